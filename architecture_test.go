@@ -78,7 +78,7 @@ func TestArchitectureFileMap(t *testing.T) {
 		switch {
 		case slices.Contains(machine, file):
 			return "Machine"
-		case strings.HasPrefix(file, "session"):
+		case strings.HasPrefix(file, "session"), strings.HasPrefix(file, "conn"):
 			return "Session"
 		case strings.HasPrefix(file, "endpoint"):
 			return "Endpoint"

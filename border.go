@@ -2,166 +2,41 @@ package kcp
 
 import (
 	"net"
-	"net/netip"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
-	"github.com/arqnet/kcp/internal/compatibility"
-	"github.com/arqnet/kcp/internal/fairqueue"
-	"github.com/arqnet/kcp/internal/handshake"
-	"github.com/arqnet/kcp/internal/inturn"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
-	"github.com/arqnet/kcp/internal/wakeq"
 )
 
 // The border between sessions and endpoints: what either may ask of the other.
 // Files of sessions use no fields that are declared in files of endpoints, and the
 // reverse (TestBorder).
 
-// What passes between them.
-
-// sharedState is what an endpoint has in common with its sessions. It needs no lock.
-type sharedState struct {
-	config           Config                // immutable
-	env              *inturn.Environment   // immutable
-	fixedWriteBuffer bool                  // Config.WriteBuffer was not 0; immutable
-	mostStreamBuffer int                   // bytes that the receive buffer of a stream grows to; immutable
-	epoch            time.Time             // origin of all times given as time.Duration; immutable
-	protection       *protect.Scheme       // immutable
-	outside          protect.Protection    // of packets of no session; immutable
-	overhead         overhead              // of sessions; immutable
-	migrates         bool                  // a cipher authenticates packets, and the id shows whose they are; immutable
-	compat           compatibility.Options // set before the first session
-	counters         endpointCounters
-	load             endpointLoad
-	wakes            wakeq.Queues[*Conn]
-	handshakes       *fairqueue.Queue // work of TLS, fewer pieces at a time than processors; nil without TLS
-}
-
-// endpointLoad is the resources that all sessions together use. It needs no
-// lock.
-type endpointLoad struct {
-	halfOpen atomic.Int32 // sessions whose peer's address is not validated (RFC 9000 §8)
-	sessions atomic.Int32 // length of sessionTable.sessions
-	buffered atomic.Int64 // bytes of memory that sessions hold because of their peers
-	written  atomic.Int64 // what write buffers hold, in grains of writeGrain bytes
-	pressure pressure
-}
-
-// pressure is the state of an endpoint's memory pressure.
-type pressure struct {
-	share atomic.Int64 // bytes that a session may hold; 0: memory is not short, or not scanned yet
-	next  atomic.Int64 // time of the next part of a scan, as time.Duration since the epoch; never: it is under way
-	scan  *scan        // of the reader that has set next to never; nil: none has begun
-}
-
-// inPacket is an input packet: its conversation, and its kind.
-type inPacket struct {
-	protect.Packet
-	conv uint32 // 0 for parityPacket without TLS
-	kind packetKind
-	from source
-	size int // of the UDP payload, in bytes
-}
-
-// routedPacket is an input packet with its session.
-type routedPacket struct {
-	conn *Conn
-	inPacket
-}
-
-// source is the addresses of a packet that has come: the peer's, and the one of this
-// host that it was sent to. What is sent to the peer has both.
-type source struct {
-	addr  netip.AddrPort
-	peer  net.Addr  // nil if it is a UDP address, in addr
-	local udp.Local // none: the socket is bound to an address, or the system does not tell
-}
-
-// sourceOf returns the addresses of d.
-func sourceOf(d *udp.Datagram) source { return source{d.Addr, d.Peer, d.Local} }
-
-// datagram returns a datagram to the peer.
-func (o source) datagram(buf []byte) udp.Datagram {
-	return udp.Datagram{Buf: buf, Addr: o.addr, Peer: o.peer, Local: o.local}
-}
-
-// netAddr returns the address in the form that applications use.
-func (o source) netAddr() net.Addr {
-	if o.peer != nil {
-		return o.peer
-	}
-	return net.UDPAddrFromAddrPort(o.addr)
-}
-
-// packetKind is the kind of an input packet (WIRE.md §4).
-type packetKind = admission.Kind
-
-const (
-	plainPacket    = admission.Plain
-	fecPacket      = admission.FEC
-	parityPacket   = admission.Parity
-	datagramPacket = admission.Datagram
-
-	clearPacket     = admission.Clear
-	openedPacket    = admission.Opened
-	handshakePacket = admission.Handshake
-	sealedPacket    = admission.Sealed
-)
-
-// packet is an outgoing UDP datagram. Its buffer belongs to the endpoint's
-// pool, or to a segment.
-type packet struct {
-	buf      []byte
-	pooled   *buffer      // of buf, to return to the pool; nil: buf is the segment's
-	segment  *sendSegment // to release once the packet is written; nil: there is none
-	datagram bool         // from SendDatagram: bypasses the state machine and FEC
-	ready    bool         // of a TLS handshake: leaves as it is
-	repeats  uint8        // if ready: how often the flight has left before
-	parity   bool         // of FEC, held back by the cap of the rate
-}
-
-// buffer is a packet buffer of the endpoint's pool.
-type buffer struct{ b []byte }
-
-// packetBuffers has the buffers of all endpoints, as many have few packets each.
-var packetBuffers sync.Pool // of *buffer
-
-// overhead is the space that a packet needs around its content, in bytes. The
-// content is what the state machine or SendDatagram puts into it.
-type overhead struct {
-	cipherHead int // before all; 0 without a cipher
-	fecHead    int // between cipherHead and the content; 0 without FEC
-	tail       int // behind the content, for the cipher's tag
-
-	head  int // cipherHead and fecHead
-	total int // head and tail
-}
-
 // What an endpoint asks of its sessions. Without Conn.mu, unless the comment says
 // otherwise.
 
 // tableEntry returns the place of c in the endpoint's table. Endpoint.mu guards it.
-func (c *Conn) tableEntry() *admission.Entry[Conn] { return &c.entry }
+func (c *Conn) tableEntry() *admission.Entry { return &c.entry }
+
+// machine returns the session as its packets name it.
+func (c *Conn) machine() *session { return &c.session }
 
 // becomeDialled makes a new session one that this end dials.
-func (c *Conn) becomeDialled() { c.hs.dialled, c.hs.offered = true, true }
+func (c *session) becomeDialled() { c.hs.dialled, c.hs.offered = true, true }
 
 // setConv gives a new session, which is in no table yet, another conversation id.
-func (c *Conn) setConv(conv uint32) {
+func (c *session) setConv(conv uint32) {
 	c.entry.Conv = conv
 	c.kcp.setConv(conv)
 	c.protect()
 }
 
 // extended reports whether the peer is known to be an extended one.
-func (c *Conn) extended() bool { return c.hs.greeted.Load() }
+func (c *session) extended() bool { return c.hs.greeted.Load() }
 
 // halfOpen reports whether the peer's address is not validated.
-func (c *Conn) halfOpen() bool { return c.hs.unvalidated.Load() }
+func (c *session) halfOpen() bool { return c.hs.unvalidated.Load() }
 
 // evictable reports whether the session may be ended to make room. A packet since
 // the last call keeps it.
@@ -193,7 +68,7 @@ func (c *Conn) total(t *SessionTotals) {
 
 // timeWaitState returns the state to remember of a session that has ended.
 // Conn.mu is held.
-func (c *Conn) timeWaitState() timeWait {
+func (c *session) timeWaitState() timeWait {
 	l := &c.hs
 	tw := timeWait{Una: uint32(c.kcp.recvNext()), Protection: c.in.protection}
 	if t := c.tls; t != nil && t.ended != nil {
@@ -237,11 +112,11 @@ func newAccepted(e *Endpoint, first *admission.First, remote net.Addr, p *inPack
 
 // appKeys returns what opens packets under the application keys of a session with
 // TLS.
-func (c *Conn) appKeys() *protect.TLS { return c.tls.app }
+func (c *session) appKeys() *protect.TLS { return c.tls.app }
 
 // resetBy reports whether a packet that did not open is a stateless reset of the
 // peer of a session with TLS.
-func (c *Conn) resetBy(packet []byte) bool { return c.tls.reset.by(packet) }
+func (c *session) resetBy(packet []byte) bool { return c.tls.reset.by(packet) }
 
 // shutResult is how a session has ended in Shutdown.
 type shutResult uint8
@@ -254,11 +129,14 @@ const (
 
 // weight returns how many bytes the session holds because of its peer, and how
 // many have arrived, or were read, in the last seconds.
-func (c *Conn) weight(now time.Duration) (held, lately int64) {
+func (c *session) weight(now time.Duration) (held, lately int64) {
 	return c.in.holding.bytes.Load(), c.in.holding.lately(now)
 }
 
 // What a session asks of its endpoint.
+
+// shared returns what the endpoint has in common with its sessions.
+func (e *Endpoint) shared() *sharedState { return &e.sharedState }
 
 // acceptor returns the listener; nil: there is none.
 func (e *Endpoint) acceptor() *Listener {
@@ -278,9 +156,6 @@ func (e *Endpoint) acceptorLocked() *Listener {
 
 // disposable reports whether the system chose the local port, for a single session.
 func (e *Endpoint) disposable() bool { return e.socket.disposable }
-
-// halfOpenEnded counts a session that is not half open any more.
-func (e *Endpoint) halfOpenEnded() { e.load.halfOpen.Add(-1) }
 
 // hand leaves a datagram to the reader of a socket, which calls handleDatagram after
 // the batch. The caller runs within that.
@@ -306,28 +181,12 @@ func (e *Endpoint) challengeOf(path source, conv, token uint32, at time.Duration
 	return signal{sigPing, s[0], s[1]}
 }
 
-// workTLS has a session do work of its TLS handshake when it is the turn of its flow.
-func (e *Endpoint) workTLS(flow netip.Addr, c *Conn, x *handshake.Exchange, work handshake.Work) {
-	e.handshakes.Go(flow, func() {
-		e.env.Woken(nil, c.entry.Conv, inturn.TLS)
-		c.workTLS(x, work)
-	})
-}
-
 // keepsWhole reports whether what a socket sends is fragmented nowhere, as probes of
 // the path MTU must not be.
 func (e *Endpoint) keepsWhole(shard int) bool { return e.socket.shards[shard].sock().KeepsWhole() }
 
-// several reports whether there is more than one session, so that there may be incast.
-func (e *Endpoint) several() bool { return e.load.sessions.Load() > 1 }
-
 // incastOf returns what a socket does against incast.
 func (e *Endpoint) incastOf(shard int) *socketIncast { return &e.socket.shards[shard].incast }
-
-// single reports whether there is only one session. Half-open ones do not
-// count, so that anyone who opens some cannot stop calls from reading the
-// socket.
-func (e *Endpoint) single() bool { return e.load.sessions.Load()-e.load.halfOpen.Load() == 1 }
 
 // takeReadTurn returns the socket that a call which would block is to read in place of
 // the read goroutine, until endReadTurn; nil: the call waits.

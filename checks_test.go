@@ -223,7 +223,7 @@ func TestDatagramsAfterClose(t *testing.T) {
 
 // A session in which no Flush waits has nothing to wake.
 func TestNoFlushWaits(t *testing.T) {
-	var w *sessionWatch
+	var w *measurement
 	w.overtaken(5)
 	require.False(t, w.delivers(5))
 }
@@ -235,9 +235,9 @@ func TestLargeStreamWriteBuffer(t *testing.T) {
 		e, _ := w.endpoint("10.0.0.2:0", &Config{StreamWriteBuffer: 8 << 20})
 		w.listen(nil)
 		c := w.dial(e)
-		require.Equal(t, 8<<20, (*streamHost)(c).WriteBuffer())
+		require.Equal(t, 8<<20, (*streamHost)(&c.session).WriteBuffer())
 		e.load.written.Store(writePressure + 1)
-		require.Equal(t, 8<<20, (*streamHost)(c).WriteBuffer(), "also when memory is short")
+		require.Equal(t, 8<<20, (*streamHost)(&c.session).WriteBuffer(), "also when memory is short")
 		e.load.written.Store(0)
 		require.NoError(t, c.Abort())
 	})

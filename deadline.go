@@ -8,25 +8,29 @@ import (
 // deadline is a point in time after which calls fail. Its owner's lock guards
 // it. The zero value is no deadline.
 type deadline struct {
-	timer   *time.Timer // nil: no deadline, or it had passed when it was set
-	expired bool        // the deadline has passed
+	timer *time.Timer // nil: no deadline; past: it has passed
 }
+
+// past takes the place of the timer of a deadline that has passed.
+var past = &time.Timer{}
+
+// expired reports whether the deadline has passed.
+func (d *deadline) expired() bool { return d.timer == past }
 
 // set moves the deadline; the zero time means never. The caller holds mu, which
 // guards the deadline. When the deadline passes, set or its timer calls
 // changed.Broadcast, with mu held.
 func (d *deadline) set(t time.Time, mu sync.Locker, changed interface{ Broadcast() }) {
-	if d.timer != nil {
+	if d.timer != nil && !d.expired() {
 		d.timer.Stop()
-		d.timer = nil
 	}
-	d.expired = false
+	d.timer = nil
 	if t.IsZero() {
 		return
 	}
 	wait := time.Until(t)
 	if wait <= 0 {
-		d.expired = true
+		d.timer = past
 		changed.Broadcast()
 		return
 	}
@@ -35,7 +39,7 @@ func (d *deadline) set(t time.Time, mu sync.Locker, changed interface{ Broadcast
 		mu.Lock()
 		defer mu.Unlock()
 		if d.timer == timer { // not moved since
-			d.expired = true
+			d.timer = past
 			changed.Broadcast()
 		}
 	})

@@ -12,6 +12,7 @@ import (
 	"github.com/arqnet/kcp/internal/inturn"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
+	"github.com/arqnet/kcp/internal/wakeq"
 )
 
 // Endpoint carries any number of sessions, dialled and accepted, with any number of
@@ -23,12 +24,16 @@ type Endpoint struct {
 	// comments name one.
 
 	sharedState
-	log    endpointLog
-	failed failedHandshakes
+	wakes      wakeq.Queues[*Conn]
+	handshakes *fairqueue.Queue // work of TLS, fewer pieces at a time than processors; nil without TLS
+	log        endpointLog
+	failed     failedHandshakes
 
 	socket   socketState
 	feeding  feeding
 	takeover takeoverState
+
+	pressure pressure
 
 	mu       sync.RWMutex // guards the fields below
 	table    sessionTable
@@ -51,7 +56,8 @@ type socketState struct {
 	readers    sync.WaitGroup // the read goroutines
 	release    sync.Once      // the first Close releases sockets that are not owned
 
-	own atomic.Pointer[ownAddress] // of the socket of a Dial; nil: there is none
+	own       atomic.Pointer[ownAddress]  // of the socket of a Dial; nil: there is none
+	lastError atomic.Pointer[socketError] // nil: none
 }
 
 // replyQueue holds the packets that are sent outside any session. Endpoint.mu guards it.
@@ -136,7 +142,7 @@ func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoi
 		s := &e.socket.shards[i]
 		s.sock().OnRefusal(func(err udp.RefusalError) { e.warn("the system refuses merged datagrams", err) })
 		s.batch = make([]udp.Datagram, s.sock().BatchSize())
-		s.incast.Init((*Conn).sender, (*Conn).takeGrant, func() {
+		s.incast.Init((*session).sender, takeGrant, func() {
 			e.env.Woken(nil, 0, inturn.Incast)
 			e.advanceTurns(s)
 		})

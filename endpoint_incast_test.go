@@ -446,7 +446,7 @@ func TestIncastAllocatesNothing(t *testing.T) {
 	defer l.Close()
 	s := &l.ep.socket.shards[0]
 	var own shard // the reader has s.incast
-	own.incast.Init((*Conn).sender, (*Conn).takeGrant, func() {})
+	own.incast.Init((*session).sender, takeGrant, func() {})
 	own.link.Store(s.link.Load())
 	now := time.Duration(0)
 	require.Zero(t, testing.AllocsPerRun(1000, func() {
@@ -490,7 +490,7 @@ func TestTurnsOfEndedSessions(t *testing.T) {
 		i := takeTurns(l.ep)
 		c.mu.Lock()
 		c.in.sending.Segments(incast.Least)
-		g, ok := i.Arrived(c, 1, l.ep.now())
+		g, ok := i.Arrived(&c.session, 1, l.ep.now())
 		c.mu.Unlock()
 		require.True(t, ok)
 		require.True(t, g.Shut)
@@ -500,7 +500,7 @@ func TestTurnsOfEndedSessions(t *testing.T) {
 		c.mu.Unlock()
 		c.Abort()
 		synctest.Wait()
-		require.False(t, i.Forget(c), "it has a turn")
+		require.False(t, i.Forget(&c.session), "it has a turn")
 	})
 }
 
@@ -515,7 +515,7 @@ func TestTurnsOfAnotherShard(t *testing.T) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.in.sending.Segments(incast.Least)
-		g, _ := i.Arrived(c, 1, l.ep.now())
+		g, _ := i.Arrived(&c.session, 1, l.ep.now())
 		c.limitWindow(g)
 		require.Zero(t, c.kcp.wndUnused())
 		require.True(t, c.changeShard(0))

@@ -424,7 +424,8 @@ func BenchmarkSessions(b *testing.B) {
 	e := &Endpoint{}
 	e.table.Init((*Conn).tableEntry, 0)
 	for i := range uint32(100_000) {
-		c := &Conn{ep: e, hs: handshakeState{offered: true}}
+		c := &Conn{ep: e}
+		c.hs.offered = true
 		c.entry.Conv = i
 		e.table.Add(c)
 	}

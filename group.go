@@ -141,7 +141,7 @@ func (g *Group) Add(c *Conn) error {
 		return c.opError("add", net.ErrClosed)
 	}
 	c.joinGroup(m)
-	c.io.canRead.Broadcast() // for blocked calls, and for what is there already
+	c.step.ready |= readers // for blocked calls, and for what is there already
 	return nil
 }
 

@@ -135,7 +135,7 @@ func TestGroupStreamsAreAskedFor(t *testing.T) {
 		time.Sleep(time.Second)
 		require.NoError(t, g.Remove(b))
 		require.Empty(t, take(t, g))
-		require.Nil(t, b.streams.ready.First())
+		require.Nil(t, b.calls.ready.First())
 		receive(t, r, []byte("more"))
 	})
 }
@@ -207,7 +207,7 @@ func TestGroupStreamEndsBetweenGroups(t *testing.T) {
 func firstReady(c *Conn) *Stream {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.streams.ready.First()
+	return c.calls.ready.First()
 }
 
 // Streams of a session take turns with each other and with the session itself.

@@ -142,7 +142,7 @@ func (l *Listener) AcceptKCP(ctx context.Context) (*Conn, error) {
 			return nil, opError("accept", nil, l.Addr(), ErrGrouped)
 		case ctx.Err() != nil:
 			return nil, opError("accept", nil, l.Addr(), ctx.Err())
-		case l.deadline.expired:
+		case l.deadline.expired():
 			return nil, opError("accept", nil, l.Addr(), os.ErrDeadlineExceeded)
 		case len(l.backlog) > 0:
 			return l.takeLocked(), nil

@@ -35,7 +35,7 @@ func TestLocksAreHeld(t *testing.T) {
 // unguarded is what of a Conn may be used without Conn.mu: what does not change,
 // and what is atomic or has another lock.
 var unguarded = []string{"ep", "ends", "mu", "writing", "LocalAddr", "RemoteAddr", "Conv", "opError",
-	"tableEntry", "extended", "halfOpen", "evictable", "appKeys", "resetBy"}
+	"tableEntry", "machine", "extended", "halfOpen", "evictable", "appKeys", "resetBy"}
 
 // lockExempt are functions that the rules do not see through.
 var lockExempt = []string{
@@ -45,13 +45,13 @@ var lockExempt = []string{
 	".newConn",               // no other goroutine knows the session yet
 	".newAccepted",           // the same
 	"Endpoint.openSession",   // the same
+	"sessionHost.newStream",  // Conn.mu is held, as for all of a sessionHost
 	"streamHost.WriteBuffer", // Conn.mu is held, as for all of a streams.Table
-	"streamCalls.Writable",   // the same
 	"streamHost.Dropped",     // the same
 	"streamHost.Finish",      // the same
 	"streamHost.Opened",      // the same
-	"streamCalls.Readable",   // the same
-	"streamCalls.Writable",   // the same
+	"streamOwner.Readable",   // the same
+	"streamOwner.Writable",   // the same
 	"streamHost.Fail",        // the same
 	"Endpoint.remove",        // retire calls it, which holds Conn.mu
 	".makeEndpoint",          // hands methods to the wake queue, and calls none
@@ -62,7 +62,7 @@ type lockScan struct {
 	fset    *token.FileSet
 	info    *types.Info
 	lockers map[string]bool // methods of Conn that take Conn.mu
-	methods map[string]bool // methods of Conn
+	methods map[string]bool // methods of Conn, and of the session in it
 	broken  []string
 }
 
@@ -80,9 +80,12 @@ func lockViolations(t *testing.T, more string) []string {
 				continue
 			}
 			functions = append(functions, f)
-			if receiverOf(f) == "Conn" {
-				s.methods[f.Name.Name] = true
+			switch receiverOf(f) {
+			case "Conn":
 				s.lockers[f.Name.Name] = s.takes(f, "Conn")
+				fallthrough
+			case "session":
+				s.methods[f.Name.Name] = true
 			}
 		}
 	}
@@ -138,7 +141,7 @@ func (s *lockScan) takes(f *ast.FuncDecl, of string) (found bool) {
 // check looks at what f uses.
 func (s *lockScan) check(f *ast.FuncDecl) {
 	held := strings.HasSuffix(f.Name.Name, "Locked") || s.takes(f, "")
-	method := receiverOf(f) == "Conn"
+	method := receiverOf(f) == "Conn" || receiverOf(f) == "session"
 	heldConn := s.takes(f, "Conn") || method && !f.Name.IsExported() || strings.HasSuffix(f.Name.Name, "Locked")
 	ast.Inspect(f.Body, func(n ast.Node) bool {
 		if _, ok := n.(*ast.GoStmt); ok {

@@ -402,7 +402,7 @@ func tryPacket(t *testing.T, h *harness, s *header, packet []byte) {
 func TestFinalOfThePeer(t *testing.T) {
 	for _, next := range []seq{0, 5, 1<<31 - 1, 1 << 31, 1<<32 - 1} {
 		for _, final := range extremes(next, 2048) {
-			c := &Conn{kcp: New(7, func([]byte) {})}
+			c := &Conn{session: session{kcp: New(7, func([]byte) {})}}
 			c.kcp.rcv.nxt = next
 			distance := final - uint32(next)
 			require.Equal(t, distance < 1<<31, c.takeFin(signal{sigFin, final, 0}), "%d from %d", final, next)

@@ -6,13 +6,10 @@ import (
 	"net"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/incast"
-	"github.com/arqnet/kcp/internal/liveness"
 	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
@@ -38,35 +35,17 @@ import (
 // errors.As. An extended peer is an endpoint of this package, and a legacy peer any
 // other, such as kcp-go or the C reference.
 type Conn struct {
-	ep   *Endpoint                // immutable
-	ends atomic.Pointer[pathEnds] // replaced under mu
+	ep *Endpoint // immutable
 
 	writing sync.Mutex // held for a whole Write or WriteMessage; locked before mu
 
 	// mu guards the fields below, unless their comment says otherwise. Unexported
 	// methods require it, unless their comment says that they lock it or run
 	// without it.
-	mu       sync.Mutex
-	kcp      *KCP // the state machine; the pointer is immutable
-	path     pathState
-	io       ioState
-	hs       handshakeState
-	live     liveness.State
-	closing  closeState
-	timers   timerState
-	plpmtu   mtuState
-	in       inputState
-	tls      *tlsState // nil without TLS; the pointer is immutable
-	outgoing outgoing
-	streams  *sessionStreams // nil: there have been none
-	rare     *rareState      // nil: nothing of it is needed
-	rtt      rttState
-	watch    *sessionWatch // nil until the application watches the session
-
-	// entry is the session's place in the endpoint's table. To change the key takes
-	// Conn.mu and Endpoint.mu, so either is enough to read it; entry.Conv does not
-	// change once the session is in the table. Endpoint.mu guards the rest.
-	entry admission.Entry[Conn]
+	mu sync.Mutex
+	session
+	io    ioState
+	calls *callState // nil: nothing of it is needed
 }
 
 // pathState is the network path to the peer.
@@ -84,8 +63,7 @@ type pathEnds struct {
 	local  udp.Local // of an accepted session: the one that its peer sends to
 }
 
-// ioState is the state of the application's calls: what they wait for, and
-// which replies they are to send.
+// ioState is the state of the application's calls: what they wait for.
 type ioState struct {
 	canRead        notifier  // there is something to read, or a reason to fail
 	canWrite       notifier  // there is room, all is acknowledged, or there is a reason to fail
@@ -94,17 +72,11 @@ type ioState struct {
 	writeDeadline  deadline
 	member         *groupMember // the session's place in a Group; nil: it is in none
 
-	filling        bool      // a blocked Read has lent its buffer to the state machine
-	errReported    bool      // Read or Write has returned closing.err
-	respondPending bool      // respond is due at the end of the batch
-	replyPending   bool      // a reply is due; the next application call or the read loop sends it
-	wokeWaiter     bool      // a waiting call was woken since the last respond
-	writeGrains    uint32    // the session's part of endpointLoad.written
-	wakes          heldWakes // wake-ups that are held back until c.mu is free
-	batched        batched
-	inputAt        time.Duration // arrival of the current batch of input, since the epoch
-	offPath        bool          // a signal of the current packet is not from within the session
-	challenged     bool          // the current packet has a PING, which may be a path challenge
+	filling     bool      // a blocked Read has lent its buffer to the state machine
+	errReported bool      // Read or Write has returned closing.err
+	wokeWaiter  bool      // a waiting call was woken since the last respond
+	wakes       heldWakes // wake-ups that are held back until c.mu is free
+	batched     batched
 }
 
 // closeState is the progress of closing. Times are since the endpoint's epoch.
@@ -182,30 +154,10 @@ const (
 // newConn returns a session that is not yet in the endpoint's tables. It runs
 // without Conn.mu, as no other goroutine knows the session.
 func newConn(e *Endpoint, key sessionKey, remote net.Addr) *Conn {
-	c := &Conn{ep: e, timers: timerState{clockBase: e.env.Uint32()}}
-	c.ends.Store(&pathEnds{remote: remote})
-	c.entry.SetKey(key)
+	c := &Conn{ep: e}
 	c.io.canRead.init(c)
 	c.io.canWrite.init(c)
-	c.outgoing.init(e)
-	c.kcp = New(key.Conv, c.collect)
-	h := hooks{packetBuffer: c.packetBuffer, host: c, frugal: true}
-	switch {
-	case e.sealsFrom():
-		h.outputInPlace, h.headroom = c.queueSegment, headerSize
-	case e.protection.None:
-		h.outputInPlace, h.headroom = c.queueSegment, int32(c.ep.overhead.head+headerSize)
-	}
-	c.kcp.setHooks(h)
-	e.config.apply(c.kcp)
-	now := e.now()
-	c.hs.born, c.io.inputAt, c.live = now, now, liveness.New(now)
-	c.closing.linger = e.config.Linger
-	c.protect()
-	c.setClock(now)
-	if e.config.MaxRate > 0 {
-		c.capRate(e.config.MaxRate)
-	}
+	c.init(e.shared(), (*sessionHost)(c), key, remote)
 	return c
 }
 
@@ -216,22 +168,28 @@ func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool 
 	defer c.unlock()
 	done := false
 	defer c.endIfUnwound(&done)
-	respond := c.inputLocked(packets, shard, now)
+	c.io.readerWaitsFor = nil
+	changed := c.inputLocked(packets, shard, now)
 	done = true
-	return respond
+	c.letGoOn()
+	if !changed && !c.io.wokeWaiter || c.step.respondPending || c.closing.state == stateEnded {
+		return false
+	}
+	c.step.respondPending = true
+	return true
 }
 
-// inputLocked is input with c.mu held.
-func (c *Conn) inputLocked(packets []routedPacket, shard int, now time.Duration) bool {
-	c.io.readerWaitsFor = nil
+// inputLocked feeds packets to the state machine. It reports whether that may have
+// changed anything.
+func (c *session) inputLocked(packets []routedPacket, shard int, now time.Duration) bool {
 	if c.closing.state == stateEnded {
-		c.ep.counters.dropEnded.Add(uint64(len(packets)))
+		c.shared.counters.dropEnded.Add(uint64(len(packets)))
 		return false
 	}
 	c.setClock(now)
 	changed := c.path.shard != uint16(shard) && c.changeShard(uint16(shard))
 	segments, fresh := c.kcp.counts().SegmentsReceived, uint64(0)
-	beside := c.ep.several() || c.in.sending != (incast.Sender{}) // other sessions, now or lately
+	beside := c.shared.several() || c.in.sending != (incast.Sender{}) // other sessions, now or lately
 	if beside {
 		fresh = newSegments(c.kcp.counts())
 	}
@@ -241,7 +199,7 @@ func (c *Conn) inputLocked(packets []routedPacket, shard int, now time.Duration)
 	for i := range packets {
 		p := &packets[i].inPacket
 		if c.closing.state == stateEnded {
-			c.ep.counters.dropEnded.Add(uint64(len(packets) - i))
+			c.shared.counters.dropEnded.Add(uint64(len(packets) - i))
 			break
 		}
 		changed = c.inputPacket(p, now) || changed
@@ -249,24 +207,20 @@ func (c *Conn) inputLocked(packets []routedPacket, shard int, now time.Duration)
 	if n := c.kcp.counts().SegmentsReceived - segments; n > 0 {
 		c.live.MoreExpected(now)
 		if beside {
-			c.takeShare(packets, int(newSegments(c.kcp.counts())-fresh), c.ep.incastOf(shard), now)
+			c.takeShare(packets, int(newSegments(c.kcp.counts())-fresh), c.host.incast(shard), now)
 		}
 	} else if beside && c.kcp.counts().PacketsSent == 0 {
-		c.limitFirstWindow(c.ep.incastOf(shard))
+		c.limitFirstWindow(c.host.incast(shard))
 	}
 	if !changed {
 		c.account() // else respond does it
 	}
-	if !changed && !c.io.wokeWaiter || c.io.respondPending {
-		return false
-	}
-	c.io.respondPending = true
-	return true
+	return changed
 }
 
 // inputPacket feeds one packet to the state machine. It reports whether that may
 // have changed anything.
-func (c *Conn) inputPacket(p *inPacket, now time.Duration) (changed bool) {
+func (c *session) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 	if p.kind >= clearPacket {
 		return c.inputHandshake(p, now)
 	}
@@ -274,12 +228,12 @@ func (c *Conn) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 		if v == protect.Foreign && c.takeResets(p) {
 			return true
 		}
-		c.ep.counters.dropReplay.Add(1)
+		c.shared.counters.dropReplay.Add(1)
 		return false
 	}
-	c.io.inputAt = now
+	c.step.inputAt = now
 	pressure, unvalidated := pressureNone, c.hs.unvalidated.Load()
-	if unvalidated || c.ep.overMemoryLimit() {
+	if unvalidated || c.shared.overMemoryLimit() {
 		pressure = c.memoryPressure()
 	}
 	c.kcp.setPressure(pressure, unvalidated)
@@ -304,11 +258,11 @@ func (c *Conn) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 // decode takes a packet with an FEC header, and feeds packets that it recovers
 // to the state machine. It returns the packet's own data. It reports false if
 // there is none for the state machine.
-func (c *Conn) decode(p inPacket, now time.Duration) ([]byte, bool) {
+func (c *session) decode(p inPacket, now time.Duration) ([]byte, bool) {
 	if p.kind == datagramPacket {
 		if c.closing.state == stateOpen {
 			c.takeDatagram(p.Data[datagramHeader:])
-			c.io.canRead.Broadcast()
+			c.step.ready |= readers
 			c.heard(now)
 		}
 		return nil, false
@@ -331,7 +285,7 @@ func (c *Conn) decode(p inPacket, now time.Duration) ([]byte, bool) {
 
 // decodePlain is decode under memory pressure: the packet is not kept for
 // recovery, and the decoder releases what it holds.
-func (c *Conn) decodePlain(p inPacket) ([]byte, bool) {
+func (c *session) decodePlain(p inPacket) ([]byte, bool) {
 	if c.in.decoder != nil && c.in.decoder.Stats().Held > 0 {
 		c.in.decoder.Compact()
 	}
@@ -348,9 +302,9 @@ func (c *Conn) decodePlain(p inPacket) ([]byte, bool) {
 // packetDone ends the processing of a packet of size bytes: it counts a packet
 // that the state machine refused with err. Any other packet is a sign of life
 // of the peer, unless it came from outside the session.
-func (c *Conn) packetDone(err error, size int, now time.Duration) {
-	outside := c.io.offPath
-	c.io.offPath = false
+func (c *session) packetDone(err error, size int, now time.Duration) {
+	outside := c.step.offPath
+	c.step.offPath = false
 	switch {
 	case err != nil:
 		countDrop(c.drops(), err)
@@ -362,7 +316,7 @@ func (c *Conn) packetDone(err error, size int, now time.Duration) {
 
 // drops returns the drop counters, which it allocates: most sessions drop
 // nothing.
-func (c *Conn) drops() *Drops { return &c.rarely().dropped }
+func (c *session) drops() *Drops { return &c.rarely().dropped }
 
 // respond locks c.mu, sends what a batch of input has caused, and wakes the
 // calls that wait for it. The packets are left to b, unless that is nil. It reports
@@ -374,6 +328,7 @@ func (c *Conn) respond(now time.Duration, b *sendBatch) bool {
 	if !c.respondLocked(now) {
 		return false
 	}
+	c.letGoOn()
 	woke := c.io.wokeWaiter
 	c.io.wokeWaiter = false
 	return woke
@@ -384,8 +339,8 @@ func (c *Conn) respond(now time.Duration, b *sendBatch) bool {
 func (c *Conn) respondLater() {
 	c.mu.Lock()
 	defer c.unlock()
-	if c.io.respondPending && c.closing.state != stateEnded {
-		c.io.respondPending = false
+	if c.step.respondPending && c.closing.state != stateEnded {
+		c.step.respondPending = false
 		c.wakeAll()
 		c.wake(c.ep.now())
 	}
@@ -393,21 +348,21 @@ func (c *Conn) respondLater() {
 
 // respondLocked is respond with c.mu held, up to the collected packets. It reports false
 // if the session had ended.
-func (c *Conn) respondLocked(now time.Duration) bool {
-	c.io.respondPending, c.io.replyPending = false, false
+func (c *session) respondLocked(now time.Duration) bool {
+	c.step.respondPending, c.step.replyPending = false, false
 	if c.closing.state == stateEnded {
 		return false
 	}
 	if c.readable() {
-		c.io.canRead.Broadcast()
+		c.step.ready |= readers
 	}
 	done := false
 	defer c.endIfUnwound(&done)
 	c.sendDueSignals(now)
 	c.flushDue(now)
 	c.finishStep(now)
-	if c.kcp.WaitSend() == 0 || c.room() > 0 || c.watch.delivers(c.kcp.sendUna()) {
-		c.io.canWrite.Broadcast()
+	if c.kcp.WaitSend() == 0 || c.room() > 0 || c.measurement().delivers(c.kcp.sendUna()) {
+		c.step.ready |= writers
 	}
 	done = true
 	return true
@@ -415,19 +370,23 @@ func (c *Conn) respondLocked(now time.Duration) bool {
 
 // readable reports whether a waiting Read must look again: there is data, or
 // the peer has announced its end.
-func (c *Conn) readable() bool {
+func (c *session) readable() bool {
 	return c.kcp.readable() || c.hs.peerFin
 }
 
-// unlock releases c.mu, and then carries out what was collected, unless another goroutine
-// does: see writePackets. Nothing lets go of c.mu in the middle but await.
+// unlock carries out what a step has brought about. Packets are written once c.mu is
+// released: see writePackets. Nothing lets go of c.mu in the middle but await.
 func (c *Conn) unlock() {
+	c.letGoOn()
 	held, writes := c.io.wakes, c.toWrite()
 	c.io.wakes = 0
 	c.outgoing.sending = c.outgoing.sending || writes
 	c.mu.Unlock()
-	if held != 0 {
-		c.io.wake(held) // not to have them wait for the system
+	if held&heldRead != 0 {
+		c.io.canRead.cond.Broadcast() // without c.mu, which the calls lock at once
+	}
+	if held&heldWrite != 0 {
+		c.io.canWrite.cond.Broadcast()
 	}
 	if writes {
 		c.writePackets()
@@ -440,11 +399,8 @@ func (c *Conn) unlockWith(b *sendBatch) {
 		c.unlock()
 		return
 	}
-	held := c.io.wakes
-	c.io.wakes = 0
 	c.outgoing.sending, c.outgoing.batched = true, true
-	c.mu.Unlock()
-	c.io.wake(held)
+	c.unlock()
 	b.add(c)
 }
 
@@ -452,7 +408,7 @@ func (c *Conn) unlockWith(b *sendBatch) {
 // change. If that has panicked, or has ended its goroutine, *done is not set, and the
 // session ends: nobody knows what state it is in. No more such code is called. c.mu is
 // held.
-func (c *Conn) endIfUnwound(done *bool) {
+func (c *session) endIfUnwound(done *bool) {
 	if *done {
 		return
 	}
@@ -465,7 +421,7 @@ func (c *Conn) endIfUnwound(done *bool) {
 }
 
 // call calls f, which is, or calls, code of the application's. c.mu is held.
-func (c *Conn) call(f func()) {
+func (c *session) call(f func()) {
 	done := false
 	defer c.endIfUnwound(&done)
 	f()
@@ -488,10 +444,7 @@ func each(conns []*Conn, f func(*Conn)) {
 }
 
 // wakeAll wakes all waiting calls, which then look why.
-func (c *Conn) wakeAll() {
-	c.io.canRead.Broadcast()
-	c.io.canWrite.Broadcast()
-}
+func (c *session) wakeAll() { c.step.ready |= readers | writers }
 
 // LocalAddr returns the address of the endpoint's socket. If that is bound to none, as
 // ":4000" is, an accepted session has the address that its peer sends to, with the port,

@@ -21,7 +21,7 @@ type written struct {
 
 // beginWrite takes the collected packets to be encoded and written. endWrite must
 // follow.
-func (c *Conn) beginWrite() written {
+func (c *session) beginWrite() written {
 	o := &c.outgoing
 	w := written{packets: o.packets, data: len(o.packets), shard: int(c.path.shard), to: c.origin(), by: c.in.protection.Sender()}
 	o.packets = o.spare[:0]
@@ -41,7 +41,7 @@ func (c *Conn) beginWrite() written {
 }
 
 // endWrite records that packets were written, and returns why not.
-func (c *Conn) endWrite(w *written) error {
+func (c *session) endWrite(w *written) error {
 	o := &c.outgoing
 	if !o.noFECHeader {
 		o.fecData += uint64(w.data)

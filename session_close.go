@@ -49,51 +49,47 @@ func (c *Conn) closeKeeping(keep bool) (received [][]byte, err error) {
 
 // tryClose is Close without waiting, which begins unless it has begun. whole is as for
 // startClose.
-func (c *Conn) tryClose(begun *bool, whole bool) (pause, error) {
+func (c *Conn) tryClose(begun *bool, whole bool) (p pause, err error) {
 	if !*begun {
 		*begun = true
 		if c.closing.closed {
-			return pause{}, net.ErrClosed
+			return p, net.ErrClosed
 		}
 		grouped := c.io.member != nil // its goroutine may serve many sessions, or read the socket
 		c.stopCalls()
 		if c.closing.state == stateEnded {
-			return pause{}, c.closeEnded()
+			c.dropReceived()
+			c.kcp.Compact()
+			c.account()
+			switch {
+			case c.closing.undelivered && c.hs.peerClosed:
+				return p, ErrNotDelivered
+			case c.closing.undelivered && !c.io.errReported && !errors.Is(c.closing.err, net.ErrClosed):
+				return p, c.closing.err
+			}
+			return p, nil
 		}
 		c.startClose(c.closing.linger <= 0 || grouped, whole)
 	}
 	switch {
 	case !c.closing.background && (c.closing.state == stateLingering || c.streamsClosing()):
-		return pause{on: &c.io.canWrite}, nil
+		p.on = &c.io.canWrite
 	case !c.closing.undelivered:
-		return pause{}, nil
 	case c.closing.state == stateEnded && c.closing.err != nil && c.closing.err != ErrPeerClosed:
-		return pause{}, c.closing.err
+		err = c.closing.err
+	default:
+		err = ErrNotDelivered
 	}
-	return pause{}, ErrNotDelivered
-}
-
-// closeEnded is Close of a session that has ended.
-func (c *Conn) closeEnded() error {
-	c.dropReceived()
-	c.kcp.Compact()
-	c.account()
-	switch {
-	case c.closing.undelivered && c.hs.peerClosed:
-		return ErrNotDelivered
-	case c.closing.undelivered && !c.io.errReported && !errors.Is(c.closing.err, net.ErrClosed):
-		return c.closing.err
-	}
-	return nil
+	return p, err
 }
 
 // startClose starts what Close waits for, unless it goes on in the background.
 // Calls of the application were stopped. If whole is set, its last write to a stream may
 // have been the end of that.
-func (c *Conn) startClose(background, whole bool) {
-	now := c.ep.now()
+func (c *session) startClose(background, whole bool) {
+	now := c.host.now()
 	c.closing.background = background
-	c.closing.closeBy = now + max(c.ep.config.MaxLinger, c.closing.linger)
+	c.closing.closeBy = now + max(c.shared.config.MaxLinger, c.closing.linger)
 	if c.closeStreams(now, whole) {
 		c.push()
 	} else {
@@ -103,7 +99,7 @@ func (c *Conn) startClose(background, whole bool) {
 }
 
 // beginClose begins to linger: no more is written than the machine has.
-func (c *Conn) beginClose(now time.Duration) {
+func (c *session) beginClose(now time.Duration) {
 	l := &c.hs
 	c.dropSpentMessages()
 	if !c.over() {
@@ -118,7 +114,7 @@ func (c *Conn) beginClose(now time.Duration) {
 }
 
 // wait restarts the time that a closed session may spend without progress.
-func (c *Conn) wait(now time.Duration) {
+func (c *session) wait(now time.Duration) {
 	limit := c.closing.linger
 	if c.closing.background {
 		limit = backgroundLinger
@@ -129,11 +125,11 @@ func (c *Conn) wait(now time.Duration) {
 // giveUp ends a closed session that has made no progress for long enough. If
 // the peer has all data, but for what was given up, Close returns, and the session
 // repeats CLOSE in the background.
-func (c *Conn) giveUp(now time.Duration) {
+func (c *session) giveUp(now time.Duration) {
 	if !c.closing.undelivered && !c.undelivered() && !c.closing.background && now < c.closing.closeBy {
 		c.closing.background = true
 		c.wait(now)
-		c.io.canWrite.Broadcast()
+		c.step.ready |= writers
 		return
 	}
 	c.abort(ErrNotDelivered)
@@ -145,7 +141,7 @@ const backgroundLinger = 30 * time.Second
 
 // dropReceived drops what the application will not read, and takes no more
 // data.
-func (c *Conn) dropReceived() {
+func (c *session) dropReceived() {
 	c.kcp.closeReceive()
 	if q := c.in.datagrams; q != nil {
 		q.waiting, q.bytes = nil, 0
@@ -155,15 +151,10 @@ func (c *Conn) dropReceived() {
 
 // stopCalls makes blocked and future calls of the application return
 // net.ErrClosed.
-func (c *Conn) stopCalls() {
+func (c *session) stopCalls() {
 	c.closing.closed = true
-	c.io.readDeadline.set(time.Time{}, &c.mu, &c.io.canRead)
-	c.io.writeDeadline.set(time.Time{}, &c.mu, &c.io.canWrite)
-	c.wakeAll()
+	c.step.ready |= stopped | readers | writers
 	c.wakeStreams()
-	if c.streams != nil && c.io.member == nil {
-		c.endTurnsLocked()
-	}
 }
 
 // CloseWrite closes the session for writing: the peer reads io.EOF after the last byte.
@@ -192,12 +183,12 @@ func (c *Conn) tryCloseWrite() (p pause, err error) {
 	case l.kind == peerExtended:
 		c.dropSpentMessages()
 		l.finSignal, l.halfClosed = sigFin, true
-		c.io.canWrite.Broadcast()
+		c.step.ready |= writers
 		c.kick(now)
 		return p, nil
 	case l.kind == peerLegacy, !l.dialled && now-l.born >= helloAfterData:
 		return p, ErrLegacyPeer
-	case c.io.writeDeadline.expired:
+	case c.io.writeDeadline.expired():
 		return p, os.ErrDeadlineExceeded
 	}
 	if p.on = &c.io.canWrite; !l.dialled {
@@ -265,27 +256,23 @@ func (c *Conn) SetLinger(d time.Duration) error {
 
 // leave ends a closed session in order. For a legacy peer that has sent data,
 // it drains: the peer's retransmissions are acknowledged for some time.
-func (c *Conn) leave(now time.Duration) {
+func (c *session) leave(now time.Duration) {
 	if c.hs.kind == peerExtended || c.kcp.counts().SegmentsReceived == 0 {
 		c.end(nil)
 		return
 	}
 	c.closing.state = stateDraining
 	c.traceState(SessionDraining, nil)
-	if c.ep.disposable() {
-		c.ep.linger()
-	}
+	c.host.linger()
 	rto := time.Duration(c.kcp.rtoMillis()) * time.Millisecond
 	c.closing.endAt = now + max(drainTime, min(drainRTOs*rto, drainRTOs*drainTime))
 	c.wakeAll()
 	c.compact()
 }
 
-// endDraining locks c.mu and ends a session that is only there to acknowledge what a
+// endDraining ends a session that is only there to acknowledge what a
 // legacy peer repeats.
-func (c *Conn) endDraining() {
-	c.mu.Lock()
-	defer c.unlock()
+func (c *session) endDraining() {
 	if c.closing.state == stateDraining {
 		c.end(nil)
 	}
@@ -294,13 +281,13 @@ func (c *Conn) endDraining() {
 // abort ends the session with err. It sends ABORT to an extended peer, unless both
 // directions are over. If the peer's address is not validated, TIME-WAIT does that when
 // a packet arrives, but for an endpoint that is closed.
-func (c *Conn) abort(err error) {
+func (c *session) abort(err error) {
 	if c.closing.state == stateEnded {
 		return
 	}
 	done := false
 	defer c.endIfUnwound(&done)
-	closed := c.ep.stopped()
+	closed := c.host.stopped()
 	if l := &c.hs; l.kind == peerExtended && !c.over() && (closed || !c.hs.unvalidated.Load()) {
 		abort := signal{sigAbort, l.peerToken, 0}
 		if r := l.reasons; r != nil && r.abrupt && l.capabilities&capReason != 0 {
@@ -322,12 +309,12 @@ func (c *Conn) abort(err error) {
 // end ends the session with err. unlock removes it from the endpoint once the
 // collected packets are written. Data that has arrived can still be read. After
 // it, Read returns err, as Write does, if err is not nil.
-func (c *Conn) end(err error) {
+func (c *session) end(err error) {
 	if c.closing.state == stateEnded {
 		return
 	}
 	if (err == nil || err == ErrPeerClosed) && c.kcp.acksPending() {
-		c.flush(c.ep.now()) // the ACKs cannot wait any longer
+		c.flush(c.host.now()) // the ACKs cannot wait any longer
 	}
 	c.closing.state = stateEnded
 	c.closing.err = err
@@ -347,55 +334,56 @@ func (c *Conn) end(err error) {
 // entry (RFC 9293 §3.6.1).
 func (c *Conn) retire() {
 	if !c.closing.retired {
-		c.closing.retired = true
-		if c.hs.unvalidated.CompareAndSwap(true, false) {
-			c.ep.halfOpenEnded()
-		}
-		c.closeTLS()
-		c.kcp.dropPending()
-		c.kcp.Compact()
-		if v := c.path.validation; v != nil {
-			v.deferred = nil
-		}
-		c.dropDecoder()
-		c.dropHeld()
-		c.leaveTurn()
-		c.account()
-		c.accountWrites()
+		c.release()
 		c.ep.remove(c, c.timeWaitState())
-		c.watch.end()
+		c.calls.end()
 		c.wakeAll() // last: a call that returns finds the session gone from the endpoint
 	}
 }
 
+// release gives up what an ended session holds.
+func (c *session) release() {
+	c.closing.retired = true
+	if c.hs.unvalidated.CompareAndSwap(true, false) {
+		c.shared.load.halfOpen.Add(-1)
+	}
+	c.closeTLS()
+	c.kcp.dropPending()
+	c.kcp.Compact()
+	if v := c.path.validation; v != nil {
+		v.deferred = nil
+	}
+	c.dropDecoder()
+	c.dropHeld()
+	c.leaveTurn()
+	c.account()
+	c.accountWrites()
+}
+
 // dropDecoder releases the FEC decoder, and keeps its statistics.
-func (c *Conn) dropDecoder() {
+func (c *session) dropDecoder() {
 	if c.in.decoder != nil {
 		stats := c.in.decoder.Stats()
 		c.in.decoder, c.rarely().decoded = nil, &stats
 	}
 }
 
-// discard locks c.mu and ends, with err, a session that no application has.
-func (c *Conn) discard(err error) {
-	c.mu.Lock()
-	defer c.unlock()
+// discard ends, with err, a session that no application has.
+func (c *session) discard(err error) {
 	c.closing.dropped = true
 	c.forget(err)
 }
 
 // forget is discard with c.mu held.
-func (c *Conn) forget(err error) {
+func (c *session) forget(err error) {
 	c.stopCalls()
 	c.dropReceived()
 	c.account()
 	c.abort(err)
 }
 
-// fail locks c.mu and ends the session with err.
-func (c *Conn) fail(err error) {
-	c.mu.Lock()
-	defer c.unlock()
+// fail ends the session with err.
+func (c *session) fail(err error) {
 	c.abort(err)
 }
 
@@ -403,7 +391,7 @@ func (c *Conn) fail(err error) {
 // session's end to answer the peer. The peer has announced its end, and our
 // acknowledgement of it, which was our last packet, may have been lost. Or it does not
 // know that the session was dropped: within the handshake, only an answer tells it.
-func (c *Conn) holdSocket() time.Duration {
+func (c *session) holdSocket() time.Duration {
 	dropped := c.closing.dropped && c.hs.kind == peerExtended
 	switch {
 	case dropped && !c.hs.confirmed:
@@ -411,7 +399,7 @@ func (c *Conn) holdSocket() time.Duration {
 	case !dropped && !c.hs.peerFin:
 		return 0
 	}
-	if c.ep.disposable() {
+	if c.host.ownSocket() {
 		return dialledHold
 	}
 	hold := minHold
@@ -438,7 +426,7 @@ const (
 
 // progress advances the state of a session: after a batch of input, a call of
 // the application, or a wake-up.
-func (c *Conn) progress(now time.Duration) {
+func (c *session) progress(now time.Duration) {
 	l := &c.hs
 	if c.closing.state == stateEnded || c.closing.state == stateDraining {
 		return
@@ -449,7 +437,7 @@ func (c *Conn) progress(now time.Duration) {
 		c.failMessages(c.reason(ErrPeerClosed))
 		c.failStreams(c.reason(ErrPeerClosed))
 		c.kcp.discardSend()
-		c.io.canWrite.Broadcast()
+		c.step.ready |= writers
 	}
 	c.advanceClose(now)
 	if c.closing.state == stateLingering && (c.kcp.sendUna() != c.closing.lingerFrom || c.confirmingMTU(now)) {
@@ -458,7 +446,7 @@ func (c *Conn) progress(now time.Duration) {
 	}
 	if c.closing.kindAwaited && l.kind != peerUnknown {
 		c.closing.kindAwaited = false
-		c.io.canWrite.Broadcast()
+		c.step.ready |= writers
 	}
 	switch {
 	case c.closing.ending != nil:
@@ -475,7 +463,7 @@ func (c *Conn) progress(now time.Duration) {
 
 // delivered reports whether a closed session has delivered all that it can, so
 // that Close may return nil.
-func (c *Conn) delivered() bool {
+func (c *session) delivered() bool {
 	l := &c.hs
 	if c.kcp.WaitSend() > 0 {
 		return false
@@ -495,7 +483,7 @@ func (c *Conn) delivered() bool {
 
 // over reports whether both directions have ended, so that the session needs
 // nothing more from the peer.
-func (c *Conn) over() bool {
+func (c *session) over() bool {
 	l := &c.hs
 	return c.allReceived() && (c.streams == nil || l.peerClosed) &&
 		(l.peerClosed || l.finished && c.kcp.WaitSend() == 0)
@@ -503,12 +491,12 @@ func (c *Conn) over() bool {
 
 // allReceived reports whether all of the peer's data up to its FIN or CLOSE has
 // arrived.
-func (c *Conn) allReceived() bool { return c.hs.peerFin && !c.kcp.recvNext().Before(c.hs.peerFinal) }
+func (c *session) allReceived() bool { return c.hs.peerFin && !c.kcp.recvNext().Before(c.hs.peerFinal) }
 
 // takeFin takes the end of the peer's data from a FIN or CLOSE. It reports
 // false if that end is impossible: below rcv_nxt, beyond what any window
 // reaches, or another one than the peer has announced before.
-func (c *Conn) takeFin(s signal) bool {
+func (c *session) takeFin(s signal) bool {
 	l, next, final := &c.hs, c.kcp.recvNext(), seq(s.sn)
 	possible := final.Within(next, next+1<<31)
 	if c.streams != nil { // whose segments may follow FIN, but not CLOSE
@@ -530,7 +518,7 @@ func (c *Conn) takeFin(s signal) bool {
 // takeReset takes a RESET, our stateless reset (RFC 9000 §10.3). It ends the
 // session if s echoes the arguments of a request that waits for its answer.
 // Only the peer, or an attacker on the path, can know those.
-func (c *Conn) takeReset(s signal) {
+func (c *session) takeReset(s signal) {
 	l := &c.hs
 	for _, r := range []*request{&l.hello, &l.confirm, &l.finish, &l.ping} {
 		if !r.active || r.tries == 0 || r.signal.sn != s.sn || r.signal.ts != s.ts {
@@ -545,7 +533,7 @@ func (c *Conn) takeReset(s signal) {
 
 // forgotten ends the session after the batch of input, as the peer does not know
 // it any more. r is the request that has shown it.
-func (c *Conn) forgotten(r *request) {
+func (c *session) forgotten(r *request) {
 	l := &c.hs
 	c.closing.ending = ErrReset
 	l.peerToken = 0 // the peer does not know the session: TIME-WAIT answers nothing
@@ -564,11 +552,9 @@ func (c *Conn) forgotten(r *request) {
 	}
 }
 
-// closeForShutdown locks c.mu and starts to close the session, or makes a close
+// closeForShutdown starts to close the session, or makes a close
 // in the background one that can be waited for.
-func (c *Conn) closeForShutdown() {
-	c.mu.Lock()
-	defer c.unlock()
+func (c *session) closeForShutdown() {
 	if c.closing.linger <= 0 {
 		c.closing.linger = defaultLinger
 	}
@@ -580,8 +566,8 @@ func (c *Conn) closeForShutdown() {
 		c.startClose(false, false)
 	case c.closing.background:
 		c.closing.background = false
-		c.wait(c.ep.now())
-		c.schedule(c.ep.now())
+		c.wait(c.host.now())
+		c.schedule(c.host.now())
 	}
 }
 
@@ -606,17 +592,15 @@ func (c *Conn) waitClosed(ctx context.Context) (result shutResult) {
 }
 
 // shutting reports whether Shutdown has to wait for the session.
-func (c *Conn) shutting() bool {
+func (c *session) shutting() bool {
 	given := c.closing.background && c.closing.state == stateLingering && c.kcp.WaitSend() == 0
 	return !c.closing.retired && !given
 }
 
-// unreachable locks c.mu and handles ECONNREFUSED: no socket is open at the peer's
+// unreachable handles ECONNREFUSED: no socket is open at the peer's
 // address. It ends a session that waits for a first answer, or only for the answer
 // to CLOSE.
-func (c *Conn) unreachable() {
-	c.mu.Lock()
-	defer c.unlock()
+func (c *session) unreachable() {
 	switch {
 	case !c.hs.reached && c.hs.hello.active && !c.hs.quiet:
 		c.end(ErrRefused)

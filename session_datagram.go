@@ -21,8 +21,8 @@ type datagramQueue struct {
 	waiting [][]byte // oldest first
 	bytes   int      // memory of waiting, with datagramEntry for each
 	stats   DatagramStats
-	moved   uint64           // payload bytes received and sent
-	handler *datagramHandler // nil: datagrams wait for ReceiveDatagram
+	moved   uint64 // payload bytes received and sent
+	handled bool   // by a handler; else datagrams wait for ReceiveDatagram
 }
 
 // add queues a copy of b, and counts it.
@@ -55,10 +55,10 @@ func (q *datagramQueue) pop() []byte {
 // a copy of b for ReceiveDatagram. It drops b then, and counts
 // that, after Close, under memory pressure, and beyond unvalidatedBytes for a
 // peer whose address is not validated.
-func (c *Conn) takeDatagram(b []byte) {
+func (c *session) takeDatagram(b []byte) {
 	q := c.datagramQueue()
-	if q.handler != nil && !c.closing.closed {
-		c.ep.hand(int(c.path.shard), handedDatagram{c, b})
+	if q.handled && !c.closing.closed {
+		c.host.hand(b)
 		return
 	}
 	if c.closing.closed || c.memoryPressure() != pressureNone || c.hs.unvalidated.Load() && c.held()+len(b)+datagramEntry > unvalidatedBytes {
@@ -70,14 +70,14 @@ func (c *Conn) takeDatagram(b []byte) {
 }
 
 // datagramQueue returns the queue, which it allocates: most sessions need none.
-func (c *Conn) datagramQueue() *datagramQueue {
+func (c *session) datagramQueue() *datagramQueue {
 	if c.in.datagrams == nil {
 		c.in.datagrams = new(datagramQueue)
 	}
 	return c.in.datagrams
 }
 
-func (c *Conn) datagramStats() (s DatagramStats) {
+func (c *session) datagramStats() (s DatagramStats) {
 	if c.in.datagrams != nil {
 		s = c.in.datagrams.stats
 	}
@@ -94,8 +94,8 @@ func (c *Conn) MaxDatagramSize() int {
 	return c.maxDatagramSize()
 }
 
-func (c *Conn) maxDatagramSize() int {
-	room := &c.ep.overhead
+func (c *session) maxDatagramSize() int {
+	room := &c.shared.overhead
 	return c.mtu() - room.cipherHead - room.tail - datagramHeader
 }
 
@@ -113,34 +113,37 @@ func (c *Conn) maxDatagramSize() int {
 func (c *Conn) SendDatagram(b []byte) error {
 	c.mu.Lock()
 	defer c.unlock()
-	return c.queueDatagram(b)
+	if err := c.queueDatagram(b); err != nil {
+		return c.opError("write", err)
+	}
+	return nil
 }
 
 // queueDatagram is SendDatagram without writing the packet.
-func (c *Conn) queueDatagram(b []byte) error {
+func (c *session) queueDatagram(b []byte) error {
 	switch {
 	case c.closing.closed:
-		return c.opError("write", net.ErrClosed)
+		return net.ErrClosed
 	case c.closing.err != nil:
-		return c.opError("write", c.reason(c.closing.err))
+		return c.reason(c.closing.err)
 	case len(b) > c.maxDatagramSize():
-		return c.opError("write", &SizeError{len(b), c.maxDatagramSize(), ErrDatagramTooLarge, fmt.Sprintf("what fits into a packet of %d bytes", c.mtu())})
+		return &SizeError{len(b), c.maxDatagramSize(), ErrDatagramTooLarge, fmt.Sprintf("what fits into a packet of %d bytes", c.mtu())}
 	}
 	o := &c.outgoing
 	if o.waiting() >= maxOutgoing || c.hs.securing {
 		c.datagramQueue().stats.Unsent++
 		return nil
 	}
-	at := c.ep.overhead.cipherHead
-	if !c.kcp.spendCredit(at + datagramHeader + len(b) + c.ep.overhead.tail) {
+	at := c.shared.overhead.cipherHead
+	if !c.kcp.spendCredit(at + datagramHeader + len(b) + c.shared.overhead.tail) {
 		c.datagramQueue().stats.Unsent++
 		return nil
 	}
-	p := c.ep.packet(at + datagramHeader + len(b) + c.ep.overhead.tail)
+	p := c.shared.packet(at + datagramHeader + len(b) + c.shared.overhead.tail)
 	p.datagram = true
 	binary.LittleEndian.PutUint32(p.buf[at+datagramHeader-4:], c.entry.Conv)
 	copy(p.buf[at+datagramHeader:], b)
-	now := c.ep.now()
+	now := c.host.now()
 	if s := c.cappedOutput(); s != nil {
 		c.holdDatagram(s, p, now)
 	} else {
@@ -152,11 +155,11 @@ func (c *Conn) queueDatagram(b []byte) error {
 }
 
 // addDatagram adds a datagram to the packets to be sent, and counts it.
-func (c *Conn) addDatagram(p packet) {
+func (c *session) addDatagram(p packet) {
 	c.outgoing.add(p)
 	q := c.datagramQueue()
 	q.stats.Sent++
-	q.moved += uint64(len(p.buf) - c.ep.overhead.cipherHead - datagramHeader - c.ep.overhead.tail)
+	q.moved += uint64(len(p.buf) - c.shared.overhead.cipherHead - datagramHeader - c.shared.overhead.tail)
 }
 
 // ReceiveDatagram waits for the next datagram of the peer and returns it. At most 256
@@ -175,7 +178,7 @@ func (c *Conn) ReceiveDatagram(ctx context.Context) (next []byte, err error) {
 			return pause{}, ErrGrouped
 		case ctx.Err() != nil:
 			return pause{}, ctx.Err()
-		case c.io.readDeadline.expired:
+		case c.io.readDeadline.expired():
 			return pause{}, os.ErrDeadlineExceeded
 		case len(q.waiting) > 0:
 			next = q.pop()

@@ -18,10 +18,12 @@ import (
 //   - ErrPeerClosed if the peer has closed the session without taking the data;
 //   - the error with which the session ended; some of the data may have arrived.
 func (c *Conn) Flush(ctx context.Context) error {
+	var m *measurement
 	var end *seq
 	return c.await(blocking{op: "flush", ctx: ctx}, func() (pause, error) {
-		if end == nil {
-			end = c.watched().beginFlush(c.kcp.sendEnd())
+		if m == nil {
+			m = c.measures()
+			end = m.beginFlush(c.kcp.sendEnd())
 		}
 		// What the peer has not taken before its CLOSE is out of the queue, too.
 		discarded := c.hs.peerClosed && c.closing.undelivered
@@ -34,9 +36,9 @@ func (c *Conn) Flush(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return pause{}, err
 		}
-		c.watch.waitFor(*end)
+		m.waitFor(*end)
 		return pause{on: &c.io.canWrite}, nil
-	}, func() { c.watch.endFlush(end) })
+	}, func() { m.endFlush(end) })
 }
 
 // cannotDeliver returns why what is not acknowledged will not be; nil if it may.
@@ -55,19 +57,19 @@ func (c *Conn) cannotDeliver() error {
 
 // beginFlush returns where a call of Flush keeps what snd_una has to reach, until
 // endFlush.
-func (w *sessionWatch) beginFlush(end seq) *seq {
+func (w *measurement) beginFlush(end seq) *seq {
 	w.flushing = append(w.flushing, &end)
 	return &end
 }
 
 // endFlush records that a call of Flush returns.
-func (w *sessionWatch) endFlush(end *seq) {
+func (w *measurement) endFlush(end *seq) {
 	w.flushing = slices.DeleteFunc(w.flushing, func(p *seq) bool { return p == end })
 }
 
 // overtaken records that a segment of a stream leaves before all that wait, of
 // which the first would have been next. w may be nil.
-func (w *sessionWatch) overtaken(next seq) {
+func (w *measurement) overtaken(next seq) {
 	if w == nil {
 		return
 	}
@@ -79,7 +81,7 @@ func (w *sessionWatch) overtaken(next seq) {
 }
 
 // waitFor records that a call of Flush waits for snd_una to reach end.
-func (w *sessionWatch) waitFor(end seq) {
+func (w *measurement) waitFor(end seq) {
 	if !w.flushes || end.Before(w.flushed) {
 		w.flushed, w.flushes = end, true
 	}
@@ -87,7 +89,7 @@ func (w *sessionWatch) waitFor(end seq) {
 
 // delivers reports whether calls of Flush are to be woken, as snd_una is now
 // una. They then ask again. w may be nil.
-func (w *sessionWatch) delivers(una seq) bool {
+func (w *measurement) delivers(una seq) bool {
 	if w == nil || !w.flushes || una.Before(w.flushed) {
 		return false
 	}

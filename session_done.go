@@ -3,18 +3,38 @@ package kcp
 import (
 	"net"
 	"time"
+
+	"github.com/arqnet/kcp/internal/list"
 )
 
-// sessionWatch is what only sessions have that the application watches. Conn.mu
-// guards it.
-type sessionWatch struct {
-	done   chan struct{} // closed when the session has ended; nil: not asked for
-	closed bool          // done is closed
+// callState is what only some applications have of a session besides Read and Write:
+// streams, channels and handlers. Conn.mu guards it.
+type callState struct {
+	done    chan struct{}    // closed when the session has ended; nil: not asked for
+	closed  bool             // done is closed
+	room    chan struct{}    // closed when there is room; nil: not asked for since
+	handler *datagramHandler // nil: there is none
 
-	room     chan struct{} // closed when there is room; nil: not asked for since
-	flushed  seq           // the lowest snd_una that a call of Flush waits for
-	flushes  bool          // flushed is valid
-	flushing []*seq        // what each call of Flush waits for
+	canAccept notifier
+	ready     list.List[Stream] // that may have an event for the session's group, or the next
+	reported  bool              // a group had the events of streams, and the session has left it
+	waiting   int32             // calls of streams that do not read the socket while they wait
+}
+
+// state returns c.calls, which it makes.
+func (c *Conn) state() *callState {
+	if c.calls == nil {
+		c.calls = new(callState)
+		c.calls.canAccept.init(c)
+	}
+	return c.calls
+}
+
+// measurement is what a session watches for Flush and Ping. Conn.mu guards it.
+type measurement struct {
+	flushed  seq    // the lowest snd_una that a call of Flush waits for
+	flushes  bool   // flushed is valid
+	flushing []*seq // what each call of Flush waits for
 
 	ping   signal        // of Ping, or beside datagrams; the last one
 	pingAt time.Duration // when it was sent, since the epoch; 0: answered, or none
@@ -23,19 +43,11 @@ type sessionWatch struct {
 }
 
 // end closes done. w may be nil.
-func (w *sessionWatch) end() {
+func (w *callState) end() {
 	if w != nil && w.done != nil && !w.closed {
 		w.closed = true
 		close(w.done)
 	}
-}
-
-// watched returns c.watch, which it allocates: most sessions need none.
-func (c *Conn) watched() *sessionWatch {
-	if c.watch == nil {
-		c.watch = new(sessionWatch)
-	}
-	return c.watch
 }
 
 // Done returns a channel that is closed when the session has ended, for whatever reason;
@@ -45,7 +57,7 @@ func (c *Conn) watched() *sessionWatch {
 func (c *Conn) Done() <-chan struct{} {
 	c.mu.Lock()
 	defer c.unlock()
-	w := c.watched()
+	w := c.state()
 	if w.done == nil {
 		w.done = make(chan struct{})
 		if c.closing.retired {

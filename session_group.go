@@ -118,12 +118,12 @@ func (c *Conn) hasEvent(m *groupMember) bool {
 	return c.closing.closed || c.closing.retired || c.kcp.readable() ||
 		c.in.datagrams != nil && len(c.in.datagrams.waiting) > 0 ||
 		c.atEOF(m) || c.writableLocked(m) ||
-		m.streams && c.streams != nil && (c.streams.ready.First() != nil || c.streams.Waiting() > 0)
+		m.streams && (c.calls != nil && c.calls.ready.First() != nil || c.streams != nil && c.streams.Waiting() > 0)
 }
 
 // writableLocked reports whether EventWritable is due for m. A write that came in the
 // middle of another would be refused again until that is done.
-func (c *Conn) writableLocked(m *groupMember) bool {
+func (c *session) writableLocked(m *groupMember) bool {
 	return m.wantsRoom && !m.refused && c.room() > 0
 }
 
@@ -138,7 +138,7 @@ func (c *Conn) joinGroup(m *groupMember) {
 
 // leaveGroup ends what joinGroup has begun.
 func (c *Conn) leaveGroup() {
-	m, t := c.io.member, c.streams
+	m, t := c.io.member, c.calls
 	c.io.member = nil
 	if t == nil {
 		return
@@ -150,7 +150,7 @@ func (c *Conn) leaveGroup() {
 // endTurnsLocked ends the turns of all streams, but for ends that wait for the next
 // group.
 func (c *Conn) endTurnsLocked() {
-	t := c.streams
+	t := c.calls
 	var ended list.List[Stream]
 	for s := t.ready.First(); s != nil; s = t.ready.First() {
 		s.noEventsLocked()
@@ -165,7 +165,7 @@ func (c *Conn) endTurnsLocked() {
 // is to be an event of the group that the session joins next.
 func (s *Stream) endWaitsLocked() bool {
 	c := s.conn
-	return c.streams.reported && !c.closing.closed && !s.closed && !s.eof && s.state.Gone() && s.state.ReadEnd() != nil
+	return c.calls.reported && !c.closing.closed && !s.closed && !s.eof && s.state.Gone() && s.state.ReadEnd() != nil
 }
 
 // reportsStreams reports whether a group has the events of the session's streams.
@@ -186,11 +186,12 @@ func (c *Conn) takeStream(m *groupMember, memory *groupMemory, e *Event) gotWhat
 		e.Kind, e.Stream = EventStream, streamOf(s)
 		return gotEvent
 	}
-	for s := t.ready.First(); s != nil; s = t.ready.First() {
-		t.ready.Remove(turnOf, s)
+	ready := &c.state().ready
+	for s := ready.First(); s != nil; s = ready.First() {
+		ready.Remove(turnOf, s)
 		got := s.takeEventLocked(memory, e)
 		if got == gotNoMemory {
-			t.ready.Add(turnOf, s, true)
+			ready.Add(turnOf, s, true)
 		}
 		if got != gotNothing {
 			return got
@@ -206,11 +207,11 @@ func (s *Stream) noteEventLocked() {
 	if s.closed || !c.reportsStreams() {
 		s.stopAwaitingLocked()
 		if s.endWaitsLocked() {
-			c.streams.ready.Add(turnOf, s, false)
+			c.calls.ready.Add(turnOf, s, false)
 		}
 		return
 	}
-	c.streams.ready.Add(turnOf, s, false)
+	c.calls.ready.Add(turnOf, s, false)
 	c.io.member.wake()
 }
 
@@ -277,7 +278,7 @@ func (s *Stream) takeDataLocked(memory *groupMemory, e *Event) gotWhat {
 func (s *Stream) goOnLocked() {
 	_, more := s.state.NextMessage()
 	if more || s.writer != nil || !s.eof && s.state.ReadEnd() != nil {
-		s.conn.streams.ready.Add(turnOf, s, false)
+		s.conn.calls.ready.Add(turnOf, s, false)
 	}
 }
 
@@ -291,7 +292,7 @@ func (s *Stream) awaitRoomLocked(half streams.Half) {
 
 // noEventsLocked records that the group has no further event of the stream.
 func (s *Stream) noEventsLocked() {
-	s.conn.streams.ready.Remove(turnOf, s)
+	s.conn.calls.ready.Remove(turnOf, s)
 	s.stopAwaitingLocked()
 }
 
@@ -331,7 +332,10 @@ func (c *Conn) tryQueue(o *Outgoing) (flush bool) {
 		if o.Err = c.queueDatagram(o.Data); o.Err == nil {
 			o.N = len(o.Data)
 		}
-	} else if o.N, o.Err = c.tryOutgoingLocked(o, free); o.Err != nil {
+	} else {
+		o.N, o.Err = c.tryOutgoingLocked(o, free)
+	}
+	if o.Err != nil {
 		o.Err = c.opError("write", o.Err)
 	}
 	if o.Err != nil && o.N == 0 {

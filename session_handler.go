@@ -23,11 +23,13 @@ type datagramHandler struct {
 func (c *Conn) HandleDatagrams(f func(b []byte)) {
 	c.mu.Lock()
 	defer c.unlock()
-	switch {
-	case f != nil:
-		c.datagramQueue().handler = &datagramHandler{handle: f}
-	case c.in.datagrams != nil:
-		c.in.datagrams.handler = nil
+	if f != nil || c.in.datagrams != nil {
+		c.datagramQueue().handled = f != nil
+	}
+	if f != nil {
+		c.state().handler = &datagramHandler{handle: f}
+	} else if c.calls != nil {
+		c.calls.handler = nil
 	}
 }
 
@@ -37,7 +39,7 @@ func (c *Conn) HandleDatagrams(f func(b []byte)) {
 func (c *Conn) handleDatagram(b []byte) {
 	c.mu.Lock()
 	q := c.datagramQueue()
-	h := q.handler
+	h := c.state().handler
 	q.stats.Received++
 	q.moved += uint64(len(b))
 	c.noteActivity(c.ep.now())

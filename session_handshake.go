@@ -91,22 +91,22 @@ func (l *handshakeState) waiting() bool {
 
 // requestWait returns how long to wait for an answer before a request is
 // repeated.
-func (c *Conn) requestWait() time.Duration {
+func (c *session) requestWait() time.Duration {
 	rto := time.Duration(c.kcp.rtoMillis()) * time.Millisecond
 	return max(minRequestWait, min(rto, maxRequestWait))
 }
 
 // startHandshake begins the handshake of a dialled session.
-func (c *Conn) startHandshake(now time.Duration) {
+func (c *session) startHandshake(now time.Duration) {
 	if c.beginOpening(now) {
 		c.kick(now)
 	}
 }
 
 // beginOpening starts a HELLO and reports true, or with TLS begins the handshake.
-func (c *Conn) beginOpening(now time.Duration) bool {
+func (c *session) beginOpening(now time.Duration) bool {
 	l := &c.hs
-	l.token = c.ep.env.Token()
+	l.token = c.shared.env.Token()
 	if l.securing {
 		c.dialTLS()
 		return false
@@ -123,7 +123,7 @@ func (l *handshakeState) silent() bool {
 
 // breakSilence queues HELLO, to leave together with the first data. With TLS it
 // begins the handshake, and the data follows that.
-func (c *Conn) breakSilence(now time.Duration) {
+func (c *session) breakSilence(now time.Duration) {
 	c.hs.born = now // the peer knows of nothing before
 	if c.beginOpening(now) {
 		c.setClock(now)
@@ -131,17 +131,15 @@ func (c *Conn) breakSilence(now time.Duration) {
 	}
 }
 
-// keepQuiet locks c.mu and starts the timers of a session that was dialled
+// keepQuiet starts the timers of a session that was dialled
 // quietly.
-func (c *Conn) keepQuiet() {
-	c.mu.Lock()
-	defer c.unlock()
+func (c *session) keepQuiet() {
 	c.hs.quiet = true
-	c.schedule(c.ep.now())
+	c.schedule(c.host.now())
 }
 
 // kick sends the signals that a call of the application has just made due.
-func (c *Conn) kick(now time.Duration) {
+func (c *session) kick(now time.Duration) {
 	done := false
 	defer c.endIfUnwound(&done)
 	c.setClock(now)
@@ -152,7 +150,7 @@ func (c *Conn) kick(now time.Duration) {
 
 // queueHello queues HELLO for the next flush, with the cookie, if any, and
 // INFO.
-func (c *Conn) queueHello() {
+func (c *session) queueHello() {
 	l, k := &c.hs, c.kcp
 	k.queueSignals(l.hello.signal)
 	if l.cookie.code != 0 {
@@ -234,20 +232,18 @@ func (c *Conn) connected(ctx context.Context, called time.Duration) error {
 // addressValidated marks the peer's address as validated (RFC 9000 §8), and
 // lifts the anti-amplification limit (RFC 9000 §8.1). It ends the session after
 // the batch if the peer's network exceeds Config.MaxSessionsPerAddress.
-func (c *Conn) addressValidated() {
+func (c *session) addressValidated() {
 	if !c.hs.unvalidated.CompareAndSwap(true, false) {
 		return
 	}
-	c.ep.halfOpenEnded()
+	c.shared.load.halfOpen.Add(-1)
 	c.kcp.validateAddress()
 	c.traceState(SessionEstablished, nil)
-	if f := c.ep.compat.Validated; f != nil {
-		go f(c)
-	}
+	c.step.ready |= admitted
 	if c.hs.kind == peerUnknown {
 		c.hs.kind = peerLegacy // a HELLO may still correct that
 	}
-	if !c.ep.countValidated(c) {
+	if !c.host.validated() {
 		c.closing.ending = ErrReset
 	}
 }
@@ -255,31 +251,26 @@ func (c *Conn) addressValidated() {
 // offer puts an accepted session into the listener's backlog, once. It reports
 // false if there is no room; without a listener, it also ends the session after
 // the batch.
-func (c *Conn) offer() bool {
+func (c *session) offer() bool {
 	if c.hs.offered {
 		return true
 	}
-	l := c.ep.acceptor()
-	if l == nil {
+	ok, none := c.host.offer()
+	if none {
 		c.closing.ending, c.closing.dropped = ErrRefused, true
-		return false
 	}
-	c.hs.offered = l.offer(c, true)
-	return c.hs.offered
+	c.hs.offered = ok
+	return ok
 }
 
-// wasOffered locks c.mu and reports whether the session was offered to Accept,
+// wasOffered reports whether the session was offered to Accept,
 // or dialled.
-func (c *Conn) wasOffered() bool {
-	c.mu.Lock()
-	defer c.unlock()
+func (c *session) wasOffered() bool {
 	return c.hs.offered
 }
 
-// opening locks c.mu and reports whether the session may still be offered to Accept.
-func (c *Conn) opening() bool {
-	c.mu.Lock()
-	defer c.unlock()
+// opening reports whether the session may still be offered to Accept.
+func (c *session) opening() bool {
 	return !c.hs.offered && c.closing.state != stateEnded
 }
 

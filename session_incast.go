@@ -12,16 +12,16 @@ import (
 
 // socketIncast is what one socket does against incast. Its present reader uses it,
 // also from Conn.input; Turns has a lock, which is taken after Conn.mu.
-type socketIncast = incast.Socket[Conn]
+type socketIncast = incast.Socket[session]
 
 // sender returns what the share of c depends on. Conn.mu guards it, but for its turn.
-func (c *Conn) sender() *incast.Sender { return &c.in.sending }
+func (c *session) sender() *incast.Sender { return &c.in.sending }
 
 // takeShare counts what the peer sends, and bounds the window that the session
 // advertises by its share of the socket buffer. packets are those of a batch, with
 // so many segments that had not arrived before. A peer of which all has come before
 // in an epoch is no sender. The reader of the socket calls it.
-func (c *Conn) takeShare(packets []routedPacket, segments int, i *socketIncast, now time.Duration) {
+func (c *session) takeShare(packets []routedPacket, segments int, i *socketIncast, now time.Duration) {
 	s := &c.in.sending
 	s.Begin(&i.Budget)
 	if segments == 0 && s.Light == 0 {
@@ -32,7 +32,7 @@ func (c *Conn) takeShare(packets []routedPacket, segments int, i *socketIncast, 
 		bytes += s.Packet(packets[j].size)
 	}
 	s.Segments(segments)
-	validated, several := !c.hs.unvalidated.Load(), c.ep.several()
+	validated, several := !c.hs.unvalidated.Load(), c.shared.several()
 	if several {
 		i.Offered(s, bytes, validated)
 	}
@@ -41,12 +41,12 @@ func (c *Conn) takeShare(packets []routedPacket, segments int, i *socketIncast, 
 
 // limitFirstWindow bounds the window that the session advertises before its peer
 // has sent data, if there are other senders.
-func (c *Conn) limitFirstWindow(i *socketIncast) {
+func (c *session) limitFirstWindow(i *socketIncast) {
 	c.limitWindow(incast.Grant{Window: i.Window(c.mtu(), true, !c.hs.unvalidated.Load())})
 }
 
 // limitWindow bounds the window by what the session may have sent to it.
-func (c *Conn) limitWindow(g incast.Grant) {
+func (c *session) limitWindow(g incast.Grant) {
 	if (g.Window > 0 || g.Shut) && c.hs.kind == peerExtended && c.kcp.counts().PacketsSent == 0 {
 		// In message mode such a peer takes the largest window that it has seen
 		// for the limit of its messages.
@@ -58,24 +58,22 @@ func (c *Conn) limitWindow(g incast.Grant) {
 // changeShard records that the peer's packets arrive at another socket now. If
 // the window depended on turns of senders at the old one, the peer is to be told
 // another, and changeShard returns true.
-func (c *Conn) changeShard(shard uint16) bool {
-	took := c.ep.incastOf(int(c.path.shard)).Forget(c)
+func (c *session) changeShard(shard uint16) bool {
+	took := c.host.incast(int(c.path.shard)).Forget(c)
 	c.path.shard = shard
 	c.timers.heldSince = 0 // what time-outs wait for arrives at the old one
 	c.kcp.holdTimeouts(false)
 	if took {
-		i := c.ep.incastOf(int(shard))
+		i := c.host.incast(int(shard))
 		c.limitWindow(incast.Grant{Window: i.Window(c.in.sending.PacketSize(), false, !c.hs.unvalidated.Load())})
 		c.kcp.updateWindow()
 	}
 	return took
 }
 
-// takeGrant locks c.mu, and tells the peer a window. If the session has ended, it
-// gives up its turn, and returns false.
-func (c *Conn) takeGrant(g incast.Grant, now time.Duration) bool {
-	c.mu.Lock()
-	defer c.unlock()
+// takeGrant tells the peer a window. If the session has ended, it gives up its turn, and
+// returns false.
+func (c *session) takeGrant(g incast.Grant, now time.Duration) bool {
 	if c.closing.state == stateEnded {
 		c.leaveTurn()
 		return false
@@ -89,4 +87,4 @@ func (c *Conn) takeGrant(g incast.Grant, now time.Duration) bool {
 }
 
 // leaveTurn ends the session's turn, if it has one.
-func (c *Conn) leaveTurn() { c.ep.incastOf(int(c.path.shard)).Leave(c) }
+func (c *session) leaveTurn() { c.host.incast(int(c.path.shard)).Leave(c) }

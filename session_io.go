@@ -5,10 +5,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"sync"
-	"time"
-
-	"github.com/arqnet/kcp/internal/streams"
 )
 
 // Read reads up to len(b) bytes, and waits until there are some. The rest of a message
@@ -89,7 +85,7 @@ func (c *Conn) cannotRead() error {
 		return net.ErrClosed
 	case c.io.member != nil:
 		return ErrGrouped
-	case c.io.readDeadline.expired && !(c.ep.compat.DataBeforeDeadline &&
+	case c.io.readDeadline.expired() && !(c.ep.compat.DataBeforeDeadline &&
 		(c.kcp.readable() || c.allReceived() || c.closing.err != nil)):
 		return os.ErrDeadlineExceeded
 	}
@@ -115,11 +111,11 @@ func (c *Conn) readEnd() error {
 
 // afterRead follows a read of n bytes: it schedules the release of spare
 // memory, and sends a window update if the read has reopened a window of zero.
-func (c *Conn) afterRead(n int) {
+func (c *session) afterRead(n int) {
 	if c.closing.state == stateEnded {
 		c.kcp.Compact()
 	} else if c.timers.compactAt == 0 {
-		c.timers.compactAt = c.ep.now() + compactAfter
+		c.timers.compactAt = c.host.now() + compactAfter
 		c.wake(c.timers.compactAt)
 	}
 	c.accountRead(n)
@@ -143,19 +139,6 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 	return c.write(nil, writeCall{b: b, waits: true})
 }
 
-// writeCall is a call that writes to a session or a stream.
-type writeCall struct {
-	b       []byte
-	n       int             // queued of b
-	message bool            // b is one message, which is queued whole or not at all
-	options *MessageOptions // of the message; nil: none
-	waits   bool            // for other calls that write, and for room
-	free    bool            // no other call writes; if one does, there is no room
-	half    streams.Half    // of a stream without room: what there has to be room for
-	line    *streams.Writer // its place among the calls that wait for that; nil: it does not
-	begun   time.Duration   // when the lifetime of the message began
-}
-
 // write is all calls that write to s, or if that is nil to the session. It takes the
 // lock of those, writing, and c.mu.
 func (c *Conn) write(s *Stream, w writeCall) (int, error) {
@@ -175,7 +158,7 @@ func (c *Conn) write(s *Stream, w writeCall) (int, error) {
 	err := c.await(blocking{op: "write", stream: s}, func() (p pause, err error) {
 		if !begun {
 			begun = true
-			w.free = w.waits || writing.TryLock() // after c.mu: endWritingLocked sees a refusal
+			w.free = w.waits || writing.TryLock() // after c.mu: the one that holds it sees a refusal
 			if w.message {
 				w.begun = c.ep.now()
 			}
@@ -206,26 +189,20 @@ func (c *Conn) write(s *Stream, w writeCall) (int, error) {
 		if w.line != nil {
 			w.line.Done()
 		}
-		if w.free {
-			c.endWritingLocked(s, writing)
+		if !w.free {
+			return
+		}
+		writing.Unlock()
+		// A write that did not wait for this one may have room, or has to wait for some.
+		if m := c.io.member; s != nil && s.refused {
+			s.refused = false
+			s.noteEventLocked()
+		} else if s == nil && m != nil && m.refused {
+			m.refused = false
+			m.wake()
 		}
 	})
 	return w.n, err
-}
-
-// endWritingLocked ends a call that has locked writing, of s or of the session. A write
-// that did not wait for it may have room, or has to wait for some.
-func (c *Conn) endWritingLocked(s *Stream, writing *sync.Mutex) {
-	writing.Unlock()
-	if s != nil {
-		if s.refused {
-			s.refused = false
-			s.noteEventLocked()
-		}
-	} else if m := c.io.member; m != nil && m.refused {
-		m.refused = false
-		m.wake()
-	}
 }
 
 // tryWrite queues as much of w.b as there is room for; as a message all of it, or
@@ -238,7 +215,7 @@ func (c *Conn) tryWrite(w *writeCall) error {
 	}
 	bound := c.ep.compat.SegmentBound
 	goesOn := bound && w.waits && w.n > 0
-	if c.closing.closed || c.closing.err != nil || c.io.writeDeadline.expired || c.hs.peerClosed || c.hs.finSignal != 0 {
+	if c.closing.closed || c.closing.err != nil || c.io.writeDeadline.expired() || c.hs.peerClosed || c.hs.finSignal != 0 {
 		if err := c.cannotWrite(); err != nil && !(goesOn && err == os.ErrDeadlineExceeded) {
 			return err
 		}
@@ -304,7 +281,7 @@ func (c *Conn) WriteMessage(b []byte) error {
 }
 
 // sizeError returns err, or ErrMessageTooLarge with the size of the message.
-func (c *Conn) sizeError(err error, size int) error {
+func (c *session) sizeError(err error, size int) error {
 	if err != ErrMessageTooLarge {
 		return err
 	}
@@ -318,7 +295,7 @@ func (c *Conn) sizeError(err error, size int) error {
 // cannotWrite returns why nothing more may be written, for the call that
 // returns it; nil if it may.
 func (c *Conn) cannotWrite() error {
-	if !c.closing.closed && !c.io.writeDeadline.expired && !c.hs.peerClosed && c.closing.err != nil {
+	if !c.closing.closed && !c.io.writeDeadline.expired() && !c.hs.peerClosed && c.closing.err != nil {
 		c.io.errReported = true
 	}
 	return c.writeEnd()
@@ -329,7 +306,7 @@ func (c *Conn) writeEnd() error {
 	switch {
 	case c.closing.closed:
 		return net.ErrClosed
-	case c.io.writeDeadline.expired && !(c.ep.compat.DataBeforeDeadline && c.room() > 0):
+	case c.io.writeDeadline.expired() && !(c.ep.compat.DataBeforeDeadline && c.room() > 0):
 		return os.ErrDeadlineExceeded
 	case c.hs.peerClosed:
 		return c.reason(ErrPeerClosed)
@@ -342,7 +319,7 @@ func (c *Conn) writeEnd() error {
 }
 
 // room returns how many bytes may be written, negative if the write buffer is overfull.
-func (c *Conn) room() int {
+func (c *session) room() int {
 	room := c.freeBuffer()
 	if c.streams != nil {
 		room = c.roomBesideStreams(room)
@@ -352,9 +329,9 @@ func (c *Conn) room() int {
 
 // freeBuffer returns the free bytes of the write buffer, negative if it is overfull.
 // Each segment costs writeCostPerSegment besides its payload, but for those of streams.
-func (c *Conn) freeBuffer() int {
+func (c *session) freeBuffer() int {
 	free := c.writeBuffer() - c.writeUsed()
-	if c.ep.compat.SegmentBound {
+	if c.shared.compat.SegmentBound {
 		const most = 1 << 14 // segments, so that an int holds their bytes
 		free = min(max(c.kcp.sendLimit()-c.kcp.WaitSend(), -most), most) * (c.kcp.sendPayload() + writeCostPerSegment)
 	}
@@ -367,12 +344,12 @@ func (c *Conn) freeBuffer() int {
 
 // push collects the packets of what is queued, as far as the windows allow, and of a
 // pending reply.
-func (c *Conn) push() {
+func (c *session) push() {
 	done := false
 	defer c.endIfUnwound(&done)
-	now := c.ep.now()
-	if c.io.replyPending { // the flush sends the reply, too
-		c.io.respondPending, c.io.replyPending = false, false
+	now := c.host.now()
+	if c.step.replyPending { // the flush sends the reply, too
+		c.step.respondPending, c.step.replyPending = false, false
 	}
 	if c.hs.quiet && c.hs.silent() && c.kcp.WaitSend() > 0 {
 		c.breakSilence(now)

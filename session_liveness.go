@@ -8,15 +8,15 @@ import (
 
 // liveness returns what else than c.live decides when the peer is asked for a sign of
 // life, and is lost.
-func (c *Conn) liveness() liveness.Session {
-	l, cfg, state := &c.hs, &c.ep.config, c.closing.state
+func (c *session) liveness() liveness.Session {
+	l, cfg, state := &c.hs, &c.shared.config, c.closing.state
 	s := liveness.Session{
 		KeepAlive: cfg.KeepAlive, PeerTimeout: cfg.PeerTimeout, IdleTimeout: cfg.IdleTimeout, StallTimeout: cfg.StallTimeout,
 		Open:    state == stateOpen,
 		Dialled: l.dialled, Dialling: l.dialling,
 		Signals:     l.kind == peerExtended,
 		Unvalidated: l.unvalidated.Load(),
-		Migrates:    c.ep.migrates,
+		Migrates:    c.shared.migrates,
 		DeadLink:    cfg.DeadLink > 0 && c.kcp.silentTransmissions() >= cfg.DeadLink,
 	}
 	if state > stateLingering {
@@ -28,14 +28,14 @@ func (c *Conn) liveness() liveness.Session {
 		// cookie may have been its last packet.
 		s.Confirm = handshakeTime
 	}
-	if s.Looked, s.Looks = c.ep.looked(); s.Looks {
+	if s.Looked, s.Looks = c.host.looked(); s.Looks {
 		s.RTO = time.Duration(c.kcp.rtoMillis()) * time.Millisecond
 	}
 	return s
 }
 
 // lost returns a *PeerLostError if a time-out is due; nil: none is.
-func (c *Conn) lost(now time.Duration, due liveness.Due) error {
+func (c *session) lost(now time.Duration, due liveness.Due) error {
 	err := &PeerLostError{Silence: c.live.Silence(now, liveness.Lost)}
 	switch {
 	case due&liveness.Idle != 0:
@@ -43,7 +43,7 @@ func (c *Conn) lost(now time.Duration, due liveness.Due) error {
 	case due&liveness.Stalled != 0:
 		err.Stalled = c.live.Silence(now, liveness.Stalled)
 	case due&liveness.Lost != 0:
-		err.Socket = c.ep.socketErrorOf(c.RemoteAddr(), c.live.LastHeard())
+		err.Socket = c.host.socketError(c.live.LastHeard())
 	default:
 		return nil
 	}
@@ -57,7 +57,7 @@ func asking(s *Counters) uint64 {
 
 // heard takes note of a valid packet from the peer, after the state machine has
 // processed it.
-func (c *Conn) heard(now time.Duration) {
+func (c *session) heard(now time.Duration) {
 	l := &c.hs
 	c.live.Heard(now)
 	asked := l.ping.active && l.ping.tries > 0
@@ -65,13 +65,13 @@ func (c *Conn) heard(now time.Duration) {
 	// not take what comes from our address yet. So the PING is repeated: the answer
 	// to the challenge may be lost.
 	switch {
-	case c.io.challenged && asked:
+	case c.step.challenged && asked:
 		wait, _ := c.pingWait()
 		l.ping.again(now, wait)
 	case asked, !c.kcp.unaRegressed():
 		l.ping.active = false
 	}
-	c.io.challenged = false
+	c.step.challenged = false
 	if !l.reached {
 		c.noteReached()
 	}
@@ -96,32 +96,32 @@ func (c *Conn) heard(now time.Duration) {
 }
 
 // noteReached takes note that the peer has shown to be there. Dial waits for it.
-func (c *Conn) noteReached() {
+func (c *session) noteReached() {
 	if c.hs.reached {
 		return
 	}
 	c.hs.reached = true
 	if c.hs.dialled {
 		c.traceState(SessionEstablished, nil)
-		c.live.MoreExpected(c.io.inputAt)
+		c.live.MoreExpected(c.step.inputAt)
 	}
-	c.io.canWrite.Broadcast()
+	c.step.ready |= writers
 }
 
 // startPing has a PING sent at a time, and repeated until it is answered.
-func (c *Conn) startPing(at time.Duration) {
+func (c *session) startPing(at time.Duration) {
 	wait, _ := c.pingWait()
-	c.hs.ping.start(signal{sigPing, c.ep.env.Uint32(), c.ep.env.Uint32()}, at, wait)
+	c.hs.ping.start(signal{sigPing, c.shared.env.Uint32(), c.shared.env.Uint32()}, at, wait)
 }
 
 // pingWait returns how long to wait for the answer to a PING before repeating
 // it, and the most to which that grows.
-func (c *Conn) pingWait() (wait, longest time.Duration) {
-	return liveness.PingWait(c.requestWait(), maxRequestWait, c.ep.config.PeerTimeout, c.hs.unvalidated.Load())
+func (c *session) pingWait() (wait, longest time.Duration) {
+	return liveness.PingWait(c.requestWait(), maxRequestWait, c.shared.config.PeerTimeout, c.hs.unvalidated.Load())
 }
 
 // noteActivity tells c.live what the last step has brought about.
-func (c *Conn) noteActivity(now time.Duration) {
+func (c *session) noteActivity(now time.Duration) {
 	p := liveness.Progress{Received: c.kcp.counts().BytesReceived, Next: uint32(c.kcp.recvNext()), Una: uint32(c.kcp.sendUna())}
 	if c.in.datagrams != nil {
 		p.Datagrams = c.in.datagrams.moved

@@ -26,7 +26,7 @@ func (h *holding) moved(n int64, now time.Duration) {
 }
 
 // held returns the memory that the session holds because of its peer, in bytes.
-func (c *Conn) held() int {
+func (c *session) held() int {
 	n := c.kcp.Held()
 	if c.in.datagrams != nil {
 		n += c.in.datagrams.bytes
@@ -55,6 +55,14 @@ func (c *Conn) held() int {
 // no write to the counter that all sessions share.
 const accountGrain = 1 << 10
 
+// leastShare is the least share of a session, in bytes, whatever the others hold.
+const leastShare = 64 << 10
+
+// leastMargin is the least by which Config.MaxBuffered may be exceeded before a session
+// is ended early: the size in buffers, in bytes, of the reference's longest message at
+// the default MTU. All of it has to be held before any can be read.
+const leastMargin = 256 << 10
+
 // littleHeld is how many bytes a session may hold for as long as it likes, unless
 // memory is shorter than by a margin.
 const littleHeld = 16 << 10
@@ -62,26 +70,26 @@ const littleHeld = 16 << 10
 // account updates holding, and with it the endpoint's total. Those are exact
 // for a session that was not offered to Accept, or whose peer's address is not
 // validated.
-func (c *Conn) account() {
+func (c *session) account() {
 	h := &c.in.holding
 	n, old := int64(c.held()), h.bytes.Load()
 	if d := n - old; d != 0 && (n == 0 || d >= accountGrain || d <= -accountGrain || c.hs.unvalidated.Load() || !c.hs.offered) {
-		c.ep.load.buffered.Add(d)
+		c.shared.load.buffered.Add(d)
 		h.bytes.Store(n)
 	}
 	if d := uint32(c.kcp.counts().BytesReceived) - c.in.arrived; d >= accountGrain {
 		c.in.arrived += d
-		h.moved(int64(d), c.ep.now())
+		h.moved(int64(d), c.host.now())
 	}
 }
 
 // accountRead is account after the application has read n bytes. That is progress,
 // too: a peer that has sent all it has does not pay for a reader that takes its time.
 // Sessions that hold little do not pay in any case.
-func (c *Conn) accountRead(n int) {
+func (c *session) accountRead(n int) {
 	h := &c.in.holding
 	if c.account(); h.bytes.Load() >= littleHeld {
-		h.moved(int64(n), c.ep.now())
+		h.moved(int64(n), c.host.now())
 	}
 }
 
@@ -90,24 +98,22 @@ func (c *Conn) accountRead(n int) {
 // what has arrived in the last two to four seconds, of which the rest has been
 // read then: many windows of its path, so that the path runs even if it loses
 // packets. That fades out as MaxBuffered is exceeded by two to four margins.
-func (c *Conn) overShare() bool {
-	over, margin := c.ep.overload()
+func (c *session) overShare() bool {
+	over, margin := c.shared.overload()
 	h := &c.in.holding
 	held := h.bytes.Load()
-	if over <= 0 || held <= max(c.ep.load.pressure.share.Load(), leastShare) {
+	if over <= 0 || held <= max(c.shared.load.share.Load(), leastShare) {
 		return false
 	}
-	carried := min(h.lately(c.ep.now())/4*3, math.MaxInt32)
+	carried := min(h.lately(c.host.now())/4*3, math.MaxInt32)
 	return held > carried*min(max(4*margin-over, 0), 2*margin)/(2*margin)
 }
 
-// shedMemory locks c.mu, and releases what the session holds: spare memory, and
+// shedMemory releases what the session holds: spare memory, and
 // what the peer does not rely on, as it may get lost on the way as well. If that
 // is not most of it, it ends the session with ErrMemoryPressure, and reports
 // true.
-func (c *Conn) shedMemory() bool {
-	c.mu.Lock()
-	defer c.unlock()
+func (c *session) shedMemory() bool {
 	if c.closing.state == stateEnded {
 		return false
 	}
@@ -127,7 +133,7 @@ func (c *Conn) shedMemory() bool {
 
 // dropUnreliable drops datagrams that were not read, what is kept for the
 // recovery of packets, and a packet of a path that is not validated.
-func (c *Conn) dropUnreliable() {
+func (c *session) dropUnreliable() {
 	if q := c.in.datagrams; q != nil {
 		q.stats.Dropped += uint64(len(q.waiting))
 		q.waiting, q.bytes = nil, 0
@@ -142,7 +148,7 @@ func (c *Conn) dropUnreliable() {
 
 // memoryPressure returns the memory pressure on the session, after Linux's
 // tcp_mem.
-func (c *Conn) memoryPressure() memoryPressure {
+func (c *session) memoryPressure() memoryPressure {
 	switch {
 	case c.hs.unvalidated.Load() && !c.hs.offered:
 		return pressureReserved

@@ -24,7 +24,7 @@ func (c *Conn) SendMessage(b []byte, options *MessageOptions) error {
 }
 
 // queueMessage queues w.b as one message, for which there is room.
-func (c *Conn) queueMessage(w *writeCall) (err error) {
+func (c *session) queueMessage(w *writeCall) (err error) {
 	if w.options == nil {
 		_, err = c.kcp.Send(w.b)
 	} else {
@@ -48,42 +48,42 @@ func (c *Conn) queueMessage(w *writeCall) (err error) {
 }
 
 // machineTimeLocked returns the present on the machine's clock, in microseconds.
-func (c *Conn) machineTimeLocked() int64 {
-	c.setClock(c.ep.now())
+func (c *session) machineTimeLocked() int64 {
+	c.setClock(c.host.now())
 	return c.kcp.micros()
 }
 
 // deadlineLocked returns when the lifetime of a message ends, in milliseconds from
 // begun on, on the machine's clock in microseconds. Conn.mu is held.
-func (c *Conn) deadlineLocked(lifetime uint32, begun time.Duration) int64 {
-	left := time.Duration(lifetime)*time.Millisecond - (c.ep.now() - begun)
+func (c *session) deadlineLocked(lifetime uint32, begun time.Duration) int64 {
+	left := time.Duration(lifetime)*time.Millisecond - (c.host.now() - begun)
 	return c.machineTimeLocked() + left.Microseconds()
 }
 
 // usesMessages reports whether SendMessage was called with options.
-func (c *Conn) usesMessages() bool { return c.rare != nil && c.rare.messages }
+func (c *session) usesMessages() bool { return c.rare != nil && c.rare.messages }
 
 // dropSpentMessages gives up the messages at the head of the queue whose lifetime
 // is over.
-func (c *Conn) dropSpentMessages() {
+func (c *session) dropSpentMessages() {
 	if !c.usesMessages() {
 		return
 	}
-	c.setClock(c.ep.now())
+	c.setClock(c.host.now())
 	for c.kcp.dropSpent() {
 	}
 }
 
 // givingUp is the machine's hook for what may become of a message that is given
 // up. Once FIN has told the peer how many segments there are, none may be missing.
-func (c *Conn) givingUp() (drop, abandon bool) {
+func (c *session) givingUp() (drop, abandon bool) {
 	l := &c.hs
 	extended := l.kind == peerExtended
 	return !extended || l.finSignal == 0, extended && l.tokensKnown() && l.capabilities&capStreams != 0
 }
 
 // messageAcked takes note that a segment of t was acknowledged.
-func (c *Conn) messageAcked(t *streams.Tag) {
+func (c *session) messageAcked(t *streams.Tag) {
 	if t.InFlight == 0 && !t.Abandoned && !c.rare.failed {
 		c.finish(t, nil)
 	}
@@ -91,14 +91,14 @@ func (c *Conn) messageAcked(t *streams.Tag) {
 
 // messageAbandoned takes note that the message of t is given up, which may make
 // room.
-func (c *Conn) messageAbandoned(t *streams.Tag) {
+func (c *session) messageAbandoned(t *streams.Tag) {
 	c.finish(t, ErrMessageAbandoned)
-	c.io.canWrite.Broadcast()
+	c.step.ready |= writers
 }
 
 // failMessages reports all messages that are not delivered as failed, because of
 // err; nil: the session delivers nothing more.
-func (c *Conn) failMessages(err error) {
+func (c *session) failMessages(err error) {
 	if !c.usesMessages() {
 		return
 	}
@@ -112,7 +112,7 @@ func (c *Conn) failMessages(err error) {
 
 // segmentsGivenUp returns how many segments of the session itself the peer lacks
 // and need not have.
-func (c *Conn) segmentsGivenUp() (n int) {
+func (c *session) segmentsGivenUp() (n int) {
 	if c.usesMessages() {
 		c.kcp.messages(func(t *streams.Tag) {
 			if c.kcp.givenUp(t) {
@@ -121,4 +121,17 @@ func (c *Conn) segmentsGivenUp() (n int) {
 		})
 	}
 	return n
+}
+
+// writeCall is a call that writes to a session or a stream.
+type writeCall struct {
+	b       []byte
+	n       int             // queued of b
+	message bool            // b is one message, which is queued whole or not at all
+	options *MessageOptions // of the message; nil: none
+	waits   bool            // for other calls that write, and for room
+	free    bool            // no other call writes; if one does, there is no room
+	half    streams.Half    // of a stream without room: what there has to be room for
+	line    *streams.Writer // its place among the calls that wait for that; nil: it does not
+	begun   time.Duration   // when the lifetime of the message began
 }

@@ -16,13 +16,11 @@ import (
 // address: it answers a challenge from there. That is path validation (RFC 9000
 // §8.2, which has the reasons).
 
-// welcomeElsewhere locks c.mu and answers a HELLO from a second address: the peer's
+// welcomeElsewhere answers a HELLO from a second address: the peer's
 // address has changed during the handshake. It gets the WELCOME of the session that its
 // first HELLO has opened, confirms that, and migrates it. A second session would be
 // confused with it. welcomeElsewhere reports whether c is that session.
-func (c *Conn) welcomeElsewhere(p *inPacket, hello signal) bool {
-	c.mu.Lock()
-	defer c.unlock()
+func (c *session) welcomeElsewhere(p *inPacket, hello signal) bool {
 	if c.hs.dialled || c.closing.state == stateEnded || c.hs.kind != peerExtended || c.hs.peerToken != hello.ts {
 		return false
 	}
@@ -30,7 +28,7 @@ func (c *Conn) welcomeElsewhere(p *inPacket, hello signal) bool {
 	if data, _ := admission.Segments(p.kind, p.Data); len(data) >= 2*headerSize {
 		answer = append(answer, c.infoSignal()) // so the answer is no larger than the packet
 	}
-	c.ep.reply(p.from, c.ep.outside, c.kcp.answerHeader(), answer...)
+	c.host.reply(p.from, c.shared.outside, c.kcp.answerHeader(), answer...)
 	return true
 }
 
@@ -38,14 +36,12 @@ func (c *Conn) welcomeElsewhere(p *inPacket, hello signal) bool {
 // shows that it is there is a cookie before there are handshake keys, and the
 // answer to a challenge under them.
 
-// helloFromNewAddress locks c.mu and handles a HELLO of a TLS handshake, with a token,
+// helloFromNewAddress handles a HELLO of a TLS handshake, with a token,
 // from an address that is not the peer's. shown says that it comes with the cookie of
 // that address. mine reports whether it is of this session, and so opens none. moved
 // reports whether the session has migrated there. It does so until a packet under the
 // handshake keys has arrived: a HELLO after that is late, or forged.
-func (c *Conn) helloFromNewAddress(token uint32, from source, shown bool, now time.Duration) (mine, moved bool) {
-	c.mu.Lock()
-	defer c.unlock()
+func (c *session) helloFromNewAddress(token uint32, from source, shown bool, now time.Duration) (mine, moved bool) {
 	if c.hs.dialled || c.closing.state == stateEnded || c.hs.peerToken != token {
 		return false, false
 	}
@@ -53,14 +49,12 @@ func (c *Conn) helloFromNewAddress(token uint32, from source, shown bool, now ti
 	return true, shown && x != nil && !x.Reached && c.moveHandshake(x, from, now)
 }
 
-// handshakeFromNewAddress locks c.mu and handles a packet under the handshake keys
+// handshakeFromNewAddress handles a packet under the handshake keys
 // from an address that is not the peer's. What it says counts from anywhere. mine
 // reports whether it belongs to this session. moved reports whether it has answered
 // the challenge of its address, and the session has migrated there: the packet was
 // not taken then. Otherwise the address gets a challenge.
-func (c *Conn) handshakeFromNewAddress(p *inPacket, now time.Duration) (mine, moved bool) {
-	c.mu.Lock()
-	defer c.unlock()
+func (c *session) handshakeFromNewAddress(p *inPacket, now time.Duration) (mine, moved bool) {
 	x := c.tlsHandshake()
 	if x == nil || c.hs.dialled || c.closing.state == stateEnded {
 		return false, false
@@ -87,14 +81,14 @@ func (c *Conn) handshakeFromNewAddress(p *inPacket, now time.Duration) (mine, mo
 	if !c.hs.securing {
 		by = c.in.protection // the peer has these keys too
 	}
-	c.ep.reply(to, by, c.kcp.answerHeader(), c.challengeOf(to, now))
+	c.host.reply(to, by, c.kcp.answerHeader(), c.challengeOf(to, now))
 	return true, false
 }
 
 // moveHandshake moves a session within its TLS handshake to an address that the
 // peer has shown to be at. All that the peer lacks leaves again. It reports false
 // if the endpoint has another session there.
-func (c *Conn) moveHandshake(x *handshake.Exchange, to source, now time.Duration) bool {
+func (c *session) moveHandshake(x *handshake.Exchange, to source, now time.Duration) bool {
 	if !c.migrateTo(to) {
 		return false
 	}
@@ -106,13 +100,11 @@ func (c *Conn) moveHandshake(x *handshake.Exchange, to source, now time.Duration
 	return true
 }
 
-// packetFromNewAddress locks c.mu and handles a packet from an address that is
+// packetFromNewAddress handles a packet from an address that is
 // not the peer's. mine reports whether it belongs to this session and is no
 // replay. moved reports whether it has answered the challenge of the address,
 // and the session has migrated there. Otherwise the address gets a challenge.
-func (c *Conn) packetFromNewAddress(p *inPacket, numbered bool, now time.Duration) (mine, moved bool) {
-	c.mu.Lock()
-	defer c.unlock()
+func (c *session) packetFromNewAddress(p *inPacket, numbered bool, now time.Duration) (mine, moved bool) {
 	if c.closing.state == stateEnded || c.hs.kind != peerExtended || c.in.protection.Fresh(&p.Packet, false) != protect.New {
 		return false, false
 	}
@@ -146,7 +138,7 @@ func (c *Conn) packetFromNewAddress(p *inPacket, numbered bool, now time.Duratio
 		c.live.Heard(now)
 	}
 	c.deferPacket(p, ask.sn)
-	if (ask.sn != v.challenged || now-v.challengedAt >= challengeEvery) && c.ep.reply(to, c.in.protection.Sender(), c.kcp.answerHeader(), ask) {
+	if (ask.sn != v.challenged || now-v.challengedAt >= challengeEvery) && c.host.reply(to, c.in.protection.Sender(), c.kcp.answerHeader(), ask) {
 		v.challenged, v.challengedAt = ask.sn, now
 	}
 	return true, false
@@ -157,15 +149,15 @@ const challengeEvery = 50 * time.Millisecond
 
 // challengeOf returns the challenge of the session for an address. It is valid for
 // one migration.
-func (c *Conn) challengeOf(to source, at time.Duration) signal {
-	return c.ep.challengeOf(to, c.entry.Conv, c.hs.token+c.path.validation.count(), at)
+func (c *session) challengeOf(to source, at time.Duration) signal {
+	return c.host.challenge(to, c.hs.token+c.path.validation.count(), at)
 }
 
 // answersChallenge reads a packet from another address. answered reports
 // whether it answers the challenge of that address and shows the session's
 // tokens, which another holder of the key does not know. aborted reports
 // whether it has an ABORT of the peer, which counts from any address.
-func (c *Conn) answersChallenge(p *inPacket, from source, now time.Duration) (answered, aborted bool) {
+func (c *session) answersChallenge(p *inPacket, from source, now time.Duration) (answered, aborted bool) {
 	var answers [2]signal
 	l, shown := &c.hs, false
 	ok := c.eachSignal(p, func(s signal) {
@@ -186,15 +178,15 @@ func (c *Conn) answersChallenge(p *inPacket, from source, now time.Duration) (an
 
 // challengeAnswers returns the answers to the challenges of an address that are
 // still valid.
-func (c *Conn) challengeAnswers(to source, now time.Duration) [2]signal {
+func (c *session) challengeAnswers(to source, now time.Duration) [2]signal {
 	return [2]signal{c.challengeOf(to, now).answer(), c.challengeOf(to, now-admission.CookieTime).answer()}
 }
 
 // migrateTo moves the session to a new address. It reports false if the
 // endpoint has another session there. Congestion control and MTU discovery
 // start anew.
-func (c *Conn) migrateTo(to source) bool {
-	if !c.ep.rekey(c, admission.MakeKey(to.addr, to.peer, c.entry.Conv)) {
+func (c *session) migrateTo(to source) bool {
+	if !c.host.move(to) {
 		return false
 	}
 	if c.path.validation == nil {
@@ -212,20 +204,18 @@ func (c *Conn) migrateTo(to source) bool {
 }
 
 // beginPath drops the measurements, which are of another path (RFC 9000 §9.4).
-func (c *Conn) beginPath() {
+func (c *session) beginPath() {
 	c.kcp.SetCongestionControl(c.newCongestionControl())
 	c.restartMTUSearch()
 	c.rtt = rttState{}
 }
 
-// rerouted locks c.mu and sends at once, without waiting for time-outs, as there is a
+// rerouted sends at once, without waiting for time-outs, as there is a
 // route to the peer again. moved says that it is from another address of this end's: if
 // the peer knows the session by its packets, it migrates there (RFC 9000 §9.2). Otherwise
 // the answer to PING ends the session.
-func (c *Conn) rerouted(moved bool) {
-	c.mu.Lock()
-	defer c.unlock()
-	l, now := &c.hs, c.ep.now()
+func (c *session) rerouted(moved bool) {
+	l, now := &c.hs, c.host.now()
 	if c.closing.state > stateLingering || l.silent() {
 		return
 	}
@@ -240,7 +230,7 @@ func (c *Conn) rerouted(moved bool) {
 		}
 	}
 	if l.reached && !l.ping.active && !(l.peerFin && c.over()) {
-		l.ping.start(signal{sigPing, c.ep.env.Uint32(), c.ep.env.Uint32()}, now, wait)
+		l.ping.start(signal{sigPing, c.shared.env.Uint32(), c.shared.env.Uint32()}, now, wait)
 	}
 	c.kcp.probePath()
 	c.kick(now)
@@ -294,7 +284,7 @@ func (v *pathValidation) takeMigrated() bool {
 // deferPacket keeps a copy of a packet until the challenge with the given sn is
 // answered: the largest from that address, since data matters more than
 // signals. Under memory pressure it keeps none.
-func (c *Conn) deferPacket(p *inPacket, challenge uint32) {
+func (c *session) deferPacket(p *inPacket, challenge uint32) {
 	v := c.path.validation
 	if c.memoryPressure() != pressureNone {
 		v.deferred = nil
@@ -309,7 +299,7 @@ func (c *Conn) deferPacket(p *inPacket, challenge uint32) {
 // inputDeferred feeds the deferred packet to the state machine, if it came from
 // the address to which the session has just migrated. It reports whether that
 // may have changed anything.
-func (c *Conn) inputDeferred(now time.Duration) (changed bool) {
+func (c *session) inputDeferred(now time.Duration) (changed bool) {
 	v := c.path.validation
 	p := v.deferred
 	v.deferred = nil

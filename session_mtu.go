@@ -24,9 +24,9 @@ const capAckDelay = 32
 
 // onInfo takes the peer's INFO. A peer sends the same each time, so the first
 // counts; a later one, which may be forged, does not.
-func (c *Conn) onInfo(s signal) {
+func (c *session) onInfo(s signal) {
 	l := &c.hs
-	if l.kind == peerUnknown && s.ts&capTLS != 0 && c.ep.config.TLS == nil {
+	if l.kind == peerUnknown && s.ts&capTLS != 0 && c.shared.config.TLS == nil {
 		l.capabilities = capTLS // why a RESET refuses the session
 	}
 	if l.version != 0 || l.kind != peerExtended {
@@ -37,7 +37,7 @@ func (c *Conn) onInfo(s signal) {
 		c.kcp.awaitReplies()
 	}
 	if c.closing.kindAwaited {
-		c.io.canWrite.Broadcast() // OpenStream may wait for it
+		c.step.ready |= writers // OpenStream may wait for it
 	}
 	if s.ts&capPMTU != 0 {
 		c.enablePieces()
@@ -48,7 +48,7 @@ func (c *Conn) onInfo(s signal) {
 }
 
 // enablePieces lets segments leave in pieces.
-func (c *Conn) enablePieces() {
+func (c *session) enablePieces() {
 	c.kcp.enablePieces()
 	c.watchSizes()
 	c.path.whole = 0
@@ -56,52 +56,52 @@ func (c *Conn) enablePieces() {
 
 // watchSizes begins black hole detection. Packets of leastPMTU are taken to
 // arrive; those of the base size [BASE_PLPMTU] if the path has shown it.
-func (c *Conn) watchSizes() {
-	room := c.ep.overhead.total
+func (c *session) watchSizes() {
+	room := c.shared.overhead.total
 	c.kcp.watchSizes(c.leastPMTU()-room, pmtud.Floor-room, pmtud.Base-room)
 }
 
 // leastPMTU returns the UDP payload to fall back to at last, in bytes
 // [MIN_PLPMTU]: the base size, or less if the session begins with less.
-func (c *Conn) leastPMTU() int {
-	return min(max(pmtud.Base, c.ep.overhead.total+minMTU), c.firstMTU())
+func (c *session) leastPMTU() int {
+	return min(max(pmtud.Base, c.shared.overhead.total+minMTU), c.firstMTU())
 }
 
 // mtu returns the largest UDP payload that is sent, in bytes.
-func (c *Conn) mtu() int { return c.kcp.packetSize() + c.ep.overhead.total }
+func (c *session) mtu() int { return c.kcp.packetSize() + c.shared.overhead.total }
 
 // newSearch returns a search on the current path, which starts from the current
 // MTU.
-func (c *Conn) newSearch() *pmtud.Search {
-	cfg, ether := &c.ep.config, pmtud.EtherIPv6
+func (c *session) newSearch() *pmtud.Search {
+	cfg, ether := &c.shared.config, pmtud.EtherIPv6
 	if c.entry.Addr.Addr().Unmap().Is4() {
 		ether = pmtud.EtherIPv4
 	}
 	limit := cfg.MaxMTU
-	if limit == 0 && c.entry.Peer == "" && c.ep.keepsWhole(int(c.path.shard)) {
+	if limit == 0 && c.entry.Peer == "" && c.host.keepsWhole() {
 		limit = ether
 	}
 	if pinned := c.pinnedMTU(); pinned > 0 {
 		limit = pinned
 	}
 	// A segment of that size must still be divisible into reassembly.MaxPieces pieces.
-	room, least := c.ep.overhead.total, c.leastPMTU()
+	room, least := c.shared.overhead.total, c.leastPMTU()
 	limit = min(limit, room+headerSize+reassembly.MaxPieces*(least-room-headerSize-reassembly.HeaderSize))
 	return pmtud.New(least, c.mtu(), limit, ether)
 }
 
 // mayProbeMTU reports whether probes may be sent to the peer.
-func (c *Conn) mayProbeMTU() bool { return c.hs.capabilities&capPMTU != 0 && c.mayJudgeMTU() }
+func (c *session) mayProbeMTU() bool { return c.hs.capabilities&capPMTU != 0 && c.mayJudgeMTU() }
 
 // mayJudgeMTU reports whether the session finds out what its path takes.
-func (c *Conn) mayJudgeMTU() bool {
+func (c *session) mayJudgeMTU() bool {
 	return !c.hs.unvalidated.Load() && (c.closing.state == stateOpen || c.closing.state == stateLingering)
 }
 
 // advanceMTU continues the search: it starts one when there is reason to, takes
 // the losses that may show a black hole (RFC 8899 §4.3), and sends the probe
 // that is due.
-func (c *Conn) advanceMTU(now time.Duration) {
+func (c *session) advanceMTU(now time.Duration) {
 	k := c.kcp
 	if !c.mayProbeMTU() {
 		c.advanceUnprobed(now)
@@ -146,7 +146,7 @@ func (c *Conn) advanceMTU(now time.Duration) {
 // confirmingMTU reports whether the current MTU is being confirmed because
 // large packets are lost, while the peer gives signs of life. Then the path may
 // be why the peer acknowledges nothing, so Close waits on.
-func (c *Conn) confirmingMTU(now time.Duration) bool {
+func (c *session) confirmingMTU(now time.Duration) bool {
 	p := c.plpmtu.search
 	if p == nil || !p.Confirming() || now-c.live.LastHeard() >= pmtud.MaxWait {
 		return false
@@ -168,7 +168,7 @@ type sizeDoubt struct {
 // advanceUnprobed is advanceMTU for a peer that answers no probes. Losses show a
 // black hole if the peer has given a sign of life, and all large packets are lost
 // again after that. In an outage it gives none.
-func (c *Conn) advanceUnprobed(now time.Duration) {
+func (c *session) advanceUnprobed(now time.Duration) {
 	k := c.kcp
 	if c.hs.capabilities&capPMTU != 0 || !c.hs.reached || !c.mayJudgeMTU() {
 		return
@@ -204,7 +204,7 @@ func (c *Conn) advanceUnprobed(now time.Duration) {
 // take, or to leastPMTU. Segments of a peer that takes no pieces may be larger; then
 // these packets may be fragmented. If not even leastPMTU passes, those may be that are
 // larger than fits.
-func (c *Conn) shrinkMTU(size, fits int) {
+func (c *session) shrinkMTU(size, fits int) {
 	switch {
 	case size >= c.mtu():
 		if c.path.whole == 0 || fits < int(c.path.whole) {
@@ -222,11 +222,11 @@ func (c *Conn) shrinkMTU(size, fits int) {
 // sizeRefused is called when the system does not send packets of size bytes to the
 // peer: the interface takes less. That is a fact of this path. What was refused leaves
 // again at once if it can leave otherwise now.
-func (c *Conn) sizeRefused(size int) {
+func (c *session) sizeRefused(size int) {
 	if c.closing.state == stateEnded {
 		return
 	}
-	p, now, least := &c.plpmtu, c.ep.now(), c.leastPMTU()
+	p, now, least := &c.plpmtu, c.host.now(), c.leastPMTU()
 	mtu, whole := c.mtu(), c.path.whole
 	switch {
 	case size <= mtu && size > least && c.mayProbeMTU():
@@ -243,22 +243,22 @@ func (c *Conn) sizeRefused(size int) {
 	}
 	if c.mtu() != mtu || c.path.whole != whole {
 		c.setClock(now)
-		c.kcp.packetsRefused(size - c.ep.overhead.total)
+		c.kcp.packetsRefused(size - c.shared.overhead.total)
 	}
 	c.schedule(now)
 }
 
 // useMTU sets the largest UDP payload that is sent from now on, in bytes.
-func (c *Conn) useMTU(size int) {
-	c.call(func() { c.kcp.resizePackets(size - c.ep.overhead.total) })
+func (c *session) useMTU(size int) {
+	c.call(func() { c.kcp.resizePackets(size - c.shared.overhead.total) })
 }
 
 // sendMTUProbe sends a probe, and a PING in a packet of its own. The answer to
 // the PING distinguishes a path that drops the probe for its size from one that
 // drops everything.
-func (c *Conn) sendMTUProbe(now time.Duration) {
-	k, p, room := c.kcp, c.plpmtu.search, &c.ep.overhead
-	p.Sent(c.ep.env.Uint32(), now, c.requestWait())
+func (c *session) sendMTUProbe(now time.Duration) {
+	k, p, room := c.kcp, c.plpmtu.search, &c.shared.overhead
+	p.Sent(c.shared.env.Uint32(), now, c.requestWait())
 	k.queueSignals(probePing(p.Nonce()))
 	k.sendSignals()
 
@@ -279,20 +279,20 @@ func probePing(nonce uint32) signal { return signal{sigPing, nonce, ^nonce} }
 
 // pingAnswered takes the answer to a PING, which may be the one that was sent
 // with a probe.
-func (c *Conn) pingAnswered(s signal) {
+func (c *session) pingAnswered(s signal) {
 	if p := c.plpmtu.search; p != nil && p.Outstanding() && s == probePing(p.Nonce()).answer() {
 		p.Heard()
 	}
 }
 
 // probeAnswered takes the answer to a probe: packets of its size arrive.
-func (c *Conn) probeAnswered(s signal) {
+func (c *session) probeAnswered(s signal) {
 	p := c.plpmtu.search
 	if p == nil || !c.mayProbeMTU() {
 		return
 	}
-	if p.Answered(s.sn, int(s.ts), c.io.inputAt) {
-		c.kcp.probeArrived(int(s.ts) - c.ep.overhead.total) // losses were by chance, or of other sizes
+	if p.Answered(s.sn, int(s.ts), c.step.inputAt) {
+		c.kcp.probeArrived(int(s.ts) - c.shared.overhead.total) // losses were by chance, or of other sizes
 		if p.Size() > c.mtu() {
 			c.useMTU(p.Size())
 		}
@@ -302,45 +302,39 @@ func (c *Conn) probeAnswered(s signal) {
 
 // restartMTUSearch starts MTU discovery anew, on another path, from Config.MTU or
 // that of SetMTU.
-func (c *Conn) restartMTUSearch() {
+func (c *session) restartMTUSearch() {
 	c.plpmtu.search, c.path.whole = nil, 0
 	c.outgoing.dropProbe()
 	c.kcp.restartSizeWatch()
 	c.useMTU(c.firstMTU())
 }
 
-// sentProbe is a probe on its way to the socket.
-type sentProbe struct {
-	buf    []byte
-	search *pmtud.Search
-	nonce  uint32 // of the search when the probe was taken
-}
-
-// beginProbe takes the probe that waits, as beginWrite takes packets.
-func (c *Conn) beginProbe() (*sentProbe, written) {
-	p := &sentProbe{c.outgoing.probe, c.plpmtu.search, c.plpmtu.search.Nonce()}
+// sendProbe takes the probe that waits. It returns what writes it to the socket, without
+// c.mu, and what records that then, and returns why it was not written.
+func (c *Conn) sendProbe() (write func(), done func() error) {
+	buf, p, nonce := c.outgoing.probe, c.plpmtu.search, c.plpmtu.search.Nonce()
 	c.outgoing.probe = nil
-	return p, written{shard: int(c.path.shard), to: c.origin(), by: c.in.protection.Sender()}
-}
-
-// write writes the probe to the socket, without c.mu.
-func (p *sentProbe) write(c *Conn, w *written) {
-	if w.err = w.by.Seal(p.buf, nil); w.err == nil {
-		w.refused = c.ep.write(w.shard, []udp.Datagram{w.to.datagram(p.buf)})
-		c.ep.recycle([]packet{{buf: p.buf}})
-	}
-}
-
-// writtenLocked records that the probe was written.
-func (p *sentProbe) writtenLocked(c *Conn, w *written) {
-	if s := p.search; w.refused && s == c.plpmtu.search && s.Outstanding() && s.Nonce() == p.nonce {
-		// The local system refuses the size, so the path need not be probed.
-		c.path.probes.lost++
-		if s.Refuse(c.ep.now()) {
-			c.path.probes.blackHoles++
-			c.shrinkMTU(s.Size(), len(p.buf)-1)
+	by := c.in.protection.Sender()
+	shard, batch := int(c.path.shard), []udp.Datagram{c.origin().datagram(buf)}
+	var err error
+	tooLarge := false
+	write = func() {
+		if err = by.Seal(buf, nil); err == nil {
+			tooLarge = c.ep.write(shard, batch)
+			c.ep.recycle([]packet{{buf: buf}})
 		}
-		c.schedule(c.ep.now())
+	}
+	return write, func() error {
+		if tooLarge && p == c.plpmtu.search && p.Outstanding() && p.Nonce() == nonce {
+			// The local system refuses the size, so the path need not be probed.
+			c.path.probes.lost++
+			if p.Refuse(c.ep.now()) {
+				c.path.probes.blackHoles++
+				c.shrinkMTU(p.Size(), len(buf)-1)
+			}
+			c.schedule(c.ep.now())
+		}
+		return err
 	}
 }
 

@@ -44,7 +44,7 @@ func (s *cappedOutput) writeBuffer() int {
 }
 
 // cappedOutput returns what the session has for its cap; nil: there is no cap.
-func (c *Conn) cappedOutput() *cappedOutput {
+func (c *session) cappedOutput() *cappedOutput {
 	if c.rare == nil {
 		return nil
 	}
@@ -52,7 +52,7 @@ func (c *Conn) cappedOutput() *cappedOutput {
 }
 
 // maxRate returns the cap in bytes a second; 0: there is none.
-func (c *Conn) maxRate() int {
+func (c *session) maxRate() int {
 	if s := c.cappedOutput(); s != nil {
 		return s.rate
 	}
@@ -87,7 +87,7 @@ func (c *Conn) SetMaxRate(bytes int) error {
 	}
 	c.setClock(c.ep.now())
 	c.capRate(bytes)
-	c.io.canWrite.Broadcast() // the write buffer may have room
+	c.step.ready |= writers // the write buffer may have room
 	if c.streams != nil {
 		c.streams.WakeWriter()
 	}
@@ -97,15 +97,15 @@ func (c *Conn) SetMaxRate(bytes int) error {
 
 // capRate caps the rate, in bytes a second; 0: no cap. What waited for the cap that ends
 // leaves with the packets that are sent next.
-func (c *Conn) capRate(rate int) {
-	c.kcp.capRate(int64(rate), c.ep.overhead.total)
+func (c *session) capRate(rate int) {
+	c.kcp.capRate(int64(rate), c.shared.overhead.total)
 	s := c.cappedOutput()
 	switch {
 	case rate > 0 && s == nil:
 		s = new(cappedOutput)
 		c.rarely().capped = s
 	case rate == 0 && s != nil:
-		c.releaseHeld(s, c.ep.now(), true)
+		c.releaseHeld(s, c.host.now(), true)
 		c.rare.capped = nil
 	}
 	if s != nil {
@@ -114,7 +114,7 @@ func (c *Conn) capRate(rate int) {
 }
 
 // holdDatagram sends a datagram if the cap allows it, or lets it wait.
-func (c *Conn) holdDatagram(s *cappedOutput, p packet, now time.Duration) {
+func (c *session) holdDatagram(s *cappedOutput, p packet, now time.Duration) {
 	c.setClock(now)
 	s.datagrams = append(s.datagrams, heldDatagram{p, now})
 	if len(s.datagrams) > maxHeld {
@@ -125,7 +125,7 @@ func (c *Conn) holdDatagram(s *cappedOutput, p packet, now time.Duration) {
 }
 
 // dropDatagram drops the oldest datagram that waits.
-func (c *Conn) dropDatagram(s *cappedOutput) {
+func (c *session) dropDatagram(s *cappedOutput) {
 	packetBuffers.Put(s.datagrams[0].pooled)
 	s.datagrams[0] = heldDatagram{}
 	s.datagrams = s.datagrams[1:]
@@ -134,7 +134,7 @@ func (c *Conn) dropDatagram(s *cappedOutput) {
 
 // holdParity lets parity wait that encode has left in the outbox. It is dropped if ACKs
 // exceed the cap, or that has ended meanwhile.
-func (c *Conn) holdParity() {
+func (c *session) holdParity() {
 	o := &c.outgoing
 	if s := c.cappedOutput(); s != nil && len(o.parity) > 0 {
 		s.parity = append(s.parity, o.parity...)
@@ -142,7 +142,7 @@ func (c *Conn) holdParity() {
 			packetBuffers.Put(s.parity[0].pooled)
 			s.parity = s.parity[1:]
 		}
-		c.schedule(c.ep.now())
+		c.schedule(c.host.now())
 	}
 	clear(o.parity)
 	o.parity = o.parity[:0]
@@ -160,7 +160,7 @@ func countParity(packets []packet) (n int) {
 
 // releaseHeld adds to the packets to be sent what the cap allows of those that wait. With
 // datagrams these come first; otherwise they wait on.
-func (c *Conn) releaseHeld(s *cappedOutput, now time.Duration, datagrams bool) {
+func (c *session) releaseHeld(s *cappedOutput, now time.Duration, datagrams bool) {
 	for len(s.datagrams) > 0 && now-s.datagrams[0].since > heldTime {
 		c.dropDatagram(s)
 	}
@@ -184,7 +184,7 @@ func (c *Conn) releaseHeld(s *cappedOutput, now time.Duration, datagrams bool) {
 }
 
 // dropHeld drops the packets that wait for the cap, as the session has ended.
-func (c *Conn) dropHeld() {
+func (c *session) dropHeld() {
 	s := c.cappedOutput()
 	if s == nil {
 		return
@@ -196,13 +196,13 @@ func (c *Conn) dropHeld() {
 }
 
 // holdsPackets reports whether packets wait for the cap.
-func (c *Conn) holdsPackets() bool {
+func (c *session) holdsPackets() bool {
 	s := c.cappedOutput()
 	return s != nil && len(s.datagrams)+len(s.parity) > 0
 }
 
 // capWait returns for how long something has to wait for the cap; 0: nothing does.
-func (c *Conn) capWait(s *cappedOutput) time.Duration {
+func (c *session) capWait(s *cappedOutput) time.Duration {
 	wait := time.Duration(c.kcp.rateWait()) * time.Microsecond
 	if len(s.datagrams)+len(s.parity) == 0 && (wait == 0 || !c.kcp.capped()) {
 		return 0

@@ -63,7 +63,7 @@ type closeReasons struct {
 }
 
 // closeReasons returns c.hs.reasons, which it makes if there is none.
-func (c *Conn) closeReasons() *closeReasons {
+func (c *session) closeReasons() *closeReasons {
 	if c.hs.reasons == nil {
 		c.hs.reasons = new(closeReasons)
 	}
@@ -104,9 +104,9 @@ func (c *Conn) AbortWithError(code uint64, text string) error {
 }
 
 // encodeReason returns the payload of CLOSE, in a packet with so many bytes of headers.
-func (c *Conn) encodeReason(code uint64, text string, headers int) []byte {
+func (c *session) encodeReason(code uint64, text string, headers int) []byte {
 	text = strings.ToValidUTF8(text, "\uFFFD")
-	room := max(c.leastPMTU()-c.ep.overhead.total-headers-reasonCode, 0)
+	room := max(c.leastPMTU()-c.shared.overhead.total-headers-reasonCode, 0)
 	if room = min(room, maxReasonText); len(text) > room {
 		for room > 0 && !utf8.RuneStart(text[room]) {
 			room--
@@ -119,7 +119,7 @@ func (c *Conn) encodeReason(code uint64, text string, headers int) []byte {
 // signalPayload is the state machine's hook for the payload of signals. That of
 // CLOSE shows why the application has closed the session, if it has said so and
 // the peer understands it.
-func (c *Conn) signalPayload(code signalCode) []byte {
+func (c *session) signalPayload(code signalCode) []byte {
 	switch r := c.hs.reasons; {
 	case code == sigClose && r != nil && c.hs.capabilities&capReason != 0:
 		return r.ours
@@ -131,7 +131,7 @@ func (c *Conn) signalPayload(code signalCode) []byte {
 
 // noteReason takes the payload of the peer's CLOSE. The first that is not
 // malformed counts.
-func (c *Conn) noteReason(payload []byte) {
+func (c *session) noteReason(payload []byte) {
 	if len(payload) < reasonCode || len(payload) > reasonCode+maxReasonText || c.hs.reasons != nil && c.hs.reasons.peer != nil {
 		return
 	}
@@ -143,7 +143,7 @@ func (c *Conn) noteReason(payload []byte) {
 
 // noteAbort records that ABORT has followed the peer's reason, if it has said one.
 // Calls may have returned the error as it was.
-func (c *Conn) noteAbort() {
+func (c *session) noteAbort() {
 	if r := c.hs.reasons; r != nil && r.peer != nil {
 		aborted := *r.peer
 		aborted.Aborted = true
@@ -153,7 +153,7 @@ func (c *Conn) noteAbort() {
 
 // reason returns err, or in place of ErrPeerClosed why the peer has closed the
 // session, and in place of ErrReset why it has aborted it, if it has said so.
-func (c *Conn) reason(err error) error {
+func (c *session) reason(err error) error {
 	if r := c.hs.reasons; r != nil && r.peer != nil && (errors.Is(err, ErrPeerClosed) || r.peer.Aborted && err == ErrReset) {
 		return r.peer
 	}

@@ -13,20 +13,20 @@ type receipts struct {
 }
 
 // finish lets the receipt of t be called with err, if it was not.
-func (c *Conn) finish(t *streams.Tag, err error) {
+func (c *session) finish(t *streams.Tag, err error) {
 	if t.Awaited() {
 		c.rarely().receipts.Finish(t, err)
-		c.startReceipts()
+		c.step.ready |= receivers
 	}
 }
 
 // failAll lets the receipts of all messages of a be called with what f says, and
 // empties it.
-func (c *Conn) failAll(a *streams.Awaiting, f streams.Failure) {
+func (c *session) failAll(a *streams.Awaiting, f streams.Failure) {
 	if !a.Empty() {
 		f.At = c.kcp.micros()
 		c.rarely().receipts.Fail(a, f)
-		c.startReceipts()
+		c.step.ready |= receivers
 	}
 }
 

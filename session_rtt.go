@@ -34,7 +34,7 @@ const (
 
 // measured takes a sample of the round-trip time, of an answer that leaves at once; 0 is
 // none.
-func (c *Conn) measured(sample, now time.Duration) {
+func (c *session) measured(sample, now time.Duration) {
 	if sample > 0 {
 		if c.rtt.again && !c.rtt.prompt {
 			c.rtt.smoothed = 0
@@ -46,7 +46,7 @@ func (c *Conn) measured(sample, now time.Duration) {
 
 // measuredByData takes a sample of an ACK, which may have been delayed; 0 is none. If
 // the application wants to know the round-trip time, the next packet takes a PING along.
-func (c *Conn) measuredByData(sample, now time.Duration) {
+func (c *session) measuredByData(sample, now time.Duration) {
 	if sample <= 0 {
 		return
 	}
@@ -57,7 +57,7 @@ func (c *Conn) measuredByData(sample, now time.Duration) {
 		r.prompt = false
 	}
 	if wanted && c.mayPing(now) {
-		c.queuePing(c.watched(), now)
+		c.queuePing(c.measures(), now)
 	}
 }
 
@@ -117,42 +117,42 @@ func (r *rttState) age(now time.Duration) time.Duration {
 
 // refreshRTT sends a PING with a datagram if the last sample is old: datagrams
 // are not acknowledged. Data that is on its way will be.
-func (c *Conn) refreshRTT(now time.Duration) {
+func (c *session) refreshRTT(now time.Duration) {
 	recent := c.rtt.at > 0 && now-c.rtt.at < refreshAfter
 	if c.kcp.WaitSend() == 0 && !recent && c.mayPing(now) {
-		c.queuePing(c.watched(), now)
+		c.queuePing(c.measures(), now)
 		c.call(c.kcp.sendSignals)
 	}
 }
 
 // mayPing reports whether the last sample is old enough for a PING, which the peer can
 // answer.
-func (c *Conn) mayPing(now time.Duration) bool {
+func (c *session) mayPing(now time.Duration) bool {
 	if c.hs.kind != peerExtended || c.hs.unvalidated.Load() || c.rtt.prompt && now-c.rtt.at < refreshAfter {
 		return false
 	}
-	w := c.watch
+	w := c.measurement()
 	return w == nil || w.pingAt == 0 || now-w.pingAt >= refreshAfter
 }
 
 // queuePing queues a PING that measures the round-trip time. It is not repeated,
 // and nothing else depends on its answer.
-func (c *Conn) queuePing(w *sessionWatch, now time.Duration) {
-	w.ping, w.pingAt = signal{sigPing, c.ep.env.Uint32(), c.ep.env.Uint32()}, max(now, 1)
+func (c *session) queuePing(w *measurement, now time.Duration) {
+	w.ping, w.pingAt = signal{sigPing, c.shared.env.Uint32(), c.shared.env.Uint32()}, max(now, 1)
 	c.kcp.queueSignals(w.ping)
 }
 
 // pongArrived takes the answer to a PING, which may be that of queuePing.
-func (c *Conn) pongArrived(s signal) {
-	w := c.watch
+func (c *session) pongArrived(s signal) {
+	w := c.measurement()
 	if w == nil || w.pingAt == 0 || s != w.ping.answer() {
 		return
 	}
-	w.pong = max(c.io.inputAt-w.pingAt, time.Microsecond)
+	w.pong = max(c.step.inputAt-w.pingAt, time.Microsecond)
 	w.pingAt = 0
 	w.pongs++
-	c.measured(w.pong, c.io.inputAt)
-	c.io.canWrite.Broadcast()
+	c.measured(w.pong, c.step.inputAt)
+	c.step.ready |= writers
 }
 
 // Ping sends a PING to the peer's endpoint, waits for the answer, and returns the time
@@ -163,12 +163,12 @@ func (c *Conn) pongArrived(s signal) {
 // Its errors are ctx.Err() when ctx is done; ErrLegacyPeer for a legacy peer;
 // net.ErrClosed after Close or Abort; and the error with which the session ended.
 func (c *Conn) Ping(ctx context.Context) (rtt time.Duration, err error) {
-	var w *sessionWatch
+	var w *measurement
 	var start uint32
 	var next time.Duration // when PING is repeated
 	err = c.await(blocking{op: "ping", ctx: ctx}, func() (pause, error) {
 		if w == nil {
-			w = c.watched()
+			w = c.measures()
 			start = w.pongs
 		}
 		if w.pongs != start {
@@ -190,7 +190,7 @@ func (c *Conn) Ping(ctx context.Context) (rtt time.Duration, err error) {
 }
 
 // cannotPing returns why Ping fails; nil if it does not.
-func (c *Conn) cannotPing(ctx context.Context) error {
+func (c *session) cannotPing(ctx context.Context) error {
 	switch {
 	case c.closing.closed:
 		return net.ErrClosed

@@ -22,10 +22,28 @@ type rareState struct {
 	messages bool             // SendMessage was called with options
 	failed   bool             // failMessages was called: no more of them are delivered
 	doubt    sizeDoubt
+	measure  *measurement // nil: nothing of it is needed
+}
+
+// measurement returns what Flush and Ping watch; nil: nothing was of it.
+func (c *session) measurement() *measurement {
+	if c.rare == nil {
+		return nil
+	}
+	return c.rare.measure
+}
+
+// measures is measurement, which it allocates if there is none.
+func (c *session) measures() *measurement {
+	r := c.rarely()
+	if r.measure == nil {
+		r.measure = new(measurement)
+	}
+	return r.measure
 }
 
 // rarely returns the session's rareState, which it allocates.
-func (c *Conn) rarely() *rareState {
+func (c *session) rarely() *rareState {
 	if c.rare == nil {
 		c.rare = new(rareState)
 	}
@@ -43,17 +61,17 @@ type connSettings struct {
 
 // ownSettings returns the session's own settings. At first they equal those of
 // Config.
-func (c *Conn) ownSettings() *connSettings {
+func (c *session) ownSettings() *connSettings {
 	r := c.rarely()
 	if r.settings == nil {
-		cfg := &c.ep.config
+		cfg := &c.shared.config
 		r.settings = &connSettings{messageMode: cfg.MessageMode}
 	}
 	return r.settings
 }
 
 // settings returns the session's own settings; nil if it has none.
-func (c *Conn) settings() *connSettings {
+func (c *session) settings() *connSettings {
 	if c.rare == nil {
 		return nil
 	}
@@ -61,23 +79,23 @@ func (c *Conn) settings() *connSettings {
 }
 
 // messageMode reports whether Write and WriteMessage send messages.
-func (c *Conn) messageMode() bool {
+func (c *session) messageMode() bool {
 	if c.rare != nil && c.rare.settings != nil {
 		return c.rare.settings.messageMode
 	}
-	return c.ep.config.MessageMode
+	return c.shared.config.MessageMode
 }
 
 // writeBuffer returns the size of the write buffer in bytes.
-func (c *Conn) writeBuffer() int {
+func (c *session) writeBuffer() int {
 	if c.rare != nil && c.rare.settings != nil && c.rare.settings.writeBuffer > 0 {
 		return c.rare.settings.writeBuffer
 	}
-	if c.ep.fixedWriteBuffer {
-		return c.ep.config.WriteBuffer
+	if c.shared.fixedWriteBuffer {
+		return c.shared.config.WriteBuffer
 	}
 	size := defaultWriteBuffer
-	if all := c.ep.load.written.Load(); all > writePressure {
+	if all := c.shared.load.written.Load(); all > writePressure {
 		size = c.scarceWriteBuffer(all)
 	}
 	if s := c.cappedOutput(); s != nil {
@@ -87,7 +105,7 @@ func (c *Conn) writeBuffer() int {
 }
 
 // pinnedMTU returns the UDP payload of SetMTU in bytes; 0: none.
-func (c *Conn) pinnedMTU() int {
+func (c *session) pinnedMTU() int {
 	if s := c.settings(); s != nil {
 		return s.mtu
 	}
@@ -96,19 +114,19 @@ func (c *Conn) pinnedMTU() int {
 
 // firstMTU returns the largest UDP payload, in bytes, before path MTU discovery
 // has found another.
-func (c *Conn) firstMTU() int {
+func (c *session) firstMTU() int {
 	if n := c.pinnedMTU(); n > 0 {
 		return n
 	}
-	return c.ep.config.MTU
+	return c.shared.config.MTU
 }
 
 // newCongestionControl returns a controller of the kind that was set.
-func (c *Conn) newCongestionControl() congestion.Control {
+func (c *session) newCongestionControl() congestion.Control {
 	if s := c.settings(); s != nil && s.congestion != nil {
 		return s.congestion()
 	}
-	return c.ep.config.CongestionControl()
+	return c.shared.config.CongestionControl()
 }
 
 // unsettable reports whether settings have no effect any more, with the error
@@ -172,9 +190,9 @@ func (c *Conn) SetWindow(send, receive int) error {
 	}
 	c.kcp.resizeWindows(send, receive)
 	if c.readable() {
-		c.io.canRead.Broadcast() // a message that the old window could not hold
+		c.step.ready |= readers // a message that the old window could not hold
 	}
-	c.io.canWrite.Broadcast()
+	c.step.ready |= writers
 	c.push() // what the new windows allow, or a window update
 	return nil
 }
@@ -277,7 +295,7 @@ func (c *Conn) SetWriteBuffer(bytes int) error {
 		return err
 	}
 	c.ownSettings().writeBuffer = bytes
-	c.io.canWrite.Broadcast()
+	c.step.ready |= writers
 	return nil
 }
 

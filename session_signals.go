@@ -49,7 +49,7 @@ func (r *request) answered(s signal) bool {
 // packet is no sign of life. It may queue signals and call what else port.go
 // permits to hooks. payload is what the segment carries, and valid only during
 // the call.
-func (c *Conn) onSignal(s signal, payload []byte) bool {
+func (c *session) onSignal(s signal, payload []byte) bool {
 	c.repeatHello()
 	outside := c.takeSignal(s)
 	switch {
@@ -58,23 +58,23 @@ func (c *Conn) onSignal(s signal, payload []byte) bool {
 	case s.code == sigResetKey:
 		c.noteResetKey(s, payload)
 	}
-	c.io.offPath = c.io.offPath || outside
+	c.step.offPath = c.step.offPath || outside
 	return outside
 }
 
 // repeatHello restarts HELLO when a signal arrives from a peer that was taken
 // for a legacy peer: too many of its answers were lost.
-func (c *Conn) repeatHello() {
+func (c *session) repeatHello() {
 	l := &c.hs
 	if c.hs.dialled && l.kind == peerLegacy {
 		l.kind = peerUnknown
-		l.hello.start(l.hello.signal, max(c.io.inputAt, l.helloAt+minHelloWait), firstHelloWait)
+		l.hello.start(l.hello.signal, max(c.step.inputAt, l.helloAt+minHelloWait), firstHelloWait)
 	}
 }
 
 // takeSignal processes s. outside reports whether s is not from within the
 // session. A signal that ends the session takes effect at the end of the batch.
-func (c *Conn) takeSignal(s signal) (outside bool) {
+func (c *session) takeSignal(s signal) (outside bool) {
 	switch s.code {
 	case sigInfo:
 		c.onInfo(s)
@@ -96,12 +96,12 @@ func (c *Conn) takeSignal(s signal) (outside bool) {
 // queueAnswer queues a for the next flush. It drops a if that is the last
 // signal queued, so repeated requests get one answer, or if maxSignals are
 // queued.
-func (c *Conn) queueAnswer(a signal) {
+func (c *session) queueAnswer(a signal) {
 	c.kcp.queueSignalOnce(a, maxSignals)
 }
 
 // takeRequest is takeSignal for a signal that asks for an answer.
-func (c *Conn) takeRequest(s signal) (outside bool) {
+func (c *session) takeRequest(s signal) (outside bool) {
 	l := &c.hs
 	ours := l.kind == peerExtended
 	switch s.code {
@@ -145,9 +145,9 @@ func (c *Conn) takeRequest(s signal) (outside bool) {
 			return true
 		}
 		c.queueAnswer(s.answer())
-		if ours && c.ep.protection.Authentic && !c.hs.unvalidated.Load() {
+		if ours && c.shared.protection.Authentic && !c.hs.unvalidated.Load() {
 			c.queueAnswer(signal{sigToken, l.peerToken, l.token}) // the PING may be a challenge
-			c.io.challenged = c.ep.migrates
+			c.step.challenged = c.shared.migrates
 			if c.path.validation.count() > 0 {
 				c.tellResetKey() // for its new address; what told it before may be lost
 			}
@@ -161,7 +161,7 @@ func (c *Conn) takeRequest(s signal) (outside bool) {
 }
 
 // takeAnswer is takeSignal for the answer to a request.
-func (c *Conn) takeAnswer(s signal) (outside bool) {
+func (c *session) takeAnswer(s signal) (outside bool) {
 	l := &c.hs
 	switch s.code {
 	case sigHello | sigAnswer:
@@ -169,7 +169,7 @@ func (c *Conn) takeAnswer(s signal) (outside bool) {
 			return true
 		}
 		if !l.welcomed && l.hello.tries == 1 {
-			c.measured(c.io.inputAt-l.helloAt, c.io.inputAt)
+			c.measured(c.step.inputAt-l.helloAt, c.step.inputAt)
 		}
 		if !l.welcomed { // the sender of an earlier HELLO did not know our token
 			if l.peerToken != s.sn {
@@ -179,7 +179,7 @@ func (c *Conn) takeAnswer(s signal) (outside bool) {
 			l.kind, l.peerToken, l.finish.signal.ts = peerExtended, s.sn, s.sn
 			c.hs.greeted.Store(true)
 			c.number(true)
-			l.confirm.start(signal{sigConfirm, l.peerToken, l.token}, c.io.inputAt, c.requestWait())
+			l.confirm.start(signal{sigConfirm, l.peerToken, l.token}, c.step.inputAt, c.requestWait())
 		}
 	case sigConfirm | sigAnswer:
 		l.confirm.answered(s)
@@ -196,7 +196,7 @@ func (c *Conn) takeAnswer(s signal) (outside bool) {
 		if r := &l.ping; r.active && r.tries > 0 && r.signal.answer() == s {
 			c.addressValidated()
 			if r.tries == 1 { // else the answer may be to either (Karn's algorithm, RFC 6298 §3)
-				c.measured(c.live.PingTime(c.io.inputAt), c.io.inputAt)
+				c.measured(c.live.PingTime(c.step.inputAt), c.step.inputAt)
 			}
 		}
 		c.pingAnswered(s)
@@ -217,22 +217,22 @@ func (c *Conn) takeAnswer(s signal) (outside bool) {
 // The session does not end here. Otherwise one packet with forged tokens would
 // end a session with a legacy peer. Instead a PING is sent, and PeerTimeout
 // runs until a packet arrives.
-func (c *Conn) rejectToken(s signal) signal {
+func (c *session) rejectToken(s signal) signal {
 	if l := &c.hs; l.kind != peerExtended && !l.ping.active {
-		c.startPing(c.io.inputAt + c.requestWait()) // the peer gets RESET first
+		c.startPing(c.step.inputAt + c.requestWait()) // the peer gets RESET first
 	}
 	return signal{sigReset, s.sn, s.ts}
 }
 
 // takeOutside takes a signal that an end without the session may send: COOKIE,
 // RESET or ABORT.
-func (c *Conn) takeOutside(s signal) {
+func (c *session) takeOutside(s signal) {
 	l := &c.hs
 	switch s.code {
 	case sigCookie:
 		if l.hello.active {
 			l.cookie = s
-			l.hello.next = max(c.io.inputAt, l.helloAt+minHelloWait)
+			l.hello.next = max(c.step.inputAt, l.helloAt+minHelloWait)
 			if c.hs.securing && l.cookies == maxCookies {
 				// A packet of a TLS handshake is large: forged cookies cause no
 				// more of them.
@@ -240,7 +240,7 @@ func (c *Conn) takeOutside(s signal) {
 			}
 			if l.cookies < maxCookies {
 				l.cookies++
-				l.hello.next = c.io.inputAt
+				l.hello.next = c.step.inputAt
 			}
 		}
 	case sigReset:
@@ -257,7 +257,7 @@ func (c *Conn) takeOutside(s signal) {
 // takeHello takes the peer's token from its HELLO. It reports false for a HELLO
 // with another token than before, which is of another session, as after a
 // restart, and for our own.
-func (c *Conn) takeHello(s signal) bool {
+func (c *session) takeHello(s signal) bool {
 	l := &c.hs
 	if l.peerToken != 0 && l.peerToken != s.ts {
 		return false
@@ -267,7 +267,7 @@ func (c *Conn) takeHello(s signal) bool {
 		return false
 	}
 	if l.token == 0 {
-		l.token = c.ep.env.Token()
+		l.token = c.shared.env.Token()
 	}
 	l.peerToken, l.kind = s.ts, peerExtended
 	c.hs.greeted.Store(true)
@@ -278,8 +278,8 @@ func (c *Conn) takeHello(s signal) bool {
 
 // infoSignal returns our INFO: the version of our signals, and our
 // capabilities.
-func (c *Conn) infoSignal() signal {
-	s := c.ep.infoSignal()
+func (c *session) infoSignal() signal {
+	s := c.shared.infoSignal()
 	if c.hs.dialled {
 		s.ts |= capDialled
 	}
@@ -287,7 +287,7 @@ func (c *Conn) infoSignal() signal {
 }
 
 // infoSignal returns the INFO that sessions of the endpoint send.
-func (e *Endpoint) infoSignal() signal {
+func (e *sharedState) infoSignal() signal {
 	s := infoSignal()
 	if e.config.MaxStreams > 0 {
 		s.ts |= capStreams | capOwnOrder
@@ -304,15 +304,15 @@ func infoSignal() signal { return signal{sigInfo, signalVersion, capPMTU | capRe
 // number starts packet numbers with the peer once both tokens are known. sends
 // reports whether the peer is known to have both too, so that ours may be
 // numbered.
-func (c *Conn) number(sends bool) {
-	c.in.protection = c.ep.protection.Number(c.in.protection, c.entry.Conv, c.hs.token, c.hs.peerToken, sends)
+func (c *session) number(sends bool) {
+	c.in.protection = c.shared.protection.Number(c.in.protection, c.entry.Conv, c.hs.token, c.hs.peerToken, sends)
 }
 
 // takeResets takes the RESETs of a packet that is not numbered. They come from
 // an endpoint that does not know the session, and so cannot number them;
 // takeReset accepts those that echo a request of ours. It reports whether the
 // packet has any.
-func (c *Conn) takeResets(p *inPacket) (found bool) {
+func (c *session) takeResets(p *inPacket) (found bool) {
 	c.eachSignal(p, func(s signal) {
 		if s.code == sigReset {
 			c.takeReset(s)
@@ -325,7 +325,7 @@ func (c *Conn) takeResets(p *inPacket) (found bool) {
 // eachSignal calls f for each signal in a packet. It reports false, possibly
 // after some calls, if the packet is malformed or has a segment of another
 // conversation.
-func (c *Conn) eachSignal(p *inPacket, f func(signal)) bool {
+func (c *session) eachSignal(p *inPacket, f func(signal)) bool {
 	data, ok := admission.Segments(p.kind, p.Data)
 	for ok && len(data) >= headerSize {
 		h := decodeHeader(data)

@@ -176,48 +176,46 @@ type Stream struct {
 // and the error with which the session ended. A peer that has Config.MaxStreams
 // streams, or whose application is not done with as many, resets the stream with
 // StreamRefused.
-func (c *Conn) OpenStream(ctx context.Context, options *StreamOptions) (s *Stream, err error) {
+func (c *Conn) OpenStream(ctx context.Context, options *StreamOptions) (*Stream, error) {
+	return c.openStream(ctx, options, true)
+}
+
+// openStream is OpenStream if it waits, and otherwise TryOpenStream.
+func (c *Conn) openStream(ctx context.Context, options *StreamOptions, waits bool) (s *Stream, err error) {
 	params, err := options.params()
 	if err != nil {
 		return nil, c.opError("open", err)
 	}
 	err = c.await(blocking{op: "open", ctx: ctx}, func() (p pause, err error) {
-		if s, err = c.tryOpenStream(ctx, params); err != ErrWouldBlock {
-			return pause{}, err
+		now := c.ep.now()
+		known, err := c.peerTakesStreams(now)
+		switch {
+		case err != nil:
+			return p, err
+		case ctx.Err() != nil:
+			return p, ctx.Err()
+		case !known && !waits:
+			return p, ErrWouldBlock
+		case !known:
+			c.closing.kindAwaited = true
+			if p.on = &c.io.canWrite; !c.hs.dialled {
+				p.until = c.hs.born + helloAfterData
+			}
+			return p, nil
 		}
-		c.closing.kindAwaited = true
-		if p.on = &c.io.canWrite; !c.hs.dialled {
-			p.until = c.hs.born + helloAfterData
+		t := c.streamTable()
+		state, err := t.Open(params)
+		if err != nil {
+			return p, err
 		}
+		if t.openAt == 0 {
+			t.openAt = now + openDelay
+		}
+		c.wake(t.openAt)
+		s = streamOf(state)
 		return p, nil
 	}, nil)
 	return s, err
-}
-
-// tryOpenStream opens a stream, unless ctx is done. It returns ErrWouldBlock while it is
-// not known whether the peer takes streams.
-func (c *Conn) tryOpenStream(ctx context.Context, params streams.Params) (*Stream, error) {
-	now := c.ep.now()
-	known, err := c.peerTakesStreams(now)
-	if err == nil {
-		err = ctx.Err()
-	}
-	switch {
-	case err != nil:
-		return nil, err
-	case !known:
-		return nil, ErrWouldBlock
-	}
-	t := c.streamTable()
-	s, err := t.Open(params)
-	if err != nil {
-		return nil, err
-	}
-	if t.openAt == 0 {
-		t.openAt = now + openDelay
-	}
-	c.wake(t.openAt)
-	return streamOf(s), nil
 }
 
 // TryOpenStream is OpenStream without waiting: while it is not known yet whether the
@@ -225,17 +223,8 @@ func (c *Conn) tryOpenStream(ctx context.Context, params streams.Params) (*Strea
 // buffer is full, and no EventWritable follows. It is known when Dial or Accept has
 // returned, and with EventAccepted, of all peers that take streams, but for dialled
 // sessions with a negative Config.DialTimeout. Its other errors are those of OpenStream.
-func (c *Conn) TryOpenStream(options *StreamOptions) (s *Stream, err error) {
-	params, err := options.params()
-	c.mu.Lock()
-	defer c.unlock()
-	if err == nil {
-		s, err = c.tryOpenStream(context.Background(), params)
-	}
-	if err != nil {
-		return nil, c.opError("open", err)
-	}
-	return s, nil
+func (c *Conn) TryOpenStream(options *StreamOptions) (*Stream, error) {
+	return c.openStream(context.Background(), options, false)
 }
 
 // AcceptStream waits for a stream that the peer has opened, and returns it. A peer that
@@ -246,7 +235,7 @@ func (c *Conn) TryOpenStream(options *StreamOptions) (s *Stream, err error) {
 // with which the session ended.
 func (c *Conn) AcceptStream(ctx context.Context) (s *Stream, err error) {
 	err = c.await(blocking{op: "accept", ctx: ctx}, func() (pause, error) {
-		t := c.streamTable()
+		t, calls := c.streamTable(), c.state()
 		switch {
 		case c.closing.closed:
 			return pause{}, net.ErrClosed
@@ -263,14 +252,14 @@ func (c *Conn) AcceptStream(ctx context.Context) (s *Stream, err error) {
 		if err == nil && c.ep.config.MaxStreams == 0 {
 			err = errNoStreamsHere
 		}
-		return pause{on: &t.canAccept}, err
+		return pause{on: &calls.canAccept}, err
 	}, nil)
 	return s, err
 }
 
 // peerTakesStreams reports whether it is known if streams may be opened. The error is why
 // they may not.
-func (c *Conn) peerTakesStreams(now time.Duration) (known bool, err error) {
+func (c *session) peerTakesStreams(now time.Duration) (known bool, err error) {
 	l := &c.hs
 	switch {
 	case c.closing.closed:
@@ -281,7 +270,7 @@ func (c *Conn) peerTakesStreams(now time.Duration) (known bool, err error) {
 		return true, c.reason(c.closing.err)
 	case l.finSignal == sigClose:
 		return true, net.ErrClosed
-	case c.ep.config.MaxStreams == 0:
+	case c.shared.config.MaxStreams == 0:
 		return true, errNoStreamsHere // nothing of the peer's answer would be taken
 	case l.tokensKnown() && l.capabilities&capStreams != 0:
 		return true, nil
@@ -411,7 +400,7 @@ func (s *Stream) Reset(code uint64) error {
 
 // kickStreams sends what the call of an application has made due, and accounts
 // what it has dropped.
-func (c *Conn) kickStreams() {
+func (c *session) kickStreams() {
 	if c.closing.state == stateEnded {
 		c.account()
 		return

@@ -11,7 +11,7 @@ import (
 // cannotWriteLocked returns why nothing may be written now; nil if it may.
 func (s *Stream) cannotWriteLocked() error {
 	err := s.writeEndLocked()
-	if err != net.ErrClosed && s.writeDeadline.expired {
+	if err != net.ErrClosed && s.writeDeadline.expired() {
 		return os.ErrDeadlineExceeded
 	}
 	return err
@@ -154,7 +154,7 @@ func (s *Stream) cannotReadLocked() error {
 		return net.ErrClosed
 	case s.conn.reportsStreams():
 		return ErrGrouped
-	case s.readDeadline.expired:
+	case s.readDeadline.expired():
 		return os.ErrDeadlineExceeded
 	}
 	return nil
@@ -165,7 +165,7 @@ func (s *Stream) cannotReadLocked() error {
 func (s *Stream) readEndLocked() error {
 	c := s.conn
 	if err := s.state.ReadEnd(); err != nil {
-		c.streams.ready.Remove(turnOf, s) // no group has to tell it
+		c.calls.ready.Remove(turnOf, s) // no group has to tell it
 		s.state.ReadDone()
 		return err
 	}

@@ -110,7 +110,7 @@ func TestBlockedStreamsLeaveRoom(t *testing.T) {
 			time.Sleep(20 * time.Second)
 			if blocked > 0 {
 				a.mu.Lock()
-				require.Greater(t, a.streams.Queued(), min((*streamHost)(a).WriteBuffer()/4, 150<<10*blocked))
+				require.Greater(t, a.streams.Queued(), min((*streamHost)(&a.session).WriteBuffer()/4, 150<<10*blocked))
 				a.mu.Unlock()
 			}
 			s, r := streamPair(t, a, b, nil)

@@ -456,7 +456,7 @@ func TestStreamIDsOfBothDiallers(t *testing.T) {
 			c.hs.capabilities |= capDialled
 			c.mu.Unlock()
 		}
-		require.NotEqual(t, (*streamHost)(a).FirstID(), (*streamHost)(b).FirstID())
+		require.NotEqual(t, (*streamHost)(&a.session).FirstID(), (*streamHost)(&b.session).FirstID())
 	})
 }
 

@@ -141,9 +141,9 @@ func TestStreamsDoNotGrowUnderPressure(t *testing.T) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		load.Add(pressure)
-		require.True(t, (*streamHost)(b).MemoryIsShort())
+		require.True(t, (*streamHost)(&b.session).MemoryIsShort())
 		load.Add(-pressure)
-		require.False(t, (*streamHost)(b).MemoryIsShort())
+		require.False(t, (*streamHost)(&b.session).MemoryIsShort())
 	})
 }
 

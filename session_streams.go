@@ -3,7 +3,6 @@ package kcp
 import (
 	"time"
 
-	"github.com/arqnet/kcp/internal/list"
 	"github.com/arqnet/kcp/internal/streams"
 )
 
@@ -37,27 +36,22 @@ const (
 // sessionStreams is the streams of a session. Conn.mu guards it.
 type sessionStreams struct {
 	streams.Table
-	canAccept notifier
-	ready     list.List[Stream] // that may have an event for the session's group, or the next
-	reported  bool              // a group had the events of streams, and the session has left it
-	openAt    time.Duration     // when the peer learns of new streams; 0: it knows of all
-	waiting   int32             // calls of streams that do not read the socket while they wait
-	closing   bool              // Close waits for what is to be sent
-	closeMark seq               // snd_una at the last progress of that
-	purgeAt   time.Duration     // not before that messages whose lifetime is over are given up
+	openAt    time.Duration // when the peer learns of new streams; 0: it knows of all
+	closing   bool          // Close waits for what is to be sent
+	closeMark seq           // snd_una at the last progress of that
+	purgeAt   time.Duration // not before that messages whose lifetime is over are given up
 }
 
 // streamTable returns c.streams, which it makes: most sessions have no streams.
-func (c *Conn) streamTable() *sessionStreams {
+func (c *session) streamTable() *sessionStreams {
 	if c.streams == nil {
-		cfg := &c.ep.config
+		cfg := &c.shared.config
 		t := new(sessionStreams)
 		t.Init((*streamHost)(c), streams.Limits{
 			Streams: cfg.MaxStreams, WriteBuffer: cfg.StreamWriteBuffer,
-			ReceiveBuffer: cfg.StreamReceiveBuffer, MostReceiveBuffer: c.ep.mostStreamBuffer,
+			ReceiveBuffer: cfg.StreamReceiveBuffer, MostReceiveBuffer: c.shared.mostStreamBuffer,
 			MostShown: max(maxStreamReceive, cfg.StreamReceiveBuffer, cfg.StreamWriteBuffer),
 		})
-		t.canAccept.init(c)
 		c.streams = t
 		c.startStreams()
 	}
@@ -66,22 +60,22 @@ func (c *Conn) streamTable() *sessionStreams {
 
 // startStreams tells the machine that there are streams. What the session itself writes
 // waits for none of their losses, if the peer can do so.
-func (c *Conn) startStreams() {
+func (c *session) startStreams() {
 	c.kcp.startStreams(c.takesStreams() && c.hs.capabilities&capOwnOrder != 0)
 }
 
 // streamOf returns the stream of the application.
-func streamOf(s *streams.Stream) *Stream { return (*Stream)(s.Owner.(*streamCalls)) }
+func streamOf(s *streams.Stream) *Stream { return (*Stream)(s.Owner.(*streamOwner)) }
 
-// streamCalls is a Stream as the streams.Owner: its calls that wait.
-type streamCalls Stream
+// streamOwner is a Stream as the streams.Owner: its calls that wait.
+type streamOwner Stream
 
-func (s *streamCalls) Readable() {
+func (s *streamOwner) Readable() {
 	s.canRead.Broadcast()
 	(*Stream)(s).noteEventLocked()
 }
 
-func (s *streamCalls) Writable() {
+func (s *streamOwner) Writable() {
 	s.canWrite.Broadcast()
 	(*Stream)(s).noteEndLocked()
 	if s.writer != nil || s.state.Gone() {
@@ -89,8 +83,8 @@ func (s *streamCalls) Writable() {
 	}
 }
 
-// streamHost is a Conn as the streams.Host.
-type streamHost Conn
+// streamHost is a session as the streams.Host.
+type streamHost session
 
 func (h *streamHost) NewSegment(n int) []byte              { return h.kcp.newBuffer(n) }
 func (h *streamHost) FreeSegment(buf []byte)               { h.kcp.freeBuffer(buf) }
@@ -98,17 +92,17 @@ func (h *streamHost) GrowSegment(buf []byte, n int) []byte { return h.kcp.growBu
 
 func (h *streamHost) SegmentPayload() int { return h.kcp.segmentPayload() }
 func (h *streamHost) Now() int64          { return h.kcp.micros() }
-func (h *streamHost) MemoryIsShort() bool { return h.ep.overMemoryLimit() }
+func (h *streamHost) MemoryIsShort() bool { return h.shared.overMemoryLimit() }
 
 func (h *streamHost) RoundTrip() (last, rtt time.Duration) {
-	return h.io.inputAt, time.Duration(h.rtt.smoothed) * time.Microsecond
+	return h.step.inputAt, time.Duration(h.rtt.smoothed) * time.Microsecond
 }
 
 // WriteBuffer returns the size of a write buffer, or of one of a stream if it is
 // larger, and was set or memory is not short.
 func (h *streamHost) WriteBuffer() int {
-	size, ofOne := (*Conn)(h).writeBuffer(), h.ep.config.StreamWriteBuffer
-	if ofOne != defaultStreamWrite || h.ep.load.written.Load() <= writePressure {
+	size, ofOne := (*session)(h).writeBuffer(), h.shared.config.StreamWriteBuffer
+	if ofOne != defaultStreamWrite || h.shared.load.written.Load() <= writePressure {
 		return max(size, ofOne)
 	}
 	return size
@@ -129,22 +123,12 @@ func (h *streamHost) FirstID() uint32 {
 }
 
 func (h *streamHost) NewStream(p *streams.Params) *streams.Stream {
-	c := (*Conn)(h)
-	s := &Stream{conn: c, messages: p.Partial()}
-	s.canRead.init(c)
-	s.canWrite.init(c)
-	s.state.Owner = (*streamCalls)(s)
-	return &s.state
+	return h.host.newStream(p)
 }
 
-func (h *streamHost) Opened() {
-	h.streams.canAccept.Broadcast()
-	if (*Conn)(h).reportsStreams() {
-		h.io.member.wake()
-	}
-}
+func (h *streamHost) Opened() { h.step.ready |= acceptors }
 
-func (h *streamHost) Dropped() { (*Conn)(h).drops().Stream++ }
+func (h *streamHost) Dropped() { (*session)(h).drops().Stream++ }
 
 func (h *streamHost) Error(code uint64, remote bool) error {
 	return &StreamError{Code: code, Remote: remote}
@@ -152,14 +136,14 @@ func (h *streamHost) Error(code uint64, remote bool) error {
 
 func (h *streamHost) Closed() error { return &StreamError{Remote: true, closed: true} }
 
-func (h *streamHost) Finish(t *streams.Tag, err error)            { (*Conn)(h).finish(t, err) }
-func (h *streamHost) Fail(a *streams.Awaiting, f streams.Failure) { (*Conn)(h).failAll(a, f) }
+func (h *streamHost) Finish(t *streams.Tag, err error)            { (*session)(h).finish(t, err) }
+func (h *streamHost) Fail(a *streams.Awaiting, f streams.Failure) { (*session)(h).failAll(a, f) }
 
 // takesStreams reports whether this end has told its peer that it takes stream
 // segments, and knows which end opens which streams. Until then the machine
 // drops and does not acknowledge them, so that the peer sends them again.
-func (c *Conn) takesStreams() bool {
-	return c.hs.kind == peerExtended && c.hs.tokensKnown() && c.ep.config.MaxStreams > 0
+func (c *session) takesStreams() bool {
+	return c.hs.kind == peerExtended && c.hs.tokensKnown() && c.shared.config.MaxStreams > 0
 }
 
 // tokensKnown reports whether peerToken remains what it is, if the peer is
@@ -173,7 +157,7 @@ func (l *handshakeState) tokensKnown() bool {
 
 // onStream is the state machine's hook for stream segments. Once the session closes,
 // the peer does not wait for them.
-func (c *Conn) onStream(payload []byte) {
+func (c *session) onStream(payload []byte) {
 	if c.closing.state == stateOpen {
 		c.streamTable().Input(payload, c.closing.closed)
 	}
@@ -181,31 +165,31 @@ func (c *Conn) onStream(payload []byte) {
 
 // streamsWait reports whether pull has a segment. Nothing may follow
 // CLOSE.
-func (c *Conn) streamsWait() bool {
+func (c *session) streamsWait() bool {
 	return c.streams != nil && c.closing.state == stateOpen && c.streams.Waits()
 }
 
 // pull is the machine's hook for the segment that is sent next. After FIN, whose
 // final is known to the peer, nothing may come between what the session itself
 // has still to send.
-func (c *Conn) pull(plain bool) (t *streams.Tag, buf []byte, ok bool) {
+func (c *session) pull(plain bool) (t *streams.Tag, buf []byte, ok bool) {
 	if plain && c.hs.finSignal != 0 || c.closing.state != stateOpen {
 		return nil, nil, false
 	}
 	c.streams.openAt = 0
-	if t, buf, ok = c.streams.Pull(plain); ok && c.watch != nil {
-		c.watch.overtaken(c.kcp.sendEnd() - seq(c.kcp.unsent()))
+	if t, buf, ok = c.streams.Pull(plain); ok && c.measurement() != nil {
+		c.measurement().overtaken(c.kcp.sendEnd() - seq(c.kcp.unsent()))
 	}
 	return t, buf, ok
 }
 
 // abandonedUpTo is the machine's hook for how far the messages of a stream are
 // delivered or given up.
-func (c *Conn) abandonedUpTo(t *streams.Tag) (mid seq, ok bool) { return c.streams.AbandonedUpTo(t) }
+func (c *session) abandonedUpTo(t *streams.Tag) (mid seq, ok bool) { return c.streams.AbandonedUpTo(t) }
 
 // segmentAcked is the machine's hook for a segment with a tag that was
 // acknowledged.
-func (c *Conn) segmentAcked(t *streams.Tag) {
+func (c *session) segmentAcked(t *streams.Tag) {
 	if t.OfSession {
 		c.messageAcked(t)
 	} else {
@@ -214,7 +198,7 @@ func (c *Conn) segmentAcked(t *streams.Tag) {
 }
 
 // abandonedMessage is the machine's hook for a message that is given up.
-func (c *Conn) abandonedMessage(t *streams.Tag) {
+func (c *session) abandonedMessage(t *streams.Tag) {
 	if t.OfSession {
 		c.messageAbandoned(t)
 	} else {
@@ -225,7 +209,7 @@ func (c *Conn) abandonedMessage(t *streams.Tag) {
 // streamMemory returns the bytes of memory that streams take because of the peer.
 // What the application still has of them once the session has ended is its own, but
 // for what has arrived.
-func (c *Conn) streamMemory() int {
+func (c *session) streamMemory() int {
 	if c.closing.state == stateEnded {
 		return c.streams.Held()
 	}
@@ -233,20 +217,20 @@ func (c *Conn) streamMemory() int {
 }
 
 // compactStreams releases spare memory of streams.
-func (c *Conn) compactStreams() {
+func (c *session) compactStreams() {
 	if c.streams != nil {
 		c.streams.Compact()
 	}
 }
 
 // streamsUnsent reports whether messages of streams wait that the peer takes.
-func (c *Conn) streamsUnsent() bool {
+func (c *session) streamsUnsent() bool {
 	return c.streams != nil && c.closing.state == stateOpen && c.streams.Busy()
 }
 
 // failStreams ends all streams with err, because the session has ended, or
 // delivers nothing more. What has arrived can still be read.
-func (c *Conn) failStreams(err error) {
+func (c *session) failStreams(err error) {
 	t := c.streams
 	if t == nil || t.Failed() {
 		return
@@ -263,27 +247,27 @@ func (c *Conn) failStreams(err error) {
 
 // dropStreams drops what has arrived on streams and was not read. Calls that read
 // return err then.
-func (c *Conn) dropStreams(err error) {
+func (c *session) dropStreams(err error) {
 	if c.streams != nil {
 		c.streams.DropUnread(err)
 	}
 }
 
 // wakeStreams wakes all calls that wait for streams, which then look why.
-func (c *Conn) wakeStreams() {
+func (c *session) wakeStreams() {
 	if c.streams != nil {
 		c.streams.Wake()
 	}
 }
 
 // streamsClosing reports whether Close waits for what streams have to send.
-func (c *Conn) streamsClosing() bool { return c.streams != nil && c.streams.closing }
+func (c *session) streamsClosing() bool { return c.streams != nil && c.streams.closing }
 
 // closeStreams closes all streams, for which whole is as for startClose. It reports
 // whether some of them have more to send; advanceClose calls beginClose later then: CLOSE
 // says how many segments there are, so first all that waits on streams is given to the
 // machine.
-func (c *Conn) closeStreams(now time.Duration, whole bool) bool {
+func (c *session) closeStreams(now time.Duration, whole bool) bool {
 	t := c.streams
 	if t == nil || t.Failed() {
 		return false
@@ -301,7 +285,7 @@ func (c *Conn) closeStreams(now time.Duration, whole bool) bool {
 // undelivered reports whether the peer lacks something of what was written. What
 // the application allowed to be given up does not count: messages whose lifetime or
 // retransmissions are used up, and streams that were reset.
-func (c *Conn) undelivered() bool {
+func (c *session) undelivered() bool {
 	segments, _ := c.kcp.streamLoad()
 	if c.streams != nil && c.streams.Owes() {
 		return true
@@ -311,7 +295,7 @@ func (c *Conn) undelivered() bool {
 
 // advanceClose goes on with Close once streams have nothing more to send, or have
 // made no progress for long enough.
-func (c *Conn) advanceClose(now time.Duration) {
+func (c *session) advanceClose(now time.Duration) {
 	t := c.streams
 	if t == nil || !t.closing || c.closing.state == stateEnded {
 		return
@@ -336,7 +320,7 @@ func (c *Conn) advanceClose(now time.Duration) {
 }
 
 // purgesAt returns when purgeStreams has something to do; 0: it has not.
-func (c *Conn) purgesAt() time.Duration {
+func (c *session) purgesAt() time.Duration {
 	t := c.streams
 	switch {
 	case t == nil || t.Failed():
@@ -352,7 +336,7 @@ func (c *Conn) purgesAt() time.Duration {
 
 // purgeStreams gives up messages of streams whose lifetime is over, if it is time to. The
 // machine's clock is set.
-func (c *Conn) purgeStreams(now time.Duration) {
+func (c *session) purgeStreams(now time.Duration) {
 	if at := c.purgesAt(); at > 0 && now >= at {
 		c.streams.purgeAt = now + purgeInterval
 		c.streams.Purge()
@@ -361,7 +345,7 @@ func (c *Conn) purgeStreams(now time.Duration) {
 
 // roomBesideStreams returns how much of room, the free bytes of the write buffer, may be
 // written by the session itself.
-func (c *Conn) roomBesideStreams(room int) int {
+func (c *session) roomBesideStreams(room int) int {
 	if c.streams.Len() > 0 {
 		room = min(room, bulkAhead-c.kcp.unsent()*(c.kcp.segmentPayload()+writeCostPerSegment))
 	}

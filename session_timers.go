@@ -19,7 +19,7 @@ const (
 )
 
 // concerns returns what the session has to see to.
-func (c *Conn) concerns() (on concerns) {
+func (c *session) concerns() (on concerns) {
 	l, s := &c.hs, &c.closing
 	if c.tls != nil && c.tls.handshake != nil {
 		on |= concernTLS
@@ -38,7 +38,7 @@ func (c *Conn) concerns() (on concerns) {
 
 // finishStep ends every step: it accounts for what the step has changed,
 // advances the session's state, and sets the next wake-up.
-func (c *Conn) finishStep(now time.Duration) {
+func (c *session) finishStep(now time.Duration) {
 	on := c.concerns()
 	if on&concernTLS != 0 {
 		c.settleTLS()
@@ -58,7 +58,7 @@ func (c *Conn) finishStep(now time.Duration) {
 // a slightly earlier time stays, as moving it in every step would cost more than
 // onWake of a session of which nothing is due. A request of wake for a time that
 // has come stays too.
-func (c *Conn) schedule(now time.Duration) {
+func (c *session) schedule(now time.Duration) {
 	var next time.Duration
 	sooner := func(at time.Duration) {
 		if next == 0 || at < next {
@@ -132,15 +132,15 @@ func (c *Conn) schedule(now time.Duration) {
 // that the timers of many sessions fire all the time, each of which costs far
 // more than a move. A session in steady traffic moves its wake-up at most twice
 // in the time until what is due.
-func (c *Conn) postpone(now time.Duration) {
+func (c *session) postpone(now time.Duration) {
 	if t := &c.timers; t.wakeAt > now && t.wakeAt-now < (t.dueAt-now)/2 {
 		t.wakeAt = t.dueAt
-		c.ep.wakes.Set(c, t.dueAt)
+		c.host.wake(t.dueAt)
 	}
 }
 
 // wake makes onWake be called at a time, unless something is due earlier.
-func (c *Conn) wake(at time.Duration) {
+func (c *session) wake(at time.Duration) {
 	t := &c.timers
 	if c.closing.state == stateEnded {
 		return
@@ -150,33 +150,31 @@ func (c *Conn) wake(at time.Duration) {
 	}
 	if t.wakeAt == 0 || at < t.wakeAt {
 		t.wakeAt = at
-		c.ep.wakes.Set(c, at)
+		c.host.wake(at)
 	}
 }
 
 // wakeIndex returns where the session keeps its position in Endpoint.wakes.
-func (c *Conn) wakeIndex() *int32 { return &c.timers.wakeIndex }
+func (c *session) wakeIndex() *int32 { return &c.timers.wakeIndex }
 
 // wakeHash returns a random number of the session, which does not change.
-func (c *Conn) wakeHash() uint32 { return c.timers.clockBase }
+func (c *session) wakeHash() uint32 { return c.timers.clockBase }
 
-// onWake locks c.mu and does what is due. The endpoint's timer calls it. Often
+// onWake does what is due. The endpoint's timer calls it. Often
 // that is nothing: the delayed ACK for which the wake-up was set has left with an
 // answer, or what was to be retransmitted was acknowledged.
-func (c *Conn) onWake() {
-	c.mu.Lock()
-	defer c.unlock()
+func (c *session) onWake() {
 	t := &c.timers
 	t.wakeAt = 0
 	if c.closing.state == stateEnded || t.dueAt == 0 {
 		return
 	}
-	now := c.ep.now()
+	now := c.host.now()
 	if t.dueAt > now {
 		c.wake(t.dueAt)
 		return
 	}
-	c.live.Thaw(now-t.dueAt, c.ep.config.PeerTimeout)
+	c.live.Thaw(now-t.dueAt, c.shared.config.PeerTimeout)
 	t.dueAt = 0
 	if c.closing.state == stateDraining && now >= c.closing.endAt {
 		c.end(nil)
@@ -199,7 +197,7 @@ func (c *Conn) onWake() {
 		return
 	}
 	if due&liveness.Look != 0 {
-		c.ep.look(0)
+		c.host.look()
 	}
 	c.setClock(now)
 	if c.timers.compactAt > 0 && now >= c.timers.compactAt {
@@ -214,7 +212,7 @@ func (c *Conn) onWake() {
 	c.flushDue(now)
 	c.finishStep(now)
 	if c.room() > 0 { // perhaps since other sessions hold less; compare sk_stream_wait_memory of Linux
-		c.io.canWrite.Broadcast()
+		c.step.ready |= writers
 	}
 	if c.streams != nil {
 		c.streams.WakeWriter()
@@ -222,7 +220,7 @@ func (c *Conn) onWake() {
 }
 
 // compact releases spare memory.
-func (c *Conn) compact() {
+func (c *session) compact() {
 	c.timers.compactAt = 0
 	c.kcp.Compact()
 	c.compactStreams()
@@ -231,13 +229,13 @@ func (c *Conn) compact() {
 	if c.in.decoder != nil {
 		c.in.decoder.Compact()
 	}
-	if v := c.path.validation; v != nil && c.ep.now()-v.challengedAt >= compactAfter {
+	if v := c.path.validation; v != nil && c.host.now()-v.challengedAt >= compactAfter {
 		v.deferred = nil
 	}
 }
 
 // flush makes the state machine output all that it may send now.
-func (c *Conn) flush(now time.Duration) {
+func (c *session) flush(now time.Duration) {
 	if c.hs.securing {
 		return
 	}
@@ -272,13 +270,13 @@ const (
 // holdTimeouts lets time-outs that have come wait until the sessions have had what had
 // arrived at the socket by then. In a process that lacks processor time the ACKs are
 // among that, and to retransmit would be spurious.
-func (c *Conn) holdTimeouts(now time.Duration) {
+func (c *session) holdTimeouts(now time.Duration) {
 	t, shard := &c.timers, int(c.path.shard)
 	ms, late := max(clock(now), 1), c.kcp.timeoutLate()
 	if late >= 0 && t.heldSince == 0 {
-		t.heldSince, t.heldFor = ms, c.ep.arrived(shard)
+		t.heldSince, t.heldFor = ms, c.host.arrived(shard)
 	}
-	hold := late >= 0 && c.waited(now) < mostHold && c.ep.unread(shard, t.heldFor)
+	hold := late >= 0 && c.waited(now) < mostHold && c.host.unread(shard, t.heldFor)
 	c.kcp.holdTimeouts(hold)
 	if !hold {
 		t.heldSince = 0
@@ -287,14 +285,14 @@ func (c *Conn) holdTimeouts(now time.Duration) {
 
 // waited returns for how long time-outs have waited, if they do. now may be a little
 // before they began to.
-func (c *Conn) waited(now time.Duration) time.Duration {
+func (c *session) waited(now time.Duration) time.Duration {
 	ms := seq(clock(now)).Diff(seq(c.timers.heldSince))
 	return time.Duration(max(ms, 0)) * time.Millisecond
 }
 
 // flushDue flushes if signals are pending, packets wait for the cap of the rate, or
 // the state machine's next flush is due.
-func (c *Conn) flushDue(now time.Duration) {
+func (c *session) flushDue(now time.Duration) {
 	if c.tls != nil && c.tls.handshake != nil {
 		c.sendFlight()
 	}
@@ -304,16 +302,16 @@ func (c *Conn) flushDue(now time.Duration) {
 }
 
 // setClock sets the state machine's clock to the time now, since the epoch.
-func (c *Conn) setClock(now time.Duration) {
+func (c *session) setClock(now time.Duration) {
 	c.kcp.SetClockMicros(uint64(c.timers.clockBase)*1000 + uint64(now.Microseconds()))
 }
 
 // clock returns the time now on the state machine's clock, in milliseconds.
-func (c *Conn) clock(now time.Duration) seq { return seq(c.timers.clockBase + clock(now)) }
+func (c *session) clock(now time.Duration) seq { return seq(c.timers.clockBase + clock(now)) }
 
 // sendDueSignals starts the requests that have become due, sends those whose
 // time has come, and continues the search for the path MTU.
-func (c *Conn) sendDueSignals(now time.Duration) {
+func (c *session) sendDueSignals(now time.Duration) {
 	l, k := &c.hs, c.kcp
 	if c.closing.state == stateEnded || c.closing.state == stateDraining {
 		return
@@ -342,7 +340,7 @@ func (c *Conn) sendDueSignals(now time.Duration) {
 }
 
 // sendDueRequests queues the requests whose time has come.
-func (c *Conn) sendDueRequests(now time.Duration) {
+func (c *session) sendDueRequests(now time.Duration) {
 	l := &c.hs
 	if r := &l.hello; r.due(now) {
 		if c.tls != nil {

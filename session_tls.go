@@ -47,17 +47,17 @@ type securedState struct {
 
 // protect sets the protection that a session begins with. No other goroutine has c
 // yet.
-func (c *Conn) protect() {
+func (c *session) protect() {
 	var app, keys *protect.TLS
-	if c.in.protection, app, keys = c.ep.protection.Session(c.entry.Conv); app != nil {
-		c.tls = &tlsState{app: app, handshake: handshake.NewExchange(c.entry.Conv, c.ep.config.TLS, app, keys)}
+	if c.in.protection, app, keys = c.shared.protection.Session(c.entry.Conv); app != nil {
+		c.tls = &tlsState{app: app, handshake: handshake.NewExchange(c.entry.Conv, c.shared.config.TLS, app, keys)}
 		c.hs.securing = true
 	}
 }
 
 // tlsHandshake returns the state of the handshake; nil without TLS, and once it
 // is settled.
-func (c *Conn) tlsHandshake() *handshake.Exchange {
+func (c *session) tlsHandshake() *handshake.Exchange {
 	if c.tls == nil {
 		return nil
 	}
@@ -91,12 +91,12 @@ func (c *Conn) ConnectionState() ConnectionState {
 
 // dialTLS begins the handshake of a dialled session. HELLO leaves with what TLS
 // has to say.
-func (c *Conn) dialTLS() {
+func (c *session) dialTLS() {
 	c.hs.hello.signal = signal{sigHello, 0, c.hs.token} // the session is not silent any more
-	config := c.ep.config.TLS
+	config := c.shared.config.TLS
 	if config.ServerName == "" {
 		config = config.Clone()
-		config.ServerName = serverName(c.RemoteAddr().String())
+		config.ServerName = serverName(c.ends.Load().remote.String())
 	}
 	c.tls.handshake.Dial(config, c.hs.token, c.infoSignal().toHandshake())
 	c.advanceTLS()
@@ -122,7 +122,7 @@ func signalOf(s handshake.Signal) signal { return signal{signalCode(s.Code), s.S
 // and calls callbacks of the application's tls.Config: so it is done on a goroutine
 // of its own, without locks, when it is the turn of the peer's network. Addresses that
 // are not validated share one turn, as anybody may have forged them.
-func (c *Conn) advanceTLS() {
+func (c *session) advanceTLS() {
 	x := c.tlsHandshake()
 	if x == nil || c.closing.state == stateEnded {
 		return
@@ -135,7 +135,7 @@ func (c *Conn) advanceTLS() {
 			key := c.entry.Key()
 			flow = key.Network()
 		}
-		c.ep.workTLS(flow, c, x, work)
+		c.host.workTLS(flow, x, work)
 	}
 	c.tookHandshake(x, &r)
 }
@@ -151,6 +151,11 @@ func (c *Conn) workTLS(x *handshake.Exchange, work handshake.Work) {
 	}
 	c.mu.Lock()
 	defer c.unlock()
+	c.workedTLS(x, s)
+}
+
+// workedTLS takes what work of TLS has come to.
+func (c *session) workedTLS(x *handshake.Exchange, s handshake.Step) {
 	var r handshake.Result
 	if !x.Worked(s, &r) {
 		if c.closing.state != stateEnded {
@@ -158,7 +163,7 @@ func (c *Conn) workTLS(x *handshake.Exchange, work handshake.Work) {
 		}
 		return
 	}
-	now := c.ep.now()
+	now := c.host.now()
 	c.setClock(now)
 	c.tookHandshake(x, &r)
 	if l := &c.hs; !x.Failed && !l.hello.active && x.Unacknowledged() {
@@ -178,13 +183,13 @@ func (c *Conn) workTLS(x *handshake.Exchange, work handshake.Work) {
 // inputHandshake takes a packet of the handshake, in the clear or under the
 // handshake keys, or one that came before its keys. It reports whether that may
 // have changed anything.
-func (c *Conn) inputHandshake(p *inPacket, now time.Duration) (changed bool) {
+func (c *session) inputHandshake(p *inPacket, now time.Duration) (changed bool) {
 	x := c.tlsHandshake()
 	if x == nil {
-		c.ep.counters.dropHandshake.Add(1)
+		c.shared.counters.dropHandshake.Add(1)
 		return false
 	}
-	c.io.inputAt = now
+	c.step.inputAt = now
 	if c.kcp.received(p.size) {
 		c.hs.active.Store(true)
 	}
@@ -198,13 +203,13 @@ func (c *Conn) inputHandshake(p *inPacket, now time.Duration) (changed bool) {
 }
 
 // tookHandshake takes what a packet, or TLS, has brought about.
-func (c *Conn) tookHandshake(x *handshake.Exchange, r *handshake.Result) {
+func (c *session) tookHandshake(x *handshake.Exchange, r *handshake.Result) {
 	l := &c.hs
 	if r.Dropped > 0 {
-		c.ep.counters.dropHandshake.Add(1)
+		c.shared.counters.dropHandshake.Add(1)
 	}
 	if r.Damaged > 0 {
-		c.ep.counters.dropCipher.Add(1)
+		c.shared.counters.dropCipher.Add(1)
 	}
 	if r.PeerToken != 0 {
 		l.peerToken = r.PeerToken
@@ -231,13 +236,13 @@ func (c *Conn) tookHandshake(x *handshake.Exchange, r *handshake.Result) {
 
 // failTLS records that the handshake has failed: the peer gets an alert. A
 // dialled session ends. An accepted one goes on for some time to repeat the alert.
-func (c *Conn) failTLS(x *handshake.Exchange, err *HandshakeError) {
-	c.ep.counters.handshakeErrors.Add(1)
-	x.FailedAt = c.ep.now()
+func (c *session) failTLS(x *handshake.Exchange, err *HandshakeError) {
+	c.shared.counters.handshakeErrors.Add(1)
+	x.FailedAt = c.host.now()
 	c.sendFlight()
 	c.hs.hello.active = false
 	if !c.hs.dialled {
-		c.ep.reportHandshake(c.RemoteAddr(), err)
+		c.host.handshakeFailed(err)
 	}
 	if c.hs.dialled || err.Remote {
 		c.closing.ending = err
@@ -246,7 +251,7 @@ func (c *Conn) failTLS(x *handshake.Exchange, err *HandshakeError) {
 
 // securedTLS begins the session proper: TLS is done. The peer's INFO counts now,
 // and with it the window that every peer with signals has at least.
-func (c *Conn) securedTLS(by *handshake.Completed, now time.Duration) {
+func (c *session) securedTLS(by *handshake.Completed, now time.Duration) {
 	c.tls.secured = &securedState{by.State, handshake.CertificateBytes(&by.State)}
 	c.hs.securing = false
 	c.live.Heard(now)
@@ -260,7 +265,7 @@ func (c *Conn) securedTLS(by *handshake.Completed, now time.Duration) {
 // greetTLS takes the place of WELCOME and CONFIRM in the clear. The dialling end
 // asks the other to confirm the session. If that has asked for a certificate,
 // Dial waits until it has taken it. The listening end shows that it is there.
-func (c *Conn) greetTLS(asked bool, now time.Duration) {
+func (c *session) greetTLS(asked bool, now time.Duration) {
 	l := &c.hs
 	l.greeted.Store(true)
 	if l.dialled {
@@ -277,12 +282,12 @@ func (c *Conn) greetTLS(asked bool, now time.Duration) {
 
 // inputEarly inputs the packets whose keys have become known, and keeps the
 // others.
-func (c *Conn) inputEarly(x *handshake.Exchange, now time.Duration) {
+func (c *session) inputEarly(x *handshake.Exchange, now time.Duration) {
 	for _, packet := range x.Early() {
 		p := inPacket{Packet: protect.Packet{Data: packet}, from: c.origin(), conv: c.entry.Conv, kind: handshakePacket}
 		if packetkeys.LevelOf(packet) == packetkeys.Application {
 			p.kind = sealedPacket
-			if !c.hs.securing && c.ep.open(c.tls.app, &p) != nil {
+			if !c.hs.securing && c.shared.open(c.tls.app, &p) != nil {
 				continue
 			}
 		}
@@ -294,7 +299,7 @@ func (c *Conn) inputEarly(x *handshake.Exchange, now time.Duration) {
 
 // takeSecured records a packet under the application keys. It reports
 // whether the packet is of the handshake, and not for the state machine.
-func (c *Conn) takeSecured(p *inPacket) bool {
+func (c *session) takeSecured(p *inPacket) bool {
 	x, is := c.tls.handshake, p.kind == plainPacket && handshake.IsCrypto(p.Data)
 	switch {
 	case x != nil:
@@ -307,7 +312,7 @@ func (c *Conn) takeSecured(p *inPacket) bool {
 		}
 	case is: // again: the acknowledgement was lost
 		if una, ok := handshake.TicketEnd(p.Data, p.conv); ok {
-			again := c.ep.packet(handshake.AckSize(c.tls.app))
+			again := c.shared.packet(handshake.AckSize(c.tls.app))
 			c.queueFlight(again, handshake.PutAck(again.buf, c.tls.app, p.conv, una))
 		}
 	}
@@ -316,7 +321,7 @@ func (c *Conn) takeSecured(p *inPacket) bool {
 
 // sendFlight sends the packets of the handshake that wait, as far as the
 // anti-amplification limit permits.
-func (c *Conn) sendFlight() {
+func (c *session) sendFlight() {
 	x := c.tls.handshake
 	for size := x.Pending(); size > 0; size = x.Pending() {
 		if !c.kcp.spendCredit(size) {
@@ -325,7 +330,7 @@ func (c *Conn) sendFlight() {
 			}
 			continue
 		}
-		p := c.ep.packet(size)
+		p := c.shared.packet(size)
 		if !c.queueFlight(p, x.Put(p.buf)) {
 			return
 		}
@@ -333,7 +338,7 @@ func (c *Conn) sendFlight() {
 }
 
 // queueFlight queues a packet of the handshake for the socket if it was sealed.
-func (c *Conn) queueFlight(p packet, sealed bool) bool {
+func (c *session) queueFlight(p packet, sealed bool) bool {
 	if !sealed {
 		packetBuffers.Put(p.pooled)
 		return false
@@ -347,21 +352,21 @@ func (c *Conn) queueFlight(p packet, sealed bool) bool {
 
 // abortTLS sends ABORT under the handshake keys, as far as the anti-amplification limit
 // permits.
-func (c *Conn) abortTLS(abort signal) {
+func (c *session) abortTLS(abort signal) {
 	x := c.tlsHandshake()
 	if x == nil || !x.Protection.Keys.Seals() {
 		return
 	}
 	head, tail := x.Protection.Overhead()
 	if size := head + headerSize + tail; c.kcp.spendCredit(size) {
-		p := c.ep.packet(size)
+		p := c.shared.packet(size)
 		abort.encode(header{conv: c.entry.Conv, wnd: minRcvWnd}, p.buf[head:])
 		c.queueFlight(p, x.Protection.Seal(p.buf, nil) == nil)
 	}
 }
 
 // repeatFlight sends what is not acknowledged again.
-func (c *Conn) repeatFlight(now time.Duration) {
+func (c *session) repeatFlight(now time.Duration) {
 	l, x := &c.hs, c.tlsHandshake()
 	if x == nil {
 		l.hello.active = false
@@ -381,7 +386,7 @@ func (c *Conn) repeatFlight(now time.Duration) {
 }
 
 // settleTLS drops the state of a handshake that is over.
-func (c *Conn) settleTLS() {
+func (c *session) settleTLS() {
 	repeats, over := c.tls.handshake.Settle(c.hs.confirmed)
 	if !repeats {
 		c.hs.hello.active = false
@@ -392,7 +397,7 @@ func (c *Conn) settleTLS() {
 }
 
 // closeTLS drops the state of the handshake, also of one that has not completed.
-func (c *Conn) closeTLS() {
+func (c *session) closeTLS() {
 	t := c.tls
 	if t == nil {
 		return
@@ -411,13 +416,13 @@ func (c *Conn) closeTLS() {
 	if x != nil {
 		t.handshake = nil
 		x.Close()
-		c.ep.handshakeOver(c)
+		c.host.handshakeOver()
 	}
 }
 
 // tlsExpires returns when a handshake is given up at this end; 0: never. Dial has
 // a time-out of its own.
-func (c *Conn) tlsExpires() time.Duration {
+func (c *session) tlsExpires() time.Duration {
 	switch x := c.tlsHandshake(); {
 	case x == nil || c.hs.dialled:
 		return 0
@@ -454,12 +459,12 @@ type resetKey struct {
 // tellResetKey queues RESETKEY, the key by which the peer knows a stateless reset
 // of this endpoint. It goes with CONFIRM and the answer to it, one of which is
 // repeated until it arrives.
-func (c *Conn) tellResetKey() {
+func (c *session) tellResetKey() {
 	if c.tls == nil {
 		return
 	}
 	if c.tls.reset.ours == nil {
-		c.tls.reset.ours = c.ep.resetKeyOf(c)
+		c.tls.reset.ours = c.host.resetKey()
 	}
 	if k := c.tls.reset.ours; k != nil {
 		c.queueAnswer(signal{sigResetKey, k.since, k.Mask})
@@ -467,7 +472,7 @@ func (c *Conn) tellResetKey() {
 }
 
 // resetKeyPayload returns the payload of RESETKEY.
-func (c *Conn) resetKeyPayload() []byte {
+func (c *session) resetKeyPayload() []byte {
 	if c.tls == nil || c.tls.reset.ours == nil {
 		return nil
 	}
@@ -475,7 +480,7 @@ func (c *Conn) resetKeyPayload() []byte {
 }
 
 // renewResetKey tells the peer another key, as keys depend on its address.
-func (c *Conn) renewResetKey() {
+func (c *session) renewResetKey() {
 	if c.tls != nil {
 		c.tls.reset.ours = nil
 		c.tellResetKey()
@@ -483,12 +488,12 @@ func (c *Conn) renewResetKey() {
 }
 
 // noteResetKey takes the peer's RESETKEY.
-func (c *Conn) noteResetKey(s signal, payload []byte) {
+func (c *session) noteResetKey(s signal, payload []byte) {
 	if c.tls == nil || len(payload) != packetkeys.ResetKeySize {
 		return
 	}
 	reset := &c.tls.reset
-	if c.hs.dialled && reset.theirs.Load() == nil && c.io.inputAt-c.hs.born > resetKeyWithin {
+	if c.hs.dialled && reset.theirs.Load() == nil && c.step.inputAt-c.hs.born > resetKeyWithin {
 		return
 	}
 	k := &resetKey{ResetKey: packetkeys.ResetKey{Key: [packetkeys.ResetKeySize]byte(payload), Mask: s.ts}, since: s.sn}
@@ -504,11 +509,9 @@ func (r *resetKeys) by(packet []byte) bool {
 	return k != nil && k.Opens(packet, k.since)
 }
 
-// statelessReset locks c.mu and ends the session, of which the peer's endpoint
+// statelessReset ends the session, of which the peer's endpoint
 // knows nothing any more.
-func (c *Conn) statelessReset(now time.Duration) {
-	c.mu.Lock()
-	defer c.unlock()
+func (c *session) statelessReset(now time.Duration) {
 	if c.closing.state == stateEnded {
 		return
 	}

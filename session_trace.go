@@ -34,21 +34,21 @@ func (c *Conn) startTrace(first SessionState) {
 }
 
 // traceState calls Trace.State.
-func (c *Conn) traceState(s SessionState, err error) {
+func (c *session) traceState(s SessionState, err error) {
 	if t := c.kcp.tracing(); t != nil && t.State != nil {
 		c.call(func() { t.State(s, err) })
 	}
 }
 
 // traceMoved calls Trace.Moved with the address that the peer now has.
-func (c *Conn) traceMoved() {
+func (c *session) traceMoved() {
 	if t := c.kcp.tracing(); t != nil && t.Moved != nil {
-		c.call(func() { t.Moved(c.RemoteAddr().String()) })
+		c.call(func() { t.Moved(c.ends.Load().remote.String()) })
 	}
 }
 
 // traceDropped calls Trace.Dropped.
-func (c *Conn) traceDropped(size int, reason error) {
+func (c *session) traceDropped(size int, reason error) {
 	if t := c.kcp.tracing(); t != nil && t.Dropped != nil {
 		c.call(func() { t.Dropped(size, reason) })
 	}
@@ -56,7 +56,7 @@ func (c *Conn) traceDropped(size int, reason error) {
 
 // traceSignal calls Trace.Signal for a signal that does not pass the state
 // machine.
-func (c *Conn) traceSignal(sent bool, code signalCode) {
+func (c *session) traceSignal(sent bool, code signalCode) {
 	if t := c.kcp.tracing(); t != nil && t.Signal != nil {
 		c.call(func() { t.Signal(sent, code.String()) })
 	}

@@ -53,7 +53,7 @@ func (c *Conn) WriteAvailable() int {
 func (c *Conn) WriteReady() <-chan struct{} {
 	c.mu.Lock()
 	defer c.unlock()
-	w := c.watched()
+	w := c.state()
 	if w.room == nil {
 		w.room = make(chan struct{})
 	}
@@ -63,7 +63,7 @@ func (c *Conn) WriteReady() <-chan struct{} {
 }
 
 // announceRoom closes the channel of WriteReady if a write would not wait.
-func (c *Conn) announceRoom(w *sessionWatch) {
+func (c *Conn) announceRoom(w *callState) {
 	if c.room() > 0 || c.writeEnd() != nil {
 		close(w.room)
 		w.room = nil

@@ -33,7 +33,7 @@ func (n *notifier) conn() *Conn { return (*Conn)(n.cond.L.(*connLock)) }
 func (n *notifier) Broadcast() {
 	c := n.conn()
 	n.count++
-	if w := c.watch; w != nil && w.room != nil && n == &c.io.canWrite {
+	if w := c.calls; w != nil && w.room != nil && n == &c.io.canWrite {
 		c.announceRoom(w)
 	}
 	if m := c.io.member; m != nil && (n == &c.io.canRead || m.wantsRoom) {
@@ -41,7 +41,7 @@ func (n *notifier) Broadcast() {
 	}
 	if n.waiting > 0 {
 		// Of several calls of streams, none takes the read turn.
-		c.io.wokeWaiter = c.io.wokeWaiter || c.streams == nil || c.streams.waiting <= 1
+		c.io.wokeWaiter = c.io.wokeWaiter || c.calls == nil || c.calls.waiting <= 1
 		n.wakeWaiting()
 	}
 	if c.io.readerWaitsFor == n {
@@ -73,17 +73,6 @@ func (n *notifier) wakeWaiting() {
 		return
 	}
 	n.cond.Broadcast()
-}
-
-// wake carries out wake-ups that were held back, without c.mu, which a call that is woken
-// locks at once.
-func (io *ioState) wake(held heldWakes) {
-	if held&heldRead != 0 {
-		io.canRead.cond.Broadcast()
-	}
-	if held&heldWrite != 0 {
-		io.canWrite.cond.Broadcast()
-	}
 }
 
 // blocking is what await has to know of a call.
@@ -143,11 +132,12 @@ func (c *Conn) await(call blocking, try func() (pause, error), end func()) error
 				timer.Reset(wait)
 			}
 		}
+		c.letGoOn()
 		s, wait := c.beforeWait(p)
 		switch {
 		case wait:
 			if call.stream != nil {
-				c.streams.waiting++
+				c.calls.waiting++
 			}
 			p.on.waiting++
 			p.on.cond.Wait()
@@ -156,7 +146,7 @@ func (c *Conn) await(call blocking, try func() (pause, error), end func()) error
 				c.ep.env.Woken(p.on.cond.L, c.entry.Conv, p.on.place(call.stream))
 			}
 			if call.stream != nil {
-				c.streams.waiting--
+				c.calls.waiting--
 			}
 			continue
 		case s == nil:
@@ -185,10 +175,10 @@ func (n *notifier) wake() {
 // nothing is to be written before. If it returns a socket the call has the read turn, and
 // reads it.
 func (c *Conn) beforeWait(p pause) (s *shard, wait bool) {
-	if c.streams != nil && p.on == &c.streams.canAccept {
+	if c.calls != nil && p.on == &c.calls.canAccept {
 		return nil, true // for as long as the session lasts, while others read and reply
 	}
-	pending := c.io.replyPending
+	pending := c.step.replyPending
 	if pending {
 		c.respondLocked(c.ep.now())
 	}
@@ -237,22 +227,19 @@ func (c *Conn) readWhile(n *notifier, count uint32, s *shard) {
 func (c *Conn) afterReading(n *notifier, count uint32, s *shard, end bool) bool {
 	c.mu.Lock()
 	defer c.unlock()
-	follow := c.ep.single() && (c.streams == nil || c.streams.waiting == 0)
-	switch {
-	case end:
-		follow = false
-	case c.io.respondPending && c.mayDeferReply(n):
-		c.io.replyPending = true
-	default:
-		if c.io.respondPending {
+	if !end && c.step.respondPending && c.mayDeferReply(n) {
+		c.step.replyPending = true
+	} else if !end {
+		if c.step.respondPending {
 			c.respondLocked(c.ep.now())
+			c.letGoOn()
 		}
 		if n.count == count {
 			c.io.readerWaitsFor = n
 			return false
 		}
 	}
-	c.endReading(s, follow && c.closing.state != stateEnded)
+	c.endReading(s, !end && c.closing.state != stateEnded && c.ep.single() && (c.calls == nil || c.calls.waiting == 0))
 	return true
 }
 

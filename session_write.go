@@ -20,6 +20,7 @@ type outgoing struct {
 	batched     bool         // they are in a sendBatch
 	noFECHeader bool         // no FEC header for this batch
 	noParity    bool         // no parity for this batch
+	grains      uint32       // the session's part of endpointLoad.written; Conn.mu
 	*outbox                  // nil until the first packet, and once compacted
 
 	fecData, fecParity uint64 // packets encoded so far, as in FECStats
@@ -76,8 +77,8 @@ const (
 	maxOutgoing = 4096
 )
 
-// init sets up o for a session of e.
-func (o *outgoing) init(e *Endpoint) {
+// init sets up o for a session.
+func (o *outgoing) init(e *sharedState) {
 	if f := e.config.FEC; f != (FEC{}) {
 		// The ratio has passed Validate.
 		o.encoder, _ = fec.NewEncoder(f.Data, f.Parity)
@@ -96,17 +97,17 @@ func (o *outgoing) compact() {
 
 // packetBuffer is the state machine's hook that returns space for a packet of n
 // bytes, with headroom and tailroom for FEC and the cipher around it.
-func (c *Conn) packetBuffer(n int) []byte {
-	room := &c.ep.overhead
-	p := c.ep.packet(room.total + n)
+func (c *session) packetBuffer(n int) []byte {
+	room := &c.shared.overhead
+	p := c.shared.packet(room.total + n)
 	c.outgoing.current = p.pooled
 	return p.buf[room.head : room.head+n : room.head+n]
 }
 
 // collect is the state machine's output hook: it queues a packet to be sent.
-func (c *Conn) collect(data []byte) {
+func (c *session) collect(data []byte) {
 	o := &c.outgoing
-	b, room := o.current, &c.ep.overhead
+	b, room := o.current, &c.shared.overhead
 	o.current = nil
 	if c.hs.securing || c.hs.unvalidated.Load() && c.overdrawn() {
 		packetBuffers.Put(b)
@@ -115,7 +116,7 @@ func (c *Conn) collect(data []byte) {
 	size := room.total + len(data)
 	p := packet{buf: b.b[:min(size, cap(b.b))], pooled: b}
 	if &data[0] != &b.b[room.head] { // larger than the MTU: not in the space given
-		p = c.ep.packet(size)
+		p = c.shared.packet(size)
 		copy(p.buf[room.head:], data)
 	}
 	o.add(p)
@@ -125,7 +126,7 @@ func (c *Conn) collect(data []byte) {
 // of its segment, without a copy. A cipher has to leave that as it is, since it
 // may have to be retransmitted: see Endpoint.sealsFrom. Sessions with other
 // ciphers do not use queueSegment.
-func (c *Conn) queueSegment(s *sendSegment) {
+func (c *session) queueSegment(s *sendSegment) {
 	if c.hs.securing || c.hs.unvalidated.Load() && c.overdrawn() {
 		c.kcp.releaseSegment(s)
 		return
@@ -136,16 +137,15 @@ func (c *Conn) queueSegment(s *sendSegment) {
 // overdrawn reports whether the packet that the state machine has just output
 // exceeds the anti-amplification limit (RFC 9000 §8.1), and counts it. The
 // state machine keeps the limit itself; this is a second line of defence.
-func (c *Conn) overdrawn() bool {
+func (c *session) overdrawn() bool {
 	if !c.kcp.overdrawn() {
 		return false
 	}
-	c.ep.counters.dropCredit.Add(1)
+	c.shared.counters.dropCredit.Add(1)
 	return true
 }
 
-// toWrite reports whether writePackets has something to do, and no other goroutine is in
-// it.
+// toWrite reports whether writePackets has something to do, and nobody is in it.
 func (c *Conn) toWrite() bool {
 	o := &c.outgoing
 	return !o.sending && (o.waiting() > 0 || c.closing.state == stateEnded && !c.closing.retired)
@@ -154,9 +154,10 @@ func (c *Conn) toWrite() bool {
 // sendRound is what writePackets writes with one call of the system.
 type sendRound struct {
 	written
-	probe *sentProbe // in place of packets; nil: none
-	log   func()     // after the last, what tells the Logger that the session has ended; nil: nothing
-	done  bool       // there is nothing more
+	probe     func()       // writes a probe, in place of packets; nil: there is none
+	probeDone func() error // of probe
+	log       func()       // after the last round; see logEnd
+	done      bool         // there is nothing more
 }
 
 // writePackets encodes and writes the collected packets, and then retires a session that
@@ -170,7 +171,7 @@ func (c *Conn) writePackets() {
 	}()
 	for round := 0; c.nextRound(&r, round); round++ {
 		if r.probe != nil {
-			r.probe.write(c, &r.written)
+			r.probe()
 			continue
 		}
 		r.packets, r.err = c.encode(r.packets, r.to, r.by)
@@ -188,10 +189,11 @@ func (c *Conn) writePackets() {
 func (c *Conn) nextRound(r *sendRound, round int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	defer c.letGoOn()
 	o := &c.outgoing
-	failed := r.err
+	var failed error
 	if r.probe != nil {
-		r.probe.writtenLocked(c, &r.written)
+		failed = r.probeDone()
 		r.probe = nil
 	} else if round > 0 {
 		failed = c.endWrite(&r.written)
@@ -201,7 +203,7 @@ func (c *Conn) nextRound(r *sendRound, round int) bool {
 	case round >= sendRounds && c.closing.state != stateEnded:
 		c.wake(c.ep.now())
 	case o.probe != nil:
-		r.probe, r.written = c.beginProbe()
+		r.probe, r.probeDone = c.sendProbe()
 		return true
 	default:
 		r.written = c.beginWrite()
@@ -223,6 +225,7 @@ func (c *Conn) nextRound(r *sendRound, round int) bool {
 func (c *Conn) endUnsent() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	defer c.letGoOn()
 	c.outgoing.sending, c.outgoing.batched = false, false
 	done := false
 	c.endIfUnwound(&done)
@@ -230,7 +233,7 @@ func (c *Conn) endUnsent() {
 }
 
 // origin returns the addresses that packets of the peer have.
-func (c *Conn) origin() source {
+func (c *session) origin() source {
 	ends := c.ends.Load()
 	o := source{addr: c.entry.Addr, local: ends.local}
 	if c.entry.Peer != "" {
@@ -243,12 +246,12 @@ func (c *Conn) origin() source {
 // packets between them. It returns packets with the parity packets appended; with
 // o.hold they are in o.parity instead, and not encrypted. On an error the batch is
 // empty. The goroutine that has set sending calls it, without c.mu.
-func (c *Conn) encode(packets []packet, to source, by protect.Protection) ([]packet, error) {
+func (c *session) encode(packets []packet, to source, by protect.Protection) ([]packet, error) {
 	o := &c.outgoing
 	o.batch = o.batch[:0]
 	now := uint32(0)
 	if o.encoder != nil {
-		now = clock(c.ep.now())
+		now = clock(c.host.now())
 	}
 	n := len(packets)
 	for i := range n {
@@ -265,9 +268,9 @@ func (c *Conn) encode(packets []packet, to source, by protect.Protection) ([]pac
 			continue
 		}
 		if o.noFECHeader && !p.datagram {
-			p.buf = p.buf[c.ep.overhead.fecHead:]
+			p.buf = p.buf[c.shared.overhead.fecHead:]
 		}
-		if p.segment != nil && c.ep.sealsFrom() {
+		if p.segment != nil && c.shared.sealsFrom() {
 			if err := c.sealSegment(p, to, by); err != nil {
 				o.batch = o.batch[:0]
 				return packets, err
@@ -286,8 +289,8 @@ func (c *Conn) encode(packets []packet, to source, by protect.Protection) ([]pac
 			parity = nil
 		}
 		for _, shard := range parity {
-			q := c.ep.packet(c.ep.overhead.cipherHead + len(shard) + c.ep.overhead.tail)
-			copy(q.buf[c.ep.overhead.cipherHead:], shard)
+			q := c.shared.packet(c.shared.overhead.cipherHead + len(shard) + c.shared.overhead.tail)
+			copy(q.buf[c.shared.overhead.cipherHead:], shard)
 			if o.hold {
 				q.parity = true
 				o.parity = append(o.parity, q)
@@ -305,7 +308,7 @@ func (c *Conn) encode(packets []packet, to source, by protect.Protection) ([]pac
 
 // seal encrypts p and appends it to the batch. Like encode, it runs without
 // c.mu.
-func (c *Conn) seal(p *packet, to source, by protect.Protection) error {
+func (c *session) seal(p *packet, to source, by protect.Protection) error {
 	if err := by.Seal(p.buf, nil); err != nil {
 		return err
 	}
@@ -328,9 +331,9 @@ func (o *outbox) put(p *packet, to source) {
 
 // sealSegment is seal for a packet in the buffer of its segment. The packet is
 // then in a buffer of its own, but the segment has yet to be released.
-func (c *Conn) sealSegment(p *packet, to source, by protect.Protection) error {
+func (c *session) sealSegment(p *packet, to source, by protect.Protection) error {
 	content := p.buf
-	sealed := c.ep.packet(c.ep.overhead.total + len(content))
+	sealed := c.shared.packet(c.shared.overhead.total + len(content))
 	p.buf, p.pooled = sealed.buf, sealed.pooled
 	if err := by.Seal(p.buf, content); err != nil {
 		return err
@@ -346,8 +349,8 @@ const datagramHeader = fec.HeaderSize + 4
 // addFEC adds the FEC header to p, unless the batch has none. It returns the
 // parity packets if p completes a group; they are valid until the next call. now
 // is in milliseconds. Like encode, it runs without c.mu.
-func (c *Conn) addFEC(p *packet, now uint32) [][]byte {
-	inner := p.buf[c.ep.overhead.cipherHead : len(p.buf)-c.ep.overhead.tail]
+func (c *session) addFEC(p *packet, now uint32) [][]byte {
+	inner := p.buf[c.shared.overhead.cipherHead : len(p.buf)-c.shared.overhead.tail]
 	switch {
 	case p.datagram:
 		fec.PutOOB(inner)
@@ -356,8 +359,3 @@ func (c *Conn) addFEC(p *packet, now uint32) [][]byte {
 	}
 	return nil
 }
-
-// sealsFrom reports whether segments are sealed from their buffers, which stay as
-// they are: the protection can, and there is no FEC, whose header would have to be
-// in the content.
-func (e *Endpoint) sealsFrom() bool { return e.protection.SealsFrom && e.config.FEC == (FEC{}) }

@@ -22,13 +22,13 @@ const (
 
 // accountWrites updates endpointLoad.written, which is exact to within a grain
 // of each session, either way.
-func (c *Conn) accountWrites() {
-	used, old := c.kcp.sendMemory(), int(c.io.writeGrains)
+func (c *session) accountWrites() {
+	used, old := c.kcp.sendMemory(), int(c.outgoing.grains)
 	if c.streams != nil {
 		used += c.streams.Queued()
 	}
 	if s := c.cappedOutput(); s != nil {
-		used += (len(s.datagrams) + len(s.parity)) * (c.ep.config.MTU + heldPacketBytes)
+		used += (len(s.datagrams) + len(s.parity)) * (c.shared.config.MTU + heldPacketBytes)
 	}
 	if c.closing.retired {
 		used = 0 // what was not delivered is garbage with the session
@@ -37,19 +37,19 @@ func (c *Conn) accountWrites() {
 	if grains <= old && grains+1 >= old && (used > 0 || old == 0) {
 		return
 	}
-	c.ep.load.written.Add(int64(grains - old))
-	c.io.writeGrains = uint32(grains)
+	c.shared.load.written.Add(int64(grains - old))
+	c.outgoing.grains = uint32(grains)
 }
 
 // writeUsed returns how many bytes of the write buffer are in use.
-func (c *Conn) writeUsed() int {
+func (c *session) writeUsed() int {
 	return c.kcp.sendBytes() + c.kcp.WaitSend()*writeCostPerSegment
 }
 
 // scarceWriteBuffer returns the size in bytes of a write buffer that has the
 // default size, while all together hold so much that memory is scarce. It is twice
 // what may be in flight, within bounds (compare tcp_sndbuf_expand of Linux).
-func (c *Conn) scarceWriteBuffer(all int64) int {
+func (c *session) scarceWriteBuffer(all int64) int {
 	flight := int64(c.kcp.sendWindow()) * int64(c.kcp.segmentPayload()+writeCostPerSegment)
 	scarce := max(scarceWriteBuffer*writePressure/all, leastWriteBuffer)
 	return int(min(max(2*flight, scarce), defaultWriteBuffer))

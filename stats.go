@@ -76,7 +76,7 @@ func (c *Conn) Stats() ConnStats {
 }
 
 // fecStats returns what both directions of FEC have done. c.mu is held.
-func (c *Conn) fecStats() (s FECStats) {
+func (c *session) fecStats() (s FECStats) {
 	s.DataSent, s.ParitySent = c.outgoing.fecData, c.outgoing.fecParity
 	var d *fec.DecoderStats
 	if c.in.decoder != nil {
@@ -93,12 +93,12 @@ func (c *Conn) fecStats() (s FECStats) {
 	return s
 }
 
-func (c *Conn) pathMTUStats() PathMTUStats {
+func (c *session) pathMTUStats() PathMTUStats {
 	n := c.path.probes
 	return PathMTUStats{MTU: c.mtu(), Sent: uint64(n.sent), Lost: uint64(n.lost), BlackHoles: uint64(n.blackHoles)}
 }
 
-func (c *Conn) dropCounts() (d Drops) {
+func (c *session) dropCounts() (d Drops) {
 	if c.rare != nil {
 		d = c.rare.dropped
 	}
@@ -125,8 +125,6 @@ type endpointCounters struct {
 	handshakeErrors                   atomic.Uint64
 	cookiesSent, endedForMemory       atomic.Uint64
 	resetsSent                        atomic.Uint64
-
-	lastSocketError atomic.Pointer[socketError] // nil: none
 }
 
 // count counts packets without a session, and the answers to them.

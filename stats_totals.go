@@ -46,7 +46,7 @@ func endCounter(n *EndedSessions, err error, offered bool) *uint64 {
 }
 
 // addTo adds the session's figures to t. c.mu is held.
-func (c *Conn) addTo(t *SessionTotals) {
+func (c *session) addTo(t *SessionTotals) {
 	t.Counters.Add(c.kcp.counts())
 	if c.rare != nil {
 		t.Dropped.Add(&c.rare.dropped)

@@ -13,7 +13,7 @@ import (
 // methods. Find, Bound and OfParity may be called without the lock that guards the
 // rest, so packets of sessions take none.
 type Table[S any] struct {
-	entry    func(*S) *Entry[S]
+	entry    func(*S) *Entry
 	convs    sync.Map // of *place[S]: the sessions of a conversation id, which is a uint32
 	rest     map[Key]*S
 	slots    slots[S]
@@ -28,7 +28,7 @@ type Table[S any] struct {
 
 // Entry is a session's place in a Table. The caller sets the key before Add, and
 // does not change it while the table lists the session.
-type Entry[S any] struct {
+type Entry struct {
 	Addr netip.AddrPort // as in Key; the same below
 	Peer string
 	Conv uint32
@@ -50,10 +50,10 @@ type place[S any] struct {
 }
 
 // Key returns the key of the session.
-func (e *Entry[S]) Key() Key { return Key{e.Addr, e.Peer, e.Conv} }
+func (e *Entry) Key() Key { return Key{e.Addr, e.Peer, e.Conv} }
 
 // SetKey sets the key of a session that no table lists.
-func (e *Entry[S]) SetKey(k Key) { e.Addr, e.Peer, e.Conv = k.Addr, k.Peer, k.Conv }
+func (e *Entry) SetKey(k Key) { e.Addr, e.Peer, e.Conv = k.Addr, k.Peer, k.Conv }
 
 // Count is the number of sessions with one network.
 type Count struct {
@@ -64,7 +64,7 @@ type Count struct {
 
 // Init prepares an empty table. entry returns the Entry of a session. A network may have
 // most sessions with validated peers; 0 or less: any number, and they are not counted.
-func (t *Table[S]) Init(entry func(*S) *Entry[S], most int) {
+func (t *Table[S]) Init(entry func(*S) *Entry, most int) {
 	*t = Table[S]{entry: entry, most: most}
 	if most > 0 {
 		t.networks = make(map[netip.Addr]Count)
@@ -167,7 +167,7 @@ func (t *Table[S]) BindFEC(s *S) {
 }
 
 // unbindFEC undoes BindFEC.
-func (t *Table[S]) unbindFEC(s *S, e *Entry[S]) {
+func (t *Table[S]) unbindFEC(s *S, e *Entry) {
 	if e.fecBound == 0 {
 		return
 	}
@@ -220,7 +220,7 @@ func (t *Table[S]) Alone(s *S) bool {
 }
 
 // addConv adds a session to those of its conversation id, or to the rest.
-func (t *Table[S]) addConv(s *S, e *Entry[S]) {
+func (t *Table[S]) addConv(s *S, e *Entry) {
 	all := slices.Collect(t.OfConv(e.Conv))
 	if e.rest = len(all) >= MaxSameConv; !e.rest {
 		t.setConv(e.Conv, append(all, s))
@@ -233,7 +233,7 @@ func (t *Table[S]) addConv(s *S, e *Entry[S]) {
 }
 
 // removeConv undoes addConv.
-func (t *Table[S]) removeConv(s *S, e *Entry[S]) {
+func (t *Table[S]) removeConv(s *S, e *Entry) {
 	if e.rest {
 		delete(t.rest, e.Key())
 		return
@@ -259,7 +259,7 @@ func (t *Table[S]) setConv(conv uint32, all []*S) {
 // SetValidated makes a session count as one whose peer's address is validated. It
 // reports false if the network now has too many of those.
 func (t *Table[S]) SetValidated(s *S) bool {
-	return !t.recount(s, func(e *Entry[S]) { e.validated = true }) || t.most <= 0 || int(t.Network(t.entry(s).Key()).Validated) <= t.most
+	return !t.recount(s, func(e *Entry) { e.validated = true }) || t.most <= 0 || int(t.Network(t.entry(s).Key()).Validated) <= t.most
 }
 
 // Crowded reports whether the network of key has as many sessions as it may. A third
@@ -275,12 +275,12 @@ func (t *Table[S]) Crowded(key Key, validated bool) bool {
 
 // SetShaking says whether the TLS handshake of a session is in progress.
 func (t *Table[S]) SetShaking(s *S, shaking bool) {
-	t.recount(s, func(e *Entry[S]) { e.shaking = shaking })
+	t.recount(s, func(e *Entry) { e.shaking = shaking })
 }
 
 // recount calls change, which changes what a session counts as. It reports whether the
 // session is listed.
-func (t *Table[S]) recount(s *S, change func(*Entry[S])) (listed bool) {
+func (t *Table[S]) recount(s *S, change func(*Entry)) (listed bool) {
 	e := t.entry(s)
 	listed = t.Lists(s)
 	if listed {
@@ -295,7 +295,7 @@ func (t *Table[S]) recount(s *S, change func(*Entry[S])) (listed bool) {
 
 // count adds times, which may be negative, to the counts that a session belongs
 // to.
-func (t *Table[S]) count(e *Entry[S], times int32) {
+func (t *Table[S]) count(e *Entry, times int32) {
 	shaking := int32(0)
 	if e.shaking && e.validated {
 		shaking = times

@@ -13,16 +13,16 @@ import (
 
 // session is a session of the tests.
 type session struct {
-	entry Entry[session]
+	entry Entry
 	look  Look
 }
 
-func entryOf(k Key) (e Entry[session]) {
+func entryOf(k Key) (e Entry) {
 	e.SetKey(k)
 	return e
 }
 
-func (s *session) place() *Entry[session] { return &s.entry }
+func (s *session) place() *Entry { return &s.entry }
 
 func newTable() *Table[session] {
 	t := new(Table[session])

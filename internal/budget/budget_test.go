@@ -24,6 +24,7 @@ func TestBudgets(t *testing.T) {
 	p, err := Load(root)
 	require.NoError(t, err)
 	figures["Conn-methods"], figures["Stream-methods"] = p.Methods("Conn"), p.Methods("Stream")
+	figures["session-methods"] = p.Methods("session")
 	figures["Conn-fields"], figures["Conn-bools"] = p.Fields("Conn")
 	figures["KCP-used"] = p.Used("KCP")
 	Test(t, figures)

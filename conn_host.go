@@ -1,0 +1,138 @@
+package kcp
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/incast"
+	"github.com/arqnet/kcp/internal/inturn"
+	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/streams"
+)
+
+// sessionHost is a Conn as the host of its session. Conn.mu is held.
+type sessionHost Conn
+
+// connOf returns the Conn of a session.
+func connOf(c *session) *Conn { return (*Conn)(c.host.(*sessionHost)) }
+
+func (h *sessionHost) now() time.Duration    { return h.ep.now() }
+func (h *sessionHost) wake(at time.Duration) { h.ep.wakes.Set((*Conn)(h), at) }
+
+func (h *sessionHost) offer() (ok, none bool) {
+	l := h.ep.acceptor()
+	if l == nil {
+		return false, true
+	}
+	return l.offer((*Conn)(h), true), false
+}
+
+func (h *sessionHost) validated() bool { return h.ep.countValidated((*Conn)(h)) }
+
+func (h *sessionHost) move(to source) bool {
+	return h.ep.rekey((*Conn)(h), admission.MakeKey(to.addr, to.peer, h.entry.Conv))
+}
+
+func (h *sessionHost) reply(to source, by protect.Protection, first header, signals ...signal) bool {
+	return h.ep.reply(to, by, first, signals...)
+}
+
+func (h *sessionHost) challenge(to source, token uint32, at time.Duration) signal {
+	return h.ep.challengeOf(to, h.entry.Conv, token, at)
+}
+
+func (h *sessionHost) resetKey() *resetKey { return h.ep.resetKeyOf((*Conn)(h)) }
+
+// workTLS has the work done when it is the turn of its flow.
+func (h *sessionHost) workTLS(flow netip.Addr, x *handshake.Exchange, work handshake.Work) {
+	c, e := (*Conn)(h), h.ep
+	e.handshakes.Go(flow, func() {
+		e.env.Woken(nil, c.entry.Conv, inturn.TLS)
+		c.workTLS(x, work)
+	})
+}
+
+func (h *sessionHost) handshakeOver() { h.ep.handshakeOver((*Conn)(h)) }
+func (h *sessionHost) handshakeFailed(err *HandshakeError) {
+	h.ep.reportHandshake((*Conn)(h).RemoteAddr(), err)
+}
+
+func (h *sessionHost) arrived(shard int) uint32        { return h.ep.arrived(shard) }
+func (h *sessionHost) unread(shard int, n uint32) bool { return h.ep.unread(shard, n) }
+func (h *sessionHost) incast(shard int) *socketIncast  { return h.ep.incastOf(shard) }
+func (h *sessionHost) hand(b []byte)                   { h.ep.hand(int(h.path.shard), handedDatagram{(*Conn)(h), b}) }
+
+func (h *sessionHost) newStream(p *streams.Params) *streams.Stream {
+	c := (*Conn)(h)
+	c.state()
+	s := &Stream{conn: c, messages: p.Partial()}
+	s.canRead.init(c)
+	s.canWrite.init(c)
+	s.state.Owner = (*streamOwner)(s)
+	return &s.state
+}
+
+func (h *sessionHost) look()                               { h.ep.look(0) }
+func (h *sessionHost) looked() (at time.Duration, ok bool) { return h.ep.looked() }
+func (h *sessionHost) keepsWhole() bool                    { return h.ep.keepsWhole(int(h.path.shard)) }
+func (h *sessionHost) socketError(since time.Duration) error {
+	return h.ep.socketErrorOf((*Conn)(h).RemoteAddr(), since)
+}
+func (h *sessionHost) stopped() bool   { return h.ep.stopped() }
+func (h *sessionHost) ownSocket() bool { return h.ep.disposable() }
+
+func (h *sessionHost) linger() {
+	if h.ep.disposable() {
+		h.ep.linger()
+	}
+}
+
+// takeGrant locks Conn.mu, and tells the peer of a session a window. It reports whether
+// the session goes on.
+func takeGrant(s *session, g incast.Grant, now time.Duration) bool {
+	c := connOf(s)
+	c.mu.Lock()
+	defer c.unlock()
+	return c.takeGrant(g, now)
+}
+
+// letGoOn lets the calls, and whatever else, go on that a step has made ready.
+func (c *Conn) letGoOn() {
+	ready := c.step.ready
+	if ready == 0 {
+		return
+	}
+	c.step.ready = 0
+	if ready&stopped != 0 {
+		c.stopDeadlines()
+	}
+	if ready&readers != 0 {
+		c.io.canRead.Broadcast()
+	}
+	if ready&writers != 0 {
+		c.io.canWrite.Broadcast()
+	}
+	if ready&acceptors != 0 && c.calls != nil {
+		c.calls.canAccept.Broadcast()
+		if c.reportsStreams() {
+			c.io.member.wake()
+		}
+	}
+	if ready&receivers != 0 {
+		c.startReceipts()
+	}
+	if f := c.ep.compat.Validated; f != nil && ready&admitted != 0 {
+		go f(c)
+	}
+}
+
+// stopDeadlines ends what only calls of the application need, which all fail now.
+func (c *Conn) stopDeadlines() {
+	c.io.readDeadline.set(time.Time{}, &c.mu, &c.io.canRead)
+	c.io.writeDeadline.set(time.Time{}, &c.mu, &c.io.canWrite)
+	if c.calls != nil && c.io.member == nil {
+		c.endTurnsLocked()
+	}
+}
