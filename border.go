@@ -197,7 +197,7 @@ func (c *session) timeWaitState() timeWait {
 	if l.kind == peerExtended {
 		tw.Token, tw.Own = l.peerToken, l.token
 		tw.Aborted = c.closing.err != nil && c.closing.err != ErrPeerClosed
-		tw.Dropped = !l.offered || c.closing.dropped
+		tw.Dropped = !l.offered || c.hs.dropped
 	}
 	return tw
 }

@@ -152,7 +152,6 @@ func sessionFigures() []rulebook.Figure {
 		{legacy, "2 plain window updates", legacyAnswers},
 		{legacy, "8 HELLOs", helloTries},
 		{closing, "5 s", defaultLinger},
-		{closing, "30 s", backgroundLinger},
 		{"| Why an application closes", "256 bytes", maxReasonText},
 		{dialled, "7 s", dialledHold},
 		{linger, "256 sockets", lingering.Most},

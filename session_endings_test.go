@@ -383,7 +383,7 @@ func (w *world) walk(name string, bring func(a, b *Conn), event string, pause ti
 			r.got, r.readErr, r.closeErr = int(n), err, c.Close()
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			r.unacknowledgedLeft = c.kcp.WaitSend() > 0 || c.closing.undelivered
+			r.unacknowledgedLeft = c.kcp.WaitSend() > 0 || c.closing.Undelivered()
 			results <- r
 		}()
 	}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/stretchr/testify/require"
 )
 
@@ -314,7 +315,7 @@ func TestImpossibleFins(t *testing.T) {
 			fin(sigFin, final)
 			fin(sigClose, final)
 		}
-		require.False(t, b.hs.peerFin)
+		require.False(t, b.closing.Read != closing.ReadOpen)
 		require.NoError(t, a.CloseWrite())
 		_, err = b.Read(make([]byte, 1))
 		require.Equal(t, io.EOF, err)

@@ -5,6 +5,8 @@ import (
 	"net"
 	"sync/atomic"
 	"time"
+
+	"github.com/arqnet/kcp/internal/closing"
 )
 
 // handshakeState is what the two ends know of each other, and the signals that
@@ -16,10 +18,12 @@ type handshakeState struct {
 	greeted     atomic.Bool // the peer is extended: kind is peerExtended
 
 	kind         peerKind
+	kindAwaited  bool          // CloseWrite waits until kind is known
 	dialled      bool          // by this end; false: accepted
 	quiet        bool          // dialled with DialOptions.Quiet
 	dialling     bool          // Dial waits, and its time-out replaces all others
 	offered      bool          // to Accept; true also if dialled
+	dropped      bool          // ended by the listener's end, before the application had it
 	openedFEC    bool          // the peer's first packet had an FEC header
 	reached      bool          // a valid packet has arrived from the peer
 	welcomed     bool          // the peer's WELCOME has arrived, which echoes our token
@@ -29,7 +33,6 @@ type handshakeState struct {
 	version      uint32        // of the peer's signals; 0: not known
 	capabilities uint32        // of the peer, from its INFO: capPMTU, capReason
 	cookie       signal        // goes with our HELLO; code 0: none
-	peerFinal    seq           // if peerFin: the peer sends no data from here on
 	helloAt      time.Duration // when HELLO was last sent
 	born         time.Duration // when the session began
 
@@ -37,14 +40,8 @@ type handshakeState struct {
 
 	reasons *closeReasons // why the ends have closed the session; nil: neither has said so
 
-	finSignal  signalCode // sigFin or sigClose, once the application has closed; 0 before
-	finished   bool       // the peer has answered finSignal
-	halfClosed bool       // finSignal was sigFin at first
-	finAcked   bool       // the peer has answered that sigFin
-	peerFin    bool       // the peer has sent FIN or CLOSE
-	peerClosed bool       // it was CLOSE: the peer reads nothing more
-	cookies    uint8      // cookies that were answered with an immediate HELLO
-	securing   bool       // with TLS: the machine's packets cannot be sent, as their keys are not agreed on
+	cookies  uint8 // cookies that were answered with an immediate HELLO
+	securing bool  // with TLS: the machine's packets cannot be sent, as their keys are not agreed on
 }
 
 // peerKind tells whether the peer supports signals.
@@ -209,7 +206,7 @@ func (c *Conn) connect(ctx context.Context, called time.Duration) error {
 	}
 	// A session that has failed may have to tell the peer why, which the caller's
 	// closing of the endpoint must not forestall.
-	for !c.hs.reached && !c.closing.retired && !late && ctx.Err() == nil {
+	for !c.hs.reached && c.closing.Phase != closing.Retired && !late && ctx.Err() == nil {
 		c.io.canWrite.Wait()
 	}
 	c.hs.dialling = false
@@ -218,7 +215,7 @@ func (c *Conn) connect(ctx context.Context, called time.Duration) error {
 		return nil // there may be data from before the peer closed
 	}
 	err := c.closing.err
-	if err == nil && c.closing.closed {
+	if err == nil && c.closing.Caller != closing.Uses {
 		err = net.ErrClosed // by Shutdown
 	}
 	if err == nil {
@@ -258,7 +255,7 @@ func (c *session) offer() bool {
 	}
 	ok, none := c.host.offer()
 	if none {
-		c.closing.ending, c.closing.dropped = ErrRefused, true
+		c.closing.ending, c.hs.dropped = ErrRefused, true
 	}
 	c.hs.offered = ok
 	return ok
@@ -272,7 +269,7 @@ func (c *session) wasOffered() bool {
 
 // opening reports whether the session may still be offered to Accept.
 func (c *session) opening() bool {
-	return !c.hs.offered && c.closing.state != stateEnded
+	return !c.hs.offered && c.closing.Phase < closing.Ended
 }
 
 // begin locks c.mu and starts the timers of an accepted session. If offered, it
@@ -282,7 +279,7 @@ func (c *Conn) begin(now time.Duration, l *Listener, offered bool) bool {
 	c.startTrace(SessionAccepted)
 	c.mu.Lock()
 	defer c.unlock()
-	if c.closing.state == stateEnded {
+	if c.closing.Phase >= closing.Ended {
 		return false
 	}
 	if offered {

@@ -3,6 +3,7 @@ package kcp
 import (
 	"time"
 
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/incast"
 )
 
@@ -74,7 +75,7 @@ func (c *session) changeShard(shard uint16) bool {
 // takeGrant tells the peer a window. If the session has ended, it gives up its turn, and
 // returns false.
 func (c *session) takeGrant(g incast.Grant, now time.Duration) bool {
-	if c.closing.state == stateEnded {
+	if c.closing.Phase >= closing.Ended {
 		c.leaveTurn()
 		return false
 	}

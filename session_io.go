@@ -5,6 +5,8 @@ import (
 	"io"
 	"net"
 	"os"
+
+	"github.com/arqnet/kcp/internal/closing"
 )
 
 // Read reads up to len(b) bytes, and waits until there are some. The rest of a message
@@ -96,7 +98,7 @@ func (c *Conn) ReadMessage(b []byte) (int, error) {
 // not.
 func (c *Conn) cannotRead() error {
 	switch {
-	case c.closing.closed:
+	case c.closing.Caller != closing.Uses:
 		return net.ErrClosed
 	case c.io.member != nil:
 		return ErrGrouped
@@ -115,7 +117,7 @@ func (c *Conn) readEnd() error {
 		if c.kcp.queued() {
 			return io.ErrUnexpectedEOF // a message without its end
 		}
-		if c.hs.peerClosed && c.hs.reasons != nil && c.hs.reasons.peer != nil {
+		if c.closing.Read == closing.ReadClosed && c.hs.reasons != nil && c.hs.reasons.peer != nil {
 			return c.hs.reasons.peer
 		}
 		return io.EOF
@@ -127,14 +129,14 @@ func (c *Conn) readEnd() error {
 // afterRead follows a read of n bytes: it schedules the release of spare
 // memory, and sends a window update if the read has reopened a window of zero.
 func (c *session) afterRead(n int) {
-	if c.closing.state == stateEnded {
+	if c.closing.Phase >= closing.Ended {
 		c.kcp.Compact()
 	} else if c.timers.compactAt == 0 {
 		c.timers.compactAt = c.host.now() + compactAfter
 		c.wake(c.timers.compactAt)
 	}
 	c.accountRead(n)
-	if c.kcp.windowReopened() && c.closing.state != stateEnded {
+	if c.kcp.windowReopened() && c.closing.Phase < closing.Ended {
 		c.push()
 	}
 }
@@ -164,7 +166,7 @@ func (c *Conn) tryWrite(w *writeCall) error {
 	}
 	bound := c.ep.compat.SegmentBound
 	goesOn := bound && w.waits && w.n > 0
-	if c.closing.closed || c.closing.err != nil || c.io.writeDeadline.expired() || c.hs.peerClosed || c.hs.finSignal != 0 {
+	if c.closing.Caller != closing.Uses || c.closing.err != nil || c.io.writeDeadline.expired() || c.closing.Read == closing.ReadClosed || c.closing.Write != closing.WriteOpen {
 		if err := c.cannotWrite(); err != nil && !(goesOn && err == os.ErrDeadlineExceeded) {
 			return err
 		}
@@ -244,7 +246,7 @@ func (c *session) sizeError(err error, size int) error {
 // cannotWrite returns why nothing more may be written, for the call that
 // returns it; nil if it may.
 func (c *Conn) cannotWrite() error {
-	if !c.closing.closed && !c.io.writeDeadline.expired() && !c.hs.peerClosed && c.closing.err != nil {
+	if c.closing.Caller == closing.Uses && !c.io.writeDeadline.expired() && c.closing.Read != closing.ReadClosed && c.closing.err != nil {
 		c.io.errReported = true
 	}
 	return c.writeEnd()
@@ -253,15 +255,15 @@ func (c *Conn) cannotWrite() error {
 // writeEnd returns why nothing more may be written; nil if it may.
 func (c *Conn) writeEnd() error {
 	switch {
-	case c.closing.closed:
+	case c.closing.Caller != closing.Uses:
 		return net.ErrClosed
 	case c.io.writeDeadline.expired() && !(c.ep.compat.DataBeforeDeadline && c.room() > 0):
 		return os.ErrDeadlineExceeded
-	case c.hs.peerClosed:
+	case c.closing.Read == closing.ReadClosed:
 		return c.reason(ErrPeerClosed)
 	case c.closing.err != nil:
 		return c.reason(c.closing.err)
-	case c.hs.finSignal != 0:
+	case c.closing.Write != closing.WriteOpen:
 		return net.ErrClosed
 	}
 	return nil

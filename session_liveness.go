@@ -3,26 +3,27 @@ package kcp
 import (
 	"time"
 
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/liveness"
 )
 
 // liveness returns what else than c.live decides when the peer is asked for a sign of
 // life, and is lost.
 func (c *session) liveness() liveness.Session {
-	l, cfg, state := &c.hs, &c.shared.config, c.closing.state
+	l, cfg := &c.hs, &c.shared.config
 	s := liveness.Session{
 		KeepAlive: cfg.KeepAlive, PeerTimeout: cfg.PeerTimeout, IdleTimeout: cfg.IdleTimeout, StallTimeout: cfg.StallTimeout,
-		Open:    state == stateOpen,
+		Open:    c.closing.Phase < closing.Lingering,
 		Dialled: l.dialled, Dialling: l.dialling,
 		Signals:     l.kind == peerExtended,
 		Unvalidated: l.unvalidated.Load(),
 		Migrates:    c.shared.migrates,
 		DeadLink:    cfg.DeadLink > 0 && c.kcp.silentTransmissions() >= cfg.DeadLink,
 	}
-	if state > stateLingering {
+	if c.closing.Phase > closing.Lingering {
 		return s
 	}
-	s.MayPing = !l.ping.active && !l.securing && (l.reached || !l.dialled) && !(l.peerFin && c.over())
+	s.MayPing = !l.ping.active && !l.securing && (l.reached || !l.dialled) && !(c.closing.Read != closing.ReadOpen && c.over())
 	if s.Signals && !l.dialled && !l.confirmed {
 		// A live peer repeats CONFIRM until it is answered, but the HELLO with the
 		// cookie may have been its last packet.

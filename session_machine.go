@@ -106,10 +106,10 @@ type host interface {
 type stepState struct {
 	inputAt        time.Duration // arrival of the current batch of input, since the epoch
 	ready          ready
-	respondPending bool   // respond is due at the end of the batch
-	replyPending   bool   // a reply is due; the next application call or the read loop sends it
-	offPath        bool   // a signal of the current packet is not from within the session
-	challenged     bool   // the current packet has a PING, which may be a path challenge
+	respondPending bool // respond is due at the end of the batch
+	replyPending   bool // a reply is due; the next application call or the read loop sends it
+	offPath        bool // a signal of the current packet is not from within the session
+	challenged     bool // the current packet has a PING, which may be a path challenge
 }
 
 // ready is who can go on after a step, or has something to do.
@@ -143,7 +143,7 @@ func (c *session) init(e *sharedState, h host, key sessionKey, remote net.Addr) 
 	e.config.apply(c.kcp)
 	now := h.now()
 	c.hs.born, c.step.inputAt, c.live = now, now, liveness.New(now)
-	c.closing.linger = e.config.Linger
+	c.closing.Linger = e.config.Linger
 	c.protect()
 	c.setClock(now)
 	if e.config.MaxRate > 0 {

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/shed"
 )
 
@@ -106,7 +107,7 @@ func (c *session) overShare() bool {
 // is not most of it, it ends the session with ErrMemoryPressure, and reports
 // true.
 func (c *session) shedMemory() bool {
-	if c.closing.state == stateEnded {
+	if c.closing.Phase >= closing.Ended {
 		return false
 	}
 	before := c.held()

@@ -3,6 +3,7 @@ package kcp
 import (
 	"time"
 
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/streams"
 )
 
@@ -79,7 +80,7 @@ func (c *session) dropSpentMessages() {
 func (c *session) givingUp() (drop, abandon bool) {
 	l := &c.hs
 	extended := l.kind == peerExtended
-	return !extended || l.finSignal == 0, extended && l.tokensKnown() && l.capabilities&capStreams != 0
+	return !extended || c.closing.Write == closing.WriteOpen, extended && l.tokensKnown() && l.capabilities&capStreams != 0
 }
 
 // messageAcked takes note that a segment of t was acknowledged.

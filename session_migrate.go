@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/protect"
 )
@@ -21,7 +22,7 @@ import (
 // first HELLO has opened, confirms that, and migrates it. A second session would be
 // confused with it. welcomeElsewhere reports whether c is that session.
 func (c *session) welcomeElsewhere(p *inPacket, hello signal) bool {
-	if c.hs.dialled || c.closing.state == stateEnded || c.hs.kind != peerExtended || c.hs.peerToken != hello.ts {
+	if c.hs.dialled || c.closing.Phase >= closing.Ended || c.hs.kind != peerExtended || c.hs.peerToken != hello.ts {
 		return false
 	}
 	answer := []signal{{sigHello | sigAnswer, c.hs.token, c.hs.peerToken}}
@@ -42,7 +43,7 @@ func (c *session) welcomeElsewhere(p *inPacket, hello signal) bool {
 // reports whether the session has migrated there. It does so until a packet under the
 // handshake keys has arrived: a HELLO after that is late, or forged.
 func (c *session) helloFromNewAddress(token uint32, from source, shown bool, now time.Duration) (mine, moved bool) {
-	if c.hs.dialled || c.closing.state == stateEnded || c.hs.peerToken != token {
+	if c.hs.dialled || c.closing.Phase >= closing.Ended || c.hs.peerToken != token {
 		return false, false
 	}
 	x := c.tlsHandshake()
@@ -56,7 +57,7 @@ func (c *session) helloFromNewAddress(token uint32, from source, shown bool, now
 // not taken then. Otherwise the address gets a challenge.
 func (c *session) handshakeFromNewAddress(p *inPacket, now time.Duration) (mine, moved bool) {
 	x := c.tlsHandshake()
-	if x == nil || c.hs.dialled || c.closing.state == stateEnded {
+	if x == nil || c.hs.dialled || c.closing.Phase >= closing.Ended {
 		return false, false
 	}
 	content, _, err := x.Protection.Keys.Open(bytes.Clone(p.Data))
@@ -74,7 +75,7 @@ func (c *session) handshakeFromNewAddress(p *inPacket, now time.Duration) (mine,
 	if c.inputPacket(p, now) {
 		c.respondLocked(now)
 	}
-	if c.closing.state == stateEnded {
+	if c.closing.Phase >= closing.Ended {
 		return true, false
 	}
 	by := protect.Protection(x.Protection)
@@ -105,7 +106,7 @@ func (c *session) moveHandshake(x *handshake.Exchange, to source, now time.Durat
 // replay. moved reports whether it has answered the challenge of the address,
 // and the session has migrated there. Otherwise the address gets a challenge.
 func (c *session) packetFromNewAddress(p *inPacket, numbered bool, now time.Duration) (mine, moved bool) {
-	if c.closing.state == stateEnded || c.hs.kind != peerExtended || c.in.protection.Fresh(&p.Packet, false) != protect.New {
+	if c.closing.Phase >= closing.Ended || c.hs.kind != peerExtended || c.in.protection.Fresh(&p.Packet, false) != protect.New {
 		return false, false
 	}
 	number, ok := c.in.protection.Number(&p.Packet)
@@ -216,7 +217,7 @@ func (c *session) beginPath() {
 // the answer to PING ends the session.
 func (c *session) rerouted(moved bool) {
 	l, now := &c.hs, c.host.now()
-	if c.closing.state > stateLingering || l.silent() {
+	if c.closing.Phase > closing.Lingering || l.silent() {
 		return
 	}
 	c.setClock(now)
@@ -229,7 +230,7 @@ func (c *session) rerouted(moved bool) {
 			r.again(now-wait, wait)
 		}
 	}
-	if l.reached && !l.ping.active && !(l.peerFin && c.over()) {
+	if l.reached && !l.ping.active && !(c.closing.Read != closing.ReadOpen && c.over()) {
 		l.ping.start(signal{sigPing, c.shared.env.Uint32(), c.shared.env.Uint32()}, now, wait)
 	}
 	c.kcp.probePath()

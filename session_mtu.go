@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"time"
 
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/reassembly"
 	"github.com/arqnet/kcp/internal/udp"
@@ -36,7 +37,7 @@ func (c *session) onInfo(s signal) {
 	if s.ts&capAckDelay != 0 {
 		c.kcp.awaitReplies()
 	}
-	if c.closing.kindAwaited {
+	if c.hs.kindAwaited {
 		c.step.ready |= writers // OpenStream may wait for it
 	}
 	if s.ts&capPMTU != 0 {
@@ -95,7 +96,7 @@ func (c *session) mayProbeMTU() bool { return c.hs.capabilities&capPMTU != 0 && 
 
 // mayJudgeMTU reports whether the session finds out what its path takes.
 func (c *session) mayJudgeMTU() bool {
-	return !c.hs.unvalidated.Load() && (c.closing.state == stateOpen || c.closing.state == stateLingering)
+	return !c.hs.unvalidated.Load() && c.closing.Phase <= closing.Lingering
 }
 
 // advanceMTU continues the search: it starts one when there is reason to, takes
@@ -223,7 +224,7 @@ func (c *session) shrinkMTU(size, fits int) {
 // peer: the interface takes less. That is a fact of this path. What was refused leaves
 // again at once if it can leave otherwise now.
 func (c *session) sizeRefused(size int) {
-	if c.closing.state == stateEnded {
+	if c.closing.Phase >= closing.Ended {
 		return
 	}
 	p, now, least := &c.plpmtu, c.host.now(), c.leastPMTU()

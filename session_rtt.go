@@ -5,6 +5,8 @@ import (
 	"math"
 	"net"
 	"time"
+
+	"github.com/arqnet/kcp/internal/closing"
 )
 
 // rttState is the round-trip time as the application sees it, of data and of
@@ -196,11 +198,11 @@ func (c *Conn) Ping(ctx context.Context) (time.Duration, error) {
 // cannotPing returns why Ping fails; nil if it does not.
 func (c *session) cannotPing(ctx context.Context) error {
 	switch {
-	case c.closing.closed:
+	case c.closing.Caller != closing.Uses:
 		return net.ErrClosed
 	case c.closing.err != nil:
 		return c.reason(c.closing.err)
-	case c.closing.state == stateEnded:
+	case c.closing.Phase >= closing.Ended:
 		return net.ErrClosed
 	case c.hs.kind != peerExtended:
 		return ErrLegacyPeer

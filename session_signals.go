@@ -188,9 +188,9 @@ func (c *session) takeAnswer(s signal) (outside bool) {
 			return true // of an earlier session; see Config.SharedConvs
 		}
 		if l.finish.answered(s) {
-			l.finished = true
-		} else if l.halfClosed && s == (signal{sigFin | sigAnswer, uint32(c.kcp.sendEnd()), l.peerToken}) {
-			l.finAcked = true // the answer to FIN arrives after CLOSE has replaced it
+			c.closing.Answer()
+		} else if s == (signal{sigFin | sigAnswer, uint32(c.kcp.sendEnd()), l.peerToken}) {
+			c.closing.AnswerFin()
 		}
 	case sigPing | sigAnswer:
 		if r := &l.ping; r.active && r.tries > 0 && r.signal.answer() == s {

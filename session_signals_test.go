@@ -14,6 +14,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/replyrhythm"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
@@ -252,11 +253,11 @@ func TestForgedCloseReasons(t *testing.T) {
 		}
 		forge(token+1, content(1, reasonCode)) // with another token it is nothing
 		require.Nil(t, b.hs.reasons)
-		require.False(t, b.hs.peerClosed)
+		require.False(t, b.closing.Read == closing.ReadClosed)
 		forge(token, content(1, reasonCode-1))
 		forge(token, content(1, reasonCode+maxReasonText+1))
 		require.Nil(t, b.hs.reasons)
-		require.True(t, b.hs.peerClosed)
+		require.True(t, b.closing.Read == closing.ReadClosed)
 		forge(token, append(make([]byte, reasonCode), "first"...))
 		forge(token, append(make([]byte, reasonCode), "second"...))
 		require.Equal(t, "first", b.hs.reasons.peer.Text)

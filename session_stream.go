@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/list"
 	"github.com/arqnet/kcp/internal/neterr"
 	"github.com/arqnet/kcp/internal/streams"
@@ -243,7 +244,7 @@ func (c *Conn) AcceptStream(ctx context.Context) (*Stream, error) {
 	defer stop()
 	for {
 		switch {
-		case c.closing.closed:
+		case c.closing.Caller != closing.Uses:
 			return nil, c.opError("accept", net.ErrClosed)
 		case ctx.Err() != nil:
 			return nil, c.opError("accept", ctx.Err())
@@ -268,13 +269,13 @@ func (c *Conn) AcceptStream(ctx context.Context) (*Stream, error) {
 func (c *session) peerTakesStreams(now time.Duration) (known bool, err error) {
 	l := &c.hs
 	switch {
-	case c.closing.closed:
+	case c.closing.Caller != closing.Uses:
 		return true, net.ErrClosed
-	case l.peerClosed:
+	case c.closing.Read == closing.ReadClosed:
 		return true, c.reason(ErrPeerClosed)
 	case c.closing.err != nil:
 		return true, c.reason(c.closing.err)
-	case l.finSignal == sigClose:
+	case c.closing.Write >= closing.CloseSent:
 		return true, net.ErrClosed
 	case c.shared.config.MaxStreams == 0:
 		return true, errNoStreamsHere // nothing of the peer's answer would be taken
@@ -320,7 +321,7 @@ func (c *Conn) waitStreams(ctx context.Context) error {
 				stop = append(stop, time.AfterFunc(l.born+helloAfterData-now, again).Stop)
 			}
 		}
-		c.closing.kindAwaited = true
+		c.hs.kindAwaited = true
 		c.io.canWrite.Wait()
 	}
 }
@@ -421,7 +422,7 @@ func (s *Stream) setDeadlines(t time.Time, read, write bool) error {
 	c := s.conn
 	c.mu.Lock()
 	defer c.unlock()
-	if s.closed || c.closing.closed {
+	if s.closed || c.closing.Caller != closing.Uses {
 		return c.opError("set", net.ErrClosed)
 	}
 	if read {
@@ -498,7 +499,7 @@ func (s *Stream) Reset(code uint64) error {
 // kickStreams sends what the call of an application has made due, and accounts
 // what it has dropped.
 func (c *session) kickStreams() {
-	if c.closing.state == stateEnded {
+	if c.closing.Phase >= closing.Ended {
 		c.account()
 		return
 	}

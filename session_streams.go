@@ -3,6 +3,7 @@ package kcp
 import (
 	"time"
 
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/streams"
 )
 
@@ -36,10 +37,8 @@ const (
 // sessionStreams is the streams of a session. Conn.mu guards it.
 type sessionStreams struct {
 	streams.Table
-	openAt    time.Duration // when the peer learns of new streams; 0: it knows of all
-	closing   bool          // Close waits for what is to be sent
-	closeMark seq           // snd_una at the last progress of that
-	purgeAt   time.Duration // not before that messages whose lifetime is over are given up
+	openAt  time.Duration // when the peer learns of new streams; 0: it knows of all
+	purgeAt time.Duration // not before that messages whose lifetime is over are given up
 }
 
 // streamTable returns c.streams, which it makes: most sessions have no streams.
@@ -158,22 +157,22 @@ func (l *handshakeState) tokensKnown() bool {
 // onStream is the state machine's hook for stream segments. Once the session closes,
 // the peer does not wait for them.
 func (c *session) onStream(payload []byte) {
-	if c.closing.state == stateOpen {
-		c.streamTable().Input(payload, c.closing.closed)
+	if c.closing.Phase < closing.Lingering {
+		c.streamTable().Input(payload, c.closing.Caller != closing.Uses)
 	}
 }
 
 // streamsWait reports whether pull has a segment. Nothing may follow
 // CLOSE.
 func (c *session) streamsWait() bool {
-	return c.streams != nil && c.closing.state == stateOpen && c.streams.Waits()
+	return c.streams != nil && c.closing.Phase < closing.Lingering && c.streams.Waits()
 }
 
 // pull is the machine's hook for the segment that is sent next. After FIN, whose
 // final is known to the peer, nothing may come between what the session itself
 // has still to send.
 func (c *session) pull(plain bool) (t *streams.Tag, buf []byte, ok bool) {
-	if plain && c.hs.finSignal != 0 || c.closing.state != stateOpen {
+	if plain && c.closing.Write != closing.WriteOpen || c.closing.Phase >= closing.Lingering {
 		return nil, nil, false
 	}
 	c.streams.openAt = 0
@@ -210,7 +209,7 @@ func (c *session) abandonedMessage(t *streams.Tag) {
 // What the application still has of them once the session has ended is its own, but
 // for what has arrived.
 func (c *session) streamMemory() int {
-	if c.closing.state == stateEnded {
+	if c.closing.Phase >= closing.Ended {
 		return c.streams.Held()
 	}
 	return c.streams.Memory()
@@ -225,7 +224,7 @@ func (c *session) compactStreams() {
 
 // streamsUnsent reports whether messages of streams wait that the peer takes.
 func (c *session) streamsUnsent() bool {
-	return c.streams != nil && c.closing.state == stateOpen && c.streams.Busy()
+	return c.streams != nil && c.closing.Phase < closing.Lingering && c.streams.Busy()
 }
 
 // failStreams ends all streams with err, because the session has ended, or
@@ -234,9 +233,6 @@ func (c *session) failStreams(err error) {
 	t := c.streams
 	if t == nil || t.Failed() {
 		return
-	}
-	if c.closing.state == stateEnded {
-		t.closing = false // else advanceClose goes on with Close
 	}
 	if err == nil {
 		err = ErrNotDelivered
@@ -260,9 +256,6 @@ func (c *session) wakeStreams() {
 	}
 }
 
-// streamsClosing reports whether Close waits for what streams have to send.
-func (c *session) streamsClosing() bool { return c.streams != nil && c.streams.closing }
-
 // closeStreams closes all streams, for which whole is as for startClose. It reports
 // whether some of them have more to send; advanceClose calls beginClose later then: CLOSE
 // says how many segments there are, so first all that waits on streams is given to the
@@ -277,8 +270,7 @@ func (c *session) closeStreams(now time.Duration, whole bool) bool {
 	if t.Drained() {
 		return false
 	}
-	t.closing, t.closeMark = true, c.kcp.sendUna()
-	c.wait(now)
+	c.closing.Flush(now, c.kcp.sendUna())
 	return true
 }
 
@@ -297,24 +289,20 @@ func (c *session) undelivered() bool {
 // made no progress for long enough.
 func (c *session) advanceClose(now time.Duration) {
 	t := c.streams
-	if t == nil || !t.closing || c.closing.state == stateEnded {
+	if c.closing.Phase != closing.Flushing {
 		return
 	}
-	if una := c.kcp.sendUna(); una != t.closeMark {
-		t.closeMark = una
-		c.wait(now)
-	}
+	c.closing.Progress(now, c.kcp.sendUna(), false)
 	c.purgeStreams(now)
 	switch {
 	case t.Failed() || t.Drained():
-	case now >= c.closing.endAt:
+	case c.closing.Late(now):
 		if t.GiveUp(ErrNotDelivered) {
-			c.closing.undelivered = true
+			c.closing.Lacks()
 		}
 	default:
 		return
 	}
-	t.closing = false
 	c.beginClose(now)
 	c.wake(now) // which sends CLOSE
 }
@@ -325,7 +313,7 @@ func (c *session) purgesAt() time.Duration {
 	switch {
 	case t == nil || t.Failed():
 		return 0
-	case t.closing && t.Unsent():
+	case c.closing.Phase == closing.Flushing && t.Unsent():
 		return max(t.purgeAt, 1)
 	case t.Expires() > 0:
 		at := time.Duration(t.Expires()-int64(c.timers.clockBase)*1000) * time.Microsecond

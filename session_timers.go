@@ -3,6 +3,7 @@ package kcp
 import (
 	"time"
 
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/liveness"
 )
 
@@ -24,7 +25,7 @@ func (c *session) concerns() (on concerns) {
 	if c.tls != nil && c.tls.handshake != nil {
 		on |= concernTLS
 	}
-	if s.closed || s.kindAwaited || l.peerFin || s.ending != nil || s.state != stateOpen {
+	if s.Phase != closing.Open || s.Caller != closing.Uses || s.Read != closing.ReadOpen || l.kindAwaited || s.ending != nil {
 		on |= concernEnd
 	}
 	if l.hello.active || l.confirm.active || l.finish.active || l.ping.active {
@@ -83,8 +84,10 @@ func (c *session) schedule(now time.Duration) {
 	if at, _ := c.live.Next(now, &s); at > 0 {
 		sooner(at)
 	}
-	if c.closing.endAt > 0 {
-		sooner(c.closing.endAt)
+	if c.closing.Phase != closing.Open {
+		if at := c.closing.Next(); at > 0 {
+			sooner(at)
+		}
 	}
 	if c.hs.unvalidated.Load() && !c.hs.offered {
 		sooner(c.hs.born + handshakeTime)
@@ -94,7 +97,7 @@ func (c *session) schedule(now time.Duration) {
 			sooner(at)
 		}
 	}
-	if l := &c.hs; c.closing.state != stateDraining { // see sendDueSignals
+	if l := &c.hs; c.closing.Phase != closing.Draining { // see sendDueSignals
 		if c.concerns()&concernRequests != 0 {
 			for _, r := range []*request{&l.hello, &l.confirm, &l.finish, &l.ping} {
 				if r.active {
@@ -142,7 +145,7 @@ func (c *session) postpone(now time.Duration) {
 // wake makes onWake be called at a time, unless something is due earlier.
 func (c *session) wake(at time.Duration) {
 	t := &c.timers
-	if c.closing.state == stateEnded {
+	if c.closing.Phase >= closing.Ended {
 		return
 	}
 	if at = max(at, 1); t.dueAt == 0 || at < t.dueAt {
@@ -166,7 +169,7 @@ func (c *session) wakeHash() uint32 { return c.timers.clockBase }
 func (c *session) onWake() {
 	t := &c.timers
 	t.wakeAt = 0
-	if c.closing.state == stateEnded || t.dueAt == 0 {
+	if c.closing.Phase >= closing.Ended || t.dueAt == 0 {
 		return
 	}
 	now := c.host.now()
@@ -176,7 +179,7 @@ func (c *session) onWake() {
 	}
 	c.live.Thaw(now-t.dueAt, c.shared.config.PeerTimeout)
 	t.dueAt = 0
-	if c.closing.state == stateDraining && now >= c.closing.endAt {
+	if c.closing.Phase == closing.Draining && c.closing.Late(now) {
 		c.end(nil)
 		return
 	}
@@ -192,7 +195,6 @@ func (c *session) onWake() {
 	_, due := c.live.Next(now, &s)
 	if lost := c.lost(now, due); lost != nil {
 		c.setClock(now)
-		c.closing.undelivered = c.undelivered()
 		c.abort(lost)
 		return
 	}
@@ -313,7 +315,7 @@ func (c *session) clock(now time.Duration) seq { return seq(c.timers.clockBase +
 // time has come, and continues the search for the path MTU.
 func (c *session) sendDueSignals(now time.Duration) {
 	l, k := &c.hs, c.kcp
-	if c.closing.state == stateEnded || c.closing.state == stateDraining {
+	if c.closing.Phase >= closing.Draining {
 		return
 	}
 	if c.hs.securing {
@@ -322,8 +324,12 @@ func (c *session) sendDueSignals(now time.Duration) {
 		}
 		return
 	}
-	if l.finSignal != 0 && l.kind == peerExtended && !l.finished && !l.finish.active {
-		l.finish.start(signal{l.finSignal, uint32(k.sendEnd()), l.peerToken}, now, c.requestWait())
+	if c.closing.Write != closing.WriteOpen && l.kind == peerExtended && !c.closing.Answered() && !l.finish.active {
+		code := sigFin
+		if c.closing.Write >= closing.CloseSent {
+			code = sigClose
+		}
+		l.finish.start(signal{code, uint32(k.sendEnd()), l.peerToken}, now, c.requestWait())
 	}
 	s := c.liveness()
 	if _, due := c.live.Next(now, &s); due&liveness.Ping != 0 {

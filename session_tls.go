@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
@@ -124,7 +125,7 @@ func signalOf(s handshake.Signal) signal { return signal{signalCode(s.Code), s.S
 // are not validated share one turn, as anybody may have forged them.
 func (c *session) advanceTLS() {
 	x := c.tlsHandshake()
-	if x == nil || c.closing.state == stateEnded {
+	if x == nil || c.closing.Phase >= closing.Ended {
 		return
 	}
 	var r handshake.Result
@@ -158,7 +159,7 @@ func (c *Conn) workTLS(x *handshake.Exchange, work handshake.Work) {
 func (c *session) workedTLS(x *handshake.Exchange, s handshake.Step) {
 	var r handshake.Result
 	if !x.Worked(s, &r) {
-		if c.closing.state != stateEnded {
+		if c.closing.Phase < closing.Ended {
 			c.account()
 		}
 		return
@@ -291,7 +292,7 @@ func (c *session) inputEarly(x *handshake.Exchange, now time.Duration) {
 				continue
 			}
 		}
-		if c.closing.state != stateEnded {
+		if c.closing.Phase < closing.Ended {
 			c.inputPacket(&p, now)
 		}
 	}
@@ -403,7 +404,7 @@ func (c *session) closeTLS() {
 		return
 	}
 	x := t.handshake
-	if c.closing.state == stateEnded {
+	if c.closing.Phase >= closing.Ended {
 		t.app.Compact() // it remains for TIME-WAIT
 		if t.secured != nil {
 			t.secured.bytes = 0 // they last as long as the application has c
@@ -512,7 +513,7 @@ func (r *resetKeys) by(packet []byte) bool {
 // statelessReset ends the session, of which the peer's endpoint
 // knows nothing any more.
 func (c *session) statelessReset(now time.Duration) {
-	if c.closing.state == stateEnded {
+	if c.closing.Phase >= closing.Ended {
 		return
 	}
 	c.forgotten(&c.hs.ping)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 	"time"
+
+	"github.com/arqnet/kcp/internal/closing"
 )
 
 // startTrace gets the hooks of the session from Config.Tracer, and shows its
@@ -20,7 +22,7 @@ func (c *Conn) startTrace(first SessionState) {
 	}
 	c.mu.Lock()
 	defer c.unlock()
-	if c.closing.state == stateEnded {
+	if c.closing.Phase >= closing.Ended {
 		return
 	}
 	c.kcp.SetTrace(t)
@@ -84,7 +86,7 @@ func (c *Conn) logEnd() {
 		slog.String("remote", c.RemoteAddr().String()),
 		slog.Uint64("conv", uint64(c.Conv())),
 		slog.String("cause", cause),
-		slog.Bool("undelivered", c.closing.undelivered),
+		slog.Bool("undelivered", c.closing.Undelivered()),
 		slog.Duration("age", (e.now() - c.hs.born).Round(time.Millisecond)),
 		slog.Uint64("bytes_sent", n.BytesSent),
 		slog.Uint64("bytes_received", n.BytesReceived),

@@ -3,6 +3,7 @@ package kcp
 import (
 	"sync"
 
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/inturn"
 )
 
@@ -183,7 +184,7 @@ func (c *Conn) readWhile(n *notifier, s *shard) {
 			c.writePackets()
 		}
 	}
-	follow = c.closing.state != stateEnded && c.ep.single() && (c.calls == nil || c.calls.waiting == 0)
+	follow = c.closing.Phase < closing.Ended && c.ep.single() && (c.calls == nil || c.calls.waiting == 0)
 }
 
 // mayDeferReply reports whether the reply to what has arrived may be left to

@@ -1,6 +1,7 @@
 package kcp
 
 import (
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/protect"
@@ -151,7 +152,7 @@ func (c *session) overdrawn() bool {
 func (c *Conn) writePackets() bool {
 	c.letGoOn()
 	o := &c.outgoing
-	if o.sending || o.waiting() == 0 && (c.closing.state != stateEnded || c.closing.retired) {
+	if o.sending || o.waiting() == 0 && (c.closing.Phase < closing.Ended || c.closing.Phase == closing.Retired) {
 		return false
 	}
 	o.sending = true
@@ -162,7 +163,7 @@ func (c *Conn) writePackets() bool {
 	}
 	var failed error
 	for round := 0; o.waiting() > 0; round++ {
-		if round == sendRounds && c.closing.state != stateEnded {
+		if round == sendRounds && c.closing.Phase < closing.Ended {
 			c.wake(c.ep.now())
 			break
 		}
@@ -186,7 +187,7 @@ func (c *Conn) writePackets() bool {
 	if failed != nil {
 		c.end(failed)
 	}
-	if c.closing.state == stateEnded && !c.closing.retired {
+	if c.closing.Phase >= closing.Ended && c.closing.Phase != closing.Retired {
 		c.retire()
 		c.logEnd()
 		c.letGoOn()

@@ -1,5 +1,7 @@
 package kcp
 
+import "github.com/arqnet/kcp/internal/closing"
+
 // Memory of write buffers (compare tcp_mem and sk_forward_alloc of Linux). A
 // write buffer of the default size lets a program run far ahead of its peer. With
 // thousands of sessions that write, that would be gigabytes. So once the sessions
@@ -30,7 +32,7 @@ func (c *session) accountWrites() {
 	if s := c.cappedOutput(); s != nil {
 		used += (len(s.datagrams) + len(s.parity)) * (c.shared.config.MTU + heldPacketBytes)
 	}
-	if c.closing.retired {
+	if c.closing.Phase == closing.Retired {
 		used = 0 // what was not delivered is garbage with the session
 	}
 	grains := used / writeGrain
