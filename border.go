@@ -2,14 +2,9 @@ package kcp
 
 import (
 	"net"
-	"net/netip"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
-	"github.com/arqnet/kcp/internal/compatibility"
-	"github.com/arqnet/kcp/internal/inturn"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
 )
@@ -18,129 +13,14 @@ import (
 // Files of sessions use no fields that are declared in files of endpoints, and the
 // reverse (TestBorder).
 
-// What passes between them.
-
-// sharedState is what an endpoint has in common with its sessions. It needs no lock.
-type sharedState struct {
-	config           Config                // immutable
-	env              *inturn.Environment   // immutable
-	fixedWriteBuffer bool                  // Config.WriteBuffer was not 0; immutable
-	mostStreamBuffer int                   // bytes that the receive buffer of a stream grows to; immutable
-	epoch            time.Time             // origin of all times given as time.Duration; immutable
-	protection       *protect.Scheme       // immutable
-	outside          protect.Protection    // of packets of no session; immutable
-	overhead         overhead              // of sessions; immutable
-	migrates         bool                  // a cipher authenticates packets, and the id shows whose they are; immutable
-	compat           compatibility.Options // set before the first session
-	counters         endpointCounters
-	load             endpointLoad
-}
-
-// endpointLoad is the resources that all sessions together use. It needs no
-// lock.
-type endpointLoad struct {
-	halfOpen atomic.Int32 // sessions whose peer's address is not validated (RFC 9000 §8)
-	sessions atomic.Int32 // length of sessionTable.sessions
-	buffered atomic.Int64 // bytes of memory that sessions hold because of their peers
-	written  atomic.Int64 // what write buffers hold, in grains of writeGrain bytes
-	pressure pressure
-}
-
-// pressure is the state of an endpoint's memory pressure.
-type pressure struct {
-	share atomic.Int64 // bytes that a session may hold; 0: memory is not short, or not scanned yet
-	next  atomic.Int64 // time of the next part of a scan, as time.Duration since the epoch; never: it is under way
-	scan  *scan        // of the reader that has set next to never; nil: none has begun
-}
-
-// inPacket is an input packet: its conversation, and its kind.
-type inPacket struct {
-	protect.Packet
-	conv uint32 // 0 for parityPacket without TLS
-	kind packetKind
-	from source
-	size int // of the UDP payload, in bytes
-}
-
-// routedPacket is an input packet with its session.
-type routedPacket struct {
-	conn *Conn
-	inPacket
-}
-
-// source is the addresses of a packet that has come: the peer's, and the one of this
-// host that it was sent to. What is sent to the peer has both.
-type source struct {
-	addr  netip.AddrPort
-	peer  net.Addr  // nil if it is a UDP address, in addr
-	local udp.Local // none: the socket is bound to an address, or the system does not tell
-}
-
-// sourceOf returns the addresses of d.
-func sourceOf(d *udp.Datagram) source { return source{d.Addr, d.Peer, d.Local} }
-
-// datagram returns a datagram to the peer.
-func (o source) datagram(buf []byte) udp.Datagram {
-	return udp.Datagram{Buf: buf, Addr: o.addr, Peer: o.peer, Local: o.local}
-}
-
-// netAddr returns the address in the form that applications use.
-func (o source) netAddr() net.Addr {
-	if o.peer != nil {
-		return o.peer
-	}
-	return net.UDPAddrFromAddrPort(o.addr)
-}
-
-// packetKind is the kind of an input packet (WIRE.md §4).
-type packetKind = admission.Kind
-
-const (
-	plainPacket    = admission.Plain
-	fecPacket      = admission.FEC
-	parityPacket   = admission.Parity
-	datagramPacket = admission.Datagram
-
-	clearPacket     = admission.Clear
-	openedPacket    = admission.Opened
-	handshakePacket = admission.Handshake
-	sealedPacket    = admission.Sealed
-)
-
-// packet is an outgoing UDP datagram. Its buffer belongs to the endpoint's
-// pool, or to a segment.
-type packet struct {
-	buf      []byte
-	pooled   *buffer      // of buf, to return to the pool; nil: buf is the segment's
-	segment  *sendSegment // to release once the packet is written; nil: there is none
-	datagram bool         // from SendDatagram: bypasses the state machine and FEC
-	ready    bool         // of a TLS handshake: leaves as it is
-	repeats  uint8        // if ready: how often the flight has left before
-	parity   bool         // of FEC, held back by the cap of the rate
-}
-
-// buffer is a packet buffer of the endpoint's pool.
-type buffer struct{ b []byte }
-
-// packetBuffers has the buffers of all endpoints, as many have few packets each.
-var packetBuffers sync.Pool // of *buffer
-
-// overhead is the space that a packet needs around its content, in bytes. The
-// content is what the state machine or SendDatagram puts into it.
-type overhead struct {
-	cipherHead int // before all; 0 without a cipher
-	fecHead    int // between cipherHead and the content; 0 without FEC
-	tail       int // behind the content, for the cipher's tag
-
-	head  int // cipherHead and fecHead
-	total int // head and tail
-}
-
 // What an endpoint asks of its sessions. Without Conn.mu, unless the comment says
 // otherwise.
 
 // tableEntry returns the place of c in the endpoint's table. Endpoint.mu guards it.
-func (c *session) tableEntry() *admission.Entry { return &c.entry }
+func (c *Conn) tableEntry() *admission.Entry { return &c.entry }
+
+// machine returns the session as its packets name it.
+func (c *Conn) machine() *session { return &c.session }
 
 // becomeDialled makes a new session one that this end dials.
 func (c *session) becomeDialled() { c.hs.dialled, c.hs.offered = true, true }
@@ -160,7 +40,7 @@ func (c *session) halfOpen() bool { return c.hs.unvalidated.Load() }
 
 // evictable reports whether the session may be ended to make room. A packet since
 // the last call keeps it.
-func (c *session) evictable(now time.Duration) admission.Look {
+func (c *Conn) evictable(now time.Duration) admission.Look {
 	switch {
 	case !c.halfOpen():
 		return admission.Established
@@ -174,7 +54,7 @@ func (c *session) evictable(now time.Duration) admission.Look {
 
 // tally adds the figures of the session, which has ended, to t. Conn.mu and
 // Endpoint.mu are held.
-func (c *session) tally(t *sessionTally) {
+func (c *Conn) tally(t *sessionTally) {
 	countEnd(&t.ended, c.closing.err, c.hs.offered)
 	c.addTo(&t.totals)
 }
@@ -305,16 +185,8 @@ func (e *Endpoint) challengeOf(path source, conv, token uint32, at time.Duration
 // the path MTU must not be.
 func (e *Endpoint) keepsWhole(shard int) bool { return e.socket.shards[shard].sock().KeepsWhole() }
 
-// several reports whether there is more than one session, so that there may be incast.
-func (e *sharedState) several() bool { return e.load.sessions.Load() > 1 }
-
 // incastOf returns what a socket does against incast.
 func (e *Endpoint) incastOf(shard int) *socketIncast { return &e.socket.shards[shard].incast }
-
-// single reports whether there is only one session. Half-open ones do not
-// count, so that anyone who opens some cannot stop calls from reading the
-// socket.
-func (e *sharedState) single() bool { return e.load.sessions.Load()-e.load.halfOpen.Load() == 1 }
 
 // takeReadTurn returns the socket that a call which would block is to read in place of
 // the read goroutine, until endReadTurn; nil: the call waits.

@@ -33,6 +33,8 @@ type Endpoint struct {
 	feeding  feeding
 	takeover takeoverState
 
+	pressure pressure
+
 	mu       sync.RWMutex // guards the fields below
 	table    sessionTable
 	replies  replyQueue
@@ -54,7 +56,8 @@ type socketState struct {
 	readers    sync.WaitGroup // the read goroutines
 	release    sync.Once      // the first Close releases sockets that are not owned
 
-	own atomic.Pointer[ownAddress] // of the socket of a Dial; nil: there is none
+	own       atomic.Pointer[ownAddress]  // of the socket of a Dial; nil: there is none
+	lastError atomic.Pointer[socketError] // nil: none
 }
 
 // replyQueue holds the packets that are sent outside any session. Endpoint.mu guards it.

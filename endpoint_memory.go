@@ -2,6 +2,7 @@ package kcp
 
 import (
 	"math"
+	"sync/atomic"
 	"time"
 
 	"github.com/arqnet/kcp/internal/shed"
@@ -16,17 +17,9 @@ import (
 // that hold more than an equal share, and others only if that does not suffice.
 
 const (
-	// leastShare is the least share of a session, in bytes, whatever the others
-	// hold.
-	leastShare = 64 << 10
 	// pressurePause is the time between two scans of all sessions, unless some
 	// are to be ended.
 	pressurePause = 100 * time.Millisecond
-	// leastMargin is the least by which MaxBuffered may be exceeded before a
-	// session is ended early: the size in buffers, in bytes, of the reference's
-	// longest message at the default MTU. All of it has to be held before any
-	// can be read.
-	leastMargin = 256 << 10
 	// scanned and mostShed are how many sessions are looked at, and how many
 	// are ended at most, after one batch of packets.
 	scanned  = 1024
@@ -37,6 +30,12 @@ const (
 	never = math.MaxInt64
 )
 
+// pressure is the state of an endpoint's memory pressure, besides endpointLoad.share.
+type pressure struct {
+	next atomic.Int64 // time of the next part of a scan, as time.Duration since the epoch; never: it is under way
+	scan *scan        // of the reader that has set next to never; nil: none has begun
+}
+
 // scan is a scan of all sessions, of which each part looks at some of them.
 type scan struct {
 	at      int         // slot of the next session
@@ -44,19 +43,6 @@ type scan struct {
 	rest    int64       // bytes that the others hold
 	census  shed.Census // of the sessions before at, but for those that were ended
 	line    shed.Rank   // sessions of this rank or above are ended; shed.None: not known yet, or none
-}
-
-// overMemoryLimit reports whether all sessions together hold more than
-// Config.MaxBuffered.
-func (e *sharedState) overMemoryLimit() bool {
-	return e.load.buffered.Load() > int64(e.config.MaxBuffered)
-}
-
-// overload returns the bytes by which the sessions together exceed MaxBuffered,
-// and a margin: they never exceed it by more than four times that.
-func (e *sharedState) overload() (over, margin int64) {
-	limit := int64(e.config.MaxBuffered)
-	return e.load.buffered.Load() - limit, max(limit/8, leastMargin)
 }
 
 // leastRatio returns how much the sessions hold that may be ended now, for each
@@ -80,14 +66,14 @@ func (e *Endpoint) leastRatio() (exponent int) {
 // relieve scans sessions while memory is short, and ends some if needed. The
 // readers call it after each batch, with no lock held.
 func (e *Endpoint) relieve(now time.Duration) {
-	p := &e.load.pressure
+	p := &e.pressure
 	over := e.overMemoryLimit()
 	next := p.next.Load()
 	if over && int64(now) < next || next == never || !p.next.CompareAndSwap(next, never) {
 		return
 	}
 	if !over {
-		p.share.Store(0)
+		e.load.share.Store(0)
 		p.scan = nil
 		p.next.Store(next)
 		return
@@ -114,11 +100,11 @@ func (e *Endpoint) relieve(now time.Duration) {
 // of the next scan, too, so that those above it hold enough for the rest to fit
 // into MaxBuffered.
 func (e *Endpoint) weigh(now time.Duration, heavy *[mostShed]*Conn) (n int, done bool) {
-	p := &e.load.pressure
+	p := &e.pressure
 	if p.scan == nil {
 		p.scan = &scan{line: shed.None}
 	}
-	s, share, ratio := p.scan, max(p.share.Load(), leastShare), e.leastRatio()
+	s, share, ratio := p.scan, max(e.load.share.Load(), leastShare), e.leastRatio()
 	e.mu.RLock()
 	conns, last := e.table.Part(s.at, scanned)
 	looked := 0
@@ -146,7 +132,7 @@ func (e *Endpoint) weigh(now time.Duration, heavy *[mostShed]*Conn) (n int, done
 	done = last && looked == len(conns)
 	e.mu.RUnlock()
 	if done {
-		p.share.Store(max((int64(e.config.MaxBuffered)-s.rest)/max(s.holders, 1), leastShare))
+		e.load.share.Store(max((int64(e.config.MaxBuffered)-s.rest)/max(s.holders, 1), leastShare))
 		over, _ := e.overload()
 		*s = scan{line: s.census.Line(over, ratio)}
 	}

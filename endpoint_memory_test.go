@@ -205,18 +205,18 @@ func TestMemoryScansAreBounded(t *testing.T) {
 		var heavy [mostShed]*Conn
 		for range 10 {
 			before := 0
-			if s := e.load.pressure.scan; s != nil {
+			if s := e.pressure.scan; s != nil {
 				before = s.at
 			}
 			n, done := e.weigh(now, &heavy)
 			require.Zero(t, n)
 			require.False(t, done)
-			require.Equal(t, before+scanned, e.load.pressure.scan.at)
+			require.Equal(t, before+scanned, e.pressure.scan.at)
 		}
 		n, done := e.weigh(now, &heavy)
 		require.Zero(t, n)
 		require.True(t, done)
-		require.Zero(t, e.load.pressure.scan.at)
+		require.Zero(t, e.pressure.scan.at)
 		for range 7 {
 			n, _ = e.weigh(now, &heavy)
 			require.Zero(t, n)
@@ -229,12 +229,12 @@ func TestMemoryScansAreBounded(t *testing.T) {
 			conns[i].in.holding.bytes.Store(1 << 20)
 		}
 		for _, want := range []int{scanned, mostShed} {
-			*e.load.pressure.scan = scan{line: shed.None}
+			*e.pressure.scan = scan{line: shed.None}
 			if want == mostShed {
-				e.load.pressure.scan.line = 0
+				e.pressure.scan.line = 0
 			}
 			n, _ = e.weigh(now, &heavy)
-			require.Equal(t, want, e.load.pressure.scan.at)
+			require.Equal(t, want, e.pressure.scan.at)
 			require.Equal(t, want == mostShed, n == mostShed)
 		}
 		e.load.buffered.Store(0)

@@ -125,10 +125,10 @@ func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (wok
 	e.counters.bytesReceived.Add(uint64(bytes))
 	for rest := in.packets; len(rest) > 0; {
 		n := 1
-		for n < len(rest) && rest[n].conn == rest[0].conn {
+		for n < len(rest) && rest[n].to == rest[0].to {
 			n++
 		}
-		if c := rest[0].conn; c.input(rest[:n], in.shard, now) {
+		if c := connOf(rest[0].to); c.input(rest[:n], in.shard, now) {
 			in.touched = append(in.touched, c)
 		}
 		rest = rest[n:]
@@ -139,7 +139,7 @@ func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (wok
 	if several {
 		shard.incast.Advance(now)
 	}
-	if e.overMemoryLimit() || e.load.pressure.share.Load() != 0 {
+	if e.overMemoryLimit() || e.load.share.Load() != 0 {
 		e.relieve(now)
 	}
 	for i := range in.handed {
@@ -211,14 +211,17 @@ func (e *Endpoint) receive(d *udp.Datagram, in *readState, a *routedPacket, now 
 		e.counters.dropShort.Add(1)
 		return false
 	}
-	if in.sameSession(p) {
-		a.conn = in.last
-	} else if a.conn = e.demultiplex(d, p, in, now); a.conn == nil {
-		return false
-	} else if p.kind.Alone() {
-		in.last, in.lastFrom, in.lastConv = a.conn, p.from, p.conv
+	c := in.last
+	if !in.sameSession(p) {
+		if c = e.demultiplex(d, p, in, now); c == nil {
+			return false
+		}
+		if p.kind.Alone() {
+			in.last, in.lastFrom, in.lastConv = c, p.from, p.conv
+		}
 	}
-	return p.kind != sealedPacket || e.openSealed(a.conn, p, now)
+	a.to = c.machine()
+	return p.kind != sealedPacket || e.openSealed(c, p, now)
 }
 
 // demultiplex finds the session of a packet, or opens one if the listener

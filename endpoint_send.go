@@ -38,19 +38,6 @@ func (e *Endpoint) write(shard int, batch []udp.Datagram) (refused bool) {
 	return refused
 }
 
-// recycle counts packets that were written, and releases their buffers.
-func (e *sharedState) recycle(packets []packet) {
-	bytes := 0
-	for i := range packets {
-		bytes += len(packets[i].buf)
-		if b := packets[i].pooled; b != nil {
-			packetBuffers.Put(b)
-			packets[i].buf, packets[i].pooled = nil, nil
-		}
-	}
-	e.counters.bytesSent.Add(uint64(bytes))
-}
-
 // socketError is an error of a socket, or of its route, and when it happened, since the
 // epoch.
 type socketError struct {
@@ -60,7 +47,7 @@ type socketError struct {
 
 // socketErrorSince returns the last error of the socket, if it is not older than since.
 func (e *Endpoint) socketErrorSince(since time.Duration) error {
-	if last := e.counters.lastSocketError.Load(); last != nil && last.at >= since {
+	if last := e.socket.lastError.Load(); last != nil && last.at >= since {
 		return last.err
 	}
 	return nil
@@ -79,7 +66,7 @@ func (e *Endpoint) socketErrorOf(peer net.Addr, since time.Duration) error {
 
 // noteSocketError makes err the last error of the socket.
 func (e *Endpoint) noteSocketError(err error) {
-	e.counters.lastSocketError.Store(&socketError{e.now(), err})
+	e.socket.lastError.Store(&socketError{e.now(), err})
 }
 
 // writeFailed handles a write error of a socket. It reports false if the socket
@@ -96,18 +83,6 @@ func (e *Endpoint) writeFailed(err error) bool {
 	e.troubled(err)
 	e.warn("socket write failed", err)
 	return true
-}
-
-// packet returns a packet with a buffer of n bytes from the pool.
-func (e *sharedState) packet(n int) packet {
-	b, _ := packetBuffers.Get().(*buffer)
-	if b == nil {
-		b = new(buffer)
-	}
-	if cap(b.b) < n {
-		b.b = make([]byte, max(n, e.config.MTU))
-	}
-	return packet{buf: b.b[:n], pooled: b}
 }
 
 // reply sends two signals at most to an address that is not the peer's of a session,

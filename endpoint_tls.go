@@ -9,9 +9,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
-	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/packetkeys"
-	"github.com/arqnet/kcp/internal/protect"
 )
 
 // Packets of endpoints with TLS (WIRE.md §8). The header of a protected packet
@@ -36,19 +34,6 @@ func (e *Endpoint) openSealed(c *Conn, p *inPacket, now time.Duration) bool {
 		c.statelessReset(now)
 	}
 	return false
-}
-
-// open opens a packet under the application keys of a session, and classifies it.
-// A packet whose keys are not known yet remains a sealedPacket. Other errors are
-// counted drops. It needs no lock of a session.
-func (e *sharedState) open(by protect.Protection, p *inPacket) error {
-	kind, why, err := admission.OpenSealed(by, &p.Packet, p.conv)
-	if err != nil {
-		e.counters.count(why)
-		return err
-	}
-	p.kind = kind
-	return nil
 }
 
 // failedHandshakes are the failed handshakes that Config.HandshakeFailed was not

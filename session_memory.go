@@ -56,6 +56,14 @@ func (c *session) held() int {
 // no write to the counter that all sessions share.
 const accountGrain = 1 << 10
 
+// leastShare is the least share of a session, in bytes, whatever the others hold.
+const leastShare = 64 << 10
+
+// leastMargin is the least by which Config.MaxBuffered may be exceeded before a session
+// is ended early: the size in buffers, in bytes, of the reference's longest message at
+// the default MTU. All of it has to be held before any can be read.
+const leastMargin = 256 << 10
+
 // littleHeld is how many bytes a session may hold for as long as it likes, unless
 // memory is shorter than by a margin.
 const littleHeld = 16 << 10
@@ -95,7 +103,7 @@ func (c *session) overShare() bool {
 	over, margin := c.shared.overload()
 	h := &c.in.holding
 	held := h.bytes.Load()
-	if over <= 0 || held <= max(c.shared.load.pressure.share.Load(), leastShare) {
+	if over <= 0 || held <= max(c.shared.load.share.Load(), leastShare) {
 		return false
 	}
 	carried := min(h.lately(c.host.now())/4*3, math.MaxInt32)

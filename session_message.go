@@ -123,3 +123,16 @@ func (c *session) segmentsGivenUp() (n int) {
 	}
 	return n
 }
+
+// writeCall is a call that writes to a session or a stream.
+type writeCall struct {
+	b       []byte
+	n       int             // queued of b
+	message bool            // b is one message, which is queued whole or not at all
+	options *MessageOptions // of the message; nil: none
+	waits   bool            // for other calls that write, and for room
+	free    bool            // no other call writes; if one does, there is no room
+	half    streams.Half    // of a stream without room: what there has to be room for
+	line    *streams.Writer // its place among the calls that wait for that; nil: it does not
+	begun   time.Duration   // when the lifetime of the message began
+}

@@ -310,29 +310,39 @@ func (c *session) restartMTUSearch() {
 	c.useMTU(c.firstMTU())
 }
 
-// sendProbe writes a probe to the socket. It releases c.mu during the write.
-func (c *Conn) sendProbe(buf []byte) error {
-	p, nonce := c.plpmtu.search, c.plpmtu.search.Nonce()
-	by := c.in.protection.Sender()
-	shard, batch := int(c.path.shard), []udp.Datagram{c.origin().datagram(buf)}
-	var err error
-	tooLarge := false
-	c.unlocked(func() {
-		if err = by.Seal(buf, nil); err == nil {
-			tooLarge = c.ep.write(shard, batch)
-			c.ep.recycle([]packet{{buf: buf}})
-		}
-	})
-	if tooLarge && p == c.plpmtu.search && p.Outstanding() && p.Nonce() == nonce {
+// sentProbe is a probe on its way to the socket.
+type sentProbe struct {
+	buf    []byte
+	search *pmtud.Search
+	nonce  uint32 // of the search when the probe was taken
+}
+
+// beginProbe takes the probe that waits, as beginWrite takes packets.
+func (c *session) beginProbe() (*sentProbe, written) {
+	p := &sentProbe{c.outgoing.probe, c.plpmtu.search, c.plpmtu.search.Nonce()}
+	c.outgoing.probe = nil
+	return p, written{shard: int(c.path.shard), to: c.origin(), by: c.in.protection.Sender()}
+}
+
+// write writes the probe to the socket, without c.mu.
+func (p *sentProbe) write(c *Conn, w *written) {
+	if w.err = w.by.Seal(p.buf, nil); w.err == nil {
+		w.refused = c.ep.write(w.shard, []udp.Datagram{w.to.datagram(p.buf)})
+		c.ep.recycle([]packet{{buf: p.buf}})
+	}
+}
+
+// writtenLocked records that the probe was written.
+func (p *sentProbe) writtenLocked(c *Conn, w *written) {
+	if s := p.search; w.refused && s == c.plpmtu.search && s.Outstanding() && s.Nonce() == p.nonce {
 		// The local system refuses the size, so the path need not be probed.
 		c.path.probes.lost++
-		if p.Refuse(c.ep.now()) {
+		if s.Refuse(c.ep.now()) {
 			c.path.probes.blackHoles++
-			c.shrinkMTU(p.Size(), len(buf)-1)
+			c.shrinkMTU(s.Size(), len(p.buf)-1)
 		}
 		c.schedule(c.ep.now())
 	}
-	return err
 }
 
 // probeCounts holds the counters of PathMTUStats.

@@ -125,8 +125,6 @@ type endpointCounters struct {
 	handshakeErrors                   atomic.Uint64
 	cookiesSent, endedForMemory       atomic.Uint64
 	resetsSent                        atomic.Uint64
-
-	lastSocketError atomic.Pointer[socketError] // nil: none
 }
 
 // count counts packets without a session, and the answers to them.

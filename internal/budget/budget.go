@@ -97,7 +97,7 @@ func sources(dir string) (names []string, err error) {
 
 // Layers are what the names of the root's files begin with that are not of the state
 // machine (ARCHITECTURE.md).
-var Layers = []string{"session", "conn", "endpoint", "border", "group", "listener", "dial", "config", "errors", "stats", "deadline", "doc"}
+var Layers = []string{"session", "conn", "endpoint", "border", "shared", "group", "listener", "dial", "config", "errors", "stats", "deadline", "doc"}
 
 // layerOf returns what of Layers a name begins with.
 func layerOf(name string) string {

@@ -1,0 +1,188 @@
+package kcp
+
+import (
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/compatibility"
+	"github.com/arqnet/kcp/internal/inturn"
+	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/udp"
+)
+
+// sharedState is what an endpoint has in common with its sessions. It needs no lock.
+type sharedState struct {
+	config           Config                // immutable
+	env              *inturn.Environment   // immutable
+	fixedWriteBuffer bool                  // Config.WriteBuffer was not 0; immutable
+	mostStreamBuffer int                   // bytes that the receive buffer of a stream grows to; immutable
+	epoch            time.Time             // origin of all times given as time.Duration; immutable
+	protection       *protect.Scheme       // immutable
+	outside          protect.Protection    // of packets of no session; immutable
+	overhead         overhead              // of sessions; immutable
+	migrates         bool                  // a cipher authenticates packets, and the id shows whose they are; immutable
+	compat           compatibility.Options // set before the first session
+	counters         endpointCounters
+	load             endpointLoad
+}
+
+// endpointLoad is the resources that all sessions together use. It needs no
+// lock.
+type endpointLoad struct {
+	halfOpen atomic.Int32 // sessions whose peer's address is not validated (RFC 9000 §8)
+	sessions atomic.Int32 // length of sessionTable.sessions
+	buffered atomic.Int64 // bytes of memory that sessions hold because of their peers
+	written  atomic.Int64 // what write buffers hold, in grains of writeGrain bytes
+	share    atomic.Int64 // bytes that a session may hold; 0: memory is not short, or not scanned yet
+}
+
+// inPacket is an input packet: its conversation, and its kind.
+type inPacket struct {
+	protect.Packet
+	conv uint32 // 0 for parityPacket without TLS
+	kind packetKind
+	from source
+	size int // of the UDP payload, in bytes
+}
+
+// routedPacket is an input packet with its session.
+type routedPacket struct {
+	to *session
+	inPacket
+}
+
+// source is the addresses of a packet that has come: the peer's, and the one of this
+// host that it was sent to. What is sent to the peer has both.
+type source struct {
+	addr  netip.AddrPort
+	peer  net.Addr  // nil if it is a UDP address, in addr
+	local udp.Local // none: the socket is bound to an address, or the system does not tell
+}
+
+// sourceOf returns the addresses of d.
+func sourceOf(d *udp.Datagram) source { return source{d.Addr, d.Peer, d.Local} }
+
+// datagram returns a datagram to the peer.
+func (o source) datagram(buf []byte) udp.Datagram {
+	return udp.Datagram{Buf: buf, Addr: o.addr, Peer: o.peer, Local: o.local}
+}
+
+// netAddr returns the address in the form that applications use.
+func (o source) netAddr() net.Addr {
+	if o.peer != nil {
+		return o.peer
+	}
+	return net.UDPAddrFromAddrPort(o.addr)
+}
+
+// packetKind is the kind of an input packet (WIRE.md §4).
+type packetKind = admission.Kind
+
+const (
+	plainPacket    = admission.Plain
+	fecPacket      = admission.FEC
+	parityPacket   = admission.Parity
+	datagramPacket = admission.Datagram
+
+	clearPacket     = admission.Clear
+	openedPacket    = admission.Opened
+	handshakePacket = admission.Handshake
+	sealedPacket    = admission.Sealed
+)
+
+// packet is an outgoing UDP datagram. Its buffer belongs to the endpoint's
+// pool, or to a segment.
+type packet struct {
+	buf      []byte
+	pooled   *buffer      // of buf, to return to the pool; nil: buf is the segment's
+	segment  *sendSegment // to release once the packet is written; nil: there is none
+	datagram bool         // from SendDatagram: bypasses the state machine and FEC
+	ready    bool         // of a TLS handshake: leaves as it is
+	repeats  uint8        // if ready: how often the flight has left before
+	parity   bool         // of FEC, held back by the cap of the rate
+}
+
+// buffer is a packet buffer of the endpoint's pool.
+type buffer struct{ b []byte }
+
+// packetBuffers has the buffers of all endpoints, as many have few packets each.
+var packetBuffers sync.Pool // of *buffer
+
+// overhead is the space that a packet needs around its content, in bytes. The
+// content is what the state machine or SendDatagram puts into it.
+type overhead struct {
+	cipherHead int // before all; 0 without a cipher
+	fecHead    int // between cipherHead and the content; 0 without FEC
+	tail       int // behind the content, for the cipher's tag
+
+	head  int // cipherHead and fecHead
+	total int // head and tail
+}
+
+// several reports whether there is more than one session, so that there may be incast.
+func (e *sharedState) several() bool { return e.load.sessions.Load() > 1 }
+
+// single reports whether there is only one session. Half-open ones do not
+// count, so that anyone who opens some cannot stop calls from reading the
+// socket.
+func (e *sharedState) single() bool { return e.load.sessions.Load()-e.load.halfOpen.Load() == 1 }
+
+// overMemoryLimit reports whether all sessions together hold more than
+// Config.MaxBuffered.
+func (e *sharedState) overMemoryLimit() bool {
+	return e.load.buffered.Load() > int64(e.config.MaxBuffered)
+}
+
+// overload returns the bytes by which the sessions together exceed MaxBuffered,
+// and a margin: they never exceed it by more than four times that.
+func (e *sharedState) overload() (over, margin int64) {
+	limit := int64(e.config.MaxBuffered)
+	return e.load.buffered.Load() - limit, max(limit/8, leastMargin)
+}
+
+// packet returns a packet with a buffer of n bytes from the pool.
+func (e *sharedState) packet(n int) packet {
+	b, _ := packetBuffers.Get().(*buffer)
+	if b == nil {
+		b = new(buffer)
+	}
+	if cap(b.b) < n {
+		b.b = make([]byte, max(n, e.config.MTU))
+	}
+	return packet{buf: b.b[:n], pooled: b}
+}
+
+// recycle counts packets that were written, and releases their buffers.
+func (e *sharedState) recycle(packets []packet) {
+	bytes := 0
+	for i := range packets {
+		bytes += len(packets[i].buf)
+		if b := packets[i].pooled; b != nil {
+			packetBuffers.Put(b)
+			packets[i].buf, packets[i].pooled = nil, nil
+		}
+	}
+	e.counters.bytesSent.Add(uint64(bytes))
+}
+
+// open opens a packet under the application keys of a session, and classifies it.
+// A packet whose keys are not known yet remains a sealedPacket. Other errors are
+// counted drops. It needs no lock of a session.
+func (e *sharedState) open(by protect.Protection, p *inPacket) error {
+	kind, why, err := admission.OpenSealed(by, &p.Packet, p.conv)
+	if err != nil {
+		e.counters.count(why)
+		return err
+	}
+	p.kind = kind
+	return nil
+}
+
+// sealsFrom reports whether segments are sealed from their buffers, which stay as
+// they are: the protection can, and there is no FEC, whose header would have to be
+// in the content.
+func (e *sharedState) sealsFrom() bool { return e.protection.SealsFrom && e.config.FEC == (FEC{}) }
