@@ -10,6 +10,7 @@ import (
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/compatibility"
 	"github.com/arqnet/kcp/internal/inturn"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
 )
@@ -143,7 +144,7 @@ type overhead struct {
 func (c *session) tableEntry() *admission.Entry { return &c.entry }
 
 // becomeDialled makes a new session one that this end dials.
-func (c *session) becomeDialled() { c.hs.dialled, c.hs.offered = true, true }
+func (c *session) becomeDialled() { c.hs.Role = opening.Dialled }
 
 // setConv gives a new session, which is in no table yet, another conversation id.
 func (c *session) setConv(conv uint32) {
@@ -175,7 +176,7 @@ func (c *session) evictable(now time.Duration) admission.Look {
 // tally adds the figures of the session, which has ended, to t. Conn.mu and
 // Endpoint.mu are held.
 func (c *session) tally(t *sessionTally) {
-	countEnd(&t.ended, c.closing.err, c.hs.offered)
+	countEnd(&t.ended, c.closing.err, c.hs.Role != opening.Accepted)
 	c.addTo(&t.totals)
 }
 
@@ -194,10 +195,10 @@ func (c *session) timeWaitState() timeWait {
 	if t := c.tls; t != nil && t.ended != nil {
 		tw.Protection, tw.Shaking = t.ended, true
 	}
-	if l.kind == peerExtended {
+	if l.Peer >= opening.Extended {
 		tw.Token, tw.Own = l.peerToken, l.token
 		tw.Aborted = c.closing.err != nil && c.closing.err != ErrPeerClosed
-		tw.Dropped = !l.offered || c.hs.dropped
+		tw.Dropped = l.Role == opening.Accepted || c.hs.dropped
 	}
 	return tw
 }
