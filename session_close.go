@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/opening"
 )
 
 // Close closes the session in both directions. Blocked calls return net.ErrClosed. Data
@@ -108,7 +109,7 @@ func (c *session) beginClose(now time.Duration) {
 	c.dropSpentMessages()
 	with := c.closingSession()
 	c.closing.Close(now, &with)
-	c.hs.finish.active = false // CLOSE takes the place of FIN
+	c.hs.Unanswered &^= opening.Finish // CLOSE takes the place of FIN
 	c.dropReceived()
 	c.traceState(SessionClosing, nil)
 }
@@ -120,11 +121,11 @@ func (c *session) closingSession() closing.Session {
 		Next: c.kcp.recvNext(), Una: c.kcp.sendUna(),
 		Unsent:  c.kcp.WaitSend() > 0,
 		Streams: c.streams != nil,
-		Signals: l.kind == peerExtended,
+		Signals: l.Peer >= opening.Extended,
 	}
 	// Without a HELLO that is out, or if nothing was written and nothing has arrived,
 	// it does not matter any more what the peer is.
-	s.Unsure = l.kind == peerUnknown && l.hello.active && (l.reached || s.Una != 0)
+	s.Unsure = l.Peer == opening.Unknown && l.Unanswered&opening.Hello != 0 && (l.Reached || s.Una != 0)
 	return s
 }
 
@@ -180,22 +181,22 @@ func (c *Conn) tryCloseWrite() (p pause, err error) {
 		return p, c.reason(ErrPeerClosed)
 	case c.closing.err != nil:
 		return p, c.reason(c.closing.err)
-	case l.kind == peerExtended:
+	case l.Peer >= opening.Extended:
 		c.dropSpentMessages()
 		c.closing.Fin()
 		c.step.ready |= writers
 		c.kick(now)
 		return p, nil
-	case l.kind == peerLegacy, !l.dialled && now-l.born >= helloAfterData:
+	case l.Peer == opening.Legacy, l.Role < opening.Dialled && now-l.born >= helloAfterData:
 		return p, ErrLegacyPeer
 	case c.io.writeDeadline.expired():
 		return p, os.ErrDeadlineExceeded
 	}
-	if p.on = &c.io.canWrite; !l.dialled {
+	if p.on = &c.io.canWrite; l.Role < opening.Dialled {
 		p.until = l.born + helloAfterData
 	}
 	c.hs.kindAwaited = true
-	if l.quiet && l.silent() {
+	if l.Role == opening.Quiet && l.silent() {
 		c.startHandshake(now)
 	}
 	return p, nil
@@ -204,7 +205,7 @@ func (c *Conn) tryCloseWrite() (p pause, err error) {
 // helloAfterData is how long CloseWrite waits for a HELLO after the data that
 // has opened a session. A HELLO that was sent before the data, and lost, is
 // repeated within that time.
-const helloAfterData = firstHelloWait + 100*time.Millisecond
+const helloAfterData = opening.FirstHello + 100*time.Millisecond
 
 // Abort ends the session at once, also one that lingers after Close. What is not
 // delivered is lost, and the calls of an extended peer fail with ErrReset. While another
@@ -257,7 +258,7 @@ func (c *Conn) SetLinger(d time.Duration) error {
 // leave ends a closed session in order. For a legacy peer that has sent data,
 // it drains: the peer's retransmissions are acknowledged for some time.
 func (c *session) leave(now time.Duration) {
-	if c.hs.kind == peerExtended || c.kcp.counts().SegmentsReceived == 0 {
+	if c.hs.Peer >= opening.Extended || c.kcp.counts().SegmentsReceived == 0 {
 		c.end(nil)
 		return
 	}
@@ -286,7 +287,7 @@ func (c *session) abort(err error) {
 	done := false
 	defer c.endIfUnwound(&done)
 	closed := c.host.stopped()
-	if l := &c.hs; l.kind == peerExtended && !c.over() && (closed || !c.hs.unvalidated.Load()) {
+	if l := &c.hs; l.Peer >= opening.Extended && !c.over() && (closed || !c.hs.unvalidated.Load()) {
 		abort := signal{sigAbort, l.peerToken, 0}
 		if r := l.reasons; r != nil && r.abrupt && l.capabilities&capReason != 0 {
 			c.kcp.replaceSignals(signal{sigClose, uint32(c.kcp.sendEnd()), l.peerToken})
@@ -322,7 +323,7 @@ func (c *session) end(err error) {
 	c.failMessages(c.reason(err))
 	c.failStreams(c.reason(err))
 	c.wakeStreams()
-	if !c.hs.offered || c.closing.Caller != closing.Uses || err == errOwnAddress { // the data is not for the application
+	if c.hs.Role == opening.Accepted || c.closing.Caller != closing.Uses || err == errOwnAddress { // the data is not for the application
 		c.dropReceived()
 		c.account()
 	}
@@ -392,9 +393,9 @@ func (c *session) fail(err error) {
 // acknowledgement of it, which was our last packet, may have been lost. Or it does not
 // know that the session was dropped: within the handshake, only an answer tells it.
 func (c *session) holdSocket() time.Duration {
-	dropped := c.hs.dropped && c.hs.kind == peerExtended
+	dropped := c.hs.dropped && c.hs.Peer >= opening.Extended
 	switch {
-	case dropped && !c.hs.confirmed:
+	case dropped && !c.hs.Confirmed:
 		return maxHold // the round-trip time is not known
 	case !dropped && c.closing.Read == closing.ReadOpen:
 		return 0
@@ -444,7 +445,7 @@ func (c *session) progress(now time.Duration) {
 	if c.closing.Phase == closing.Lingering {
 		c.closing.Progress(now, c.kcp.sendUna(), c.confirmingMTU(now))
 	}
-	if c.hs.kindAwaited && c.hs.kind != peerUnknown {
+	if c.hs.kindAwaited && c.hs.Peer != opening.Unknown {
 		c.hs.kindAwaited = false
 		c.step.ready |= writers
 	}
@@ -486,35 +487,37 @@ func (c *session) takeFin(s signal) bool {
 // Only the peer, or an attacker on the path, can know those.
 func (c *session) takeReset(s signal) {
 	l := &c.hs
-	for _, r := range []*request{&l.hello, &l.confirm, &l.finish, &l.ping} {
-		if !r.active || r.tries == 0 || r.signal.sn != s.sn || r.signal.ts != s.ts {
+	for _, k := range opening.Kinds {
+		r := l.Of(k)
+		if !l.Asked(k) || r.Signal.sn != s.sn || r.Signal.ts != s.ts {
 			continue
 		}
-		if r == &l.hello && l.quiet {
+		if k == opening.Hello && l.Role == opening.Quiet {
 			continue // the peer may come later
 		}
-		c.forgotten(r)
+		c.forgotten(k)
 	}
 }
 
 // forgotten ends the session after the batch of input, as the peer does not know
-// it any more. r is the request that has shown it.
-func (c *session) forgotten(r *request) {
+// it any more. k is the request that has shown it.
+func (c *session) forgotten(k opening.Kind) {
 	l := &c.hs
 	c.closing.ending = ErrReset
 	l.peerToken = 0 // the peer does not know the session: TIME-WAIT answers nothing
-	if r == &l.hello {
+	if k == opening.Hello {
 		c.closing.ending = ErrRefused
 		if l.capabilities&capTLS != 0 {
 			c.closing.ending = ErrTLSRequired
 		}
 	}
-	if r == &l.ping && l.finish.active && l.finish.tries > 0 {
-		r = &l.finish // is unanswered as well
+	if k == opening.Ping && l.Asked(opening.Finish) {
+		k = opening.Finish // is unanswered as well
 	}
-	if r == &l.finish && c.kcp.WaitSend() == 0 {
+	if k == opening.Finish && c.kcp.WaitSend() == 0 {
 		// The peer had all data, and has forgotten the session since.
-		c.closing.ending, l.finish.active = nil, false
+		c.closing.ending = nil
+		l.Unanswered &^= opening.Finish
 		c.closing.Answer()
 	}
 }
@@ -567,7 +570,7 @@ func (c *session) shutting() bool {
 // to CLOSE.
 func (c *session) unreachable() {
 	switch {
-	case !c.hs.reached && c.hs.hello.active && !c.hs.quiet:
+	case !c.hs.Reached && c.hs.Unanswered&opening.Hello != 0 && c.hs.Role != opening.Quiet:
 		c.end(ErrRefused)
 	case c.closing.Phase == closing.Lingering && c.kcp.WaitSend() == 0:
 		c.end(nil)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/stretchr/testify/require"
 )
 
@@ -152,7 +153,7 @@ func TestCloseWriteOfAPeerNotYetKnown(t *testing.T) {
 				a := w.dial(e)
 				time.Sleep(pause)
 				require.ErrorIs(t, a.CloseWrite(), ErrLegacyPeer)
-				require.LessOrEqual(t, w.net.Elapsed(), max(pause, 3*roundTrip)+firstHelloWait)
+				require.LessOrEqual(t, w.net.Elapsed(), max(pause, 3*roundTrip)+opening.FirstHello)
 				_, err := a.Write([]byte("still"))
 				require.NoError(t, err)
 				require.NoError(t, a.Close())

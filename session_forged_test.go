@@ -17,6 +17,7 @@ import (
 
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/stretchr/testify/require"
 )
 
@@ -107,7 +108,7 @@ func (v *attacked) inside(c *Conn) [][]byte {
 	for _, s := range []signal{
 		{sigHello, 0, l.peerToken}, {sigHello, 0, 1}, {sigHello | sigAnswer, 1, l.token},
 		{sigFin, uint32(k.rcv.nxt), l.token}, {sigClose, uint32(k.rcv.nxt), l.token},
-		{sigAbort, l.token, 0}, {sigReset, l.ping.signal.sn, l.ping.signal.ts},
+		{sigAbort, l.token, 0}, {sigReset, l.Of(opening.Ping).Signal.sn, l.Of(opening.Ping).Signal.ts},
 		{sigClose | sigAnswer, uint32(k.sendEnd()), l.peerToken},
 	} {
 		all = append(all, packetOf(c.entry.Conv, bytesOf(s)))

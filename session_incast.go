@@ -5,6 +5,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/incast"
+	"github.com/arqnet/kcp/internal/opening"
 )
 
 // What a session does against incast: many senders at once overrun the socket's
@@ -48,7 +49,7 @@ func (c *session) limitFirstWindow(i *socketIncast) {
 
 // limitWindow bounds the window by what the session may have sent to it.
 func (c *session) limitWindow(g incast.Grant) {
-	if (g.Window > 0 || g.Shut) && c.hs.kind == peerExtended && c.kcp.counts().PacketsSent == 0 {
+	if (g.Window > 0 || g.Shut) && c.hs.Peer >= opening.Extended && c.kcp.counts().PacketsSent == 0 {
 		// In message mode such a peer takes the largest window that it has seen
 		// for the limit of its messages.
 		g = incast.Grant{Window: max(g.Window, minRcvWnd)}

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/opening"
 )
 
 // Read reads up to len(b) bytes, and waits until there are some. The rest of a message
@@ -360,7 +361,7 @@ func (c *session) push() {
 	if c.step.replyPending { // the flush sends the reply, too
 		c.step.respondPending, c.step.replyPending = false, false
 	}
-	if c.hs.quiet && c.hs.silent() && c.kcp.WaitSend() > 0 {
+	if c.hs.Role == opening.Quiet && c.hs.silent() && c.kcp.WaitSend() > 0 {
 		c.breakSilence(now)
 	}
 	c.flush(now)

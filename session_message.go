@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/streams"
 )
 
@@ -79,7 +80,7 @@ func (c *session) dropSpentMessages() {
 // up. Once FIN has told the peer how many segments there are, none may be missing.
 func (c *session) givingUp() (drop, abandon bool) {
 	l := &c.hs
-	extended := l.kind == peerExtended
+	extended := l.Peer >= opening.Extended
 	return !extended || c.closing.Write == closing.WriteOpen, extended && l.tokensKnown() && l.capabilities&capStreams != 0
 }
 

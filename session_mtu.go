@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/reassembly"
 	"github.com/arqnet/kcp/internal/udp"
@@ -27,10 +28,10 @@ const capAckDelay = 32
 // counts; a later one, which may be forged, does not.
 func (c *session) onInfo(s signal) {
 	l := &c.hs
-	if l.kind == peerUnknown && s.ts&capTLS != 0 && c.shared.config.TLS == nil {
+	if l.Peer == opening.Unknown && s.ts&capTLS != 0 && c.shared.config.TLS == nil {
 		l.capabilities = capTLS // why a RESET refuses the session
 	}
-	if l.version != 0 || l.kind != peerExtended {
+	if l.version != 0 || l.Peer < opening.Extended {
 		return // an extended peer sends INFO with HELLO, WELCOME and the answer to CONFIRM
 	}
 	l.version, l.capabilities = s.sn, s.ts
@@ -171,7 +172,7 @@ type sizeDoubt struct {
 // again after that. In an outage it gives none.
 func (c *session) advanceUnprobed(now time.Duration) {
 	k := c.kcp
-	if c.hs.capabilities&capPMTU != 0 || !c.hs.reached || !c.mayJudgeMTU() {
+	if c.hs.capabilities&capPMTU != 0 || !c.hs.Reached || !c.mayJudgeMTU() {
 		return
 	}
 	_, lost := k.largePackets()
@@ -195,7 +196,7 @@ func (c *session) advanceUnprobed(now time.Duration) {
 		c.shrinkMTU(c.leastPMTU(), pmtud.Floor)
 	default:
 		p.askedAt = now
-		if !c.hs.ping.active {
+		if c.hs.Unanswered&opening.Ping == 0 {
 			c.startPing(now)
 		}
 	}

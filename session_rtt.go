@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/opening"
 )
 
 // rttState is the round-trip time as the application sees it, of data and of
@@ -130,7 +131,7 @@ func (c *session) refreshRTT(now time.Duration) {
 // mayPing reports whether the last sample is old enough for a PING, which the peer can
 // answer.
 func (c *session) mayPing(now time.Duration) bool {
-	if c.hs.kind != peerExtended || c.hs.unvalidated.Load() || c.rtt.prompt && now-c.rtt.at < refreshAfter {
+	if c.hs.Peer < opening.Extended || c.hs.unvalidated.Load() || c.rtt.prompt && now-c.rtt.at < refreshAfter {
 		return false
 	}
 	w := c.measurement()
@@ -200,7 +201,7 @@ func (c *session) cannotPing(ctx context.Context) error {
 		return c.reason(c.closing.err)
 	case c.closing.Phase >= closing.Ended:
 		return net.ErrClosed
-	case c.hs.kind != peerExtended:
+	case c.hs.Peer < opening.Extended:
 		return ErrLegacyPeer
 	}
 	return ctx.Err()

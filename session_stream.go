@@ -12,6 +12,7 @@ import (
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/list"
 	"github.com/arqnet/kcp/internal/neterr"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/streams"
 )
 
@@ -187,7 +188,7 @@ func (c *Conn) OpenStream(ctx context.Context, options *StreamOptions) (s *Strea
 			return pause{}, err
 		}
 		c.hs.kindAwaited = true
-		if p.on = &c.io.canWrite; !c.hs.dialled {
+		if p.on = &c.io.canWrite; c.hs.Role < opening.Dialled {
 			p.until = c.hs.born + helloAfterData
 		}
 		return p, nil
@@ -286,9 +287,9 @@ func (c *session) peerTakesStreams(now time.Duration) (known bool, err error) {
 		return true, errNoStreamsHere // nothing of the peer's answer would be taken
 	case l.tokensKnown() && l.capabilities&capStreams != 0:
 		return true, nil
-	case l.tokensKnown() && l.kind == peerExtended && l.version != 0:
+	case l.tokensKnown() && l.Peer >= opening.Extended && l.version != 0:
 		return true, errNoStreamsThere
-	case l.kind == peerLegacy, l.kind == peerUnknown && !l.dialled && now-l.born >= helloAfterData:
+	case l.Peer == opening.Legacy, l.Peer == opening.Unknown && l.Role < opening.Dialled && now-l.born >= helloAfterData:
 		return true, ErrLegacyPeer
 	}
 	return false, nil

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/streams"
 )
 
@@ -111,7 +112,7 @@ func (h *streamHost) WriteBuffer() int {
 // are odd. If both have dialled, those of the end with the smaller token are.
 func (h *streamHost) FirstID() uint32 {
 	l := &h.hs
-	odd := l.dialled
+	odd := l.Role >= opening.Dialled
 	if odd && l.capabilities&capDialled != 0 {
 		odd = l.token < l.peerToken
 	}
@@ -142,7 +143,7 @@ func (h *streamHost) Fail(a *streams.Awaiting, f streams.Failure) { (*session)(h
 // segments, and knows which end opens which streams. Until then the machine
 // drops and does not acknowledge them, so that the peer sends them again.
 func (c *session) takesStreams() bool {
-	return c.hs.kind == peerExtended && c.hs.tokensKnown() && c.shared.config.MaxStreams > 0
+	return c.hs.Peer >= opening.Extended && c.hs.tokensKnown() && c.shared.config.MaxStreams > 0
 }
 
 // tokensKnown reports whether peerToken remains what it is, if the peer is
@@ -151,7 +152,7 @@ func (c *session) takesStreams() bool {
 // shows that. An end that was silent until then sends no HELLO, and gets no
 // WELCOME.
 func (l *handshakeState) tokensKnown() bool {
-	return !l.dialled || l.welcomed || l.hello.signal.code == 0
+	return l.Role < opening.Dialled || l.Peer == opening.Welcomed || l.Of(opening.Hello).Signal.code == 0
 }
 
 // onStream is the state machine's hook for stream segments. Once the session closes,

@@ -5,6 +5,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/liveness"
+	"github.com/arqnet/kcp/internal/opening"
 )
 
 // concerns are what a session has to see to in a step beyond its data. Most steps
@@ -28,7 +29,7 @@ func (c *session) concerns() (on concerns) {
 	if s.Phase != closing.Open || s.Caller != closing.Uses || s.Read != closing.ReadOpen || l.kindAwaited || s.ending != nil {
 		on |= concernEnd
 	}
-	if l.hello.active || l.confirm.active || l.finish.active || l.ping.active {
+	if l.Unanswered != 0 {
 		on |= concernRequests
 	}
 	if c.streams != nil {
@@ -50,7 +51,11 @@ func (c *session) finishStep(now time.Duration) {
 	if on&concernEnd != 0 {
 		c.progress(now)
 	}
-	waiting := c.kcp.WaitSend() > 0 || on&concernRequests != 0 && c.hs.waiting() || on&concernStreams != 0 && c.streamsUnsent()
+	requests := c.hs.Unanswered
+	if c.hs.Reached {
+		requests &^= opening.Hello // which counts until anything arrives
+	}
+	waiting := c.kcp.WaitSend() > 0 || requests != 0 || on&concernStreams != 0 && c.streamsUnsent()
 	c.live.Waits(now, waiting)
 	c.schedule(now)
 }
@@ -89,7 +94,7 @@ func (c *session) schedule(now time.Duration) {
 			sooner(at)
 		}
 	}
-	if c.hs.unvalidated.Load() && !c.hs.offered {
+	if c.hs.unvalidated.Load() && c.hs.Role == opening.Accepted {
 		sooner(c.hs.born + handshakeTime)
 	}
 	if c.tls != nil {
@@ -99,11 +104,7 @@ func (c *session) schedule(now time.Duration) {
 	}
 	if l := &c.hs; c.closing.Phase != closing.Draining { // see sendDueSignals
 		if c.concerns()&concernRequests != 0 {
-			for _, r := range []*request{&l.hello, &l.confirm, &l.finish, &l.ping} {
-				if r.active {
-					sooner(r.next)
-				}
-			}
+			sooner(l.Next())
 		}
 		if p := c.plpmtu.search; p != nil && p.Active() && c.mayProbeMTU() {
 			sooner(p.Next())
@@ -183,7 +184,7 @@ func (c *session) onWake() {
 		c.end(nil)
 		return
 	}
-	if c.hs.unvalidated.Load() && !c.hs.offered && now >= c.hs.born+handshakeTime {
+	if c.hs.unvalidated.Load() && c.hs.Role == opening.Accepted && now >= c.hs.born+handshakeTime {
 		c.forget(ErrReset)
 		return
 	}
@@ -319,17 +320,17 @@ func (c *session) sendDueSignals(now time.Duration) {
 		return
 	}
 	if c.hs.securing {
-		if l.hello.due(now) {
+		if l.Due(opening.Hello, now) {
 			c.repeatFlight(now)
 		}
 		return
 	}
-	if c.closing.Write != closing.WriteOpen && l.kind == peerExtended && !c.closing.Answered() && !l.finish.active {
+	if c.closing.Write != closing.WriteOpen && l.Peer >= opening.Extended && !c.closing.Answered() && l.Unanswered&opening.Finish == 0 {
 		code := sigFin
 		if c.closing.Write >= closing.CloseSent {
 			code = sigClose
 		}
-		l.finish.start(signal{code, uint32(k.sendEnd()), l.peerToken}, now, c.requestWait())
+		l.Start(opening.Finish, signal{code, uint32(k.sendEnd()), l.peerToken}, now, c.requestWait())
 	}
 	s := c.liveness()
 	if _, due := c.live.Next(now, &s); due&liveness.Ping != 0 {
@@ -348,35 +349,32 @@ func (c *session) sendDueSignals(now time.Duration) {
 // sendDueRequests queues the requests whose time has come.
 func (c *session) sendDueRequests(now time.Duration) {
 	l := &c.hs
-	if r := &l.hello; r.due(now) {
+	if l.Due(opening.Hello, now) {
 		if c.tls != nil {
 			c.repeatFlight(now)
-		} else if l.reached && r.tries >= helloTries && l.kind == peerUnknown {
-			r.active = false
-			l.kind = peerLegacy
-		} else { // repeated even if peerExtended: a forged HELLO may have shown that
+		} else if l.Reached && l.Of(opening.Hello).Tries >= helloTries && l.Peer == opening.Unknown {
+			l.Unanswered &^= opening.Hello
+			l.Peer = opening.Legacy
+		} else { // repeated even if the peer is extended: a forged HELLO may have shown that
 			c.queueHello()
-			r.sent(now)
+			l.Sent(opening.Hello, now, opening.MaxWait)
 			c.live.Asked(now)
-			l.helloAt = now
-			if !l.reached && r.tries <= eagerHellos {
-				r.next = min(r.next, now+maxHelloWait)
-			}
 		}
 	}
-	for _, r := range []*request{&l.confirm, &l.finish, &l.ping} {
-		if r.due(now) {
-			c.kcp.queueSignals(r.signal)
-			r.sent(now)
-			c.live.Asked(now)
-			switch r {
-			case &l.ping:
-				_, longest := c.pingWait()
-				r.next = min(r.next, now+longest)
-				c.live.PingSent(now)
-			case &l.confirm:
-				c.tellResetKey()
-			}
+	for _, k := range opening.Kinds[1:] {
+		if !l.Due(k, now) {
+			continue
 		}
+		c.kcp.queueSignals(l.Of(k).Signal)
+		c.live.Asked(now)
+		most := opening.MaxWait
+		switch k {
+		case opening.Ping:
+			_, most = c.pingWait()
+			c.live.PingSent(now)
+		case opening.Confirm:
+			c.tellResetKey()
+		}
+		l.Sent(k, now, most)
 	}
 }

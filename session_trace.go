@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/opening"
 )
 
 // startTrace gets the hooks of the session from Config.Tracer, and shows its
@@ -107,5 +108,5 @@ func (c *Conn) logEnd() func() {
 func (c *Conn) Dialled() bool {
 	c.mu.Lock()
 	defer c.unlock()
-	return c.hs.dialled
+	return c.hs.Role >= opening.Dialled
 }
