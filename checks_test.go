@@ -212,10 +212,11 @@ func TestDatagramsAfterClose(t *testing.T) {
 		a, b, _ := w.pair(nil, nil)
 		b.mu.Lock()
 		b.takeDatagram([]byte{1})
-		b.closing.closed = true
+		was := b.closing
+		b.closing.Stop()
 		b.takeDatagram([]byte{2})
 		s := b.datagramStats()
-		b.closing.closed = false
+		b.closing = was
 		b.mu.Unlock()
 		require.EqualValues(t, []uint64{2, 1}, []uint64{s.Received, s.Dropped})
 		require.NoError(t, a.Abort())

@@ -9,6 +9,7 @@ import (
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/lingering"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/rulebook"
 	"github.com/arqnet/kcp/trace"
 	"github.com/stretchr/testify/require"
@@ -127,17 +128,16 @@ func sessionFigures() []rulebook.Figure {
 		{"| Half-open sessions", "10 s", handshakeTime},
 		{"| Memory pressure: what is counted", "1 KiB", accountGrain},
 		{"| Memory pressure: reading", "16 KiB", littleHeld},
-		{dial, "200", int(firstHelloWait / millis)},
-		{dial, "500 ms", maxHelloWait},
-		{dial, "20th", eagerHellos},
-		{dial, "4 cookies", maxCookies},
-		{dial, "50 ms", minHelloWait},
-		{dial, "2 s", maxRequestWait},
+		{dial, "200", int(opening.FirstHello / millis)},
+		{dial, "500 ms", opening.EagerWait},
+		{dial, "20th", opening.EagerHellos},
+		{dial, "4 cookies", opening.MaxCookies},
+		{dial, "50 ms", opening.HelloGap},
+		{dial, "2 s", opening.MaxWait},
 		{dial, "10 s", defaultDialTimeout},
 		{legacy, "2 plain window updates", legacyAnswers},
 		{legacy, "8 HELLOs", helloTries},
 		{closing, "5 s", defaultLinger},
-		{closing, "30 s", backgroundLinger},
 		{"| Why an application closes", "256 bytes", maxReasonText},
 		{dialled, "7 s", dialledHold},
 		{linger, "256 sockets", lingering.Most},

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/incast"
 	"github.com/arqnet/kcp/internal/migration"
@@ -76,21 +77,12 @@ type ioState struct {
 	batched     batched
 }
 
-// closeState is the progress of closing. Times are since the endpoint's epoch.
+// closeState is how far a session is with its end, and why it ends. Times are since the
+// endpoint's epoch.
 type closeState struct {
-	err         error         // why the session ended; nil: it has not, or was closed in order
-	ending      error         // ends the session after the batch of input; nil: it goes on
-	linger      time.Duration // how long Close waits without progress; <= 0: not at all
-	endAt       time.Duration // when lingering or draining ends; 0: open
-	closeBy     time.Duration // when lingering ends at the latest
-	lingerFrom  seq           // snd_una at the last progress
-	state       connState
-	closed      bool // the application has called Close or Abort
-	background  bool // Close does not wait, or waits no longer
-	undelivered bool // the session ended before the peer had taken all that was written
-	kindAwaited bool // CloseWrite waits until handshakeState.kind is known
-	retired     bool // removed from the endpoint's tables
-	dropped     bool // ended by the listener's end, before the application had it
+	closing.State
+	err    error // why the session ended; nil: it has not, or was closed in order
+	ending error // ends the session after the batch of input; nil: it goes on
 }
 
 // timerState is the session's timers. Times are since the endpoint's epoch.
@@ -115,27 +107,9 @@ type inputState struct {
 	protection protect.Protection // of packets; see protect.Scheme.Number
 }
 
-// connState is the state of a session. WIRE.md §5.2 has the state diagram.
-type connState uint8
-
-const (
-	stateOpen      connState = iota
-	stateLingering           // closed; waits for acknowledgements
-	stateDraining            // closed; still acknowledges (closing state, RFC 9000 §10.2.1)
-	stateEnded               // over; the endpoint keeps a TIME-WAIT entry of it
-)
-
 const (
 	// compactAfter is the idle time after which spare memory is released.
 	compactAfter = time.Second
-	// drainTime is the minimum time in which a closed session goes on to
-	// acknowledge what a legacy peer retransmits. An acknowledgement may be lost,
-	// and nothing else would show the peer that its data has arrived.
-	drainTime = time.Second
-	// drainRTOs is how many of our retransmission time-outs draining lasts, at
-	// least drainTime and at most drainRTOs times drainTime. The peer's RTO is
-	// about the same as ours.
-	drainRTOs = 6
 	// writeBatch is how many segments Write queues before each flush.
 	writeBatch = 64
 	// handshakeTime is how long a session that has not been offered to Accept
@@ -164,7 +138,7 @@ func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool 
 	changed := c.inputLocked(packets, shard, now)
 	done = true
 	c.letGoOn()
-	if !changed && !c.io.wokeWaiter || c.step.respondPending || c.closing.state == stateEnded {
+	if !changed && !c.io.wokeWaiter || c.step.respondPending || c.closing.Phase >= closing.Ended {
 		return false
 	}
 	c.step.respondPending = true
@@ -174,7 +148,7 @@ func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool 
 // inputLocked feeds packets to the state machine. It reports whether that may have
 // changed anything.
 func (c *session) inputLocked(packets []routedPacket, shard int, now time.Duration) bool {
-	if c.closing.state == stateEnded {
+	if c.closing.Phase >= closing.Ended {
 		c.shared.counters.dropEnded.Add(uint64(len(packets)))
 		return false
 	}
@@ -190,7 +164,7 @@ func (c *session) inputLocked(packets []routedPacket, shard int, now time.Durati
 	}
 	for i := range packets {
 		p := &packets[i].inPacket
-		if c.closing.state == stateEnded {
+		if c.closing.Phase >= closing.Ended {
 			c.shared.counters.dropEnded.Add(uint64(len(packets) - i))
 			break
 		}
@@ -252,7 +226,7 @@ func (c *session) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 // there is none for the state machine.
 func (c *session) decode(p inPacket, a arrival, now time.Duration) ([]byte, bool) {
 	if p.kind == datagramPacket {
-		if c.closing.state == stateOpen {
+		if c.closing.Phase < closing.Lingering {
 			c.takeDatagram(p.Data[datagramHeader:])
 			c.step.ready |= readers
 			c.heard(now)
@@ -334,7 +308,7 @@ func (c *Conn) respond(now time.Duration, b *sendBatch) bool {
 func (c *Conn) respondLater() {
 	c.mu.Lock()
 	defer c.unlock()
-	if c.step.respondPending && c.closing.state != stateEnded {
+	if c.step.respondPending && c.closing.Phase < closing.Ended {
 		c.step.respondPending = false
 		c.wakeAll()
 		c.wake(c.ep.now())
@@ -345,7 +319,7 @@ func (c *Conn) respondLater() {
 // if the session had ended.
 func (c *session) respondLocked(now time.Duration) bool {
 	c.step.respondPending, c.step.replyPending = false, false
-	if c.closing.state == stateEnded {
+	if c.closing.Phase >= closing.Ended {
 		return false
 	}
 	if c.readable() {
@@ -366,7 +340,7 @@ func (c *session) respondLocked(now time.Duration) bool {
 // readable reports whether a waiting Read must look again: there is data, or
 // the peer has announced its end.
 func (c *session) readable() bool {
-	return c.kcp.receiver().readable() || c.hs.peerFin
+	return c.kcp.receiver().readable() || c.closing.Read != closing.ReadOpen
 }
 
 // unlock carries out what a step has brought about. Packets are written once c.mu is
@@ -479,7 +453,7 @@ func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t, fa
 func (c *Conn) setDeadlines(t time.Time, read, write bool) error {
 	c.mu.Lock()
 	defer c.unlock()
-	if c.closing.closed {
+	if c.closing.Caller != closing.Uses {
 		return c.opError("set", net.ErrClosed)
 	}
 	if read {

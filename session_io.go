@@ -5,6 +5,9 @@ import (
 	"io"
 	"net"
 	"os"
+
+	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/opening"
 )
 
 // Read reads up to len(b) bytes, and waits until there are some. The rest of a message
@@ -81,7 +84,7 @@ func (c *Conn) ReadMessage(b []byte) (n int, err error) {
 // not.
 func (c *Conn) cannotRead() error {
 	switch {
-	case c.closing.closed:
+	case c.closing.Caller != closing.Uses:
 		return net.ErrClosed
 	case c.io.member != nil:
 		return ErrGrouped
@@ -100,7 +103,7 @@ func (c *Conn) readEnd() error {
 		if c.kcp.receiver().queued() {
 			return io.ErrUnexpectedEOF // a message without its end
 		}
-		if c.hs.peerClosed && c.hs.reasons != nil && c.hs.reasons.peer != nil {
+		if c.closing.Read == closing.ReadClosed && c.hs.reasons != nil && c.hs.reasons.peer != nil {
 			return c.hs.reasons.peer
 		}
 		return io.EOF
@@ -112,14 +115,14 @@ func (c *Conn) readEnd() error {
 // afterRead follows a read of n bytes: it schedules the release of spare
 // memory, and sends a window update if the read has reopened a window of zero.
 func (c *session) afterRead(n int) {
-	if c.closing.state == stateEnded {
+	if c.closing.Phase >= closing.Ended {
 		c.kcp.Compact()
 	} else if c.timers.compactAt == 0 {
 		c.timers.compactAt = c.host.now() + compactAfter
 		c.wake(c.timers.compactAt)
 	}
 	c.accountRead(n)
-	if c.kcp.windowReopened() && c.closing.state != stateEnded {
+	if c.kcp.windowReopened() && c.closing.Phase < closing.Ended {
 		c.push()
 	}
 }
@@ -215,7 +218,7 @@ func (c *Conn) tryWrite(w *writeCall) error {
 	}
 	bound := c.ep.compat.SegmentBound
 	goesOn := bound && w.waits && w.n > 0
-	if c.closing.closed || c.closing.err != nil || c.io.writeDeadline.expired() || c.hs.peerClosed || c.hs.finSignal != 0 {
+	if c.closing.Caller != closing.Uses || c.closing.err != nil || c.io.writeDeadline.expired() || c.closing.Read == closing.ReadClosed || c.closing.Write != closing.WriteOpen {
 		if err := c.cannotWrite(); err != nil && !(goesOn && err == os.ErrDeadlineExceeded) {
 			return err
 		}
@@ -297,7 +300,7 @@ func (c *session) sizeError(err error, size int) error {
 // cannotWrite returns why nothing more may be written, for the call that
 // returns it; nil if it may.
 func (c *Conn) cannotWrite() error {
-	if !c.closing.closed && !c.io.writeDeadline.expired() && !c.hs.peerClosed && c.closing.err != nil {
+	if c.closing.Caller == closing.Uses && !c.io.writeDeadline.expired() && c.closing.Read != closing.ReadClosed && c.closing.err != nil {
 		c.io.errReported = true
 	}
 	return c.writeEnd()
@@ -306,15 +309,15 @@ func (c *Conn) cannotWrite() error {
 // writeEnd returns why nothing more may be written; nil if it may.
 func (c *Conn) writeEnd() error {
 	switch {
-	case c.closing.closed:
+	case c.closing.Caller != closing.Uses:
 		return net.ErrClosed
 	case c.io.writeDeadline.expired() && !(c.ep.compat.DataBeforeDeadline && c.room() > 0):
 		return os.ErrDeadlineExceeded
-	case c.hs.peerClosed:
+	case c.closing.Read == closing.ReadClosed:
 		return c.reason(ErrPeerClosed)
 	case c.closing.err != nil:
 		return c.reason(c.closing.err)
-	case c.hs.finSignal != 0:
+	case c.closing.Write != closing.WriteOpen:
 		return net.ErrClosed
 	}
 	return nil
@@ -353,7 +356,7 @@ func (c *session) push() {
 	if c.step.replyPending { // the flush sends the reply, too
 		c.step.respondPending, c.step.replyPending = false, false
 	}
-	if c.hs.quiet && c.hs.silent() && c.kcp.WaitSend() > 0 {
+	if c.hs.Role == opening.Quiet && c.hs.silent() && c.kcp.WaitSend() > 0 {
 		c.breakSilence(now)
 	}
 	c.flush(now)

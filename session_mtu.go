@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"time"
 
+	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/reassembly"
 	"github.com/arqnet/kcp/internal/udp"
@@ -26,17 +28,17 @@ const capAckDelay = 32
 // counts; a later one, which may be forged, does not.
 func (c *session) onInfo(s signal) {
 	l := &c.hs
-	if l.kind == peerUnknown && s.ts&capTLS != 0 && c.shared.config.TLS == nil {
+	if l.Peer == opening.Unknown && s.ts&capTLS != 0 && c.shared.config.TLS == nil {
 		l.capabilities = capTLS // why a RESET refuses the session
 	}
-	if l.version != 0 || l.kind != peerExtended {
+	if l.version != 0 || l.Peer < opening.Extended {
 		return // an extended peer sends INFO with HELLO, WELCOME and the answer to CONFIRM
 	}
 	l.version, l.capabilities = s.sn, s.ts
 	if s.ts&capAckDelay != 0 {
 		c.kcp.enable(featureReplies)
 	}
-	if c.closing.kindAwaited {
+	if c.hs.kindAwaited {
 		c.step.ready |= writers // OpenStream may wait for it
 	}
 	if s.ts&capPMTU != 0 {
@@ -104,14 +106,14 @@ func (c *session) mayProbeMTU() bool { return c.hs.capabilities&capPMTU != 0 && 
 
 // mayJudgeMTU reports whether the session finds out what its path takes.
 func (c *session) mayJudgeMTU() bool {
-	return !c.hs.unvalidated.Load() && (c.closing.state == stateOpen || c.closing.state == stateLingering)
+	return !c.hs.unvalidated.Load() && c.closing.Phase <= closing.Lingering
 }
 
 // advanceMTU continues the search. Losses may show a black hole (RFC 8899 §4.3), also if
 // the peer answers no probes.
 func (c *session) advanceMTU(now time.Duration) {
 	probes := c.hs.capabilities&capPMTU != 0
-	if !c.mayJudgeMTU() || !probes && !c.hs.reached {
+	if !c.mayJudgeMTU() || !probes && !c.hs.Reached {
 		return
 	}
 	if !probes {
@@ -138,7 +140,7 @@ func (c *session) followMTU(do pmtud.Do, now time.Duration) {
 	if do&pmtud.Probe != 0 {
 		c.sendMTUProbe(now)
 	}
-	if do&pmtud.Ping != 0 && !c.hs.ping.active {
+	if do&pmtud.Ping != 0 && c.hs.Unanswered&opening.Ping == 0 {
 		c.startPing(now)
 	}
 }
@@ -154,7 +156,7 @@ func (c *session) confirmingMTU(now time.Duration) bool {
 // peer: the interface takes less. That is a fact of this path. What was refused leaves
 // again at once if it can leave otherwise now.
 func (c *session) sizeRefused(size int) {
-	if c.closing.state == stateEnded {
+	if c.closing.Phase >= closing.Ended {
 		return
 	}
 	now := c.host.now()

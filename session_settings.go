@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/congestion"
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/compatibility"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/pacing"
@@ -133,10 +134,10 @@ func (c *session) newCongestionControl() congestion.Control {
 // of their setters: net.ErrClosed after Close or Abort, and nil if the session
 // has ended otherwise.
 func (c *Conn) unsettable() (bool, error) {
-	if c.closing.closed {
+	if c.closing.Caller != closing.Uses {
 		return true, c.opError("set", net.ErrClosed)
 	}
-	return c.closing.state == stateEnded, nil
+	return c.closing.Phase >= closing.Ended, nil
 }
 
 // SetMTU sets the size of the largest UDP payload sent, in bytes, in place of

@@ -9,8 +9,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/list"
 	"github.com/arqnet/kcp/internal/neterr"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/streams"
 )
 
@@ -197,8 +199,8 @@ func (c *Conn) openStream(ctx context.Context, options *StreamOptions, waits boo
 		case !known && !waits:
 			return p, ErrWouldBlock
 		case !known:
-			c.closing.kindAwaited = true
-			if p.on = &c.io.canWrite; !c.hs.dialled {
+			c.hs.kindAwaited = true
+			if p.on = &c.io.canWrite; c.hs.Role < opening.Dialled {
 				p.until = c.hs.born + helloAfterData
 			}
 			return p, nil
@@ -237,7 +239,7 @@ func (c *Conn) AcceptStream(ctx context.Context) (s *Stream, err error) {
 	err = c.await(blocking{op: "accept", ctx: ctx}, func() (pause, error) {
 		t, calls := c.streamTable(), c.state()
 		switch {
-		case c.closing.closed:
+		case c.closing.Caller != closing.Uses:
 			return pause{}, net.ErrClosed
 		case ctx.Err() != nil:
 			return pause{}, ctx.Err()
@@ -262,21 +264,21 @@ func (c *Conn) AcceptStream(ctx context.Context) (s *Stream, err error) {
 func (c *session) peerTakesStreams(now time.Duration) (known bool, err error) {
 	l := &c.hs
 	switch {
-	case c.closing.closed:
+	case c.closing.Caller != closing.Uses:
 		return true, net.ErrClosed
-	case l.peerClosed:
+	case c.closing.Read == closing.ReadClosed:
 		return true, c.reason(ErrPeerClosed)
 	case c.closing.err != nil:
 		return true, c.reason(c.closing.err)
-	case l.finSignal == sigClose:
+	case c.closing.Write >= closing.CloseSent:
 		return true, net.ErrClosed
 	case c.shared.config.MaxStreams == 0:
 		return true, errNoStreamsHere // nothing of the peer's answer would be taken
 	case l.tokensKnown() && l.capabilities&capStreams != 0:
 		return true, nil
-	case l.tokensKnown() && l.kind == peerExtended && l.version != 0:
+	case l.tokensKnown() && l.Peer >= opening.Extended && l.version != 0:
 		return true, errNoStreamsThere
-	case l.kind == peerLegacy, l.kind == peerUnknown && !l.dialled && now-l.born >= helloAfterData:
+	case l.Peer == opening.Legacy, l.Peer == opening.Unknown && l.Role < opening.Dialled && now-l.born >= helloAfterData:
 		return true, ErrLegacyPeer
 	}
 	return false, nil
@@ -324,7 +326,7 @@ func (s *Stream) setDeadlines(t time.Time, read, write bool) error {
 	c := s.conn
 	c.mu.Lock()
 	defer c.unlock()
-	if s.closed || c.closing.closed {
+	if s.closed || c.closing.Caller != closing.Uses {
 		return c.opError("set", net.ErrClosed)
 	}
 	if read {
@@ -401,7 +403,7 @@ func (s *Stream) Reset(code uint64) error {
 // kickStreams sends what the call of an application has made due, and accounts
 // what it has dropped.
 func (c *session) kickStreams() {
-	if c.closing.state == stateEnded {
+	if c.closing.Phase >= closing.Ended {
 		c.account()
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/inturn"
 )
 
@@ -244,7 +245,7 @@ func (c *Conn) afterReading(n *notifier, count uint32, s *shard, end bool) bool 
 			return false
 		}
 	}
-	c.endReading(s, follow && c.closing.state != stateEnded)
+	c.endReading(s, follow && c.closing.Phase < closing.Ended)
 	return true
 }
 
