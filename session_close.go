@@ -56,38 +56,34 @@ func (c *Conn) tryClose(begun *bool, whole bool) (p pause, err error) {
 	if !*begun {
 		*begun = true
 		if c.closing.Caller != closing.Uses {
-			return pause{}, net.ErrClosed
+			return p, net.ErrClosed
 		}
 		grouped := c.io.member != nil // its goroutine may serve many sessions, or read the socket
 		c.stopCalls()
 		if c.closing.Phase >= closing.Ended {
-			return pause{}, c.closeEnded()
+			c.dropReceived()
+			c.kcp.Compact()
+			c.account()
+			switch {
+			case c.closing.Undelivered() && c.closing.Read == closing.ReadClosed:
+				return p, ErrNotDelivered
+			case c.closing.Undelivered() && !c.io.errReported && !errors.Is(c.closing.err, net.ErrClosed):
+				return p, c.closing.err
+			}
+			return p, nil
 		}
 		c.startClose(c.closing.Linger <= 0 || grouped, whole)
 	}
 	switch {
 	case c.closing.Caller != closing.Leaves && c.closing.Closing():
-		return pause{on: &c.io.canWrite}, nil
+		p.on = &c.io.canWrite
 	case !c.closing.Undelivered():
-		return pause{}, nil
 	case c.closing.Phase >= closing.Ended && c.closing.err != nil && c.closing.err != ErrPeerClosed:
-		return pause{}, c.closing.err
+		err = c.closing.err
+	default:
+		err = ErrNotDelivered
 	}
-	return pause{}, ErrNotDelivered
-}
-
-// closeEnded is Close of a session that has ended.
-func (c *Conn) closeEnded() error {
-	c.dropReceived()
-	c.kcp.Compact()
-	c.account()
-	switch {
-	case c.closing.Undelivered() && c.closing.Read == closing.ReadClosed:
-		return ErrNotDelivered
-	case c.closing.Undelivered() && !c.io.errReported && !errors.Is(c.closing.err, net.ErrClosed):
-		return c.closing.err
-	}
-	return nil
+	return p, err
 }
 
 // startClose starts what Close waits for, unless it goes on in the background.

@@ -109,7 +109,7 @@ func (c *session) kick(now time.Duration) {
 // INFO.
 func (c *session) queueHello() {
 	l, k := &c.hs, c.kcp
-	c.kcp.signalQueue().add(l.Of(opening.Hello).Signal)
+	k.signalQueue().add(l.Of(opening.Hello).Signal)
 	if l.cookie.code != 0 {
 		k.signalQueue().add(l.cookie)
 	}

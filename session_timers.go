@@ -333,7 +333,7 @@ func (c *session) sendDueSignals(now time.Duration) {
 		if c.closing.Write >= closing.CloseSent {
 			code = sigClose
 		}
-		l.Start(opening.Finish, signal{code, uint32(c.kcp.position().end), l.peerToken}, now, c.requestWait())
+		l.Start(opening.Finish, signal{code, uint32(k.position().end), l.peerToken}, now, c.requestWait())
 	}
 	s := c.liveness()
 	if _, due := c.live.Next(now, &s); due&liveness.Ping != 0 {
