@@ -244,7 +244,7 @@ func (k *KCP) noteAckHold(h *header, recovered bool) {
 // segment if what the peer sends does not acknowledge it, although it left more
 // than a round trip ago: the peer does not have it.
 func (k *KCP) waitNoLonger() {
-	s, e := k.oldest(), &k.snd.rtt
+	s, e := k.snd.oldest(), &k.snd.rtt
 	if s == nil || s.xmit != 1 || s.group == nil {
 		return
 	}

@@ -171,7 +171,7 @@ func TestAckHold(t *testing.T) {
 				h.input(segment(cmdAck, frg, h.now-90, 1, 2, ""))
 				waited := on && frg&replyrhythm.Waited != 0
 				require.Equal(t, waited, h.k.snd.rtt == before)
-				require.Equal(t, waited, h.k.sampledRTT() == 0)
+				require.Equal(t, waited, h.k.snd.rate.Sample.RTT == 0)
 				h.out = nil
 				hold := uint32(0)
 				if on {
@@ -190,7 +190,7 @@ func TestAckHold(t *testing.T) {
 				h.now++
 				h.k.SetClock(h.now)
 				h.input(segment(cmdWins, 0, 0, 0, 4, ""))
-				require.Equal(t, hold == 0, h.k.sampledRTT() > 0)
+				require.Equal(t, hold == 0, h.k.snd.rate.Sample.RTT > 0)
 			})
 		}
 	}

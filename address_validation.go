@@ -1,125 +1,24 @@
 package kcp
 
-// Address validation (RFC 9000 §8). Anyone can open a session with a forged
-// source address. Until the peer has shown that it receives what is sent to its
-// address, at most three times as many bytes are sent there as have arrived
-// from it. All bytes count (anti-amplification limit, RFC 9000 §8.1).
-//
-// The peer shows it by echoing something that only the packets sent to it
-// contain. For an extended peer that is a token or the argument of a PING.
-// Every KCP peer echoes the ts of a segment in its ACK, which cannot be guessed
-// if the clock begins at a random time. snd_una and sequence numbers prove
-// nothing: they begin at 0.
+import "github.com/arqnet/kcp/internal/amplification"
 
-const (
-	// amplificationLimit is how many bytes may be sent to an address that is
-	// not validated for each byte received from it (RFC 9000 §8.1).
-	amplificationLimit = 3
-	// maxSendCredit bounds the unused credit, in bytes.
-	maxSendCredit = 1 << 20
-	// firstShare limits the first segment to a sixth of the credit, so that it
-	// can be retransmitted: until its ACK arrives nothing else can be sent.
-	firstShare = 6
-	// ackAfter is how many bytes a legacy peer must send before it is
-	// acknowledged, while something is in flight to it. Until then it
-	// retransmits, which earns credit for the segment that validates its
-	// address, however often that is lost. A peer with nothing left to
-	// retransmit would fall silent, and the session could be stuck without
-	// credit. During the first ackHold milliseconds acknowledgements are
-	// withheld even with nothing in flight: the application may be about to
-	// reply.
-	ackAfter = 200
-	ackHold  = 250
-	// echoMemory is how many transmissions of data segments are remembered. An
-	// ACK of any of them validates the address.
-	echoMemory = 8
-	// answerPeriod is the time, in milliseconds, in which maxSignals requests of
-	// the peer are answered.
-	answerPeriod = 100
-)
-
-// addressValidation is the state of a peer whose address is not validated. A
-// state machine without one has a validated peer.
-type addressValidation struct {
-	credit   int // bytes that may still be sent; negative: overdrawn
-	overhead int // bytes that a packet has beside its segments
-	unacked  int // bytes that must still arrive before the peer is acknowledged
-	begun    seq // when the first packet arrived
-	total    int // bytes that have arrived, up to legacyBytes
-
-	sent  [echoMemory]transmissionTime // a ring of the latest transmissions
-	count int                          // transmissions so far
-	done  bool                         // an ACK has echoed one of them
-
-	answers  int // requests taken since answered
-	answered seq // when the present answerPeriod began
-}
-
-// transmissionTime identifies a transmission by what an ACK of it echoes.
-type transmissionTime struct{ sn, ts seq }
+// Address validation (RFC 9000 §8): what internal/amplification decides is done. A state
+// machine without a limit has a peer whose address is validated.
 
 // limitUnvalidated applies the anti-amplification limit to a peer whose address
 // is not validated. Each packet to it has overhead bytes beside its segments.
-// Acknowledgements to a legacy peer are withheld at first; see ackAfter.
+// Acknowledgements to a legacy peer are withheld at first.
 func (k *KCP) limitUnvalidated(overhead int, legacy bool) {
-	k.snd.validation = &addressValidation{overhead: overhead, begun: k.clock.now}
-	if legacy {
-		k.snd.validation.unacked = ackAfter
-	}
+	k.snd.validation = amplification.New(overhead, legacy, k.clock.now)
 }
 
-// acknowledgeAtOnce stops withholding acknowledgements: the peer has turned out
-// to be an extended one.
-func (k *KCP) acknowledgeAtOnce() {
-	if k.snd.validation != nil {
-		k.snd.validation.unacked = 0
-	}
-}
-
-// received adds the credit for a packet of n bytes from the peer. It reports
-// whether the peer's address is not validated.
-func (k *KCP) received(n int) bool {
-	if k.snd.validation == nil {
-		return false
-	}
-	k.snd.validation.received(n)
-	return true
-}
-
-// spendCredit takes n bytes from the credit for a packet that the machine does
-// not build. It reports whether that packet may be sent.
-func (k *KCP) spendCredit(n int) bool { return k.snd.validation == nil || k.snd.validation.take(n) }
-
-// overdrawn reports whether more has been put into packets than may be sent.
-func (k *KCP) overdrawn() bool { return k.snd.validation != nil && k.snd.validation.credit < 0 }
-
-// echoed reports whether the peer has echoed a transmission, which validates
-// its address, but validateAddress was not called yet.
-func (k *KCP) echoed() bool { return k.snd.validation != nil && k.snd.validation.done }
-
-// received adds the credit for a packet of n bytes from the peer's address.
-func (v *addressValidation) received(n int) {
-	v.credit = min(v.credit+amplificationLimit*n, maxSendCredit)
-	v.unacked = max(v.unacked-n, 0)
-	v.total = min(v.total+n, legacyBytes)
-}
-
-// mayAnswer reports whether a request that arrives now is answered, and counts it.
-func (v *addressValidation) mayAnswer(now seq) bool {
-	if v.answers == 0 || now-v.answered >= answerPeriod {
-		v.answers, v.answered = 0, now
-	}
-	if v.answers >= maxSignals {
-		return false
-	}
-	v.answers++
-	return true
-}
+// validation returns the limit; nil: there is none.
+func (k *KCP) validation() *amplification.Limit { return k.snd.validation }
 
 // holdsAcks reports whether acknowledgements to the peer are withheld for now.
 func (k *KCP) holdsAcks() bool {
 	v := k.snd.validation
-	return v != nil && v.unacked > 0 && (k.snd.inFlight > 0 || k.clock.now-v.begun < ackHold)
+	return v != nil && v.Withholds(k.snd.inFlight > 0, k.clock.now)
 }
 
 // unaToSend returns the una of the segments sent now.
@@ -139,40 +38,11 @@ func (k *KCP) validateAddress() {
 	k.snd.validation = nil
 }
 
-// take takes n bytes from the credit. It reports false, and takes nothing, if
-// the credit is smaller.
-func (v *addressValidation) take(n int) bool {
-	if v.credit < n {
-		return false
-	}
-	v.credit -= n
-	return true
-}
-
-// transmitted records a transmission of a data segment.
-func (v *addressValidation) transmitted(sn, ts seq) {
-	v.sent[v.count%echoMemory] = transmissionTime{sn, ts}
-	v.count++
-}
-
-// acknowledged reports whether an ACK echoes one of the latest transmissions.
-// Any other ACK, and any una, may be guessed. They count for nothing until the
-// address is validated.
-func (v *addressValidation) acknowledged(sn, ts seq) bool {
-	for _, s := range v.sent[:min(v.count, echoMemory)] {
-		if s == (transmissionTime{sn, ts}) {
-			v.done = true
-			return true
-		}
-	}
-	return false
-}
-
 // maySend reports whether the credit allows n bytes more, at the end of the
 // packet under construction or in a new one.
 func (k *KCP) maySend(n int) bool {
 	v := k.snd.validation
-	return v == nil || v.credit >= k.cost(n, k.maxPacket())
+	return v == nil || v.Allows(k.cost(n, k.maxPacket()))
 }
 
 // cost returns how many bytes on the wire n more bytes take. They include the
@@ -182,25 +52,19 @@ func (k *KCP) cost(n, size int) int {
 	if k.fits(n, size) {
 		return n
 	}
-	return n + k.snd.validation.overhead
+	return n + k.snd.validation.Overhead()
 }
 
 // charge takes from the credit n bytes that are about to be put into a packet.
 // They are put into one of size bytes at most.
 func (k *KCP) charge(n, size int) {
-	k.snd.validation.credit -= k.cost(n, size)
+	k.snd.validation.Charge(k.cost(n, size))
 }
 
 // mayBegin reports whether the credit allows a new data segment. pending is the
-// bytes of segments admitted before it that were not charged yet. Half of the
-// credit is left for retransmissions, unless nothing is in flight.
+// bytes of segments admitted before it that were not charged yet.
 func (k *KCP) mayBegin(s *sendSegment, pending int) bool {
-	v := k.snd.validation
-	need := pending + s.size() + v.overhead
-	if k.snd.nxt != k.snd.una {
-		need *= 2
-	}
-	return need <= v.credit
+	return k.snd.validation.MayBegin(pending+s.size(), k.snd.nxt != k.snd.una)
 }
 
 // withinCredit returns those of the expired segments that may be retransmitted
@@ -221,18 +85,11 @@ func (k *KCP) withinCredit(expired []*sendSegment) []*sendSegment {
 }
 
 // firstSize returns the payload size of the first of the segments that n bytes
-// are queued in. The first segment to an address that is not validated is cut
-// short if need be, so that it can be sent several times: the others may have
-// to wait for its ACK. While acknowledgements are withheld the peer keeps
-// retransmitting, and earns credit, so credit for two transmissions is enough.
+// are queued in. One to an address that is not validated may be cut short.
 func (k *KCP) firstSize(n int) int {
 	v := k.snd.validation
 	if v == nil || k.snd.una != k.snd.nxt {
 		return k.cfg.mss
 	}
-	header, size := v.overhead+headerSize, min(n, k.cfg.mss)
-	if k.holdsAcks() && size <= v.credit/2-header {
-		return size
-	}
-	return min(max(v.credit/firstShare-header, 1), size)
+	return v.FirstSize(min(n, k.cfg.mss), headerSize, k.holdsAcks())
 }

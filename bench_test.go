@@ -140,7 +140,7 @@ func (p *pipe) deliver(queue *[]pipePacket, k *KCP, delay uint32) {
 }
 
 // span returns how much of the window is taken, holes included.
-func (k *KCP) span() int { return int(k.snd.nxt-k.snd.una) + k.unsent() }
+func (k *KCP) span() int { return int(k.snd.nxt-k.snd.una) + k.snd.queue.n }
 
 // BenchmarkEcho sends a small message to a peer and back, through sessions and
 // endpoints but without sockets: what packets cost beside system calls.

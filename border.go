@@ -71,7 +71,7 @@ func (c *Conn) total(t *SessionTotals) {
 // Conn.mu is held.
 func (c *session) timeWaitState() timeWait {
 	l := &c.hs
-	tw := timeWait{Una: uint32(c.kcp.recvNext()), Protection: c.in.protection}
+	tw := timeWait{Una: uint32(c.kcp.position().received), Protection: c.in.protection}
 	if t := c.tls; t != nil && t.ended != nil {
 		tw.Protection, tw.Shaking = t.ended, true
 	}

@@ -25,7 +25,7 @@ import (
 func TestUnvalidatedGetsTheOldestOnly(t *testing.T) {
 	h := newHarness(t, nil)
 	h.k.limitUnvalidated(0, false)
-	h.k.received(10_000)
+	h.k.validation().Received(10_000)
 	for _, s := range []string{"a", "b", "c"} {
 		h.send(s)
 	}
@@ -33,7 +33,8 @@ func TestUnvalidatedGetsTheOldestOnly(t *testing.T) {
 	h.want(`push 0 frg=0 "a"`, `push 1 frg=0 "b"`, `push 2 frg=0 "c"`)
 	h.advance(250)
 	h.want(`push 0 frg=0 "a"`)
-	h.k.snd.validation.credit = 0
+	for h.k.validation().Take(1) {
+	}
 	h.advance(1000)
 	h.want()
 }
@@ -196,7 +197,7 @@ func TestBadShardsAreCounted(t *testing.T) {
 		a, b, _ := w.pair(nil, nil)
 		bad := []byte{1, 0, 0, 0, 0xf1, 0, 77, 0, 1, 2, 3}
 		b.mu.Lock()
-		_, ok := b.decode(inPacket{Packet: protect.Packet{Data: bad}, kind: fecPacket}, b.ep.now())
+		_, ok := b.decode(inPacket{Packet: protect.Packet{Data: bad}, kind: fecPacket}, arrival{}, b.ep.now())
 		b.mu.Unlock()
 		require.False(t, ok)
 		require.EqualValues(t, 1, b.Stats().Dropped.FEC)
@@ -255,7 +256,7 @@ func TestSecondFinBesideStreams(t *testing.T) {
 		require.NoError(t, err)
 		time.Sleep(time.Second)
 		b.mu.Lock()
-		next := uint32(b.kcp.recvNext())
+		next := uint32(b.kcp.position().received)
 		require.True(t, b.takeFin(signal{sigFin, next + 5, 0}))
 		require.True(t, b.takeFin(signal{sigFin, next + 5, 0}), "again")
 		require.False(t, b.takeFin(signal{sigFin, next + 6, 0}))
@@ -322,7 +323,7 @@ func TestNoProbesToOthers(t *testing.T) {
 		_, err := a.Write(make([]byte, 1<<20))
 		require.NoError(t, err)
 		time.Sleep(time.Minute)
-		require.Nil(t, a.plpmtu.search)
+		require.False(t, a.plpmtu.Begun())
 		require.NoError(t, a.Abort())
 	})
 }
@@ -348,8 +349,7 @@ func TestNoDecoderUnderPressure(t *testing.T) {
 		var decoders []bool
 		b.mu.Lock()
 		for _, short := range []bool{true, false} {
-			b.kcp.setPressure(pressureNone, short) // as Input of the next packet does
-			_, ok := b.decode(inPacket{Packet: protect.Packet{Data: shard}, kind: fecPacket}, b.ep.now())
+			_, ok := b.decode(inPacket{Packet: protect.Packet{Data: shard}, kind: fecPacket}, arrival{unvalidated: short}, b.ep.now())
 			decoders = append(decoders, ok, b.in.decoder != nil)
 		}
 		b.mu.Unlock()
@@ -379,7 +379,7 @@ func TestNoCopiesToTheUnvalidated(t *testing.T) {
 	packets := 0
 	h := redundantHarness(t, &packets, Extensions{Redundancy: 100})
 	h.k.limitUnvalidated(0, false)
-	h.k.received(10_000)
+	h.k.validation().Received(10_000)
 	for i, s := range []string{"a", "b"} {
 		h.send(s)
 		h.advance(10)
@@ -390,7 +390,7 @@ func TestNoCopiesToTheUnvalidated(t *testing.T) {
 // Only transmissions since the peer was last heard count for DeadLink.
 func TestSilenceBeginsWithTheLastPacket(t *testing.T) {
 	h := newHarness(t, nil)
-	require.Zero(t, h.k.silentTransmissions(), "nothing is in flight")
+	require.Zero(t, h.k.sender().silentTransmissions(), "nothing is in flight")
 	h.send("x")
 	later := func() {
 		for range 100 {
@@ -398,12 +398,12 @@ func TestSilenceBeginsWithTheLastPacket(t *testing.T) {
 		}
 	}
 	later()
-	sent := h.k.silentTransmissions()
+	sent := h.k.sender().silentTransmissions()
 	require.Greater(t, sent, 1)
 	h.input(segment(cmdWask, 0, 0, 0, 0, ""))
-	require.Zero(t, h.k.silentTransmissions())
+	require.Zero(t, h.k.sender().silentTransmissions())
 	later()
-	require.Positive(t, h.k.silentTransmissions())
+	require.Positive(t, h.k.sender().silentTransmissions())
 	h.out = nil
 }
 

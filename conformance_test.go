@@ -306,6 +306,6 @@ func (k *KCP) traceState() map[string]uint32 {
 		"rmt_wnd": k.peer.wnd, "probe": uint32(k.peer.probe), "ts_probe": uint32(k.peer.tsProbe),
 		"probe_wait": k.peer.probeWait, "ts_flush": uint32(k.clock.tsFlush), "state": state,
 		"nrcv_buf": k.rcv.early, "nsnd_buf": uint32(k.snd.inFlight),
-		"nrcv_que": k.rcv.queue.n, "nsnd_que": uint32(k.unsent()),
+		"nrcv_que": k.rcv.queue.n, "nsnd_que": uint32(k.snd.queue.n),
 	}
 }

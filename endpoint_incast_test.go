@@ -516,7 +516,7 @@ func TestTurnsOfAnotherShard(t *testing.T) {
 		defer c.mu.Unlock()
 		c.in.sending.Segments(incast.Least)
 		g, _ := i.Arrived(&c.session, 1, l.ep.now())
-		c.limitWindow(g)
+		c.limitWindow(g, false)
 		require.Zero(t, c.kcp.wndUnused())
 		require.True(t, c.changeShard(0))
 		require.Positive(t, c.kcp.wndUnused())

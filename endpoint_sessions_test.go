@@ -196,7 +196,7 @@ func TestAnswerOfEarlierSession(t *testing.T) {
 		w.net.SetFilter(func(f, _ netip.AddrPort, _ []byte) bool { return f != to })
 		w.say(a, "lost")
 		a.mu.Lock()
-		token, end := a.hs.peerToken, uint32(a.kcp.sendEnd())
+		token, end := a.hs.peerToken, uint32(a.kcp.position().end)
 		a.mu.Unlock()
 		for i, code := range []signalCode{sigClose, sigFin, sigFin} {
 			answer := signal{code | sigAnswer, 1, token + 1}

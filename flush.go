@@ -317,7 +317,7 @@ func (k *KCP) admit(window uint32, rate int64) {
 			k.snd.recovery.beyondAt = k.clock.now + seq(max(k.resendRound()/beyondPackets, 1))
 		}
 		if k.snd.validation != nil {
-			pending += s.size() + k.snd.validation.overhead
+			pending += s.size() + k.snd.validation.Overhead()
 		}
 		if (rate > 0 || capped != nil) && s.size() > room {
 			if rate > 0 && !k.snd.pace.Ready() {
@@ -425,7 +425,7 @@ func (k *KCP) sendSegment(s *sendSegment, h *header) {
 func (k *KCP) putSegment(s *sendSegment, h *header) {
 	h.cmd, h.frg, h.ts, h.sn, h.len = cmdPush, s.frg, k.clock.now, s.sn, uint32(len(s.data))
 	if k.snd.validation != nil {
-		k.snd.validation.transmitted(s.sn, k.clock.now)
+		k.snd.validation.Transmitted(s.sn, k.clock.now)
 	}
 	if s.packet != 0 || s.least != 0 {
 		s.least, s.packet = s.arrivedIn(), 0
@@ -461,7 +461,7 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 			c.sent(s.size(), true)
 		}
 		s.packet = max(s.packet, int32(s.size()))
-		k.hooks.outputInPlace(s)
+		k.hooks.outputInPlace(s, s.buf[:int(k.hooks.headroom)+len(s.data)])
 		return
 	}
 	b := k.reserve(s.size(), size)

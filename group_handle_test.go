@@ -229,11 +229,11 @@ func TestGroupBetweenSteps(t *testing.T) {
 		}
 		require.Empty(t, now(func() {
 			require.False(t, b.mayDeferReply(&b.io.canWrite), "who waits for the group would wait longer")
-			require.True(t, b.takeFin(signal{sigClose, uint32(b.kcp.recvNext()), 0}))
+			require.True(t, b.takeFin(signal{sigClose, uint32(b.kcp.position().received), 0}))
 		}))
 		require.Equal(t, []EventKind{EventEOF}, now(func() {
 			b.closing = closeState{}
-			require.True(t, b.takeFin(signal{sigFin, uint32(b.kcp.recvNext()), 0}))
+			require.True(t, b.takeFin(signal{sigFin, uint32(b.kcp.position().received), 0}))
 		}))
 		open := b.closing
 		require.Empty(t, now(func() {

@@ -25,7 +25,7 @@ func TestGroupWritableAfterAWrite(t *testing.T) {
 			}
 			return true
 		})
-		data := content(1, 2*writeBatch*b.kcp.segmentPayload())
+		data := content(1, 2*writeBatch*b.kcp.cfg.mss)
 		_, err := b.Write(data)
 		require.NoError(t, err)
 		require.Same(t, ErrWouldBlock, refused)

@@ -125,7 +125,7 @@ func (w *costWorld) stream(h streams.Header, data string) []byte {
 func (c *Conn) una() uint32 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return uint32(c.kcp.sendUna())
+	return uint32(c.kcp.position().acked)
 }
 
 // many feeds n segments, several in a packet.

@@ -57,7 +57,7 @@ type KCP struct {
 	peer     peerWindow
 	rcv      receiver
 	out      packetBuilder
-	signals  []signal // to be sent with the next flush; nil: none
+	signals  signalQueue
 	counters Counters
 	rare     *rareMachine // nil: all of it is zero
 }
@@ -93,9 +93,14 @@ type machineClock struct {
 // default settings. conv must be the same at both ends. output is called with
 // each packet to be sent; the packet is valid only during the call.
 func New(conv uint32, output func(packet []byte)) *KCP {
+	return newMachine(conv, hooks{output: output})
+}
+
+// newMachine is New with the hooks of a session.
+func newMachine(conv uint32, h hooks) *KCP {
 	k := &KCP{
 		conv:  conv,
-		hooks: hooks{output: output},
+		hooks: h,
 		cfg: machineConfig{
 			mtu:       defaultMTU,
 			mss:       defaultMTU - headerSize,

@@ -216,7 +216,7 @@ func TestReachIsBounded(t *testing.T) {
 
 	k = New(7, func([]byte) {})
 	require.NoError(t, k.SetWindow(1, 65535))
-	k.setPressure(pressureNone, true)
+	k.rcv.pressure, k.rcv.peerUnvalidated = pressureNone, true
 	require.NoError(t, k.Input(push(unvalidatedReach+1, 0, "x")))
 	require.EqualValues(t, 1, k.Counters().OutOfWindow)
 	require.Zero(t, k.rcv.early)
@@ -265,7 +265,7 @@ func TestDeferredPacketIsCounted(t *testing.T) {
 		defer b.mu.Unlock()
 		const size = 1200
 		before := l.Stats().Buffered
-		b.path.validation = &pathValidation{deferred: &inPacket{Packet: protect.Packet{Data: make([]byte, size)}}}
+		b.path.validating().Defer(&inPacket{Packet: protect.Packet{Data: make([]byte, size)}}, 1, size)
 		b.account()
 		require.GreaterOrEqual(t, l.Stats().Buffered-before, size)
 		b.dropUnreliable()

@@ -229,7 +229,7 @@ func TestMTUChangesUnderWay(t *testing.T) {
 			toB = append(toB, bytes.Clone(p))
 		})
 		a.hooks.headroom = headerSize
-		a.hooks.outputInPlace = func(s *sendSegment) {
+		a.hooks.outputInPlace = func(s *sendSegment, _ []byte) {
 			toB = append(toB, bytes.Clone(s.buf[:headerSize+len(s.data)]))
 			lent = append(lent, s)
 		}

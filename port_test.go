@@ -34,7 +34,7 @@ func TestLentSegments(t *testing.T) {
 	var lent []*sendSegment
 	h := newHarness(t, func(k *KCP) {
 		k.hooks.headroom = headerSize + 3
-		k.hooks.outputInPlace = func(s *sendSegment) { lent = append(lent, s) }
+		k.hooks.outputInPlace = func(s *sendSegment, _ []byte) { lent = append(lent, s) }
 		require.NoError(t, k.SetMTU(minMTU))
 	})
 	payload := func(b byte) string {

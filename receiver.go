@@ -32,10 +32,33 @@ type receiver struct {
 
 	shut bool // the window that is advertised is zero
 
-	// Set by the session before each Input.
+	// Set by feed.
 	pressure        memoryPressure
 	peerUnvalidated bool // the peer's address is not validated
 }
+
+// receiver returns the receiving side.
+func (k *KCP) receiver() *receiver { return &k.rcv }
+
+// readable reports whether a read would return something.
+func (r *receiver) readable() bool { return r.queue.n > r.partial || r.readDirect }
+
+// queued reports whether anything is waiting to be read, even if only part of a
+// message.
+func (r *receiver) queued() bool { return r.queue.n > 0 }
+
+// lendBuffer lets in-order data be copied straight into b; see deliverDirect.
+func (r *receiver) lendBuffer(b []byte) { r.readInto = b }
+
+// takeBuffer ends that, and returns how many bytes of b are free.
+func (r *receiver) takeBuffer() (free int) {
+	free = len(r.readInto)
+	r.readInto, r.readDirect = nil, false
+	return free
+}
+
+// acksPending reports whether acknowledgements are waiting for the next flush.
+func (r *receiver) acksPending() bool { return len(r.acks) > 0 }
 
 // Recv copies the next message to p and returns its size in bytes. The error is
 // ErrNoData if nothing has arrived, ErrPartialMessage if the message is not complete,
@@ -370,6 +393,22 @@ func (k *KCP) wndUnused() uint16 {
 		free = min(free, k.rcv.share)
 	}
 	return uint16(free)
+}
+
+// limitWindow sets the most that is advertised as the receive window, in
+// segments; 0: no limit. If shut is set, the window is zero. What the peer sends
+// beyond it is taken as before. If the limit rises, or the window shuts, ACKs
+// that wait leave with the next flush: the peer may be waiting for the larger
+// window, and will send nothing more for which an ACK could wait. With tell the next
+// flush tells the peer the window in any case, with the ACKs that wait or by itself.
+func (k *KCP) limitWindow(segments uint32, shut, tell bool) {
+	old, was := k.rcv.share, k.rcv.shut
+	if len(k.rcv.acks) > 0 && (tell || shut != was || old > 0 && (segments == 0 || segments > old)) {
+		k.rcv.ackPolicy.urgent = true
+	} else if tell {
+		k.peer.probe |= sendWins
+	}
+	k.rcv.share, k.rcv.shut = segments, shut
 }
 
 // closeReceive drops what has arrived and takes no more. Segments that were

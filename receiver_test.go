@@ -100,7 +100,7 @@ func wholeMessages(frgs []uint8) (messages []string) {
 // window. ACKs leave at once when it is half used, and when it grows.
 func TestShareOfWindow(t *testing.T) {
 	h := newHarness(t, func(k *KCP) { k.SetExtensions(Extensions{ThinAcks: true}) })
-	h.k.limitWindow(4, false)
+	h.k.limitWindow(4, false, false)
 	h.input(push(0, 0, "a"))
 	require.NotEqual(t, h.k.clock.now, h.k.ackTime())
 	h.input(push(1, 0, "b"))
@@ -108,13 +108,13 @@ func TestShareOfWindow(t *testing.T) {
 	h.advance(0)
 	h.want("ack 0 ts=0 una=2 wnd=4")
 	h.input(push(2, 0, "c"))
-	h.k.limitWindow(4, false)
+	h.k.limitWindow(4, false, false)
 	require.NotEqual(t, h.k.clock.now, h.k.ackTime())
-	h.k.limitWindow(0, false)
+	h.k.limitWindow(0, false, false)
 	require.Equal(t, h.k.clock.now, h.k.ackTime())
 	h.advance(0)
 	h.want("ack 2 ts=0 una=3 wnd=125")
-	h.k.limitWindow(1, false)
+	h.k.limitWindow(1, false, false)
 	for sn := range uint32(minRcvWnd) {
 		h.input(push(3+sn, 0, "d"))
 	}

@@ -301,7 +301,7 @@ func (k *KCP) flushOutageProbe(h *header) {
 	if !r.inOutage || k.clock.now.Before(r.probeAt) {
 		return
 	}
-	s := k.oldest()
+	s := k.snd.oldest()
 	if s == nil {
 		r.inOutage = false
 		return

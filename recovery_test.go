@@ -298,7 +298,7 @@ func TestOutageProbe(t *testing.T) {
 		h.out = nil
 	}
 	require.InDelta(t, 5000/200, probes, 6)
-	require.LessOrEqual(t, h.k.oldest().xmit, uint32(10)) // the back-off is what it was
+	require.LessOrEqual(t, h.k.snd.oldest().xmit, uint32(10)) // the back-off is what it was
 	h.later(100)
 	h.input(ack(1, h.now-100, 2))
 	h.advance(0)

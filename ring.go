@@ -146,12 +146,6 @@ const (
 // grains returns the memory of s and its buffer, in grains.
 func (s *sendSegment) grains() uint32 { return uint32(cap(s.buf)+sendSegmentBytes) / memoryGrain }
 
-// sendMemory returns the bytes of memory of the send side: what waits or is in flight,
-// and what is kept for reuse.
-func (k *KCP) sendMemory() int {
-	return int(k.out.held)*memoryGrain + k.out.buffers.Held() + k.snd.ring.Len()*sendPlaceBytes
-}
-
 const (
 	// sendPlaceBytes is the size of a place of the send ring.
 	sendPlaceBytes = 8

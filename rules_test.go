@@ -43,7 +43,6 @@ func machineFigures() []rulebook.Figure {
 		probe      = "| Zero-window probe"
 		copies     = "Redundant copies of small segments"
 		pieces     = "| Pieces: segments larger"
-		amplified  = "| Anti-amplification limit"
 		requests   = "| Requests: while"
 	)
 	return []rulebook.Figure{
@@ -55,8 +54,6 @@ func machineFigures() []rulebook.Figure {
 		{delayed, "5 ms", ackSoon * millis},
 		{delayed, "srtt/16", ackSoonShare},
 		{delayed, "4 full segments", ackFull},
-		{delayed, "200 bytes", ackAfter},
-		{delayed, "250 ms", ackHold * millis},
 		{"| ACK at once at a gap", "3 packets", gapAcks},
 		{repetition, "400 ACKs", ackRepeatLength},
 		{repetition, "4000 at most", ackRepeatMost},
@@ -94,11 +91,7 @@ func machineFigures() []rulebook.Figure {
 		{"| Black hole detection", "3 losses", watchedLosses},
 		{"| Partial reliability in an outage", "8 streams", partialStreams},
 		{"| Partial reliability in an outage", "2 packets", beyondPackets},
-		{"| Address validation", "8 transmissions", echoMemory},
-		{amplified, "3 x", amplificationLimit},
-		{amplified, "1 MiB", maxSendCredit},
 		{requests, "16 signals", maxSignals},
-		{requests, "100 ms", answerPeriod * millis},
 		{"| How far ahead data is taken", "4096 segments", sessionReach},
 		{"| How far ahead data is taken", "16 x", reachGrowth},
 		{"| How far ahead data is taken", "64 if unvalidated", unvalidatedReach},
@@ -117,18 +110,10 @@ func sessionFigures() []rulebook.Figure {
 		keepAlive = "| Keep-alive (RFC 9293"
 	)
 	return []rulebook.Figure{
-		{"| Black holes on the way", "15 s", doubtTime},
 		{"| RTO back-off", "5 s", sessionMaxRTO},
 		{"| The write buffer is bounded", "4 MiB", defaultWriteBuffer},
 		{"| The write buffer is bounded", "64 bytes", writeCostPerSegment},
 		{"| Cap of the rate", "1000 bytes a second", minMaxRate},
-		{"| Cap of the rate", "1 ms apart", leastCapWait},
-		{"| Cap of the rate", "above 1000000", fineCap},
-		{"| At the cap datagrams wait", "100 ms", heldTime},
-		{"| At the cap datagrams wait", "256 of them", maxHeld},
-		{"| At the cap parity waits", "256 packets", maxHeld},
-		{"| With a cap the write buffer", "1 s", cappedTime},
-		{"| With a cap the write buffer", "64 KiB", leastCappedBuffer},
 		{"| With a cap the write buffer", "4 MiB", defaultWriteBuffer},
 		{writes, "64 MiB", writePressure * writeGrain},
 		{writes, "256 KiB", scarceWriteBuffer},
@@ -167,7 +152,6 @@ func sessionFigures() []rulebook.Figure {
 		{keepAlive, "25 s", defaultKeepAlive},
 
 		{"| Stall timeout", "30 min", defaultStallTimeout},
-		{"| Path validation (RFC 9000", "50 ms", challengeEvery},
 	}
 }
 

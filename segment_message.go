@@ -30,20 +30,21 @@ func (k *KCP) sendMessage(p []byte, t *streams.Tag) error {
 	return nil
 }
 
-// messages calls f with the tag of each segment of Send that is waiting or in
-// flight and has one.
-func (k *KCP) messages(f func(t *streams.Tag)) {
-	call := func(s *sendSegment) {
-		if s != nil && s.tag != nil && s.tag.OfSession {
-			f(s.tag)
+// segmentsGivenUp returns how many segments of Send are waiting or in flight of which the
+// message is given up.
+func (k *KCP) segmentsGivenUp() (n int) {
+	count := func(s *sendSegment) {
+		if s != nil && s.tag != nil && s.tag.OfSession && k.givenUp(s.tag) {
+			n++
 		}
 	}
 	for sn := k.snd.una; sn != k.snd.nxt; sn++ {
-		call(k.snd.ring.at(sn))
+		count(k.snd.ring.at(sn))
 	}
 	for s := k.snd.queue.head; s != nil; s = s.order.next {
-		call(s)
+		count(s)
 	}
+	return n
 }
 
 // givenUp reports whether the message of t, which is one of Send, is given up, or

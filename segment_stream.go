@@ -70,13 +70,6 @@ type machineHost interface {
 // streamCmd reports whether cmd is one of those that need a host.
 func streamCmd(cmd uint8) bool { return cmd == cmdStream || cmd == cmdStreamPiece }
 
-// startStreams lets the host queue stream segments. ordered lets Send queue segments with
-// an SSN, which the peer has to take.
-func (k *KCP) startStreams(ordered bool) {
-	r := k.rareMachine()
-	r.streaming, r.own.numbers = true, r.own.numbers || ordered
-}
-
 // streaming reports whether the host may queue stream segments now. A peer whose
 // address is not validated gets none.
 func (k *KCP) streaming() bool {
@@ -130,15 +123,6 @@ func (k *KCP) queueStream(t *streams.Tag, buf []byte) {
 	k.snd.bytes += n
 	k.rare.streamBytes += n
 	k.rare.streamSegments++
-}
-
-// streamLoad returns the segments of streams, and their bytes, that WaitSend and
-// sendBytes count.
-func (k *KCP) streamLoad() (segments, bytes int) {
-	if k.rare == nil {
-		return 0, 0
-	}
-	return k.rare.streamSegments, k.rare.streamBytes
 }
 
 // dropTag records that s, a segment with a tag, is released.

@@ -45,7 +45,7 @@ func newTestHost(t testing.TB, k *KCP) *testHost {
 		abandoned: make(map[uint64]bool), got: make(map[streamPart]bool), skipped: make(map[uint64]int),
 	}
 	k.hooks.host = h
-	k.startStreams(false)
+	k.enable(featureStreams)
 	return h
 }
 
@@ -150,8 +150,8 @@ func (h *testHost) check() {
 	if held != 0 {
 		h.t.Fatalf("%d bytes of memory of segments too many", int32(held)*memoryGrain)
 	}
-	if segments, bytes := k.streamLoad(); flight != 0 || size != bytes || segments > k.WaitSend() {
-		h.t.Fatalf("%d segments too many, %d bytes; counted are %d and %d", flight, size, segments, bytes)
+	if l := k.load(); flight != 0 || size != l.streamBytes || l.streamSegments > l.segments {
+		h.t.Fatalf("%d segments too many, %d bytes; counted are %+v", flight, size, l)
 	}
 }
 
@@ -410,7 +410,7 @@ func (l *streamLink) perform() {
 			h.drop()
 		}
 		if x&2 > 0 {
-			k.startStreams(true)
+			k.enable(featureStreams | featureOrder)
 		}
 	case 12:
 		l.wire[i] = nil
@@ -494,9 +494,9 @@ func (l *streamLink) finish() {
 		}
 		h.check()
 		h.checkArrival(peer)
-		segments, size := h.k.streamLoad()
-		if segments+size+h.k.snd.bytes != 0 || h.k.snd.nxt != peer.k.rcv.nxt || len(l.read[i]) != len(l.plain[1-i]) {
-			l.t.Fatalf("end %d: left are %d segments, %d bytes", i, segments, h.k.snd.bytes)
+		left := h.k.load()
+		if left.streamSegments+left.streamBytes+left.bytes != 0 || h.k.snd.nxt != peer.k.rcv.nxt || len(l.read[i]) != len(l.plain[1-i]) {
+			l.t.Fatalf("end %d: left are %+v", i, left)
 		}
 	}
 }

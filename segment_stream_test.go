@@ -46,7 +46,7 @@ func TestStreamSegmentsGoFirst(t *testing.T) {
 			for range now % 6 {
 				h.add(1, &streams.Tag{})
 			}
-			most = max(most, k.unsent())
+			most = max(most, k.snd.queue.n)
 			k.SetClock(now)
 			k.Flush()
 			b, err := k.recount()
@@ -59,7 +59,7 @@ func TestStreamSegmentsGoFirst(t *testing.T) {
 		for i, n := range sent {
 			require.EqualValues(t, i, n)
 		}
-		require.Zero(t, k.unsent())
+		require.Zero(t, k.snd.queue.n)
 		k.discardSend()
 	}
 }

@@ -2,7 +2,7 @@ package kcp
 
 import (
 	"github.com/arqnet/kcp/congestion"
-
+	"github.com/arqnet/kcp/internal/amplification"
 	"github.com/arqnet/kcp/internal/deliveryrate"
 	"github.com/arqnet/kcp/internal/pacing"
 )
@@ -29,7 +29,38 @@ type sender struct {
 	blackHole   blackHoleDetector
 	lastAlive   transmission // oldest in flight at the last good packet
 
-	validation *addressValidation // nil: the peer's address is validated
+	validation *amplification.Limit // nil: the peer's address is validated
+}
+
+// sender returns the sending side.
+func (k *KCP) sender() *sender { return &k.snd }
+
+// rto returns the retransmission time-out in milliseconds.
+func (d *sender) rto() uint32 { return d.rtt.rto }
+
+// holdTimeouts sets whether time-outs that have come wait, and NextFlush leaves them
+// out.
+func (d *sender) holdTimeouts(on bool) { d.loss.held = on }
+
+// oldest returns the first segment in flight; nil if there is none.
+func (d *sender) oldest() *sendSegment {
+	if d.una == d.nxt {
+		return nil
+	}
+	return d.ring.at(d.una)
+}
+
+// silentTransmissions returns how often the oldest segment in flight was sent
+// since the last good packet from the peer.
+func (d *sender) silentTransmissions() int {
+	s := d.oldest()
+	if s == nil {
+		return 0
+	}
+	if s.sn == d.lastAlive.sn {
+		return int(s.xmit - d.lastAlive.xmit)
+	}
+	return int(s.xmit)
 }
 
 // Send queues a copy of p and returns how many bytes of it were taken. In message mode p
@@ -148,8 +179,11 @@ func (k *KCP) fragmentLimit() int {
 	return maxFragments
 }
 
-// longestMessage returns the most bytes that Send takes as one message.
-func (k *KCP) longestMessage() int { return k.fragmentLimit() * max(k.cfg.mss, k.cfg.messageMSS) }
+// messageLimit returns the most bytes, and segments, that Send takes as one message.
+func (k *KCP) messageLimit() (bytes, segments int) {
+	segments = k.fragmentLimit()
+	return segments * max(k.cfg.mss, k.cfg.messageMSS), segments
+}
 
 // WaitSend returns the number of segments that wait or are in flight.
 func (k *KCP) WaitSend() int { return k.snd.inFlight + k.snd.queue.n }
@@ -253,27 +287,6 @@ func (k *KCP) notifyAcked(una seq) {
 type transmission struct {
 	sn   seq
 	xmit uint32
-}
-
-// oldest returns the first segment in flight; nil if there is none.
-func (k *KCP) oldest() *sendSegment {
-	if k.snd.una == k.snd.nxt {
-		return nil
-	}
-	return k.snd.ring.at(k.snd.una)
-}
-
-// silentTransmissions returns how often the oldest segment in flight was sent
-// since the last good packet from the peer.
-func (k *KCP) silentTransmissions() int {
-	s := k.oldest()
-	if s == nil {
-		return 0
-	}
-	if s.sn == k.snd.lastAlive.sn {
-		return int(s.xmit - k.snd.lastAlive.xmit)
-	}
-	return int(s.xmit)
 }
 
 // discardSend drops everything that is waiting or in flight, because the peer

@@ -348,7 +348,7 @@ func tryPacket(t *testing.T, h *harness, s *header, packet []byte) {
 	before := *k
 	what := func() string {
 		return fmt.Sprintf("cmd %d frg %d wnd %d una %d sn %d ts %d to snd [%d %d %d) rcv %d-%d+%d", s.cmd, s.frg, s.wnd,
-			s.una, s.sn, s.ts, before.snd.una, before.snd.nxt, before.sendEnd(), before.rcv.nxt, before.rcv.queue.n, before.cfg.rcvWnd)
+			s.una, s.sn, s.ts, before.snd.una, before.snd.nxt, before.position().end, before.rcv.nxt, before.rcv.queue.n, before.cfg.rcvWnd)
 	}
 	check := func(ok bool, rule string) {
 		if !ok {

@@ -11,7 +11,7 @@ import (
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/incast"
-	"github.com/arqnet/kcp/internal/pmtud"
+	"github.com/arqnet/kcp/internal/migration"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
 )
@@ -51,11 +51,8 @@ type Conn struct {
 
 // pathState is the network path to the peer.
 type pathState struct {
-	validation *pathValidation // nil: no challenge was sent to another address
-
-	probes probeCounts // of the search for the path MTU
-	whole  uint16      // bytes; larger packets may be fragmented, as they cannot be smaller; 0: none may
-	shard  uint16      // index of the endpoint's socket that receives the peer's packets
+	validation *migration.Validation[inPacket] // nil: no packet has come from another address
+	shard      uint16                          // index of the endpoint's socket that receives the peer's packets
 }
 
 // pathEnds is the addresses of a path. It is immutable.
@@ -96,12 +93,7 @@ type timerState struct {
 	heldSince uint32        // since when time-outs wait, in ms since the epoch, from 1; 0: they do not
 	heldFor   uint32        // for what they wait; see Endpoint.arrived
 	wakeIndex int32         // position in its queue of Endpoint.wakes, from 1; 0: not queued; guarded by its lock
-	clockBase uint32        // the state machine's clock at the epoch, ms; random, see address_validation.go
-}
-
-// mtuState is the discovery of the path MTU (DPLPMTUD, RFC 8899).
-type mtuState struct {
-	search *pmtud.Search // nil until a search is worthwhile
+	clockBase uint32        // the state machine's clock at the epoch, ms; random, see internal/amplification
 }
 
 // inputState is what handles input before the state machine, or beside it.
@@ -167,7 +159,7 @@ func (c *session) inputLocked(packets []routedPacket, shard int, now time.Durati
 	if beside {
 		fresh = newSegments(c.kcp.counts())
 	}
-	if c.path.validation != nil && c.path.validation.takeMigrated() {
+	if c.path.validation != nil {
 		changed = c.inputDeferred(now) || changed
 	}
 	for i := range packets {
@@ -206,12 +198,11 @@ func (c *session) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 		return false
 	}
 	c.step.inputAt = now
-	pressure, unvalidated := pressureNone, c.hs.unvalidated.Load()
-	if unvalidated || c.shared.overMemoryLimit() {
-		pressure = c.memoryPressure()
+	a := arrival{unvalidated: c.hs.unvalidated.Load()}
+	if a.unvalidated || c.shared.overMemoryLimit() {
+		a.pressure = c.memoryPressure()
 	}
-	c.kcp.setPressure(pressure, unvalidated)
-	if unvalidated && c.kcp.received(p.size) {
+	if a.unvalidated && c.kcp.validation().Received(p.size) {
 		c.hs.active.Store(true)
 	}
 	if c.tls != nil && c.takeSecured(p) {
@@ -220,19 +211,20 @@ func (c *session) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 	data := p.Data
 	if p.kind != plainPacket {
 		var ok bool
-		if data, ok = c.decode(*p, now); !ok {
+		if data, ok = c.decode(*p, a, now); !ok {
 			return p.kind != datagramPacket // parity may have recovered something
 		}
 	}
-	c.packetDone(c.kcp.Input(data), len(data), now)
-	c.measuredByData(time.Duration(c.kcp.sampledRTT())*time.Microsecond, now)
+	rtt, err := c.kcp.feed(data, a)
+	c.packetDone(err, len(data), now)
+	c.measuredByData(time.Duration(rtt)*time.Microsecond, now)
 	return true
 }
 
 // decode takes a packet with an FEC header, and feeds packets that it recovers
 // to the state machine. It returns the packet's own data. It reports false if
 // there is none for the state machine.
-func (c *session) decode(p inPacket, now time.Duration) ([]byte, bool) {
+func (c *session) decode(p inPacket, a arrival, now time.Duration) ([]byte, bool) {
 	if p.kind == datagramPacket {
 		if c.closing.Phase < closing.Lingering {
 			c.takeDatagram(p.Data[datagramHeader:])
@@ -241,14 +233,17 @@ func (c *session) decode(p inPacket, now time.Duration) ([]byte, bool) {
 		}
 		return nil, false
 	}
-	if c.kcp.underPressure() {
+	if a.unvalidated || a.pressure != pressureNone {
 		return c.decodePlain(p) // under pressure, nothing is kept for recovery
 	}
 	if c.in.decoder == nil {
 		c.in.decoder = fec.NewDecoder()
 	}
+	recovered := a
+	recovered.recovered = true
 	data, kind, err := c.in.decoder.Decode(p.Data, clock(now), func(packet []byte) {
-		c.packetDone(c.kcp.InputRecovered(packet), len(packet), now)
+		_, err := c.kcp.feed(packet, recovered)
+		c.packetDone(err, len(packet), now)
 	})
 	if err != nil {
 		c.drops().FEC++
@@ -335,7 +330,7 @@ func (c *session) respondLocked(now time.Duration) bool {
 	c.sendDueSignals(now)
 	c.flushDue(now)
 	c.finishStep(now)
-	if c.kcp.WaitSend() == 0 || c.room() > 0 || c.measurement().delivers(c.kcp.sendUna()) {
+	if c.kcp.WaitSend() == 0 || c.room() > 0 || c.measurement().delivers(c.kcp.position().acked) {
 		c.step.ready |= writers
 	}
 	done = true
@@ -345,19 +340,22 @@ func (c *session) respondLocked(now time.Duration) bool {
 // readable reports whether a waiting Read must look again: there is data, or
 // the peer has announced its end.
 func (c *session) readable() bool {
-	return c.kcp.readable() || c.closing.Read != closing.ReadOpen
+	return c.kcp.receiver().readable() || c.closing.Read != closing.ReadOpen
 }
 
-// unlock releases c.mu, and then carries out what was collected, unless another goroutine
-// does: see writePackets. Nothing lets go of c.mu in the middle but await.
+// unlock carries out what a step has brought about. Packets are written once c.mu is
+// released: see writePackets. Nothing lets go of c.mu in the middle but await.
 func (c *Conn) unlock() {
 	c.letGoOn()
 	held, writes := c.io.wakes, c.toWrite()
 	c.io.wakes = 0
 	c.outgoing.sending = c.outgoing.sending || writes
 	c.mu.Unlock()
-	if held != 0 {
-		c.io.wake(held) // not to have them wait for the system
+	if held&heldRead != 0 {
+		c.io.canRead.cond.Broadcast() // without c.mu, which the calls lock at once
+	}
+	if held&heldWrite != 0 {
+		c.io.canWrite.cond.Broadcast()
 	}
 	if writes {
 		c.writePackets()
@@ -366,16 +364,12 @@ func (c *Conn) unlock() {
 
 // unlockWith is unlock, but leaves the packets to b, unless that is nil.
 func (c *Conn) unlockWith(b *sendBatch) {
-	c.letGoOn()
 	if b == nil || !c.toWrite() || c.outgoing.waiting() == 0 || c.outgoing.probe != nil {
 		c.unlock()
 		return
 	}
-	held := c.io.wakes
-	c.io.wakes = 0
 	c.outgoing.sending, c.outgoing.batched = true, true
-	c.mu.Unlock()
-	c.io.wake(held)
+	c.unlock()
 	b.add(c)
 }
 

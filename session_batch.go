@@ -31,8 +31,8 @@ func (c *session) beginWrite() written {
 	o.noParity = o.encoder == nil || c.hs.unvalidated.Load()
 	o.noFECHeader = o.noParity && (o.encoder == nil || !c.hs.openedFEC)
 	o.hold = c.cappedOutput() != nil
-	if o.whole = int(c.path.whole); o.whole == 0 {
-		o.whole = maxUDPPayload
+	if o.whole = maxUDPPayload; c.plpmtu != nil {
+		o.whole = c.plpmtu.Whole(maxUDPPayload)
 	}
 	if o.encoder != nil {
 		w.data -= countParity(w.packets)

@@ -52,42 +52,38 @@ func (c *Conn) closeKeeping(keep bool) (received [][]byte, err error) {
 
 // tryClose is Close without waiting, which begins unless it has begun. whole is as for
 // startClose.
-func (c *Conn) tryClose(begun *bool, whole bool) (pause, error) {
+func (c *Conn) tryClose(begun *bool, whole bool) (p pause, err error) {
 	if !*begun {
 		*begun = true
 		if c.closing.Caller != closing.Uses {
-			return pause{}, net.ErrClosed
+			return p, net.ErrClosed
 		}
 		grouped := c.io.member != nil // its goroutine may serve many sessions, or read the socket
 		c.stopCalls()
 		if c.closing.Phase >= closing.Ended {
-			return pause{}, c.closeEnded()
+			c.dropReceived()
+			c.kcp.Compact()
+			c.account()
+			switch {
+			case c.closing.Undelivered() && c.closing.Read == closing.ReadClosed:
+				return p, ErrNotDelivered
+			case c.closing.Undelivered() && !c.io.errReported && !errors.Is(c.closing.err, net.ErrClosed):
+				return p, c.closing.err
+			}
+			return p, nil
 		}
 		c.startClose(c.closing.Linger <= 0 || grouped, whole)
 	}
 	switch {
 	case c.closing.Caller != closing.Leaves && c.closing.Closing():
-		return pause{on: &c.io.canWrite}, nil
+		p.on = &c.io.canWrite
 	case !c.closing.Undelivered():
-		return pause{}, nil
 	case c.closing.Phase >= closing.Ended && c.closing.err != nil && c.closing.err != ErrPeerClosed:
-		return pause{}, c.closing.err
+		err = c.closing.err
+	default:
+		err = ErrNotDelivered
 	}
-	return pause{}, ErrNotDelivered
-}
-
-// closeEnded is Close of a session that has ended.
-func (c *Conn) closeEnded() error {
-	c.dropReceived()
-	c.kcp.Compact()
-	c.account()
-	switch {
-	case c.closing.Undelivered() && c.closing.Read == closing.ReadClosed:
-		return ErrNotDelivered
-	case c.closing.Undelivered() && !c.io.errReported && !errors.Is(c.closing.err, net.ErrClosed):
-		return c.closing.err
-	}
-	return nil
+	return p, err
 }
 
 // startClose starts what Close waits for, unless it goes on in the background.
@@ -118,7 +114,7 @@ func (c *session) beginClose(now time.Duration) {
 func (c *session) closingSession() closing.Session {
 	l := &c.hs
 	s := closing.Session{
-		Next: c.kcp.recvNext(), Una: c.kcp.sendUna(),
+		Next: c.kcp.position().received, Una: c.kcp.position().acked,
 		Unsent:  c.kcp.WaitSend() > 0,
 		Streams: c.streams != nil,
 		Signals: l.Peer >= opening.Extended,
@@ -262,7 +258,7 @@ func (c *session) leave(now time.Duration) {
 		c.end(nil)
 		return
 	}
-	c.closing.Drain(now, time.Duration(c.kcp.rtoMillis())*time.Millisecond)
+	c.closing.Drain(now, time.Duration(c.kcp.sender().rto())*time.Millisecond)
 	c.traceState(SessionDraining, nil)
 	c.host.linger()
 	c.wakeAll()
@@ -290,10 +286,9 @@ func (c *session) abort(err error) {
 	if l := &c.hs; l.Peer >= opening.Extended && !c.over() && (closed || !c.hs.unvalidated.Load()) {
 		abort := signal{sigAbort, l.peerToken, 0}
 		if r := l.reasons; r != nil && r.abrupt && l.capabilities&capReason != 0 {
-			c.kcp.replaceSignals(signal{sigClose, uint32(c.kcp.sendEnd()), l.peerToken})
-			c.kcp.queueSignals(abort)
+			c.kcp.signalQueue().replace(signal{sigClose, uint32(c.kcp.position().end), l.peerToken}, abort)
 		} else {
-			c.kcp.replaceSignals(abort)
+			c.kcp.signalQueue().replace(abort)
 		}
 		if c.hs.securing && closed {
 			c.abortTLS(abort)
@@ -312,7 +307,7 @@ func (c *session) end(err error) {
 	if c.closing.Phase >= closing.Ended {
 		return
 	}
-	if (err == nil || err == ErrPeerClosed) && c.kcp.acksPending() {
+	if (err == nil || err == ErrPeerClosed) && c.kcp.receiver().acksPending() {
 		c.flush(c.host.now()) // the ACKs cannot wait any longer
 	}
 	c.closing.End()
@@ -351,8 +346,8 @@ func (c *session) release() {
 	c.closeTLS()
 	c.kcp.dropPending()
 	c.kcp.Compact()
-	if v := c.path.validation; v != nil {
-		v.deferred = nil
+	if c.path.validation != nil {
+		c.path.validation.Drop()
 	}
 	c.dropDecoder()
 	c.dropHeld()
@@ -407,7 +402,7 @@ func (c *session) holdSocket() time.Duration {
 	if n := c.kcp.counts(); n.Retransmits()+n.Duplicates > 0 {
 		hold = lossyHold
 	}
-	return max(hold, min(holdRTOs*time.Duration(c.kcp.rtoMillis())*time.Millisecond, maxHold))
+	return max(hold, min(holdRTOs*time.Duration(c.kcp.sender().rto())*time.Millisecond, maxHold))
 }
 
 // Bounds of holdSocket. On a path that has lost packets, the peer may have to
@@ -443,7 +438,7 @@ func (c *session) progress(now time.Duration) {
 	}
 	c.advanceClose(now)
 	if c.closing.Phase == closing.Lingering {
-		c.closing.Progress(now, c.kcp.sendUna(), c.confirmingMTU(now))
+		c.closing.Progress(now, c.kcp.position().acked, c.confirmingMTU(now))
 	}
 	if c.hs.kindAwaited && c.hs.Peer != opening.Unknown {
 		c.hs.kindAwaited = false
@@ -473,7 +468,7 @@ func (c *session) over() bool {
 
 // allReceived reports whether all of the peer's data up to its FIN or CLOSE has
 // arrived.
-func (c *session) allReceived() bool { return c.closing.AllReceived(c.kcp.recvNext()) }
+func (c *session) allReceived() bool { return c.closing.AllReceived(c.kcp.position().received) }
 
 // takeFin takes the end of the peer's data from a FIN or CLOSE. It reports
 // false if that end is impossible.

@@ -137,7 +137,7 @@ func (c *session) queueDatagram(b []byte) error {
 		return nil
 	}
 	at := c.shared.overhead.cipherHead
-	if !c.kcp.spendCredit(at + datagramHeader + len(b) + c.shared.overhead.tail) {
+	if !c.kcp.validation().Take(at + datagramHeader + len(b) + c.shared.overhead.tail) {
 		c.datagramQueue().stats.Unsent++
 		return nil
 	}

@@ -23,11 +23,11 @@ func (c *Conn) Flush(ctx context.Context) error {
 	var end *seq
 	return c.await(blocking{op: "flush", ctx: ctx}, func() (pause, error) {
 		if end == nil {
-			end = c.measures().beginFlush(c.kcp.sendEnd())
+			end = c.measures().beginFlush(c.kcp.position().end)
 		}
 		// What the peer has not taken before its CLOSE is out of the queue, too.
 		discarded := c.closing.Read == closing.ReadClosed && c.closing.Undelivered()
-		if !discarded && (!c.kcp.sendUna().Before(*end) || c.kcp.WaitSend() == 0) {
+		if !discarded && (!c.kcp.position().acked.Before(*end) || c.kcp.WaitSend() == 0) {
 			return pause{}, nil
 		}
 		if err := c.cannotDeliver(); err != nil {

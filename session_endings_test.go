@@ -132,7 +132,7 @@ func TestCloseOfALostPeerThatHasClosed(t *testing.T) {
 		_, err := b.Write(content(1, 5000))
 		require.NoError(t, err)
 		b.mu.Lock()
-		closed := signal{sigClose, uint32(b.kcp.recvNext()) + 1, b.hs.token}
+		closed := signal{sigClose, uint32(b.kcp.position().received) + 1, b.hs.token}
 		b.mu.Unlock()
 		w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(closed)))
 		<-b.Done()

@@ -109,7 +109,7 @@ func (v *attacked) inside(c *Conn) [][]byte {
 		{sigHello, 0, l.peerToken}, {sigHello, 0, 1}, {sigHello | sigAnswer, 1, l.token},
 		{sigFin, uint32(k.rcv.nxt), l.token}, {sigClose, uint32(k.rcv.nxt), l.token},
 		{sigAbort, l.token, 0}, {sigReset, l.Of(opening.Ping).Signal.sn, l.Of(opening.Ping).Signal.ts},
-		{sigClose | sigAnswer, uint32(k.sendEnd()), l.peerToken},
+		{sigClose | sigAnswer, uint32(k.position().end), l.peerToken},
 	} {
 		all = append(all, packetOf(c.entry.Conv, bytesOf(s)))
 	}

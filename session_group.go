@@ -34,8 +34,8 @@ func (c *Conn) takeEvent(m *groupMember, memory *groupMemory, e *Event) gotWhat 
 
 // takeArrived is takeEvent for what has arrived but for streams. Datagrams and data
 // take turns.
-func (c *session) takeArrived(m *groupMember, memory *groupMemory, e *Event) gotWhat {
-	if q := c.in.datagrams; q != nil && len(q.waiting) > 0 && !(m.datagram && c.kcp.readable()) {
+func (c *Conn) takeArrived(m *groupMember, memory *groupMemory, e *Event) gotWhat {
+	if q := c.in.datagrams; q != nil && len(q.waiting) > 0 && !(m.datagram && c.kcp.receiver().readable()) {
 		m.datagram = true
 		e.Kind, e.Data = EventDatagram, q.pop()
 		c.accountRead(len(e.Data))
@@ -67,8 +67,8 @@ func (c *Conn) takeState(m *groupMember, e *Event) gotWhat {
 }
 
 // takeData is takeEvent for messages and data of the stream.
-func (c *session) takeData(m *groupMember, memory *groupMemory, e *Event) gotWhat {
-	if !c.kcp.readable() {
+func (c *Conn) takeData(m *groupMember, memory *groupMemory, e *Event) gotWhat {
+	if !c.kcp.receiver().readable() {
 		return gotNothing
 	}
 	n := 0
@@ -101,7 +101,7 @@ func (c *session) takeData(m *groupMember, memory *groupMemory, e *Event) gotWha
 
 // atEOF reports whether EventEOF is due, if the peer's data has ended. If the
 // peer has closed the session, that ends in the same step.
-func (c *session) atEOF(m *groupMember) bool {
+func (c *Conn) atEOF(m *groupMember) bool {
 	return !m.peerDone && c.closing.Phase < closing.Lingering && c.allReceived() && c.closing.Read != closing.ReadClosed
 }
 
@@ -116,7 +116,7 @@ func (c *Conn) takeEnd(m *groupMember, e *Event, err error) gotWhat {
 
 // hasEvent reports whether takeEvent may have an event for m.
 func (c *Conn) hasEvent(m *groupMember) bool {
-	return c.closing.Caller != closing.Uses || c.closing.Phase == closing.Retired || c.kcp.readable() ||
+	return c.closing.Caller != closing.Uses || c.closing.Phase == closing.Retired || c.kcp.receiver().readable() ||
 		c.in.datagrams != nil && len(c.in.datagrams.waiting) > 0 ||
 		c.atEOF(m) || c.writableLocked(m) ||
 		m.streams && (c.calls != nil && c.calls.ready.First() != nil || c.streams != nil && c.streams.Waiting() > 0)

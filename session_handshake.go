@@ -49,7 +49,7 @@ const (
 // requestWait returns how long to wait for an answer before a request is
 // repeated.
 func (c *session) requestWait() time.Duration {
-	rto := time.Duration(c.kcp.rtoMillis()) * time.Millisecond
+	rto := time.Duration(c.kcp.sender().rto()) * time.Millisecond
 	return max(opening.MinWait, min(rto, opening.MaxWait))
 }
 
@@ -109,11 +109,11 @@ func (c *session) kick(now time.Duration) {
 // INFO.
 func (c *session) queueHello() {
 	l, k := &c.hs, c.kcp
-	k.queueSignals(l.Of(opening.Hello).Signal)
+	k.signalQueue().add(l.Of(opening.Hello).Signal)
 	if l.cookie.code != 0 {
-		k.queueSignals(l.cookie)
+		k.signalQueue().add(l.cookie)
 	}
-	k.queueSignals(c.infoSignal())
+	k.signalQueue().add(c.infoSignal())
 }
 
 // PeerInfo is what a session knows of its peer.

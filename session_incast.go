@@ -38,23 +38,24 @@ func (c *session) takeShare(packets []routedPacket, segments int, i *socketIncas
 	if several {
 		i.Offered(s, bytes, validated)
 	}
-	c.limitWindow(i.Share(c, segments, validated, several, now))
+	c.limitWindow(i.Share(c, segments, validated, several, now), false)
 }
 
 // limitFirstWindow bounds the window that the session advertises before its peer
 // has sent data, if there are other senders.
 func (c *session) limitFirstWindow(i *socketIncast) {
-	c.limitWindow(incast.Grant{Window: i.Window(c.mtu(), true, !c.hs.unvalidated.Load())})
+	c.limitWindow(incast.Grant{Window: i.Window(c.mtu(), true, !c.hs.unvalidated.Load())}, false)
 }
 
-// limitWindow bounds the window by what the session may have sent to it.
-func (c *session) limitWindow(g incast.Grant) {
+// limitWindow bounds the window by what the session may have sent to it. With tell the
+// next flush tells the peer.
+func (c *session) limitWindow(g incast.Grant, tell bool) {
 	if (g.Window > 0 || g.Shut) && c.hs.Peer >= opening.Extended && c.kcp.counts().PacketsSent == 0 {
 		// In message mode such a peer takes the largest window that it has seen
 		// for the limit of its messages.
 		g = incast.Grant{Window: max(g.Window, minRcvWnd)}
 	}
-	c.kcp.limitWindow(g.Window, g.Shut)
+	c.kcp.limitWindow(g.Window, g.Shut, tell)
 }
 
 // changeShard records that the peer's packets arrive at another socket now. If
@@ -64,11 +65,10 @@ func (c *session) changeShard(shard uint16) bool {
 	took := c.host.incast(int(c.path.shard)).Forget(c)
 	c.path.shard = shard
 	c.timers.heldSince = 0 // what time-outs wait for arrives at the old one
-	c.kcp.holdTimeouts(false)
+	c.kcp.sender().holdTimeouts(false)
 	if took {
 		i := c.host.incast(int(shard))
-		c.limitWindow(incast.Grant{Window: i.Window(c.in.sending.PacketSize(), false, !c.hs.unvalidated.Load())})
-		c.kcp.updateWindow()
+		c.limitWindow(incast.Grant{Window: i.Window(c.in.sending.PacketSize(), false, !c.hs.unvalidated.Load())}, true)
 	}
 	return took
 }
@@ -81,8 +81,7 @@ func (c *session) takeGrant(g incast.Grant, now time.Duration) bool {
 		return false
 	}
 	c.setClock(now)
-	c.limitWindow(g)
-	c.kcp.updateWindow()
+	c.limitWindow(g, true)
 	c.flushDue(now)
 	c.finishStep(now)
 	return true

@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"sync"
 
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/opening"
@@ -27,7 +26,7 @@ func (c *Conn) Read(b []byte) (n int, err error) {
 	lent := false // the state machine copies what arrives straight into b
 	takeBack := func() int {
 		lent, c.io.filling = false, false
-		return len(b) - c.kcp.takeReadBuffer()
+		return len(b) - c.kcp.receiver().takeBuffer()
 	}
 	err = c.await(blocking{op: "read"}, func() (pause, error) {
 		if lent {
@@ -43,7 +42,7 @@ func (c *Conn) Read(b []byte) (n int, err error) {
 			}
 			if !c.io.filling { // else another Read has lent its buffer, and comes first
 				lent, c.io.filling = true, true
-				c.kcp.lendReadBuffer(b)
+				c.kcp.receiver().lendBuffer(b)
 			}
 			return pause{on: &c.io.canRead}, nil
 		}
@@ -90,7 +89,7 @@ func (c *Conn) cannotRead() error {
 	case c.io.member != nil:
 		return ErrGrouped
 	case c.io.readDeadline.expired() && !(c.ep.compat.DataBeforeDeadline &&
-		(c.kcp.readable() || c.allReceived() || c.closing.err != nil)):
+		(c.kcp.receiver().readable() || c.allReceived() || c.closing.err != nil)):
 		return os.ErrDeadlineExceeded
 	}
 	return nil
@@ -101,7 +100,7 @@ func (c *Conn) cannotRead() error {
 // read. It returns nil if more may arrive.
 func (c *Conn) readEnd() error {
 	if c.allReceived() {
-		if c.kcp.queued() {
+		if c.kcp.receiver().queued() {
 			return io.ErrUnexpectedEOF // a message without its end
 		}
 		if c.closing.Read == closing.ReadClosed && c.hs.reasons != nil && c.hs.reasons.peer != nil {
@@ -162,7 +161,7 @@ func (c *Conn) write(s *Stream, w writeCall) (int, error) {
 	err := c.await(blocking{op: "write", stream: s}, func() (p pause, err error) {
 		if !begun {
 			begun = true
-			w.free = w.waits || writing.TryLock() // after c.mu: endWritingLocked sees a refusal
+			w.free = w.waits || writing.TryLock() // after c.mu: the one that holds it sees a refusal
 			if w.message {
 				w.begun = c.ep.now()
 			}
@@ -193,26 +192,20 @@ func (c *Conn) write(s *Stream, w writeCall) (int, error) {
 		if w.line != nil {
 			w.line.Done()
 		}
-		if w.free {
-			c.endWritingLocked(s, writing)
+		if !w.free {
+			return
+		}
+		writing.Unlock()
+		// A write that did not wait for this one may have room, or has to wait for some.
+		if m := c.io.member; s != nil && s.refused {
+			s.refused = false
+			s.noteEventLocked()
+		} else if s == nil && m != nil && m.refused {
+			m.refused = false
+			m.wake()
 		}
 	})
 	return w.n, err
-}
-
-// endWritingLocked ends a call that has locked writing, of s or of the session. A write
-// that did not wait for it may have room, or has to wait for some.
-func (c *Conn) endWritingLocked(s *Stream, writing *sync.Mutex) {
-	writing.Unlock()
-	if s != nil {
-		if s.refused {
-			s.refused = false
-			s.noteEventLocked()
-		}
-	} else if m := c.io.member; m != nil && m.refused {
-		m.refused = false
-		m.wake()
-	}
 }
 
 // tryWrite queues as much of w.b as there is room for; as a message all of it, or
@@ -279,7 +272,8 @@ func (c *Conn) MaxMessageSize() int {
 	if !c.messageMode() {
 		return 0
 	}
-	return c.kcp.longestMessage()
+	most, _ := c.kcp.messageLimit()
+	return most
 }
 
 // WriteMessage queues b as one message, which may be empty. It blocks as Write does. If
@@ -296,10 +290,11 @@ func (c *session) sizeError(err error, size int) error {
 		return err
 	}
 	means := fmt.Sprintf("the most that %d segments take", maxFragments)
-	if n := c.kcp.fragmentLimit(); n < maxFragments {
+	most, n := c.kcp.messageLimit()
+	if n < maxFragments {
 		means = fmt.Sprintf("what fits into the peer's receive window of %d segments", n)
 	}
-	return &SizeError{size, c.kcp.longestMessage(), err, means}
+	return &SizeError{size, most, err, means}
 }
 
 // cannotWrite returns why nothing more may be written, for the call that
@@ -340,14 +335,14 @@ func (c *session) room() int {
 // freeBuffer returns the free bytes of the write buffer, negative if it is overfull.
 // Each segment costs writeCostPerSegment besides its payload, but for those of streams.
 func (c *session) freeBuffer() int {
-	free := c.writeBuffer() - c.writeUsed()
+	l := c.kcp.load()
+	free := c.writeBuffer() - l.bytes - l.segments*writeCostPerSegment
 	if c.shared.compat.SegmentBound {
 		const most = 1 << 14 // segments, so that an int holds their bytes
-		free = min(max(c.kcp.sendLimit()-c.kcp.WaitSend(), -most), most) * (c.kcp.sendPayload() + writeCostPerSegment)
+		free = min(max(l.window-l.segments, -most), most) * (c.kcp.sendPayload() + writeCostPerSegment)
 	}
 	if c.streams != nil {
-		segments, bytes := c.kcp.streamLoad()
-		free += bytes + segments*writeCostPerSegment
+		free += l.streamBytes + l.streamSegments*writeCostPerSegment
 	}
 	return free
 }

@@ -19,7 +19,7 @@ func (c *session) liveness() liveness.Session {
 		Signals:     l.Peer >= opening.Extended,
 		Unvalidated: l.unvalidated.Load(),
 		Migrates:    c.shared.migrates,
-		DeadLink:    cfg.DeadLink > 0 && c.kcp.silentTransmissions() >= cfg.DeadLink,
+		DeadLink:    cfg.DeadLink > 0 && c.kcp.sender().silentTransmissions() >= cfg.DeadLink,
 	}
 	if c.closing.Phase > closing.Lingering {
 		return s
@@ -31,7 +31,7 @@ func (c *session) liveness() liveness.Session {
 		s.Confirm = handshakeTime
 	}
 	if s.Looked, s.Looks = c.host.looked(); s.Looks {
-		s.RTO = time.Duration(c.kcp.rtoMillis()) * time.Millisecond
+		s.RTO = time.Duration(c.kcp.sender().rto()) * time.Millisecond
 	}
 	return s
 }
@@ -92,7 +92,7 @@ func (c *session) heard(now time.Duration) {
 			c.startPing(ask)
 		}
 	}
-	if l.unvalidated.Load() && c.kcp.echoed() {
+	if l.unvalidated.Load() && c.kcp.validation().Echoed() {
 		c.addressValidated()
 	}
 }
@@ -124,15 +124,16 @@ func (c *session) pingWait() (wait, longest time.Duration) {
 
 // noteActivity tells c.live what the last step has brought about.
 func (c *session) noteActivity(now time.Duration) {
-	p := liveness.Progress{Received: c.kcp.counts().BytesReceived, Next: uint32(c.kcp.recvNext()), Una: uint32(c.kcp.sendUna())}
+	at := c.kcp.position()
+	p := liveness.Progress{Received: c.kcp.counts().BytesReceived, Next: uint32(at.received), Una: uint32(at.acked)}
 	if c.in.datagrams != nil {
 		p.Datagrams = c.in.datagrams.moved
 	}
 	if !c.live.Progressed(now, p, c.kcp.WaitSend() > 0) {
 		return
 	}
-	if c.plpmtu.search != nil {
-		c.plpmtu.search.Revive(now)
+	if c.plpmtu != nil {
+		c.plpmtu.Revive(now)
 	}
 	if c.hs.Role >= opening.Dialled { // the answer to what was asked
 		c.live.MoreExpected(now)

@@ -9,6 +9,7 @@ import (
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/liveness"
+	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/streams"
 )
@@ -30,7 +31,7 @@ type session struct {
 	live     liveness.State
 	closing  closeState
 	timers   timerState
-	plpmtu   mtuState
+	plpmtu   *pmtud.Path // nil: nothing has shown what the path takes
 	in       inputState
 	tls      *tlsState // nil without TLS; the pointer is immutable
 	outgoing outgoing
@@ -131,15 +132,14 @@ func (c *session) init(e *sharedState, h host, key sessionKey, remote net.Addr) 
 	c.ends.Store(&pathEnds{remote: remote})
 	c.entry.SetKey(key)
 	c.outgoing.init(e)
-	c.kcp = New(key.Conv, c.collect)
-	hooks := hooks{packetBuffer: c.packetBuffer, host: c, frugal: true}
+	hooks := hooks{output: c.collect, packetBuffer: c.packetBuffer, host: c, frugal: true}
 	switch {
 	case e.sealsFrom():
 		hooks.outputInPlace, hooks.headroom = c.queueSegment, headerSize
 	case e.protection.None:
 		hooks.outputInPlace, hooks.headroom = c.queueSegment, int32(e.overhead.head+headerSize)
 	}
-	c.kcp.setHooks(hooks)
+	c.kcp = newMachine(key.Conv, hooks)
 	e.config.apply(c.kcp)
 	now := h.now()
 	c.hs.born, c.step.inputAt, c.live = now, now, liveness.New(now)

@@ -43,8 +43,8 @@ func (c *session) held() int {
 	if c.tls != nil && c.tls.secured != nil {
 		n += c.tls.secured.bytes
 	}
-	if v := c.path.validation; v != nil && v.deferred != nil {
-		n += cap(v.deferred.Data)
+	if v := c.path.validation; v != nil && v.Deferred() != nil {
+		n += cap(v.Deferred().Data)
 	}
 	if c.streams != nil {
 		n += c.streamMemory()
@@ -143,8 +143,8 @@ func (c *session) dropUnreliable() {
 	if c.in.decoder != nil {
 		c.in.decoder.Compact()
 	}
-	if v := c.path.validation; v != nil {
-		v.deferred = nil
+	if c.path.validation != nil {
+		c.path.validation.Drop()
 	}
 }
 
@@ -183,12 +183,12 @@ const (
 // accountWrites updates endpointLoad.written, which is exact to within a grain
 // of each session, either way.
 func (c *session) accountWrites() {
-	used, old := c.kcp.sendMemory(), int(c.outgoing.grains)
+	used, old := c.kcp.load().memory, int(c.outgoing.grains)
 	if c.streams != nil {
 		used += c.streams.Queued()
 	}
 	if s := c.cappedOutput(); s != nil {
-		used += (len(s.datagrams) + len(s.parity)) * (c.shared.config.MTU + heldPacketBytes)
+		used += s.waiting() * (c.shared.config.MTU + heldPacketBytes)
 	}
 	if c.closing.Phase == closing.Retired {
 		used = 0 // what was not delivered is garbage with the session
@@ -201,16 +201,11 @@ func (c *session) accountWrites() {
 	c.outgoing.grains = uint32(grains)
 }
 
-// writeUsed returns how many bytes of the write buffer are in use.
-func (c *session) writeUsed() int {
-	return c.kcp.sendBytes() + c.kcp.WaitSend()*writeCostPerSegment
-}
-
 // scarceWriteBuffer returns the size in bytes of a write buffer that has the
 // default size, while all together hold so much that memory is scarce. It is twice
 // what may be in flight, within bounds (compare tcp_sndbuf_expand of Linux).
 func (c *session) scarceWriteBuffer(all int64) int {
-	flight := int64(c.kcp.sendWindow()) * int64(c.kcp.segmentPayload()+writeCostPerSegment)
+	flight := int64(c.kcp.snapshot().sendWindow) * int64(c.kcp.packetSize()-headerSize+writeCostPerSegment)
 	scarce := max(scarceWriteBuffer*writePressure/all, leastWriteBuffer)
 	return int(min(max(2*flight, scarce), defaultWriteBuffer))
 }

@@ -114,15 +114,11 @@ func (c *session) failMessages(err error) {
 
 // segmentsGivenUp returns how many segments of the session itself the peer lacks
 // and need not have.
-func (c *session) segmentsGivenUp() (n int) {
+func (c *session) segmentsGivenUp() int {
 	if c.usesMessages() {
-		c.kcp.messages(func(t *streams.Tag) {
-			if c.kcp.givenUp(t) {
-				n++
-			}
-		})
+		return c.kcp.segmentsGivenUp()
 	}
-	return n
+	return 0
 }
 
 // writeCall is a call that writes to a session or a stream.

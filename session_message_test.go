@@ -87,7 +87,7 @@ func TestAbandonedSegments(t *testing.T) {
 			}
 			direct := make([]byte, 16)
 			if i%2 == 1 {
-				k.lendReadBuffer(direct)
+				k.receiver().lendBuffer(direct)
 			}
 			for _, sn := range order {
 				input := func() {
@@ -111,7 +111,7 @@ func TestAbandonedSegments(t *testing.T) {
 			}
 			var got []string
 			if i%2 == 1 {
-				n := len(direct) - k.takeReadBuffer()
+				n := len(direct) - k.receiver().takeBuffer()
 				n += k.recvBytes(direct[n:])
 				require.Equal(t, strings.Join(tc.want, ""), string(direct[:n]), "%v in the order %v", tc.parts, order)
 				continue
@@ -207,13 +207,13 @@ func TestQueueOfSpentMessages(t *testing.T) {
 		require.Equal(t, k.books(), b)
 	}
 	last := int64(0)
-	k.messages(func(tag *streams.Tag) {
-		if !tag.Begun {
+	for s := k.snd.queue.head; s != nil; s = s.order.next {
+		if tag := s.tag; tag != nil && tag.OfSession && !tag.Begun {
 			require.GreaterOrEqual(t, tag.Deadline, last)
 			last = tag.Deadline
 			require.Greater(t, last, int64(now)*1000)
 		}
-	})
+	}
 	require.NotZero(t, last)
 }
 

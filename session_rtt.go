@@ -142,7 +142,7 @@ func (c *session) mayPing(now time.Duration) bool {
 // and nothing else depends on its answer.
 func (c *session) queuePing(w *measurement, now time.Duration) {
 	w.ping, w.pingAt = signal{sigPing, c.shared.env.Uint32(), c.shared.env.Uint32()}, max(now, 1)
-	c.kcp.queueSignals(w.ping)
+	c.kcp.signalQueue().add(w.ping)
 }
 
 // pongArrived takes the answer to a PING, which may be that of queuePing.

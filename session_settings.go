@@ -9,6 +9,7 @@ import (
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/compatibility"
 	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/internal/pacing"
 	"github.com/arqnet/kcp/internal/streams"
 )
 
@@ -22,8 +23,7 @@ type rareState struct {
 	awaiting streams.Awaiting // messages of Conn.SendMessage that await a receipt
 	messages bool             // SendMessage was called with options
 	failed   bool             // failMessages was called: no more of them are delivered
-	doubt    sizeDoubt
-	measure  *measurement // nil: nothing of it is needed
+	measure  *measurement     // nil: nothing of it is needed
 }
 
 // measurement returns what Flush and Ping watch; nil: nothing was of it.
@@ -100,7 +100,7 @@ func (c *session) writeBuffer() int {
 		size = c.scarceWriteBuffer(all)
 	}
 	if s := c.cappedOutput(); s != nil {
-		size = min(size, s.writeBuffer())
+		size = min(size, pacing.WriteBuffer(s.rate, defaultWriteBuffer))
 	}
 	return size
 }
@@ -160,9 +160,9 @@ func (c *Conn) SetMTU(n int) error {
 		return err
 	}
 	c.ownSettings().mtu = n
-	c.plpmtu.search, c.path.whole = nil, 0
+	c.plpmtu.Restart()
 	c.outgoing.dropProbe()
-	c.kcp.choosePackets(c.firstMTU() - room)
+	c.kcp.configure(machineSettings{mtu: c.firstMTU() - room})
 	if c.hs.capabilities&capPMTU != 0 {
 		c.enablePieces()
 	}
@@ -189,7 +189,7 @@ func (c *Conn) SetWindow(send, receive int) error {
 	if done, err := c.unsettable(); done {
 		return err
 	}
-	c.kcp.resizeWindows(send, receive)
+	c.kcp.configure(machineSettings{sendWindow: send, receiveWindow: receive})
 	if c.readable() {
 		c.step.ready |= readers // a message that the old window could not hold
 	}
@@ -218,19 +218,12 @@ func (c *Conn) SetNoDelay(mode NoDelay, interval time.Duration, fastResend int) 
 	if done, err := c.unsettable(); done {
 		return err
 	}
-	k, cfg := c.kcp, &c.ep.config
-	if mode != NoDelayDefault {
-		k.SetNoDelay(mode)
-		if cfg.MinRTO > 0 {
-			_ = k.SetMinRTO(uint32(cfg.MinRTO.Milliseconds())) // in range: Config is valid
-		}
-	}
-	if interval != 0 {
-		_ = k.SetInterval(uint32(interval.Milliseconds())) // in range
-	}
-	if fastResend != 0 {
-		k.SetFastResend(uint32(min(max(fastResend, 0), maxInt32)))
-	}
+	c.kcp.configure(machineSettings{
+		noDelay:    mode,
+		minRTO:     int(c.ep.config.MinRTO.Milliseconds()),
+		interval:   int(interval.Milliseconds()),
+		fastResend: min(fastResend, maxInt32),
+	})
 	return nil
 }
 
@@ -275,8 +268,7 @@ func (c *Conn) SetMessageMode(on bool) error {
 		return nil
 	}
 	c.ownSettings().messageMode = on
-	c.kcp.SetStream(!on)
-	c.kcp.closeTail()
+	c.kcp.configure(machineSettings{data: dataModeOf(on)})
 	return nil
 }
 
@@ -300,54 +292,59 @@ func (c *Conn) SetWriteBuffer(bytes int) error {
 	return nil
 }
 
-// apply configures a session's state machine. The settings have passed
-// Validate, so the setters cannot fail.
-func (c *Config) apply(k *KCP) {
-	must := func(err error) {
-		if err != nil {
-			panic(err)
-		}
+// dataModeOf returns the mode of a session that sends messages, or a byte stream.
+func dataModeOf(messages bool) dataMode {
+	if messages {
+		return messageData
 	}
-	must(k.SetMTU(c.MTU - c.overhead().total))
-	must(k.SetWindow(c.SendWindow, c.ReceiveWindow))
-	must(k.SetInterval(uint32(c.Interval.Milliseconds())))
-	k.SetNoDelay(c.NoDelay)
-	if c.MinRTO > 0 {
-		must(k.SetMinRTO(uint32(c.MinRTO.Milliseconds())))
-	}
-	k.SetFastResend(uint32(c.FastResend))
-	k.SetFastResendLimit(uint32(c.FastResendLimit))
-	k.SetDeadLink(uint32(c.DeadLink))
-	k.SetStream(!c.MessageMode)
-	k.SetCongestionControl(c.CongestionControl())
+	return streamData
+}
 
+// apply configures a session's state machine, which is new. The settings have passed
+// Validate.
+func (c *Config) apply(k *KCP) {
 	// While the peer is silent it must be asked several times within
 	// PeerTimeout, or its silence would mean nothing.
 	longest := sessionMaxRTO
 	if c.PeerTimeout > 0 {
 		longest = max(min(longest, c.PeerTimeout/4), time.Millisecond)
 	}
-	k.SetExtensions(Extensions{
-		StrictRTT:         true,
-		FreshFastAck:      true,
-		FreshWindow:       true,
-		PipeWindow:        true,
-		PostponeTimeouts:  true,
-		SendOrder:         true,
-		RepeatAcks:        true,
-		LimitToPeerWindow: true,
-		SparseAcks:        true,
-		MaxRTO:            uint32(longest.Milliseconds()),
-		ProbeWait:         uint32(min(zeroWindowProbeWait, longest).Milliseconds()),
-		MaxProbeWait:      uint32(longest.Milliseconds()),
-		ThinAcks:          true,
-		EarlyRetransmit:   true,
-		TailProbe:         true,
-		EarlyRepair:       true,
-		OutageProbe:       uint32(min(zeroWindowProbeWait, longest).Milliseconds()),
-		Redundancy:        uint32(c.Redundancy * 100),
-		TakePieces:        true,
+	limit := c.FastResendLimit
+	if limit == 0 {
+		limit = -1
+	}
+	k.configure(machineSettings{
+		mtu:        c.MTU - c.overhead().total,
+		sendWindow: c.SendWindow, receiveWindow: c.ReceiveWindow,
+		noDelay:    c.NoDelay,
+		minRTO:     int(c.MinRTO.Milliseconds()),
+		interval:   int(c.Interval.Milliseconds()),
+		fastResend: c.FastResend, fastResendLimit: limit,
+		deadLink: c.DeadLink,
+		data:     dataModeOf(c.MessageMode),
+		extensions: Extensions{
+			StrictRTT:         true,
+			FreshFastAck:      true,
+			FreshWindow:       true,
+			PipeWindow:        true,
+			PostponeTimeouts:  true,
+			SendOrder:         true,
+			RepeatAcks:        true,
+			LimitToPeerWindow: true,
+			SparseAcks:        true,
+			MaxRTO:            uint32(longest.Milliseconds()),
+			ProbeWait:         uint32(min(zeroWindowProbeWait, longest).Milliseconds()),
+			MaxProbeWait:      uint32(longest.Milliseconds()),
+			ThinAcks:          true,
+			EarlyRetransmit:   true,
+			TailProbe:         true,
+			EarlyRepair:       true,
+			OutageProbe:       uint32(min(zeroWindowProbeWait, longest).Milliseconds()),
+			Redundancy:        uint32(c.Redundancy * 100),
+			TakePieces:        true,
+		},
 	})
+	k.SetCongestionControl(c.CongestionControl())
 }
 
 // What package compat and benchmarks use, and no package of others can.

@@ -39,7 +39,7 @@ func (c *session) takeSignal(s signal) (outside bool) {
 	switch s.code {
 	case sigInfo:
 		c.onInfo(s)
-		if c.kcp.lastSignal().code == sigHello|sigAnswer {
+		if c.kcp.signalQueue().last().code == sigHello|sigAnswer {
 			c.queueAnswer(c.infoSignal()) // one INFO for one: the answer is no larger than HELLO and INFO
 		}
 	case sigCookie, sigReset, sigAbort:
@@ -58,7 +58,7 @@ func (c *session) takeSignal(s signal) (outside bool) {
 // signal queued, so repeated requests get one answer, or if maxSignals are
 // queued.
 func (c *session) queueAnswer(a signal) {
-	c.kcp.queueSignalOnce(a, maxSignals)
+	c.kcp.signalQueue().addOnce(a, maxSignals)
 }
 
 // takeRequest is takeSignal for a signal that asks for an answer.
@@ -109,7 +109,7 @@ func (c *session) takeRequest(s signal) (outside bool) {
 		if ours && c.shared.protection.Authentic && !c.hs.unvalidated.Load() {
 			c.queueAnswer(signal{sigToken, l.peerToken, l.token}) // the PING may be a challenge
 			c.step.challenged = c.shared.migrates
-			if c.path.validation.count() > 0 {
+			if c.path.validation.Moves() > 0 {
 				c.tellResetKey() // for its new address; what told it before may be lost
 			}
 		}
@@ -153,7 +153,7 @@ func (c *session) takeAnswer(s signal) (outside bool) {
 		if l.Unanswered&opening.Finish != 0 && s == l.Of(opening.Finish).Signal.answer() {
 			l.Unanswered &^= opening.Finish
 			c.closing.Answer()
-		} else if s == (signal{sigFin | sigAnswer, uint32(c.kcp.sendEnd()), l.peerToken}) {
+		} else if s == (signal{sigFin | sigAnswer, uint32(c.kcp.position().end), l.peerToken}) {
 			c.closing.AnswerFin()
 		}
 	case sigPing | sigAnswer:
@@ -226,7 +226,7 @@ func (c *session) takeHello(s signal) bool {
 	}
 	l.peerToken, l.Peer = s.ts, max(l.Peer, opening.Extended)
 	c.hs.greeted.Store(true)
-	c.kcp.acknowledgeAtOnce()
+	c.kcp.validation().AcknowledgeAtOnce()
 	c.number(false)
 	return true
 }

@@ -169,7 +169,7 @@ func TestNeedlessWakeUps(t *testing.T) {
 		require.NoError(t, err)
 		b.mu.Lock()
 		wakeAt, dueAt, now := b.timers.wakeAt, b.timers.dueAt, b.ep.now()
-		timeout := time.Duration(b.kcp.firstTimeout(b.kcp.oldest().rto)) * time.Millisecond
+		timeout := time.Duration(b.kcp.firstTimeout(b.kcp.snd.oldest().rto)) * time.Millisecond
 		b.wake(now + 25*time.Millisecond)
 		b.timers.dueAt = dueAt   // its reason has gone
 		b.live.Waits(now, false) // a step would tell the opposite
@@ -246,7 +246,7 @@ func TestForgedCloseReasons(t *testing.T) {
 		b.mu.Lock()
 		defer func() { _ = a.Abort() }()
 		defer b.mu.Unlock()
-		token, next := b.hs.token, b.kcp.recvNext()
+		token, next := b.hs.token, b.kcp.position().received
 		forge := func(token uint32, payload []byte) {
 			p := make([]byte, headerSize+len(payload))
 			signal{sigClose, uint32(next), token}.encode(header{conv: b.Conv(), wnd: 128}, p)

@@ -34,7 +34,7 @@ func TestWhatWaitsIsNoSilence(t *testing.T) {
 		"zero window": {config: Config{WriteBuffer: 4096}, open: func(t *testing.T, a, b *Conn) (net.Conn, net.Conn) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			b.kcp.resizeWindows(0, 2)
+			b.kcp.configure(machineSettings{receiveWindow: 2})
 			return a, b
 		}, pause: 30 * time.Second},
 	} {

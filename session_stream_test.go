@@ -69,7 +69,7 @@ func TestStreamCreditIsInTime(t *testing.T) {
 func segmentCost(c *Conn) float64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := float64(c.kcp.segmentPayload())
+	n := float64(c.kcp.cfg.mss)
 	return (n - streams.MaxHeader) / (n + streams.SegmentCost)
 }
 

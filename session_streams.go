@@ -61,7 +61,11 @@ func (c *session) streamTable() *sessionStreams {
 // startStreams tells the machine that there are streams. What the session itself writes
 // waits for none of their losses, if the peer can do so.
 func (c *session) startStreams() {
-	c.kcp.startStreams(c.takesStreams() && c.hs.capabilities&capOwnOrder != 0)
+	f := featureStreams
+	if c.takesStreams() && c.hs.capabilities&capOwnOrder != 0 {
+		f |= featureOrder
+	}
+	c.kcp.enable(f)
 }
 
 // streamOf returns the stream of the application.
@@ -90,7 +94,7 @@ func (h *streamHost) NewSegment(n int) []byte              { return h.kcp.newBuf
 func (h *streamHost) FreeSegment(buf []byte)               { h.kcp.freeBuffer(buf) }
 func (h *streamHost) GrowSegment(buf []byte, n int) []byte { return h.kcp.growBuffer(buf, n) }
 
-func (h *streamHost) SegmentPayload() int { return h.kcp.segmentPayload() }
+func (h *streamHost) SegmentPayload() int { return h.kcp.packetSize() - headerSize }
 func (h *streamHost) Now() int64          { return h.kcp.micros() }
 func (h *streamHost) MemoryIsShort() bool { return h.shared.overMemoryLimit() }
 
@@ -178,7 +182,7 @@ func (c *session) pull(plain bool) (t *streams.Tag, buf []byte, ok bool) {
 	}
 	c.streams.openAt = 0
 	if t, buf, ok = c.streams.Pull(plain); ok && c.measurement() != nil {
-		c.measurement().overtaken(c.kcp.sendEnd() - seq(c.kcp.unsent()))
+		c.measurement().overtaken(c.kcp.position().sent)
 	}
 	return t, buf, ok
 }
@@ -271,7 +275,7 @@ func (c *session) closeStreams(now time.Duration, whole bool) bool {
 	if t.Drained() {
 		return false
 	}
-	c.closing.Flush(now, c.kcp.sendUna())
+	c.closing.Flush(now, c.kcp.position().acked)
 	return true
 }
 
@@ -279,11 +283,11 @@ func (c *session) closeStreams(now time.Duration, whole bool) bool {
 // the application allowed to be given up does not count: messages whose lifetime or
 // retransmissions are used up, and streams that were reset.
 func (c *session) undelivered() bool {
-	segments, _ := c.kcp.streamLoad()
 	if c.streams != nil && c.streams.Owes() {
 		return true
 	}
-	return c.kcp.WaitSend() > segments && c.kcp.WaitSend() > segments+c.segmentsGivenUp()
+	l := c.kcp.load()
+	return l.segments > l.streamSegments && l.segments > l.streamSegments+c.segmentsGivenUp()
 }
 
 // advanceClose goes on with Close once streams have nothing more to send, or have
@@ -293,7 +297,7 @@ func (c *session) advanceClose(now time.Duration) {
 	if c.closing.Phase != closing.Flushing {
 		return
 	}
-	c.closing.Progress(now, c.kcp.sendUna(), false)
+	c.closing.Progress(now, c.kcp.position().acked, false)
 	c.purgeStreams(now)
 	switch {
 	case t.Failed() || t.Drained():
@@ -336,7 +340,7 @@ func (c *session) purgeStreams(now time.Duration) {
 // written by the session itself.
 func (c *session) roomBesideStreams(room int) int {
 	if c.streams.Len() > 0 {
-		room = min(room, bulkAhead-c.kcp.unsent()*(c.kcp.segmentPayload()+writeCostPerSegment))
+		room = min(room, bulkAhead-c.kcp.load().unsent*(c.kcp.packetSize()-headerSize+writeCostPerSegment))
 	}
 	return room
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/liveness"
 	"github.com/arqnet/kcp/internal/opening"
+	"github.com/arqnet/kcp/internal/pacing"
 )
 
 // concerns are what a session has to see to in a step beyond its data. Most steps
@@ -78,8 +79,8 @@ func (c *session) schedule(now time.Duration) {
 		sooner(now.Truncate(time.Millisecond) + wait*time.Millisecond)
 	}
 	if s := c.cappedOutput(); s != nil && !c.hs.securing {
-		if wait := c.capWait(s); wait > 0 {
-			sooner(now + wait)
+		if wait := c.kcp.rateWait(); s.waiting() > 0 || wait > 0 && c.kcp.capped() {
+			sooner(now + pacing.WakeAfter(s.rate, wait))
 		}
 	}
 	if c.timers.heldSince != 0 { // NextFlush leaves them out
@@ -106,8 +107,10 @@ func (c *session) schedule(now time.Duration) {
 		if c.concerns()&concernRequests != 0 {
 			sooner(l.Next())
 		}
-		if p := c.plpmtu.search; p != nil && p.Active() && c.mayProbeMTU() {
-			sooner(p.Next())
+		if c.plpmtu != nil && c.mayProbeMTU() {
+			if at := c.plpmtu.Next(); at > 0 {
+				sooner(at)
+			}
 		}
 	}
 	if c.timers.compactAt > 0 {
@@ -232,8 +235,8 @@ func (c *session) compact() {
 	if c.in.decoder != nil {
 		c.in.decoder.Compact()
 	}
-	if v := c.path.validation; v != nil && c.host.now()-v.challengedAt >= compactAfter {
-		v.deferred = nil
+	if v := c.path.validation; v != nil && v.Since(c.host.now()) >= compactAfter {
+		v.Drop()
 	}
 }
 
@@ -243,7 +246,7 @@ func (c *session) flush(now time.Duration) {
 		return
 	}
 	c.setClock(now)
-	if c.kcp.timeoutLate() >= 0 || c.timers.heldSince != 0 {
+	if c.kcp.timeoutDue() || c.timers.heldSince != 0 {
 		c.holdTimeouts(now)
 	}
 	asked := asking(c.kcp.counts())
@@ -275,12 +278,12 @@ const (
 // among that, and to retransmit would be spurious.
 func (c *session) holdTimeouts(now time.Duration) {
 	t, shard := &c.timers, int(c.path.shard)
-	ms, late := max(clock(now), 1), c.kcp.timeoutLate()
-	if late >= 0 && t.heldSince == 0 {
+	ms, due := max(clock(now), 1), c.kcp.timeoutDue()
+	if due && t.heldSince == 0 {
 		t.heldSince, t.heldFor = ms, c.host.arrived(shard)
 	}
-	hold := late >= 0 && c.waited(now) < mostHold && c.host.unread(shard, t.heldFor)
-	c.kcp.holdTimeouts(hold)
+	hold := due && c.waited(now) < mostHold && c.host.unread(shard, t.heldFor)
+	c.kcp.sender().holdTimeouts(hold)
 	if !hold {
 		t.heldSince = 0
 	}
@@ -299,7 +302,7 @@ func (c *session) flushDue(now time.Duration) {
 	if c.tls != nil && c.tls.handshake != nil {
 		c.sendFlight()
 	}
-	if at, ok := c.kcp.NextFlush(); c.kcp.signalsPending() || c.timers.heldSince != 0 || c.holdsPackets() || ok && !seq(at).After(c.clock(now)) {
+	if at, ok := c.kcp.NextFlush(); c.kcp.signalQueue().pending() || c.timers.heldSince != 0 || c.cappedOutput().waiting() > 0 || ok && !seq(at).After(c.clock(now)) {
 		c.flush(now)
 	}
 }
@@ -330,7 +333,7 @@ func (c *session) sendDueSignals(now time.Duration) {
 		if c.closing.Write >= closing.CloseSent {
 			code = sigClose
 		}
-		l.Start(opening.Finish, signal{code, uint32(k.sendEnd()), l.peerToken}, now, c.requestWait())
+		l.Start(opening.Finish, signal{code, uint32(k.position().end), l.peerToken}, now, c.requestWait())
 	}
 	s := c.liveness()
 	if _, due := c.live.Next(now, &s); due&liveness.Ping != 0 {
@@ -340,7 +343,7 @@ func (c *session) sendDueSignals(now time.Duration) {
 	if c.concerns()&concernRequests != 0 {
 		c.sendDueRequests(now)
 	}
-	if k.signalsPending() {
+	if k.signalQueue().pending() {
 		c.flush(now)
 	}
 	c.advanceMTU(now)
@@ -365,7 +368,7 @@ func (c *session) sendDueRequests(now time.Duration) {
 		if !l.Due(k, now) {
 			continue
 		}
-		c.kcp.queueSignals(l.Of(k).Signal)
+		c.kcp.signalQueue().add(l.Of(k).Signal)
 		c.live.Asked(now)
 		most := opening.MaxWait
 		switch k {

@@ -191,7 +191,7 @@ func (c *session) inputHandshake(p *inPacket, now time.Duration) (changed bool) 
 		return false
 	}
 	c.step.inputAt = now
-	if c.kcp.received(p.size) {
+	if c.kcp.validation().Received(p.size) {
 		c.hs.active.Store(true)
 	}
 	peer := handshake.Peer{Waiting: c.hs.Unanswered&opening.Hello != 0, Unvalidated: c.hs.unvalidated.Load(), Room: unvalidatedBytes}
@@ -260,7 +260,7 @@ func (c *session) securedTLS(by *handshake.Completed, now time.Duration) {
 	c.greetTLS(by.Asked, now)
 	b := make([]byte, headerSize)
 	signalOf(by.Info).encode(header{conv: c.entry.Conv, wnd: minRcvWnd}, b)
-	_ = c.kcp.Input(b) // cannot fail: una is that of a session without data
+	_, _ = c.kcp.feed(b, arrival{}) // cannot fail: una is that of a session without data
 }
 
 // greetTLS takes the place of WELCOME and CONFIRM in the clear. The dialling end
@@ -325,7 +325,7 @@ func (c *session) takeSecured(p *inPacket) bool {
 func (c *session) sendFlight() {
 	x := c.tls.handshake
 	for size := x.Pending(); size > 0; size = x.Pending() {
-		if !c.kcp.spendCredit(size) {
+		if !c.kcp.validation().Take(size) {
 			if !x.Skip() {
 				return
 			}
@@ -359,7 +359,7 @@ func (c *session) abortTLS(abort signal) {
 		return
 	}
 	head, tail := x.Protection.Overhead()
-	if size := head + headerSize + tail; c.kcp.spendCredit(size) {
+	if size := head + headerSize + tail; c.kcp.validation().Take(size) {
 		p := c.shared.packet(size)
 		abort.encode(header{conv: c.entry.Conv, wnd: minRcvWnd}, p.buf[head:])
 		c.queueFlight(p, x.Protection.Seal(p.buf, nil) == nil)

@@ -78,7 +78,7 @@ func (c *Conn) logEnd() func() {
 		return nil
 	}
 	k := c.kcp.snapshot()
-	n := c.kcp.Counters()
+	n := *c.kcp.counts()
 	cause := "closed in order"
 	if c.closing.err != nil {
 		cause = c.closing.err.Error()

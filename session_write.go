@@ -127,19 +127,19 @@ func (c *session) collect(data []byte) {
 // of its segment, without a copy. A cipher has to leave that as it is, since it
 // may have to be retransmitted: see Endpoint.sealsFrom. Sessions with other
 // ciphers do not use queueSegment.
-func (c *session) queueSegment(s *sendSegment) {
+func (c *session) queueSegment(s *sendSegment, data []byte) {
 	if c.hs.securing || c.hs.unvalidated.Load() && c.overdrawn() {
 		c.kcp.releaseSegment(s)
 		return
 	}
-	c.outgoing.add(packet{buf: c.kcp.segmentPacket(s), segment: s})
+	c.outgoing.add(packet{buf: data, segment: s})
 }
 
 // overdrawn reports whether the packet that the state machine has just output
 // exceeds the anti-amplification limit (RFC 9000 §8.1), and counts it. The
 // state machine keeps the limit itself; this is a second line of defence.
 func (c *session) overdrawn() bool {
-	if !c.kcp.overdrawn() {
+	if !c.kcp.validation().Overdrawn() {
 		return false
 	}
 	c.shared.counters.dropCredit.Add(1)
@@ -194,7 +194,7 @@ func (c *Conn) nextRound(r *sendRound, round int) bool {
 	o := &c.outgoing
 	failed := r.err
 	if r.probe != nil {
-		r.probe.writtenLocked(c, &r.written)
+		c.endProbe(r.probe, &r.written)
 		r.probe = nil
 	} else if round > 0 {
 		failed = c.endWrite(&r.written)

@@ -23,6 +23,83 @@ type machineConfig struct {
 	trace      *tracer // nil: none
 }
 
+// machineSettings are settings of a session, all of which are valid. What is zero leaves
+// a setting as it is.
+type machineSettings struct {
+	mtu                         int // bytes; messages are cut for it from then on
+	sendWindow, receiveWindow   int // segments
+	noDelay                     NoDelay
+	minRTO                      int // milliseconds; in place of that of noDelay
+	interval                    int // milliseconds
+	fastResend, fastResendLimit int // negative: 0
+	deadLink                    int // transmissions
+	data                        dataMode
+	extensions                  Extensions
+}
+
+// dataMode is what Send queues.
+type dataMode uint8
+
+const (
+	_ dataMode = iota
+	messageData
+	streamData
+)
+
+// configure changes settings, at any time.
+func (k *KCP) configure(s machineSettings) {
+	must := func(err error) {
+		if err != nil {
+			panic(err) // cannot happen: the session has checked them
+		}
+	}
+	if s.mtu != 0 {
+		must(k.SetMTU(s.mtu))
+		k.cfg.messageMSS = 0
+		k.restartSizeWatch()
+	}
+	if s.sendWindow != 0 || s.receiveWindow != 0 {
+		full := k.receiveFull()
+		if s.sendWindow == 0 {
+			s.sendWindow = int(k.cfg.sndWnd)
+		}
+		if s.receiveWindow == 0 {
+			s.receiveWindow = int(k.cfg.rcvWnd)
+		}
+		must(k.SetWindow(s.sendWindow, s.receiveWindow))
+		if full {
+			k.afterRecv(full) // it may be open now
+		}
+	}
+	if s.interval != 0 {
+		must(k.SetInterval(uint32(s.interval)))
+	}
+	if s.noDelay != NoDelayDefault {
+		k.SetNoDelay(s.noDelay)
+	}
+	if s.minRTO != 0 {
+		must(k.SetMinRTO(uint32(s.minRTO)))
+	}
+	if s.fastResend != 0 {
+		k.SetFastResend(uint32(max(s.fastResend, 0)))
+	}
+	if s.fastResendLimit != 0 {
+		k.SetFastResendLimit(uint32(max(s.fastResendLimit, 0)))
+	}
+	if s.deadLink != 0 {
+		k.SetDeadLink(uint32(s.deadLink))
+	}
+	if s.data != 0 {
+		k.SetStream(s.data == streamData)
+		if tail := k.snd.queue.tail; tail != nil {
+			tail.closed = true // it may be the end of a message
+		}
+	}
+	if s.extensions != (Extensions{}) {
+		k.SetExtensions(s.extensions)
+	}
+}
+
 // NoDelay selects how the retransmission time-out is bounded and backed off.
 type NoDelay uint8
 
