@@ -322,7 +322,7 @@ func TestNoProbesToOthers(t *testing.T) {
 		_, err := a.Write(make([]byte, 1<<20))
 		require.NoError(t, err)
 		time.Sleep(time.Minute)
-		require.Nil(t, a.plpmtu.search)
+		require.False(t, a.plpmtu.Begun())
 		require.NoError(t, a.Abort())
 	})
 }

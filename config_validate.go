@@ -205,3 +205,57 @@ func (c *Config) validateRanges() error {
 	}
 	return nil
 }
+
+// params returns what of the options the peer has to know.
+func (o *StreamOptions) params() (p streams.Params, err error) {
+	if o == nil {
+		return p, nil
+	}
+	if o.Priority < streams.MinPriority || o.Priority > streams.MaxPriority {
+		return p, &OptionError{"StreamOptions.Priority", o.Priority, fmt.Sprintf("must be in [%d, %d]", streams.MinPriority, streams.MaxPriority)}
+	}
+	if err := checkLimits("StreamOptions.MaxLifetime", o.MaxLifetime, "StreamOptions.MaxRetransmits", o.MaxRetransmits); err != nil {
+		return p, err
+	}
+	return streams.Params{
+		Unordered: o.Unordered, Priority: int8(o.Priority),
+		Retransmits: transmissions(o.MaxRetransmits), Lifetime: lifetimeMillis(o.MaxLifetime),
+	}, nil
+}
+
+// check returns an *OptionError if an option is out of its range.
+func (o *MessageOptions) check() error {
+	if o == nil {
+		return nil
+	}
+	return checkLimits("MessageOptions.Lifetime", o.Lifetime, "MessageOptions.MaxRetransmits", o.MaxRetransmits)
+}
+
+// checkLimits returns an *OptionError if a lifetime or a number of retransmissions, which
+// are options of the given names, is out of its range.
+func checkLimits(lifetimeOf string, lifetime time.Duration, retransmitsOf string, retransmits int) error {
+	if lifetime < 0 || lifetime > maxLifetime {
+		return &OptionError{lifetimeOf, lifetime, fmt.Sprintf("must be in [0s, %v]", maxLifetime)}
+	}
+	if retransmits > maxRetransmitLimit {
+		return &OptionError{retransmitsOf, retransmits, fmt.Sprintf("must be at most %d", maxRetransmitLimit)}
+	}
+	return nil
+}
+
+// lifetimeMillis returns d, which checkLimits has let pass, in whole milliseconds, at
+// least one if d is positive.
+func lifetimeMillis(d time.Duration) uint32 {
+	return uint32((d + time.Millisecond - 1) / time.Millisecond)
+}
+
+// transmissions returns how often a segment may be sent; 0: any number.
+func transmissions(retransmits int) uint16 {
+	switch {
+	case retransmits == 0:
+		return 0
+	case retransmits < 0:
+		return 1
+	}
+	return uint16(retransmits + 1)
+}

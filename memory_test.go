@@ -265,7 +265,7 @@ func TestDeferredPacketIsCounted(t *testing.T) {
 		defer b.mu.Unlock()
 		const size = 1200
 		before := l.Stats().Buffered
-		b.path.validation = &pathValidation{deferred: &inPacket{Packet: protect.Packet{Data: make([]byte, size)}}}
+		b.path.validating().Defer(&inPacket{Packet: protect.Packet{Data: make([]byte, size)}}, 1, size)
 		b.account()
 		require.GreaterOrEqual(t, l.Stats().Buffered-before, size)
 		b.dropUnreliable()

@@ -2,6 +2,7 @@ package kcp
 
 import (
 	"github.com/arqnet/kcp/internal/amplification"
+	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/streams"
 )
 
@@ -73,10 +74,8 @@ type sessionPort interface {
 	packetSize() int
 	resizePackets(mtu int)
 	watchSizes(least, floor, base int)
-	blackHoleSuspected() bool
-	largePackets() (sent uint64, lost int)
+	watchedSizes() pmtud.Watched
 	forgetLosses()
-	largeArrived() bool
 	packetsRefused(size int)
 	probeArrived(size int)
 	restartSizeWatch()
@@ -274,23 +273,24 @@ func (k *KCP) watchSizes(least, floor, base int) {
 	w.watchAbove, w.floor, w.base = int32(least), uint16(floor), uint16(base)
 }
 
-// largePackets returns how many segments of full size were sent, and how many
-// large packets were lost since one as large has arrived.
-func (k *KCP) largePackets() (sent uint64, lost int) {
-	return k.snd.blackHole.full, int(k.snd.blackHole.lost)
-}
-
-// largeArrived reports whether a packet that is watched has arrived on this path.
-func (k *KCP) largeArrived() bool {
+// watchedSizes returns what the large packets have shown that are watched.
+func (k *KCP) watchedSizes() pmtud.Watched {
 	w := &k.snd.blackHole
-	return w.taken > w.above(int32(k.cfg.mtu))
+	seen := pmtud.Watched{Full: w.full, Lost: int(w.lost)}
+	switch {
+	case w.lost > 0:
+		seen.Suspect = k.blackHoleSuspected()
+	case !k.cfg.ext.SendPieces:
+		seen.Arrived = w.taken > w.above(int32(k.cfg.mtu))
+	}
+	return seen
 }
 
-// forgetLosses resets the losses that largePackets returns.
+// forgetLosses resets the losses that watchedSizes returns.
 func (k *KCP) forgetLosses() { k.snd.blackHole.lost = 0 }
 
 // probeArrived records that a probe of size bytes has arrived, and resets the
-// losses that largePackets returns.
+// losses that watchedSizes returns.
 func (k *KCP) probeArrived(size int) {
 	k.snd.blackHole.lost = 0
 	k.snd.blackHole.taken = max(k.snd.blackHole.taken, int32(size))

@@ -109,18 +109,10 @@ func sessionFigures() []rulebook.Figure {
 		keepAlive = "| Keep-alive (RFC 9293"
 	)
 	return []rulebook.Figure{
-		{"| Black holes on the way", "15 s", doubtTime},
 		{"| RTO back-off", "5 s", sessionMaxRTO},
 		{"| The write buffer is bounded", "4 MiB", defaultWriteBuffer},
 		{"| The write buffer is bounded", "64 bytes", writeCostPerSegment},
 		{"| Cap of the rate", "1000 bytes a second", minMaxRate},
-		{"| Cap of the rate", "1 ms apart", leastCapWait},
-		{"| Cap of the rate", "above 1000000", fineCap},
-		{"| At the cap datagrams wait", "100 ms", heldTime},
-		{"| At the cap datagrams wait", "256 of them", maxHeld},
-		{"| At the cap parity waits", "256 packets", maxHeld},
-		{"| With a cap the write buffer", "1 s", cappedTime},
-		{"| With a cap the write buffer", "64 KiB", leastCappedBuffer},
 		{"| With a cap the write buffer", "4 MiB", defaultWriteBuffer},
 		{writes, "64 MiB", writePressure * writeGrain},
 		{writes, "256 KiB", scarceWriteBuffer},
@@ -160,7 +152,6 @@ func sessionFigures() []rulebook.Figure {
 		{keepAlive, "25 s", defaultKeepAlive},
 
 		{"| Stall timeout", "30 min", defaultStallTimeout},
-		{"| Path validation (RFC 9000", "50 ms", challengeEvery},
 	}
 }
 

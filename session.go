@@ -10,7 +10,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/incast"
-	"github.com/arqnet/kcp/internal/pmtud"
+	"github.com/arqnet/kcp/internal/migration"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
 )
@@ -50,11 +50,8 @@ type Conn struct {
 
 // pathState is the network path to the peer.
 type pathState struct {
-	validation *pathValidation // nil: no challenge was sent to another address
-
-	probes probeCounts // of the search for the path MTU
-	whole  uint16      // bytes; larger packets may be fragmented, as they cannot be smaller; 0: none may
-	shard  uint16      // index of the endpoint's socket that receives the peer's packets
+	validation *migration.Validation[inPacket] // nil: no packet has come from another address
+	shard      uint16                          // index of the endpoint's socket that receives the peer's packets
 }
 
 // pathEnds is the addresses of a path. It is immutable.
@@ -105,11 +102,6 @@ type timerState struct {
 	heldFor   uint32        // for what they wait; see Endpoint.arrived
 	wakeIndex int32         // position in its queue of Endpoint.wakes, from 1; 0: not queued; guarded by its lock
 	clockBase uint32        // the state machine's clock at the epoch, ms; random, see internal/amplification
-}
-
-// mtuState is the discovery of the path MTU (DPLPMTUD, RFC 8899).
-type mtuState struct {
-	search *pmtud.Search // nil until a search is worthwhile
 }
 
 // inputState is what handles input before the state machine, or beside it.
@@ -193,7 +185,7 @@ func (c *session) inputLocked(packets []routedPacket, shard int, now time.Durati
 	if beside {
 		fresh = newSegments(c.kcp.counts())
 	}
-	if c.path.validation != nil && c.path.validation.takeMigrated() {
+	if c.path.validation != nil {
 		changed = c.inputDeferred(now) || changed
 	}
 	for i := range packets {
@@ -325,19 +317,13 @@ func (c *session) drops() *Drops { return &c.rarely().dropped }
 // calls that wait for it. The packets are left to b, unless that is nil. It reports
 // whether a waiting call was woken since the last time.
 func (c *Conn) respond(now time.Duration, b *sendBatch) bool {
-	var held heldWakes
-	defer func() { c.wakeHeld(held) }() // after c.mu is released
 	c.mu.Lock()
-	defer func() {
-		held = c.takeWakes()
-		c.unlock()
-	}()
+	defer c.unlockWith(b)
 	c.io.wakes |= holdWakes
 	if !c.respondLocked(now) {
 		return false
 	}
 	c.letGoOn()
-	c.writePacketsWith(b)
 	woke := c.io.wokeWaiter
 	c.io.wokeWaiter = false
 	return woke
@@ -383,19 +369,35 @@ func (c *session) readable() bool {
 	return c.kcp.receiver().readable() || c.hs.peerFin
 }
 
-// unlock carries out what a step has brought about, and releases c.mu. Nothing else lets
-// go of c.mu in the middle of a change.
+// unlock releases c.mu, and then carries out what was collected, unless another goroutine
+// does: see writePackets. Nothing lets go of c.mu in the middle but await.
 func (c *Conn) unlock() {
-	defer c.mu.Unlock()
-	c.writePackets()
 	c.letGoOn()
+	held, writes := c.io.wakes, c.toWrite()
+	c.io.wakes = 0
+	c.outgoing.sending = c.outgoing.sending || writes
+	c.mu.Unlock()
+	if held != 0 {
+		c.io.wake(held) // not to have them wait for the system
+	}
+	if writes {
+		c.writePackets()
+	}
 }
 
-// unlocked releases c.mu, calls f, and locks c.mu again, even if f panics.
-func (c *Conn) unlocked(f func()) {
+// unlockWith is unlock, but leaves the packets to b, unless that is nil.
+func (c *Conn) unlockWith(b *sendBatch) {
+	c.letGoOn()
+	if b == nil || !c.toWrite() || c.outgoing.waiting() == 0 || c.outgoing.probe != nil {
+		c.unlock()
+		return
+	}
+	held := c.io.wakes
+	c.io.wakes = 0
+	c.outgoing.sending, c.outgoing.batched = true, true
 	c.mu.Unlock()
-	defer c.mu.Lock()
-	f()
+	c.io.wake(held)
+	b.add(c)
 }
 
 // endIfUnwound is deferred by what calls code of the application's in the middle of a
@@ -491,9 +493,9 @@ func (c *Conn) setDeadlines(t time.Time, read, write bool) error {
 }
 
 // opError wraps err in a *net.OpError, as package net does; io.EOF stays as it
-// is.
+// is, and so does ErrWouldBlock.
 func (c *Conn) opError(op string, err error) error {
-	if err == io.EOF {
+	if err == io.EOF || err == ErrWouldBlock {
 		return err
 	}
 	return opError(op, c.LocalAddr(), c.RemoteAddr(), err)

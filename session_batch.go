@@ -31,8 +31,8 @@ func (c *session) beginWrite() written {
 	o.noParity = o.encoder == nil || c.hs.unvalidated.Load()
 	o.noFECHeader = o.noParity && (o.encoder == nil || !c.hs.openedFEC)
 	o.hold = c.cappedOutput() != nil
-	if o.whole = int(c.path.whole); o.whole == 0 {
-		o.whole = maxUDPPayload
+	if o.whole = maxUDPPayload; c.plpmtu != nil {
+		o.whole = c.plpmtu.Whole(maxUDPPayload)
 	}
 	if o.encoder != nil {
 		w.data -= countParity(w.packets)
@@ -96,27 +96,24 @@ type sessionWrite struct {
 // sendBatchSize is from how many packets on a sendBatch is written.
 const sendBatchSize = 64
 
-// writePacketsWith is writePackets, but leaves the packets to b, unless that is nil.
-func (c *Conn) writePacketsWith(b *sendBatch) {
-	o := &c.outgoing
-	if b == nil || o.sending || o.waiting() == 0 || o.probe != nil {
-		c.writePackets()
-		return
-	}
+// add takes the packets of c, which has set outgoing.sending. It runs without any lock.
+func (b *sendBatch) add(c *Conn) {
 	done := false
-	defer c.endUnsent(&done)
-	if len(b.writes) > 0 && (b.ep != c.ep || b.shard != int(c.path.shard) || len(b.batch) >= sendBatchSize) {
-		o.sending, o.batched = true, true // so that the order stays
-		c.wakeHeld(c.takeWakes())
-		c.unlocked(b.send)
-		o.sending, o.batched = false, false
-	}
-	o.sending, o.batched = true, true
+	defer func() {
+		if !done {
+			c.endUnsent()
+		}
+	}()
+	c.mu.Lock()
 	w := sessionWrite{c, c.beginWrite()}
+	c.mu.Unlock()
+	if len(b.writes) > 0 && (b.ep != c.ep || b.shard != w.shard || len(b.batch) >= sendBatchSize) {
+		b.send()
+	}
 	b.ep, b.shard = c.ep, w.shard
-	c.unlocked(func() { w.packets, w.err = c.encode(w.packets, w.to, w.by) })
+	w.packets, w.err = c.encode(w.packets, w.to, w.by)
 	b.writes = append(b.writes, w)
-	b.batch = append(b.batch, o.batch...)
+	b.batch = append(b.batch, c.outgoing.batch...)
 	done = true
 }
 

@@ -35,47 +35,56 @@ func (c *Conn) Close() error {
 
 // closeKeeping locks c.mu, and is Close. With keep it returns what could be read.
 func (c *Conn) closeKeeping(keep bool) (received [][]byte, err error) {
-	c.mu.Lock()
-	defer c.unlock()
-	for size := c.kcp.PeekSize(); keep && size >= 0; size = c.kcp.PeekSize() {
-		b := make([]byte, size)
-		_, _ = c.kcp.Recv(b) // it is there, and fits
-		received = append(received, b)
-	}
-	return received, c.closeInOrder(true)
+	begun := false
+	err = c.await(blocking{op: "close"}, func() (pause, error) {
+		for size := c.kcp.PeekSize(); keep && !begun && size >= 0; size = c.kcp.PeekSize() {
+			b := make([]byte, size)
+			_, _ = c.kcp.Recv(b) // it is there, and fits
+			received = append(received, b)
+		}
+		return c.tryClose(&begun, true)
+	}, nil)
+	return received, err
 }
 
-// closeInOrder is Close with c.mu held, which it releases while it waits. whole is as
-// for startClose.
-func (c *Conn) closeInOrder(whole bool) error {
-	if c.closing.closed {
-		return c.opError("close", net.ErrClosed)
-	}
-	grouped := c.io.member != nil // its goroutine may serve many sessions, or read the socket
-	c.stopCalls()
-	if c.closing.state == stateEnded {
-		c.dropReceived()
-		c.kcp.Compact()
-		c.account()
-		switch {
-		case c.closing.undelivered && c.hs.peerClosed:
-			return c.opError("close", ErrNotDelivered)
-		case c.closing.undelivered && !c.io.errReported && !errors.Is(c.closing.err, net.ErrClosed):
-			return c.opError("close", c.closing.err)
+// tryClose is Close without waiting, which begins unless it has begun. whole is as for
+// startClose.
+func (c *Conn) tryClose(begun *bool, whole bool) (pause, error) {
+	if !*begun {
+		*begun = true
+		if c.closing.closed {
+			return pause{}, net.ErrClosed
 		}
-		return nil
-	}
-	c.startClose(c.closing.linger <= 0 || grouped, whole)
-	for !c.closing.background && (c.closing.state == stateLingering || c.streamsClosing()) {
-		c.io.canWrite.Wait()
+		grouped := c.io.member != nil // its goroutine may serve many sessions, or read the socket
+		c.stopCalls()
+		if c.closing.state == stateEnded {
+			return pause{}, c.closeEnded()
+		}
+		c.startClose(c.closing.linger <= 0 || grouped, whole)
 	}
 	switch {
+	case !c.closing.background && (c.closing.state == stateLingering || c.streamsClosing()):
+		return pause{on: &c.io.canWrite}, nil
 	case !c.closing.undelivered:
-		return nil
+		return pause{}, nil
 	case c.closing.state == stateEnded && c.closing.err != nil && c.closing.err != ErrPeerClosed:
-		return c.opError("close", c.closing.err)
+		return pause{}, c.closing.err
 	}
-	return c.opError("close", ErrNotDelivered)
+	return pause{}, ErrNotDelivered
+}
+
+// closeEnded is Close of a session that has ended.
+func (c *Conn) closeEnded() error {
+	c.dropReceived()
+	c.kcp.Compact()
+	c.account()
+	switch {
+	case c.closing.undelivered && c.hs.peerClosed:
+		return ErrNotDelivered
+	case c.closing.undelivered && !c.io.errReported && !errors.Is(c.closing.err, net.ErrClosed):
+		return c.closing.err
+	}
+	return nil
 }
 
 // startClose starts what Close waits for, unless it goes on in the background.
@@ -162,56 +171,38 @@ func (c *session) stopCalls() {
 // passes during the wait; ErrPeerClosed when the peer has closed the session; and the
 // error with which the session ended.
 func (c *Conn) CloseWrite() error {
-	c.mu.Lock()
-	defer c.unlock()
-	l := &c.hs
-	if err := c.waitKind(); err != nil {
-		return c.opError("close", err)
-	}
-	c.dropSpentMessages()
-	l.finSignal, l.halfClosed = sigFin, true
-	c.step.ready |= writers
-	now := c.ep.now()
-	c.kick(now)
-	return nil
+	return c.await(blocking{op: "close"}, c.tryCloseWrite, nil)
 }
 
-// waitKind waits until the peer's kind is known. It returns nil if the peer
-// supports CloseWrite, and otherwise the error of CloseWrite.
-func (c *Conn) waitKind() error {
-	l := &c.hs
-	var timer *time.Timer
-	for {
-		now := c.ep.now()
-		switch {
-		case c.closing.closed || l.finSignal != 0:
-			return net.ErrClosed
-		case l.peerClosed:
-			return c.reason(ErrPeerClosed)
-		case c.closing.err != nil:
-			return c.reason(c.closing.err)
-		case l.kind == peerExtended:
-			return nil
-		case l.kind == peerLegacy, !c.hs.dialled && now-c.hs.born >= helloAfterData:
-			return ErrLegacyPeer
-		case c.io.writeDeadline.expired():
-			return os.ErrDeadlineExceeded
-		}
-		if timer == nil && !c.hs.dialled {
-			timer = time.AfterFunc(c.hs.born+helloAfterData-now, func() {
-				c.mu.Lock()
-				defer c.unlock()
-				c.step.ready |= writers
-			})
-			defer timer.Stop()
-		}
-		c.closing.kindAwaited = true
-		if l.quiet && l.silent() {
-			c.startHandshake(now)
-			continue
-		}
-		c.io.canWrite.Wait()
+// tryCloseWrite is CloseWrite without waiting, as long as the peer's kind is not known.
+func (c *Conn) tryCloseWrite() (p pause, err error) {
+	l, now := &c.hs, c.ep.now()
+	switch {
+	case c.closing.closed || l.finSignal != 0:
+		return p, net.ErrClosed
+	case l.peerClosed:
+		return p, c.reason(ErrPeerClosed)
+	case c.closing.err != nil:
+		return p, c.reason(c.closing.err)
+	case l.kind == peerExtended:
+		c.dropSpentMessages()
+		l.finSignal, l.halfClosed = sigFin, true
+		c.step.ready |= writers
+		c.kick(now)
+		return p, nil
+	case l.kind == peerLegacy, !l.dialled && now-l.born >= helloAfterData:
+		return p, ErrLegacyPeer
+	case c.io.writeDeadline.expired():
+		return p, os.ErrDeadlineExceeded
 	}
+	if p.on = &c.io.canWrite; !l.dialled {
+		p.until = l.born + helloAfterData
+	}
+	c.closing.kindAwaited = true
+	if l.quiet && l.silent() {
+		c.startHandshake(now)
+	}
+	return p, nil
 }
 
 // helloAfterData is how long CloseWrite waits for a HELLO after the data that
@@ -362,8 +353,8 @@ func (c *session) release() {
 	c.closeTLS()
 	c.kcp.dropPending()
 	c.kcp.Compact()
-	if v := c.path.validation; v != nil {
-		v.deferred = nil
+	if c.path.validation != nil {
+		c.path.validation.Drop()
 	}
 	c.dropDecoder()
 	c.dropHeld()
@@ -587,21 +578,22 @@ func (c *session) closeForShutdown() {
 
 // waitClosed locks c.mu and waits until the session has ended, or only the
 // answer to CLOSE is missing. It aborts the session if ctx ends first.
-func (c *Conn) waitClosed(ctx context.Context) shutResult {
-	defer context.AfterFunc(ctx, c.wakeWriters)()
-	c.mu.Lock()
-	defer c.unlock()
-	for c.shutting() && ctx.Err() == nil {
-		c.io.canWrite.Wait()
-	}
-	switch {
-	case c.closing.undelivered:
-		return shutUndelivered
-	case c.shutting() && c.closing.state != stateDraining:
-		c.forget(net.ErrClosed)
-		return shutCut
-	}
-	return shutDelivered
+func (c *Conn) waitClosed(ctx context.Context) (result shutResult) {
+	_ = c.await(blocking{ctx: ctx}, func() (p pause, err error) {
+		switch {
+		case c.shutting() && ctx.Err() == nil:
+			p.on = &c.io.canWrite
+		case c.closing.undelivered:
+			result = shutUndelivered
+		case c.shutting() && c.closing.state != stateDraining:
+			c.forget(net.ErrClosed)
+			result = shutCut
+		default:
+			result = shutDelivered
+		}
+		return p, nil
+	}, nil)
+	return result
 }
 
 // shutting reports whether Shutdown has to wait for the session.

@@ -168,33 +168,24 @@ func (c *session) addDatagram(p packet) {
 // has passed, net.ErrClosed after Close or Abort, ErrGrouped in a Group, and after the
 // last datagram the error with which the session ended, ErrPeerClosed (not io.EOF) if
 // the peer has closed it.
-func (c *Conn) ReceiveDatagram(ctx context.Context) ([]byte, error) {
-	stop := context.AfterFunc(ctx, func() {
-		c.mu.Lock()
-		defer c.unlock()
-		c.step.ready |= readers
-	})
-	defer stop()
-	c.mu.Lock()
-	defer c.unlock()
-	q := c.datagramQueue()
-	for {
+func (c *Conn) ReceiveDatagram(ctx context.Context) (next []byte, err error) {
+	err = c.await(blocking{op: "read", ctx: ctx}, func() (pause, error) {
+		q := c.datagramQueue()
 		switch {
 		case c.closing.closed:
-			return nil, c.opError("read", net.ErrClosed)
+			return pause{}, net.ErrClosed
 		case c.io.member != nil:
-			return nil, c.opError("read", ErrGrouped)
+			return pause{}, ErrGrouped
 		case ctx.Err() != nil:
-			return nil, c.opError("read", ctx.Err())
+			return pause{}, ctx.Err()
 		case c.io.readDeadline.expired():
-			return nil, c.opError("read", os.ErrDeadlineExceeded)
+			return pause{}, os.ErrDeadlineExceeded
 		case len(q.waiting) > 0:
-			next := q.pop()
+			next = q.pop()
 			c.accountRead(len(next))
-			return next, nil
-		case c.closing.err != nil:
-			return nil, c.opError("read", c.reason(c.closing.err))
+			return pause{}, nil
 		}
-		c.io.canRead.Wait()
-	}
+		return pause{on: &c.io.canRead}, c.reason(c.closing.err)
+	}, nil)
+	return next, err
 }

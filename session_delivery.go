@@ -18,34 +18,25 @@ import (
 //   - ErrPeerClosed if the peer has closed the session without taking the data;
 //   - the error with which the session ended; some of the data may have arrived.
 func (c *Conn) Flush(ctx context.Context) error {
-	defer context.AfterFunc(ctx, c.wakeWriters)()
-	c.mu.Lock()
-	defer c.unlock()
-	m := c.measures()
-	end := m.beginFlush(c.kcp.position().end)
-	defer m.endFlush(end)
-	for {
+	var end *seq
+	return c.await(blocking{op: "flush", ctx: ctx}, func() (pause, error) {
+		if end == nil {
+			end = c.measures().beginFlush(c.kcp.position().end)
+		}
 		// What the peer has not taken before its CLOSE is out of the queue, too.
 		discarded := c.hs.peerClosed && c.closing.undelivered
 		if !discarded && (!c.kcp.position().acked.Before(*end) || c.kcp.WaitSend() == 0) {
-			return nil
+			return pause{}, nil
 		}
 		if err := c.cannotDeliver(); err != nil {
-			return c.opError("flush", err)
+			return pause{}, err
 		}
 		if err := ctx.Err(); err != nil {
-			return c.opError("flush", err)
+			return pause{}, err
 		}
-		m.waitFor(*end)
-		c.io.canWrite.Wait()
-	}
-}
-
-// wakeWriters locks c.mu and wakes the calls that wait for canWrite.
-func (c *Conn) wakeWriters() {
-	c.mu.Lock()
-	defer c.unlock()
-	c.step.ready |= writers
+		c.rare.measure.waitFor(*end)
+		return pause{on: &c.io.canWrite}, nil
+	}, func() { c.rare.measure.endFlush(end) })
 }
 
 // cannotDeliver returns why what is not acknowledged will not be; nil if it may.

@@ -369,14 +369,10 @@ func (c *Conn) tryOutgoingLocked(o *Outgoing, free bool) (n int, err error) {
 // flushBatched locks c.mu and leaves what Group.Send has queued to b.
 func (c *Conn) flushBatched(b *sendBatch) {
 	c.mu.Lock()
-	defer c.unlock()
+	defer c.unlockWith(b)
 	what := c.io.batched
 	c.io.batched = 0
-	if c.closing.state == stateEnded {
-		return
-	}
-	if what&batchedData != 0 {
+	if what&batchedData != 0 && c.closing.state != stateEnded {
 		c.push()
 	}
-	c.writePacketsWith(b)
 }

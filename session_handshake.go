@@ -185,33 +185,32 @@ func (c *Conn) Peer() PeerInfo {
 // Endpoint.Dial documents, which was called at a time since the epoch. If it
 // returns an error, the session has ended. ErrReset means that the peer has
 // dropped it.
-func (c *Conn) connect(ctx context.Context, called time.Duration) error {
+func (c *Conn) connect(ctx context.Context, called time.Duration) (err error) {
 	c.startTrace(SessionDialled)
-	c.mu.Lock()
-	defer c.unlock()
-	now := c.ep.now()
-	limit := c.ep.config.DialTimeout
-	c.hs.dialling = limit > 0
-	c.startHandshake(now)
-	if limit == 0 {
-		return nil
-	}
-	late := false // Conn.mu guards it
-	timer := time.AfterFunc(called+limit-now, func() {
-		c.mu.Lock()
-		defer c.unlock()
-		late = true
-		c.step.ready |= writers
-	})
-	defer timer.Stop()
-	if ctx.Done() != nil { // else AfterFunc would allocate for nothing
-		defer context.AfterFunc(ctx, c.wakeWriters)()
-	}
-	// A session that has failed may have to tell the peer why, which the caller's
-	// closing of the endpoint must not forestall.
-	for !c.hs.reached && !c.closing.retired && !late && ctx.Err() == nil {
-		c.io.canWrite.Wait()
-	}
+	begun, limit := false, c.ep.config.DialTimeout
+	_ = c.await(blocking{ctx: ctx}, func() (pause, error) {
+		if !begun {
+			begun = true
+			c.hs.dialling = limit > 0
+			c.startHandshake(c.ep.now())
+		}
+		// A session that has failed may have to tell the peer why, which the caller's
+		// closing of the endpoint must not forestall.
+		late := c.ep.now() >= called+limit
+		switch {
+		case limit == 0:
+		case !c.hs.reached && !c.closing.retired && !late && ctx.Err() == nil:
+			return pause{on: &c.io.canWrite, until: called + limit}, nil
+		default:
+			err = c.connected(ctx, called)
+		}
+		return pause{}, nil
+	}, nil)
+	return err
+}
+
+// connected is what connect does in the end, with c.mu held.
+func (c *Conn) connected(ctx context.Context, called time.Duration) error {
 	c.hs.dialling = false
 	c.schedule(c.ep.now())
 	if c.hs.reached && (c.closing.err == nil || c.closing.err == ErrPeerClosed) {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync"
 )
 
 // Read reads up to len(b) bytes, and waits until there are some. The rest of a message
@@ -19,50 +20,38 @@ import (
 //   - ErrReset if the peer has aborted the session;
 //   - a *PeerLostError if the peer is gone;
 //   - otherwise the error with which the session ended.
-func (c *Conn) Read(b []byte) (int, error) {
-	c.mu.Lock()
-	defer c.unlock()
-	for {
-		if err := c.cannotRead(); err != nil {
-			return 0, c.opError("read", err)
+func (c *Conn) Read(b []byte) (n int, err error) {
+	lent := false // the state machine copies what arrives straight into b
+	takeBack := func() int {
+		lent, c.io.filling = false, false
+		return len(b) - c.kcp.receiver().takeBuffer()
+	}
+	err = c.await(blocking{op: "read"}, func() (pause, error) {
+		if lent {
+			n = takeBack()
 		}
-		if len(b) == 0 {
-			return 0, nil
-		}
-		n := c.kcp.recvBytes(b)
-		if n == 0 {
-			if err := c.readEnd(); err != nil {
-				return 0, c.opError("read", err)
-			}
-			if n = c.waitRead(b); n == 0 {
-				continue
-			}
+		if n > 0 {
 			n += c.kcp.recvBytes(b[n:])
+		} else if err := c.cannotRead(); err != nil || len(b) == 0 {
+			return pause{}, err
+		} else if n = c.kcp.recvBytes(b); n == 0 {
+			if err := c.readEnd(); err != nil {
+				return pause{}, err
+			}
+			if !c.io.filling { // else another Read has lent its buffer, and comes first
+				lent, c.io.filling = true, true
+				c.kcp.receiver().lendBuffer(b)
+			}
+			return pause{on: &c.io.canRead}, nil
 		}
 		c.afterRead(n)
-		return n, nil
-	}
-}
-
-// waitRead waits for data or a reason to fail. Meanwhile the state machine may
-// copy what arrives straight into b. It returns the number of bytes copied.
-func (c *Conn) waitRead(b []byte) (n int) {
-	if c.io.filling {
-		c.io.canRead.Wait() // another Read has lent its buffer, and comes first
-		return 0
-	}
-	c.io.filling = true
-	c.kcp.receiver().lendBuffer(b)
-	done := false
-	defer func() {
-		c.io.filling = false
-		if n = len(b) - c.kcp.receiver().takeBuffer(); n > 0 {
+		return pause{}, nil
+	}, func() {
+		if done := false; lent && takeBack() > 0 {
 			c.endIfUnwound(&done) // what is in b is lost
 		}
-	}()
-	c.io.canRead.Wait()
-	done = true
-	return 0
+	})
+	return n, err
 }
 
 // ReadMessage reads the next message into b and returns its size in bytes, which may be
@@ -70,26 +59,23 @@ func (c *Conn) waitRead(b []byte) (n int) {
 // a message is: if it sends a byte stream, one segment, as it has cut it. The errors are
 // those of Read, and io.ErrShortBuffer if b is too small; the message stays queued for a
 // larger b (see NextMessageSize).
-func (c *Conn) ReadMessage(b []byte) (int, error) {
-	c.mu.Lock()
-	defer c.unlock()
-	for {
+func (c *Conn) ReadMessage(b []byte) (n int, err error) {
+	err = c.await(blocking{op: "read"}, func() (pause, error) {
 		if err := c.cannotRead(); err != nil {
-			return 0, c.opError("read", err)
+			return pause{}, err
 		}
-		n, err := c.kcp.Recv(b)
-		if err == nil {
+		size, err := c.kcp.Recv(b)
+		switch err {
+		case nil:
+			n = size
 			c.afterRead(n)
-			return n, nil
+			return pause{}, nil
+		case io.ErrShortBuffer:
+			return pause{}, err
 		}
-		if err == io.ErrShortBuffer {
-			return 0, c.opError("read", err)
-		}
-		if err := c.readEnd(); err != nil {
-			return 0, c.opError("read", err)
-		}
-		c.io.canRead.Wait()
-	}
+		return pause{on: &c.io.canRead}, c.readEnd()
+	}, nil)
+	return n, err
 }
 
 // cannotRead returns why a Read fails even if data has arrived; nil if it does
@@ -152,6 +138,78 @@ func (c *session) afterRead(n int) {
 //   - the error with which the session ended, such as a *PeerLostError or ErrReset.
 func (c *Conn) Write(b []byte) (n int, err error) {
 	return c.write(nil, writeCall{b: b, waits: true})
+}
+
+// write is all calls that write to s, or if that is nil to the session. It takes the
+// lock of those, writing, and c.mu.
+func (c *Conn) write(s *Stream, w writeCall) (int, error) {
+	if w.options != nil {
+		if err := w.options.check(); err != nil {
+			return 0, c.opError("write", err)
+		}
+	}
+	writing := &c.writing
+	if s != nil {
+		writing = &s.writing
+	}
+	if w.waits {
+		writing.Lock()
+	}
+	begun := false
+	err := c.await(blocking{op: "write", stream: s}, func() (p pause, err error) {
+		if !begun {
+			begun = true
+			w.free = w.waits || writing.TryLock() // after c.mu: endWritingLocked sees a refusal
+			if w.message {
+				w.begun = c.ep.now()
+			}
+		}
+		if w.line != nil {
+			w.line.Done()
+			w.line = nil
+		}
+		before := w.n
+		if s == nil {
+			err, p.on = c.tryWrite(&w), &c.io.canWrite
+		} else {
+			err, p.on = s.tryWriteLocked(&w), &s.canWrite
+		}
+		if w.n > before || w.message && err == nil {
+			c.push()
+		}
+		switch {
+		case err == nil && w.n < len(w.b):
+			return pause{again: true}, nil // these segments are on their way before the next
+		case err != ErrWouldBlock || !w.waits:
+			return pause{}, err
+		case s != nil:
+			w.line = s.state.Wait(w.half)
+		}
+		return p, nil
+	}, func() {
+		if w.line != nil {
+			w.line.Done()
+		}
+		if w.free {
+			c.endWritingLocked(s, writing)
+		}
+	})
+	return w.n, err
+}
+
+// endWritingLocked ends a call that has locked writing, of s or of the session. A write
+// that did not wait for it may have room, or has to wait for some.
+func (c *Conn) endWritingLocked(s *Stream, writing *sync.Mutex) {
+	writing.Unlock()
+	if s != nil {
+		if s.refused {
+			s.refused = false
+			s.noteEventLocked()
+		}
+	} else if m := c.io.member; m != nil && m.refused {
+		m.refused = false
+		m.wake()
+	}
 }
 
 // tryWrite queues as much of w.b as there is room for; as a message all of it, or

@@ -130,8 +130,8 @@ func (c *session) noteActivity(now time.Duration) {
 	if !c.live.Progressed(now, p, c.kcp.WaitSend() > 0) {
 		return
 	}
-	if c.plpmtu.search != nil {
-		c.plpmtu.search.Revive(now)
+	if c.plpmtu != nil {
+		c.plpmtu.Revive(now)
 	}
 	if c.hs.dialled { // the answer to what was asked
 		c.live.MoreExpected(now)

@@ -9,6 +9,7 @@ import (
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/liveness"
+	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/streams"
 )
@@ -30,7 +31,7 @@ type session struct {
 	live     liveness.State
 	closing  closeState
 	timers   timerState
-	plpmtu   mtuState
+	plpmtu   *pmtud.Path // nil: nothing has shown what the path takes
 	in       inputState
 	tls      *tlsState // nil without TLS; the pointer is immutable
 	outgoing outgoing

@@ -41,8 +41,8 @@ func (c *session) held() int {
 	if c.tls != nil && c.tls.secured != nil {
 		n += c.tls.secured.bytes
 	}
-	if v := c.path.validation; v != nil && v.deferred != nil {
-		n += cap(v.deferred.Data)
+	if v := c.path.validation; v != nil && v.Deferred() != nil {
+		n += cap(v.Deferred().Data)
 	}
 	if c.streams != nil {
 		n += c.streamMemory()
@@ -141,8 +141,8 @@ func (c *session) dropUnreliable() {
 	if c.in.decoder != nil {
 		c.in.decoder.Compact()
 	}
-	if v := c.path.validation; v != nil {
-		v.deferred = nil
+	if c.path.validation != nil {
+		c.path.validation.Drop()
 	}
 }
 

@@ -128,5 +128,6 @@ type writeCall struct {
 	waits   bool            // for other calls that write, and for room
 	free    bool            // no other call writes; if one does, there is no room
 	half    streams.Half    // of a stream without room: what there has to be room for
+	line    *streams.Writer // its place among the calls that wait for that; nil: it does not
 	begun   time.Duration   // when the lifetime of the message began
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/migration"
 	"github.com/arqnet/kcp/internal/protect"
 )
 
@@ -129,28 +130,29 @@ func (c *session) packetFromNewAddress(p *inPacket, numbered bool, now time.Dura
 		return true, moved
 	}
 	ask := c.challengeOf(to, now)
-	v := c.path.validation
-	if v == nil {
-		v = new(pathValidation)
-		c.path.validation = v
-	}
-	if numbered && !c.hs.unvalidated.Load() && v.shows(c.in.protection, number) {
+	v := c.path.validating()
+	if numbered && !c.hs.unvalidated.Load() && c.in.protection.IsLatest(number) && v.Alive(number) {
 		c.live.Heard(now)
 	}
 	c.deferPacket(p, ask.sn)
-	if (ask.sn != v.challenged || now-v.challengedAt >= challengeEvery) && c.host.reply(to, c.in.protection.Sender(), c.kcp.answerHeader(), ask) {
-		v.challenged, v.challengedAt = ask.sn, now
+	if v.Due(ask.sn, now) && c.host.reply(to, c.in.protection.Sender(), c.kcp.answerHeader(), ask) {
+		v.Sent(ask.sn, now)
 	}
 	return true, false
 }
 
-// challengeEvery is the least time between two challenges of one address.
-const challengeEvery = 50 * time.Millisecond
+// validating returns the state of path validation, which it allocates.
+func (p *pathState) validating() *migration.Validation[inPacket] {
+	if p.validation == nil {
+		p.validation = new(migration.Validation[inPacket])
+	}
+	return p.validation
+}
 
 // challengeOf returns the challenge of the session for an address. It is valid for
 // one migration.
 func (c *session) challengeOf(to source, at time.Duration) signal {
-	return c.host.challenge(to, c.hs.token+c.path.validation.count(), at)
+	return c.host.challenge(to, c.hs.token+c.path.validation.Moves(), at)
 }
 
 // answersChallenge reads a packet from another address. answered reports
@@ -189,13 +191,9 @@ func (c *session) migrateTo(to source) bool {
 	if !c.host.move(to) {
 		return false
 	}
-	if c.path.validation == nil {
-		c.path.validation = new(pathValidation)
-	}
 	c.ends.Store(&pathEnds{to.netAddr(), to.local})
 	c.beginPath()
-	c.path.validation.migrations++
-	c.path.validation.migrated = true
+	c.path.validating().Moved()
 	if !c.hs.securing {
 		c.renewResetKey()
 	}
@@ -236,72 +234,24 @@ func (c *session) rerouted(moved bool) {
 	c.kick(now)
 }
 
-// pathValidation is the state of a session whose peer has sent from another
-// address (RFC 9000 §8.2).
-type pathValidation struct {
-	challengedAt time.Duration // when challenged was sent, since the epoch
-	challenged   uint32        // sn of the last challenge
-	alive        uint64        // highest packet number from another address that was a sign of life
-	migrations   uint32        // times that the peer's address has changed
-	migrated     bool          // the next input is the first since then
-
-	// deferred is a packet from the address whose challenge has sn deferredFor.
-	// It is input if the session migrates there. Without it a peer would deliver
-	// nothing if its address changed within a round trip of each of its packets.
-	deferred    *inPacket // nil: none
-	deferredFor uint32
-}
-
-// count returns the number of migrations. v may be nil.
-func (v *pathValidation) count() uint32 {
-	if v == nil {
-		return 0
-	}
-	return v.migrations
-}
-
-// shows reports whether the packet with a number is a sign of life, though from
-// another address: it is later than all that have arrived. A number counts
-// once, so copies of a packet do not keep a session whose peer has gone. The
-// address has no say: who sends from many, for a moment each, is alive.
-func (v *pathValidation) shows(of protect.Protection, number uint64) bool {
-	if !of.IsLatest(number) || number <= v.alive {
-		return false
-	}
-	v.alive = number
-	return true
-}
-
-// takeMigrated reports whether the session has migrated since the last call.
-func (v *pathValidation) takeMigrated() bool {
-	if !v.migrated {
-		return false
-	}
-	v.migrated = false
-	return true
-}
-
 // deferPacket keeps a copy of a packet until the challenge with the given sn is
-// answered: the largest from that address, since data matters more than
-// signals. Under memory pressure it keeps none.
+// answered, if none that is larger waits for that. Under memory pressure it keeps none.
 func (c *session) deferPacket(p *inPacket, challenge uint32) {
 	v := c.path.validation
 	if c.memoryPressure() != pressureNone {
-		v.deferred = nil
-	} else if v.deferred == nil || v.deferredFor != challenge || p.size >= v.deferred.size {
+		v.Drop()
+	} else if v.Defers(challenge, p.size) {
 		kept := *p
 		kept.Packet = p.Clone()
-		v.deferred, v.deferredFor = &kept, challenge
+		v.Defer(&kept, challenge, p.size)
 	}
 	c.account()
 }
 
-// inputDeferred feeds the deferred packet to the state machine, if it came from
-// the address to which the session has just migrated. It reports whether that
-// may have changed anything.
+// inputDeferred feeds the packet to the state machine that has waited until the session
+// has migrated to the address that it came from. It reports whether that may have
+// changed anything.
 func (c *session) inputDeferred(now time.Duration) (changed bool) {
-	v := c.path.validation
-	p := v.deferred
-	v.deferred = nil
+	p := c.path.validation.First()
 	return p != nil && admission.MakeKey(p.from.addr, p.from.peer, p.conv) == c.entry.Key() && c.inputPacket(p, now)
 }

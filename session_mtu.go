@@ -51,7 +51,9 @@ func (c *session) onInfo(s signal) {
 func (c *session) enablePieces() {
 	c.kcp.enable(featurePieces)
 	c.watchSizes()
-	c.path.whole = 0
+	if c.plpmtu != nil {
+		c.plpmtu.Restart() // what it knows is from losses
+	}
 }
 
 // watchSizes begins black hole detection. Packets of leastPMTU are taken to
@@ -70,9 +72,12 @@ func (c *session) leastPMTU() int {
 // mtu returns the largest UDP payload that is sent, in bytes.
 func (c *session) mtu() int { return c.kcp.packetSize() + c.shared.overhead.total }
 
-// newSearch returns a search on the current path, which starts from the current
-// MTU.
-func (c *session) newSearch() *pmtud.Search {
+// sizes returns what is known of the sizes that the path takes. It begins a search, from
+// the current MTU, if there has been none.
+func (c *session) sizes() *pmtud.Path {
+	if c.plpmtu.Begun() {
+		return c.plpmtu
+	}
 	cfg, ether := &c.shared.config, pmtud.EtherIPv6
 	if c.entry.Addr.Addr().Unmap().Is4() {
 		ether = pmtud.EtherIPv4
@@ -87,7 +92,11 @@ func (c *session) newSearch() *pmtud.Search {
 	// A segment of that size must still be divisible into reassembly.MaxPieces pieces.
 	room, least := c.shared.overhead.total, c.leastPMTU()
 	limit = min(limit, room+headerSize+reassembly.MaxPieces*(least-room-headerSize-reassembly.HeaderSize))
-	return pmtud.New(least, c.mtu(), limit, ether)
+	if c.plpmtu == nil {
+		c.plpmtu = new(pmtud.Path)
+	}
+	c.plpmtu.Begin(pmtud.New(least, c.mtu(), limit, ether))
+	return c.plpmtu
 }
 
 // mayProbeMTU reports whether probes may be sent to the peer.
@@ -98,48 +107,39 @@ func (c *session) mayJudgeMTU() bool {
 	return !c.hs.unvalidated.Load() && (c.closing.state == stateOpen || c.closing.state == stateLingering)
 }
 
-// advanceMTU continues the search: it starts one when there is reason to, takes
-// the losses that may show a black hole (RFC 8899 §4.3), and sends the probe
-// that is due.
+// advanceMTU continues the search. Losses may show a black hole (RFC 8899 §4.3), also if
+// the peer answers no probes.
 func (c *session) advanceMTU(now time.Duration) {
-	k := c.kcp
-	if !c.mayProbeMTU() {
-		c.advanceUnprobed(now)
+	probes := c.hs.capabilities&capPMTU != 0
+	if !c.mayJudgeMTU() || !probes && !c.hs.reached {
 		return
 	}
-	sent, lost := k.largePackets()
-	suspicious := lost > 0 && k.blackHoleSuspected()
-	if c.plpmtu.search == nil {
-		if sent < pmtud.SearchAfter && !suspicious {
-			return
-		}
-		c.plpmtu.search = c.newSearch()
+	if !probes {
+		c.watchSizes()
 	}
-	p := c.plpmtu.search
-	if suspicious && p.Trusts(now) {
-		suspicious, lost = false, 0
-		k.forgetLosses()
+	w := c.kcp.watchedSizes()
+	if w.Suspect || probes && w.Full >= pmtud.SearchAfter || c.plpmtu != nil && c.plpmtu.Begun() {
+		w.Heard, w.Probes = c.live.LastHeard(), probes
+		c.followMTU(c.sizes().Step(now, w), now)
 	}
-	switch {
-	case p.Confirming() && lost == 0:
-		p.ConfirmedByData(now)
-	case suspicious && !p.Confirming():
-		p.Suspect(now)
-	default:
-		p.Begin(now, sent)
+}
+
+// followMTU does what c.plpmtu has decided, and sets the size that it has found.
+func (c *session) followMTU(do pmtud.Do, now time.Duration) {
+	if do&pmtud.Forget != 0 {
+		c.kcp.forgetLosses()
 	}
-	if !p.Due(now) {
-		return
+	if do&pmtud.Watch != 0 {
+		c.kcp.restartSizeWatch()
 	}
-	if p.Outstanding() {
-		c.path.probes.lost++
-		if p.Expire(now) {
-			c.path.probes.blackHoles++
-			c.shrinkMTU(p.Size(), pmtud.Floor)
-		}
+	if n := c.plpmtu.Size(); n != c.mtu() {
+		c.useMTU(n)
 	}
-	if p.Active() {
+	if do&pmtud.Probe != 0 {
 		c.sendMTUProbe(now)
+	}
+	if do&pmtud.Ping != 0 && !c.hs.ping.active {
+		c.startPing(now)
 	}
 }
 
@@ -147,76 +147,7 @@ func (c *session) advanceMTU(now time.Duration) {
 // large packets are lost, while the peer gives signs of life. Then the path may
 // be why the peer acknowledges nothing, so Close waits on.
 func (c *session) confirmingMTU(now time.Duration) bool {
-	p := c.plpmtu.search
-	if p == nil || !p.Confirming() || now-c.live.LastHeard() >= pmtud.MaxWait {
-		return false
-	}
-	_, lost := c.kcp.largePackets()
-	return lost > 0
-}
-
-// doubtTime is for how long an answer counts in advanceUnprobed.
-const doubtTime = 15 * time.Second
-
-// sizeDoubt is that of a peer that answers no probes, while large packets are lost.
-// Times are since the endpoint's epoch.
-type sizeDoubt struct {
-	askedAt    time.Duration // when the peer was sent a PING; 0: it was not
-	answeredAt time.Duration // when it gave a sign of life after that
-}
-
-// advanceUnprobed is advanceMTU for a peer that answers no probes. Losses show a
-// black hole if the peer has given a sign of life, and all large packets are lost
-// again after that. In an outage it gives none.
-func (c *session) advanceUnprobed(now time.Duration) {
-	k := c.kcp
-	if c.hs.capabilities&capPMTU != 0 || !c.hs.reached || !c.mayJudgeMTU() {
-		return
-	}
-	_, lost := k.largePackets()
-	if lost == 0 {
-		if c.watchSizes(); c.rare != nil {
-			if c.rare.doubt.askedAt = 0; k.largeArrived() {
-				c.rare.doubt.answeredAt = 0
-			}
-		}
-		return
-	}
-	p := &c.rarely().doubt
-	switch {
-	case p.askedAt > 0 && c.live.LastHeard() > p.askedAt:
-		p.askedAt, p.answeredAt = 0, now
-		k.restartSizeWatch()
-	case !k.blackHoleSuspected() || p.askedAt > 0:
-	case p.answeredAt > 0 && now-p.answeredAt < doubtTime:
-		p.answeredAt = 0
-		c.path.probes.blackHoles++
-		c.shrinkMTU(c.leastPMTU(), pmtud.Floor)
-	default:
-		p.askedAt = now
-		if !c.hs.ping.active {
-			c.startPing(now)
-		}
-	}
-}
-
-// shrinkMTU sets the largest UDP payload, in bytes, to what the path is known to
-// take, or to leastPMTU. Segments of a peer that takes no pieces may be larger; then
-// these packets may be fragmented. If not even leastPMTU passes, those may be that are
-// larger than fits.
-func (c *session) shrinkMTU(size, fits int) {
-	switch {
-	case size >= c.mtu():
-		if c.path.whole == 0 || fits < int(c.path.whole) {
-			c.path.whole = uint16(fits)
-		}
-		c.kcp.forgetLosses()
-	case c.hs.capabilities&capPMTU == 0:
-		c.path.whole = uint16(size)
-		fallthrough
-	default:
-		c.useMTU(size)
-	}
+	return c.plpmtu.Confirming() && now-c.live.LastHeard() < pmtud.MaxWait && c.kcp.watchedSizes().Lost > 0
 }
 
 // sizeRefused is called when the system does not send packets of size bytes to the
@@ -226,22 +157,10 @@ func (c *session) sizeRefused(size int) {
 	if c.closing.state == stateEnded {
 		return
 	}
-	p, now, least := &c.plpmtu, c.host.now(), c.leastPMTU()
-	mtu, whole := c.mtu(), c.path.whole
-	switch {
-	case size <= mtu && size > least && c.mayProbeMTU():
-		if p.search == nil {
-			p.search = c.newSearch()
-		}
-		if p.search.Lower(size, now) {
-			c.useMTU(p.search.Size())
-		}
-	case size <= mtu && mtu > least:
-		c.shrinkMTU(least, size-1)
-	default:
-		c.shrinkMTU(mtu, size-1)
-	}
-	if c.mtu() != mtu || c.path.whole != whole {
+	now := c.host.now()
+	do := c.sizes().Refused(size, now, c.hs.capabilities&capPMTU != 0)
+	c.followMTU(do, now)
+	if do&pmtud.Resend != 0 {
 		c.setClock(now)
 		c.kcp.packetsRefused(size - c.shared.overhead.total)
 	}
@@ -257,20 +176,19 @@ func (c *session) useMTU(size int) {
 // the PING distinguishes a path that drops the probe for its size from one that
 // drops everything.
 func (c *session) sendMTUProbe(now time.Duration) {
-	k, p, room := c.kcp, c.plpmtu.search, &c.shared.overhead
-	p.Sent(c.shared.env.Uint32(), now, c.requestWait())
-	k.signalQueue().add(probePing(p.Nonce()))
+	k, p, room, nonce := c.kcp, c.plpmtu, &c.shared.overhead, c.shared.env.Uint32()
+	p.Sent(nonce, now, c.requestWait())
+	k.signalQueue().add(probePing(nonce))
 	k.sendSignals()
 
 	// The probe bypasses FEC, which would recover it although it was lost.
 	buf := make([]byte, p.ProbeSize())
 	content := buf[room.cipherHead : len(buf)-room.tail]
 	c.traceSignal(true, sigProbe)
-	signal{sigProbe, p.Nonce(), uint32(p.ProbeSize())}.encode(k.answerHeader(), content)
+	signal{sigProbe, nonce, uint32(p.ProbeSize())}.encode(k.answerHeader(), content)
 	binary.LittleEndian.PutUint32(content[headerSize-4:], uint32(len(content)-headerSize))
 	c.outgoing.open().probe = buf
 	k.borrowRate(len(buf))
-	c.path.probes.sent++
 }
 
 // probePing returns the PING that is sent with the probe of that nonce. Its
@@ -280,59 +198,54 @@ func probePing(nonce uint32) signal { return signal{sigPing, nonce, ^nonce} }
 // pingAnswered takes the answer to a PING, which may be the one that was sent
 // with a probe.
 func (c *session) pingAnswered(s signal) {
-	if p := c.plpmtu.search; p != nil && p.Outstanding() && s == probePing(p.Nonce()).answer() {
-		p.Heard()
+	if c.plpmtu.Awaits(s.sn) && s == probePing(s.sn).answer() {
+		c.plpmtu.Heard()
 	}
 }
 
 // probeAnswered takes the answer to a probe: packets of its size arrive.
 func (c *session) probeAnswered(s signal) {
-	p := c.plpmtu.search
-	if p == nil || !c.mayProbeMTU() {
-		return
-	}
-	if p.Answered(s.sn, int(s.ts), c.step.inputAt) {
+	if c.mayProbeMTU() && c.plpmtu.Answered(s.sn, int(s.ts), c.step.inputAt) {
 		c.kcp.probeArrived(int(s.ts) - c.shared.overhead.total) // losses were by chance, or of other sizes
-		if p.Size() > c.mtu() {
-			c.useMTU(p.Size())
-		}
-		c.path.whole = 0
+		c.followMTU(0, c.step.inputAt)
 	}
 }
 
 // restartMTUSearch starts MTU discovery anew, on another path, from Config.MTU or
 // that of SetMTU.
 func (c *session) restartMTUSearch() {
-	c.plpmtu.search, c.path.whole = nil, 0
+	c.plpmtu.Restart()
 	c.outgoing.dropProbe()
 	c.kcp.restartSizeWatch()
 	c.useMTU(c.firstMTU())
 }
 
-// sendProbe writes a probe to the socket. It releases c.mu during the write.
-func (c *Conn) sendProbe(buf []byte) error {
-	p, nonce := c.plpmtu.search, c.plpmtu.search.Nonce()
-	by := c.in.protection.Sender()
-	shard, batch := int(c.path.shard), []udp.Datagram{c.origin().datagram(buf)}
-	var err error
-	tooLarge := false
-	c.unlocked(func() {
-		if err = by.Seal(buf, nil); err == nil {
-			tooLarge = c.ep.write(shard, batch)
-			c.ep.recycle([]packet{{buf: buf}})
-		}
-	})
-	if tooLarge && p == c.plpmtu.search && p.Outstanding() && p.Nonce() == nonce {
-		// The local system refuses the size, so the path need not be probed.
-		c.path.probes.lost++
-		if p.Refuse(c.ep.now()) {
-			c.path.probes.blackHoles++
-			c.shrinkMTU(p.Size(), len(buf)-1)
-		}
-		c.schedule(c.ep.now())
-	}
-	return err
+// sentProbe is a probe on its way to the socket.
+type sentProbe struct {
+	buf   []byte
+	nonce uint32 // of the search when the probe was taken
 }
 
-// probeCounts holds the counters of PathMTUStats.
-type probeCounts struct{ sent, lost, blackHoles uint32 }
+// beginProbe takes the probe that waits, as beginWrite takes packets.
+func (c *session) beginProbe() (*sentProbe, written) {
+	p := &sentProbe{c.outgoing.probe, c.plpmtu.Nonce()}
+	c.outgoing.probe = nil
+	return p, written{shard: int(c.path.shard), to: c.origin(), by: c.in.protection.Sender()}
+}
+
+// write writes the probe to the socket, without c.mu.
+func (p *sentProbe) write(c *Conn, w *written) {
+	if w.err = w.by.Seal(p.buf, nil); w.err == nil {
+		w.refused = c.ep.write(w.shard, []udp.Datagram{w.to.datagram(p.buf)})
+		c.ep.recycle([]packet{{buf: p.buf}})
+	}
+}
+
+// endProbe records that the probe was written.
+func (c *session) endProbe(p *sentProbe, w *written) {
+	if w.refused && c.plpmtu.Awaits(p.nonce) {
+		now := c.host.now()
+		c.followMTU(c.plpmtu.ProbeRefused(now), now)
+		c.schedule(now)
+	}
+}

@@ -301,7 +301,7 @@ func (w *panicWorld) requireUnlocked(t *testing.T) {
 	w.c.mu.Lock()
 	defer w.c.mu.Unlock()
 	require.False(t, w.c.outgoing.sending, "a writer that is gone")
-	require.False(t, w.c.io.filling, "a reader that is gone")
+	require.False(t, w.c.io.filling || w.stream.filling && w.reads == nil, "a reader that is gone")
 	require.NotEqual(t, readturn.Call, w.e.socket.shards[0].lead.Who(), "a call that is gone reads the socket")
 }
 
@@ -369,9 +369,15 @@ func panicCalls() map[string]func(w *panicWorld) {
 			w.sent = append(w.sent, content(3, 2000)...)
 			_, _ = w.c.Write(content(3, 2000))
 		},
-		"SendDatagram":         func(w *panicWorld) { _ = w.c.SendDatagram([]byte("hello")) },
-		"Ping":                 func(w *panicWorld) { _, _ = w.c.Ping(ctx) },
-		"Stream.Write":         func(w *panicWorld) { _, _ = w.stream.Write(content(3, 20_000)) },
+		"SendDatagram": func(w *panicWorld) { _ = w.c.SendDatagram([]byte("hello")) },
+		"Ping":         func(w *panicWorld) { _, _ = w.c.Ping(ctx) },
+		"Stream.Write": func(w *panicWorld) { _, _ = w.stream.Write(content(3, 20_000)) },
+		"Stream.Read": func(w *panicWorld) { // reads the socket, and gets nothing
+			_, _ = w.c.Write(content(3, 20))
+			w.sent = append(w.sent, content(3, 20)...)
+			_ = w.stream.SetReadDeadline(time.Now().Add(time.Second))
+			_, _ = w.stream.Read(make([]byte, 100))
+		},
 		"Stream.Close":         func(w *panicWorld) { _ = w.stream.Close() },
 		"Stream.Reset":         func(w *panicWorld) { _ = w.stream.Reset(7) },
 		"SetMTU":               func(w *panicWorld) { _ = w.c.SetMTU(700) },

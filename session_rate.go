@@ -1,46 +1,33 @@
 package kcp
 
-import "time"
+import (
+	"iter"
+	"time"
+
+	"github.com/arqnet/kcp/internal/pacing"
+)
 
 // The cap of the rate at which a session sends. The state machine counts the bytes and
 // lets its segments wait; see rate_cap.go. Datagrams and parity do not pass through it,
 // and wait here.
 
-const (
-	// heldTime is how long datagrams wait for the cap at most.
-	heldTime = 100 * time.Millisecond
-	// maxHeld is how many datagrams and how many parity packets wait at most. The oldest
-	// make room: fresh datagrams are worth more, and old parity is of no use.
-	maxHeld = 256
-	// heldPacketBytes is what a packet that waits takes in memory beside its buffer.
-	heldPacketBytes = 128
-	// leastCapWait is the shortest time between wake-ups for a cap above fineCap bytes a
-	// second. Several packets leave at each then.
-	leastCapWait = time.Millisecond
-	fineCap      = 1_000_000
-	// cappedTime is for how long the write buffer lasts at the cap, unless its size is
-	// set. It is at least leastCappedBuffer bytes.
-	cappedTime        = time.Second
-	leastCappedBuffer = 64 << 10
-)
+// heldPacketBytes is what a packet that waits takes in memory beside its buffer.
+const heldPacketBytes = 128
 
 // cappedOutput is the output side of a session with a cap of the rate. Conn.mu guards
 // it.
 type cappedOutput struct {
-	rate      int            // bytes a second
-	datagrams []heldDatagram // oldest first
-	parity    []packet       // likewise
+	rate      int // bytes a second
+	datagrams pacing.Held[packet]
+	parity    pacing.Held[packet]
 }
 
-// heldDatagram is a datagram that waits for the cap.
-type heldDatagram struct {
-	packet
-	since time.Duration // since the endpoint's epoch
-}
-
-// writeBuffer returns the largest write buffer at the cap, in bytes.
-func (s *cappedOutput) writeBuffer() int {
-	return max(min(s.rate, defaultWriteBuffer)*int(cappedTime/time.Second), leastCappedBuffer)
+// waiting returns how many packets wait for the cap. s may be nil.
+func (s *cappedOutput) waiting() int {
+	if s == nil {
+		return 0
+	}
+	return s.datagrams.Len() + s.parity.Len()
 }
 
 // cappedOutput returns what the session has for its cap; nil: there is no cap.
@@ -116,20 +103,17 @@ func (c *session) capRate(rate int) {
 // holdDatagram sends a datagram if the cap allows it, or lets it wait.
 func (c *session) holdDatagram(s *cappedOutput, p packet, now time.Duration) {
 	c.setClock(now)
-	s.datagrams = append(s.datagrams, heldDatagram{p, now})
-	if len(s.datagrams) > maxHeld {
-		c.dropDatagram(s)
-	}
+	s.datagrams.Add(p, now)
 	c.releaseHeld(s, now, c.kcp.datagramsFirst())
 	c.schedule(now)
 }
 
-// dropDatagram drops the oldest datagram that waits.
-func (c *session) dropDatagram(s *cappedOutput) {
-	packetBuffers.Put(s.datagrams[0].pooled)
-	s.datagrams[0] = heldDatagram{}
-	s.datagrams = s.datagrams[1:]
-	c.datagramQueue().stats.Unsent++
+// dropDatagrams drops datagrams that have waited for the cap.
+func (c *session) dropDatagrams(dropped iter.Seq[packet]) {
+	for p := range dropped {
+		packetBuffers.Put(p.pooled)
+		c.datagramQueue().stats.Unsent++
+	}
 }
 
 // holdParity lets parity wait that encode has left in the outbox. It is dropped if ACKs
@@ -137,12 +121,17 @@ func (c *session) dropDatagram(s *cappedOutput) {
 func (c *session) holdParity() {
 	o := &c.outgoing
 	if s := c.cappedOutput(); s != nil && len(o.parity) > 0 {
-		s.parity = append(s.parity, o.parity...)
-		for len(s.parity) > maxHeld || len(s.parity) > 0 && c.kcp.indebted() {
-			packetBuffers.Put(s.parity[0].pooled)
-			s.parity = s.parity[1:]
+		most, now := pacing.MaxHeld, c.host.now()
+		if c.kcp.indebted() {
+			most = 0
 		}
-		c.schedule(c.host.now())
+		for _, p := range o.parity {
+			s.parity.Add(p, now)
+		}
+		for p := range s.parity.Beyond(most) {
+			packetBuffers.Put(p.pooled)
+		}
+		c.schedule(now)
 	}
 	clear(o.parity)
 	o.parity = o.parity[:0]
@@ -161,54 +150,22 @@ func countParity(packets []packet) (n int) {
 // releaseHeld adds to the packets to be sent what the cap allows of those that wait. With
 // datagrams these come first; otherwise they wait on.
 func (c *session) releaseHeld(s *cappedOutput, now time.Duration, datagrams bool) {
-	for len(s.datagrams) > 0 && now-s.datagrams[0].since > heldTime {
-		c.dropDatagram(s)
-	}
-	for datagrams && len(s.datagrams) > 0 {
-		p := &s.datagrams[0]
-		if !c.kcp.spendRate(len(p.buf), true) {
+	c.dropDatagrams(s.datagrams.Stale(now))
+	for datagrams && s.datagrams.Len() > 0 {
+		if !c.kcp.spendRate(len(s.datagrams.First().buf), true) {
 			return
 		}
-		c.addDatagram(p.packet)
-		*p = heldDatagram{}
-		s.datagrams = s.datagrams[1:]
+		c.addDatagram(s.datagrams.Take())
 	}
-	for len(s.parity) > 0 {
-		if !c.kcp.spendRate(len(s.parity[0].buf), false) {
-			return
-		}
-		c.outgoing.add(s.parity[0])
-		s.parity[0] = packet{}
-		s.parity = s.parity[1:]
+	for s.parity.Len() > 0 && c.kcp.spendRate(len(s.parity.First().buf), false) {
+		c.outgoing.add(s.parity.Take())
 	}
 }
 
 // dropHeld drops the packets that wait for the cap, as the session has ended.
 func (c *session) dropHeld() {
-	s := c.cappedOutput()
-	if s == nil {
-		return
+	if s := c.cappedOutput(); s != nil {
+		c.dropDatagrams(s.datagrams.Beyond(0))
+		*s = cappedOutput{rate: s.rate}
 	}
-	for len(s.datagrams) > 0 {
-		c.dropDatagram(s)
-	}
-	s.datagrams, s.parity = nil, nil
-}
-
-// holdsPackets reports whether packets wait for the cap.
-func (c *session) holdsPackets() bool {
-	s := c.cappedOutput()
-	return s != nil && len(s.datagrams)+len(s.parity) > 0
-}
-
-// capWait returns for how long something has to wait for the cap; 0: nothing does.
-func (c *session) capWait(s *cappedOutput) time.Duration {
-	wait := time.Duration(c.kcp.rateWait()) * time.Microsecond
-	if len(s.datagrams)+len(s.parity) == 0 && (wait == 0 || !c.kcp.capped()) {
-		return 0
-	}
-	if s.rate > fineCap {
-		wait = max(wait, leastCapWait)
-	}
-	return max(wait, time.Microsecond)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/arqnet/kcp/internal/pacing"
 	"github.com/arqnet/kcp/netsim"
 )
 
@@ -161,9 +162,9 @@ func TestMaxRateOfDatagrams(t *testing.T) {
 		for range 300 { // behind a PING
 			require.NoError(t, a.SendDatagram(nil))
 		}
-		require.EqualValues(t, 10+300-maxHeld, a.Stats().Datagrams.Unsent)
+		require.EqualValues(t, 10+300-pacing.MaxHeld, a.Stats().Datagrams.Unsent)
 		require.NoError(t, a.SetMaxRate(0))
-		require.EqualValues(t, 10+maxHeld, a.Stats().Datagrams.Sent, "those that wait leave at once")
+		require.EqualValues(t, 10+pacing.MaxHeld, a.Stats().Datagrams.Sent, "those that wait leave at once")
 	})
 }
 
@@ -222,6 +223,6 @@ func TestMaxRateEndsWithTheSession(t *testing.T) {
 		require.EqualValues(t, 10, s.Sent+s.Unsent)
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		require.False(t, a.holdsPackets())
+		require.Zero(t, a.cappedOutput().waiting())
 	})
 }

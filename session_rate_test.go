@@ -17,6 +17,7 @@ import (
 
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/internal/pacing"
 	"github.com/arqnet/kcp/netsim"
 )
 
@@ -389,7 +390,7 @@ func TestMaxRateBoundsTheWriteBuffer(t *testing.T) {
 		<-a.WriteReady()
 		require.InDelta(t, 900_000, a.WriteAvailable(), 80_000)
 		require.NoError(t, a.SetMaxRate(minMaxRate))
-		require.Equal(t, leastCappedBuffer, a.writeBufferSize())
+		require.Equal(t, pacing.LeastWriteBuffer, a.writeBufferSize())
 		require.NoError(t, a.SetWriteBuffer(1<<20))
 		require.Equal(t, 1<<20, a.writeBufferSize(), "it was set")
 		require.NoError(t, a.SetWriteBuffer(0))

@@ -77,12 +77,13 @@ func (c *session) closeReasons() *closeReasons {
 // and is cut to 256 bytes, or to what fits into a packet. The reason is lost if the
 // session is aborted. Legacy peers do not learn it.
 func (c *Conn) CloseWithError(code uint64, text string) error {
-	c.mu.Lock()
-	defer c.unlock()
-	if !c.closing.closed {
-		c.closeReasons().ours = c.encodeReason(code, text, headerSize)
-	}
-	return c.closeInOrder(false)
+	begun := false
+	return c.await(blocking{op: "close"}, func() (pause, error) {
+		if !begun && !c.closing.closed {
+			c.closeReasons().ours = c.encodeReason(code, text, headerSize)
+		}
+		return c.tryClose(&begun, false)
+	}, nil)
 }
 
 // AbortWithError is Abort with a reason: what is not delivered is lost, and the calls of

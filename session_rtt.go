@@ -162,35 +162,31 @@ func (c *session) pongArrived(s signal) {
 //
 // Its errors are ctx.Err() when ctx is done; ErrLegacyPeer for a legacy peer;
 // net.ErrClosed after Close or Abort; and the error with which the session ended.
-func (c *Conn) Ping(ctx context.Context) (time.Duration, error) {
-	defer context.AfterFunc(ctx, c.wakeWriters)()
-	c.mu.Lock()
-	defer c.unlock()
-	w := c.measures()
-	start := w.pongs
-	var next time.Duration
-	var timer *time.Timer
-	for w.pongs == start {
-		if err := c.cannotPing(ctx); err != nil {
-			return 0, c.opError("ping", err)
+func (c *Conn) Ping(ctx context.Context) (rtt time.Duration, err error) {
+	var w *measurement
+	var start uint32
+	var next time.Duration // when PING is repeated
+	err = c.await(blocking{op: "ping", ctx: ctx}, func() (pause, error) {
+		if w == nil {
+			w = c.measures()
+			start = w.pongs
 		}
-		now := c.ep.now()
-		if now >= next {
+		if w.pongs != start {
+			rtt = w.pong
+			return pause{}, nil
+		}
+		if err := c.cannotPing(ctx); err != nil {
+			return pause{}, err
+		}
+		if now := c.ep.now(); now >= next {
 			next = now + c.requestWait()
 			c.setClock(now)
 			c.queuePing(w, now)
 			c.call(c.kcp.sendSignals)
-			if timer == nil {
-				timer = time.AfterFunc(next-now, c.wakeWriters)
-				defer timer.Stop()
-			} else {
-				timer.Reset(next - now)
-			}
-			continue
 		}
-		c.io.canWrite.Wait()
-	}
-	return w.pong, nil
+		return pause{on: &c.io.canWrite, until: next}, nil
+	}, nil)
+	return rtt, err
 }
 
 // cannotPing returns why Ping fails; nil if it does not.

@@ -8,6 +8,7 @@ import (
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/compatibility"
 	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/internal/pacing"
 	"github.com/arqnet/kcp/internal/streams"
 )
 
@@ -21,8 +22,7 @@ type rareState struct {
 	awaiting streams.Awaiting // messages of Conn.SendMessage that await a receipt
 	messages bool             // SendMessage was called with options
 	failed   bool             // failMessages was called: no more of them are delivered
-	doubt    sizeDoubt
-	measure  *measurement // nil: nothing of it is needed
+	measure  *measurement     // nil: nothing of it is needed
 }
 
 // measurement returns what Flush and Ping watch; nil: nothing was of it.
@@ -99,7 +99,7 @@ func (c *session) writeBuffer() int {
 		size = c.scarceWriteBuffer(all)
 	}
 	if s := c.cappedOutput(); s != nil {
-		size = min(size, s.writeBuffer())
+		size = min(size, pacing.WriteBuffer(s.rate, defaultWriteBuffer))
 	}
 	return size
 }
@@ -159,7 +159,7 @@ func (c *Conn) SetMTU(n int) error {
 		return err
 	}
 	c.ownSettings().mtu = n
-	c.plpmtu.search, c.path.whole = nil, 0
+	c.plpmtu.Restart()
 	c.outgoing.dropProbe()
 	c.kcp.configure(machineSettings{mtu: c.firstMTU() - room})
 	if c.hs.capabilities&capPMTU != 0 {

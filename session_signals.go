@@ -148,7 +148,7 @@ func (c *session) takeRequest(s signal) (outside bool) {
 		if ours && c.shared.protection.Authentic && !c.hs.unvalidated.Load() {
 			c.queueAnswer(signal{sigToken, l.peerToken, l.token}) // the PING may be a challenge
 			c.step.challenged = c.shared.migrates
-			if c.path.validation.count() > 0 {
+			if c.path.validation.Moves() > 0 {
 				c.tellResetKey() // for its new address; what told it before may be lost
 			}
 		}

@@ -203,12 +203,13 @@ func TestHeldWakeUps(t *testing.T) {
 	inWorld(t, 3, clean, func(t *testing.T, w *world) {
 		a, _, _ := w.pair(nil, nil)
 		woken := false
-		go func() {
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			a.io.canRead.block(nil)
-			woken = true
-		}()
+		begun := false
+		go a.await(blocking{}, func() (p pause, err error) {
+			if woken = begun; !woken {
+				begun, p.on = true, &a.io.canRead
+			}
+			return p, nil
+		}, nil)
 		synctest.Wait()
 		a.mu.Lock()
 		a.io.wakes = holdWakes

@@ -176,28 +176,45 @@ type Stream struct {
 // and the error with which the session ended. A peer that has Config.MaxStreams
 // streams, or whose application is not done with as many, resets the stream with
 // StreamRefused.
-func (c *Conn) OpenStream(ctx context.Context, options *StreamOptions) (*Stream, error) {
+func (c *Conn) OpenStream(ctx context.Context, options *StreamOptions) (s *Stream, err error) {
 	params, err := options.params()
-	c.mu.Lock()
-	defer c.unlock()
 	if err != nil {
 		return nil, c.opError("open", err)
 	}
-	if err := c.waitStreams(ctx); err != nil {
-		return nil, c.opError("open", err)
-	}
-	return c.openStreamLocked(params)
+	err = c.await(blocking{op: "open", ctx: ctx}, func() (p pause, err error) {
+		if s, err = c.tryOpenStream(ctx, params); err != ErrWouldBlock {
+			return pause{}, err
+		}
+		c.closing.kindAwaited = true
+		if p.on = &c.io.canWrite; !c.hs.dialled {
+			p.until = c.hs.born + helloAfterData
+		}
+		return p, nil
+	}, nil)
+	return s, err
 }
 
-// openStreamLocked opens a stream of a peer that takes streams.
-func (c *Conn) openStreamLocked(params streams.Params) (*Stream, error) {
+// tryOpenStream opens a stream, unless ctx is done. It returns ErrWouldBlock while it is
+// not known whether the peer takes streams.
+func (c *session) tryOpenStream(ctx context.Context, params streams.Params) (*Stream, error) {
+	now := c.host.now()
+	known, err := c.peerTakesStreams(now)
+	if err == nil {
+		err = ctx.Err()
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case !known:
+		return nil, ErrWouldBlock
+	}
 	t := c.streamTable()
 	s, err := t.Open(params)
 	if err != nil {
-		return nil, c.opError("open", err)
+		return nil, err
 	}
 	if t.openAt == 0 {
-		t.openAt = c.ep.now() + openDelay
+		t.openAt = now + openDelay
 	}
 	c.wake(t.openAt)
 	return streamOf(s), nil
@@ -208,21 +225,17 @@ func (c *Conn) openStreamLocked(params streams.Params) (*Stream, error) {
 // buffer is full, and no EventWritable follows. It is known when Dial or Accept has
 // returned, and with EventAccepted, of all peers that take streams, but for dialled
 // sessions with a negative Config.DialTimeout. Its other errors are those of OpenStream.
-func (c *Conn) TryOpenStream(options *StreamOptions) (*Stream, error) {
+func (c *Conn) TryOpenStream(options *StreamOptions) (s *Stream, err error) {
 	params, err := options.params()
 	c.mu.Lock()
 	defer c.unlock()
-	known := true
 	if err == nil {
-		known, err = c.peerTakesStreams(c.ep.now())
+		s, err = c.tryOpenStream(context.Background(), params)
 	}
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, c.opError("open", err)
-	case !known:
-		return nil, ErrWouldBlock
 	}
-	return c.openStreamLocked(params)
+	return s, nil
 }
 
 // AcceptStream waits for a stream that the peer has opened, and returns it. A peer that
@@ -231,36 +244,28 @@ func (c *Conn) TryOpenStream(options *StreamOptions) (*Stream, error) {
 // of ctx when it is done, net.ErrClosed after Close or Abort, ErrGrouped in a group with
 // ReportStreams, ErrNoStreams if Config.MaxStreams of this end is negative, and the error
 // with which the session ended.
-func (c *Conn) AcceptStream(ctx context.Context) (*Stream, error) {
-	c.mu.Lock()
-	defer c.unlock()
-	t, calls := c.streamTable(), c.state()
-	stop := context.AfterFunc(ctx, func() {
-		c.mu.Lock()
-		defer c.unlock()
-		calls.canAccept.Broadcast()
-	})
-	defer stop()
-	for {
+func (c *Conn) AcceptStream(ctx context.Context) (s *Stream, err error) {
+	err = c.await(blocking{op: "accept", ctx: ctx}, func() (pause, error) {
+		t := c.streamTable()
 		switch {
 		case c.closing.closed:
-			return nil, c.opError("accept", net.ErrClosed)
+			return pause{}, net.ErrClosed
 		case ctx.Err() != nil:
-			return nil, c.opError("accept", ctx.Err())
+			return pause{}, ctx.Err()
 		case c.reportsStreams():
-			return nil, c.opError("accept", ErrGrouped)
+			return pause{}, ErrGrouped
 		}
-		if s := t.Accept(); s != nil {
-			return streamOf(s), nil
+		if next := t.Accept(); next != nil {
+			s = streamOf(next)
+			return pause{}, nil
 		}
-		if c.closing.err != nil {
-			return nil, c.opError("accept", c.reason(c.closing.err))
+		err := c.reason(c.closing.err)
+		if err == nil && c.ep.config.MaxStreams == 0 {
+			err = errNoStreamsHere
 		}
-		if c.ep.config.MaxStreams == 0 {
-			return nil, c.opError("accept", errNoStreamsHere)
-		}
-		calls.canAccept.block(nil)
-	}
+		return pause{on: &c.state().canAccept}, err
+	}, nil)
+	return s, err
 }
 
 // peerTakesStreams reports whether it is known if streams may be opened. The error is why
@@ -286,97 +291,6 @@ func (c *session) peerTakesStreams(now time.Duration) (known bool, err error) {
 		return true, ErrLegacyPeer
 	}
 	return false, nil
-}
-
-// waitStreams waits until it is known whether streams may be opened, and returns nil if
-// they may.
-func (c *Conn) waitStreams(ctx context.Context) error {
-	l := &c.hs
-	var stop []func() bool
-	defer func() {
-		for _, f := range stop {
-			f()
-		}
-	}()
-	for {
-		now := c.ep.now()
-		known, err := c.peerTakesStreams(now)
-		switch {
-		case err != nil:
-			return err
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case known:
-			return nil
-		}
-		if stop == nil {
-			again := func() {
-				c.mu.Lock()
-				defer c.unlock()
-				c.step.ready |= writers
-			}
-			stop = append(stop, context.AfterFunc(ctx, again))
-			if !l.dialled {
-				stop = append(stop, time.AfterFunc(l.born+helloAfterData-now, again).Stop)
-			}
-		}
-		c.closing.kindAwaited = true
-		c.io.canWrite.Wait()
-	}
-}
-
-// params returns what of the options the peer has to know.
-func (o *StreamOptions) params() (p streams.Params, err error) {
-	if o == nil {
-		return p, nil
-	}
-	if o.Priority < streams.MinPriority || o.Priority > streams.MaxPriority {
-		return p, &OptionError{"StreamOptions.Priority", o.Priority, fmt.Sprintf("must be in [%d, %d]", streams.MinPriority, streams.MaxPriority)}
-	}
-	if err := checkLimits("StreamOptions.MaxLifetime", o.MaxLifetime, "StreamOptions.MaxRetransmits", o.MaxRetransmits); err != nil {
-		return p, err
-	}
-	return streams.Params{
-		Unordered: o.Unordered, Priority: int8(o.Priority),
-		Retransmits: transmissions(o.MaxRetransmits), Lifetime: lifetimeMillis(o.MaxLifetime),
-	}, nil
-}
-
-// check returns an *OptionError if an option is out of its range.
-func (o *MessageOptions) check() error {
-	if o == nil {
-		return nil
-	}
-	return checkLimits("MessageOptions.Lifetime", o.Lifetime, "MessageOptions.MaxRetransmits", o.MaxRetransmits)
-}
-
-// checkLimits returns an *OptionError if a lifetime or a number of retransmissions, which
-// are options of the given names, is out of its range.
-func checkLimits(lifetimeOf string, lifetime time.Duration, retransmitsOf string, retransmits int) error {
-	if lifetime < 0 || lifetime > maxLifetime {
-		return &OptionError{lifetimeOf, lifetime, fmt.Sprintf("must be in [0s, %v]", maxLifetime)}
-	}
-	if retransmits > maxRetransmitLimit {
-		return &OptionError{retransmitsOf, retransmits, fmt.Sprintf("must be at most %d", maxRetransmitLimit)}
-	}
-	return nil
-}
-
-// lifetimeMillis returns d, which checkLimits has let pass, in whole milliseconds, at
-// least one if d is positive.
-func lifetimeMillis(d time.Duration) uint32 {
-	return uint32((d + time.Millisecond - 1) / time.Millisecond)
-}
-
-// transmissions returns how often a segment may be sent; 0: any number.
-func transmissions(retransmits int) uint16 {
-	switch {
-	case retransmits == 0:
-		return 0
-	case retransmits < 0:
-		return 1
-	}
-	return uint16(retransmits + 1)
 }
 
 // ID returns the number of the stream, the same at both ends: odd if the dialling end

@@ -193,73 +193,64 @@ func (s *Stream) afterReadLocked(n int) {
 // or a *PeerCloseError if the peer has closed the session while more might have followed:
 // see Conn.Close.
 func (s *Stream) Read(b []byte) (n int, err error) {
-	c := s.conn
-	c.mu.Lock()
-	defer c.unlock()
-	for {
-		if err := s.cannotReadLocked(); err != nil {
-			return 0, c.opError("read", err)
+	lent := false // what arrives may be copied straight into b
+	takeBack := func() int {
+		lent, s.filling = false, false
+		return len(b) - s.state.TakeBack()
+	}
+	err = s.conn.await(blocking{op: "read", stream: s}, func() (pause, error) {
+		if lent {
+			n = takeBack()
 		}
-		if n = s.state.Read(b); n > 0 {
-			s.afterReadLocked(n)
-			return n, nil
-		}
-		if _, more := s.state.NextMessage(); more {
-			return 0, nil // b is empty
-		}
-		if err := s.readEndLocked(); err != nil {
-			return 0, c.opError("read", err)
-		}
-		if len(b) == 0 {
-			return 0, nil
-		}
-		if n = s.waitReadLocked(b); n > 0 {
+		if n > 0 {
 			n += s.state.Read(b[n:])
-			s.afterReadLocked(n)
-			return n, nil
+		} else if err := s.cannotReadLocked(); err != nil {
+			return pause{}, err
+		} else if n = s.state.Read(b); n == 0 {
+			if _, more := s.state.NextMessage(); more {
+				return pause{}, nil // b is empty
+			}
+			if err := s.readEndLocked(); err != nil || len(b) == 0 {
+				return pause{}, err
+			}
+			if !s.filling { // else another Read has lent its buffer, and comes first
+				lent, s.filling = true, true
+				s.state.Lend(b)
+			}
+			return pause{on: &s.canRead}, nil
 		}
-	}
-}
-
-// waitReadLocked waits for data or a reason to fail. Meanwhile what arrives may be
-// copied straight into b. It returns the number of bytes copied.
-func (s *Stream) waitReadLocked(b []byte) (n int) {
-	if s.filling { // another Read has lent its buffer, and comes first
-		s.waitLocked(&s.canRead)
-		return 0
-	}
-	s.filling = true
-	s.state.Lend(b)
-	s.waitLocked(&s.canRead)
-	s.filling = false
-	return len(b) - s.state.TakeBack()
+		s.afterReadLocked(n)
+		return pause{}, nil
+	}, func() {
+		if done := false; lent && takeBack() > 0 {
+			s.conn.endIfUnwound(&done) // what is in b is lost
+		}
+	})
+	return n, err
 }
 
 // ReadMessage reads the next message into b and returns its size in bytes, which may be
 // 0. Of a message that Read has begun, it returns the rest. A stream of bytes has no
 // boundaries. Errors are those of Read, and io.ErrShortBuffer if b is too small; the
 // message stays queued.
-func (s *Stream) ReadMessage(b []byte) (int, error) {
-	c := s.conn
-	c.mu.Lock()
-	defer c.unlock()
-	for {
+func (s *Stream) ReadMessage(b []byte) (n int, err error) {
+	err = s.conn.await(blocking{op: "read", stream: s}, func() (pause, error) {
 		if err := s.cannotReadLocked(); err != nil {
-			return 0, c.opError("read", err)
+			return pause{}, err
 		}
-		if n, ok := s.state.NextMessage(); ok {
-			if n > len(b) {
-				return 0, c.opError("read", io.ErrShortBuffer)
-			}
-			s.state.ReadMessage(b)
-			s.afterReadLocked(n)
-			return n, nil
+		size, ok := s.state.NextMessage()
+		switch {
+		case !ok:
+			return pause{on: &s.canRead}, s.readEndLocked()
+		case size > len(b):
+			return pause{}, io.ErrShortBuffer
 		}
-		if err := s.readEndLocked(); err != nil {
-			return 0, c.opError("read", err)
-		}
-		s.waitLocked(&s.canRead)
-	}
+		n = size
+		s.state.ReadMessage(b)
+		s.afterReadLocked(n)
+		return pause{}, nil
+	}, nil)
+	return n, err
 }
 
 // NextMessageSize is that of Conn, for the next message of the stream, or the

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/liveness"
+	"github.com/arqnet/kcp/internal/pacing"
 )
 
 // concerns are what a session has to see to in a step beyond its data. Most steps
@@ -72,8 +73,8 @@ func (c *session) schedule(now time.Duration) {
 		sooner(now.Truncate(time.Millisecond) + wait*time.Millisecond)
 	}
 	if s := c.cappedOutput(); s != nil && !c.hs.securing {
-		if wait := c.capWait(s); wait > 0 {
-			sooner(now + wait)
+		if wait := c.kcp.rateWait(); s.waiting() > 0 || wait > 0 && c.kcp.capped() {
+			sooner(now + pacing.WakeAfter(s.rate, wait))
 		}
 	}
 	if c.timers.heldSince != 0 { // NextFlush leaves them out
@@ -102,8 +103,10 @@ func (c *session) schedule(now time.Duration) {
 				}
 			}
 		}
-		if p := c.plpmtu.search; p != nil && p.Active() && c.mayProbeMTU() {
-			sooner(p.Next())
+		if c.plpmtu != nil && c.mayProbeMTU() {
+			if at := c.plpmtu.Next(); at > 0 {
+				sooner(at)
+			}
 		}
 	}
 	if c.timers.compactAt > 0 {
@@ -229,8 +232,8 @@ func (c *session) compact() {
 	if c.in.decoder != nil {
 		c.in.decoder.Compact()
 	}
-	if v := c.path.validation; v != nil && c.host.now()-v.challengedAt >= compactAfter {
-		v.deferred = nil
+	if v := c.path.validation; v != nil && v.Since(c.host.now()) >= compactAfter {
+		v.Drop()
 	}
 }
 
@@ -296,7 +299,7 @@ func (c *session) flushDue(now time.Duration) {
 	if c.tls != nil && c.tls.handshake != nil {
 		c.sendFlight()
 	}
-	if at, ok := c.kcp.NextFlush(); c.kcp.signalQueue().pending() || c.timers.heldSince != 0 || c.holdsPackets() || ok && !seq(at).After(c.clock(now)) {
+	if at, ok := c.kcp.NextFlush(); c.kcp.signalQueue().pending() || c.timers.heldSince != 0 || c.cappedOutput().waiting() > 0 || ok && !seq(at).After(c.clock(now)) {
 		c.flush(now)
 	}
 }

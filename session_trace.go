@@ -62,17 +62,17 @@ func (c *session) traceSignal(sent bool, code signalCode) {
 	}
 }
 
-// logEnd tells the Logger that the session has ended, with the cause and its
-// figures. It releases c.mu meanwhile, as a Logger may call anything.
-func (c *Conn) logEnd() {
+// logEnd returns what tells the Logger that the session has ended, with the cause and its
+// figures; nil: nothing does. That runs without locks, as a Logger may call anything.
+func (c *Conn) logEnd() func() {
 	e := c.ep
 	log := e.config.Logger
 	if log == nil || !log.Enabled(context.Background(), slog.LevelDebug) {
-		return
+		return nil
 	}
 	left, ok := e.mayLogSession()
 	if !ok {
-		return
+		return nil
 	}
 	k := c.kcp.snapshot()
 	n := *c.kcp.counts()
@@ -98,7 +98,7 @@ func (c *Conn) logEnd() {
 	if left > 0 {
 		attrs = append(attrs, slog.Uint64("left_out", left))
 	}
-	c.unlocked(func() { log.LogAttrs(context.Background(), slog.LevelDebug, "kcp: session ended", attrs...) })
+	return func() { log.LogAttrs(context.Background(), slog.LevelDebug, "kcp: session ended", attrs...) }
 }
 
 // Dialled reports whether this end has opened the session.

@@ -1,7 +1,9 @@
 package kcp
 
 import (
+	"context"
 	"sync"
+	"time"
 
 	"github.com/arqnet/kcp/internal/inturn"
 )
@@ -12,7 +14,7 @@ import (
 type notifier struct {
 	cond    sync.Cond // L is the *connLock of the session
 	count   uint32    // broadcasts, modulo 2^32
-	waiting int32     // calls in Wait, without the one that reads the socket
+	waiting int32     // calls that wait, without the one that reads the socket
 }
 
 // connLock is a Conn as the sync.Locker that is its mu, so that a notifier
@@ -27,7 +29,7 @@ func (n *notifier) init(c *Conn) { n.cond.L = (*connLock)(c) }
 // conn returns the session.
 func (n *notifier) conn() *Conn { return (*Conn)(n.cond.L.(*connLock)) }
 
-// Broadcast wakes all calls in Wait. c.mu is held.
+// Broadcast lets all calls that wait for n try again. c.mu is held.
 func (n *notifier) Broadcast() {
 	c := n.conn()
 	n.count++
@@ -73,73 +75,132 @@ func (n *notifier) wakeWaiting() {
 	n.cond.Broadcast()
 }
 
-// takeWakes ends holding wake-ups back, and returns those that were, for
-// wakeHeld.
-func (c *Conn) takeWakes() heldWakes {
-	held := c.io.wakes
-	c.io.wakes = 0
-	return held
-}
-
-// wakeHeld carries out wake-ups that were held back. It is best called without
-// c.mu, which a call that is woken locks at once.
-func (c *Conn) wakeHeld(held heldWakes) {
+// wake carries out wake-ups that were held back, without c.mu, which a call that is woken
+// locks at once.
+func (io *ioState) wake(held heldWakes) {
 	if held&heldRead != 0 {
-		c.io.canRead.cond.Broadcast()
+		io.canRead.cond.Broadcast()
 	}
 	if held&heldWrite != 0 {
-		c.io.canWrite.cond.Broadcast()
+		io.canWrite.cond.Broadcast()
 	}
 }
 
-// Wait returns after the next Broadcast, or earlier; the caller checks its
-// condition again. If a reply is pending, Wait sends it and returns at once. If
-// the read turn is free, Wait takes it and reads the socket. Otherwise it
-// blocks. c.mu is held, and released meanwhile.
-func (n *notifier) Wait() {
-	if !n.conn().readLocked(n) {
-		n.block(nil)
+// blocking is what await has to know of a call.
+type blocking struct {
+	op     string          // of the *net.OpError that says why the call fails
+	ctx    context.Context // the call tries again when it is done; nil: it has none
+	stream *Stream         // whose call it is; nil: of the session itself
+}
+
+// pause is what a call does before it tries again. The zero value: it is done.
+type pause struct {
+	on    *notifier     // it waits for the next Broadcast; nil: it does not wait
+	until time.Duration // but no longer than that, since the epoch; 0: however long
+	again bool          // it writes what it has collected, and tries again at once
+}
+
+// await is all calls of the application that may wait. It locks c.mu and calls try, which
+// does not wait, until that is done or fails. It releases c.mu between two calls, so try
+// has to look at everything again. end, if not nil, is called last with c.mu held, also
+// if code of the application's panics.
+func (c *Conn) await(call blocking, try func() (pause, error), end func()) error {
+	var stop func() bool  // of the context; nil: it is not watched yet
+	var timer *time.Timer // nil: none yet
+	var at time.Duration  // when it fires
+	c.mu.Lock()
+	locked := true
+	defer func() {
+		if !locked {
+			c.mu.Lock()
+		}
+		defer c.unlock()
+		if stop != nil {
+			stop()
+		}
+		if timer != nil {
+			timer.Stop()
+		}
+		if end != nil {
+			end()
+		}
+	}()
+	for {
+		p, err := try()
+		if err != nil {
+			return c.opError(call.op, err)
+		} else if p.on == nil && !p.again {
+			return nil
+		}
+		if call.ctx != nil && stop == nil && call.ctx.Done() != nil {
+			stop = context.AfterFunc(call.ctx, p.on.wake)
+		}
+		if p.until != at {
+			at = p.until
+			if wait := at - c.ep.now(); timer == nil {
+				timer = time.AfterFunc(wait, p.on.wake)
+			} else {
+				timer.Reset(wait)
+			}
+		}
+		s, wait := c.beforeWait(p)
+		switch {
+		case wait:
+			if call.stream != nil {
+				c.calls.waiting++
+			}
+			p.on.waiting++
+			p.on.cond.Wait()
+			p.on.waiting--
+			if c.ep.env != nil {
+				c.ep.env.Woken(p.on.cond.L, c.entry.Conv, p.on.place(call.stream))
+			}
+			if call.stream != nil {
+				c.calls.waiting--
+			}
+			continue
+		case s == nil:
+			locked = false
+			c.unlock()
+		default:
+			locked = false
+			count := p.on.count
+			c.mu.Unlock()
+			c.readWhile(p.on, count, s)
+		}
+		c.mu.Lock()
+		locked = true
 	}
 }
 
-// waitLocked is n.Wait for a call of the stream. While several calls of streams wait, the
-// read goroutine reads: a call would mostly read what is for others.
-func (s *Stream) waitLocked(n *notifier) {
-	if c := s.conn; !c.readLocked(n) {
-		c.calls.waiting++
-		n.block(s)
-		c.calls.waiting--
-	}
+// wake locks the session's mu, and is Broadcast.
+func (n *notifier) wake() {
+	c := n.conn()
+	c.mu.Lock()
+	defer c.unlock()
+	n.Broadcast()
 }
 
-// readLocked writes what was collected, with a reply that is pending, or reads the
-// socket if the read turn is free. It reports whether it did one of them. The lock is
-// released meanwhile.
-func (c *Conn) readLocked(n *notifier) bool {
+// beforeWait sends a reply that is pending. It reports whether the call may wait, as
+// nothing is to be written before. If it returns a socket the call has the read turn, and
+// reads it.
+func (c *Conn) beforeWait(p pause) (s *shard, wait bool) {
+	if c.calls != nil && p.on == &c.calls.canAccept {
+		c.letGoOn()
+		return nil, true // for as long as the session lasts, while others read and reply
+	}
 	pending := c.step.replyPending
 	if pending {
 		c.respondLocked(c.ep.now())
 	}
-	if c.writePackets() || pending {
-		return true
+	c.letGoOn()
+	if pending || p.again || c.toWrite() {
+		return nil, false
 	}
-	s := c.ep.takeReadTurn()
-	if s != nil {
-		c.readWhile(n, s)
+	if s = c.ep.takeReadTurn(); s != nil {
+		c.io.readerWaitsFor = p.on
 	}
-	return s != nil
-}
-
-// block waits for the next Broadcast, and does not read the socket. s is the stream of
-// the call; nil: it is one of the session.
-func (n *notifier) block(s *Stream) {
-	n.conn().letGoOn()
-	n.waiting++
-	n.cond.Wait()
-	n.waiting--
-	if c := n.conn(); c.ep.env != nil {
-		c.ep.env.Woken(n.cond.L, c.entry.Conv, n.place(s))
-	}
+	return s, s == nil
 }
 
 // place returns the place of a call among those of the session that are woken at once.
@@ -155,35 +216,56 @@ func (n *notifier) place(s *Stream) inturn.Place {
 	return inturn.AcceptStream
 }
 
-// readWhile reads the socket, as the leader of the leader/followers pattern,
-// until n is broadcast or what has arrived is for the calling Read or Write.
-func (c *Conn) readWhile(n *notifier, s *shard) {
-	follow := false
+// readWhile reads the socket, as the leader of the leader/followers pattern, until n has
+// another count of broadcasts, or what has arrived is for the calling Read or Write. It
+// runs without c.mu, and ends the read turn.
+func (c *Conn) readWhile(n *notifier, count uint32, s *shard) {
+	done := false
 	defer func() {
-		c.io.readerWaitsFor = nil
-		c.ep.endReadTurn(s, c, follow)
-		if c.othersWait() {
-			c.wakeAll() // one of them takes the read turn
+		if !done { // code of the application's has panicked
+			c.mu.Lock()
+			defer c.unlock()
+			c.endReading(s, false)
 		}
 	}()
-	for count := n.count; n.count == count; {
-		c.io.readerWaitsFor = n
-		end := false
-		c.unlocked(func() { end = c.ep.readForCall(s, c) })
-		c.io.readerWaitsFor = nil
-		if end {
-			return
-		}
-		if c.step.respondPending && c.mayDeferReply(n) {
-			c.step.replyPending = true
-			break
-		}
+	for !done {
+		end := c.ep.readForCall(s, c)
+		done = c.afterReading(n, count, s, end)
+	}
+}
+
+// afterReading locks c.mu after a batch of input that a call has read, as readWhile says.
+// end says that the read turn has to end. It reports whether that has ended.
+func (c *Conn) afterReading(n *notifier, count uint32, s *shard, end bool) bool {
+	c.mu.Lock()
+	defer c.unlock()
+	follow := c.ep.single() && (c.calls == nil || c.calls.waiting == 0)
+	switch {
+	case end:
+		follow = false
+	case c.step.respondPending && c.mayDeferReply(n):
+		c.step.replyPending = true
+	default:
 		if c.step.respondPending {
 			c.respondLocked(c.ep.now())
-			c.writePackets()
+		}
+		c.letGoOn()
+		if n.count == count {
+			c.io.readerWaitsFor = n
+			return false
 		}
 	}
-	follow = c.closing.state != stateEnded && c.ep.single() && (c.calls == nil || c.calls.waiting == 0)
+	c.endReading(s, follow && c.closing.state != stateEnded)
+	return true
+}
+
+// endReading ends the read turn of a call. follow says that another call is expected.
+func (c *Conn) endReading(s *shard, follow bool) {
+	c.io.readerWaitsFor = nil
+	c.ep.endReadTurn(s, c, follow)
+	if c.othersWait() {
+		c.wakeAll() // one of them takes the read turn
+	}
 }
 
 // mayDeferReply reports whether the reply to what has arrived may be left to

@@ -145,62 +145,90 @@ func (c *session) overdrawn() bool {
 	return true
 }
 
-// writePackets encodes and writes the collected packets, and then retires a session that
-// has ended. It releases c.mu meanwhile, and reports whether it did. If another goroutine
-// is writing, it leaves all that to that one.
-func (c *Conn) writePackets() bool {
-	c.letGoOn()
+// toWrite reports whether writePackets has something to do, and no other goroutine is in
+// it.
+func (c *session) toWrite() bool {
 	o := &c.outgoing
-	if o.sending || o.waiting() == 0 && (c.closing.state != stateEnded || c.closing.retired) {
-		return false
-	}
-	o.sending = true
-	done := false
-	defer c.endUnsent(&done)
-	if c.io.wakes != 0 && o.waiting() > 0 {
-		c.wakeHeld(c.takeWakes()) // not to have them wait for the system
-	}
-	var failed error
-	for round := 0; o.waiting() > 0; round++ {
-		if round == sendRounds && c.closing.state != stateEnded {
-			c.wake(c.ep.now())
-			break
+	return !o.sending && (o.waiting() > 0 || c.closing.state == stateEnded && !c.closing.retired)
+}
+
+// sendRound is what writePackets writes with one call of the system.
+type sendRound struct {
+	written
+	probe *sentProbe // in place of packets; nil: none
+	log   func()     // after the last, what tells the Logger that the session has ended; nil: nothing
+	done  bool       // there is nothing more
+}
+
+// writePackets encodes and writes the collected packets, and then retires a session that
+// has ended. The goroutine that has set outgoing.sending calls it, without c.mu.
+func (c *Conn) writePackets() {
+	var r sendRound
+	defer func() {
+		if !r.done {
+			c.endUnsent()
 		}
-		if probe := o.probe; probe != nil {
-			o.probe = nil
-			if failed = c.sendProbe(probe); failed != nil {
-				break
-			}
+	}()
+	for round := 0; c.nextRound(&r, round); round++ {
+		if r.probe != nil {
+			r.probe.write(c, &r.written)
+			continue
 		}
-		w := c.beginWrite()
-		c.unlocked(func() {
-			w.packets, w.err = c.encode(w.packets, w.to, w.by)
-			w.refused = c.ep.write(w.shard, o.batch)
-			c.ep.recycle(w.packets)
-		})
-		if failed = c.endWrite(&w); failed != nil {
-			break
-		}
+		r.packets, r.err = c.encode(r.packets, r.to, r.by)
+		r.refused = c.ep.write(r.shard, c.outgoing.batch)
+		c.ep.recycle(r.packets)
 	}
-	o.sending, done = false, true
+	if r.log != nil {
+		r.log()
+	}
+}
+
+// nextRound locks c.mu, records what was written, and takes what is to be written next.
+// It reports false if that is nothing: then other goroutines may write, and a session
+// that has ended was retired.
+func (c *Conn) nextRound(r *sendRound, round int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer c.letGoOn()
+	o := &c.outgoing
+	failed := r.err
+	if r.probe != nil {
+		c.endProbe(r.probe, &r.written)
+		r.probe = nil
+	} else if round > 0 {
+		failed = c.endWrite(&r.written)
+	}
+	switch {
+	case failed != nil, o.waiting() == 0:
+	case round >= sendRounds && c.closing.state != stateEnded:
+		c.wake(c.ep.now())
+	case o.probe != nil:
+		r.probe, r.written = c.beginProbe()
+		return true
+	default:
+		r.written = c.beginWrite()
+		return true
+	}
+	o.sending, r.done = false, true
 	if failed != nil {
 		c.end(failed)
 	}
 	if c.closing.state == stateEnded && !c.closing.retired {
 		c.retire()
-		c.logEnd()
-		c.letGoOn()
+		r.log = c.logEnd()
 	}
-	return true
+	return false
 }
 
-// endUnsent is endIfUnwound for the goroutine that has set outgoing.sending.
-func (c *Conn) endUnsent(done *bool) {
-	if *done {
-		return
-	}
+// endUnsent locks c.mu, and is endIfUnwound for the goroutine that has set
+// outgoing.sending.
+func (c *Conn) endUnsent() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer c.letGoOn()
 	c.outgoing.sending, c.outgoing.batched = false, false
-	c.endIfUnwound(done)
+	done := false
+	c.endIfUnwound(&done)
 	c.retire() // if it had ended before
 }
 

@@ -28,7 +28,7 @@ func (c *session) accountWrites() {
 		used += c.streams.Queued()
 	}
 	if s := c.cappedOutput(); s != nil {
-		used += (len(s.datagrams) + len(s.parity)) * (c.shared.config.MTU + heldPacketBytes)
+		used += s.waiting() * (c.shared.config.MTU + heldPacketBytes)
 	}
 	if c.closing.retired {
 		used = 0 // what was not delivered is garbage with the session

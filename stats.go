@@ -68,7 +68,7 @@ func (c *Conn) Stats() ConnStats {
 		Held:             c.held(),
 		CongestionWindow: k.congestionWindow,
 		MaxRate:          c.maxRate(),
-		Moves:            int(c.path.validation.count()),
+		Moves:            int(c.path.validation.Moves()),
 		Datagrams:        c.datagramStats(),
 		FEC:              c.fecStats(),
 		PathMTU:          c.pathMTUStats(),
@@ -94,8 +94,8 @@ func (c *session) fecStats() (s FECStats) {
 }
 
 func (c *session) pathMTUStats() PathMTUStats {
-	n := c.path.probes
-	return PathMTUStats{MTU: c.mtu(), Sent: uint64(n.sent), Lost: uint64(n.lost), BlackHoles: uint64(n.blackHoles)}
+	n := c.plpmtu.Counts()
+	return PathMTUStats{MTU: c.mtu(), Sent: uint64(n.Sent), Lost: uint64(n.Lost), BlackHoles: uint64(n.BlackHoles)}
 }
 
 func (c *session) dropCounts() (d Drops) {

@@ -67,5 +67,5 @@ func (c *session) addTo(t *SessionTotals) {
 	t.Probes.Sent += p.Sent
 	t.Probes.Lost += p.Lost
 	t.Probes.BlackHoles += p.BlackHoles
-	t.Moves += uint64(c.path.validation.count())
+	t.Moves += uint64(c.path.validation.Moves())
 }

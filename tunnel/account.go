@@ -17,7 +17,7 @@ const (
 	maxDials = 256
 	// maxFlows is how many flows of UDP one user may have, if the process may have
 	// enough descriptors: all flows of a user have a quarter of them at most.
-	maxFlows = 2048
+	maxFlows = 1536
 	// maxPacketBytes is how many bytes of one user's UDP packets may wait.
 	maxPacketBytes = 4 << 20
 	// unansweredTimeout is how long a flow lives without an answer, as in Linux

@@ -71,7 +71,8 @@ type ClientConfig struct {
 	// Logger receives what happens; nil: nothing does.
 	Logger *slog.Logger
 
-	connect func(ctx context.Context, network, address string) (net.Conn, error)
+	shutdown time.Duration // how long ends in order may take; 0: shutdownTime
+	connect  func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // Client is the end of a tunnel that connects to servers. All methods are safe for
@@ -139,6 +140,7 @@ func NewClient(config *ClientConfig) (*Client, error) {
 	setDefault(&c.config.OpenTimeout, 10*time.Second)
 	setDefault(&c.config.DialTimeout, defaultDialTimeout)
 	setDefault(&c.config.UDPTimeout, defaultUDPTimeout)
+	setDefault(&c.config.shutdown, shutdownTime)
 	if err := checkTimes(times{
 		"RetryAfter": c.config.RetryAfter, "MaxRetryAfter": c.config.MaxRetryAfter, "OpenTimeout": c.config.OpenTimeout,
 		"DialTimeout": c.config.DialTimeout, "UDPTimeout": c.config.UDPTimeout,

@@ -99,7 +99,7 @@ func (l *local) serve(ctx context.Context) {
 		f.serve()
 	case l.remote.Socks:
 		accept(l.tcp, c.log, func(conn *net.TCPConn) {
-			serveSocks(ctx, conn, c.log, func(ctx context.Context, k kind, target string) (*session, *kcp.Stream, error) {
+			serveSocks(ctx, conn, c.log, nil, func(ctx context.Context, k kind, target string) (*session, *kcp.Stream, error) {
 				if k.packets() {
 					return c.openNow(ctx, opening{kind: k, target: target})
 				}

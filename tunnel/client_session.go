@@ -159,7 +159,7 @@ func (c *Client) connect(ctx context.Context, w way, welcomed func()) error {
 	s := &serverAt{client: c, way: w, leaving: make(chan struct{}), reverse: make(map[uint32]Remote)}
 	s.session = session{
 		conn: conn, log: c.log.With("server", w), admit: s.admit, leave: sync.OnceFunc(func() { close(s.leaving) }),
-		account: c.account, dialTimeout: c.config.DialTimeout, connect: c.config.connect, failed: slog.LevelWarn,
+		account: c.account, dialTimeout: c.config.DialTimeout, shutdown: c.config.shutdown, connect: c.config.connect, failed: slog.LevelWarn,
 	}
 	s.log.Info("session begun", "address", conn.RemoteAddr())
 	c.pool.add(s)
@@ -222,7 +222,7 @@ func (s *serverAt) retire(ctx context.Context) {
 			idle = 0
 		}
 	}
-	_ = s.conn.SetLinger(shutdownTime)
+	_ = s.conn.SetLinger(s.shutdown)
 	s.close(closeLeft, "another session has taken over")
 }
 

@@ -22,6 +22,9 @@ import (
 // patience is how long a test waits for what has to happen.
 const patience = 20 * time.Second
 
+// shortly is how long ends in order take at most, on a path without a delay.
+const shortly = 50 * time.Millisecond
+
 // checkLeaks fails the test if it leaves goroutines of this package behind.
 func checkLeaks(t *testing.T) {
 	t.Cleanup(func() {
@@ -83,7 +86,7 @@ func startServer(t *testing.T, users string, edit func(*ServerConfig)) *testServ
 	t.Helper()
 	u, err := ParseUsers([]byte(users))
 	require.NoError(t, err)
-	config := &ServerConfig{Addr: "127.0.0.1:0", Users: u, failureDelay: 50 * time.Millisecond}
+	config := &ServerConfig{Addr: "127.0.0.1:0", Users: u, failureDelay: 50 * time.Millisecond, shutdown: shortly}
 	if edit != nil {
 		edit(config)
 	}
@@ -128,7 +131,7 @@ func clientConfig(t *testing.T, s *testServer, remotes ...string) *ClientConfig 
 	t.Helper()
 	config := &ClientConfig{
 		Servers: []string{s.Addr().String()}, Fingerprints: []string{s.Fingerprint()}, User: "me", Password: "secret",
-		RetryAfter: 20 * time.Millisecond, MaxRetryAfter: 100 * time.Millisecond,
+		shutdown: shortly, RetryAfter: 20 * time.Millisecond, MaxRetryAfter: 100 * time.Millisecond,
 	}
 	for _, text := range remotes {
 		r, err := ParseRemote(text)

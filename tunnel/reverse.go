@@ -90,7 +90,7 @@ const aliveWait = 3 * time.Second
 
 // answers reports whether the client answers.
 func (c *clientAt) answers(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, aliveWait)
+	ctx, cancel := context.WithTimeout(ctx, c.server.config.aliveWait)
 	defer cancel()
 	_, err := c.conn.Ping(ctx)
 	return err == nil
@@ -155,7 +155,7 @@ func (c *claim) disown() {
 // not wait for it.
 func (c *clientAt) endIfDead(ctx context.Context) {
 	if !c.answers(ctx) && ctx.Err() == nil {
-		_ = c.conn.SetLinger(shutdownTime)
+		_ = c.conn.SetLinger(c.shutdown)
 		c.close(closeReplaced, "another session has taken over")
 	}
 }

@@ -38,6 +38,9 @@ func vanish(t *testing.T, config *ClientConfig) (cut func()) {
 	}
 }
 
+// impatient has a server not wait long for clients that have vanished.
+func impatient(c *ServerConfig) { c.aliveWait = 300 * time.Millisecond }
+
 // named answers with a name.
 func named(name string) func(*net.TCPConn) {
 	return func(conn *net.TCPConn) { _, _ = io.WriteString(conn, name) }
@@ -59,7 +62,7 @@ func TestReverseIsTakenOver(t *testing.T) {
 	for _, kind := range []string{"tcp", "udp", "socks"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			s := startServer(t, everything, nil)
+			s := startServer(t, everything, impatient)
 			at, echoes := freePort(t), target(t, echo)
 			remote := "R:" + at + ":" + map[string]string{"tcp": echoes, "udp": udpTarget(t) + "/udp", "socks": "socks"}[kind]
 			cut := vanish(t, clientConfig(t, s, remote))
@@ -124,7 +127,7 @@ func TestReverseOfTwoClients(t *testing.T) {
 // A session that begins later and vanishes gives the address back to one that lives.
 func TestReverseOfOneThatVanished(t *testing.T) {
 	checkLeaks(t)
-	s := startServer(t, everything, nil)
+	s := startServer(t, everything, impatient)
 	at := freePort(t)
 	first := startClient(t, clientConfig(t, s, "R:"+at+":"+target(t, named("first"))))
 	require.Equal(t, at, first.address(t))

@@ -43,6 +43,9 @@ type ServerConfig struct {
 	// UDPTimeout is after how long without packets a flow of UDP ends: up to a year,
 	// default 2 min (RFC 4787, REQ-5).
 	UDPTimeout time.Duration
+	// Drain is how long connections may stay in this process after HandOver; then they
+	// end with resets. Up to a year; 0: as long as they last.
+	Drain time.Duration
 	// KCP holds further settings of sessions; nil means the defaults. Its TLS,
 	// HandshakeFailed, and MaxStreams if it is 0, are set by the server.
 	KCP *kcp.Config
@@ -50,6 +53,8 @@ type ServerConfig struct {
 	Logger *slog.Logger
 
 	failureDelay time.Duration // before a failed attempt is answered; 0: 1 s
+	shutdown     time.Duration // how long ends in order may take; 0: shutdownTime
+	aliveWait    time.Duration // how long a client may take to answer; 0: aliveWait
 	connect      func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
@@ -114,8 +119,10 @@ func Listen(config *ServerConfig) (*Server, error) {
 	setDefault(&s.config.DialTimeout, defaultDialTimeout)
 	setDefault(&s.config.UDPTimeout, defaultUDPTimeout)
 	setDefault(&s.config.failureDelay, time.Second)
+	setDefault(&s.config.shutdown, shutdownTime)
+	setDefault(&s.config.aliveWait, aliveWait)
 	s.accounts.udpTimeout = s.config.UDPTimeout
-	if err := checkTimes(times{"DialTimeout": s.config.DialTimeout, "UDPTimeout": s.config.UDPTimeout}); err != nil {
+	if err := checkTimes(times{"DialTimeout": s.config.DialTimeout, "UDPTimeout": s.config.UDPTimeout, "Drain": s.config.Drain}); err != nil {
 		return nil, err
 	}
 	if err := s.SetCertificate(config.Certificate); err != nil {
@@ -346,7 +353,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	}
 	cancel()
 	sessions.Wait()
-	limit, stop := context.WithTimeout(context.Background(), shutdownTime)
+	limit, stop := context.WithTimeout(context.Background(), s.config.shutdown)
 	defer stop()
 	_ = s.listener.Shutdown(limit)
 	if ended || left {
@@ -377,7 +384,7 @@ func (s *Server) serveConn(ctx context.Context, conn *kcp.Conn) {
 	c := &clientAt{server: s, identity: identity}
 	c.session = session{
 		conn: conn, log: account.records.limited(log.With("user", identity.name)), tally: s.tallies.begin(conn, identity.name), admit: c.admit, listen: c.listen,
-		account: account, dialTimeout: s.config.DialTimeout, connect: s.config.connect, failed: slog.LevelDebug,
+		account: account, dialTimeout: s.config.DialTimeout, shutdown: s.config.shutdown, connect: s.config.connect, failed: slog.LevelDebug,
 	}
 	s.mu.Lock()
 	s.begun++

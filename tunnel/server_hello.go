@@ -164,6 +164,6 @@ func (s *Server) turnAway(ctx context.Context, conn *kcp.Conn, stream *kcp.Strea
 	}
 	_ = writeJSON(stream, away.welcome)
 	_ = stream.Close()
-	_ = conn.SetLinger(shutdownTime)
+	_ = conn.SetLinger(s.config.shutdown)
 	_ = conn.CloseWithError(closeRefused, string(away.Code))
 }

@@ -122,7 +122,7 @@ func (c *clientAt) listenTCP(listening, ctx context.Context, stream *kcp.Stream,
 				return
 			}
 			defer c.account.removeConn()
-			serveSocks(ctx, conn, c.log, func(ctx context.Context, k kind, target string) (*session, *kcp.Stream, error) {
+			serveSocks(ctx, conn, c.log, c.account, func(ctx context.Context, k kind, target string) (*session, *kcp.Stream, error) {
 				k = map[kind]kind{kindSocksTCP: kindReverseTCP, kindSocksUDP: kindReverseUDP}[k]
 				s, err := c.open(ctx, opening{k, stream.ID(), target})
 				return &c.session, s, err

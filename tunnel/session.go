@@ -29,6 +29,7 @@ type session struct {
 	// leave, if not nil, is called when the peer asks for another session.
 	leave       func()
 	dialTimeout time.Duration
+	shutdown    time.Duration // how long the end may take
 	// connect dials targets; nil: net.Dialer does.
 	connect func(ctx context.Context, network, address string) (net.Conn, error)
 	// failed is the level of log records of targets that cannot be dialled.
@@ -66,7 +67,8 @@ func (s *session) serve(ctx context.Context, begun func(context.Context), ended 
 			cancel()
 			ended()
 			if parent.Err() != nil {
-				_ = s.conn.SetLinger(shutdownTime)
+				err = errShutdown
+				_ = s.conn.SetLinger(s.shutdown)
 				s.close(closeShutdown, "shut down")
 			}
 			s.resetAll()
@@ -80,6 +82,9 @@ func (s *session) serve(ctx context.Context, begun func(context.Context), ended 
 		s.begin(ctx, stream)
 	}
 }
+
+// errShutdown is why a session has ended here, for the log.
+var errShutdown = errors.New("this end shuts down")
 
 // maxBeginning is how many streams of the peer may be on their way to what they ask for:
 // the opening is read, or the target dialled. Further ones wait to be accepted.
@@ -183,7 +188,9 @@ func (s *session) open(ctx context.Context, o opening) (*kcp.Stream, error) {
 		s.release(stream)
 		return nil, err
 	}
-	s.opened.Add(1)
+	if !o.kind.serves() {
+		s.opened.Add(1)
+	}
 	return stream, nil
 }
 
@@ -194,10 +201,10 @@ var interactive = map[uint16]bool{22: true, 23: true, 53: true, 3389: true, 5900
 // priority returns the priority of a stream. What is interactive goes before what
 // may be bulk.
 func (o opening) priority() int {
-	switch o.kind {
-	case kindHello, kindListenTCP, kindListenUDP, kindListenSocks, kindLeave:
+	switch {
+	case o.kind.serves():
 		return 7
-	case kindUDP, kindSocksUDP, kindReverseUDP:
+	case o.kind.packets():
 		return 2
 	}
 	if _, port, err := splitTarget(o.target); err == nil && interactive[port] {

@@ -25,8 +25,9 @@ type socksConn interface {
 }
 
 // serveSocks speaks SOCKS5 on a connection: CONNECT and UDP ASSOCIATE, without
-// identity. Names go to the other end as they are.
-func serveSocks(ctx context.Context, conn socksConn, log *slog.Logger, open openFunc) {
+// identity. Names go to the other end as they are. What it opens here is counted for a
+// user, unless that is nil.
+func serveSocks(ctx context.Context, conn socksConn, log *slog.Logger, of *account, open openFunc) {
 	stop := context.AfterFunc(ctx, func() { abort(conn) })
 	defer stop()
 	server := socks5.NewServer(
@@ -37,7 +38,7 @@ func serveSocks(ctx context.Context, conn socksConn, log *slog.Logger, open open
 		}),
 		socks5.WithAssociateHandle(func(_ context.Context, _ io.Writer, r *socks5.Request) error {
 			_ = conn.SetReadDeadline(time.Time{})
-			return socksAssociate(ctx, conn, r, log, open)
+			return socksAssociate(ctx, conn, r, log, of, open)
 		}),
 	)
 	_ = conn.SetReadDeadline(time.Now().Add(openDeadline))
@@ -174,7 +175,14 @@ func socksWrap(target string, payload []byte) []byte {
 
 // socksAssociate carries out UDP ASSOCIATE: a socket for packets of the host that
 // has asked, until its connection ends. Each target has a flow.
-func socksAssociate(ctx context.Context, conn socksConn, r *socks5.Request, log *slog.Logger, open openFunc) error {
+func socksAssociate(ctx context.Context, conn socksConn, r *socks5.Request, log *slog.Logger, of *account, open openFunc) error {
+	if of != nil {
+		if !of.addConn() {
+			_ = socks5.SendReply(conn, statute.RepServerFailure, nil)
+			return errTooMany
+		}
+		defer of.removeConn()
+	}
 	here := conn.LocalAddr().(*net.TCPAddr)
 	pc, err := net.ListenUDP("udp", &net.UDPAddr{IP: here.IP, Zone: here.Zone})
 	if err != nil {

@@ -24,10 +24,10 @@ type Handover struct {
 // are asked to begin another one, and to end the old one with its last connection.
 //
 // HandOver returns nil when no session is left here, nor in the server before this one.
-// Serve does so, too. When ctx is done before, the sessions stay, but this server no
-// longer follows the other one. HandOver closes h.Control. Errors are those of
-// kcp.Listener.HandOver. If the other process dies, this one accepts no sessions, and
-// HandOver may be called again.
+// Serve does so, too. After ServerConfig.Drain the sessions are ended. When ctx is done
+// before, the sessions stay, but this server no longer follows the other one. HandOver
+// closes h.Control. Errors are those of kcp.Listener.HandOver. If the other process dies,
+// this one accepts no sessions, and HandOver may be called again.
 func (s *Server) HandOver(ctx context.Context, h Handover) error {
 	s.passed.Store(true)
 	ended := make(chan struct{})
@@ -70,7 +70,8 @@ func (c *clientAt) askToLeave() {
 	c.release(stream)
 }
 
-// await waits, when no more sessions begin, until those that there are have ended.
+// await waits, when no more sessions begin, until those that there are have ended. After
+// ServerConfig.Drain it ends them, and those of the servers before.
 func (s *Server) await(ctx context.Context, sessions *sync.WaitGroup) {
 	close(s.left)
 	none := make(chan struct{})
@@ -79,9 +80,19 @@ func (s *Server) await(ctx context.Context, sessions *sync.WaitGroup) {
 		sessions.Wait()
 		s.before.wait(ctx)
 	}()
+	var over <-chan time.Time
+	if s.config.Drain > 0 {
+		limit := time.NewTimer(s.config.Drain)
+		defer limit.Stop()
+		over = limit.C
+	}
 	select {
 	case <-none:
 	case <-ctx.Done():
+	case <-over:
+		now := s.Status()
+		s.log.Info("the time after the upgrade is over: connections are ended", "sessions", now.Sessions, "connections", now.Connections)
+		s.end()
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/neterr"
 	"github.com/stretchr/testify/require"
 	"github.com/things-go/go-socks5/statute"
 )
@@ -142,19 +143,51 @@ func TestConnectionsOutliveUpgrades(t *testing.T) {
 	require.Equal(t, 1, c.Status().Sessions)
 }
 
+// With a limit a server does not stay for its connections, however long they last, nor
+// does the one before it. They end with resets.
+func TestDrain(t *testing.T) {
+	checkLeaks(t)
+	s := startServer(t, everything, nil)
+	at := target(t, echo)
+	c := startClient(t, clientConfig(t, s, "0:"+at))
+	forward := c.address(t)
+	first := &talker{dial(t, forward), t}
+	first.says("hello")
+	brief := func(c *ServerConfig) { c.Drain = 200 * time.Millisecond }
+	second, handed := upgrade(t, s, everything, brief)
+	waitFor(t, func() bool { return second.Status().Sessions == 1 })
+	other := &talker{dial(t, forward), t}
+	other.says("hello")
+	_, later := upgrade(t, second, everything, brief)
+	for _, one := range []*talker{first, other} {
+		_, err := io.ReadAll(one)
+		require.True(t, neterr.Is(err, syscall.ECONNRESET), "%v", err)
+	}
+	for _, end := range []<-chan error{handed, later} {
+		select {
+		case err := <-end:
+			require.NoError(t, err)
+		case <-time.After(patience):
+			t.Fatal("the server before does not end")
+		}
+	}
+	require.Contains(t, second.log.String(), "connections are ended")
+	exchange(t, dial(t, forward), 1000)
+}
+
 // A client that was killed and begun again behind an upgrade listens at once, although
 // its session before is in another process.
 func TestReverseIsTakenOverAcrossUpgrades(t *testing.T) {
 	checkLeaks(t)
-	s := startServer(t, everything, nil)
+	s := startServer(t, everything, impatient)
 	at, remote := freePort(t), ""
 	remote = "R:" + at + ":" + target(t, named("me"))
 	config := clientConfig(t, s, remote)
 	cut := vanish(t, config)
 	require.Equal(t, "me", ask(t, at))
 	cut()
-	second, handed := upgrade(t, s, everything, nil)
-	third, later := upgrade(t, second, everything, nil)
+	second, handed := upgrade(t, s, everything, impatient)
+	third, later := upgrade(t, second, everything, impatient)
 	c := startClient(t, clientConfig(t, third, remote))
 	require.Equal(t, at, c.address(t))
 	require.NotContains(t, c.log.String(), "does not listen")

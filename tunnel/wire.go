@@ -51,6 +51,15 @@ func (k kind) packets() bool {
 	return k == kindUDP || k == kindSocksUDP || k == kindReverseUDP
 }
 
+// serves reports whether a stream serves the session, and carries nothing.
+func (k kind) serves() bool {
+	switch k {
+	case kindHello, kindListenTCP, kindListenUDP, kindListenSocks, kindLeave:
+		return true
+	}
+	return false
+}
+
 // opening is the first message of a stream: 1 byte each of version and kind, 4
 // bytes of listener, 2 bytes of length, and the target.
 type opening struct {

@@ -18,5 +18,12 @@ func TestRuleFigures(t *testing.T) {
 		{"| Cap of the rate", "10 ms", catchUp * time.Microsecond},
 		{"| Cap of the rate", "200 ms", debtTime * time.Microsecond},
 		{"| Cap of the rate", "1400 bytes", packetSize},
+		{"| Cap of the rate", "1 ms apart", leastCapWait},
+		{"| Cap of the rate", "above 1000000", fineCap},
+		{"| At the cap datagrams wait", "100 ms", heldTime},
+		{"| At the cap datagrams wait", "256 of them", MaxHeld},
+		{"| At the cap parity waits", "256 packets", MaxHeld},
+		{"| With a cap the write buffer", "1 s", cappedTime},
+		{"| With a cap the write buffer", "64 KiB", LeastWriteBuffer},
 	})
 }

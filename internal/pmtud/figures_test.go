@@ -17,6 +17,7 @@ func TestRuleFigures(t *testing.T) {
 		{"| DPLPMTUD: probes on the wire", "200 ms", minWait},
 		{"| DPLPMTUD: probes on the wire", "2 s", MaxWait},
 		{"| Black hole detection", "1200 bytes", Base},
+		{"| Black holes on the way", "15 s", doubtTime},
 		{"| What cannot be smaller", "548 bytes", Floor},
 		{"| Black hole detection", "1 s", minTrust},
 		{"| Black hole detection", "8 s", maxTrust},

@@ -10,14 +10,19 @@ import (
 	"github.com/urfave/cli/v3"
 )
 
-// onSignal calls f for each signal that notify sends, until stop is called. A nil notify
-// sends none.
-func onSignal(notify func(chan<- os.Signal), f func(os.Signal)) (stop func()) {
-	if notify == nil {
-		return func() {}
+// signals returns a channel to which notify sends signals, until ignore is called. A nil
+// notify sends none.
+func signals(notify func(chan<- os.Signal)) (sent <-chan os.Signal, ignore func()) {
+	c := make(chan os.Signal, 1)
+	if notify != nil {
+		notify(c)
 	}
-	signals, quit, done := make(chan os.Signal, 1), make(chan struct{}), make(chan struct{})
-	notify(signals)
+	return c, func() { ignoreSignals(c) }
+}
+
+// onSignal calls f for each of the signals, until stop is called.
+func onSignal(signals <-chan os.Signal, f func(os.Signal)) (stop func()) {
+	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
 		for {
@@ -30,7 +35,6 @@ func onSignal(notify func(chan<- os.Signal), f func(os.Signal)) (stop func()) {
 		}
 	}()
 	return func() {
-		ignoreSignals(signals)
 		close(quit)
 		<-done
 	}
@@ -39,6 +43,7 @@ func onSignal(notify func(chan<- os.Signal), f func(os.Signal)) (stop func()) {
 // reloadServer reads the files of users and authorities, and of the certificate again.
 // What cannot be read, or would be refused at the start, stays as it was.
 func reloadServer(s *tunnel.Server, c *cli.Command, log *slog.Logger) {
+	warnIfReadable(log, "auth", c.String("auth"))
 	users, err := tunnel.LoadUsers(c.String("auth"))
 	if err == nil {
 		err = s.SetUsers(users)
@@ -93,7 +98,8 @@ func reloadClient(client *tunnel.Client, c *cli.Command, log *slog.Logger) {
 func (p *program) survivesHangUp(ctx context.Context, reload func()) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	terminal := hasTerminal()
-	stop := onSignal(p.notify, func(os.Signal) {
+	hangUps, ignore := signals(p.notify)
+	stop := onSignal(hangUps, func(os.Signal) {
 		if terminal && !hasTerminal() {
 			cancel()
 			return
@@ -101,6 +107,7 @@ func (p *program) survivesHangUp(ctx context.Context, reload func()) (context.Co
 		reload()
 	})
 	return ctx, func() {
+		ignore()
 		stop()
 		cancel()
 	}

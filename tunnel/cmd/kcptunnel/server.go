@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/arqnet/kcp/tunnel"
 	"github.com/urfave/cli/v3"
@@ -30,6 +31,7 @@ func (p *program) server() *cli.Command {
 			&cli.StringFlag{Name: "key", Value: "server.pem", Usage: "`FILE` of the private key; made if there is none"},
 			&cli.StringFlag{Name: "cert", Usage: "`FILE` of a certificate for the key, if an authority has signed one"},
 			&cli.StringFlag{Name: "client-ca", Usage: "`FILE` of authorities of client certificates, which take the place of passwords"},
+			&cli.DurationFlag{Name: "drain", Usage: "how long a process that was replaced by SIGUSR2 goes on for its connections (default: until the last has ended)", Validator: notNegative[time.Duration], HideDefault: true},
 			&cli.IntFlag{Name: "shards", Usage: "sockets on the port, each with its own reader, for many processors (Linux)", Validator: notNegative[int], HideDefault: true},
 		}, slices.Concat(timeFlags(), sessionFlags(), serverSessionFlags(), commonFlags())...),
 		Action: p.runServer,
@@ -38,6 +40,10 @@ func (p *program) server() *cli.Command {
 
 // runServer runs a server until ctx is done.
 func (p *program) runServer(ctx context.Context, c *cli.Command) error {
+	reloads, ignoreReloads := signals(p.notify) // those of the time before it serves wait
+	defer ignoreReloads()
+	upgrades, ignoreUpgrades := signals(signalUpgrade)
+	defer ignoreUpgrades()
 	screen, log, err := p.begin(c)
 	if err != nil {
 		return err
@@ -79,14 +85,11 @@ func (p *program) runServer(ctx context.Context, c *cli.Command) error {
 	fmt.Fprintf(p.stdout, "fingerprint %s\n", s.Fingerprint())
 	log.Info("listening", "address", s.Addr(), "users", config.Users.Len(), "fingerprint", s.Fingerprint())
 	defer screen.watch(s.Status)()
-	defer onSignal(p.notify, func(signal os.Signal) {
+	defer onSignal(reloads, func(signal os.Signal) {
 		if !up.signal(signal) {
 			s.Reload()
 		}
 	})()
-	upgrades := make(chan os.Signal, 1)
-	signalUpgrade(upgrades)
-	defer ignoreSignals(upgrades)
 	up.ready(s)
 	return up.serve(ctx, s, upgrades)
 }
@@ -112,7 +115,7 @@ func serverConfig(c *cli.Command) (*tunnel.ServerConfig, error) {
 	}
 	config := &tunnel.ServerConfig{
 		Addr: addr, DialTimeout: c.Duration("dial-timeout"), UDPTimeout: c.Duration("udp-timeout"),
-		KCP: sessionConfig(c),
+		Drain: c.Duration("drain"), KCP: sessionConfig(c),
 	}
 	var err error
 	if config.Users, err = tunnel.LoadUsers(c.String("auth")); err != nil {

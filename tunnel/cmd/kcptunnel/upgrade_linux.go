@@ -8,8 +8,9 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
-	"sync/atomic"
+	"sync"
 	"syscall"
 	"time"
 
@@ -44,8 +45,12 @@ type upgrader struct {
 	pipe  *os.File // to the process before; nil: there is none
 	after func()   // called when another process serves
 
-	next  atomic.Pointer[exec.Cmd] // that has taken over; nil: none, or it has ended
 	ended chan error
+
+	mu       sync.Mutex
+	next     *exec.Cmd   // that has taken over; nil: none, or it has ended
+	starting bool        // a new process begins
+	missed   []os.Signal // that it may have to learn of, each kind once
 }
 
 // newUpgrader returns the upgrader of a process with these arguments. It sets where the
@@ -136,7 +141,7 @@ type launched struct {
 func (u *upgrader) serve(ctx context.Context, s *tunnel.Server, wanted <-chan os.Signal) error {
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx) }()
-	var starting chan launched // nil: nothing is under way
+	var starting chan launched // nil: nothing is under way; u.starting says the same
 	var retry <-chan time.Time
 	wait, replaced := retryTime, false
 	for {
@@ -145,24 +150,32 @@ func (u *upgrader) serve(ctx context.Context, s *tunnel.Server, wanted <-chan os
 			if !replaced && ctx.Err() != nil {
 				notifySystemd("STOPPING=1")
 			}
+			if starting != nil && err == nil && ctx.Err() == nil { // nothing was left here
+				result := <-starting
+				u.begun(result.cmd)
+				err = result.err
+			}
 			return err
 		case signal := <-wanted:
-			if u.signal(signal) { // it is for that process
-				continue
+			if !u.signal(signal) && starting == nil {
+				retry = time.After(0)
 			}
-			retry = time.After(0)
 		case <-retry:
-			if retry = nil; starting == nil {
+			if retry = nil; u.begins() {
 				starting = make(chan launched, 1)
 				go func() { starting <- u.launch(ctx, s) }()
 			}
 		case result := <-starting:
 			starting = nil
+			u.begun(result.cmd)
 			if result.err == nil {
-				u.next.Store(result.cmd)
 				replaced, wait = true, retryTime
 				u.log.Info("another process serves", "pid", result.cmd.Process.Pid)
 				u.after()
+				continue
+			}
+			if replaced && errors.Is(result.err, net.ErrClosed) {
+				u.log.Warn("another process has taken its place: this one goes on for its connections, and heeds signals to itself alone", "pid", os.Getpid())
 				continue
 			}
 			u.log.Error("not upgraded", "error", result.err)
@@ -172,7 +185,7 @@ func (u *upgrader) serve(ctx context.Context, s *tunnel.Server, wanted <-chan os
 				wait = min(2*wait, maxRetryTime)
 			}
 		case err := <-u.ended:
-			u.next.Store(nil)
+			u.gone()
 			u.log.Error("the process that serves has ended, another one is started", "error", err)
 			retry = time.After(wait)
 			wait = min(2*wait, maxRetryTime)
@@ -180,10 +193,49 @@ func (u *upgrader) serve(ctx context.Context, s *tunnel.Server, wanted <-chan os
 	}
 }
 
-// signal passes a signal on to the process that serves, and reports whether there is one.
+// signal passes a signal on to the process that serves, and reports whether there is one
+// beside this. If that begins just now, it gets the signal when it serves.
 func (u *upgrader) signal(s os.Signal) bool {
-	next := u.next.Load()
-	return next != nil && next.Process.Signal(s) == nil
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.starting {
+		if !slices.Contains(u.missed, s) {
+			u.missed = append(u.missed, s)
+		}
+		return false
+	}
+	return u.next != nil && u.next.Process.Signal(s) == nil
+}
+
+// begins says that a new process begins, and reports whether it may.
+func (u *upgrader) begins() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.starting || u.next != nil {
+		return false
+	}
+	u.starting, u.missed = true, nil
+	return true
+}
+
+// gone says that the process that took over has ended.
+func (u *upgrader) gone() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.next = nil
+}
+
+// begun says that the new process serves; nil: it does not.
+func (u *upgrader) begun(next *exec.Cmd) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.next, u.starting = next, false
+	for _, s := range u.missed {
+		if next != nil {
+			_ = next.Process.Signal(s)
+		}
+	}
+	u.missed = nil
 }
 
 // launch starts the program with the arguments of this process, and hands over to it.

@@ -32,7 +32,13 @@ type process struct {
 // run runs the command in a process, with more environment, until the test ends.
 func run(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
-	p := &process{cmd: exec.Command(os.Args[0], args...), out: new(output), err: new(output), ended: make(chan struct{})}
+	return runProgram(t, os.Args[0], env, args...)
+}
+
+// runProgram is run for the program in a file.
+func runProgram(t *testing.T, exe string, env []string, args ...string) *process {
+	t.Helper()
+	p := &process{cmd: exec.Command(exe, args...), out: new(output), err: new(output), ended: make(chan struct{})}
 	p.cmd.Env = append(append(os.Environ(), "KCPTUNNEL_TEST_MAIN=1"), env...)
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.err
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // with those that it starts
@@ -219,15 +225,7 @@ func TestUpgradeToNothing(t *testing.T) {
 	}
 	install(program)
 	notified, env := newSystemd(t)
-	s := &process{cmd: exec.Command(exe, "server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(dir, "server.pem"), "127.0.0.1:0"), out: new(output), err: new(output)}
-	s.cmd.Env = append(append(os.Environ(), "KCPTUNNEL_TEST_MAIN=1"), env...)
-	s.cmd.Stdout, s.cmd.Stderr = s.out, s.err
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	require.NoError(t, s.cmd.Start())
-	defer func() {
-		_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL)
-		_ = s.cmd.Wait()
-	}()
+	s := runProgram(t, exe, env, "server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(dir, "server.pem"), "127.0.0.1:0")
 	first := notified.ready(t)
 	server, fingerprint := find(t, s.err, `listening address=(\S+)`), find(t, s.out, `fingerprint (SHA256:\S+)\n`)
 	c := start(t, "client", "-fingerprint", fingerprint, "-auth", "me:secret", server, "0:"+at)
@@ -283,6 +281,100 @@ func TestReloadAcrossUpgrades(t *testing.T) {
 	require.Error(t, err)
 	require.Eventually(t, func() bool { return strings.Count(s.err.String(), "users read again") == 2 }, patience, time.Millisecond)
 	require.True(t, lives(second))
+}
+
+// Signals that arrive while a new process begins are not lost: they reach that, which may
+// have read the files before they changed.
+func TestSignalsDuringAnUpgrade(t *testing.T) {
+	heedsHangUp(t)
+	dir := t.TempDir()
+	exe, begun, on := filepath.Join(dir, "kcptunnel"), filepath.Join(dir, "begun"), filepath.Join(dir, "on")
+	program, err := os.ReadFile(os.Args[0])
+	require.NoError(t, err)
+	install := func(name string, text []byte) {
+		require.NoError(t, os.WriteFile(name+".new", text, 0o700))
+		require.NoError(t, os.Rename(name+".new", name))
+	}
+	install(exe, program)
+	notified, env := newSystemd(t)
+	users := file(t, "users.json", `{"me:secret": [""]}`)
+	s := runProgram(t, exe, env, "server", "-auth", users, "-key", filepath.Join(dir, "server.pem"), "127.0.0.1:0")
+	first := notified.ready(t)
+	install(exe+"2", program)
+	slow := fmt.Sprintf("#!/bin/sh\n: >%s\nwhile [ ! -e %s ]; do sleep 0.01; done\nexec %s2 \"$@\"\n", begun, on, exe)
+	install(exe, []byte(slow))
+	require.NoError(t, syscall.Kill(first, syscall.SIGUSR2))
+	require.Eventually(t, func() bool { _, err := os.Stat(begun); return err == nil }, patience, time.Millisecond)
+	require.NoError(t, syscall.Kill(first, syscall.SIGHUP))
+	find(t, s.err, "users read again")
+	require.NoError(t, syscall.Kill(first, syscall.SIGHUP))
+	require.NoError(t, os.WriteFile(on, nil, 0o600))
+	second := notified.ready(t)
+	require.NotEqual(t, first, second)
+	require.Eventually(t, func() bool { return strings.Count(s.err.String(), "users read again") >= 3 }, patience, time.Millisecond)
+}
+
+// A signal that arrives while the program begins does not end it.
+func TestSignalAtTheStart(t *testing.T) {
+	heedsHangUp(t)
+	users := filepath.Join(t.TempDir(), "users.json")
+	require.NoError(t, syscall.Mkfifo(users, 0o600))
+	s := run(t, nil, "server", "-auth", users, "-key", filepath.Join(t.TempDir(), "server.pem"), "127.0.0.1:0")
+	for i := range 2 { // at the start, and as the signal wants
+		f, err := os.OpenFile(users, os.O_WRONLY, 0) // waits for the program
+		require.NoError(t, err)
+		if i == 0 {
+			require.NoError(t, s.cmd.Process.Signal(syscall.SIGHUP))
+		}
+		_, err = io.WriteString(f, `{"me:secret": [""]}`)
+		require.NoError(t, err)
+		require.NoError(t, f.Close())
+		find(t, s.err, "msg=listening")
+	}
+	find(t, s.err, "users read again")
+	require.True(t, lives(s.cmd.Process.Pid))
+}
+
+// When a process in the middle is killed, the one before it has nobody to hand over to,
+// as another one serves. It goes on for its connections, says so, and tries no more.
+func TestMiddleProcessIsKilled(t *testing.T) {
+	at := echo(t)
+	notified, env := newSystemd(t)
+	s := run(t, env, "server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(t.TempDir(), "server.pem"), "127.0.0.1:0")
+	first := notified.ready(t)
+	server, fingerprint := find(t, s.err, `listening address=(\S+)`), find(t, s.out, `fingerprint (SHA256:\S+)\n`)
+	c := start(t, "client", "-v", "-fingerprint", fingerprint, "-auth", "me:secret", server, "0:"+at)
+	local := find(t, c.err, `msg=listening .*address=(\S+)`)
+	open := func() net.Conn {
+		conn, err := net.Dial("tcp", local)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn
+	}
+	echoes := func(conn net.Conn) error {
+		_ = conn.SetDeadline(time.Now().Add(patience))
+		_, err := io.WriteString(conn, "x")
+		if err == nil {
+			_, err = io.ReadFull(conn, make([]byte, 1))
+		}
+		return err
+	}
+	pids, conns := []int{first}, []net.Conn{open()}
+	require.NoError(t, echoes(conns[0]))
+	for i := range 2 {
+		require.NoError(t, syscall.Kill(pids[i], syscall.SIGUSR2))
+		pids = append(pids, notified.ready(t))
+		require.Eventually(t, func() bool { return strings.Count(c.err.String(), "session begun") == i+2 }, patience, time.Millisecond)
+		conns = append(conns, open())
+		require.NoError(t, echoes(conns[i+1]))
+	}
+	require.NoError(t, syscall.Kill(pids[1], syscall.SIGKILL))
+	find(t, s.err, "another process has taken its place")
+	require.Error(t, echoes(conns[1]))
+	require.NoError(t, echoes(conns[0]))
+	require.NoError(t, echoes(conns[2]))
+	transfers(t, local, 1000)
+	require.Equal(t, 1, strings.Count(s.err.String(), "another one is started"))
 }
 
 // A socket of systemd's is used in place of the address.

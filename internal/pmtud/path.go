@@ -1,0 +1,243 @@
+package pmtud
+
+import "time"
+
+// doubtTime is for how long the answer to Ping counts.
+const doubtTime = 15 * time.Second
+
+// Do is what has to be done: any of the constants below. Besides, packets are to have
+// Size.
+type Do uint8
+
+const (
+	Probe  Do = 1 << iota // a probe is sent, which Sent is told of
+	Ping                  // the peer is asked for a sign of life
+	Forget                // the losses of large packets do not count
+	Watch                 // large packets are watched anew, as on another path
+	Resend                // what the system has refused leaves again
+)
+
+// Watched is what large packets have shown.
+type Watched struct {
+	Full    uint64        // segments of full size sent
+	Lost    int           // large packets lost since one as large has arrived
+	Suspect bool          // so many, for so long, that the path may drop them
+	Arrived bool          // one has arrived on this path; counts if none is lost, without probes
+	Heard   time.Duration // when the peer gave a sign of life last
+	Probes  bool          // the peer answers probes, and takes segments in pieces
+}
+
+// Counts are figures for statistics.
+type Counts struct{ Sent, Lost, BlackHoles uint32 }
+
+// doubt is how far losses show a black hole if the peer answers no probes.
+type doubt uint8
+
+const (
+	none     doubt = iota
+	asked          // the peer was sent a PING
+	answered       // it has given a sign of life after that, so this is no outage
+)
+
+// Path is what a session knows of the sizes that its path takes. Begun, Restart, Counts,
+// Confirming, Awaits and Answered may have a nil receiver.
+type Path struct {
+	search Search
+	since  time.Duration // when doubt changed last
+	counts Counts
+	whole  uint16
+	doubt  doubt
+}
+
+// Begun reports whether Begin was called for this path.
+func (p *Path) Begun() bool { return p != nil && p.search.size > 0 }
+
+// Begin begins with a search as New returns it.
+func (p *Path) Begin(s *Search) { p.search = *s }
+
+// Restart forgets all but the counts, as it is of another path.
+func (p *Path) Restart() {
+	if p != nil {
+		*p = Path{counts: p.counts}
+	}
+}
+
+// Size returns the size in use.
+func (p *Path) Size() int { return p.search.size }
+
+// ProbeSize returns the size that the next probe has.
+func (p *Path) ProbeSize() int { return p.search.probe }
+
+// Nonce returns the nonce of the last probe.
+func (p *Path) Nonce() uint32 { return p.search.nonce }
+
+// Whole returns the size above which packets may be fragmented, as they cannot be
+// smaller; most: none may.
+func (p *Path) Whole(most int) int {
+	if p.whole == 0 {
+		return most
+	}
+	return int(p.whole)
+}
+
+// Counts returns the figures so far.
+func (p *Path) Counts() Counts {
+	if p == nil {
+		return Counts{}
+	}
+	return p.counts
+}
+
+// Next returns when the next probe is due, if the peer answers them; 0: never.
+func (p *Path) Next() time.Duration {
+	if !p.search.Active() {
+		return 0
+	}
+	return max(p.search.next, 1)
+}
+
+// Confirming reports whether a probe is to confirm the size in use.
+func (p *Path) Confirming() bool { return p != nil && p.search.Confirming() }
+
+// Revive is Search.Revive.
+func (p *Path) Revive(now time.Duration) { p.search.Revive(now) }
+
+// Step takes what large packets have shown until now, and returns what is to be done.
+func (p *Path) Step(now time.Duration, w Watched) (do Do) {
+	s := &p.search
+	if !w.Probes {
+		return p.judge(now, w)
+	}
+	if w.Suspect && s.Trusts(now) {
+		w.Suspect, do = false, Forget
+	}
+	switch {
+	case s.Confirming() && w.Lost == 0:
+		s.ConfirmedByData(now)
+	case w.Suspect && !s.Confirming():
+		s.Suspect(now)
+	default:
+		s.Begin(now, w.Full)
+	}
+	if !s.Due(now) {
+		return do
+	}
+	if s.Outstanding() {
+		p.counts.Lost++
+		if was := s.size; s.Expire(now) {
+			do |= p.blackHole(was, Floor)
+		}
+	}
+	if s.Active() {
+		do |= Probe
+	}
+	return do
+}
+
+// judge is Step for a peer that answers no probes. Losses show a black hole if the peer
+// has given a sign of life, and all large packets are lost again after that. In an
+// outage it gives none.
+func (p *Path) judge(now time.Duration, w Watched) Do {
+	switch {
+	case w.Lost == 0:
+		if p.doubt == asked || w.Arrived {
+			p.doubt = none
+		}
+	case p.doubt == asked && w.Heard > p.since:
+		p.doubt, p.since = answered, now
+		return Watch
+	case p.doubt == asked || !w.Suspect:
+	case p.doubt == answered && now-p.since < doubtTime:
+		p.doubt = none
+		p.counts.BlackHoles++
+		return p.fallBack(Floor, false)
+	default:
+		p.doubt, p.since = asked, now
+		return Ping
+	}
+	return 0
+}
+
+// Sent is Search.Sent.
+func (p *Path) Sent(nonce uint32, now, wait time.Duration) {
+	p.search.Sent(nonce, now, wait)
+	p.counts.Sent++
+}
+
+// Awaits reports whether the probe with the nonce is neither answered nor expired.
+func (p *Path) Awaits(nonce uint32) bool { return p != nil && p.search.out && p.search.nonce == nonce }
+
+// Heard is Search.Heard.
+func (p *Path) Heard() { p.search.Heard() }
+
+// Answered is Search.Answered. The path takes packets of the size in use then.
+func (p *Path) Answered(nonce uint32, size int, now time.Duration) bool {
+	if p == nil || !p.search.Answered(nonce, size, now) {
+		return false
+	}
+	p.whole = 0
+	return true
+}
+
+// ProbeRefused tells that the system does not send the probe that Awaits reports: the
+// path need not be tried.
+func (p *Path) ProbeRefused(now time.Duration) Do {
+	s := &p.search
+	p.counts.Lost++
+	if was, size := s.size, s.probe; s.Refuse(now) {
+		return p.blackHole(was, size-1)
+	}
+	return 0
+}
+
+// Refused tells that the system does not send packets of size bytes to the peer, which
+// probes says of what Watched.Probes does: the interface takes less.
+func (p *Path) Refused(size int, now time.Duration, probes bool) (do Do) {
+	s := &p.search
+	was, whole := s.size, p.whole
+	switch {
+	case size > s.size:
+		do = p.stuck(size - 1)
+	case size > s.least && probes:
+		s.Lower(size, now)
+	default:
+		do = p.fallBack(size-1, probes)
+	}
+	if s.size != was || p.whole != whole {
+		do |= Resend
+	}
+	return do
+}
+
+// blackHole is called when the size in use seems to pass no longer. It was more, or what
+// is larger than fits may be fragmented.
+func (p *Path) blackHole(was, fits int) Do {
+	p.counts.BlackHoles++
+	if p.search.size < was {
+		return 0
+	}
+	return p.stuck(fits)
+}
+
+// fallBack makes the least size that in use. Segments of a peer that takes no pieces may
+// be larger; then these packets may be fragmented. If not even the least size passes,
+// those may be that are larger than fits.
+func (p *Path) fallBack(fits int, pieces bool) Do {
+	s := &p.search
+	if s.size <= s.least {
+		return p.stuck(fits)
+	}
+	s.size = s.least
+	if !pieces {
+		p.whole = uint16(s.least)
+	}
+	return 0
+}
+
+// stuck lets packets be fragmented that are larger than fits.
+func (p *Path) stuck(fits int) Do {
+	if p.whole == 0 || fits < int(p.whole) {
+		p.whole = uint16(fits)
+	}
+	return Forget
+}

@@ -1,0 +1,179 @@
+package pmtud
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// onPath returns a path whose packets have had size bytes.
+func onPath(least, size, limit int) *Path {
+	p := new(Path)
+	p.Begin(New(least, size, limit, EtherIPv4))
+	return p
+}
+
+// A path is asked before anything is known of it.
+func TestPathUnknown(t *testing.T) {
+	for _, p := range []*Path{nil, new(Path)} {
+		p.Restart()
+		require.False(t, p.Begun())
+		require.False(t, p.Confirming())
+		require.False(t, p.Awaits(0))
+		require.False(t, p.Answered(0, 0, 1))
+		require.Zero(t, p.Counts())
+	}
+	p := new(Path)
+	p.Revive(1)
+	require.Zero(t, p.Next())
+	require.Equal(t, 1500, p.Whole(1500))
+}
+
+// Large packets are lost. If small ones are not, three probes show that, and packets
+// shrink. If the least size does not pass either, packets of more than 548 bytes may be
+// fragmented until a probe is answered. Another path is searched anew.
+func TestPathShrinks(t *testing.T) {
+	p, now := onPath(Base, 1400, 1400), time.Second
+	lost := Watched{Probes: true, Lost: 3, Suspect: true}
+	expire := func() (do Do) {
+		for range maxProbes {
+			require.Equal(t, Probe, p.Step(now, lost)&^Forget)
+			p.Sent(7, now, 0)
+			require.Equal(t, now+minWait, p.Next())
+			require.Zero(t, p.Step(now, lost), "one is outstanding")
+			require.False(t, p.Awaits(8))
+			require.True(t, p.Awaits(7))
+			p.Heard()
+			now = p.Next()
+		}
+		return p.Step(now, lost)
+	}
+	require.Zero(t, p.Step(now, Watched{Probes: true, Lost: 2}))
+	require.Zero(t, p.Step(now, Watched{Probes: true}), "nothing is in doubt")
+	require.Zero(t, expire()&Forget)
+	require.Equal(t, Base, p.Size())
+	require.Zero(t, p.Whole(0))
+	require.Equal(t, Counts{Sent: 3, Lost: 3, BlackHoles: 1}, p.Counts())
+
+	require.Equal(t, Forget, expire()&Forget)
+	require.Equal(t, Base, p.Size())
+	require.Equal(t, Floor, p.Whole(0))
+	require.Equal(t, Counts{Sent: 6, Lost: 6, BlackHoles: 2}, p.Counts())
+
+	p.Step(now, lost)
+	p.Sent(9, now, 0)
+	require.False(t, p.Answered(9, p.ProbeSize()+1, now))
+	require.True(t, p.Answered(9, p.ProbeSize(), now))
+	require.Zero(t, p.Whole(0))
+
+	p.Restart()
+	require.False(t, p.Begun())
+	require.Equal(t, Counts{Sent: 7, Lost: 6, BlackHoles: 2}, p.Counts())
+}
+
+// Acknowledged data ends the doubts without an answer. After an answer losses do not
+// count for a while.
+func TestPathIsConfirmed(t *testing.T) {
+	p, now := onPath(Base, 1400, 1400), time.Second
+	lost := Watched{Probes: true, Lost: 3, Suspect: true}
+	require.Equal(t, Probe, p.Step(now, lost))
+	p.Sent(1, now, 0)
+	require.Zero(t, p.Step(now, Watched{Probes: true}))
+	require.False(t, p.Confirming())
+	require.Zero(t, p.Next())
+
+	require.Equal(t, Probe, p.Step(now, lost))
+	p.Sent(2, now, 0)
+	require.True(t, p.Answered(2, 1400, now))
+	require.Equal(t, Forget, p.Step(now+minTrust-1, lost))
+	require.False(t, p.Confirming())
+	require.Equal(t, Probe, p.Step(now+minTrust, lost))
+	require.Equal(t, Counts{Sent: 2}, p.Counts())
+}
+
+// A peer answers no probes. Losses show a black hole if they come again after a sign of
+// life, for 15 s. In an outage there is none.
+func TestPathWithoutProbes(t *testing.T) {
+	const asked = time.Minute
+	lost := Watched{Lost: 3, Suspect: true}
+	begin := func() *Path {
+		p := onPath(Base, 1400, 1400)
+		require.Zero(t, p.Step(asked, Watched{Lost: 2}))
+		require.Equal(t, Ping, p.Step(asked, lost))
+		lost.Heard = asked
+		require.Zero(t, p.Step(asked+time.Hour, lost), "the peer is silent")
+		lost.Heard = asked + 1
+		require.Equal(t, Watch, p.Step(asked+1, lost))
+		return p
+	}
+	p := begin()
+	require.Zero(t, p.Step(asked+2, Watched{}))
+	require.Zero(t, p.Step(asked+doubtTime, lost))
+	require.Equal(t, Base, p.Size())
+	require.Equal(t, Base, p.Whole(0), "segments were cut for more")
+	require.Equal(t, Counts{BlackHoles: 1}, p.Counts())
+	require.Equal(t, Ping, p.Step(asked+doubtTime, lost), "one answer shows one black hole")
+	lost.Heard = 2 * asked
+	require.Equal(t, Watch, p.Step(2*asked, lost))
+	require.Equal(t, Forget, p.Step(2*asked, lost))
+	require.Equal(t, Base, p.Size())
+	require.Equal(t, Floor, p.Whole(0))
+	require.Zero(t, p.Next(), "it is sent no probes")
+
+	require.Equal(t, Ping, begin().Step(asked+1+doubtTime, lost), "that is too long ago")
+	p = begin()
+	require.Zero(t, p.Step(asked+2, Watched{Arrived: true}))
+	require.Equal(t, Ping, p.Step(asked+3, lost), "a large packet has arrived")
+	require.Zero(t, p.Step(asked+4, Watched{}))
+	require.Equal(t, Ping, p.Step(asked+5, lost), "nothing is lost any more")
+	require.Equal(t, 1400, p.Size())
+}
+
+// The system refuses packets. They become smaller if they can, and what cannot may be
+// fragmented. What was refused leaves again if that changes anything.
+func TestPathRefuses(t *testing.T) {
+	for _, test := range []struct {
+		name        string
+		refused     int
+		probes      bool
+		do          Do
+		size, whole int
+	}{
+		{"less is searched for", 1300, true, Resend, Base, 0},
+		{"the size in use is too large", 1400, true, Resend, Base, 0},
+		{"the least is left", Base, true, Resend, Base, 0},
+		{"segments were cut for more", 1300, false, Resend, Base, Base},
+		{"a segment cut before", 1401, true, Forget | Resend, 1400, 1400},
+	} {
+		p := onPath(Base, 1400, 1400)
+		require.Equal(t, test.do, p.Refused(test.refused, 1, test.probes), test.name)
+		require.Equal(t, test.size, p.Size(), test.name)
+		require.Equal(t, test.whole, p.Whole(0), test.name)
+	}
+	p := onPath(Base, Base, 1400)
+	require.Equal(t, Forget|Resend, p.Refused(Base, 1, true))
+	require.Equal(t, Base-1, p.Whole(0))
+	require.Equal(t, Forget, p.Refused(Base, 1, true), "that is known")
+	require.Equal(t, Forget|Resend, p.Refused(1000, 1, true))
+	require.Equal(t, Forget, p.Refused(1100, 1, true))
+	require.Equal(t, 999, p.Whole(0))
+}
+
+// A probe that the system refuses is lost at once.
+func TestPathRefusesProbes(t *testing.T) {
+	p := onPath(Base, Base, 1400)
+	require.Equal(t, Probe, p.Step(1, Watched{Probes: true, Full: SearchAfter}))
+	p.Sent(1, 1, 0)
+	require.Zero(t, p.ProbeRefused(1))
+	require.False(t, p.Awaits(1))
+	require.Less(t, p.ProbeSize(), 1400)
+	require.Equal(t, Counts{Sent: 1, Lost: 1}, p.Counts())
+
+	require.Equal(t, Probe, p.Step(2, Watched{Probes: true, Lost: 3, Suspect: true}))
+	require.Equal(t, Base, p.ProbeSize())
+	p.Sent(2, 2, 0)
+	require.Equal(t, Forget, p.ProbeRefused(2))
+	require.Equal(t, Base-1, p.Whole(0))
+	require.EqualValues(t, 1, p.Counts().BlackHoles)
+}
