@@ -218,10 +218,8 @@ func (c *Conn) SetNoDelay(mode NoDelay, interval time.Duration, fastResend int) 
 		return err
 	}
 	c.kcp.configure(machineSettings{
-		noDelay:    mode,
-		minRTO:     int(c.ep.config.MinRTO.Milliseconds()),
-		interval:   int(interval.Milliseconds()),
-		fastResend: min(fastResend, maxInt32),
+		noDelay: mode, minRTO: int(c.ep.config.MinRTO.Milliseconds()),
+		interval: int(interval.Milliseconds()), fastResend: min(fastResend, maxInt32),
 	})
 	return nil
 }

@@ -56,7 +56,7 @@ func (k *KCP) configure(s machineSettings) {
 	if s.mtu != 0 {
 		must(k.SetMTU(s.mtu))
 		k.cfg.messageMSS = 0
-		k.restartSizeWatch()
+		k.snd.blackHole.restart()
 	}
 	if s.sendWindow != 0 || s.receiveWindow != 0 {
 		full := k.receiveFull()
@@ -202,6 +202,9 @@ func (k *KCP) SetMTU(mtu int) error {
 	}
 	k.cfg.mtu = mtu
 	k.cfg.mss = mtu - headerSize
+	if k.rare != nil && k.rare.capped != nil {
+		k.rare.capped.packet = mtu
+	}
 	k.cfg.trace.mtu(mtu)
 	return nil
 }
