@@ -160,7 +160,7 @@ func (k *KCP) load() sendLoad {
 	}
 	if k.rare != nil {
 		l.streamSegments, l.streamBytes = k.rare.streamSegments, k.rare.streamBytes
-		if k.numbers() {
+		if k.rare.own.numbers && k.snd.validation == nil {
 			l.payload -= ownHeader
 		}
 	}

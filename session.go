@@ -369,16 +369,19 @@ func (c *session) readable() bool {
 	return c.kcp.receiver().readable() || c.hs.peerFin
 }
 
-// unlock releases c.mu, and then carries out what was collected, unless another goroutine
-// does: see writePackets. Nothing lets go of c.mu in the middle but await.
+// unlock carries out what a step has brought about. Packets are written once c.mu is
+// released: see writePackets. Nothing lets go of c.mu in the middle but await.
 func (c *Conn) unlock() {
 	c.letGoOn()
 	held, writes := c.io.wakes, c.toWrite()
 	c.io.wakes = 0
 	c.outgoing.sending = c.outgoing.sending || writes
 	c.mu.Unlock()
-	if held != 0 {
-		c.io.wake(held) // not to have them wait for the system
+	if held&heldRead != 0 {
+		c.io.canRead.cond.Broadcast() // without c.mu, which the calls lock at once
+	}
+	if held&heldWrite != 0 {
+		c.io.canWrite.cond.Broadcast()
 	}
 	if writes {
 		c.writePackets()
@@ -387,16 +390,12 @@ func (c *Conn) unlock() {
 
 // unlockWith is unlock, but leaves the packets to b, unless that is nil.
 func (c *Conn) unlockWith(b *sendBatch) {
-	c.letGoOn()
 	if b == nil || !c.toWrite() || c.outgoing.waiting() == 0 || c.outgoing.probe != nil {
 		c.unlock()
 		return
 	}
-	held := c.io.wakes
-	c.io.wakes = 0
 	c.outgoing.sending, c.outgoing.batched = true, true
-	c.mu.Unlock()
-	c.io.wake(held)
+	c.unlock()
 	b.add(c)
 }
 

@@ -49,42 +49,38 @@ func (c *Conn) closeKeeping(keep bool) (received [][]byte, err error) {
 
 // tryClose is Close without waiting, which begins unless it has begun. whole is as for
 // startClose.
-func (c *Conn) tryClose(begun *bool, whole bool) (pause, error) {
+func (c *Conn) tryClose(begun *bool, whole bool) (p pause, err error) {
 	if !*begun {
 		*begun = true
 		if c.closing.closed {
-			return pause{}, net.ErrClosed
+			return p, net.ErrClosed
 		}
 		grouped := c.io.member != nil // its goroutine may serve many sessions, or read the socket
 		c.stopCalls()
 		if c.closing.state == stateEnded {
-			return pause{}, c.closeEnded()
+			c.dropReceived()
+			c.kcp.Compact()
+			c.account()
+			switch {
+			case c.closing.undelivered && c.hs.peerClosed:
+				return p, ErrNotDelivered
+			case c.closing.undelivered && !c.io.errReported && !errors.Is(c.closing.err, net.ErrClosed):
+				return p, c.closing.err
+			}
+			return p, nil
 		}
 		c.startClose(c.closing.linger <= 0 || grouped, whole)
 	}
 	switch {
 	case !c.closing.background && (c.closing.state == stateLingering || c.streamsClosing()):
-		return pause{on: &c.io.canWrite}, nil
+		p.on = &c.io.canWrite
 	case !c.closing.undelivered:
-		return pause{}, nil
 	case c.closing.state == stateEnded && c.closing.err != nil && c.closing.err != ErrPeerClosed:
-		return pause{}, c.closing.err
+		err = c.closing.err
+	default:
+		err = ErrNotDelivered
 	}
-	return pause{}, ErrNotDelivered
-}
-
-// closeEnded is Close of a session that has ended.
-func (c *Conn) closeEnded() error {
-	c.dropReceived()
-	c.kcp.Compact()
-	c.account()
-	switch {
-	case c.closing.undelivered && c.hs.peerClosed:
-		return ErrNotDelivered
-	case c.closing.undelivered && !c.io.errReported && !errors.Is(c.closing.err, net.ErrClosed):
-		return c.closing.err
-	}
-	return nil
+	return p, err
 }
 
 // startClose starts what Close waits for, unless it goes on in the background.

@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"sync"
 )
 
 // Read reads up to len(b) bytes, and waits until there are some. The rest of a message
@@ -159,7 +158,7 @@ func (c *Conn) write(s *Stream, w writeCall) (int, error) {
 	err := c.await(blocking{op: "write", stream: s}, func() (p pause, err error) {
 		if !begun {
 			begun = true
-			w.free = w.waits || writing.TryLock() // after c.mu: endWritingLocked sees a refusal
+			w.free = w.waits || writing.TryLock() // after c.mu: the one that holds it sees a refusal
 			if w.message {
 				w.begun = c.ep.now()
 			}
@@ -190,26 +189,20 @@ func (c *Conn) write(s *Stream, w writeCall) (int, error) {
 		if w.line != nil {
 			w.line.Done()
 		}
-		if w.free {
-			c.endWritingLocked(s, writing)
+		if !w.free {
+			return
+		}
+		writing.Unlock()
+		// A write that did not wait for this one may have room, or has to wait for some.
+		if m := c.io.member; s != nil && s.refused {
+			s.refused = false
+			s.noteEventLocked()
+		} else if s == nil && m != nil && m.refused {
+			m.refused = false
+			m.wake()
 		}
 	})
 	return w.n, err
-}
-
-// endWritingLocked ends a call that has locked writing, of s or of the session. A write
-// that did not wait for it may have room, or has to wait for some.
-func (c *Conn) endWritingLocked(s *Stream, writing *sync.Mutex) {
-	writing.Unlock()
-	if s != nil {
-		if s.refused {
-			s.refused = false
-			s.noteEventLocked()
-		}
-	} else if m := c.io.member; m != nil && m.refused {
-		m.refused = false
-		m.wake()
-	}
 }
 
 // tryWrite queues as much of w.b as there is room for; as a message all of it, or

@@ -75,17 +75,6 @@ func (n *notifier) wakeWaiting() {
 	n.cond.Broadcast()
 }
 
-// wake carries out wake-ups that were held back, without c.mu, which a call that is woken
-// locks at once.
-func (io *ioState) wake(held heldWakes) {
-	if held&heldRead != 0 {
-		io.canRead.cond.Broadcast()
-	}
-	if held&heldWrite != 0 {
-		io.canWrite.cond.Broadcast()
-	}
-}
-
 // blocking is what await has to know of a call.
 type blocking struct {
 	op     string          // of the *net.OpError that says why the call fails
