@@ -453,7 +453,7 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 		h.encode(s.buf[k.hooks.headroom-headerSize:])
 		s.beingWritten = true
 		if k.snd.validation != nil {
-			k.charge(s.size(), size)
+			k.snd.validation.Charge(s.size(), !k.fits(s.size(), size))
 		}
 		k.counters.PacketsSent++
 		if k.rare != nil && k.rare.capped != nil {
@@ -485,7 +485,7 @@ func (k *KCP) releaseSegment(s *sendSegment) {
 // another.
 func (k *KCP) reserve(n, size int) []byte {
 	if k.snd.validation != nil {
-		k.charge(n, size)
+		k.snd.validation.Charge(n, !k.fits(n, size))
 	}
 	if len(k.out.packet) > 0 && !k.fits(n, size) {
 		k.emit()

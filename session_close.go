@@ -344,7 +344,8 @@ func (c *session) release() {
 		c.shared.load.halfOpen.Add(-1)
 	}
 	c.closeTLS()
-	c.kcp.dropPending()
+	c.kcp.receiver().dropAcks()
+	c.kcp.signalQueue().drop()
 	c.kcp.Compact()
 	if c.path.validation != nil {
 		c.path.validation.Drop()

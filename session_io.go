@@ -238,7 +238,7 @@ func (c *Conn) tryWrite(w *writeCall) error {
 		if w.message {
 			return c.queueMessage(w)
 		}
-		payload := c.kcp.sendPayload()
+		payload := c.kcp.load().payload
 		segments := min(max(room/(payload+writeCostPerSegment), 1), writeBatch)
 		if bound {
 			segments = writeBatch
@@ -339,7 +339,7 @@ func (c *session) freeBuffer() int {
 	free := c.writeBuffer() - l.bytes - l.segments*writeCostPerSegment
 	if c.shared.compat.SegmentBound {
 		const most = 1 << 14 // segments, so that an int holds their bytes
-		free = min(max(l.window-l.segments, -most), most) * (c.kcp.sendPayload() + writeCostPerSegment)
+		free = min(max(l.window-l.segments, -most), most) * (l.payload + writeCostPerSegment)
 	}
 	if c.streams != nil {
 		free += l.streamBytes + l.streamSegments*writeCostPerSegment

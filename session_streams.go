@@ -90,9 +90,11 @@ func (s *streamOwner) Writable() {
 // streamHost is a session as the streams.Host.
 type streamHost session
 
-func (h *streamHost) NewSegment(n int) []byte              { return h.kcp.newBuffer(n) }
-func (h *streamHost) FreeSegment(buf []byte)               { h.kcp.freeBuffer(buf) }
-func (h *streamHost) GrowSegment(buf []byte, n int) []byte { return h.kcp.growBuffer(buf, n) }
+func (h *streamHost) NewSegment(n int) []byte { return h.kcp.newBuffer(n) }
+func (h *streamHost) FreeSegment(buf []byte)  { h.kcp.segmentBuffers().Put(buf) }
+func (h *streamHost) GrowSegment(buf []byte, n int) []byte {
+	return h.kcp.segmentBuffers().Grow(buf, n)
+}
 
 func (h *streamHost) SegmentPayload() int { return h.kcp.packetSize() - headerSize }
 func (h *streamHost) Now() int64          { return h.kcp.micros() }

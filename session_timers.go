@@ -79,7 +79,8 @@ func (c *session) schedule(now time.Duration) {
 		sooner(now.Truncate(time.Millisecond) + wait*time.Millisecond)
 	}
 	if s := c.cappedOutput(); s != nil && !c.hs.securing {
-		if wait := c.kcp.rateWait(); s.waiting() > 0 || wait > 0 && c.kcp.capped() {
+		held := c.kcp.rateCap()
+		if wait := held.Wait(c.kcp.micros()); s.waiting() > 0 || wait > 0 && held.Blocked() {
 			sooner(now + pacing.WakeAfter(s.rate, wait))
 		}
 	}
@@ -246,12 +247,12 @@ func (c *session) flush(now time.Duration) {
 		return
 	}
 	c.setClock(now)
-	if c.kcp.timeoutDue() || c.timers.heldSince != 0 {
+	if c.kcp.sender().timeoutDue(c.kcp.micros()) || c.timers.heldSince != 0 {
 		c.holdTimeouts(now)
 	}
 	asked := asking(c.kcp.counts())
 	if s := c.cappedOutput(); s != nil {
-		c.releaseHeld(s, now, c.kcp.datagramsFirst())
+		c.releaseHeld(s, now, c.kcp.rateCap().datagramsFirst())
 		c.kcp.Flush()
 		c.releaseHeld(s, now, true)
 	} else {
@@ -278,7 +279,7 @@ const (
 // among that, and to retransmit would be spurious.
 func (c *session) holdTimeouts(now time.Duration) {
 	t, shard := &c.timers, int(c.path.shard)
-	ms, due := max(clock(now), 1), c.kcp.timeoutDue()
+	ms, due := max(clock(now), 1), c.kcp.sender().timeoutDue(c.kcp.micros())
 	if due && t.heldSince == 0 {
 		t.heldSince, t.heldFor = ms, c.host.arrived(shard)
 	}

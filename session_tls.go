@@ -347,7 +347,7 @@ func (c *session) queueFlight(p packet, sealed bool) bool {
 	p.ready = true
 	p.repeats = max(c.hs.Of(opening.Hello).Tries, 1) - 1
 	c.outgoing.add(p)
-	c.kcp.borrowRate(len(p.buf))
+	c.kcp.rateCap().borrow(len(p.buf))
 	return true
 }
 

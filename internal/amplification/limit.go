@@ -97,11 +97,22 @@ func (l *Limit) Take(n int) bool {
 // Overhead returns the bytes that a packet has beside its segments.
 func (l *Limit) Overhead() int { return l.overhead }
 
-// Allows reports whether n bytes may be sent.
-func (l *Limit) Allows(n int) bool { return l.credit >= n }
+// Allows reports whether n bytes may be sent, which begin a packet or fit into another.
+func (l *Limit) Allows(n int, begin bool) bool {
+	if begin {
+		n += l.overhead
+	}
+	return l.credit >= n
+}
 
-// Charge takes n bytes from the credit, which may become negative.
-func (l *Limit) Charge(n int) { l.credit -= n }
+// Charge takes n bytes from the credit, which may become negative. They begin a packet or
+// fit into another.
+func (l *Limit) Charge(n int, begin bool) {
+	if begin {
+		n += l.overhead
+	}
+	l.credit -= n
+}
 
 // Overdrawn reports whether more was charged than may be sent. l may be nil.
 func (l *Limit) Overdrawn() bool { return l != nil && l.credit < 0 }
