@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
@@ -56,7 +57,7 @@ type upgrader struct {
 // newUpgrader returns the upgrader of a process with these arguments. It sets where the
 // server's socket comes from, if it comes from another process or from systemd.
 func newUpgrader(log *slog.Logger, args []string, config *tunnel.ServerConfig) (*upgrader, error) {
-	exe, err := os.Executable() // later the file may have another name
+	exe, err := ownFile(args[0])
 	if err != nil {
 		return nil, err
 	}
@@ -76,6 +77,30 @@ func newUpgrader(log *slog.Logger, args []string, config *tunnel.ServerConfig) (
 	u.pipe = os.NewFile(5, "progress")
 	_, err = u.pipe.Write([]byte{wantsSocket})
 	return u, err
+}
+
+// ownFile returns the path of the program, through the links by which it was started:
+// they may lead to another version later.
+func ownFile(name string) (string, error) {
+	exe, err := os.Executable() // without links; later the file may have another name
+	if err != nil {
+		return "", err
+	}
+	started, err := exec.LookPath(name)
+	if err == nil {
+		started, err = filepath.Abs(started)
+	}
+	if err == nil && sameFile(started, exe) {
+		return started, nil
+	}
+	return exe, nil // its name was made up
+}
+
+// sameFile reports whether two paths lead to the same file.
+func sameFile(a, b string) bool {
+	one, err := os.Stat(a)
+	other, also := os.Stat(b)
+	return err == nil && also == nil && os.SameFile(one, other)
 }
 
 // inheritedConn returns the Unix socket that is a file of this process.

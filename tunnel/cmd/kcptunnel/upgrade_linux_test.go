@@ -212,6 +212,39 @@ func begins(address string, stop <-chan struct{}) error {
 	}
 }
 
+// A program that was started through a link is replaced by what the link leads to then.
+func TestUpgradeThroughALink(t *testing.T) {
+	dir := t.TempDir()
+	program, err := os.ReadFile(os.Args[0])
+	require.NoError(t, err)
+	link := filepath.Join(dir, "kcptunnel")
+	lead := func(to string) {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, to), program, 0o700))
+		require.NoError(t, os.Symlink(to, link+".new"))
+		require.NoError(t, os.Rename(link+".new", link))
+	}
+	lead("kcptunnel-1")
+	users, key := file(t, "users.json", `{"me:secret": [""]}`), filepath.Join(dir, "server.pem")
+	for i, env := range [][]string{nil, {"PATH=" + dir + ":/usr/bin:/bin"}} {
+		notified, more := newSystemd(t)
+		exe := link
+		if i == 1 {
+			exe = "/usr/bin/env"
+		}
+		args := []string{"server", "-auth", users, "-key", key, "127.0.0.1:0"}
+		if i == 1 {
+			args = append([]string{"kcptunnel"}, args...)
+		}
+		runProgram(t, exe, append(more, env...), args...)
+		first := notified.ready(t)
+		lead(fmt.Sprintf("kcptunnel-%d", i+2))
+		require.NoError(t, syscall.Kill(first, syscall.SIGUSR2))
+		runs, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", notified.ready(t)))
+		require.NoError(t, err)
+		require.Equal(t, filepath.Join(dir, fmt.Sprintf("kcptunnel-%d", i+2)), runs)
+	}
+}
+
 // A program that does not start, or takes over nothing, leaves all as it was.
 func TestUpgradeToNothing(t *testing.T) {
 	at := echo(t)
