@@ -39,7 +39,7 @@ func (e *HelloError) Error() string {
 	case helloForbidden:
 		return fmt.Sprintf("the server does not allow %s", printable(e.Value))
 	case helloAttempts:
-		return fmt.Sprintf("too many attempts of this user from this address have failed: the server looks at none for %s", printable(e.Value))
+		return fmt.Sprintf("too many attempts of this user from this address have failed: try again in %s", printable(e.Value))
 	}
 	return fmt.Sprintf("the server turns the client away (%s)", printable(e.Code))
 }

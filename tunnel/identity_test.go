@@ -362,7 +362,7 @@ func TestConfigsRefused(t *testing.T) {
 	for want, config := range map[string]*ClientConfig{
 		"no server":      {Remotes: []Remote{remote}},
 		"no remote":      {Servers: []string{"a:1"}},
-		"no fingerprint": {Servers: []string{"a:1"}, Remotes: []Remote{remote}, Fingerprints: []string{"MD5:x"}},
+		"not a fingerprint": {Servers: []string{"a:1"}, Remotes: []Remote{remote}, Fingerprints: []string{"MD5:x"}},
 		"one remote":     {Servers: []string{"a:1"}, Remotes: []Remote{stdio, stdio}, Stdin: strings.NewReader(""), Stdout: io.Discard},
 		"there are none": {Servers: []string{"a:1"}, Remotes: []Remote{stdio}},
 		"want host:port": {Servers: []string{"a:1"}, Remotes: []Remote{{Listen: "127.0.0.1:0", Target: "x"}}},
