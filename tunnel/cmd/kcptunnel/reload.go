@@ -113,8 +113,8 @@ func (p *program) survivesHangUp(ctx context.Context, reload func()) (context.Co
 	}
 }
 
-// endsWithHangUp has the process end with SIGHUP, by which ssh ends what carries its bytes,
-// in order, so that the other end of the session knows.
+// endsWithHangUp has the process end in order with SIGHUP, by which ssh ends what carries
+// its bytes: so the other end of the session knows.
 func (p *program) endsWithHangUp(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	hangUps, ignore := signals(p.notify)

@@ -164,6 +164,9 @@ type launched struct {
 // serve serves until ctx is done, or another process serves and no session is left here.
 // A signal from wanted makes it start the program anew and hand over to that.
 func (u *upgrader) serve(ctx context.Context, s *tunnel.Server, wanted <-chan os.Signal) error {
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	var lost error // nobody serves, and this process has no socket any more
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx) }()
 	var starting chan launched // nil: nothing is under way; u.starting says the same
@@ -180,7 +183,7 @@ func (u *upgrader) serve(ctx context.Context, s *tunnel.Server, wanted <-chan os
 				u.begun(result.cmd)
 				err = result.err
 			}
-			return err
+			return errors.Join(lost, err)
 		case signal := <-wanted:
 			if !u.signal(signal) && starting == nil {
 				retry = time.After(0)
@@ -200,7 +203,8 @@ func (u *upgrader) serve(ctx context.Context, s *tunnel.Server, wanted <-chan os
 				continue
 			}
 			if replaced && errors.Is(result.err, net.ErrClosed) {
-				u.log.Warn("another process has taken its place: this one goes on for its connections, and heeds signals to itself alone", "pid", os.Getpid())
+				lost = fmt.Errorf("the process that served has ended, and no socket is left here: %w", result.err)
+				end()
 				continue
 			}
 			u.log.Error("not upgraded", "error", result.err)
@@ -211,6 +215,10 @@ func (u *upgrader) serve(ctx context.Context, s *tunnel.Server, wanted <-chan os
 			}
 		case err := <-u.ended:
 			u.gone()
+			if s.Superseded() {
+				u.log.Warn("another process has taken its place: this one goes on for its connections, and heeds signals to itself alone", "pid", os.Getpid(), "error", err)
+				continue
+			}
 			u.log.Error("the process that serves has ended, another one is started", "error", err)
 			retry = time.After(wait)
 			wait = min(2*wait, maxRetryTime)
