@@ -215,6 +215,9 @@ func (u *upgrader) serve(ctx context.Context, s *tunnel.Server, wanted <-chan os
 			}
 		case err := <-u.ended:
 			u.gone()
+			if err == nil { // in order: so do those before it
+				continue
+			}
 			if s.Superseded() {
 				u.log.Warn("another process has taken its place: this one goes on for its connections, and heeds signals to itself alone", "pid", os.Getpid(), "error", err)
 				continue

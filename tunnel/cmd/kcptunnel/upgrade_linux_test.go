@@ -414,6 +414,34 @@ func TestMiddleProcessIsKilled(t *testing.T) {
 	require.NotContains(t, s.err.String(), "another one is started")
 }
 
+// SIGTERM at the newest process ends all, and none is begun again, although one before it
+// still waits for a client that does not answer.
+func TestEndAfterAnUpgrade(t *testing.T) {
+	t.Parallel()
+	at := echo(t)
+	notified, env := newSystemd(t)
+	s := run(t, env, "server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(t.TempDir(), "server.pem"), "127.0.0.1:0")
+	first := notified.ready(t)
+	server, fingerprint := find(t, s.err, `listening address=(\S+)`), find(t, s.out, `fingerprint (SHA256:\S+)\n`)
+	c := run(t, nil, "client", "-v", "-fingerprint", fingerprint, "-auth", "me:secret", server, "0:"+at)
+	conn, err := net.Dial("tcp", find(t, c.err, `msg=listening .*address=(\S+)`))
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, "x")
+	require.NoError(t, err)
+	_, err = io.ReadFull(conn, make([]byte, 1))
+	require.NoError(t, err)
+	require.NoError(t, syscall.Kill(first, syscall.SIGUSR2))
+	second := notified.ready(t)
+	find(t, c.err, "(?s)session begun.*session begun")
+	require.NoError(t, c.cmd.Process.Signal(syscall.SIGSTOP))
+	require.NoError(t, syscall.Kill(second, syscall.SIGTERM))
+	<-s.ended
+	require.False(t, lives(second))
+	require.NotContains(t, s.err.String(), "is started")
+	require.Equal(t, 2, strings.Count(s.err.String(), "msg=listening address="))
+}
+
 // When the process that serves dies, and the one before it has no socket any more as its
 // sessions have gone, all end: whoever began the first one can begin it again.
 func TestLastProcessIsKilled(t *testing.T) {
