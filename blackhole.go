@@ -28,6 +28,25 @@ func (s *sendSegment) arrivedIn() int32 {
 	return s.packet
 }
 
+// blackHole returns the detector.
+func (k *KCP) blackHole() *blackHoleDetector { return &k.snd.blackHole }
+
+// watch lets the losses of packets be watched that are larger than least bytes or, while
+// the MTU is no larger than that, than floor. base is what pieces fill if any packets as
+// large have arrived.
+func (w *blackHoleDetector) watch(least, floor, base int) {
+	w.watchAbove, w.floor, w.base = int32(least), uint16(floor), uint16(base)
+}
+
+// forget resets the losses.
+func (w *blackHoleDetector) forget() { w.lost = 0 }
+
+// probed records that a probe of size bytes has arrived, and resets the losses.
+func (w *blackHoleDetector) probed(size int) { w.lost, w.taken = 0, max(w.taken, int32(size)) }
+
+// restart forgets what was found, for another path.
+func (w *blackHoleDetector) restart() { w.full, w.lost, w.taken = 0, 0, 0 }
+
 // declaredLost records that a packet of size bytes is declared lost. One
 // larger than mtu dates from before the MTU shrank, and says nothing new.
 func (w *blackHoleDetector) declaredLost(size, mtu int32, now seq) {

@@ -133,7 +133,7 @@ func TestRetransmissionsAreNoLargerThanWhatArrived(t *testing.T) {
 	h.input(ack(1, h.now, 0))
 	require.EqualValues(t, 1188, h.k.snd.blackHole.taken, "any transmission may be the one that has arrived")
 	require.EqualValues(t, 2, h.k.snd.blackHole.lost, "one packet each")
-	h.k.probeArrived(1300)
+	h.k.blackHole().probed(1300)
 	wait(2000, headerSize+reassembly.HeaderSize+1260)
 	require.Zero(t, h.k.snd.blackHole.lost)
 	h.input(ack(3, h.now, 4))

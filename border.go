@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
 )
@@ -23,7 +24,7 @@ func (c *Conn) tableEntry() *admission.Entry { return &c.entry }
 func (c *Conn) machine() *session { return &c.session }
 
 // becomeDialled makes a new session one that this end dials.
-func (c *session) becomeDialled() { c.hs.dialled, c.hs.offered = true, true }
+func (c *session) becomeDialled() { c.hs.Role = opening.Dialled }
 
 // setConv gives a new session, which is in no table yet, another conversation id.
 func (c *session) setConv(conv uint32) {
@@ -55,7 +56,7 @@ func (c *Conn) evictable(now time.Duration) admission.Look {
 // tally adds the figures of the session, which has ended, to t. Conn.mu and
 // Endpoint.mu are held.
 func (c *Conn) tally(t *sessionTally) {
-	countEnd(&t.ended, c.closing.err, c.hs.offered)
+	countEnd(&t.ended, c.closing.err, c.hs.Role != opening.Accepted)
 	c.addTo(&t.totals)
 }
 
@@ -74,10 +75,10 @@ func (c *session) timeWaitState() timeWait {
 	if t := c.tls; t != nil && t.ended != nil {
 		tw.Protection, tw.Shaking = t.ended, true
 	}
-	if l.kind == peerExtended {
+	if l.Peer >= opening.Extended {
 		tw.Token, tw.Own = l.peerToken, l.token
 		tw.Aborted = c.closing.err != nil && c.closing.err != ErrPeerClosed
-		tw.Dropped = !l.offered || c.closing.dropped
+		tw.Dropped = l.Role == opening.Accepted || c.hs.dropped
 	}
 	return tw
 }

@@ -25,7 +25,7 @@ import (
 func TestUnvalidatedGetsTheOldestOnly(t *testing.T) {
 	h := newHarness(t, nil)
 	h.k.limitUnvalidated(0, false)
-	h.k.validation().received(10_000)
+	h.k.validation().Received(10_000)
 	for _, s := range []string{"a", "b", "c"} {
 		h.send(s)
 	}
@@ -33,7 +33,8 @@ func TestUnvalidatedGetsTheOldestOnly(t *testing.T) {
 	h.want(`push 0 frg=0 "a"`, `push 1 frg=0 "b"`, `push 2 frg=0 "c"`)
 	h.advance(250)
 	h.want(`push 0 frg=0 "a"`)
-	h.k.snd.validation.credit = 0
+	for h.k.validation().Take(1) {
+	}
 	h.advance(1000)
 	h.want()
 }
@@ -211,10 +212,11 @@ func TestDatagramsAfterClose(t *testing.T) {
 		a, b, _ := w.pair(nil, nil)
 		b.mu.Lock()
 		b.takeDatagram([]byte{1})
-		b.closing.closed = true
+		was := b.closing
+		b.closing.Stop()
 		b.takeDatagram([]byte{2})
 		s := b.datagramStats()
-		b.closing.closed = false
+		b.closing = was
 		b.mu.Unlock()
 		require.EqualValues(t, []uint64{2, 1}, []uint64{s.Received, s.Dropped})
 		require.NoError(t, a.Abort())
@@ -377,7 +379,7 @@ func TestNoCopiesToTheUnvalidated(t *testing.T) {
 	packets := 0
 	h := redundantHarness(t, &packets, Extensions{Redundancy: 100})
 	h.k.limitUnvalidated(0, false)
-	h.k.validation().received(10_000)
+	h.k.validation().Received(10_000)
 	for i, s := range []string{"a", "b"} {
 		h.send(s)
 		h.advance(10)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -195,12 +196,15 @@ func TestNoSocket(t *testing.T) {
 // openSockets is the sockets that are open. Those that Config.Control has seen
 // are known on every system, and on Linux all descriptors of the process.
 type openSockets struct {
+	mu     sync.Mutex // guards seen
 	seen   []syscall.RawConn
 	before map[string]bool
 }
 
 // control is Config.Control.
 func (o *openSockets) control(_, _ string, c syscall.RawConn) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	o.seen = append(o.seen, c)
 	return nil
 }
@@ -226,6 +230,8 @@ func descriptors(t *testing.T) map[string]bool {
 // requireNone checks that what was opened since before was set is closed.
 func (o *openSockets) requireNone(t *testing.T) {
 	t.Helper()
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	for _, c := range o.seen {
 		require.Error(t, c.Control(func(uintptr) {}), "an open socket")
 	}

@@ -66,8 +66,15 @@ func (e *Endpoint) troubled(err error) {
 // lookNow looks at the route, and does what follows. While there is none it looks again,
 // less often, unless sessions that wait for answers want that sooner.
 func (e *Endpoint) lookNow(own *ownAddress) {
-	if e.stopped() || e.socket.shards[0].link.Load().inbox != nil {
-		own.looked.Store(never / 2) // after a handover the socket is another process's
+	e.mu.Lock()
+	over := e.closed || e.socket.shards[0].link.Load().inbox != nil // after a handover the socket is another process's
+	if !over {
+		e.socket.readers.Add(1) // Close waits for what Config.Control does
+		defer e.socket.readers.Done()
+	}
+	e.mu.Unlock()
+	if over {
+		own.looked.Store(never / 2)
 		return
 	}
 	action, moved := e.follow(own)

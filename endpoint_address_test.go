@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/stretchr/testify/require"
 )
 
@@ -189,7 +190,7 @@ func TestGiveUp(t *testing.T) {
 		require.NoError(t, c.Close())
 		time.Sleep(500 * time.Millisecond)
 		c.mu.Lock()
-		require.Equal(t, stateDraining, c.closing.state)
+		require.Equal(t, closing.Draining, c.closing.Phase)
 		c.mu.Unlock()
 		require.False(t, closed(e))
 		e.giveUp()

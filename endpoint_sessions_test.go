@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/arqnet/kcp/stats"
 	"github.com/stretchr/testify/require"
@@ -425,7 +426,7 @@ func BenchmarkSessions(b *testing.B) {
 	e.table.Init((*Conn).tableEntry, 0)
 	for i := range uint32(100_000) {
 		c := &Conn{ep: e}
-		c.hs.offered = true
+		c.hs.Role = opening.Offered
 		c.entry.Conv = i
 		e.table.Add(c)
 	}

@@ -29,19 +29,6 @@ func TestResendCredit(t *testing.T) {
 	}
 }
 
-// An ACK of any of the last 8 transmissions validates an address, and of no other.
-func TestEchoMemory(t *testing.T) {
-	for back := range 10 {
-		v := addressValidation{}
-		for i := range 20 {
-			v.transmitted(seq(i), seq(1000+i))
-		}
-		latest := 19 - back
-		require.False(t, v.acknowledged(seq(latest), seq(1000+latest+1)), "another ts")
-		require.Equal(t, back < 8, v.acknowledged(seq(latest), seq(1000+latest)), "%d before the last", back)
-	}
-}
-
 // After a duplicate segment 400 ACKs are repeated, and 4000 after many.
 func TestAckRepeatLength(t *testing.T) {
 	var r ackRepeater
@@ -55,26 +42,13 @@ func TestAckRepeatLength(t *testing.T) {
 	require.Len(t, r.items, 4000)
 }
 
-// An unvalidated peer is sent three times what has come from it, 1 MiB at a time.
-func TestSendCredit(t *testing.T) {
-	var v addressValidation
-	v.received(1000)
-	require.True(t, v.take(3000))
-	require.False(t, v.take(1))
-	for range 1000 {
-		v.received(1000)
-	}
-	require.True(t, v.take(1<<20))
-	require.False(t, v.take(1))
-}
-
 // An unvalidated legacy peer gets no ACK for 250 ms before it has sent 200 bytes, and
 // none while data is in flight.
 func TestHeldAcks(t *testing.T) {
 	for sent := 196; sent <= 204; sent += 4 {
 		h := newHarness(t, nil)
 		h.k.limitUnvalidated(0, true)
-		h.k.validation().received(sent)
+		h.k.validation().Received(sent)
 		for _, ms := range []uint32{0, 249, 1, 1} {
 			h.advance(ms)
 			require.Equal(t, sent < 200 && h.now-1000 < 250, h.k.holdsAcks(), "%d bytes, %d ms", sent, h.now-1000)

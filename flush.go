@@ -317,7 +317,7 @@ func (k *KCP) admit(window uint32, rate int64) {
 			k.snd.recovery.beyondAt = k.clock.now + seq(max(k.resendRound()/beyondPackets, 1))
 		}
 		if k.snd.validation != nil {
-			pending += s.size() + k.snd.validation.overhead
+			pending += s.size() + k.snd.validation.Overhead()
 		}
 		if (rate > 0 || capped != nil) && s.size() > room {
 			if rate > 0 && !k.snd.pace.Ready() {
@@ -425,7 +425,7 @@ func (k *KCP) sendSegment(s *sendSegment, h *header) {
 func (k *KCP) putSegment(s *sendSegment, h *header) {
 	h.cmd, h.frg, h.ts, h.sn, h.len = cmdPush, s.frg, k.clock.now, s.sn, uint32(len(s.data))
 	if k.snd.validation != nil {
-		k.snd.validation.transmitted(s.sn, k.clock.now)
+		k.snd.validation.Transmitted(s.sn, k.clock.now)
 	}
 	if s.packet != 0 || s.least != 0 {
 		s.least, s.packet = s.arrivedIn(), 0
@@ -453,7 +453,7 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 		h.encode(s.buf[k.hooks.headroom-headerSize:])
 		s.beingWritten = true
 		if k.snd.validation != nil {
-			k.charge(s.size(), size)
+			k.snd.validation.Charge(s.size(), !k.fits(s.size(), size))
 		}
 		k.counters.PacketsSent++
 		if k.rare != nil && k.rare.capped != nil {
@@ -485,7 +485,7 @@ func (k *KCP) releaseSegment(s *sendSegment) {
 // another.
 func (k *KCP) reserve(n, size int) []byte {
 	if k.snd.validation != nil {
-		k.charge(n, size)
+		k.snd.validation.Charge(n, !k.fits(n, size))
 	}
 	if len(k.out.packet) > 0 && !k.fits(n, size) {
 		k.emit()

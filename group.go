@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/inturn"
 	"github.com/arqnet/kcp/internal/pollset"
 )
@@ -130,7 +131,7 @@ func NewGroup() *Group {
 func (g *Group) Add(c *Conn) error {
 	c.mu.Lock()
 	defer c.unlock()
-	if c.closing.closed {
+	if c.closing.Caller != closing.Uses {
 		return c.opError("add", net.ErrClosed)
 	}
 	if c.io.member != nil {

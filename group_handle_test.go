@@ -229,11 +229,18 @@ func TestGroupBetweenSteps(t *testing.T) {
 		}
 		require.Empty(t, now(func() {
 			require.False(t, b.mayDeferReply(&b.io.canWrite), "who waits for the group would wait longer")
-			b.hs.peerFin, b.hs.peerClosed, b.hs.peerFinal = true, true, b.kcp.position().received
+			require.True(t, b.takeFin(signal{sigClose, uint32(b.kcp.position().received), 0}))
 		}))
-		require.Equal(t, []EventKind{EventEOF}, now(func() { b.hs.peerClosed = false }))
-		require.Empty(t, now(func() { b.closing.state, b.closing.err, b.outgoing.sending = stateEnded, ErrReset, true }))
-		require.Empty(t, now(func() { b.closing.state, b.closing.err, b.outgoing.sending = stateOpen, nil, false }))
+		require.Equal(t, []EventKind{EventEOF}, now(func() {
+			b.closing = closeState{}
+			require.True(t, b.takeFin(signal{sigFin, uint32(b.kcp.position().received), 0}))
+		}))
+		open := b.closing
+		require.Empty(t, now(func() {
+			b.closing.End()
+			b.closing.err, b.outgoing.sending = ErrReset, true
+		}))
+		require.Empty(t, now(func() { b.closing, b.outgoing.sending = open, false }))
 		b.writing.Lock()
 		out := []Outgoing{{Conn: b, Data: []byte("not between")}}
 		require.Zero(t, g.Send(out))

@@ -174,7 +174,7 @@ func (k *KCP) inputWindow(h *header) {
 // its ACK still counts as new.
 func (k *KCP) inputAck(h *header, una seq, recovered bool) {
 	k.counters.AcksReceived++
-	if v := k.snd.validation; v != nil && !v.acknowledged(h.sn, h.ts) {
+	if v := k.snd.validation; v != nil && !v.Acknowledged(h.sn, h.ts) {
 		return
 	}
 	var s *sendSegment

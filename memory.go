@@ -119,7 +119,7 @@ func (k *KCP) legacyLimit() int {
 	if k.snd.validation == nil {
 		return legacyBytes
 	}
-	return min(legacyBytes, unvalidatedBytes+2*k.snd.validation.total)
+	return min(legacyBytes, unvalidatedBytes+2*k.snd.validation.Total())
 }
 
 // shortOfMemory reports whether segment sn is dropped because of memory

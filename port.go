@@ -1,6 +1,7 @@
 package kcp
 
 import (
+	"github.com/arqnet/kcp/internal/amplification"
 	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/streams"
 )
@@ -29,10 +30,8 @@ type sessionPort interface {
 	// The send side.
 	sender() *sender
 	load() sendLoad
-	sendPayload() int
 	messageLimit() (bytes, segments int)
 	unaRegressed() bool
-	timeoutDue() bool
 	discardSend()
 	probePath()
 	releaseSegment(*sendSegment)
@@ -41,13 +40,11 @@ type sessionPort interface {
 	// Signals.
 	signalQueue() *signalQueue
 	sendSignals()
-	dropPending()
 
 	// Streams.
 	enable(features)
 	newBuffer(n int) []byte
-	growBuffer(buf []byte, n int) []byte
-	freeBuffer(buf []byte)
+	segmentBuffers() *buffers
 	micros() int64
 
 	// Messages that may be given up.
@@ -57,27 +54,19 @@ type sessionPort interface {
 
 	// The cap of the rate.
 	capRate(rate int64, overhead int)
-	capped() bool
-	rateWait() int64
-	spendRate(n int, datagram bool) bool
-	borrowRate(n int)
-	indebted() bool
-	datagramsFirst() bool
+	rateCap() *rateCap
 
 	// Address validation.
 	limitUnvalidated(overhead int, legacy bool)
-	validation() *addressValidation
+	validation() *amplification.Limit
 	validateAddress()
 
 	// Path MTU discovery.
 	packetSize() int
 	resizePackets(mtu int)
-	watchSizes(least, floor, base int)
 	watchedSizes() pmtud.Watched
-	forgetLosses()
+	blackHole() *blackHoleDetector
 	packetsRefused(size int)
-	probeArrived(size int)
-	restartSizeWatch()
 
 	tracing() *Trace
 	snapshot() machineStats
@@ -88,8 +77,8 @@ var _ sessionPort = (*KCP)(nil)
 // hooks are the functions that the machine calls. In a machine that stands
 // alone all but output are zero. No hook may call a method that changes the
 // machine, with two exceptions. outputInPlace may call releaseSegment. host.onSignal
-// may add to the signalQueue, and call acknowledgeAtOnce, validateAddress,
-// enable, probeArrived and resizePackets.
+// may add to the signalQueue, and use the validation, and call validateAddress,
+// enable and resizePackets, and tell blackHole of a probe.
 type hooks struct {
 	output       func(packet []byte) // sends a packet, which is valid only during the call
 	packetBuffer func(n int) []byte  // returns space for the next packet; nil: the machine has its own
@@ -139,10 +128,11 @@ func (k *KCP) position() position {
 	return position{k.rcv.nxt, k.snd.una, k.snd.nxt, k.snd.nxt + seq(k.snd.queue.n)}
 }
 
-// timeoutDue reports whether the time-out of a segment has come.
-func (k *KCP) timeoutDue() bool {
-	g := k.snd.timeouts.first
-	return g != nil && k.clock.now.Diff(g.at) >= 0
+// timeoutDue reports whether the time-out of a segment has come, at a time in
+// microseconds.
+func (d *sender) timeoutDue(micros int64) bool {
+	g := d.timeouts.first
+	return g != nil && seq(micros/1000).Diff(g.at) >= 0
 }
 
 // counts returns the counters, which the caller must not change.
@@ -151,14 +141,6 @@ func (k *KCP) counts() *Counters { return &k.counters }
 // windowReopened reports whether the next flush sends the peer a window update.
 func (k *KCP) windowReopened() bool { return k.peer.probe&sendWins != 0 }
 
-// sendPayload returns the payload bytes of a full segment of Send.
-func (k *KCP) sendPayload() int {
-	if k.rare != nil && k.numbers() {
-		return k.cfg.mss - ownHeader
-	}
-	return k.cfg.mss
-}
-
 // sendLoad is what waits to be sent, or is in flight.
 type sendLoad struct {
 	segments, bytes             int // their payload
@@ -166,6 +148,7 @@ type sendLoad struct {
 	streamSegments, streamBytes int // those of streams among them
 	memory                      int // bytes, with what is kept for reuse
 	window                      int // the send window in segments
+	payload                     int // bytes of a full segment of Send
 }
 
 // load returns what waits or is in flight.
@@ -173,10 +156,13 @@ func (k *KCP) load() sendLoad {
 	l := sendLoad{
 		segments: k.WaitSend(), bytes: k.snd.bytes, unsent: k.snd.queue.n,
 		memory: int(k.out.held)*memoryGrain + k.out.buffers.Held() + k.snd.ring.Len()*sendPlaceBytes,
-		window: int(k.cfg.sndWnd),
+		window: int(k.cfg.sndWnd), payload: k.cfg.mss,
 	}
 	if k.rare != nil {
 		l.streamSegments, l.streamBytes = k.rare.streamSegments, k.rare.streamBytes
+		if k.rare.own.numbers && k.snd.validation == nil {
+			l.payload -= ownHeader
+		}
 	}
 	return l
 }
@@ -243,11 +229,11 @@ func (q *signalQueue) last() signal {
 // pending reports whether there are any.
 func (q *signalQueue) pending() bool { return len(*q) > 0 }
 
+// drop drops all that wait.
+func (q *signalQueue) drop() { *q = nil }
+
 // replace puts signals in place of all that wait.
 func (q *signalQueue) replace(s ...signal) { *q = append((*q)[:0], s...) }
-
-// dropPending drops the waiting acknowledgements and signals.
-func (k *KCP) dropPending() { k.rcv.acks, k.signals = nil, nil }
 
 // packetSize returns the size of the largest packet that the machine sends, in
 // bytes.
@@ -264,14 +250,6 @@ func (k *KCP) resizePackets(mtu int) {
 	}
 }
 
-// watchSizes lets the losses of packets be watched that are larger than least
-// bytes or, while the MTU is no larger than that, than floor. base is what pieces
-// fill if any packets as large have arrived.
-func (k *KCP) watchSizes(least, floor, base int) {
-	w := &k.snd.blackHole
-	w.watchAbove, w.floor, w.base = int32(least), uint16(floor), uint16(base)
-}
-
 // watchedSizes returns what the large packets have shown that are watched.
 func (k *KCP) watchedSizes() pmtud.Watched {
 	w := &k.snd.blackHole
@@ -283,21 +261,6 @@ func (k *KCP) watchedSizes() pmtud.Watched {
 		seen.Arrived = w.taken > w.above(int32(k.cfg.mtu))
 	}
 	return seen
-}
-
-// forgetLosses resets the losses that watchedSizes returns.
-func (k *KCP) forgetLosses() { k.snd.blackHole.lost = 0 }
-
-// probeArrived records that a probe of size bytes has arrived, and resets the
-// losses that watchedSizes returns.
-func (k *KCP) probeArrived(size int) {
-	k.snd.blackHole.lost = 0
-	k.snd.blackHole.taken = max(k.snd.blackHole.taken, int32(size))
-}
-
-// restartSizeWatch restarts black hole detection, for another path.
-func (k *KCP) restartSizeWatch() {
-	k.snd.blackHole.full, k.snd.blackHole.lost, k.snd.blackHole.taken = 0, 0, 0
 }
 
 // tracing returns the hooks that SetTrace has installed; nil: none.

@@ -11,6 +11,7 @@ import "github.com/arqnet/kcp/internal/pacing"
 type rateCap struct {
 	pacing.Cap
 	overhead int // bytes of UDP payload that a packet has beside its segments
+	packet   int // bytes of the largest packet, without overhead
 	lead     int // by how many bytes datagrams are ahead of data
 }
 
@@ -25,7 +26,7 @@ func (k *KCP) capRate(rate int64, overhead int) {
 	}
 	r := k.rareMachine()
 	if r.capped == nil {
-		r.capped = &rateCap{overhead: overhead}
+		r.capped = &rateCap{overhead: overhead, packet: k.cfg.mtu}
 	}
 	r.capped.SetRate(rate, k.clock.micros)
 }
@@ -84,40 +85,30 @@ func (k *KCP) rateWait() int64 {
 	return 0
 }
 
-// spendRate counts a packet of n bytes that the machine has not built, if the cap lets
-// it leave now.
-func (k *KCP) spendRate(n int, datagram bool) bool {
-	c := k.rateCap()
+// spend counts a packet of n bytes that the machine has not built, if the cap lets it
+// leave now, in microseconds. c may be nil.
+func (c *rateCap) spend(n int, datagram bool, now int64) bool {
 	if c == nil {
 		return true
 	}
-	if !c.Ready(k.clock.micros, 0) {
+	if !c.Ready(now, 0) {
 		return false
 	}
 	c.Spend(n)
 	if datagram {
-		c.lead = min(c.lead+n, 2*k.cfg.mtu)
+		c.lead = min(c.lead+n, 2*c.packet)
 	}
 	return true
 }
 
-// borrowRate counts a packet of n bytes that the machine has not built and that does not
-// wait for the cap.
-func (k *KCP) borrowRate(n int) {
-	if c := k.rateCap(); c != nil {
+// borrow counts a packet of n bytes that the machine has not built and that does not wait
+// for the cap. c may be nil.
+func (c *rateCap) borrow(n int) {
+	if c != nil {
 		c.Borrow(n)
 	}
 }
 
-// indebted reports whether so much was borrowed lately that it exceeds the cap.
-func (k *KCP) indebted() bool {
-	c := k.rateCap()
-	return c != nil && c.Indebted()
-}
-
 // datagramsFirst reports whether datagrams that wait for the cap leave before data. They
 // do, up to half of the rate.
-func (k *KCP) datagramsFirst() bool {
-	c := k.rateCap()
-	return c == nil || c.lead < k.cfg.mtu
-}
+func (c *rateCap) datagramsFirst() bool { return c.lead < c.packet }

@@ -60,6 +60,9 @@ func (r *receiver) takeBuffer() (free int) {
 // acksPending reports whether acknowledgements are waiting for the next flush.
 func (r *receiver) acksPending() bool { return len(r.acks) > 0 }
 
+// dropAcks drops the acknowledgements that wait.
+func (r *receiver) dropAcks() { r.acks = nil }
+
 // Recv copies the next message to p and returns its size in bytes. The error is
 // ErrNoData if nothing has arrived, ErrPartialMessage if the message is not complete,
 // and io.ErrShortBuffer if it is larger than p; then nothing is taken (see PeekSize).

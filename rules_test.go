@@ -9,6 +9,7 @@ import (
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/lingering"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/rulebook"
 	"github.com/arqnet/kcp/trace"
 	"github.com/stretchr/testify/require"
@@ -42,7 +43,6 @@ func machineFigures() []rulebook.Figure {
 		probe      = "| Zero-window probe"
 		copies     = "Redundant copies of small segments"
 		pieces     = "| Pieces: segments larger"
-		amplified  = "| Anti-amplification limit"
 		requests   = "| Requests: while"
 	)
 	return []rulebook.Figure{
@@ -54,8 +54,6 @@ func machineFigures() []rulebook.Figure {
 		{delayed, "5 ms", ackSoon * millis},
 		{delayed, "srtt/16", ackSoonShare},
 		{delayed, "4 full segments", ackFull},
-		{delayed, "200 bytes", ackAfter},
-		{delayed, "250 ms", ackHold * millis},
 		{"| ACK at once at a gap", "3 packets", gapAcks},
 		{repetition, "400 ACKs", ackRepeatLength},
 		{repetition, "4000 at most", ackRepeatMost},
@@ -93,11 +91,7 @@ func machineFigures() []rulebook.Figure {
 		{"| Black hole detection", "3 losses", watchedLosses},
 		{"| Partial reliability in an outage", "8 streams", partialStreams},
 		{"| Partial reliability in an outage", "2 packets", beyondPackets},
-		{"| Address validation", "8 transmissions", echoMemory},
-		{amplified, "3 x", amplificationLimit},
-		{amplified, "1 MiB", maxSendCredit},
 		{requests, "16 signals", maxSignals},
-		{requests, "100 ms", answerPeriod * millis},
 		{"| How far ahead data is taken", "4096 segments", sessionReach},
 		{"| How far ahead data is taken", "16 x", reachGrowth},
 		{"| How far ahead data is taken", "64 if unvalidated", unvalidatedReach},
@@ -134,17 +128,16 @@ func sessionFigures() []rulebook.Figure {
 		{"| Half-open sessions", "10 s", handshakeTime},
 		{"| Memory pressure: what is counted", "1 KiB", accountGrain},
 		{"| Memory pressure: reading", "16 KiB", littleHeld},
-		{dial, "200", int(firstHelloWait / millis)},
-		{dial, "500 ms", maxHelloWait},
-		{dial, "20th", eagerHellos},
-		{dial, "4 cookies", maxCookies},
-		{dial, "50 ms", minHelloWait},
-		{dial, "2 s", maxRequestWait},
+		{dial, "200", int(opening.FirstHello / millis)},
+		{dial, "500 ms", opening.EagerWait},
+		{dial, "20th", opening.EagerHellos},
+		{dial, "4 cookies", opening.MaxCookies},
+		{dial, "50 ms", opening.HelloGap},
+		{dial, "2 s", opening.MaxWait},
 		{dial, "10 s", defaultDialTimeout},
 		{legacy, "2 plain window updates", legacyAnswers},
 		{legacy, "8 HELLOs", helloTries},
 		{closing, "5 s", defaultLinger},
-		{closing, "30 s", backgroundLinger},
 		{"| Why an application closes", "256 bytes", maxReasonText},
 		{dialled, "7 s", dialledHold},
 		{linger, "256 sockets", lingering.Most},

@@ -130,7 +130,7 @@ func TestOwnSegmentsNeedThePeer(t *testing.T) {
 			receive(t, r, content(2, 50_000))
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			require.Equal(t, takes, a.kcp.sendPayload() < a.kcp.cfg.mss)
+			require.Equal(t, takes, a.kcp.load().payload < a.kcp.cfg.mss)
 		})
 	}
 }

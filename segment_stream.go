@@ -104,11 +104,8 @@ func (k *KCP) pull() {
 // are its last, at most segmentPayload.
 func (k *KCP) newBuffer(n int) []byte { return k.out.buffers.Get(int(k.hooks.headroom) + n) }
 
-// growBuffer returns a buffer of n bytes in all that begins as buf, in its place.
-func (k *KCP) growBuffer(buf []byte, n int) []byte { return k.out.buffers.Grow(buf, n) }
-
-// freeBuffer takes back a buffer that is not queued.
-func (k *KCP) freeBuffer(buf []byte) { k.out.buffers.Put(buf) }
+// segmentBuffers returns the pool of the buffers that newBuffer returns.
+func (k *KCP) segmentBuffers() *buffers { return &k.out.buffers }
 
 // queueStream queues a segment of t in front of all that wait. buf is from newBuffer.
 func (k *KCP) queueStream(t *streams.Tag, buf []byte) {

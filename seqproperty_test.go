@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp/congestion"
@@ -406,9 +407,9 @@ func TestFinalOfThePeer(t *testing.T) {
 			c.kcp.rcv.nxt = next
 			distance := final - uint32(next)
 			require.Equal(t, distance < 1<<31, c.takeFin(signal{sigFin, final, 0}), "%d from %d", final, next)
-			require.Equal(t, distance < 1<<31, c.hs.peerFin)
+			require.Equal(t, distance < 1<<31, c.closing.Read != closing.ReadOpen)
 			require.Equal(t, distance < 1<<31, c.takeFin(signal{sigClose, final, 0}), "the same again")
-			if c.hs.peerFin {
+			if c.closing.Read != closing.ReadOpen {
 				require.False(t, c.takeFin(signal{sigClose, final + 1, 0}), "another end")
 			}
 		}

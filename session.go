@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/incast"
 	"github.com/arqnet/kcp/internal/migration"
@@ -76,21 +77,12 @@ type ioState struct {
 	batched     batched
 }
 
-// closeState is the progress of closing. Times are since the endpoint's epoch.
+// closeState is how far a session is with its end, and why it ends. Times are since the
+// endpoint's epoch.
 type closeState struct {
-	err         error         // why the session ended; nil: it has not, or was closed in order
-	ending      error         // ends the session after the batch of input; nil: it goes on
-	linger      time.Duration // how long Close waits without progress; <= 0: not at all
-	endAt       time.Duration // when lingering or draining ends; 0: open
-	closeBy     time.Duration // when lingering ends at the latest
-	lingerFrom  seq           // snd_una at the last progress
-	state       connState
-	closed      bool // the application has called Close or Abort
-	background  bool // Close does not wait, or waits no longer
-	undelivered bool // the session ended before the peer had taken all that was written
-	kindAwaited bool // CloseWrite waits until handshakeState.kind is known
-	retired     bool // removed from the endpoint's tables
-	dropped     bool // ended by the listener's end, before the application had it
+	closing.State
+	err    error // why the session ended; nil: it has not, or was closed in order
+	ending error // ends the session after the batch of input; nil: it goes on
 }
 
 // timerState is the session's timers. Times are since the endpoint's epoch.
@@ -101,7 +93,7 @@ type timerState struct {
 	heldSince uint32        // since when time-outs wait, in ms since the epoch, from 1; 0: they do not
 	heldFor   uint32        // for what they wait; see Endpoint.arrived
 	wakeIndex int32         // position in its queue of Endpoint.wakes, from 1; 0: not queued; guarded by its lock
-	clockBase uint32        // the state machine's clock at the epoch, ms; random, see address_validation.go
+	clockBase uint32        // the state machine's clock at the epoch, ms; random, see internal/amplification
 }
 
 // inputState is what handles input before the state machine, or beside it.
@@ -115,27 +107,9 @@ type inputState struct {
 	protection protect.Protection // of packets; see protect.Scheme.Number
 }
 
-// connState is the state of a session. WIRE.md §5.2 has the state diagram.
-type connState uint8
-
-const (
-	stateOpen      connState = iota
-	stateLingering           // closed; waits for acknowledgements
-	stateDraining            // closed; still acknowledges (closing state, RFC 9000 §10.2.1)
-	stateEnded               // over; the endpoint keeps a TIME-WAIT entry of it
-)
-
 const (
 	// compactAfter is the idle time after which spare memory is released.
 	compactAfter = time.Second
-	// drainTime is the minimum time in which a closed session goes on to
-	// acknowledge what a legacy peer retransmits. An acknowledgement may be lost,
-	// and nothing else would show the peer that its data has arrived.
-	drainTime = time.Second
-	// drainRTOs is how many of our retransmission time-outs draining lasts, at
-	// least drainTime and at most drainRTOs times drainTime. The peer's RTO is
-	// about the same as ours.
-	drainRTOs = 6
 	// writeBatch is how many segments Write queues before each flush.
 	writeBatch = 64
 	// handshakeTime is how long a session that has not been offered to Accept
@@ -164,7 +138,7 @@ func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool 
 	changed := c.inputLocked(packets, shard, now)
 	done = true
 	c.letGoOn()
-	if !changed && !c.io.wokeWaiter || c.step.respondPending || c.closing.state == stateEnded {
+	if !changed && !c.io.wokeWaiter || c.step.respondPending || c.closing.Phase >= closing.Ended {
 		return false
 	}
 	c.step.respondPending = true
@@ -174,7 +148,7 @@ func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool 
 // inputLocked feeds packets to the state machine. It reports whether that may have
 // changed anything.
 func (c *session) inputLocked(packets []routedPacket, shard int, now time.Duration) bool {
-	if c.closing.state == stateEnded {
+	if c.closing.Phase >= closing.Ended {
 		c.shared.counters.dropEnded.Add(uint64(len(packets)))
 		return false
 	}
@@ -190,7 +164,7 @@ func (c *session) inputLocked(packets []routedPacket, shard int, now time.Durati
 	}
 	for i := range packets {
 		p := &packets[i].inPacket
-		if c.closing.state == stateEnded {
+		if c.closing.Phase >= closing.Ended {
 			c.shared.counters.dropEnded.Add(uint64(len(packets) - i))
 			break
 		}
@@ -228,7 +202,7 @@ func (c *session) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 	if a.unvalidated || c.shared.overMemoryLimit() {
 		a.pressure = c.memoryPressure()
 	}
-	credited := a.unvalidated && c.kcp.validation().received(p.size) // what waits for that may leave
+	credited := a.unvalidated && c.kcp.validation().Received(p.size) // what waits for that may leave
 	if credited {
 		c.hs.active.Store(true)
 	}
@@ -253,7 +227,7 @@ func (c *session) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 // there is none for the state machine.
 func (c *session) decode(p inPacket, a arrival, now time.Duration) ([]byte, bool) {
 	if p.kind == datagramPacket {
-		if c.closing.state == stateOpen {
+		if c.closing.Phase < closing.Lingering {
 			c.takeDatagram(p.Data[datagramHeader:])
 			c.step.ready |= readers
 			c.heard(now)
@@ -335,7 +309,7 @@ func (c *Conn) respond(now time.Duration, b *sendBatch) bool {
 func (c *Conn) respondLater() {
 	c.mu.Lock()
 	defer c.unlock()
-	if c.step.respondPending && c.closing.state != stateEnded {
+	if c.step.respondPending && c.closing.Phase < closing.Ended {
 		c.step.respondPending = false
 		c.wakeAll()
 		c.wake(c.ep.now())
@@ -346,7 +320,7 @@ func (c *Conn) respondLater() {
 // if the session had ended.
 func (c *session) respondLocked(now time.Duration) bool {
 	c.step.respondPending, c.step.replyPending = false, false
-	if c.closing.state == stateEnded {
+	if c.closing.Phase >= closing.Ended {
 		return false
 	}
 	if c.readable() {
@@ -367,19 +341,22 @@ func (c *session) respondLocked(now time.Duration) bool {
 // readable reports whether a waiting Read must look again: there is data, or
 // the peer has announced its end.
 func (c *session) readable() bool {
-	return c.kcp.receiver().readable() || c.hs.peerFin
+	return c.kcp.receiver().readable() || c.closing.Read != closing.ReadOpen
 }
 
-// unlock releases c.mu, and then carries out what was collected, unless another goroutine
-// does: see writePackets. Nothing lets go of c.mu in the middle but await.
+// unlock carries out what a step has brought about. Packets are written once c.mu is
+// released: see writePackets. Nothing lets go of c.mu in the middle but await.
 func (c *Conn) unlock() {
 	c.letGoOn()
 	held, writes := c.io.wakes, c.toWrite()
 	c.io.wakes = 0
 	c.outgoing.sending = c.outgoing.sending || writes
 	c.mu.Unlock()
-	if held != 0 {
-		c.io.wake(held) // not to have them wait for the system
+	if held&heldRead != 0 {
+		c.io.canRead.cond.Broadcast() // without c.mu, which the calls lock at once
+	}
+	if held&heldWrite != 0 {
+		c.io.canWrite.cond.Broadcast()
 	}
 	if writes {
 		c.writePackets()
@@ -388,16 +365,12 @@ func (c *Conn) unlock() {
 
 // unlockWith is unlock, but leaves the packets to b, unless that is nil.
 func (c *Conn) unlockWith(b *sendBatch) {
-	c.letGoOn()
 	if b == nil || !c.toWrite() || c.outgoing.waiting() == 0 || c.outgoing.probe != nil {
 		c.unlock()
 		return
 	}
-	held := c.io.wakes
-	c.io.wakes = 0
 	c.outgoing.sending, c.outgoing.batched = true, true
-	c.mu.Unlock()
-	c.io.wake(held)
+	c.unlock()
 	b.add(c)
 }
 
@@ -481,7 +454,7 @@ func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t, fa
 func (c *Conn) setDeadlines(t time.Time, read, write bool) error {
 	c.mu.Lock()
 	defer c.unlock()
-	if c.closing.closed {
+	if c.closing.Caller != closing.Uses {
 		return c.opError("set", net.ErrClosed)
 	}
 	if read {

@@ -7,6 +7,9 @@ import (
 	"net"
 	"os"
 	"time"
+
+	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/opening"
 )
 
 // Close closes the session in both directions. Blocked calls return net.ErrClosed. Data
@@ -49,42 +52,38 @@ func (c *Conn) closeKeeping(keep bool) (received [][]byte, err error) {
 
 // tryClose is Close without waiting, which begins unless it has begun. whole is as for
 // startClose.
-func (c *Conn) tryClose(begun *bool, whole bool) (pause, error) {
+func (c *Conn) tryClose(begun *bool, whole bool) (p pause, err error) {
 	if !*begun {
 		*begun = true
-		if c.closing.closed {
-			return pause{}, net.ErrClosed
+		if c.closing.Caller != closing.Uses {
+			return p, net.ErrClosed
 		}
 		grouped := c.io.member != nil // its goroutine may serve many sessions, or read the socket
 		c.stopCalls()
-		if c.closing.state == stateEnded {
-			return pause{}, c.closeEnded()
+		if c.closing.Phase >= closing.Ended {
+			c.dropReceived()
+			c.kcp.Compact()
+			c.account()
+			switch {
+			case c.closing.Undelivered() && c.closing.Read == closing.ReadClosed:
+				return p, ErrNotDelivered
+			case c.closing.Undelivered() && !c.io.errReported && !errors.Is(c.closing.err, net.ErrClosed):
+				return p, c.closing.err
+			}
+			return p, nil
 		}
-		c.startClose(c.closing.linger <= 0 || grouped, whole)
+		c.startClose(c.closing.Linger <= 0 || grouped, whole)
 	}
 	switch {
-	case !c.closing.background && (c.closing.state == stateLingering || c.streamsClosing()):
-		return pause{on: &c.io.canWrite}, nil
-	case !c.closing.undelivered:
-		return pause{}, nil
-	case c.closing.state == stateEnded && c.closing.err != nil && c.closing.err != ErrPeerClosed:
-		return pause{}, c.closing.err
+	case c.closing.Caller != closing.Leaves && c.closing.Closing():
+		p.on = &c.io.canWrite
+	case !c.closing.Undelivered():
+	case c.closing.Phase >= closing.Ended && c.closing.err != nil && c.closing.err != ErrPeerClosed:
+		err = c.closing.err
+	default:
+		err = ErrNotDelivered
 	}
-	return pause{}, ErrNotDelivered
-}
-
-// closeEnded is Close of a session that has ended.
-func (c *Conn) closeEnded() error {
-	c.dropReceived()
-	c.kcp.Compact()
-	c.account()
-	switch {
-	case c.closing.undelivered && c.hs.peerClosed:
-		return ErrNotDelivered
-	case c.closing.undelivered && !c.io.errReported && !errors.Is(c.closing.err, net.ErrClosed):
-		return c.closing.err
-	}
-	return nil
+	return p, err
 }
 
 // startClose starts what Close waits for, unless it goes on in the background.
@@ -92,8 +91,7 @@ func (c *Conn) closeEnded() error {
 // have been the end of that.
 func (c *session) startClose(background, whole bool) {
 	now := c.host.now()
-	c.closing.background = background
-	c.closing.closeBy = now + max(c.shared.config.MaxLinger, c.closing.linger)
+	c.closing.Begin(now, c.shared.config.MaxLinger, background)
 	if c.closeStreams(now, whole) {
 		c.push()
 	} else {
@@ -104,44 +102,39 @@ func (c *session) startClose(background, whole bool) {
 
 // beginClose begins to linger: no more is written than the machine has.
 func (c *session) beginClose(now time.Duration) {
-	l := &c.hs
 	c.dropSpentMessages()
-	if !c.over() {
-		l.finAcked = l.finished
-		l.finSignal, l.finished, l.finish.active = sigClose, false, false
-	}
+	with := c.closingSession()
+	c.closing.Close(now, &with)
+	c.hs.Unanswered &^= opening.Finish // CLOSE takes the place of FIN
 	c.dropReceived()
-	c.closing.state = stateLingering
 	c.traceState(SessionClosing, nil)
-	c.closing.lingerFrom = c.kcp.position().acked
-	c.wait(now)
 }
 
-// wait restarts the time that a closed session may spend without progress.
-func (c *session) wait(now time.Duration) {
-	limit := c.closing.linger
-	if c.closing.background {
-		limit = backgroundLinger
+// closingSession returns what else than c.closing decides how the session ends.
+func (c *session) closingSession() closing.Session {
+	l := &c.hs
+	s := closing.Session{
+		Next: c.kcp.position().received, Una: c.kcp.position().acked,
+		Unsent:  c.kcp.WaitSend() > 0,
+		Streams: c.streams != nil,
+		Signals: l.Peer >= opening.Extended,
 	}
-	c.closing.endAt = min(now+limit, c.closing.closeBy)
+	// Without a HELLO that is out, or if nothing was written and nothing has arrived,
+	// it does not matter any more what the peer is.
+	s.Unsure = l.Peer == opening.Unknown && l.Unanswered&opening.Hello != 0 && (l.Reached || s.Una != 0)
+	return s
 }
 
 // giveUp ends a closed session that has made no progress for long enough. If
 // the peer has all data, but for what was given up, Close returns, and the session
 // repeats CLOSE in the background.
 func (c *session) giveUp(now time.Duration) {
-	if !c.closing.undelivered && !c.undelivered() && !c.closing.background && now < c.closing.closeBy {
-		c.closing.background = true
-		c.wait(now)
+	if c.closing.GoOn(now, c.undelivered()) {
 		c.step.ready |= writers
 		return
 	}
 	c.abort(ErrNotDelivered)
 }
-
-// backgroundLinger is how long a session goes on without progress in the
-// background: to deliver what was written, if Close did not wait, or CLOSE.
-const backgroundLinger = 30 * time.Second
 
 // dropReceived drops what the application will not read, and takes no more
 // data.
@@ -156,7 +149,7 @@ func (c *session) dropReceived() {
 // stopCalls makes blocked and future calls of the application return
 // net.ErrClosed.
 func (c *session) stopCalls() {
-	c.closing.closed = true
+	c.closing.Stop()
 	c.step.ready |= stopped | readers | writers
 	c.wakeStreams()
 }
@@ -178,28 +171,28 @@ func (c *Conn) CloseWrite() error {
 func (c *Conn) tryCloseWrite() (p pause, err error) {
 	l, now := &c.hs, c.ep.now()
 	switch {
-	case c.closing.closed || l.finSignal != 0:
+	case c.closing.Caller != closing.Uses || c.closing.Write != closing.WriteOpen:
 		return p, net.ErrClosed
-	case l.peerClosed:
+	case c.closing.Read == closing.ReadClosed:
 		return p, c.reason(ErrPeerClosed)
 	case c.closing.err != nil:
 		return p, c.reason(c.closing.err)
-	case l.kind == peerExtended:
+	case l.Peer >= opening.Extended:
 		c.dropSpentMessages()
-		l.finSignal, l.halfClosed = sigFin, true
+		c.closing.Fin()
 		c.step.ready |= writers
 		c.kick(now)
 		return p, nil
-	case l.kind == peerLegacy, !l.dialled && now-l.born >= helloAfterData:
+	case l.Peer == opening.Legacy, l.Role < opening.Dialled && now-l.born >= helloAfterData:
 		return p, ErrLegacyPeer
 	case c.io.writeDeadline.expired():
 		return p, os.ErrDeadlineExceeded
 	}
-	if p.on = &c.io.canWrite; !l.dialled {
+	if p.on = &c.io.canWrite; l.Role < opening.Dialled {
 		p.until = l.born + helloAfterData
 	}
-	c.closing.kindAwaited = true
-	if l.quiet && l.silent() {
+	c.hs.kindAwaited = true
+	if l.Role == opening.Quiet && l.silent() {
 		c.startHandshake(now)
 	}
 	return p, nil
@@ -208,7 +201,7 @@ func (c *Conn) tryCloseWrite() (p pause, err error) {
 // helloAfterData is how long CloseWrite waits for a HELLO after the data that
 // has opened a session. A HELLO that was sent before the data, and lost, is
 // repeated within that time.
-const helloAfterData = firstHelloWait + 100*time.Millisecond
+const helloAfterData = opening.FirstHello + 100*time.Millisecond
 
 // Abort ends the session at once, also one that lingers after Close. What is not
 // delivered is lost, and the calls of an extended peer fail with ErrReset. While another
@@ -234,7 +227,7 @@ func (c *Conn) unlockWhenSent() {
 
 // abortByCall is Abort with c.mu held, which does not wait.
 func (c *Conn) abortByCall() error {
-	if c.closing.closed && c.closing.state == stateEnded {
+	if c.closing.Caller != closing.Uses && c.closing.Phase >= closing.Ended {
 		return c.opError("close", net.ErrClosed)
 	}
 	c.forget(net.ErrClosed)
@@ -251,25 +244,23 @@ func (c *Conn) SetLinger(d time.Duration) error {
 	}
 	c.mu.Lock()
 	defer c.unlock()
-	if c.closing.closed {
+	if c.closing.Caller != closing.Uses {
 		return c.opError("set", net.ErrClosed)
 	}
-	c.closing.linger = d
+	c.closing.Linger = d
 	return nil
 }
 
 // leave ends a closed session in order. For a legacy peer that has sent data,
 // it drains: the peer's retransmissions are acknowledged for some time.
 func (c *session) leave(now time.Duration) {
-	if c.hs.kind == peerExtended || c.kcp.counts().SegmentsReceived == 0 {
+	if c.hs.Peer >= opening.Extended || c.kcp.counts().SegmentsReceived == 0 {
 		c.end(nil)
 		return
 	}
-	c.closing.state = stateDraining
+	c.closing.Drain(now, time.Duration(c.kcp.sender().rto())*time.Millisecond)
 	c.traceState(SessionDraining, nil)
 	c.host.linger()
-	rto := time.Duration(c.kcp.sender().rto()) * time.Millisecond
-	c.closing.endAt = now + max(drainTime, min(drainRTOs*rto, drainRTOs*drainTime))
 	c.wakeAll()
 	c.compact()
 }
@@ -277,7 +268,7 @@ func (c *session) leave(now time.Duration) {
 // endDraining ends a session that is only there to acknowledge what a
 // legacy peer repeats.
 func (c *session) endDraining() {
-	if c.closing.state == stateDraining {
+	if c.closing.Phase == closing.Draining {
 		c.end(nil)
 	}
 }
@@ -286,13 +277,13 @@ func (c *session) endDraining() {
 // directions are over. If the peer's address is not validated, TIME-WAIT does that when
 // a packet arrives, but for an endpoint that is closed.
 func (c *session) abort(err error) {
-	if c.closing.state == stateEnded {
+	if c.closing.Phase >= closing.Ended {
 		return
 	}
 	done := false
 	defer c.endIfUnwound(&done)
 	closed := c.host.stopped()
-	if l := &c.hs; l.kind == peerExtended && !c.over() && (closed || !c.hs.unvalidated.Load()) {
+	if l := &c.hs; l.Peer >= opening.Extended && !c.over() && (closed || !c.hs.unvalidated.Load()) {
 		abort := signal{sigAbort, l.peerToken, 0}
 		if r := l.reasons; r != nil && r.abrupt && l.capabilities&capReason != 0 {
 			c.kcp.signalQueue().replace(signal{sigClose, uint32(c.kcp.position().end), l.peerToken}, abort)
@@ -313,19 +304,21 @@ func (c *session) abort(err error) {
 // collected packets are written. Data that has arrived can still be read. After
 // it, Read returns err, as Write does, if err is not nil.
 func (c *session) end(err error) {
-	if c.closing.state == stateEnded {
+	if c.closing.Phase >= closing.Ended {
 		return
 	}
 	if (err == nil || err == ErrPeerClosed) && c.kcp.receiver().acksPending() {
 		c.flush(c.host.now()) // the ACKs cannot wait any longer
 	}
-	c.closing.state = stateEnded
+	c.closing.End()
 	c.closing.err = err
-	c.closing.undelivered = c.closing.undelivered || err != nil && c.undelivered()
+	if err != nil && c.undelivered() {
+		c.closing.Lacks()
+	}
 	c.failMessages(c.reason(err))
 	c.failStreams(c.reason(err))
 	c.wakeStreams()
-	if !c.hs.offered || c.closing.closed || err == errOwnAddress { // the data is not for the application
+	if c.hs.Role == opening.Accepted || c.closing.Caller != closing.Uses || err == errOwnAddress { // the data is not for the application
 		c.dropReceived()
 		c.account()
 	}
@@ -336,7 +329,7 @@ func (c *session) end(err error) {
 // retire removes an ended session from the endpoint, which keeps its TIME-WAIT
 // entry (RFC 9293 §3.6.1).
 func (c *Conn) retire() {
-	if !c.closing.retired {
+	if c.closing.Phase != closing.Retired {
 		c.release()
 		c.ep.remove(c, c.timeWaitState())
 		c.calls.end()
@@ -346,12 +339,13 @@ func (c *Conn) retire() {
 
 // release gives up what an ended session holds.
 func (c *session) release() {
-	c.closing.retired = true
+	c.closing.Retire()
 	if c.hs.unvalidated.CompareAndSwap(true, false) {
 		c.shared.load.halfOpen.Add(-1)
 	}
 	c.closeTLS()
-	c.kcp.dropPending()
+	c.kcp.receiver().dropAcks()
+	c.kcp.signalQueue().drop()
 	c.kcp.Compact()
 	if c.path.validation != nil {
 		c.path.validation.Drop()
@@ -373,7 +367,7 @@ func (c *session) dropDecoder() {
 
 // discard ends, with err, a session that no application has.
 func (c *session) discard(err error) {
-	c.closing.dropped = true
+	c.hs.dropped = true
 	c.forget(err)
 }
 
@@ -395,11 +389,11 @@ func (c *session) fail(err error) {
 // acknowledgement of it, which was our last packet, may have been lost. Or it does not
 // know that the session was dropped: within the handshake, only an answer tells it.
 func (c *session) holdSocket() time.Duration {
-	dropped := c.closing.dropped && c.hs.kind == peerExtended
+	dropped := c.hs.dropped && c.hs.Peer >= opening.Extended
 	switch {
-	case dropped && !c.hs.confirmed:
+	case dropped && !c.hs.Confirmed:
 		return maxHold // the round-trip time is not known
-	case !dropped && !c.hs.peerFin:
+	case !dropped && c.closing.Read == closing.ReadOpen:
 		return 0
 	}
 	if c.host.ownSocket() {
@@ -430,94 +424,58 @@ const (
 // progress advances the state of a session: after a batch of input, a call of
 // the application, or a wake-up.
 func (c *session) progress(now time.Duration) {
-	l := &c.hs
-	if c.closing.state == stateEnded || c.closing.state == stateDraining {
+	if c.closing.Phase >= closing.Draining {
 		return
 	}
-	if l.peerClosed && (c.kcp.WaitSend() > 0 || c.streams != nil) {
+	if c.closing.Read == closing.ReadClosed && (c.kcp.WaitSend() > 0 || c.streams != nil) {
 		// The una of the peer's CLOSE covers all that it ever took.
-		c.closing.undelivered = c.closing.undelivered || c.undelivered()
+		if c.undelivered() {
+			c.closing.Lacks()
+		}
 		c.failMessages(c.reason(ErrPeerClosed))
 		c.failStreams(c.reason(ErrPeerClosed))
 		c.kcp.discardSend()
 		c.step.ready |= writers
 	}
 	c.advanceClose(now)
-	if c.closing.state == stateLingering && (c.kcp.position().acked != c.closing.lingerFrom || c.confirmingMTU(now)) {
-		c.closing.lingerFrom = c.kcp.position().acked
-		c.wait(now)
+	if c.closing.Phase == closing.Lingering {
+		c.closing.Progress(now, c.kcp.position().acked, c.confirmingMTU(now))
 	}
-	if c.closing.kindAwaited && l.kind != peerUnknown {
-		c.closing.kindAwaited = false
+	if c.hs.kindAwaited && c.hs.Peer != opening.Unknown {
+		c.hs.kindAwaited = false
 		c.step.ready |= writers
 	}
-	switch {
-	case c.closing.ending != nil:
+	if c.closing.ending != nil {
 		c.end(c.closing.ending)
-	case l.peerClosed && c.allReceived():
-		// All of the peer's data has arrived, and it will read nothing of ours.
+		return
+	}
+	with := c.closingSession()
+	switch c.closing.Step(now, &with) {
+	case closing.PeerClosed:
 		c.end(ErrPeerClosed)
-	case c.closing.state == stateLingering && c.delivered():
+	case closing.Delivered:
 		c.leave(now)
-	case c.closing.state == stateLingering && now >= c.closing.endAt:
+	case closing.Overdue:
 		c.giveUp(now)
 	}
-}
-
-// delivered reports whether a closed session has delivered all that it can, so
-// that Close may return nil.
-func (c *session) delivered() bool {
-	l := &c.hs
-	if c.kcp.WaitSend() > 0 {
-		return false
-	}
-	switch l.kind {
-	case peerExtended:
-		// A peer that has sent all its data need not learn that we read no
-		// more. With streams, FIN does not say that it has.
-		return l.finished || l.finAcked && c.allReceived() && (c.streams == nil || l.peerClosed)
-	case peerUnknown:
-		// Done, if no HELLO is out, or nothing was written and nothing arrived.
-		// Otherwise the peer may still prove to be an extended one.
-		return !l.hello.active || !l.reached && c.kcp.position().acked == 0
-	}
-	return true
 }
 
 // over reports whether both directions have ended, so that the session needs
 // nothing more from the peer.
 func (c *session) over() bool {
-	l := &c.hs
-	return c.allReceived() && (c.streams == nil || l.peerClosed) &&
-		(l.peerClosed || l.finished && c.kcp.WaitSend() == 0)
+	with := c.closingSession()
+	return c.closing.Over(&with)
 }
 
 // allReceived reports whether all of the peer's data up to its FIN or CLOSE has
 // arrived.
-func (c *session) allReceived() bool {
-	return c.hs.peerFin && !c.kcp.position().received.Before(c.hs.peerFinal)
-}
+func (c *session) allReceived() bool { return c.closing.AllReceived(c.kcp.position().received) }
 
 // takeFin takes the end of the peer's data from a FIN or CLOSE. It reports
-// false if that end is impossible: below rcv_nxt, beyond what any window
-// reaches, or another one than the peer has announced before.
+// false if that end is impossible.
 func (c *session) takeFin(s signal) bool {
-	l, next, final := &c.hs, c.kcp.position().received, seq(s.sn)
-	possible := final.Within(next, next+1<<31)
-	if c.streams != nil { // whose segments may follow FIN, but not CLOSE
-		possible = possible || s.code == sigFin
-		if l.peerFin && l.peerFinal != final && (s.code != sigClose || final.Before(l.peerFinal)) {
-			return false
-		}
-	} else if l.peerFin && l.peerFinal != final {
-		return false
-	}
-	if !possible {
-		return false
-	}
-	l.peerFin, l.peerFinal = true, final
-	l.peerClosed = l.peerClosed || s.code == sigClose
-	return true
+	with := c.closingSession()
+	return c.closing.TakeFinal(seq(s.sn), s.code == sigClose, &with)
 }
 
 // takeReset takes a RESET, our stateless reset (RFC 9000 §10.3). It ends the
@@ -525,53 +483,54 @@ func (c *session) takeFin(s signal) bool {
 // Only the peer, or an attacker on the path, can know those.
 func (c *session) takeReset(s signal) {
 	l := &c.hs
-	for _, r := range []*request{&l.hello, &l.confirm, &l.finish, &l.ping} {
-		if !r.active || r.tries == 0 || r.signal.sn != s.sn || r.signal.ts != s.ts {
+	for _, k := range opening.Kinds {
+		r := l.Of(k)
+		if !l.Asked(k) || r.Signal.sn != s.sn || r.Signal.ts != s.ts {
 			continue
 		}
-		if r == &l.hello && l.quiet {
+		if k == opening.Hello && l.Role == opening.Quiet {
 			continue // the peer may come later
 		}
-		c.forgotten(r)
+		c.forgotten(k)
 	}
 }
 
 // forgotten ends the session after the batch of input, as the peer does not know
-// it any more. r is the request that has shown it.
-func (c *session) forgotten(r *request) {
+// it any more. k is the request that has shown it.
+func (c *session) forgotten(k opening.Kind) {
 	l := &c.hs
 	c.closing.ending = ErrReset
 	l.peerToken = 0 // the peer does not know the session: TIME-WAIT answers nothing
-	if r == &l.hello {
+	if k == opening.Hello {
 		c.closing.ending = ErrRefused
 		if l.capabilities&capTLS != 0 {
 			c.closing.ending = ErrTLSRequired
 		}
 	}
-	if r == &l.ping && l.finish.active && l.finish.tries > 0 {
-		r = &l.finish // is unanswered as well
+	if k == opening.Ping && l.Asked(opening.Finish) {
+		k = opening.Finish // is unanswered as well
 	}
-	if r == &l.finish && c.kcp.WaitSend() == 0 {
+	if k == opening.Finish && c.kcp.WaitSend() == 0 {
 		// The peer had all data, and has forgotten the session since.
-		c.closing.ending, l.finished, l.finish.active = nil, true, false
+		c.closing.ending = nil
+		l.Unanswered &^= opening.Finish
+		c.closing.Answer()
 	}
 }
 
 // closeForShutdown starts to close the session, or makes a close
 // in the background one that can be waited for.
 func (c *session) closeForShutdown() {
-	if c.closing.linger <= 0 {
-		c.closing.linger = defaultLinger
+	if c.closing.Linger <= 0 {
+		c.closing.Linger = defaultLinger
 	}
 	switch {
-	case c.closing.state == stateEnded:
+	case c.closing.Phase >= closing.Ended:
 		c.stopCalls()
-	case !c.closing.closed:
+	case c.closing.Caller == closing.Uses:
 		c.stopCalls()
 		c.startClose(false, false)
-	case c.closing.background:
-		c.closing.background = false
-		c.wait(c.host.now())
+	case c.closing.Await(c.host.now()):
 		c.schedule(c.host.now())
 	}
 }
@@ -583,9 +542,9 @@ func (c *Conn) waitClosed(ctx context.Context) (result shutResult) {
 		switch {
 		case c.shutting() && ctx.Err() == nil:
 			p.on = &c.io.canWrite
-		case c.closing.undelivered:
+		case c.closing.Undelivered():
 			result = shutUndelivered
-		case c.shutting() && c.closing.state != stateDraining:
+		case c.shutting() && c.closing.Phase != closing.Draining:
 			c.forget(net.ErrClosed)
 			result = shutCut
 		default:
@@ -598,8 +557,8 @@ func (c *Conn) waitClosed(ctx context.Context) (result shutResult) {
 
 // shutting reports whether Shutdown has to wait for the session.
 func (c *session) shutting() bool {
-	given := c.closing.background && c.closing.state == stateLingering && c.kcp.WaitSend() == 0
-	return !c.closing.retired && !given
+	given := c.closing.Caller == closing.Leaves && c.closing.Phase == closing.Lingering && c.kcp.WaitSend() == 0
+	return c.closing.Phase != closing.Retired && !given
 }
 
 // unreachable handles ECONNREFUSED: no socket is open at the peer's
@@ -607,9 +566,9 @@ func (c *session) shutting() bool {
 // to CLOSE.
 func (c *session) unreachable() {
 	switch {
-	case !c.hs.reached && c.hs.hello.active && !c.hs.quiet:
+	case !c.hs.Reached && c.hs.Unanswered&opening.Hello != 0 && c.hs.Role != opening.Quiet:
 		c.end(ErrRefused)
-	case c.closing.state == stateLingering && c.kcp.WaitSend() == 0:
+	case c.closing.Phase == closing.Lingering && c.kcp.WaitSend() == 0:
 		c.end(nil)
 	}
 }

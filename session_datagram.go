@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"os"
+
+	"github.com/arqnet/kcp/internal/closing"
 )
 
 // maxQueuedDatagrams is the most datagrams that wait for ReceiveDatagram. One
@@ -57,11 +59,11 @@ func (q *datagramQueue) pop() []byte {
 // peer whose address is not validated.
 func (c *session) takeDatagram(b []byte) {
 	q := c.datagramQueue()
-	if q.handled && !c.closing.closed {
+	if q.handled && c.closing.Caller == closing.Uses {
 		c.host.hand(b)
 		return
 	}
-	if c.closing.closed || c.memoryPressure() != pressureNone || c.hs.unvalidated.Load() && c.held()+len(b)+datagramEntry > unvalidatedBytes {
+	if c.closing.Caller != closing.Uses || c.memoryPressure() != pressureNone || c.hs.unvalidated.Load() && c.held()+len(b)+datagramEntry > unvalidatedBytes {
 		q.stats.Received++
 		q.stats.Dropped++
 		return
@@ -122,7 +124,7 @@ func (c *Conn) SendDatagram(b []byte) error {
 // queueDatagram is SendDatagram without writing the packet.
 func (c *session) queueDatagram(b []byte) error {
 	switch {
-	case c.closing.closed:
+	case c.closing.Caller != closing.Uses:
 		return net.ErrClosed
 	case c.closing.err != nil:
 		return c.reason(c.closing.err)
@@ -135,7 +137,7 @@ func (c *session) queueDatagram(b []byte) error {
 		return nil
 	}
 	at := c.shared.overhead.cipherHead
-	if !c.kcp.validation().take(at + datagramHeader + len(b) + c.shared.overhead.tail) {
+	if !c.kcp.validation().Take(at + datagramHeader + len(b) + c.shared.overhead.tail) {
 		c.datagramQueue().stats.Unsent++
 		return nil
 	}
@@ -172,7 +174,7 @@ func (c *Conn) ReceiveDatagram(ctx context.Context) (next []byte, err error) {
 	err = c.await(blocking{op: "read", ctx: ctx}, func() (pause, error) {
 		q := c.datagramQueue()
 		switch {
-		case c.closing.closed:
+		case c.closing.Caller != closing.Uses:
 			return pause{}, net.ErrClosed
 		case c.io.member != nil:
 			return pause{}, ErrGrouped

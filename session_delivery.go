@@ -4,6 +4,8 @@ import (
 	"context"
 	"net"
 	"slices"
+
+	"github.com/arqnet/kcp/internal/closing"
 )
 
 // Flush waits until the peer's endpoint has acknowledged all that was written before the
@@ -24,7 +26,7 @@ func (c *Conn) Flush(ctx context.Context) error {
 			end = c.measures().beginFlush(c.kcp.position().end)
 		}
 		// What the peer has not taken before its CLOSE is out of the queue, too.
-		discarded := c.hs.peerClosed && c.closing.undelivered
+		discarded := c.closing.Read == closing.ReadClosed && c.closing.Undelivered()
 		if !discarded && (!c.kcp.position().acked.Before(*end) || c.kcp.WaitSend() == 0) {
 			return pause{}, nil
 		}
@@ -42,11 +44,11 @@ func (c *Conn) Flush(ctx context.Context) error {
 // cannotDeliver returns why what is not acknowledged will not be; nil if it may.
 func (c *Conn) cannotDeliver() error {
 	switch {
-	case c.closing.closed:
+	case c.closing.Caller != closing.Uses:
 		return net.ErrClosed
-	case c.hs.peerClosed:
+	case c.closing.Read == closing.ReadClosed:
 		return c.reason(ErrPeerClosed)
-	case c.closing.state == stateEnded:
+	case c.closing.Phase >= closing.Ended:
 		c.io.errReported = true
 		return c.reason(c.closing.err)
 	}

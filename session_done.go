@@ -4,6 +4,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/list"
 )
 
@@ -60,7 +61,7 @@ func (c *Conn) Done() <-chan struct{} {
 	w := c.state()
 	if w.done == nil {
 		w.done = make(chan struct{})
-		if c.closing.retired {
+		if c.closing.Phase == closing.Retired {
 			w.end()
 		}
 	}
@@ -85,7 +86,7 @@ func (c *Conn) Err() error {
 	c.mu.Lock()
 	defer c.unlock()
 	switch {
-	case c.closing.state != stateEnded:
+	case c.closing.Phase < closing.Ended:
 		return nil
 	case c.closing.err == nil:
 		return net.ErrClosed

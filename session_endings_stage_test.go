@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -158,10 +159,10 @@ func (p *party) end() error {
 	return p.c.closing.err
 }
 
-func (p *party) state() connState {
+func (p *party) state() closing.Phase {
 	p.c.mu.Lock()
 	defer p.c.mu.Unlock()
-	return p.c.closing.state
+	return p.c.closing.Phase
 }
 
 // outcome names what a call has returned.
@@ -293,7 +294,7 @@ func (s *stage) try(event func(*stage), limit time.Duration) (how string) {
 	synctest.Wait()
 	answers := slices.ContainsFunc(s.take(), func(p keptPacket) bool { return p.from == s.us.pc.AddrPort() })
 	for _, p := range parties {
-		p.lives = p.c != nil && p.state() != stateEnded
+		p.lives = p.c != nil && p.state() < closing.Ended
 		if p.e != nil {
 			sessions := 0
 			if p.lives {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/stretchr/testify/require"
 )
 
@@ -121,6 +122,26 @@ func TestCloseOfADeadPeerWithDataUnacknowledged(t *testing.T) {
 	}
 }
 
+// The peer closes without all that was written, and is lost before its own data is there.
+// Close still says what is lost.
+func TestCloseOfALostPeerThatHasClosed(t *testing.T) {
+	inWorld(t, 6, clean, func(t *testing.T, w *world) {
+		a, b, l := w.pair(nil, nil)
+		from, to := a.LocalAddr().(*net.UDPAddr).AddrPort(), l.Addr().(*net.UDPAddr).AddrPort()
+		w.net.Cut("10.0.0.1", "10.0.0.2")
+		_, err := b.Write(content(1, 5000))
+		require.NoError(t, err)
+		b.mu.Lock()
+		closed := signal{sigClose, uint32(b.kcp.position().received) + 1, b.hs.token}
+		b.mu.Unlock()
+		w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(closed)))
+		<-b.Done()
+		var lost *PeerLostError
+		require.ErrorAs(t, b.Err(), &lost)
+		require.ErrorIs(t, b.Close(), ErrNotDelivered)
+	})
+}
+
 // CloseWrite says of a peer whether it can be told, however early it is asked; a
 // peer that cannot be is written to as before.
 func TestCloseWriteOfAPeerNotYetKnown(t *testing.T) {
@@ -132,7 +153,7 @@ func TestCloseWriteOfAPeerNotYetKnown(t *testing.T) {
 				a := w.dial(e)
 				time.Sleep(pause)
 				require.ErrorIs(t, a.CloseWrite(), ErrLegacyPeer)
-				require.LessOrEqual(t, w.net.Elapsed(), max(pause, 3*roundTrip)+firstHelloWait)
+				require.LessOrEqual(t, w.net.Elapsed(), max(pause, 3*roundTrip)+opening.FirstHello)
 				_, err := a.Write([]byte("still"))
 				require.NoError(t, err)
 				require.NoError(t, a.Close())
@@ -383,7 +404,7 @@ func (w *world) walk(name string, bring func(a, b *Conn), event string, pause ti
 			r.got, r.readErr, r.closeErr = int(n), err, c.Close()
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			r.unacknowledgedLeft = c.kcp.WaitSend() > 0 || c.closing.undelivered
+			r.unacknowledgedLeft = c.kcp.WaitSend() > 0 || c.closing.Undelivered()
 			results <- r
 		}()
 	}

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/stretchr/testify/require"
 )
 
@@ -106,7 +108,7 @@ func (v *attacked) inside(c *Conn) [][]byte {
 	for _, s := range []signal{
 		{sigHello, 0, l.peerToken}, {sigHello, 0, 1}, {sigHello | sigAnswer, 1, l.token},
 		{sigFin, uint32(k.rcv.nxt), l.token}, {sigClose, uint32(k.rcv.nxt), l.token},
-		{sigAbort, l.token, 0}, {sigReset, l.ping.signal.sn, l.ping.signal.ts},
+		{sigAbort, l.token, 0}, {sigReset, l.Of(opening.Ping).Signal.sn, l.Of(opening.Ping).Signal.ts},
 		{sigClose | sigAnswer, uint32(k.position().end), l.peerToken},
 	} {
 		all = append(all, packetOf(c.entry.Conv, bytesOf(s)))
@@ -314,7 +316,7 @@ func TestImpossibleFins(t *testing.T) {
 			fin(sigFin, final)
 			fin(sigClose, final)
 		}
-		require.False(t, b.hs.peerFin)
+		require.False(t, b.closing.Read != closing.ReadOpen)
 		require.NoError(t, a.CloseWrite())
 		_, err = b.Read(make([]byte, 1))
 		require.Equal(t, io.EOF, err)

@@ -3,6 +3,7 @@ package kcp
 import (
 	"net"
 
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/list"
 	"github.com/arqnet/kcp/internal/streams"
 )
@@ -14,7 +15,7 @@ import (
 // taken data.
 func (c *Conn) takeEvent(m *groupMember, memory *groupMemory, e *Event) gotWhat {
 	*e = Event{Conn: c}
-	if c.closing.closed {
+	if c.closing.Caller != closing.Uses {
 		return c.takeEnd(m, e, net.ErrClosed)
 	}
 	for range 2 {
@@ -45,7 +46,7 @@ func (c *Conn) takeArrived(m *groupMember, memory *groupMemory, e *Event) gotWha
 
 // takeState is takeEvent for ends, and for room, after all that has arrived.
 func (c *Conn) takeState(m *groupMember, e *Event) gotWhat {
-	ended := c.closing.retired
+	ended := c.closing.Phase == closing.Retired
 	if err := c.readEnd(); err != nil && ended {
 		if m.peerDone && c.closing.err != ErrPeerClosed {
 			err = c.closing.err
@@ -101,7 +102,7 @@ func (c *Conn) takeData(m *groupMember, memory *groupMemory, e *Event) gotWhat {
 // atEOF reports whether EventEOF is due, if the peer's data has ended. If the
 // peer has closed the session, that ends in the same step.
 func (c *Conn) atEOF(m *groupMember) bool {
-	return !m.peerDone && c.closing.state == stateOpen && c.allReceived() && !c.hs.peerClosed
+	return !m.peerDone && c.closing.Phase < closing.Lingering && c.allReceived() && c.closing.Read != closing.ReadClosed
 }
 
 // takeEnd fills in the last event of the session, and takes it out of the
@@ -115,7 +116,7 @@ func (c *Conn) takeEnd(m *groupMember, e *Event, err error) gotWhat {
 
 // hasEvent reports whether takeEvent may have an event for m.
 func (c *Conn) hasEvent(m *groupMember) bool {
-	return c.closing.closed || c.closing.retired || c.kcp.receiver().readable() ||
+	return c.closing.Caller != closing.Uses || c.closing.Phase == closing.Retired || c.kcp.receiver().readable() ||
 		c.in.datagrams != nil && len(c.in.datagrams.waiting) > 0 ||
 		c.atEOF(m) || c.writableLocked(m) ||
 		m.streams && (c.calls != nil && c.calls.ready.First() != nil || c.streams != nil && c.streams.Waiting() > 0)
@@ -165,7 +166,7 @@ func (c *Conn) endTurnsLocked() {
 // is to be an event of the group that the session joins next.
 func (s *Stream) endWaitsLocked() bool {
 	c := s.conn
-	return c.calls.reported && !c.closing.closed && !s.closed && !s.eof && s.state.Gone() && s.state.ReadEnd() != nil
+	return c.calls.reported && c.closing.Caller == closing.Uses && !s.closed && !s.eof && s.state.Gone() && s.state.ReadEnd() != nil
 }
 
 // reportsStreams reports whether a group has the events of the session's streams.
@@ -373,7 +374,7 @@ func (c *Conn) flushBatched(b *sendBatch) {
 	defer c.unlockWith(b)
 	what := c.io.batched
 	c.io.batched = 0
-	if what&batchedData != 0 && c.closing.state != stateEnded {
+	if what&batchedData != 0 && c.closing.Phase < closing.Ended {
 		c.push()
 	}
 }

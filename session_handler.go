@@ -1,6 +1,10 @@
 package kcp
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/arqnet/kcp/internal/closing"
+)
 
 // datagramHandler is a handler of datagrams. running is held while handle runs.
 // It is locked before Conn.mu, and while no other lock is held. So calls do not
@@ -43,7 +47,7 @@ func (c *Conn) handleDatagram(b []byte) {
 	q.stats.Received++
 	q.moved += uint64(len(b))
 	c.noteActivity(c.ep.now())
-	if h == nil || c.closing.closed {
+	if h == nil || c.closing.Caller != closing.Uses {
 		q.stats.Dropped++
 		h = nil
 	}

@@ -5,6 +5,9 @@ import (
 	"net"
 	"sync/atomic"
 	"time"
+
+	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/opening"
 )
 
 // handshakeState is what the two ends know of each other, and the signals that
@@ -13,48 +16,23 @@ import (
 type handshakeState struct {
 	unvalidated atomic.Bool // the peer's address is not validated (RFC 9000 §8)
 	active      atomic.Bool // a packet arrived since the list of half-open sessions was looked at; set only if unvalidated
-	greeted     atomic.Bool // the peer is extended: kind is peerExtended
+	greeted     atomic.Bool // the peer is extended
 
-	kind         peerKind
-	dialled      bool          // by this end; false: accepted
-	quiet        bool          // dialled with DialOptions.Quiet
-	dialling     bool          // Dial waits, and its time-out replaces all others
-	offered      bool          // to Accept; true also if dialled
+	opening.State[signal]
+	kindAwaited  bool          // CloseWrite waits until Peer is known
+	dropped      bool          // ended by the listener's end, before the application had it
 	openedFEC    bool          // the peer's first packet had an FEC header
-	reached      bool          // a valid packet has arrived from the peer
-	welcomed     bool          // the peer's WELCOME has arrived, which echoes our token
-	confirmed    bool          // accepted session: the peer has shown our token
 	token        uint32        // ours, which the peer's signals must show; 0: not drawn yet
 	peerToken    uint32        // the peer's, which our signals must show; 0: not known
 	version      uint32        // of the peer's signals; 0: not known
 	capabilities uint32        // of the peer, from its INFO: capPMTU, capReason
 	cookie       signal        // goes with our HELLO; code 0: none
-	peerFinal    seq           // if peerFin: the peer sends no data from here on
-	helloAt      time.Duration // when HELLO was last sent
 	born         time.Duration // when the session began
-
-	hello, confirm, finish, ping request
 
 	reasons *closeReasons // why the ends have closed the session; nil: neither has said so
 
-	finSignal  signalCode // sigFin or sigClose, once the application has closed; 0 before
-	finished   bool       // the peer has answered finSignal
-	halfClosed bool       // finSignal was sigFin at first
-	finAcked   bool       // the peer has answered that sigFin
-	peerFin    bool       // the peer has sent FIN or CLOSE
-	peerClosed bool       // it was CLOSE: the peer reads nothing more
-	cookies    uint8      // cookies that were answered with an immediate HELLO
-	securing   bool       // with TLS: the machine's packets cannot be sent, as their keys are not agreed on
+	securing bool // with TLS: the machine's packets cannot be sent, as their keys are not agreed on
 }
-
-// peerKind tells whether the peer supports signals.
-type peerKind uint8
-
-const (
-	peerUnknown  peerKind = iota
-	peerLegacy            // does not, such as kcp-go; a signal of the peer puts that right
-	peerExtended          // does: an endpoint of this package
-)
 
 // The version of the signals, and how often they are sent.
 const (
@@ -66,34 +44,13 @@ const (
 	// legacyAnswers is how many plain window updates show the same sooner. A
 	// legacy peer takes HELLO for a window probe, and answers with one.
 	legacyAnswers = 2
-
-	// firstHelloWait is the time from the first HELLO to the second. Other
-	// requests wait for one RTO, within these bounds; all waits then double.
-	firstHelloWait = 200 * time.Millisecond
-	minRequestWait = 50 * time.Millisecond
-	maxRequestWait = 2 * time.Second
-	// maxHelloWait is the most between two of the first eagerHellos HELLOs,
-	// while nothing has arrived: a short outage must not make Dial fail.
-	maxHelloWait = 500 * time.Millisecond
-	eagerHellos  = 20
-	// minHelloWait is the least time between two HELLOs. Without it, forged
-	// cookies would cause more to be sent than has arrived.
-	minHelloWait = 50 * time.Millisecond
-	// maxCookies is how many cookies are answered at once nevertheless.
-	maxCookies = 4
 )
-
-// waiting reports whether a request waits for the peer's answer. HELLO counts
-// until anything arrives.
-func (l *handshakeState) waiting() bool {
-	return l.hello.active && !l.reached || l.confirm.active || l.finish.active || l.ping.active
-}
 
 // requestWait returns how long to wait for an answer before a request is
 // repeated.
 func (c *session) requestWait() time.Duration {
 	rto := time.Duration(c.kcp.sender().rto()) * time.Millisecond
-	return max(minRequestWait, min(rto, maxRequestWait))
+	return max(opening.MinWait, min(rto, opening.MaxWait))
 }
 
 // startHandshake begins the handshake of a dialled session.
@@ -111,14 +68,14 @@ func (c *session) beginOpening(now time.Duration) bool {
 		c.dialTLS()
 		return false
 	}
-	l.hello.start(signal{sigHello, 0, l.token}, now, firstHelloWait)
+	l.Start(opening.Hello, signal{sigHello, 0, l.token}, now, opening.FirstHello)
 	return true
 }
 
 // silent reports whether a session that was dialled quietly has yet to send its
 // HELLO. It need not if the peer's HELLO came first.
 func (l *handshakeState) silent() bool {
-	return l.quiet && l.hello.signal.code == 0 && l.kind != peerExtended
+	return l.Role == opening.Quiet && l.Of(opening.Hello).Signal.code == 0 && l.Peer < opening.Extended
 }
 
 // breakSilence queues HELLO, to leave together with the first data. With TLS it
@@ -134,7 +91,7 @@ func (c *session) breakSilence(now time.Duration) {
 // keepQuiet starts the timers of a session that was dialled
 // quietly.
 func (c *session) keepQuiet() {
-	c.hs.quiet = true
+	c.hs.Role = opening.Quiet
 	c.schedule(c.host.now())
 }
 
@@ -152,7 +109,7 @@ func (c *session) kick(now time.Duration) {
 // INFO.
 func (c *session) queueHello() {
 	l, k := &c.hs, c.kcp
-	k.signalQueue().add(l.hello.signal)
+	k.signalQueue().add(l.Of(opening.Hello).Signal)
 	if l.cookie.code != 0 {
 		k.signalQueue().add(l.cookie)
 	}
@@ -178,7 +135,7 @@ func (c *Conn) Peer() PeerInfo {
 	c.mu.Lock()
 	defer c.unlock()
 	l := &c.hs
-	return PeerInfo{Known: l.kind != peerUnknown, Legacy: l.kind == peerLegacy, Version: int(min(l.version, maxInt32))}
+	return PeerInfo{Known: l.Peer != opening.Unknown, Legacy: l.Peer == opening.Legacy, Version: int(min(l.version, maxInt32))}
 }
 
 // connect locks c.mu, starts the handshake, and waits for the peer's answer as
@@ -191,7 +148,9 @@ func (c *Conn) connect(ctx context.Context, called time.Duration) (err error) {
 	_ = c.await(blocking{ctx: ctx}, func() (pause, error) {
 		if !begun {
 			begun = true
-			c.hs.dialling = limit > 0
+			if limit > 0 {
+				c.hs.Role = opening.Dialling
+			}
 			c.startHandshake(c.ep.now())
 		}
 		// A session that has failed may have to tell the peer why, which the caller's
@@ -199,7 +158,7 @@ func (c *Conn) connect(ctx context.Context, called time.Duration) (err error) {
 		late := c.ep.now() >= called+limit
 		switch {
 		case limit == 0:
-		case !c.hs.reached && !c.closing.retired && !late && ctx.Err() == nil:
+		case !c.hs.Reached && c.closing.Phase != closing.Retired && !late && ctx.Err() == nil:
 			return pause{on: &c.io.canWrite, until: called + limit}, nil
 		default:
 			err = c.connected(ctx, called)
@@ -211,13 +170,13 @@ func (c *Conn) connect(ctx context.Context, called time.Duration) (err error) {
 
 // connected is what connect does in the end, with c.mu held.
 func (c *Conn) connected(ctx context.Context, called time.Duration) error {
-	c.hs.dialling = false
+	c.hs.Role = opening.Dialled
 	c.schedule(c.ep.now())
-	if c.hs.reached && (c.closing.err == nil || c.closing.err == ErrPeerClosed) {
+	if c.hs.Reached && (c.closing.err == nil || c.closing.err == ErrPeerClosed) {
 		return nil // there may be data from before the peer closed
 	}
 	err := c.closing.err
-	if err == nil && c.closing.closed {
+	if err == nil && c.closing.Caller != closing.Uses {
 		err = net.ErrClosed // by Shutdown
 	}
 	if err == nil {
@@ -240,8 +199,8 @@ func (c *session) addressValidated() {
 	c.kcp.validateAddress()
 	c.traceState(SessionEstablished, nil)
 	c.step.ready |= admitted
-	if c.hs.kind == peerUnknown {
-		c.hs.kind = peerLegacy // a HELLO may still correct that
+	if c.hs.Peer == opening.Unknown {
+		c.hs.Peer = opening.Legacy // a HELLO may still correct that
 	}
 	if !c.host.validated() {
 		c.closing.ending = ErrReset
@@ -252,26 +211,28 @@ func (c *session) addressValidated() {
 // false if there is no room; without a listener, it also ends the session after
 // the batch.
 func (c *session) offer() bool {
-	if c.hs.offered {
+	if c.hs.Role != opening.Accepted {
 		return true
 	}
 	ok, none := c.host.offer()
 	if none {
-		c.closing.ending, c.closing.dropped = ErrRefused, true
+		c.closing.ending, c.hs.dropped = ErrRefused, true
 	}
-	c.hs.offered = ok
+	if ok {
+		c.hs.Role = opening.Offered
+	}
 	return ok
 }
 
 // wasOffered reports whether the session was offered to Accept,
 // or dialled.
 func (c *session) wasOffered() bool {
-	return c.hs.offered
+	return c.hs.Role != opening.Accepted
 }
 
 // opening reports whether the session may still be offered to Accept.
 func (c *session) opening() bool {
-	return !c.hs.offered && c.closing.state != stateEnded
+	return c.hs.Role == opening.Accepted && c.closing.Phase < closing.Ended
 }
 
 // begin locks c.mu and starts the timers of an accepted session. If offered, it
@@ -281,12 +242,14 @@ func (c *Conn) begin(now time.Duration, l *Listener, offered bool) bool {
 	c.startTrace(SessionAccepted)
 	c.mu.Lock()
 	defer c.unlock()
-	if c.closing.state == stateEnded {
+	if c.closing.Phase >= closing.Ended {
 		return false
 	}
 	if offered {
-		c.hs.offered = l.offer(c, !c.hs.unvalidated.Load())
-		if !c.hs.offered && c.hs.kind != peerExtended { // an extended peer repeats CONFIRM
+		if l.offer(c, !c.hs.unvalidated.Load()) {
+			c.hs.Role = opening.Offered
+		}
+		if c.hs.Role == opening.Accepted && c.hs.Peer < opening.Extended { // an extended peer repeats CONFIRM
 			c.ep.counters.dropBacklog.Add(1)
 			c.forget(ErrRefused)
 			return false

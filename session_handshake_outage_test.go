@@ -9,6 +9,7 @@ import (
 
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/stretchr/testify/require"
@@ -80,7 +81,7 @@ func TestTLSDroppedAfterDial(t *testing.T) {
 				}
 				time.Sleep(outageTime)
 				w.net.SetFilter(nil)
-				require.LessOrEqual(t, wantReadErr(t, a, ErrReset), maxRequestWait+roundTrip)
+				require.LessOrEqual(t, wantReadErr(t, a, ErrReset), opening.MaxWait+roundTrip)
 			})
 		}
 	})
@@ -121,10 +122,10 @@ func TestDialOutlivesOutage(t *testing.T) {
 			a, err := e.Dial(context.Background(), udpAddr(serverAddr))
 			require.NoError(t, err, "%d up, %d down", up, down)
 			if time.Since(start) < outageTime { // it has had the whole flight of the server
-				require.LessOrEqual(t, wantReadErr(t, a, ErrReset), outageTime+maxRequestWait+roundTrip)
+				require.LessOrEqual(t, wantReadErr(t, a, ErrReset), outageTime+opening.MaxWait+roundTrip)
 				return
 			}
-			require.Less(t, time.Since(start), outageTime+maxRequestWait+4*roundTrip)
+			require.Less(t, time.Since(start), outageTime+opening.MaxWait+4*roundTrip)
 			bothWays(t, a, accepted(t, l), []byte("here"), []byte("there"))
 			require.Equal(t, 1, l.Stats().Sessions)
 			require.Equal(t, 1, e.Stats().Sessions)
@@ -163,7 +164,7 @@ func TestDialOfChosenConvInOutage(t *testing.T) {
 			} else {
 				require.ErrorIs(t, err, ErrReset)
 			}
-			require.Less(t, time.Since(start), outageTime+maxRequestWait+roundTrip)
+			require.Less(t, time.Since(start), outageTime+opening.MaxWait+roundTrip)
 		})
 	}
 }

@@ -3,7 +3,9 @@ package kcp
 import (
 	"time"
 
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/incast"
+	"github.com/arqnet/kcp/internal/opening"
 )
 
 // What a session does against incast: many senders at once overrun the socket's
@@ -48,7 +50,7 @@ func (c *session) limitFirstWindow(i *socketIncast) {
 // limitWindow bounds the window by what the session may have sent to it. With tell the
 // next flush tells the peer.
 func (c *session) limitWindow(g incast.Grant, tell bool) {
-	if (g.Window > 0 || g.Shut) && c.hs.kind == peerExtended && c.kcp.counts().PacketsSent == 0 {
+	if (g.Window > 0 || g.Shut) && c.hs.Peer >= opening.Extended && c.kcp.counts().PacketsSent == 0 {
 		// In message mode such a peer takes the largest window that it has seen
 		// for the limit of its messages.
 		g = incast.Grant{Window: max(g.Window, minRcvWnd)}
@@ -74,7 +76,7 @@ func (c *session) changeShard(shard uint16) bool {
 // takeGrant tells the peer a window. If the session has ended, it gives up its turn, and
 // returns false.
 func (c *session) takeGrant(g incast.Grant, now time.Duration) bool {
-	if c.closing.state == stateEnded {
+	if c.closing.Phase >= closing.Ended {
 		c.leaveTurn()
 		return false
 	}

@@ -5,7 +5,9 @@ import (
 	"io"
 	"net"
 	"os"
-	"sync"
+
+	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/opening"
 )
 
 // Read reads up to len(b) bytes, and waits until there are some. The rest of a message
@@ -82,7 +84,7 @@ func (c *Conn) ReadMessage(b []byte) (n int, err error) {
 // not.
 func (c *Conn) cannotRead() error {
 	switch {
-	case c.closing.closed:
+	case c.closing.Caller != closing.Uses:
 		return net.ErrClosed
 	case c.io.member != nil:
 		return ErrGrouped
@@ -101,7 +103,7 @@ func (c *Conn) readEnd() error {
 		if c.kcp.receiver().queued() {
 			return io.ErrUnexpectedEOF // a message without its end
 		}
-		if c.hs.peerClosed && c.hs.reasons != nil && c.hs.reasons.peer != nil {
+		if c.closing.Read == closing.ReadClosed && c.hs.reasons != nil && c.hs.reasons.peer != nil {
 			return c.hs.reasons.peer
 		}
 		return io.EOF
@@ -113,14 +115,14 @@ func (c *Conn) readEnd() error {
 // afterRead follows a read of n bytes: it schedules the release of spare
 // memory, and sends a window update if the read has reopened a window of zero.
 func (c *session) afterRead(n int) {
-	if c.closing.state == stateEnded {
+	if c.closing.Phase >= closing.Ended {
 		c.kcp.Compact()
 	} else if c.timers.compactAt == 0 {
 		c.timers.compactAt = c.host.now() + compactAfter
 		c.wake(c.timers.compactAt)
 	}
 	c.accountRead(n)
-	if c.kcp.windowReopened() && c.closing.state != stateEnded {
+	if c.kcp.windowReopened() && c.closing.Phase < closing.Ended {
 		c.push()
 	}
 }
@@ -159,7 +161,7 @@ func (c *Conn) write(s *Stream, w writeCall) (int, error) {
 	err := c.await(blocking{op: "write", stream: s}, func() (p pause, err error) {
 		if !begun {
 			begun = true
-			w.free = w.waits || writing.TryLock() // after c.mu: endWritingLocked sees a refusal
+			w.free = w.waits || writing.TryLock() // after c.mu: the one that holds it sees a refusal
 			if w.message {
 				w.begun = c.ep.now()
 			}
@@ -190,26 +192,20 @@ func (c *Conn) write(s *Stream, w writeCall) (int, error) {
 		if w.line != nil {
 			w.line.Done()
 		}
-		if w.free {
-			c.endWritingLocked(s, writing)
+		if !w.free {
+			return
+		}
+		writing.Unlock()
+		// A write that did not wait for this one may have room, or has to wait for some.
+		if m := c.io.member; s != nil && s.refused {
+			s.refused = false
+			s.noteEventLocked()
+		} else if s == nil && m != nil && m.refused {
+			m.refused = false
+			m.wake()
 		}
 	})
 	return w.n, err
-}
-
-// endWritingLocked ends a call that has locked writing, of s or of the session. A write
-// that did not wait for it may have room, or has to wait for some.
-func (c *Conn) endWritingLocked(s *Stream, writing *sync.Mutex) {
-	writing.Unlock()
-	if s != nil {
-		if s.refused {
-			s.refused = false
-			s.noteEventLocked()
-		}
-	} else if m := c.io.member; m != nil && m.refused {
-		m.refused = false
-		m.wake()
-	}
 }
 
 // tryWrite queues as much of w.b as there is room for; as a message all of it, or
@@ -222,7 +218,7 @@ func (c *Conn) tryWrite(w *writeCall) error {
 	}
 	bound := c.ep.compat.SegmentBound
 	goesOn := bound && w.waits && w.n > 0
-	if c.closing.closed || c.closing.err != nil || c.io.writeDeadline.expired() || c.hs.peerClosed || c.hs.finSignal != 0 {
+	if c.closing.Caller != closing.Uses || c.closing.err != nil || c.io.writeDeadline.expired() || c.closing.Read == closing.ReadClosed || c.closing.Write != closing.WriteOpen {
 		if err := c.cannotWrite(); err != nil && !(goesOn && err == os.ErrDeadlineExceeded) {
 			return err
 		}
@@ -242,7 +238,7 @@ func (c *Conn) tryWrite(w *writeCall) error {
 		if w.message {
 			return c.queueMessage(w)
 		}
-		payload := c.kcp.sendPayload()
+		payload := c.kcp.load().payload
 		segments := min(max(room/(payload+writeCostPerSegment), 1), writeBatch)
 		if bound {
 			segments = writeBatch
@@ -304,7 +300,7 @@ func (c *session) sizeError(err error, size int) error {
 // cannotWrite returns why nothing more may be written, for the call that
 // returns it; nil if it may.
 func (c *Conn) cannotWrite() error {
-	if !c.closing.closed && !c.io.writeDeadline.expired() && !c.hs.peerClosed && c.closing.err != nil {
+	if c.closing.Caller == closing.Uses && !c.io.writeDeadline.expired() && c.closing.Read != closing.ReadClosed && c.closing.err != nil {
 		c.io.errReported = true
 	}
 	return c.writeEnd()
@@ -313,15 +309,15 @@ func (c *Conn) cannotWrite() error {
 // writeEnd returns why nothing more may be written; nil if it may.
 func (c *Conn) writeEnd() error {
 	switch {
-	case c.closing.closed:
+	case c.closing.Caller != closing.Uses:
 		return net.ErrClosed
 	case c.io.writeDeadline.expired() && !(c.ep.compat.DataBeforeDeadline && c.room() > 0):
 		return os.ErrDeadlineExceeded
-	case c.hs.peerClosed:
+	case c.closing.Read == closing.ReadClosed:
 		return c.reason(ErrPeerClosed)
 	case c.closing.err != nil:
 		return c.reason(c.closing.err)
-	case c.hs.finSignal != 0:
+	case c.closing.Write != closing.WriteOpen:
 		return net.ErrClosed
 	}
 	return nil
@@ -343,7 +339,7 @@ func (c *session) freeBuffer() int {
 	free := c.writeBuffer() - l.bytes - l.segments*writeCostPerSegment
 	if c.shared.compat.SegmentBound {
 		const most = 1 << 14 // segments, so that an int holds their bytes
-		free = min(max(l.window-l.segments, -most), most) * (c.kcp.sendPayload() + writeCostPerSegment)
+		free = min(max(l.window-l.segments, -most), most) * (l.payload + writeCostPerSegment)
 	}
 	if c.streams != nil {
 		free += l.streamBytes + l.streamSegments*writeCostPerSegment
@@ -360,7 +356,7 @@ func (c *session) push() {
 	if c.step.replyPending { // the flush sends the reply, too
 		c.step.respondPending, c.step.replyPending = false, false
 	}
-	if c.hs.quiet && c.hs.silent() && c.kcp.WaitSend() > 0 {
+	if c.hs.Role == opening.Quiet && c.hs.silent() && c.kcp.WaitSend() > 0 {
 		c.breakSilence(now)
 	}
 	c.flush(now)

@@ -3,27 +3,29 @@ package kcp
 import (
 	"time"
 
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/liveness"
+	"github.com/arqnet/kcp/internal/opening"
 )
 
 // liveness returns what else than c.live decides when the peer is asked for a sign of
 // life, and is lost.
 func (c *session) liveness() liveness.Session {
-	l, cfg, state := &c.hs, &c.shared.config, c.closing.state
+	l, cfg := &c.hs, &c.shared.config
 	s := liveness.Session{
 		KeepAlive: cfg.KeepAlive, PeerTimeout: cfg.PeerTimeout, IdleTimeout: cfg.IdleTimeout, StallTimeout: cfg.StallTimeout,
-		Open:    state == stateOpen,
-		Dialled: l.dialled, Dialling: l.dialling,
-		Signals:     l.kind == peerExtended,
+		Open:    c.closing.Phase < closing.Lingering,
+		Dialled: l.Role >= opening.Dialled, Dialling: l.Role == opening.Dialling,
+		Signals:     l.Peer >= opening.Extended,
 		Unvalidated: l.unvalidated.Load(),
 		Migrates:    c.shared.migrates,
 		DeadLink:    cfg.DeadLink > 0 && c.kcp.sender().silentTransmissions() >= cfg.DeadLink,
 	}
-	if state > stateLingering {
+	if c.closing.Phase > closing.Lingering {
 		return s
 	}
-	s.MayPing = !l.ping.active && !l.securing && (l.reached || !l.dialled) && !(l.peerFin && c.over())
-	if s.Signals && !l.dialled && !l.confirmed {
+	s.MayPing = l.Unanswered&opening.Ping == 0 && !l.securing && (l.Reached || l.Role < opening.Dialled) && !(c.closing.Read != closing.ReadOpen && c.over())
+	if s.Signals && l.Role < opening.Dialled && !l.Confirmed {
 		// A live peer repeats CONFIRM until it is answered, but the HELLO with the
 		// cookie may have been its last packet.
 		s.Confirm = handshakeTime
@@ -60,49 +62,50 @@ func asking(s *Counters) uint64 {
 func (c *session) heard(now time.Duration) {
 	l := &c.hs
 	c.live.Heard(now)
-	asked := l.ping.active && l.ping.tries > 0
+	asked := l.Unanswered&opening.Ping != 0 && l.Asked(opening.Ping)
 	// Any packet is a sign of life, but a path challenge shows that the peer does
 	// not take what comes from our address yet. So the PING is repeated: the answer
 	// to the challenge may be lost.
 	switch {
 	case c.step.challenged && asked:
 		wait, _ := c.pingWait()
-		l.ping.again(now, wait)
-	case asked, !c.kcp.unaRegressed():
-		l.ping.active = false
+		l.Again(opening.Ping, now, wait)
+	case l.Unanswered != 0 && (asked || !c.kcp.unaRegressed()):
+		l.Unanswered &^= opening.Ping
 	}
 	c.step.challenged = false
-	if !l.reached {
+	if !l.Reached {
 		c.noteReached()
 	}
-	if l.kind == peerUnknown && l.hello.active && c.kcp.counts().WindowUpdates >= legacyAnswers {
-		l.hello.active = false
-		l.kind = peerLegacy
+	if l.Peer == opening.Unknown && l.Unanswered&opening.Hello != 0 && c.kcp.counts().WindowUpdates >= legacyAnswers {
+		l.Unanswered &^= opening.Hello
+		l.Peer = opening.Legacy
 	}
-	if l.kind == peerUnknown && l.hello.tries == 1 && c.kcp.counts().WindowUpdates > 0 {
-		l.hello.next = now // it seems to be a legacy peer; a second answer shows it
+	if l.Peer == opening.Unknown && l.Of(opening.Hello).Tries == 1 && c.kcp.counts().WindowUpdates > 0 {
+		l.Hurry(opening.Hello, now) // it seems to be a legacy peer; a second answer shows it
 	}
-	if l.kind != peerExtended {
+	if l.Peer < opening.Extended {
 		restarted, ask := c.live.Restarted(now, c.kcp.unaRegressed() && !l.unvalidated.Load(), asked)
 		if restarted {
 			c.closing.ending = ErrReset
-		} else if ask > 0 && !l.ping.active {
+		} else if ask > 0 && l.Unanswered&opening.Ping == 0 {
 			c.startPing(ask)
 		}
 	}
-	if l.unvalidated.Load() && c.kcp.validation().echoed() {
+	if l.unvalidated.Load() && c.kcp.validation().Echoed() {
 		c.addressValidated()
 	}
 }
 
 // noteReached takes note that the peer has shown to be there. Dial waits for it.
 func (c *session) noteReached() {
-	if c.hs.reached {
+	if c.hs.Reached {
 		return
 	}
-	c.hs.reached = true
-	c.hs.hello.tries = min(c.hs.hello.tries, 2) // those before, in an outage, show no legacy peer; see helloTries
-	if c.hs.dialled {
+	c.hs.Reached = true
+	q := c.hs.Of(opening.Hello)
+	q.Tries = min(q.Tries, 2) // those before, in an outage, show no legacy peer; see helloTries
+	if c.hs.Role >= opening.Dialled {
 		c.traceState(SessionEstablished, nil)
 		c.live.MoreExpected(c.step.inputAt)
 	}
@@ -112,13 +115,13 @@ func (c *session) noteReached() {
 // startPing has a PING sent at a time, and repeated until it is answered.
 func (c *session) startPing(at time.Duration) {
 	wait, _ := c.pingWait()
-	c.hs.ping.start(signal{sigPing, c.shared.env.Uint32(), c.shared.env.Uint32()}, at, wait)
+	c.hs.Start(opening.Ping, signal{sigPing, c.shared.env.Uint32(), c.shared.env.Uint32()}, at, wait)
 }
 
 // pingWait returns how long to wait for the answer to a PING before repeating
 // it, and the most to which that grows.
 func (c *session) pingWait() (wait, longest time.Duration) {
-	return liveness.PingWait(c.requestWait(), maxRequestWait, c.shared.config.PeerTimeout, c.hs.unvalidated.Load())
+	return liveness.PingWait(c.requestWait(), opening.MaxWait, c.shared.config.PeerTimeout, c.hs.unvalidated.Load())
 }
 
 // noteActivity tells c.live what the last step has brought about.
@@ -134,7 +137,7 @@ func (c *session) noteActivity(now time.Duration) {
 	if c.plpmtu != nil {
 		c.plpmtu.Revive(now)
 	}
-	if c.hs.dialled { // the answer to what was asked
+	if c.hs.Role >= opening.Dialled { // the answer to what was asked
 		c.live.MoreExpected(now)
 	}
 }

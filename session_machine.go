@@ -143,7 +143,7 @@ func (c *session) init(e *sharedState, h host, key sessionKey, remote net.Addr) 
 	e.config.apply(c.kcp)
 	now := h.now()
 	c.hs.born, c.step.inputAt, c.live = now, now, liveness.New(now)
-	c.closing.linger = e.config.Linger
+	c.closing.Linger = e.config.Linger
 	c.protect()
 	c.setClock(now)
 	if e.config.MaxRate > 0 {

@@ -5,6 +5,8 @@ import (
 	"net"
 	"time"
 
+	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/streams"
 )
 
@@ -14,9 +16,9 @@ import (
 func (e *machineEnd) writeEnd() error {
 	c := e.conn
 	switch {
-	case c.closing.closed, c.hs.finSignal != 0:
+	case c.closing.Caller != closing.Uses, c.closing.Write != closing.WriteOpen:
 		return net.ErrClosed
-	case c.hs.peerClosed:
+	case c.closing.Read == closing.ReadClosed:
 		return c.reason(ErrPeerClosed)
 	}
 	return c.reason(c.closing.err)
@@ -61,7 +63,7 @@ func (e *machineEnd) sendMessage(b []byte, options *MessageOptions) (queued bool
 // error: there is none yet.
 func (e *machineEnd) read() ([]byte, error) {
 	c := e.conn
-	if c.closing.closed {
+	if c.closing.Caller != closing.Uses {
 		return nil, net.ErrClosed
 	}
 	n := c.kcp.PeekSize()
@@ -97,7 +99,7 @@ func (e *machineEnd) sendDatagram(b []byte) bool {
 // receiveDatagram returns the oldest datagram; nil: there is none.
 func (e *machineEnd) receiveDatagram() (b []byte) {
 	c := e.conn
-	if q := c.in.datagrams; q != nil && len(q.waiting) > 0 && !c.closing.closed {
+	if q := c.in.datagrams; q != nil && len(q.waiting) > 0 && c.closing.Caller == closing.Uses {
 		b = q.pop()
 		c.accountRead(len(b))
 		e.carryOut()
@@ -108,11 +110,11 @@ func (e *machineEnd) receiveDatagram() (b []byte) {
 // closeWrite is Conn.CloseWrite once the peer's kind is known.
 func (e *machineEnd) closeWrite() bool {
 	c := e.conn
-	if e.writeEnd() != nil || c.hs.kind != peerExtended {
+	if e.writeEnd() != nil || c.hs.Peer < opening.Extended {
 		return false
 	}
 	c.dropSpentMessages()
-	c.hs.finSignal, c.hs.halfClosed = sigFin, true
+	c.closing.Fin()
 	c.step.ready |= writers
 	c.kick(e.w.now)
 	e.carryOut()
@@ -122,11 +124,11 @@ func (e *machineEnd) closeWrite() bool {
 // close is Conn.Close, which does not wait.
 func (e *machineEnd) close(background bool) {
 	c := e.conn
-	if c.closing.closed {
+	if c.closing.Caller != closing.Uses {
 		return
 	}
 	c.stopCalls()
-	if c.closing.state == stateEnded {
+	if c.closing.Phase >= closing.Ended {
 		c.dropReceived()
 		c.kcp.Compact()
 		c.account()
@@ -144,7 +146,7 @@ func (e *machineEnd) abort() {
 
 // settable reports whether settings have an effect.
 func (e *machineEnd) settable() bool {
-	return !e.conn.closing.closed && e.conn.closing.state != stateEnded
+	return e.conn.closing.Caller == closing.Uses && e.conn.closing.Phase < closing.Ended
 }
 
 // setMTU is Conn.SetMTU.
@@ -204,7 +206,7 @@ func (e *machineEnd) openStream(p streams.Params) *machineStream {
 // acceptStream returns a stream that the peer has opened; nil: there is none.
 func (e *machineEnd) acceptStream() *machineStream {
 	c := e.conn
-	if c.streams == nil || c.closing.closed {
+	if c.streams == nil || c.closing.Caller != closing.Uses {
 		return nil
 	}
 	s := c.streams.Accept()
@@ -224,7 +226,7 @@ func (e *machineEnd) addStream(s *streams.Stream) *machineStream {
 // writable reports whether something may be written to a stream.
 func (e *machineEnd) writable(s *machineStream) bool {
 	c := e.conn
-	return !s.closed && !c.closing.closed && s.state.CannotWrite() == nil && !c.hs.peerClosed && c.closing.err == nil
+	return !s.closed && c.closing.Caller == closing.Uses && s.state.CannotWrite() == nil && c.closing.Read != closing.ReadClosed && c.closing.err == nil
 }
 
 // streamRoom is Stream.roomLocked.
@@ -271,7 +273,7 @@ func (e *machineEnd) sendStream(s *machineStream, b []byte) (queued bool) {
 // yet.
 func (e *machineEnd) readStream(s *machineStream, messages bool) (b []byte, err error) {
 	c := e.conn
-	if s.closed || c.closing.closed {
+	if s.closed || c.closing.Caller != closing.Uses {
 		return nil, net.ErrClosed
 	}
 	n, more := s.state.NextMessage()
@@ -293,7 +295,7 @@ func (e *machineEnd) readStream(s *machineStream, messages bool) (b []byte, err 
 		return nil, c.reason(c.closing.err)
 	}
 	c.accountRead(len(b))
-	if s.state.CreditDue() && c.closing.state == stateOpen {
+	if s.state.CreditDue() && c.closing.Phase == closing.Open {
 		c.push()
 	}
 	e.carryOut()
@@ -310,7 +312,7 @@ func (e *machineEnd) endStream(s *machineStream, how streamEnding) {
 			return
 		}
 		s.state.Finish()
-	case s.closed || c.closing.closed && how != endsReset:
+	case s.closed || c.closing.Caller != closing.Uses && how != endsReset:
 		return
 	case how == endsBoth:
 		s.closed = true

@@ -5,6 +5,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/opening"
 )
 
 // check holds what end e counts against what it has.
@@ -13,7 +16,7 @@ func (l *sessionLink) check(e *machineEnd) {
 	if c == nil {
 		return
 	}
-	t, state, load := l.t, c.closing.state, &c.shared.load
+	t, state, load := l.t, c.closing.Phase, &c.shared.load
 	if state < l.seen[e.side] {
 		t.Fatalf("end %d was in state %d, and is in %d", e.side, l.seen[e.side], state)
 	}
@@ -22,10 +25,10 @@ func (l *sessionLink) check(e *machineEnd) {
 		t.Fatalf("end %d has counted %+v, and has %+v, %v", e.side, c.kcp.books(), b, err)
 	}
 	held, counted := int64(c.held()), c.in.holding.bytes.Load()
-	if len(e.work) > 0 && c.hs.dialled {
+	if len(e.work) > 0 && c.hs.Role >= opening.Dialled {
 		held = counted // it is counted when TLS has done its work
 	}
-	exact := held == 0 || c.hs.unvalidated.Load() || !c.hs.offered
+	exact := held == 0 || c.hs.unvalidated.Load() || c.hs.Role == opening.Accepted
 	if d := max(held-counted, counted-held); d > 0 && exact || d >= accountGrain {
 		t.Fatalf("end %d holds %d, and has counted %d; state %d", e.side, held, counted, state)
 	}
@@ -53,7 +56,7 @@ func (l *sessionLink) checkWrites(e *machineEnd) {
 	if s := c.cappedOutput(); s != nil {
 		used += s.waiting() * (c.shared.config.MTU + heldPacketBytes)
 	}
-	if c.closing.retired {
+	if c.closing.Phase == closing.Retired {
 		used = 0
 	}
 	grains := int(c.outgoing.grains)
@@ -66,8 +69,8 @@ func (l *sessionLink) checkWrites(e *machineEnd) {
 func (l *sessionLink) checkWake(e *machineEnd) {
 	c := e.conn
 	s := c.timers
-	if c.closing.state == stateEnded {
-		if e.wakeAt != 0 || c.outgoing.waiting() > 0 || !c.closing.retired {
+	if c.closing.Phase >= closing.Ended {
+		if e.wakeAt != 0 || c.outgoing.waiting() > 0 || c.closing.Phase != closing.Retired {
 			l.t.Fatalf("end %d has ended, and is woken at %v to send %d packets", e.side, e.wakeAt, c.outgoing.waiting())
 		}
 		return
@@ -121,7 +124,7 @@ func (l *sessionLink) finish() {
 
 // over reports whether the session of an end has ended, or never began.
 func (l *sessionLink) over(e *machineEnd) bool {
-	return e.conn == nil || e.conn.closing.state == stateEnded
+	return e.conn == nil || e.conn.closing.Phase >= closing.Ended
 }
 
 // await lets time pass until something holds.
@@ -149,7 +152,7 @@ func (l *sessionLink) done() bool {
 		switch {
 		case c == nil:
 			return false
-		case c.closing.state == stateEnded:
+		case c.closing.Phase >= closing.Ended:
 		case c.kcp.WaitSend() > 0, c.streamsUnsent(), c.concerns()&concernRequests != 0, c.concerns()&concernTLS != 0:
 			return false
 		}
@@ -165,7 +168,7 @@ func (l *sessionLink) judge() {
 		}
 		s, peer, lost := &e.conn.closing, l.ends[1-i].conn, &PeerLostError{}
 		switch err := s.err; {
-		case err == nil || err == ErrPeerClosed || s.closed:
+		case err == nil || err == ErrPeerClosed || s.Caller != closing.Uses:
 		case l.strained || l.aborted:
 		case peer == nil:
 			l.t.Fatalf("end %d has ended, and had no peer: %v", i, err)
@@ -180,8 +183,8 @@ func (l *sessionLink) judge() {
 		if writer == nil || reader == nil || key.id == datagramFlow {
 			continue
 		}
-		failed := writer.closing.undelivered || writer.closing.err != nil && writer.closing.err != ErrPeerClosed ||
-			reader.closing.err != nil && reader.closing.err != ErrPeerClosed || reader.closing.closed
+		failed := writer.closing.Undelivered() || writer.closing.err != nil && writer.closing.err != ErrPeerClosed ||
+			reader.closing.err != nil && reader.closing.err != ErrPeerClosed || reader.closing.Caller != closing.Uses
 		if !f.whole() && !failed && !f.cut {
 			l.t.Fatalf("%+v: read are %d of %d", key, f.read, f.sent)
 		}

@@ -15,6 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/udp"
@@ -33,7 +35,7 @@ type sessionLink struct {
 	reads [2]bool
 	late  [2]time.Duration // of wake-ups
 	slow  [2]bool          // TLS has no time
-	seen  [2]connState
+	seen  [2]closing.Phase
 	ended [2]error // as the session has said
 
 	delay, jitter time.Duration
@@ -268,7 +270,7 @@ func (l *sessionLink) perform() {
 	e := l.ends[i]
 	if op := b & 15; op >= 4 && op <= 7 {
 		l.pass(op, x)
-	} else if e.conn != nil && e.conn.hs.offered { // else the application has not got it
+	} else if e.conn != nil && e.conn.hs.Role != opening.Accepted { // else the application has not got it
 		l.act(e, op, x>>1)
 	}
 	for _, e := range l.ends {

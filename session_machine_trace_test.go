@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/reassembly"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/udp"
@@ -395,15 +396,15 @@ func (s *sessionTrace) look() {
 		if c == nil {
 			continue
 		}
-		kind := [...]string{"a peer of unknown kind", "a legacy peer", "an extended peer"}[c.hs.kind]
+		kind := [...]string{"a peer of unknown kind", "a legacy peer", "an extended peer", "an extended peer"}[c.hs.Peer]
 		if c.hs.unvalidated.Load() {
 			kind += ", at an address that is not validated"
 		}
-		state := [...]string{"open", "lingering", "draining", "ended"}[c.closing.state]
+		state := [...]string{"open", "closing streams", "lingering", "draining", "ended", "ended"}[c.closing.Phase]
 		if c.closing.err != nil {
 			state += ": " + c.closing.err.Error()
 		}
-		if c.closing.state == stateOpen {
+		if c.closing.Phase == closing.Open {
 			state += ", with " + kind
 		}
 		if state != s.states[side] {

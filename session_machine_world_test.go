@@ -10,9 +10,11 @@ import (
 
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/incast"
 	"github.com/arqnet/kcp/internal/inturn"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/streams"
@@ -145,7 +147,7 @@ func (e *machineEnd) carryOut() {
 			break
 		}
 	}
-	if c.closing.state == stateEnded && !c.closing.retired {
+	if c.closing.Phase == closing.Ended {
 		e.retire()
 	}
 	if c.step.ready&receivers != 0 {
@@ -174,7 +176,7 @@ func (e *machineEnd) retire() {
 
 // write lets packets leave, and reports whether the interface has refused some.
 func (e *machineEnd) write(batch []udp.Datagram) (refused bool) {
-	if e.conn.closing.retired {
+	if e.conn.closing.Phase == closing.Retired {
 		e.w.t.Fatalf("end %d sends after its end", e.side)
 	}
 	for i := range batch {
@@ -234,7 +236,7 @@ func (e *machineEnd) receive(b []byte, from netip.AddrPort) {
 	}
 	if c != nil && (p.kind != sealedPacket || e.openSealed(p)) {
 		if c.inputLocked([]routedPacket{{inPacket: *p}}, 0, e.w.now) {
-			c.step.respondPending = c.closing.state != stateEnded
+			c.step.respondPending = c.closing.Phase < closing.Ended
 		} else if p.kind == datagramPacket {
 			e.stale = true
 		}
@@ -366,7 +368,9 @@ func (e *machineEnd) accept(first *admission.First, p *inPacket, validated, offe
 	e.gate.SetShaking(c, first.Keys != nil)
 	e.gate.Add(c)
 	e.conn = c
-	c.hs.offered = offers
+	if offers {
+		c.hs.Role = opening.Offered
+	}
 	c.schedule(e.w.now)
 	return c
 }

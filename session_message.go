@@ -3,6 +3,8 @@ package kcp
 import (
 	"time"
 
+	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/streams"
 )
 
@@ -78,8 +80,8 @@ func (c *session) dropSpentMessages() {
 // up. Once FIN has told the peer how many segments there are, none may be missing.
 func (c *session) givingUp() (drop, abandon bool) {
 	l := &c.hs
-	extended := l.kind == peerExtended
-	return !extended || l.finSignal == 0, extended && l.tokensKnown() && l.capabilities&capStreams != 0
+	extended := l.Peer >= opening.Extended
+	return !extended || c.closing.Write == closing.WriteOpen, extended && l.tokensKnown() && l.capabilities&capStreams != 0
 }
 
 // messageAcked takes note that a segment of t was acknowledged.

@@ -5,8 +5,10 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/migration"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/protect"
 )
 
@@ -22,7 +24,7 @@ import (
 // first HELLO has opened, confirms that, and migrates it. A second session would be
 // confused with it. welcomeElsewhere reports whether c is that session.
 func (c *session) welcomeElsewhere(p *inPacket, hello signal) bool {
-	if c.hs.dialled || c.closing.state == stateEnded || c.hs.kind != peerExtended || c.hs.peerToken != hello.ts {
+	if c.hs.Role >= opening.Dialled || c.closing.Phase >= closing.Ended || c.hs.Peer < opening.Extended || c.hs.peerToken != hello.ts {
 		return false
 	}
 	answer := []signal{{sigHello | sigAnswer, c.hs.token, c.hs.peerToken}}
@@ -43,7 +45,7 @@ func (c *session) welcomeElsewhere(p *inPacket, hello signal) bool {
 // reports whether the session has migrated there. It does so until a packet under the
 // handshake keys has arrived: a HELLO after that is late, or forged.
 func (c *session) helloFromNewAddress(token uint32, from source, shown bool, now time.Duration) (mine, moved bool) {
-	if c.hs.dialled || c.closing.state == stateEnded || c.hs.peerToken != token {
+	if c.hs.Role >= opening.Dialled || c.closing.Phase >= closing.Ended || c.hs.peerToken != token {
 		return false, false
 	}
 	x := c.tlsHandshake()
@@ -57,7 +59,7 @@ func (c *session) helloFromNewAddress(token uint32, from source, shown bool, now
 // not taken then. Otherwise the address gets a challenge.
 func (c *session) handshakeFromNewAddress(p *inPacket, now time.Duration) (mine, moved bool) {
 	x := c.tlsHandshake()
-	if x == nil || c.hs.dialled || c.closing.state == stateEnded {
+	if x == nil || c.hs.Role >= opening.Dialled || c.closing.Phase >= closing.Ended {
 		return false, false
 	}
 	content, _, err := x.Protection.Keys.Open(bytes.Clone(p.Data))
@@ -75,7 +77,7 @@ func (c *session) handshakeFromNewAddress(p *inPacket, now time.Duration) (mine,
 	if c.inputPacket(p, now) {
 		c.respondLocked(now)
 	}
-	if c.closing.state == stateEnded {
+	if c.closing.Phase >= closing.Ended {
 		return true, false
 	}
 	by := protect.Protection(x.Protection)
@@ -94,9 +96,9 @@ func (c *session) moveHandshake(x *handshake.Exchange, to source, now time.Durat
 		return false
 	}
 	c.addressValidated()
-	if l := &c.hs; l.hello.active {
-		x.Repeat(int(l.hello.tries))
-		l.hello.again(now, firstHelloWait)
+	if l := &c.hs; l.Unanswered&opening.Hello != 0 {
+		x.Repeat(int(l.Of(opening.Hello).Tries))
+		l.Again(opening.Hello, now, opening.FirstHello)
 	}
 	return true
 }
@@ -106,7 +108,7 @@ func (c *session) moveHandshake(x *handshake.Exchange, to source, now time.Durat
 // replay. moved reports whether it has answered the challenge of the address,
 // and the session has migrated there. Otherwise the address gets a challenge.
 func (c *session) packetFromNewAddress(p *inPacket, numbered bool, now time.Duration) (mine, moved bool) {
-	if c.closing.state == stateEnded || c.hs.kind != peerExtended || c.in.protection.Fresh(&p.Packet, false) != protect.New {
+	if c.closing.Phase >= closing.Ended || c.hs.Peer < opening.Extended || c.in.protection.Fresh(&p.Packet, false) != protect.New {
 		return false, false
 	}
 	number, ok := c.in.protection.Number(&p.Packet)
@@ -214,21 +216,21 @@ func (c *session) beginPath() {
 // the answer to PING ends the session.
 func (c *session) rerouted(moved bool) {
 	l, now := &c.hs, c.host.now()
-	if c.closing.state > stateLingering || l.silent() {
+	if c.closing.Phase > closing.Lingering || l.silent() {
 		return
 	}
 	c.setClock(now)
-	if moved && l.reached {
+	if moved && l.Reached {
 		c.beginPath()
 	}
 	wait := c.requestWait()
-	for _, r := range []*request{&l.hello, &l.confirm, &l.finish, &l.ping} {
-		if r.active {
-			r.again(now-wait, wait)
+	for _, k := range opening.Kinds {
+		if l.Unanswered&k != 0 {
+			l.Again(k, now-wait, wait)
 		}
 	}
-	if l.reached && !l.ping.active && !(l.peerFin && c.over()) {
-		l.ping.start(signal{sigPing, c.shared.env.Uint32(), c.shared.env.Uint32()}, now, wait)
+	if l.Reached && l.Unanswered&opening.Ping == 0 && !(c.closing.Read != closing.ReadOpen && c.over()) {
+		l.Start(opening.Ping, signal{sigPing, c.shared.env.Uint32(), c.shared.env.Uint32()}, now, wait)
 	}
 	c.kcp.probePath()
 	c.kick(now)

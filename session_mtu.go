@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"time"
 
+	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/reassembly"
 	"github.com/arqnet/kcp/internal/udp"
@@ -26,17 +28,17 @@ const capAckDelay = 32
 // counts; a later one, which may be forged, does not.
 func (c *session) onInfo(s signal) {
 	l := &c.hs
-	if l.kind == peerUnknown && s.ts&capTLS != 0 && c.shared.config.TLS == nil {
+	if l.Peer == opening.Unknown && s.ts&capTLS != 0 && c.shared.config.TLS == nil {
 		l.capabilities = capTLS // why a RESET refuses the session
 	}
-	if l.version != 0 || l.kind != peerExtended {
+	if l.version != 0 || l.Peer < opening.Extended {
 		return // an extended peer sends INFO with HELLO, WELCOME and the answer to CONFIRM
 	}
 	l.version, l.capabilities = s.sn, s.ts
 	if s.ts&capAckDelay != 0 {
 		c.kcp.enable(featureReplies)
 	}
-	if c.closing.kindAwaited {
+	if c.hs.kindAwaited {
 		c.step.ready |= writers // OpenStream may wait for it
 	}
 	if s.ts&capPMTU != 0 {
@@ -60,7 +62,7 @@ func (c *session) enablePieces() {
 // arrive; those of the base size [BASE_PLPMTU] if the path has shown it.
 func (c *session) watchSizes() {
 	room := c.shared.overhead.total
-	c.kcp.watchSizes(c.leastPMTU()-room, pmtud.Floor-room, pmtud.Base-room)
+	c.kcp.blackHole().watch(c.leastPMTU()-room, pmtud.Floor-room, pmtud.Base-room)
 }
 
 // leastPMTU returns the UDP payload to fall back to at last, in bytes
@@ -104,14 +106,14 @@ func (c *session) mayProbeMTU() bool { return c.hs.capabilities&capPMTU != 0 && 
 
 // mayJudgeMTU reports whether the session finds out what its path takes.
 func (c *session) mayJudgeMTU() bool {
-	return !c.hs.unvalidated.Load() && (c.closing.state == stateOpen || c.closing.state == stateLingering)
+	return !c.hs.unvalidated.Load() && c.closing.Phase <= closing.Lingering
 }
 
 // advanceMTU continues the search. Losses may show a black hole (RFC 8899 §4.3), also if
 // the peer answers no probes.
 func (c *session) advanceMTU(now time.Duration) {
 	probes := c.hs.capabilities&capPMTU != 0
-	if !c.mayJudgeMTU() || !probes && !c.hs.reached {
+	if !c.mayJudgeMTU() || !probes && !c.hs.Reached {
 		return
 	}
 	if !probes {
@@ -127,10 +129,10 @@ func (c *session) advanceMTU(now time.Duration) {
 // followMTU does what c.plpmtu has decided, and sets the size that it has found.
 func (c *session) followMTU(do pmtud.Do, now time.Duration) {
 	if do&pmtud.Forget != 0 {
-		c.kcp.forgetLosses()
+		c.kcp.blackHole().forget()
 	}
 	if do&pmtud.Watch != 0 {
-		c.kcp.restartSizeWatch()
+		c.kcp.blackHole().restart()
 	}
 	if n := c.plpmtu.Size(); n != c.mtu() {
 		c.useMTU(n)
@@ -138,7 +140,7 @@ func (c *session) followMTU(do pmtud.Do, now time.Duration) {
 	if do&pmtud.Probe != 0 {
 		c.sendMTUProbe(now)
 	}
-	if do&pmtud.Ping != 0 && !c.hs.ping.active {
+	if do&pmtud.Ping != 0 && c.hs.Unanswered&opening.Ping == 0 {
 		c.startPing(now)
 	}
 }
@@ -154,7 +156,7 @@ func (c *session) confirmingMTU(now time.Duration) bool {
 // peer: the interface takes less. That is a fact of this path. What was refused leaves
 // again at once if it can leave otherwise now.
 func (c *session) sizeRefused(size int) {
-	if c.closing.state == stateEnded {
+	if c.closing.Phase >= closing.Ended {
 		return
 	}
 	now := c.host.now()
@@ -188,7 +190,7 @@ func (c *session) sendMTUProbe(now time.Duration) {
 	signal{sigProbe, nonce, uint32(p.ProbeSize())}.encode(k.answerHeader(), content)
 	binary.LittleEndian.PutUint32(content[headerSize-4:], uint32(len(content)-headerSize))
 	c.outgoing.open().probe = buf
-	k.borrowRate(len(buf))
+	k.rateCap().borrow(len(buf))
 }
 
 // probePing returns the PING that is sent with the probe of that nonce. Its
@@ -206,7 +208,7 @@ func (c *session) pingAnswered(s signal) {
 // probeAnswered takes the answer to a probe: packets of its size arrive.
 func (c *session) probeAnswered(s signal) {
 	if c.mayProbeMTU() && c.plpmtu.Answered(s.sn, int(s.ts), c.step.inputAt) {
-		c.kcp.probeArrived(int(s.ts) - c.shared.overhead.total) // losses were by chance, or of other sizes
+		c.kcp.blackHole().probed(int(s.ts) - c.shared.overhead.total) // losses were by chance, or of other sizes
 		c.followMTU(0, c.step.inputAt)
 	}
 }
@@ -216,7 +218,7 @@ func (c *session) probeAnswered(s signal) {
 func (c *session) restartMTUSearch() {
 	c.plpmtu.Restart()
 	c.outgoing.dropProbe()
-	c.kcp.restartSizeWatch()
+	c.kcp.blackHole().restart()
 	c.useMTU(c.firstMTU())
 }
 

@@ -174,7 +174,7 @@ func (l *groupLife) hangs() {
 			text += fmt.Sprintf(", in a group that is closed: %v", p.group.closed.Load())
 		}
 		if c := p.conn; c.Err() == nil {
-			text += fmt.Sprintf(", state %v, %+v, %+v", c.closing.state, &c.hs, c.Stats())
+			text += fmt.Sprintf(", state %v, %+v, %+v", c.closing.Phase, &c.hs, c.Stats())
 		}
 		p.mu.Unlock()
 	}

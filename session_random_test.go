@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/stretchr/testify/require"
 )
@@ -223,7 +224,7 @@ func randomLife(t *testing.T, seed uint64) {
 			for _, e := range []*Endpoint{client, server} {
 				for _, c := range e.table.Sessions() {
 					t.Logf("%v state %v, unvalidated %v, offered %v, una %d next %d end %d, received %d queued %d, %+v",
-						c.entry.Key(), c.closing.state, c.hs.unvalidated.Load(), c.hs.offered, c.kcp.snd.una, c.kcp.snd.nxt, c.kcp.position().end, c.kcp.rcv.nxt, c.kcp.rcv.queue.n, &c.hs)
+						c.entry.Key(), c.closing.Phase, c.hs.unvalidated.Load(), c.hs.Role != opening.Accepted, c.kcp.snd.una, c.kcp.snd.nxt, c.kcp.position().end, c.kcp.rcv.nxt, c.kcp.rcv.queue.n, &c.hs)
 					c.fail(errors.New("watchdog"))
 				}
 			}

@@ -104,7 +104,7 @@ func (c *session) capRate(rate int) {
 func (c *session) holdDatagram(s *cappedOutput, p packet, now time.Duration) {
 	c.setClock(now)
 	s.datagrams.Add(p, now)
-	c.releaseHeld(s, now, c.kcp.datagramsFirst())
+	c.releaseHeld(s, now, c.kcp.rateCap().datagramsFirst())
 	c.schedule(now)
 }
 
@@ -122,7 +122,7 @@ func (c *session) holdParity() {
 	o := &c.outgoing
 	if s := c.cappedOutput(); s != nil && len(o.parity) > 0 {
 		most, now := pacing.MaxHeld, c.host.now()
-		if c.kcp.indebted() {
+		if c.kcp.rateCap().Indebted() {
 			most = 0
 		}
 		for _, p := range o.parity {
@@ -152,12 +152,12 @@ func countParity(packets []packet) (n int) {
 func (c *session) releaseHeld(s *cappedOutput, now time.Duration, datagrams bool) {
 	c.dropDatagrams(s.datagrams.Stale(now))
 	for datagrams && s.datagrams.Len() > 0 {
-		if !c.kcp.spendRate(len(s.datagrams.First().buf), true) {
+		if !c.kcp.rateCap().spend(len(s.datagrams.First().buf), true, c.kcp.micros()) {
 			return
 		}
 		c.addDatagram(s.datagrams.Take())
 	}
-	for s.parity.Len() > 0 && c.kcp.spendRate(len(s.parity.First().buf), false) {
+	for s.parity.Len() > 0 && c.kcp.rateCap().spend(len(s.parity.First().buf), false, c.kcp.micros()) {
 		c.outgoing.add(s.parity.Take())
 	}
 }

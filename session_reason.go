@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/arqnet/kcp/internal/closing"
 )
 
 // Why an application has closed a session (compare the CONNECTION_CLOSE of
@@ -79,7 +81,7 @@ func (c *session) closeReasons() *closeReasons {
 func (c *Conn) CloseWithError(code uint64, text string) error {
 	begun := false
 	return c.await(blocking{op: "close"}, func() (pause, error) {
-		if !begun && !c.closing.closed {
+		if !begun && c.closing.Caller == closing.Uses {
 			c.closeReasons().ours = c.encodeReason(code, text, headerSize)
 		}
 		return c.tryClose(&begun, false)
@@ -96,7 +98,7 @@ func (c *Conn) CloseWithError(code uint64, text string) error {
 func (c *Conn) AbortWithError(code uint64, text string) error {
 	c.mu.Lock()
 	defer c.unlockWhenSent()
-	if c.closing.state != stateEnded {
+	if c.closing.Phase < closing.Ended {
 		r := c.closeReasons()
 		r.ours, r.abrupt = c.encodeReason(code, text, 2*headerSize), true
 	}

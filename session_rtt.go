@@ -5,6 +5,9 @@ import (
 	"math"
 	"net"
 	"time"
+
+	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/opening"
 )
 
 // rttState is the round-trip time as the application sees it, of data and of
@@ -128,7 +131,7 @@ func (c *session) refreshRTT(now time.Duration) {
 // mayPing reports whether the last sample is old enough for a PING, which the peer can
 // answer.
 func (c *session) mayPing(now time.Duration) bool {
-	if c.hs.kind != peerExtended || c.hs.unvalidated.Load() || c.rtt.prompt && now-c.rtt.at < refreshAfter {
+	if c.hs.Peer < opening.Extended || c.hs.unvalidated.Load() || c.rtt.prompt && now-c.rtt.at < refreshAfter {
 		return false
 	}
 	w := c.measurement()
@@ -192,13 +195,13 @@ func (c *Conn) Ping(ctx context.Context) (rtt time.Duration, err error) {
 // cannotPing returns why Ping fails; nil if it does not.
 func (c *session) cannotPing(ctx context.Context) error {
 	switch {
-	case c.closing.closed:
+	case c.closing.Caller != closing.Uses:
 		return net.ErrClosed
 	case c.closing.err != nil:
 		return c.reason(c.closing.err)
-	case c.closing.state == stateEnded:
+	case c.closing.Phase >= closing.Ended:
 		return net.ErrClosed
-	case c.hs.kind != peerExtended:
+	case c.hs.Peer < opening.Extended:
 		return ErrLegacyPeer
 	}
 	return ctx.Err()

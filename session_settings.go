@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/congestion"
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/compatibility"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/pacing"
@@ -133,10 +134,10 @@ func (c *session) newCongestionControl() congestion.Control {
 // of their setters: net.ErrClosed after Close or Abort, and nil if the session
 // has ended otherwise.
 func (c *Conn) unsettable() (bool, error) {
-	if c.closing.closed {
+	if c.closing.Caller != closing.Uses {
 		return true, c.opError("set", net.ErrClosed)
 	}
-	return c.closing.state == stateEnded, nil
+	return c.closing.Phase >= closing.Ended, nil
 }
 
 // SetMTU sets the size of the largest UDP payload sent, in bytes, in place of
@@ -218,10 +219,8 @@ func (c *Conn) SetNoDelay(mode NoDelay, interval time.Duration, fastResend int) 
 		return err
 	}
 	c.kcp.configure(machineSettings{
-		noDelay:    mode,
-		minRTO:     int(c.ep.config.MinRTO.Milliseconds()),
-		interval:   int(interval.Milliseconds()),
-		fastResend: min(fastResend, maxInt32),
+		noDelay: mode, minRTO: int(c.ep.config.MinRTO.Milliseconds()),
+		interval: int(interval.Milliseconds()), fastResend: min(fastResend, maxInt32),
 	})
 	return nil
 }
@@ -267,7 +266,11 @@ func (c *Conn) SetMessageMode(on bool) error {
 		return nil
 	}
 	c.ownSettings().messageMode = on
-	c.kcp.configure(machineSettings{data: dataModeOf(on)})
+	data := streamData
+	if on {
+		data = messageData
+	}
+	c.kcp.configure(machineSettings{data: data})
 	return nil
 }
 
@@ -291,14 +294,6 @@ func (c *Conn) SetWriteBuffer(bytes int) error {
 	return nil
 }
 
-// dataModeOf returns the mode of a session that sends messages, or a byte stream.
-func dataModeOf(messages bool) dataMode {
-	if messages {
-		return messageData
-	}
-	return streamData
-}
-
 // apply configures a session's state machine, which is new. The settings have passed
 // Validate.
 func (c *Config) apply(k *KCP) {
@@ -308,9 +303,12 @@ func (c *Config) apply(k *KCP) {
 	if c.PeerTimeout > 0 {
 		longest = max(min(longest, c.PeerTimeout/4), time.Millisecond)
 	}
-	limit := c.FastResendLimit
+	limit, data := c.FastResendLimit, streamData
 	if limit == 0 {
 		limit = -1
+	}
+	if c.MessageMode {
+		data = messageData
 	}
 	k.configure(machineSettings{
 		mtu:        c.MTU - c.overhead().total,
@@ -320,7 +318,7 @@ func (c *Config) apply(k *KCP) {
 		interval:   int(c.Interval.Milliseconds()),
 		fastResend: c.FastResend, fastResendLimit: limit,
 		deadLink: c.DeadLink,
-		data:     dataModeOf(c.MessageMode),
+		data:     data,
 		extensions: Extensions{
 			StrictRTT:         true,
 			FreshFastAck:      true,

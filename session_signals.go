@@ -1,48 +1,9 @@
 package kcp
 
 import (
-	"time"
-
 	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/opening"
 )
-
-// request is a signal that is repeated, with exponential back-off, until the
-// peer answers it. The zero value is not active.
-type request struct {
-	next   time.Duration // when it is sent next, since the epoch
-	signal signal
-	wait   uint16 // from the next transmission to the one after it, in milliseconds; 10 s at most
-	tries  uint8  // transmissions; stays at 255
-	active bool   // waits for its answer
-}
-
-// start activates r with s. It is first sent at now, and then after wait.
-func (r *request) start(s signal, now, wait time.Duration) {
-	*r = request{signal: s, active: true, wait: uint16(wait.Milliseconds()), next: now}
-}
-
-func (r *request) due(now time.Duration) bool { return r.active && now >= r.next }
-
-// sent records a transmission, and doubles the wait up to maxRequestWait.
-func (r *request) sent(now time.Duration) {
-	r.tries = max(r.tries, r.tries+1)
-	r.next = now + time.Duration(r.wait)*time.Millisecond
-	r.wait = max(r.wait, min(2*r.wait, uint16(maxRequestWait.Milliseconds())))
-}
-
-// again has r sent after wait, once more without back-off.
-func (r *request) again(now, wait time.Duration) {
-	r.next, r.wait = now+wait, uint16(wait.Milliseconds())
-}
-
-// answered reports whether s answers r, which then is no longer active.
-func (r *request) answered(s signal) bool {
-	if !r.active || r.signal.answer() != s {
-		return false
-	}
-	r.active = false
-	return true
-}
 
 // onSignal is the state machine's hook for signals. It reports true if s is not
 // from within the session: una and wnd of its segment are then ignored, and its
@@ -66,9 +27,9 @@ func (c *session) onSignal(s signal, payload []byte) bool {
 // for a legacy peer: too many of its answers were lost.
 func (c *session) repeatHello() {
 	l := &c.hs
-	if c.hs.dialled && l.kind == peerLegacy {
-		l.kind = peerUnknown
-		l.hello.start(l.hello.signal, max(c.step.inputAt, l.helloAt+minHelloWait), firstHelloWait)
+	if c.hs.Role >= opening.Dialled && l.Peer == opening.Legacy {
+		l.Peer = opening.Unknown
+		l.Restart(c.step.inputAt)
 	}
 }
 
@@ -103,7 +64,7 @@ func (c *session) queueAnswer(a signal) {
 // takeRequest is takeSignal for a signal that asks for an answer.
 func (c *session) takeRequest(s signal) (outside bool) {
 	l := &c.hs
-	ours := l.kind == peerExtended
+	ours := l.Peer >= opening.Extended
 	switch s.code {
 	case sigHello:
 		if !c.takeHello(s) {
@@ -120,7 +81,7 @@ func (c *session) takeRequest(s signal) (outside bool) {
 		}
 		if c.offer() { // else the peer repeats CONFIRM
 			c.addressValidated()
-			l.confirmed = true
+			l.Confirmed = true
 			c.queueAnswer(s.answer())
 			c.queueAnswer(c.infoSignal())
 			c.tellResetKey()
@@ -134,7 +95,7 @@ func (c *session) takeRequest(s signal) (outside bool) {
 			return true // the backlog is full: the peer repeats it
 		}
 		c.addressValidated() // as CONFIRM does, which may have been lost
-		l.confirmed = true
+		l.Confirmed = true
 		if !c.takeFin(s) {
 			return true
 		}
@@ -152,10 +113,10 @@ func (c *session) takeRequest(s signal) (outside bool) {
 				c.tellResetKey() // for its new address; what told it before may be lost
 			}
 		}
-		return c.hs.dialled && !ours // only the WELCOME, which was lost, shows who answers
+		return c.hs.Role >= opening.Dialled && !ours // only the WELCOME, which was lost, shows who answers
 	case sigProbe:
 		c.queueAnswer(s.answer())
-		return c.hs.dialled && !ours
+		return c.hs.Role >= opening.Dialled && !ours
 	}
 	return false
 }
@@ -165,37 +126,40 @@ func (c *session) takeAnswer(s signal) (outside bool) {
 	l := &c.hs
 	switch s.code {
 	case sigHello | sigAnswer:
-		if !c.hs.dialled || s.ts != l.token {
+		if c.hs.Role < opening.Dialled || s.ts != l.token {
 			return true
 		}
-		if !l.welcomed && l.hello.tries == 1 {
-			c.measured(c.step.inputAt-l.helloAt, c.step.inputAt)
+		if l.Peer != opening.Welcomed && l.Of(opening.Hello).Tries == 1 {
+			c.measured(c.step.inputAt-l.HelloAt, c.step.inputAt)
 		}
-		if !l.welcomed { // the sender of an earlier HELLO did not know our token
+		if l.Peer != opening.Welcomed { // the sender of an earlier HELLO did not know our token
 			if l.peerToken != s.sn {
 				l.version, l.capabilities = 0, 0 // of another; INFO comes with WELCOME
 			}
-			l.welcomed, l.hello.active = true, false
-			l.kind, l.peerToken, l.finish.signal.ts = peerExtended, s.sn, s.sn
+			l.Unanswered &^= opening.Hello
+			l.Peer, l.peerToken, l.Of(opening.Finish).Signal.ts = opening.Welcomed, s.sn, s.sn
 			c.hs.greeted.Store(true)
 			c.number(true)
-			l.confirm.start(signal{sigConfirm, l.peerToken, l.token}, c.step.inputAt, c.requestWait())
+			l.Start(opening.Confirm, signal{sigConfirm, l.peerToken, l.token}, c.step.inputAt, c.requestWait())
 		}
 	case sigConfirm | sigAnswer:
-		l.confirm.answered(s)
+		if s == l.Of(opening.Confirm).Signal.answer() {
+			l.Unanswered &^= opening.Confirm
+		}
 	case sigFin | sigAnswer, sigClose | sigAnswer:
 		if s.ts != l.peerToken {
 			return true // of an earlier session; see Config.SharedConvs
 		}
-		if l.finish.answered(s) {
-			l.finished = true
-		} else if l.halfClosed && s == (signal{sigFin | sigAnswer, uint32(c.kcp.position().end), l.peerToken}) {
-			l.finAcked = true // the answer to FIN arrives after CLOSE has replaced it
+		if l.Unanswered&opening.Finish != 0 && s == l.Of(opening.Finish).Signal.answer() {
+			l.Unanswered &^= opening.Finish
+			c.closing.Answer()
+		} else if s == (signal{sigFin | sigAnswer, uint32(c.kcp.position().end), l.peerToken}) {
+			c.closing.AnswerFin()
 		}
 	case sigPing | sigAnswer:
-		if r := &l.ping; r.active && r.tries > 0 && r.signal.answer() == s {
+		if r := l.Of(opening.Ping); l.Asked(opening.Ping) && r.Signal.answer() == s {
 			c.addressValidated()
-			if r.tries == 1 { // else the answer may be to either (Karn's algorithm, RFC 6298 §3)
+			if r.Tries == 1 { // else the answer may be to either (Karn's algorithm, RFC 6298 §3)
 				c.measured(c.live.PingTime(c.step.inputAt), c.step.inputAt)
 			}
 		}
@@ -218,7 +182,7 @@ func (c *session) takeAnswer(s signal) (outside bool) {
 // end a session with a legacy peer. Instead a PING is sent, and PeerTimeout
 // runs until a packet arrives.
 func (c *session) rejectToken(s signal) signal {
-	if l := &c.hs; l.kind != peerExtended && !l.ping.active {
+	if l := &c.hs; l.Peer < opening.Extended && l.Unanswered&opening.Ping == 0 {
 		c.startPing(c.step.inputAt + c.requestWait()) // the peer gets RESET first
 	}
 	return signal{sigReset, s.sn, s.ts}
@@ -230,24 +194,15 @@ func (c *session) takeOutside(s signal) {
 	l := &c.hs
 	switch s.code {
 	case sigCookie:
-		if l.hello.active {
+		if l.Unanswered&opening.Hello != 0 {
 			l.cookie = s
-			l.hello.next = max(c.step.inputAt, l.helloAt+minHelloWait)
-			if c.hs.securing && l.cookies == maxCookies {
-				// A packet of a TLS handshake is large: forged cookies cause no
-				// more of them.
-				l.hello.next = max(l.hello.next, l.helloAt+maxHelloWait)
-			}
-			if l.cookies < maxCookies {
-				l.cookies++
-				l.hello.next = c.step.inputAt
-			}
+			l.Cookie(c.step.inputAt, l.securing) // packets of a TLS handshake are large
 		}
 	case sigReset:
 		c.takeReset(s)
 	case sigAbort:
 		// It may be all that the peer answers HELLO by: its WELCOME was lost.
-		if (l.kind == peerExtended || l.dialled && l.hello.active) && s.sn == l.token {
+		if (l.Peer >= opening.Extended || l.Role >= opening.Dialled && l.Unanswered&opening.Hello != 0) && s.sn == l.token {
 			c.closing.ending = ErrReset
 			c.noteAbort()
 		}
@@ -262,16 +217,16 @@ func (c *session) takeHello(s signal) bool {
 	if l.peerToken != 0 && l.peerToken != s.ts {
 		return false
 	}
-	if s == l.hello.signal {
+	if s == l.Of(opening.Hello).Signal {
 		c.closing.ending = errOwnAddress
 		return false
 	}
 	if l.token == 0 {
 		l.token = c.shared.env.Token()
 	}
-	l.peerToken, l.kind = s.ts, peerExtended
+	l.peerToken, l.Peer = s.ts, max(l.Peer, opening.Extended)
 	c.hs.greeted.Store(true)
-	c.kcp.validation().acknowledgeAtOnce()
+	c.kcp.validation().AcknowledgeAtOnce()
 	c.number(false)
 	return true
 }
@@ -280,7 +235,7 @@ func (c *session) takeHello(s signal) bool {
 // capabilities.
 func (c *session) infoSignal() signal {
 	s := c.shared.infoSignal()
-	if c.hs.dialled {
+	if c.hs.Role >= opening.Dialled {
 		s.ts |= capDialled
 	}
 	return s

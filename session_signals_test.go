@@ -14,6 +14,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/replyrhythm"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
@@ -253,11 +255,11 @@ func TestForgedCloseReasons(t *testing.T) {
 		}
 		forge(token+1, content(1, reasonCode)) // with another token it is nothing
 		require.Nil(t, b.hs.reasons)
-		require.False(t, b.hs.peerClosed)
+		require.False(t, b.closing.Read == closing.ReadClosed)
 		forge(token, content(1, reasonCode-1))
 		forge(token, content(1, reasonCode+maxReasonText+1))
 		require.Nil(t, b.hs.reasons)
-		require.True(t, b.hs.peerClosed)
+		require.True(t, b.closing.Read == closing.ReadClosed)
 		forge(token, append(make([]byte, reasonCode), "first"...))
 		forge(token, append(make([]byte, reasonCode), "second"...))
 		require.Equal(t, "first", b.hs.reasons.peer.Text)
@@ -369,11 +371,12 @@ func TestResetOfPingAfterClose(t *testing.T) {
 		go func() { closed <- a.Close() }()
 		time.Sleep(2 * time.Second)
 		a.mu.Lock()
-		ping, finish := a.hs.ping, a.hs.finish
+		ping := a.hs.Of(opening.Ping).Signal
+		require.True(t, a.hs.Asked(opening.Ping))
+		require.NotZero(t, a.hs.Unanswered&opening.Finish)
 		a.mu.Unlock()
-		require.True(t, ping.active && ping.tries > 0 && finish.active)
 		w.net.SetFilter(nil)
-		w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(signal{sigReset, ping.signal.sn, ping.signal.ts})))
+		w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(signal{sigReset, ping.sn, ping.ts})))
 		synctest.Wait()
 		require.NoError(t, <-closed)
 		require.ErrorIs(t, a.Err(), net.ErrClosed)

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/stretchr/testify/require"
 )
 
@@ -27,7 +28,7 @@ func TestWhatWaitsIsNoSilence(t *testing.T) {
 		"other peer without signals": {config: Config{MaxRate: 1000}, open: func(_ *testing.T, a, b *Conn) (net.Conn, net.Conn) {
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			a.hs.kind = peerLegacy
+			a.hs.Peer = opening.Legacy
 			return a, b
 		}},
 		"zero window": {config: Config{WriteBuffer: 4096}, open: func(t *testing.T, a, b *Conn) (net.Conn, net.Conn) {

@@ -9,8 +9,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/list"
 	"github.com/arqnet/kcp/internal/neterr"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/streams"
 )
 
@@ -176,48 +178,46 @@ type Stream struct {
 // and the error with which the session ended. A peer that has Config.MaxStreams
 // streams, or whose application is not done with as many, resets the stream with
 // StreamRefused.
-func (c *Conn) OpenStream(ctx context.Context, options *StreamOptions) (s *Stream, err error) {
+func (c *Conn) OpenStream(ctx context.Context, options *StreamOptions) (*Stream, error) {
+	return c.openStream(ctx, options, true)
+}
+
+// openStream is OpenStream if it waits, and otherwise TryOpenStream.
+func (c *Conn) openStream(ctx context.Context, options *StreamOptions, waits bool) (s *Stream, err error) {
 	params, err := options.params()
 	if err != nil {
 		return nil, c.opError("open", err)
 	}
 	err = c.await(blocking{op: "open", ctx: ctx}, func() (p pause, err error) {
-		if s, err = c.tryOpenStream(ctx, params); err != ErrWouldBlock {
-			return pause{}, err
+		now := c.ep.now()
+		known, err := c.peerTakesStreams(now)
+		switch {
+		case err != nil:
+			return p, err
+		case ctx.Err() != nil:
+			return p, ctx.Err()
+		case !known && !waits:
+			return p, ErrWouldBlock
+		case !known:
+			c.hs.kindAwaited = true
+			if p.on = &c.io.canWrite; c.hs.Role < opening.Dialled {
+				p.until = c.hs.born + helloAfterData
+			}
+			return p, nil
 		}
-		c.closing.kindAwaited = true
-		if p.on = &c.io.canWrite; !c.hs.dialled {
-			p.until = c.hs.born + helloAfterData
+		t := c.streamTable()
+		state, err := t.Open(params)
+		if err != nil {
+			return p, err
 		}
+		if t.openAt == 0 {
+			t.openAt = now + openDelay
+		}
+		c.wake(t.openAt)
+		s = streamOf(state)
 		return p, nil
 	}, nil)
 	return s, err
-}
-
-// tryOpenStream opens a stream, unless ctx is done. It returns ErrWouldBlock while it is
-// not known whether the peer takes streams.
-func (c *session) tryOpenStream(ctx context.Context, params streams.Params) (*Stream, error) {
-	now := c.host.now()
-	known, err := c.peerTakesStreams(now)
-	if err == nil {
-		err = ctx.Err()
-	}
-	switch {
-	case err != nil:
-		return nil, err
-	case !known:
-		return nil, ErrWouldBlock
-	}
-	t := c.streamTable()
-	s, err := t.Open(params)
-	if err != nil {
-		return nil, err
-	}
-	if t.openAt == 0 {
-		t.openAt = now + openDelay
-	}
-	c.wake(t.openAt)
-	return streamOf(s), nil
 }
 
 // TryOpenStream is OpenStream without waiting: while it is not known yet whether the
@@ -225,17 +225,8 @@ func (c *session) tryOpenStream(ctx context.Context, params streams.Params) (*St
 // buffer is full, and no EventWritable follows. It is known when Dial or Accept has
 // returned, and with EventAccepted, of all peers that take streams, but for dialled
 // sessions with a negative Config.DialTimeout. Its other errors are those of OpenStream.
-func (c *Conn) TryOpenStream(options *StreamOptions) (s *Stream, err error) {
-	params, err := options.params()
-	c.mu.Lock()
-	defer c.unlock()
-	if err == nil {
-		s, err = c.tryOpenStream(context.Background(), params)
-	}
-	if err != nil {
-		return nil, c.opError("open", err)
-	}
-	return s, nil
+func (c *Conn) TryOpenStream(options *StreamOptions) (*Stream, error) {
+	return c.openStream(context.Background(), options, false)
 }
 
 // AcceptStream waits for a stream that the peer has opened, and returns it. A peer that
@@ -246,9 +237,9 @@ func (c *Conn) TryOpenStream(options *StreamOptions) (s *Stream, err error) {
 // with which the session ended.
 func (c *Conn) AcceptStream(ctx context.Context) (s *Stream, err error) {
 	err = c.await(blocking{op: "accept", ctx: ctx}, func() (pause, error) {
-		t := c.streamTable()
+		t, calls := c.streamTable(), c.state()
 		switch {
-		case c.closing.closed:
+		case c.closing.Caller != closing.Uses:
 			return pause{}, net.ErrClosed
 		case ctx.Err() != nil:
 			return pause{}, ctx.Err()
@@ -263,7 +254,7 @@ func (c *Conn) AcceptStream(ctx context.Context) (s *Stream, err error) {
 		if err == nil && c.ep.config.MaxStreams == 0 {
 			err = errNoStreamsHere
 		}
-		return pause{on: &c.state().canAccept}, err
+		return pause{on: &calls.canAccept}, err
 	}, nil)
 	return s, err
 }
@@ -273,21 +264,21 @@ func (c *Conn) AcceptStream(ctx context.Context) (s *Stream, err error) {
 func (c *session) peerTakesStreams(now time.Duration) (known bool, err error) {
 	l := &c.hs
 	switch {
-	case c.closing.closed:
+	case c.closing.Caller != closing.Uses:
 		return true, net.ErrClosed
-	case l.peerClosed:
+	case c.closing.Read == closing.ReadClosed:
 		return true, c.reason(ErrPeerClosed)
 	case c.closing.err != nil:
 		return true, c.reason(c.closing.err)
-	case l.finSignal == sigClose:
+	case c.closing.Write >= closing.CloseSent:
 		return true, net.ErrClosed
 	case c.shared.config.MaxStreams == 0:
 		return true, errNoStreamsHere // nothing of the peer's answer would be taken
 	case l.tokensKnown() && l.capabilities&capStreams != 0:
 		return true, nil
-	case l.tokensKnown() && l.kind == peerExtended && l.version != 0:
+	case l.tokensKnown() && l.Peer >= opening.Extended && l.version != 0:
 		return true, errNoStreamsThere
-	case l.kind == peerLegacy, l.kind == peerUnknown && !l.dialled && now-l.born >= helloAfterData:
+	case l.Peer == opening.Legacy, l.Peer == opening.Unknown && l.Role < opening.Dialled && now-l.born >= helloAfterData:
 		return true, ErrLegacyPeer
 	}
 	return false, nil
@@ -335,7 +326,7 @@ func (s *Stream) setDeadlines(t time.Time, read, write bool) error {
 	c := s.conn
 	c.mu.Lock()
 	defer c.unlock()
-	if s.closed || c.closing.closed {
+	if s.closed || c.closing.Caller != closing.Uses {
 		return c.opError("set", net.ErrClosed)
 	}
 	if read {
@@ -413,7 +404,7 @@ func (s *Stream) Reset(code uint64) error {
 // kickStreams sends what the call of an application has made due, and accounts
 // what it has dropped.
 func (c *session) kickStreams() {
-	if c.closing.state == stateEnded {
+	if c.closing.Phase >= closing.Ended {
 		c.account()
 		return
 	}

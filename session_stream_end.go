@@ -1,6 +1,10 @@
 package kcp
 
-import "net"
+import (
+	"net"
+
+	"github.com/arqnet/kcp/internal/closing"
+)
 
 // streamWatch is what only streams have whose end the application has asked for.
 // Conn.mu guards it.
@@ -75,9 +79,9 @@ func (s *Stream) endLocked() error {
 		return net.ErrClosed
 	case c.closing.err != nil:
 		return c.reason(c.closing.err)
-	case c.hs.peerClosed:
+	case c.closing.Read == closing.ReadClosed:
 		return c.reason(ErrPeerClosed)
-	case c.closing.closed:
+	case c.closing.Caller != closing.Uses:
 		return net.ErrClosed
 	}
 	return nil
@@ -92,7 +96,7 @@ func (s *Stream) CancelRead(code uint64) error {
 	c := s.conn
 	c.mu.Lock()
 	defer c.unlock()
-	if s.closed || c.closing.closed || !s.state.StopReading(code&maxStreamCode) {
+	if s.closed || c.closing.Caller != closing.Uses || !s.state.StopReading(code&maxStreamCode) {
 		return c.opError("close", net.ErrClosed)
 	}
 	c.kickStreams()
@@ -110,7 +114,7 @@ func (s *Stream) CancelWrite(code uint64) error {
 	c.mu.Lock()
 	defer c.unlock()
 	switch {
-	case s.closed || c.closing.closed:
+	case s.closed || c.closing.Caller != closing.Uses:
 		return c.opError("close", net.ErrClosed)
 	case !s.state.CancelWrite(code & maxStreamCode):
 		return c.opError("close", s.writeEndLocked())

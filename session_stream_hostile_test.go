@@ -94,7 +94,7 @@ func ofUnknown() (all [][]byte) {
 }
 
 // opening returns the segments that open n streams of the peer from number 5 on.
-func opening(n int) (all [][]byte) {
+func openingOf(n int) (all [][]byte) {
 	for i := range uint32(n) {
 		all = append(all, badData(func(h *streams.Header) { h.ID, h.Opens = 5+2*i, true }, 3))
 	}
@@ -106,9 +106,9 @@ var badStreamCases = []badStreamCase{
 	{name: "unknown stream", segments: ofUnknown(), drops: 13},
 	{name: "id far ahead", segments: [][]byte{badData(func(h *streams.Header) { h.ID, h.Opens = 1<<32-1, true }, 1)}, drops: 1},
 	{name: "priority", segments: [][]byte{badData(func(h *streams.Header) { h.ID, h.Opens, h.Params.Priority = 5, true, 8 }, 1)}, drops: 1},
-	{name: "as many streams as allowed", segments: opening(2), streams: 2},
+	{name: "as many streams as allowed", segments: openingOf(2), streams: 2},
 	// The peer did not open what is refused here, so it drops what refuses it.
-	{name: "more streams than allowed", segments: opening(9), streams: 2, atSender: 7},
+	{name: "more streams than allowed", segments: openingOf(9), streams: 2, atSender: 7},
 
 	{name: "credit used up", segments: badCredit(64, false)},
 	{name: "credit exceeded", segments: badCredit(65, false), code: StreamViolation, drops: 1},

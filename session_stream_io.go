@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/streams"
 )
 
@@ -21,11 +22,11 @@ func (s *Stream) cannotWriteLocked() error {
 func (s *Stream) writeEndLocked() error {
 	c, err := s.conn, s.state.CannotWrite()
 	switch {
-	case s.closed, c.closing.closed:
+	case s.closed, c.closing.Caller != closing.Uses:
 		return net.ErrClosed
 	case err != nil:
 		return err
-	case c.hs.peerClosed:
+	case c.closing.Read == closing.ReadClosed:
 		return c.reason(ErrPeerClosed)
 	case c.closing.err != nil:
 		return c.reason(c.closing.err)
@@ -150,7 +151,7 @@ func (s *Stream) queueLocked(w *writeCall) {
 // not.
 func (s *Stream) cannotReadLocked() error {
 	switch {
-	case s.closed, s.conn.closing.closed:
+	case s.closed, s.conn.closing.Caller != closing.Uses:
 		return net.ErrClosed
 	case s.conn.reportsStreams():
 		return ErrGrouped
@@ -170,7 +171,7 @@ func (s *Stream) readEndLocked() error {
 		c.account() // the stream may be over
 		return err
 	}
-	if c.closing.state == stateEnded && c.closing.err == nil {
+	if c.closing.Phase >= closing.Ended && c.closing.err == nil {
 		return net.ErrClosed
 	}
 	return c.reason(c.closing.err)
@@ -180,7 +181,7 @@ func (s *Stream) readEndLocked() error {
 func (s *Stream) afterReadLocked(n int) {
 	c := s.conn
 	c.accountRead(n)
-	if s.state.CreditDue() && c.closing.state == stateOpen {
+	if s.state.CreditDue() && c.closing.Phase < closing.Lingering {
 		c.push()
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/stats"
 	"github.com/stretchr/testify/require"
@@ -311,7 +312,7 @@ func TestPeersWithoutStreams(t *testing.T) {
 		require.ErrorContains(t, err, "kcp: the peer takes no streams, as with a negative Config.MaxStreams")
 		bothWays(t, a, b, []byte("up"), []byte("down"))
 		a.mu.Lock()
-		a.hs.kind, a.hs.capabilities, a.hs.version = peerLegacy, 0, 0
+		a.hs.Peer, a.hs.capabilities, a.hs.version = opening.Legacy, 0, 0
 		a.mu.Unlock()
 		begin := time.Now()
 		_, err = a.OpenStream(context.Background(), nil)
@@ -452,7 +453,7 @@ func TestStreamIDsOfBothDiallers(t *testing.T) {
 		a, b, _ := w.pair(nil, nil)
 		for _, c := range []*Conn{a, b} {
 			c.mu.Lock()
-			c.hs.dialled = true
+			c.hs.Role = opening.Dialled
 			c.hs.capabilities |= capDialled
 			c.mu.Unlock()
 		}

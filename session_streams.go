@@ -3,6 +3,8 @@ package kcp
 import (
 	"time"
 
+	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/streams"
 )
 
@@ -36,10 +38,8 @@ const (
 // sessionStreams is the streams of a session. Conn.mu guards it.
 type sessionStreams struct {
 	streams.Table
-	openAt    time.Duration // when the peer learns of new streams; 0: it knows of all
-	closing   bool          // Close waits for what is to be sent
-	closeMark seq           // snd_una at the last progress of that
-	purgeAt   time.Duration // not before that messages whose lifetime is over are given up
+	openAt  time.Duration // when the peer learns of new streams; 0: it knows of all
+	purgeAt time.Duration // not before that messages whose lifetime is over are given up
 }
 
 // streamTable returns c.streams, which it makes: most sessions have no streams.
@@ -90,9 +90,11 @@ func (s *streamOwner) Writable() {
 // streamHost is a session as the streams.Host.
 type streamHost session
 
-func (h *streamHost) NewSegment(n int) []byte              { return h.kcp.newBuffer(n) }
-func (h *streamHost) FreeSegment(buf []byte)               { h.kcp.freeBuffer(buf) }
-func (h *streamHost) GrowSegment(buf []byte, n int) []byte { return h.kcp.growBuffer(buf, n) }
+func (h *streamHost) NewSegment(n int) []byte { return h.kcp.newBuffer(n) }
+func (h *streamHost) FreeSegment(buf []byte)  { h.kcp.segmentBuffers().Put(buf) }
+func (h *streamHost) GrowSegment(buf []byte, n int) []byte {
+	return h.kcp.segmentBuffers().Grow(buf, n)
+}
 
 func (h *streamHost) SegmentPayload() int { return h.kcp.packetSize() - headerSize }
 func (h *streamHost) Now() int64          { return h.kcp.micros() }
@@ -116,7 +118,7 @@ func (h *streamHost) WriteBuffer() int {
 // are odd. If both have dialled, those of the end with the smaller token are.
 func (h *streamHost) FirstID() uint32 {
 	l := &h.hs
-	odd := l.dialled
+	odd := l.Role >= opening.Dialled
 	if odd && l.capabilities&capDialled != 0 {
 		odd = l.token < l.peerToken
 	}
@@ -147,7 +149,7 @@ func (h *streamHost) Fail(a *streams.Awaiting, f streams.Failure) { (*session)(h
 // segments, and knows which end opens which streams. Until then the machine
 // drops and does not acknowledge them, so that the peer sends them again.
 func (c *session) takesStreams() bool {
-	return c.hs.kind == peerExtended && c.hs.tokensKnown() && c.shared.config.MaxStreams > 0
+	return c.hs.Peer >= opening.Extended && c.hs.tokensKnown() && c.shared.config.MaxStreams > 0
 }
 
 // tokensKnown reports whether peerToken remains what it is, if the peer is
@@ -156,28 +158,28 @@ func (c *session) takesStreams() bool {
 // shows that. An end that was silent until then sends no HELLO, and gets no
 // WELCOME.
 func (l *handshakeState) tokensKnown() bool {
-	return !l.dialled || l.welcomed || l.hello.signal.code == 0
+	return l.Role < opening.Dialled || l.Peer == opening.Welcomed || l.Of(opening.Hello).Signal.code == 0
 }
 
 // onStream is the state machine's hook for stream segments. Once the session closes,
 // the peer does not wait for them.
 func (c *session) onStream(payload []byte) {
-	if c.closing.state == stateOpen {
-		c.streamTable().Input(payload, c.closing.closed)
+	if c.closing.Phase < closing.Lingering {
+		c.streamTable().Input(payload, c.closing.Caller != closing.Uses)
 	}
 }
 
 // streamsWait reports whether pull has a segment. Nothing may follow
 // CLOSE.
 func (c *session) streamsWait() bool {
-	return c.streams != nil && c.closing.state == stateOpen && c.streams.Waits()
+	return c.streams != nil && c.closing.Phase < closing.Lingering && c.streams.Waits()
 }
 
 // pull is the machine's hook for the segment that is sent next. After FIN, whose
 // final is known to the peer, nothing may come between what the session itself
 // has still to send.
 func (c *session) pull(plain bool) (t *streams.Tag, buf []byte, ok bool) {
-	if plain && c.hs.finSignal != 0 || c.closing.state != stateOpen {
+	if plain && c.closing.Write != closing.WriteOpen || c.closing.Phase >= closing.Lingering {
 		return nil, nil, false
 	}
 	c.streams.openAt = 0
@@ -214,7 +216,7 @@ func (c *session) abandonedMessage(t *streams.Tag) {
 // What the application still has of them once the session has ended is its own, but
 // for what has arrived.
 func (c *session) streamMemory() int {
-	if c.closing.state == stateEnded {
+	if c.closing.Phase >= closing.Ended {
 		return c.streams.Held()
 	}
 	return c.streams.Memory()
@@ -229,7 +231,7 @@ func (c *session) compactStreams() {
 
 // streamsUnsent reports whether messages of streams wait that the peer takes.
 func (c *session) streamsUnsent() bool {
-	return c.streams != nil && c.closing.state == stateOpen && c.streams.Busy()
+	return c.streams != nil && c.closing.Phase < closing.Lingering && c.streams.Busy()
 }
 
 // failStreams ends all streams with err, because the session has ended, or
@@ -238,9 +240,6 @@ func (c *session) failStreams(err error) {
 	t := c.streams
 	if t == nil || t.Failed() {
 		return
-	}
-	if c.closing.state == stateEnded {
-		t.closing = false // else advanceClose goes on with Close
 	}
 	if err == nil {
 		err = ErrNotDelivered
@@ -264,9 +263,6 @@ func (c *session) wakeStreams() {
 	}
 }
 
-// streamsClosing reports whether Close waits for what streams have to send.
-func (c *session) streamsClosing() bool { return c.streams != nil && c.streams.closing }
-
 // closeStreams closes all streams, for which whole is as for startClose. It reports
 // whether some of them have more to send; advanceClose calls beginClose later then: CLOSE
 // says how many segments there are, so first all that waits on streams is given to the
@@ -281,8 +277,7 @@ func (c *session) closeStreams(now time.Duration, whole bool) bool {
 	if t.Drained() {
 		return false
 	}
-	t.closing, t.closeMark = true, c.kcp.position().acked
-	c.wait(now)
+	c.closing.Flush(now, c.kcp.position().acked)
 	return true
 }
 
@@ -301,24 +296,20 @@ func (c *session) undelivered() bool {
 // made no progress for long enough.
 func (c *session) advanceClose(now time.Duration) {
 	t := c.streams
-	if t == nil || !t.closing || c.closing.state == stateEnded {
+	if c.closing.Phase != closing.Flushing {
 		return
 	}
-	if una := c.kcp.position().acked; una != t.closeMark {
-		t.closeMark = una
-		c.wait(now)
-	}
+	c.closing.Progress(now, c.kcp.position().acked, false)
 	c.purgeStreams(now)
 	switch {
 	case t.Failed() || t.Drained():
-	case now >= c.closing.endAt:
+	case c.closing.Late(now):
 		if t.GiveUp(ErrNotDelivered) {
-			c.closing.undelivered = true
+			c.closing.Lacks()
 		}
 	default:
 		return
 	}
-	t.closing = false
 	c.beginClose(now)
 	c.wake(now) // which sends CLOSE
 }
@@ -329,7 +320,7 @@ func (c *session) purgesAt() time.Duration {
 	switch {
 	case t == nil || t.Failed():
 		return 0
-	case t.closing && t.Unsent():
+	case c.closing.Phase == closing.Flushing && t.Unsent():
 		return max(t.purgeAt, 1)
 	case t.Expires() > 0:
 		at := time.Duration(t.Expires()-int64(c.timers.clockBase)*1000) * time.Microsecond

@@ -3,7 +3,9 @@ package kcp
 import (
 	"time"
 
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/liveness"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/pacing"
 )
 
@@ -25,10 +27,10 @@ func (c *session) concerns() (on concerns) {
 	if c.tls != nil && c.tls.handshake != nil {
 		on |= concernTLS
 	}
-	if s.closed || s.kindAwaited || l.peerFin || s.ending != nil || s.state != stateOpen {
+	if s.Phase != closing.Open || s.Caller != closing.Uses || s.Read != closing.ReadOpen || l.kindAwaited || s.ending != nil {
 		on |= concernEnd
 	}
-	if l.hello.active || l.confirm.active || l.finish.active || l.ping.active {
+	if l.Unanswered != 0 {
 		on |= concernRequests
 	}
 	if c.streams != nil {
@@ -50,7 +52,11 @@ func (c *session) finishStep(now time.Duration) {
 	}
 	c.account()
 	c.accountWrites()
-	waiting := c.kcp.WaitSend() > 0 || on&concernRequests != 0 && c.hs.waiting() || on&concernStreams != 0 && c.streamsUnsent()
+	requests := c.hs.Unanswered
+	if c.hs.Reached {
+		requests &^= opening.Hello // which counts until anything arrives
+	}
+	waiting := c.kcp.WaitSend() > 0 || requests != 0 || on&concernStreams != 0 && c.streamsUnsent()
 	c.live.Waits(now, waiting)
 	c.schedule(now)
 }
@@ -73,7 +79,8 @@ func (c *session) schedule(now time.Duration) {
 		sooner(now.Truncate(time.Millisecond) + wait*time.Millisecond)
 	}
 	if s := c.cappedOutput(); s != nil && !c.hs.securing {
-		if wait := c.kcp.rateWait(); s.waiting() > 0 || wait > 0 && c.kcp.capped() {
+		held := c.kcp.rateCap()
+		if wait := held.Wait(c.kcp.micros()); s.waiting() > 0 || wait > 0 && held.Blocked() {
 			sooner(now + pacing.WakeAfter(s.rate, wait))
 		}
 	}
@@ -84,10 +91,12 @@ func (c *session) schedule(now time.Duration) {
 	if at, _ := c.live.Next(now, &s); at > 0 {
 		sooner(at)
 	}
-	if c.closing.endAt > 0 {
-		sooner(c.closing.endAt)
+	if c.closing.Phase != closing.Open {
+		if at := c.closing.Next(); at > 0 {
+			sooner(at)
+		}
 	}
-	if c.hs.unvalidated.Load() && !c.hs.offered {
+	if c.hs.unvalidated.Load() && c.hs.Role == opening.Accepted {
 		sooner(c.hs.born + handshakeTime)
 	}
 	if c.tls != nil {
@@ -95,13 +104,9 @@ func (c *session) schedule(now time.Duration) {
 			sooner(at)
 		}
 	}
-	if l := &c.hs; c.closing.state != stateDraining { // see sendDueSignals
+	if l := &c.hs; c.closing.Phase != closing.Draining { // see sendDueSignals
 		if c.concerns()&concernRequests != 0 {
-			for _, r := range []*request{&l.hello, &l.confirm, &l.finish, &l.ping} {
-				if r.active {
-					sooner(r.next)
-				}
-			}
+			sooner(l.Next())
 		}
 		if c.plpmtu != nil && c.mayProbeMTU() {
 			if at := c.plpmtu.Next(); at > 0 {
@@ -145,7 +150,7 @@ func (c *session) postpone(now time.Duration) {
 // wake makes onWake be called at a time, unless something is due earlier.
 func (c *session) wake(at time.Duration) {
 	t := &c.timers
-	if c.closing.state == stateEnded {
+	if c.closing.Phase >= closing.Ended {
 		return
 	}
 	if at = max(at, 1); t.dueAt == 0 || at < t.dueAt {
@@ -169,7 +174,7 @@ func (c *session) wakeHash() uint32 { return c.timers.clockBase }
 func (c *session) onWake() {
 	t := &c.timers
 	t.wakeAt = 0
-	if c.closing.state == stateEnded || t.dueAt == 0 {
+	if c.closing.Phase >= closing.Ended || t.dueAt == 0 {
 		return
 	}
 	now := c.host.now()
@@ -179,11 +184,11 @@ func (c *session) onWake() {
 	}
 	c.live.Thaw(now-t.dueAt, c.shared.config.PeerTimeout)
 	t.dueAt = 0
-	if c.closing.state == stateDraining && now >= c.closing.endAt {
+	if c.closing.Phase == closing.Draining && c.closing.Late(now) {
 		c.end(nil)
 		return
 	}
-	if c.hs.unvalidated.Load() && !c.hs.offered && now >= c.hs.born+handshakeTime {
+	if c.hs.unvalidated.Load() && c.hs.Role == opening.Accepted && now >= c.hs.born+handshakeTime {
 		c.forget(ErrReset)
 		return
 	}
@@ -195,7 +200,6 @@ func (c *session) onWake() {
 	_, due := c.live.Next(now, &s)
 	if lost := c.lost(now, due); lost != nil {
 		c.setClock(now)
-		c.closing.undelivered = c.undelivered()
 		c.abort(lost)
 		return
 	}
@@ -243,12 +247,12 @@ func (c *session) flush(now time.Duration) {
 		return
 	}
 	c.setClock(now)
-	if c.kcp.timeoutDue() || c.timers.heldSince != 0 {
+	if c.kcp.sender().timeoutDue(c.kcp.micros()) || c.timers.heldSince != 0 {
 		c.holdTimeouts(now)
 	}
 	asked := asking(c.kcp.counts())
 	if s := c.cappedOutput(); s != nil {
-		c.releaseHeld(s, now, c.kcp.datagramsFirst())
+		c.releaseHeld(s, now, c.kcp.rateCap().datagramsFirst())
 		c.kcp.Flush()
 		c.releaseHeld(s, now, true)
 	} else {
@@ -275,7 +279,7 @@ const (
 // among that, and to retransmit would be spurious.
 func (c *session) holdTimeouts(now time.Duration) {
 	t, shard := &c.timers, int(c.path.shard)
-	ms, due := max(clock(now), 1), c.kcp.timeoutDue()
+	ms, due := max(clock(now), 1), c.kcp.sender().timeoutDue(c.kcp.micros())
 	if due && t.heldSince == 0 {
 		t.heldSince, t.heldFor = ms, c.host.arrived(shard)
 	}
@@ -316,17 +320,21 @@ func (c *session) clock(now time.Duration) seq { return seq(c.timers.clockBase +
 // time has come, and continues the search for the path MTU.
 func (c *session) sendDueSignals(now time.Duration) {
 	l, k := &c.hs, c.kcp
-	if c.closing.state == stateEnded || c.closing.state == stateDraining {
+	if c.closing.Phase >= closing.Draining {
 		return
 	}
 	if c.hs.securing {
-		if l.hello.due(now) {
+		if l.Due(opening.Hello, now) {
 			c.repeatFlight(now)
 		}
 		return
 	}
-	if l.finSignal != 0 && l.kind == peerExtended && !l.finished && !l.finish.active {
-		l.finish.start(signal{l.finSignal, uint32(k.position().end), l.peerToken}, now, c.requestWait())
+	if c.closing.Write != closing.WriteOpen && l.Peer >= opening.Extended && !c.closing.Answered() && l.Unanswered&opening.Finish == 0 {
+		code := sigFin
+		if c.closing.Write >= closing.CloseSent {
+			code = sigClose
+		}
+		l.Start(opening.Finish, signal{code, uint32(k.position().end), l.peerToken}, now, c.requestWait())
 	}
 	s := c.liveness()
 	if _, due := c.live.Next(now, &s); due&liveness.Ping != 0 {
@@ -345,35 +353,32 @@ func (c *session) sendDueSignals(now time.Duration) {
 // sendDueRequests queues the requests whose time has come.
 func (c *session) sendDueRequests(now time.Duration) {
 	l := &c.hs
-	if r := &l.hello; r.due(now) {
+	if l.Due(opening.Hello, now) {
 		if c.tls != nil {
 			c.repeatFlight(now)
-		} else if l.reached && r.tries >= helloTries && l.kind == peerUnknown {
-			r.active = false
-			l.kind = peerLegacy
-		} else { // repeated even if peerExtended: a forged HELLO may have shown that
+		} else if l.Reached && l.Of(opening.Hello).Tries >= helloTries && l.Peer == opening.Unknown {
+			l.Unanswered &^= opening.Hello
+			l.Peer = opening.Legacy
+		} else { // repeated even if the peer is extended: a forged HELLO may have shown that
 			c.queueHello()
-			r.sent(now)
+			l.Sent(opening.Hello, now, opening.MaxWait)
 			c.live.Asked(now)
-			l.helloAt = now
-			if !l.reached && r.tries <= eagerHellos {
-				r.next = min(r.next, now+maxHelloWait)
-			}
 		}
 	}
-	for _, r := range []*request{&l.confirm, &l.finish, &l.ping} {
-		if r.due(now) {
-			c.kcp.signalQueue().add(r.signal)
-			r.sent(now)
-			c.live.Asked(now)
-			switch r {
-			case &l.ping:
-				_, longest := c.pingWait()
-				r.next = min(r.next, now+longest)
-				c.live.PingSent(now)
-			case &l.confirm:
-				c.tellResetKey()
-			}
+	for _, k := range opening.Kinds[1:] {
+		if !l.Due(k, now) {
+			continue
 		}
+		c.kcp.signalQueue().add(l.Of(k).Signal)
+		c.live.Asked(now)
+		most := opening.MaxWait
+		switch k {
+		case opening.Ping:
+			_, most = c.pingWait()
+			c.live.PingSent(now)
+		case opening.Confirm:
+			c.tellResetKey()
+		}
+		l.Sent(k, now, most)
 	}
 }

@@ -7,7 +7,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 )
@@ -92,7 +94,7 @@ func (c *Conn) ConnectionState() ConnectionState {
 // dialTLS begins the handshake of a dialled session. HELLO leaves with what TLS
 // has to say.
 func (c *session) dialTLS() {
-	c.hs.hello.signal = signal{sigHello, 0, c.hs.token} // the session is not silent any more
+	c.hs.Of(opening.Hello).Signal = signal{sigHello, 0, c.hs.token} // the session is not silent any more
 	config := c.shared.config.TLS
 	if config.ServerName == "" {
 		config = config.Clone()
@@ -124,7 +126,7 @@ func signalOf(s handshake.Signal) signal { return signal{signalCode(s.Code), s.S
 // are not validated share one turn, as anybody may have forged them.
 func (c *session) advanceTLS() {
 	x := c.tlsHandshake()
-	if x == nil || c.closing.state == stateEnded {
+	if x == nil || c.closing.Phase >= closing.Ended {
 		return
 	}
 	var r handshake.Result
@@ -158,7 +160,7 @@ func (c *Conn) workTLS(x *handshake.Exchange, work handshake.Work) {
 func (c *session) workedTLS(x *handshake.Exchange, s handshake.Step) {
 	var r handshake.Result
 	if !x.Worked(s, &r) {
-		if c.closing.state != stateEnded {
+		if c.closing.Phase < closing.Ended {
 			c.account()
 		}
 		return
@@ -166,11 +168,10 @@ func (c *session) workedTLS(x *handshake.Exchange, s handshake.Step) {
 	now := c.host.now()
 	c.setClock(now)
 	c.tookHandshake(x, &r)
-	if l := &c.hs; !x.Failed && !l.hello.active && x.Unacknowledged() {
-		l.hello.start(signal{sigHello, 0, l.token}, now, firstHelloWait)
-		l.hello.sent(now)
+	if l := &c.hs; !x.Failed && l.Unanswered&opening.Hello == 0 && x.Unacknowledged() {
+		l.Start(opening.Hello, signal{sigHello, 0, l.token}, now, opening.FirstHello)
+		l.Sent(opening.Hello, now, opening.MaxWait)
 		c.live.Asked(now)
-		l.helloAt = now
 	}
 	if r.Completed != nil {
 		c.securedTLS(r.Completed, now)
@@ -190,10 +191,10 @@ func (c *session) inputHandshake(p *inPacket, now time.Duration) (changed bool) 
 		return false
 	}
 	c.step.inputAt = now
-	if c.kcp.validation().received(p.size) {
+	if c.kcp.validation().Received(p.size) {
 		c.hs.active.Store(true)
 	}
-	peer := handshake.Peer{Waiting: c.hs.hello.active, Unvalidated: c.hs.unvalidated.Load(), Room: unvalidatedBytes}
+	peer := handshake.Peer{Waiting: c.hs.Unanswered&opening.Hello != 0, Unvalidated: c.hs.unvalidated.Load(), Room: unvalidatedBytes}
 	peer.Pressed = c.memoryPressure() == pressureHigh
 	var r handshake.Result
 	changed = x.Input(handshake.Kind(p.kind-clearPacket), &p.Packet, peer, &r)
@@ -226,7 +227,7 @@ func (c *session) tookHandshake(x *handshake.Exchange, r *handshake.Result) {
 		c.closing.ending = ErrReset
 	case r.End == handshake.NoTLS:
 		c.closing.ending = ErrNoTLS
-	case r.End == handshake.Refused && !l.quiet: // else the peer may come later
+	case r.End == handshake.Refused && l.Role != opening.Quiet: // else the peer may come later
 		c.closing.ending = ErrRefused
 	}
 	if r.Failed != nil {
@@ -240,11 +241,11 @@ func (c *session) failTLS(x *handshake.Exchange, err *HandshakeError) {
 	c.shared.counters.handshakeErrors.Add(1)
 	x.FailedAt = c.host.now()
 	c.sendFlight()
-	c.hs.hello.active = false
-	if !c.hs.dialled {
+	c.hs.Unanswered &^= opening.Hello
+	if c.hs.Role < opening.Dialled {
 		c.host.handshakeFailed(err)
 	}
-	if c.hs.dialled || err.Remote {
+	if c.hs.Role >= opening.Dialled || err.Remote {
 		c.closing.ending = err
 	}
 }
@@ -255,7 +256,7 @@ func (c *session) securedTLS(by *handshake.Completed, now time.Duration) {
 	c.tls.secured = &securedState{by.State, handshake.CertificateBytes(&by.State)}
 	c.hs.securing = false
 	c.live.Heard(now)
-	c.hs.kind = peerExtended
+	c.hs.Peer = max(c.hs.Peer, opening.Extended)
 	c.greetTLS(by.Asked, now)
 	b := make([]byte, headerSize)
 	signalOf(by.Info).encode(header{conv: c.entry.Conv, wnd: minRcvWnd}, b)
@@ -268,9 +269,9 @@ func (c *session) securedTLS(by *handshake.Completed, now time.Duration) {
 func (c *session) greetTLS(asked bool, now time.Duration) {
 	l := &c.hs
 	l.greeted.Store(true)
-	if l.dialled {
-		l.welcomed, l.finish.signal.ts = true, l.peerToken
-		l.confirm.start(signal{sigConfirm, l.peerToken, l.token}, now, c.requestWait())
+	if l.Role >= opening.Dialled {
+		l.Peer, l.Of(opening.Finish).Signal.ts = opening.Welcomed, l.peerToken
+		l.Start(opening.Confirm, signal{sigConfirm, l.peerToken, l.token}, now, c.requestWait())
 		if !asked {
 			c.noteReached()
 		}
@@ -291,7 +292,7 @@ func (c *session) inputEarly(x *handshake.Exchange, now time.Duration) {
 				continue
 			}
 		}
-		if c.closing.state != stateEnded {
+		if c.closing.Phase < closing.Ended {
 			c.inputPacket(&p, now)
 		}
 	}
@@ -324,7 +325,7 @@ func (c *session) takeSecured(p *inPacket) bool {
 func (c *session) sendFlight() {
 	x := c.tls.handshake
 	for size := x.Pending(); size > 0; size = x.Pending() {
-		if !c.kcp.validation().take(size) {
+		if !c.kcp.validation().Take(size) {
 			if !x.Skip() {
 				return
 			}
@@ -344,9 +345,9 @@ func (c *session) queueFlight(p packet, sealed bool) bool {
 		return false
 	}
 	p.ready = true
-	p.repeats = max(c.hs.hello.tries, 1) - 1
+	p.repeats = max(c.hs.Of(opening.Hello).Tries, 1) - 1
 	c.outgoing.add(p)
-	c.kcp.borrowRate(len(p.buf))
+	c.kcp.rateCap().borrow(len(p.buf))
 	return true
 }
 
@@ -358,7 +359,7 @@ func (c *session) abortTLS(abort signal) {
 		return
 	}
 	head, tail := x.Protection.Overhead()
-	if size := head + headerSize + tail; c.kcp.validation().take(size) {
+	if size := head + headerSize + tail; c.kcp.validation().Take(size) {
 		p := c.shared.packet(size)
 		abort.encode(header{conv: c.entry.Conv, wnd: minRcvWnd}, p.buf[head:])
 		c.queueFlight(p, x.Protection.Seal(p.buf, nil) == nil)
@@ -369,17 +370,13 @@ func (c *session) abortTLS(abort signal) {
 func (c *session) repeatFlight(now time.Duration) {
 	l, x := &c.hs, c.tlsHandshake()
 	if x == nil {
-		l.hello.active = false
+		l.Unanswered &^= opening.Hello
 		return
 	}
-	l.hello.sent(now)
+	l.Sent(opening.Hello, now, opening.MaxWait)
 	c.live.Asked(now)
-	l.helloAt = now
-	if !l.reached && l.hello.tries <= eagerHellos {
-		l.hello.next = min(l.hello.next, now+maxHelloWait)
-	}
-	if !x.Repeat(int(l.hello.tries)) {
-		l.hello.active = false
+	if !x.Repeat(int(l.Of(opening.Hello).Tries)) {
+		l.Unanswered &^= opening.Hello
 		return
 	}
 	c.sendFlight()
@@ -387,9 +384,9 @@ func (c *session) repeatFlight(now time.Duration) {
 
 // settleTLS drops the state of a handshake that is over.
 func (c *session) settleTLS() {
-	repeats, over := c.tls.handshake.Settle(c.hs.confirmed)
+	repeats, over := c.tls.handshake.Settle(c.hs.Confirmed)
 	if !repeats {
-		c.hs.hello.active = false
+		c.hs.Unanswered &^= opening.Hello
 	}
 	if over {
 		c.closeTLS()
@@ -403,12 +400,12 @@ func (c *session) closeTLS() {
 		return
 	}
 	x := t.handshake
-	if c.closing.state == stateEnded {
+	if c.closing.Phase >= closing.Ended {
 		t.app.Compact() // it remains for TIME-WAIT
 		if t.secured != nil {
 			t.secured.bytes = 0 // they last as long as the application has c
 		}
-		if x != nil && !c.hs.dialled && x.Protection.Keys.Opens() && !t.app.Keys.Opens() {
+		if x != nil && c.hs.Role < opening.Dialled && x.Protection.Keys.Opens() && !t.app.Keys.Opens() {
 			t.ended = x.Protection
 			t.ended.Compact()
 		}
@@ -424,7 +421,7 @@ func (c *session) closeTLS() {
 // a time-out of its own.
 func (c *session) tlsExpires() time.Duration {
 	switch x := c.tlsHandshake(); {
-	case x == nil || c.hs.dialled:
+	case x == nil || c.hs.Role >= opening.Dialled:
 		return 0
 	case x.Failed:
 		return x.FailedAt + failedTime
@@ -493,7 +490,7 @@ func (c *session) noteResetKey(s signal, payload []byte) {
 		return
 	}
 	reset := &c.tls.reset
-	if c.hs.dialled && reset.theirs.Load() == nil && c.step.inputAt-c.hs.born > resetKeyWithin {
+	if c.hs.Role >= opening.Dialled && reset.theirs.Load() == nil && c.step.inputAt-c.hs.born > resetKeyWithin {
 		return
 	}
 	k := &resetKey{ResetKey: packetkeys.ResetKey{Key: [packetkeys.ResetKeySize]byte(payload), Mask: s.ts}, since: s.sn}
@@ -512,9 +509,9 @@ func (r *resetKeys) by(packet []byte) bool {
 // statelessReset ends the session, of which the peer's endpoint
 // knows nothing any more.
 func (c *session) statelessReset(now time.Duration) {
-	if c.closing.state == stateEnded {
+	if c.closing.Phase >= closing.Ended {
 		return
 	}
-	c.forgotten(&c.hs.ping)
+	c.forgotten(opening.Ping)
 	c.finishStep(now)
 }

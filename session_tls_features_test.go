@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
@@ -191,7 +192,7 @@ func requireSettled(t *testing.T, conns ...*Conn) {
 	for _, c := range conns {
 		c.mu.Lock()
 		require.Nil(t, c.tlsHandshake())
-		require.False(t, c.hs.hello.active)
+		require.False(t, c.hs.Unanswered&opening.Hello != 0)
 		c.mu.Unlock()
 	}
 }

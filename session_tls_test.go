@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/stretchr/testify/require"
@@ -408,7 +409,7 @@ func TestTLSStates(t *testing.T) {
 						}
 						require.Equal(t, want, got)
 						if want != "lost" {
-							require.Less(t, time.Since(healed), maxRequestWait+6*roundTrip)
+							require.Less(t, time.Since(healed), opening.MaxWait+6*roundTrip)
 						}
 					})
 				})

@@ -4,6 +4,9 @@ import (
 	"context"
 	"log/slog"
 	"time"
+
+	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/opening"
 )
 
 // startTrace gets the hooks of the session from Config.Tracer, and shows its
@@ -20,7 +23,7 @@ func (c *Conn) startTrace(first SessionState) {
 	}
 	c.mu.Lock()
 	defer c.unlock()
-	if c.closing.state == stateEnded {
+	if c.closing.Phase >= closing.Ended {
 		return
 	}
 	c.kcp.SetTrace(t)
@@ -84,7 +87,7 @@ func (c *Conn) logEnd() func() {
 		slog.String("remote", c.RemoteAddr().String()),
 		slog.Uint64("conv", uint64(c.Conv())),
 		slog.String("cause", cause),
-		slog.Bool("undelivered", c.closing.undelivered),
+		slog.Bool("undelivered", c.closing.Undelivered()),
 		slog.Duration("age", (e.now() - c.hs.born).Round(time.Millisecond)),
 		slog.Uint64("bytes_sent", n.BytesSent),
 		slog.Uint64("bytes_received", n.BytesReceived),
@@ -105,5 +108,5 @@ func (c *Conn) logEnd() func() {
 func (c *Conn) Dialled() bool {
 	c.mu.Lock()
 	defer c.unlock()
-	return c.hs.dialled
+	return c.hs.Role >= opening.Dialled
 }

@@ -41,7 +41,7 @@ func (c *Conn) WriteAvailable() int {
 	if room <= 0 || c.writeEnd() != nil {
 		return 0
 	}
-	payload := c.kcp.sendPayload()
+	payload := c.kcp.load().payload
 	full, rest := room/(payload+writeCostPerSegment), room%(payload+writeCostPerSegment)
 	return max(full*payload+max(rest-writeCostPerSegment, 0), 1)
 }

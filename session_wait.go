@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/inturn"
 )
 
@@ -73,17 +74,6 @@ func (n *notifier) wakeWaiting() {
 		return
 	}
 	n.cond.Broadcast()
-}
-
-// wake carries out wake-ups that were held back, without c.mu, which a call that is woken
-// locks at once.
-func (io *ioState) wake(held heldWakes) {
-	if held&heldRead != 0 {
-		io.canRead.cond.Broadcast()
-	}
-	if held&heldWrite != 0 {
-		io.canWrite.cond.Broadcast()
-	}
 }
 
 // blocking is what await has to know of a call.
@@ -255,7 +245,7 @@ func (c *Conn) afterReading(n *notifier, count uint32, s *shard, end bool) bool 
 			return false
 		}
 	}
-	c.endReading(s, follow && c.closing.state != stateEnded)
+	c.endReading(s, follow && c.closing.Phase < closing.Ended)
 	return true
 }
 

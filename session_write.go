@@ -1,6 +1,7 @@
 package kcp
 
 import (
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/protect"
@@ -138,7 +139,7 @@ func (c *session) queueSegment(s *sendSegment, data []byte) {
 // exceeds the anti-amplification limit (RFC 9000 §8.1), and counts it. The
 // state machine keeps the limit itself; this is a second line of defence.
 func (c *session) overdrawn() bool {
-	if !c.kcp.validation().overdrawn() {
+	if !c.kcp.validation().Overdrawn() {
 		return false
 	}
 	c.shared.counters.dropCredit.Add(1)
@@ -149,7 +150,7 @@ func (c *session) overdrawn() bool {
 // it.
 func (c *session) toWrite() bool {
 	o := &c.outgoing
-	return !o.sending && (o.waiting() > 0 || c.closing.state == stateEnded && !c.closing.retired)
+	return !o.sending && (o.waiting() > 0 || c.closing.Phase >= closing.Ended && c.closing.Phase != closing.Retired)
 }
 
 // sendRound is what writePackets writes with one call of the system.
@@ -200,7 +201,7 @@ func (c *Conn) nextRound(r *sendRound, round int) bool {
 	}
 	switch {
 	case failed != nil, o.waiting() == 0:
-	case round >= sendRounds && c.closing.state != stateEnded:
+	case round >= sendRounds && c.closing.Phase < closing.Ended:
 		c.wake(c.ep.now())
 	case o.probe != nil:
 		r.probe, r.written = c.beginProbe()
@@ -213,7 +214,7 @@ func (c *Conn) nextRound(r *sendRound, round int) bool {
 	if failed != nil {
 		c.end(failed)
 	}
-	if c.closing.state == stateEnded && !c.closing.retired {
+	if c.closing.Phase >= closing.Ended && c.closing.Phase != closing.Retired {
 		c.retire()
 		r.log = c.logEnd()
 	}

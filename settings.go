@@ -56,7 +56,7 @@ func (k *KCP) configure(s machineSettings) {
 	if s.mtu != 0 {
 		must(k.SetMTU(s.mtu))
 		k.cfg.messageMSS = 0
-		k.restartSizeWatch()
+		k.snd.blackHole.restart()
 	}
 	if s.sendWindow != 0 || s.receiveWindow != 0 {
 		full := k.receiveFull()
@@ -81,22 +81,22 @@ func (k *KCP) configure(s machineSettings) {
 		must(k.SetMinRTO(uint32(s.minRTO)))
 	}
 	if s.fastResend != 0 {
-		k.SetFastResend(uint32(max(s.fastResend, 0)))
+		k.cfg.fastResend = uint32(max(s.fastResend, 0))
 	}
 	if s.fastResendLimit != 0 {
-		k.SetFastResendLimit(uint32(max(s.fastResendLimit, 0)))
+		k.cfg.fastLimit = uint32(max(s.fastResendLimit, 0))
 	}
 	if s.deadLink != 0 {
-		k.SetDeadLink(uint32(s.deadLink))
+		k.cfg.deadLink = uint32(s.deadLink)
 	}
 	if s.data != 0 {
-		k.SetStream(s.data == streamData)
+		k.cfg.stream = s.data == streamData
 		if tail := k.snd.queue.tail; tail != nil {
 			tail.closed = true // it may be the end of a message
 		}
 	}
 	if s.extensions != (Extensions{}) {
-		k.SetExtensions(s.extensions)
+		k.cfg.ext = s.extensions
 	}
 }
 
@@ -202,6 +202,9 @@ func (k *KCP) SetMTU(mtu int) error {
 	}
 	k.cfg.mtu = mtu
 	k.cfg.mss = mtu - headerSize
+	if k.rare != nil && k.rare.capped != nil {
+		k.rare.capped.packet = mtu
+	}
 	k.cfg.trace.mtu(mtu)
 	return nil
 }

@@ -37,11 +37,11 @@ const (
 const maxSignals = 16
 
 // mayAnswer reports whether a further request of the peer is looked at. An
-// unvalidated peer has maxSignals of them answered in answerPeriod, whatever was
+// unvalidated peer has maxSignals of them answered in a tenth of a second, whatever was
 // sent meanwhile: such a peer has little to ask.
 func (k *KCP) mayAnswer() bool {
 	v := k.snd.validation
-	return len(k.signals) < maxSignals && (v == nil || v.mayAnswer(k.clock.now))
+	return len(k.signals) < maxSignals && (v == nil || v.MayAnswer(k.clock.now, maxSignals))
 }
 
 // signal is a signal with its two arguments.

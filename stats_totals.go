@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/stats"
 )
 
@@ -56,7 +57,7 @@ func (c *session) addTo(t *SessionTotals) {
 	}
 	if s := c.streams; s != nil {
 		n := stats.Streams(s.Counts)
-		if c.closing.state == stateEnded {
+		if c.closing.Phase >= closing.Ended {
 			n.Ended = n.Opened + n.Accepted // none is carried any more
 		}
 		t.Streams.Add(&n)

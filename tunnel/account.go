@@ -18,6 +18,9 @@ const (
 	// maxFlows is how many flows of UDP one user may have, if the process may have
 	// enough descriptors: all flows of a user have a quarter of them at most.
 	maxFlows = 1536
+	// maxEnding is how many more flows there may be that are about to begin, or were
+	// ended and still have a socket; a quarter of the others if those are fewer.
+	maxEnding = 256
 	// maxPacketBytes is how many bytes of one user's UDP packets may wait.
 	maxPacketBytes = 4 << 20
 	// unansweredTimeout is how long a flow lives without an answer, as in Linux
@@ -32,6 +35,7 @@ const (
 type account struct {
 	begun   time.Time
 	dials   chan struct{} // has an element for each dial in progress
+	carried chan struct{} // has an element for each flow that is about to begin, is there, or ends
 	conns   atomic.Int64  // dialled connections, and those that were accepted for the user
 	most    int64         // of conns; 0: any number
 	packets atomic.Int64  // bytes of UDP packets that wait
@@ -57,6 +61,7 @@ func newAccount(udpTimeout time.Duration) *account {
 	if n := udp.Descriptors(); n > 0 {
 		flows, a.most = min(flows, n/4), int64(n/2)
 	}
+	a.carried = make(chan struct{}, flows+min(maxEnding, flows/4+1))
 	a.flows = flowtable.New[flow](flows, min(unansweredTimeout, udpTimeout), udpTimeout)
 	return a
 }
@@ -127,6 +132,12 @@ func (a *account) beginDial(ctx context.Context) error {
 }
 
 func (a *account) endDial() { <-a.dials }
+
+// beginFlow waits until there is room for a flow that is about to begin: there is when
+// others have ended. endFlow gives it back.
+func (a *account) beginFlow() { a.carried <- struct{}{} }
+
+func (a *account) endFlow() { <-a.carried }
 
 // keepPacket counts n bytes of a packet that waits. It reports false if there are too
 // many. dropPacket takes it back.

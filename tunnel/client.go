@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -71,8 +72,9 @@ type ClientConfig struct {
 	// Logger receives what happens; nil: nothing does.
 	Logger *slog.Logger
 
-	shutdown time.Duration // how long ends in order may take; 0: shutdownTime
-	connect  func(ctx context.Context, network, address string) (net.Conn, error)
+	shutdown   time.Duration // how long ends in order may take; 0: shutdownTime
+	maxLeaving int           // 0: maxLeaving
+	connect    func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // Client is the end of a tunnel that connects to servers. All methods are safe for
@@ -141,6 +143,7 @@ func NewClient(config *ClientConfig) (*Client, error) {
 	setDefault(&c.config.DialTimeout, defaultDialTimeout)
 	setDefault(&c.config.UDPTimeout, defaultUDPTimeout)
 	setDefault(&c.config.shutdown, shutdownTime)
+	c.config.maxLeaving = cmp.Or(c.config.maxLeaving, maxLeaving)
 	if err := checkTimes(times{
 		"RetryAfter": c.config.RetryAfter, "MaxRetryAfter": c.config.MaxRetryAfter, "OpenTimeout": c.config.OpenTimeout,
 		"DialTimeout": c.config.DialTimeout, "UDPTimeout": c.config.UDPTimeout,

@@ -15,6 +15,21 @@ const (
 	maxAwayRetry = 5 * time.Minute
 )
 
+const (
+	// leaveTries is how many times RetryAfter a session lives at the least before the
+	// next one begins, though the server asks it to leave.
+	leaveTries = 5
+	// maxLeaving is how many sessions of a way may wait for their last connections, as
+	// the server has asked for another one. More end the oldest.
+	maxLeaving = 64
+)
+
+// leavePause returns how long to wait before the next session begins, when the server has
+// asked one to leave that has lived for a time.
+func leavePause(lived, retryAfter time.Duration) time.Duration {
+	return max(leaveTries*retryAfter-lived, 0)
+}
+
 // awayPause returns how long to wait at the least after err, the n-th in a row, with
 // which a server has ended a session. It is up to a half less or more at random.
 func awayPause(err error, n int) time.Duration {

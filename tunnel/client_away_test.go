@@ -23,6 +23,33 @@ func TestAwayPause(t *testing.T) {
 	require.Zero(t, awayPause(&HelloError{Code: string(helloAttempts)}, 1))
 }
 
+// A server that asks each session to leave cannot have the client keep more and more of
+// them.
+func TestServerThatAlwaysAsksToLeave(t *testing.T) {
+	checkLeaks(t)
+	s := startServer(t, everything, nil)
+	close(s.left) // as if another one had taken over meanwhile
+	config := clientConfig(t, s, "0:host:80")
+	config.maxLeaving = 3
+	c := startClient(t, config)
+	waitFor(t, func() bool {
+		require.LessOrEqual(t, c.Status().Sessions, config.maxLeaving+2)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.begun >= 10
+	})
+	require.Contains(t, c.log.String(), "too many sessions")
+}
+
+// Nor can it have the client hurry.
+func TestLeavePause(t *testing.T) {
+	const retry = 200 * time.Millisecond
+	require.Equal(t, time.Second, leavePause(0, retry))
+	require.Equal(t, 300*time.Millisecond, leavePause(700*time.Millisecond, retry))
+	require.Zero(t, leavePause(time.Second, retry))
+	require.Zero(t, leavePause(time.Hour, retry))
+}
+
 // A client whose password was changed does not try again and again.
 func TestStaleClientIsSlow(t *testing.T) {
 	checkLeaks(t)

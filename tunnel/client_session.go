@@ -39,7 +39,7 @@ func (e *HelloError) Error() string {
 	case helloForbidden:
 		return fmt.Sprintf("the server does not allow %s", printable(e.Value))
 	case helloAttempts:
-		return fmt.Sprintf("too many attempts of this user from this address have failed: the server looks at none for %s", printable(e.Value))
+		return fmt.Sprintf("too many attempts of this user from this address have failed: try again in %s", printable(e.Value))
 	}
 	return fmt.Sprintf("the server turns the client away (%s)", printable(e.Code))
 }
@@ -70,15 +70,19 @@ func (c *Client) keep(ctx context.Context, w way) error {
 	log := c.log.With("server", w)
 	known := false
 	for failed := 0; ; {
-		lost := false
+		lost, began := false, time.Now()
 		err := c.connect(ctx, w, func() {
-			known, lost, failed = true, true, 0
+			known, lost, failed, began = true, true, 0, time.Now()
 			wait.Reset()
 		})
 		if ctx.Err() != nil {
 			return nil
 		}
 		if errors.Is(err, errLeaving) {
+			select {
+			case <-ctx.Done():
+			case <-time.After(leavePause(time.Since(began), c.config.RetryAfter)):
+			}
 			continue
 		}
 		failed++
@@ -170,6 +174,11 @@ func (c *Client) connect(ctx context.Context, w way, welcomed func()) error {
 		return err
 	case <-s.leaving:
 		s.log.Info("the server was upgraded: another session begins, and this one ends with its last connection")
+		if oldest := c.pool.surplus(s, c.config.maxLeaving); oldest != nil {
+			oldest.log.Warn("too many sessions wait for their last connections: the oldest is ended")
+			_ = oldest.conn.SetLinger(c.config.shutdown)
+			oldest.close(closeLeft, "another session has taken over")
+		}
 		return errLeaving
 	}
 }
@@ -331,7 +340,7 @@ func (s *serverAt) hold(ctx context.Context, r Remote) {
 	wait := listenWait(s.client.config.RetryAfter, s.client.config.MaxRetryAfter)
 	for {
 		err := s.listenThere(ctx, r, wait.reset)
-		if ctx.Err() != nil || s.isLeaving() { // the next session listens
+		if ctx.Err() != nil || s.isLeaving() || s.conn.Err() != nil { // the next session listens
 			return
 		}
 		pause := wait.next(err)

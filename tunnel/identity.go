@@ -157,7 +157,7 @@ func warnOfTime(log *slog.Logger, cert *tls.Certificate) {
 func checkFingerprint(s string) error {
 	sum, ok := strings.CutPrefix(s, "SHA256:")
 	if b, err := base64.RawStdEncoding.DecodeString(sum); !ok || err != nil || len(b) != sha256.Size {
-		return fmt.Errorf("%q is no fingerprint: want SHA256: and 43 characters, as the server prints it", s)
+		return fmt.Errorf("%q is not a fingerprint: want SHA256: and 43 characters, as the server prints it", s)
 	}
 	return nil
 }

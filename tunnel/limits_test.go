@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -151,10 +152,10 @@ func TestConnectionsOfAUserAreLimited(t *testing.T) {
 func TestAssociationsOfAUserAreLimited(t *testing.T) {
 	checkLeaks(t)
 	s := startServer(t, everything, nil)
-	c := startClient(t, clientConfig(t, s, "R:127.0.0.1:0:socks"))
-	proxy := c.address(t)
-	account := theSession(t, s).account
+	account := s.accounts.enter("me")
+	defer s.accounts.leave("me")
 	account.most = 4 // a listener, two connections, a socket
+	proxy := startClient(t, clientConfig(t, s, "R:127.0.0.1:0:socks")).address(t)
 	first, reply := socksDial(t, proxy, statute.CommandAssociate, "0.0.0.0:0")
 	require.EqualValues(t, statute.RepSuccess, reply.Response)
 	_, reply = socksDial(t, proxy, statute.CommandAssociate, "0.0.0.0:0")
@@ -254,6 +255,40 @@ func TestIdleFlowsAreSmall(t *testing.T) {
 	each := func() int { return (int(used()) - int(before)) / (n - 20) }
 	waitFor(t, func() bool { return each() < most }) // collections shrink stacks
 	t.Logf("%d bytes a flow", each())
+}
+
+// Flows that were ended to make room, and have not given back their sockets yet, are
+// bounded, too: further ones wait for them.
+func TestFlowsThatEndAreCounted(t *testing.T) {
+	const more = 20
+	checkLeaks(t)
+	s := startServer(t, everything, nil)
+	account := s.accounts.enter("me")
+	defer s.accounts.leave("me")
+	account.carried = make(chan struct{}, 2)
+	conn := login(t, s, "me", "secret")
+	at := theSession(t, s)
+	var streams []*kcp.Stream
+	for range 2 + more {
+		stream, err := conn.OpenStream(context.Background(), &kcp.StreamOptions{Unordered: true})
+		require.NoError(t, err)
+		require.NoError(t, stream.WriteMessage(opening{kind: kindUDP, target: "127.0.0.1:9"}.append([]byte{messageControl})))
+		streams = append(streams, stream)
+	}
+	for ended := range more {
+		waitFor(t, func() bool { return at.handled.Load() == int64(more-ended) && at.active.Load() == 2 })
+		for i, stream := range streams { // one of those that are carried
+			at.session.mu.Lock()
+			carried := at.flows[stream.ID()] != nil
+			at.session.mu.Unlock()
+			if carried {
+				require.NoError(t, stream.Reset(1))
+				streams = slices.Delete(streams, i, i+1)
+				break
+			}
+		}
+	}
+	waitFor(t, func() bool { return at.handled.Load() == 0 && at.active.Load() == 2 })
 }
 
 // What waits for a flow's opening is on the account, and little.

@@ -48,6 +48,25 @@ func (p *pool) replaced(s *serverAt) bool {
 	})
 }
 
+// surplus returns the oldest session on the way of s that the server wants to end, if
+// there are more than most of them, or nil.
+func (p *pool) surplus(s *serverAt, most int) (oldest *serverAt) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := 0
+	for _, other := range p.sessions {
+		if other.way == s.way && other.isLeaving() {
+			if n++; oldest == nil {
+				oldest = other
+			}
+		}
+	}
+	if n <= most {
+		return nil
+	}
+	return oldest
+}
+
 // pick returns the healthy session with the fewest connections, or any if none is
 // healthy. If there is none at all it waits, and returns the error of ctx.
 func (p *pool) pick(ctx context.Context, not []*serverAt) (*serverAt, error) {

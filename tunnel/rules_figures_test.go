@@ -24,6 +24,7 @@ func TestRuleFigures(t *testing.T) {
 		{"| Tunnel, its pool", "3 s", unanswered},
 		{"| Tunnel, flows of UDP", "64 packets", flowQueue},
 		{"| Tunnel, flows of UDP: a user", "1536", maxFlows},
+		{"| Tunnel, flows of UDP: 256 more", "256", maxEnding},
 		{"| Tunnel, flows of UDP: one without", "30 s", unansweredTimeout},
 		{"| Tunnel: a remote of the server", "3 s", aliveWait},
 		{"| Tunnel: a connection that takes", "2 s", probeInterval},

@@ -90,6 +90,7 @@ type Server struct {
 	before      *control      // of the server before this one; nil: there is none
 	passed      atomic.Bool   // HandOver was called
 	left        chan struct{} // closed when no more sessions begin here after that
+	superseded  atomic.Bool   // the server behind this one was replaced as well
 
 	mu       sync.Mutex
 	sessions map[*clientAt]bool

@@ -277,8 +277,10 @@ func (s *session) handleFlow(ctx context.Context, stream *kcp.Stream) {
 		return
 	}
 	began := time.Now()
+	s.account.beginFlow()
 	conn, err := s.dial(ctx, stream, "udp", &o)
 	if err != nil {
+		s.account.endFlow()
 		s.refuse(stream, o, err)
 		return
 	}
@@ -296,6 +298,7 @@ func (s *session) handleFlow(ctx context.Context, stream *kcp.Stream) {
 	s.opened.Add(1)
 	s.serving.Go(func() { // on a small stack: that of this goroutine has grown
 		err := f.carry(conn.(*net.UDPConn))
+		s.account.endFlow()
 		s.log.Debug("flow ended", "kind", o.kind, "target", o.target, since(began), cause(err))
 	})
 }

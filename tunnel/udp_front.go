@@ -132,6 +132,7 @@ func (fr *front) take(key flowKey, payload []byte) {
 		fr.log.Debug("flow not opened", text("target", key.target), "from", key.from, "error", err)
 		return
 	}
+	s.account.beginFlow()
 	f = s.newFlow(stream, true, func(packet []byte) {
 		if fr.wrap != nil {
 			packet = fr.wrap(key.target, packet)
@@ -142,7 +143,10 @@ func (fr *front) take(key flowKey, payload []byte) {
 	fr.byKey[key] = f
 	fr.mu.Unlock()
 	f.send(bytes.Clone(payload))
-	fr.flows.Go(func() { fr.run(key, f) })
+	fr.flows.Go(func() {
+		fr.run(key, f)
+		s.account.endFlow()
+	})
 }
 
 // run runs a flow to its end. If the peer has refused it, the sender's packets are

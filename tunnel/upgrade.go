@@ -74,6 +74,7 @@ func (c *clientAt) askToLeave() {
 // ServerConfig.Drain it ends them, and those of the servers before.
 func (s *Server) await(ctx context.Context, sessions *sync.WaitGroup) {
 	close(s.left)
+	s.before.ask(request{What: tellPassed})
 	none := make(chan struct{})
 	go func() {
 		defer close(none)
@@ -116,6 +117,7 @@ const (
 	wantReload  = "reload"  // read the files again
 	wantRelease = "release" // listen no longer for Key
 	wantEnd     = "end"     // end, as by a signal
+	tellPassed  = "passed"  // know that this one was replaced as well
 )
 
 // controlWait is how long a server may take to do what another one asks.
@@ -198,8 +200,10 @@ func (s *Server) serveControl(conn *net.UnixConn) {
 			socket = s.claims.give(r.Key)
 		case wantEnd:
 			s.end()
+		case tellPassed:
+			s.superseded.Store(true)
 		}
-		if socket == nil {
+		if socket == nil && r.What != tellPassed {
 			socket = s.before.ask(r)
 		}
 		err := writeAnswer(conn, socket)
@@ -211,6 +215,10 @@ func (s *Server) serveControl(conn *net.UnixConn) {
 		}
 	}
 }
+
+// Superseded reports whether the server that has taken over from this one was replaced as
+// well: when that ends, a third one serves.
+func (s *Server) Superseded() bool { return s.superseded.Load() }
 
 // reloadHere calls ServerConfig.Reload.
 func (s *Server) reloadHere() {

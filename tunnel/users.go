@@ -73,7 +73,7 @@ func ParseUsers(text []byte) (*Users, error) {
 	u := &Users{byName: make(map[string]*user), key: make([]byte, sha256.Size)}
 	rand.Read(u.key)
 	if err := json.Unmarshal(text, new(any)); len(text) > 0 && err != nil { // all of it
-		return nil, fmt.Errorf("no JSON: %w", err)
+		return nil, fmt.Errorf("invalid JSON: %w", err)
 	}
 	dec := json.NewDecoder(bytes.NewReader(text))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
@@ -105,7 +105,7 @@ func (u *Users) add(key string, rules []*string) error {
 	case name == "":
 		return errors.New("a user has no name")
 	case u.byName[name] != nil:
-		return fmt.Errorf("user %q stands there twice", name)
+		return fmt.Errorf("user %q is given twice", name)
 	case byPassword && password == "":
 		return fmt.Errorf("user %q has an empty password; without the colon it is a user with a certificate", name)
 	case err != nil:

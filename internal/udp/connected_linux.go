@@ -2,9 +2,11 @@ package udp
 
 import (
 	"errors"
+	"net"
 	"net/netip"
 	"os"
 	"strconv"
+	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -46,12 +48,13 @@ func (k *Connected) route() (r reroute.Route) {
 	if err != nil {
 		return reroute.Route{Unknown: true} // no descriptor, or not permitted
 	}
-	defer unix.Close(fd)
+	asked := &descriptor{fd: fd}
+	defer asked.close()
 	if !k.sameNetwork(fd) {
 		return reroute.Route{Unknown: true}
 	}
 	if k.control != nil {
-		if err := k.control(k.network, k.peer.String(), descriptor(fd)); err != nil {
+		if err := k.control(k.network, k.peer.String(), asked); err != nil {
 			// A control that binds the socket has given its port away.
 			return reroute.Route{Err: err, Unknown: errors.Is(err, unix.EADDRINUSE)}
 		}
@@ -171,13 +174,30 @@ func systemAddr(fd int, a netip.AddrPort) unix.Sockaddr {
 	return to
 }
 
-// descriptor is a socket that is in no netpoller, as a syscall.RawConn.
-type descriptor int
+// descriptor is a socket as a syscall.RawConn. Once it is closed its number is of use to
+// nobody who has kept it.
+type descriptor struct {
+	mu     sync.Mutex
+	fd     int
+	closed bool
+}
 
-func (d descriptor) Control(f func(fd uintptr)) error {
-	f(uintptr(d))
+func (d *descriptor) close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closed = true
+	unix.Close(d.fd)
+}
+
+func (d *descriptor) Control(f func(fd uintptr)) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return net.ErrClosed
+	}
+	f(uintptr(d.fd))
 	return nil
 }
 
-func (d descriptor) Read(func(fd uintptr) bool) error  { return errors.ErrUnsupported }
-func (d descriptor) Write(func(fd uintptr) bool) error { return errors.ErrUnsupported }
+func (d *descriptor) Read(func(fd uintptr) bool) error  { return errors.ErrUnsupported }
+func (d *descriptor) Write(func(fd uintptr) bool) error { return errors.ErrUnsupported }

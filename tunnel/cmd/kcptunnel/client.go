@@ -63,12 +63,12 @@ func (p *program) runClient(ctx context.Context, c *cli.Command) error {
 		return &usageError{c.FullName(), err}
 	}
 	if slices.ContainsFunc(config.Remotes, func(r tunnel.Remote) bool { return r.Stdio }) {
-		screen.terminal = false // ssh writes there, and ends this process by SIGHUP
+		screen.terminal = false // ssh writes there
+		ctx, stop = p.endsWithHangUp(ctx)
 	} else {
-		var stop func()
 		ctx, stop = p.survivesHangUp(ctx, func() { reloadClient(client, c, log) })
-		defer stop()
 	}
+	defer stop()
 	defer screen.watch(client.Status)()
 	notifySystemd("READY=1")
 	return client.Run(ctx)

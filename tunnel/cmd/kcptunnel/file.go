@@ -40,7 +40,7 @@ func applyFile(c *cli.Command, path string) error {
 	for i := 0; i+1 < len(pairs); i += 2 {
 		key, value := pairs[i], pairs[i+1]
 		if slices.Contains(seen, key.Value) {
-			return wrong(c, "%s:%d: the key %q stands there twice", path, key.Line, key.Value)
+			return wrong(c, "%s:%d: the key %q is given twice", path, key.Line, key.Value)
 		}
 		seen = append(seen, key.Value)
 		if err := applyKey(c, key.Value, value); err != nil {

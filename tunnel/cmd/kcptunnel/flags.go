@@ -101,6 +101,7 @@ func (p *program) begin(c *cli.Command) (*screen, *slog.Logger, error) {
 			return nil, nil, err
 		}
 	}
+	outliveReaders()
 	s := newScreen(p.stderr)
 	return s, s.logger(c.String("log-format"), c.Bool("v")), nil
 }

@@ -174,6 +174,7 @@ func (p *program) runKcptun(ctx context.Context, c *cli.Command, config kcptun.C
 
 // kcptunLog returns the log of a command, and a function that closes its file.
 func (p *program) kcptunLog(c *cli.Command) (log *slog.Logger, closeLog func(), err error) {
+	outliveReaders()
 	s, closeLog := newScreen(p.stderr), func() {}
 	if path := c.String("log"); path != "" {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)

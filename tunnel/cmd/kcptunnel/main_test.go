@@ -184,7 +184,7 @@ func TestConfigFile(t *testing.T) {
 	for text, want := range map[string]string{
 		"listen: :1\nusres: x\n":            `:2: unknown key "usres"`,
 		"lisen: :1\n":                       `do you mean "listen"`,
-		"listen: :1\nlisten: :2\n":          `:2: the key "listen" stands there twice`,
+		"listen: :1\nlisten: :2\n":          `:2: the key "listen" is given twice`,
 		"udp-timeout: soon\n":               `udp-timeout: "soon"`,
 		"shards: -1\n":                      "-1 is negative",
 		"listen: [a, b]\n":                  "not a list",
@@ -244,7 +244,7 @@ func TestMistakes(t *testing.T) {
 		{[]string{"client", "-auth", "me", "host:1", "80"}, "USER:PASSWORD"},
 		{[]string{"client", "host:1", "80"}, "want -auth"},
 		{[]string{"client", "-tls-cert", "x", "host:1", "80"}, "go together"},
-		{[]string{"client", "-auth", "me:x", "-fingerprint", "SHA256:x", "host:1", "80"}, `"SHA256:x" is no fingerprint`},
+		{[]string{"client", "-auth", "me:x", "-fingerprint", "SHA256:x", "host:1", "80"}, `"SHA256:x" is not a fingerprint`},
 		{[]string{"client", "-auth", "me:x", "-bind", "a b", "host:1", "80"}, `"a b"`},
 		{[]string{"client", "-udp-timeout", "-3s"}, "-3s is negative"},
 		{[]string{"kcptun-client", "-crypt", "rot13"}, "rot13"},

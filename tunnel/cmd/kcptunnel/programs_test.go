@@ -95,12 +95,19 @@ func (w *world) output(t *testing.T, args ...string) string {
 
 // port returns a port that nobody has, for programs that choose none.
 func port(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	_, p, err := net.SplitHostPort(l.Addr().String())
-	require.NoError(t, err)
-	return p
+	for range 1000 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		pc, err := net.ListenPacket("udp", l.Addr().String())
+		_, p, _ := net.SplitHostPort(l.Addr().String())
+		_ = l.Close()
+		if err == nil {
+			_ = pc.Close()
+			return p
+		}
+	}
+	t.Fatal("there are no free ports")
+	return ""
 }
 
 // iperf3 measures each way with a server of its own, as one is busy for a while after

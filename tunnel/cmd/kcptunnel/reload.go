@@ -113,6 +113,19 @@ func (p *program) survivesHangUp(ctx context.Context, reload func()) (context.Co
 	}
 }
 
+// endsWithHangUp has the process end in order with SIGHUP, by which ssh ends what carries
+// its bytes: so the other end of the session knows.
+func (p *program) endsWithHangUp(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	hangUps, ignore := signals(p.notify)
+	stop := onSignal(hangUps, func(os.Signal) { cancel() })
+	return ctx, func() {
+		ignore()
+		stop()
+		cancel()
+	}
+}
+
 // hasTerminal reports whether the process has a controlling terminal.
 func hasTerminal() bool {
 	f, err := os.OpenFile("/dev/tty", os.O_RDWR, 0)

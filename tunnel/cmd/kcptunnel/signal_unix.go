@@ -16,6 +16,10 @@ func signalReload(c chan<- os.Signal) {
 	}
 }
 
+// outliveReaders has writes fail, and not end the process, when whoever reads standard
+// output or standard error has ended.
+func outliveReaders() { signal.Ignore(syscall.SIGPIPE) }
+
 // signalUpgrade sends SIGUSR2 to c.
 func signalUpgrade(c chan<- os.Signal) { signal.Notify(c, syscall.SIGUSR2) }
 

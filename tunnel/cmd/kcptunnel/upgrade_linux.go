@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
@@ -56,7 +57,7 @@ type upgrader struct {
 // newUpgrader returns the upgrader of a process with these arguments. It sets where the
 // server's socket comes from, if it comes from another process or from systemd.
 func newUpgrader(log *slog.Logger, args []string, config *tunnel.ServerConfig) (*upgrader, error) {
-	exe, err := os.Executable() // later the file may have another name
+	exe, err := ownFile(args[0])
 	if err != nil {
 		return nil, err
 	}
@@ -76,6 +77,30 @@ func newUpgrader(log *slog.Logger, args []string, config *tunnel.ServerConfig) (
 	u.pipe = os.NewFile(5, "progress")
 	_, err = u.pipe.Write([]byte{wantsSocket})
 	return u, err
+}
+
+// ownFile returns the path of the program, through the links by which it was started:
+// they may lead to another version later.
+func ownFile(name string) (string, error) {
+	exe, err := os.Executable() // without links; later the file may have another name
+	if err != nil {
+		return "", err
+	}
+	started, err := exec.LookPath(name)
+	if err == nil {
+		started, err = filepath.Abs(started)
+	}
+	if err == nil && sameFile(started, exe) {
+		return started, nil
+	}
+	return exe, nil // its name was made up
+}
+
+// sameFile reports whether two paths lead to the same file.
+func sameFile(a, b string) bool {
+	one, err := os.Stat(a)
+	other, also := os.Stat(b)
+	return err == nil && also == nil && os.SameFile(one, other)
 }
 
 // inheritedConn returns the Unix socket that is a file of this process.
@@ -139,6 +164,9 @@ type launched struct {
 // serve serves until ctx is done, or another process serves and no session is left here.
 // A signal from wanted makes it start the program anew and hand over to that.
 func (u *upgrader) serve(ctx context.Context, s *tunnel.Server, wanted <-chan os.Signal) error {
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	var lost error // nobody serves, and this process has no socket any more
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx) }()
 	var starting chan launched // nil: nothing is under way; u.starting says the same
@@ -155,7 +183,7 @@ func (u *upgrader) serve(ctx context.Context, s *tunnel.Server, wanted <-chan os
 				u.begun(result.cmd)
 				err = result.err
 			}
-			return err
+			return errors.Join(lost, err)
 		case signal := <-wanted:
 			if !u.signal(signal) && starting == nil {
 				retry = time.After(0)
@@ -175,7 +203,8 @@ func (u *upgrader) serve(ctx context.Context, s *tunnel.Server, wanted <-chan os
 				continue
 			}
 			if replaced && errors.Is(result.err, net.ErrClosed) {
-				u.log.Warn("another process has taken its place: this one goes on for its connections, and heeds signals to itself alone", "pid", os.Getpid())
+				lost = fmt.Errorf("the process that served has ended, and no socket is left here: %w", result.err)
+				end()
 				continue
 			}
 			u.log.Error("not upgraded", "error", result.err)
@@ -186,6 +215,13 @@ func (u *upgrader) serve(ctx context.Context, s *tunnel.Server, wanted <-chan os
 			}
 		case err := <-u.ended:
 			u.gone()
+			if err == nil { // in order: so do those before it
+				continue
+			}
+			if s.Superseded() {
+				u.log.Warn("another process has taken its place: this one goes on for its connections, and heeds signals to itself alone", "pid", os.Getpid(), "error", err)
+				continue
+			}
 			u.log.Error("the process that serves has ended, another one is started", "error", err)
 			retry = time.After(wait)
 			wait = min(2*wait, maxRetryTime)

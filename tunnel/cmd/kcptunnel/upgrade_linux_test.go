@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -212,8 +213,43 @@ func begins(address string, stop <-chan struct{}) error {
 	}
 }
 
+// A program that was started through a link is replaced by what the link leads to then.
+func TestUpgradeThroughALink(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	program, err := os.ReadFile(os.Args[0])
+	require.NoError(t, err)
+	link := filepath.Join(dir, "kcptunnel")
+	lead := func(to string) {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, to), program, 0o700))
+		require.NoError(t, os.Symlink(to, link+".new"))
+		require.NoError(t, os.Rename(link+".new", link))
+	}
+	lead("kcptunnel-1")
+	users, key := file(t, "users.json", `{"me:secret": [""]}`), filepath.Join(dir, "server.pem")
+	for i, env := range [][]string{nil, {"PATH=" + dir + ":/usr/bin:/bin"}} {
+		notified, more := newSystemd(t)
+		exe := link
+		if i == 1 {
+			exe = "/usr/bin/env"
+		}
+		args := []string{"server", "-auth", users, "-key", key, "127.0.0.1:0"}
+		if i == 1 {
+			args = append([]string{"kcptunnel"}, args...)
+		}
+		runProgram(t, exe, append(more, env...), args...)
+		first := notified.ready(t)
+		lead(fmt.Sprintf("kcptunnel-%d", i+2))
+		require.NoError(t, syscall.Kill(first, syscall.SIGUSR2))
+		runs, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", notified.ready(t)))
+		require.NoError(t, err)
+		require.Equal(t, filepath.Join(dir, fmt.Sprintf("kcptunnel-%d", i+2)), runs)
+	}
+}
+
 // A program that does not start, or takes over nothing, leaves all as it was.
 func TestUpgradeToNothing(t *testing.T) {
+	t.Parallel()
 	at := echo(t)
 	dir := t.TempDir()
 	exe := filepath.Join(dir, "kcptunnel")
@@ -338,6 +374,7 @@ func TestSignalAtTheStart(t *testing.T) {
 // When a process in the middle is killed, the one before it has nobody to hand over to,
 // as another one serves. It goes on for its connections, says so, and tries no more.
 func TestMiddleProcessIsKilled(t *testing.T) {
+	t.Parallel()
 	at := echo(t)
 	notified, env := newSystemd(t)
 	s := run(t, env, "server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(t.TempDir(), "server.pem"), "127.0.0.1:0")
@@ -374,11 +411,71 @@ func TestMiddleProcessIsKilled(t *testing.T) {
 	require.NoError(t, echoes(conns[0]))
 	require.NoError(t, echoes(conns[2]))
 	transfers(t, local, 1000)
-	require.Equal(t, 1, strings.Count(s.err.String(), "another one is started"))
+	require.NotContains(t, s.err.String(), "another one is started")
+}
+
+// SIGTERM at the newest process ends all, and none is begun again, although one before it
+// still waits for a client that does not answer.
+func TestEndAfterAnUpgrade(t *testing.T) {
+	t.Parallel()
+	at := echo(t)
+	notified, env := newSystemd(t)
+	s := run(t, env, "server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(t.TempDir(), "server.pem"), "127.0.0.1:0")
+	first := notified.ready(t)
+	server, fingerprint := find(t, s.err, `listening address=(\S+)`), find(t, s.out, `fingerprint (SHA256:\S+)\n`)
+	c := run(t, nil, "client", "-v", "-fingerprint", fingerprint, "-auth", "me:secret", server, "0:"+at)
+	conn, err := net.Dial("tcp", find(t, c.err, `msg=listening .*address=(\S+)`))
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, "x")
+	require.NoError(t, err)
+	_, err = io.ReadFull(conn, make([]byte, 1))
+	require.NoError(t, err)
+	require.NoError(t, syscall.Kill(first, syscall.SIGUSR2))
+	second := notified.ready(t)
+	find(t, c.err, "(?s)session begun.*session begun")
+	require.NoError(t, c.cmd.Process.Signal(syscall.SIGSTOP))
+	require.NoError(t, syscall.Kill(second, syscall.SIGTERM))
+	<-s.ended
+	require.False(t, lives(second))
+	require.NotContains(t, s.err.String(), "is started")
+	require.Equal(t, 2, strings.Count(s.err.String(), "msg=listening address="))
+}
+
+// When the process that serves dies, and the one before it has no socket any more as its
+// sessions have gone, all end: whoever began the first one can begin it again.
+func TestLastProcessIsKilled(t *testing.T) {
+	t.Parallel()
+	at := echo(t)
+	notified, env := newSystemd(t)
+	s := run(t, env, "server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(t.TempDir(), "server.pem"), "127.0.0.1:0")
+	pids := []int{notified.ready(t)}
+	server, fingerprint := find(t, s.err, `listening address=(\S+)`), find(t, s.out, `fingerprint (SHA256:\S+)\n`)
+	c := start(t, "client", "-v", "-fingerprint", fingerprint, "-auth", "me:secret", server, "0:"+at)
+	conn, err := net.Dial("tcp", find(t, c.err, `msg=listening .*address=(\S+)`))
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, "x")
+	require.NoError(t, err)
+	_, err = io.ReadFull(conn, make([]byte, 1))
+	require.NoError(t, err)
+	for i := range 2 {
+		require.NoError(t, syscall.Kill(pids[i], syscall.SIGUSR2))
+		pids = append(pids, notified.ready(t))
+		require.Eventually(t, func() bool { return strings.Count(c.err.String(), "session begun") == i+2 }, patience, time.Millisecond)
+	}
+	find(t, s.err, "session ended") // of the second
+	require.True(t, lives(pids[1]), "it waits for the first")
+	require.NoError(t, syscall.Kill(pids[2], syscall.SIGKILL))
+	for _, pid := range pids {
+		require.Eventually(t, func() bool { return !lives(pid) }, patience, 10*time.Millisecond, "%d", pid)
+	}
+	require.Contains(t, s.err.String(), "no socket is left here")
 }
 
 // A socket of systemd's is used in place of the address.
 func TestSocketActivation(t *testing.T) {
+	t.Parallel()
 	at := echo(t)
 	pc, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	require.NoError(t, err)
@@ -416,6 +513,7 @@ func TestSocketActivation(t *testing.T) {
 // it read its certificate again. It ends one that carries standard input, as ssh wants.
 func TestHangUpOfClients(t *testing.T) {
 	heedsHangUp(t)
+	t.Parallel()
 	at := echo(t)
 	s := start(t, "server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(t.TempDir(), "server.pem"), "127.0.0.1:0")
 	server, fingerprint := find(t, s.err, `listening address=(\S+)`), find(t, s.out, `fingerprint (SHA256:\S+)\n`)
@@ -451,8 +549,72 @@ func TestHangUpOfClients(t *testing.T) {
 	ssh.Stderr = said
 	require.NoError(t, ssh.Start())
 	find(t, said, `session begun`)
+	before := strings.Count(s.err.String(), "closed by the peer")
 	require.NoError(t, ssh.Process.Signal(syscall.SIGHUP))
+	require.NoError(t, ssh.Wait(), "in order, so that the server knows")
+	require.Eventually(t, func() bool { return strings.Count(s.err.String(), "closed by the peer") > before }, patience, time.Millisecond)
+}
+
+// Whoever reads what the program writes may go away: a server, whose log that is, serves
+// on, and a client with stdio ends its session in order.
+func TestReadersThatEnd(t *testing.T) {
+	t.Parallel()
+	at := echo(t)
+	logs, log, err := os.Pipe()
+	require.NoError(t, err)
+	defer log.Close()
+	out := new(output)
+	s := exec.Command(os.Args[0], "server", "-v", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(t.TempDir(), "server.pem"), "127.0.0.1:0")
+	s.Env, s.Stdout, s.Stderr = append(os.Environ(), "KCPTUNNEL_TEST_MAIN=1"), out, log
+	require.NoError(t, s.Start())
+	defer func() {
+		_ = s.Process.Kill()
+		_ = s.Wait()
+	}()
+	scan := bufio.NewReader(logs)
+	server := ""
+	for server == "" {
+		line, err := scan.ReadString('\n')
+		require.NoError(t, err)
+		_, rest, _ := strings.Cut(line, "msg=listening address=")
+		server, _, _ = strings.Cut(rest, " ")
+	}
+	fingerprint := find(t, out, `fingerprint (SHA256:\S+)\n`)
+	waits := start(t, "client", "-fingerprint", fingerprint, "-auth", "me:secret", server, "0:"+at)
+	local := find(t, waits.err, `msg=listening .*address=(\S+)`)
+	transfers(t, local, 1000)
+
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	in, give, err := os.Pipe()
+	require.NoError(t, err)
+	defer give.Close()
+	ssh := exec.Command(os.Args[0], "client", "-fingerprint", fingerprint, "-auth", "me:secret", server, "stdio:"+at)
+	ssh.Env, ssh.Stdin, ssh.Stdout = append(os.Environ(), "KCPTUNNEL_TEST_MAIN=1"), in, w
+	require.NoError(t, ssh.Start())
+	require.NoError(t, w.Close())
+	_, err = io.WriteString(give, "hello")
+	require.NoError(t, err)
+	_, err = io.ReadFull(r, make([]byte, 5))
+	require.NoError(t, err)
+	require.NoError(t, r.Close())
+	_, err = io.WriteString(give, "hello")
+	require.NoError(t, err)
 	_ = ssh.Wait()
+	require.Equal(t, exitFailed, ssh.ProcessState.ExitCode(), "%v", ssh.ProcessState)
+	for {
+		line, err := scan.ReadString('\n')
+		require.NoError(t, err)
+		if strings.Contains(line, "session ended") {
+			require.Contains(t, line, "closed by the peer")
+			break
+		}
+	}
+
+	require.NoError(t, logs.Close())
+	for range 20 {
+		transfers(t, local, 1000)
+	}
 }
 
 // A reverse remote is served again soon after its client was killed and begun again.
