@@ -103,8 +103,7 @@ func (c *session) noteReached() {
 		return
 	}
 	c.hs.Reached = true
-	q := c.hs.Of(opening.Hello)
-	q.Tries = min(q.Tries, 2) // those before, in an outage, show no legacy peer; see helloTries
+	c.hs.Of(opening.Hello).Tries = min(c.hs.Of(opening.Hello).Tries, 2) // an outage shows no legacy peer; see helloTries
 	if c.hs.Role >= opening.Dialled {
 		c.traceState(SessionEstablished, nil)
 		c.live.MoreExpected(c.step.inputAt)

@@ -39,8 +39,7 @@ func (c *session) concerns() (on concerns) {
 	return on
 }
 
-// finishStep ends every step: it advances the session's state, accounts for what the
-// step has changed, and sets the next wake-up.
+// finishStep ends every step: it advances the state, accounts, and sets the wake-up.
 func (c *session) finishStep(now time.Duration) {
 	on := c.concerns()
 	if on&concernTLS != 0 {
