@@ -96,7 +96,7 @@ func (c *Conn) cannotRead() error {
 }
 
 // readEnd returns why nothing more can be read once the queue has no complete message:
-// io.EOF once the peer has closed its side and all its data was read; nil: more may arrive.
+// io.EOF once the peer has closed its side and all its data was read; nil: more may come.
 func (c *Conn) readEnd() error {
 	if c.allReceived() && c.closing.err != ErrMemoryPressure && c.closing.err != errUnwound { // which drop what was not read
 		if c.kcp.receiver().queued() {
