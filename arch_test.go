@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"go/ast"
+	"go/build"
 	"go/importer"
 	"go/parser"
 	"go/token"
@@ -97,8 +98,8 @@ func finds[V any](t *testing.T, violations func(t *testing.T, added string) []V,
 	}
 }
 
-// sourceImports finds packages of the module, which it checks, and of the standard
-// library.
+// sourceImports finds packages of the module, whose declarations it checks, and of the
+// standard library. What is of other modules is unknown.
 type sourceImports struct {
 	fset   *token.FileSet
 	std    types.Importer
@@ -119,7 +120,11 @@ func (s *sourceImports) Import(path string) (*types.Package, error) {
 	}
 	var files []*ast.File
 	for _, name := range names {
-		if strings.HasSuffix(name, "_test.go") {
+		built, err := build.Default.MatchFile(filepath.Split(name))
+		if err != nil {
+			return nil, err
+		}
+		if !built || strings.HasSuffix(name, "_test.go") {
 			continue
 		}
 		file, err := parser.ParseFile(s.fset, name, nil, 0)
@@ -128,12 +133,13 @@ func (s *sourceImports) Import(path string) (*types.Package, error) {
 		}
 		files = append(files, file)
 	}
-	p, err := (&types.Config{Importer: s}).Check(path, s.fset, files, nil)
+	config := types.Config{Importer: s, IgnoreFuncBodies: true, Error: func(error) {}}
+	p, _ := config.Check(path, s.fset, files, nil)
 	if s.loaded == nil {
 		s.loaded = make(map[string]*types.Package)
 	}
 	s.loaded[path] = p
-	return p, err
+	return p, nil
 }
 
 // noImports finds no package.

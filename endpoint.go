@@ -174,9 +174,6 @@ func (e *Endpoint) stopped() bool {
 // now returns the time since the endpoint's epoch, on the monotonic clock.
 func (e *Endpoint) now() time.Duration { return time.Since(e.epoch) }
 
-// clock returns a time since the epoch in milliseconds, modulo 2^32.
-func clock(now time.Duration) uint32 { return uint32(now.Milliseconds()) }
-
 // LocalAddr returns the address of the socket, which all shards have in common. That of
 // a socket of Dial changes when the host's does.
 func (e *Endpoint) LocalAddr() net.Addr {

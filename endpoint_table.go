@@ -10,9 +10,6 @@ import (
 	"github.com/arqnet/kcp/internal/takeover"
 )
 
-// sessionKey identifies a session: its peer's address and its conversation id.
-type sessionKey = admission.Key
-
 // sessionTable finds sessions by everything that a packet may identify them by.
 // Endpoint.mu guards it, but for what admission.Table does without a lock.
 type sessionTable struct {
@@ -20,13 +17,6 @@ type sessionTable struct {
 	tally  sessionTally
 	expiry *time.Timer // calls expireTimeWaits; nil: none is set, as nothing is in TIME-WAIT
 }
-
-// timeWait is the state of a session in TIME-WAIT.
-type timeWait = admission.Ended
-
-// timeWaitTime is how long stragglers of an ended session are recognised
-// (TIME-WAIT, RFC 9293 §3.6.1).
-const timeWaitTime = admission.TimeWait
 
 // sessionTally counts the sessions of an endpoint. Endpoint.mu guards it.
 type sessionTally struct {

@@ -1,9 +1,10 @@
 package kcp
 
 import (
+	"io"
+
 	"github.com/arqnet/kcp/internal/reassembly"
 	"github.com/arqnet/kcp/internal/streams"
-	"io"
 )
 
 // receiver is the receiving side: what has arrived in order, and early segments, which

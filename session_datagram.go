@@ -1,11 +1,9 @@
 package kcp
 
 import (
-	"context"
 	"encoding/binary"
 	"fmt"
 	"net"
-	"os"
 
 	"github.com/arqnet/kcp/internal/closing"
 )
@@ -86,39 +84,9 @@ func (c *session) datagramStats() (s DatagramStats) {
 	return s
 }
 
-// MaxDatagramSize returns the largest datagram that SendDatagram takes, in bytes. It
-// follows the path MTU: it may grow, and shrinks at a black hole (RFC 8899 §4.3), or if
-// the interface refuses larger packets, to what fits into a UDP payload of 1200 bytes,
-// or of Config.MTU if that is smaller.
-func (c *Conn) MaxDatagramSize() int {
-	c.mu.Lock()
-	defer c.unlock()
-	return c.maxDatagramSize()
-}
-
 func (c *session) maxDatagramSize() int {
 	room := &c.shared.overhead
 	return c.mtu() - room.cipherHead - room.tail - datagramHeader
-}
-
-// SendDatagram sends a copy of b as one packet beside the byte stream: unreliable,
-// unordered, not protected by FEC, and not limited by the windows. It does not wait. The
-// peer gets b from ReceiveDatagram or by HandleDatagrams. kcp-go calls it an OOB packet,
-// and passes it to its handler if its FEC is on.
-//
-// b is dropped, and counted as DatagramStats.Unsent, if 4096 packets of the session wait
-// for the socket, or at the anti-amplification limit of a peer whose address is not
-// validated (RFC 9000 §8.1). With a cap of the rate, see SetMaxRate, up to 256 datagrams
-// wait for it, for 100 ms at most; the oldest are dropped then. The errors are
-// ErrDatagramTooLarge (see MaxDatagramSize), net.ErrClosed after Close or Abort, and the
-// error with which the session ended.
-func (c *Conn) SendDatagram(b []byte) error {
-	c.mu.Lock()
-	defer c.unlock()
-	if err := c.queueDatagram(b); err != nil {
-		return c.opError("write", err)
-	}
-	return nil
 }
 
 // queueDatagram is SendDatagram without writing the packet.
@@ -162,32 +130,4 @@ func (c *session) addDatagram(p packet) {
 	q := c.datagramQueue()
 	q.stats.Sent++
 	q.moved += uint64(len(p.buf) - c.shared.overhead.cipherHead - datagramHeader - c.shared.overhead.tail)
-}
-
-// ReceiveDatagram waits for the next datagram of the peer and returns it. At most 256
-// wait for it; further ones push out the oldest, which DatagramStats.Dropped counts. Its
-// errors are that of ctx when it is done, os.ErrDeadlineExceeded when the read deadline
-// has passed, net.ErrClosed after Close or Abort, ErrGrouped in a Group, and after the
-// last datagram the error with which the session ended, ErrPeerClosed (not io.EOF) if
-// the peer has closed it.
-func (c *Conn) ReceiveDatagram(ctx context.Context) (next []byte, err error) {
-	err = c.await(blocking{op: "read", ctx: ctx}, func() (pause, error) {
-		q := c.datagramQueue()
-		switch {
-		case c.closing.Caller != closing.Uses:
-			return pause{}, net.ErrClosed
-		case c.io.member != nil:
-			return pause{}, ErrGrouped
-		case ctx.Err() != nil:
-			return pause{}, ctx.Err()
-		case c.io.readDeadline.expired():
-			return pause{}, os.ErrDeadlineExceeded
-		case len(q.waiting) > 0:
-			next = q.pop()
-			c.accountRead(len(next))
-			return pause{}, nil
-		}
-		return pause{on: &c.io.canRead}, c.reason(c.closing.err)
-	}, nil)
-	return next, err
 }

@@ -7,11 +7,16 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/incast"
 	"github.com/arqnet/kcp/internal/liveness"
+	"github.com/arqnet/kcp/internal/migration"
 	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/streams"
+	"github.com/arqnet/kcp/internal/udp"
 )
 
 // session is a session as a state machine: what it knows of its peer, what it has to
@@ -150,3 +155,84 @@ func (c *session) init(e *sharedState, h host, key sessionKey, remote net.Addr) 
 		c.capRate(e.config.MaxRate)
 	}
 }
+
+// traceState calls Trace.State.
+func (c *session) traceState(s SessionState, err error) {
+	if t := c.kcp.tracing(); t != nil && t.State != nil {
+		c.call(func() { t.State(s, err) })
+	}
+}
+
+// traceMoved calls Trace.Moved with the address that the peer now has.
+func (c *session) traceMoved() {
+	if t := c.kcp.tracing(); t != nil && t.Moved != nil {
+		c.call(func() { t.Moved(c.ends.Load().remote.String()) })
+	}
+}
+
+// traceDropped calls Trace.Dropped.
+func (c *session) traceDropped(size int, reason error) {
+	if t := c.kcp.tracing(); t != nil && t.Dropped != nil {
+		c.call(func() { t.Dropped(size, reason) })
+	}
+}
+
+// traceSignal calls Trace.Signal for a signal that does not pass the state
+// machine.
+func (c *session) traceSignal(sent bool, code signalCode) {
+	if t := c.kcp.tracing(); t != nil && t.Signal != nil {
+		c.call(func() { t.Signal(sent, code.String()) })
+	}
+}
+
+// pathState is the network path to the peer.
+type pathState struct {
+	validation *migration.Validation[inPacket] // nil: no packet has come from another address
+	shard      uint16                          // index of the endpoint's socket that receives the peer's packets
+}
+
+// pathEnds is the addresses of a path. It is immutable.
+type pathEnds struct {
+	remote net.Addr  // the peer's, as applications see it
+	local  udp.Local // of an accepted session: the one that its peer sends to
+}
+
+// closeState is how far a session is with its end, and why it ends. Times are since the
+// endpoint's epoch.
+type closeState struct {
+	closing.State
+	err    error // why the session ended; nil: it has not, or was closed in order
+	ending error // ends the session after the batch of input; nil: it goes on
+}
+
+// timerState is the session's timers. Times are since the endpoint's epoch.
+type timerState struct {
+	wakeAt    time.Duration // the wake-up that is set; 0: none
+	dueAt     time.Duration // when something is to be done; 0: never. Not before wakeAt
+	compactAt time.Duration // when spare memory is released; 0: there is none
+	heldSince uint32        // since when time-outs wait, in ms since the epoch, from 1; 0: they do not
+	heldFor   uint32        // for what they wait; see Endpoint.arrived
+	wakeIndex int32         // position in its queue of Endpoint.wakes, from 1; 0: not queued; guarded by its lock
+	clockBase uint32        // the state machine's clock at the epoch, ms; random, see internal/amplification
+}
+
+// inputState is what handles input before the state machine, or beside it.
+type inputState struct {
+	decoder   *fec.Decoder   // nil until the peer sends FEC, and once the session is retired
+	datagrams *datagramQueue // nil until the first
+	holding   holding        // memory held because of the peer
+	arrived   uint32         // payload bytes that holding.recent counts, or has counted, modulo 2^32
+	sending   incast.Sender  // its turn: the lock of incast.Turns
+
+	protection protect.Protection // of packets; see protect.Scheme.Number
+}
+
+const (
+	// compactAfter is the idle time after which spare memory is released.
+	compactAfter = time.Second
+	// writeBatch is how many segments Write queues before each flush.
+	writeBatch = 64
+	// handshakeTime is how long a session that has not been offered to Accept
+	// may wait for address validation (RFC 9000 §8).
+	handshakeTime = 10 * time.Second
+)

@@ -1,6 +1,7 @@
 package kcp
 
 import (
+	"fmt"
 	"math"
 	"sync/atomic"
 	"time"
@@ -208,4 +209,73 @@ func (c *session) scarceWriteBuffer(all int64) int {
 	flight := int64(c.kcp.snapshot().sendWindow) * int64(c.kcp.packetSize()-headerSize+writeCostPerSegment)
 	scarce := max(scarceWriteBuffer*writePressure/all, leastWriteBuffer)
 	return int(min(max(2*flight, scarce), defaultWriteBuffer))
+}
+
+// afterRead follows a read of n bytes: it schedules the release of spare
+// memory, and sends a window update if the read has reopened a window of zero.
+func (c *session) afterRead(n int) {
+	if c.closing.Phase >= closing.Ended {
+		c.kcp.Compact()
+	} else if c.timers.compactAt == 0 {
+		c.timers.compactAt = c.host.now() + compactAfter
+		c.wake(c.timers.compactAt)
+	}
+	c.accountRead(n)
+	if c.kcp.windowReopened() && c.closing.Phase < closing.Ended {
+		c.push()
+	}
+}
+
+// sizeError returns err, or ErrMessageTooLarge with the size of the message.
+func (c *session) sizeError(err error, size int) error {
+	if err != ErrMessageTooLarge {
+		return err
+	}
+	means := fmt.Sprintf("the most that %d segments take", maxFragments)
+	most, n := c.kcp.messageLimit()
+	if n < maxFragments {
+		means = fmt.Sprintf("what fits into the peer's receive window of %d segments", n)
+	}
+	return &SizeError{size, most, err, means}
+}
+
+// room returns how many bytes may be written, negative if the write buffer is overfull.
+func (c *session) room() int {
+	room := c.freeBuffer()
+	if c.streams != nil {
+		room = c.roomBesideStreams(room)
+	}
+	return room
+}
+
+// freeBuffer returns the free bytes of the write buffer, negative if it is overfull.
+// Each segment costs writeCostPerSegment besides its payload, but for those of streams.
+func (c *session) freeBuffer() int {
+	l := c.kcp.load()
+	free := c.writeBuffer() - l.bytes - l.segments*writeCostPerSegment
+	if c.shared.compat.SegmentBound {
+		const most = 1 << 14 // segments, so that an int holds their bytes
+		free = min(max(l.window-l.segments, -most), most) * (l.payload + writeCostPerSegment)
+	}
+	if c.streams != nil {
+		free += l.streamBytes + l.streamSegments*writeCostPerSegment
+	}
+	return free
+}
+
+// push collects the packets of what is queued, as far as the windows allow, and of a
+// pending reply.
+func (c *session) push() {
+	done := false
+	defer c.endIfUnwound(&done)
+	now := c.host.now()
+	if c.step.replyPending { // the flush sends the reply, too
+		c.step.respondPending, c.step.replyPending = false, false
+	}
+	if c.hs.Role == opening.Quiet && c.hs.silent() && c.kcp.WaitSend() > 0 {
+		c.breakSilence(now)
+	}
+	c.flush(now)
+	c.finishStep(now)
+	done = true
 }

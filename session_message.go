@@ -8,23 +8,6 @@ import (
 	"github.com/arqnet/kcp/internal/streams"
 )
 
-// SendMessage is WriteMessage with options for this message; nil means those of
-// WriteMessage: it is delivered if the session lasts. A message that is given up is not
-// delivered, unless all of it has arrived before. What follows it keeps its order and
-// does not wait for it.
-//
-// A peer that does not take streams, see OpenStream, cannot be told that a message is
-// given up of which something was sent. For it Lifetime ends a message of which nothing
-// was sent, and MaxRetransmits has no effect. Done works with every peer.
-//
-// SendMessage blocks as Write does, which counts towards Lifetime. If it fails, nothing
-// was queued, and Done is not called. Its errors are those of WriteMessage, and an
-// *OptionError for an option that is out of its range.
-func (c *Conn) SendMessage(b []byte, options *MessageOptions) error {
-	_, err := c.write(nil, writeCall{b: b, message: true, options: options, waits: true})
-	return err
-}
-
 // queueMessage queues w.b as one message, for which there is room.
 func (c *session) queueMessage(w *writeCall) (err error) {
 	if w.options == nil {
@@ -132,4 +115,44 @@ type writeCall struct {
 	half    streams.Half    // of a stream without room: what there has to be room for
 	line    *streams.Writer // its place among the calls that wait for that; nil: it does not
 	begun   time.Duration   // when the lifetime of the message began
+}
+
+// receipts are those of a session that are due. Conn.mu guards it.
+type receipts struct {
+	streams.Receipts
+	running bool // runReceipts is
+}
+
+// finish lets the receipt of t be called with err, if it was not.
+func (c *session) finish(t *streams.Tag, err error) {
+	if t.Awaited() {
+		c.rarely().receipts.Finish(t, err)
+		c.step.ready |= receivers
+	}
+}
+
+// failAll lets the receipts of all messages of a be called with what f says, and
+// empties it.
+func (c *session) failAll(a *streams.Awaiting, f streams.Failure) {
+	if !a.Empty() {
+		f.At = c.kcp.micros()
+		c.rarely().receipts.Fail(a, f)
+		c.step.ready |= receivers
+	}
+}
+
+// MessageOptions are the properties of one message, of a stream or of a session.
+type MessageOptions struct {
+	// Lifetime and MaxRetransmits take the place of MaxLifetime and MaxRetransmits of the
+	// stream, if they are not 0. For a message of the session itself 0 means no limit.
+	Lifetime       time.Duration
+	MaxRetransmits int
+	// Done, if not nil, is called exactly once, if SendMessage has returned nil: with nil
+	// when the peer's endpoint has acknowledged the whole message. Otherwise the argument
+	// says why that is not known: ErrMessageAbandoned, a *StreamError, or the error with
+	// which the session ended; the message may have arrived all the same.
+	//
+	// Done runs without locks on a goroutine of the session, after those of messages that
+	// came to their end before: it may send, and wait.
+	Done func(err error)
 }

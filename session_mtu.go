@@ -8,7 +8,6 @@ import (
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/reassembly"
-	"github.com/arqnet/kcp/internal/udp"
 )
 
 // Path MTU discovery of a session (DPLPMTUD, RFC 8899; WIRE.md §5.5).
@@ -233,14 +232,6 @@ func (c *session) beginProbe() (*sentProbe, written) {
 	p := &sentProbe{c.outgoing.probe, c.plpmtu.Nonce()}
 	c.outgoing.probe = nil
 	return p, written{shard: int(c.path.shard), to: c.origin(), by: c.in.protection.Sender()}
-}
-
-// write writes the probe to the socket, without c.mu.
-func (p *sentProbe) write(c *Conn, w *written) {
-	if w.err = w.by.Seal(p.buf, nil); w.err == nil {
-		w.refused = c.ep.write(w.shard, []udp.Datagram{w.to.datagram(p.buf)})
-		c.ep.recycle([]packet{{buf: p.buf}})
-	}
 }
 
 // endProbe records that the probe was written.

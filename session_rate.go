@@ -46,42 +46,6 @@ func (c *session) maxRate() int {
 	return 0
 }
 
-// SetMaxRate caps the rate at which the session sends from now on, in bytes a second, in
-// place of Config.MaxRate: 1000 or more; 0, the default, means no cap.
-//
-// All bytes of UDP payload count that the session sends: data and retransmissions of the
-// session and its streams, datagrams, ACKs, signals, path MTU probes, parity, and what
-// Cipher, TLS and FEC add. IP and UDP headers do not. In any time no more leaves than the
-// rate allows and one packet, and above 1 MB/s what it allows in 1 ms. A late timer is
-// made up for by at most 10 ms. ACKs, signals and probes do not wait; until they are paid
-// for, the rest has half of the rate.
-//
-// Data waits in the write buffer, where its lifetimes go on. That buffer, unless its size
-// is set, is what the rate carries in a second, at least 64 KiB. Write and WriteReady
-// wait for room in it. Datagrams leave before data, up to half of the rate; see
-// SendDatagram.
-//
-// Errors are a *ConfigError for a rate out of range, which changes nothing, and
-// net.ErrClosed after Close or Abort. A session that has ended ignores it.
-func (c *Conn) SetMaxRate(bytes int) error {
-	if err := validateRate(bytes); err != nil {
-		return err
-	}
-	c.mu.Lock()
-	defer c.unlock()
-	if done, err := c.unsettable(); done {
-		return err
-	}
-	c.setClock(c.ep.now())
-	c.capRate(bytes)
-	c.step.ready |= writers // the write buffer may have room
-	if c.streams != nil {
-		c.streams.WakeWriter()
-	}
-	c.push()
-	return nil
-}
-
 // capRate caps the rate, in bytes a second; 0: no cap. What waited for the cap that ends
 // leaves with the packets that are sent next.
 func (c *session) capRate(rate int) {

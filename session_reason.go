@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"unicode/utf8"
-
-	"github.com/arqnet/kcp/internal/closing"
 )
 
 // Why an application has closed a session (compare the CONNECTION_CLOSE of
@@ -70,39 +68,6 @@ func (c *session) closeReasons() *closeReasons {
 		c.hs.reasons = new(closeReasons)
 	}
 	return c.hs.reasons
-}
-
-// CloseWithError is Close with a reason. After the last byte the peer's Read returns a
-// *PeerCloseError with code and text in place of io.EOF, as do its other calls in place
-// of ErrPeerClosed, and Read of each Stream for which this end has not called Close or
-// CloseWrite before. Code 0 with an empty text is a reason too. The text should be UTF-8,
-// and is cut to 256 bytes, or to what fits into a packet. The reason is lost if the
-// session is aborted. Legacy peers do not learn it.
-func (c *Conn) CloseWithError(code uint64, text string) error {
-	begun := false
-	return c.await(blocking{op: "close"}, func() (pause, error) {
-		if !begun && c.closing.Caller == closing.Uses {
-			c.closeReasons().ours = c.encodeReason(code, text, headerSize)
-		}
-		return c.tryClose(&begun, false)
-	}, nil)
-}
-
-// AbortWithError is Abort with a reason: what is not delivered is lost, and the calls of
-// the peer fail with a *PeerCloseError that has Aborted set, in place of ErrReset, after
-// what it has received. The text should be UTF-8, and is cut to 256 bytes, or to what
-// fits into a packet. The reason is sent once, with what ends the session: if that packet
-// is lost the peer gets ErrReset, with its next packet or keep-alive. Earlier versions of
-// this package, which do not expect a reason there, get ErrReset, and legacy peers learn
-// of nothing. Errors are those of Abort.
-func (c *Conn) AbortWithError(code uint64, text string) error {
-	c.mu.Lock()
-	defer c.unlockWhenSent()
-	if c.closing.Phase < closing.Ended {
-		r := c.closeReasons()
-		r.ours, r.abrupt = c.encodeReason(code, text, 2*headerSize), true
-	}
-	return c.abortByCall()
 }
 
 // encodeReason returns the payload of CLOSE, in a packet with so many bytes of headers.

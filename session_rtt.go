@@ -1,9 +1,9 @@
 package kcp
 
 import (
-	"context"
 	"math"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/arqnet/kcp/internal/closing"
@@ -128,8 +128,7 @@ func (c *session) refreshRTT(now time.Duration) {
 	}
 }
 
-// mayPing reports whether the last sample is old enough for a PING, which the peer can
-// answer.
+// mayPing reports whether the last sample is old enough for a PING the peer can answer.
 func (c *session) mayPing(now time.Duration) bool {
 	if c.hs.Peer < opening.Extended || c.hs.unvalidated.Load() || c.rtt.prompt && now-c.rtt.at < refreshAfter {
 		return false
@@ -158,42 +157,8 @@ func (c *session) pongArrived(s signal) {
 	c.step.ready |= writers
 }
 
-// Ping sends a PING to the peer's endpoint, waits for the answer, and returns the time
-// between them. It repeats PING after a retransmission time-out, 50 ms at least and 2 s
-// at most. The peer's application has no part in it. Ping must not be called from a
-// handler of Group.Handle.
-//
-// Its errors are ctx.Err() when ctx is done; ErrLegacyPeer for a legacy peer;
-// net.ErrClosed after Close or Abort; and the error with which the session ended.
-func (c *Conn) Ping(ctx context.Context) (rtt time.Duration, err error) {
-	var w *measurement
-	var start uint32
-	var next time.Duration // when PING is repeated
-	err = c.await(blocking{op: "ping", ctx: ctx}, func() (pause, error) {
-		if w == nil {
-			w = c.measures()
-			start = w.pongs
-		}
-		if w.pongs != start {
-			rtt = w.pong
-			return pause{}, nil
-		}
-		if err := c.cannotPing(ctx); err != nil {
-			return pause{}, err
-		}
-		if now := c.ep.now(); now >= next {
-			next = now + c.requestWait()
-			c.setClock(now)
-			c.queuePing(w, now)
-			c.call(c.kcp.sendSignals)
-		}
-		return pause{on: &c.io.canWrite, until: next}, nil
-	}, nil)
-	return rtt, err
-}
-
 // cannotPing returns why Ping fails; nil if it does not.
-func (c *session) cannotPing(ctx context.Context) error {
+func (c *session) cannotPing() error {
 	switch {
 	case c.closing.Caller != closing.Uses:
 		return net.ErrClosed
@@ -204,5 +169,59 @@ func (c *session) cannotPing(ctx context.Context) error {
 	case c.hs.Peer < opening.Extended:
 		return ErrLegacyPeer
 	}
-	return ctx.Err()
+	return nil
+}
+
+// measurement is what a session watches for Flush and Ping. Conn.mu guards it.
+type measurement struct {
+	flushed  seq    // the lowest snd_una that a call of Flush waits for
+	flushes  bool   // flushed is valid
+	flushing []*seq // what each call of Flush waits for
+
+	ping   signal        // of Ping, or beside datagrams; the last one
+	pingAt time.Duration // when it was sent, since the epoch; 0: answered, or none
+	pongs  uint32        // answers
+	pong   time.Duration // the round-trip time that the last of them has shown
+}
+
+// beginFlush returns where a call of Flush keeps what snd_una has to reach, until
+// endFlush.
+func (w *measurement) beginFlush(end seq) *seq {
+	w.flushing = append(w.flushing, &end)
+	return &end
+}
+
+// endFlush records that a call of Flush returns.
+func (w *measurement) endFlush(end *seq) {
+	w.flushing = slices.DeleteFunc(w.flushing, func(p *seq) bool { return p == end })
+}
+
+// overtaken records that a segment of a stream leaves before all that wait, of
+// which the first would have been next. w may be nil.
+func (w *measurement) overtaken(next seq) {
+	if w == nil {
+		return
+	}
+	for _, end := range w.flushing {
+		if next.Before(*end) {
+			*end++
+		}
+	}
+}
+
+// waitFor records that a call of Flush waits for snd_una to reach end.
+func (w *measurement) waitFor(end seq) {
+	if !w.flushes || end.Before(w.flushed) {
+		w.flushed, w.flushes = end, true
+	}
+}
+
+// delivers reports whether calls of Flush are to be woken, as snd_una is now
+// una. They then ask again. w may be nil.
+func (w *measurement) delivers(una seq) bool {
+	if w == nil || !w.flushes || una.Before(w.flushed) {
+		return false
+	}
+	w.flushes = false
+	return true
 }

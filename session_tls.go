@@ -66,31 +66,6 @@ func (c *session) tlsHandshake() *handshake.Exchange {
 	return c.tls.handshake
 }
 
-// ConnectionState is how a session is secured. It is a type of this package because
-// net/http takes every connection for TLS that has a method ConnectionState()
-// tls.ConnectionState.
-type ConnectionState struct {
-	// TLS is what the TLS handshake has agreed on. It is nil without Config.TLS, and
-	// before the handshake is done.
-	TLS *tls.ConnectionState
-}
-
-// ConnectionState returns how the session is secured. Sessions from Accept, and
-// from a Dial that has waited, have completed their handshake.
-func (c *Conn) ConnectionState() ConnectionState {
-	c.mu.Lock()
-	defer c.unlock()
-	var secured *securedState
-	if c.tls != nil {
-		secured = c.tls.secured
-	}
-	if secured == nil {
-		return ConnectionState{}
-	}
-	state := secured.state
-	return ConnectionState{TLS: &state}
-}
-
 // dialTLS begins the handshake of a dialled session. HELLO leaves with what TLS
 // has to say.
 func (c *session) dialTLS() {
@@ -140,20 +115,6 @@ func (c *session) advanceTLS() {
 		c.host.workTLS(flow, x, work)
 	}
 	c.tookHandshake(x, &r)
-}
-
-// workTLS is the goroutine of advanceTLS. It locks c.mu, but not while TLS works.
-func (c *Conn) workTLS(x *handshake.Exchange, work handshake.Work) {
-	c.mu.Lock()
-	over := x.Over() // while it waited
-	c.unlock()
-	var s handshake.Step
-	if !over {
-		s = work.Run()
-	}
-	c.mu.Lock()
-	defer c.unlock()
-	c.workedTLS(x, s)
 }
 
 // workedTLS takes what work of TLS has come to.

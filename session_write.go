@@ -153,86 +153,6 @@ func (c *session) toWrite() bool {
 	return !o.sending && (o.waiting() > 0 || c.closing.Phase >= closing.Ended && c.closing.Phase != closing.Retired)
 }
 
-// sendRound is what writePackets writes with one call of the system.
-type sendRound struct {
-	written
-	probe *sentProbe // in place of packets; nil: none
-	log   func()     // after the last, what tells the Logger that the session has ended; nil: nothing
-	done  bool       // there is nothing more
-}
-
-// writePackets encodes and writes the collected packets, and then retires a session that
-// has ended. The goroutine that has set outgoing.sending calls it, without c.mu.
-func (c *Conn) writePackets() {
-	var r sendRound
-	defer func() {
-		if !r.done {
-			c.endUnsent()
-		}
-	}()
-	for round := 0; c.nextRound(&r, round); round++ {
-		if r.probe != nil {
-			r.probe.write(c, &r.written)
-			continue
-		}
-		r.packets, r.err = c.encode(r.packets, r.to, r.by)
-		r.refused = c.ep.write(r.shard, c.outgoing.batch)
-		c.ep.recycle(r.packets)
-	}
-	if r.log != nil {
-		r.log()
-	}
-}
-
-// nextRound locks c.mu, records what was written, and takes what is to be written next.
-// It reports false if that is nothing: then other goroutines may write, and a session
-// that has ended was retired.
-func (c *Conn) nextRound(r *sendRound, round int) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	defer c.letGoOn()
-	o := &c.outgoing
-	failed := r.err
-	if r.probe != nil {
-		c.endProbe(r.probe, &r.written)
-		r.probe = nil
-	} else if round > 0 {
-		failed = c.endWrite(&r.written)
-	}
-	switch {
-	case failed != nil, o.waiting() == 0:
-	case round >= sendRounds && c.closing.Phase < closing.Ended:
-		c.wake(c.ep.now())
-	case o.probe != nil:
-		r.probe, r.written = c.beginProbe()
-		return true
-	default:
-		r.written = c.beginWrite()
-		return true
-	}
-	o.sending, r.done = false, true
-	if failed != nil {
-		c.end(failed)
-	}
-	if c.closing.Phase >= closing.Ended && c.closing.Phase != closing.Retired {
-		c.retire()
-		r.log = c.logEnd()
-	}
-	return false
-}
-
-// endUnsent locks c.mu, and is endIfUnwound for the goroutine that has set
-// outgoing.sending.
-func (c *Conn) endUnsent() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	defer c.letGoOn()
-	c.outgoing.sending, c.outgoing.batched = false, false
-	done := false
-	c.endIfUnwound(&done)
-	c.retire() // if it had ended before
-}
-
 // origin returns the addresses that packets of the peer have.
 func (c *session) origin() source {
 	ends := c.ends.Load()
@@ -359,4 +279,73 @@ func (c *session) addFEC(p *packet, now uint32) [][]byte {
 		return c.outgoing.encoder.Encode(inner, now)
 	}
 	return nil
+}
+
+// written is packets of a session on their way to the socket. The goroutine that has
+// set outgoing.sending has it.
+type written struct {
+	packets []packet
+	data    int // of packets, those that are not parity
+	shard   int
+	to      source
+	by      protect.Protection
+	err     error // of encode
+	refused bool  // the system has refused some as too large
+}
+
+// beginWrite takes the collected packets to be encoded and written. endWrite must
+// follow.
+func (c *session) beginWrite() written {
+	o := &c.outgoing
+	w := written{packets: o.packets, data: len(o.packets), shard: int(c.path.shard), to: c.origin(), by: c.in.protection.Sender()}
+	o.packets = o.spare[:0]
+	o.spare = nil
+	// A peer whose address is not validated gets the packet format that it
+	// uses, and no parity.
+	o.noParity = o.encoder == nil || c.hs.unvalidated.Load()
+	o.noFECHeader = o.noParity && (o.encoder == nil || !c.hs.openedFEC)
+	o.hold = c.cappedOutput() != nil
+	if o.whole = maxUDPPayload; c.plpmtu != nil {
+		o.whole = c.plpmtu.Whole(maxUDPPayload)
+	}
+	if o.encoder != nil {
+		w.data -= countParity(w.packets)
+	}
+	return w
+}
+
+// endWrite records that packets were written, and returns why not.
+func (c *session) endWrite(w *written) error {
+	o := &c.outgoing
+	if !o.noFECHeader {
+		o.fecData += uint64(w.data)
+		o.fecParity += uint64(len(w.packets) - w.data)
+	}
+	if w.refused {
+		c.sizeRefused(smallestRefused(o.batch))
+	}
+	clear(o.batch)
+	for i := range w.packets {
+		if s := w.packets[i].segment; s != nil {
+			c.kcp.releaseSegment(s)
+		}
+	}
+	clear(w.packets)
+	o.spare = w.packets[:0]
+	if o.hold {
+		c.holdParity()
+	}
+	return w.err
+}
+
+// smallestRefused returns the size of the smallest datagram that the system has
+// refused as too large, in bytes.
+func smallestRefused(batch []udp.Datagram) int {
+	least := maxUDPPayload
+	for i := range batch {
+		if batch[i].TooLarge {
+			least = min(least, len(batch[i].Buf))
+		}
+	}
+	return least
 }

@@ -186,3 +186,16 @@ func (e *sharedState) open(by protect.Protection, p *inPacket) error {
 // they are: the protection can, and there is no FEC, whose header would have to be
 // in the content.
 func (e *sharedState) sealsFrom() bool { return e.protection.SealsFrom && e.config.FEC == (FEC{}) }
+
+// clock returns a time since the epoch in milliseconds, modulo 2^32.
+func clock(now time.Duration) uint32 { return uint32(now.Milliseconds()) }
+
+// sessionKey identifies a session: its peer's address and its conversation id.
+type sessionKey = admission.Key
+
+// timeWait is the state of a session in TIME-WAIT.
+type timeWait = admission.Ended
+
+// timeWaitTime is how long stragglers of an ended session are recognised
+// (TIME-WAIT, RFC 9293 §3.6.1).
+const timeWaitTime = admission.TimeWait

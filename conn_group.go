@@ -124,7 +124,7 @@ func (c *Conn) hasEvent(m *groupMember) bool {
 
 // writableLocked reports whether EventWritable is due for m. A write that came in the
 // middle of another would be refused again until that is done.
-func (c *session) writableLocked(m *groupMember) bool {
+func (c *Conn) writableLocked(m *groupMember) bool {
 	return m.wantsRoom && !m.refused && c.room() > 0
 }
 

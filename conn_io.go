@@ -1,13 +1,11 @@
 package kcp
 
 import (
-	"fmt"
 	"io"
 	"net"
 	"os"
 
 	"github.com/arqnet/kcp/internal/closing"
-	"github.com/arqnet/kcp/internal/opening"
 )
 
 // Read reads up to len(b) bytes, and waits until there are some. The rest of a message
@@ -109,21 +107,6 @@ func (c *Conn) readEnd() error {
 	}
 	c.io.errReported = c.io.errReported || c.closing.err != nil
 	return c.reason(c.closing.err)
-}
-
-// afterRead follows a read of n bytes: it schedules the release of spare
-// memory, and sends a window update if the read has reopened a window of zero.
-func (c *session) afterRead(n int) {
-	if c.closing.Phase >= closing.Ended {
-		c.kcp.Compact()
-	} else if c.timers.compactAt == 0 {
-		c.timers.compactAt = c.host.now() + compactAfter
-		c.wake(c.timers.compactAt)
-	}
-	c.accountRead(n)
-	if c.kcp.windowReopened() && c.closing.Phase < closing.Ended {
-		c.push()
-	}
 }
 
 // Write queues b, and sends at once as much as the windows allow. It blocks while
@@ -283,19 +266,6 @@ func (c *Conn) WriteMessage(b []byte) error {
 	return err
 }
 
-// sizeError returns err, or ErrMessageTooLarge with the size of the message.
-func (c *session) sizeError(err error, size int) error {
-	if err != ErrMessageTooLarge {
-		return err
-	}
-	means := fmt.Sprintf("the most that %d segments take", maxFragments)
-	most, n := c.kcp.messageLimit()
-	if n < maxFragments {
-		means = fmt.Sprintf("what fits into the peer's receive window of %d segments", n)
-	}
-	return &SizeError{size, most, err, means}
-}
-
 // cannotWrite returns why nothing more may be written, for the call that
 // returns it; nil if it may.
 func (c *Conn) cannotWrite() error {
@@ -322,47 +292,6 @@ func (c *Conn) writeEnd() error {
 	return nil
 }
 
-// room returns how many bytes may be written, negative if the write buffer is overfull.
-func (c *session) room() int {
-	room := c.freeBuffer()
-	if c.streams != nil {
-		room = c.roomBesideStreams(room)
-	}
-	return room
-}
-
-// freeBuffer returns the free bytes of the write buffer, negative if it is overfull.
-// Each segment costs writeCostPerSegment besides its payload, but for those of streams.
-func (c *session) freeBuffer() int {
-	l := c.kcp.load()
-	free := c.writeBuffer() - l.bytes - l.segments*writeCostPerSegment
-	if c.shared.compat.SegmentBound {
-		const most = 1 << 14 // segments, so that an int holds their bytes
-		free = min(max(l.window-l.segments, -most), most) * (l.payload + writeCostPerSegment)
-	}
-	if c.streams != nil {
-		free += l.streamBytes + l.streamSegments*writeCostPerSegment
-	}
-	return free
-}
-
-// push collects the packets of what is queued, as far as the windows allow, and of a
-// pending reply.
-func (c *session) push() {
-	done := false
-	defer c.endIfUnwound(&done)
-	now := c.host.now()
-	if c.step.replyPending { // the flush sends the reply, too
-		c.step.respondPending, c.step.replyPending = false, false
-	}
-	if c.hs.Role == opening.Quiet && c.hs.silent() && c.kcp.WaitSend() > 0 {
-		c.breakSilence(now)
-	}
-	c.flush(now)
-	c.finishStep(now)
-	done = true
-}
-
 // NextMessageSize returns the size in bytes, which may be 0, of the message that
 // ReadMessage would return now. It does not wait: ok is false if ReadMessage would wait
 // or fail. The size serves to make a buffer after io.ErrShortBuffer, if no other call
@@ -374,4 +303,21 @@ func (c *Conn) NextMessageSize() (size int, ok bool) {
 		return 0, false
 	}
 	return size, true
+}
+
+// SendMessage is WriteMessage with options for this message; nil means those of
+// WriteMessage: it is delivered if the session lasts. A message that is given up is not
+// delivered, unless all of it has arrived before. What follows it keeps its order and
+// does not wait for it.
+//
+// A peer that does not take streams, see OpenStream, cannot be told that a message is
+// given up of which something was sent. For it Lifetime ends a message of which nothing
+// was sent, and MaxRetransmits has no effect. Done works with every peer.
+//
+// SendMessage blocks as Write does, which counts towards Lifetime. If it fails, nothing
+// was queued, and Done is not called. Its errors are those of WriteMessage, and an
+// *OptionError for an option that is out of its range.
+func (c *Conn) SendMessage(b []byte, options *MessageOptions) error {
+	_, err := c.write(nil, writeCall{b: b, message: true, options: options, waits: true})
+	return err
 }

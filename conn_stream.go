@@ -2,16 +2,13 @@ package kcp
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/list"
-	"github.com/arqnet/kcp/internal/neterr"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/streams"
 )
@@ -37,58 +34,9 @@ type StreamOptions struct {
 	Priority int
 }
 
-// MessageOptions are the properties of one message, of a stream or of a session.
-type MessageOptions struct {
-	// Lifetime and MaxRetransmits take the place of MaxLifetime and MaxRetransmits of the
-	// stream, if they are not 0. For a message of the session itself 0 means no limit.
-	Lifetime       time.Duration
-	MaxRetransmits int
-	// Done, if not nil, is called exactly once, if SendMessage has returned nil: with nil
-	// when the peer's endpoint has acknowledged the whole message. Otherwise the argument
-	// says why that is not known: ErrMessageAbandoned, a *StreamError, or the error with
-	// which the session ended; the message may have arrived all the same.
-	//
-	// Done runs without locks on a goroutine of the session, after those of messages that
-	// came to their end before: it may send, and wait.
-	Done func(err error)
-}
-
 const (
 	maxLifetime        = (1<<32 - 1) * time.Millisecond
 	maxRetransmitLimit = 1<<16 - 2
-)
-
-// Codes of a StreamError that this package gives. Those of applications are
-// below 1<<62.
-const (
-	// StreamRefused means that the peer has as many streams as it takes, its
-	// Config.MaxStreams. Its application has seen nothing of this one, and may take
-	// another when it is done with some.
-	StreamRefused = streams.Refused
-	// StreamViolation means that what arrived breaks the rules of WIRE.md §5.9.
-	StreamViolation = streams.Violation
-	// StreamTooLarge means that a message does not fit into the receiver's
-	// Config.StreamReceiveBuffer.
-	StreamTooLarge = streams.TooLarge
-
-	maxStreamCode = 1<<62 - 1
-)
-
-// Errors of streams, besides *StreamError, *OptionError, those of the session, and those
-// of package net.
-var (
-	// ErrNoStreams means that an extended peer takes no streams, or that this end does
-	// not, by its Config.MaxStreams.
-	ErrNoStreams = errors.New("kcp: this end or the peer takes no streams")
-	// The two are ErrNoStreams, and say which end it is.
-	errNoStreamsHere  error = &detailedError{"kcp: this end takes no streams: Config.MaxStreams is negative", ErrNoStreams}
-	errNoStreamsThere error = &detailedError{"kcp: the peer takes no streams, as with a negative Config.MaxStreams", ErrNoStreams}
-	// ErrStreamClosed means that the peer has closed the stream, or reads no more, with
-	// code 0. A *StreamError wraps it. It wraps syscall.EPIPE.
-	ErrStreamClosed error = &neterr.Error{Text: "kcp: stream closed by the peer", Errno: syscall.EPIPE}
-	// ErrMessageAbandoned means that the lifetime or the retransmissions of a message
-	// were used up before the peer had all of it.
-	ErrMessageAbandoned = streams.ErrAbandoned
 )
 
 // OptionError means that an option of a stream or of a message is out of its range.
@@ -100,42 +48,6 @@ type OptionError struct {
 
 func (e *OptionError) Error() string {
 	return fmt.Sprintf("kcp: %s is %v: %s", e.Option, e.Value, e.Reason)
-}
-
-// StreamError means that a stream was reset, in one direction at least, or that the peer
-// has closed it and reads no more: that is code 0, and wraps ErrStreamClosed, which a
-// Reset with code 0 does not. The session goes on.
-type StreamError struct {
-	Code   uint64 // of the application that has reset it, or StreamRefused ff.
-	Remote bool   // it was the peer's end
-	closed bool   // the peer reads no more, and has not reset it
-}
-
-// Unwrap returns ErrStreamClosed if the peer has closed the stream, and otherwise nil.
-func (e *StreamError) Unwrap() error {
-	if e.closed {
-		return ErrStreamClosed
-	}
-	return nil
-}
-
-func (e *StreamError) Error() string {
-	if e.closed {
-		return ErrStreamClosed.Error()
-	}
-	who := "locally"
-	if e.Remote {
-		who = "by the peer"
-	}
-	switch e.Code {
-	case StreamRefused:
-		return "kcp: stream refused " + who + ": as many are open as MaxStreams allows"
-	case StreamViolation:
-		return "kcp: stream reset " + who + ": protocol violation"
-	case StreamTooLarge:
-		return "kcp: stream reset " + who + ": message larger than the receive buffer"
-	}
-	return fmt.Sprintf("kcp: stream reset %s with code %d", who, e.Code)
 }
 
 // Stream is one of several flows of a session (compare RFC 9000 §2 and RFC 8260). It
@@ -259,31 +171,6 @@ func (c *Conn) AcceptStream(ctx context.Context) (s *Stream, err error) {
 	return s, err
 }
 
-// peerTakesStreams reports whether it is known if streams may be opened. The error is why
-// they may not.
-func (c *session) peerTakesStreams(now time.Duration) (known bool, err error) {
-	l := &c.hs
-	switch {
-	case c.closing.Caller != closing.Uses:
-		return true, net.ErrClosed
-	case c.closing.Read == closing.ReadClosed:
-		return true, c.reason(ErrPeerClosed)
-	case c.closing.err != nil:
-		return true, c.reason(c.closing.err)
-	case c.closing.Write >= closing.CloseSent:
-		return true, net.ErrClosed
-	case c.shared.config.MaxStreams == 0:
-		return true, errNoStreamsHere // nothing of the peer's answer would be taken
-	case l.tokensKnown() && l.capabilities&capStreams != 0:
-		return true, nil
-	case l.tokensKnown() && l.Peer >= opening.Extended && l.version != 0:
-		return true, errNoStreamsThere
-	case l.Peer == opening.Legacy, l.Peer == opening.Unknown && l.Role < opening.Dialled && now-l.born >= helloAfterData:
-		return true, ErrLegacyPeer
-	}
-	return false, nil
-}
-
 // ID returns the number of the stream, the same at both ends: odd if the dialling end
 // has opened it.
 func (s *Stream) ID() uint32 { return s.state.ID() }
@@ -401,16 +288,6 @@ func (s *Stream) Reset(code uint64) error {
 	return nil
 }
 
-// kickStreams sends what the call of an application has made due, and accounts
-// what it has dropped.
-func (c *session) kickStreams() {
-	if c.closing.Phase >= closing.Ended {
-		c.account()
-		return
-	}
-	c.push()
-}
-
 // Stats returns a snapshot of the stream.
 func (s *Stream) Stats() StreamStats {
 	s.conn.mu.Lock()
@@ -421,5 +298,24 @@ func (s *Stream) Stats() StreamStats {
 		BytesSent: st.BytesSent, BytesReceived: st.BytesReceived,
 		Abandoned: st.Abandoned, Skipped: st.Skipped,
 		WriteQueued: st.Queued, ReadBuffered: st.Unread,
+	}
+}
+
+// streamOf returns the stream of the application.
+func streamOf(s *streams.Stream) *Stream { return (*Stream)(s.Owner.(*streamOwner)) }
+
+// streamOwner is a Stream as the streams.Owner: its calls that wait.
+type streamOwner Stream
+
+func (s *streamOwner) Readable() {
+	s.canRead.Broadcast()
+	(*Stream)(s).noteEventLocked()
+}
+
+func (s *streamOwner) Writable() {
+	s.canWrite.Broadcast()
+	(*Stream)(s).noteEndLocked()
+	if s.writer != nil || s.state.Gone() {
+		(*Stream)(s).noteEventLocked()
 	}
 }

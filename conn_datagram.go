@@ -1,0 +1,122 @@
+package kcp
+
+import (
+	"context"
+	"net"
+	"os"
+	"sync"
+
+	"github.com/arqnet/kcp/internal/closing"
+)
+
+// datagramHandler is a handler of datagrams. running is held while handle runs.
+// It is locked before Conn.mu, and while no other lock is held. So calls do not
+// overlap, although two sockets may receive the session's packets.
+type datagramHandler struct {
+	running sync.Mutex
+	handle  func(b []byte)
+}
+
+// HandleDatagrams makes f take the datagrams that arrive from now on, in place of
+// ReceiveDatagram and before EventDatagram; nil ends that. Those that had arrived before
+// stay for ReceiveDatagram. Those that arrive after Close are dropped.
+//
+// Calls of f do not overlap. They are made on the goroutine that reads the socket, which
+// may be that of a blocked Read or Write; nothing else is received meanwhile. So f must
+// not block, and must not call what may: Read, Write, Close of a session that lingers,
+// Endpoint.Close. It may call SendDatagram and HandleDatagrams. b is valid during the
+// call only; f may change it. When HandleDatagrams returns, the old handler may still be
+// running.
+func (c *Conn) HandleDatagrams(f func(b []byte)) {
+	c.mu.Lock()
+	defer c.unlock()
+	if f != nil || c.in.datagrams != nil {
+		c.datagramQueue().handled = f != nil
+	}
+	if f != nil {
+		c.state().handler = &datagramHandler{handle: f}
+	} else if c.calls != nil {
+		c.calls.handler = nil
+	}
+}
+
+// handleDatagram locks c.mu to find the handler and count the datagram, and
+// passes b to it without a lock of the session. If the handler was removed, or
+// the session closed, within the batch, it drops b.
+func (c *Conn) handleDatagram(b []byte) {
+	c.mu.Lock()
+	q := c.datagramQueue()
+	h := c.state().handler
+	q.stats.Received++
+	q.moved += uint64(len(b))
+	c.noteActivity(c.ep.now())
+	if h == nil || c.closing.Caller != closing.Uses {
+		q.stats.Dropped++
+		h = nil
+	}
+	c.unlock()
+	if h == nil {
+		return
+	}
+	h.running.Lock()
+	defer h.running.Unlock()
+	h.handle(b)
+}
+
+// MaxDatagramSize returns the largest datagram that SendDatagram takes, in bytes. It
+// follows the path MTU: it may grow, and shrinks at a black hole (RFC 8899 §4.3), or if
+// the interface refuses larger packets, to what fits into a UDP payload of 1200 bytes,
+// or of Config.MTU if that is smaller.
+func (c *Conn) MaxDatagramSize() int {
+	c.mu.Lock()
+	defer c.unlock()
+	return c.maxDatagramSize()
+}
+
+// SendDatagram sends a copy of b as one packet beside the byte stream: unreliable,
+// unordered, not protected by FEC, and not limited by the windows. It does not wait. The
+// peer gets b from ReceiveDatagram or by HandleDatagrams. kcp-go calls it an OOB packet,
+// and passes it to its handler if its FEC is on.
+//
+// b is dropped, and counted as DatagramStats.Unsent, if 4096 packets of the session wait
+// for the socket, or at the anti-amplification limit of a peer whose address is not
+// validated (RFC 9000 §8.1). With a cap of the rate, see SetMaxRate, up to 256 datagrams
+// wait for it, for 100 ms at most; the oldest are dropped then. The errors are
+// ErrDatagramTooLarge (see MaxDatagramSize), net.ErrClosed after Close or Abort, and the
+// error with which the session ended.
+func (c *Conn) SendDatagram(b []byte) error {
+	c.mu.Lock()
+	defer c.unlock()
+	if err := c.queueDatagram(b); err != nil {
+		return c.opError("write", err)
+	}
+	return nil
+}
+
+// ReceiveDatagram waits for the next datagram of the peer and returns it. At most 256
+// wait for it; further ones push out the oldest, which DatagramStats.Dropped counts. Its
+// errors are that of ctx when it is done, os.ErrDeadlineExceeded when the read deadline
+// has passed, net.ErrClosed after Close or Abort, ErrGrouped in a Group, and after the
+// last datagram the error with which the session ended, ErrPeerClosed (not io.EOF) if
+// the peer has closed it.
+func (c *Conn) ReceiveDatagram(ctx context.Context) (next []byte, err error) {
+	err = c.await(blocking{op: "read", ctx: ctx}, func() (pause, error) {
+		q := c.datagramQueue()
+		switch {
+		case c.closing.Caller != closing.Uses:
+			return pause{}, net.ErrClosed
+		case c.io.member != nil:
+			return pause{}, ErrGrouped
+		case ctx.Err() != nil:
+			return pause{}, ctx.Err()
+		case c.io.readDeadline.expired():
+			return pause{}, os.ErrDeadlineExceeded
+		case len(q.waiting) > 0:
+			next = q.pop()
+			c.accountRead(len(next))
+			return pause{}, nil
+		}
+		return pause{on: &c.io.canRead}, c.reason(c.closing.err)
+	}, nil)
+	return next, err
+}

@@ -1,0 +1,147 @@
+package kcp
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"time"
+
+	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/opening"
+)
+
+// PeerInfo is what a session knows of its peer.
+type PeerInfo struct {
+	// Known reports whether the peer's packets have shown its kind. Until then the other
+	// fields are zero.
+	Known bool
+	// Legacy reports whether the peer is without this package's signals, such as kcp-go
+	// or the C reference. A session may take an extended peer for a legacy one until its
+	// first signal arrives.
+	Legacy bool
+	// Version is the version of the peer's signals, now 2; 0 for a legacy peer, and
+	// before INFO has arrived (WIRE.md §5).
+	Version int
+}
+
+// Peer returns what the session knows of its peer now.
+func (c *Conn) Peer() PeerInfo {
+	c.mu.Lock()
+	defer c.unlock()
+	l := &c.hs
+	return PeerInfo{Known: l.Peer != opening.Unknown, Legacy: l.Peer == opening.Legacy, Version: int(min(l.version, maxInt32))}
+}
+
+// connect locks c.mu, starts the handshake, and waits for the peer's answer as
+// Endpoint.Dial documents, which was called at a time since the epoch. If it
+// returns an error, the session has ended. ErrReset means that the peer has
+// dropped it.
+func (c *Conn) connect(ctx context.Context, called time.Duration) (err error) {
+	c.startTrace(SessionDialled)
+	begun, limit := false, c.ep.config.DialTimeout
+	_ = c.await(blocking{ctx: ctx}, func() (pause, error) {
+		if !begun {
+			begun = true
+			if limit > 0 {
+				c.hs.Role = opening.Dialling
+			}
+			c.startHandshake(c.ep.now())
+		}
+		// A session that has failed may have to tell the peer why, which the caller's
+		// closing of the endpoint must not forestall.
+		late := c.ep.now() >= called+limit
+		switch {
+		case limit == 0:
+		case !c.hs.Reached && c.closing.Phase != closing.Retired && !late && ctx.Err() == nil:
+			return pause{on: &c.io.canWrite, until: called + limit}, nil
+		default:
+			err = c.connected(ctx, called)
+		}
+		return pause{}, nil
+	}, nil)
+	return err
+}
+
+// connected is what connect does in the end, with c.mu held.
+func (c *Conn) connected(ctx context.Context, called time.Duration) error {
+	c.hs.Role = opening.Dialled
+	c.schedule(c.ep.now())
+	if c.hs.Reached && (c.closing.err == nil || c.closing.err == ErrPeerClosed) {
+		return nil // there may be data from before the peer closed
+	}
+	err := c.closing.err
+	if err == nil && c.closing.Caller != closing.Uses {
+		err = net.ErrClosed // by Shutdown
+	}
+	if err == nil {
+		if err = ctx.Err(); err == nil || err == context.DeadlineExceeded {
+			err = &NoAnswerError{Waited: c.ep.now() - called, Socket: c.ep.socketErrorSince(called)}
+		}
+	}
+	c.forget(err)
+	return err
+}
+
+// begin locks c.mu and starts the timers of an accepted session. If offered, it
+// puts the session into l's backlog. It reports false if the session has ended,
+// be it because the backlog is full.
+func (c *Conn) begin(now time.Duration, l *Listener, offered bool) bool {
+	c.startTrace(SessionAccepted)
+	c.mu.Lock()
+	defer c.unlock()
+	if c.closing.Phase >= closing.Ended {
+		return false
+	}
+	if offered {
+		if l.offer(c, !c.hs.unvalidated.Load()) {
+			c.hs.Role = opening.Offered
+		}
+		if c.hs.Role == opening.Accepted && c.hs.Peer < opening.Extended { // an extended peer repeats CONFIRM
+			c.ep.counters.dropBacklog.Add(1)
+			c.forget(ErrRefused)
+			return false
+		}
+	}
+	c.schedule(now)
+	return true
+}
+
+// ConnectionState is how a session is secured. It is a type of this package because
+// net/http takes every connection for TLS that has a method ConnectionState()
+// tls.ConnectionState.
+type ConnectionState struct {
+	// TLS is what the TLS handshake has agreed on. It is nil without Config.TLS, and
+	// before the handshake is done.
+	TLS *tls.ConnectionState
+}
+
+// ConnectionState returns how the session is secured. Sessions from Accept, and
+// from a Dial that has waited, have completed their handshake.
+func (c *Conn) ConnectionState() ConnectionState {
+	c.mu.Lock()
+	defer c.unlock()
+	var secured *securedState
+	if c.tls != nil {
+		secured = c.tls.secured
+	}
+	if secured == nil {
+		return ConnectionState{}
+	}
+	state := secured.state
+	return ConnectionState{TLS: &state}
+}
+
+// workTLS is the goroutine of advanceTLS. It locks c.mu, but not while TLS works.
+func (c *Conn) workTLS(x *handshake.Exchange, work handshake.Work) {
+	c.mu.Lock()
+	over := x.Over() // while it waited
+	c.unlock()
+	var s handshake.Step
+	if !over {
+		s = work.Run()
+	}
+	c.mu.Lock()
+	defer c.unlock()
+	c.workedTLS(x, s)
+}

@@ -1,0 +1,274 @@
+package kcp
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/list"
+	"github.com/arqnet/kcp/internal/opening"
+)
+
+// callState is what only some applications have of a session besides Read and Write:
+// streams, channels and handlers. Conn.mu guards it.
+type callState struct {
+	done    chan struct{}    // closed when the session has ended; nil: not asked for
+	closed  bool             // done is closed
+	room    chan struct{}    // closed when there is room; nil: not asked for since
+	handler *datagramHandler // nil: there is none
+
+	canAccept notifier
+	ready     list.List[Stream] // that may have an event for the session's group, or the next
+	reported  bool              // a group had the events of streams, and the session has left it
+	waiting   int32             // calls of streams that do not read the socket while they wait
+}
+
+// state returns c.calls, which it makes.
+func (c *Conn) state() *callState {
+	if c.calls == nil {
+		c.calls = new(callState)
+		c.calls.canAccept.init(c)
+	}
+	return c.calls
+}
+
+// end closes done. w may be nil.
+func (w *callState) end() {
+	if w != nil && w.done != nil && !w.closed {
+		w.closed = true
+		close(w.done)
+	}
+}
+
+// Done returns a channel that is closed when the session has ended, for whatever reason;
+// Err then returns it, and may do so a moment before. That may be after Close has
+// returned, while what was written is delivered in the background. Data that has arrived
+// before can still be read. A peer's CloseWrite does not end the session.
+func (c *Conn) Done() <-chan struct{} {
+	c.mu.Lock()
+	defer c.unlock()
+	w := c.state()
+	if w.done == nil {
+		w.done = make(chan struct{})
+		if c.closing.Phase == closing.Retired {
+			w.end()
+		}
+	}
+	return w.done
+}
+
+// Err returns nil until the session has ended, and then always the same cause, not
+// wrapped in a *net.OpError:
+//   - net.ErrClosed after Close, once all was delivered; after Abort; and after
+//     Endpoint.Close;
+//   - ErrPeerClosed if the peer has closed the session, where Read returns io.EOF; a
+//     *PeerCloseError if it has said why;
+//   - ErrReset if the peer has aborted it;
+//   - ErrNotDelivered if Close has given up;
+//   - a *PeerLostError if the peer is gone;
+//   - after a Dial that did not wait, with a negative Config.DialTimeout, what it would
+//     have returned: ErrRefused, ErrTLSRequired, ErrNoTLS or a *HandshakeError;
+//   - a *SocketError if the endpoint has ended because its socket cannot be read;
+//   - with TLS, ErrKeyUpdate;
+//   - ErrMemoryPressure, or an error of the Cipher.
+func (c *Conn) Err() error {
+	c.mu.Lock()
+	defer c.unlock()
+	switch {
+	case c.closing.Phase < closing.Ended:
+		return nil
+	case c.closing.err == nil:
+		return net.ErrClosed
+	}
+	return c.reason(c.closing.err)
+}
+
+// Endpoint returns the endpoint that carries the session. Dial makes one for the session
+// alone.
+func (c *Conn) Endpoint() *Endpoint { return c.ep }
+
+// startTrace gets the hooks of the session from Config.Tracer, and shows its
+// first state. It locks c.mu, but not while it calls the application's code. No
+// hook of the session is called before.
+func (c *Conn) startTrace(first SessionState) {
+	tracer := c.ep.config.Tracer
+	if tracer == nil {
+		return
+	}
+	t := tracer(c)
+	if t == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.unlock()
+	if c.closing.Phase >= closing.Ended {
+		return
+	}
+	c.kcp.SetTrace(t)
+	c.traceState(first, nil)
+	if first == SessionAccepted && !c.hs.unvalidated.Load() {
+		c.traceState(SessionEstablished, nil)
+	}
+	if t.MTU != nil {
+		c.call(func() { t.MTU(c.kcp.packetSize()) })
+	}
+}
+
+// logEnd returns what tells the Logger that the session has ended, with the cause and its
+// figures; nil: nothing does. That runs without locks, as a Logger may call anything.
+func (c *Conn) logEnd() func() {
+	e := c.ep
+	log := e.config.Logger
+	if log == nil || !log.Enabled(context.Background(), slog.LevelDebug) {
+		return nil
+	}
+	left, ok := e.mayLogSession()
+	if !ok {
+		return nil
+	}
+	k := c.kcp.snapshot()
+	n := *c.kcp.counts()
+	cause := "closed in order"
+	if c.closing.err != nil {
+		cause = c.closing.err.Error()
+	}
+	attrs := []slog.Attr{
+		slog.String("remote", c.RemoteAddr().String()),
+		slog.Uint64("conv", uint64(c.Conv())),
+		slog.String("cause", cause),
+		slog.Bool("undelivered", c.closing.Undelivered()),
+		slog.Duration("age", (e.now() - c.hs.born).Round(time.Millisecond)),
+		slog.Uint64("bytes_sent", n.BytesSent),
+		slog.Uint64("bytes_received", n.BytesReceived),
+		slog.Uint64("segments_sent", n.SegmentsSent),
+		slog.Uint64("retransmits", n.Retransmits()),
+		slog.Uint64("spurious", n.SpuriousRetransmits),
+		slog.Duration("rtt", time.Duration(k.srtt)*time.Millisecond),
+		slog.Int("mtu", c.mtu()),
+		slog.Uint64("dropped", c.dropCounts().Total()),
+	}
+	if left > 0 {
+		attrs = append(attrs, slog.Uint64("left_out", left))
+	}
+	return func() { log.LogAttrs(context.Background(), slog.LevelDebug, "kcp: session ended", attrs...) }
+}
+
+// Dialled reports whether this end has opened the session.
+func (c *Conn) Dialled() bool {
+	c.mu.Lock()
+	defer c.unlock()
+	return c.hs.Role >= opening.Dialled
+}
+
+// Flush waits until the peer's endpoint has acknowledged all that was written before the
+// call; only a reply of the application shows that it has read it. It does not wait for
+// what streams send, and the write deadline does not matter. It must not be called from
+// a handler of Group.Handle.
+//
+// Flush returns nil if the data has arrived, even if the session has ended since.
+// Otherwise its errors are
+//   - ctx.Err() when ctx is done;
+//   - net.ErrClosed after Close or Abort at this end;
+//   - ErrPeerClosed if the peer has closed the session without taking the data;
+//   - the error with which the session ended; some of the data may have arrived.
+func (c *Conn) Flush(ctx context.Context) error {
+	var end *seq
+	return c.await(blocking{op: "flush", ctx: ctx}, func() (pause, error) {
+		if end == nil {
+			end = c.measures().beginFlush(c.kcp.position().end)
+		}
+		// What the peer has not taken before its CLOSE is out of the queue, too.
+		discarded := c.closing.Read == closing.ReadClosed && c.closing.Undelivered()
+		if !discarded && (!c.kcp.position().acked.Before(*end) || c.kcp.WaitSend() == 0) {
+			return pause{}, nil
+		}
+		if err := c.cannotDeliver(); err != nil {
+			return pause{}, err
+		}
+		if err := ctx.Err(); err != nil {
+			return pause{}, err
+		}
+		c.rare.measure.waitFor(*end)
+		return pause{on: &c.io.canWrite}, nil
+	}, func() { c.rare.measure.endFlush(end) })
+}
+
+// cannotDeliver returns why what is not acknowledged will not be; nil if it may.
+func (c *Conn) cannotDeliver() error {
+	switch {
+	case c.closing.Caller != closing.Uses:
+		return net.ErrClosed
+	case c.closing.Read == closing.ReadClosed:
+		return c.reason(ErrPeerClosed)
+	case c.closing.Phase >= closing.Ended:
+		c.io.errReported = true
+		return c.reason(c.closing.err)
+	}
+	return nil
+}
+
+// Receipts: calls of MessageOptions.Done. They run on a goroutine of the session, one
+// after another and without locks, so that the application may do in them what it likes.
+// It ends with them.
+
+// startReceipts starts the goroutine that calls receipts, unless it runs.
+func (c *Conn) startReceipts() {
+	if r := &c.rare.receipts; !r.running {
+		r.running = true
+		go c.runReceipts()
+	}
+}
+
+// runReceipts calls the receipts that are due. It locks c.mu, but not while it calls one.
+func (c *Conn) runReceipts() {
+	for {
+		c.mu.Lock()
+		due := c.rare.receipts.Take()
+		if len(due) == 0 {
+			c.rare.receipts = receipts{}
+			c.unlock()
+			return
+		}
+		c.unlock()
+		for _, r := range due {
+			r.Done(r.Err)
+		}
+	}
+}
+
+// Ping sends a PING to the peer's endpoint, waits for the answer, and returns the time
+// between them. It repeats PING after a retransmission time-out, 50 ms at least and 2 s
+// at most. The peer's application has no part in it. Ping must not be called from a
+// handler of Group.Handle.
+//
+// Its errors are ctx.Err() when ctx is done; ErrLegacyPeer for a legacy peer;
+// net.ErrClosed after Close or Abort; and the error with which the session ended.
+func (c *Conn) Ping(ctx context.Context) (rtt time.Duration, err error) {
+	var w *measurement
+	var start uint32
+	var next time.Duration // when PING is repeated
+	err = c.await(blocking{op: "ping", ctx: ctx}, func() (pause, error) {
+		if w == nil {
+			w = c.measures()
+			start = w.pongs
+		}
+		if w.pongs != start {
+			rtt = w.pong
+			return pause{}, nil
+		}
+		if err := cmp.Or(c.cannotPing(), ctx.Err()); err != nil {
+			return pause{}, err
+		}
+		if now := c.ep.now(); now >= next {
+			next = now + c.requestWait()
+			c.setClock(now)
+			c.queuePing(w, now)
+			c.call(c.kcp.sendSignals)
+		}
+		return pause{on: &c.io.canWrite, until: next}, nil
+	}, nil)
+	return rtt, err
+}

@@ -1,0 +1,209 @@
+package kcp
+
+import (
+	"encoding/binary"
+	"time"
+
+	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/internal/incast"
+	"github.com/arqnet/kcp/internal/protect"
+)
+
+// inputLocked feeds packets to the state machine. It reports whether that may have
+// changed anything.
+func (c *session) inputLocked(packets []routedPacket, shard int, now time.Duration) bool {
+	if c.closing.Phase >= closing.Ended {
+		c.shared.counters.dropEnded.Add(uint64(len(packets)))
+		return false
+	}
+	c.setClock(now)
+	changed := c.path.shard != uint16(shard) && c.changeShard(uint16(shard))
+	segments, fresh := c.kcp.counts().SegmentsReceived, uint64(0)
+	beside := c.shared.several() || c.in.sending != (incast.Sender{}) // other sessions, now or lately
+	if beside {
+		fresh = newSegments(c.kcp.counts())
+	}
+	if c.path.validation != nil {
+		changed = c.inputDeferred(now) || changed
+	}
+	for i := range packets {
+		p := &packets[i].inPacket
+		if c.closing.Phase >= closing.Ended {
+			c.shared.counters.dropEnded.Add(uint64(len(packets) - i))
+			break
+		}
+		changed = c.inputPacket(p, now) || changed
+	}
+	if n := c.kcp.counts().SegmentsReceived - segments; n > 0 {
+		c.live.MoreExpected(now)
+		if beside {
+			c.takeShare(packets, int(newSegments(c.kcp.counts())-fresh), c.host.incast(shard), now)
+		}
+	} else if beside && c.kcp.counts().PacketsSent == 0 {
+		c.limitFirstWindow(c.host.incast(shard))
+	}
+	if !changed {
+		c.account() // else respond does it
+	}
+	return changed
+}
+
+// inputPacket feeds one packet to the state machine. It reports whether that may
+// have changed anything.
+func (c *session) inputPacket(p *inPacket, now time.Duration) (changed bool) {
+	if p.kind >= clearPacket {
+		return c.inputHandshake(p, now)
+	}
+	if v := c.in.protection.Fresh(&p.Packet, true); v != protect.New {
+		if v == protect.Foreign && c.takeResets(p) {
+			return true
+		}
+		c.shared.counters.dropReplay.Add(1)
+		return false
+	}
+	c.step.inputAt = now
+	a := arrival{unvalidated: c.hs.unvalidated.Load()}
+	if a.unvalidated || c.shared.overMemoryLimit() {
+		a.pressure = c.memoryPressure()
+	}
+	credited := a.unvalidated && c.kcp.validation().Received(p.size) // what waits for that may leave
+	if credited {
+		c.hs.active.Store(true)
+	}
+	if c.tls != nil && c.takeSecured(p) {
+		return true
+	}
+	data := p.Data
+	if p.kind != plainPacket {
+		var ok bool
+		if data, ok = c.decode(*p, a, now); !ok {
+			return p.kind != datagramPacket || credited // parity may have recovered something
+		}
+	}
+	rtt, err := c.kcp.feed(data, a)
+	c.packetDone(err, len(data), now)
+	c.measuredByData(time.Duration(rtt)*time.Microsecond, now)
+	return true
+}
+
+// decode takes a packet with an FEC header, and feeds packets that it recovers
+// to the state machine. It returns the packet's own data. It reports false if
+// there is none for the state machine.
+func (c *session) decode(p inPacket, a arrival, now time.Duration) ([]byte, bool) {
+	if p.kind == datagramPacket {
+		if c.closing.Phase < closing.Lingering {
+			c.takeDatagram(p.Data[datagramHeader:])
+			c.step.ready |= readers
+			c.heard(now)
+		}
+		return nil, false
+	}
+	if a.unvalidated || a.pressure != pressureNone {
+		return c.decodePlain(p) // under pressure, nothing is kept for recovery
+	}
+	if c.in.decoder == nil {
+		c.in.decoder = fec.NewDecoder()
+	}
+	recovered := a
+	recovered.recovered = true
+	data, kind, err := c.in.decoder.Decode(p.Data, clock(now), func(packet []byte) {
+		_, err := c.kcp.feed(packet, recovered)
+		c.packetDone(err, len(packet), now)
+	})
+	if err != nil {
+		c.drops().FEC++
+		return nil, false
+	}
+	return data, kind == fec.KindData
+}
+
+// decodePlain is decode under memory pressure: the packet is not kept for
+// recovery, and the decoder releases what it holds.
+func (c *session) decodePlain(p inPacket) ([]byte, bool) {
+	if c.in.decoder != nil && c.in.decoder.Stats().Held > 0 {
+		c.in.decoder.Compact()
+	}
+	if p.kind != fecPacket {
+		return nil, false
+	}
+	if int(binary.LittleEndian.Uint16(p.Data[fec.HeaderSize-2:])) != len(p.Data)-(fec.HeaderSize-2) {
+		c.drops().FEC++
+		return nil, false
+	}
+	return p.Data[fec.HeaderSize:], true
+}
+
+// packetDone ends the processing of a packet of size bytes: it counts a packet
+// that the state machine refused with err. Any other packet is a sign of life
+// of the peer, unless it came from outside the session.
+func (c *session) packetDone(err error, size int, now time.Duration) {
+	outside := c.step.offPath
+	c.step.offPath = false
+	switch {
+	case err != nil:
+		countDrop(c.drops(), err)
+		c.traceDropped(size, err)
+	case !outside:
+		c.heard(now)
+	}
+}
+
+// drops returns the drop counters, which it allocates: most sessions drop
+// nothing.
+func (c *session) drops() *Drops { return &c.rarely().dropped }
+
+// respondLocked is respond with c.mu held, up to the collected packets. It reports false
+// if the session had ended.
+func (c *session) respondLocked(now time.Duration) bool {
+	c.step.respondPending, c.step.replyPending = false, false
+	if c.closing.Phase >= closing.Ended {
+		return false
+	}
+	if c.readable() {
+		c.step.ready |= readers
+	}
+	done := false
+	defer c.endIfUnwound(&done)
+	c.sendDueSignals(now)
+	c.flushDue(now)
+	c.finishStep(now)
+	if c.kcp.WaitSend() == 0 || c.room() > 0 || c.measurement().delivers(c.kcp.position().acked) {
+		c.step.ready |= writers
+	}
+	done = true
+	return true
+}
+
+// readable reports whether a waiting Read must look again: there is data, or
+// the peer has announced its end.
+func (c *session) readable() bool {
+	return c.kcp.receiver().readable() || c.closing.Read != closing.ReadOpen
+}
+
+// endIfUnwound is deferred by what calls code of the application's in the middle of a
+// change. If that has panicked, or has ended its goroutine, *done is not set, and the
+// session ends: nobody knows what state it is in. No more such code is called. c.mu is
+// held.
+func (c *session) endIfUnwound(done *bool) {
+	if *done {
+		return
+	}
+	c.kcp.SetTrace(nil)
+	if c.outgoing.outbox != nil {
+		c.outgoing.probe, c.outgoing.packets = nil, nil
+	}
+	c.dropReceived()
+	c.end(errUnwound)
+}
+
+// call calls f, which is, or calls, code of the application's. c.mu is held.
+func (c *session) call(f func()) {
+	done := false
+	defer c.endIfUnwound(&done)
+	f()
+	done = true
+}
+
+// wakeAll wakes all waiting calls, which then look why.
+func (c *session) wakeAll() { c.step.ready |= readers | writers }
