@@ -10,7 +10,7 @@ MODULES  = . interop_test bench examples/mux examples/cluster examples/grpc exam
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.7.0
 
 # Fuzz targets as package:name, and how long each runs in `make fuzz`.
-FUZZ     = .:FuzzSegment ./internal/streams:FuzzStreams ./internal/streams:FuzzStreamPairs .:FuzzStreamLink .:FuzzTLSHandshake .:FuzzTLSContent \
+FUZZ     = .:FuzzSegment ./internal/streams:FuzzStreams ./internal/streams:FuzzStreamPairs .:FuzzStreamLink .:FuzzSessions .:FuzzTLSHandshake .:FuzzTLSContent \
            ./internal/packetkeys:FuzzOpen ./internal/protect:FuzzProtection ./internal/handshake:FuzzExchange ./internal/admission:FuzzJudge \
            ./fuzz:FuzzInput ./fuzz:FuzzLink \
            ./crypt:FuzzOpen ./crypt:FuzzSeal ./internal/fec:FuzzDecode ./internal/fec:FuzzRoundTrip \

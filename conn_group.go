@@ -229,6 +229,7 @@ func (s *Stream) takeEventLocked(memory *groupMemory, e *Event) gotWhat {
 	if err := s.state.ReadEnd(); err != nil && !s.eof {
 		s.eof = true
 		s.state.ReadDone()
+		s.conn.account() // the stream may be over
 		e.Kind, e.Stream, e.Err = EventEOF, s, s.conn.opError("read", err)
 		s.goOnLocked()
 		return gotEvent

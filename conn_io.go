@@ -93,11 +93,11 @@ func (c *Conn) cannotRead() error {
 	return nil
 }
 
-// readEnd returns why nothing more can be read once the queue has no complete
-// message: io.EOF once the peer has closed its side and all its data has been
-// read. It returns nil if more may arrive.
+// readEnd returns why nothing more can be read once the queue has no complete message:
+// io.EOF once the peer has closed its side and all its data was read. nil: more may
+// arrive.
 func (c *Conn) readEnd() error {
-	if c.allReceived() {
+	if c.allReceived() && c.closing.err != ErrMemoryPressure && c.closing.err != errUnwound { // which drop what was not read
 		if c.kcp.receiver().queued() {
 			return io.ErrUnexpectedEOF // a message without its end
 		}

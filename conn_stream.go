@@ -258,6 +258,7 @@ func (s *Stream) CloseWrite() error {
 	defer c.unlock()
 	s.state.WriteDone()
 	if err := s.writeEndLocked(); err != nil {
+		c.account() // the stream may be over
 		return c.opError("close", err)
 	}
 	s.state.Finish()

@@ -67,7 +67,8 @@ func (c *session) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 	if a.unvalidated || c.shared.overMemoryLimit() {
 		a.pressure = c.memoryPressure()
 	}
-	if a.unvalidated && c.kcp.validation().Received(p.size) {
+	credited := a.unvalidated && c.kcp.validation().Received(p.size) // what waits for that may leave
+	if credited {
 		c.hs.active.Store(true)
 	}
 	if c.tls != nil && c.takeSecured(p) {
@@ -77,7 +78,7 @@ func (c *session) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 	if p.kind != plainPacket {
 		var ok bool
 		if data, ok = c.decode(*p, a, now); !ok {
-			return p.kind != datagramPacket // parity may have recovered something
+			return p.kind != datagramPacket || credited // parity may have recovered something
 		}
 	}
 	rtt, err := c.kcp.feed(data, a)

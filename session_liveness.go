@@ -103,6 +103,7 @@ func (c *session) noteReached() {
 		return
 	}
 	c.hs.Reached = true
+	c.hs.Of(opening.Hello).Tries = min(c.hs.Of(opening.Hello).Tries, 2) // an outage shows no legacy peer; see helloTries
 	if c.hs.Role >= opening.Dialled {
 		c.traceState(SessionEstablished, nil)
 		c.live.MoreExpected(c.step.inputAt)

@@ -39,19 +39,18 @@ func (c *session) concerns() (on concerns) {
 	return on
 }
 
-// finishStep ends every step: it accounts for what the step has changed,
-// advances the session's state, and sets the next wake-up.
+// finishStep ends every step: it advances the state, accounts, and sets the wake-up.
 func (c *session) finishStep(now time.Duration) {
 	on := c.concerns()
 	if on&concernTLS != 0 {
 		c.settleTLS()
 	}
-	c.account()
-	c.accountWrites()
 	c.noteActivity(now)
 	if on&concernEnd != 0 {
 		c.progress(now)
 	}
+	c.account()
+	c.accountWrites()
 	requests := c.hs.Unanswered
 	if c.hs.Reached {
 		requests &^= opening.Hello // which counts until anything arrives

@@ -1,0 +1,192 @@
+package kcp
+
+import (
+	"errors"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/opening"
+)
+
+// check holds what end e counts against what it has.
+func (l *sessionLink) check(e *machineEnd) {
+	c := e.conn
+	if c == nil {
+		return
+	}
+	t, state, load := l.t, c.closing.Phase, &c.shared.load
+	if state < l.seen[e.side] {
+		t.Fatalf("end %d was in state %d, and is in %d", e.side, l.seen[e.side], state)
+	}
+	l.seen[e.side] = state
+	if b, err := c.kcp.recount(); err != nil || b != c.kcp.books() {
+		t.Fatalf("end %d has counted %+v, and has %+v, %v", e.side, c.kcp.books(), b, err)
+	}
+	held, counted := int64(c.held()), c.in.holding.bytes.Load()
+	if len(e.work) > 0 && c.hs.Role >= opening.Dialled {
+		held = counted // it is counted when TLS has done its work
+	}
+	exact := held == 0 || c.hs.unvalidated.Load() || c.hs.Role == opening.Accepted
+	if d := max(held-counted, counted-held); d > 0 && exact || d >= accountGrain+16*signalBytesHeld { // PING beside a datagram is not counted at once
+		t.Fatalf("end %d holds %d, and has counted %d; state %d", e.side, held, counted, state)
+	}
+	if n := load.buffered.Load(); n != counted+e.others {
+		t.Fatalf("end %d: %d bytes of all sessions, %d of this one", e.side, n, counted)
+	}
+	halfOpen := int32(0)
+	if c.hs.unvalidated.Load() {
+		halfOpen = 1
+	}
+	if n := load.halfOpen.Load(); n != halfOpen {
+		t.Fatalf("end %d: %d half-open sessions", e.side, n)
+	}
+	l.checkWrites(e)
+	l.checkWake(e)
+}
+
+// checkWrites holds the account of write buffers against what they have.
+func (l *sessionLink) checkWrites(e *machineEnd) {
+	c := e.conn
+	used := c.kcp.load().memory
+	if c.streams != nil {
+		used += c.streams.Queued()
+	}
+	if s := c.cappedOutput(); s != nil {
+		used += s.waiting() * (c.shared.config.MTU + heldPacketBytes)
+	}
+	if c.closing.Phase == closing.Retired {
+		used = 0
+	}
+	grains := int(c.outgoing.grains)
+	if n := int(c.shared.load.written.Load()); n != grains || used/writeGrain > grains+1 || used/writeGrain < grains-1 {
+		l.t.Fatalf("end %d holds %d bytes to be sent, and has counted %d, of all %d", e.side, used, grains*writeGrain, n*writeGrain)
+	}
+}
+
+// checkWake demands that the wake-up that is set is not later than what is due.
+func (l *sessionLink) checkWake(e *machineEnd) {
+	c := e.conn
+	s := c.timers
+	if c.closing.Phase >= closing.Ended {
+		if e.wakeAt != 0 || c.outgoing.waiting() > 0 || c.closing.Phase != closing.Retired {
+			l.t.Fatalf("end %d has ended, and is woken at %v to send %d packets", e.side, e.wakeAt, c.outgoing.waiting())
+		}
+		return
+	}
+	due := e.dueAgain() // pacing counts microseconds, and wake-ups milliseconds
+	if t := c.streams; t != nil && due > 0 && t.openAt > 0 {
+		due = max(due, t.openAt) // a new stream waits for its first message
+	}
+	if s.wakeAt != e.wakeAt || due > 0 && (s.dueAt == 0 || !e.stale && s.dueAt >= due+time.Millisecond) || s.dueAt > 0 && (s.wakeAt == 0 || s.wakeAt > s.dueAt) {
+		l.t.Fatalf("end %d at %v: something is due at %v, noted is %v, the wake-up is set for %v, asked for is %v", e.side, l.now, due, s.dueAt, s.wakeAt, e.wakeAt)
+	}
+}
+
+// finish makes the link good, and demands that all arrives, or that an error says why it
+// does not. Then both ends close their session, and hold nothing any more.
+func (l *sessionLink) finish() {
+	l.loss, l.jitter, l.path, l.delay = 0, 0, 0, 10*time.Millisecond
+	for i, e := range l.ends {
+		l.reads[i], l.late[i], l.slow[i] = true, 0, false
+		e.limit, e.backlog, e.delayed = 0, false, false
+		e.shared.load.buffered.Add(-e.others)
+		e.others = 0
+		e.shared.load.share.Store(0)
+	}
+	l.await("all is delivered", 20*time.Minute, l.done)
+	l.run(time.Second) // what has no place in done
+	l.judge()
+	for _, e := range l.ends {
+		if e.conn != nil {
+			e.close(false)
+			l.check(e)
+		}
+	}
+	l.await("both ends have ended", 20*time.Minute, func() bool {
+		return l.over(l.ends[0]) && l.over(l.ends[1])
+	})
+	for i, e := range l.ends {
+		if e.conn == nil {
+			continue
+		}
+		l.receive(i)
+		l.check(e)
+		load := &e.shared.load
+		require.Zero(l.t, e.conn.held(), "end %d", i)
+		require.Zero(l.t, load.buffered.Load()+load.written.Load()+int64(load.halfOpen.Load()), "end %d", i)
+		if f := l.flows[flowKey{i, 0}]; f.awaited != 0 {
+			l.t.Fatalf("end %d: %d receipts are missing", i, f.awaited)
+		}
+	}
+}
+
+// over reports whether the session of an end has ended, or never began.
+func (l *sessionLink) over(e *machineEnd) bool {
+	return e.conn == nil || e.conn.closing.Phase >= closing.Ended
+}
+
+// await lets time pass until something holds.
+func (l *sessionLink) await(what string, limit time.Duration, holds func() bool) {
+	for until := l.now + limit; ; {
+		l.step()
+		if holds() {
+			return
+		}
+		at := l.next()
+		if at == 0 || at > until {
+			l.t.Fatalf("at %v, before %s: nothing happens until %v", l.now, what, at)
+		}
+		l.now = max(l.now, at)
+	}
+}
+
+// done reports whether nothing is on its way any more.
+func (l *sessionLink) done() bool {
+	if l.over(l.ends[0]) && l.over(l.ends[1]) {
+		return true
+	}
+	for _, e := range l.ends {
+		c := e.conn
+		switch {
+		case c == nil:
+			return false
+		case c.closing.Phase >= closing.Ended:
+		case c.kcp.WaitSend() > 0, c.streamsUnsent(), c.concerns()&concernRequests != 0, c.concerns()&concernTLS != 0:
+			return false
+		}
+	}
+	return len(l.wire[0])+len(l.wire[1]) == 0
+}
+
+// judge demands that what was written was read, unless an end says why not.
+func (l *sessionLink) judge() {
+	for i, e := range l.ends {
+		if e.conn == nil {
+			continue
+		}
+		s, peer, lost := &e.conn.closing, l.ends[1-i].conn, &PeerLostError{}
+		switch err := s.err; {
+		case err == nil || err == ErrPeerClosed || s.Caller != closing.Uses:
+		case l.strained || l.aborted:
+		case peer == nil:
+			l.t.Fatalf("end %d has ended, and had no peer: %v", i, err)
+		case (err == ErrReset || errors.As(err, &lost)) && l.over(l.ends[1-i]): // the peer has closed it, as one of legacy
+		case errors.As(err, &lost) && l.moved && peer.over(): // it has nothing to say
+		default:
+			l.t.Fatalf("end %d has ended: %v", i, err)
+		}
+	}
+	for key, f := range l.flows {
+		writer, reader := l.ends[key.side].conn, l.ends[1-key.side].conn
+		if writer == nil || reader == nil || key.id == datagramFlow {
+			continue
+		}
+		failed := writer.closing.Undelivered() || writer.closing.err != nil && writer.closing.err != ErrPeerClosed ||
+			reader.closing.err != nil && reader.closing.err != ErrPeerClosed || reader.closing.Caller != closing.Uses
+		if !f.whole() && !failed && !f.cut {
+			l.t.Fatalf("%+v: read are %d of %d", key, f.read, f.sent)
+		}
+	}
+}

@@ -1,0 +1,478 @@
+package kcp
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/incast"
+	"github.com/arqnet/kcp/internal/inturn"
+	"github.com/arqnet/kcp/internal/opening"
+	"github.com/arqnet/kcp/internal/packetkeys"
+	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/streams"
+	"github.com/arqnet/kcp/internal/udp"
+)
+
+// Two sessions without endpoints: no goroutine, lock, socket or clock. What an endpoint
+// does for its session is done by a machineEnd, in the order in which the caller asks
+// for it.
+
+// machineWorld is two ends and the packets between them. The first dials the second.
+type machineWorld struct {
+	t    testing.TB
+	now  time.Duration // since the epoch of both
+	ends [2]*machineEnd
+	send func(from *machineEnd, d *udp.Datagram) // a packet leaves
+}
+
+// machineEnd is an endpoint with one session, whose host it is.
+type machineEnd struct {
+	w       *machineWorld
+	side    int
+	shared  sharedState
+	gate    admission.Gate[session]
+	turns   socketIncast
+	addr    netip.AddrPort // of its packets
+	conn    *session       // nil: there was none yet
+	work    []func()       // of TLS, that waits
+	wakeAt  time.Duration  // when onWake is due; 0: never
+	fixed   bool           // wake changes nothing
+	limit   int            // largest packet that its interface takes; 0: any
+	backlog bool           // its listener takes no session now
+	delayed bool           // what has arrived at its socket was not read
+	stale   bool           // a datagram has answered a PING, whose timer goes on
+	ready   ready          // what its steps have brought about since somebody looked
+	others  int64          // bytes that its other sessions hold
+	streams map[uint32]*machineStream
+	handed  [][]byte // datagrams of a handler
+	failed  error    // why the TLS handshake has failed
+}
+
+// machineStream is a stream as its application has it.
+type machineStream struct {
+	state    streams.Stream
+	closed   bool // by the application, in both directions
+	accepted bool
+}
+
+func (*machineStream) Readable() {}
+func (*machineStream) Writable() {}
+
+// newMachineWorld returns two ends, of which none has a session.
+func newMachineWorld(t testing.TB, seed uint64, configs ...*Config) *machineWorld {
+	run := new(inturn.Run)
+	run.Seed(seed)
+	w := &machineWorld{t: t, now: time.Second}
+	for side := range w.ends {
+		w.ends[side] = newMachineEnd(w, side, configs[side], run.Environment())
+	}
+	return w
+}
+
+func newMachineEnd(w *machineWorld, side int, config *Config, env *inturn.Environment) *machineEnd {
+	e := &machineEnd{
+		w: w, side: side, streams: make(map[uint32]*machineStream),
+		addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(side + 1)}), 4000),
+	}
+	s := &e.shared
+	s.config, s.env, s.mostStreamBuffer, s.epoch = config.withDefaults(), env, maxStreamReceive, time.Unix(1e9, 0)
+	s.fixedWriteBuffer = config.WriteBuffer != 0
+	if config.StreamReceiveBuffer != 0 {
+		s.mostStreamBuffer = config.StreamReceiveBuffer
+	}
+	c := &s.config
+	s.protection = protect.NewScheme(c.Cipher, c.TLS != nil, env.Nonces())
+	s.migrates = s.protection.Authentic && !c.SharedConvs
+	s.outside, s.overhead = s.protection.Outside, c.overhead()
+	s.load.sessions.Store(1)
+	e.turns.Init((*session).sender, func(*session, incast.Grant, time.Duration) bool { return true }, func() {})
+	g := &e.gate
+	g.Init(func(c *session) *admission.Entry { return &c.entry }, c.MaxSessionsPerAddress)
+	g.Cookies.Random = env
+	if c.TLS != nil {
+		g.ResetSecret = make([]byte, 32)
+		_, _ = env.Read(g.ResetSecret) // cannot fail
+	}
+	g.Hooks = admission.Hooks[session]{
+		Extended: func(c *session) bool { return c.hs.greeted.Load() }, Full: func(bool) bool { return e.backlog },
+		Look: func(*session, time.Duration) admission.Look { return admission.Young },
+	}
+	g.Rules = admission.Rules{
+		TLS: c.TLS != nil, Authentic: s.protection.Authentic, Migrates: s.migrates,
+		RefusesLegacy: refusesLegacy(c, s.protection), AlwaysValidate: c.AddressValidation == ValidateAlways,
+		MaxSessions: c.MaxSessions, MaxHalfOpen: c.MaxHalfOpen,
+		Outside: s.outside, Info: s.infoSignal().toHandshake(), Random: env, Epoch: s.epoch,
+	}
+	return e
+}
+
+// dial begins the session of the first end.
+func (w *machineWorld) dial(conv uint32, quiet bool) {
+	e, to := w.ends[0], w.ends[1]
+	c := new(session)
+	c.init(&e.shared, e, admission.MakeKey(to.addr, nil, conv), net.UDPAddrFromAddrPort(to.addr))
+	c.becomeDialled()
+	e.conn = c
+	e.gate.SetValidated(c)
+	e.gate.Add(c)
+	if quiet {
+		c.keepQuiet()
+	} else {
+		c.startHandshake(w.now)
+	}
+	e.carryOut()
+}
+
+// carryOut writes what the last step has left, and retires a session that has ended.
+func (e *machineEnd) carryOut() {
+	c := e.conn
+	if c == nil {
+		return
+	}
+	for o := &c.outgoing; o.waiting() > 0; {
+		write := e.writePackets
+		if o.probe != nil {
+			write = e.writeProbe
+		}
+		if err := write(); err != nil {
+			c.end(err)
+			break
+		}
+	}
+	if c.closing.Phase == closing.Ended {
+		e.retire()
+	}
+	if c.step.ready&receivers != 0 {
+		for due := c.rare.receipts.Take(); len(due) > 0; due = c.rare.receipts.Take() {
+			for _, r := range due {
+				r.Done(r.Err)
+			}
+		}
+	}
+	e.ready |= c.step.ready
+	c.step.ready = 0
+}
+
+// retire is Conn.retire.
+func (e *machineEnd) retire() {
+	c := e.conn
+	c.release()
+	e.wakeAt = 0
+	if !e.gate.Lists(c) {
+		return
+	}
+	key, ended := c.entry.Key(), c.timeWaitState()
+	e.gate.Remove(c)
+	e.gate.Remember(key, ended, ended.Token != 0, e.w.now)
+}
+
+// write lets packets leave, and reports whether the interface has refused some.
+func (e *machineEnd) write(batch []udp.Datagram) (refused bool) {
+	if e.conn.closing.Phase == closing.Retired {
+		e.w.t.Fatalf("end %d sends after its end", e.side)
+	}
+	for i := range batch {
+		d := &batch[i]
+		if e.limit > 0 && len(d.Buf) > e.limit && !d.Cut {
+			d.TooLarge, refused = true, true
+			continue
+		}
+		e.w.send(e, d)
+	}
+	return refused
+}
+
+// writeProbe writes a probe of the path MTU.
+func (e *machineEnd) writeProbe() error {
+	p, b := e.conn.beginProbe()
+	if err := b.by.Seal(p.buf, nil); err != nil {
+		return err
+	}
+	b.refused = e.write([]udp.Datagram{b.to.datagram(p.buf)})
+	e.conn.endProbe(p, &b)
+	return nil
+}
+
+// writePackets writes what is collected.
+func (e *machineEnd) writePackets() error {
+	c := e.conn
+	b := c.beginWrite()
+	b.packets, b.err = c.encode(b.packets, b.to, b.by)
+	b.refused = e.write(c.outgoing.batch)
+	e.shared.recycle(b.packets)
+	return c.endWrite(&b)
+}
+
+// receive takes a packet from an address. Of what it causes, replies are left to respond.
+func (e *machineEnd) receive(b []byte, from netip.AddrPort) {
+	p := &inPacket{from: source{addr: from}, size: len(b)}
+	p.Data = bytes.Clone(b)
+	if e.shared.outside.Open(&p.Packet) != nil {
+		return
+	}
+	var ok bool
+	if p.kind, p.conv, ok = admission.Classify(p.Data, e.shared.config.TLS != nil); !ok {
+		return
+	}
+	key := admission.MakeKey(from, nil, p.conv)
+	c := e.gate.Get(key)
+	if p.kind == parityPacket {
+		c = e.gate.OfParity(key)
+	}
+	bound := c != nil && p.kind == fecPacket && e.gate.Bound(c)
+	if c == nil {
+		c = e.admit(key, p)
+	}
+	if c != nil && p.kind == fecPacket && !bound {
+		e.gate.BindFEC(c)
+	}
+	if c != nil && (p.kind != sealedPacket || e.openSealed(p)) {
+		if c.inputLocked([]routedPacket{{inPacket: *p}}, 0, e.w.now) {
+			c.step.respondPending = c.closing.Phase < closing.Ended
+		} else if p.kind == datagramPacket {
+			e.stale = true
+		}
+	}
+	e.carryOut()
+}
+
+// respond sends what a batch of packets has caused.
+func (e *machineEnd) respond() {
+	if c := e.conn; c != nil && c.step.respondPending {
+		c.respondLocked(e.w.now)
+		e.stale = false
+		e.carryOut()
+	}
+}
+
+// openSealed is Endpoint.openSealed.
+func (e *machineEnd) openSealed(p *inPacket) bool {
+	c, kept := e.conn, bytes.Clone(p.Data)
+	switch err := e.shared.open(c.appKeys(), p); {
+	case err == nil:
+		return true
+	case errors.Is(err, packetkeys.ErrExhausted):
+		c.fail(crypt.ErrKeyExhausted)
+	case errors.Is(err, packetkeys.ErrTooFast):
+		c.fail(ErrKeyUpdate)
+	case c.resetBy(kept):
+		c.statelessReset(e.w.now)
+	}
+	return false
+}
+
+// admit is Endpoint.admit.
+func (e *machineEnd) admit(key sessionKey, p *inPacket) *session {
+	first, now := e.gate.Read(key, p.kind, &p.Packet, p.size), e.w.now
+	for {
+		v := e.gate.Judge(&first, admission.State{
+			Listening: e.side == 1 && e.conn == nil, HalfOpen: int(e.shared.load.halfOpen.Load()),
+		}, now)
+		if a := &v.Answer; a.Size > 0 {
+			e.answer(p.from, a.By, a.Content[:a.Size])
+		}
+		if v.Note == admission.ResetSent {
+			a := e.gate.StatelessReset(&first, e.addr.String(), now)
+			e.answer(p.from, a.By, a.Content[:a.Size])
+		}
+		switch v.Do {
+		case admission.Ask:
+			c, claimed := e.ask(&v, &first, p)
+			if first.Claimed = claimed; c != nil {
+				return c
+			}
+			continue
+		case admission.Unseal:
+			if _, ok := first.Unseal(); !ok {
+				return nil
+			}
+			p.kind = first.Kind
+			continue
+		case admission.Open:
+			return e.accept(&first, p, v.Validated, v.Offers)
+		}
+		if v.Session == nil && v.Seen {
+			e.shared.outside.Fresh(&p.Packet, true)
+		}
+		return v.Session
+	}
+}
+
+// ask is Endpoint.ask.
+func (e *machineEnd) ask(v *admission.Verdict[session], first *admission.First, p *inPacket) (to *session, claimed bool) {
+	c, now := v.Asked[0], e.w.now
+	var mine, moved bool
+	switch v.Question {
+	case admission.AskPacket:
+		if mine, moved = c.packetFromNewAddress(p, true, now); !mine {
+			mine, moved = c.packetFromNewAddress(p, false, now)
+		}
+	case admission.AskWelcome:
+		mine = c.welcomeElsewhere(p, signalOf(first.Hello))
+	case admission.AskHello:
+		mine, moved = c.helloFromNewAddress(first.Request.TS, p.from, v.Shown, now)
+	case admission.AskHandshake:
+		mine, moved = c.handshakeFromNewAddress(p, now)
+	case admission.AskSealed:
+		q := *p
+		q.Data = bytes.Clone(p.Data)
+		if e.shared.open(c.appKeys(), &q) == nil && q.kind != sealedPacket {
+			if _, moved = c.packetFromNewAddress(&q, true, now); moved {
+				*p = q
+			}
+			mine = true
+		}
+	}
+	e.carryOut()
+	if moved {
+		return c, true
+	}
+	return nil, mine
+}
+
+// accept is Endpoint.openAccepted.
+func (e *machineEnd) accept(first *admission.First, p *inPacket, validated, offers bool) *session {
+	c := new(session)
+	c.init(&e.shared, e, first.Key, p.from.netAddr())
+	c.hs.openedFEC = p.kind == fecPacket
+	greets := first.Hello.Code != 0
+	if greets {
+		c.takeHello(signalOf(first.Hello))
+	}
+	if greets && first.Info.Code != 0 && first.Keys == nil {
+		c.onInfo(signalOf(first.Info))
+	}
+	if first.Keys != nil {
+		c.tls.handshake.Accept(first.Keys, c.hs.token, c.hs.peerToken, c.infoSignal().toHandshake())
+	}
+	if !validated {
+		c.hs.unvalidated.Store(true)
+		room := e.shared.overhead.total
+		if !c.hs.openedFEC {
+			room -= e.shared.overhead.fecHead
+		}
+		c.kcp.limitUnvalidated(room, !greets)
+		e.shared.load.halfOpen.Add(1)
+		e.gate.AddHalfOpen(c, int(e.shared.load.halfOpen.Load()), (*session).halfOpen)
+	} else {
+		e.gate.SetValidated(c)
+	}
+	e.gate.SetShaking(c, first.Keys != nil)
+	e.gate.Add(c)
+	e.conn = c
+	if offers {
+		c.hs.Role = opening.Offered
+	}
+	c.schedule(e.w.now)
+	return c
+}
+
+// answer sends a packet that is of no session.
+func (e *machineEnd) answer(to source, by protect.Protection, content []byte) {
+	head, tail := by.Overhead()
+	b := make([]byte, head+len(content)+tail)
+	copy(b[head:], content)
+	if by.Seal(b, nil) == nil {
+		d := to.datagram(b)
+		e.w.send(e, &d)
+	}
+}
+
+// wakes calls onWake if it is due.
+func (e *machineEnd) wakes() {
+	if e.wakeAt > 0 && e.wakeAt <= e.w.now {
+		e.wakeAt, e.stale = 0, false
+		e.conn.onWake()
+		e.carryOut()
+	}
+}
+
+// works does the work of TLS that waits.
+func (e *machineEnd) works() {
+	for len(e.work) > 0 {
+		work := e.work[0]
+		e.work = e.work[1:]
+		work()
+		e.carryOut()
+	}
+}
+
+// What a session asks of its host.
+
+func (e *machineEnd) now() time.Duration { return e.w.now }
+
+func (e *machineEnd) wake(at time.Duration) {
+	if !e.fixed {
+		e.wakeAt = at
+	}
+}
+
+func (e *machineEnd) offer() (ok, none bool) { return !e.backlog, false }
+func (e *machineEnd) validated() bool        { return e.gate.SetValidated(e.conn) }
+
+func (e *machineEnd) move(to source) bool {
+	return e.gate.Move(e.conn, admission.MakeKey(to.addr, to.peer, e.conn.entry.Conv))
+}
+
+func (e *machineEnd) reply(to source, by protect.Protection, h header, signals ...signal) bool {
+	if !e.gate.MayReply(e.w.now) {
+		return false
+	}
+	content := make([]byte, len(signals)*headerSize)
+	for i, s := range signals {
+		s.encode(h, content[i*headerSize:])
+	}
+	e.answer(to, by, content)
+	return true
+}
+
+func (e *machineEnd) challenge(to source, token uint32, at time.Duration) signal {
+	s := e.gate.Cookies.Challenge(admission.MakeKey(to.addr, to.peer, e.conn.entry.Conv), to.local.Addr(), token, at)
+	return signal{sigPing, s[0], s[1]}
+}
+
+func (e *machineEnd) resetKey() *resetKey {
+	key := e.conn.entry.Key()
+	return &resetKey{key.ResetKey(e.gate.ResetSecret, e.addr.String()), uint32(e.shared.epoch.Add(e.w.now).Unix())}
+}
+
+func (e *machineEnd) workTLS(_ netip.Addr, x *handshake.Exchange, work handshake.Work) {
+	e.work = append(e.work, func() {
+		var s handshake.Step
+		if !x.Over() {
+			s = work.Run()
+		}
+		e.conn.workedTLS(x, s)
+	})
+}
+
+func (e *machineEnd) handshakeOver()                      { e.gate.SetShaking(e.conn, false) }
+func (e *machineEnd) handshakeFailed(err *HandshakeError) { e.failed = err }
+func (e *machineEnd) arrived(int) uint32                  { return 0 }
+func (e *machineEnd) unread(int, uint32) bool             { return e.delayed }
+func (e *machineEnd) incast(int) *socketIncast            { return &e.turns }
+func (e *machineEnd) hand(b []byte)                       { e.handed = append(e.handed, bytes.Clone(b)) }
+
+func (e *machineEnd) newStream(*streams.Params) *streams.Stream {
+	s := new(machineStream)
+	s.state.Owner = s
+	return &s.state
+}
+
+func (e *machineEnd) look()                         {}
+func (e *machineEnd) looked() (time.Duration, bool) { return 0, false }
+func (e *machineEnd) keepsWhole() bool              { return true }
+func (e *machineEnd) socketError(time.Duration) error {
+	return nil
+}
+func (e *machineEnd) ownSocket() bool { return false }
+func (e *machineEnd) linger()         {}
+func (e *machineEnd) stopped() bool   { return false }
