@@ -121,8 +121,9 @@ func (c *Conn) letGoOn() {
 			c.io.member.wake()
 		}
 	}
-	if ready&receivers != 0 {
-		c.startReceipts()
+	if ready&receivers != 0 && !c.rare.receipts.running {
+		c.rare.receipts.running = true
+		go c.runReceipts()
 	}
 	if f := c.ep.compat.Validated; f != nil && ready&admitted != 0 {
 		go f(c)

@@ -94,7 +94,8 @@ func (c *Conn) cannotRead() error {
 }
 
 // readEnd returns why nothing more can be read once the queue has no complete message:
-// io.EOF once the peer has closed its side and all its data was read; nil: more may come.
+// io.EOF once the peer has closed its side and all its data was read. nil: more may
+// arrive.
 func (c *Conn) readEnd() error {
 	if c.allReceived() && c.closing.err != ErrMemoryPressure && c.closing.err != errUnwound { // which drop what was not read
 		if c.kcp.receiver().queued() {

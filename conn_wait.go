@@ -179,7 +179,7 @@ func (c *Conn) beforeWait(p pause) (s *shard, wait bool) {
 		c.letGoOn()
 		return nil, true // for as long as the session lasts, while others read and reply
 	}
-	pending := c.step.replyPending
+	pending := c.step.reply == replyLeft
 	if pending {
 		c.respondLocked(c.ep.now())
 	}
@@ -233,10 +233,10 @@ func (c *Conn) afterReading(n *notifier, count uint32, s *shard, end bool) bool 
 	switch {
 	case end:
 		follow = false
-	case c.step.respondPending && c.mayDeferReply(n):
-		c.step.replyPending = true
+	case c.step.reply != noReply && c.mayDeferReply(n):
+		c.step.reply = replyLeft
 	default:
-		if c.step.respondPending {
+		if c.step.reply != noReply {
 			c.respondLocked(c.ep.now())
 		}
 		c.letGoOn()

@@ -214,14 +214,6 @@ func (c *Conn) cannotDeliver() error {
 // after another and without locks, so that the application may do in them what it likes.
 // It ends with them.
 
-// startReceipts starts the goroutine that calls receipts, unless it runs.
-func (c *Conn) startReceipts() {
-	if r := &c.rare.receipts; !r.running {
-		r.running = true
-		go c.runReceipts()
-	}
-}
-
 // runReceipts calls the receipts that are due. It locks c.mu, but not while it calls one.
 func (c *Conn) runReceipts() {
 	for {

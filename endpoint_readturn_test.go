@@ -102,7 +102,7 @@ func TestLeaderAnswersLater(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, <-done)
 			b.mu.Lock()
-			owes := b.step.replyPending
+			owes := b.step.reply == replyLeft
 			b.mu.Unlock()
 			require.True(t, owes)
 			if says {

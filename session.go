@@ -80,10 +80,10 @@ func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool 
 	changed := c.inputLocked(packets, shard, now)
 	done = true
 	c.letGoOn()
-	if !changed && !c.io.wokeWaiter || c.step.respondPending || c.closing.Phase >= closing.Ended {
+	if !changed && !c.io.wokeWaiter || c.step.reply != noReply || c.closing.Phase >= closing.Ended {
 		return false
 	}
-	c.step.respondPending = true
+	c.step.reply = replyDue
 	return true
 }
 
@@ -108,8 +108,8 @@ func (c *Conn) respond(now time.Duration, b *sendBatch) bool {
 func (c *Conn) respondLater() {
 	c.mu.Lock()
 	defer c.unlock()
-	if c.step.respondPending && c.closing.Phase < closing.Ended {
-		c.step.respondPending = false
+	if c.step.reply != noReply && c.closing.Phase < closing.Ended {
+		c.step.reply = noReply
 		c.wakeAll()
 		c.wake(c.ep.now())
 	}

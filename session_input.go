@@ -156,7 +156,7 @@ func (c *session) drops() *Drops { return &c.rarely().dropped }
 // respondLocked is respond with c.mu held, up to the collected packets. It reports false
 // if the session had ended.
 func (c *session) respondLocked(now time.Duration) bool {
-	c.step.respondPending, c.step.replyPending = false, false
+	c.step.reply = noReply
 	if c.closing.Phase >= closing.Ended {
 		return false
 	}

@@ -110,13 +110,21 @@ type host interface {
 
 // stepState is about the step that is under way, and what it leaves for the next.
 type stepState struct {
-	inputAt        time.Duration // arrival of the current batch of input, since the epoch
-	ready          ready
-	respondPending bool // respond is due at the end of the batch
-	replyPending   bool // a reply is due; the next application call or the read loop sends it
-	offPath        bool // a signal of the current packet is not from within the session
-	challenged     bool // the current packet has a PING, which may be a path challenge
+	inputAt    time.Duration // arrival of the current batch of input, since the epoch
+	ready      ready
+	reply      pendingReply
+	offPath    bool // a signal of the current packet is not from within the session
+	challenged bool // the current packet has a PING, which may be a path challenge
 }
+
+// pendingReply is whether respond has something to do, and who calls it.
+type pendingReply uint8
+
+const (
+	noReply   pendingReply = iota
+	replyDue               // at the end of the batch
+	replyLeft              // to the next call of the application, or the read loop
+)
 
 // ready is who can go on after a step, or has something to do.
 type ready uint8

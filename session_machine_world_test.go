@@ -236,7 +236,9 @@ func (e *machineEnd) receive(b []byte, from netip.AddrPort) {
 	}
 	if c != nil && (p.kind != sealedPacket || e.openSealed(p)) {
 		if c.inputLocked([]routedPacket{{inPacket: *p}}, 0, e.w.now) {
-			c.step.respondPending = c.closing.Phase < closing.Ended
+			if c.closing.Phase < closing.Ended {
+				c.step.reply = replyDue
+			}
 		} else if p.kind == datagramPacket {
 			e.stale = true
 		}
@@ -246,7 +248,7 @@ func (e *machineEnd) receive(b []byte, from netip.AddrPort) {
 
 // respond sends what a batch of packets has caused.
 func (e *machineEnd) respond() {
-	if c := e.conn; c != nil && c.step.respondPending {
+	if c := e.conn; c != nil && c.step.reply != noReply {
 		c.respondLocked(e.w.now)
 		e.stale = false
 		e.carryOut()

@@ -269,8 +269,8 @@ func (c *session) push() {
 	done := false
 	defer c.endIfUnwound(&done)
 	now := c.host.now()
-	if c.step.replyPending { // the flush sends the reply, too
-		c.step.respondPending, c.step.replyPending = false, false
+	if c.step.reply == replyLeft { // the flush sends the reply, too
+		c.step.reply = noReply
 	}
 	if c.hs.Role == opening.Quiet && c.hs.silent() && c.kcp.WaitSend() > 0 {
 		c.breakSilence(now)

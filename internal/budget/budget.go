@@ -123,7 +123,7 @@ func Texts(dir string) (map[string]int, error) {
 			return nil, err
 		}
 		for _, group := range []string{"root", layerOf(name)} {
-			if group == "root" || group == "machine" || group == "session" || group == "endpoint" {
+			if group == "root" || group == "machine" || group == "session" || group == "conn" || group == "endpoint" {
 				figures[group+"-files"]++
 				figures[group+"-lines"] += bytes.Count(text, []byte("\n"))
 			}
