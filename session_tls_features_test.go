@@ -209,7 +209,7 @@ func TestTLSIdleCost(t *testing.T) {
 		return
 	}
 	inWorld(t, 2, clean, func(t *testing.T, w *world) {
-		const pairs = 800
+		const pairs = 2400
 		config := secured(Config{KeepAlive: -1})
 		l := w.listen(config)
 		e, _ := w.endpoint("10.0.0.2:0", config)
