@@ -153,6 +153,7 @@ func TestHostilePacketsBesideTransfer(t *testing.T) {
 // attack injects packet with every bit flipped in turn and cut to every
 // length, and one made with another key. It returns how many that were.
 func attack(w *world, from, to netip.AddrPort, packet []byte, wrong crypt.Cipher) int {
+	time.Sleep(3 * handoverGrace) // a call that has read may be expected to read on
 	sent := 0
 	inject := func(p []byte) {
 		w.net.Inject(from, to, p)

@@ -184,6 +184,9 @@ func TestLinkLocalPeer(t *testing.T) {
 		t.Skip("takes seconds")
 	}
 	p := newPlan(t, client(t))
+	// A link that comes up has no other address meanwhile.
+	p.client.Must(t, "ip link set wlan addrgenmode none")
+	p.client.set(t, "ipv6.conf.default.addr_gen_mode", "1")
 	linkLocal := func() {
 		p.client.Must(t, "ip addr replace fe80::2/64 dev wlan nodad")
 		p.router.Must(t, "ip addr replace fe80::1/64 dev ra nodad")

@@ -1,6 +1,7 @@
 package pacing
 
 import (
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -64,7 +65,7 @@ func TestCapWakes(t *testing.T) {
 func TestCapWriteBuffer(t *testing.T) {
 	const most = 4 << 20
 	for rate, want := range map[int]int{
-		1000: LeastWriteBuffer, LeastWriteBuffer + 1: LeastWriteBuffer + 1, most - 1: most - 1, most + 1: most, 1 << 40: most,
+		1000: LeastWriteBuffer, LeastWriteBuffer + 1: LeastWriteBuffer + 1, most - 1: most - 1, most + 1: most, math.MaxInt: most,
 	} {
 		require.Equal(t, want, WriteBuffer(rate, most))
 	}
