@@ -190,7 +190,7 @@ func (c *session) discard(err error) {
 	c.forget(err)
 }
 
-// forget is discard with c.mu held.
+// forget ends the session with err, and all calls of the application with net.ErrClosed.
 func (c *session) forget(err error) {
 	c.stopCalls()
 	c.dropReceived()

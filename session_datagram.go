@@ -16,7 +16,7 @@ const maxQueuedDatagrams = 256
 // bytes.
 const datagramEntry = 48
 
-// datagramQueue holds datagrams that have arrived. Conn.mu guards it.
+// datagramQueue holds datagrams that have arrived.
 type datagramQueue struct {
 	waiting [][]byte // oldest first
 	bytes   int      // memory of waiting, with datagramEntry for each

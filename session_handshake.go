@@ -9,8 +9,8 @@ import (
 )
 
 // handshakeState is what the two ends know of each other, and the signals that
-// wait for an answer. WIRE.md §5.1 and §5.2 have the diagrams. Conn.mu guards
-// it, but for the atomic flags. Times are since the endpoint's epoch.
+// wait for an answer. WIRE.md §5.1 and §5.2 have the diagrams. The atomic flags are read
+// without the lock of Conn. Times are since the endpoint's epoch.
 type handshakeState struct {
 	unvalidated atomic.Bool // the peer's address is not validated (RFC 9000 §8)
 	active      atomic.Bool // a packet arrived since the list of half-open sessions was looked at; set only if unvalidated

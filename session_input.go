@@ -153,8 +153,8 @@ func (c *session) packetDone(err error, size int, now time.Duration) {
 // nothing.
 func (c *session) drops() *Drops { return &c.rarely().dropped }
 
-// respondLocked is respond with c.mu held, up to the collected packets. It reports false
-// if the session had ended.
+// respondLocked sends what a batch of input has caused, and lets calls go on that wait
+// for it. It reports false if the session had ended.
 func (c *session) respondLocked(now time.Duration) bool {
 	c.step.reply = noReply
 	if c.closing.Phase >= closing.Ended {
@@ -183,8 +183,7 @@ func (c *session) readable() bool {
 
 // endIfUnwound is deferred by what calls code of the application's in the middle of a
 // change. If that has panicked, or has ended its goroutine, *done is not set, and the
-// session ends: nobody knows what state it is in. No more such code is called. c.mu is
-// held.
+// session ends: nobody knows what state it is in. No more such code is called.
 func (c *session) endIfUnwound(done *bool) {
 	if *done {
 		return
@@ -197,7 +196,7 @@ func (c *session) endIfUnwound(done *bool) {
 	c.end(errUnwound)
 }
 
-// call calls f, which is, or calls, code of the application's. c.mu is held.
+// call calls f, which is, or calls, code of the application's.
 func (c *session) call(f func()) {
 	done := false
 	defer c.endIfUnwound(&done)

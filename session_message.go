@@ -117,7 +117,7 @@ type writeCall struct {
 	begun   time.Duration   // when the lifetime of the message began
 }
 
-// receipts are those of a session that are due. Conn.mu guards it.
+// receipts are those of a session that are due.
 type receipts struct {
 	streams.Receipts
 	running bool // runReceipts is

@@ -14,8 +14,7 @@ import (
 // heldPacketBytes is what a packet that waits takes in memory beside its buffer.
 const heldPacketBytes = 128
 
-// cappedOutput is the output side of a session with a cap of the rate. Conn.mu guards
-// it.
+// cappedOutput is the output side of a session with a cap of the rate.
 type cappedOutput struct {
 	rate      int // bytes a second
 	datagrams pacing.Held[packet]

@@ -12,7 +12,7 @@ import (
 
 // rttState is the round-trip time as the application sees it, of data and of
 // signals. The time-outs of data do not depend on it: the state machine has its
-// own estimate (RFC 6298). Conn.mu guards it.
+// own estimate (RFC 6298).
 type rttState struct {
 	at       time.Duration // the last sample that counted, since the epoch; 0: none yet
 	smoothed uint32        // microseconds; 0: no sample yet
@@ -172,7 +172,7 @@ func (c *session) cannotPing() error {
 	return nil
 }
 
-// measurement is what a session watches for Flush and Ping. Conn.mu guards it.
+// measurement is what a session watches for Flush and Ping.
 type measurement struct {
 	flushed  seq    // the lowest snd_una that a call of Flush waits for
 	flushes  bool   // flushed is valid

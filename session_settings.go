@@ -9,7 +9,7 @@ import (
 	"github.com/arqnet/kcp/internal/streams"
 )
 
-// rareState is what most sessions do without. Conn.mu guards it.
+// rareState is what most sessions do without.
 type rareState struct {
 	dropped  Drops
 	settings *connSettings     // nil: as in Config
@@ -48,7 +48,7 @@ func (c *session) rarely() *rareState {
 }
 
 // connSettings are the settings of one session in place of its endpoint's
-// Config. The state machine has the others. Conn.mu guards them.
+// Config. The state machine has the others.
 type connSettings struct {
 	messageMode bool
 	writeBuffer int                       // bytes; 0: not set

@@ -40,7 +40,7 @@ const (
 	bulkAhead = 64 << 10
 )
 
-// sessionStreams is the streams of a session. Conn.mu guards it.
+// sessionStreams is the streams of a session.
 type sessionStreams struct {
 	streams.Table
 	openAt  time.Duration // when the peer learns of new streams; 0: it knows of all

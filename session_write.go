@@ -21,7 +21,7 @@ type outgoing struct {
 	batched     bool         // they are in a sendBatch
 	noFECHeader bool         // no FEC header for this batch
 	noParity    bool         // no parity for this batch
-	grains      uint32       // the session's part of endpointLoad.written; Conn.mu
+	grains      uint32       // the session's part of endpointLoad.written
 	*outbox                  // nil until the first packet, and once compacted
 
 	fecData, fecParity uint64 // packets encoded so far, as in FECStats
