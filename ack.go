@@ -148,7 +148,7 @@ func (k *KCP) flushEarlyAcks(h *header) {
 		}
 	}
 	k.rcv.acks = covered
-	k.snd.redundancy.earn(int(p.segments))
+	k.snd.redundancy.Earn(int(p.segments))
 	p.urgent = false
 	p.segments, p.bytes = 0, 0
 	if p.replies.Hold > 0 && len(covered) > 0 && !k.sampledRecently() {

@@ -59,7 +59,7 @@ func (k *KCP) dueNow() (due mechanisms) {
 	if g := k.snd.timeouts.first; g != nil && !g.at.After(k.clock.now) && !k.snd.loss.held || k.snd.loss.suspects.head != nil {
 		due |= dueLosses
 	}
-	if k.cfg.ext.Redundancy != 0 || k.snd.redundancy.lossy || k.counters.FastRetransmits|k.counters.TimeoutRetransmits != 0 {
+	if k.cfg.ext.Redundancy != 0 || k.snd.redundancy.Lossy || k.counters.FastRetransmits|k.counters.TimeoutRetransmits != 0 {
 		due |= dueCopies
 	}
 	return due
@@ -116,11 +116,11 @@ func (k *KCP) Flush() {
 	if first != k.snd.nxt {
 		k.flushNew(&h, first)
 	}
-	if k.snd.recovery.inOutage { // which a time-out may just have shown
+	if k.snd.recovery.Outage.On { // which a time-out may just have shown
 		k.flushOutageProbe(&h)
 		k.flushPartial(&h, first)
 	}
-	if due&dueCopies != 0 || k.snd.redundancy.lossy { // a loss may just have been found
+	if due&dueCopies != 0 || k.snd.redundancy.Lossy { // a loss may just have been found
 		k.flushRedundant(&h, first)
 	}
 	if due&dueAcks != 0 {
@@ -315,7 +315,7 @@ func (k *KCP) admit(window uint32, rate int64) {
 				break
 			}
 			beyond -= s.size()
-			k.snd.recovery.beyondAt = k.clock.now + seq(max(k.resendRound()/beyondPackets, 1))
+			k.snd.recovery.Outage.BeyondAt = k.clock.now + seq(max(k.resendRound()/beyondPackets, 1))
 		}
 		if k.snd.validation != nil {
 			pending += s.size() + k.snd.validation.Overhead()
@@ -395,7 +395,7 @@ func (k *KCP) firstTimeout(rto uint32) seq {
 // to be sent, it is longer than any retransmission time-out: a lone segment is
 // retransmitted, and a probe must not count reordering as loss.
 func (k *KCP) probeTimeout(rtt uint32) uint32 {
-	if !k.cfg.ext.TailProbe || k.cfg.nodelay == NoDelayOff || k.snd.inFlight < 2 || rtt == 0 || k.snd.recovery.reorderingDominates() {
+	if !k.cfg.ext.TailProbe || k.cfg.nodelay == NoDelayOff || k.snd.inFlight < 2 || rtt == 0 || k.snd.recovery.Reordering.Dominates() {
 		return math.MaxUint32
 	}
 	return 2*rtt + max(maxAckDelay, k.cfg.interval)

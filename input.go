@@ -110,7 +110,12 @@ func (k *KCP) afterInput(una seq, flying int) {
 	if k.cfg.ext.ThinAcks {
 		k.decideAck()
 	}
-	k.peerAlive(flying - k.snd.inFlight)
+	r, acked := &k.snd.recovery, flying-k.snd.inFlight
+	r.Credit.Earn(acked)
+	r.Outage.Alive(k.clock.now, k.snd.una, k.snd.nxt, acked)
+	if r.Outage.From != r.Outage.End {
+		k.resendAfterOutage()
+	}
 	k.notifyAcked(una)
 	k.snd.lastAlive = transmission{}
 	if s := k.snd.oldest(); s != nil {
@@ -198,12 +203,12 @@ func (k *KCP) inputAck(h *header, una seq, recovered bool) {
 	case s.xmit == 1:
 	// An earlier transmission has arrived (Eifel detection, RFC 3522).
 	case h.ts.Before(s.ts):
-		k.snd.recovery.count(s.xmit == 2)
+		k.snd.recovery.Episode.Count(s.xmit == 2)
 		k.onSpurious(s.repaired)
 		k.cfg.trace.spurious(s.sn)
 	default:
-		k.snd.recovery.count(false)
-		k.onGenuine()
+		k.snd.recovery.Episode.Count(false)
+		k.snd.recovery.Reordering.Genuine()
 	}
 	k.dropAcked(s, h.ts == s.ts)
 	k.advanceUna()
