@@ -11,19 +11,6 @@ import (
 // Figures of rules, as RULES.md has them: these tests spell the figures, and do not
 // use the constants.
 
-// After a duplicate segment 400 ACKs are repeated, and 4000 after many.
-func TestAckRepeatLength(t *testing.T) {
-	var r ackRepeater
-	for i := range 20 {
-		require.Equal(t, min(400*i, 4000), r.left)
-		r.duplicate()
-	}
-	for range 4001 {
-		r.note(ackItem{}, 0)
-	}
-	require.Len(t, r.items, 4000)
-}
-
 // An unvalidated legacy peer gets no ACK for 250 ms before it has sent 200 bytes, and
 // none while data is in flight.
 func TestHeldAcks(t *testing.T) {

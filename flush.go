@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/arqnet/kcp/congestion"
+	"github.com/arqnet/kcp/internal/delayedack"
 	"github.com/arqnet/kcp/internal/pacing"
 )
 
@@ -50,7 +51,7 @@ func (k *KCP) dueNow() (due mechanisms) {
 	if len(k.signals) > 0 {
 		due |= dueSignals
 	}
-	if p := &k.rcv.ackPolicy; len(k.rcv.acks) > 0 || p.segments != 0 || p.urgent || p.filled {
+	if p := &k.rcv.ackPolicy; len(k.rcv.acks) > 0 || p.Segments != 0 || p.Urgent || p.Filled {
 		due |= dueAcks
 	}
 	if k.peer.wnd == 0 || k.peer.probeWait != 0 || k.peer.probe != 0 {
@@ -127,8 +128,8 @@ func (k *KCP) Flush() {
 		k.flushCoveredAck(&h, packets == k.counters.PacketsSent && bare == len(k.out.packet))
 	}
 	k.emit()
-	if p := &k.rcv.ackPolicy; p.replies.Open || p.announced || timedOut || fast {
-		k.noteReplies(first, timedOut || fast)
+	if p := &k.rcv.ackPolicy; p.Replies.Open || p.Announced || timedOut || fast {
+		p.Sent(k.clock.now, first != k.snd.nxt, timedOut || fast)
 	}
 	k.tellController(window, timedOut, fast)
 	k.trim()
@@ -173,7 +174,7 @@ func (k *KCP) tellController(window uint32, timedOut, fast bool) {
 // few as Extensions.SparseAcks allows.
 func (k *KCP) flushAcks(h *header) {
 	for i, a := range k.rcv.acks {
-		if k.cfg.ext.SparseAcks && i != len(k.rcv.acks)-1 && a.sn.Before(k.rcv.nxt) {
+		if k.cfg.ext.SparseAcks && i != len(k.rcv.acks)-1 && a.SN.Before(k.rcv.nxt) {
 			continue
 		}
 		k.putAck(h, a, 0)
@@ -183,11 +184,11 @@ func (k *KCP) flushAcks(h *header) {
 
 // putAck puts an acknowledgement into a packet, unless the anti-amplification
 // limit forbids it (RFC 9000 §8.1). frg is 0 but for putReplyAck.
-func (k *KCP) putAck(h *header, a ackItem, frg uint8) {
+func (k *KCP) putAck(h *header, a delayedack.Ack, frg uint8) {
 	if k.snd.validation != nil && !k.maySend(headerSize) {
 		return // the peer retransmits, and is acknowledged then
 	}
-	h.cmd, h.frg, h.sn, h.ts, h.len = cmdAck, frg, a.sn, a.ts, 0
+	h.cmd, h.frg, h.sn, h.ts, h.len = cmdAck, frg, a.SN, a.TS, 0
 	h.encode(k.reserve(headerSize, k.maxPacket()))
 	k.counters.AcksSent++
 }
@@ -398,7 +399,7 @@ func (k *KCP) probeTimeout(rtt uint32) uint32 {
 	if !k.cfg.ext.TailProbe || k.cfg.nodelay == NoDelayOff || k.snd.inFlight < 2 || rtt == 0 || k.snd.recovery.Reordering.Dominates() {
 		return math.MaxUint32
 	}
-	return 2*rtt + max(maxAckDelay, k.cfg.interval)
+	return 2*rtt + max(delayedack.MaxDelay, k.cfg.interval)
 }
 
 // sendSegment puts s into a packet and starts its retransmission timer.

@@ -6,10 +6,6 @@ const (
 	sendWins = 2 // send WINS
 )
 
-// ackItem is an acknowledgement to be sent: sn and ts of the segment it
-// answers.
-type ackItem struct{ sn, ts seq }
-
 // newestAck is the ACK of a packet that the loss detector counts: the ACK of the
 // highest segment among the latest transmissions (FASTACK_CONSERVE of the
 // reference). The zero value holds none.
@@ -42,7 +38,7 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 	una := k.snd.una
 	k.congestionState()
 	k.snd.rate.Begin()
-	k.rcv.ackPolicy.gap = k.rcv.early > 0
+	k.rcv.ackPolicy.Gap = k.rcv.early > 0
 	flying, early := k.snd.inFlight, uint32(0)
 	var newest newestAck
 	for len(packet) >= headerSize {
@@ -108,7 +104,7 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 // are snd_una and the segments in flight before it.
 func (k *KCP) afterInput(una seq, flying int) {
 	if k.cfg.ext.ThinAcks {
-		k.decideAck()
+		k.rcv.ackPolicy.Decide(k.clock.now, uint32(k.snd.rtt.srtt), k.rcv.early > 0, k.cfg.mss, k.rcv.share)
 	}
 	r, acked := &k.snd.recovery, flying-k.snd.inFlight
 	r.Credit.Earn(acked)

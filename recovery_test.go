@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp/congestion"
+	"github.com/arqnet/kcp/internal/delayedack"
 	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/netsim"
 )
@@ -275,7 +276,7 @@ func TestProbeTimeout(t *testing.T) {
 			h.out = nil
 			wait := rto
 			if test.probes {
-				wait = 2*max(srtt, 100) + max(maxAckDelay, test.interval)
+				wait = 2*max(srtt, 100) + max(delayedack.MaxDelay, test.interval)
 			}
 			h.advance(wait - 1)
 			h.want()

@@ -36,30 +36,16 @@ func TestRuleFigures(t *testing.T) {
 // machineFigures are those of the state machine.
 func machineFigures() []rulebook.Figure {
 	const ( // rules
-		delayed    = "| Delayed ACK"
-		repetition = "ACK repetition"
-		rto        = "Round-trip samples and the RTO"
-		window     = "| Reordering window"
-		lost       = "| What is lost"
-		outage     = "| Outage"
-		probe      = "| Zero-window probe"
-		copies     = "Redundant copies of small segments"
-		pieces     = "| Pieces: segments larger"
-		requests   = "| Requests: while"
+		rto      = "Round-trip samples and the RTO"
+		window   = "| Reordering window"
+		lost     = "| What is lost"
+		outage   = "| Outage"
+		probe    = "| Zero-window probe"
+		copies   = "Redundant copies of small segments"
+		pieces   = "| Pieces: segments larger"
+		requests = "| Requests: while"
 	)
 	return []rulebook.Figure{
-		{delayed, "25 ms", maxAckDelay * millis},
-		{delayed, "srtt/4", ackDelayShare},
-		{delayed, "2 ms", minAckDelay * millis},
-		{delayed, "4 segments", ackSegments},
-		{delayed, "256 bytes", ackBytes},
-		{delayed, "5 ms", ackSoon * millis},
-		{delayed, "srtt/16", ackSoonShare},
-		{delayed, "4 full segments", ackFull},
-		{"| ACK at once at a gap", "3 packets", gapAcks},
-		{repetition, "400 ACKs", ackRepeatLength},
-		{repetition, "4000 at most", ackRepeatMost},
-		{repetition, "10 ms", ackRepeatDelay * millis},
 		{rto, "30 ms", rtoNoDelay * millis},
 		{rto, "100", rtoMin},
 		{rto, "60 s", rtoMax * millis},
