@@ -43,14 +43,24 @@ func (c *session) writeEnd(s *streams.Stream) error {
 }
 
 // write queues as much of w.b as there is room for; a message whole, or not at all. It
-// does not wait: ErrWouldBlock means that there is no room. If the call waits, one round
-// is queued, so that it is on its way before the next.
+// does not wait: ErrWouldBlock means that there is no room, w.half in which half of a
+// stream's. Messages whose lifetime is over make room. If the call waits, one round is
+// queued, of at most writeBatch segments, so that it is on its way before the next.
 func (c *session) write(w *writeCall) error {
-	if s := w.stream; s != nil && w.message && len(w.b) > s.MaxMessage() {
-		return tooLargeFor(s, len(w.b))
+	least := 1
+	if s := w.stream; w.message {
+		if least = len(w.b); s != nil && least > s.MaxMessage() {
+			return tooLargeFor(s, least)
+		}
 	}
 	for queued := false; (w.n < len(w.b) || w.message && !queued) && !(queued && w.waits); queued = true {
-		room := c.roomFor(w)
+		room := 0
+		if w.stream != nil {
+			room, w.half = c.streamRoom(w.stream, least)
+		} else if room = c.room(); room <= 0 && w.message {
+			c.dropSpentMessages()
+			room = c.room()
+		}
 		var err error
 		switch {
 		case (room <= 0 || !w.free) && !w.goesOn(c.shared.compat.SegmentBound):
@@ -75,24 +85,8 @@ func (w *writeCall) goesOn(segmentBound bool) bool {
 	return segmentBound && w.stream == nil && w.waits && w.n > 0
 }
 
-// roomFor returns how many bytes of the call may be queued, for which messages whose
-// lifetime is over make room. If that is not positive, w.half is what has to have some.
-func (c *session) roomFor(w *writeCall) (room int) {
-	if w.stream != nil {
-		least := 1
-		if w.message {
-			least = len(w.b)
-		}
-		room, w.half = c.streamRoom(w.stream, least)
-	} else if room = c.room(); room <= 0 && w.message {
-		c.dropSpentMessages()
-		room = c.room()
-	}
-	return room
-}
-
-// queueBytes queues bytes of w.b to the session itself, which has room bytes free: at
-// most writeBatch segments. In message mode each segment is a message.
+// queueBytes queues bytes of w.b to the session itself, which has room bytes free. In
+// message mode each segment is a message.
 func (c *session) queueBytes(w *writeCall, room int) error {
 	payload := c.kcp.load().payload
 	segments := min(max(room/(payload+writeCostPerSegment), 1), writeBatch)
