@@ -84,7 +84,7 @@ func listen(ctx context.Context, upg *tableflip.Upgrader, addr string) (*kcp.Lis
 	}
 	unix, ok := conn.(*net.UnixConn)
 	if !ok {
-		return nil, fmt.Errorf("the process before has passed no socket %q", name)
+		return nil, fmt.Errorf("the process before did not pass a socket %q", name)
 	}
 	defer unix.Close()
 	if _, err := unix.Write([]byte{0}); err != nil { // now HandOver may begin
