@@ -171,7 +171,7 @@ func streamMetrics() []metric {
 			}
 		}},
 		{"streams_refused_total", "Streams of peers that were refused, beyond Config.MaxStreams.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.Streams.Refused) })},
-		{"streams_ended_total", "Streams that are over, including those of ended sessions.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.Streams.Ended) })},
+		{"streams_ended_total", "Streams that are over, also of ended sessions.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.Streams.Ended) })},
 		{"streams_reset_total", "Streams reset with a code other than 0, by either end.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.Streams.Reset) })},
 	}
 }

@@ -21,7 +21,7 @@ const upgradeText = `
 
 With -k and -d, and without a terminal, SIGHUP starts the program anew with the
 same arguments, for a new version or certificate. The new process takes over,
-and serves sessions once those of this one have ended, which ends with them. If
+and serves sessions once this one's have ended, which ends with them. If
 the new process fails, this one goes on, and says why.`
 
 // inheritEnv is set in a new process to the number of its turns. It has these files of

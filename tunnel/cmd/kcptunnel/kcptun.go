@@ -47,7 +47,7 @@ func (p *program) kcptunClient() *cli.Command {
 	}
 }
 
-const kcptunText = "Flags, defaults and file are those of kcptun. Between two kcptunnel use the commands\n" +
+const kcptunText = "Flags, defaults and file are as in kcptun. Between two kcptunnel use the commands\n" +
 	"server and client, which protect better."
 
 // notOurs are flags and keys of kcptun that do nothing here.

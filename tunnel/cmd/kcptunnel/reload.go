@@ -79,7 +79,7 @@ func reloadServer(s *tunnel.Server, c *cli.Command, log *slog.Logger) {
 func reloadClient(client *tunnel.Client, c *cli.Command, log *slog.Logger) {
 	cert := c.String("tls-cert")
 	if cert == "" {
-		log.Info("nothing to reload: the only files of a client are those of -tls-cert and -tls-key")
+		log.Info("nothing to reload: a client has no files but -tls-cert and -tls-key")
 		return
 	}
 	pair, err := loadPair(cert, c.String("tls-key"))
