@@ -216,6 +216,7 @@ func (c *Conn) tryWrite(w *writeCall) error {
 			if m := c.io.member; m != nil && !w.waits {
 				m.wantsRoom, m.refused = true, m.refused || !w.free
 			}
+			c.kcp.refuse()
 			return ErrWouldBlock
 		}
 		if w.message {

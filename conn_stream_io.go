@@ -97,6 +97,7 @@ func (s *Stream) tryWriteLocked(w *writeCall) error {
 		switch {
 		case room <= 0 || !w.free:
 			err, w.half = ErrWouldBlock, half
+			s.conn.kcp.refuse()
 			if !w.waits {
 				s.refused = s.refused || !w.free
 				s.awaitRoomLocked(half)

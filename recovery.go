@@ -64,8 +64,7 @@ type recovery struct {
 
 	// Ring of retransmissions that may turn out to have been spurious.
 	retransmits *[retransmitMemory]retransmitRecord // nil before the first
-	next        int                                 // index of the next record
-	open        int                                 // valid records
+	next, open  uint8                               // index of the next record; valid records
 
 	// The present loss episode. resent counts the segments declared lost, and
 	// the others those of them that are acknowledged, until all are. Those that

@@ -120,6 +120,7 @@ func (k *KCP) Send(p []byte) (n int, err error) {
 // queue queues a segment with a copy of p behind the first head bytes, in a buffer of
 // room bytes.
 func (k *KCP) queue(p []byte, frg uint8, head, room int) {
+	k.limit.Refused = false
 	s := k.out.buffers.New()
 	s.buf = k.out.buffers.Get(int(k.hooks.headroom) + room)
 	s.data = s.buf[k.hooks.headroom:][:head+len(p)]

@@ -45,6 +45,9 @@ func (c *session) finishStep(now time.Duration) {
 	if on&concernTLS != 0 {
 		c.settleTLS()
 	}
+	if c.limits == nil {
+		c.startLimits(now)
+	}
 	c.noteActivity(now)
 	if on&concernEnd != 0 {
 		c.progress(now)
