@@ -155,10 +155,12 @@ func (c *session) onStream(payload []byte) {
 	}
 }
 
-// streamsWait reports whether pull has a segment. Nothing may follow
-// CLOSE.
-func (c *session) streamsWait() bool {
-	return c.streams != nil && c.closing.Phase < closing.Lingering && c.streams.Waits()
+// streamsWait is the machine's hook for what waits. Nothing may follow CLOSE.
+func (c *session) streamsWait() (w streams.Waiting) {
+	if c.streams != nil && c.closing.Phase < closing.Lingering {
+		w = c.streams.Waits()
+	}
+	return w
 }
 
 // pull is the machine's hook for the segment that is sent next. After FIN, whose

@@ -15,6 +15,9 @@ func (c *session) finishStep(now time.Duration) {
 	if c.tls != nil && c.tls.handshake != nil {
 		c.settleTLS()
 	}
+	if c.limits == nil {
+		c.startLimits(now)
+	}
 	c.noteActivity(now)
 	if s.Phase != closing.Open || s.Caller != closing.Uses || s.Read != closing.ReadOpen || l.kindAwaited || s.ending != nil {
 		c.progress(now) // an end was announced, here or by the peer
