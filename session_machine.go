@@ -15,6 +15,7 @@ import (
 	"github.com/arqnet/kcp/internal/migration"
 	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/roundtrip"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/udp"
 )
@@ -42,7 +43,7 @@ type session struct {
 	outgoing outgoing
 	streams  *sessionStreams // nil: there have been none
 	rare     *rareState      // nil: nothing of it is needed
-	rtt      rttState
+	rtt      roundtrip.Estimate
 
 	// entry is the session's place in the endpoint's table. To change the key takes
 	// Conn.mu and Endpoint.mu, so either is enough to read it; entry.Conv does not

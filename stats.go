@@ -48,14 +48,14 @@ func (c *Conn) Stats() ConnStats {
 	c.mu.Lock()
 	defer c.unlock()
 	k, size, now := c.kcp.snapshot(), c.writeBuffer(), c.ep.now()
-	c.rtt.ask(now)
+	c.rtt.Ask(now)
 	return ConnStats{
 		Counters:         *c.kcp.counts(),
 		Dropped:          c.dropCounts(),
-		RTT:              c.rtt.current(k.srtt),
-		RTTMin:           time.Duration(c.rtt.least) * time.Microsecond,
-		RTTAge:           c.rtt.age(now),
-		Jitter:           time.Duration(c.rtt.jitter) * time.Microsecond,
+		RTT:              c.rtt.Current(k.srtt),
+		RTTMin:           time.Duration(c.rtt.Least) * time.Microsecond,
+		RTTAge:           c.rtt.Age(now),
+		Jitter:           time.Duration(c.rtt.Jitter) * time.Microsecond,
 		RTTVar:           time.Duration(k.rttvar) * time.Millisecond,
 		RTO:              time.Duration(k.rto) * time.Millisecond,
 		InFlight:         k.inFlight,
