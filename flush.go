@@ -132,7 +132,8 @@ func (k *KCP) Flush() {
 		p.Sent(k.clock.now, first != k.snd.nxt, timedOut || fast)
 	}
 	k.tellController(window, timedOut, fast)
-	k.trim()
+	k.out.buffers.Trim(uint32(k.clock.now), trimAfter)
+	k.rcv.buffers.Trim(uint32(k.clock.now), trimAfter)
 	if k.cfg.trace != nil {
 		k.traceMetrics()
 	}
@@ -343,7 +344,7 @@ func (k *KCP) admit(window uint32, rate int64) {
 			k.snd.ring.Reserve(uint32(k.snd.una), n)
 		}
 		s.unlinkOrder()
-		k.snd.ring.set(k.snd.nxt, s)
+		*k.snd.ring.At(uint32(k.snd.nxt)) = s
 		k.snd.nxt++
 		k.snd.inFlight++
 		s.tx = k.snd.rate.Sent(s.size(), k.clock.micros, k.snd.flightBytes)

@@ -112,27 +112,21 @@ func (k *KCP) Send(p []byte) (n int, err error) {
 		if !k.cfg.stream {
 			frg = uint8(count - i - 1)
 		}
-		k.queue(p[:size], frg, head, head+room)
+		s := k.out.buffers.New()
+		s.buf = k.out.buffers.Get(int(k.hooks.headroom) + head + room)
+		s.data = s.buf[k.hooks.headroom:][:head+size]
+		if s.frg = frg; head > 0 {
+			s.streamed, s.numbered = true, true
+			putOwnHeader(s.data, frg)
+		}
+		copy(s.data[head:], p[:size])
+		k.out.held += s.grains()
+		k.snd.queue.pushOrder(s)
+		k.snd.bytes += len(s.data)
 		p = p[size:]
 		n += size
 	}
 	return n, nil
-}
-
-// queue queues a segment with a copy of p behind the first head bytes, in a buffer of
-// room bytes.
-func (k *KCP) queue(p []byte, frg uint8, head, room int) {
-	s := k.out.buffers.New()
-	s.buf = k.out.buffers.Get(int(k.hooks.headroom) + room)
-	s.data = s.buf[k.hooks.headroom:][:head+len(p)]
-	if s.frg = frg; head > 0 {
-		s.streamed, s.numbered = true, true
-		putOwnHeader(s.data, frg)
-	}
-	copy(s.data[head:], p)
-	k.out.held += s.grains()
-	k.snd.queue.pushOrder(s)
-	k.snd.bytes += len(s.data)
 }
 
 // extendTail fills up the last waiting segment and returns how many bytes it
@@ -232,7 +226,7 @@ func (k *KCP) dropAcked(s *sendSegment, last bool) {
 	if s.list != nil {
 		s.unlinkOrder()
 	}
-	k.snd.ring.set(s.sn, nil)
+	*k.snd.ring.At(uint32(s.sn)) = nil
 	k.snd.inFlight--
 	k.snd.flightBytes -= int64(s.size())
 	k.snd.bytes -= len(s.data)
