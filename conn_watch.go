@@ -182,7 +182,7 @@ func (c *Conn) Flush(ctx context.Context) error {
 	var end *seq
 	return c.await(blocking{op: "flush", ctx: ctx}, func() (pause, error) {
 		if end == nil {
-			end = c.measures().beginFlush(c.kcp.position().end)
+			end = c.measures().flushes.Begin(c.kcp.position().end)
 		}
 		// What the peer has not taken before its CLOSE is out of the queue, too.
 		discarded := c.closing.Read == closing.ReadClosed && c.closing.Undelivered()
@@ -195,9 +195,9 @@ func (c *Conn) Flush(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return pause{}, err
 		}
-		c.rare.measure.waitFor(*end)
+		c.rare.measure.flushes.WaitFor(*end)
 		return pause{on: &c.io.canWrite}, nil
-	}, func() { c.rare.measure.endFlush(end) })
+	}, func() { c.rare.measure.flushes.End(end) })
 }
 
 // cannotDeliver returns why what is not acknowledged will not be; nil if it may.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/limited"
 	"github.com/arqnet/kcp/internal/pacing"
+	"github.com/arqnet/kcp/stats"
 )
 
 // Defaults and limits of the reference. MTUs are in bytes, windows in segments,
@@ -308,4 +309,22 @@ func (k *KCP) segmentSize(n int) int {
 		return k.cfg.mss
 	}
 	return k.cfg.messageMSS
+}
+
+// Counters counts what a state machine has done; package stats describes it.
+type Counters = stats.Counters
+
+// Counters returns a copy of the counters of k.
+func (k *KCP) Counters() Counters { return k.counters }
+
+// newSegments returns how many data segments have arrived that count: neither again
+// nor beyond what is taken.
+func newSegments(s *Counters) uint64 { return s.SegmentsReceived - s.Duplicates - s.OutOfWindow }
+
+// ackTime returns when the waiting acknowledgements must leave.
+func (k *KCP) ackTime() seq {
+	if k.cfg.ext.ThinAcks && !k.rcv.ackPolicy.Urgent {
+		return k.rcv.ackPolicy.Due
+	}
+	return k.clock.now
 }

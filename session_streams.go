@@ -87,7 +87,7 @@ func (h *streamHost) Now() int64          { return h.kcp.micros() }
 func (h *streamHost) MemoryIsShort() bool { return h.shared.overMemoryLimit() }
 
 func (h *streamHost) RoundTrip() (last, rtt time.Duration) {
-	return h.step.inputAt, time.Duration(h.rtt.smoothed) * time.Microsecond
+	return h.step.inputAt, time.Duration(h.rtt.Smoothed) * time.Microsecond
 }
 
 // WriteBuffer returns the size of a write buffer, or of one of a stream if it is
@@ -172,7 +172,7 @@ func (c *session) pull(plain bool) (t *streams.Tag, buf []byte, ok bool) {
 	}
 	c.streams.openAt = 0
 	if t, buf, ok = c.streams.Pull(plain); ok && c.rare != nil && c.rare.measure != nil {
-		c.rare.measure.overtaken(c.kcp.position().sent)
+		c.rare.measure.flushes.Overtaken(c.kcp.position().sent)
 	}
 	return t, buf, ok
 }

@@ -50,7 +50,7 @@ func (c *Conn) Stats() ConnStats {
 	c.mu.Lock()
 	defer c.unlock()
 	k, now := c.kcp.snapshot(), c.ep.now()
-	c.rtt.ask(now)
+	c.rtt.Ask(now)
 	var t SessionTotals
 	limit, open := c.addTo(&t), 0
 	t.Probes.MTU = c.mtu()
@@ -62,10 +62,10 @@ func (c *Conn) Stats() ConnStats {
 		LimitedBy:        limit,
 		Limited:          t.Limited,
 		Dropped:          t.Dropped,
-		RTT:              c.rtt.current(k.srtt),
-		RTTMin:           time.Duration(c.rtt.least) * time.Microsecond,
-		RTTAge:           c.rtt.age(now),
-		Jitter:           time.Duration(c.rtt.jitter) * time.Microsecond,
+		RTT:              c.rtt.Current(k.srtt),
+		RTTMin:           time.Duration(c.rtt.Least) * time.Microsecond,
+		RTTAge:           c.rtt.Age(now),
+		Jitter:           time.Duration(c.rtt.Jitter) * time.Microsecond,
 		RTTVar:           time.Duration(k.rttvar) * time.Millisecond,
 		RTO:              time.Duration(k.rto) * time.Millisecond,
 		InFlight:         k.inFlight,
