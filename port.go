@@ -131,11 +131,10 @@ func (k *KCP) position() position {
 	return position{k.rcv.nxt, k.snd.una, k.snd.nxt, k.snd.nxt + seq(k.snd.queue.n), k.peer.unaWentBack}
 }
 
-// timeoutDue reports whether the time-out of a segment has come, at a time in
-// microseconds.
-func (d *sender) timeoutDue(micros int64) bool {
+// timeoutDue reports whether the time-out of a segment has come at a time.
+func (d *sender) timeoutDue(at seq) bool {
 	g := d.timeouts.first
-	return g != nil && seq(micros/1000).Diff(g.at) >= 0
+	return g != nil && at.Diff(g.at) >= 0
 }
 
 // counts returns the counters, which the caller must not change.

@@ -219,7 +219,7 @@ func (c *session) flush(now time.Duration) {
 		return
 	}
 	c.setClock(now)
-	if c.kcp.sender().timeoutDue(c.kcp.micros()) || c.timers.heldSince != 0 {
+	if c.kcp.sender().timeoutDue(c.clock(now)) || c.timers.heldSince != 0 {
 		c.holdTimeouts(now)
 	}
 	asked := asking(c.kcp.counts())
@@ -251,7 +251,7 @@ const (
 // among that, and to retransmit would be spurious.
 func (c *session) holdTimeouts(now time.Duration) {
 	t, shard := &c.timers, int(c.path.shard)
-	ms, due := max(clock(now), 1), c.kcp.sender().timeoutDue(c.kcp.micros())
+	ms, due := max(clock(now), 1), c.kcp.sender().timeoutDue(c.clock(now))
 	if due && t.heldSince == 0 {
 		t.heldSince, t.heldFor = ms, c.host.arrived(shard)
 	}
