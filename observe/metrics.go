@@ -17,7 +17,7 @@ func one(f func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64) func(*kcp.E
 	return func(s *kcp.EndpointStats, t *kcp.SessionTotals) []value { return []value{{n: f(s, t)}} }
 }
 
-// metrics returns all metrics but that of round-trip times. Their names follow
+// metrics returns all metrics except the round-trip times. Their names follow
 // the conventions of Prometheus.
 func metrics() []metric {
 	return slices.Concat(sessionMetrics(), packetMetrics(), segmentMetrics(), streamMetrics(), extraMetrics())

@@ -37,7 +37,7 @@ type Answer struct {
 }
 
 // answer returns an answer of signals, up to the first with code 0. Their other fields
-// are those of head. None of them asks for an answer.
+// are head's. None of them asks for an answer.
 func answer(by protect.Protection, head handshake.Segment, signals ...handshake.Signal) Answer {
 	a := Answer{By: by}
 	for _, s := range signals {

@@ -285,7 +285,7 @@ func (s *selection) Pop() any {
 	return r
 }
 
-// selectedOf returns the present figures of a session. Rates are those of the
+// selectedOf returns the present figures of a session. Rates are over the
 // snapshot.
 func selectedOf(r *row) *selected {
 	st := r.conn.Stats()
