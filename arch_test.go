@@ -150,7 +150,7 @@ func (noImports) Import(path string) (*types.Package, error) {
 }
 
 // opaque are the machine and the parts of it that sessions see, but not their fields.
-var opaque = []string{"KCP", "sendSegment", "sender", "receiver", "blackHoleDetector", "rateCap"}
+var opaque = []string{"KCP", "sendSegment", "sender", "receiver"}
 
 // portViolations returns where a file of another layer, or more, passes by the
 // port.

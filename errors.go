@@ -71,6 +71,8 @@ var (
 	errOwnAddress error = &net.AddrError{Err: "the endpoint's own address, or one that echoes what is sent there"}
 	// errNoHandler is the error of Group.Handle without a handler.
 	errNoHandler error = &neterr.Error{Text: "kcp: the handler is nil", Errno: syscall.EINVAL}
+	// errInHandler is the error of Endpoint.Shutdown in a handler.
+	errInHandler error = &neterr.Error{Text: "kcp: in a handler, which keeps the socket from being read; call it on another goroutine", Errno: syscall.EDEADLK}
 	// errNoSocket is the error of NewEndpoint without a socket.
 	errNoSocket error = &neterr.Error{Text: "kcp: the socket is nil", Errno: syscall.EINVAL}
 	// errUnwound ends a session of which a callback has panicked.

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/arqnet/kcp/congestion"
+	"github.com/arqnet/kcp/internal/pacing"
 )
 
 // packetBuilder is the packet under construction, and scratch space.
@@ -287,7 +288,7 @@ func (k *KCP) admit(window uint32, rate int64) {
 	room := 0    // bytes left in the packet that these segments fill
 	pending := 0 // bytes admitted for an address that is not validated
 	beyond := 0
-	var capped *rateCap
+	var capped *pacing.Shaper
 	planned := 0 // bytes that the cap has yet to count
 	if k.rare != nil {
 		beyond = k.beyondWindow()
@@ -373,7 +374,7 @@ func (k *KCP) flushNew(h *header, first seq) {
 		k.counters.SegmentsSent++
 		k.counters.BytesSent += uint64(len(s.data))
 		if len(s.data) >= k.cfg.mss {
-			k.snd.blackHole.full++
+			k.snd.blackHole.Full++
 		}
 		k.sendSegment(s, h)
 	}
@@ -441,7 +442,7 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 		h.cmd, h.frg = cmdStream, 0
 	}
 	size := k.cfg.mtu
-	if s.xmit > 1 || s.repeats > 0 || k.snd.blackHole.lost > 0 {
+	if s.xmit > 1 || s.repeats > 0 || k.snd.blackHole.Lost > 0 {
 		size = k.maxPacketOf(s)
 	}
 	if (s.size() > size || s.sn == 0) && k.needsPieces(s, size) {
@@ -458,7 +459,7 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 		k.counters.PacketsSent++
 		if k.rare != nil && k.rare.capped != nil {
 			c := k.rare.capped
-			c.sent(s.size(), true)
+			c.Sent(s.size(), true)
 		}
 		s.packet = max(s.packet, int32(s.size()))
 		k.hooks.outputInPlace(s, s.buf[:int(k.hooks.headroom)+len(s.data)])
@@ -533,7 +534,7 @@ func (k *KCP) emit() {
 	k.out.packet = nil
 	if k.rare != nil && k.rare.capped != nil {
 		c := k.rare.capped
-		c.sent(len(packet), k.out.last != nil)
+		c.Sent(len(packet), k.out.last != nil)
 	}
 	if s := k.out.last; s != nil {
 		s.packet = max(s.packet, int32(len(packet))) // what came behind it was lost with it

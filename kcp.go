@@ -2,6 +2,8 @@ package kcp
 
 import (
 	"errors"
+
+	"github.com/arqnet/kcp/internal/pacing"
 )
 
 // Defaults and limits of the reference. MTUs are in bytes, windows in segments,
@@ -68,7 +70,7 @@ type rareMachine struct {
 	streamSegments int  // of streams that are waiting or in flight
 	streamBytes    int  // their payload
 	own            ownFlow
-	capped         *rateCap // nil: the rate is not capped
+	capped         *pacing.Shaper // nil: the rate is not capped
 }
 
 // rareMachine returns k.rare, which it makes if there is none.

@@ -2,6 +2,7 @@ package kcp
 
 import (
 	"github.com/arqnet/kcp/internal/amplification"
+	"github.com/arqnet/kcp/internal/pacing"
 	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/streams"
 )
@@ -54,7 +55,7 @@ type sessionPort interface {
 
 	// The cap of the rate.
 	capRate(rate int64, overhead int)
-	rateCap() *rateCap
+	rateCap() *pacing.Shaper
 
 	// Address validation.
 	limitUnvalidated(overhead int, legacy bool)
@@ -65,7 +66,7 @@ type sessionPort interface {
 	packetSize() int
 	resizePackets(mtu int)
 	watchedSizes() pmtud.Watched
-	blackHole() *blackHoleDetector
+	blackHole() *pmtud.BlackHole
 	packetsRefused(size int)
 
 	tracing() *Trace
@@ -252,15 +253,7 @@ func (k *KCP) resizePackets(mtu int) {
 
 // watchedSizes returns what the large packets have shown that are watched.
 func (k *KCP) watchedSizes() pmtud.Watched {
-	w := &k.snd.blackHole
-	seen := pmtud.Watched{Full: w.full, Lost: int(w.lost)}
-	switch {
-	case w.lost > 0:
-		seen.Suspect = k.blackHoleSuspected()
-	case !k.cfg.ext.SendPieces:
-		seen.Arrived = w.taken > w.above(int32(k.cfg.mtu))
-	}
-	return seen
+	return k.snd.blackHole.Watched(uint32(k.clock.now), k.snd.rtt.rto, int32(k.cfg.mtu), k.cfg.ext.SendPieces)
 }
 
 // tracing returns the hooks that SetTrace has installed; nil: none.

@@ -130,7 +130,7 @@ func (k *KCP) noteLost(s *sendSegment) {
 	k.snd.redundancy.onLoss(k.snd.nxt)
 	k.snd.rate.DeclaredLost(&s.tx, s.size())
 	s.lostAt = s.tx.At
-	k.snd.blackHole.declaredLost(s.packet, int32(k.cfg.mtu), k.clock.now)
+	k.snd.blackHole.DeclaredLost(s.packet, int32(k.cfg.mtu), uint32(k.clock.now))
 }
 
 // resend retransmits s.

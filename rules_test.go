@@ -5,14 +5,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/arqnet/kcp/internal/fairqueue"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/lingering"
 	"github.com/arqnet/kcp/internal/opening"
+	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/rulebook"
 	"github.com/arqnet/kcp/trace"
-	"github.com/stretchr/testify/require"
 )
 
 const millis = time.Millisecond
@@ -88,7 +90,7 @@ func machineFigures() []rulebook.Figure {
 		{pieces, "1 MiB", maxAssembly},
 		{pieces, "2 s", assemblyTime * millis},
 		{pieces, "4 RTO", assemblyRTOs},
-		{"| Black hole detection", "3 losses", watchedLosses},
+		{"| Black hole detection", "3 losses", pmtud.WatchedLosses},
 		{"| Partial reliability in an outage", "8 streams", partialStreams},
 		{"| Partial reliability in an outage", "2 packets", beyondPackets},
 		{requests, "16 signals", maxSignals},

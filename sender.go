@@ -5,6 +5,7 @@ import (
 	"github.com/arqnet/kcp/internal/amplification"
 	"github.com/arqnet/kcp/internal/deliveryrate"
 	"github.com/arqnet/kcp/internal/pacing"
+	"github.com/arqnet/kcp/internal/pmtud"
 )
 
 // sender is the sending side: what is in flight, in [una, nxt), and what waits.
@@ -26,7 +27,7 @@ type sender struct {
 	cc          congestion.Control
 	ccState     *congestion.State // nil until first needed
 	redundancy  redundancyBudget
-	blackHole   blackHoleDetector
+	blackHole   pmtud.BlackHole
 	lastAlive   transmission // oldest in flight at the last good packet
 
 	validation *amplification.Limit // nil: the peer's address is validated
@@ -216,8 +217,8 @@ func (k *KCP) dropAcked(s *sendSegment, last bool) {
 		k.cfg.trace.acked(s)
 	}
 	k.snd.rate.Acked(&s.tx, s.size(), k.clock.micros, s.acknowledged(last))
-	if w := &k.snd.blackHole; w.lost > 0 || s.packet > w.taken || s.packet == 0 {
-		w.arrived(s.arrivedIn())
+	if w := &k.snd.blackHole; w.Lost > 0 || s.packet > w.Taken || s.packet == 0 {
+		w.Arrived(s.arrivedIn())
 	}
 	if k.snd.ccState == nil { // after Compact, without input since
 		k.congestionState()

@@ -67,7 +67,7 @@ func (c *session) capRate(rate int) {
 func (c *session) holdDatagram(s *cappedOutput, p packet, now time.Duration) {
 	c.setClock(now)
 	s.datagrams.Add(p, now)
-	c.releaseHeld(s, now, c.kcp.rateCap().datagramsFirst())
+	c.releaseHeld(s, now, c.kcp.rateCap().DatagramsFirst())
 	c.schedule(now)
 }
 
@@ -115,12 +115,12 @@ func countParity(packets []packet) (n int) {
 func (c *session) releaseHeld(s *cappedOutput, now time.Duration, datagrams bool) {
 	c.dropDatagrams(s.datagrams.Stale(now))
 	for datagrams && s.datagrams.Len() > 0 {
-		if !c.kcp.rateCap().spend(len(s.datagrams.First().buf), true, c.kcp.micros()) {
+		if !c.kcp.rateCap().Pass(len(s.datagrams.First().buf), true, c.kcp.micros()) {
 			return
 		}
 		c.addDatagram(s.datagrams.Take())
 	}
-	for s.parity.Len() > 0 && c.kcp.rateCap().spend(len(s.parity.First().buf), false, c.kcp.micros()) {
+	for s.parity.Len() > 0 && c.kcp.rateCap().Pass(len(s.parity.First().buf), false, c.kcp.micros()) {
 		c.outgoing.add(s.parity.Take())
 	}
 }

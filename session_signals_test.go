@@ -383,6 +383,38 @@ func TestResetOfPingAfterClose(t *testing.T) {
 	})
 }
 
+// The socket of a Dial stays for the peer that has not got the reason of its end.
+func TestAbortReasonOfADialledSocket(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		pc, err := w.net.Listen("10.0.0.2:5000")
+		require.NoError(t, err)
+		e := newEndpoint(nil, true, pc)
+		e.socket.disposable = true
+		l := w.listen(nil)
+		a := w.dial(e)
+		b := accepted(t, l)
+		w.say(a, "hello")
+		w.hear(b, "hello")
+		w.settle()
+		lost := false
+		w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool {
+			loses := !lost && from.String() != serverAddr
+			lost = lost || loses
+			return !loses
+		})
+		require.NoError(t, a.AbortWithError(7, "full"))
+		time.Sleep(time.Second)
+		require.True(t, lost)
+		w.say(b, "are you there?")
+		_, err = b.Read(make([]byte, 1))
+		var reason *PeerCloseError
+		require.ErrorAs(t, err, &reason)
+		require.Equal(t, &PeerCloseError{Code: 7, Text: "full", Aborted: true}, reason)
+		time.Sleep(dialledHold)
+		require.True(t, e.stopped())
+	})
+}
+
 // AbortWithError ends the session at the peer on the way of one packet, with the reason,
 // whatever waits to be delivered; also while Close lingers. Old data is read before.
 func TestAbortWithError(t *testing.T) {

@@ -251,7 +251,7 @@ func (c *session) flush(now time.Duration) {
 	}
 	asked := asking(c.kcp.counts())
 	if s := c.cappedOutput(); s != nil {
-		c.releaseHeld(s, now, c.kcp.rateCap().datagramsFirst())
+		c.releaseHeld(s, now, c.kcp.rateCap().DatagramsFirst())
 		c.kcp.Flush()
 		c.releaseHeld(s, now, true)
 	} else {
