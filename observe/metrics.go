@@ -24,7 +24,7 @@ func cause(l stats.Limit) string {
 	return strings.NewReplacer("'s", "", " ", "_").Replace(l.String())
 }
 
-// metrics returns all metrics but those of round-trip times. Their names follow
+// metrics returns all metrics except the round-trip times. Their names follow
 // the conventions of Prometheus.
 func metrics() []metric {
 	return slices.Concat(sessionMetrics(), packetMetrics(), segmentMetrics(), streamMetrics(), extraMetrics())

@@ -1,5 +1,5 @@
 // Package qlog writes traces of sessions to files, and reads them. The format is
-// that of draft-ietf-quic-qlog-main-schema as JSON text sequences (RFC 7464),
+// the schema of draft-ietf-quic-qlog-main-schema as JSON text sequences (RFC 7464),
 // one session to a file. Tools for QUIC can read it, and "kcp trace FILE" makes
 // a page with diagrams of it.
 //
@@ -93,7 +93,7 @@ type Writer struct {
 
 	state string // name of the session's state
 	mtu   int    // bytes
-	paths int    // addresses that the peer has had
+	paths int    // addresses that the peer has used
 	rtt   uint32 // latest sample, milliseconds
 
 	stream uint32 // of the segment that the next hook shows; 0: none

@@ -2,7 +2,7 @@
 // return as snapshots: Conn.Stats, Stream.Stats, Endpoint.Stats, Endpoint.Totals.
 // Counts begin at 0 with what they count, and wrap only at 2^64. Package kcp has each
 // type under a name of its own, such as kcp.ConnStats. Names such as Config.MaxBuffered
-// in the comments are those of package kcp.
+// in the comments are in package kcp.
 package stats
 
 import "time"
@@ -106,7 +106,7 @@ type PathMTU struct {
 
 // Stream is a snapshot of a stream.
 type Stream struct {
-	MessagesSent     uint64 // taken from the application, but for those still queued; chunks of Write count too
+	MessagesSent     uint64 // taken from the application, except for those still queued; chunks of Write count too
 	MessagesReceived uint64 // complete
 	BytesSent        uint64 // payload given to the session's machine, without retransmissions
 	BytesReceived    uint64 // payload that has arrived

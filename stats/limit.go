@@ -10,7 +10,7 @@ const (
 	LimitHandshake                // keys are not agreed on, or the peer has not answered
 	LimitReader                   // the same, and this end is behind with reading
 	LimitWriteBuffer              // all that Config.WriteBuffer takes is in flight
-	LimitPeerWindow               // the peer's receive window, or that of a stream
+	LimitPeerWindow               // the peer's receive window, or a stream's
 	LimitSendWindow               // Config.SendWindow
 	LimitCongestion               // the congestion window
 	LimitPacing                   // the pacing rate of congestion control

@@ -12,7 +12,7 @@ import "github.com/arqnet/kcp/stats"
 // methods of either. Config.Tracer has the hooks of sessions. Package qlog
 // writes them to a file.
 //
-// Sequence numbers are those of segments. A segment has the same one in each of
+// Sequence numbers are numbers of segments. A segment has the same one in each of
 // its transmissions, and they begin at 0 in each direction.
 type Hooks struct {
 	// Sent is called for every transmission of a data segment, but not for
@@ -52,7 +52,7 @@ type Hooks struct {
 	// cipher and error correction add.
 	MTU func(size int)
 	// Signal is called for every signal (WIRE.md §5) that is sent or received.
-	// name is that of WIRE.md, such as HELLO.
+	// name is as in WIRE.md, such as HELLO.
 	Signal func(sent bool, name string)
 
 	// State is called when the state of a session changes. err is why the

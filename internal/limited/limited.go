@@ -24,7 +24,7 @@ type Facts struct {
 // State is what limits a session, and what that depends on beside Facts.
 type State struct {
 	By      stats.Limit // the present limit
-	Refused bool        // a write was, for want of room, and none has come since
+	Refused bool        // a write was, for lack of room, and none has come since
 	full    stats.Limit // the window or buffer that was last full; LimitApplication: none lately
 	fullAt  uint32      // when, in milliseconds
 }
@@ -81,8 +81,8 @@ func (f Facts) by(refused bool) stats.Limit {
 }
 
 // Clock counts for how long each limit has been the present one. Times are of one clock,
-// which does not run backwards. It has no lock. A nil Clock is that of a session whose
-// handshake goes on.
+// which does not run backwards. It has no lock. A nil Clock belongs to a session
+// whose handshake goes on.
 type Clock struct {
 	times stats.LimitTimes // up to since
 	since time.Duration    // when by began

@@ -125,7 +125,7 @@ func (l *State[S]) Sent(k Kind, now, most time.Duration) {
 }
 
 // Most returns the longest wait for the answer to a request. A Dial with TLS may wait for
-// that of CONFIRM, as the peer checks the certificate of this end.
+// the answer to CONFIRM, as the peer checks the certificate of this end.
 func (l *State[S]) Most(k Kind) time.Duration {
 	if k == Confirm && l.Role == Dialling && !l.Reached {
 		return EagerWait

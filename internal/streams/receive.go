@@ -49,7 +49,7 @@ type receiveSide struct {
 	stats  Stats                    // of both directions
 }
 
-// fragments are those of one message, by number.
+// fragments are the fragments of one message, by number.
 type fragments = sparse.Map[[]byte]
 
 // received is a message that can be read.
@@ -81,7 +81,7 @@ func (in *receiveSide) over() bool {
 	return in.reset || in.stop || in.fin && in.next == in.last && in.early.Empty()
 }
 
-// Lend lets what arrives be moved to b at once, in the place of Read, until TakeBack.
+// Lend lets what arrives be moved to b at once, in place of Read, until TakeBack.
 func (s *Stream) Lend(b []byte) { s.in.lent = b }
 
 // TakeBack ends what Lend began, and returns how many bytes of b are not filled.
@@ -217,7 +217,7 @@ func (s *Stream) violation(code uint64) {
 	s.reset(code)
 }
 
-// credit returns how much more may arrive. Of what is passed over, nothing is set
+// credit returns how much more may arrive. For what is passed over, nothing is set
 // aside: it may have arrived as part of another ABANDON.
 func (in *receiveSide) credit() int {
 	left := int(in.limit.Diff(in.got))

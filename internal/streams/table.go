@@ -13,7 +13,7 @@ const (
 	// opened yet its ids may be. They leave in order, and not more of them than
 	// the receive window has segments can arrive before it.
 	MaxIDsAhead = 1 << 16
-	// manyStreams is how many streams a table has had when its memory is worth
+	// manyStreams is how many streams a table has held when its memory is worth
 	// giving back.
 	manyStreams = 64
 	// maxRefusals is how many streams may wait to be refused. While mostRefusing
@@ -47,7 +47,7 @@ type Table struct {
 	lagging  int                       // streams of whose buffer more than half was not read
 	grown    int                       // bytes of receive buffers beyond Limits.ReceiveBuffer
 	queued   int                       // bytes of memory of messages that wait to be sent
-	ready    int                       // part of queued: those of streams that have credit for some
+	ready    int                       // part of queued: of streams that have credit for some
 	writers  [halves]list.List[Writer] // calls that wait for room of the session, oldest first
 	blocked  int                       // calls that wait for room, of the session or of a stream
 	shown    int                       // bytes of the largest credit that the peer has given
@@ -99,7 +99,7 @@ func (t *Table) Accept() *Stream {
 // Waiting returns how many streams Accept would return.
 func (t *Table) Waiting() int { return len(t.backlog) }
 
-// decide decides, once, which ids are those of this end: next keeps its parity. If
+// decide decides, once, which ids are this end's: next keeps its parity. If
 // that changed, a stream of this end could take the place of one of the peer's in
 // the table, whose calls would then never return.
 func (t *Table) decide() {
