@@ -33,6 +33,9 @@ type endpointLog struct {
 	unopenedBefore atomic.Uint64 // endpointCounters.dropCipher as of the last record of unopened
 }
 
+// convAttr returns a conversation id as records, traces and pages have it.
+func convAttr(conv uint32) slog.Attr { return slog.String("conv", fmt.Sprintf("%08x", conv)) }
+
 // debug logs an event of a session.
 func (e *Endpoint) debug(msg string, remote net.Addr, conv uint32) {
 	log := e.config.Logger
@@ -43,7 +46,7 @@ func (e *Endpoint) debug(msg string, remote net.Addr, conv uint32) {
 	if !ok {
 		return
 	}
-	attrs := []slog.Attr{slog.String("remote", remote.String()), slog.String("conv", fmt.Sprintf("%08x", conv))}
+	attrs := []slog.Attr{slog.String("remote", remote.String()), convAttr(conv)}
 	if left > 0 {
 		attrs = append(attrs, slog.Uint64("left_out", left))
 	}
@@ -82,7 +85,7 @@ func (e *Endpoint) warnUnopened(from source) {
 		return
 	}
 	total := e.counters.dropCipher.Load()
-	e.config.Logger.Warn("kcp: packets do not open: another key or cipher, damaged, or forged",
+	e.config.Logger.Warn("kcp: packets cannot be opened: keys or ciphers differ, or the packets are damaged or forged",
 		"local", e.LocalAddr().String(), "last_from", from.netAddr().String(),
 		"packets", total-e.log.unopenedBefore.Swap(total))
 }

@@ -4,7 +4,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/opening"
 )
 
@@ -19,6 +18,7 @@ type handshakeState struct {
 	opening.State[signal]
 	kindAwaited  bool          // CloseWrite waits until Peer is known
 	dropped      bool          // ended by the listener's end, before the application had it
+	securing     bool          // with TLS: the machine's packets cannot be sent, as their keys are not agreed on
 	openedFEC    bool          // the peer's first packet had an FEC header
 	token        uint32        // ours, which the peer's signals must show; 0: not drawn yet
 	peerToken    uint32        // the peer's, which our signals must show; 0: not known
@@ -26,10 +26,7 @@ type handshakeState struct {
 	capabilities uint32        // of the peer, from its INFO: capPMTU, capReason
 	cookie       signal        // goes with our HELLO; code 0: none
 	born         time.Duration // when the session began
-
-	reasons *closeReasons // why the ends have closed the session; nil: neither has said so
-
-	securing bool // with TLS: the machine's packets cannot be sent, as their keys are not agreed on
+	reasons      *closeReasons // why the ends have closed the session; nil: neither has said so
 }
 
 // The version of the signals, and how often they are sent.
@@ -148,15 +145,4 @@ func (c *session) offer() bool {
 		c.hs.Role = opening.Offered
 	}
 	return ok
-}
-
-// wasOffered reports whether the session was offered to Accept,
-// or dialled.
-func (c *session) wasOffered() bool {
-	return c.hs.Role != opening.Accepted
-}
-
-// opening reports whether the session may still be offered to Accept.
-func (c *session) opening() bool {
-	return c.hs.Role == opening.Accepted && c.closing.Phase < closing.Ended
 }

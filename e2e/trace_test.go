@@ -211,7 +211,7 @@ func TestLoggerTellsEnds(t *testing.T) {
 		w.settle()
 		ends := log.Of("session ended")
 		require.Len(t, ends, 1)
-		for _, want := range []string{"level=DEBUG", "cause=", "bytes_received=5001", "bytes_sent=3000", "rtt=2", "undelivered=false", "remote=10.0.0.2:"} {
+		for _, want := range []string{"level=DEBUG", "cause=", fmt.Sprintf("conv=%08x ", b.Conv()), "bytes_received=5001", "bytes_sent=3000", "rtt=2", "undelivered=false", "remote=10.0.0.2:"} {
 			require.Contains(t, ends[0], want)
 		}
 		e, _ := w.endpoint("10.0.0.3:0", nil)
@@ -263,7 +263,7 @@ func TestLoggerTellsOfAnotherKey(t *testing.T) {
 		_, err = e.Dial(context.Background(), addr)
 		require.Error(t, err)
 		synctest.Wait()
-		warnings := log.Of("packets do not open")
+		warnings := log.Of("packets cannot be opened")
 		require.GreaterOrEqual(t, len(warnings), 3)
 		require.LessOrEqual(t, len(warnings), 4)
 		require.Contains(t, warnings[0], "level=WARN")

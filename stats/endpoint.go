@@ -21,8 +21,8 @@ type Endpoint struct {
 	// Ended.Memory and the sessions among Ended.Unaccepted.
 	EndedForMemory uint64
 
-	// Lag is how late the wake-ups of sessions were. If it is long, the process lacks
-	// processor time.
+	// Lag is how late the wake-ups of sessions were, and while Stats is called at least
+	// every 90 s, a timer ten times a second. If it is long, the process lacks processor time.
 	Lag Lag
 
 	// Dialled and Accepted count the sessions opened so far, by this end and by

@@ -168,7 +168,7 @@ func rowOf(n *Named, c *kcp.Conn) row {
 		Segments: st.SegmentsSent, Retransmits: st.Retransmits(), Spurious: st.SpuriousRetransmits,
 		InFlight: st.InFlight, Window: window, Queue: st.WriteBuffered, Held: st.Held, Drops: st.Dropped.Total(),
 		LimitedBy: st.LimitedBy.String(),
-		conn: c, of: n,
+		conn:      c, of: n,
 	}
 }
 

@@ -34,6 +34,10 @@ type Queue[T any] struct {
 	stopped bool
 	spare   []T  // empty: the memory of what takeDue returns; nil: in use, or none yet
 	lag     *Lag // of the wake-ups so far; nil: none
+
+	probe   *time.Timer   // nil before the first look at the lag
+	probeAt time.Duration // when probe is to fire; 0: it is not set
+	looked  time.Duration // when the lag was last asked for
 }
 
 // wakeUp is the request of one element.
@@ -70,7 +74,7 @@ func (q *Queue[T]) Set(elem T, at time.Duration) {
 		q.place(i, wakeUp[T]{at, elem})
 	} else {
 		q.heap = append(q.heap, wakeUp[T]{})
-		q.up(len(q.heap)-1, wakeUp[T]{at, elem})
+		q.place(len(q.heap)-1, wakeUp[T]{at, elem})
 	}
 	q.arm()
 }
@@ -99,6 +103,9 @@ func (q *Queue[T]) Stop() {
 	q.heap, q.spare = nil, nil
 	if q.timer != nil {
 		q.timer.Stop()
+	}
+	if q.probe != nil {
+		q.probe.Stop()
 	}
 	if q.waiter != nil {
 		q.waiter.Stop()
@@ -271,30 +278,13 @@ func (q *Queue[T]) remove(i int) {
 	}
 }
 
-// place puts w into the heap. The one at i is to be overwritten.
+// place puts w into the heap, in place of the one at i or where it belongs, which is in
+// front of that or behind it.
 func (q *Queue[T]) place(i int, w wakeUp[T]) {
-	if i > 0 && w.at < q.heap[(i-1)/children].at {
-		q.up(i, w)
-	} else {
-		q.down(i, w)
+	for i > 0 && w.at < q.heap[(i-1)/children].at {
+		q.put(i, q.heap[(i-1)/children])
+		i = (i - 1) / children
 	}
-}
-
-// up puts w at i, or in front of it where its place is.
-func (q *Queue[T]) up(i int, w wakeUp[T]) {
-	for i > 0 {
-		parent := (i - 1) / children
-		if q.heap[parent].at <= w.at {
-			break
-		}
-		q.put(i, q.heap[parent])
-		i = parent
-	}
-	q.put(i, w)
-}
-
-// down puts w at i, or behind it where its place is.
-func (q *Queue[T]) down(i int, w wakeUp[T]) {
 	for {
 		first := children*i + 1
 		if first >= len(q.heap) {
