@@ -17,9 +17,9 @@ type Conn struct {
 
 	// RTT is the smoothed round-trip time, to a microsecond; 0 before the first sample.
 	// Samples are the handshake, PINGs (keep-alive, Conn.Ping, one a second beside
-	// datagrams) and acknowledgements of data, which may be delayed (RFC 1122 §4.2.3.2) by
-	// 25 ms, by other implementations by their interval. While Stats is called at least
-	// every 10 s, a PING a second beside data takes the place of acknowledgements.
+	// datagrams) and acknowledgements of data, which may be delayed (RFC 1122 §4.2.3.2)
+	// by 25 ms, by other implementations by their interval. While Stats is called at
+	// least every 10 s, a PING a second beside data takes the place of acknowledgements.
 	RTT           time.Duration
 	RTTMin        time.Duration // the shortest sample on this path; 0: none yet
 	RTTAge        time.Duration // since the last sample; 0: none yet
@@ -34,12 +34,12 @@ type Conn struct {
 	WriteBufferUsed int
 	ReadBuffered    int // payload bytes waiting to be read, or for a missing segment
 	RemoteWindow    int // the window that the peer advertises, in segments
-	// RemoteUnread is by how many segments RemoteWindow is below the largest that the peer
-	// has advertised: what is not read there, or waits for a missing segment, and what the
-	// peer takes back when many send to it at once.
+	// RemoteUnread is by how many segments RemoteWindow is below the largest that the
+	// peer has advertised: what is not read there, or waits for a missing segment, and
+	// what the peer takes back when many send to it at once.
 	RemoteUnread int
-	// Held is the memory in bytes because of what the peer has sent: unread data, places for
-	// missing segments, error correction, and buffers kept for a second after traffic.
+	// Held is the memory in bytes because of what the peer has sent: unread data, places
+	// for missing segments, error correction, and buffers kept for a second.
 	Held             int
 	CongestionWindow int // in segments; without congestion control the largest int32
 	MaxRate          int // the cap of Conn.SetMaxRate or Config.MaxRate, in bytes a second; 0: none

@@ -9,14 +9,14 @@ type Endpoint struct {
 	Backlog  int // waiting for Accept
 	HalfOpen int // accepted, of peers whose addresses are not validated
 	Buffered int // the sum of Conn.Held, in bytes, which Config.MaxBuffered bounds
-	// WriteBuffered is the memory in bytes, to within 16 KiB a session, of what all sessions
-	// and streams have to send, or to be acknowledged, and keep to send more.
+	// WriteBuffered is the memory in bytes, to within 16 KiB a session, of what all
+	// sessions and streams have to send, or to be acknowledged, and keep to send more.
 	WriteBuffered  int
 	Limits         Limits // those of the endpoint's Config
 	EndedForMemory uint64 // with ErrMemoryPressure: Ended.Memory, and those among Ended.Unaccepted
 
-	// Lag is how late the wake-ups of sessions were, and while Stats is called at least
-	// every 90 s, a timer ten times a second. If it is long, the process lacks processor time.
+	// Lag is how late the wake-ups of sessions were, and a timer ten times a second while
+	// Stats is called every 90 s or sooner. A long one is a lack of processor time.
 	Lag Lag
 
 	// Dialled and Accepted count the sessions opened so far, by this end and by
@@ -31,17 +31,17 @@ type Endpoint struct {
 	BytesReceived   uint64 // UDP payload
 	ReadErrors      uint64 // of the socket; each concerns one packet
 	WriteErrors     uint64 // of the socket; each concerns one packet
-	// TooLarge counts datagrams, probes of the path MTU included, that were larger than the
-	// interface takes. Their sessions went on with smaller ones.
+	// TooLarge counts datagrams, probes of the path MTU included, that were larger than
+	// the interface takes. Their sessions went on with smaller ones.
 	TooLarge uint64
 	// Unmerged is why no datagrams leave merged (UDP segmentation offload, GSO), which
 	// costs processor time. It is empty if they do. With shards it is that of the last.
 	Unmerged string
-	// UnmergedPeers is to how many peers' addresses the system has refused merged datagrams
-	// in the last 10 minutes, at most 64 a socket. What is for them leaves one by one.
+	// UnmergedPeers is to how many addresses the system has refused merged datagrams in
+	// the last 10 minutes, at most 64 a socket. They leave one by one then.
 	UnmergedPeers int
-	// SocketDrops counts datagrams that the system dropped because the receive buffer of a
-	// socket was full, modulo 2^32 for each; on Linux only, for sockets of the system.
+	// SocketDrops counts datagrams that the system dropped because the receive buffer of
+	// a socket was full, modulo 2^32 for each; on Linux only, for sockets of the system.
 	SocketDrops uint64
 
 	// Packets dropped because no session took them, or not sent.
@@ -56,8 +56,8 @@ type Endpoint struct {
 	DropReplies  uint64 // replies outside sessions not sent, because of the rate limit
 	DropCredit   uint64 // packets not sent, because of the anti-amplification limit (RFC 9000 §8.1)
 	// DropHandshake counts packets of TLS handshakes: not well-formed, of another one or
-	// one that is over, too many, or of a peer that has TLS where this end has not, or the
-	// reverse.
+	// one that is over, too many, or of a peer that has TLS where this end has not, or
+	// the reverse.
 	DropHandshake   uint64
 	HandshakeErrors uint64 // TLS handshakes that have failed, at either end
 	CookiesSent     uint64 // cookies sent to new peers, instead of keeping state for them

@@ -3,11 +3,11 @@ package wakeq
 import "time"
 
 const (
-	// probeEvery is the time between probes. They see that the process does not run for
-	// longer than that, though nothing else is due.
+	// probeEvery is the time between probes. They see that the process does not run
+	// for longer than that, though nothing else is due.
 	probeEvery = 100 * time.Millisecond
-	// probeFor is for how long there are probes after somebody has asked for the lag. So a
-	// process at which nobody looks is not woken for them.
+	// probeFor is for how long there are probes after somebody has asked for the lag.
+	// So a process at which nobody looks is not woken for them.
 	probeFor = 90 * time.Second
 )
 

@@ -380,8 +380,8 @@ func TestLagOfQueues(t *testing.T) {
 	})
 }
 
-// While somebody looks at the lag, a process in which nothing is due sees that it does not
-// run. When nobody does, nothing fires.
+// While somebody looks at the lag, a process in which nothing is due sees that it does
+// not run. When nobody does, nothing fires.
 func TestLagIsProbed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var q Queues[*sleeper]
