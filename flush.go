@@ -182,7 +182,7 @@ func (k *KCP) noteLimit(window uint32) bool {
 	}
 	if f != (limited.Facts{}) || k.limit.By != stats.LimitApplication || k.limit.Refused {
 		f.InFlight, f.Capped, f.Address, f.Peer = k.snd.inFlight > 0, k.capped(), k.snd.validation != nil, !k.inPeerWindow()
-		f.Congestion = !k.inCongestionWindow() || !f.Peer && !k.mayAdmit(window)
+		f.Congestion = !k.inCongestionWindow() && (!f.Peer || k.snd.cc.Window() < int(min(k.cfg.sndWnd, k.peer.wnd))) || !f.Peer && !k.mayAdmit(window)
 		f.Send = f.Peer && k.peer.wnd > k.cfg.sndWnd
 		if k.limit.Next(f, uint32(k.clock.now), k.snd.rtt.srtt) && k.hooks.host != nil {
 			k.hooks.host.limitedBy(k.limit.By)

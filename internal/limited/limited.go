@@ -13,7 +13,7 @@ type Facts struct {
 	Resend     bool // some wait to be sent again
 	InFlight   bool // some are not acknowledged
 	Capped     bool // something waits for the cap of the rate
-	Congestion bool // the congestion window is full
+	Congestion bool // the congestion window is full, and smaller than others that are
 	Peer       bool // the peer's window, or with Send the send window, is full
 	Send       bool
 	Address    bool // the peer's address is not validated
@@ -34,8 +34,7 @@ type State struct {
 const rounds = 2
 
 // Next finds what limits the session from now on, a time in milliseconds, and reports
-// whether that has changed. rtt is the round-trip time in milliseconds. Of several
-// windows that are full it is the congestion window: the path would not take more.
+// whether that has changed. rtt is the round-trip time in milliseconds.
 func (s *State) Next(f Facts, now uint32, rtt int32) bool {
 	was := s.By
 	s.Refused = s.Refused && f.InFlight
