@@ -3,7 +3,6 @@ package kcp
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
 	"net"
 	"time"
@@ -130,18 +129,15 @@ func (c *Conn) logEnd() func() {
 	if !ok {
 		return nil
 	}
-	k := c.kcp.snapshot()
-	n := *c.kcp.counts()
-	cause, dropped := "closed in order", Drops{}
+	var n SessionTotals
+	c.addTo(&n)
+	cause := "closed in order"
 	if c.closing.err != nil {
 		cause = c.closing.err.Error()
 	}
-	if c.rare != nil {
-		dropped = c.rare.dropped
-	}
 	attrs := []slog.Attr{
 		slog.String("remote", c.RemoteAddr().String()),
-		slog.String("conv", fmt.Sprintf("%08x", c.Conv())),
+		convAttr(c.Conv()),
 		slog.String("cause", cause),
 		slog.Bool("undelivered", c.closing.Undelivered()),
 		slog.Duration("age", (e.now() - c.hs.born).Round(time.Millisecond)),
@@ -150,9 +146,9 @@ func (c *Conn) logEnd() func() {
 		slog.Uint64("segments_sent", n.SegmentsSent),
 		slog.Uint64("retransmits", n.Retransmits()),
 		slog.Uint64("spurious", n.SpuriousRetransmits),
-		slog.Duration("rtt", time.Duration(k.srtt)*time.Millisecond),
+		slog.Duration("rtt", time.Duration(c.kcp.snapshot().srtt)*time.Millisecond),
 		slog.Int("mtu", c.mtu()),
-		slog.Uint64("dropped", dropped.Total()),
+		slog.Uint64("dropped", n.Dropped.Total()),
 	}
 	if left > 0 {
 		attrs = append(attrs, slog.Uint64("left_out", left))

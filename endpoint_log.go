@@ -33,6 +33,9 @@ type endpointLog struct {
 	unopenedBefore atomic.Uint64 // endpointCounters.dropCipher as of the last record of unopened
 }
 
+// convAttr returns a conversation id as records, traces and pages have it.
+func convAttr(conv uint32) slog.Attr { return slog.String("conv", fmt.Sprintf("%08x", conv)) }
+
 // debug logs an event of a session.
 func (e *Endpoint) debug(msg string, remote net.Addr, conv uint32) {
 	log := e.config.Logger
@@ -43,7 +46,7 @@ func (e *Endpoint) debug(msg string, remote net.Addr, conv uint32) {
 	if !ok {
 		return
 	}
-	attrs := []slog.Attr{slog.String("remote", remote.String()), slog.String("conv", fmt.Sprintf("%08x", conv))}
+	attrs := []slog.Attr{slog.String("remote", remote.String()), convAttr(conv)}
 	if left > 0 {
 		attrs = append(attrs, slog.Uint64("left_out", left))
 	}

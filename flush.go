@@ -182,26 +182,19 @@ func (k *KCP) noteLimit(window uint32) bool {
 	}
 	if f != (limited.Facts{}) || k.limit.By != stats.LimitApplication || k.limit.Refused {
 		f.InFlight, f.Capped, f.Address, f.Peer = k.snd.inFlight > 0, k.capped(), k.snd.validation != nil, !k.inPeerWindow()
-		f.Congestion = !k.inCongestionWindow() || !f.Peer && !k.mayAdmit(window)
+		f.Congestion = !k.inCongestionWindow() && (!f.Peer || k.snd.cc.Window() < int(min(k.cfg.sndWnd, k.peer.wnd))) || !f.Peer && !k.mayAdmit(window)
 		f.Send = f.Peer && k.peer.wnd > k.cfg.sndWnd
-		k.setLimit(k.limit.Next(f, uint32(k.clock.now), k.snd.rtt.srtt))
+		if k.limit.Next(f, uint32(k.clock.now), k.snd.rtt.srtt) && k.hooks.host != nil {
+			k.hooks.host.limitedBy(k.limit.By)
+		}
 	}
 	return f.Waits
 }
 
-// setLimit records what limits the sending from now on.
-func (k *KCP) setLimit(l stats.Limit) {
-	if l != k.limit.By && k.hooks.host != nil {
-		k.hooks.host.limitedBy(l)
-	}
-	k.limit.By = l
-}
-
 // refuse records that a write was refused for want of room.
 func (k *KCP) refuse() {
-	if k.limit.Refused = true; k.limit.By == stats.LimitApplication && k.snd.inFlight > 0 {
-		k.setLimit(stats.LimitWriteBuffer)
-	}
+	k.limit.Refused = true
+	k.noteLimit(k.sendWindow())
 }
 
 // flushAcks sends one ACK for every PUSH received since the last flush, or as

@@ -164,8 +164,8 @@ func (k *KCP) afterRecv(full bool) {
 	if full && !k.receiveFull() {
 		k.peer.probe |= sendWins
 	}
-	if k.limit.By == stats.LimitReader && 2*k.rcv.queue.n <= k.cfg.rcvWnd {
-		k.setLimit(stats.LimitApplication)
+	if k.limit.By == stats.LimitReader {
+		k.noteLimit(k.sendWindow())
 	}
 }
 

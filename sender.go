@@ -113,6 +113,7 @@ func (k *KCP) Send(p []byte) (n int, err error) {
 		if !k.cfg.stream {
 			frg = uint8(count - i - 1)
 		}
+		k.limit.Refused = false
 		s := k.out.buffers.New()
 		s.buf = k.out.buffers.Get(int(k.hooks.headroom) + head + room)
 		s.data = s.buf[k.hooks.headroom:][:head+size]

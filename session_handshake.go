@@ -19,16 +19,15 @@ type handshakeState struct {
 	opening.State[signal]
 	kindAwaited  bool          // CloseWrite waits until Peer is known
 	dropped      bool          // ended by the listener's end, before the application had it
-	openedFEC    bool          // the peer's first packet had an FEC header
 	securing     bool          // with TLS: the machine's packets cannot be sent, as their keys are not agreed on
+	openedFEC    bool          // the peer's first packet had an FEC header
 	token        uint32        // ours, which the peer's signals must show; 0: not drawn yet
 	peerToken    uint32        // the peer's, which our signals must show; 0: not known
 	version      uint32        // of the peer's signals; 0: not known
 	capabilities uint32        // of the peer, from its INFO: capPMTU, capReason
 	cookie       signal        // goes with our HELLO; code 0: none
 	born         time.Duration // when the session began
-
-	reasons *closeReasons // why the ends have closed the session; nil: neither has said so
+	reasons      *closeReasons // why the ends have closed the session; nil: neither has said so
 }
 
 // The version of the signals, and how often they are sent.

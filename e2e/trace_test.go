@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -211,7 +212,7 @@ func TestLoggerTellsEnds(t *testing.T) {
 		w.settle()
 		ends := log.Of("session ended")
 		require.Len(t, ends, 1)
-		for _, want := range []string{"level=DEBUG", "cause=", "bytes_received=5001", "bytes_sent=3000", "rtt=2", "undelivered=false", "remote=10.0.0.2:"} {
+		for _, want := range []string{"level=DEBUG", "cause=", fmt.Sprintf("conv=%08x ", b.Conv()), "bytes_received=5001", "bytes_sent=3000", "rtt=2", "undelivered=false", "remote=10.0.0.2:"} {
 			require.Contains(t, ends[0], want)
 		}
 		e, _ := w.endpoint("10.0.0.3:0", nil)

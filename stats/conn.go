@@ -10,20 +10,16 @@ import "time"
 // Conn is a snapshot of a session.
 type Conn struct {
 	Counters
-	// Dropped counts bad packets from the peer, or forged in its name. Segments
-	// before the bad one have taken effect.
-	Dropped Drops
+	Dropped Drops // bad packets of the peer, or forged; segments before the bad one have taken effect
 
 	LimitedBy Limit      // what keeps the session from sending more now
 	Limited   LimitTimes // how long each Limit has, since the session began; the sum is its age
 
-	// RTT is the smoothed round-trip time, with a resolution of a microsecond; 0
-	// before the first sample. Samples are the handshake, PINGs (keep-alive,
-	// Conn.Ping, and one a second beside datagrams that are sent) and the
-	// acknowledgements of data, which may have been delayed (RFC 1122 §4.2.3.2): up to
-	// 25 ms, by other implementations up to their interval. While Stats is called at
-	// least every 10 s, one PING a second is sent beside data, too, and takes the
-	// place of what acknowledgements show.
+	// RTT is the smoothed round-trip time, to a microsecond; 0 before the first sample.
+	// Samples are the handshake, PINGs (keep-alive, Conn.Ping, one a second beside
+	// datagrams) and acknowledgements of data, which may be delayed (RFC 1122 §4.2.3.2)
+	// by 25 ms, by other implementations by their interval. While Stats is called at
+	// least every 10 s, a PING a second beside data takes the place of acknowledgements.
 	RTT           time.Duration
 	RTTMin        time.Duration // the shortest sample on this path; 0: none yet
 	RTTAge        time.Duration // since the last sample; 0: none yet
@@ -38,19 +34,14 @@ type Conn struct {
 	WriteBufferUsed int
 	ReadBuffered    int // payload bytes waiting to be read, or for a missing segment
 	RemoteWindow    int // the window that the peer advertises, in segments
-	// RemoteUnread is how far the reader at the peer is behind, in segments: by how much
-	// the largest window that the peer has advertised exceeds RemoteWindow. It also
-	// counts what waits there for a missing segment, and what the peer takes back when
-	// many send to it at once.
+	// RemoteUnread is by how many segments RemoteWindow is below the largest that the
+	// peer has advertised: what is not read there, or waits for a missing segment, and
+	// what the peer takes back when many send to it at once.
 	RemoteUnread int
-	// Held is the memory in bytes that the session holds because of what the
-	// peer has sent. It counts unread data and datagrams, places kept for
-	// missing segments, packets kept for error correction, and buffers that are
-	// released after a second without traffic.
-	Held int
-	// CongestionWindow is in segments. Without congestion control it is the
-	// largest int32.
-	CongestionWindow int
+	// Held is the memory in bytes because of what the peer has sent: unread data, places
+	// for missing segments, error correction, and buffers kept for a second.
+	Held             int
+	CongestionWindow int // in segments; without congestion control the largest int32
 	MaxRate          int // the cap of Conn.SetMaxRate or Config.MaxRate, in bytes a second; 0: none
 
 	Streams int // open ones, until both directions are over
@@ -58,8 +49,7 @@ type Conn struct {
 
 	Datagrams Datagrams // unreliable ones, both ways
 	PathMTU   PathMTU   // the session's MTU, and how it was found
-	// FEC counts what forward error correction has done in both directions.
-	FEC FEC
+	FEC       FEC       // forward error correction, both ways
 }
 
 // Datagrams counts the datagrams of SendDatagram and ReceiveDatagram.

@@ -8,21 +8,15 @@ type Endpoint struct {
 	Peak     int // the most sessions that were open at a time
 	Backlog  int // waiting for Accept
 	HalfOpen int // accepted, of peers whose addresses are not validated
-	// Buffered is the memory in bytes that all sessions hold because of what
-	// their peers have sent, the sum of Conn.Held. Config.MaxBuffered
-	// bounds it.
-	Buffered int
-	// WriteBuffered is the memory in bytes of what all sessions and their streams
-	// have to send, or to be acknowledged, as allocated, and of what they keep to
-	// send more, to within 16 KiB a session. See Config.WriteBuffer.
-	WriteBuffered int
-	Limits        Limits // the limits of the endpoint's Config
-	// EndedForMemory counts sessions ended with ErrMemoryPressure. It is
-	// Ended.Memory and the sessions among Ended.Unaccepted.
-	EndedForMemory uint64
+	Buffered int // the sum of Conn.Held, in bytes, which Config.MaxBuffered bounds
+	// WriteBuffered is the memory in bytes, to within 16 KiB a session, of what all
+	// sessions and streams have to send, or to be acknowledged, and keep to send more.
+	WriteBuffered  int
+	Limits         Limits // the limits of the endpoint's Config
+	EndedForMemory uint64 // with ErrMemoryPressure: Ended.Memory, and the sessions among Ended.Unaccepted
 
-	// Lag is how late the wake-ups of sessions were. If it is long, the process lacks
-	// processor time.
+	// Lag is how late the wake-ups of sessions were, and a timer ten times a second while
+	// Stats is called every 90 s or sooner. A long one is a lack of processor time.
 	Lag Lag
 
 	// Dialled and Accepted count the sessions opened so far, by this end and by
@@ -37,20 +31,17 @@ type Endpoint struct {
 	BytesReceived   uint64 // UDP payload
 	ReadErrors      uint64 // of the socket; each concerns one packet
 	WriteErrors     uint64 // of the socket; each concerns one packet
-	// TooLarge counts datagrams that the system did not send because the interface
-	// takes no packets as large. Their sessions went on with smaller ones. Probes of
-	// the path MTU are among them.
+	// TooLarge counts datagrams, probes of the path MTU included, that were larger than
+	// the interface takes. Their sessions went on with smaller ones.
 	TooLarge uint64
 	// Unmerged is why no datagrams leave merged (UDP segmentation offload, GSO), which
 	// costs processor time. It is empty if they do. With shards it is the last one's.
 	Unmerged string
-	// UnmergedPeers is how many peers' addresses there are to which the system has
-	// refused merged datagrams in the last 10 minutes, at most 64 a socket. What is for
-	// them leaves one by one.
+	// UnmergedPeers is to how many addresses the system has refused merged datagrams in
+	// the last 10 minutes, at most 64 a socket. They leave one by one then.
 	UnmergedPeers int
-	// SocketDrops counts datagrams that the system dropped because the receive
-	// buffer of a socket was full, since the socket was opened, modulo 2^32 for
-	// each socket. It is known on Linux only, for sockets of the system.
+	// SocketDrops counts datagrams that the system dropped because the receive buffer of
+	// a socket was full, modulo 2^32 for each; on Linux only, for sockets of the system.
 	SocketDrops uint64
 
 	// Packets dropped because no session took them, or not sent.
@@ -64,17 +55,13 @@ type Endpoint struct {
 	DropBacklog  uint64 // would exceed Config.Backlog
 	DropReplies  uint64 // replies outside sessions not sent, because of the rate limit
 	DropCredit   uint64 // packets not sent, because of the anti-amplification limit (RFC 9000 §8.1)
-	// DropHandshake counts packets of TLS handshakes that were dropped: not
-	// well-formed, of another handshake or one that is over, too much of one,
-	// of too many at a time, or of a peer that has TLS where this end has not, or
+	// DropHandshake counts packets of TLS handshakes: not well-formed, of another one or
+	// one that is over, too many, or of a peer that has TLS where this end has not, or
 	// the reverse.
-	DropHandshake uint64
-	// HandshakeErrors counts TLS handshakes that have failed, at either end.
-	HandshakeErrors uint64
+	DropHandshake   uint64
+	HandshakeErrors uint64 // TLS handshakes that have failed, at either end
 	CookiesSent     uint64 // cookies sent to new peers, instead of keeping state for them
-	// ResetsSent counts stateless resets (RFC 9000 §10.3): answers to packets of
-	// sessions with TLS that the endpoint does not know, as after a restart.
-	ResetsSent uint64
+	ResetsSent      uint64 // stateless resets (RFC 9000 §10.3), as after a restart, to peers with TLS
 
 	Forwarded           uint64 // packets passed on to processes that have handed over to this one
 	DropForward         uint64 // of those, packets that such a process did not read in time
@@ -134,10 +121,8 @@ type Ended struct {
 	Idle         uint64 // no data passed within Config.IdleTimeout
 	Stalled      uint64 // the peer accepted no data within Config.StallTimeout
 	Memory       uint64 // with ErrMemoryPressure
-	// Unaccepted counts sessions that peers have opened and Accept could not
-	// return: the peer's address was not validated, or the backlog was full.
-	Unaccepted uint64
-	Failed     uint64 // anything else, such as an error of the Cipher
+	Unaccepted   uint64 // of peers whose addresses were not validated, or the backlog was full
+	Failed       uint64 // anything else, such as an error of the Cipher
 }
 
 // Total returns the sum of all causes.

@@ -13,7 +13,7 @@ type Facts struct {
 	Resend     bool // some wait to be sent again
 	InFlight   bool // some are not acknowledged
 	Capped     bool // something waits for the cap of the rate
-	Congestion bool // the congestion window is full
+	Congestion bool // the congestion window is full, and smaller than others that are
 	Peer       bool // the peer's window, or with Send the send window, is full
 	Send       bool
 	Address    bool // the peer's address is not validated
@@ -33,51 +33,47 @@ type State struct {
 // pacing holds: its rate is what they have let through.
 const rounds = 2
 
-// Next returns what limits the session from now on, a time in milliseconds. rtt is the
-// round-trip time in milliseconds.
-func (s *State) Next(f Facts, now uint32, rtt int32) stats.Limit {
+// Next finds what limits the session from now on, a time in milliseconds, and reports
+// whether that has changed. rtt is the round-trip time in milliseconds.
+func (s *State) Next(f Facts, now uint32, rtt int32) bool {
+	was := s.By
 	s.Refused = s.Refused && f.InFlight
-	by := f.by(s.Refused)
-	switch by {
+	switch waits := f.Waits || f.Resend; {
+	case !waits && f.Capped:
+		s.By = stats.LimitRate // for datagrams
+	case !waits && f.Credit:
+		s.By = stats.LimitPeerWindow
+	case !waits && f.Reader:
+		s.By = stats.LimitReader
+	case !waits && s.Refused:
+		s.By = stats.LimitWriteBuffer
+	case !waits:
+		s.By = stats.LimitApplication
+	case f.Congestion:
+		s.By = stats.LimitCongestion
+	case f.Peer && f.Send:
+		s.By = stats.LimitSendWindow
+	case f.Peer && f.Waits:
+		s.By = stats.LimitPeerWindow
+	case f.Capped:
+		s.By = stats.LimitRate
+	case f.Address:
+		s.By = stats.LimitHandshake
+	default:
+		s.By = stats.LimitPacing
+	}
+	switch s.By {
 	case stats.LimitPeerWindow, stats.LimitSendWindow, stats.LimitWriteBuffer:
-		s.full, s.fullAt = by, now
+		s.full, s.fullAt = s.By, now
 	case stats.LimitPacing:
 		if int64(now-s.fullAt) > rounds*int64(rtt) {
 			s.full = stats.LimitApplication
 		}
 		if s.full != stats.LimitApplication {
-			return s.full
+			s.By = s.full
 		}
 	}
-	return by
-}
-
-// by returns the limit of a moment. Of several windows that are full it is the congestion
-// window: the path would not take more.
-func (f Facts) by(refused bool) stats.Limit {
-	switch waits := f.Waits || f.Resend; {
-	case !waits && f.Capped:
-		return stats.LimitRate // for datagrams
-	case !waits && f.Credit:
-		return stats.LimitPeerWindow
-	case !waits && f.Reader:
-		return stats.LimitReader
-	case !waits && refused:
-		return stats.LimitWriteBuffer
-	case !waits:
-		return stats.LimitApplication
-	case f.Congestion:
-		return stats.LimitCongestion
-	case f.Peer && f.Send:
-		return stats.LimitSendWindow
-	case f.Peer && f.Waits:
-		return stats.LimitPeerWindow
-	case f.Capped:
-		return stats.LimitRate
-	case f.Address:
-		return stats.LimitHandshake
-	}
-	return stats.LimitPacing
+	return s.By != was
 }
 
 // Clock counts for how long each limit has been the present one. Times are of one clock,
@@ -96,18 +92,11 @@ func New(born, now time.Duration, by stats.Limit) *Clock {
 	return &Clock{stats.LimitTimes{stats.LimitHandshake: now - born}, now, by, false}
 }
 
-// count counts the present limit until now.
-func (c *Clock) count(now time.Duration) {
-	if !c.ended {
-		c.times[c.by] += max(now-c.since, 0)
-		c.since = max(now, c.since)
-	}
-}
-
 // Change makes by the present limit.
 func (c *Clock) Change(by stats.Limit, now time.Duration) {
-	if c.count(now); !c.ended {
-		c.by = by
+	if !c.ended {
+		c.times[c.by] += max(now-c.since, 0)
+		c.since, c.by = max(now, c.since), by
 	}
 }
 
@@ -116,7 +105,7 @@ func (c *Clock) End(born, now time.Duration) *Clock {
 	if c == nil {
 		c = New(born, now, stats.LimitHandshake)
 	}
-	c.count(now)
+	c.Change(c.by, now)
 	c.ended = true
 	return c
 }
@@ -127,7 +116,7 @@ func (c *Clock) Add(t *stats.LimitTimes, born, now time.Duration) stats.Limit {
 	if c == nil {
 		c = New(born, now, stats.LimitHandshake)
 	}
-	c.count(now)
+	c.Change(c.by, now)
 	for i, d := range c.times {
 		t[i] += d
 	}

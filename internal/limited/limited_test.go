@@ -8,6 +8,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// next is State.Next, and returns the limit.
+func next(s *State, f Facts, now uint32, rtt int32) stats.Limit {
+	s.Next(f, now, rtt)
+	return s.By
+}
+
 // Each limit is named, also if others hold beside it that do not matter.
 func TestNext(t *testing.T) {
 	all := Facts{InFlight: true, Congestion: true, Peer: true, Send: true, Address: true}
@@ -26,7 +32,8 @@ func TestNext(t *testing.T) {
 	} {
 		for _, f := range cases {
 			var s State
-			require.Equal(t, want, s.Next(f, 1e9, 100), "%+v", f)
+			require.Equal(t, want, next(&s, f, 1e9, 100), "%+v", f)
+			require.False(t, s.Next(f, 1e9, 100), "it is the same")
 		}
 	}
 }
@@ -34,10 +41,10 @@ func TestNext(t *testing.T) {
 // A write that waits for room is what limits only while something is in flight.
 func TestRefusedWrite(t *testing.T) {
 	s := State{Refused: true}
-	require.Equal(t, stats.LimitCongestion, s.Next(Facts{Waits: true, Congestion: true, InFlight: true}, 0, 100))
-	require.Equal(t, stats.LimitWriteBuffer, s.Next(Facts{InFlight: true}, 10, 100))
-	require.Equal(t, stats.LimitApplication, s.Next(Facts{}, 20, 100))
-	require.Equal(t, stats.LimitApplication, s.Next(Facts{InFlight: true}, 30, 100))
+	require.Equal(t, stats.LimitCongestion, next(&s, Facts{Waits: true, Congestion: true, InFlight: true}, 0, 100))
+	require.Equal(t, stats.LimitWriteBuffer, next(&s, Facts{InFlight: true}, 10, 100))
+	require.Equal(t, stats.LimitApplication, next(&s, Facts{}, 20, 100))
+	require.Equal(t, stats.LimitApplication, next(&s, Facts{InFlight: true}, 30, 100))
 }
 
 // A window that was full in the last round trips is why pacing is slow, and not before
@@ -47,12 +54,12 @@ func TestPacedByWindow(t *testing.T) {
 		stats.LimitPeerWindow: {Waits: true, Peer: true}, stats.LimitSendWindow: {Waits: true, Peer: true, Send: true},
 	} {
 		s, paced, now := State{}, Facts{Waits: true}, uint32(1<<32-50) // which comes around
-		require.Equal(t, stats.LimitPacing, s.Next(paced, now, 100))
-		require.Equal(t, full, s.Next(f, now, 100))
-		require.Equal(t, full, s.Next(paced, now+200, 100))
-		require.Equal(t, stats.LimitApplication, s.Next(Facts{}, now+200, 100))
-		require.Equal(t, stats.LimitPacing, s.Next(paced, now+201, 100))
-		require.Equal(t, stats.LimitPacing, s.Next(paced, now, 100), "it is forgotten")
+		require.Equal(t, stats.LimitPacing, next(&s, paced, now, 100))
+		require.Equal(t, full, next(&s, f, now, 100))
+		require.Equal(t, full, next(&s, paced, now+200, 100))
+		require.Equal(t, stats.LimitApplication, next(&s, Facts{}, now+200, 100))
+		require.Equal(t, stats.LimitPacing, next(&s, paced, now+201, 100))
+		require.Equal(t, stats.LimitPacing, next(&s, paced, now, 100), "it is forgotten")
 	}
 }
 

@@ -34,6 +34,10 @@ type Queue[T any] struct {
 	stopped bool
 	spare   []T  // empty: the memory of what takeDue returns; nil: in use, or none yet
 	lag     *Lag // of the wake-ups so far; nil: none
+
+	probe   *time.Timer   // nil before the first look at the lag
+	probeAt time.Duration // when probe is to fire; 0: it is not set
+	looked  time.Duration // when the lag was last asked for
 }
 
 // wakeUp is the request of one element.
@@ -99,6 +103,9 @@ func (q *Queue[T]) Stop() {
 	q.heap, q.spare = nil, nil
 	if q.timer != nil {
 		q.timer.Stop()
+	}
+	if q.probe != nil {
+		q.probe.Stop()
 	}
 	if q.waiter != nil {
 		q.waiter.Stop()

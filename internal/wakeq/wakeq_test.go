@@ -352,8 +352,12 @@ func TestLagOfQueues(t *testing.T) {
 				defer mu.Unlock()
 				late = append(late, d)
 			})
-		lag := func() [2]time.Duration {
-			p50, most := q.Lag()
+		lag := func() [2]time.Duration { // without probes
+			var all Lag
+			for i := range q.all {
+				q.all[i].addLag(&all)
+			}
+			p50, most := all.summary()
 			return [2]time.Duration{p50, most}
 		}
 		require.Equal(t, [2]time.Duration{}, lag())
@@ -373,6 +377,52 @@ func TestLagOfQueues(t *testing.T) {
 		synctest.Wait()
 		require.ElementsMatch(t, []time.Duration{0, 100 * time.Millisecond, 300 * time.Millisecond}, late)
 		require.Equal(t, [2]time.Duration{131072 * time.Microsecond, 300 * time.Millisecond}, lag())
+	})
+}
+
+// While somebody looks at the lag, a process in which nothing is due sees that it does
+// not run. When nobody does, nothing fires.
+func TestLagIsProbed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var q Queues[*sleeper]
+		start := time.Now()
+		q.Init(6, start, (*sleeper).place, func(*sleeper) uint32 { return 0 }, nil, func(*sleeper) {}, nil)
+		defer q.Stop()
+		first := &q.all[0]
+		probe := func() (at, fired time.Duration) {
+			first.mu.Lock()
+			defer first.mu.Unlock()
+			return first.probeAt, time.Since(start)
+		}
+		at, _ := probe()
+		require.Zero(t, at)
+		_, most := q.Lag()
+		require.Zero(t, most)
+		time.Sleep(10 * time.Second)
+		first.mu.Lock()
+		first.probeAt -= 300 * time.Millisecond // as if it had been to fire then
+		first.mu.Unlock()
+		time.Sleep(time.Second)
+		p50, most := q.Lag()
+		require.LessOrEqual(t, p50, time.Microsecond)
+		require.Equal(t, 300*time.Millisecond, most)
+		require.True(t, q.Idle(), "no element waits")
+		time.Sleep(probeFor - time.Second)
+		at, now := probe()
+		require.Greater(t, at, now)
+		time.Sleep(2 * time.Second)
+		at, _ = probe()
+		require.Zero(t, at)
+		_, most = q.Lag()
+		require.Zero(t, most)
+		at, now = probe()
+		require.InDelta(t, probeEvery, at-now, float64(probeEvery), "they begin again")
+		q.Stop()
+		time.Sleep(time.Minute)
+		_, _ = q.Lag()
+		time.Sleep(time.Minute)
+		stopped, _ := probe()
+		require.Equal(t, at, stopped)
 	})
 }
 

@@ -173,7 +173,8 @@ func TestLivePage(t *testing.T) {
 	require.Contains(t, []string{"congestion window", "pacing", "peer's window", "write buffer", "application", "reader"},
 		eval[string](t, ctx, `document.querySelector("#sessions tbody tr").cells[8].textContent`))
 	until(t, ctx, `["congestion window", "pacing", "peer's window", "write buffer"].some(name => Math.max(...kcpLive.history.columns[name]) > 50)`)
-	for _, id := range []string{"rate", "rtt", "losses", "limits", "window", "queue"} {
+	require.Positive(t, eval[int](t, ctx, colored+`("limits", 0xa8, 0x55, 0xf7)`)+eval[int](t, ctx, colored+`("limits", 0x14, 0xb8, 0xa6)`)+eval[int](t, ctx, colored+`("limits", 0x3b, 0x82, 0xf6)`))
+	for _, id := range []string{"rate", "rtt", "losses", "window", "queue"} {
 		require.Positive(t, eval[int](t, ctx, fmt.Sprintf("%s(%q, 0x3b, 0x82, 0xf6) + %s(%q, 0xf5, 0x9e, 0x0b)", colored, id, colored, id)), "%s has no line", id)
 	}
 	require.Positive(t, eval[float64](t, ctx, `Math.max(...kcpLive.history.columns.out)`))
