@@ -28,13 +28,12 @@ func (c *Conn) CloseWithError(code uint64, text string) error {
 	}, nil)
 }
 
-// AbortWithError is Abort with a reason: what is not delivered is lost, and the calls of
-// the peer fail with a *PeerCloseError that has Aborted set, in place of ErrReset, after
-// what it has received. The text should be UTF-8, and is cut to 256 bytes, or to what
-// fits into a packet. The reason is sent once, with what ends the session: if that packet
-// is lost the peer gets ErrReset, with its next packet or keep-alive. Earlier versions of
-// this package, which do not expect a reason there, get ErrReset, and legacy peers learn
-// of nothing. Errors are those of Abort.
+// AbortWithError is Abort with a reason: what is not delivered is lost, and the calls
+// of the peer fail with a *PeerCloseError that has Aborted set, in place of ErrReset,
+// after what it has received. The text should be UTF-8, and is cut to 256 bytes, or to
+// what fits into a packet. The reason is sent once, with what ends the session: if that
+// packet is lost the peer gets ErrReset, with its next packet or keep-alive. Legacy
+// peers learn of nothing. Errors are those of Abort.
 func (c *Conn) AbortWithError(code uint64, text string) error {
 	c.mu.Lock()
 	defer c.unlockWhenSent()
@@ -62,8 +61,8 @@ func (c *Conn) AbortWithError(code uint64, text string) error {
 // is lost, Close returns the cause, unless Read or Write has returned it. A further
 // Close returns net.ErrClosed.
 //
-// No error means that the peer has acknowledged all that was written. An error does not
-// prove that data is lost: acknowledgements may be. docs/calls.md has the details.
+// Without an error the peer has acknowledged all that was written. With one, data need
+// not be lost: acknowledgements may be (docs/calls.md).
 func (c *Conn) Close() error {
 	_, err := c.closeKeeping(false)
 	return err

@@ -25,7 +25,8 @@ type PeerInfo struct {
 	Version int
 }
 
-// Peer returns what the session knows of its peer now.
+// Peer returns what kind of peer the session knows that it has now. RemoteAddr is its
+// address, ConnectionState its certificates.
 func (c *Conn) Peer() PeerInfo {
 	c.mu.Lock()
 	defer c.unlock()

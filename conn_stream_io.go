@@ -168,7 +168,7 @@ func (s *Stream) readEndLocked() error {
 	if err := s.state.ReadEnd(); err != nil {
 		c.calls.ready.Remove(turnOf, s) // no group has to tell it
 		s.state.ReadDone()
-		c.account() // the stream may be over
+		c.kickStreams() // the stream may be over
 		return err
 	}
 	if c.closing.Phase >= closing.Ended && c.closing.err == nil {

@@ -2,7 +2,7 @@ package kcp
 
 import "github.com/arqnet/kcp/stats"
 
-// Counters counts what a state machine has done; package stats describes it.
+// Counters counts what a state machine has done: go doc kcp/stats.Counters.
 type Counters = stats.Counters
 
 // Counters returns a copy of the counters of k.

@@ -23,8 +23,9 @@ type Dialer struct {
 }
 
 // Dial opens a session with the peer at address, from a socket of its own. network is
-// "udp", "udp4" or "udp6", address is "host:port". config may be nil, which means the
-// defaults; an invalid one is a *ConfigError.
+// "udp", "udp4" or "udp6", another one is a net.UnknownNetworkError; address is
+// "host:port". config may be nil, which means the defaults; an invalid one is a
+// *ConfigError.
 //
 // It waits for the peer's answer, and has the errors of Endpoint.Dial: ErrRefused if no
 // endpoint accepts sessions there, a *NoAnswerError if no answer arrived within
@@ -34,11 +35,11 @@ type Dialer struct {
 // first.
 //
 // When the host's address or its route changes, the socket sends from the new address,
-// on Unix systems: with TLS or a Cipher that authenticates the session goes on, otherwise
-// the peer resets it. docs/running.md has the details.
+// on Unix systems: with TLS or a Cipher that authenticates the session goes on,
+// otherwise the peer resets it (docs/running.md).
 //
 // The socket outlives the session by up to seven seconds, to answer retransmissions of
-// the peer. docs/calls.md has the details.
+// the peer (docs/calls.md).
 func Dial(network, address string, config *Config) (*Conn, error) {
 	d := Dialer{Config: config}
 	return d.dial(context.Background(), network, address)
@@ -50,11 +51,14 @@ func DialContext(ctx context.Context, network, address string, config *Config) (
 	return d.dial(ctx, network, address)
 }
 
-// DialContext opens a session as Dial does; the result is a *Conn. It fits where that of
-// a net.Dialer does, as in http.Transport.DialContext. Once it has returned, ctx has no
-// effect on the session. The networks "tcp", "tcp4" and "tcp6" mean the UDP network of
-// the same address family.
+// DialContext opens a session as Dial does. The result is a *Conn, and declared as a
+// net.Conn, so that the method fits where that of a net.Dialer does, as in
+// http.Transport.DialContext. Once it has returned, ctx has no effect on the session.
+// "tcp", "tcp4" and "tcp6", which that passes, mean UDP of the same address family.
 func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	if network == "tcp" || network == "tcp4" || network == "tcp6" {
+		network = "udp" + network[len("tcp"):]
+	}
 	c, err := d.dial(ctx, network, address)
 	if err != nil {
 		return nil, err
@@ -67,9 +71,8 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (*Conn, erro
 	if err := d.Config.validateFor(true); err != nil {
 		return nil, err
 	}
-	network, err := udpNetwork(network)
-	if err != nil {
-		return nil, opError("dial", nil, nil, err)
+	if err := checkNetwork("dial", network); err != nil {
+		return nil, err
 	}
 	addrs, port, err := d.resolve(ctx, network, address)
 	if err != nil {
@@ -172,13 +175,11 @@ func (d *Dialer) wantsPort() bool {
 	return ok && local != nil && local.Port != 0
 }
 
-// udpNetwork returns the UDP network for the name of a UDP or TCP network.
-func udpNetwork(network string) (string, error) {
+// checkNetwork returns the error of package net for a network that is not of UDP.
+func checkNetwork(op, network string) error {
 	switch network {
 	case "udp", "udp4", "udp6":
-		return network, nil
-	case "tcp", "tcp4", "tcp6":
-		return "udp" + strings.TrimPrefix(network, "tcp"), nil
+		return nil
 	}
-	return "", net.UnknownNetworkError(network)
+	return &net.OpError{Op: op, Net: network, Err: net.UnknownNetworkError(network)}
 }

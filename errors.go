@@ -60,8 +60,7 @@ var (
 	// group are taken by another call.
 	ErrGroupInUse = errors.New("kcp: events of the Group are being taken by another call")
 	// ErrWouldBlock is returned, unwrapped, by TryWrite, TryWriteMessage, TrySendMessage
-	// and Group.Send if the write buffer of the session or the stream has no room, and by
-	// TryOpenStream.
+	// and Group.Send if the write buffer has no room. Errors of TryOpenStream wrap it.
 	ErrWouldBlock = errors.New("kcp: no room in the write buffer")
 	// ErrReadPending is returned by Endpoint.Close if a ReadFrom does not return.
 	ErrReadPending = errors.New("kcp: a ReadFrom of the net.PacketConn does not return")

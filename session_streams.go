@@ -17,14 +17,12 @@ import (
 // file connects it with the session: it is the host of the table, and passes on
 // what the session's machine asks and tells.
 
-// capStreams in INFO announces that the sender takes stream segments (WIRE.md
-// §5.9), capDialled that it has dialled the session.
+// Capabilities in INFO (WIRE.md §5).
 const (
-	capStreams = 8
-	capDialled = 16
-	// capOwnOrder announces that the sender takes DATA of stream 0, which keeps the order
-	// of what the session itself writes.
-	capOwnOrder = 64
+	capStreams    = 8  // the sender takes stream segments
+	capDialled    = 16 // it has dialled the session
+	capOwnOrder   = 64 // it takes DATA of stream 0, in the order of what the session writes
+	capLimitShift = 16 // from this bit on: how many streams it takes at first
 )
 
 const (
@@ -130,6 +128,9 @@ func (h *streamHost) Closed() error { return &StreamError{Remote: true, closed: 
 
 func (h *streamHost) Finish(t *streams.Tag, err error)            { (*session)(h).finish(t, err) }
 func (h *streamHost) Fail(a *streams.Awaiting, f streams.Failure) { (*session)(h).failAll(a, f) }
+
+// PeerLimit returns what the peer's INFO says.
+func (h *streamHost) PeerLimit() int { return int(h.hs.capabilities >> capLimitShift) }
 
 // takesStreams reports whether this end has told its peer that it takes stream
 // segments, and knows which end opens which streams. Until then the machine
@@ -336,9 +337,8 @@ func (c *session) roomBesideStreams(room int) int {
 // Codes of a StreamError that this package gives. Those of applications are
 // below 1<<62.
 const (
-	// StreamRefused means that the peer has as many streams as it takes, its
-	// Config.MaxStreams. Its application has seen nothing of this one, and may take
-	// another when it is done with some.
+	// StreamRefused means that the peer closes, or has Config.MaxStreams streams and
+	// tells no limit. Its application has seen nothing of this one.
 	StreamRefused = streams.Refused
 	// StreamViolation means that what arrived breaks the rules of WIRE.md §5.9.
 	StreamViolation = streams.Violation
@@ -355,8 +355,10 @@ var (
 	// ErrNoStreams means that an extended peer takes no streams, or that this end does
 	// not, by its Config.MaxStreams.
 	ErrNoStreams = errors.New("kcp: this end or the peer takes no streams")
-	// The two are ErrNoStreams, and say which end it is.
+	// These are ErrNoStreams, or ErrWouldBlock of TryOpenStream, with details.
 	errNoStreamsHere  error = &detailedError{"kcp: this end takes no streams: Config.MaxStreams is negative", ErrNoStreams}
+	errKindUnknown    error = &detailedError{"kcp: not known yet whether the peer takes streams", ErrWouldBlock}
+	errNoStreamYet    error = &detailedError{"kcp: the peer takes no more streams now: Config.MaxStreams", ErrWouldBlock}
 	errNoStreamsThere error = &detailedError{"kcp: the peer takes no streams, as with a negative Config.MaxStreams", ErrNoStreams}
 	// ErrStreamClosed means that the peer has closed the stream, or reads no more, with
 	// code 0. A *StreamError wraps it. It wraps syscall.EPIPE.
