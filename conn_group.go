@@ -104,8 +104,7 @@ func (c *Conn) atEOF(m *groupMember) bool {
 	return !m.peerDone && c.closing.Phase < closing.Lingering && c.allReceived() && c.closing.Read != closing.ReadClosed
 }
 
-// takeEnd fills in the last event of the session, and takes it out of the
-// group.
+// takeEnd fills in the last event of the session, and takes it out of the group.
 func (c *Conn) takeEnd(m *groupMember, e *Event, err error) gotWhat {
 	c.leaveGroup()
 	m.group.set.Remove(m)
@@ -235,9 +234,9 @@ func (s *Stream) takeEventLocked(memory *groupMemory, e *Event) gotWhat {
 	if s.writer == nil || s.refused {
 		return gotNothing
 	}
-	room, half := s.roomLocked(1)
+	room, half := s.conn.streamRoom(&s.state, 1)
 	s.stopAwaitingLocked()
-	if room <= 0 && s.cannotWriteLocked() == nil {
+	if room <= 0 && s.conn.cannotWrite(s) == nil {
 		s.awaitRoomLocked(half)
 		return gotNothing
 	}
@@ -333,7 +332,15 @@ func (c *Conn) tryQueue(o *Outgoing) (flush bool) {
 			o.N = len(o.Data)
 		}
 	} else {
-		o.N, o.Err = c.tryOutgoingLocked(o, free)
+		w := writeCall{b: o.Data, free: free, message: c.messageMode() || o.Stream != nil && o.Stream.messages, begun: c.ep.now()}
+		if o.Lifetime != 0 {
+			w.message, w.options = true, &MessageOptions{Lifetime: o.Lifetime}
+			o.Err = w.options.check()
+		}
+		if o.Err == nil {
+			o.Err = c.tryWrite(o.Stream, &w)
+		}
+		o.N = w.n
 	}
 	if o.Err != nil && o.Err != ErrWouldBlock {
 		o.Err = c.opError("write", o.Err)
@@ -344,26 +351,6 @@ func (c *Conn) tryQueue(o *Outgoing) (flush bool) {
 	flush = c.io.batched == 0
 	c.io.batched |= what
 	return flush
-}
-
-// tryOutgoingLocked queues what o has, which is no datagram. If free is not set, another
-// call writes.
-func (c *Conn) tryOutgoingLocked(o *Outgoing, free bool) (n int, err error) {
-	s := o.Stream
-	w := writeCall{b: o.Data, free: free, message: c.messageMode(), begun: c.ep.now()}
-	if o.Lifetime != 0 {
-		w.message, w.options = true, &MessageOptions{Lifetime: o.Lifetime}
-		if err := w.options.check(); err != nil {
-			return 0, err
-		}
-	}
-	if s == nil {
-		err = c.tryWrite(&w)
-	} else {
-		w.message = w.message || s.messages
-		err = s.tryWriteLocked(&w)
-	}
-	return w.n, err
 }
 
 // flushBatched locks c.mu and leaves what Group.Send has queued to b.

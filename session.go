@@ -71,7 +71,7 @@ func newConn(e *Endpoint, key sessionKey, remote net.Addr) *Conn {
 
 // input locks c.mu and feeds packets to the state machine. It reports whether
 // the caller must call respond after the batch, at most once per batch.
-func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool {
+func (c *Conn) input(packets []inPacket, shard int, now time.Duration) bool {
 	c.mu.Lock()
 	defer c.unlock()
 	done := false
@@ -177,7 +177,7 @@ func (c *Conn) LocalAddr() net.Addr {
 // 9000 §9), which needs TLS, or a Cipher that authenticates. So may LocalAddr.
 func (c *Conn) RemoteAddr() net.Addr { return c.ends.Load().remote }
 
-// Conv returns the conversation id, which never changes.
+// Conv returns the conversation id, which never changes, and is that of both ends.
 func (c *Conn) Conv() uint32 { return c.entry.Conv }
 
 // SetDeadline sets the read and the write deadline; see SetReadDeadline and

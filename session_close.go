@@ -58,8 +58,7 @@ func (c *session) giveUp(now time.Duration) {
 	c.abort(ErrNotDelivered)
 }
 
-// dropReceived drops what the application will not read, and takes no more
-// data.
+// dropReceived drops what the application will not read, and takes no more data.
 func (c *session) dropReceived() {
 	c.kcp.closeReceive()
 	if q := c.in.datagrams; q != nil {
@@ -68,8 +67,7 @@ func (c *session) dropReceived() {
 	c.dropStreams(net.ErrClosed)
 }
 
-// stopCalls makes blocked and future calls of the application return
-// net.ErrClosed.
+// stopCalls makes blocked and future calls of the application return net.ErrClosed.
 func (c *session) stopCalls() {
 	c.closing.Stop()
 	c.step.ready |= stopped | readers | writers
@@ -198,21 +196,17 @@ func (c *session) forget(err error) {
 	c.abort(err)
 }
 
-// fail ends the session with err.
-func (c *session) fail(err error) {
-	c.abort(err)
-}
-
 // holdSocket returns how long the endpoint's socket must stay open after the
 // session's end to answer the peer. The peer has announced its end, and our
-// acknowledgement of it, which was our last packet, may have been lost. Or it does not
-// know that the session was dropped: within the handshake, only an answer tells it.
+// acknowledgement of it, which was our last packet, may have been lost, as may the reason
+// of an abort. Or it does not know that the session was dropped: within the handshake,
+// only an answer tells it.
 func (c *session) holdSocket() time.Duration {
-	dropped := c.hs.dropped && c.hs.Peer >= opening.Extended
+	dropped, explained := c.hs.dropped && c.hs.Peer >= opening.Extended, c.hs.reasons != nil && c.hs.reasons.abrupt
 	switch {
 	case dropped && !c.hs.Confirmed:
 		return maxHold // the round-trip time is not known
-	case !dropped && c.closing.Read == closing.ReadOpen:
+	case !dropped && !explained && c.closing.Read == closing.ReadOpen:
 		return 0
 	}
 	if c.host.ownSocket() {
@@ -312,6 +306,9 @@ func (c *session) takeReset(s signal) {
 		}
 		c.forgotten(k)
 	}
+	if w := c.measurement(); w != nil && w.pingAt != 0 && s.sn == w.ping.sn && s.ts == w.ping.ts {
+		c.forgotten(opening.Ping)
+	}
 }
 
 // forgotten ends the session after the batch of input, as the peer does not know
@@ -360,9 +357,8 @@ func (c *session) shutting() bool {
 	return c.closing.Phase != closing.Retired && !given
 }
 
-// unreachable handles ECONNREFUSED: no socket is open at the peer's
-// address. It ends a session that waits for a first answer, or only for the answer
-// to CLOSE.
+// unreachable handles ECONNREFUSED: no socket is open at the peer's address. It ends a
+// session that waits for a first answer, or only for the answer to CLOSE.
 func (c *session) unreachable() {
 	switch {
 	case !c.hs.Reached && c.hs.Unanswered&opening.Hello != 0 && c.hs.Role != opening.Quiet:
