@@ -20,12 +20,11 @@ import (
 // Config holds the settings of sessions. The zero value, and nil, mean the defaults,
 // which suit today's internet: low latency, windows that do not throttle, congestion
 // control on. Cipher and TLS must be the same at both ends, and a peer must understand
-// FEC if that is set. Nothing else has to match. A Config may be shared, but must not be
-// changed while it is in use. docs/settings.md says what to change for which traffic.
-//
-// The fields are, in this order: what travels; sizes; retransmission and congestion
-// control; time-outs; SharedConvs; limits on what unknown peers can cause, from Backlog
-// to LegacyPeers; sockets; streams; what shows what happens; tests.
+// FEC if that is set. Nothing else has to match. A Config may be shared, but must not
+// be changed while it is in use. Its fields are, in order: what travels; sizes;
+// retransmission and congestion control; time-outs; limits on what unknown peers can
+// cause; sockets; streams; what shows what happens; tests. docs/settings.md says what
+// to change for which traffic.
 type Config struct {
 	// Settings that must match the peer's.
 
@@ -47,9 +46,9 @@ type Config struct {
 	// StatelessResetKey lets peers of sessions with TLS learn at once that this end was
 	// restarted (stateless reset, RFC 9000 §10.3): their calls return ErrReset. It is
 	// secret, of at least 16 bytes, better 32 at random, must be the same after the
-	// restart, as must the address of the socket, and must not be shared by servers. With
-	// the default, nil, peers learn that a session was given up, but not of a restart.
-	// See docs/settings.md.
+	// restart, as must the address of the socket, and must not be shared by servers.
+	// With nil, the default, they learn that a session was given up, but not of a
+	// restart.
 	StatelessResetKey []byte
 	// FEC adds parity packets to what is sent. The zero value adds none. The peer need
 	// not send any itself, nor know the ratio, but it must understand them: kcp-go does,
@@ -232,11 +231,11 @@ type Config struct {
 
 	// Streams of the session; see Conn.OpenStream.
 
-	// MaxStreams is the most streams that a peer may have in a session; it is refused
-	// further ones. A stream counts until the peer has ended it and the application is
-	// done with it, too: it has called Close, or CloseWrite and read to the end. Default
-	// 256; negative means that the session takes and opens none: OpenStream and
-	// AcceptStream return ErrNoStreams.
+	// MaxStreams is the most streams that a peer may have in a session; its OpenStream
+	// waits for room. A stream counts until the peer has ended it and the application
+	// has called Close, or CloseWrite and read to the end. Default 256; negative means
+	// that the session takes and opens none: OpenStream and AcceptStream return
+	// ErrNoStreams.
 	MaxStreams int
 	// StreamReceiveBuffer is how many bytes of a stream may wait to be read, or for what
 	// is missing, before its sender has to stop: 64 KiB to 1 GiB. Each segment counts 128
@@ -271,18 +270,17 @@ type Config struct {
 
 	// Repetition, if not nil, makes runs of a test repeat, in a bubble of
 	// testing/synctest over package netsim, which has the conditions under Determinism.
-	// All endpoints of a run share one, and each run has its own. It must be nil with
-	// sockets of the system.
-	// It is for tests alone: whoever knows the seed can predict conversation ids, tokens,
-	// cookies and secrets. TLS still draws from crypto/rand, as does all by default.
-	// Endpoint.Close returns after the calls that it wakes, so the test may end then.
-	// Call it without a lock that the goroutines of these calls may take.
+	// All endpoints of a run share one, and each run has its own. It is nil with sockets
+	// of the system, and for tests alone: whoever knows the seed can predict ids,
+	// tokens, cookies and secrets. TLS still draws from crypto/rand, as does all by
+	// default. Endpoint.Close returns after the calls that it wakes, so the test may end
+	// then. Call it without a lock that the goroutines of these calls may take.
 	Repetition *Repetition
 }
 
-// Repetition makes runs of a test repeat: see Config.Repetition. All endpoints of a run
-// share one, which puts what they do at the same instant in order. All methods are safe
-// for concurrent use.
+// Repetition makes runs of a test repeat, and has nothing to do with Config.Redundancy:
+// see Config.Repetition. All endpoints of a run share one, which puts what they do at
+// the same instant in order. All methods are safe for concurrent use.
 type Repetition struct{ run inturn.Run }
 
 // NewRepetition returns a Repetition with a seed of which all that is random
@@ -313,11 +311,9 @@ const (
 // Config.Cipher authenticates them; then anyone who has recorded them can replay the
 // session.
 //
-// Without TLS legacy peers can be dialled, whatever this says, if they ignore frg of WASK
-// and WINS, as kcp-go and the C reference do. A peer that fails at what it does not know,
-// such as @hazae41/kcp of npm, cannot be dialled: HELLO and INFO go in front of the first
-// data, with DialOptions.Quiet too. It can dial: with Config.KeepAlive below 0 it is sent
-// nothing that the reference does not send.
+// Without TLS legacy peers can be dialled, whatever this says, if they ignore frg of
+// WASK and WINS, as kcp-go and the C reference do. A peer that fails at what it does
+// not know, cannot be dialled, but can dial: see docs/calls.md.
 type LegacyPeers uint8
 
 const (
@@ -330,8 +326,8 @@ const (
 	LegacyRefuse
 )
 
-// FEC is a ratio of forward error correction: every Data packets are followed by
-// Parity packets. Its fields are described in package stats.
+// FEC is a ratio of forward error correction: every Data packets are followed by Parity
+// packets. Its fields: go doc kcp/stats.Ratio.
 type FEC = stats.Ratio
 
 // overhead returns the bytes that a packet has around its content.
@@ -385,9 +381,10 @@ const (
 // LowLatency returns a Config for traffic that must arrive soon and is small compared
 // with the path's capacity: games, voice, remote control. It has no congestion control,
 // as KCP is mostly run, so it is not for bulk on shared links. At most SendWindow, 512
-// segments, are in flight: 115 Mbit/s at a round trip of 50 ms. NoDelay is NoDelayTurbo,
-// Interval 10 ms, FastResend 1. On most paths the default Config is as quick (see
-// docs/settings.md).
+// segments, are in flight: 115 Mbit/s at a round trip of 50 ms. NoDelay is
+// NoDelayTurbo, Interval 10 ms, FastResend 1. On most paths the default Config is as
+// quick (see docs/settings.md). It is a value to change, of which Dial and Listen take
+// the address.
 func LowLatency() Config {
 	return Config{
 		NoDelay:           NoDelayTurbo,

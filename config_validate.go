@@ -214,6 +214,9 @@ func (o *StreamOptions) params() (p streams.Params, err error) {
 	if o.Priority < streams.MinPriority || o.Priority > streams.MaxPriority {
 		return p, &OptionError{"StreamOptions.Priority", o.Priority, fmt.Sprintf("must be in [%d, %d]", streams.MinPriority, streams.MaxPriority)}
 	}
+	if o.MaxLifetime > 0 && o.MaxLifetime < minWait {
+		return p, &OptionError{"StreamOptions.MaxLifetime", o.MaxLifetime, fmt.Sprintf("must be at least %v, or 0 for no limit", minWait)}
+	}
 	if err := checkLimits("StreamOptions.MaxLifetime", o.MaxLifetime, "StreamOptions.MaxRetransmits", o.MaxRetransmits); err != nil {
 		return p, err
 	}

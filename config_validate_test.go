@@ -116,7 +116,7 @@ func TestConfigErrors(t *testing.T) {
 	}
 	require.NoError(t, (*Config)(nil).Validate())
 
-	k := New(1, nil)
+	k := New(1, func([]byte) {})
 	require.Error(t, k.SetMTU(49))
 	require.Error(t, k.SetMTU(65536))
 	require.Error(t, k.SetWindow(0, 128))
@@ -165,7 +165,7 @@ func TestLongestTimeouts(t *testing.T) {
 		go func() { _, _ = io.Copy(io.Discard, b) }()
 		require.NoError(t, a.Close())
 		require.NoError(t, b.Close())
-		k := New(1, nil)
+		k := New(1, func([]byte) {})
 		settled := config.withDefaults()
 		settled.apply(k)
 		require.EqualValues(t, maxInt32, k.cfg.deadLink)

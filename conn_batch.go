@@ -61,8 +61,7 @@ func (b *sendBatch) send() {
 	}
 }
 
-// noteRefused tells each session whether the system has refused some of its packets as
-// too large.
+// noteRefused tells each session whether the system has refused packets as too large.
 func (b *sendBatch) noteRefused() {
 	rest := b.batch
 	for i := range b.writes {
@@ -175,8 +174,7 @@ func (c *Conn) nextRound(r *sendRound, round int) bool {
 	return false
 }
 
-// endUnsent locks c.mu, and is endIfUnwound for the goroutine that has set
-// outgoing.sending.
+// endUnsent locks c.mu, and is endIfUnwound for who has set outgoing.sending.
 func (c *Conn) endUnsent() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

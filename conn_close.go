@@ -60,8 +60,8 @@ func (c *Conn) AbortWithError(code uint64, text string) error {
 // is lost, Close returns the cause, unless Read or Write has returned it. A further
 // Close returns net.ErrClosed.
 //
-// No error means that the peer has acknowledged all that was written. An error does not
-// prove that data is lost: acknowledgements may be. docs/calls.md has the details.
+// Without an error the peer has acknowledged all that was written. With one, data need
+// not be lost: acknowledgements may be (docs/calls.md).
 func (c *Conn) Close() error {
 	_, err := c.closeKeeping(false)
 	return err

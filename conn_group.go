@@ -10,9 +10,8 @@ import (
 
 // What a session does as a member of a Group.
 
-// takeEvent fills in the next event of the session, whose place in a group is
-// m. What is of streams and what is not take turns. It may release c.mu, if it has
-// taken data.
+// takeEvent fills in the next event of the session, whose place in a group is m. What
+// is of streams and what is not take turns.
 func (c *Conn) takeEvent(m *groupMember, memory *groupMemory, e *Event) gotWhat {
 	*e = Event{Conn: c}
 	if c.closing.Caller != closing.Uses {
@@ -105,8 +104,7 @@ func (c *Conn) atEOF(m *groupMember) bool {
 	return !m.peerDone && c.closing.Phase < closing.Lingering && c.allReceived() && c.closing.Read != closing.ReadClosed
 }
 
-// takeEnd fills in the last event of the session, and takes it out of the
-// group.
+// takeEnd fills in the last event of the session, and takes it out of the group.
 func (c *Conn) takeEnd(m *groupMember, e *Event, err error) gotWhat {
 	c.leaveGroup()
 	m.group.set.Remove(m)
@@ -216,8 +214,7 @@ func (s *Stream) noteEventLocked() {
 	c.io.member.wake()
 }
 
-// takeEventLocked fills in the next event of the stream. It may release Conn.mu, if
-// it has taken data.
+// takeEventLocked fills in the next event of the stream.
 func (s *Stream) takeEventLocked(memory *groupMemory, e *Event) gotWhat {
 	if s.closed {
 		s.stopAwaitingLocked()
@@ -229,7 +226,7 @@ func (s *Stream) takeEventLocked(memory *groupMemory, e *Event) gotWhat {
 	if err := s.state.ReadEnd(); err != nil && !s.eof {
 		s.eof = true
 		s.state.ReadDone()
-		s.conn.account() // the stream may be over
+		s.conn.kickStreams() // the stream may be over
 		e.Kind, e.Stream, e.Err = EventEOF, s, s.conn.opError("read", err)
 		s.goOnLocked()
 		return gotEvent

@@ -160,8 +160,7 @@ var _ = compatibility.Connect(compatibility.Hooks{
 	},
 })
 
-// What endpoints and timers have sessions do: lock, do it, and carry out what it brings
-// about.
+// What endpoints and timers have sessions do: lock, do it, and carry out the effects.
 
 func (c *Conn) handshakeFromNewAddress(p *inPacket, now time.Duration) (mine, moved bool) {
 	c.mu.Lock()

@@ -78,8 +78,7 @@ func (c *Conn) ReadMessage(b []byte) (n int, err error) {
 	return n, err
 }
 
-// cannotRead returns why a Read fails even if data has arrived; nil if it does
-// not.
+// cannotRead returns why a Read fails even if data has arrived; nil if it does not.
 func (c *Conn) cannotRead() error {
 	switch {
 	case c.closing.Caller != closing.Uses:

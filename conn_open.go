@@ -25,7 +25,8 @@ type PeerInfo struct {
 	Version int
 }
 
-// Peer returns what the session knows of its peer now.
+// Peer returns what kind of peer the session knows that it has now. RemoteAddr is its
+// address, ConnectionState its certificates.
 func (c *Conn) Peer() PeerInfo {
 	c.mu.Lock()
 	defer c.unlock()
@@ -34,9 +35,8 @@ func (c *Conn) Peer() PeerInfo {
 }
 
 // connect locks c.mu, starts the handshake, and waits for the peer's answer as
-// Endpoint.Dial documents, which was called at a time since the epoch. If it
-// returns an error, the session has ended. ErrReset means that the peer has
-// dropped it.
+// Endpoint.Dial documents, which was called at a time since the epoch. If it returns an
+// error, the session has ended. ErrReset means that the peer has dropped it.
 func (c *Conn) connect(ctx context.Context, called time.Duration) (err error) {
 	c.startTrace(SessionDialled)
 	begun, limit := false, c.ep.config.DialTimeout

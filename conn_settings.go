@@ -51,9 +51,7 @@ func (c *Conn) SetMTU(n int) error {
 // SetWindow sets the windows in segments, in place of Config.SendWindow and
 // Config.ReceiveWindow: 1 to 65535 each, 0 leaves one as it is. A receive window below
 // 128 is raised to 128. The peer learns of a smaller one with the next packet, and
-// retransmits what it has sent beyond. Errors are a *ConfigError for a window out of
-// range, which changes nothing, and net.ErrClosed after Close or Abort. A session that
-// has ended ignores it.
+// retransmits what it has sent beyond. Errors are those of SetMTU.
 func (c *Conn) SetWindow(send, receive int) error {
 	for _, w := range []struct {
 		field string
@@ -79,11 +77,10 @@ func (c *Conn) SetWindow(send, receive int) error {
 
 // SetNoDelay sets how segments are retransmitted, in place of Config.NoDelay,
 // Config.Interval and Config.FastResend. NoDelayDefault leaves the mode as it is, and 0
-// the others. interval is 10 ms to 5 s, in whole milliseconds. fastResend is a number of
-// acknowledgements; negative means no fast retransmission. Another mode also sets its
-// minimum retransmission time-out, unless Config.MinRTO is set. Errors are a
-// *ConfigError for a value out of range, which changes nothing, and net.ErrClosed after
-// Close or Abort. A session that has ended ignores it.
+// the others. interval is 10 ms to 5 s, in whole milliseconds. fastResend is a number
+// of acknowledgements; negative means no fast retransmission. Another mode also sets
+// its minimum retransmission time-out, unless Config.MinRTO is set. Errors are those of
+// SetMTU.
 func (c *Conn) SetNoDelay(mode NoDelay, interval time.Duration, fastResend int) error {
 	if mode > NoDelayTurbo {
 		return &ConfigError{"NoDelay", mode, "must be one of the NoDelay modes"}
@@ -107,10 +104,8 @@ func (c *Conn) SetNoDelay(mode NoDelay, interval time.Duration, fastResend int) 
 // SetCongestionControl makes the session use the controller that f returns, in place of
 // Config.CongestionControl; nil returns to that. What was learnt of the path is lost. f
 // is called now, and again with the session's lock held if the session migrates (RFC
-// 9000 §9). Neither f nor a controller may call the Conn.
-//
-// SetCongestionControl returns net.ErrClosed after Close or Abort. A session that has
-// ended ignores it.
+// 9000 §9). Neither f nor a controller may call the Conn. The error is net.ErrClosed
+// after Close or Abort.
 func (c *Conn) SetCongestionControl(f func() congestion.Control) error {
 	first := f
 	if f == nil {
@@ -128,13 +123,12 @@ func (c *Conn) SetCongestionControl(f func() congestion.Control) error {
 	return nil
 }
 
-// SetMessageMode sets whether Write and WriteMessage send messages, or a byte stream, in
-// place of Config.MessageMode. The boundary behind the last message written before
-// stays, and a Write that is waiting goes on in the new mode. How the session reads does
-// not change, but in a Group it gets EventMessage in message mode, and EventData
-// otherwise. Streams are not concerned.
-//
-// It returns net.ErrClosed after Close or Abort. A session that has ended ignores it.
+// SetMessageMode sets whether Write and WriteMessage send messages, or a byte stream,
+// in place of Config.MessageMode. The boundary behind the last message written before
+// stays, and a Write that is waiting goes on in the new mode. How the session reads
+// does not change, but in a Group it gets EventMessage in message mode, and EventData
+// otherwise. Streams are not concerned. The error is net.ErrClosed after Close or
+// Abort.
 func (c *Conn) SetMessageMode(on bool) error {
 	c.mu.Lock()
 	defer c.unlock()
@@ -156,9 +150,7 @@ func (c *Conn) SetMessageMode(on bool) error {
 // SetWriteBuffer sets how many bytes may be written ahead of the peer's
 // acknowledgements, in place of Config.WriteBuffer: 4096 to 1 GiB; 0 returns to
 // Config.WriteBuffer. Write blocks until what waits is less. The default of
-// Config.MaxLinger does not follow. Errors are a *ConfigError for a size out of range,
-// which changes nothing, and net.ErrClosed after Close or Abort. A session that has
-// ended ignores it.
+// Config.MaxLinger does not follow. Errors are those of SetMTU.
 func (c *Conn) SetWriteBuffer(bytes int) error {
 	if bytes != 0 && (bytes < minWriteBuffer || bytes > maxConfigWriteBuffer) {
 		return &ConfigError{"WriteBuffer", bytes, fmt.Sprintf("must be in [%d, %d], or 0 for the value of Config", minWriteBuffer, maxConfigWriteBuffer)}
@@ -183,13 +175,10 @@ func (c *Conn) SetWriteBuffer(bytes int) error {
 // made up for by at most 10 ms. ACKs, signals and probes do not wait; until they are paid
 // for, the rest has half of the rate.
 //
-// Data waits in the write buffer, where its lifetimes go on. That buffer, unless its size
-// is set, is what the rate carries in a second, at least 64 KiB. Write and WriteReady
-// wait for room in it. Datagrams leave before data, up to half of the rate; see
-// SendDatagram.
-//
-// Errors are a *ConfigError for a rate out of range, which changes nothing, and
-// net.ErrClosed after Close or Abort. A session that has ended ignores it.
+// Data waits in the write buffer, where its lifetimes go on. That buffer, unless its
+// size is set, is what the rate carries in a second, at least 64 KiB. Write and
+// WriteReady wait for room in it. Datagrams leave before data, up to half of the rate;
+// see SendDatagram. Errors are those of SetMTU.
 func (c *Conn) SetMaxRate(bytes int) error {
 	if err := validateRate(bytes); err != nil {
 		return err

@@ -13,20 +13,18 @@ import (
 	"github.com/arqnet/kcp/internal/streams"
 )
 
-// StreamOptions are the properties of a stream, in both directions. The zero
-// value, and nil, mean ordered, reliable, of normal priority.
+// StreamOptions are the properties of a stream, in both directions. The zero value, and
+// nil, mean ordered, reliable, of normal priority. If a stream is unordered or not
+// reliable, each Write is a message.
 type StreamOptions struct {
 	// Unordered delivers each message when it is complete, whatever is missing before it.
-	// Each Write is a message then.
 	Unordered bool
 	// MaxLifetime, if positive, is how long after it was written a message may be sent,
-	// and sent again, in whole milliseconds, up to 49 days. After that it is given up:
-	// the peer never sees it, and what follows does not wait for it. Each Write is a
-	// message then.
+	// and sent again, in whole milliseconds, 1 ms to 49 days. After that it is given up:
+	// the peer never sees it, and what follows does not wait for it.
 	MaxLifetime time.Duration
 	// MaxRetransmits is how often each segment of a message may be sent again before the
-	// message is given up: up to 65534. 0 means any number, negative not at all. Each
-	// Write is a message if it is not 0.
+	// message is given up: up to 65534. 0 means any number, negative not at all.
 	MaxRetransmits int
 	// Priority is -8 to 7, default 0. Whatever a stream of higher priority has to send
 	// leaves first; those of equal priority, and the bytes of the session itself, of 0,
@@ -79,17 +77,17 @@ type Stream struct {
 	eof    bool               // EventEOF was delivered
 }
 
-// OpenStream opens a stream. It waits until it is known whether the peer takes streams,
-// which the first packets show, and not for the peer to accept the stream. The peer
-// learns of the stream with the first message, or a millisecond later. Streams share the
+// OpenStream opens a stream. It waits until the first packets show whether the peer takes
+// streams, and while the peer has Config.MaxStreams of them; calls that wait open theirs
+// in the order in which they came. It does not wait for the peer to accept the stream,
+// which learns of it with the first message, or a millisecond later. Streams share the
 // session's receive window, so the peer must go on to read the session's own bytes.
 //
 // Errors are an *OptionError for an option out of its range, ErrLegacyPeer and
 // ErrNoStreams if the peer takes no streams, ErrNoStreams if Config.MaxStreams of this
-// end is negative, the error of ctx when it is done, net.ErrClosed after Close or Abort,
-// and the error with which the session ended. A peer that has Config.MaxStreams
-// streams, or whose application is not done with as many, resets the stream with
-// StreamRefused.
+// end is negative, the error of ctx when it is done, net.ErrClosed after Close or
+// Abort, and the error with which the session ended. A peer that tells no limit
+// (WIRE.md §5.9) resets streams beyond its own with StreamRefused.
 func (c *Conn) OpenStream(ctx context.Context, options *StreamOptions) (*Stream, error) {
 	return c.openStream(ctx, options, true)
 }
@@ -100,6 +98,8 @@ func (c *Conn) openStream(ctx context.Context, options *StreamOptions, waits boo
 	if err != nil {
 		return nil, c.opError("open", err)
 	}
+	var line *streams.Opener // the call, while it waits for room
+	var room *notifier       // on which it does
 	err = c.await(blocking{op: "open", ctx: ctx}, func() (p pause, err error) {
 		now := c.ep.now()
 		known, err := c.peerTakesStreams(now)
@@ -109,7 +109,7 @@ func (c *Conn) openStream(ctx context.Context, options *StreamOptions, waits boo
 		case ctx.Err() != nil:
 			return p, ctx.Err()
 		case !known && !waits:
-			return p, ErrWouldBlock
+			return p, errKindUnknown
 		case !known:
 			c.hs.kindAwaited = true
 			if p.on = &c.io.canWrite; c.hs.Role < opening.Dialled {
@@ -118,6 +118,18 @@ func (c *Conn) openStream(ctx context.Context, options *StreamOptions, waits boo
 			return p, nil
 		}
 		t := c.streamTable()
+		switch may := t.MayOpen(line); {
+		case !may && !waits:
+			return p, errNoStreamYet
+		case !may:
+			if line == nil {
+				room = new(notifier)
+				room.init(c)
+				line = &streams.Opener{Wake: room.Broadcast}
+			}
+			t.Await(line)
+			return pause{on: room}, nil
+		}
 		state, err := t.Open(params)
 		if err != nil {
 			return p, err
@@ -128,15 +140,18 @@ func (c *Conn) openStream(ctx context.Context, options *StreamOptions, waits boo
 		c.wake(t.openAt)
 		s = streamOf(state)
 		return p, nil
-	}, nil)
+	}, func() {
+		if line != nil {
+			c.streams.Leave(line)
+		}
+	})
 	return s, err
 }
 
-// TryOpenStream is OpenStream without waiting: while it is not known yet whether the
-// peer takes streams, it returns ErrWouldBlock itself, whose text does not apply here: no
-// buffer is full, and no EventWritable follows. It is known when Dial or Accept has
-// returned, and with EventAccepted, of all peers that take streams, but for dialled
-// sessions with a negative Config.DialTimeout. Its other errors are those of OpenStream.
+// TryOpenStream is OpenStream without waiting: where that would wait, it returns an error
+// that wraps ErrWouldBlock, and no EventWritable follows. What the peer takes is known
+// when Dial or Accept has returned, and with EventAccepted, but for sessions dialled with
+// a negative Config.DialTimeout. Its other errors are those of OpenStream.
 func (c *Conn) TryOpenStream(options *StreamOptions) (*Stream, error) {
 	return c.openStream(context.Background(), options, false)
 }
@@ -261,7 +276,7 @@ func (s *Stream) CloseWrite() error {
 		if s.closed {
 			err = net.ErrClosed
 		}
-		c.account() // the stream may be over
+		c.kickStreams() // the stream may be over
 		return c.opError("close", err)
 	}
 	s.state.Finish()

@@ -6,8 +6,7 @@ import (
 	"github.com/arqnet/kcp/internal/closing"
 )
 
-// streamWatch is what only streams have whose end the application has asked for.
-// Conn.mu guards it.
+// streamWatch is of streams whose end the application has asked for; under Conn.mu.
 type streamWatch struct {
 	done chan struct{} // closed when the stream has ended; nil: not asked for
 	err  error         // why it has ended; nil: it has not

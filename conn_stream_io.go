@@ -43,8 +43,7 @@ func (s *Stream) SendMessage(b []byte, options *MessageOptions) error {
 	return err
 }
 
-// cannotReadLocked returns why a call that reads fails at once; nil if it does
-// not.
+// cannotReadLocked returns why a call that reads fails at once; nil if it does not.
 func (s *Stream) cannotReadLocked() error {
 	switch {
 	case s.closed, s.conn.closing.Caller != closing.Uses:
@@ -64,7 +63,7 @@ func (s *Stream) readEndLocked() error {
 	if err := s.state.ReadEnd(); err != nil {
 		c.calls.ready.Remove(turnOf, s) // no group has to tell it
 		s.state.ReadDone()
-		c.account() // the stream may be over
+		c.kickStreams() // the stream may be over
 		return err
 	}
 	if c.closing.Phase >= closing.Ended && c.closing.err == nil {

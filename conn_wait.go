@@ -88,6 +88,7 @@ type pause struct {
 // if code of the application's panics.
 func (c *Conn) await(call blocking, try func() (pause, error), end func()) error {
 	var stop func() bool  // of the context; nil: it is not watched yet
+	var watched *notifier // which its end wakes
 	var timer *time.Timer // nil: none yet
 	var at time.Duration  // when it fires
 	c.mu.Lock()
@@ -114,8 +115,11 @@ func (c *Conn) await(call blocking, try func() (pause, error), end func()) error
 		} else if p.on == nil && !p.again {
 			return nil
 		}
-		if call.ctx != nil && stop == nil && call.ctx.Done() != nil {
-			stop = context.AfterFunc(call.ctx, p.on.wake)
+		if call.ctx != nil && watched != p.on && call.ctx.Done() != nil {
+			if stop != nil {
+				stop()
+			}
+			stop, watched = context.AfterFunc(call.ctx, p.on.wake), p.on
 		}
 		if p.until != at {
 			at = p.until

@@ -211,8 +211,8 @@ func (c *Conn) cannotDeliver() error {
 }
 
 // Receipts: calls of MessageOptions.Done. They run on a goroutine of the session, one
-// after another and without locks, so that the application may do in them what it likes.
-// It ends with them.
+// after another and without locks, so that the application may do in them what it
+// likes.
 
 // runReceipts calls the receipts that are due. It locks c.mu, but not while it calls one.
 func (c *Conn) runReceipts() {

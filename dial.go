@@ -46,8 +46,10 @@ type DialOptions struct {
 }
 
 // Dial opens a session with the peer at address, from a socket of its own. network is
-// "udp", "udp4" or "udp6", address is "host:port". config may be nil, which means the
-// defaults; an invalid one is a *ConfigError.
+// "udp", "udp4" or "udp6", another one is a net.UnknownNetworkError; address is
+// "host:port". config may be nil, which means the defaults; an invalid one is a
+// *ConfigError.
+//
 // It waits for the peer's answer, and has the errors of Endpoint.Dial: ErrRefused if no
 // endpoint accepts sessions there, a *NoAnswerError if no answer arrived within
 // Config.DialTimeout. That does not bound the lookup of the name: the context of
@@ -70,11 +72,14 @@ func DialContext(ctx context.Context, network, address string, config *Config) (
 	return d.dial(ctx, network, address)
 }
 
-// DialContext opens a session as Dial does; the result is a *Conn. It fits where that of
-// a net.Dialer does, as in http.Transport.DialContext. Once it has returned, ctx has no
-// effect on the session. The networks "tcp", "tcp4" and "tcp6" mean the UDP network of
-// the same address family.
+// DialContext opens a session as Dial does. The result is a *Conn, and declared as a
+// net.Conn, so that the method fits where that of a net.Dialer does, as in
+// http.Transport.DialContext. Once it has returned, ctx has no effect on the session.
+// "tcp", "tcp4" and "tcp6", which that passes, mean UDP of the same address family.
 func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	if network == "tcp" || network == "tcp4" || network == "tcp6" {
+		network = "udp" + network[len("tcp"):]
+	}
 	c, err := d.dial(ctx, network, address)
 	if err != nil {
 		return nil, err
@@ -87,9 +92,8 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (*Conn, erro
 	if err := d.Config.validateFor(true); err != nil {
 		return nil, err
 	}
-	network, err := udpNetwork(network)
-	if err != nil {
-		return nil, opError("dial", nil, nil, err)
+	if err := checkNetwork("dial", network); err != nil {
+		return nil, err
 	}
 	addrs, port, err := d.resolve(ctx, network, address)
 	if err != nil {
@@ -192,15 +196,13 @@ func (d *Dialer) wantsPort() bool {
 	return ok && local != nil && local.Port != 0
 }
 
-// udpNetwork returns the UDP network for the name of a UDP or TCP network.
-func udpNetwork(network string) (string, error) {
+// checkNetwork returns the error of package net for a network that is not of UDP.
+func checkNetwork(op, network string) error {
 	switch network {
 	case "udp", "udp4", "udp6":
-		return network, nil
-	case "tcp", "tcp4", "tcp6":
-		return "udp" + strings.TrimPrefix(network, "tcp"), nil
+		return nil
 	}
-	return "", net.UnknownNetworkError(network)
+	return &net.OpError{Op: op, Net: network, Err: net.UnknownNetworkError(network)}
 }
 
 // simultaneousOpen is a call of DialWith whose peer dials too (RFC 9293 §3.5).

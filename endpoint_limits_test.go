@@ -2,6 +2,7 @@ package kcp
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -552,5 +553,47 @@ func TestTimeWaitEnds(t *testing.T) {
 		require.Equal(t, 1, remembered(t, e))
 		require.NoError(t, e.Close())
 		require.Zero(t, remembered(t, e))
+	})
+}
+
+// Clients that dial with TLS at the same time, more than their network may have sessions:
+// the server keeps as many as it takes. The others learn it from Dial, or from the next
+// call, as Dial returns half a round trip before the server has counted their session.
+func TestDialsBeyondTheLimitWithTLS(t *testing.T) {
+	const most, dials = 10, 40
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		l := w.listen(&Config{TLS: testTLS(), MaxSessions: 1000, MaxSessionsPerAddress: most})
+		e, _ := w.endpoint("10.0.0.2:0", &Config{TLS: testTLS()})
+		results := make(chan error)
+		for range dials {
+			go func() {
+				c, err := e.Dial(t.Context(), l.Addr())
+				if err == nil {
+					_, err = c.Write([]byte{1})
+					if _, failed := c.Read(make([]byte, 1)); err == nil {
+						err = failed
+					}
+				}
+				results <- err
+			}()
+		}
+		for range most {
+			c := accepted(t, l)
+			go func() {
+				b := make([]byte, 1)
+				_, _ = c.Read(b)
+				_, _ = c.Write(b)
+			}()
+		}
+		served := 0
+		for range dials {
+			if err := <-results; err == nil {
+				served++
+			} else if !errors.Is(err, ErrRefused) {
+				require.ErrorIs(t, err, ErrReset)
+			}
+		}
+		require.Equal(t, most, served)
+		require.Equal(t, most, l.Endpoint().Stats().Sessions)
 	})
 }

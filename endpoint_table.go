@@ -188,7 +188,8 @@ func (e *Endpoint) Sessions() iter.Seq[*Conn] {
 
 // Totals returns the sums over all sessions of the endpoint, those that have ended
 // included, so no figure ever falls. It takes the lock of each session for a moment, so
-// it is as costly as Conn.Stats of all of them; Stats costs the same for any number.
+// it is as costly as Conn.Stats of all of them. Stats has the figures of the endpoint
+// itself, and costs the same for any number of them.
 func (e *Endpoint) Totals() SessionTotals {
 	e.mu.RLock()
 	conns, totals := e.table.Slots(), e.table.tally.totals

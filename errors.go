@@ -61,8 +61,7 @@ var (
 	// group are taken by another call.
 	ErrGroupInUse = errors.New("kcp: events of the Group are being taken by another call")
 	// ErrWouldBlock is returned, unwrapped, by TryWrite, TryWriteMessage, TrySendMessage
-	// and Group.Send if the write buffer of the session or the stream has no room, and by
-	// TryOpenStream.
+	// and Group.Send if the write buffer has no room. Errors of TryOpenStream wrap it.
 	ErrWouldBlock = errors.New("kcp: no room in the write buffer")
 	// ErrReadPending is returned by Endpoint.Close if a ReadFrom does not return.
 	ErrReadPending = errors.New("kcp: net.PacketConn.ReadFrom did not return after its deadline")
@@ -301,9 +300,8 @@ func opError(op string, local, remote net.Addr, err error) error {
 // Codes of a StreamError that this package gives. Those of applications are
 // below 1<<62.
 const (
-	// StreamRefused means that the peer has as many streams as it takes, its
-	// Config.MaxStreams. Its application has seen nothing of this one, and may take
-	// another when it is done with some.
+	// StreamRefused means that the peer closes, or has Config.MaxStreams streams and
+	// tells no limit. Its application has seen nothing of this one.
 	StreamRefused = streams.Refused
 	// StreamViolation means that what arrived breaks the rules of WIRE.md §5.9.
 	StreamViolation = streams.Violation
@@ -320,8 +318,10 @@ var (
 	// ErrNoStreams means that an extended peer takes no streams, or that this end does
 	// not, by its Config.MaxStreams.
 	ErrNoStreams = errors.New("kcp: this end or the peer takes no streams")
-	// The two are ErrNoStreams, and say which end it is.
+	// These are ErrNoStreams, or ErrWouldBlock of TryOpenStream, with details.
 	errNoStreamsHere  error = &detailedError{"kcp: this end takes no streams: Config.MaxStreams is negative", ErrNoStreams}
+	errKindUnknown    error = &detailedError{"kcp: not known yet whether the peer takes streams", ErrWouldBlock}
+	errNoStreamYet    error = &detailedError{"kcp: the peer takes no more streams now: Config.MaxStreams", ErrWouldBlock}
 	errNoStreamsThere error = &detailedError{"kcp: the peer takes no streams, as with a negative Config.MaxStreams", ErrNoStreams}
 	// ErrStreamClosed means that the peer has closed the stream, or reads no more, with
 	// code 0. A *StreamError wraps it. It wraps syscall.EPIPE.

@@ -285,9 +285,8 @@ func (k *KCP) sendWindow() uint32 {
 }
 
 // mayAdmit reports whether one more segment may enter window, which sendWindow
-// returned. With Extensions.PipeWindow the congestion window limits the
-// segments that are not acknowledged, and only the others limit the distance
-// from snd_una.
+// returned. With Extensions.PipeWindow the congestion window limits the segments that
+// are not acknowledged, and only the others limit the distance from snd_una.
 func (k *KCP) mayAdmit(window uint32) bool {
 	if k.cfg.ext.PipeWindow {
 		return k.inCongestionWindow() && k.inPeerWindow()
@@ -295,8 +294,7 @@ func (k *KCP) mayAdmit(window uint32) bool {
 	return k.snd.nxt.Before(k.snd.una + seq(window))
 }
 
-// inCongestionWindow reports whether one more segment fits into the congestion
-// window.
+// inCongestionWindow reports whether one more segment fits into the congestion window.
 func (k *KCP) inCongestionWindow() bool {
 	if c, ok := k.snd.cc.(congestion.ByteWindow); ok {
 		return float64(k.snd.flightBytes) < c.WindowBytes()
@@ -508,10 +506,9 @@ func (k *KCP) releaseSegment(s *sendSegment) {
 	}
 }
 
-// reserve returns n bytes at the end of the packet under construction, which
-// grows no larger than size bytes from then on. If they would exceed that, or
-// what else is in the packet allows, it emits that packet first and begins
-// another.
+// reserve returns n bytes at the end of the packet under construction, which grows no
+// larger than size bytes from then on. If they would exceed that, or what else is in
+// the packet allows, it emits that packet first and begins another.
 func (k *KCP) reserve(n, size int) []byte {
 	if k.snd.validation != nil {
 		k.snd.validation.Charge(n, !k.fits(n, size))

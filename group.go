@@ -12,9 +12,10 @@ import (
 )
 
 // Group is a set of sessions whose events one call returns: a poll group, as
-// GameNetworkingSockets calls it. One goroutine can serve thousands of sessions with it.
-// Add puts a session into a group, and Listener.AcceptInto all that a listener accepts.
-// Events are to be had in one of three ways:
+// GameNetworkingSockets calls it. Nothing that one member sends goes to another. One
+// goroutine can serve thousands of sessions with it. Add puts a session into a group,
+// and Listener.AcceptInto all that a listener accepts. Events are to be had in one of
+// three ways:
 //   - Wait returns the next events, for a loop of the application;
 //   - Serve calls a function for each event, on the calling goroutine;
 //   - Handle sets a function that the goroutine that reads the socket calls.
@@ -24,9 +25,9 @@ import (
 // effect. Writing works as ever; Send writes to many sessions at once. Close does not
 // wait: delivery goes on in the background, as with a negative Config.Linger.
 //
-// What is not taken from the group stays in its session, and fills the receive window as
-// if it were not read. At most 256 datagrams of a session wait. Sessions with events
-// take turns, with one event each. All methods are safe for concurrent use.
+// What is not taken stays in its session, and fills the receive window. At most 256
+// datagrams of a session wait. Sessions with events take turns, one event each. All
+// methods are safe for concurrent use.
 type Group struct {
 	set     pollset.Set[groupMember]
 	streams atomic.Bool   // by ReportStreams
@@ -201,9 +202,8 @@ func (g *Group) opError(op string, err error) error { return opError(op, nil, ni
 // there are returned even if ctx is done; without any the errors are ctx.Err() itself,
 // and net.ErrClosed when the group is closed.
 //
-// Wait is for one goroutine at a time. It returns ErrGroupInUse at once while another
-// call of Wait or Serve runs, and after Handle. Applications that want more goroutines
-// use several groups, or Serve.
+// Wait is for one goroutine at a time: it returns ErrGroupInUse at once while another
+// call of Wait or Serve runs, and after Handle. For more, use several groups, or Serve.
 func (g *Group) Wait(ctx context.Context, events []Event) (n int, err error) {
 	if err := g.enter("wait", pollset.Waits); err != nil {
 		return 0, err
@@ -241,15 +241,16 @@ func (g *Group) fill(events []Event) (n int) {
 
 // Serve calls handler for each event of the group's sessions, on the calling goroutine,
 // until ctx is done or the group is closed. It returns ctx.Err() itself, or
-// net.ErrClosed, and ErrGroupInUse at once while a call of Wait runs, and after Handle.
+// net.ErrClosed, and at once ErrGroupInUse while a call of Wait runs, and after Handle,
+// and syscall.EINVAL if handler is nil.
 //
-// Several goroutines may call Serve at once. The events of one session are in order, and
-// handler is called for the next when it has returned from the last, so it needs no lock
-// for what belongs to a session. handler may block, and may call any method of the
-// session and of the group but Wait. If it panics, so does Serve; its event counts as
-// handled, and Serve can be called again.
+// Several goroutines may call Serve at once. The events of one session are in order,
+// one call at a time. handler may block, and may call any method of the session and of
+// the group but Wait. If it panics, so does Serve; its event counts as handled.
 func (g *Group) Serve(ctx context.Context, handler func(Event)) error {
-	if err := g.enter("wait", pollset.Serves); err != nil {
+	if handler == nil {
+		return g.opError("wait", errNoHandler)
+	} else if err := g.enter("wait", pollset.Serves); err != nil {
 		return err
 	}
 	defer g.set.Leave()

@@ -159,9 +159,8 @@ func (k *KCP) inputSignal(h *header, payload []byte) (isSignal, outside bool) {
 	return true, k.hooks.host.onSignal(s, payload)
 }
 
-// inputWindow takes the window that the peer advertises. A peer's una never
-// decreases, so a segment whose una is below the highest seen is older than
-// that one.
+// inputWindow takes the window that the peer advertises. A peer's una never decreases,
+// so a segment whose una is below the highest seen is older than that one.
 func (k *KCP) inputWindow(h *header) {
 	k.peer.unaWentBack = k.peer.wndMax > 0 && h.una.Before(k.peer.una)
 	if k.cfg.ext.FreshWindow && k.peer.wndMax > 0 && h.una.Before(k.peer.una) {

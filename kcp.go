@@ -94,10 +94,14 @@ type machineClock struct {
 	tsFlush seq   // next scheduled flush, in milliseconds
 }
 
-// New returns a state machine for conversation conv with the reference's
-// default settings. conv must be the same at both ends. output is called with
-// each packet to be sent; the packet is valid only during the call.
+// New returns a bare state machine, which has no socket (Dial and Listen have), for
+// conversation conv with the reference's default settings. conv must be the same at
+// both ends. output is called with each packet to be sent, which is valid only during
+// the call. New panics if it is nil.
 func New(conv uint32, output func(packet []byte)) *KCP {
+	if output == nil {
+		panic("kcp: New: nil output")
+	}
 	return newMachine(conv, hooks{output: output})
 }
 
@@ -311,7 +315,7 @@ func (k *KCP) segmentSize(n int) int {
 	return k.cfg.messageMSS
 }
 
-// Counters counts what a state machine has done; package stats describes it.
+// Counters counts what a state machine has done: go doc kcp/stats.Counters.
 type Counters = stats.Counters
 
 // Counters returns a copy of the counters of k.

@@ -439,6 +439,44 @@ func TestNextFlushCannotSpin(t *testing.T) {
 	}
 }
 
+// In stream mode Send takes what fits into 127 segments, or what the last one has room
+// for; the rest of a megabyte is for further calls.
+func TestSendOfStream(t *testing.T) {
+	p := newPipe(t, 256, 0)
+	p.a.SetStream(true)
+	data := content(3, 1<<20)
+	mss, sent := p.a.cfg.mss, 0
+	n, err := p.a.Send(data)
+	require.NoError(t, err)
+	require.Equal(t, 127*mss, n)
+	require.Equal(t, 127, p.a.WaitSend())
+	n, err = p.a.Send(nil)
+	require.NoError(t, err)
+	require.Zero(t, n)
+	n, err = p.a.Send(data[127*mss : 127*mss+7])
+	require.NoError(t, err)
+	require.Equal(t, 7, n)
+	n, err = p.a.Send(data[127*mss+7:])
+	require.NoError(t, err)
+	require.Equal(t, mss-7, n, "what the last segment has room for")
+	n, err = p.a.Send(data[128*mss:])
+	require.NoError(t, err)
+	require.Equal(t, 127*mss, n)
+	require.Equal(t, 255, p.a.WaitSend())
+	var got []byte
+	buf := make([]byte, 4*mss)
+	for sent = 255 * mss; len(got) < len(data); {
+		p.turn()
+		for n, err := p.b.Recv(buf); err == nil; n, err = p.b.Recv(buf) {
+			got = append(got, buf[:n]...)
+		}
+		n, err := p.a.Send(data[sent:])
+		require.NoError(t, err)
+		sent += n
+	}
+	require.Equal(t, data, got)
+}
+
 // The largest message is 127 fragments; empty messages keep their place.
 func TestMessages(t *testing.T) {
 	for _, stream := range []bool{false, true} {
@@ -454,12 +492,11 @@ func TestMessages(t *testing.T) {
 			sent = append(sent, s)
 		}
 		_, err := p.a.Send(make([]byte, 128*p.a.cfg.mss+1))
-		if !stream {
-			require.ErrorIs(t, err, ErrMessageTooLarge)
-		}
 		if stream {
+			require.NoError(t, err)
 			continue
 		}
+		require.ErrorIs(t, err, ErrMessageTooLarge)
 		for range 3 {
 			p.turn()
 		}

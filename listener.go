@@ -28,11 +28,10 @@ type Listener struct {
 	cause    error // of closed: net.ErrClosed or a *SocketError
 }
 
-// Listen opens a UDP socket on address and returns a listener on it. network is "udp",
-// "udp4" or "udp6" (the TCP names mean the UDP network of the same address family); with
-// "udp" and an empty host it listens on IPv4 and IPv6. Answers leave from the address
-// that a peer has dialled; see Conn.LocalAddr. With Config.Shards, Linux opens several
-// sockets on the one port.
+// Listen opens a UDP socket on address and returns a listener on it. network is as for
+// Dial; with "udp" and an empty host it listens on IPv4 and IPv6. Answers leave from
+// the address that a peer has dialled; see Conn.LocalAddr. With Config.Shards, Linux
+// opens several sockets on the one port.
 //
 // config may be nil, which means the defaults; an invalid one is a *ConfigError. It must
 // not be changed while the listener or its sessions are in use.
@@ -40,9 +39,8 @@ func Listen(network, address string, config *Config) (*Listener, error) {
 	if err := config.validateFor(true); err != nil {
 		return nil, err
 	}
-	network, err := udpNetwork(network)
-	if err != nil {
-		return nil, opError("listen", nil, nil, err)
+	if err := checkNetwork("listen", network); err != nil {
+		return nil, err
 	}
 	d := config.withDefaults()
 	sockets, err := withDescriptors(func() ([]net.PacketConn, error) {

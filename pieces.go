@@ -5,21 +5,19 @@ import (
 	"github.com/arqnet/kcp/internal/reassembly"
 )
 
-// PIECE segments (WIRE.md §5.6). A segment cannot be divided once it has its
-// sequence number. If the MTU has shrunk since, it travels as several PIECE
-// segments. Each has the header of the whole segment, and says in front of its
-// payload where that belongs. Except on the wire, a segment in pieces is one
-// segment: it is retransmitted as a whole, and acknowledged once it is
-// complete.
+// PIECE segments (WIRE.md §5.6). A segment cannot be divided once it has its sequence
+// number. If the MTU has shrunk since, it travels as several PIECE segments. Each has
+// the header of the whole segment, and says in front of its payload where that belongs.
+// Except on the wire, a segment in pieces is one segment: it is retransmitted as a
+// whole, and acknowledged once it is complete.
 
 const (
 	// maxAssembly bounds the memory held for segments being reassembled, in
 	// bytes. The next segment in order is exempt.
 	maxAssembly = 1 << 20
-	// assemblyRTOs is the number of retransmission time-outs without a further
-	// piece after which a segment's pieces are dropped. assemblyTime is the
-	// least such time, in milliseconds. The sender retransmits all of them
-	// anyway.
+	// assemblyRTOs is the number of retransmission time-outs without a further piece
+	// after which a segment's pieces are dropped. assemblyTime is the least such time,
+	// in milliseconds. The sender retransmits all of them anyway.
 	assemblyRTOs = 4
 	assemblyTime = 2000
 )
@@ -148,9 +146,8 @@ func (s *sendSegment) arrivedIn() int32 {
 // blackHole returns the detector.
 func (k *KCP) blackHole() *pmtud.BlackHole { return &k.snd.blackHole }
 
-// maxPacket returns the size of the largest packet that may be sent now, in
-// bytes. While large packets are suspect it is no more than nearly every path
-// takes.
+// maxPacket returns the size of the largest packet that may be sent now, in bytes.
+// While large packets are suspect it is no more than nearly every path takes.
 func (k *KCP) maxPacket() int {
 	if w := &k.snd.blackHole; w.Lost >= pmtud.WatchedLosses && k.cfg.ext.SendPieces && k.blackHoleSuspected() {
 		return int(w.Most(int32(k.cfg.mtu)))

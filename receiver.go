@@ -388,10 +388,9 @@ func (k *KCP) receiveFull() bool {
 	return k.rcv.queue.n >= k.cfg.rcvWnd && (k.rcv.partial == 0 || k.rcv.queue.n >= k.rcvLimit())
 }
 
-// wndUnused returns the window to advertise, in segments. It is at most the
-// share of the session, which bounds what is on the way from the peer: segments
-// in the receive queue do not count against it, and what exceeds it is taken
-// all the same.
+// wndUnused returns the window to advertise, in segments. It is at most the share of
+// the session, which bounds what is on the way from the peer: segments in the receive
+// queue do not count against it, and what exceeds it is taken all the same.
 func (k *KCP) wndUnused() uint16 {
 	queued, limit := k.rcv.queue.n, k.cfg.rcvWnd
 	if k.rcv.partial > 0 {

@@ -65,11 +65,12 @@ func (d *sender) silentTransmissions() int {
 	return int(s.xmit)
 }
 
-// Send queues a copy of p and returns how many bytes of it were taken. In message mode p
-// is one message, which may be empty and is split into at most 127 fragments; a longer
-// one is refused whole with ErrMessageTooLarge. In stream mode p first fills up the last
-// waiting segment, and none of the rest is taken if it would need more than 127 further
-// segments: n < len(p), or ErrMessageTooLarge if n would be 0.
+// Send queues a copy of p, or of its beginning, and returns how many bytes it took. In
+// message mode p is one message, which may be empty and is split into at most 127
+// fragments; a longer one is refused whole with ErrMessageTooLarge. In stream mode, p
+// first fills up the last waiting segment. If the rest needs more than 127 segments, it
+// is for another call: n < len(p), and err is nil. If there was nothing to fill up, Send
+// takes 127 segments.
 func (k *KCP) Send(p []byte) (n int, err error) {
 	if k.cfg.stream {
 		if k.snd.queue.n > 0 {
@@ -87,6 +88,9 @@ func (k *KCP) Send(p []byte) (n int, err error) {
 		head = ownHeader
 		mss -= head
 	}
+	if k.cfg.stream && n == 0 {
+		p = p[:min(len(p), maxFragments*mss)]
+	}
 	count := max(1, (len(p)+mss-1)/mss)
 	first := mss
 	if k.snd.validation != nil && k.WaitSend() == 0 && count < k.fragmentLimit() {
@@ -95,7 +99,7 @@ func (k *KCP) Send(p []byte) (n int, err error) {
 	}
 	if count > 1 && k.tooMany(count, len(p), mss, head) {
 		if n > 0 {
-			return n, nil
+			return n, nil // as the reference does
 		}
 		return 0, ErrMessageTooLarge
 	}

@@ -58,8 +58,7 @@ func (c *session) giveUp(now time.Duration) {
 	c.abort(ErrNotDelivered)
 }
 
-// dropReceived drops what the application will not read, and takes no more
-// data.
+// dropReceived drops what the application will not read, and takes no more data.
 func (c *session) dropReceived() {
 	c.kcp.closeReceive()
 	if q := c.in.datagrams; q != nil {
@@ -68,8 +67,7 @@ func (c *session) dropReceived() {
 	c.dropStreams(net.ErrClosed)
 }
 
-// stopCalls makes blocked and future calls of the application return
-// net.ErrClosed.
+// stopCalls makes blocked and future calls of the application return net.ErrClosed.
 func (c *session) stopCalls() {
 	c.closing.Stop()
 	c.step.ready |= stopped | readers | writers
@@ -360,9 +358,8 @@ func (c *session) shutting() bool {
 	return c.closing.Phase != closing.Retired && !given
 }
 
-// unreachable handles ECONNREFUSED: no socket is open at the peer's
-// address. It ends a session that waits for a first answer, or only for the answer
-// to CLOSE.
+// unreachable handles ECONNREFUSED: no socket is open at the peer's address. It ends a
+// session that waits for a first answer, or only for the answer to CLOSE.
 func (c *session) unreachable() {
 	switch {
 	case !c.hs.Reached && c.hs.Unanswered&opening.Hello != 0 && c.hs.Role != opening.Quiet && !c.rare.simultaneous():

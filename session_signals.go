@@ -5,6 +5,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/opening"
+	"github.com/arqnet/kcp/internal/streams"
 )
 
 // onSignal is the state machine's hook for signals. It reports true if s is not
@@ -246,8 +247,8 @@ func (c *session) infoSignal() signal {
 // infoSignal returns the INFO that sessions of the endpoint send.
 func (e *sharedState) infoSignal() signal {
 	s := infoSignal()
-	if e.config.MaxStreams > 0 {
-		s.ts |= capStreams | capOwnOrder
+	if n := e.config.MaxStreams; n > 0 {
+		s.ts |= capStreams | capOwnOrder | uint32(min(n, streams.MostAtFirst))<<capLimitShift
 	}
 	if e.config.TLS != nil {
 		s.ts |= capTLS

@@ -267,6 +267,7 @@ func TestStreamReset(t *testing.T) {
 func TestStreamLimit(t *testing.T) {
 	inWorld(t, 9, lossy, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(&Config{MaxStreams: 1}, &Config{MaxStreams: 3})
+		ignoreLimit(a)
 		var mine, theirs []*Stream
 		for range 3 {
 			s, r := streamPair(t, a, b, nil)
@@ -325,6 +326,7 @@ func TestPeersWithoutStreams(t *testing.T) {
 			{StreamOptions{Priority: 8}, OptionError{"StreamOptions.Priority", 8, "must be in [-8, 7]"}},
 			{StreamOptions{Priority: -9}, OptionError{"StreamOptions.Priority", -9, "must be in [-8, 7]"}},
 			{StreamOptions{MaxLifetime: -1}, OptionError{"StreamOptions.MaxLifetime", time.Duration(-1), "must be in [0s, 1193h2m47.295s]"}},
+			{StreamOptions{MaxLifetime: time.Microsecond}, OptionError{"StreamOptions.MaxLifetime", time.Microsecond, "must be at least 1ms, or 0 for no limit"}},
 			{StreamOptions{MaxLifetime: maxLifetime + 1}, OptionError{"StreamOptions.MaxLifetime", maxLifetime + 1, "must be in [0s, 1193h2m47.295s]"}},
 			{StreamOptions{MaxRetransmits: 65535}, OptionError{"StreamOptions.MaxRetransmits", 65535, "must be at most 65534"}},
 		} {

@@ -474,6 +474,13 @@ func openStream(t *testing.T, c *Conn, options *StreamOptions) *Stream {
 	return s
 }
 
+// ignoreLimit makes c open streams whatever its peer tells, as an old peer would.
+func ignoreLimit(c *Conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hs.capabilities &= 1<<capLimitShift - 1
+}
+
 func acceptStream(t *testing.T, c *Conn) *Stream {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

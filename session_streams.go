@@ -13,14 +13,12 @@ import (
 // file connects it with the session: it is the host of the table, and passes on
 // what the session's machine asks and tells.
 
-// capStreams in INFO announces that the sender takes stream segments (WIRE.md
-// §5.9), capDialled that it has dialled the session.
+// Capabilities in INFO (WIRE.md §5).
 const (
-	capStreams = 8
-	capDialled = 16
-	// capOwnOrder announces that the sender takes DATA of stream 0, which keeps the order
-	// of what the session itself writes.
-	capOwnOrder = 64
+	capStreams    = 8  // the sender takes stream segments
+	capDialled    = 16 // it has dialled the session
+	capOwnOrder   = 64 // it takes DATA of stream 0, in the order of what the session writes
+	capLimitShift = 16 // from this bit on: how many streams it takes at first
 )
 
 const (
@@ -126,6 +124,9 @@ func (h *streamHost) Closed() error { return &StreamError{Remote: true, closed: 
 
 func (h *streamHost) Finish(t *streams.Tag, err error)            { (*session)(h).finish(t, err) }
 func (h *streamHost) Fail(a *streams.Awaiting, f streams.Failure) { (*session)(h).failAll(a, f) }
+
+// PeerLimit returns what the peer's INFO says.
+func (h *streamHost) PeerLimit() int { return int(h.hs.capabilities >> capLimitShift) }
 
 // takesStreams reports whether this end has told its peer that it takes stream
 // segments, and knows which end opens which streams. Until then the machine

@@ -8,8 +8,10 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -450,4 +452,33 @@ func TestSettingsTakeEffect(t *testing.T) {
 		require.False(t, k.cfg.stream)
 		require.IsType(t, congestion.NewNone(), k.snd.cc)
 	})
+}
+
+// A network that is not of UDP is refused with the error of package net, but for
+// the TCP names in Dialer.DialContext, which takes the place of that of a net.Dialer.
+func TestOtherNetworksAreRefused(t *testing.T) {
+	t.Parallel()
+	for _, network := range []string{"", "tcp", "tcp4", "tcp6", "tcp5", "ip", "unix", "udp5"} {
+		_, dialled := Dial(network, "127.0.0.1:1", nil)
+		_, dialledContext := DialContext(t.Context(), network, "127.0.0.1:1", nil)
+		_, listened := Listen(network, "127.0.0.1:0", nil)
+		for op, err := range map[string]error{"dial": dialled, "dial ": dialledContext, "listen": listened} {
+			op = strings.TrimSpace(op)
+			require.Equal(t, &net.OpError{Op: op, Net: network, Err: net.UnknownNetworkError(network)}, err)
+			require.EqualError(t, err, strings.TrimSpace(op+" "+network)+": unknown network "+network)
+		}
+	}
+	_, err := new(Dialer).DialContext(t.Context(), "tcp5", "127.0.0.1:1")
+	require.ErrorIs(t, err, net.UnknownNetworkError("tcp5"))
+}
+
+// What is nil and cannot be does harm where it is given, and not at the first packet.
+func TestNilIsFoundWhereItIsGiven(t *testing.T) {
+	require.PanicsWithValue(t, "kcp: New: nil output", func() { New(1, nil) })
+	g := NewGroup()
+	for _, err := range []error{g.Handle(nil), g.Serve(t.Context(), nil)} {
+		require.ErrorIs(t, err, errNoHandler)
+		require.ErrorIs(t, err, syscall.EINVAL)
+	}
+	require.NoError(t, g.Close())
 }

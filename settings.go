@@ -117,8 +117,9 @@ const (
 	NoDelayTurbo
 )
 
-// Extensions are behaviours beyond the reference. The zero value is the
-// reference's behaviour: all are off.
+// Extensions are behaviours beyond the reference. The zero value is the reference's
+// behaviour: all are off. They are for programs that drive a bare KCP. Sessions have a
+// set of their own, which no Config changes.
 type Extensions struct {
 	// StrictRTT takes round-trip samples only from ACKs of segments in flight. The
 	// reference takes one from every ACK, duplicates and forgeries included.

@@ -12,18 +12,19 @@ import (
 	"github.com/arqnet/kcp/stats"
 )
 
-// Package stats describes the figures of sessions, streams and endpoints.
+// Figures of sessions, streams and endpoints. go doc shows the fields of an alias under
+// the name that its comment gives.
 
 type (
-	ConnStats     = stats.Conn      // of a session
-	StreamStats   = stats.Stream    // of a stream
-	EndpointStats = stats.Endpoint  // of an endpoint and its listener
-	SessionTotals = stats.Totals    // sums over the sessions of an endpoint
-	EndedSessions = stats.Ended     // sessions that have ended, by cause
-	Drops         = stats.Drops     // packets dropped, by reason
-	DatagramStats = stats.Datagrams // datagrams
-	FECStats      = stats.FEC       // forward error correction
-	PathMTUStats  = stats.PathMTU   // path MTU discovery
+	ConnStats     = stats.Conn      // of a session: go doc kcp/stats.Conn
+	StreamStats   = stats.Stream    // of a stream: go doc kcp/stats.Stream
+	EndpointStats = stats.Endpoint  // of an endpoint and its listener: go doc kcp/stats.Endpoint
+	SessionTotals = stats.Totals    // sums over the sessions of an endpoint: go doc kcp/stats.Totals
+	EndedSessions = stats.Ended     // sessions that have ended, by cause: go doc kcp/stats.Ended
+	Drops         = stats.Drops     // packets dropped, by reason: go doc kcp/stats.Drops
+	DatagramStats = stats.Datagrams // datagrams: go doc kcp/stats.Datagrams
+	FECStats      = stats.FEC       // forward error correction: go doc kcp/stats.FEC
+	PathMTUStats  = stats.PathMTU   // path MTU discovery: go doc kcp/stats.PathMTU
 )
 
 // countDrop counts one packet that the state machine has dropped with err.
@@ -166,7 +167,7 @@ func (n *endpointCounters) count(what ...admission.Reason) {
 	}
 }
 
-// Stats returns a snapshot of the endpoint.
+// Stats returns a snapshot of the endpoint. Totals has the sums over its sessions.
 func (e *Endpoint) Stats() EndpointStats {
 	e.mu.RLock()
 	sessions, l := e.table.Len(), e.acceptorLocked()

@@ -9,10 +9,10 @@ import (
 // Package trace describes what hooks see.
 
 type (
-	Trace        = trace.Hooks        // hooks of a session or state machine
-	TraceMetrics = trace.Metrics      // what determines how much may be sent
-	LossCause    = trace.LossCause    // why a transmission was declared lost
-	SessionState = trace.SessionState // as Trace.State shows it
+	Trace        = trace.Hooks        // hooks of a session or state machine: go doc kcp/trace.Hooks
+	TraceMetrics = trace.Metrics      // what determines how much may be sent: go doc kcp/trace.Metrics
+	LossCause    = trace.LossCause    // why a transmission was declared lost: go doc kcp/trace.LossCause
+	SessionState = trace.SessionState // as Trace.State shows it: go doc kcp/trace.SessionState
 )
 
 // Values of LossCause and SessionState.
@@ -50,7 +50,7 @@ func newTracer(t *Trace) *tracer {
 
 // stream calls Stream if s is a segment of a stream.
 func (t *tracer) stream(s *sendSegment) {
-	if t.hooks.Stream != nil && s.ofStream() {
+	if t.hooks.Stream != nil && s.ofStream() && streams.ID(s.data) != 0 {
 		t.hooks.Stream(uint32(s.sn), streams.ID(s.data))
 	}
 }
@@ -60,7 +60,7 @@ func (t *tracer) receivedStream(h *header, payload []byte) {
 	if t.hooks.Stream == nil || h.cmd != cmdStream {
 		return
 	}
-	if _, _, ok := streams.Decode(payload); ok {
+	if s, _, ok := streams.Decode(payload); ok && s.ID != 0 {
 		t.hooks.Stream(uint32(h.sn), streams.ID(payload))
 	}
 }

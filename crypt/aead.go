@@ -27,6 +27,9 @@ import (
 // one that draws 12 random bytes of its own, such as
 // [cipher.NewGCMWithRandomNonce], whose packets are the same as of [AESGCM].
 func AEAD(a cipher.AEAD) Cipher {
+	if a == nil {
+		panic("crypt: AEAD: nil cipher.AEAD")
+	}
 	return &aead{
 		aead:  a,
 		head:  a.NonceSize(),

@@ -48,6 +48,9 @@ func initialVector() []byte {
 // block must be safe for concurrent use, as the ciphers of the standard library and
 // golang.org/x/crypto are; see [Locked] for one that is not.
 func CFB(block cipher.Block) Cipher {
+	if block == nil {
+		panic("crypt: CFB: nil cipher.Block")
+	}
 	size := block.BlockSize()
 	if size != 8 && size != 16 {
 		panic(fmt.Sprintf("crypt: CFB needs a cipher with blocks of 8 or 16 bytes, not %d", size))

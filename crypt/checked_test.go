@@ -46,6 +46,9 @@ type oddBlock struct{ cipher.Block }
 func (oddBlock) BlockSize() int { return 32 }
 
 func TestCFBRefusesOtherBlockSizes(t *testing.T) {
+	require.PanicsWithValue(t, "crypt: CFB: nil cipher.Block", func() { CFB(nil) })
+	require.PanicsWithValue(t, "crypt: AEAD: nil cipher.AEAD", func() { AEAD(nil) })
+	require.PanicsWithValue(t, "crypt: Locked: nil Cipher", func() { Locked(nil) })
 	require.PanicsWithValue(t, "crypt: CFB needs a cipher with blocks of 8 or 16 bytes, not 32", func() { CFB(oddBlock{}) })
 }
 

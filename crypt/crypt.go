@@ -119,6 +119,9 @@ func Remaining(c Cipher) uint64 {
 //	block, err := sm4.NewCipher(key)
 //	c := crypt.Locked(crypt.CFB(block))
 func Locked(c Cipher) Cipher {
+	if c == nil {
+		panic("crypt: Locked: nil Cipher")
+	}
 	return &locked{c: c}
 }
 

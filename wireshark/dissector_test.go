@@ -93,7 +93,7 @@ func kinds(p []byte) (names []string) {
 			name = []string{81: "PUSH", "ACK", "WASK", "WINS", "PIECE", "STREAM", "STREAM PIECE"}[cmd]
 		}
 		if name == "STREAM" {
-			name += []string{" DATA", " ABANDON", " FIN", " RESET", " STOP", " CREDIT", " OPEN"}[p[28]&7]
+			name += []string{" DATA", " ABANDON", " FIN", " RESET", " STOP", " CREDIT", " OPEN", " MAX_STREAMS"}[p[28]&7]
 		}
 		names = append(names, name)
 		p = p[24+binary.LittleEndian.Uint32(p[20:]):]
@@ -107,7 +107,7 @@ var everyKind = []string{
 	"HELLO", "WELCOME", "INFO", "CONFIRM", "answer to CONFIRM", "FIN", "answer to FIN", "CLOSE", "answer to CLOSE",
 	"PING", "answer to PING", "COOKIE", "RESET", "ABORT", "PROBE", "answer to PROBE", "TOKEN", "CRYPTO", "ALERT",
 	"FEC parity", "datagram", "protected",
-	"STREAM DATA", "STREAM ABANDON", "STREAM FIN", "STREAM RESET", "STREAM STOP", "STREAM CREDIT", "STREAM OPEN", "STREAM PIECE",
+	"STREAM DATA", "STREAM ABANDON", "STREAM FIN", "STREAM RESET", "STREAM STOP", "STREAM CREDIT", "STREAM OPEN", "STREAM MAX_STREAMS", "STREAM PIECE",
 }
 
 // key is the cipher of the sessions that need one. Their packets are captured
@@ -231,7 +231,7 @@ func (w *world) everything() {
 // streams makes sessions send STREAM segments of every kind.
 func (w *world) streams() {
 	t, ctx := w.t, context.Background()
-	a, b := w.pair(nil, nil)
+	a, b := w.pair(nil, &kcp.Config{MaxStreams: 1}) // so that MAX_STREAMS follows each
 	open := func(o *kcp.StreamOptions) (x, y *kcp.Stream) {
 		x, err := a.OpenStream(ctx, o)
 		require.NoError(t, err)

@@ -17,9 +17,10 @@ local commands = {
 }
 
 -- Kinds of STREAM segments, and how many bytes of fields each has at least.
-local DATA, ABANDON, FIN, RESET, STOP, CREDIT, OPEN = 0, 1, 2, 3, 4, 5, 6
+local DATA, ABANDON, FIN, RESET, STOP, CREDIT, OPEN, MAX_STREAMS = 0, 1, 2, 3, 4, 5, 6, 7
 local stream_kinds = {
   [DATA] = "DATA", [ABANDON] = "ABANDON", [FIN] = "FIN", [RESET] = "RESET", [STOP] = "STOP", [CREDIT] = "CREDIT", [OPEN] = "OPEN",
+  [MAX_STREAMS] = "MAX_STREAMS",
 }
 local stream_fields = { [DATA] = 4, [ABANDON] = 6, [FIN] = 4, [RESET] = 8, [STOP] = 8, [CREDIT] = 4, [OPEN] = 0 }
 
@@ -102,6 +103,7 @@ local f = {
   stream_frg = ProtoField.uint8("kcp.stream.frg", "Fragments that follow"),
   stream_abandoned = ProtoField.uint16("kcp.stream.abandoned", "Payload of the DATA in place of which this is"),
   stream_code = ProtoField.uint64("kcp.stream.code", "Code"),
+  stream_count = ProtoField.uint32("kcp.stream.count", "Streams that the receiver may open in all"),
   stream_limit = ProtoField.uint32("kcp.stream.limit", "Limit"),
   crypto_nonce = ProtoField.bytes("kcp.crypto.nonce", "Nonce"),
   crypto = ProtoField.bytes("kcp.crypto", "Sealed bytes of the TLS handshake"),
@@ -276,6 +278,13 @@ local function dissect_stream(tree, p, names)
   end
   if p(0, 4):le_uint() == 0 and (bits == DATA or bits == ABANDON + 8) then
     return dissect_own(tree, p, names, stream_kinds[kind])
+  elseif p(0, 4):le_uint() == 0 and bits == MAX_STREAMS then
+    if p:len() ~= 9 then
+      return false
+    end
+    tree:add_le(f.stream_count, p(5, 4))
+    name(tree, names, "STREAM MAX_STREAMS", string.format("count=%d", p(5, 4):le_uint()))
+    return true
   end
   local need = stream_fields[kind]
   local fragmented, options = bits % 32 >= 16, bits % 64 >= 32

@@ -31,6 +31,7 @@ type testHost struct {
 	receipts Receipts
 	dropped  int
 	queued   []segment // by Pull
+	limit    int       // what the peer takes at first; 0: it tells no limit
 }
 
 // segment is one that is with the machine.
@@ -77,6 +78,7 @@ func (h *testHost) Now() int64          { return h.now }
 func (h *testHost) MemoryIsShort() bool { return h.short }
 func (h *testHost) WriteBuffer() int    { return h.room }
 func (h *testHost) FirstID() uint32     { return h.first }
+func (h *testHost) PeerLimit() int      { return h.limit }
 func (h *testHost) Opened()             {}
 func (h *testHost) Dropped()            { h.dropped++ }
 
@@ -149,6 +151,9 @@ func (in *script) segment() []byte {
 		h.Code = uint64(in.number()) << (what & 0x20)
 	case Credit:
 		h.Limit = serial.Number(in.number()) << (what & 8)
+		if what&2 != 0 {
+			return (&Header{Kind: MaxStreams, Streams: uint32(h.Limit)}).Append(nil)
+		}
 	case Open:
 		h.Opens = true
 	}
@@ -187,13 +192,19 @@ func FuzzStreams(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, input []byte) {
 		in := script(input[:min(len(input), maxScript)])
-		h := newHost(2, someLimits)
+		limits := someLimits
+		h := newHost(2, limits)
+		if len(in)&1 != 0 {
+			limits.Streams = 2 // of the four that the script has
+			h = newHost(2, limits)
+			h.limit = 3
+		}
 		table := &h.table
 		var mine []*Stream
 		done := make(ends)
 		for len(in) > 0 {
 			switch op := in.next(); {
-			case op < 16 && len(mine) < maxOpen:
+			case op < 16 && len(mine) < maxOpen && table.MayOpen(nil):
 				s, err := table.Open(Params{Unordered: op&1 != 0})
 				require.NoError(t, err)
 				mine = append(mine, s)
@@ -274,6 +285,11 @@ func FuzzStreams(f *testing.F) {
 		require.Zero(t, table.Len(), "all is acknowledged, so all streams are over")
 		require.Zero(t, table.fromPeer, "and the application is done with them")
 		require.Zero(t, table.grown)
+		seen := table.Counts.Accepted + table.Counts.Refused
+		if told := uint64(max(table.told, uint32(limits.Streams))); h.limit > 0 && !table.refuses() {
+			require.LessOrEqual(t, told, seen+uint64(limits.Streams))
+			require.Greater(t, 2*(told-seen), uint64(limits.Streams), "there is room that the peer does not know of")
+		}
 	})
 }
 
@@ -390,7 +406,11 @@ func FuzzStreamPairs(f *testing.F) {
 		limits := someLimits
 		limits.ReceiveBuffer, limits.MostReceiveBuffer = InitialCredit, 4*InitialCredit
 		p := &pair{T: t, in: input[:min(len(input), maxScript)], flows: make(map[uint32]*flow)}
+		if len(input)&1 != 0 {
+			limits.Streams = 3
+		}
 		p.ends[0], p.ends[1] = newHost(1, limits), newHost(2, limits)
+		p.ends[0].limit, p.ends[1].limit = limits.Streams, limits.Streams
 		for len(p.in) > 0 {
 			p.step()
 			p.check()
@@ -414,6 +434,7 @@ func FuzzStreamPairs(f *testing.F) {
 			require.Zero(t, h.table.queued)
 			require.Zero(t, h.table.ready)
 			require.Zero(t, h.dropped)
+			require.Zero(t, h.table.Counts.Refused)
 		}
 	})
 }
@@ -424,7 +445,7 @@ func (p *pair) step() {
 	end := p.ends[op&1]
 	switch op >> 5 {
 	case 0:
-		if len(p.flows) < maxOpen {
+		if len(p.flows) < maxOpen && end.table.MayOpen(nil) {
 			s, err := end.table.Open(Params{Unordered: op&2 != 0, Priority: int8(op>>2&7) - 4})
 			require.NoError(p, err)
 			p.flows[s.ID()] = &flow{from: s, messages: make(map[string]int)}

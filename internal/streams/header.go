@@ -18,6 +18,8 @@ const (
 	Credit              // how much the sender takes
 	Open                // nothing but the options
 	Kinds               // how many kinds there are
+
+	MaxStreams Kind = 7 // of no stream: how many streams the receiver may open in all
 )
 
 const (
@@ -63,6 +65,8 @@ type Header struct {
 	Size   uint16        // Abandon: payload bytes of the segment whose place it takes
 	Code   uint64        // Reset, Stop
 	Limit  serial.Number // Credit
+
+	Streams uint32 // MaxStreams
 }
 
 // Append appends h to b.
@@ -94,6 +98,8 @@ func (h *Header) Append(b []byte) []byte {
 		b = binary.LittleEndian.AppendUint64(b, h.Code)
 	case Credit:
 		b = binary.LittleEndian.AppendUint32(b, uint32(h.Limit))
+	case MaxStreams:
+		b = binary.LittleEndian.AppendUint32(b, h.Streams)
 	}
 	switch {
 	case h.Part:
@@ -111,6 +117,10 @@ func Decode(b []byte) (h Header, data []byte, ok bool) {
 	}
 	h.ID = ID(b)
 	first := b[4]
+	if h.ID == 0 && first == byte(MaxStreams) && len(b) == 4+1+4 {
+		h.Kind, h.Streams = MaxStreams, binary.LittleEndian.Uint32(b[5:])
+		return h, nil, true
+	}
 	h.Kind = Kind(first & 7)
 	h.End, h.Part, h.Opens = first&flagEnd != 0, first&flagFragment != 0, first&flagOptions != 0
 	if h.ID == 0 || h.Kind >= Kinds || first >= flagOptions<<1 ||

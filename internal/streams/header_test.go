@@ -23,6 +23,7 @@ func TestHeaders(t *testing.T) {
 		{ID: 6, Kind: Stop, Code: 1},
 		{ID: 7, Kind: Credit, Limit: math.MaxUint32},
 		{ID: 8, Kind: Open, Opens: true},
+		{Kind: MaxStreams, Streams: math.MaxUint32},
 	} {
 		b := h.Append(nil)
 		require.LessOrEqual(t, len(b), MaxHeader)
@@ -45,6 +46,8 @@ func TestHeaders(t *testing.T) {
 		{0, 0, 0, 0, flagEnd, 1, 0, 0, 0},                        // id 0
 		{1, 0, 0, 0, 0, 1, 0, 0, 0},                              // neither an end nor a fragment
 		{1, 0, 0, 0, 7, 1, 0, 0, 0},                              // unknown kind
+		{0, 0, 0, 0, flagOptions | 7, 1, 0, 0, 0},                // MAX_STREAMS with bits
+		{0, 0, 0, 0, byte(Open), 1, 0, 0, 0},                     // another kind of no stream
 		{1, 0, 0, 0, flagEnd | 0x40, 1, 0, 0, 0},                 // unknown flag
 		{1, 0, 0, 0, byte(Fin) | flagEnd, 1, 0, 0, 0},            // a FIN that ends a message
 		{1, 0, 0, 0, byte(Fin) | flagFragment, 1, 0, 0, 0},       // or is a fragment

@@ -420,8 +420,9 @@ func (s *Stream) ReadMessage(b []byte) int {
 	return n
 }
 
-// CreditDue reports whether reading has made credit for the peer due.
-func (s *Stream) CreditDue() bool { return s.out.due&dueCredit != 0 }
+// CreditDue reports whether reading has made credit for the peer due, or a new limit of
+// streams.
+func (s *Stream) CreditDue() bool { return s.out.due&dueCredit != 0 || s.table.tell }
 
 // ReadEnd returns why nothing more can be read, once nothing can: io.EOF after
 // FIN; nil if more may arrive.

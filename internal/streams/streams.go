@@ -49,6 +49,9 @@ type Host interface {
 	// FirstID returns the first id of this end's streams, 1 or 2. It is asked
 	// once, and the answer is final.
 	FirstID() uint32
+	// PeerLimit returns how many streams the peer takes at first, at most MostAtFirst;
+	// 0: it tells no limit, and gets none.
+	PeerLimit() int
 
 	// NewStream returns the memory of a new stream with these options. Its Owner
 	// is set, and all else is zero.

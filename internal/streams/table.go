@@ -17,8 +17,8 @@ const (
 	// giving back.
 	manyStreams = 64
 	// maxRefusals is how many streams may wait to be refused. While mostRefusing
-	// refusals are not acknowledged, the others wait: the peer causes them, and may
-	// withhold that.
+	// refusals and limits are not acknowledged, others wait: the peer causes them, and
+	// may withhold that.
 	maxRefusals  = 4096
 	mostRefusing = 64
 	// BytesHeld is what a stream takes in memory beside what has arrived.
@@ -42,6 +42,11 @@ type Table struct {
 	fromPeer int                       // streams of the peer that are not over, or that the application is not done with
 	openings []*Stream                 // opened by this end, and the peer may not know of it
 	refused  []uint32                  // ids of streams to be refused
+	openers  list.List[Opener]         // calls that wait to open a stream, oldest first
+	allowed  uint32                    // streams that this end may open in all, by the last MaxStreams; 0: none came
+	told     uint32                    // those of the peer, as the last MaxStreams says; 0: none was sent
+	tell     bool                      // MaxStreams is to be sent
+	closed   bool                      // Close was called
 	control  Tag                       // of segments that belong to no stream of the table
 	held     int                       // bytes of memory held for received messages
 	lagging  int                       // streams of whose buffer more than half was not read
@@ -183,8 +188,12 @@ func (t *Table) Announce() {
 // If refuse is set, no stream is opened. A bad segment is dropped, and counted.
 func (t *Table) Input(payload []byte, refuse bool) {
 	h, data, ok := Decode(payload)
-	if !ok {
+	switch {
+	case !ok:
 		t.host.Dropped()
+		return
+	case h.Kind == MaxStreams:
+		t.inputLimit(h.Streams)
 		return
 	}
 	s := t.streams[h.ID]
@@ -214,6 +223,7 @@ func (t *Table) opened(h *Header, refuse bool) *Stream {
 		return nil
 	case refuse || t.fromPeer >= t.limits.Streams:
 		t.Counts.Refused++
+		t.noteLimit()
 		if len(t.refused) < maxRefusals && !t.failed {
 			t.refused = append(t.refused, h.ID)
 		}
@@ -224,6 +234,7 @@ func (t *Table) opened(h *Header, refuse bool) *Stream {
 	t.fromPeer++
 	t.Counts.Accepted++
 	t.backlog = append(t.backlog, s)
+	t.noteLimit()
 	t.host.Opened()
 	return s
 }
@@ -240,8 +251,10 @@ func (t *Table) Waits() Waiting {
 	return Waiting{t.sched.busy() || t.refuses(), t.sched.unsent > 0, t.lagging > 0}
 }
 
-// refuses reports whether a refusal may be sent.
-func (t *Table) refuses() bool { return len(t.refused) > 0 && t.control.InFlight < mostRefusing }
+// refuses reports whether a refusal, or MaxStreams, may be sent.
+func (t *Table) refuses() bool {
+	return (t.tell || len(t.refused) > 0) && t.control.InFlight < mostRefusing
+}
 
 // Busy reports whether messages wait that the peer takes, or control.
 func (t *Table) Busy() bool { return t.sched.busy() }
@@ -258,7 +271,9 @@ func (t *Table) Pull(plain bool) (tag *Tag, buf []byte, ok bool) {
 	if len(t.openings) > 0 {
 		t.Announce()
 	}
-	if n := len(t.refused); t.refuses() {
+	if n := len(t.refused); t.refuses() && t.tell {
+		t.pullLimit()
+	} else if t.refuses() {
 		id := t.refused[n-1]
 		if t.refused = t.refused[:n-1]; n == 1 {
 			t.refused = nil
@@ -327,6 +342,7 @@ func (t *Table) settle(s *Stream) {
 	if s.slot && s.done() {
 		s.slot = false
 		t.fromPeer--
+		t.noteLimit()
 	}
 }
 
@@ -360,7 +376,7 @@ func (t *Table) Fail(err error) {
 	for _, s := range t.streams {
 		s.dropUnsent(err)
 	}
-	t.openings, t.refused = nil, nil
+	t.openings, t.refused, t.tell = nil, nil, false
 	t.sched = scheduler{}
 	t.Compact()
 	t.Wake()
@@ -388,6 +404,7 @@ func (t *Table) Wake() {
 	for _, s := range t.unread {
 		s.Owner.Readable()
 	}
+	t.wakeOpeners()
 	t.host.Opened()
 }
 
@@ -395,6 +412,7 @@ func (t *Table) Wake() {
 // were finished before. If whole is set, it also does on those on which something was
 // written, and no write was cut short: without FIN the peer cannot take them for whole.
 func (t *Table) Close(whole bool) {
+	t.closed, t.tell = true, false
 	t.Announce()
 	for _, s := range t.streams {
 		s.in.stop = true
@@ -405,6 +423,7 @@ func (t *Table) Close(whole bool) {
 		t.retire(s)
 	}
 	t.backlog, t.refused = nil, nil
+	t.wakeOpeners()
 	t.host.Opened()
 }
 
