@@ -6,6 +6,7 @@ import (
 	"github.com/arqnet/kcp/internal/deliveryrate"
 	"github.com/arqnet/kcp/internal/pacing"
 	"github.com/arqnet/kcp/internal/pmtud"
+	"github.com/arqnet/kcp/internal/recovery"
 )
 
 // sender is the sending side: what is in flight, in [una, nxt), and what waits.
@@ -21,12 +22,12 @@ type sender struct {
 	rtt         rttEstimator
 	timeouts    timeouts
 	loss        lossDetector
-	recovery    recovery
+	recovery    recovery.State
 	rate        deliveryrate.Sampler
 	pace        pacing.Pacer
 	cc          congestion.Control
 	ccState     *congestion.State // nil until first needed
-	redundancy  redundancyBudget
+	redundancy  recovery.Copies
 	blackHole   pmtud.BlackHole
 	lastAlive   transmission // oldest in flight at the last good packet
 
@@ -272,7 +273,7 @@ func (k *KCP) notifyAcked(una seq) {
 	k.snd.rate.Finish(grain)
 	s := k.congestionState()
 	s.UnaMoved, s.Sample = k.snd.una.After(una), k.snd.rate.Sample
-	if e := &k.snd.recovery.episode; e.resent != 0 || e.ambiguous != 0 {
+	if e := &k.snd.recovery.Episode; e.Lost != 0 || e.Ambiguous != 0 {
 		k.notifyRecovered(s)
 	}
 	k.snd.cc.OnAck(s)

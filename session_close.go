@@ -308,6 +308,9 @@ func (c *session) takeReset(s signal) {
 		}
 		c.forgotten(k)
 	}
+	if w := c.measurement(); w != nil && w.pingAt != 0 && s.sn == w.ping.sn && s.ts == w.ping.ts {
+		c.forgotten(opening.Ping)
+	}
 }
 
 // forgotten ends the session after the batch of input, as the peer does not know

@@ -106,8 +106,8 @@ func (m *machine) receive(message []byte) (int, error) {
 // now is the clock of the state machine, in milliseconds.
 func (m *machine) now() uint32 { return uint32(time.Since(m.begin).Milliseconds()) }
 
-// badSocket loses every tenth packet that it sends, and sends some twice or after the next
-// one.
+// badSocket loses every tenth packet that it sends, and sends some twice or after the
+// next one.
 type badSocket struct {
 	net.PacketConn
 	random *rand.Rand

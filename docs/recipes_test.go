@@ -56,8 +56,8 @@ func broadcast(conns []*kcp.Conn, message []byte) (missed []*kcp.Conn) {
 	return missed
 }
 
-// writeBuffer returns Config.WriteBuffer for messages of size bytes, perSecond of them, to
-// readers that may fall behind.
+// writeBuffer returns Config.WriteBuffer for messages of size bytes, perSecond of them,
+// to readers that may fall behind.
 func writeBuffer(size, perSecond int, behind time.Duration) int {
 	message := size + 64*(1+size/1200) // each packet counts 64 bytes more
 	return max(4096, int(behind.Seconds()*float64(perSecond*message)))
@@ -144,7 +144,7 @@ func explain(err error) string {
 	var handshake *kcp.HandshakeError
 	switch {
 	case errors.Is(err, io.EOF):
-		return "the peer has said all it had to say"
+		return "the peer has ended its side"
 	case errors.As(err, &closed): // of CloseWithError
 		return fmt.Sprintf("the peer has closed: %q", closed.Text)
 	case errors.Is(err, kcp.ErrReset):
@@ -600,7 +600,7 @@ func TestKickAndExplain(t *testing.T) {
 		require.Equal(t, start, time.Now())
 		require.Equal(t, `the peer has closed: "be polite"`, read(h.dialled[0]))
 		require.NoError(t, h.accepted[1].CloseWrite())
-		require.Equal(t, "the peer has said all it had to say", read(h.dialled[1]))
+		require.Equal(t, "the peer has ended its side", read(h.dialled[1]))
 		require.NoError(t, h.accepted[2].Abort())
 		require.Equal(t, "the peer has aborted, was restarted, or found the session idle: dial again", read(h.dialled[2]))
 		require.NoError(t, h.dialled[3].SetReadDeadline(time.Now().Add(time.Second)))

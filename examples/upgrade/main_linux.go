@@ -27,7 +27,7 @@ import (
 func main() {
 	log.SetFlags(0)
 	log.SetPrefix(fmt.Sprintf("upgrade[%d]: ", os.Getpid()))
-	addr := flag.String("addr", "localhost:4000", "`address` to listen on; a new process has that of the one before")
+	addr := flag.String("addr", "localhost:4000", "`address` to listen on; a new process inherits it")
 	drain := flag.Duration("drain", 4*time.Hour, "how long players may go on in a process that was replaced")
 	start := flag.Duration("start", time.Minute, "how long a new process may take until it asks for the socket")
 	pid := flag.String("pid", "", "`file` for the id of the process that serves new players")

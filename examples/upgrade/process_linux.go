@@ -144,7 +144,7 @@ func inherit() (*predecessor, error) {
 	}
 	unix, ok := conn.(*net.UnixConn)
 	if !ok {
-		return nil, fmt.Errorf("%s is set, but file %d is no Unix socket", inheritEnv, socketFile)
+		return nil, fmt.Errorf("%s is set, but file %d is not a Unix socket", inheritEnv, socketFile)
 	}
 	return &predecessor{unix, os.NewFile(pipeFile, "progress")}, nil
 }
