@@ -64,6 +64,7 @@ func (c *session) write(w *writeCall) error {
 		var err error
 		switch {
 		case (room <= 0 || !w.free) && !w.goesOn(c.shared.compat.SegmentBound):
+			c.kcp.refuse()
 			return ErrWouldBlock
 		case w.message:
 			err = c.queueMessage(w)

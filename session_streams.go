@@ -83,7 +83,7 @@ func (h *streamHost) Now() int64          { return h.kcp.micros() }
 func (h *streamHost) MemoryIsShort() bool { return h.shared.overMemoryLimit() }
 
 func (h *streamHost) RoundTrip() (last, rtt time.Duration) {
-	return h.step.inputAt, time.Duration(h.rtt.smoothed) * time.Microsecond
+	return h.step.inputAt, time.Duration(h.rtt.Smoothed) * time.Microsecond
 }
 
 // WriteBuffer returns the size of a write buffer, or of one of a stream if it is
@@ -151,10 +151,12 @@ func (c *session) onStream(payload []byte) {
 	}
 }
 
-// streamsWait reports whether pull has a segment. Nothing may follow
-// CLOSE.
-func (c *session) streamsWait() bool {
-	return c.streams != nil && c.closing.Phase < closing.Lingering && c.streams.Waits()
+// streamsWait is the machine's hook for what waits. Nothing may follow CLOSE.
+func (c *session) streamsWait() (w streams.Waiting) {
+	if c.streams != nil && c.closing.Phase < closing.Lingering {
+		w = c.streams.Waits()
+	}
+	return w
 }
 
 // pull is the machine's hook for the segment that is sent next. After FIN, whose
@@ -166,7 +168,7 @@ func (c *session) pull(plain bool) (t *streams.Tag, buf []byte, ok bool) {
 	}
 	c.streams.openAt = 0
 	if t, buf, ok = c.streams.Pull(plain); ok && c.rare != nil && c.rare.measure != nil {
-		c.rare.measure.overtaken(c.kcp.position().sent)
+		c.rare.measure.flushes.Overtaken(c.kcp.position().sent)
 	}
 	return t, buf, ok
 }

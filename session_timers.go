@@ -15,6 +15,9 @@ func (c *session) finishStep(now time.Duration) {
 	if c.tls != nil && c.tls.handshake != nil {
 		c.settleTLS()
 	}
+	if l.took == 0 {
+		c.startLimits(now)
+	}
 	c.noteActivity(now)
 	if s.Phase != closing.Open || s.Caller != closing.Uses || s.Read != closing.ReadOpen || l.kindAwaited || s.ending != nil {
 		c.progress(now) // an end was announced, here or by the peer
@@ -342,7 +345,7 @@ func (c *session) sendDueRequests(now time.Duration) {
 		}
 		c.kcp.signalQueue().add(l.Of(k).Signal)
 		c.live.Asked(now)
-		most := opening.MaxWait
+		most := l.Most(k)
 		switch k {
 		case opening.Ping:
 			_, most = c.pingWait()
