@@ -3,6 +3,7 @@ package rulebook
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -51,5 +52,29 @@ func TestCheckWords(t *testing.T) {
 	for _, wrong := range []string{"anew\n", "(anew |  | again\n", "anew | ( | again\n"} {
 		_, err = CheckWords(tree, wrong)
 		require.ErrorContains(t, err, "line 1", wrong)
+	}
+}
+
+// Packages of many files say what is in each: the file that documents the package names
+// all others.
+func TestPackagesNameTheirFiles(t *testing.T) {
+	testenv.OfSources(t)
+	for _, page := range []string{"internal/streams/streams.go", "internal/takeover/takeover.go", "tunnel/doc.go"} {
+		text, err := os.ReadFile(filepath.Join("../..", page))
+		require.NoError(t, err)
+		_, said, found := strings.Cut(string(text), "\n// Where things are:\n//\n")
+		require.True(t, found, page)
+		said, _, _ = strings.Cut(said, "\n\n")
+		files, err := filepath.Glob(filepath.Join("../..", filepath.Dir(page), "*.go"))
+		require.NoError(t, err)
+		for _, file := range files {
+			name := filepath.Base(file)
+			if !strings.HasSuffix(name, "_test.go") && name != "doc.go" {
+				require.Contains(t, said, name, page)
+			}
+		}
+		for _, name := range regexp.MustCompile(`\w+\.go`).FindAllString(said, -1) {
+			require.FileExists(t, filepath.Join("../..", filepath.Dir(page), name), page)
+		}
 	}
 }
