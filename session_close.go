@@ -198,11 +198,6 @@ func (c *session) forget(err error) {
 	c.abort(err)
 }
 
-// fail ends the session with err.
-func (c *session) fail(err error) {
-	c.abort(err)
-}
-
 // holdSocket returns how long the endpoint's socket must stay open after the
 // session's end to answer the peer. The peer has announced its end, and our
 // acknowledgement of it, which was our last packet, may have been lost, as may the reason
@@ -312,6 +307,9 @@ func (c *session) takeReset(s signal) {
 			continue // the peer may come later
 		}
 		c.forgotten(k)
+	}
+	if w := c.measurement(); w != nil && w.pingAt != 0 && s.sn == w.ping.sn && s.ts == w.ping.ts {
+		c.forgotten(opening.Ping)
 	}
 }
 
