@@ -22,7 +22,7 @@ type jsonLines struct {
 
 // option returns the flag -json. where names the stream of the objects.
 func (j *jsonLines) option(where string) option {
-	return option{"json", "", "print status, results, messages and errors as JSON on\n" + where + ", an object a line", toggle(&j.on)}
+	return option{"json", "", "print status, results, messages and errors as JSON on\n" + where + ", one object a line", toggle(&j.on)}
 }
 
 // print writes an object in a line of its own.
