@@ -127,7 +127,7 @@ func (c *Config) validateTimeouts() error {
 	return nil
 }
 
-// validateRate returns a *ConfigError if rate cannot be that of Config.MaxRate.
+// validateRate returns a *ConfigError if rate cannot be a Config.MaxRate.
 func validateRate(rate int) error {
 	if rate != 0 && rate < minMaxRate {
 		return &ConfigError{"MaxRate", rate, fmt.Sprintf("must be at least %d, or 0 for no cap", minMaxRate)}

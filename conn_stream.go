@@ -29,7 +29,7 @@ type StreamOptions struct {
 	// Write is a message if it is not 0.
 	MaxRetransmits int
 	// Priority is -8 to 7, default 0. Whatever a stream of higher priority has to send
-	// leaves first; those of equal priority, and the bytes of the session itself, of 0,
+	// leaves first; streams of equal priority, and the bytes of the session itself, of 0,
 	// share what is left.
 	Priority int
 }
@@ -55,7 +55,7 @@ func (e *OptionError) Error() string {
 // delays no other. Both applications have to close or reset it, or both to call
 // CloseWrite and read to the end, whatever has happened to the stream before. Then it no
 // longer counts for Config.MaxStreams of the end that did not open it, and what it holds
-// is released. Errors are of type *net.OpError, but for io.EOF. All methods are safe for
+// is released. Errors are of type *net.OpError, except io.EOF. All methods are safe for
 // concurrent use.
 type Stream struct {
 	conn     *Conn // immutable
@@ -135,8 +135,8 @@ func (c *Conn) openStream(ctx context.Context, options *StreamOptions, waits boo
 // TryOpenStream is OpenStream without waiting: while it is not known yet whether the
 // peer takes streams, it returns ErrWouldBlock itself, whose text does not apply here: no
 // buffer is full, and no EventWritable follows. It is known when Dial or Accept has
-// returned, and with EventAccepted, of all peers that take streams, but for dialled
-// sessions with a negative Config.DialTimeout. Its other errors are those of OpenStream.
+// returned, and with EventAccepted, of all peers that take streams, except in dialled
+// sessions with a negative Config.DialTimeout. Its other errors are as for OpenStream.
 func (c *Conn) TryOpenStream(options *StreamOptions) (*Stream, error) {
 	return c.openStream(context.Background(), options, false)
 }
@@ -251,7 +251,7 @@ func (s *Stream) Close() error {
 }
 
 // CloseWrite closes the stream for writing, without waiting: the peer reads io.EOF after
-// the last byte. Errors are net.ErrClosed after Close or CloseWrite, and those of Write.
+// the last byte. Errors are net.ErrClosed after Close or CloseWrite, and as for Write.
 func (s *Stream) CloseWrite() error {
 	c := s.conn
 	c.mu.Lock()
@@ -272,7 +272,7 @@ func (s *Stream) CloseWrite() error {
 
 // Reset ends the stream at once in both directions: what was not delivered is dropped,
 // at both ends. The peer's calls fail with a *StreamError of this code, below 1<<62;
-// higher bits are cleared. Those of this end return net.ErrClosed, as does a Reset after
+// higher bits are cleared. This end's then return net.ErrClosed, as does a Reset after
 // Reset, or after Close once all is delivered.
 func (s *Stream) Reset(code uint64) error {
 	c := s.conn

@@ -50,8 +50,8 @@ func DialContext(ctx context.Context, network, address string, config *Config) (
 	return d.dial(ctx, network, address)
 }
 
-// DialContext opens a session as Dial does; the result is a *Conn. It fits where that of
-// a net.Dialer does, as in http.Transport.DialContext. Once it has returned, ctx has no
+// DialContext opens a session as Dial does; the result is a *Conn. It fits where
+// net.Dialer's does, as in http.Transport.DialContext. Once it has returned, ctx has no
 // effect on the session. The networks "tcp", "tcp4" and "tcp6" mean the UDP network of
 // the same address family.
 func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
@@ -93,7 +93,7 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (*Conn, erro
 // whether there is a peer.
 func (d *Dialer) resolve(ctx context.Context, network, address string) (addrs []netip.Addr, port string, err error) {
 	if address == "" {
-		return nil, "", &net.AddrError{Err: "missing address"} // that of net.Dialer has no type
+		return nil, "", &net.AddrError{Err: "missing address"} // net.Dialer's has no type
 	}
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || host == "" || d.Config != nil && d.Config.DialTimeout < 0 {

@@ -255,7 +255,7 @@ func (e *NoAnswerError) Temporary() bool { return true }
 type ShutdownError struct {
 	Cut         int   // sessions that were aborted when the context ended
 	Undelivered int   // further sessions that have ended before their peers had all
-	Cause       error // why sessions were cut: that of the context; nil if none was
+	Cause       error // why sessions were cut: the context's error; nil if none was
 }
 
 func (e *ShutdownError) Error() string {

@@ -46,7 +46,7 @@ var (
 // KCP is the protocol's state machine, driven by calls alone. The caller passes it
 // packets with Input, data with Send and the time with Update; it passes packets to the
 // output function. With the settings of New it behaves as the reference implementation
-// does, byte for byte, but for the few differences that WIRE.md lists. All times are
+// does, byte for byte, except for the few differences that WIRE.md lists. All times are
 // milliseconds on a uint32 clock that may wrap and must not run backwards. A KCP is not
 // safe for concurrent use, and the output function must not call its methods.
 type KCP struct {

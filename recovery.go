@@ -79,7 +79,7 @@ func (k *KCP) reoWnd() seq {
 	return k.snd.recovery.Reordering.Window(uint32(k.snd.rtt.srtt))
 }
 
-// tailLossProbe is the tail loss probe (RFC 8985 §7.3). It returns those of the
+// tailLossProbe is the tail loss probe (RFC 8985 §7.3). It returns the
 // expired segments that are retransmitted now, and gives the others another
 // RTO. A first time-out may just mean that an acknowledgement was lost or is
 // late. One packet with the newest of the segments is enough to learn what is

@@ -100,8 +100,8 @@ func (h *streamHost) WriteBuffer() int {
 	return size
 }
 
-// FirstID returns the first id of this end's streams. Those of the dialling end
-// are odd. If both have dialled, those of the end with the smaller token are.
+// FirstID returns the first id of this end's streams. The dialling end's
+// are odd. If both have dialled, the end's with the smaller token are.
 func (h *streamHost) FirstID() uint32 {
 	l := &h.hs
 	odd := l.Role >= opening.Dialled
@@ -199,8 +199,8 @@ func (c *session) abandonedMessage(t *streams.Tag) {
 }
 
 // streamMemory returns the bytes of memory that streams take because of the peer.
-// What the application still has of them once the session has ended is its own, but
-// for what has arrived.
+// What the application still has of them once the session has ended is its own, except
+// what has arrived.
 func (c *session) streamMemory() int {
 	if c.closing.Phase >= closing.Ended {
 		return c.streams.Held()
@@ -333,7 +333,7 @@ func (c *session) roomBesideStreams(room int) int {
 	return room
 }
 
-// Codes of a StreamError that this package gives. Those of applications are
+// Codes of a StreamError that this package gives. Applications' are
 // below 1<<62.
 const (
 	// StreamRefused means that the peer has as many streams as it takes, its
@@ -349,8 +349,8 @@ const (
 	maxStreamCode = 1<<62 - 1
 )
 
-// Errors of streams, besides *StreamError, *OptionError, those of the session, and those
-// of package net.
+// Errors of streams, besides *StreamError, *OptionError, errors of the session and
+// errors of package net.
 var (
 	// ErrNoStreams means that an extended peer takes no streams, or that this end does
 	// not, by its Config.MaxStreams.

@@ -19,13 +19,7 @@ func TestPlainEnglish(t *testing.T) {
 	testenv.OfSources(t)
 	table, err := os.ReadFile("testdata/words.txt")
 	require.NoError(t, err)
-	leaveOut := []string{".git", "testdata", "uplot"}
-	root, err := filepath.Glob("../../*.go")
-	require.NoError(t, err)
-	for _, path := range root { // they follow
-		leaveOut = append(leaveOut, filepath.Base(path))
-	}
-	found, err := CheckWords(os.DirFS("../.."), string(table), leaveOut...)
+	found, err := CheckWords(os.DirFS("../.."), string(table), ".git", "testdata", "uplot")
 	require.NoError(t, err)
 	require.Empty(t, strings.Join(found, "\n"))
 }
