@@ -34,6 +34,7 @@ func TestCheckWords(t *testing.T) {
 		"a_test.go": {Data: []byte("package a // is no test\n")},
 		"b.md":      {Data: []byte("one\n\n```\nis no code\n```\nThat is no `is no thing`.\n")},
 		"out/c.md":  {Data: []byte("is no page\n")},
+		"d.yml":     {Data: []byte("a: 1\nb: it is no rule\n")},
 	}
 	found, err := CheckWords(tree, table, "out")
 	require.NoError(t, err)
@@ -42,6 +43,7 @@ func TestCheckWords(t *testing.T) {
 		`a.go:6: "they are no files": say not`,
 		`allowed, and not there: b.md: gone anew`,
 		"b.md:6: \"That is no ``\": say not",
+		`d.yml:2: "it is no rule": say not`,
 	}, found)
 	for _, wrong := range []string{"anew\n", "(anew |  | again\n", "anew | ( | again\n"} {
 		_, err = CheckWords(tree, wrong)
