@@ -155,14 +155,10 @@ func withNeighbours(text string, from, to int) string {
 	return strings.Trim(strings.Join(strings.Fields(text[from:to]), " "), " .,:;()*\"")
 }
 
-var (
-	codeBlock = regexp.MustCompile("(?ms)^ *```.*?^ *```")
-	codeSpan  = regexp.MustCompile("`[^`\n]*`")
-	notBreak  = regexp.MustCompile(`[^\n]`)
-)
-
 // prose returns a page with blanks in place of its code.
 func prose(page string) string {
-	page = codeBlock.ReplaceAllStringFunc(page, func(block string) string { return notBreak.ReplaceAllString(block, "") })
-	return codeSpan.ReplaceAllString(page, "``")
+	block := regexp.MustCompile("(?ms)^ *```.*?^ *```")
+	span := regexp.MustCompile("`[^`\n]*`")
+	page = block.ReplaceAllStringFunc(page, func(code string) string { return strings.Repeat("\n", strings.Count(code, "\n")) })
+	return span.ReplaceAllString(page, "``")
 }
