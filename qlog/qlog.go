@@ -36,6 +36,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strconv"
@@ -156,7 +157,7 @@ func (t *Writer) header() []byte {
 		"urn:ietf:params:qlog:file:sequential", "application/qlog+json-seq", cmp.Or(t.opts.Title, "kcp session"),
 		trace{
 			[]string{"urn:ietf:params:qlog:events:quic-12", EventSchema}, vantage{side},
-			common{strconv.FormatUint(uint64(t.opts.Conv), 16), "relative_to_epoch",
+			common{fmt.Sprintf("%08x", t.opts.Conv), "relative_to_epoch",
 				reference{"monotonic", "unknown", t.start.UTC().Format(time.RFC3339Nano)}},
 		},
 	}) // cannot fail

@@ -13,7 +13,7 @@ import (
 type Header struct {
 	Title  string    // of the file
 	Client bool      // the end that wrote it has dialled
-	Group  string    // group id: the conversation id in hexadecimal
+	Group  string    // group id: the conversation id in 8 hexadecimal digits
 	Start  time.Time // of the events; zero if the trace does not say
 }
 
@@ -77,6 +77,8 @@ type EventData struct {
 	RemoteWindow     *float64 `json:"remote_window"`
 	PacingRate       *float64 `json:"pacing_rate"`
 	PacketsQueued    *float64 `json:"packets_queued"`
+
+	LimitedBy string `json:"limited_by"` // what keeps the session from sending more
 }
 
 // ErrFormat means that a file is not a trace that this package can read. Read

@@ -14,6 +14,9 @@ type Conn struct {
 	// before the bad one have taken effect.
 	Dropped Drops
 
+	LimitedBy Limit      // what keeps the session from sending more now
+	Limited   LimitTimes // how long each Limit has, since the session began; the sum is its age
+
 	// RTT is the smoothed round-trip time, with a resolution of a microsecond; 0
 	// before the first sample. Samples are the handshake, PINGs (keep-alive,
 	// Conn.Ping, and one a second beside datagrams that are sent) and the
@@ -50,7 +53,8 @@ type Conn struct {
 	CongestionWindow int
 	MaxRate          int // the cap of Conn.SetMaxRate or Config.MaxRate, in bytes a second; 0: none
 
-	Moves int // changes of the peer's address (connection migration, RFC 9000 §9)
+	Streams int // open ones, until both directions are over
+	Moves   int // changes of the peer's address (connection migration, RFC 9000 §9)
 
 	Datagrams Datagrams // unreliable ones, both ways
 	PathMTU   PathMTU   // the session's MTU, and how it was found

@@ -104,6 +104,7 @@ type Totals struct {
 	FEC       FEC       // PeerRatio is zero
 	Probes    PathMTU   // MTU is 0
 	Moves     uint64    // changes of peers' addresses (connection migration, RFC 9000 §9)
+	Limited   LimitTimes
 }
 
 // Streams counts the streams of sessions. Those that are not over yet are

@@ -4,6 +4,8 @@
 // of its own, such as kcp.Trace.
 package trace
 
+import "github.com/arqnet/kcp/stats"
+
 // Hooks holds hooks that show what a state machine and its session do, for
 // logging and tools. Any may be nil. They are called from within the methods of
 // the KCP, or under the lock of the session: they must not block, nor call
@@ -76,6 +78,8 @@ type Metrics struct {
 	SRTT, RTTVar     uint32 // milliseconds; 0: no sample yet
 	RTO              uint32 // milliseconds
 	MinRTT           int64  // microseconds; 0: no sample yet
+
+	LimitedBy stats.Limit // what keeps the session from sending more, as in stats.Conn
 }
 
 // LossCause is why a transmission was declared lost.

@@ -44,6 +44,7 @@ type Table struct {
 	refused  []uint32                  // ids of streams to be refused
 	control  Tag                       // of segments that belong to no stream of the table
 	held     int                       // bytes of memory held for received messages
+	lagging  int                       // streams of whose buffer more than half was not read
 	grown    int                       // bytes of receive buffers beyond Limits.ReceiveBuffer
 	queued   int                       // bytes of memory of messages that wait to be sent
 	ready    int                       // part of queued: of streams that have credit for some
@@ -227,8 +228,17 @@ func (t *Table) opened(h *Header, refuse bool) *Stream {
 	return s
 }
 
-// Waits reports whether Pull would queue a segment.
-func (t *Table) Waits() bool { return t.sched.busy() || t.refuses() }
+// Waiting is what waits on streams.
+type Waiting struct {
+	Some    bool // Pull would queue a segment
+	Blocked bool // if not Some: a stream has more to send, and no credit
+	Unread  bool // this end is behind with reading a stream
+}
+
+// Waits returns what waits.
+func (t *Table) Waits() Waiting {
+	return Waiting{t.sched.busy() || t.refuses(), t.sched.unsent > 0, t.lagging > 0}
+}
 
 // refuses reports whether a refusal may be sent.
 func (t *Table) refuses() bool { return len(t.refused) > 0 && t.control.InFlight < mostRefusing }
