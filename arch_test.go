@@ -351,7 +351,7 @@ var layers = map[string][]string{
 	"cmd/kcp":                {"", "congestion", "crypt", "netsim", "internal/selfsigned", "qlog", "internal/tracepage", "internal/livepage"},
 	"qlog":                   {""},
 	"internal/tracepage":     {"qlog", "internal/uplot"},
-	"internal/livepage":      {"", "internal/uplot"},
+	"internal/livepage":      {"", "internal/uplot", "stats"},
 	"internal/uplot":         nil,
 	"internal/udp":           {"internal/neterr", "internal/reroute"},
 	"internal/takeover":      {"internal/udp"},

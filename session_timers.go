@@ -15,7 +15,7 @@ func (c *session) finishStep(now time.Duration) {
 	if c.tls != nil && c.tls.handshake != nil {
 		c.settleTLS()
 	}
-	if c.limits == nil {
+	if l.took == 0 {
 		c.startLimits(now)
 	}
 	c.noteActivity(now)

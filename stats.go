@@ -1,6 +1,7 @@
 package kcp
 
 import (
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -89,15 +90,25 @@ func (c *Conn) Stats() ConnStats {
 // startLimits begins to count what limits the session, once the handshake does not.
 func (c *session) startLimits(now time.Duration) {
 	if l := &c.hs; !l.securing && !l.unvalidated.Load() && (l.Reached || l.Role < opening.Dialled) {
-		c.limits = limited.New(l.born, now, c.kcp.snapshot().limit)
+		l.took = uint32(min(max((now-l.born).Milliseconds(), 1), math.MaxUint32))
+		c.limitedBy(c.kcp.snapshot().limit)
 	}
 }
 
 // limitedBy is the machine's hook for what limits it from now on.
 func (c *session) limitedBy(l stats.Limit) {
-	if c.limits != nil {
+	if c.hs.took > 0 && (c.limits != nil || l != stats.LimitApplication) {
+		c.limits = c.limitClock()
 		c.limits.Change(l, c.host.now())
 	}
+}
+
+// limitClock returns c.limits, or what it stands for; nil: the handshake limits.
+func (c *session) limitClock() *limited.Clock {
+	if l := &c.hs; c.limits == nil && l.took > 0 {
+		return limited.New(l.born, l.born+time.Duration(l.took)*time.Millisecond, stats.LimitApplication)
+	}
+	return c.limits
 }
 
 // fecStats returns what both directions of FEC have done. c.mu is held.

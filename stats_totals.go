@@ -69,5 +69,5 @@ func (c *session) addTo(t *SessionTotals) stats.Limit {
 	t.Probes.Lost += uint64(p.Lost)
 	t.Probes.BlackHoles += uint64(p.BlackHoles)
 	t.Moves += uint64(c.path.validation.Moves())
-	return c.limits.Add(&t.Limited, c.hs.born, c.host.now())
+	return c.limitClock().Add(&t.Limited, c.hs.born, c.host.now())
 }
