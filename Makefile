@@ -1,7 +1,7 @@
 # While you work: `make check`. Everything a change has to pass is `make test`;
 # `make test-long` repeats more. CONTRIBUTING.md says how long each takes. Modules
 # and tools come by exact version through the Go module proxy. Nothing else has to
-# be installed, but for a C compiler if the race detector is to run.
+# be installed, except for a C compiler if the race detector is to run.
 
 GO      ?= go
 GOFLAGS ?=
@@ -101,7 +101,7 @@ PACKAGES386 = . ./e2e ./internal/... ./fuzz $(if $(SHORT),,./crypt ./compat ./ne
 	@if GOARCH=386 $(GO) test -run '^$$' ./internal/fec >/dev/null 2>&1; then \
 		GOARCH=386 $(GO) test $(SHORT) -parallel 8 -timeout $(LIMIT) $(VETTED) $(PACKAGES386); \
 	else \
-		echo "386: LEFT OUT but for vet: this system runs no programs of 32 bits"; \
+		echo "386: LEFT OUT except for vet: this system runs no programs of 32 bits"; \
 		GOARCH=386 $(GO) vet $(PACKAGES386); \
 	fi
 

@@ -77,7 +77,7 @@ func (k *KCP) flushCoveredAck(h *header, bare bool) {
 
 // frg of an ACK announces how long ACKs may wait; see package replyrhythm. The peer
 // adds it to its retransmission time-out (RFC 9002 §6.2.1), and takes no round-trip
-// sample from an ACK that has waited, so the samples stay those of the path. Every
+// sample from an ACK that has waited, so the samples still measure the path. Every
 // other packet of the receiver shows una. One that does not cover what has long
 // arrived shows a loss, for which the peer then does not wait.
 

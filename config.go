@@ -93,7 +93,7 @@ type Config struct {
 	// NoDelay is how the retransmission time-out is bounded and backed off. Default
 	// NoDelayOn.
 	NoDelay NoDelay
-	// MinRTO is the minimum retransmission time-out: 1 ms to 60 s. The default is that of
+	// MinRTO is the minimum retransmission time-out: 1 ms to 60 s. The default is as in
 	// NoDelay.
 	MinRTO time.Duration
 	// Interval is the least variance term of the retransmission time-out: 10 ms to 5 s,
@@ -155,7 +155,7 @@ type Config struct {
 	// DialTimeout is how long Dial waits for the peer's answer, unless its context ends
 	// first. Only the context bounds the lookup of a name before. 1 ms to a year. Default
 	// 10 s; negative means that Dial does not wait: what would be an error of Dial then
-	// shows as that of a later Read or Write. It is ErrRefused, ErrTLSRequired, ErrNoTLS
+	// is returned by a later Read or Write. It is ErrRefused, ErrTLSRequired, ErrNoTLS
 	// or a *HandshakeError, and a *PeerLostError if the peer does not answer.
 	DialTimeout time.Duration
 	// Linger is how long Close waits for the peer to acknowledge more of the written

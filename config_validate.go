@@ -127,7 +127,7 @@ func (c *Config) validateTimeouts() error {
 	return nil
 }
 
-// validateRate returns a *ConfigError if rate cannot be that of Config.MaxRate.
+// validateRate returns a *ConfigError if rate cannot be a Config.MaxRate.
 func validateRate(rate int) error {
 	if rate != 0 && rate < minMaxRate {
 		return &ConfigError{"MaxRate", rate, fmt.Sprintf("must be at least %d, or 0 for no cap", minMaxRate)}
@@ -274,7 +274,7 @@ type MessageOptions struct {
 	// says why that is not known: ErrMessageAbandoned, a *StreamError, or the error with
 	// which the session ended; the message may have arrived all the same.
 	//
-	// Done runs without locks on a goroutine of the session, after those of messages that
-	// came to their end before: it may send, and wait.
+	// Done runs without locks on a goroutine of the session, after the receipts of
+	// messages that came to their end before: it may send, and wait.
 	Done func(err error)
 }

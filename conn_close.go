@@ -32,7 +32,7 @@ func (c *Conn) CloseWithError(code uint64, text string) error {
 // the peer fail with a *PeerCloseError that has Aborted set, in place of ErrReset, after
 // what it has received. The text should be UTF-8, and is cut to 256 bytes, or to what
 // fits into a packet. If that is lost, the answer to the peer's next packet repeats it
-// (docs/calls.md). Legacy peers learn of nothing. Errors are those of Abort.
+// (docs/calls.md). Legacy peers learn of nothing. Errors are as for Abort.
 func (c *Conn) AbortWithError(code uint64, text string) error {
 	c.mu.Lock()
 	defer c.unlockWhenSent()

@@ -22,7 +22,7 @@ type datagramHandler struct {
 // stay for ReceiveDatagram. Those that arrive after Close are dropped.
 //
 // Calls of f do not overlap. They are made on the goroutine that reads the socket, which
-// may be that of a blocked Read or Write; nothing else is received meanwhile. So f must
+// may be in a blocked Read or Write; nothing else is received meanwhile. So f must
 // not block, and must not call what may: Read, Write, Close of a session that lingers,
 // Shutdown. It may call SendDatagram and HandleDatagrams. b is valid during the
 // call only; f may change it. When HandleDatagrams returns, the old handler may still be
@@ -95,7 +95,7 @@ func (c *Conn) SendDatagram(b []byte) error {
 
 // ReceiveDatagram waits for the next datagram of the peer and returns it. At most 256
 // wait for it; further ones push out the oldest, which DatagramStats.Dropped counts. Its
-// errors are that of ctx when it is done, os.ErrDeadlineExceeded when the read deadline
+// errors are ctx's when it is done, os.ErrDeadlineExceeded when the read deadline
 // has passed, net.ErrClosed after Close or Abort, ErrGrouped in a Group, and after the
 // last datagram the error with which the session ended, ErrPeerClosed (not io.EOF) if
 // the peer has closed it.

@@ -31,7 +31,7 @@ func (c *Conn) takeEvent(m *groupMember, memory *groupMemory, e *Event) gotWhat 
 	return c.takeState(m, e)
 }
 
-// takeArrived is takeEvent for what has arrived but for streams. Datagrams and data
+// takeArrived is takeEvent for what has arrived outside of streams. Datagrams and data
 // take turns.
 func (c *Conn) takeArrived(m *groupMember, memory *groupMemory, e *Event) gotWhat {
 	if q := c.in.datagrams; q != nil && len(q.waiting) > 0 && !(m.datagram && c.kcp.receiver().readable()) {
@@ -146,7 +146,7 @@ func (c *Conn) leaveGroup() {
 	c.endTurnsLocked()
 }
 
-// endTurnsLocked ends the turns of all streams, but for ends that wait for the next
+// endTurnsLocked ends the turns of all streams, except ends that wait for the next
 // group.
 func (c *Conn) endTurnsLocked() {
 	t := c.calls

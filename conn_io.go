@@ -57,7 +57,7 @@ func (c *Conn) Read(b []byte) (n int, err error) {
 // ReadMessage reads the next message into b and returns its size in bytes, which may be
 // 0. Of a message that Read has begun it returns the rest. The peer's mode decides what
 // a message is: if it sends a byte stream, one segment, as it has cut it. The errors are
-// those of Read, and io.ErrShortBuffer if b is too small; the message stays queued for a
+// Read's, and io.ErrShortBuffer if b is too small; the message stays queued for a
 // larger b (see NextMessageSize).
 func (c *Conn) ReadMessage(b []byte) (n int, err error) {
 	err = c.await(blocking{op: "read"}, func() (pause, error) {
@@ -231,7 +231,7 @@ func (c *Conn) MaxMessageSize() int {
 }
 
 // WriteMessage queues b as one message, which may be empty. It blocks as Write does. If
-// it fails, nothing was queued. Its errors are those of Write, ErrNotMessageMode without
+// it fails, nothing was queued. Its errors are as for Write, ErrNotMessageMode without
 // Config.MessageMode, and ErrMessageTooLarge for more than MaxMessageSize bytes.
 func (c *Conn) WriteMessage(b []byte) error {
 	_, err := c.write(nil, writeCall{b: b, message: true, waits: true})
@@ -270,9 +270,9 @@ func (c *Conn) NextMessageSize() (size int, ok bool) {
 	return size, true
 }
 
-// SendMessage is WriteMessage with options for this message; nil means those of
-// WriteMessage: it is delivered if the session lasts. A message that is given up is not
-// delivered, unless all of it has arrived before. What follows it keeps its order and
+// SendMessage is WriteMessage with options for this message; nil means none,
+// as WriteMessage: it is delivered if the session lasts. A message that is given up is
+// not delivered, unless all of it has arrived before. What follows it keeps its order and
 // does not wait for it.
 //
 // A peer that does not take streams, see OpenStream, cannot be told that a message is
@@ -280,7 +280,7 @@ func (c *Conn) NextMessageSize() (size int, ok bool) {
 // was sent, and MaxRetransmits has no effect. Done works with every peer.
 //
 // SendMessage blocks as Write does, which counts towards Lifetime. If it fails, nothing
-// was queued, and Done is not called. Its errors are those of WriteMessage, and an
+// was queued, and Done is not called. Its errors are as for WriteMessage, and an
 // *OptionError for an option that is out of its range.
 func (c *Conn) SendMessage(b []byte, options *MessageOptions) error {
 	_, err := c.write(nil, writeCall{b: b, message: true, options: options, waits: true})
@@ -290,10 +290,10 @@ func (c *Conn) SendMessage(b []byte, options *MessageOptions) error {
 // TryWrite is Write without waiting: it queues as much of b as the write buffer has room
 // for, sends at once as much as the windows allow, and returns the number of bytes
 // queued. If that is not all of b, the error is ErrWouldBlock itself: there is no more
-// room, or another goroutine is in Write or WriteMessage. Its other errors are those of
+// room, or another goroutine is in Write or WriteMessage. Its other errors are as for
 // Write.
 //
-// WriteReady waits for room. In a Group EventWritable follows ErrWouldBlock; that of a
+// WriteReady waits for room. In a Group EventWritable follows ErrWouldBlock; for a
 // stream after ReportStreams.
 func (c *Conn) TryWrite(b []byte) (n int, err error) {
 	return c.write(nil, writeCall{b: b})
@@ -301,7 +301,7 @@ func (c *Conn) TryWrite(b []byte) (n int, err error) {
 
 // TryWriteMessage is WriteMessage without waiting: it queues b as one message if the
 // write buffer has any room. Otherwise, and while another goroutine is in Write or
-// WriteMessage, it returns ErrWouldBlock itself. Its other errors are those of
+// WriteMessage, it returns ErrWouldBlock itself. Its other errors are as for
 // WriteMessage. After any error nothing of b was queued.
 func (c *Conn) TryWriteMessage(b []byte) error {
 	_, err := c.write(nil, writeCall{b: b, message: true})
@@ -310,7 +310,7 @@ func (c *Conn) TryWriteMessage(b []byte) error {
 
 // TrySendMessage is SendMessage without waiting: it returns ErrWouldBlock itself as
 // TryWriteMessage does. Messages whose lifetime is over make room, as for SendMessage.
-// Its other errors are those of SendMessage. After any error nothing of b was queued, and
+// Its other errors are as for SendMessage. After any error nothing of b was queued, and
 // MessageOptions.Done is not called.
 func (c *Conn) TrySendMessage(b []byte, options *MessageOptions) error {
 	_, err := c.write(nil, writeCall{b: b, message: true, options: options})

@@ -27,7 +27,7 @@ type StreamOptions struct {
 	// message is given up: up to 65534. 0 means any number, negative not at all.
 	MaxRetransmits int
 	// Priority is -8 to 7, default 0. Whatever a stream of higher priority has to send
-	// leaves first; those of equal priority, and the bytes of the session itself, of 0,
+	// leaves first; streams of equal priority, and the bytes of the session itself, of 0,
 	// share what is left.
 	Priority int
 }
@@ -53,7 +53,7 @@ func (e *OptionError) Error() string {
 // delays no other. Both applications have to close or reset it, or both to call
 // CloseWrite and read to the end, whatever has happened to the stream before. Then it no
 // longer counts for Config.MaxStreams of the end that did not open it, and what it holds
-// is released. Errors are of type *net.OpError, but for io.EOF. All methods are safe for
+// is released. Errors are of type *net.OpError, except io.EOF. All methods are safe for
 // concurrent use.
 type Stream struct {
 	conn     *Conn // immutable
@@ -266,7 +266,7 @@ func (s *Stream) Close() error {
 }
 
 // CloseWrite closes the stream for writing, without waiting: the peer reads io.EOF after
-// the last byte. Errors are net.ErrClosed after Close or CloseWrite, and those of Write.
+// the last byte. Errors are net.ErrClosed after Close or CloseWrite, and as for Write.
 func (s *Stream) CloseWrite() error {
 	c := s.conn
 	c.mu.Lock()
@@ -287,7 +287,7 @@ func (s *Stream) CloseWrite() error {
 
 // Reset ends the stream at once in both directions: what was not delivered is dropped,
 // at both ends. The peer's calls fail with a *StreamError of this code, below 1<<62;
-// higher bits are cleared. Those of this end return net.ErrClosed, as does a Reset after
+// higher bits are cleared. This end's then return net.ErrClosed, as does a Reset after
 // Reset, or after Close once all is delivered.
 func (s *Stream) Reset(code uint64) error {
 	c := s.conn

@@ -15,7 +15,7 @@ type streamWatch struct {
 // Done returns a channel that is closed when the stream has ended: no more can be
 // written, as the peer has reset or closed it, or reads no more, as this end has closed
 // or reset it, or as the session has ended, or was closed by either end. Err then says
-// why. CloseWrite of this end alone does not end the stream, nor does that of the peer;
+// why. CloseWrite of this end alone does not end the stream, nor does the peer's;
 // both together do, once all has arrived. What has arrived can still be read, unless
 // the stream was reset or this end has closed it.
 func (s *Stream) Done() <-chan struct{} {

@@ -20,7 +20,7 @@ func (s *Stream) Write(b []byte) (n int, err error) {
 }
 
 // MaxMessageSize returns the largest message that WriteMessage and SendMessage take, in
-// bytes: what fits into a Config.StreamReceiveBuffer as that of this end, or into more if
+// bytes: what fits into a Config.StreamReceiveBuffer like this end's, or into more if
 // the peer has shown in this session that it has more, which it does once it reads. That
 // is believed up to 8 MiB, or StreamReceiveBuffer or StreamWriteBuffer of this end. A
 // peer with a smaller one resets the stream with StreamTooLarge. It may change with the
@@ -128,7 +128,7 @@ func (s *Stream) Read(b []byte) (n int, err error) {
 
 // ReadMessage reads the next message into b and returns its size in bytes, which may be
 // 0. Of a message that Read has begun, it returns the rest. A stream of bytes has no
-// boundaries. Errors are those of Read, and io.ErrShortBuffer if b is too small; the
+// boundaries. Errors are as for Read, and io.ErrShortBuffer if b is too small; the
 // message stays queued.
 func (s *Stream) ReadMessage(b []byte) (n int, err error) {
 	err = s.conn.await(blocking{op: "read", stream: s}, func() (pause, error) {
@@ -150,7 +150,7 @@ func (s *Stream) ReadMessage(b []byte) (n int, err error) {
 	return n, err
 }
 
-// NextMessageSize is that of Conn, for the next message of the stream, or the
+// NextMessageSize is as Conn's, for the next message of the stream, or the
 // rest of one that Read has begun.
 func (s *Stream) NextMessageSize() (size int, ok bool) {
 	s.conn.mu.Lock()
@@ -166,19 +166,19 @@ func (s *Stream) NextMessageSize() (size int, ok bool) {
 // returns the number of bytes queued; if the stream is unordered or not reliable, b is
 // one message, which is queued whole or not at all. If that is not all of b, the error
 // is ErrWouldBlock itself: there is no more room, or another goroutine is in a call that
-// writes. Its other errors are those of Write.
+// writes. Its other errors are as for Write.
 func (s *Stream) TryWrite(b []byte) (n int, err error) {
 	return s.conn.write(s, writeCall{b: b, message: s.messages})
 }
 
 // TryWriteMessage is WriteMessage without waiting: it queues b as one message if the
 // write buffers have any room. Otherwise, and while another goroutine is in a call that
-// writes, it returns ErrWouldBlock itself. Its other errors are those of WriteMessage.
+// writes, it returns ErrWouldBlock itself. Its other errors are as for WriteMessage.
 // After any error nothing of b was queued.
 func (s *Stream) TryWriteMessage(b []byte) error { return s.TrySendMessage(b, nil) }
 
-// TrySendMessage is TryWriteMessage with options for this message; nil means those of
-// the stream. An option that is out of its range is an *OptionError. After any error
+// TrySendMessage is TryWriteMessage with options for this message; nil means the
+// stream's own. An option that is out of its range is an *OptionError. After any error
 // MessageOptions.Done is not called.
 func (s *Stream) TrySendMessage(b []byte, options *MessageOptions) error {
 	_, err := s.conn.write(s, writeCall{b: b, message: true, options: options})

@@ -189,7 +189,7 @@ func (c *Conn) beforeWait(p pause) (s *shard, wait bool) {
 	return s, s == nil
 }
 
-// place returns the place of a call among those of the session that are woken at once.
+// place returns the place of a call among the session's calls that are woken at once.
 func (n *notifier) place(s *Stream) inturn.Place {
 	switch c := n.conn(); {
 	case s != nil:

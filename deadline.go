@@ -6,7 +6,7 @@ import (
 )
 
 // deadline is a point in time after which calls fail. Its owner's lock guards
-// it. The zero value is no deadline.
+// it. The zero value means no deadline.
 type deadline struct {
 	timer *time.Timer // nil: no deadline; past: it has passed
 }

@@ -27,7 +27,7 @@ type Dialer struct {
 	LocalAddr net.Addr
 }
 
-// DialOptions are the options of Endpoint.DialWith. The zero value is that of
+// DialOptions are the options of Endpoint.DialWith. The zero value is as for
 // Endpoint.Dial.
 type DialOptions struct {
 	// Conv is the conversation id, for a peer that expects a certain one. nil draws one
@@ -35,8 +35,8 @@ type DialOptions struct {
 	// easily those that are not random; see also Config.SharedConvs.
 	Conv *uint32
 	// Quiet makes DialWith return at once, and send nothing. HELLO leaves with the first
-	// data, or with CloseWrite. A refusal is no error: the session repeats its data until
-	// Config.PeerTimeout has passed.
+	// data, or with CloseWrite. A refusal is not an error: the session repeats its data
+	// until Config.PeerTimeout has passed.
 	Quiet bool
 	// SimultaneousOpen is for a peer that dials too, with the same option, through NATs
 	// (hole punching): one session comes of it. docs/peer-to-peer.md has the details.
@@ -72,10 +72,10 @@ func DialContext(ctx context.Context, network, address string, config *Config) (
 	return d.dial(ctx, network, address)
 }
 
-// DialContext opens a session as Dial does. The result is a *Conn, and declared as a
-// net.Conn, so that the method fits where that of a net.Dialer does, as in
-// http.Transport.DialContext. Once it has returned, ctx has no effect on the session.
-// "tcp", "tcp4" and "tcp6", which that passes, mean UDP of the same address family.
+// DialContext opens a session as Dial does; the result is a *Conn. It fits where
+// net.Dialer's does, as in http.Transport.DialContext. Once it has returned, ctx has no
+// effect on the session. The networks "tcp", "tcp4" and "tcp6" mean the UDP network of
+// the same address family.
 func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	if network == "tcp" || network == "tcp4" || network == "tcp6" {
 		network = "udp" + network[len("tcp"):]
@@ -117,7 +117,7 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (*Conn, erro
 // whether there is a peer.
 func (d *Dialer) resolve(ctx context.Context, network, address string) (addrs []netip.Addr, port string, err error) {
 	if address == "" {
-		return nil, "", &net.AddrError{Err: "missing address"} // that of net.Dialer has no type
+		return nil, "", &net.AddrError{Err: "missing address"} // net.Dialer's has no type
 	}
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || host == "" || d.Config != nil && d.Config.DialTimeout < 0 {

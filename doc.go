@@ -15,7 +15,7 @@
 //
 // # Sessions
 //
-// [Dial] and [Listen] work as those of package net do, over UDP:
+// [Dial] and [Listen] work as in package net, over UDP:
 //
 //	l, err := kcp.Listen("udp", ":4000", nil)
 //	conn, err := l.Accept()
@@ -33,7 +33,7 @@
 // Write then return a [PeerLostError]. With TLS, or an AEAD as cipher, a session
 // survives a change of its peer's address (connection migration).
 //
-// Sessions interoperate with those of kcp-go, including its ciphers and FEC, and of the
+// Sessions interoperate with kcp-go, including its ciphers and FEC, and with the
 // C reference. Such a legacy peer ([Conn.Peer]) answers Dial and keep-alives as any peer
 // does. It learns nothing of CloseWrite, Close and Abort, and its own end cannot be
 // seen. Its sessions are accepted with their first data.

@@ -176,8 +176,8 @@ func (e *Endpoint) stopped() bool {
 // now returns the time since the endpoint's epoch, on the monotonic clock.
 func (e *Endpoint) now() time.Duration { return time.Since(e.epoch) }
 
-// LocalAddr returns the address of the socket, which all shards have in common. That of
-// a socket of Dial changes when the host's does.
+// LocalAddr returns the address of the socket, which all shards have in common. The
+// address of a socket of Dial changes when the host's does.
 func (e *Endpoint) LocalAddr() net.Addr {
 	if own := e.socket.own.Load(); own != nil {
 		return own.socket.LocalAddr()

@@ -12,10 +12,10 @@ import (
 )
 
 // DialWith opens a session with the peer at addr, as Dial does, with options. Errors
-// besides those of Dial: ErrConvInUse if the endpoint has a session of the chosen
+// besides Dial's: ErrConvInUse if the endpoint has a session of the chosen
 // conversation id with that peer, or had one within the last minute; with
 // Config.SharedConvs, only if it has one. Without SharedConvs a chosen id is not dialled
-// anew after ErrReset. With Quiet, ErrTooManySessions, net.ErrClosed, those of the
+// again after ErrReset. With Quiet, ErrTooManySessions, net.ErrClosed, errors of the
 // address and the error of a ctx that is done are the only others.
 func (e *Endpoint) DialWith(ctx context.Context, addr net.Addr, o DialOptions) (*Conn, error) {
 	if err := ctx.Err(); err != nil {
@@ -97,8 +97,8 @@ func isOwn(local, to netip.AddrPort) bool {
 // maxDials is how many sessions a Dial opens at most, one after the other.
 const maxDials = 4
 
-// dial opens a session, and waits for the peer's answer unless quiet. It begins
-// anew if the peer has dropped the session meanwhile, as an outage of the path was
+// dial opens a session, and waits for the peer's answer unless quiet. It starts
+// over if the peer has dropped the session meanwhile, as an outage of the path was
 // longer than a listener waits: with another conversation id, since the peer
 // ignores that one for a while.
 func (e *Endpoint) dial(ctx context.Context, key sessionKey, addr net.Addr, chosen, quiet bool) (*Conn, error) {
@@ -145,7 +145,7 @@ func discardIfUnwound(c **Conn) {
 }
 
 // holdForDial adds n to the calls of Dial that may still open a session. The
-// sockets are not closed meanwhile for want of sessions.
+// sockets are not closed meanwhile for lack of sessions.
 func (e *Endpoint) holdForDial(n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

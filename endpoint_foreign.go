@@ -11,9 +11,9 @@ import (
 	"github.com/arqnet/kcp/internal/readturn"
 )
 
-// Sockets that somebody else may use, too: those of NewEndpoint. Their owners may
+// Sockets that somebody else may use, too: sockets of NewEndpoint. Their owners may
 // set read deadlines, their reads may not be interruptible, and their errors may
-// last. None of it must leave a call waiting for ever.
+// last. None of it must leave a call waiting forever.
 
 const (
 	// closeWait is how long Endpoint.Close waits for writes in progress, and for the

@@ -291,7 +291,7 @@ func (e *Endpoint) relink(s *shard, link *socketLink) {
 	if old := s.link.Swap(link); old.pc != link.pc {
 		_ = old.pc.Close()
 	}
-	_ = link.setReadDeadline(time.Time{}) // that of the interrupt has passed
+	_ = link.setReadDeadline(time.Time{}) // the deadline of the interrupt has passed
 	if e.stopped() {                      // perhaps it has not seen link
 		e.stopReaders()
 	}

@@ -41,7 +41,7 @@ type scan struct {
 	at      int         // slot of the next session
 	holders int64       // sessions that hold more than leastShare
 	rest    int64       // bytes that the others hold
-	census  shed.Census // of the sessions before at, but for those that were ended
+	census  shed.Census // of the sessions before at, except those that were ended
 	line    shed.Rank   // sessions of this rank or above are ended; shed.None: not known yet, or none
 }
 

@@ -97,7 +97,7 @@ func (in *readState) sameSession(p *inPacket) bool {
 }
 
 // take feeds a batch to the sessions, consecutive packets of a session in one
-// call, and lets each session reply once. reading and woke are those of
+// call, and lets each session reply once. reading and woke are as for
 // readOnce.
 func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (woke bool) {
 	now := e.now()
@@ -166,7 +166,7 @@ func (in *readState) reset() {
 }
 
 // dropBatch drops what is left of a batch in which code of the application's has
-// panicked. Sessions that have had some of it go on.
+// panicked. Sessions that have got some of it go on.
 func (s *shard) dropBatch() {
 	s.taking.Store(0)
 	s.fed.Store(s.taken.Load())

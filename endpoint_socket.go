@@ -21,7 +21,7 @@ type shard struct {
 	asked   atomic.Bool   // interrupt was called since the last time-out
 	taking  atomic.Int64  // since when its reader has fed a batch to the sessions, in ns since the epoch; 0: it does not
 	taken   atomic.Uint32 // what was read; see Endpoint.arrived
-	fed     atomic.Uint32 // of that, what the sessions have had
+	fed     atomic.Uint32 // of that, what the sessions have got
 	foreign bool          // the caller of NewEndpoint has pc, too; immutable
 
 	// Used only by the present reader.

@@ -11,7 +11,7 @@ import (
 )
 
 // sessionTable finds sessions by everything that a packet may identify them by.
-// Endpoint.mu guards it, but for what admission.Table does without a lock.
+// Endpoint.mu guards it, except what admission.Table does without a lock.
 type sessionTable struct {
 	admission.Gate[Conn]
 	tally  sessionTally

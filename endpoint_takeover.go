@@ -22,8 +22,8 @@ import (
 // belongs to: Cipher, whether TLS is set, whether FEC is, Shards, SharedConvs, and
 // whether legacy peers may open sessions. If it differs, the error wraps a *ConfigError
 // that says in what, and nothing has changed in the other process. SocketBuffer and
-// Control have no effect. With TLS the key of stateless resets is that of the other
-// process, unless config sets one.
+// Control have no effect. With TLS the key of stateless resets is the other
+// process's, unless config sets one.
 //
 // TakeOver gives up after 4 seconds, or with ctx.Err() when ctx ends. It works on Linux;
 // elsewhere the error is errors.ErrUnsupported. It checks that the other process is of

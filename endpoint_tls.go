@@ -91,7 +91,7 @@ func (q *failedHandshakes) call() {
 }
 
 // resetKeyOf returns what the peer of a session is told about its resets; nil if
-// the key may be known to another peer, which has, or has had within TIME-WAIT, a
+// the key may be known to another peer, which has, or had within TIME-WAIT, a
 // session with the same conversation id. c.mu is held.
 func (e *Endpoint) resetKeyOf(c *Conn) *resetKey {
 	key, now := c.tableEntry().Key(), e.now()

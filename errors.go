@@ -261,7 +261,7 @@ func (e *NoAnswerError) Temporary() bool { return true }
 type ShutdownError struct {
 	Cut         int   // sessions that were aborted when the context ended
 	Undelivered int   // further sessions that have ended before their peers had all
-	Cause       error // why sessions were cut: that of the context; nil if none was
+	Cause       error // why sessions were cut: the context's error; nil if none was
 }
 
 func (e *ShutdownError) Error() string {
@@ -297,7 +297,7 @@ func opError(op string, local, remote net.Addr, err error) error {
 	return &net.OpError{Op: op, Net: network, Source: local, Addr: remote, Err: err}
 }
 
-// Codes of a StreamError that this package gives. Those of applications are
+// Codes of a StreamError that this package gives. Applications' are
 // below 1<<62.
 const (
 	// StreamRefused means that the peer closes, or has Config.MaxStreams streams and
@@ -312,8 +312,8 @@ const (
 	maxStreamCode = 1<<62 - 1
 )
 
-// Errors of streams, besides *StreamError, *OptionError, those of the session, and those
-// of package net.
+// Errors of streams, besides *StreamError, *OptionError, errors of the session and
+// errors of package net.
 var (
 	// ErrNoStreams means that an extended peer takes no streams, or that this end does
 	// not, by its Config.MaxStreams.

@@ -191,7 +191,7 @@ func (k *KCP) noteLimit(window uint32) bool {
 	return f.Waits
 }
 
-// refuse records that a write was refused for want of room.
+// refuse records that a write was refused for lack of room.
 func (k *KCP) refuse() {
 	k.limit.Refused = true
 	k.noteLimit(k.sendWindow())
@@ -210,7 +210,7 @@ func (k *KCP) flushAcks(h *header) {
 }
 
 // putAck puts an acknowledgement into a packet, unless the anti-amplification
-// limit forbids it (RFC 9000 §8.1). frg is 0 but for putReplyAck.
+// limit forbids it (RFC 9000 §8.1). frg is 0 except for putReplyAck.
 func (k *KCP) putAck(h *header, a delayedack.Ack, frg uint8) {
 	if k.snd.validation != nil && !k.maySend(headerSize) {
 		return // the peer retransmits, and is acknowledged then

@@ -33,7 +33,7 @@ type Group struct {
 	streams atomic.Bool   // by ReportStreams
 	handler func([]Event) // of Handle; set under mu, before a goroutine may call it
 
-	mu      sync.Mutex     // guards the fields below; of the other locks only that of set is taken under it
+	mu      sync.Mutex     // guards the fields below; of the other locks only set's is taken under it
 	touched []*Conn        // for Send; nil while a Send uses it
 	spare   []*groupMemory // not in use
 
@@ -152,15 +152,15 @@ func (g *Group) Add(c *Conn) error {
 // for their streams. Without it streams are read and accepted as ever.
 //
 // What arrives on a stream is EventMessage if the stream is unordered or not reliable, or
-// the session has Config.MessageMode, else EventData. Those of one stream are in order.
-// A session's own events and those of its streams take turns, and so do its streams.
-// A stream that this end has opened has events, too, until it is closed or reset here.
-// One that is over when its session first joins such a group has none.
+// the session has Config.MessageMode, else EventData. Messages of one stream are in
+// order. A session's own events and its streams' take turns, and so do its streams. A
+// stream that this end has opened has events, too, until it is closed or reset here. One
+// that is over when its session first joins such a group has none.
 func (g *Group) ReportStreams() { g.streams.Store(true) }
 
 // Remove takes a session out of the group: what was not taken is for Read, or for the
 // next group. After it nothing more is taken. Only a call of Wait that runs may still
-// return events of the session, and the handler be called for those of its call. It
+// return events of the session, and the handler be called for the events of its call. It
 // fails with ErrNotGrouped if the session is not in this group.
 func (g *Group) Remove(c *Conn) error {
 	c.mu.Lock()

@@ -22,7 +22,7 @@ type groupMember struct {
 	refused   bool // and once the call that holds Conn.writing is done
 	peerDone  bool // EventEOF was delivered
 	datagram  bool // the last event was a datagram: data of the stream comes first
-	ofStream  bool // the last event was of a Stream: those of the session come first
+	ofStream  bool // the last event was of a Stream: the session's come first
 }
 
 // groupPlace returns the place of m in Group.set.

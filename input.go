@@ -28,7 +28,7 @@ func (a *newestAck) add(sn, ts seq) {
 func (k *KCP) Input(packet []byte) error { return k.input(packet, false) }
 
 // InputRecovered is Input for a packet that forward error correction has reconstructed.
-// As it is late, its ACKs are no round-trip samples, and its window is not taken. Its
+// As it is late, its ACKs are not round-trip samples, and its window is not taken. Its
 // data is acknowledged with the ts of the newest packet that arrived by itself.
 func (k *KCP) InputRecovered(packet []byte) error { return k.input(packet, true) }
 

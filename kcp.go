@@ -37,9 +37,9 @@ var (
 	ErrConv            = errors.New("kcp: segment of another conversation")
 	ErrSegmentLength   = errors.New("kcp: segment longer than its packet")
 	ErrCommand         = errors.New("kcp: unknown segment command")
-	ErrForgedUna       = errors.New("kcp: acknowledges what was never sent")
-	ErrPiece           = errors.New("kcp: piece that fits into no segment")
-	ErrRequests        = errors.New("kcp: more requests than are answered at a time")
+	ErrForgedUna       = errors.New("kcp: acknowledges data that was never sent")
+	ErrPiece           = errors.New("kcp: piece does not fit into a segment")
+	ErrRequests        = errors.New("kcp: too many requests at a time")
 	ErrMessageTooLarge = errors.New("kcp: message needs more fragments than the peer can hold")
 	ErrNoData          = errors.New("kcp: nothing to receive")
 	ErrPartialMessage  = errors.New("kcp: message not yet complete")
@@ -48,7 +48,7 @@ var (
 // KCP is the protocol's state machine, driven by calls alone. The caller passes it
 // packets with Input, data with Send and the time with Update; it passes packets to the
 // output function. With the settings of New it behaves as the reference implementation
-// does, byte for byte, but for the few differences that WIRE.md lists. All times are
+// does, byte for byte, except for the few differences that WIRE.md lists. All times are
 // milliseconds on a uint32 clock that may wrap and must not run backwards. A KCP is not
 // safe for concurrent use, and the output function must not call its methods.
 type KCP struct {

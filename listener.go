@@ -161,7 +161,7 @@ func (l *Listener) takeLocked() *Conn {
 }
 
 // AcceptInto makes sessions go into a group as soon as they can be accepted, with the
-// event EventAccepted first; those of the backlog, too. Calls of Accept and AcceptKCP
+// event EventAccepted first; sessions of the backlog, too. Calls of Accept and AcceptKCP
 // return ErrGrouped. Config.Backlog bounds the sessions whose EventAccepted was not
 // taken; closing the listener ends them. With a nil group, or when the group is closed,
 // sessions go to Accept again. AcceptInto fails with ErrGrouped if the listener has a

@@ -9,9 +9,9 @@ import (
 )
 
 // sessionPort is what the session layer may ask of the state machine beyond the
-// public API. Session files call its methods, exported ones, and those of the parts that
-// it returns, and touch no field; TestSessionsUseThePort enforces that. Nothing is called
-// through the interface, so it costs nothing.
+// public API. Session files call its methods, exported ones, and methods of the parts
+// that it returns, and touch no field; TestSessionsUseThePort enforces that. Nothing is
+// called through the interface, so it costs nothing.
 type sessionPort interface {
 	// Set-up, before the first packet.
 	setConv(uint32)
@@ -151,8 +151,8 @@ const writeCostPerSegment = 64
 type sendLoad struct {
 	segments, bytes             int // their payload
 	unsent                      int // segments among them that wait for the first time
-	streamSegments, streamBytes int // those of streams among them
-	used                        int // bytes of the write buffer, in which those of streams do not count
+	streamSegments, streamBytes int // streams' among them
+	used                        int // bytes of the write buffer, without what streams hold
 	memory                      int // bytes, with what is kept for reuse
 	window                      int // the send window in segments
 	payload                     int // bytes of a full segment of Send

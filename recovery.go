@@ -62,11 +62,12 @@ func (k *KCP) reoWnd() seq {
 	return k.snd.recovery.Reordering.Window(uint32(k.snd.rtt.srtt))
 }
 
-// tailLossProbe is the tail loss probe (RFC 8985 §7.3). It returns those of the expired
-// segments that are retransmitted now, and gives the others another RTO. A first
-// time-out may just mean that an acknowledgement was lost or is late. One packet with
-// the newest of the segments is enough to learn what is missing. A segment against
-// which acknowledgements of later ones count is sent anyway.
+// tailLossProbe is the tail loss probe (RFC 8985 §7.3). It returns the
+// expired segments that are retransmitted now, and gives the others another
+// RTO. A first time-out may just mean that an acknowledgement was lost or is
+// late. One packet with the newest of the segments is enough to learn what is
+// missing. A segment against which acknowledgements of later ones count is sent
+// anyway.
 func (k *KCP) tailLossProbe(expired []*sendSegment) []*sendSegment {
 	if k.snd.recovery.Outage.On || k.blackHoleSuspected() {
 		return k.outageFilter(expired)

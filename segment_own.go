@@ -76,7 +76,7 @@ func (k *KCP) refusesOwn(h *header, payload []byte) bool {
 }
 
 // keepOwn is keep for a segment with an SSN, which refusesOwn lets pass. Its sn waits for
-// nothing; its data waits for those of the session itself before it.
+// nothing; its data waits for the segments of the session itself before it.
 func (k *KCP) keepOwn(h *header, o *ownSegment, ack delayedack.Ack) bool {
 	if !k.takePlace(h.sn, ack) {
 		return false

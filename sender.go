@@ -362,7 +362,7 @@ func (k *KCP) mayBegin(s *sendSegment, pending int) bool {
 	return k.snd.validation.MayBegin(pending+s.size(), k.snd.nxt != k.snd.una)
 }
 
-// withinCredit returns those of the expired segments that may be retransmitted
+// withinCredit returns the expired segments that may be retransmitted
 // now, and restarts the timers of the others. To an address that is not
 // validated only the oldest is retransmitted: its ACK is the one needed.
 func (k *KCP) withinCredit(expired []*sendSegment) []*sendSegment {

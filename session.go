@@ -26,7 +26,7 @@ import (
 //   - settings at run time: SetMTU, SetWindow, SetNoDelay, SetCongestionControl,
 //     SetMessageMode, SetWriteBuffer, SetMaxRate.
 //
-// Errors are of type *net.OpError, but for io.EOF and those of Err; use errors.Is and
+// Errors are of type *net.OpError, except io.EOF and errors of Err; use errors.Is and
 // errors.As. An extended peer is an endpoint of this package, and a legacy peer any
 // other, such as kcp-go or the C reference.
 type Conn struct {

@@ -48,7 +48,7 @@ func (c *session) closingSession() closing.Session {
 }
 
 // giveUp ends a closed session that has made no progress for long enough. If
-// the peer has all data, but for what was given up, Close returns, and the session
+// the peer has all data, except what was given up, Close returns, and the session
 // repeats CLOSE in the background.
 func (c *session) giveUp(now time.Duration) {
 	if c.closing.GoOn(now, c.undelivered()) {
@@ -103,7 +103,7 @@ func (c *session) endDraining() {
 
 // abort ends the session with err. It sends ABORT to an extended peer, unless both
 // directions are over. If the peer's address is not validated, TIME-WAIT does that when
-// a packet arrives, but for an endpoint that is closed.
+// a packet arrives, except for an endpoint that is closed.
 func (c *session) abort(err error) {
 	if c.closing.Phase >= closing.Ended {
 		return

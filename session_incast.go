@@ -16,13 +16,13 @@ import (
 // also from Conn.input; Turns has a lock, which is taken after Conn.mu.
 type socketIncast = incast.Socket[session]
 
-// sender returns what the share of c depends on. Conn.mu guards it, but for its turn.
+// sender returns what the share of c depends on. Conn.mu guards it, except its turn.
 func (c *session) sender() *incast.Sender { return &c.in.sending }
 
 // takeShare counts what the peer sends, and bounds the window that the session
-// advertises by its share of the socket buffer. packets are those of a batch, with
+// advertises by its share of the socket buffer. packets are a batch's, with
 // so many segments that had not arrived before. A peer of which all has come before
-// in an epoch is no sender. The reader of the socket calls it.
+// in an epoch is not a sender. The reader of the socket calls it.
 func (c *session) takeShare(packets []inPacket, segments int, i *socketIncast, now time.Duration) {
 	s := &c.in.sending
 	s.Begin(&i.Budget)

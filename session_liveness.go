@@ -58,7 +58,7 @@ func asking(s *Counters) uint64 {
 	return s.SegmentsSent + s.FastRetransmits + s.TimeoutRetransmits + s.ProbesSent
 }
 
-// heard takes note of a valid packet from the peer, after the state machine has
+// heard counts a valid packet from the peer, after the state machine has
 // processed it.
 func (c *session) heard(now time.Duration) {
 	l := &c.hs
@@ -98,7 +98,7 @@ func (c *session) heard(now time.Duration) {
 	}
 }
 
-// noteReached takes note that the peer has shown to be there. Dial waits for it.
+// noteReached records that the peer has shown to be there. Dial waits for it.
 func (c *session) noteReached() {
 	if c.hs.Reached {
 		return

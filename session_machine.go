@@ -24,8 +24,8 @@ import (
 // session is a session as a state machine: what it knows of its peer, what it has to
 // send, and what is due when. It has no lock, clock, goroutine, channel or socket. Its
 // caller keeps its methods apart, and carries out what they bring about: it writes the
-// packets of outgoing, lets those of ready go on, and removes a session that has ended.
-// What a session asks for, it asks its host.
+// packets of outgoing, lets the calls of ready go on, and removes a session that has
+// ended. What a session asks for, it asks its host.
 type session struct {
 	shared *sharedState // with the endpoint; the pointer is immutable
 	host   host         // immutable

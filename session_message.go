@@ -110,7 +110,7 @@ func (c *session) queueBytes(w *writeCall, room int) error {
 
 // queueMessage queues w.b as one message, for which there is room.
 func (c *session) queueMessage(w *writeCall) (err error) {
-	var p streams.Params // of the stream, but for the options
+	var p streams.Params // of the stream, except for the options
 	var done func(error)
 	if w.stream != nil {
 		p = w.stream.Params()
@@ -199,14 +199,14 @@ func (c *session) givingUp() (drop, abandon bool) {
 	return !extended || c.closing.Write == closing.WriteOpen, extended && l.tokensKnown() && l.capabilities&capStreams != 0
 }
 
-// messageAcked takes note that a segment of t was acknowledged.
+// messageAcked records that a segment of t was acknowledged.
 func (c *session) messageAcked(t *streams.Tag) {
 	if t.InFlight == 0 && !t.Abandoned && !c.rare.failed {
 		c.finish(t, nil)
 	}
 }
 
-// messageAbandoned takes note that the message of t is given up, which may make
+// messageAbandoned records that the message of t is given up, which may make
 // room.
 func (c *session) messageAbandoned(t *streams.Tag) {
 	c.finish(t, ErrMessageAbandoned)
@@ -236,7 +236,7 @@ func (c *session) segmentsGivenUp() int {
 	return 0
 }
 
-// receipts are those of a session that are due.
+// receipts are the receipts of a session that are due.
 type receipts struct {
 	streams.Receipts
 	running bool // runReceipts is

@@ -30,7 +30,7 @@ func (c *session) welcomeElsewhere(p *inPacket, hello signal) bool {
 	}
 	answer := []signal{{sigHello | sigAnswer, c.hs.token, c.hs.peerToken}}
 	if data, _ := admission.Segments(p.kind, p.Data); len(data) >= 2*headerSize {
-		answer = append(answer, c.infoSignal()) // so the answer is no larger than the packet
+		answer = append(answer, c.infoSignal()) // so the answer is not larger than the packet
 	}
 	c.host.reply(p.from, c.shared.outside, c.kcp.answerHeader(), answer...)
 	return true
@@ -105,7 +105,7 @@ func (c *session) moveHandshake(x *handshake.Exchange, to source, now time.Durat
 }
 
 // packetFromNewAddress handles a packet from an address that is
-// not the peer's. mine reports whether it belongs to this session and is no
+// not the peer's. mine reports whether it belongs to this session and is not a
 // replay. moved reports whether it has answered the challenge of the address,
 // and the session has migrated there. Otherwise the address gets a challenge.
 func (c *session) packetFromNewAddress(p *inPacket, numbered bool, now time.Duration) (mine, moved bool) {
@@ -189,7 +189,7 @@ func (c *session) challengeAnswers(to source, now time.Duration) [2]signal {
 
 // migrateTo moves the session to a new address. It reports false if the
 // endpoint has another session there. Congestion control and MTU discovery
-// start anew.
+// start over.
 func (c *session) migrateTo(to source) bool {
 	if !c.host.move(to) {
 		return false

@@ -12,8 +12,8 @@ import (
 
 // Path MTU discovery of a session (DPLPMTUD, RFC 8899; WIRE.md §5.5).
 // pmtud.Search decides; this file sends its probes and sets the MTU that it
-// finds. It requires a peer that answers PROBE. With other peers the MTU is that of
-// Config until a black hole shows, or the system refuses the size.
+// finds. It requires a peer that answers PROBE. With other peers the MTU is
+// Config's until a black hole shows, or the system refuses the size.
 
 // capPMTU in INFO announces that the sender answers PROBE and takes PIECE
 // segments.
@@ -58,7 +58,7 @@ func (c *session) enablePieces() {
 }
 
 // watchSizes begins black hole detection. Packets of leastPMTU are taken to
-// arrive; those of the base size [BASE_PLPMTU] if the path has shown it.
+// arrive; packets of the base size [BASE_PLPMTU] if the path has shown it.
 func (c *session) watchSizes() {
 	room := c.shared.overhead.total
 	c.kcp.blackHole().Watch(c.leastPMTU()-room, pmtud.Floor-room, pmtud.Base-room)
@@ -212,8 +212,8 @@ func (c *session) probeAnswered(s signal) {
 	}
 }
 
-// restartMTUSearch starts MTU discovery anew, on another path, from Config.MTU or
-// that of SetMTU.
+// restartMTUSearch starts MTU discovery again, on another path, from Config.MTU or
+// SetMTU's.
 func (c *session) restartMTUSearch() {
 	c.plpmtu.Restart()
 	c.outgoing.dropProbe()

@@ -26,7 +26,7 @@ const (
 // ended it with AbortWithError. After CloseWithError Read returns it after the last byte,
 // in place of io.EOF, and Write in place of ErrPeerClosed, which it wraps.
 type PeerCloseError struct {
-	Code uint64 // the peer's; its meaning is that of the application
+	Code uint64 // the peer's; the application gives it its meaning
 	Text string // valid UTF-8, which may have control characters; may be empty or cut
 	// Aborted reports that the peer has ended the session before it had delivered all: by
 	// AbortWithError, or as its CloseWithError has given up. The error then takes the
@@ -83,7 +83,7 @@ func (c *session) encodeReason(code uint64, text string, headers int) []byte {
 	return append(binary.LittleEndian.AppendUint64(nil, code), text...)
 }
 
-// signalPayload is the state machine's hook for the payload of signals. That of
+// signalPayload is the state machine's hook for the payload of signals. The payload of
 // CLOSE shows why the application has closed the session, if it has said so and
 // the peer understands it.
 func (c *session) signalPayload(code signalCode) []byte {

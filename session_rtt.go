@@ -43,7 +43,7 @@ func (c *session) queuePing(w *measurement, now time.Duration) {
 	c.kcp.signalQueue().add(w.ping)
 }
 
-// pongArrived takes the answer to a PING, which may be that of queuePing.
+// pongArrived takes the answer to a PING, which may be queuePing's.
 func (c *session) pongArrived(s signal) {
 	w := c.measurement()
 	if w == nil || w.pingAt == 0 || s != w.ping.answer() {

@@ -56,8 +56,8 @@ type connSettings struct {
 	congestion  func() congestion.Control // nil: Config.CongestionControl
 }
 
-// ownSettings returns the session's own settings. At first they equal those of
-// Config.
+// ownSettings returns the session's own settings. At first they equal
+// Config's.
 func (c *session) ownSettings() *connSettings {
 	r := c.rarely()
 	if r.settings == nil {

@@ -10,7 +10,7 @@ import (
 
 // onSignal is the state machine's hook for signals. It reports true if s is not
 // from within the session: una and wnd of its segment are then ignored, and its
-// packet is no sign of life. It may queue signals and call what else port.go
+// packet is not a sign of life. It may queue signals and call what else port.go
 // permits to hooks. payload is what the segment carries, and valid only during
 // the call.
 func (c *session) onSignal(s signal, payload []byte) bool {
@@ -43,7 +43,7 @@ func (c *session) takeSignal(s signal) (outside bool) {
 	case sigInfo:
 		c.onInfo(s)
 		if c.kcp.signalQueue().last().code == sigHello|sigAnswer {
-			c.queueAnswer(c.infoSignal()) // one INFO for one: the answer is no larger than HELLO and INFO
+			c.queueAnswer(c.infoSignal()) // one INFO for one: the answer is not larger than HELLO and INFO
 		}
 	case sigCookie, sigReset, sigAbort:
 		c.takeOutside(s)

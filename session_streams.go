@@ -94,8 +94,8 @@ func (h *streamHost) WriteBuffer() int {
 	return size
 }
 
-// FirstID returns the first id of this end's streams. Those of the dialling end
-// are odd. If both have dialled, those of the end with the smaller token are.
+// FirstID returns the first id of this end's streams. The dialling end's
+// are odd. If both have dialled, the end's with the smaller token are.
 func (h *streamHost) FirstID() uint32 {
 	l := &h.hs
 	odd := l.Role >= opening.Dialled
@@ -198,8 +198,8 @@ func (c *session) abandonedMessage(t *streams.Tag) {
 }
 
 // streamMemory returns the bytes of memory that streams take because of the peer.
-// What the application still has of them once the session has ended is its own, but
-// for what has arrived.
+// What the application still has of them once the session has ended is its own, except
+// what has arrived.
 func (c *session) streamMemory() int {
 	if c.closing.Phase >= closing.Ended {
 		return c.streams.Held()

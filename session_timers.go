@@ -246,7 +246,7 @@ const (
 	mostHold = time.Second
 )
 
-// holdTimeouts lets time-outs that have come wait until the sessions have had what had
+// holdTimeouts lets time-outs that have come wait until the sessions have got what had
 // arrived at the socket by then. In a process that lacks processor time the ACKs are
 // among that, and to retransmit would be spurious.
 func (c *session) holdTimeouts(now time.Duration) {

@@ -27,7 +27,7 @@ const capTLS = handshake.CapTLS
 // handshake has failed.
 const failedTime = 3 * time.Second
 
-// tlsState is what a session with TLS has besides. Conn.mu guards it, but for
+// tlsState is what a session with TLS has besides. Conn.mu guards it, except
 // reset.theirs, which is atomic.
 type tlsState struct {
 	app       *protect.TLS        // of the session's packets; immutable
@@ -227,7 +227,7 @@ func (c *session) securedTLS(by *handshake.Completed, now time.Duration) {
 	c.greetTLS(by.Asked, now)
 	b := make([]byte, headerSize)
 	signalOf(by.Info).encode(header{conv: c.entry.Conv, wnd: minRcvWnd}, b)
-	_, _ = c.kcp.feed(b, arrival{}) // cannot fail: una is that of a session without data
+	_, _ = c.kcp.feed(b, arrival{}) // cannot fail: una is as in a session without data
 }
 
 // greetTLS takes the place of WELCOME and CONFIRM in the clear. The dialling end
@@ -404,7 +404,7 @@ func (c *session) tlsExpires() time.Duration {
 
 // resetKeyWithin is how soon after the begin of a dialled session the peer has to
 // tell its key, or the key does not count. TIME-WAIT is longer. So an attacker
-// that holds back HELLO cannot have had a session of its own in its place, from
+// that holds back HELLO cannot have held a session of its own in its place, from
 // the same address and with the same conversation id, to learn the key.
 const resetKeyWithin = timeWaitTime / 2
 

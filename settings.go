@@ -29,7 +29,7 @@ type machineSettings struct {
 	mtu                         int // bytes; messages are cut for it from then on
 	sendWindow, receiveWindow   int // segments
 	noDelay                     NoDelay
-	minRTO                      int // milliseconds; in place of that of noDelay
+	minRTO                      int // milliseconds; in place of noDelay's
 	interval                    int // milliseconds
 	fastResend, fastResendLimit int // negative: 0
 	deadLink                    int // transmissions

@@ -64,7 +64,7 @@ func (s signal) asks() bool {
 	return false
 }
 
-// encode writes s to b. The other fields are those of h.
+// encode writes s to b. The other fields are h's.
 func (s signal) encode(h header, b []byte) {
 	h.cmd = cmdWins
 	if s.asks() {

@@ -83,7 +83,7 @@ type signal struct {
 	sn, ts uint32
 }
 
-// encode writes s to b. The other fields are those of h.
+// encode writes s to b. The other fields are h's.
 func (s signal) encode(h header, b []byte) {
 	h.cmd = cmdWins
 	switch s.code {

@@ -102,18 +102,18 @@ func rtts(e *kcp.Endpoint) (all, least, queueing []time.Duration) {
 }
 
 func rttMinDesc() *prometheus.Desc {
-	return prometheus.NewDesc("kcp_session_rtt_min_seconds", "Shortest round-trip time of the paths of the open sessions, of the first 10000: "+
-		"the share of them that the label says has no more.", []string{"endpoint", "share"}, nil)
+	return prometheus.NewDesc("kcp_session_rtt_min_seconds", "Quantiles, over the first 10000 open sessions, of the shortest "+
+		"round-trip time of the path.", []string{"endpoint", "share"}, nil)
 }
 
 func queueingDesc() *prometheus.Desc {
-	return prometheus.NewDesc("kcp_session_queueing_seconds", "By how much the round-trip time of the open sessions, of the first 10000, exceeds the shortest of "+
-		"their paths, mostly in queues: the share of them that the label says has no more.", []string{"endpoint", "share"}, nil)
+	return prometheus.NewDesc("kcp_session_queueing_seconds", "Quantiles, over the first 10000 open sessions, of how much the round-trip time exceeds the shortest of "+
+		"the path, mostly in queues.", []string{"endpoint", "share"}, nil)
 }
 
 func rttDesc() *prometheus.Desc {
-	return prometheus.NewDesc("kcp_session_rtt_seconds", "Smoothed round-trip time of the open sessions, of the first 10000: "+
-		"the share of them that the label says has no more.", []string{"endpoint", "share"}, nil)
+	return prometheus.NewDesc("kcp_session_rtt_seconds", "Quantiles, over the first 10000 open sessions, of the smoothed "+
+		"round-trip time.", []string{"endpoint", "share"}, nil)
 }
 
 // collectShares writes quantiles of sorted times.

@@ -107,7 +107,7 @@ func (n *lossCount) add(before, now sentCount) {
 }
 
 func sendingDesc() *prometheus.Desc {
-	return prometheus.NewDesc("kcp_sessions_sending", "Open sessions, of the first 10000, that have sent 20 segments or more since the scrape 25 seconds or more before.", []string{"endpoint"}, nil)
+	return prometheus.NewDesc("kcp_sessions_sending", "Sessions among the first 10000 open ones that sent 20 segments or more since the scrape at least 25 seconds before.", []string{"endpoint"}, nil)
 }
 
 func lossyDesc() *prometheus.Desc {

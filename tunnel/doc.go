@@ -19,3 +19,26 @@
 //	})
 //	err = c.Run(ctx)
 package tunnel
+
+// Where things are:
+//
+//	wire.go            the protocol: openings, answers, hello
+//	session.go         what both ends do with a session: streams accepted, connections
+//	relay.go           bytes between a connection and a stream
+//	client.go          Client; client_session.go its sessions, client_away.go refusals that
+//	                   may end, client_local.go listening, pool.go the sessions with servers
+//	server.go          Server; server_hello.go who a client is, server_session.go its streams
+//	users.go           users; rules.go what each may reach, password.go hashes
+//	guard.go, lobby.go attempts that fail, sessions that have not shown who they are
+//	account.go         what a user may have at a time
+//	dial.go            connecting to targets, if rules and account allow it
+//	reverse.go         listening at the server for clients
+//	remote.go          "8080:host:80"; address.go targets, bind.go (bind_linux.go,
+//	                   bind_other.go) local addresses
+//	socks.go           SOCKS5
+//	udp.go             flows of UDP; udp_front.go at the end that listens, udp_queue.go what
+//	                   waits, udp_read_unix.go and udp_read_other.go sockets
+//	identity.go        keys, certificates, fingerprints
+//	upgrade.go         another process takes over; control_linux.go, control_other.go what
+//	                   the two tell each other
+//	figures.go         counts; records.go, record_limit.go, record_queue.go the log

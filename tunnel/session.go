@@ -84,7 +84,7 @@ func (s *session) serve(ctx context.Context, begun func(context.Context), ended 
 }
 
 // errShutdown is why a session has ended here, for the log.
-var errShutdown = errors.New("this end shuts down")
+var errShutdown = errors.New("this end is shutting down")
 
 // maxBeginning is how many streams of the peer may be on their way to what they ask for:
 // the opening is read, or the target dialled. Further ones wait to be accepted.
@@ -163,7 +163,7 @@ func (s *session) release(stream *kcp.Stream) {
 
 // Codes with which this package closes sessions, by kcp.Conn.CloseWithError.
 const (
-	closeShutdown = 1 // this end shuts down
+	closeShutdown = 1 // this end is shutting down
 	closeRefused  = 2 // the client was turned away, and has been told why
 	closeRevoked  = 3 // the identity of the client is no longer valid
 	closeRoom     = 4 // it makes room for another client that has not shown an identity yet

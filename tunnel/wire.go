@@ -125,7 +125,7 @@ const (
 	codeInUse                           // another program, or client, listens there
 	codeFailed                          // anything else; the log of the other end says what
 	codeIdle                            // no packets for the time of -udp-timeout
-	codeShutdown                        // the other end shuts down, or the session is lost
+	codeShutdown                        // the other end is shutting down, or the session is lost
 	codeTaken                           // a later session of the same user listens there
 )
 
@@ -154,7 +154,7 @@ func (c refusal) Error() string {
 	case codeIdle:
 		return "idle"
 	case codeShutdown:
-		return "the other end shuts down"
+		return "the other end is shutting down"
 	case codeTaken:
 		return "a later session of the same user listens there now"
 	}

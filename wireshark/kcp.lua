@@ -37,7 +37,7 @@ local protected_types = {
 }
 
 -- Codes of signals, and what their sn and ts mean. Answers have bit 0x80, and the
--- arguments of the request but for WELCOME.
+-- arguments of the request except for WELCOME.
 local signals = {
   [1] = { "HELLO", "zero", "token of the sender" },
   [2] = { "INFO", "version", "capabilities" },
@@ -134,7 +134,7 @@ kcp.experts = { bad, again }
 local first = {}
 local frame = nil -- what is being dissected
 
--- mark_repeated marks the segment at at if an earlier frame has had it: a
+-- mark_repeated marks the segment at at if an earlier frame has it: a
 -- retransmission, or a redundant copy. part is the offset of a piece.
 local function mark_repeated(tree, tvb, at, part)
   local key = string.format("%s %d %s %d %s %d", tostring(frame.src), frame.src_port, tostring(frame.dst), frame.dst_port,
@@ -402,7 +402,7 @@ local function dissect_fec(tvb, tree, names, kind)
   end
   tree:add_le(f.fec_size, tvb(6, 2))
   if tvb(6, 2):le_uint() ~= tvb:len() - 6 then
-    tree:add_proto_expert_info(bad, "the size is not that of the packet")
+    tree:add_proto_expert_info(bad, "the size differs from the packet's")
     return
   end
   if kind == FEC_DATA then

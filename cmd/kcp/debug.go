@@ -22,7 +22,7 @@ type debugServer struct {
 
 // debugOption returns the flag -debug.
 func (s *settings) debugOption() option {
-	return option{"debug", "ADDR", "serve a page with live figures of the sessions over\nHTTP, such as 127.0.0.1:6060; it is open to all who\nreach ADDR", setFunc(func(addr string) error {
+	return option{"debug", "ADDR", "serve a page with live figures of the sessions over\nHTTP, such as 127.0.0.1:6060, without a password", setFunc(func(addr string) error {
 		if _, _, err := net.SplitHostPort(addr); err != nil {
 			return errors.New("want HOST:PORT, such as 127.0.0.1:6060")
 		}

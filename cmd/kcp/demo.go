@@ -61,7 +61,7 @@ with what was sent.`,
 				d.lines.option("stdout"),
 			}},
 			{"Streams", []option{
-				{"streams", "", "move no file: run a state feed, a chat, calls and a\ndownload on streams, and all on one session beside", parsed(&d.flows, strconv.ParseBool)},
+				{"streams", "", "move no file: run a state feed, a chat, calls and a\ndownload on streams of their own, and beside it all\non one session", parsed(&d.flows, strconv.ParseBool)},
 				{"time", "DURATION", "how long; default 10s", parsed(&d.duration, positiveDuration)},
 			}},
 			{"The network, the same in both directions", []option{

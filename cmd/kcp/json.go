@@ -22,7 +22,7 @@ type jsonLines struct {
 
 // option returns the flag -json. where names the stream of the objects.
 func (j *jsonLines) option(where string) option {
-	return option{"json", "", "print status, results, messages and errors as JSON on\n" + where + ", an object a line", toggle(&j.on)}
+	return option{"json", "", "print status, results, messages and errors as JSON on\n" + where + ", one object a line", toggle(&j.on)}
 }
 
 // print writes an object in a line of its own.
@@ -134,17 +134,18 @@ type jsonPing struct {
 
 // jsonPings is the result of all pings.
 type jsonPings struct {
-	Type     string   `json:"type"`
-	Remote   string   `json:"remote"`
-	Seconds  float64  `json:"seconds"`
-	Sent     int      `json:"sent"`
-	Answered int      `json:"answered"`
-	Lost     int      `json:"lost"`
-	Repeated int      `json:"repeated,omitempty"`        // of those answered
-	RTTMin   *float64 `json:"rtt_min_seconds,omitempty"` // this and the next if any was answered
-	RTTAvg   *float64 `json:"rtt_avg_seconds,omitempty"`
-	RTTMax   *float64 `json:"rtt_max_seconds,omitempty"`
-	RTTMdev  *float64 `json:"rtt_mdev_seconds,omitempty"`
+	Type        string   `json:"type"`
+	Remote      string   `json:"remote"`
+	Seconds     float64  `json:"seconds"`
+	Sent        int      `json:"sent"`
+	Answered    int      `json:"answered"`
+	Lost        int      `json:"lost"`
+	Repeated    int      `json:"repeated,omitempty"` // of those answered
+	RepeatedMax float64  `json:"repeated_max_seconds,omitempty"`
+	RTTMin      *float64 `json:"rtt_min_seconds,omitempty"` // this and the next if any was answered
+	RTTAvg      *float64 `json:"rtt_avg_seconds,omitempty"`
+	RTTMax      *float64 `json:"rtt_max_seconds,omitempty"`
+	RTTMdev     *float64 `json:"rtt_mdev_seconds,omitempty"`
 }
 
 // jsonDemo is the status or the result of a demo.

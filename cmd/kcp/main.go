@@ -172,7 +172,7 @@ Examples:
 }
 
 // exitText describes the exit codes.
-const exitText = `The exit code is 0 when all went well, 1 when something failed, 2 for a mistake
+const exitText = `The exit code is 0 on success, 1 when something failed, 2 for a mistake
 on the command line, and 130 after an interrupt (Ctrl-C) in the middle: 128 and
 the signal's number.`
 

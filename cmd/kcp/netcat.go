@@ -64,7 +64,7 @@ func (n *netcat) verboseOption() option {
 const endingText = `At the end of stdin the peer reads end of file, and can go on sending. The
 command ends when the peer has acknowledged all data and has ended its side too.
 An interrupt (Ctrl-C) delivers what was read from stdin so far, and then closes
-the session. The other side learns of it and fails, so that it does not take a
+the session. The other side is told and fails, so that it does not mistake a
 part for the whole.`
 
 // parse reads the command line.

@@ -37,7 +37,8 @@ type pinger struct {
 // pingResult is what became of all pings so far.
 type pingResult struct {
 	sent, answered int
-	repeated       int // of those answered: not the answer to the first packet
+	repeated       int           // of those answered: not the answer to the first packet
+	latest         time.Duration // the longest that one of them took
 	took           time.Duration
 	least, most    time.Duration
 	sum, squares   float64 // of the round trips, in seconds
@@ -190,6 +191,7 @@ func (p *pinger) note(rtt, took time.Duration, lost bool) error {
 	repeated := !lost && took-rtt >= repeatedAfter
 	if repeated {
 		p.result.repeated++
+		p.result.latest = max(p.result.latest, took)
 	}
 	seq := p.result.sent
 	if p.lines.on {
@@ -251,7 +253,7 @@ func (p *pinger) printSummary() error {
 	r := &p.result
 	o := jsonPings{
 		Type: "result", Remote: p.peer, Seconds: r.took.Seconds(),
-		Sent: r.sent, Answered: r.answered, Lost: r.sent - r.answered, Repeated: r.repeated,
+		Sent: r.sent, Answered: r.answered, Lost: r.sent - r.answered, Repeated: r.repeated, RepeatedMax: r.latest.Seconds(),
 	}
 	if r.answered > 0 {
 		mean, deviation := r.mean()
@@ -271,7 +273,7 @@ func (p *pinger) summary() string {
 	r := &p.result
 	repeated := ""
 	if r.repeated > 0 { // the first packet, or its answer, was lost
-		repeated = fmt.Sprintf("; %d answered only when repeated", r.repeated)
+		repeated = fmt.Sprintf("; %d answered only when repeated, after up to %s", r.repeated, formatTime(r.latest))
 	}
 	text := fmt.Sprintf("\n--- %s ---\n%d sent, %d answered, %s lost, in %s%s\n", p.peer,
 		r.sent, r.answered, formatShare(float64(r.sent-r.answered), float64(r.sent)), formatTime(r.took), repeated)

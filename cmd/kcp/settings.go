@@ -156,7 +156,7 @@ func (s *settings) group() optionGroup {
 		{"message", "", "message mode: writes do not share segments", s.mode("-message", &s.message)},
 		{"peer-timeout", "DURATION", "fail if data is unacknowledged and nothing arrives\nfrom the peer for this long; 0: never; default 30s",
 			edit(s, "peer-timeout", parseDuration, func(c *kcp.Config, v time.Duration) { c.PeerTimeout = orOff(v) })},
-		{"keepalive", "DURATION", "ask a silent peer for a sign of life this often, so\nthat a lost one is noticed without data too; the\nlistener waits 1.5 times as long; 0: never;\ndefault 25s, or half of a -peer-timeout below 30s",
+		{"keepalive", "DURATION", "ask a silent peer for an answer this often, so that a\nlost one is noticed without data too; the\nlistener waits 1.5 times as long; 0: never;\ndefault 25s, or half of a -peer-timeout below 30s",
 			edit(s, "keepalive", parseDuration, func(c *kcp.Config, v time.Duration) { c.KeepAlive = orOff(v) })},
 		{"linger", "DURATION", "maximum wait for acknowledgements at the end;\ndefault 5s",
 			edit(s, "linger", parseDuration, func(c *kcp.Config, v time.Duration) { c.Linger = orOff(v) })},

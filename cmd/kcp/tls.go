@@ -35,7 +35,7 @@ func (f *tlsFlags) listenOptions() []option {
 // dialOptions returns the flags of a dialling end.
 func (f *tlsFlags) dialOptions() []option {
 	return []option{
-		{"tls", "", "use TLS 1.3, as a listener with -tls-cert wants", toggle(&f.on)},
+		{"tls", "", "use TLS 1.3, which a listener with -tls-cert requires", toggle(&f.on)},
 		{"ca", "PATH", "with -tls, trust these authorities (PEM) instead of\nthe system's", text(&f.ca)},
 		{"fingerprint", "SHA256:...", "use TLS, with a peer whose key has this fingerprint,\nas a server of kcptunnel prints it",
 			setFunc(func(s string) error {

@@ -19,8 +19,8 @@ import (
 func traceOptions(out *string) *optionSet {
 	return &optionSet{
 		synopsis: "kcp trace FILE [flags]",
-		intro: `Makes a page of a trace that -trace of demo, listen or dial has written, or
-package qlog: when which segment was sent, lost and acknowledged, round-trip
+		intro: `Makes a page from a trace that -trace of demo, listen or dial, or package qlog,
+has written: when which segment was sent, lost and acknowledged, round-trip
 times, windows and rates. The page is one HTML file that needs nothing else.
 FILE is - for stdin.`,
 		groups: []optionGroup{{"Flags", []option{

@@ -55,7 +55,7 @@ function conversationAt(packet) {
     return isProtected(packet) || isSegment(packet, 0) ? 0 : -1;
 }
 
-// sizeFits reports whether the size in an FEC header is that of the packet. It
+// sizeFits reports whether the size in an FEC header is the packet's. It
 // counts itself and what follows.
 function sizeFits(packet) {
     return packet.readUInt16LE(6) == packet.length - 6;

@@ -87,7 +87,7 @@
     state.offset = a.offset;
     $("range").textContent = a.matching ? `${a.offset + 1}–${a.offset + a.rows.length} of ${a.matching.toLocaleString("en")}` : "none";
   };
-  // Figures of endpoints that are shown once one of them is not 0: those of a takeover.
+  // Figures of endpoints that are shown once one of them is not 0: of a takeover.
   const rare = [["forwarded", s => s.Forwarded], ["forward drops", s => s.DropForward], ["sessions before", s => s.PredecessorSessions]];
   const showEndpoints = a => {
     const extra = rare.filter(([, of]) => a.endpoints.some(e => of(e.stats)));

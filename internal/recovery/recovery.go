@@ -131,7 +131,7 @@ func (r *Reordering) Window(srtt uint32) serial.Number {
 // are acknowledged.
 type Episode struct {
 	Lost              int // segments declared lost
-	Spurious, genuine int // those of them that are acknowledged
+	Spurious, genuine int // of those, how many are acknowledged
 	Ambiguous         int // acknowledged by the present input, without showing which transmission arrived
 }
 

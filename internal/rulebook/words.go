@@ -56,9 +56,12 @@ func parseWords(table string) (*words, error) {
 	return w, nil
 }
 
-// CheckWords returns where the Go files and pages of a tree have phrases of the table: in
-// comments and texts of all but tests, and outside of code in pages. It leaves out
-// folders and files of the given names.
+// otherTexts are suffixes of files of which all is checked: rules, dashboards, pages.
+var otherTexts = []string{".yml", ".json", ".html", ".js", ".lua", ".service", "Makefile"}
+
+// CheckWords returns where the files of a tree have phrases of the table: in comments and
+// texts of Go files but tests, outside of code in pages, and anywhere in otherTexts. It
+// leaves out folders and files of the given names.
 func CheckWords(tree fs.FS, table string, leaveOut ...string) (found []string, err error) {
 	w, err := parseWords(table)
 	if err != nil {
@@ -80,6 +83,10 @@ func CheckWords(tree fs.FS, table string, leaveOut ...string) (found []string, e
 		case strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go"):
 			of, err := w.checkGo(tree, path)
 			found = append(found, of...)
+			return err
+		case slices.ContainsFunc(otherTexts, func(suffix string) bool { return strings.HasSuffix(path, suffix) }):
+			text, err := fs.ReadFile(tree, path)
+			found = append(found, w.check(path, 1, string(text))...)
 			return err
 		}
 		return nil
@@ -150,9 +157,8 @@ func withNeighbours(text string, from, to int) string {
 
 // prose returns a page with blanks in place of its code.
 func prose(page string) string {
-	codeBlock := regexp.MustCompile("(?ms)^ *```.*?^ *```")
-	codeSpan := regexp.MustCompile("`[^`\n]*`")
-	notBreak := regexp.MustCompile(`[^\n]`)
-	page = codeBlock.ReplaceAllStringFunc(page, func(block string) string { return notBreak.ReplaceAllString(block, "") })
-	return codeSpan.ReplaceAllString(page, "``")
+	block := regexp.MustCompile("(?ms)^ *```.*?^ *```")
+	span := regexp.MustCompile("`[^`\n]*`")
+	page = block.ReplaceAllStringFunc(page, func(code string) string { return strings.Repeat("\n", strings.Count(code, "\n")) })
+	return span.ReplaceAllString(page, "``")
 }

@@ -3,6 +3,7 @@ package rulebook
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -18,13 +19,7 @@ func TestPlainEnglish(t *testing.T) {
 	testenv.OfSources(t)
 	table, err := os.ReadFile("testdata/words.txt")
 	require.NoError(t, err)
-	leaveOut := []string{".git", "testdata", "uplot"}
-	root, err := filepath.Glob("../../*.go")
-	require.NoError(t, err)
-	for _, path := range root { // they follow
-		leaveOut = append(leaveOut, filepath.Base(path))
-	}
-	found, err := CheckWords(os.DirFS("../.."), string(table), leaveOut...)
+	found, err := CheckWords(os.DirFS("../.."), string(table), ".git", "testdata", "uplot")
 	require.NoError(t, err)
 	require.Empty(t, strings.Join(found, "\n"))
 }
@@ -39,6 +34,7 @@ func TestCheckWords(t *testing.T) {
 		"a_test.go": {Data: []byte("package a // is no test\n")},
 		"b.md":      {Data: []byte("one\n\n```\nis no code\n```\nThat is no `is no thing`.\n")},
 		"out/c.md":  {Data: []byte("is no page\n")},
+		"d.yml":     {Data: []byte("a: 1\nb: it is no rule\n")},
 	}
 	found, err := CheckWords(tree, table, "out")
 	require.NoError(t, err)
@@ -47,9 +43,34 @@ func TestCheckWords(t *testing.T) {
 		`a.go:6: "they are no files": say not`,
 		`allowed, and not there: b.md: gone anew`,
 		"b.md:6: \"That is no ``\": say not",
+		`d.yml:2: "it is no rule": say not`,
 	}, found)
 	for _, wrong := range []string{"anew\n", "(anew |  | again\n", "anew | ( | again\n"} {
 		_, err = CheckWords(tree, wrong)
 		require.ErrorContains(t, err, "line 1", wrong)
+	}
+}
+
+// Packages of many files say what is in each: the file that documents the package names
+// all others.
+func TestPackagesNameTheirFiles(t *testing.T) {
+	testenv.OfSources(t)
+	for _, page := range []string{"internal/streams/streams.go", "internal/takeover/takeover.go", "tunnel/doc.go"} {
+		text, err := os.ReadFile(filepath.Join("../..", page))
+		require.NoError(t, err)
+		_, said, found := strings.Cut(string(text), "\n// Where things are:\n//\n")
+		require.True(t, found, page)
+		said, _, _ = strings.Cut(said, "\n\n")
+		files, err := filepath.Glob(filepath.Join("../..", filepath.Dir(page), "*.go"))
+		require.NoError(t, err)
+		for _, file := range files {
+			name := filepath.Base(file)
+			if !strings.HasSuffix(name, "_test.go") && name != "doc.go" {
+				require.Contains(t, said, name, page)
+			}
+		}
+		for _, name := range regexp.MustCompile(`\w+\.go`).FindAllString(said, -1) {
+			require.FileExists(t, filepath.Join("../..", filepath.Dir(page), name), page)
+		}
 	}
 }

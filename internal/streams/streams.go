@@ -11,6 +11,20 @@
 // The host's lock guards all of it.
 package streams
 
+// Where things are:
+//
+//	streams.go   Stream, what a Table asks of its Host, and tells an Owner
+//	table.go     Table: opening, accepting, refusing, Input, Pull, the end of all
+//	header.go    the header of a stream segment
+//	schedule.go  which stream sends next: priorities, deficit round robin
+//	send.go      what is written, cut into segments, acknowledged
+//	receive.go   what arrives: reading, credit
+//	order.go     what arrives out of order
+//	partial.go   lifetimes, messages that are given up
+//	tag.go       messages and their segments, receipts
+//	room.go      how much may wait in all streams
+//	spare.go     buffers for reuse
+
 import (
 	"errors"
 	"net"

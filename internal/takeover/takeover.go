@@ -7,6 +7,21 @@
 // predecessor writes Notes.
 package takeover
 
+// Where things are:
+//
+//	takeover.go     the messages of the exchange, and what the ends must have alike
+//	handover.go     the exchange in the predecessor
+//	arrival.go      the exchange in the successor
+//	departure.go    the predecessor: its stages, and how it tells of sessions that end
+//	note.go         news of one session
+//	outbox.go       forwarded datagrams: collected, written, read
+//	owned.go        the sessions of another process
+//	forward.go      whose session a packet is of
+//	predecessor.go  the processes before, to which packets are forwarded
+//	link_linux.go   the Unix socket of the exchange
+//	pipe_linux.go   packets and notes between processes
+//	other.go        systems without a takeover
+
 import (
 	"bytes"
 	"encoding/json"

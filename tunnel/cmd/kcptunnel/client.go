@@ -21,20 +21,20 @@ func (p *program) client() *cli.Command {
 			"  R:socks                  SOCKS5 at the server, through this machine\n" +
 			"  5353:1.1.1.1:53/udp      UDP\n" +
 			"  stdio:host:22            standard input and output, for ssh's ProxyCommand\n\n" +
-			"An address to listen on may stand in front, as in 0.0.0.0:8080:intranet:80.\n" +
-			"Without one it is 127.0.0.1 here, and 0.0.0.0 at the server.",
+			"A remote may begin with the address to listen on, as in 0.0.0.0:8080:intranet:80.\n" +
+			"The default is 127.0.0.1 here, and 0.0.0.0 at the server.",
 		Flags: append([]cli.Flag{
-			&cli.StringSliceFlag{Name: "server", Usage: "`HOST:PORT` of a server, as the first argument; several with commas"},
-			&cli.StringSliceFlag{Name: "remote", Usage: "`REMOTE`, as further arguments"},
+			&cli.StringSliceFlag{Name: "server", Usage: "`HOST:PORT` of a server, in place of the first argument; several are separated by commas"},
+			&cli.StringSliceFlag{Name: "remote", Usage: "`REMOTE`, in place of further arguments"},
 			&cli.StringSliceFlag{Name: "fingerprint", Usage: "`SHA256:...` of the server's key, as the server prints it"},
-			&cli.StringFlag{Name: "auth", Usage: "`USER:PASSWORD`; other users of this machine see it there, but not in the environment", Sources: cli.EnvVars("KCPTUNNEL_AUTH")},
-			&cli.StringFlag{Name: "tls-ca", Usage: "`FILE` of authorities of servers' certificates, in place of the system's"},
+			&cli.StringFlag{Name: "auth", Usage: "`USER:PASSWORD`; other users of this machine can see it here, but not in the environment", Sources: cli.EnvVars("KCPTUNNEL_AUTH")},
+			&cli.StringFlag{Name: "tls-ca", Usage: "`FILE` of authorities that sign server certificates, in place of the system's"},
 			&cli.StringFlag{Name: "tls-name", Usage: "`NAME` in the server's certificate, if it differs from its address"},
 			&cli.StringFlag{Name: "tls-cert", Usage: "`FILE` of a client certificate, in place of a password"},
 			&cli.StringFlag{Name: "tls-key", Usage: "`FILE` of its key"},
-			&cli.StringSliceFlag{Name: "bind", Usage: "local `ADDRESSES` or interfaces; a session from each, as with wlan0,eth0"},
-			&cli.IntFlag{Name: "max-retries", Usage: "give up after trying so often in a row (default: never)", Validator: notNegative[int], HideDefault: true},
-			&cli.DurationFlag{Name: "max-retry-interval", Usage: "the longest wait between tries (default: 30s)", Validator: notNegative[time.Duration], HideDefault: true},
+			&cli.StringSliceFlag{Name: "bind", Usage: "local `ADDRESSES` or interfaces, such as wlan0,eth0; each has a session of its own"},
+			&cli.IntFlag{Name: "max-retries", Usage: "give up after this many tries in a row (default: never)", Validator: notNegative[int], HideDefault: true},
+			&cli.DurationFlag{Name: "max-retry-interval", Usage: "longest wait between tries (default: 30s)", Validator: notNegative[time.Duration], HideDefault: true},
 			&cli.DurationFlag{Name: "open-timeout", Usage: "how long connections wait for a session with a server (default: 10s)", Validator: notNegative[time.Duration], HideDefault: true},
 		}, slices.Concat(timeFlags(), sessionFlags(), commonFlags())...),
 		Action: p.runClient,

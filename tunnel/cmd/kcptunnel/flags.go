@@ -19,19 +19,19 @@ const configFlag = "config"
 // commonFlags returns the flags that all commands have.
 func commonFlags() []cli.Flag {
 	return append(logFlags(), debugFlag(),
-		&cli.StringFlag{Name: configFlag, Usage: "read flags from a `FILE` of YAML or JSON, with the names of flags as keys; the command line goes before it"},
+		&cli.StringFlag{Name: configFlag, Usage: "read flags from a YAML or JSON `FILE` whose keys are the names of flags; the command line has precedence"},
 	)
 }
 
 // debugFlag returns the flag that all commands that run have.
 func debugFlag() cli.Flag {
-	return &cli.StringFlag{Name: "debug", Usage: "serve a live page, and metrics for Prometheus under /metrics, over HTTP at `ADDR`, such as 127.0.0.1:6060; open to all who reach it", Validator: hostPort}
+	return &cli.StringFlag{Name: "debug", Usage: "serve a live page, and metrics for Prometheus under /metrics, over HTTP at `ADDR`, such as 127.0.0.1:6060, without a password", Validator: hostPort}
 }
 
 // logFlags returns the flags of what a command says.
 func logFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.BoolFlag{Name: "v", Usage: "log each connection, too"},
+		&cli.BoolFlag{Name: "v", Usage: "also log each connection"},
 		&cli.StringFlag{Name: "log-format", Value: "text", Usage: "`FORMAT` of the log: text or json", Validator: oneOf("text", "json")},
 	}
 }

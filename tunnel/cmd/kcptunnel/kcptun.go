@@ -23,8 +23,8 @@ func (p *program) kcptunServer() *cli.Command {
 		Name: "kcptun-server", Usage: "accept clients of the program kcptun",
 		Description: kcptunText,
 		Flags: append([]cli.Flag{
-			&cli.StringFlag{Name: "listen", Aliases: []string{"l"}, Value: d.Listen, Usage: "`ADDR` of UDP to listen on; of several ports as in :3000-3009"},
-			&cli.StringFlag{Name: "target", Aliases: []string{"t"}, Value: d.Target, Usage: "`ADDR` of TCP, or path of a Unix socket, where connections go"},
+			&cli.StringFlag{Name: "listen", Aliases: []string{"l"}, Value: d.Listen, Usage: "UDP `ADDR` to listen on; a range of ports as in :3000-3009"},
+			&cli.StringFlag{Name: "target", Aliases: []string{"t"}, Value: d.Target, Usage: "TCP `ADDR`, or path of a Unix socket, that connections are forwarded to"},
 		}, kcptunFlags(d)...),
 		Action: func(ctx context.Context, c *cli.Command) error { return p.runKcptun(ctx, c, d, kcptun.Serve) },
 	}
@@ -37,18 +37,18 @@ func (p *program) kcptunClient() *cli.Command {
 		Name: "kcptun-client", Usage: "carry connections to a server of the program kcptun",
 		Description: kcptunText,
 		Flags: append([]cli.Flag{
-			&cli.StringFlag{Name: "localaddr", Aliases: []string{"l"}, Value: d.Listen, Usage: "`ADDR` of TCP to listen on"},
-			&cli.StringFlag{Name: "remoteaddr", Aliases: []string{"r"}, Value: d.Target, Usage: "`ADDR` of the server; of several ports as in host:3000-3009"},
-			&cli.IntFlag{Name: "conn", Value: d.Conn, Usage: "sessions with the server"},
+			&cli.StringFlag{Name: "localaddr", Aliases: []string{"l"}, Value: d.Listen, Usage: "TCP `ADDR` to listen on"},
+			&cli.StringFlag{Name: "remoteaddr", Aliases: []string{"r"}, Value: d.Target, Usage: "`ADDR` of the server; a range of ports as in host:3000-3009"},
+			&cli.IntFlag{Name: "conn", Value: d.Conn, Usage: "number of sessions with the server"},
 			&cli.IntFlag{Name: "autoexpire", Usage: "seconds after which a session takes no more connections; 0: never"},
-			&cli.IntFlag{Name: "scavengettl", Value: seconds(d.ScavengeTTL), Usage: "seconds after which it is closed then; negative: never"},
+			&cli.IntFlag{Name: "scavengettl", Value: seconds(d.ScavengeTTL), Usage: "seconds until it is closed after that; negative: never"},
 		}, kcptunFlags(d)...),
 		Action: func(ctx context.Context, c *cli.Command) error { return p.runKcptun(ctx, c, d, kcptun.Run) },
 	}
 }
 
 const kcptunText = "Flags, defaults and file are as in kcptun. Between two kcptunnel use the commands\n" +
-	"server and client, which protect better."
+	"server and client, which are safer."
 
 // notOurs are flags and keys of kcptun that do nothing here.
 func notOurs() []cli.Flag {
@@ -74,33 +74,33 @@ func kcptunFlags(d kcptun.Config) []cli.Flag {
 		return &cli.IntFlag{Name: name, Value: value, Usage: usage, Validator: notNegative[int]}
 	}
 	flags := []cli.Flag{
-		&cli.StringFlag{Name: "key", Value: d.Key, Usage: "`PASSWORD` that both ends have", Sources: cli.EnvVars("KCPTUN_KEY")},
+		&cli.StringFlag{Name: "key", Value: d.Key, Usage: "`PASSWORD`, the same at both ends", Sources: cli.EnvVars("KCPTUN_KEY")},
 		&cli.StringFlag{Name: "crypt", Value: d.Crypt, Usage: "cipher: " + strings.Join(kcptun.Ciphers(), ", "), Validator: oneOf(kcptun.Ciphers()...)},
 		&cli.StringFlag{Name: "mode", Value: d.Mode, Usage: "fast3, fast2, fast, normal, or manual", Validator: oneOf("fast3", "fast2", "fast", "normal", "manual")},
-		number("nodelay", d.NoDelay, "with -mode manual, as interval, resend and nc"),
-		number("interval", d.Interval, "milliseconds"),
-		number("resend", d.Resend, ""),
-		number("nc", d.NoCongestion, "0: congestion control"),
-		number("mtu", d.MTU, "bytes of the largest packet"),
-		number("sndwnd", d.SndWnd, "packets of the send window"),
-		number("rcvwnd", d.RcvWnd, "packets of the receive window"),
-		&cli.IntFlag{Name: "datashard", Aliases: []string{"ds"}, Value: d.DataShard, Usage: "packets of data of a group of error correction; 0: none", Validator: notNegative[int]},
-		&cli.IntFlag{Name: "parityshard", Aliases: []string{"ps"}, Value: d.ParityShard, Usage: "packets of parity of a group", Validator: notNegative[int]},
+		number("nodelay", d.NoDelay, "1: shorter time-outs; this, interval, resend and nc only with -mode manual"),
+		number("interval", d.Interval, "flush interval in milliseconds"),
+		number("resend", d.Resend, "later acknowledgements after which a packet is sent again; 0: off"),
+		number("nc", d.NoCongestion, "1 turns congestion control off"),
+		number("mtu", d.MTU, "size of the largest packet in bytes"),
+		number("sndwnd", d.SndWnd, "send window in packets"),
+		number("rcvwnd", d.RcvWnd, "receive window in packets"),
+		&cli.IntFlag{Name: "datashard", Aliases: []string{"ds"}, Value: d.DataShard, Usage: "data packets in a group of forward error correction; 0: off", Validator: notNegative[int]},
+		&cli.IntFlag{Name: "parityshard", Aliases: []string{"ps"}, Value: d.ParityShard, Usage: "parity packets in a group", Validator: notNegative[int]},
 		number("dscp", d.DSCP, "DSCP of packets (6 bits)"),
 		&cli.BoolFlag{Name: "nocomp", Usage: "do not compress"},
-		number("sockbuf", d.SockBuf, "bytes of the buffers of a socket"),
+		number("sockbuf", d.SockBuf, "size of the socket's buffers in bytes"),
 		number("smuxver", d.SmuxVer, "version of smux: 1 or 2"),
-		number("smuxbuf", d.SmuxBuf, "bytes that a session buffers"),
-		number("streambuf", d.StreamBuf, "bytes that a connection buffers, with smux 2"),
-		number("framesize", d.FrameSize, "bytes of the largest frame of smux"),
-		number("keepalive", seconds(d.KeepAlive), "seconds between signs of life"),
-		number("closewait", seconds(d.CloseWait), "seconds that a direction may be idle after the end of the other"),
-		&cli.StringFlag{Name: "log", Usage: "`FILE` of the log; default: standard error"},
+		number("smuxbuf", d.SmuxBuf, "receive buffer of a session in bytes"),
+		number("streambuf", d.StreamBuf, "receive buffer of a connection in bytes, with smux 2"),
+		number("framesize", d.FrameSize, "size of the largest smux frame in bytes"),
+		number("keepalive", seconds(d.KeepAlive), "seconds between keep-alives"),
+		number("closewait", seconds(d.CloseWait), "seconds that one direction may be idle after the other has ended"),
+		&cli.StringFlag{Name: "log", Usage: "`FILE` for the log; default: standard error"},
 		&cli.BoolFlag{Name: "quiet", Usage: "do not log connections"},
-		&cli.StringFlag{Name: "snmplog", Usage: "`FILE` of a table of counters; its name may have a date, as in snmp-20060102.log"},
+		&cli.StringFlag{Name: "snmplog", Usage: "`FILE` for a table of counters; its name may contain a date, as in snmp-20060102.log"},
 		number("snmpperiod", 60, "seconds between rows of the table"),
 		debugFlag(),
-		&cli.StringFlag{Name: "c", Usage: "`FILE` of JSON, which goes before the command line"},
+		&cli.StringFlag{Name: "c", Usage: "JSON `FILE`, which has precedence over the command line"},
 	}
 	flags = append(flags, notOurs()...)
 	for name := range refusedOnes() {

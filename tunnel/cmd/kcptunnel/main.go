@@ -96,8 +96,8 @@ func exitCode(err error) int {
 func (p *program) commands() *cli.Command {
 	root := &cli.Command{
 		Name:  "kcptunnel",
-		Usage: "TCP and UDP over bad paths",
-		Description: "The exit code is 0 at the end by a signal, 1 when something failed, 2 for a\n" +
+		Usage: "carry TCP and UDP over bad paths",
+		Description: "The exit code is 0 when a signal ended the program, 1 when something failed, 2 for a\n" +
 			"mistake on the command line or in a file, and 3 if the server turned the client\n" +
 			"away, or is not the one that it should be.",
 		Version:               version(),

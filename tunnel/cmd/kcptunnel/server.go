@@ -20,18 +20,19 @@ import (
 func (p *program) server() *cli.Command {
 	return &cli.Command{
 		Name: "server", Usage: "accept clients, and open connections for them", ArgsUsage: "[HOST]:PORT",
-		Description: "Prints the fingerprint of its key, which clients want. SIGHUP reads the files of\n" +
+		Description: "Prints the fingerprint of its key, which clients need. SIGHUP reads the files of\n" +
 			"users and certificates again. SIGUSR2 starts the program again, which may be another\n" +
-			"version by then, without losing a connection (Linux). The file of -auth is a JSON object in the form of\n" +
-			"chisel, {\"user:password\": [\"^127\\\\.0\\\\.0\\\\.1:80$\", \"^R:0\\\\.0\\\\.0\\\\.0:2222$\"]}, with\n" +
-			"regular expressions of what each may reach.",
+			"version by then, without losing a connection (Linux).\n\n" +
+			"The file of -auth is a JSON object as for chisel,\n" +
+			"{\"user:password\": [\"^127\\\\.0\\\\.0\\\\.1:80$\", \"^R:0\\\\.0\\\\.0\\\\.0:2222$\"]}, with\n" +
+			"regular expressions for what each user may reach.",
 		Flags: append([]cli.Flag{
-			&cli.StringFlag{Name: "listen", Usage: "`ADDR` of UDP to listen on, as the argument"},
-			&cli.StringFlag{Name: "auth", Usage: "`FILE` of users, and what each may reach"},
-			&cli.StringFlag{Name: "key", Value: "server.pem", Usage: "`FILE` of the private key; made if there is none"},
-			&cli.StringFlag{Name: "cert", Usage: "`FILE` of a certificate for the key, if an authority has signed one"},
-			&cli.StringFlag{Name: "client-ca", Usage: "`FILE` of authorities of client certificates, which take the place of passwords"},
-			&cli.DurationFlag{Name: "drain", Usage: "how long a process that was replaced by SIGUSR2 goes on for its connections (default: until the last has ended)", Validator: notNegative[time.Duration], HideDefault: true},
+			&cli.StringFlag{Name: "listen", Usage: "UDP `ADDR` to listen on, in place of the argument"},
+			&cli.StringFlag{Name: "auth", Usage: "`FILE` of users and what each may reach"},
+			&cli.StringFlag{Name: "key", Value: "server.pem", Usage: "`FILE` of the private key, which is made if the file does not exist"},
+			&cli.StringFlag{Name: "cert", Usage: "`FILE` of a certificate for the key that an authority has signed"},
+			&cli.StringFlag{Name: "client-ca", Usage: "`FILE` of the authorities that sign client certificates, which replace passwords"},
+			&cli.DurationFlag{Name: "drain", Usage: "how long a process that SIGUSR2 has replaced keeps its connections (default: until the last has ended)", Validator: notNegative[time.Duration], HideDefault: true},
 			&cli.IntFlag{Name: "shards", Usage: "sockets on the port, each with its own reader, for many processors (Linux)", Validator: notNegative[int], HideDefault: true},
 		}, slices.Concat(timeFlags(), sessionFlags(), serverSessionFlags(), commonFlags())...),
 		Action: p.runServer,

@@ -25,18 +25,18 @@ const (
 // sessionFlags returns the flags of sessions that both ends have.
 func sessionFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.DurationFlag{Name: keepAliveFlag, Usage: "silence after which the other end is asked for a sign of life; 0: never (default: 10s)", Validator: sessionTime, HideDefault: true},
-		&cli.DurationFlag{Name: peerTimeoutFlag, Usage: "the session is lost if the other end answers nothing for this time; 0: never (default: 30s)", Validator: sessionTime, HideDefault: true},
-		&cli.DurationFlag{Name: idleTimeoutFlag, Usage: "end a session over which no data has passed for this time (default: never)", Validator: sessionTime, HideDefault: true},
-		&cli.StringFlag{Name: maxMemoryFlag, Usage: "`SIZE` of the most memory, such as 256MiB, that sessions may take because of what the other ends send (default: 1GiB)", Validator: memoryText},
+		&cli.DurationFlag{Name: keepAliveFlag, Usage: "silence after which a keep-alive is sent; 0: never (default: 10s)", Validator: sessionTime, HideDefault: true},
+		&cli.DurationFlag{Name: peerTimeoutFlag, Usage: "end the session if the other end does not answer for this time; 0: never (default: 30s)", Validator: sessionTime, HideDefault: true},
+		&cli.DurationFlag{Name: idleTimeoutFlag, Usage: "end a session after this time without data (default: never)", Validator: sessionTime, HideDefault: true},
+		&cli.StringFlag{Name: maxMemoryFlag, Usage: "most memory that received data may take, a `SIZE` such as 256MiB (default: 1GiB)", Validator: memoryText},
 	}
 }
 
 // serverSessionFlags returns those that only a server has.
 func serverSessionFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.IntFlag{Name: maxSessionsFlag, Usage: "the most sessions (default: 65536)", Validator: positive, HideDefault: true},
-		&cli.IntFlag{Name: maxEachFlag, Usage: "the most sessions of one IPv4 address, or IPv6 network of 64 bits (default: half of -max-sessions)", Validator: positive, HideDefault: true},
+		&cli.IntFlag{Name: maxSessionsFlag, Usage: "most sessions at a time (default: 65536)", Validator: positive, HideDefault: true},
+		&cli.IntFlag{Name: maxEachFlag, Usage: "most sessions from one IPv4 address, or from one IPv6 /64 network (default: half of -max-sessions)", Validator: positive, HideDefault: true},
 	}
 }
 

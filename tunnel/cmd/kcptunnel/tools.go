@@ -25,8 +25,8 @@ func (p *program) hash() *cli.Command {
 	return &cli.Command{
 		Name: "hash", Usage: "print a hash of a password, for the file of users", ArgsUsage: "[USER]",
 		Description: "Reads a password from the terminal, or a line from standard input, and prints its\n" +
-			"hash by bcrypt. With USER it prints USER:HASH, which stands in the file of users in\n" +
-			"the place of USER:PASSWORD. Clients go on showing the password.",
+			"hash by bcrypt. With USER it prints USER:HASH, which replaces USER:PASSWORD in the\n" +
+			"file of users. Clients go on showing the password.",
 		Flags: []cli.Flag{
 			&cli.IntFlag{Name: "cost", Value: tunnel.DefaultHashCost, Usage: fmt.Sprintf("each step doubles the time that it takes; up to %d", tunnel.MaxHashCost)},
 		},
