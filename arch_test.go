@@ -350,7 +350,7 @@ var layers = map[string][]string{
 	"internal/livepage":      {"", "internal/uplot"},
 	"internal/uplot":         nil,
 	"internal/udp":           {"internal/neterr", "internal/reroute"},
-	"internal/takeover":      {"internal/udp"},
+	"internal/takeover":      {"internal/admission", "internal/protect", "internal/udp"},
 	"internal/simsocket":     {"internal/udp", "netsim"},
 	"internal/selfsigned":    nil,
 	"internal/mutate":        nil,

@@ -11,6 +11,7 @@ import (
 	"github.com/arqnet/kcp/internal/fairqueue"
 	"github.com/arqnet/kcp/internal/inturn"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/internal/wakeq"
 )
@@ -119,7 +120,7 @@ func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoi
 	}
 	for _, pc := range sockets {
 		e.socket.shards = append(e.socket.shards, shard{foreign: !owned, in: readState{shard: len(e.socket.shards)}})
-		e.socket.shards[len(e.socket.shards)-1].link.Store(&socketLink{pc: pc, sock: udp.New(pc)})
+		e.socket.shards[len(e.socket.shards)-1].link.Store(&takeover.Socket{Conn: pc, Packets: udp.New(pc)})
 	}
 	procs := runtime.GOMAXPROCS(0)
 	var turn func() // of the wake-ups; nil: they need none

@@ -54,7 +54,7 @@ func (s *shard) interrupt() {
 // expire makes a read in progress return with a time-out, or else the next one.
 func (s *shard) expire() {
 	s.asked.Store(true)
-	_ = s.link.Load().setReadDeadline(longAgo())
+	_ = s.link.Load().SetReadDeadline(longAgo())
 }
 
 // longAgo returns a deadline that has passed.
@@ -77,9 +77,9 @@ func (e *Endpoint) interrupted(s *shard, err error) bool {
 	} else if f.timeouts++; f.timeouts >= manyTimeouts && now-f.since < time.Duration(f.timeouts)*timeoutGap {
 		return false
 	}
-	_ = s.link.Load().setReadDeadline(time.Time{})
+	_ = s.link.Load().SetReadDeadline(time.Time{})
 	if e.stopped() { // that deadline may have been set just before it was cleared above
-		_ = s.link.Load().setReadDeadline(longAgo())
+		_ = s.link.Load().SetReadDeadline(longAgo())
 		return false
 	}
 	return true
@@ -161,10 +161,10 @@ func (e *Endpoint) stopReaders() {
 		s.lead.Stop()
 		link := s.link.Load()
 		if e.socket.owned {
-			_ = link.pc.Close()
+			_ = link.Conn.Close()
 		}
-		if !e.socket.owned || link.inbox != nil {
-			_ = link.setReadDeadline(longAgo())
+		if !e.socket.owned || link.Inbox != nil {
+			_ = link.SetReadDeadline(longAgo())
 		}
 	}
 }
@@ -203,7 +203,7 @@ func (e *Endpoint) releaseSockets() error {
 	var errs []error
 	for i := range e.socket.shards {
 		s := &e.socket.shards[i]
-		if ended && s.link.Load().inbox == nil { // else it is another process's to set
+		if ended && s.link.Load().Inbox == nil { // else it is another process's to set
 			errs = append(errs, s.sock().Release())
 		}
 		errs = append(errs, s.conn().SetReadDeadline(time.Time{}))

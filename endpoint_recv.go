@@ -41,7 +41,7 @@ func (e *Endpoint) readLoop(s *shard) {
 // read loop runs readOnce. woke reports whether a waiting call was woken, and ok
 // whether the socket can still be read.
 func (e *Endpoint) readOnce(s *shard, reading *Conn) (woke, ok bool) {
-	n, err := s.read()
+	n, err := s.link.Load().Read(s.batch)
 	if err != nil {
 		return false, e.interrupted(s, err) || e.resumes(s) || e.survives(s, err)
 	}
