@@ -8,8 +8,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/arqnet/kcp/internal/callqueue"
 	"github.com/arqnet/kcp/internal/fairqueue"
 	"github.com/arqnet/kcp/internal/inturn"
+	"github.com/arqnet/kcp/internal/pollset"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/udp"
@@ -28,10 +30,10 @@ type Endpoint struct {
 	wakes      wakeq.Queues[*Conn]
 	handshakes *fairqueue.Queue // work of TLS, fewer pieces at a time than processors; nil without TLS
 	log        endpointLog
-	failed     failedHandshakes
+	failed     callqueue.Queue // calls of Config.HandshakeFailed
 
 	socket   socketState
-	feeding  feeding
+	feeding  pollset.Batches[Group] // groups take the events of a batch together, after it
 	takeover takeoverState
 
 	pressure pressure

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/incast"
+	"github.com/arqnet/kcp/internal/neterr"
 	"github.com/arqnet/kcp/internal/readturn"
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/udp"
@@ -27,7 +28,7 @@ type shard struct {
 	// Used only by the present reader.
 	batch    []udp.Datagram
 	in       readState
-	failures failures
+	failures neterr.Failures
 	parked   *takeover.Handover // the last one that the reader has paused for
 	queue    udp.Queue          // as of the last look
 	incast   socketIncast
