@@ -210,7 +210,7 @@ func (e *Endpoint) readForCall(s *shard, c *Conn) (end bool) {
 	}()
 	_, ok := e.readOnce(s, c)
 	done = true
-	return !ok || s.failures.many() || e.wantsPause(s) != nil
+	return !ok || s.failures.Many() || e.wantsPause(s) != nil
 }
 
 // endReadTurn ends the turn of a call of c. follow says that another call is

@@ -8,10 +8,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/arqnet/kcp/internal/callqueue"
 	"github.com/arqnet/kcp/internal/fairqueue"
 	"github.com/arqnet/kcp/internal/inturn"
+	"github.com/arqnet/kcp/internal/pollset"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/rendezvous"
+	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/internal/wakeq"
 )
@@ -28,10 +31,10 @@ type Endpoint struct {
 	wakes      wakeq.Queues[*Conn]
 	handshakes *fairqueue.Queue // work of TLS, fewer pieces at a time than processors; nil without TLS
 	log        endpointLog
-	failed     failedHandshakes
+	failed     callqueue.Queue // calls of Config.HandshakeFailed
 
 	socket   socketState
-	feeding  feeding
+	feeding  pollset.Batches[Group] // groups take the events of a batch together, after it
 	takeover takeoverState
 
 	opens    rendezvous.Table[sessionKey, *Conn] // calls of DialWith whose peers dial too
@@ -121,7 +124,7 @@ func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoi
 	}
 	for _, pc := range sockets {
 		e.socket.shards = append(e.socket.shards, shard{foreign: !owned, in: readState{shard: len(e.socket.shards)}})
-		e.socket.shards[len(e.socket.shards)-1].link.Store(&socketLink{pc: pc, sock: udp.New(pc)})
+		e.socket.shards[len(e.socket.shards)-1].link.Store(&takeover.Socket{Conn: pc, Packets: udp.New(pc)})
 	}
 	procs := runtime.GOMAXPROCS(0)
 	var turn func() // of the wake-ups; nil: they need none

@@ -61,7 +61,7 @@ func (e *Endpoint) troubled(err error) {
 // less often, unless sessions that wait for answers want that sooner.
 func (e *Endpoint) lookNow(own *ownAddress) {
 	e.mu.Lock()
-	over := e.closed || e.socket.shards[0].link.Load().inbox != nil // after a handover the socket is another process's
+	over := e.closed || e.socket.shards[0].link.Load().Inbox != nil // after a handover the socket is another process's
 	if !over {
 		e.socket.readers.Add(1) // Close waits for what Config.Control does
 		defer e.socket.readers.Done()

@@ -3,8 +3,6 @@ package kcp
 import (
 	"errors"
 	"net"
-	"os"
-	"syscall"
 	"time"
 
 	"github.com/arqnet/kcp/internal/neterr"
@@ -19,27 +17,7 @@ const (
 	// closeWait is how long Endpoint.Close waits for writes in progress, and for the
 	// readers of a socket that it does not close.
 	closeWait = time.Second
-
-	// manyFailures is how many read errors in a row make a socket suspect.
-	manyFailures = 8
-	// lastingErrors is how long a socket may return nothing but errors.
-	lastingErrors = 5 * time.Second
-	// manyTimeouts is how many time-outs in a row that interrupt has not caused
-	// count as errors, if there is more than one in timeoutGap.
-	manyTimeouts = 64
-	timeoutGap   = 20 * time.Millisecond
 )
-
-// failures are the errors in a row of a socket's reads. Its zero value is none.
-// Only the present reader of the socket uses it.
-type failures struct {
-	errors, timeouts int
-	since            time.Duration // time of the first of errors, or of timeouts, since the epoch
-	personal         bool          // one of errors was of the system: it may concern one packet
-}
-
-// many reports whether the socket is suspect.
-func (f *failures) many() bool { return f.errors >= manyFailures }
 
 // interrupt ends the read of the call that reads the socket: it returns with a
 // time-out. The owner of a socket may set another deadline before the call has
@@ -54,7 +32,7 @@ func (s *shard) interrupt() {
 // expire makes a read in progress return with a time-out, or else the next one.
 func (s *shard) expire() {
 	s.asked.Store(true)
-	_ = s.link.Load().setReadDeadline(longAgo())
+	_ = s.link.Load().SetReadDeadline(longAgo())
 }
 
 // longAgo returns a deadline that has passed.
@@ -65,21 +43,15 @@ func longAgo() time.Time { return time.Unix(1, 0) }
 // not clear the one that stopReaders sets. A socket that returns time-outs
 // without end is not interrupted.
 func (e *Endpoint) interrupted(s *shard, err error) bool {
-	if !isInterrupt(err) || e.stopped() {
+	if !neterr.TimedOut(err) || e.stopped() {
 		return false
 	}
-	f, now := &s.failures, e.now()
-	if f.timeouts == 0 && f.errors == 0 {
-		f.since = now
-	}
-	if s.asked.Swap(false) {
-		f.timeouts = 0
-	} else if f.timeouts++; f.timeouts >= manyTimeouts && now-f.since < time.Duration(f.timeouts)*timeoutGap {
+	if !s.failures.TimedOut(s.asked.Swap(false), e.now()) {
 		return false
 	}
-	_ = s.link.Load().setReadDeadline(time.Time{})
+	_ = s.link.Load().SetReadDeadline(time.Time{})
 	if e.stopped() { // that deadline may have been set just before it was cleared above
-		_ = s.link.Load().setReadDeadline(longAgo())
+		_ = s.link.Load().SetReadDeadline(longAgo())
 		return false
 	}
 	return true
@@ -103,20 +75,14 @@ func (e *Endpoint) survives(s *shard, err error) bool {
 	e.refused(err)
 	e.troubled(err)
 	e.warn("socket read failed", err)
-	f, now := &s.failures, e.now()
-	if f.errors == 0 {
-		f.since = now
-	}
-	f.errors++
-	f.personal = f.personal || isPersonal(err)
-	if !f.many() {
-		return true
-	}
-	if !f.personal && now-f.since >= lastingErrors {
+	wait, last := s.failures.Failed(err, e.now())
+	if last {
 		e.shut(&SocketError{err})
-		return false
 	}
-	pause := time.NewTimer(min(time.Millisecond<<min(f.errors-manyFailures, 8), 100*time.Millisecond))
+	if last || wait == 0 {
+		return !last
+	}
+	pause := time.NewTimer(wait)
 	defer pause.Stop()
 	select {
 	case <-pause.C:
@@ -142,16 +108,6 @@ func (e *Endpoint) refused(err error) {
 	each(waiting, (*Conn).unreachable)
 }
 
-// isInterrupt reports whether err is of a read deadline that has passed.
-func isInterrupt(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
-
-// isPersonal reports whether a read error may concern a single packet, or pass by
-// itself: it is of the system, or a time-out.
-func isPersonal(err error) bool {
-	var errno syscall.Errno
-	return errors.As(err, &errno) || isInterrupt(err)
-}
-
 // stopReaders makes the readers end. It closes owned sockets, and sets a read
 // deadline in the past on the others.
 func (e *Endpoint) stopReaders() {
@@ -161,10 +117,10 @@ func (e *Endpoint) stopReaders() {
 		s.lead.Stop()
 		link := s.link.Load()
 		if e.socket.owned {
-			_ = link.pc.Close()
+			_ = link.Conn.Close()
 		}
-		if !e.socket.owned || link.inbox != nil {
-			_ = link.setReadDeadline(longAgo())
+		if !e.socket.owned || link.Inbox != nil {
+			_ = link.SetReadDeadline(longAgo())
 		}
 	}
 }
@@ -203,7 +159,7 @@ func (e *Endpoint) releaseSockets() error {
 	var errs []error
 	for i := range e.socket.shards {
 		s := &e.socket.shards[i]
-		if ended && s.link.Load().inbox == nil { // else it is another process's to set
+		if ended && s.link.Load().Inbox == nil { // else it is another process's to set
 			errs = append(errs, s.sock().Release())
 		}
 		errs = append(errs, s.conn().SetReadDeadline(time.Time{}))

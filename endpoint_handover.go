@@ -155,12 +155,7 @@ func (c *Config) offer(sockets int, scheme *protect.Scheme) *takeover.Offer {
 		LegacySetting: [...]string{"LegacyDefault", "LegacyAllow", "LegacyRefuse"}[c.LegacyPeers],
 	}
 	if o.Cipher {
-		head, tail := scheme.Outside.Overhead()
-		o.Probe = make([]byte, head+len(takeover.ProbeText)+tail)
-		copy(o.Probe[head:], takeover.ProbeText)
-		if scheme.Outside.Seal(o.Probe, nil) != nil {
-			o.Probe = nil
-		}
+		o.ProbeWith(scheme.Outside)
 	}
 	return o
 }
@@ -168,8 +163,7 @@ func (c *Config) offer(sockets int, scheme *protect.Scheme) *takeover.Offer {
 func (e leaver) State() *takeover.State {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	cookies := &e.table.Cookies
-	return &takeover.State{CookieSecret: cookies.Secret(), CookieClock: cookies.Clock(e.now()), ResetSecret: e.table.ResetSecret}
+	return takeover.StateOf(&e.table.Gate, e.now())
 }
 
 func (e leaver) Interrupt() {
@@ -196,33 +190,11 @@ func (e leaver) Leave(h *takeover.Handover) (notes []takeover.Note, err error) {
 	if !e.mayLeaveLocked() {
 		return nil, net.ErrClosed
 	}
-	retained := h.Leave()
-	for _, c := range e.table.Sessions() {
-		entry := c.tableEntry()
-		notes = append(notes, takeover.Note{Kind: takeover.Owns, Addr: entry.Addr, Conv: entry.Conv, Extended: c.extended()})
-	}
-	notes = retained.AppendOwned(notes)
-	for key, tw := range e.table.TimeWaits.All(e.now()) {
-		n := e.endNote(key, tw)
-		if tw.Mute { // another process has the keys
-			n.Of = retained.KeeperOf(key.Addr, key.Conv)
-		}
-		notes = append(notes, n)
-	}
-	for conv := range e.table.Used.All {
-		notes = append(notes, takeover.Note{Kind: takeover.Used, Conv: conv})
-	}
-	return notes, nil
+	return takeover.Notes(&e.table.Gate, h.Leave(), e.mute(), e.now()), nil
 }
 
-// endNote returns the note of a session that has ended.
-func (e *Endpoint) endNote(key sessionKey, tw timeWait) takeover.Note {
-	return takeover.Note{Kind: takeover.Ended, Addr: key.Addr, Conv: key.Conv, Extended: tw.Token != 0, End: takeover.End{
-		Una: tw.Una, Token: tw.Token, Own: tw.Own, Aborted: tw.Aborted, Dropped: tw.Dropped,
-		// The successor has no keys of the session.
-		Mute: e.config.TLS != nil || e.protection.Authentic,
-	}}
-}
+// mute reports whether another process has no keys of sessions of this one.
+func (e *Endpoint) mute() bool { return e.config.TLS != nil || e.protection.Authentic }
 
 // wantsPause returns the handover that the reader of s has to pause for, or nil.
 func (e *Endpoint) wantsPause(s *shard) *takeover.Handover {
@@ -236,7 +208,7 @@ func (e *Endpoint) wantsPause(s *shard) *takeover.Handover {
 func (e *Endpoint) park(s *shard, h *takeover.Handover) {
 	s.parked = h
 	if in := h.Park(s.in.shard); in != nil {
-		e.detach(s, in)
+		e.relink(s, s.link.Load().Detached(in, !s.foreign))
 		s.lead.Start()
 	}
 }
@@ -244,54 +216,26 @@ func (e *Endpoint) park(s *shard, h *takeover.Handover) {
 // resumes makes a reader read its socket again after the successor has gone. It reports
 // false if no successor reads it, or the endpoint is closed.
 func (e *Endpoint) resumes(s *shard) bool {
-	if s.link.Load().inbox == nil || e.stopped() {
+	if s.link.Load().Inbox == nil || e.stopped() {
 		return false
 	}
 	s.parked.Lose()
-	if !e.attach(s) {
+	link, err := s.link.Load().Attached()
+	if err != nil {
+		e.shut(&SocketError{err})
 		return false
 	}
+	e.relink(s, link)
 	s.parked.Free()
 	return true
 }
 
-// detach makes the reader read in. It takes the socket out of the netpoller, which would
-// wake this process for each packet that the successor reads. A socket that the caller
-// has, too, stays in it.
-func (e *Endpoint) detach(s *shard, in *takeover.Inbox) {
-	link := *s.link.Load()
-	link.inbox = in
-	if !s.foreign {
-		if pc, sock := udp.Detach(link.sock); pc != nil {
-			link.pc, link.sock = pc, sock
-		}
-	}
-	e.relink(s, &link)
-}
-
-// attach undoes detach. It reports false if the system does not let it, which ends the
-// endpoint.
-func (e *Endpoint) attach(s *shard) bool {
-	link := *s.link.Load()
-	link.inbox = nil
-	if d, ok := link.pc.(*udp.Detached); ok {
-		pc, err := takeover.Reopen(d)
-		if err != nil {
-			e.shut(&SocketError{err})
-			return false
-		}
-		link.pc, link.sock = pc, udp.New(pc)
-	}
-	e.relink(s, &link)
-	return true
-}
-
 // relink gives a shard another way to its socket.
-func (e *Endpoint) relink(s *shard, link *socketLink) {
-	if old := s.link.Swap(link); old.pc != link.pc {
-		_ = old.pc.Close()
+func (e *Endpoint) relink(s *shard, link *takeover.Socket) {
+	if old := s.link.Swap(link); old.Conn != link.Conn {
+		_ = old.Conn.Close()
 	}
-	_ = link.setReadDeadline(time.Time{}) // the deadline of the interrupt has passed
+	_ = link.SetReadDeadline(time.Time{}) // the interrupt's has passed
 	if e.stopped() {                      // perhaps it has not seen link
 		e.stopReaders()
 	}
@@ -323,7 +267,7 @@ func (e *drainer) Emptied() (hold time.Duration, ok bool) {
 	if e.table.Len() > 0 {
 		return 0, false
 	}
-	if e.config.TLS != nil || e.protection.Authentic || !e.takeover.IsAway() {
+	if e.mute() || !e.takeover.IsAway() {
 		hold = cmp.Or(e.takeover.hold, min(max(0, e.socket.holdUntil-e.now()), drainHold))
 	}
 	return hold, true

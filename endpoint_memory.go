@@ -24,8 +24,6 @@ const (
 	// are ended at most, after one batch of packets.
 	scanned  = 1024
 	mostShed = 16
-	// anyRatio is a ratio below all others, as a power of two.
-	anyRatio = -64
 	// never is a time after all scans.
 	never = math.MaxInt64
 )
@@ -33,34 +31,7 @@ const (
 // pressure is the state of an endpoint's memory pressure, besides endpointLoad.share.
 type pressure struct {
 	next atomic.Int64 // time of the next part of a scan, as time.Duration since the epoch; never: it is under way
-	scan *scan        // of the reader that has set next to never; nil: none has begun
-}
-
-// scan is a scan of all sessions, of which each part looks at some of them.
-type scan struct {
-	at      int         // slot of the next session
-	holders int64       // sessions that hold more than leastShare
-	rest    int64       // bytes that the others hold
-	census  shed.Census // of the sessions before at, except those that were ended
-	line    shed.Rank   // sessions of this rank or above are ended; shed.None: not known yet, or none
-}
-
-// leastRatio returns how much the sessions hold that may be ended now, for each
-// byte that has arrived or was read lately, as a power of two. Beyond MaxBuffered that is
-// sixteen times as much, and at least 16 KiB: what nothing has arrived for in
-// about ten seconds. A live peer has retransmitted what is missing by then,
-// which is accepted in any case. Further on it is four times as much, then half
-// as much, and at last anything.
-func (e *Endpoint) leastRatio() (exponent int) {
-	switch over, margin := e.overload(); {
-	case over <= margin:
-		return 4
-	case over <= 2*margin:
-		return 2
-	case over <= 4*margin:
-		return -1
-	}
-	return anyRatio
+	scan *shed.Scan   // of the reader that has set next to never; nil: none has begun
 }
 
 // relieve scans sessions while memory is short, and ends some if needed. The
@@ -87,54 +58,40 @@ func (e *Endpoint) relieve(now time.Duration) {
 		}
 	}
 	pause := time.Duration(0)
-	if done && p.scan.line == shed.None {
+	if done && p.scan.Nobody() {
 		pause = pressurePause
 	}
 	p.next.Store(int64(now + pause))
 }
 
-// weigh does a part of a scan. It puts sessions to be ended into heavy, and
-// returns how many. At the end of the scan, which it reports, it sets the share
-// of a session (max-min fairness): what those leave of MaxBuffered that hold no
-// more than leastShare is divided by the number of the others. It sets the line
-// of the next scan, too, so that those above it hold enough for the rest to fit
-// into MaxBuffered.
+// weigh does a part of a scan. It puts sessions to be ended into heavy, and returns how
+// many. At the end of the scan, which it reports, it sets the share of a session.
 func (e *Endpoint) weigh(now time.Duration, heavy *[mostShed]*Conn) (n int, done bool) {
 	p := &e.pressure
 	if p.scan == nil {
-		p.scan = &scan{line: shed.None}
+		p.scan = shed.NewScan(leastShare)
 	}
-	s, share, ratio := p.scan, max(e.load.share.Load(), leastShare), e.leastRatio()
+	over, margin := e.overload()
+	s, share, ratio := p.scan, max(e.load.share.Load(), leastShare), shed.LeastRatio(over, margin)
 	e.mu.RLock()
-	conns, last := e.table.Part(s.at, scanned)
+	conns, last := e.table.Part(s.At, scanned)
 	looked := 0
 	for ; looked < len(conns) && n < len(heavy); looked++ {
 		c := conns[looked]
 		if c == nil {
 			continue
 		}
-		held, lately := c.weight(now)
-		switch rank := shed.Of(held, lately, held > share); {
-		case held == 0:
-		case rank >= s.line && rank.Holds(ratio):
+		if held, lately := c.weight(now); s.Pays(held, lately, share, ratio) {
 			heavy[n] = c
 			n++
-		default:
-			s.census.Add(rank, held)
-			if held > leastShare {
-				s.holders++
-			} else {
-				s.rest += held
-			}
 		}
 	}
-	s.at += looked
+	s.Passed(looked)
 	done = last && looked == len(conns)
 	e.mu.RUnlock()
 	if done {
-		e.load.share.Store(max((int64(e.config.MaxBuffered)-s.rest)/max(s.holders, 1), leastShare))
-		over, _ := e.overload()
-		*s = scan{line: s.census.Line(over, ratio)}
+		over, _ = e.overload()
+		e.load.share.Store(s.End(int64(e.config.MaxBuffered), over, ratio))
 	}
 	return n, done
 }

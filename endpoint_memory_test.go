@@ -206,17 +206,17 @@ func TestMemoryScansAreBounded(t *testing.T) {
 		for range 10 {
 			before := 0
 			if s := e.pressure.scan; s != nil {
-				before = s.at
+				before = s.At
 			}
 			n, done := e.weigh(now, &heavy)
 			require.Zero(t, n)
 			require.False(t, done)
-			require.Equal(t, before+scanned, e.pressure.scan.at)
+			require.Equal(t, before+scanned, e.pressure.scan.At)
 		}
 		n, done := e.weigh(now, &heavy)
 		require.Zero(t, n)
 		require.True(t, done)
-		require.Zero(t, e.pressure.scan.at)
+		require.Zero(t, e.pressure.scan.At)
 		for range 7 {
 			n, _ = e.weigh(now, &heavy)
 			require.Zero(t, n)
@@ -229,12 +229,12 @@ func TestMemoryScansAreBounded(t *testing.T) {
 			conns[i].in.holding.bytes.Store(1 << 20)
 		}
 		for _, want := range []int{scanned, mostShed} {
-			*e.pressure.scan = scan{line: shed.None}
+			*e.pressure.scan = *shed.NewScan(leastShare)
 			if want == mostShed {
-				e.pressure.scan.line = 0
+				e.pressure.scan.Line = 0
 			}
 			n, _ = e.weigh(now, &heavy)
-			require.Equal(t, want, e.pressure.scan.at)
+			require.Equal(t, want, e.pressure.scan.At)
 			require.Equal(t, want == mostShed, n == mostShed)
 		}
 		e.load.buffered.Store(0)

@@ -8,6 +8,7 @@ import (
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/incast"
 	"github.com/arqnet/kcp/internal/inturn"
+	"github.com/arqnet/kcp/internal/neterr"
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/udp"
 )
@@ -41,25 +42,25 @@ func (e *Endpoint) readLoop(s *shard) {
 // read loop runs readOnce. woke reports whether a waiting call was woken, and ok
 // whether the socket can still be read.
 func (e *Endpoint) readOnce(s *shard, reading *Conn) (woke, ok bool) {
-	n, err := s.read()
+	n, err := s.link.Load().Read(s.batch)
 	if err != nil {
 		return false, e.interrupted(s, err) || e.resumes(s) || e.survives(s, err)
 	}
-	s.failures = failures{}
+	s.failures = neterr.Failures{}
 	if e.env != nil {
 		e.env.Woken(nil, uint32(s.in.shard), inturn.Reader)
 	}
 	if !e.stopped() { // else the reader ends only now, and what it has read is lost
-		grouped := reading == nil && e.feeding.used.Load()
+		grouped := reading == nil && e.feeding.Used.Load()
 		if grouped {
-			e.feeding.begin()
+			e.feeding.Begin()
 		}
 		woke = e.take(s.batch[:n], &s.in, reading)
 		if e.replies.queued.Load() {
 			e.sendReplies(s.in.shard)
 		}
 		if grouped {
-			e.feeding.end()
+			e.feeding.End(attendGroup)
 		}
 		return woke, true
 	}

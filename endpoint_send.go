@@ -18,7 +18,7 @@ func (e *Endpoint) write(shard int, batch []udp.Datagram) (refused bool) {
 	s := &e.socket.shards[shard]
 	for rest := batch; len(rest) > 0; {
 		link := s.link.Load()
-		n, err := link.sock.WriteBatch(rest)
+		n, err := link.Packets.WriteBatch(rest)
 		e.counters.packetsSent.Add(uint64(n))
 		switch {
 		case err == nil:

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/incast"
+	"github.com/arqnet/kcp/internal/neterr"
 	"github.com/arqnet/kcp/internal/readturn"
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/udp"
@@ -15,7 +16,7 @@ import (
 // cannot tell which one sends to them. A session uses the shard that its peer's
 // packets arrive at: then it runs on the same processor as that shard's reader.
 type shard struct {
-	link atomic.Pointer[socketLink]
+	link atomic.Pointer[takeover.Socket]
 	lead readturn.Turn[Conn] // whose turn it is to read
 
 	asked   atomic.Bool   // interrupt was called since the last time-out
@@ -27,7 +28,7 @@ type shard struct {
 	// Used only by the present reader.
 	batch    []udp.Datagram
 	in       readState
-	failures failures
+	failures neterr.Failures
 	parked   *takeover.Handover // the last one that the reader has paused for
 	queue    udp.Queue          // as of the last look
 	incast   socketIncast
@@ -35,33 +36,8 @@ type shard struct {
 	drops atomic.Uint32 // what dropped returns once the socket is closed
 }
 
-// socketLink is how a shard reaches its socket. It is immutable, and another takes its
-// place when the socket is handed over.
-type socketLink struct {
-	pc    net.PacketConn
-	sock  udp.Conn        // moves the packets of pc
-	inbox *takeover.Inbox // read in place of pc after a handover; nil: pc is read
-}
-
-// setReadDeadline sets the deadline of what is read.
-func (l *socketLink) setReadDeadline(t time.Time) error {
-	if l.inbox != nil {
-		return l.inbox.SetReadDeadline(t)
-	}
-	return l.pc.SetReadDeadline(t)
-}
-
-func (s *shard) conn() net.PacketConn { return s.link.Load().pc }
-func (s *shard) sock() udp.Conn       { return s.link.Load().sock }
-
-// read reads one batch.
-func (s *shard) read() (n int, err error) {
-	link := s.link.Load()
-	if link.inbox != nil {
-		return link.inbox.ReadBatch(s.batch)
-	}
-	return link.sock.ReadBatch(s.batch)
-}
+func (s *shard) conn() net.PacketConn { return s.link.Load().Conn }
+func (s *shard) sock() udp.Conn       { return s.link.Load().Packets }
 
 // readQueue sets q to the state of the socket's receive buffer, and reports
 // whether it has.
@@ -89,7 +65,7 @@ func (s *shard) observe(n int, now time.Duration) {
 		return
 	}
 	q := &s.queue // a variable would be allocated
-	if s.incast.Alone() || s.link.Load().inbox != nil || !s.readQueue(q) {
+	if s.incast.Alone() || s.link.Load().Inbox != nil || !s.readQueue(q) {
 		*q = udp.Queue{}
 	}
 	s.incast.Look(incast.Buffer{Limit: q.Limit, Used: q.Used, Drops: q.Drops}, now)

@@ -251,7 +251,7 @@ func TestLastingSocketErrors(t *testing.T) {
 	}{
 		"lasting": {broken, 1 << 30, true},
 		"EOF":     {io.EOF, 1 << 30, true},
-		"passing": {broken, manyFailures + 20, false},
+		"passing": {broken, neterr.ManyFailures + 20, false},
 		"system":  {&net.OpError{Op: "read", Err: os.NewSyscallError("recvmsg", syscall.ECONNREFUSED)}, 1 << 30, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -270,7 +270,7 @@ func TestLastingSocketErrors(t *testing.T) {
 					failed <- err
 				}()
 				pc.FailReads(test.err, test.times)
-				time.Sleep(lastingErrors - 200*time.Millisecond)
+				time.Sleep(neterr.LastingErrors - 200*time.Millisecond)
 				synctest.Wait()
 				require.Empty(t, failed)
 				time.Sleep(time.Second)

@@ -78,7 +78,7 @@ func (e *Endpoint) remove(c *Conn, tw timeWait) {
 		e.rememberLocked(c.tableEntry().Key(), tw, tw.Token != 0)
 	}
 	if e.takeover.leaving != nil || e.takeover.Gate.Load() != nil {
-		e.takeover.Tell(e.endNote(c.tableEntry().Key(), tw))
+		e.takeover.Tell(takeover.EndOf(c.tableEntry().Key(), tw, e.mute()))
 	}
 	e.socket.holdUntil = max(e.socket.holdUntil, e.now()+c.holdSocket())
 	e.shutIfUnusedLocked()

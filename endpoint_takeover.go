@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 
-	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/udp"
@@ -59,10 +58,7 @@ func takeOver(link *takeover.Link, config *Config) (*Listener, error) {
 		return nil, err
 	}
 	e := makeEndpoint(config, true, a.Sockets...)
-	e.table.Cookies.Adopt(a.State.CookieSecret, a.State.CookieClock-e.now())
-	if e.config.TLS != nil && len(e.config.StatelessResetKey) == 0 {
-		e.table.ResetSecret = a.State.ResetSecret
-	}
+	takeover.Adopt(&e.table.Gate, &a.State, e.config.TLS != nil && len(e.config.StatelessResetKey) == 0, e.now())
 	l, err := e.Listen()
 	if err == nil {
 		err = a.Learn(e.inherit)
@@ -81,11 +77,7 @@ func takeOver(link *takeover.Link, config *Config) (*Listener, error) {
 func (c *Config) agrees(offer *takeover.Offer) error {
 	own := c.withDefaults()
 	scheme := protect.NewScheme(own.Cipher, own.TLS != nil, nil)
-	differs := offer.Differs(own.offer(max(own.Shards, 1), scheme), func(packet []byte, content string) bool {
-		p := protect.Packet{Data: packet}
-		return scheme.Outside.Open(&p) == nil && string(p.Data) == content
-	})
-	if differs != nil {
+	if differs := offer.DiffersWith(own.offer(max(own.Shards, 1), scheme), scheme.Outside); differs != nil {
 		return (*ConfigError)(differs)
 	}
 	return nil
@@ -100,8 +92,8 @@ func (e *Endpoint) inherit(n takeover.Note) {
 	case n.Kind == takeover.Used:
 		e.table.Used.Add(n.Conv)
 	case !e.closed:
-		tw := timeWait{Una: n.End.Una, Token: n.End.Token, Own: n.End.Own, Aborted: n.End.Aborted, Dropped: n.End.Dropped, Mute: n.End.Mute, Protection: e.outside}
-		e.rememberLocked(admission.MakeKey(n.Addr, nil, n.Conv), tw, n.Extended)
+		key, ended := n.Remember(e.outside)
+		e.rememberLocked(key, ended, n.Extended)
 	}
 }
 
@@ -111,8 +103,8 @@ func (e *Endpoint) forward(key sessionKey, d *udp.Datagram, p *inPacket, in *rea
 	if key.Peer != "" {
 		return false
 	}
-	packet := takeover.Packet{Addr: key.Addr, Conv: key.Conv, Sort: sortOf(p.kind), Shared: e.config.SharedConvs, First: p.first}
-	switch in.forwarder().Forward(&e.takeover.Before, d, &packet) {
+	packet := takeover.PacketOf(key, p.kind, p.Data, e.config.SharedConvs)
+	switch in.forwarder().Forward(&e.takeover.Before, d, packet) {
 	case takeover.Theirs:
 		return true
 	case takeover.Perhaps:
@@ -127,25 +119,6 @@ func (in *readState) forwarder() *takeover.Forwarder {
 		in.forwards = takeover.NewForwarder(in.shard)
 	}
 	return in.forwards
-}
-
-// sortOf returns how packets of a kind show their session.
-func sortOf(k packetKind) takeover.Sort {
-	switch k {
-	case parityPacket:
-		return takeover.Parity
-	case clearPacket:
-		return takeover.Clear
-	case handshakePacket, sealedPacket:
-		return takeover.Sealed
-	}
-	return takeover.Plain
-}
-
-// first parses a packet as the first of a session.
-func (p *inPacket) first() (takeover.First, bool) {
-	f, ok := admission.Parse(p.kind, p.Data, p.conv)
-	return takeover.First{Hello: f.Hello.Code != 0, Push: f.Push}, ok
 }
 
 // hasConv reports whether a session of this process has a conversation id.

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"net"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
@@ -36,14 +34,6 @@ func (e *Endpoint) openSealed(c *Conn, p *inPacket, now time.Duration) bool {
 	return false
 }
 
-// failedHandshakes are the failed handshakes that Config.HandshakeFailed was not
-// called with yet.
-type failedHandshakes struct {
-	mu      sync.Mutex // guards the fields below; locked last
-	waiting []func()   // at most maxFailures calls
-	calling bool       // a goroutine makes them
-}
-
 // maxFailures is how many failed handshakes wait for Config.HandshakeFailed.
 const maxFailures = 16
 
@@ -51,42 +41,8 @@ const maxFailures = 16
 // application.
 func (e *Endpoint) reportHandshake(remote net.Addr, err *HandshakeError) {
 	e.warnHandshake(remote, err)
-	failed, q := e.config.HandshakeFailed, &e.failed
-	if failed == nil {
-		return
-	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if len(q.waiting) >= maxFailures {
-		return
-	}
-	q.waiting = append(q.waiting, func() { failed(remote, err) })
-	if !q.calling {
-		q.calling = true
-		go q.call()
-	}
-}
-
-// call makes the calls that wait, and those that come meanwhile. One of them may end the
-// goroutine: another then goes on.
-func (q *failedHandshakes) call() {
-	done := false
-	defer func() {
-		if !done {
-			go q.call()
-		}
-	}()
-	for {
-		q.mu.Lock()
-		if len(q.waiting) == 0 {
-			q.calling, done = false, true
-			q.mu.Unlock()
-			return
-		}
-		next := q.waiting[0]
-		q.waiting = slices.Delete(q.waiting, 0, 1)
-		q.mu.Unlock()
-		next()
+	if failed := e.config.HandshakeFailed; failed != nil {
+		e.failed.Add(maxFailures, func() { failed(remote, err) })
 	}
 }
 

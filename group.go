@@ -340,7 +340,7 @@ func (g *Group) sleep(ctx context.Context) error {
 // push puts m into the ready list, unless it is not in the group any more: at
 // the end, or as the next. The lock of its session or listener is held.
 func (g *Group) push(m *groupMember, first bool) {
-	if g.set.Push(m, first) && !m.endpoint().feeding.defers(g) {
+	if g.set.Push(m, first) && !m.endpoint().feeding.Defers(g) {
 		g.attend(true)
 	}
 }
@@ -355,6 +355,9 @@ func (g *Group) attend(spawn bool) {
 		g.dispatch()
 	}
 }
+
+// attendGroup has the events of a group taken after a batch of packets.
+func attendGroup(g *Group) { g.attend(false) }
 
 // dispatchInTurn is dispatch on a goroutine of its own.
 func (g *Group) dispatchInTurn() {
@@ -371,7 +374,7 @@ func (g *Group) waitTurn() {
 
 // attach makes m a member. It reports false if the group is closed.
 func (g *Group) attach(m *groupMember) bool {
-	m.endpoint().feeding.used.Store(true)
+	m.endpoint().feeding.Used.Store(true)
 	m.place.Uncounted = m.conn == nil
 	return g.set.Add(m)
 }

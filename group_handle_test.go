@@ -181,9 +181,9 @@ func TestGroupHandlePanics(t *testing.T) {
 	for { // until the handler is called
 		_, err := a.Write([]byte{1})
 		require.NoError(t, err)
-		z.ep.feeding.begin()
+		z.ep.feeding.Begin()
 		deliver(a, z)
-		z.ep.feeding.end()
+		z.ep.feeding.End(attendGroup)
 	}
 }
 
@@ -201,7 +201,7 @@ func TestGroupTakesBatches(t *testing.T) {
 	require.NoError(t, err)
 	deliver(a, z) // without a reader: a goroutine takes it
 	require.Equal(t, 1, <-calls)
-	z.ep.feeding.begin()
+	z.ep.feeding.Begin()
 	for range 3 {
 		_, err := a.Write([]byte{1})
 		require.NoError(t, err)
@@ -209,7 +209,7 @@ func TestGroupTakesBatches(t *testing.T) {
 		deliver(a, z)
 	}
 	require.Empty(t, calls)
-	z.ep.feeding.end()
+	z.ep.feeding.End(attendGroup)
 	require.Equal(t, 4, <-calls) // three datagrams, and a run of all bytes
 	require.Empty(t, calls)
 }

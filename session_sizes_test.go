@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/stretchr/testify/require"
 )
@@ -37,8 +38,8 @@ type sizedSocket struct {
 func sized(e *Endpoint, face, path int) *sizedSocket {
 	s := &e.socket.shards[0]
 	link := s.link.Load()
-	sock := &sizedSocket{Conn: link.sock, face: face, path: path}
-	s.link.Store(&socketLink{pc: link.pc, sock: sock})
+	sock := &sizedSocket{Conn: link.Packets, face: face, path: path}
+	s.link.Store(&takeover.Socket{Conn: link.Conn, Packets: sock})
 	return sock
 }
 

@@ -107,6 +107,9 @@ func (t *Table[S]) first(conv uint32) *place[S] {
 	return first
 }
 
+// EntryOf returns the entry of a session.
+func (t *Table[S]) EntryOf(s *S) *Entry { return t.entry(s) }
+
 // Lists reports whether the table lists s.
 func (t *Table[S]) Lists(s *S) bool { return t.Get(t.entry(s).Key()) == s }
 

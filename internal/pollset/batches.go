@@ -1,4 +1,4 @@
-package kcp
+package pollset
 
 import (
 	"slices"
@@ -6,34 +6,33 @@ import (
 	"sync/atomic"
 )
 
-// feeding makes groups take the events of a batch of packets at once, after it
+// Batches makes sets take the events of a batch of packets at once, after it
 // was fed to all of its sessions.
-type feeding struct {
-	used atomic.Bool // a session of the endpoint, or its listener, was in a group
+type Batches[G any] struct {
+	Used atomic.Bool // something of the endpoint's was in a set
 
 	mu      sync.Mutex // guards the fields below; no other lock is taken under it
 	readers int        // that are feeding a batch
-	due     []*Group   // with events
+	due     []*G       // with events
 }
 
-// begin begins a batch. end must follow.
-func (f *feeding) begin() {
+// Begin begins a batch. End must follow.
+func (f *Batches[G]) Begin() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.readers++
 }
 
-// end ends a batch. It wakes calls that wait for groups, and calls handlers of
-// groups, so no lock is held.
-func (f *feeding) end() {
+// End ends a batch. It calls attend for each set that has events, so no lock is held.
+func (f *Batches[G]) End(attend func(*G)) {
 	for g := f.next(true); g != nil; g = f.next(false) {
-		g.attend(false)
+		attend(g)
 	}
 }
 
-// next returns a group whose events are to be taken; nil if there is none. ended
+// next returns a set whose events are to be taken; nil if there is none. ended
 // says that a batch has just ended.
-func (f *feeding) next(ended bool) *Group {
+func (f *Batches[G]) next(ended bool) *G {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if ended {
@@ -49,9 +48,9 @@ func (f *feeding) next(ended bool) *Group {
 	return g
 }
 
-// defers reports whether g.attend will be called at the end of a batch.
+// Defers reports whether attend will be called with g at the end of a batch.
 // Otherwise no reader is feeding one.
-func (f *feeding) defers(g *Group) bool {
+func (f *Batches[G]) Defers(g *G) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.readers == 0 {
