@@ -20,9 +20,6 @@ import (
 // tableEntry returns the place of c in the endpoint's table. Endpoint.mu guards it.
 func (c *Conn) tableEntry() *admission.Entry { return &c.entry }
 
-// machine returns the session as its packets name it.
-func (c *Conn) machine() *session { return &c.session }
-
 // becomeDialled makes a new session one that this end dials.
 func (c *session) becomeDialled() { c.hs.Role = opening.Dialled }
 

@@ -14,11 +14,13 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/delayedack"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/replyrhythm"
 	"github.com/arqnet/kcp/netsim"
-	"github.com/stretchr/testify/require"
 )
 
 // echoAfter answers each message of b, after a time, until the session ends.
@@ -89,7 +91,7 @@ func TestPacketsPerExchange(t *testing.T) {
 				require.Equal(t, c.server, b.Stats().PacketsSent-answered)
 				for _, s := range []ConnStats{a.Stats(), b.Stats()} {
 					require.Zero(t, s.Retransmits()+s.Repeats)
-					most := 2*c.oneWay + min(maxAckDelay*ms, max(minAckDelay*ms, c.oneWay)) + ms
+					most := 2*c.oneWay + min(delayedack.MaxDelay*ms, max(delayedack.MinDelay*ms, c.oneWay)) + ms
 					require.LessOrEqual(t, s.RTT, most)
 				}
 			})
@@ -112,7 +114,7 @@ func TestRepairOfExchanges(t *testing.T) {
 			go echoAfter(b, 0)
 			exchange(t, a, replyrhythm.FirstReplies+10, 50*time.Millisecond)
 			a.mu.Lock()
-			hold := a.kcp.rcv.ackPolicy.replies.Hold
+			hold := a.kcp.rcv.ackPolicy.Replies.Hold
 			a.mu.Unlock()
 			require.Equal(t, waits, hold > 50)
 			dropped := false
