@@ -122,8 +122,8 @@ func (p *phone) cut(d time.Duration) {
 	time.AfterFunc(d, func() { p.net.Heal("10.0.0.1", "") })
 }
 
-// phoneEvents are what happens, by the first cell of a row. Each returns at once, but for
-// those that sleep.
+// phoneEvents are what happens, by the first cell of a row. Each returns at once, unless
+// it sleeps.
 var phoneEvents = map[string]func(p *phone){
 	"its process is stopped for 15 s":    func(p *phone) { p.sleep(15*time.Second, false) },
 	"its process is stopped for 2 min":   func(p *phone) { p.sleep(2*time.Minute, false) },

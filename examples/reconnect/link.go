@@ -14,7 +14,7 @@ import (
 	"github.com/arqnet/kcp"
 )
 
-// The pause between two attempts grows from the shortest to the longest. It begins anew
+// The pause between two attempts grows from the shortest to the longest. It starts over
 // after a session that has lasted longer than it: a server that takes sessions and ends
 // them at once is not asked without a pause.
 const (

@@ -123,7 +123,7 @@ func resetKey(beside string) ([]byte, error) {
 // talk defines the flags of talk, and returns what it does.
 func talk(ctx context.Context, flags *flag.FlagSet, in io.Reader, out io.Writer) func() error {
 	ca := flags.String("ca", "", "use TLS, and trust these authorities (PEM `file`)")
-	name := flags.String("id", "", "who the client is, 32 hexadecimal `digits`; go on with those of an earlier run")
+	name := flags.String("id", "", "who the client is, 32 hexadecimal `digits`; give the digits of an earlier run to go on with it")
 	return func() error {
 		host, port, err := net.SplitHostPort(flags.Arg(0))
 		if err != nil {
@@ -171,8 +171,11 @@ func (c *client) take(ctx context.Context, in io.Reader, logger *log.Logger) err
 		if err != nil {
 			return err
 		}
-		err = errors.Join(c.fetch(ctx, name, f, 0), f.Close())
-		logger.Printf("%s: %v", f.Name(), err)
+		if err := errors.Join(c.fetch(ctx, name, f, 0), f.Close()); err != nil {
+			logger.Printf("%s: %v", f.Name(), err)
+		} else {
+			logger.Printf("%s: complete", f.Name())
+		}
 	}
 	if err := lines.Err(); err != nil {
 		return err

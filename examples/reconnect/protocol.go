@@ -29,7 +29,7 @@ const (
 	codeNoFile    = 3 // of streams: there is no such file
 )
 
-// errNumbers means that the server does not have the messages that it has had.
+// errNumbers means that the server does not have the messages that it once had.
 var errNumbers = errors.New("the server counts other messages than this client has sent")
 
 // writeMessage writes a message with its length.

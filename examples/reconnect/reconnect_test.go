@@ -235,7 +235,7 @@ func throughAll(w *world, r *rand.Rand) {
 	require.True(w, bytes.Equal(content, got))
 	require.Equal(w, numbered(messages), w.log(1))
 	require.Len(w, d.sockets, 1)
-	// What had arrived once was not sent again, but for what was under way.
+	// What had arrived once was not sent again, except what was under way.
 	require.Less(w, w.net.LinkStats("10.0.0.1", "").Delivered.Bytes, int64(size+size/2))
 	d.stop()
 }
@@ -381,7 +381,7 @@ func TestServerFile(t *testing.T) {
 	})
 }
 
-// A file that is not there is no reason to try again; one that has changed comes whole.
+// A file that is not there is not asked for again; one that has changed comes whole.
 func TestFetch(t *testing.T) {
 	inWorld(t, 1, plain, func(t *testing.T, w *world) {
 		d := w.start(1, "10.0.0.2")
