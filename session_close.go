@@ -197,11 +197,10 @@ func (c *session) forget(err error) {
 	c.abort(err)
 }
 
-// holdSocket returns how long the endpoint's socket must stay open after the
-// session's end to answer the peer. The peer has announced its end, and our
-// acknowledgement of it, which was our last packet, may have been lost, as may the reason
-// of an abort. Or it does not know that the session was dropped: within the handshake,
-// only an answer tells it.
+// holdSocket returns how long the endpoint's socket must stay open after the session's
+// end to answer the peer. The peer has announced its end, and our acknowledgement, our
+// last packet, may have been lost, as may the reason of an abort. Or the peer does not
+// know that the session was dropped: within the handshake, only an answer tells it.
 func (c *session) holdSocket() time.Duration {
 	dropped, explained := c.hs.dropped && c.hs.Peer >= opening.Extended, c.hs.reasons != nil && c.hs.reasons.abrupt
 	switch {

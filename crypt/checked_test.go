@@ -103,6 +103,17 @@ func TestXORBeyondItsTable(t *testing.T) {
 	require.NotContains(t, string(packet[nonceSize:1500]), string(make([]byte, 8)))
 }
 
+// A key of no bytes is a key: that of everybody who has none.
+func TestXORWithoutAKey(t *testing.T) {
+	packet := seal(t, XOR(nil), []byte("hello"))
+	require.NotContains(t, string(packet), "hello")
+	_, err := XOR([]byte("key")).Open(bytes.Clone(packet))
+	require.Error(t, err)
+	content, err := XOR([]byte{}).Open(packet)
+	require.NoError(t, err)
+	require.Equal(t, "hello", string(content))
+}
+
 func TestNoneIsClear(t *testing.T) {
 	packet := seal(t, None(), []byte("hello"))
 	require.Equal(t, "hello", string(packet[headerSize:]))

@@ -58,7 +58,8 @@ const (
 // It gives no security at all. The bytes are the same for every packet, so that
 // one packet with known content opens all others up to its length, and two with
 // unknown content nearly so. At best it keeps middle boxes from recognising the
-// protocol. The CRC finds damage.
+// protocol. The CRC finds damage. The key may have any length; none is a key too, the
+// same for everybody, as in kcp-go.
 //
 // It panics in programs run with GODEBUG=fips140=only, which forbids SHA-1.
 func XOR(key []byte) Cipher {

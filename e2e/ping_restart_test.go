@@ -11,7 +11,7 @@ import (
 )
 
 // A server that was started again answers the PING of a call of Ping by RESET, as it
-// would that of the keep-alive, and shows in a round trip that the session is gone. A
+// would a keep-alive, and shows in a round trip that the session is gone. A
 // RESET that does not echo the PING shows nothing.
 func TestPingShowsRestart(t *testing.T) {
 	for name, config := range map[string]*kcp.Config{"plain": {}, "AEAD": {Cipher: testAEAD(t)}} {

@@ -1,0 +1,515 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/examples/internal/lab"
+	"github.com/arqnet/kcp/internal/testenv"
+	"github.com/arqnet/kcp/netsim"
+)
+
+const serverAddr = "10.0.0.1:4000"
+
+// world is a server and clients on a simulated network in virtual time.
+type world struct {
+	*testing.T
+	net            *netsim.Network
+	server, client *kcp.Config
+	dir            string // of the server
+	kill           func() // ends the server as a process that is killed
+	listener       *kcp.Listener
+}
+
+// inWorld runs a test with a server that is there.
+func inWorld(t *testing.T, seed uint64, config func(t *testing.T) (server, client *kcp.Config), test func(t *testing.T, w *world)) {
+	dir := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(dir, filesDir), 0o700))
+	synctest.Test(t, func(t *testing.T) {
+		link := netsim.LinkConfig{Delay: 30 * time.Millisecond, Loss: 0.02, Rate: 100_000, Queue: 64 << 10}
+		w := &world{T: t, net: netsim.NewNetwork(seed, link), dir: dir}
+		w.server, w.client = config(t)
+		w.serve()
+		test(t, w)
+		w.kill()
+	})
+}
+
+// plain returns the settings of the program without TLS, secure those with TLS.
+func plain(*testing.T) (server, client *kcp.Config) {
+	return &kcp.Config{PeerTimeout: serverPatience}, &kcp.Config{PeerTimeout: clientPatience}
+}
+
+func secure(t *testing.T) (server, client *kcp.Config) {
+	server, client = plain(t)
+	cert := testenv.Certificate(t, nil, false, "localhost")
+	roots := x509.NewCertPool()
+	roots.AddCert(cert.Leaf)
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{cert}, NextProtos: []string{alpn}}
+	server.StatelessResetKey = make([]byte, 32)
+	client.TLS = &tls.Config{
+		RootCAs: roots, ServerName: "localhost", NextProtos: []string{alpn},
+		ClientSessionCache: tls.NewLRUClientSessionCache(1),
+	}
+	return server, client
+}
+
+// serve starts the server.
+func (w *world) serve() {
+	root, err := os.OpenRoot(w.dir)
+	require.NoError(w, err)
+	pc, err := w.net.Listen(serverAddr)
+	require.NoError(w, err)
+	e, err := kcp.NewEndpoint(pc, w.server)
+	require.NoError(w, err)
+	w.listener, err = e.Listen()
+	require.NoError(w, err)
+	s := newServer(root, log.New(w.Output(), "server: ", 0))
+	var running sync.WaitGroup
+	l := w.listener
+	running.Go(func() { _ = s.run(w.Context(), l) })
+	w.kill = sync.OnceFunc(func() {
+		_ = pc.Close()
+		_ = e.Close()
+		running.Wait()
+		for _, in := range s.inboxes {
+			_ = in.file.Close()
+		}
+		_ = root.Close()
+	})
+}
+
+// restart kills the server, and starts it again after a while.
+func (w *world) restart(after time.Duration) {
+	w.kill()
+	time.Sleep(after)
+	w.serve()
+}
+
+// device is a client, and the sockets that it has opened.
+type device struct {
+	*client
+	sockets []*netsim.PacketConn
+	ended   chan error
+	stop    func()
+}
+
+// start starts a client.
+func (w *world) start(id byte, host string) *device {
+	d := &device{ended: make(chan error, 1)}
+	open := func() (net.PacketConn, error) {
+		pc, err := w.net.Listen(host + ":5000")
+		if err == nil {
+			d.sockets = append(d.sockets, pc)
+		}
+		return pc, err
+	}
+	to := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(serverAddr))
+	resolve := func(context.Context) ([]net.Addr, error) { return []net.Addr{to}, nil }
+	d.client = newClient([idSize]byte{id}, w.client, open, resolve, log.New(w.Output(), host+": ", 0))
+	ctx, cancel := context.WithCancel(w.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		d.ended <- d.run(ctx)
+	}()
+	d.stop = func() { cancel(); <-done }
+	w.Cleanup(d.stop)
+	return d
+}
+
+// log returns the messages of a client that the server has, one on each line.
+func (w *world) log(id byte) string {
+	name := [idSize]byte{id}
+	f, err := os.Open(filepath.Join(w.dir, hex.EncodeToString(name[:])+".log"))
+	require.NoError(w, err)
+	defer f.Close()
+	var text strings.Builder
+	for {
+		m, err := readMessage(f, maxMessage)
+		if err == io.EOF {
+			return text.String()
+		}
+		require.NoError(w, err)
+		fmt.Fprintln(&text, string(m))
+	}
+}
+
+// numbered is what a server has that has got n messages.
+func numbered(n int) string {
+	var text strings.Builder
+	for i := range n {
+		fmt.Fprintf(&text, "message %d\n", i)
+	}
+	return text.String()
+}
+
+// A client sends messages and fetches a file, while the server is killed and comes back,
+// the network goes and comes back, a NAT forgets the client, and the client is woken. The
+// server has each message once, in order, the client the file, and all of it from one
+// socket.
+func TestThroughRestartsAndOutages(t *testing.T) {
+	for name, config := range map[string]func(t *testing.T) (server, client *kcp.Config){"plain": plain, "TLS": secure} {
+		seeds := uint64(10)
+		if testing.Short() {
+			seeds = 3
+		}
+		for seed := range seeds {
+			t.Run(fmt.Sprintf("%s, seed %d", name, seed), func(t *testing.T) {
+				inWorld(t, seed, config, func(t *testing.T, w *world) { throughAll(w, rand.New(rand.NewPCG(seed, 1))) })
+			})
+		}
+	}
+}
+
+func throughAll(w *world, r *rand.Rand) {
+	const messages, size = 300, 8 << 20 // the file takes 84 s at least
+	content := lab.Content(1, size)
+	require.NoError(w, os.WriteFile(filepath.Join(w.dir, filesDir, "file"), content, 0o600))
+	d := w.start(1, "10.0.0.2")
+	fetched := make(chan error, 1)
+	f, err := os.Create(filepath.Join(w.TempDir(), "file"))
+	require.NoError(w, err)
+	defer f.Close()
+	go func() { fetched <- d.fetch(w.Context(), "file", f, 0) }()
+	go func() {
+		for i := range messages {
+			d.send(fmt.Appendf(nil, "message %d", i))
+			time.Sleep(time.Second)
+		}
+	}()
+	_, err = d.link.await(w.Context())
+	require.NoError(w, err)
+	port := 6000
+	for end := time.Now().Add(messages * time.Second); time.Now().Before(end); time.Sleep(time.Duration(r.Int64N(int64(40 * time.Second)))) {
+		switch r.IntN(4) {
+		case 0:
+			w.restart(time.Duration(r.Int64N(int64(30 * time.Second))))
+		case 1:
+			w.net.Cut("10.0.0.1", "10.0.0.2")
+			time.Sleep(time.Duration(r.Int64N(int64(40 * time.Second))))
+			w.net.Heal("10.0.0.1", "10.0.0.2")
+		case 2:
+			port++
+			select {
+			case err := <-d.ended:
+				require.NoError(w, err, "the client has ended")
+			default:
+			}
+			require.NoError(w, d.sockets[0].Rebind(fmt.Sprintf("10.0.0.2:%d", port)))
+		case 3:
+			w.net.Cut("10.0.0.1", "10.0.0.2")
+			time.Sleep(time.Duration(r.Int64N(int64(time.Minute))))
+			w.net.Heal("10.0.0.1", "10.0.0.2")
+			d.link.wake(w.Context())
+		}
+	}
+	ctx, cancel := context.WithTimeout(w.Context(), 10*time.Minute)
+	defer cancel()
+	require.NoError(w, d.flush(ctx))
+	require.NoError(w, <-fetched)
+	got, err := os.ReadFile(f.Name())
+	require.NoError(w, err)
+	require.True(w, bytes.Equal(content, got))
+	require.Equal(w, numbered(messages), w.log(1))
+	require.Len(w, d.sockets, 1)
+	// What had arrived once was not sent again, except what was under way.
+	require.Less(w, w.net.LinkStats("10.0.0.1", "").Delivered.Bytes, int64(size+size/2))
+	d.stop()
+}
+
+// While the server is away the client asks ever more seldom, and no two clients at the
+// same times. One that is woken asks at once.
+func TestBackOff(t *testing.T) {
+	inWorld(t, 1, plain, func(t *testing.T, w *world) {
+		d := w.start(1, "10.0.0.2")
+		time.Sleep(time.Minute)
+		w.kill()
+		attempts := 0
+		w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool {
+			attempts++
+			return true
+		})
+		time.Sleep(time.Hour)
+		w.net.SetFilter(nil)
+		_, changed := d.link.current()
+		require.Less(t, attempts, 3600/(30/2)*10, "ten packets in each attempt")
+		require.Greater(t, attempts, 100)
+		w.serve()
+		start := time.Now()
+		time.Sleep(20 * time.Millisecond)
+		d.link.wake(w.Context())
+		<-changed
+		require.Less(t, time.Since(start), 12*time.Second, "an attempt, and no pause")
+		require.NoError(t, d.flush(w.Context()))
+		d.stop()
+	})
+	pauses := make(map[time.Duration]bool)
+	for range 20 {
+		pauses[longestPause/2+rand.N(longestPause)] = true
+	}
+	require.Greater(t, len(pauses), 10)
+}
+
+// A client that wakes notices in seconds that the server has forgotten it, and not only
+// with the next keep-alive.
+func TestWake(t *testing.T) {
+	for name, config := range map[string]func(t *testing.T) (server, client *kcp.Config){"plain": plain, "TLS": secure} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, 1, config, func(t *testing.T, w *world) {
+				d := w.start(1, "10.0.0.2")
+				time.Sleep(10 * time.Second)
+				conn, changed := d.link.current()
+				require.NotNil(t, conn)
+				d.link.wake(w.Context())
+				again, _ := d.link.current()
+				require.Same(t, conn, again, "it lives")
+				w.net.Cut("10.0.0.1", "")
+				d.link.wake(w.Context())
+				require.Error(t, conn.Err(), "there is no answer")
+				w.net.Heal("10.0.0.1", "")
+				_, err := d.link.await(w.Context())
+				require.NoError(t, err)
+				w.restart(time.Millisecond)
+				d.link.wake(w.Context())
+				<-changed
+				ctx, cancel := context.WithTimeout(w.Context(), 3*time.Second)
+				defer cancel()
+				_, err = d.link.await(ctx)
+				require.NoError(t, err)
+				d.stop()
+			})
+		})
+	}
+}
+
+// Of two clients with one id the second takes over, and the first does not dial again.
+func TestTakenOver(t *testing.T) {
+	inWorld(t, 1, plain, func(t *testing.T, w *world) {
+		first := w.start(1, "10.0.0.2")
+		first.send([]byte("message 0"))
+		require.NoError(t, first.flush(w.Context()))
+		second := w.start(1, "10.0.0.3")
+		var closed *kcp.PeerCloseError
+		require.ErrorAs(t, <-first.ended, &closed)
+		require.EqualValues(t, codeTakenOver, closed.Code)
+		second.send([]byte("message 1"))
+		time.Sleep(time.Second)
+		require.NoError(t, second.flush(w.Context()))
+		require.Equal(t, numbered(2), w.log(1))
+		second.stop()
+	})
+}
+
+// Once a session of the client has been told how much is stored, an earlier one stores
+// nothing more.
+func TestEarlierSessionStoresNothing(t *testing.T) {
+	inWorld(t, 1, plain, func(t *testing.T, w *world) {
+		d := w.start(2, "10.0.0.2")
+		earlier, err := d.link.await(w.Context())
+		require.NoError(t, err)
+		e := w.start(3, "10.0.0.3")
+		later, err := e.link.await(w.Context())
+		require.NoError(t, err)
+		f, err := os.Create(filepath.Join(t.TempDir(), "log"))
+		require.NoError(t, err)
+		defer f.Close()
+		in := &inbox{file: f}
+		for i, conn := range []*kcp.Conn{earlier, later} {
+			stored, err := in.take(conn)
+			require.NoError(t, err)
+			require.EqualValues(t, i, stored)
+			stored, err = in.store(conn, []byte("message"))
+			require.NoError(t, err)
+			require.EqualValues(t, i+1, stored)
+		}
+		_, err = in.store(earlier, []byte("late"))
+		require.ErrorIs(t, err, errTakenOver)
+		require.EqualValues(t, 2, in.stored)
+		d.stop()
+		e.stop()
+	})
+}
+
+// A message that was written in part when the process was killed is not there, and is
+// sent again. A server that has lost messages is not sent others in their place.
+func TestServerFile(t *testing.T) {
+	inWorld(t, 1, plain, func(t *testing.T, w *world) {
+		d := w.start(1, "10.0.0.2")
+		for i := range 3 {
+			d.send(fmt.Appendf(nil, "message %d", i))
+		}
+		time.Sleep(time.Second)
+		require.NoError(t, d.flush(w.Context()))
+		w.kill()
+		path := filepath.Join(w.dir, hex.EncodeToString(d.id[:])+".log")
+		b, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(path, append(b, b[:7]...), 0o600))
+		w.serve()
+		d.send([]byte("message 3"))
+		time.Sleep(2 * time.Minute)
+		require.NoError(t, d.flush(w.Context()))
+		require.Equal(t, numbered(4), w.log(1))
+		w.kill()
+		require.NoError(t, os.WriteFile(path, b, 0o600))
+		w.serve()
+		require.ErrorIs(t, <-d.ended, errNumbers)
+		d.stop()
+	})
+}
+
+// A file that is not there is not asked for again; one that has changed comes whole.
+func TestFetch(t *testing.T) {
+	inWorld(t, 1, plain, func(t *testing.T, w *world) {
+		d := w.start(1, "10.0.0.2")
+		f, err := os.Create(filepath.Join(t.TempDir(), "file"))
+		require.NoError(t, err)
+		defer f.Close()
+		for _, name := range []string{"nothing", "../" + hex.EncodeToString(d.id[:]) + ".log", ".", ""} {
+			var refused *kcp.StreamError
+			require.ErrorAs(t, d.fetch(w.Context(), name, f, 0), &refused, name)
+			require.EqualValues(t, codeNoFile, refused.Code)
+		}
+		want := lab.Content(3, 100_000)
+		path := filepath.Join(w.dir, filesDir, "file")
+		require.NoError(t, os.WriteFile(path, want, 0o600))
+		info, err := os.Stat(path)
+		require.NoError(t, err)
+		for _, version := range []uint64{uint64(info.ModTime().UnixNano()), 17} { // of a part: the same, and another
+			require.NoError(t, f.Truncate(0))
+			_, err = f.WriteAt(want[:50_000], 0)
+			require.NoError(t, err)
+			before := w.net.LinkStats("10.0.0.1", "").Delivered.Bytes
+			require.NoError(t, d.fetch(w.Context(), "file", f, version))
+			got, err := os.ReadFile(f.Name())
+			require.NoError(t, err)
+			require.True(t, bytes.Equal(want, got))
+			sent := w.net.LinkStats("10.0.0.1", "").Delivered.Bytes - before
+			require.Equal(t, version == 17, sent > 80_000, sent)
+		}
+		d.stop()
+	})
+}
+
+// A client whose network fails before the server knows who it is dials again.
+func TestCutOffAtOnce(t *testing.T) {
+	inWorld(t, 1, plain, func(t *testing.T, w *world) {
+		id := [idSize]byte{1}
+		w.net.SetFilter(func(_, _ netip.AddrPort, b []byte) bool { return !bytes.Contains(b, id[:]) })
+		d := w.start(1, "10.0.0.2")
+		time.Sleep(time.Minute)
+		w.net.SetFilter(nil)
+		d.send([]byte("message 0"))
+		time.Sleep(time.Minute)
+		require.NoError(t, d.flush(w.Context()))
+		require.Equal(t, numbered(1), w.log(1))
+		d.stop()
+	})
+}
+
+// An error that will come again ends the client.
+func TestHopeless(t *testing.T) {
+	inWorld(t, 1, secure, func(t *testing.T, w *world) {
+		w.client.TLS.RootCAs = x509.NewCertPool()
+		d := w.start(1, "10.0.0.2")
+		var untrusted x509.UnknownAuthorityError
+		require.ErrorAs(t, <-d.ended, &untrusted)
+	})
+	for _, err := range []error{kcp.ErrRefused, kcp.ErrReset, &kcp.NoAnswerError{}, &kcp.PeerLostError{}, errEnded, io.ErrUnexpectedEOF} {
+		require.False(t, hopeless(&net.OpError{Op: "dial", Err: err}), err)
+	}
+}
+
+// A socket that has failed for good is replaced.
+func TestSocketFails(t *testing.T) {
+	inWorld(t, 1, plain, func(t *testing.T, w *world) {
+		d := w.start(1, "10.0.0.2")
+		time.Sleep(5 * time.Second)
+		require.NoError(t, d.sockets[0].Close())
+		time.Sleep(time.Minute)
+		d.send([]byte("message 0"))
+		time.Sleep(time.Second)
+		require.NoError(t, d.flush(w.Context()))
+		require.Len(t, d.sockets, 2)
+		d.stop()
+	})
+}
+
+// output is a buffer that several goroutines may use.
+type output struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(b)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+// The program, over loopback and with TLS.
+func TestRun(t *testing.T) {
+	dir, files := t.TempDir(), t.TempDir()
+	t.Chdir(t.TempDir())
+	require.NoError(t, os.Mkdir(filepath.Join(dir, filesDir), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, filesDir, "greeting"), []byte("hello, world\n"), 0o600))
+	cert, key := filepath.Join(files, "cert"), filepath.Join(files, "key")
+	pair := testenv.Certificate(t, nil, false, "localhost")
+	private, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}), 0o600))
+	require.NoError(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600))
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var served, talked output
+	ended := make(chan error, 1)
+	go func() {
+		ended <- run(ctx, []string{"serve", "-addr", "localhost:0", "-dir", dir, "-cert", cert, "-key", key}, nil, &served)
+	}()
+	var port []string
+	require.Eventually(t, func() bool {
+		port = regexp.MustCompile(`serving on .*:(\d+)\n`).FindStringSubmatch(served.String())
+		return port != nil
+	}, time.Minute, time.Millisecond)
+	id := strings.Repeat("0a", idSize)
+	typed := strings.NewReader("one\ntwo\n/get greeting\nthree\n")
+	require.NoError(t, run(t.Context(), []string{"talk", "-ca", cert, "-id", id, "localhost:" + port[1]}, typed, &talked))
+	stop()
+	err = <-ended
+	require.True(t, errors.Is(err, net.ErrClosed), err)
+	got, err := os.ReadFile("greeting")
+	require.NoError(t, err)
+	require.Equal(t, "hello, world\n", string(got))
+	b, err := os.ReadFile(filepath.Join(dir, id+".log"))
+	require.NoError(t, err)
+	require.Equal(t, "\x00\x00\x00\x03one\x00\x00\x00\x03two\x00\x00\x00\x05three", string(b))
+}
