@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp/internal/delayedack"
 )
 
 // An ACK beyond una goes out again with the next one, before it, while the peer
@@ -27,12 +29,12 @@ func TestRepeatAcks(t *testing.T) {
 	step("ack 3 ts=0 una=0 wnd=128", "ack 4 ts=0 una=0 wnd=128")
 	h.input(push(5, 0, "f"))
 	step("ack 4 ts=0 una=0 wnd=128", "ack 5 ts=0 una=0 wnd=128")
-	h.now += 2 * ackRepeatDelay
+	h.now += 2 * delayedack.RepeatDelay
 	h.input(push(6, 0, "g"))
 	step("ack 6 ts=0 una=0 wnd=128")
 	h.input(push(0, 0, "a")) // una covers all
 	step("ack 0 ts=0 una=7 wnd=121")
-	h.k.rcv.ackRepeats = &ackRepeater{left: 1}
+	h.k.rcv.ackRepeats = delayedack.RepeatFor(1)
 	h.input(push(8, 0, "i"), push(9, 0, "j"))
 	step("ack 8 ts=0 una=7 wnd=121", "ack 9 ts=0 una=7 wnd=121")
 	h.send("x")

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/arqnet/kcp/internal/delayedack"
 	"github.com/arqnet/kcp/internal/replyrhythm"
 )
 
@@ -44,7 +45,7 @@ func (h *replyHarness) sends(ms uint32) {
 // for the answer.
 func (h *replyHarness) replies() {
 	h.arrives()
-	if r := &h.k.rcv.ackPolicy.replies; !r.Waits {
+	if r := &h.k.rcv.ackPolicy.Replies; !r.Waits {
 		h.advance(replyUsual)
 		h.sends(replyTook - replyUsual)
 	} else {
@@ -59,7 +60,7 @@ func TestAwaitReplies(t *testing.T) {
 	h := newReplyHarness(t)
 	for range replyrhythm.FirstReplies {
 		h.replies()
-		require.Zero(t, h.k.rcv.ackPolicy.replies.Hold)
+		require.Zero(t, h.k.rcv.ackPolicy.Replies.Hold)
 	}
 	const hold = replyTook*3/2 + 2
 	announced, from := 0, h.now+replyUsual+2*4*replyUsual
@@ -74,11 +75,11 @@ func TestAwaitReplies(t *testing.T) {
 	waited, acks := 0, 0
 	for range 2 * replyrhythm.Sampled {
 		h.arrives()
-		if h.k.rcv.ackPolicy.replies.Waits {
+		if h.k.rcv.ackPolicy.Replies.Waits {
 			waited++
 			h.due(hold)
 			var want []string
-			if sampled := h.k.rcv.ackPolicy.sampled; !seq(h.now+replyTook).Within(sampled, sampled+4*replyUsual) {
+			if sampled := h.k.rcv.ackPolicy.Sampled; !seq(h.now+replyTook).Within(sampled, sampled+4*replyUsual) {
 				want = append(want, fmt.Sprintf("ack %d ts=0 una=%d wnd=128 frg=%#x", h.sn-1, h.sn, hold|replyrhythm.Waited))
 				acks++
 			}
@@ -99,8 +100,8 @@ func TestAwaitReplies(t *testing.T) {
 	}
 	h.due(hold)
 	h.arrives()
-	h.due(max(minAckDelay, 4*replyUsual/ackSoonShare))
-	h.advance(4 * replyUsual / ackSoonShare)
+	h.due(max(delayedack.MinDelay, 4*replyUsual/delayedack.SoonShare))
+	h.advance(4 * replyUsual / delayedack.SoonShare)
 	h.out = nil
 }
 
@@ -132,19 +133,19 @@ func TestAwaitRepliesEnds(t *testing.T) {
 		}, replyrhythm.FirstReplies},
 		"no reply": {func(h *replyHarness) {
 			h.arrives()
-			h.advance(uint32(h.k.rcv.ackPolicy.replies.Hold))
+			h.advance(uint32(h.k.rcv.ackPolicy.Replies.Hold))
 			h.want(fmt.Sprintf("ack %d ts=0 una=%d wnd=128 frg=%#x", h.sn-1, h.sn, replyTook*3/2+2|replyrhythm.Waited))
 		}, replyrhythm.FirstReplies},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newReplyHarness(t)
-			for !h.k.rcv.ackPolicy.replies.Waits {
+			for !h.k.rcv.ackPolicy.Replies.Waits {
 				h.replies()
 			}
 			c.disturb(h)
 			h.advance(replyUsual)
 			h.out = nil
-			r := &h.k.rcv.ackPolicy.replies
+			r := &h.k.rcv.ackPolicy.Replies
 			require.Zero(t, r.Hold)
 			r.Open = false
 			n := 0

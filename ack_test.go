@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp/internal/delayedack"
 )
 
 // thinHarness returns a harness with ThinAcks that has measured a round trip.
@@ -76,7 +78,7 @@ func TestThinAcksDelay(t *testing.T) {
 	}{
 		{80, []string{"a"}, 20},
 		{400, []string{"a"}, 25},
-		{3, []string{"a"}, minAckDelay},
+		{3, []string{"a"}, delayedack.MinDelay},
 		{80, []string{"a", "b", "c"}, 20},
 		{80, []string{"a", "b", "c", "d"}, 5},
 		{80, []string{full[:255]}, 20},
@@ -84,7 +86,7 @@ func TestThinAcksDelay(t *testing.T) {
 		{400, []string{full}, 5},
 		{80, []string{full}, 5},
 		{48, []string{full}, 3},
-		{12, []string{full}, minAckDelay},
+		{12, []string{full}, delayedack.MinDelay},
 		{80, []string{full, full, full}, 5},
 		{80, []string{full, full, full, full}, 0},
 	} {

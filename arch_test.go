@@ -19,8 +19,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/arqnet/kcp/internal/budget"
 	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp/internal/budget"
 )
 
 // machineFiles returns the files of the state machine: all but those of another
@@ -150,7 +151,7 @@ func (noImports) Import(path string) (*types.Package, error) {
 }
 
 // opaque are the machine and the parts of it that sessions see, but not their fields.
-var opaque = []string{"KCP", "sendSegment", "sender", "receiver", "blackHoleDetector", "rateCap"}
+var opaque = []string{"KCP", "sendSegment", "sender", "receiver"}
 
 // portViolations returns where a file of another layer, or more, passes by the
 // port.
@@ -188,6 +189,8 @@ var machineImports = []string{
 	"github.com/arqnet/kcp/internal/pacing",
 	"github.com/arqnet/kcp/internal/pmtud",
 	"github.com/arqnet/kcp/internal/reassembly",
+	"github.com/arqnet/kcp/internal/recovery",
+	"github.com/arqnet/kcp/internal/delayedack",
 	"github.com/arqnet/kcp/internal/replyrhythm",
 	"github.com/arqnet/kcp/internal/ring",
 	"github.com/arqnet/kcp/internal/serial",
@@ -292,7 +295,9 @@ var layers = map[string][]string{
 		"internal/reassembly",
 		"internal/serial",
 		"internal/streams",
+		"internal/delayedack",
 		"internal/takeover",
+		"internal/recovery",
 	},
 	"congestion":             nil,
 	"internal/deliveryrate":  {"congestion"},
@@ -316,6 +321,8 @@ var layers = map[string][]string{
 	"internal/readturn":      nil,
 	"internal/admission":     {"internal/fec", "internal/handshake", "internal/packetkeys", "internal/protect"},
 	"internal/closing":       {"internal/serial"},
+	"internal/recovery":      {"internal/deliveryrate", "internal/serial"},
+	"internal/delayedack":    {"internal/replyrhythm", "internal/serial"},
 	"internal/list":          nil,
 	"internal/lingering":     nil,
 	"internal/liveness":      {"internal/reroute"},

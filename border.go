@@ -20,9 +20,6 @@ import (
 // tableEntry returns the place of c in the endpoint's table. Endpoint.mu guards it.
 func (c *Conn) tableEntry() *admission.Entry { return &c.entry }
 
-// machine returns the session as its packets name it.
-func (c *Conn) machine() *session { return &c.session }
-
 // becomeDialled makes a new session one that this end dials.
 func (c *session) becomeDialled() { c.hs.Role = opening.Dialled }
 
@@ -79,6 +76,9 @@ func (c *session) timeWaitState() timeWait {
 		tw.Token, tw.Own = l.peerToken, l.token
 		tw.Aborted = c.closing.err != nil && c.closing.err != ErrPeerClosed
 		tw.Dropped = l.Role == opening.Accepted || c.hs.dropped
+		if r := l.reasons; r != nil && r.abrupt && l.capabilities&capReason != 0 {
+			tw.Reason, tw.End = r.ours, uint32(c.kcp.position().end)
+		}
 	}
 	return tw
 }

@@ -375,7 +375,6 @@ const (
 	maxRedundancy        = 4
 	sessionMaxRTO        = 5 * time.Second
 	zeroWindowProbeWait  = 200 * time.Millisecond
-	writeCostPerSegment  = 64
 	minWriteBuffer       = 4096
 	minMaxBuffered       = 1 << 16
 	maxConfigWriteBuffer = 1 << 30

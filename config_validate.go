@@ -34,9 +34,9 @@ func (c *Config) validateFor(system bool) error {
 	case err != nil || c == nil || c.Repetition == nil:
 		return err
 	case system:
-		return &ConfigError{"Repetition", "set", "must be nil with a socket of the system, which knows no virtual time; see package netsim"}
+		return &ConfigError{"Repetition", "set", "must be nil with a socket of the system, as virtual time needs package netsim"}
 	case c.Repetition.run.IsSpent():
-		return &ConfigError{"Repetition", "of an earlier run", "must be made in the run that it serves, which begins its numbers anew"}
+		return &ConfigError{"Repetition", "of an earlier run", "must be made in the run that it serves, as each run begins its numbers again"}
 	}
 	return nil
 }

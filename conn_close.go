@@ -31,10 +31,8 @@ func (c *Conn) CloseWithError(code uint64, text string) error {
 // AbortWithError is Abort with a reason: what is not delivered is lost, and the calls of
 // the peer fail with a *PeerCloseError that has Aborted set, in place of ErrReset, after
 // what it has received. The text should be UTF-8, and is cut to 256 bytes, or to what
-// fits into a packet. The reason is sent once, with what ends the session: if that packet
-// is lost the peer gets ErrReset, with its next packet or keep-alive. Earlier versions of
-// this package, which do not expect a reason there, get ErrReset, and legacy peers learn
-// of nothing. Errors are those of Abort.
+// fits into a packet. If that is lost, the answer to the peer's next packet repeats it
+// (docs/calls.md). Legacy peers learn of nothing. Errors are those of Abort.
 func (c *Conn) AbortWithError(code uint64, text string) error {
 	c.mu.Lock()
 	defer c.unlockWhenSent()

@@ -24,7 +24,7 @@ type datagramHandler struct {
 // Calls of f do not overlap. They are made on the goroutine that reads the socket, which
 // may be that of a blocked Read or Write; nothing else is received meanwhile. So f must
 // not block, and must not call what may: Read, Write, Close of a session that lingers,
-// Endpoint.Close. It may call SendDatagram and HandleDatagrams. b is valid during the
+// Shutdown. It may call SendDatagram and HandleDatagrams. b is valid during the
 // call only; f may change it. When HandleDatagrams returns, the old handler may still be
 // running.
 func (c *Conn) HandleDatagrams(f func(b []byte)) {

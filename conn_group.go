@@ -237,9 +237,9 @@ func (s *Stream) takeEventLocked(memory *groupMemory, e *Event) gotWhat {
 	if s.writer == nil || s.refused {
 		return gotNothing
 	}
-	room, half := s.roomLocked(1)
+	room, half := s.conn.streamRoom(&s.state, 1)
 	s.stopAwaitingLocked()
-	if room <= 0 && s.cannotWriteLocked() == nil {
+	if room <= 0 && s.conn.cannotWrite(s) == nil {
 		s.awaitRoomLocked(half)
 		return gotNothing
 	}
@@ -335,7 +335,15 @@ func (c *Conn) tryQueue(o *Outgoing) (flush bool) {
 			o.N = len(o.Data)
 		}
 	} else {
-		o.N, o.Err = c.tryOutgoingLocked(o, free)
+		w := writeCall{b: o.Data, free: free, message: c.messageMode() || o.Stream != nil && o.Stream.messages, begun: c.ep.now()}
+		if o.Lifetime != 0 {
+			w.message, w.options = true, &MessageOptions{Lifetime: o.Lifetime}
+			o.Err = w.options.check()
+		}
+		if o.Err == nil {
+			o.Err = c.tryWrite(o.Stream, &w)
+		}
+		o.N = w.n
 	}
 	if o.Err != nil && o.Err != ErrWouldBlock {
 		o.Err = c.opError("write", o.Err)
@@ -346,26 +354,6 @@ func (c *Conn) tryQueue(o *Outgoing) (flush bool) {
 	flush = c.io.batched == 0
 	c.io.batched |= what
 	return flush
-}
-
-// tryOutgoingLocked queues what o has, which is no datagram. If free is not set, another
-// call writes.
-func (c *Conn) tryOutgoingLocked(o *Outgoing, free bool) (n int, err error) {
-	s := o.Stream
-	w := writeCall{b: o.Data, free: free, message: c.messageMode(), begun: c.ep.now()}
-	if o.Lifetime != 0 {
-		w.message, w.options = true, &MessageOptions{Lifetime: o.Lifetime}
-		if err := w.options.check(); err != nil {
-			return 0, err
-		}
-	}
-	if s == nil {
-		err = c.tryWrite(&w)
-	} else {
-		w.message = w.message || s.messages
-		err = s.tryWriteLocked(&w)
-	}
-	return w.n, err
 }
 
 // flushBatched locks c.mu and leaves what Group.Send has queued to b.

@@ -5,10 +5,12 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/compatibility"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/incast"
 	"github.com/arqnet/kcp/internal/inturn"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/streams"
 )
@@ -82,9 +84,9 @@ func (h *sessionHost) newStream(p *streams.Params) *streams.Stream {
 	return &s.state
 }
 
-func (h *sessionHost) look()                               { h.ep.look(0) }
-func (h *sessionHost) looked() (at time.Duration, ok bool) { return h.ep.looked() }
-func (h *sessionHost) keepsWhole() bool                    { return h.ep.keepsWhole(int(h.path.shard)) }
+func (h *sessionHost) look()                 { h.ep.look(0) }
+func (h *sessionHost) looked() time.Duration { return h.ep.looked() }
+func (h *sessionHost) keepsWhole() bool      { return h.ep.keepsWhole(int(h.path.shard)) }
 func (h *sessionHost) socketError(since time.Duration) error {
 	return h.ep.socketErrorOf((*Conn)(h).RemoteAddr(), since)
 }
@@ -233,10 +235,11 @@ func (c *Conn) endDraining() {
 	c.session.endDraining()
 }
 
+// fail ends the session with err.
 func (c *Conn) fail(err error) {
 	c.mu.Lock()
 	defer c.unlock()
-	c.session.fail(err)
+	c.abort(err)
 }
 
 func (c *Conn) keepQuiet() {
@@ -245,14 +248,16 @@ func (c *Conn) keepQuiet() {
 	c.session.keepQuiet()
 }
 
+// opening reports whether the session may still be offered to Accept.
 func (c *Conn) opening() bool {
 	c.mu.Lock()
 	defer c.unlock()
-	return c.session.opening()
+	return c.hs.Role == opening.Accepted && c.closing.Phase < closing.Ended
 }
 
+// wasOffered reports whether the session was offered to Accept, or dialled.
 func (c *Conn) wasOffered() bool {
 	c.mu.Lock()
 	defer c.unlock()
-	return c.session.wasOffered()
+	return c.hs.Role != opening.Accepted
 }

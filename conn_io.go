@@ -154,10 +154,9 @@ func (c *Conn) write(s *Stream, w writeCall) (int, error) {
 			w.line = nil
 		}
 		before := w.n
-		if s == nil {
-			err, p.on = c.tryWrite(&w), &c.io.canWrite
-		} else {
-			err, p.on = s.tryWriteLocked(&w), &s.canWrite
+		err, p.on = c.tryWrite(s, &w), &c.io.canWrite
+		if s != nil {
+			p.on = &s.canWrite
 		}
 		if w.n > before || w.message && err == nil {
 			c.push()
@@ -191,58 +190,31 @@ func (c *Conn) write(s *Stream, w writeCall) (int, error) {
 	return w.n, err
 }
 
-// tryWrite queues as much of w.b as there is room for; as a message all of it, or
-// nothing. If the call waits it does so for one round: at most writeBatch segments, so
-// that these are on their way before the next. In message mode each segment of what is
-// not one message is a message.
-func (c *Conn) tryWrite(w *writeCall) error {
-	if w.message && !c.messageMode() {
+// tryWrite is session.write to s, or if that is nil to the session, as far as deadlines
+// allow. What has to follow is noted: EventWritable of a group, or that s was cut.
+func (c *Conn) tryWrite(s *Stream, w *writeCall) error {
+	if s != nil {
+		w.stream = &s.state
+	} else if w.message && !c.messageMode() {
 		return ErrNotMessageMode
 	}
-	bound := c.ep.compat.SegmentBound
-	goesOn := bound && w.waits && w.n > 0
-	if c.closing.Caller != closing.Uses || c.closing.err != nil || c.io.writeDeadline.expired() || c.closing.Read == closing.ReadClosed || c.closing.Write != closing.WriteOpen {
-		if err := c.cannotWrite(); err != nil && !(goesOn && err == os.ErrDeadlineExceeded) {
-			return err
+	err := c.cannotWrite(s)
+	c.io.errReported = c.io.errReported || s == nil && err != nil && err == c.reason(c.closing.err)
+	if err == nil || err == os.ErrDeadlineExceeded && w.goesOn(c.ep.compat.SegmentBound) {
+		err = c.session.write(w)
+	}
+	if err == ErrWouldBlock && !w.waits {
+		if m := c.io.member; s != nil {
+			s.refused = s.refused || !w.free
+			s.awaitRoomLocked(w.half)
+		} else if m != nil {
+			m.wantsRoom, m.refused = true, m.refused || !w.free
 		}
 	}
-	room := c.room()
-	if room <= 0 && w.message {
-		c.dropSpentMessages()
-		room = c.room()
+	if s != nil && w.free && (w.waits || !w.message || err != ErrWouldBlock) { // else it is meant to be missed
+		s.state.SetCut(err != nil || w.n < len(w.b))
 	}
-	for w.message || w.n < len(w.b) {
-		if !goesOn && (room <= 0 || !w.free) {
-			if m := c.io.member; m != nil && !w.waits {
-				m.wantsRoom, m.refused = true, m.refused || !w.free
-			}
-			return ErrWouldBlock
-		}
-		if w.message {
-			return c.queueMessage(w)
-		}
-		payload := c.kcp.load().payload
-		segments := min(max(room/(payload+writeCostPerSegment), 1), writeBatch)
-		if bound {
-			segments = writeBatch
-		}
-		end := min(len(w.b), w.n+segments*payload)
-		for w.n < end {
-			piece := w.b[w.n:end]
-			if c.messageMode() {
-				piece = piece[:min(len(piece), payload)]
-			}
-			n, err := c.kcp.Send(piece)
-			if w.n += n; err != nil {
-				return err
-			}
-		}
-		if w.waits {
-			return nil
-		}
-		room = c.room()
-	}
-	return nil
+	return err
 }
 
 // MaxMessageSize returns the largest message that WriteMessage takes, in bytes; 0
@@ -267,30 +239,23 @@ func (c *Conn) WriteMessage(b []byte) error {
 	return err
 }
 
-// cannotWrite returns why nothing more may be written, for the call that
-// returns it; nil if it may.
-func (c *Conn) cannotWrite() error {
-	if c.closing.Caller == closing.Uses && !c.io.writeDeadline.expired() && c.closing.Read != closing.ReadClosed && c.closing.err != nil {
-		c.io.errReported = true
+// cannotWrite returns why nothing may be written now to s, or if that is nil to the
+// session; nil if something may.
+func (c *Conn) cannotWrite(s *Stream) error {
+	if s == nil {
+		if c.closing.Caller == closing.Uses && c.io.writeDeadline.expired() && !(c.ep.compat.DataBeforeDeadline && c.room() > 0) {
+			return os.ErrDeadlineExceeded
+		}
+		return c.writeEnd(nil)
 	}
-	return c.writeEnd()
-}
-
-// writeEnd returns why nothing more may be written; nil if it may.
-func (c *Conn) writeEnd() error {
+	err := c.writeEnd(&s.state)
 	switch {
-	case c.closing.Caller != closing.Uses:
+	case s.closed:
 		return net.ErrClosed
-	case c.io.writeDeadline.expired() && !(c.ep.compat.DataBeforeDeadline && c.room() > 0):
+	case err != net.ErrClosed && s.writeDeadline.expired():
 		return os.ErrDeadlineExceeded
-	case c.closing.Read == closing.ReadClosed:
-		return c.reason(ErrPeerClosed)
-	case c.closing.err != nil:
-		return c.reason(c.closing.err)
-	case c.closing.Write != closing.WriteOpen:
-		return net.ErrClosed
 	}
-	return nil
+	return err
 }
 
 // NextMessageSize returns the size in bytes, which may be 0, of the message that
@@ -321,4 +286,74 @@ func (c *Conn) NextMessageSize() (size int, ok bool) {
 func (c *Conn) SendMessage(b []byte, options *MessageOptions) error {
 	_, err := c.write(nil, writeCall{b: b, message: true, options: options, waits: true})
 	return err
+}
+
+// TryWrite is Write without waiting: it queues as much of b as the write buffer has room
+// for, sends at once as much as the windows allow, and returns the number of bytes
+// queued. If that is not all of b, the error is ErrWouldBlock itself: there is no more
+// room, or another goroutine is in Write or WriteMessage. Its other errors are those of
+// Write.
+//
+// WriteReady waits for room. In a Group EventWritable follows ErrWouldBlock; that of a
+// stream after ReportStreams.
+func (c *Conn) TryWrite(b []byte) (n int, err error) {
+	return c.write(nil, writeCall{b: b})
+}
+
+// TryWriteMessage is WriteMessage without waiting: it queues b as one message if the
+// write buffer has any room. Otherwise, and while another goroutine is in Write or
+// WriteMessage, it returns ErrWouldBlock itself. Its other errors are those of
+// WriteMessage. After any error nothing of b was queued.
+func (c *Conn) TryWriteMessage(b []byte) error {
+	_, err := c.write(nil, writeCall{b: b, message: true})
+	return err
+}
+
+// TrySendMessage is SendMessage without waiting: it returns ErrWouldBlock itself as
+// TryWriteMessage does. Messages whose lifetime is over make room, as for SendMessage.
+// Its other errors are those of SendMessage. After any error nothing of b was queued, and
+// MessageOptions.Done is not called.
+func (c *Conn) TrySendMessage(b []byte, options *MessageOptions) error {
+	_, err := c.write(nil, writeCall{b: b, message: true, options: options})
+	return err
+}
+
+// WriteAvailable returns how many bytes TryWrite would queue now: what is left of
+// Config.WriteBuffer, less 64 bytes for each segment, or 0 if nothing can be written any
+// more. If it is not 0, TryWriteMessage would queue a message of whatever size. Under
+// memory pressure other sessions change it.
+func (c *Conn) WriteAvailable() int {
+	c.mu.Lock()
+	defer c.unlock()
+	room := c.room()
+	if room <= 0 || c.cannotWrite(nil) != nil {
+		return 0
+	}
+	payload := c.kcp.load().payload
+	full, rest := room/(payload+writeCostPerSegment), room%(payload+writeCostPerSegment)
+	return max(full*payload+max(rest-writeCostPerSegment, 0), 1)
+}
+
+// WriteReady returns a channel that is closed as soon as the write buffer has room, so
+// that TryWrite does not return ErrWouldBlock, or if nothing can be written any more.
+// Each call may return another channel; one that is closed stays so. A program with
+// thousands of sessions uses the events of a Group instead.
+func (c *Conn) WriteReady() <-chan struct{} {
+	c.mu.Lock()
+	defer c.unlock()
+	w := c.state()
+	if w.room == nil {
+		w.room = make(chan struct{})
+	}
+	room := w.room
+	c.announceRoom(w)
+	return room
+}
+
+// announceRoom closes the channel of WriteReady if a write would not wait.
+func (c *Conn) announceRoom(w *callState) {
+	if c.room() > 0 || c.cannotWrite(nil) != nil {
+		close(w.room)
+		w.room = nil
+	}
 }

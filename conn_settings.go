@@ -31,7 +31,7 @@ func (c *Conn) unsettable() (bool, error) {
 func (c *Conn) SetMTU(n int) error {
 	room := c.ep.overhead.total
 	if least := room + minMTU; n != 0 && (n < least || n > maxUDPPayload) {
-		return &ConfigError{"MTU", n, fmt.Sprintf("must be in [%d, %d], or 0 for that of Config", least, maxUDPPayload)}
+		return &ConfigError{"MTU", n, fmt.Sprintf("must be in [%d, %d], or 0 for the value of Config", least, maxUDPPayload)}
 	}
 	c.mu.Lock()
 	defer c.unlock()
@@ -161,7 +161,7 @@ func (c *Conn) SetMessageMode(on bool) error {
 // ended ignores it.
 func (c *Conn) SetWriteBuffer(bytes int) error {
 	if bytes != 0 && (bytes < minWriteBuffer || bytes > maxConfigWriteBuffer) {
-		return &ConfigError{"WriteBuffer", bytes, fmt.Sprintf("must be in [%d, %d], or 0 for that of Config", minWriteBuffer, maxConfigWriteBuffer)}
+		return &ConfigError{"WriteBuffer", bytes, fmt.Sprintf("must be in [%d, %d], or 0 for the value of Config", minWriteBuffer, maxConfigWriteBuffer)}
 	}
 	c.mu.Lock()
 	defer c.unlock()

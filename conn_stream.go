@@ -257,7 +257,10 @@ func (s *Stream) CloseWrite() error {
 	c.mu.Lock()
 	defer c.unlock()
 	s.state.WriteDone()
-	if err := s.writeEndLocked(); err != nil {
+	if err := c.writeEnd(&s.state); err != nil || s.closed {
+		if s.closed {
+			err = net.ErrClosed
+		}
 		c.account() // the stream may be over
 		return c.opError("close", err)
 	}

@@ -117,7 +117,7 @@ func (s *Stream) CancelWrite(code uint64) error {
 	case s.closed || c.closing.Caller != closing.Uses:
 		return c.opError("close", net.ErrClosed)
 	case !s.state.CancelWrite(code & maxStreamCode):
-		return c.opError("close", s.writeEndLocked())
+		return c.opError("close", c.writeEnd(&s.state))
 	}
 	c.kickStreams()
 	return nil

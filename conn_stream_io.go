@@ -6,33 +6,7 @@ import (
 	"os"
 
 	"github.com/arqnet/kcp/internal/closing"
-	"github.com/arqnet/kcp/internal/streams"
 )
-
-// cannotWriteLocked returns why nothing may be written now; nil if it may.
-func (s *Stream) cannotWriteLocked() error {
-	err := s.writeEndLocked()
-	if err != net.ErrClosed && s.writeDeadline.expired() {
-		return os.ErrDeadlineExceeded
-	}
-	return err
-}
-
-// writeEndLocked returns why nothing more may be written; nil if it may.
-func (s *Stream) writeEndLocked() error {
-	c, err := s.conn, s.state.CannotWrite()
-	switch {
-	case s.closed, c.closing.Caller != closing.Uses:
-		return net.ErrClosed
-	case err != nil:
-		return err
-	case c.closing.Read == closing.ReadClosed:
-		return c.reason(ErrPeerClosed)
-	case c.closing.err != nil:
-		return c.reason(c.closing.err)
-	}
-	return nil
-}
 
 // Write queues b, and sends at once as much as may leave. It blocks while
 // Config.StreamWriteBuffer bytes of the stream wait to be sent. If the stream is
@@ -43,17 +17,6 @@ func (s *Stream) writeEndLocked() error {
 // which the session ended.
 func (s *Stream) Write(b []byte) (n int, err error) {
 	return s.conn.write(s, writeCall{b: b, message: s.messages, waits: true})
-}
-
-// roomLocked is Room of the stream, for which messages whose lifetime is over make
-// room.
-func (s *Stream) roomLocked(n int) (room int, half streams.Half) {
-	if room, half = s.state.Room(n); room <= 0 {
-		s.conn.machineTimeLocked()
-		s.state.Purge()
-		room, half = s.state.Room(n)
-	}
-	return room, half
 }
 
 // MaxMessageSize returns the largest message that WriteMessage and SendMessage take, in
@@ -78,73 +41,6 @@ func (s *Stream) WriteMessage(b []byte) error { return s.SendMessage(b, nil) }
 func (s *Stream) SendMessage(b []byte, options *MessageOptions) error {
 	_, err := s.conn.write(s, writeCall{b: b, message: true, options: options, waits: true})
 	return err
-}
-
-// tryWriteLocked is Conn.tryWrite for the stream.
-func (s *Stream) tryWriteLocked(w *writeCall) error {
-	err, least := s.cannotWriteLocked(), 1
-	if w.message {
-		least = len(w.b)
-		if err == nil {
-			err = s.tooLargeLocked(least)
-		}
-	}
-	for queued := false; err == nil && (w.n < len(w.b) || w.message && !queued) && !(queued && w.waits); queued = true {
-		room, half := s.state.Room(least)
-		if room <= 0 {
-			room, half = s.roomLocked(least)
-		}
-		switch {
-		case room <= 0 || !w.free:
-			err, w.half = ErrWouldBlock, half
-			if !w.waits {
-				s.refused = s.refused || !w.free
-				s.awaitRoomLocked(half)
-			}
-		case w.message:
-			s.queueLocked(w)
-			w.n = len(w.b)
-		default:
-			w.n += s.state.Write(w.b[w.n:min(w.n+room, len(w.b))])
-		}
-	}
-	if w.free && (w.waits || !w.message || err != ErrWouldBlock) { // else it is meant to be missed
-		s.state.SetCut(err != nil || w.n < len(w.b))
-	}
-	return err
-}
-
-// tooLargeLocked returns why a message of n bytes may not be written; nil if it may.
-func (s *Stream) tooLargeLocked(n int) error {
-	if limit := s.state.MaxMessage(); n > limit {
-		means := "what fits into Config.StreamReceiveBuffer of this end, and the peer has shown no larger one"
-		if s.state.PeerTakesMore() {
-			means = "what fits into the peer's Config.StreamReceiveBuffer"
-		}
-		return &SizeError{n, limit, ErrMessageTooLarge, means}
-	}
-	return nil
-}
-
-// queueLocked queues w.b as one message.
-func (s *Stream) queueLocked(w *writeCall) {
-	p := s.state.Params()
-	lifetime, retransmits := p.Lifetime, p.Retransmits
-	var done func(error)
-	if o := w.options; o != nil {
-		if ms := lifetimeMillis(o.Lifetime); ms > 0 {
-			lifetime = ms
-		}
-		if o.MaxRetransmits != 0 {
-			retransmits = transmissions(o.MaxRetransmits)
-		}
-		done = o.Done
-	}
-	deadline := int64(0)
-	if lifetime > 0 {
-		deadline = s.conn.deadlineLocked(lifetime, w.begun)
-	}
-	s.state.Send(w.b, uint32(retransmits), deadline, done)
 }
 
 // cannotReadLocked returns why a call that reads fails at once; nil if it does
@@ -264,4 +160,28 @@ func (s *Stream) NextMessageSize() (size int, ok bool) {
 		return 0, false
 	}
 	return s.state.NextMessage()
+}
+
+// TryWrite is Write without waiting: it queues as much of b as the write buffers of the
+// stream and of the session have room for, sends at once as much as may leave, and
+// returns the number of bytes queued; if the stream is unordered or not reliable, b is
+// one message, which is queued whole or not at all. If that is not all of b, the error
+// is ErrWouldBlock itself: there is no more room, or another goroutine is in a call that
+// writes. Its other errors are those of Write.
+func (s *Stream) TryWrite(b []byte) (n int, err error) {
+	return s.conn.write(s, writeCall{b: b, message: s.messages})
+}
+
+// TryWriteMessage is WriteMessage without waiting: it queues b as one message if the
+// write buffers have any room. Otherwise, and while another goroutine is in a call that
+// writes, it returns ErrWouldBlock itself. Its other errors are those of WriteMessage.
+// After any error nothing of b was queued.
+func (s *Stream) TryWriteMessage(b []byte) error { return s.TrySendMessage(b, nil) }
+
+// TrySendMessage is TryWriteMessage with options for this message; nil means those of
+// the stream. An option that is out of its range is an *OptionError. After any error
+// MessageOptions.Done is not called.
+func (s *Stream) TrySendMessage(b []byte, options *MessageOptions) error {
+	_, err := s.conn.write(s, writeCall{b: b, message: true, options: options})
+	return err
 }

@@ -43,7 +43,14 @@ func (n *notifier) Broadcast() {
 	if n.waiting > 0 {
 		// Of several calls of streams, none takes the read turn.
 		c.io.wokeWaiter = c.io.wokeWaiter || c.calls == nil || c.calls.waiting <= 1
-		n.wakeWaiting()
+		switch held := c.io.wakes&holdWakes != 0; {
+		case held && n == &c.io.canRead:
+			c.io.wakes |= heldRead
+		case held && n == &c.io.canWrite:
+			c.io.wakes |= heldWrite
+		default:
+			n.cond.Broadcast()
+		}
 	}
 	if c.io.readerWaitsFor == n {
 		c.io.readerWaitsFor = nil
@@ -60,21 +67,6 @@ const (
 	heldRead                        // some of canRead were
 	heldWrite                       // some of canWrite were
 )
-
-// wakeWaiting wakes the waiting calls, unless wake-ups are held back.
-func (n *notifier) wakeWaiting() {
-	c := n.conn()
-	switch {
-	case c.io.wakes&holdWakes == 0:
-	case n == &c.io.canRead:
-		c.io.wakes |= heldRead
-		return
-	case n == &c.io.canWrite:
-		c.io.wakes |= heldWrite
-		return
-	}
-	n.cond.Broadcast()
-}
 
 // blocking is what await has to know of a call.
 type blocking struct {

@@ -52,7 +52,7 @@ type DialOptions struct {
 // endpoint accepts sessions there, a *NoAnswerError if no answer arrived within
 // Config.DialTimeout. That does not bound the lookup of the name: the context of
 // DialContext does. The addresses of a name are tried in turn, each 250 ms after the
-// one before (Happy Eyeballs, RFC 8305). If none answers, the error is that of the
+// one before (Happy Eyeballs, RFC 8305). If none answers, the error is the one of the
 // first.
 //
 // When the host's address or its route changes, the socket sends from the new address,

@@ -242,15 +242,15 @@ func (c *Config) listenable() error {
 // and extended peers get ErrReset, as after Conn.Abort. It does not linger; Shutdown
 // does. It waits until the endpoint no longer uses the net.PacketConn, or returns
 // ErrReadPending if a ReadFrom does not return within a second although its read
-// deadline has passed. On an endpoint that was closed it returns net.ErrClosed; one with
-// a socket of its own that has closed itself, after the listener and the last session,
-// counts as open until then.
+// deadline has passed, as in a handler of Group.Handle. On an endpoint that was closed it
+// returns net.ErrClosed; one with a socket of its own that has closed itself, after the
+// listener and the last session, counts as open until then.
 func (e *Endpoint) Close() error {
 	var err error
 	ended := e.shut(net.ErrClosed) || e.takeUnused()
 	if !e.socket.owned {
 		e.socket.release.Do(func() { err = e.releaseSockets() })
-	} else if ended {
+	} else if ended && !inHandler() {
 		e.socket.readers.Wait()
 	}
 	e.env.Settle()

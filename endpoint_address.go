@@ -26,18 +26,12 @@ type ownAddress struct {
 func (e *Endpoint) keepConnected(socket *net.UDPConn, local net.Addr) {
 	if k := udp.NewConnected(socket, local, e.config.Control); k != nil {
 		e.socket.own.Store(&ownAddress{socket: k})
+		e.looks = true
 	}
 }
 
-// looked returns when the route was looked at last. ok is false if the socket is not
-// connected again when that is necessary.
-func (e *Endpoint) looked() (at time.Duration, ok bool) {
-	own := e.socket.own.Load()
-	if own == nil {
-		return 0, false
-	}
-	return time.Duration(own.looked.Load()), true
-}
+// looked returns when the route was looked at last, if looks is set.
+func (e *Endpoint) looked() time.Duration { return time.Duration(e.socket.own.Load().looked.Load()) }
 
 // look has the route looked at, on a goroutine that ends with that, unless this is about
 // to happen.

@@ -81,7 +81,7 @@ func (e *Endpoint) warnUnopened(from source) {
 		return
 	}
 	total := e.counters.dropCipher.Load()
-	e.config.Logger.Warn("kcp: packets do not open: another key or cipher, damaged, or forged",
+	e.config.Logger.Warn("kcp: packets cannot be opened: keys or ciphers differ, or the packets are damaged or forged",
 		"local", e.LocalAddr().String(), "last_from", from.netAddr().String(),
 		"packets", total-e.log.unopenedBefore.Swap(total))
 }

@@ -83,7 +83,7 @@ func (e *Endpoint) relieve(now time.Duration) {
 	for _, c := range heavy[:n] {
 		if e.overMemoryLimit() && c.shedMemory() {
 			e.counters.endedForMemory.Add(1)
-			e.warn("session ended for want of memory", ErrMemoryPressure)
+			e.warn("session ended under memory pressure", ErrMemoryPressure)
 		}
 	}
 	pause := time.Duration(0)

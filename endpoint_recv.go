@@ -69,7 +69,8 @@ func (e *Endpoint) readOnce(s *shard, reading *Conn) (woke, ok bool) {
 // readState is the working memory of a socket's reader for one batch.
 type readState struct {
 	shard   int // index of the socket; immutable
-	packets []routedPacket
+	packets []inPacket
+	to      []*Conn // their sessions
 	touched []*Conn // sessions to call respond of after the batch
 	handed  []handedDatagram
 	out     sendBatch // what they send
@@ -111,9 +112,12 @@ func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (wok
 	for i := range batch {
 		d := &batch[i]
 		bytes += len(d.Buf)
-		in.packets = append(in.packets, routedPacket{})
-		if last := len(in.packets) - 1; !e.receive(d, in, &in.packets[last], now) {
-			in.packets[last] = routedPacket{}
+		last := len(in.packets)
+		in.packets = append(in.packets, inPacket{})
+		if c := e.receive(d, in, &in.packets[last], now); c != nil {
+			in.to = append(in.to, c)
+		} else {
+			in.packets[last] = inPacket{}
 			in.packets = in.packets[:last]
 		}
 	}
@@ -123,15 +127,14 @@ func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (wok
 	}
 	e.counters.packetsReceived.Add(uint64(len(batch)))
 	e.counters.bytesReceived.Add(uint64(bytes))
-	for rest := in.packets; len(rest) > 0; {
-		n := 1
-		for n < len(rest) && rest[n].to == rest[0].to {
-			n++
+	for first, end := 0, 0; first < len(in.packets); first = end {
+		c := in.to[first]
+		for end++; end < len(in.packets) && in.to[end] == c; {
+			end++
 		}
-		if c := connOf(rest[0].to); c.input(rest[:n], in.shard, now) {
+		if c.input(in.packets[first:end], in.shard, now) {
 			in.touched = append(in.touched, c)
 		}
-		rest = rest[n:]
 	}
 	shard.fed.Store(taken)
 	shard.taking.Store(0)
@@ -155,8 +158,10 @@ func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (wok
 // reset makes in ready for the next batch.
 func (in *readState) reset() {
 	clear(in.packets)
+	clear(in.to)
 	clear(in.touched)
 	clear(in.handed)
+	in.to = in.to[:0]
 	in.packets, in.touched, in.handed, in.last = in.packets[:0], in.touched[:0], in.handed[:0], nil
 }
 
@@ -188,11 +193,10 @@ func (in *readState) respond(reading *Conn, now time.Duration) (woke bool) {
 	return woke
 }
 
-// receive opens and classifies one datagram, into a, and finds its session. It
-// reports false if no session takes it; drops are counted. A packet that only the
-// keys of its session open is opened last.
-func (e *Endpoint) receive(d *udp.Datagram, in *readState, a *routedPacket, now time.Duration) bool {
-	p := &a.inPacket
+// receive opens and classifies one datagram, into p, and returns its session; nil if
+// none takes it, which is counted. A packet that only the keys of its session open is
+// opened last.
+func (e *Endpoint) receive(d *udp.Datagram, in *readState, p *inPacket, now time.Duration) *Conn {
 	p.Data, p.from, p.size = d.Buf, sourceOf(d), len(d.Buf)
 	if e.config.Cipher != nil && e.takeover.Before.Any() {
 		in.forwarder().Keep(d.Buf) // Open works in place
@@ -204,24 +208,26 @@ func (e *Endpoint) receive(d *udp.Datagram, in *readState, a *routedPacket, now 
 			e.counters.dropCipher.Add(1)
 			e.warnUnopened(p.from)
 		}
-		return false
+		return nil
 	}
 	var ok bool
 	if p.kind, p.conv, ok = admission.Classify(p.Data, e.config.TLS != nil); !ok {
 		e.counters.dropShort.Add(1)
-		return false
+		return nil
 	}
 	c := in.last
 	if !in.sameSession(p) {
 		if c = e.demultiplex(d, p, in, now); c == nil {
-			return false
+			return nil
 		}
 		if p.kind.Alone() {
 			in.last, in.lastFrom, in.lastConv = c, p.from, p.conv
 		}
 	}
-	a.to = c.machine()
-	return p.kind != sealedPacket || e.openSealed(c, p, now)
+	if p.kind == sealedPacket && !e.openSealed(c, p, now) {
+		return nil
+	}
+	return c
 }
 
 // demultiplex finds the session of a packet, or opens one if the listener

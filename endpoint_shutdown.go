@@ -5,7 +5,13 @@ import (
 	"net"
 	"slices"
 	"time"
+
+	"github.com/arqnet/kcp/internal/readturn"
 )
+
+// inHandler reports whether the calling goroutine is in a handler, and may be the one
+// that reads the socket.
+func inHandler() bool { return readturn.Within((*Group).dispatch, (*Conn).handleDatagram) }
 
 // Shutdown ends the endpoint in order: it stops accepting and dialling, closes all
 // sessions as Conn.Close does, all at the same time, and waits until their peers have
@@ -23,9 +29,12 @@ import (
 //
 // Shutdown waits up to 3 seconds longer if the peer of an ended session may still need
 // an answer, and up to 6 seconds while it acknowledges what a legacy peer retransmits.
-// The end of ctx cuts that short without an error. It must not be called from a handler
-// of Group.Handle.
+// The end of ctx cuts that short without an error. In a handler of Group.Handle or
+// HandleDatagrams it does nothing, and fails with syscall.EDEADLK.
 func (e *Endpoint) Shutdown(ctx context.Context) error {
+	if inHandler() {
+		return opError("shutdown", nil, e.LocalAddr(), errInHandler)
+	}
 	if e.takeUnused() {
 		e.socket.readers.Wait()
 		return nil

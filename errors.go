@@ -50,7 +50,7 @@ var (
 	ErrMemoryPressure = errors.New("kcp: session ended under memory pressure")
 	// ErrGrouped is returned by calls that read from a session, or accept from a
 	// listener, that is in a Group, and if it is to be put into another.
-	ErrGrouped = errors.New("kcp: in a Group, which delivers what arrives")
+	ErrGrouped = errors.New("kcp: session is in a Group; take its events instead of reading")
 	// errGroupedBefore refuses a session or listener that is to be put into a second
 	// Group, or twice into one.
 	errGroupedBefore error = &detailedError{"kcp: already in a Group", ErrGrouped}
@@ -64,7 +64,7 @@ var (
 	// TryOpenStream.
 	ErrWouldBlock = errors.New("kcp: no room in the write buffer")
 	// ErrReadPending is returned by Endpoint.Close if a ReadFrom does not return.
-	ErrReadPending = errors.New("kcp: a ReadFrom of the net.PacketConn does not return")
+	ErrReadPending = errors.New("kcp: net.PacketConn.ReadFrom did not return after its deadline")
 	// errNoTarget is the error of an Outgoing without Conn and Stream.
 	errNoTarget error = &neterr.Error{Text: "kcp: Outgoing has no Conn and no Stream", Errno: syscall.EINVAL}
 	// errOwnAddress is the error of a Dial whose packets come back.
@@ -75,6 +75,8 @@ var (
 	errOpening error = &detailedError{"kcp: a simultaneous open with this address is in progress", ErrConvInUse}
 	// errNoHandler is the error of Group.Handle without a handler.
 	errNoHandler error = &neterr.Error{Text: "kcp: the handler is nil", Errno: syscall.EINVAL}
+	// errInHandler is the error of Endpoint.Shutdown in a handler.
+	errInHandler error = &neterr.Error{Text: "kcp: in a handler, which keeps the socket from being read; call it on another goroutine", Errno: syscall.EDEADLK}
 	// errNoSocket is the error of NewEndpoint without a socket.
 	errNoSocket error = &neterr.Error{Text: "kcp: the socket is nil", Errno: syscall.EINVAL}
 	// errUnwound ends a session of which a callback has panicked.
@@ -221,7 +223,7 @@ type NoAnswerError struct {
 }
 
 func (e *NoAnswerError) Error() string {
-	text := fmt.Sprintf("kcp: no answer from the peer in %v (absent, full, or another key)", rounded(e.Waited))
+	text := fmt.Sprintf("kcp: no answer from the peer in %v (host down, backlog full, or keys differ)", rounded(e.Waited))
 	for i, addr := range e.Tried {
 		text += [...]string{", tried at ", ", "}[min(i, 1)] + addr.String()
 	}

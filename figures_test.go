@@ -11,37 +11,6 @@ import (
 // Figures of rules, as RULES.md has them: these tests spell the figures, and do not
 // use the constants.
 
-// Without an acknowledgement four segments a round trip may be retransmitted, and
-// two more for each one acknowledged.
-func TestResendCredit(t *testing.T) {
-	for _, round := range []uint32{20, 40, 100} {
-		var c resendCredit
-		c.refill(0, round)
-		require.Zero(t, c.left)
-		c.refill(seq(round/4), round)
-		require.Equal(t, 1, c.left, "after a quarter of %d ms", round)
-		c.refill(seq(10*round), round)
-		require.Equal(t, 4, c.left, "and no more than 4, however long it takes")
-		c.left = 0
-		require.Equal(t, (round+3)/4, c.wait(seq(10*round), round))
-		c.earn(3)
-		require.Equal(t, 6, c.left)
-	}
-}
-
-// After a duplicate segment 400 ACKs are repeated, and 4000 after many.
-func TestAckRepeatLength(t *testing.T) {
-	var r ackRepeater
-	for i := range 20 {
-		require.Equal(t, min(400*i, 4000), r.left)
-		r.duplicate()
-	}
-	for range 4001 {
-		r.note(ackItem{}, 0)
-	}
-	require.Len(t, r.items, 4000)
-}
-
 // An unvalidated legacy peer gets no ACK for 250 ms before it has sent 200 bytes, and
 // none while data is in flight.
 func TestHeldAcks(t *testing.T) {

@@ -4,6 +4,8 @@ import (
 	"math"
 
 	"github.com/arqnet/kcp/congestion"
+	"github.com/arqnet/kcp/internal/delayedack"
+	"github.com/arqnet/kcp/internal/pacing"
 )
 
 // packetBuilder is the packet under construction, and scratch space.
@@ -49,7 +51,7 @@ func (k *KCP) dueNow() (due mechanisms) {
 	if len(k.signals) > 0 {
 		due |= dueSignals
 	}
-	if p := &k.rcv.ackPolicy; len(k.rcv.acks) > 0 || p.segments != 0 || p.urgent || p.filled {
+	if p := &k.rcv.ackPolicy; len(k.rcv.acks) > 0 || p.Segments != 0 || p.Urgent || p.Filled {
 		due |= dueAcks
 	}
 	if k.peer.wnd == 0 || k.peer.probeWait != 0 || k.peer.probe != 0 {
@@ -58,7 +60,7 @@ func (k *KCP) dueNow() (due mechanisms) {
 	if g := k.snd.timeouts.first; g != nil && !g.at.After(k.clock.now) && !k.snd.loss.held || k.snd.loss.suspects.head != nil {
 		due |= dueLosses
 	}
-	if k.cfg.ext.Redundancy != 0 || k.snd.redundancy.lossy || k.counters.FastRetransmits|k.counters.TimeoutRetransmits != 0 {
+	if k.cfg.ext.Redundancy != 0 || k.snd.redundancy.Lossy || k.counters.FastRetransmits|k.counters.TimeoutRetransmits != 0 {
 		due |= dueCopies
 	}
 	return due
@@ -115,22 +117,23 @@ func (k *KCP) Flush() {
 	if first != k.snd.nxt {
 		k.flushNew(&h, first)
 	}
-	if k.snd.recovery.inOutage { // which a time-out may just have shown
+	if k.snd.recovery.Outage.On { // which a time-out may just have shown
 		k.flushOutageProbe(&h)
 		k.flushPartial(&h, first)
 	}
-	if due&dueCopies != 0 || k.snd.redundancy.lossy { // a loss may just have been found
+	if due&dueCopies != 0 || k.snd.redundancy.Lossy { // a loss may just have been found
 		k.flushRedundant(&h, first)
 	}
 	if due&dueAcks != 0 {
 		k.flushCoveredAck(&h, packets == k.counters.PacketsSent && bare == len(k.out.packet))
 	}
 	k.emit()
-	if p := &k.rcv.ackPolicy; p.replies.Open || p.announced || timedOut || fast {
-		k.noteReplies(first, timedOut || fast)
+	if p := &k.rcv.ackPolicy; p.Replies.Open || p.Announced || timedOut || fast {
+		p.Sent(k.clock.now, first != k.snd.nxt, timedOut || fast)
 	}
 	k.tellController(window, timedOut, fast)
-	k.trim()
+	k.out.buffers.Trim(uint32(k.clock.now), trimAfter)
+	k.rcv.buffers.Trim(uint32(k.clock.now), trimAfter)
 	if k.cfg.trace != nil {
 		k.traceMetrics()
 	}
@@ -172,7 +175,7 @@ func (k *KCP) tellController(window uint32, timedOut, fast bool) {
 // few as Extensions.SparseAcks allows.
 func (k *KCP) flushAcks(h *header) {
 	for i, a := range k.rcv.acks {
-		if k.cfg.ext.SparseAcks && i != len(k.rcv.acks)-1 && a.sn.Before(k.rcv.nxt) {
+		if k.cfg.ext.SparseAcks && i != len(k.rcv.acks)-1 && a.SN.Before(k.rcv.nxt) {
 			continue
 		}
 		k.putAck(h, a, 0)
@@ -182,11 +185,11 @@ func (k *KCP) flushAcks(h *header) {
 
 // putAck puts an acknowledgement into a packet, unless the anti-amplification
 // limit forbids it (RFC 9000 §8.1). frg is 0 but for putReplyAck.
-func (k *KCP) putAck(h *header, a ackItem, frg uint8) {
+func (k *KCP) putAck(h *header, a delayedack.Ack, frg uint8) {
 	if k.snd.validation != nil && !k.maySend(headerSize) {
 		return // the peer retransmits, and is acknowledged then
 	}
-	h.cmd, h.frg, h.sn, h.ts, h.len = cmdAck, frg, a.sn, a.ts, 0
+	h.cmd, h.frg, h.sn, h.ts, h.len = cmdAck, frg, a.SN, a.TS, 0
 	h.encode(k.reserve(headerSize, k.maxPacket()))
 	k.counters.AcksSent++
 }
@@ -287,7 +290,7 @@ func (k *KCP) admit(window uint32, rate int64) {
 	room := 0    // bytes left in the packet that these segments fill
 	pending := 0 // bytes admitted for an address that is not validated
 	beyond := 0
-	var capped *rateCap
+	var capped *pacing.Shaper
 	planned := 0 // bytes that the cap has yet to count
 	if k.rare != nil {
 		beyond = k.beyondWindow()
@@ -314,7 +317,7 @@ func (k *KCP) admit(window uint32, rate int64) {
 				break
 			}
 			beyond -= s.size()
-			k.snd.recovery.beyondAt = k.clock.now + seq(max(k.resendRound()/beyondPackets, 1))
+			k.snd.recovery.Outage.BeyondAt = k.clock.now + seq(max(k.resendRound()/beyondPackets, 1))
 		}
 		if k.snd.validation != nil {
 			pending += s.size() + k.snd.validation.Overhead()
@@ -341,7 +344,7 @@ func (k *KCP) admit(window uint32, rate int64) {
 			k.snd.ring.Reserve(uint32(k.snd.una), n)
 		}
 		s.unlinkOrder()
-		k.snd.ring.set(k.snd.nxt, s)
+		*k.snd.ring.At(uint32(k.snd.nxt)) = s
 		k.snd.nxt++
 		k.snd.inFlight++
 		s.tx = k.snd.rate.Sent(s.size(), k.clock.micros, k.snd.flightBytes)
@@ -373,7 +376,7 @@ func (k *KCP) flushNew(h *header, first seq) {
 		k.counters.SegmentsSent++
 		k.counters.BytesSent += uint64(len(s.data))
 		if len(s.data) >= k.cfg.mss {
-			k.snd.blackHole.full++
+			k.snd.blackHole.Full++
 		}
 		k.sendSegment(s, h)
 	}
@@ -394,10 +397,10 @@ func (k *KCP) firstTimeout(rto uint32) seq {
 // to be sent, it is longer than any retransmission time-out: a lone segment is
 // retransmitted, and a probe must not count reordering as loss.
 func (k *KCP) probeTimeout(rtt uint32) uint32 {
-	if !k.cfg.ext.TailProbe || k.cfg.nodelay == NoDelayOff || k.snd.inFlight < 2 || rtt == 0 || k.snd.recovery.reorderingDominates() {
+	if !k.cfg.ext.TailProbe || k.cfg.nodelay == NoDelayOff || k.snd.inFlight < 2 || rtt == 0 || k.snd.recovery.Reordering.Dominates() {
 		return math.MaxUint32
 	}
-	return 2*rtt + max(maxAckDelay, k.cfg.interval)
+	return 2*rtt + max(delayedack.MaxDelay, k.cfg.interval)
 }
 
 // sendSegment puts s into a packet and starts its retransmission timer.
@@ -441,7 +444,7 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 		h.cmd, h.frg = cmdStream, 0
 	}
 	size := k.cfg.mtu
-	if s.xmit > 1 || s.repeats > 0 || k.snd.blackHole.lost > 0 {
+	if s.xmit > 1 || s.repeats > 0 || k.snd.blackHole.Lost > 0 {
 		size = k.maxPacketOf(s)
 	}
 	if (s.size() > size || s.sn == 0) && k.needsPieces(s, size) {
@@ -458,7 +461,7 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 		k.counters.PacketsSent++
 		if k.rare != nil && k.rare.capped != nil {
 			c := k.rare.capped
-			c.sent(s.size(), true)
+			c.Sent(s.size(), true)
 		}
 		s.packet = max(s.packet, int32(s.size()))
 		k.hooks.outputInPlace(s, s.buf[:int(k.hooks.headroom)+len(s.data)])
@@ -533,7 +536,7 @@ func (k *KCP) emit() {
 	k.out.packet = nil
 	if k.rare != nil && k.rare.capped != nil {
 		c := k.rare.capped
-		c.sent(len(packet), k.out.last != nil)
+		c.Sent(len(packet), k.out.last != nil)
 	}
 	if s := k.out.last; s != nil {
 		s.packet = max(s.packet, int32(len(packet))) // what came behind it was lost with it

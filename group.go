@@ -276,7 +276,7 @@ func (g *Group) Serve(ctx context.Context, handler func(Event)) error {
 // While handler runs, nothing is read from the socket. It must not block, and not call
 // what waits for a peer, or for the goroutine itself: Write and WriteMessage to a
 // session whose write buffer may be full, CloseWrite right after EventAccepted, Dial on
-// the same endpoint, and Endpoint.Close. Send, SendDatagram, Close and Abort of a
+// the same endpoint, and Shutdown. Send, SendDatagram, Close and Abort of a
 // session in the group do not wait; Add, Remove and Close of the group may be called. If
 // it panics, the program ends.
 //

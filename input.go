@@ -6,10 +6,6 @@ const (
 	sendWins = 2 // send WINS
 )
 
-// ackItem is an acknowledgement to be sent: sn and ts of the segment it
-// answers.
-type ackItem struct{ sn, ts seq }
-
 // newestAck is the ACK of a packet that the loss detector counts: the ACK of the
 // highest segment among the latest transmissions (FASTACK_CONSERVE of the
 // reference). The zero value holds none.
@@ -42,7 +38,7 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 	una := k.snd.una
 	k.congestionState()
 	k.snd.rate.Begin()
-	k.rcv.ackPolicy.gap = k.rcv.early > 0
+	k.rcv.ackPolicy.Gap = k.rcv.early > 0
 	flying, early := k.snd.inFlight, uint32(0)
 	var newest newestAck
 	for len(packet) >= headerSize {
@@ -108,9 +104,14 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 // are snd_una and the segments in flight before it.
 func (k *KCP) afterInput(una seq, flying int) {
 	if k.cfg.ext.ThinAcks {
-		k.decideAck()
+		k.rcv.ackPolicy.Decide(k.clock.now, uint32(k.snd.rtt.srtt), k.rcv.early > 0, k.cfg.mss, k.rcv.share)
 	}
-	k.peerAlive(flying - k.snd.inFlight)
+	r, acked := &k.snd.recovery, flying-k.snd.inFlight
+	r.Credit.Earn(acked)
+	r.Outage.Alive(k.clock.now, k.snd.una, k.snd.nxt, acked)
+	if r.Outage.From != r.Outage.End {
+		k.resendAfterOutage()
+	}
 	k.notifyAcked(una)
 	k.snd.lastAlive = transmission{}
 	if s := k.snd.oldest(); s != nil {
@@ -198,12 +199,12 @@ func (k *KCP) inputAck(h *header, una seq, recovered bool) {
 	case s.xmit == 1:
 	// An earlier transmission has arrived (Eifel detection, RFC 3522).
 	case h.ts.Before(s.ts):
-		k.snd.recovery.count(s.xmit == 2)
+		k.snd.recovery.Episode.Count(s.xmit == 2)
 		k.onSpurious(s.repaired)
 		k.cfg.trace.spurious(s.sn)
 	default:
-		k.snd.recovery.count(false)
-		k.onGenuine()
+		k.snd.recovery.Episode.Count(false)
+		k.snd.recovery.Reordering.Genuine()
 	}
 	k.dropAcked(s, h.ts == s.ts)
 	k.advanceUna()

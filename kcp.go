@@ -2,6 +2,8 @@ package kcp
 
 import (
 	"errors"
+
+	"github.com/arqnet/kcp/internal/pacing"
 )
 
 // Defaults and limits of the reference. MTUs are in bytes, windows in segments,
@@ -68,7 +70,7 @@ type rareMachine struct {
 	streamSegments int  // of streams that are waiting or in flight
 	streamBytes    int  // their payload
 	own            ownFlow
-	capped         *rateCap // nil: the rate is not capped
+	capped         *pacing.Shaper // nil: the rate is not capped
 }
 
 // rareMachine returns k.rare, which it makes if there is none.
@@ -201,8 +203,8 @@ func (k *KCP) NextFlush() (at uint32, ok bool) {
 	if len(k.rcv.acks) > 0 {
 		earlier(k.ackTime())
 	}
-	if k.snd.recovery.inOutage && k.snd.inFlight > 0 {
-		earlier(k.snd.recovery.probeAt)
+	if k.snd.recovery.Outage.On && k.snd.inFlight > 0 {
+		earlier(k.snd.recovery.Outage.ProbeAt)
 	}
 	if k.snd.loss.due.head != nil {
 		earlier(k.clock.now + seq(k.resendWait()))
@@ -216,7 +218,7 @@ func (k *KCP) NextFlush() (at uint32, ok bool) {
 		case k.mayAdmit(k.sendWindow()) && (k.snd.queue.n == 0 || k.snd.validation == nil || k.mayBegin(k.snd.queue.head, 0)):
 			earlier(k.clock.now + seq(k.pacingDelay()))
 		case k.rare != nil && k.mayExceedWindow() && k.inPeerWindow():
-			earlier(k.clock.now + max(seq(k.pacingDelay()), seq(max(k.snd.recovery.beyondAt.Diff(k.clock.now), 0))))
+			earlier(k.clock.now + max(seq(k.pacingDelay()), seq(max(k.snd.recovery.Outage.BeyondAt.Diff(k.clock.now), 0))))
 		}
 	}
 	return uint32(next), ok

@@ -92,7 +92,7 @@ func (k *KCP) countAck(newest newestAck, early uint32) {
 		return // a peer that is not validated may acknowledge blindly
 	}
 	n, limit := uint32(1), k.cfg.fastResend
-	reordered := k.snd.recovery.reoWndMult > 0 || k.snd.recovery.reorderingDominates()
+	reordered := k.snd.recovery.Reordering.Seen()
 	if k.cfg.ext.EarlyRetransmit {
 		n = max(early, 1)
 		if reordered {
@@ -122,7 +122,7 @@ func (k *KCP) countAck(newest newestAck, early uint32) {
 		if k.cfg.fastLimit > 0 && s.xmit > k.cfg.fastLimit {
 			continue
 		}
-		if k.snd.recovery.reorderingDominates() && s.resendTS.Before(at) && !s.early {
+		if k.snd.recovery.Reordering.Dominates() && s.resendTS.Before(at) && !s.early {
 			// Its time-out does not allow for reordering.
 			k.snd.timeouts.remove(s)
 			s.resendTS = at
@@ -174,7 +174,7 @@ func (k *KCP) postpone(expired []*sendSegment) []*sendSegment {
 		return expired
 	}
 	variance := max(k.cfg.interval, uint32(4*k.snd.rtt.rttvar))
-	if k.snd.recovery.reorderingDominates() {
+	if k.snd.recovery.Reordering.Dominates() {
 		variance += uint32(k.reoWnd())
 	}
 	rest := expired[:0]

@@ -13,10 +13,9 @@ import (
 const (
 	// placeBytes is the size of a place of the receive queue, or of the ring.
 	placeBytes = 40
-	// ackBytesHeld, repeatBytesHeld and signalBytesHeld are the sizes of a
-	// waiting acknowledgement, of one to be sent twice, and of a waiting signal.
+	// ackBytesHeld and signalBytesHeld are the sizes of a waiting acknowledgement, and of
+	// a waiting signal.
 	ackBytesHeld    = 8
-	repeatBytesHeld = 16
 	signalBytesHeld = 12
 
 	// unvalidatedBytes bounds what is held for a peer whose address is not
@@ -45,9 +44,7 @@ func (k *KCP) Held() int {
 	if k.rcv.assembly != nil {
 		n += k.rcv.assembly.Bytes()
 	}
-	if r := k.rcv.ackRepeats; r != nil {
-		n += cap(r.items) * repeatBytesHeld
-	}
+	n += k.rcv.ackRepeats.Memory()
 	if k.rare != nil {
 		n += k.rare.own.ring.Len() * placeBytes
 	}

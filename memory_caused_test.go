@@ -232,7 +232,7 @@ func TestWhatWaitsForTheCapIsCounted(t *testing.T) {
 		a.accountWrites()
 		counted := a.ep.load.written.Load()*writeGrain - int64(a.kcp.load().memory)
 		bytes := 0
-		for p := range a.rare.capped.datagrams.Beyond(0) {
+		for p := range a.capped.datagrams.Beyond(0) {
 			bytes += cap(p.pooled.b)
 		}
 		require.Greater(t, bytes, 10*writeGrain)

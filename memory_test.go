@@ -15,10 +15,12 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp/internal/delayedack"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/shed"
 	"github.com/arqnet/kcp/netsim"
-	"github.com/stretchr/testify/require"
 )
 
 // holders are ways of a peer to have memory held with little traffic. Each
@@ -434,8 +436,7 @@ func TestSizesAreOfMemory(t *testing.T) {
 		t.Skip("pointers are smaller, and count as if they were not")
 	}
 	require.EqualValues(t, unsafe.Sizeof(recvSegment{}), placeBytes)
-	require.EqualValues(t, unsafe.Sizeof(ackItem{}), ackBytesHeld)
-	require.EqualValues(t, unsafe.Sizeof(repeatedAck{}), repeatBytesHeld)
+	require.EqualValues(t, unsafe.Sizeof(delayedack.Ack{}), ackBytesHeld)
 	require.EqualValues(t, unsafe.Sizeof(signal{}), signalBytesHeld)
 	require.EqualValues(t, 2*unsafe.Sizeof([]byte{}), datagramEntry, "as append allocates twice as many")
 }

@@ -1,6 +1,9 @@
 package kcp
 
-import "github.com/arqnet/kcp/internal/reassembly"
+import (
+	"github.com/arqnet/kcp/internal/pmtud"
+	"github.com/arqnet/kcp/internal/reassembly"
+)
 
 // PIECE segments (WIRE.md §5.6). A segment cannot be divided once it has its
 // sequence number. If the MTU has shrunk since, it travels as several PIECE
@@ -129,4 +132,66 @@ func (k *KCP) putPieces(s *sendSegment, h *header, size int) {
 		p.Encode(b[headerSize:])
 		k.packed(s)
 	}
+}
+
+// Black hole detection (RFC 8899 §4.3): what internal/pmtud finds is done.
+
+// arrivedIn returns in how large a packet s has arrived at least, in bytes. Any
+// of its transmissions may be the one acknowledged.
+func (s *sendSegment) arrivedIn() int32 {
+	if s.least > 0 && (s.packet == 0 || s.least < s.packet) {
+		return s.least
+	}
+	return s.packet
+}
+
+// blackHole returns the detector.
+func (k *KCP) blackHole() *pmtud.BlackHole { return &k.snd.blackHole }
+
+// maxPacket returns the size of the largest packet that may be sent now, in
+// bytes. While large packets are suspect it is no more than nearly every path
+// takes.
+func (k *KCP) maxPacket() int {
+	if w := &k.snd.blackHole; w.Lost >= pmtud.WatchedLosses && k.cfg.ext.SendPieces && k.blackHoleSuspected() {
+		return int(w.Most(int32(k.cfg.mtu)))
+	}
+	return k.cfg.mtu
+}
+
+// maxPacketOf returns the size of the largest packet that s may be in, in bytes.
+func (k *KCP) maxPacketOf(s *sendSegment) int {
+	size := k.maxPacket()
+	if k.cfg.ext.SendPieces && (s.xmit > 1 || s.repeats > 0) {
+		return int(k.snd.blackHole.MostAgain(int32(size), int32(k.cfg.mtu)))
+	}
+	return size
+}
+
+// blackHoleSuspected reports whether the path may be dropping large packets.
+func (k *KCP) blackHoleSuspected() bool {
+	return k.snd.blackHole.Suspected(uint32(k.clock.now), k.snd.rtt.rto)
+}
+
+// packetsRefused has the segments retransmitted at once that were last in packets of
+// size bytes or more: the system has refused these.
+func (k *KCP) packetsRefused(size int) {
+	for _, l := range []*segmentList{&k.snd.loss.fresh, &k.snd.loss.resent} {
+		for s := l.head; s != nil; s = s.order.next {
+			if s.packet >= int32(size) {
+				k.retransmitAt(s, k.clock.now, LossRefused)
+			}
+		}
+	}
+}
+
+// shrinkMTU sets a smaller MTU, because the path drops larger packets. A
+// segment that is too large now leaves in pieces with its next transmission.
+func (k *KCP) shrinkMTU(mtu int) error {
+	whole := max(k.cfg.messageMSS, k.cfg.mss)
+	if err := k.SetMTU(mtu); err != nil {
+		return err
+	}
+	k.cfg.messageMSS = whole
+	k.snd.blackHole.Shrunk(int32(mtu))
+	return nil
 }

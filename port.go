@@ -2,6 +2,7 @@ package kcp
 
 import (
 	"github.com/arqnet/kcp/internal/amplification"
+	"github.com/arqnet/kcp/internal/pacing"
 	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/streams"
 )
@@ -54,7 +55,7 @@ type sessionPort interface {
 
 	// The cap of the rate.
 	capRate(rate int64, overhead int)
-	rateCap() *rateCap
+	rateCap() *pacing.Shaper
 
 	// Address validation.
 	limitUnvalidated(overhead int, legacy bool)
@@ -65,7 +66,7 @@ type sessionPort interface {
 	packetSize() int
 	resizePackets(mtu int)
 	watchedSizes() pmtud.Watched
-	blackHole() *blackHoleDetector
+	blackHole() *pmtud.BlackHole
 	packetsRefused(size int)
 
 	tracing() *Trace
@@ -141,11 +142,16 @@ func (k *KCP) counts() *Counters { return &k.counters }
 // windowReopened reports whether the next flush sends the peer a window update.
 func (k *KCP) windowReopened() bool { return k.peer.probe&sendWins != 0 }
 
+// writeCostPerSegment is what a segment counts in a write buffer besides its payload, in
+// bytes.
+const writeCostPerSegment = 64
+
 // sendLoad is what waits to be sent, or is in flight.
 type sendLoad struct {
 	segments, bytes             int // their payload
 	unsent                      int // segments among them that wait for the first time
 	streamSegments, streamBytes int // those of streams among them
+	used                        int // bytes of the write buffer, in which those of streams do not count
 	memory                      int // bytes, with what is kept for reuse
 	window                      int // the send window in segments
 	payload                     int // bytes of a full segment of Send
@@ -154,12 +160,14 @@ type sendLoad struct {
 // load returns what waits or is in flight.
 func (k *KCP) load() sendLoad {
 	l := sendLoad{
-		segments: k.WaitSend(), bytes: k.snd.bytes, unsent: k.snd.queue.n,
+		segments: k.snd.inFlight + k.snd.queue.n, bytes: k.snd.bytes, unsent: k.snd.queue.n,
 		memory: int(k.out.held)*memoryGrain + k.out.buffers.Held() + k.snd.ring.Len()*sendPlaceBytes,
 		window: int(k.cfg.sndWnd), payload: k.cfg.mss,
 	}
+	l.used = l.bytes + l.segments*writeCostPerSegment
 	if k.rare != nil {
 		l.streamSegments, l.streamBytes = k.rare.streamSegments, k.rare.streamBytes
+		l.used -= l.streamBytes + l.streamSegments*writeCostPerSegment
 		if k.rare.own.numbers && k.snd.validation == nil {
 			l.payload -= ownHeader
 		}
@@ -226,9 +234,6 @@ func (q *signalQueue) last() signal {
 	return signal{}
 }
 
-// pending reports whether there are any.
-func (q *signalQueue) pending() bool { return len(*q) > 0 }
-
 // drop drops all that wait.
 func (q *signalQueue) drop() { *q = nil }
 
@@ -252,15 +257,7 @@ func (k *KCP) resizePackets(mtu int) {
 
 // watchedSizes returns what the large packets have shown that are watched.
 func (k *KCP) watchedSizes() pmtud.Watched {
-	w := &k.snd.blackHole
-	seen := pmtud.Watched{Full: w.full, Lost: int(w.lost)}
-	switch {
-	case w.lost > 0:
-		seen.Suspect = k.blackHoleSuspected()
-	case !k.cfg.ext.SendPieces:
-		seen.Arrived = w.taken > w.above(int32(k.cfg.mtu))
-	}
-	return seen
+	return k.snd.blackHole.Watched(uint32(k.clock.now), k.snd.rtt.rto, int32(k.cfg.mtu), k.cfg.ext.SendPieces)
 }
 
 // tracing returns the hooks that SetTrace has installed; nil: none.

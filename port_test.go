@@ -131,7 +131,7 @@ func TestSilenceIsNotFilled(t *testing.T) {
 	}
 	k.Flush()
 	advance(1500)
-	require.True(t, k.snd.recovery.inOutage)
+	require.True(t, k.snd.recovery.Outage.On)
 	clear(sent)
 	advance(4000)
 	require.NotZero(t, sent[0])

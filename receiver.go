@@ -3,6 +3,7 @@ package kcp
 import (
 	"io"
 
+	"github.com/arqnet/kcp/internal/delayedack"
 	"github.com/arqnet/kcp/internal/reassembly"
 	"github.com/arqnet/kcp/internal/streams"
 )
@@ -21,15 +22,15 @@ type receiver struct {
 	assembly *reassembly.Segments // segments that arrive in pieces; nil: none have
 	readInto []byte               // buffer of a blocked Read, filled directly; nil: none
 
-	acks       []ackItem // to be sent with the next flush
-	ackPolicy  ackPolicy
-	share      uint32       // the most that is advertised, in segments; 0: no limit
-	ackRepeats *ackRepeater // nil: no duplicate has come lately
-	early      uint32       // segments in ring
-	tsRecent   seq          // ts of the newest PUSH that was not recovered by FEC
-	hasRecent  bool         // there was one
-	readDirect bool         // something was put into readInto
-	rest       uint8        // fragments that are still to be skipped of a message that was abandoned
+	acks       []delayedack.Ack // to be sent with the next flush
+	ackPolicy  delayedack.Policy
+	share      uint32               // the most that is advertised, in segments; 0: no limit
+	ackRepeats *delayedack.Repeater // nil: no duplicate has come lately
+	early      uint32               // segments in ring
+	tsRecent   seq                  // ts of the newest PUSH that was not recovered by FEC
+	hasRecent  bool                 // there was one
+	readDirect bool                 // something was put into readInto
+	rest       uint8                // fragments that are still to be skipped of a message that was abandoned
 
 	shut bool // the window that is advertised is zero
 
@@ -179,7 +180,7 @@ func (k *KCP) inputPush(h *header, payload []byte, recovered bool) {
 	if k.rcv.assembly != nil {
 		k.rcv.assembly.Drop(h.sn, &k.rcv.buffers)
 	}
-	ack := ackItem{h.sn, k.echo(h.ts, recovered)}
+	ack := delayedack.Ack{SN: h.sn, TS: k.echo(h.ts, recovered)}
 	next := h.sn == k.rcv.nxt
 	fresh := k.keep(h, payload, ack)
 	if !fresh && k.cfg.ext.ThinAcks && k.ackedRecently(h.sn) {
@@ -190,13 +191,16 @@ func (k *KCP) inputPush(h *header, payload []byte, recovered bool) {
 	}
 	k.rcv.acks = append(k.rcv.acks, ack)
 	if k.cfg.ext.ThinAcks {
-		k.receivedPush(ack, len(payload), fresh, next)
+		k.rcv.ackPolicy.Received(delayedack.Arrival{
+			Ack: ack, Bytes: len(payload), Fresh: fresh, Next: next,
+			Alone: len(k.rcv.acks) == 1, Gap: k.rcv.early > 0,
+		}, delayedack.Path{Now: k.clock.now, Next: k.rcv.nxt, SRTT: uint32(k.snd.rtt.srtt), Wait: k.cfg.ext.AwaitReplies})
 	}
 }
 
 // keep stores the payload of a PUSH below the end of the window, and reports
 // whether the segment is new. ack is its acknowledgement.
-func (k *KCP) keep(h *header, payload []byte, ack ackItem) bool {
+func (k *KCP) keep(h *header, payload []byte, ack delayedack.Ack) bool {
 	if h.sn.Before(k.rcv.nxt) {
 		k.duplicate()
 		return false
@@ -245,7 +249,7 @@ func (k *KCP) copyOf(payload []byte) []byte {
 
 // earlyPlace takes the place of segment sn, and returns it for the caller to fill in;
 // nil if the segment has arrived before. ack is its acknowledgement.
-func (k *KCP) earlyPlace(sn seq, ack ackItem) *recvSegment {
+func (k *KCP) earlyPlace(sn seq, ack delayedack.Ack) *recvSegment {
 	k.rcv.ring.Reserve(uint32(k.rcv.nxt), int(sn-k.rcv.nxt)+1)
 	s := k.rcv.ring.at(sn)
 	if s.held {
@@ -253,7 +257,7 @@ func (k *KCP) earlyPlace(sn seq, ack ackItem) *recvSegment {
 		return nil
 	}
 	if k.cfg.ext.RepeatAcks && sn != k.rcv.nxt {
-		k.rcv.ackRepeats.note(ack, k.clock.now)
+		k.rcv.ackRepeats.Note(ack, k.clock.now)
 	}
 	s.held, s.lastAcked = true, k.clock.now
 	k.rcv.early++
@@ -262,7 +266,7 @@ func (k *KCP) earlyPlace(sn seq, ack ackItem) *recvSegment {
 
 // takePlace takes the place of segment sn, whose data does not wait for the segments
 // before it, and reports whether it is new.
-func (k *KCP) takePlace(sn seq, ack ackItem) bool {
+func (k *KCP) takePlace(sn seq, ack delayedack.Ack) bool {
 	if sn == k.rcv.nxt && (k.rcv.early == 0 || !k.rcv.ring.at(sn).held) {
 		k.rcv.nxt++
 		return true
@@ -278,9 +282,9 @@ func (k *KCP) takePlace(sn seq, ack ackItem) bool {
 func (k *KCP) duplicate() {
 	k.counters.Duplicates++
 	if k.rcv.ackRepeats == nil {
-		k.rcv.ackRepeats = new(ackRepeater)
+		k.rcv.ackRepeats = new(delayedack.Repeater)
 	}
-	k.rcv.ackRepeats.duplicate()
+	k.rcv.ackRepeats.Duplicate()
 }
 
 // deliverDirect copies the segment that is next past the receive queue into the
@@ -408,7 +412,7 @@ func (k *KCP) wndUnused() uint16 {
 func (k *KCP) limitWindow(segments uint32, shut, tell bool) {
 	old, was := k.rcv.share, k.rcv.shut
 	if len(k.rcv.acks) > 0 && (tell || shut != was || old > 0 && (segments == 0 || segments > old)) {
-		k.rcv.ackPolicy.urgent = true
+		k.rcv.ackPolicy.Urgent = true
 	} else if tell {
 		k.peer.probe |= sendWins
 	}

@@ -7,9 +7,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/arqnet/kcp/congestion"
-	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp/congestion"
+	"github.com/arqnet/kcp/internal/delayedack"
+	"github.com/arqnet/kcp/internal/recovery"
+	"github.com/arqnet/kcp/netsim"
 )
 
 // recoveryHarness returns a harness with three segments in flight, sent at
@@ -273,7 +276,7 @@ func TestProbeTimeout(t *testing.T) {
 			h.out = nil
 			wait := rto
 			if test.probes {
-				wait = 2*max(srtt, 100) + max(maxAckDelay, test.interval)
+				wait = 2*max(srtt, 100) + max(delayedack.MaxDelay, test.interval)
 			}
 			h.advance(wait - 1)
 			h.want()
@@ -348,12 +351,12 @@ func TestRevivalIsGradual(t *testing.T) {
 	h.out = nil
 	h.input(ack(0, h.now-100, 1))
 	h.advance(0)
-	require.Len(t, h.out, outageResendFirst+outageResendGrowth)
+	require.Len(t, h.out, recovery.OutageFirst+recovery.OutageGrowth)
 	h.out = nil
 	h.later(100)
 	h.input(ack(18, h.now-100, 19))
 	h.advance(0)
-	require.Len(t, h.out, outageResendGrowth*18)
+	require.Len(t, h.out, recovery.OutageGrowth*18)
 	h.out = nil
 }
 
@@ -462,7 +465,7 @@ func TestFewAcksResendLittle(t *testing.T) {
 		}
 		k.Flush()
 		require.NotEmpty(t, r.sent, name)
-		require.LessOrEqual(t, len(r.sent), resendFirst+6*resendGrowth+10+6, name)
+		require.LessOrEqual(t, len(r.sent), recovery.First+6*recovery.Growth+10+6, name)
 	}
 }
 
@@ -522,7 +525,7 @@ func TestAcknowledgedBeforeResending(t *testing.T) {
 	require.Greater(t, waiting, 400)
 	require.NoError(t, k.Input(ackOf(500)))
 	require.Equal(t, waiting-1, k.snd.loss.due.n)
-	require.Equal(t, 1, k.snd.recovery.spurious)
+	require.Equal(t, 1, k.snd.recovery.Reordering.Spurious)
 	require.Zero(t, k.counters.SpuriousRetransmits)
 	require.NoError(t, k.Input(segment(cmdWins, 0, 0, 0, 512, "")))
 	require.Zero(t, k.snd.loss.due.n)

@@ -17,38 +17,9 @@ const (
 	// cost of a flush.
 	repeatReach      = 16
 	retransmitsReach = 4
-	// repeatBurst is the most credit that may be saved up, in bytes.
-	repeatBurst = 1024
-	// repeatMemory is for how many segments a loss counts as recent.
-	repeatMemory = 48
-	// repeatCredit is the credit in bytes for each acknowledgement left out:
-	// the 24 it would have taken, and a little of the packet that it would
-	// sometimes have needed. So redundancy costs nothing.
-	repeatCredit = 28
 	// packetOverhead is what IPv4 and UDP add to a packet, in bytes.
 	packetOverhead = 28
 )
-
-// redundancyBudget is the state of Extensions.Redundancy and EarlyRepair. Its
-// zero value is ready.
-type redundancyBudget struct {
-	credit int  // bytes of redundant copies that may be sent; copies of retransmissions overdraw it
-	until  seq  // losses count as recent before this sn is sent
-	lossy  bool // there was a recent loss; until is valid
-}
-
-// earn adds the credit for n acknowledgements that were left out.
-func (r *redundancyBudget) earn(n int) { r.credit = min(r.credit+n*repeatCredit, repeatBurst) }
-
-// onLoss records a loss. next is the next sn to be sent.
-func (r *redundancyBudget) onLoss(next seq) { r.lossy, r.until = true, next+repeatMemory }
-
-// lossyRecently reports whether there was a recent loss. next is the next sn to
-// be sent.
-func (r *redundancyBudget) lossyRecently(next seq) bool {
-	r.lossy = r.lossy && r.until.After(next)
-	return r.lossy
-}
 
 // flushRedundant puts redundant copies into the packet under construction, if
 // there is one. The segments from first on have just been sent for the first
@@ -61,11 +32,11 @@ func (k *KCP) flushRedundant(h *header, first seq) {
 		return // ACKs do not wait for the cap, but what would fill their packet does
 	}
 	r := &k.snd.redundancy
-	r.credit = min(r.credit+int(k.cfg.ext.Redundancy)*(len(k.out.packet)+packetOverhead)/100, repeatBurst)
+	r.Add(int(k.cfg.ext.Redundancy) * (len(k.out.packet) + packetOverhead) / 100)
 	if k.cfg.ext.EarlyRepair {
 		k.repeatRetransmits(h, first)
 	}
-	if k.cfg.ext.Redundancy == 0 && !r.lossyRecently(k.snd.nxt) || k.waiting() {
+	if k.cfg.ext.Redundancy == 0 && !r.LossyRecently(k.snd.nxt) || k.waiting() {
 		return // nothing is being lost, or the stream is not thin
 	}
 	for i, sn := 0, first-1; i < repeatReach && !sn.Before(k.snd.una); i, sn = i+1, sn-1 {
@@ -73,10 +44,10 @@ func (k *KCP) flushRedundant(h *header, first seq) {
 		if !k.mayRepeat(s) || k.cfg.ext.Redundancy == 0 && s.repeats > 0 {
 			continue
 		}
-		if r.credit < s.size() {
+		if r.Credit < s.size() {
 			return
 		}
-		r.credit -= s.size()
+		r.Credit -= s.size()
 		k.repeat(s, h)
 	}
 }
@@ -87,7 +58,7 @@ func (k *KCP) flushRedundant(h *header, first seq) {
 func (k *KCP) repeatRetransmits(h *header, first seq) {
 	for i, sn := 0, k.snd.una; i < retransmitsReach && sn.Before(first); i, sn = i+1, sn+1 {
 		if s := k.snd.ring.at(sn); k.mayRepeat(s) && s.xmit > 1 && s.repeats == 0 {
-			k.snd.redundancy.credit -= s.size()
+			k.snd.redundancy.Credit -= s.size()
 			k.repeat(s, h)
 		}
 	}

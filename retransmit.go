@@ -1,6 +1,10 @@
 package kcp
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/arqnet/kcp/internal/recovery"
+)
 
 // Retransmission in sessions, Extensions.PipeWindow. A segment that is
 // declared lost goes into a queue. It leaves as congestion window and pacing
@@ -10,57 +14,13 @@ import "slices"
 // machine sends all of it in the flush that finds it lost, as the reference
 // does.
 
-const (
-	// resendFirst is how many segments may be retransmitted in each round trip,
-	// whatever congestion control says: as many as the least window of BBR has. Many
-	// sessions on a narrow link would take all of it for retransmissions
-	// otherwise (congestion collapse, RFC 2914 §5). resendGrowth is how many more
-	// for each segment acknowledged.
-	resendFirst  = 4
-	resendGrowth = 2
-	// resendSaved is how many of these may be saved up while nothing is lost.
-	resendSaved = 64
-	// minResendRound is the shortest time that counts as a round trip, in
-	// milliseconds.
-	minResendRound = 10
-)
-
-// resendCredit is what may be retransmitted whatever congestion control says. Its
-// zero value is ready.
-type resendCredit struct {
-	left int // segments
-	last seq // when refill last added some
-}
-
-// earn adds what the acknowledgement of acked segments allows.
-func (c *resendCredit) earn(acked int) { c.left += resendGrowth * acked }
-
-// refill adds what the time since the last call allows, if acknowledgements
-// have not allowed as much. round is the round trip in milliseconds.
-func (c *resendCredit) refill(now seq, round uint32) {
-	n := min(uint64(uint32(now-c.last))*resendFirst/uint64(round), resendFirst)
-	if n > 0 {
-		c.last = now
-		c.left = max(c.left, min(c.left+int(n), resendFirst))
-	}
-}
-
-// wait returns the milliseconds until there is credit.
-func (c *resendCredit) wait(now seq, round uint32) uint32 {
-	if c.left > 0 {
-		return 0
-	}
-	next := (round + resendFirst - 1) / resendFirst
-	return next - min(next, uint32(now-c.last))
-}
-
 // resendRound returns what counts as a round trip for resendCredit, in
 // milliseconds.
 func (k *KCP) resendRound() uint32 {
 	if k.snd.rtt.srtt == 0 {
-		return max(k.snd.rtt.rto, minResendRound)
+		return max(k.snd.rtt.rto, recovery.MinRound)
 	}
-	return min(max(uint32(k.snd.rtt.srtt), minResendRound), k.snd.rtt.rto)
+	return min(max(uint32(k.snd.rtt.srtt), recovery.MinRound), k.snd.rtt.rto)
 }
 
 // queueLost appends segments that were just declared lost to those that wait for
@@ -83,7 +43,7 @@ func (k *KCP) fitsPipe(rate int64) bool {
 // resendWait returns the milliseconds until a segment may be retransmitted.
 func (k *KCP) resendWait() uint32 {
 	rate := k.snd.cc.PacingRate()
-	wait := k.snd.recovery.credit.wait(k.clock.now, k.resendRound())
+	wait := k.snd.recovery.Credit.Wait(k.clock.now, k.resendRound())
 	if rate > 0 && k.snd.inFlight-k.snd.loss.due.n < k.snd.cc.Window() {
 		wait = min(wait, k.wholeMillis(k.snd.pace.Wait(k.clock.micros, rate)))
 	}
@@ -93,26 +53,26 @@ func (k *KCP) resendWait() uint32 {
 // flushLost retransmits the lost segments that wait for it, oldest first, as
 // far as they may leave.
 func (k *KCP) flushLost(h *header, rate int64) {
-	c := &k.snd.recovery.credit
-	c.refill(k.clock.now, k.resendRound())
+	c := &k.snd.recovery.Credit
+	c.Refill(k.clock.now, k.resendRound())
 	for s := k.snd.loss.due.head; s != nil; s = k.snd.loss.due.head {
 		fits := k.fitsPipe(rate)
-		if !fits && c.left <= 0 || k.capHolds(s.size()) {
+		if !fits && c.Left <= 0 || k.capHolds(s.size()) {
 			return
 		}
 		if !fits {
-			c.left--
+			c.Left--
 		}
 		k.snd.pace.Charge(s.size(), rate)
 		k.resend(s, h)
 	}
-	c.left = min(c.left, resendSaved)
+	c.Left = min(c.Left, recovery.Saved)
 }
 
 // notLost records that s was acknowledged while it waited for retransmission.
 func (k *KCP) notLost(s *sendSegment) {
 	if s.xmit == 1 {
-		k.snd.recovery.count(true)
+		k.snd.recovery.Episode.Count(true)
 		k.reordered(s.fastDue)
 		k.cfg.trace.spurious(s.sn)
 	}
@@ -121,16 +81,16 @@ func (k *KCP) notLost(s *sendSegment) {
 // noteLost records that the last transmission of s is declared lost.
 func (k *KCP) noteLost(s *sendSegment) {
 	if k.cfg.ext.EarlyRetransmit {
-		k.decayReoWnd()
+		k.snd.recovery.Reordering.Decay(k.clock.now, seq(k.snd.rtt.srtt))
 		if s.xmit == 1 {
-			k.snd.recovery.episode.resent++
+			k.snd.recovery.Episode.Lost++
 		}
 	}
 	k.cfg.trace.lost(s)
-	k.snd.redundancy.onLoss(k.snd.nxt)
+	k.snd.redundancy.OnLoss(k.snd.nxt)
 	k.snd.rate.DeclaredLost(&s.tx, s.size())
 	s.lostAt = s.tx.At
-	k.snd.blackHole.declaredLost(s.packet, int32(k.cfg.mtu), k.clock.now)
+	k.snd.blackHole.DeclaredLost(s.packet, int32(k.cfg.mtu), uint32(k.clock.now))
 }
 
 // resend retransmits s.
@@ -177,8 +137,8 @@ func (k *KCP) flushRetransmissions(h *header, rate int64) (timedOut, fast bool) 
 		}
 		timedOut = true
 	}
-	if timedOut {
-		k.detectOutage()
+	if every := k.cfg.ext.OutageProbe; timedOut && every != 0 {
+		k.snd.recovery.Outage.Detect(k.clock.now, k.snd.rtt.rto, every)
 	}
 	again = k.takeSuspects(again)
 	slices.SortFunc(again, func(a, b *sendSegment) int { return int(a.sn.Diff(b.sn)) })

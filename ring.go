@@ -119,8 +119,6 @@ func (r *sendRing) at(sn seq) *sendSegment {
 	return *r.At(uint32(sn))
 }
 
-func (r *sendRing) set(sn seq, s *sendSegment) { *r.At(uint32(sn)) = s }
-
 // buffers are the spare payload buffers and segments of one direction.
 type buffers = bufpool.Pool[sendSegment]
 
@@ -153,12 +151,6 @@ const (
 	// needed meanwhile.
 	trimAfter = 1000
 )
-
-// trim releases spare memory that was not needed lately, while others are in use.
-func (k *KCP) trim() {
-	k.out.buffers.Trim(uint32(k.clock.now), trimAfter)
-	k.rcv.buffers.Trim(uint32(k.clock.now), trimAfter)
-}
 
 // recvSegment is a segment that has arrived and was not yet read.
 type recvSegment struct {

@@ -5,14 +5,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/arqnet/kcp/internal/fairqueue"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/lingering"
 	"github.com/arqnet/kcp/internal/opening"
+	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/rulebook"
 	"github.com/arqnet/kcp/trace"
-	"github.com/stretchr/testify/require"
 )
 
 const millis = time.Millisecond
@@ -34,45 +36,20 @@ func TestRuleFigures(t *testing.T) {
 // machineFigures are those of the state machine.
 func machineFigures() []rulebook.Figure {
 	const ( // rules
-		delayed    = "| Delayed ACK"
-		repetition = "ACK repetition"
-		rto        = "Round-trip samples and the RTO"
-		window     = "| Reordering window"
-		lost       = "| What is lost"
-		outage     = "| Outage"
-		probe      = "| Zero-window probe"
-		copies     = "Redundant copies of small segments"
-		pieces     = "| Pieces: segments larger"
-		requests   = "| Requests: while"
+		rto      = "Round-trip samples and the RTO"
+		window   = "| Reordering window"
+		lost     = "| What is lost"
+		outage   = "| Outage"
+		probe    = "| Zero-window probe"
+		copies   = "Redundant copies of small segments"
+		pieces   = "| Pieces: segments larger"
+		requests = "| Requests: while"
 	)
 	return []rulebook.Figure{
-		{delayed, "25 ms", maxAckDelay * millis},
-		{delayed, "srtt/4", ackDelayShare},
-		{delayed, "2 ms", minAckDelay * millis},
-		{delayed, "4 segments", ackSegments},
-		{delayed, "256 bytes", ackBytes},
-		{delayed, "5 ms", ackSoon * millis},
-		{delayed, "srtt/16", ackSoonShare},
-		{delayed, "4 full segments", ackFull},
-		{"| ACK at once at a gap", "3 packets", gapAcks},
-		{repetition, "400 ACKs", ackRepeatLength},
-		{repetition, "4000 at most", ackRepeatMost},
-		{repetition, "10 ms", ackRepeatDelay * millis},
 		{rto, "30 ms", rtoNoDelay * millis},
 		{rto, "100", rtoMin},
 		{rto, "60 s", rtoMax * millis},
 		{rto, "200 ms", rtoInitial * millis},
-		{window, "srtt/4", reoWndFraction},
-		{window, "3 times", maxReoWndMult},
-		{window, "6 more", reorderingLeast},
-		{window, "12 at most", reorderingMost},
-		{window, "16 round trips", reoWndPersistRounds},
-		{"| Spurious retransmission", "8 segments", retransmitMemory},
-		{lost, "2 segments", resendGrowth},
-		{lost, "4 a round trip", resendFirst},
-		{lost, "64 in reserve", resendSaved},
-		{outage, "16 segments", outageResendFirst},
-		{outage, "2 for each one", outageResendGrowth},
 		{probe, "200 ms", zeroWindowProbeWait},
 		{probe, "5 s", sessionMaxRTO},
 		{"| Messages: fragments", "127 sent", maxFragments},
@@ -80,15 +57,12 @@ func machineFigures() []rulebook.Figure {
 		{"| Fast retransmit", "5 transmissions", defaultFastLimit},
 		{copies, "256 bytes", repeatSize},
 		{copies, "newest 16", repeatReach},
-		{copies, "48 segments", repeatMemory},
-		{copies, "28 bytes", repeatCredit},
 		{copies, "28 for IPv4", packetOverhead},
-		{copies, "1024 in reserve", repeatBurst},
 		{"A redundant copy of each small", "4 segments", retransmitsReach},
 		{pieces, "1 MiB", maxAssembly},
 		{pieces, "2 s", assemblyTime * millis},
 		{pieces, "4 RTO", assemblyRTOs},
-		{"| Black hole detection", "3 losses", watchedLosses},
+		{"| Black hole detection", "3 losses", pmtud.WatchedLosses},
 		{"| Partial reliability in an outage", "8 streams", partialStreams},
 		{"| Partial reliability in an outage", "2 packets", beyondPackets},
 		{requests, "16 signals", maxSignals},

@@ -1,6 +1,10 @@
 package kcp
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"github.com/arqnet/kcp/internal/delayedack"
+)
 
 // Segments of the session itself beside streams (WIRE.md §5.9). PUSH is in order among
 // all sequence numbers, so it waits for lost segments of streams. Between two ends that
@@ -73,7 +77,7 @@ func (k *KCP) refusesOwn(h *header, payload []byte) bool {
 
 // keepOwn is keep for a segment with an SSN, which refusesOwn lets pass. Its sn waits for
 // nothing; its data waits for those of the session itself before it.
-func (k *KCP) keepOwn(h *header, o *ownSegment, ack ackItem) bool {
+func (k *KCP) keepOwn(h *header, o *ownSegment, ack delayedack.Ack) bool {
 	if !k.takePlace(h.sn, ack) {
 		return false
 	}

@@ -3,6 +3,7 @@ package kcp
 import (
 	"slices"
 
+	"github.com/arqnet/kcp/internal/delayedack"
 	"github.com/arqnet/kcp/internal/streams"
 )
 
@@ -239,7 +240,7 @@ func (k *KCP) inputWhole(h *header, payload []byte, recovered bool) {
 
 // keepStream passes the payload of a new stream segment to the host. Its place
 // is kept until all before it has arrived.
-func (k *KCP) keepStream(h *header, payload []byte, ack ackItem) bool {
+func (k *KCP) keepStream(h *header, payload []byte, ack delayedack.Ack) bool {
 	if !k.takePlace(h.sn, ack) {
 		return false
 	}

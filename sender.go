@@ -5,6 +5,8 @@ import (
 	"github.com/arqnet/kcp/internal/amplification"
 	"github.com/arqnet/kcp/internal/deliveryrate"
 	"github.com/arqnet/kcp/internal/pacing"
+	"github.com/arqnet/kcp/internal/pmtud"
+	"github.com/arqnet/kcp/internal/recovery"
 )
 
 // sender is the sending side: what is in flight, in [una, nxt), and what waits.
@@ -20,13 +22,13 @@ type sender struct {
 	rtt         rttEstimator
 	timeouts    timeouts
 	loss        lossDetector
-	recovery    recovery
+	recovery    recovery.State
 	rate        deliveryrate.Sampler
 	pace        pacing.Pacer
 	cc          congestion.Control
 	ccState     *congestion.State // nil until first needed
-	redundancy  redundancyBudget
-	blackHole   blackHoleDetector
+	redundancy  recovery.Copies
+	blackHole   pmtud.BlackHole
 	lastAlive   transmission // oldest in flight at the last good packet
 
 	validation *amplification.Limit // nil: the peer's address is validated
@@ -110,27 +112,21 @@ func (k *KCP) Send(p []byte) (n int, err error) {
 		if !k.cfg.stream {
 			frg = uint8(count - i - 1)
 		}
-		k.queue(p[:size], frg, head, head+room)
+		s := k.out.buffers.New()
+		s.buf = k.out.buffers.Get(int(k.hooks.headroom) + head + room)
+		s.data = s.buf[k.hooks.headroom:][:head+size]
+		if s.frg = frg; head > 0 {
+			s.streamed, s.numbered = true, true
+			putOwnHeader(s.data, frg)
+		}
+		copy(s.data[head:], p[:size])
+		k.out.held += s.grains()
+		k.snd.queue.pushOrder(s)
+		k.snd.bytes += len(s.data)
 		p = p[size:]
 		n += size
 	}
 	return n, nil
-}
-
-// queue queues a segment with a copy of p behind the first head bytes, in a buffer of
-// room bytes.
-func (k *KCP) queue(p []byte, frg uint8, head, room int) {
-	s := k.out.buffers.New()
-	s.buf = k.out.buffers.Get(int(k.hooks.headroom) + room)
-	s.data = s.buf[k.hooks.headroom:][:head+len(p)]
-	if s.frg = frg; head > 0 {
-		s.streamed, s.numbered = true, true
-		putOwnHeader(s.data, frg)
-	}
-	copy(s.data[head:], p)
-	k.out.held += s.grains()
-	k.snd.queue.pushOrder(s)
-	k.snd.bytes += len(s.data)
 }
 
 // extendTail fills up the last waiting segment and returns how many bytes it
@@ -216,8 +212,8 @@ func (k *KCP) dropAcked(s *sendSegment, last bool) {
 		k.cfg.trace.acked(s)
 	}
 	k.snd.rate.Acked(&s.tx, s.size(), k.clock.micros, s.acknowledged(last))
-	if w := &k.snd.blackHole; w.lost > 0 || s.packet > w.taken || s.packet == 0 {
-		w.arrived(s.arrivedIn())
+	if w := &k.snd.blackHole; w.Lost > 0 || s.packet > w.Taken || s.packet == 0 {
+		w.Arrived(s.arrivedIn())
 	}
 	if k.snd.ccState == nil { // after Compact, without input since
 		k.congestionState()
@@ -230,7 +226,7 @@ func (k *KCP) dropAcked(s *sendSegment, last bool) {
 	if s.list != nil {
 		s.unlinkOrder()
 	}
-	k.snd.ring.set(s.sn, nil)
+	*k.snd.ring.At(uint32(s.sn)) = nil
 	k.snd.inFlight--
 	k.snd.flightBytes -= int64(s.size())
 	k.snd.bytes -= len(s.data)
@@ -277,7 +273,7 @@ func (k *KCP) notifyAcked(una seq) {
 	k.snd.rate.Finish(grain)
 	s := k.congestionState()
 	s.UnaMoved, s.Sample = k.snd.una.After(una), k.snd.rate.Sample
-	if e := &k.snd.recovery.episode; e.resent != 0 || e.ambiguous != 0 {
+	if e := &k.snd.recovery.Episode; e.Lost != 0 || e.Ambiguous != 0 {
 		k.notifyRecovered(s)
 	}
 	k.snd.cc.OnAck(s)

@@ -8,8 +8,9 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/arqnet/kcp/internal/closing"
 	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp/internal/closing"
 
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/ring"
@@ -222,7 +223,7 @@ func (h *harness) pieces(p []byte) {
 func (h *harness) startAt(snd, rcv uint32) {
 	k := h.k
 	k.snd.una, k.snd.nxt = seq(snd), seq(snd)
-	k.rcv.nxt, k.rcv.ackPolicy.end = seq(rcv), seq(rcv)
+	k.rcv.nxt, k.rcv.ackPolicy.End = seq(rcv), seq(rcv)
 }
 
 // sessionExtensions returns the extensions that sessions have.

@@ -71,7 +71,7 @@ func newConn(e *Endpoint, key sessionKey, remote net.Addr) *Conn {
 
 // input locks c.mu and feeds packets to the state machine. It reports whether
 // the caller must call respond after the batch, at most once per batch.
-func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool {
+func (c *Conn) input(packets []inPacket, shard int, now time.Duration) bool {
 	c.mu.Lock()
 	defer c.unlock()
 	done := false

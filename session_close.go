@@ -198,21 +198,17 @@ func (c *session) forget(err error) {
 	c.abort(err)
 }
 
-// fail ends the session with err.
-func (c *session) fail(err error) {
-	c.abort(err)
-}
-
 // holdSocket returns how long the endpoint's socket must stay open after the
 // session's end to answer the peer. The peer has announced its end, and our
-// acknowledgement of it, which was our last packet, may have been lost. Or it does not
-// know that the session was dropped: within the handshake, only an answer tells it.
+// acknowledgement of it, which was our last packet, may have been lost, as may the reason
+// of an abort. Or it does not know that the session was dropped: within the handshake,
+// only an answer tells it.
 func (c *session) holdSocket() time.Duration {
-	dropped := c.hs.dropped && c.hs.Peer >= opening.Extended
+	dropped, explained := c.hs.dropped && c.hs.Peer >= opening.Extended, c.hs.reasons != nil && c.hs.reasons.abrupt
 	switch {
 	case dropped && !c.hs.Confirmed:
 		return maxHold // the round-trip time is not known
-	case !dropped && c.closing.Read == closing.ReadOpen:
+	case !dropped && !explained && c.closing.Read == closing.ReadOpen:
 		return 0
 	}
 	if c.host.ownSocket() {
@@ -311,6 +307,9 @@ func (c *session) takeReset(s signal) {
 			continue // the peer may come later
 		}
 		c.forgotten(k)
+	}
+	if w := c.measurement(); w != nil && w.pingAt != 0 && s.sn == w.ping.sn && s.ts == w.ping.ts {
+		c.forgotten(opening.Ping)
 	}
 }
 

@@ -114,7 +114,7 @@ func (c *session) queueDatagram(b []byte) error {
 	binary.LittleEndian.PutUint32(p.buf[at+datagramHeader-4:], c.entry.Conv)
 	copy(p.buf[at+datagramHeader:], b)
 	now := c.host.now()
-	if s := c.cappedOutput(); s != nil {
+	if s := c.capped; s != nil {
 		c.holdDatagram(s, p, now)
 	} else {
 		c.addDatagram(p)

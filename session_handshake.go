@@ -4,7 +4,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/opening"
 )
 
@@ -149,15 +148,4 @@ func (c *session) offer() bool {
 		c.hs.Role = opening.Offered
 	}
 	return ok
-}
-
-// wasOffered reports whether the session was offered to Accept,
-// or dialled.
-func (c *session) wasOffered() bool {
-	return c.hs.Role != opening.Accepted
-}
-
-// opening reports whether the session may still be offered to Accept.
-func (c *session) opening() bool {
-	return c.hs.Role == opening.Accepted && c.closing.Phase < closing.Ended
 }

@@ -23,7 +23,7 @@ func (c *session) sender() *incast.Sender { return &c.in.sending }
 // advertises by its share of the socket buffer. packets are those of a batch, with
 // so many segments that had not arrived before. A peer of which all has come before
 // in an epoch is no sender. The reader of the socket calls it.
-func (c *session) takeShare(packets []routedPacket, segments int, i *socketIncast, now time.Duration) {
+func (c *session) takeShare(packets []inPacket, segments int, i *socketIncast, now time.Duration) {
 	s := &c.in.sending
 	s.Begin(&i.Budget)
 	if segments == 0 && s.Light == 0 {

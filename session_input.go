@@ -12,7 +12,7 @@ import (
 
 // inputLocked feeds packets to the state machine. It reports whether that may have
 // changed anything.
-func (c *session) inputLocked(packets []routedPacket, shard int, now time.Duration) bool {
+func (c *session) inputLocked(packets []inPacket, shard int, now time.Duration) bool {
 	if c.closing.Phase >= closing.Ended {
 		c.shared.counters.dropEnded.Add(uint64(len(packets)))
 		return false
@@ -28,7 +28,7 @@ func (c *session) inputLocked(packets []routedPacket, shard int, now time.Durati
 		changed = c.inputDeferred(now) || changed
 	}
 	for i := range packets {
-		p := &packets[i].inPacket
+		p := &packets[i]
 		if c.closing.Phase >= closing.Ended {
 			c.shared.counters.dropEnded.Add(uint64(len(packets) - i))
 			break

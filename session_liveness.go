@@ -30,7 +30,8 @@ func (c *session) liveness() liveness.Session {
 		// cookie may have been its last packet.
 		s.Confirm = handshakeTime
 	}
-	if s.Looked, s.Looks = c.host.looked(); s.Looks {
+	if s.Looks = c.shared.looks; s.Looks {
+		s.Looked = c.host.looked()
 		s.RTO = time.Duration(c.kcp.sender().rto()) * time.Millisecond
 	}
 	return s

@@ -42,6 +42,7 @@ type session struct {
 	outgoing outgoing
 	streams  *sessionStreams // nil: there have been none
 	rare     *rareState      // nil: nothing of it is needed
+	capped   *cappedOutput   // nil: the rate is not capped
 	rtt      rttState
 
 	// entry is the session's place in the endpoint's table. To change the key takes
@@ -93,9 +94,10 @@ type host interface {
 	// newStream makes a stream of the application's.
 	newStream(p *streams.Params) *streams.Stream
 
-	// look has the route to the peer looked at; looked returns when it last was.
+	// look has the route to the peer looked at; looked returns when it last was, if
+	// shared.looks is set.
 	look()
-	looked() (at time.Duration, ok bool)
+	looked() time.Duration
 	// keepsWhole reports whether what the socket sends is fragmented nowhere.
 	keepsWhole() bool
 	// socketError returns an error of the socket since a time; nil: there was none.

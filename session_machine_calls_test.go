@@ -1,6 +1,7 @@
 package kcp
 
 import (
+	"errors"
 	"io"
 	"net"
 	"time"
@@ -12,50 +13,36 @@ import (
 
 // What the calls of applications have a session do, without the waiting.
 
-// end returns why a session takes no more calls that write; nil if it does.
-func (e *machineEnd) writeEnd() error {
-	c := e.conn
-	switch {
-	case c.closing.Caller != closing.Uses, c.closing.Write != closing.WriteOpen:
-		return net.ErrClosed
-	case c.closing.Read == closing.ReadClosed:
-		return c.reason(ErrPeerClosed)
+// queue has w queued as far as there is room, and sends it.
+func (e *machineEnd) queue(w writeCall) (n int, queued bool) {
+	if w.free, w.begun = true, e.w.now; e.conn.writeEnd(w.stream) != nil {
+		return 0, false
 	}
-	return c.reason(c.closing.err)
+	err := e.conn.write(&w)
+	if err != nil && err != ErrWouldBlock && !errors.Is(err, ErrMessageTooLarge) {
+		e.w.t.Fatalf("queue: %v", err)
+	}
+	if w.stream != nil && !w.message {
+		w.stream.SetCut(err != nil)
+	}
+	e.conn.push()
+	e.carryOut()
+	return w.n, err == nil
 }
 
-// write queues as many bytes as there is room for, and returns their number.
+// tryWrite queues as many bytes as there is room for, and returns their number.
 func (e *machineEnd) tryWrite(b []byte) (n int) {
-	c := e.conn
-	if e.writeEnd() != nil || c.messageMode() {
-		return 0
+	if !e.conn.messageMode() {
+		n, _ = e.queue(writeCall{b: b})
 	}
-	for room := c.room(); n < len(b) && room > 0; room = c.room() {
-		m, err := c.kcp.Send(b[n:min(len(b), n+room)])
-		if n += m; err != nil {
-			e.w.t.Fatalf("Send: %v", err)
-		}
-	}
-	c.push()
-	e.carryOut()
 	return n
 }
 
 // sendMessage queues a message if there is room.
 func (e *machineEnd) sendMessage(b []byte, options *MessageOptions) (queued bool) {
-	c := e.conn
-	if e.writeEnd() != nil || !c.messageMode() {
-		return false
+	if e.conn.messageMode() {
+		_, queued = e.queue(writeCall{b: b, message: true, options: options})
 	}
-	if c.room() <= 0 {
-		c.dropSpentMessages()
-	}
-	if c.room() <= 0 {
-		return false
-	}
-	queued = c.queueMessage(&writeCall{b: b, message: true, options: options, begun: e.w.now}) == nil
-	c.push()
-	e.carryOut()
 	return queued
 }
 
@@ -110,7 +97,7 @@ func (e *machineEnd) receiveDatagram() (b []byte) {
 // closeWrite is Conn.CloseWrite once the peer's kind is known.
 func (e *machineEnd) closeWrite() bool {
 	c := e.conn
-	if e.writeEnd() != nil || c.hs.Peer < opening.Extended {
+	if c.writeEnd(nil) != nil || c.hs.Peer < opening.Extended {
 		return false
 	}
 	c.dropSpentMessages()
@@ -223,50 +210,20 @@ func (e *machineEnd) addStream(s *streams.Stream) *machineStream {
 	return m
 }
 
-// writable reports whether something may be written to a stream.
-func (e *machineEnd) writable(s *machineStream) bool {
-	c := e.conn
-	return !s.closed && c.closing.Caller == closing.Uses && s.state.CannotWrite() == nil && c.closing.Read != closing.ReadClosed && c.closing.err == nil
-}
-
-// streamRoom is Stream.roomLocked.
-func (e *machineEnd) streamRoom(s *machineStream, n int) int {
-	room, _ := s.state.Room(n)
-	if room <= 0 {
-		e.conn.machineTimeLocked()
-		s.state.Purge()
-		room, _ = s.state.Room(n)
-	}
-	return room
-}
-
 // writeStream queues as much of b as there is room for, and returns how much.
 func (e *machineEnd) writeStream(s *machineStream, b []byte) (n int) {
-	if !e.writable(s) {
-		return 0
+	if !s.closed {
+		n, _ = e.queue(writeCall{stream: &s.state, b: b})
 	}
-	for room := e.streamRoom(s, 1); n < len(b) && room > 0; room = e.streamRoom(s, 1) {
-		n += s.state.Write(b[n:min(len(b), n+room)])
-	}
-	s.state.SetCut(n < len(b))
-	e.conn.push()
-	e.carryOut()
 	return n
 }
 
 // sendStream queues a message with the options of the stream if there is room.
 func (e *machineEnd) sendStream(s *machineStream, b []byte) (queued bool) {
-	if !e.writable(s) || len(b) > s.state.MaxMessage() || e.streamRoom(s, len(b)) <= 0 {
-		return false
+	if !s.closed {
+		_, queued = e.queue(writeCall{stream: &s.state, b: b, message: true})
 	}
-	p, deadline := s.state.Params(), int64(0)
-	if p.Lifetime > 0 {
-		deadline = e.conn.deadlineLocked(p.Lifetime, e.w.now)
-	}
-	s.state.Send(b, uint32(p.Retransmits), deadline, nil)
-	e.conn.push()
-	e.carryOut()
-	return true
+	return queued
 }
 
 // readStream reads a message, or bytes, of a stream. No data and no error: there is none
@@ -307,7 +264,7 @@ func (e *machineEnd) endStream(s *machineStream, how streamEnding) {
 	switch c := e.conn; {
 	case how == endsWriting:
 		s.state.WriteDone()
-		if !e.writable(s) {
+		if s.closed || e.conn.writeEnd(&s.state) != nil {
 			e.conn.account()
 			return
 		}

@@ -53,7 +53,7 @@ func (l *sessionLink) checkWrites(e *machineEnd) {
 	if c.streams != nil {
 		used += c.streams.Queued()
 	}
-	if s := c.cappedOutput(); s != nil {
+	if s := c.capped; s != nil {
 		used += s.waiting() * (c.shared.config.MTU + heldPacketBytes)
 	}
 	if c.closing.Phase == closing.Retired {
@@ -153,7 +153,7 @@ func (l *sessionLink) done() bool {
 		case c == nil:
 			return false
 		case c.closing.Phase >= closing.Ended:
-		case c.kcp.WaitSend() > 0, c.streamsUnsent(), c.concerns()&concernRequests != 0, c.concerns()&concernTLS != 0:
+		case c.kcp.WaitSend() > 0, c.streamsUnsent(), c.hs.Unanswered != 0, c.tls != nil && c.tls.handshake != nil:
 			return false
 		}
 	}

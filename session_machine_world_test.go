@@ -235,7 +235,7 @@ func (e *machineEnd) receive(b []byte, from netip.AddrPort) {
 		e.gate.BindFEC(c)
 	}
 	if c != nil && (p.kind != sealedPacket || e.openSealed(p)) {
-		if c.inputLocked([]routedPacket{{inPacket: *p}}, 0, e.w.now) {
+		if c.inputLocked([]inPacket{*p}, 0, e.w.now) {
 			if c.closing.Phase < closing.Ended {
 				c.step.reply = replyDue
 			}
@@ -262,9 +262,9 @@ func (e *machineEnd) openSealed(p *inPacket) bool {
 	case err == nil:
 		return true
 	case errors.Is(err, packetkeys.ErrExhausted):
-		c.fail(crypt.ErrKeyExhausted)
+		c.abort(crypt.ErrKeyExhausted)
 	case errors.Is(err, packetkeys.ErrTooFast):
-		c.fail(ErrKeyUpdate)
+		c.abort(ErrKeyUpdate)
 	case c.resetBy(kept):
 		c.statelessReset(e.w.now)
 	}
@@ -469,9 +469,9 @@ func (e *machineEnd) newStream(*streams.Params) *streams.Stream {
 	return &s.state
 }
 
-func (e *machineEnd) look()                         {}
-func (e *machineEnd) looked() (time.Duration, bool) { return 0, false }
-func (e *machineEnd) keepsWhole() bool              { return true }
+func (e *machineEnd) look()                 {}
+func (e *machineEnd) looked() time.Duration { return 0 }
+func (e *machineEnd) keepsWhole() bool      { return true }
 func (e *machineEnd) socketError(time.Duration) error {
 	return nil
 }

@@ -188,7 +188,7 @@ func (c *session) accountWrites() {
 	if c.streams != nil {
 		used += c.streams.Queued()
 	}
-	if s := c.cappedOutput(); s != nil {
+	if s := c.capped; s != nil {
 		used += s.waiting() * (c.shared.config.MTU + heldPacketBytes)
 	}
 	if c.closing.Phase == closing.Retired {
@@ -241,26 +241,16 @@ func (c *session) sizeError(err error, size int) error {
 
 // room returns how many bytes may be written, negative if the write buffer is overfull.
 func (c *session) room() int {
-	room := c.freeBuffer()
+	l := c.kcp.load()
+	room := c.writeBuffer() - l.used
+	if c.shared.compat.SegmentBound {
+		const most = 1 << 14 // segments, so that an int holds their bytes
+		room = min(max(l.window-l.segments+l.streamSegments, -most), most) * (l.payload + writeCostPerSegment)
+	}
 	if c.streams != nil {
 		room = c.roomBesideStreams(room)
 	}
 	return room
-}
-
-// freeBuffer returns the free bytes of the write buffer, negative if it is overfull.
-// Each segment costs writeCostPerSegment besides its payload, but for those of streams.
-func (c *session) freeBuffer() int {
-	l := c.kcp.load()
-	free := c.writeBuffer() - l.bytes - l.segments*writeCostPerSegment
-	if c.shared.compat.SegmentBound {
-		const most = 1 << 14 // segments, so that an int holds their bytes
-		free = min(max(l.window-l.segments, -most), most) * (l.payload + writeCostPerSegment)
-	}
-	if c.streams != nil {
-		free += l.streamBytes + l.streamSegments*writeCostPerSegment
-	}
-	return free
 }
 
 // push collects the packets of what is queued, as far as the windows allow, and of a

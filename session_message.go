@@ -1,6 +1,7 @@
 package kcp
 
 import (
+	"net"
 	"time"
 
 	"github.com/arqnet/kcp/internal/closing"
@@ -8,19 +9,135 @@ import (
 	"github.com/arqnet/kcp/internal/streams"
 )
 
+// writeCall is a call that writes to a session or a stream.
+type writeCall struct {
+	stream  *streams.Stream // nil: the session itself
+	b       []byte
+	n       int             // queued of b
+	message bool            // b is one message, which is queued whole or not at all
+	options *MessageOptions // of the message; nil: none
+	waits   bool            // for other calls that write, and for room
+	free    bool            // no other call writes; if one does, there is no room
+	half    streams.Half    // of a stream without room: what there has to be room for
+	line    *streams.Writer // its place among the calls that wait for that; nil: it does not
+	begun   time.Duration   // when the lifetime of the message began
+}
+
+// writeEnd returns why nothing more may be written to a stream, or if that is nil to the
+// session itself; nil if it may.
+func (c *session) writeEnd(s *streams.Stream) error {
+	if c.closing.Caller != closing.Uses {
+		return net.ErrClosed
+	} else if s != nil && s.CannotWrite() != nil {
+		return s.CannotWrite()
+	}
+	switch {
+	case c.closing.Read == closing.ReadClosed:
+		return c.reason(ErrPeerClosed)
+	case c.closing.err != nil:
+		return c.reason(c.closing.err)
+	case s == nil && c.closing.Write != closing.WriteOpen:
+		return net.ErrClosed
+	}
+	return nil
+}
+
+// write queues as much of w.b as there is room for; a message whole, or not at all. It
+// does not wait: ErrWouldBlock means that there is no room, w.half in which half of a
+// stream's. Messages whose lifetime is over make room. If the call waits, one round is
+// queued, of at most writeBatch segments, so that it is on its way before the next.
+func (c *session) write(w *writeCall) error {
+	least := 1
+	if s := w.stream; w.message {
+		if least = len(w.b); s != nil && least > s.MaxMessage() {
+			return tooLargeFor(s, least)
+		}
+	}
+	for queued := false; (w.n < len(w.b) || w.message && !queued) && !(queued && w.waits); queued = true {
+		room := 0
+		if w.stream != nil {
+			room, w.half = c.streamRoom(w.stream, least)
+		} else if room = c.room(); room <= 0 && w.message {
+			c.dropSpentMessages()
+			room = c.room()
+		}
+		var err error
+		switch {
+		case (room <= 0 || !w.free) && !w.goesOn(c.shared.compat.SegmentBound):
+			return ErrWouldBlock
+		case w.message:
+			err = c.queueMessage(w)
+		case w.stream != nil:
+			w.n += w.stream.Write(w.b[w.n:min(w.n+room, len(w.b))])
+		default:
+			err = c.queueBytes(w, room)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// goesOn reports whether a call goes on that has begun, whatever the room and the
+// deadline, as kcp-go's does.
+func (w *writeCall) goesOn(segmentBound bool) bool {
+	return segmentBound && w.stream == nil && w.waits && w.n > 0
+}
+
+// queueBytes queues bytes of w.b to the session itself, which has room bytes free. In
+// message mode each segment is a message.
+func (c *session) queueBytes(w *writeCall, room int) error {
+	payload := c.kcp.load().payload
+	segments := min(max(room/(payload+writeCostPerSegment), 1), writeBatch)
+	if c.shared.compat.SegmentBound {
+		segments = writeBatch
+	}
+	end := min(len(w.b), w.n+segments*payload)
+	for w.n < end {
+		piece := w.b[w.n:end]
+		if c.messageMode() {
+			piece = piece[:min(len(piece), payload)]
+		}
+		n, err := c.kcp.Send(piece)
+		if w.n += n; err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // queueMessage queues w.b as one message, for which there is room.
 func (c *session) queueMessage(w *writeCall) (err error) {
-	if w.options == nil {
-		_, err = c.kcp.Send(w.b)
-	} else {
-		t := &streams.Tag{Limit: uint32(transmissions(w.options.MaxRetransmits))}
-		if lifetime := lifetimeMillis(w.options.Lifetime); lifetime > 0 {
-			t.Deadline = c.deadlineLocked(lifetime, w.begun)
+	var p streams.Params // of the stream, but for the options
+	var done func(error)
+	if w.stream != nil {
+		p = w.stream.Params()
+	}
+	if o := w.options; o != nil {
+		if ms := lifetimeMillis(o.Lifetime); ms > 0 {
+			p.Lifetime = ms
 		}
+		if o.MaxRetransmits != 0 {
+			p.Retransmits = transmissions(o.MaxRetransmits)
+		}
+		done = o.Done
+	}
+	deadline := int64(0)
+	if p.Lifetime > 0 {
+		deadline = c.deadlineLocked(p.Lifetime, w.begun)
+	}
+	switch {
+	case w.stream != nil:
+		w.stream.Send(w.b, uint32(p.Retransmits), deadline, done)
+	case w.options == nil:
+		_, err = c.kcp.Send(w.b)
+	default:
+		t := &streams.Tag{Limit: uint32(p.Retransmits), Deadline: deadline}
 		if err = c.kcp.sendMessage(w.b, t); err == nil {
 			c.rarely().messages = true
-			if w.options.Done != nil {
-				c.rare.awaiting.Add(t, w.options.Done)
+			if done != nil {
+				c.rare.awaiting.Add(t, done)
 			}
 			c.dropSpentMessages()
 		}
@@ -32,17 +149,31 @@ func (c *session) queueMessage(w *writeCall) (err error) {
 	return nil
 }
 
-// machineTimeLocked returns the present on the machine's clock, in microseconds.
-func (c *session) machineTimeLocked() int64 {
-	c.setClock(c.host.now())
-	return c.kcp.micros()
+// streamRoom is Room of a stream, for which messages whose lifetime is over make room.
+func (c *session) streamRoom(s *streams.Stream, n int) (room int, half streams.Half) {
+	if room, half = s.Room(n); room <= 0 {
+		c.setClock(c.host.now())
+		s.Purge()
+		room, half = s.Room(n)
+	}
+	return room, half
+}
+
+// tooLargeFor returns why a stream takes no message of n bytes.
+func tooLargeFor(s *streams.Stream, n int) error {
+	means := "what fits into Config.StreamReceiveBuffer of this end, and the peer has shown no larger one"
+	if s.PeerTakesMore() {
+		means = "what fits into the peer's Config.StreamReceiveBuffer"
+	}
+	return &SizeError{n, s.MaxMessage(), ErrMessageTooLarge, means}
 }
 
 // deadlineLocked returns when the lifetime of a message ends, in milliseconds from
 // begun on, on the machine's clock in microseconds. Conn.mu is held.
 func (c *session) deadlineLocked(lifetime uint32, begun time.Duration) int64 {
 	left := time.Duration(lifetime)*time.Millisecond - (c.host.now() - begun)
-	return c.machineTimeLocked() + left.Microseconds()
+	c.setClock(c.host.now())
+	return c.kcp.micros() + left.Microseconds()
 }
 
 // usesMessages reports whether SendMessage was called with options.
@@ -102,19 +233,6 @@ func (c *session) segmentsGivenUp() int {
 		return c.kcp.segmentsGivenUp()
 	}
 	return 0
-}
-
-// writeCall is a call that writes to a session or a stream.
-type writeCall struct {
-	b       []byte
-	n       int             // queued of b
-	message bool            // b is one message, which is queued whole or not at all
-	options *MessageOptions // of the message; nil: none
-	waits   bool            // for other calls that write, and for room
-	free    bool            // no other call writes; if one does, there is no room
-	half    streams.Half    // of a stream without room: what there has to be room for
-	line    *streams.Writer // its place among the calls that wait for that; nil: it does not
-	begun   time.Duration   // when the lifetime of the message began
 }
 
 // receipts are those of a session that are due.

@@ -61,7 +61,7 @@ func (c *session) enablePieces() {
 // arrive; those of the base size [BASE_PLPMTU] if the path has shown it.
 func (c *session) watchSizes() {
 	room := c.shared.overhead.total
-	c.kcp.blackHole().watch(c.leastPMTU()-room, pmtud.Floor-room, pmtud.Base-room)
+	c.kcp.blackHole().Watch(c.leastPMTU()-room, pmtud.Floor-room, pmtud.Base-room)
 }
 
 // leastPMTU returns the UDP payload to fall back to at last, in bytes
@@ -128,10 +128,10 @@ func (c *session) advanceMTU(now time.Duration) {
 // followMTU does what c.plpmtu has decided, and sets the size that it has found.
 func (c *session) followMTU(do pmtud.Do, now time.Duration) {
 	if do&pmtud.Forget != 0 {
-		c.kcp.blackHole().forget()
+		c.kcp.blackHole().Forget()
 	}
 	if do&pmtud.Watch != 0 {
-		c.kcp.blackHole().restart()
+		c.kcp.blackHole().Restart()
 	}
 	if n := c.plpmtu.Size(); n != c.mtu() {
 		c.useMTU(n)
@@ -189,7 +189,7 @@ func (c *session) sendMTUProbe(now time.Duration) {
 	signal{sigProbe, nonce, uint32(p.ProbeSize())}.encode(k.answerHeader(), content)
 	binary.LittleEndian.PutUint32(content[headerSize-4:], uint32(len(content)-headerSize))
 	c.outgoing.open().probe = buf
-	k.rateCap().borrow(len(buf))
+	k.rateCap().Charge(len(buf))
 }
 
 // probePing returns the PING that is sent with the probe of that nonce. Its
@@ -207,7 +207,7 @@ func (c *session) pingAnswered(s signal) {
 // probeAnswered takes the answer to a probe: packets of its size arrive.
 func (c *session) probeAnswered(s signal) {
 	if c.mayProbeMTU() && c.plpmtu.Answered(s.sn, int(s.ts), c.step.inputAt) {
-		c.kcp.blackHole().probed(int(s.ts) - c.shared.overhead.total) // losses were by chance, or of other sizes
+		c.kcp.blackHole().Probed(int(s.ts) - c.shared.overhead.total) // losses were by chance, or of other sizes
 		c.followMTU(0, c.step.inputAt)
 	}
 }
@@ -217,7 +217,7 @@ func (c *session) probeAnswered(s signal) {
 func (c *session) restartMTUSearch() {
 	c.plpmtu.Restart()
 	c.outgoing.dropProbe()
-	c.kcp.blackHole().restart()
+	c.kcp.blackHole().Restart()
 	c.useMTU(c.firstMTU())
 }
 

@@ -10,9 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/netsim"
-	"github.com/stretchr/testify/require"
 )
 
 // sweep is a conversation over a path whose limit is close to the size of what is
@@ -263,7 +264,7 @@ func TestPathMTUBlackHoleThin(t *testing.T) {
 			start, want := time.Now(), content(uint64(i), 1376)
 			require.NoError(t, a.WriteMessage(want))
 			receive(t, b, want)
-			if took := time.Since(start); i >= watchedLosses {
+			if took := time.Since(start); i >= pmtud.WatchedLosses {
 				require.Less(t, took, 100*time.Millisecond)
 			} else {
 				require.Less(t, took, time.Second)

@@ -365,10 +365,10 @@ func (p *partner) checkRoom(b *bond) {
 	p.mu.Unlock()
 	c := p.conn
 	c.mu.Lock()
-	room, end := c.room(), c.writeEnd()
+	room, end := c.room(), c.cannotWrite(nil)
 	if b.s != nil {
-		room, _ = b.s.roomLocked(1)
-		end = b.s.cannotWriteLocked()
+		room, _ = c.streamRoom(&b.s.state, 1)
+		end = c.cannotWrite(b.s)
 	}
 	c.mu.Unlock()
 	if blocked && (room > 0 || b.s != nil && end != nil) {

@@ -21,25 +21,12 @@ type cappedOutput struct {
 	parity    pacing.Held[packet]
 }
 
-// waiting returns how many packets wait for the cap. s may be nil.
-func (s *cappedOutput) waiting() int {
-	if s == nil {
-		return 0
-	}
-	return s.datagrams.Len() + s.parity.Len()
-}
-
-// cappedOutput returns what the session has for its cap; nil: there is no cap.
-func (c *session) cappedOutput() *cappedOutput {
-	if c.rare == nil {
-		return nil
-	}
-	return c.rare.capped
-}
+// waiting returns how many packets wait for the cap.
+func (s *cappedOutput) waiting() int { return s.datagrams.Len() + s.parity.Len() }
 
 // maxRate returns the cap in bytes a second; 0: there is none.
 func (c *session) maxRate() int {
-	if s := c.cappedOutput(); s != nil {
+	if s := c.capped; s != nil {
 		return s.rate
 	}
 	return 0
@@ -49,14 +36,14 @@ func (c *session) maxRate() int {
 // leaves with the packets that are sent next.
 func (c *session) capRate(rate int) {
 	c.kcp.capRate(int64(rate), c.shared.overhead.total)
-	s := c.cappedOutput()
+	s := c.capped
 	switch {
 	case rate > 0 && s == nil:
 		s = new(cappedOutput)
-		c.rarely().capped = s
+		c.capped = s
 	case rate == 0 && s != nil:
 		c.releaseHeld(s, c.host.now(), true)
-		c.rare.capped = nil
+		c.capped = nil
 	}
 	if s != nil {
 		s.rate = rate
@@ -67,7 +54,7 @@ func (c *session) capRate(rate int) {
 func (c *session) holdDatagram(s *cappedOutput, p packet, now time.Duration) {
 	c.setClock(now)
 	s.datagrams.Add(p, now)
-	c.releaseHeld(s, now, c.kcp.rateCap().datagramsFirst())
+	c.releaseHeld(s, now, c.kcp.rateCap().DatagramsFirst())
 	c.schedule(now)
 }
 
@@ -83,7 +70,7 @@ func (c *session) dropDatagrams(dropped iter.Seq[packet]) {
 // exceed the cap, or that has ended meanwhile.
 func (c *session) holdParity() {
 	o := &c.outgoing
-	if s := c.cappedOutput(); s != nil && len(o.parity) > 0 {
+	if s := c.capped; s != nil && len(o.parity) > 0 {
 		most, now := pacing.MaxHeld, c.host.now()
 		if c.kcp.rateCap().Indebted() {
 			most = 0
@@ -115,19 +102,19 @@ func countParity(packets []packet) (n int) {
 func (c *session) releaseHeld(s *cappedOutput, now time.Duration, datagrams bool) {
 	c.dropDatagrams(s.datagrams.Stale(now))
 	for datagrams && s.datagrams.Len() > 0 {
-		if !c.kcp.rateCap().spend(len(s.datagrams.First().buf), true, c.kcp.micros()) {
+		if !c.kcp.rateCap().Pass(len(s.datagrams.First().buf), true, c.kcp.micros()) {
 			return
 		}
 		c.addDatagram(s.datagrams.Take())
 	}
-	for s.parity.Len() > 0 && c.kcp.rateCap().spend(len(s.parity.First().buf), false, c.kcp.micros()) {
+	for s.parity.Len() > 0 && c.kcp.rateCap().Pass(len(s.parity.First().buf), false, c.kcp.micros()) {
 		c.outgoing.add(s.parity.Take())
 	}
 }
 
 // dropHeld drops the packets that wait for the cap, as the session has ended.
 func (c *session) dropHeld() {
-	if s := c.cappedOutput(); s != nil {
+	if s := c.capped; s != nil {
 		c.dropDatagrams(s.datagrams.Beyond(0))
 		*s = cappedOutput{rate: s.rate}
 	}

@@ -223,6 +223,6 @@ func TestMaxRateEndsWithTheSession(t *testing.T) {
 		require.EqualValues(t, 10, s.Sent+s.Unsent)
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		require.Zero(t, a.cappedOutput().waiting())
+		require.Zero(t, a.capped.waiting())
 	})
 }

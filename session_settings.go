@@ -15,7 +15,6 @@ type rareState struct {
 	settings *connSettings     // nil: as in Config
 	decoded  *fec.DecoderStats // final statistics of inputState.decoder; nil: none
 	receipts receipts
-	capped   *cappedOutput    // nil: the rate is not capped
 	awaiting streams.Awaiting // messages of Conn.SendMessage that await a receipt
 	messages bool             // SendMessage was called with options
 	failed   bool             // failMessages was called: no more of them are delivered
@@ -96,7 +95,7 @@ func (c *session) writeBuffer() int {
 	if all := c.shared.load.written.Load(); all > writePressure {
 		size = c.scarceWriteBuffer(all)
 	}
-	if s := c.cappedOutput(); s != nil {
+	if s := c.capped; s != nil {
 		size = min(size, pacing.WriteBuffer(s.rate, defaultWriteBuffer))
 	}
 	return size

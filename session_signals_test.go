@@ -14,11 +14,13 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/delayedack"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/replyrhythm"
 	"github.com/arqnet/kcp/netsim"
-	"github.com/stretchr/testify/require"
 )
 
 // echoAfter answers each message of b, after a time, until the session ends.
@@ -89,7 +91,7 @@ func TestPacketsPerExchange(t *testing.T) {
 				require.Equal(t, c.server, b.Stats().PacketsSent-answered)
 				for _, s := range []ConnStats{a.Stats(), b.Stats()} {
 					require.Zero(t, s.Retransmits()+s.Repeats)
-					most := 2*c.oneWay + min(maxAckDelay*ms, max(minAckDelay*ms, c.oneWay)) + ms
+					most := 2*c.oneWay + min(delayedack.MaxDelay*ms, max(delayedack.MinDelay*ms, c.oneWay)) + ms
 					require.LessOrEqual(t, s.RTT, most)
 				}
 			})
@@ -112,7 +114,7 @@ func TestRepairOfExchanges(t *testing.T) {
 			go echoAfter(b, 0)
 			exchange(t, a, replyrhythm.FirstReplies+10, 50*time.Millisecond)
 			a.mu.Lock()
-			hold := a.kcp.rcv.ackPolicy.replies.Hold
+			hold := a.kcp.rcv.ackPolicy.Replies.Hold
 			a.mu.Unlock()
 			require.Equal(t, waits, hold > 50)
 			dropped := false
@@ -380,6 +382,38 @@ func TestResetOfPingAfterClose(t *testing.T) {
 		synctest.Wait()
 		require.NoError(t, <-closed)
 		require.ErrorIs(t, a.Err(), net.ErrClosed)
+	})
+}
+
+// The socket of a Dial stays for the peer that has not got the reason of its end.
+func TestAbortReasonOfADialledSocket(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		pc, err := w.net.Listen("10.0.0.2:5000")
+		require.NoError(t, err)
+		e := newEndpoint(nil, true, pc)
+		e.socket.disposable = true
+		l := w.listen(nil)
+		a := w.dial(e)
+		b := accepted(t, l)
+		w.say(a, "hello")
+		w.hear(b, "hello")
+		w.settle()
+		lost := false
+		w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool {
+			loses := !lost && from.String() != serverAddr
+			lost = lost || loses
+			return !loses
+		})
+		require.NoError(t, a.AbortWithError(7, "full"))
+		time.Sleep(time.Second)
+		require.True(t, lost)
+		w.say(b, "are you there?")
+		_, err = b.Read(make([]byte, 1))
+		var reason *PeerCloseError
+		require.ErrorAs(t, err, &reason)
+		require.Equal(t, &PeerCloseError{Code: 7, Text: "full", Aborted: true}, reason)
+		time.Sleep(dialledHold)
+		require.True(t, e.stopped())
 	})
 }
 

@@ -169,8 +169,8 @@ func (c *session) pull(plain bool) (t *streams.Tag, buf []byte, ok bool) {
 		return nil, nil, false
 	}
 	c.streams.openAt = 0
-	if t, buf, ok = c.streams.Pull(plain); ok && c.measurement() != nil {
-		c.measurement().overtaken(c.kcp.position().sent)
+	if t, buf, ok = c.streams.Pull(plain); ok && c.rare != nil && c.rare.measure != nil {
+		c.rare.measure.overtaken(c.kcp.position().sent)
 	}
 	return t, buf, ok
 }

@@ -9,53 +9,23 @@ import (
 	"github.com/arqnet/kcp/internal/pacing"
 )
 
-// concerns are what a session has to see to in a step beyond its data. Most steps
-// of most sessions have none, and call none of the functions that would find that
-// out.
-type concerns uint8
-
-const (
-	concernTLS      concerns = 1 << iota // a TLS handshake is in progress
-	concernEnd                           // an end of the session was announced, here or by the peer
-	concernRequests                      // a request waits for an answer
-	concernStreams                       // there have been streams
-)
-
-// concerns returns what the session has to see to.
-func (c *session) concerns() (on concerns) {
-	l, s := &c.hs, &c.closing
-	if c.tls != nil && c.tls.handshake != nil {
-		on |= concernTLS
-	}
-	if s.Phase != closing.Open || s.Caller != closing.Uses || s.Read != closing.ReadOpen || l.kindAwaited || s.ending != nil {
-		on |= concernEnd
-	}
-	if l.Unanswered != 0 {
-		on |= concernRequests
-	}
-	if c.streams != nil {
-		on |= concernStreams
-	}
-	return on
-}
-
 // finishStep ends every step: it advances the state, accounts, and sets the wake-up.
 func (c *session) finishStep(now time.Duration) {
-	on := c.concerns()
-	if on&concernTLS != 0 {
+	l, s := &c.hs, &c.closing
+	if c.tls != nil && c.tls.handshake != nil {
 		c.settleTLS()
 	}
 	c.noteActivity(now)
-	if on&concernEnd != 0 {
-		c.progress(now)
+	if s.Phase != closing.Open || s.Caller != closing.Uses || s.Read != closing.ReadOpen || l.kindAwaited || s.ending != nil {
+		c.progress(now) // an end was announced, here or by the peer
 	}
 	c.account()
 	c.accountWrites()
-	requests := c.hs.Unanswered
-	if c.hs.Reached {
+	requests := l.Unanswered
+	if l.Reached {
 		requests &^= opening.Hello // which counts until anything arrives
 	}
-	waiting := c.kcp.WaitSend() > 0 || requests != 0 || on&concernStreams != 0 && c.streamsUnsent()
+	waiting := c.kcp.WaitSend() > 0 || requests != 0 || c.streams != nil && c.streamsUnsent()
 	c.live.Waits(now, waiting)
 	c.schedule(now)
 }
@@ -77,7 +47,7 @@ func (c *session) schedule(now time.Duration) {
 		wait := time.Duration(seq(at).Diff(c.clock(now)))
 		sooner(now.Truncate(time.Millisecond) + wait*time.Millisecond)
 	}
-	if s := c.cappedOutput(); s != nil && !c.hs.securing {
+	if s := c.capped; s != nil && !c.hs.securing {
 		held := c.kcp.rateCap()
 		if wait := held.Wait(c.kcp.micros()); s.waiting() > 0 || wait > 0 && held.Blocked() {
 			sooner(now + pacing.WakeAfter(s.rate, wait))
@@ -104,7 +74,7 @@ func (c *session) schedule(now time.Duration) {
 		}
 	}
 	if l := &c.hs; c.closing.Phase != closing.Draining { // see sendDueSignals
-		if c.concerns()&concernRequests != 0 {
+		if l.Unanswered != 0 {
 			sooner(l.Next())
 		}
 		if c.plpmtu != nil && c.mayProbeMTU() {
@@ -250,8 +220,8 @@ func (c *session) flush(now time.Duration) {
 		c.holdTimeouts(now)
 	}
 	asked := asking(c.kcp.counts())
-	if s := c.cappedOutput(); s != nil {
-		c.releaseHeld(s, now, c.kcp.rateCap().datagramsFirst())
+	if s := c.capped; s != nil {
+		c.releaseHeld(s, now, c.kcp.rateCap().DatagramsFirst())
 		c.kcp.Flush()
 		c.releaseHeld(s, now, true)
 	} else {
@@ -302,7 +272,7 @@ func (c *session) flushDue(now time.Duration) {
 	if c.tls != nil && c.tls.handshake != nil {
 		c.sendFlight()
 	}
-	if at, ok := c.kcp.NextFlush(); c.kcp.signalQueue().pending() || c.timers.heldSince != 0 || c.cappedOutput().waiting() > 0 || ok && !seq(at).After(c.clock(now)) {
+	if at, ok := c.kcp.NextFlush(); len(*c.kcp.signalQueue()) > 0 || c.timers.heldSince != 0 || c.capped != nil && c.capped.waiting() > 0 || ok && !seq(at).After(c.clock(now)) {
 		c.flush(now)
 	}
 }
@@ -313,7 +283,9 @@ func (c *session) setClock(now time.Duration) {
 }
 
 // clock returns the time now on the state machine's clock, in milliseconds.
-func (c *session) clock(now time.Duration) seq { return seq(c.timers.clockBase + clock(now)) }
+func (c *session) clock(now time.Duration) seq {
+	return seq(c.timers.clockBase + uint32(now.Milliseconds()))
+}
 
 // sendDueSignals starts the requests that have become due, sends those whose
 // time has come, and continues the search for the path MTU.
@@ -340,10 +312,10 @@ func (c *session) sendDueSignals(now time.Duration) {
 		c.startPing(now)
 		c.live.PathChecked()
 	}
-	if c.concerns()&concernRequests != 0 {
+	if l.Unanswered != 0 {
 		c.sendDueRequests(now)
 	}
-	if k.signalQueue().pending() {
+	if len(*k.signalQueue()) > 0 {
 		c.flush(now)
 	}
 	c.advanceMTU(now)

@@ -314,7 +314,7 @@ func (c *session) queueFlight(p packet, sealed bool) bool {
 	p.ready = true
 	p.repeats = max(c.hs.Of(opening.Hello).Tries, 1) - 1
 	c.outgoing.add(p)
-	c.kcp.rateCap().borrow(len(p.buf))
+	c.kcp.rateCap().Charge(len(p.buf))
 	return true
 }
 

@@ -304,7 +304,7 @@ func (c *session) beginWrite() written {
 	// uses, and no parity.
 	o.noParity = o.encoder == nil || c.hs.unvalidated.Load()
 	o.noFECHeader = o.noParity && (o.encoder == nil || !c.hs.openedFEC)
-	o.hold = c.cappedOutput() != nil
+	o.hold = c.capped != nil
 	if o.whole = maxUDPPayload; c.plpmtu != nil {
 		o.whole = c.plpmtu.Whole(maxUDPPayload)
 	}

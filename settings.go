@@ -56,7 +56,7 @@ func (k *KCP) configure(s machineSettings) {
 	if s.mtu != 0 {
 		must(k.SetMTU(s.mtu))
 		k.cfg.messageMSS = 0
-		k.snd.blackHole.restart()
+		k.snd.blackHole.Restart()
 	}
 	if s.sendWindow != 0 || s.receiveWindow != 0 {
 		full := k.receiveFull()
@@ -203,7 +203,7 @@ func (k *KCP) SetMTU(mtu int) error {
 	k.cfg.mtu = mtu
 	k.cfg.mss = mtu - headerSize
 	if k.rare != nil && k.rare.capped != nil {
-		k.rare.capped.packet = mtu
+		k.rare.capped.SetPacket(mtu)
 	}
 	k.cfg.trace.mtu(mtu)
 	return nil

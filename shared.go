@@ -25,6 +25,7 @@ type sharedState struct {
 	outside          protect.Protection    // of packets of no session; immutable
 	overhead         overhead              // of sessions; immutable
 	migrates         bool                  // a cipher authenticates packets, and the id shows whose they are; immutable
+	looks            bool                  // the socket is connected again when its route changes; set before the first session
 	compat           compatibility.Options // set before the first session
 	counters         endpointCounters
 	load             endpointLoad
@@ -47,12 +48,6 @@ type inPacket struct {
 	kind packetKind
 	from source
 	size int // of the UDP payload, in bytes
-}
-
-// routedPacket is an input packet with its session.
-type routedPacket struct {
-	to *session
-	inPacket
 }
 
 // source is the addresses of a packet that has come: the peer's, and the one of this

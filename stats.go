@@ -47,7 +47,7 @@ func countDrop(d *Drops, err error) {
 func (c *Conn) Stats() ConnStats {
 	c.mu.Lock()
 	defer c.unlock()
-	k, size, now := c.kcp.snapshot(), c.writeBuffer(), c.ep.now()
+	k, now := c.kcp.snapshot(), c.ep.now()
 	c.rtt.ask(now)
 	return ConnStats{
 		Counters:         *c.kcp.counts(),
@@ -61,7 +61,7 @@ func (c *Conn) Stats() ConnStats {
 		InFlight:         k.inFlight,
 		Queued:           k.queued,
 		WriteBuffered:    c.kcp.load().bytes,
-		WriteBufferUsed:  size - c.freeBuffer(),
+		WriteBufferUsed:  c.kcp.load().used,
 		ReadBuffered:     k.readable,
 		RemoteWindow:     k.window,
 		RemoteUnread:     k.unread,

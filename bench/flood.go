@@ -337,6 +337,6 @@ func (e *exchanges) Close() error {
 	case <-e.done:
 		return nil
 	case <-time.After(floodShutdown):
-		return errors.New("an honest client waits in vain after the flood")
+		return errors.New("an honest client gets no answer after the flood")
 	}
 }

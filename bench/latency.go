@@ -87,7 +87,7 @@ const (
 func init() {
 	register(&suite{
 		name:  "latency",
-		about: "echoes of small messages over lossy paths, in virtual time, 30 runs of 1000; bytes are those of one run, both ways, with 28 of IP and UDP a packet",
+		about: "echoes of small messages over lossy paths, in virtual time, 30 runs of 1000; bytes are of one run, both ways, with 28 of IP and UDP a packet",
 		cases: []string{"kcp-test", "kcp-test-redundant", "burst-60hz", "burst-60hz-redundant", "4KB-30hz"},
 		impls: []string{ours, kcpDefault, kcpGo, referenceFast, referenceNormal, referenceDefault},
 		metrics: []metric{

@@ -109,10 +109,10 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.StringVar(&o.peers, "peers", "", "implementations to run, comma-separated; empty means all of the suite")
 	f.BoolVar(&o.json, "json", false, "print one JSON object per figure instead of a table")
 	f.BoolVar(&o.check, "check", false, "compare with the thresholds of the suite, on standard error; one that is missed makes the exit status 2")
-	f.DurationVar(&o.duration, "d", 0, "duration of one measurement; 0 means that of the suite: "+durations())
+	f.DurationVar(&o.duration, "d", 0, "duration of one measurement; 0 means the suite's default: "+durations())
 	f.IntVar(&o.rounds, "rounds", 3, "measurements of each figure, of which the median is printed")
 	f.DurationVar(&o.timeout, "timeout", 5*time.Minute, "give up when a measurement takes so much longer than -d; 0 means never")
-	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile to this file; that of the suite server's process goes to the same name with .server, of the last measurement")
+	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile to this file; the profile of the suite server's process goes to the same name with .server, of the last measurement")
 	f.StringVar(&o.out, "out", "", "also write a table in Markdown and charts in SVG to this folder")
 	if err := f.Parse(args); err != nil {
 		return nil, err

@@ -66,7 +66,7 @@ var outageCases = map[string]time.Duration{
 func init() {
 	register(&suite{
 		name:    "sharing",
-		about:   "two bulk flows on a link of 100 Mbit/s, RTT 50 ms: the rate of the first to that of the second, from 10 s on, in virtual time",
+		about:   "two bulk flows on a link of 100 Mbit/s, RTT 50 ms: the rate of the first divided by the second's, from 10 s on, in virtual time",
 		cases:   []string{"two-flows", "two-flows-loss1", "two-flows-deep", "before-cubic", "after-cubic", "with-cubic-2bdp"},
 		impls:   []string{ours, kcpGo, kcpReference, kcpCubic, kcpBBR},
 		metrics: []metric{{metricRatio, "of rates"}},

@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"os"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -122,4 +124,19 @@ func _(ctx context.Context, l *kcp.Listener, batch []kcp.Outgoing) {
 		}
 		g.Send(batch) // to any number of sessions, without waiting
 	}
+}
+
+// TestCommandsOfCheckout holds that README names the demo and the tests before it shows
+// any code, and that both exist.
+func TestCommandsOfCheckout(t *testing.T) {
+	readme, err := os.ReadFile("../README.md")
+	require.NoError(t, err)
+	before, _, found := strings.Cut(string(readme), "\n## Begin here\n")
+	require.True(t, found)
+	require.Contains(t, before, "\ngo run ./cmd/kcp demo ")
+	require.Contains(t, before, "\nmake test ")
+	require.DirExists(t, "../cmd/kcp")
+	makefile, err := os.ReadFile("../Makefile")
+	require.NoError(t, err)
+	require.Regexp(t, `(?m)^test:`, string(makefile))
 }

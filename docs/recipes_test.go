@@ -56,6 +56,13 @@ func broadcast(conns []*kcp.Conn, message []byte) (missed []*kcp.Conn) {
 	return missed
 }
 
+// writeBuffer returns Config.WriteBuffer for messages of size bytes, perSecond of them,
+// to readers that may fall behind.
+func writeBuffer(size, perSecond int, behind time.Duration) int {
+	message := size + 64*(1+size/1200) // each packet counts 64 bytes more
+	return max(4096, int(behind.Seconds()*float64(perSecond*message)))
+}
+
 func save(ctx context.Context, conn *kcp.Conn, record []byte) error {
 	if _, err := conn.Write(record); err != nil {
 		return err
@@ -137,7 +144,7 @@ func explain(err error) string {
 	var handshake *kcp.HandshakeError
 	switch {
 	case errors.Is(err, io.EOF):
-		return "the peer has said all it had to say"
+		return "the peer has ended its side"
 	case errors.As(err, &closed): // of CloseWithError
 		return fmt.Sprintf("the peer has closed: %q", closed.Text)
 	case errors.Is(err, kcp.ErrReset):
@@ -321,6 +328,37 @@ func TestBroadcast(t *testing.T) {
 		_, err := h.dialled[0].ReadMessage(make([]byte, 2*size))
 		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 	})
+}
+
+// TestWriteBuffer holds the table of sizes. A broadcast through an outage of 2 s misses
+// nothing with a buffer for 3 s, and some messages with one for half of the outage.
+func TestWriteBuffer(t *testing.T) {
+	require.InDelta(t, 16_000, writeBuffer(200, 20, 3*time.Second), 500)
+	require.InDelta(t, 190_000, writeBuffer(3000, 20, 3*time.Second), 2000)
+	require.InDelta(t, 32_000, writeBuffer(3000, 20, time.Second/2), 500)
+	const perSecond = 20
+	for _, size := range []int{200, 3000} {
+		for _, behind := range []time.Duration{time.Second, 3 * time.Second} {
+			config := &kcp.Config{MessageMode: true, WriteBuffer: writeBuffer(size, perSecond, behind)}
+			inHall(t, 1, config, func(t *testing.T, h *hall) {
+				missed := 0
+				for i := range 10 * perSecond {
+					if i == 3*perSecond {
+						h.outage(2 * time.Second)
+					}
+					missed += len(broadcast(h.accepted, bytes.Repeat([]byte{byte(i)}, size)))
+					time.Sleep(time.Second / perSecond)
+				}
+				require.Equal(t, behind < 2*time.Second, missed > 0, "%d bytes, %v: %d missed", size, behind, missed)
+				b := make([]byte, size)
+				for range 10*perSecond - missed {
+					n, err := h.dialled[0].ReadMessage(b)
+					require.NoError(t, err)
+					require.Equal(t, bytes.Repeat(b[:1], size), b[:n])
+				}
+			})
+		}
+	}
 }
 
 // TestSave waits until a record is delivered, through an outage.
@@ -562,7 +600,7 @@ func TestKickAndExplain(t *testing.T) {
 		require.Equal(t, start, time.Now())
 		require.Equal(t, `the peer has closed: "be polite"`, read(h.dialled[0]))
 		require.NoError(t, h.accepted[1].CloseWrite())
-		require.Equal(t, "the peer has said all it had to say", read(h.dialled[1]))
+		require.Equal(t, "the peer has ended its side", read(h.dialled[1]))
 		require.NoError(t, h.accepted[2].Abort())
 		require.Equal(t, "the peer has aborted, was restarted, or found the session idle: dial again", read(h.dialled[2]))
 		require.NoError(t, h.dialled[3].SetReadDeadline(time.Now().Add(time.Second)))

@@ -253,8 +253,8 @@ func reconnect(ctx context.Context, addr string, config *kcp.Config) (*kcp.Conn,
 	}
 }
 
-// hopeless reports whether dialling again meets the same error. err is that of a Dial, or
-// the one with which the session before has ended.
+// hopeless reports whether dialling again meets the same error. err was returned by Dial,
+// or is the one with which the session before has ended.
 func hopeless(err error) bool {
 	var closed *kcp.PeerCloseError
 	var handshake *kcp.HandshakeError

@@ -263,7 +263,7 @@ func TestLoggerTellsOfAnotherKey(t *testing.T) {
 		_, err = e.Dial(context.Background(), addr)
 		require.Error(t, err)
 		synctest.Wait()
-		warnings := log.Of("packets do not open")
+		warnings := log.Of("packets cannot be opened")
 		require.GreaterOrEqual(t, len(warnings), 3)
 		require.LessOrEqual(t, len(warnings), 4)
 		require.Contains(t, warnings[0], "level=WARN")

@@ -23,7 +23,7 @@ type port struct {
 }
 
 // errNoSocket is for a nil net.PacketConn, with which kcp-go panics later.
-var errNoSocket = errors.New("kcp: no net.PacketConn")
+var errNoSocket = errors.New("kcp: the net.PacketConn is nil")
 
 // openPort starts an endpoint on pc.
 // validated is called when the peer of a session has validated its address; nil: nothing

@@ -111,7 +111,7 @@ func sendingDesc() *prometheus.Desc {
 }
 
 func lossyDesc() *prometheus.Desc {
-	return prometheus.NewDesc("kcp_sessions_lossy", "Of kcp_sessions_sending, those that had to send again more than this share of their segments.", []string{"endpoint", "above"}, nil)
+	return prometheus.NewDesc("kcp_sessions_lossy", "Sessions of kcp_sessions_sending that had to send more than this share of their segments again.", []string{"endpoint", "above"}, nil)
 }
 
 // collect writes the count of an endpoint.

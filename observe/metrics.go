@@ -26,7 +26,7 @@ func metrics() []metric {
 // sessionMetrics returns those about the sessions of an endpoint.
 func sessionMetrics() []metric {
 	return []metric{
-		{"sessions", "Open sessions, those that wait for Accept included.", "", gauge, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.Sessions) })},
+		{"sessions", "Open sessions, including those that wait for Accept.", "", gauge, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.Sessions) })},
 		{"sessions_peak", "The most sessions that were open at a time.", "", gauge, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.Peak) })},
 		{"sessions_backlog", "Sessions that wait for Accept.", "", gauge, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.Backlog) })},
 		{"sessions_half_open", "Accepted sessions of peers whose addresses are not validated.", "", gauge, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.HalfOpen) })},
@@ -78,7 +78,7 @@ func packetMetrics() []metric {
 		{"socket_dropped_packets_total", "Datagrams that the system dropped because the receive buffer was full; Linux only.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.SocketDrops) })},
 		{"too_large_packets_total", "Datagrams that the interface did not take; their sessions went on with smaller ones.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.TooLarge) })},
 		{"unmerged_peers", "Addresses to which the system refuses datagrams that are merged (GSO).", "", gauge, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.UnmergedPeers) })},
-		{"wakeup_lag_seconds", "How late the wake-ups of sessions were in the last seconds, for want of processor time: the share of them that the label says were no later.", "share", gauge, func(s *kcp.EndpointStats, t *kcp.SessionTotals) []value {
+		{"wakeup_lag_seconds", "Quantiles of how late the wake-ups of sessions were in the last seconds, for lack of processor time.", "share", gauge, func(s *kcp.EndpointStats, t *kcp.SessionTotals) []value {
 			return []value{
 				{"0.5", s.Lag.P50.Seconds()},
 				{"1", s.Lag.Max.Seconds()},
@@ -106,7 +106,7 @@ func packetMetrics() []metric {
 		{"handshake_errors_total", "Handshakes of TLS that have failed.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.HandshakeErrors) })},
 		{"resets_sent_total", "Stateless resets sent to peers of forgotten sessions with TLS.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.ResetsSent) })},
 		{"forwarded_packets_total", "Packets passed on to processes that have handed over.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.Forwarded) })},
-		{"forwarded_packets_dropped_total", "Of those passed on, packets that the other process did not read in time.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.DropForward) })},
+		{"forwarded_packets_dropped_total", "Packets passed on that the other process did not read in time.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.DropForward) })},
 		{"predecessor_sessions", "Sessions of processes that have handed over.", "", gauge, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.PredecessorSessions) })},
 		{"cookies_sent_total", "Cookies sent to new peers.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.CookiesSent) })},
 	}
@@ -119,7 +119,7 @@ func segmentMetrics() []metric {
 		{"payload_acked_bytes_total", "Payload that the peers' endpoints have acknowledged.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.BytesAcked) })},
 		{"payload_received_bytes_total", "Payload received, each byte once.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.BytesReceived) })},
 		{"segment_packets_sent_total", "Packets with segments that sessions have sent.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.PacketsSent) })},
-		{"segment_packets_received_total", "Packets with segments that sessions have taken.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.PacketsReceived) })},
+		{"segment_packets_received_total", "Packets with segments that sessions have accepted.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.PacketsReceived) })},
 		{"segments_sent_total", "Data segments sent, first transmissions.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.SegmentsSent) })},
 		{"segments_retransmitted_total", "Data segments retransmitted, by what came first: the time-out, or a sign of the loss.", "trigger", counter, func(s *kcp.EndpointStats, t *kcp.SessionTotals) []value {
 			return []value{
@@ -129,7 +129,7 @@ func segmentMetrics() []metric {
 		}},
 		{"segments_retransmitted_spurious_total", "Retransmissions of segments that had arrived.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.SpuriousRetransmits) })},
 		{"segments_repeated_total", "Redundant copies of data segments sent.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.Repeats) })},
-		{"segments_received_total", "Data segments received, duplicates included.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.SegmentsReceived) })},
+		{"segments_received_total", "Data segments received, including duplicates.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.SegmentsReceived) })},
 		{"segments_duplicate_total", "Data segments received again.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.Duplicates) })},
 		{"segments_out_of_window_total", "Data segments beyond the receive window or the memory allowed.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.OutOfWindow) })},
 		{"messages_broken_total", "Messages dropped because their fragments do not fit together.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.BrokenMessages) })},
@@ -171,7 +171,7 @@ func streamMetrics() []metric {
 			}
 		}},
 		{"streams_refused_total", "Streams of peers that were refused, beyond Config.MaxStreams.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.Streams.Refused) })},
-		{"streams_ended_total", "Streams that are over, those of ended sessions included.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.Streams.Ended) })},
+		{"streams_ended_total", "Streams that are over, also of ended sessions.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.Streams.Ended) })},
 		{"streams_reset_total", "Streams reset with a code other than 0, by either end.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.Streams.Reset) })},
 	}
 }
@@ -180,9 +180,9 @@ func streamMetrics() []metric {
 func extraMetrics() []metric {
 	return []metric{
 		{"datagrams_sent_total", "Unreliable datagrams sent.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.Datagrams.Sent) })},
-		{"datagrams_received_total", "Unreliable datagrams received, dropped ones included.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.Datagrams.Received) })},
+		{"datagrams_received_total", "Unreliable datagrams received, including dropped ones.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.Datagrams.Received) })},
 		{"datagrams_dropped_total", "Unreliable datagrams received and dropped.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.Datagrams.Dropped) })},
-		{"datagrams_unsent_total", "Unreliable datagrams not sent, for want of room or of an address that is validated.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.Datagrams.Unsent) })},
+		{"datagrams_unsent_total", "Unreliable datagrams not sent, for lack of room or of a validated address.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.Datagrams.Unsent) })},
 		{"fec_packets_sent_total", "Packets sent with forward error correction.", "kind", counter, func(s *kcp.EndpointStats, t *kcp.SessionTotals) []value {
 			return []value{
 				{"data", float64(t.FEC.DataSent)},

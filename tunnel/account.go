@@ -102,7 +102,7 @@ func (all *accounts) leave(user string) {
 }
 
 // errTooMany is why a user's connection is refused, for the log.
-var errTooMany = errors.New("the user has half of the descriptors of this process")
+var errTooMany = errors.New("the user holds half of this process's file descriptors")
 
 // addConn counts a connection. It reports false if the user has too many.
 func (a *account) addConn() bool {

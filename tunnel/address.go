@@ -50,7 +50,7 @@ func splitTarget(s string) (host string, port uint16, err error) {
 func parsePort(s string) (uint16, error) {
 	n, err := strconv.ParseUint(s, 10, 16)
 	if err != nil {
-		return 0, fmt.Errorf("%q is no port: want 1 to 65535", s)
+		return 0, fmt.Errorf("%q is not a port: want 1 to 65535", s)
 	}
 	return uint16(n), nil
 }
@@ -60,10 +60,10 @@ func canonicalHost(host string) (string, error) {
 	if strings.Contains(host, ":") {
 		a, err := netip.ParseAddr(host)
 		if err != nil {
-			return "", fmt.Errorf("%q is no address", host)
+			return "", fmt.Errorf("%q is not an address", host)
 		}
 		if !validZone(a.Zone()) {
-			return "", fmt.Errorf("%q has a zone with characters that no interface has", host)
+			return "", fmt.Errorf("%q has a zone with characters that interface names cannot have", host)
 		}
 		return a.Unmap().String(), nil
 	}
@@ -72,7 +72,7 @@ func canonicalHost(host string) (string, error) {
 	}
 	name := strings.ToLower(host)
 	if err := checkName(name); err != nil {
-		return "", fmt.Errorf("%q is no name of a host: %w", host, err)
+		return "", fmt.Errorf("%q is not a host name: %w", host, err)
 	}
 	return name, nil
 }
@@ -97,7 +97,7 @@ func checkName(name string) error {
 	case len(name) > 254:
 		return errors.New("it is too long")
 	case strings.ContainsFunc(name, func(r rune) bool { return !nameRune(r) }):
-		return errors.New("it has other characters than letters, digits, dots and hyphens")
+		return errors.New("it has characters other than letters, digits, dots and hyphens")
 	}
 	labels := strings.Split(strings.TrimSuffix(name, "."), ".")
 	for _, l := range labels {
@@ -107,7 +107,7 @@ func checkName(name string) error {
 	}
 	last := labels[len(labels)-1]
 	if strings.Trim(last, "0123456789") == "" {
-		return errors.New("it ends in a number, and is no IPv4 address of four decimal numbers")
+		return errors.New("it ends in a number and is not an IPv4 address in dotted decimal form")
 	}
 	if hex, ok := strings.CutPrefix(last, "0x"); ok && strings.Trim(hex, "0123456789abcdef") == "" {
 		return errors.New("it ends in a number")

@@ -107,10 +107,10 @@ func NewClient(config *ClientConfig) (*Client, error) {
 		c.log = queued(c.log)
 	}
 	if len(config.Servers) == 0 {
-		return nil, errors.New("tunnel: there is no server")
+		return nil, errors.New("tunnel: no server is given")
 	}
 	if len(config.Remotes) == 0 {
-		return nil, errors.New("tunnel: there is no remote, so nothing to do")
+		return nil, errors.New("tunnel: no remote is given")
 	}
 	for _, b := range config.Binds {
 		if _, err := parseBind(b); err != nil {
@@ -135,7 +135,7 @@ func NewClient(config *ClientConfig) (*Client, error) {
 		return nil, errors.New("tunnel: standard input and output serve one remote")
 	}
 	if stdio > 0 && (config.Stdin == nil || config.Stdout == nil) {
-		return nil, errors.New("tunnel: a remote wants standard input and output, and there are none")
+		return nil, errors.New("tunnel: a remote needs standard input and output, which are not given")
 	}
 	setDefault(&c.config.RetryAfter, 200*time.Millisecond)
 	setDefault(&c.config.MaxRetryAfter, 30*time.Second)

@@ -39,9 +39,9 @@ func (e *HelloError) Error() string {
 	case helloForbidden:
 		return fmt.Sprintf("the server does not allow %s", printable(e.Value))
 	case helloAttempts:
-		return fmt.Sprintf("too many attempts of this user from this address have failed: try again in %s", printable(e.Value))
+		return fmt.Sprintf("too many failed attempts of this user from this address: try again in %s", printable(e.Value))
 	}
-	return fmt.Sprintf("the server turns the client away (%s)", printable(e.Code))
+	return fmt.Sprintf("the server refused the client (%s)", printable(e.Code))
 }
 
 // printable returns what a peer has said so that it prints on one line.

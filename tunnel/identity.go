@@ -127,7 +127,7 @@ func leafOf(cert *tls.Certificate) (*x509.Certificate, error) {
 		return cert.Leaf, nil
 	}
 	if len(cert.Certificate) == 0 {
-		return nil, errors.New("there is no certificate")
+		return nil, errors.New("no certificate is given")
 	}
 	return x509.ParseCertificate(cert.Certificate[0])
 }
@@ -177,7 +177,7 @@ func (e *FingerprintError) Error() string {
 func pin(want []string) func(tls.ConnectionState) error {
 	return func(state tls.ConnectionState) error {
 		if len(state.PeerCertificates) == 0 {
-			return errors.New("the server shows no certificate")
+			return errors.New("the server did not present a certificate")
 		}
 		if got := Fingerprint(state.PeerCertificates[0]); !slices.Contains(want, got) {
 			return &FingerprintError{got, want}

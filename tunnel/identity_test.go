@@ -87,7 +87,7 @@ func TestAttemptsAreLimited(t *testing.T) {
 	}
 	config = clientConfig(t, s, "0:host:80")
 	config.MaxRetries = 1
-	require.ErrorContains(t, run(t, config), "too many attempts")
+	require.ErrorContains(t, run(t, config), "too many failed attempts")
 	require.Zero(t, s.Status().Sessions)
 }
 
@@ -360,13 +360,13 @@ func TestConfigsRefused(t *testing.T) {
 	remote := Remote{Listen: "127.0.0.1:1", Target: "host:80"}
 	stdio := Remote{Stdio: true, Target: "host:80"}
 	for want, config := range map[string]*ClientConfig{
-		"no server":         {Remotes: []Remote{remote}},
-		"no remote":         {Servers: []string{"a:1"}},
-		"not a fingerprint": {Servers: []string{"a:1"}, Remotes: []Remote{remote}, Fingerprints: []string{"MD5:x"}},
-		"one remote":        {Servers: []string{"a:1"}, Remotes: []Remote{stdio, stdio}, Stdin: strings.NewReader(""), Stdout: io.Discard},
-		"there are none":    {Servers: []string{"a:1"}, Remotes: []Remote{stdio}},
-		"want host:port":    {Servers: []string{"a:1"}, Remotes: []Remote{{Listen: "127.0.0.1:0", Target: "x"}}},
-		"is no valid":       {Servers: []string{"a:1"}, Remotes: []Remote{remote}, KCP: &kcp.Config{MTU: 1}},
+		"no server":           {Remotes: []Remote{remote}},
+		"no remote":           {Servers: []string{"a:1"}},
+		"not a fingerprint":   {Servers: []string{"a:1"}, Remotes: []Remote{remote}, Fingerprints: []string{"MD5:x"}},
+		"one remote":          {Servers: []string{"a:1"}, Remotes: []Remote{stdio, stdio}, Stdin: strings.NewReader(""), Stdout: io.Discard},
+		"which are not given": {Servers: []string{"a:1"}, Remotes: []Remote{stdio}},
+		"want host:port":      {Servers: []string{"a:1"}, Remotes: []Remote{{Listen: "127.0.0.1:0", Target: "x"}}},
+		"is no valid":         {Servers: []string{"a:1"}, Remotes: []Remote{remote}, KCP: &kcp.Config{MTU: 1}},
 	} {
 		_, err := NewClient(config)
 		var bad *kcp.ConfigError

@@ -43,7 +43,7 @@ type visitor struct {
 }
 
 // errFull is why a session was ended to make room.
-var errFull = errors.New("too many sessions have not shown who they are")
+var errFull = errors.New("too many sessions have not authenticated yet")
 
 // around returns the network that one owner may have whole: 24 bits of IPv4, 48 of IPv6.
 func around(network netip.Prefix) netip.Prefix {

@@ -57,14 +57,14 @@ func isHash(s string) (bool, error) {
 	case !ok:
 		return false, nil
 	case slices.Contains([]string{"1", "5", "6", "7", "y", "gy", "argon2i", "argon2d", "argon2id", "scrypt", "2", "2x"}, scheme):
-		return false, errors.New("the password is a hash of another kind than bcrypt, which is wanted here")
+		return false, errors.New("the password is a hash, but not one by bcrypt")
 	case !slices.Contains([]string{"2a", "2b", "2y"}, scheme):
 		return false, nil
 	}
 	cost, err := bcrypt.Cost([]byte(s))
 	_, digits, _ := strings.Cut(rest, "$")
 	if err != nil || len(digits) != 53 || strings.ContainsFunc(digits, notOfBcrypt) {
-		return false, errors.New("the password begins as a hash of bcrypt, and is none")
+		return false, errors.New("the password begins like a bcrypt hash, but is not one")
 	}
 	if cost > MaxHashCost {
 		return false, fmt.Errorf("the hash has cost %d: want %d at most", cost, MaxHashCost)

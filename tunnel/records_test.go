@@ -89,7 +89,7 @@ func TestCauseIsLoggedWhereItIsKnown(t *testing.T) {
 	checkLeaks(t)
 	s := startServer(t, everything, nil)
 	c := startClient(t, clientConfig(t, s, "R:192.0.2.1:0:127.0.0.1:80"))
-	waitFor(t, func() bool { return len(c.log.records("level=WARN", "whose log says why")) > 0 })
+	waitFor(t, func() bool { return len(c.log.records("level=WARN", "its log says why")) > 0 })
 	require.NotEmpty(t, s.log.records("level=WARN", "msg=refused", "user=me", "target=192.0.2.1:0", "error="), fmt.Sprint(s.log))
 }
 

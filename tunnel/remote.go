@@ -89,7 +89,7 @@ func splitRemote(s string) (parts []string, err error) {
 			}
 			part, s = s[1:end], s[end+1:]
 			if !strings.Contains(part, ":") {
-				return nil, fmt.Errorf("[%s] is no IPv6 address", part)
+				return nil, fmt.Errorf("[%s] is not an IPv6 address", part)
 			}
 			if s != "" && s[0] != ':' {
 				return nil, fmt.Errorf("want a colon after [%s]", part)
@@ -137,7 +137,7 @@ func (r *Remote) assign(parts []string) error {
 	}
 	listenHost = orElse(take(false), listenHost)
 	if len(parts) > 0 {
-		return fmt.Errorf("%q is too much: want [[host:]port:]host:port", parts[len(parts)-1])
+		return fmt.Errorf("%q has too many parts: want [[host:]port:]host:port", parts[len(parts)-1])
 	}
 	var err error
 	if !r.Socks {

@@ -145,10 +145,10 @@ func Listen(config *ServerConfig) (*Server, error) {
 // checkUsers returns why nobody could connect.
 func (c *ServerConfig) checkUsers(users *Users) error {
 	if users.Len() == 0 {
-		return errors.New("tunnel: there are no users, so nobody could connect")
+		return errors.New("tunnel: no users are given, so nobody could connect")
 	}
 	if !users.passwords() && c.ClientCAs == nil {
-		return errors.New("tunnel: all users have certificates, and there is no authority for them")
+		return errors.New("tunnel: all users have certificates, but no authority is given for them")
 	}
 	return nil
 }

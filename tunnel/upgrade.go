@@ -92,7 +92,7 @@ func (s *Server) await(ctx context.Context, sessions *sync.WaitGroup) {
 	case <-ctx.Done():
 	case <-over:
 		now := s.Status()
-		s.log.Info("the time after the upgrade is over: connections are ended", "sessions", now.Sessions, "connections", now.Connections)
+		s.log.Info("the time after the upgrade has passed: connections are ended", "sessions", now.Sessions, "connections", now.Connections)
 		s.end()
 	}
 }

@@ -62,7 +62,7 @@ func LoadUsers(path string) (*Users, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	if users.Len() == 0 {
-		return nil, fmt.Errorf("%s: there are no users in the file", path)
+		return nil, fmt.Errorf("%s: the file has no users", path)
 	}
 	return users, nil
 }
@@ -121,7 +121,7 @@ func (u *Users) add(key string, rules []*string) error {
 	}
 	for _, rule := range rules {
 		if rule == nil {
-			return fmt.Errorf("user %q: null is no regular expression", name)
+			return fmt.Errorf("user %q: null is not a regular expression", name)
 		}
 		text := *rule
 		if text == "*" {

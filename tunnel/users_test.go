@@ -65,7 +65,7 @@ func TestUsersRefused(t *testing.T) {
 		`{"me:secret":[]} {}`:        "invalid JSON",
 		`{"me:secret":[""]}}`:        "invalid JSON",
 		`{"me:secret":[""]}]`:        "invalid JSON",
-		`{"me:secret":[null]}`:       "null is no regular expression",
+		`{"me:secret":[null]}`:       "null is not a regular expression",
 		`{"me:secret":null}`:         "not null",
 		`{"me:secret":[]`:            "",
 		`{"me:secret":[],`:           "",

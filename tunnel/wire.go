@@ -150,7 +150,7 @@ func (c refusal) Error() string {
 	case codeInUse:
 		return "address already in use"
 	case codeFailed:
-		return "failed at the other end, whose log says why"
+		return "failed at the other end; its log says why"
 	case codeIdle:
 		return "idle"
 	case codeShutdown:

@@ -46,7 +46,7 @@ func runCompletion(_ context.Context, std streams, args []string) error {
 			return err
 		}
 	}
-	return usageErrorf("there is no script for %q: want bash, zsh or fish", rest[0])
+	return usageErrorf("unknown shell %q: want bash, zsh or fish", rest[0])
 }
 
 // all returns the flags of all groups.

@@ -108,7 +108,7 @@ func (d *demo) main(ctx context.Context, args []string) error {
 	case d.size == 0:
 		return usageErrorf("-size 0 leaves nothing to move")
 	case d.flows && d.file != "":
-		return usageErrorf("-streams moves no file")
+		return usageErrorf("-streams does not move a file")
 	case d.flows:
 		return d.withDebug(func() error { return d.demoFlows(ctx, cfg) })
 	}

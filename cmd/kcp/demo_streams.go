@@ -101,9 +101,9 @@ func (d *demo) demoFlows(ctx context.Context, cfg *kcp.Config) error {
 }
 
 // flowsText says what the table shows.
-const flowsText = "The age of messages when they arrived; of calls, when the answer did. " +
-	"On one session each waits behind the download, and for what is lost of others. " +
-	"The queue of the link, and p99 of few messages (-time), are left."
+const flowsText = "For messages: their age on arrival. For calls: the time until the answer. " +
+	"On one session each waits behind the download and for the others' lost packets. " +
+	"What remains is the link's own queue; for a steadier p99 raise -time."
 
 // openFlows opens the session of r through a relay of its own.
 func (d *demo) openFlows(ctx context.Context, r *flowRun, cfg *kcp.Config) (stop func(), err error) {

@@ -158,7 +158,7 @@ func (e *envelope) apply(c *kcp.Config) error {
 func (e *envelope) setKey(flag string, parse func(string) ([]byte, error)) setFunc {
 	return func(s string) error {
 		if e.keyFlag != "" && e.keyFlag != flag {
-			return errors.New("there is another key already, by " + e.keyFlag)
+			return errors.New("the key is already given by " + e.keyFlag)
 		}
 		e.keyFlag = flag
 		return parsed(&e.key, parse)(s)

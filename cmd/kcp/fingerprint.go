@@ -43,7 +43,7 @@ func pin(c *tls.Config, fingerprint string) {
 	c.InsecureSkipVerify = c.RootCAs == nil
 	c.VerifyConnection = func(state tls.ConnectionState) error {
 		if len(state.PeerCertificates) == 0 {
-			return errors.New("the peer shows no certificate")
+			return errors.New("the peer did not present a certificate")
 		}
 		if got := fingerprintOf(state.PeerCertificates[0]); got != fingerprint {
 			return fmt.Errorf("the peer's key has the fingerprint %s, not %s", got, fingerprint)

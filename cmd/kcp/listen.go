@@ -16,9 +16,9 @@ func listenOptions(n *netcat, keep *bool) *optionSet {
 		synopsis: "kcp listen ADDR [flags]",
 		intro: `Waits for a KCP session on the UDP address ADDR, such as :9000, and pipes it to
 stdin and stdout. It accepts one session, refuses others, and ends with it.
-With -k others wait until their turn comes, in the order of their arrival. They
-notice only that nothing is read yet; -v tells here that one waits. Up to 129
-wait, and the dial of a further one gets no answer.
+With -k further sessions wait and are served in the order of their arrival. To
+them it looks as if nothing is read yet; -v reports here that one is waiting. Up
+to 129 wait; a further dial gets no answer.
 
 ` + endingText + upgradeText,
 		groups: []optionGroup{
@@ -99,7 +99,7 @@ func (n *netcat) listen(ctx context.Context) (*kcp.Listener, error) {
 		return nil, err
 	}
 	if n.debug, err = n.settings.serveDebug(n.std, n.command); err != nil {
-		n.warnf("no live page: %v", err) // it is too late for an error
+		n.warnf("cannot serve the live page: %v", err) // it is too late for an error
 	}
 	return l, nil
 }
@@ -157,7 +157,7 @@ func (n *netcat) acceptAhead(ctx context.Context, l *kcp.Listener) <-chan accept
 		for {
 			conn, err := l.AcceptKCP(ctx)
 			if err == nil && n.busy.Load() {
-				n.logf("session with %v waits for the end of the one before", conn.RemoteAddr())
+				n.logf("session with %v waits for the session before it to end", conn.RemoteAddr())
 			}
 			select {
 			case accepted <- acceptance{conn, err}:

@@ -69,9 +69,9 @@ func commands() []command {
 			func() *optionSet { return pingOptions(newNetcat(streams{}, "ping"), new(pinger)) }, runPing},
 		{"relay", "forward UDP packets through a simulated bad network",
 			func() *optionSet { return newRelay(streams{}).options() }, runRelay},
-		{"trace", "make a page of what a session has done",
+		{"trace", "make a page from the trace of a session",
 			func() *optionSet { return traceOptions(new(string)) }, runTrace},
-		{"completion", "print a script for the completion of a shell", completionOptions, runCompletion},
+		{"completion", "print a script that completes commands in a shell", completionOptions, runCompletion},
 		{"man", "print the manual page", manOptions, runMan},
 		{"version", "print the version", versionOptions, runVersion},
 		{"help", "print this text, or the usage of a subcommand", helpOptions, runHelp},
@@ -90,7 +90,7 @@ func commandNames() (names []string) {
 func helpOptions() *optionSet {
 	return &optionSet{
 		synopsis: "kcp help [SUBCOMMAND]",
-		intro:    "Prints what there is, or the usage of a subcommand.",
+		intro:    "Prints the list of subcommands, or the usage of one.",
 		words:    commandNames(),
 	}
 }
@@ -122,7 +122,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 			return report(ctx, std, name, c.run(ctx, std, rest))
 		}
 	}
-	return report(ctx, std, "", usageErrorf("there is no subcommand %q", name))
+	return report(ctx, std, "", usageErrorf("unknown subcommand %q", name))
 }
 
 // report prints err and returns the exit code for it. ctx is that of the command.
@@ -193,7 +193,7 @@ func runHelp(ctx context.Context, std streams, args []string) error {
 	if args[0] == "help" || strings.HasPrefix(args[0], "-") {
 		return runHelp(ctx, std, nil)
 	}
-	return usageErrorf("there is no subcommand %q", args[0])
+	return usageErrorf("unknown subcommand %q", args[0])
 }
 
 // lockedWriter lets several goroutines write to one stream.

@@ -105,7 +105,7 @@ func checkAddress(address string) error {
 		return usageErrorf("%q is not an address: want HOST:PORT, such as 127.0.0.1:9000", address)
 	}
 	if _, err := net.LookupPort("udp", port); err != nil {
-		return usageErrorf("%q is not an address: there is no port %s", address, port)
+		return usageErrorf("%q is not an address: unknown port %s", address, port)
 	}
 	return nil
 }

@@ -280,7 +280,7 @@ func testWrongKey(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	l, addr := listen(ctx, t, strings.NewReader(""), "-cipher", "xchacha20-poly1305", "-key", "one")
 	d := dial(t.Context(), strings.NewReader("x"), addr, "-cipher", "xchacha20-poly1305", "-key", "two", "-wait", "1s")
-	l.err.find(t, `packets (do not open)`)
+	l.err.find(t, `packets (cannot be opened)`)
 	require.Equal(t, exitFailed, d.wait(t))
 	require.Contains(t, d.err.String(), "in 1s (-wait), or it has another -key or -cipher")
 	cancel()

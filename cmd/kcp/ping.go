@@ -48,10 +48,10 @@ func pingOptions(n *netcat, p *pinger) *optionSet {
 	return &optionSet{
 		synopsis: "kcp ping ADDR [flags]",
 		intro: `Opens a KCP session with the UDP address ADDR, such as 192.0.2.1:9000, and
-measures the round trip to its endpoint, again and again. The program there has
-no part in it, but for accepting the session: 'kcp listen' without -k ends with
-it. Peers such as kcp-go and kcptun do not answer pings. A server of kcptunnel
-does, with -fingerprint and without a user, in sessions of some seconds each.
+measures the round trip to its endpoint, again and again. The program there only
+has to accept the session: 'kcp listen' without -k ends with it. Peers such as
+kcp-go and kcptun do not answer pings. A server of kcptunnel does, with
+-fingerprint and without a user, in sessions of some seconds each.
 
 A ping that is lost on the way is repeated after a retransmission time-out, and
 shown with the time until its answer; the summary counts these. One without an

@@ -206,7 +206,7 @@ func TestListenSaysWhoWaits(t *testing.T) {
 	first := dial(t.Context(), endless(t), addr)
 	l.err.find(t, `(session with \S+)\n`)
 	second := dial(t.Context(), strings.NewReader("x"), addr)
-	l.err.find(t, `(waits for the end of the one before)`)
+	l.err.find(t, `(waits for the session before it to end)`)
 	cancel()
 	require.Equal(t, exitInterrupted, l.wait(t), l.err.String())
 	require.Equal(t, exitFailed, first.wait(t))

@@ -134,7 +134,7 @@ func edit[T any](s *settings, name string, parse func(string) (T, error), apply 
 // group returns the flags of the settings.
 func (s *settings) group() optionGroup {
 	return optionGroup{"Session settings", append([]option{
-		{"profile", "NAME", "settings to start from: default, lowlatency (no\ncongestion control) or classic (those of C KCP)",
+		{"profile", "NAME", "settings to start from: default, lowlatency (no\ncongestion control) or classic (as in C KCP)",
 			profiles.listed(parsed(&s.profile, profiles.parse))},
 		{"mtu", "BYTES", "largest UDP payload to send: 50 to 65507",
 			edit(s, "mtu", within(50, 65507), func(c *kcp.Config, v int) { c.MTU = v })},

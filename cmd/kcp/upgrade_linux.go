@@ -21,7 +21,7 @@ const upgradeText = `
 
 With -k and -d, and without a terminal, SIGHUP starts the program anew with the
 same arguments, for a new version or certificate. The new process takes over,
-and serves sessions once those of this one have ended, which ends with them. If
+and serves sessions once this one's have ended, which ends with them. If
 the new process fails, this one goes on, and says why.`
 
 // inheritEnv is set in a new process to the number of its turns. It has these files of
@@ -192,7 +192,7 @@ func (d *debugServer) reopen(n *netcat) {
 		return
 	}
 	if _, err := d.listen(n.settings.debug); err != nil {
-		n.warnf("no live page: %v", err)
+		n.warnf("cannot serve the live page: %v", err)
 	}
 }
 
@@ -308,7 +308,7 @@ func inherit() (*predecessor, error) {
 	}
 	unix, ok := conn.(*net.UnixConn)
 	if !ok {
-		return nil, fmt.Errorf("%s is set, but file %d is no Unix socket", inheritEnv, socketFile)
+		return nil, fmt.Errorf("%s is set, but file %d is not a Unix socket", inheritEnv, socketFile)
 	}
 	p := &predecessor{conn: unix, pipe: os.NewFile(saysFile, "progress")}
 	for i := range n {

@@ -87,7 +87,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, messages io.Writ
 		return err
 	}
 	flags.Usage()
-	return fmt.Errorf("no command %q", args[0])
+	return fmt.Errorf("unknown command %q", args[0])
 }
 
 // serveUntilDone runs a server until ctx is done.

@@ -13,11 +13,11 @@ import (
 // The server opens a stream to each player, for the world: see world.append. A
 // datagram of a player is its position: a sequence number, x and y.
 
-// chatOptions are those of the stream for chat: its lines leave first, however much
+// chatOptions are as in the stream for chat: its lines leave first, however much
 // of the world waits to be sent.
 var chatOptions = &kcp.StreamOptions{Priority: 1}
 
-// worldOptions are those of the stream for the world: a new one does not wait for
+// worldOptions are as in the stream for the world: a new one does not wait for
 // what is missing of an older one.
 var worldOptions = &kcp.StreamOptions{Unordered: true}
 

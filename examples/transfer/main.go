@@ -71,7 +71,7 @@ func run(ctx context.Context, args []string, out, messages io.Writer) error {
 		work = putCommand(ctx, flags, out, messages)
 	default:
 		flags.Usage()
-		return fmt.Errorf("no command %q", command)
+		return fmt.Errorf("unknown command %q", command)
 	}
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return nil

@@ -82,7 +82,7 @@ func (r *request) check(l limits) error {
 		return &refusal{codeRefused, "the file is too large"}
 	case r.name == "" || len(r.name) > maxName || r.name[0] == '.' ||
 		strings.ContainsAny(r.name, "/\\:\x00") || !filepath.IsLocal(r.name):
-		return &refusal{codeRefused, "the server takes no file of that name"}
+		return &refusal{codeRefused, "the server does not accept a file of that name"}
 	}
 	return nil
 }

@@ -2,8 +2,8 @@
 // session by that. The new process takes over the UDP socket, and gets all new players.
 // Those of the old process stay there, and it ends when the last one has left.
 //
-//	go build -o /tmp/upgrade ./examples/upgrade && /tmp/upgrade -addr localhost:4000 &
-//	kill -HUP $!
+//	go build -o /tmp/upgrade ./examples/upgrade && /tmp/upgrade -pid /tmp/upgrade.pid &
+//	kill -HUP $(cat /tmp/upgrade.pid)
 package main
 
 import (
@@ -27,16 +27,17 @@ import (
 func main() {
 	log.SetFlags(0)
 	log.SetPrefix(fmt.Sprintf("upgrade[%d]: ", os.Getpid()))
-	addr := flag.String("addr", "localhost:4000", "`address` to listen on; a new process has that of the one before")
+	addr := flag.String("addr", "localhost:4000", "`address` to listen on; a new process inherits it")
 	drain := flag.Duration("drain", 4*time.Hour, "how long players may go on in a process that was replaced")
 	start := flag.Duration("start", time.Minute, "how long a new process may take until it asks for the socket")
+	pid := flag.String("pid", "", "`file` for the id of the process that serves new players")
 	flag.Parse()
-	if err := run(*addr, *drain, *start); err != nil {
+	if err := run(*addr, *pid, *drain, *start); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(addr string, drain, start time.Duration) error {
+func run(addr, pid string, drain, start time.Duration) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	hangups := make(chan os.Signal, 1) // one that comes during an upgrade waits
@@ -64,6 +65,9 @@ func run(addr string, drain, start time.Duration) error {
 	match := arena.NewMatch(strconv.Itoa(os.Getpid()))
 	go match.Serve(l)
 	log.Print("serving on ", l.Addr())
+	if err := writePID(pid); err != nil {
+		log.Print("process id: ", err)
+	}
 	// The process before may end as soon as it knows, but not before systemd does.
 	if err := systemd.Ready("serving on " + l.Addr().String()); err != nil {
 		log.Print("systemd: ", err)

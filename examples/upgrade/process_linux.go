@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -143,7 +144,7 @@ func inherit() (*predecessor, error) {
 	}
 	unix, ok := conn.(*net.UnixConn)
 	if !ok {
-		return nil, fmt.Errorf("%s is set, but file %d is no Unix socket", inheritEnv, socketFile)
+		return nil, fmt.Errorf("%s is set, but file %d is not a Unix socket", inheritEnv, socketFile)
 	}
 	return &predecessor{unix, os.NewFile(pipeFile, "progress")}, nil
 }
@@ -161,4 +162,18 @@ func (p *predecessor) takeOver(ctx context.Context) (*kcp.Listener, error) {
 func (p *predecessor) release() {
 	_, _ = p.pipe.Write([]byte{serves}) // if it fails, the process before has ended
 	_ = p.pipe.Close()
+}
+
+// writePID puts the id of this process into a file, if path names one. Whoever reads it
+// gets this id or that of the process before.
+func writePID(path string) error {
+	if path == "" {
+		return nil
+	}
+	id := strconv.Itoa(os.Getpid())
+	draft := path + "." + id
+	if err := os.WriteFile(draft, []byte(id+"\n"), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(draft, path)
 }

@@ -3,6 +3,9 @@ package main
 import (
 	"fmt"
 	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -124,6 +127,31 @@ func TestSignalsAtOnce(t *testing.T) {
 	s.Join("bob", third).Talks()
 	ann.Leaves()
 	s.Ends(s.First, lab.Soon)
+}
+
+// The file of -pid leads SIGHUP to the process that serves, as often as it is sent: with
+// players in the first process, and processes between that have ended, to which the first
+// passes nothing on.
+func TestSignalsByFile(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "pid")
+	s := lab.Start(t, "-pid", file)
+	ann := s.Join("ann", s.First)
+	for range 4 {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		old, err := strconv.Atoi(strings.TrimSpace(string(text)))
+		require.NoError(t, err)
+		newest := s.Upgrades(old)
+		if old != s.First {
+			s.Ends(old, lab.Soon)
+		}
+		s.Join("bob", newest).Leaves()
+		ann.Talks()
+	}
+	drafts, err := filepath.Glob(file + ".*")
+	require.NoError(t, err)
+	require.Empty(t, drafts)
 }
 
 // While a process waits for the end of its players, it passes SIGHUP on.

@@ -27,12 +27,23 @@ const helloWindow = 128
 // maxSignals is how many signals an answer has at most.
 const maxSignals = 3
 
+// maxReason is the most bytes of Ended.Reason: reasonCode of them for a code, and text.
+const (
+	reasonCode = 8
+	maxReason  = reasonCode + 256
+)
+
+// amplification is how many times the size of a request the answer to a peer that has
+// had a session may have (RFC 9000 §8.1).
+const amplification = 3
+
 // Answer is a packet to the sender of another. The request had at least as many
 // segments, so the answer is never larger (anti-amplification limit, RFC 9000 §8.1). Only
-// a PING under the keys of a session in TIME-WAIT has an answer of two segments.
+// in TIME-WAIT, a PING under the keys of the session has an answer of two segments, and
+// a session that was aborted with a reason repeats that.
 type Answer struct {
 	By      protect.Protection // seals the answer
-	Content [maxSignals * segmentSize]byte
+	Content [2*segmentSize + maxReason]byte
 	Size    int // of Content, in bytes; 0: there is no answer
 }
 

@@ -2,6 +2,7 @@ package admission
 
 import (
 	"time"
+	"unicode/utf8"
 
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/protect"
@@ -17,6 +18,9 @@ type Ended struct {
 	Dropped bool   // it ended before the application could have it
 	Shaking bool   // it ended within its TLS handshake, whose keys are those of Protection
 	Mute    bool   // only another process had its keys; Protection is the endpoint's
+
+	End    uint32 // where this end's data ends; for Reason
+	Reason []byte // why it was aborted, as CLOSE carries it; nil: none, or the peer takes none
 
 	Protection protect.Protection // of the session
 }
@@ -130,9 +134,33 @@ func (g *Gate[S]) answerEnded(p *First, now time.Duration, v *Verdict[S]) {
 			return
 		}
 	}
-	if g.mayReply(&g.replies, ReplyRate, now, v) {
-		v.Answer = answer(by, head, signals[:]...)
+	if !g.mayReply(&g.replies, ReplyRate, now, v) {
+		return
 	}
+	if e.Reason != nil && signals[0].Code == handshake.CodeAbort {
+		v.Answer = explained(by, head, e, p.Size)
+		return
+	}
+	v.Answer = answer(by, head, signals[:]...)
+}
+
+// explained returns the answer of a session that was aborted with a reason: CLOSE, which
+// carries it, and ABORT behind that, as they left when it ended. The text is cut so that
+// the answer is at most three times the size of the request.
+func explained(by protect.Protection, head handshake.Segment, e *Ended, request int) Answer {
+	before, after := by.Overhead()
+	size := min(len(e.Reason), amplification*request-before-after-2*segmentSize)
+	for size < len(e.Reason) && size > reasonCode && !utf8.RuneStart(e.Reason[size]) {
+		size--
+	}
+	a := Answer{By: by, Size: segmentSize + max(size, 0)}
+	head.Cmd, head.Code, head.SN, head.TS, head.Len = cmdWins, handshake.CodeClose, e.End, e.Token, uint32(a.Size-segmentSize)
+	head.Put(a.Content[:])
+	copy(a.Content[segmentSize:a.Size], e.Reason)
+	head.Code, head.SN, head.TS, head.Len = handshake.CodeAbort, e.Token, 0, 0
+	head.Put(a.Content[a.Size:])
+	a.Size += segmentSize
+	return a
 }
 
 // lastWords returns what the peer of an ended session is answered; code 0: nothing.

@@ -100,7 +100,7 @@ func TestPassed(t *testing.T) {
 }
 
 // One wrong shard in thirty, from the beginning, keeps a ratio of common size
-// neither from being learned nor, but for moments, from being in use.
+// neither from being learned nor, except for moments, from being in use.
 func TestLearnsAmongContradictions(t *testing.T) {
 	for _, r := range []ratio{{3, 1}, {10, 3}, {20, 10}} {
 		for seed := range uint64(8) {

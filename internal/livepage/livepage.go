@@ -107,7 +107,7 @@ func Only(h http.Handler, hosts ...string) http.Handler {
 	hosts = append([]string{"localhost"}, hosts...)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !names(r.Host, hosts) {
-			http.Error(w, "this page is served under IP addresses, localhost, and names that its server was told of", http.StatusMisdirectedRequest)
+			http.Error(w, "this page is served only under IP addresses, localhost and the names given to its server", http.StatusMisdirectedRequest)
 			return
 		}
 		h.ServeHTTP(w, r)

@@ -366,37 +366,30 @@ func (s *Stream) dropUnsent(err error) {
 	s.table.host.Fail(&o.awaiting, Failure{Err: err, Begun: true, Unsent: true})
 }
 
-// pull lets Table.Pull return the next segment of s. It reports false if there is
-// none.
-func (s *Stream) pull() bool {
+// pull lets Table.Pull return the next segment of s, if there is one.
+func (s *Stream) pull() {
 	o := &s.out
 	h := Header{ID: s.id}
 	if s.opens() {
 		h.Opens, h.Params, o.announced = true, s.params, true
 	}
-	if s.pullControl(&h) {
-		return true
-	}
-	if o.reset {
-		return false
+	if s.pullControl(&h) || o.reset {
+		return
 	}
 	if o.partial {
 		s.Purge()
 	}
-	if len(o.abandoned) > 0 {
-		return s.pullControl(&h)
-	}
-	if !s.sendable() {
-		return false
-	}
-	if o.first == nil {
+	switch {
+	case len(o.abandoned) > 0:
+		s.pullControl(&h)
+	case !s.sendable():
+	case o.first == nil:
 		o.finSent = true
 		h.Kind, h.MID = Fin, o.mid
 		s.put(s.controlMessage(), &h, 0)
-		return true
+	default:
+		s.pullData(&h)
 	}
-	s.pullData(&h)
-	return true
 }
 
 // pullControl queues a segment of control, if one is due. What the peer has to

@@ -245,14 +245,6 @@ func (t *Table) Drained() bool { return !t.sched.busy() && t.sched.unsent == 0 }
 // Pull returns the segment that is sent next, and its message. ok is false if that is
 // one of the session itself, of which plain says whether some wait, or if there is none.
 func (t *Table) Pull(plain bool) (tag *Tag, buf []byte, ok bool) {
-	ok = t.pull(plain)
-	tag, buf = t.pulled, t.pulledBuf
-	t.pulled, t.pulledBuf = nil, nil
-	return tag, buf, ok
-}
-
-// pull makes the segment that Pull returns, and reports whether there is one.
-func (t *Table) pull(plain bool) bool {
 	if len(t.openings) > 0 {
 		t.Announce()
 	}
@@ -262,20 +254,18 @@ func (t *Table) pull(plain bool) bool {
 			t.refused = nil
 		}
 		t.segment(&t.control, &Header{ID: id, Kind: Reset, Code: Refused}, 0)
-		return true
 	}
-	for t.sched.busy() {
+	for t.pulled == nil && t.sched.busy() {
 		s := t.sched.pick(plain, int32(t.host.SegmentPayload()))
 		if s == nil {
-			return false
+			break
 		}
-		queued := s.pull()
+		s.pull()
 		t.sched.update(s)
-		if queued {
-			return true
-		}
 	}
-	return false
+	tag, buf = t.pulled, t.pulledBuf
+	t.pulled, t.pulledBuf = nil, nil
+	return tag, buf, tag != nil
 }
 
 // segment lets Pull return a segment of tag, and returns its n bytes of data for the

@@ -72,7 +72,7 @@ func checkPeer(conn *net.UnixConn, peer string) error {
 	case failed != nil:
 		return os.NewSyscallError("getsockopt", failed)
 	case typ != unix.SOCK_STREAM:
-		return errors.New("the Unix socket is no stream")
+		return errors.New("the Unix socket is not a stream socket")
 	case cred.Uid != 0 && int(cred.Uid) != os.Geteuid():
 		return fmt.Errorf("%s is of user %d", peer, cred.Uid)
 	}
@@ -251,12 +251,12 @@ func OpenSocket(fd int) (*net.UDPConn, error) {
 	defer f.Close()
 	pc, err := net.FilePacketConn(f)
 	if err != nil {
-		return nil, fmt.Errorf("a descriptor is no UDP socket: %w", err)
+		return nil, fmt.Errorf("a descriptor is not a UDP socket: %w", err)
 	}
 	u, ok := pc.(*net.UDPConn)
 	if !ok {
 		_ = pc.Close()
-		return nil, errors.New("a descriptor is no UDP socket")
+		return nil, errors.New("a descriptor is not a UDP socket")
 	}
 	return u, nil
 }

@@ -53,7 +53,7 @@ func OpenPipe(fd int) (*Pipe, error) {
 	u, ok := c.(*net.UnixConn)
 	if !ok {
 		_ = c.Close()
-		return nil, errors.New("a descriptor is no pipe")
+		return nil, errors.New("a descriptor is not a pipe")
 	}
 	return &Pipe{u}, nil
 }
@@ -66,7 +66,7 @@ func openFile(fd int) (*os.File, error) {
 	}
 	if typ, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE); err != nil || typ != unix.SOCK_SEQPACKET {
 		_ = f.Close()
-		return nil, errors.New("a descriptor is no pipe")
+		return nil, errors.New("a descriptor is not a pipe")
 	}
 	return f, nil
 }

@@ -135,7 +135,7 @@ func (m *merging) remember(to netip.Addr, err error) (RefusalError, bool) {
 	m.order = append(m.order, to)
 	m.count.Store(int32(len(m.order)))
 	if !m.taken.Load() && len(m.order) >= provingRefusals {
-		m.off = "merged datagrams are refused to all: " + err.Error()
+		m.off = "merged datagrams are refused for all addresses: " + err.Error()
 		m.active.Store(false)
 		return RefusalError{Err: errors.New(m.off)}, true
 	}

@@ -31,7 +31,7 @@ func (*portable) Merging() Merging             { return Merging{Off: portableRea
 func (*portable) OnRefusal(func(RefusalError)) {}
 
 // portableReason is why a Conn does not merge that moves one datagram per call.
-const portableReason = "datagrams leave one by one: KCP_DISABLE_MMSG, no socket of Linux, or no sendmmsg"
+const portableReason = "datagrams leave one by one: KCP_DISABLE_MMSG is set, or the socket does not support sendmmsg"
 
 // space returns the read buffer. The first read allocates it, so a Conn that
 // only writes has none.

@@ -284,7 +284,7 @@ func (f *fastConn) encode(name *sockaddr, to netip.AddrPort) (size uint32, err e
 		scope = f.zones.index(zone)
 	}
 	if size = name.put(f.family, to, scope); size == 0 {
-		return 0, &net.AddrError{Err: "address of another family than the socket's", Addr: to.String()}
+		return 0, &net.AddrError{Err: "address family differs from the socket's", Addr: to.String()}
 	}
 	return size, nil
 }

@@ -70,7 +70,7 @@ func (q *Queue[T]) Set(elem T, at time.Duration) {
 		q.place(i, wakeUp[T]{at, elem})
 	} else {
 		q.heap = append(q.heap, wakeUp[T]{})
-		q.up(len(q.heap)-1, wakeUp[T]{at, elem})
+		q.place(len(q.heap)-1, wakeUp[T]{at, elem})
 	}
 	q.arm()
 }
@@ -271,30 +271,13 @@ func (q *Queue[T]) remove(i int) {
 	}
 }
 
-// place puts w into the heap. The one at i is to be overwritten.
+// place puts w into the heap, in place of the one at i or where it belongs, which is in
+// front of that or behind it.
 func (q *Queue[T]) place(i int, w wakeUp[T]) {
-	if i > 0 && w.at < q.heap[(i-1)/children].at {
-		q.up(i, w)
-	} else {
-		q.down(i, w)
+	for i > 0 && w.at < q.heap[(i-1)/children].at {
+		q.put(i, q.heap[(i-1)/children])
+		i = (i - 1) / children
 	}
-}
-
-// up puts w at i, or in front of it where its place is.
-func (q *Queue[T]) up(i int, w wakeUp[T]) {
-	for i > 0 {
-		parent := (i - 1) / children
-		if q.heap[parent].at <= w.at {
-			break
-		}
-		q.put(i, q.heap[parent])
-		i = parent
-	}
-	q.put(i, w)
-}
-
-// down puts w at i, or behind it where its place is.
-func (q *Queue[T]) down(i int, w wakeUp[T]) {
 	for {
 		first := children*i + 1
 		if first >= len(q.heap) {

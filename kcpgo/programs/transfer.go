@@ -79,7 +79,7 @@ func send(ctx context.Context, a addresses, socks bool, size int) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("no way to the target: %w", err)
+			return fmt.Errorf("cannot reach the target: %w", err)
 		case <-time.After(200 * time.Millisecond):
 		}
 	}

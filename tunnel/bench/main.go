@@ -58,7 +58,7 @@ func run() error {
 	for _, text := range strings.Split(*losses, ",") {
 		n, err := strconv.ParseFloat(text, 64)
 		if err != nil {
-			return fmt.Errorf("-loss %q is no number", text)
+			return fmt.Errorf("-loss %q is not a number", text)
 		}
 		o.losses = append(o.losses, n)
 	}

@@ -158,7 +158,7 @@ func (c *Config) block() (kcp.BlockCrypt, error) {
 		}
 		return one.make(key[:one.size])
 	}
-	return nil, mistake("crypt %q is none of %s", c.Crypt, strings.Join(Ciphers(), ", "))
+	return nil, mistake("crypt %q is not one of %s", c.Crypt, strings.Join(Ciphers(), ", "))
 }
 
 // SettingError is a mistake in a Config.
@@ -212,7 +212,7 @@ func (c *Config) prepare() error {
 		c.NoDelay, c.Interval, c.Resend, c.NoCongestion = 1, 10, 2, 1
 	case "manual":
 	default:
-		return mistake("mode %q is none of normal, fast, fast2, fast3, manual", c.Mode)
+		return mistake("mode %q is not one of normal, fast, fast2, fast3, manual", c.Mode)
 	}
 	switch {
 	case c.Key == "" && c.Crypt != "null" && c.Crypt != "none":
@@ -265,7 +265,7 @@ func (c *Config) tuneSocket(s socket) {
 		"DSCP": s.SetDSCP(c.DSCP), "receive buffer": s.SetReadBuffer(c.SockBuf), "send buffer": s.SetWriteBuffer(c.SockBuf),
 	} {
 		if err != nil {
-			c.Logger.Debug("the system does not set what is wanted", "what", name, "error", err)
+			c.Logger.Debug("the system did not grant the size", "what", name, "error", err)
 		}
 	}
 }

@@ -83,7 +83,7 @@ func (s *server) accept(ctx context.Context, l *kcp.Listener) error {
 		select {
 		case s.room <- struct{}{}:
 		default:
-			s.config.Logger.Warn("session refused: there are as many as there may be", "client", conn.RemoteAddr())
+			s.config.Logger.Warn("session refused: too many sessions", "client", conn.RemoteAddr())
 			_ = conn.Close()
 			continue
 		}
@@ -134,7 +134,7 @@ func (s *server) serve(ctx context.Context, conn *kcp.UDPSession) {
 			return
 		}
 		if session.NumStreams() > maxStreams || connecting.Load() >= maxStreams {
-			log.Warn("connection refused: the session has as many as it may", "id", stream.ID())
+			log.Warn("connection refused: too many connections in the session", "id", stream.ID())
 			_ = stream.Close()
 			continue
 		}

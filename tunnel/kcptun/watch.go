@@ -48,7 +48,7 @@ func watchKeys(ctx context.Context, log *slog.Logger) {
 			if all == last || now.Before(quiet) {
 				continue
 			}
-			log.Warn("packets arrive that the key does not open: key or crypt of a client differ, or it is no client", "packets", all-last)
+			log.Warn("packets arrive that the key does not open: key or crypt of a client differ, or they are not from a client", "packets", all-last)
 			last, quiet = all, now.Add(keyPause)
 		}
 	}

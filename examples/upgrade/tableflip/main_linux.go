@@ -33,7 +33,7 @@ const network, name = "unix", "handover"
 func main() {
 	log.SetFlags(0)
 	log.SetPrefix(fmt.Sprintf("tableflip[%d]: ", os.Getpid()))
-	addr := flag.String("addr", "localhost:4000", "`address` to listen on; a new process has that of the one before")
+	addr := flag.String("addr", "localhost:4000", "`address` to listen on; a new process inherits it")
 	drain := flag.Duration("drain", 4*time.Hour, "how long players may go on in a process that was replaced")
 	start := flag.Duration("start", time.Minute, "how long a new process may take until it serves")
 	flag.Parse()
@@ -84,7 +84,7 @@ func listen(ctx context.Context, upg *tableflip.Upgrader, addr string) (*kcp.Lis
 	}
 	unix, ok := conn.(*net.UnixConn)
 	if !ok {
-		return nil, fmt.Errorf("the process before has passed no socket %q", name)
+		return nil, fmt.Errorf("the process before did not pass a socket %q", name)
 	}
 	defer unix.Close()
 	if _, err := unix.Write([]byte{0}); err != nil { // now HandOver may begin

@@ -29,7 +29,7 @@ func (p *program) client() *cli.Command {
 			&cli.StringSliceFlag{Name: "fingerprint", Usage: "`SHA256:...` of the server's key, as the server prints it"},
 			&cli.StringFlag{Name: "auth", Usage: "`USER:PASSWORD`; other users of this machine see it there, but not in the environment", Sources: cli.EnvVars("KCPTUNNEL_AUTH")},
 			&cli.StringFlag{Name: "tls-ca", Usage: "`FILE` of authorities of servers' certificates, in place of the system's"},
-			&cli.StringFlag{Name: "tls-name", Usage: "`NAME` in the server's certificate, if it is not that of its address"},
+			&cli.StringFlag{Name: "tls-name", Usage: "`NAME` in the server's certificate, if it differs from its address"},
 			&cli.StringFlag{Name: "tls-cert", Usage: "`FILE` of a client certificate, in place of a password"},
 			&cli.StringFlag{Name: "tls-key", Usage: "`FILE` of its key"},
 			&cli.StringSliceFlag{Name: "bind", Usage: "local `ADDRESSES` or interfaces; a session from each, as with wlan0,eth0"},

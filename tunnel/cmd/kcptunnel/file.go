@@ -30,7 +30,7 @@ func applyFile(c *cli.Command, path string) error {
 		return wrong(c, "%s: %w", path, err)
 	}
 	if dec.Decode(new(yaml.Node)) != io.EOF {
-		return wrong(c, "%s: there is a second document in the file", path)
+		return wrong(c, "%s: the file has a second document", path)
 	}
 	if len(doc.Content) != 1 || doc.Content[0].Kind != yaml.MappingNode {
 		return wrong(c, "%s: want keys with values, such as \"listen: :4000\"", path)

@@ -52,14 +52,14 @@ func oneOf(all ...string) func(string) error {
 				return nil
 			}
 		}
-		return fmt.Errorf("%q is none of %s", s, strings.Join(all, ", "))
+		return fmt.Errorf("%q is not one of %s", s, strings.Join(all, ", "))
 	}
 }
 
 // hostPort checks an address.
 func hostPort(s string) error {
 	if _, _, err := net.SplitHostPort(s); err != nil {
-		return fmt.Errorf("%q is no address: want HOST:PORT, such as 127.0.0.1:6060", s)
+		return fmt.Errorf("%q is not an address: want HOST:PORT, such as 127.0.0.1:6060", s)
 	}
 	return nil
 }

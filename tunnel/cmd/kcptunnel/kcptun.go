@@ -47,7 +47,7 @@ func (p *program) kcptunClient() *cli.Command {
 	}
 }
 
-const kcptunText = "Flags, defaults and file are those of kcptun. Between two kcptunnel use the commands\n" +
+const kcptunText = "Flags, defaults and file are as in kcptun. Between two kcptunnel use the commands\n" +
 	"server and client, which protect better."
 
 // notOurs are flags and keys of kcptun that do nothing here.
@@ -96,7 +96,7 @@ func kcptunFlags(d kcptun.Config) []cli.Flag {
 		number("keepalive", seconds(d.KeepAlive), "seconds between signs of life"),
 		number("closewait", seconds(d.CloseWait), "seconds that a direction may be idle after the end of the other"),
 		&cli.StringFlag{Name: "log", Usage: "`FILE` of the log; default: standard error"},
-		&cli.BoolFlag{Name: "quiet", Usage: "log no connections"},
+		&cli.BoolFlag{Name: "quiet", Usage: "do not log connections"},
 		&cli.StringFlag{Name: "snmplog", Usage: "`FILE` of a table of counters; its name may have a date, as in snmp-20060102.log"},
 		number("snmpperiod", 60, "seconds between rows of the table"),
 		debugFlag(),
@@ -162,7 +162,7 @@ func (p *program) runKcptun(ctx context.Context, c *cli.Command, config kcptun.C
 		writing.Go(func() { table.run(ctx, period, log) })
 	}
 	config.Listening = func(net.Addr) { notifySystemd("READY=1") }
-	ctx, unhook := p.survivesHangUp(ctx, func() { log.Info("there is nothing to read again") })
+	ctx, unhook := p.survivesHangUp(ctx, func() { log.Info("nothing to reload") })
 	defer unhook()
 	err = run(ctx, config)
 	var bad *kcptun.SettingError

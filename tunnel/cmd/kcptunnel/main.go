@@ -117,7 +117,7 @@ func (p *program) commands() *cli.Command {
 		OnUsageError:   p.usage,
 		Action: func(_ context.Context, c *cli.Command) error {
 			if c.Args().Present() {
-				return wrong(c, "there is no command %q: want %s", c.Args().First(), commandNames(c))
+				return wrong(c, "unknown command %q: want %s", c.Args().First(), commandNames(c))
 			}
 			return wrong(c, "want a command: %s", commandNames(c))
 		},
@@ -146,7 +146,7 @@ func (p *program) usage(ctx context.Context, c *cli.Command, err error, _ bool) 
 		return nil
 	}
 	if name, ok := strings.CutPrefix(err.Error(), "flag provided but not defined: "); ok {
-		err = fmt.Errorf("there is no flag %s", name)
+		err = fmt.Errorf("unknown flag %s", name)
 		if near := suggestion(c, strings.Trim(name, "-")); near != "" {
 			err = fmt.Errorf("%w; do you mean -%s?", err, near)
 		}

@@ -215,17 +215,17 @@ func TestMistakes(t *testing.T) {
 		want string
 	}{
 		{nil, "want a command"},
-		{[]string{"serve"}, `no command "serve"`},
+		{[]string{"serve"}, `unknown command "serve"`},
 		{[]string{"server"}, "want an address"},
 		{[]string{"server", ":1"}, "want -auth"},
 		{[]string{"server", "-auth", "/nonexistent", ":1"}, "/nonexistent"},
 		{[]string{"server", "-auth", file(t, "u", "{"), ":1"}, "-auth"},
 		{[]string{"server", "-auth", users, "-key", file(t, "k", "no key"), ":1"}, "-key"},
 		{[]string{"server", "-auth", users, "-key", filepath.Join(t.TempDir(), "k"), "-client-ca", users, ":1"}, "-client-ca"},
-		{[]string{"server", "-auth", users, "4000"}, `"4000" is no address`},
-		{[]string{"server", "-auth", users, ":99999"}, `":99999" is no address`},
-		{[]string{"server", "-auth", users, ":http"}, `":http" is no address`},
-		{[]string{"server", "-auth", file(t, "empty", "{}"), ":1"}, "empty: there are no users"},
+		{[]string{"server", "-auth", users, "4000"}, `"4000" is not an address`},
+		{[]string{"server", "-auth", users, ":99999"}, `":99999" is not an address`},
+		{[]string{"server", "-auth", users, ":http"}, `":http" is not an address`},
+		{[]string{"server", "-auth", file(t, "empty", "{}"), ":1"}, "empty: the file has no users"},
 		{[]string{"server", "-auth", users, "-key", "", ":1"}, "-key is empty"},
 		{[]string{"server", "-auth", users, "-cert", users, ":1"}, "-cert"},
 		{[]string{"server", "-config", file(t, "y", "config: x"), ":1"}, `unknown key "config": keys`},
@@ -234,7 +234,7 @@ func TestMistakes(t *testing.T) {
 		{[]string{"client", "-auth", "me:x", "host:abc", "80"}, `"host:abc"`},
 		{[]string{"client", "-auth", "me:x", "host:0", "80"}, `"host:0"`},
 		{[]string{"client", "-auth", "me:x", ":4000", "80"}, `":4000"`},
-		{[]string{"server", "-auht", "x", ":1"}, "there is no flag -auht; do you mean -auth?"},
+		{[]string{"server", "-auht", "x", ":1"}, "unknown flag -auht; do you mean -auth?"},
 		{[]string{"server", "-log-format", "xml", ":1"}, "xml"},
 		{[]string{"server", "-debug", "6060", ":1"}, "6060"},
 		{[]string{"client"}, "want a server"},
@@ -328,8 +328,8 @@ func TestReload(t *testing.T) {
 	require.NoError(t, os.WriteFile(users, []byte(`{"you:secret": [""]}`), 0o600))
 	require.NoError(t, os.Remove(key))
 	reload <- syscall.SIGHUP
-	find(t, s.err, `users read again`)
-	fingerprint := find(t, s.err, `(?s)users read again.*certificate read again" fingerprint=(SHA256:\S+)`)
+	find(t, s.err, `users reloaded`)
+	fingerprint := find(t, s.err, `(?s)users reloaded.*certificate reloaded" fingerprint=(SHA256:\S+)`)
 	require.NotEqual(t, old, fingerprint)
 	find(t, c.err, `session lost, reconnecting.*no longer valid`)
 	c = start(t, "client", "-fingerprint", fingerprint, "-auth", "you:secret", server, "0:"+at)

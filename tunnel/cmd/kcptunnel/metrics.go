@@ -33,12 +33,12 @@ func userMetrics() []userMetric {
 		{"refused_total", "Targets, and addresses to listen on, that were asked for and are not allowed.", counter, func(u *tunnel.UserFigures) float64 { return float64(u.Refused) }},
 		{"failed_total", "Targets that could not be reached, and addresses that could not be listened on.", counter, func(u *tunnel.UserFigures) float64 { return float64(u.Failed) }},
 		{"wrong_passwords_total", "Clients turned away with a wrong password or certificate.", counter, func(u *tunnel.UserFigures) float64 { return float64(u.WrongPasswords) }},
-		{"lockouts_total", "Clients turned away without a look at the password, because too many attempts had failed.", counter, func(u *tunnel.UserFigures) float64 { return float64(u.Lockouts) }},
+		{"lockouts_total", "Clients turned away without checking the password, because too many attempts had failed.", counter, func(u *tunnel.UserFigures) float64 { return float64(u.Lockouts) }},
 	}
 }
 
 func (m *userMetric) desc() *prometheus.Desc {
-	return prometheus.NewDesc("kcptunnel_"+m.name, m.help+" By user; without a name: of clients that have named none of the file.", []string{"user"}, nil)
+	return prometheus.NewDesc("kcptunnel_"+m.name, m.help+" By user. The empty name stands for clients that named no user of the file.", []string{"user"}, nil)
 }
 
 func turnedAwayDesc() *prometheus.Desc {

@@ -51,7 +51,7 @@ func reloadServer(s *tunnel.Server, c *cli.Command, log *slog.Logger) {
 	if err != nil {
 		log.Error("reload failed, keeping the old users", "error", err)
 	} else {
-		log.Info("users read again", "users", users.Len())
+		log.Info("users reloaded", "users", users.Len())
 	}
 	if path := c.String("client-ca"); path != "" {
 		cas, err := loadCAs(path)
@@ -61,7 +61,7 @@ func reloadServer(s *tunnel.Server, c *cli.Command, log *slog.Logger) {
 		if err != nil {
 			log.Error("reload failed, keeping the old authorities", "error", err)
 		} else {
-			log.Info("authorities of clients read again")
+			log.Info("authorities of clients reloaded")
 		}
 	}
 	cert, err := serverCertificate(c)
@@ -72,14 +72,14 @@ func reloadServer(s *tunnel.Server, c *cli.Command, log *slog.Logger) {
 		log.Error("reload failed, keeping the old certificate", "error", err)
 		return
 	}
-	log.Info("certificate read again", "fingerprint", s.Fingerprint())
+	log.Info("certificate reloaded", "fingerprint", s.Fingerprint())
 }
 
 // reloadClient reads the client's certificate again, if it has one.
 func reloadClient(client *tunnel.Client, c *cli.Command, log *slog.Logger) {
 	cert := c.String("tls-cert")
 	if cert == "" {
-		log.Info("there is nothing to read again: a client has no files but those of -tls-cert and -tls-key")
+		log.Info("nothing to reload: a client has no files but -tls-cert and -tls-key")
 		return
 	}
 	pair, err := loadPair(cert, c.String("tls-key"))
@@ -90,7 +90,7 @@ func reloadClient(client *tunnel.Client, c *cli.Command, log *slog.Logger) {
 		log.Error("reload failed, keeping the old certificate", "error", err)
 		return
 	}
-	log.Info("certificate read again")
+	log.Info("certificate reloaded")
 }
 
 // survivesHangUp has the process not end with SIGHUP, for which it calls reload. It still
@@ -157,7 +157,7 @@ func serveDebugLater(addr string, log *slog.Logger, serve func() (stop func(), e
 			case <-tick.C:
 			}
 		}
-		log.Error("no live page", "address", addr, "error", err)
+		log.Error("cannot serve the live page", "address", addr, "error", err)
 	}()
 	return func() {
 		close(quit)

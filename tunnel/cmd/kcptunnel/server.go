@@ -108,7 +108,7 @@ func serverConfig(c *cli.Command) (*tunnel.ServerConfig, error) {
 		return nil, wrong(c, "want an address to listen on, such as :4000")
 	}
 	if !validAddress(addr, 0) {
-		return nil, wrong(c, "%q is no address: want [HOST]:PORT, such as :4000", addr)
+		return nil, wrong(c, "%q is not an address: want [HOST]:PORT, such as :4000", addr)
 	}
 	if c.String("auth") == "" {
 		return nil, wrong(c, "want -auth FILE: who may connect, and what each may reach")

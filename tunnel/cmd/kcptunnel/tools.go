@@ -114,7 +114,7 @@ func readHidden(ctx context.Context, fd int) (string, error) {
 func (p *program) fingerprint() *cli.Command {
 	return &cli.Command{
 		Name: "fingerprint", Usage: "print the fingerprint of a key or certificate, for -fingerprint", ArgsUsage: "[FILE]",
-		Description: "FILE is that of -key or of -cert of a server, in PEM; without it server.pem. A\n" +
+		Description: "FILE is the -key or -cert of a server, in PEM; without it server.pem. A\n" +
 			"certificate has the fingerprint of its key.",
 		Action: func(_ context.Context, c *cli.Command) error {
 			path := "server.pem"

@@ -71,7 +71,7 @@ func newUpgrader(log *slog.Logger, args []string, config *tunnel.ServerConfig) (
 		config.TakeOver.Control, err = inheritedConn(4)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s is set, and there is nothing to inherit: %w", inheritEnv, err)
+		return nil, fmt.Errorf("%s is set, but nothing can be inherited: %w", inheritEnv, err)
 	}
 	syscall.CloseOnExec(5)
 	u.pipe = os.NewFile(5, "progress")
@@ -114,7 +114,7 @@ func inheritedConn(fd uintptr) (*net.UnixConn, error) {
 	unix, ok := conn.(*net.UnixConn)
 	if !ok {
 		_ = conn.Close()
-		return nil, fmt.Errorf("file %d is no Unix socket", fd)
+		return nil, fmt.Errorf("file %d is not a Unix socket", fd)
 	}
 	return unix, nil
 }
@@ -203,7 +203,7 @@ func (u *upgrader) serve(ctx context.Context, s *tunnel.Server, wanted <-chan os
 				continue
 			}
 			if replaced && errors.Is(result.err, net.ErrClosed) {
-				lost = fmt.Errorf("the process that served has ended, and no socket is left here: %w", result.err)
+				lost = fmt.Errorf("the process that served has ended, and this one has no socket: %w", result.err)
 				end()
 				continue
 			}
@@ -219,10 +219,10 @@ func (u *upgrader) serve(ctx context.Context, s *tunnel.Server, wanted <-chan os
 				continue
 			}
 			if s.Superseded() {
-				u.log.Warn("another process has taken its place: this one goes on for its connections, and heeds signals to itself alone", "pid", os.Getpid(), "error", err)
+				u.log.Warn("another process has taken over: this one goes on for its connections, and handles only signals sent to itself", "pid", os.Getpid(), "error", err)
 				continue
 			}
-			u.log.Error("the process that serves has ended, another one is started", "error", err)
+			u.log.Error("the process that serves has ended; starting another", "error", err)
 			retry = time.After(wait)
 			wait = min(2*wait, maxRetryTime)
 		}

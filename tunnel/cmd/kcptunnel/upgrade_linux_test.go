@@ -315,7 +315,7 @@ func TestReloadAcrossUpgrades(t *testing.T) {
 	require.NoError(t, syscall.Kill(first, syscall.SIGHUP))
 	_, err = conn.Read(make([]byte, 1))
 	require.Error(t, err)
-	require.Eventually(t, func() bool { return strings.Count(s.err.String(), "users read again") == 2 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Count(s.err.String(), "users reloaded") == 2 }, patience, time.Millisecond)
 	require.True(t, lives(second))
 }
 
@@ -342,12 +342,12 @@ func TestSignalsDuringAnUpgrade(t *testing.T) {
 	require.NoError(t, syscall.Kill(first, syscall.SIGUSR2))
 	require.Eventually(t, func() bool { _, err := os.Stat(begun); return err == nil }, patience, time.Millisecond)
 	require.NoError(t, syscall.Kill(first, syscall.SIGHUP))
-	find(t, s.err, "users read again")
+	find(t, s.err, "users reloaded")
 	require.NoError(t, syscall.Kill(first, syscall.SIGHUP))
 	require.NoError(t, os.WriteFile(on, nil, 0o600))
 	second := notified.ready(t)
 	require.NotEqual(t, first, second)
-	require.Eventually(t, func() bool { return strings.Count(s.err.String(), "users read again") >= 3 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Count(s.err.String(), "users reloaded") >= 3 }, patience, time.Millisecond)
 }
 
 // A signal that arrives while the program begins does not end it.
@@ -367,7 +367,7 @@ func TestSignalAtTheStart(t *testing.T) {
 		require.NoError(t, f.Close())
 		find(t, s.err, "msg=listening")
 	}
-	find(t, s.err, "users read again")
+	find(t, s.err, "users reloaded")
 	require.True(t, lives(s.cmd.Process.Pid))
 }
 
@@ -406,7 +406,7 @@ func TestMiddleProcessIsKilled(t *testing.T) {
 		require.NoError(t, echoes(conns[i+1]))
 	}
 	require.NoError(t, syscall.Kill(pids[1], syscall.SIGKILL))
-	find(t, s.err, "another process has taken its place")
+	find(t, s.err, "another process has taken over")
 	require.Error(t, echoes(conns[1]))
 	require.NoError(t, echoes(conns[0]))
 	require.NoError(t, echoes(conns[2]))
@@ -470,7 +470,7 @@ func TestLastProcessIsKilled(t *testing.T) {
 	for _, pid := range pids {
 		require.Eventually(t, func() bool { return !lives(pid) }, patience, 10*time.Millisecond, "%d", pid)
 	}
-	require.Contains(t, s.err.String(), "no socket is left here")
+	require.Contains(t, s.err.String(), "this one has no socket")
 }
 
 // A socket of systemd's is used in place of the address.
@@ -529,10 +529,10 @@ func TestHangUpOfClients(t *testing.T) {
 	}
 	for range 2 {
 		for i, p := range all {
-			before := strings.Count(p.err.String(), "nothing to read again")
+			before := strings.Count(p.err.String(), "nothing to reload")
 			require.NoError(t, p.cmd.Process.Signal(syscall.SIGHUP))
 			require.Eventually(t, func() bool {
-				return strings.Count(p.err.String(), "nothing to read again") > before || !lives(p.cmd.Process.Pid)
+				return strings.Count(p.err.String(), "nothing to reload") > before || !lives(p.cmd.Process.Pid)
 			}, patience, time.Millisecond)
 			require.True(t, lives(p.cmd.Process.Pid), "%d", i)
 		}

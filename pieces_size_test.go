@@ -4,44 +4,18 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/arqnet/kcp/internal/reassembly"
 	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp/internal/pmtud"
+	"github.com/arqnet/kcp/internal/reassembly"
 )
-
-func TestSizeWatch(t *testing.T) {
-	w := blackHoleDetector{}
-	w.declaredLost(1400, 1400, 1)
-	require.Zero(t, w.lost, "nothing is watched")
-	w.watchAbove = 1200
-	w.declaredLost(1200, 1400, 1)
-	w.declaredLost(1401, 1400, 1)
-	require.Zero(t, w.lost, "small ones, and those from before the MTU has shrunk")
-	w.declaredLost(1350, 1400, 2)
-	w.declaredLost(1300, 1400, 3)
-	w.declaredLost(1400, 1400, 4)
-	require.Equal(t, blackHoleDetector{watchAbove: 1200, lost: 3, smallestLost: 1300, since: 2}, w)
-	w.arrived(1299)
-	require.EqualValues(t, 3, w.lost, "that says nothing of larger ones")
-	w.arrived(1300)
-	require.Zero(t, w.lost)
-}
-
-// Losses that were noticed long ago are suspect, though half of the clock's circle has
-// passed since.
-func TestOldLossesAreSuspect(t *testing.T) {
-	h := newHarness(t, nil)
-	for rest, suspect := range map[seq]bool{0: false, 1000: true, 1 << 31: true, 1<<32 - 1: true} {
-		h.k.snd.blackHole = blackHoleDetector{lost: watchedLosses, since: h.k.clock.now - rest}
-		require.Equal(t, suspect, h.k.blackHoleSuspected(), "%d ms", rest)
-	}
-}
 
 // Large packets are suspect when several were lost, over a time-out at least,
 // and none has arrived since the first; what reaches how far into its packet
 // tells which are large.
 func TestLargePacketsAreSuspect(t *testing.T) {
 	watch := func(k *KCP) {
-		k.snd.blackHole.watchAbove = 1000
+		k.snd.blackHole.Watch(1000, 0, 0)
 		require.NoError(t, k.SetMTU(1100))
 	}
 	quiet := func(h *harness) { h.out = nil }
@@ -86,7 +60,7 @@ func TestLargePacketsAreSuspect(t *testing.T) {
 	}
 	h.advance(10)
 	h.advance(h.k.snd.rtt.rto)
-	require.GreaterOrEqual(t, int(h.k.snd.blackHole.lost), watchedLosses)
+	require.GreaterOrEqual(t, int(h.k.snd.blackHole.Lost), pmtud.WatchedLosses)
 	require.False(t, h.k.blackHoleSuspected())
 	losses(h)
 	require.True(t, h.k.blackHoleSuspected())
@@ -110,7 +84,7 @@ func TestLargePacketsAreSuspect(t *testing.T) {
 func TestRetransmissionsAreNoLargerThanWhatArrived(t *testing.T) {
 	h := newHarness(t, func(k *KCP) {
 		k.SetExtensions(Extensions{SendPieces: true})
-		k.snd.blackHole.watchAbove, k.snd.blackHole.base = 1200, 1200
+		k.snd.blackHole.Watch(1200, 0, 1200)
 	})
 	largest := 0
 	h.k.hooks.output = func(p []byte) { largest = max(largest, len(p)) }
@@ -131,11 +105,11 @@ func TestRetransmissionsAreNoLargerThanWhatArrived(t *testing.T) {
 	wait(10, headerSize+640)
 	wait(500, headerSize+reassembly.HeaderSize+1160) // the largest multiple of 20 that fits into 1200
 	h.input(ack(1, h.now, 0))
-	require.EqualValues(t, 1188, h.k.snd.blackHole.taken, "any transmission may be the one that has arrived")
-	require.EqualValues(t, 2, h.k.snd.blackHole.lost, "one packet each")
-	h.k.blackHole().probed(1300)
+	require.EqualValues(t, 1188, h.k.snd.blackHole.Taken, "any transmission may be the one that has arrived")
+	require.EqualValues(t, 2, h.k.snd.blackHole.Lost, "one packet each")
+	h.k.blackHole().Probed(1300)
 	wait(2000, headerSize+reassembly.HeaderSize+1260)
-	require.Zero(t, h.k.snd.blackHole.lost)
+	require.Zero(t, h.k.snd.blackHole.Lost)
 	h.input(ack(3, h.now, 4))
 }
 
@@ -143,7 +117,7 @@ func TestRetransmissionsAreNoLargerThanWhatArrived(t *testing.T) {
 func TestLostPacketsCountInFull(t *testing.T) {
 	h := newHarness(t, func(k *KCP) {
 		k.SetExtensions(Extensions{ThinAcks: true})
-		k.snd.blackHole.watchAbove = 1000
+		k.snd.blackHole.Watch(1000, 0, 0)
 	})
 	largest := 0
 	h.k.hooks.output = func(p []byte) { largest = max(largest, len(p)) }
@@ -152,6 +126,6 @@ func TestLostPacketsCountInFull(t *testing.T) {
 	h.advance(10)
 	require.Equal(t, 2*headerSize+976, largest)
 	h.advance(h.k.snd.rtt.rto * 2)
-	require.EqualValues(t, 1, h.k.snd.blackHole.lost)
+	require.EqualValues(t, 1, h.k.snd.blackHole.Lost)
 	h.recv("x")
 }

@@ -1,0 +1,110 @@
+package delayedack
+
+import (
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp/internal/serial"
+)
+
+// After a duplicate segment 400 ACKs are repeated, and 4000 after many.
+func TestRepeatLength(t *testing.T) {
+	var r Repeater
+	for i := range 20 {
+		require.Equal(t, min(400*i, 4000), r.left)
+		r.Duplicate()
+	}
+	for range 4001 {
+		r.Note(Ack{}, 0)
+	}
+	require.Len(t, r.items, 4000)
+	var none *Repeater
+	none.Note(Ack{}, 0)
+	require.Zero(t, none.Memory())
+	require.EqualValues(t, unsafe.Sizeof(repeated{}), repeatedBytes)
+}
+
+// An ACK is repeated with the second flush after its own, unless una covers it by then,
+// or it is too old.
+func TestRepeat(t *testing.T) {
+	r := RepeatFor(3)
+	now := serial.Number(1<<32 - 5)
+	for sn := range serial.Number(4) {
+		r.Note(Ack{SN: sn}, now+3*sn)
+	}
+	require.Len(t, r.items, 3, "it was for three")
+	flush := func(nxt, now serial.Number) (again []serial.Number) {
+		r.Repeat(nxt, now, func(a Ack) { again = append(again, a.SN) })
+		return again
+	}
+	require.Empty(t, flush(0, now+6), "they leave for the first time")
+	require.Equal(t, []serial.Number{2}, flush(1, now+14), "una covers 0, and 1 is 11 ms old")
+	require.Empty(t, flush(1, now+14))
+}
+
+// path is one with a round trip of srtt milliseconds.
+func path(now serial.Number, srtt uint32) Path { return Path{Now: now, SRTT: srtt} }
+
+// An ACK waits for a quarter of a round trip, 2 to 25 ms, from the first segment on.
+func TestDelay(t *testing.T) {
+	for srtt, want := range map[uint32]serial.Number{0: 2, 1: 2, 40: 10, 100: 25, 1000: 25} {
+		var p Policy
+		p.Received(Arrival{Bytes: 1, Fresh: true, Next: true, Alone: true}, path(1000, srtt))
+		p.Received(Arrival{Bytes: 1, Fresh: true, Next: true}, path(1020, srtt))
+		p.Decide(1020, srtt, false, 1000, 0)
+		require.Equal(t, 1000+want, p.Due, "srtt %d", srtt)
+		require.False(t, p.Urgent)
+	}
+}
+
+// Four segments or 256 bytes leave sooner, and four full segments, or half of the window,
+// at once.
+func TestDelayOfMuch(t *testing.T) {
+	for _, test := range []struct {
+		segments, bytes int
+		share           uint32
+		due             serial.Number
+		urgent          bool
+	}{
+		{3, 10, 0, 1025, false}, {4, 10, 0, 1005, false}, {1, 255, 0, 1025, false}, {1, 256, 0, 1005, false},
+		{3, 1000, 0, 1005, false}, {4, 1000, 0, 1025, true}, {2, 10, 5, 1025, false}, {2, 10, 4, 1025, true},
+	} {
+		var p Policy
+		for i := range test.segments {
+			p.Received(Arrival{Bytes: test.bytes, Fresh: true, Next: true, Alone: i == 0}, path(1000, 100))
+		}
+		p.Decide(1000, 100, false, 1000, test.share)
+		require.Equal(t, test.due, p.Due, "%+v", test)
+		require.Equal(t, test.urgent, p.Urgent, "%+v", test)
+	}
+}
+
+// Behind a new gap three packets are acknowledged at once. What fills the gap is too,
+// with its own ts.
+func TestGap(t *testing.T) {
+	var p Policy
+	at := path(1000, 100)
+	arrive := func(sn serial.Number, next, gap bool) bool {
+		p.Urgent = false
+		p.Received(Arrival{Ack: Ack{SN: sn, TS: 7 + sn}, Bytes: 1, Fresh: true, Next: next, Alone: true, Gap: gap}, at)
+		p.Decide(1000, 100, gap, 1000, 0)
+		return p.Urgent
+	}
+	at.Next = 1
+	require.False(t, arrive(0, true, false))
+	for sn := range serial.Number(5) {
+		require.Equal(t, sn < 3, arrive(2+sn, false, true), "%d", sn)
+	}
+	at.Next = 7
+	p.Gap = true // as of the begin of the packet
+	arrive(1, true, false)
+	require.True(t, p.Filled)
+	require.Equal(t, Ack{SN: 1, TS: 8}, p.Filler)
+	require.False(t, p.Gap)
+	p.Announce(1000)
+	require.False(t, p.Filled)
+	require.True(t, p.SampledRecently(1099, 100))
+	require.False(t, p.SampledRecently(1100, 100))
+}

@@ -1,0 +1,232 @@
+// Package delayedack decides when acknowledgements leave (RFC 1122 §4.2.3.2), and which
+// leave twice.
+//
+// It has no clock: times are in milliseconds on the clock of the state machine.
+package delayedack
+
+import (
+	"github.com/arqnet/kcp/internal/replyrhythm"
+	"github.com/arqnet/kcp/internal/serial"
+)
+
+const (
+	// MaxDelay bounds how long an acknowledgement waits, in milliseconds, as
+	// max_ack_delay does in QUIC (RFC 9000 §18.2). On short paths the bound is
+	// the part 1/delayShare of a round trip, since time-outs are short too.
+	MaxDelay   = 25
+	delayShare = 4
+	// MinDelay is the shortest wait in milliseconds, so that it lasts a full
+	// tick of the clock. Even on the shortest paths a reply may come in that
+	// time and carry the acknowledgement.
+	MinDelay = 2
+	// soonDelay, in milliseconds, and SoonShare take the place of MaxDelay
+	// and delayShare once manySegments segments or manyBytes bytes wait. A
+	// spurious retransmission of that much would be expensive. There is still
+	// time for the rest of a message to arrive, and for a reply to leave.
+	soonDelay    = 5
+	SoonShare    = 16
+	manySegments = 4
+	manyBytes    = 256
+	// FullSegments is how many full segments are acknowledged at once: the sender of
+	// a long transfer opens its window by acknowledgements.
+	FullSegments = 4
+	// gapAcks is how many packets behind a new gap are acknowledged at once.
+	// Many senders wait for two such acknowledgements (RFC 5681 §3.2 has
+	// three), and one may be lost.
+	gapAcks = 3
+)
+
+// Ack is an acknowledgement to be sent: sn and ts of the segment it
+// answers.
+type Ack struct{ SN, TS serial.Number }
+
+// Policy is the state of Extensions.ThinAcks. Its zero value is ready.
+type Policy struct {
+	Due        serial.Number // when the waiting acknowledgements must leave
+	End        serial.Number // one more than the highest sn received
+	Sampled    serial.Number // when the last ACK of a segment below una left
+	started    bool          // sampled is valid
+	Urgent     bool          // the waiting acknowledgements must leave at once
+	Gap        bool          // there was a gap before the current packet
+	early      bool          // the current packet brought a segment behind a gap
+	Filled     bool          // filler has filled a gap since the last flush
+	Announced  bool          // the present flush has put out an ACK that was to wait
+	urgentAcks uint8         // packets behind the gap still to be acknowledged at once
+	Filler     Ack           // valid if filled
+	Segments   int32         // new segments since the last flush
+	Bytes      int32         // their payload
+	Replies    replyrhythm.Rhythm
+}
+
+// Arrival is what the policy has to know of a data segment that has arrived.
+type Arrival struct {
+	Ack   Ack  // its acknowledgement
+	Bytes int  // its payload
+	Fresh bool // it had not arrived before
+	Next  bool // it was the next one in order
+	Alone bool // no other acknowledgement waits
+	Gap   bool // there is a gap now
+}
+
+// Path is what the policy has to know of the path and of both directions.
+type Path struct {
+	Now  serial.Number
+	Next serial.Number // rcv_nxt
+	SRTT uint32        // milliseconds
+	Wait bool          // Extensions.AwaitReplies
+}
+
+// Received records a data segment.
+func (p *Policy) Received(s Arrival, at Path) {
+	if s.Fresh {
+		p.Replies.Arrived(uint32(at.Now))
+	} else {
+		p.Replies.Disturbed()
+	}
+	if s.Alone {
+		p.Due = at.Now + serial.Number(p.delay(at))
+	}
+	if !s.Fresh {
+		return
+	}
+	p.Segments++
+	p.Bytes += int32(s.Bytes)
+	if s.Ack.SN.After(p.End) {
+		p.urgentAcks = gapAcks
+	}
+	if !s.Ack.SN.Before(p.End) {
+		p.End = s.Ack.SN + 1
+	}
+	if s.Ack.SN.After(at.Next) {
+		p.early = true
+		p.Replies.Disturbed()
+	}
+	if s.Next && p.Gap {
+		p.Filled, p.Filler, p.urgentAcks = true, s.Ack, gapAcks
+		p.Gap = s.Gap
+	}
+}
+
+// delay returns for how many milliseconds the ACK of what has just arrived may wait.
+func (p *Policy) delay(at Path) uint32 {
+	delay := min(MaxDelay, max(MinDelay, at.SRTT/delayShare))
+	if at.Wait {
+		return p.Replies.Delay(uint32(at.Now), delay, at.SRTT)
+	}
+	return delay
+}
+
+// Decide decides, after an input, how long the acknowledgements may wait. gap says that
+// there is a gap: the news of a missing segment leaves at once, because the peer acts on
+// it. mss is the payload of a full segment in bytes; share is the most that is advertised
+// as the window, in segments; 0: no limit.
+func (p *Policy) Decide(now serial.Number, srtt uint32, gap bool, mss int, share uint32) {
+	if p.early && gap && p.urgentAcks > 0 {
+		p.urgentAcks--
+		p.Urgent = true
+	}
+	p.early = false
+	switch {
+	case int(p.Bytes) >= FullSegments*mss, share > 0 && 2*uint32(p.Segments) >= share:
+		p.Urgent = true // in the second case the peer can send little more before it
+	case p.Segments >= manySegments || p.Bytes >= manyBytes:
+		soon := now + serial.Number(min(soonDelay, max(MinDelay, srtt/SoonShare)))
+		if soon.Before(p.Due) {
+			p.Due = soon
+		}
+	}
+}
+
+// SampledRecently reports whether an ACK of a segment below una has left within
+// a round trip.
+func (p *Policy) SampledRecently(now, srtt serial.Number) bool {
+	return p.started && now.Within(p.Sampled, p.Sampled+srtt)
+}
+
+// Announce records that an ACK leaves that una covers, and returns what it announces in
+// frg.
+func (p *Policy) Announce(now serial.Number) uint8 {
+	p.Sampled, p.started, p.Filled = now, true, false
+	p.Announced = p.Replies.Hold > 0
+	return p.Replies.Announcement()
+}
+
+// sent records what a flush has sent: new segments for the first time, or others again.
+func (p *Policy) Sent(now serial.Number, fresh, again bool) {
+	switch {
+	case again:
+		p.Replies.Disturbed()
+	case fresh:
+		p.Replies.Replied(uint32(now))
+	case p.Announced:
+		p.Replies.Alone(uint32(now))
+	}
+	p.Announced = false
+}
+
+const (
+	// repeatLength is for how many ACKs one spurious retransmission by the
+	// peer switches repetition on. Several add up to repeatMost at most.
+	repeatLength = 400
+	repeatMost   = 4000
+	// RepeatDelay bounds, in milliseconds, how long after its segment
+	// arrived an ACK may be sent a second time. A peer that takes a round-trip
+	// sample from every ACK measures the delay too.
+	RepeatDelay = 10
+)
+
+// Repeater is the state of Extensions.RepeatAcks. Its zero value is ready.
+type Repeater struct {
+	left  int // ACKs for which repetition is still on
+	items []repeated
+}
+
+// repeatedBytes is the size of a repeated, in bytes.
+const repeatedBytes = 16
+
+type repeated struct {
+	Ack
+	at   serial.Number // when its segment arrived
+	sent bool
+}
+
+// RepeatFor returns a repeater that is on for so many ACKs.
+func RepeatFor(acks int) *Repeater { return &Repeater{left: acks} }
+
+// Note records an ACK that is to be sent, if repetition is on. r may be nil.
+func (r *Repeater) Note(a Ack, now serial.Number) {
+	if r != nil && r.left > 0 {
+		r.left--
+		r.items = append(r.items, repeated{Ack: a, at: now})
+	}
+}
+
+// Duplicate records that the peer has sent a segment that had arrived before.
+func (r *Repeater) Duplicate() {
+	r.left = min(r.left+repeatLength, repeatMost)
+}
+
+// Memory returns how many bytes the ACKs take that are to be sent again. r may be nil.
+func (r *Repeater) Memory() int {
+	if r == nil {
+		return 0
+	}
+	return cap(r.items) * repeatedBytes
+}
+
+// Repeat calls again for the ACKs that are to be sent once more, at or beyond rcv_nxt,
+// and forgets them.
+func (r *Repeater) Repeat(nxt, now serial.Number, again func(Ack)) {
+	keep := r.items[:0]
+	for _, a := range r.items {
+		switch {
+		case a.SN.Before(nxt) || now.Diff(a.at) > RepeatDelay:
+		case !a.sent:
+			a.sent = true
+			keep = append(keep, a)
+		default:
+			again(a.Ack)
+		}
+	}
+	r.items = keep
+}

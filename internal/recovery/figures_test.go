@@ -1,0 +1,27 @@
+package recovery
+
+import (
+	"testing"
+
+	"github.com/arqnet/kcp/internal/rulebook"
+)
+
+// The constants of the package are the figures that RULES.md says.
+func TestRuleFigures(t *testing.T) {
+	rulebook.Check(t, "RULES.md", []rulebook.Figure{
+		{"| Reordering window", "srtt/4", windowFraction},
+		{"| Reordering window", "3 times", maxMult},
+		{"| Reordering window", "6 more", leastSpurious},
+		{"| Reordering window", "12 at most", mostSpurious},
+		{"| Reordering window", "16 round trips", persistRounds},
+		{"| Spurious retransmission", "8 segments", memory},
+		{"| What is lost", "2 segments", Growth},
+		{"| What is lost", "4 a round trip", First},
+		{"| What is lost", "64 in reserve", Saved},
+		{"| Outage", "16 segments", OutageFirst},
+		{"| Outage", "2 for each one", OutageGrowth},
+		{"Redundant copies of small segments", "48 segments", CopyMemory},
+		{"Redundant copies of small segments", "28 bytes", CopyCredit},
+		{"Redundant copies of small segments", "1024 in reserve", copyBurst},
+	})
+}

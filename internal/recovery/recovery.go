@@ -1,0 +1,321 @@
+// Package recovery has parts of loss detection and recovery: what retransmissions have
+// shown of the path, and how much may be sent again.
+//
+// It has no clock: times are in milliseconds on the clock of the state machine.
+package recovery
+
+import (
+	"github.com/arqnet/kcp/internal/deliveryrate"
+	"github.com/arqnet/kcp/internal/serial"
+)
+
+const (
+	// The reordering window (RFC 8985 §6.2) is how late a packet may be without
+	// being declared lost, once a later one is acknowledged. It is the part
+	// 1/windowFraction of a round trip, and grows by the same up to
+	// maxMult times.
+	windowFraction = 4
+	maxMult        = 3
+	// persistRounds is after how many round trips without a spurious
+	// retransmission the reordering window shrinks. RFC 8985 §6.2 counts as
+	// many recoveries.
+	persistRounds = 16
+	// leastSpurious is by how many the spurious retransmissions must
+	// outnumber the genuine ones to show reordering. mostSpurious is the most
+	// counted.
+	leastSpurious = 6
+	mostSpurious  = 12
+	// memory is how many segments are remembered after una passed
+	// them.
+	memory = 8
+	// OutageFirst is how many segments are retransmitted at the first
+	// packet after an outage. OutageGrowth is how many more for each
+	// segment then acknowledged: a slow start through what was in flight.
+	OutageFirst  = 16
+	OutageGrowth = 2
+)
+
+// Retransmission is a segment that was sent again and that only una has acknowledged:
+// which of its transmissions arrived is not known yet.
+type Retransmission struct {
+	SN, TS serial.Number
+	Early  bool // it was not retransmitted by a time-out
+	Second bool // the last transmission was the second one
+	open   bool
+	Tx     deliveryrate.Record // of the last transmission
+}
+
+// Retransmissions are the last of them that may turn out to have been spurious.
+type Retransmissions struct {
+	records *[memory]Retransmission // nil before the first
+	next    int                     // index of the next record
+	open    int                     // records that are open
+}
+
+// Remember adds a record, in place of the oldest.
+func (m *Retransmissions) Remember(r Retransmission) {
+	if m.records == nil {
+		m.records = new([memory]Retransmission)
+	}
+	p := &m.records[m.next]
+	if !p.open {
+		m.open++
+	}
+	*p = r
+	p.open = true
+	m.next = (m.next + 1) % memory
+}
+
+// Acked returns a record of segment sn, of which an ACK has come, and closes it; nil if
+// there is none, or no further.
+func (m *Retransmissions) Acked(sn serial.Number) *Retransmission {
+	if m.open == 0 {
+		return nil
+	}
+	for i := range m.records {
+		if p := &m.records[i]; p.open && p.SN == sn {
+			p.open = false
+			m.open--
+			return p
+		}
+	}
+	return nil
+}
+
+// Reordering is what spurious retransmissions have shown of reordering on the path, and
+// the reordering window that follows from it (RFC 8985 §6.2).
+type Reordering struct {
+	mult         uint32        // reo_wnd_mult - 1; 0: no reordering was seen lately
+	Spurious     int           // grows with every spurious retransmission, shrinks with every genuine one
+	raisedAt     serial.Number // when mult last grew
+	persistUntil serial.Number // when mult shrinks
+}
+
+// Found records that a segment was declared lost, or was retransmitted, and had arrived.
+// If widen is set, the reordering window grows, at most once a round trip. Times are in
+// milliseconds.
+func (r *Reordering) Found(widen bool, now, srtt serial.Number) {
+	r.Spurious = min(r.Spurious+1, mostSpurious)
+	if !widen {
+		return
+	}
+	if r.mult == 0 || !now.Before(r.raisedAt+srtt) {
+		r.mult = min(r.mult+1, maxMult)
+		r.raisedAt = now
+	}
+	r.persistUntil = now + persistRounds*srtt
+}
+
+// genuine records a retransmission that has arrived, and nothing before it.
+func (r *Reordering) Genuine() { r.Spurious = max(r.Spurious-1, 0) }
+
+// Dominates reports whether spurious retransmissions outnumber genuine ones: packets
+// overtake each other, rather than that acknowledgements are lost.
+func (r *Reordering) Dominates() bool { return r.Spurious >= leastSpurious }
+
+// Seen reports whether counts of acknowledgements prove no loss, as packets overtake each
+// other.
+func (r *Reordering) Seen() bool { return r.mult > 0 || r.Dominates() }
+
+// Decay makes the window smaller if there was no spurious retransmission for a while.
+func (r *Reordering) Decay(now, srtt serial.Number) {
+	if r.mult > 0 && now.After(r.persistUntil) {
+		r.mult /= 2
+		r.persistUntil = now + persistRounds*srtt
+	}
+}
+
+// Window returns the reordering window in milliseconds, a round trip at most.
+func (r *Reordering) Window(srtt uint32) serial.Number {
+	return serial.Number(min((1+r.mult)*srtt/windowFraction, srtt))
+}
+
+// Episode is the present loss episode: until all of the segments that were declared lost
+// are acknowledged.
+type Episode struct {
+	Lost              int // segments declared lost
+	Spurious, genuine int // those of them that are acknowledged
+	Ambiguous         int // acknowledged by the present input, without showing which transmission arrived
+}
+
+// Resolve counts a segment that the present input acknowledged ambiguously.
+func (e *Episode) Resolve(spurious bool) {
+	if e.Ambiguous == 0 {
+		return // it was an earlier input
+	}
+	e.Ambiguous--
+	e.Count(spurious)
+}
+
+// Count counts a segment that was retransmitted and is acknowledged now.
+func (e *Episode) Count(spurious bool) {
+	if spurious {
+		e.Spurious++
+	} else {
+		e.genuine++
+	}
+}
+
+// End ends the episode, after an input, if nothing that was declared lost is left in
+// flight, and reports whether it does. spurious says that no retransmission was
+// necessary.
+func (e *Episode) End() (spurious, ok bool) {
+	e.genuine += e.Ambiguous
+	e.Ambiguous = 0
+	if e.Lost == 0 || e.Spurious+e.genuine < e.Lost {
+		return false, false
+	}
+	spurious = e.genuine == 0
+	*e = Episode{}
+	return spurious, true
+}
+
+// Outage is an outage of the path, and the recovery from it: segments time out, and no
+// packet arrives. Times are in milliseconds.
+type Outage struct {
+	On       bool
+	aliveAt  serial.Number // when the last good packet arrived
+	ProbeAt  serial.Number // when the next probe leaves, while on
+	BeyondAt serial.Number // when a packet may leave again beyond the congestion window
+	From     serial.Number // [from, end) was in flight in an outage
+	End      serial.Number // and is not yet retransmitted
+	budget   int           // how many of these segments may be retransmitted
+}
+
+// Detect begins an outage when a segment has timed out again, and no packet at all has
+// arrived. Time-outs back off, so its end might go unnoticed for seconds without probes,
+// of which one leaves every so many milliseconds.
+func (o *Outage) Detect(now serial.Number, rto, every uint32) {
+	if !o.On && uint32(now-o.aliveAt) >= max(2*rto, every) {
+		o.Begin(now, now+serial.Number(every))
+	}
+}
+
+// Begin begins an outage, in which the first probe leaves at a time.
+func (o *Outage) Begin(now, probeAt serial.Number) { o.On, o.ProbeAt, o.BeyondAt = true, probeAt, now }
+
+// Alive records a good packet. After an outage what was in flight, [una, nxt), leaves
+// again in growing numbers: acked is how many segments the packet has acknowledged.
+func (o *Outage) Alive(now, una, nxt serial.Number, acked int) {
+	o.aliveAt = now
+	if o.On {
+		o.On = false
+		o.From, o.End, o.budget = una, nxt, OutageFirst
+	}
+	if o.From == o.End {
+		return
+	}
+	o.budget += OutageGrowth * acked
+	if o.From.Before(una) {
+		o.From = una
+	}
+}
+
+// next returns the next segment to look at of those that were in flight, while there is
+// budget; ok is false if there is none.
+func (o *Outage) Next() (sn serial.Number, ok bool) {
+	if !o.From.Before(o.End) {
+		o.From = o.End
+		return 0, false
+	}
+	if o.budget <= 0 {
+		return 0, false
+	}
+	o.From++
+	return o.From - 1, true
+}
+
+// Resent records that the segment that next has returned is sent again.
+func (o *Outage) Resent() { o.budget-- }
+
+// Recovering reports whether there is an outage, or the recovery from one.
+func (o *Outage) Recovering() bool { return o.On || o.From != o.End }
+
+const (
+	// copyBurst is the most credit that may be saved up, in bytes.
+	copyBurst = 1024
+	// CopyMemory is for how many segments a loss counts as recent.
+	CopyMemory = 48
+	// CopyCredit is the credit in bytes for each acknowledgement left out:
+	// the 24 it would have taken, and a little of the packet that it would
+	// sometimes have needed. So redundancy costs nothing.
+	CopyCredit = 28
+)
+
+// Copies is the state of Extensions.Redundancy and EarlyRepair. Its
+// zero value is ready.
+type Copies struct {
+	Credit int           // bytes of redundant copies that may be sent; copies of retransmissions overdraw it
+	until  serial.Number // losses count as recent before this sn is sent
+	Lossy  bool          // there was a recent loss; until is valid
+}
+
+// Add adds bytes to the credit.
+func (r *Copies) Add(bytes int) { r.Credit = min(r.Credit+bytes, copyBurst) }
+
+// Earn adds the credit for n acknowledgements that were left out.
+func (r *Copies) Earn(n int) { r.Credit = min(r.Credit+n*CopyCredit, copyBurst) }
+
+// OnLoss records a loss. next is the next sn to be sent.
+func (r *Copies) OnLoss(next serial.Number) { r.Lossy, r.until = true, next+CopyMemory }
+
+// LossyRecently reports whether there was a recent loss. next is the next sn to
+// be sent.
+func (r *Copies) LossyRecently(next serial.Number) bool {
+	r.Lossy = r.Lossy && r.until.After(next)
+	return r.Lossy
+}
+
+const (
+	// First is how many segments may be retransmitted in each round trip,
+	// whatever congestion control says: as many as the least window of BBR has. Many
+	// sessions on a narrow link would take all of it for retransmissions
+	// otherwise (congestion collapse, RFC 2914 §5). Growth is how many more
+	// for each segment acknowledged.
+	First  = 4
+	Growth = 2
+	// Saved is how many of these may be saved up while nothing is lost.
+	Saved = 64
+	// MinRound is the shortest time that counts as a round trip, in
+	// milliseconds.
+	MinRound = 10
+)
+
+// Credit is what may be retransmitted whatever congestion control says. Its
+// zero value is ready.
+type Credit struct {
+	Left int           // segments
+	last serial.Number // when refill last added some
+}
+
+// Earn adds what the acknowledgement of acked segments allows.
+func (c *Credit) Earn(acked int) { c.Left += Growth * acked }
+
+// Refill adds what the time since the last call allows, if acknowledgements
+// have not allowed as much. round is the round trip in milliseconds.
+func (c *Credit) Refill(now serial.Number, round uint32) {
+	n := min(uint64(uint32(now-c.last))*First/uint64(round), First)
+	if n > 0 {
+		c.last = now
+		c.Left = max(c.Left, min(c.Left+int(n), First))
+	}
+}
+
+// Wait returns the milliseconds until there is credit.
+func (c *Credit) Wait(now serial.Number, round uint32) uint32 {
+	if c.Left > 0 {
+		return 0
+	}
+	next := (round + First - 1) / First
+	return next - min(next, uint32(now-c.last))
+}
+
+// State is the state of Extensions.EarlyRetransmit, TailProbe and
+// OutageProbe, and of retransmission credit.
+type State struct {
+	Reordering      Reordering
+	Retransmissions Retransmissions
+	Episode         Episode
+	Outage          Outage
+	Credit          Credit
+}

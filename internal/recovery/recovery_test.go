@@ -1,0 +1,177 @@
+package recovery
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp/internal/serial"
+)
+
+// Without an acknowledgement four segments a round trip may be retransmitted, and
+// two more for each one acknowledged.
+func TestResendCredit(t *testing.T) {
+	for _, round := range []uint32{20, 40, 100} {
+		var c Credit
+		c.Refill(0, round)
+		require.Zero(t, c.Left)
+		c.Refill(serial.Number(round/4), round)
+		require.Equal(t, 1, c.Left, "after a quarter of %d ms", round)
+		c.Refill(serial.Number(10*round), round)
+		require.Equal(t, 4, c.Left, "and no more than 4, however long it takes")
+		c.Left = 0
+		require.Equal(t, (round+3)/4, c.Wait(serial.Number(10*round), round))
+		c.Earn(3)
+		require.Equal(t, 6, c.Left)
+	}
+}
+
+// The reordering window is a quarter of a round trip, grows by as much at most once a
+// round trip, up to a whole one, and is halved after 16 round trips without.
+func TestReorderingWindow(t *testing.T) {
+	const srtt = 100
+	var r Reordering
+	now := serial.Number(1<<32 - 300) // the clock comes around
+	require.EqualValues(t, 25, r.Window(srtt))
+	r.Found(false, now, srtt)
+	require.EqualValues(t, 25, r.Window(srtt), "it was a time-out that was spurious")
+	require.False(t, r.Seen())
+	for _, want := range []uint32{50, 75, 100, 100} {
+		r.Found(true, now, srtt)
+		require.EqualValues(t, want, r.Window(srtt))
+		r.Found(true, now+99, srtt)
+		require.EqualValues(t, want, r.Window(srtt), "within a round trip")
+		now += 100
+	}
+	require.True(t, r.Seen())
+	now-- // when it was found last
+	r.Decay(now+1600, srtt)
+	require.EqualValues(t, 100, r.Window(srtt))
+	r.Decay(now+1601, srtt)
+	require.EqualValues(t, 50, r.Window(srtt))
+	r.Decay(now+1602, srtt)
+	require.EqualValues(t, 50, r.Window(srtt))
+	r.Decay(now+3202, srtt)
+	require.EqualValues(t, 25, r.Window(srtt))
+}
+
+// Reordering dominates once six more retransmissions were spurious than genuine, of
+// twelve at most.
+func TestReorderingDominates(t *testing.T) {
+	var r Reordering
+	r.Genuine()
+	for i := range 20 {
+		require.Equal(t, i >= 6, r.Dominates())
+		r.Found(false, 0, 100)
+	}
+	for i := range 8 {
+		require.Equal(t, i < 7, r.Dominates(), "%d genuine ones", i)
+		r.Genuine()
+	}
+}
+
+// An episode ends when all that was declared lost is acknowledged. It was spurious if no
+// retransmission was necessary; what is ambiguous counts as genuine.
+func TestEpisode(t *testing.T) {
+	for name, test := range map[string]struct {
+		acked    func(e *Episode)
+		spurious bool
+	}{
+		"spurious":  {func(e *Episode) { e.Count(true); e.Spurious++ }, true},
+		"genuine":   {func(e *Episode) { e.Count(true); e.Count(false) }, false},
+		"ambiguous": {func(e *Episode) { e.Count(true); e.Ambiguous++ }, false},
+		"resolved":  {func(e *Episode) { e.Count(true); e.Ambiguous++; e.Resolve(true) }, true},
+	} {
+		e := Episode{Lost: 2}
+		e.Resolve(true) // nothing is ambiguous
+		_, ok := e.End()
+		require.False(t, ok, name)
+		test.acked(&e)
+		spurious, ok := e.End()
+		require.True(t, ok, name)
+		require.Equal(t, test.spurious, spurious, name)
+		require.Equal(t, Episode{}, e)
+	}
+}
+
+// The last eight retransmissions are remembered, each until an ACK of its segment comes.
+func TestRetransmissions(t *testing.T) {
+	var m Retransmissions
+	require.Nil(t, m.Acked(0))
+	for sn := range serial.Number(10) {
+		m.Remember(Retransmission{SN: sn, TS: sn + 100})
+	}
+	require.Nil(t, m.Acked(1), "the oldest have made room")
+	require.EqualValues(t, 102, m.Acked(2).TS)
+	require.Nil(t, m.Acked(2))
+	m.Remember(Retransmission{SN: 9, TS: 7})
+	first, second := m.Acked(9), m.Acked(9)
+	require.ElementsMatch(t, []serial.Number{7, 109}, []serial.Number{first.TS, second.TS})
+	require.Nil(t, m.Acked(9))
+	for sn := range serial.Number(10) {
+		m.Acked(sn)
+	}
+	require.Zero(t, m.open)
+}
+
+// An outage begins after a silence of two time-outs. After it what was in flight leaves
+// again, 16 segments at first, and two for each one acknowledged.
+func TestOutageEnds(t *testing.T) {
+	var o Outage
+	now := serial.Number(1<<32 - 100)
+	o.Alive(now, 0, 0, 0)
+	o.Detect(now+399, 200, 200)
+	require.False(t, o.On)
+	o.Detect(now+400, 100, 500)
+	require.False(t, o.On, "not before the first probe would leave")
+	o.Detect(now+400, 200, 200)
+	require.True(t, o.On)
+	require.Equal(t, now+600, o.ProbeAt)
+	una := serial.Number(1<<32 - 10)
+	take := func() (sent []serial.Number) {
+		for sn, ok := o.Next(); ok; sn, ok = o.Next() {
+			if sn%3 != 1 { // the others have arrived
+				sent = append(sent, sn)
+				o.Resent()
+			}
+		}
+		return sent
+	}
+	require.Empty(t, take())
+	o.Alive(now+700, una, una+100, 0)
+	require.False(t, o.On)
+	require.True(t, o.Recovering())
+	sent := take()
+	require.Len(t, sent, 16)
+	require.Equal(t, una, sent[0])
+	last := sent[15]
+	o.Alive(now+701, una, una+100, 3)
+	sent = take()
+	require.Len(t, sent, 6)
+	require.Less(t, sent[0]-last, serial.Number(3))
+	o.Alive(now+702, una+99, una+100, 1)
+	require.LessOrEqual(t, len(take()), 1, "the others are acknowledged")
+	require.False(t, o.Recovering())
+	o.Alive(now+703, una+100, una+200, 100)
+	require.Empty(t, take(), "what is sent later")
+}
+
+// Copies are paid for by acknowledgements left out; losses are recent for 48 segments.
+func TestCopiesArePaidFor(t *testing.T) {
+	var c Copies
+	require.False(t, c.LossyRecently(0))
+	for range 100 {
+		c.Earn(1)
+	}
+	require.Equal(t, 1024, c.Credit)
+	c.Credit = 0
+	c.Earn(3)
+	require.Equal(t, 84, c.Credit)
+	c.Add(5000)
+	require.Equal(t, 1024, c.Credit)
+	next := serial.Number(1<<32 - 20)
+	c.OnLoss(next)
+	require.True(t, c.LossyRecently(next+47))
+	require.False(t, c.LossyRecently(next+48))
+	require.False(t, c.LossyRecently(next), "it is over")
+}
