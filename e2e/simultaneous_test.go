@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"sync"
 	"testing"
 	"time"
@@ -39,15 +40,19 @@ type opened struct {
 	in  time.Duration
 }
 
-// open dials a peer that dials too.
-func open(e *kcp.Endpoint, to net.Addr, candidates ...net.Addr) opened {
+// open dials a peer of several addresses that dials too.
+func open(e *kcp.Endpoint, to []string) opened {
 	begin := time.Now()
-	c, err := e.DialWith(context.Background(), to, kcp.DialOptions{SimultaneousOpen: true, Candidates: candidates})
+	o := kcp.DialOptions{SimultaneousOpen: true}
+	for _, s := range to[1:] {
+		o.Candidates = append(o.Candidates, peerAddr(s))
+	}
+	c, err := e.DialWith(context.Background(), peerAddr(to[0]), o)
 	return opened{c, err, time.Since(begin)}
 }
 
 // openBoth opens a session between two ends that dial each other, b later than a.
-func openBoth(a, b *kcp.Endpoint, toA, toB net.Addr, later time.Duration) (ofA, ofB opened) {
+func openBoth(a, b *kcp.Endpoint, toA, toB []string, later time.Duration) (ofA, ofB opened) {
 	result := make(chan opened)
 	go func() {
 		time.Sleep(later)
@@ -57,19 +62,31 @@ func openBoth(a, b *kcp.Endpoint, toA, toB net.Addr, later time.Duration) (ofA, 
 	return ofA, <-result
 }
 
-// natted opens an endpoint behind a NAT.
-func (w *world) natted(addr string, kind filtering, config *kcp.Config) (*kcp.Endpoint, *natConn) {
+// natted opens an endpoint behind a NAT of its own.
+func (w *world) natted(n *natNet, host, public string, kind filtering, config *kcp.Config) (*kcp.Endpoint, *natHost) {
 	w.t.Helper()
-	pc, err := w.net.Listen(addr)
-	require.NoError(w.t, err)
-	n := newNATConn(pc, kind)
-	e, err := kcp.NewEndpoint(n, config)
-	require.NoError(w.t, err)
-	w.t.Cleanup(func() { _, _ = e.Close(), pc.Close() })
-	return e, n
+	return w.inLAN(n, host, host, public, kind, config)
 }
 
-const peerA, peerB = "203.0.113.1:4000", "198.51.100.2:4000"
+// inLAN opens an endpoint on a host of a network behind a NAT.
+func (w *world) inLAN(n *natNet, lan, host, public string, kind filtering, config *kcp.Config) (*kcp.Endpoint, *natHost) {
+	w.t.Helper()
+	pc, err := w.net.Listen(host)
+	require.NoError(w.t, err)
+	h := n.host(pc, lan, public, kind)
+	e, err := kcp.NewEndpoint(h, config)
+	require.NoError(w.t, err)
+	w.t.Cleanup(func() { _, _ = e.Close(), pc.Close() })
+	return e, h
+}
+
+const (
+	hostA, hostB = "192.168.1.2:4000", "192.168.1.3:4000"
+	peerA, peerB = "203.0.113.1:4000", "198.51.100.2:4000"
+)
+
+// peerAddr returns an address.
+func peerAddr(s string) net.Addr { return net.UDPAddrFromAddrPort(netip.MustParseAddrPort(s)) }
 
 func requireOneSession(t *testing.T, a, b *kcp.Endpoint, x, y opened) {
 	t.Helper()
@@ -90,9 +107,10 @@ func TestSimultaneousOpen(t *testing.T) {
 		for _, kind := range allFiltering {
 			t.Run(fmt.Sprint(name, ", filtering ", kind), func(t *testing.T) {
 				inWorld(t, 1, netsim.LinkConfig{Delay: 50 * time.Millisecond}, func(t *testing.T, w *world) {
-					a, na := w.natted(peerA, kind, config)
-					b, nb := w.natted(peerB, kind, config)
-					x, y := openBoth(a, b, na.LocalAddr(), nb.LocalAddr(), 0)
+					n := new(natNet)
+					a, _ := w.natted(n, hostA, peerA, kind, config)
+					b, _ := w.natted(n, hostB, peerB, kind, config)
+					x, y := openBoth(a, b, []string{peerA}, []string{peerB}, 0)
 					requireOneSession(t, a, b, x, y)
 					require.LessOrEqual(t, max(x.in, y.in), 200*time.Millisecond)
 				})
@@ -108,10 +126,11 @@ func TestSimultaneousOpenLoss(t *testing.T) {
 			for seed := range fewer(200) {
 				random := rand.New(rand.NewPCG(seed, 3))
 				inWorld(t, seed, randomLink(random, 100*time.Millisecond, 0.2), func(t *testing.T, w *world) {
-					a, na := w.natted(peerA, allFiltering[random.IntN(3)], config)
-					b, nb := w.natted(peerB, allFiltering[random.IntN(3)], config)
+					n := new(natNet)
+					a, _ := w.natted(n, hostA, peerA, allFiltering[random.IntN(3)], config)
+					b, _ := w.natted(n, hostB, peerB, allFiltering[random.IntN(3)], config)
 					later := time.Duration(random.IntN(2)*random.IntN(3000)) * time.Millisecond
-					x, y := openBoth(a, b, na.LocalAddr(), nb.LocalAddr(), later)
+					x, y := openBoth(a, b, []string{peerA}, []string{peerB}, later)
 					requireOneSession(t, a, b, x, y)
 				})
 				if t.Failed() {
@@ -120,4 +139,62 @@ func TestSimultaneousOpenLoss(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Of several addresses of a peer, one that works is used, on bad links too: in its
+// network, or outside. Two networks may have the same addresses.
+func TestSimultaneousOpenCandidates(t *testing.T) {
+	const dead, nobody = "203.0.113.99:9", "10.9.9.9:9"
+	for name, test := range map[string]struct {
+		lanA, lanB string
+		toA, toB   []string
+		remote     string // of a
+	}{
+		"in one network":      {"one", "one", []string{peerA, nobody, hostA}, []string{peerB, nobody, hostB}, hostB},
+		"one end knows":       {"one", "one", []string{peerA, hostA}, []string{hostB}, hostB},
+		"in two":              {"one", "two", []string{dead, hostA, peerA}, []string{dead, hostB, peerB}, peerB},
+		"own address":         {"one", "two", []string{peerA, hostA, hostB}, []string{peerB, hostA, hostB}, peerB},
+		"only the last":       {"one", "two", []string{dead, nobody, hostA, peerA}, []string{peerB}, peerB},
+		"the first is better": {"one", "two", []string{peerA, dead}, []string{peerB, dead}, peerB},
+	} {
+		for protection, config := range peerConfigs(t) {
+			t.Run(name+", "+protection, func(t *testing.T) {
+				for seed := range fewer(40) {
+					random := rand.New(rand.NewPCG(seed, 4))
+					link := randomLink(random, 100*time.Millisecond, 0.2)
+					inWorld(t, seed, link, func(t *testing.T, w *world) {
+						n := new(natNet)
+						a, _ := w.inLAN(n, test.lanA, hostA, peerA, allFiltering[random.IntN(3)], config)
+						b, _ := w.inLAN(n, test.lanB, hostB, peerB, allFiltering[random.IntN(3)], config)
+						later := time.Duration(random.IntN(2)*random.IntN(3000)) * time.Millisecond
+						x, y := openBoth(a, b, test.toA, test.toB, later)
+						requireOneSession(t, a, b, x, y)
+						require.Equal(t, test.remote, x.c.RemoteAddr().String())
+					})
+					if t.Failed() {
+						t.Fatalf("KCP_SEED=%d", seed)
+					}
+				}
+			})
+		}
+	}
+}
+
+// A NAT with a mapping for each address and port lets nothing pass, as the peer does not
+// know the mapping. The error names the addresses.
+func TestSimultaneousOpenSymmetric(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		n := new(natNet)
+		a, h := w.natted(n, hostA, peerA, portFiltering, nil)
+		b, _ := w.natted(n, hostB, peerB, portFiltering, nil)
+		h.symmetric = true
+		x, y := openBoth(a, b, []string{peerA, hostA}, []string{peerB, hostB}, 0)
+		for _, r := range []opened{x, y} {
+			var none *kcp.NoAnswerError
+			require.ErrorAs(t, r.err, &none)
+			require.Equal(t, 10*time.Second, r.in)
+			require.Len(t, none.Tried, 2)
+		}
+		require.ErrorContains(t, x.err, "tried at 198.51.100.2:4000, 192.168.1.3:4000")
+	})
 }
