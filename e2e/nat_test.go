@@ -25,6 +25,11 @@ type natNet struct {
 	mu       sync.Mutex // guards the fields below, and those of its hosts
 	mappings map[netip.AddrPort]*natHost
 	hosts    []*natHost
+
+	// cut reports whether a packet from a host to an address of its network, or of another
+	// one, is lost; nil: none is. It is called in turn.
+	cut      func(from *natHost, to netip.AddrPort) bool
+	hairpins bool // the NATs do hairpinning (RFC 4787 §6)
 }
 
 // natHost is the socket of a host behind a NAT, which has no mapping before the first
@@ -129,6 +134,9 @@ func (h *natHost) WriteToAddrPort(b []byte, to netip.AddrPort) (int, error) {
 func (h *natHost) route(to netip.AddrPort) (head []byte, at netip.AddrPort) {
 	h.net.mu.Lock()
 	defer h.net.mu.Unlock()
+	if h.net.cut != nil && h.net.cut(h, to) {
+		return nil, at
+	}
 	for _, other := range h.net.hosts {
 		if other.lan == h.lan && other.AddrPort() == to {
 			return []byte{0}, to
@@ -139,8 +147,8 @@ func (h *natHost) route(to netip.AddrPort) (head []byte, at netip.AddrPort) {
 		return nil, at
 	}
 	h.sent[to] = true
-	if other.lan == h.lan {
-		return nil, at // the NAT does not do hairpinning
+	if other.lan == h.lan && !h.net.hairpins {
+		return nil, at
 	}
 	from, _ := h.mapping(to).MarshalBinary()
 	return append([]byte{byte(len(from))}, from...), other.AddrPort()

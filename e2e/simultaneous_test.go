@@ -3,12 +3,16 @@ package e2e
 import (
 	"context"
 	"crypto/tls"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/arqnet/kcp"
@@ -197,4 +201,199 @@ func TestSimultaneousOpenSymmetric(t *testing.T) {
 		}
 		require.ErrorContains(t, x.err, "tried at 198.51.100.2:4000, 192.168.1.3:4000")
 	})
+}
+
+// A path by which something has come may lose what goes the other way, or break while the
+// session opens: another one is used.
+func TestSimultaneousOpenBrokenPaths(t *testing.T) {
+	inside := func(to netip.AddrPort) bool { return to.Addr().IsPrivate() }
+	for name, cut := range map[string]func(a *natHost) func(from *natHost, to netip.AddrPort) bool{
+		"one way inside": func(a *natHost) func(from *natHost, to netip.AddrPort) bool {
+			return func(from *natHost, to netip.AddrPort) bool { return from == a && inside(to) }
+		},
+		"no answers inside but the first": func(a *natHost) func(from *natHost, to netip.AddrPort) bool {
+			passed := 0
+			return func(from *natHost, to netip.AddrPort) bool {
+				if from == a || !inside(to) {
+					return false
+				}
+				passed++
+				return passed > 1
+			}
+		},
+	} {
+		for protection, config := range peerConfigs(t) {
+			t.Run(name+", "+protection, func(t *testing.T) {
+				for seed := range fewer(40) {
+					inWorld(t, seed, netsim.LinkConfig{Delay: 20 * time.Millisecond, Jitter: 20 * time.Millisecond}, func(t *testing.T, w *world) {
+						// The hosts reach each other outside too, as if their NAT did hairpinning.
+						n := new(natNet)
+						a, h := w.inLAN(n, "", hostA, peerA, portFiltering, config)
+						b, _ := w.inLAN(n, "", hostB, peerB, portFiltering, config)
+						n.hairpins = true
+						n.cut = cut(h)
+						later := time.Duration(seed%4*50) * time.Millisecond
+						x, y := openBoth(a, b, []string{peerA, hostA}, []string{peerB, hostB}, later)
+						requireOneSession(t, a, b, x, y)
+						require.Less(t, max(x.in, y.in), 3*time.Second)
+					})
+					if t.Failed() {
+						t.Fatalf("KCP_SEED=%d", seed)
+					}
+				}
+			})
+		}
+	}
+}
+
+// Two ends that dial one conversation id with TLS, and do not say that both dial, get an
+// error at once that says so; so do two that dial it quietly. Without TLS one session comes
+// of both.
+func TestBothDialOneConv(t *testing.T) {
+	const conv = 77
+	for _, quiet := range []bool{false, true} {
+		t.Run(fmt.Sprint("quiet ", quiet), func(t *testing.T) {
+			inWorld(t, 1, netsim.LinkConfig{Delay: 50 * time.Millisecond}, func(t *testing.T, w *world) {
+				a, pa := w.endpoint(peerA, &kcp.Config{TLS: testTLS()})
+				b, pb := w.endpoint(peerB, &kcp.Config{TLS: testTLS()})
+				errs := make(chan error)
+				dial := func(e *kcp.Endpoint, to net.Addr) {
+					c, err := e.DialWith(context.Background(), to, kcp.DialOptions{Conv: id(conv), Quiet: quiet})
+					if err == nil {
+						_, _ = c.Write([]byte("hello"))
+						_, err = c.Read(make([]byte, 10))
+					}
+					errs <- err
+				}
+				go dial(a, pb.LocalAddr())
+				go dial(b, pa.LocalAddr())
+				begin := time.Now()
+				first, second := <-errs, <-errs
+				require.ErrorContains(t, first, "the peer dials this session too")
+				require.True(t, strings.Contains(second.Error(), "dials this session too") || errors.Is(second, kcp.ErrReset), second)
+				require.Less(t, time.Since(begin), time.Second)
+			})
+		})
+	}
+}
+
+// What cannot become a session is an error at once.
+func TestSimultaneousOpenErrors(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		open := func(e *kcp.Endpoint, o kcp.DialOptions) error {
+			begin := time.Now()
+			o.SimultaneousOpen = true
+			_, err := e.DialWith(context.Background(), peerAddr(peerB), o)
+			require.Zero(t, time.Since(begin))
+			return err
+		}
+		client := testTLS().Clone()
+		client.Certificates = nil
+		e, _ := w.endpoint(peerA, &kcp.Config{TLS: client})
+		var invalid *kcp.ConfigError
+		require.ErrorAs(t, open(e, kcp.DialOptions{}), &invalid)
+		require.Equal(t, "TLS.Certificates", invalid.Field)
+		e, _ = w.endpoint("203.0.113.2:4000", nil)
+		var option *kcp.OptionError
+		require.ErrorAs(t, open(e, kcp.DialOptions{Conv: id(1)}), &option)
+		require.ErrorAs(t, open(e, kcp.DialOptions{Quiet: true}), &option)
+		require.ErrorAs(t, open(e, kcp.DialOptions{Candidates: make([]net.Addr, 17)}), &option)
+		ctx, cancel := context.WithCancel(context.Background())
+		first := make(chan error)
+		go func() {
+			_, err := e.DialWith(ctx, peerAddr(peerB), kcp.DialOptions{SimultaneousOpen: true})
+			first <- err
+		}()
+		synctest.Wait()
+		require.ErrorIs(t, open(e, kcp.DialOptions{}), kcp.ErrConvInUse)
+		cancel()
+		require.ErrorIs(t, <-first, context.Canceled)
+		e, _ = w.endpoint("203.0.113.3:4000", &kcp.Config{DialTimeout: -1})
+		require.ErrorAs(t, open(e, kcp.DialOptions{}), &option)
+	})
+}
+
+// Each end checks the certificate of the other: the error says which end has refused.
+func TestSimultaneousOpenCertificates(t *testing.T) {
+	other := testenv.TLS() // of another authority
+	other.ClientCAs, other.ClientAuth = other.RootCAs, tls.RequireAndVerifyClientCert
+	for seed := range fewer(16) {
+		inWorld(t, seed, netsim.LinkConfig{Delay: 20 * time.Millisecond}, func(t *testing.T, w *world) {
+			a, pa := w.endpoint(peerA, &kcp.Config{TLS: peerTLS()})
+			b, pb := w.endpoint(peerB, &kcp.Config{TLS: other})
+			x, y := openBoth(a, b, []string{pa.LocalAddr().String()}, []string{pb.LocalAddr().String()}, 0)
+			var ofA, ofB *kcp.HandshakeError
+			require.ErrorAs(t, x.err, &ofA)
+			require.ErrorAs(t, y.err, &ofB)
+			require.NotEqual(t, ofA.Remote, ofB.Remote)
+			require.LessOrEqual(t, max(x.in, y.in), 200*time.Millisecond)
+		})
+	}
+}
+
+// Forged packets disturb nothing: HELLOs with TIEBREAKER and others, of strangers, and
+// with the addresses of the two ends, before, while and after the session opens.
+func TestSimultaneousOpenForged(t *testing.T) {
+	for protection, config := range peerConfigs(t) {
+		t.Run(protection, func(t *testing.T) {
+			for seed := range fewer(40) {
+				random := rand.New(rand.NewPCG(seed, 5))
+				link := randomLink(random, 100*time.Millisecond, 0.1)
+				inWorld(t, seed, link, func(t *testing.T, w *world) {
+					a, pa := w.endpoint(peerA, config)
+					b, pb := w.endpoint(peerB, config)
+					ends := []netip.AddrPort{pa.AddrPort(), pb.AddrPort()}
+					stranger := netip.MustParseAddrPort("10.0.0.66:666")
+					stop := make(chan struct{})
+					go func() {
+						for {
+							select {
+							case <-stop:
+								return
+							case <-time.After(time.Duration(random.IntN(30)) * time.Millisecond):
+							}
+							i := random.IntN(2)
+							from := stranger
+							if random.IntN(3) == 0 {
+								from = ends[1-i]
+							}
+							w.net.Inject(from, ends[i], forgedTie(random))
+						}
+					}()
+					x, y := openBoth(a, b, []string{peerA}, []string{peerB}, time.Duration(random.IntN(2000))*time.Millisecond)
+					requireOneSession(t, a, b, x, y)
+					close(stop)
+				})
+				if t.Failed() {
+					t.Fatalf("KCP_SEED=%d", seed)
+				}
+			}
+		})
+	}
+}
+
+// forgedTie returns a packet that may seem to be the HELLO of an end whose peer dials it.
+func forgedTie(random *rand.Rand) []byte {
+	conv, most := random.Uint32(), uint32(1<<32-1)
+	signals := [][3]uint32{{1, 0, random.Uint32()}, {2, 2, 0x7d | random.Uint32()&2}, {15, most, most}}
+	switch random.IntN(4) {
+	case 0:
+		signals = signals[2:]
+	case 1:
+		signals[2] = [3]uint32{15, random.Uint32(), random.Uint32()}
+	}
+	var packet []byte
+	for _, s := range signals {
+		cmd := byte(84)
+		if s[0] == 1 {
+			cmd = 83
+		}
+		b := binary.LittleEndian.AppendUint32(nil, conv)
+		b = append(b, cmd, byte(s[0]), 128, 0)
+		for _, v := range []uint32{s[2], s[1], 0, 0} {
+			b = binary.LittleEndian.AppendUint32(b, v)
+		}
+		packet = append(packet, b...)
+	}
+	return packet
 }

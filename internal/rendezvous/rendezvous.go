@@ -67,6 +67,7 @@ type path[A comparable] struct {
 	addr  A
 	next  time.Duration // when TIEBREAKER alone leaves for it next
 	wait  time.Duration // from then to the time after
+	quiet time.Duration // until when it does not answer
 	heard bool          // something has come from it
 }
 
@@ -191,16 +192,16 @@ const (
 	FirstWait     = 200 * time.Millisecond // from the first probe of an address to the second
 	MostWait      = 500 * time.Millisecond // from one to the next
 	AimTime       = time.Second            // HELLO leaves by another path if nothing has come of it for so long
-	answerGap     = 50 * time.Millisecond  // the least time between a probe and the answer to another
+	answerGap     = 50 * time.Millisecond  // the least time between TIEBREAKER and an answer by one path
 )
 
 // mayProbe reports whether TIEBREAKER may leave by a path, as one has come.
 func (o *Open[A, S]) mayProbe(i int, now time.Duration) bool {
 	p := &o.paths[i]
-	if now < p.next-p.wait+answerGap && p.next > 0 {
+	if now < p.quiet {
 		return false
 	}
-	p.next = now + p.wait
+	p.quiet = now + answerGap
 	return true
 }
 
@@ -215,11 +216,13 @@ func (o *Open[A, S]) Probe(now time.Duration) (probe, aim int, wait time.Duratio
 		if i == o.aim {
 			continue // HELLO leaves by it
 		}
-		if probe < 0 && now >= p.next {
-			probe = i
-			p.next, p.wait = now+p.wait, min(2*p.wait, MostWait)
+		if wait = min(wait, p.next-now); now >= p.next && (probe < 0 || p.next < o.paths[probe].next) {
+			probe = i // the one that has waited longest
 		}
-		wait = min(wait, p.next-now)
+	}
+	if probe >= 0 {
+		p := &o.paths[probe]
+		p.next, p.wait, p.quiet = now+p.wait, min(2*p.wait, MostWait), now+answerGap
 	}
 	for n := 1; n < len(o.paths) && now >= o.aimed+AimTime && aim < 0; n++ {
 		if i := (o.aim + n) % len(o.paths); o.paths[i].heard {
