@@ -247,8 +247,7 @@ func TestSimultaneousOpenBrokenPaths(t *testing.T) {
 }
 
 // Two ends that dial one conversation id with TLS, and do not say that both dial, get an
-// error at once that says so; so do two that dial it quietly. Without TLS one session comes
-// of both.
+// error at once that says so; so do two that dial it quietly.
 func TestBothDialOneConv(t *testing.T) {
 	const conv = 77
 	for _, quiet := range []bool{false, true} {
