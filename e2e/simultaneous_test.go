@@ -226,7 +226,7 @@ func TestSimultaneousOpenBrokenPaths(t *testing.T) {
 			t.Run(name+", "+protection, func(t *testing.T) {
 				for seed := range fewer(40) {
 					inWorld(t, seed, netsim.LinkConfig{Delay: 20 * time.Millisecond, Jitter: 20 * time.Millisecond}, func(t *testing.T, w *world) {
-						// The hosts reach each other outside too, as if their NAT did hairpinning.
+						// The NAT of both does hairpinning.
 						n := new(natNet)
 						a, h := w.inLAN(n, "", hostA, peerA, portFiltering, config)
 						b, _ := w.inLAN(n, "", hostB, peerB, portFiltering, config)
