@@ -220,7 +220,7 @@ func (c *session) takeHello(s signal) bool {
 	if l.peerToken != 0 && l.peerToken != s.ts {
 		return false
 	}
-	if own := s == l.Of(opening.Hello).Signal; own || c.rare.simultaneous() {
+	if own := s == l.Of(opening.Hello).Signal; own || c.rare != nil && c.rare.tie.code != 0 {
 		c.closing.ending = cmp.Or(c.rare.bothDial(own), c.closing.ending)
 		return false
 	}

@@ -345,7 +345,7 @@ func (c *session) sendDueRequests(now time.Duration) {
 		}
 		c.kcp.signalQueue().add(l.Of(k).Signal)
 		c.live.Asked(now)
-		most := l.Most(k)
+		most := opening.MaxWait
 		switch k {
 		case opening.Ping:
 			_, most = c.pingWait()

@@ -75,8 +75,8 @@ func (c *session) dialTLS() {
 		config = config.Clone()
 		config.ServerName = serverName(c.ends.Load().remote.String())
 	}
-	for _, tie := range c.rare.tiebreaker() {
-		c.tls.handshake.Tie = tie.toHandshake()
+	if c.rare != nil {
+		c.tls.handshake.Tie = c.rare.tie.toHandshake()
 	}
 	c.tls.handshake.Dial(config, c.hs.token, c.infoSignal().toHandshake())
 	c.advanceTLS()

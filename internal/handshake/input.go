@@ -64,7 +64,7 @@ func (x *Exchange) Input(kind Kind, p *protect.Packet, peer Peer, r *Result) (ch
 		x.keep(p.Data, peer, r)
 		return false
 	case InClear:
-		if x.bothDial(p.Data, r) {
+		if len(p.Data) >= SegmentSize && p.Data[5] == CodeHello && x.bothDial(p.Data, r) {
 			r.End = BothDial
 			return true
 		}
