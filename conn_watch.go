@@ -156,7 +156,7 @@ func (c *Conn) logEnd() func() {
 	return func() { log.LogAttrs(context.Background(), slog.LevelDebug, "kcp: session ended", attrs...) }
 }
 
-// Dialled reports whether this end has opened the session.
+// Dialled reports whether this end has opened the session: with TLS, it is the client.
 func (c *Conn) Dialled() bool {
 	c.mu.Lock()
 	defer c.unlock()

@@ -11,6 +11,7 @@ import (
 	"github.com/arqnet/kcp/internal/fairqueue"
 	"github.com/arqnet/kcp/internal/inturn"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/rendezvous"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/internal/wakeq"
 )
@@ -33,6 +34,7 @@ type Endpoint struct {
 	feeding  feeding
 	takeover takeoverState
 
+	opens    rendezvous.Table[sessionKey, *Conn] // calls of DialWith whose peers dial too
 	pressure pressure
 
 	mu       sync.RWMutex // guards the fields below
@@ -347,7 +349,7 @@ func (e *Endpoint) dropListener(l *Listener) {
 	}
 	e.mu.Unlock()
 	each(conns, func(c *Conn) {
-		if !c.wasOffered() {
+		if !c.wasOffered() && !e.opens.Expects(c) {
 			c.discard(ErrRefused)
 		}
 	})

@@ -69,6 +69,10 @@ var (
 	errNoTarget error = &neterr.Error{Text: "kcp: Outgoing has no Conn and no Stream", Errno: syscall.EINVAL}
 	// errOwnAddress is the error of a Dial whose packets come back.
 	errOwnAddress error = &net.AddrError{Err: "the endpoint's own address, or one that echoes what is sent there"}
+	// errBothDial ends a session with TLS that both ends have dialled.
+	errBothDial = errors.New("kcp: the peer dials this session too (both ends need DialOptions.SimultaneousOpen)")
+	// errOpening refuses a second simultaneous open with an address.
+	errOpening error = &detailedError{"kcp: a simultaneous open with this address is in progress", ErrConvInUse}
 	// errNoHandler is the error of Group.Handle without a handler.
 	errNoHandler error = &neterr.Error{Text: "kcp: the handler is nil", Errno: syscall.EINVAL}
 	// errInHandler is the error of Endpoint.Shutdown in a handler.
@@ -215,10 +219,14 @@ type NoAnswerError struct {
 	// Socket is the last error of the endpoint's socket meanwhile, such as that
 	// there is no route; nil if there was none.
 	Socket error
+	Tried  []net.Addr // all addresses, with DialOptions.SimultaneousOpen
 }
 
 func (e *NoAnswerError) Error() string {
 	text := fmt.Sprintf("kcp: no answer from the peer in %v (host down, backlog full, or keys differ)", rounded(e.Waited))
+	for i, addr := range e.Tried {
+		text += [...]string{", tried at ", ", "}[min(i, 1)] + addr.String()
+	}
 	if e.Socket != nil {
 		text += ": " + e.Socket.Error()
 	}
@@ -239,7 +247,6 @@ func rounded(d time.Duration) time.Duration {
 	return d
 }
 
-// Timeout returns true.
 func (e *NoAnswerError) Timeout() bool { return true }
 
 // Is makes the error match os.ErrDeadlineExceeded and context.DeadlineExceeded.
@@ -247,7 +254,6 @@ func (e *NoAnswerError) Is(target error) bool {
 	return target == os.ErrDeadlineExceeded || target == context.DeadlineExceeded
 }
 
-// Temporary returns true.
 func (e *NoAnswerError) Temporary() bool { return true }
 
 // ShutdownError is what Endpoint.Shutdown returns if not all that was written

@@ -303,7 +303,7 @@ func (c *session) takeReset(s signal) {
 		if !l.Asked(k) || r.Signal.sn != s.sn || r.Signal.ts != s.ts {
 			continue
 		}
-		if k == opening.Hello && l.Role == opening.Quiet {
+		if k == opening.Hello && (l.Role == opening.Quiet || c.rare.simultaneous() && l.capabilities&capTLS == 0) {
 			continue // the peer may come later
 		}
 		c.forgotten(k)
@@ -364,7 +364,7 @@ func (c *session) shutting() bool {
 // to CLOSE.
 func (c *session) unreachable() {
 	switch {
-	case !c.hs.Reached && c.hs.Unanswered&opening.Hello != 0 && c.hs.Role != opening.Quiet:
+	case !c.hs.Reached && c.hs.Unanswered&opening.Hello != 0 && c.hs.Role != opening.Quiet && !c.rare.simultaneous():
 		c.end(ErrRefused)
 	case c.closing.Phase == closing.Lingering && c.kcp.WaitSend() == 0:
 		c.end(nil)

@@ -103,7 +103,7 @@ func (c *session) kick(now time.Duration) {
 }
 
 // queueHello queues HELLO for the next flush, with the cookie, if any, and
-// INFO.
+// INFO, and TIEBREAKER.
 func (c *session) queueHello() {
 	l, k := &c.hs, c.kcp
 	k.signalQueue().add(l.Of(opening.Hello).Signal)
@@ -111,6 +111,7 @@ func (c *session) queueHello() {
 		k.signalQueue().add(l.cookie)
 	}
 	k.signalQueue().add(c.infoSignal())
+	k.signalQueue().add(c.rare.tiebreaker()...)
 }
 
 // addressValidated marks the peer's address as validated (RFC 9000 §8), and

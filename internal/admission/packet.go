@@ -123,6 +123,7 @@ type Initial struct {
 	Hello   handshake.Signal // code 0: none; the same below
 	Cookie  handshake.Signal
 	Info    handshake.Signal
+	Tie     handshake.Signal // TIEBREAKER: the sender expects that this end dials it
 	Request handshake.Signal // the first signal that wants an answer
 }
 
@@ -160,6 +161,8 @@ func Parse(kind Kind, data []byte, conv uint32) (f Initial, ok bool) {
 			f.Cookie = s
 		case s.Code == handshake.CodeInfo && f.Info.Code == 0:
 			f.Info = s
+		case s.Code == handshake.CodeTie:
+			f.Tie = s
 		}
 		if f.Request.Code == 0 && handshake.Asking>>s.Code&1 != 0 {
 			f.Request = s

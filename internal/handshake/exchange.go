@@ -69,6 +69,7 @@ type Exchange struct {
 	// These are for the owner to set.
 	FailedAt time.Duration // when the handshake has failed
 	Cookie   Signal        // goes with HELLO; code 0: none
+	Tie      Signal        // the same
 
 	plain    uint8 // answers of a peer without TLS
 	working  bool  // TLS is at work

@@ -119,6 +119,9 @@ func (l *State[S]) Sent(k Kind, now, most time.Duration) {
 			most = min(most, EagerWait)
 		}
 	}
+	if k == Confirm && l.Role == Dialling && !l.Reached {
+		most = min(most, EagerWait) // the call waits for the answer: the peer checks a certificate
+	}
 	q.Tries = max(q.Tries, q.Tries+1)
 	q.next = now + min(time.Duration(q.wait)*time.Millisecond, most)
 	q.wait = max(q.wait, min(2*q.wait, uint16(MaxWait.Milliseconds())))

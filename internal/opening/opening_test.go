@@ -39,6 +39,12 @@ func TestRequestsAreRepeated(t *testing.T) {
 	require.Equal(t, 2*time.Second, all[21]-all[20])
 	require.Equal(t, []time.Duration{0, 200 * ms, 600 * ms, 1400 * ms, 3000 * ms, 5000 * ms, 7000 * ms},
 		transmissions(8*time.Second, send, func(l *State[int], now time.Duration) { hello(l, now); l.Reached = true }), "something has arrived")
+	waits := func(l *State[int], now time.Duration) {
+		l.Role = Dialling
+		l.Start(Confirm, 1, now, 300*ms)
+	}
+	require.Equal(t, []time.Duration{0, 300 * ms, 800 * ms, 1300 * ms, 1800 * ms},
+		transmissions(2*time.Second, func(l *State[int], now time.Duration) { l.Sent(Confirm, now, MaxWait) }, waits), "a Dial waits")
 	for _, k := range Kinds[1:] {
 		start := func(l *State[int], now time.Duration) { l.Start(k, 1, now, 300*ms) }
 		require.Equal(t, []time.Duration{0, 300 * ms, 900 * ms, 2100 * ms, 4100 * ms},
