@@ -4,8 +4,8 @@
 //	p2p send -server HOST:4000 FILE              on one machine; it prints a code
 //	p2p get -server HOST:4000 CODE               on the other
 //
-// On one LAN no server is needed: p2p send -lan FILE, and p2p get -lan CODE. README.md has
-// the rest.
+// On one LAN no server is needed: p2p send -lan FILE, and p2p get -lan CODE. README.md
+// has the rest.
 //
 // It is a module of its own, so that the package does not depend on what it uses: STUN
 // (pion/stun), DNS-SD (hashicorp/mdns) and, in icepath, ICE (pion/ice).

@@ -210,7 +210,7 @@ func (n *node) open(ctx context.Context, p *peer) (*kcp.Conn, error) {
 }
 
 // symmetricWait is how long an end with a symmetric NAT in front of it or of its peer
-// waits for the peer: only addresses that need no mapping can work, and those answer soon.
+// waits for the peer: only addresses that need no mapping can work, and they answer soon.
 const symmetricWait = 4 * time.Second
 
 // reach opens the session as the NATs require.

@@ -116,6 +116,7 @@ func TestSTUN(t *testing.T) {
 		require.NoError(w, err)
 		require.Equal(w, "203.0.113.1:5000", at.String())
 		require.GreaterOrEqual(w, time.Since(start), 1500*time.Millisecond)
+		require.Less(w, time.Since(start), 1600*time.Millisecond)
 		require.Empty(w, client.asked)
 
 		packet := strings.Repeat("of a session ", 3)

@@ -12,10 +12,10 @@ import (
 	"github.com/pion/stun/v4"
 )
 
-// stunConn is a socket that KCP and STUN (RFC 8489) share, so that a STUN server sees the
-// same mapping of the NAT as the peer will. What has the magic cookie at offset 4 is STUN.
-// A packet of a session with TLS has its type there, which differs (WIRE.md §4.4). With a
-// Cipher one packet in 2^32 would be taken for STUN, and sent again.
+// stunConn is a socket that KCP and STUN (RFC 8489) share, so that a STUN server sees
+// the same mapping of the NAT as the peer will. What has the magic cookie at offset 4 is
+// STUN. A packet of a session with TLS has its type there, which differs (WIRE.md §4.4).
+// With a Cipher one packet in 2^32 would be taken for STUN, and sent again.
 type stunConn struct {
 	net.PacketConn
 	serves bool // answer requests

@@ -312,8 +312,10 @@ func TestServerLimits(t *testing.T) {
 		require.NoError(w, err)
 		_, err = conn.Write([]byte{0xff, 0xff})
 		require.NoError(w, err)
+		start = time.Now()
 		require.NoError(w, readJSON(conn, new(greeting)))
 		require.Error(w, readJSON(conn, new(match)), "a message may have 4096 bytes")
+		require.Less(w, time.Since(start), time.Second)
 
 		for range l.perAddress {
 			_, err := n.dialServer(w.Context())
