@@ -89,10 +89,13 @@ func (n *internet) serve(t *testing.T) []string {
 	return []string{"-server", "203.0.113.10:4000"}
 }
 
-// A file of 100 MB goes through two routers that masquerade.
+// A file of 100 MB goes through two routers that masquerade. The hosts have IPv6
+// addresses too, which come first among the candidates, but lead nowhere.
 func TestBehindRouters(t *testing.T) {
 	t.Parallel()
 	n := newInternet(t, "")
+	n.a.Try(t, "ip addr add 2001:db8:a::2/64 dev eth0 nodad")
+	n.b.Try(t, "ip addr add 2001:db8:b::2/64 dev eth0 nodad")
 	size := 100_000_000
 	if testing.Short() {
 		size = 5_000_000
