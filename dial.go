@@ -3,12 +3,16 @@ package kcp
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/eyeballs"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/rendezvous"
@@ -223,7 +227,29 @@ func (e *Endpoint) checkSimultaneous(o *DialOptions) error {
 	if e.config.DialTimeout <= 0 {
 		return &OptionError{"DialOptions.SimultaneousOpen", true, "needs Config.DialTimeout, as DialWith has to wait"}
 	}
+	if n := len(o.Candidates); n > rendezvous.MaxCandidates {
+		return &OptionError{"DialOptions.Candidates", n, fmt.Sprintf("must be at most %d", rendezvous.MaxCandidates)}
+	}
 	return e.config.listenable()
+}
+
+// peerAddrs returns the addresses of a peer that a simultaneous open tries, addr first.
+// Candidates that the socket cannot send to, or has itself, are left out: in another
+// network a host may have the same address.
+func (e *Endpoint) peerAddrs(addr net.Addr, candidates []net.Addr) (sources []source, keys []sessionKey) {
+	for i, a := range append([]net.Addr{addr}, candidates...) {
+		if i > 0 && e.checkAddress(a) != nil {
+			continue
+		}
+		ap, peer := udp.Split(a)
+		if peer == nil {
+			ap = udp.Unmap(ap)
+		}
+		if key := admission.MakeKey(ap, peer, 0); !slices.Contains(keys, key) {
+			sources, keys = append(sources, source{addr: ap, peer: peer}), append(keys, key)
+		}
+	}
+	return sources, keys
 }
 
 // openSimultaneously is DialWith with SimultaneousOpen.
@@ -233,19 +259,17 @@ func (e *Endpoint) openSimultaneously(ctx context.Context, addr net.Addr, option
 	}
 	e.holdForDial(1)
 	defer e.holdForDial(-1)
+	sources, keys := e.peerAddrs(addr, options.Candidates)
+	var probes sync.WaitGroup
+	defer probes.Wait()
 	within, decided := context.WithCancel(ctx)
 	defer decided()
-	ap, peer := udp.Split(addr)
-	if peer == nil {
-		ap = udp.Unmap(ap)
-	}
-	key := admission.MakeKey(ap, peer, 0)
-	o := e.opens.Begin([]sessionKey{key}, decided)
+	o := e.opens.Begin(keys, decided)
 	if o == nil {
 		return nil, errOpening
 	}
 	defer o.End(dropLate)
-	called := e.now()
+	key, called := keys[0], e.now()
 	for dials := 1; ; dials++ {
 		key.Conv = e.env.Uint32()
 		c, err := e.openSession(key, addr, false)
@@ -253,6 +277,9 @@ func (e *Endpoint) openSimultaneously(ctx context.Context, addr net.Addr, option
 			return nil, err
 		}
 		drawTie(o, c)
+		if dials == 1 && len(sources) > 1 {
+			probes.Go(func() { e.probeCandidates(within, o, sources) })
+		}
 		err = e.connect(within, c, false, called)
 		won, failed := o.Dialled(c, err == nil)
 		if err == nil && won != c {
@@ -264,17 +291,47 @@ func (e *Endpoint) openSimultaneously(ctx context.Context, addr net.Addr, option
 		case failed != nil:
 			return nil, failed
 		case err != ErrReset || dials == maxDraws:
-			return nil, tried(err, addr, options.Candidates)
+			return nil, tried(err, sources)
 		}
 	}
 }
 
 // tried returns err, which says what addresses were tried if it is a *NoAnswerError.
-func tried(err error, addr net.Addr, candidates []net.Addr) error {
+func tried(err error, sources []source) error {
 	if none, ok := err.(*NoAnswerError); ok {
-		none.Tried = append([]net.Addr{addr}, candidates...)
+		for _, s := range sources {
+			none.Tried = append(none.Tried, s.netAddr())
+		}
 	}
 	return err
+}
+
+// probeCandidates sends TIEBREAKER to the addresses of a peer until ctx is done: so NATs
+// at this end let in what comes from there, and the peer sees which paths work.
+func (e *Endpoint) probeCandidates(ctx context.Context, o *simultaneousOpen, to []source) {
+	for {
+		now := e.now()
+		probe, aim, wait := o.Probe(now)
+		if probe >= 0 {
+			e.probe(o, to[probe])
+			e.sendReplies(0)
+		}
+		if aim >= 0 {
+			c, _, _ := o.Dials()
+			greet(c, &to[aim], now)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+// probe sends TIEBREAKER to an address of a peer, as far as the limit of replies allows.
+func (e *Endpoint) probe(o *simultaneousOpen, to source) {
+	_, conv, tie := o.Dials()
+	e.reply(to, e.outside, header{conv: conv, wnd: minRcvWnd}, signal{sigTiebreak, uint32(tie), uint32(tie >> 32)})
 }
 
 // drawTie has c, which is about to be dialled, say in HELLO that its peer dials too.
@@ -286,15 +343,29 @@ func drawTie(o *simultaneousOpen, c *Conn) {
 	o.Dial(c, c.Conv(), tieNumber(tie))
 }
 
-// greet has c send HELLO again without waiting for its time-out: the peer's has come, so
-// a NAT at its end that has dropped ours lets this one pass.
-func greet(c *Conn, now time.Duration) {
+// greet has c send HELLO again without waiting for its time-out, to another address
+// unless to is nil: the peer's packets have come from there, so a NAT at its end that has
+// dropped ours lets this one pass.
+func greet(c *Conn, to *source, now time.Duration) {
 	c.mu.Lock()
 	defer c.unlock()
-	if l := &c.hs; l.Unanswered&opening.Hello != 0 && !l.Reached {
+	l := &c.hs
+	if l.Reached || l.peerToken != 0 || c.closing.Phase >= closing.Ended || to != nil && !c.migrateTo(*to) {
+		return
+	}
+	if l.Unanswered&opening.Hello != 0 {
 		l.Hurry(opening.Hello, max(now, l.HelloAt+opening.HelloGap))
 		c.kick(now)
 	}
+}
+
+// moveOpening moves a session to an address of its peer, by which the opening goes on. It
+// reports whether packets that come from there are of c.
+func moveOpening(c *Conn, to source) bool {
+	c.mu.Lock()
+	defer c.unlock()
+	l := &c.hs
+	return c.closing.Phase < closing.Ended && (l.Role >= opening.Dialled && !l.Reached || l.unvalidated.Load()) && c.migrateTo(to)
 }
 
 // dropLate ends sessions that have not come of a simultaneous open. One whose TLS
@@ -313,22 +384,39 @@ func dropLate(conns []*Conn) {
 // simultaneous open.
 const maxDraws = 16
 
-// meet handles a packet with TIEBREAKER of no session. done reports whether it opens
-// none, and was dropped. Otherwise it opens one for o.
-func (e *Endpoint) meet(first *admission.First, p *inPacket, now time.Duration) (o *simultaneousOpen, done bool) {
+// meet handles a packet of no session while there are simultaneous opens. It returns the
+// session whose packet it is, as the peer has come by another path. done reports whether
+// there is nothing more to do; otherwise it may open a session for o.
+func (e *Endpoint) meet(first *admission.First, p *inPacket, now time.Duration) (c *Conn, o *simultaneousOpen, done bool) {
 	key := first.Key
 	key.Conv = 0
-	v := e.opens.Judge(key, helloOf(first))
+	if first.Tie.Code == 0 {
+		if c, ok := e.opens.Elsewhere(key, first.Key.Conv); ok && moveOpening(c, p.from) {
+			return c, nil, true
+		}
+		return nil, nil, false
+	}
+	v := e.opens.Judge(key, helloOf(first), now)
 	switch v.Do {
 	case rendezvous.Greet:
-		greet(v.Session, now)
+		var to *source
+		if v.Aim {
+			to = &p.from
+		}
+		greet(v.Session, to, now)
+	case rendezvous.Answer:
+		e.probe(v.Open, p.from)
 	case rendezvous.Again:
 		v.Session.fail(ErrReset)
 	case rendezvous.Accept:
 		first.Expected, first.Crowded = true, v.Crowded
-		return v.Open, false
+		return nil, v.Open, false
+	case rendezvous.Move:
+		if moveOpening(v.Session, p.from) {
+			return v.Session, nil, true
+		}
 	case rendezvous.Ignore:
-		return nil, v.Open != nil
+		return nil, nil, v.Open != nil
 	}
-	return nil, true
+	return nil, nil, true
 }

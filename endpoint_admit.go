@@ -55,10 +55,10 @@ const evictAfter = 3 * time.Second
 func (e *Endpoint) admit(key sessionKey, p *inPacket, now time.Duration) (c *Conn) {
 	first := e.table.Read(key, p.kind, &p.Packet, p.size)
 	var o *simultaneousOpen // that the packet opens a session for; nil: none
-	if first.Tie.Code != 0 && e.opens.N.Load() > 0 {
+	if e.opens.N.Load() > 0 {
 		var done bool
-		if o, done = e.meet(&first, p, now); done {
-			return nil
+		if c, o, done = e.meet(&first, p, now); done {
+			return c
 		}
 	}
 	for {

@@ -19,59 +19,137 @@ const (
 
 var allFiltering = []filtering{independentFiltering, addressFiltering, portFiltering}
 
-// natConn is a socket behind a NAT with endpoint-independent mapping: its address is that
-// of the mapping. The NAT has no mapping before the first packet leaves.
-type natConn struct {
-	*netsim.PacketConn
-	kind filtering
+// natNet has hosts in networks behind NATs (RFC 4787). What goes from one network to
+// another has the address of the sender's mapping in front of its bytes.
+type natNet struct {
+	mu       sync.Mutex // guards the fields below, and those of its hosts
+	mappings map[netip.AddrPort]*natHost
+	hosts    []*natHost
 
-	mu      sync.Mutex // guards the fields below
-	sent    map[netip.AddrPort]bool
-	dropped int
+	// cut reports whether a packet from a host to an address of its network, or of another
+	// one, is lost; nil: none is. It is called in turn.
+	cut      func(from *natHost, to netip.AddrPort) bool
+	hairpins bool // the NATs do hairpinning (RFC 4787 §6)
 }
 
-func newNATConn(pc *netsim.PacketConn, kind filtering) *natConn {
-	return &natConn{PacketConn: pc, kind: kind, sent: make(map[netip.AddrPort]bool)}
+// natHost is the socket of a host behind a NAT, which has no mapping before the first
+// packet leaves.
+type natHost struct {
+	*netsim.PacketConn
+	net       *natNet
+	lan       string // the hosts of one network reach each other
+	public    netip.AddrPort
+	kind      filtering
+	symmetric bool // a mapping for each address and port; otherwise there is one, public
+
+	sent    map[netip.AddrPort]bool
+	byPeer  map[netip.AddrPort]netip.AddrPort // mappings, if symmetric
+	blocked bool                              // nothing gets in, or out
+	dropped int                               // packets that were not let in
+}
+
+// host adds a host to a network. It has one address there, and one outside.
+func (n *natNet) host(pc *netsim.PacketConn, lan, public string, kind filtering) *natHost {
+	h := &natHost{
+		PacketConn: pc, net: n, lan: lan, public: netip.MustParseAddrPort(public), kind: kind,
+		sent: make(map[netip.AddrPort]bool), byPeer: make(map[netip.AddrPort]netip.AddrPort),
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.mappings == nil {
+		n.mappings = make(map[netip.AddrPort]*natHost)
+	}
+	n.mappings[h.public] = h
+	n.hosts = append(n.hosts, h)
+	return h
+}
+
+// mapping returns the source of what the host sends to an address.
+func (h *natHost) mapping(to netip.AddrPort) netip.AddrPort {
+	if !h.symmetric {
+		return h.public
+	}
+	if at, ok := h.byPeer[to]; ok {
+		return at
+	}
+	at := netip.AddrPortFrom(h.public.Addr(), h.public.Port()+1+uint16(len(h.byPeer)))
+	h.byPeer[to], h.net.mappings[at] = at, h
+	return at
 }
 
 // passes reports whether the NAT lets a packet in.
-func (n *natConn) passes(from netip.AddrPort) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	ok := n.sent[from]
-	for to := range n.sent {
-		ok = ok || n.kind == independentFiltering || n.kind == addressFiltering && to.Addr() == from.Addr()
+func (h *natHost) passes(from netip.AddrPort) bool {
+	h.net.mu.Lock()
+	defer h.net.mu.Unlock()
+	ok := h.sent[from]
+	for to := range h.sent {
+		ok = ok || h.kind == independentFiltering || h.kind == addressFiltering && to.Addr() == from.Addr()
 	}
-	if !ok {
-		n.dropped++
+	if ok = ok && !h.blocked; !ok {
+		h.dropped++
 	}
 	return ok
 }
 
-func (n *natConn) ReadFrom(b []byte) (int, net.Addr, error) {
-	size, from, err := n.ReadFromAddrPort(b)
+func (h *natHost) ReadFrom(b []byte) (int, net.Addr, error) {
+	size, from, err := h.ReadFromAddrPort(b)
 	if err != nil {
 		return 0, nil, err
 	}
 	return size, net.UDPAddrFromAddrPort(from), nil
 }
 
-func (n *natConn) ReadFromAddrPort(b []byte) (int, netip.AddrPort, error) {
+func (h *natHost) ReadFromAddrPort(b []byte) (int, netip.AddrPort, error) {
+	packet := make([]byte, 1<<16)
 	for {
-		size, from, err := n.PacketConn.ReadFromAddrPort(b)
-		if err != nil || n.passes(from) {
-			return size, from, err
+		size, from, err := h.PacketConn.ReadFromAddrPort(packet)
+		if err != nil {
+			return 0, from, err
 		}
+		head := int(packet[0])
+		if head > 0 {
+			if from.UnmarshalBinary(packet[1:1+head]) != nil || !h.passes(from) {
+				continue
+			}
+		}
+		return copy(b, packet[1+head:size]), from, nil
 	}
 }
 
-func (n *natConn) WriteTo(b []byte, to net.Addr) (int, error) {
-	return n.WriteToAddrPort(b, to.(*net.UDPAddr).AddrPort())
+func (h *natHost) WriteTo(b []byte, to net.Addr) (int, error) {
+	return h.WriteToAddrPort(b, to.(*net.UDPAddr).AddrPort())
 }
 
-func (n *natConn) WriteToAddrPort(b []byte, to netip.AddrPort) (int, error) {
-	n.mu.Lock()
-	n.sent[to] = true
-	n.mu.Unlock()
-	return n.PacketConn.WriteToAddrPort(b, to)
+func (h *natHost) WriteToAddrPort(b []byte, to netip.AddrPort) (int, error) {
+	packet, at := h.route(to)
+	if at.IsValid() {
+		if _, err := h.PacketConn.WriteToAddrPort(append(packet, b...), at); err != nil {
+			return 0, err
+		}
+	}
+	return len(b), nil
+}
+
+// route returns what goes in front of a packet, and the host that it goes to.
+func (h *natHost) route(to netip.AddrPort) (head []byte, at netip.AddrPort) {
+	h.net.mu.Lock()
+	defer h.net.mu.Unlock()
+	if h.net.cut != nil && h.net.cut(h, to) {
+		return nil, at
+	}
+	for _, other := range h.net.hosts {
+		if other.lan == h.lan && other.AddrPort() == to {
+			return []byte{0}, to
+		}
+	}
+	other := h.net.mappings[to]
+	if other == nil || h.blocked {
+		return nil, at
+	}
+	h.sent[to] = true
+	if other.lan == h.lan && !h.net.hairpins {
+		return nil, at
+	}
+	from, _ := h.mapping(to).MarshalBinary()
+	return append([]byte{byte(len(from))}, from...), other.AddrPort()
 }

@@ -3,11 +3,16 @@ package e2e
 import (
 	"context"
 	"crypto/tls"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/netip"
+	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/arqnet/kcp"
@@ -39,15 +44,19 @@ type opened struct {
 	in  time.Duration
 }
 
-// open dials a peer that dials too.
-func open(e *kcp.Endpoint, to net.Addr, candidates ...net.Addr) opened {
+// open dials a peer of several addresses that dials too.
+func open(e *kcp.Endpoint, to []string) opened {
 	begin := time.Now()
-	c, err := e.DialWith(context.Background(), to, kcp.DialOptions{SimultaneousOpen: true, Candidates: candidates})
+	o := kcp.DialOptions{SimultaneousOpen: true}
+	for _, s := range to[1:] {
+		o.Candidates = append(o.Candidates, peerAddr(s))
+	}
+	c, err := e.DialWith(context.Background(), peerAddr(to[0]), o)
 	return opened{c, err, time.Since(begin)}
 }
 
 // openBoth opens a session between two ends that dial each other, b later than a.
-func openBoth(a, b *kcp.Endpoint, toA, toB net.Addr, later time.Duration) (ofA, ofB opened) {
+func openBoth(a, b *kcp.Endpoint, toA, toB []string, later time.Duration) (ofA, ofB opened) {
 	result := make(chan opened)
 	go func() {
 		time.Sleep(later)
@@ -57,19 +66,31 @@ func openBoth(a, b *kcp.Endpoint, toA, toB net.Addr, later time.Duration) (ofA, 
 	return ofA, <-result
 }
 
-// natted opens an endpoint behind a NAT.
-func (w *world) natted(addr string, kind filtering, config *kcp.Config) (*kcp.Endpoint, *natConn) {
+// natted opens an endpoint behind a NAT of its own.
+func (w *world) natted(n *natNet, host, public string, kind filtering, config *kcp.Config) (*kcp.Endpoint, *natHost) {
 	w.t.Helper()
-	pc, err := w.net.Listen(addr)
-	require.NoError(w.t, err)
-	n := newNATConn(pc, kind)
-	e, err := kcp.NewEndpoint(n, config)
-	require.NoError(w.t, err)
-	w.t.Cleanup(func() { _, _ = e.Close(), pc.Close() })
-	return e, n
+	return w.inLAN(n, host, host, public, kind, config)
 }
 
-const peerA, peerB = "203.0.113.1:4000", "198.51.100.2:4000"
+// inLAN opens an endpoint on a host of a network behind a NAT.
+func (w *world) inLAN(n *natNet, lan, host, public string, kind filtering, config *kcp.Config) (*kcp.Endpoint, *natHost) {
+	w.t.Helper()
+	pc, err := w.net.Listen(host)
+	require.NoError(w.t, err)
+	h := n.host(pc, lan, public, kind)
+	e, err := kcp.NewEndpoint(h, config)
+	require.NoError(w.t, err)
+	w.t.Cleanup(func() { _, _ = e.Close(), pc.Close() })
+	return e, h
+}
+
+const (
+	hostA, hostB = "192.168.1.2:4000", "192.168.1.3:4000"
+	peerA, peerB = "203.0.113.1:4000", "198.51.100.2:4000"
+)
+
+// peerAddr returns an address.
+func peerAddr(s string) net.Addr { return net.UDPAddrFromAddrPort(netip.MustParseAddrPort(s)) }
 
 func requireOneSession(t *testing.T, a, b *kcp.Endpoint, x, y opened) {
 	t.Helper()
@@ -90,9 +111,10 @@ func TestSimultaneousOpen(t *testing.T) {
 		for _, kind := range allFiltering {
 			t.Run(fmt.Sprint(name, ", filtering ", kind), func(t *testing.T) {
 				inWorld(t, 1, netsim.LinkConfig{Delay: 50 * time.Millisecond}, func(t *testing.T, w *world) {
-					a, na := w.natted(peerA, kind, config)
-					b, nb := w.natted(peerB, kind, config)
-					x, y := openBoth(a, b, na.LocalAddr(), nb.LocalAddr(), 0)
+					n := new(natNet)
+					a, _ := w.natted(n, hostA, peerA, kind, config)
+					b, _ := w.natted(n, hostB, peerB, kind, config)
+					x, y := openBoth(a, b, []string{peerA}, []string{peerB}, 0)
 					requireOneSession(t, a, b, x, y)
 					require.LessOrEqual(t, max(x.in, y.in), 200*time.Millisecond)
 				})
@@ -108,10 +130,11 @@ func TestSimultaneousOpenLoss(t *testing.T) {
 			for seed := range fewer(200) {
 				random := rand.New(rand.NewPCG(seed, 3))
 				inWorld(t, seed, randomLink(random, 100*time.Millisecond, 0.2), func(t *testing.T, w *world) {
-					a, na := w.natted(peerA, allFiltering[random.IntN(3)], config)
-					b, nb := w.natted(peerB, allFiltering[random.IntN(3)], config)
+					n := new(natNet)
+					a, _ := w.natted(n, hostA, peerA, allFiltering[random.IntN(3)], config)
+					b, _ := w.natted(n, hostB, peerB, allFiltering[random.IntN(3)], config)
 					later := time.Duration(random.IntN(2)*random.IntN(3000)) * time.Millisecond
-					x, y := openBoth(a, b, na.LocalAddr(), nb.LocalAddr(), later)
+					x, y := openBoth(a, b, []string{peerA}, []string{peerB}, later)
 					requireOneSession(t, a, b, x, y)
 				})
 				if t.Failed() {
@@ -120,4 +143,257 @@ func TestSimultaneousOpenLoss(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Of several addresses of a peer, one that works is used, on bad links too: in its
+// network, or outside. Two networks may have the same addresses.
+func TestSimultaneousOpenCandidates(t *testing.T) {
+	const dead, nobody = "203.0.113.99:9", "10.9.9.9:9"
+	for name, test := range map[string]struct {
+		lanA, lanB string
+		toA, toB   []string
+		remote     string // of a
+	}{
+		"in one network":      {"one", "one", []string{peerA, nobody, hostA}, []string{peerB, nobody, hostB}, hostB},
+		"one end knows":       {"one", "one", []string{peerA, hostA}, []string{hostB}, hostB},
+		"in two":              {"one", "two", []string{dead, hostA, peerA}, []string{dead, hostB, peerB}, peerB},
+		"own address":         {"one", "two", []string{peerA, hostA, hostB}, []string{peerB, hostA, hostB}, peerB},
+		"only the last":       {"one", "two", []string{dead, nobody, hostA, peerA}, []string{peerB}, peerB},
+		"the first is better": {"one", "two", []string{peerA, dead}, []string{peerB, dead}, peerB},
+	} {
+		for protection, config := range peerConfigs(t) {
+			t.Run(name+", "+protection, func(t *testing.T) {
+				for seed := range fewer(40) {
+					random := rand.New(rand.NewPCG(seed, 4))
+					link := randomLink(random, 100*time.Millisecond, 0.2)
+					inWorld(t, seed, link, func(t *testing.T, w *world) {
+						n := new(natNet)
+						a, _ := w.inLAN(n, test.lanA, hostA, peerA, allFiltering[random.IntN(3)], config)
+						b, _ := w.inLAN(n, test.lanB, hostB, peerB, allFiltering[random.IntN(3)], config)
+						later := time.Duration(random.IntN(2)*random.IntN(3000)) * time.Millisecond
+						x, y := openBoth(a, b, test.toA, test.toB, later)
+						requireOneSession(t, a, b, x, y)
+						require.Equal(t, test.remote, x.c.RemoteAddr().String())
+					})
+					if t.Failed() {
+						t.Fatalf("KCP_SEED=%d", seed)
+					}
+				}
+			})
+		}
+	}
+}
+
+// A NAT with a mapping for each address and port lets nothing pass, as the peer does not
+// know the mapping. The error names the addresses.
+func TestSimultaneousOpenSymmetric(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		n := new(natNet)
+		a, h := w.natted(n, hostA, peerA, portFiltering, nil)
+		b, _ := w.natted(n, hostB, peerB, portFiltering, nil)
+		h.symmetric = true
+		x, y := openBoth(a, b, []string{peerA, hostA}, []string{peerB, hostB}, 0)
+		for _, r := range []opened{x, y} {
+			var none *kcp.NoAnswerError
+			require.ErrorAs(t, r.err, &none)
+			require.Equal(t, 10*time.Second, r.in)
+			require.Len(t, none.Tried, 2)
+		}
+		require.ErrorContains(t, x.err, "tried at 198.51.100.2:4000, 192.168.1.3:4000")
+	})
+}
+
+// A path by which something has come may lose what goes the other way, or break while the
+// session opens: another one is used.
+func TestSimultaneousOpenBrokenPaths(t *testing.T) {
+	inside := func(to netip.AddrPort) bool { return to.Addr().IsPrivate() }
+	for name, cut := range map[string]func(a *natHost) func(from *natHost, to netip.AddrPort) bool{
+		"one way inside": func(a *natHost) func(from *natHost, to netip.AddrPort) bool {
+			return func(from *natHost, to netip.AddrPort) bool { return from == a && inside(to) }
+		},
+		"no answers inside but the first": func(a *natHost) func(from *natHost, to netip.AddrPort) bool {
+			passed := 0
+			return func(from *natHost, to netip.AddrPort) bool {
+				if from == a || !inside(to) {
+					return false
+				}
+				passed++
+				return passed > 1
+			}
+		},
+	} {
+		for protection, config := range peerConfigs(t) {
+			t.Run(name+", "+protection, func(t *testing.T) {
+				for seed := range fewer(40) {
+					inWorld(t, seed, netsim.LinkConfig{Delay: 20 * time.Millisecond, Jitter: 20 * time.Millisecond}, func(t *testing.T, w *world) {
+						// The hosts reach each other outside too, as if their NAT did hairpinning.
+						n := new(natNet)
+						a, h := w.inLAN(n, "", hostA, peerA, portFiltering, config)
+						b, _ := w.inLAN(n, "", hostB, peerB, portFiltering, config)
+						n.hairpins = true
+						n.cut = cut(h)
+						later := time.Duration(seed%4*50) * time.Millisecond
+						x, y := openBoth(a, b, []string{peerA, hostA}, []string{peerB, hostB}, later)
+						requireOneSession(t, a, b, x, y)
+						require.Less(t, max(x.in, y.in), 3*time.Second)
+					})
+					if t.Failed() {
+						t.Fatalf("KCP_SEED=%d", seed)
+					}
+				}
+			})
+		}
+	}
+}
+
+// Two ends that dial one conversation id with TLS, and do not say that both dial, get an
+// error at once that says so; so do two that dial it quietly. Without TLS one session comes
+// of both.
+func TestBothDialOneConv(t *testing.T) {
+	const conv = 77
+	for _, quiet := range []bool{false, true} {
+		t.Run(fmt.Sprint("quiet ", quiet), func(t *testing.T) {
+			inWorld(t, 1, netsim.LinkConfig{Delay: 50 * time.Millisecond}, func(t *testing.T, w *world) {
+				a, pa := w.endpoint(peerA, &kcp.Config{TLS: testTLS()})
+				b, pb := w.endpoint(peerB, &kcp.Config{TLS: testTLS()})
+				errs := make(chan error)
+				dial := func(e *kcp.Endpoint, to net.Addr) {
+					c, err := e.DialWith(context.Background(), to, kcp.DialOptions{Conv: id(conv), Quiet: quiet})
+					if err == nil {
+						_, _ = c.Write([]byte("hello"))
+						_, err = c.Read(make([]byte, 10))
+					}
+					errs <- err
+				}
+				go dial(a, pb.LocalAddr())
+				go dial(b, pa.LocalAddr())
+				begin := time.Now()
+				first, second := <-errs, <-errs
+				require.ErrorContains(t, first, "the peer dials this session too")
+				require.True(t, strings.Contains(second.Error(), "dials this session too") || errors.Is(second, kcp.ErrReset), second)
+				require.Less(t, time.Since(begin), time.Second)
+			})
+		})
+	}
+}
+
+// What cannot become a session is an error at once.
+func TestSimultaneousOpenErrors(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		open := func(e *kcp.Endpoint, o kcp.DialOptions) error {
+			begin := time.Now()
+			o.SimultaneousOpen = true
+			_, err := e.DialWith(context.Background(), peerAddr(peerB), o)
+			require.Zero(t, time.Since(begin))
+			return err
+		}
+		client := testTLS().Clone()
+		client.Certificates = nil
+		e, _ := w.endpoint(peerA, &kcp.Config{TLS: client})
+		var invalid *kcp.ConfigError
+		require.ErrorAs(t, open(e, kcp.DialOptions{}), &invalid)
+		require.Equal(t, "TLS.Certificates", invalid.Field)
+		e, _ = w.endpoint("203.0.113.2:4000", nil)
+		var option *kcp.OptionError
+		require.ErrorAs(t, open(e, kcp.DialOptions{Conv: id(1)}), &option)
+		require.ErrorAs(t, open(e, kcp.DialOptions{Quiet: true}), &option)
+		require.ErrorAs(t, open(e, kcp.DialOptions{Candidates: make([]net.Addr, 17)}), &option)
+		ctx, cancel := context.WithCancel(context.Background())
+		first := make(chan error)
+		go func() {
+			_, err := e.DialWith(ctx, peerAddr(peerB), kcp.DialOptions{SimultaneousOpen: true})
+			first <- err
+		}()
+		synctest.Wait()
+		require.ErrorIs(t, open(e, kcp.DialOptions{}), kcp.ErrConvInUse)
+		cancel()
+		require.ErrorIs(t, <-first, context.Canceled)
+		e, _ = w.endpoint("203.0.113.3:4000", &kcp.Config{DialTimeout: -1})
+		require.ErrorAs(t, open(e, kcp.DialOptions{}), &option)
+	})
+}
+
+// Each end checks the certificate of the other: the error says which end has refused.
+func TestSimultaneousOpenCertificates(t *testing.T) {
+	other := testenv.TLS() // of another authority
+	other.ClientCAs, other.ClientAuth = other.RootCAs, tls.RequireAndVerifyClientCert
+	for seed := range fewer(16) {
+		inWorld(t, seed, netsim.LinkConfig{Delay: 20 * time.Millisecond}, func(t *testing.T, w *world) {
+			a, pa := w.endpoint(peerA, &kcp.Config{TLS: peerTLS()})
+			b, pb := w.endpoint(peerB, &kcp.Config{TLS: other})
+			x, y := openBoth(a, b, []string{pa.LocalAddr().String()}, []string{pb.LocalAddr().String()}, 0)
+			var ofA, ofB *kcp.HandshakeError
+			require.ErrorAs(t, x.err, &ofA)
+			require.ErrorAs(t, y.err, &ofB)
+			require.NotEqual(t, ofA.Remote, ofB.Remote)
+			require.LessOrEqual(t, max(x.in, y.in), 200*time.Millisecond)
+		})
+	}
+}
+
+// Forged packets disturb nothing: HELLOs with TIEBREAKER and others, of strangers, and
+// with the addresses of the two ends, before, while and after the session opens.
+func TestSimultaneousOpenForged(t *testing.T) {
+	for protection, config := range peerConfigs(t) {
+		t.Run(protection, func(t *testing.T) {
+			for seed := range fewer(40) {
+				random := rand.New(rand.NewPCG(seed, 5))
+				link := randomLink(random, 100*time.Millisecond, 0.1)
+				inWorld(t, seed, link, func(t *testing.T, w *world) {
+					a, pa := w.endpoint(peerA, config)
+					b, pb := w.endpoint(peerB, config)
+					ends := []netip.AddrPort{pa.AddrPort(), pb.AddrPort()}
+					stranger := netip.MustParseAddrPort("10.0.0.66:666")
+					stop := make(chan struct{})
+					go func() {
+						for {
+							select {
+							case <-stop:
+								return
+							case <-time.After(time.Duration(random.IntN(30)) * time.Millisecond):
+							}
+							i := random.IntN(2)
+							from := stranger
+							if random.IntN(3) == 0 {
+								from = ends[1-i]
+							}
+							w.net.Inject(from, ends[i], forgedTie(random))
+						}
+					}()
+					x, y := openBoth(a, b, []string{peerA}, []string{peerB}, time.Duration(random.IntN(2000))*time.Millisecond)
+					requireOneSession(t, a, b, x, y)
+					close(stop)
+				})
+				if t.Failed() {
+					t.Fatalf("KCP_SEED=%d", seed)
+				}
+			}
+		})
+	}
+}
+
+// forgedTie returns a packet that may seem to be the HELLO of an end whose peer dials it.
+func forgedTie(random *rand.Rand) []byte {
+	conv, most := random.Uint32(), uint32(1<<32-1)
+	signals := [][3]uint32{{1, 0, random.Uint32()}, {2, 2, 0x7d | random.Uint32()&2}, {15, most, most}}
+	switch random.IntN(4) {
+	case 0:
+		signals = signals[2:]
+	case 1:
+		signals[2] = [3]uint32{15, random.Uint32(), random.Uint32()}
+	}
+	var packet []byte
+	for _, s := range signals {
+		cmd := byte(84)
+		if s[0] == 1 {
+			cmd = 83
+		}
+		b := binary.LittleEndian.AppendUint32(nil, conv)
+		b = append(b, cmd, byte(s[0]), 128, 0)
+		for _, v := range []uint32{s[2], s[1], 0, 0} {
+			b = binary.LittleEndian.AppendUint32(b, v)
+		}
+		packet = append(packet, b...)
+	}
+	return packet
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // MaxHalfOpen is how many sessions of the peer's an open has half open: what claims to
@@ -30,7 +31,7 @@ type Action uint8
 const (
 	Ignore Action = iota // it counts for nothing
 	Greet                // this end dials: its HELLO leaves now
-	Answer               // the peer dials, from elsewhere maybe: TIEBREAKER leaves now
+	Answer               // the peer dials, and may not know this path yet: TIEBREAKER leaves now
 	Accept               // the peer dials: its HELLO opens a session
 	Move                 // the HELLO is of Verdict.Session, and comes from another address
 	Again                // the ends have drawn the same: this one dials a session anew
@@ -39,6 +40,7 @@ const (
 // Verdict is the decision on a Hello.
 type Verdict[A, S comparable] struct {
 	Do      Action
+	Aim     bool        // for Greet: the HELLOs leave for this address from now on
 	Crowded bool        // for Accept: another session is half open, so the peer has to show its address
 	Open    *Open[A, S] // nil: none expects the address
 	Session S           // that this end dials; for Move, the one accepted before
@@ -47,7 +49,9 @@ type Verdict[A, S comparable] struct {
 // Open is a simultaneous open of this end. The lock of its Table guards it.
 type Open[A, S comparable] struct {
 	table    *Table[A, S]
-	addrs    []A
+	paths    []path[A] // the first, and then the better ones first
+	aim      int       // the path that HELLO leaves by
+	aimed    time.Duration
 	dialled  S // the session that this end dials now
 	conv     uint32
 	tie      uint64 // of its HELLO
@@ -56,6 +60,15 @@ type Open[A, S comparable] struct {
 	won      S      // the session that has come of it; zero: none yet
 	err      error  // why none will; nil: one may
 	over     bool
+}
+
+// path is what is known of an address of the peer.
+type path[A comparable] struct {
+	addr  A
+	next  time.Duration // when TIEBREAKER alone leaves for it next
+	wait  time.Duration // from then to the time after
+	quiet time.Duration // until when it does not answer
+	heard bool          // something has come from it
 }
 
 // half is a session that the peer has dialled.
@@ -77,12 +90,13 @@ type Table[A, S comparable] struct {
 func (t *Table[A, S]) Begin(addrs []A, decided func()) *Open[A, S] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	o := &Open[A, S]{table: t, decided: decided}
 	for _, a := range addrs {
-		if t.ofLocked(a) != nil {
+		if other, _ := t.ofLocked(a); other != nil {
 			return nil
 		}
+		o.paths = append(o.paths, path[A]{addr: a, wait: FirstWait})
 	}
-	o := &Open[A, S]{table: t, addrs: addrs, decided: decided}
 	t.opens = append(t.opens, o)
 	t.N.Add(1)
 	return o
@@ -92,7 +106,14 @@ func (t *Table[A, S]) Begin(addrs []A, decided func()) *Open[A, S] {
 func (o *Open[A, S]) Dial(s S, conv uint32, tie uint64) {
 	o.table.mu.Lock()
 	defer o.table.mu.Unlock()
-	o.dialled, o.conv, o.tie = s, conv, tie
+	o.dialled, o.conv, o.tie, o.aim = s, conv, tie, 0
+}
+
+// Dials returns what Dial has told.
+func (o *Open[A, S]) Dials() (s S, conv uint32, tie uint64) {
+	o.table.mu.Lock()
+	defer o.table.mu.Unlock()
+	return o.dialled, o.conv, o.tie
 }
 
 // Dialled tells that the call that dials s has returned, connected or not. It returns the
@@ -112,21 +133,22 @@ func (o *Open[A, S]) isDecided() bool {
 	return o.over || o.won != none || o.err != nil
 }
 
-// ofLocked returns the open with a peer at an address; nil: there is none.
-func (t *Table[A, S]) ofLocked(a A) *Open[A, S] {
+// ofLocked returns the open with a peer at an address, and the number of the path; nil:
+// there is none.
+func (t *Table[A, S]) ofLocked(a A) (*Open[A, S], int) {
 	for _, o := range t.opens {
-		if slices.Contains(o.addrs, a) {
-			return o
+		if i := slices.IndexFunc(o.paths, func(p path[A]) bool { return p.addr == a }); i >= 0 {
+			return o, i
 		}
 	}
-	return nil
+	return nil, 0
 }
 
 // Judge decides on a packet from an address.
-func (t *Table[A, S]) Judge(from A, h Hello) (v Verdict[A, S]) {
+func (t *Table[A, S]) Judge(from A, h Hello, now time.Duration) (v Verdict[A, S]) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	o := t.ofLocked(from)
+	o, i := t.ofLocked(from)
 	if v.Open = o; o == nil || o.isDecided() {
 		return v
 	}
@@ -136,7 +158,8 @@ func (t *Table[A, S]) Judge(from A, h Hello) (v Verdict[A, S]) {
 	case h.Tie == o.tie || h.Conv == o.conv:
 		v.Do = Again
 	case h.Tie < o.tie:
-		v.Do = Greet
+		v.Do, v.Aim = Greet, o.hear(i, now)
+	case !h.Opens && !o.mayProbe(i, now):
 	case !h.Opens:
 		v.Do = Answer
 	default:
@@ -150,6 +173,75 @@ func (t *Table[A, S]) Judge(from A, h Hello) (v Verdict[A, S]) {
 		v.Crowded = len(o.accepted) > 0
 	}
 	return v
+}
+
+// hear tells that something has come by a path. It reports whether HELLO leaves by that
+// from now on: by the first that something has come by, or a better one.
+func (o *Open[A, S]) hear(i int, now time.Duration) (aim bool) {
+	if aim = i != o.aim && (!o.paths[o.aim].heard || i < o.aim && i > 0); aim {
+		o.aim, o.aimed = i, now
+	}
+	o.paths[i].heard = true
+	return aim
+}
+
+// Probes of addresses that HELLO does not leave for.
+const (
+	MaxCandidates = 16                     // addresses of a peer besides the first
+	Pace          = 20 * time.Millisecond  // the least time between two probes of an open (Ta, RFC 8445 §14.2)
+	FirstWait     = 200 * time.Millisecond // from the first probe of an address to the second
+	MostWait      = 500 * time.Millisecond // from one to the next
+	AimTime       = time.Second            // HELLO leaves by another path if nothing has come of it for so long
+	answerGap     = 50 * time.Millisecond  // the least time between TIEBREAKER and an answer by one path
+)
+
+// mayProbe reports whether TIEBREAKER may leave by a path, as one has come.
+func (o *Open[A, S]) mayProbe(i int, now time.Duration) bool {
+	p := &o.paths[i]
+	if now < p.quiet {
+		return false
+	}
+	p.quiet = now + answerGap
+	return true
+}
+
+// Probe returns the path by which TIEBREAKER leaves now, and the one by which HELLO does
+// from now on; -1: none. It is to be called again after wait.
+func (o *Open[A, S]) Probe(now time.Duration) (probe, aim int, wait time.Duration) {
+	o.table.mu.Lock()
+	defer o.table.mu.Unlock()
+	probe, aim, wait = -1, -1, MostWait
+	for i := range o.paths {
+		p := &o.paths[i]
+		if i == o.aim {
+			continue // HELLO leaves by it
+		}
+		if wait = min(wait, p.next-now); now >= p.next && (probe < 0 || p.next < o.paths[probe].next) {
+			probe = i // the one that has waited longest
+		}
+	}
+	if probe >= 0 {
+		p := &o.paths[probe]
+		p.next, p.wait, p.quiet = now+p.wait, min(2*p.wait, MostWait), now+answerGap
+	}
+	for n := 1; n < len(o.paths) && now >= o.aimed+AimTime && aim < 0; n++ {
+		if i := (o.aim + n) % len(o.paths); o.paths[i].heard {
+			o.aim, o.aimed, aim = i, now, i
+		}
+	}
+	return probe, aim, max(wait, Pace)
+}
+
+// Elsewhere returns the session that this end dials, of which a packet has come from an
+// address of the peer that its HELLO does not leave for. ok is false if it is of none.
+func (t *Table[A, S]) Elsewhere(from A, conv uint32) (s S, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if o, i := t.ofLocked(from); o != nil && o.conv == conv && !o.isDecided() {
+		o.aim = i
+		return o.dialled, true
+	}
+	return s, false
 }
 
 // Add adds a session that a HELLO for which the verdict was Accept has opened. ok is
