@@ -103,7 +103,7 @@ func goodbye(i *net.Interface, instance string) {
 		if err != nil {
 			continue
 		}
-		// Answers come from port 5353 (RFC 6762 §6), which the servers of the beacon share.
+		// Answers come from port 5353 (RFC 6762 §6), which several sockets share.
 		c, err := net.ListenMulticastUDP(network, i, to)
 		if err != nil {
 			continue
