@@ -98,7 +98,7 @@ func kindOf(own, seen []netip.AddrPort) natKind {
 
 // candidates returns the addresses for a card, the best first (compare RFC 8445 §5.1.2):
 // IPv6 needs no NAT, and what a server sees is right more often than a private address.
-// A peer behind the same NAT has the same address to servers, and sorts them anew.
+// A peer behind the same NAT has the same address to servers, and sorts them again.
 func candidates(reachable, seen []netip.AddrPort) []netip.AddrPort {
 	var all []netip.AddrPort
 	add := func(from []netip.AddrPort, which func(netip.Addr) bool) {
@@ -115,10 +115,10 @@ func candidates(reachable, seen []netip.AddrPort) []netip.AddrPort {
 	return all
 }
 
-// ordered returns the addresses at which to dial a peer: those of its card and where the
-// server sees it. Behind the same NAT as this end, which is seen at own, addresses of the
-// peer's host come first, since few NATs let packets in that come from behind them
-// (hairpinning, RFC 4787 §6).
+// ordered returns the addresses at which to dial a peer: the addresses on its card, and
+// where the server sees it. Behind the same NAT as this end, which is seen at own, the
+// addresses of the peer's host come first, since few NATs let packets in that come from
+// behind them (hairpinning, RFC 4787 §6).
 func ordered(peer []netip.AddrPort, observed, own netip.AddrPort) []netip.AddrPort {
 	all := slices.Clone(peer)
 	if observed.IsValid() && !slices.Contains(all, observed) {

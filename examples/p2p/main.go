@@ -175,7 +175,7 @@ func (m *meeting) node(role, code string, messages io.Writer) (n *node, meet fun
 func sendCommand(ctx context.Context, flags *flag.FlagSet, out, messages io.Writer) func() error {
 	var m meeting
 	m.flags(flags)
-	code := flags.String("code", "", "`code` to use in place of a random one, such as that of a transfer that was interrupted")
+	code := flags.String("code", "", "`code` to use in place of a random one, such as the code of an interrupted transfer")
 	return func() error {
 		if flags.NArg() != 1 {
 			flags.Usage()

@@ -260,8 +260,8 @@ func (n *node) dial(ctx context.Context, addrs []net.Addr) (conn *kcp.Conn, err 
 	return nil, err
 }
 
-// natError means that no NAT on the way could be passed. It is of no use to try again
-// from the same networks.
+// natError means that the packets of the two ends cannot get through the NATs between
+// them. Another attempt from the same networks would fail too.
 type natError struct {
 	text string
 	err  error

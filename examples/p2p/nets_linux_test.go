@@ -40,7 +40,7 @@ func bridge(t *testing.T, h *netns.Host, addr string) {
 	h.Must(t, "ip link set br0 up\nip addr add "+addr+" dev br0")
 }
 
-// rules are those of a home router: what comes from within gets the router's address,
+// rules make a home router: what comes from within gets the router's address,
 // and only answers come in. What the router itself gets is dropped, not refused: a
 // refused packet would take the port that the mapping of the answer needs.
 const rules = `

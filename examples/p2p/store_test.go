@@ -154,7 +154,7 @@ func TestOrderOfCandidates(t *testing.T) {
 	require.Equal(t, []netip.AddrPort{public, private}, ordered([]netip.AddrPort{private}, public, a("198.51.100.9:1")))
 }
 
-// A card that was changed, or is of the same role, does not count.
+// A card that was changed, or names the same role, does not count.
 func TestCards(t *testing.T) {
 	s := mustSecret(t, testCode)
 	c := &card{roleSend, "SHA256:x", natNone, []netip.AddrPort{netip.MustParseAddrPort("203.0.113.1:9")}}

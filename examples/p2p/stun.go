@@ -128,7 +128,7 @@ func (c *stunConn) mapped(ctx context.Context, server netip.AddrPort) (netip.Add
 }
 
 // addrPort returns the address of a packet, an IPv4 address as such. It is not valid if a
-// is no UDP address.
+// is not a UDP address.
 func addrPort(a net.Addr) netip.AddrPort {
 	u, ok := a.(*net.UDPAddr)
 	if !ok || u == nil {

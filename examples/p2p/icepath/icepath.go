@@ -6,8 +6,8 @@ package icepath
 import "net"
 
 // Conn is a connection of packets as a net.PacketConn with one peer, for
-// kcp.NewEndpoint. Its methods are safe for concurrent use if those of the connection
-// are, as with an *ice.Conn.
+// kcp.NewEndpoint. Its methods are safe for concurrent use if the connection is, as an
+// *ice.Conn is.
 //
 // The address of the peer is a name: ICE may change the pair of addresses at any time,
 // and the session does not have to know. One end dials Peer, and the other listens.
@@ -25,5 +25,5 @@ func (c Conn) ReadFrom(b []byte) (int, net.Addr, error) {
 	return n, Peer{}, err
 }
 
-// WriteTo sends a packet to the peer, whatever addr is.
+// WriteTo sends a packet to the peer. It ignores addr.
 func (c Conn) WriteTo(b []byte, addr net.Addr) (int, error) { return c.Write(b) }
