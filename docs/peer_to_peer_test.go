@@ -7,6 +7,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/testenv"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -14,6 +15,14 @@ import (
 func meet(ctx context.Context, endpoint *kcp.Endpoint, peer net.Addr) (*kcp.Conn, error) {
 	c, err := endpoint.DialWith(ctx, peer, kcp.DialOptions{SimultaneousOpen: true})
 	return c, err
+}
+
+// meetAt is meet with a peer that has an address in its network too.
+func meetAt(ctx context.Context, endpoint *kcp.Endpoint, public, local net.Addr) (*kcp.Conn, error) {
+	return endpoint.DialWith(ctx, public, kcp.DialOptions{
+		SimultaneousOpen: true,
+		Candidates:       []net.Addr{local},
+	})
 }
 
 func TestPeerToPeer(t *testing.T) {
@@ -29,8 +38,13 @@ func TestPeerToPeer(t *testing.T) {
 	conns := make(chan *kcp.Conn)
 	for i, e := range ends {
 		go func() {
-			c, err := meet(t.Context(), e, ends[1-i].LocalAddr())
-			require.NoError(t, err)
+			to := ends[1-i].LocalAddr()
+			open := func() (*kcp.Conn, error) { return meet(t.Context(), e, to) }
+			if i == 1 {
+				open = func() (*kcp.Conn, error) { return meetAt(t.Context(), e, to, e.LocalAddr()) }
+			}
+			c, err := open()
+			assert.NoError(t, err)
 			conns <- c
 		}()
 	}

@@ -226,7 +226,7 @@ func TestSimultaneousOpenBrokenPaths(t *testing.T) {
 			t.Run(name+", "+protection, func(t *testing.T) {
 				for seed := range fewer(40) {
 					inWorld(t, seed, netsim.LinkConfig{Delay: 20 * time.Millisecond, Jitter: 20 * time.Millisecond}, func(t *testing.T, w *world) {
-						// The hosts reach each other outside too, as if their NAT did hairpinning.
+						// The NAT of both does hairpinning.
 						n := new(natNet)
 						a, h := w.inLAN(n, "", hostA, peerA, portFiltering, config)
 						b, _ := w.inLAN(n, "", hostB, peerB, portFiltering, config)
@@ -247,8 +247,7 @@ func TestSimultaneousOpenBrokenPaths(t *testing.T) {
 }
 
 // Two ends that dial one conversation id with TLS, and do not say that both dial, get an
-// error at once that says so; so do two that dial it quietly. Without TLS one session comes
-// of both.
+// error at once that says so; so do two that dial it quietly.
 func TestBothDialOneConv(t *testing.T) {
 	const conv = 77
 	for _, quiet := range []bool{false, true} {

@@ -13,8 +13,8 @@ import (
 
 const ms = time.Millisecond
 
-// end is an open with session "d" of the conversation 7, which has drawn 50, and a peer at
-// the addresses 0 to n-1.
+// end is an open with session "d" of the conversation 7, which has drawn 50, and a peer
+// at the addresses 0 to n-1.
 func end(n int) (t *Table[int, string], o *Open[int, string], decided *int) {
 	t, decided = new(Table[int, string]), new(int)
 	addrs := make([]int, n)
