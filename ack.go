@@ -2,7 +2,6 @@ package kcp
 
 import (
 	"github.com/arqnet/kcp/internal/delayedack"
-	"github.com/arqnet/kcp/internal/replyrhythm"
 )
 
 // Delayed ACK (RFC 1122 §4.2.3.2), Extensions.ThinAcks. The reference answers
@@ -24,14 +23,6 @@ func (k *KCP) ackedRecently(sn seq) bool {
 	}
 	s.lastAcked = k.clock.now
 	return false
-}
-
-// ackTime returns when the waiting acknowledgements must leave.
-func (k *KCP) ackTime() seq {
-	if k.cfg.ext.ThinAcks && !k.rcv.ackPolicy.Urgent {
-		return k.rcv.ackPolicy.Due
-	}
-	return k.clock.now
 }
 
 // flushEarlyAcks puts out an ACK for every segment that una does not cover. Of
@@ -57,7 +48,7 @@ func (k *KCP) flushEarlyAcks(h *header) {
 	p.Segments, p.Bytes = 0, 0
 	if p.Replies.Hold > 0 && len(covered) > 0 && !p.SampledRecently(k.clock.now, seq(k.snd.rtt.srtt)) {
 		k.rcv.acks = covered[:0]
-		k.putReplyAck(h, covered[0]) // in front, so that the peer reads it before any una
+		k.putAck(h, covered[0], p.Announce(k.clock.now)) // in front, so that the peer reads it before any una
 	}
 }
 
@@ -81,7 +72,7 @@ func (k *KCP) flushCoveredAck(h *header, bare bool) {
 	if p.SampledRecently(k.clock.now, seq(k.snd.rtt.srtt)) && !bare && !p.Filled {
 		return
 	}
-	k.putReplyAck(h, a)
+	k.putAck(h, a, p.Announce(k.clock.now))
 }
 
 // frg of an ACK announces how long ACKs may wait; see package replyrhythm. The peer
@@ -89,24 +80,6 @@ func (k *KCP) flushCoveredAck(h *header, bare bool) {
 // sample from an ACK that has waited, so the samples stay those of the path. Every
 // other packet of the receiver shows una. One that does not cover what has long
 // arrived shows a loss, for which the peer then does not wait.
-
-// putReplyAck puts out the ACK a, which una covers, with the announcement.
-func (k *KCP) putReplyAck(h *header, a delayedack.Ack) {
-	k.putAck(h, a, k.rcv.ackPolicy.Announce(k.clock.now))
-}
-
-// noteAckHold takes the peer's announcement from a segment, before its una. What
-// una acknowledges shows no round trip if the ACK may have waited.
-func (k *KCP) noteAckHold(h *header, recovered bool) {
-	if !k.cfg.ext.AwaitReplies {
-		return
-	}
-	k.snd.rate.Waited = k.peer.ackHold > 0
-	if h.cmd == cmdAck && !recovered {
-		k.peer.ackHold = h.frg & replyrhythm.HoldMask
-		k.snd.rate.Waited = h.frg&replyrhythm.Waited != 0
-	}
-}
 
 // waitNoLonger takes the wait for a delayed ACK out of the time-out of the oldest
 // segment if what the peer sends does not acknowledge it, although it left more

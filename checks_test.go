@@ -215,7 +215,7 @@ func TestDatagramsAfterClose(t *testing.T) {
 		was := b.closing
 		b.closing.Stop()
 		b.takeDatagram([]byte{2})
-		s := b.datagramStats()
+		s := b.in.datagrams.stats
 		b.closing = was
 		b.mu.Unlock()
 		require.EqualValues(t, []uint64{2, 1}, []uint64{s.Received, s.Dropped})
@@ -225,9 +225,7 @@ func TestDatagramsAfterClose(t *testing.T) {
 
 // A session in which no Flush waits has nothing to wake.
 func TestNoFlushWaits(t *testing.T) {
-	var w *measurement
-	w.overtaken(5)
-	require.False(t, w.delivers(5))
+	require.False(t, new(session).flushDelivers())
 }
 
 // A write buffer of streams that was set to more than the session's counts for all

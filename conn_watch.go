@@ -3,6 +3,7 @@ package kcp
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"time"
@@ -131,13 +132,16 @@ func (c *Conn) logEnd() func() {
 	}
 	k := c.kcp.snapshot()
 	n := *c.kcp.counts()
-	cause := "closed in order"
+	cause, dropped := "closed in order", Drops{}
 	if c.closing.err != nil {
 		cause = c.closing.err.Error()
 	}
+	if c.rare != nil {
+		dropped = c.rare.dropped
+	}
 	attrs := []slog.Attr{
 		slog.String("remote", c.RemoteAddr().String()),
-		slog.Uint64("conv", uint64(c.Conv())),
+		slog.String("conv", fmt.Sprintf("%08x", c.Conv())),
 		slog.String("cause", cause),
 		slog.Bool("undelivered", c.closing.Undelivered()),
 		slog.Duration("age", (e.now() - c.hs.born).Round(time.Millisecond)),
@@ -148,7 +152,7 @@ func (c *Conn) logEnd() func() {
 		slog.Uint64("spurious", n.SpuriousRetransmits),
 		slog.Duration("rtt", time.Duration(k.srtt)*time.Millisecond),
 		slog.Int("mtu", c.mtu()),
-		slog.Uint64("dropped", c.dropCounts().Total()),
+		slog.Uint64("dropped", dropped.Total()),
 	}
 	if left > 0 {
 		attrs = append(attrs, slog.Uint64("left_out", left))
@@ -178,7 +182,7 @@ func (c *Conn) Flush(ctx context.Context) error {
 	var end *seq
 	return c.await(blocking{op: "flush", ctx: ctx}, func() (pause, error) {
 		if end == nil {
-			end = c.measures().beginFlush(c.kcp.position().end)
+			end = c.measures().flushes.Begin(c.kcp.position().end)
 		}
 		// What the peer has not taken before its CLOSE is out of the queue, too.
 		discarded := c.closing.Read == closing.ReadClosed && c.closing.Undelivered()
@@ -191,9 +195,9 @@ func (c *Conn) Flush(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return pause{}, err
 		}
-		c.rare.measure.waitFor(*end)
+		c.rare.measure.flushes.WaitFor(*end)
 		return pause{on: &c.io.canWrite}, nil
-	}, func() { c.rare.measure.endFlush(end) })
+	}, func() { c.rare.measure.flushes.End(end) })
 }
 
 // cannotDeliver returns why what is not acknowledged will not be; nil if it may.

@@ -1,5 +1,7 @@
 package kcp
 
+import "github.com/arqnet/kcp/internal/replyrhythm"
+
 // Bits of peerWindow.probe: the window segments that the next flush sends.
 const (
 	sendWask = 1 // send WASK
@@ -208,4 +210,37 @@ func (k *KCP) inputAck(h *header, una seq, recovered bool) {
 	}
 	k.dropAcked(s, h.ts == s.ts)
 	k.advanceUna()
+}
+
+// noteAckHold takes the peer's announcement from a segment, before its una. What
+// una acknowledges shows no round trip if the ACK may have waited.
+func (k *KCP) noteAckHold(h *header, recovered bool) {
+	if !k.cfg.ext.AwaitReplies {
+		return
+	}
+	k.snd.rate.Waited = k.peer.ackHold > 0
+	if h.cmd == cmdAck && !recovered {
+		k.peer.ackHold = h.frg & replyrhythm.HoldMask
+		k.snd.rate.Waited = h.frg&replyrhythm.Waited != 0
+	}
+}
+
+// matchLateAck handles the ACK of sn as sent at ts, after una has passed sn.
+func (k *KCP) matchLateAck(sn, ts seq) {
+	r := &k.snd.recovery
+	if r.Retransmissions.Open == 0 {
+		return
+	}
+	for p := r.Retransmissions.Acked(sn); p != nil; p = r.Retransmissions.Acked(sn) {
+		switch {
+		case ts == p.TS:
+			r.Episode.Resolve(false)
+			r.Reordering.Genuine()
+			k.snd.rate.OnDelivered(&p.Tx, k.clock.micros-p.Tx.At)
+		case ts.Before(p.TS):
+			r.Episode.Resolve(p.Second)
+			k.onSpurious(p.Early)
+			k.cfg.trace.spurious(sn)
+		}
+	}
 }

@@ -3,7 +3,9 @@ package kcp
 import (
 	"errors"
 
+	"github.com/arqnet/kcp/internal/limited"
 	"github.com/arqnet/kcp/internal/pacing"
+	"github.com/arqnet/kcp/stats"
 )
 
 // Defaults and limits of the reference. MTUs are in bytes, windows in segments,
@@ -52,6 +54,7 @@ var (
 type KCP struct {
 	conv     uint32
 	dead     bool          // a segment reached the dead-link limit; see SetDeadLink
+	limit    limited.State // what kept the last flush from sending more
 	cfg      machineConfig // settings
 	hooks    hooks         // the output function, and the session's callbacks
 	clock    machineClock
@@ -209,7 +212,7 @@ func (k *KCP) NextFlush() (at uint32, ok bool) {
 	if k.snd.loss.due.head != nil {
 		earlier(k.clock.now + seq(k.resendWait()))
 	}
-	if k.snd.queue.n > 0 || k.rare != nil && k.waiting() {
+	if k.snd.queue.n > 0 || k.rare != nil && k.streaming() && k.hooks.host.streamsWait().Some {
 		switch {
 		case k.peer.wnd == 0 && k.peer.probeWait == 0:
 			earlier(k.clock.now)
@@ -306,4 +309,22 @@ func (k *KCP) segmentSize(n int) int {
 		return k.cfg.mss
 	}
 	return k.cfg.messageMSS
+}
+
+// Counters counts what a state machine has done; package stats describes it.
+type Counters = stats.Counters
+
+// Counters returns a copy of the counters of k.
+func (k *KCP) Counters() Counters { return k.counters }
+
+// newSegments returns how many data segments have arrived that count: neither again
+// nor beyond what is taken.
+func newSegments(s *Counters) uint64 { return s.SegmentsReceived - s.Duplicates - s.OutOfWindow }
+
+// ackTime returns when the waiting acknowledgements must leave.
+func (k *KCP) ackTime() seq {
+	if k.cfg.ext.ThinAcks && !k.rcv.ackPolicy.Urgent {
+		return k.rcv.ackPolicy.Due
+	}
+	return k.clock.now
 }

@@ -31,23 +31,6 @@ func (k *KCP) recordRetransmit(s *sendSegment) {
 	r.Retransmissions.Remember(recovery.Retransmission{SN: s.sn, TS: s.ts, Early: s.repaired, Second: s.xmit == 2, Tx: s.tx})
 }
 
-// matchLateAck handles the ACK of sn as sent at ts, after una has passed sn.
-func (k *KCP) matchLateAck(sn, ts seq) {
-	r := &k.snd.recovery
-	for p := r.Retransmissions.Acked(sn); p != nil; p = r.Retransmissions.Acked(sn) {
-		switch {
-		case ts == p.TS:
-			r.Episode.Resolve(false)
-			r.Reordering.Genuine()
-			k.snd.rate.OnDelivered(&p.Tx, k.clock.micros-p.Tx.At)
-		case ts.Before(p.TS):
-			r.Episode.Resolve(p.Second)
-			k.onSpurious(p.Early)
-			k.cfg.trace.spurious(sn)
-		}
-	}
-}
-
 // onSpurious records a spurious retransmission: an earlier transmission of the
 // segment had arrived (Eifel detection, RFC 3522; the ACK of a PUSH echoes its
 // ts). early says that the retransmission was not due to a time-out.
@@ -169,7 +152,8 @@ func (k *KCP) beyondWindow() int {
 
 // mayExceedWindow reports whether beyondWindow allows a packet now and then.
 func (k *KCP) mayExceedWindow() bool {
-	return k.snd.recovery.Outage.Recovering() && k.cfg.ext.PipeWindow && k.streaming()
+	o := &k.snd.recovery.Outage
+	return (o.On || o.From != o.End) && k.cfg.ext.PipeWindow && k.streaming()
 }
 
 // resendAfterOutage retransmits the segments that were in flight in an outage, in growing

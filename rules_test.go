@@ -120,9 +120,6 @@ func sessionFigures() []rulebook.Figure {
 		{dialled, "0.2 to 3 s", minHold},
 		{"| A socket outlives its sessions otherwise", "3 s", maxHold},
 		{dialled, "1.5 s", lossyHold},
-		{"| Round-trip time of the application", "1 s", refreshAfter},
-		{"| Round-trip time of the application", "10 s", askedFor * time.Second},
-		{"| Round-trip time of the application", "3 s", promptFor},
 		{keepAlive, "25 s", defaultKeepAlive},
 
 		{"| Stall timeout", "30 min", defaultStallTimeout},

@@ -142,6 +142,7 @@ func (c *session) end(err error) {
 	}
 	c.closing.End()
 	c.closing.err = err
+	c.limits = c.limitClock().End(c.hs.born, c.host.now())
 	if err != nil && c.undelivered() {
 		c.closing.Lacks()
 	}

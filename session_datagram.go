@@ -77,13 +77,6 @@ func (c *session) datagramQueue() *datagramQueue {
 	return c.in.datagrams
 }
 
-func (c *session) datagramStats() (s DatagramStats) {
-	if c.in.datagrams != nil {
-		s = c.in.datagrams.stats
-	}
-	return s
-}
-
 func (c *session) maxDatagramSize() int {
 	room := &c.shared.overhead
 	return c.mtu() - room.cipherHead - room.tail - datagramHeader

@@ -168,7 +168,7 @@ func (c *session) respondLocked(now time.Duration) bool {
 	c.sendDueSignals(now)
 	c.flushDue(now)
 	c.finishStep(now)
-	if c.kcp.WaitSend() == 0 || c.room() > 0 || c.measurement().delivers(c.kcp.position().acked) {
+	if c.kcp.WaitSend() == 0 || c.room() > 0 || c.flushDelivers() {
 		c.step.ready |= writers
 	}
 	done = true

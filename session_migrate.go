@@ -10,6 +10,7 @@ import (
 	"github.com/arqnet/kcp/internal/migration"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/roundtrip"
 )
 
 // Connection migration (RFC 9000 §9, WIRE.md §5.4). A session survives a change
@@ -207,7 +208,7 @@ func (c *session) migrateTo(to source) bool {
 func (c *session) beginPath() {
 	c.kcp.SetCongestionControl(c.newCongestionControl())
 	c.restartMTUSearch()
-	c.rtt = rttState{}
+	c.rtt = roundtrip.Estimate{}
 }
 
 // rerouted sends at once, without waiting for time-outs, as there is a

@@ -132,7 +132,7 @@ func (c *session) takeAnswer(s signal) (outside bool) {
 			return true
 		}
 		if l.Peer != opening.Welcomed && l.Of(opening.Hello).Tries == 1 {
-			c.measured(c.step.inputAt-l.HelloAt, c.step.inputAt)
+			c.rtt.Prompted(c.step.inputAt-l.HelloAt, c.step.inputAt)
 		}
 		if l.Peer != opening.Welcomed { // the sender of an earlier HELLO did not know our token
 			if l.peerToken != s.sn {
@@ -162,7 +162,7 @@ func (c *session) takeAnswer(s signal) (outside bool) {
 		if r := l.Of(opening.Ping); l.Asked(opening.Ping) && r.Signal.answer() == s {
 			c.addressValidated()
 			if r.Tries == 1 { // else the answer may be to either (Karn's algorithm, RFC 6298 §3)
-				c.measured(c.live.PingTime(c.step.inputAt), c.step.inputAt)
+				c.rtt.Prompted(c.live.PingTime(c.step.inputAt), c.step.inputAt)
 			}
 		}
 		c.pingAnswered(s)

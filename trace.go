@@ -152,6 +152,7 @@ func (k *KCP) traceMetrics() {
 			RTTVar:           uint32(k.snd.rtt.rttvar),
 			RTO:              k.snd.rtt.rto,
 			MinRTT:           k.snd.rate.MinRTT,
+			LimitedBy:        k.limit.By,
 		}
 		if m != t.last {
 			t.last = m

@@ -26,8 +26,8 @@ type natNet struct {
 	mappings map[netip.AddrPort]*natHost
 	hosts    []*natHost
 
-	// cut reports whether a packet from a host to an address of its network, or of another
-	// one, is lost; nil: none is. It is called in turn.
+	// cut reports whether a packet from a host to an address is lost; nil: none is. Calls
+	// do not overlap.
 	cut      func(from *natHost, to netip.AddrPort) bool
 	hairpins bool // the NATs do hairpinning (RFC 4787 §6)
 }

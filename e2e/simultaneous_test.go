@@ -344,6 +344,7 @@ func TestSimultaneousOpenForged(t *testing.T) {
 					ends := []netip.AddrPort{pa.AddrPort(), pb.AddrPort()}
 					stranger := netip.MustParseAddrPort("10.0.0.66:666")
 					stop := make(chan struct{})
+					later := time.Duration(random.IntN(2000)) * time.Millisecond
 					go func() {
 						for {
 							select {
@@ -359,7 +360,7 @@ func TestSimultaneousOpenForged(t *testing.T) {
 							w.net.Inject(from, ends[i], forgedTie(random))
 						}
 					}()
-					x, y := openBoth(a, b, []string{peerA}, []string{peerB}, time.Duration(random.IntN(2000))*time.Millisecond)
+					x, y := openBoth(a, b, []string{peerA}, []string{peerB}, later)
 					requireOneSession(t, a, b, x, y)
 					close(stop)
 				})

@@ -57,8 +57,8 @@ func endpointAt(t *testing.T, h *host, addr string, config *kcp.Config) *kcp.End
 	return e
 }
 
-// Two ends behind NATs learn each other's addresses from a rendezvous server, and exchange
-// a file over the same sockets.
+// Two ends behind NATs learn each other's addresses from a rendezvous server, and
+// exchange a file over the same sockets.
 func TestSimultaneousOpenThroughNATs(t *testing.T) {
 	internet := client(t)
 	internet.set(t, "ipv4.ip_forward", "1")

@@ -107,7 +107,7 @@ func (g *Gate[S]) Judge(p *First, state State, now time.Duration) (v Verdict[S])
 		v.Drop = Replay
 	case late && p.Keys != nil:
 		// It goes on with a handshake that this end knows nothing of any more: Dial then
-		// begins anew.
+		// starts over.
 		if !state.Closed {
 			g.reply(p, now, &v, abort(p.Request.TS))
 		}
@@ -226,7 +226,7 @@ func (g *Gate[S]) refuseTLS(p *First, now time.Duration, v *Verdict[S]) {
 	v.Drop = Shaking
 	switch {
 	case p.Crypto && g.TLS: // damaged: only peers with TLS send CRYPTO
-	case p.Info.Code == 0: // the reply is no larger than the packet
+	case p.Info.Code == 0: // the reply is not larger than the packet
 		g.reply(p, now, v, reset(p.Hello))
 	default:
 		g.reply(p, now, v, g.Info, reset(p.Hello))

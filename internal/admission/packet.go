@@ -119,7 +119,7 @@ func Segments(kind Kind, data []byte) (segments []byte, ok bool) {
 type Initial struct {
 	Data    bool             // it contains a PUSH or PIECE
 	Push    bool             // it contains the PUSH with sn 0, and acknowledges nothing
-	Crypto  bool             // it contains a CRYPTO segment, as those of peers with TLS do
+	Crypto  bool             // it contains a CRYPTO segment, as first packets of peers with TLS do
 	Hello   handshake.Signal // code 0: none; the same below
 	Cookie  handshake.Signal
 	Info    handshake.Signal

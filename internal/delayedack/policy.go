@@ -206,13 +206,8 @@ func (r *Repeater) Duplicate() {
 	r.left = min(r.left+repeatLength, repeatMost)
 }
 
-// Memory returns how many bytes the ACKs take that are to be sent again. r may be nil.
-func (r *Repeater) Memory() int {
-	if r == nil {
-		return 0
-	}
-	return cap(r.items) * repeatedBytes
-}
+// Memory returns how many bytes the ACKs take that are to be sent again.
+func (r *Repeater) Memory() int { return cap(r.items) * repeatedBytes }
 
 // Repeat calls again for the ACKs that are to be sent once more, at or beyond rcv_nxt,
 // and forgets them.

@@ -170,7 +170,7 @@ func (x *Exchange) takeUnsealed(m *Message, r *Result) bool {
 		r.Cookie = m.Cookie
 		return true
 	case m.Abort == (Signal{CodeAbort, x.token, 0}):
-		r.End = Reset // Dial begins anew
+		r.End = Reset // Dial starts over
 	case m.Reset == (Signal{CodeReset, 0, x.token}):
 		r.End = Refused
 		if m.Info.Code != 0 && m.Info.TS&CapTLS == 0 {

@@ -49,7 +49,7 @@ type Retransmission struct {
 type Retransmissions struct {
 	records *[memory]Retransmission // nil before the first
 	next    int                     // index of the next record
-	open    int                     // records that are open
+	Open    int                     // records that are open
 }
 
 // Remember adds a record, in place of the oldest.
@@ -59,7 +59,7 @@ func (m *Retransmissions) Remember(r Retransmission) {
 	}
 	p := &m.records[m.next]
 	if !p.open {
-		m.open++
+		m.Open++
 	}
 	*p = r
 	p.open = true
@@ -69,13 +69,10 @@ func (m *Retransmissions) Remember(r Retransmission) {
 // Acked returns a record of segment sn, of which an ACK has come, and closes it; nil if
 // there is none, or no further.
 func (m *Retransmissions) Acked(sn serial.Number) *Retransmission {
-	if m.open == 0 {
-		return nil
-	}
 	for i := range m.records {
 		if p := &m.records[i]; p.open && p.SN == sn {
 			p.open = false
-			m.open--
+			m.Open--
 			return p
 		}
 	}
@@ -86,7 +83,7 @@ func (m *Retransmissions) Acked(sn serial.Number) *Retransmission {
 // the reordering window that follows from it (RFC 8985 §6.2).
 type Reordering struct {
 	mult         uint32        // reo_wnd_mult - 1; 0: no reordering was seen lately
-	Spurious     int           // grows with every spurious retransmission, shrinks with every genuine one
+	Spurious     int32         // grows with every spurious retransmission, shrinks with every genuine one
 	raisedAt     serial.Number // when mult last grew
 	persistUntil serial.Number // when mult shrinks
 }
@@ -115,7 +112,7 @@ func (r *Reordering) Dominates() bool { return r.Spurious >= leastSpurious }
 
 // Seen reports whether counts of acknowledgements prove no loss, as packets overtake each
 // other.
-func (r *Reordering) Seen() bool { return r.mult > 0 || r.Dominates() }
+func (r *Reordering) Seen() bool { return r.mult > 0 || r.Spurious >= leastSpurious }
 
 // Decay makes the window smaller if there was no spurious retransmission for a while.
 func (r *Reordering) Decay(now, srtt serial.Number) {

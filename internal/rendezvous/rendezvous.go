@@ -4,7 +4,7 @@
 // one that has dialled (compare the tie-breaker of ICE, RFC 8445 §7.3.1.1): it drops what
 // the other dials, and the other accepts its session.
 //
-// It has no clock and sends nothing. A is the type of addresses, S that of sessions.
+// It has no clock and sends nothing. A is the type of addresses, S the type of sessions.
 package rendezvous
 
 import (
@@ -34,7 +34,7 @@ const (
 	Answer               // the peer dials, and may not know this path yet: TIEBREAKER leaves now
 	Accept               // the peer dials: its HELLO opens a session
 	Move                 // the HELLO is of Verdict.Session, and comes from another address
-	Again                // the ends have drawn the same: this one dials a session anew
+	Again                // the ends have drawn the same: this one dials a session again
 )
 
 // Verdict is the decision on a Hello.

@@ -81,7 +81,7 @@ func TestTableOfWire(t *testing.T) {
 			return "half open"
 		}
 		return map[Action]string{
-			Ignore: "nothing", Greet: "HELLO leaves at once", Again: "dials anew, with another id and t",
+			Ignore: "nothing", Greet: "HELLO leaves at once", Again: "dials again, with another id and t",
 		}[v.Do]
 	}
 	require.Len(t, rows, len(states))

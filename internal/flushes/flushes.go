@@ -1,0 +1,55 @@
+// Package flushes has what calls wait for until it is acknowledged.
+package flushes
+
+import (
+	"slices"
+
+	"github.com/arqnet/kcp/internal/serial"
+)
+
+// Calls are the calls of Flush, each of which waits until snd_una reaches a number. The
+// zero value has none.
+type Calls struct {
+	lowest  serial.Number    // that a call waits for
+	waits   bool             // lowest is valid
+	waiting []*serial.Number // what each call waits for
+}
+
+// Begin returns where a call of Flush keeps what snd_una has to reach, until
+// end.
+func (w *Calls) Begin(end serial.Number) *serial.Number {
+	w.waiting = append(w.waiting, &end)
+	return &end
+}
+
+// End records that a call of Flush returns.
+func (w *Calls) End(end *serial.Number) {
+	w.waiting = slices.DeleteFunc(w.waiting, func(p *serial.Number) bool { return p == end })
+}
+
+// Overtaken records that a segment of a stream leaves before all that wait, of
+// which the first would have been next.
+func (w *Calls) Overtaken(next serial.Number) {
+	for _, end := range w.waiting {
+		if next.Before(*end) {
+			*end++
+		}
+	}
+}
+
+// WaitFor records that a call of Flush waits for snd_una to reach end.
+func (w *Calls) WaitFor(end serial.Number) {
+	if !w.waits || end.Before(w.lowest) {
+		w.lowest, w.waits = end, true
+	}
+}
+
+// Delivers reports whether calls of Flush are to be woken, as snd_una is now
+// una. They then ask again.
+func (w *Calls) Delivers(una serial.Number) bool {
+	if !w.waits || una.Before(w.lowest) {
+		return false
+	}
+	w.waits = false
+	return true
+}

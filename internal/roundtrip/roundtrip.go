@@ -1,0 +1,112 @@
+// Package roundtrip has the round-trip time as the application sees it, of data and of
+// signals. It has no clock: times are since any epoch.
+package roundtrip
+
+import (
+	"math"
+	"time"
+)
+
+// Estimate is the round-trip time as the application sees it, of data and of
+// signals. The time-outs of data do not depend on it: the state machine has its
+// own estimate (RFC 6298).
+type Estimate struct {
+	At       time.Duration // the last sample that counted, since the epoch; 0: none yet
+	Smoothed uint32        // microseconds; 0: no sample yet
+	Least    uint32        // microseconds; 0: no sample yet
+	Jitter   uint32        // mean deviation of the samples, in microseconds
+	asked    uint16        // when Stats was called, in seconds since the epoch, modulo 2^16; 0: it was not
+	again    bool          // not for the first time in askedFor
+	Prompt   bool          // smoothed is of answers that leave at once
+}
+
+const (
+	// RefreshAfter is the age of the last sample from which a datagram that is sent
+	// takes a PING along, and data if Stats is called now and then.
+	RefreshAfter = time.Second
+	// promptFor is how long the answer to a PING counts in place of what ACKs show,
+	// which may have been delayed (RFC 1122 §4.2.3.2).
+	promptFor = 3 * time.Second
+	// askedFor is for how many seconds after a call of Stats PINGs measure beside data,
+	// if it was not the first.
+	askedFor = 10
+)
+
+// Prompted takes a sample of an answer that leaves at once; 0 is none.
+func (r *Estimate) Prompted(sample, now time.Duration) {
+	if sample > 0 {
+		if r.again && !r.Prompt {
+			r.Smoothed = 0
+		}
+		r.add(sample, now)
+		r.Prompt = true
+	}
+}
+
+// ByData takes a sample of an ACK, which may have been delayed. It reports whether the
+// application wants to know the round-trip time.
+func (r *Estimate) ByData(sample, now time.Duration) (wanted bool) {
+	wanted = r.wanted(now)
+	if !wanted || !r.Prompt || now-r.At >= promptFor {
+		r.add(sample, now)
+		r.Prompt = false
+	}
+	return wanted
+}
+
+// Recent reports whether the last sample is recent.
+func (r *Estimate) Recent(now time.Duration) bool { return r.At > 0 && now-r.At < RefreshAfter }
+
+// add takes a sample.
+func (r *Estimate) add(sample, now time.Duration) {
+	us := uint32(min(max(sample.Microseconds(), 1), math.MaxUint32))
+	if r.At == 0 {
+		r.Least = us
+	}
+	r.Least = min(r.Least, us)
+	if r.Smoothed == 0 {
+		r.Smoothed, r.Jitter = us, 0
+	} else {
+		off := max(r.Smoothed, us) - min(r.Smoothed, us)
+		r.Jitter = uint32((3*uint64(r.Jitter) + uint64(off)) / 4)
+		r.Smoothed = uint32((7*uint64(r.Smoothed) + uint64(us)) / 8)
+	}
+	r.At = max(now, 1)
+}
+
+// Ask notes that the application wants to know the round-trip time. A single call of
+// Stats, or several within a moment, change nothing on the wire.
+func (r *Estimate) Ask(now time.Duration) {
+	at := max(uint16(now/time.Second)+1, 1) // once in 18 hours it would be 0
+	switch age := at - r.asked; {
+	case r.asked == 0 || age >= askedFor:
+		r.asked, r.again = at, false
+	case r.again || age > 1:
+		r.asked, r.again = at, true
+	}
+}
+
+// wanted reports whether the application asks for the round-trip time now and then.
+func (r *Estimate) wanted(now time.Duration) bool {
+	if r.again && uint16(now/time.Second)+1-r.asked >= askedFor {
+		r.asked, r.again = 0, false // else it would be recent again after 18 hours
+	}
+	return r.again
+}
+
+// Current returns the smoothed round-trip time. Without a sample that is the
+// state machine's, srtt in milliseconds.
+func (r *Estimate) Current(srtt int32) time.Duration {
+	if r.Smoothed == 0 {
+		return time.Duration(srtt) * time.Millisecond
+	}
+	return time.Duration(r.Smoothed) * time.Microsecond
+}
+
+// Age returns the time since the last sample; 0: none.
+func (r *Estimate) Age(now time.Duration) time.Duration {
+	if r.At == 0 {
+		return 0
+	}
+	return now - r.At
+}
