@@ -5,7 +5,7 @@
 
 GO      ?= go
 GOFLAGS ?=
-MODULES  = . interop_test bench examples/mux examples/cluster examples/grpc examples/upgrade/tableflip kcpgo kcpgo/contract observe tunnel tunnel/bench
+MODULES  = . interop_test bench examples/mux examples/cluster examples/grpc examples/p2p examples/upgrade/tableflip kcpgo kcpgo/contract observe tunnel tunnel/bench
 
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.7.0
 
@@ -35,11 +35,11 @@ NO_RACE = LEFT OUT: the race detector needs cgo and a C compiler (CGO_ENABLED=$(
 SEEDS   ?= 500
 WORKERS ?= 12
 
-.PHONY: check test test-long unit quick race offload-off 386 oldest interop interop-full bench-test mux-test cluster-test grpc-test tableflip-test cluster kcpgo-test kcpgo observe-test observe-rules observe-browser tunnel-test tunnel-programs tunnel-soak tunnel-bench dissector fuzz fuzz-short fuzz-state tls-hostile soak soak-lives soak-groups schedules cross vet lint bench fmt executed mutate balancer
+.PHONY: check test test-long unit quick race offload-off 386 oldest interop interop-full bench-test mux-test cluster-test grpc-test p2p-test tableflip-test cluster kcpgo-test kcpgo observe-test observe-rules observe-browser tunnel-test tunnel-programs tunnel-soak tunnel-bench dissector fuzz fuzz-short fuzz-state tls-hostile soak soak-lives soak-groups schedules cross vet lint bench fmt executed mutate balancer
 
 # interop comes first, and tunnel-test early: they wait for the clock, while another
 # stage computes.
-STAGES = interop race tunnel-test 386 unit cross oldest lint offload-off vet bench-test mux-test cluster-test grpc-test tableflip-test kcpgo-test observe-test
+STAGES = interop race tunnel-test 386 unit cross oldest lint offload-off vet bench-test mux-test cluster-test grpc-test p2p-test tableflip-test kcpgo-test observe-test
 
 # The packages most likely to break, with fewer repetitions.
 check:
@@ -172,6 +172,10 @@ cluster-test:
 
 grpc-test:
 	cd examples/grpc && $(GO) test -parallel 8 -timeout 5m ./...
+
+# As root on Linux also between network namespaces, behind two routers: 100 MB in full.
+p2p-test:
+	cd examples/p2p && $(GO) test $(SHORT) -parallel 8 -timeout 5m ./...
 
 tableflip-test:
 	cd examples/upgrade/tableflip && $(GO) test -parallel 8 -timeout 5m ./...

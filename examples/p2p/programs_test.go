@@ -1,0 +1,192 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// asProgram is set in processes that are the program.
+const asProgram = "P2P_TEST_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// doer runs a function where a program is to start. A *netns.Host is one.
+type doer interface{ Do(f func() error) error }
+
+// program is the program in a process of its own.
+type program struct {
+	*testing.T
+	cmd   *exec.Cmd
+	lines chan string // of its standard output
+	done  chan struct{}
+
+	mu  sync.Mutex
+	all bytes.Buffer // all it has printed
+	err error        // set before done is closed
+}
+
+func (p *program) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.all.Write(b)
+}
+
+func (p *program) printed() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.all.String()
+}
+
+// start starts the program at a host; nil is this one. It ends with the test.
+func start(t *testing.T, at doer, args ...string) *program {
+	t.Helper()
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	p := &program{T: t, cmd: exec.Command(exe, args...), lines: make(chan string, 100), done: make(chan struct{})}
+	p.cmd.Env = append(os.Environ(), asProgram+"=1", "TERM=dumb")
+	p.cmd.Stderr = p
+	out, err := p.cmd.StdoutPipe()
+	require.NoError(t, err)
+	if at == nil {
+		err = p.cmd.Start()
+	} else {
+		err = at.Do(p.cmd.Start)
+	}
+	require.NoError(t, err)
+	go func() {
+		defer close(p.done)
+		for s := bufio.NewScanner(io.TeeReader(out, p)); s.Scan(); {
+			p.lines <- s.Text()
+		}
+		p.err = p.cmd.Wait()
+	}()
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Kill() // it may have ended
+		<-p.done
+	})
+	return p
+}
+
+// find waits for a line of standard output, and returns what the parenthesis of the
+// pattern matches.
+func (p *program) find(pattern string) string {
+	p.Helper()
+	limit := time.After(time.Minute)
+	for {
+		select {
+		case line := <-p.lines:
+			if m := regexp.MustCompile(pattern).FindStringSubmatch(line); m != nil {
+				return m[1]
+			}
+		case <-p.done:
+			require.FailNow(p, "the program has ended", p.printed())
+		case <-limit:
+			require.FailNow(p, "the program does not print "+pattern, p.printed())
+		}
+	}
+}
+
+// wait waits for the end of the program.
+func (p *program) wait() error {
+	p.Helper()
+	select {
+	case <-p.done:
+	case <-time.After(4 * time.Minute):
+		require.FailNow(p, "the program does not end", p.printed())
+	}
+	return p.err
+}
+
+// ends are the two ends of a transfer.
+type ends struct {
+	send, get doer
+	flags     []string // of both
+	size      int
+}
+
+// run sends a file, and returns the ends as they have ended.
+func (e ends) run(t *testing.T) (sends, gets *program, same func() bool) {
+	t.Helper()
+	path, dir, data := filepath.Join(t.TempDir(), "a file"), t.TempDir(), content(e.size)
+	require.NoError(t, os.WriteFile(path, data, 0o600))
+	with := func(args ...string) []string { return append(append(args[:1:1], e.flags...), args[1:]...) }
+	sends = start(t, e.send, with("send", path)...)
+	code := sends.find("the code is (.*)")
+	gets = start(t, e.get, with("get", "-dir", dir, code)...)
+	_, _ = sends.wait(), gets.wait() // the caller looks at err
+	return sends, gets, func() bool {
+		got, err := os.ReadFile(filepath.Join(dir, "a file"))
+		return err == nil && bytes.Equal(got, data)
+	}
+}
+
+// succeed is run where both ends succeed, and the bytes are the same.
+func (e ends) succeed(t *testing.T) (sends, gets *program) {
+	t.Helper()
+	sends, gets, same := e.run(t)
+	require.NoError(t, sends.err, "%s", sends.printed()+gets.printed())
+	require.NoError(t, gets.err, "%s", sends.printed()+gets.printed())
+	require.True(t, same())
+	return sends, gets
+}
+
+// Three processes on loopback, as README.md says to try it.
+func TestPrograms(t *testing.T) {
+	server := start(t, nil, "serve", "-addr", "127.0.0.1:0", "-stun", "127.0.0.1:0")
+	addr := server.find("serving on ([^,]*),")
+	key := regexp.MustCompile("SHA256:.*").FindString(server.printed())
+	flags := []string{"-server", addr, "-server-key", key, "-addr", "127.0.0.1:0"}
+	sends, gets := ends{flags: flags, size: 5_000_000}.succeed(t)
+	require.Contains(t, sends.printed(), "NAT: none")
+	require.Contains(t, gets.printed(), "5000000 bytes received")
+}
+
+// What is typed wrongly is said.
+func TestUsage(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	for args, want := range map[string]string{
+		"":                                  "unknown command",
+		"send -server a:1":                  "send takes one file",
+		"send " + file:                      "give -server, or -lan",
+		"send -lan -server a:1 " + file:     "give -server, or -lan",
+		"send -server a:1 /nonexistent":     "no such file",
+		"get -server a:1 short":             "a code has 16 characters or more",
+		"get -server a:1":                   "get takes one code",
+		"get -nonsense":                     "flag provided but not defined",
+		"get -lan -dir /nonexistent " + "a": "no such file",
+	} {
+		err := run(t.Context(), strings.Fields(args), io.Discard, io.Discard)
+		require.ErrorContains(t, err, want, args)
+	}
+}
+
+// The key in a file is made once.
+func TestKeyFile(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "key.pem")
+	first, err := keyFile(name)
+	require.NoError(t, err)
+	second, err := keyFile(name)
+	require.NoError(t, err)
+	require.Equal(t, fingerprint(first.Leaf), fingerprint(second.Leaf))
+	require.NoError(t, os.WriteFile(name, []byte("not a key"), 0o600))
+	_, err = keyFile(name)
+	require.Error(t, err)
+}

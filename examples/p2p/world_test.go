@@ -1,0 +1,369 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/netsim"
+)
+
+const (
+	testCode = "a-code-for-tests-only"
+	linkRate = 1_000_000 // bytes a second
+	fileSize = 3_000_000
+)
+
+// world is a rendezvous server, and a file, on a simulated network in virtual time.
+type world struct {
+	*testing.T
+	net  *netsim.Network
+	path string // of the file that is sent
+	data []byte
+	dir  string // of the end that gets it
+	log  bytes.Buffer
+	mu   sync.Mutex // guards log
+}
+
+func (w *world) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.log.Write(b)
+}
+
+func (w *world) logged() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.log.String()
+}
+
+// content returns random bytes.
+func content(size int) []byte {
+	b := make([]byte, size)
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(b)
+	return b
+}
+
+const (
+	serverAddr = "198.51.100.1:4000"
+	stunAddr   = "198.51.100.1:4001"
+)
+
+func inWorld(t *testing.T, l limits, test func(w *world)) {
+	synctest.Test(t, func(t *testing.T) {
+		link := netsim.LinkConfig{Delay: 20 * time.Millisecond, Rate: linkRate, Queue: 100_000, Loss: 0.02}
+		w := &world{T: t, net: netsim.NewNetwork(1, link), data: content(fileSize), dir: t.TempDir()}
+		w.path = filepath.Join(t.TempDir(), "file")
+		require.NoError(t, os.WriteFile(w.path, w.data, 0o600))
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { w.serve(ctx, l) })
+		test(w)
+		stop()
+		running.Wait()
+	})
+}
+
+// serve is the command serve.
+func (w *world) serve(ctx context.Context, l limits) {
+	first, second := w.listen(serverAddr), w.listen(stunAddr)
+	defer first.Close()
+	defer second.Close()
+	go serveSTUN(second)
+	config := l.config()
+	cert, err := newKey()
+	require.NoError(w, err)
+	config.TLS = serverTLS(cert)
+	ep, err := kcp.NewEndpoint(newSTUNConn(first, true), config)
+	require.NoError(w, err)
+	listener, err := ep.Listen()
+	require.NoError(w, err)
+	require.NoError(w, newServer(l, []uint16{4001}, log.New(w, "server: ", 0)).run(ctx, listener))
+}
+
+func (w *world) listen(addr string) net.PacketConn {
+	pc, err := w.net.Listen(addr)
+	require.NoError(w, err)
+	return pc
+}
+
+// node makes an end at pc.
+func (w *world) node(pc net.PacketConn, role, code string) *node {
+	n, err := newNode(pc, role, code, log.New(w, role+": ", 0))
+	require.NoError(w, err)
+	n.server = serverAddr
+	return n
+}
+
+// send is the command send, at pc.
+func (w *world) send(ctx context.Context, pc net.PacketConn, code string) error {
+	n := w.node(pc, roleSend, code)
+	defer n.close()
+	f, err := os.Open(w.path)
+	require.NoError(w, err)
+	defer f.Close()
+	o, err := describeFile(f)
+	require.NoError(w, err)
+	return n.exchange(ctx, n.meet, func(ctx context.Context, conn *kcp.Conn) error {
+		return sendFile(ctx, conn, f, o, nil)
+	})
+}
+
+// get is the command get, at pc.
+func (w *world) get(ctx context.Context, pc net.PacketConn, code string) error {
+	n := w.node(pc, roleGet, code)
+	defer n.close()
+	root, err := os.OpenRoot(w.dir)
+	require.NoError(w, err)
+	defer root.Close()
+	s := &store{root, 1 << 30}
+	return n.exchange(ctx, n.meet, func(ctx context.Context, conn *kcp.Conn) error {
+		_, err := s.receive(ctx, conn, nil)
+		return err
+	})
+}
+
+// both runs send and get, and returns what came of them.
+func (w *world) both(sends, gets net.PacketConn) (sent, got error) {
+	var all sync.WaitGroup
+	all.Go(func() { sent = w.send(w.Context(), sends, testCode) })
+	all.Go(func() { got = w.get(w.Context(), gets, testCode) })
+	all.Wait()
+	return sent, got
+}
+
+// arrived fails the test unless the file is there, and nothing besides it.
+func (w *world) arrived() {
+	w.Helper()
+	got, err := os.ReadFile(filepath.Join(w.dir, "file"))
+	require.NoError(w, err)
+	require.True(w, bytes.Equal(w.data, got))
+	entries, err := os.ReadDir(w.dir)
+	require.NoError(w, err)
+	require.Len(w, entries, 1)
+}
+
+// Whatever the NATs filter, a file arrives as long as they map independently of the
+// destination.
+func TestThroughNATs(t *testing.T) {
+	for _, a := range []filtering{independentFiltering, addressFiltering, portFiltering} {
+		for _, b := range []filtering{independentFiltering, addressFiltering, portFiltering} {
+			inWorld(t, defaultLimits(), func(w *world) {
+				sends := newNAT(w.net, "192.168.1.2:5000", "203.0.113.1", independentMapping, a)
+				gets := newNAT(w.net, "192.168.2.2:5000", "203.0.113.2", independentMapping, b)
+				sent, got := w.both(sends, gets)
+				require.NoError(w, sent, w.logged())
+				require.NoError(w, got, w.logged())
+				w.arrived()
+				require.Contains(w, w.logged(), "send: NAT: independent")
+			})
+		}
+	}
+}
+
+// A symmetric NAT in front of either end, or of both, is named by both ends.
+func TestSymmetricNATIsNamed(t *testing.T) {
+	for _, c := range []struct {
+		a, b       mapping
+		sent, gets string
+	}{
+		{dependentMapping, independentMapping, "this end is behind a symmetric NAT", "the peer is behind a symmetric NAT"},
+		{independentMapping, dependentMapping, "the peer is behind a symmetric NAT", "this end is behind a symmetric NAT"},
+		{dependentMapping, dependentMapping, "both ends are behind a symmetric NAT", "both ends are behind a symmetric NAT"},
+	} {
+		inWorld(t, defaultLimits(), func(w *world) {
+			sends := newNAT(w.net, "192.168.1.2:5000", "203.0.113.1", c.a, portFiltering)
+			gets := newNAT(w.net, "192.168.2.2:5000", "203.0.113.2", c.b, portFiltering)
+			sent, got := w.both(sends, gets)
+			require.ErrorContains(w, sent, c.sent)
+			require.ErrorContains(w, got, c.gets)
+			require.NotZero(w, sends.dropped+gets.dropped)
+		})
+	}
+}
+
+// An end without a NAT has the peer behind a symmetric one dial.
+func TestSymmetricNATAndNone(t *testing.T) {
+	for _, swap := range []bool{false, true} {
+		inWorld(t, defaultLimits(), func(w *world) {
+			var sends, gets net.PacketConn = newNAT(w.net, "192.168.1.2:5000", "203.0.113.1", dependentMapping, portFiltering), w.listen("203.0.113.2:5000")
+			if swap {
+				sends, gets = gets, sends
+			}
+			sent, got := w.both(sends, gets)
+			require.NoError(w, sent, w.logged())
+			require.NoError(w, got, w.logged())
+			w.arrived()
+		})
+	}
+}
+
+// A session that the network cuts is followed by another, which sends the rest.
+func TestGoesOnAfterOutage(t *testing.T) {
+	inWorld(t, defaultLimits(), func(w *world) {
+		w.net.At(1500*time.Millisecond, func() { w.net.Cut("203.0.113.1", "203.0.113.2") })
+		w.net.At(40*time.Second, func() { w.net.Heal("203.0.113.1", "203.0.113.2") })
+		sends := newNAT(w.net, "192.168.1.2:5000", "203.0.113.1", independentMapping, portFiltering)
+		gets := newNAT(w.net, "192.168.2.2:5000", "203.0.113.2", independentMapping, portFiltering)
+		sent, got := w.both(sends, gets)
+		require.NoError(w, sent, w.logged())
+		require.NoError(w, got, w.logged())
+		w.arrived()
+		require.Contains(w, w.logged(), "again in")
+		bytes := w.net.LinkStats("203.0.113.1", "203.0.113.2")
+		require.Less(w, bytes.Delivered.Bytes, int64(fileSize*5/4)) // twice would be more
+	})
+}
+
+// Who does not know the code does not meet anybody, though the server says so.
+func TestForgedCard(t *testing.T) {
+	inWorld(t, defaultLimits(), func(w *world) {
+		var all sync.WaitGroup
+		all.Go(func() {
+			n := w.node(w.listen("203.0.113.1:5000"), roleSend, "another-code-than-theirs")
+			defer n.close()
+			n.secret.room = mustSecret(w, testCode).room
+			require.ErrorIs(w, n.exchange(w.Context(), n.meet, nil), errForged)
+		})
+		all.Go(func() {
+			require.ErrorIs(w, w.get(w.Context(), w.listen("203.0.113.2:5000"), testCode), errForged)
+		})
+		all.Wait()
+	})
+}
+
+func mustSecret(t testing.TB, code string) *secret {
+	s, err := newSecret(code)
+	require.NoError(t, err)
+	return s
+}
+
+// The key that a card names is the only one that an end opens a session with.
+func TestAnotherKeyIsRefused(t *testing.T) {
+	inWorld(t, defaultLimits(), func(w *world) {
+		var all sync.WaitGroup
+		all.Go(func() {
+			n := w.node(w.listen("203.0.113.1:5000"), roleSend, testCode)
+			defer n.close()
+			n.key = "SHA256:of-another-key"
+			require.Error(w, n.exchange(w.Context(), n.meet, nil))
+		})
+		all.Go(func() {
+			err := w.get(w.Context(), w.listen("203.0.113.2:5000"), testCode)
+			var handshake *kcp.HandshakeError
+			require.ErrorAs(w, err, &handshake)
+			require.ErrorContains(w, err, "fingerprint")
+		})
+		all.Wait()
+	})
+}
+
+// The server's key is checked if its fingerprint is known.
+func TestServerKeyIsChecked(t *testing.T) {
+	inWorld(t, defaultLimits(), func(w *world) {
+		n := w.node(w.listen("203.0.113.1:5000"), roleSend, testCode)
+		defer n.close()
+		n.pins.server = "SHA256:of-another-server"
+		require.ErrorContains(w, n.exchange(w.Context(), n.meet, nil), "the rendezvous server's key has the fingerprint")
+	})
+}
+
+// What a client of the server can cause is bounded.
+func TestServerLimits(t *testing.T) {
+	l := defaultLimits()
+	l.wait, l.perAddress = time.Minute, 2
+	inWorld(t, l, func(w *world) {
+		n := w.node(w.listen("203.0.113.1:5000"), roleSend, testCode)
+		defer n.close()
+
+		_, err := n.ask(w.Context())
+		var closed *kcp.PeerCloseError
+		require.ErrorAs(w, err, &closed)
+		require.EqualValues(w, codeTooLate, closed.Code)
+
+		conn, err := n.dialServer(w.Context())
+		require.NoError(w, err)
+		require.NoError(w, readJSON(conn, new(greeting)))
+		require.NoError(w, writeJSON(conn, join{"a room", roleSend, nil}))
+		require.ErrorAs(w, readJSON(conn, new(match)), &closed)
+		require.EqualValues(w, codeRefused, closed.Code)
+
+		conn, err = n.dialServer(w.Context())
+		require.NoError(w, err)
+		start := time.Now()
+		require.NoError(w, readJSON(conn, new(greeting)))
+		require.Error(w, readJSON(conn, new(match)), "a session that says nothing ends")
+		require.Less(w, time.Since(start), 2*l.join)
+
+		conn, err = n.dialServer(w.Context())
+		require.NoError(w, err)
+		_, err = conn.Write([]byte{0xff, 0xff})
+		require.NoError(w, err)
+		start = time.Now()
+		require.NoError(w, readJSON(conn, new(greeting)))
+		require.Error(w, readJSON(conn, new(match)), "a message may have 4096 bytes")
+		require.Less(w, time.Since(start), time.Second)
+
+		for range l.perAddress {
+			_, err := n.dialServer(w.Context())
+			require.NoError(w, err)
+		}
+		_, err = n.dialServer(w.Context())
+		require.ErrorIs(w, err, kcp.ErrRefused, "of one address")
+	})
+}
+
+// The program that runs once more takes the seat of the one before.
+func TestReplaced(t *testing.T) {
+	inWorld(t, defaultLimits(), func(w *world) {
+		var all sync.WaitGroup
+		all.Go(func() {
+			err := w.get(w.Context(), w.listen("203.0.113.2:5000"), testCode)
+			var closed *kcp.PeerCloseError
+			require.ErrorAs(w, err, &closed)
+			require.EqualValues(w, codeReplaced, closed.Code)
+		})
+		time.Sleep(5 * time.Second)
+		sent, got := w.both(w.listen("203.0.113.1:5000"), w.listen("203.0.113.2:5001"))
+		require.NoError(w, sent)
+		require.NoError(w, got)
+		all.Wait()
+		w.arrived()
+	})
+}
+
+// An interrupted end tells the other.
+func TestInterrupted(t *testing.T) {
+	inWorld(t, defaultLimits(), func(w *world) {
+		ctx, interrupt := context.WithCancelCause(w.Context())
+		time.AfterFunc(1500*time.Millisecond, func() { interrupt(errInterrupted) })
+		var all sync.WaitGroup
+		all.Go(func() {
+			require.ErrorIs(w, w.send(ctx, w.listen("203.0.113.1:5000"), testCode), errInterrupted)
+		})
+		all.Go(func() {
+			err := w.get(w.Context(), w.listen("203.0.113.2:5000"), testCode)
+			var closed *kcp.PeerCloseError
+			require.ErrorAs(w, err, &closed, w.logged())
+			require.EqualValues(w, codeInterrupted, closed.Code)
+		})
+		all.Wait()
+	})
+}
+
+var errInterrupted = errors.New("interrupted by the test")
+
+var _ io.Writer = (*world)(nil)
