@@ -47,8 +47,7 @@ func (c *Conn) handleDatagram(b []byte) {
 	c.mu.Lock()
 	q := c.datagramQueue()
 	h := c.state().handler
-	q.Stats.Received++
-	q.Moved += uint64(len(b))
+	q.Arrived(len(b))
 	c.noteActivity(c.ep.now())
 	if h == nil || c.closing.Caller != closing.Uses {
 		q.Stats.Dropped++

@@ -20,10 +20,15 @@ type Queue struct {
 	Handled bool   // by a handler; else datagrams wait for ReceiveDatagram
 }
 
+// Arrived counts one that has arrived, with so many bytes of payload.
+func (q *Queue) Arrived(payload int) {
+	q.Stats.Received++
+	q.Moved += uint64(payload)
+}
+
 // Add queues a copy of b, and counts it.
 func (q *Queue) Add(b []byte) {
-	q.Stats.Received++
-	q.Moved += uint64(len(b))
+	q.Arrived(len(b))
 	if len(q.waiting) >= Most {
 		q.Pop()
 		q.Stats.Dropped++
