@@ -26,6 +26,11 @@ func (h *sessionHost) now() time.Duration    { return h.ep.now() }
 func (h *sessionHost) wake(at time.Duration) { h.ep.wakes.Set((*Conn)(h), at) }
 
 func (h *sessionHost) offer() (ok, none bool) {
+	if h.ep.opens.N.Load() > 0 {
+		if expected, won := h.ep.opens.Offer((*Conn)(h)); expected {
+			return won, !won
+		}
+	}
 	l := h.ep.acceptor()
 	if l == nil {
 		return false, true
@@ -60,7 +65,9 @@ func (h *sessionHost) workTLS(flow netip.Addr, x *handshake.Exchange, work hands
 
 func (h *sessionHost) handshakeOver() { h.ep.handshakeOver((*Conn)(h)) }
 func (h *sessionHost) handshakeFailed(err *HandshakeError) {
-	h.ep.reportHandshake((*Conn)(h).RemoteAddr(), err)
+	if !h.ep.opens.Fail((*Conn)(h), !h.hs.unvalidated.Load(), err) {
+		h.ep.reportHandshake((*Conn)(h).RemoteAddr(), err)
+	}
 }
 
 func (h *sessionHost) arrived(shard int) uint32        { return h.ep.arrived(shard) }

@@ -36,8 +36,8 @@ func (s *Stream) MaxMessageSize() int {
 // with a *SizeError, which wraps ErrMessageTooLarge.
 func (s *Stream) WriteMessage(b []byte) error { return s.SendMessage(b, nil) }
 
-// SendMessage is WriteMessage with options for this message; nil means those of the
-// stream. An option that is out of its range is an *OptionError.
+// SendMessage is WriteMessage with options for this message; nil means the stream's own.
+// An option that is out of its range is an *OptionError.
 func (s *Stream) SendMessage(b []byte, options *MessageOptions) error {
 	_, err := s.conn.write(s, writeCall{b: b, message: true, options: options, waits: true})
 	return err

@@ -3,6 +3,7 @@ package kcp
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"time"
@@ -131,13 +132,16 @@ func (c *Conn) logEnd() func() {
 	}
 	k := c.kcp.snapshot()
 	n := *c.kcp.counts()
-	cause := "closed in order"
+	cause, dropped := "closed in order", Drops{}
 	if c.closing.err != nil {
 		cause = c.closing.err.Error()
 	}
+	if c.rare != nil {
+		dropped = c.rare.dropped
+	}
 	attrs := []slog.Attr{
 		slog.String("remote", c.RemoteAddr().String()),
-		slog.Uint64("conv", uint64(c.Conv())),
+		slog.String("conv", fmt.Sprintf("%08x", c.Conv())),
 		slog.String("cause", cause),
 		slog.Bool("undelivered", c.closing.Undelivered()),
 		slog.Duration("age", (e.now() - c.hs.born).Round(time.Millisecond)),
@@ -148,7 +152,7 @@ func (c *Conn) logEnd() func() {
 		slog.Uint64("spurious", n.SpuriousRetransmits),
 		slog.Duration("rtt", time.Duration(k.srtt)*time.Millisecond),
 		slog.Int("mtu", c.mtu()),
-		slog.Uint64("dropped", c.dropCounts().Total()),
+		slog.Uint64("dropped", dropped.Total()),
 	}
 	if left > 0 {
 		attrs = append(attrs, slog.Uint64("left_out", left))
@@ -156,7 +160,7 @@ func (c *Conn) logEnd() func() {
 	return func() { log.LogAttrs(context.Background(), slog.LevelDebug, "kcp: session ended", attrs...) }
 }
 
-// Dialled reports whether this end has opened the session.
+// Dialled reports whether this end has opened the session: with TLS, it is the client.
 func (c *Conn) Dialled() bool {
 	c.mu.Lock()
 	defer c.unlock()

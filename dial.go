@@ -6,8 +6,13 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"time"
 
+	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/eyeballs"
+	"github.com/arqnet/kcp/internal/opening"
+	"github.com/arqnet/kcp/internal/rendezvous"
+	"github.com/arqnet/kcp/internal/udp"
 )
 
 // Dialer dials sessions, each from a socket of its own. The zero value is ready to use.
@@ -22,10 +27,27 @@ type Dialer struct {
 	LocalAddr net.Addr
 }
 
+// DialOptions are the options of Endpoint.DialWith. The zero value is that of
+// Endpoint.Dial.
+type DialOptions struct {
+	// Conv is the conversation id, for a peer that expects a certain one. nil draws one
+	// at random. The ids of the sessions with one peer must differ. Forgers guess more
+	// easily those that are not random; see also Config.SharedConvs.
+	Conv *uint32
+	// Quiet makes DialWith return at once, and send nothing. HELLO leaves with the first
+	// data, or with CloseWrite. A refusal is no error: the session repeats its data until
+	// Config.PeerTimeout has passed.
+	Quiet bool
+	// SimultaneousOpen is for a peer that dials too, with the same option, through NATs
+	// (hole punching): one session comes of it. docs/peer-to-peer.md has the details.
+	SimultaneousOpen bool
+	// Candidates are up to 16 further addresses of the peer for that, the best first.
+	Candidates []net.Addr
+}
+
 // Dial opens a session with the peer at address, from a socket of its own. network is
 // "udp", "udp4" or "udp6", address is "host:port". config may be nil, which means the
 // defaults; an invalid one is a *ConfigError.
-//
 // It waits for the peer's answer, and has the errors of Endpoint.Dial: ErrRefused if no
 // endpoint accepts sessions there, a *NoAnswerError if no answer arrived within
 // Config.DialTimeout. That does not bound the lookup of the name: the context of
@@ -35,10 +57,8 @@ type Dialer struct {
 //
 // When the host's address or its route changes, the socket sends from the new address,
 // on Unix systems: with TLS or a Cipher that authenticates the session goes on, otherwise
-// the peer resets it. docs/running.md has the details.
-//
-// The socket outlives the session by up to seven seconds, to answer retransmissions of
-// the peer. docs/calls.md has the details.
+// the peer resets it (docs/running.md). The socket outlives the session by up to seven
+// seconds, to answer retransmissions of the peer (docs/calls.md).
 func Dial(network, address string, config *Config) (*Conn, error) {
 	d := Dialer{Config: config}
 	return d.dial(context.Background(), network, address)
@@ -181,4 +201,134 @@ func udpNetwork(network string) (string, error) {
 		return "udp" + strings.TrimPrefix(network, "tcp"), nil
 	}
 	return "", net.UnknownNetworkError(network)
+}
+
+// simultaneousOpen is a call of DialWith whose peer dials too (RFC 9293 §3.5).
+type simultaneousOpen = rendezvous.Open[sessionKey, *Conn]
+
+// tieNumber returns the number of a TIEBREAKER.
+func tieNumber(s signal) uint64 { return uint64(s.ts)<<32 | uint64(s.sn) }
+
+// helloOf returns what a packet with TIEBREAKER says.
+func helloOf(p *admission.First) rendezvous.Hello {
+	return rendezvous.Hello{Conv: p.Key.Conv, Token: p.Hello.TS, Tie: tieNumber(signalOf(p.Tie)), Opens: p.Hello.Code != 0}
+}
+
+// checkSimultaneous returns an error if SimultaneousOpen does not go with the other
+// options, or the endpoint's Config.
+func (e *Endpoint) checkSimultaneous(o *DialOptions) error {
+	if o.Conv != nil || o.Quiet {
+		return &OptionError{"DialOptions.SimultaneousOpen", true, "must not be combined with Conv or Quiet"}
+	}
+	if e.config.DialTimeout <= 0 {
+		return &OptionError{"DialOptions.SimultaneousOpen", true, "needs Config.DialTimeout, as DialWith has to wait"}
+	}
+	return e.config.listenable()
+}
+
+// openSimultaneously is DialWith with SimultaneousOpen.
+func (e *Endpoint) openSimultaneously(ctx context.Context, addr net.Addr, options *DialOptions) (*Conn, error) {
+	if err := e.checkSimultaneous(options); err != nil {
+		return nil, err
+	}
+	e.holdForDial(1)
+	defer e.holdForDial(-1)
+	within, decided := context.WithCancel(ctx)
+	defer decided()
+	ap, peer := udp.Split(addr)
+	if peer == nil {
+		ap = udp.Unmap(ap)
+	}
+	key := admission.MakeKey(ap, peer, 0)
+	o := e.opens.Begin([]sessionKey{key}, decided)
+	if o == nil {
+		return nil, errOpening
+	}
+	defer o.End(dropLate)
+	called := e.now()
+	for dials := 1; ; dials++ {
+		key.Conv = e.env.Uint32()
+		c, err := e.openSession(key, addr, false)
+		if err != nil {
+			return nil, err
+		}
+		drawTie(o, c)
+		err = e.connect(within, c, false, called)
+		won, failed := o.Dialled(c, err == nil)
+		if err == nil && won != c {
+			c.discard(ErrReset)
+		}
+		switch {
+		case won != nil:
+			return won, nil
+		case failed != nil:
+			return nil, failed
+		case err != ErrReset || dials == maxDraws:
+			return nil, tried(err, addr, options.Candidates)
+		}
+	}
+}
+
+// tried returns err, which says what addresses were tried if it is a *NoAnswerError.
+func tried(err error, addr net.Addr, candidates []net.Addr) error {
+	if none, ok := err.(*NoAnswerError); ok {
+		none.Tried = append([]net.Addr{addr}, candidates...)
+	}
+	return err
+}
+
+// drawTie has c, which is about to be dialled, say in HELLO that its peer dials too.
+func drawTie(o *simultaneousOpen, c *Conn) {
+	c.mu.Lock()
+	defer c.unlock()
+	tie := signal{sigTiebreak, c.ep.env.Uint32(), c.ep.env.Uint32()}
+	c.rarely().tie = tie
+	o.Dial(c, c.Conv(), tieNumber(tie))
+}
+
+// greet has c send HELLO again without waiting for its time-out: the peer's has come, so
+// a NAT at its end that has dropped ours lets this one pass.
+func greet(c *Conn, now time.Duration) {
+	c.mu.Lock()
+	defer c.unlock()
+	if l := &c.hs; l.Unanswered&opening.Hello != 0 && !l.Reached {
+		l.Hurry(opening.Hello, max(now, l.HelloAt+opening.HelloGap))
+		c.kick(now)
+	}
+}
+
+// dropLate ends sessions that have not come of a simultaneous open. One whose TLS
+// handshake has failed goes on to tell its peer for a while.
+func dropLate(conns []*Conn) {
+	each(conns, func(c *Conn) {
+		c.mu.Lock()
+		defer c.unlock()
+		if x := c.tlsHandshake(); x == nil || !x.Failed {
+			c.session.discard(ErrRefused)
+		}
+	})
+}
+
+// maxDraws is how many sessions an end dials at most, one after the other, in a
+// simultaneous open.
+const maxDraws = 16
+
+// meet handles a packet with TIEBREAKER of no session. done reports whether it opens
+// none, and was dropped. Otherwise it opens one for o.
+func (e *Endpoint) meet(first *admission.First, p *inPacket, now time.Duration) (o *simultaneousOpen, done bool) {
+	key := first.Key
+	key.Conv = 0
+	v := e.opens.Judge(key, helloOf(first))
+	switch v.Do {
+	case rendezvous.Greet:
+		greet(v.Session, now)
+	case rendezvous.Again:
+		v.Session.fail(ErrReset)
+	case rendezvous.Accept:
+		first.Expected, first.Crowded = true, v.Crowded
+		return v.Open, false
+	case rendezvous.Ignore:
+		return nil, v.Open != nil
+	}
+	return nil, true
 }

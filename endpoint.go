@@ -13,6 +13,7 @@ import (
 	"github.com/arqnet/kcp/internal/inturn"
 	"github.com/arqnet/kcp/internal/pollset"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/rendezvous"
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/internal/wakeq"
@@ -36,6 +37,7 @@ type Endpoint struct {
 	feeding  pollset.Batches[Group] // groups take the events of a batch together, after it
 	takeover takeoverState
 
+	opens    rendezvous.Table[sessionKey, *Conn] // calls of DialWith whose peers dial too
 	pressure pressure
 
 	mu       sync.RWMutex // guards the fields below
@@ -350,7 +352,7 @@ func (e *Endpoint) dropListener(l *Listener) {
 	}
 	e.mu.Unlock()
 	each(conns, func(c *Conn) {
-		if !c.wasOffered() {
+		if !c.wasOffered() && !e.opens.Expects(c) {
 			c.discard(ErrRefused)
 		}
 	})

@@ -54,6 +54,13 @@ const evictAfter = 3 * time.Second
 // judged three times at most.
 func (e *Endpoint) admit(key sessionKey, p *inPacket, now time.Duration) (c *Conn) {
 	first := e.table.Read(key, p.kind, &p.Packet, p.size)
+	var o *simultaneousOpen // that the packet opens a session for; nil: none
+	if first.Tie.Code != 0 && e.opens.N.Load() > 0 {
+		var done bool
+		if o, done = e.meet(&first, p, now); done {
+			return nil
+		}
+	}
 	for {
 		e.mu.Lock()
 		l := e.listener
@@ -85,7 +92,7 @@ func (e *Endpoint) admit(key sessionKey, p *inPacket, now time.Duration) (c *Con
 			p.kind = first.Kind
 			continue
 		case admission.Open:
-			c = e.openAccepted(&v, &first, p, l, now)
+			c = e.openAccepted(&v, &first, p, l, o, now)
 		}
 		if v.Unsealed {
 			e.counters.handshakeErrors.Add(1)
@@ -156,10 +163,13 @@ func (e *Endpoint) sealedFromNewAddress(c *Conn, p *inPacket, now time.Duration)
 
 // openAccepted opens a session for the first packet of a conversation, unless the
 // endpoint has changed since the verdict. It returns the session of the packet.
-func (e *Endpoint) openAccepted(v *admission.Verdict[Conn], first *admission.First, p *inPacket, l *Listener, now time.Duration) *Conn {
+func (e *Endpoint) openAccepted(v *admission.Verdict[Conn], first *admission.First, p *inPacket, l *Listener, o *simultaneousOpen, now time.Duration) *Conn {
+	evicted := [2]*Conn{v.Evicted}
 	defer func() {
-		if v.Evicted != nil {
-			v.Evicted.fail(ErrReset)
+		for _, c := range evicted {
+			if c != nil {
+				c.fail(ErrReset)
+			}
 		}
 	}()
 	// It calls Config.CongestionControl, the caller's own code: not under the lock.
@@ -170,9 +180,16 @@ func (e *Endpoint) openAccepted(v *admission.Verdict[Conn], first *admission.Fir
 	case other != nil: // another reader has opened the session first
 		e.mu.Unlock()
 		return other
-	case e.closed || e.listener != l || e.table.Len() >= e.config.MaxSessions:
+	case e.closed || o == nil && (e.listener != l || e.table.Len() >= e.config.MaxSessions):
 		e.mu.Unlock()
 		return nil
+	}
+	if o != nil {
+		var ok bool
+		if evicted[1], ok = o.Add(c, helloOf(first)); !ok {
+			e.mu.Unlock()
+			return nil
+		}
 	}
 	if !v.Validated {
 		e.load.halfOpen.Add(1)
@@ -187,7 +204,7 @@ func (e *Endpoint) openAccepted(v *admission.Verdict[Conn], first *admission.Fir
 	unbegun := c
 	defer discardIfUnwound(&unbegun)
 	e.debug("session opened", remote, first.Key.Conv)
-	began := c.begin(now, l, v.Offers)
+	began := c.begin(now, l, v.Offers && o == nil)
 	if unbegun = nil; !began {
 		return nil
 	}

@@ -11,20 +11,6 @@ import (
 	"github.com/arqnet/kcp/internal/udp"
 )
 
-// DialOptions are the options of Endpoint.DialWith. The zero value is that of
-// Endpoint.Dial.
-type DialOptions struct {
-	// Conv is the conversation id, for a peer that expects a certain one. nil draws one
-	// at random. The ids of the sessions with one peer must differ. Forgers guess more
-	// easily those that are not random; see also Config.SharedConvs.
-	Conv *uint32
-	// Quiet makes DialWith return at once, and send nothing. HELLO leaves with the first
-	// data, or with CloseWrite. A refusal is no error: the session repeats its data until
-	// Config.PeerTimeout has passed. Two peers may dial each other quietly, with one
-	// conversation id, but not with TLS, where one of them has to accept the session.
-	Quiet bool
-}
-
 // DialWith opens a session with the peer at addr, as Dial does, with options. Errors
 // besides those of Dial: ErrConvInUse if the endpoint has a session of the chosen
 // conversation id with that peer, or had one within the last minute; with
@@ -42,6 +28,13 @@ func (e *Endpoint) DialWith(ctx context.Context, addr net.Addr, o DialOptions) (
 			err = net.ErrClosed
 		}
 		return nil, opError("dial", e.LocalAddr(), addr, err)
+	}
+	if o.SimultaneousOpen {
+		c, err := e.openSimultaneously(ctx, addr, &o)
+		if err != nil {
+			return nil, opError("dial", e.LocalAddr(), addr, err)
+		}
+		return c, nil
 	}
 	ap, peer := udp.Split(addr)
 	if peer == nil {

@@ -2,6 +2,7 @@ package kcp
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"sync/atomic"
@@ -42,7 +43,7 @@ func (e *Endpoint) debug(msg string, remote net.Addr, conv uint32) {
 	if !ok {
 		return
 	}
-	attrs := []slog.Attr{slog.String("remote", remote.String()), slog.Uint64("conv", uint64(conv))}
+	attrs := []slog.Attr{slog.String("remote", remote.String()), slog.String("conv", fmt.Sprintf("%08x", conv))}
 	if left > 0 {
 		attrs = append(attrs, slog.Uint64("left_out", left))
 	}

@@ -414,6 +414,9 @@ func TestTotalsAreTheSums(t *testing.T) {
 			want.Dropped.Add(&s.Dropped)
 			want.Probes.Sent += s.PathMTU.Sent
 			want.Probes.Lost += s.PathMTU.Lost
+			for i, d := range s.Limited {
+				want.Limited[i] += d
+			}
 		}
 		require.Equal(t, want, e.Totals())
 		require.EqualValues(t, 3*50000, want.BytesSent)

@@ -70,6 +70,9 @@ func (e *Endpoint) remove(c *Conn, tw timeWait) {
 		return
 	}
 	e.removeLocked(c)
+	if e.opens.N.Load() > 0 {
+		e.opens.Remove(c)
+	}
 	c.tally(&e.table.tally)
 	if !e.closed {
 		e.rememberLocked(c.tableEntry().Key(), tw, tw.Token != 0)
@@ -143,7 +146,7 @@ func (e *Endpoint) handshakeOver(c *Conn) {
 func (e *Endpoint) countValidated(c *Conn) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.table.SetValidated(c)
+	return e.table.SetValidated(c) || e.opens.N.Load() > 0 && e.opens.Expects(c) // the one that this end dials ends
 }
 
 // bindFEC records that the peer of c sends FEC.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/neterr"
+	"github.com/arqnet/kcp/internal/streams"
 )
 
 // Errors of sessions. They are wrapped in a *net.OpError; use errors.Is and
@@ -69,6 +70,10 @@ var (
 	errNoTarget error = &neterr.Error{Text: "kcp: Outgoing has no Conn and no Stream", Errno: syscall.EINVAL}
 	// errOwnAddress is the error of a Dial whose packets come back.
 	errOwnAddress error = &net.AddrError{Err: "the endpoint's own address, or one that echoes what is sent there"}
+	// errBothDial ends a session with TLS that both ends have dialled.
+	errBothDial = errors.New("kcp: the peer dials this session too (both ends need DialOptions.SimultaneousOpen)")
+	// errOpening refuses a second simultaneous open with an address.
+	errOpening error = &detailedError{"kcp: a simultaneous open with this address is in progress", ErrConvInUse}
 	// errNoHandler is the error of Group.Handle without a handler.
 	errNoHandler error = &neterr.Error{Text: "kcp: the handler is nil", Errno: syscall.EINVAL}
 	// errInHandler is the error of Endpoint.Shutdown in a handler.
@@ -215,10 +220,14 @@ type NoAnswerError struct {
 	// Socket is the last error of the endpoint's socket meanwhile, such as that
 	// there is no route; nil if there was none.
 	Socket error
+	Tried  []net.Addr // all addresses, with DialOptions.SimultaneousOpen
 }
 
 func (e *NoAnswerError) Error() string {
 	text := fmt.Sprintf("kcp: no answer from the peer in %v (host down, backlog full, or keys differ)", rounded(e.Waited))
+	for i, addr := range e.Tried {
+		text += [...]string{", tried at ", ", "}[min(i, 1)] + addr.String()
+	}
 	if e.Socket != nil {
 		text += ": " + e.Socket.Error()
 	}
@@ -239,7 +248,6 @@ func rounded(d time.Duration) time.Duration {
 	return d
 }
 
-// Timeout returns true.
 func (e *NoAnswerError) Timeout() bool { return true }
 
 // Is makes the error match os.ErrDeadlineExceeded and context.DeadlineExceeded.
@@ -247,7 +255,6 @@ func (e *NoAnswerError) Is(target error) bool {
 	return target == os.ErrDeadlineExceeded || target == context.DeadlineExceeded
 }
 
-// Temporary returns true.
 func (e *NoAnswerError) Temporary() bool { return true }
 
 // ShutdownError is what Endpoint.Shutdown returns if not all that was written
@@ -289,4 +296,73 @@ func opError(op string, local, remote net.Addr, err error) error {
 		network = ""
 	}
 	return &net.OpError{Op: op, Net: network, Source: local, Addr: remote, Err: err}
+}
+
+// Codes of a StreamError that this package gives. Those of applications are
+// below 1<<62.
+const (
+	// StreamRefused means that the peer has as many streams as it takes, its
+	// Config.MaxStreams. Its application has seen nothing of this one, and may take
+	// another when it is done with some.
+	StreamRefused = streams.Refused
+	// StreamViolation means that what arrived breaks the rules of WIRE.md §5.9.
+	StreamViolation = streams.Violation
+	// StreamTooLarge means that a message does not fit into the receiver's
+	// Config.StreamReceiveBuffer.
+	StreamTooLarge = streams.TooLarge
+
+	maxStreamCode = 1<<62 - 1
+)
+
+// Errors of streams, besides *StreamError, *OptionError, those of the session, and those
+// of package net.
+var (
+	// ErrNoStreams means that an extended peer takes no streams, or that this end does
+	// not, by its Config.MaxStreams.
+	ErrNoStreams = errors.New("kcp: this end or the peer takes no streams")
+	// The two are ErrNoStreams, and say which end it is.
+	errNoStreamsHere  error = &detailedError{"kcp: this end takes no streams: Config.MaxStreams is negative", ErrNoStreams}
+	errNoStreamsThere error = &detailedError{"kcp: the peer takes no streams, as with a negative Config.MaxStreams", ErrNoStreams}
+	// ErrStreamClosed means that the peer has closed the stream, or reads no more, with
+	// code 0. A *StreamError wraps it. It wraps syscall.EPIPE.
+	ErrStreamClosed error = &neterr.Error{Text: "kcp: stream closed by the peer", Errno: syscall.EPIPE}
+	// ErrMessageAbandoned means that the lifetime or the retransmissions of a message
+	// were used up before the peer had all of it.
+	ErrMessageAbandoned = streams.ErrAbandoned
+)
+
+// StreamError means that a stream was reset, in one direction at least, or that the peer
+// has closed it and reads no more: that is code 0, and wraps ErrStreamClosed, which a
+// Reset with code 0 does not. The session goes on.
+type StreamError struct {
+	Code   uint64 // of the application that has reset it, or StreamRefused ff.
+	Remote bool   // it was the peer's end
+	closed bool   // the peer reads no more, and has not reset it
+}
+
+// Unwrap returns ErrStreamClosed if the peer has closed the stream, and otherwise nil.
+func (e *StreamError) Unwrap() error {
+	if e.closed {
+		return ErrStreamClosed
+	}
+	return nil
+}
+
+func (e *StreamError) Error() string {
+	if e.closed {
+		return ErrStreamClosed.Error()
+	}
+	who := "locally"
+	if e.Remote {
+		who = "by the peer"
+	}
+	switch e.Code {
+	case StreamRefused:
+		return "kcp: stream refused " + who + ": as many are open as MaxStreams allows"
+	case StreamViolation:
+		return "kcp: stream reset " + who + ": protocol violation"
+	case StreamTooLarge:
+		return "kcp: stream reset " + who + ": message larger than the receive buffer"
+	}
+	return fmt.Sprintf("kcp: stream reset %s with code %d", who, e.Code)
 }

@@ -5,7 +5,9 @@ import (
 
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/delayedack"
+	"github.com/arqnet/kcp/internal/limited"
 	"github.com/arqnet/kcp/internal/pacing"
+	"github.com/arqnet/kcp/stats"
 )
 
 // packetBuilder is the packet under construction, and scratch space.
@@ -159,7 +161,7 @@ func (k *KCP) tellController(window uint32, timedOut, fast bool) {
 	if timedOut {
 		k.snd.cc.OnTimeout(s)
 	}
-	if !k.waiting() || k.capped() {
+	if !k.noteLimit(window) || k.capped() {
 		k.snd.pace.Idle()
 		if k.mayAdmit(window) {
 			k.snd.rate.Limited(k.snd.flightBytes)
@@ -169,6 +171,37 @@ func (k *KCP) tellController(window uint32, timedOut, fast bool) {
 		k.snd.rate.Limited(k.snd.flightBytes) // by the peer, and not by the path
 	}
 	k.snd.cc.OnTick(s)
+}
+
+// noteLimit records what has ended a flush, and reports whether new segments wait.
+func (k *KCP) noteLimit(window uint32) bool {
+	f := limited.Facts{Waits: k.snd.queue.n > 0, Reader: 2*k.rcv.queue.n > k.cfg.rcvWnd, Resend: k.snd.loss.due.head != nil}
+	if k.rare != nil && k.streaming() {
+		on := k.hooks.host.streamsWait()
+		f.Waits, f.Reader, f.Credit = f.Waits || on.Some, f.Reader || on.Unread, on.Blocked
+	}
+	if f != (limited.Facts{}) || k.limit.By != stats.LimitApplication || k.limit.Refused {
+		f.InFlight, f.Capped, f.Address, f.Peer = k.snd.inFlight > 0, k.capped(), k.snd.validation != nil, !k.inPeerWindow()
+		f.Congestion = !k.inCongestionWindow() || !f.Peer && !k.mayAdmit(window)
+		f.Send = f.Peer && k.peer.wnd > k.cfg.sndWnd
+		k.setLimit(k.limit.Next(f, uint32(k.clock.now), k.snd.rtt.srtt))
+	}
+	return f.Waits
+}
+
+// setLimit records what limits the sending from now on.
+func (k *KCP) setLimit(l stats.Limit) {
+	if l != k.limit.By && k.hooks.host != nil {
+		k.hooks.host.limitedBy(l)
+	}
+	k.limit.By = l
+}
+
+// refuse records that a write was refused for want of room.
+func (k *KCP) refuse() {
+	if k.limit.Refused = true; k.limit.By == stats.LimitApplication && k.snd.inFlight > 0 {
+		k.setLimit(stats.LimitWriteBuffer)
+	}
 }
 
 // flushAcks sends one ACK for every PUSH received since the last flush, or as

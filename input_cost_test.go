@@ -320,7 +320,7 @@ func inputKinds() (all []inputKind) {
 // signalKinds returns a case for each signal, with numbers that mean nothing
 // and with those that do, and of unknown senders.
 func signalKinds() (all []inputKind) {
-	for code := sigHello; code <= sigResetKey+1; code++ {
+	for code := sigHello; code <= sigTiebreak+1; code++ {
 		for _, answer := range []signalCode{0, sigAnswer} {
 			all = append(all, inputKind{name: fmt.Sprintf("signal %d", code|answer), make: func(_ *costWorld, i int) []byte {
 				return bytesOf(signal{code | answer, uint32(i) * 0x9e3779b9, uint32(i)})

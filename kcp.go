@@ -3,6 +3,7 @@ package kcp
 import (
 	"errors"
 
+	"github.com/arqnet/kcp/internal/limited"
 	"github.com/arqnet/kcp/internal/pacing"
 	"github.com/arqnet/kcp/stats"
 )
@@ -53,6 +54,7 @@ var (
 type KCP struct {
 	conv     uint32
 	dead     bool          // a segment reached the dead-link limit; see SetDeadLink
+	limit    limited.State // what kept the last flush from sending more
 	cfg      machineConfig // settings
 	hooks    hooks         // the output function, and the session's callbacks
 	clock    machineClock
@@ -210,7 +212,7 @@ func (k *KCP) NextFlush() (at uint32, ok bool) {
 	if k.snd.loss.due.head != nil {
 		earlier(k.clock.now + seq(k.resendWait()))
 	}
-	if k.snd.queue.n > 0 || k.rare != nil && k.waiting() {
+	if k.snd.queue.n > 0 || k.rare != nil && k.streaming() && k.hooks.host.streamsWait().Some {
 		switch {
 		case k.peer.wnd == 0 && k.peer.probeWait == 0:
 			earlier(k.clock.now)

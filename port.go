@@ -5,6 +5,7 @@ import (
 	"github.com/arqnet/kcp/internal/pacing"
 	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/streams"
+	"github.com/arqnet/kcp/stats"
 )
 
 // sessionPort is what the session layer may ask of the state machine beyond the
@@ -32,8 +33,8 @@ type sessionPort interface {
 	sender() *sender
 	load() sendLoad
 	messageLimit() (bytes, segments int)
-	unaRegressed() bool
 	discardSend()
+	refuse()
 	probePath()
 	releaseSegment(*sendSegment)
 	answerHeader() header
@@ -118,22 +119,22 @@ func (k *KCP) feed(packet []byte, a arrival) (rtt int64, err error) {
 
 // position is how far both directions are.
 type position struct {
-	received seq // rcv_nxt
-	acked    seq // snd_una
-	sent     seq // snd_nxt
-	end      seq // after the last segment, if no stream's leaves before those that wait
+	received  seq  // rcv_nxt
+	acked     seq  // snd_una
+	sent      seq  // snd_nxt
+	end       seq  // after the last segment, if no stream's leaves before those that wait
+	regressed bool // the newest packet has a lower una than one before it
 }
 
 // position returns how far both directions are.
 func (k *KCP) position() position {
-	return position{k.rcv.nxt, k.snd.una, k.snd.nxt, k.snd.nxt + seq(k.snd.queue.n)}
+	return position{k.rcv.nxt, k.snd.una, k.snd.nxt, k.snd.nxt + seq(k.snd.queue.n), k.peer.unaWentBack}
 }
 
-// timeoutDue reports whether the time-out of a segment has come, at a time in
-// microseconds.
-func (d *sender) timeoutDue(micros int64) bool {
+// timeoutDue reports whether the time-out of a segment has come at a time.
+func (d *sender) timeoutDue(at seq) bool {
 	g := d.timeouts.first
-	return g != nil && seq(micros/1000).Diff(g.at) >= 0
+	return g != nil && at.Diff(g.at) >= 0
 }
 
 // counts returns the counters, which the caller must not change.
@@ -196,10 +197,6 @@ func (k *KCP) enable(f features) {
 		k.rareMachine().own.numbers = true
 	}
 }
-
-// unaRegressed reports whether the newest packet has a lower una than one
-// before it.
-func (k *KCP) unaRegressed() bool { return k.peer.unaWentBack }
 
 // micros returns the machine's clock in microseconds.
 func (k *KCP) micros() int64 { return k.clock.micros }
@@ -277,6 +274,7 @@ type machineStats struct {
 	unread            int   // by how much it was larger, in segments
 	congestionWindow  int   // segments
 	sendWindow        int   // of all the least, in segments
+	limit             stats.Limit
 }
 
 // snapshot returns the current figures.
@@ -286,6 +284,6 @@ func (k *KCP) snapshot() machineStats {
 		inFlight: k.snd.inFlight, queued: k.snd.queue.n,
 		readable: k.rcv.bytes,
 		window:   int(k.peer.wnd), unread: int(k.peer.wndMax - k.peer.wnd),
-		congestionWindow: k.snd.cc.Window(), sendWindow: int(k.sendWindow()),
+		congestionWindow: k.snd.cc.Window(), sendWindow: int(k.sendWindow()), limit: k.limit.By,
 	}
 }

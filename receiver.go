@@ -6,6 +6,7 @@ import (
 	"github.com/arqnet/kcp/internal/delayedack"
 	"github.com/arqnet/kcp/internal/reassembly"
 	"github.com/arqnet/kcp/internal/streams"
+	"github.com/arqnet/kcp/stats"
 )
 
 // receiver is the receiving side: what has arrived in order, and early segments, which
@@ -162,6 +163,9 @@ func (k *KCP) afterRecv(full bool) {
 	k.deliver()
 	if full && !k.receiveFull() {
 		k.peer.probe |= sendWins
+	}
+	if k.limit.By == stats.LimitReader && 2*k.rcv.queue.n <= k.cfg.rcvWnd {
+		k.setLimit(stats.LimitApplication)
 	}
 }
 

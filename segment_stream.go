@@ -5,6 +5,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/delayedack"
 	"github.com/arqnet/kcp/internal/streams"
+	"github.com/arqnet/kcp/stats"
 )
 
 // Stream segments (WIRE.md §5.9). They share the sequence numbers of PUSH, and
@@ -50,8 +51,8 @@ type machineHost interface {
 	// newBuffer. ok is false if that is one of Send, of which plain says whether some
 	// wait, or if there is none. It must not change the machine otherwise.
 	pull(plain bool) (t *streams.Tag, buf []byte, ok bool)
-	// streamsWait reports whether pull has a segment.
-	streamsWait() bool
+	// streamsWait returns what waits on streams: Some says whether pull has a segment.
+	streamsWait() streams.Waiting
 	// givingUp reports what may become of a message of Send that is given up:
 	// whether what of it was not sent may be taken out of the queue, and whether
 	// the peer takes abandoned segments. It must not change the machine.
@@ -66,6 +67,8 @@ type machineHost interface {
 	// delivered or given up; ok is false if some that precede t are not. It must
 	// not change the machine.
 	abandonedUpTo(t *streams.Tag) (mid seq, ok bool)
+	// limitedBy tells what limits the sending from now on. It changes nothing here.
+	limitedBy(l stats.Limit)
 }
 
 // streamCmd reports whether cmd is one of those that need a host.
@@ -79,7 +82,7 @@ func (k *KCP) streaming() bool {
 
 // waiting reports whether segments wait to be sent for the first time.
 func (k *KCP) waiting() bool {
-	return k.snd.queue.n > 0 || k.rare != nil && k.streaming() && k.hooks.host.streamsWait()
+	return k.snd.queue.n > 0 || k.rare != nil && k.streaming() && k.hooks.host.streamsWait().Some
 }
 
 // pull puts the segment of the host that is sent next in front of what waits, unless

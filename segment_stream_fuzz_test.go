@@ -12,6 +12,7 @@ import (
 
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/streams"
+	"github.com/arqnet/kcp/stats"
 )
 
 // streamPart is one segment of a message.
@@ -76,7 +77,8 @@ func (p streamPart) payload() []byte {
 func (*testHost) onSignal(signal, []byte) bool    { return false }
 func (*testHost) signalPayload(signalCode) []byte { return nil }
 func (*testHost) takesStreams() bool              { return true }
-func (h *testHost) streamsWait() bool             { return len(h.queue) > 0 }
+func (*testHost) limitedBy(stats.Limit)           {}
+func (h *testHost) streamsWait() streams.Waiting  { return streams.Waiting{Some: len(h.queue) > 0} }
 
 func (h *testHost) onStream(payload []byte) {
 	s, data, ok := streams.Decode(payload)

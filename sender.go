@@ -99,6 +99,7 @@ func (k *KCP) Send(p []byte) (n int, err error) {
 		}
 		return 0, ErrMessageTooLarge
 	}
+	k.limit.Refused = false
 	for i := range count {
 		size := min(len(p), mss)
 		if i == 0 {

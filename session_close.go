@@ -62,7 +62,9 @@ func (c *session) giveUp(now time.Duration) {
 // data.
 func (c *session) dropReceived() {
 	c.kcp.closeReceive()
-	c.in.datagrams.Clear()
+	if q := c.in.datagrams; q != nil {
+		q.Clear()
+	}
 	c.dropStreams(net.ErrClosed)
 }
 
@@ -140,6 +142,7 @@ func (c *session) end(err error) {
 	}
 	c.closing.End()
 	c.closing.err = err
+	c.limits = c.limitClock().End(c.hs.born, c.host.now())
 	if err != nil && c.undelivered() {
 		c.closing.Lacks()
 	}
@@ -283,7 +286,7 @@ func (c *session) takeReset(s signal) {
 		if !l.Asked(k) || r.Signal.sn != s.sn || r.Signal.ts != s.ts {
 			continue
 		}
-		if k == opening.Hello && l.Role == opening.Quiet {
+		if k == opening.Hello && (l.Role == opening.Quiet || c.rare.simultaneous() && l.capabilities&capTLS == 0) {
 			continue // the peer may come later
 		}
 		c.forgotten(k)
@@ -344,7 +347,7 @@ func (c *session) shutting() bool {
 // to CLOSE.
 func (c *session) unreachable() {
 	switch {
-	case !c.hs.Reached && c.hs.Unanswered&opening.Hello != 0 && c.hs.Role != opening.Quiet:
+	case !c.hs.Reached && c.hs.Unanswered&opening.Hello != 0 && c.hs.Role != opening.Quiet && !c.rare.simultaneous():
 		c.end(ErrRefused)
 	case c.closing.Phase == closing.Lingering && c.kcp.WaitSend() == 0:
 		c.end(nil)

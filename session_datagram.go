@@ -35,13 +35,6 @@ func (c *session) datagramQueue() *datagrams.Queue {
 	return c.in.datagrams
 }
 
-func (c *session) datagramStats() (s DatagramStats) {
-	if c.in.datagrams != nil {
-		s = c.in.datagrams.Stats
-	}
-	return s
-}
-
 func (c *session) maxDatagramSize() int {
 	room := &c.shared.overhead
 	return c.mtu() - room.cipherHead - room.tail - datagramHeader

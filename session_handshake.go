@@ -14,11 +14,13 @@ type handshakeState struct {
 	unvalidated atomic.Bool // the peer's address is not validated (RFC 9000 §8)
 	active      atomic.Bool // a packet arrived since the list of half-open sessions was looked at; set only if unvalidated
 	greeted     atomic.Bool // the peer is extended
+	took        uint32      // how long the handshake limited the session, in milliseconds; 0: it does still
 
 	opening.State[signal]
 	kindAwaited  bool          // CloseWrite waits until Peer is known
 	dropped      bool          // ended by the listener's end, before the application had it
 	openedFEC    bool          // the peer's first packet had an FEC header
+	securing     bool          // with TLS: the machine's packets cannot be sent, as their keys are not agreed on
 	token        uint32        // ours, which the peer's signals must show; 0: not drawn yet
 	peerToken    uint32        // the peer's, which our signals must show; 0: not known
 	version      uint32        // of the peer's signals; 0: not known
@@ -27,8 +29,6 @@ type handshakeState struct {
 	born         time.Duration // when the session began
 
 	reasons *closeReasons // why the ends have closed the session; nil: neither has said so
-
-	securing bool // with TLS: the machine's packets cannot be sent, as their keys are not agreed on
 }
 
 // The version of the signals, and how often they are sent.
@@ -103,7 +103,7 @@ func (c *session) kick(now time.Duration) {
 }
 
 // queueHello queues HELLO for the next flush, with the cookie, if any, and
-// INFO.
+// INFO, and TIEBREAKER.
 func (c *session) queueHello() {
 	l, k := &c.hs, c.kcp
 	k.signalQueue().add(l.Of(opening.Hello).Signal)
@@ -111,6 +111,7 @@ func (c *session) queueHello() {
 		k.signalQueue().add(l.cookie)
 	}
 	k.signalQueue().add(c.infoSignal())
+	k.signalQueue().add(c.rare.tiebreaker()...)
 }
 
 // addressValidated marks the peer's address as validated (RFC 9000 §8), and

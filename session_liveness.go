@@ -71,7 +71,7 @@ func (c *session) heard(now time.Duration) {
 	case c.step.challenged && asked:
 		wait, _ := c.pingWait()
 		l.Again(opening.Ping, now, wait)
-	case l.Unanswered != 0 && (asked || !c.kcp.unaRegressed()):
+	case l.Unanswered != 0 && (asked || !c.kcp.position().regressed):
 		l.Unanswered &^= opening.Ping
 	}
 	c.step.challenged = false
@@ -86,7 +86,7 @@ func (c *session) heard(now time.Duration) {
 		l.Hurry(opening.Hello, now) // it seems to be a legacy peer; a second answer shows it
 	}
 	if l.Peer < opening.Extended {
-		restarted, ask := c.live.Restarted(now, c.kcp.unaRegressed() && !l.unvalidated.Load(), asked)
+		restarted, ask := c.live.Restarted(now, c.kcp.position().regressed && !l.unvalidated.Load(), asked)
 		if restarted {
 			c.closing.ending = ErrReset
 		} else if ask > 0 && l.Unanswered&opening.Ping == 0 {

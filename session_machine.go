@@ -12,6 +12,7 @@ import (
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/incast"
+	"github.com/arqnet/kcp/internal/limited"
 	"github.com/arqnet/kcp/internal/liveness"
 	"github.com/arqnet/kcp/internal/migration"
 	"github.com/arqnet/kcp/internal/packetkeys"
@@ -47,6 +48,7 @@ type session struct {
 	rare     *rareState      // nil: nothing of it is needed
 	capped   *cappedOutput   // nil: the rate is not capped
 	rtt      roundtrip.Estimate
+	limits   *limited.Clock // nil: the handshake has limited for hs.took, and since then the application
 
 	// entry is the session's place in the endpoint's table. To change the key takes
 	// Conn.mu and Endpoint.mu, so either is enough to read it; entry.Conv does not

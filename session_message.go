@@ -64,6 +64,7 @@ func (c *session) write(w *writeCall) error {
 		var err error
 		switch {
 		case (room <= 0 || !w.free) && !w.goesOn(c.shared.compat.SegmentBound):
+			c.kcp.refuse()
 			return ErrWouldBlock
 		case w.message:
 			err = c.queueMessage(w)
@@ -257,20 +258,4 @@ func (c *session) failAll(a *streams.Awaiting, f streams.Failure) {
 		c.rarely().receipts.Fail(a, f)
 		c.step.ready |= receivers
 	}
-}
-
-// MessageOptions are the properties of one message, of a stream or of a session.
-type MessageOptions struct {
-	// Lifetime and MaxRetransmits take the place of MaxLifetime and MaxRetransmits of the
-	// stream, if they are not 0. For a message of the session itself 0 means no limit.
-	Lifetime       time.Duration
-	MaxRetransmits int
-	// Done, if not nil, is called exactly once, if SendMessage has returned nil: with nil
-	// when the peer's endpoint has acknowledged the whole message. Otherwise the argument
-	// says why that is not known: ErrMessageAbandoned, a *StreamError, or the error with
-	// which the session ended; the message may have arrived all the same.
-	//
-	// Done runs without locks on a goroutine of the session, after those of messages that
-	// came to their end before: it may send, and wait.
-	Done func(err error)
 }

@@ -19,6 +19,7 @@ type rareState struct {
 	messages bool             // SendMessage was called with options
 	failed   bool             // failMessages was called: no more of them are delivered
 	measure  *measurement     // nil: nothing of it is needed
+	tie      signal           // goes with our HELLO, as the peer dials too; code 0: it does not
 }
 
 // measurement returns what Flush and Ping watch; nil: nothing was of it.

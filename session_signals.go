@@ -1,6 +1,8 @@
 package kcp
 
 import (
+	"cmp"
+
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/opening"
 )
@@ -217,8 +219,8 @@ func (c *session) takeHello(s signal) bool {
 	if l.peerToken != 0 && l.peerToken != s.ts {
 		return false
 	}
-	if s == l.Of(opening.Hello).Signal {
-		c.closing.ending = errOwnAddress
+	if own := s == l.Of(opening.Hello).Signal; own || c.rare.simultaneous() {
+		c.closing.ending = cmp.Or(c.rare.bothDial(own), c.closing.ending)
 		return false
 	}
 	if l.token == 0 {

@@ -1,14 +1,10 @@
 package kcp
 
 import (
-	"errors"
-	"fmt"
 	"net"
-	"syscall"
 	"time"
 
 	"github.com/arqnet/kcp/internal/closing"
-	"github.com/arqnet/kcp/internal/neterr"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/streams"
 )
@@ -155,10 +151,12 @@ func (c *session) onStream(payload []byte) {
 	}
 }
 
-// streamsWait reports whether pull has a segment. Nothing may follow
-// CLOSE.
-func (c *session) streamsWait() bool {
-	return c.streams != nil && c.closing.Phase < closing.Lingering && c.streams.Waits()
+// streamsWait is the machine's hook for what waits. Nothing may follow CLOSE.
+func (c *session) streamsWait() (w streams.Waiting) {
+	if c.streams != nil && c.closing.Phase < closing.Lingering {
+		w = c.streams.Waits()
+	}
+	return w
 }
 
 // pull is the machine's hook for the segment that is sent next. After FIN, whose
@@ -331,75 +329,6 @@ func (c *session) roomBesideStreams(room int) int {
 		room = min(room, bulkAhead-c.kcp.load().unsent*(c.kcp.packetSize()-headerSize+writeCostPerSegment))
 	}
 	return room
-}
-
-// Codes of a StreamError that this package gives. Those of applications are
-// below 1<<62.
-const (
-	// StreamRefused means that the peer has as many streams as it takes, its
-	// Config.MaxStreams. Its application has seen nothing of this one, and may take
-	// another when it is done with some.
-	StreamRefused = streams.Refused
-	// StreamViolation means that what arrived breaks the rules of WIRE.md §5.9.
-	StreamViolation = streams.Violation
-	// StreamTooLarge means that a message does not fit into the receiver's
-	// Config.StreamReceiveBuffer.
-	StreamTooLarge = streams.TooLarge
-
-	maxStreamCode = 1<<62 - 1
-)
-
-// Errors of streams, besides *StreamError, *OptionError, those of the session, and those
-// of package net.
-var (
-	// ErrNoStreams means that an extended peer takes no streams, or that this end does
-	// not, by its Config.MaxStreams.
-	ErrNoStreams = errors.New("kcp: this end or the peer takes no streams")
-	// The two are ErrNoStreams, and say which end it is.
-	errNoStreamsHere  error = &detailedError{"kcp: this end takes no streams: Config.MaxStreams is negative", ErrNoStreams}
-	errNoStreamsThere error = &detailedError{"kcp: the peer takes no streams, as with a negative Config.MaxStreams", ErrNoStreams}
-	// ErrStreamClosed means that the peer has closed the stream, or reads no more, with
-	// code 0. A *StreamError wraps it. It wraps syscall.EPIPE.
-	ErrStreamClosed error = &neterr.Error{Text: "kcp: stream closed by the peer", Errno: syscall.EPIPE}
-	// ErrMessageAbandoned means that the lifetime or the retransmissions of a message
-	// were used up before the peer had all of it.
-	ErrMessageAbandoned = streams.ErrAbandoned
-)
-
-// StreamError means that a stream was reset, in one direction at least, or that the peer
-// has closed it and reads no more: that is code 0, and wraps ErrStreamClosed, which a
-// Reset with code 0 does not. The session goes on.
-type StreamError struct {
-	Code   uint64 // of the application that has reset it, or StreamRefused ff.
-	Remote bool   // it was the peer's end
-	closed bool   // the peer reads no more, and has not reset it
-}
-
-// Unwrap returns ErrStreamClosed if the peer has closed the stream, and otherwise nil.
-func (e *StreamError) Unwrap() error {
-	if e.closed {
-		return ErrStreamClosed
-	}
-	return nil
-}
-
-func (e *StreamError) Error() string {
-	if e.closed {
-		return ErrStreamClosed.Error()
-	}
-	who := "locally"
-	if e.Remote {
-		who = "by the peer"
-	}
-	switch e.Code {
-	case StreamRefused:
-		return "kcp: stream refused " + who + ": as many are open as MaxStreams allows"
-	case StreamViolation:
-		return "kcp: stream reset " + who + ": protocol violation"
-	case StreamTooLarge:
-		return "kcp: stream reset " + who + ": message larger than the receive buffer"
-	}
-	return fmt.Sprintf("kcp: stream reset %s with code %d", who, e.Code)
 }
 
 // peerTakesStreams reports whether it is known if streams may be opened. The error is why

@@ -15,6 +15,9 @@ func (c *session) finishStep(now time.Duration) {
 	if c.tls != nil && c.tls.handshake != nil {
 		c.settleTLS()
 	}
+	if l.took == 0 {
+		c.startLimits(now)
+	}
 	c.noteActivity(now)
 	if s.Phase != closing.Open || s.Caller != closing.Uses || s.Read != closing.ReadOpen || l.kindAwaited || s.ending != nil {
 		c.progress(now) // an end was announced, here or by the peer
@@ -216,7 +219,7 @@ func (c *session) flush(now time.Duration) {
 		return
 	}
 	c.setClock(now)
-	if c.kcp.sender().timeoutDue(c.kcp.micros()) || c.timers.heldSince != 0 {
+	if c.kcp.sender().timeoutDue(c.clock(now)) || c.timers.heldSince != 0 {
 		c.holdTimeouts(now)
 	}
 	asked := asking(c.kcp.counts())
@@ -248,7 +251,7 @@ const (
 // among that, and to retransmit would be spurious.
 func (c *session) holdTimeouts(now time.Duration) {
 	t, shard := &c.timers, int(c.path.shard)
-	ms, due := max(clock(now), 1), c.kcp.sender().timeoutDue(c.kcp.micros())
+	ms, due := max(clock(now), 1), c.kcp.sender().timeoutDue(c.clock(now))
 	if due && t.heldSince == 0 {
 		t.heldSince, t.heldFor = ms, c.host.arrived(shard)
 	}
@@ -342,7 +345,7 @@ func (c *session) sendDueRequests(now time.Duration) {
 		}
 		c.kcp.signalQueue().add(l.Of(k).Signal)
 		c.live.Asked(now)
-		most := opening.MaxWait
+		most := l.Most(k)
 		switch k {
 		case opening.Ping:
 			_, most = c.pingWait()

@@ -74,6 +74,9 @@ func (c *session) dialTLS() {
 		config = config.Clone()
 		config.ServerName = serverName(c.ends.Load().remote.String())
 	}
+	for _, tie := range c.rare.tiebreaker() {
+		c.tls.handshake.Tie = tie.toHandshake()
+	}
 	c.tls.handshake.Dial(config, c.hs.token, c.infoSignal().toHandshake())
 	c.advanceTLS()
 }
@@ -187,8 +190,11 @@ func (c *session) tookHandshake(x *handshake.Exchange, r *handshake.Result) {
 		c.closing.ending = ErrReset
 	case r.End == handshake.NoTLS:
 		c.closing.ending = ErrNoTLS
-	case r.End == handshake.Refused && l.Role != opening.Quiet: // else the peer may come later
+	case r.End == handshake.Refused && l.Role != opening.Quiet && !c.rare.simultaneous(): // else the peer may come later
 		c.closing.ending = ErrRefused
+	case r.End == handshake.BothDial:
+		l.Peer, l.dropped = opening.Extended, true // TIME-WAIT answers its HELLO by ABORT
+		c.closing.ending = c.rare.bothDial(false)
 	}
 	if r.Failed != nil {
 		c.failTLS(x, &HandshakeError{Remote: r.Remote, Err: r.Failed})

@@ -11,21 +11,28 @@ import (
 // outgoing is the output side of a session. Packets are collected with Conn.mu
 // held, and encoded and written to the socket without it. One goroutine at a
 // time writes, so they leave in order: the one that has set sending. Until it
-// clears that, it alone uses encoder, noFECHeader, noParity,
-// outbox.spare, batch, hold and parity, with and without Conn.mu. Conn.mu guards the
-// rest.
+// clears that, it alone uses encoder, fec, outbox.spare, batch, hold and parity, with and
+// without Conn.mu. Conn.mu guards the rest.
 type outgoing struct {
-	encoder     *fec.Encoder // nil: none
-	current     *buffer      // of the packet that the state machine is building; nil: none
-	sending     bool         // a goroutine is writing packets
-	batched     bool         // they are in a sendBatch
-	noFECHeader bool         // no FEC header for this batch
-	noParity    bool         // no parity for this batch
-	grains      uint32       // the session's part of endpointLoad.written
-	*outbox                  // nil until the first packet, and once compacted
+	encoder *fec.Encoder // nil: none
+	current *buffer      // of the packet that the state machine is building; nil: none
+	sending bool         // a goroutine is writing packets
+	batched bool         // they are in a sendBatch
+	fec     fecUse       // of this batch
+	grains  uint32       // the session's part of endpointLoad.written
+	*outbox              // nil until the first packet, and once compacted
 
 	fecData, fecParity uint64 // packets encoded so far, as in FECStats
 }
+
+// fecUse is what forward error correction adds to packets.
+type fecUse uint8
+
+const (
+	noFEC      fecUse = iota // nothing
+	onlyHeader               // a header
+	withParity               // a header, and parity
+)
 
 // outbox holds packets on their way to the socket.
 type outbox struct {
@@ -177,36 +184,19 @@ func (c *session) encode(packets []packet, to source, by protect.Protection) ([]
 	n := len(packets)
 	for i := range n {
 		p := &packets[i]
-		if p.ready {
-			o.put(p, to)
-			continue
-		}
-		if p.parity {
-			if err := c.seal(p, to, by); err != nil {
-				o.batch = o.batch[:0]
-				return packets, err
-			}
-			continue
-		}
-		if o.noFECHeader && !p.datagram {
-			p.buf = p.buf[c.shared.overhead.fecHead:]
-		}
-		if p.segment != nil && c.shared.sealsFrom() {
-			if err := c.sealSegment(p, to, by); err != nil {
-				o.batch = o.batch[:0]
-				return packets, err
-			}
-			continue
-		}
 		var parity [][]byte
-		if p.datagram || !o.noFECHeader {
-			parity = c.addFEC(p, now)
+		if !p.ready && !p.parity {
+			if o.fec == noFEC && !p.datagram {
+				p.buf = p.buf[c.shared.overhead.fecHead:]
+			} else {
+				parity = c.addFEC(p, now)
+			}
 		}
 		if err := c.seal(p, to, by); err != nil {
 			o.batch = o.batch[:0]
 			return packets, err
 		}
-		if o.noParity {
+		if o.fec != withParity {
 			parity = nil
 		}
 		for _, shard := range parity {
@@ -227,39 +217,31 @@ func (c *session) encode(packets []packet, to source, by protect.Protection) ([]
 	return packets, nil
 }
 
-// seal encrypts p and appends it to the batch. Like encode, it runs without
-// c.mu.
-func (c *session) seal(p *packet, to source, by protect.Protection) error {
-	if err := by.Seal(p.buf, nil); err != nil {
-		return err
-	}
-	c.outgoing.put(p, to)
-	return nil
-}
-
 // repeatsWhole is how many transmissions of a packet of a TLS handshake leave whole.
 // All may be fragmented if these were lost, since such packets cannot be smaller.
 const repeatsWhole = 3
 
-// put appends a packet, which is ready to be written, to the batch. Packets of a
-// handshake that leave again are not merged: the system may not be able to.
-func (o *outbox) put(p *packet, to source) {
+// seal encrypts p, unless that was done, and appends it to the batch. Content in the
+// buffer of a segment that has to stay as it is goes to a buffer of its own, but the
+// segment has yet to be released. Packets of a handshake that leave again are not merged:
+// the system may not be able to. Like encode, it runs without c.mu.
+func (c *session) seal(p *packet, to source, by protect.Protection) error {
+	if !p.ready {
+		var content []byte
+		if p.segment != nil && c.shared.sealsFrom() {
+			content = p.buf
+			sealed := c.shared.packet(c.shared.overhead.total + len(content))
+			p.buf, p.pooled = sealed.buf, sealed.pooled
+		}
+		if err := by.Seal(p.buf, content); err != nil {
+			return err
+		}
+	}
+	o := &c.outgoing
 	d := to.datagram(p.buf)
 	d.Cut = len(p.buf) > o.whole || p.repeats >= repeatsWhole && len(p.buf) > pmtud.Floor
 	d.Alone = p.repeats > 0
 	o.batch = append(o.batch, d)
-}
-
-// sealSegment is seal for a packet in the buffer of its segment. The packet is
-// then in a buffer of its own, but the segment has yet to be released.
-func (c *session) sealSegment(p *packet, to source, by protect.Protection) error {
-	content := p.buf
-	sealed := c.shared.packet(c.shared.overhead.total + len(content))
-	p.buf, p.pooled = sealed.buf, sealed.pooled
-	if err := by.Seal(p.buf, content); err != nil {
-		return err
-	}
-	c.outgoing.put(p, to)
 	return nil
 }
 
@@ -275,7 +257,7 @@ func (c *session) addFEC(p *packet, now uint32) [][]byte {
 	switch {
 	case p.datagram:
 		fec.PutOOB(inner)
-	case !c.outgoing.noFECHeader:
+	case c.outgoing.fec != noFEC:
 		return c.outgoing.encoder.Encode(inner, now)
 	}
 	return nil
@@ -302,8 +284,14 @@ func (c *session) beginWrite() written {
 	o.spare = nil
 	// A peer whose address is not validated gets the packet format that it
 	// uses, and no parity.
-	o.noParity = o.encoder == nil || c.hs.unvalidated.Load()
-	o.noFECHeader = o.noParity && (o.encoder == nil || !c.hs.openedFEC)
+	switch unvalidated := c.hs.unvalidated.Load(); {
+	case o.encoder == nil, unvalidated && !c.hs.openedFEC:
+		o.fec = noFEC
+	case unvalidated:
+		o.fec = onlyHeader
+	default:
+		o.fec = withParity
+	}
 	o.hold = c.capped != nil
 	if o.whole = maxUDPPayload; c.plpmtu != nil {
 		o.whole = c.plpmtu.Whole(maxUDPPayload)
@@ -317,7 +305,7 @@ func (c *session) beginWrite() written {
 // endWrite records that packets were written, and returns why not.
 func (c *session) endWrite(w *written) error {
 	o := &c.outgoing
-	if !o.noFECHeader {
+	if o.fec != noFEC {
 		o.fecData += uint64(w.data)
 		o.fecParity += uint64(len(w.packets) - w.data)
 	}

@@ -194,3 +194,30 @@ type timeWait = admission.Ended
 // timeWaitTime is how long stragglers of an ended session are recognised
 // (TIME-WAIT, RFC 9293 §3.6.1).
 const timeWaitTime = admission.TimeWait
+
+// simultaneous reports whether the peer of a session that this end dials does so too
+// (simultaneous open, RFC 9293 §3.5). r may be nil.
+func (r *rareState) simultaneous() bool { return r != nil && r.tie.code != 0 }
+
+// tiebreaker returns the TIEBREAKER that goes with HELLO then, and otherwise nothing.
+func (r *rareState) tiebreaker() []signal {
+	if !r.simultaneous() {
+		return nil
+	}
+	return []signal{r.tie}
+}
+
+// bothDial returns why a dialled session ends for which a HELLO has come: its own, or the
+// peer's, which dials it too. In a simultaneous open its own counts for nothing, and both
+// ends draw another conversation id.
+func (r *rareState) bothDial(own bool) error {
+	switch simultaneous := r.simultaneous(); {
+	case simultaneous && own:
+		return nil
+	case simultaneous:
+		return ErrReset
+	case own:
+		return errOwnAddress
+	}
+	return errBothDial
+}

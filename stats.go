@@ -1,11 +1,14 @@
 package kcp
 
 import (
+	"math"
 	"sync/atomic"
 	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/internal/limited"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/stats"
 )
 
@@ -49,9 +52,17 @@ func (c *Conn) Stats() ConnStats {
 	defer c.unlock()
 	k, now := c.kcp.snapshot(), c.ep.now()
 	c.rtt.Ask(now)
+	var t SessionTotals
+	limit, open := c.addTo(&t), 0
+	t.Probes.MTU = c.mtu()
+	if c.streams != nil {
+		open = c.streams.Len()
+	}
 	return ConnStats{
 		Counters:         *c.kcp.counts(),
-		Dropped:          c.dropCounts(),
+		LimitedBy:        limit,
+		Limited:          t.Limited,
+		Dropped:          t.Dropped,
 		RTT:              c.rtt.Current(k.srtt),
 		RTTMin:           time.Duration(c.rtt.Least) * time.Microsecond,
 		RTTAge:           c.rtt.Age(now),
@@ -68,11 +79,36 @@ func (c *Conn) Stats() ConnStats {
 		Held:             c.held(),
 		CongestionWindow: k.congestionWindow,
 		MaxRate:          c.maxRate(),
-		Moves:            int(c.path.validation.Moves()),
-		Datagrams:        c.datagramStats(),
+		Streams:          open,
+		Moves:            int(t.Moves),
+		Datagrams:        t.Datagrams,
 		FEC:              c.fecStats(),
-		PathMTU:          c.pathMTUStats(),
+		PathMTU:          t.Probes,
 	}
+}
+
+// startLimits begins to count what limits the session, once the handshake does not.
+func (c *session) startLimits(now time.Duration) {
+	if l := &c.hs; !l.securing && !l.unvalidated.Load() && (l.Reached || l.Role < opening.Dialled) {
+		l.took = uint32(min(max((now-l.born).Milliseconds(), 1), math.MaxUint32))
+		c.limitedBy(c.kcp.snapshot().limit)
+	}
+}
+
+// limitedBy is the machine's hook for what limits it from now on.
+func (c *session) limitedBy(l stats.Limit) {
+	if c.hs.took > 0 && (c.limits != nil || l != stats.LimitApplication) {
+		c.limits = c.limitClock()
+		c.limits.Change(l, c.host.now())
+	}
+}
+
+// limitClock returns c.limits, or what it stands for; nil: the handshake limits.
+func (c *session) limitClock() *limited.Clock {
+	if l := &c.hs; c.limits == nil && l.took > 0 {
+		return limited.New(l.born, l.born+time.Duration(l.took)*time.Millisecond, stats.LimitApplication)
+	}
+	return c.limits
 }
 
 // fecStats returns what both directions of FEC have done. c.mu is held.
@@ -91,18 +127,6 @@ func (c *session) fecStats() (s FECStats) {
 		s.PeerRatio = FEC{Data: d.DataShards, Parity: d.ParityShards}
 	}
 	return s
-}
-
-func (c *session) pathMTUStats() PathMTUStats {
-	n := c.plpmtu.Counts()
-	return PathMTUStats{MTU: c.mtu(), Sent: uint64(n.Sent), Lost: uint64(n.Lost), BlackHoles: uint64(n.BlackHoles)}
-}
-
-func (c *session) dropCounts() (d Drops) {
-	if c.rare != nil {
-		d = c.rare.dropped
-	}
-	return d
 }
 
 // limits returns the limits that EndpointStats has.

@@ -46,8 +46,8 @@ func endCounter(n *EndedSessions, err error, offered bool) *uint64 {
 	return &n.Failed
 }
 
-// addTo adds the session's figures to t. c.mu is held.
-func (c *session) addTo(t *SessionTotals) {
+// addTo adds the session's figures to t, and returns what limits it. c.mu is held.
+func (c *session) addTo(t *SessionTotals) stats.Limit {
 	t.Counters.Add(c.kcp.counts())
 	if c.rare != nil {
 		t.Dropped.Add(&c.rare.dropped)
@@ -64,9 +64,10 @@ func (c *session) addTo(t *SessionTotals) {
 	}
 	f := c.fecStats()
 	t.FEC.Add(&f)
-	p := c.pathMTUStats()
-	t.Probes.Sent += p.Sent
-	t.Probes.Lost += p.Lost
-	t.Probes.BlackHoles += p.BlackHoles
+	p := c.plpmtu.Counts()
+	t.Probes.Sent += uint64(p.Sent)
+	t.Probes.Lost += uint64(p.Lost)
+	t.Probes.BlackHoles += uint64(p.BlackHoles)
 	t.Moves += uint64(c.path.validation.Moves())
+	return c.limitClock().Add(&t.Limited, c.hs.born, c.host.now())
 }

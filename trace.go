@@ -152,6 +152,7 @@ func (k *KCP) traceMetrics() {
 			RTTVar:           uint32(k.snd.rtt.rttvar),
 			RTO:              k.snd.rtt.rto,
 			MinRTT:           k.snd.rate.MinRTT,
+			LimitedBy:        k.limit.By,
 		}
 		if m != t.last {
 			t.last = m
@@ -178,7 +179,7 @@ func (c signalCode) String() string {
 	names := [...]string{
 		sigHello: "HELLO", sigInfo: "INFO", sigConfirm: "CONFIRM", sigFin: "FIN", sigClose: "CLOSE", sigPing: "PING",
 		sigCookie: "COOKIE", sigReset: "RESET", sigAbort: "ABORT", sigProbe: "PROBE", sigToken: "TOKEN",
-		sigCrypto: "CRYPTO", sigAlert: "ALERT", sigResetKey: "RESETKEY",
+		sigCrypto: "CRYPTO", sigAlert: "ALERT", sigResetKey: "RESETKEY", sigTiebreak: "TIEBREAKER",
 	}
 	n := c &^ sigAnswer
 	switch {

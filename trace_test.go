@@ -108,7 +108,7 @@ func TestTraceNames(t *testing.T) {
 		require.False(t, seen[name], name)
 		seen[name] = true
 	}
-	for c := sigHello; c <= sigResetKey; c++ {
+	for c := sigHello; c <= sigTiebreak; c++ {
 		add(c.String())
 		if (signal{code: c}).asks() {
 			add((c | sigAnswer).String())

@@ -9,7 +9,7 @@ import (
 
 // The bulk suite moves bytes one way over one connection, as fast as they go:
 // one sender and one receiver in this process, joined by the loopback
-// interface, with packets of 1400 bytes. Processor time is that of the whole
+// interface, with packets of 1400 bytes. Processor time is of the whole
 // process, both ends and the kernel's work for them included; so is what is
 // allocated. What arrives is compared with what was sent, to the byte.
 //

@@ -32,8 +32,7 @@ type chart struct {
 	// smallest could not be seen beside the largest.
 	ratios bool
 
-	// hides are implementations that are not drawn, as their lines lie on those
-	// of another.
+	// hides are implementations that are not drawn, as their lines lie on another's.
 	hides []string
 
 	// samples, if not nil, makes the chart one of distributions: it returns the
@@ -52,7 +51,7 @@ var colors = map[string]color.Color{
 	bareUDP:   color.RGBA{0x9a, 0xa0, 0xa6, 0xff},
 }
 
-// moreColors are those of implementations that colors does not name.
+// moreColors are for implementations that colors does not name.
 var moreColors = []color.Color{
 	color.RGBA{0xc4, 0x4e, 0x52, 0xff}, color.RGBA{0x55, 0xa8, 0xa8, 0xff},
 	color.RGBA{0xb8, 0x9b, 0x3e, 0xff}, color.RGBA{0x5f, 0x6a, 0x8c, 0xff},

@@ -15,7 +15,7 @@ type threshold struct {
 	// other implementation.
 	of string
 	// ofCase, if not empty, makes them multiples of the figure of this other
-	// case. Without of it is that of the same implementation.
+	// case. Without of it is of the same implementation.
 	ofCase string
 }
 

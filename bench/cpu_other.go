@@ -6,6 +6,6 @@ import "time"
 
 var start = time.Now()
 
-// cpuTime returns the time since the program started, in the place of the
+// cpuTime returns the time since the program started, in place of the
 // processor time it has used.
 func cpuTime() time.Duration { return time.Since(start) }

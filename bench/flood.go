@@ -21,8 +21,8 @@ import (
 // with is measured under the same flood to a socket of nobody. The shares thus
 // say what the listening end spends on the flood, and not what the machine spends
 // on sending. Memory is what the listening end has kept, after garbage
-// collection. The time is that of the whole process for each packet that has
-// reached the listening end, with nothing else going on, less that of sending.
+// collection. The time is of the whole process for each packet that has
+// reached the listening end, with nothing else going on, less the time of sending.
 // Its floor is the same time if the flood goes to a socket that only reads: what
 // the system takes for a packet, and wakes a reader for.
 //
@@ -288,7 +288,7 @@ func pass(f *flow, d time.Duration) error {
 	}
 }
 
-// packetsReceived is how many packets the listening end has had. Where it does not
+// packetsReceived is how many packets the listening end has received. Where it does not
 // tell, it is how many were sent.
 func packetsReceived(p peer, sent *atomic.Uint64) float64 {
 	if p, ok := p.(*kcpPeer); ok {

@@ -184,7 +184,7 @@ func datagrams(a *attacker) []byte {
 }
 
 // fillQueue sends data and takes none back, until what the listening end has not
-// read fills its window but for some segments.
+// read fills its window except for some segments.
 func fillQueue(a *attacker) error {
 	const spare = 8
 	payload := zeros[:floodMTU-segmentHead]

@@ -144,7 +144,7 @@ func (a *attacker) listen() {
 	}
 }
 
-// read takes note of a packet. A session that was ended is followed by another.
+// read counts a packet. A session that was ended is followed by another.
 func (a *attacker) read(b []byte) {
 	for len(b) >= segmentHead && binary.LittleEndian.Uint32(b) == a.conv.Load() {
 		cmd, frg := b[4], b[5]

@@ -80,7 +80,7 @@ func (f *flow) start() {
 }
 
 // write sends until it is stopped. The last call is announced before, so that
-// the reader knows when it has everything, and no call of it waits in vain.
+// the reader knows when it has everything, and no call of it waits for more.
 func (f *flow) write() error {
 	for sent := uint64(0); ; sent += uint64(f.size) {
 		last := f.stop.Load()
@@ -118,7 +118,7 @@ func (f *flow) read() error {
 func (f *flow) finish() error {
 	f.stop.Store(true)
 	if err := <-f.done; err != nil {
-		return err // the other end may wait for ever
+		return err // the other end may wait forever
 	}
 	return <-f.done
 }

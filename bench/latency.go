@@ -127,7 +127,7 @@ func latencyThresholds() (all []threshold) {
 	return all
 }
 
-// measureLatency returns the figures of a case. They are those of all runs
+// measureLatency returns the figures of a case, over all runs
 // together, but max and bytes, which are medians of the runs'. Virtual time
 // costs what it costs: d only tells a trial, which is one run, from the whole.
 func measureLatency(c, impl string, d time.Duration) (figures, error) {

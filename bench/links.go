@@ -309,7 +309,7 @@ func (f *linkFlow) fill() {
 	}
 }
 
-// limit returns how many segments of size the sender may hold: those of the
+// limit returns how many segments of size the sender may hold: as many as the
 // default write buffer, or what kcp-go's Write takes.
 func (f *linkFlow) limit(size int) int {
 	if _, ok := f.a.driver.(*kcpGoSessionEnd); ok {

@@ -119,7 +119,7 @@ func encodeWork(impl string) (func() (int, error), error) {
 	}, nil
 }
 
-// decodeWork decodes a group a call. The packets are those of an encoder of
+// decodeWork decodes a group a call. The packets come from an encoder of
 // ours, which are the same to the byte, with seqids that go on.
 func decodeWork(impl string, loss bool) (func() (int, error), error) {
 	encode, err := encoderOf(ours)

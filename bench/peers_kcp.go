@@ -16,7 +16,7 @@ import (
 	kcpgo "github.com/xtaci/kcp-go/v5"
 )
 
-// minRTO is that of the kernel's TCP. With many busy goroutines on few
+// minRTO is as in the kernel's TCP. With many busy goroutines on few
 // processors, an acknowledgement may well take longer than 30 ms, kcp-go's least
 // time-out, which it has no setting for.
 const minRTO = 200 * time.Millisecond

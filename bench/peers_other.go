@@ -48,8 +48,8 @@ type quicPeer struct {
 	buffer      int
 }
 
-// quicConfig has windows that hold back nothing, and packets as large as those
-// of the others.
+// quicConfig has windows that hold back nothing, and packets as large as the
+// others'.
 var quicConfig = &quic.Config{
 	InitialStreamReceiveWindow:     16 << 20,
 	MaxStreamReceiveWindow:         16 << 20,

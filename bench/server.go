@@ -24,9 +24,9 @@ import (
 // start when all clients are connected.
 //
 // chatty-N is pace-N beside one more client, which sends as fast as it can. The
-// goodput is that client's, the times are those of the messages.
+// goodput is that client's, the times are of the messages.
 //
-// Every client has a socket of its own, but for open-N. Bulk is measured once
+// Every client has a socket of its own, except for open-N. Bulk is measured once
 // the clients' buffers are full, which may take longer than the measurement.
 //
 // bulk cases with -gcm encrypt with AES-GCM. Those with -lowlatency use
@@ -34,15 +34,15 @@ import (
 // server as it has processors, in place of one. Names that end in /cores=N give the
 // server N processors.
 //
-// The server accepts in a loop and has a goroutine a session. That of kcp-group
-// has one for all, and that of kcp-handler none but the one that reads the
+// The server accepts in a loop and has a goroutine a session. For kcp-group it
+// has one for all, and for kcp-handler none but the one that reads the
 // socket. kcp has the default Config. kcp-go has the settings that most of its
 // users choose, and windows of 128. Bare UDP is one loop that answers each
 // datagram.
 //
 // The metric cpu is the user and system time of the server's process alone:
 // for each message, for each GB, or in open-N as the processors in use while
-// all sessions are idle. The metric clients cpu is that of the other process.
+// all sessions are idle. The metric clients cpu is of the other process.
 
 // Kinds of cases.
 const (
@@ -52,7 +52,7 @@ const (
 	serverChat = "chatty"
 	serverOpen = "open"
 
-	// serverStarved is only in names of cases: the traffic is that of serverPace.
+	// serverStarved is only in names of cases: the traffic is serverPace's.
 	serverStarved  = "starved"
 	starvedClients = 1000
 )
@@ -234,7 +234,7 @@ func (j *serverJob) sessions() int {
 	return j.Clients
 }
 
-// settings returns those of implementations other than kcp.
+// settings returns the settings of implementations other than kcp.
 func (j *serverJob) settings() settings {
 	s := settings{mode: plain, window: serverWindow, buffer: serverBuffer}
 	if j.GCM {
@@ -467,7 +467,7 @@ func (r *serverRun) measureTraffic(d time.Duration) (figures, error) {
 	}
 }
 
-// figures returns those of the differences between two marks.
+// figures returns the figures of the differences between two marks.
 func (r *serverRun) figures(server, clients answer, d time.Duration) (figures, error) {
 	f := figures{}
 	if serverImpls[r.job.Impl].sent != nil {

@@ -44,7 +44,7 @@ type clientsProcess struct {
 	firstErr error // of a client
 }
 
-// client is one session's end, and the echoes that it has had.
+// client is one session's end, and the echoes that it has received.
 type client struct {
 	clientStream
 	number int

@@ -31,7 +31,7 @@ type serverProcess struct {
 // tally counts what a session has got done. Sessions do not share its cache
 // line.
 type tally struct {
-	received atomic.Uint64 // bytes; those of messages count when answered
+	received atomic.Uint64 // bytes; messages count when answered
 	_        [56]byte
 }
 
@@ -256,7 +256,7 @@ func (e datagramEnd) serve(p *serverProcess) error {
 	}
 }
 
-// serverConfig returns the Config of either end: the default one, but for what
+// serverConfig returns the Config of either end: the default one, except for what
 // the case says.
 func serverConfig(job *serverJob) (*kcp.Config, error) {
 	c := new(kcp.Config)

@@ -8,7 +8,7 @@ import (
 // The sharing suite has two bulk flows over one bottleneck on the simulator.
 // The second begins a while after the first, and ten seconds later it is
 // measured for twenty how much each gets: ratio is the first one's share to
-// that of the second. Against CUBIC, the implementation is one of the two and
+// the second's. Against CUBIC, the implementation is one of the two and
 // kcp-cubic the other.
 //
 // The outage suite cuts the path in the middle of a bulk transfer, both ways.
@@ -139,7 +139,7 @@ func measureSharing(name, impl string, d time.Duration) (figures, error) {
 	first, second := float64(after[0]-before[0]), float64(after[1]-before[1])
 	ratio := first / max(second, 1)
 	if c.first != "" {
-		ratio = second / max(first, 1) // that of the implementation in question
+		ratio = second / max(first, 1) // the rate of the implementation in question
 	}
 	return figures{metricRatio: ratio}, nil
 }

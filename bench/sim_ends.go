@@ -11,7 +11,7 @@ import (
 )
 
 // driver is a state machine together with what its session does with it. All
-// times are those of the simulation.
+// times are of the simulation.
 type driver interface {
 	write(now time.Duration, p []byte) error      // sends p and flushes as Write does
 	input(now time.Duration, packet []byte) error // takes one packet

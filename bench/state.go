@@ -21,9 +21,9 @@ import (
 // datagrams cuts it into three datagrams.
 //
 // The metric cpu is the user and system time of the server's process, for each
-// state that it has sent, and clients cpu that of the other process. Goroutines are
-// those of the server's process, of which a few carry out orders. Packets are those
-// of the server for each state, delivered the share of bytes that have arrived.
+// state that it has sent, and clients cpu is of the other process. Goroutines are
+// the server process's, of which a few carry out orders. Packets are the
+// server's for each state, delivered the share of bytes that have arrived.
 //
 // Cases with -lowlatency use kcp.LowLatency at both ends, those with -5hz send 5
 // times a second.

@@ -27,7 +27,7 @@ import (
 // has nothing but the download. kcp-go-smux is smux over kcp-go as it is mostly
 // run, quic-go has a stream for each flow.
 //
-// Figures of this module repeat to the last digit; see streams_steps.go. Those of
+// Figures of this module repeat to the last digit; see streams_steps.go. Figures of
 // the others differ by some percent from run to run, though losses fall on the same
 // packets. smux passes what is written through goroutines and selects of its own,
 // of which the runtime chooses the order. quic-go has a goroutine for each
@@ -406,7 +406,7 @@ func (c *driven) Close() error {
 	return nil
 }
 
-// smuxWindow is that of kcp-go, in segments: enough for the path and its queue.
+// smuxWindow is kcp-go's window, in segments: enough for the path and its queue.
 const smuxWindow = 512
 
 func smuxStreams(n *netsim.Network) (flows []flowEnds, stop func(), err error) {

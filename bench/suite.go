@@ -26,8 +26,8 @@ type suite struct {
 	// implementation. nil means that it returns all.
 	omits func(c, impl, metric string) bool
 
-	// units returns the unit of a metric in a case, or "" for that of the
-	// metric. nil means that of the metric in all cases.
+	// units returns the unit of a metric in a case, or "" for the unit of the
+	// metric. nil means the metric's in all cases.
 	units func(c, metric string) string
 
 	// optional are cases that are measured only if -cases names them.
@@ -40,8 +40,8 @@ type suite struct {
 	charts []chart // of what is shown in pictures
 
 	// measure runs one implementation through one case for about d, not
-	// counting preparation, and returns a figure for every metric, but
-	// for those that omits names.
+	// counting preparation, and returns a figure for every metric,
+	// except those that omits names.
 	measure func(c, impl string, d time.Duration) (figures, error)
 
 	// exact says that figures repeat to the last digit, so that one round is
@@ -110,7 +110,7 @@ func selectSuites(list string) ([]*suite, error) {
 	return selected, nil
 }
 
-// restrict returns those of all that the comma-separated list names, in the
+// restrict returns the elements of all that the comma-separated list names, in the
 // order of all; an empty list means all.
 func restrict(all []string, list, what string) ([]string, error) {
 	names := splitList(list)

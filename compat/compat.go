@@ -1,4 +1,4 @@
-// Package compat makes sessions behave as those of kcp-go do where that differs
+// Package compat makes sessions behave as kcp-go's do where that differs
 // from package kcp. It is for module kcpgo, which has kcp-go's API: a module that
 // takes the place of another by a replace directive cannot import the internal
 // packages of this one. Other programs have no use for it. There is no promise

@@ -2,7 +2,7 @@ package congestion
 
 import "math"
 
-// Gains and limits of the controller. If they are those of
+// Gains and limits of the controller. If they come from
 // draft-ietf-ccwg-bbr, the name there is given.
 const (
 	bbrStartupPace = 2.77 // StartupPacingGain
@@ -50,7 +50,7 @@ const (
 // defaultMTU is the size in bytes of a full segment before Init says it.
 const defaultMTU = 1400
 
-// bbrState is the state of the controller. Down to Up are those of ProbeBW.
+// bbrState is the state of the controller. Down to Up belong to ProbeBW.
 type bbrState uint8
 
 const (
@@ -303,7 +303,7 @@ type aggregation struct {
 	rounds int
 }
 
-// updateExtraAcked is BBRUpdateACKAggregation of the draft, but for bunches
+// updateExtraAcked is BBRUpdateACKAggregation of the draft, except for bunches
 // only: a rate that rises slowly is another flow that makes room.
 func (c *bbrControl) updateExtraAcked(acked float64) {
 	e := &c.extraAcked

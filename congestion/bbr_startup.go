@@ -6,7 +6,7 @@ import "math"
 
 const (
 	// In Startup the share that the path loses is not yet known. It is taken
-	// from the rounds in which the rate still grew. The bound is that of a path
+	// from the rounds in which the rate still grew. The bound is for a path
 	// that loses bbrLossMost each way: a segment whose acknowledgement is lost
 	// counts as lost too.
 	bbrStartupLossMost = 1 - (1-bbrLossMost)*(1-bbrLossMost)

@@ -1,5 +1,5 @@
 // Package congestion has the congestion controllers of package kcp, and the
-// interface for those of others. A controller decides how much of a session's data
+// interface for others. A controller decides how much of a session's data
 // may be in flight and at what rate it leaves. Config.CongestionControl and
 // KCP.SetCongestionControl of package kcp install one.
 //
@@ -9,11 +9,11 @@
 package congestion
 
 // HeaderSize is the size of the header of a segment, in bytes. Sizes in this
-// package include it, but for State.MSS.
+// package include it, except for State.MSS.
 const HeaderSize = 24
 
 // Control decides how many segments may be in flight and at what
-// rate they leave. The vocabulary is that of version 2 of the reference.
+// rate they leave. The vocabulary is as in version 2 of the reference.
 //
 // The state machine calls it from within its own methods. An implementation
 // belongs to one KCP and needs no locking; it must not call back into the KCP.

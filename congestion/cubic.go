@@ -55,7 +55,7 @@ func fullSize(s *State) float64 { return float64(s.MSS + HeaderSize) }
 const (
 	cubicC    = 0.4 // full segments per second cubed
 	cubicBeta = 0.7
-	// cubicAlpha makes the growth that of Reno with the same reduction
+	// cubicAlpha makes the growth equal to Reno's with the same reduction
 	// (RFC 9438 §4.3).
 	cubicAlpha = 3 * (1 - cubicBeta) / (1 + cubicBeta)
 
@@ -207,7 +207,7 @@ func (c *cubicControl) OnFastRetransmit(s *State) {
 	}
 }
 
-// OnTimeout starts anew if nothing was acknowledged since the segment left
+// OnTimeout starts again if nothing was acknowledged since the segment left
 // (RFC 5681 §3.1). Otherwise a time-out shows no more than a fast
 // retransmission, because in KCP each segment has its own.
 func (c *cubicControl) OnTimeout(s *State) {

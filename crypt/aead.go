@@ -25,7 +25,7 @@ import (
 // size of the nonce: 2^31 for 12 bytes and more, less for fewer (2^15 for 8),
 // and without limit for 24 and more. An AEAD with a NonceSize of 0 is taken for
 // one that draws 12 random bytes of its own, such as
-// [cipher.NewGCMWithRandomNonce], whose packets are those of [AESGCM].
+// [cipher.NewGCMWithRandomNonce], whose packets are the same as of [AESGCM].
 func AEAD(a cipher.AEAD) Cipher {
 	return &aead{
 		aead:  a,

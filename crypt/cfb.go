@@ -45,7 +45,7 @@ func initialVector() []byte {
 // better. Package kcp puts a code into the nonces that finds all of that, once a
 // session with a peer of its own is open.
 //
-// block must be safe for concurrent use, as those of the standard library and
+// block must be safe for concurrent use, as the ciphers of the standard library and
 // golang.org/x/crypto are; see [Locked] for one that is not.
 func CFB(block cipher.Block) Cipher {
 	size := block.BlockSize()
@@ -135,7 +135,7 @@ func (c *cfb16) encrypt(p []byte) {
 	c.tail(last, p)
 }
 
-// decrypt is like that of cfb8. Nothing reads what it stores, so two halves are
+// decrypt is like cfb8's. Nothing reads what it stores, so two halves are
 // faster than a call here.
 func (c *cfb16) decrypt(p []byte) {
 	n := len(p) &^ 15

@@ -24,8 +24,8 @@ var (
 // keySizeError is returned for a key of a size that its cipher does not take.
 type keySizeError struct {
 	cipher string
-	sizes  string // those that it takes, in words
-	size   int    // that of the key
+	sizes  string // sizes that it takes, in words
+	size   int    // the key's
 	err    error  // of the library; may be nil
 }
 
@@ -72,7 +72,7 @@ type NonceCipher interface {
 	NonceSize() int
 	// SealNonce is Seal with the nonce that the caller has put in its place.
 	// There must never be two packets with the same nonce under one key. Nonces
-	// of CFB must be unpredictable, and of those of Salsa20 the first 8 bytes
+	// of CFB must be unpredictable, and in nonces of Salsa20 the first 8 bytes
 	// must differ.
 	SealNonce(packet []byte) error
 }
@@ -85,7 +85,7 @@ type NonceCipher interface {
 type SealerFrom interface {
 	NonceCipher
 	// SealFrom is Seal for a plaintext outside of the packet, whose length is
-	// that of the packet less Overhead.
+	// the packet's length less Overhead.
 	SealFrom(packet, plaintext []byte) error
 	// SealNonceFrom is SealFrom with the nonce that the caller has put in its
 	// place, as for SealNonce.

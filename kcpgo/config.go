@@ -27,7 +27,7 @@ const (
 	mostHalfOpen = 1 << 16
 
 	// peerTimeout is how long a peer may be silent while data waits for its
-	// acknowledgement. kcp-go waits for ever, and keeps what was written. Ten
+	// acknowledgement. kcp-go waits forever, and keeps what was written. Ten
 	// minutes are more than a computer is moved, or a server restarted.
 	peerTimeout = 10 * time.Minute
 )

@@ -15,7 +15,7 @@ var initialVector = [16]byte{
 }
 
 // cfb is cipher feedback (NIST SP 800-38A §6.3) of whole blocks. It has no
-// state, and needs no memory besides that of the packet: the cipher writes its
+// state, and needs no memory besides the packet's: the cipher writes its
 // output over the block of plaintext, which has been moved to registers.
 type cfb struct {
 	block cipher.Block

@@ -22,7 +22,7 @@ func Dial(raddr string) (net.Conn, error) {
 // 1 and at most 256 together; other values mean none. The peer must have the
 // same block, and understand parity if there is any.
 //
-// Nothing is sent before the first Write, so it is no error if there is no peer.
+// Nothing is sent before the first Write, so it is not an error if there is no peer.
 // The peer accepts the session with the first data.
 func DialWithOptions(raddr string, block BlockCrypt, dataShards, parityShards int) (*UDPSession, error) {
 	addr, err := net.ResolveUDPAddr("udp", raddr)

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 )
 
-// NewEntropy returns a fast source of random bytes for nonces, that of
+// NewEntropy returns a fast source of random bytes for nonces, the one of
 // NewEntropyChacha8. It is safe for concurrent use.
 func NewEntropy() io.Reader { return NewEntropyChacha8() }
 

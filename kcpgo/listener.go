@@ -26,7 +26,7 @@ type Listener struct {
 	mu       sync.Mutex // guards the fields below
 	deadline time.Time
 	moved    chan struct{}                // closed, and replaced, when deadline changes
-	sessions map[addressKey][]*UDPSession // those of an address, oldest first
+	sessions map[addressKey][]*UDPSession // the sessions of an address, oldest first
 	closed   bool
 }
 
@@ -54,7 +54,7 @@ func Listen(laddr string) (net.Listener, error) {
 }
 
 // ListenWithOptions listens on laddr, a UDP address. The other arguments are
-// those of DialWithOptions, for all sessions.
+// as of DialWithOptions, for all sessions.
 func ListenWithOptions(laddr string, block BlockCrypt, dataShards, parityShards int) (*Listener, error) {
 	addr, err := net.ResolveUDPAddr("udp", laddr)
 	if err != nil {
@@ -160,7 +160,7 @@ func (l *Listener) validated(c *engine.Conn) {
 }
 
 // settle ends the sessions of an address that are older than s, as the peer has
-// shown that it receives what is sent there, and has begun anew. Anyone can forge
+// shown that it receives what is sent there, and has started over. Anyone can forge
 // the first packet of a session (RFC 9000 §8), so a session that has yet to show
 // it ends none.
 func (l *Listener) settle(s *UDPSession) {

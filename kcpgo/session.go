@@ -179,7 +179,7 @@ func (s *UDPSession) WriteBuffers(v [][]byte) (n int, err error) {
 	return n, nil
 }
 
-// writeJoined queues the slices at once, so that those of a stream share packets.
+// writeJoined queues the slices at once, so that slices of a stream share packets.
 // s.writing is held.
 func (s *UDPSession) writeJoined(v [][]byte) (int, error) {
 	joined := buffers.Get().(*[]byte)

@@ -9,7 +9,7 @@ import (
 	"github.com/arqnet/kcp/congestion"
 )
 
-// settings are those of one session that the engine does not keep.
+// settings are the settings of one session that the engine does not keep.
 type settings struct {
 	stream atomic.Bool // SetStreamMode
 

@@ -20,7 +20,7 @@ const (
 	sm4Rounds    = 32
 )
 
-// sm4KeySizeError is the length of a key that is not that of SM4.
+// sm4KeySizeError is the length of a key that SM4 does not have.
 type sm4KeySizeError int
 
 func (n sm4KeySizeError) Error() string {

@@ -13,7 +13,7 @@ import (
 // what Copy and ToSlice return.
 var DefaultSnmp = new(Snmp)
 
-// Snmp holds counters. Those of DefaultSnmp change while they are read: use
+// Snmp holds counters. DefaultSnmp's change while they are read: use
 // Copy, or package sync/atomic.
 type Snmp struct {
 	BytesSent           uint64 // payload bytes taken by Write
@@ -54,7 +54,7 @@ type snmpColumn struct {
 	value *uint64
 }
 
-// columns returns the fields in the order of reports, which is not that of the
+// columns returns the fields in the order of reports, which is not the order of the
 // struct. The name of FECFullShardSet differs from the field's, as in kcp-go.
 func (s *Snmp) columns() []snmpColumn {
 	return []snmpColumn{

@@ -8,7 +8,7 @@ import (
 )
 
 // socketBuffer is what the buffers of a socket that this package opens are asked
-// to be, in bytes. With those of the system a burst of one window may not fit.
+// to be, in bytes. With the system's sizes a burst of one window may not fit.
 const socketBuffer = 4 << 20
 
 // openSocket opens a UDP socket.

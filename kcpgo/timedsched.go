@@ -27,7 +27,7 @@ type TimedSched struct {
 type timedFunc struct {
 	call func()
 	at   time.Time
-	nth  uint64 // its place among those of the same time
+	nth  uint64 // its place among the ones of the same time
 }
 
 // NewTimedSched returns a scheduler that calls at most parallel functions at

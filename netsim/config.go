@@ -27,7 +27,7 @@ type LinkConfig struct {
 	// Delay is the one-way base delay, at most a year (8760 h). Zero means none.
 	Delay time.Duration
 
-	// Jitter scales a random extra delay, drawn anew for every copy, whose
+	// Jitter scales a random extra delay, drawn again for every copy, whose
 	// distribution is JitterShape's. The mean of what is drawn is half of Jitter
 	// whatever the shape. Packets that follow each other within the jitter are delayed
 	// by more: they keep their order, unless Reorder exempts them, and wait behind late
@@ -44,7 +44,7 @@ type LinkConfig struct {
 	// extra delay as the one sent before it instead of one of its own, and a
 	// second copy the same as the first. So the delay comes in levels that last
 	// for 1/(1-JitterCorrelation) packets in the mean, the distribution stays
-	// that of the shape, and the correlation of two packets that are k apart is
+	// the shape's, and the correlation of two packets that are k apart is
 	// JitterCorrelation to the power of k.
 	JitterCorrelation float64
 
@@ -131,7 +131,7 @@ const (
 // packets in the mean. The zero value loses nothing. BurstLoss makes one from
 // figures that are easier to come by.
 //
-// The model with LossGood 0 is that of E. N. Gilbert, "Capacity of a Burst-Noise
+// The model with LossGood 0 is due to E. N. Gilbert, "Capacity of a Burst-Noise
 // Channel", Bell System Technical Journal 39(5), 1960; the loss in both states
 // was added by E. O. Elliott, "Estimates of Error Rates for Codes on Burst-Noise
 // Channels", Bell System Technical Journal 42(5), 1963.

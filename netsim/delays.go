@@ -34,8 +34,8 @@ func (d *Delays) add(delay time.Duration) {
 	d.buckets[bucketOf(delay)]++
 }
 
-// later returns the time d after t, or the last that there is. Neither is negative, but
-// for t where a script begins before its network.
+// later returns the time d after t, or the last that there is. Neither is negative,
+// except t where a script begins before its network.
 func later(t, d time.Duration) time.Duration {
 	if t > math.MaxInt64-d {
 		return math.MaxInt64

@@ -77,7 +77,7 @@
 // over one link, or to one socket, at the same instant change places. Protocols
 // draw at random besides, and so does select among channels that are ready. Endpoints
 // of package kcp need kcp.Config.Repetition for a run that repeats, the same one for all
-// of them: then nothing of theirs draws from elsewhere, but for crypto/tls, or runs at
+// of them: then nothing of theirs draws from elsewhere, except for crypto/tls, or runs at
 // the same instant as anything else of theirs. What the program does by itself remains
 // for the program:
 //

@@ -21,7 +21,7 @@ func (q *fifo[T]) pop() T {
 	case q.head == len(q.items):
 		q.items, q.head = q.items[:0], 0
 	case q.head > len(q.items)/2 && q.head > 64:
-		// Otherwise a queue that is never quite empty would grow for ever.
+		// Otherwise a queue that is never quite empty would grow forever.
 		kept := copy(q.items, q.items[q.head:])
 		clear(q.items[kept:])
 		q.items, q.head = q.items[:kept], 0

@@ -88,7 +88,7 @@ func NewLink(cfg LinkConfig, seed uint64) *Link {
 // none, one or, for a duplicate, two, the original first even if its copy
 // overtakes it. Deliveries at the same time are meant to be made in the order
 // in which they were returned. The time line is the caller's, but must not run
-// backwards: a now before that of the last call counts as that of the last
+// backwards: a now before the last call's counts as the last
 // call. Send does not keep packet.
 //
 // Where CoDel holds packets, what Poll would return comes first, and this packet
@@ -299,7 +299,7 @@ func (l *Link) fly(left time.Duration, size int, draw *copyLuck) flight {
 	return f
 }
 
-// keepOrder makes later packets keep behind those of a link, or of a
+// keepOrder makes later packets keep behind the packets of a link, or of a
 // configuration, that had come to latest and ordered. Where nothing may be
 // reordered, that includes the packets that were exempt from the order.
 func (l *Link) keepOrder(latest, ordered time.Duration) {

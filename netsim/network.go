@@ -297,7 +297,7 @@ func (n *Network) arm(now time.Duration) {
 }
 
 // tick is the timer's. It may come early or twice when it crosses with an arm,
-// which does no harm: it delivers what is due and arms the timer anew.
+// which does no harm: it delivers what is due and arms the timer again.
 func (n *Network) tick() {
 	n.catchUp() // a socket that moves now does not get what arrives now
 	n.mu.Lock()

@@ -274,7 +274,7 @@ func passed(deadline time.Time) bool {
 // SetReadBuffer bounds the receive queue, in bytes; the default is 4 MiB. A
 // packet that does not fit is dropped and counted; each counts for at least 64
 // bytes. Packets already queued stay. The error is always nil; it is there so
-// that the method is that of a *net.UDPConn.
+// that the method belongs to a *net.UDPConn.
 func (c *PacketConn) SetReadBuffer(bytes int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

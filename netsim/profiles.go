@@ -13,9 +13,9 @@ type Profile struct {
 //
 // Those named for places are the calibrated emulators of F. Y. Yan et al.,
 // "Pantheon: the training ground for Internet congestion-control research",
-// USENIX ATC 2018, fitted to measurements of real paths. There, the rate is that
-// of a Poisson process of packets of 1500 bytes; here it is constant. They limit
-// the queue of the direction up only, which is that of the bulk of the data.
+// USENIX ATC 2018, fitted to measurements of real paths. There, the rate comes
+// from a Poisson process of packets of 1500 bytes; here it is constant. They limit
+// the queue of the direction up only, in which the bulk of the data goes.
 //
 // The satellite has the propagation delay of a geostationary one for stations at
 // the edge of its view (RFC 2488, section 2); its rate is left to the user. The

@@ -32,7 +32,7 @@ const (
 //
 // A relay serves the first 1024 client addresses; packets from others, and
 // those beyond 64 MiB underway in one direction, are dropped and counted in
-// Overflow. What the kernel drops, for want of socket buffers, is not counted.
+// Overflow. What the kernel drops, for lack of socket buffers, is not counted.
 // Arrivals are late by the precision of the runtime's timers, about a
 // millisecond.
 //
@@ -74,7 +74,7 @@ func NewRelay(target string, up, down LinkConfig, seed uint64) (*Relay, error) {
 }
 
 // ListenRelay is NewRelay on a listening address of the caller's choice, such as
-// ":4000". An empty one is that of NewRelay.
+// ":4000". An empty one is as for NewRelay.
 func ListenRelay(listen, target string, up, down LinkConfig, seed uint64) (*Relay, error) {
 	if err := errors.Join(up.Validate(), down.Validate()); err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func ListenRelay(listen, target string, up, down LinkConfig, seed uint64) (*Rela
 }
 
 // enlargeBuffers asks for large socket buffers. The system may grant less,
-// which costs packets under load but is no reason to fail.
+// which costs packets under load but does not make it fail.
 func enlargeBuffers(c *net.UDPConn) {
 	_ = c.SetReadBuffer(relaySocketBuffer)
 	_ = c.SetWriteBuffer(relaySocketBuffer)
@@ -139,7 +139,7 @@ func (r *Relay) SetLinks(up, down LinkConfig) {
 }
 
 // Play adds a script for each direction, either of which may be nil. Their times
-// count from this call. The error is that of the first step that sets something
+// count from this call. The error is about the first step that sets something
 // out of range; then nothing is added to that direction.
 func (r *Relay) Play(up, down Script) error {
 	return errors.Join(r.up.play(up), r.down.play(down))

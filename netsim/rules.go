@@ -8,7 +8,7 @@ import (
 
 // SetLink sets the configuration of the direction from one place to another
 // for the packets sent from now on. A place is "ip" for a host, "ip:port" for
-// one of its sockets, or "" for any. Of several that apply to a packet, the one
+// one of its sockets, or "" for any. If several apply to a packet, the one
 // with the most exact from counts, and among those the one with the most exact
 // to; SetLink("", "", cfg) replaces the default link.
 //
@@ -39,7 +39,7 @@ func (n *Network) setRule(rule flow, cfg LinkConfig) {
 }
 
 // Link returns the settings that are in force for the direction from one place
-// to another, which are as for SetLink: those of the most exact rule that covers
+// to another, which are as for SetLink: from the most exact rule that covers
 // it. With SetLink it changes some settings and keeps the rest. It panics if a
 // place cannot be parsed.
 func (n *Network) Link(from, to string) LinkConfig {
@@ -139,7 +139,7 @@ func (n *Network) isCut(f flow) bool {
 }
 
 // match returns the configuration for a flow and the key of the link it takes:
-// that of the two hosts, narrowed to a port where the rule names one.
+// the rule of the two hosts, narrowed to a port where the rule names one.
 func (n *Network) match(f flow) (key flow, cfg LinkConfig) {
 	for _, from := range [...]netip.AddrPort{f.from, host(f.from), {}} {
 		for _, to := range [...]netip.AddrPort{f.to, host(f.to), {}} {

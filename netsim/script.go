@@ -18,14 +18,14 @@ type Step struct {
 
 // Script is a course of changes of a link. A step is in force for the packets
 // that are sent at its time or later, and only those. Steps need not be in
-// order; those of the same time are taken as they stand. A script says what to
-// change, not what all settings are, so several can be joined with
-// slices.Concat as long as they leave each other's fields alone. It is played by
-// Link.Play, Network.Play or Relay.Play.
+// order; steps of the same time are taken in the order of the script. A script says what
+// to change, not what all settings are, so several can be joined with slices.Concat as
+// long as they leave each other's fields alone. It is played by Link.Play, Network.Play
+// or Relay.Play.
 type Script []Step
 
 // Outage returns the script of a total loss (LinkConfig.Down) that begins at a
-// time and lasts for a while; a negative one is none. Of two that overlap, the end of
+// time and lasts for a while; a negative one is none. If two overlap, the end of
 // the first ends both.
 func Outage(at, length time.Duration) Script {
 	return Script{
@@ -67,7 +67,7 @@ func (s Script) inOrder(cfg LinkConfig, shift time.Duration) (Script, error) {
 func byTime(a, b Step) int { return cmp.Compare(a.At, b.At) }
 
 // Play adds a script, on the time line of Send. What lies in the past is done
-// before the next packet. The error is that of the first step that sets
+// before the next packet. The error is about the first step that sets
 // something out of range, and then nothing is added.
 func (l *Link) Play(script Script) error { return l.play(script, 0) }
 
@@ -99,7 +99,7 @@ type timedStep struct {
 
 // At has f called when the network is t old (see Elapsed), or at once if it is
 // older. Packets that are sent or arrive at that very time find it done. Calls of
-// f do not overlap; those of the same time are made in the order in which they
+// f do not overlap; calls of the same time are made in the order in which they
 // were asked for.
 //
 // f may call the setters, Cut, Heal, Inject, Stats, At, and PacketConn.Rebind;
@@ -116,7 +116,7 @@ func (n *Network) At(t time.Duration, f func()) {
 }
 
 // Play adds a script for the direction from one place to another, which are as
-// for SetLink; its times are those of Elapsed. Each step changes the settings
+// for SetLink; its times count as Elapsed does. Each step changes the settings
 // that Link would return then, as SetLink does: with "" as both places, no pair that has
 // settings of its own is changed, and after a script for a pair SetLink for all no longer
 // concerns that one. Cut has an effect on all pairs of its places. The error is of a

@@ -29,7 +29,7 @@ type LinkStats struct {
 	Duplicated  Tally // second copies made
 	Reordered   Tally // copies timed to arrive before a packet sent earlier
 	Corrupted   Tally // copies with a flipped bit
-	Overflow    Tally // dropped for want of room in a queue
+	Overflow    Tally // dropped for lack of room in a queue
 	Managed     Tally // dropped by CoDel
 	TooBig      Tally // larger than the MTU
 	Filtered    Tally // dropped by a Network's filter

@@ -18,6 +18,7 @@ func (s *Endpoints) Describe(to chan<- *prometheus.Desc) {
 		to <- m.desc()
 	}
 	to <- rttDesc()
+	to <- rttMinDesc()
 	to <- queueingDesc()
 	to <- sendingDesc()
 	to <- lossyDesc()
@@ -36,8 +37,9 @@ func (s *Endpoints) Collect(to chan<- prometheus.Metric) {
 		for _, m := range metrics() {
 			m.collect(n.Name, &stats, &totals, to)
 		}
-		rtt, queueing := rtts(n.Endpoint)
+		rtt, least, queueing := rtts(n.Endpoint)
 		collectShares(rttDesc(), n.Name, rtt, to)
+		collectShares(rttMinDesc(), n.Name, least, to)
 		collectShares(queueingDesc(), n.Name, queueing, to)
 		s.losses.of(n.Endpoint).collect(n.Name, to)
 	}
@@ -76,9 +78,9 @@ func (m *metric) collect(endpoint string, s *kcp.EndpointStats, t *kcp.SessionTo
 	}
 }
 
-// rtts returns the round-trip times of up to maxRTTs sessions that have one, and by how
-// much they exceed the shortest of the path, both sorted.
-func rtts(e *kcp.Endpoint) (all, queueing []time.Duration) {
+// rtts returns the round-trip times of up to maxRTTs sessions that have one, the shortest
+// of their paths, and by how much the first exceed these, all sorted.
+func rtts(e *kcp.Endpoint) (all, least, queueing []time.Duration) {
 	looked := 0
 	for c := range e.Sessions() {
 		if looked++; looked > maxRTTs {
@@ -89,12 +91,19 @@ func rtts(e *kcp.Endpoint) (all, queueing []time.Duration) {
 			all = append(all, stats.RTT)
 		}
 		if stats.RTT > 0 && stats.RTTMin > 0 {
+			least = append(least, stats.RTTMin)
 			queueing = append(queueing, max(stats.RTT-stats.RTTMin, 0))
 		}
 	}
 	slices.Sort(all)
+	slices.Sort(least)
 	slices.Sort(queueing)
-	return all, queueing
+	return all, least, queueing
+}
+
+func rttMinDesc() *prometheus.Desc {
+	return prometheus.NewDesc("kcp_session_rtt_min_seconds", "Shortest round-trip time of the paths of the open sessions, of the first 10000: "+
+		"the share of them that the label says has no more.", []string{"endpoint", "share"}, nil)
 }
 
 func queueingDesc() *prometheus.Desc {

@@ -29,9 +29,9 @@ type losses struct {
 	each map[weak.Pointer[kcp.Endpoint]]*endpointLosses
 }
 
-// endpointLosses are those of the sessions of an endpoint.
+// endpointLosses are the losses of the sessions of an endpoint.
 type endpointLosses struct {
-	at    time.Time // of before
+	at    time.Time // when the losses were counted
 	count map[weak.Pointer[kcp.Conn]]sentCount
 	found lossCount
 }

@@ -2,8 +2,10 @@ package observe
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/stats"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -17,7 +19,12 @@ func one(f func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64) func(*kcp.E
 	return func(s *kcp.EndpointStats, t *kcp.SessionTotals) []value { return []value{{n: f(s, t)}} }
 }
 
-// metrics returns all metrics but that of round-trip times. Their names follow
+// cause returns the name of a limit as the value of a label, such as peer_window.
+func cause(l stats.Limit) string {
+	return strings.NewReplacer("'s", "", " ", "_").Replace(l.String())
+}
+
+// metrics returns all metrics except the round-trip times. Their names follow
 // the conventions of Prometheus.
 func metrics() []metric {
 	return slices.Concat(sessionMetrics(), packetMetrics(), segmentMetrics(), streamMetrics(), extraMetrics())
@@ -58,6 +65,13 @@ func sessionMetrics() []metric {
 				{"unaccepted", float64(s.Ended.Unaccepted)},
 				{"failed", float64(s.Ended.Failed)},
 			}
+		}},
+		{"limited_seconds_total", "Time of all sessions, those that have ended included, by what kept them from sending more then. The rate is how many sessions it has limited.", "cause", counter, func(s *kcp.EndpointStats, t *kcp.SessionTotals) []value {
+			all := make([]value, len(t.Limited))
+			for i, d := range t.Limited {
+				all[i] = value{cause(stats.Limit(i)), d.Seconds()}
+			}
+			return all
 		}},
 	}
 }

@@ -25,14 +25,14 @@ type Endpoints struct {
 	losses losses
 }
 
-// Add adds an endpoint under a name, which should differ from that of the
+// Add adds an endpoint under a name, which should differ from the names of the
 // others: it is the label "endpoint" of its metrics. The function that it
 // returns removes the endpoint, which is not done by closing it. To add one that
 // is in the set already does nothing, and nor does that function then.
 func (s *Endpoints) Add(name string, e *kcp.Endpoint) (remove func()) { return s.set.Add(name, e) }
 
 // NameSessions has f say whose a session is, such as the name of a user who has logged
-// in, for the page. An empty string is no name. f is called while somebody looks, at
+// in, for the page. An empty string means no name. f is called while somebody looks, at
 // any time, and for all sessions if they are filtered: it should be fast.
 func (s *Endpoints) NameSessions(f func(c *kcp.Conn) string) { s.set.NameSessions(f) }
 
@@ -41,8 +41,8 @@ func (s *Endpoints) NameSessions(f func(c *kcp.Conn) string) { s.set.NameSession
 // it at a path that ends in a slash. It loads nothing from elsewhere.
 //
 // Requests are refused (421) unless their host is an IP address, localhost or one
-// of hosts, without port: a name of somebody else that resolves to this server is
-// none of them (DNS rebinding).
+// of hosts, without port: somebody else may have a name that resolves to this
+// server (DNS rebinding).
 //
 // The figures behind it are JSON under the name stats.json beside the page, with
 // the parameters sort (rate, rtt, sent, received, retransmits, inflight, queue,

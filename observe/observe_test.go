@@ -89,6 +89,10 @@ func TestCollector(t *testing.T) {
 			`kcp_payload_received_bytes_total{endpoint="server"} 90000`,
 			`kcp_session_rtt_seconds{endpoint="client",share="0.5"} 0.02`,
 			`kcp_session_queueing_seconds{endpoint="client",share="0.5"} 0`,
+			`kcp_session_rtt_min_seconds{endpoint="client",share="1"} 0.02`,
+			`kcp_limited_seconds_total{cause="handshake",endpoint="client"} 0.06`, // three sessions, 20 ms each
+			`kcp_limited_seconds_total{cause="peer_window",endpoint="client"} 0`,
+			`kcp_limited_seconds_total{cause="congestion_window",endpoint="client"} `,
 		} {
 			has(t, out, want)
 		}

@@ -90,7 +90,7 @@ func (d *Dir) Trace(c *kcp.Conn) *kcp.Trace {
 	return t.Trace()
 }
 
-// add takes note of an open trace. It reports whether d is still open.
+// add records an open trace. It reports whether d is still open.
 func (d *Dir) add(t *Writer, f *os.File) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

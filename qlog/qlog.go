@@ -1,5 +1,5 @@
 // Package qlog writes traces of sessions to files, and reads them. The format is
-// that of draft-ietf-quic-qlog-main-schema as JSON text sequences (RFC 7464),
+// the schema of draft-ietf-quic-qlog-main-schema as JSON text sequences (RFC 7464),
 // one session to a file. Tools for QUIC can read it, and "kcp trace FILE" makes
 // a page with diagrams of it.
 //
@@ -36,6 +36,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strconv"
@@ -92,7 +93,7 @@ type Writer struct {
 
 	state string // name of the session's state
 	mtu   int    // bytes
-	paths int    // addresses that the peer has had
+	paths int    // addresses that the peer has used
 	rtt   uint32 // latest sample, milliseconds
 
 	stream uint32 // of the segment that the next hook shows; 0: none
@@ -156,7 +157,7 @@ func (t *Writer) header() []byte {
 		"urn:ietf:params:qlog:file:sequential", "application/qlog+json-seq", cmp.Or(t.opts.Title, "kcp session"),
 		trace{
 			[]string{"urn:ietf:params:qlog:events:quic-12", EventSchema}, vantage{side},
-			common{strconv.FormatUint(uint64(t.opts.Conv), 16), "relative_to_epoch",
+			common{fmt.Sprintf("%08x", t.opts.Conv), "relative_to_epoch",
 				reference{"monotonic", "unknown", t.start.UTC().Format(time.RFC3339Nano)}},
 		},
 	}) // cannot fail

@@ -16,6 +16,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/netsim"
+	"github.com/arqnet/kcp/stats"
 	"github.com/stretchr/testify/require"
 )
 
@@ -39,7 +40,7 @@ func TestRecords(t *testing.T) {
 		h.Repeated(7, 1376)
 		h.Received(3, 20)
 		h.RTT(21, 20, 50)
-		h.Metrics(kcp.TraceMetrics{CongestionWindow: 10, PacingRate: 1000, InFlight: 1, BytesInFlight: 1400, Queued: 2,
+		h.Metrics(kcp.TraceMetrics{LimitedBy: stats.LimitPacing, CongestionWindow: 10, PacingRate: 1000, InFlight: 1, BytesInFlight: 1400, Queued: 2,
 			RemoteWindow: 128, SegmentSize: 1376, SRTT: 20, RTTVar: 10, RTO: 50, MinRTT: 20050})
 		h.Metrics(kcp.TraceMetrics{CongestionWindow: 1<<31 - 1, SegmentSize: 1376})
 		h.CongestionState("", "startup")
@@ -61,7 +62,7 @@ func TestRecords(t *testing.T) {
 	})
 }
 
-const want = `^{"file_schema":"urn:ietf:params:qlog:file:sequential","serialization_format":"application/qlog+json-seq","title":"kcp session","trace":{"event_schemas":["urn:ietf:params:qlog:events:quic-12","https://github.com/arqnet/kcp/qlog#1"],"vantage_point":{"type":"client"},"common_fields":{"group_id":"badcafe","time_format":"relative_to_epoch","reference_time":{"clock_type":"monotonic","epoch":"unknown","wall_clock_time":"2000-01-01T00:00:00Z"}}}}
+const want = `^{"file_schema":"urn:ietf:params:qlog:file:sequential","serialization_format":"application/qlog+json-seq","title":"kcp session","trace":{"event_schemas":["urn:ietf:params:qlog:events:quic-12","https://github.com/arqnet/kcp/qlog#1"],"vantage_point":{"type":"client"},"common_fields":{"group_id":"0badcafe","time_format":"relative_to_epoch","reference_time":{"clock_type":"monotonic","epoch":"unknown","wall_clock_time":"2000-01-01T00:00:00Z"}}}}
 ^{"time":0,"name":"quic:connection_started","data":{"local":{"ip_v4":"10.0.0.2","port_v4":5000,"connection_ids":[]},"remote":{"ip_v6":"2001:db8::1","port_v6":4000,"connection_ids":[]}}}
 ^{"time":0,"name":"quic:connection_state_updated","data":{"new":"attempted"}}
 ^{"time":0,"name":"quic:mtu_updated","data":{"new":1400}}
@@ -71,8 +72,8 @@ const want = `^{"file_schema":"urn:ietf:params:qlog:file:sequential","serializat
 ^{"time":20.050,"name":"quic:packet_sent","data":{"header":{"packet_type":"1RTT","packet_number":7},"raw":{"payload_length":1376},"frames":[{"frame_type":"stream","stream_id":5}],"transmissions":1,"rto":200}}
 ^{"time":20.050,"name":"quic:packet_sent","data":{"header":{"packet_type":"1RTT","packet_number":7},"raw":{"payload_length":1376},"redundant":true}}
 ^{"time":20.050,"name":"quic:packet_received","data":{"header":{"packet_type":"1RTT","packet_number":3},"raw":{"payload_length":20}}}
-^{"time":20.050,"name":"quic:recovery_metrics_updated","data":{"bytes_in_flight":1400,"packets_in_flight":1,"packets_queued":2,"remote_window":176128,"congestion_window":13760,"pacing_rate":8000,"smoothed_rtt":20,"rtt_variance":10,"latest_rtt":21,"rto":50,"min_rtt":20.05}}
-^{"time":20.050,"name":"quic:recovery_metrics_updated","data":{"bytes_in_flight":0,"packets_in_flight":0,"packets_queued":0,"remote_window":0}}
+^{"time":20.050,"name":"quic:recovery_metrics_updated","data":{"bytes_in_flight":1400,"packets_in_flight":1,"packets_queued":2,"limited_by":"pacing","remote_window":176128,"congestion_window":13760,"pacing_rate":8000,"smoothed_rtt":20,"rtt_variance":10,"latest_rtt":21,"rto":50,"min_rtt":20.05}}
+^{"time":20.050,"name":"quic:recovery_metrics_updated","data":{"bytes_in_flight":0,"packets_in_flight":0,"packets_queued":0,"limited_by":"application","remote_window":0}}
 ^{"time":20.050,"name":"quic:congestion_state_updated","data":{"new":"startup"}}
 ^{"time":20.050,"name":"quic:congestion_state_updated","data":{"old":"startup","new":"drain"}}
 ^{"time":20.050,"name":"quic:packet_lost","data":{"header":{"packet_type":"1RTT","packet_number":7},"raw":{"payload_length":1376},"trigger":"pto_expired","cause":"tail loss probe","transmissions":1}}

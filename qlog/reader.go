@@ -13,7 +13,7 @@ import (
 type Header struct {
 	Title  string    // of the file
 	Client bool      // the end that wrote it has dialled
-	Group  string    // group id: the conversation id in hexadecimal
+	Group  string    // group id: the conversation id in 8 hexadecimal digits
 	Start  time.Time // of the events; zero if the trace does not say
 }
 
@@ -52,7 +52,7 @@ type EventData struct {
 	Transmissions int      `json:"transmissions"`
 	Redundant     bool     `json:"redundant"`
 
-	// Why something has happened: qlog's name, that of this package, the error
+	// Why something has happened: qlog's name, this package's name, the error
 	// with which a session has ended, and the one of a packet that was dropped.
 	Trigger string `json:"trigger"`
 	Cause   string `json:"cause"`
@@ -77,6 +77,8 @@ type EventData struct {
 	RemoteWindow     *float64 `json:"remote_window"`
 	PacingRate       *float64 `json:"pacing_rate"`
 	PacketsQueued    *float64 `json:"packets_queued"`
+
+	LimitedBy string `json:"limited_by"` // what keeps the session from sending more
 }
 
 // ErrFormat means that a file is not a trace that this package can read. Read
@@ -87,7 +89,7 @@ var ErrFormat = errors.New("qlog: not a qlog trace in JSON text sequences")
 const maxRecord = 1 << 20
 
 // Read reads a trace, and calls each for every event. It ends with the first
-// error, that of each included. A last record that was cut off is ignored, as
+// error, which may be an error of each. A last record that was cut off is ignored, as
 // RFC 7464 §2.3 advises: a process may have ended while it wrote.
 func Read(r io.Reader, each func(Event) error) (Header, error) {
 	records := bufio.NewScanner(r)

@@ -98,6 +98,7 @@ func (t *Writer) metrics(m kcp.TraceMetrics) {
 		b = number(b, "bytes_in_flight", m.BytesInFlight)
 		b = number(append(b, ','), "packets_in_flight", m.InFlight)
 		b = number(append(b, ','), "packets_queued", m.Queued)
+		b = text(append(b, ','), "limited_by", m.LimitedBy.String())
 		b = number(append(b, ','), "remote_window", int64(m.RemoteWindow)*int64(m.SegmentSize))
 		if m.CongestionWindow < 1<<31-1 {
 			b = number(append(b, ','), "congestion_window", int64(m.CongestionWindow)*int64(m.SegmentSize))

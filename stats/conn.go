@@ -2,7 +2,7 @@
 // return as snapshots: Conn.Stats, Stream.Stats, Endpoint.Stats, Endpoint.Totals.
 // Counts begin at 0 with what they count, and wrap only at 2^64. Package kcp has each
 // type under a name of its own, such as kcp.ConnStats. Names such as Config.MaxBuffered
-// in the comments are those of package kcp.
+// in the comments are in package kcp.
 package stats
 
 import "time"
@@ -13,6 +13,9 @@ type Conn struct {
 	// Dropped counts bad packets from the peer, or forged in its name. Segments
 	// before the bad one have taken effect.
 	Dropped Drops
+
+	LimitedBy Limit      // what keeps the session from sending more now
+	Limited   LimitTimes // how long each Limit has, since the session began; the sum is its age
 
 	// RTT is the smoothed round-trip time, with a resolution of a microsecond; 0
 	// before the first sample. Samples are the handshake, PINGs (keep-alive,
@@ -50,7 +53,8 @@ type Conn struct {
 	CongestionWindow int
 	MaxRate          int // the cap of Conn.SetMaxRate or Config.MaxRate, in bytes a second; 0: none
 
-	Moves int // changes of the peer's address (connection migration, RFC 9000 §9)
+	Streams int // open ones, until both directions are over
+	Moves   int // changes of the peer's address (connection migration, RFC 9000 §9)
 
 	Datagrams Datagrams // unreliable ones, both ways
 	PathMTU   PathMTU   // the session's MTU, and how it was found
@@ -102,7 +106,7 @@ type PathMTU struct {
 
 // Stream is a snapshot of a stream.
 type Stream struct {
-	MessagesSent     uint64 // taken from the application, but for those still queued; chunks of Write count too
+	MessagesSent     uint64 // taken from the application, except for those still queued; chunks of Write count too
 	MessagesReceived uint64 // complete
 	BytesSent        uint64 // payload given to the session's machine, without retransmissions
 	BytesReceived    uint64 // payload that has arrived

@@ -19,9 +19,9 @@ type Counters struct {
 	BrokenMessages      uint64 // messages dropped because their fragments do not count down
 	AcksSent            uint64 // ACK segments
 	AcksReceived        uint64 // ACK segments
-	ProbesSent          uint64 // WASK that are no signals
+	ProbesSent          uint64 // WASK that are not signals
 	ProbesReceived      uint64 // WASK, signals of the session included
-	WindowUpdates       uint64 // WINS received that are no signals
+	WindowUpdates       uint64 // WINS received that are not signals
 }
 
 // Retransmits returns how many retransmissions were sent, for either reason.

@@ -16,7 +16,7 @@ type Endpoint struct {
 	// have to send, or to be acknowledged, as allocated, and of what they keep to
 	// send more, to within 16 KiB a session. See Config.WriteBuffer.
 	WriteBuffered int
-	Limits        Limits // those of the endpoint's Config
+	Limits        Limits // the limits of the endpoint's Config
 	// EndedForMemory counts sessions ended with ErrMemoryPressure. It is
 	// Ended.Memory and the sessions among Ended.Unaccepted.
 	EndedForMemory uint64
@@ -26,8 +26,8 @@ type Endpoint struct {
 	Lag Lag
 
 	// Dialled and Accepted count the sessions opened so far, by this end and by
-	// peers. Accepted includes those that Accept has not returned. Without those
-	// of Sessions, all have ended: Dialled + Accepted = Sessions + Ended.Total().
+	// peers. Accepted includes those that Accept has not returned. All that are
+	// not in Sessions have ended: Dialled + Accepted = Sessions + Ended.Total().
 	Dialled, Accepted uint64
 	Ended             Ended // the sessions that have ended, by cause
 
@@ -42,7 +42,7 @@ type Endpoint struct {
 	// the path MTU are among them.
 	TooLarge uint64
 	// Unmerged is why no datagrams leave merged (UDP segmentation offload, GSO), which
-	// costs processor time. It is empty if they do. With shards it is that of the last.
+	// costs processor time. It is empty if they do. With shards it is the last one's.
 	Unmerged string
 	// UnmergedPeers is how many peers' addresses there are to which the system has
 	// refused merged datagrams in the last 10 minutes, at most 64 a socket. What is for
@@ -81,7 +81,7 @@ type Endpoint struct {
 	PredecessorSessions int    // sessions that such processes still have
 }
 
-// Limits are those of an endpoint's Config, with its defaults. They do not change.
+// Limits are the limits of an endpoint's Config, with its defaults. They do not change.
 type Limits struct {
 	Sessions int // Config.MaxSessions, for Endpoint.Sessions
 	Backlog  int // Config.Backlog, for Endpoint.Backlog
@@ -104,6 +104,7 @@ type Totals struct {
 	FEC       FEC       // PeerRatio is zero
 	Probes    PathMTU   // MTU is 0
 	Moves     uint64    // changes of peers' addresses (connection migration, RFC 9000 §9)
+	Limited   LimitTimes
 }
 
 // Streams counts the streams of sessions. Those that are not over yet are
@@ -115,7 +116,7 @@ type Streams struct {
 	Ended    uint64 // both directions are over, or the session has ended
 	// Reset counts streams that were reset with a code other than 0, by either end:
 	// by Stream.Reset, a break of the rules, or a refusal. Close of both directions
-	// has the code 0. Those of sessions that have ended first are not among them.
+	// has the code 0. Streams of sessions that have ended first are not among them.
 	Reset uint64
 }
 
@@ -162,7 +163,7 @@ func (s *Streams) Add(o *Streams) {
 	s.Reset += o.Reset
 }
 
-// Add adds the counts of o; PeerRatio is no count.
+// Add adds the counts of o; PeerRatio is not a count.
 func (f *FEC) Add(o *FEC) {
 	f.DataSent += o.DataSent
 	f.ParitySent += o.ParitySent

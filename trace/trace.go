@@ -4,13 +4,15 @@
 // of its own, such as kcp.Trace.
 package trace
 
+import "github.com/arqnet/kcp/stats"
+
 // Hooks holds hooks that show what a state machine and its session do, for
 // logging and tools. Any may be nil. They are called from within the methods of
 // the KCP, or under the lock of the session: they must not block, nor call
 // methods of either. Config.Tracer has the hooks of sessions. Package qlog
 // writes them to a file.
 //
-// Sequence numbers are those of segments. A segment has the same one in each of
+// Sequence numbers are numbers of segments. A segment has the same one in each of
 // its transmissions, and they begin at 0 in each direction.
 type Hooks struct {
 	// Sent is called for every transmission of a data segment, but not for
@@ -50,7 +52,7 @@ type Hooks struct {
 	// cipher and error correction add.
 	MTU func(size int)
 	// Signal is called for every signal (WIRE.md §5) that is sent or received.
-	// name is that of WIRE.md, such as HELLO.
+	// name is as in WIRE.md, such as HELLO.
 	Signal func(sent bool, name string)
 
 	// State is called when the state of a session changes. err is why the
@@ -76,6 +78,8 @@ type Metrics struct {
 	SRTT, RTTVar     uint32 // milliseconds; 0: no sample yet
 	RTO              uint32 // milliseconds
 	MinRTT           int64  // microseconds; 0: no sample yet
+
+	LimitedBy stats.Limit // what keeps the session from sending more, as in stats.Conn
 }
 
 // LossCause is why a transmission was declared lost.

@@ -66,7 +66,7 @@ func newAccount(udpTimeout time.Duration) *account {
 	return a
 }
 
-// accounts are those of the users who have sessions.
+// accounts are the accounts of the users who have sessions.
 type accounts struct {
 	udpTimeout time.Duration
 

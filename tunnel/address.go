@@ -13,8 +13,8 @@ import (
 const maxTarget = 300
 
 // canonicalTarget returns the one spelling of "host:port" that rules are matched
-// against, and that is dialled. IPv4 addresses within IPv6 (::ffff:127.0.0.1) are
-// those of IPv4, other IPv6 addresses are shortest and in brackets, names are in
+// against, and that is dialled. IPv4 addresses within IPv6 (::ffff:127.0.0.1) become
+// IPv4 addresses, other IPv6 addresses are shortest and in brackets, names are in
 // lower case, and ports have no leading zeros. What some resolvers take for an
 // address, such as 127.1 and 0x7f000001, is refused.
 func canonicalTarget(s string) (string, error) {

@@ -32,11 +32,11 @@ type ClientConfig struct {
 	User, Password string
 	// Certificate, if not nil, is shown to servers.
 	Certificate *tls.Certificate
-	// Fingerprints are those of servers' keys; one of them has to match. Without any,
-	// servers need certificates of an authority.
+	// Fingerprints are fingerprints of servers' keys; one of them has to match. Without
+	// any, servers need certificates of an authority.
 	Fingerprints []string
-	// RootCAs are the authorities of servers' certificates. nil means those of the
-	// system, or none if there are Fingerprints.
+	// RootCAs are the authorities of servers' certificates. nil means the authorities of
+	// the system, or none if there are Fingerprints.
 	RootCAs *x509.CertPool
 	// ServerName is the name that a server's certificate must have. Default: the
 	// host of its address.
@@ -45,7 +45,7 @@ type ClientConfig struct {
 	// server, at first; it doubles up to MaxRetryAfter, and is up to a half less or
 	// more at random. Up to a year (8760 h); defaults 200 ms and 30 s.
 	RetryAfter, MaxRetryAfter time.Duration
-	// MaxRetries is how often the client tries again in a row; 0: for ever.
+	// MaxRetries is how often the client tries again in a row; 0: forever.
 	MaxRetries int
 	// OpenTimeout is how long a connection waits for a session with any server.
 	// Up to a year, default 10 s.
@@ -208,7 +208,7 @@ func (c *Client) clientCertificate(asked *tls.CertificateRequestInfo) (*tls.Cert
 	return new(tls.Certificate), nil
 }
 
-// SetCertificate puts another certificate in the place of that of ClientConfig, which has
+// SetCertificate puts another certificate in place of ClientConfig's, which has
 // to have one. Servers see it in new sessions.
 func (c *Client) SetCertificate(certificate *tls.Certificate) error {
 	if c.certificate.Load() == nil || certificate == nil {
@@ -228,11 +228,11 @@ func (c *Client) Status() Status {
 	return t
 }
 
-// Run carries out the remotes until ctx is done, which is no error. It reaches
-// servers again that are lost. Other errors are those of listening; the last
+// Run carries out the remotes until ctx is done, which is not an error. It reaches
+// servers again that are lost. Other errors are errors of listening; the last
 // server's, if none is left to try: it turns the client away, or is not the one that
 // it should be, at the first attempt, or MaxRetries is reached; and what stdio has
-// ended with. When Run returns, everything has ended that it has begun, but for a
+// ended with. When Run returns, everything has ended that it has begun, except for a
 // Read of Stdin.
 func (c *Client) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)

@@ -10,7 +10,7 @@ const (
 	// awayRetry is how long a client waits, at first, that a server has turned away whom
 	// it has let in before: its password was changed, or a rule. It doubles up to
 	// maxAwayRetry. Trying more often would only have the server count attempts, also
-	// those of others of that name behind the same NAT.
+	// other clients' of that name behind the same NAT.
 	awayRetry    = time.Minute
 	maxAwayRetry = 5 * time.Minute
 )

@@ -10,8 +10,8 @@ import (
 
 // dial connects with what the opening of a stream asks for, if that is allowed. It ends
 // with the stream: a peer that resets streams has nothing dialled for them
-// (CVE-2023-44487). It sets the target of the opening to what it dials: that of a reverse
-// remote is not in what the peer has sent.
+// (CVE-2023-44487). It sets the target of the opening to what it dials: the target of a
+// reverse remote is not in what the peer has sent.
 func (s *session) dial(ctx context.Context, stream *kcp.Stream, network string, o *opening) (net.Conn, error) {
 	target, err := s.admit(*o)
 	if err != nil {

@@ -25,7 +25,7 @@ type Figures struct {
 	TurnedAway map[string]uint64
 }
 
-// UserFigures are those of one user.
+// UserFigures are the figures of one user.
 type UserFigures struct {
 	User        string // empty: clients that have named no user of the file
 	Sessions    int    // open
@@ -121,8 +121,8 @@ func (t *tally) figures(name string) UserFigures {
 	}
 }
 
-// tallies are those of a server. What they hold is bounded by the file of users: what a
-// stranger calls itself is not kept.
+// tallies are the counts of a server. What they hold is bounded by the file of users:
+// what a stranger calls itself is not kept.
 type tallies struct {
 	mu         sync.Mutex
 	users      map[string]*tally
@@ -228,7 +228,7 @@ func (s *Server) Figures() Figures {
 	return f
 }
 
-// UserOf returns the name of the user whose session conn is; empty: it is none of this
+// UserOf returns the name of the user whose session conn is; empty: it is not of this
 // server, or the client has not shown who it is.
 func (s *Server) UserOf(conn *kcp.Conn) string {
 	s.tallies.mu.Lock()

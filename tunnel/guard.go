@@ -48,7 +48,7 @@ func sourceOf(network netip.Prefix, name string) source {
 	return source{network, sha256.Sum256([]byte(name))}
 }
 
-// attempts are those of one source.
+// attempts are the attempts of one source.
 type attempts struct {
 	source source
 	since  time.Time

@@ -50,7 +50,7 @@ func LoadKey(path string) (tls.Certificate, error) {
 	return selfSigned(signer)
 }
 
-// makeKey makes a key and keeps it in a file. Of two processes that do so at the
+// makeKey makes a key and keeps it in a file. If two processes do so at the
 // same time, both use the key of the first.
 func makeKey(path string) ([]byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -85,7 +85,7 @@ func makeKey(path string) ([]byte, error) {
 	return text, nil
 }
 
-// selfSigned returns a certificate for a key. It is made anew for each process:
+// selfSigned returns a certificate for a key. It is made again for each process:
 // clients look at the key alone.
 func selfSigned(key crypto.Signer) (tls.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
@@ -153,7 +153,7 @@ func warnOfTime(log *slog.Logger, cert *tls.Certificate) {
 	}
 }
 
-// checkFingerprint returns an error if s is no fingerprint.
+// checkFingerprint returns an error if s is not a fingerprint.
 func checkFingerprint(s string) error {
 	sum, ok := strings.CutPrefix(s, "SHA256:")
 	if b, err := base64.RawStdEncoding.DecodeString(sum); !ok || err != nil || len(b) != sha256.Size {

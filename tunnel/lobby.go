@@ -24,7 +24,8 @@ const (
 
 // lobby bounds what clients cause that have not shown an identity. When it is full, the
 // oldest session makes room of those whose networks have most: so strangers of few
-// networks end each other's sessions, and not those of users who are about to log in.
+// networks end each other's sessions, and not the sessions of users who are about to log
+// in.
 type lobby struct {
 	mu       sync.Mutex
 	visitors []*visitor // oldest first, at most maxUnknown

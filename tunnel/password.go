@@ -26,7 +26,7 @@ const (
 	maxHashed = 72
 )
 
-// HashPassword returns a hash of a password for a file of users, in the place of the
+// HashPassword returns a hash of a password for a file of users, in place of the
 // password, by bcrypt. Each step of cost doubles the time that it takes to guess, and to
 // verify; 0 means DefaultHashCost, and MaxHashCost is the highest.
 func HashPassword(password string, cost int) (string, error) {
@@ -125,7 +125,7 @@ func newVerifier() *verifier {
 }
 
 // prove returns the hash of the user, if the password has that, and otherwise the empty
-// string. It waits until it may compute: strangers of one network do not delay those of
+// string. It waits until it may compute: strangers of one network do not delay users of
 // others by more than one verification each.
 func (v *verifier) prove(ctx context.Context, from netip.Prefix, users *Users, name, password string) (string, error) {
 	hash, known := users.hashOf(name)
@@ -172,7 +172,7 @@ func (v *verifier) remembers(hash string, mac []byte) bool {
 	return proved != nil && hmac.Equal(proved, mac)
 }
 
-// keep forgets all hashes but those of the users.
+// keep forgets all hashes except the users'.
 func (v *verifier) keep(users *Users) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -197,7 +197,7 @@ type gate struct {
 	waiting map[netip.Prefix][]chan struct{}
 }
 
-// enter waits until work may begin. Its error is that of ctx.
+// enter waits until work may begin. Its error is ctx's.
 func (g *gate) enter(ctx context.Context, from netip.Prefix) error {
 	g.mu.Lock()
 	if g.free > 0 {

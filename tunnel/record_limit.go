@@ -9,7 +9,7 @@ import (
 
 const (
 	// userRecords is how many records of one text one user may cause a second, beyond
-	// userRecordsBurst at once. Those of slog.LevelDebug may be debugRecords times as
+	// userRecordsBurst at once. Records of slog.LevelDebug may be debugRecords times as
 	// many.
 	userRecords      = 10
 	userRecordsBurst = 100
@@ -20,7 +20,7 @@ const (
 // flood of one leaves the others alone.
 type recordLimit struct {
 	mu    sync.Mutex
-	texts map[string]*recordBucket // texts are those of this package, so they are few
+	texts map[string]*recordBucket // texts are constants of this package, so they are few
 }
 
 // recordBucket is a token bucket of records.

@@ -46,7 +46,7 @@ const (
 
 var largeBuffers = sync.Pool{New: func() any { return new([largeRead]byte) }}
 
-// pump copies from src to dst until src ends, which is no error. It calls passed with
+// pump copies from src to dst until src ends, which is not an error. It calls passed with
 // the number of bytes that dst has taken.
 func pump(dst io.Writer, src io.Reader, passed func(int)) error {
 	var small [smallRead]byte
@@ -101,7 +101,7 @@ func (w *watchfulWriter) Write(b []byte) (n int, err error) {
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			return n, err
 		}
-		// Reading nothing does not wait; that all has arrived is no reason to end.
+		// Reading nothing does not wait; it does not end because all has arrived.
 		if _, err := w.stream.Read(nil); err != nil && !errors.Is(err, io.EOF) {
 			return n, err
 		}
@@ -109,7 +109,7 @@ func (w *watchfulWriter) Write(b []byte) (n int, err error) {
 }
 
 // awaitOpen waits for the answer to the opening of a stream of bytes. Its errors
-// are the refusal of the peer, or those of the stream.
+// are the refusal of the peer, or errors of the stream.
 func awaitOpen(stream *kcp.Stream) error {
 	var status [1]byte
 	if _, err := io.ReadFull(stream, status[:]); err != nil {

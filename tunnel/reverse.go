@@ -29,7 +29,7 @@ type claimKey struct {
 type socket interface{ File() (*os.File, error) }
 
 // claim is an address on which a server listens for a client. The first fields do not
-// change, but for inherited before there is a socket.
+// change, except for inherited before there is a socket.
 type claim struct {
 	key    claimKey
 	of     *clientAt
@@ -43,7 +43,7 @@ type claim struct {
 	socket socket // that listens; nil: not yet; guarded by claims.mu
 }
 
-// listens says which socket is that of the claim.
+// listens says which socket belongs to the claim.
 func (s *claims) listens(one *claim, with socket) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -30,7 +30,7 @@ type ServerConfig struct {
 	// Reload, if not nil, is called by Server.Reload, of this server or of one that has
 	// taken its place: it reads files again and calls SetUsers and SetCertificate.
 	Reload func()
-	// Certificate is what the server shows: that of LoadKey, or of an authority.
+	// Certificate is what the server shows: from LoadKey, or of an authority.
 	Certificate tls.Certificate
 	// ClientCAs, if not nil, are the authorities of client certificates, which take
 	// the place of passwords. The common name of a certificate is the user's name.
@@ -229,7 +229,7 @@ func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 // ClientConfig.Fingerprints.
 func (s *Server) Fingerprint() string { return s.certificate.Load().fingerprint }
 
-// SetCertificate puts another certificate in the place of that of ServerConfig. New
+// SetCertificate puts another certificate in place of ServerConfig's. New
 // sessions see it; those that there are go on.
 func (s *Server) SetCertificate(certificate tls.Certificate) error {
 	fingerprint, err := certificateFingerprint(&certificate)
@@ -241,7 +241,7 @@ func (s *Server) SetCertificate(certificate tls.Certificate) error {
 	return nil
 }
 
-// SetClientCAs puts other authorities in the place of ServerConfig.ClientCAs, of which
+// SetClientCAs puts other authorities in place of ServerConfig.ClientCAs, of which
 // there have to be some. Sessions end whose client certificates are of none of them.
 func (s *Server) SetClientCAs(authorities *x509.CertPool) error {
 	if s.clientCAs.Load() == nil || authorities == nil {
@@ -259,7 +259,7 @@ func (s *Server) SetClientCAs(authorities *x509.CertPool) error {
 // Endpoint returns the endpoint of the server's sessions, for figures.
 func (s *Server) Endpoint() *kcp.Endpoint { return s.listener.Endpoint() }
 
-// SetUsers puts other users in the place of those of ServerConfig, unless Listen would
+// SetUsers puts other users in place of ServerConfig's, unless Listen would
 // refuse them. Sessions end whose user is gone, or has another password or hash. In other
 // sessions the new rules apply to what is opened from now on, and the server stops to
 // listen where a user may no longer have it listen.

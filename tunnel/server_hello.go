@@ -92,7 +92,7 @@ func (s *Server) welcome(ctx context.Context, conn *kcp.Conn) (*identity, error)
 	return who, nil
 }
 
-// readHello reads the first stream of a client. Its errors are of type refusal, or those
+// readHello reads the first stream of a client. Its errors are of type refusal, or errors
 // of r.
 func readHello(r io.Reader) (h hello, err error) {
 	o, err := readOpening(r)

@@ -26,7 +26,7 @@ type clientAt struct {
 func (c *clientAt) user() *user { return c.identity.among(c.server.users.Load()) }
 
 // certified reports whether one of the authorities of now has signed the certificate that
-// the client is known by, if it is. That it has expired since is no reason to end it.
+// the client is known by, if it is. If it has expired since, that does not end it.
 func (c *clientAt) certified() bool {
 	if !c.identity.certificate {
 		return true

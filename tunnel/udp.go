@@ -296,7 +296,7 @@ func (s *session) handleFlow(ctx context.Context, stream *kcp.Stream) {
 	}
 	early = nil
 	s.opened.Add(1)
-	s.serving.Go(func() { // on a small stack: that of this goroutine has grown
+	s.serving.Go(func() { // on a small stack: this goroutine's has grown
 		err := f.carry(conn.(*net.UDPConn))
 		s.account.endFlow()
 		s.log.Debug("flow ended", "kind", o.kind, "target", o.target, since(began), cause(err))

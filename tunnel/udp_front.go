@@ -22,8 +22,8 @@ const (
 	maxRests    = 1024
 )
 
-// flowKey is whose packets are of one flow: those of a sender, at one address of this
-// host, to one target.
+// flowKey is whose packets are of one flow: the packets of a sender, at one address of
+// this host, to one target.
 type flowKey struct {
 	from   netip.AddrPort
 	at     udp.Local // what comes back leaves from there

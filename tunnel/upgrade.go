@@ -26,7 +26,7 @@ type Handover struct {
 // HandOver returns nil when no session is left here, nor in the server before this one.
 // Serve does so, too. After ServerConfig.Drain the sessions are ended. When ctx is done
 // before, the sessions stay, but this server no longer follows the other one. HandOver
-// closes h.Control. Errors are those of kcp.Listener.HandOver. If the other process dies,
+// closes h.Control. Errors are as of kcp.Listener.HandOver. If the other process dies,
 // this one accepts no sessions, and HandOver may be called again.
 func (s *Server) HandOver(ctx context.Context, h Handover) error {
 	s.passed.Store(true)
@@ -71,7 +71,7 @@ func (c *clientAt) askToLeave() {
 }
 
 // await waits, when no more sessions begin, until those that there are have ended. After
-// ServerConfig.Drain it ends them, and those of the servers before.
+// ServerConfig.Drain it ends them, and the connections of the servers before.
 func (s *Server) await(ctx context.Context, sessions *sync.WaitGroup) {
 	close(s.left)
 	s.before.ask(request{What: tellPassed})

@@ -33,7 +33,7 @@ func unixPair(t *testing.T) (a, b *net.UnixConn) {
 	return ends[0], ends[1]
 }
 
-// upgrade puts a server in the place of another one, and returns it with the end of the
+// upgrade puts a server in place of another one, and returns it with the end of the
 // other's HandOver.
 func upgrade(t *testing.T, old *testServer, users string, edit func(*ServerConfig)) (*testServer, <-chan error) {
 	t.Helper()

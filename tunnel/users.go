@@ -20,7 +20,7 @@ import (
 //
 // A file of users is a JSON object, in the form of chisel. Its keys are
 // "name:password", or only "name" for the owner of a client certificate with that
-// common name. In the place of a password may stand a hash of it by bcrypt, as
+// common name. A hash by bcrypt may stand for a password, as
 // HashPassword makes it and htpasswd -B does. Its values are lists of regular
 // expressions, of which one has to match what is asked for:
 //
@@ -39,7 +39,7 @@ import (
 type Users struct {
 	byName map[string]*user
 	key    []byte // of the hashes of passwords; drawn for this Users alone
-	// highestCost is that of the hashes of bcrypt; 0: there are none.
+	// highestCost is the highest cost of the hashes of bcrypt; 0: there are none.
 	highestCost int
 }
 
@@ -47,7 +47,7 @@ type Users struct {
 type user struct {
 	name     string
 	password []byte // hash; nil: by certificate only
-	hash     string // of bcrypt, in the place of password, which is then none that is sent
+	hash     string // of bcrypt, in place of password, which is then none that is sent
 	rules    []rule
 }
 
@@ -137,7 +137,7 @@ func (u *Users) add(key string, rules []*string) error {
 	return nil
 }
 
-// hash returns a hash of a password, of fixed length whatever that of the password.
+// hash returns a hash of a password, of fixed length whatever the password's length.
 func (u *Users) hash(password digest) []byte {
 	h := hmac.New(sha256.New, u.key)
 	h.Write(password[:])

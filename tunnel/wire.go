@@ -82,7 +82,7 @@ func (o opening) append(b []byte) []byte {
 	return append(b, o.target...)
 }
 
-// readOpening reads an opening. Its errors are of type refusal, or those of r.
+// readOpening reads an opening. Its errors are of type refusal, or errors of r.
 func readOpening(r io.Reader) (opening, error) {
 	var head [openingSize]byte
 	if _, err := io.ReadFull(r, head[:2]); err != nil {

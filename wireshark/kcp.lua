@@ -52,6 +52,7 @@ local signals = {
   [12] = { "CRYPTO", "offset", "bytes" },
   [13] = { "ALERT", "TLS alert", "token of the receiver" },
   [14] = { "RESETKEY", "seconds", "mask" },
+  [15] = { "TIEBREAKER", "random", "random" },
 }
 local CLOSE, PROBE, CRYPTO = 5, 10, 12
 local WELCOME = 0x81

@@ -183,7 +183,7 @@ func (d *demo) announce(what, network string) {
 	fmt.Fprintf(d.std.out, "  seed      %d\n\n", d.seed)
 }
 
-// foldAt is how many columns the text of a demo takes, but for hashes: narrow
+// foldAt is how many columns the text of a demo takes, except for hashes: narrow
 // terminals have 60.
 const foldAt = 59
 

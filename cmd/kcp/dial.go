@@ -77,7 +77,7 @@ func (n *netcat) open(ctx context.Context) (*kcp.Conn, error) {
 
 // waitOption returns the flag -wait.
 func (n *netcat) waitOption() option {
-	return option{"wait", "DURATION", "keep trying this long if the peer refuses or does not\nanswer, so that either end may start first; -1: for\never; default: fail when refused, or after 10s",
+	return option{"wait", "DURATION", "keep trying this long if the peer refuses or does not\nanswer, so that either end may start first; -1: no\nlimit; default: fail when refused, or after 10s",
 		parsed(&n.wait, parseWait)}
 }
 

@@ -21,7 +21,7 @@ import (
 // it needs, as kcptun does.
 type newCipher func(key []byte) (crypt.Cipher, error)
 
-// ciphers are the values of -cipher. The names are those of kcptun, if it has
+// ciphers are the values of -cipher. The names are kcptun's, if it has
 // the cipher.
 var ciphers = choices[newCipher]{
 	{"aes-256-gcm", crypt.AESGCM},

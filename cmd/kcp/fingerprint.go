@@ -61,8 +61,8 @@ func noProtocol(err error) bool {
 }
 
 // openAny opens a session for pings, which are the same with every application protocol:
-// without one, or with that of kcptunnel, whichever the peer has. With -fingerprint that
-// of kcptunnel is tried first.
+// without one, or with kcptunnel's, whichever the peer has. With -fingerprint
+// kcptunnel's is tried first.
 func (n *netcat) openAny(ctx context.Context) (*kcp.Conn, error) {
 	if n.tls.protocol != "" || !n.tls.on {
 		return n.open(ctx)
@@ -101,7 +101,7 @@ func (r *renewal) withTunnel() bool {
 	return state != nil && state.NegotiatedProtocol == tunnelProtocol
 }
 
-// renew puts another session in the place of one that the server is about to end.
+// renew puts another session in place of one that the server is about to end.
 func (r *renewal) renew(ctx context.Context) error {
 	if time.Since(r.opened) < tunnelSession {
 		return nil

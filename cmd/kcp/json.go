@@ -31,7 +31,7 @@ func (j *jsonLines) print(object any) error {
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	if err := e.Encode(object); err != nil {
-		return err // of a figure that is no number, which none is
+		return err // of a figure that is NaN or infinite, which none is
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -42,7 +42,7 @@ func (j *jsonLines) print(object any) error {
 }
 
 // errors makes report print err as an object if -json was given. Before -json is
-// parsed there is no knowing.
+// parsed that is not known.
 func (j *jsonLines) errors(err error) error {
 	if err == nil || !j.on {
 		return err
@@ -109,7 +109,7 @@ func segmentsOf(s *kcp.ConnStats) jsonSegments {
 }
 
 // jsonPipe is the status or the result of a session of listen or dial. A rate is
-// that since the status before, and in the result that of the whole session.
+// the one since the status before, and in the result the one of the whole session.
 type jsonPipe struct {
 	Type         string  `json:"type"`
 	Remote       string  `json:"remote"`

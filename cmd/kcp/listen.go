@@ -106,7 +106,7 @@ func (n *netcat) listen(ctx context.Context) (*kcp.Listener, error) {
 
 // serve accepts one session after another. It prints the error of a session
 // that fails, and goes on; only an error of stdin or stdout ends it, or an
-// interrupt, which is no error between sessions. It returns nil after the last
+// interrupt, which is not an error between sessions. It returns nil after the last
 // session if another process has taken over. u may be nil.
 func (n *netcat) serve(ctx context.Context, l *kcp.Listener, u *upgrader) error {
 	defer l.Close()

@@ -125,7 +125,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return report(ctx, std, "", usageErrorf("unknown subcommand %q", name))
 }
 
-// report prints err and returns the exit code for it. ctx is that of the command.
+// report prints err and returns the exit code for it. ctx is the command's.
 func report(ctx context.Context, std streams, name string, err error) int {
 	if err == nil || errors.Is(err, flag.ErrHelp) {
 		return exitOK

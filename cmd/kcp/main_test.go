@@ -88,7 +88,7 @@ func TestUsageErrors(t *testing.T) {
 		"dial 127.0.0.1:nowhere":              "unknown port nowhere",
 		"relay -to 127.0.0.1:nowhere":         "unknown port nowhere",
 		"relay -to 127.0.0.1:9 -listen x":     `"x" is not an address`,
-		"dial 127.0.0.1:9 -q -5s":             "-q: want a duration such as 3s, or -1 for ever",
+		"dial 127.0.0.1:9 -q -5s":             "-q: want a duration such as 3s, or -1 to wait forever",
 		"demo -key secret":                    "-key and -key-file do nothing without -cipher",
 		"demo -key-file /nowhere/to/be/found": "-key-file",
 		"help dial extra":                     `unexpected argument "extra"`,

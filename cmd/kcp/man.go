@@ -86,7 +86,7 @@ func manHead(f option) string {
 // manText returns text whose paragraphs have an empty line between them.
 func manText(text string) string { return strings.ReplaceAll(roff(text), "\n\n", "\n.PP\n") }
 
-// manExamples returns lines as they are, but for their indent.
+// manExamples returns lines as they are, except for their indent.
 func manExamples(lines string) string {
 	var b strings.Builder
 	b.WriteString(".EX\n")

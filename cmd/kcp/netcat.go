@@ -24,7 +24,7 @@ type netcat struct {
 	lines    jsonLines
 	cfg      *kcp.Config
 	quiet    time.Duration
-	wait     time.Duration // for how long dial retries; 0: flag not given, negative: for ever
+	wait     time.Duration // for how long dial retries; 0: flag not given, negative: forever
 	receive  bool          // do not read stdin
 	verbose  bool
 	in       *input       // nil with receive

@@ -79,7 +79,7 @@ interrupt (Ctrl-C) is the regular end; with it the exit code is 130.`,
 // runPing is kcp ping.
 func runPing(ctx context.Context, std streams, args []string) error {
 	n := newNetcat(std, "ping")
-	n.receive = true // stdin is none of its business
+	n.receive = true // a ping does not read stdin
 	n.lines.out = std.out
 	return n.lines.errors(n.runPing(ctx, args))
 }

@@ -30,7 +30,7 @@ type progressSample struct {
 	sent, received int64
 }
 
-// newProgress returns the progress of p on stderr. It returns nil if stderr is no
+// newProgress returns the progress of p on stderr. It returns nil if stderr is not a
 // terminal, or if the user types into the session. With -json it prints in any case.
 func (n *netcat) newProgress(p *pipe) *progress {
 	if n.lines.on {
@@ -162,7 +162,7 @@ func (g *progress) object(kind string) jsonPipe {
 
 // printResult prints the result of a session with -json. err is as in stop.
 func (g *progress) printResult(err error) {
-	g.last = progressSample{at: g.first} // the rates are those of all
+	g.last = progressSample{at: g.first} // the rates are over all
 	o := g.object("result")
 	complete := err == nil
 	if o.Complete = &complete; !complete {

@@ -101,7 +101,7 @@ func typed(value any) any {
 	return value
 }
 
-// bare reports whether a session's packet counts are those of its socket. With
+// bare reports whether a session's packet counts are its socket's, too. With
 // FEC or a cipher they are not: parity packets, and duplicates that a cipher
 // detects, do not reach the session.
 func (s *settings) bare() bool {
@@ -196,7 +196,7 @@ func orOff[T int | time.Duration](v T) T {
 }
 
 // within returns a parser of an integer from least to most. 0, which would mean
-// the default in a kcp.Config, is none of them.
+// the default in a kcp.Config, is not a valid one.
 func within(least, most int) func(string) (int, error) {
 	return func(s string) (int, error) {
 		n, err := strconv.Atoi(s)

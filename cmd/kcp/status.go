@@ -97,7 +97,7 @@ func (s *status) show(now time.Time) {
 	s.drawn = true
 }
 
-// json returns the status as an object, but for what the demo as a whole knows.
+// json returns the status as an object, except for what the demo as a whole knows.
 func (s *status) json(now time.Time, rates []float64) jsonDemo {
 	o := jsonDemo{Type: "status", Seconds: now.Sub(s.start).Seconds()}
 	for i, dir := range s.directions {

@@ -19,14 +19,14 @@ import (
 // upgradeText is the part of the usage text of kcp listen that is for this system.
 const upgradeText = `
 
-With -k and -d, and without a terminal, SIGHUP starts the program anew with the
+With -k and -d, and without a terminal, SIGHUP starts the program again with the
 same arguments, for a new version or certificate. The new process takes over,
 and serves sessions once this one's have ended, which ends with them. If
 the new process fails, this one goes on, and says why.`
 
 // inheritEnv is set in a new process to the number of its turns. It has these files of
 // the process before, and behind them the turns: pipes that end when processes do whose
-// sessions are to be served before those of the new one.
+// sessions are to be served before the new one's.
 const (
 	inheritEnv = "KCP_INHERIT"
 	socketFile = 3 // over which the UDP socket comes
@@ -59,7 +59,7 @@ type upgrader struct {
 	turn, ends *os.File // the pipe that ends with this process; nil before the first launch
 }
 
-// upgradeOnHangup makes SIGHUP start the program anew. It returns nil if SIGHUP ends the
+// upgradeOnHangup makes SIGHUP start the program again. It returns nil if SIGHUP ends the
 // command: a terminal sends it when it is closed.
 func (n *netcat) upgradeOnHangup(ctx context.Context, l *kcp.Listener, args []string) *upgrader {
 	if tty, err := os.Open("/dev/tty"); err == nil {
@@ -204,7 +204,7 @@ type successor struct {
 	ended chan error // capacity 1: how it has ended
 }
 
-// launch starts the program anew.
+// launch starts the program again.
 func (u *upgrader) launch() (*successor, error) {
 	conn, socket, err := socketPair()
 	if err != nil {
@@ -284,7 +284,7 @@ type predecessor struct {
 	turns []*turn
 }
 
-// turn is a process whose sessions are served before those of this one.
+// turn is a process whose sessions are served before this one's.
 type turn struct {
 	pipe  *os.File
 	ended chan struct{}

@@ -54,7 +54,7 @@ func serveUpgradable(t *testing.T, stdin io.Reader, args ...string) *upgraded {
 	return u
 }
 
-// replace puts another file in the place of the program. The old one gets another name.
+// replace puts another file in place of the program. The old one gets another name.
 func (u *upgraded) replace(content []byte) {
 	// A process that is started meanwhile would have the file open for writing, for a
 	// moment in which it cannot be executed.
@@ -66,7 +66,7 @@ func (u *upgraded) replace(content []byte) {
 	require.NoError(u.t, os.Rename(u.program+".new", u.program))
 }
 
-// restore puts the command in the place of the program.
+// restore puts the command in place of the program.
 func (u *upgraded) restore() {
 	content, err := os.ReadFile(os.Args[0])
 	require.NoError(u.t, err)

@@ -63,7 +63,7 @@ func parseDuration(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// parsePatience parses a duration; -1 means for ever. As in other netcats, a number
+// parsePatience parses a duration; -1 means forever. As in other netcats, a number
 // without a unit is in seconds.
 func parsePatience(s string) (time.Duration, error) {
 	var d time.Duration
@@ -74,7 +74,7 @@ func parsePatience(s string) (time.Duration, error) {
 		d, err = time.ParseDuration(s)
 	}
 	if err != nil || d < 0 && d != -time.Second {
-		return 0, errors.New("want a duration such as 3s, or -1 for ever")
+		return 0, errors.New("want a duration such as 3s, or -1 to wait forever")
 	}
 	return d, nil
 }

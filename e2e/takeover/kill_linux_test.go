@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Either process is killed at each step of the exchange, in the place of its message and
+// Either process is killed at each step of the exchange, in place of its message and
 // right after it. The sessions of the one that lives go on, those of the other end with
 // ErrReset, and the one that lives can hand over.
 func TestKill(t *testing.T) {

@@ -2,7 +2,7 @@
 // dies, and send each other messages. All of it runs in KCP sessions with mutual TLS
 // 1.3, on one UDP port for each node.
 //
-// Membership is that of github.com/hashicorp/memberlist. [Transport] carries
+// Membership comes from github.com/hashicorp/memberlist. [Transport] carries
 // memberlist's packets as datagrams, and its streams as streams of the session to a
 // node. [Node] adds messages:
 //

@@ -14,7 +14,7 @@ import (
 const (
 	maxSenders   = 4096 // names
 	maxInstances = 4    // processes of one name, the latest
-	maxReceiving = 4    // streams of one name, also those of sessions that have ended
+	maxReceiving = 4    // streams of one name, also of sessions that have ended
 )
 
 // inbox knows which reliable messages of a node have arrived. One stream at a time may
@@ -76,7 +76,7 @@ func (n *Node) enter(from string) *inbox {
 	return in
 }
 
-// forgetLocked forgets a node that is no member and is sending nothing, and reports
+// forgetLocked forgets a node that is not a member and is sending nothing, and reports
 // whether there was one.
 func (n *Node) forgetLocked() bool {
 	for name, in := range n.inboxes {

@@ -141,7 +141,7 @@ func (l *link) acknowledged(number uint64) (any bool) {
 	return any
 }
 
-// end makes all calls fail, those of the future too.
+// end makes all calls fail, also future ones.
 func (l *link) end() {
 	l.cancel()
 	l.mu.Lock()
@@ -209,7 +209,7 @@ func (l *link) transfer() (progress bool) {
 	return progress
 }
 
-// rewind makes all messages be sent again, but for those whose Send does not wait.
+// rewind makes all messages be sent again, except for those whose Send does not wait.
 func (l *link) rewind() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

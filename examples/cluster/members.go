@@ -138,7 +138,7 @@ func (n *Node) link(to string) (*link, error) {
 }
 
 // rejoin asks seeds and members that have died to let this node join, as long as they
-// are no members. That is how the halves of a network find each other again after they
+// are not members. That is how the halves of a network find each other again after they
 // were apart for long.
 func (n *Node) rejoin(seeds []netip.AddrPort) {
 	for n.ctx.Err() == nil {

@@ -46,7 +46,7 @@ var (
 type Config struct {
 	TransportConfig
 	// Advertise is the address that other nodes are told, an IP address and a port. "" is
-	// that of the socket; see Transport.FinalAdvertiseAddr.
+	// the socket's; see Transport.FinalAdvertiseAddr.
 	Advertise string
 	// Seeds are addresses of some nodes, IP addresses and ports. Those that are not
 	// members are asked to let this node join, again and again.
@@ -233,7 +233,8 @@ func (n *Node) Events() <-chan Event { return n.events }
 // Send sends a reliable message, and waits until the member has it in the queue for its
 // Receive. Messages of this process to one member arrive in the order of their calls,
 // each once. After any other error than ErrMessageTooLarge, ErrNotMember and
-// net.ErrClosed the message may have arrived all the same: ErrNodeGone, or that of ctx.
+// net.ErrClosed the message may have arrived all the same: ErrNodeGone, or the error of
+// ctx.
 func (n *Node) Send(ctx context.Context, to string, b []byte) error {
 	if len(b) > n.config.MaxMessage {
 		return ErrMessageTooLarge
@@ -326,7 +327,7 @@ func (n *Node) datagram(from string, b []byte) {
 }
 
 // Join asks the nodes at these addresses to let this one join, and returns how many
-// have. The error is that of the last one, if none has.
+// have. The error is the last one's, if none has.
 func (n *Node) Join(addrs ...string) (int, error) { return n.list.Join(addrs) }
 
 // Leave tells the members that this node leaves, so that they need not find out, and

@@ -50,14 +50,14 @@ const (
 	idleTimeout   = 2 * time.Minute        // default of kcp.Config.IdleTimeout
 )
 
-// Errors of a Transport, besides *WrongNameError, net.ErrClosed and those of package
+// Errors of a Transport, besides *WrongNameError, net.ErrClosed and the errors of package
 // kcp.
 var (
 	// ErrPacketTooLarge is returned by WriteTo for packets of more than 64 KiB.
 	ErrPacketTooLarge = errors.New("cluster: packet larger than 64 KiB")
 	// ErrTooManyDials means that 128 addresses are being dialled already.
 	ErrTooManyDials = errors.New("cluster: too many dials at once")
-	// ErrOwnAddress means that the address is that of the Transport itself.
+	// ErrOwnAddress means that the address is the Transport's own.
 	ErrOwnAddress = errors.New("cluster: own address")
 )
 
@@ -79,7 +79,7 @@ type TransportConfig struct {
 	Bind string
 	// PacketConn, if not nil, takes the place of a socket on Bind. Shutdown closes it.
 	PacketConn net.PacketConn
-	// Certificate is that of this node, and its key. The common name of its subject is
+	// Certificate is this node's, with its key. The common name of its subject is
 	// the name of the node.
 	Certificate tls.Certificate
 	// CA verifies the certificates of all nodes.
@@ -240,7 +240,7 @@ func (t *Transport) Name() string { return t.name }
 func (t *Transport) Addr() netip.AddrPort { return t.own }
 
 // FinalAdvertiseAddr returns the address that other nodes are told: ip and port if they
-// are given, otherwise those of the socket. If that is bound to all addresses, it is the
+// are given, otherwise the socket's. If that is bound to all addresses, it is the
 // first private address of the system's interfaces.
 func (t *Transport) FinalAdvertiseAddr(ip string, port int) (net.IP, int, error) {
 	if port == 0 || ip == "" {

@@ -39,7 +39,7 @@ type settings struct {
 	duration time.Duration
 }
 
-// config is that of both ends: what is written to a stream is a message.
+// config is used by both ends: what is written to a stream is a message.
 func config() *kcp.Config {
 	c := kcp.LowLatency()
 	c.MessageMode = true

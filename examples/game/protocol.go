@@ -8,7 +8,7 @@ import (
 )
 
 // A player opens one stream, for chat. Its messages are text: the first of the
-// player is its name, and the others are chat. Those of the server are lines to show.
+// player is its name, and the others are chat. Messages of the server are lines to show.
 //
 // The server opens a stream to each player, for the world: see world.append. A
 // datagram of a player is its position: a sequence number, x and y.
@@ -48,7 +48,7 @@ func appendPosition(b []byte, seq uint32, p position) []byte {
 	return binary.LittleEndian.AppendUint16(b, p.y)
 }
 
-// parsePosition reports false for what is no position on the field.
+// parsePosition reports false for what is not a position on the field.
 func parsePosition(b []byte) (seq uint32, p position, ok bool) {
 	if len(b) != positionSize {
 		return 0, p, false

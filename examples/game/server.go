@@ -116,7 +116,7 @@ func (s *server) handle(e *kcp.Event) {
 			s.world.move(p.id, at)
 		}
 	case kcp.EventEOF:
-		if e.Stream == nil { // that of a stream is no end of the session
+		if e.Stream == nil { // the end of a stream does not end the session
 			_ = e.Conn.Close() // EventEnded follows
 		}
 	case kcp.EventEnded:

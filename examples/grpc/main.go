@@ -1,6 +1,6 @@
 // Command grpc is a gRPC server and client over KCP sessions with kcp.Config.TLS, and
 // certificates at both ends. The connection of gRPC is a session: gRPC has streams of
-// its own, those of HTTP/2, and dials again by itself when a session has ended.
+// its own, of HTTP/2, and dials again by itself when a session has ended.
 //
 // What one loses: all calls of a client share the order of one session, so a lost
 // packet holds up the others, as with TCP; kcp.Conn.OpenStream would not. No program

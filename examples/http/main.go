@@ -1,6 +1,6 @@
 // Command http serves HTTP over KCP sessions: HTTP/1.1, and HTTP/2, whose requests
 // share one session. net/http accepts any net.Listener and any dial function.
-// Encryption is that of the sessions (kcp.Config.TLS). net/http takes every
+// The sessions do the encryption (kcp.Config.TLS). net/http takes every
 // connection but a *tls.Conn for one without TLS. So HTTP/2 is what it calls
 // unencrypted, and Request.TLS has to be set: see newServer and newClient. After
 // http.Server.Shutdown the answers still have to be delivered: see shutdown.

@@ -19,7 +19,7 @@ import (
 )
 
 // The pause between two attempts grows from the shortest to the longest, and begins
-// anew when the server has got something meanwhile.
+// again when the server has got something meanwhile.
 const (
 	shortestPause = 500 * time.Millisecond
 	longestPause  = 30 * time.Second
@@ -149,8 +149,8 @@ func send(conn *kcp.Conn, f *os.File, r *request, at int64) error {
 }
 
 // mayPass reports whether another attempt may succeed after an error. A session that
-// was taken over must not dial again, or two clients take over from each other for
-// ever.
+// was taken over must not dial again, or two clients take over from each other
+// forever.
 func mayPass(err error) bool {
 	var closed *kcp.PeerCloseError
 	var handshake *kcp.HandshakeError

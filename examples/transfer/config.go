@@ -17,7 +17,7 @@ import (
 const alpn = "transfer/1"
 
 // peerTimeout is how long a peer may be silent before a session is lost, which is
-// also how long a client does not dial anew after an outage.
+// also how long a client does not dial again after an outage.
 const peerTimeout = 10 * time.Second
 
 // tlsFiles are the flags of TLS. The zero value means none.

@@ -7,7 +7,7 @@
 // A transfer is known by the name, the size and the SHA-256 of the file, so a client
 // that was killed needs no notes to continue: it says them again. The server tells it
 // how much of the file is safe on its disk, and gets the rest. In the end the server
-// reads the file back, and compares its SHA-256 with that of the client.
+// reads the file back, and compares its SHA-256 with the client's.
 //
 // When a client comes back, the server may still take its old session for alive. So
 // the later session takes over from the earlier one (see owners.take), which does not

@@ -10,7 +10,7 @@ import (
 // progress shows on one line of a terminal how far something is; nil shows nothing.
 type progress struct{ out io.Writer }
 
-// newProgress returns nil if out is no terminal that can erase a line.
+// newProgress returns nil if out is not a terminal that can erase a line.
 func newProgress(out io.Writer) *progress {
 	f, ok := out.(*os.File)
 	if !ok || os.Getenv("TERM") == "dumb" {

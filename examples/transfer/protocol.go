@@ -24,7 +24,7 @@ const magic = "put1"
 
 // Codes of the ends of sessions (kcp.PeerCloseError.Code).
 const (
-	codeRefused     = iota + 1 // it is no use to ask again
+	codeRefused     = iota + 1 // it is useless to ask again
 	codeBusy                   // not now
 	codeTakenOver              // another session continues this transfer
 	codeDamaged                // the SHA-256 differs; the server has deleted what it had
@@ -49,7 +49,7 @@ func (r *request) bytes() []byte {
 	return append(b, r.name...)
 }
 
-// id returns the name of the transfer, which is that of a file too.
+// id returns the name of the transfer, which is a file's name too.
 func (r *request) id() string {
 	sum := sha256.Sum256(r.bytes())
 	return hex.EncodeToString(sum[:])
@@ -74,8 +74,8 @@ func readRequest(from io.Reader) (*request, error) {
 }
 
 // check returns the refusal of a request that no server of these limits takes.
-// A name is that of a file in the server's directory, on any system, and none that
-// begins with a dot, as those of the server's own files do.
+// A name is valid for a file in the server's directory, on any system, and does not
+// begin with a dot, as the names of the server's own files do.
 func (r *request) check(l limits) error {
 	switch {
 	case r.size < 0 || r.size > l.size:

@@ -15,7 +15,7 @@ import (
 	"github.com/arqnet/kcp"
 )
 
-// maxSessions is the most sessions of the server, those included that have not asked
+// maxSessions is the most sessions of the server, including those that have not asked
 // for anything yet.
 const maxSessions = 256
 

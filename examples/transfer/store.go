@@ -58,9 +58,9 @@ func (s *store) open(r *request) (*part, error) {
 
 // durable returns how much of f is on the disk, which is all of it: of what a process
 // has written before it was killed the system may have kept some in memory. A file
-// that is larger than it may be is not that of the transfer, and is emptied. Some file
-// systems may leave a size after a power failure whose bytes were not all written; that
-// shows in the SHA-256.
+// that is larger than it may be does not belong to the transfer, and is emptied. Some
+// file systems may leave a size after a power failure whose bytes were not all written;
+// that shows in the SHA-256.
 func durable(f *os.File, most int64) (size int64, err error) {
 	info, err := f.Stat()
 	if err != nil {

@@ -1,6 +1,6 @@
 // Command upgrade is a small game server that replaces itself on SIGHUP, and loses no
 // session by that. The new process takes over the UDP socket, and gets all new players.
-// Those of the old process stay there, and it ends when the last one has left.
+// Players of the old process stay there, and it ends when the last one has left.
 //
 //	go build -o /tmp/upgrade ./examples/upgrade && /tmp/upgrade -pid /tmp/upgrade.pid &
 //	kill -HUP $(cat /tmp/upgrade.pid)

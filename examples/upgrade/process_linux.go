@@ -114,7 +114,7 @@ func (n *successor) release() {
 	_ = n.pipe.Close()
 }
 
-// end returns a channel with the end of the process. Of a nil successor there is none.
+// end returns a channel with the end of the process. It is nil for a nil successor.
 func (n *successor) end() <-chan error {
 	if n == nil {
 		return nil
@@ -165,7 +165,7 @@ func (p *predecessor) release() {
 }
 
 // writePID puts the id of this process into a file, if path names one. Whoever reads it
-// gets this id or that of the process before.
+// gets this id or the id of the process before.
 func writePID(path string) error {
 	if path == "" {
 		return nil

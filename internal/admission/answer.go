@@ -33,8 +33,8 @@ const (
 	maxReason  = reasonCode + 256
 )
 
-// amplification is how many times the size of a request the answer to a peer that has
-// had a session may have (RFC 9000 §8.1).
+// amplification is how many times the size of a request the answer to a peer whose
+// session has ended may have (RFC 9000 §8.1).
 const amplification = 3
 
 // Answer is a packet to the sender of another. The request had at least as many
@@ -48,7 +48,7 @@ type Answer struct {
 }
 
 // answer returns an answer of signals, up to the first with code 0. Their other fields
-// are those of head. None of them asks for an answer.
+// are head's. None of them asks for an answer.
 func answer(by protect.Protection, head handshake.Segment, signals ...handshake.Signal) Answer {
 	a := Answer{By: by}
 	for _, s := range signals {

@@ -16,7 +16,7 @@ type Ended struct {
 	Own     uint32 // this end's token
 	Aborted bool   // the session did not end in order
 	Dropped bool   // it ended before the application could have it
-	Shaking bool   // it ended within its TLS handshake, whose keys are those of Protection
+	Shaking bool   // it ended within its TLS handshake, whose keys are Protection's
 	Mute    bool   // only another process had its keys; Protection is the endpoint's
 
 	End    uint32 // where this end's data ends; for Reason
@@ -99,7 +99,7 @@ func (g *Gate[S]) judgeEnded(p *First, now time.Duration, v *Verdict[S]) {
 
 // abortHandshake answers a protected packet of a session that has ended within its
 // handshake by ABORT, under the handshake keys: nothing else would end the session at a
-// peer that has them. The answer is no larger than the packet, and is not answered
+// peer that has them. The answer is not larger than the packet, and is not answered
 // itself.
 func (g *Gate[S]) abortHandshake(p *First, e *Ended, now time.Duration, v *Verdict[S]) {
 	if !p.state.Closed && g.mayReply(&g.replies, ReplyRate, now, v) {

@@ -8,7 +8,7 @@ import (
 	"github.com/arqnet/kcp/internal/protect"
 )
 
-// Rules are those of an endpoint for senders without a session.
+// Rules are an endpoint's rules for senders without a session.
 type Rules struct {
 	TLS            bool // packets open sessions by a TLS handshake
 	Authentic      bool // an opened packet is a peer's
@@ -20,7 +20,7 @@ type Rules struct {
 	MaxHalfOpen    int
 
 	Outside protect.Protection // of packets of no session
-	Info    handshake.Signal   // that of this end
+	Info    handshake.Signal   // this end's
 	Random  io.Reader          // it must not fail, and is safe for concurrent use
 	Epoch   time.Time          // the origin of all times; stateless resets say when they were made
 }

@@ -23,6 +23,11 @@ type First struct {
 	// moved. The caller sets it.
 	Claimed bool
 
+	// Expected says that this end dials the sender too, and takes the session that the
+	// HELLO opens (simultaneous open). Crowded says that the sender has to show its
+	// address by a cookie. The caller sets them.
+	Expected, Crowded bool
+
 	wellFormed bool
 	fresh      bool // the replay filter does not know it
 	shown      bool // as Verdict.Shown
@@ -102,11 +107,11 @@ func (g *Gate[S]) Judge(p *First, state State, now time.Duration) (v Verdict[S])
 		v.Drop = Replay
 	case late && p.Keys != nil:
 		// It goes on with a handshake that this end knows nothing of any more: Dial then
-		// begins anew.
+		// starts over.
 		if !state.Closed {
 			g.reply(p, now, &v, abort(p.Request.TS))
 		}
-	case late || !p.wellFormed:
+	case late || !p.wellFormed || p.Tie.Code != 0 && p.Hello.Code == 0:
 		v.Drop = Unknown // a damaged HELLO may look like another request
 		if late && p.Request.Code == handshake.CodeHello {
 			v.Do = Unseal
@@ -128,7 +133,7 @@ func (g *Gate[S]) askElsewhere(p *First, now time.Duration, v *Verdict[S]) bool 
 	case p.step == unread:
 		p.step = asked
 		switch {
-		case !g.Migrates || p.Kind == Parity || p.Kind == Datagram:
+		case !g.Migrates || p.Kind == Parity || p.Kind == Datagram || p.Tie.Code != 0:
 		case p.Kind == Handshake:
 			p.ask = AskHandshake
 		case p.Kind == Sealed:
@@ -195,9 +200,9 @@ func (g *Gate[S]) judgeInitial(p *First, now time.Duration, v *Verdict[S]) {
 	opening := greets || p.Push && !g.RefusesLegacy && !g.usedElsewhere(p.Key.Conv)
 	switch {
 	case p.state.Closed:
-	case !p.state.Listening || !opening:
+	case (!p.state.Listening || p.Tie.Code != 0) && !p.Expected || !opening:
 		v.Drop = Unknown
-		if p.Request.Code != 0 {
+		if p.Request.Code != 0 && p.Tie.Code == 0 { // with TIEBREAKER: this end may dial later
 			g.reply(p, now, v, reset(p.Request))
 		}
 	case greets && (p.Info.TS&handshake.CapTLS != 0) != g.TLS:
@@ -205,7 +210,7 @@ func (g *Gate[S]) judgeInitial(p *First, now time.Duration, v *Verdict[S]) {
 	default:
 		// A third party may have forged a cookie that was not asked for. So an invalid
 		// one counts only if one is wanted.
-		wanted := greets && g.wantsCookie(p.Key, p.state.HalfOpen)
+		wanted := greets && (p.Crowded || g.wantsCookie(p.Key, p.state.HalfOpen))
 		v.Validated = greets && p.Cookie.Code != 0 && g.Cookies.shown(p, p.Hello.TS, now)
 		if wanted && !v.Validated {
 			g.askCookie(p, p.Hello.TS, now, v)
@@ -221,7 +226,7 @@ func (g *Gate[S]) refuseTLS(p *First, now time.Duration, v *Verdict[S]) {
 	v.Drop = Shaking
 	switch {
 	case p.Crypto && g.TLS: // damaged: only peers with TLS send CRYPTO
-	case p.Info.Code == 0: // the reply is no larger than the packet
+	case p.Info.Code == 0: // the reply is not larger than the packet
 		g.reply(p, now, v, reset(p.Hello))
 	default:
 		g.reply(p, now, v, g.Info, reset(p.Hello))
@@ -232,6 +237,12 @@ func (g *Gate[S]) refuseTLS(p *First, now time.Duration, v *Verdict[S]) {
 func (g *Gate[S]) judgeRoom(p *First, now time.Duration, v *Verdict[S]) {
 	greets := p.Hello.Code != 0
 	switch full := g.Len() >= g.MaxSessions; {
+	case p.Expected && (!g.TLS || p.Keys != nil): // there are few of these, and the dialled session ends
+		v.Do = Open
+		return
+	case p.Expected:
+		v.Do = Unseal
+		return
 	case full || g.Crowded(p.Key, v.Validated):
 		v.Drop = Sessions
 		if greets && (full || v.Validated) {

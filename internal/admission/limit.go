@@ -14,7 +14,7 @@ type Limit struct {
 }
 
 // Allow reports whether it may be done at now, and how many times it was not before that.
-// every is the mean time between two; those of a second may come at once, or one.
+// every is the mean time between two; the ones of a second may come at once, or one.
 func (l *Limit) Allow(now, every time.Duration) (leftOut uint64, ok bool) {
 	for {
 		next := l.next.Load()

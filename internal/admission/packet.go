@@ -119,10 +119,11 @@ func Segments(kind Kind, data []byte) (segments []byte, ok bool) {
 type Initial struct {
 	Data    bool             // it contains a PUSH or PIECE
 	Push    bool             // it contains the PUSH with sn 0, and acknowledges nothing
-	Crypto  bool             // it contains a CRYPTO segment, as those of peers with TLS do
+	Crypto  bool             // it contains a CRYPTO segment, as first packets of peers with TLS do
 	Hello   handshake.Signal // code 0: none; the same below
 	Cookie  handshake.Signal
 	Info    handshake.Signal
+	Tie     handshake.Signal // TIEBREAKER: the sender expects that this end dials it
 	Request handshake.Signal // the first signal that wants an answer
 }
 
@@ -160,6 +161,8 @@ func Parse(kind Kind, data []byte, conv uint32) (f Initial, ok bool) {
 			f.Cookie = s
 		case s.Code == handshake.CodeInfo && f.Info.Code == 0:
 			f.Info = s
+		case s.Code == handshake.CodeTie:
+			f.Tie = s
 		}
 		if f.Request.Code == 0 && handshake.Asking>>s.Code&1 != 0 {
 			f.Request = s

@@ -29,8 +29,8 @@ func (c *Cookies) Secret() []byte {
 // Clock returns the time of the cookies now, for Adopt.
 func (c *Cookies) Clock(now time.Duration) time.Duration { return now + c.ahead }
 
-// Adopt makes the cookies those of another endpoint, whose Clock is ahead of the time
-// here. More than a century either way counts as that: no time comes around.
+// Adopt makes the cookies the same as another endpoint's, whose Clock is ahead of the
+// time here. More than a century either way counts as that: no time comes around.
 func (c *Cookies) Adopt(secret []byte, ahead time.Duration) {
 	const most = 100 * 365 * 24 * time.Hour
 	copy(c.secret[:], secret)

@@ -71,7 +71,7 @@ func (t *Table[S]) Init(entry func(*S) *Entry, most int) {
 	}
 }
 
-// reset makes the maps of an empty table anew: a map gives no memory back.
+// reset makes the maps of an empty table again: a map gives no memory back.
 func (t *Table[S]) reset() {
 	t.rest, t.fec = nil, nil
 	if t.networks != nil {
@@ -222,7 +222,7 @@ func (t *Table[S]) Alone(s *S) bool {
 	return p != nil && p.s == s && p.next == nil
 }
 
-// addConv adds a session to those of its conversation id, or to the rest.
+// addConv adds a session to the others of its conversation id, or to the rest.
 func (t *Table[S]) addConv(s *S, e *Entry) {
 	all := slices.Collect(t.OfConv(e.Conv))
 	if e.rest = len(all) >= MaxSameConv; !e.rest {

@@ -41,7 +41,7 @@ type Line struct {
 // String returns the line as the table has it.
 func (l Line) String() string { return fmt.Sprintf("%-18s %6d  %s", l.Name, l.Most, l.Count) }
 
-// Parse reads a table. Lines that are empty or begin with # are none of it.
+// Parse reads a table. Lines that are empty or begin with # are ignored.
 func Parse(table string) (lines []Line, err error) {
 	for text := range strings.Lines(table) {
 		text = strings.TrimSpace(text)

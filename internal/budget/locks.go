@@ -206,7 +206,7 @@ func (s *lockScan) operation(e ast.Expr) string {
 	return ""
 }
 
-// otherLock reports whether an expression is another lock than that of the type, to be
+// otherLock reports whether an expression is another lock than the type's, to be
 // passed as a sync.Locker.
 func (s *lockScan) otherLock(e ast.Expr) bool {
 	if sel, ok := e.(*ast.SelectorExpr); ok && sel.Sel.Name == "L" {
@@ -225,7 +225,7 @@ func (s *lockScan) isLock(e ast.Expr) bool {
 	return ok && sel.Sel.Name == "mu" && in != nil && in == s.of.Underlying()
 }
 
-// structOf returns the struct that an expression is a field of; nil: it is none.
+// structOf returns the struct that an expression is a field of; nil: it is not a field.
 func (s *lockScan) structOf(e ast.Expr) *types.Struct {
 	if sel, ok := e.(*ast.SelectorExpr); ok && s.info.Selections[sel] != nil {
 		in, _ := deref(s.info.Selections[sel].Recv()).Underlying().(*types.Struct)

@@ -87,7 +87,7 @@ type Session struct {
 	Unsure  bool          // it may yet turn out to do so
 }
 
-// State is the state of an end. The zero value is that of an open session that does not
+// State is the state of an end. The zero value is for an open session that does not
 // linger.
 type State struct {
 	Linger time.Duration // how long Close waits without progress; <= 0: not at all
@@ -95,7 +95,7 @@ type State struct {
 	endAt   time.Duration // when the phase ends; 0: by events alone
 	closeBy time.Duration // when the session ends at the latest
 	una     serial.Number // at the last progress
-	final   serial.Number // where the peer's data ends, but for ReadOpen
+	final   serial.Number // where the peer's data ends, except for ReadOpen
 
 	// Only the methods change these.
 	Phase  Phase
@@ -293,7 +293,7 @@ func (s *State) Over(with *Session) bool {
 // TakeFinal takes the end of the peer's data from a CLOSE, if closed is set, or a FIN. It
 // reports false if that end is impossible: below rcv_nxt, beyond what any window reaches,
 // or another one than the peer has announced before. With streams, whose segments may
-// follow FIN, that of a CLOSE may be later.
+// follow FIN, the answer to a CLOSE may be later.
 func (s *State) TakeFinal(final serial.Number, closed bool, with *Session) bool {
 	if !final.Within(with.Next, with.Next+1<<31) && (closed || !with.Streams) {
 		return false

@@ -66,12 +66,8 @@ func (q *Queue) Memory() int {
 	return q.bytes
 }
 
-// Clear forgets those that wait. q may be nil.
-func (q *Queue) Clear() {
-	if q != nil {
-		q.waiting, q.bytes = nil, 0
-	}
-}
+// Clear forgets those that wait.
+func (q *Queue) Clear() { q.waiting, q.bytes = nil, 0 }
 
 // Shed drops those that wait, and counts them. q may be nil.
 func (q *Queue) Shed() {

@@ -41,7 +41,6 @@ func TestDropped(t *testing.T) {
 	var none *Queue
 	require.Zero(t, none.Len())
 	require.Zero(t, none.Memory())
-	none.Clear()
 	none.Shed()
 	var q Queue
 	q.Add([]byte("a"))

@@ -70,7 +70,7 @@ func read() {
 	})
 }
 
-// dial counts a Dial with TLS, at both ends, to its return and that of Accept.
+// dial counts a Dial with TLS, at both ends, to its return and Accept's.
 func dial() {
 	certificate, roots, err := selfsigned.New("server")
 	must(err)

@@ -13,7 +13,7 @@ import (
 const Delay = 250 * time.Millisecond
 
 // Interleave returns addrs with the two address families in turn, beginning with
-// that of the first (RFC 8305 §4). The order within each stays.
+// the first one's (RFC 8305 §4). The order within each stays.
 func Interleave(addrs []netip.Addr) []netip.Addr {
 	var families [2][]netip.Addr
 	for _, a := range addrs {

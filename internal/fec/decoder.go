@@ -74,7 +74,7 @@ type DecoderStats struct {
 	Duplicates uint64 // shards that were in their group already
 
 	Recovered  uint64 // KCP packets given back by parity
-	Corrupt    uint64 // recoveries whose result was no packet and was thrown away
+	Corrupt    uint64 // recoveries whose result was not a packet and was thrown away
 	Lost       uint64 // groups given up with data missing
 	Mismatched uint64 // shards that contradicted the ratio in use
 
@@ -111,7 +111,7 @@ func (d *Decoder) Decode(packet []byte, now uint32, recovered func(packet []byte
 		}
 		s.isData = true
 		d.stats.Data++
-		// No ratio has that seqid, which is no reason to keep the packet back.
+		// No ratio has that seqid, but that does not keep the packet back.
 		if s.seqid != oobSeqID {
 			_ = d.accept(s, now, recovered) // a repeated packet is the session's affair
 		}
@@ -220,7 +220,7 @@ func (d *Decoder) accept(s shard, now uint32, recovered func([]byte)) error {
 }
 
 // jump is a distance of seqids that says nothing of how far it really is. A peer
-// that has begun anew, perhaps with another ratio, shows in one.
+// that has started over, perhaps with another ratio, shows in one.
 const jump = 255
 
 // distance returns how far a is from b, either way, jump at most.

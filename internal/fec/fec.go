@@ -17,7 +17,7 @@
 // so every group begins at a multiple of D+P, at the wrap too.
 //
 // An [Encoder] makes the packets of one direction of a session and a [Decoder]
-// reads those of the other. Neither may be used by two goroutines at once.
+// reads the other's. Neither may be used by two goroutines at once.
 package fec
 
 import (

@@ -21,7 +21,7 @@ type group struct {
 	done    bool     // no data shard is missing any more
 	data    int      // data shards that arrived, and have not been put in doubt
 	parity  int      // parity shards in shards
-	corrupt uint8    // recoveries whose result was no packet
+	corrupt uint8    // recoveries whose result was not a packet
 	touched uint32   // when the latest shard came, milliseconds
 	used    uint64   // the Decoder's count of shards at that time
 	seen    bitset   // shards that arrived

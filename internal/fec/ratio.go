@@ -156,9 +156,9 @@ type verdict struct {
 	ratio                 ratio // the best
 }
 
-// take compares all ratios of groups of the given size. Were no shard of a
-// group data, every data sample would contradict that; each further place that
-// is taken for data adds the samples of parity there and takes off those of data.
+// take compares all ratios of groups of the given size. If no shard of a
+// group were data, every data sample would contradict that; each further place that
+// is taken for data adds the samples of parity there and takes off the samples of data.
 func (v *verdict) take(t *tally, data, size int, inUse ratio) {
 	wrong := data
 	for d := 1; d < size; d++ {

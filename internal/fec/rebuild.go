@@ -50,8 +50,8 @@ func (d *Decoder) rebuild(g *group, recovered func([]byte)) {
 }
 
 // choose sets d.missing to the missing data shards of g and d.used to as many
-// parity shards. It returns the size of these, which is one for all and that of
-// the longest data shard or more, or 0 if there are not enough of that kind.
+// parity shards. It returns the size of these, which is one for all and equal to the size
+// of the longest data shard or more, or 0 if there are not enough of that kind.
 func (d *Decoder) choose(g *group) int {
 	if d.sums == nil {
 		d.sums = make([]uint8, d.code.size())

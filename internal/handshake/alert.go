@@ -10,7 +10,7 @@ import (
 const (
 	Version = 2
 	// VersionUnsealed is the version of peers that do not seal their packets in
-	// the clear, and cannot open those of this end.
+	// the clear, and cannot open this end's.
 	VersionUnsealed = 1
 
 	// CapTLS in INFO announces that the sender speaks TLS, and nothing else.

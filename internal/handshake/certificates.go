@@ -21,7 +21,7 @@ func CertificateBytes(s *tls.ConnectionState) int {
 
 // Sizes of parsed certificates in memory, in bytes.
 const (
-	// certificateSize is that of an x509.Certificate with all that each has, such
+	// certificateSize is the size of an x509.Certificate with all that each has, such
 	// as its key and its names.
 	certificateSize = 3 << 10
 	// rawCopies is how often the bytes of a certificate are held: in the message

@@ -36,8 +36,8 @@ const (
 )
 
 // Exchange is one end of a handshake: it takes the packets of the peer, makes
-// those of this end, and says what TLS has to do. It calls nobody, and its owner
-// guards it, but for the Work that TLS does.
+// this end's, and says what TLS has to do. It calls nobody, and its owner
+// guards it, except for the Work that TLS does.
 type Exchange struct {
 	config  *tls.Config
 	dialled bool
@@ -69,6 +69,7 @@ type Exchange struct {
 	// These are for the owner to set.
 	FailedAt time.Duration // when the handshake has failed
 	Cookie   Signal        // goes with HELLO; code 0: none
+	Tie      Signal        // the same
 
 	plain    uint8 // answers of a peer without TLS
 	working  bool  // TLS is at work
@@ -91,7 +92,7 @@ const (
 )
 
 // NewExchange returns the handshake of a session whose packets are protected by
-// app, before it has begun. keys protects those of the handshake.
+// app, before it has begun. keys protects the handshake's.
 func NewExchange(conv uint32, config *tls.Config, app, keys *protect.TLS) *Exchange {
 	return &Exchange{conv: conv, config: config, app: app, Protection: keys}
 }
@@ -312,7 +313,7 @@ func (x *Exchange) fail(r *Result, err error, remote bool) {
 	r.Failed, r.Remote = err, remote
 }
 
-// drop drops what a handshake that has failed holds, but for the keys of its
+// drop drops what a handshake that has failed holds, except for the keys of its
 // alert. While TLS is at work, Worked calls it.
 func (x *Exchange) drop() {
 	if x.tls != nil && !x.working {

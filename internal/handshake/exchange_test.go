@@ -383,8 +383,13 @@ func TestExchangeBeforeAndAfter(t *testing.T) {
 	var r Result
 	none := newParty(t, client)
 	hello := dialler(t, client, clientInfo).packets()[0]
-	require.False(t, none.x.Input(InClear, &protect.Packet{Data: hello}, open, &r))
-	require.Equal(t, 1, r.Dropped)
+	damaged := bytes.Clone(hello)
+	damaged[len(damaged)-1]++
+	require.False(t, none.x.Input(InClear, &protect.Packet{Data: damaged}, open, &r))
+	require.Equal(t, Result{Dropped: 1}, r)
+	require.True(t, none.x.Input(InClear, &protect.Packet{Data: hello}, open, &r))
+	require.Equal(t, BothDial, r.End, "the peer dials too")
+	r = Result{Dropped: 1}
 	client.ClientSessionCache = tls.NewLRUClientSessionCache(1)
 	a, b := dialler(t, client, clientInfo), newParty(t, server)
 	for range 5 {

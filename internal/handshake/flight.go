@@ -113,8 +113,10 @@ func (x *Exchange) clearSignals() []Signal {
 		return []Signal{{CodeWelcome, x.token, x.peerToken}, info}
 	}
 	s := []Signal{{CodeHello, 0, x.token}, info}
-	if x.Cookie.Code != 0 {
-		s = append(s, x.Cookie)
+	for _, more := range []Signal{x.Cookie, x.Tie} {
+		if more.Code != 0 {
+			s = append(s, more)
+		}
 	}
 	return s
 }

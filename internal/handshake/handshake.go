@@ -22,7 +22,7 @@ const (
 
 // TLS is one end of a handshake. Its methods run crypto/tls, and callbacks of
 // the application's tls.Config, so they may take their time; they must not run
-// concurrently, but for State. Close must be called at the end, and frees the
+// concurrently, except for State. Close must be called at the end, and frees the
 // goroutine that crypto/tls uses until the handshake is done.
 type TLS struct {
 	conn   *tls.QUICConn

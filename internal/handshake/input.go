@@ -29,10 +29,11 @@ type Result struct {
 type End uint8
 
 const (
-	GoesOn  End = iota
-	Reset       // the peer has no such session any more
-	Refused     // the peer accepts no sessions
-	NoTLS       // the peer accepts sessions, without TLS
+	GoesOn   End = iota
+	Reset        // the peer has no such session any more
+	Refused      // the peer accepts no sessions
+	NoTLS        // the peer accepts sessions, without TLS
+	BothDial     // the peer has dialled this session, as this end has
 )
 
 // Peer is what the owner of an Exchange knows of the peer.
@@ -63,6 +64,10 @@ func (x *Exchange) Input(kind Kind, p *protect.Packet, peer Peer, r *Result) (ch
 		x.keep(p.Data, peer, r)
 		return false
 	case InClear:
+		if x.bothDial(p.Data, r) {
+			r.End = BothDial
+			return true
+		}
 		if x.initial == nil { // no HELLO has left
 			r.Dropped++
 			return false
@@ -91,6 +96,24 @@ func (x *Exchange) Input(kind Kind, p *protect.Packet, peer Peer, r *Result) (ch
 		return r.End != GoesOn || r.Failed != nil
 	}
 	x.take(level, &m, peer, r)
+	return true
+}
+
+// bothDial reports whether a packet is the first of a handshake that the peer has begun
+// in a session that this end dials, and leaves its token in r. It was not damaged, as its
+// seal shows.
+func (x *Exchange) bothDial(packet []byte, r *Result) bool {
+	if x.initial != nil && !x.dialled || x.greeted || x.Reached {
+		return false
+	}
+	m, ok := Parse(packet, x.conv)
+	if !ok || m.Hello.Code == 0 || m.Hello.TS == x.token || !m.Crypto {
+		return false
+	}
+	if _, err := OpenInitial(packetkeys.NewInitial(x.conv, m.Hello.TS, false), bytes.Clone(packet)); err != nil {
+		return false
+	}
+	r.PeerToken = m.Hello.TS
 	return true
 }
 
@@ -147,7 +170,7 @@ func (x *Exchange) takeUnsealed(m *Message, r *Result) bool {
 		r.Cookie = m.Cookie
 		return true
 	case m.Abort == (Signal{CodeAbort, x.token, 0}):
-		r.End = Reset // Dial begins anew
+		r.End = Reset // Dial starts over
 	case m.Reset == (Signal{CodeReset, 0, x.token}):
 		r.End = Refused
 		if m.Info.Code != 0 && m.Info.TS&CapTLS == 0 {

@@ -33,6 +33,7 @@ const (
 	CodeToken   = 11
 	CodeCrypto  = 12
 	CodeAlert   = 13
+	CodeTie     = 15   // TIEBREAKER
 	CodeAnswer  = 0x80 // set in the code of an answer
 	CodeWelcome = CodeHello | CodeAnswer
 	CodePong    = CodePing | CodeAnswer

@@ -197,7 +197,7 @@ func (s *Stream) Read() []byte {
 	return b
 }
 
-// ReadMessages is Read for those of the bytes that are whole messages of TLS.
+// ReadMessages is Read for the bytes that are whole messages of TLS.
 func (s *Stream) ReadMessages() []byte {
 	n := wholeMessages(s.in)
 	switch n {

@@ -172,8 +172,8 @@ func (t *TLS) vouch(certs []*x509.Certificate, vouched []bool) (failed error) {
 	return failed
 }
 
-// roots returns the roots that the peer's certificates are verified with; nil: those of
-// the system.
+// roots returns the roots that the peer's certificates are verified with; nil: the roots
+// of the system.
 func (t *TLS) roots() *x509.CertPool {
 	if t.server {
 		return t.config.ClientCAs

@@ -6,7 +6,7 @@ package incast
 import "math/bits"
 
 // Demand is how much each of many senders has sent in an epoch, as a histogram:
-// eight buckets for each power of two. The zero value is that of no sender.
+// eight buckets for each power of two. The zero value is for no sender.
 type Demand struct {
 	buckets [8 * 33]bucket
 	senders int
@@ -28,7 +28,7 @@ func bucketOf(n uint32) int {
 	return 8*octave + int(n>>(octave-4)&7)
 }
 
-// Add counts n bytes that a sender has sent, besides the bytes of before; 0: it is
+// Add counts n bytes that a sender has sent, besides the bytes before; 0: it is
 // its first in the epoch. It returns all its bytes of the epoch. What is not in the
 // histogram is not taken out of it: then the sender counts as one that begins.
 func (d *Demand) Add(before, n uint32) (all uint32) {

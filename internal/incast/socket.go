@@ -3,7 +3,7 @@ package incast
 import "time"
 
 // Socket is what one socket does against incast. Its reader alone uses Budget, and the
-// rest of the methods but those of Turns.
+// rest of the methods except for Turns.
 type Socket[S any] struct {
 	Budget
 	Turns[S]
@@ -19,11 +19,11 @@ func (s *Socket[S]) Follow() {
 }
 
 // Sender is what a session's share of its socket's buffer depends on. It is small, as
-// every session has it. The zero value is that of a session without data.
+// every session has it. The zero value is for a session without data.
 type Sender struct {
 	epoch     uint32 // in which data last arrived
 	offered   uint32 // bytes that it has sent in the epoch, which are in a Demand
-	validated bool   // that of peers whose address is validated
+	validated bool   // it belongs to a peer whose address is validated
 	packet    uint8  // largest packet with data lately, in units of packetUnit
 	Light     uint8  // new segments that have arrived in the epoch, at most Least
 	turn      uint8  // turnNone, turnWaits, or where its turn is; guarded by Turns.mu
@@ -68,7 +68,7 @@ func (s *Socket[S]) Share(of *S, n int, validated, several bool, now time.Durati
 
 // Forget takes a session out, whose packets now arrive at another socket. What it has
 // sent counts here alone. Forget reports whether the session has waited for a turn, or
-// has had one.
+// has used one.
 func (s *Socket[S]) Forget(of *S) bool {
 	s.sender(of).offered = 0
 	return s.Turns.Forget(of)

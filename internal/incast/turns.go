@@ -40,7 +40,7 @@ const (
 )
 
 // Turns is who sends when to one socket under incast. The lock is taken after
-// that of a session. It guards Sender.turn of the sessions, too.
+// a session's lock. It guards Sender.turn of the sessions, too.
 type Turns[S any] struct {
 	sender func(*S) *Sender
 	take   func(*S, Grant, time.Duration) bool
@@ -53,7 +53,7 @@ type Turns[S any] struct {
 	equal    int           // the share of a session without turns, in bytes as the system counts them; 0: no limit
 	queue    []waiter[S]   // sessions that wait, from next on
 	next     int           // the first of them
-	running  []turn[S]     // at most most, but for a time after that has shrunk
+	running  []turn[S]     // at most most, except for a time after that has shrunk
 	limit    time.Duration // how long a turn may last
 	checkAt  time.Duration // when to look for turns that have lasted long enough
 	timer    *time.Timer   // nil before its first use
@@ -82,7 +82,7 @@ type news[S any] struct {
 	Grant
 }
 
-// Grant is a window. Of a turn it ends when that many segments have arrived.
+// Grant is a window. In a turn it ends when that many segments have arrived.
 type Grant struct {
 	Window uint32 // segments; 0 with Shut not set: no limit
 	Shut   bool   // the window is zero
@@ -194,7 +194,7 @@ func (t *Turns[S]) Leave(c *S) {
 }
 
 // Forget takes a session out, whose packets now arrive at another socket. It
-// reports whether the session has waited for a turn, or has had one.
+// reports whether the session has waited for a turn, or has used one.
 func (t *Turns[S]) Forget(c *S) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -234,7 +234,7 @@ func (t *Turns[S]) Advance(now time.Duration) {
 	}
 }
 
-// stepLocked is advance, but for telling the sessions.
+// stepLocked is advance, except for telling the sessions.
 func (t *Turns[S]) stepLocked(now time.Duration) (all []news[S]) {
 	if len(t.running) == 0 && t.next == len(t.queue) {
 		return nil

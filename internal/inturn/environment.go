@@ -30,7 +30,7 @@ func (r *Run) Seed(seed uint64) {
 	r.random.Seed(long)
 }
 
-// IsSpent reports whether r has served another run: virtual time begins anew with each.
+// IsSpent reports whether r has served another run: virtual time starts over with each.
 func (r *Run) IsSpent() bool { return r.order.Ahead(time.Now()) > time.Millisecond }
 
 // Environment returns the environment of the next endpoint of the run.
@@ -46,7 +46,7 @@ func (r *Run) Environment() *Environment {
 }
 
 // Environment is where an endpoint has its random numbers from, and what its goroutines
-// call when they were woken. That of an endpoint in no Run is nil: it draws from
+// call when they were woken. It is nil for an endpoint in no Run, which draws from
 // crypto/rand, and lets goroutines go on at once. All methods are safe for concurrent
 // use.
 type Environment struct {

@@ -19,7 +19,7 @@ import (
 // Group and Member.
 type Rank struct {
 	// Calls is set for a goroutine of the application, whose own timers may be set
-	// from when its turn was. Its turn is at an even nanosecond, and that of others
+	// from when its turn was. Its turn is at an even nanosecond, and the turns of others
 	// at an odd one: timers of whole microseconds do not meet with the latter.
 	Calls         bool
 	Group, Member uint64

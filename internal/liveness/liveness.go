@@ -247,7 +247,7 @@ func PingWait(rto, most, peerTimeout time.Duration, unvalidated bool) (wait, lon
 	return rto, most
 }
 
-// Thaw tells that a wake-up is late by so much. If the process was frozen, that is no
+// Thaw tells that a wake-up is late by so much. If the process was frozen, that is not
 // silence of the peer, whose answers may wait at the socket: the user time-out begins
 // with what is sent from now on. The other time-outs leave the time out.
 func (l *State) Thaw(late, peerTimeout time.Duration) {

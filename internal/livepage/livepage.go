@@ -62,7 +62,7 @@ func (s *Set) Add(name string, e *kcp.Endpoint) (remove func()) {
 	}
 }
 
-// NameSessions has f name the sessions. An empty string is no name.
+// NameSessions has f name the sessions. An empty string means no name.
 func (s *Set) NameSessions(f func(*kcp.Conn) string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,7 +196,7 @@ func parse(r *http.Request) (q request, ok bool) {
 	return q, true
 }
 
-// serveStats serves the figures as JSON: those of the endpoints, a part of the
+// serveStats serves the figures as JSON: all of the endpoints, a part of the
 // sessions, and all of one session. The parameters are sort (a key of orders,
 // "rate" by default), n (up to 500 sessions, 50 by default), offset, q (a part
 // of the peer's address, of the conversation id, or of the session's or endpoint's

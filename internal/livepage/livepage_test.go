@@ -18,6 +18,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/netsim"
+	"github.com/arqnet/kcp/stats"
 	"github.com/stretchr/testify/require"
 )
 
@@ -78,9 +79,13 @@ func TestFigures(t *testing.T) {
 		require.Equal(t, fmt.Sprintf("%08x", conns[1].Conv()), a.Rows[0].Conv)
 		require.InDelta(t, 20000, a.Rows[0].SendRate, 1)
 		require.InDelta(t, 20, a.Rows[0].RTT, 2)
+		require.Equal(t, "application", a.Rows[0].LimitedBy)
 		id := a.Rows[0].ID
 		_, a = get(t, &s, "/stats.json?session="+id)
 		require.Equal(t, uint64(30000), a.Selected.Stats.BytesSent)
+		require.Len(t, a.Selected.Limits, len(a.Selected.Stats.Limited))
+		require.Equal(t, "handshake", a.Selected.Limits[stats.LimitHandshake])
+		require.Equal(t, 20*time.Millisecond, a.Selected.Stats.Limited[stats.LimitHandshake])
 
 		// Within the time of one snapshot all share it.
 		_, err = conns[0].Write(make([]byte, 5000))

@@ -31,7 +31,11 @@
   define("rate", "B/s", [{ key: "out", label: "out", color: blue }, { key: "in", label: "in", color: green }]);
   define("rtt", "ms", [{ key: "rtt", label: "smoothed", color: blue }, { key: "rto", label: "time-out", color: grey }]);
   define("losses", "/s", [{ key: "resent", label: "retransmitted", color: orange }, { key: "spurious", label: "in error", color: red }, { key: "duplicates", label: "duplicates in", color: grey }]);
-  define("window", "", [{ key: "cwnd", label: "congestion window", color: blue }, { key: "flight", label: "in flight", color: orange }, { key: "remote", label: "peer's window", color: grey }]);
+  // What kept the session from sending more: shares of the time, by the names of the server.
+  const limits = ["congestion window", "pacing", "peer's window", "send window", "write buffer", "reader", "rate cap", "handshake", "application"];
+  const limitColors = [blue, "#14b8a6", "#a855f7", "#d946ef", orange, red, "#eab308", green, grey];
+  define("limits", "%", limits.map((name, i) => ({ key: name, label: name, color: limitColors[i] })));
+  define("window", "seg", [{ key: "cwnd", label: "congestion window", color: blue }, { key: "flight", label: "in flight", color: orange }, { key: "remote", label: "peer's window", color: grey }]);
   define("queue", "B", [{ key: "write", label: "not acknowledged", color: orange }, { key: "held", label: "held for reading", color: green }]);
 
   const forget = () => {
@@ -51,6 +55,10 @@
       cwnd: s.window < 0 ? null : s.window, flight: x.InFlight, remote: x.RemoteWindow,
       write: x.WriteBuffered, held: x.Held,
     };
+    for (const name of limits) {
+      const i = s.limits.indexOf(name);
+      values[name] = i < 0 ? null : 100 * Math.min(rate(y => y.Limited[i]) / 1e9, 1);
+    }
     history.time.push(s.time / 1000);
     for (const k in values) history.columns[k].push(values[k]);
     if (history.time.length > kept) {
@@ -71,7 +79,7 @@
       if (r.id === state.session) tr.className = "picked";
       const share = r.segments ? (100 * r.retransmits / (r.segments + r.retransmits)).toFixed(1) + " %" : "–";
       tr.append(cell(named(r)), cell(r.conv, "t"), cell(si(r.sendRate, "B")), cell(si(r.receiveRate, "B")), cell(r.rtt ? si(r.rtt, "ms") : "–"),
-        cell(si(r.bytesSent, "B")), cell(si(r.bytesReceived, "B")), cell(share), cell(si(r.inFlight)), cell(r.window < 0 ? "∞" : si(r.window)),
+        cell(si(r.bytesSent, "B")), cell(si(r.bytesReceived, "B")), cell(share), cell(r.limitedBy, "t"), cell(si(r.inFlight)), cell(r.window < 0 ? "∞" : si(r.window)),
         cell(si(r.queue, "B")), cell(si(r.held, "B")), cell(si(r.drops)));
       return tr;
     }));
@@ -107,7 +115,8 @@
     if (a.selected) {
       record(a.selected);
       $("chosen").textContent = `Session ${a.selected.conv} with ${named(a.selected)} (${a.selected.endpoint})`;
-      $("all").textContent = JSON.stringify(a.selected.stats, null, 1);
+      const names = a.selected.limits, times = v => Object.fromEntries(names.map((n, i) => [n, v[i]]));
+      $("all").textContent = JSON.stringify({ ...a.selected.stats, LimitedBy: a.selected.limitedBy, Limited: times(a.selected.stats.Limited) }, null, 1);
     } else if (state.session && history.last) {
       $("chosen").textContent = "The session has ended: " + state.session;
       if (a.rows.length && !a.rows.some(r => r.id === state.session)) state.session = "";

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/stats"
 )
 
 // row is what the table shows of a session. Times are in milliseconds.
@@ -33,6 +34,8 @@ type row struct {
 	Queue         int    `json:"queue"`    // bytes written and not acknowledged
 	Held          int    `json:"held"`     // bytes held because of the peer
 	Drops         uint64 `json:"drops"`
+
+	LimitedBy string `json:"limitedBy"`
 
 	conn *kcp.Conn
 	of   *Named
@@ -164,7 +167,8 @@ func rowOf(n *Named, c *kcp.Conn) row {
 		BytesSent: st.BytesSent, BytesReceived: st.BytesReceived,
 		Segments: st.SegmentsSent, Retransmits: st.Retransmits(), Spurious: st.SpuriousRetransmits,
 		InFlight: st.InFlight, Window: window, Queue: st.WriteBuffered, Held: st.Held, Drops: st.Dropped.Total(),
-		conn: c, of: n,
+		LimitedBy: st.LimitedBy.String(),
+		conn:      c, of: n,
 	}
 }
 
@@ -187,6 +191,7 @@ type selected struct {
 	Time       int64         `json:"time"` // Unix milliseconds
 	Stats      kcp.ConnStats `json:"stats"`
 	WriteQueue int           `json:"writeQueue"` // segments not sent yet
+	Limits     []string      `json:"limits"`     // names of the indexes of Stats.Limited
 }
 
 // answer returns the answer to q.
@@ -285,9 +290,13 @@ func (s *selection) Pop() any {
 	return r
 }
 
-// selectedOf returns the present figures of a session. Rates are those of the
+// selectedOf returns the present figures of a session. Rates are over the
 // snapshot.
 func selectedOf(r *row) *selected {
 	st := r.conn.Stats()
-	return &selected{row: *r, Time: time.Now().UnixMilli(), Stats: st, WriteQueue: st.Queued}
+	s := &selected{row: *r, Time: time.Now().UnixMilli(), Stats: st, WriteQueue: st.Queued}
+	for i := range st.Limited {
+		s.Limits = append(s.Limits, stats.Limit(i).String())
+	}
+	return s
 }

@@ -82,7 +82,7 @@ func (v *Validation[P]) Moved() {
 
 // First returns the packet that waits, which waits no longer, if the session has
 // migrated since the last call: it comes before all others. nil: there is none. The
-// session may have migrated to another address than that of the packet.
+// session may have migrated to another address than the packet's.
 func (v *Validation[P]) First() *P {
 	if !v.moved {
 		return nil

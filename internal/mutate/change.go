@@ -33,7 +33,7 @@ type change struct {
 type kind uint8
 
 const (
-	value   kind = iota // that of a constant
+	value   kind = iota // of a constant
 	check               // a condition under which a function, or a loop, is left early
 	use                 // of a constant
 	operand             // of a condition

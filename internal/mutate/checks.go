@@ -33,8 +33,9 @@ type checks struct {
 	written map[string]string // the changed files, by the path of what stands for them
 }
 
-// buildChecks builds the tests of all changes but those of values. A use that does not
-// compile with its change is left out, and has no number. The caller removes the folder.
+// buildChecks builds the tests of all changes except changes of values. A use that does
+// not compile with its change is left out, and has no number. The caller removes the
+// folder.
 func buildChecks(changes []change, tests map[string][]string) (*checks, error) {
 	b := &checks{numbers: make(map[string]int), tests: make(map[string]string), written: make(map[string]string)}
 	byFile := make(map[string][]change)

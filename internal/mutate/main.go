@@ -170,7 +170,7 @@ func reasonOf(reasons []reason, c change) (none reason) {
 }
 
 // readReasons reads lines of a place, between backquotes the condition that is
-// removed if it is no constant that changes, and the reason.
+// removed if it is not a constant that changes, and the reason.
 func readReasons(path string) (reasons []reason, err error) {
 	f, err := os.Open(path)
 	if err != nil {

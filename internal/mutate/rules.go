@@ -88,7 +88,7 @@ func findTests(root string) (map[string][]string, error) {
 
 // analysis finds changes in the sources.
 type analysis struct {
-	operands  bool              // those of conditions are taken out, too
+	operands  bool              // conditions are taken out, too
 	packages  map[string]*typed // by folder
 	constants map[string]constants
 	figures   map[string]map[[2]string]bool // by the folder of the test
@@ -234,7 +234,7 @@ type constant struct {
 	line, from, to int // of its value
 }
 
-// constants are those of a folder, by name.
+// constants are the constants of a folder, by name.
 type constants map[string]constant
 
 // times returns the change of a constant to n times its value, or to one of -n
@@ -248,7 +248,7 @@ func (c constant) times(n int) change {
 }
 
 // constantsOf returns the constants of a folder that are numbers with a value of
-// their own. Flags, codes and sizes of formats are no figures of rules.
+// their own. Flags, codes and sizes of formats are not figures of rules.
 func (a *analysis) constantsOf(dir string) (constants, error) {
 	if all, ok := a.constants[dir]; ok {
 		return all, nil

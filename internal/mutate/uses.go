@@ -199,7 +199,7 @@ func (a *analysis) isFigure(dir, name, user string) (bool, error) {
 // usesIn returns two changes for each use of a figure in a function: to four times its
 // value, and to a fourth. What the length of an array or another constant is made of has
 // to be a constant. The changes of the constants themselves, twice and half of them, are
-// returned with those of their uses.
+// returned with the changes of their uses.
 func (a *analysis) usesIn(in body) (changes []change, err error) {
 	add := func(e ast.Expr, id *ast.Ident) {
 		dir, ok := constantFolder(in.t.info.Uses[id])

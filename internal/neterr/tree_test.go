@@ -22,6 +22,7 @@ var ownErrors = []string{
 	"config_validate_test.go",
 	"e2e/dial_test.go",
 	"e2e/endpoint_dial_test.go",
+	"e2e/handler_shutdown_test.go",
 	"e2e/handshake_test.go",
 	"group_handle_test.go",
 	"group_send_test.go",

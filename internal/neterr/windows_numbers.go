@@ -8,7 +8,7 @@ const errorPortUnreachable syscall.Errno = 1234
 // windowsNumber is a number that Windows returns, and what it means.
 type windowsNumber struct{ means, number syscall.Errno }
 
-// windowsNumbers returns the errors of Winsock (10000 and above), and those of Win32
+// windowsNumbers returns the errors of Winsock (10000 and above), and of Win32
 // that an overlapped call returns unchanged.
 // https://learn.microsoft.com/windows/win32/winsock/windows-sockets-error-codes-2
 func windowsNumbers() [34]windowsNumber {

@@ -124,6 +124,15 @@ func (l *State[S]) Sent(k Kind, now, most time.Duration) {
 	q.wait = max(q.wait, min(2*q.wait, uint16(MaxWait.Milliseconds())))
 }
 
+// Most returns the longest wait for the answer to a request. A Dial with TLS may wait for
+// the answer to CONFIRM, as the peer checks the certificate of this end.
+func (l *State[S]) Most(k Kind) time.Duration {
+	if k == Confirm && l.Role == Dialling && !l.Reached {
+		return EagerWait
+	}
+	return MaxWait
+}
+
 // Again has a request that is active sent after wait, once more without back-off.
 func (l *State[S]) Again(k Kind, now, wait time.Duration) {
 	q := l.Of(k)

@@ -20,7 +20,7 @@ type Initial struct {
 const InitialOverhead = NonceSize + TagSize
 
 const (
-	// initialSecret is that of all handshakes of this version: SHA-256 of
+	// initialSecret is the secret of all handshakes of this version: SHA-256 of
 	// "github.com/arqnet/kcp version 2". Another version has another one.
 	initialSecret = "\xcc\x9f\x51\xd0\xef\x02\x73\xb4\xf6\xb3\x45\x81\xe7\xc7\x16\x17" +
 		"\xb6\x18\x9b\xff\xed\x17\xcd\x16\x83\xdd\xe9\x7c\xdb\x94\x1c\x65"

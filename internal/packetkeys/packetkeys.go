@@ -1,7 +1,7 @@
 // Package packetkeys protects packets with the secrets of a TLS 1.3 handshake,
 // as QUIC does (RFC 9001 §5 and §6): keys for each direction, nonces made of
 // packet numbers, and key updates that a bit in the header announces. The layout
-// of packets and the labels are those of WIRE.md §8.
+// of packets and the labels are as in WIRE.md §8.
 package packetkeys
 
 import (
@@ -72,7 +72,7 @@ const (
 	// confidentialityLimit is how many packets may be sealed with a key.
 	confidentialityLimit = 1 << 23
 	// integrityLimit is how many packets may fail to open, under all keys of a
-	// direction together: the limit of ChaCha20-Poly1305, that of AES-GCM is
+	// direction together: the limit of ChaCha20-Poly1305, AES-GCM's is
 	// 2^52.
 	integrityLimit = 1 << 36
 	// lastNumber is the highest packet number that is used (RFC 9000 §12.3).
@@ -92,7 +92,7 @@ var (
 	ErrTooFast = errors.New("packetkeys: the peer updates its keys too fast")
 )
 
-// Keys seals the packets of one end of a session, and opens those of the other,
+// Keys seals the packets of one end of a session, and opens the other end's,
 // at one encryption level. The zero value has no secrets yet; Init comes before
 // all else. All methods are safe for concurrent use.
 type Keys struct {

@@ -35,7 +35,7 @@ const (
 // recognises them.
 type ResetKey struct {
 	Key  [ResetKeySize]byte // of HMAC-SHA256
-	Mask uint32             // hides when a reset was made, and is no secret of weight
+	Mask uint32             // hides when a reset was made, and need not be kept secret
 }
 
 // NewResetKey derives the key of a session from a secret. session is whatever

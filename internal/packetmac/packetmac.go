@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// KeySize is that of the keys, in bytes.
+	// KeySize is the size of the keys, in bytes.
 	KeySize = chacha20poly1305.KeySize
 	// NonceSize is the size of the nonces that Mark makes, in bytes.
 	NonceSize = tagSize + 4
@@ -47,7 +47,7 @@ func New(key []byte) (*Key, error) {
 	return &Key{aead: aead}, nil
 }
 
-// Mark sets nonce, of NonceSize bytes, to that of a packet. Each number below
+// Mark sets nonce, of NonceSize bytes, to a packet's. Each number below
 // Numbers is good for one packet.
 func (k *Key) Mark(nonce, content []byte, number uint64) {
 	k.mu.Lock()

@@ -6,7 +6,7 @@ package pmtud
 type BlackHole struct {
 	watchAbove   int32  // bytes; larger packets are watched; 0: none
 	base         uint16 // bytes; what nearly every path takes
-	floor        uint16 // bytes; in place of watchAbove while the MTU is no larger than that
+	floor        uint16 // bytes; in place of watchAbove while the MTU is not larger than that
 	Lost         int32  // watched packets lost since one of smallestLost arrived
 	smallestLost int32  // bytes of the smallest of them
 	Taken        int32  // bytes of the largest packet arrived on this path
@@ -20,7 +20,7 @@ type BlackHole struct {
 const WatchedLosses = 3
 
 // Watch lets the losses of packets be watched that are larger than least bytes or, while
-// the MTU is no larger than that, than floor. base is what pieces fill if any packets as
+// the MTU is not larger than that, than floor. base is what pieces fill if any packets as
 // large have arrived.
 func (w *BlackHole) Watch(least, floor, base int) {
 	w.watchAbove, w.floor, w.base = int32(least), uint16(floor), uint16(base)

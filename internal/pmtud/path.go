@@ -13,7 +13,7 @@ const (
 	Probe  Do = 1 << iota // a probe is sent, which Sent is told of
 	Ping                  // the peer is asked for a sign of life
 	Forget                // the losses of large packets do not count
-	Watch                 // large packets are watched anew, as on another path
+	Watch                 // large packets are watched again, as on another path
 	Resend                // what the system has refused leaves again
 )
 
@@ -36,7 +36,7 @@ type doubt uint8
 const (
 	none     doubt = iota
 	asked          // the peer was sent a PING
-	answered       // it has given a sign of life after that, so this is no outage
+	answered       // it has given a sign of life after that, so this is not an outage
 )
 
 // Path is what a session knows of the sizes that its path takes. Begun, Restart, Counts,

@@ -6,7 +6,7 @@
 // It knows no clock, socket, lock or packet format. The caller tells it the
 // time, sends the probes, and reports what became of them.
 //
-// Sizes are those of UDP payloads, in bytes. Times are since an epoch of the
+// Sizes are sizes of UDP payloads, in bytes. Times are since an epoch of the
 // caller's choice.
 package pmtud
 
@@ -81,7 +81,7 @@ type Search struct {
 	after uint64        // and how many full segments are sent before it
 }
 
-// New returns the search on a path whose packets have had size bytes and may
+// New returns the search on a path whose packets had size bytes until now and may
 // have up to limit. If the size in use passes no longer, packets shrink to Base,
 // and if that passes no longer either, to least [MIN_PLPMTU]. The size ether,
 // which most paths take, is tried early.

@@ -23,7 +23,7 @@ type Set[M any] struct {
 	mu       sync.Mutex // guards the fields below
 	members  list.List[M]
 	ready    list.List[M] // members that may have an event, in the order of their turns
-	counted  int          // members, but for those with Place.Uncounted
+	counted  int          // members, except for those with Place.Uncounted
 	sleeping int          // calls that block in Sleep
 	mode     Mode
 	calls    int  // since Enter, without Leave

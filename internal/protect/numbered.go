@@ -50,7 +50,7 @@ func newNonceBase(conv, sender, receiver uint32) nonceBase {
 	return b[:]
 }
 
-// put sets nonce to that of packet n.
+// put sets nonce to packet n's.
 func (b nonceBase) put(nonce []byte, n uint64) {
 	if len(nonce) >= longNonce {
 		at := copy(nonce, b[:len(nonce)-8])
@@ -145,7 +145,7 @@ func newMACs(conv, token, peerToken uint32) (*macs, error) {
 func (n *Numbered) ours() nonceBase   { return n.bases[:len(n.bases)/2] }
 func (n *Numbered) theirs() nonceBase { return n.bases[len(n.bases)/2:] }
 
-// of reports whether n is that of these tokens.
+// of reports whether n belongs to these tokens.
 func (n *Numbered) of(conv, token, peerToken uint32) bool {
 	return string(n.ours()) == string(newNonceBase(conv, token, peerToken)[:len(n.bases)/2])
 }

@@ -37,7 +37,7 @@ type Protection interface {
 	// of the peer's in this session.
 	Number(p *Packet) (number uint64, ok bool)
 
-	// IsLatest reports whether a number is above those of all packets taken.
+	// IsLatest reports whether a number is above the numbers of all packets taken.
 	IsLatest(number uint64) bool
 
 	// Sender returns what seals the packets that are sent from now on.
@@ -75,7 +75,7 @@ const (
 // Scheme is the protection that the sessions of an endpoint have in common. Its
 // fields are immutable.
 type Scheme struct {
-	// Outside is the protection of packets of no session: that of the cipher. With
+	// Outside is the protection of packets of no session: the cipher's. With
 	// TLS these packets are in the clear.
 	Outside Protection
 
@@ -88,7 +88,7 @@ type Scheme struct {
 	own    bool // with TLS: packets have nonces of their own
 }
 
-// NewScheme returns the protection of a cipher, which is nil for none, or that of
+// NewScheme returns the protection of a cipher, which is nil for none, or of
 // TLS. random is nil but in tests, where it makes the nonces of packets without
 // number.
 func NewScheme(cipher crypt.Cipher, tls bool, random io.Reader) *Scheme {
@@ -100,7 +100,7 @@ func NewScheme(cipher crypt.Cipher, tls bool, random io.Reader) *Scheme {
 }
 
 // Session returns the protection that a session of a conversation begins with.
-// With TLS app is the same, and handshake that of the handshake; without, both are
+// With TLS app is the same, and handshake protects the handshake; without, both are
 // nil.
 func (s *Scheme) Session(conv uint32) (p Protection, app, handshake *TLS) {
 	if s.tls {
@@ -136,7 +136,7 @@ func (s *Scheme) Forget() {
 	}
 }
 
-// Overhead returns that of the sessions with a cipher, or with TLS.
+// Overhead returns the overhead of the sessions with a cipher, or with TLS.
 func Overhead(cipher crypt.Cipher, tls bool) (head, tail int) {
 	switch {
 	case cipher != nil:

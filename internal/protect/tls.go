@@ -25,7 +25,7 @@ type TLS struct {
 }
 
 // newTLS returns the protection of a conversation at a level, without secrets.
-// own is that of packetkeys.Keys.
+// own is as in packetkeys.Keys.
 func newTLS(conv uint32, level packetkeys.Level, own bool) *TLS {
 	head, tail := tlsOverhead(own)
 	t := &TLS{head: uint8(head), tail: uint8(tail)}
@@ -33,7 +33,7 @@ func newTLS(conv uint32, level packetkeys.Level, own bool) *TLS {
 	return t
 }
 
-// tlsOverhead returns the bytes around the content of packets. own is that of
+// tlsOverhead returns the bytes around the content of packets. own is as in
 // packetkeys.Keys.
 func tlsOverhead(own bool) (head, tail int) {
 	if own {
@@ -72,7 +72,7 @@ func (t *TLS) Fresh(p *Packet, take bool) Verdict {
 	return Replayed
 }
 
-// Number returns that of an opened packet. Others have none.
+// Number returns the number of an opened packet. Others have none.
 func (t *TLS) Number(p *Packet) (number uint64, ok bool) { return p.mark, p.opened }
 
 func (t *TLS) IsLatest(number uint64) bool { return t.window.IsLatest(number) }

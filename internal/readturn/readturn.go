@@ -56,7 +56,7 @@ const (
 	Call
 )
 
-// Turn is whose turn it is to read a socket: the loop's or that of a call of a session
+// Turn is whose turn it is to read a socket: the loop's or a call's of a session
 // of type S. The zero value lets the loop alone read. All methods are safe for
 // concurrent use, and call nothing with the lock held but what Insist is given.
 type Turn[S any] struct {

@@ -2,7 +2,7 @@
 // §5.6; compare fragmentation, RFC 791 §3.2). It knows no clock or lock.
 //
 // Pieces begin and end at multiples of a 64th of the segment, however they are
-// cut. So those of different transmissions, at different MTUs, fit together, and
+// cut. So pieces of different transmissions, at different MTUs, fit together, and
 // one word of bits records which have arrived.
 package reassembly
 
@@ -72,7 +72,7 @@ type Buffers interface {
 	Put(b []byte)
 }
 
-// Segments are those of which only some pieces have arrived, by their sequence
+// Segments are the segments of which only some pieces have arrived, by their sequence
 // number. The zero value has none, and nil, of which Bytes, Len and Has may be called.
 type Segments struct {
 	held   map[serial.Number]*segment // nil: none
@@ -165,7 +165,7 @@ func (a *Segments) Compare(sn serial.Number, frg uint8, p *Piece) News {
 }
 
 // Add takes a piece that is First or More. If the segment is complete, Add removes
-// it, and returns it in a buffer of b. now and wait are those of Expire.
+// it, and returns it in a buffer of b. now and wait are as for Expire.
 func (a *Segments) Add(sn serial.Number, frg uint8, p *Piece, b Buffers, now, wait serial.Number) (whole []byte) {
 	if a.held == nil {
 		a.held = make(map[serial.Number]*segment)

@@ -83,7 +83,7 @@ func (m *Retransmissions) Acked(sn serial.Number) *Retransmission {
 // the reordering window that follows from it (RFC 8985 §6.2).
 type Reordering struct {
 	mult         uint32        // reo_wnd_mult - 1; 0: no reordering was seen lately
-	Spurious     int           // grows with every spurious retransmission, shrinks with every genuine one
+	Spurious     int32         // grows with every spurious retransmission, shrinks with every genuine one
 	raisedAt     serial.Number // when mult last grew
 	persistUntil serial.Number // when mult shrinks
 }

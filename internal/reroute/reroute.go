@@ -36,7 +36,7 @@ const (
 	confirmations = 3
 )
 
-// Every is the least time between two looks, but for those that a session asks for.
+// Every is the least time between two looks, except for those that a session asks for.
 const Every = every
 
 // Patience returns after which time without an answer a session looks. rto is its
@@ -55,7 +55,7 @@ func Next(quiet, patience, looked time.Duration) time.Duration {
 // After returns when to look once, after data that was the last at a time, though nothing
 // is to be answered: the session only listens, as data still came some time after it has
 // asked for something. Other sessions hear what they have asked for, and then nothing.
-// data is 0 if there was none. The result is 0 if that is no reason to look.
+// data is 0 if there was none. The result is 0 if nothing has to be looked for.
 func After(data, asked, looked time.Duration) time.Duration {
 	if at := data + longPatience; data > 0 && data-asked >= listening && looked < at {
 		return at

@@ -1,6 +1,6 @@
 // Package ring holds what is numbered in sequence in a slice whose length is a power
-// of two. Finding, adding and removing cost the same at every size. Numbers are those
-// of uint32 and wrap around.
+// of two. Finding, adding and removing cost the same at every size. Numbers are
+// uint32 and wrap around.
 package ring
 
 // smallest is the number of places of the smallest ring.

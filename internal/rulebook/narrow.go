@@ -103,7 +103,7 @@ func enumerationsOf(files []*ast.File) map[string]bool {
 	return all
 }
 
-// narrowIn reports whether a type has a narrow number in it, but for slices of bytes.
+// narrowIn reports whether a type has a narrow number in it, except for slices of bytes.
 func narrowIn(of ast.Expr) bool {
 	switch of := of.(type) {
 	case *ast.Ident, *ast.SelectorExpr:

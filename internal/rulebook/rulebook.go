@@ -39,7 +39,7 @@ func Check(t *testing.T, page string, all []Figure) {
 	}
 }
 
-// find returns the path of a page, in a folder above that of the test.
+// find returns the path of a page, in a folder above the test's.
 func find(page string) (string, error) {
 	for up := "."; len(up) < 20; up = filepath.Join("..", up) {
 		if path := filepath.Join(up, page); exists(path) && exists(filepath.Join(up, "go.mod")) {

@@ -44,7 +44,7 @@ const (
 // Events.
 const (
 	Move     Act = "move"     // the client has another address from this packet on
-	Kill     Act = "kill"     // the server is killed before this packet leaves, and begun anew
+	Kill     Act = "kill"     // the server is killed before this packet leaves, and started again
 	TakeOver Act = "takeover" // another process takes the server's socket over
 )
 
@@ -164,7 +164,7 @@ func (s Schedule) Events(sent []Packet, from Side, event Act) (all []Schedule) {
 }
 
 // Share reports whether a schedule is among one in n of all that a seed chooses. What
-// names it is text, so that those of different conversations are chosen apart.
+// names it is text, so that placements in different conversations are chosen apart.
 func Share(text string, seed, n uint64) bool {
 	if n <= 1 {
 		return true

@@ -1,6 +1,6 @@
 // Package shed decides who gives memory up when it is short (load shedding).
 // Every holder has a rank: what it holds for each byte that has moved lately.
-// By Little's law that is how long the average byte stays. Those of the highest
+// By Little's law that is how long the average byte stays. Holders of the highest
 // rank pay first, and large ones before small ones.
 package shed
 
@@ -16,12 +16,12 @@ const (
 	amountBits = 40
 	maxAmount  = 1<<amountBits - 1
 	// spared is what each holder is taken to have moved in any case, in bytes,
-	// so that of those that move nothing the larger has the higher rank.
+	// so that among the ones that move nothing the larger has the higher rank.
 	spared = 1 << 10
 )
 
-// Recent is how many bytes have moved lately: those of the present period, half
-// of those of the period before, a quarter of those before that. The zero value
+// Recent is how many bytes have moved lately: all in the present period, half
+// of the bytes in the period before, a quarter of the ones before that. The zero value
 // is none. It holds the number of the period in its upper bits, and the amount
 // in its lower ones.
 type Recent uint64
@@ -49,7 +49,7 @@ func (r Recent) age(now time.Duration) uint64 {
 	return age
 }
 
-// Rank orders holders: those of higher rank pay first. Four ranks are a factor
+// Rank orders holders: holders of higher rank pay first. Four ranks are a factor
 // of two in what a holder holds for each byte that it has moved, its ratio.
 // Large holders whose ratio is 1/2 or more rank above all others: they hold
 // most of what they have got in the last seconds.
@@ -98,7 +98,7 @@ type Census [None]int64
 func (c *Census) Add(r Rank, held int64) { c[r] += held }
 
 // Line returns the rank from which on holders pay that hold the given power of
-// two of what they have moved lately: those of higher rank together, whether
+// two of what they have moved lately: holders of higher rank together, whether
 // they pay or not, hold less than excess bytes. It returns None if nobody pays.
 func (c *Census) Line(excess int64, exponent int) Rank {
 	line, held := None, int64(0)

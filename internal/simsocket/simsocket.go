@@ -31,7 +31,7 @@ func Listen(n *netsim.Network, addr string, limit int, pace time.Duration) (*Soc
 	return &Socket{pc, pace, limit}, nil
 }
 
-// ReadFromAddrPort is that of netsim.PacketConn, and takes its time.
+// ReadFromAddrPort is netsim.PacketConn's, and takes its time.
 func (s *Socket) ReadFromAddrPort(b []byte) (n int, from netip.AddrPort, err error) {
 	n, from, err = s.PacketConn.ReadFromAddrPort(b)
 	time.Sleep(s.pace)

@@ -88,7 +88,7 @@ type node[V any] struct {
 	value       V
 }
 
-// child returns where the node of key is, which is not that of n.
+// child returns where the node of key is, which is not n's.
 func (n *node[V]) child(key uint32) **node[V] {
 	if int32(key-n.key) < 0 {
 		return &n.less

@@ -274,12 +274,12 @@ func TestNoRefusalsAfterFail(t *testing.T) {
 	h := newHost(2, limits)
 	for id := uint32(1); id < 9; id += 2 {
 		if id == 5 {
-			require.True(t, h.table.Waits(), "stream 3 is to be refused")
+			require.True(t, h.table.Waits().Some, "stream 3 is to be refused")
 			h.table.Fail(ErrAbandoned)
 		}
 		h.table.Input((&Header{ID: id, Kind: Open, Opens: true}).Append(nil), false)
 	}
-	require.False(t, h.table.Waits())
+	require.False(t, h.table.Waits().Some)
 	require.Zero(t, h.table.Figures().Refused)
 	require.EqualValues(t, 3, h.table.Counts.Refused)
 }

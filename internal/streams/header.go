@@ -104,7 +104,7 @@ func (h *Header) Append(b []byte) []byte {
 	return b
 }
 
-// Decode decodes the payload of a stream segment. ok is false if it is none.
+// Decode decodes the payload of a stream segment. ok is false if it is malformed.
 func Decode(b []byte) (h Header, data []byte, ok bool) {
 	if len(b) < 5 {
 		return h, nil, false
@@ -166,8 +166,8 @@ func ID(b []byte) uint32 { return binary.LittleEndian.Uint32(b) }
 // abandonedOfSession is the payload of the ABANDON of stream 0, in bytes.
 const abandonedOfSession = 4 + 1 + 4 + 2
 
-// AbandonsSegment reports whether payload is that of the ABANDON of stream 0, which
-// is in the place of a segment of the session itself.
+// AbandonsSegment reports whether payload belongs to the ABANDON of stream 0, which
+// is in place of a segment of the session itself.
 func AbandonsSegment(payload []byte) bool {
 	return len(payload) == abandonedOfSession && ID(payload) == 0 && payload[4] == byte(Abandon)
 }

@@ -165,8 +165,8 @@ func (s *Stream) inputFragment(h *Header, data []byte) bool {
 }
 
 // inputAbandon drops a message of which nothing more is sent; or all up to it that
-// are not complete. What the segment itself counts comes after that: it may be in
-// the place of DATA of one of them, which a note has counted before.
+// are not complete. What the segment itself counts comes after that: it may take
+// the sn of DATA of one of them, which a note has counted before.
 func (s *Stream) inputAbandon(h *Header) {
 	in := &s.in
 	if in.stop || in.reset {

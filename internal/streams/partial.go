@@ -62,7 +62,7 @@ func (t *Table) GivenUp(tag *Tag) {
 	}
 }
 
-// abandon gives up m, of which something has been sent. Of a message of one
+// abandon gives up m, of which something has been sent. For a message of one
 // segment, that segment itself shows it.
 func (s *Stream) abandon(m *message) {
 	s.drop(m)

@@ -41,6 +41,7 @@ type receiveSide struct {
 	bytes  int                      // payload held
 	held   int                      // memory held, in bytes
 	last   serial.Number            // number of messages, if fin
+	lags   bool                     // counted in Table.lagging
 	fin    bool                     // the peer's FIN has arrived
 	reset  bool                     // RESET has arrived, or this end has ended the stream
 	stop   bool                     // this end reads no more
@@ -48,7 +49,7 @@ type receiveSide struct {
 	stats  Stats                    // of both directions
 }
 
-// fragments are those of one message, by number.
+// fragments are the fragments of one message, by number.
 type fragments = sparse.Map[[]byte]
 
 // received is a message that can be read.
@@ -80,7 +81,7 @@ func (in *receiveSide) over() bool {
 	return in.reset || in.stop || in.fin && in.next == in.last && in.early.Empty()
 }
 
-// Lend lets what arrives be moved to b at once, in the place of Read, until TakeBack.
+// Lend lets what arrives be moved to b at once, in place of Read, until TakeBack.
 func (s *Stream) Lend(b []byte) { s.in.lent = b }
 
 // TakeBack ends what Lend began, and returns how many bytes of b are not filled.
@@ -178,6 +179,9 @@ func (s *Stream) endReading(err error) {
 	in.ready, in.head, in.early, in.bytes = nil, 0, sparse.Map[earlyMessage]{}, 0
 	in.skip = in.next
 	s.hold(-in.held)
+	if in.lags {
+		s.lag(false)
+	}
 	s.table.read(s)
 	s.Owner.Readable()
 }
@@ -213,7 +217,7 @@ func (s *Stream) violation(code uint64) {
 	s.reset(code)
 }
 
-// credit returns how much more may arrive. Of what is passed over, nothing is set
+// credit returns how much more may arrive. For what is passed over, nothing is set
 // aside: it may have arrived as part of another ABANDON.
 func (in *receiveSide) credit() int {
 	left := int(in.limit.Diff(in.got))
@@ -318,7 +322,19 @@ func (s *Stream) becomeReady(m received) {
 	in.ready = append(in.ready, m)
 	in.bytes += int(m.left)
 	s.hold(int(m.held))
+	if !in.lags && 2*int(uint32(in.got-in.freed)) > in.window {
+		s.lag(true)
+	}
 	s.Owner.Readable()
+}
+
+// lag records whether what was not read takes more than half of the buffer.
+func (s *Stream) lag(on bool) {
+	if s.in.lags = on; on {
+		s.table.lagging++
+	} else {
+		s.table.lagging--
+	}
 }
 
 // taken removes the first message that can be read.
@@ -354,6 +370,9 @@ func (s *Stream) consumed(cost int) {
 	s.in.window = max(s.in.window, s.table.limits.ReceiveBuffer)
 	s.grow(cost)
 	s.free(cost)
+	if in := &s.in; in.lags && 2*int(uint32(in.got-in.freed)) <= in.window {
+		s.lag(false)
+	}
 }
 
 // readable reports whether a message can be read. It moves on past early messages

@@ -74,7 +74,7 @@ func (o *sendSide) credit() int {
 	return int(min(uint32(o.limit-o.used), 1<<30)) - SegmentCost
 }
 
-// message is a message to be sent. That of all bytes has no end, and no mid: each of
+// message is a message to be sent. The one of all bytes has no end, and no mid: each of
 // its segments is a message of its own.
 type message struct {
 	Tag

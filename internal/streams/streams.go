@@ -62,7 +62,7 @@ type Host interface {
 	Error(code uint64, remote bool) error
 	// Closed returns the error of a stream whose peer reads no more, without a code.
 	Closed() error
-	// Finish lets the receipt of t be called with err, and Fail those of all in
+	// Finish lets the receipt of t be called with err, and Fail the receipts of all in
 	// a; see Receipts.
 	Finish(t *Tag, err error)
 	Fail(a *Awaiting, f Failure)
@@ -118,7 +118,7 @@ type Stream struct {
 	in        receiveSide
 }
 
-// ID returns the number of the stream. Those of the dialling end are odd.
+// ID returns the number of the stream. The dialling end's are odd.
 func (s *Stream) ID() uint32 { return s.id }
 
 // Params returns the options of the stream.

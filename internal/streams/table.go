@@ -13,7 +13,7 @@ const (
 	// opened yet its ids may be. They leave in order, and not more of them than
 	// the receive window has segments can arrive before it.
 	MaxIDsAhead = 1 << 16
-	// manyStreams is how many streams a table has had when its memory is worth
+	// manyStreams is how many streams a table has held when its memory is worth
 	// giving back.
 	manyStreams = 64
 	// maxRefusals is how many streams may wait to be refused. While mostRefusing
@@ -44,9 +44,10 @@ type Table struct {
 	refused  []uint32                  // ids of streams to be refused
 	control  Tag                       // of segments that belong to no stream of the table
 	held     int                       // bytes of memory held for received messages
+	lagging  int                       // streams of whose buffer more than half was not read
 	grown    int                       // bytes of receive buffers beyond Limits.ReceiveBuffer
 	queued   int                       // bytes of memory of messages that wait to be sent
-	ready    int                       // part of queued: those of streams that have credit for some
+	ready    int                       // part of queued: of streams that have credit for some
 	writers  [halves]list.List[Writer] // calls that wait for room of the session, oldest first
 	blocked  int                       // calls that wait for room, of the session or of a stream
 	shown    int                       // bytes of the largest credit that the peer has given
@@ -98,7 +99,7 @@ func (t *Table) Accept() *Stream {
 // Waiting returns how many streams Accept would return.
 func (t *Table) Waiting() int { return len(t.backlog) }
 
-// decide decides, once, which ids are those of this end: next keeps its parity. If
+// decide decides, once, which ids are this end's: next keeps its parity. If
 // that changed, a stream of this end could take the place of one of the peer's in
 // the table, whose calls would then never return.
 func (t *Table) decide() {
@@ -227,8 +228,17 @@ func (t *Table) opened(h *Header, refuse bool) *Stream {
 	return s
 }
 
-// Waits reports whether Pull would queue a segment.
-func (t *Table) Waits() bool { return t.sched.busy() || t.refuses() }
+// Waiting is what waits on streams.
+type Waiting struct {
+	Some    bool // Pull would queue a segment
+	Blocked bool // if not Some: a stream has more to send, and no credit
+	Unread  bool // this end is behind with reading a stream
+}
+
+// Waits returns what waits.
+func (t *Table) Waits() Waiting {
+	return Waiting{t.sched.busy() || t.refuses(), t.sched.unsent > 0, t.lagging > 0}
+}
 
 // refuses reports whether a refusal may be sent.
 func (t *Table) refuses() bool { return len(t.refused) > 0 && t.control.InFlight < mostRefusing }

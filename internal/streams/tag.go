@@ -76,7 +76,7 @@ type Failure struct {
 	Err error // why
 	At  int64 // since when, on the machine's clock
 	// What was given up by then: the messages whose lifetime was over of which
-	// something was sent, and those of which nothing was.
+	// something was sent, and the ones of which nothing was.
 	Begun, Unsent bool
 }
 

@@ -46,7 +46,7 @@ func (s Stage) after(e event) (next Stage, ok bool) {
 }
 
 // Departure is what an endpoint knows of its predecessors and its successor. The zero
-// value is ready. It may be used with locks of the endpoint held, but for Drain.
+// value is ready. It may be used with locks of the endpoint held, except for Drain.
 type Departure struct {
 	Before Predecessors
 	Gate   atomic.Pointer[Handover] // readers pause for it, or have; nil: they read their sockets

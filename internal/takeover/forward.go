@@ -38,8 +38,8 @@ type Whose uint8
 
 const (
 	Own     Whose = iota // none of the predecessors
-	Theirs               // that of a predecessor
-	Perhaps              // those of predecessors have one of this id, but not at this address
+	Theirs               // a session of a predecessor
+	Perhaps              // predecessors have one of this id, but not at this address
 )
 
 // hasAt reports whether a packet is of a session that o has at its address. What opens a

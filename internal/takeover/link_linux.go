@@ -31,7 +31,7 @@ type Link struct {
 }
 
 // NewLink begins an exchange over conn, which may take Timeout, and not longer than ctx.
-// peer is what errors call the process at the other end. NewLink fails if conn is no
+// peer is what errors call the process at the other end. NewLink fails if conn is not a
 // stream, or if that process is of another user than this one or root.
 func NewLink(ctx context.Context, conn *net.UnixConn, peer string) (*Link, error) {
 	if conn == nil {

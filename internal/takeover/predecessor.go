@@ -88,7 +88,7 @@ func (r Retained) AppendOwned(notes []Note) []Note {
 	return notes
 }
 
-// KeeperOf returns which of them has a session, or has had it and still runs, as Note.Of.
+// KeeperOf returns which of them has a session, or had it and still runs, as Note.Of.
 // 0: none of them.
 func (r Retained) KeeperOf(addr netip.AddrPort, conv uint32) uint32 {
 	for i, p := range r {

@@ -127,7 +127,7 @@ func (o *Offer) Differs(own *Offer, opens func(packet []byte, content string) bo
 
 // State is what the successor needs besides the sessions. The descriptors come with it:
 // the sockets, then the successor's ends of the Pipes to each predecessor, the sender of
-// the State first. That of its Notes comes last.
+// the State first. The descriptor of its Notes comes last.
 type State struct {
 	CookieSecret []byte
 	CookieClock  time.Duration // the clock that periods of cookies are counted by, now

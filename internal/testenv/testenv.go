@@ -135,8 +135,8 @@ func InWorld(t *testing.T, seed uint64, link netsim.LinkConfig, f func(t *testin
 }
 
 // LimitTime ends the process when a test has waited for 50 days of virtual time.
-// As keep-alives go on, a call that waits for ever would have virtual time, and
-// the test, go on for ever. The caller calls stop when the test ends.
+// As keep-alives go on, a call that waits forever would have virtual time, and
+// the test, go on forever. The caller calls stop when the test ends.
 func LimitTime(t *testing.T) (stop func() bool) {
 	name := t.Name()
 	return time.AfterFunc(50*24*time.Hour, func() {

@@ -64,6 +64,7 @@
     ["segments sent", t.sent], ["retransmissions", t.retransmitted], ["redundant copies", t.copies],
     ["acknowledged", t.acked], ["received", t.received], ["declared lost", t.lost],
     ...Object.entries(t.byCause).map(([k, v]) => ["– by " + k, v]),
+    ...trace.limits.names.map((k, i) => [k, trace.limits.seconds[i]]).sort((a, b) => b[1] - a[1]).map(([k, v]) => ["limited by " + k + ", seconds", +v.toFixed(3)]),
     ["lost in error (spurious)", t.spurious], ["packets refused", t.dropped], ["events not in the trace", t.leftOut],
   ];
   for (const [name, n] of rows) {
@@ -81,8 +82,20 @@
     [line("latest", colors.grey), line("smoothed", colors.blue, { width: 2 }), line("least", colors.green), line("time-out", colors.orange, { show: false })],
     aligned(trace.rtt), "ms");
   chart("window",
-    [line("congestion window", colors.blue, { width: 2 }), line("in flight", colors.orange), line("peer's window", colors.grey, { show: false })],
+    [line("congestion window", colors.blue, { width: 2 }), line("in flight", colors.orange), line("peer's window", colors.purple)],
     aligned(trace.window), "B");
+
+  // What limits the sending: shares of each interval on top of each other.
+  const limits = trace.limits, spans = limits.bins.rows[0] || [];
+  const limitColors = { "congestion window": colors.blue, pacing: colors.teal, "peer's window": colors.purple, "send window": "#d946ef", "write buffer": colors.orange,
+    reader: colors.red, "rate cap": "#eab308", handshake: colors.green, application: colors.grey };
+  const shares = limits.names.map((_, i) => limits.bins.rows[i].map(v => 100 * v / limits.bins.width));
+  const stacked = shares.map((_, i) => spans.map((_, j) => shares.slice(0, i + 1).reduce((sum, row) => sum + row[j], 0)));
+  const order = limits.names.map((_, i) => i).reverse(); // the highest first, others before it
+  chart("limits", order.map(i => {
+    const color = limitColors[limits.names[i]] || colors.grey;
+    return line(limits.names[i], color, { paths: uPlot.paths.stepped({ align: 1 }), fill: color, width: 0, value: (u, v, s, at) => si(at == null ? null : shares[i][at], "%") });
+  }), spans.length ? [spans.map((_, j) => j * limits.bins.width), ...order.map(i => stacked[i])] : null, "%", 160);
 
   const bins = trace.bins, n = bins.rows[0].length;
   const centre = Array.from({ length: n }, (_, i) => (i + .5) * bins.width);

@@ -27,7 +27,7 @@ const (
 	maxFlight  = 1 << 16 // segments
 )
 
-// streams are those of a trace, in the order in which they come. Further ones than
+// streams are the streams of a trace, in the order in which they come. Further ones than
 // maxStreams are left out.
 type streams struct {
 	all    []*stream

@@ -69,6 +69,9 @@ type data struct {
 	Events    []event  `json:"events"`
 	MoreEvent int      `json:"moreEvents"` // events that are not among Events
 	Streams   *streams `json:"streams"`
+	Limits    *limits  `json:"limits"`
+
+	end time.Duration // of the last event
 
 	causes map[string]int
 	sn     map[bool]*unwrap
@@ -113,7 +116,7 @@ func newData(name string) *data {
 	for _, p := range []**points{&d.Sent, &d.Resent, &d.Copies, &d.Acked, &d.Losses, &d.Spurious, &d.Received, &d.RTT, &d.Window, &d.Pace, &d.Queue} {
 		*p = &points{stride: 1}
 	}
-	d.Streams = newStreams()
+	d.Streams, d.Limits = newStreams(), newLimits()
 	d.sn = map[bool]*unwrap{true: {}, false: {}}
 	return d
 }
@@ -121,7 +124,7 @@ func newData(name string) *data {
 // add takes one event.
 func (d *data) add(e *qlog.Event) {
 	at := e.Time.Seconds()
-	d.Duration = max(d.Duration, at)
+	d.Duration, d.end = max(d.Duration, at), max(d.end, e.Time)
 	x, n := &e.Data, &d.Totals
 	switch e.Name {
 	case "quic:packet_sent":
@@ -147,6 +150,7 @@ func (d *data) add(e *qlog.Event) {
 		d.Spurious.add(at, d.sn[true].of(x.PacketNumber))
 	case "quic:recovery_metrics_updated":
 		d.addMetrics(x, at)
+		d.Limits.change(x.LimitedBy, e.Time)
 	case "kcp:events_lost":
 		n.LeftOut += x.Count
 		d.note(at, e.Name, "")
@@ -251,5 +255,7 @@ func (d *data) finish(h *qlog.Header) {
 		d.Start = h.Start.UTC().Format("2006-01-02 15:04:05.000 MST")
 	}
 	d.Bins.finish()
+	d.Limits.until(d.end)
+	d.Limits.bins.finish()
 	d.Streams.finish(d.Duration)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/qlog"
+	"github.com/arqnet/kcp/stats"
 	"github.com/stretchr/testify/require"
 )
 
@@ -104,6 +105,45 @@ func TestPageHasStreams(t *testing.T) {
 	})
 	_, data := pageOf(t, func(h *kcp.Trace) { h.Sent(1, 100, 1, 200) })
 	require.Empty(t, data["streams"])
+}
+
+// The page tells for how long what has limited the session, in all and by intervals.
+func TestPageHasLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, data := pageOf(t, func(h *kcp.Trace) {
+			h.Metrics(kcp.TraceMetrics{LimitedBy: stats.LimitApplication})
+			time.Sleep(time.Second)
+			h.Metrics(kcp.TraceMetrics{LimitedBy: stats.LimitPeerWindow})
+			time.Sleep(25 * time.Millisecond)
+			h.Metrics(kcp.TraceMetrics{LimitedBy: stats.LimitPeerWindow, InFlight: 1})
+			time.Sleep(time.Hour)
+			h.Metrics(kcp.TraceMetrics{LimitedBy: stats.LimitApplication})
+			time.Sleep(3 * time.Second)
+			h.Sent(1, 100, 1, 200)
+		})
+		limits := data["limits"].(map[string]any)
+		require.Equal(t, []any{"application", "peer's window"}, limits["names"])
+		require.Equal(t, []any{4., 3600.025}, limits["seconds"])
+		bins := limits["bins"].(map[string]any)
+		width, sums := bins["width"].(float64), make([]float64, 2)
+		rows := bins["rows"].([]any)
+		for j := range rows[0].([]any) {
+			both := 0.
+			for i := range sums {
+				v := rows[i].([]any)[j].(float64)
+				sums[i] += v
+				both += v
+			}
+			require.LessOrEqual(t, both, width+1e-9)
+		}
+		require.InDeltaSlice(t, []float64{4, 3600.025}, sums, 1e-6)
+		require.InDelta(t, width, rows[1].([]any)[10], 1e-9)
+	})
+	l := newLimits()
+	for i := range 100 {
+		l.change(fmt.Sprint("limit ", i), time.Duration(i)*time.Second)
+	}
+	require.Len(t, l.names, binRows)
 }
 
 // Bad traces are errors, and nothing is written.

@@ -91,7 +91,7 @@ func (p *packetInfo) restore(fd int) (err error) {
 }
 
 // read returns the local address of a datagram from its control messages b. IPv4 over
-// an IPv6 socket may have one of either kind; that of IPv4 tells more.
+// an IPv6 socket may have one of either kind; the one of IPv4 tells more.
 func (p *packetInfo) read(b []byte) (l Local) {
 	for len(b) >= unix.SizeofCmsghdr {
 		h, data, rest, err := unix.ParseOneSocketControlMessage(b)

@@ -47,19 +47,19 @@ type sender struct {
 	vectors  [maxDatagrams]unix.Iovec
 }
 
-// send is WriteBatch. If a merged packet fails, its datagrams, and those of the
+// send is WriteBatch. If a merged packet fails, its datagrams, and the ones of the
 // batch to the same address, are sent again one by one. So an error always
-// concerns one datagram, and a problem of the merged packet alone is no error.
+// concerns one datagram, and a problem of the merged packet alone is not an error.
 //
 // Some routes and interfaces refuse merged packets with EIO or EINVAL, older
-// kernels also those of datagrams that are larger than the route takes. If the
+// kernels also merged packets of datagrams that are larger than the route takes. If the
 // first datagram of such a packet can then be sent alone, merging was the cause,
-// and merging remembers that of the address. If not, the datagram was the cause,
+// and merging remembers it for the address. If not, the datagram was the cause,
 // such as one to port 0, which must not slow down all others.
 func (s *sender) send(batch []Datagram) (n int, err error) {
 	c := s.conn
 	s.avoids, s.absent = false, Local{}
-	var suspected syscall.Errno // that of the merged packet whose first datagram is next
+	var suspected syscall.Errno // of the merged packet whose first datagram is next
 	repeated := -1              // index of the last datagram that was sent twice
 	for n < len(batch) {
 		if batch[n].Cut {
@@ -143,7 +143,7 @@ func (s *sender) load(batch []Datagram, merge bool) error {
 	return nil
 }
 
-// address sets the destination of packet i to that of the first datagram of
+// address sets the destination of packet i to the one of the first datagram of
 // batch.
 func (s *sender) address(i int, batch []Datagram) (err error) {
 	h := &s.headers[i]
@@ -237,7 +237,7 @@ func (s *singleSender) send(c *fastConn, d *Datagram) error {
 // try sends the packet if it need not wait.
 func (s *singleSender) try(fd uintptr) { s.flush(fd) }
 
-// flush is that of sender.
+// flush is sender's flush.
 func (s *singleSender) flush(fd uintptr) bool {
 	for s.fd = fd; ; {
 		s.conn.whole.write(fd, s.cut, s.call)

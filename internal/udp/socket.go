@@ -87,7 +87,7 @@ func ListenReusePort(network, address string, n int, control Control) ([]*net.UD
 	return conns, nil
 }
 
-// listenReusePort opens one socket that shares its port: with those of before if joins
+// listenReusePort opens one socket that shares its port: with earlier ones if joins
 // is set. The first socket has the option only once it is bound. Otherwise the kernel
 // would take a port that others share, even another program.
 func listenReusePort(network, address string, joins bool, control Control) (*net.UDPConn, error) {

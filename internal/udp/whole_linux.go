@@ -27,7 +27,7 @@ type whole struct {
 const families = 2
 
 // discover is the option of one address family. An IPv6 socket may carry IPv4
-// too, and has both. An IPv4 socket refuses that of IPv6.
+// too, and has both. An IPv4 socket refuses the option of IPv6.
 var discover = [families]struct{ level, option, whole, cut int }{
 	{unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE, unix.IP_PMTUDISC_DONT},
 	{unix.SOL_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE, unix.IPV6_PMTUDISC_DONT},

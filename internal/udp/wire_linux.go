@@ -10,7 +10,7 @@ import (
 )
 
 // header is the kernel's struct mmsghdr. Go pads it to the same size, since its
-// alignment is that of Msghdr.
+// alignment is Msghdr's.
 type header struct {
 	unix.Msghdr
 	size uint32 // of the packet: bytes sent or received

@@ -28,7 +28,7 @@ type zones struct {
 }
 
 // index returns the number of the interface with the given name. An unknown
-// name is parsed as a number; if it is none, the result is 0.
+// name is parsed as a number; if it is not one, the result is 0.
 func (z *zones) index(name string) uint32 {
 	z.mu.Lock()
 	defer z.mu.Unlock()

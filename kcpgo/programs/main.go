@@ -25,7 +25,7 @@ import (
 	"time"
 )
 
-// options are those of the command line.
+// options are the options of the command line.
 type options struct {
 	programs string         // names with commas, or "all"
 	cases    *regexp.Regexp // of the names of cases

@@ -158,7 +158,7 @@ func socksConnect(c net.Conn, target string) error {
 	return nil
 }
 
-// exchange sends size bytes made from a seed, and expects those of another.
+// exchange sends size bytes made from a seed, and expects the bytes of another.
 func exchange(c io.ReadWriter, size int, out, in uint64) error {
 	sent := make(chan error, 1)
 	digest := sha256.New()

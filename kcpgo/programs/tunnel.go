@@ -32,7 +32,7 @@ type tunnel struct {
 	slow int
 }
 
-// addresses are those of one case, all of 127.0.0.1.
+// addresses are the addresses of one case, all of 127.0.0.1.
 type addresses struct {
 	listen string // UDP: the server listens there
 	dial   string // UDP: the client talks to it: listen, or the relay before it

@@ -170,10 +170,17 @@ func TestLivePage(t *testing.T) {
 	})()`))
 	until(t, ctx, `document.getElementById("chosen").textContent.startsWith("Session ")`)
 	until(t, ctx, `kcpLive.history.time.length >= 6`)
-	for _, id := range []string{"rate", "rtt", "losses", "window", "queue"} {
+	require.Contains(t, []string{"congestion window", "pacing", "peer's window", "write buffer", "application", "reader"},
+		eval[string](t, ctx, `document.querySelector("#sessions tbody tr").cells[8].textContent`))
+	until(t, ctx, `["congestion window", "pacing", "peer's window", "write buffer"].some(name => Math.max(...kcpLive.history.columns[name]) > 50)`)
+	for _, id := range []string{"rate", "rtt", "losses", "limits", "window", "queue"} {
 		require.Positive(t, eval[int](t, ctx, fmt.Sprintf("%s(%q, 0x3b, 0x82, 0xf6) + %s(%q, 0xf5, 0x9e, 0x0b)", colored, id, colored, id)), "%s has no line", id)
 	}
 	require.Positive(t, eval[float64](t, ctx, `Math.max(...kcpLive.history.columns.out)`))
+	// No column is cut off in a window of 1500 pixels.
+	require.NoError(t, chromedp.Run(ctx, chromedp.EmulateViewport(1500, 1400)))
+	require.LessOrEqual(t, eval[int](t, ctx, `Math.max(...[...document.querySelectorAll(".wide")].map(d => d.scrollWidth - d.clientWidth))`), 0)
+	require.Contains(t, eval[string](t, ctx, `document.querySelector("#endpoints tr").textContent`), "lag")
 	require.Positive(t, eval[float64](t, ctx, `Math.max(...kcpLive.history.columns.rtt)`))
 	require.Positive(t, eval[float64](t, ctx, `Math.max(...kcpLive.history.columns.resent)`))
 
@@ -213,7 +220,7 @@ func TestTracePage(t *testing.T) {
 
 	at := (&url.URL{Scheme: "file", Path: page}).String()
 	require.NoError(t, chromedp.Run(ctx, chromedp.Navigate(at)))
-	until(t, ctx, `window.kcpTrace && kcpTrace.plots.length === 6`)
+	until(t, ctx, `window.kcpTrace && kcpTrace.plots.length === 7`)
 	resent := eval[int](t, ctx, `kcpTrace.data.totals.retransmitted`)
 	require.Greater(t, resent, 50)
 	require.Equal(t, resent, eval[int](t, ctx, `kcpTrace.data.resent.columns[1].length`))
@@ -223,6 +230,9 @@ func TestTracePage(t *testing.T) {
 	require.Greater(t, eval[int](t, ctx, colored+`("sequence", 0x22, 0xa3, 0x5a)`), 100, "acknowledgements")
 	require.Positive(t, eval[int](t, ctx, colored+`("rtt", 0x3b, 0x82, 0xf6)`), "smoothed round-trip time")
 	require.Positive(t, eval[int](t, ctx, colored+`("window", 0x3b, 0x82, 0xf6)`), "congestion window")
+	require.Positive(t, eval[int](t, ctx, colored+`("window", 0xa8, 0x55, 0xf7)`), "peer's window")
+	require.Greater(t, eval[int](t, ctx, colored+`("limits", 0x14, 0xb8, 0xa6)`), 100, "limited by pacing")
+	require.Contains(t, eval[string](t, ctx, `document.getElementById("totals").textContent`), "limited by pacing, seconds")
 	for _, what := range []string{"HELLO", "quic:connection_closed", "startup"} {
 		require.Contains(t, eval[string](t, ctx, `document.getElementById("events").textContent`), what)
 	}

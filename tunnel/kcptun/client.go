@@ -13,7 +13,8 @@ import (
 )
 
 // Run accepts connections, and carries them over sessions with the server, until ctx
-// is done, which is no error. When it returns, everything has ended that it has begun.
+// is done, which is not an error. When it returns, everything has ended that it has
+// begun.
 func Run(ctx context.Context, config Config) error {
 	if err := config.prepareClient(); err != nil {
 		return fmt.Errorf("kcptun: %w", err)

@@ -23,7 +23,7 @@ type Config struct {
 	// server may have a range of up to 4096 ports, as in :3000-3009, with a socket each.
 	Listen string
 	// Target is where a server's connections go: host:port, or the path of a Unix
-	// socket; and to which server a client's go. Of a range of ports, each session of a
+	// socket; and to which server a client's go. In a range of ports, each session of a
 	// client takes one at random.
 	Target string
 
@@ -98,7 +98,7 @@ func ClientDefaults() Config {
 	return c
 }
 
-// defaults returns those of both.
+// defaults returns the defaults of both.
 func defaults() Config {
 	return Config{
 		Key: "it's a secrect", Crypt: "aes", Mode: "fast", Interval: 50, MTU: 1350, DataShard: 10, ParityShard: 3,

@@ -41,7 +41,7 @@ func (c *compressed) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// buffers are those of connections.
+// buffers are buffers of connections.
 var buffers = sync.Pool{New: func() any { return new([16 << 10]byte) }}
 
 // halfConn is a connection whose directions end each by themselves.

@@ -23,7 +23,7 @@ const (
 )
 
 // Serve accepts sessions, and connects their streams with the target, until ctx is
-// done, which is no error. When it returns, everything has ended that it has begun.
+// done, which is not an error. When it returns, everything has ended that it has begun.
 func Serve(ctx context.Context, config Config) error {
 	if err := config.prepareServer(); err != nil {
 		return fmt.Errorf("kcptun: %w", err)

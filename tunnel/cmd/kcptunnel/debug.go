@@ -14,7 +14,7 @@ import (
 )
 
 // serveDebug serves the live page and metrics at an address, which may be empty: then
-// it serves nothing. It returns the endpoints to show. The metrics are those of the
+// it serves nothing. It returns the endpoints to show. The metrics are about the
 // endpoints, of the process, and of the other collectors.
 func serveDebug(addr string, log *slog.Logger, others ...prometheus.Collector) (*observe.Endpoints, func(), error) {
 	endpoints := new(observe.Endpoints)

@@ -52,8 +52,8 @@ type kcptunSetting struct {
 	value json.RawMessage
 }
 
-// parseKcptunFile returns the settings of a file in their order, but for those that are
-// null.
+// parseKcptunFile returns the settings of a file in their order, except for those that
+// are null.
 func parseKcptunFile(text []byte) (all []kcptunSetting, err error) {
 	dec := json.NewDecoder(bytes.NewReader(bytes.TrimPrefix(text, []byte("\ufeff"))))
 	var whole json.RawMessage

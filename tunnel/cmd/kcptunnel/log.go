@@ -48,7 +48,7 @@ func (s *screen) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// show puts another line in the place of the line. A narrow terminal cuts it off.
+// show puts another line in place of the line. A narrow terminal cuts it off.
 func (s *screen) show(line string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -141,7 +141,7 @@ func commandNames(c *cli.Command) string {
 // usage makes mistakes that the library has found usage errors, with the name of a
 // flag in the form in which it is written.
 func (p *program) usage(ctx context.Context, c *cli.Command, err error, _ bool) error {
-	if p.completing { // the beginning of a flag is no flag
+	if p.completing { // the beginning of a flag is not a flag
 		completeFlags(ctx, c)
 		return nil
 	}

@@ -21,8 +21,8 @@ func (p *program) server() *cli.Command {
 	return &cli.Command{
 		Name: "server", Usage: "accept clients, and open connections for them", ArgsUsage: "[HOST]:PORT",
 		Description: "Prints the fingerprint of its key, which clients want. SIGHUP reads the files of\n" +
-			"users and certificates again. SIGUSR2 starts the program anew, which may be another\n" +
-			"version by then, and no connection is lost (Linux). The file of -auth is a JSON object in the form of\n" +
+			"users and certificates again. SIGUSR2 starts the program again, which may be another\n" +
+			"version by then, without losing a connection (Linux). The file of -auth is a JSON object in the form of\n" +
 			"chisel, {\"user:password\": [\"^127\\\\.0\\\\.0\\\\.1:80$\", \"^R:0\\\\.0\\\\.0\\\\.0:2222$\"]}, with\n" +
 			"regular expressions of what each may reach.",
 		Flags: append([]cli.Flag{
@@ -40,7 +40,7 @@ func (p *program) server() *cli.Command {
 
 // runServer runs a server until ctx is done.
 func (p *program) runServer(ctx context.Context, c *cli.Command) error {
-	reloads, ignoreReloads := signals(p.notify) // those of the time before it serves wait
+	reloads, ignoreReloads := signals(p.notify) // signals that come before it serves wait
 	defer ignoreReloads()
 	upgrades, ignoreUpgrades := signals(signalUpgrade)
 	defer ignoreUpgrades()

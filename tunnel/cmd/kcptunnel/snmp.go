@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// levels are the columns of the table that are no counters.
+// levels are the columns of the table that are not counters.
 var levels = map[string]bool{"CurrEstab": true, "MaxConn": true}
 
 // snmpTable writes the counters of all sessions to a file, a row each period.

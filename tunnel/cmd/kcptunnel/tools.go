@@ -59,7 +59,7 @@ func (p *program) runHash(ctx context.Context, c *cli.Command) error {
 }
 
 // readPassword reads a password twice from a terminal, which does not show it, or once
-// from what is no terminal.
+// from what is not a terminal.
 func (p *program) readPassword(ctx context.Context) (string, error) {
 	f, ok := p.stdin.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {

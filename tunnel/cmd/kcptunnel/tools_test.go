@@ -78,7 +78,7 @@ func TestMan(t *testing.T) {
 	require.Empty(t, string(found))
 }
 
-// A hash that the command prints stands in the place of the password, and lets the client
+// A hash that the command prints stands in place of the password, and lets the client
 // in that shows the password.
 func TestHashCommand(t *testing.T) {
 	at := echo(t)

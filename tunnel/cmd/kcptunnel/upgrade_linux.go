@@ -37,7 +37,7 @@ const (
 	retryTime, maxRetryTime = time.Second, time.Minute
 )
 
-// upgrader is how a server begins in the place of another process, and is replaced by
+// upgrader is how a server begins in place of another process, and is replaced by
 // another one.
 type upgrader struct {
 	log   *slog.Logger
@@ -162,7 +162,7 @@ type launched struct {
 }
 
 // serve serves until ctx is done, or another process serves and no session is left here.
-// A signal from wanted makes it start the program anew and hand over to that.
+// A signal from wanted makes it start the program again and hand over to that.
 func (u *upgrader) serve(ctx context.Context, s *tunnel.Server, wanted <-chan os.Signal) error {
 	ctx, end := context.WithCancel(ctx)
 	defer end()

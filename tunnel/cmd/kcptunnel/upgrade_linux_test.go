@@ -64,7 +64,7 @@ func lives(pid int) bool {
 	return err == nil && !strings.Contains(string(state), ") Z ")
 }
 
-// systemd is a socket in the place of systemd's.
+// systemd is a socket in place of systemd's.
 type systemd struct{ conn *net.UnixConn }
 
 func newSystemd(t *testing.T) (*systemd, []string) {

@@ -1,8 +1,8 @@
 // Package flowtable decides how long flows of UDP packets live, much as the connection
 // tracking of Linux does. Flows without an answer live shortly, and make room first when
-// the table is full, but for those that are so young that the answer may be on its way.
-// Then those make room that had one answer, and conversations last. Of flows of one kind
-// it is the one that was idle longest.
+// the table is full, except for those that are so young that the answer may be on its
+// way. Then those make room that had one answer, and conversations last. Among flows of
+// one kind it is the one that was idle longest.
 //
 // It has no lock and no clock: the owner's lock guards a table and its entries.
 package flowtable

@@ -1,5 +1,5 @@
 // Package lab has what the tests of both ways to upgrade need: processes of a server that
-// start one another, players, and a socket in the place of systemd's.
+// start one another, players, and a socket in place of systemd's.
 package lab
 
 import (
@@ -83,7 +83,7 @@ func (s *Service) kill() {
 	}
 }
 
-// Replace puts another file in the place of the program. The old one gets another name.
+// Replace puts another file in place of the program. The old one gets another name.
 func (s *Service) Replace(content string) {
 	s.t.Helper()
 	// A process that is started meanwhile would have the file open for writing, for a
@@ -101,7 +101,7 @@ func (s *Service) rename() {
 	require.NoError(s.t, os.Rename(s.Program+".new", s.Program))
 }
 
-// Restore puts the server in the place of the program.
+// Restore puts the server in place of the program.
 func (s *Service) Restore() {
 	s.t.Helper()
 	exe, err := os.Executable()

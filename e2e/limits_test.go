@@ -1,0 +1,218 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/netsim"
+	"github.com/arqnet/kcp/stats"
+	"github.com/stretchr/testify/require"
+)
+
+// limitCase is a situation in which one thing limits a session.
+type limitCase struct {
+	name           string
+	client, server kcp.Config
+	link           netsim.LinkConfig
+	write          int           // bytes that the client writes every pause
+	pause          time.Duration // 0: it writes as much as it can
+	reads          int           // bytes that the server reads a second; 0: all
+	sender         []stats.Limit // what limits the client
+	receiver       stats.Limit   // what limits the server
+}
+
+func limitCases() []limitCase {
+	fast := netsim.LinkConfig{Delay: 40 * time.Millisecond, Rate: 20 << 20, Queue: 4 << 20}
+	slow := netsim.LinkConfig{Delay: 20 * time.Millisecond, Rate: 256 << 10, Queue: 64 << 10}
+	lossy := slow
+	lossy.Loss = 0.02
+	path := []stats.Limit{stats.LimitCongestion, stats.LimitPacing}
+	return []limitCase{
+		{name: "small window", server: kcp.Config{ReceiveWindow: 128}, link: fast, sender: []stats.Limit{stats.LimitPeerWindow}, receiver: stats.LimitApplication},
+		{name: "slow reader", link: fast, reads: 200_000, sender: []stats.Limit{stats.LimitPeerWindow}, receiver: stats.LimitReader},
+		{name: "cap", client: kcp.Config{MaxRate: 200_000}, link: fast, sender: []stats.Limit{stats.LimitRate}, receiver: stats.LimitApplication},
+		{name: "slow path", link: slow, sender: path, receiver: stats.LimitApplication},
+		{name: "slow path with loss", link: lossy, sender: path, receiver: stats.LimitApplication},
+		{name: "idle application", link: fast, write: 1000, pause: 100 * time.Millisecond, sender: []stats.Limit{stats.LimitApplication}, receiver: stats.LimitApplication},
+		{name: "small write buffer", client: kcp.Config{WriteBuffer: 64 << 10}, link: fast, sender: []stats.Limit{stats.LimitWriteBuffer}, receiver: stats.LimitApplication},
+		{name: "small send window", client: kcp.Config{SendWindow: 32}, link: fast, sender: []stats.Limit{stats.LimitSendWindow}, receiver: stats.LimitApplication},
+	}
+}
+
+// A session names what limits it, for at least 0.95 of the time, also within a stream.
+func TestLimitedBy(t *testing.T) {
+	t.Parallel()
+	for _, c := range limitCases() {
+		for _, streamed := range []bool{false, true} {
+			if streamed && c.client.WriteBuffer > 0 {
+				continue // that of streams has what waits, and not what is in flight
+			}
+			t.Run(fmt.Sprintf("%s/stream=%v", c.name, streamed), func(t *testing.T) {
+				inWorld(t, 1, c.link, func(t *testing.T, w *world) { c.run(t, w, streamed) })
+			})
+		}
+	}
+}
+
+func (c *limitCase) run(t *testing.T, w *world, streamed bool) {
+	a, b, _ := w.pair(&c.client, &c.server)
+	from, to := io.ReadWriter(a), io.ReadWriter(b)
+	if streamed {
+		s, err := a.OpenStream(t.Context(), nil)
+		require.NoError(t, err)
+		_, err = s.Write([]byte{1})
+		require.NoError(t, err)
+		r, err := b.AcceptStream(t.Context())
+		require.NoError(t, err)
+		from, to = s, r
+	}
+	var ended sync.WaitGroup
+	defer ended.Wait()
+	ended.Go(func() { c.pour(from) })
+	ended.Go(func() { c.drain(to) })
+	defer func() { require.NoError(t, a.Abort()); require.NoError(t, b.Abort()) }()
+	time.Sleep(3 * time.Second) // until it is steady
+	before := [2]kcp.ConnStats{a.Stats(), b.Stats()}
+	const length = 30 * time.Second
+	time.Sleep(length)
+	after := [2]kcp.ConnStats{a.Stats(), b.Stats()}
+	share := func(end int, of ...stats.Limit) (share float64) {
+		for _, l := range of {
+			share += (after[end].Limited[l] - before[end].Limited[l]).Seconds() / length.Seconds()
+		}
+		return share
+	}
+	for end := range after {
+		var all []stats.Limit
+		for l := range after[end].Limited {
+			all = append(all, stats.Limit(l))
+			t.Logf("%d %-20s %.4f", end, stats.Limit(l), share(end, stats.Limit(l)))
+		}
+		require.InDelta(t, 1, share(end, all...), 1e-9, "each moment counts once")
+	}
+	require.GreaterOrEqual(t, share(0, c.sender...), 0.95)
+	require.GreaterOrEqual(t, share(1, c.receiver), 0.95)
+	require.Contains(t, c.sender, after[0].LimitedBy)
+}
+
+// age returns the time of all limits.
+func age(st *kcp.ConnStats) (all time.Duration) {
+	for _, d := range st.Limited {
+		all += d
+	}
+	return all
+}
+
+// pour writes as the case says, until the session ends.
+func (c *limitCase) pour(w io.Writer) {
+	p := make([]byte, 16<<10)
+	if c.write > 0 {
+		p = p[:c.write]
+	}
+	for {
+		if _, err := w.Write(p); err != nil {
+			return
+		}
+		time.Sleep(c.pause)
+	}
+}
+
+// drain reads as the case says, until the session ends.
+func (c *limitCase) drain(r io.Reader) {
+	p := make([]byte, 64<<10)
+	if c.reads > 0 {
+		p = p[:2000]
+	}
+	for {
+		n, err := r.Read(p)
+		if err != nil {
+			return
+		}
+		if c.reads > 0 {
+			time.Sleep(time.Duration(float64(n) / float64(c.reads) * float64(time.Second)))
+		}
+	}
+}
+
+// Until the ends are known to each other the handshake limits a session, and its time
+// ends with it.
+func TestLimitedByHandshake(t *testing.T) {
+	t.Parallel()
+	for name, config := range map[string]*kcp.Config{"plain": {}, "TLS": {TLS: testTLS()}, "cookie": {AddressValidation: kcp.ValidateAlways}} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, 1, netsim.LinkConfig{Delay: 150 * time.Millisecond}, func(t *testing.T, w *world) {
+				l := w.listen(config)
+				e, _ := w.endpoint("10.0.0.2:0", config)
+				start := time.Now()
+				looked := false
+				timer := time.AfterFunc(200*time.Millisecond, func() {
+					for c := range e.Sessions() {
+						looked = true
+						st := c.Stats()
+						require.Equal(t, stats.LimitHandshake, st.LimitedBy)
+						require.Equal(t, stats.LimitTimes{stats.LimitHandshake: time.Since(start)}, st.Limited)
+					}
+				})
+				defer timer.Stop()
+				a := w.dial(e)
+				took := time.Since(start)
+				require.True(t, looked)
+				bothWays(t, a, accepted(t, l), []byte("x"), []byte("y"))
+				time.Sleep(time.Minute)
+				st := a.Stats()
+				require.InDelta(t, took.Seconds(), st.Limited[stats.LimitHandshake].Seconds(), 0.001)
+				require.Equal(t, stats.LimitApplication, st.LimitedBy)
+				require.Equal(t, time.Since(start), age(&st))
+				totals := e.Totals()
+				require.Equal(t, st.Limited, totals.Limited)
+				require.NoError(t, a.Abort())
+				st = a.Stats()
+				time.Sleep(time.Minute)
+				require.Equal(t, st.Limited, a.Stats().Limited, "an ended session has no time")
+				require.Equal(t, a.Stats().Limited, e.Totals().Limited)
+			})
+		})
+	}
+}
+
+// A session that is never answered was limited by the handshake for all of its life.
+func TestLimitedByNoAnswer(t *testing.T) {
+	t.Parallel()
+	inWorld(t, 1, netsim.LinkConfig{}, func(t *testing.T, w *world) {
+		e, _ := w.endpoint("10.0.0.2:0", &kcp.Config{DialTimeout: 5 * time.Second})
+		_, err := e.Dial(t.Context(), net.UDPAddrFromAddrPort(acceptorAddr))
+		require.Error(t, err)
+		require.Equal(t, stats.LimitTimes{stats.LimitHandshake: 5 * time.Second}, e.Totals().Limited)
+	})
+}
+
+// ConnStats says how many streams are open.
+func TestStatsCountStreams(t *testing.T) {
+	t.Parallel()
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(nil, nil)
+		require.Zero(t, a.Stats().Streams)
+		var all [3]*kcp.Stream
+		for i := range all {
+			s, err := a.OpenStream(t.Context(), nil)
+			require.NoError(t, err)
+			_, err = s.Write([]byte{1})
+			require.NoError(t, err)
+			all[i] = s
+		}
+		time.Sleep(time.Second)
+		require.Equal(t, [2]int{3, 3}, [2]int{a.Stats().Streams, b.Stats().Streams})
+		require.NoError(t, all[1].Reset(7))
+		r, err := b.AcceptStream(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, r.Close())
+		require.NoError(t, all[0].Close())
+		time.Sleep(time.Second)
+		require.Equal(t, [2]int{1, 1}, [2]int{a.Stats().Streams, b.Stats().Streams})
+	})
+}

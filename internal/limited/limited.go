@@ -1,0 +1,135 @@
+// Package limited decides what limits the sending of a session, and counts for how long.
+package limited
+
+import (
+	"time"
+
+	"github.com/arqnet/kcp/stats"
+)
+
+// Facts are what a flush has found at its end.
+type Facts struct {
+	Waits      bool // segments wait to be sent for the first time
+	Resend     bool // some wait to be sent again
+	InFlight   bool // some are not acknowledged
+	Capped     bool // something waits for the cap of the rate
+	Congestion bool // the congestion window is full
+	Peer       bool // the peer's window, or with Send the send window, is full
+	Send       bool
+	Address    bool // the peer's address is not validated
+	Credit     bool // streams have more than the peer has given credit for
+	Reader     bool // what has arrived and was not read fills half of the window
+}
+
+// State is what limits a session, and what that depends on beside Facts.
+type State struct {
+	By      stats.Limit // the present limit
+	Refused bool        // a write was, for lack of room, and none has come since
+	full    stats.Limit // the window or buffer that was last full; LimitApplication: none lately
+	fullAt  uint32      // when, in milliseconds
+}
+
+// rounds is for how many round trips a window or buffer that was full explains that
+// pacing holds: its rate is what they have let through.
+const rounds = 2
+
+// Next returns what limits the session from now on, a time in milliseconds. rtt is the
+// round-trip time in milliseconds.
+func (s *State) Next(f Facts, now uint32, rtt int32) stats.Limit {
+	s.Refused = s.Refused && f.InFlight
+	by := f.by(s.Refused)
+	switch by {
+	case stats.LimitPeerWindow, stats.LimitSendWindow, stats.LimitWriteBuffer:
+		s.full, s.fullAt = by, now
+	case stats.LimitPacing:
+		if int64(now-s.fullAt) > rounds*int64(rtt) {
+			s.full = stats.LimitApplication
+		}
+		if s.full != stats.LimitApplication {
+			return s.full
+		}
+	}
+	return by
+}
+
+// by returns the limit of a moment. Of several windows that are full it is the congestion
+// window: the path would not take more.
+func (f Facts) by(refused bool) stats.Limit {
+	switch waits := f.Waits || f.Resend; {
+	case !waits && f.Capped:
+		return stats.LimitRate // for datagrams
+	case !waits && f.Credit:
+		return stats.LimitPeerWindow
+	case !waits && f.Reader:
+		return stats.LimitReader
+	case !waits && refused:
+		return stats.LimitWriteBuffer
+	case !waits:
+		return stats.LimitApplication
+	case f.Congestion:
+		return stats.LimitCongestion
+	case f.Peer && f.Send:
+		return stats.LimitSendWindow
+	case f.Peer && f.Waits:
+		return stats.LimitPeerWindow
+	case f.Capped:
+		return stats.LimitRate
+	case f.Address:
+		return stats.LimitHandshake
+	}
+	return stats.LimitPacing
+}
+
+// Clock counts for how long each limit has been the present one. Times are of one clock,
+// which does not run backwards. It has no lock. A nil Clock belongs to a session
+// whose handshake goes on.
+type Clock struct {
+	times stats.LimitTimes // up to since
+	since time.Duration    // when by began
+	by    stats.Limit
+	ended bool // nothing is counted any more
+}
+
+// New returns a Clock of a session whose handshake lasted from born until now, and which
+// by limits from now on.
+func New(born, now time.Duration, by stats.Limit) *Clock {
+	return &Clock{stats.LimitTimes{stats.LimitHandshake: now - born}, now, by, false}
+}
+
+// count counts the present limit until now.
+func (c *Clock) count(now time.Duration) {
+	if !c.ended {
+		c.times[c.by] += max(now-c.since, 0)
+		c.since = max(now, c.since)
+	}
+}
+
+// Change makes by the present limit.
+func (c *Clock) Change(by stats.Limit, now time.Duration) {
+	if c.count(now); !c.ended {
+		c.by = by
+	}
+}
+
+// End ends the count of a session that was born at a time, for good, and returns it.
+func (c *Clock) End(born, now time.Duration) *Clock {
+	if c == nil {
+		c = New(born, now, stats.LimitHandshake)
+	}
+	c.count(now)
+	c.ended = true
+	return c
+}
+
+// Add adds to t for how long each limit has been the present one, of a session that was
+// born at a time, and returns the present one.
+func (c *Clock) Add(t *stats.LimitTimes, born, now time.Duration) stats.Limit {
+	if c == nil {
+		c = New(born, now, stats.LimitHandshake)
+	}
+	c.count(now)
+	for i, d := range c.times {
+		t[i] += d
+	}
+	return c.by
+}
