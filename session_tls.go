@@ -447,7 +447,11 @@ func (c *session) noteResetKey(s signal, payload []byte) {
 	if c.hs.Role >= opening.Dialled && reset.Theirs.Load() == nil && c.step.inputAt-c.hs.born > resetKeyWithin {
 		return
 	}
-	reset.Note(s.ts, s.sn, payload)
+	k := &packetkeys.ToldKey{Since: s.sn}
+	k.Key, k.Mask = [packetkeys.ResetKeySize]byte(payload), s.ts
+	if old := reset.Theirs.Load(); old == nil || *old != *k {
+		reset.Theirs.Store(k)
+	}
 }
 
 // statelessReset ends the session, of which the peer's endpoint

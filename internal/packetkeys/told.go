@@ -14,14 +14,6 @@ type ToldKey struct {
 	Since uint32 // resets made up to then do not count; seconds on the clock of the end that makes them
 }
 
-// Note takes the peer's key: its payload, its mask, and from when on resets count.
-func (r *ToldKeys) Note(mask, since uint32, payload []byte) {
-	k := &ToldKey{ResetKey: ResetKey{Key: [ResetKeySize]byte(payload), Mask: mask}, Since: since}
-	if old := r.Theirs.Load(); old == nil || *old != *k {
-		r.Theirs.Store(k)
-	}
-}
-
 // By reports whether a packet that did not open is a stateless reset of the peer.
 // It needs no lock.
 func (r *ToldKeys) By(packet []byte) bool {
