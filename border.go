@@ -117,7 +117,7 @@ func (c *session) appKeys() *protect.TLS { return c.tls.app }
 
 // resetBy reports whether a packet that did not open is a stateless reset of the
 // peer of a session with TLS.
-func (c *session) resetBy(packet []byte) bool { return c.tls.reset.by(packet) }
+func (c *session) resetBy(packet []byte) bool { return c.tls.reset.By(packet) }
 
 // shutResult is how a session has ended in Shutdown.
 type shutResult uint8

@@ -215,7 +215,7 @@ func TestDatagramsAfterClose(t *testing.T) {
 		was := b.closing
 		b.closing.Stop()
 		b.takeDatagram([]byte{2})
-		s := b.in.datagrams.stats
+		s := b.in.datagrams.Stats
 		b.closing = was
 		b.mu.Unlock()
 		require.EqualValues(t, []uint64{2, 1}, []uint64{s.Received, s.Dropped})

@@ -31,7 +31,7 @@ func (c *Conn) HandleDatagrams(f func(b []byte)) {
 	c.mu.Lock()
 	defer c.unlock()
 	if f != nil || c.in.datagrams != nil {
-		c.datagramQueue().handled = f != nil
+		c.datagramQueue().Handled = f != nil
 	}
 	if f != nil {
 		c.state().handler = &datagramHandler{handle: f}
@@ -47,11 +47,10 @@ func (c *Conn) handleDatagram(b []byte) {
 	c.mu.Lock()
 	q := c.datagramQueue()
 	h := c.state().handler
-	q.stats.Received++
-	q.moved += uint64(len(b))
+	q.Arrived(len(b))
 	c.noteActivity(c.ep.now())
 	if h == nil || c.closing.Caller != closing.Uses {
-		q.stats.Dropped++
+		q.Stats.Dropped++
 		h = nil
 	}
 	c.unlock()
@@ -111,8 +110,8 @@ func (c *Conn) ReceiveDatagram(ctx context.Context) (next []byte, err error) {
 			return pause{}, ctx.Err()
 		case c.io.readDeadline.expired():
 			return pause{}, os.ErrDeadlineExceeded
-		case len(q.waiting) > 0:
-			next = q.pop()
+		case q.Len() > 0:
+			next = q.Pop()
 			c.accountRead(len(next))
 			return pause{}, nil
 		}

@@ -34,9 +34,9 @@ func (c *Conn) takeEvent(m *groupMember, memory *groupMemory, e *Event) gotWhat 
 // takeArrived is takeEvent for what has arrived outside of streams. Datagrams and data
 // take turns.
 func (c *Conn) takeArrived(m *groupMember, memory *groupMemory, e *Event) gotWhat {
-	if q := c.in.datagrams; q != nil && len(q.waiting) > 0 && !(m.datagram && c.kcp.receiver().readable()) {
+	if q := c.in.datagrams; q != nil && q.Len() > 0 && !(m.datagram && c.kcp.receiver().readable()) {
 		m.datagram = true
-		e.Kind, e.Data = EventDatagram, q.pop()
+		e.Kind, e.Data = EventDatagram, q.Pop()
 		c.accountRead(len(e.Data))
 		return gotEvent
 	}
@@ -115,7 +115,7 @@ func (c *Conn) takeEnd(m *groupMember, e *Event, err error) gotWhat {
 // hasEvent reports whether takeEvent may have an event for m.
 func (c *Conn) hasEvent(m *groupMember) bool {
 	return c.closing.Caller != closing.Uses || c.closing.Phase == closing.Retired || c.kcp.receiver().readable() ||
-		c.in.datagrams != nil && len(c.in.datagrams.waiting) > 0 ||
+		c.in.datagrams.Len() > 0 ||
 		c.atEOF(m) || c.writableLocked(m) ||
 		m.streams && (c.calls != nil && c.calls.ready.First() != nil || c.streams != nil && c.streams.Waiting() > 0)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/arqnet/kcp/internal/incast"
 	"github.com/arqnet/kcp/internal/inturn"
 	"github.com/arqnet/kcp/internal/opening"
+	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/streams"
 )
@@ -51,7 +52,7 @@ func (h *sessionHost) challenge(to source, token uint32, at time.Duration) signa
 	return h.ep.challengeOf(to, h.entry.Conv, token, at)
 }
 
-func (h *sessionHost) resetKey() *resetKey { return h.ep.resetKeyOf((*Conn)(h)) }
+func (h *sessionHost) resetKey() *packetkeys.ToldKey { return h.ep.resetKeyOf((*Conn)(h)) }
 
 // workTLS has the work done when it is the turn of its flow.
 func (h *sessionHost) workTLS(flow netip.Addr, x *handshake.Exchange, work handshake.Work) {

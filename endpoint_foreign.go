@@ -13,11 +13,9 @@ import (
 // set read deadlines, their reads may not be interruptible, and their errors may
 // last. None of it must leave a call waiting forever.
 
-const (
-	// closeWait is how long Endpoint.Close waits for writes in progress, and for the
-	// readers of a socket that it does not close.
-	closeWait = time.Second
-)
+// closeWait is how long Endpoint.Close waits for writes in progress, and for the
+// readers of a socket that it does not close.
+const closeWait = time.Second
 
 // interrupt ends the read of the call that reads the socket: it returns with a
 // time-out. The owner of a socket may set another deadline before the call has

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/readturn"
 )
 
@@ -98,7 +99,7 @@ func (e *Endpoint) holdForPeers(ctx context.Context) bool {
 	if background {
 		return false
 	}
-	timer := time.NewTimer(min(hold, maxHold))
+	timer := time.NewTimer(min(hold, closing.MaxHold))
 	defer timer.Stop()
 	select {
 	case <-timer.C:

@@ -49,7 +49,7 @@ func (e *Endpoint) reportHandshake(remote net.Addr, err *HandshakeError) {
 // resetKeyOf returns what the peer of a session is told about its resets; nil if
 // the key may be known to another peer, which has, or had within TIME-WAIT, a
 // session with the same conversation id. c.mu is held.
-func (e *Endpoint) resetKeyOf(c *Conn) *resetKey {
+func (e *Endpoint) resetKeyOf(c *Conn) *packetkeys.ToldKey {
 	key, now := c.tableEntry().Key(), e.now()
 	e.mu.RLock()
 	_, before := e.table.TimeWaits.AtAnyAddress(key.Conv, now)
@@ -58,5 +58,5 @@ func (e *Endpoint) resetKeyOf(c *Conn) *resetKey {
 	if !alone {
 		return nil
 	}
-	return &resetKey{key.ResetKey(e.table.ResetSecret, e.LocalAddr().String()), uint32(e.epoch.Add(now).Unix())}
+	return &packetkeys.ToldKey{ResetKey: key.ResetKey(e.table.ResetSecret, e.LocalAddr().String()), Since: uint32(e.epoch.Add(now).Unix())}
 }

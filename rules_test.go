@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/fairqueue"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/handshake"
@@ -79,7 +80,6 @@ func sessionFigures() []rulebook.Figure {
 		dial      = "| Dial: "
 		legacy    = "| A peer without signals is recognised"
 		closing   = "| Close: CLOSE;"
-		dialled   = "| A socket outlives"
 		linger    = "| Sockets that outlive"
 		keepAlive = "| Keep-alive (RFC 9293"
 	)
@@ -112,14 +112,8 @@ func sessionFigures() []rulebook.Figure {
 		{legacy, "2 plain window updates", legacyAnswers},
 		{legacy, "8 HELLOs", helloTries},
 		{closing, "5 s", defaultLinger},
-		{"| Why an application closes", "256 bytes", maxReasonText},
-		{dialled, "7 s", dialledHold},
 		{linger, "256 sockets", lingering.Most},
 		{linger, "an 8th", lingering.Part},
-		{dialled, "4 RTO", holdRTOs},
-		{dialled, "0.2 to 3 s", minHold},
-		{"| A socket outlives its sessions otherwise", "3 s", maxHold},
-		{dialled, "1.5 s", lossyHold},
 		{keepAlive, "25 s", defaultKeepAlive},
 
 		{"| Stall timeout", "30 min", defaultStallTimeout},
@@ -175,7 +169,7 @@ func wireFigures() []rulebook.Figure {
 		{info, "bit 2", bits.TrailingZeros(capReason)},
 		{info, "bit 3", bits.TrailingZeros(capStreams)},
 		{info, "version, now 2", handshake.Version},
-		{"- CLOSE may carry why", "code 8", reasonCode},
+		{"- CLOSE may carry why", "code 8", closing.ReasonCode},
 		{"Peers with signals are shown", "128 first", minRcvWnd},
 		{"| A zero window is probed after", "5 s to 120 s", probeWaitInitial * millis},
 		{"| A zero window is probed after", "120 s", probeWaitMax * millis},

@@ -62,7 +62,7 @@ func (c *session) giveUp(now time.Duration) {
 func (c *session) dropReceived() {
 	c.kcp.closeReceive()
 	if q := c.in.datagrams; q != nil {
-		q.waiting, q.bytes = nil, 0
+		q.Clear()
 	}
 	c.dropStreams(net.ErrClosed)
 }
@@ -205,34 +205,16 @@ func (c *session) holdSocket() time.Duration {
 	dropped, explained := c.hs.dropped && c.hs.Peer >= opening.Extended, c.hs.reasons != nil && c.hs.reasons.abrupt
 	switch {
 	case dropped && !c.hs.Confirmed:
-		return maxHold // the round-trip time is not known
+		return closing.MaxHold // the round-trip time is not known
 	case !dropped && !explained && c.closing.Read == closing.ReadOpen:
 		return 0
 	}
 	if c.host.ownSocket() {
-		return dialledHold
+		return closing.DialledHold
 	}
-	hold := minHold
-	if n := c.kcp.counts(); n.Retransmits()+n.Duplicates > 0 {
-		hold = lossyHold
-	}
-	return max(hold, min(holdRTOs*time.Duration(c.kcp.sender().rto())*time.Millisecond, maxHold))
+	n := c.kcp.counts()
+	return closing.AnswerFor(time.Duration(c.kcp.sender().rto())*time.Millisecond, n.Retransmits()+n.Duplicates > 0)
 }
-
-// Bounds of holdSocket. On a path that has lost packets, the peer may have to
-// repeat its request several times.
-const (
-	// dialledHold is for a socket whose port the system has chosen, so that the
-	// application does not need it again. A peer with default settings repeats
-	// its request for Linger, at most 2 s apart. Sockets of all kinds are given up
-	// sooner if many are held; see Endpoint.linger.
-	dialledHold = 7 * time.Second
-
-	minHold   = 200 * time.Millisecond
-	lossyHold = 1500 * time.Millisecond // in place of minHold after losses
-	maxHold   = 3 * time.Second
-	holdRTOs  = 4 // retransmission time-outs, within these bounds
-)
 
 // progress advances the state of a session: after a batch of input, a call of
 // the application, or a wake-up.

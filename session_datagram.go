@@ -6,49 +6,8 @@ import (
 	"net"
 
 	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/datagrams"
 )
-
-// maxQueuedDatagrams is the most datagrams that wait for ReceiveDatagram. One
-// more pushes out the oldest: unreliable data should at least be fresh.
-const maxQueuedDatagrams = 256
-
-// datagramEntry is the memory of a waiting datagram beside its payload, in
-// bytes.
-const datagramEntry = 48
-
-// datagramQueue holds datagrams that have arrived.
-type datagramQueue struct {
-	waiting [][]byte // oldest first
-	bytes   int      // memory of waiting, with datagramEntry for each
-	stats   DatagramStats
-	moved   uint64 // payload bytes received and sent
-	handled bool   // by a handler; else datagrams wait for ReceiveDatagram
-}
-
-// add queues a copy of b, and counts it.
-func (q *datagramQueue) add(b []byte) {
-	q.stats.Received++
-	q.moved += uint64(len(b))
-	if len(q.waiting) >= maxQueuedDatagrams {
-		q.pop()
-		q.stats.Dropped++
-	}
-	b = append(make([]byte, 0, len(b)), b...)
-	q.waiting = append(q.waiting, b)
-	q.bytes += cap(b) + datagramEntry
-}
-
-// pop removes and returns the oldest datagram.
-func (q *datagramQueue) pop() []byte {
-	b := q.waiting[0]
-	q.waiting[0] = nil
-	q.waiting = q.waiting[1:]
-	q.bytes -= cap(b) + datagramEntry
-	if len(q.waiting) == 0 {
-		q.waiting = nil
-	}
-	return b
-}
 
 // takeDatagram leaves b, which lies in the memory of the batch, to the handler if
 // there is one: the reader of the batch calls handleDatagram. Otherwise it queues
@@ -57,22 +16,21 @@ func (q *datagramQueue) pop() []byte {
 // peer whose address is not validated.
 func (c *session) takeDatagram(b []byte) {
 	q := c.datagramQueue()
-	if q.handled && c.closing.Caller == closing.Uses {
+	if q.Handled && c.closing.Caller == closing.Uses {
 		c.host.hand(b)
 		return
 	}
-	if c.closing.Caller != closing.Uses || c.memoryPressure() != pressureNone || c.hs.unvalidated.Load() && c.held()+len(b)+datagramEntry > unvalidatedBytes {
-		q.stats.Received++
-		q.stats.Dropped++
+	if c.closing.Caller != closing.Uses || c.memoryPressure() != pressureNone || c.hs.unvalidated.Load() && c.held()+len(b)+datagrams.EntryBytes > unvalidatedBytes {
+		q.Refuse()
 		return
 	}
-	q.add(b)
+	q.Add(b)
 }
 
 // datagramQueue returns the queue, which it allocates: most sessions need none.
-func (c *session) datagramQueue() *datagramQueue {
+func (c *session) datagramQueue() *datagrams.Queue {
 	if c.in.datagrams == nil {
-		c.in.datagrams = new(datagramQueue)
+		c.in.datagrams = new(datagrams.Queue)
 	}
 	return c.in.datagrams
 }
@@ -94,12 +52,12 @@ func (c *session) queueDatagram(b []byte) error {
 	}
 	o := &c.outgoing
 	if o.waiting() >= maxOutgoing || c.hs.securing {
-		c.datagramQueue().stats.Unsent++
+		c.datagramQueue().Stats.Unsent++
 		return nil
 	}
 	at := c.shared.overhead.cipherHead
 	if !c.kcp.validation().Take(at + datagramHeader + len(b) + c.shared.overhead.tail) {
-		c.datagramQueue().stats.Unsent++
+		c.datagramQueue().Stats.Unsent++
 		return nil
 	}
 	p := c.shared.packet(at + datagramHeader + len(b) + c.shared.overhead.tail)
@@ -120,7 +78,5 @@ func (c *session) queueDatagram(b []byte) error {
 // addDatagram adds a datagram to the packets to be sent, and counts it.
 func (c *session) addDatagram(p packet) {
 	c.outgoing.add(p)
-	q := c.datagramQueue()
-	q.stats.Sent++
-	q.moved += uint64(len(p.buf) - c.shared.overhead.cipherHead - datagramHeader - c.shared.overhead.tail)
+	c.datagramQueue().Sent(len(p.buf) - c.shared.overhead.cipherHead - datagramHeader - c.shared.overhead.tail)
 }

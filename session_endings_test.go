@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/stretchr/testify/require"
@@ -451,7 +452,7 @@ func TestDialledSocketIsHeldForThePeer(t *testing.T) {
 		require.NoError(t, a.Close())
 		require.NoError(t, <-closed)
 		require.True(t, time.Now().After(until))
-		time.Sleep(dialledHold)
+		time.Sleep(closing.DialledHold)
 		e.mu.Lock()
 		require.True(t, e.closed)
 		e.mu.Unlock()
@@ -469,6 +470,6 @@ func TestDialledSocketIsHeldForThePeer(t *testing.T) {
 			defer a.mu.Unlock()
 			return a.holdSocket()
 		}
-		require.Equal(t, dialledHold, hold())
+		require.Equal(t, closing.DialledHold, hold())
 	})
 }

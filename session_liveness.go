@@ -129,7 +129,7 @@ func (c *session) noteActivity(now time.Duration) {
 	at := c.kcp.position()
 	p := liveness.Progress{Received: c.kcp.counts().BytesReceived, Next: uint32(at.received), Una: uint32(at.acked)}
 	if c.in.datagrams != nil {
-		p.Datagrams = c.in.datagrams.moved
+		p.Datagrams = c.in.datagrams.Moved
 	}
 	if !c.live.Progressed(now, p, c.kcp.WaitSend() > 0) {
 		return

@@ -8,12 +8,14 @@ import (
 
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/datagrams"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/incast"
 	"github.com/arqnet/kcp/internal/limited"
 	"github.com/arqnet/kcp/internal/liveness"
 	"github.com/arqnet/kcp/internal/migration"
+	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/roundtrip"
@@ -77,7 +79,7 @@ type host interface {
 	// challenge returns the challenge of an address.
 	challenge(to source, token uint32, at time.Duration) signal
 	// resetKey returns the key of stateless resets for the peer; nil: it gets none.
-	resetKey() *resetKey
+	resetKey() *packetkeys.ToldKey
 
 	// workTLS does work of a TLS handshake, and calls workedTLS with what it has come to.
 	workTLS(flow netip.Addr, x *handshake.Exchange, work handshake.Work)
@@ -231,11 +233,11 @@ type timerState struct {
 
 // inputState is what handles input before the state machine, or beside it.
 type inputState struct {
-	decoder   *fec.Decoder   // nil until the peer sends FEC, and once the session is retired
-	datagrams *datagramQueue // nil until the first
-	holding   holding        // memory held because of the peer
-	arrived   uint32         // payload bytes that holding.recent counts, or has counted, modulo 2^32
-	sending   incast.Sender  // its turn: the lock of incast.Turns
+	decoder   *fec.Decoder     // nil until the peer sends FEC, and once the session is retired
+	datagrams *datagrams.Queue // nil until the first
+	holding   holding          // memory held because of the peer
+	arrived   uint32           // payload bytes that holding.recent counts, or has counted, modulo 2^32
+	sending   incast.Sender    // its turn: the lock of incast.Turns
 
 	protection protect.Protection // of packets; see protect.Scheme.Number
 }

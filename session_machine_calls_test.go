@@ -86,8 +86,8 @@ func (e *machineEnd) sendDatagram(b []byte) bool {
 // receiveDatagram returns the oldest datagram; nil: there is none.
 func (e *machineEnd) receiveDatagram() (b []byte) {
 	c := e.conn
-	if q := c.in.datagrams; q != nil && len(q.waiting) > 0 && c.closing.Caller == closing.Uses {
-		b = q.pop()
+	if q := c.in.datagrams; q.Len() > 0 && c.closing.Caller == closing.Uses {
+		b = q.Pop()
 		c.accountRead(len(b))
 		e.carryOut()
 	}

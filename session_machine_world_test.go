@@ -441,9 +441,9 @@ func (e *machineEnd) challenge(to source, token uint32, at time.Duration) signal
 	return signal{sigPing, s[0], s[1]}
 }
 
-func (e *machineEnd) resetKey() *resetKey {
+func (e *machineEnd) resetKey() *packetkeys.ToldKey {
 	key := e.conn.entry.Key()
-	return &resetKey{key.ResetKey(e.gate.ResetSecret, e.addr.String()), uint32(e.shared.epoch.Add(e.w.now).Unix())}
+	return &packetkeys.ToldKey{ResetKey: key.ResetKey(e.gate.ResetSecret, e.addr.String()), Since: uint32(e.shared.epoch.Add(e.w.now).Unix())}
 }
 
 func (e *machineEnd) workTLS(_ netip.Addr, x *handshake.Exchange, work handshake.Work) {

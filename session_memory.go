@@ -32,7 +32,7 @@ func (h *holding) moved(n int64, now time.Duration) {
 func (c *session) held() int {
 	n := c.kcp.Held()
 	if c.in.datagrams != nil {
-		n += c.in.datagrams.bytes
+		n += c.in.datagrams.Memory()
 	}
 	if c.in.decoder != nil {
 		n += c.in.decoder.Stats().Held
@@ -137,10 +137,7 @@ func (c *session) shedMemory() bool {
 // dropUnreliable drops datagrams that were not read, what is kept for the
 // recovery of packets, and a packet of a path that is not validated.
 func (c *session) dropUnreliable() {
-	if q := c.in.datagrams; q != nil {
-		q.stats.Dropped += uint64(len(q.waiting))
-		q.waiting, q.bytes = nil, 0
-	}
+	c.in.datagrams.Shed()
 	if c.in.decoder != nil {
 		c.in.decoder.Compact()
 	}

@@ -62,7 +62,7 @@ func (c *session) holdDatagram(s *cappedOutput, p packet, now time.Duration) {
 func (c *session) dropDatagrams(dropped iter.Seq[packet]) {
 	for p := range dropped {
 		packetBuffers.Put(p.pooled)
-		c.datagramQueue().stats.Unsent++
+		c.datagramQueue().Stats.Unsent++
 	}
 }
 

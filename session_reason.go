@@ -1,11 +1,10 @@
 package kcp
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"strings"
-	"unicode/utf8"
+
+	"github.com/arqnet/kcp/internal/closing"
 )
 
 // Why an application has closed a session (compare the CONNECTION_CLOSE of
@@ -14,13 +13,6 @@ import (
 
 // capReason in INFO announces that the sender takes CLOSE with a reason.
 const capReason = 4
-
-const (
-	// reasonCode is the size of the code in front of the text, in bytes.
-	reasonCode = 8
-	// maxReasonText is the most bytes of text that are sent.
-	maxReasonText = 256
-)
 
 // PeerCloseError means that the peer has closed the session with CloseWithError, or has
 // ended it with AbortWithError. After CloseWithError Read returns it after the last byte,
@@ -72,15 +64,7 @@ func (c *session) closeReasons() *closeReasons {
 
 // encodeReason returns the payload of CLOSE, in a packet with so many bytes of headers.
 func (c *session) encodeReason(code uint64, text string, headers int) []byte {
-	text = strings.ToValidUTF8(text, "\uFFFD")
-	room := max(c.leastPMTU()-c.shared.overhead.total-headers-reasonCode, 0)
-	if room = min(room, maxReasonText); len(text) > room {
-		for room > 0 && !utf8.RuneStart(text[room]) {
-			room--
-		}
-		text = text[:room]
-	}
-	return append(binary.LittleEndian.AppendUint64(nil, code), text...)
+	return closing.EncodeReason(code, text, c.leastPMTU()-c.shared.overhead.total-headers)
 }
 
 // signalPayload is the state machine's hook for the payload of signals. The payload of
@@ -99,12 +83,9 @@ func (c *session) signalPayload(code signalCode) []byte {
 // noteReason takes the payload of the peer's CLOSE. The first that is not
 // malformed counts.
 func (c *session) noteReason(payload []byte) {
-	if len(payload) < reasonCode || len(payload) > reasonCode+maxReasonText || c.hs.reasons != nil && c.hs.reasons.peer != nil {
-		return
-	}
-	c.closeReasons().peer = &PeerCloseError{
-		Code: binary.LittleEndian.Uint64(payload),
-		Text: strings.ToValidUTF8(string(payload[reasonCode:]), "\uFFFD"),
+	code, text, ok := closing.DecodeReason(payload)
+	if ok && (c.hs.reasons == nil || c.hs.reasons.peer == nil) {
+		c.closeReasons().peer = &PeerCloseError{Code: code, Text: text}
 	}
 }
 

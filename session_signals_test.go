@@ -255,15 +255,15 @@ func TestForgedCloseReasons(t *testing.T) {
 			putPayload(p, payload)
 			require.NoError(t, b.kcp.Input(p))
 		}
-		forge(token+1, content(1, reasonCode)) // with another token it is nothing
+		forge(token+1, content(1, closing.ReasonCode)) // with another token it is nothing
 		require.Nil(t, b.hs.reasons)
 		require.False(t, b.closing.Read == closing.ReadClosed)
-		forge(token, content(1, reasonCode-1))
-		forge(token, content(1, reasonCode+maxReasonText+1))
+		forge(token, content(1, closing.ReasonCode-1))
+		forge(token, content(1, closing.ReasonCode+closing.MaxReasonText+1))
 		require.Nil(t, b.hs.reasons)
 		require.True(t, b.closing.Read == closing.ReadClosed)
-		forge(token, append(make([]byte, reasonCode), "first"...))
-		forge(token, append(make([]byte, reasonCode), "second"...))
+		forge(token, append(make([]byte, closing.ReasonCode), "first"...))
+		forge(token, append(make([]byte, closing.ReasonCode), "second"...))
 		require.Equal(t, "first", b.hs.reasons.peer.Text)
 	})
 }
@@ -412,7 +412,7 @@ func TestAbortReasonOfADialledSocket(t *testing.T) {
 		var reason *PeerCloseError
 		require.ErrorAs(t, err, &reason)
 		require.Equal(t, &PeerCloseError{Code: 7, Text: "full", Aborted: true}, reason)
-		time.Sleep(dialledHold)
+		time.Sleep(closing.DialledHold)
 		require.True(t, e.stopped())
 	})
 }

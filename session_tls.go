@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"net"
 	"net/netip"
-	"sync/atomic"
 	"time"
 
 	"github.com/arqnet/kcp/internal/closing"
@@ -32,7 +31,7 @@ const failedTime = 3 * time.Second
 type tlsState struct {
 	app       *protect.TLS        // of the session's packets; immutable
 	handshake *handshake.Exchange // nil once the handshake is over and settled
-	reset     resetKeys
+	reset     packetkeys.ToldKeys
 
 	// ended is the protection of the handshake of an accepted session that has
 	// ended within it: its peer is told under these keys. nil: none.
@@ -408,18 +407,6 @@ func (c *session) tlsExpires() time.Duration {
 // the same address and with the same conversation id, to learn the key.
 const resetKeyWithin = timeWaitTime / 2
 
-// resetKeys are the keys of the stateless resets of a session's ends.
-type resetKeys struct {
-	ours   *resetKey                // as told to the peer; nil: not told, or not for its present address
-	theirs atomic.Pointer[resetKey] // of the peer; nil: not known
-}
-
-// resetKey is a key of stateless resets.
-type resetKey struct {
-	packetkeys.ResetKey
-	since uint32 // resets made up to then do not count; seconds on the clock of the end that makes them
-}
-
 // tellResetKey queues RESETKEY, the key by which the peer knows a stateless reset
 // of this endpoint. It goes with CONFIRM and the answer to it, one of which is
 // repeated until it arrives.
@@ -427,26 +414,26 @@ func (c *session) tellResetKey() {
 	if c.tls == nil {
 		return
 	}
-	if c.tls.reset.ours == nil {
-		c.tls.reset.ours = c.host.resetKey()
+	if c.tls.reset.Ours == nil {
+		c.tls.reset.Ours = c.host.resetKey()
 	}
-	if k := c.tls.reset.ours; k != nil {
-		c.queueAnswer(signal{sigResetKey, k.since, k.Mask})
+	if k := c.tls.reset.Ours; k != nil {
+		c.queueAnswer(signal{sigResetKey, k.Since, k.Mask})
 	}
 }
 
 // resetKeyPayload returns the payload of RESETKEY.
 func (c *session) resetKeyPayload() []byte {
-	if c.tls == nil || c.tls.reset.ours == nil {
+	if c.tls == nil || c.tls.reset.Ours == nil {
 		return nil
 	}
-	return c.tls.reset.ours.Key[:]
+	return c.tls.reset.Ours.Key[:]
 }
 
 // renewResetKey tells the peer another key, as keys depend on its address.
 func (c *session) renewResetKey() {
 	if c.tls != nil {
-		c.tls.reset.ours = nil
+		c.tls.reset.Ours = nil
 		c.tellResetKey()
 	}
 }
@@ -457,20 +444,14 @@ func (c *session) noteResetKey(s signal, payload []byte) {
 		return
 	}
 	reset := &c.tls.reset
-	if c.hs.Role >= opening.Dialled && reset.theirs.Load() == nil && c.step.inputAt-c.hs.born > resetKeyWithin {
+	if c.hs.Role >= opening.Dialled && reset.Theirs.Load() == nil && c.step.inputAt-c.hs.born > resetKeyWithin {
 		return
 	}
-	k := &resetKey{ResetKey: packetkeys.ResetKey{Key: [packetkeys.ResetKeySize]byte(payload), Mask: s.ts}, since: s.sn}
-	if old := reset.theirs.Load(); old == nil || *old != *k {
-		reset.theirs.Store(k)
+	k := &packetkeys.ToldKey{Since: s.sn}
+	k.Key, k.Mask = [packetkeys.ResetKeySize]byte(payload), s.ts
+	if old := reset.Theirs.Load(); old == nil || *old != *k {
+		reset.Theirs.Store(k)
 	}
-}
-
-// by reports whether a packet that did not open is a stateless reset of the peer.
-// It needs no lock.
-func (r *resetKeys) by(packet []byte) bool {
-	k := r.theirs.Load()
-	return k != nil && k.Opens(packet, k.since)
 }
 
 // statelessReset ends the session, of which the peer's endpoint

@@ -179,21 +179,21 @@ func TestTLSForgottenSession(t *testing.T) {
 
 // resetOf returns a stateless reset of a session under a key of the tests'
 // choice, made at a time in seconds after the key was told.
-func resetOf(k *resetKey, conv uint32, after int) []byte {
+func resetOf(k *packetkeys.ToldKey, conv uint32, after int) []byte {
 	packet := make([]byte, packetkeys.MaxReset)
-	k.Reset(rand.Reader, packet, conv, k.since+uint32(after))
+	k.Reset(rand.Reader, packet, conv, k.Since+uint32(after))
 	return packet
 }
 
 // told returns the key that an end has told its peer, and known the one that it
 // knows of its peer; nil: none.
-func told(c *Conn) *resetKey {
+func told(c *Conn) *packetkeys.ToldKey {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.tls.reset.ours
+	return c.tls.reset.Ours
 }
 
-func known(c *Conn) *resetKey { return c.tls.reset.theirs.Load() }
+func known(c *Conn) *packetkeys.ToldKey { return c.tls.reset.Theirs.Load() }
 
 // No reset ends a session but one of its peer's that was made while there was no
 // session.
@@ -240,7 +240,7 @@ func TestTLSForgedResets(t *testing.T) {
 			"made before its key":      resetOf(theirs, a.Conv(), -1),
 			"of another session":       resetOf(known(other), a.Conv(), 1),
 			"of the session's own end": resetOf(ours, a.Conv(), 1),
-			"of no key":                resetOf(new(resetKey), a.Conv(), 1<<30),
+			"of no key":                resetOf(new(packetkeys.ToldKey), a.Conv(), 1<<30),
 			"too short":                resetOf(theirs, a.Conv(), 1)[1:],
 		}
 		for i := range 8 * packetkeys.MaxReset {

@@ -53,7 +53,7 @@ func (c *session) addTo(t *SessionTotals) stats.Limit {
 		t.Dropped.Add(&c.rare.dropped)
 	}
 	if q := c.in.datagrams; q != nil {
-		t.Datagrams.Add(&q.stats)
+		t.Datagrams.Add(&q.Stats)
 	}
 	if s := c.streams; s != nil {
 		n := stats.Streams(s.Counts)

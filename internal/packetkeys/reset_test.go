@@ -57,3 +57,23 @@ func TestResetFormat(t *testing.T) {
 		seen[string(packet)] = true
 	}
 }
+
+// A peer's key counts once it was told, for resets made later, and another takes its
+// place.
+func TestToldKeys(t *testing.T) {
+	var told ToldKeys
+	k, other := NewResetKey([]byte("secret"), []byte("session")), NewResetKey([]byte("secret"), []byte("other"))
+	reset := func(k ResetKey, at uint32) []byte {
+		packet := make([]byte, MinReset)
+		k.Reset(rand.Reader, packet, testConv, at)
+		return packet
+	}
+	require.False(t, told.By(reset(k, 10)))
+	told.Theirs.Store(&ToldKey{k, 9})
+	require.True(t, told.By(reset(k, 10)))
+	require.False(t, told.By(reset(k, 9)))
+	require.False(t, told.By(reset(other, 10)))
+	told.Theirs.Store(&ToldKey{other, 10})
+	require.True(t, told.By(reset(other, 11)))
+	require.False(t, told.By(reset(k, 11)))
+}

@@ -10,7 +10,7 @@ type Scan struct {
 	large   int64  // what a holder holds at most that does not count as large
 	holders int64  // those that are large
 	rest    int64  // what the others hold
-	census  Census // of the holders before at, but for those that pay
+	census  Census // of the holders before at that do not pay
 	Line    Rank   // holders of this rank or above pay; shed.None: not known yet, or none
 }
 
