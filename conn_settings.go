@@ -51,7 +51,7 @@ func (c *Conn) SetMTU(n int) error {
 // SetWindow sets the windows in segments, in place of Config.SendWindow and
 // Config.ReceiveWindow: 1 to 65535 each, 0 leaves one as it is. A receive window below
 // 128 is raised to 128. The peer learns of a smaller one with the next packet, and
-// retransmits what it has sent beyond. Errors are those of SetMTU.
+// retransmits what it has sent beyond. Errors are as for SetMTU.
 func (c *Conn) SetWindow(send, receive int) error {
 	for _, w := range []struct {
 		field string
@@ -79,7 +79,7 @@ func (c *Conn) SetWindow(send, receive int) error {
 // Config.Interval and Config.FastResend. NoDelayDefault leaves the mode as it is, and 0
 // the others. interval is 10 ms to 5 s, in whole milliseconds. fastResend is a number
 // of acknowledgements; negative means no fast retransmission. Another mode also sets
-// its minimum retransmission time-out, unless Config.MinRTO is set. Errors are those of
+// its minimum retransmission time-out, unless Config.MinRTO is set. Errors are as for
 // SetMTU.
 func (c *Conn) SetNoDelay(mode NoDelay, interval time.Duration, fastResend int) error {
 	if mode > NoDelayTurbo {
@@ -150,7 +150,7 @@ func (c *Conn) SetMessageMode(on bool) error {
 // SetWriteBuffer sets how many bytes may be written ahead of the peer's
 // acknowledgements, in place of Config.WriteBuffer: 4096 to 1 GiB; 0 returns to
 // Config.WriteBuffer. Write blocks until what waits is less. The default of
-// Config.MaxLinger does not follow. Errors are those of SetMTU.
+// Config.MaxLinger does not follow. Errors are as for SetMTU.
 func (c *Conn) SetWriteBuffer(bytes int) error {
 	if bytes != 0 && (bytes < minWriteBuffer || bytes > maxConfigWriteBuffer) {
 		return &ConfigError{"WriteBuffer", bytes, fmt.Sprintf("must be in [%d, %d], or 0 for the value of Config", minWriteBuffer, maxConfigWriteBuffer)}
@@ -178,7 +178,7 @@ func (c *Conn) SetWriteBuffer(bytes int) error {
 // Data waits in the write buffer, where its lifetimes go on. That buffer, unless its
 // size is set, is what the rate carries in a second, at least 64 KiB. Write and
 // WriteReady wait for room in it. Datagrams leave before data, up to half of the rate;
-// see SendDatagram. Errors are those of SetMTU.
+// see SendDatagram. Errors are as for SetMTU.
 func (c *Conn) SetMaxRate(bytes int) error {
 	if err := validateRate(bytes); err != nil {
 		return err

@@ -150,8 +150,8 @@ func (c *Conn) openStream(ctx context.Context, options *StreamOptions, waits boo
 
 // TryOpenStream is OpenStream without waiting: where that would wait, it returns an error
 // that wraps ErrWouldBlock, and no EventWritable follows. What the peer takes is known
-// when Dial or Accept has returned, and with EventAccepted, but for sessions dialled with
-// a negative Config.DialTimeout. Its other errors are those of OpenStream.
+// when Dial or Accept has returned, and with EventAccepted, except for sessions dialled
+// with a negative Config.DialTimeout. Its other errors are as for OpenStream.
 func (c *Conn) TryOpenStream(options *StreamOptions) (*Stream, error) {
 	return c.openStream(context.Background(), options, false)
 }

@@ -177,7 +177,7 @@ func (c *Conn) LocalAddr() net.Addr {
 // 9000 §9), which needs TLS, or a Cipher that authenticates. So may LocalAddr.
 func (c *Conn) RemoteAddr() net.Addr { return c.ends.Load().remote }
 
-// Conv returns the conversation id, which never changes, and is that of both ends.
+// Conv returns the conversation id, which never changes, and is the same at both ends.
 func (c *Conn) Conv() uint32 { return c.entry.Conv }
 
 // SetDeadline sets the read and the write deadline; see SetReadDeadline and

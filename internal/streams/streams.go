@@ -19,6 +19,7 @@ package streams
 //	schedule.go  which stream sends next: priorities, deficit round robin
 //	send.go      what is written, cut into segments, acknowledged
 //	receive.go   what arrives: reading, credit
+//	limit.go     how many streams the peer may open (MAX_STREAMS)
 //	order.go     what arrives out of order
 //	partial.go   lifetimes, messages that are given up
 //	tag.go       messages and their segments, receipts

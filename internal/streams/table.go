@@ -44,7 +44,7 @@ type Table struct {
 	refused  []uint32                  // ids of streams to be refused
 	openers  list.List[Opener]         // calls that wait to open a stream, oldest first
 	allowed  uint32                    // streams that this end may open in all, by the last MaxStreams; 0: none came
-	told     uint32                    // those of the peer, as the last MaxStreams says; 0: none was sent
+	told     uint32                    // streams that the peer may open in all, by the last MaxStreams; 0: none was sent
 	tell     bool                      // MaxStreams is to be sent
 	closed   bool                      // Close was called
 	control  Tag                       // of segments that belong to no stream of the table

@@ -51,8 +51,8 @@ func StateOf[S any](g *admission.Gate[S], now time.Duration) *State {
 	return &State{CookieSecret: g.Cookies.Secret(), CookieClock: g.Cookies.Clock(now), ResetSecret: g.ResetSecret}
 }
 
-// Adopt gives a gate the secrets of the predecessor's, that of stateless resets if resets
-// is set.
+// Adopt gives a gate the secrets of the predecessor's, with the secret of stateless
+// resets if resets is set.
 func Adopt[S any](g *admission.Gate[S], s *State, resets bool, now time.Duration) {
 	g.Cookies.Adopt(s.CookieSecret, s.CookieClock-now)
 	if resets {
@@ -61,7 +61,7 @@ func Adopt[S any](g *admission.Gate[S], s *State, resets bool, now time.Duration
 }
 
 // Notes returns the notes of all sessions of a gate and of processes before it, of
-// TIME-WAIT, and of ids that were used. mute is that of EndOf.
+// TIME-WAIT, and of ids that were used. mute is as for EndOf.
 func Notes[S any](g *admission.Gate[S], retained Retained, mute bool, now time.Duration) (notes []Note) {
 	for _, s := range g.Sessions() {
 		entry := g.EntryOf(s)

@@ -16,6 +16,7 @@ package takeover
 //	note.go         news of one session
 //	outbox.go       forwarded datagrams: collected, written, read
 //	owned.go        the sessions of another process
+//	endpoint.go     what an endpoint hands over, and takes over
 //	forward.go      whose session a packet is of
 //	predecessor.go  the processes before, to which packets are forwarded
 //	link_linux.go   the Unix socket of the exchange
