@@ -19,6 +19,7 @@ package takeover
 //	endpoint.go     what an endpoint hands over, and takes over
 //	forward.go      whose session a packet is of
 //	predecessor.go  the processes before, to which packets are forwarded
+//	socket.go       a socket that two processes have, and how one leaves it alone
 //	link_linux.go   the Unix socket of the exchange
 //	pipe_linux.go   packets and notes between processes
 //	other.go        systems without a takeover
