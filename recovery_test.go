@@ -525,7 +525,7 @@ func TestAcknowledgedBeforeResending(t *testing.T) {
 	require.Greater(t, waiting, 400)
 	require.NoError(t, k.Input(ackOf(500)))
 	require.Equal(t, waiting-1, k.snd.loss.due.n)
-	require.Equal(t, 1, k.snd.recovery.Reordering.Spurious)
+	require.EqualValues(t, 1, k.snd.recovery.Reordering.Spurious)
 	require.Zero(t, k.counters.SpuriousRetransmits)
 	require.NoError(t, k.Input(segment(cmdWins, 0, 0, 0, 512, "")))
 	require.Zero(t, k.snd.loss.due.n)
