@@ -42,6 +42,11 @@ func TestRepeat(t *testing.T) {
 	require.Empty(t, flush(0, now+6), "they leave for the first time")
 	require.Equal(t, []serial.Number{2}, flush(1, now+14), "una covers 0, and 1 is 11 ms old")
 	require.Empty(t, flush(1, now+14))
+	r = RepeatFor(2)
+	r.Note(Ack{SN: 4}, now)
+	r.Note(Ack{SN: 5}, now)
+	flush(0, now+1)
+	require.Equal(t, []serial.Number{5}, flush(5, now+2), "una covers the other")
 }
 
 // path is one with a round trip of srtt milliseconds.

@@ -225,9 +225,6 @@ func (o *Outage) Next() (sn serial.Number, ok bool) {
 // Resent records that the segment that next has returned is sent again.
 func (o *Outage) Resent() { o.budget-- }
 
-// Recovering reports whether there is an outage, or the recovery from one.
-func (o *Outage) Recovering() bool { return o.On || o.From != o.End }
-
 const (
 	// copyBurst is the most credit that may be saved up, in bytes.
 	copyBurst = 1024
