@@ -334,6 +334,31 @@ func TestSimultaneousOpenCertificates(t *testing.T) {
 	}
 }
 
+// An end whose peer is content, and that refuses the peer, tells it so until it knows,
+// though its own call has returned: whichever of them has dialled, on a bad link.
+func TestSimultaneousOpenRefused(t *testing.T) {
+	strict := peerTLS().Clone()
+	strict.RootCAs, strict.ClientCAs = testenv.TLS().RootCAs, testenv.TLS().RootCAs // of another authority
+	for seed := range fewer(64) {
+		link := netsim.LinkConfig{Delay: 20 * time.Millisecond, Loss: 0.3}
+		inWorld(t, seed, link, func(t *testing.T, w *world) {
+			a, _ := w.endpoint(peerA, &kcp.Config{TLS: peerTLS()})
+			b, _ := w.endpoint(peerB, &kcp.Config{TLS: strict})
+			x, y := openBoth(a, b, []string{peerA}, []string{peerB}, 0)
+			if x.err == nil { // the client is done before the server has its certificate
+				_, x.err = x.c.Read(make([]byte, 1))
+			}
+			var ofA, ofB *kcp.HandshakeError
+			require.ErrorAs(t, x.err, &ofA)
+			require.ErrorAs(t, y.err, &ofB)
+			require.True(t, ofA.Remote && !ofB.Remote)
+		})
+		if t.Failed() {
+			t.Fatalf("KCP_SEED=%d", seed)
+		}
+	}
+}
+
 // Forged packets disturb nothing: HELLOs with TIEBREAKER and others, of strangers, and
 // with the addresses of the two ends, before, while and after the session opens. Nor does
 // an endpoint that dials both ends and that they do not dial.
