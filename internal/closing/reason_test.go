@@ -23,7 +23,7 @@ func TestReasons(t *testing.T) {
 		require.LessOrEqual(t, len(b), max(test.room, ReasonCode))
 		code, text, ok := DecodeReason(b)
 		require.True(t, ok)
-		require.EqualValues(t, 7<<40, code)
+		require.Equal(t, uint64(7<<40), code)
 		require.Equal(t, test.want, text, "%q in %d", test.text, test.room)
 	}
 }

@@ -171,7 +171,7 @@ func TestLimitAtTheLastIDs(t *testing.T) {
 	h.table.Counts.Accepted = mostStreams - 2
 	h.table.told = mostStreams - 2
 	h.table.noteLimit()
-	require.Equal(t, mostStreams, h.limitOf(t))
+	require.Equal(t, uint32(mostStreams), uint32(h.limitOf(t)))
 	h.table.Counts.Refused = 2
 	h.table.noteLimit()
 	require.False(t, h.pull(false))
