@@ -208,6 +208,12 @@ func FuzzSegment(f *testing.F) {
 			f.Add(segment(cmd, 0, distance, 0, 0, "")) // ts
 		}
 	}
+	for code := sigHello; code <= sigTiebreak+1; code++ {
+		for _, cmd := range []uint8{cmdWask, cmdWins} {
+			f.Add(segment(cmd, uint8(code), 5, 6, 0, ""))
+			f.Add(segment(cmd, uint8(code|sigAnswer), 1<<32-1, 1<<31, 0, ""))
+		}
+	}
 	for _, size := range []uint32{1, 2, 0x7fffffff, 0x80000000, 0xffffffff} {
 		p := push(0, 0, "x") // 2: len beyond the packet
 		binary.LittleEndian.PutUint32(p[20:], size)

@@ -39,6 +39,7 @@ type attacker struct {
 	reacts   int                    // answers one of so many packets at once; 0: none
 	streams  bool                   // applications use them
 	lethal   bool                   // signals that end a session are as frequent as others
+	ties     bool                   // says that it dials too (simultaneous open)
 	insider  bool                   // has authenticated itself: speaks as its keys permit
 	opened   int                    // packets under application keys that were read
 	injected int
@@ -329,6 +330,9 @@ func (a *attacker) hello(c *conversationSeen, p []byte) []byte {
 		}
 	}
 	say(signal{sigInfo, 1, 1 | a.capabilities()})
+	if a.ties || a.random.IntN(16) == 0 {
+		say(signal{sigTie, a.near(0, 1<<31), a.near(0, 1<<31)})
+	}
 	return p
 }
 

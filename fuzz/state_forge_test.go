@@ -247,6 +247,7 @@ func (a *attacker) plausible(self, target *speaker) signal {
 		{sigPing, a.random.Uint32(), a.random.Uint32()},
 		{sigProbe, a.random.Uint32(), uint32(headerSize + a.random.IntN(1500))},
 		{sigCookie, a.random.Uint32(), a.random.Uint32()},
+		{sigTie, a.near(0), a.near(0)},
 		{sigHello, 0, self.token},
 		{sigHello | sigAnswer, self.token, target.token},
 	}
@@ -263,7 +264,7 @@ func (a *attacker) plausible(self, target *speaker) signal {
 
 // signal returns any signal, its arguments near what is known.
 func (a *attacker) signal(self, target *speaker) signal {
-	code := byte(a.random.IntN(12))
+	code := byte(a.random.IntN(sigTie + 2))
 	switch a.random.IntN(4) {
 	case 0:
 		code |= sigAnswer

@@ -28,6 +28,7 @@ const (
 	sigAbort   = 9
 	sigProbe   = 10
 	sigToken   = 11
+	sigTie     = 15
 	sigAnswer  = 0x80
 )
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/stretchr/testify/require"
 )
@@ -14,14 +15,18 @@ import (
 // packets are judged three times at most, answers are within their limits, and a packet
 // opens a session only if a session may open.
 func FuzzJudge(f *testing.F) {
+	tie := signal(handshake.CodeTie, 5, 6)
 	for wire := range uint8(3) {
 		for _, seed := range [][]byte{
 			hello, first, later, ping, packetOf(hello, put(info(wire == 2))), initial(0, hello, put(info(true))),
 			initial(1, hello, put(info(true))), sealedSeed(),
+			packetOf(hello, put(info(wire == 2)), tie), tie, initial(0, hello, put(info(true)), tie),
 		} {
 			f.Add(wire, uint32(0), seed)
 			f.Add(wire, uint32(0xffff), seed)
 			f.Add(wire, uint32(0x30b5), seed)
+			f.Add(wire, uint32(0x10001), seed)
+			f.Add(wire, uint32(0x30001), seed)
 		}
 	}
 	f.Fuzz(func(t *testing.T, wire uint8, state uint32, packet []byte) {
@@ -32,6 +37,7 @@ func FuzzJudge(f *testing.F) {
 		bit := func(n int) bool { return state>>n&1 != 0 }
 		g.state = State{Listening: !bit(0), Closed: bit(1), HalfOpen: int(state >> 28)}
 		g.full, g.half, g.AlwaysValidate, g.RefusesLegacy = bit(2), bit(3), bit(4), bit(5)
+		g.dials, g.crowded = bit(16), bit(17)
 		if g.SharedConvs = bit(6); g.SharedConvs {
 			g.Migrates = false
 		}
@@ -55,7 +61,8 @@ func FuzzJudge(f *testing.F) {
 		}
 		got, _ := g.judged(t, packet, bit(15))
 		if strings.Contains(got, "open") && got != "does not open" && !strings.Contains(got, "half open") {
-			require.True(t, g.state.Listening && !g.state.Closed && !g.full)
+			require.False(t, g.state.Closed)
+			require.True(t, g.state.Listening && !g.full || g.dials && !g.crowded)
 		}
 	})
 }

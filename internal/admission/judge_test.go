@@ -23,11 +23,13 @@ import (
 // gate is a gate of the tests, with the state of its endpoint.
 type gate struct {
 	Gate[session]
-	state  State
-	full   bool // the backlog takes nothing, or nothing unprivileged
-	half   bool
-	now    time.Duration
-	scheme *protect.Scheme
+	state   State
+	full    bool // the backlog takes nothing, or nothing unprivileged
+	half    bool
+	dials   bool // it expects HELLOs with TIEBREAKER (simultaneous open)
+	crowded bool // and they need a cookie
+	now     time.Duration
+	scheme  *protect.Scheme
 }
 
 // wires are how packets may be protected.
@@ -173,6 +175,8 @@ func (g *gate) judged(t testing.TB, packet []byte, claims bool) (did string, rou
 		return "short", 0
 	}
 	f := g.Read(MakeKey(from, nil, c), kind, &p, len(packet))
+	f.Expected = g.dials && f.Tie.Code != 0 && f.Hello.Code != 0
+	f.Crowded = f.Expected && g.crowded
 	for rounds = 1; ; rounds++ {
 		require.LessOrEqual(t, rounds, 3)
 		v := g.Judge(&f, g.state, g.now)

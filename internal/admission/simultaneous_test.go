@@ -10,46 +10,35 @@ import (
 
 // A HELLO with TIEBREAKER opens a session only if it is expected, and then whether the
 // endpoint listens or not, and however many sessions it has. It is never refused. Beside
-// another one it needs a cookie.
+// another one, or many, it needs a cookie. No session elsewhere is asked for it.
 func TestJudgeSimultaneousOpen(t *testing.T) {
 	t.Parallel()
-	tie := signal(handshake.CodeTie, 5, 6)
 	for _, wire := range wires {
-		for _, listens := range []bool{false, true} {
-			for _, expected := range []bool{false, true} {
-				for _, crowded := range []bool{false, true} {
-					g := newGate(wire, 1)
-					g.state.Listening = listens
-					g.others(8)
-					packet := packetOf(hello, put(info(false)), tie)
-					kind := Plain
-					if wire == "tls" {
-						packet, kind = initial(0, hello, put(info(true)), tie), Clear
-					}
-					p := &protect.Packet{Data: packet}
-					first := g.Read(keyOf(from), kind, p, len(packet))
-					require.Equal(t, handshake.Signal{Code: handshake.CodeTie, SN: 5, TS: 6}, first.Tie)
-					first.Expected, first.Crowded = expected, expected && crowded
-					g.Cookies.Random = g.Random
-					v := g.Judge(&first, g.state, g.now)
-					if v.Do == Unseal {
-						why, ok := first.Unseal()
-						require.True(t, ok, why)
-						v = g.Judge(&first, g.state, g.now)
-					}
-					switch {
-					case !expected:
-						require.Equal(t, Verdict[session]{Drop: Unknown, Seen: true}, v, "%s: no answer", wire)
-					case crowded, g.Len() >= (g.MaxSessions+1)/2:
-						require.Equal(t, CookieSent, v.Note)
-						require.Equal(t, Done, v.Do)
-					default:
-						require.Equal(t, Open, v.Do)
-					}
-				}
+		for n := range 16 {
+			listens, expected, crowded, full := n&1 > 0, n&2 > 0, n&4 > 0, n&8 > 0
+			g := newGate(wire, 1)
+			g.state.Listening = listens
+			g.add(elsewhere, Idle)
+			if full {
+				g.others(8)
 			}
+			v := g.judgeTie(t, wire, expected, crowded)
+			if !expected {
+				require.Equal(t, Verdict[session]{Drop: Unknown, Seen: true}, v, "%s: no answer", wire)
+				continue
+			}
+			if crowded || full {
+				require.Equal(t, CookieSent, v.Note, "%s, %d", wire, n)
+				require.Equal(t, Done, v.Do)
+				c := handshake.DecodeSegment(v.Answer.Content[:])
+				require.Equal(t, uint8(handshake.CodeCookie), c.Code)
+				v = g.judgeTie(t, wire, true, crowded, signal(handshake.CodeCookie, c.SN, c.TS))
+				require.True(t, v.Validated)
+			}
+			require.Equal(t, Open, v.Do, "%s, %d", wire, n)
 		}
 	}
+	tie := signal(handshake.CodeTie, 5, 6)
 	g := newGate("plain", 1)
 	g.state.Listening = false
 	packet := packetOf(hello, put(info(false)), tie)
@@ -60,4 +49,25 @@ func TestJudgeSimultaneousOpen(t *testing.T) {
 	require.False(t, v.Offers || v.Validated)
 	alone := g.Read(keyOf(from), Plain, &protect.Packet{Data: tie}, len(tie))
 	require.Equal(t, Verdict[session]{Drop: Unknown}, g.Judge(&alone, g.state, g.now), "it opens nothing")
+}
+
+// judgeTie judges a HELLO with TIEBREAKER and what else it has.
+func (g *gate) judgeTie(t *testing.T, wire string, expected, crowded bool, more ...[]byte) Verdict[session] {
+	all := append([][]byte{hello, put(info(wire == "tls")), signal(handshake.CodeTie, 5, 6)}, more...)
+	packet, kind := packetOf(all...), Plain
+	if wire == "tls" {
+		packet, kind = initial(0, all...), Clear
+	}
+	p := &protect.Packet{Data: packet}
+	first := g.Read(keyOf(from), kind, p, len(packet))
+	require.Equal(t, handshake.Signal{Code: handshake.CodeTie, SN: 5, TS: 6}, first.Tie)
+	first.Expected, first.Crowded = expected, expected && crowded
+	v := g.Judge(&first, g.state, g.now)
+	if v.Do == Unseal {
+		why, ok := first.Unseal()
+		require.True(t, ok, why)
+		v = g.Judge(&first, g.state, g.now)
+		require.NotNil(t, first.Keys)
+	}
+	return v
 }
