@@ -125,8 +125,8 @@ type Config struct {
 	MaxRate int
 
 	// PeerTimeout is how long a peer may send nothing at all after something was sent
-	// that it has to answer, before it is considered lost: Read and Write then return a
-	// *PeerLostError. What waits to be sent, as for MaxRate or for a window, does not
+	// that it has to answer (no datagram), before it is lost: Read and Write then return
+	// a *PeerLostError. What waits to be sent, as for MaxRate or for a window, does not
 	// count. Nor does the time for which this process was frozen, if it was an eighth of
 	// PeerTimeout or more. 10 ms to a year (8760 h). Default 30 s; negative means never.
 	PeerTimeout time.Duration

@@ -37,7 +37,7 @@ const (
 	maxRetransmitLimit = 1<<16 - 2
 )
 
-// OptionError means that an option of a stream or of a message is out of its range.
+// OptionError means that an option of a stream, a message or DialWith is not allowed.
 type OptionError struct {
 	Option string // as in StreamOptions.Priority
 	Value  any    // its value

@@ -43,7 +43,7 @@ type DialOptions struct {
 	// until Config.PeerTimeout has passed.
 	Quiet bool
 	// SimultaneousOpen is for a peer that dials too, with the same option, through NATs
-	// (hole punching): one session comes of it. docs/peer-to-peer.md has the details.
+	// (hole punching): one session comes of it. docs/peer-to-peer.md has errors and more.
 	SimultaneousOpen bool
 	// Candidates are up to 16 further addresses of the peer for that, the best first.
 	Candidates []net.Addr

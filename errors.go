@@ -214,6 +214,8 @@ func (e *SocketError) Unwrap() error { return e.Err }
 
 // NoAnswerError means that a peer did not answer Dial within Waited: it is absent, not
 // to be reached, has another key, or is full: Config.Backlog sessions wait for Accept.
+// With DialOptions.SimultaneousOpen, the peer did not dial too, or a NAT or firewall lets
+// nothing pass.
 type NoAnswerError struct {
 	Waited time.Duration // since Dial was called
 	// Socket is the last error of the endpoint's socket meanwhile, such as that
@@ -223,14 +225,7 @@ type NoAnswerError struct {
 }
 
 func (e *NoAnswerError) Error() string {
-	text := fmt.Sprintf("kcp: no answer from the peer in %v (host down, backlog full, or keys differ)", rounded(e.Waited))
-	for i, addr := range e.Tried {
-		text += [...]string{", tried at ", ", "}[min(i, 1)] + addr.String()
-	}
-	if e.Socket != nil {
-		text += ": " + e.Socket.Error()
-	}
-	return text
+	return neterr.Unanswered(rounded(e.Waited), e.Tried, e.Socket)
 }
 
 // Unwrap returns Socket.

@@ -9,18 +9,17 @@ import (
 type Outgoing struct {
 	// Conn is the session to write to, in the group or not. It may be nil with Stream.
 	Conn *Conn
-	// Stream, if not nil, is the stream to write to, of whatever session: Conn counts for
-	// nothing then, nor does Datagram.
+	// Stream, if not nil, is the stream to write to, of any session. Conn and Datagram are
+	// ignored then.
 	Stream *Stream
-	// Data is written to the session, or to the stream. It is one message, which may be
-	// empty, with Config.MessageMode, with a Lifetime, and on a stream that is unordered
-	// or not reliable. Send copies it.
+	// Data is written to the session or stream. Send copies it. Data is one message,
+	// which may be empty, if the session has Config.MessageMode, Lifetime is set, or the
+	// stream is unordered or not reliable.
 	Data []byte
 	// Datagram sends Data as an unreliable datagram; see Conn.SendDatagram.
 	Datagram bool
 	// Lifetime, if not 0, is MessageOptions.Lifetime of the message: it is given up when
-	// that is over. A session takes it only with Config.MessageMode. It counts for
-	// nothing with a datagram.
+	// that is over. A session takes it only with Config.MessageMode; datagrams ignore it.
 	Lifetime time.Duration
 
 	// N is set by Send: the number of bytes of Data that were queued. Of a message or a
@@ -35,12 +34,12 @@ type Outgoing struct {
 // It sets N and Err of each element, and returns how many have a nil Err. Err is
 // ErrWouldBlock itself if the write buffer of the session or stream has no room, or a
 // Write to it is not done; EventWritable follows if the session is in the group; for a
-// stream, if the group has its events: see ReportStreams. Otherwise it is an error of
-// SendMessage for a message, of Write for bytes, and of Conn.SendDatagram for a
-// datagram.
+// stream, if the group has its events: see ReportStreams. Other errors are as for
+// SendMessage for a message, Write for bytes, and Conn.SendDatagram for a datagram.
 //
-// An element without a Conn and a Stream gets an error that wraps syscall.EINVAL. Errors
-// of one element do not affect others. A session may occur several times, and
+// A peer that does not read takes a whole receive window before that: see RemoteUnread of
+// ConnStats. An element without Conn and Stream gets an error that wraps syscall.EINVAL.
+// Errors of one element do not affect others. A session may occur several times, and
 // several calls may run at once. Send works after Close, too.
 func (g *Group) Send(batch []Outgoing) (queued int) {
 	touched, out := g.takeTouched(), sendBatches.Get().(*sendBatch)

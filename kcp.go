@@ -40,7 +40,7 @@ var (
 	ErrForgedUna       = errors.New("kcp: acknowledges data that was never sent")
 	ErrPiece           = errors.New("kcp: piece does not fit into a segment")
 	ErrRequests        = errors.New("kcp: too many requests at a time")
-	ErrMessageTooLarge = errors.New("kcp: message needs more fragments than the peer can hold")
+	ErrMessageTooLarge = errors.New("kcp: message needs more than 127 fragments, or more than the peer can hold")
 	ErrNoData          = errors.New("kcp: nothing to receive")
 	ErrPartialMessage  = errors.New("kcp: message not yet complete")
 )
@@ -193,7 +193,7 @@ func (k *KCP) started() {
 // NextFlush returns when the next Flush will have something to do, if neither Input nor
 // Send is called before: at once, or when a segment times out, an acknowledgement's
 // delay ends, pacing allows more, or a closed window is due to be probed. ok is false if
-// the conversation is idle.
+// the conversation is idle. Call SetClock before it; docs/recipes.md has a loop.
 func (k *KCP) NextFlush() (at uint32, ok bool) {
 	if k.peer.probe != 0 || k.snd.loss.suspects.head != nil {
 		return uint32(k.clock.now), true

@@ -187,7 +187,7 @@ func (k *KCP) messageLimit() (bytes, segments int) {
 	return segments * max(k.cfg.mss, k.cfg.messageMSS), segments
 }
 
-// WaitSend returns the number of segments that wait or are in flight.
+// WaitSend returns the number of segments that wait or are in flight: Send sets no limit.
 func (k *KCP) WaitSend() int { return k.snd.inFlight + k.snd.queue.n }
 
 // ackBelow takes every segment below una as acknowledged.

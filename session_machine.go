@@ -92,7 +92,7 @@ type host interface {
 	arrived(shard int) uint32
 	unread(shard int, n uint32) bool
 	// incast returns what a socket does against incast.
-	incast(shard int) *socketIncast
+	incast(shard int) *incast.Socket[session]
 	// hand leaves a datagram of the batch of input to the handler of datagrams.
 	hand(b []byte)
 

@@ -215,7 +215,7 @@ func (e *Endpoint) Stats() EndpointStats {
 		s.Backlog = len(l.backlog)
 		l.mu.Unlock()
 	}
-	s.Lag.P50, s.Lag.Max = e.wakes.Lag()
+	s.Lag.P50, s.Lag.Max = e.wakes.Lag(l != nil) // a socket of its own for each session would cost as many probes
 	for i := range e.socket.shards {
 		shard := &e.socket.shards[i]
 		s.SocketDrops += shard.dropped()

@@ -21,24 +21,29 @@ type machine struct {
 	peer   net.Addr
 	begin  time.Time
 
-	mu sync.Mutex // guards k
-	k  *kcp.KCP
+	mu   sync.Mutex // guards k
+	k    *kcp.KCP
+	room *sync.Cond // WaitSend may be below limit again, or run has ended
 }
+
+// limit is from how many segments, waiting or in flight, write waits: two send windows.
+const limit = 2 * 256
 
 // newMachine returns a machine. The peer's has the same conv and settings.
 func newMachine(socket net.PacketConn, peer net.Addr, conv uint32) *machine {
 	m := &machine{socket: socket, peer: peer, begin: time.Now()}
+	m.room = sync.NewCond(&m.mu)
 	m.k = kcp.New(conv, func(packet []byte) {
 		_, _ = socket.WriteTo(packet, peer) // if it fails, it is as if the network had lost it
 	})
 	m.k.SetNoDelay(kcp.NoDelayOn)
 	m.k.SetFastResend(2)
-	_ = m.k.SetWindow(256, 256)
+	_ = m.k.SetWindow(limit/2, 256)
 	return m
 }
 
-// send queues a message of up to 127 packets. It does not wait: a program that sends much
-// looks at WaitSend before.
+// send queues a message of up to 127 packets. It does not wait, and KCP has no limit: a
+// program that sends much waits for WaitSend before, as write does.
 func (m *machine) send(message []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -48,10 +53,32 @@ func (m *machine) send(message []byte) error {
 	return m.socket.SetReadDeadline(time.Now()) // run stops reading, and flushes
 }
 
+// write queues all of b after SetStream(true). One Send takes 127 segments at most.
+func (m *machine) write(b []byte) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for len(b) > 0 {
+		if err := m.socket.SetReadDeadline(time.Now()); err != nil {
+			return err // the socket is closed
+		}
+		if m.k.WaitSend() >= limit {
+			m.room.Wait()
+			continue
+		}
+		n, err := m.k.Send(b)
+		if err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	return m.socket.SetReadDeadline(time.Now())
+}
+
 // run calls deliver with each message of the peer, which is valid only during the call.
 // It returns when the socket is closed. Between two packets it reads the socket until the
 // next flush is due.
 func (m *machine) run(deliver func(message []byte)) error {
+	defer m.wake()
 	packet, message := make([]byte, 1500), make([]byte, 127*1500)
 	for {
 		if err := m.flush(); err != nil {
@@ -70,7 +97,15 @@ func (m *machine) run(deliver func(message []byte)) error {
 		for n, err = m.receive(message); err == nil; n, err = m.receive(message) {
 			deliver(message[:n])
 		}
+		m.wake()
 	}
+}
+
+// wake lets write go on, once there is room.
+func (m *machine) wake() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.room.Broadcast()
 }
 
 // flush sends what is due, and sets the deadline of the next read.
@@ -181,4 +216,61 @@ func TestMachineOnSockets(t *testing.T) {
 		}
 		running.Wait()
 	}
+}
+
+// TestMachineStream sends more than two send windows both ways as a stream of bytes, with
+// packets lost. A write for which no room comes ends with the socket.
+func TestMachineStream(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	const size = 1 << 20
+	var sockets [2]net.PacketConn
+	for i := range sockets {
+		c, err := net.ListenPacket("udp", "127.0.0.1:0")
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = c.Close() })
+		sockets[i] = &badSocket{PacketConn: c, random: rand.New(rand.NewPCG(seed, uint64(i)))}
+	}
+	var machines [2]*machine
+	for i := range machines {
+		machines[i] = newMachine(sockets[i], sockets[1-i].LocalAddr(), 7)
+		machines[i].k.SetStream(true)
+	}
+	var running, moving sync.WaitGroup
+	for i, m := range machines {
+		sent := make([]byte, size)
+		_, _ = rand.NewChaCha8([32]byte{byte(i)}).Read(sent)
+		moving.Go(func() {
+			if err := m.write(sent); err != nil {
+				t.Error(err)
+			}
+		})
+		moving.Add(1)
+		running.Go(func() {
+			got := make([]byte, 0, size)
+			err := machines[1-i].run(func(b []byte) {
+				if got = append(got, b...); len(got) == size {
+					if !bytes.Equal(sent, got) {
+						t.Error("other bytes have arrived")
+					}
+					moving.Done()
+				}
+			})
+			if !errors.Is(err, net.ErrClosed) {
+				t.Error(err)
+			}
+		})
+	}
+	moving.Wait()
+	require.NoError(t, sockets[1].Close())
+	failed := make(chan error)
+	go func() { failed <- machines[0].write(make([]byte, size)) }()
+	require.Eventually(t, func() bool {
+		machines[0].mu.Lock()
+		defer machines[0].mu.Unlock()
+		return machines[0].k.WaitSend() >= limit
+	}, 10*time.Second, time.Millisecond)
+	require.NoError(t, sockets[0].Close())
+	require.ErrorIs(t, <-failed, net.ErrClosed)
+	running.Wait()
 }

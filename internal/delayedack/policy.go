@@ -151,7 +151,7 @@ func (p *Policy) Announce(now serial.Number) uint8 {
 	return p.Replies.Announcement()
 }
 
-// sent records what a flush has sent: new segments for the first time, or others again.
+// Sent records what a flush has sent: new segments for the first time, or others again.
 func (p *Policy) Sent(now serial.Number, fresh, again bool) {
 	switch {
 	case again:

@@ -103,7 +103,7 @@ func (r *Reordering) Found(widen bool, now, srtt serial.Number) {
 	r.persistUntil = now + persistRounds*srtt
 }
 
-// genuine records a retransmission that has arrived, and nothing before it.
+// Genuine records a retransmission that has arrived, and nothing before it.
 func (r *Reordering) Genuine() { r.Spurious = max(r.Spurious-1, 0) }
 
 // Dominates reports whether spurious retransmissions outnumber genuine ones: packets
@@ -208,7 +208,7 @@ func (o *Outage) Alive(now, una, nxt serial.Number, acked int) {
 	}
 }
 
-// next returns the next segment to look at of those that were in flight, while there is
+// Next returns the next segment to look at of those that were in flight, while there is
 // budget; ok is false if there is none.
 func (o *Outage) Next() (sn serial.Number, ok bool) {
 	if !o.From.Before(o.End) {

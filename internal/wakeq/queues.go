@@ -59,10 +59,13 @@ func (q *Queues[T]) Idle() bool {
 }
 
 // Lag returns how late the wake-ups of the last seconds were: the median and the
-// longest. Probes are among them, while it is called at least every probeFor.
-func (q *Queues[T]) Lag() (p50, most time.Duration) {
+// longest. If probe is set, probes are among them, while it is called at least every
+// probeFor.
+func (q *Queues[T]) Lag(probe bool) (p50, most time.Duration) {
 	var all Lag
-	q.all[0].look()
+	if probe {
+		q.all[0].look()
+	}
 	for i := range q.all {
 		q.all[i].addLag(&all)
 	}
