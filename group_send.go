@@ -9,8 +9,8 @@ import (
 type Outgoing struct {
 	// Conn is the session to write to, in the group or not. It may be nil with Stream.
 	Conn *Conn
-	// Stream, if not nil, is the stream to write to, of any session. Conn and Datagram are
-	// ignored then.
+	// Stream, if not nil, is the stream to write to, of any session. Conn and Datagram
+	// are ignored then.
 	Stream *Stream
 	// Data is written to the session or stream. Send copies it. Data is one message,
 	// which may be empty, if the session has Config.MessageMode, Lifetime is set, or the

@@ -27,8 +27,8 @@ func meetAt(ctx context.Context, endpoint *kcp.Endpoint, public, local net.Addr)
 	})
 }
 
-// peerTLS returns the Config.TLS of an end that knows the rendezvous server by its key, and
-// the peer by the key that the server has told. peer returns that fingerprint.
+// peerTLS returns the Config.TLS of an end that knows the rendezvous server by its key,
+// and the peer by the key that the server has told. peer returns that fingerprint.
 func peerTLS(cert tls.Certificate, server string, peer func() string) *tls.Config {
 	return &tls.Config{
 		Certificates:       []tls.Certificate{cert},

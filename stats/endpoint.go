@@ -15,8 +15,8 @@ type Endpoint struct {
 	Limits         Limits // the limits of the endpoint's Config
 	EndedForMemory uint64 // with ErrMemoryPressure: Ended.Memory, and the sessions among Ended.Unaccepted
 
-	// Lag is how late the wake-ups of sessions were, and with a Listener a timer ten times
-	// a second while Stats is called every 90 s or sooner. A long one is a lack of
+	// Lag is how late the wake-ups of sessions were, and with a Listener a timer ten
+	// times a second while Stats is called every 90 s or sooner. A long one is a lack of
 	// processor time.
 	Lag Lag
 

@@ -7,8 +7,8 @@ import (
 )
 
 // Unanswered returns the text of the error of a dial without an answer. tried has the
-// addresses if the peer dials too (simultaneous open), and socket is the last error of the
-// socket meanwhile; both may be nil. It is safe for concurrent use.
+// addresses if the peer dials too (simultaneous open), and socket is the last error of
+// the socket meanwhile; both may be nil. It is safe for concurrent use.
 func Unanswered(waited time.Duration, tried []net.Addr, socket error) string {
 	causes := "host down, backlog full, or keys differ"
 	if len(tried) > 0 {
