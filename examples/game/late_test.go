@@ -156,6 +156,7 @@ func TestLateWorlds(t *testing.T) {
 		for x := range width {
 			require.EqualValues(t, 1, last.trail[4*width+x])
 		}
+		late := 0 // worlds that a player on a bad path did not get
 		for _, m := range s.all {
 			require.Equal(t, said, m.lines[len(m.lines)-ticks:], m.host)
 			got := 0
@@ -173,12 +174,13 @@ func TestLateWorlds(t *testing.T) {
 				require.InDelta(t, pathDelay, m.oldest, float64(time.Millisecond))
 			case lossy:
 				require.Greater(t, got, ticks/2)
-				require.Less(t, got, ticks, "some were given up")
+				late += ticks - got
 			case cut:
 				// What was not too old at the end of the cut may still have come.
 				require.InDelta(t, ticks-cutTicks, got, 3)
 			}
 		}
+		require.Positive(t, late, "some were given up")
 	})
 }
 
