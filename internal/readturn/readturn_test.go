@@ -1,6 +1,7 @@
 package readturn
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -121,22 +122,22 @@ func TestInsist(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var turn Turn[session]
 		turn.Init()
-		interrupts := 0
-		insist := func() { turn.Insist(func() { interrupts++ }) }
+		var interrupts atomic.Int32 // counted on the timer's goroutine
+		insist := func() { turn.Insist(func() { interrupts.Add(1) }) }
 		insist()
 		time.Sleep(time.Second)
-		require.Zero(t, interrupts, "no call reads")
+		require.Zero(t, interrupts.Load(), "no call reads")
 		turn.HandOver()
 		turn.Acquire()
 		insist()
 		time.Sleep(7500 * time.Microsecond)
-		require.Equal(t, 3, interrupts)
+		require.EqualValues(t, 3, interrupts.Load())
 		time.Sleep(1200 * time.Millisecond)
-		require.Equal(t, 3+4+10, interrupts)
+		require.EqualValues(t, 3+4+10, interrupts.Load())
 		turn.Release(nil, true)
 		turn.Acquire()
 		time.Sleep(time.Second)
-		require.Equal(t, 17, interrupts)
+		require.EqualValues(t, 17, interrupts.Load())
 		turn.Release(nil, false)
 		turn.Await()
 	})
