@@ -217,11 +217,14 @@ func (k *KCP) dropAcked(s *sendSegment, last bool) {
 	if k.cfg.trace != nil {
 		k.cfg.trace.acked(s)
 	}
+	if k.snd.rate.Input == nil { // after Compact, without input since
+		k.snd.rate.Begin()
+	}
 	k.snd.rate.Acked(&s.tx, s.size(), k.clock.micros, s.acknowledged(last))
 	if w := &k.snd.blackHole; w.Lost > 0 || s.packet > w.Taken || s.packet == 0 {
 		w.Arrived(s.arrivedIn())
 	}
-	if k.snd.ccState == nil { // after Compact, without input since
+	if k.snd.ccState == nil { // the same
 		k.congestionState()
 	}
 	k.snd.cc.OnPacketAcked(k.snd.ccState, s.info())
