@@ -53,6 +53,12 @@ func writeResults(w io.Writer, dir string, s *suite, p plan, results map[string]
 		}
 	}
 	fmt.Fprintln(w)
+	if s.describe != nil {
+		for _, c := range p.cases {
+			fmt.Fprintf(w, "* %s: %s\n", c, s.describe(c))
+		}
+		fmt.Fprintln(w)
+	}
 	for _, f := range files {
 		fmt.Fprintf(w, "![%s](%s)\n\n", strings.TrimSuffix(f, ".svg"), f)
 	}
