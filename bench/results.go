@@ -105,3 +105,10 @@ func createResults(dir string) (*os.File, error) {
 	fmt.Fprint(f, "```\n\n")
 	return f, nil
 }
+
+// writeGoals ends the table with the goals and what became of them.
+func writeGoals(w io.Writer, lines string) {
+	if lines != "" {
+		fmt.Fprintf(w, "## Goals\n\nWhat is aimed at, reached or not.\n\n```\n%s```\n", lines)
+	}
+}
