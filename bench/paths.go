@@ -24,7 +24,7 @@ import (
 // NoDelay(1, 10, 2, 1), and thus no congestion control.
 //
 // Goodput is what was read of the transfer, as a share of what the path can carry.
-// A message takes from its Write to its being read. Those of the first pathsSettle
+// A message takes from its Write to its being read. Messages of the first pathsSettle
 // do not count: the links suite measures the start of a transfer. One that has not
 // arrived pathsPatience after the end has taken until then.
 //
