@@ -129,7 +129,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.BoolVar(&o.check, "check", false, "compare with the thresholds of the suite and with goals, on standard error; a threshold that is missed makes the exit status 2")
 	f.DurationVar(&o.duration, "d", 0, "duration of one measurement; 0 means the suite's default: "+durations())
 	f.IntVar(&o.rounds, "rounds", 3, "measurements of each figure, of which the median is printed")
-	f.DurationVar(&o.timeout, "timeout", 5*time.Minute, "give up when a measurement takes so much longer than -d; 0 means never")
+	f.DurationVar(&o.timeout, "timeout", 5*time.Minute, "give up when a measurement takes so much longer than -d, or in virtual time 12 times that; 0 means never")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile to this file; the profile of the suite server's process goes to the same name with .server, of the last measurement")
 	f.StringVar(&o.out, "out", "", "also write a table in Markdown and charts in SVG to this folder")
 	if err := f.Parse(args); err != nil {
@@ -155,12 +155,18 @@ func durations() string {
 	return text
 }
 
+// exactPatience is how many times longer a measurement in virtual time may take: a
+// minute of processor, and on a busy machine many of waiting for one. It waits for
+// nothing else.
+const exactPatience = 12
+
 // runSuite measures s and prints the result, in Markdown too where table is not
 // nil.
 func runSuite(w, table io.Writer, s *suite, o *options) (results map[string]series, err error) {
 	p := plan{duration: cmp.Or(o.duration, s.duration, defaultDuration), rounds: o.rounds, timeout: o.timeout}
 	if s.exact {
 		p.rounds = 1
+		p.timeout *= exactPatience
 	}
 	if p.cases, err = s.selectCases(o.cases, o.cores); err != nil {
 		return nil, err
