@@ -64,8 +64,10 @@ const (
 	streamsTime   = 60 * time.Second
 	streamsRTT    = 80 * time.Millisecond
 	streamsRate   = 20_000_000 / 8 // bytes a second
-	streamsSeed   = 1
 )
+
+// streamsSeed is the seed of the network. The published figures are of 1.
+var streamsSeed uint64 = 1
 
 // streamsCase is a path, and whether there is one more stream, whose writer always
 // has more, and whose reader does not read.
