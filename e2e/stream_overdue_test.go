@@ -54,8 +54,8 @@ func callsBesideUpload(t *testing.T, link netsim.LinkConfig, lose *func() bool, 
 // uploadLink has a round trip of 80 ms, and a queue of 100 ms.
 var uploadLink = netsim.LinkConfig{Delay: 40 * time.Millisecond, Rate: 20e6 / 8, Queue: 250 << 10}
 
-// An answer that is lost whole is sent again a round trip and some milliseconds later: the
-// upload goes on, and does not acknowledge it. So it is if it is lost again.
+// An answer that is lost whole is sent again a round trip and some milliseconds later,
+// because the upload goes on and does not acknowledge it. So it is if it is lost again.
 func TestLostAnswerBesideUpload(t *testing.T) {
 	var lose func() bool
 	callsBesideUpload(t, uploadLink, &lose, func(call func() time.Duration, server *kcp.Conn) {

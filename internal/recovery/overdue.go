@@ -44,8 +44,8 @@ func (o *Overdue) Covered(sent serial.Number) {
 }
 
 // Before returns the time before which a segment must have left that is lost, unless the
-// latest data acknowledges it. ok is false if there was none now, or nothing to compare it
-// with. rtt is the least round trip.
+// latest data acknowledges it. ok is false if none came now, or there is nothing to
+// compare it with. rtt is the least round trip.
 func (o *Overdue) Before(now serial.Number, rtt int32) (sent serial.Number, ok bool) {
 	age := max(o.first+o.age>>3+o.delay+max(o.dev, overdueMargin), rtt+overdueMargin)
 	return now - serial.Number(age), o.sampled && o.at == now
