@@ -74,8 +74,8 @@ func TestLostAnswerBesideUpload(t *testing.T) {
 				call()
 			}
 		}
-		require.Less(t, server.Stats().SpuriousRetransmits, uint64(4)) // an ACK may be lost
-		require.Zero(t, server.Stats().SpuriousRetransmits)
+		require.Less(t, server.Stats().TimeoutRetransmits, uint64(3)) // the upload fills the queue
+		require.Less(t, server.Stats().SpuriousRetransmits, uint64(4))
 	})
 }
 
