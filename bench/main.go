@@ -53,6 +53,7 @@ type options struct {
 	out      string
 	compare  string
 	before   baseline // from compare
+	seed     uint64
 }
 
 // run is the program without its process.
@@ -73,6 +74,7 @@ func run(args []string, stdout, stderr io.Writer) (err error) {
 		defer func() { err = errors.Join(err, stop()) }()
 		serverProfile = o.profile + ".server"
 	}
+	streamsSeed = o.seed
 	if !o.json {
 		if err := writeHeader(stdout); err != nil {
 			return err
@@ -132,6 +134,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.DurationVar(&o.timeout, "timeout", 5*time.Minute, "give up when a measurement takes so much longer than -d, or in virtual time 12 times that; 0 means never")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile to this file; the profile of the suite server's process goes to the same name with .server, of the last measurement")
 	f.StringVar(&o.out, "out", "", "also write a table in Markdown and charts in SVG to this folder")
+	f.Uint64Var(&o.seed, "seed", streamsSeed, "seed of the losses in streams")
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}
