@@ -106,7 +106,8 @@ type bbrControl struct {
 	fullRate  float64 // bytes a second; the rate must exceed it by bbrFullGrowth
 	fullCount int     // rounds without growth
 
-	// The share that the path loses whatever is sent, 0 to bbrLossMost.
+	// The share that the path loses whatever is sent, 0 to bbrLossMost. Before
+	// lossFloorKnown, Startup has found it.
 	lossFloor float64
 
 	undo checkpoint[bbrControl] // from before the recent losses
@@ -545,9 +546,9 @@ func (c *bbrControl) setPace(s *State) {
 	noise := 1.5 * math.Sqrt(c.lossFloor*c.mss/max(c.bdp(), c.mss))
 	rate := c.pace * c.bandwidth() * bbrMargin * max(1-noise, 0.5) / (1 - c.lossFloor)
 	if !c.full {
-		// Not less than the initial window per round trip: an application that
-		// sends little shows little of the path.
-		rate = max(rate, c.rate)
+		// The largest sample is the newest, and not too high. An application that sends
+		// little shows little of the path: not less than the initial window a round.
+		rate = max(c.pace*c.bandwidth()*bbrMargin/(1-c.lossFloor), c.rate)
 		if c.minRTT > 0 {
 			rate = max(rate, bbrStartupPace*initialWindow*c.mss*1e6/float64(c.minRTT))
 		}
@@ -576,7 +577,7 @@ func (c *bbrControl) setWindow(s *State) {
 	case c.full:
 		c.cwnd = min(c.cwnd+acked, target)
 	case c.cwnd < target || float64(s.Delivered) < initialWindow*c.mss:
-		c.cwnd += acked
+		c.cwnd += acked / (1 - c.lossFloor)
 	}
 	limit := min(c.inflightHi, c.inflightLo)
 	switch c.state {
