@@ -59,6 +59,7 @@ type Budget struct {
 	drops     uint32 // as of the last look at the buffer
 	known     bool   // drops is valid
 	standing  standing
+	batch     int // bytes of the last batch
 	buffer    int // the size of the socket's buffer, in bytes, as of the last look
 
 	sampleAt time.Duration // when to look at the buffer, at the earliest
@@ -116,6 +117,7 @@ func (d *demands) advance(passed uint32) {
 // Due records that a batch of n bytes has arrived. It reports whether it is time
 // to look at the socket's receive buffer, and to call Look.
 func (i *Budget) Due(n int, now time.Duration) bool {
+	i.batch = n
 	i.bytes += n
 	i.arrived += n
 	if now < i.sampleAt || i.arrived < min(sampleBytes, i.buffer/32) && now < i.sampleAt+idleTime-sampleTime {
@@ -145,7 +147,7 @@ func (i *Budget) Look(b Buffer, now time.Duration) {
 		if i.Single() || b.Limit == 0 || b.Used < 0 {
 			i.standing = standing{}
 		} else {
-			i.standing.look(b, i.rate, now)
+			i.standing.look(b, i.batch, i.rate, now)
 		}
 	case b.Limit == 0:
 	case b.Used < 0:

@@ -9,9 +9,11 @@ import "time"
 
 const (
 	// standingTime is the mean time that what arrives may wait in the buffer.
-	standingTime = 175 * time.Microsecond
+	standingTime = 170 * time.Microsecond
 	// standingLeast is how many bytes may always be there: two merged packets.
 	standingLeast = 128 << 10
+	// standingLook is for how long a look at the buffer counts at most.
+	standingLook = 2 * time.Millisecond
 	// standingMost is how often the window may fill the buffer. A path that needs more
 	// has no limit.
 	standingMost = 4
@@ -21,26 +23,29 @@ const (
 // value is for none.
 type standing struct {
 	most    int    // bytes that the sender may have on the way, as the system counts them; 0: no limit
-	used    int    // sum of the bytes in the buffer, of the looks since the last change of most
-	looks   int    // how many those were
+	used    int    // bytes in the buffer times microseconds, since the last change of most
+	time    int    // the microseconds
 	drops   uint32 // as of the last look
 	dropped bool   // datagrams were dropped since the last change
+	lookAt  time.Duration
 	stepAt  time.Duration
 }
 
-// look makes the window follow the buffer. rate is how many bytes arrive in an Epoch.
-func (s *standing) look(b Buffer, rate int, now time.Duration) {
-	if s.looks == 0 && s.stepAt == 0 {
-		s.drops = b.Drops
+// look makes the window follow the buffer, of which the last batch has just been read.
+// rate is how many bytes arrive in an Epoch.
+func (s *standing) look(b Buffer, batch, rate int, now time.Duration) {
+	if s.stepAt == 0 {
+		s.drops, s.lookAt = b.Drops, now
 		s.begin(rate, now)
 	}
+	passed := int(min(now-s.lookAt, standingLook).Microseconds())
+	s.used, s.time, s.lookAt = s.used+(b.Used+batch)*passed, s.time+passed, now
 	s.dropped, s.drops = s.dropped || b.Drops != s.drops, b.Drops
-	s.used, s.looks = s.used+b.Used, s.looks+1
-	if now < s.stepAt {
+	if now < s.stepAt || s.time == 0 {
 		return
 	}
 	want := max(standingLeast, int(int64(rate)*int64(standingTime)/int64(Epoch)))
-	mean := s.used / s.looks
+	mean := s.used / s.time
 	switch {
 	case s.most == 0:
 		if mean > want || s.dropped {
@@ -68,6 +73,6 @@ func (s *standing) look(b Buffer, rate int, now time.Duration) {
 // lasts for was sent before the last change.
 func (s *standing) begin(rate int, now time.Duration) {
 	round := time.Duration(int64(Epoch) * int64(s.most) / int64(max(rate, 1)))
-	s.used, s.looks, s.dropped = 0, 0, false
+	s.used, s.time, s.dropped = 0, 0, false
 	s.stepAt = now + min(max(stepTime, round), Epoch/5)
 }

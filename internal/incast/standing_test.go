@@ -29,7 +29,7 @@ func (p *pathOfOne) run(s *standing, seconds int) (waits, window int) {
 		if now%(100*time.Millisecond) == 0 {
 			used += p.late
 		}
-		s.look(Buffer{Limit: 8 << 20, Used: used}, p.rate/2, now)
+		s.look(Buffer{Limit: 8 << 20, Used: used - used/4}, used/4, p.rate/2, now)
 		if now >= time.Duration(seconds-1)*time.Second {
 			if most := cmp.Or(s.most, standingMost*8<<20); n == 0 || most < window {
 				window = most
@@ -47,13 +47,13 @@ func TestStandingQueue(t *testing.T) {
 		pathOfOne
 		most int // bytes that may wait
 	}{
-		"a short path":       {pathOfOne{rate: 1e9, bdp: 50_000, cwnd: 5_000_000}, 2*175_000 - 50_000},
+		"a short path":       {pathOfOne{rate: 1e9, bdp: 50_000, cwnd: 5_000_000}, 2*170_000 - 50_000},
 		"a slow reader":      {pathOfOne{rate: 50e6, bdp: 50_000, cwnd: 5_000_000}, 2*standingLeast - 50_000},
-		"a path of 20 ms":    {pathOfOne{rate: 1e9, bdp: 20_000_000, cwnd: 25_000_000}, 175_000},
+		"a path of 20 ms":    {pathOfOne{rate: 1e9, bdp: 20_000_000, cwnd: 25_000_000}, 170_000},
 		"a path of 40 ms":    {pathOfOne{rate: 36e6, bdp: 1_500_000, cwnd: 4_000_000}, standingLeast},
 		"a path not full":    {pathOfOne{rate: 1e9, bdp: 20_000_000, cwnd: 15_000_000}, 0},
-		"a late reader":      {pathOfOne{rate: 1e9, bdp: 20_000_000, cwnd: 15_000_000, late: 6 << 20}, 175_000},
-		"a window too small": {pathOfOne{rate: 1e9, bdp: 1_000_000, cwnd: 1_500_000}, 175_000},
+		"a late reader":      {pathOfOne{rate: 1e9, bdp: 20_000_000, cwnd: 15_000_000, late: 6 << 20}, 170_000},
+		"a window too small": {pathOfOne{rate: 1e9, bdp: 1_000_000, cwnd: 1_500_000}, 170_000},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var s standing
@@ -82,10 +82,10 @@ func TestStandingQueueGoes(t *testing.T) {
 	require.Zero(t, s.most, "no limit")
 	const most = standingMost * 8 << 20
 	for _, want := range []int{most, most / 2} {
-		s.look(Buffer{Limit: 8 << 20, Drops: s.drops + 1}, long.rate/2, s.stepAt)
+		s.look(Buffer{Limit: 8 << 20, Drops: s.drops + 1}, 0, long.rate/2, s.stepAt)
 		require.Equal(t, want, s.most)
 	}
-	s.look(Buffer{Limit: 8 << 20, Drops: s.drops}, long.rate/2, s.stepAt)
+	s.look(Buffer{Limit: 8 << 20, Drops: s.drops}, 0, long.rate/2, s.stepAt)
 	require.Equal(t, most/8*5, s.most)
 }
 
