@@ -23,7 +23,7 @@ const (
 // value is for none.
 type standing struct {
 	most    int    // bytes that the sender may have on the way, as the system counts them; 0: no limit
-	used    int    // bytes in the buffer times microseconds, since the last change of most
+	used    int64  // bytes in the buffer times microseconds, since the last change of most
 	time    int    // the microseconds
 	drops   uint32 // as of the last look
 	dropped bool   // datagrams were dropped since the last change
@@ -39,13 +39,13 @@ func (s *standing) look(b Buffer, batch, rate int, now time.Duration) {
 		s.begin(rate, now)
 	}
 	passed := int(min(now-s.lookAt, standingLook).Microseconds())
-	s.used, s.time, s.lookAt = s.used+(b.Used+batch)*passed, s.time+passed, now
+	s.used, s.time, s.lookAt = s.used+int64(b.Used+batch)*int64(passed), s.time+passed, now
 	s.dropped, s.drops = s.dropped || b.Drops != s.drops, b.Drops
 	if now < s.stepAt || s.time == 0 {
 		return
 	}
 	want := max(standingLeast, int(int64(rate)*int64(standingTime)/int64(Epoch)))
-	mean := s.used / s.time
+	mean := int(s.used / int64(s.time))
 	switch {
 	case s.most == 0:
 		if mean > want || s.dropped {
