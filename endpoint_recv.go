@@ -157,7 +157,7 @@ func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (wok
 	return woke
 }
 
-// reset makes in ready for the next batch, but for sessions that have not replied.
+// reset makes in ready for the next batch, except for sessions that have not replied.
 func (in *readState) reset() {
 	clear(in.packets)
 	clear(in.to)
