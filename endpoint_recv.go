@@ -77,7 +77,7 @@ type readState struct {
 
 	forwards *takeover.Forwarder // datagrams of the batch for predecessors; nil: there are none
 
-	// The session of an earlier packet of the batch, its source and conversation; nil: none.
+	// The session of an earlier packet of the batch, and its source; nil: none.
 	last     *Conn
 	lastFrom source
 	lastConv uint32
