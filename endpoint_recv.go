@@ -134,13 +134,13 @@ func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (wok
 	}
 	shard.fed.Store(taken)
 	shard.taking.Store(0)
-	if reading == nil && len(in.handed) == 0 && in.forwards == nil && shard.link.Load().Inbox == nil {
+	if bytes >= udp.BurstLeast && reading == nil && len(in.handed) == 0 && in.forwards == nil && shard.link.Load().Inbox == nil {
 		if n := in.burst.More(shard.sock(), shard.batch, bytes); n > 0 {
 			in.reset()
 			return e.take(shard.batch[:n], in, nil)
 		}
 	}
-	woke = in.respond(reading, now)
+	woke, in.burst = in.respond(reading, now), udp.Burst{}
 	if several {
 		shard.incast.Advance(now)
 	}

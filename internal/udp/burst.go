@@ -1,8 +1,8 @@
 package udp
 
 const (
-	// burstLeast is how many bytes a batch has, at least, that is part of a burst.
-	burstLeast = 32 << 10
+	// BurstLeast is how many bytes a batch has, at least, that is part of a burst.
+	BurstLeast = 32 << 10
 	// burstMost is how many bytes of a burst are read before they are answered.
 	burstMost = 512 << 10
 )
@@ -12,12 +12,12 @@ const (
 // RFC 9000 §13.2.2). The zero value is ready.
 type Burst struct{ bytes int }
 
-// More reads a further batch after one of n bytes, if that was much and more has arrived.
-// It does not wait. If it returns 0 the burst has ended, and is to be answered. An error
-// of the socket is left to the next ReadBatch.
+// More reads a further batch of a burst after one of n bytes, BurstLeast or more, if that
+// has arrived. It does not wait. If it returns 0 the burst has ended, and is to be
+// answered. An error of the socket is left to the next ReadBatch.
 func (b *Burst) More(c Conn, batch []Datagram, n int) int {
 	r, ok := c.(interface{ readArrived([]Datagram) int })
-	if b.bytes += n; ok && n >= burstLeast && b.bytes < burstMost {
+	if b.bytes += n; ok && b.bytes < burstMost {
 		if n := r.readArrived(batch); n > 0 {
 			return n
 		}
