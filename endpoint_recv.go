@@ -13,10 +13,9 @@ import (
 	"github.com/arqnet/kcp/internal/udp"
 )
 
-// The packet pipeline between the state machine and the socket. Output passes
-// forward error correction and then the cipher, input the reverse. Each step
-// works in the packet's own buffer, which has space for the headers in front
-// and for the cipher's tag behind. WIRE.md §4 has the layout.
+// The packet pipeline: output passes forward error correction and then the cipher,
+// input the reverse. Each step works in the packet's own buffer, with space for headers
+// in front and for the cipher's tag behind. WIRE.md §4 has the layout.
 
 // readLoop reads a socket except during the turns of calls (see package readturn).
 func (e *Endpoint) readLoop(s *shard) {
@@ -36,11 +35,10 @@ func (e *Endpoint) readLoop(s *shard) {
 	}
 }
 
-// readOnce reads one batch from a socket and feeds it to the sessions. Then each
-// session that got input replies once. The session reading does not: one of its
-// calls runs readOnce, and decides itself when to reply. reading is nil if the
-// read loop runs readOnce. woke reports whether a waiting call was woken, and ok
-// whether the socket can still be read.
+// readOnce reads one batch from a socket and feeds it to the sessions. Then each session
+// that got input replies once. The session reading does not: one of its calls runs
+// readOnce, and decides itself when to reply. reading is nil if the read loop runs it.
+// woke reports whether a waiting call was woken, and ok whether the socket can be read.
 func (e *Endpoint) readOnce(s *shard, reading *Conn) (woke, ok bool) {
 	n, err := s.link.Load().Read(s.batch)
 	if err != nil {
@@ -75,11 +73,11 @@ type readState struct {
 	touched []*Conn // sessions to call respond of after the batch
 	handed  []handedDatagram
 	out     sendBatch // what they send
+	burst   udp.Burst
 
 	forwards *takeover.Forwarder // datagrams of the batch for predecessors; nil: there are none
 
-	// The session of an earlier packet of the batch, and that packet's source
-	// and conversation; last is nil if there is none.
+	// The session of an earlier packet of the batch, and its source; nil: none.
 	last     *Conn
 	lastFrom source
 	lastConv uint32
@@ -97,9 +95,8 @@ func (in *readState) sameSession(p *inPacket) bool {
 		p.from.addr == in.lastFrom.addr && p.from.peer == nil && in.lastFrom.peer == nil
 }
 
-// take feeds a batch to the sessions, consecutive packets of a session in one
-// call, and lets each session reply once. reading and woke are as for
-// readOnce.
+// take feeds a batch, and what follows in a burst, to the sessions, consecutive packets
+// of one in one call. Then each replies once. reading and woke are as for readOnce.
 func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (woke bool) {
 	now := e.now()
 	shard := &e.socket.shards[in.shard]
@@ -113,13 +110,11 @@ func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (wok
 	for i := range batch {
 		d := &batch[i]
 		bytes += len(d.Buf)
-		last := len(in.packets)
 		in.packets = append(in.packets, inPacket{})
-		if c := e.receive(d, in, &in.packets[last], now); c != nil {
+		if c := e.receive(d, in, &in.packets[len(in.to)], now); c != nil {
 			in.to = append(in.to, c)
 		} else {
-			in.packets[last] = inPacket{}
-			in.packets = in.packets[:last]
+			in.packets = in.packets[:len(in.to)]
 		}
 	}
 	several := e.several()
@@ -139,7 +134,13 @@ func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (wok
 	}
 	shard.fed.Store(taken)
 	shard.taking.Store(0)
-	woke = in.respond(reading, now)
+	if bytes >= udp.BurstLeast && reading == nil && len(in.handed) == 0 && in.forwards == nil && shard.link.Load().Inbox == nil {
+		if n := in.burst.More(shard.sock(), shard.batch, bytes); n > 0 {
+			in.reset()
+			return e.take(shard.batch[:n], in, nil)
+		}
+	}
+	woke, in.burst = in.respond(reading, now), udp.Burst{}
 	if several {
 		shard.incast.Advance(now)
 	}
@@ -156,14 +157,12 @@ func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (wok
 	return woke
 }
 
-// reset makes in ready for the next batch.
+// reset makes in ready for the next batch, except for sessions that have not replied.
 func (in *readState) reset() {
 	clear(in.packets)
 	clear(in.to)
-	clear(in.touched)
 	clear(in.handed)
-	in.to = in.to[:0]
-	in.packets, in.touched, in.handed, in.last = in.packets[:0], in.touched[:0], in.handed[:0], nil
+	in.packets, in.to, in.handed, in.last = in.packets[:0], in.to[:0], in.handed[:0], nil
 }
 
 // dropBatch drops what is left of a batch in which code of the application's has
@@ -174,7 +173,7 @@ func (s *shard) dropBatch() {
 	for _, c := range s.in.touched {
 		c.respondLater()
 	}
-	s.in.forwards = nil
+	s.in.forwards, s.in.touched = nil, nil
 	s.in.reset()
 }
 
@@ -191,12 +190,13 @@ func (in *readState) respond(reading *Conn, now time.Duration) (woke bool) {
 			woke = c.respond(now, out) || woke
 		}
 	}
+	clear(in.touched)
+	in.touched = in.touched[:0]
 	return woke
 }
 
-// receive opens and classifies one datagram, into p, and returns its session; nil if
-// none takes it, which is counted. A packet that only the keys of its session open is
-// opened last.
+// receive opens and classifies a datagram into p, and returns its session; nil if none
+// takes it, which is counted. A packet that only its session's keys open is opened last.
 func (e *Endpoint) receive(d *udp.Datagram, in *readState, p *inPacket, now time.Duration) *Conn {
 	p.Data, p.from, p.size = d.Buf, sourceOf(d), len(d.Buf)
 	if e.config.Cipher != nil && e.takeover.Before.Any() {

@@ -39,6 +39,7 @@ var slabs = sync.Pool{New: func() any { return new(slab) }}
 type receiver struct {
 	conn *fastConn
 	read func(fd uintptr) bool // the method receive; kept, because a method value allocates
+	try  func(fd uintptr)      // the method receiveArrived; likewise
 
 	first   []byte // buffer of the first slot; nil before the first read
 	others  *slab  // buffers of the other slots; nil: only the first is used
@@ -50,6 +51,7 @@ type receiver struct {
 	// Packets from next to filled have been received but not returned yet.
 	filled, next int
 	errno        syscall.Errno // of the last receive
+	left         syscall.Errno // of readArrived, for the next fill; 0: none
 
 	// The packet whose datagrams are being returned.
 	open bool           // there is one
@@ -66,7 +68,7 @@ type receiver struct {
 
 func (r *receiver) init(c *fastConn) {
 	r.conn = c
-	r.read = r.receive
+	r.read, r.try = r.receive, r.receiveArrived
 	for i := range r.headers {
 		h := &r.headers[i]
 		h.Name = &r.names[i][0]
@@ -138,7 +140,10 @@ func (r *receiver) openNext() bool {
 func (r *receiver) fill() error {
 	r.filled, r.next, r.errno = 0, 0, 0
 	r.waited = false
-	err := r.conn.raw.Read(r.read)
+	var err error
+	if r.errno, r.left = r.left, 0; r.errno == 0 {
+		err = r.conn.raw.Read(r.read)
+	}
 	if err == nil && r.errno != 0 {
 		err = os.NewSyscallError("recvmmsg", r.errno)
 	}
@@ -146,13 +151,36 @@ func (r *receiver) fill() error {
 		r.park()
 		return r.conn.opError("read", netip.AddrPort{}, err)
 	}
+	r.measure()
+	return nil
+}
+
+// measure makes density follow what was received.
+func (r *receiver) measure() {
 	if r.filled > 1 || (r.others == nil && !r.waited) {
 		r.density = min(r.density+1, maxDensity)
 	} else {
 		r.density = max(r.density-1, 0)
 	}
-	return nil
 }
+
+// readArrived is readBatch, but returns 0 where that would wait or fail. An error is
+// left to the next fill.
+func (r *receiver) readArrived(batch []Datagram) int {
+	if n := r.deal(batch); n > 0 {
+		return n
+	}
+	r.filled, r.next, r.errno, r.waited = 0, 0, 0, false
+	if r.conn.raw.Control(r.try) != nil || r.filled == 0 {
+		r.left = r.errno
+		return 0
+	}
+	r.measure()
+	return r.deal(batch)
+}
+
+// receiveArrived receives the packets that are waiting, if there are any.
+func (r *receiver) receiveArrived(fd uintptr) { r.receive(fd) }
 
 // receive receives the packets that are waiting. It reports false if there are
 // none; RawConn.Read then calls it again when the socket is readable.
