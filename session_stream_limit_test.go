@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -146,7 +147,7 @@ func TestOpenStreamTakesTurns(t *testing.T) {
 			mine, theirs = append(mine, s), append(theirs, r)
 		}
 		var mu sync.Mutex
-		var order []int
+		opened := map[uint32]int{} // the call that opened the stream of a number
 		var calls sync.WaitGroup
 		cancelled, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -164,7 +165,7 @@ func TestOpenStreamTakesTurns(t *testing.T) {
 				require.NoError(t, err)
 				mu.Lock()
 				defer mu.Unlock()
-				order = append(order, i)
+				opened[s.ID()] = i
 				mine = append(mine, s)
 			})
 			time.Sleep(time.Millisecond)
@@ -188,6 +189,10 @@ func TestOpenStreamTakesTurns(t *testing.T) {
 			}
 		}
 		calls.Wait()
+		var order []int // of the numbers: the calls return in any order
+		for _, id := range slices.Sorted(maps.Keys(opened)) {
+			order = append(order, opened[id])
+		}
 		require.True(t, slices.IsSorted(order), "%v", order)
 		require.Len(t, order, 15)
 		require.Zero(t, b.Endpoint().Totals().Streams.Refused)
