@@ -303,22 +303,25 @@ func (i *Budget) estimate(limit, busy int) {
 
 // Window returns the share of a session in segments, if its peer's packets are
 // of n bytes; 0: no limit. A peer that has sent little, beside others, may send
-// Least segments first (compare the initial window of RFC 6928): many that
-// begin at once would fill the buffer before what they send can count.
+// an equal share of the buffer first, at least Least segments (compare the initial
+// window of RFC 6928): many that begin at once would fill the buffer before what they
+// send can count.
 func (i *Budget) Window(n int, light, validated bool) uint32 {
-	window, least := 0, Least
+	window, least, first := 0, Least, Least
 	if i.pressed {
 		least = 1
 	}
-	level := i.level
+	level, senders := i.level, i.sending()
 	if !validated {
 		level = i.strangers
+	} else if !i.pressed && senders > 1 {
+		first = max(first, i.buffer/senders/BufferBytes(n))
 	}
 	if level > 0 {
 		window = max(least, level/BufferBytes(n))
 	}
-	if light && i.sending() > 1 && (window == 0 || window > Least) {
-		window = Least
+	if light && senders > 1 && (window == 0 || window > first) {
+		window = first
 	}
 	return uint32(window)
 }

@@ -34,6 +34,27 @@ func TestIncastShares(t *testing.T) {
 	require.Zero(t, i.Window(1472, false, true))
 }
 
+// Peers that have sent little may send an equal part of the buffer first, and
+// Least segments if that is more, if the buffer was nearly full, or before their address
+// is validated.
+func TestFirstShare(t *testing.T) {
+	i := &Budget{buffer: 4 << 20}
+	first := func() uint32 { return i.Window(1472, true, true) }
+	i.Offered(new(Sender), 100, true)
+	require.Zero(t, first(), "it is alone")
+	i.Offered(new(Sender), 100, true)
+	require.EqualValues(t, 4<<20/2/2304, first())
+	require.EqualValues(t, Least, i.Window(1472, true, false))
+	i.pressed = true
+	require.EqualValues(t, Least, first())
+	i.pressed = false
+	for range 1000 {
+		i.Offered(new(Sender), 100, true)
+	}
+	require.EqualValues(t, Least, first())
+	require.EqualValues(t, Least, (&Budget{demands: i.demands}).Window(1472, true, true), "the size is unknown")
+}
+
 // The budget is cut when the buffer is nearly full or datagrams were dropped, and
 // grows again.
 func TestIncastBudget(t *testing.T) {
