@@ -36,6 +36,8 @@ const (
 	// Least is how many segments a peer has to send in an epoch to take
 	// turns, and the least share, in segments, before the buffer was nearly full.
 	Least = 16
+	// firstMost is the most segments that a peer which has sent little may send first.
+	firstMost = 64
 	// packetSize is the size in bytes of a usual packet.
 	packetSize = 1400
 )
@@ -315,7 +317,7 @@ func (i *Budget) Window(n int, light, validated bool) uint32 {
 	if !validated {
 		level = i.strangers
 	} else if !i.pressed && senders > 1 {
-		first = max(first, i.buffer/senders/BufferBytes(n))
+		first = max(first, min(i.buffer/8/senders/BufferBytes(n), firstMost))
 	}
 	if level > 0 {
 		window = max(least, level/BufferBytes(n))

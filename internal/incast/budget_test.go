@@ -34,16 +34,18 @@ func TestIncastShares(t *testing.T) {
 	require.Zero(t, i.Window(1472, false, true))
 }
 
-// Peers that have sent little may send an equal part of the buffer first, and
-// Least segments if that is more, if the buffer was nearly full, or before their address
-// is validated.
+// Peers that have sent little may send an equal part of an eighth of the buffer
+// first, and Least segments if that is more, if the buffer was nearly full, or before
+// their address is validated.
 func TestFirstShare(t *testing.T) {
 	i := &Budget{buffer: 4 << 20}
 	first := func() uint32 { return i.Window(1472, true, true) }
 	i.Offered(new(Sender), 100, true)
 	require.Zero(t, first(), "it is alone")
 	i.Offered(new(Sender), 100, true)
-	require.EqualValues(t, 4<<20/2/2304, first())
+	require.EqualValues(t, firstMost, first())
+	i.buffer = 2 << 20
+	require.EqualValues(t, 2<<20/8/2/2304, first())
 	require.EqualValues(t, Least, i.Window(1472, true, false))
 	i.pressed = true
 	require.EqualValues(t, Least, first())

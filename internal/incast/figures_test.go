@@ -16,6 +16,7 @@ func TestRuleFigures(t *testing.T) {
 		{"| Incast, standing queue", "170 µs", standingTime},
 		{"| Incast, standing queue", "128 KiB", standingLeast},
 		{"| Incast: who has sent", "16 segments", Least},
+		{"| Incast: who has sent", "64 if", firstMost},
 		{"| Incast: if shares", "4 to 64 full", turnLeast},
 		{"| Incast: if shares", "64 full", turnMost},
 		{"| Incast: if shares", "100 ms", Epoch / turnCycle},
