@@ -104,17 +104,19 @@ type bbrControl struct {
 
 	// Startup; in ProbeBW_UP too, fullRate and fullCount.
 	fullRate  float64 // bytes a second; the rate must exceed it by bbrFullGrowth
-	fullCount int     // rounds without growth
+	fullCount int32   // rounds without growth
+	random    uint32  // state of the generator for probeAt
 
 	// The share that the path loses whatever is sent, 0 to bbrLossMost.
 	lossFloor float64
+
+	ceiling *rateCeiling // nil: nothing was lost on a short path
 
 	undo checkpoint[bbrControl] // from before the recent losses
 
 	probeAt      int64   // when the next probe for bandwidth is due, microseconds
 	probeRTTDone int64   // when ProbeRTT ends, microseconds; 0: window not yet reached
 	growth       float64 // of inflightHi, per byte acknowledged
-	random       uint32  // state of the generator for probeAt
 
 	pace float64 // pacing gain
 	cwnd float64 // bytes
@@ -153,11 +155,12 @@ func (c *bbrControl) OnPacketAcked(_ *State, p Segment) {
 	c.account(p.SentMicros).delivered += float64(p.Size)
 }
 
-func (c *bbrControl) OnPacketSent(_ *State, p Segment) {
+func (c *bbrControl) OnPacketSent(s *State, p Segment) {
 	c.size.sent(p.Size)
 	if p.LostMicros > 0 {
 		c.undo.take(c)
 		c.account(p.LostMicros).lost += float64(p.Size)
+		c.countLost(s, p.LostMicros, p.Size)
 	}
 }
 
@@ -200,6 +203,7 @@ func (c *bbrControl) OnTick(s *State) { c.mss = fullSize(s) }
 
 // OnAck updates the model, and then the state, pacing rate and window.
 func (c *bbrControl) OnAck(s *State) {
+	gap := s.Micros - c.now
 	c.now = s.Micros
 	c.size.fold()
 	r := &s.Sample
@@ -211,6 +215,7 @@ func (c *bbrControl) OnAck(s *State) {
 	c.answerProbe(s)
 	c.lowerBounds(s)
 	c.step(s)
+	c.updateCeiling(s, gap)
 	c.setPace(s)
 	c.setWindow(s)
 }
@@ -229,6 +234,9 @@ func (c *bbrControl) lossLimit() float64 {
 	if !c.lossFloorKnown {
 		return bbrLossMost
 	}
+	if c.limited() {
+		return max(c.lossFloor, c.ceiling.tolerated) + bbrLossThreshold
+	}
 	return c.lossFloor + bbrLossThreshold
 }
 
@@ -237,7 +245,7 @@ func (c *bbrControl) lossLimit() float64 {
 // rounds later, when their fate is known.
 func (c *bbrControl) measureLossFloor() {
 	l := &c.lossesBefore
-	if !c.newRound || c.rounds != 2 || l.state != bbrDown || l.delivered == 0 {
+	if !c.newRound || c.rounds != 2 || l.state != bbrDown || l.delivered == 0 || c.limited() {
 		return
 	}
 	share := min(l.share(), bbrLossMost)
@@ -264,7 +272,12 @@ func (c *bbrControl) updateRate(r *Sample) {
 func (c *bbrControl) maxRate() float64 { return max(c.bw[0], c.bw[1]) }
 
 // bandwidth returns the estimate of the bandwidth in bytes a second.
-func (c *bbrControl) bandwidth() float64 { return min(c.maxRate(), c.bwLo) }
+func (c *bbrControl) bandwidth() float64 {
+	if c.limited() {
+		return c.ceiling.rate
+	}
+	return min(c.maxRate(), c.bwLo)
+}
 
 // bdp returns the bytes that are in flight at that bandwidth without a queue,
 // including those that will be lost.
@@ -332,6 +345,9 @@ func (c *bbrControl) aggregated() float64 {
 // inflightHi what was in flight then. The losses of Startup and bbrUp are known
 // up to two rounds later.
 func (c *bbrControl) answerProbe(s *State) {
+	if c.limited() {
+		return
+	}
 	l := &c.losses
 	if c.rounds <= 2 && (c.state == bbrDrain || c.state == bbrDown) {
 		l = &c.lossesBefore
@@ -361,11 +377,16 @@ func (c *bbrControl) target() float64 {
 // Unless losses are severe, they are at least bbrBeta of the largest rate and
 // of the window.
 func (c *bbrControl) lowerBounds(s *State) {
-	if !c.newRound || c.state != bbrCruise && c.state != bbrDown {
+	if !c.newRound || c.state != bbrCruise && (c.state != bbrDown || c.limited()) {
 		return
 	}
 	l := &c.losses
 	if !l.above(c.lossLimit(), c.mss) {
+		return
+	}
+	if c.limited() {
+		c.lowerCeiling(l.share())
+		*l = lossCount{state: c.state, from: c.now}
 		return
 	}
 	floor := bbrBeta
@@ -384,6 +405,9 @@ func (c *bbrControl) lowerBounds(s *State) {
 func (c *bbrControl) OnRecovered(_ *State, spurious bool) {
 	if spurious {
 		c.losses.lost, c.lossesBefore.lost = 0, 0
+		if c.limited() {
+			c.endCeiling(false)
+		}
 		if u := c.undo.state; c.undo.taken {
 			c.inflightHi, c.inflightLo, c.bwLo = max(c.inflightHi, u.inflightHi), max(c.inflightLo, u.inflightLo), max(c.bwLo, u.bwLo)
 			c.cwnd = max(c.cwnd, u.cwnd)
@@ -410,6 +434,9 @@ func (c *bbrControl) step(s *State) {
 			c.enterDown()
 		}
 	case bbrDown:
+		if c.limited() {
+			break // followCeiling ends it
+		}
 		if c.rounds >= 2 && flight <= min(c.bdp()+c.aggregated(), bbrHeadroom*c.inflightHi) || c.probeDue() {
 			c.enter(bbrCruise, 1)
 		}
@@ -458,6 +485,9 @@ func (c *bbrControl) probeDue() bool {
 // probe goes on looking for bandwidth until a queue has formed, or until no
 // more has arrived for some rounds.
 func (c *bbrControl) probe(s *State, flight float64) {
+	if c.limited() {
+		return // followCeiling ends the probe
+	}
 	bound := flight+float64(s.Sample.Acked)+2*c.mss >= c.inflightHi
 	if c.newRound {
 		switch {
@@ -512,95 +542,3 @@ func (c *bbrControl) probeRTT(s *State, flight float64) {
 func (c *bbrControl) windowOfProbeRTT() float64 {
 	return max(bbrProbeRTTCwnd*c.bdp(), bbrMinCwnd*c.mss)
 }
-
-// quantum returns the bytes that leave at once (send_quantum): what one
-// millisecond of the clock releases, and a burst on very short paths.
-func (c *bbrControl) quantum() float64 { return max(c.rate/1000, 2*c.mss) + float64(c.Burst()) }
-
-const (
-	// bbrBurst is the burst on a path without delay, in bytes.
-	bbrBurst = 64 << 10
-	// bbrBurstHalves is the round-trip time that halves it, in microseconds.
-	bbrBurstHalves = 512
-	// bbrBurstShare bounds it to what is paid back within 1/bbrBurstShare s.
-	bbrBurstShare = 16
-)
-
-// Burst returns how many bytes may leave at once beyond what pacing allows, to be
-// paid back by a pause. Packets of their own would cost close hosts much, and a
-// burst does no harm there (compare tcp_tso_rtt_log of Linux). It is less than a
-// packet from a round-trip time of about 3 ms on.
-func (c *bbrControl) Burst() int {
-	if c.minRTT == 0 {
-		return 0
-	}
-	most := float64(int(bbrBurst) >> min(c.minRTT/bbrBurstHalves, 31))
-	return int(min(most, c.rate/bbrBurstShare))
-}
-
-func (c *bbrControl) setPace(s *State) {
-	// What the path loses by itself is sent on top of what arrives. The rate is
-	// the largest of samples that vary with those losses: about one and a half
-	// standard deviations too high.
-	noise := 1.5 * math.Sqrt(c.lossFloor*c.mss/max(c.bdp(), c.mss))
-	rate := c.pace * c.bandwidth() * bbrMargin * max(1-noise, 0.5) / (1 - c.lossFloor)
-	if !c.full {
-		// Not less than the initial window per round trip: an application that
-		// sends little shows little of the path.
-		rate = max(rate, c.rate)
-		if c.minRTT > 0 {
-			rate = max(rate, bbrStartupPace*initialWindow*c.mss*1e6/float64(c.minRTT))
-		}
-	}
-	if c.rate = rate; rate > 0 || c.full { // 0: nothing is known of the path, and nothing is paced
-		c.rate = max(rate, c.leastRate(s))
-	}
-}
-
-// leastRate returns the rate of the least window, MinPipeCwnd, in bytes a second.
-// It slows down with the path, as round trips get longer. If an estimate from too
-// little data made the sender slower than that, it would learn nothing of the
-// path.
-func (c *bbrControl) leastRate(s *State) float64 {
-	rtt := max(int64(s.SRTT)*1000, 1000) // microseconds
-	if s.SRTT == 0 {
-		rtt = max(c.minRTT, 1000)
-	}
-	return bbrMinCwnd * c.mss * 1e6 / float64(rtt)
-}
-
-func (c *bbrControl) setWindow(s *State) {
-	acked := float64(s.Sample.Acked)
-	target := c.cwndGain()*c.bdp() + c.aggregated() + 3*c.quantum()
-	switch {
-	case c.full:
-		c.cwnd = min(c.cwnd+acked, target)
-	case c.cwnd < target || float64(s.Delivered) < initialWindow*c.mss:
-		c.cwnd += acked
-	}
-	limit := min(c.inflightHi, c.inflightLo)
-	switch c.state {
-	case bbrCruise, bbrDown:
-		// Leave headroom for other flows if it does not cost the rate.
-		limit = min(max(bbrHeadroom*c.inflightHi, min(c.inflightHi, c.bdp()+c.aggregated()+2*c.quantum())), c.inflightLo)
-	case bbrProbeRTT:
-		limit = min(limit, c.windowOfProbeRTT())
-	}
-	c.cwnd = max(min(c.cwnd, limit), bbrMinCwnd*c.mss)
-}
-
-func (c *bbrControl) cwndGain() float64 {
-	switch c.state {
-	case bbrUp:
-		return bbrUpCwnd
-	case bbrCruise, bbrDown:
-		return bbrCruiseCwnd
-	}
-	return bbrCwndGain
-}
-
-func (c *bbrControl) Window() int { return c.size.segments(c.cwnd, c.mss) }
-
-func (c *bbrControl) WindowBytes() float64 { return c.cwnd }
-
-func (c *bbrControl) PacingRate() int64 { return int64(c.rate) }
