@@ -22,8 +22,8 @@ func randomConfig(rng *rand.Rand) LinkConfig {
 		Duplicate: share(0.5), Reorder: share(1), Corrupt: share(0.5),
 		Rate: int64(number(1_000_000)), Overhead: number(48), Queue: number(20_000), QueuePackets: number(20),
 		Bucket: number(20_000),
-		CoDel: CoDel{rng.IntN(2) == 0, duration(10 * time.Millisecond), duration(50 * time.Millisecond)},
-		MTU:   number(2000), Down: rng.IntN(10) == 0,
+		CoDel:  CoDel{rng.IntN(2) == 0, duration(10 * time.Millisecond), duration(50 * time.Millisecond)},
+		MTU:    number(2000), Down: rng.IntN(10) == 0,
 	}
 }
 
