@@ -79,6 +79,7 @@ type bbrControl struct {
 	full           bool // the path has been filled
 	fullByLoss     bool // because of recent losses
 	lossFloorKnown bool
+	limited        bool // ceiling.rate is a ceiling
 
 	// The model. inflightHi and inflightLo are the draft's inflight_longterm
 	// and inflight_shortterm, bwLo its bw_shortterm; infinite: no bound yet.
@@ -215,7 +216,9 @@ func (c *bbrControl) OnAck(s *State) {
 	c.answerProbe(s)
 	c.lowerBounds(s)
 	c.step(s)
-	c.updateCeiling(s, gap)
+	if c.ceiling != nil {
+		c.updateCeiling(s, gap)
+	}
 	c.setPace(s)
 	c.setWindow(s)
 }
@@ -234,7 +237,7 @@ func (c *bbrControl) lossLimit() float64 {
 	if !c.lossFloorKnown {
 		return bbrLossMost
 	}
-	if c.limited() {
+	if c.limited {
 		return max(c.lossFloor, c.ceiling.tolerated) + bbrLossThreshold
 	}
 	return c.lossFloor + bbrLossThreshold
@@ -245,7 +248,7 @@ func (c *bbrControl) lossLimit() float64 {
 // rounds later, when their fate is known.
 func (c *bbrControl) measureLossFloor() {
 	l := &c.lossesBefore
-	if !c.newRound || c.rounds != 2 || l.state != bbrDown || l.delivered == 0 || c.limited() {
+	if !c.newRound || c.rounds != 2 || l.state != bbrDown || l.delivered == 0 || c.limited {
 		return
 	}
 	share := min(l.share(), bbrLossMost)
@@ -273,7 +276,7 @@ func (c *bbrControl) maxRate() float64 { return max(c.bw[0], c.bw[1]) }
 
 // bandwidth returns the estimate of the bandwidth in bytes a second.
 func (c *bbrControl) bandwidth() float64 {
-	if c.limited() {
+	if c.limited {
 		return c.ceiling.rate
 	}
 	return min(c.maxRate(), c.bwLo)
@@ -345,7 +348,7 @@ func (c *bbrControl) aggregated() float64 {
 // inflightHi what was in flight then. The losses of Startup and bbrUp are known
 // up to two rounds later.
 func (c *bbrControl) answerProbe(s *State) {
-	if c.limited() {
+	if c.limited {
 		return
 	}
 	l := &c.losses
@@ -377,14 +380,14 @@ func (c *bbrControl) target() float64 {
 // Unless losses are severe, they are at least bbrBeta of the largest rate and
 // of the window.
 func (c *bbrControl) lowerBounds(s *State) {
-	if !c.newRound || c.state != bbrCruise && (c.state != bbrDown || c.limited()) {
+	if !c.newRound || c.state != bbrCruise && (c.state != bbrDown || c.limited) {
 		return
 	}
 	l := &c.losses
 	if !l.above(c.lossLimit(), c.mss) {
 		return
 	}
-	if c.limited() {
+	if c.limited {
 		c.lowerCeiling(l.share())
 		*l = lossCount{state: c.state, from: c.now}
 		return
@@ -401,25 +404,6 @@ func (c *bbrControl) lowerBounds(s *State) {
 	}
 }
 
-// OnRecovered undoes the response to losses that turn out to have been none.
-func (c *bbrControl) OnRecovered(_ *State, spurious bool) {
-	if spurious {
-		c.losses.lost, c.lossesBefore.lost = 0, 0
-		if c.limited() {
-			c.endCeiling(false)
-		}
-		if u := c.undo.state; c.undo.taken {
-			c.inflightHi, c.inflightLo, c.bwLo = max(c.inflightHi, u.inflightHi), max(c.inflightLo, u.inflightLo), max(c.bwLo, u.bwLo)
-			c.cwnd = max(c.cwnd, u.cwnd)
-		}
-		if c.fullByLoss && c.state != bbrProbeRTT {
-			c.full, c.fullCount = false, 0
-			c.enter(bbrStartup, bbrStartupPace)
-		}
-	}
-	c.undo.taken, c.fullByLoss = false, false
-}
-
 // step goes on to the next state when it is time.
 func (c *bbrControl) step(s *State) {
 	flight := float64(s.FlightBytes)
@@ -434,7 +418,7 @@ func (c *bbrControl) step(s *State) {
 			c.enterDown()
 		}
 	case bbrDown:
-		if c.limited() {
+		if c.limited {
 			break // followCeiling ends it
 		}
 		if c.rounds >= 2 && flight <= min(c.bdp()+c.aggregated(), bbrHeadroom*c.inflightHi) || c.probeDue() {
@@ -482,63 +466,103 @@ func (c *bbrControl) probeDue() bool {
 	return c.now >= c.probeAt
 }
 
-// probe goes on looking for bandwidth until a queue has formed, or until no
-// more has arrived for some rounds.
-func (c *bbrControl) probe(s *State, flight float64) {
-	if c.limited() {
-		return // followCeiling ends the probe
-	}
-	bound := flight+float64(s.Sample.Acked)+2*c.mss >= c.inflightHi
-	if c.newRound {
-		switch {
-		case c.maxRate() >= c.fullRate*bbrFullGrowth:
-			c.fullRate, c.fullCount = c.maxRate(), 0
-		case !bound:
-			c.fullCount++
-		}
-		c.growth *= 2
-	}
-	if bound {
-		// What was too much may no longer be: a little more in the first
-		// round, then twice as much in each.
-		c.inflightHi += c.growth * float64(s.Sample.Acked)
-	}
-	over := flight >= bbrUpPace*c.bdp()+c.aggregated()+c.quantum()
-	if c.rounds >= 1 && over || c.fullCount >= bbrFullRounds {
-		c.enterDown()
-	}
+// quantum returns the bytes that leave at once (send_quantum): what one
+// millisecond of the clock releases, and a burst on very short paths.
+func (c *bbrControl) quantum() float64 {
+	return max(c.rate/1000, 2*c.mss) + float64(max(c.Burst(), 0))
 }
 
-// startProbeRTT starts to send little for a moment, so that the path empties.
-func (c *bbrControl) startProbeRTT(s *State) {
-	c.minRTT = 0
-	if s.Sample.RTT > 0 {
-		c.minRTT = s.Sample.RTT
+const (
+	// bbrBurst is the burst on a path without delay, in bytes.
+	bbrBurst = 64 << 10
+	// bbrBurstHalves is the round-trip time that halves it, in microseconds.
+	bbrBurstHalves = 512
+	// bbrBurstShare bounds it to what is paid back within 1/bbrBurstShare s.
+	bbrBurstShare = 16
+)
+
+// Burst returns how many bytes may leave at once beyond what pacing allows, to be
+// paid back by a pause. Packets of their own would cost close hosts much, and a
+// burst does no harm there (compare tcp_tso_rtt_log of Linux). It is less than a
+// packet from a round-trip time of about 3 ms on.
+func (c *bbrControl) Burst() int {
+	if c.limited {
+		return -1
 	}
-	c.enter(bbrProbeRTT, 1)
-	c.probeRTTDone = 0
-	c.minAt = c.now
+	if c.minRTT == 0 {
+		return 0
+	}
+	most := float64(int(bbrBurst) >> min(c.minRTT/bbrBurstHalves, 31))
+	return int(min(most, c.rate/bbrBurstShare))
 }
 
-func (c *bbrControl) probeRTT(s *State, flight float64) {
-	if c.probeRTTDone == 0 {
-		if flight <= c.windowOfProbeRTT() {
-			c.probeRTTDone = c.now + bbrProbeRTTTime
-			c.rounds = 0
-		}
+func (c *bbrControl) setPace(s *State) {
+	if c.limited {
+		c.rate = c.pace * c.ceiling.rate * bbrMargin / (1 - c.lossFloor)
 		return
 	}
-	if c.rounds >= 1 && c.now >= c.probeRTTDone {
-		c.minAt = c.now
-		if !c.full {
-			c.enter(bbrStartup, bbrStartupPace)
-			return
+	// What the path loses by itself is sent on top of what arrives. The rate is
+	// the largest of samples that vary with those losses: about one and a half
+	// standard deviations too high.
+	noise := 1.5 * math.Sqrt(c.lossFloor*c.mss/max(c.bdp(), c.mss))
+	rate := c.pace * c.bandwidth() * bbrMargin * max(1-noise, 0.5) / (1 - c.lossFloor)
+	if !c.full {
+		// Not less than the initial window per round trip: an application that
+		// sends little shows little of the path.
+		rate = max(rate, c.rate)
+		if c.minRTT > 0 {
+			rate = max(rate, bbrStartupPace*initialWindow*c.mss*1e6/float64(c.minRTT))
 		}
-		c.enter(bbrCruise, 1)
-		c.inflightLo, c.bwLo = math.Inf(1), math.Inf(1)
+	}
+	if c.rate = rate; rate > 0 || c.full { // 0: nothing is known of the path, and nothing is paced
+		c.rate = max(rate, c.leastRate(s))
 	}
 }
 
-func (c *bbrControl) windowOfProbeRTT() float64 {
-	return max(bbrProbeRTTCwnd*c.bdp(), bbrMinCwnd*c.mss)
+// leastRate returns the rate of the least window, MinPipeCwnd, in bytes a second.
+// It slows down with the path, as round trips get longer. If an estimate from too
+// little data made the sender slower than that, it would learn nothing of the
+// path.
+func (c *bbrControl) leastRate(s *State) float64 {
+	rtt := max(int64(s.SRTT)*1000, 1000) // microseconds
+	if s.SRTT == 0 {
+		rtt = max(c.minRTT, 1000)
+	}
+	return bbrMinCwnd * c.mss * 1e6 / float64(rtt)
 }
+
+func (c *bbrControl) setWindow(s *State) {
+	acked := float64(s.Sample.Acked)
+	target := c.cwndGain()*c.bdp() + c.aggregated() + 3*c.quantum()
+	switch {
+	case c.full:
+		c.cwnd = min(c.cwnd+acked, target)
+	case c.cwnd < target || float64(s.Delivered) < initialWindow*c.mss:
+		c.cwnd += acked
+	}
+	limit := min(c.inflightHi, c.inflightLo)
+	switch c.state {
+	case bbrCruise, bbrDown:
+		// Leave headroom for other flows if it does not cost the rate.
+		limit = min(max(bbrHeadroom*c.inflightHi, min(c.inflightHi, c.bdp()+c.aggregated()+2*c.quantum())), c.inflightLo)
+	case bbrProbeRTT:
+		limit = min(limit, c.windowOfProbeRTT())
+	}
+	c.cwnd = max(min(c.cwnd, limit), bbrMinCwnd*c.mss)
+}
+
+func (c *bbrControl) cwndGain() float64 {
+	switch c.state {
+	case bbrUp:
+		return bbrUpCwnd
+	case bbrCruise, bbrDown:
+		return bbrCruiseCwnd
+	}
+	return bbrCwndGain
+}
+
+func (c *bbrControl) Window() int { return c.size.segments(c.cwnd, c.mss) }
+
+func (c *bbrControl) WindowBytes() float64 { return c.cwnd }
+
+func (c *bbrControl) PacingRate() int64 { return int64(c.rate) }

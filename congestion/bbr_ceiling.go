@@ -25,7 +25,7 @@ const (
 // Losses of one's own end when less is sent. Random losses go on, and then the
 // ceiling is given up.
 type rateCeiling struct {
-	rate   float64 // bytes a second; 0: none
+	rate   float64 // bytes a second; a ceiling if bbrControl.limited
 	at     int64   // when it was set, microseconds; losses of what had left before do not count
 	share  float64 // share lost in the interval for which it was set
 	before float64 // the largest rate then, bytes a second
@@ -47,9 +47,6 @@ type rateCeiling struct {
 	state            bbrState
 	lost             float64
 }
-
-// limited reports whether there is a ceiling.
-func (c *bbrControl) limited() bool { return c.ceiling != nil && c.ceiling.rate > 0 }
 
 // countLost counts a transmission of that size that left at sent and was lost. What
 // follows measures a path that is short.
@@ -74,10 +71,7 @@ func (e *rateCeiling) begin(s *State, state bbrState) {
 // the time since the last acknowledgement, in microseconds.
 func (c *bbrControl) updateCeiling(s *State, gap int64) {
 	e := c.ceiling
-	if e == nil {
-		return
-	}
-	if s.Sample.AppLimited || gap > bbrCeilingGap || e.rate > 0 && e.state != c.state {
+	if s.Sample.AppLimited || gap > bbrCeilingGap || c.limited && e.state != c.state {
 		e.begin(s, c.state)
 		return
 	}
@@ -96,7 +90,7 @@ func (c *bbrControl) updateCeiling(s *State, gap int64) {
 	}
 	e.begin(s, c.state)
 	switch {
-	case e.rate > 0:
+	case c.limited:
 		c.followCeiling(rate, arrived.share())
 	case !severe:
 		e.severe = 0
@@ -131,7 +125,7 @@ func (c *bbrControl) setCeiling(rate, share float64) {
 	e.age, e.severe, e.probes, e.prior, e.tolerated = 0, 0, 0, 0, 0
 	c.lossFloor, c.lossFloorKnown = 0, true
 	c.inflightHi, c.inflightLo, c.bwLo = math.Inf(1), math.Inf(1), math.Inf(1)
-	c.full = true
+	c.full, c.limited = true, true
 	c.enterDown()
 }
 
@@ -198,7 +192,8 @@ func (c *bbrControl) lowerCeiling(share float64) {
 
 // endCeiling gives the ceiling up. With startup, Startup finds what the path takes.
 func (c *bbrControl) endCeiling(startup bool) {
-	c.ceiling.rate, c.ceiling.at, c.ceiling.tolerated = 0, 0, 0
+	c.limited = false
+	c.ceiling.at, c.ceiling.tolerated = 0, 0
 	if startup {
 		c.full, c.fullCount = false, 0
 		c.enter(bbrStartup, bbrStartupPace)

@@ -40,8 +40,8 @@ func TestCeiling(t *testing.T) {
 		b.countLost(s, s.Micros, 0)
 		for i, share := range test.shares {
 			interval(b, s, share)
-			require.Equal(t, test.rate[i], b.limited(), "%v, interval %d", test.shares, i)
-			if b.limited() {
+			require.Equal(t, test.rate[i], b.limited, "%v, interval %d", test.shares, i)
+			if b.limited {
 				b.ceiling.begin(s, b.state)
 				require.InDelta(t, 140_000, b.bandwidth(), 1)
 				require.Negative(t, b.Burst())
@@ -60,7 +60,7 @@ func TestCeiling(t *testing.T) {
 // flight. Losses at the ceiling lower it once, and not again if that was no help.
 func TestCeilingFollows(t *testing.T) {
 	b := NewBBR().(*bbrControl)
-	b.minRTT, b.full, b.lossFloorKnown = 1000, true, true
+	b.minRTT, b.full, b.lossFloorKnown, b.limited = 1000, true, true, true
 	b.ceiling = &rateCeiling{rate: 100_000, share: 0.8, age: bbrCeilingTries + 1}
 	b.enter(bbrUp, bbrUpPace)
 	b.followCeiling(125_000, 0)
@@ -74,6 +74,6 @@ func TestCeilingFollows(t *testing.T) {
 	require.InDelta(t, 0.22, b.lossLimit(), 1e-9)
 	b.enter(bbrUp, bbrUpPace)
 	b.followCeiling(30e6, 0)
-	require.False(t, b.limited())
+	require.False(t, b.limited)
 	require.Equal(t, bbrStartup, b.state)
 }
