@@ -141,6 +141,8 @@ func init() {
 		}
 	}
 	s.thresholds = append(s.thresholds,
+		threshold{c: "tbf-1mbit", impl: ours, metric: metricDropped, max: 0.3},
+		threshold{c: "tbf-20mbit", impl: ours, metric: metricDropped, max: 0.3},
 		threshold{c: "start-loss10", impl: ours, metric: metricP99, max: 1.5 * 1470},
 		threshold{c: "start-loss20", impl: ours, metric: metricP99, max: 1.5 * 1940})
 	register(s)
@@ -179,13 +181,16 @@ func measureLinks(name, impl string, d time.Duration) (figures, error) {
 		return nil, err
 	}
 	f := p.flows[0]
-	queue := p.forward.Stats()
-	return figures{
-		metricDropped:       float64(queue.Overflow.Packets) / float64(max(queue.Delivered.Packets, 1)),
+	figures := figures{
 		metricGoodput:       float64(f.received) / (float64(p.rate) * length.Seconds()),
 		metricRetransmitted: f.retransmitted(),
-		metricQueue:         p.queueQuantile(0.95) / c.rtt.Seconds(),
-	}, nil
+	}
+	if queue := p.forward.Stats(); c.bucket > 0 {
+		figures[metricDropped] = float64(queue.Overflow.Packets) / float64(max(queue.Delivered.Packets, 1))
+	} else {
+		figures[metricQueue] = p.queueQuantile(0.95) / c.rtt.Seconds()
+	}
+	return figures, nil
 }
 
 // linkImpl returns an implementation with the settings of this suite.
