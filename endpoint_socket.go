@@ -66,7 +66,7 @@ func (s *shard) observe(n int, now time.Duration) {
 		return
 	}
 	q := &s.queue // a variable would be allocated
-	if s.incast.Alone() || s.link.Load().Inbox != nil || !s.readQueue(q) {
+	if s.incast.Single() || s.link.Load().Inbox != nil || !s.readQueue(q) {
 		*q = udp.Queue{}
 	}
 	s.incast.Look(incast.Buffer{Limit: q.Limit, Used: q.Used, Drops: q.Drops}, now)

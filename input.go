@@ -65,6 +65,9 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 		}
 		k.noteAckHold(&h, recovered)
 		if k.snd.validation == nil {
+			if k.rare != nil && !recovered {
+				k.noteCovered(&h)
+			}
 			k.ackBelow(h.una)
 		}
 		switch h.cmd {
@@ -98,6 +101,9 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 		k.waitNoLonger()
 	}
 	k.countAck(newest, early)
+	if k.rare != nil && k.snd.inFlight > 0 {
+		k.resendOverdue()
+	}
 	k.afterInput(una, flying)
 	return nil
 }

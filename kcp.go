@@ -5,6 +5,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/limited"
 	"github.com/arqnet/kcp/internal/pacing"
+	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/stats"
 )
 
@@ -74,6 +75,7 @@ type rareMachine struct {
 	streamBytes    int  // their payload
 	own            ownFlow
 	capped         *pacing.Shaper // nil: the rate is not capped
+	overdue        recovery.Overdue
 }
 
 // rareMachine returns k.rare, which it makes if there is none.

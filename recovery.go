@@ -92,6 +92,41 @@ func (k *KCP) tailLossProbe(expired []*sendSegment) []*sendSegment {
 	return sent
 }
 
+// noteCovered notes when data of the peer has left, and how old what its una covers is.
+func (k *KCP) noteCovered(h *header) {
+	if h.cmd != cmdPush && h.cmd != cmdStream {
+		return
+	}
+	o := &k.rare.overdue
+	o.Arrived(k.clock.now, h.ts)
+	if s := k.snd.oldest(); s == nil || s.xmit > 1 || !h.una.After(s.sn) {
+		return // what has waited behind a gap shows no time
+	}
+	if s := k.snd.ring.at(h.una - 1); s != nil && s.xmit == 1 {
+		o.Covered(s.ts)
+	}
+}
+
+// resendOverdue retransmits segments that data of the peer does not acknowledge, although
+// they must have arrived before it left. ACKs of later segments show that too (RFC 8985
+// §6.2), but behind the tail of what this end sends there are none.
+func (k *KCP) resendOverdue() {
+	if k.snd.inFlight > recovery.MostOverdue || !k.cfg.ext.TailProbe || k.cfg.fastResend == 0 ||
+		k.snd.validation != nil || k.snd.recovery.Reordering.Dominates() {
+		return
+	}
+	before, ok := k.rare.overdue.Before(k.clock.now, int32(k.snd.rate.MinRTT/1000))
+	if !ok || !k.snd.oldest().ts.Before(before) {
+		return
+	}
+	for sn := k.snd.una; sn.Within(k.snd.una, k.snd.una+recovery.OverdueReach) && sn.Before(k.snd.nxt); sn++ {
+		s := k.snd.ring.at(sn)
+		if s != nil && s.ts.Before(before) && s.xmit <= recovery.OverdueSends && !k.snd.loss.suspect(s) {
+			k.retransmitAt(s, k.clock.now, LossReordering)
+		}
+	}
+}
+
 // outageFilter takes the place of tailLossProbe in an outage: beside the
 // probes, only the oldest segment is retransmitted. A thousand senders that
 // overwhelm a receiver would never let it recover if each retransmitted its

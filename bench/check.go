@@ -21,8 +21,13 @@ type threshold struct {
 
 // check prints every threshold of s that was measured, and what became of it,
 // and returns how many were missed.
-func check(w io.Writer, s *suite, results map[string]series) (missed int) {
-	for _, t := range s.thresholds {
+func check(w io.Writer, s *suite, results map[string]series) int {
+	return checkAll(w, s, s.thresholds, results)
+}
+
+// checkAll is check of any thresholds.
+func checkAll(w io.Writer, s *suite, all []threshold, results map[string]series) (missed int) {
+	for _, t := range all {
 		r := results[t.c]
 		if len(r[t.impl]) == 0 {
 			continue
@@ -38,9 +43,8 @@ func check(w io.Writer, s *suite, results map[string]series) (missed int) {
 			of = fmt.Sprintf(" (of %s: %.4g)", strings.TrimSpace(t.ofCase+" "+t.of), unit)
 		}
 		v := median(r.values(t.impl, t.metric))
-		verdict := "ok    "
-		if t.min > 0 && v < t.min*unit || t.max > 0 && v > t.max*unit {
-			verdict = "MISSED"
+		miss := t.min > 0 && v < t.min*unit || t.max > 0 && v > t.max*unit
+		if miss {
 			missed++
 		}
 		bounds := ""
@@ -50,7 +54,7 @@ func check(w io.Writer, s *suite, results map[string]series) (missed int) {
 		if t.max > 0 {
 			bounds += fmt.Sprintf(" <= %.4g", t.max*unit)
 		}
-		fmt.Fprintf(w, "%s %s %s %s %s: %.4g, wanted%s%s\n", verdict, s.name, t.c, t.impl, t.metric, v, bounds, of)
+		fmt.Fprintf(w, "%s %s %s %s %s: %.4g, wanted%s%s\n", verdict(miss), s.name, t.c, t.impl, t.metric, v, bounds, of)
 	}
 	return missed
 }

@@ -11,6 +11,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"flag"
@@ -50,6 +51,9 @@ type options struct {
 	timeout  time.Duration
 	profile  string
 	out      string
+	compare  string
+	before   baseline // from compare
+	seed     uint64
 }
 
 // run is the program without its process.
@@ -70,6 +74,7 @@ func run(args []string, stdout, stderr io.Writer) (err error) {
 		defer func() { err = errors.Join(err, stop()) }()
 		serverProfile = o.profile + ".server"
 	}
+	streamsSeed = o.seed
 	if !o.json {
 		if err := writeHeader(stdout); err != nil {
 			return err
@@ -84,13 +89,27 @@ func run(args []string, stdout, stderr io.Writer) (err error) {
 		defer func() { err = errors.Join(err, f.Close()) }()
 		table = f
 	}
-	missed := 0
+	if o.before, err = baselineOf(o.compare); err != nil {
+		return err
+	}
+	var missed, goals int
+	var lines bytes.Buffer // of goals
 	for _, s := range selected {
-		n, err := runSuite(stdout, table, s, o)
+		results, err := runSuite(stdout, table, s, o)
 		if err != nil {
 			return err
 		}
-		missed += n
+		o.before.compare(stderr, s, results, true)
+		goals += checkGoals(&lines, s, results)
+		if o.check {
+			missed += check(stderr, s, results)
+		}
+	}
+	if table != nil {
+		writeGoals(table, lines.String())
+	}
+	if o.check {
+		fmt.Fprintf(stderr, "\ngoals, of which %d are missed:\n%s", goals, &lines)
 	}
 	if missed > 0 {
 		return fmt.Errorf("%d thresholds missed", missed)
@@ -105,15 +124,17 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.SetOutput(stderr)
 	f.StringVar(&o.suites, "suite", "all", "suites to run, comma-separated, or all: "+strings.Join(suiteNames(), ", "))
 	f.StringVar(&o.cases, "cases", "", "cases to run, comma-separated; empty means all of the suite but optional ones"+optionalCases())
+	f.StringVar(&o.compare, "compare", "", "compare with the figures that -json has written to this file, on standard error")
 	f.BoolVar(&o.cores, "cores", false, "measure the cases of "+coresSuites()+" over the number of processors that the server may use")
 	f.StringVar(&o.peers, "peers", "", "implementations to run, comma-separated; empty means all of the suite")
 	f.BoolVar(&o.json, "json", false, "print one JSON object per figure instead of a table")
-	f.BoolVar(&o.check, "check", false, "compare with the thresholds of the suite, on standard error; one that is missed makes the exit status 2")
+	f.BoolVar(&o.check, "check", false, "compare with the thresholds of the suite and with goals, on standard error; a threshold that is missed makes the exit status 2")
 	f.DurationVar(&o.duration, "d", 0, "duration of one measurement; 0 means the suite's default: "+durations())
 	f.IntVar(&o.rounds, "rounds", 3, "measurements of each figure, of which the median is printed")
-	f.DurationVar(&o.timeout, "timeout", 5*time.Minute, "give up when a measurement takes so much longer than -d; 0 means never")
+	f.DurationVar(&o.timeout, "timeout", 5*time.Minute, "give up when a measurement takes so much longer than -d, or in virtual time 12 times that; 0 means never")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile to this file; the profile of the suite server's process goes to the same name with .server, of the last measurement")
 	f.StringVar(&o.out, "out", "", "also write a table in Markdown and charts in SVG to this folder")
+	f.Uint64Var(&o.seed, "seed", streamsSeed, "seed of the losses in streams")
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}
@@ -137,26 +158,31 @@ func durations() string {
 	return text
 }
 
+// exactPatience is how many times longer a measurement in virtual time may take: a
+// minute of processor, and on a busy machine many of waiting for one. It waits for
+// nothing else.
+const exactPatience = 12
+
 // runSuite measures s and prints the result, in Markdown too where table is not
-// nil. It returns how many thresholds s missed where that is asked for.
-func runSuite(w, table io.Writer, s *suite, o *options) (missed int, err error) {
+// nil.
+func runSuite(w, table io.Writer, s *suite, o *options) (results map[string]series, err error) {
 	p := plan{duration: cmp.Or(o.duration, s.duration, defaultDuration), rounds: o.rounds, timeout: o.timeout}
 	if s.exact {
 		p.rounds = 1
+		p.timeout *= exactPatience
 	}
 	if p.cases, err = s.selectCases(o.cases, o.cores); err != nil {
-		return 0, err
+		return nil, err
 	}
 	if p.impls, err = restrict(s.impls, o.peers, "implementation"); err != nil {
-		return 0, err
+		return nil, err
 	}
-	results, err := s.run(p)
-	if err != nil {
-		return 0, err
+	if results, err = s.run(p); err != nil {
+		return nil, err
 	}
 	if table != nil {
 		if err := writeResults(table, o.out, s, p, results); err != nil {
-			return 0, err
+			return nil, err
 		}
 	}
 	if o.json {
@@ -164,10 +190,7 @@ func runSuite(w, table io.Writer, s *suite, o *options) (missed int, err error) 
 	} else {
 		err = writeTable(w, s, p, results)
 	}
-	if o.check {
-		missed = check(os.Stderr, s, results)
-	}
-	return missed, err
+	return results, err
 }
 
 // startProfile writes a CPU profile to the named file until stop is called.

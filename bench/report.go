@@ -86,6 +86,12 @@ func writeTable(w io.Writer, s *suite, p plan, results map[string]series) error 
 	if err := t.Flush(); err != nil {
 		return err
 	}
+	if s.describe != nil {
+		fmt.Fprintln(w)
+		for _, c := range p.cases {
+			fmt.Fprintf(w, "%s: %s\n", c, s.describe(c))
+		}
+	}
 	_, err := fmt.Fprintln(w)
 	return err
 }

@@ -53,6 +53,12 @@ func writeResults(w io.Writer, dir string, s *suite, p plan, results map[string]
 		}
 	}
 	fmt.Fprintln(w)
+	if s.describe != nil {
+		for _, c := range p.cases {
+			fmt.Fprintf(w, "* %s: %s\n", c, s.describe(c))
+		}
+		fmt.Fprintln(w)
+	}
 	for _, f := range files {
 		fmt.Fprintf(w, "![%s](%s)\n\n", strings.TrimSuffix(f, ".svg"), f)
 	}
@@ -98,4 +104,11 @@ func createResults(dir string) (*os.File, error) {
 	}
 	fmt.Fprint(f, "```\n\n")
 	return f, nil
+}
+
+// writeGoals ends the table with the goals and what became of them.
+func writeGoals(w io.Writer, lines string) {
+	if lines != "" {
+		fmt.Fprintf(w, "## Goals\n\nWhat is aimed at, reached or not.\n\n```\n%s```\n", lines)
+	}
 }

@@ -142,7 +142,7 @@ func init() {
 	})
 }
 
-// serverThresholds are the figures to reach.
+// serverThresholds are the figures to keep; serverGoals are to be reached.
 func serverThresholds() []threshold {
 	t := []threshold{
 		{c: "pace-1000", impl: ours, metric: metricP99, max: 2, of: kernelTCP},

@@ -30,6 +30,9 @@ type suite struct {
 	// metric. nil means the metric's in all cases.
 	units func(c, metric string) string
 
+	// describe, if not nil, says what a case is, for a list below the table.
+	describe func(c string) string
+
 	// optional are cases that are measured only if -cases names them.
 	optional []string
 

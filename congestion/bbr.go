@@ -108,7 +108,8 @@ type bbrControl struct {
 	fullCount int32   // rounds without growth
 	random    uint32  // state of the generator for probeAt
 
-	// The share that the path loses whatever is sent, 0 to bbrLossMost.
+	// The share that the path loses whatever is sent, 0 to bbrLossMost. Before
+	// lossFloorKnown, Startup has found it.
 	lossFloor float64
 
 	ceiling *rateCeiling // nil: nothing was lost on a short path
@@ -507,9 +508,9 @@ func (c *bbrControl) setPace(s *State) {
 	noise := 1.5 * math.Sqrt(c.lossFloor*c.mss/max(c.bdp(), c.mss))
 	rate := c.pace * c.bandwidth() * bbrMargin * max(1-noise, 0.5) / (1 - c.lossFloor)
 	if !c.full {
-		// Not less than the initial window per round trip: an application that
-		// sends little shows little of the path.
-		rate = max(rate, c.rate)
+		// The largest sample is the newest, and not too high. An application that sends
+		// little shows little of the path: not less than the initial window a round.
+		rate = max(c.pace*c.bandwidth()*bbrMargin/(1-c.lossFloor), c.rate)
 		if c.minRTT > 0 {
 			rate = max(rate, bbrStartupPace*initialWindow*c.mss*1e6/float64(c.minRTT))
 		}
@@ -538,7 +539,7 @@ func (c *bbrControl) setWindow(s *State) {
 	case c.full:
 		c.cwnd = min(c.cwnd+acked, target)
 	case c.cwnd < target || float64(s.Delivered) < initialWindow*c.mss:
-		c.cwnd += acked
+		c.cwnd += acked / (1 - c.lossFloor)
 	}
 	limit := min(c.inflightHi, c.inflightLo)
 	switch c.state {

@@ -27,9 +27,11 @@ func (c *bbrControl) checkFull(s *State) {
 	switch {
 	case c.maxRate() >= c.fullRate*bbrFullGrowth:
 		c.fullRate, c.fullCount = c.maxRate(), 0
+		few := c.grown.lost+c.grown.delivered < bbrStartupFew*c.mss
 		c.grown.lost += c.growing.lost
 		c.grown.delivered += c.growing.delivered
 		c.growing = c.lossesBefore.lossShare
+		c.startupLossFloor(few)
 	case !s.Sample.AppLimited:
 		c.fullCount++
 		c.full = c.fullCount >= bbrFullRounds || lossy && (c.fullCount > 1 || limit < bbrStartupLossy)
@@ -55,6 +57,18 @@ func (c *bbrControl) startupLossLimit() float64 {
 	}
 	upper := (lost + 2 + 2*math.Sqrt(lost*(1-lost/max(n, 1))+1)) / (n + 4)
 	return min(upper, bbrStartupLossMost) + bbrLossThreshold
+}
+
+// startupLossFloor takes what was lost while the rate still grew for what the path loses
+// whatever is sent. Startup then doubles what is delivered in a round (§5.3.1). Otherwise
+// BBR.bw, and with it the pacing rate and the window, would grow by less the more the
+// path loses. From bbrStartupFew segments on, of which few is the opposite, that share
+// only falls: a flow of another controller that fills the queue lets the rate grow, and
+// loses packets, for some rounds.
+func (c *bbrControl) startupLossFloor(few bool) {
+	if share := min(c.grown.share(), bbrLossMost); !c.lossFloorKnown && (few || share < c.lossFloor) {
+		c.lossFloor = share
+	}
 }
 
 // State returns the name of the state in draft-ietf-ccwg-bbr, in lower case,

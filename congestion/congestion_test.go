@@ -370,3 +370,90 @@ func TestBBRIgnoresBunches(t *testing.T) {
 	b.updateRate(&Sample{Delivered: 1_000_000, Interval: 20_000})
 	require.InDelta(t, 50e6, b.maxRate(), 1)
 }
+
+// bbrPath feeds a BBR controller with rounds of transmissions on a path that loses
+// share of them, and what exceeds capacity segments a round besides.
+type bbrPath struct {
+	c               *bbrControl
+	s               State
+	share, capacity float64
+}
+
+const bbrPathRTT = 60_000 // microseconds
+
+func newBBRPath(share, capacity float64) *bbrPath {
+	p := &bbrPath{c: NewBBR().(*bbrControl), share: share, capacity: capacity}
+	p.s = State{MSS: 1376, Micros: 1_000_000, SRTT: bbrPathRTT / 1000}
+	p.c.Init(&p.s)
+	return p
+}
+
+// round sends a window, and returns how many segments of it have arrived.
+func (p *bbrPath) round() float64 {
+	prior, sent := p.s.Delivered, p.s.Micros
+	n := math.Floor(p.c.cwnd / 1400)
+	arrived := math.Floor(min(n*(1-p.share), p.capacity))
+	part := func(of float64, i int) int64 {
+		return int64(of*float64(i+1)/acksOfRound) - int64(of*float64(i)/acksOfRound)
+	}
+	for i := range acksOfRound {
+		p.s.Micros = sent + bbrPathRTT + int64(i)*1000
+		part, lost := part(arrived, i), part(n-arrived, i)
+		for range part {
+			p.c.OnPacketAcked(&p.s, Segment{Size: 1400, SentMicros: sent})
+		}
+		for range lost { // retransmitted in place of new ones
+			p.c.OnPacketSent(&p.s, Segment{Size: 1400, SentMicros: sent, LostMicros: sent})
+		}
+		p.s.Delivered += part * 1400
+		p.s.Sample = Sample{Acked: part * 1400, RTT: bbrPathRTT, PriorDelivered: prior, Delivered: int64(arrived) * 1400, Interval: bbrPathRTT, InFlight: int64(n) * 1400}
+		p.c.OnAck(&p.s)
+	}
+	return arrived
+}
+
+// On a path that loses much at random Startup doubles what arrives in a round as on one
+// that loses nothing, and paces accordingly. What a full queue loses does not count.
+func TestBBRStartupDoubles(t *testing.T) {
+	for _, share := range []float64{0, 0.1, 0.2} {
+		p := newBBRPath(share, math.Inf(1))
+		for range 5 { // until there are enough losses to count
+			p.round()
+		}
+		before := p.round()
+		for range 4 {
+			arrived := p.round()
+			require.InDelta(t, 2, arrived/before, 0.15, "loss %v", share)
+			require.InDelta(t, bbrStartupPace*bbrMargin*arrived*1400/(1-share), p.c.rate*bbrPathRTT/1e6, 0.1*p.c.cwnd, "loss %v", share)
+			before = arrived
+		}
+		require.Equal(t, bbrStartup, p.c.state)
+		require.InDelta(t, share, p.c.lossFloor, 0.03, "loss %v", share)
+		require.False(t, p.c.lossFloorKnown)
+	}
+	p := newBBRPath(0, 300)
+	for range 9 {
+		p.round()
+	}
+	require.True(t, p.c.full)
+	require.Zero(t, p.c.lossFloor, "a queue, and not the path")
+}
+
+// The share that the path loses is bounded, falls only once there is enough to count, and
+// stays as it is when it was measured since.
+func TestBBRStartupLossFloor(t *testing.T) {
+	c := newBBRPath(0, 0).c
+	lose := func(lost, of float64) float64 {
+		few := c.grown.lost+c.grown.delivered < bbrStartupFew*c.mss
+		c.grown = lossShare{lost: lost * c.mss, delivered: (of - lost) * c.mss}
+		c.startupLossFloor(few)
+		return c.lossFloor
+	}
+	require.InDelta(t, bbrLossMost, lose(9, 20), 1e-9)
+	require.InDelta(t, 0.05, lose(2, 40), 1e-9)
+	require.InDelta(t, 0.10, lose(10, 100), 1e-9)
+	require.InDelta(t, 0.08, lose(16, 200), 1e-9)
+	require.InDelta(t, 0.08, lose(80, 400), 1e-9, "another flow has filled the queue")
+	c.lossFloorKnown = true
+	require.InDelta(t, 0.08, lose(1, 1000), 1e-9)
+}

@@ -22,6 +22,7 @@ func TestRuleFigures(t *testing.T) {
 		{"| BBR", "4 segments", bbrMinCwnd},
 		{"| Startup", "36 %", bbrStartupLossMost},
 		{"| Startup ends by losses only", "2 %", bbrLossThreshold},
+		{"| Startup: what was lost", "20 %", bbrLossMost},
 		{"| Startup", "64 segments", bbrStartupFew},
 		{"| Startup", "10 %", bbrStartupLossy},
 		{"| CUBIC", "0.4", cubicC},

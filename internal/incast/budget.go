@@ -12,7 +12,7 @@ import (
 // and HPCC for the use of queue lengths): it is cut when the buffer is nearly full
 // or the system has dropped datagrams, and grows while there is room. Shares are
 // max-min fair by what each peer has sent. There is no budget for a
-// sender that is alone, or sends most of all.
+// sender that is alone, or sends most of all; see standing for that.
 
 const (
 	// Epoch is how long a session counts as sending after data has
@@ -58,7 +58,9 @@ type Budget struct {
 	dropped   bool   // datagrams were dropped since then
 	drops     uint32 // as of the last look at the buffer
 	known     bool   // drops is valid
-	buffer    int    // the size of the socket's buffer, in bytes, as of the last look
+	standing  standing
+	batch     int // bytes of the last batch
+	buffer    int // the size of the socket's buffer, in bytes, as of the last look
 
 	sampleAt time.Duration // when to look at the buffer, at the earliest
 	arrived  int           // bytes since the last look
@@ -115,6 +117,7 @@ func (d *demands) advance(passed uint32) {
 // Due records that a batch of n bytes has arrived. It reports whether it is time
 // to look at the socket's receive buffer, and to call Look.
 func (i *Budget) Due(n int, now time.Duration) bool {
+	i.batch = n
 	i.bytes += n
 	i.arrived += n
 	if now < i.sampleAt || i.arrived < min(sampleBytes, i.buffer/32) && now < i.sampleAt+idleTime-sampleTime {
@@ -132,7 +135,7 @@ type Buffer struct {
 	Drops uint32 // datagrams that the system has dropped, modulo 2^32
 }
 
-// Look makes the budget follow the receive buffer. If Alone returns true, b is not
+// Look makes the budget follow the receive buffer. If Single returns true, b is not
 // looked at.
 func (i *Budget) Look(b Buffer, now time.Duration) {
 	if b.Limit > 0 {
@@ -141,6 +144,11 @@ func (i *Budget) Look(b Buffer, now time.Duration) {
 	switch {
 	case i.Alone():
 		i.budget, i.ceiling, i.pressed, i.known = 0, 0, false, false
+		if i.Single() || b.Limit == 0 || b.Used < 0 {
+			i.standing = standing{}
+		} else {
+			i.standing.look(b, i.batch, i.rate, now)
+		}
 	case b.Limit == 0:
 	case b.Used < 0:
 		i.estimate(b.Limit, i.ended)
@@ -156,6 +164,9 @@ func (i *Budget) Look(b Buffer, now time.Duration) {
 // have what the others leave, an eighth at least.
 func (i *Budget) setLevels() {
 	i.level, i.strangers = 0, 0
+	if i.Alone() {
+		i.level = i.standing.most
+	}
 	if i.budget == 0 {
 		return
 	}
@@ -228,6 +239,9 @@ func (i *Budget) Bytes() int { return i.budget }
 
 // Alone reports whether one peer sends most of what arrives, or none does.
 func (i *Budget) Alone() bool { return i.demands[0].alone() && i.demands[1].alone() }
+
+// Single reports whether no more than one peer sends.
+func (i *Budget) Single() bool { return i.Alone() && i.sending() < 2 }
 
 // adapt changes the budget, if it is time to, by how full the buffer is.
 func (i *Budget) adapt(used, limit int, dropped bool, now time.Duration) {

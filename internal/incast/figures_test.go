@@ -13,6 +13,8 @@ func TestRuleFigures(t *testing.T) {
 		{"| Incast, its budget", "7/16", low16 / 16.},
 		{"| Incast, its budget", "20 ms", stepTime},
 		{"| Incast, its shares", "500 ms", Epoch},
+		{"| Incast, standing queue", "170 µs", standingTime},
+		{"| Incast, standing queue", "128 KiB", standingLeast},
 		{"| Incast: who has sent", "16 segments", Least},
 		{"| Incast: if shares", "4 to 64 full", turnLeast},
 		{"| Incast: if shares", "64 full", turnMost},

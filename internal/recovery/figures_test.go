@@ -2,6 +2,7 @@ package recovery
 
 import (
 	"testing"
+	"time"
 
 	"github.com/arqnet/kcp/internal/rulebook"
 )
@@ -15,6 +16,9 @@ func TestRuleFigures(t *testing.T) {
 		{"| Reordering window", "12 at most", mostSpurious},
 		{"| Reordering window", "16 round trips", persistRounds},
 		{"| Spurious retransmission", "8 segments", memory},
+		{"| Tail of what", "16 in flight", MostOverdue},
+		{"| Tail of what", "5 ms", overdueMargin * time.Millisecond},
+		{"| Tail of what", "8 oldest", OverdueReach},
 		{"| What is lost", "2 segments", Growth},
 		{"| What is lost", "4 a round trip", First},
 		{"| What is lost", "64 in reserve", Saved},

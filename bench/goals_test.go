@@ -1,0 +1,118 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestGoals wants a figure for each goal and each threshold, and for what a goal is a
+// multiple of.
+func TestGoals(t *testing.T) {
+	n := 0
+	for _, name := range suiteNames() {
+		s := suites[name]
+		n += len(goals(name))
+		has := func(c, impl, metric string) bool {
+			return slices.Contains(slices.Concat(s.cases, s.optional), c) && s.hasFigure(c, impl, metric)
+		}
+		for _, th := range slices.Concat(s.thresholds, goals(name)) {
+			if !has(th.c, th.impl, th.metric) {
+				t.Errorf("%s: there is no figure for %+v", name, th)
+			}
+		}
+		for _, th := range goals(name) {
+			if !has(cmp.Or(th.ofCase, th.c), cmp.Or(th.of, th.impl), th.metric) {
+				t.Errorf("%s: there is no figure that %+v is a multiple of", name, th)
+			}
+		}
+	}
+	if n < 30 {
+		t.Errorf("%d goals", n)
+	}
+}
+
+// TestPathsBaseline wants the earlier figures of the suite paths to be figures of
+// its cases, and a figure that is worse to be found, whatever its direction.
+func TestPathsBaseline(t *testing.T) {
+	b, err := readBaseline(strings.NewReader(pathsBaseline))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := suites["paths"]
+	results := map[string]series{}
+	for _, c := range s.cases {
+		results[c] = series{}
+		for _, impl := range []string{ours, kcpDefault} {
+			f := figures{}
+			for _, m := range s.metrics {
+				v, ok := b[[4]string{"paths", c, impl, m.name}]
+				if !ok {
+					t.Fatalf("nothing of %s %s %s", c, impl, m.name)
+				}
+				f[m.name] = v
+			}
+			results[c][impl] = []figures{f}
+		}
+	}
+	change := func(impl, metric string, factor float64, cases ...string) {
+		for _, c := range cases {
+			results[c][impl][0][metric] *= factor
+		}
+	}
+	change(ours, metricGoodput, 1.01, s.cases...)
+	change(ours, metricAlone, 0.99, s.cases...)
+	change(ours, metricGoodput, 0.9, "path-3")
+	change(kcpDefault, metricBeside, 1.1, "path-7")
+	var out bytes.Buffer
+	if missed := checkGoals(&out, s, results); missed != 2+4 { // two figures, and the medians that are 1
+		t.Errorf("%d missed", missed)
+	}
+	for _, want := range []string{
+		"MISSED paths path-3 kcp goodput", "MISSED paths path-7 kcp-default p99-beside",
+		"ok     paths median of 30 kcp goodput: ratio 1.0100", "ok     paths median of 30 kcp p99-alone: ratio 1.0101",
+		"MISSED paths median of 30 kcp p99-beside: ratio 1.0000",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, &out)
+		}
+	}
+	if strings.Contains(out.String(), "path-4 ") {
+		t.Errorf("figures that are as before:\n%s", &out)
+	}
+}
+
+// TestCompare wants every figure beside that of the file, and goals to leave the exit
+// status alone.
+func TestCompare(t *testing.T) {
+	file := t.TempDir() + "/before.json"
+	args := []string{"-suite", "paths", "-cases", "path-5,path-6", "-peers", ours, "-d", "1ms"}
+	var before, out bytes.Buffer
+	if err := run(append(args, "-json"), &before, &out); err != nil {
+		t.Fatal(err)
+	}
+	const figure = `"path-5","impl":"kcp","metric":"goodput","unit":"share","value":`
+	if err := os.WriteFile(file, []byte(strings.Replace(before.String(), figure, figure+"1", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	results := t.TempDir()
+	if err := run(append(args, "-check", "-compare", file, "-out", results), &before, &out); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"MISSED paths path-5 kcp goodput", "ok     paths path-6 kcp goodput", "ratio 1.000,", "goals, of which"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, &out)
+		}
+	}
+	table, err := os.ReadFile(filepath.Join(results, resultsFile))
+	if err != nil || !bytes.Contains(table, []byte("## Goals")) || !bytes.Contains(table, []byte("* path-6: 14.4 Mbit/s")) {
+		t.Errorf("%v\n%s", err, table)
+	}
+	if err := run(append(args, "-compare", file+"x"), &before, &out); err == nil {
+		t.Error("a file that does not exist is accepted")
+	}
+}
