@@ -89,9 +89,13 @@ func (p *Pacer) Charge(n int, rate int64) {
 	}
 }
 
-// Strict reports whether a retransmission has to wait for the budget too, as bursts
-// are lost.
-func (p *Pacer) Strict(now, rate int64) bool { return p.Burst < 0 && p.Wait(now, rate) > 0 }
+// StrictWait is Wait for retransmissions, which wait only where bursts are lost.
+func (p *Pacer) StrictWait(now, rate int64) int64 {
+	if p.Burst >= 0 || rate <= 0 {
+		return 0
+	}
+	return p.Wait(now, rate)
+}
 
 // Wait returns the microseconds until a packet may begin, at rate bytes a
 // second.

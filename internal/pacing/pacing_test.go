@@ -201,19 +201,22 @@ func TestStrictPacer(t *testing.T) {
 	const rate = 2_500_000
 	p := Pacer{Burst: -1}
 	p.Refill(0, rate, packetSize)
-	if p.Strict(0, rate) || p.Budget > rate*strictTime/1e6 {
+	if p.StrictWait(0, rate) > 0 || p.Budget > rate*strictTime/1e6 {
 		t.Fatal("the first burst", p.Budget)
 	}
 	p.Charge(100_000, rate)
 	p.Refill(1, rate, packetSize)
-	if wait := p.Wait(1, rate); !p.Strict(1, rate) || wait > 1000 {
+	if wait := p.Wait(1, rate); p.StrictWait(1, rate) != wait || wait > 1000 {
 		t.Fatal("a debt", wait)
 	}
 	p.Refill(1_000_000, rate, packetSize)
 	if p.Budget > rate*strictTime/1e6 {
 		t.Fatal("after a pause", p.Budget)
 	}
-	if p.Burst = 0; p.Strict(1, rate) {
+	if p.StrictWait(1, 0) > 0 {
+		t.Fatal("unpaced")
+	}
+	if p.Burst = 0; p.StrictWait(1, rate) > 0 {
 		t.Fatal("bursts are not lost")
 	}
 }
