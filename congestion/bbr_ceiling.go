@@ -6,6 +6,7 @@ const (
 	bbrCeilingSegments = 8       // full segments delivered in an interval, at least
 	bbrCeilingFirst    = 4       // the same in Startup and Drain, where each costs many losses
 	bbrCeilingTime     = 20_000  // its time in microseconds, at least
+	bbrCeilingTrips    = 4       // the same in shortest round trips
 	bbrCeilingGap      = 100_000 // time without an acknowledgement that is an outage, microseconds
 	bbrCeilingSevere   = 0.5     // share lost in an interval, at least
 	bbrCeilingModel    = 0.7     // share of the pacing rate; if more arrives the model is right
@@ -80,7 +81,7 @@ func (c *bbrControl) updateCeiling(s *State, gap int64) {
 		segments = bbrCeilingFirst
 	}
 	took, arrived := s.Micros-e.since, lossShare{float64(s.Delivered - e.delivered), e.lost}
-	if !c.newRound || arrived.delivered < segments*c.mss || took < bbrCeilingTime {
+	if !c.newRound || arrived.delivered < segments*c.mss || took < max(bbrCeilingTime, bbrCeilingTrips*c.minRTT) {
 		return
 	}
 	rate := arrived.delivered * 1e6 / float64(took)
