@@ -24,8 +24,8 @@ const (
 	// burstTime is what may leave at once otherwise, in microseconds: two
 	// ticks of the clock.
 	burstTime = 2_000
-	// strictTime is what may leave at once, in microseconds, if bursts are lost.
-	strictTime = 4_000
+	// strictTime is the same if bursts are lost: a tick, and a fifth for late timers.
+	strictTime = 1_200
 	// debtTime is how much of the future may be used up, in microseconds, by
 	// retransmissions and by what was sent at a higher rate. One packet comes on
 	// top.
