@@ -143,11 +143,11 @@ func (k *KCP) Flush() {
 
 // refillPacer gives the pacer the credit of the time since the last flush.
 func (k *KCP) refillPacer(rate int64) {
-	k.snd.pace.Refill(k.clock.micros, rate, k.cfg.mtu)
 	k.snd.pace.Burst = 0
 	if b, ok := k.snd.cc.(congestion.Burster); ok {
 		k.snd.pace.Burst = int32(b.Burst())
 	}
+	k.snd.pace.Refill(k.clock.micros, rate, k.cfg.mtu)
 }
 
 // tellController tells the congestion controller what a flush has found, and whether

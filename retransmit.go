@@ -48,7 +48,7 @@ func (k *KCP) resendWait() uint32 {
 	if rate > 0 && k.snd.inFlight-k.snd.loss.due.n < k.snd.cc.Window() {
 		wait = min(wait, k.wholeMillis(k.snd.pace.Wait(k.clock.micros, rate)))
 	}
-	return max(wait, k.wholeMillis(k.rateWait()))
+	return max(wait, k.wholeMillis(max(k.rateWait(), k.snd.pace.StrictWait(k.clock.micros, rate))))
 }
 
 // flushLost retransmits the lost segments that wait for it, oldest first, as
@@ -58,7 +58,7 @@ func (k *KCP) flushLost(h *header, rate int64) {
 	c.Refill(k.clock.now, k.resendRound())
 	for s := k.snd.loss.due.head; s != nil; s = k.snd.loss.due.head {
 		fits := k.fitsPipe(rate)
-		if !fits && c.Left <= 0 || k.capHolds(s.size()) {
+		if !fits && (c.Left <= 0 || k.snd.pace.StrictWait(k.clock.micros, rate) > 0) || k.capHolds(s.size()) {
 			return
 		}
 		if !fits {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -34,10 +35,16 @@ import (
 // headers of 24 and 28 bytes count against it. Retransmitted is the share of
 // data segments put on the link that had been there before. Queue is how long
 // packets waited for the bottleneck, as a share of the round-trip time.
+//
+// The tbf cases are a token bucket with room for two packets at the sender, as Linux's
+// tbf with burst 2 or 3 KB and limit 3000, and a policer, which has no room. The short
+// ones are transfers of 500 KB and 2.5 MB from their start. Dropped is how many packets
+// were, for each that passed.
 
 const (
 	metricRetransmitted = "retransmitted"
 	metricQueue         = "queue_p95"
+	metricDropped       = "dropped"
 )
 
 const (
@@ -55,6 +62,10 @@ type linkCase struct {
 	message int           // bytes; 0: a stream in full segments
 	window  int           // segments; 0: the default
 	rest    time.Duration // between bursts of what is sent in it at a fifth of the rate; 0: bulk
+
+	// A token bucket in place of a queue of bandwidth-delay products, in bytes; 0: none.
+	bucket, room int
+	length       time.Duration // in place of linksTime
 }
 
 var linkCases = map[string]linkCase{
@@ -68,7 +79,17 @@ var linkCases = map[string]linkCase{
 	"100mbit-50ms-shallow": {mbit: 100, rtt: 50 * time.Millisecond, queue: 0.1},
 	"100mbit-50ms-deep":    {mbit: 100, rtt: 50 * time.Millisecond, queue: 10},
 	"100mbit-50ms-bursts":  {mbit: 100, rtt: 50 * time.Millisecond, queue: 1, rest: 500 * time.Millisecond},
+
+	"tbf-1mbit":           {mbit: 1, rtt: shortRTT, bucket: 2000, room: 3000, length: 4 * time.Second},
+	"tbf-1mbit-30s":       {mbit: 1, rtt: shortRTT, bucket: 2000, room: 3000},
+	"tbf-20mbit":          {mbit: 20, rtt: shortRTT, bucket: 3000, room: 3000, length: time.Second},
+	"tbf-20mbit-30s":      {mbit: 20, rtt: shortRTT, bucket: 3000, room: 3000},
+	"tbf-20mbit-40ms":     {mbit: 20, rtt: 40 * time.Millisecond, bucket: 3000, room: 3000},
+	"policer-20mbit-40ms": {mbit: 20, rtt: 40 * time.Millisecond, bucket: 30000, room: 1},
 }
+
+// shortRTT is the round-trip time of hosts on one switch.
+const shortRTT = 100 * time.Microsecond
 
 const (
 	linksTime  = 30 * time.Second
@@ -85,14 +106,18 @@ func init() {
 			"100mbit-50ms-loss0", "100mbit-50ms-loss0.1", "100mbit-50ms-loss1", "100mbit-50ms-loss5", "200mbit-200ms-180B",
 			"100mbit-50ms-loss2", "100mbit-50ms-loss10", "100mbit-50ms-shallow", "100mbit-50ms-deep", "100mbit-50ms-bursts",
 			"start-loss10", "start-loss20",
+			"tbf-1mbit", "tbf-1mbit-30s", "tbf-20mbit", "tbf-20mbit-30s", "tbf-20mbit-40ms", "policer-20mbit-40ms",
 		},
 		impls:   []string{ours, kcpGo, kcpReference, kcpCubic, kcpBBR},
-		metrics: []metric{{metricGoodput, "share"}, {metricRetransmitted, "share"}, {metricQueue, "share of RTT"}, {metricP50, "ms"}, {metricP99, "ms"}},
+		metrics: []metric{{metricGoodput, "share"}, {metricRetransmitted, "share"}, {metricQueue, "share of RTT"}, {metricDropped, "of what passed"}, {metricP50, "ms"}, {metricP99, "ms"}},
 		measure: measureLinks,
 		lacks: func(c, impl string) bool {
 			return impl == kcpGo && linkCases[c].message > 0 || isStart(c) && !slices.Contains(startImpls, impl)
 		},
-		omits: func(c, _, metric string) bool { return isStart(c) != (metric == metricP50 || metric == metricP99) },
+		omits: func(c, _, metric string) bool {
+			return isStart(c) != (metric == metricP50 || metric == metricP99) || metric == metricDropped && linkCases[c].bucket == 0 ||
+				metric == metricQueue && linkCases[c].bucket > 0
+		},
 		exact: true,
 		charts: []chart{{
 			name: "goodput", title: "Bulk transfer over random loss, 100 Mbit/s, 50 ms", metric: metricGoodput,
@@ -116,6 +141,8 @@ func init() {
 		}
 	}
 	s.thresholds = append(s.thresholds,
+		threshold{c: "tbf-1mbit", impl: ours, metric: metricDropped, max: 0.3},
+		threshold{c: "tbf-20mbit", impl: ours, metric: metricDropped, max: 0.3},
 		threshold{c: "start-loss10", impl: ours, metric: metricP99, max: 1.5 * 1470},
 		threshold{c: "start-loss20", impl: ours, metric: metricP99, max: 1.5 * 1940})
 	register(s)
@@ -131,7 +158,7 @@ func measureLinks(name, impl string, d time.Duration) (figures, error) {
 	if !ok {
 		return nil, fmt.Errorf("no case %q", name)
 	}
-	length := linksTime
+	length := cmp.Or(c.length, linksTime)
 	if d < quickRun {
 		length = linksQuick
 	}
@@ -141,7 +168,11 @@ func measureLinks(name, impl string, d time.Duration) (figures, error) {
 		return nil, err
 	}
 	err = frozen(func() error {
-		if _, err := p.flow(ends, c, 0); err != nil {
+		var start time.Duration
+		if c.bucket > 0 {
+			start = time.Millisecond // a state machine does not see what is lost of its time 0
+		}
+		if _, err := p.flow(ends, c, start); err != nil {
 			return err
 		}
 		return p.runUntil(length)
@@ -150,11 +181,16 @@ func measureLinks(name, impl string, d time.Duration) (figures, error) {
 		return nil, err
 	}
 	f := p.flows[0]
-	return figures{
+	figures := figures{
 		metricGoodput:       float64(f.received) / (float64(p.rate) * length.Seconds()),
 		metricRetransmitted: f.retransmitted(),
-		metricQueue:         p.queueQuantile(0.95) / c.rtt.Seconds(),
-	}, nil
+	}
+	if queue := p.forward.Stats(); c.bucket > 0 {
+		figures[metricDropped] = float64(queue.Overflow.Packets) / float64(max(queue.Delivered.Packets, 1))
+	} else {
+		figures[metricQueue] = p.queueQuantile(0.95) / c.rtt.Seconds()
+	}
+	return figures, nil
 }
 
 // linkImpl returns an implementation with the settings of this suite.
@@ -199,10 +235,19 @@ func newPath(c linkCase, seed uint64) *path {
 		Delay: c.rtt / 2, Loss: c.loss, Rate: p.rate,
 		Queue: int(float64(p.rate) * c.rtt.Seconds() * c.queue),
 	}
+	if c.bucket > 0 {
+		cfg.Bucket, cfg.Queue = c.bucket, c.room
+	}
 	p.cfg = cfg
 	p.forward, p.back = newSimLink(cfg, 2*seed), newSimLink(cfg, 2*seed+1)
+	if c.bucket > 0 { // it is at the sender
+		p.back = newSimLink(netsim.LinkConfig{Delay: cfg.Delay}, 2*seed+1)
+	}
 	p.forward.observe = func(sent, arrives time.Duration, size int) {
 		own := time.Duration(int64(size) * int64(time.Second) / p.rate)
+		if c.bucket > 0 {
+			own = 0
+		}
 		p.waits = append(p.waits, float32((arrives - sent - cfg.Delay - own).Seconds()))
 	}
 	p.forward.tap = func(e *simEnd, packet []byte) {

@@ -79,6 +79,7 @@ type bbrControl struct {
 	full           bool // the path has been filled
 	fullByLoss     bool // because of recent losses
 	lossFloorKnown bool
+	limited        bool // ceiling.rate is a ceiling
 
 	// The model. inflightHi and inflightLo are the draft's inflight_longterm
 	// and inflight_shortterm, bwLo its bw_shortterm; infinite: no bound yet.
@@ -104,18 +105,20 @@ type bbrControl struct {
 
 	// Startup; in ProbeBW_UP too, fullRate and fullCount.
 	fullRate  float64 // bytes a second; the rate must exceed it by bbrFullGrowth
-	fullCount int     // rounds without growth
+	fullCount int32   // rounds without growth
+	random    uint32  // state of the generator for probeAt
 
 	// The share that the path loses whatever is sent, 0 to bbrLossMost. Before
 	// lossFloorKnown, Startup has found it.
 	lossFloor float64
+
+	ceiling *rateCeiling // nil: nothing was lost on a short path
 
 	undo checkpoint[bbrControl] // from before the recent losses
 
 	probeAt      int64   // when the next probe for bandwidth is due, microseconds
 	probeRTTDone int64   // when ProbeRTT ends, microseconds; 0: window not yet reached
 	growth       float64 // of inflightHi, per byte acknowledged
-	random       uint32  // state of the generator for probeAt
 
 	pace float64 // pacing gain
 	cwnd float64 // bytes
@@ -154,11 +157,12 @@ func (c *bbrControl) OnPacketAcked(_ *State, p Segment) {
 	c.account(p.SentMicros).delivered += float64(p.Size)
 }
 
-func (c *bbrControl) OnPacketSent(_ *State, p Segment) {
+func (c *bbrControl) OnPacketSent(s *State, p Segment) {
 	c.size.sent(p.Size)
 	if p.LostMicros > 0 {
 		c.undo.take(c)
 		c.account(p.LostMicros).lost += float64(p.Size)
+		c.countLost(s, p.LostMicros, p.Size)
 	}
 }
 
@@ -201,6 +205,7 @@ func (c *bbrControl) OnTick(s *State) { c.mss = fullSize(s) }
 
 // OnAck updates the model, and then the state, pacing rate and window.
 func (c *bbrControl) OnAck(s *State) {
+	gap := s.Micros - c.now
 	c.now = s.Micros
 	c.size.fold()
 	r := &s.Sample
@@ -212,6 +217,9 @@ func (c *bbrControl) OnAck(s *State) {
 	c.answerProbe(s)
 	c.lowerBounds(s)
 	c.step(s)
+	if c.ceiling != nil {
+		c.updateCeiling(s, gap)
+	}
 	c.setPace(s)
 	c.setWindow(s)
 }
@@ -230,6 +238,9 @@ func (c *bbrControl) lossLimit() float64 {
 	if !c.lossFloorKnown {
 		return bbrLossMost
 	}
+	if c.limited {
+		return max(c.lossFloor, c.ceiling.tolerated) + bbrLossThreshold
+	}
 	return c.lossFloor + bbrLossThreshold
 }
 
@@ -238,7 +249,7 @@ func (c *bbrControl) lossLimit() float64 {
 // rounds later, when their fate is known.
 func (c *bbrControl) measureLossFloor() {
 	l := &c.lossesBefore
-	if !c.newRound || c.rounds != 2 || l.state != bbrDown || l.delivered == 0 {
+	if !c.newRound || c.rounds != 2 || l.state != bbrDown || l.delivered == 0 || c.limited {
 		return
 	}
 	share := min(l.share(), bbrLossMost)
@@ -265,7 +276,12 @@ func (c *bbrControl) updateRate(r *Sample) {
 func (c *bbrControl) maxRate() float64 { return max(c.bw[0], c.bw[1]) }
 
 // bandwidth returns the estimate of the bandwidth in bytes a second.
-func (c *bbrControl) bandwidth() float64 { return min(c.maxRate(), c.bwLo) }
+func (c *bbrControl) bandwidth() float64 {
+	if c.limited {
+		return c.ceiling.rate
+	}
+	return min(c.maxRate(), c.bwLo)
+}
 
 // bdp returns the bytes that are in flight at that bandwidth without a queue,
 // including those that will be lost.
@@ -333,6 +349,9 @@ func (c *bbrControl) aggregated() float64 {
 // inflightHi what was in flight then. The losses of Startup and bbrUp are known
 // up to two rounds later.
 func (c *bbrControl) answerProbe(s *State) {
+	if c.limited {
+		return
+	}
 	l := &c.losses
 	if c.rounds <= 2 && (c.state == bbrDrain || c.state == bbrDown) {
 		l = &c.lossesBefore
@@ -362,11 +381,16 @@ func (c *bbrControl) target() float64 {
 // Unless losses are severe, they are at least bbrBeta of the largest rate and
 // of the window.
 func (c *bbrControl) lowerBounds(s *State) {
-	if !c.newRound || c.state != bbrCruise && c.state != bbrDown {
+	if !c.newRound || c.state != bbrCruise && (c.state != bbrDown || c.limited) {
 		return
 	}
 	l := &c.losses
 	if !l.above(c.lossLimit(), c.mss) {
+		return
+	}
+	if c.limited {
+		c.lowerCeiling(l.share())
+		*l = lossCount{state: c.state, from: c.now}
 		return
 	}
 	floor := bbrBeta
@@ -379,22 +403,6 @@ func (c *bbrControl) lowerBounds(s *State) {
 	if c.state == bbrCruise {
 		*l = lossCount{state: c.state, from: c.now}
 	}
-}
-
-// OnRecovered undoes the response to losses that turn out to have been none.
-func (c *bbrControl) OnRecovered(_ *State, spurious bool) {
-	if spurious {
-		c.losses.lost, c.lossesBefore.lost = 0, 0
-		if u := c.undo.state; c.undo.taken {
-			c.inflightHi, c.inflightLo, c.bwLo = max(c.inflightHi, u.inflightHi), max(c.inflightLo, u.inflightLo), max(c.bwLo, u.bwLo)
-			c.cwnd = max(c.cwnd, u.cwnd)
-		}
-		if c.fullByLoss && c.state != bbrProbeRTT {
-			c.full, c.fullCount = false, 0
-			c.enter(bbrStartup, bbrStartupPace)
-		}
-	}
-	c.undo.taken, c.fullByLoss = false, false
 }
 
 // step goes on to the next state when it is time.
@@ -411,6 +419,9 @@ func (c *bbrControl) step(s *State) {
 			c.enterDown()
 		}
 	case bbrDown:
+		if c.limited {
+			break // followCeiling ends it
+		}
 		if c.rounds >= 2 && flight <= min(c.bdp()+c.aggregated(), bbrHeadroom*c.inflightHi) || c.probeDue() {
 			c.enter(bbrCruise, 1)
 		}
@@ -456,67 +467,11 @@ func (c *bbrControl) probeDue() bool {
 	return c.now >= c.probeAt
 }
 
-// probe goes on looking for bandwidth until a queue has formed, or until no
-// more has arrived for some rounds.
-func (c *bbrControl) probe(s *State, flight float64) {
-	bound := flight+float64(s.Sample.Acked)+2*c.mss >= c.inflightHi
-	if c.newRound {
-		switch {
-		case c.maxRate() >= c.fullRate*bbrFullGrowth:
-			c.fullRate, c.fullCount = c.maxRate(), 0
-		case !bound:
-			c.fullCount++
-		}
-		c.growth *= 2
-	}
-	if bound {
-		// What was too much may no longer be: a little more in the first
-		// round, then twice as much in each.
-		c.inflightHi += c.growth * float64(s.Sample.Acked)
-	}
-	over := flight >= bbrUpPace*c.bdp()+c.aggregated()+c.quantum()
-	if c.rounds >= 1 && over || c.fullCount >= bbrFullRounds {
-		c.enterDown()
-	}
-}
-
-// startProbeRTT starts to send little for a moment, so that the path empties.
-func (c *bbrControl) startProbeRTT(s *State) {
-	c.minRTT = 0
-	if s.Sample.RTT > 0 {
-		c.minRTT = s.Sample.RTT
-	}
-	c.enter(bbrProbeRTT, 1)
-	c.probeRTTDone = 0
-	c.minAt = c.now
-}
-
-func (c *bbrControl) probeRTT(s *State, flight float64) {
-	if c.probeRTTDone == 0 {
-		if flight <= c.windowOfProbeRTT() {
-			c.probeRTTDone = c.now + bbrProbeRTTTime
-			c.rounds = 0
-		}
-		return
-	}
-	if c.rounds >= 1 && c.now >= c.probeRTTDone {
-		c.minAt = c.now
-		if !c.full {
-			c.enter(bbrStartup, bbrStartupPace)
-			return
-		}
-		c.enter(bbrCruise, 1)
-		c.inflightLo, c.bwLo = math.Inf(1), math.Inf(1)
-	}
-}
-
-func (c *bbrControl) windowOfProbeRTT() float64 {
-	return max(bbrProbeRTTCwnd*c.bdp(), bbrMinCwnd*c.mss)
-}
-
 // quantum returns the bytes that leave at once (send_quantum): what one
 // millisecond of the clock releases, and a burst on very short paths.
-func (c *bbrControl) quantum() float64 { return max(c.rate/1000, 2*c.mss) + float64(c.Burst()) }
+func (c *bbrControl) quantum() float64 {
+	return max(c.rate/1000, 2*c.mss) + float64(max(c.Burst(), 0))
+}
 
 const (
 	// bbrBurst is the burst on a path without delay, in bytes.
@@ -532,6 +487,9 @@ const (
 // burst does no harm there (compare tcp_tso_rtt_log of Linux). It is less than a
 // packet from a round-trip time of about 3 ms on.
 func (c *bbrControl) Burst() int {
+	if c.limited {
+		return -1
+	}
 	if c.minRTT == 0 {
 		return 0
 	}
@@ -540,6 +498,10 @@ func (c *bbrControl) Burst() int {
 }
 
 func (c *bbrControl) setPace(s *State) {
+	if c.limited {
+		c.rate = c.pace * c.ceiling.rate * bbrMargin / (1 - c.lossFloor)
+		return
+	}
 	// What the path loses by itself is sent on top of what arrives. The rate is
 	// the largest of samples that vary with those losses: about one and a half
 	// standard deviations too high.

@@ -65,7 +65,8 @@ type Undoer interface {
 // its path.
 type Burster interface {
 	// Burst returns how many bytes may leave at once beyond what PacingRate
-	// allows, to be paid back by a pause.
+	// allows, to be paid back by a pause. If it is negative, bursts are lost:
+	// retransmissions wait too, and little is made up for after a pause.
 	Burst() int
 }
 

@@ -76,6 +76,12 @@ type LinkConfig struct {
 	// then nothing waits and no queue is needed.
 	Rate int64
 
+	// Bucket is the size in bytes of a token bucket, at most 1 GB, that Rate fills, as
+	// in Linux's tbf and in policers. A packet leaves at once, and takes no time, if the
+	// bucket has as many bytes as it, or is full. Else it waits, if Queue and
+	// QueuePackets have room: a Queue of 1 byte makes a policer. Zero means none.
+	Bucket int
+
 	// Overhead is added to the length of each packet, in bytes, where Rate and
 	// Queue are concerned: OverheadIPv4 and OverheadIPv6 are what the headers of
 	// IP and UDP cost. It is at most 65535, and counts neither for MTU nor in
@@ -211,6 +217,7 @@ const (
 	maxDelay    = 365 * 24 * time.Hour
 	maxRate     = 1e15
 	maxOverhead = 1<<16 - 1
+	maxBucket   = 1e9
 )
 
 // Validate reports the first field that is out of its range.
@@ -237,7 +244,7 @@ func (c LinkConfig) Validate() error {
 		name        string
 		value, most int64
 	}{
-		{"Rate", c.Rate, maxRate}, {"Overhead", int64(c.Overhead), maxOverhead}, {"Queue", int64(c.Queue), math.MaxInt64},
+		{"Rate", c.Rate, maxRate}, {"Bucket", int64(c.Bucket), maxBucket}, {"Overhead", int64(c.Overhead), maxOverhead}, {"Queue", int64(c.Queue), math.MaxInt64},
 		{"QueuePackets", int64(c.QueuePackets), math.MaxInt64}, {"MTU", int64(c.MTU), math.MaxInt64},
 	} {
 		switch {

@@ -21,8 +21,9 @@ func randomConfig(rng *rand.Rand) LinkConfig {
 		Loss: share(0.5), Burst: GilbertElliott{share(1), share(1), share(0.1), share(1)},
 		Duplicate: share(0.5), Reorder: share(1), Corrupt: share(0.5),
 		Rate: int64(number(1_000_000)), Overhead: number(48), Queue: number(20_000), QueuePackets: number(20),
-		CoDel: CoDel{rng.IntN(2) == 0, duration(10 * time.Millisecond), duration(50 * time.Millisecond)},
-		MTU:   number(2000), Down: rng.IntN(10) == 0,
+		Bucket: number(20_000),
+		CoDel:  CoDel{rng.IntN(2) == 0, duration(10 * time.Millisecond), duration(50 * time.Millisecond)},
+		MTU:    number(2000), Down: rng.IntN(10) == 0,
 	}
 }
 

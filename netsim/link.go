@@ -34,6 +34,7 @@ type Link struct {
 
 	// Serialisation.
 	free      time.Duration // when the last packet that had its turn has left
+	refilled  time.Duration // when the token bucket is full again
 	remainder int64         // fraction of a nanosecond to add to free, times Rate
 	waiting   fifo[waiter]  // accepted packets by the start of their turn
 	queued    int           // bytes in waiting and held
@@ -120,7 +121,13 @@ func (l *Link) Poll(now time.Duration) (deliveries []Delivery) {
 
 // Next returns when Poll has something to decide, and false if no packet is
 // held, as is always so without CoDel.
-func (l *Link) Next() (at time.Duration, ok bool) { return l.free, l.held.len() > 0 }
+func (l *Link) Next() (at time.Duration, ok bool) {
+	if l.held.len() == 0 {
+		return l.free, false
+	}
+	p := l.held.first()
+	return max(l.turn(p.full), p.sent), true
+}
 
 // deliver appends the deliveries of a packet.
 func (v *verdict) deliver(to []Delivery, packet []byte) []Delivery {
@@ -186,7 +193,7 @@ func (l *Link) plan(now time.Duration, size int) (v verdict) {
 	}
 	l.leave(l.now)
 	full := size + l.cfg.Overhead
-	start := max(l.now, l.free)
+	start := max(l.now, l.turn(full))
 	waits := start > l.now || l.held.len() > 0
 	if waits && !l.room(full) {
 		l.stats.Overflow.add(size)
@@ -211,19 +218,20 @@ func (l *Link) plan(now time.Duration, size int) (v verdict) {
 // settle decides on the first packet that is held, if its turn has come by now,
 // and else reports false.
 func (l *Link) settle(now time.Duration) (v verdict, ok bool) {
-	if l.held.len() == 0 || l.free > now {
+	turn, ok := l.Next()
+	if !ok || turn > now {
 		return v, false
 	}
-	l.runScript(l.free) // changes until its turn
+	l.runScript(turn) // changes until its turn
 	p := l.held.pop()
-	l.leave(l.free)
+	l.leave(turn)
 	l.queued -= p.full
-	wait := l.free - p.sent
-	if l.cfg.CoDel.Enabled && l.codel.decide(l.cfg.CoDel, l.free, wait, p.full, l.queued) {
+	wait := turn - p.sent
+	if l.cfg.CoDel.Enabled && l.codel.decide(l.cfg.CoDel, turn, wait, p.full, l.queued) {
 		l.stats.Managed.add(p.size)
 		return v, true
 	}
-	return l.pass(l.serialise(l.free, p.full), wait, p.size, &p.draw), true
+	return l.pass(l.serialise(turn, p.full), wait, p.size, &p.draw), true
 }
 
 // pass sends a packet on that has left at the given time.
@@ -266,6 +274,15 @@ func (l *Link) room(size int) bool {
 		(l.cfg.QueuePackets == 0 || packets < l.cfg.QueuePackets)
 }
 
+// turn returns when a packet of size bytes, with the overhead, has its turn at the
+// earliest: when the one before it has left and the bucket has as many tokens.
+func (l *Link) turn(size int) time.Duration {
+	if l.cfg.Rate == 0 || size >= l.cfg.Bucket {
+		return max(l.free, l.refilled)
+	}
+	return max(l.free, l.refilled-time.Duration(int64(l.cfg.Bucket-size)*int64(time.Second)/l.cfg.Rate))
+}
+
 // serialise gives a packet its turn at Rate and returns when the last byte has
 // left.
 func (l *Link) serialise(start time.Duration, size int) (left time.Duration) {
@@ -273,14 +290,19 @@ func (l *Link) serialise(start time.Duration, size int) (left time.Duration) {
 		l.free = start
 		return start
 	}
-	if l.free < start {
+	if max(l.free, l.refilled) < start {
 		l.remainder = 0
 	}
 	// The remainder is carried from packet to packet: rounding each would make
 	// fast links of small packets too fast by several percent.
 	total := int64(size)*int64(time.Second) + l.remainder
-	l.free = later(start, time.Duration(total/l.cfg.Rate))
+	took := time.Duration(total / l.cfg.Rate)
 	l.remainder = total % l.cfg.Rate
+	if l.cfg.Bucket > 0 {
+		l.free, l.refilled = start, later(max(start, l.refilled), took)
+		return start
+	}
+	l.free = later(start, took)
 	return l.free
 }
 

@@ -258,6 +258,42 @@ func TestLinkOverheadAndQueuePackets(t *testing.T) {
 	require.Equal(t, 3, packets)
 }
 
+// A bucket lets as much through at once as it has, and then the rate. What has no room
+// in the queue is dropped, and a queue of one byte takes nothing.
+func TestLinkBucket(t *testing.T) {
+	for _, codel := range []bool{false, true} {
+		l := NewLink(LinkConfig{Rate: 1000, Bucket: 2000, Queue: 2000, CoDel: CoDel{Enabled: codel, Target: time.Hour}}, 1)
+		var at []time.Duration
+		send := func(now time.Duration, size int) {
+			for _, d := range l.Send(now, make([]byte, size)) {
+				at = append(at, d.At)
+			}
+		}
+		for range 5 {
+			send(0, 1000)
+		}
+		require.EqualValues(t, 1, l.Stats().Overflow.Packets)
+		send(5*time.Second, 1500)
+		send(5*time.Second, 1000)
+		for _, d := range l.Poll(time.Hour) {
+			at = append(at, d.At)
+		}
+		s := time.Second
+		require.Equal(t, []time.Duration{0, 0, s, 2 * s, 5 * s, 5*s + s/2}, at, "CoDel: %v", codel)
+		at = nil
+		send(time.Hour, 3000) // more than the bucket ever has
+		send(time.Hour, 100)
+		for _, d := range l.Poll(2 * time.Hour) {
+			at = append(at, d.At)
+		}
+		require.Equal(t, []time.Duration{time.Hour, time.Hour + 1100*ms}, at)
+	}
+	policer := NewLink(LinkConfig{Rate: 1000, Bucket: 2000, Queue: 1}, 1)
+	for now, want := range []int{1, 0, 1, 0, 0, 1} { // 1500 bytes every half second
+		require.Len(t, policer.Send(time.Duration(now)*500*ms, make([]byte, 1500)), want, "%d", now)
+	}
+}
+
 func TestDelays(t *testing.T) {
 	var d, other Delays
 	require.Zero(t, d.Quantile(0.5))

@@ -15,6 +15,7 @@ func TestRuleFigures(t *testing.T) {
 		{"| Pacing", "1400 bytes", packetSize},
 		{"| Pacing", "10 ms", catchUp * time.Microsecond},
 		{"| Pacing", "200 ms", debtTime * time.Microsecond},
+		{"| Where bursts are lost", "1.2 ms", strictTime * time.Microsecond},
 		{"| Cap of the rate", "10 ms", catchUp * time.Microsecond},
 		{"| Cap of the rate", "200 ms", debtTime * time.Microsecond},
 		{"| Cap of the rate", "1400 bytes", packetSize},

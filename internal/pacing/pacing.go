@@ -13,7 +13,7 @@ package pacing
 type Pacer struct {
 	Budget  float64 // bytes; not above 0: nothing may leave but the rest of a burst
 	last    int64   // when the budget was last refilled, in microseconds
-	Burst   int32   // by how many bytes it may be overdrawn, besides a packet
+	Burst   int32   // by how many bytes it may be overdrawn, besides a packet; negative: bursts are lost
 	filled  bool    // Refill has been called
 	blocked bool    // data waits for the budget
 }
@@ -24,6 +24,8 @@ const (
 	// burstTime is what may leave at once otherwise, in microseconds: two
 	// ticks of the clock.
 	burstTime = 2_000
+	// strictTime is the same if bursts are lost: a tick, and a fifth for late timers.
+	strictTime = 1_200
 	// debtTime is how much of the future may be used up, in microseconds, by
 	// retransmissions and by what was sent at a higher rate. One packet comes on
 	// top.
@@ -42,6 +44,10 @@ func (p *Pacer) Refill(now, rate int64, packet int) {
 		limit = float64(rate) * catchUp / 1e6
 	}
 	limit = max(limit, idleBurst*packetSize)
+	if p.Burst < 0 {
+		limit = max(float64(rate)*strictTime/1e6, packetSize)
+		p.Budget = max(p.Budget, -packetSize) // what is to be paid back was lost
+	}
 	elapsed := now - p.last
 	switch {
 	case !p.filled || elapsed < 0:
@@ -81,6 +87,14 @@ func (p *Pacer) Charge(n int, rate int64) {
 	if least := floor(rate, packetSize); p.Budget > least {
 		p.Budget = max(p.Budget-float64(n), least)
 	}
+}
+
+// StrictWait is Wait for retransmissions, which wait only where bursts are lost.
+func (p *Pacer) StrictWait(now, rate int64) int64 {
+	if p.Burst >= 0 || rate <= 0 {
+		return 0
+	}
+	return p.Wait(now, rate)
 }
 
 // Wait returns the microseconds until a packet may begin, at rate bytes a

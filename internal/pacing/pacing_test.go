@@ -194,3 +194,29 @@ func TestCapExtremes(t *testing.T) {
 		require.Zero(t, c.Wait(math.MaxInt64))
 	}
 }
+
+// Where bursts are lost retransmissions wait, a debt is forgotten, and little is made up
+// for after a pause.
+func TestStrictPacer(t *testing.T) {
+	const rate = 2_500_000
+	p := Pacer{Burst: -1}
+	p.Refill(0, rate, packetSize)
+	if p.StrictWait(0, rate) > 0 || p.Budget > rate*strictTime/1e6 {
+		t.Fatal("the first burst", p.Budget)
+	}
+	p.Charge(100_000, rate)
+	p.Refill(1, rate, packetSize)
+	if wait := p.Wait(1, rate); p.StrictWait(1, rate) != wait || wait > 1000 {
+		t.Fatal("a debt", wait)
+	}
+	p.Refill(1_000_000, rate, packetSize)
+	if p.Budget > rate*strictTime/1e6 {
+		t.Fatal("after a pause", p.Budget)
+	}
+	if p.StrictWait(1, 0) > 0 {
+		t.Fatal("unpaced")
+	}
+	if p.Burst = 0; p.StrictWait(1, rate) > 0 {
+		t.Fatal("bursts are not lost")
+	}
+}
