@@ -71,6 +71,9 @@ func linksGoals() (all []threshold) {
 		limit := linkShare * (1 - linkCases[c].loss)
 		all = append(all, threshold{c: c, impl: ours, metric: metricGoodput, min: 0.985 * limit})
 	}
+	for _, c := range []string{"tbf-1mbit-30s", "tbf-20mbit-30s"} {
+		all = append(all, threshold{c: c, impl: ours, metric: metricDropped, max: 0.3})
+	}
 	for _, c := range []string{"start-loss10", "start-loss20"} {
 		all = append(all, threshold{c: c, impl: ours, metric: metricP50, max: 1.2, of: kcpGo})
 	}

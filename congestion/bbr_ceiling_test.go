@@ -28,6 +28,7 @@ func TestCeiling(t *testing.T) {
 	}{
 		{bbrStartup, []float64{0.8, 0, 0}, []bool{true, true, true}},
 		{bbrStartup, []float64{0.3, 0.3}, []bool{false, false}},
+		{bbrStartup, []float64{0.45, 0.45}, []bool{false, false}},
 		{bbrCruise, []float64{0.8, 0, 0.8, 0.8}, []bool{false, false, false, true}},
 		{bbrCruise, []float64{0.8, 0.8, 0.7, 0.7, 0.7, 0.8, 0.8}, []bool{false, true, true, true, false, false, false}},
 		{bbrCruise, []float64{0.2, 0.2, 0.36, 0.36}, []bool{false, false, false, false}},

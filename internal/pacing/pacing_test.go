@@ -216,7 +216,8 @@ func TestStrictPacer(t *testing.T) {
 	if p.StrictWait(1, 0) > 0 {
 		t.Fatal("unpaced")
 	}
-	if p.Burst = 0; p.StrictWait(1, rate) > 0 {
+	p.Charge(10_000, rate)
+	if p.Burst = 0; p.Wait(1_000_000, rate) == 0 || p.StrictWait(1_000_000, rate) > 0 {
 		t.Fatal("bursts are not lost")
 	}
 }
