@@ -91,6 +91,7 @@ func TestStepsAtTheEnds(t *testing.T) {
 		n.At(math.MinInt64, func() { done = append(done, "first") })
 		n.At(math.MaxInt64, func() { done = append(done, "last") })
 		time.Sleep(365 * 24 * time.Hour)
+		synctest.Wait()
 		require.Equal(t, []string{"first"}, done)
 	})
 	script := Outage(time.Hour, math.MaxInt64)
