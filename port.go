@@ -184,12 +184,16 @@ const (
 	featurePieces                       // Extensions.SendPieces
 	featureStreams                      // the host queues stream segments
 	featureOrder                        // Send queues segments with an SSN
+	featureCopies                       // the peer sends copies in the short form
+	featureCopy                         // the peer takes them, and knows that this end does
 )
 
 // enable switches features on, as the peer has them.
 func (k *KCP) enable(f features) {
 	k.cfg.ext.AwaitReplies = k.cfg.ext.AwaitReplies || f&featureReplies != 0
 	k.cfg.ext.SendPieces = k.cfg.ext.SendPieces || f&featurePieces != 0
+	k.rcv.copies = k.rcv.copies || f&featureCopies != 0
+	k.snd.redundancy.Short = k.snd.redundancy.Short || f&featureCopy != 0
 	if f&featureStreams != 0 {
 		k.rareMachine().streaming = true
 	}

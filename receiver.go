@@ -3,6 +3,7 @@ package kcp
 import (
 	"io"
 
+	"github.com/arqnet/kcp/internal/copies"
 	"github.com/arqnet/kcp/internal/delayedack"
 	"github.com/arqnet/kcp/internal/reassembly"
 	"github.com/arqnet/kcp/internal/streams"
@@ -33,7 +34,8 @@ type receiver struct {
 	readDirect bool                 // something was put into readInto
 	rest       uint8                // fragments that are still to be skipped of a message that was abandoned
 
-	shut bool // the window that is advertised is zero
+	shut   bool // the window that is advertised is zero
+	copies bool // segments may carry copies
 
 	// Set by feed.
 	pressure        memoryPressure
@@ -167,6 +169,32 @@ func (k *KCP) afterRecv(full bool) {
 	if k.limit.By == stats.LimitReader {
 		k.noteLimit(k.sendWindow())
 	}
+}
+
+// inputCopies processes the copies that a segment carries (WIRE.md §5.11), and returns
+// the rest of its payload. What has arrived before needs no ACK.
+func (k *KCP) inputCopies(h *header, payload []byte, recovered bool) ([]byte, error) {
+	data, s, ok := copies.Split(h.cmd == cmdAck, payload, h.sn, h.ts)
+	if !ok {
+		return nil, ErrSegmentLength
+	}
+	for c, more := s.Next(); more; c, more = s.Next() {
+		one := *h
+		one.cmd, one.frg, one.sn, one.ts = cmdPush, c.Frg, c.SN, s.TS
+		if k.arrived(c.SN) {
+			k.counters.SegmentsReceived++
+			k.counters.Duplicates++
+			continue
+		}
+		if c.Stream {
+			one.cmd = cmdStream
+		}
+		k.inputWhole(&one, c.Data, recovered)
+	}
+	if h.cmd != cmdAck {
+		h.frg &^= copies.Flag
+	}
+	return data, nil
 }
 
 // inputPush processes one data segment. It acknowledges the segment if it lies

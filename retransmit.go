@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/arqnet/kcp/internal/copies"
 	"github.com/arqnet/kcp/internal/recovery"
 )
 
@@ -190,8 +191,14 @@ func (k *KCP) flushRedundant(h *header, first seq) {
 	}
 	r := &k.snd.redundancy
 	r.Add(int(k.cfg.ext.Redundancy) * (len(k.out.packet) + packetOverhead) / 100)
+	var by *copies.Carrier
+	if r.Short {
+		if c, ok := copies.Find(k.out.packet, k.snd.nxt); ok {
+			by = &c
+		}
+	}
 	if k.cfg.ext.EarlyRepair {
-		k.repeatRetransmits(h, first)
+		k.repeatRetransmits(h, first, by)
 	}
 	if k.cfg.ext.Redundancy == 0 && !r.LossyRecently(k.snd.nxt) || k.waiting() {
 		return // nothing is being lost, or the stream is not thin
@@ -205,18 +212,18 @@ func (k *KCP) flushRedundant(h *header, first seq) {
 			return
 		}
 		r.Credit -= s.size()
-		k.repeat(s, h)
+		k.repeat(s, h, by)
 	}
 }
 
 // repeatRetransmits sends one redundant copy of each segment that was
 // retransmitted because it was lost. Losses come together, and all later data
 // waits for these segments. They are few, so they may overdraw the credit.
-func (k *KCP) repeatRetransmits(h *header, first seq) {
+func (k *KCP) repeatRetransmits(h *header, first seq, by *copies.Carrier) {
 	for i, sn := 0, k.snd.una; i < retransmitsReach && sn.Before(first); i, sn = i+1, sn+1 {
 		if s := k.snd.ring.at(sn); k.mayRepeat(s) && s.xmit > 1 && s.repeats == 0 {
 			k.snd.redundancy.Credit -= s.size()
-			k.repeat(s, h)
+			k.repeat(s, h, by)
 		}
 	}
 }
@@ -230,11 +237,30 @@ func (k *KCP) mayRepeat(s *sendSegment) bool {
 
 // repeat puts a redundant copy of s into the packet under construction.
 // Time-outs and loss detection take no notice of it: the last transmission is
-// still the one before.
-func (k *KCP) repeat(s *sendSegment, h *header) {
+// still the one before. by carries the copy in the short form, if it can.
+func (k *KCP) repeat(s *sendSegment, h *header, by *copies.Carrier) {
 	s.repeated = k.clock.now
 	s.repeats = uint8(min(int(s.repeats)+1, math.MaxUint8))
-	k.putSegment(s, h)
+	if !k.repeatShort(s, by) {
+		k.putSegment(s, h)
+	}
 	k.counters.Repeats++
 	k.cfg.trace.repeated(s)
+}
+
+// repeatShort is repeat in the short form (WIRE.md §5.11). It reports false if s needs a
+// header.
+func (k *KCP) repeatShort(s *sendSegment, by *copies.Carrier) bool {
+	if s.tag != nil {
+		k.abandonIfSpent(s, 0)
+	}
+	c := copies.Copy{SN: s.sn, Frg: s.frg, Stream: s.streamed, Data: s.data}
+	n := by.Cost(&c)
+	if n == 0 || !k.fits(n, k.cfg.mtu) || s.tag != nil && s.tag.Abandoned {
+		by.Close()
+		return false
+	}
+	k.reserve(n, k.cfg.mtu)
+	k.out.packet = by.Append(k.out.packet[:len(k.out.packet)-n], &c, k.clock.now)
+	return true
 }

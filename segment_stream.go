@@ -208,7 +208,7 @@ func (k *KCP) flushPartial(h *header, first seq) {
 		k.abandonIfSpent(s, 0)
 		if !s.tag.Abandoned {
 			if k.mayRepeat(s) {
-				k.repeat(s, h)
+				k.repeat(s, h, nil)
 			}
 			continue
 		}
@@ -217,7 +217,7 @@ func (k *KCP) flushPartial(h *header, first seq) {
 			continue
 		}
 		told = append(told, id)
-		k.repeat(s, h)
+		k.repeat(s, h, nil)
 	}
 }
 

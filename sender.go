@@ -3,6 +3,7 @@ package kcp
 import (
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/amplification"
+	"github.com/arqnet/kcp/internal/copies"
 	"github.com/arqnet/kcp/internal/deliveryrate"
 	"github.com/arqnet/kcp/internal/pacing"
 	"github.com/arqnet/kcp/internal/pmtud"
@@ -27,7 +28,7 @@ type sender struct {
 	pace        pacing.Pacer
 	cc          congestion.Control
 	ccState     *congestion.State // nil until first needed
-	redundancy  recovery.Copies
+	redundancy  copies.Policy
 	blackHole   pmtud.BlackHole
 	lastAlive   transmission // oldest in flight at the last good packet
 

@@ -23,6 +23,17 @@ const capPMTU = 1
 // data, and that its own may. See Extensions.AwaitReplies.
 const capAckDelay = 32
 
+// capCopies in INFO announces that the sender takes copies in the short form.
+const capCopies = 128
+
+// startCopies lets copies leave in the short form, once it is sure that the peer has this
+// end's INFO: WELCOME and CONFIRM show that.
+func (c *session) startCopies() {
+	if l := &c.hs; l.capabilities&capCopies != 0 && (l.Peer == opening.Welcomed || l.Confirmed) {
+		c.kcp.enable(featureCopy)
+	}
+}
+
 // onInfo takes the peer's INFO. A peer sends the same each time, so the first
 // counts; a later one, which may be forged, does not.
 func (c *session) onInfo(s signal) {
@@ -37,6 +48,10 @@ func (c *session) onInfo(s signal) {
 	if s.ts&capAckDelay != 0 {
 		c.kcp.enable(featureReplies)
 	}
+	if s.ts&capCopies != 0 {
+		c.kcp.enable(featureCopies)
+	}
+	c.startCopies()
 	if c.hs.kindAwaited {
 		c.step.ready |= writers // OpenStream may wait for it
 	}

@@ -85,6 +85,7 @@ func (c *session) takeRequest(s signal) (outside bool) {
 		if c.offer() { // else the peer repeats CONFIRM
 			c.addressValidated()
 			l.Confirmed = true
+			c.startCopies()
 			c.queueAnswer(s.answer())
 			c.queueAnswer(c.infoSignal())
 			c.tellResetKey()
@@ -257,7 +258,9 @@ func (e *sharedState) infoSignal() signal {
 }
 
 // infoSignal returns the INFO of an endpoint without streams and TLS.
-func infoSignal() signal { return signal{sigInfo, signalVersion, capPMTU | capReason | capAckDelay} }
+func infoSignal() signal {
+	return signal{sigInfo, signalVersion, capPMTU | capReason | capAckDelay | capCopies}
+}
 
 // number starts packet numbers with the peer once both tokens are known. sends
 // reports whether the peer is known to have both too, so that ours may be
