@@ -170,7 +170,7 @@ func (k *KCP) load() sendLoad {
 		l.streamSegments, l.streamBytes = k.rare.streamSegments, k.rare.streamBytes
 		l.used -= l.streamBytes + l.streamSegments*writeCostPerSegment
 		if k.rare.own.numbers && k.snd.validation == nil {
-			l.payload -= ownHeader
+			l.payload -= streams.OwnHeader
 		}
 	}
 	return l

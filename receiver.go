@@ -239,7 +239,7 @@ func (k *KCP) keep(h *header, payload []byte, ack delayedack.Ack) bool {
 	}
 	abandoned := false
 	if h.cmd == cmdStream {
-		if o, ok := decodeOwn(payload); ok {
+		if o, ok := streams.DecodeOwn(payload); ok {
 			return k.keepOwn(h, &o, ack)
 		}
 		if abandoned = streams.AbandonsSegment(payload); !abandoned {

@@ -62,7 +62,7 @@ func TestRedundancy(t *testing.T) {
 func TestRedundancyOnlyForThinStreams(t *testing.T) {
 	packets := 0
 	h := redundantHarness(t, &packets, Extensions{Redundancy: 400})
-	large := strings.Repeat("L", repeatSize+1)
+	large := strings.Repeat("L", copies.MaxSize+1)
 	h.send(large)
 	h.advance(10)
 	h.send("a")
@@ -89,13 +89,13 @@ func TestRedundancyShare(t *testing.T) {
 		h := redundantHarness(t, &packets, Extensions{Redundancy: share})
 		require.NoError(t, h.k.SetWindow(1<<16, 128))
 		h.k.peer.wnd = 1 << 16
-		h.k.hooks.output = func(packet []byte) { bytes += len(packet) + packetOverhead }
+		h.k.hooks.output = func(packet []byte) { bytes += len(packet) + copies.PacketOverhead }
 		for range 2000 {
 			h.send("12345678")
 			h.k.snd.rtt.rto = 60000
 			h.advance(1)
 		}
-		once := 2000 * (8 + headerSize + packetOverhead)
+		once := 2000 * (8 + headerSize + copies.PacketOverhead)
 		require.InDelta(t, once*(100+int(share))/100, bytes, float64(once)/50)
 		require.Equal(t, bytes-once, int(h.k.Counters().Repeats)*(8+headerSize))
 	}

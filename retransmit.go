@@ -1,6 +1,7 @@
 package kcp
 
 import (
+	"cmp"
 	"math"
 	"slices"
 
@@ -160,28 +161,9 @@ func (k *KCP) flushRetransmissions(h *header, rate int64) (timedOut, fast bool) 
 	return timedOut, fast
 }
 
-// Redundancy for thin streams: packets that leave anyway carry recent segments
-// that are not acknowledged once more. To any receiver these are duplicates,
-// which it drops. The next packet then makes up for a loss, instead of a
-// retransmission a round trip later. What follows the lost segment, and would
-// have to wait for it, is not delayed either.
-
-const (
-	// repeatSize is the largest payload that is copied, in bytes. A larger
-	// one leaves little room in its packets, and gains less for its bytes.
-	repeatSize = 256
-	// repeatReach is how many segments are examined from the newest in flight
-	// backwards, and retransmitsReach from the oldest forwards. That bounds the
-	// cost of a flush.
-	repeatReach      = 16
-	retransmitsReach = 4
-	// packetOverhead is what IPv4 and UDP add to a packet, in bytes.
-	packetOverhead = 28
-)
-
-// flushRedundant puts redundant copies into the packet under construction, if
-// there is one. The segments from first on have just been sent for the first
-// time.
+// flushRedundant puts redundant copies (package copies) into the packet under
+// construction, if there is one. The segments from first on have just been sent for the
+// first time.
 func (k *KCP) flushRedundant(h *header, first seq) {
 	if len(k.out.packet) == 0 || !k.cfg.ext.EarlyRepair && k.cfg.ext.Redundancy == 0 || k.snd.validation != nil {
 		return
@@ -190,41 +172,28 @@ func (k *KCP) flushRedundant(h *header, first seq) {
 		return // ACKs do not wait for the cap, but what would fill their packet does
 	}
 	r := &k.snd.redundancy
-	r.Add(int(k.cfg.ext.Redundancy) * (len(k.out.packet) + packetOverhead) / 100)
-	var by *copies.Carrier
-	if r.Short {
-		if c, ok := copies.Find(k.out.packet, k.snd.nxt); ok {
-			by = &c
-		}
-	}
-	if k.cfg.ext.EarlyRepair {
-		k.repeatRetransmits(h, first, by)
-	}
-	if k.cfg.ext.Redundancy == 0 && !r.LossyRecently(k.snd.nxt) || k.waiting() {
-		return // nothing is being lost, or the stream is not thin
-	}
-	for i, sn := 0, first-1; i < repeatReach && !sn.Before(k.snd.una); i, sn = i+1, sn-1 {
-		s := k.snd.ring.at(sn)
-		if !k.mayRepeat(s) || k.cfg.ext.Redundancy == 0 && s.repeats > 0 {
-			continue
-		}
-		if r.Credit < s.size() {
-			return
-		}
-		r.Credit -= s.size()
-		k.repeat(s, h, by)
-	}
-}
-
-// repeatRetransmits sends one redundant copy of each segment that was
-// retransmitted because it was lost. Losses come together, and all later data
-// waits for these segments. They are few, so they may overdraw the credit.
-func (k *KCP) repeatRetransmits(h *header, first seq, by *copies.Carrier) {
-	for i, sn := 0, k.snd.una; i < retransmitsReach && sn.Before(first); i, sn = i+1, sn+1 {
+	var room copies.Carrier
+	by := r.Begin(&room, k.out.packet, k.cfg.ext.Redundancy, k.snd.nxt)
+	// One copy of each segment that was retransmitted because it was lost. Losses come
+	// together, and all later data waits for these. They are few, so they may overdraw.
+	for i, sn := 0, k.snd.una; k.cfg.ext.EarlyRepair && i < copies.RetransmitsReach && sn.Before(first); i, sn = i+1, sn+1 {
 		if s := k.snd.ring.at(sn); k.mayRepeat(s) && s.xmit > 1 && s.repeats == 0 {
-			k.snd.redundancy.Credit -= s.size()
+			r.Credit -= s.size()
 			k.repeat(s, h, by)
 		}
+	}
+	if r.Most == 0 || k.waiting() {
+		return // nothing is being lost, or the stream is not thin
+	}
+	for i, sn := 0, first-1; i < copies.Reach && !sn.Before(k.snd.una); i, sn = i+1, sn-1 {
+		s := k.snd.ring.at(sn)
+		if !k.mayRepeat(s) || int(s.repeats) >= r.Most {
+			continue
+		}
+		if _, n := k.copyOfSent(s, by); !r.Pay(cmp.Or(n, s.size())) {
+			return
+		}
+		k.repeat(s, h, by)
 	}
 }
 
@@ -232,35 +201,34 @@ func (k *KCP) repeatRetransmits(h *header, first seq, by *copies.Carrier) {
 // into the packet under construction.
 func (k *KCP) mayRepeat(s *sendSegment) bool {
 	return s != nil && s.ts != k.clock.now && s.repeated != k.clock.now && !k.snd.loss.suspect(s) &&
-		len(s.data) <= repeatSize && k.fits(s.size(), k.cfg.mtu)
+		len(s.data) <= copies.MaxSize && k.fits(s.size(), k.cfg.mtu)
 }
 
-// repeat puts a redundant copy of s into the packet under construction.
-// Time-outs and loss detection take no notice of it: the last transmission is
-// still the one before. by carries the copy in the short form, if it can.
+// copyOfSent returns a copy of s in the short form (WIRE.md §5.11), for which the packet
+// grows by n bytes. If n is 0 it needs a header.
+func (k *KCP) copyOfSent(s *sendSegment, by *copies.Carrier) (c copies.Copy, n int) {
+	c = copies.Copy{SN: s.sn, Stream: s.streamed, Frg: s.frg, Data: s.data}
+	if s.tag != nil {
+		k.abandonIfSpent(s, 0) // a redundant copy does not go through sendSegment
+		if s.tag.Abandoned {
+			return c, 0
+		}
+	}
+	return c, by.Cost(k.out.packet, &c)
+}
+
+// repeat puts a redundant copy of s into the packet under construction, in the short
+// form if by can carry it. Time-outs and loss detection take no notice of it: the last
+// transmission is still the one before.
 func (k *KCP) repeat(s *sendSegment, h *header, by *copies.Carrier) {
 	s.repeated = k.clock.now
 	s.repeats = uint8(min(int(s.repeats)+1, math.MaxUint8))
-	if !k.repeatShort(s, by) {
+	if c, n := k.copyOfSent(s, by); n > 0 {
+		k.reserve(n, k.cfg.mtu)
+		k.out.packet = by.Append(k.out.packet[:len(k.out.packet)-n], &c, k.clock.now)
+	} else {
 		k.putSegment(s, h)
 	}
 	k.counters.Repeats++
 	k.cfg.trace.repeated(s)
-}
-
-// repeatShort is repeat in the short form (WIRE.md §5.11). It reports false if s needs a
-// header.
-func (k *KCP) repeatShort(s *sendSegment, by *copies.Carrier) bool {
-	if s.tag != nil {
-		k.abandonIfSpent(s, 0)
-	}
-	c := copies.Copy{SN: s.sn, Frg: s.frg, Stream: s.streamed, Data: s.data}
-	n := by.Cost(&c)
-	if n == 0 || !k.fits(n, k.cfg.mtu) || s.tag != nil && s.tag.Abandoned {
-		by.Close()
-		return false
-	}
-	k.reserve(n, k.cfg.mtu)
-	k.out.packet = by.Append(k.out.packet[:len(k.out.packet)-n], &c, k.clock.now)
-	return true
 }

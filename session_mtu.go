@@ -26,11 +26,15 @@ const capAckDelay = 32
 // capCopies in INFO announces that the sender takes copies in the short form.
 const capCopies = 128
 
-// startCopies lets copies leave in the short form, once it is sure that the peer has this
-// end's INFO: WELCOME and CONFIRM show that.
+// startCopies lets segments carry copies; the peer's, once it is sure that it has INFO,
+// which WELCOME and CONFIRM show.
 func (c *session) startCopies() {
-	if l := &c.hs; l.capabilities&capCopies != 0 && (l.Peer == opening.Welcomed || l.Confirmed) {
-		c.kcp.enable(featureCopy)
+	l, f := &c.hs, featureCopies
+	if l.Peer == opening.Welcomed || l.Confirmed {
+		f |= featureCopy
+	}
+	if l.capabilities&capCopies != 0 {
+		c.kcp.enable(f)
 	}
 }
 
@@ -47,9 +51,6 @@ func (c *session) onInfo(s signal) {
 	l.version, l.capabilities = s.sn, s.ts
 	if s.ts&capAckDelay != 0 {
 		c.kcp.enable(featureReplies)
-	}
-	if s.ts&capCopies != 0 {
-		c.kcp.enable(featureCopies)
 	}
 	c.startCopies()
 	if c.hs.kindAwaited {

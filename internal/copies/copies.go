@@ -1,5 +1,9 @@
-// Package copies has redundant copies of small segments: their short form (WIRE.md
-// §5.11), and how many of them packets carry.
+// Package copies has redundancy for thin streams: packets that leave anyway carry recent
+// small segments that are not acknowledged once more. To any receiver these are
+// duplicates, which it drops. The next packet then makes up for a loss, instead of a
+// retransmission a round trip later. What follows the lost segment, and would have to
+// wait for it, is not delayed either. The package decides how many copies packets carry,
+// and has their short form (WIRE.md §5.11).
 //
 // A copy in the short form has no header of its own. It rides behind the data of a
 // segment, or in the payload of an ACK, and says by how much its sn differs.
@@ -35,38 +39,44 @@ const (
 // Copy is a copy of a segment.
 type Copy struct {
 	SN     serial.Number
-	Frg    uint8
-	Stream bool // of a STREAM segment, otherwise of a PUSH
+	Frg    uint8 // of a PUSH
+	Stream bool  // of a STREAM segment, otherwise of a PUSH
 	Data   []byte
 }
 
 // size returns the bytes of c in the short form.
 func (c *Copy) size() int {
 	n := 2 + len(c.Data)
-	if len(c.Data) >= long || c.Stream || c.Frg != 0 {
+	if c.long() {
 		n++
 	}
-	if c.Frg != 0 {
+	if c.frg() {
 		n++
 	}
 	return n
 }
 
-// append appends c to b. Its sn is next to base.
+// frg reports whether frg has to be told.
+func (c *Copy) frg() bool { return c.Frg != 0 && !c.Stream }
+
+// long reports whether c needs a third byte.
+func (c *Copy) long() bool { return len(c.Data) >= long || c.Stream || c.frg() }
+
+// append appends c to b. Its sn is related to base.
 func (c *Copy) append(b []byte, base serial.Number) []byte {
 	b = append(b, byte(base.Diff(c.SN)), byte(len(c.Data)))
-	if len(c.Data) >= long || c.Stream || c.Frg != 0 {
-		b[len(b)-1] = byte(len(c.Data)) | long
+	if c.long() {
+		b[len(b)-1] |= long
 		third := byte(len(c.Data) >> 7 << 2)
 		if c.Stream {
 			third |= stream
 		}
-		if c.Frg != 0 {
+		if c.frg() {
 			third |= withFrg
 		}
 		b = append(b, third)
 	}
-	if c.Frg != 0 {
+	if c.frg() {
 		b = append(b, c.Frg)
 	}
 	return append(b, c.Data...)
@@ -80,32 +90,28 @@ type Carrier struct {
 	ack  bool
 }
 
-// Find returns the last segment of a packet that this end has made, and reports whether
+// Find makes c the last segment of a packet that this end has made, and reports whether
 // it can carry copies, and carries none. next is the base of those in an ACK.
-func Find(packet []byte, next serial.Number) (c Carrier, ok bool) {
-	at := 0
-	for {
-		end := at + headerSize + int(binary.LittleEndian.Uint32(packet[at+20:]))
-		if end >= len(packet) {
-			break
-		}
-		at = end
+func (c *Carrier) Find(packet []byte, next serial.Number) bool {
+	*c = Carrier{}
+	for end := c.end(packet); end < len(packet); end = c.end(packet) {
+		c.at = end
 	}
-	c = Carrier{at: at, base: serial.Number(binary.LittleEndian.Uint32(packet[at+12:]))}
-	switch cmd := packet[at+4]; {
-	case cmd == cmdAck && len(packet) == at+headerSize:
+	c.base = serial.Number(binary.LittleEndian.Uint32(packet[c.at+12:]))
+	switch packet[c.at+4] {
+	case cmdAck:
 		c.base, c.ack = next, true
-		return c, true
-	case cmd == cmdPush, cmd == cmdStream:
-		return c, packet[at+5]&Flag == 0
+		return len(packet) == c.at+headerSize
+	case cmdPush, cmdStream:
+		return packet[c.at+5]&Flag == 0
 	}
-	return c, false
+	return false
 }
 
-// Cost returns by how many bytes the packet grows for a copy; 0: the segment, which may
-// be nil, cannot carry it.
-func (c *Carrier) Cost(of *Copy) int {
-	if c == nil || c.n == Most || len(of.Data) > MaxPayload {
+// Cost returns by how many bytes the packet grows for a copy; 0: c, which may be nil, is
+// not the last segment any more, or cannot carry it.
+func (c *Carrier) Cost(packet []byte, of *Copy) int {
+	if c == nil || c.n == Most || len(of.Data) > MaxPayload || len(packet) != c.end(packet) {
 		return 0
 	}
 	if d := c.base.Diff(of.SN); d != int32(int8(d)) {
@@ -122,11 +128,9 @@ func (c *Carrier) Cost(of *Copy) int {
 	return n
 }
 
-// Close records that another segment follows in the packet.
-func (c *Carrier) Close() {
-	if c != nil {
-		c.n = Most
-	}
+// end returns where c ends in its packet.
+func (c *Carrier) end(packet []byte) int {
+	return c.at + headerSize + int(binary.LittleEndian.Uint32(packet[c.at+20:]))
 }
 
 // Append appends a copy to the packet, which has room for what it costs. now is the ts
@@ -134,7 +138,7 @@ func (c *Carrier) Close() {
 func (c *Carrier) Append(packet []byte, of *Copy, now serial.Number) []byte {
 	h := packet[c.at:]
 	length := binary.LittleEndian.Uint32(h[20:])
-	n := c.Cost(of)
+	n := c.Cost(packet, of)
 	binary.LittleEndian.PutUint32(h[20:], length+uint32(n))
 	size := 0
 	switch {
