@@ -180,12 +180,12 @@ func (k *KCP) load() sendLoad {
 type features uint8
 
 const (
-	featureReplies features = 1 << iota // Extensions.AwaitReplies
-	featurePieces                       // Extensions.SendPieces
-	featureStreams                      // the host queues stream segments
-	featureOrder                        // Send queues segments with an SSN
-	featureCopies                       // the peer sends copies in the short form
-	featureCopy                         // the peer takes them, and knows that this end does
+	featureReplies  features = 1 << iota // Extensions.AwaitReplies
+	featurePieces                        // Extensions.SendPieces
+	featureStreams                       // the host queues stream segments
+	featureOrder                         // Send queues segments with an SSN
+	featureCopies                        // segments carry copies
+	featureInformed                      // the peer has this end's INFO, so it knows whether they do
 )
 
 // enable switches features on, as the peer has them.
@@ -193,7 +193,9 @@ func (k *KCP) enable(f features) {
 	k.cfg.ext.AwaitReplies = k.cfg.ext.AwaitReplies || f&featureReplies != 0
 	k.cfg.ext.SendPieces = k.cfg.ext.SendPieces || f&featurePieces != 0
 	k.rcv.copies = k.rcv.copies || f&featureCopies != 0
-	k.snd.redundancy.Short = k.snd.redundancy.Short || f&featureCopy != 0
+	r := &k.snd.redundancy
+	r.Informed = r.Informed || f&featureInformed != 0
+	r.Short = k.rcv.copies && r.Informed
 	if f&featureStreams != 0 {
 		k.rareMachine().streaming = true
 	}

@@ -179,17 +179,17 @@ func (k *KCP) inputCopies(h *header, payload []byte, recovered bool) ([]byte, er
 		return nil, ErrSegmentLength
 	}
 	for c, more := s.Next(); more; c, more = s.Next() {
-		one := *h
-		one.cmd, one.frg, one.sn, one.ts = cmdPush, c.Frg, c.SN, s.TS
+		one := header{k.conv, c.Cmd(), c.Frg, h.wnd, s.TS, c.SN, h.una, uint32(len(c.Data))}
+		if _, err := k.checkSegment(&one, c.Data); err != nil {
+			return nil, err
+		}
 		if k.arrived(c.SN) {
 			k.counters.SegmentsReceived++
 			k.counters.Duplicates++
-			continue
+			k.cfg.trace.received(&one, c.Data)
+		} else {
+			k.inputWhole(&one, c.Data, recovered)
 		}
-		if c.Stream {
-			one.cmd = cmdStream
-		}
-		k.inputWhole(&one, c.Data, recovered)
 	}
 	if h.cmd != cmdAck {
 		h.frg &^= copies.Flag

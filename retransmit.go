@@ -173,7 +173,7 @@ func (k *KCP) flushRedundant(h *header, first seq) {
 	}
 	r := &k.snd.redundancy
 	var room copies.Carrier
-	by := r.Begin(&room, k.out.packet, k.cfg.ext.Redundancy, k.snd.nxt)
+	by, most := r.Begin(&room, k.out.packet, k.cfg.ext.Redundancy, k.snd.nxt)
 	// One copy of each segment that was retransmitted because it was lost. Losses come
 	// together, and all later data waits for these. They are few, so they may overdraw.
 	for i, sn := 0, k.snd.una; k.cfg.ext.EarlyRepair && i < copies.RetransmitsReach && sn.Before(first); i, sn = i+1, sn+1 {
@@ -182,12 +182,12 @@ func (k *KCP) flushRedundant(h *header, first seq) {
 			k.repeat(s, h, by)
 		}
 	}
-	if r.Most == 0 || k.waiting() {
+	if most == 0 || k.waiting() {
 		return // nothing is being lost, or the stream is not thin
 	}
 	for i, sn := 0, first-1; i < copies.Reach && !sn.Before(k.snd.una); i, sn = i+1, sn-1 {
 		s := k.snd.ring.at(sn)
-		if !k.mayRepeat(s) || int(s.repeats) >= r.Most {
+		if !k.mayRepeat(s) || int(s.repeats) >= most {
 			continue
 		}
 		if _, n := k.copyOfSent(s, by); !r.Pay(cmp.Or(n, s.size())) {
@@ -214,7 +214,7 @@ func (k *KCP) copyOfSent(s *sendSegment, by *copies.Carrier) (c copies.Copy, n i
 			return c, 0
 		}
 	}
-	return c, by.Cost(k.out.packet, &c)
+	return c, by.Cost(&c)
 }
 
 // repeat puts a redundant copy of s into the packet under construction, in the short
@@ -227,6 +227,7 @@ func (k *KCP) repeat(s *sendSegment, h *header, by *copies.Carrier) {
 		k.reserve(n, k.cfg.mtu)
 		k.out.packet = by.Append(k.out.packet[:len(k.out.packet)-n], &c, k.clock.now)
 	} else {
+		by.Close()
 		k.putSegment(s, h)
 	}
 	k.counters.Repeats++

@@ -19,24 +19,9 @@ import (
 // segments.
 const capPMTU = 1
 
-// capAckDelay in INFO announces that the sender takes ACKs that have waited for
-// data, and that its own may. See Extensions.AwaitReplies.
-const capAckDelay = 32
-
-// capCopies in INFO announces that the sender takes copies in the short form.
-const capCopies = 128
-
-// startCopies lets segments carry copies; the peer's, once it is sure that it has INFO,
-// which WELCOME and CONFIRM show.
-func (c *session) startCopies() {
-	l, f := &c.hs, featureCopies
-	if l.Peer == opening.Welcomed || l.Confirmed {
-		f |= featureCopy
-	}
-	if l.capabilities&capCopies != 0 {
-		c.kcp.enable(f)
-	}
-}
+// capAckDelay in INFO announces that the sender takes ACKs that have waited for data, and
+// that its own may (Extensions.AwaitReplies); capCopies, that segments may carry copies.
+const capAckDelay, capCopies = 32, 128
 
 // onInfo takes the peer's INFO. A peer sends the same each time, so the first
 // counts; a later one, which may be forged, does not.
@@ -52,7 +37,9 @@ func (c *session) onInfo(s signal) {
 	if s.ts&capAckDelay != 0 {
 		c.kcp.enable(featureReplies)
 	}
-	c.startCopies()
+	if s.ts&capCopies != 0 {
+		c.kcp.enable(featureCopies)
+	}
 	if c.hs.kindAwaited {
 		c.step.ready |= writers // OpenStream may wait for it
 	}

@@ -56,6 +56,14 @@ func (c *Copy) size() int {
 	return n
 }
 
+// Cmd returns the command of the segment.
+func (c *Copy) Cmd() uint8 {
+	if c.Stream {
+		return cmdStream
+	}
+	return cmdPush
+}
+
 // frg reports whether frg has to be told.
 func (c *Copy) frg() bool { return c.Frg != 0 && !c.Stream }
 
@@ -108,10 +116,10 @@ func (c *Carrier) Find(packet []byte, next serial.Number) bool {
 	return false
 }
 
-// Cost returns by how many bytes the packet grows for a copy; 0: c, which may be nil, is
-// not the last segment any more, or cannot carry it.
-func (c *Carrier) Cost(packet []byte, of *Copy) int {
-	if c == nil || c.n == Most || len(of.Data) > MaxPayload || len(packet) != c.end(packet) {
+// Cost returns by how many bytes the packet grows for a copy; 0: c, which may be nil,
+// cannot carry it.
+func (c *Carrier) Cost(of *Copy) int {
+	if c == nil || c.n == Most || len(of.Data) > MaxPayload {
 		return 0
 	}
 	if d := c.base.Diff(of.SN); d != int32(int8(d)) {
@@ -128,6 +136,13 @@ func (c *Carrier) Cost(packet []byte, of *Copy) int {
 	return n
 }
 
+// Close records that another segment follows, in the packet or the next.
+func (c *Carrier) Close() {
+	if c != nil {
+		c.n = Most
+	}
+}
+
 // end returns where c ends in its packet.
 func (c *Carrier) end(packet []byte) int {
 	return c.at + headerSize + int(binary.LittleEndian.Uint32(packet[c.at+20:]))
@@ -138,7 +153,7 @@ func (c *Carrier) end(packet []byte) int {
 func (c *Carrier) Append(packet []byte, of *Copy, now serial.Number) []byte {
 	h := packet[c.at:]
 	length := binary.LittleEndian.Uint32(h[20:])
-	n := c.Cost(packet, of)
+	n := c.Cost(of)
 	binary.LittleEndian.PutUint32(h[20:], length+uint32(n))
 	size := 0
 	switch {

@@ -54,7 +54,7 @@ func TestShortForm(t *testing.T) {
 		var c Carrier
 		packet := append(segment(cmdAck, 0, 1, 2, ""), test.last...)
 		require.True(t, c.Find(packet, 301), test.name)
-		n := c.Cost(packet, &test.copy)
+		n := c.Cost(&test.copy)
 		got := c.Append(packet, &test.copy, 7)
 		require.Equal(t, test.want, string(got[2*headerSize:]), test.name)
 		require.Len(t, got, len(packet)+n, test.name)
@@ -84,7 +84,7 @@ func TestRandomCopies(t *testing.T) {
 		var put []Copy
 		for range random.IntN(Most + 3) {
 			of := Copy{SN: serial.Number(sn + random.Uint32N(260) - 130), Frg: uint8(random.IntN(3)), Stream: random.IntN(2) == 0, Data: make([]byte, random.IntN(1<<random.IntN(14)))}
-			n := c.Cost(packet, &of)
+			n := c.Cost(&of)
 			d := serial.Number(sn).Diff(of.SN)
 			require.Equal(t, d >= -128 && d < 128 && len(put) < Most && len(of.Data) <= MaxPayload, n > 0)
 			if n == 0 || len(packet)+n > 1<<16 {
@@ -119,12 +119,14 @@ func TestCarriers(t *testing.T) {
 	}
 	require.False(t, new(Carrier).Find(segment(cmdAck, 0, 0, 0, "x"), 0))
 	var c *Carrier
-	require.Zero(t, c.Cost(nil, new(Copy)))
+	require.Zero(t, c.Cost(new(Copy)))
+	c.Close()
 	c = new(Carrier)
 	packet := segment(cmdPush, 0, 0, 0, "x")
 	require.True(t, c.Find(packet, 0))
-	require.Zero(t, c.Cost(append(packet, packet...), new(Copy)), "another segment follows")
-	require.NotZero(t, c.Cost(packet, new(Copy)))
+	require.NotZero(t, c.Cost(new(Copy)))
+	c.Close()
+	require.Zero(t, c.Cost(new(Copy)), "another segment follows")
 }
 
 // Lengths that lie, and too many copies, are found before anything counts.

@@ -33,12 +33,12 @@ const (
 // Policy is the state of Extensions.Redundancy and EarlyRepair. Its
 // zero value is ready.
 type Policy struct {
-	Credit int           // bytes of redundant copies that may be sent; copies of retransmissions overdraw it
-	Most   int           // copies of a segment, at most, in the present packet
-	lost   serial.Number // the next sn to be sent when the last loss was found; valid if Lossy
-	Lossy  bool          // there was a recent loss
-	Short  bool          // the peer takes the short form, and knows that this end does
-	dear   bool          // copies in the present packet may cost more than Saved
+	Credit   int           // bytes of redundant copies that may be sent; copies of retransmissions overdraw it
+	lost     serial.Number // the next sn to be sent when the last loss was found; valid if Lossy
+	Lossy    bool          // there was a recent loss
+	Short    bool          // copies have the short form: the peer takes it, and is Informed
+	Informed bool          // the peer knows whether this end sends the short form
+	dear     bool          // copies in the present packet may cost more than Saved
 }
 
 // Earn adds the credit for n acknowledgements that were left out.
@@ -49,16 +49,16 @@ func (p *Policy) OnLoss(next serial.Number) { p.Lossy, p.lost = true, next }
 
 // Begin decides how many copies a packet may carry. share is Redundancy in percent, next
 // the next sn to be sent. It returns c as the last segment of the packet, as Find does;
-// nil: that can carry none in the short form.
-func (p *Policy) Begin(c *Carrier, packet []byte, share uint32, next serial.Number) *Carrier {
+// nil: that can carry none in the short form. most is how many copies there may be of a
+// segment, in all.
+func (p *Policy) Begin(c *Carrier, packet []byte, share uint32, next serial.Number) (by *Carrier, most int) {
 	p.Credit = min(p.Credit+int(share)*(len(packet)+PacketOverhead)/100, burst)
 	p.dear = share > 0 || next.Before(p.lost+Memory)
 	p.Lossy = p.Lossy && (p.dear && share == 0 || p.Short && next.Before(p.lost+LongMemory))
-	p.Most = p.most(int(share))
 	if p.Short && c.Find(packet, next) {
-		return c
+		by = c
 	}
-	return nil
+	return by, p.most(int(share))
 }
 
 // most returns how many copies there may be of a segment.

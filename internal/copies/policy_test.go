@@ -15,11 +15,11 @@ func ack() []byte {
 	return b
 }
 
-// most returns what Begin decides.
+// decide returns how many copies of a segment Begin allows.
 func (p *Policy) decide(share uint32, next serial.Number) int {
 	var c Carrier
-	p.Begin(&c, ack(), share, next)
-	return p.Most
+	_, most := p.Begin(&c, ack(), share, next)
+	return most
 }
 
 // Copies are paid for by acknowledgements left out, or by what Redundancy allows.
