@@ -17,5 +17,14 @@ func TestRuleFigures(t *testing.T) {
 		{small, "28 bytes", Saved},
 		{small, "1024 in reserve", burst},
 		{"A redundant copy of each small", "4 segments", RetransmitsReach},
+		{"Copies in the short form, sent", "2 of each", Least},
+		{"Copies in the short form, sent", "400 segments", LongMemory},
+		{"Copies in the short form, sent", "28 bytes", Saved},
+		{"Copies in the short form, taken", "32 in a segment", Most},
+	})
+	rulebook.Check(t, "WIRE.md", []rulebook.Figure{
+		{"- A segment has at most", "32 copies", Most},
+		{"The next packet carries a redundant copy", "256 bytes", MaxSize},
+		{"The next packet carries a redundant copy", "400 segments", LongMemory},
 	})
 }
