@@ -77,7 +77,7 @@ func (e *Endpoint) lookNow(own *ownAddress) {
 	switch action {
 	case reroute.Wait:
 		e.look(again)
-	case reroute.Connect, reroute.Resume:
+	case reroute.Ask, reroute.Connect, reroute.Resume:
 		e.mu.RLock()
 		conns := e.table.Sessions()
 		e.mu.RUnlock()

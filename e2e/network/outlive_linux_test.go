@@ -193,17 +193,17 @@ func (s *session) await() error {
 	return nil
 }
 
-// protections are those of the sessions.
+// protections are those of the sessions. No keep-alive helps them.
 func protections(t *testing.T) map[string]*kcp.Config {
 	return map[string]*kcp.Config{
-		"TLS":   {TLS: testenv.TLS()},
-		"AEAD":  {Cipher: testenv.AEAD(t)},
-		"plain": {},
+		"TLS":   {TLS: testenv.TLS(), KeepAlive: -1},
+		"AEAD":  {Cipher: testenv.AEAD(t), KeepAlive: -1},
+		"plain": {KeepAlive: -1},
 	}
 }
 
-// sessions opens sessions of all kinds: over IPv4 and IPv6, with each protection. Those
-// with TLS are used in each way.
+// sessions opens sessions of all kinds: over IPv4 and IPv6, with each protection. Only
+// those with TLS upload, too.
 func (p *plan) sessions(t *testing.T) (all []*session) {
 	t.Helper()
 	port := 4000
@@ -212,9 +212,9 @@ func (p *plan) sessions(t *testing.T) (all []*session) {
 			port++
 			address := net.JoinHostPort(to, fmt.Sprint(port))
 			peers := p.serve(t, address, config)
-			ways := []use{echoes}
+			ways := []use{echoes, listens}
 			if name == "TLS" {
-				ways = append(ways, listens, uploads)
+				ways = append(ways, uploads)
 			}
 			for _, way := range ways {
 				s := p.dial(t, address, config, way, peers)

@@ -82,7 +82,8 @@ type Route struct {
 type Action uint8
 
 const (
-	Leave   Action = iota // nothing has changed
+	Leave   Action = iota // nothing has changed, or it is not certain yet
+	Ask                   // another address may be needed: the peer's silence would confirm that
 	Wait                  // there is no usable route: the next look may find one
 	Resume                // there is one again, and the socket can use it
 	Connect               // the socket has to be connected again
@@ -98,7 +99,8 @@ type Watch struct {
 
 // Decide returns what follows from a look at a socket that is, or was, connected to peer.
 // moves says that its sessions survive another address. Otherwise the old one may still
-// do, and is only given up if several looks say so.
+// do, and is only given up if several looks say so. The first has the sessions ask the
+// peer, as one that only listens does not look again otherwise.
 func (w *Watch) Decide(s Socket, r Route, peer netip.Addr, moves bool, now time.Duration) Action {
 	if now-w.at > 2*everyLater {
 		w.other = 0
@@ -111,8 +113,12 @@ func (w *Watch) Decide(s Socket, r Route, peer netip.Addr, moves bool, now time.
 	case !s.Connected:
 		return Connect
 	case r.Unknown, r.Source != s.Source, r.Device != s.Device:
-		if w.other++; moves || w.other >= confirmations {
+		w.other++
+		switch {
+		case moves || w.other >= confirmations:
 			return Connect
+		case w.other == 1:
+			return Ask
 		}
 		return Leave
 	}

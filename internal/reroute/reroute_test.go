@@ -48,14 +48,14 @@ func TestDecide(t *testing.T) {
 		{"destroyed without a route", false, peer4, []step{{0, dead, none, Wait}, {0, dead, same, Connect}}},
 		{"destroyed, where the address matters", true, peer4, []step{{0, dead, same, Connect}}},
 		{"destroyed with another address", true, peer4, []step{{0, dead, other, Connect}}},
-		{"the address matters", true, peer4, []step{{0, old, other, Leave}, {0, old, other, Leave}, {0, old, other, Connect}}},
+		{"the address matters", true, peer4, []step{{0, old, other, Ask}, {0, old, other, Leave}, {0, old, other, Connect}}},
 		{"the address matters, and comes back", true, peer4, []step{
-			{0, old, other, Leave}, {0, old, other, Leave}, {0, old, same, Leave}, {0, old, other, Leave}, {0, old, other, Leave}, {0, old, other, Connect}}},
+			{0, old, other, Ask}, {0, old, other, Leave}, {0, old, same, Leave}, {0, old, other, Ask}, {0, old, other, Leave}, {0, old, other, Connect}}},
 		{"the address matters, and the session was alive between", true, peer4, []step{
-			{0, old, other, Leave}, {0, old, other, Leave}, {time.Minute, old, other, Leave}, {0, old, other, Leave}, {0, old, other, Connect}}},
+			{0, old, other, Ask}, {0, old, other, Leave}, {time.Minute, old, other, Ask}, {0, old, other, Leave}, {0, old, other, Connect}}},
 		{"cannot be asked", false, peer4, []step{{0, old, Route{Unknown: true}, Connect}}},
 		{"cannot be asked, and the address matters", true, peer4, []step{
-			{0, old, Route{Unknown: true}, Leave}, {0, old, Route{Unknown: true}, Leave}, {0, old, Route{Unknown: true}, Connect}}},
+			{0, old, Route{Unknown: true}, Ask}, {0, old, Route{Unknown: true}, Leave}, {0, old, Route{Unknown: true}, Connect}}},
 		{"destroyed, and cannot be asked", true, peer4, []step{{0, dead, Route{Unknown: true}, Connect}}},
 		{"another interface of one name", false, peer4, []step{
 			{0, Socket{true, old4, "?"}, Route{Source: old4, Device: "usb0"}, Connect}, {0, Socket{true, old4, "usb0"}, Route{Source: old4, Device: "usb0"}, Leave}}},
