@@ -1,7 +1,6 @@
 package kcp
 
 import (
-	"cmp"
 	"math"
 	"slices"
 
@@ -190,7 +189,11 @@ func (k *KCP) flushRedundant(h *header, first seq) {
 		if !k.mayRepeat(s) || int(s.repeats) >= most {
 			continue
 		}
-		if _, n := k.copyOfSent(s, by); !r.Pay(cmp.Or(n, s.size())) {
+		price := s.size()
+		if _, n := k.copyOfSent(s, by); n > 0 {
+			price = n
+		}
+		if !r.Pay(price) {
 			return
 		}
 		k.repeat(s, h, by)
