@@ -157,6 +157,7 @@ var _ = compatibility.Connect(compatibility.Hooks{
 	Machine: func(config, k any) (mtu int) {
 		c := config.(*Config).withDefaults()
 		c.apply(k.(*KCP))
+		k.(*KCP).enable(featureCopies | featureInformed) // the peer is a session, too
 		return c.MTU
 	},
 })

@@ -1,6 +1,9 @@
 package kcp
 
-import "github.com/arqnet/kcp/internal/replyrhythm"
+import (
+	"github.com/arqnet/kcp/internal/copies"
+	"github.com/arqnet/kcp/internal/replyrhythm"
+)
 
 // Bits of peerWindow.probe: the window segments that the next flush sends.
 const (
@@ -70,6 +73,11 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 			}
 			k.ackBelow(h.una)
 		}
+		if k.rcv.copies && copies.Carried(h.cmd, h.frg, h.len) {
+			if payload, err = k.inputCopies(&h, payload, recovered); err != nil {
+				return err
+			}
+		}
 		switch h.cmd {
 		case cmdAck:
 			k.inputAck(&h, una, recovered)
@@ -95,7 +103,7 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 				k.counters.WindowUpdates++
 			}
 		}
-		packet = packet[headerSize+len(payload):]
+		packet = packet[headerSize+int(h.len):]
 	}
 	if k.peer.ackHold != 0 {
 		k.waitNoLonger()

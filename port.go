@@ -170,7 +170,7 @@ func (k *KCP) load() sendLoad {
 		l.streamSegments, l.streamBytes = k.rare.streamSegments, k.rare.streamBytes
 		l.used -= l.streamBytes + l.streamSegments*writeCostPerSegment
 		if k.rare.own.numbers && k.snd.validation == nil {
-			l.payload -= ownHeader
+			l.payload -= streams.OwnHeader
 		}
 	}
 	return l
@@ -180,16 +180,22 @@ func (k *KCP) load() sendLoad {
 type features uint8
 
 const (
-	featureReplies features = 1 << iota // Extensions.AwaitReplies
-	featurePieces                       // Extensions.SendPieces
-	featureStreams                      // the host queues stream segments
-	featureOrder                        // Send queues segments with an SSN
+	featureReplies  features = 1 << iota // Extensions.AwaitReplies
+	featurePieces                        // Extensions.SendPieces
+	featureStreams                       // the host queues stream segments
+	featureOrder                         // Send queues segments with an SSN
+	featureCopies                        // segments carry copies
+	featureInformed                      // the peer has this end's INFO, so it knows whether they do
 )
 
 // enable switches features on, as the peer has them.
 func (k *KCP) enable(f features) {
 	k.cfg.ext.AwaitReplies = k.cfg.ext.AwaitReplies || f&featureReplies != 0
 	k.cfg.ext.SendPieces = k.cfg.ext.SendPieces || f&featurePieces != 0
+	k.rcv.copies = k.rcv.copies || f&featureCopies != 0
+	r := &k.snd.redundancy
+	r.Informed = r.Informed || f&featureInformed != 0
+	r.Short = k.rcv.copies && r.Informed
 	if f&featureStreams != 0 {
 		k.rareMachine().streaming = true
 	}

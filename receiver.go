@@ -3,6 +3,7 @@ package kcp
 import (
 	"io"
 
+	"github.com/arqnet/kcp/internal/copies"
 	"github.com/arqnet/kcp/internal/delayedack"
 	"github.com/arqnet/kcp/internal/reassembly"
 	"github.com/arqnet/kcp/internal/streams"
@@ -33,7 +34,8 @@ type receiver struct {
 	readDirect bool                 // something was put into readInto
 	rest       uint8                // fragments that are still to be skipped of a message that was abandoned
 
-	shut bool // the window that is advertised is zero
+	shut   bool // the window that is advertised is zero
+	copies bool // segments may carry copies
 
 	// Set by feed.
 	pressure        memoryPressure
@@ -169,6 +171,32 @@ func (k *KCP) afterRecv(full bool) {
 	}
 }
 
+// inputCopies processes the copies that a segment carries (WIRE.md §5.11), and returns
+// the rest of its payload. What has arrived before needs no ACK.
+func (k *KCP) inputCopies(h *header, payload []byte, recovered bool) ([]byte, error) {
+	data, s, ok := copies.Split(h.cmd == cmdAck, payload, h.sn, h.ts)
+	if !ok {
+		return nil, ErrSegmentLength
+	}
+	for c, more := s.Next(); more; c, more = s.Next() {
+		one := header{k.conv, c.Cmd(), c.Frg, h.wnd, s.TS, c.SN, h.una, uint32(len(c.Data))}
+		if _, err := k.checkSegment(&one, c.Data); err != nil {
+			return nil, err
+		}
+		if k.arrived(c.SN) {
+			k.counters.SegmentsReceived++
+			k.counters.Duplicates++
+			k.cfg.trace.received(&one, c.Data)
+		} else {
+			k.inputWhole(&one, c.Data, recovered)
+		}
+	}
+	if h.cmd != cmdAck {
+		h.frg &^= copies.Flag
+	}
+	return data, nil
+}
+
 // inputPush processes one data segment. It acknowledges the segment if it lies
 // below the end of the window, and keeps it if it is new.
 func (k *KCP) inputPush(h *header, payload []byte, recovered bool) {
@@ -211,7 +239,7 @@ func (k *KCP) keep(h *header, payload []byte, ack delayedack.Ack) bool {
 	}
 	abandoned := false
 	if h.cmd == cmdStream {
-		if o, ok := decodeOwn(payload); ok {
+		if o, ok := streams.DecodeOwn(payload); ok {
 			return k.keepOwn(h, &o, ack)
 		}
 		if abandoned = streams.AbandonsSegment(payload); !abandoned {

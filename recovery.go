@@ -169,7 +169,7 @@ func (k *KCP) flushOutageProbe(h *header) {
 	}
 	o.ProbeAt = k.clock.now + seq(k.cfg.ext.OutageProbe)
 	if s.ts != k.clock.now && !k.snd.loss.suspect(s) && k.snd.validation == nil && !k.capHolds(s.size()) {
-		k.repeat(s, h)
+		k.repeat(s, h, nil)
 	}
 }
 

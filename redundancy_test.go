@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/arqnet/kcp/internal/recovery"
+	"github.com/arqnet/kcp/internal/copies"
 	"github.com/arqnet/kcp/netsim"
 )
 
@@ -62,7 +62,7 @@ func TestRedundancy(t *testing.T) {
 func TestRedundancyOnlyForThinStreams(t *testing.T) {
 	packets := 0
 	h := redundantHarness(t, &packets, Extensions{Redundancy: 400})
-	large := strings.Repeat("L", repeatSize+1)
+	large := strings.Repeat("L", copies.MaxSize+1)
 	h.send(large)
 	h.advance(10)
 	h.send("a")
@@ -89,13 +89,13 @@ func TestRedundancyShare(t *testing.T) {
 		h := redundantHarness(t, &packets, Extensions{Redundancy: share})
 		require.NoError(t, h.k.SetWindow(1<<16, 128))
 		h.k.peer.wnd = 1 << 16
-		h.k.hooks.output = func(packet []byte) { bytes += len(packet) + packetOverhead }
+		h.k.hooks.output = func(packet []byte) { bytes += len(packet) + copies.PacketOverhead }
 		for range 2000 {
 			h.send("12345678")
 			h.k.snd.rtt.rto = 60000
 			h.advance(1)
 		}
-		once := 2000 * (8 + headerSize + packetOverhead)
+		once := 2000 * (8 + headerSize + copies.PacketOverhead)
 		require.InDelta(t, once*(100+int(share))/100, bytes, float64(once)/50)
 		require.Equal(t, bytes-once, int(h.k.Counters().Repeats)*(8+headerSize))
 	}
@@ -130,13 +130,13 @@ func TestEarlyRepair(t *testing.T) {
 	exchange(0, `push 0 frg=0 "m"`, `push 2 frg=0 "m"`)
 	exchange(0, `push 3 frg=0 "m"`, `push 0 frg=0 "m"`, `push 2 frg=0 "m"`)
 	exchange(0, `push 4 frg=0 "m"`, `push 3 frg=0 "m"`)
-	for i := range uint32(recovery.CopyMemory) - 2 {
+	for i := range uint32(copies.Memory) - 2 {
 		h.input(segment(cmdPush, 0, 0, sn, 4+i, "p"))
 		sn++
 		h.send("m")
 		h.advance(10)
 	}
-	require.InDelta(t, recovery.CopyMemory, h.k.Counters().Repeats, 10)
+	require.InDelta(t, copies.Memory, h.k.Counters().Repeats, 10)
 	h.out = nil
 	before := h.k.Counters().Repeats
 	for range 5 {
@@ -154,15 +154,15 @@ func TestEarlyRepairIsPaidFor(t *testing.T) {
 	require.NoError(t, h.k.SetWindow(1000, 1000))
 	h.k.peer.wnd = 1000
 	h.k.snd.redundancy.OnLoss(0)
-	message := strings.Repeat("m", 4*recovery.CopyCredit-headerSize)
-	for sn := range uint32(recovery.CopyMemory - 4) {
+	message := strings.Repeat("m", 4*copies.Saved-headerSize)
+	for sn := range uint32(copies.Memory - 4) {
 		h.k.snd.rtt.rto = 60000
 		h.input(push(sn, 0, "p"))
 		h.send(message)
 		h.advance(10)
 		h.out = nil
 	}
-	require.EqualValues(t, (recovery.CopyMemory-4)/4, h.k.Counters().Repeats)
+	require.EqualValues(t, (copies.Memory-4)/4, h.k.Counters().Repeats)
 }
 
 // With Config.Redundancy a stream of small messages gets over losses without

@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/arqnet/kcp/internal/copies"
 	"github.com/arqnet/kcp/internal/recovery"
 )
 
@@ -159,28 +160,9 @@ func (k *KCP) flushRetransmissions(h *header, rate int64) (timedOut, fast bool) 
 	return timedOut, fast
 }
 
-// Redundancy for thin streams: packets that leave anyway carry recent segments
-// that are not acknowledged once more. To any receiver these are duplicates,
-// which it drops. The next packet then makes up for a loss, instead of a
-// retransmission a round trip later. What follows the lost segment, and would
-// have to wait for it, is not delayed either.
-
-const (
-	// repeatSize is the largest payload that is copied, in bytes. A larger
-	// one leaves little room in its packets, and gains less for its bytes.
-	repeatSize = 256
-	// repeatReach is how many segments are examined from the newest in flight
-	// backwards, and retransmitsReach from the oldest forwards. That bounds the
-	// cost of a flush.
-	repeatReach      = 16
-	retransmitsReach = 4
-	// packetOverhead is what IPv4 and UDP add to a packet, in bytes.
-	packetOverhead = 28
-)
-
-// flushRedundant puts redundant copies into the packet under construction, if
-// there is one. The segments from first on have just been sent for the first
-// time.
+// flushRedundant puts redundant copies (package copies) into the packet under
+// construction, if there is one. The segments from first on have just been sent for the
+// first time.
 func (k *KCP) flushRedundant(h *header, first seq) {
 	if len(k.out.packet) == 0 || !k.cfg.ext.EarlyRepair && k.cfg.ext.Redundancy == 0 || k.snd.validation != nil {
 		return
@@ -189,35 +171,32 @@ func (k *KCP) flushRedundant(h *header, first seq) {
 		return // ACKs do not wait for the cap, but what would fill their packet does
 	}
 	r := &k.snd.redundancy
-	r.Add(int(k.cfg.ext.Redundancy) * (len(k.out.packet) + packetOverhead) / 100)
-	if k.cfg.ext.EarlyRepair {
-		k.repeatRetransmits(h, first)
+	var room copies.Carrier
+	by, most := r.Begin(&room, k.out.packet, k.cfg.ext.Redundancy, k.snd.nxt)
+	// One copy of each segment that was retransmitted because it was lost. Losses come
+	// together, and all later data waits for these. They are few, so they may overdraw.
+	for i, sn := 0, k.snd.una; k.cfg.ext.EarlyRepair && i < copies.RetransmitsReach && sn.Before(first); i, sn = i+1, sn+1 {
+		if s := k.snd.ring.at(sn); k.mayRepeat(s) && s.xmit > 1 && s.repeats == 0 {
+			r.Credit -= s.size()
+			k.repeat(s, h, by)
+		}
 	}
-	if k.cfg.ext.Redundancy == 0 && !r.LossyRecently(k.snd.nxt) || k.waiting() {
+	if most == 0 || k.waiting() {
 		return // nothing is being lost, or the stream is not thin
 	}
-	for i, sn := 0, first-1; i < repeatReach && !sn.Before(k.snd.una); i, sn = i+1, sn-1 {
+	for i, sn := 0, first-1; i < copies.Reach && !sn.Before(k.snd.una); i, sn = i+1, sn-1 {
 		s := k.snd.ring.at(sn)
-		if !k.mayRepeat(s) || k.cfg.ext.Redundancy == 0 && s.repeats > 0 {
+		if !k.mayRepeat(s) || int(s.repeats) >= most {
 			continue
 		}
-		if r.Credit < s.size() {
+		price := s.size()
+		if _, n := k.copyOfSent(s, by); n > 0 {
+			price = n
+		}
+		if !r.Pay(price) {
 			return
 		}
-		r.Credit -= s.size()
-		k.repeat(s, h)
-	}
-}
-
-// repeatRetransmits sends one redundant copy of each segment that was
-// retransmitted because it was lost. Losses come together, and all later data
-// waits for these segments. They are few, so they may overdraw the credit.
-func (k *KCP) repeatRetransmits(h *header, first seq) {
-	for i, sn := 0, k.snd.una; i < retransmitsReach && sn.Before(first); i, sn = i+1, sn+1 {
-		if s := k.snd.ring.at(sn); k.mayRepeat(s) && s.xmit > 1 && s.repeats == 0 {
-			k.snd.redundancy.Credit -= s.size()
-			k.repeat(s, h)
-		}
+		k.repeat(s, h, by)
 	}
 }
 
@@ -225,16 +204,35 @@ func (k *KCP) repeatRetransmits(h *header, first seq) {
 // into the packet under construction.
 func (k *KCP) mayRepeat(s *sendSegment) bool {
 	return s != nil && s.ts != k.clock.now && s.repeated != k.clock.now && !k.snd.loss.suspect(s) &&
-		len(s.data) <= repeatSize && k.fits(s.size(), k.cfg.mtu)
+		len(s.data) <= copies.MaxSize && k.fits(s.size(), k.cfg.mtu)
 }
 
-// repeat puts a redundant copy of s into the packet under construction.
-// Time-outs and loss detection take no notice of it: the last transmission is
-// still the one before.
-func (k *KCP) repeat(s *sendSegment, h *header) {
+// copyOfSent returns a copy of s in the short form (WIRE.md §5.11), for which the packet
+// grows by n bytes. If n is 0 it needs a header.
+func (k *KCP) copyOfSent(s *sendSegment, by *copies.Carrier) (c copies.Copy, n int) {
+	c = copies.Copy{SN: s.sn, Stream: s.streamed, Frg: s.frg, Data: s.data}
+	if s.tag != nil {
+		k.abandonIfSpent(s, 0) // a redundant copy does not go through sendSegment
+		if s.tag.Abandoned {
+			return c, 0
+		}
+	}
+	return c, by.Cost(&c)
+}
+
+// repeat puts a redundant copy of s into the packet under construction, in the short
+// form if by can carry it. Time-outs and loss detection take no notice of it: the last
+// transmission is still the one before.
+func (k *KCP) repeat(s *sendSegment, h *header, by *copies.Carrier) {
 	s.repeated = k.clock.now
 	s.repeats = uint8(min(int(s.repeats)+1, math.MaxUint8))
-	k.putSegment(s, h)
+	if c, n := k.copyOfSent(s, by); n > 0 {
+		k.reserve(n, k.cfg.mtu)
+		k.out.packet = by.Append(k.out.packet[:len(k.out.packet)-n], &c, k.clock.now)
+	} else {
+		by.Close()
+		k.putSegment(s, h)
+	}
 	k.counters.Repeats++
 	k.cfg.trace.repeated(s)
 }

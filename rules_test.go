@@ -42,7 +42,6 @@ func machineFigures() []rulebook.Figure {
 		lost     = "| What is lost"
 		outage   = "| Outage"
 		probe    = "| Zero-window probe"
-		copies   = "Redundant copies of small segments"
 		pieces   = "| Pieces: segments larger"
 		requests = "| Requests: while"
 	)
@@ -56,10 +55,6 @@ func machineFigures() []rulebook.Figure {
 		{"| Messages: fragments", "127 sent", maxFragments},
 		{"| Fast retransmit", "2 ACKs", defaultFastResend},
 		{"| Fast retransmit", "5 transmissions", defaultFastLimit},
-		{copies, "256 bytes", repeatSize},
-		{copies, "newest 16", repeatReach},
-		{copies, "28 for IPv4", packetOverhead},
-		{"A redundant copy of each small", "4 segments", retransmitsReach},
 		{pieces, "1 MiB", maxAssembly},
 		{pieces, "2 s", assemblyTime * millis},
 		{pieces, "4 RTO", assemblyRTOs},

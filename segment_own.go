@@ -13,16 +13,6 @@ import (
 // number (SSN, RFC 9260 §3.3.1), which counts the segments of the session itself. PUSH
 // counts too, so the first SSN shows how many PUSH precede it.
 
-const (
-	// ownHeader is what precedes the data in the payload of DATA of stream 0: the
-	// stream, the kind, the SSN, and frg as in PUSH.
-	ownHeader = 4 + 1 + 4 + 1
-	// ownData and ownAbandon are the kinds of stream 0 that have an SSN.
-	ownData      = 0
-	ownAbandon   = 9
-	mostNumbered = 256 // segments of a message, as frg is a byte
-)
-
 // ownFlow is the order of the segments of the session itself.
 type ownFlow struct {
 	numbers bool     // Send queues segments with an SSN
@@ -36,13 +26,6 @@ type ownFlow struct {
 // validated gets none. k.rare is not nil.
 func (k *KCP) numbers() bool { return k.rare.own.numbers && k.snd.validation == nil }
 
-// putOwnHeader puts the header of a segment with an SSN in front of its data. The SSN
-// follows when it enters the window.
-func putOwnHeader(b []byte, frg uint8) {
-	clear(b[:ownHeader])
-	b[ownHeader-1] = frg
-}
-
 // enterOwn counts s, a segment of the session itself that enters the window.
 func (k *KCP) enterOwn(s *sendSegment) {
 	o := &k.rare.own
@@ -52,52 +35,35 @@ func (k *KCP) enterOwn(s *sendSegment) {
 	o.next++
 }
 
-// ownSegment is a segment with an SSN.
-type ownSegment struct {
-	ssn       seq
-	frg       uint8
-	abandoned bool
-	data      []byte
-}
-
-// decodeOwn decodes the payload of a STREAM segment. ok is false if it has no SSN.
-func decodeOwn(b []byte) (o ownSegment, ok bool) {
-	if len(b) < ownHeader || binary.LittleEndian.Uint32(b) != 0 || b[4] != ownData && b[4] != ownAbandon {
-		return o, false
-	}
-	o = ownSegment{seq(binary.LittleEndian.Uint32(b[5:])), b[ownHeader-1], b[4] == ownAbandon, b[ownHeader:]}
-	return o, !o.abandoned || len(o.data) == 0
-}
-
 // refusesOwn reports whether a new segment with an SSN lies beyond the receive window,
 // in which the peer can have only as many that wait for others.
 func (k *KCP) refusesOwn(h *header, payload []byte) bool {
-	o, ok := decodeOwn(payload)
-	return ok && !k.arrived(h.sn) && !o.ssn.Within(k.rare.own.arrived, k.rare.own.arrived+seq(k.cfg.rcvWnd))
+	o, ok := streams.DecodeOwn(payload)
+	return ok && !k.arrived(h.sn) && !o.SSN.Within(k.rare.own.arrived, k.rare.own.arrived+seq(k.cfg.rcvWnd))
 }
 
 // keepOwn is keep for a segment with an SSN, which refusesOwn lets pass. Its sn waits for
 // nothing; its data waits for the segments of the session itself before it.
-func (k *KCP) keepOwn(h *header, o *ownSegment, ack delayedack.Ack) bool {
+func (k *KCP) keepOwn(h *header, o *streams.Own, ack delayedack.Ack) bool {
 	if !k.takePlace(h.sn, ack) {
 		return false
 	}
 	f := &k.rare.own
-	k.counters.BytesReceived += uint64(len(o.data))
-	if o.ssn == f.arrived && f.early == 0 && !o.abandoned && k.rcv.rest == 0 && !k.receiveFull() {
-		if !k.deliverDirect(o.frg, o.data) {
-			k.enqueue(o.frg).data = k.copyOf(o.data)
+	k.counters.BytesReceived += uint64(len(o.Data))
+	if o.SSN == f.arrived && f.early == 0 && !o.Abandoned && k.rcv.rest == 0 && !k.receiveFull() {
+		if !k.deliverDirect(o.Frg, o.Data) {
+			k.enqueue(o.Frg).data = k.copyOf(o.Data)
 		}
 		f.arrived++
 		k.deliver()
 		return true
 	}
-	f.ring.Reserve(uint32(f.arrived), int(o.ssn-f.arrived)+1)
-	s := f.ring.at(o.ssn)
+	f.ring.Reserve(uint32(f.arrived), int(o.SSN-f.arrived)+1)
+	s := f.ring.at(o.SSN)
 	if s.held { // the peer has given two segments one number
 		k.counters.BrokenMessages++
 	} else {
-		*s = recvSegment{data: k.copyOf(o.data), frg: o.frg, held: true, abandoned: o.abandoned}
+		*s = recvSegment{data: k.copyOf(o.Data), frg: o.Frg, held: true, abandoned: o.Abandoned}
 		f.early++
 	}
 	k.deliver()
@@ -210,8 +176,8 @@ func (k *KCP) dropSpent() bool {
 		first = head.order.next
 		left := 0
 		if head.numbered {
-			left = ownHeader
-			putOwnHeader(head.data, 0)
+			left = streams.OwnHeader
+			streams.PutOwnHeader(head.data, 0)
 		}
 		k.snd.bytes -= len(head.data) - left
 		head.frg, head.data = 0, head.data[:left]

@@ -3,6 +3,7 @@ package kcp
 import (
 	"encoding/binary"
 	"fmt"
+	"github.com/arqnet/kcp/internal/streams"
 	"slices"
 	"testing"
 
@@ -34,32 +35,32 @@ func TestOwnSegments(t *testing.T) {
 		broken uint64
 	}{
 		{name: "behind a missing segment of a stream", acks: 2, read: []string{"a", "b"},
-			input: [][]byte{own(1, 0, ownData, 0, "a"), own(3, 1, ownData, 0, "b")}},
+			input: [][]byte{own(1, 0, streams.OwnData, 0, "a"), own(3, 1, streams.OwnData, 0, "b")}},
 		{name: "in the wrong order", acks: 2, read: []string{"a", "b"},
-			input: [][]byte{own(3, 1, ownData, 0, "b"), own(1, 0, ownData, 0, "a")}},
+			input: [][]byte{own(3, 1, streams.OwnData, 0, "b"), own(1, 0, streams.OwnData, 0, "a")}},
 		{name: "behind a missing one", acks: 2, read: []string{"a"},
-			input: [][]byte{own(0, 0, ownData, 0, "a"), own(2, 2, ownData, 0, "c")}},
+			input: [][]byte{own(0, 0, streams.OwnData, 0, "a"), own(2, 2, streams.OwnData, 0, "c")}},
 		{name: "behind PUSH", acks: 3, read: []string{"p", "q", "a"},
-			input: [][]byte{own(2, 2, ownData, 0, "a"), push(1, 0, "q"), push(0, 0, "p")}},
+			input: [][]byte{own(2, 2, streams.OwnData, 0, "a"), push(1, 0, "q"), push(0, 0, "p")}},
 		{name: "behind PUSH that arrived before", acks: 3, read: []string{"p", "q", "a"},
-			input: [][]byte{push(0, 0, "p"), push(1, 0, "q"), own(5, 2, ownData, 0, "a")}},
+			input: [][]byte{push(0, 0, "p"), push(1, 0, "q"), own(5, 2, streams.OwnData, 0, "a")}},
 		{name: "a missing PUSH", acks: 2, read: []string{"p"},
-			input: [][]byte{push(0, 0, "p"), own(2, 2, ownData, 0, "a")}},
+			input: [][]byte{push(0, 0, "p"), own(2, 2, streams.OwnData, 0, "a")}},
 		{name: "fragments", acks: 4, read: []string{"ab", "c"},
-			input: [][]byte{own(7, 2, ownData, 0, "c"), own(5, 1, ownData, 0, "b"), own(3, 0, ownData, 1, "a"), ofStream(4)}},
+			input: [][]byte{own(7, 2, streams.OwnData, 0, "c"), own(5, 1, streams.OwnData, 0, "b"), own(3, 0, streams.OwnData, 1, "a"), ofStream(4)}},
 		{name: "an abandoned message", acks: 3, read: []string{"c"},
-			input: [][]byte{own(3, 0, ownAbandon, 1, ""), own(5, 1, ownData, 0, "b"), own(7, 2, ownData, 0, "c")}},
+			input: [][]byte{own(3, 0, streams.OwnAbandon, 1, ""), own(5, 1, streams.OwnData, 0, "b"), own(7, 2, streams.OwnData, 0, "c")}},
 		{name: "abandoned before it arrived", acks: 3, read: []string{"c"},
-			input: [][]byte{own(7, 2, ownData, 0, "c"), own(5, 1, ownAbandon, 0, ""), own(3, 0, ownData, 1, "a")}},
+			input: [][]byte{own(7, 2, streams.OwnData, 0, "c"), own(5, 1, streams.OwnAbandon, 0, ""), own(3, 0, streams.OwnData, 1, "a")}},
 		{name: "one SSN twice", acks: 3, broken: 1, read: []string{"a", "b"},
-			input: [][]byte{own(3, 1, ownData, 0, "b"), own(4, 1, ownData, 0, "x"), own(1, 0, ownData, 0, "a")}},
+			input: [][]byte{own(3, 1, streams.OwnData, 0, "b"), own(4, 1, streams.OwnData, 0, "x"), own(1, 0, streams.OwnData, 0, "a")}},
 		{name: "an SSN that has passed", acks: 1, read: []string{"a"},
-			input: [][]byte{own(1, 0, ownData, 0, "a"), own(2, 0, ownData, 0, "x")}},
-		{name: "beyond the window", input: [][]byte{own(1, 128, ownData, 0, "a"), own(2, 1<<31, ownData, 0, "x"), own(3, 1<<32-1, ownData, 0, "x")}},
+			input: [][]byte{own(1, 0, streams.OwnData, 0, "a"), own(2, 0, streams.OwnData, 0, "x")}},
+		{name: "beyond the window", input: [][]byte{own(1, 128, streams.OwnData, 0, "a"), own(2, 1<<31, streams.OwnData, 0, "x"), own(3, 1<<32-1, streams.OwnData, 0, "x")}},
 		{name: "a duplicate", acks: 2, read: []string{"a"},
-			input: [][]byte{own(1, 0, ownData, 0, "a"), own(1, 0, ownData, 0, "x")}},
+			input: [][]byte{own(1, 0, streams.OwnData, 0, "a"), own(1, 0, streams.OwnData, 0, "x")}},
 		{name: "too short", acks: 1, input: [][]byte{segment(cmdStream, 0, 0, 0, 0, "\x00\x00\x00\x00\x00\x00\x00\x00\x00")}},
-		{name: "ABANDON with data", acks: 1, input: [][]byte{own(0, 0, ownAbandon, 0, "x")}},
+		{name: "ABANDON with data", acks: 1, input: [][]byte{own(0, 0, streams.OwnAbandon, 0, "x")}},
 	} {
 		h := newHarness(t, func(k *KCP) { k.hooks.host = &droppingHost{testHost: newTestHost(t, k)} })
 		for _, p := range tc.input {
@@ -88,7 +89,7 @@ func TestOwnSegmentsAreBounded(t *testing.T) {
 	h := newHarness(t, func(k *KCP) { k.hooks.host = newTestHost(t, k) })
 	const most = 2 * minRcvWnd
 	for i := range uint32(4 * minRcvWnd) {
-		h.input(own(i, i, ownData, 0, fmt.Sprint(i)))
+		h.input(own(i, i, streams.OwnData, 0, fmt.Sprint(i)))
 		if i < most {
 			require.Equal(t, seq(i+1), h.k.rcv.nxt)
 		}

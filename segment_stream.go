@@ -159,27 +159,18 @@ func (k *KCP) abandonIfSpent(s *sendSegment, xmit uint32) {
 // up that have not arrived (compare FORWARD TSN, RFC 3758 §3.2): the first such
 // segment that arrives lets an ordered stream go on.
 func (k *KCP) putAbandoned(s *sendSegment, h *header) {
-	if s.numbered {
-		b := k.reserve(headerSize+ownHeader, k.maxPacketOf(s))
-		h.cmd, h.frg, h.len = cmdStream, 0, ownHeader
-		h.encode(b)
-		copy(b[headerSize:], s.data[:ownHeader])
-		b[headerSize+4] = ownAbandon
-		k.packed(s)
-		return
-	}
-	empty := streams.Header{Kind: streams.Abandon} // of stream 0
-	if s.ofStream() {
-		was, data, _ := streams.Decode(s.data)
-		empty = streams.Header{
-			ID: was.ID, Kind: streams.Abandon, Opens: was.Opens, Params: was.Params, MID: was.MID, Size: uint16(len(data)),
-		}
-		if last, ok := k.hooks.host.abandonedUpTo(s.tag); ok && !last.Before(was.MID) {
-			empty.MID, empty.End = last, true
-		}
-	}
 	var room [streams.MaxHeader]byte
-	payload := empty.Append(room[:0])
+	payload := room[:0]
+	switch {
+	case s.numbered:
+		h.frg = 0
+		payload = streams.AppendAbandonOwn(payload, s.data)
+	case s.ofStream():
+		last, ok := k.hooks.host.abandonedUpTo(s.tag)
+		payload = streams.AppendAbandon(payload, s.data, last, ok)
+	default:
+		payload = (&streams.Header{Kind: streams.Abandon}).Append(payload) // of stream 0
+	}
 	b := k.reserve(headerSize+len(payload), k.maxPacketOf(s))
 	h.cmd, h.len = cmdStream, uint32(len(payload))
 	h.encode(b)
@@ -208,7 +199,7 @@ func (k *KCP) flushPartial(h *header, first seq) {
 		k.abandonIfSpent(s, 0)
 		if !s.tag.Abandoned {
 			if k.mayRepeat(s) {
-				k.repeat(s, h)
+				k.repeat(s, h, nil)
 			}
 			continue
 		}
@@ -217,7 +208,7 @@ func (k *KCP) flushPartial(h *header, first seq) {
 			continue
 		}
 		told = append(told, id)
-		k.repeat(s, h)
+		k.repeat(s, h, nil)
 	}
 }
 

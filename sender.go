@@ -3,10 +3,12 @@ package kcp
 import (
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/amplification"
+	"github.com/arqnet/kcp/internal/copies"
 	"github.com/arqnet/kcp/internal/deliveryrate"
 	"github.com/arqnet/kcp/internal/pacing"
 	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/recovery"
+	"github.com/arqnet/kcp/internal/streams"
 )
 
 // sender is the sending side: what is in flight, in [una, nxt), and what waits.
@@ -27,7 +29,7 @@ type sender struct {
 	pace        pacing.Pacer
 	cc          congestion.Control
 	ccState     *congestion.State // nil until first needed
-	redundancy  recovery.Copies
+	redundancy  copies.Policy
 	blackHole   pmtud.BlackHole
 	lastAlive   transmission // oldest in flight at the last good packet
 
@@ -85,7 +87,7 @@ func (k *KCP) Send(p []byte) (n int, err error) {
 		mss = k.segmentSize(len(p))
 	}
 	if k.rare != nil && k.numbers() {
-		head = ownHeader
+		head = streams.OwnHeader
 		mss -= head
 	}
 	if k.cfg.stream && n == 0 {
@@ -123,7 +125,7 @@ func (k *KCP) Send(p []byte) (n int, err error) {
 		s.data = s.buf[k.hooks.headroom:][:head+size]
 		if s.frg = frg; head > 0 {
 			s.streamed, s.numbered = true, true
-			putOwnHeader(s.data, frg)
+			streams.PutOwnHeader(s.data, frg)
 		}
 		copy(s.data[head:], p[:size])
 		k.out.held += s.grains()
@@ -156,7 +158,7 @@ func (k *KCP) extendTail(p []byte) int {
 	s.data = s.buf[k.hooks.headroom:][:old+n]
 	copy(s.data[old:], p[:n])
 	if s.frg = 0; s.numbered {
-		s.data[ownHeader-1] = 0
+		s.data[streams.OwnHeader-1] = 0
 	}
 	k.snd.bytes += n
 	return n
@@ -168,7 +170,7 @@ func (k *KCP) extendTail(p []byte) int {
 func (k *KCP) tooMany(count, n, mss, head int) bool {
 	limit := k.fragmentLimit()
 	if head > 0 {
-		return n > limit*(mss+head) || count > mostNumbered
+		return n > limit*(mss+head) || count > streams.MostOwn
 	}
 	return count > limit
 }

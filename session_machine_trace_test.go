@@ -234,7 +234,7 @@ func traceStream(h *header, payload []byte) string {
 	if h.cmd == cmdStreamPiece {
 		what, payload = "piece of ", payload[reassembly.HeaderSize:]
 	}
-	n := len(payload) - ownHeader
+	n := len(payload) - streams.OwnHeader
 	if s, data, ok := streams.Decode(payload); ok {
 		n = len(data)
 		what += [...]string{"data", "abandon", "fin", "reset", "stop", "credit", "open"}[s.Kind]

@@ -19,9 +19,9 @@ import (
 // segments.
 const capPMTU = 1
 
-// capAckDelay in INFO announces that the sender takes ACKs that have waited for
-// data, and that its own may. See Extensions.AwaitReplies.
-const capAckDelay = 32
+// capAckDelay in INFO announces that the sender takes ACKs that have waited for data, and
+// that its own may (Extensions.AwaitReplies); capCopies, that segments may carry copies.
+const capAckDelay, capCopies = 32, 128
 
 // onInfo takes the peer's INFO. A peer sends the same each time, so the first
 // counts; a later one, which may be forged, does not.
@@ -36,6 +36,9 @@ func (c *session) onInfo(s signal) {
 	l.version, l.capabilities = s.sn, s.ts
 	if s.ts&capAckDelay != 0 {
 		c.kcp.enable(featureReplies)
+	}
+	if s.ts&capCopies != 0 {
+		c.kcp.enable(featureCopies)
 	}
 	if c.hs.kindAwaited {
 		c.step.ready |= writers // OpenStream may wait for it

@@ -14,7 +14,10 @@ import (
 // permits to hooks. payload is what the segment carries, and valid only during
 // the call.
 func (c *session) onSignal(s signal, payload []byte) bool {
-	c.repeatHello()
+	if l := &c.hs; l.Role >= opening.Dialled && l.Peer == opening.Legacy { // too many of its answers were lost
+		l.Peer = opening.Unknown
+		l.Restart(c.step.inputAt)
+	}
 	outside := c.takeSignal(s)
 	switch {
 	case s.code == sigClose && !outside:
@@ -24,16 +27,6 @@ func (c *session) onSignal(s signal, payload []byte) bool {
 	}
 	c.step.offPath = c.step.offPath || outside
 	return outside
-}
-
-// repeatHello restarts HELLO when a signal arrives from a peer that was taken
-// for a legacy peer: too many of its answers were lost.
-func (c *session) repeatHello() {
-	l := &c.hs
-	if c.hs.Role >= opening.Dialled && l.Peer == opening.Legacy {
-		l.Peer = opening.Unknown
-		l.Restart(c.step.inputAt)
-	}
 }
 
 // takeSignal processes s. outside reports whether s is not from within the
@@ -85,6 +78,7 @@ func (c *session) takeRequest(s signal) (outside bool) {
 		if c.offer() { // else the peer repeats CONFIRM
 			c.addressValidated()
 			l.Confirmed = true
+			c.kcp.enable(featureInformed)
 			c.queueAnswer(s.answer())
 			c.queueAnswer(c.infoSignal())
 			c.tellResetKey()
@@ -142,6 +136,7 @@ func (c *session) takeAnswer(s signal) (outside bool) {
 			l.Unanswered &^= opening.Hello
 			l.Peer, l.peerToken, l.Of(opening.Finish).Signal.ts = opening.Welcomed, s.sn, s.sn
 			c.hs.greeted.Store(true)
+			c.kcp.enable(featureInformed)
 			c.number(true)
 			l.Start(opening.Confirm, signal{sigConfirm, l.peerToken, l.token}, c.step.inputAt, c.requestWait())
 		}
@@ -257,7 +252,9 @@ func (e *sharedState) infoSignal() signal {
 }
 
 // infoSignal returns the INFO of an endpoint without streams and TLS.
-func infoSignal() signal { return signal{sigInfo, signalVersion, capPMTU | capReason | capAckDelay} }
+func infoSignal() signal {
+	return signal{sigInfo, signalVersion, capPMTU | capReason | capAckDelay | capCopies}
+}
 
 // number starts packet numbers with the peer once both tokens are known. sends
 // reports whether the peer is known to have both too, so that ours may be

@@ -96,7 +96,30 @@ func kinds(p []byte) (names []string) {
 			name += []string{" DATA", " ABANDON", " FIN", " RESET", " STOP", " CREDIT", " OPEN", " MAX_STREAMS"}[p[28]&7]
 		}
 		names = append(names, name)
-		p = p[24+binary.LittleEndian.Uint32(p[20:]):]
+		n := int(binary.LittleEndian.Uint32(p[20:]))
+		switch payload := p[24:][:n]; {
+		case name == "ACK" && n > 0:
+			names = append(names, copiesOf(payload[8:])...)
+		case strings.HasPrefix(name, "STREAM ") && p[4] == 86 && p[5] >= 0x80 || name == "PUSH" && p[5] >= 0x80:
+			size := int(binary.LittleEndian.Uint16(payload[n-2:]))
+			names = append(names, copiesOf(payload[n-2-size:n-2])...)
+		}
+		p = p[24+n:]
+	}
+	return names
+}
+
+// copiesOf returns the names of copies.
+func copiesOf(b []byte) (names []string) {
+	for len(b) > 0 {
+		n, at := int(b[1]), 2
+		if n >= 0x80 {
+			n = n&0x7f | int(b[2])>>2<<7
+			if at++; b[2]&2 != 0 {
+				at++
+			}
+		}
+		names, b = append(names, "COPY"), b[at+n:]
 	}
 	return names
 }
@@ -106,7 +129,7 @@ var everyKind = []string{
 	"PUSH", "ACK", "WASK", "WINS", "PIECE",
 	"HELLO", "WELCOME", "INFO", "CONFIRM", "answer to CONFIRM", "FIN", "answer to FIN", "CLOSE", "answer to CLOSE",
 	"PING", "answer to PING", "COOKIE", "RESET", "ABORT", "PROBE", "answer to PROBE", "TOKEN", "CRYPTO", "ALERT",
-	"FEC parity", "datagram", "protected",
+	"FEC parity", "datagram", "protected", "COPY",
 	"STREAM DATA", "STREAM ABANDON", "STREAM FIN", "STREAM RESET", "STREAM STOP", "STREAM CREDIT", "STREAM OPEN", "STREAM MAX_STREAMS", "STREAM PIECE",
 }
 
@@ -203,6 +226,17 @@ func (w *world) everything() {
 	a, b = w.pair(&kcp.Config{Cipher: key(t)}, &kcp.Config{Cipher: key(t)})
 	time.Sleep(time.Minute)
 	w.move(a, b)
+	_, _ = a.Close(), b.Close()
+
+	// Copies.
+	a, b = w.pair(&kcp.Config{Redundancy: 1}, &kcp.Config{Redundancy: 1})
+	for range 20 {
+		for _, c := range []*kcp.Conn{a, b} {
+			_, err := c.Write([]byte("message"))
+			require.NoError(t, err)
+			time.Sleep(2 * time.Millisecond)
+		}
+	}
 	_, _ = a.Close(), b.Close()
 
 	// Nobody is there.

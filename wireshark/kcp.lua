@@ -84,6 +84,11 @@ local f = {
   una = ProtoField.uint32("kcp.una", "Unacknowledged (una)"),
   len = ProtoField.uint32("kcp.len", "Length"),
   data = ProtoField.bytes("kcp.data", "Payload"),
+  copy_sn = ProtoField.uint32("kcp.copy.sn", "Sequence number of the copy"),
+  copy_ts = ProtoField.uint32("kcp.copy.ts", "Time of the copies"),
+  copy_frg = ProtoField.uint8("kcp.copy.frg", "Fragments that follow"),
+  copy_stream = ProtoField.bool("kcp.copy.stream", "Of a STREAM segment"),
+  copies_size = ProtoField.uint16("kcp.copies.size", "Size of the copies"),
   piece_offset = ProtoField.uint16("kcp.piece.offset", "Offset of the piece"),
   piece_size = ProtoField.uint16("kcp.piece.size", "Size of the segment"),
   close_code = ProtoField.uint64("kcp.close.code", "Code"),
@@ -149,6 +154,7 @@ end
 local HEADER, FEC_HEADER, DATAGRAM_HEADER = 24, 8, 12
 local PROTECTED_HEADER, TAG = 9, 16
 local OWN_NONCE, NONCE = 0xa9, 12
+local ACK_COPIES = 8 -- bytes in front of the copies in an ACK
 
 -- payload_ok reports whether a segment of a kind may have n bytes of payload.
 local function payload_ok(cmd, frg, n)
@@ -158,6 +164,8 @@ local function payload_ok(cmd, frg, n)
     return n > 4
   elseif cmd == STREAM then
     return n >= 5
+  elseif cmd == ACK and n >= ACK_COPIES then
+    return true
   elseif frg == PROBE or frg == CLOSE or frg == CRYPTO then
     return true
   end
@@ -319,6 +327,83 @@ local function dissect_stream(tree, p, names)
   return true
 end
 
+-- copy_at returns the copy at at, which ends before to: where its data begins, the
+-- data's size, frg, and whether it is of a STREAM segment; nil: it is malformed.
+local function copy_at(tvb, at, to)
+  if at + 2 > to then
+    return nil
+  end
+  local size, frg, stream = tvb(at + 1, 1):uint(), 0, false
+  at = at + 2
+  if size >= 0x80 then
+    if at == to then
+      return nil
+    end
+    local third = tvb(at, 1):uint()
+    size, stream = size - 0x80 + math.floor(third / 4) * 0x80, third % 2 == 1
+    at = at + 1
+    if third % 4 >= 2 then
+      if at == to then
+        return nil
+      end
+      frg = tvb(at, 1):uint()
+      at = at + 1
+    end
+  end
+  if at + size > to then
+    return nil
+  end
+  return at, size, frg, stream
+end
+
+-- copies_in returns where the copies begin and end that the segment at at carries; nil:
+-- it carries none.
+local function copies_in(tvb, at, cmd, frg, n)
+  local from, to = at + HEADER + ACK_COPIES, at + HEADER + n
+  if (cmd == PUSH or cmd == STREAM) and frg >= 0x80 and n >= 2 then
+    to = to - 2
+    from = to - tvb(to, 2):le_uint()
+    if from < at + HEADER then
+      return nil
+    end
+  elseif cmd ~= ACK or n < ACK_COPIES then
+    return nil
+  end
+  local p = from
+  while p < to do
+    local data, size = copy_at(tvb, p, to)
+    if data == nil then
+      return nil
+    end
+    p = data + size
+  end
+  return from, to
+end
+
+-- dissect_copies adds the copies between from and to that the segment at at carries.
+local function dissect_copies(tree, tvb, at, from, to, names)
+  local base = tvb(at + 12, 4):le_uint()
+  if tvb(at + 4, 1):uint() == ACK then
+    base = tvb(from - ACK_COPIES, 4):le_uint()
+    tree:add_le(f.copy_ts, tvb(from - 4, 4))
+  else
+    tree:add_le(f.copies_size, tvb(to, 2))
+  end
+  while from < to do
+    local data, size, frg, stream = copy_at(tvb, from, to)
+    local sn = (base - tvb(from, 1):int()) % 0x100000000
+    local copy = tree:add(kcp, tvb(from, data + size - from), "Copy")
+    copy:add(f.copy_sn, tvb(from, 1), sn)
+    copy:add(f.copy_stream, tvb(from + 1, 1), stream)
+    copy:add(f.copy_frg, tvb(from, data - from), frg)
+    if size > 0 then
+      copy:add(f.data, tvb(data, size))
+    end
+    name(copy, names, "COPY", string.format("sn=%d len=%d", sn, size))
+    from = data + size
+  end
+end
+
 -- dissect_segment adds the segment at at, and returns where the next one begins;
 -- nil: the segment is malformed.
 local function dissect_segment(tvb, at, parent, names)
@@ -338,6 +423,11 @@ local function dissect_segment(tvb, at, parent, names)
     return nil
   end
   local sn = string.format("sn=%d", tvb(at + 12, 4):le_uint())
+  local from, to = copies_in(tvb, at, cmd, frg, n)
+  local whole = n
+  if from ~= nil then
+    n = cmd == ACK and 0 or from - at - HEADER
+  end
   if (cmd == WASK or cmd == WINS) and frg ~= 0 then
     dissect_signal(tree, tvb, at, n, names)
   elseif cmd == STREAM then
@@ -375,7 +465,10 @@ local function dissect_segment(tvb, at, parent, names)
     end
     name(tree, names, commands[cmd], more)
   end
-  return at + HEADER + n
+  if from ~= nil then
+    dissect_copies(tree, tvb, at, from, to, names)
+  end
+  return at + HEADER + whole
 end
 
 -- dissect_segments adds the segments from at on.

@@ -24,8 +24,5 @@ func TestRuleFigures(t *testing.T) {
 		{"| What is lost", "64 in reserve", Saved},
 		{"| Outage", "16 segments", OutageFirst},
 		{"| Outage", "2 for each one", OutageGrowth},
-		{"Redundant copies of small segments", "48 segments", CopyMemory},
-		{"Redundant copies of small segments", "28 bytes", CopyCredit},
-		{"Redundant copies of small segments", "1024 in reserve", copyBurst},
 	})
 }

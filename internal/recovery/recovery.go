@@ -226,41 +226,6 @@ func (o *Outage) Next() (sn serial.Number, ok bool) {
 func (o *Outage) Resent() { o.budget-- }
 
 const (
-	// copyBurst is the most credit that may be saved up, in bytes.
-	copyBurst = 1024
-	// CopyMemory is for how many segments a loss counts as recent.
-	CopyMemory = 48
-	// CopyCredit is the credit in bytes for each acknowledgement left out:
-	// the 24 it would have taken, and a little of the packet that it would
-	// sometimes have needed. So redundancy costs nothing.
-	CopyCredit = 28
-)
-
-// Copies is the state of Extensions.Redundancy and EarlyRepair. Its
-// zero value is ready.
-type Copies struct {
-	Credit int           // bytes of redundant copies that may be sent; copies of retransmissions overdraw it
-	until  serial.Number // losses count as recent before this sn is sent
-	Lossy  bool          // there was a recent loss; until is valid
-}
-
-// Add adds bytes to the credit.
-func (r *Copies) Add(bytes int) { r.Credit = min(r.Credit+bytes, copyBurst) }
-
-// Earn adds the credit for n acknowledgements that were left out.
-func (r *Copies) Earn(n int) { r.Credit = min(r.Credit+n*CopyCredit, copyBurst) }
-
-// OnLoss records a loss. next is the next sn to be sent.
-func (r *Copies) OnLoss(next serial.Number) { r.Lossy, r.until = true, next+CopyMemory }
-
-// LossyRecently reports whether there was a recent loss. next is the next sn to
-// be sent.
-func (r *Copies) LossyRecently(next serial.Number) bool {
-	r.Lossy = r.Lossy && r.until.After(next)
-	return r.Lossy
-}
-
-const (
 	// First is how many segments may be retransmitted in each round trip,
 	// whatever congestion control says: as many as the least window of BBR has. Many
 	// sessions on a narrow link would take all of it for retransmissions

@@ -155,23 +155,3 @@ func TestOutageEnds(t *testing.T) {
 	o.Alive(now+703, una+100, una+200, 100)
 	require.Empty(t, take(), "what is sent later")
 }
-
-// Copies are paid for by acknowledgements left out; losses are recent for 48 segments.
-func TestCopiesArePaidFor(t *testing.T) {
-	var c Copies
-	require.False(t, c.LossyRecently(0))
-	for range 100 {
-		c.Earn(1)
-	}
-	require.Equal(t, 1024, c.Credit)
-	c.Credit = 0
-	c.Earn(3)
-	require.Equal(t, 84, c.Credit)
-	c.Add(5000)
-	require.Equal(t, 1024, c.Credit)
-	next := serial.Number(1<<32 - 20)
-	c.OnLoss(next)
-	require.True(t, c.LossyRecently(next+47))
-	require.False(t, c.LossyRecently(next+48))
-	require.False(t, c.LossyRecently(next), "it is over")
-}

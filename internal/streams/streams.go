@@ -25,6 +25,7 @@ package streams
 //	tag.go       messages and their segments, receipts
 //	room.go      how much may wait in all streams
 //	spare.go     buffers for reuse
+//	own.go       segments of the session itself beside streams
 
 import (
 	"errors"

@@ -1,0 +1,333 @@
+package kcp
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp/internal/copies"
+	"github.com/arqnet/kcp/internal/streams"
+	"github.com/arqnet/kcp/netsim"
+)
+
+// copiesIn returns the segments of a packet, without its copies, and the copies.
+func copiesIn(t *testing.T, packet []byte) (plain []byte, carried []copies.Copy) {
+	for len(packet) > 0 {
+		h := decodeHeader(packet)
+		payload, ok := h.payload(packet[headerSize:])
+		require.True(t, ok)
+		packet = packet[headerSize+len(payload):]
+		if copies.Carried(h.cmd, h.frg, h.len) {
+			data, s, ok := copies.Split(h.cmd == cmdAck, payload, h.sn, h.ts)
+			require.True(t, ok)
+			for c, more := s.Next(); more; c, more = s.Next() {
+				carried = append(carried, c)
+			}
+			if payload = data; h.cmd != cmdAck {
+				h.frg &^= copies.Flag
+			}
+		}
+		plain = append(plain, segment(h.cmd, h.frg, uint32(h.ts), uint32(h.sn), uint32(h.una), string(payload))...)
+	}
+	return plain, carried
+}
+
+// shortHarness returns a harness with a peer that takes copies in the short form.
+func shortHarness(t *testing.T, ext Extensions) *harness {
+	h := newHarness(t, func(k *KCP) {
+		k.SetFastResend(1)
+		k.SetExtensions(ext)
+		k.enable(featureCopies | featureInformed)
+	})
+	h.k.hooks.output = func(packet []byte) {
+		plain, carried := copiesIn(t, packet)
+		h.out = append(h.out, describe(t, plain)...)
+		for _, c := range carried {
+			h.out = append(h.out, fmt.Sprintf("copy %d frg=%d %q", c.SN, c.Frg, c.Data))
+		}
+	}
+	return h
+}
+
+// carrier returns a PUSH, or an ACK, that carries copies.
+func carrier(cmd uint8, frg uint8, ts, sn, una uint32, data string, all ...copies.Copy) []byte {
+	packet := segment(cmd, frg, ts, sn, una, data)
+	var c copies.Carrier
+	if !c.Find(packet, seq(sn)) {
+		panic("it cannot carry copies")
+	}
+	for _, of := range all {
+		packet = c.Append(packet, &of, seq(ts))
+	}
+	return packet
+}
+
+// Two more packets carry a copy of each small segment, and three after a loss. They have
+// no header, and ride behind the data, or in an ACK.
+func TestShortCopies(t *testing.T) {
+	h := shortHarness(t, Extensions{Redundancy: 100})
+	step := func(data string, want ...string) {
+		t.Helper()
+		h.send(data)
+		h.advance(10)
+		h.want(want...)
+	}
+	step("a", `push 0 frg=0 "a"`)
+	step("b", `push 1 frg=0 "b"`, `copy 0 frg=0 "a"`)
+	step("c", `push 2 frg=0 "c"`, `copy 1 frg=0 "b"`, `copy 0 frg=0 "a"`)
+	step("d", `push 3 frg=0 "d"`, `copy 2 frg=0 "c"`, `copy 1 frg=0 "b"`)
+	require.EqualValues(t, 5, h.k.Counters().Repeats)
+	h.input(segment(cmdPush, 0, 7, 0, 3, "p"))
+	h.advance(10)
+	h.want(`ack 0 ts=7 una=1 wnd=128`, `copy 3 frg=0 "d"`)
+	h.input(ack(4, 0, 3)) // nothing of the kind was sent
+	h.k.snd.redundancy.OnLoss(h.k.snd.nxt)
+	h.send("e")
+	h.advance(0) // in the same millisecond nothing is copied twice
+	h.want(`push 4 frg=0 "e"`)
+	step("f", `push 5 frg=0 "f"`, `copy 4 frg=0 "e"`, `copy 3 frg=0 "d"`)
+	step("g", `push 6 frg=0 "g"`, `copy 5 frg=0 "f"`, `copy 4 frg=0 "e"`, `copy 3 frg=0 "d"`)
+	h.send(strings.Repeat("L", copies.MaxSize+1))
+	h.advance(10)
+	h.out = nil
+	step("h", `push 8 frg=0 "h"`, `copy 6 frg=0 "g"`, `copy 5 frg=0 "f"`)
+}
+
+// A fragment keeps its frg in a copy, and its carrier too.
+func TestShortCopiesOfFragments(t *testing.T) {
+	h := shortHarness(t, Extensions{Redundancy: 400})
+	require.NoError(t, h.k.SetMTU(100))
+	h.send(strings.Repeat("m", 80))
+	h.advance(10)
+	h.want(fmt.Sprintf("push 0 frg=1 %q", strings.Repeat("m", 76)), `push 1 frg=0 "mmmm"`)
+	h.send(strings.Repeat("n", 40))
+	h.advance(10)
+	h.want(fmt.Sprintf("push 2 frg=0 %q", strings.Repeat("n", 40)), `copy 1 frg=0 "mmmm"`)
+	require.NoError(t, h.k.SetMTU(1000))
+	h.send("o")
+	h.advance(10)
+	h.want(`push 3 frg=0 "o"`, fmt.Sprintf("copy 2 frg=0 %q", strings.Repeat("n", 40)), `copy 1 frg=0 "mmmm"`,
+		fmt.Sprintf("copy 0 frg=1 %q", strings.Repeat("m", 76)))
+}
+
+// A copy of what is missing counts before the data of its carrier, so no gap shows. One
+// of what has arrived is not acknowledged.
+func TestCopiesAreTaken(t *testing.T) {
+	h := shortHarness(t, Extensions{})
+	h.input(push(0, 0, "a"))
+	h.advance(0)
+	h.out = nil
+	h.input(carrier(cmdPush, 0, 5, 3, 0, "d", copies.Copy{SN: 2, Data: []byte("c")}, copies.Copy{SN: 1, Data: []byte("b")}, copies.Copy{SN: 0, Data: []byte("a")}))
+	for _, want := range []string{"a", "b", "c", "d"} {
+		h.recv(want)
+	}
+	h.advance(0)
+	h.want(`ack 2 ts=5 una=4 wnd=128`, `ack 1 ts=5 una=4 wnd=128`, `ack 3 ts=5 una=4 wnd=128`)
+	require.EqualValues(t, 5, h.k.Counters().SegmentsReceived)
+	require.EqualValues(t, 1, h.k.Counters().Duplicates)
+	require.EqualValues(t, 4, h.k.Counters().BytesReceived)
+
+	h.input(carrier(cmdAck, 0, 900, 4, 0, "", copies.Copy{SN: 4, Frg: 1, Data: []byte("e")}))
+	h.input(carrier(cmdPush, 0, 9, 6, 0, "g", copies.Copy{SN: 5, Data: []byte("f")}))
+	h.recv("ef")
+	h.recv("g")
+	h.out = nil
+	h.advance(0)
+	h.want(`ack 4 ts=900 una=7 wnd=128`, `ack 5 ts=9 una=7 wnd=128`, `ack 6 ts=9 una=7 wnd=128`)
+}
+
+// To a machine whose peer has not announced them, there are no copies: frg is one, and
+// an ACK's payload means nothing.
+func TestCopiesHaveToBeAnnounced(t *testing.T) {
+	h := newHarness(t, nil)
+	with := carrier(cmdPush, 0, 5, 1, 0, "d", copies.Copy{SN: 0, Data: []byte("c")})
+	h.input(with)
+	require.Equal(t, uint8(0x80), h.k.rcv.ring.at(1).frg)
+	require.Equal(t, string(with[headerSize:]), string(h.k.rcv.ring.at(1).data))
+	h.input(carrier(cmdAck, 0, 5, 2, 0, "", copies.Copy{SN: 0, Data: []byte("c")}))
+	require.Zero(t, h.k.rcv.nxt)
+	h.out = nil
+	h.advance(0)
+	h.want(`ack 1 ts=5 una=0 wnd=128`)
+}
+
+// Copies far ahead or behind, of streams that nobody takes, and with lengths that lie,
+// are dropped and counted, and move nothing.
+func TestHostileCopies(t *testing.T) {
+	c := copies.Copy{SN: 1, Data: []byte("x")}
+	for _, test := range []struct {
+		name    string
+		packet  []byte
+		err     error
+		outside uint64 // segments that lie beyond the window
+		twice   uint64 // that have arrived
+	}{
+		{"beyond the window", carrier(cmdPush, 0, 0, 127, 0, "d", copies.Copy{SN: 128 + 5}), nil, 1, 0},
+		{"of a segment half the circle away", carrier(cmdPush, 0, 0, 1<<31-5, 0, "d", copies.Copy{SN: 1<<31 - 6}), nil, 2, 0},
+		{"long ago", carrier(cmdPush, 0, 0, 1<<32-60, 0, "d", copies.Copy{SN: 1<<32 - 100}), nil, 0, 2},
+		{"in an ACK, beyond the window", carrier(cmdAck, 0, 0, 1<<20, 0, "", copies.Copy{SN: 1 << 20}), nil, 1, 0},
+		{"of a stream", carrier(cmdPush, 0, 0, 2, 0, "d", copies.Copy{SN: 1, Stream: true}), ErrCommand, 0, 0},
+		{"no size", segment(cmdPush, copies.Flag, 0, 2, 0, "d"), ErrSegmentLength, 0, 0},
+		{"a size that lies", segment(cmdPush, copies.Flag, 0, 2, 0, "data\x05\x00"), ErrSegmentLength, 0, 0},
+		{"a length that lies", segment(cmdPush, copies.Flag, 0, 2, 0, "\x01\x7fabcd\x06\x00"), ErrSegmentLength, 0, 0},
+		{"too short for an ACK's", segment(cmdAck, 0, 0, 2, 0, "1234567"), ErrSegmentLength, 0, 0},
+		{"too many", segment(cmdPush, copies.Flag, 0, 2, 0, string(make([]byte, 2*copies.Most+2))+"\x42\x00"), ErrSegmentLength, 0, 0},
+		{"another conversation", append([]byte{9}, carrier(cmdPush, 0, 0, 2, 0, "d", c)[1:]...), ErrConv, 0, 0},
+		{"una that was never sent", carrier(cmdPush, 0, 0, 2, 1, "d", c), ErrForgedUna, 0, 0},
+	} {
+		h := shortHarness(t, Extensions{})
+		require.ErrorIs(t, h.k.Input(test.packet), test.err, test.name)
+		n := h.k.Counters()
+		require.Equal(t, test.outside, n.OutOfWindow, test.name)
+		require.Equal(t, test.twice, n.Duplicates, test.name)
+		require.Zero(t, h.k.rcv.nxt, test.name)
+		require.LessOrEqual(t, len(h.k.rcv.acks), 2, test.name)
+		requireBooks(t, h.k)
+		h.out = nil
+	}
+}
+
+// A packet of copies alone takes no more than as many PUSH would: the window bounds what
+// is held, and only what is new is acknowledged.
+func TestFloodOfCopies(t *testing.T) {
+	h := shortHarness(t, Extensions{})
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 2000 {
+		sn := random.Uint32N(300)
+		var all []copies.Copy
+		for range copies.Most {
+			all = append(all, copies.Copy{SN: seq(sn + random.Uint32N(200) - 100), Frg: 7})
+		}
+		require.NoError(t, h.k.Input(carrier(cmdAck, 0, 0, sn, 0, "", all...)))
+		requireBooks(t, h.k)
+	}
+	require.LessOrEqual(t, len(h.k.rcv.acks), int(h.k.rcv.nxt)+int(h.k.rcv.early))
+	h.out = nil
+}
+
+// shortForms counts the packets with copies in the short form that each end sends, and
+// has INFO show what age says: 0 has both ends know them.
+func shortForms(t *testing.T, w *world, old bool, counts map[netip.AddrPort]int) {
+	w.net.SetFilter(func(from, _ netip.AddrPort, packet []byte) bool {
+		for rest := packet; len(rest) >= headerSize; {
+			h := decodeHeader(rest)
+			if h.cmd == cmdWins && h.frg == uint8(sigInfo) && old {
+				binary.LittleEndian.PutUint32(rest[8:], uint32(h.ts)&^capCopies)
+			}
+			if copies.Carried(h.cmd, h.frg, h.len) {
+				counts[from]++
+			}
+			rest = rest[headerSize+h.len:]
+		}
+		return true
+	})
+}
+
+// Between two ends that have announced it, copies have the short form, in both
+// directions. Others get what they got before. All arrives, on streams too.
+func TestShortCopiesOfSessions(t *testing.T) {
+	for _, old := range []bool{false, true} {
+		inWorld(t, 3, netsim.LinkConfig{Delay: 20 * time.Millisecond, Loss: 0.1}, func(t *testing.T, w *world) {
+			counts := map[netip.AddrPort]int{}
+			shortForms(t, w, old, counts)
+			a, b, _ := w.pair(&Config{Redundancy: 1, MessageMode: true}, &Config{Redundancy: 1, MessageMode: true})
+			s, err := a.OpenStream(t.Context(), nil)
+			require.NoError(t, err)
+			for i := range 200 {
+				message := content(uint64(i), 8)
+				for _, c := range []io.Writer{a, b, s} {
+					_, err := c.Write(message)
+					require.NoError(t, err)
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			for i := range 200 {
+				for _, c := range []*Conn{a, b} {
+					receive(t, c, content(uint64(i), 8))
+				}
+			}
+			got, err := b.AcceptStream(t.Context())
+			require.NoError(t, err)
+			for i := range 200 {
+				receive(t, got, content(uint64(i), 8))
+			}
+			for _, c := range []*Conn{a, b} {
+				require.Equal(t, !old, counts[c.LocalAddr().(interface{ AddrPort() netip.AddrPort }).AddrPort()] > 50, "%v", counts)
+				require.Greater(t, c.Stats().Counters.Repeats, uint64(100))
+			}
+		})
+	}
+}
+
+// A listener that has not had CONFIRM does not know whether the dialler has its INFO, and
+// sends no copies in the short form.
+func TestShortCopiesWaitForInfo(t *testing.T) {
+	inWorld(t, 5, netsim.LinkConfig{Delay: 20 * time.Millisecond}, func(t *testing.T, w *world) {
+		config := &Config{Redundancy: 1, MessageMode: true, AddressValidation: ValidateAlways}
+		l := w.listen(config)
+		e, _ := w.endpoint("10.0.0.2:5000", config)
+		confirmed, before, after := false, 0, 0
+		w.net.SetFilter(func(from, _ netip.AddrPort, packet []byte) bool {
+			for rest := packet; len(rest) >= headerSize; {
+				h := decodeHeader(rest)
+				server := from.Addr() != netip.MustParseAddr("10.0.0.2")
+				if !server && h.cmd == cmdWask && h.frg == uint8(sigConfirm) && !confirmed {
+					return false
+				}
+				if server && copies.Carried(h.cmd, h.frg, h.len) {
+					if confirmed {
+						after++
+					} else {
+						before++
+					}
+				}
+				rest = rest[headerSize+h.len:]
+			}
+			return true
+		})
+		a := w.dial(e)
+		_, err := a.Write([]byte("hello"))
+		require.NoError(t, err)
+		b := accepted(t, l)
+		for i := range 100 {
+			_, err := b.Write([]byte{byte(i), 1, 2, 3})
+			require.NoError(t, err)
+			time.Sleep(10 * time.Millisecond)
+			confirmed = i > 50
+		}
+		require.Zero(t, before)
+		require.Greater(t, after, 10)
+	})
+}
+
+// A copy of a message that is given up is its ABANDON, which needs a header.
+func TestCopyOfAbandoned(t *testing.T) {
+	h := shortHarness(t, Extensions{Redundancy: 100})
+	h.k.hooks.host = newTestHost(t, h.k)
+	h.k.rareMachine().streaming = true
+	h.k.hooks.host.(*testHost).add(1, &streams.Tag{})
+	h.advance(10)
+	s := h.k.snd.ring.at(0)
+	require.True(t, s.ofStream())
+	c, n := h.k.copyOfSent(s, nil)
+	require.True(t, c.Stream)
+	require.Zero(t, n)
+	var by copies.Carrier
+	packet := push(1, 0, "x")
+	require.True(t, by.Find(packet, 2))
+	h.k.out.packet = packet
+	_, n = h.k.copyOfSent(s, &by)
+	require.Greater(t, n, len(s.data))
+	s.tag.Abandoned = true
+	_, n = h.k.copyOfSent(s, &by)
+	require.Zero(t, n)
+	h.k.out.packet, h.out = nil, nil
+	h.k.discardSend()
+}
