@@ -17,6 +17,14 @@ import (
 	"github.com/arqnet/kcp/netsim"
 )
 
+// carriesCopies reports whether a segment with such a header may carry copies.
+func carriesCopies(h *header) bool {
+	if h.cmd == cmdAck {
+		return h.len > 0
+	}
+	return h.frg&copies.Flag != 0 && (h.cmd == cmdPush || h.cmd == cmdStream)
+}
+
 // copiesIn returns the segments of a packet, without its copies, and the copies.
 func copiesIn(t *testing.T, packet []byte) (plain []byte, carried []copies.Copy) {
 	for len(packet) > 0 {
@@ -24,7 +32,7 @@ func copiesIn(t *testing.T, packet []byte) (plain []byte, carried []copies.Copy)
 		payload, ok := h.payload(packet[headerSize:])
 		require.True(t, ok)
 		packet = packet[headerSize+len(payload):]
-		if copies.Carried(h.cmd, h.frg, h.len) {
+		if carriesCopies(&h) {
 			data, s, ok := copies.Split(h.cmd == cmdAck, payload, h.sn, h.ts)
 			require.True(t, ok)
 			for c, more := s.Next(); more; c, more = s.Next() {
@@ -221,7 +229,7 @@ func shortForms(t *testing.T, w *world, old bool, counts map[netip.AddrPort]int)
 			if h.cmd == cmdWins && h.frg == uint8(sigInfo) && old {
 				binary.LittleEndian.PutUint32(rest[8:], uint32(h.ts)&^capCopies)
 			}
-			if copies.Carried(h.cmd, h.frg, h.len) {
+			if carriesCopies(&h) {
 				counts[from]++
 			}
 			rest = rest[headerSize+h.len:]
@@ -281,7 +289,7 @@ func TestShortCopiesWaitForInfo(t *testing.T) {
 				if !server && h.cmd == cmdWask && h.frg == uint8(sigConfirm) && !confirmed {
 					return false
 				}
-				if server && copies.Carried(h.cmd, h.frg, h.len) {
+				if server && carriesCopies(&h) {
 					if confirmed {
 						after++
 					} else {

@@ -73,7 +73,7 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 			}
 			k.ackBelow(h.una)
 		}
-		if k.rcv.copies && copies.Carried(h.cmd, h.frg, h.len) {
+		if k.rcv.copies && (h.cmd == cmdAck && h.len > 0 || h.frg&copies.Flag != 0 && (h.cmd == cmdPush || h.cmd == cmdStream)) {
 			if payload, err = k.inputCopies(&h, payload, recovered); err != nil {
 				return err
 			}

@@ -175,14 +175,6 @@ func (c *Carrier) Append(packet []byte, of *Copy, now serial.Number) []byte {
 	return packet
 }
 
-// Carried reports whether a segment with such a header may carry copies.
-func Carried(cmd, frg uint8, length uint32) bool {
-	if cmd == cmdAck {
-		return length > 0
-	}
-	return frg&Flag != 0 && (cmd == cmdPush || cmd == cmdStream)
-}
-
 // Section is the copies that a segment carries.
 type Section struct {
 	Base serial.Number
