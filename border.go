@@ -68,7 +68,7 @@ func (c *Conn) total(t *SessionTotals) {
 // Conn.mu is held.
 func (c *session) timeWaitState() timeWait {
 	l := &c.hs
-	tw := timeWait{Una: uint32(c.kcp.position().received), Protection: c.in.protection}
+	tw := timeWait{Una: uint32(c.kcp.position().received), Protection: *c.in.protection.Load()}
 	if t := c.tls; t != nil && t.ended != nil {
 		tw.Protection, tw.Shaking = t.ended, true
 	}
@@ -111,13 +111,12 @@ func newAccepted(e *Endpoint, first *admission.First, remote net.Addr, p *inPack
 	return c
 }
 
-// appKeys returns what opens packets under the application keys of a session with
-// TLS.
-func (c *session) appKeys() *protect.TLS { return c.tls.app }
+// packetKeys returns what opens packets under keys of the session; nil: there are none.
+func (c *session) packetKeys() protect.Protection { return protect.Keys(*c.in.protection.Load()) }
 
 // resetBy reports whether a packet that did not open is a stateless reset of the
 // peer of a session with TLS.
-func (c *session) resetBy(packet []byte) bool { return c.tls.reset.By(packet) }
+func (c *session) resetBy(packet []byte) bool { return c.tls != nil && c.tls.reset.By(packet) }
 
 // shutResult is how a session has ended in Shutdown.
 type shutResult uint8

@@ -136,7 +136,7 @@ func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoi
 	if e.config.TLS != nil {
 		e.handshakes = fairqueue.New(max(1, runtime.GOMAXPROCS(0)-1))
 	}
-	e.migrates = e.protection.Authentic && !e.config.SharedConvs
+	e.migrates = (e.protection.Authentic || e.protection.Derives) && !e.config.SharedConvs
 	e.outside, e.overhead = e.protection.Outside, e.config.overhead()
 	e.initGate()
 	if c, ok := sockets[0].(net.Conn); ok && c.RemoteAddr() != nil {

@@ -94,7 +94,7 @@ func (e *Endpoint) follow(own *ownAddress) (action reroute.Action, moved bool) {
 	if err != nil {
 		return reroute.Leave, false // it is closed
 	}
-	action = own.watch.Decide(socket, route, own.socket.Peer(), e.migrates, e.now())
+	action = own.watch.Decide(socket, route, own.socket.Peer(), e.migrates && e.protection.Authentic, e.now())
 	if action == reroute.Wait && route.Err != nil {
 		e.noteSocketError(route.Err)
 	}

@@ -22,14 +22,14 @@ func (e *Endpoint) initGate() {
 		_, _ = e.env.Read(t.ResetSecret) // cannot fail
 	}
 	t.Hooks = admission.Hooks[Conn]{
-		Extended: (*Conn).extended, Look: (*Conn).evictable,
+		Extended: (*Conn).extended, Keys: (*Conn).packetKeys, Look: (*Conn).evictable,
 		Full: func(privileged bool) bool { return e.listener.full(privileged) },
 	}
 	t.Rules = admission.Rules{
 		TLS: c.TLS != nil, Authentic: e.protection.Authentic, Migrates: e.migrates, SharedConvs: c.SharedConvs,
 		RefusesLegacy: refusesLegacy(c, e.protection), AlwaysValidate: c.AddressValidation == ValidateAlways,
 		MaxSessions: c.MaxSessions, MaxHalfOpen: c.MaxHalfOpen,
-		Outside: e.outside, Info: e.infoSignal().toHandshake(), Random: e.env, Epoch: e.epoch,
+		Protection: e.protection, Outside: e.outside, Info: e.infoSignal().toHandshake(), Random: e.env, Epoch: e.epoch,
 	}
 }
 
@@ -152,7 +152,7 @@ func (e *Endpoint) ask(v *admission.Verdict[Conn], first *admission.First, p *in
 func (e *Endpoint) sealedFromNewAddress(c *Conn, p *inPacket, now time.Duration) (mine, moved bool) {
 	q := *p
 	q.Data = bytes.Clone(p.Data) // a packet that does not open is destroyed
-	if e.open(c.appKeys(), &q) != nil || q.kind == sealedPacket {
+	if e.open(c.packetKeys(), &q) != nil || q.kind == sealedPacket {
 		return false, false
 	}
 	if _, moved = c.packetFromNewAddress(&q, true, now); moved {

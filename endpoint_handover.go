@@ -194,7 +194,7 @@ func (e leaver) Leave(h *takeover.Handover) (notes []takeover.Note, err error) {
 }
 
 // mute reports whether another process has no keys of sessions of this one.
-func (e *Endpoint) mute() bool { return e.config.TLS != nil || e.protection.Authentic }
+func (e *Endpoint) mute() bool { return e.protection.Authentic || e.protection.Derives }
 
 // wantsPause returns the handover that the reader of s has to pause for, or nil.
 func (e *Endpoint) wantsPause(s *shard) *takeover.Handover {

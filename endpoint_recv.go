@@ -1,10 +1,8 @@
 package kcp
 
 import (
-	"errors"
 	"time"
 
-	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/incast"
 	"github.com/arqnet/kcp/internal/inturn"
@@ -72,6 +70,7 @@ type readState struct {
 	to      []*Conn // their sessions
 	touched []*Conn // sessions to call respond of after the batch
 	handed  []handedDatagram
+	kept    []byte    // a packet that may not open
 	out     sendBatch // what they send
 	burst   udp.Burst
 
@@ -202,18 +201,16 @@ func (e *Endpoint) receive(d *udp.Datagram, in *readState, p *inPacket, now time
 	if e.config.Cipher != nil && e.takeover.Before.Any() {
 		in.forwarder().Keep(d.Buf) // Open works in place
 	}
-	if err := e.outside.Open(&p.Packet); err != nil {
-		if errors.Is(err, crypt.ErrShort) {
-			e.counters.dropShort.Add(1)
-		} else {
-			e.counters.dropCipher.Add(1)
-			e.warnUnopened(p.from)
-		}
+	var why admission.Reason
+	p.kind, p.conv, why = e.table.Open(&p.Packet, admission.MakeKey(d.Addr, d.Peer, 0), &in.kept, e.mu.RLocker(), now)
+	if why == admission.Cipher && e.takeover.Before.Any() && e.forwardUnopened(d, p, in) {
 		return nil
 	}
-	var ok bool
-	if p.kind, p.conv, ok = admission.Classify(p.Data, e.config.TLS != nil); !ok {
-		e.counters.dropShort.Add(1)
+	if why != admission.NoReason {
+		e.counters.count(why)
+		if why == admission.Cipher {
+			e.warnUnopened(p.from)
+		}
 		return nil
 	}
 	c := in.last

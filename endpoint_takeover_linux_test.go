@@ -52,7 +52,9 @@ func TestTakeoverLargeDatagram(t *testing.T) {
 // same.
 func TestTakeoverSameConv(t *testing.T) {
 	t.Parallel()
-	for name, config := range map[string]*Config{"plain": nil, "aes-gcm": {Cipher: testenv.AEAD(t)}, "tls": secured(Config{})} {
+	for name, config := range map[string]*Config{
+		"plain": nil, "aes-gcm": {Cipher: testenv.AEAD(t)}, "aes-cfb": {Cipher: hidingCiphers(t)["CFB"]}, "tls": secured(Config{}),
+	} {
 		t.Run(name, func(t *testing.T) {
 			l, err := Listen("udp", "127.0.0.1:0", config)
 			require.NoError(t, err)

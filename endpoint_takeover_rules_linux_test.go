@@ -240,7 +240,9 @@ func TestTakeoverUsedConvs(t *testing.T) {
 // has the packets, too.
 func TestTakeoverSameConvMoves(t *testing.T) {
 	t.Parallel()
-	for name, config := range map[string]*Config{"aes-gcm": {Cipher: testenv.AEAD(t)}, "tls": secured(Config{})} {
+	for name, config := range map[string]*Config{
+		"aes-gcm": {Cipher: testenv.AEAD(t)}, "salsa20": {Cipher: hidingCiphers(t)["Salsa20"]}, "tls": secured(Config{}),
+	} {
 		t.Run(name, func(t *testing.T) {
 			l, err := Listen("udp", "127.0.0.1:0", config)
 			require.NoError(t, err)

@@ -18,11 +18,14 @@ import (
 // reports false for one that is dropped.
 func (e *Endpoint) openSealed(c *Conn, p *inPacket, now time.Duration) bool {
 	var kept []byte // as a packet that does not open is destroyed
-	if len(p.Data) <= packetkeys.MaxReset {
+	if e.config.TLS != nil && len(p.Data) <= packetkeys.MaxReset {
 		kept = bytes.Clone(p.Data) // no packet of segments is so small
 	}
-	switch err := e.open(c.appKeys(), p); {
+	switch err := e.open(c.packetKeys(), p); {
 	case err == nil:
+		if p.kind == fecPacket && e.config.TLS == nil && !e.table.Bound(c) {
+			e.bindFEC(c)
+		}
 		return true
 	case errors.Is(err, packetkeys.ErrExhausted):
 		c.fail(crypt.ErrKeyExhausted)

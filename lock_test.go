@@ -35,7 +35,7 @@ func TestLocksAreHeld(t *testing.T) {
 // unguarded is what of a Conn may be used without Conn.mu: what does not change,
 // and what is atomic or has another lock.
 var unguarded = []string{"ep", "ends", "mu", "writing", "LocalAddr", "RemoteAddr", "Conv", "opError",
-	"tableEntry", "extended", "halfOpen", "evictable", "appKeys", "resetBy"}
+	"tableEntry", "extended", "halfOpen", "evictable", "packetKeys", "resetBy"}
 
 // lockExempt are functions that the rules do not see through.
 var lockExempt = []string{

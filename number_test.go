@@ -23,7 +23,9 @@ import (
 func progress(c *Conn) (next uint64, sends, heard bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n, ok := c.in.protection.(*protect.Numbered)
+	n, ok := (*c.in.protection.Load()).(interface {
+		Progress() (next uint64, sends, heard bool)
+	})
 	if !ok {
 		return 0, false, false
 	}
@@ -40,7 +42,7 @@ func TestNumbersDoNotRepeat(t *testing.T) {
 			_, sends, _ := progress(c)
 			require.True(t, sends)
 		}
-		a.in.protection.(*protect.Numbered).Skip(1<<32-3, 0) // of 4 bytes, but for the last
+		(*a.in.protection.Load()).(*protect.Numbered).Skip(1<<32-3, 0) // of 4 bytes, but for the last
 		for range 2 {
 			require.NoError(t, a.SendDatagram([]byte("numbered")))
 		}
@@ -229,7 +231,7 @@ func TestKeyHolderDoesNotTakeOver(t *testing.T) {
 // A peer moves although copies of its packets come from ever other addresses,
 // and sessions of the same conversation id have come and gone.
 func TestMoveAmongOtherAddresses(t *testing.T) {
-	for name, c := range map[string]crypt.Cipher{"numbered": testAEAD(t), "not numbered": hidden{testAEAD(t)}} {
+	for name, c := range map[string]crypt.Cipher{"numbered": testAEAD(t), "not numbered": hidden{testAEAD(t)}, "keyed": hidingCiphers(t)["Salsa20"]} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, 15, clean, func(t *testing.T, w *world) {
 				config := &Config{Cipher: c}
@@ -294,7 +296,7 @@ func TestRestartIsToldAmongNumbers(t *testing.T) {
 // A peer that breaks the session off, or closes it, just as it has come to another
 // address is understood, and nobody asks for ever where it is.
 func TestEndAtAnotherAddress(t *testing.T) {
-	for name, c := range map[string]crypt.Cipher{"numbered": testAEAD(t), "not numbered": hidden{testAEAD(t)}} {
+	for name, c := range map[string]crypt.Cipher{"numbered": testAEAD(t), "not numbered": hidden{testAEAD(t)}, "keyed": hidingCiphers(t)["CFB"]} {
 		for _, aborts := range []bool{true, false} {
 			t.Run(name, func(t *testing.T) {
 				inWorld(t, 17, netsim.LinkConfig{Delay: 60 * time.Millisecond}, func(t *testing.T, w *world) {

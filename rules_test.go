@@ -14,6 +14,7 @@ import (
 	"github.com/arqnet/kcp/internal/lingering"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/pmtud"
+	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/rulebook"
 	"github.com/arqnet/kcp/trace"
 )
@@ -163,6 +164,8 @@ func wireFigures() []rulebook.Figure {
 		{info, "bit 1", bits.TrailingZeros(capTLS)},
 		{info, "bit 2", bits.TrailingZeros(capReason)},
 		{info, "bit 3", bits.TrailingZeros(capStreams)},
+		{info, "bit 7", bits.TrailingZeros(protect.CapKeys)},
+		{info, "bit 8", bits.TrailingZeros(protect.CapChaCha)},
 		{info, "version, now 2", handshake.Version},
 		{"- CLOSE may carry why", "code 8", closing.ReasonCode},
 		{"Peers with signals are shown", "128 first", minRcvWnd},

@@ -55,7 +55,7 @@ func (c *session) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 	if p.kind >= clearPacket {
 		return c.inputHandshake(p, now)
 	}
-	if v := c.in.protection.Fresh(&p.Packet, true); v != protect.New {
+	if v := (*c.in.protection.Load()).Fresh(&p.Packet, true); v != protect.New {
 		if v == protect.Foreign && c.takeResets(p) {
 			return true
 		}

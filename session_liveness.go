@@ -18,7 +18,7 @@ func (c *session) liveness() liveness.Session {
 		Dialled: l.Role >= opening.Dialled, Dialling: l.Role == opening.Dialling,
 		Signals:     l.Peer >= opening.Extended,
 		Unvalidated: l.unvalidated.Load(),
-		Migrates:    c.shared.migrates,
+		Migrates:    c.shared.migrates && (*c.in.protection.Load()).Authentic(),
 		DeadLink:    cfg.DeadLink > 0 && c.kcp.sender().silentTransmissions() >= cfg.DeadLink,
 	}
 	if c.closing.Phase > closing.Lingering {

@@ -239,7 +239,7 @@ type inputState struct {
 	arrived   uint32           // payload bytes that holding.recent counts, or has counted, modulo 2^32
 	sending   incast.Sender    // its turn: the lock of incast.Turns
 
-	protection protect.Protection // of packets; see protect.Scheme.Number
+	protection atomic.Pointer[protect.Protection] // of packets; see protect.Scheme.Number
 }
 
 const (

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
@@ -104,12 +105,13 @@ func newMachineEnd(w *machineWorld, side int, config *Config, env *inturn.Enviro
 	g.Hooks = admission.Hooks[session]{
 		Extended: func(c *session) bool { return c.hs.greeted.Load() }, Full: func(bool) bool { return e.backlog },
 		Look: func(*session, time.Duration) admission.Look { return admission.Young },
+		Keys: (*session).packetKeys,
 	}
 	g.Rules = admission.Rules{
 		TLS: c.TLS != nil, Authentic: s.protection.Authentic, Migrates: s.migrates,
 		RefusesLegacy: refusesLegacy(c, s.protection), AlwaysValidate: c.AddressValidation == ValidateAlways,
 		MaxSessions: c.MaxSessions, MaxHalfOpen: c.MaxHalfOpen,
-		Outside: s.outside, Info: s.infoSignal().toHandshake(), Random: env, Epoch: s.epoch,
+		Protection: s.protection, Outside: s.outside, Info: s.infoSignal().toHandshake(), Random: env, Epoch: s.epoch,
 	}
 	return e
 }
@@ -215,11 +217,8 @@ func (e *machineEnd) writePackets() error {
 func (e *machineEnd) receive(b []byte, from netip.AddrPort) {
 	p := &inPacket{from: source{addr: from}, size: len(b)}
 	p.Data = bytes.Clone(b)
-	if e.shared.outside.Open(&p.Packet) != nil {
-		return
-	}
-	var ok bool
-	if p.kind, p.conv, ok = admission.Classify(p.Data, e.shared.config.TLS != nil); !ok {
+	var why admission.Reason
+	if p.kind, p.conv, why = e.gate.Open(&p.Packet, admission.MakeKey(from, nil, 0), new([]byte), new(sync.Mutex), e.w.now); why != admission.NoReason {
 		return
 	}
 	key := admission.MakeKey(from, nil, p.conv)
@@ -258,7 +257,7 @@ func (e *machineEnd) respond() {
 // openSealed is Endpoint.openSealed.
 func (e *machineEnd) openSealed(p *inPacket) bool {
 	c, kept := e.conn, bytes.Clone(p.Data)
-	switch err := e.shared.open(c.appKeys(), p); {
+	switch err := e.shared.open(c.packetKeys(), p); {
 	case err == nil:
 		return true
 	case errors.Is(err, packetkeys.ErrExhausted):
@@ -326,7 +325,7 @@ func (e *machineEnd) ask(v *admission.Verdict[session], first *admission.First, 
 	case admission.AskSealed:
 		q := *p
 		q.Data = bytes.Clone(p.Data)
-		if e.shared.open(c.appKeys(), &q) == nil && q.kind != sealedPacket {
+		if e.shared.open(c.packetKeys(), &q) == nil && q.kind != sealedPacket {
 			if _, moved = c.packetFromNewAddress(&q, true, now); moved {
 				*p = q
 			}

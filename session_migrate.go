@@ -83,7 +83,7 @@ func (c *session) handshakeFromNewAddress(p *inPacket, now time.Duration) (mine,
 	}
 	by := protect.Protection(x.Protection)
 	if !c.hs.securing {
-		by = c.in.protection // the peer has these keys too
+		by = *c.in.protection.Load() // the peer has these keys too
 	}
 	c.host.reply(to, by, c.kcp.answerHeader(), c.challengeOf(to, now))
 	return true, false
@@ -109,10 +109,10 @@ func (c *session) moveHandshake(x *handshake.Exchange, to source, now time.Durat
 // replay. moved reports whether it has answered the challenge of the address,
 // and the session has migrated there. Otherwise the address gets a challenge.
 func (c *session) packetFromNewAddress(p *inPacket, numbered bool, now time.Duration) (mine, moved bool) {
-	if c.closing.Phase >= closing.Ended || c.hs.Peer < opening.Extended || c.in.protection.Fresh(&p.Packet, false) != protect.New {
+	if c.closing.Phase >= closing.Ended || c.hs.Peer < opening.Extended || (*c.in.protection.Load()).Fresh(&p.Packet, false) != protect.New {
 		return false, false
 	}
-	number, ok := c.in.protection.Number(&p.Packet)
+	number, ok := (*c.in.protection.Load()).Number(&p.Packet)
 	if ok != numbered {
 		return false, false
 	}
@@ -134,11 +134,11 @@ func (c *session) packetFromNewAddress(p *inPacket, numbered bool, now time.Dura
 	}
 	ask := c.challengeOf(to, now)
 	v := c.path.validating()
-	if numbered && !c.hs.unvalidated.Load() && c.in.protection.IsLatest(number) && v.Alive(number) {
+	if numbered && !c.hs.unvalidated.Load() && (*c.in.protection.Load()).IsLatest(number) && v.Alive(number) {
 		c.live.Heard(now)
 	}
 	c.deferPacket(p, ask.sn)
-	if v.Due(ask.sn, now) && c.host.reply(to, c.in.protection.Sender(), c.kcp.answerHeader(), ask) {
+	if v.Due(ask.sn, now) && c.host.reply(to, (*c.in.protection.Load()).Sender(), c.kcp.answerHeader(), ask) {
 		v.Sent(ask.sn, now)
 	}
 	return true, false

@@ -34,6 +34,7 @@ func (c *session) onInfo(s signal) {
 		return // an extended peer sends INFO with HELLO, WELCOME and the answer to CONFIRM
 	}
 	l.version, l.capabilities = s.sn, s.ts
+	c.number(l.Peer == opening.Welcomed)
 	if s.ts&capAckDelay != 0 {
 		c.kcp.enable(featureReplies)
 	}
@@ -234,7 +235,7 @@ type sentProbe struct {
 func (c *session) beginProbe() (*sentProbe, written) {
 	p := &sentProbe{c.outgoing.probe, c.plpmtu.Nonce()}
 	c.outgoing.probe = nil
-	return p, written{shard: int(c.path.shard), to: c.origin(), by: c.in.protection.Sender()}
+	return p, written{shard: int(c.path.shard), to: c.origin(), by: (*c.in.protection.Load()).Sender()}
 }
 
 // endProbe records that the probe was written.

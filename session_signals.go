@@ -103,7 +103,7 @@ func (c *session) takeRequest(s signal) (outside bool) {
 			return true
 		}
 		c.queueAnswer(s.answer())
-		if ours && c.shared.protection.Authentic && !c.hs.unvalidated.Load() {
+		if ours && (*c.in.protection.Load()).Authentic() && !c.hs.unvalidated.Load() {
 			c.queueAnswer(signal{sigToken, l.peerToken, l.token}) // the PING may be a challenge
 			c.step.challenged = c.shared.migrates
 			if c.path.validation.Moves() > 0 {
@@ -242,6 +242,7 @@ func (c *session) infoSignal() signal {
 // infoSignal returns the INFO that sessions of the endpoint send.
 func (e *sharedState) infoSignal() signal {
 	s := infoSignal()
+	s.ts |= e.protection.Capabilities
 	if n := e.config.MaxStreams; n > 0 {
 		s.ts |= capStreams | capOwnOrder | uint32(min(n, streams.MostAtFirst))<<capLimitShift
 	}
@@ -260,7 +261,22 @@ func infoSignal() signal {
 // reports whether the peer is known to have both too, so that ours may be
 // numbered.
 func (c *session) number(sends bool) {
-	c.in.protection = c.shared.protection.Number(c.in.protection, c.entry.Conv, c.hs.token, c.hs.peerToken, sends)
+	l, old := &c.hs, *c.in.protection.Load()
+	if p := c.shared.protection.Number(old, c.entry.Conv, l.token, l.peerToken, l.capabilities, sends); p != old {
+		kept := p // only what is stored is allocated
+		c.in.protection.Store(&kept)
+	}
+}
+
+// repeatByCipher sends a request, which was sent before, under the cipher too. A peer
+// that was restarted does not have the keys of the session, and answers by RESET.
+func (c *session) repeatByCipher(s signal) {
+	head, tail := c.shared.outside.Overhead()
+	p := c.shared.packet(head + headerSize + tail)
+	s.encode(c.kcp.answerHeader(), p.buf[head:])
+	if p.ready = c.shared.outside.Seal(p.buf, nil) == nil; p.ready {
+		c.outgoing.add(p)
+	}
 }
 
 // takeResets takes the RESETs of a packet that is not numbered. They come from

@@ -7,6 +7,7 @@ import (
 	"github.com/arqnet/kcp/internal/liveness"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/pacing"
+	"github.com/arqnet/kcp/internal/protect"
 )
 
 // finishStep ends every step: it advances the state, accounts, and sets the wake-up.
@@ -204,7 +205,7 @@ func (c *session) compact() {
 	c.kcp.Compact()
 	c.compactStreams()
 	c.outgoing.compact()
-	c.in.protection.Compact()
+	(*c.in.protection.Load()).Compact()
 	if c.in.decoder != nil {
 		c.in.decoder.Compact()
 	}
@@ -353,6 +354,8 @@ func (c *session) sendDueRequests(now time.Duration) {
 		case opening.Confirm:
 			c.tellResetKey()
 		}
-		l.Sent(k, now, most)
+		if l.Sent(k, now, most); l.Of(k).Tries > 1 && protect.UnderKeys(*c.in.protection.Load()) {
+			c.repeatByCipher(l.Of(k).Signal)
+		}
 	}
 }

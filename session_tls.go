@@ -49,8 +49,9 @@ type securedState struct {
 // protect sets the protection that a session begins with. No other goroutine has c
 // yet.
 func (c *session) protect() {
-	var app, keys *protect.TLS
-	if c.in.protection, app, keys = c.shared.protection.Session(c.entry.Conv); app != nil {
+	c.in.protection.Store(&c.shared.protection.Outside)
+	if p, app, keys := c.shared.protection.Session(c.entry.Conv); app != nil {
+		c.in.protection.Store(&p)
 		c.tls = &tlsState{app: app, handshake: handshake.NewExchange(c.entry.Conv, c.shared.config.TLS, app, keys)}
 		c.hs.securing = true
 	}

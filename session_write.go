@@ -279,7 +279,7 @@ type written struct {
 // follow.
 func (c *session) beginWrite() written {
 	o := &c.outgoing
-	w := written{packets: o.packets, data: len(o.packets), shard: int(c.path.shard), to: c.origin(), by: c.in.protection.Sender()}
+	w := written{packets: o.packets, data: len(o.packets), shard: int(c.path.shard), to: c.origin(), by: (*c.in.protection.Load()).Sender()}
 	o.packets = o.spare[:0]
 	o.spare = nil
 	// A peer whose address is not validated gets the packet format that it

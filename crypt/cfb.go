@@ -42,8 +42,8 @@ func initialVector() []byte {
 // the way can flip chosen bits of the last block of a packet so that the CRC
 // remains right, and make up random packets until one in 2^32 passes. Nor does
 // it notice packets that are replayed. Use it with peers that have nothing
-// better. Package kcp puts a code into the nonces that finds all of that, once a
-// session with a peer of its own is open.
+// better. Package kcp derives keys from it and changes over to an AEAD, once a session
+// with a peer of its own is open.
 //
 // block must be safe for concurrent use, as the ciphers of the standard library and
 // golang.org/x/crypto are; see [Locked] for one that is not.

@@ -62,9 +62,9 @@ type Cipher interface {
 // itself, and so are those made by [CFB] and [Salsa20].
 //
 // Package kcp puts packet numbers into nonces of 12 to 32 bytes, between two ends
-// of its own, so that no packet is taken twice or sent back. If the cipher does
-// not authenticate, it does so with nonces of 16 bytes, and puts a message
-// authentication code beside the number.
+// of its own, so that no packet is taken twice or sent back. If the cipher does not
+// authenticate, has nonces of 16 bytes and adds 20 to a packet, as kcp-go's do, it
+// derives keys from what SealNonce makes of a constant, and changes over to an AEAD.
 type NonceCipher interface {
 	Cipher
 	// NonceSize returns the length of the nonce; 0 if it cannot be chosen

@@ -136,7 +136,7 @@ func (g *Gate[S]) random32() uint32 {
 // reset is smaller than the packet, and too small to be answered itself (RFC 9000
 // §10.3.3).
 func (g *Gate[S]) mayReset(p *First, now time.Duration, v *Verdict[S]) {
-	if p.ask != AskNone || p.Size <= packetkeys.MaxReset || p.Kind != Sealed || p.state.Closed {
+	if !g.TLS || p.ask != AskNone || p.Size <= packetkeys.MaxReset || p.Kind != Sealed || p.state.Closed {
 		return
 	}
 	if g.mayReply(&g.resets, ResetRate, now, v) {

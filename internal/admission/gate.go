@@ -19,16 +19,19 @@ type Rules struct {
 	MaxSessions    int
 	MaxHalfOpen    int
 
-	Outside protect.Protection // of packets of no session
-	Info    handshake.Signal   // this end's
-	Random  io.Reader          // it must not fail, and is safe for concurrent use
-	Epoch   time.Time          // the origin of all times; stateless resets say when they were made
+	Protection *protect.Scheme
+	Outside    protect.Protection // of packets of no session
+	Info       handshake.Signal   // this end's
+	Random     io.Reader          // it must not fail, and is safe for concurrent use
+	Epoch      time.Time          // the origin of all times; stateless resets say when they were made
 }
 
 // Hooks are what a Gate asks of its endpoint, while that has locked the gate.
 type Hooks[S any] struct {
 	// Extended reports whether the peer of a session is known to be an extended one.
 	Extended func(*S) bool
+	// Keys returns what opens packets under the keys of a session; nil: there are none.
+	Keys func(*S) protect.Protection
 	// Look reports whether a session may be ended to make room.
 	Look func(*S, time.Duration) Look
 	// Full reports whether the listener takes no more sessions. privileged says that

@@ -138,6 +138,7 @@ func (g *Gate[S]) askElsewhere(p *First, now time.Duration, v *Verdict[S]) bool 
 			p.ask = AskHandshake
 		case p.Kind == Sealed:
 			p.ask = AskSealed
+		case !g.Authentic: // only the keys of a session show whose a packet is
 		case p.Kind == Clear && p.Crypto && p.Request.Code == handshake.CodeHello: // also if it acknowledges something
 			p.ask = AskHello
 		case p.Kind == Clear:
@@ -177,7 +178,7 @@ func (g *Gate[S]) endedOf(p *First, now time.Duration) (Ended, bool) {
 	if g.SharedConvs {
 		return e, ok && !e.begunAnew(&p.Initial)
 	}
-	if !ok && g.Authentic && p.Hello.Code == 0 {
+	if !ok && (g.Authentic || p.Kind == Sealed) && p.Hello.Code == 0 {
 		e, ok = g.TimeWaits.AtAnyAddress(p.Key.Conv, now)
 	}
 	return e, ok
@@ -202,7 +203,8 @@ func (g *Gate[S]) judgeInitial(p *First, now time.Duration, v *Verdict[S]) {
 	case p.state.Closed:
 	case (!p.state.Listening || p.Tie.Code != 0) && !p.Expected || !opening:
 		v.Drop = Unknown
-		if p.Request.Code != 0 && p.Tie.Code == 0 { // with TIEBREAKER: this end may dial later
+		elsewhere := g.Migrates && !g.Authentic && g.Candidates(p.Key.Conv)[0] != nil // it may migrate
+		if p.Request.Code != 0 && p.Tie.Code == 0 && !elsewhere {                     // with TIEBREAKER: this end may dial later
 			g.reply(p, now, v, reset(p.Request))
 		}
 	case greets && (p.Info.TS&handshake.CapTLS != 0) != g.TLS:

@@ -12,6 +12,8 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"sync"
+	"time"
 
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/handshake"
@@ -88,6 +90,9 @@ const segmentSize = handshake.SegmentSize
 // in place, and returns its kind. That remains Sealed if the keys are not known yet. A
 // packet with an error is dropped, for the reason.
 func OpenSealed(by protect.Protection, p *protect.Packet, conv uint32) (Kind, Reason, error) {
+	if by == nil { // a header that names the session says so by luck
+		return Sealed, Cipher, packetkeys.ErrForged
+	}
 	switch err := by.Open(p); {
 	case errors.Is(err, packetkeys.ErrNotReady):
 		return Sealed, NoReason, nil
@@ -102,6 +107,68 @@ func OpenSealed(by protect.Protection, p *protect.Packet, conv uint32) (Kind, Re
 		return kind, Unknown, packetkeys.ErrForged
 	}
 	return kind, NoReason, nil
+}
+
+// Open opens a packet from the source of key, and returns its kind and its conversation.
+// Keys that are derived from the cipher (WIRE.md §4.1) open it if its header says so: the
+// kind is Sealed then, and it is left to its session. Few other packets seem to be of a
+// known session, one in 2^32 for each. Parity names none, and is tried. So two ciphers at
+// most work on a packet. One with a reason is dropped.
+//
+// Open runs without the lock of the gate, which lock takes for reading. kept is working
+// memory of the caller's.
+func (g *Gate[S]) Open(p *protect.Packet, key Key, kept *[]byte, lock sync.Locker, now time.Duration) (kind Kind, conv uint32, why Reason) {
+	var named, ok, opened bool
+	if g.Protection.Derives {
+		conv, named, ok = g.Protection.ReadHeader(p, kept)
+	}
+	switch key.Conv = conv; {
+	case ok && named:
+		if g.Find(key) != nil || g.knows(key, lock, now) {
+			return Sealed, conv, NoReason
+		}
+	case ok:
+		opened = g.openParity(p, key, kept)
+	}
+	if !opened {
+		switch err := g.Outside.Open(p); {
+		case errors.Is(err, protect.ErrShort):
+			return Plain, 0, Short
+		case err != nil:
+			return Plain, 0, Cipher
+		}
+	}
+	if kind, conv, ok = Classify(p.Data, g.TLS); !ok {
+		return Plain, 0, Short
+	}
+	return kind, conv, NoReason
+}
+
+// openParity opens a packet under the keys of the session that parity from its address is
+// for. It reports false, and leaves the packet as it was, if they do not open it.
+func (g *Gate[S]) openParity(p *protect.Packet, key Key, kept *[]byte) bool {
+	s := g.OfParity(key)
+	if s == nil || g.Keys(s) == nil {
+		return false
+	}
+	*kept = append((*kept)[:0], p.Data...)
+	if g.Keys(s).Open(p) == nil {
+		return true
+	}
+	copy(p.Data, *kept)
+	return false
+}
+
+// knows reports whether there is a session of a key, or one of its conversation at
+// another address, or in TIME-WAIT: one of these may have the keys of a packet.
+func (g *Gate[S]) knows(key Key, lock sync.Locker, now time.Duration) bool {
+	lock.Lock()
+	defer lock.Unlock()
+	if g.Get(key) != nil || g.Candidates(key.Conv)[0] != nil || g.TimeWaits.Holds(key, now) {
+		return true
+	}
+	_, ok := g.TimeWaits.AtAnyAddress(key.Conv, now)
+	return ok && !g.SharedConvs
 }
 
 // Segments returns the segments in a packet. ok is false if one of its kind has none.

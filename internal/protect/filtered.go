@@ -5,7 +5,6 @@ import (
 	"io"
 
 	"github.com/arqnet/kcp/crypt"
-	"github.com/arqnet/kcp/internal/packetmac"
 	"github.com/arqnet/kcp/internal/replay"
 )
 
@@ -51,8 +50,6 @@ func numbersPackets(c crypt.Cipher) crypt.NonceCipher {
 	switch {
 	case !ok:
 		return nil
-	case !crypt.Authenticated(c) && n.NonceSize() != packetmac.NonceSize:
-		return nil
 	case n.NonceSize() < minNonce || n.NonceSize() > sha256.Size:
 		return nil
 	}
@@ -68,6 +65,11 @@ func (f *filtered) nonceOf(packet []byte) []byte {
 
 // Seal seals a packet with a random nonce.
 func (f *filtered) Seal(packet, content []byte) (err error) {
+	if content != nil && f.from == nil {
+		head, _ := f.cipher.Overhead()
+		copy(packet[head:], content)
+		content = nil
+	}
 	chosen := f.random != nil && f.nonces != nil
 	if chosen {
 		_, _ = f.random.Read(f.nonceOf(packet)) // cannot fail
@@ -120,4 +122,5 @@ func (f *filtered) Fresh(p *Packet, take bool) Verdict {
 func (*filtered) Number(*Packet) (number uint64, ok bool) { return 0, false }
 func (*filtered) IsLatest(uint64) bool                    { return false }
 func (f *filtered) Sender() Protection                    { return f }
+func (f *filtered) Authentic() bool                       { return f.authentic }
 func (*filtered) Compact()                                {}

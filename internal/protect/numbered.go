@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 
 	"github.com/arqnet/kcp/crypt"
-	"github.com/arqnet/kcp/internal/packetmac"
 	"github.com/arqnet/kcp/internal/replay"
 )
 
@@ -26,18 +25,8 @@ const (
 	longNonce = 24
 )
 
-// Labels separate these uses of SHA-256 from others.
-const (
-	nonceLabel = "kcp packet number"
-	macLabel   = "kcp packet authenticator"
-)
-
-// derive returns what is unique to a session, a direction and a use.
-func derive(label string, conv, sender, receiver uint32) [sha256.Size]byte {
-	b := binary.LittleEndian.AppendUint32([]byte(label), conv)
-	b = binary.LittleEndian.AppendUint32(b, sender)
-	return sha256.Sum256(binary.LittleEndian.AppendUint32(b, receiver))
-}
+// nonceLabel separates this use of SHA-256 from others.
+const nonceLabel = "kcp packet number"
 
 // nonceBase is the nonce of packet 0 of a session in one direction, or more bytes
 // that begin with it.
@@ -46,8 +35,10 @@ type nonceBase []byte
 // newNonceBase derives a nonceBase from the conversation id and the tokens,
 // which the ends have drawn at random.
 func newNonceBase(conv, sender, receiver uint32) nonceBase {
-	b := derive(nonceLabel, conv, sender, receiver)
-	return b[:]
+	b := binary.LittleEndian.AppendUint32([]byte(nonceLabel), conv)
+	b = binary.LittleEndian.AppendUint32(b, sender)
+	base := sha256.Sum256(binary.LittleEndian.AppendUint32(b, receiver))
+	return base[:]
 }
 
 // put sets nonce to packet n's.
@@ -85,17 +76,11 @@ func exhaustedAt(n int) uint64 {
 	return 1<<32 - 1
 }
 
-// Numbered is the protection of a session whose ends number their packets, and of
-// one in which they are about to. Packets without number are protected as the
-// cipher does it.
-//
-// If the cipher does not authenticate, anyone on the path could change a number
-// in a nonce. So a message authentication code over number and content goes with
-// it, under a key that the tokens of the session make, which the cipher has
-// hidden. WIRE.md §4.1 says what remains open.
+// Numbered is the protection of a session whose ends number their packets under a cipher
+// that authenticates, and of one in which they are about to. Packets without number are
+// protected as the cipher does it.
 type Numbered struct {
-	*filtered        // immutable, as are the next two
-	macs      *macs  // if the cipher does not authenticate; otherwise nil
+	*filtered        // immutable, as is bases
 	bases     []byte // of our nonces and of theirs, each as long as a nonce
 
 	next   atomic.Uint64 // number of the next packet sent
@@ -104,41 +89,12 @@ type Numbered struct {
 	window replay.Window // of the peer's numbers
 }
 
-// macs are the authentication keys of a session; immutable.
-type macs struct {
-	ours, theirs *packetmac.Key
-}
-
-// newNumbered returns the protection of a session whose ends have drawn two
-// tokens, which differ. It returns nil if the program may not use the algorithm
-// that would have to authenticate the packets.
+// newNumbered returns the protection of a session whose ends have drawn two tokens, which
+// differ.
 func newNumbered(f *filtered, conv, token, peerToken uint32) *Numbered {
 	size := f.nonces.NonceSize()
 	ours, theirs := newNonceBase(conv, token, peerToken), newNonceBase(conv, peerToken, token)
-	n := &Numbered{filtered: f, bases: append(ours[:size:size], theirs[:size]...)}
-	if f.authentic {
-		return n
-	}
-	var err error
-	if n.macs, err = newMACs(conv, token, peerToken); err != nil {
-		return nil
-	}
-	return n
-}
-
-// newMACs returns the keys of a session. It fails if the program may not use the
-// algorithm.
-func newMACs(conv, token, peerToken uint32) (*macs, error) {
-	ours, theirs := derive(macLabel, conv, token, peerToken), derive(macLabel, conv, peerToken, token)
-	m := new(macs)
-	var err error
-	if m.ours, err = packetmac.New(ours[:]); err != nil {
-		return nil, err
-	}
-	if m.theirs, err = packetmac.New(theirs[:]); err != nil {
-		return nil, err
-	}
-	return m, nil
+	return &Numbered{filtered: f, bases: append(ours[:size:size], theirs[:size]...)}
 }
 
 // ours and theirs are the bases of the nonces of this end, and of the peer's.
@@ -154,19 +110,10 @@ func (n *Numbered) of(conv, token, peerToken uint32) bool {
 func (n *Numbered) Seal(packet, content []byte) error {
 	nonce := n.nonceOf(packet)
 	number := n.next.Add(1) - 1
-	switch {
-	case n.macs != nil && number < packetmac.Numbers:
-		hidden := content
-		if hidden == nil {
-			head, tail := n.cipher.Overhead()
-			hidden = packet[head : len(packet)-tail]
-		}
-		n.macs.ours.Mark(nonce, hidden, number)
-	case n.macs == nil && number < exhaustedAt(len(nonce)):
-		n.ours().put(nonce, number)
-	default:
+	if number >= exhaustedAt(len(nonce)) {
 		return crypt.ErrKeyExhausted
 	}
+	n.ours().put(nonce, number)
 	return n.sealNonce(packet, content)
 }
 
@@ -192,20 +139,13 @@ func (n *Numbered) Fresh(p *Packet, take bool) Verdict {
 // Number returns the number in the peer's packet. ok reports whether the packet
 // is of this session and of the peer's direction.
 func (n *Numbered) Number(p *Packet) (number uint64, ok bool) {
-	if n.macs == nil {
-		return n.theirs().number(p.nonce)
-	}
-	number = n.window.Expand(packetmac.Low(p.nonce))
-	return number, n.macs.theirs.Check(p.nonce, p.Data, number)
+	return n.theirs().number(p.nonce)
 }
 
 // reflected reports whether this end has sent the packet with a number.
 func (n *Numbered) reflected(p *Packet) bool {
-	if n.macs == nil {
-		_, back := n.ours().number(p.nonce)
-		return back
-	}
-	return n.macs.ours.Check(p.nonce, p.Data, replay.Expand(packetmac.Low(p.nonce), n.next.Load()))
+	_, back := n.ours().number(p.nonce)
+	return back
 }
 
 func (n *Numbered) IsLatest(number uint64) bool { return n.window.IsLatest(number) }

@@ -43,8 +43,22 @@ type Protection interface {
 	// Sender returns what seals the packets that are sent from now on.
 	Sender() Protection
 
+	// Authentic reports whether what counts as new is from one who has the key, whatever
+	// its source address.
+	Authentic() bool
+
 	// Compact releases what can be made again when it is needed.
 	Compact()
+}
+
+// Keys returns what opens packets under keys of the session that p protects, of TLS or
+// derived from the cipher; nil: there are none.
+func Keys(p Protection) Protection {
+	switch p.(type) {
+	case *TLS, *Keyed:
+		return p
+	}
+	return nil
 }
 
 // Packet is a packet that has arrived.
@@ -52,8 +66,12 @@ type Packet struct {
 	Data []byte // as it came, or its content once it is open
 
 	nonce  []byte // nil if the cipher takes no packet numbers
-	mark   uint64 // the hash by which the replay filter knows it; with TLS its number
+	mark   uint64 // the hash by which the replay filter knows it, or its number under keys
 	opened bool   // with TLS: under the keys of its session
+
+	headed bool                       // header is set
+	header packetkeys.PresharedHeader // of a packet under the keys of a Keyed
+	by     *packetkeys.SessionKeys    // those that have opened it; nil: none
 }
 
 // Clone returns a copy of p with memory of its own.
@@ -62,6 +80,14 @@ func (p *Packet) Clone() Packet {
 	c.Data, c.nonce = bytes.Clone(p.Data), bytes.Clone(p.nonce)
 	return c
 }
+
+// Header returns what Scheme.ReadHeader has returned for the packet.
+func (p *Packet) Header() (conv uint32, named, ok bool) {
+	return p.header.Conv, p.header.Form != packetkeys.Nameless, p.headed
+}
+
+// ErrShort is the error of Protection.Open for a packet shorter than its overhead.
+var ErrShort = crypt.ErrShort
 
 // Verdict is what Protection.Fresh says of a packet.
 type Verdict uint8
@@ -82,10 +108,14 @@ type Scheme struct {
 	Authentic bool // an opened packet is a peer's, whatever its source address
 	SealsFrom bool // Protection.Seal takes a content that is not in the packet
 	None      bool // packets are not protected at all
+	Derives   bool // sessions with peers whose scheme does so too change over to an AEAD
 
-	cipher *filtered // nil: there is no cipher
-	tls    bool
-	own    bool // with TLS: packets have nonces of their own
+	Capabilities uint32 // in INFO: CapKeys, CapChaCha
+
+	cipher    *filtered             // nil: there is no cipher
+	preshared *packetkeys.Preshared // nil: no keys are derived from the cipher
+	tls       bool
+	own       bool // with TLS: packets have nonces of their own
 }
 
 // NewScheme returns the protection of a cipher, which is nil for none, or of
@@ -96,7 +126,12 @@ func NewScheme(cipher crypt.Cipher, tls bool, random io.Reader) *Scheme {
 		return &Scheme{Outside: none{}, Authentic: tls, SealsFrom: tls, None: !tls, tls: tls, own: tls && packetkeys.OwnNonces()}
 	}
 	f := newFiltered(cipher, random)
-	return &Scheme{Outside: f, Authentic: f.authentic, SealsFrom: f.from != nil, cipher: f}
+	derived := newPreshared(f)
+	s := &Scheme{Outside: f, Authentic: f.authentic, SealsFrom: f.from != nil || derived != nil, Derives: derived != nil, cipher: f, preshared: derived}
+	if s.Derives {
+		s.Capabilities = capabilities()
+	}
+	return s
 }
 
 // Session returns the protection that a session of a conversation begins with.
@@ -112,18 +147,20 @@ func (s *Scheme) Session(conv uint32) (p Protection, app, handshake *TLS) {
 
 // Number returns the protection of a session whose ends have drawn these tokens.
 // p is the one that it had. sends reports whether the peer is known to have both
-// tokens, so that packets to it may be numbered. It returns p if the cipher leaves
-// no room for numbers.
-func (s *Scheme) Number(p Protection, conv, token, peerToken uint32, sends bool) Protection {
+// tokens, so that packets to it may be numbered. If the cipher does not authenticate, its
+// capabilities have to say besides that it derives keys. It returns p if the cipher
+// leaves no room for numbers.
+func (s *Scheme) Number(p Protection, conv, token, peerToken, capabilities uint32, sends bool) Protection {
 	// With equal tokens both directions would have the same nonces.
 	if s.cipher == nil || s.cipher.nonces == nil || token == peerToken || token == 0 || peerToken == 0 {
 		return p
 	}
+	if !s.cipher.authentic {
+		return s.key(p, conv, token, peerToken, capabilities, sends)
+	}
 	n, _ := p.(*Numbered)
 	if n == nil || !n.of(conv, token, peerToken) {
-		if n = newNumbered(s.cipher, conv, token, peerToken); n == nil {
-			return p
-		}
+		n = newNumbered(s.cipher, conv, token, peerToken)
 	}
 	n.sends = n.sends || sends
 	return n
@@ -157,4 +194,5 @@ func (none) Fresh(*Packet, bool) Verdict       { return New }
 func (none) Number(*Packet) (n uint64, _ bool) { return 0, false }
 func (none) IsLatest(uint64) bool              { return false }
 func (p none) Sender() Protection              { return p }
+func (none) Authentic() bool                   { return false }
 func (none) Compact()                          {}

@@ -2,6 +2,7 @@ package protect
 
 import (
 	"bytes"
+	"crypto/aes"
 	"crypto/sha256"
 	"crypto/tls"
 	"encoding/hex"
@@ -9,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/arqnet/kcp/crypt"
-	"github.com/arqnet/kcp/internal/packetmac"
+	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/stretchr/testify/require"
 )
 
@@ -40,25 +41,66 @@ func TestNonceOfPacket(t *testing.T) {
 	}
 }
 
-// The code is made under the tokens and in the direction that WIRE.md says.
-func TestPacketMACs(t *testing.T) {
-	made := func(conv, token, peerToken uint32) *macs {
-		m, err := newMACs(conv, token, peerToken)
-		require.NoError(t, err)
-		return m
+// The packets of a session are as the example of WIRE.md §4.1 says.
+func TestKeyedPacket(t *testing.T) {
+	block, err := aes.NewCipher([]byte("0123456789abcdef"))
+	require.NoError(t, err)
+	scheme := NewScheme(crypt.CFB(block), false, nil)
+	end := func(token, peerToken uint32) *Keyed {
+		return scheme.Number(scheme.Outside, 1, token, peerToken, CapKeys, true).(*Keyed)
 	}
-	a, b := made(1, 2, 3), made(1, 3, 2)
-	nonce, data := make([]byte, packetmac.NonceSize), []byte("hello")
-	a.ours.Mark(nonce, data, 5)
-	require.True(t, b.theirs.Check(nonce, data, 5))
-	for _, other := range []*packetmac.Key{a.theirs, b.ours, made(2, 3, 2).theirs, made(1, 3, 4).theirs} {
-		require.False(t, other.Check(nonce, data, 5))
+	k := end(2, 3)
+	content := append([]byte{1, 0, 0, 0}, "hello"...)
+	packet := make([]byte, packetkeys.PresharedOverhead+len(content))
+	for range 6 {
+		require.NoError(t, k.Seal(packet, content))
 	}
-	require.Equal(t, "cebabc8eed09e6262e91d9a305000000", hex.EncodeToString(nonce)) // the example of WIRE.md §4.1
+	require.Equal(t, "553ec7e1743476bcbecd1a08ac9d856d5f9d57f25c3d662737f5e5fd4e", hex.EncodeToString(packet))
+	for _, other := range []*Keyed{k, end(2, 4), end(4, 2), scheme.Number(scheme.Outside, 2, 3, 2, CapKeys, true).(*Keyed)} {
+		p := Packet{Data: bytes.Clone(packet)}
+		conv, named, ok := scheme.ReadHeader(&p, new([]byte))
+		require.True(t, ok && named)
+		require.EqualValues(t, 1, conv)
+		require.Error(t, other.Open(&p))
+	}
+	p := Packet{Data: packet}
+	_, _, _ = scheme.ReadHeader(&p, new([]byte))
+	require.NoError(t, end(3, 2).Open(&p))
+	require.Equal(t, content, p.Data)
+}
+
+// Keys are derived from ciphers that hide content, as long as they make the same of the
+// same, and from no other.
+func TestWhatDerivesKeys(t *testing.T) {
+	salsa, err := crypt.Salsa20(make([]byte, 32))
+	require.NoError(t, err)
+	gcm, err := crypt.AESGCM(make([]byte, 16))
+	require.NoError(t, err)
+	for _, c := range []crypt.Cipher{nil, crypt.None(), crypt.XOR(nil), gcm, struct{ crypt.Cipher }{salsa}, &unstable{NonceCipher: salsa.(crypt.NonceCipher)}} {
+		scheme := NewScheme(c, false, nil)
+		require.False(t, scheme.Derives || scheme.Capabilities != 0)
+		if !scheme.Authentic {
+			require.Equal(t, scheme.Outside, scheme.Number(scheme.Outside, 1, 2, 3, CapKeys, true))
+		}
+	}
+	require.True(t, NewScheme(salsa, false, nil).Derives)
+	require.True(t, NewScheme(crypt.Locked(salsa), false, nil).Derives)
+}
+
+// unstable is a cipher that changes its key.
+type unstable struct {
+	crypt.NonceCipher
+	sealed byte
+}
+
+func (c *unstable) SealNonce(packet []byte) error {
+	c.sealed++
+	packet[len(packet)-1] ^= c.sealed
+	return c.NonceCipher.SealNonce(packet)
 }
 
 // kinds are the protections that a session may have.
-var kinds = []string{"none", "filtered", "numbered", "marked", "tls"}
+var kinds = []string{"none", "filtered", "numbered", "keyed", "tls"}
 
 // ends returns the protections of both ends of a session.
 func ends(t testing.TB, kind string) (a, b Protection) {
@@ -75,12 +117,12 @@ func ends(t testing.TB, kind string) (a, b Protection) {
 		if kind == "filtered" {
 			return a, b
 		}
-		return x.Number(a, 1, 2, 3, true), y.Number(b, 1, 3, 2, true)
+		return x.Number(a, 1, 2, 3, CapKeys, true), y.Number(b, 1, 3, 2, CapKeys, true)
 	}
 	switch kind {
 	case "filtered", "numbered":
 		return both(gcm, false)
-	case "marked":
+	case "keyed":
 		return both(salsa, false)
 	case "tls":
 		a, b = both(nil, true)
@@ -108,10 +150,25 @@ func sealed(t testing.TB, p Protection, content []byte) []byte {
 // arrives returns what an end makes of a packet, which it takes.
 func arrives(p Protection, packet []byte) (content []byte, v Verdict, err error) {
 	in := Packet{Data: bytes.Clone(packet)}
-	if err := p.Open(&in); err != nil {
+	if err := opens(p, &in); err != nil {
 		return nil, Replayed, err
 	}
 	return in.Data, p.Fresh(&in, true), nil
+}
+
+// opens opens a packet as an endpoint does: by the keys that its header names, or else by
+// the cipher.
+func opens(p Protection, in *Packet) error {
+	k, ok := p.(*Keyed)
+	if !ok {
+		return p.Open(in)
+	}
+	kept := bytes.Clone(in.Data)
+	if conv, named, ok := NewScheme(k.cipher, false, nil).ReadHeader(in, new([]byte)); ok && (!named || conv == 1) && k.Open(in) == nil {
+		return nil
+	}
+	in.Data = kept
+	return k.filtered.Open(in)
 }
 
 // requireNew requires that an end takes a packet.
@@ -164,7 +221,7 @@ func TestLook(t *testing.T) {
 	for _, kind := range kinds[1:] {
 		a, b := ends(t, kind)
 		p := Packet{Data: sealed(t, a, make([]byte, 20))}
-		require.NoError(t, b.Open(&p))
+		require.NoError(t, opens(b, &p))
 		for range 2 {
 			require.Equal(t, New, b.Fresh(&p, false), kind)
 		}
@@ -194,17 +251,24 @@ func TestUnopenedDoesNotCount(t *testing.T) {
 // numbers its packets if the peer is known to have both tokens, or has done so
 // first. Other tokens make other numbers.
 func TestNumbersBegin(t *testing.T) {
-	for _, kind := range []string{"numbered", "marked"} {
+	for _, kind := range []string{"numbered", "keyed"} {
 		_, b := ends(t, kind)
-		scheme := NewScheme(b.(*Numbered).cipher, false, nil)
+		var cipher crypt.Cipher
+		switch b := b.(type) {
+		case *Numbered:
+			cipher = b.cipher
+		case *Keyed:
+			cipher = b.cipher
+		}
+		scheme := NewScheme(cipher, false, nil)
 		without, _, _ := scheme.Session(1)
 		for _, tokens := range [][2]uint32{{0, 3}, {2, 0}, {2, 2}} {
-			require.Equal(t, without, scheme.Number(without, 1, tokens[0], tokens[1], true))
+			require.Equal(t, without, scheme.Number(without, 1, tokens[0], tokens[1], CapKeys, true))
 		}
-		a := scheme.Number(without, 1, 2, 3, false)
+		a := scheme.Number(without, 1, 2, 3, CapKeys, false)
 		require.Equal(t, without, a.Sender())
-		require.Same(t, a, scheme.Number(a, 1, 2, 3, false))
-		require.NotSame(t, a, scheme.Number(a, 1, 2, 4, false))
+		require.Same(t, a, scheme.Number(a, 1, 2, 3, CapKeys, false))
+		require.NotSame(t, a, scheme.Number(a, 1, 2, 4, CapKeys, false))
 		content := make([]byte, 20)
 		requireNew(t, b, sealed(t, a, content), content) // neither has numbered one
 		requireNew(t, a, sealed(t, b, content), content)
@@ -213,7 +277,7 @@ func TestNumbersBegin(t *testing.T) {
 		_, v, err := arrives(b, sealed(t, without, content))
 		require.NoError(t, err)
 		require.Equal(t, Foreign, v)
-		next, sends, heard := b.(*Numbered).Progress()
+		next, sends, heard := b.(interface{ Progress() (uint64, bool, bool) }).Progress()
 		require.EqualValues(t, 1, next)
 		require.True(t, sends && heard)
 	}
@@ -221,9 +285,14 @@ func TestNumbersBegin(t *testing.T) {
 
 // Numbers end, and do not come around.
 func TestNumbersEnd(t *testing.T) {
-	for kind, last := range map[string]uint64{"numbered": exhaustedAt(minNonce) - 1, "marked": packetmac.Numbers - 1} {
+	for _, kind := range []string{"numbered", "keyed"} {
 		a, _ := ends(t, kind)
-		a.(*Numbered).Skip(last, 0)
+		switch a := a.(type) {
+		case *Numbered:
+			a.Skip(exhaustedAt(minNonce)-1, 0)
+		case *Keyed:
+			a.Skip(1<<62-1, 0)
+		}
 		sealed(t, a, make([]byte, 20))
 		for range 2 {
 			require.ErrorIs(t, a.Seal(make([]byte, 100), nil), crypt.ErrKeyExhausted)
@@ -233,7 +302,7 @@ func TestNumbersEnd(t *testing.T) {
 
 // A content elsewhere stays as it is, and makes the same packet.
 func TestSealFromElsewhere(t *testing.T) {
-	for _, kind := range []string{"filtered", "numbered", "tls"} {
+	for _, kind := range []string{"filtered", "numbered", "keyed", "tls"} {
 		a, b := ends(t, kind)
 		head, tail := a.Overhead()
 		content := []byte("a content elsewhere")
@@ -250,12 +319,17 @@ func TestAllocations(t *testing.T) {
 		a, b := ends(t, kind)
 		head, tail := a.Overhead()
 		packet := make([]byte, head+1200+tail)
-		in := new(Packet)
+		in, scratch := new(Packet), []byte(nil)
+		scheme := NewScheme(nil, false, nil)
+		if k, ok := b.(*Keyed); ok {
+			scheme = NewScheme(k.cipher, false, nil)
+		}
 		require.Zero(t, testing.AllocsPerRun(100, func() {
 			if a.Seal(packet, nil) != nil {
 				panic("not sealed")
 			}
-			in.Data = packet
+			in.Data, in.by = packet, nil
+			scheme.ReadHeader(in, &scratch)
 			if b.Open(in) != nil || b.Fresh(in, true) != New {
 				panic("not new")
 			}
@@ -276,9 +350,9 @@ func FuzzProtection(f *testing.F) {
 		a, b := ends(t, kind)
 		for _, p := range []Protection{a, b} { // neither knows of any packet yet
 			_, v, err := arrives(p, data)
-			require.True(t, kind == "none" || kind == "marked" || err != nil, "random bytes open: %d", v)
+			require.True(t, kind == "none" || kind == "keyed" || err != nil, "random bytes open: %d", v)
 		}
-		if kind == "marked" {
+		if kind == "keyed" {
 			a, b = ends(t, kind) // with an empty key anyone can make a packet without number
 		}
 		var packets, contents [][]byte
@@ -288,7 +362,7 @@ func FuzzProtection(f *testing.F) {
 			packets = append(packets, sealed(t, a, data[:n]))
 		}
 		for k, i := range random.Perm(len(packets)) {
-			if kind != "none" && (k > 0 || kind != "marked") { // the first one shows that packets are numbered
+			if kind != "none" && (k > 0 || kind != "keyed") { // the first one shows that the keys are in use
 				forged := bytes.Clone(packets[i])
 				forged[random.IntN(len(forged))] ^= 1 << random.IntN(8)
 				requireRefused(t, b, forged, "tampered")

@@ -77,4 +77,5 @@ func (t *TLS) Number(p *Packet) (number uint64, ok bool) { return p.mark, p.open
 
 func (t *TLS) IsLatest(number uint64) bool { return t.window.IsLatest(number) }
 func (t *TLS) Sender() Protection          { return t }
+func (t *TLS) Authentic() bool             { return true }
 func (t *TLS) Compact()                    { t.Keys.Compact() }

@@ -20,8 +20,11 @@ const MaxNumber = 1<<62 - 1
 
 // Expand returns the number up to MaxNumber whose lowest 32 bits are given, and
 // which is nearest to next (RFC 9000 §A.3). next is MaxNumber+1 at most.
-func Expand(low uint32, next uint64) uint64 {
-	const span = 1 << 32
+func Expand(low uint32, next uint64) uint64 { return ExpandBits(low, 32, next) }
+
+// ExpandBits is Expand for a number whose lowest bits, as many as bits, are given.
+func ExpandBits(low uint32, bits uint8, next uint64) uint64 {
+	span := uint64(1) << bits
 	n := next&^(span-1) | uint64(low)
 	switch {
 	case n+span/2 <= next && n+span <= MaxNumber:
