@@ -203,7 +203,7 @@ func (e *Endpoint) receive(d *udp.Datagram, in *readState, p *inPacket, now time
 	}
 	var why admission.Reason
 	p.kind, p.conv, why = e.table.Open(&p.Packet, admission.MakeKey(d.Addr, d.Peer, 0), &in.kept, e.mu.RLocker(), now)
-	if why == admission.Cipher && e.takeover.Before.Any() && e.forwardUnopened(d, p, in) {
+	if why == admission.Cipher && p.kind != plainPacket && e.takeover.Before.Any() && e.forward(admission.MakeKey(d.Addr, d.Peer, p.conv), d, p, in) {
 		return nil
 	}
 	if why != admission.NoReason {

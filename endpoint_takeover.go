@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 
-	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/udp"
@@ -112,17 +111,6 @@ func (e *Endpoint) forward(key sessionKey, d *udp.Datagram, p *inPacket, in *rea
 		return !e.hasConv(key.Conv)
 	}
 	return false
-}
-
-// forwardUnopened is forward for a packet that does not open here: the keys of a session
-// may, which the header names, or the packet's source, if it is parity.
-func (e *Endpoint) forwardUnopened(d *udp.Datagram, p *inPacket, in *readState) bool {
-	conv, named, ok := p.Header()
-	q := &inPacket{kind: parityPacket}
-	if named {
-		q.kind = sealedPacket
-	}
-	return ok && e.forward(admission.MakeKey(d.Addr, d.Peer, conv), d, q, in)
 }
 
 // forwarder returns what the reader has for predecessors.

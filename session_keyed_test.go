@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -153,20 +154,28 @@ func (w *world) twoSockets(config *Config) (a, b *Conn) {
 	return a, accepted(w.t, l)
 }
 
+// numbered returns what Scheme.Number makes of a protection, with the tokens 2 and 3.
+func numbered(s *protect.Scheme, p protect.Protection, conv uint32) protect.Protection {
+	var of atomic.Pointer[protect.Protection]
+	of.Store(&p)
+	s.Number(&of, conv, 2, 3, protect.CapKeys, true)
+	return *of.Load()
+}
+
 // Ciphers that hide nothing, and ciphers of other packages, derive no keys. With such a
 // peer, or one without signals, all stays under the cipher.
 func TestWhoDerivesKeys(t *testing.T) {
 	all := map[string]crypt.Cipher{"none": crypt.None(), "xor": crypt.XOR([]byte("key")), "wrapped": struct{ crypt.Cipher }{testCiphers(t, 1)["aes-cfb"]}}
 	for name, c := range all {
 		scheme := protect.NewScheme(c, false, nil)
-		require.Equal(t, scheme.Outside, scheme.Number(scheme.Outside, 1, 2, 3, protect.CapKeys, true), name)
+		require.Equal(t, scheme.Outside, numbered(scheme, scheme.Outside, 1), name)
 		if n, ok := c.(crypt.NonceCipher); ok {
 			require.Error(t, n.SealNonce(make([]byte, 100)), name)
 		}
 	}
 	for name, c := range hidingCiphers(t) {
 		scheme := protect.NewScheme(c, false, nil)
-		require.NotEqual(t, scheme.Outside, scheme.Number(scheme.Outside, 1, 2, 3, protect.CapKeys, true), name)
+		require.NotEqual(t, scheme.Outside, numbered(scheme, scheme.Outside, 1), name)
 		require.ErrorIs(t, c.(crypt.NonceCipher).SealNonce(make([]byte, 19)), crypt.ErrShort)
 	}
 	cfb := testCiphers(t, 1)["aes-cfb"]
@@ -389,7 +398,7 @@ func TestHeaderNamesSessionWithoutKeys(t *testing.T) {
 		key := admission.MakeKey(elsewhere, nil, 77)
 		x, err := l.ep.openSession(key, net.UDPAddrFromAddrPort(elsewhere), true)
 		require.NoError(t, err)
-		k := protect.NewScheme(cipher, false, nil).Number(nil, 77, 2, 3, protect.CapKeys, true)
+		k := numbered(protect.NewScheme(cipher, false, nil), nil, 77)
 		packet := make([]byte, packetkeys.PresharedOverhead+headerSize)
 		copy(packet[packetkeys.PresharedOverhead:], packetOf(77, bytesOf(signal{sigPing, 1, 2})))
 		require.NoError(t, k.Seal(packet, nil))

@@ -261,15 +261,11 @@ func infoSignal() signal {
 // reports whether the peer is known to have both too, so that ours may be
 // numbered.
 func (c *session) number(sends bool) {
-	l, old := &c.hs, *c.in.protection.Load()
-	if p := c.shared.protection.Number(old, c.entry.Conv, l.token, l.peerToken, l.capabilities, sends); p != old {
-		kept := p // only what is stored is allocated
-		c.in.protection.Store(&kept)
-	}
+	c.shared.protection.Number(&c.in.protection, c.entry.Conv, c.hs.token, c.hs.peerToken, c.hs.capabilities, sends)
 }
 
-// repeatByCipher sends a request, which was sent before, under the cipher too. A peer
-// that was restarted does not have the keys of the session, and answers by RESET.
+// repeatByCipher sends a request again, under the cipher: a peer that was restarted has
+// no keys, and answers that by RESET.
 func (c *session) repeatByCipher(s signal) {
 	head, tail := c.shared.outside.Overhead()
 	p := c.shared.packet(head + headerSize + tail)

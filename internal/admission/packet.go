@@ -113,7 +113,8 @@ func OpenSealed(by protect.Protection, p *protect.Packet, conv uint32) (Kind, Re
 // Keys that are derived from the cipher (WIRE.md §4.1) open it if its header says so: the
 // kind is Sealed then, and it is left to its session. Few other packets seem to be of a
 // known session, one in 2^32 for each. Parity names none, and is tried. So two ciphers at
-// most work on a packet. One with a reason is dropped.
+// most work on a packet. One with a reason is dropped. If that is Cipher, a predecessor
+// may have the keys, unless the kind is Plain.
 //
 // Open runs without the lock of the gate, which lock takes for reading. kept is working
 // memory of the caller's.
@@ -134,6 +135,10 @@ func (g *Gate[S]) Open(p *protect.Packet, key Key, kept *[]byte, lock sync.Locke
 		switch err := g.Outside.Open(p); {
 		case errors.Is(err, protect.ErrShort):
 			return Plain, 0, Short
+		case err != nil && named:
+			return Sealed, conv, Cipher
+		case err != nil && ok:
+			return Parity, 0, Cipher
 		case err != nil:
 			return Plain, 0, Cipher
 		}

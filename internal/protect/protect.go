@@ -6,6 +6,7 @@ package protect
 import (
 	"bytes"
 	"io"
+	"sync/atomic"
 
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/packetkeys"
@@ -145,25 +146,30 @@ func (s *Scheme) Session(conv uint32) (p Protection, app, handshake *TLS) {
 	return s.Outside, nil, nil
 }
 
-// Number returns the protection of a session whose ends have drawn these tokens.
-// p is the one that it had. sends reports whether the peer is known to have both
-// tokens, so that packets to it may be numbered. If the cipher does not authenticate, its
-// capabilities have to say besides that it derives keys. It returns p if the cipher
-// leaves no room for numbers.
-func (s *Scheme) Number(p Protection, conv, token, peerToken, capabilities uint32, sends bool) Protection {
+// Number changes the protection of a session whose ends have drawn these tokens. sends
+// reports whether the peer is known to have both tokens, so that packets to it may be
+// numbered. If the cipher does not authenticate, the capabilities of the peer have to say
+// besides that it derives keys. Nothing changes if the cipher leaves no room for numbers.
+func (s *Scheme) Number(of *atomic.Pointer[Protection], conv, token, peerToken, capabilities uint32, sends bool) {
 	// With equal tokens both directions would have the same nonces.
 	if s.cipher == nil || s.cipher.nonces == nil || token == peerToken || token == 0 || peerToken == 0 {
-		return p
+		return
 	}
-	if !s.cipher.authentic {
-		return s.key(p, conv, token, peerToken, capabilities, sends)
+	old := *of.Load()
+	p := old
+	if s.cipher.authentic {
+		n, _ := old.(*Numbered)
+		if n == nil || !n.of(conv, token, peerToken) {
+			n = newNumbered(s.cipher, conv, token, peerToken)
+		}
+		n.sends = n.sends || sends
+		p = n
+	} else {
+		p = s.key(old, conv, token, peerToken, capabilities, sends)
 	}
-	n, _ := p.(*Numbered)
-	if n == nil || !n.of(conv, token, peerToken) {
-		n = newNumbered(s.cipher, conv, token, peerToken)
+	if p != old {
+		of.Store(&p)
 	}
-	n.sends = n.sends || sends
-	return n
 }
 
 // Forget empties the replay filter, as many other packets would.

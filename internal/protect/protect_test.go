@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"encoding/hex"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 
 	"github.com/arqnet/kcp/crypt"
@@ -41,13 +42,21 @@ func TestNonceOfPacket(t *testing.T) {
 	}
 }
 
+// number returns what Scheme.Number makes of a protection.
+func number(s *Scheme, p Protection, conv, token, peerToken, capabilities uint32, sends bool) Protection {
+	var of atomic.Pointer[Protection]
+	of.Store(&p)
+	s.Number(&of, conv, token, peerToken, capabilities, sends)
+	return *of.Load()
+}
+
 // The packets of a session are as the example of WIRE.md §4.1 says.
 func TestKeyedPacket(t *testing.T) {
 	block, err := aes.NewCipher([]byte("0123456789abcdef"))
 	require.NoError(t, err)
 	scheme := NewScheme(crypt.CFB(block), false, nil)
 	end := func(token, peerToken uint32) *Keyed {
-		return scheme.Number(scheme.Outside, 1, token, peerToken, CapKeys, true).(*Keyed)
+		return number(scheme, scheme.Outside, 1, token, peerToken, CapKeys, true).(*Keyed)
 	}
 	k := end(2, 3)
 	content := append([]byte{1, 0, 0, 0}, "hello"...)
@@ -56,7 +65,7 @@ func TestKeyedPacket(t *testing.T) {
 		require.NoError(t, k.Seal(packet, content))
 	}
 	require.Equal(t, "553ec7e1743476bcbecd1a08ac9d856d5f9d57f25c3d662737f5e5fd4e", hex.EncodeToString(packet))
-	for _, other := range []*Keyed{k, end(2, 4), end(4, 2), scheme.Number(scheme.Outside, 2, 3, 2, CapKeys, true).(*Keyed)} {
+	for _, other := range []*Keyed{k, end(2, 4), end(4, 2), number(scheme, scheme.Outside, 2, 3, 2, CapKeys, true).(*Keyed)} {
 		p := Packet{Data: bytes.Clone(packet)}
 		conv, named, ok := scheme.ReadHeader(&p, new([]byte))
 		require.True(t, ok && named)
@@ -80,7 +89,7 @@ func TestWhatDerivesKeys(t *testing.T) {
 		scheme := NewScheme(c, false, nil)
 		require.False(t, scheme.Derives || scheme.Capabilities != 0)
 		if !scheme.Authentic {
-			require.Equal(t, scheme.Outside, scheme.Number(scheme.Outside, 1, 2, 3, CapKeys, true))
+			require.Equal(t, scheme.Outside, number(scheme, scheme.Outside, 1, 2, 3, CapKeys, true))
 		}
 	}
 	require.True(t, NewScheme(salsa, false, nil).Derives)
@@ -117,7 +126,7 @@ func ends(t testing.TB, kind string) (a, b Protection) {
 		if kind == "filtered" {
 			return a, b
 		}
-		return x.Number(a, 1, 2, 3, CapKeys, true), y.Number(b, 1, 3, 2, CapKeys, true)
+		return number(x, a, 1, 2, 3, CapKeys, true), number(y, b, 1, 3, 2, CapKeys, true)
 	}
 	switch kind {
 	case "filtered", "numbered":
@@ -263,12 +272,12 @@ func TestNumbersBegin(t *testing.T) {
 		scheme := NewScheme(cipher, false, nil)
 		without, _, _ := scheme.Session(1)
 		for _, tokens := range [][2]uint32{{0, 3}, {2, 0}, {2, 2}} {
-			require.Equal(t, without, scheme.Number(without, 1, tokens[0], tokens[1], CapKeys, true))
+			require.Equal(t, without, number(scheme, without, 1, tokens[0], tokens[1], CapKeys, true))
 		}
-		a := scheme.Number(without, 1, 2, 3, CapKeys, false)
+		a := number(scheme, without, 1, 2, 3, CapKeys, false)
 		require.Equal(t, without, a.Sender())
-		require.Same(t, a, scheme.Number(a, 1, 2, 3, CapKeys, false))
-		require.NotSame(t, a, scheme.Number(a, 1, 2, 4, CapKeys, false))
+		require.Same(t, a, number(scheme, a, 1, 2, 3, CapKeys, false))
+		require.NotSame(t, a, number(scheme, a, 1, 2, 4, CapKeys, false))
 		content := make([]byte, 20)
 		requireNew(t, b, sealed(t, a, content), content) // neither has numbered one
 		requireNew(t, a, sealed(t, b, content), content)
