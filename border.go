@@ -212,8 +212,7 @@ func (e *Endpoint) readForCall(s *shard, c *Conn) (end bool) {
 	return !ok || s.failures.Many() || e.wantsPause(s) != nil
 }
 
-// endReadTurn ends the turn of a call of c. follow says that another call is
-// expected.
+// endReadTurn ends the turn of a call of c. follow says that another call is expected.
 func (e *Endpoint) endReadTurn(s *shard, c *Conn, follow bool) { s.lead.Release(c, follow) }
 
 // arrivedUnit is what arrived counts in, in bytes.

@@ -23,9 +23,8 @@ import (
 // peers over one socket, or over the sockets of Config.Shards. All methods are safe for
 // concurrent use.
 type Endpoint struct {
-	// Locks are taken in this order: Conn.writing, Conn.mu, Endpoint.mu,
-	// Listener.mu. Fields above mu are immutable or need no lock, unless their
-	// comments name one.
+	// Locks are taken in this order: Conn.writing, Conn.mu, Endpoint.mu, Listener.mu.
+	// Fields above mu are immutable or need no lock, unless their comments name one.
 
 	sharedState
 	wakes      wakeq.Queues[*Conn]
@@ -340,8 +339,7 @@ func (e *Endpoint) shutIfUnusedLocked() {
 	e.stopReaders()
 }
 
-// dropListener detaches l, and ends the sessions that were not offered to it
-// yet.
+// dropListener detaches l, and ends the sessions that were not offered to it yet.
 func (e *Endpoint) dropListener(l *Listener) {
 	e.mu.Lock()
 	var conns []*Conn

@@ -149,8 +149,7 @@ func (c *session) packetDone(err error, size int, now time.Duration) {
 	}
 }
 
-// drops returns the drop counters, which it allocates: most sessions drop
-// nothing.
+// drops returns the drop counters, which it allocates: most sessions drop nothing.
 func (c *session) drops() *Drops { return &c.rarely().dropped }
 
 // respondLocked sends what a batch of input has caused, and lets calls go on that wait

@@ -58,8 +58,7 @@ func asking(s *Counters) uint64 {
 	return s.SegmentsSent + s.FastRetransmits + s.TimeoutRetransmits + s.ProbesSent
 }
 
-// heard counts a valid packet from the peer, after the state machine has
-// processed it.
+// heard counts a valid packet from the peer, after the state machine has processed it.
 func (c *session) heard(now time.Duration) {
 	l := &c.hs
 	c.live.Heard(now)

@@ -192,8 +192,7 @@ func (c *session) traceDropped(size int, reason error) {
 	}
 }
 
-// traceSignal calls Trace.Signal for a signal that does not pass the state
-// machine.
+// traceSignal calls Trace.Signal for a signal that does not pass the state machine.
 func (c *session) traceSignal(sent bool, code signalCode) {
 	if t := c.kcp.tracing(); t != nil && t.Signal != nil {
 		c.call(func() { t.Signal(sent, code.String()) })

@@ -13,12 +13,11 @@ import (
 	"github.com/arqnet/kcp/internal/roundtrip"
 )
 
-// Connection migration (RFC 9000 §9, WIRE.md §5.4). A session survives a change
-// of the peer's address: after a NAT rebinding, or on another network. Two
-// things must be shown first. The packet must be the peer's, which only an
-// authenticating cipher shows. And the peer must get what is sent to the new
-// address: it answers a challenge from there. That is path validation (RFC 9000
-// §8.2, which has the reasons).
+// Connection migration (RFC 9000 §9, WIRE.md §5.4). A session survives a change of the
+// peer's address: after a NAT rebinding, or on another network. Two things must be
+// shown first. The packet must be the peer's, which only an authenticating cipher
+// shows. And the peer must get what is sent to the new address: it answers a challenge
+// from there. That is path validation (RFC 9000 §8.2, which has the reasons).
 
 // welcomeElsewhere answers a HELLO from a second address: the peer's
 // address has changed during the handshake. It gets the WELCOME of the session that its
@@ -187,9 +186,8 @@ func (c *session) challengeAnswers(to source, now time.Duration) [2]signal {
 	return [2]signal{c.challengeOf(to, now).answer(), c.challengeOf(to, now-admission.CookieTime).answer()}
 }
 
-// migrateTo moves the session to a new address. It reports false if the
-// endpoint has another session there. Congestion control and MTU discovery
-// start over.
+// migrateTo moves the session to a new address. It reports false if the endpoint has
+// another session there. Congestion control and MTU discovery start over.
 func (c *session) migrateTo(to source) bool {
 	if !c.host.move(to) {
 		return false

@@ -15,8 +15,7 @@ import (
 // finds. It requires a peer that answers PROBE. With other peers the MTU is
 // Config's until a black hole shows, or the system refuses the size.
 
-// capPMTU in INFO announces that the sender answers PROBE and takes PIECE
-// segments.
+// capPMTU in INFO announces that the sender answers PROBE and takes PIECE segments.
 const capPMTU = 1
 
 // capAckDelay in INFO announces that the sender takes ACKs that have waited for data, and

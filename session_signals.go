@@ -8,11 +8,10 @@ import (
 	"github.com/arqnet/kcp/internal/streams"
 )
 
-// onSignal is the state machine's hook for signals. It reports true if s is not
-// from within the session: una and wnd of its segment are then ignored, and its
-// packet is not a sign of life. It may queue signals and call what else port.go
-// permits to hooks. payload is what the segment carries, and valid only during
-// the call.
+// onSignal is the state machine's hook for signals. It reports true if s is not from
+// within the session: una and wnd of its segment are then ignored, and its packet is
+// not a sign of life. It may queue signals and call what else port.go permits to hooks.
+// payload is what the segment carries, and valid only during the call.
 func (c *session) onSignal(s signal, payload []byte) bool {
 	if l := &c.hs; l.Role >= opening.Dialled && l.Peer == opening.Legacy { // too many of its answers were lost
 		l.Peer = opening.Unknown
@@ -50,9 +49,8 @@ func (c *session) takeSignal(s signal) (outside bool) {
 	return false
 }
 
-// queueAnswer queues a for the next flush. It drops a if that is the last
-// signal queued, so repeated requests get one answer, or if maxSignals are
-// queued.
+// queueAnswer queues a for the next flush. It drops a if that is the last signal
+// queued, so repeated requests get one answer, or if maxSignals are queued.
 func (c *session) queueAnswer(a signal) {
 	c.kcp.signalQueue().addOnce(a, maxSignals)
 }
@@ -169,12 +167,11 @@ func (c *session) takeAnswer(s signal) (outside bool) {
 	return false
 }
 
-// rejectToken returns the RESET for a signal with a token that is not ours: the
-// signal is of another session. For example, the peer had a session with this
-// end before this end was restarted. It has retransmitted the first segment of
-// that session, which has opened this one. An endpoint without the session
-// would send the same RESET. The peer accepts it only as the answer to a
-// request of its own.
+// rejectToken returns the RESET for a signal with a token that is not ours: the signal
+// is of another session. For example, the peer had a session with this end before this
+// end was restarted. It has retransmitted the first segment of that session, which has
+// opened this one. An endpoint without the session would send the same RESET. The peer
+// accepts it only as the answer to a request of its own.
 //
 // The session does not end here. Otherwise one packet with forged tokens would
 // end a session with a legacy peer. Instead a PING is sent, and PeerTimeout
@@ -229,8 +226,7 @@ func (c *session) takeHello(s signal) bool {
 	return true
 }
 
-// infoSignal returns our INFO: the version of our signals, and our
-// capabilities.
+// infoSignal returns our INFO: the version of our signals, and our capabilities.
 func (c *session) infoSignal() signal {
 	s := c.shared.infoSignal()
 	if c.hs.Role >= opening.Dialled {
@@ -257,9 +253,8 @@ func infoSignal() signal {
 	return signal{sigInfo, signalVersion, capPMTU | capReason | capAckDelay | capCopies}
 }
 
-// number starts packet numbers with the peer once both tokens are known. sends
-// reports whether the peer is known to have both too, so that ours may be
-// numbered.
+// number starts packet numbers with the peer once both tokens are known. sends reports
+// whether the peer is known to have both too, so that ours may be numbered.
 func (c *session) number(sends bool) {
 	c.shared.protection.Number(&c.in.protection, c.entry.Conv, c.hs.token, c.hs.peerToken, c.hs.capabilities, sends)
 }
@@ -275,10 +270,9 @@ func (c *session) repeatByCipher(s signal) {
 	}
 }
 
-// takeResets takes the RESETs of a packet that is not numbered. They come from
-// an endpoint that does not know the session, and so cannot number them;
-// takeReset accepts those that echo a request of ours. It reports whether the
-// packet has any.
+// takeResets takes the RESETs of a packet that is not numbered. They come from an
+// endpoint that does not know the session, and so cannot number them; takeReset accepts
+// those that echo a request of ours. It reports whether the packet has any.
 func (c *session) takeResets(p *inPacket) (found bool) {
 	c.eachSignal(p, func(s signal) {
 		if s.code == sigReset {
@@ -289,9 +283,8 @@ func (c *session) takeResets(p *inPacket) (found bool) {
 	return found
 }
 
-// eachSignal calls f for each signal in a packet. It reports false, possibly
-// after some calls, if the packet is malformed or has a segment of another
-// conversation.
+// eachSignal calls f for each signal in a packet. It reports false, possibly after some
+// calls, if the packet is malformed or has a segment of another conversation.
 func (c *session) eachSignal(p *inPacket, f func(signal)) bool {
 	data, ok := admission.Segments(p.kind, p.Data)
 	for ok && len(data) >= headerSize {

@@ -46,8 +46,7 @@ type securedState struct {
 	bytes int // of memory of the peer's certificates
 }
 
-// protect sets the protection that a session begins with. No other goroutine has c
-// yet.
+// protect sets the protection that a session begins with. No other goroutine has c yet.
 func (c *session) protect() {
 	c.in.protection.Store(&c.shared.protection.Outside)
 	if p, app, keys := c.shared.protection.Session(c.entry.Conv); app != nil {
@@ -248,8 +247,7 @@ func (c *session) greetTLS(asked bool, now time.Duration) {
 	c.queueAnswer(c.infoSignal())
 }
 
-// inputEarly inputs the packets whose keys have become known, and keeps the
-// others.
+// inputEarly inputs the packets whose keys have become known, and keeps the others.
 func (c *session) inputEarly(x *handshake.Exchange, now time.Duration) {
 	for _, packet := range x.Early() {
 		p := inPacket{Packet: protect.Packet{Data: packet}, from: c.origin(), conv: c.entry.Conv, kind: handshakePacket}
@@ -455,8 +453,7 @@ func (c *session) noteResetKey(s signal, payload []byte) {
 	}
 }
 
-// statelessReset ends the session, of which the peer's endpoint
-// knows nothing any more.
+// statelessReset ends the session, of which the peer's endpoint knows nothing any more.
 func (c *session) statelessReset(now time.Duration) {
 	if c.closing.Phase >= closing.Ended {
 		return
