@@ -221,7 +221,7 @@ func (k *KCP) copyOfSent(s *sendSegment, by *copies.Carrier) (c copies.Copy, n i
 }
 
 // repeat puts a redundant copy of s into the packet under construction, in the short
-// form if by can carry it. It is no transmission to time-outs and loss detection.
+// form if by can carry it. Time-outs and loss detection do not see it.
 func (k *KCP) repeat(s *sendSegment, h *header, by *copies.Carrier) {
 	s.repeated = k.clock.now
 	s.repeats = uint8(min(int(s.repeats)+1, math.MaxUint8))
