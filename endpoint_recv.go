@@ -88,12 +88,6 @@ type handedDatagram struct {
 	data []byte
 }
 
-// sameSession reports whether a packet belongs to the session in last.
-func (in *readState) sameSession(p *inPacket) bool {
-	return in.last != nil && p.kind.Alone() && p.conv == in.lastConv &&
-		p.from.addr == in.lastFrom.addr && p.from.peer == nil && in.lastFrom.peer == nil
-}
-
 // take feeds a batch, and what follows in a burst, to the sessions, consecutive packets
 // of one in one call. Then each replies once. reading and woke are as for readOnce.
 func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (woke bool) {
@@ -214,7 +208,8 @@ func (e *Endpoint) receive(d *udp.Datagram, in *readState, p *inPacket, now time
 		return nil
 	}
 	c := in.last
-	if !in.sameSession(p) {
+	if c == nil || !p.kind.Alone() || p.conv != in.lastConv ||
+		p.from.addr != in.lastFrom.addr || p.from.peer != nil || in.lastFrom.peer != nil {
 		if c = e.demultiplex(d, p, in, now); c == nil {
 			return nil
 		}

@@ -42,8 +42,7 @@ const (
 	legacyAnswers = 2
 )
 
-// requestWait returns how long to wait for an answer before a request is
-// repeated.
+// requestWait returns how long to wait for an answer before a request is repeated.
 func (c *session) requestWait() time.Duration {
 	rto := time.Duration(c.kcp.sender().rto()) * time.Millisecond
 	return max(opening.MinWait, min(rto, opening.MaxWait))
