@@ -53,18 +53,21 @@ func TestDowngradeDoesNotSplit(t *testing.T) {
 			server := netip.MustParseAddrPort(serverAddr)
 			var kept []keptPacket
 			w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
-				kept = append(kept, keptPacket{from, to, bytes.Clone(p)})
-				if again := kept[random.IntN(len(kept))]; random.IntN(4) == 0 && again.to != to {
+				if len(kept) > 0 && random.IntN(4) == 0 {
+					again := kept[random.IntN(len(kept))]
 					w.net.Inject(again.from, again.to, again.data)
 				}
 				content, found := withoutKeys(cipher, p)
-				if !found || to == server && !toServer || to != server && !toClient {
-					return true
+				changes := found && (to == server && toServer || to != server && toClient)
+				packet := bytes.Clone(p)
+				if changes {
+					packet = sealed(t, cipher, content)
 				}
-				if random.IntN(3) > 0 { // lost otherwise, as by any path
-					w.net.Inject(from, to, sealed(t, cipher, content))
+				kept = append(kept, keptPacket{from, to, packet})
+				if changes && random.IntN(3) > 0 { // lost otherwise, as by any path
+					w.net.Inject(from, to, packet)
 				}
-				return false
+				return !changes
 			})
 			a := w.dial(e)
 			send(t, a, []byte{1})
