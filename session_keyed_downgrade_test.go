@@ -32,10 +32,10 @@ func withoutKeys(c crypt.Cipher, packet []byte) (content []byte, found bool) {
 	return content, found
 }
 
-// An attacker who can change packets under the cipher, as with salsa20, removes from INFO
-// that an end derives keys, and repeats packets of the session. He keeps the session under
-// the cipher if he changes every INFO of the listening end. In no case do the ends differ
-// for long: either both have changed over or neither, and all that they write arrives.
+// An attacker who can change packets under the cipher, as with salsa20, removes from
+// INFO that an end derives keys, and repeats packets of the session. He keeps the
+// session under the cipher if he changes every INFO of the listening end. The ends do
+// not differ for long: both have changed over or neither, and what they write arrives.
 func TestDowngradeDoesNotSplit(t *testing.T) {
 	t.Parallel()
 	seeds := uint64(60)
