@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -281,16 +282,17 @@ func TestShortCopiesWaitForInfo(t *testing.T) {
 		config := &Config{Redundancy: 1, MessageMode: true, AddressValidation: ValidateAlways}
 		l := w.listen(config)
 		e, _ := w.endpoint("10.0.0.2:5000", config)
-		confirmed, before, after := false, 0, 0
+		before, after := 0, 0
+		var confirmed atomic.Bool
 		w.net.SetFilter(func(from, _ netip.AddrPort, packet []byte) bool {
 			for rest := packet; len(rest) >= headerSize; {
 				h := decodeHeader(rest)
 				server := from.Addr() != netip.MustParseAddr("10.0.0.2")
-				if !server && h.cmd == cmdWask && h.frg == uint8(sigConfirm) && !confirmed {
+				if !server && h.cmd == cmdWask && h.frg == uint8(sigConfirm) && !confirmed.Load() {
 					return false
 				}
 				if server && carriesCopies(&h) {
-					if confirmed {
+					if confirmed.Load() {
 						after++
 					} else {
 						before++
@@ -308,8 +310,9 @@ func TestShortCopiesWaitForInfo(t *testing.T) {
 			_, err := b.Write([]byte{byte(i), 1, 2, 3})
 			require.NoError(t, err)
 			time.Sleep(10 * time.Millisecond)
-			confirmed = i > 50
+			confirmed.Store(i > 50)
 		}
+		w.net.SetFilter(nil)
 		require.Zero(t, before)
 		require.Greater(t, after, 10)
 	})

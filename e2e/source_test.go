@@ -113,10 +113,10 @@ func (h *host) stray(t *testing.T, address string) net.Conn {
 func answered(t *testing.T, c net.Conn, packet []byte) []byte {
 	t.Helper()
 	b := make([]byte, 2000)
-	for range 3 {
+	for range 20 {
 		_, err := c.Write(packet)
 		require.NoError(t, err)
-		require.NoError(t, c.SetReadDeadline(time.Now().Add(2*time.Second)))
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(time.Second)))
 		if n, err := c.Read(b); err == nil {
 			return b[:n]
 		}

@@ -76,8 +76,6 @@ func testShards(t *testing.T, network, address string) {
 		prepare(t, c)
 		require.Equal(t, conns[0].LocalAddr(), c.LocalAddr())
 	}
-	froms := make(chan netip.AddrPort, peers)
-	var counts [shards]int
 	for range peers {
 		pc := listen(t, "udp4", "127.0.0.1:0")
 		if network == "udp6" {
@@ -86,24 +84,37 @@ func testShards(t *testing.T, network, address string) {
 		_, err := pc.WriteToUDPAddrPort([]byte("hello"), addrOf(conns[0]))
 		require.NoError(t, err)
 	}
+	type arrival struct {
+		shard int
+		from  netip.AddrPort
+	}
+	arrivals := make(chan arrival, peers)
 	for i, c := range conns {
-		require.NoError(t, c.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
-		sock := New(c)
-		batch := make([]Datagram, sock.BatchSize())
-		for {
-			n, err := sock.ReadBatch(batch)
-			if err != nil {
-				break
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
+		go func() {
+			sock := New(c)
+			batch := make([]Datagram, sock.BatchSize())
+			for {
+				n, err := sock.ReadBatch(batch)
+				if err != nil {
+					return
+				}
+				for _, d := range batch[:n] {
+					arrivals <- arrival{i, d.Addr}
+				}
 			}
-			counts[i] += n
-			for _, d := range batch[:n] {
-				froms <- d.Addr
-			}
-		}
+		}()
 	}
 	seen := make(map[netip.AddrPort]bool)
+	var counts [shards]int
 	for range peers {
-		seen[<-froms] = true
+		select {
+		case a := <-arrivals:
+			seen[a.from] = true
+			counts[a.shard]++
+		case <-time.After(patience):
+			require.FailNow(t, "packets are missing", "%v", counts)
+		}
 	}
 	require.Len(t, seen, peers)
 	for i, n := range counts {
