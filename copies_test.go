@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -222,8 +223,10 @@ func TestFloodOfCopies(t *testing.T) {
 }
 
 // shortForms counts the packets with copies in the short form that each end sends, and
-// has INFO show what age says: 0 has both ends know them.
-func shortForms(t *testing.T, w *world, old bool, counts map[netip.AddrPort]int) {
+// has INFO hide that the ends know them if old. count may be called meanwhile.
+func shortForms(w *world, old bool) (count func(netip.AddrPort) int) {
+	var mu sync.Mutex
+	counts := map[netip.AddrPort]int{}
 	w.net.SetFilter(func(from, _ netip.AddrPort, packet []byte) bool {
 		for rest := packet; len(rest) >= headerSize; {
 			h := decodeHeader(rest)
@@ -231,12 +234,19 @@ func shortForms(t *testing.T, w *world, old bool, counts map[netip.AddrPort]int)
 				binary.LittleEndian.PutUint32(rest[8:], uint32(h.ts)&^capCopies)
 			}
 			if carriesCopies(&h) {
+				mu.Lock()
 				counts[from]++
+				mu.Unlock()
 			}
 			rest = rest[headerSize+h.len:]
 		}
 		return true
 	})
+	return func(a netip.AddrPort) int {
+		mu.Lock()
+		defer mu.Unlock()
+		return counts[a]
+	}
 }
 
 // Between two ends that have announced it, copies have the short form, in both
@@ -244,8 +254,7 @@ func shortForms(t *testing.T, w *world, old bool, counts map[netip.AddrPort]int)
 func TestShortCopiesOfSessions(t *testing.T) {
 	for _, old := range []bool{false, true} {
 		inWorld(t, 3, netsim.LinkConfig{Delay: 20 * time.Millisecond, Loss: 0.1}, func(t *testing.T, w *world) {
-			counts := map[netip.AddrPort]int{}
-			shortForms(t, w, old, counts)
+			count := shortForms(w, old)
 			a, b, _ := w.pair(&Config{Redundancy: 1, MessageMode: true}, &Config{Redundancy: 1, MessageMode: true})
 			s, err := a.OpenStream(t.Context(), nil)
 			require.NoError(t, err)
@@ -268,7 +277,7 @@ func TestShortCopiesOfSessions(t *testing.T) {
 				receive(t, got, content(uint64(i), 8))
 			}
 			for _, c := range []*Conn{a, b} {
-				require.Equal(t, !old, counts[c.LocalAddr().(interface{ AddrPort() netip.AddrPort }).AddrPort()] > 50, "%v", counts)
+				require.Equal(t, !old, count(c.LocalAddr().(interface{ AddrPort() netip.AddrPort }).AddrPort()) > 50)
 				require.Greater(t, c.Stats().Counters.Repeats, uint64(100))
 			}
 		})

@@ -87,7 +87,7 @@ func TestTakeoverRandomSuccessor(t *testing.T) {
 		_ = b.Close()
 		c.echoes(t, 1000)
 	}
-	require.Eventually(t, func() bool { return openFileCount(t) <= before }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return openFileCount(t) <= before }, 20*time.Second, time.Millisecond)
 	next := g.handsOver(t, "next", nil)
 	dials(t, next.l.Addr(), nil, "next").echoes(t, 1000)
 	c.echoes(t, 1000)
@@ -142,7 +142,7 @@ func TestTakeoverRandomPredecessor(t *testing.T) {
 			}
 		}
 		link.Close()
-		require.Eventually(t, func() bool { return openFileCount(t) <= before }, 5*time.Second, time.Millisecond, "seed %d", seed)
+		require.Eventually(t, func() bool { return openFileCount(t) <= before }, 20*time.Second, time.Millisecond, "seed %d", seed)
 		_, _ = a.Close(), b.Close()
 		takeover.CloseFiles([]int{socket, theirs, theirNews})
 		feed.Close()

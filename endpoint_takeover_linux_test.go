@@ -263,7 +263,7 @@ func TestTakeoverSameConvAnew(t *testing.T) {
 			conv := first.Conv()
 			g1 := g0.handsOver(t, "g1", config)
 			require.NoError(t, first.Close())
-			require.Eventually(t, func() bool { return g1.l.Stats().PredecessorSessions == 1 }, 10*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return first.ep.Stats().Sessions+g1.l.Stats().PredecessorSessions == 1 }, 20*time.Second, time.Millisecond)
 			c, err := first.ep.DialWith(t.Context(), l.Addr(), DialOptions{Conv: &conv})
 			require.NoError(t, err)
 			_, err = c.Write([]byte{'?'})

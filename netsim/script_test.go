@@ -288,6 +288,9 @@ func TestLinkBucket(t *testing.T) {
 		}
 		require.Equal(t, []time.Duration{time.Hour, time.Hour + 1100*ms}, at)
 	}
+	large := NewLink(LinkConfig{Rate: 1000, Bucket: 2000}, 1) // what is larger waits for all of it
+	large.Send(0, make([]byte, 1000))
+	require.Equal(t, time.Second, large.Send(0, make([]byte, 3000))[0].At)
 	policer := NewLink(LinkConfig{Rate: 1000, Bucket: 2000, Queue: 1}, 1)
 	for now, want := range []int{1, 0, 1, 0, 0, 1} { // 1500 bytes every half second
 		require.Len(t, policer.Send(time.Duration(now)*500*ms, make([]byte, 1500)), want, "%d", now)
