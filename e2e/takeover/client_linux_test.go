@@ -70,8 +70,8 @@ func (c *client) echoes(n int) {
 	require.NoError(c.t, c.SetDeadline(time.Time{}))
 }
 
-// isReset checks that the server has lost the session, and says so before the client finds
-// it silent.
+// isReset checks that the server has lost the session, and says so before the client
+// finds it silent.
 func (c *client) isReset() {
 	c.t.Helper()
 	require.NoError(c.t, c.SetDeadline(time.Now().Add(20*time.Second)))
