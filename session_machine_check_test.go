@@ -175,7 +175,7 @@ func (l *sessionLink) judge() {
 		case (err == ErrReset || errors.As(err, &lost)) && l.over(l.ends[1-i]): // the peer has closed it, as one of legacy
 		case errors.As(err, &lost) && l.moved && peer.over(): // it has nothing to say
 		case err == ErrRefused && l.moved && peer.closing.Phase >= closing.Ended && peer.hs.Role == opening.Accepted:
-			// It has moved while it dialled, and its first address has not been validated in time.
+			// It has moved while it dialled. Its first address was not validated in time.
 		default:
 			l.t.Fatalf("end %d has ended: %v", i, err)
 		}
