@@ -154,10 +154,11 @@ var _ = compatibility.Connect(compatibility.Hooks{
 	Set:       func(endpoint any, o compatibility.Options) { endpoint.(*Endpoint).compat = o },
 	Validated: func(conn any) bool { return !conn.(*Conn).halfOpen() },
 	Close:     func(conn any) ([][]byte, error) { return conn.(*Conn).closeKeeping(true) },
-	Machine: func(config, k any) (mtu int) {
+	Machine: func(config, k any, alike bool) (mtu int) {
 		c := config.(*Config).withDefaults()
-		c.apply(k.(*KCP))
-		k.(*KCP).enable(featureCopies | featureInformed) // the peer is a session, too
+		if c.apply(k.(*KCP)); alike {
+			k.(*KCP).enable(featureCopies | featureInformed)
+		}
 		return c.MTU
 	},
 })

@@ -38,14 +38,19 @@ type sessionEnd struct {
 	segment int // payload bytes
 }
 
-// newSessionImpl returns our implementation as sessions of config run it.
-func newSessionImpl(config kcp.Config) simImpl {
+// newSessionImpl returns our implementation as sessions of config run it, to a peer that
+// is one as well.
+func newSessionImpl(config kcp.Config) simImpl { return newSessionTo(config, true) }
+
+// newSessionTo is newSessionImpl for a peer that is a session of ours if alike, and
+// otherwise one of kcp-go or of the reference.
+func newSessionTo(config kcp.Config, alike bool) simImpl {
 	return func(output func([]byte)) (driver, error) {
 		if err := config.Validate(); err != nil {
 			return nil, err
 		}
 		k := kcp.New(simConv, output)
-		mtu := compatibility.Root.Machine(&config, k)
+		mtu := compatibility.Root.Machine(&config, k, alike)
 		k.SetClockMicros(0)
 		return &sessionEnd{KCP: k, segment: mtu - 24}, nil
 	}

@@ -44,6 +44,11 @@ func TestMixedEnds(t *testing.T) {
 					if err != nil {
 						return nil, err
 					}
+					if names[0] == ours {
+						config := kcp.LowLatency()
+						config.MessageMode, config.SendWindow, config.ReceiveWindow = true, latencyWindow, latencyWindow
+						impl = newSessionTo(config, false)
+					}
 					names = names[1:]
 					return impl(output)
 				}

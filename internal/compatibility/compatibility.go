@@ -17,8 +17,9 @@ type Hooks struct {
 	Close     func(conn any) (received [][]byte, err error)
 
 	// Machine sets up a state machine as a session with that Config does, for benchmarks
-	// of sessions without sockets. It returns the MTU of the session.
-	Machine func(config, k any) (mtu int)
+	// of sessions without sockets. alike says that the peer is one as well. It returns
+	// the MTU of the session.
+	Machine func(config, k any, alike bool) (mtu int)
 }
 
 // Root is the hooks that Connect was given.
