@@ -8,16 +8,14 @@ import (
 	"github.com/arqnet/kcp/internal/recovery"
 )
 
-// Retransmission in sessions, Extensions.PipeWindow. A segment that is
-// declared lost goes into a queue. It leaves as congestion window and pacing
-// allow (RFC 6675 §5, RFC 9002 §7), or by a slow start as acknowledgements come
-// in (RFC 6937). Otherwise a few acknowledgements from a peer could cause the
-// whole window to be retransmitted at once, several times over. The bare state
-// machine sends all of it in the flush that finds it lost, as the reference
-// does.
+// Retransmission in sessions, Extensions.PipeWindow. A segment that is declared lost
+// goes into a queue. It leaves as congestion window and pacing allow (RFC 6675 §5, RFC
+// 9002 §7), or by a slow start as acknowledgements come in (RFC 6937). Otherwise a few
+// acknowledgements from a peer could cause the whole window to be retransmitted at
+// once, several times over. The bare state machine sends all of it in the flush that
+// finds it lost, as the reference does.
 
-// resendRound returns what counts as a round trip for resendCredit, in
-// milliseconds.
+// resendRound returns what counts as a round trip for resendCredit, in milliseconds.
 func (k *KCP) resendRound() uint32 {
 	if k.snd.rtt.srtt == 0 {
 		return max(k.snd.rtt.rto, recovery.MinRound)
@@ -112,10 +110,9 @@ func (k *KCP) resend(s *sendSegment, h *header) {
 	k.sendSegment(s, h)
 }
 
-// flushRetransmissions retransmits, in the order of sn, the segments that timed
-// out or are suspects. It reports which of the two it found; a first time-out
-// does not count with Extensions.TailProbe. rate is the controller's pacing
-// rate.
+// flushRetransmissions retransmits, in the order of sn, the segments that timed out or
+// are suspects. It reports which of the two it found; a first time-out does not count
+// with Extensions.TailProbe. rate is the controller's pacing rate.
 func (k *KCP) flushRetransmissions(h *header, rate int64) (timedOut, fast bool) {
 	again := k.out.scratch[:0]
 	if !k.snd.loss.held {
