@@ -128,19 +128,16 @@ func (g *Gate[S]) Open(p *protect.Packet, key Key, kept *[]byte, lock sync.Locke
 		if g.Find(key) != nil || g.knows(key, lock, now) {
 			return Sealed, conv, NoReason
 		}
+		kind = Sealed
 	case ok:
-		opened = g.openParity(p, key, kept)
+		kind, opened = Parity, g.openParity(p, key, kept)
 	}
 	if !opened {
 		switch err := g.Outside.Open(p); {
 		case errors.Is(err, protect.ErrShort):
 			return Plain, 0, Short
-		case err != nil && named:
-			return Sealed, conv, Cipher
-		case err != nil && ok:
-			return Parity, 0, Cipher
 		case err != nil:
-			return Plain, 0, Cipher
+			return kind, conv, Cipher
 		}
 	}
 	if kind, conv, ok = Classify(p.Data, g.TLS); !ok {

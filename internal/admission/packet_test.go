@@ -1,0 +1,46 @@
+package admission
+
+import (
+	"bytes"
+	"crypto/aes"
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/protect"
+	"github.com/stretchr/testify/require"
+)
+
+// A packet that does not open is told to be under the keys of a session only if it has a
+// header of such packets. A predecessor is asked only then.
+func TestKindOfUnopened(t *testing.T) {
+	block, err := aes.NewCipher(make([]byte, 16))
+	require.NoError(t, err)
+	g := newGate("plain", 1)
+	g.Protection = protect.NewScheme(crypt.CFB(block), false, nil)
+	g.Outside = g.Protection.Outside
+	random := rand.NewChaCha8([32]byte{1})
+	var p protect.Packet // used again for each, as the reader does
+	var kinds [Sealed + 1]int
+	for range 400 {
+		garbage := make([]byte, 60)
+		_, _ = random.Read(garbage)
+		other := protect.Packet{Data: bytes.Clone(garbage)}
+		conv, named, ok := g.Protection.ReadHeader(&other, new([]byte))
+		p.Data = garbage
+		kind, of, why := g.Open(&p, Key{Addr: from}, new([]byte), new(sync.Mutex), g.now)
+		require.Equal(t, Cipher, why)
+		kinds[kind]++
+		switch {
+		case !ok:
+			require.Equal(t, Plain, kind)
+		case named:
+			require.Equal(t, Sealed, kind)
+			require.Equal(t, conv, of)
+		default:
+			require.Equal(t, Parity, kind)
+		}
+	}
+	require.NotZero(t, kinds[Plain]*kinds[Sealed]*kinds[Parity])
+}
