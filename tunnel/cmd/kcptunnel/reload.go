@@ -139,7 +139,7 @@ func hasTerminal() bool {
 // serves there: it tries for a while. add is called with the endpoints.
 func serveDebugLater(addr string, log *slog.Logger, serve func() (stop func(), err error)) (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})
-	stop = func() {}
+	served := func() {} // stops what serves; not the result, which the return sets
 	go func() {
 		defer close(done)
 		tick := time.NewTicker(100 * time.Millisecond)
@@ -148,7 +148,7 @@ func serveDebugLater(addr string, log *slog.Logger, serve func() (stop func(), e
 		for range 100 {
 			var end func()
 			if end, err = serve(); err == nil {
-				stop = end
+				served = end
 				return
 			}
 			select {
@@ -162,6 +162,6 @@ func serveDebugLater(addr string, log *slog.Logger, serve func() (stop func(), e
 	return func() {
 		close(quit)
 		<-done
-		stop()
+		served()
 	}
 }
