@@ -374,9 +374,8 @@ func (s *Server) serveConn(ctx context.Context, conn *kcp.Conn) {
 		err = errFull
 	}
 	if err != nil {
-		name, left := s.tallies.away(err)
-		if !left {
-			s.warn("client turned away", "client", addr, text("user", shortened(name)), "error", err)
+		if told := new(turnedAway); !errors.As(err, &told) {
+			s.recordAway(addr, err)
 		}
 		return
 	}

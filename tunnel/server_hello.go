@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"time"
 
 	"github.com/arqnet/kcp"
@@ -78,7 +79,7 @@ func (s *Server) welcome(ctx context.Context, conn *kcp.Conn) (*identity, error)
 	case err == nil:
 		err = writeJSON(stream, welcome{})
 	case away != nil:
-		s.turnAway(limited, conn, stream, away)
+		s.turnAway(limited, conn, stream, err)
 		return nil, err
 	}
 	if err != nil {
@@ -154,16 +155,28 @@ func (s *Server) examine(ctx context.Context, conn *kcp.Conn, stream *kcp.Stream
 	return who, nil
 }
 
-// turnAway tells a client why it is not let in. What was a guess is answered late.
-func (s *Server) turnAway(ctx context.Context, conn *kcp.Conn, stream *kcp.Stream, away *turnedAway) {
+// turnAway tells a client why it is not let in: err is of type turnedAway. What was a
+// guess is answered late. The log has it before the client does.
+func (s *Server) turnAway(ctx context.Context, conn *kcp.Conn, stream *kcp.Stream, err error) {
+	var away *turnedAway
+	errors.As(err, &away)
 	if away.Code == helloWrong || away.Code == helloNoRules {
 		select {
 		case <-time.After(s.config.failureDelay):
 		case <-ctx.Done():
 		}
 	}
+	s.recordAway(conn.RemoteAddr(), err)
 	_ = writeJSON(stream, away.welcome)
 	_ = stream.Close()
 	_ = conn.SetLinger(s.config.shutdown)
 	_ = conn.CloseWithError(closeRefused, string(away.Code))
+}
+
+// recordAway counts and logs that the client at addr is not let in.
+func (s *Server) recordAway(addr net.Addr, err error) {
+	name, left := s.tallies.away(err)
+	if !left {
+		s.warn("client turned away", "client", addr, text("user", shortened(name)), "error", err)
+	}
 }
