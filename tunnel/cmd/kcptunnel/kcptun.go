@@ -162,9 +162,9 @@ func (p *program) runKcptun(ctx context.Context, c *cli.Command, config kcptun.C
 		writing.Go(func() { table.run(ctx, period, log) })
 	}
 	config.Listening = func(net.Addr) { notifySystemd("READY=1") }
-	ctx, unhook := p.survivesHangUp(ctx, func() { log.Info("nothing to reload") })
+	unhung, unhook := p.survivesHangUp(ctx, func() { log.Info("nothing to reload") })
 	defer unhook()
-	err = run(ctx, config)
+	err = run(unhung, config)
 	var bad *kcptun.SettingError
 	if errors.As(err, &bad) {
 		return &usageError{c.FullName(), err}
