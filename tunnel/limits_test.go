@@ -122,15 +122,24 @@ func TestDialsOfAUserAreLimited(t *testing.T) {
 	require.Equal(t, maxDials, dials.most)
 }
 
+// accountWith enters the account of a user who has no session yet, and changes it under
+// the lock with which sessions find it. The caller leaves it.
+func accountWith(s *testServer, change func(*account)) *account {
+	a := s.accounts.enter("me")
+	s.accounts.mu.Lock()
+	defer s.accounts.mu.Unlock()
+	change(a)
+	return a
+}
+
 // A user's connections have half of the descriptors at most, and further ones are
 // refused.
 func TestConnectionsOfAUserAreLimited(t *testing.T) {
 	checkLeaks(t)
 	s := startServer(t, everything, nil)
 	at := target(t, echo)
+	account := accountWith(s, func(a *account) { a.most = 2 })
 	conn := login(t, s, "me", "secret")
-	account := theSession(t, s).account
-	account.most = 2
 	ask := func(k kind, target string) error {
 		return awaitOpen(start(t, conn, opening{kind: k, target: target}.append(nil)))
 	}
@@ -140,6 +149,7 @@ func TestConnectionsOfAUserAreLimited(t *testing.T) {
 	require.ErrorIs(t, ask(kindListenTCP, "127.0.0.1:0"), codeFailed)
 	require.NoError(t, conn.Abort())
 	waitFor(t, func() bool { return account.conns.Load() == 0 })
+	s.accounts.leave("me")
 	waitFor(t, func() bool {
 		s.accounts.mu.Lock()
 		defer s.accounts.mu.Unlock()
@@ -152,9 +162,9 @@ func TestConnectionsOfAUserAreLimited(t *testing.T) {
 func TestAssociationsOfAUserAreLimited(t *testing.T) {
 	checkLeaks(t)
 	s := startServer(t, everything, nil)
-	account := s.accounts.enter("me")
+	// A listener, two connections, a socket.
+	account := accountWith(s, func(a *account) { a.most = 4 })
 	defer s.accounts.leave("me")
-	account.most = 4 // a listener, two connections, a socket
 	proxy := startClient(t, clientConfig(t, s, "R:127.0.0.1:0:socks")).address(t)
 	first, reply := socksDial(t, proxy, statute.CommandAssociate, "0.0.0.0:0")
 	require.EqualValues(t, statute.RepSuccess, reply.Response)
@@ -263,9 +273,8 @@ func TestFlowsThatEndAreCounted(t *testing.T) {
 	const more = 20
 	checkLeaks(t)
 	s := startServer(t, everything, nil)
-	account := s.accounts.enter("me")
+	accountWith(s, func(a *account) { a.carried = make(chan struct{}, 2) })
 	defer s.accounts.leave("me")
-	account.carried = make(chan struct{}, 2)
 	conn := login(t, s, "me", "secret")
 	at := theSession(t, s)
 	var streams []*kcp.Stream
