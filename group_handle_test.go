@@ -220,6 +220,8 @@ func TestGroupTakesBatches(t *testing.T) {
 func TestGroupBetweenSteps(t *testing.T) {
 	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		_, b, g := w.grouped(nil)
+		time.Sleep(time.Second)
+		synctest.Wait() // b takes no packet between the steps below
 		now := func(change func()) []EventKind {
 			b.mu.Lock()
 			change()

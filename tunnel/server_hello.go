@@ -49,6 +49,9 @@ func shortened(s string) string {
 
 func (t *turnedAway) Error() string {
 	text := (&HelloError{Code: string(t.Code), Value: shortened(t.Value)}).Error()
+	if t.Code == helloVersion {
+		text = "the client speaks another version of the protocol than " + t.Value
+	}
 	if t.user != "" {
 		text = fmt.Sprintf("user %q: %s", shortened(t.user), text)
 	}
