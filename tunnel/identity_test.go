@@ -236,7 +236,12 @@ func TestAttackerReachesNothing(t *testing.T) {
 	}
 	require.Empty(t, reached)
 	require.Zero(t, s.Status().Sessions)
-	require.Contains(t, s.log.String(), "the client speaks another version of the protocol than 1")
+}
+
+// What the log says of a client's version is about the client.
+func TestTurnedAwayForItsVersion(t *testing.T) {
+	away := &turnedAway{welcome: welcome{Code: helloVersion, Value: "1"}}
+	require.EqualError(t, away, "the client speaks another version of the protocol than 1")
 }
 
 // login opens a session as a user.
