@@ -125,15 +125,15 @@ func TestStrangersLeaveRoom(t *testing.T) {
 	checkLeaks(t)
 	s := startServer(t, everything, nil)
 	var strangers []*kcp.Conn
-	for range maxUnknownEach {
+	for i := range maxUnknownEach {
 		strangers = append(strangers, raw(t, s))
-		_ = start(t, strangers[len(strangers)-1], opening{kind: kindHello}.append(nil))
+		_ = start(t, strangers[i], opening{kind: kindHello}.append(nil))
+		waitFor(t, func() bool { // the first is the oldest
+			s.lobby.mu.Lock()
+			defer s.lobby.mu.Unlock()
+			return len(s.lobby.visitors) == i+1
+		})
 	}
-	waitFor(t, func() bool {
-		s.lobby.mu.Lock()
-		defer s.lobby.mu.Unlock()
-		return len(s.lobby.visitors) == maxUnknownEach
-	})
 	at := target(t, echo)
 	for _, bind := range []string{"127.0.0.1", "127.0.0.2"} {
 		config := clientConfig(t, s, "0:"+at)

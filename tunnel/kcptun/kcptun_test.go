@@ -67,6 +67,27 @@ func TestHalfClose(t *testing.T) {
 	require.Equal(t, "begin end", string(b))
 }
 
+// early reports an end before the last bytes.
+type early struct {
+	io.Reader
+	said bool
+}
+
+func (e *early) Read(b []byte) (int, error) {
+	if !e.said {
+		e.said = true
+		return 0, io.EOF
+	}
+	return e.Reader.Read(b)
+}
+
+// Bytes behind an end that was reported too early are carried.
+func TestEarlyEnd(t *testing.T) {
+	b, err := io.ReadAll(ending{&early{Reader: strings.NewReader("last")}})
+	require.NoError(t, err)
+	require.Equal(t, "last", string(b))
+}
+
 // Behind the end of one direction, one that stays idle ends too.
 func TestCloseWait(t *testing.T) {
 	release := make(chan struct{})

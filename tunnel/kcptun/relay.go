@@ -62,6 +62,18 @@ func (c counted) Write(b []byte) (int, error) {
 	return n, err
 }
 
+// ending reads once more behind an end. smux 1.5.58 can report the end of a stream whose
+// last bytes and end arrive while it looks: it finds no bytes first, then the end.
+type ending struct{ r io.Reader }
+
+func (e ending) Read(b []byte) (int, error) {
+	n, err := e.r.Read(b)
+	if n == 0 && err == io.EOF {
+		return e.r.Read(b)
+	}
+	return n, err
+}
+
 // relay carries bytes between a connection and a stream until both directions have
 // ended, or one has failed. Behind the end of one direction, the other ends if no
 // bytes have passed for as long as wait: a program kcptun has closed it without a word.
@@ -75,7 +87,7 @@ func relay(local halfConn, stream *smux.Stream, wait time.Duration) error {
 		defer buffers.Put(buf)
 		// The writer and the reader hide what io.CopyBuffer would use in place of
 		// the buffer.
-		_, err := io.CopyBuffer(counted{dst, &passed}, struct{ io.Reader }{src}, buf[:])
+		_, err := io.CopyBuffer(counted{dst, &passed}, ending{src}, buf[:])
 		if err == nil {
 			err = dst.CloseWrite()
 		}
