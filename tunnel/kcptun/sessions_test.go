@@ -191,14 +191,24 @@ func TestEndsDiffer(t *testing.T) {
 			s.Logger, own.Logger = slog.New(slog.NewTextHandler(there, nil)), slog.New(slog.NewTextHandler(here, nil))
 			own.Target = start(t, Serve, s)
 			c.edit(&own)
-			conn, err := net.Dial("tcp", start(t, Run, own))
-			require.NoError(t, err)
-			defer conn.Close()
-			_, err = io.WriteString(conn, strings.Repeat("hello", 1000))
-			require.NoError(t, err)
-			require.Eventually(t, func() bool {
-				return strings.Contains(there.String(), c.server) && strings.Contains(here.String(), c.said)
-			}, patience, 10*time.Millisecond, "server: %v\nclient: %v", there, here)
+			at := start(t, Run, own)
+			say := func() { // until the session has ended: connections end with it
+				if conn, err := net.Dial("tcp", at); err == nil {
+					t.Cleanup(func() { _ = conn.Close() })
+					_, _ = io.WriteString(conn, strings.Repeat("hello", 1000))
+				}
+			}
+			say()
+			for began, again := time.Now(), time.Now(); ; time.Sleep(10 * time.Millisecond) {
+				if strings.Contains(there.String(), c.server) && strings.Contains(here.String(), c.said) {
+					break
+				}
+				require.Less(t, time.Since(began), patience, "server: %v\nclient: %v", there, here)
+				if time.Since(again) > time.Second {
+					again = time.Now()
+					say()
+				}
+			}
 		})
 	}
 }
