@@ -370,13 +370,15 @@ func (s *Server) serveConn(ctx context.Context, conn *kcp.Conn) {
 	visitor := s.lobby.enter(addr, func() { _ = conn.AbortWithError(closeRoom, errFull.Error()) })
 	identity, err := s.welcome(ctx, conn)
 	s.lobby.leave(visitor)
+	var told *turnedAway
+	if errors.As(err, &told) {
+		return // turnAway has recorded it
+	}
 	if visitor.ended.Load() {
 		err = errFull
 	}
 	if err != nil {
-		if told := new(turnedAway); !errors.As(err, &told) {
-			s.recordAway(addr, err)
-		}
+		s.recordAway(addr, err)
 		return
 	}
 	account := s.accounts.enter(identity.name)

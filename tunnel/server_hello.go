@@ -82,7 +82,7 @@ func (s *Server) welcome(ctx context.Context, conn *kcp.Conn) (*identity, error)
 	case err == nil:
 		err = writeJSON(stream, welcome{})
 	case away != nil:
-		s.turnAway(limited, conn, stream, err)
+		s.turnAway(limited, conn, stream, away)
 		return nil, err
 	}
 	if err != nil {
@@ -158,18 +158,16 @@ func (s *Server) examine(ctx context.Context, conn *kcp.Conn, stream *kcp.Stream
 	return who, nil
 }
 
-// turnAway tells a client why it is not let in: err is of type turnedAway. What was a
-// guess is answered late. The log has it before the client does.
-func (s *Server) turnAway(ctx context.Context, conn *kcp.Conn, stream *kcp.Stream, err error) {
-	var away *turnedAway
-	errors.As(err, &away)
+// turnAway tells a client why it is not let in. What was a guess is answered late. The
+// log has it before the client does.
+func (s *Server) turnAway(ctx context.Context, conn *kcp.Conn, stream *kcp.Stream, away *turnedAway) {
 	if away.Code == helloWrong || away.Code == helloNoRules {
 		select {
 		case <-time.After(s.config.failureDelay):
 		case <-ctx.Done():
 		}
 	}
-	s.recordAway(conn.RemoteAddr(), err)
+	s.recordAway(conn.RemoteAddr(), away)
 	_ = writeJSON(stream, away.welcome)
 	_ = stream.Close()
 	_ = conn.SetLinger(s.config.shutdown)

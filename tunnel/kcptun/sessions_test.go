@@ -199,16 +199,10 @@ func TestEndsDiffer(t *testing.T) {
 				}
 			}
 			say()
-			for began, again := time.Now(), time.Now(); ; time.Sleep(10 * time.Millisecond) {
-				if strings.Contains(there.String(), c.server) && strings.Contains(here.String(), c.said) {
-					break
-				}
-				require.Less(t, time.Since(began), patience, "server: %v\nclient: %v", there, here)
-				if time.Since(again) > time.Second {
-					again = time.Now()
-					say()
-				}
-			}
+			require.Eventually(t, func() bool {
+				say()
+				return strings.Contains(there.String(), c.server) && strings.Contains(here.String(), c.said)
+			}, patience, time.Second, "server: %v\nclient: %v", there, here)
 		})
 	}
 }
