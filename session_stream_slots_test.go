@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp/internal/streams"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/stats"
 )
 
@@ -56,13 +57,12 @@ func TestStreamsWorkedOnAreBounded(t *testing.T) {
 					const most = 8
 					a, b, _ := w.pair(nil, &Config{MaxStreams: most})
 					ignoreLimit(a)
-					var working, peak atomic.Int64
+					var working atomic.Int64
+					var peak testenv.Peak
 					var all sync.WaitGroup
 					serve := func(s *Stream) {
 						defer all.Done()
-						if n := working.Add(1); n > peak.Load() {
-							peak.Store(n)
-						}
+						peak.Saw(working.Add(1))
 						work(s)
 						time.Sleep(20 * time.Second)
 						working.Add(-1)

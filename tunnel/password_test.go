@@ -15,6 +15,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/crypto/bcrypt"
+
+	"github.com/arqnet/kcp/internal/testenv"
 )
 
 // hashed returns a hash that is cheap to verify.
@@ -174,11 +176,10 @@ func TestVerificationsTakeTurns(t *testing.T) {
 		require.NoError(t, err)
 		v := newVerifier()
 		v.gate.free = 2
-		var running, most atomic.Int64
+		var running atomic.Int64
+		var most testenv.Peak
 		v.compare = func(hash, password []byte) error {
-			if n := running.Add(1); n > most.Load() {
-				most.Store(n)
-			}
+			most.Saw(running.Add(1))
 			time.Sleep(100 * time.Millisecond)
 			running.Add(-1)
 			return errors.New("wrong")

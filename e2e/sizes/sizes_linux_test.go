@@ -89,7 +89,7 @@ func (n narrow) filterICMP(t *testing.T) {
 // sniffer is what the router has seen of UDP.
 type sniffer struct {
 	whole, divisible, fragments atomic.Int64 // packets: with DF, without, and those that are fragments
-	largest                     atomic.Int64 // bytes that have left to the server
+	largest                     testenv.Peak // bytes that have left to the server
 }
 
 // sniff looks at all packets of the router until the test ends.
@@ -141,8 +141,8 @@ func (s *sniffer) see(b []byte, leaves bool) {
 	default:
 		return
 	}
-	if leaves && int64(len(b)) > s.largest.Load() {
-		s.largest.Store(int64(len(b)))
+	if leaves {
+		s.largest.Saw(int64(len(b)))
 	}
 }
 

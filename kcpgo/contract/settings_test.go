@@ -147,7 +147,9 @@ type measured struct {
 }
 
 func (m *measured) WriteTo(b []byte, to net.Addr) (int, error) {
-	m.most.Store(max(m.most.Load(), int64(len(b))))
+	n := int64(len(b))
+	for most := m.most.Load(); n > most && !m.most.CompareAndSwap(most, n); most = m.most.Load() {
+	}
 	return m.PacketConn.WriteTo(b, to)
 }
 
