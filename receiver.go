@@ -68,6 +68,13 @@ func (r *receiver) acksPending() bool { return len(r.acks) > 0 }
 // dropAcks drops the acknowledgements that wait.
 func (r *receiver) dropAcks() { r.acks = nil }
 
+// ackAgain has the next flush acknowledge what has arrived of streams behind a gap.
+func (r *receiver) ackAgain() {
+	if r.early > 0 {
+		r.acks = delayedack.Again(r.acks, r.nxt, r.ring.Len(), r.tsRecent, func(sn seq) bool { return r.ring.at(sn).stream })
+	}
+}
+
 // Recv copies the next message to p and returns its size in bytes. The error is
 // ErrNoData if nothing has arrived, ErrPartialMessage if the message is not complete,
 // and io.ErrShortBuffer if it is larger than p; then nothing is taken (see PeekSize).

@@ -28,6 +28,7 @@ func (c *session) beginClose(now time.Duration) {
 	with := c.closingSession()
 	c.closing.Close(now, &with)
 	c.hs.Unanswered &^= opening.Finish // CLOSE takes the place of FIN
+	c.kcp.receiver().ackAgain()        // the peer judges by CLOSE what was delivered
 	c.dropReceived()
 	c.traceState(SessionClosing, nil)
 }
@@ -74,9 +75,8 @@ func (c *session) stopCalls() {
 	c.wakeStreams()
 }
 
-// helloAfterData is how long CloseWrite waits for a HELLO after the data that
-// has opened a session. A HELLO that was sent before the data, and lost, is
-// repeated within that time.
+// helloAfterData is how long CloseWrite waits for a HELLO after the data that has opened
+// a session. A HELLO that was sent before the data, and lost, is repeated by then.
 const helloAfterData = opening.FirstHello + 100*time.Millisecond
 
 // leave ends a closed session in order. For a legacy peer that has sent data,

@@ -157,6 +157,24 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
+// Schedules that have once broken a rule. The ACKs that tell the server that the client
+// had all of its data came late, and behind a gap that CLOSE passed.
+func TestSchedulesMended(t *testing.T) {
+	testenv.Simulated(t)
+	for _, text := range []string{"c7:late s6:drop c16:hold", "c7:drop s6:drop c13:hold"} {
+		plan, err := schedule.Parse(text)
+		require.NoError(t, err)
+		for _, w := range scheduleWires(t) {
+			for _, l := range w.lives {
+				if l.name == "streams" {
+					_, failures := runSchedule(t, w, l, plan, 9)
+					require.Empty(t, failures, "%s %q", w.name, text)
+				}
+			}
+		}
+	}
+}
+
 // scheduleSeed is another one each day, unless KCP_SEED has it.
 func scheduleSeed(t *testing.T) uint64 {
 	if s := os.Getenv("KCP_SEED"); s != "" {

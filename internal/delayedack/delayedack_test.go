@@ -113,3 +113,16 @@ func TestGap(t *testing.T) {
 	require.True(t, p.SampledRecently(1099, 100))
 	require.False(t, p.SampledRecently(1100, 100))
 }
+
+// What arrived behind a gap is acknowledged again, the newest first, each with the ts
+// given, and at most so many; numbers wrap around.
+func TestAgain(t *testing.T) {
+	next := serial.Number(0xfffffff0)
+	held := map[serial.Number]bool{next + 1: true, next + 3: true, 5: true, 6: true, next + 64: true}
+	got := Again([]Ack{{SN: 1, TS: 2}}, next, 64, 9, func(sn serial.Number) bool { return held[sn] })
+	require.Equal(t, []Ack{{SN: 1, TS: 2}, {SN: 6, TS: 9}, {SN: 5, TS: 9}, {SN: next + 3, TS: 9}, {SN: next + 1, TS: 9}}, got)
+	got = Again(nil, next, 64, 9, func(serial.Number) bool { return true })
+	require.Len(t, got, atClose)
+	require.Equal(t, next+63, got[0].SN)
+	require.Empty(t, Again(nil, next, 0, 9, func(serial.Number) bool { return true }))
+}
