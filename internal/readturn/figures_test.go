@@ -10,6 +10,8 @@ import (
 func TestRuleFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
 		{"| A blocked call", "1 ms", Grace},
+		{"| A blocked call", "8 ms", MaxGrace},
+		{"| A blocked call", "16 calls", manyCalls},
 		{"| A blocked call", "2 come", fewCalls},
 		{"| A blocked call", "64 stop", maxStops},
 		{"| Sockets of NewEndpoint", "1 to 100 ms", Soon},

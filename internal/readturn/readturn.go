@@ -20,10 +20,18 @@ import (
 	"time"
 )
 
-// Grace is how long a socket may have no reader while the application
-// is between two calls. If there were calls since the timer was set, it is up
-// to twice that. It delays input, and the deferred reply to earlier input.
-const Grace = time.Millisecond
+// Grace is how long a socket may have no reader while the application is between two
+// calls. If there were calls since the timer was set, it is up to twice that. It delays
+// input, and the deferred reply to earlier input.
+//
+// A timer that fires between two calls disturbs them: a thread wakes, and may take the
+// work to another processor. While calls follow each other closely, manyCalls in each
+// Grace, the grace doubles each time up to MaxGrace.
+const (
+	Grace     = time.Millisecond
+	MaxGrace  = 8 * Grace
+	manyCalls = 16
+)
 
 // Soon is when Insist repeats an interrupt for the first time. The time then doubles,
 // up to Late.
@@ -65,16 +73,17 @@ type Turn[S any] struct {
 
 	mu          sync.Mutex // guards the fields below
 	who         Reader
-	lastReader  *S          // session of the last call to read, which may have deferred its reply; nil: none
-	timer       *time.Timer // nil before its first use
-	armed       bool        // timer is set
-	stops       int         // so many times more Acquire stops the timer
-	armedAt     int         // acquired when timer was set; -1: before the present handover
-	stopped     bool        // calls may no longer read
-	holdoff     int         // wake-ups to let pass before the next handover
-	nextHoldoff int         // holdoff after the next handover that ends without a call
-	acquired    int         // turns that calls took since the loop handed over
-	turns       uint32      // turns that calls took in all, modulo 2^32
+	lastReader  *S            // session of the last call to read, which may have deferred its reply; nil: none
+	timer       *time.Timer   // nil before its first use
+	grace       time.Duration // for which timer is set: Grace to MaxGrace
+	armed       bool          // timer is set
+	stops       int           // so many times more Acquire stops the timer
+	armedAt     int           // acquired when timer was set; -1: before the present handover
+	stopped     bool          // calls may no longer read
+	holdoff     int           // wake-ups to let pass before the next handover
+	nextHoldoff int           // holdoff after the next handover that ends without a call
+	acquired    int           // turns that calls took since the loop handed over
+	turns       uint32        // turns that calls took in all, modulo 2^32
 }
 
 // Init lets calls read. It comes before all other methods.
@@ -157,9 +166,10 @@ func (t *Turn[S]) leaveOpenLocked() {
 func (t *Turn[S]) armLocked() {
 	t.armed, t.armedAt = true, t.acquired
 	if t.timer == nil {
+		t.grace = Grace
 		t.timer = time.AfterFunc(Grace, t.expire)
 	} else {
-		t.timer.Reset(Grace)
+		t.timer.Reset(t.grace)
 	}
 }
 
@@ -168,8 +178,14 @@ func (t *Turn[S]) expire() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.armed = false
-	if t.acquired-t.armedAt <= fewCalls {
+	calls := t.acquired - t.armedAt
+	if calls <= fewCalls {
 		t.stops = maxStops
+	}
+	if calls >= manyCalls*int(t.grace/Grace) {
+		t.grace = min(2*t.grace, MaxGrace)
+	} else {
+		t.grace = Grace
 	}
 	if t.who != Nobody {
 		return

@@ -95,6 +95,40 @@ func TestTimerOfFewCalls(t *testing.T) {
 	})
 }
 
+// While 16 calls come in each millisecond the timer is set for longer, twice as long each
+// time up to 8 ms, and for 1 ms again once fewer have come.
+func TestTimerOfManyCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var turn Turn[session]
+		turn.Init()
+		require.True(t, turn.HandOver())
+		fires := func(every time.Duration) time.Duration {
+			start := time.Now()
+			for was := turn.armedAt; ; {
+				require.True(t, turn.Acquire())
+				turn.Release(nil, true)
+				time.Sleep(every)
+				synctest.Wait()
+				turn.mu.Lock()
+				now := turn.armedAt
+				turn.mu.Unlock()
+				if now != was {
+					return time.Since(start)
+				}
+			}
+		}
+		for _, ms := range []time.Duration{1, 2, 4, 8, 8} {
+			require.Equal(t, ms*time.Millisecond, fires(time.Millisecond/20).Round(time.Millisecond))
+		}
+		require.Equal(t, 8*time.Millisecond, fires(time.Millisecond/10).Round(time.Millisecond))
+		require.Equal(t, time.Millisecond, fires(time.Millisecond/20).Round(time.Millisecond), "10 a millisecond came before")
+		require.Equal(t, 2*time.Millisecond, fires(time.Millisecond/20).Round(time.Millisecond))
+		start := time.Now()
+		turn.Await()
+		require.Less(t, time.Since(start), 8*time.Millisecond)
+	})
+}
+
 // A call that expects no other gives the turn back at once. After Stop there is no
 // turn for calls.
 func TestStop(t *testing.T) {
