@@ -213,7 +213,7 @@ func (e *Endpoint) readForCall(s *shard, c *Conn) (end bool) {
 }
 
 // endReadTurn ends the turn of a call of c. follow says that another call is expected.
-func (e *Endpoint) endReadTurn(s *shard, c *Conn, follow bool) { s.lead.Release(c, follow) }
+func (e *Endpoint) endReadTurn(s *shard, c *Conn, follow bool) { s.lead.Release(c, s.in.size, follow) }
 
 // arrivedUnit is what arrived counts in, in bytes.
 const arrivedUnit = 64

@@ -33,16 +33,16 @@ func (e *Endpoint) readLoop(s *shard) {
 	}
 }
 
-// readOnce reads one batch from a socket and feeds it to the sessions. Then each session
-// that got input replies once. The session reading does not: one of its calls runs
-// readOnce, and decides itself when to reply. reading is nil if the read loop runs it.
-// woke reports whether a waiting call was woken, and ok whether the socket can be read.
+// readOnce reads one batch from a socket and feeds it to the sessions. Then each replies
+// once, except for reading: its call runs readOnce, and decides itself when to reply. The
+// read loop gives nil. woke: a waiting call was woken; ok: the socket can be read.
 func (e *Endpoint) readOnce(s *shard, reading *Conn) (woke, ok bool) {
 	n, err := s.link.Load().Read(s.batch)
 	if err != nil {
 		return false, e.interrupted(s, err) || e.resumes(s) || e.survives(s, err)
 	}
 	s.failures = neterr.Failures{}
+	s.in.size = n
 	if e.env != nil {
 		e.env.Woken(nil, uint32(s.in.shard), inturn.Reader)
 	}
@@ -73,7 +73,7 @@ type readState struct {
 	kept    []byte    // a packet that may not open
 	out     sendBatch // what they send
 	burst   udp.Burst
-
+	size    int // packets of the last batch from the socket
 	forwards *takeover.Forwarder // datagrams of the batch for predecessors; nil: there are none
 
 	// The session of an earlier packet of the batch, and its source; nil: none.

@@ -25,12 +25,14 @@ import (
 // input, and the deferred reply to earlier input.
 //
 // A timer that fires between two calls disturbs them: a thread wakes, and may take the
-// work to another processor. While calls follow each other closely, manyCalls in each
-// Grace, the grace doubles each time up to MaxGrace.
+// work to another processor. So the grace doubles, up to MaxGrace, while calls follow
+// each other closely, manyCalls in each Grace, and none reads burstPackets at once. After
+// a burst the next is best read while the application takes the first.
 const (
-	Grace     = time.Millisecond
-	MaxGrace  = 8 * Grace
-	manyCalls = 16
+	Grace        = time.Millisecond
+	MaxGrace     = 8 * Grace
+	burstPackets = 4
+	manyCalls    = 16
 )
 
 // Soon is when Insist repeats an interrupt for the first time. The time then doubles,
@@ -76,6 +78,7 @@ type Turn[S any] struct {
 	lastReader  *S            // session of the last call to read, which may have deferred its reply; nil: none
 	timer       *time.Timer   // nil before its first use
 	grace       time.Duration // for which timer is set: Grace to MaxGrace
+	burst       bool          // burstPackets were read at once since timer was set
 	armed       bool          // timer is set
 	stops       int           // so many times more Acquire stops the timer
 	armedAt     int           // acquired when timer was set; -1: before the present handover
@@ -138,12 +141,13 @@ func (t *Turn[S]) Acquire() bool {
 	return true
 }
 
-// Release ends the turn of a call of c. If no other call is expected to follow,
-// the loop gets it back at once.
-func (t *Turn[S]) Release(c *S, follow bool) {
+// Release ends the turn of a call of c, which has read so many packets last. If no other
+// call is expected to follow, the loop gets it back at once.
+func (t *Turn[S]) Release(c *S, packets int, follow bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.lastReader = c
+	t.burst = t.burst || packets >= burstPackets
 	if !follow || t.stopped {
 		t.reclaimLocked()
 		return
@@ -164,7 +168,7 @@ func (t *Turn[S]) leaveOpenLocked() {
 // it: letting it fire now and then costs less. If few do, it is the reverse. t.mu is
 // held.
 func (t *Turn[S]) armLocked() {
-	t.armed, t.armedAt = true, t.acquired
+	t.armed, t.armedAt, t.burst = true, t.acquired, false
 	if t.timer == nil {
 		t.grace = Grace
 		t.timer = time.AfterFunc(Grace, t.expire)
@@ -182,7 +186,7 @@ func (t *Turn[S]) expire() {
 	if calls <= fewCalls {
 		t.stops = maxStops
 	}
-	if calls >= manyCalls*int(t.grace/Grace) {
+	if calls >= manyCalls*int(t.grace/Grace) && !t.burst {
 		t.grace = min(2*t.grace, MaxGrace)
 	} else {
 		t.grace = Grace

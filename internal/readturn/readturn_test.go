@@ -31,7 +31,7 @@ func TestTurn(t *testing.T) {
 				require.True(t, turn.Acquire())
 				require.False(t, turn.Acquire(), "another call has it")
 				require.Equal(t, Call, turn.Who())
-				turn.Release(c, true)
+				turn.Release(c, 1, true)
 				require.Equal(t, Nobody, turn.Who())
 				start = time.Now()
 			}
@@ -70,7 +70,7 @@ func TestTimerOfFewCalls(t *testing.T) {
 			require.True(t, turn.Acquire())
 			time.Sleep(between)
 			synctest.Wait()
-			turn.Release(nil, true)
+			turn.Release(nil, 1, true)
 		}
 		for range 10 {
 			call(Grace / 4)
@@ -85,28 +85,29 @@ func TestTimerOfFewCalls(t *testing.T) {
 			require.False(t, armed())
 			require.Equal(t, maxStops-1-i, turn.stops)
 			time.Sleep(2 * Grace)
-			turn.Release(nil, true)
+			turn.Release(nil, 1, true)
 		}
 		require.True(t, turn.Acquire())
 		require.True(t, armed(), "no longer")
-		turn.Release(nil, false)
+		turn.Release(nil, 1, false)
 		turn.Await()
 		time.Sleep(Grace)
 	})
 }
 
 // While 16 calls come in each millisecond the timer is set for longer, twice as long each
-// time up to 8 ms, and for 1 ms again once fewer have come.
+// time up to 8 ms, and for 1 ms again once fewer or a burst of packets have come.
 func TestTimerOfManyCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var turn Turn[session]
 		turn.Init()
 		require.True(t, turn.HandOver())
+		packets := 1
 		fires := func(every time.Duration) time.Duration {
 			start := time.Now()
 			for was := turn.armedAt; ; {
 				require.True(t, turn.Acquire())
-				turn.Release(nil, true)
+				turn.Release(nil, packets, true)
 				time.Sleep(every)
 				synctest.Wait()
 				turn.mu.Lock()
@@ -123,6 +124,14 @@ func TestTimerOfManyCalls(t *testing.T) {
 		require.Equal(t, 8*time.Millisecond, fires(time.Millisecond/10).Round(time.Millisecond))
 		require.Equal(t, time.Millisecond, fires(time.Millisecond/20).Round(time.Millisecond), "10 a millisecond came before")
 		require.Equal(t, 2*time.Millisecond, fires(time.Millisecond/20).Round(time.Millisecond))
+		packets = burstPackets - 1
+		require.Equal(t, 4*time.Millisecond, fires(time.Millisecond/20).Round(time.Millisecond))
+		packets = burstPackets
+		require.Equal(t, 8*time.Millisecond, fires(time.Millisecond/20).Round(time.Millisecond))
+		require.Equal(t, time.Millisecond, fires(time.Millisecond/20).Round(time.Millisecond), "bursts came before")
+		packets = 1
+		require.Equal(t, time.Millisecond, fires(time.Millisecond/20).Round(time.Millisecond))
+		require.Equal(t, 2*time.Millisecond, fires(time.Millisecond/20).Round(time.Millisecond))
 		start := time.Now()
 		turn.Await()
 		require.Less(t, time.Since(start), 8*time.Millisecond)
@@ -137,7 +146,7 @@ func TestStop(t *testing.T) {
 		turn.Init()
 		require.True(t, turn.HandOver())
 		require.True(t, turn.Acquire())
-		turn.Release(nil, false)
+		turn.Release(nil, 1, false)
 		require.Nil(t, turn.Await())
 		require.Equal(t, Loop, turn.Who())
 		turn.HandOver()
@@ -168,11 +177,11 @@ func TestInsist(t *testing.T) {
 		require.EqualValues(t, 3, interrupts.Load())
 		time.Sleep(1200 * time.Millisecond)
 		require.EqualValues(t, 3+4+10, interrupts.Load())
-		turn.Release(nil, true)
+		turn.Release(nil, 1, true)
 		turn.Acquire()
 		time.Sleep(time.Second)
 		require.EqualValues(t, 17, interrupts.Load())
-		turn.Release(nil, false)
+		turn.Release(nil, 1, false)
 		turn.Await()
 	})
 }
