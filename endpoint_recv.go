@@ -65,15 +65,15 @@ func (e *Endpoint) readOnce(s *shard, reading *Conn) (woke, ok bool) {
 
 // readState is the working memory of a socket's reader for one batch.
 type readState struct {
-	shard   int // index of the socket; immutable
-	packets []inPacket
-	to      []*Conn // their sessions
-	touched []*Conn // sessions to call respond of after the batch
-	handed  []handedDatagram
-	kept    []byte    // a packet that may not open
-	out     sendBatch // what they send
-	burst   udp.Burst
-	size    int // packets of the last batch from the socket
+	shard    int // index of the socket; immutable
+	packets  []inPacket
+	to       []*Conn // their sessions
+	touched  []*Conn // sessions to call respond of after the batch
+	handed   []handedDatagram
+	kept     []byte    // a packet that may not open
+	out      sendBatch // what they send
+	burst    udp.Burst
+	size     int                 // packets of the last batch from the socket
 	forwards *takeover.Forwarder // datagrams of the batch for predecessors; nil: there are none
 
 	// The session of an earlier packet of the batch, and its source; nil: none.
