@@ -68,11 +68,13 @@ func (r *receiver) acksPending() bool { return len(r.acks) > 0 }
 // dropAcks drops the acknowledgements that wait.
 func (r *receiver) dropAcks() { r.acks = nil }
 
-// ackAgain has the next flush acknowledge what has arrived of streams behind a gap.
-func (r *receiver) ackAgain() {
+// ackAgain has the next flush acknowledge what has arrived of streams behind a gap. It
+// reports whether there is any.
+func (r *receiver) ackAgain() bool {
 	if r.early > 0 {
 		r.acks = delayedack.Again(r.acks, r.nxt, r.ring.Len(), r.tsRecent, func(sn seq) bool { return r.ring.at(sn).stream })
 	}
+	return r.early > 0
 }
 
 // Recv copies the next message to p and returns its size in bytes. The error is

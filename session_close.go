@@ -28,7 +28,9 @@ func (c *session) beginClose(now time.Duration) {
 	with := c.closingSession()
 	c.closing.Close(now, &with)
 	c.hs.Unanswered &^= opening.Finish // CLOSE takes the place of FIN
-	c.kcp.receiver().ackAgain()        // the peer judges by CLOSE what was delivered
+	if c.kcp.receiver().ackAgain() {
+		c.flush(now) // in front of CLOSE, by which the peer judges what was delivered
+	}
 	c.dropReceived()
 	c.traceState(SessionClosing, nil)
 }
@@ -216,8 +218,7 @@ func (c *session) holdSocket() time.Duration {
 	return closing.AnswerFor(time.Duration(c.kcp.sender().rto())*time.Millisecond, n.Retransmits()+n.Duplicates > 0)
 }
 
-// progress advances the state of a session: after a batch of input, a call of
-// the application, or a wake-up.
+// progress advances the session's state after input, a call of the application, a wake-up.
 func (c *session) progress(now time.Duration) {
 	if c.closing.Phase >= closing.Draining {
 		return
@@ -273,9 +274,8 @@ func (c *session) takeFin(s signal) bool {
 	return c.closing.TakeFinal(seq(s.sn), s.code == sigClose, &with)
 }
 
-// takeReset takes a RESET, our stateless reset (RFC 9000 §10.3). It ends the
-// session if s echoes the arguments of a request that waits for its answer.
-// Only the peer, or an attacker on the path, can know those.
+// takeReset takes a RESET, our stateless reset (RFC 9000 §10.3). It ends the session if s
+// echoes a waiting request's arguments, which only the peer and the path can know.
 func (c *session) takeReset(s signal) {
 	l := &c.hs
 	for _, k := range opening.Kinds {

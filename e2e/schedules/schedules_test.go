@@ -161,13 +161,15 @@ func TestSchedules(t *testing.T) {
 // had all of its data came late, and behind a gap that CLOSE passed.
 func TestSchedulesMended(t *testing.T) {
 	testenv.Simulated(t)
-	for _, text := range []string{"c7:late s6:drop c16:hold", "c7:drop s6:drop c13:hold"} {
+	for text, seed := range map[string]uint64{
+		"c7:late s6:drop c16:hold": 9, "c7:drop s6:drop c13:hold": 9, "c2:drop s4:damage c21:damage": 10,
+	} {
 		plan, err := schedule.Parse(text)
 		require.NoError(t, err)
 		for _, w := range scheduleWires(t) {
 			for _, l := range w.lives {
 				if l.name == "streams" {
-					_, failures := runSchedule(t, w, l, plan, 9)
+					_, failures := runSchedule(t, w, l, plan, seed)
 					require.Empty(t, failures, "%s %q", w.name, text)
 				}
 			}
