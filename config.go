@@ -111,8 +111,8 @@ type Config struct {
 	// otherwise: 0 to 4. Packets that leave anyway and have room carry copies of recent
 	// segments of up to 256 bytes, which any peer drops as duplicates. With 1, game input
 	// is nearly immune to random loss; a peer of this package is sent two or three copies
-	// of each then. With 0, the default, copies are sent only after losses, and no more
-	// bytes than are saved by leaving out acknowledgements.
+	// of each then. With 0, the default, such copies are sent only after losses, and no
+	// more bytes than are saved by leaving out acknowledgements.
 	Redundancy float64
 	// CongestionControl returns the congestion controller of a new session. nil means
 	// congestion.NewBBR. The others are congestion.NewCubic, congestion.NewReference,

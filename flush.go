@@ -7,6 +7,7 @@ import (
 	"github.com/arqnet/kcp/internal/delayedack"
 	"github.com/arqnet/kcp/internal/limited"
 	"github.com/arqnet/kcp/internal/pacing"
+	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/stats"
 )
 
@@ -341,7 +342,7 @@ func (k *KCP) admit(window uint32, rate int64) {
 				break
 			}
 			beyond -= s.size()
-			k.snd.recovery.Outage.BeyondAt = k.clock.now + seq(max(k.resendRound()/beyondPackets, 1))
+			k.snd.recovery.Outage.BeyondAt = k.clock.now + seq(max(recovery.Round(k.snd.rtt.srtt, k.snd.rtt.rto)/beyondPackets, 1))
 		}
 		if k.snd.validation != nil {
 			pending += s.size() + k.snd.validation.Overhead()

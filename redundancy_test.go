@@ -10,7 +10,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/copies"
+	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/netsim"
 )
 
@@ -202,4 +204,64 @@ func TestRedundantSession(t *testing.T) {
 	}
 	require.LessOrEqual(t, worst[1], 100*time.Millisecond+2*20*time.Millisecond)
 	require.Greater(t, worst[0], 300*time.Millisecond)
+}
+
+// fastControl is no congestion control but a pacing rate.
+type fastControl struct {
+	congestion.Control
+	window int
+}
+
+func (c fastControl) Window() int { return c.window }
+
+func (fastControl) PacingRate() int64 { return 1e9 }
+
+// A retransmission leaves with copies in packets of their own if nothing new may leave.
+func TestRepeatInSpare(t *testing.T) {
+	for name, test := range map[string]struct {
+		set    func(k *KCP)
+		copies bool
+	}{
+		"nothing waits":           {func(*KCP) {}, true},
+		"data waits":              {func(k *KCP) { k.snd.queue.n++ }, false},
+		"the window is full":      {func(k *KCP) { k.snd.queue.n++; k.peer.wnd = 2 }, true},
+		"no pacing":               {func(k *KCP) { k.snd.cc = congestion.NewNone() }, false},
+		"a queue on the path":     {func(k *KCP) { k.snd.rate.NewestAckedRTT = 2 * k.snd.rate.MinRTT }, false},
+		"an outage":               {func(k *KCP) { k.snd.recovery.Outage.On = true; k.snd.recovery.Outage.ProbeAt = k.clock.now + 1000 }, false},
+		"a window that is filled": {func(k *KCP) { k.snd.cc = fastControl{k.snd.cc, 4} }, false},
+		"a window that is not":    {func(k *KCP) { k.snd.cc = fastControl{k.snd.cc, 5} }, true},
+		"switched off":            {func(k *KCP) { k.cfg.ext.EarlyRepair = false }, false},
+		"streams":                 {func(k *KCP) { k.rare = &rareMachine{streaming: true} }, false},
+		"a small segment":         {func(*KCP) {}, false}, // with the next packet
+		"a cap":                   {func(k *KCP) { k.capRate(1, 0) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			packets := 0
+			h := redundantHarness(t, &packets, Extensions{EarlyRepair: true, PipeWindow: true, SendOrder: true})
+			h.k.SetCongestionControl(fastControl{congestion.NewNone(), 100})
+			full := strings.Repeat("F", h.k.cfg.mss)
+			if name == "a small segment" {
+				full = "F"
+			}
+			push := func(sn int) string { return fmt.Sprintf("push %d frg=0 %q", sn, full) }
+			for sn := range 3 {
+				h.send(full)
+				h.advance(1)
+				h.want(push(sn))
+			}
+			h.input(ack(1, 1002, 0))
+			test.set(h.k)
+			h.k.snd.recovery.Credit.Left = 1
+			h.k.flushRetransmissions(&header{conv: 7}, h.k.snd.cc.PacingRate())
+			h.k.flushLost(&header{conv: 7}, h.k.snd.cc.PacingRate())
+			h.k.emit()
+			if !test.copies {
+				h.want(push(0))
+				return
+			}
+			h.want(push(0), push(0), push(0))
+			require.EqualValues(t, recovery.SpareCopies, h.k.Counters().Repeats)
+			require.EqualValues(t, 1, h.k.Counters().FastRetransmits)
+		})
+	}
 }

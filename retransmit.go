@@ -15,16 +15,7 @@ import (
 // once, several times over. The bare state machine sends all of it in the flush that
 // finds it lost, as the reference does.
 
-// resendRound returns what counts as a round trip for resendCredit, in milliseconds.
-func (k *KCP) resendRound() uint32 {
-	if k.snd.rtt.srtt == 0 {
-		return max(k.snd.rtt.rto, recovery.MinRound)
-	}
-	return min(max(uint32(k.snd.rtt.srtt), recovery.MinRound), k.snd.rtt.rto)
-}
-
-// queueLost appends segments that were just declared lost to those that wait for
-// retransmission.
+// queueLost appends segments just declared lost to those that wait for retransmission.
 func (k *KCP) queueLost(lost []*sendSegment) {
 	for _, s := range lost {
 		s.unlinkOrder()
@@ -35,7 +26,7 @@ func (k *KCP) queueLost(lost []*sendSegment) {
 // fitsPipe reports whether a segment may be retransmitted because congestion
 // control allows it. The segments in flight and not lost (the pipe of RFC 6675
 // §4) must leave room in the congestion window. Pacing must allow a packet.
-// Without pacing fitsPipe is false, and only resendCredit counts.
+// Without pacing fitsPipe is false, and only recovery.Credit counts.
 func (k *KCP) fitsPipe(rate int64) bool {
 	return rate > 0 && k.snd.inFlight-k.snd.loss.due.n < k.snd.cc.Window() && k.snd.pace.Wait(k.clock.micros, rate) == 0
 }
@@ -43,30 +34,42 @@ func (k *KCP) fitsPipe(rate int64) bool {
 // resendWait returns the milliseconds until a segment may be retransmitted.
 func (k *KCP) resendWait() uint32 {
 	rate := k.snd.cc.PacingRate()
-	wait := k.snd.recovery.Credit.Wait(k.clock.now, k.resendRound())
+	wait := k.snd.recovery.Credit.Wait(k.clock.now, recovery.Round(k.snd.rtt.srtt, k.snd.rtt.rto))
 	if rate > 0 && k.snd.inFlight-k.snd.loss.due.n < k.snd.cc.Window() {
 		wait = min(wait, k.wholeMillis(k.snd.pace.Wait(k.clock.micros, rate)))
 	}
 	return max(wait, k.wholeMillis(max(k.rateWait(), k.snd.pace.StrictWait(k.clock.micros, rate))))
 }
 
-// flushLost retransmits the lost segments that wait for it, oldest first, as
-// far as they may leave.
+// flushLost retransmits the lost segments that wait, oldest first, as far as they may.
 func (k *KCP) flushLost(h *header, rate int64) {
 	c := &k.snd.recovery.Credit
-	c.Refill(k.clock.now, k.resendRound())
+	c.Refill(k.clock.now, recovery.Round(k.snd.rtt.srtt, k.snd.rtt.rto))
 	for s := k.snd.loss.due.head; s != nil; s = k.snd.loss.due.head {
 		fits := k.fitsPipe(rate)
 		if !fits && (c.Left <= 0 || k.snd.pace.StrictWait(k.clock.micros, rate) > 0) || k.capHolds(s.size()) {
 			return
 		}
-		if !fits {
-			c.Left--
-		}
+		c.Spend(fits)
 		k.snd.pace.Charge(s.size(), rate)
 		k.resend(s, h)
+		k.repeatInSpare(s, h, rate)
 	}
 	c.Left = min(c.Left, recovery.Saved)
+}
+
+// repeatInSpare sends copies of s, which was just retransmitted, in packets of their own.
+// It does so if new data cannot leave, as there is none or the peer's window is full, and
+// little is in flight. More would push other flows out of a queue.
+func (k *KCP) repeatInSpare(s *sendSegment, h *header, rate int64) {
+	if !k.cfg.ext.EarlyRepair || k.snd.queue.n > 0 && k.inPeerWindow() || k.streaming() || k.snd.recovery.Outage.On || k.snd.validation != nil ||
+		k.snd.rate.Queued() || recovery.SpareShare*k.snd.inFlight >= k.snd.cc.Window() {
+		return
+	}
+	for n := 0; n < recovery.SpareCopies && k.fitsPipe(rate) && !k.fits(s.size(), k.cfg.mtu) && s.size() <= k.maxPacketOf(s) && !k.capHolds(s.size()); n++ {
+		k.snd.pace.Charge(s.size(), rate)
+		k.repeat(s, h, nil)
+	}
 }
 
 // notLost records that s was acknowledged while it waited for retransmission.
@@ -81,10 +84,7 @@ func (k *KCP) notLost(s *sendSegment) {
 // noteLost records that the last transmission of s is declared lost.
 func (k *KCP) noteLost(s *sendSegment) {
 	if k.cfg.ext.EarlyRetransmit {
-		k.snd.recovery.Reordering.Decay(k.clock.now, seq(k.snd.rtt.srtt))
-		if s.xmit == 1 {
-			k.snd.recovery.Episode.Lost++
-		}
+		k.snd.recovery.Lost(k.clock.now, seq(k.snd.rtt.srtt), s.xmit == 1)
 	}
 	k.cfg.trace.lost(s)
 	k.snd.redundancy.OnLoss(k.snd.nxt)

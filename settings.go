@@ -182,9 +182,9 @@ type Extensions struct {
 	// nothing arrives. The first packet from the peer then causes everything that was in
 	// flight to be retransmitted, and resets the back-off. Zero means no probes.
 	OutageProbe uint32
-	// EarlyRepair sends a redundant copy of each retransmission of a small segment with
-	// the next packet and, while there are losses, of other small segments, for as many
-	// bytes as ThinAcks has saved.
+	// EarlyRepair sends redundant copies of retransmissions: of small segments with the
+	// next packet, of large ones if new data cannot leave. While there are losses it
+	// sends copies of other small segments, for as many bytes as ThinAcks has saved.
 	EarlyRepair bool
 	// Redundancy is how many bytes of redundant copies of recent small segments packets
 	// that leave anyway may carry, in percent of their own bytes.

@@ -66,6 +66,10 @@ func (r *Sampler) Limited(inFlight int64) {
 // less than what the path takes.
 func (r *Sampler) AppLimited() bool { return r.appLimitedUntil > 0 }
 
+// Queued reports whether the newest acknowledgement took half as long again as the
+// shortest: a queue is on the path, and losses may be its overflow.
+func (r *Sampler) Queued() bool { return 2*r.NewestAckedRTT >= 3*r.MinRTT }
+
 // Begin starts the sample of a new input.
 func (r *Sampler) Begin() {
 	if r.Input == nil {

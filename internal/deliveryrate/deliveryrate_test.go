@@ -78,3 +78,17 @@ func TestNoSample(t *testing.T) {
 	r.Finish(1)
 	require.Zero(t, r.Sample)
 }
+
+// An acknowledgement that took half as long again as the shortest shows a queue.
+func TestQueued(t *testing.T) {
+	var r Sampler
+	for i, test := range []struct {
+		rtt    int64
+		queued bool
+	}{{100, false}, {149, false}, {150, true}, {90, false}, {135, true}, {134, false}} {
+		tx := r.Sent(1000, int64(i)*1000, 0)
+		r.Begin()
+		r.Acked(&tx, 1000, int64(i)*1000+test.rtt, Once)
+		require.Equal(t, test.queued, r.Queued(), "%d", test.rtt)
+	}
+}

@@ -24,5 +24,7 @@ func TestRuleFigures(t *testing.T) {
 		{"| What is lost", "64 in reserve", Saved},
 		{"| Outage", "16 segments", OutageFirst},
 		{"| Outage", "2 for each one", OutageGrowth},
+		{"| Copies of a retransmission", "2, in packets", SpareCopies},
+		{"| Copies of a retransmission", "1/2 of cwnd", 1. / SpareShare},
 	})
 }

@@ -226,6 +226,17 @@ func (o *Outage) Next() (sn serial.Number, ok bool) {
 func (o *Outage) Resent() { o.budget-- }
 
 const (
+	// SpareCopies is how many redundant copies leave with a retransmission if new data
+	// cannot leave. All that follows a segment waits for it. If a path loses the share p,
+	// the longest of n chains of losses has log(n)/log(1/p) round trips, and copies
+	// divide that by their number.
+	SpareCopies = 2
+	// SpareShare is the part of the congestion window, 1/SpareShare, that must not be
+	// filled if such copies are to leave.
+	SpareShare = 2
+)
+
+const (
 	// First is how many segments may be retransmitted in each round trip,
 	// whatever congestion control says: as many as the least window of BBR has. Many
 	// sessions on a narrow link would take all of it for retransmissions
@@ -235,10 +246,19 @@ const (
 	Growth = 2
 	// Saved is how many of these may be saved up while nothing is lost.
 	Saved = 64
-	// MinRound is the shortest time that counts as a round trip, in
+	// minRound is the shortest time that counts as a round trip, in
 	// milliseconds.
-	MinRound = 10
+	minRound = 10
 )
+
+// Round returns what counts as a round trip for Credit, in milliseconds. srtt is 0 before
+// the first sample.
+func Round(srtt int32, rto uint32) uint32 {
+	if srtt == 0 {
+		return max(rto, minRound)
+	}
+	return min(max(uint32(srtt), minRound), rto)
+}
 
 // Credit is what may be retransmitted whatever congestion control says. Its
 // zero value is ready.
@@ -260,6 +280,13 @@ func (c *Credit) Refill(now serial.Number, round uint32) {
 	}
 }
 
+// Spend counts a segment that leaves. If congestion control allows it, that is free.
+func (c *Credit) Spend(free bool) {
+	if !free {
+		c.Left--
+	}
+}
+
 // Wait returns the milliseconds until there is credit.
 func (c *Credit) Wait(now serial.Number, round uint32) uint32 {
 	if c.Left > 0 {
@@ -277,4 +304,13 @@ type State struct {
 	Episode         Episode
 	Outage          Outage
 	Credit          Credit
+}
+
+// Lost records that a segment was declared lost. first says that it was sent once. Times
+// are in milliseconds.
+func (s *State) Lost(now, srtt serial.Number, first bool) {
+	s.Reordering.Decay(now, srtt)
+	if first {
+		s.Episode.Lost++
+	}
 }

@@ -155,3 +155,25 @@ func TestOutageEnds(t *testing.T) {
 	o.Alive(now+703, una+100, una+200, 100)
 	require.Empty(t, take(), "what is sent later")
 }
+
+// A round trip is at least minRound, and at most the time-out. Before the first sample it
+// is the time-out.
+func TestRound(t *testing.T) {
+	for _, test := range []struct {
+		srtt      int32
+		rto, want uint32
+	}{{0, 200, 200}, {0, 5, minRound}, {1, 200, minRound}, {50, 200, 50}, {50, 30, 30}} {
+		require.Equal(t, test.want, Round(test.srtt, test.rto), "%+v", test)
+	}
+}
+
+// What is lost counts in its episode once, and lets the reordering window shrink.
+func TestLost(t *testing.T) {
+	s := State{Reordering: Reordering{mult: 2, persistUntil: 100}}
+	s.Lost(100, 10, true)
+	require.Equal(t, 1, s.Episode.Lost)
+	require.EqualValues(t, 2, s.Reordering.mult)
+	s.Lost(101, 10, false)
+	require.Equal(t, 1, s.Episode.Lost)
+	require.EqualValues(t, 1, s.Reordering.mult)
+}
