@@ -81,7 +81,7 @@ func (p *Policy) Received(s Arrival, at Path) {
 	if s.Fresh {
 		p.Replies.Arrived(uint32(at.Now))
 	} else {
-		p.Replies.Disturbed()
+		p.Replies.Paused()
 	}
 	if s.Alone {
 		p.Due = at.Now + serial.Number(p.delay(at))
