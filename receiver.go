@@ -65,6 +65,9 @@ func (r *receiver) takeBuffer() (free int) {
 // acksPending reports whether acknowledgements are waiting for the next flush.
 func (r *receiver) acksPending() bool { return len(r.acks) > 0 }
 
+// awaitCall lets acknowledgements that are due wait for a call that was woken.
+func (r *receiver) awaitCall(now seq, s *sender) { r.ackPolicy.AwaitCall(now, uint32(s.rtt.srtt)) }
+
 // dropAcks drops the acknowledgements that wait.
 func (r *receiver) dropAcks() { r.acks = nil }
 
