@@ -112,7 +112,7 @@ func TestAwaitRepliesEnds(t *testing.T) {
 		disturb func(h *replyHarness)
 		again   int // replies until ACKs wait again
 	}{
-		"a duplicate": {func(h *replyHarness) { h.input(push(0, 0, "a")) }, replyrhythm.Streak},
+		"a duplicate": {func(h *replyHarness) { h.input(push(0, 0, "a")) }, replyrhythm.FirstReplies},
 		"a gap": {func(h *replyHarness) {
 			h.input(push(h.sn+1, 0, "a"))
 			h.input(push(h.sn, 0, "a"))

@@ -111,11 +111,11 @@ func takeGrant(s *session, g incast.Grant, now time.Duration) bool {
 
 // letGoOn lets the calls, and whatever else, go on that a step has made ready.
 func (c *Conn) letGoOn() {
-	ready := c.step.ready
+	ready := c.step.ready &^ woken
 	if ready == 0 {
 		return
 	}
-	c.step.ready = 0
+	c.step.ready &= woken
 	if ready&stopped != 0 {
 		c.stopDeadlines()
 	}

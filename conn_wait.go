@@ -18,8 +18,7 @@ type notifier struct {
 	waiting int32     // calls that wait, without the one that reads the socket
 }
 
-// connLock is a Conn as the sync.Locker that is its mu, so that a notifier
-// finds the session through its lock.
+// connLock is a Conn as the sync.Locker of its notifiers, which find the session by it.
 type connLock Conn
 
 func (l *connLock) Lock()   { l.mu.Lock() }
@@ -41,6 +40,7 @@ func (n *notifier) Broadcast() {
 		m.wake()
 	}
 	if n.waiting > 0 {
+		c.step.ready |= woken
 		// Of several calls of streams, none takes the read turn.
 		c.io.wokeWaiter = c.io.wokeWaiter || c.calls == nil || c.calls.waiting <= 1
 		switch held := c.io.wakes&holdWakes != 0; {
@@ -138,6 +138,7 @@ func (c *Conn) await(call blocking, try func() (pause, error), end func()) error
 			p.on.waiting++
 			p.on.cond.Wait()
 			p.on.waiting--
+			c.step.ready &^= woken
 			if c.ep.env != nil {
 				c.ep.env.Woken(p.on.cond.L, c.entry.Conv, p.on.place(call.stream))
 			}

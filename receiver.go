@@ -65,6 +65,9 @@ func (r *receiver) takeBuffer() (free int) {
 // acksPending reports whether acknowledgements are waiting for the next flush.
 func (r *receiver) acksPending() bool { return len(r.acks) > 0 }
 
+// awaitCall lets acknowledgements that are due wait for a call that was woken.
+func (r *receiver) awaitCall(now seq, s *sender) { r.ackPolicy.AwaitCall(now, uint32(s.rtt.srtt)) }
+
 // dropAcks drops the acknowledgements that wait.
 func (r *receiver) dropAcks() { r.acks = nil }
 
@@ -443,15 +446,14 @@ func (k *KCP) wndUnused() uint16 {
 	return uint16(free)
 }
 
-// limitWindow sets the most that is advertised as the receive window, in
-// segments; 0: no limit. If shut is set, the window is zero. What the peer sends
-// beyond it is taken as before. If the limit rises, or the window shuts, ACKs
-// that wait leave with the next flush: the peer may be waiting for the larger
-// window, and will send nothing more for which an ACK could wait. With tell the next
-// flush tells the peer the window in any case, with the ACKs that wait or by itself.
+// limitWindow sets the most that is advertised as the receive window, in segments; 0: no
+// limit. If shut is set, the window is zero. What the peer sends beyond it is taken as
+// before. ACKs that wait leave with the next flush if the window shuts, or if it grows
+// and they are of half of the old one: the peer may be waiting for that. With tell the
+// next flush tells the peer the window in any case, with ACKs that wait or by itself.
 func (k *KCP) limitWindow(segments uint32, shut, tell bool) {
 	old, was := k.rcv.share, k.rcv.shut
-	if len(k.rcv.acks) > 0 && (tell || shut != was || old > 0 && (segments == 0 || segments > old)) {
+	if len(k.rcv.acks) > 0 && (tell || shut != was || old > 0 && old <= 2*uint32(k.rcv.ackPolicy.Segments) && (segments == 0 || segments > old)) {
 		k.rcv.ackPolicy.Urgent = true
 	} else if tell {
 		k.peer.probe |= sendWins

@@ -97,7 +97,8 @@ func wholeMessages(frgs []uint8) (messages []string) {
 }
 
 // The share bounds what is advertised, not what is taken, and does not close the
-// window. ACKs leave at once when it is half used, and when it grows.
+// window. ACKs leave at once when it is half used, and when it grows for a peer that has
+// used half.
 func TestShareOfWindow(t *testing.T) {
 	h := newHarness(t, func(k *KCP) { k.SetExtensions(Extensions{ThinAcks: true}) })
 	h.k.limitWindow(4, false, false)
@@ -108,7 +109,11 @@ func TestShareOfWindow(t *testing.T) {
 	h.advance(0)
 	h.want("ack 0 ts=0 una=2 wnd=4")
 	h.input(push(2, 0, "c"))
+	h.k.limitWindow(3, false, false)
+	require.NotEqual(t, h.k.clock.now, h.k.ackTime())
 	h.k.limitWindow(4, false, false)
+	require.NotEqual(t, h.k.clock.now, h.k.ackTime(), "the peer has not used what it had")
+	h.k.limitWindow(2, false, false)
 	require.NotEqual(t, h.k.clock.now, h.k.ackTime())
 	h.k.limitWindow(0, false, false)
 	require.Equal(t, h.k.clock.now, h.k.ackTime())

@@ -143,6 +143,7 @@ const (
 	stopped                     // all calls fail from now on, and deadlines are void
 	receivers                   // of receipts
 	admitted                    // compatibility.Options.Validated
+	woken                       // a call was woken, and none has run since; this stays
 )
 
 // init sets up a new session with the peer of key.

@@ -34,10 +34,9 @@ func (c *session) finishStep(now time.Duration) {
 	c.schedule(now)
 }
 
-// schedule sets a wake-up for the next timer of the session. One that is set for
-// a slightly earlier time stays, as moving it in every step would cost more than
-// onWake of a session of which nothing is due. A request of wake for a time that
-// has come stays too.
+// schedule sets a wake-up for the next timer of the session. One for a slightly earlier
+// time stays: to move it in every step would cost more than an onWake with nothing due.
+// A request of wake for a time that has come stays too.
 func (c *session) schedule(now time.Duration) {
 	var next time.Duration
 	sooner := func(at time.Duration) {
@@ -109,10 +108,9 @@ func (c *session) schedule(now time.Duration) {
 	}
 }
 
-// postpone moves a wake-up that comes much earlier than what is due. Without
-// that the timers of many sessions fire all the time, each of which costs far
-// more than a move. A session in steady traffic moves its wake-up at most twice
-// in the time until what is due.
+// postpone moves a wake-up that comes much earlier than what is due. Else the timers of
+// many sessions fire all the time, each of which costs far more than a move. A session
+// in steady traffic moves its wake-up at most twice in the time until what is due.
 func (c *session) postpone(now time.Duration) {
 	if t := &c.timers; t.wakeAt > now && t.wakeAt-now < (t.dueAt-now)/2 {
 		t.wakeAt = t.dueAt
@@ -141,9 +139,8 @@ func (c *session) wakeIndex() *int32 { return &c.timers.wakeIndex }
 // wakeHash returns a random number of the session, which does not change.
 func (c *session) wakeHash() uint32 { return c.timers.clockBase }
 
-// onWake does what is due. The endpoint's timer calls it. Often
-// that is nothing: the delayed ACK for which the wake-up was set has left with an
-// answer, or what was to be retransmitted was acknowledged.
+// onWake does what is due. The endpoint's timer calls it. Often that is nothing: the
+// delayed ACK has left with an answer, or what was to be repeated was acknowledged.
 func (c *session) onWake() {
 	t := &c.timers
 	t.wakeAt = 0
@@ -270,11 +267,13 @@ func (c *session) waited(now time.Duration) time.Duration {
 	return time.Duration(max(ms, 0)) * time.Millisecond
 }
 
-// flushDue flushes if signals are pending, packets wait for the cap of the rate, or
-// the state machine's next flush is due.
+// flushDue flushes if signals are pending, packets wait for the cap, or a flush is due.
 func (c *session) flushDue(now time.Duration) {
 	if c.tls != nil && c.tls.handshake != nil {
 		c.sendFlight()
+	}
+	if c.step.ready&woken != 0 && c.kcp.receiver().acksPending() {
+		c.kcp.receiver().awaitCall(c.clock(now), c.kcp.sender())
 	}
 	if at, ok := c.kcp.NextFlush(); len(*c.kcp.signalQueue()) > 0 || c.timers.heldSince != 0 || c.capped != nil && c.capped.waiting() > 0 || ok && !seq(at).After(c.clock(now)) {
 		c.flush(now)

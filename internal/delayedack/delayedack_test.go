@@ -126,3 +126,28 @@ func TestAgain(t *testing.T) {
 	require.Equal(t, next+63, got[0].SN)
 	require.Empty(t, Again(nil, next, 0, 9, func(serial.Number) bool { return true }))
 }
+
+// For a call that was woken an ACK waits twice as long each time, 25 ms and half of a
+// round trip at most. One that is urgent does not.
+func TestAwaitCall(t *testing.T) {
+	begin := serial.Number(1<<32 - 10)
+	arrived := func() (p Policy) {
+		p.Received(Arrival{Bytes: 1, Fresh: true, Next: true, Alone: true}, path(begin, 40))
+		require.Equal(t, begin+10, p.Due)
+		return p
+	}
+	p := arrived()
+	p.AwaitCall(begin+9, 40)
+	require.Equal(t, begin+10, p.Due, "it is not due yet")
+	for _, due := range []serial.Number{20, 40, 45, 45} {
+		p.AwaitCall(p.Due, 40)
+		require.Equal(t, begin+due, p.Due)
+	}
+	p = arrived()
+	p.AwaitCall(begin+30, 40)
+	require.Equal(t, begin+45, p.Due)
+	p = arrived()
+	p.Urgent = true
+	p.AwaitCall(begin+10, 40)
+	require.Equal(t, begin+10, p.Due)
+}

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/replyrhythm"
 	"github.com/arqnet/kcp/internal/rulebook"
 )
 
@@ -18,6 +19,8 @@ func TestRuleFigures(t *testing.T) {
 		{"| Delayed ACK", "5 ms", soonDelay * time.Millisecond},
 		{"| Delayed ACK", "srtt/16", SoonShare},
 		{"| Delayed ACK", "4 full segments", FullSegments},
+		{"| ACKs that are due", "25 ms", MaxDelay * time.Millisecond},
+		{"| ACKs that are due", "100 ms", replyrhythm.MaxHold * time.Millisecond},
 		{"| ACK at once at a gap", "3 packets", gapAcks},
 		{"ACK repetition", "400 ACKs", repeatLength},
 		{"ACK repetition", "4000 at most", repeatMost},

@@ -52,6 +52,7 @@ type Policy struct {
 	Filled     bool          // filler has filled a gap since the last flush
 	Announced  bool          // the present flush has put out an ACK that was to wait
 	urgentAcks uint8         // packets behind the gap still to be acknowledged at once
+	wait       uint8         // milliseconds that they wait until Due
 	Filler     Ack           // valid if filled
 	Segments   int32         // new segments since the last flush
 	Bytes      int32         // their payload
@@ -81,10 +82,11 @@ func (p *Policy) Received(s Arrival, at Path) {
 	if s.Fresh {
 		p.Replies.Arrived(uint32(at.Now))
 	} else {
-		p.Replies.Disturbed()
+		p.Replies.Paused()
 	}
 	if s.Alone {
-		p.Due = at.Now + serial.Number(p.delay(at))
+		p.wait = uint8(p.delay(at)) // MaxHold at most
+		p.Due = at.Now + serial.Number(p.wait)
 	}
 	if !s.Fresh {
 		return
@@ -134,6 +136,21 @@ func (p *Policy) Decide(now serial.Number, srtt uint32, gap bool, mss int, share
 		if soon.Before(p.Due) {
 			p.Due = soon
 		}
+	}
+}
+
+// AwaitCall lets acknowledgements that are due wait on, for a call of the application
+// that was woken but has not run: in a process that is short of processor time, the data
+// that it writes comes soon. In all they wait MaxDelay and half of a round trip, but no
+// more than 100 ms, so that the peer's probe time-out (RFC 8985 §7.2) comes later.
+func (p *Policy) AwaitCall(now serial.Number, srtt uint32) {
+	if p.Urgent || p.Due.After(now) {
+		return
+	}
+	since := p.Due - serial.Number(p.wait)
+	if waited, most := now.Diff(since), int32(min(MaxDelay+srtt/2, replyrhythm.MaxHold)); waited < most {
+		p.wait = uint8(min(2*max(waited, 1), most))
+		p.Due = since + serial.Number(p.wait)
 	}
 }
 

@@ -56,7 +56,7 @@ func (r *Rhythm) Replied(now uint32) {
 	r.Open = false
 	took := int32(now - r.since)
 	if took < 0 || took > MaxHold {
-		r.paused()
+		r.Paused()
 		return
 	}
 	r.took = max(uint8(took), r.took-(r.took+15)/16)
@@ -67,12 +67,13 @@ func (r *Rhythm) Replied(now uint32) {
 	}
 }
 
-// paused makes ACKs wait no longer than usual: no reply has come in time.
-func (r *Rhythm) paused() { r.streak, r.took, r.Hold, r.Waits = 0, 0, 0, false }
+// Paused makes ACKs wait no longer than usual: no reply has come in time, or the peer has
+// sent again what had arrived, for which the ACK was late or got lost.
+func (r *Rhythm) Paused() { r.streak, r.took, r.Hold, r.Waits = 0, 0, 0, false }
 
-// Disturbed is paused, for longer: something was lost.
+// Disturbed is Paused, for longer: something was lost.
 func (r *Rhythm) Disturbed() {
-	r.paused()
+	r.Paused()
 	r.lossy = true
 }
 
@@ -117,6 +118,6 @@ func (r *Rhythm) Announcement() uint8 {
 // Alone records that an ACK leaves without new data.
 func (r *Rhythm) Alone(now uint32) {
 	if r.Waits && r.Open && int32(now-r.since) >= int32(r.Hold) {
-		r.paused()
+		r.Paused()
 	}
 }
