@@ -75,12 +75,6 @@ func (k *KCP) flushCoveredAck(h *header, bare bool) {
 	k.putAck(h, a, p.Announce(k.clock.now))
 }
 
-// frg of an ACK announces how long ACKs may wait; see package replyrhythm. The peer
-// adds it to its retransmission time-out (RFC 9002 §6.2.1), and takes no round-trip
-// sample from an ACK that has waited, so the samples still measure the path. Every
-// other packet of the receiver shows una. One that does not cover what has long
-// arrived shows a loss, for which the peer then does not wait.
-
 // waitNoLonger takes the wait for a delayed ACK out of the time-out of the oldest
 // segment if what the peer sends does not acknowledge it, although it left more
 // than a round trip ago: the peer does not have it.

@@ -218,7 +218,7 @@ func (c *session) holdSocket() time.Duration {
 	return closing.AnswerFor(time.Duration(c.kcp.sender().rto())*time.Millisecond, n.Retransmits()+n.Duplicates > 0)
 }
 
-// progress advances the session's state after input, a call of the application, a wake-up.
+// progress advances the session's state after input, an application's call or a timer.
 func (c *session) progress(now time.Duration) {
 	if c.closing.Phase >= closing.Draining {
 		return

@@ -4,8 +4,11 @@
 // acknowledgement (RFC 1122 §4.2.3.2). The usual delay would let the ACK leave before
 // it, in a packet of its own. So the ACK waits as long as that has lately taken.
 //
-// The receiver announces how long (max_ack_delay, RFC 9000 §18.2). Times are
-// milliseconds and wrap around.
+// The receiver announces how long (max_ack_delay, RFC 9000 §18.2). The peer adds it to
+// its retransmission time-out (RFC 9002 §6.2.1), and takes no round-trip sample from an
+// ACK that has waited, so the samples still measure the path. Every other packet of the
+// receiver shows una. One that does not cover what has long arrived shows a loss, for
+// which the peer then does not wait. Times are milliseconds and wrap around.
 package replyrhythm
 
 const (
