@@ -143,8 +143,8 @@ func init() {
 	s.thresholds = append(s.thresholds,
 		threshold{c: "tbf-1mbit", impl: ours, metric: metricDropped, max: 0.3},
 		threshold{c: "tbf-20mbit", impl: ours, metric: metricDropped, max: 0.3},
-		threshold{c: "start-loss10", impl: ours, metric: metricP99, max: 1.5 * 1470},
-		threshold{c: "start-loss20", impl: ours, metric: metricP99, max: 1.5 * 1940})
+		threshold{c: "start-loss10", impl: ours, metric: metricP99, max: 1.5 * 1262},
+		threshold{c: "start-loss20", impl: ours, metric: metricP99, max: 1.5 * 1557})
 	register(s)
 }
 
