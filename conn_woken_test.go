@@ -56,11 +56,11 @@ func TestAckAwaitsCall(t *testing.T) {
 			b := accepted(t, l)
 			bothWays(t, a, b, []byte("here"), []byte("here"))
 			time.Sleep(time.Second)
-			var sent []time.Duration
+			sent := make(chan time.Duration, 10)
 			begin := time.Now()
 			w.net.SetFilter(func(from, _ netip.AddrPort, p []byte) bool {
 				if from == netip.MustParseAddrPort(serverAddr) {
-					sent = append(sent, time.Since(begin))
+					sent <- time.Since(begin)
 				}
 				return true
 			})
@@ -73,7 +73,7 @@ func TestAckAwaitsCall(t *testing.T) {
 			require.NoError(t, err)
 			time.Sleep(500 * time.Millisecond)
 			require.Len(t, sent, 1)
-			waited := sent[0] - 20*time.Millisecond
+			waited := <-sent - 20*time.Millisecond
 			if late {
 				require.InDelta(t, 45, waited.Milliseconds(), 2)
 			} else {
