@@ -425,7 +425,9 @@ func runState(t *testing.T, w *world, sessions int) (r stateRun, hostOf func(c *
 
 // goroutinesOfBubble returns how many goroutines the bubble of synctest has that the
 // caller is in: other tests run beside it.
+// Those that a timer has just started end first.
 func goroutinesOfBubble() int {
+	synctest.Wait()
 	b := make([]byte, 1<<20)
 	head, _, _ := bytes.Cut(b[:runtime.Stack(b, false)], []byte("\n"))
 	at := bytes.Index(head, []byte(", synctest bubble "))
