@@ -234,6 +234,7 @@ func TestRepeatInSpare(t *testing.T) {
 		"streams":                 {func(k *KCP) { k.rare = &rareMachine{streaming: true} }, false},
 		"a small segment":         {func(*KCP) {}, false}, // with the next packet
 		"a cap":                   {func(k *KCP) { k.capRate(1, 0) }, false},
+		"an unvalidated address":  {func(k *KCP) { k.limitUnvalidated(0, false); k.snd.validation.Received(1 << 20) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			packets := 0

@@ -177,3 +177,12 @@ func TestLost(t *testing.T) {
 	require.Equal(t, 1, s.Episode.Lost)
 	require.EqualValues(t, 1, s.Reordering.mult)
 }
+
+// A segment that congestion control allows does not use up the credit.
+func TestSpend(t *testing.T) {
+	c := Credit{Left: 2}
+	c.Spend(true)
+	require.Equal(t, 2, int(c.Left))
+	c.Spend(false)
+	require.Equal(t, 1, int(c.Left))
+}
