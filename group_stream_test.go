@@ -8,12 +8,13 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
-	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp/internal/testenv"
 )
 
 // withStreams returns the two ends of a session, of which the second is in a group
@@ -412,7 +413,7 @@ func runState(t *testing.T, w *world, sessions int) (r stateRun, hostOf func(c *
 		time.Sleep(50 * time.Millisecond)
 		r.note(t, clients, start)
 	}
-	r.goroutines = goroutinesOfBubble()
+	r.goroutines = testenv.GoroutinesOfBubble()
 	for range 20 {
 		time.Sleep(50 * time.Millisecond)
 		r.note(t, clients, start)
@@ -421,18 +422,6 @@ func runState(t *testing.T, w *world, sessions int) (r stateRun, hostOf func(c *
 		r.abandoned += s.Stats().Abandoned
 	}
 	return r, at
-}
-
-// goroutinesOfBubble returns how many goroutines the bubble of synctest has that the
-// caller is in: other tests run beside it.
-// Those that a timer has just started end first.
-func goroutinesOfBubble() int {
-	synctest.Wait()
-	b := make([]byte, 1<<20)
-	head, _, _ := bytes.Cut(b[:runtime.Stack(b, false)], []byte("\n"))
-	at := bytes.Index(head, []byte(", synctest bubble "))
-	bubble := bytes.Clone(head[at : len(head)-1])
-	return bytes.Count(b[:runtime.Stack(b, true)], bubble)
 }
 
 // note takes what has arrived, and compares it with what was sent.

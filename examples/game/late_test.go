@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/netsim"
 )
 
@@ -197,21 +197,9 @@ func TestGoroutines(t *testing.T) {
 			for _, m := range s.members {
 				require.GreaterOrEqual(t, len(m.worlds), 38)
 			}
-			counts = append(counts, goroutinesOfBubble())
+			counts = append(counts, testenv.GoroutinesOfBubble())
 		})
 	}
 	// The goroutine of an endpoint's timer may wait for the next wake-up, or have ended.
 	require.InDelta(t, counts[0], counts[1], 2)
-}
-
-// goroutinesOfBubble returns how many goroutines there are in the caller's bubble of
-// synctest.
-// Those that a timer has just started end first.
-func goroutinesOfBubble() int {
-	synctest.Wait()
-	b := make([]byte, 1<<20)
-	head, _, _ := bytes.Cut(b[:runtime.Stack(b, false)], []byte("\n"))
-	at := bytes.Index(head, []byte(", synctest bubble "))
-	bubble := bytes.Clone(head[at : len(head)-1])
-	return bytes.Count(b[:runtime.Stack(b, true)], bubble)
 }
