@@ -266,22 +266,22 @@ func (s *Stream) Close() error {
 }
 
 // CloseWrite closes the stream for writing, without waiting: the peer reads io.EOF after
-// the last byte. Errors are net.ErrClosed after Close or CloseWrite, and as for Write.
+// the last byte. Errors are net.ErrClosed after Close or CloseWrite, and as for Write, but
+// none if the peer has closed the stream after all that was written had left.
 func (s *Stream) CloseWrite() error {
 	c := s.conn
 	c.mu.Lock()
 	defer c.unlock()
+	defer c.kickStreams() // the stream may be over
 	s.state.WriteDone()
-	if err := c.writeEnd(&s.state); err != nil || s.closed {
-		if s.closed {
-			err = net.ErrClosed
-		}
-		c.kickStreams() // the stream may be over
+	answered := c.closing.Caller == closing.Uses && s.state.NeedsNoFin()
+	if err := c.writeEnd(&s.state); s.closed {
+		return c.opError("close", net.ErrClosed)
+	} else if err != nil && !answered {
 		return c.opError("close", err)
 	}
 	s.state.Finish()
 	s.canWrite.Broadcast()
-	c.kickStreams()
 	return nil
 }
 

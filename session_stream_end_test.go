@@ -244,6 +244,94 @@ func TestStreamClosedOrReset(t *testing.T) {
 	}
 }
 
+// The peer answers and closes before this end has called CloseWrite, which then fails only
+// if something that was written was dropped, or the peer has given a code.
+func TestCloseWriteAfterThePeerHasClosed(t *testing.T) {
+	for name, tc := range map[string]struct {
+		end   func(r *Stream) error
+		write int // bytes
+		fails bool
+	}{
+		"Close":                        {(*Stream).Close, 100, false},
+		"CancelRead":                   {func(r *Stream) error { return r.CancelRead(0) }, 100, false},
+		"Close before all has left":    {(*Stream).Close, 400_000, true},
+		"Reset":                        {func(r *Stream) error { return r.Reset(0) }, 100, true},
+		"CancelRead with another code": {func(r *Stream) error { return r.CancelRead(7) }, 100, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, 1, slow, func(t *testing.T, w *world) {
+				a, b, _ := w.pair(nil, &Config{StreamReceiveBuffer: 200_000})
+				s, r := streamPair(t, a, b, nil)
+				_, err := s.TryWrite(make([]byte, tc.write))
+				require.True(t, err == nil || err == ErrWouldBlock, err)
+				_, err = io.ReadFull(r, make([]byte, 100))
+				require.NoError(t, err)
+				_, err = r.Write([]byte("answer"))
+				require.NoError(t, err)
+				require.NoError(t, tc.end(r))
+				time.Sleep(20 * time.Second)
+				var reset *StreamError
+				require.ErrorAs(t, s.Err(), &reset)
+				err = s.CloseWrite()
+				require.Equal(t, tc.fails, errors.As(err, &reset), err)
+				if tc.fails {
+					return
+				}
+				require.NoError(t, err)
+				require.ErrorIs(t, s.CloseWrite(), net.ErrClosed)
+				got := make([]byte, 6)
+				_, err = io.ReadFull(s, got)
+				require.NoError(t, err)
+				require.Equal(t, "answer", string(got))
+				require.NoError(t, s.Close())
+				_ = r.Close()
+				time.Sleep(time.Second)
+				require.Zero(t, figuresOf(a).streams)
+			})
+		})
+	}
+}
+
+// The same for a session: the peer answers and closes it.
+func TestConnCloseWriteAfterThePeerHasClosed(t *testing.T) {
+	for name, tc := range map[string]struct {
+		end   func(b *Conn) error
+		write int // bytes
+		fails error
+	}{
+		"Close":                              {(*Conn).Close, 100, nil},
+		"CloseWithError":                     {func(b *Conn) error { return b.CloseWithError(7, "") }, 100, nil},
+		"Close before all has left":          {(*Conn).Close, 400_000, ErrPeerClosed},
+		"CloseWithError before all has left": {func(b *Conn) error { return b.CloseWithError(7, "") }, 400_000, &PeerCloseError{Code: 7}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, 1, slow, func(t *testing.T, w *world) {
+				a, b, _ := w.pair(nil, nil)
+				_, err := a.TryWrite(make([]byte, tc.write))
+				require.True(t, err == nil || err == ErrWouldBlock, err)
+				_, err = io.ReadFull(b, make([]byte, 100))
+				require.NoError(t, err)
+				_, err = b.Write([]byte("answer"))
+				require.NoError(t, err)
+				require.NoError(t, tc.end(b))
+				time.Sleep(time.Second)
+				err = a.CloseWrite()
+				if tc.fails == nil {
+					require.NoError(t, err)
+				} else {
+					require.ErrorContains(t, err, tc.fails.Error())
+				}
+				_, err = a.Write([]byte("late"))
+				require.ErrorIs(t, err, ErrPeerClosed)
+				got := make([]byte, 6)
+				_, err = io.ReadFull(a, got)
+				require.NoError(t, err)
+				require.Equal(t, "answer", string(got))
+			})
+		})
+	}
+}
+
 // A message of MaxMessageSize arrives, and a larger one is refused with its size and the
 // limit. A peer that has a larger buffer shows that when it reads.
 func TestStreamMaxMessageSize(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"log"
 	"net"
 	"os"
+	"time"
 
 	"github.com/arqnet/kcp"
 )
@@ -114,12 +115,21 @@ func (c *client) fetch(ctx context.Context, name string, f *os.File, version uin
 		if done {
 			return err
 		}
-		select { // the session is ending
+		select { // the session is ending, or the server has ended the stream without an answer
 		case <-conn.Done():
+		case <-time.After(patience):
+			return err
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// refused reports whether err is of the stream alone: the session goes on, and another one
+// would not help. A server that is closing refuses new streams.
+func refused(err error) bool {
+	var ended *kcp.StreamError
+	return errors.As(err, &ended) && ended.Code != kcp.StreamRefused
 }
 
 // fetchRest gets what is missing of a file, in one session. done reports whether another
@@ -137,11 +147,11 @@ func (c *client) fetchRest(ctx context.Context, conn *kcp.Conn, name string, f *
 	defer context.AfterFunc(ctx, func() { _ = stream.Reset(0) })()
 	err = errors.Join(writeMessage(stream, []byte(name)), writeNumbers(stream, version, uint64(info.Size())), stream.CloseWrite())
 	if err != nil {
-		return version, false, err
+		return version, refused(err), err
 	}
 	var now, size, from uint64
 	if err := readNumbers(stream, &now, &size, &from); err != nil {
-		return version, conn.Err() == nil, err // the server has refused
+		return version, refused(err), err
 	}
 	if err := f.Truncate(int64(from)); err != nil {
 		return version, true, err
@@ -157,5 +167,5 @@ func (c *client) fetchRest(ctx context.Context, conn *kcp.Conn, name string, f *
 		err = errors.New("the file has become shorter")
 		return now, true, err
 	}
-	return now, err == nil, err
+	return now, err == nil || refused(err), err
 }

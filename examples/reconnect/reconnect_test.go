@@ -414,6 +414,73 @@ func TestFetch(t *testing.T) {
 	})
 }
 
+// A server that ends the stream of a file, wherever it is with its answer, is not asked
+// again, and the client does not wait for the end of the session.
+func TestFetchRefused(t *testing.T) {
+	refuse := func(stream *kcp.Stream) error { return stream.Reset(codeNoFile) }
+	for name, answer := range map[string]func(stream *kcp.Stream) error{
+		"at once": refuse,
+		"after the name": func(stream *kcp.Stream) error {
+			if _, err := readMessage(stream, maxName); err != nil {
+				return err
+			}
+			return refuse(stream)
+		},
+		"after a part of the file": func(stream *kcp.Stream) error {
+			if err := writeNumbers(stream, 1, 10, 0); err != nil {
+				return err
+			}
+			if _, err := stream.Write([]byte("part")); err != nil {
+				return err
+			}
+			time.Sleep(time.Second)
+			return refuse(stream)
+		},
+		"by closing it": (*kcp.Stream).Close,
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, 1, plain, func(t *testing.T, w *world) {
+				w.kill()
+				l, err := w.net.Listen(serverAddr)
+				require.NoError(t, err)
+				e, err := kcp.NewEndpoint(l, w.server)
+				require.NoError(t, err)
+				defer e.Close()
+				listener, err := e.Listen()
+				require.NoError(t, err)
+				answered := make(chan error, 1)
+				go func() {
+					conn, err := listener.AcceptKCP(t.Context())
+					if err == nil {
+						_, err = io.ReadFull(conn, make([]byte, idSize))
+					}
+					if err == nil {
+						err = writeNumbers(conn, 0)
+					}
+					if err != nil {
+						answered <- err
+						return
+					}
+					stream, err := conn.AcceptStream(t.Context())
+					if err == nil {
+						err = answer(stream)
+					}
+					answered <- err
+				}()
+				d := w.start(1, "10.0.0.2")
+				f, err := os.Create(filepath.Join(t.TempDir(), "file"))
+				require.NoError(t, err)
+				defer f.Close()
+				begin := time.Now()
+				require.Error(t, d.fetch(w.Context(), "file", f, 0))
+				require.Less(t, time.Since(begin), 10*time.Second)
+				require.NoError(t, <-answered)
+				d.stop()
+			})
+		})
+	}
+}
+
 // A client whose network fails before the server knows who it is dials again.
 func TestCutOffAtOnce(t *testing.T) {
 	inWorld(t, 1, plain, func(t *testing.T, w *world) {

@@ -139,6 +139,7 @@ func (s *Stream) input(h *Header, data []byte) {
 		err := s.table.host.Error(h.Code, true)
 		if h.Code == 0 && !in.reset { // RESET leaves before STOP
 			err = s.table.host.Closed()
+			s.out.needless = s.out.first == nil && s.out.err == nil
 		}
 		s.resetWrite(h.Code, err)
 	case Credit:

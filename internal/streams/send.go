@@ -55,6 +55,7 @@ type sendSide struct {
 	fin       bool               // FIN is to follow the data, unless reset
 	finSent   bool
 	reset     bool // RESET was, or is to be, sent; or the peer has refused the stream
+	needless  bool // the peer has closed the stream, and nothing that waited was dropped
 	ready     bool // memory is in Table.ready
 	partial   bool // a message that was written may be given up
 	written   bool // something was
@@ -140,6 +141,10 @@ func (s *Stream) CannotWrite() error {
 	}
 	return s.out.err
 }
+
+// NeedsNoFin reports whether the peer has closed the stream after all that was written
+// had left, and before Finish.
+func (s *Stream) NeedsNoFin() bool { return s.out.needless && !s.out.fin }
 
 // dataHeader returns the size of the header of a segment of data that is sent now.
 func (s *Stream) dataHeader(part bool) int {
@@ -275,7 +280,7 @@ func (s *Stream) dropFirst() {
 // before.
 func (s *Stream) Finish() {
 	s.WriteDone()
-	if !s.out.fin && s.out.err == nil && !s.table.failed {
+	if !s.out.fin && (s.out.err == nil || s.out.needless) && !s.table.failed {
 		s.out.fin = true
 		s.table.sched.update(s)
 	}
