@@ -244,8 +244,8 @@ func TestStreamClosedOrReset(t *testing.T) {
 	}
 }
 
-// The peer answers and closes before this end has called CloseWrite, which then fails only
-// if something that was written was dropped, or the peer has given a code.
+// The peer answers and closes before this end has called CloseWrite, which then fails
+// only if something that was written was dropped, or the peer has given a code.
 func TestCloseWriteAfterThePeerHasClosed(t *testing.T) {
 	for name, tc := range map[string]struct {
 		end   func(r *Stream) error

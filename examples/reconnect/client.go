@@ -125,8 +125,8 @@ func (c *client) fetch(ctx context.Context, name string, f *os.File, version uin
 	}
 }
 
-// refused reports whether err is of the stream alone: the session goes on, and another one
-// would not help. A server that is closing refuses new streams.
+// refused reports whether err is of the stream alone: the session goes on, and another
+// one would not help. A server that is closing refuses new streams.
 func refused(err error) bool {
 	var ended *kcp.StreamError
 	return errors.As(err, &ended) && ended.Code != kcp.StreamRefused
