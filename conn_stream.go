@@ -266,8 +266,8 @@ func (s *Stream) Close() error {
 }
 
 // CloseWrite closes the stream for writing, without waiting: the peer reads io.EOF after
-// the last byte. Errors are net.ErrClosed after Close or CloseWrite, and as for Write, but
-// none if the peer has closed the stream after all that was written had left.
+// the last byte. Errors are net.ErrClosed after Close or CloseWrite, and as for Write.
+// There is none if the peer has closed the stream after all that was written had left.
 func (s *Stream) CloseWrite() error {
 	c := s.conn
 	c.mu.Lock()
