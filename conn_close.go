@@ -124,8 +124,8 @@ func (c *Conn) tryClose(begun *bool, whole bool) (p pause, err error) {
 //
 // Errors are net.ErrClosed after Close, Abort or CloseWrite; ErrLegacyPeer for a legacy
 // peer, to which Write still works; os.ErrDeadlineExceeded when the write deadline
-// passes during the wait; ErrPeerClosed when the peer has closed the session without
-// taking all that was written; and the error with which the session ended.
+// passes during the wait; ErrPeerClosed when the peer has closed the session, with a
+// reason or before all was taken; and the error with which the session ended.
 func (c *Conn) CloseWrite() error {
 	return c.await(blocking{op: "close"}, c.tryCloseWrite, nil)
 }
@@ -136,7 +136,7 @@ func (c *Conn) tryCloseWrite() (p pause, err error) {
 	switch {
 	case c.closing.Caller != closing.Uses || c.closing.Write != closing.WriteOpen:
 		return p, net.ErrClosed
-	case c.closing.Read == closing.ReadClosed && !c.closing.Undelivered():
+	case c.closing.Read == closing.ReadClosed && !c.closing.Undelivered() && c.reason(ErrPeerClosed) == ErrPeerClosed:
 		return p, nil
 	case c.closing.Read == closing.ReadClosed:
 		return p, c.reason(ErrPeerClosed)

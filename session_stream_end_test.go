@@ -292,7 +292,8 @@ func TestCloseWriteAfterThePeerHasClosed(t *testing.T) {
 	}
 }
 
-// The same for a session: the peer answers and closes it.
+// The same for a session: the peer answers and closes it. A reason is an error all the
+// same.
 func TestConnCloseWriteAfterThePeerHasClosed(t *testing.T) {
 	for name, tc := range map[string]struct {
 		end   func(b *Conn) error
@@ -300,7 +301,7 @@ func TestConnCloseWriteAfterThePeerHasClosed(t *testing.T) {
 		fails error
 	}{
 		"Close":                              {(*Conn).Close, 100, nil},
-		"CloseWithError":                     {func(b *Conn) error { return b.CloseWithError(7, "") }, 100, nil},
+		"CloseWithError":                     {func(b *Conn) error { return b.CloseWithError(7, "") }, 100, &PeerCloseError{Code: 7}},
 		"Close before all has left":          {(*Conn).Close, 400_000, ErrPeerClosed},
 		"CloseWithError before all has left": {func(b *Conn) error { return b.CloseWithError(7, "") }, 400_000, &PeerCloseError{Code: 7}},
 	} {

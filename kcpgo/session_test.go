@@ -207,10 +207,12 @@ func TestIdleIsSilent(t *testing.T) {
 			}
 			w.want(server, "hello")
 			if i == 0 {
+				synctest.Wait()
 				before = runtime.NumGoroutine()
 			}
 		}
 		time.Sleep(10 * time.Second)
+		synctest.Wait() // the goroutines of timers end
 		if n := runtime.NumGoroutine() - before; n > sessions {
 			t.Errorf("%d goroutines for %d sockets that have dialled", n, sessions)
 		}
