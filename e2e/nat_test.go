@@ -134,7 +134,8 @@ func (h *natHost) WriteToAddrPort(b []byte, to netip.AddrPort) (int, error) {
 func (h *natHost) route(to netip.AddrPort) (head []byte, at netip.AddrPort) {
 	h.net.mu.Lock()
 	defer h.net.mu.Unlock()
-	if h.net.cut != nil && h.net.cut(h, to) {
+	if h.net.cut != nil && h.net.cut(h, to) { // behind the NAT, which lets an answer in
+		h.sent[to] = true
 		return nil, at
 	}
 	for _, other := range h.net.hosts {

@@ -232,14 +232,24 @@ func (o *Open[A, S]) Probe(now time.Duration) (probe, aim int, wait time.Duratio
 	return probe, aim, max(wait, Pace)
 }
 
-// Elsewhere returns the session that this end dials, of which a packet has come from an
-// address of the peer that its HELLO does not leave for. ok is false if it is of none.
+// Elsewhere returns the session of an open of which a packet without TIEBREAKER has come
+// from another address of the peer: the one that this end dials, or a half-open one, whose
+// HELLO has come by a path that the peer has left since. ok is false if it is of none.
 func (t *Table[A, S]) Elsewhere(from A, conv uint32) (s S, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if o, i := t.ofLocked(from); o != nil && o.conv == conv && !o.isDecided() {
+	o, i := t.ofLocked(from)
+	if o == nil || o.isDecided() {
+		return s, false
+	}
+	if o.conv == conv {
 		o.aim = i
 		return o.dialled, true
+	}
+	for _, h := range o.accepted {
+		if h.conv == conv {
+			return h.s, true
+		}
 	}
 	return s, false
 }

@@ -237,6 +237,14 @@ func TestAim(t *testing.T) {
 	require.False(t, ok)
 	_, ok = table.Elsewhere(9, 7)
 	require.False(t, ok)
+	_, ok = o.Add("half open", Hello{Conv: 8, Token: 1})
+	require.True(t, ok)
+	s, ok = table.Elsewhere(1, 8)
+	require.True(t, ok)
+	require.Equal(t, "half open", s)
+	table.Remove("half open")
+	_, ok = table.Elsewhere(1, 8)
+	require.False(t, ok)
 }
 
 // A probe is answered by another, at most one in 50 ms.
