@@ -330,9 +330,9 @@ func TestSimultaneousOpenErrors(t *testing.T) {
 	})
 }
 
-// refusal returns the error of an end that has refused its peer, or was refused, or nil if
-// this is on a bad link and it has had no answer: once an end that has dialled has refused
-// its peer, only packets of the peer are answered, which may not send more than it has got.
+// refusal returns the error of an end that has refused its peer, or was refused. On a bad
+// link it is nil if the end has got no answer: an end that has dialled, and refused its
+// peer, only answers packets, and the peer may send only three times what it has got.
 func refusal(t *testing.T, link netsim.LinkConfig, err error) (refused *kcp.HandshakeError) {
 	t.Helper()
 	if none := (*kcp.NoAnswerError)(nil); link.Loss > 0 && errors.As(err, &none) {

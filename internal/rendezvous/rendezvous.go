@@ -233,8 +233,8 @@ func (o *Open[A, S]) Probe(now time.Duration) (probe, aim int, wait time.Duratio
 }
 
 // Elsewhere returns the session of an open of which a packet without TIEBREAKER has come
-// from another address of the peer: the one that this end dials, or a half-open one, whose
-// HELLO has come by a path that the peer has left since. ok is false if it is of none.
+// from another address of the peer: the one that this end dials, or a half-open one whose
+// HELLO has come by a path that the peer has left. ok is false if it is of none.
 func (t *Table[A, S]) Elsewhere(from A, conv uint32) (s S, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
