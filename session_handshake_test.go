@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/arqnet/kcp/internal/liveness"
@@ -89,6 +90,7 @@ func TestCloseDelivers(t *testing.T) {
 			require.ErrorIs(t, err, ErrPeerClosed)
 			require.ErrorIs(t, err, syscall.EPIPE)
 			require.NoError(t, b.Close())
+			synctest.Wait() // the last calls of both endpoints
 			require.Zero(t, l.Stats().Sessions)
 			require.Zero(t, a.ep.Stats().Sessions)
 		})

@@ -55,6 +55,7 @@ type Open[A, S comparable] struct {
 	dialled  S // the session that this end dials now
 	conv     uint32
 	tie      uint64 // of its HELLO
+	drawn    bool   // tie is of a session that is being dialled
 	accepted []half[S]
 	decided  func() // called once won or err is set by an accepted session
 	won      S      // the session that has come of it; zero: none yet
@@ -106,7 +107,7 @@ func (t *Table[A, S]) Begin(addrs []A, decided func()) *Open[A, S] {
 func (o *Open[A, S]) Dial(s S, conv uint32, tie uint64) {
 	o.table.mu.Lock()
 	defer o.table.mu.Unlock()
-	o.dialled, o.conv, o.tie, o.aim = s, conv, tie, 0
+	o.dialled, o.conv, o.tie, o.drawn, o.aim = s, conv, tie, true, 0
 }
 
 // Dials returns what Dial has told.
@@ -124,6 +125,7 @@ func (o *Open[A, S]) Dialled(s S, connected bool) (won S, err error) {
 	if connected && !o.isDecided() {
 		o.won = s
 	}
+	o.drawn = connected
 	return o.won, o.err
 }
 
@@ -154,6 +156,7 @@ func (t *Table[A, S]) Judge(from A, h Hello, now time.Duration) (v Verdict[A, S]
 	}
 	v.Session = o.dialled
 	switch {
+	case !o.drawn: // which end dials is not known before this end's HELLO leaves
 	case h.Tie == o.tie && h.Conv == o.conv: // our own, which has come back
 	case h.Tie == o.tie || h.Conv == o.conv:
 		v.Do = Again

@@ -50,10 +50,20 @@ func TestTableOfWire(t *testing.T) {
 		{{Conv: 8, Token: 1, Tie: 50, Opens: true}, {Conv: 7, Token: 1, Tie: 51, Opens: true}, {Conv: 7, Token: 1, Tie: 49}},
 		{{Conv: 7, Token: 1, Tie: 50, Opens: true}},
 	}
+	redraws := false
 	states := map[string]func() (*Table[int, string], int){
 		"does not dial the sender": func() (*Table[int, string], int) {
 			table, _, _ := end(1)
 			return table, 1
+		},
+		"has not drawn t yet, or has to draw again": func() (*Table[int, string], int) {
+			table := new(Table[int, string])
+			o := table.Begin([]int{0}, func() {})
+			if redraws = !redraws; redraws {
+				o.Dial("d", 7, 50)
+				_, _ = o.Dialled("d", false)
+			}
+			return table, 0
 		},
 		"dials, nothing half open": func() (*Table[int, string], int) {
 			table, _, _ := end(1)
