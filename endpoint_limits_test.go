@@ -232,6 +232,7 @@ func awaitShortMemory(l *Listener) {
 func TestMaxBuffered(t *testing.T) {
 	t.Parallel()
 	long(t)
+	const arriving = 64 << 10 // before the endpoint looks again
 	for seed := range uint64(3) {
 		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
 			a, b, l := memoryShort(w, Config{})
@@ -243,7 +244,7 @@ func TestMaxBuffered(t *testing.T) {
 				n := min(len(want), 10000)
 				receive(t, b, want[:n])
 				want = want[n:]
-				require.Less(t, l.Stats().Buffered, minMaxBuffered+leastMargin)
+				require.Less(t, l.Stats().Buffered, minMaxBuffered+leastMargin+arriving)
 			}
 		})
 	}
