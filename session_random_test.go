@@ -266,6 +266,8 @@ func randomLife(t *testing.T, seed uint64) {
 			lives.check()
 			ours.lost, theirs.lost = lives.lost("a"), lives.lost("b")
 			ours.check(t, &theirs, up, down, end < 2 || err != nil)
+		} else {
+			require.Equal(t, violent, theirs.manner)
 		}
 		for _, e := range []*Endpoint{client, server} {
 			s := e.Stats()

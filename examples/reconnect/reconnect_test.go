@@ -76,16 +76,22 @@ func secure(t *testing.T) (server, client *kcp.Config) {
 	return server, client
 }
 
-// serve starts the server.
-func (w *world) serve() {
-	root, err := os.OpenRoot(w.dir)
-	require.NoError(w, err)
+// listen opens the server's socket, and its listener.
+func (w *world) listen() (net.PacketConn, *kcp.Endpoint) {
 	pc, err := w.net.Listen(serverAddr)
 	require.NoError(w, err)
 	e, err := kcp.NewEndpoint(pc, w.server)
 	require.NoError(w, err)
 	w.listener, err = e.Listen()
 	require.NoError(w, err)
+	return pc, e
+}
+
+// serve starts the server.
+func (w *world) serve() {
+	root, err := os.OpenRoot(w.dir)
+	require.NoError(w, err)
+	pc, e := w.listen()
 	s := newServer(root, log.New(w.Output(), "server: ", 0))
 	var running sync.WaitGroup
 	l := w.listener
@@ -441,16 +447,11 @@ func TestFetchRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, 1, plain, func(t *testing.T, w *world) {
 				w.kill()
-				l, err := w.net.Listen(serverAddr)
-				require.NoError(t, err)
-				e, err := kcp.NewEndpoint(l, w.server)
-				require.NoError(t, err)
+				_, e := w.listen()
 				defer e.Close()
-				listener, err := e.Listen()
-				require.NoError(t, err)
 				answered := make(chan error, 1)
 				go func() {
-					conn, err := listener.AcceptKCP(t.Context())
+					conn, err := w.listener.AcceptKCP(t.Context())
 					if err == nil {
 						_, err = io.ReadFull(conn, make([]byte, idSize))
 					}

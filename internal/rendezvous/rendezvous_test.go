@@ -50,7 +50,6 @@ func TestTableOfWire(t *testing.T) {
 		{{Conv: 8, Token: 1, Tie: 50, Opens: true}, {Conv: 7, Token: 1, Tie: 51, Opens: true}, {Conv: 7, Token: 1, Tie: 49}},
 		{{Conv: 7, Token: 1, Tie: 50, Opens: true}},
 	}
-	redraws := false
 	states := map[string]func() (*Table[int, string], int){
 		"does not dial the sender": func() (*Table[int, string], int) {
 			table, _, _ := end(1)
@@ -58,11 +57,7 @@ func TestTableOfWire(t *testing.T) {
 		},
 		"has not drawn t yet, or has to draw again": func() (*Table[int, string], int) {
 			table := new(Table[int, string])
-			o := table.Begin([]int{0}, func() {})
-			if redraws = !redraws; redraws {
-				o.Dial("d", 7, 50)
-				_, _ = o.Dialled("d", false)
-			}
+			table.Begin([]int{0}, func() {})
 			return table, 0
 		},
 		"dials, nothing half open": func() (*Table[int, string], int) {
@@ -255,6 +250,19 @@ func TestAim(t *testing.T) {
 	table.Remove("half open")
 	_, ok = table.Elsewhere(1, 8)
 	require.False(t, ok)
+}
+
+// Until an end has drawn again, what it had drawn before decides nothing.
+func TestDrawsAgain(t *testing.T) {
+	t.Parallel()
+	table, o, _ := end(1)
+	hello := Hello{Conv: 8, Token: 1, Tie: 51, Opens: true}
+	require.Equal(t, Accept, table.Judge(0, hello, 0).Do)
+	_, err := o.Dialled("d", false)
+	require.NoError(t, err)
+	require.Equal(t, Ignore, table.Judge(0, hello, 0).Do)
+	o.Dial("e", 9, 52)
+	require.Equal(t, Greet, table.Judge(0, hello, 0).Do)
 }
 
 // A probe is answered by another, at most one in 50 ms.
