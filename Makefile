@@ -52,12 +52,12 @@ quick:
 # Two stages at a time, as some of them wait for the clock rather than the
 # processor. -short makes the repetitions fewer; `make test-long` has them all.
 test:
-	@$(MAKE) --no-print-directory -j2 --output-sync=target SHORT=-short $(STAGES)
+	@MAKE="$(MAKE)" SHORT=-short scripts/stages.sh 2 $(STAGES)
 	@echo "make test: all passed$(if $(RACE),,, but without the race detector)"
 
 # Everything in full, a stage at a time; half an hour.
 test-long:
-	@$(MAKE) --no-print-directory SHORT= $(STAGES) fuzz-short
+	@MAKE="$(MAKE)" SHORT= scripts/stages.sh 1 $(STAGES) fuzz-short
 	@echo "make test-long: all passed$(if $(RACE),,, but without the race detector)"
 
 # SHORT is what `make test` and `make test-long` differ in. A stage by itself is in
@@ -293,7 +293,7 @@ bench:
 	cd bench && $(GO) run . -out results
 
 # Every stage of `make test`, on one line.
-.PHONY: stages release release-test
+.PHONY: stages release release-test vulncheck
 stages:
 	@echo $(STAGES)
 
