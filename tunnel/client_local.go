@@ -93,7 +93,9 @@ func (l *local) serve(ctx context.Context) {
 	c := l.client
 	switch {
 	case l.remote.UDP:
-		f := front{pc: l.udp, log: c.log.With("target", l.remote.Target), open: func(string) (*session, *kcp.Stream, error) {
+		// The system lets no packet in that comes from elsewhere to a loopback address.
+		limited := !l.udp.LocalAddr().(*net.UDPAddr).IP.IsLoopback()
+		f := front{pc: l.udp, log: c.log.With("target", l.remote.Target), limited: limited, open: func(string) (*session, *kcp.Stream, error) {
 			return c.openNow(ctx, l.remote.opening())
 		}}
 		f.serve()

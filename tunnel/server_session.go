@@ -165,10 +165,11 @@ func (c *clientAt) listenUDP(listening, ctx context.Context, stream *kcp.Stream,
 		c.server.claims.release(mine)
 		c.log.Info("no longer listening", "kind", o.kind, "address", pc.LocalAddr())
 	})
-	f := front{pc: pc.(*net.UDPConn), log: c.log.With("address", pc.LocalAddr()), open: func(string) (*session, *kcp.Stream, error) {
+	open := func(string) (*session, *kcp.Stream, error) {
 		s, err := c.open(ctx, opening{kind: kindReverseUDP, listener: stream.ID()})
 		return &c.session, s, err
-	}}
+	}
+	f := front{pc: pc.(*net.UDPConn), log: c.log.With("address", pc.LocalAddr()), limited: true, open: open}
 	f.serve()
 }
 

@@ -174,7 +174,8 @@ func socksWrap(target string, payload []byte) []byte {
 }
 
 // socksAssociate carries out UDP ASSOCIATE: a socket for packets of the host that
-// has asked, until its connection ends. Each target has a flow.
+// has asked, until its connection ends. Each target has a flow. The connection has shown
+// that the host has its address, so what it is sent has no limit.
 func socksAssociate(ctx context.Context, conn socksConn, r *socks5.Request, log *slog.Logger, of *account, open openFunc) error {
 	if of != nil {
 		if !of.addConn() {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/udp"
+	"github.com/arqnet/kcp/tunnel/internal/replylimit"
 )
 
 const (
@@ -45,12 +46,16 @@ type front struct {
 	// lean has the socket, which is bound to one address, read without a buffer of its
 	// own, so that there may be many of them.
 	lean bool
+	// limited bounds what is sent to senders who have not answered: others than those
+	// who may send here can forge packets of any address.
+	limited bool
 
 	conn  udp.Conn // moves the packets of pc
 	flows sync.WaitGroup
 	mu    sync.Mutex
 	byKey map[flowKey]*flow // nil for those that were refused
 	rests int               // of byKey, those that were refused
+	said  time.Time         // when a record said that packets were not sent
 }
 
 // serve takes packets until the socket is closed, and ends the flows then.
@@ -122,6 +127,7 @@ func (fr *front) take(key flowKey, payload []byte) {
 	f, there := fr.byKey[key]
 	fr.mu.Unlock()
 	if f != nil {
+		f.heard(len(payload))
 		f.send(bytes.Clone(payload))
 	}
 	if there {
@@ -133,12 +139,21 @@ func (fr *front) take(key flowKey, payload []byte) {
 		return
 	}
 	s.account.beginFlow()
+	var replies *replies
+	if fr.limited {
+		replies = newReplies(len(payload))
+	}
 	f = s.newFlow(stream, true, func(packet []byte) {
+		if !replies.take(len(packet)) {
+			fr.notSent(key)
+			return
+		}
 		if fr.wrap != nil {
 			packet = fr.wrap(key.target, packet)
 		}
 		_, _ = fr.conn.WriteBatch([]udp.Datagram{{Buf: packet, Addr: key.from, Local: key.at}})
 	})
+	f.replies = replies
 	fr.mu.Lock()
 	fr.byKey[key] = f
 	fr.mu.Unlock()
@@ -170,5 +185,55 @@ func (fr *front) run(key flowKey, f *flow) {
 			delete(fr.byKey, key)
 			fr.rests--
 		})
+	}
+}
+
+// notSentEvery is how often a record says that packets were not sent.
+const notSentEvery = time.Minute
+
+// notSent logs that the limit of a sender has stopped a packet.
+func (fr *front) notSent(key flowKey) {
+	fr.mu.Lock()
+	now := time.Now()
+	say := now.Sub(fr.said) >= notSentEvery
+	if say {
+		fr.said = now
+	}
+	fr.mu.Unlock()
+	if say {
+		fr.log.Warn("packets not sent: their receiver has not answered, and has got three times what came from it", "to", key.from)
+	}
+}
+
+// replies bounds what is sent to a sender. Its methods may be called of nil: there is no
+// limit.
+type replies struct {
+	mu    sync.Mutex
+	limit replylimit.Limit
+}
+
+// newReplies returns the limit of a sender of whom a packet of n bytes has come.
+func newReplies(n int) *replies {
+	r := new(replies)
+	r.limit.Received(n)
+	return r
+}
+
+// take reports whether a packet of n bytes may be sent, and counts it if so.
+func (r *replies) take(n int) bool {
+	if r == nil {
+		return true
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.limit.Take(n)
+}
+
+// heard notes that a packet of n bytes has come from the sender of a flow.
+func (f *flow) heard(n int) {
+	if r := f.replies; r != nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.limit.Received(n)
 	}
 }
