@@ -41,7 +41,7 @@ func parseBind(text string) (netip.Addr, error) {
 	if a, err := netip.ParseAddr(text); err == nil {
 		return a, nil
 	}
-	if text == "" || !validZone(text) {
+	if text == "" || !validInterface(text) {
 		return netip.Addr{}, fmt.Errorf("%q is neither a local address nor the name of a network interface", text)
 	}
 	return netip.Addr{}, nil

@@ -301,11 +301,20 @@ func (s *serverAt) admit(o opening) (string, error) {
 		if err != nil {
 			return "", refusal(codeMalformed)
 		}
-		return target, nil
+		return targetHere(target)
 	case o.kind == kindReverseTCP && !r.UDP, o.kind == kindReverseUDP && r.UDP:
-		return r.Target, nil
+		return targetHere(r.Target)
 	}
 	return "", refusal(codeForbidden)
+}
+
+// targetHere is zoneHere with an error for the peer.
+func targetHere(target string) (string, error) {
+	here, err := zoneHere(target)
+	if err != nil {
+		return "", &dialError{codeUnreachable, err}
+	}
+	return here, nil
 }
 
 // maxListenWait is the longest wait before a client asks again for an address at which

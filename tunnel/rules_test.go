@@ -36,6 +36,8 @@ func TestRulesAboutAddresses(t *testing.T) {
 		`^[a-z0-9.]+:80$`:             true,
 		`^(192\.168\.|10\.0\.evil\.)`: true,
 		`evil`:                        true,
+		`10.0.`:                       false,
+		`10.+0.*:80`:                  true,
 	} {
 		one, err := parseRule(text)
 		require.NoError(t, err, text)
@@ -46,6 +48,10 @@ func TestRulesAboutAddresses(t *testing.T) {
 		`^10\.0\.`:                  {"10.0.1.2:80": true, "10.0.1.2:53/udp": true, "10.0.evil.example:53/udp": false, "R:10.0.0.1:80": false},
 		`^R:10\.0\.`:                {"R:10.0.0.1:80": true, "R:10.0.evil.example:80": false, "R:10.0.0.1:53/udp": true},
 		`^R:localhost:`:             {"R:localhost:80": true},
+		`^localhost:22$`:            {"localhost:22": true},
+		`^(intranet|printer):80$`:   {"intranet:80": true, "printer:80": true},
+		`^R:localhost:22$`:          {"R:localhost:22": true, "localhost:22": false},
+		`R:10\.0\.0\.1:80`:          {"R:10.0.0.1:80": true, "R:10.0.evil:80": false},
 		`^R:`:                       {"R:localhost:80": true, "R:10.0.0.1:80": true},
 		`^163\.com:443$`:            {"163.com:443": true},
 		`^0\.pool\.ntp\.org:123`:    {"0.pool.ntp.org:123/udp": true},
@@ -55,6 +61,30 @@ func TestRulesAboutAddresses(t *testing.T) {
 		`^127\.0\.0\.1:80$`:         {"127.0.0.1:80": true, "localhost:80": false},
 		`^10\.0\.0\.1:(80|443)$`:    {"10.0.0.1:80": true, "10.0.0.1:443": true},
 		`^(a|b|10)\.(x|y|0)\.1\.1:`: {"10.0.1.1:1": true, "a.x.1.1:1": true},
+	} {
+		one, err := parseRule(text)
+		require.NoError(t, err, text)
+		u := &user{rules: []rule{one}}
+		for what, want := range cases {
+			assert.Equal(t, want, u.matches(what), "%s and %s", text, what)
+		}
+	}
+}
+
+// Rules about addresses of IPv4 match no address of IPv6, whose zone may look like one.
+func TestRulesAboutIPv4(t *testing.T) {
+	for text, cases := range map[string]map[string]bool{
+		`10\.0\.`:                    {"[fe80::1%e10.0.1]:80": false, "R:[fe80::1%e10.0.1]:80": false, "10.0.0.1:80": true},
+		`10\.0\.0\.[0-9]+.*:80$`:     {"[fe80::1%x.10.0.0.1]:80": false, "[::1%1.10.0.0.1]:80": false, "10.0.0.7:80": true},
+		`10.0.0.1:80`:                {"[fd00::10:0:0:1]:80": false, "[fe80::1%e10.0.0.1]:80": false, "10.0.0.1:80": true},
+		`^(10\.0\.|\[fe80::1%eth)`:   {"[fe80::1%eth0]:80": true, "[fe80::1%e10.0.1]:80": false, "10.0.0.1:80": true},
+		`^\[fe80::1%eth0\.7\]:80$`:   {"[fe80::1%eth0.7]:80": true},
+		`^\[2001:`:                   {"[2001:db8::1]:80": true, "R:[2001:db8::1]:80": false},
+		`^\[64:ff9b::`:               {"[64:ff9b::a00:1]:53/udp": true},
+		`^[\[\]0-9.:]+:80$`:          {"[2001::1]:80": true, "10.0.0.1:80": true},
+		`^(127\.0\.0\.1|\[::1\]):80`: {"[::1]:80": true, "127.0.0.1:80": true},
+		`:80$`:                       {"[::1]:80": true, "10.0.0.1:80": true, "a:80": true},
+		`^socks$`:                    {"socks": true},
 	} {
 		one, err := parseRule(text)
 		require.NoError(t, err, text)
@@ -79,9 +109,14 @@ func FuzzRules(f *testing.F) {
 		if err != nil {
 			return
 		}
-		require.Equal(t, re.MatchString(what), one.matches(what, false))
-		if one.matches(what, true) {
-			require.True(t, re.MatchString(what))
+		require.Equal(t, re.MatchString(what), one.matches(what, hostIPv4))
+		for _, kind := range []hostKind{hostName, hostIPv6} {
+			if one.matches(what, kind) {
+				require.True(t, re.MatchString(what))
+			}
+		}
+		if one.matches(what, hostName) {
+			require.True(t, one.matches(what, hostIPv6))
 		}
 		require.Equal(t, re.MatchString(what), alternativesMatch(t, text, what))
 	})

@@ -151,7 +151,7 @@ func (s *Server) examine(ctx context.Context, conn *kcp.Conn, stream *kcp.Stream
 	}
 	s.guard.succeed(conn.RemoteAddr(), who.name)
 	for _, want := range h.Wants {
-		if !user.matches(want) {
+		if !user.matches(wantHere(want)) {
 			return nil, away(helloForbidden, who.name, want)
 		}
 	}

@@ -54,6 +54,9 @@ func (c *clientAt) admit(o opening) (string, error) {
 	if err != nil {
 		return "", refusal(codeMalformed)
 	}
+	if target, err = zoneHere(target); err != nil {
+		return "", &dialError{codeForbidden, err}
+	}
 	o.target = target
 	if user := c.user(); user == nil || !user.allows(o) {
 		return "", refusal(codeForbidden)
@@ -67,6 +70,10 @@ func (c *clientAt) listen(ctx context.Context, stream *kcp.Stream, o opening) {
 	target, err := canonicalListen(o.target)
 	if err != nil {
 		c.refuse(stream, o, refusal(codeMalformed))
+		return
+	}
+	if target, err = zoneHere(target); err != nil {
+		c.refuse(stream, o, &dialError{codeForbidden, err})
 		return
 	}
 	o.target = target

@@ -35,7 +35,9 @@ import (
 // IPv6 in brackets and as short as can be, IPv4 within IPv6 as IPv4, names in lower
 // case, no leading zeros. A rule that allows a name allows whatever the name
 // resolves to at the server. A rule of digits and dots, such as ^10\.0\., is about
-// addresses alone: it does not match the name 10.0.evil.example.
+// addresses of IPv4 alone: it does not match the name 10.0.evil.example. Link-local
+// addresses have a zone, which is the name of an interface of the server:
+// [fe80::1%eth0]:80. No other address has one.
 type Users struct {
 	byName map[string]*user
 	key    []byte // of the hashes of passwords; drawn for this Users alone
@@ -202,9 +204,9 @@ func (u *Users) passwords() bool {
 
 // matches reports whether one of the user's rules matches.
 func (u *user) matches(what string) bool {
-	named := byName(what)
+	kind := kindOfHost(what)
 	for _, rule := range u.rules {
-		if rule.matches(what, named) {
+		if rule.matches(what, kind) {
 			return true
 		}
 	}
