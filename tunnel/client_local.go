@@ -37,6 +37,9 @@ func (c *Client) listenAll(ctx context.Context) (all []*local, err error) {
 		if r.Reverse || r.Stdio {
 			continue
 		}
+		if r.Listen, err = zoneHere(r.Listen); err != nil {
+			return all, fmt.Errorf("remote %v: %w", r, err)
+		}
 		l := &local{client: c, remote: r}
 		var at net.Addr
 		if r.UDP {

@@ -90,7 +90,7 @@ func (u *Users) hashOf(name string) (hash string, known bool) {
 	if u.highestCost == 0 {
 		return "", false
 	}
-	return fmt.Sprintf("$2a$%02d$", u.highestCost) + strings.Repeat(".", 53), false
+	return decoy(u.highestCost), false
 }
 
 // withHash returns the user of that name and hash, or nil.
@@ -146,6 +146,9 @@ func (v *verifier) prove(ctx context.Context, from netip.Prefix, users *Users, n
 	head := password[:min(len(password), maxHashed)]
 	err := v.compare([]byte(hash), []byte(head))
 	if err != nil || !known || len(head) < len(password) {
+		for _, more := range users.decoysBeside(hash) {
+			_ = v.compare([]byte(more), []byte(head)) // no password has it
+		}
 		return "", nil
 	}
 	v.mu.Lock()

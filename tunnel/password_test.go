@@ -168,6 +168,46 @@ func TestVerifierRemembers(t *testing.T) {
 	require.Len(t, computed, 4, "a file without hashes needs none")
 }
 
+// A wrong password takes as long as with the dearest of all hashes, whoever it is of: a
+// user with that hash or a cheaper one, with a plain password or a certificate, or nobody.
+func TestWrongPasswordsCostTheSame(t *testing.T) {
+	hash := func(cost int) string {
+		h, err := HashPassword("secret", cost)
+		require.NoError(t, err)
+		return h
+	}
+	u := parsed(t, fmt.Sprintf(`{"low:%s": [""], "middle:%s": [""], "high:%s": [""], "plain:x": [""], "named": [""]}`, hash(4), hash(6), hash(7)))
+	v := newVerifier()
+	work := 0
+	v.compare = func(hash, password []byte) error {
+		cost, err := bcrypt.Cost(hash)
+		require.NoError(t, err)
+		work += 1 << cost
+		return bcrypt.CompareHashAndPassword(hash, password)
+	}
+	prove := func(name, password string) bool {
+		work = 0
+		hash, err := v.prove(t.Context(), netip.Prefix{}, u, name, password)
+		require.NoError(t, err)
+		return hash != ""
+	}
+	for range 2 { // the second time after those who are right were remembered
+		for _, name := range []string{"low", "middle", "high", "plain", "named", "nobody", ""} {
+			for _, wrong := range []string{"wrong", "", strings.Repeat("x", maxHashed+1)} {
+				require.False(t, prove(name, wrong))
+				require.Equal(t, 1<<7, work, "%s, %q", name, wrong)
+			}
+		}
+		for _, name := range []string{"low", "middle", "high"} {
+			require.True(t, prove(name, "secret"))
+		}
+	}
+	require.Zero(t, work, "who was right is remembered")
+	u.byName["low"].hash = decoy(5)
+	require.False(t, prove("low", "secret"))
+	require.Equal(t, 1<<7, work, "whatever hashes there are")
+}
+
 // At most as much is computed at a time as there are slots, and a network with many
 // attempts delays one with few by one of them.
 func TestVerificationsTakeTurns(t *testing.T) {

@@ -151,6 +151,22 @@ type digest [sha256.Size]byte
 
 func digestOf(password string) digest { return sha256.Sum256([]byte(password)) }
 
+// decoy returns a hash of bcrypt that no password has.
+func decoy(cost int) string {
+	return fmt.Sprintf("$2a$%02d$", cost) + strings.Repeat(".", 53)
+}
+
+// decoysBeside returns what a wrong password is compared with beside a hash, so that all
+// of it takes as long as one comparison of the highest cost: a cost of n takes 2^n.
+// Otherwise the time would tell who is a user.
+func (u *Users) decoysBeside(hash string) (all []string) {
+	cost, err := bcrypt.Cost([]byte(hash))
+	for ; err == nil && cost < u.highestCost; cost++ {
+		all = append(all, decoy(cost))
+	}
+	return all
+}
+
 // Len returns the number of users.
 func (u *Users) Len() int {
 	if u == nil {
