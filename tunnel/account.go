@@ -15,6 +15,9 @@ const (
 	// maxDials is how many targets are dialled at a time for one user. Further
 	// connections wait for their turn, and hold no descriptor meanwhile.
 	maxDials = 256
+	// maxConns is how many connections one user may have, if it is not known how many
+	// descriptors the process may have.
+	maxConns = 16384
 	// maxFlows is how many flows of UDP one user may have, if the process may have
 	// enough descriptors: all flows of a user have a quarter of them at most.
 	maxFlows = 1536
@@ -37,7 +40,7 @@ type account struct {
 	dials   chan struct{} // has an element for each dial in progress
 	carried chan struct{} // has an element for each flow that is about to begin, is there, or ends
 	conns   atomic.Int64  // dialled connections, and those that were accepted for the user
-	most    int64         // of conns; 0: any number
+	most    int64         // of conns
 	packets atomic.Int64  // bytes of UDP packets that wait
 	records recordLimit
 
@@ -57,7 +60,7 @@ type account struct {
 // newAccount returns an account whose flows live for udpTimeout without packets.
 func newAccount(udpTimeout time.Duration) *account {
 	flows := maxFlows
-	a := &account{begun: time.Now(), dials: make(chan struct{}, maxDials)}
+	a := &account{begun: time.Now(), dials: make(chan struct{}, maxDials), most: maxConns}
 	if n := udp.Descriptors(); n > 0 {
 		flows, a.most = min(flows, n/4), int64(n/2)
 	}
@@ -102,11 +105,11 @@ func (all *accounts) leave(user string) {
 }
 
 // errTooMany is why a user's connection is refused, for the log.
-var errTooMany = errors.New("the user holds half of this process's file descriptors")
+var errTooMany = errors.New("the user has as many connections as one may: half of this process's file descriptors")
 
 // addConn counts a connection. It reports false if the user has too many.
 func (a *account) addConn() bool {
-	if n := a.conns.Add(1); a.most > 0 && n > a.most {
+	if a.conns.Add(1) > a.most {
 		a.conns.Add(-1)
 		return false
 	}

@@ -44,8 +44,15 @@ func (e *HelloError) Error() string {
 	return fmt.Sprintf("the server refused the client (%s)", printable(e.Code))
 }
 
-// printable returns what a peer has said so that it prints on one line.
+// maxPrinted is how many bytes of what a peer has said are printed: any remote.
+const maxPrinted = 2 * maxTarget
+
+// printable returns what a peer has said so that it prints on one line, and not all of it
+// if it is long.
 func printable(s string) string {
+	if len(s) > maxPrinted {
+		s = s[:maxPrinted] + "..."
+	}
 	if quoted := strconv.Quote(s); quoted != `"`+s+`"` {
 		return quoted
 	}

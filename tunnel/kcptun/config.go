@@ -84,6 +84,9 @@ type Config struct {
 	lookUp func(context.Context, string) (netip.Addr, error) // of the server's name
 }
 
+// PublicKey is the key that kcptun has if none is given, so everybody knows it.
+const PublicKey = "it's a secrect"
+
 // ServerDefaults returns kcptun's defaults of a server.
 func ServerDefaults() Config {
 	c := defaults()
@@ -101,7 +104,7 @@ func ClientDefaults() Config {
 // defaults returns the defaults of both.
 func defaults() Config {
 	return Config{
-		Key: "it's a secrect", Crypt: "aes", Mode: "fast", Interval: 50, MTU: 1350, DataShard: 10, ParityShard: 3,
+		Key: PublicKey, Crypt: "aes", Mode: "fast", Interval: 50, MTU: 1350, DataShard: 10, ParityShard: 3,
 		SockBuf: 4194304, SmuxVer: 1, SmuxBuf: 4194304, StreamBuf: 2097152, FrameSize: 8192,
 		KeepAlive: 10 * time.Second, CloseWait: 30 * time.Second, Conn: 1, ScavengeTTL: 10 * time.Minute,
 	}

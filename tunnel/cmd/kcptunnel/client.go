@@ -52,6 +52,7 @@ func (p *program) runClient(ctx context.Context, c *cli.Command) error {
 		return err
 	}
 	config.Logger, config.Stdin, config.Stdout = log, p.stdin, p.stdout
+	warnOfMode(log, "tls-key", c.String("tls-key"), true)
 	endpoints, stop, err := serveDebug(c.String("debug"), log)
 	if err != nil {
 		return err

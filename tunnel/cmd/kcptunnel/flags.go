@@ -96,14 +96,19 @@ func loadPair(cert, key string) (tls.Certificate, error) {
 
 // begin reads the file of -config, and returns the screen and the log of a command.
 func (p *program) begin(c *cli.Command) (*screen, *slog.Logger, error) {
-	if path := c.String(configFlag); path != "" {
+	path, given := c.String(configFlag), c.IsSet("auth")
+	if path != "" {
 		if err := applyFile(c, path); err != nil {
 			return nil, nil, err
 		}
 	}
 	outliveReaders()
 	s := newScreen(p.stderr)
-	return s, s.logger(c.String("log-format"), c.Bool("v")), nil
+	log := s.logger(c.String("log-format"), c.Bool("v"))
+	if path != "" { // -auth of a server is the name of a file
+		warnOfMode(log, configFlag, path, c.Name == "client" && !given && c.IsSet("auth"))
+	}
+	return s, log, nil
 }
 
 // splitUser splits what -auth of the client takes.

@@ -8,6 +8,7 @@ import (
 	"math"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -121,7 +122,8 @@ func inSeconds(n int) time.Duration {
 // runKcptun runs a command with what the flags and the file say.
 func (p *program) runKcptun(ctx context.Context, c *cli.Command, config kcptun.Config, run func(context.Context, kcptun.Config) error) error {
 	var idle []string
-	if path := c.String("c"); path != "" {
+	path, given := c.String("c"), c.String("key")
+	if path != "" {
 		var err error
 		if idle, err = applyKcptunFile(c, path); err != nil {
 			return err
@@ -140,6 +142,12 @@ func (p *program) runKcptun(ctx context.Context, c *cli.Command, config kcptun.C
 		return err
 	}
 	defer closeLog()
+	if path != "" {
+		warnOfMode(log, "c", path, c.String("key") != given)
+	}
+	if c.String("key") == kcptun.PublicKey && !slices.Contains([]string{"null", "none"}, c.String("crypt")) {
+		log.Warn("the key is the default of kcptun, which everybody knows: give both ends another one", "flag", "key")
+	}
 	if idle = withoutEffect(c, idle); len(idle) > 0 {
 		log.Warn("settings without effect", "settings", strings.Join(idle, ", "))
 	}

@@ -43,7 +43,7 @@ func onSignal(signals <-chan os.Signal, f func(os.Signal)) (stop func()) {
 // reloadServer reads the files of users and authorities, and of the certificate again.
 // What cannot be read, or would be refused at the start, stays as it was.
 func reloadServer(s *tunnel.Server, c *cli.Command, log *slog.Logger) {
-	warnIfReadable(log, "auth", c.String("auth"))
+	warnOfMode(log, "auth", c.String("auth"), true)
 	users, err := tunnel.LoadUsers(c.String("auth"))
 	if err == nil {
 		err = s.SetUsers(users)

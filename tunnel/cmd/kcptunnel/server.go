@@ -54,8 +54,8 @@ func (p *program) runServer(ctx context.Context, c *cli.Command) error {
 		return err
 	}
 	config.Logger = log
-	warnIfReadable(log, "auth", c.String("auth"))
-	warnIfReadable(log, "key", c.String("key"))
+	warnOfMode(log, "auth", c.String("auth"), true)
+	warnOfMode(log, "key", c.String("key"), true)
 	up, err := newUpgrader(log, p.args, config)
 	if err != nil {
 		return err

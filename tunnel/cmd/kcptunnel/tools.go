@@ -199,15 +199,20 @@ func (p *program) version() *cli.Command {
 	}
 }
 
-// warnIfReadable logs that others on the machine can read a file that holds secrets.
-func warnIfReadable(log *slog.Logger, flag, path string) {
+// warnOfMode logs that others on the machine can change a file that says what the program
+// does, or read it if it holds secrets.
+func warnOfMode(log *slog.Logger, flag, path string, secret bool) {
 	info, err := os.Stat(path)
-	if err != nil || runtime.GOOS == "windows" || info.Mode().Perm()&0o006 == 0 {
+	if err != nil || runtime.GOOS == "windows" {
 		return
 	}
+	mode := info.Mode().Perm()
 	text, what := "everybody on this machine can read the file", fs.FileMode(0o004)
-	if info.Mode().Perm()&0o002 != 0 {
+	switch {
+	case mode&0o002 != 0:
 		text, what = "everybody on this machine can change the file", 0o006
+	case !secret || mode&0o004 == 0:
+		return
 	}
-	log.Warn(text, "flag", flag, "file", path, "mode", fmt.Sprintf("%#o", info.Mode().Perm()), "better", fmt.Sprintf("%#o", info.Mode().Perm()&^what))
+	log.Warn(text, "flag", flag, "file", path, "mode", fmt.Sprintf("%#o", mode), "better", fmt.Sprintf("%#o", mode&^what))
 }

@@ -174,6 +174,66 @@ func TestWarningOfReadableFiles(t *testing.T) {
 	}
 }
 
+// So is a file of -config or -c: always if everybody can change it, and if everybody can
+// read it, when it holds secrets.
+func TestWarningOfReadableConfigs(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("the modes of files say nothing there")
+	}
+	users := file(t, "users.json", `{"me:secret": [""]}`)
+	key := filepath.Join(t.TempDir(), "k")
+	server := file(t, "server.yaml", "auth: "+users+"\nkey: "+key+"\nlisten: 127.0.0.1:0\n")
+	client := file(t, "client.yaml", "auth: me:secret\nserver: 127.0.0.1:1\nremote: 0:127.0.0.1:1\n")
+	bare := file(t, "bare.yaml", "server: 127.0.0.1:1\nremote: 0:127.0.0.1:1\n")
+	secret := file(t, "kcptun.json", `{"key": "mine", "localaddr": "127.0.0.1:0", "remoteaddr": "127.0.0.1:1"}`)
+	plain := file(t, "plain.json", `{"localaddr": "127.0.0.1:0", "remoteaddr": "127.0.0.1:1"}`)
+	for _, c := range []struct {
+		args []string // the file is the last one
+		mode os.FileMode
+		want string
+	}{
+		{[]string{"client", "-config", client}, 0o600, ""},
+		{[]string{"client", "-config", client}, 0o640, ""},
+		{[]string{"client", "-config", client}, 0o644, "can read the file.*flag=config.*mode=0644 better=0640"},
+		{[]string{"client", "-auth", "me:secret", "-config", bare}, 0o644, ""},
+		{[]string{"client", "-auth", "me:secret", "-config", bare}, 0o666, "can change the file.*flag=config.*better=0660"},
+		{[]string{"server", "-config", server}, 0o644, ""},
+		{[]string{"server", "-config", server}, 0o602, "can change the file.*flag=config.*better=0600"},
+		{[]string{"kcptun-client", "-c", secret}, 0o644, "can read the file.*flag=c "},
+		{[]string{"kcptun-client", "-c", secret}, 0o600, ""},
+		{[]string{"kcptun-client", "-key", "mine", "-c", plain}, 0o644, ""},
+		{[]string{"kcptun-client", "-key", "mine", "-c", plain}, 0o622, "can change the file.*flag=c "},
+	} {
+		require.NoError(t, os.Chmod(c.args[len(c.args)-1], c.mode))
+		s := start(t, c.args...)
+		find(t, s.err, `msg=listening`)
+		if c.want == "" {
+			require.NotContains(t, s.err.String(), "everybody", "%v %#o", c.args, c.mode)
+		} else {
+			find(t, s.err, c.want)
+		}
+	}
+}
+
+// The key that kcptun has by default is warned of, as everybody knows it.
+func TestWarningOfPublicKey(t *testing.T) {
+	at := []string{"kcptun-client", "-localaddr", "127.0.0.1:0", "-remoteaddr", "127.0.0.1:1"}
+	public := file(t, "public.json", `{"key": "it's a secrect"}`)
+	for _, c := range []struct {
+		args []string
+		warn bool
+	}{
+		{nil, true}, {[]string{"-key", "it's a secrect"}, true}, {[]string{"-key", "mine", "-c", public}, true},
+		{[]string{"-key", "mine"}, false}, {[]string{"-crypt", "null"}, false},
+	} {
+		s := start(t, append(at, c.args...)...)
+		find(t, s.err, `msg=listening`)
+		require.Equal(t, c.warn, strings.Contains(s.err.String(), "the default of kcptun, which everybody knows"), "%q", c.args)
+	}
+	s := start(t, "kcptun-server", "-listen", "127.0.0.1:0", "-target", "127.0.0.1:1")
+	find(t, s.err, "the default of kcptun, which everybody knows")
+}
+
 // Flags, and keys of the file, set what sessions are like.
 func TestSessionFlags(t *testing.T) {
 	flags := map[string]string{
