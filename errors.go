@@ -125,9 +125,16 @@ func (e *HandshakeError) Error() string {
 
 func (e *HandshakeError) Unwrap() error { return e.Err }
 
+// maxPrinted is how many bytes of what a peer has said an error prints.
+const maxPrinted = 1024
+
 // printable returns what a peer has said, in quotes if it contains what does not
-// print: a line break would make a record of its own in a log.
+// print: a line break would make a record of its own in a log. It cuts what is long, such
+// as the names in a certificate.
 func printable(text string) string {
+	if len(text) > maxPrinted {
+		text = text[:maxPrinted] + "..."
+	}
 	if utf8.ValidString(text) && strings.IndexFunc(text, func(r rune) bool { return !strconv.IsPrint(r) }) < 0 {
 		return text
 	}

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -575,4 +576,20 @@ func TestTLSCallbacksThatDoNotReturn(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What a peer has said, or has in its certificate, is printed on one line, and not all of
+// it if it is long.
+func TestTextsOfPeersAreCut(t *testing.T) {
+	for _, unit := range []string{"a", "\x1b", "\n", "\u202e", "é"} {
+		long := strings.Repeat(unit, 64<<10/len(unit))
+		for _, err := range []error{
+			&PeerCloseError{Code: 1, Text: long}, &HandshakeError{Err: errors.New(long)}, &HandshakeError{Err: errors.New(long), Remote: true},
+		} {
+			text := err.Error()
+			require.Less(t, len(text), 100+6*maxPrinted)
+			require.False(t, strings.ContainsFunc(text, func(r rune) bool { return !strconv.IsPrint(r) }), text)
+		}
+	}
+	require.ErrorContains(t, &PeerCloseError{Text: strings.Repeat("a", maxPrinted)}, strings.Repeat("a", maxPrinted))
 }

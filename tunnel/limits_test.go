@@ -157,6 +157,40 @@ func TestConnectionsOfAUserAreLimited(t *testing.T) {
 	})
 }
 
+// Nor has a server more connections of a client, from all that it says it has accepted.
+func TestConnectionsOfAClientAreLimited(t *testing.T) {
+	checkLeaks(t)
+	s := startServer(t, everything, nil)
+	c := startClient(t, clientConfig(t, s, "R:127.0.0.1:0:"+target(t, echo)))
+	_ = c.address(t)
+	require.Positive(t, c.account.most)
+	c.account.most = 2 // nothing has come yet
+	victim, hostile := c.pool.all()[0], theSession(t, s)
+	victim.mu.Lock()
+	o := opening{kind: kindReverseTCP}
+	for o.listener = range victim.reverse {
+	}
+	victim.mu.Unlock()
+	ask := func() (*kcp.Stream, error) {
+		stream, err := hostile.session.open(t.Context(), o)
+		require.NoError(t, err)
+		defer hostile.release(stream)
+		return stream, awaitOpen(stream)
+	}
+	first, err := ask()
+	require.NoError(t, err)
+	_, err = ask()
+	require.NoError(t, err)
+	for range 3 {
+		_, err = ask()
+		require.ErrorIs(t, err, codeFailed)
+	}
+	require.NoError(t, first.Reset(1))
+	waitFor(t, func() bool { return c.account.conns.Load() == 1 })
+	_, err = ask()
+	require.NoError(t, err)
+}
+
 // The socket of a UDP ASSOCIATE at the server is a descriptor more, of those that the
 // user may have.
 func TestAssociationsOfAUserAreLimited(t *testing.T) {

@@ -3,6 +3,7 @@ package tunnel
 import (
 	"bytes"
 	"io"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -38,4 +39,16 @@ func TestHello(t *testing.T) {
 	require.ErrorIs(t, readJSON(strings.NewReader("\x00\x00\x00\x01{"), &got), refusal(codeMalformed))
 	require.ErrorIs(t, readJSON(strings.NewReader("\x00\x00\x00\x02{"), &got), io.ErrUnexpectedEOF)
 	require.Error(t, writeJSON(&b, hello{User: strings.Repeat("x", maxHello)}))
+}
+
+// What a server says is printed on one line, and not all of it.
+func TestTextsOfServersAreCut(t *testing.T) {
+	long := strings.Repeat("x\x1b\n\u202e", 10_000)
+	for _, err := range []*HelloError{{string(helloForbidden), long}, {string(helloVersion), long}, {string(helloAttempts), long}, {string(helloNoRules), long}, {long, ""}} {
+		text := err.Error()
+		require.Less(t, len(text), 5*maxPrinted)
+		require.False(t, strings.ContainsFunc(text, func(r rune) bool { return !strconv.IsPrint(r) }), text)
+	}
+	remote := "R:" + strings.Repeat("a", 253) + ":65535/udp"
+	require.ErrorContains(t, &HelloError{string(helloForbidden), remote}, "does not allow "+remote)
 }

@@ -16,7 +16,10 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Authority issues the certificates of a cluster. Whoever has a certificate of it is
@@ -130,6 +133,9 @@ const maxName = 128
 func checkName(name string) error {
 	if name == "" || len(name) > maxName {
 		return fmt.Errorf("cluster: name of a node with %d bytes: 1 to %d are allowed", len(name), maxName)
+	}
+	if !utf8.ValidString(name) || strings.ContainsFunc(name, func(r rune) bool { return !strconv.IsPrint(r) }) {
+		return fmt.Errorf("cluster: name of a node with characters that do not print: %q", name)
 	}
 	return nil
 }

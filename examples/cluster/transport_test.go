@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -408,8 +409,10 @@ func TestBadInput(t *testing.T) {
 		_, err := NewTransport(c)
 		require.Error(t, err, what)
 	}
-	_, err := ca.Issue("")
-	require.Error(t, err)
+	for _, name := range []string{"", strings.Repeat("a", maxName+1), "a\x1b[2J", "a\nb", "\u202ea", "\xff"} {
+		_, err := ca.Issue(name)
+		require.Error(t, err, "%q", name)
+	}
 	a := ca.transport(t, "a")
 	for _, addr := range []string{"", "localhost:1", "127.0.0.1", "127.0.0.1:99999"} {
 		_, err := a.WriteTo([]byte("x"), addr)
@@ -417,7 +420,7 @@ func TestBadInput(t *testing.T) {
 		_, err = a.DialTimeout(addr, time.Second)
 		require.Error(t, err, addr)
 	}
-	_, err = a.DialTimeout(a.Addr().String(), time.Second)
+	_, err := a.DialTimeout(a.Addr().String(), time.Second)
 	require.ErrorIs(t, err, ErrOwnAddress)
 }
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -56,6 +57,9 @@ func (c *client) say(line string) error {
 	return c.chat.WriteMessage([]byte(line[:min(len(line), maxChat)]))
 }
 
+// maxLines is how many lines of chat are kept.
+const maxLines = 1000
+
 // readChat takes chat until the session ends. An end in order is io.EOF.
 func (c *client) readChat() error {
 	b := make([]byte, 1024)
@@ -65,7 +69,7 @@ func (c *client) readChat() error {
 			return err
 		}
 		c.mu.Lock()
-		c.lines = append(c.lines, string(b[:n]))
+		c.lines = append(c.lines[max(0, len(c.lines)-maxLines+1):], string(b[:n]))
 		c.mu.Unlock()
 	}
 }
@@ -224,10 +228,10 @@ func (c *client) frame() string {
 	return b.String()
 }
 
-// printable replaces what could steer the terminal.
+// printable replaces what could steer the terminal, or begin another line.
 func printable(line string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r >= 0x7f && r < 0xa0 {
+		if !strconv.IsPrint(r) {
 			return '?'
 		}
 		return r

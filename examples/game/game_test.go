@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -77,6 +78,22 @@ func TestPlay(t *testing.T) {
 	require.NoError(t, <-served)
 	require.NoError(t, <-played)
 	shows(&seen, "the server has closed")
+}
+
+// Names and chat do not steer the terminal of the server, nor begin lines of their own.
+func TestLogIsPrintable(t *testing.T) {
+	var log output
+	s := newServer(&log)
+	for _, name := range []string{"\x1b]0;title\a", "\x1b[2J", "a\nb", "\u202egnp", "\xff", "\u2028", "\u009b2J"} {
+		s.say("%s is here as number %d", name, 1)
+	}
+	lines := strings.Split(strings.TrimSuffix(log.String(), "\n"), "\n")
+	require.Len(t, lines, 7)
+	for _, line := range lines {
+		require.Contains(t, line, " is here as number 1")
+		require.False(t, strings.ContainsFunc(line, func(r rune) bool { return !strconv.IsPrint(r) }), "%q", line)
+	}
+	require.NotContains(t, string(s.lines[0]), "?", "players get what was said")
 }
 
 func TestUsage(t *testing.T) {

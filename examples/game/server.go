@@ -162,7 +162,7 @@ func (s *server) message(c *kcp.Conn, p *player, text []byte) {
 // say sends a line to all players, with the next tick.
 func (s *server) say(format string, args ...any) {
 	line := fmt.Appendf(nil, format, args...)
-	fmt.Fprintf(s.log, "%s\n", line)
+	fmt.Fprintln(s.log, printable(string(line))) // names, and what players say
 	s.lines = append(s.lines, line)
 }
 

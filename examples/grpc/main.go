@@ -150,7 +150,7 @@ func show(ctx context.Context, c *grpc.ClientConn) error {
 	for {
 		number, err := stream.Recv()
 		if err != nil {
-			fmt.Println("the count has ended:", err)
+			fmt.Printf("the count has ended: %q\n", err) // with a text of the server's
 			return nil
 		}
 		if number.Value == 1000 {

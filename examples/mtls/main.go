@@ -180,7 +180,7 @@ func run() error {
 		if err != nil {
 			return err
 		}
-		fmt.Print(answers)
+		fmt.Printf("%q\n", answers)
 	}
 	stranger, err := newAuthority()
 	if err != nil {

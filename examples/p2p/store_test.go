@@ -71,8 +71,12 @@ func TestOtherFileStays(t *testing.T) {
 
 func TestNamesOfFiles(t *testing.T) {
 	s := &store{most: 100}
-	for _, name := range []string{"", ".", "..", ".profile", "a/b", "../a", `a\b`, "c:a", "/a", "a\x00", strings.Repeat("a", 201)} {
+	for _, name := range []string{"", ".", "..", ".profile", "a/b", "../a", `a\b`, "c:a", "/a", "a\x00", strings.Repeat("a", 201),
+		"a\x1b[2J", "a\nb", "a\rb", "a\tb", "\u202egnp.exe", "a\u2028b", "\xff", "a\x7f", "a\u009bb", "a\u200bb", "a\u00a0b"} {
 		require.Error(t, s.check(&offer{name, 1, make([]byte, 32)}), name)
+	}
+	for _, name := range []string{"übung.txt", "写真.png", "a (1).tar.gz", "naïve – copy"} {
+		require.NoError(t, s.check(&offer{name, 1, make([]byte, 32)}), name)
 	}
 	require.NoError(t, s.check(&offer{"a b.txt", 100, make([]byte, 32)}))
 	require.Error(t, s.check(&offer{"a", 101, make([]byte, 32)}))

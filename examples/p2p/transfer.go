@@ -10,8 +10,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/arqnet/kcp"
 )
@@ -30,9 +32,13 @@ func describeFile(f *os.File) (*offer, error) {
 	if !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s is not a regular file", f.Name())
 	}
+	name := filepath.Base(f.Name())
+	if !plainName(name) {
+		return nil, fmt.Errorf("no receiver takes a file named %q", name)
+	}
 	hash := sha256.New()
 	size, err := io.Copy(hash, f)
-	return &offer{filepath.Base(f.Name()), size, hash.Sum(nil)}, err
+	return &offer{name, size, hash.Sum(nil)}, err
 }
 
 // sendFile sends what the peer does not have yet of the file in an offer. It returns nil
@@ -94,11 +100,18 @@ func (s *store) check(o *offer) error {
 		return &refusal{codeRefused, "not an offer of this protocol"}
 	case o.Size < 0 || o.Size > s.most:
 		return &refusal{codeRefused, fmt.Sprintf("the file has %d bytes, and the receiver takes %d", o.Size, s.most)}
-	case o.Name == "" || len(o.Name) > 200 || o.Name[0] == '.' ||
-		strings.ContainsAny(o.Name, "/\\:\x00") || !filepath.IsLocal(o.Name):
+	case !plainName(o.Name):
 		return &refusal{codeRefused, fmt.Sprintf("the receiver takes no file named %q", o.Name)}
 	}
 	return nil
+}
+
+// plainName reports whether a file may have the name at a receiver. It is printed: what
+// steers terminals, or turns the direction of writing, is in none.
+func plainName(name string) bool {
+	return name != "" && len(name) <= 200 && name[0] != '.' && !strings.ContainsAny(name, "/\\:") &&
+		utf8.ValidString(name) && !strings.ContainsFunc(name, func(r rune) bool { return !strconv.IsPrint(r) }) &&
+		filepath.IsLocal(name)
 }
 
 // partName returns the name of the incomplete file. It depends on the content, so that

@@ -91,5 +91,6 @@ func main() {
 		log.Fatal(err)
 	}
 	fmt.Println("number 7 is", value)
-	fmt.Println("and another:", client.Call("Store.Get", "number 12", &value))
+	err = client.Call("Store.Get", "number 12", &value) // with a text of the server's
+	fmt.Printf("and another: %q\n", err)
 }

@@ -48,12 +48,12 @@ func (c *client) put(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	c.log.Printf("%s: %d bytes, sha256 %x", r.name, r.size, r.sum)
+	c.log.Printf("%q: %d bytes, sha256 %x", r.name, r.size, r.sum)
 	furthest, pause := int64(0), shortestPause
 	for {
 		reached, err := c.session(ctx, f, r)
 		if err == nil {
-			c.log.Printf("%s: complete; the server has sha256 %x, too", r.name, r.sum)
+			c.log.Printf("%q: complete; the server has sha256 %x, too", r.name, r.sum)
 			return nil
 		}
 		if ctx.Err() != nil {
@@ -83,7 +83,7 @@ func (c *client) describe(ctx context.Context, f *os.File) (*request, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a regular file", f.Name())
+		return nil, fmt.Errorf("%q is not a regular file", f.Name())
 	}
 	r := &request{size: info.Size(), name: filepath.Base(f.Name())}
 	if len(r.name) > maxName {
@@ -119,7 +119,7 @@ func (c *client) session(ctx context.Context, f *os.File, r *request) (reached i
 	if at < 0 || at > r.size {
 		return 0, fmt.Errorf("the server says that it has %d bytes", at)
 	}
-	c.log.Printf("%s: the server has %d of %d bytes", r.name, at, r.size)
+	c.log.Printf("%q: the server has %d of %d bytes", r.name, at, r.size)
 	// What is written may wait here for long. What counts is what the peer has.
 	arrived := func() int64 { return at + max(int64(conn.Stats().BytesAcked)-int64(len(head)), 0) }
 	defer func() { reached = arrived() }()

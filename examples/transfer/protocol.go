@@ -7,8 +7,10 @@ import (
 	"errors"
 	"io"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
+	"unicode/utf8"
 )
 
 // The protocol, on the byte stream of a session, with numbers in big endian:
@@ -80,11 +82,18 @@ func (r *request) check(l limits) error {
 	switch {
 	case r.size < 0 || r.size > l.size:
 		return &refusal{codeRefused, "the file is too large"}
-	case r.name == "" || len(r.name) > maxName || r.name[0] == '.' ||
-		strings.ContainsAny(r.name, "/\\:\x00") || !filepath.IsLocal(r.name):
+	case !plainName(r.name):
 		return &refusal{codeRefused, "the server does not accept a file of that name"}
 	}
 	return nil
+}
+
+// plainName reports whether a server takes a file of that name. Whoever lists the files
+// prints it: what steers terminals is in none.
+func plainName(name string) bool {
+	return name != "" && len(name) <= maxName && name[0] != '.' && !strings.ContainsAny(name, "/\\:") &&
+		utf8.ValidString(name) && !strings.ContainsFunc(name, func(r rune) bool { return !strconv.IsPrint(r) }) &&
+		filepath.IsLocal(name)
 }
 
 // refusal is the reason with which the server ends a session.

@@ -271,6 +271,7 @@ func TestRefused(t *testing.T) {
 		require.NoError(t, os.Symlink(w.path, filepath.Join(w.dir, "link")))
 		for name, size := range map[string]int64{
 			"large": 1001, "negative": -1, "": 1, "..": 1, "../out": 1, "/out": 1, "a/b": 1, `a\b`: 1, partsDir: 1,
+			"a\x1b[2J": 1, "a\nb": 1, "\u202egnp.exe": 1,
 			strings.Repeat("x", maxName+1): 1, "nul\x00": 1, "there": 8, "link": 1,
 		} {
 			_, err := ask(w.dial("10.0.0.2"), &request{size: size, name: name})

@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"time"
 
@@ -154,7 +155,7 @@ func printEvents(ctx context.Context, n *cluster.Node) {
 	for {
 		select {
 		case e := <-n.Events():
-			fmt.Printf("* %s has %s (%v)\n", e.Member.Name, e.Kind, e.Member.Addr)
+			fmt.Printf("* %s has %s (%v)\n", shown(e.Member.Name), e.Kind, e.Member.Addr)
 		case <-ctx.Done():
 			return
 		}
@@ -171,6 +172,14 @@ func printMessages(ctx context.Context, n *cluster.Node) {
 		if !m.Reliable {
 			how = " (datagram)"
 		}
-		fmt.Printf("%s%s: %q\n", m.From, how, m.Data)
+		fmt.Printf("%s%s: %q\n", shown(m.From), how, m.Data)
 	}
+}
+
+// shown returns a name that another node has given, in quotes if it does not print.
+func shown(name string) string {
+	if quoted := strconv.Quote(name); quoted != `"`+name+`"` {
+		return quoted
+	}
+	return name
 }

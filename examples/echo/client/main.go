@@ -18,5 +18,5 @@ func main() {
 	fmt.Fprintln(conn, "hello")
 	conn.CloseWrite()
 	answer, err := io.ReadAll(conn)
-	fmt.Printf("%s%v\n", answer, err)
+	fmt.Printf("%q, %v\n", answer, err)
 }
