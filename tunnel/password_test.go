@@ -169,7 +169,8 @@ func TestVerifierRemembers(t *testing.T) {
 }
 
 // A wrong password takes as long as with the dearest of all hashes, whoever it is of: a
-// user with that hash or a cheaper one, with a plain password or a certificate, or nobody.
+// user with that hash or a cheaper one, with a plain password or a certificate, or
+// nobody.
 func TestWrongPasswordsCostTheSame(t *testing.T) {
 	hash := func(cost int) string {
 		h, err := HashPassword("secret", cost)

@@ -179,7 +179,8 @@ func aboutHosts(re *syntax.Regexp) hostText {
 }
 
 // addresses reports whether the expression is about addresses, of IPv4 unless it has
-// brackets: it has digits and dots before the port, or begins with a digit, and no letter.
+// brackets. It has digits and dots before the port, or begins with a digit, and has no
+// letter.
 func (t *hostText) addresses() bool {
 	return !t.letters && t.digits && (t.dots || t.first)
 }

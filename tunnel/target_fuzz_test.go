@@ -61,9 +61,9 @@ func aton(host string) bool {
 	return false
 }
 
-// Rules see the same host and port that is dialled, whatever a client asks for: an address
-// in its shortest form, with a zone only if it is link-local, or a name that nothing takes
-// for an address.
+// Rules see the same host and port that is dialled, whatever a client asks for: an
+// address in its shortest form, with a zone only if it is link-local, or a name that
+// nothing takes for an address.
 func FuzzTargets(f *testing.F) {
 	for _, s := range []string{
 		"127.0.0.1:80", "[::1]:080", "[::1%1.10.0.0.1]:80", "[fe80::1%lo]:80", "[fe80::1%1]:80", "[fe80::1%1.10.0.0.1]:80", "[::ffff:10.0.0.1]:80",
@@ -149,8 +149,8 @@ func TestZoneHere(t *testing.T) {
 	}
 }
 
-// What rules about addresses of IPv4 do not name is refused by the server in whatever form
-// it is asked for, before anything is dialled, by TCP, UDP and SOCKS5 and to listen.
+// A server refuses what rules about addresses of IPv4 do not name, in whatever form it is
+// asked for, by TCP and SOCKS5 and to listen.
 func TestZonesDoNotPassRules(t *testing.T) {
 	checkLeaks(t)
 	at := target(t, echo)
