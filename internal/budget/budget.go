@@ -1,6 +1,5 @@
 // Package budget compares figures of the code with the most that they may be. A table
-// has a line for each figure: its name, the most, and what it counts. Figures may only
-// fall, and their lines with them.
+// has a line for each figure: its name, the most, and what it counts.
 package budget
 
 import (
@@ -64,12 +63,8 @@ func Parse(table string) (lines []Line, err error) {
 	return lines, nil
 }
 
-// slack is the share of its line by which a figure may be lower: 1 %. A figure below
-// 100 has none.
-const slack = 100
-
-// Check compares figures with their lines, and returns what is wrong, with the line to
-// write.
+// Check compares figures with their lines, and returns which are above them or have none.
+// A figure that falls is as it should be.
 func Check(lines []Line, figures map[string]int) (wrong []string) {
 	for name, is := range figures {
 		i := slices.IndexFunc(lines, func(l Line) bool { return l.Name == name })
@@ -77,12 +72,8 @@ func Check(lines []Line, figures map[string]int) (wrong []string) {
 			wrong = append(wrong, "no line: "+Line{name, is, "..."}.String())
 			continue
 		}
-		line := lines[i]
-		switch lowered := (Line{name, is, line.Count}); {
-		case is > line.Most:
+		if line := lines[i]; is > line.Most {
 			wrong = append(wrong, fmt.Sprintf("%s: %d, which is %d above its line: %s", name, is, is-line.Most, line))
-		case line.Most-is > line.Most/slack:
-			wrong = append(wrong, fmt.Sprintf("%s has fallen; write: %s", name, lowered))
 		}
 	}
 	slices.Sort(wrong)

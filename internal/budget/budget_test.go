@@ -13,7 +13,7 @@ import (
 
 const root = "../.."
 
-// The figures of testdata/budgets.txt are no higher than their lines, and not much lower.
+// The figures of testdata/budgets.txt are no higher than their lines.
 func TestBudgets(t *testing.T) {
 	t.Parallel()
 	testenv.OfSources(t)
@@ -46,7 +46,8 @@ func TestBudgets(t *testing.T) {
 // executed are the operations whose figures TestExecuted compares.
 var executed = []string{"write", "read", "dial", "stream"}
 
-// Figures above their lines are found, those that have fallen, and those without a line.
+// Figures above their lines are found, and those without a line. Those that have fallen are
+// in order.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	lines, err := Parse("# a comment\n\nlines 1000 lines of code\nfiles 20  files of code\n")
@@ -57,10 +58,8 @@ func TestCheck(t *testing.T) {
 		wrong   []string
 	}{
 		{map[string]int{"lines": 1000, "files": 20}, nil},
-		{map[string]int{"lines": 990}, nil},
-		{map[string]int{"lines": 989}, []string{"lines has fallen; write: lines                 989  lines of code"}},
+		{map[string]int{"lines": 1, "files": 0}, nil},
 		{map[string]int{"lines": 1001}, []string{"lines: 1001, which is 1 above its line: lines                1000  lines of code"}},
-		{map[string]int{"files": 19}, []string{"files has fallen; write: files                  19  files of code"}},
 		{map[string]int{"bytes": 3}, []string{"no line: bytes                   3  ..."}},
 	} {
 		require.Equal(t, test.wrong, Check(lines, test.figures))
