@@ -17,6 +17,7 @@ import (
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/testenv"
+	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 )
 
@@ -211,7 +212,7 @@ func TestTakeoverHostilePredecessor(t *testing.T) {
 			if name == "gone" {
 				require.EqualError(t, err, "take over kcp: the old process has ended, or closed the socket")
 			}
-			require.Eventually(t, func() bool { return openFileCount(t) <= before }, 20*time.Second, time.Millisecond)
+			await.True(t, func() bool { return openFileCount(t) <= before })
 			link.Close()
 		})
 	}

@@ -10,11 +10,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/testenv"
+	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
@@ -109,7 +109,6 @@ func dials(t *testing.T, addr net.Addr, config *Config, name string) *client {
 	c, err := Dial("udp", addr.String(), config)
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Abort() })
-	require.NoError(t, c.SetDeadline(time.Now().Add(time.Minute)))
 	_, err = c.Write([]byte{'?'}) // a legacy session begins with data
 	require.NoError(t, err)
 	receive(t, c, []byte(name+"?"))
@@ -193,8 +192,8 @@ func TestTakeover(t *testing.T) {
 				require.True(t, g.l.Endpoint().stopped())
 				g.l.Endpoint().socket.readers.Wait()
 			}
-			require.Eventually(t, func() bool { return last.Stats().PredecessorSessions == 0 }, 10*time.Second, time.Millisecond)
-			require.Eventually(t, func() bool { return !last.ep.takeover.Before.Any() }, 10*time.Second, time.Millisecond)
+			await.True(t, func() bool { return last.Stats().PredecessorSessions == 0 })
+			await.True(t, func() bool { return !last.ep.takeover.Before.Any() })
 			for _, c := range clients[2] {
 				c.echoes(t, 20_000)
 				require.NoError(t, c.Close())
@@ -275,12 +274,12 @@ func TestTakeoverTimeWait(t *testing.T) {
 			before := dials(t, l.Addr(), clientConfig(name, config), "g0") // keeps g0 alive
 			ends((*Conn).Close)
 			ends((*Conn).Abort)
-			require.Eventually(t, func() bool { return l.Stats().Sessions == 1 }, 10*time.Second, time.Millisecond)
+			await.True(t, func() bool { return l.Stats().Sessions == 1 })
 			g1 := g0.handsOver(t, "g1", &config)
 			require.NoError(t, before.Close())
 			keys = append(keys, admission.MakeKey(before.LocalAddr().(*net.UDPAddr).AddrPort(), nil, before.Conv()))
 			require.NoError(t, <-g0.left)
-			require.Eventually(t, func() bool { return g1.l.Stats().PredecessorSessions == 0 }, 10*time.Second, time.Millisecond)
+			await.True(t, func() bool { return g1.l.Stats().PredecessorSessions == 0 })
 			at := func(e *Endpoint, key sessionKey) timeWait {
 				e.mu.Lock()
 				defer e.mu.Unlock()
@@ -394,7 +393,7 @@ func TestTakeoverSuccessorDies(t *testing.T) {
 				require.NoError(t, <-g1.left)
 			}
 			c2.echoes(t, 10_000)
-			require.Eventually(t, func() bool { return g2.l.Stats().PredecessorSessions == 0 }, 10*time.Second, time.Millisecond)
+			await.True(t, func() bool { return g2.l.Stats().PredecessorSessions == 0 })
 		})
 	}
 }
@@ -413,7 +412,7 @@ func TestTakeoverBacklog(t *testing.T) {
 		require.NoError(t, err)
 		clients = append(clients, c)
 	}
-	require.Eventually(t, func() bool { return l.Stats().Backlog == 3 }, 10*time.Second, time.Millisecond)
+	await.True(t, func() bool { return l.Stats().Backlog == 3 })
 	a, b := unixPair(t)
 	left := make(chan error, 1)
 	go func() { left <- l.HandOver(context.Background(), a) }()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/takeover"
+	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 )
 
@@ -87,7 +88,7 @@ func TestTakeoverRandomSuccessor(t *testing.T) {
 		_ = b.Close()
 		c.echoes(t, 1000)
 	}
-	require.Eventually(t, func() bool { return openFileCount(t) <= before }, 20*time.Second, time.Millisecond)
+	await.True(t, func() bool { return openFileCount(t) <= before })
 	next := g.handsOver(t, "next", nil)
 	dials(t, next.l.Addr(), nil, "next").echoes(t, 1000)
 	c.echoes(t, 1000)
@@ -142,7 +143,7 @@ func TestTakeoverRandomPredecessor(t *testing.T) {
 			}
 		}
 		link.Close()
-		require.Eventually(t, func() bool { return openFileCount(t) <= before }, 20*time.Second, time.Millisecond, "seed %d", seed)
+		await.True(t, func() bool { return openFileCount(t) <= before })
 		_, _ = a.Close(), b.Close()
 		takeover.CloseFiles([]int{socket, theirs, theirNews})
 		feed.Close()

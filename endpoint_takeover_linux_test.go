@@ -14,6 +14,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/testenv"
+	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -38,7 +39,7 @@ func TestTakeoverLargeDatagram(t *testing.T) {
 			defer stranger.Close()
 			_, err = stranger.Write(large)
 			require.NoError(t, err)
-			require.Eventually(t, func() bool { return g1.l.Stats().BytesReceived >= uint64(len(large)) }, 10*time.Second, time.Millisecond)
+			await.True(t, func() bool { return g1.l.Stats().BytesReceived >= uint64(len(large)) })
 			for range 10 {
 				dials(t, l.Addr(), config, "g1").echoes(t, 1000)
 				c.echoes(t, 1000)
@@ -76,7 +77,6 @@ func TestTakeoverSameConv(t *testing.T) {
 				clients = append(clients, &client{c, 1})
 			}
 			for _, c := range clients {
-				require.NoError(t, c.SetDeadline(time.Now().Add(10*time.Second)))
 				c.echoes(t, 10_000)
 			}
 		})
@@ -146,7 +146,7 @@ func TestTakeoverLostAnswer(t *testing.T) {
 			require.Equal(t, 1, g1.l.Stats().PredecessorSessions)
 			socket.set.Store(true)
 			go c.Close()
-			require.Eventually(t, func() bool { return g1.l.Stats().PredecessorSessions == 0 }, 10*time.Second, time.Millisecond)
+			await.True(t, func() bool { return g1.l.Stats().PredecessorSessions == 0 })
 			if name != "plain" {
 				old.mu.Lock()
 				old.socket.holdUntil = 0 // its time is over, and that of takeover.hold is not
@@ -177,9 +177,9 @@ func TestTakeoverLostAnswerOldGone(t *testing.T) {
 			g1 := g0.handsOver(t, "g1", &config)
 			socket.set.Store(true)
 			go c.Close()
-			require.Eventually(t, func() bool { return g1.l.Stats().PredecessorSessions == 0 }, 10*time.Second, time.Millisecond)
+			await.True(t, func() bool { return g1.l.Stats().PredecessorSessions == 0 })
 			require.NoError(t, <-g0.left)
-			require.Eventually(t, func() bool { return !g1.l.ep.takeover.Before.Any() }, 10*time.Second, time.Millisecond)
+			await.True(t, func() bool { return !g1.l.ep.takeover.Before.Any() })
 			socket.hearsAgain(t, c)
 		})
 	}
@@ -203,7 +203,7 @@ func TestTakeoverLostAnswerBefore(t *testing.T) {
 				require.NoError(t, err)
 				closed := make(chan error, 1)
 				go func() { closed <- c.Close() }()
-				require.Eventually(t, func() bool { return l.Stats().Sessions == 1 }, 10*time.Second, time.Millisecond)
+				await.True(t, func() bool { return l.Stats().Sessions == 1 })
 				for i := range takeovers {
 					name := fmt.Sprint("g", i+1)
 					g = g.handsOver(t, name, &config)
@@ -235,9 +235,8 @@ func TestTakeoverLostAbort(t *testing.T) {
 				require.NoError(t, s.Abort())
 			}
 			require.NoError(t, <-g0.left)
-			require.Eventually(t, func() bool { return !g1.l.ep.takeover.Before.Any() }, 10*time.Second, time.Millisecond)
+			await.True(t, func() bool { return !g1.l.ep.takeover.Before.Any() })
 			socket.set.Store(false)
-			require.NoError(t, c.SetReadDeadline(time.Now().Add(10*time.Second)))
 			if _, err = c.Write([]byte("?")); err != nil {
 				require.ErrorIs(t, err, ErrReset) // a PING may have asked before
 			}
@@ -263,7 +262,7 @@ func TestTakeoverSameConvAnew(t *testing.T) {
 			conv := first.Conv()
 			g1 := g0.handsOver(t, "g1", config)
 			require.NoError(t, first.Close())
-			require.Eventually(t, func() bool { return first.ep.Stats().Sessions+g1.l.Stats().PredecessorSessions == 1 }, 20*time.Second, time.Millisecond)
+			await.True(t, func() bool { return first.ep.Stats().Sessions+g1.l.Stats().PredecessorSessions == 1 })
 			c, err := first.ep.DialWith(t.Context(), l.Addr(), DialOptions{Conv: &conv})
 			require.NoError(t, err)
 			_, err = c.Write([]byte{'?'})
@@ -375,15 +374,15 @@ func TestTakeoverBusyReader(t *testing.T) {
 	require.NoError(t, c.SendDatagram([]byte("d")))
 	<-entered
 	require.NoError(t, next.Endpoint().Close())
-	require.Eventually(t, func() bool {
+	await.True(t, func() bool {
 		_, err := hand()
 		return err != nil
-	}, 10*time.Second, time.Millisecond)
+	})
 	close(leave)
-	require.Eventually(t, func() bool {
+	await.True(t, func() bool {
 		next, err = hand()
 		return err == nil
-	}, 10*time.Second, time.Millisecond)
+	})
 	go func() { _, _ = io.Copy(s, s) }()
 	_, err = c.Write([]byte("lives"))
 	require.NoError(t, err)

@@ -6,10 +6,10 @@ import (
 	"os"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/testenv"
+	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
@@ -174,7 +174,6 @@ func TestTakeoverNotesAwaitRoom(t *testing.T) {
 	require.NoError(t, err)
 	s.files = s.files[:2]
 	defer pipe.Close()
-	require.NoError(t, pipe.SetReadDeadline(time.Now().Add(20*time.Second)))
 	message := make([]byte, 64<<10)
 	for len(ended) > 0 {
 		n, err := pipe.Read(message)
@@ -221,7 +220,7 @@ func TestTakeoverUsedConvs(t *testing.T) {
 	dials(t, l.Addr(), config, "g0") // keeps g0 alive
 	ended := dials(t, l.Addr(), config, "g0")
 	require.NoError(t, ended.Close())
-	require.Eventually(t, func() bool { return l.Stats().Sessions == 1 }, 10*time.Second, time.Millisecond)
+	await.True(t, func() bool { return l.Stats().Sessions == 1 })
 	g1 := g0.relayedHandover(t, "g1", config, func(n takeover.Note) bool { return n.Kind != takeover.Ended })
 	legacy, err := net.Dial("udp", l.Addr().String())
 	require.NoError(t, err)
@@ -230,7 +229,7 @@ func TestTakeoverUsedConvs(t *testing.T) {
 		_, err = legacy.Write(sealed(t, config.Cipher, packetOf(conv, segment(cmdPush, 0, 0, 0, 0, "first"))))
 		require.NoError(t, err)
 	}
-	require.Eventually(t, func() bool { return g1.l.Stats().Sessions > 0 }, 10*time.Second, time.Millisecond)
+	await.True(t, func() bool { return g1.l.Stats().Sessions > 0 })
 	for c := range g1.l.Endpoint().Sessions() {
 		require.Equal(t, ended.Conv()+1, c.Conv())
 	}
@@ -258,7 +257,6 @@ func TestTakeoverSameConvMoves(t *testing.T) {
 			conv := old.Conv()
 			c, err := e.DialWith(t.Context(), relay.addr(), DialOptions{Conv: &conv})
 			require.NoError(t, err)
-			require.NoError(t, c.SetDeadline(time.Now().Add(10*time.Second)))
 			_, err = c.Write([]byte{'?'})
 			require.NoError(t, err)
 			receive(t, c, []byte("g1?"))

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -95,7 +94,6 @@ func TestEndInSendBatch(t *testing.T) {
 	b.send()
 	<-d.Done()
 	require.Zero(t, d.Endpoint().Stats().WriteErrors)
-	require.NoError(t, c.SetReadDeadline(time.Now().Add(10*time.Second)))
 	_, err = io.ReadAll(c)
 	require.ErrorIs(t, err, ErrReset)
 }

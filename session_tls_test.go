@@ -123,7 +123,6 @@ func echoServer(t *testing.T, config *Config) *Listener {
 func echoOver(t *testing.T, addr string, config *Config) {
 	c, err := Dial("udp", addr, config)
 	require.NoError(t, err)
-	require.NoError(t, c.SetDeadline(time.Now().Add(time.Minute)))
 	c.tls.app.Keys.SetUpdateAfter(20)
 	want := content(1, 500_000)
 	go func() { _, _ = c.Write(want) }()

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp"
@@ -265,11 +266,11 @@ func TestMachineStream(t *testing.T) {
 	require.NoError(t, sockets[1].Close())
 	failed := make(chan error)
 	go func() { failed <- machines[0].write(make([]byte, size)) }()
-	require.Eventually(t, func() bool {
+	await.True(t, func() bool {
 		machines[0].mu.Lock()
 		defer machines[0].mu.Unlock()
 		return machines[0].k.WaitSend() >= limit
-	}, 10*time.Second, time.Millisecond)
+	})
 	require.NoError(t, sockets[0].Close())
 	require.ErrorIs(t, <-failed, net.ErrClosed)
 	running.Wait()

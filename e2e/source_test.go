@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 )
 
@@ -86,7 +87,6 @@ func (h *host) asks(t *testing.T, address string, config *kcp.Config) {
 		return err
 	}))
 	defer c.Abort()
-	require.NoError(t, c.SetDeadline(time.Now().Add(20*time.Second)))
 	_, err := io.WriteString(c, "where\n")
 	require.NoError(t, err)
 	r := bufio.NewReader(c)
@@ -258,7 +258,7 @@ func TestTimeWaitAnswersFromAskedAddress(t *testing.T) {
 			c, err := e.Dial(t.Context(), pc.RemoteAddr())
 			require.NoError(t, err)
 			require.NoError(t, c.Close())
-			require.Eventually(t, func() bool { return server.Stats().Sessions == 0 }, 20*time.Second, time.Millisecond)
+			await.True(t, func() bool { return server.Stats().Sessions == 0 })
 			require.NoError(t, e.Close())
 			answer := answered(t, pc, packetOf(c.Conv(), bytesOf(signal{sigPing, 1, 2})))
 			require.EqualValues(t, sigPing|sigAnswer, decodeHeader(answer).frg, addr)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 	kcpgo "github.com/xtaci/kcp-go/v5"
 )
@@ -151,7 +152,7 @@ func TestCapture(t *testing.T) {
 	theirs, err := l.AcceptKCP()
 	require.NoError(t, err)
 	theirs.SetNoDelay(1, interval, fastResend, 1)
-	require.Eventually(t, func() bool { return socket.has("sent WASK", "got WINS") }, timeLimit, time.Millisecond)
+	await.True(t, func() bool { return socket.has("sent WASK", "got WINS") })
 	echo(t, ours, theirs, data)
 	require.NoError(t, ours.Close())
 	require.NoError(t, theirs.Close())

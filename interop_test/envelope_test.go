@@ -17,6 +17,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 	"github.com/tjfoc/gmsm/sm4"
@@ -327,7 +328,7 @@ func TestDatagrams(t *testing.T) {
 				require.Equal(t, n.theirs().GetOOBMaxSize(), n.ours().MaxDatagramSize())
 				// Before kcp-go has acknowledged something, datagrams may be dropped.
 				acknowledged := func() bool { return n.ours().Stats().WriteBuffered == 0 }
-				require.Eventually(t, acknowledged, timeLimit, time.Millisecond)
+				await.True(t, acknowledged)
 				for _, size := range []int{0, 1, 500, n.ours().MaxDatagramSize()} {
 					want := bytes.Repeat([]byte{byte(size)}, size)
 					require.NoError(t, n.ours().SendDatagram(want))

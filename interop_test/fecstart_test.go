@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 	kcpgo "github.com/xtaci/kcp-go/v5"
 )
@@ -98,7 +99,7 @@ func throughParity(t *testing.T, overtakes bool) (sent, received digest) {
 	_, err = from.Write(content)
 	require.NoError(t, err)
 	const packets = segments * 13 / 10
-	require.Eventually(t, func() bool { return len(up.written()) >= packets }, timeLimit, time.Millisecond)
+	await.True(t, func() bool { return len(up.written()) >= packets })
 
 	order := up.written()[:packets]
 	if overtakes {

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/arqnet/kcp"
 	"github.com/stretchr/testify/require"
@@ -65,7 +64,6 @@ func incast(t *testing.T) (packets, drops uint64) {
 		defer func() { _ = c.Close() }()
 		ends.Go(func() {
 			got := make([]byte, size)
-			_ = c.SetReadDeadline(time.Now().Add(time.Minute))
 			for n := 0; n < size; {
 				m, err := c.Read(got[n:])
 				if err != nil {

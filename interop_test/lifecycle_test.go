@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 	kcpgo "github.com/xtaci/kcp-go/v5"
@@ -134,7 +135,7 @@ func TestLifeWriteThenClose(t *testing.T) {
 func TestLifeHalfClose(t *testing.T) {
 	lives(t, lost20, func(t *testing.T, n *session, us, peer end) {
 		known := func() bool { return us.(ourEnd).Peer().Known }
-		require.Eventually(t, known, timeLimit, time.Millisecond)
+		await.True(t, known)
 		err := us.(ourEnd).CloseWrite()
 		if _, legacy := peer.(theirEnd); legacy {
 			require.ErrorIs(t, err, kcp.ErrLegacyPeer)
@@ -235,7 +236,7 @@ func TestLifePeerRestarted(t *testing.T) {
 			require.NoError(t, err)
 			_, err = io.ReadFull(e, make([]byte, 5))
 			require.NoError(t, err)
-			require.Eventually(t, func() bool { return c.Stats().WriteBuffered == 0 }, timeLimit, time.Millisecond)
+			await.True(t, func() bool { return c.Stats().WriteBuffered == 0 })
 			if o, ok := l.(ourListener); ok {
 				_ = o.Endpoint().Close()
 			} else {

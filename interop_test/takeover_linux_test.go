@@ -9,7 +9,6 @@ import (
 	"os"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/crypt"
@@ -46,7 +45,6 @@ func TestTakeover(t *testing.T) {
 				require.NoError(t, err)
 				t.Cleanup(func() { _ = s.Close() })
 				s.SetNoDelay(1, 10, 2, 1)
-				require.NoError(t, s.SetDeadline(time.Now().Add(30*time.Second)))
 				_, err = s.Write([]byte("?"))
 				require.NoError(t, err)
 				got := make([]byte, 4)

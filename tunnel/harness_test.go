@@ -19,23 +19,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// patience is how long a test waits for what has to happen.
-const patience = 20 * time.Second
-
 // shortly is how long ends in order take at most, on a path without a delay.
 const shortly = 50 * time.Millisecond
 
-// checkLeaks fails the test if it leaves goroutines of this package behind.
+// checkLeaks waits at the end of the test for the goroutines of this package.
 func checkLeaks(t *testing.T) {
 	t.Cleanup(func() {
-		var left []string
-		for end := time.Now().Add(patience); time.Now().Before(end); runtime.Gosched() {
-			if left = goroutines(); len(left) == 0 {
-				return
-			}
-			time.Sleep(time.Millisecond) // between looks
-		}
-		t.Errorf("left behind:\n%s", strings.Join(left, "\n\n"))
+		waitFor(t, func() bool { return len(goroutines()) == 0 })
 	})
 }
 
@@ -177,8 +167,6 @@ func (c *testClient) address(t *testing.T) string {
 		return a.String()
 	case <-c.ended:
 		t.Fatalf("the client has ended: %v", c.err)
-	case <-time.After(patience):
-		t.Fatal("the client does not listen")
 	}
 	return ""
 }
@@ -217,7 +205,6 @@ func dial(t *testing.T, address string) *net.TCPConn {
 	conn, err := net.Dial("tcp", address)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
 	return conn.(*net.TCPConn)
 }
 
@@ -230,7 +217,6 @@ func tryHello(t *testing.T, address string) ([]byte, error) {
 		return nil, err
 	}
 	defer conn.Close()
-	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
 	_, _ = io.WriteString(conn, "hello")
 	_ = conn.(*net.TCPConn).CloseWrite()
 	return io.ReadAll(conn)

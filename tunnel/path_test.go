@@ -66,7 +66,6 @@ func TestAddressChanges(t *testing.T) {
 		_, err := io.WriteString(conn, text)
 		require.NoError(t, err)
 		b := make([]byte, len(text))
-		require.NoError(t, conn.SetReadDeadline(time.Now().Add(patience)))
 		_, err = io.ReadFull(conn, b)
 		require.NoError(t, err)
 		require.Equal(t, text, string(b))

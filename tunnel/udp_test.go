@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -41,9 +40,7 @@ func udpExchange(t *testing.T, conn net.Conn, sizes ...int) {
 	buf := make([]byte, maxPacket)
 	for _, size := range sizes {
 		packet := random(size)
-		end := time.Now().Add(patience)
 		for returned := false; !returned; {
-			require.True(t, time.Now().Before(end), "a packet of %d bytes does not return", size)
 			_, err := conn.Write(packet)
 			require.NoError(t, err)
 			require.NoError(t, conn.SetReadDeadline(time.Now().Add(time.Second)))
@@ -95,6 +92,7 @@ func TestReverseUDP(t *testing.T) {
 func TestRefusedUDP(t *testing.T) {
 	checkLeaks(t)
 	s := startServer(t, everything, nil)
+	begun := time.Now()
 	c := startClient(t, clientConfig(t, s, "0:no-such-name.invalid:53/udp"))
 	conn, err := net.Dial("udp", c.address(t))
 	require.NoError(t, err)
@@ -104,7 +102,7 @@ func TestRefusedUDP(t *testing.T) {
 		_, err := conn.Write([]byte("x"))
 		return err == nil && strings.Contains(c.log.String(), refusal(codeUnresolvable).Error())
 	})
-	require.LessOrEqual(t, strings.Count(s.log.String(), "msg=refused"), 3)
+	require.LessOrEqual(t, strings.Count(s.log.String(), "msg=refused"), 1+int(time.Since(begun)/refusedRest))
 }
 
 // A flow whose target does not listen yet goes on.
@@ -130,9 +128,10 @@ func TestUDPTargetBeginsLater(t *testing.T) {
 		t.Skip("somebody has taken the port")
 	}
 	defer pc.Close()
-	_, err = conn.Write([]byte("y"))
-	require.NoError(t, err)
-	require.NoError(t, pc.SetDeadline(time.Now().Add(patience)))
-	_, _, err = pc.ReadFrom(make([]byte, 10))
-	assert.NoError(t, err)
+	waitFor(t, func() bool { // packets may be lost
+		_, _ = conn.Write([]byte("y"))
+		require.NoError(t, pc.SetReadDeadline(time.Now().Add(10*time.Millisecond)))
+		_, _, err = pc.ReadFrom(make([]byte, 10))
+		return err == nil
+	})
 }

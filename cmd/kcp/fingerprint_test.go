@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 )
 
@@ -85,7 +86,7 @@ func TestPingRenewsSessions(t *testing.T) {
 	require.NotEqual(t, conn, r.conn)
 	_, err = r.ping(ctx)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return accepted() == 2 && conn.Err() != nil }, 20*time.Second, time.Millisecond)
+	await.True(t, func() bool { return accepted() == 2 && conn.Err() != nil })
 }
 
 // While no further session can be opened, pings are lost; a refusal ends them.

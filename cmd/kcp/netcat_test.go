@@ -131,13 +131,7 @@ func dial(ctx context.Context, stdin io.Reader, addr string, args ...string) *pr
 // wait waits for the end and returns the exit code.
 func (p *process) wait(t *testing.T) int {
 	t.Helper()
-	select {
-	case code := <-p.code:
-		return code
-	case <-time.After(2 * time.Minute):
-		require.Fail(t, "the command does not end", p.err.String())
-		return -1
-	}
+	return <-p.code
 }
 
 func requireSame(t *testing.T, name string, want, got []byte) {

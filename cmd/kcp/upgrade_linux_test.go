@@ -12,8 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
+	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 )
 
@@ -154,11 +154,11 @@ func TestListenUpgrades(t *testing.T) {
 func (u *upgraded) ends(pids ...int) {
 	u.t.Helper()
 	for _, pid := range pids {
-		require.Eventually(u.t, func() bool {
+		await.True(u.t, func() bool {
 			status, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 			_, state, _ := bytes.Cut(status, []byte(") "))
 			return err != nil || state[0] == 'Z' // nobody may wait for it
-		}, 20*time.Second, 10*time.Millisecond, "process %d", pid)
+		})
 	}
 }
 
@@ -249,7 +249,6 @@ func TestListenTellsTheService(t *testing.T) {
 	notify, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = notify.Close() })
-	require.NoError(t, notify.SetReadDeadline(time.Now().Add(time.Minute)))
 	tells := func(pid int) {
 		b := make([]byte, 1000)
 		n, err := notify.Read(b)

@@ -137,7 +137,6 @@ func busy(t *testing.T, addr net.Addr, kind, name string) *traffic {
 // goesOn checks that the session has lost nothing, and still echoes.
 func (s *traffic) goesOn() {
 	s.t.Helper()
-	require.NoError(s.t, s.SetDeadline(time.Now().Add(20*time.Second)))
 	close(s.stop)
 	require.NoError(s.t, <-s.failed)
 	s.echoes(10_000)
@@ -302,7 +301,6 @@ func underKill(t *testing.T, at placement, lives *process, sessions []*traffic) 
 	lives.ready()
 	require.Equal(t, "next", serves(t, lives.addr, at.kind))
 	for _, s := range sessions {
-		require.NoError(t, s.SetDeadline(time.Now().Add(20*time.Second)))
 		require.Error(t, <-s.failed, "its process is dead")
 	}
 	require.Less(t, lives.peak(), peakMemory)

@@ -62,7 +62,6 @@ func greet(c net.Conn, wants byte) (name string, err error) {
 // echoes checks that n bytes come back.
 func (c *client) echoes(n int) {
 	c.t.Helper()
-	require.NoError(c.t, c.SetDeadline(time.Now().Add(20*time.Second)))
 	want := testenv.Content(c.seed, n)
 	c.seed++
 	go func() { _, _ = c.Write(want) }()
@@ -74,7 +73,6 @@ func (c *client) echoes(n int) {
 // finds it silent.
 func (c *client) isReset() {
 	c.t.Helper()
-	require.NoError(c.t, c.SetDeadline(time.Now().Add(20*time.Second)))
 	_, err := c.Write([]byte("?"))
 	require.NoError(c.t, err)
 	_, err = io.Copy(io.Discard, c)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/testenv"
+	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 )
 
@@ -87,7 +88,7 @@ func (l *life) run() {
 		l.end(s)
 	}
 	l.forget()
-	require.Eventually(l.t, func() bool { return l.newest().stats().PredecessorSessions == 0 }, 10*time.Second, 10*time.Millisecond)
+	await.True(l.t, func() bool { return l.newest().stats().PredecessorSessions == 0 })
 }
 
 // names returns the names of the processes, oldest first.

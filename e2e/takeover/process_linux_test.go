@@ -285,7 +285,6 @@ func (p *process) meet(name string) (old, new *net.UnixConn, next *process) {
 		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, "socket")})
 		require.NoError(p.t, err)
 		defer l.Close()
-		require.NoError(p.t, l.SetDeadline(time.Now().Add(20*time.Second)))
 		begin(l.Addr().String())
 		c, err := l.AcceptUnix()
 		require.NoError(p.t, err)

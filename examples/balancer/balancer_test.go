@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -102,14 +103,14 @@ func (w *world) settle(event string) (ended []*player) {
 	for i, p := range w.players {
 		before[i], _ = p.state()
 	}
-	require.Eventually(w.t, func() bool {
+	await.True(w.t, func() bool {
 		for i, p := range w.players {
 			if blocks, err := p.state(); err == nil && blocks < before[i]+10 {
 				return false
 			}
 		}
 		return true
-	}, 30*time.Second, 50*time.Millisecond, "a call waits for ever")
+	})
 	causes := make(map[string]int)
 	for _, p := range w.players {
 		if _, err := p.state(); err != nil {

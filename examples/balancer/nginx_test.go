@@ -10,8 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 )
 
@@ -57,9 +57,9 @@ func startNginx(t *testing.T, servers []string, edits ...edit) *nginx {
 	n.cmd.Stdout, n.cmd.Stderr = os.Stderr, os.Stderr
 	require.NoError(t, n.cmd.Start())
 	t.Cleanup(n.stop)
-	require.Eventually(t, func() bool {
+	await.True(t, func() bool {
 		return len(n.workers()) == 2
-	}, 10*time.Second, 20*time.Millisecond, "nginx does not start; see %s", n.errors)
+	})
 	return n
 }
 
@@ -99,7 +99,7 @@ func (n *nginx) reload(servers []string) {
 	before := n.workers()
 	out, err := exec.Command("nginx", append(n.args(), "-s", "reload")...).CombinedOutput()
 	require.NoError(n.t, err, "%s", out)
-	require.Eventually(n.t, func() bool {
+	await.True(n.t, func() bool {
 		now := n.workers()
 		for pid := range now {
 			if before[pid] {
@@ -107,7 +107,7 @@ func (n *nginx) reload(servers []string) {
 			}
 		}
 		return len(now) == 2
-	}, 10*time.Second, 20*time.Millisecond, "nginx does not reload; see %s", n.errors)
+	})
 }
 
 // workers returns the process ids of the workers that take new sessions.

@@ -133,7 +133,6 @@ func asked(t *testing.T, n *nginx, packet []byte) string {
 // answer returns what nginx sends.
 func answer(t *testing.T, c net.Conn) string {
 	t.Helper()
-	require.NoError(t, c.SetReadDeadline(time.Now().Add(5*time.Second)))
 	b := make([]byte, 1500)
 	size, err := c.Read(b)
 	require.NoError(t, err)

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/hashicorp/memberlist"
 	"github.com/stretchr/testify/require"
 )
@@ -26,7 +27,7 @@ const patience = 20 * time.Second
 // eventually polls until ok returns true.
 func eventually(t testing.TB, ok func() bool, what string, args ...any) {
 	t.Helper()
-	require.Eventually(t, ok, patience, 5*time.Millisecond, fmt.Sprintf(what, args...))
+	await.True(t, ok)
 }
 
 // testAuthority returns an authority.

@@ -106,13 +106,8 @@ func TestDatagrams(t *testing.T) {
 func nextEvent(t testing.TB, n *Node, kind EventKind) Event {
 	t.Helper()
 	for {
-		select {
-		case e := <-n.Events():
-			if e.Kind == kind {
-				return e
-			}
-		case <-time.After(patience):
-			t.Fatalf("%s: nobody has %s", n.Name(), kind)
+		if e := <-n.Events(); e.Kind == kind {
+			return e
 		}
 	}
 }

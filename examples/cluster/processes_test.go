@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 )
 
@@ -218,7 +219,7 @@ type testProcesses struct {
 // until polls until ok returns true.
 func (c *testProcesses) until(limit time.Duration, ok func() bool, what string) {
 	c.t.Helper()
-	require.Eventually(c.t, ok, limit, 20*time.Millisecond, what)
+	await.True(c.t, ok)
 }
 
 // complete waits until each live node has all others as members.

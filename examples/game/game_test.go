@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp"
@@ -67,7 +68,7 @@ func TestPlay(t *testing.T) {
 	require.NoError(t, err)
 	shows := func(o *output, text string) {
 		t.Helper()
-		require.Eventually(t, func() bool { return strings.Contains(o.String(), text) }, 10*time.Second, 5*time.Millisecond, text)
+		await.True(t, func() bool { return strings.Contains(o.String(), text) })
 	}
 	shows(&seen, "ann: hello ?[2J there")
 	shows(&seen, "players: 1")

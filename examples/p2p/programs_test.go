@@ -106,11 +106,7 @@ func (p *program) find(pattern string) string {
 // wait waits for the end of the program.
 func (p *program) wait() error {
 	p.Helper()
-	select {
-	case <-p.done:
-	case <-time.After(4 * time.Minute):
-		require.FailNow(p, "the program does not end", p.printed())
-	}
+	<-p.done
 	return p.err
 }
 

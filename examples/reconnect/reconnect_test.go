@@ -23,6 +23,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp"
@@ -564,10 +565,10 @@ func TestRun(t *testing.T) {
 		ended <- run(ctx, []string{"serve", "-addr", "localhost:0", "-dir", dir, "-cert", cert, "-key", key}, nil, &served)
 	}()
 	var port []string
-	require.Eventually(t, func() bool {
+	await.True(t, func() bool {
 		port = regexp.MustCompile(`serving on .*:(\d+)\n`).FindStringSubmatch(served.String())
 		return port != nil
-	}, time.Minute, time.Millisecond)
+	})
 	id := strings.Repeat("0a", idSize)
 	typed := strings.NewReader("one\ntwo\n/get greeting\nthree\n")
 	require.NoError(t, run(t.Context(), []string{"talk", "-ca", cert, "-id", id, "localhost:" + port[1]}, typed, &talked))

@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -367,10 +368,10 @@ func TestRun(t *testing.T) {
 		ended <- run(ctx, []string{"serve", "-addr", "localhost:0", "-dir", dir, "-cert", certFile, "-key", keyFile}, &served, &served)
 	}()
 	var port []string
-	require.Eventually(t, func() bool {
+	await.True(t, func() bool {
 		port = regexp.MustCompile(`serving on .*:(\d+)\n`).FindStringSubmatch(served.String())
 		return port != nil
-	}, time.Minute, time.Millisecond)
+	})
 	require.NoError(t, run(t.Context(), []string{"put", "-ca", certFile, path, "localhost:" + port[1]}, &sent, &sent))
 	stop()
 	require.NoError(t, <-ended)

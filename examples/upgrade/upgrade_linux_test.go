@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
@@ -119,10 +120,10 @@ func TestSignalsAtOnce(t *testing.T) {
 	third := s.Ready()
 	s.Ends(second, lab.Soon)
 	s.Logged(`process ` + fmt.Sprint(third) + ` has taken over\n`)
-	require.Eventually(t, func() bool { // the first has to learn of the end of the second
+	await.True(t, func() bool { // the first has to learn of the end of the second
 		s.Signal(s.First, unix.SIGHUP)
 		return s.Says(`SIGHUP is for the process that serves\n`)
-	}, 10*time.Second, 10*time.Millisecond)
+	})
 	ann.Talks()
 	s.Join("bob", third).Talks()
 	ann.Leaves()

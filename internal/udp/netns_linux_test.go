@@ -134,7 +134,6 @@ func TestCutAndJoinedOnTheWay(t *testing.T) {
 				binary.BigEndian.PutUint32(batch[i].Buf, uint32(i))
 			}
 			require.Empty(t, writeAll(newConn(from, sending), batch))
-			require.NoError(t, r.SetReadDeadline(time.Now().Add(patience)))
 			got, joined := make([]Datagram, 1), 0
 			for i := range batch {
 				_, err := receiver.ReadBatch(got)

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"runtime"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -29,7 +28,6 @@ func asked(t *testing.T, addr string, port uint16) *net.UDPConn {
 // readOne reads one datagram.
 func readOne(t *testing.T, pc net.PacketConn, c Conn) Datagram {
 	t.Helper()
-	require.NoError(t, pc.SetReadDeadline(time.Now().Add(patience)))
 	got := make([]Datagram, 1)
 	n, err := c.ReadBatch(got)
 	require.NoError(t, err)
@@ -41,7 +39,6 @@ func readOne(t *testing.T, pc net.PacketConn, c Conn) Datagram {
 // address only.
 func answerIs(t *testing.T, c *net.UDPConn, want string) {
 	t.Helper()
-	require.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
 	b := make([]byte, 2000)
 	n, err := c.Read(b)
 	require.NoError(t, err, "no answer at %v from %v", c.LocalAddr(), c.RemoteAddr())
@@ -114,7 +111,6 @@ func TestMergedAnswersHaveOneSource(t *testing.T) {
 		}
 		require.Empty(t, writeAll(c, batch))
 		for i, d := range batch {
-			require.NoError(t, peer.SetReadDeadline(time.Now().Add(patience)))
 			b := make([]byte, 10)
 			n, from, err := peer.ReadFromUDPAddrPort(b)
 			require.NoError(t, err)
@@ -251,7 +247,6 @@ func TestLocalAddressesDoNotAllocate(t *testing.T) {
 	eachCombination(t, func(t *testing.T, features Features) {
 		pc := listen(t, "udp4", "0.0.0.0:0")
 		c, asker := newConn(pc, features), asked(t, "127.0.0.1", addrOf(pc).Port())
-		require.NoError(t, pc.SetReadDeadline(time.Now().Add(patience)))
 		got, b := make([]Datagram, 1), []byte("ping")
 		var failed error
 		allocs := testing.AllocsPerRun(1000, func() {

@@ -159,7 +159,6 @@ func TestRestOfJoinedPacket(t *testing.T) {
 	sender, receiver := newFastConn(t, from), newFastConn(t, r)
 	require.Empty(t, writeAll(sender, to(addrOf(r), append(times(9, 300), 7)...)))
 	batch := make([]Datagram, 4)
-	require.NoError(t, r.SetReadDeadline(time.Now().Add(patience)))
 	for _, want := range [][]int{{300, 300, 300, 300}, {300, 300, 300, 300}, {300, 7}} {
 		n, err := receiver.ReadBatch(batch)
 		require.NoError(t, err)
@@ -185,7 +184,6 @@ func TestBuffersFollowTraffic(t *testing.T) {
 		require.NoError(t, err)
 		return n
 	}
-	require.NoError(t, r.SetReadDeadline(time.Now().Add(patience)))
 	for range 2 * denseAfter { // one at a time
 		time.AfterFunc(2*time.Millisecond, func() { _, _ = sender.WriteBatch(to(addrOf(r), 100)) })
 		require.Equal(t, 1, read())

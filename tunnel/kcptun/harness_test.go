@@ -7,17 +7,13 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
+	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 )
-
-// patience is how long a test waits for what has to happen.
-const patience = 30 * time.Second
 
 // target runs a TCP server that handles connections, and returns its address.
 func target(t *testing.T, handle func(*net.TCPConn)) string {
@@ -57,13 +53,7 @@ func start(t *testing.T, run func(context.Context, Config) error, config Config)
 	go func() { ended <- run(ctx, config) }()
 	t.Cleanup(func() {
 		cancel()
-		select {
-		case err := <-ended:
-			require.NoError(t, err)
-		case <-time.After(patience):
-			buf := make([]byte, 1<<20)
-			t.Errorf("does not end:\n%s", buf[:runtime.Stack(buf, true)])
-		}
+		require.NoError(t, <-ended)
 	})
 	select {
 	case a := <-at:
@@ -80,13 +70,12 @@ func start(t *testing.T, run func(context.Context, Config) error, config Config)
 func exchange(t *testing.T, address string, n int) {
 	t.Helper()
 	var conn net.Conn
-	require.Eventually(t, func() (ok bool) {
+	await.True(t, func() (ok bool) {
 		var err error
 		conn, err = net.Dial("tcp", address)
 		return err == nil
-	}, patience, 5*time.Millisecond)
+	})
 	defer conn.Close()
-	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
 	data := make([]byte, n)
 	rand.NewChaCha8([32]byte{byte(n)}).Read(data[:n/2]) // the rest compresses well
 	sent := make(chan error, 1)

@@ -21,7 +21,7 @@ func signalGroup(cmd *exec.Cmd, s os.Signal) { _ = syscall.Kill(-cmd.Process.Pid
 
 // awaitGroup waits until they have ended.
 func awaitGroup(cmd *exec.Cmd) {
-	for end := time.Now().Add(patience); syscall.Kill(-cmd.Process.Pid, 0) == nil && time.Now().Before(end); {
+	for syscall.Kill(-cmd.Process.Pid, 0) == nil {
 		time.Sleep(time.Millisecond)
 	}
 }

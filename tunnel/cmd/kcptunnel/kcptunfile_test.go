@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -132,7 +131,6 @@ func transfers(t *testing.T, address string, n int) {
 	conn, err := net.Dial("tcp", address)
 	require.NoError(t, err)
 	defer conn.Close()
-	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
 	data := content(uint32(n))
 	go func() { _, _ = conn.Write(data) }()
 	got := make([]byte, n)

@@ -18,12 +18,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/arqnet/kcp/tunnel"
 	"github.com/stretchr/testify/require"
 )
-
-// patience is how long a test waits for what has to happen.
-const patience = 20 * time.Second
 
 // output is what a command has written.
 type output struct {
@@ -76,22 +74,19 @@ func find(t *testing.T, in *output, pattern string) string {
 	t.Helper()
 	re := regexp.MustCompile(pattern)
 	var found []string
-	require.Eventually(t, func() bool {
+	await.True(t, func() bool {
 		found = re.FindStringSubmatch(in.String())
 		return found != nil
-	}, patience, time.Millisecond, "no %s in what was written", pattern)
+	})
 	return found[len(found)-1]
 }
 
 // exit runs the command to its end, and returns the exit code and what it has said.
 func exit(t *testing.T, args ...string) (int, string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
 	var out, err output
 	p := &program{stdin: strings.NewReader(""), stdout: &out, stderr: &err}
-	code := p.run(ctx, append([]string{"kcptunnel"}, args...))
-	require.NoError(t, ctx.Err(), "%q does not end", args)
+	code := p.run(t.Context(), append([]string{"kcptunnel"}, args...))
 	return code, out.String() + err.String()
 }
 
@@ -130,7 +125,6 @@ func says(t *testing.T, address string) {
 	conn, err := net.Dial("tcp", address)
 	require.NoError(t, err)
 	defer conn.Close()
-	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
 	_, err = fmt.Fprintln(conn, "hello")
 	require.NoError(t, err)
 	line, err := bufio.NewReader(conn).ReadString('\n')
@@ -373,9 +367,7 @@ func TestStdio(t *testing.T) {
 	s := start(t, "server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(t.TempDir(), "server.pem"), "127.0.0.1:0")
 	var out, log output
 	p := &program{stdin: strings.NewReader("hello"), stdout: &out, stderr: &log}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	code := p.run(ctx, []string{"kcptunnel", "client", "-fingerprint", find(t, s.out, `fingerprint (SHA256:\S+)\n`), "-auth", "me:secret", find(t, s.err, `listening address=(\S+)`), "stdio:" + at})
+	code := p.run(t.Context(), []string{"kcptunnel", "client", "-fingerprint", find(t, s.out, `fingerprint (SHA256:\S+)\n`), "-auth", "me:secret", find(t, s.err, `listening address=(\S+)`), "stdio:" + at})
 	require.Equal(t, exitOK, code, log.String())
 	require.Equal(t, "hello", out.String())
 }

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 	"github.com/things-go/go-socks5/statute"
 )
@@ -92,7 +93,7 @@ func (h *host) run(t *testing.T, args ...string) (p *process) {
 // dial connects at the host.
 func (h *host) dial(network, address string) (conn net.Conn, err error) {
 	err = h.do(func() error {
-		conn, err = net.DialTimeout(network, address, patience)
+		conn, err = net.Dial(network, address)
 		return err
 	})
 	return conn, err
@@ -221,14 +222,14 @@ func ownAddressChanges(t *testing.T, client, server *host, address, gone, again 
 		for i := range rounds {
 			before[i] = rounds[i].Load()
 		}
-		require.Eventually(t, func() bool {
+		await.True(t, func() bool {
 			for i := range rounds {
 				if rounds[i].Load() < before[i]+5 {
 					return len(failed) > 0
 				}
 			}
 			return true
-		}, patience, time.Millisecond, "%s: %v, then %v", what, before, &rounds)
+		})
 		require.Empty(t, failed, what)
 	}
 	advance("before")
@@ -255,7 +256,6 @@ func openAt(t *testing.T, h *host, network, at, target string, socks bool) net.C
 	control, err := h.dial("tcp", at)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = control.Close() })
-	require.NoError(t, control.SetDeadline(time.Now().Add(patience)))
 	to, err := statute.ParseAddrSpec(target)
 	require.NoError(t, err)
 	command := map[string]byte{"tcp": statute.CommandConnect, "udp": statute.CommandAssociate}[network]
@@ -307,11 +307,9 @@ func talks(conn net.Conn, packets bool, stop <-chan struct{}, rounds *atomic.Int
 		case <-time.After(2 * time.Millisecond):
 		}
 		want := content(100 + n%1000)
-		wait := 3 * patience
 		if packets {
-			wait = 200 * time.Millisecond
+			_ = conn.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
 		}
-		_ = conn.SetDeadline(time.Now().Add(wait))
 		if _, err := conn.Write(want); err != nil {
 			return fmt.Errorf("%v: %w", conn.LocalAddr(), err)
 		}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -15,8 +14,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 )
 
@@ -80,24 +79,24 @@ func background(t *testing.T, args ...string) {
 // output runs a program, again until it succeeds, and returns what it prints.
 func (w *world) output(t *testing.T, args ...string) string {
 	var out []byte
-	var err error
-	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		out, err = exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput()
-		cancel()
-		if err == nil || time.Now().After(end) {
-			break
+	await.True(t, func() (ok bool) {
+		var err error
+		if out, err = exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Logf("%q: %v: %s", args, err, out)
 		}
-	}
-	require.NoError(t, err, "%q says: %s", args, out)
+		return err == nil
+	})
 	return string(out)
 }
 
 // port returns a port that nobody has, for programs that choose none.
 func port(t *testing.T) string {
 	for range 1000 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
+		// Below the ports that the system gives to connections meanwhile.
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 20000+rand.IntN(10000)))
+		if err != nil {
+			continue
+		}
 		pc, err := net.ListenPacket("udp", l.Addr().String())
 		_, p, _ := net.SplitHostPort(l.Addr().String())
 		_ = l.Close()

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 )
 
@@ -37,14 +38,14 @@ func TestKcptunDebug(t *testing.T) {
 
 	path := filepath.Join(filepath.Dir(table), time.Now().Format(filepath.Base(table)))
 	var rows [][]string
-	require.Eventually(t, func() bool {
+	await.True(t, func() bool {
 		text, err := os.ReadFile(path)
 		if err != nil {
 			return false
 		}
 		rows, err = csv.NewReader(strings.NewReader(string(text))).ReadAll()
 		return err == nil && len(rows) >= 3
-	}, patience, 20*time.Millisecond)
+	})
 	require.Equal(t, "Unix,BytesSent,BytesReceived", strings.Join(rows[0][:3], ","))
 	for _, row := range rows {
 		require.Len(t, row, len(rows[0]))

@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/arqnet/kcp/tunnel"
 	"github.com/stretchr/testify/require"
 )
@@ -74,9 +75,8 @@ func TestSoak(t *testing.T) {
 		s.startServer(t)
 	}
 	running.Wait()
-	require.Eventually(t, func() bool { return client.Status().Connections == 0 }, patience, 10*time.Millisecond)
-	require.Eventually(t, func() bool { return runtime.NumGoroutine() <= before+20 && openFiles() <= files+20 }, patience, 10*time.Millisecond,
-		"%d goroutines at the start, %d files", before, files)
+	await.True(t, func() bool { return client.Status().Connections == 0 })
+	await.True(t, func() bool { return runtime.NumGoroutine() <= before+20 && openFiles() <= files+20 })
 	stop()
 	t.Logf("%d connections complete, %d ended with an error, %d not accepted; server killed or ended %d times, changed %d times",
 		s.complete.Load(), s.failed.Load(), s.refused.Load(), s.killed, s.changed)
@@ -236,11 +236,11 @@ func (s *soak) client(t *testing.T, at string) (c *tunnel.Client, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
-	require.Eventually(t, func() bool { return c.Status().Sessions == 1 }, patience, time.Millisecond)
+	await.True(t, func() bool { return c.Status().Sessions == 1 })
 	return c, func() {
 		cancel()
 		require.NoError(t, <-ended)
-		require.Eventually(t, func() bool { return !strings.Contains(stacks(), "kcp/tunnel.") }, patience, 10*time.Millisecond, "left behind")
+		await.True(t, func() bool { return !strings.Contains(stacks(), "kcp/tunnel.") })
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -81,7 +82,6 @@ func (s *systemd) ready(t *testing.T) int {
 	t.Helper()
 	b := make([]byte, 1000)
 	for {
-		require.NoError(t, s.conn.SetReadDeadline(time.Now().Add(patience)))
 		n, err := s.conn.Read(b)
 		require.NoError(t, err)
 		if text, ok := strings.CutPrefix(string(b[:n]), "MAINPID="); ok {
@@ -139,7 +139,7 @@ func TestUpgrades(t *testing.T) {
 	}
 	waits := func() {
 		now := rounds.Load()
-		require.Eventually(t, func() bool { return rounds.Load() >= now+int64(50*conns) || len(failed) > 0 }, 3*patience, time.Millisecond)
+		await.True(t, func() bool { return rounds.Load() >= now+int64(50*conns) || len(failed) > 0 })
 		select {
 		case err := <-failed:
 			require.NoError(t, err)
@@ -161,7 +161,7 @@ func TestUpgrades(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
-	require.Eventually(t, func() bool {
+	await.True(t, func() bool {
 		r, err := http.Get("http://" + debug + "/metrics")
 		if err != nil {
 			return false
@@ -169,7 +169,7 @@ func TestUpgrades(t *testing.T) {
 		defer r.Body.Close()
 		b, err := io.ReadAll(r.Body)
 		return err == nil && strings.Contains(string(b), "kcp_sessions")
-	}, patience, 10*time.Millisecond, "the page moves along")
+	})
 	require.True(t, lives(pids[0]), "it has connections")
 	close(stop)
 	running.Wait()
@@ -180,7 +180,7 @@ func TestUpgrades(t *testing.T) {
 	transfers(t, reverse, 10_000)
 	require.NoError(t, syscall.Kill(pids[times], syscall.SIGTERM))
 	for _, pid := range pids { // those before have flows that are not idle yet
-		require.Eventually(t, func() bool { return !lives(pid) }, patience, 10*time.Millisecond, "process %d does not end", pid)
+		await.True(t, func() bool { return !lives(pid) })
 	}
 }
 
@@ -197,7 +197,6 @@ func begins(address string, stop <-chan struct{}) error {
 			return err
 		}
 		want := content(100 + n%100)
-		_ = conn.SetDeadline(time.Now().Add(3 * patience))
 		_, err = conn.Write(want)
 		got := make([]byte, len(want))
 		if err == nil {
@@ -269,7 +268,7 @@ func TestUpgradeToNothing(t *testing.T) {
 	for i, text := range []string{"no program\x00", "#!/bin/sh\nexit 3\n", "#!/bin/sh\nprintf t >&5\nexit 4\n"} {
 		install([]byte(text))
 		require.NoError(t, syscall.Kill(first, syscall.SIGUSR2))
-		require.Eventually(t, func() bool { return strings.Count(s.err.String(), "not upgraded") == i+1 }, patience, time.Millisecond, s.err)
+		await.True(t, func() bool { return strings.Count(s.err.String(), "not upgraded") == i+1 })
 		transfers(t, local, 1000)
 	}
 	install(program)
@@ -277,7 +276,7 @@ func TestUpgradeToNothing(t *testing.T) {
 	second := notified.ready(t)
 	transfers(t, local, 1000)
 	require.NotEqual(t, first, second)
-	require.Eventually(t, func() bool { return !lives(first) }, patience, 10*time.Millisecond)
+	await.True(t, func() bool { return !lives(first) })
 }
 
 // heedsHangUp skips a test if SIGHUP is ignored, as under nohup: programs keep that.
@@ -303,7 +302,6 @@ func TestReloadAcrossUpgrades(t *testing.T) {
 	conn, err := net.Dial("tcp", local)
 	require.NoError(t, err)
 	defer conn.Close()
-	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
 	_, err = io.WriteString(conn, "x")
 	require.NoError(t, err)
 	_, err = io.ReadFull(conn, make([]byte, 1))
@@ -315,7 +313,7 @@ func TestReloadAcrossUpgrades(t *testing.T) {
 	require.NoError(t, syscall.Kill(first, syscall.SIGHUP))
 	_, err = conn.Read(make([]byte, 1))
 	require.Error(t, err)
-	require.Eventually(t, func() bool { return strings.Count(s.err.String(), "users reloaded") == 2 }, patience, time.Millisecond)
+	await.True(t, func() bool { return strings.Count(s.err.String(), "users reloaded") == 2 })
 	require.True(t, lives(second))
 }
 
@@ -340,14 +338,14 @@ func TestSignalsDuringAnUpgrade(t *testing.T) {
 	slow := fmt.Sprintf("#!/bin/sh\n: >%s\nwhile [ ! -e %s ]; do sleep 0.01; done\nexec %s2 \"$@\"\n", begun, on, exe)
 	install(exe, []byte(slow))
 	require.NoError(t, syscall.Kill(first, syscall.SIGUSR2))
-	require.Eventually(t, func() bool { _, err := os.Stat(begun); return err == nil }, patience, time.Millisecond)
+	await.True(t, func() bool { _, err := os.Stat(begun); return err == nil })
 	require.NoError(t, syscall.Kill(first, syscall.SIGHUP))
 	find(t, s.err, "users reloaded")
 	require.NoError(t, syscall.Kill(first, syscall.SIGHUP))
 	require.NoError(t, os.WriteFile(on, nil, 0o600))
 	second := notified.ready(t)
 	require.NotEqual(t, first, second)
-	require.Eventually(t, func() bool { return strings.Count(s.err.String(), "users reloaded") >= 3 }, patience, time.Millisecond)
+	await.True(t, func() bool { return strings.Count(s.err.String(), "users reloaded") >= 3 })
 }
 
 // A signal that arrives while the program begins does not end it.
@@ -389,7 +387,6 @@ func TestMiddleProcessIsKilled(t *testing.T) {
 		return conn
 	}
 	echoes := func(conn net.Conn) error {
-		_ = conn.SetDeadline(time.Now().Add(patience))
 		_, err := io.WriteString(conn, "x")
 		if err == nil {
 			_, err = io.ReadFull(conn, make([]byte, 1))
@@ -401,7 +398,7 @@ func TestMiddleProcessIsKilled(t *testing.T) {
 	for i := range 2 {
 		require.NoError(t, syscall.Kill(pids[i], syscall.SIGUSR2))
 		pids = append(pids, notified.ready(t))
-		require.Eventually(t, func() bool { return strings.Count(c.err.String(), "session begun") == i+2 }, patience, time.Millisecond)
+		await.True(t, func() bool { return strings.Count(c.err.String(), "session begun") == i+2 })
 		conns = append(conns, open())
 		require.NoError(t, echoes(conns[i+1]))
 	}
@@ -462,13 +459,13 @@ func TestLastProcessIsKilled(t *testing.T) {
 	for i := range 2 {
 		require.NoError(t, syscall.Kill(pids[i], syscall.SIGUSR2))
 		pids = append(pids, notified.ready(t))
-		require.Eventually(t, func() bool { return strings.Count(c.err.String(), "session begun") == i+2 }, patience, time.Millisecond)
+		await.True(t, func() bool { return strings.Count(c.err.String(), "session begun") == i+2 })
 	}
 	find(t, s.err, "session ended") // of the second
 	require.True(t, lives(pids[1]), "it waits for the first")
 	require.NoError(t, syscall.Kill(pids[2], syscall.SIGKILL))
 	for _, pid := range pids {
-		require.Eventually(t, func() bool { return !lives(pid) }, patience, 10*time.Millisecond, "%d", pid)
+		await.True(t, func() bool { return !lives(pid) })
 	}
 	require.Contains(t, s.err.String(), "this one has no socket")
 }
@@ -504,7 +501,7 @@ func TestSocketActivation(t *testing.T) {
 	transfers(t, local, 1000)
 	require.NoError(t, syscall.Kill(first, syscall.SIGUSR2))
 	second := notified.ready(t)
-	require.Eventually(t, func() bool { return !lives(first) }, patience, 10*time.Millisecond)
+	await.True(t, func() bool { return !lives(first) })
 	transfers(t, local, 1000)
 	require.True(t, lives(second))
 }
@@ -531,9 +528,9 @@ func TestHangUpOfClients(t *testing.T) {
 		for i, p := range all {
 			before := strings.Count(p.err.String(), "nothing to reload")
 			require.NoError(t, p.cmd.Process.Signal(syscall.SIGHUP))
-			require.Eventually(t, func() bool {
+			await.True(t, func() bool {
 				return strings.Count(p.err.String(), "nothing to reload") > before || !lives(p.cmd.Process.Pid)
-			}, patience, time.Millisecond)
+			})
 			require.True(t, lives(p.cmd.Process.Pid), "%d", i)
 		}
 	}
@@ -552,7 +549,7 @@ func TestHangUpOfClients(t *testing.T) {
 	before := strings.Count(s.err.String(), "closed by the peer")
 	require.NoError(t, ssh.Process.Signal(syscall.SIGHUP))
 	require.NoError(t, ssh.Wait(), "in order, so that the server knows")
-	require.Eventually(t, func() bool { return strings.Count(s.err.String(), "closed by the peer") > before }, patience, time.Millisecond)
+	await.True(t, func() bool { return strings.Count(s.err.String(), "closed by the peer") > before })
 }
 
 // Whoever reads what the program writes may go away: a server, whose log that is, serves
