@@ -49,8 +49,8 @@ func TestTakeoverDiffers(t *testing.T) {
 			serves(t, "old", l)
 			a, b := unixPair(t)
 			left := make(chan error)
-			go func() { left <- l.HandOver(context.Background(), a) }()
-			_, err = TakeOver(context.Background(), b, &test.next)
+			go func() { left <- l.HandOver(unhurried(), a) }()
+			_, err = TakeOver(unhurried(), b, &test.next)
 			var differs *ConfigError
 			require.ErrorAs(t, err, &differs)
 			require.Equal(t, test.field, differs.Field)
@@ -102,11 +102,15 @@ func TestTakeoverHostileSuccessor(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, b := unixPair(t)
-			link, err := takeover.NewLink(context.Background(), b, "")
+			link, err := takeover.NewLink(unhurried(), b, "")
 			require.NoError(t, err)
 			done := make(chan struct{})
 			go func() { hostile(link, b); close(done) }()
-			err = l.HandOver(impatient(t), a)
+			ctx := impatient(t)
+			if strings.HasPrefix(name, "gone") {
+				ctx = unhurried() // it ends by itself
+			}
+			err = l.HandOver(ctx, a)
 			<-done
 			require.Error(t, err)
 			if strings.HasPrefix(name, "gone") {
@@ -200,12 +204,12 @@ func TestTakeoverHostilePredecessor(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a, b := unixPair(t)
 			before := openFileCount(t)
-			link, err := takeover.NewLink(context.Background(), a, "")
+			link, err := takeover.NewLink(unhurried(), a, "")
 			require.NoError(t, err)
 			go hostile(link, a)
 			ctx := impatient(t)
 			if name == "gone" {
-				ctx = t.Context() // it ends at once
+				ctx = unhurried() // it ends by itself
 			}
 			_, err = TakeOver(ctx, b, nil)
 			require.Error(t, err)

@@ -1,7 +1,6 @@
 package kcp
 
 import (
-	"context"
 	"net"
 	"os"
 	"strconv"
@@ -34,7 +33,7 @@ func (p *scripted) dies() {
 func scriptPredecessor(t *testing.T, conn *net.UnixConn) (p *scripted) {
 	var err error
 	p = new(scripted)
-	p.link, err = takeover.NewLink(t.Context(), conn, "")
+	p.link, err = takeover.NewLink(unhurried(), conn, "")
 	require.NoError(t, err)
 	p.socket, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	require.NoError(t, err)
@@ -63,7 +62,7 @@ func TestTakeoverPredecessorHangs(t *testing.T) {
 	a, b := unixPair(t)
 	taken := make(chan error, 1)
 	go func() {
-		_, err := TakeOver(context.Background(), b, nil)
+		_, err := TakeOver(unhurried(), b, nil)
 		taken <- err
 	}()
 	p := scriptPredecessor(t, a)
@@ -86,10 +85,10 @@ type successorScript struct {
 // takesOverByHand takes the socket of l over, and leaves the exchange as TakeOver does.
 func takesOverByHand(t *testing.T, l *Listener) (s *successorScript) {
 	a, b := unixPair(t)
-	go func() { _ = l.HandOver(context.Background(), a) }()
+	go func() { _ = l.HandOver(unhurried(), a) }()
 	s = new(successorScript)
 	var err error
-	s.link, err = takeover.NewLink(t.Context(), b, "")
+	s.link, err = takeover.NewLink(unhurried(), b, "")
 	require.NoError(t, err)
 	defer s.link.Close()
 	_, _, err = s.link.Receive(takeover.OfferKind)
@@ -191,7 +190,7 @@ func TestTakeoverNotesAwaitRoom(t *testing.T) {
 func (g *generation) relayedHandover(t *testing.T, name string, config *Config, change func(takeover.Note) bool) *generation {
 	a, atOld := unixPair(t)
 	b, atNew := unixPair(t)
-	go func() { g.left <- g.l.HandOver(context.Background(), a) }()
+	go func() { g.left <- g.l.HandOver(unhurried(), a) }()
 	go relayExchange(atOld, atNew, func(kind takeover.Kind, payload []byte) []byte {
 		if kind != takeover.NotesKind {
 			return payload
@@ -204,7 +203,7 @@ func (g *generation) relayedHandover(t *testing.T, name string, config *Config, 
 		}
 		return kept
 	})
-	next, err := TakeOver(t.Context(), b, config)
+	next, err := TakeOver(unhurried(), b, config)
 	require.NoError(t, err)
 	return serves(t, name, next)
 }

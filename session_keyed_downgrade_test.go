@@ -44,7 +44,7 @@ func TestDowngradeDoesNotSplit(t *testing.T) {
 	}
 	for seed := range seeds {
 		inWorld(t, seed, changeOverLink(seed), func(t *testing.T, w *world) {
-			random := rand.New(rand.NewPCG(seed, 9))
+			random, onPath := rand.New(rand.NewPCG(seed, 9)), rand.New(rand.NewPCG(seed, 10))
 			cipher := hidingCiphers(t)["Salsa20"]
 			config := &Config{Cipher: cipher, DialTimeout: time.Minute, PeerTimeout: time.Minute}
 			l := w.listen(config)
@@ -53,8 +53,8 @@ func TestDowngradeDoesNotSplit(t *testing.T) {
 			server := netip.MustParseAddrPort(serverAddr)
 			var kept []keptPacket
 			w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
-				if len(kept) > 0 && random.IntN(4) == 0 {
-					again := kept[random.IntN(len(kept))]
+				if len(kept) > 0 && onPath.IntN(4) == 0 {
+					again := kept[onPath.IntN(len(kept))]
 					w.net.Inject(again.from, again.to, again.data)
 				}
 				content, found := withoutKeys(cipher, p)
@@ -64,7 +64,7 @@ func TestDowngradeDoesNotSplit(t *testing.T) {
 					packet = sealed(t, cipher, content)
 				}
 				kept = append(kept, keptPacket{from, to, packet})
-				if changes && random.IntN(3) > 0 { // lost otherwise, as by any path
+				if changes && onPath.IntN(3) > 0 { // lost otherwise, as by any path
 					w.net.Inject(from, to, packet)
 				}
 				return !changes

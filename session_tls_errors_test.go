@@ -502,11 +502,7 @@ func TestAlertLeavesBeforeDialReturns(t *testing.T) {
 				}
 				_, err = Dial("udp", l.Addr().String(), &Config{TLS: &tls.Config{ServerName: "test"}})
 				assert.ErrorContains(t, err, "unknown authority")
-				select {
-				case <-failed:
-				case <-time.After(30 * time.Second):
-					assert.Fail(t, "no alert")
-				}
+				<-failed // so the alert has arrived
 				assert.NoError(t, l.Endpoint().Close())
 			}
 		})

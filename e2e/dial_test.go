@@ -99,15 +99,13 @@ func TestDialConnected(t *testing.T) {
 	}
 }
 
-// ownAddress requires that dialling addr fails at once, as it is the endpoint's own.
+// ownAddress requires that dialling addr fails, as it is the endpoint's own.
 func ownAddress(t *testing.T, e *kcp.Endpoint, addr net.Addr) {
 	t.Helper()
-	start := time.Now()
 	_, err := e.Dial(context.Background(), addr)
 	require.ErrorAs(t, err, new(*net.AddrError))
 	require.ErrorContains(t, err, "own address")
 	require.ErrorContains(t, err, addr.String())
-	require.Less(t, time.Since(start), 2*time.Second)
 	require.Zero(t, e.Stats().Sessions)
 }
 
@@ -117,10 +115,14 @@ func TestDialOwnAddress(t *testing.T) {
 	for seed, cfg := range configs {
 		inWorld(t, uint64(seed), clean, func(t *testing.T, w *world) {
 			e, _ := w.endpoint(serverAddr, &cfg)
+			start := time.Now()
 			ownAddress(t, e, e.LocalAddr())
+			require.Less(t, time.Since(start), 2*time.Second)
 			l, err := e.Listen()
 			require.NoError(t, err)
+			start = time.Now()
 			ownAddress(t, e, e.LocalAddr())
+			require.Less(t, time.Since(start), 2*time.Second)
 			require.NoError(t, l.SetDeadline(time.Now().Add(time.Second)))
 			_, err = l.Accept()
 			require.ErrorIs(t, err, os.ErrDeadlineExceeded)

@@ -53,13 +53,10 @@ func distant(t *testing.T) []host {
 
 // running waits until the interface takes packets.
 func running() error {
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+	for ; ; time.Sleep(time.Millisecond) {
 		v0, err := net.InterfaceByName("v0")
 		if err != nil || v0.Flags&net.FlagRunning != 0 {
 			return err
-		}
-		if time.Now().After(end) {
-			return fmt.Errorf("the interface is %v", v0.Flags)
 		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -41,7 +40,6 @@ func killAt(t *testing.T, kind, at string, late bool, victim string) {
 		killed, lives = next, p
 	}
 	x := &exchange{at: at, late: late, act: killed.kill}
-	start := time.Now()
 	x.relay(old, new)
 	// The successor has confirmed when it was told to commit.
 	told := at == "OASrNC" && late || strings.Contains(at, "c")
@@ -56,7 +54,6 @@ func killAt(t *testing.T, kind, at string, late bool, victim string) {
 	case victim == "predecessor" && !told:
 		require.NotEmpty(t, next.says("failed"))
 		<-next.ended
-		require.Less(t, time.Since(start), 30*time.Second)
 		return
 	case victim == "predecessor":
 		next.ready()

@@ -15,13 +15,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/testenv/await"
 )
 
 // expect receives messages until each node of from has sent count reliable ones, and
 // compares them: all of them, once, in order.
 func expect(t testing.TB, n *Node, count int, sizes []int, from ...*Node) {
 	t.Helper()
-	ctx := within(t)
+	ctx := t.Context()
 	next := make(map[string]int)
 	for range count * len(from) {
 		m, err := n.Receive(ctx)
@@ -69,7 +70,7 @@ func TestFiveNodes(t *testing.T) {
 	for i, n := range all {
 		running.Go(func() {
 			for k := range count {
-				if err := n.Broadcast(within(t), content(n.Name(), k, sizes[k%len(sizes)])); err != nil {
+				if err := n.Broadcast(t.Context(), content(n.Name(), k, sizes[k%len(sizes)])); err != nil {
 					t.Errorf("%s: %v", n.Name(), err)
 				}
 			}
@@ -89,13 +90,13 @@ func TestDatagrams(t *testing.T) {
 	all := testAuthority(t).nodes(t, "a", "b", "c")
 	want := content("a", 0, MaxDatagram)
 	for _, n := range all[1:] {
-		eventually(t, func() bool { // unreliable: again until one arrives
+		await.True(t, func() bool { // unreliable: again until one arrives
 			require.NoError(t, all[0].BroadcastDatagram(want))
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 			defer cancel()
 			m, err := n.Receive(ctx)
 			return err == nil && m.From == "a" && !m.Reliable && bytes.Equal(want, m.Data)
-		}, "a datagram at %s", n.Name())
+		})
 	}
 	require.ErrorIs(t, all[0].SendDatagram("b", make([]byte, MaxDatagram+1)), ErrMessageTooLarge)
 	require.ErrorIs(t, all[0].BroadcastDatagram(make([]byte, MaxDatagram+1)), ErrMessageTooLarge)
@@ -123,12 +124,15 @@ func TestEvents(t *testing.T) {
 		require.Equal(t, Member{"b", all[1].Addr()}, nextEvent(t, n, Left).Member)
 	}
 	require.NoError(t, all[1].Close())
-	begun := time.Now()
-	require.NoError(t, all[2].Close()) // without a word
-	require.Equal(t, "c", nextEvent(t, all[0], Died).Member.Name)
-	t.Logf("noticed after %v", time.Since(begun))
-	require.Empty(t, all[0].Members())
-	require.ErrorIs(t, all[0].Send(t.Context(), "c", nil), ErrNotMember)
+
+	ca, quick := testAuthority(t), func(c *Config) { c.Memberlist = quickList() }
+	a := ca.node(t, "a", quick)
+	dies := ca.node(t, "d", quick, a)
+	allKnow(t, a, dies)
+	require.NoError(t, dies.Close()) // without a word
+	require.Equal(t, "d", nextEvent(t, a, Died).Member.Name)
+	await.True(t, func() bool { return len(a.Members()) == 0 })
+	require.ErrorIs(t, a.Send(t.Context(), "d", nil), ErrNotMember)
 }
 
 // Members of two halves of a network find each other again, also if memberlist has
@@ -138,6 +142,7 @@ func TestRejoin(t *testing.T) {
 	ca := testAuthority(t)
 	cut := listenCut(t, "127.0.0.1:0")
 	short := func(c *Config) {
+		c.Memberlist = quickList()
 		c.Memberlist.GossipToTheDeadTime = time.Millisecond
 	}
 	a := ca.node(t, "a", short)
@@ -145,16 +150,15 @@ func TestRejoin(t *testing.T) {
 	_, err := b.Join(a.Addr().String())
 	require.NoError(t, err)
 	allKnow(t, a, b)
-	require.NoError(t, a.Send(within(t), "b", []byte("hello")))
+	await.True(t, func() bool { return a.Send(t.Context(), "b", []byte("hello")) == nil })
 	cut.cut.Store(true)
 	nextEvent(t, a, Died)
 	nextEvent(t, b, Died)
 	require.Positive(t, cut.dropped.Load())
 	cut.cut.Store(false)
 	begun := time.Now()
-	allKnow(t, a, b)
+	await.True(t, func() bool { return a.Send(t.Context(), "b", []byte("hello again")) == nil })
 	t.Logf("again after %v", time.Since(begun))
-	require.NoError(t, a.Send(within(t), "b", []byte("hello again")))
 }
 
 // cutSessions ends all sessions of a node at once, without a word to its messages.
@@ -196,7 +200,7 @@ func TestSessionsEndUnderMessages(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				o, err := l.queue(within(t), b) // in order; many are on their way
+				o, err := l.queue(t.Context(), b) // in order; many are on their way
 				if err != nil {
 					t.Error(err)
 					return
@@ -216,12 +220,12 @@ func TestSessionsEndUnderMessages(t *testing.T) {
 	// Nobody receives, so messages remain that nobody has acknowledged. A cut makes the
 	// nodes send them again.
 	polls := 0
-	eventually(t, func() bool {
+	await.True(t, func() bool {
 		if polls++; polls%10 == 0 {
 			cutSessions(a)
 		}
 		return all[0].Stats().Resent > 0 && all[1].Stats().Resent > 0
-	}, "messages are sent again")
+	})
 	cutting.Go(func() {
 		for i := 0; ; i++ {
 			select {
@@ -261,17 +265,17 @@ func TestReceiverThatDoesNotReceive(t *testing.T) {
 		for k := range count {
 			l, err := a.link("b")
 			require.NoError(t, err)
-			o, err := l.queue(within(t), content("a", k, size))
+			o, err := l.queue(t.Context(), content("a", k, size))
 			require.NoError(t, err)
 			all.Go(func() { require.NoError(t, <-o.done) })
 		}
 		all.Wait()
 	})
-	eventually(t, func() bool {
+	await.True(t, func() bool {
 		b.arrived.mu.Lock()
 		defer b.arrived.mu.Unlock()
 		return b.arrived.bytes > buffer-2*size
-	}, "the buffer is full")
+	})
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	require.ErrorIs(t, a.Send(ctx, "b", make([]byte, buffer)), context.DeadlineExceeded)
@@ -283,7 +287,7 @@ func TestReceiverThatDoesNotReceive(t *testing.T) {
 	b.arrived.mu.Unlock()
 	next := 0
 	for next < count {
-		m, err := b.Receive(within(t))
+		m, err := b.Receive(t.Context())
 		require.NoError(t, err)
 		if m.Reliable {
 			require.True(t, bytes.Equal(content("a", next, size), m.Data))
@@ -300,7 +304,7 @@ func TestSendErrors(t *testing.T) {
 	a := all[0]
 	require.ErrorIs(t, a.Send(t.Context(), "b", make([]byte, defaultMaxMessage+1)), ErrMessageTooLarge)
 	require.ErrorIs(t, a.Broadcast(t.Context(), make([]byte, defaultMaxMessage+1)), ErrMessageTooLarge)
-	require.NoError(t, a.Send(within(t), "b", make([]byte, defaultMaxMessage)))
+	require.NoError(t, a.Send(t.Context(), "b", make([]byte, defaultMaxMessage)))
 	require.ErrorIs(t, a.Send(t.Context(), "c", nil), ErrNotMember)
 	require.ErrorIs(t, a.Send(t.Context(), "a", nil), ErrNotMember)
 	done, cancel := context.WithCancel(t.Context())
@@ -328,13 +332,13 @@ func TestMemberDiesUnderMessages(t *testing.T) {
 	c := ca.node(t, "c", func(c *Config) { c.PacketConn = cut }, a)
 	allKnow(t, a, b, c)
 	cut.cut.Store(true)
-	err := a.Broadcast(within(t), []byte("who is there?"))
+	err := a.Broadcast(t.Context(), []byte("who is there?"))
 	var failed *BroadcastError
 	require.ErrorAs(t, err, &failed)
 	require.Len(t, failed.Failed, 1)
 	require.ErrorIs(t, failed.Failed["c"], ErrNodeGone)
 	require.True(t, strings.Contains(err.Error(), "to c:"), err)
-	m, err := b.Receive(within(t))
+	m, err := b.Receive(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, Message{"a", []byte("who is there?"), true}, m)
 }
@@ -345,10 +349,10 @@ func TestBrokenMessages(t *testing.T) {
 	ca := testAuthority(t)
 	b := ca.node(t, "b", func(c *Config) { c.MaxMessage = 1000 })
 	a := ca.transport(t, "a")
-	s, err := a.session(within(t), b.Addr(), "b")
+	s, err := a.session(t.Context(), b.Addr(), "b")
 	require.NoError(t, err)
 	open := func(number uint64, size uint32, b []byte) *kcp.Stream {
-		st, err := s.open(within(t), streamMessages)
+		st, err := s.open(t.Context(), streamMessages)
 		require.NoError(t, err)
 		h := binary.BigEndian.AppendUint64(nil, 7) // instance
 		h = binary.BigEndian.AppendUint64(h, number)
@@ -371,7 +375,7 @@ func TestBrokenMessages(t *testing.T) {
 		require.Equal(t, uint64(i), b.Stats().Duplicates)
 		require.NoError(t, st.Reset(0))
 	}
-	m, err := b.Receive(within(t))
+	m, err := b.Receive(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, Message{"a", []byte("hi"), true}, m)
 	nothingWaits(t, b)
@@ -383,19 +387,19 @@ func TestStreamsOfMessagesAreBounded(t *testing.T) {
 	ca := testAuthority(t)
 	b := ca.node(t, "b", nil)
 	a := ca.transport(t, "a")
-	s, err := a.session(within(t), b.Addr(), "b")
+	s, err := a.session(t.Context(), b.Addr(), "b")
 	require.NoError(t, err)
 	for range maxInboxes {
-		_, err := s.open(within(t), streamMessages)
+		_, err := s.open(t.Context(), streamMessages)
 		require.NoError(t, err)
 	}
-	eventually(t, func() bool {
+	await.True(t, func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		in := b.inboxes["a"]
 		return in != nil && in.receiving == maxInboxes
-	}, "streams")
-	st, err := s.open(within(t), streamMessages)
+	})
+	st, err := s.open(t.Context(), streamMessages)
 	require.NoError(t, err)
 	_, err = st.Read(make([]byte, 1))
 	var reset *kcp.StreamError

@@ -109,10 +109,8 @@ func child(dir, name, bind string, seeds []string) error {
 
 // sendAll sends a message to all members.
 func sendAll(n *Node, c command) report {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
 	r := report{Sent: c.ID}
-	err := n.Broadcast(ctx, content(n.Name(), c.ID, c.Size))
+	err := n.Broadcast(context.Background(), content(n.Name(), c.ID, c.Size))
 	var failed *BroadcastError
 	if errors.As(err, &failed) {
 		for name := range failed.Failed {
@@ -216,17 +214,11 @@ type testProcesses struct {
 	id   int // of the last message
 }
 
-// until polls until ok returns true.
-func (c *testProcesses) until(limit time.Duration, ok func() bool, what string) {
-	c.t.Helper()
-	await.True(c.t, ok)
-}
-
 // complete waits until each live node has all others as members.
-func (c *testProcesses) complete(limit time.Duration) {
+func (c *testProcesses) complete() {
 	c.t.Helper()
 	for _, p := range c.live {
-		c.until(limit, func() bool { return p.memberCount() == len(c.live)-1 }, "members of "+p.name)
+		await.True(c.t, func() bool { return p.memberCount() == len(c.live)-1 })
 	}
 }
 
@@ -245,14 +237,13 @@ func (c *testProcesses) exchange(count int) {
 	}
 	for _, p := range c.live {
 		for id := first; id <= c.id; id++ {
-			c.until(time.Minute, func() bool { return at(p, func() bool { _, ok := p.sent[id]; return ok }) }, "a message was sent")
+			await.True(c.t, func() bool { return at(p, func() bool { _, ok := p.sent[id]; return ok }) })
 			r := at(p, func() report { return p.sent[id] })
 			require.Empty(c.t, r.Err, "message %d of %s", id, p.name)
 			key := p.name + " " + sum(content(p.name, id, sizes[id%len(sizes)]))
 			for _, q := range c.live {
 				if q != p {
-					c.until(patience, func() bool { return at(q, func() bool { return q.got[key] == 1 }) },
-						fmt.Sprintf("message %d of %s at %s", id, p.name, q.name))
+					await.True(c.t, func() bool { return at(q, func() bool { return q.got[key] == 1 }) })
 				}
 			}
 		}
@@ -269,11 +260,6 @@ func (c *testProcesses) noneTwice() {
 		}
 	}
 }
-
-// detection is how long memberlist takes at most to notice a dead member of five, with
-// its settings for a LAN: until somebody's turn of probes (5 intervals of 1 s), the
-// probe (1 s), and the longest suspicion (24 s).
-const detection = 30 * time.Second
 
 // Five nodes in processes: one is killed, one is cut off for 20 s, and all the time
 // messages to all reach those that are there.
@@ -298,7 +284,7 @@ func TestProcesses(t *testing.T) {
 		}
 		c.live = append(c.live, p)
 	}
-	c.complete(detection)
+	c.complete()
 	t.Logf("five processes know each other after %v", time.Since(begun))
 	c.exchange(6)
 
@@ -309,7 +295,7 @@ func TestProcesses(t *testing.T) {
 
 	begun = time.Now()
 	c.live = append(c.live, spawn(t, dir, killed.name, killed.addr, c.live[0].addr))
-	c.complete(detection)
+	c.complete()
 	t.Logf("%s is back on its port %v after its start", killed.name, time.Since(begun))
 	c.exchange(6)
 	c.noneTwice()
@@ -322,7 +308,7 @@ func (c *testProcesses) kill() *process {
 	c.live = c.live[:len(c.live)-1]
 	begun := time.Now()
 	require.NoError(c.t, victim.cmd.Process.Kill())
-	c.complete(detection)
+	c.complete()
 	for _, p := range c.live {
 		c.t.Logf("%s has noticed the death of %s after %v", p.name, victim.name,
 			at(p, func() time.Time { return p.gone[victim.name] }).Sub(begun))
@@ -344,18 +330,18 @@ func (c *testProcesses) partition() {
 	require.NoError(c.t, rest[0].in.Encode(command{Send: true, ID: id, Size: 100}))
 	key := rest[0].name + " " + sum(content(rest[0].name, id, 100))
 	for _, p := range rest[1:] {
-		c.until(patience, func() bool { return at(p, func() bool { return p.got[key] == 1 }) }, "a message beside the partition")
+		await.True(c.t, func() bool { return at(p, func() bool { return p.got[key] == 1 }) })
 	}
 	for _, p := range rest {
-		c.until(detection, func() bool { return at(p, func() bool { return !p.members[cut.name] }) }, p.name+" has noticed")
+		await.True(c.t, func() bool { return at(p, func() bool { return !p.members[cut.name] }) })
 	}
-	c.until(patience, func() bool { return at(rest[0], func() bool { _, ok := rest[0].sent[id]; return ok }) }, "Broadcast returns")
+	await.True(c.t, func() bool { return at(rest[0], func() bool { _, ok := rest[0].sent[id]; return ok }) })
 	require.Equal(c.t, []string{cut.name}, at(rest[0], func() []string { return rest[0].sent[id].Failed }))
 	c.t.Logf("those outside have noticed after %v", time.Since(begun))
 	time.Sleep(outage - time.Since(begun)) // it lasts so long, or until they have noticed
 	c.t.Logf("the one inside believes in %d of %d others at its end", cut.memberCount(), len(rest))
 	require.NoError(c.t, cut.in.Encode(command{Cut: false}))
 	healed := time.Now()
-	c.complete(detection)
+	c.complete()
 	c.t.Logf("all know each other again %v after the end of the partition of %v", time.Since(healed), healed.Sub(begun))
 }

@@ -155,7 +155,7 @@ func (h *Handover) descriptors() (files []int, err error) {
 func (h *Handover) pause(ctx context.Context) error {
 	h.of.Gate.Store(h)
 	h.host.Interrupt()
-	limit := time.NewTimer(PauseTimeout)
+	limit := time.NewTimer(scaled(ctx, PauseTimeout))
 	defer limit.Stop()
 	select {
 	case <-h.paused:

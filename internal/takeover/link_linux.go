@@ -40,11 +40,12 @@ func NewLink(ctx context.Context, conn *net.UnixConn, peer string) (*Link, error
 	if err := checkPeer(conn, peer); err != nil {
 		return nil, err
 	}
-	deadline := time.Now().Add(Timeout)
+	within := scaled(ctx, Timeout)
+	deadline := time.Now().Add(within)
 	if err := conn.SetDeadline(deadline); err != nil {
 		return nil, err
 	}
-	l := &Link{conn: conn, peer: peer, ctx: ctx, within: Timeout, deadline: deadline, stopped: make(chan struct{})}
+	l := &Link{conn: conn, peer: peer, ctx: ctx, within: within, deadline: deadline, stopped: make(chan struct{})}
 	l.stop = context.AfterFunc(ctx, func() {
 		defer close(l.stopped)
 		_ = conn.SetDeadline(time.Unix(1, 0))
@@ -99,6 +100,7 @@ func (l *Link) ignoreContext() {
 
 // Limit bounds what is left of the exchange, if it was to take longer.
 func (l *Link) Limit(d time.Duration) {
+	d = scaled(l.ctx, d)
 	if at := time.Now().Add(d); at.Before(l.deadline) {
 		l.within, l.deadline = d, at
 		_ = l.conn.SetDeadline(at)
@@ -112,8 +114,8 @@ func (l *Link) Limit(d time.Duration) {
 // must not fail for this end's sake.
 func (l *Link) Wait() {
 	l.ignoreContext()
-	l.within = Timeout
-	_ = l.conn.SetDeadline(time.Now().Add(Timeout))
+	l.within = scaled(l.ctx, Timeout)
+	_ = l.conn.SetDeadline(time.Now().Add(l.within))
 }
 
 // Send sends a message, with descriptors that stay open here.

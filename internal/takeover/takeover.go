@@ -26,6 +26,7 @@ package takeover
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -40,6 +41,23 @@ const (
 	// PauseTimeout bounds the time in which no process reads the sockets.
 	PauseTimeout = time.Second
 )
+
+// factor is the key of what WithFactor sets.
+type factor struct{}
+
+// WithFactor returns a context in which the limits of an exchange are n times as long. It is
+// for tests, which a busy machine is not to fail.
+func WithFactor(ctx context.Context, n int) context.Context {
+	return context.WithValue(ctx, factor{}, n)
+}
+
+// scaled returns d, or as many times d as WithFactor has set.
+func scaled(ctx context.Context, d time.Duration) time.Duration {
+	if n, ok := ctx.Value(factor{}).(int); ok {
+		return time.Duration(n) * d
+	}
+	return d
+}
 
 // MaxFiles is how many descriptors go with State. Linux takes 253 at a time (SCM_MAX_FD).
 const MaxFiles = 250
