@@ -66,7 +66,7 @@ const (
 	socketBuffer = 4 << 20
 	// linger is how long Close may take at our end. A time-out that losses have
 	// backed off to its maximum, of 5 s, has to fit in several times.
-	linger = timeLimit / 2
+	linger = 5 * time.Minute
 )
 
 // end is one end of a session, of either implementation.

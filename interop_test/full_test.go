@@ -10,8 +10,6 @@ const (
 	// cross product gets. The cells go on from one another, so that nearly all
 	// combinations come up on either path.
 	fullDraws = 4
-	// fullLimit bounds a case of the cross product.
-	fullLimit = 3 * timeLimit
 	// fullPatience is the longest that a case may be expected to take.
 	fullPatience = 8 * time.Second
 	// lossyRoundTrip is that of the lossy path, with the time that it takes to
@@ -35,7 +33,7 @@ func TestCrossProduct(t *testing.T) {
 						draw++
 						r := row{path, size, tuning{window, mtu, us}, tuning{window, mtu, them}}
 						if r.makeFeasible() {
-							r.run(t, fullLimit, draw)
+							r.run(t, timeLimit, draw)
 						}
 					}
 				}

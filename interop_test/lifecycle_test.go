@@ -34,22 +34,8 @@ var peers = []implementation{ours{}, theirs{}}
 // lifeConfig is how our end is set in these tests.
 func lifeConfig() *kcp.Config {
 	c := ours{}.config(lifeTuning)
-	c.DialTimeout = slowdown * time.Second
-	c.PeerTimeout = slowdown * 2 * time.Second
+	c.DialTimeout, c.PeerTimeout = timeLimit, timeLimit
 	return c
-}
-
-// soon fails the test where f has not returned within the limit of a case.
-func soon[T any](t *testing.T, f func() T) (result T) {
-	t.Helper()
-	done := make(chan T, 1)
-	go func() { done <- f() }()
-	select {
-	case result = <-done:
-	case <-time.After(timeLimit):
-		t.Fatal("takes too long")
-	}
-	return result
 }
 
 // Nobody is there: the system says so, and Dial with it.
@@ -61,10 +47,10 @@ func TestLifeDialNobody(t *testing.T) {
 	require.NoError(t, err)
 	defer socket.Close()
 	address := socket.LocalAddr().String()
-	err = soon(t, func() error {
+	err = func() error {
 		_, err := kcp.Dial("udp", address, lifeConfig())
 		return err
-	})
+	}()
 	require.ErrorIs(t, err, kcp.ErrRefused)
 	require.ErrorIs(t, err, syscall.ECONNREFUSED)
 }
@@ -74,10 +60,12 @@ func TestLifeDialStopped(t *testing.T) {
 	socket, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	require.NoError(t, err)
 	defer socket.Close()
-	err = soon(t, func() error {
-		_, err := kcp.Dial("udp", socket.LocalAddr().String(), lifeConfig())
+	err = func() error {
+		config := lifeConfig()
+		config.DialTimeout = time.Second
+		_, err := kcp.Dial("udp", socket.LocalAddr().String(), config)
 		return err
-	})
+	}()
 	require.ErrorAs(t, err, new(*kcp.NoAnswerError))
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 }
@@ -176,7 +164,9 @@ func TestLifePeerKilled(t *testing.T) {
 			defer l.Close()
 			relay, err := netsim.NewRelay(l.address(), netsim.LinkConfig{}, netsim.LinkConfig{}, caseSeed(t))
 			require.NoError(t, err)
-			c, err := kcp.Dial("udp", relay.Addr().String(), lifeConfig())
+			config := lifeConfig()
+			config.PeerTimeout = slowdown * 5 * time.Second
+			c, err := kcp.Dial("udp", relay.Addr().String(), config)
 			require.NoError(t, err)
 			defer c.Abort()
 			_, err = c.Write([]byte("hello"))
@@ -196,8 +186,8 @@ func TestLifePeerKilled(t *testing.T) {
 			}()
 			time.AfterFunc(100*time.Millisecond, func() { _ = relay.Close() })
 			for _, err := range []error{
-				soon(t, func() error { _, err := c.Read(make([]byte, 1)); return err }),
-				soon(t, func() error { return <-written }),
+				func() error { _, err := c.Read(make([]byte, 1)); return err }(),
+				func() error { return <-written }(),
 			} {
 				require.ErrorAs(t, err, new(*kcp.PeerLostError))
 			}
@@ -225,7 +215,6 @@ func TestLifePeerRestarted(t *testing.T) {
 			l, err := peer.listen(lifeTuning)
 			require.NoError(t, err)
 			config := lifeConfig()
-			config.PeerTimeout = timeLimit
 			config.KeepAlive = time.Second
 			c, err := kcp.Dial("udp", l.address(), config)
 			require.NoError(t, err)
@@ -249,7 +238,7 @@ func TestLifePeerRestarted(t *testing.T) {
 					_, err = c.Write(make([]byte, 1000))
 				}
 			}()
-			err = soon(t, func() error { _, err := c.Read(make([]byte, 1)); return err })
+			err = func() error { _, err := c.Read(make([]byte, 1)); return err }()
 			require.ErrorIs(t, err, kcp.ErrReset)
 			require.ErrorIs(t, err, syscall.ECONNRESET)
 		})
@@ -330,6 +319,7 @@ func TestLifeBacklogFull(t *testing.T) {
 		t.Run("ours dials "+peer.String(), func(t *testing.T) {
 			backlog := 2
 			var address string
+			full := func() bool { return true } // as soon as Dial has returned
 			if peer == (ours{}) {
 				config := lifeConfig()
 				config.Backlog = backlog
@@ -337,6 +327,7 @@ func TestLifeBacklogFull(t *testing.T) {
 				require.NoError(t, err)
 				defer l.Close()
 				address = l.Addr().String()
+				full = func() bool { return l.Stats().Backlog == backlog }
 			} else {
 				backlog = 128 // of kcp-go, which has no setting for it
 				l, err := kcpgo.ListenWithOptions("127.0.0.1:0", nil, 0, 0)
@@ -349,8 +340,10 @@ func TestLifeBacklogFull(t *testing.T) {
 				require.NoError(t, err)
 				defer c.Abort()
 			}
-			time.Sleep(100 * time.Millisecond) // for the last to be proven
-			_, err := kcp.Dial("udp", address, lifeConfig())
+			await.True(t, full)
+			config := lifeConfig()
+			config.DialTimeout = time.Second
+			_, err := kcp.Dial("udp", address, config)
 			require.ErrorAs(t, err, new(*kcp.NoAnswerError))
 		})
 	}

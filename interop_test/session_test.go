@@ -33,8 +33,8 @@ var (
 	}}
 )
 
-// timeLimit bounds every case.
-const timeLimit = slowdown * 60 * time.Second
+// timeLimit is the limit of calls that need one. That of the test binary is shorter.
+const timeLimit = time.Hour
 
 // party is one end of the sessions of a plan.
 type party struct {

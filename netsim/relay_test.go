@@ -10,11 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 )
-
-// guard is how long a test on real sockets waits for what must come.
-const guard = 20 * time.Second
 
 // socket opens a real UDP socket on loopback.
 func socket(t testing.TB, ip net.IP) *net.UDPConn {
@@ -60,14 +58,6 @@ func read(t testing.TB, c *net.UDPConn) (string, netip.AddrPort) {
 	return string(buf[:n]), unmapped(from)
 }
 
-// eventually waits, without sleeping, for what other goroutines bring about.
-func eventually(t testing.TB, what string, done func() bool) {
-	t.Helper()
-	for end := time.Now().Add(guard); !done(); runtime.Gosched() {
-		require.True(t, time.Now().Before(end), "not in time: %s", what)
-	}
-}
-
 func TestRelayBothWays(t *testing.T) {
 	for _, ip := range []net.IP{loopback, net.IPv6loopback} {
 		t.Run(ip.String(), func(t *testing.T) {
@@ -90,7 +80,7 @@ func TestRelayBothWays(t *testing.T) {
 				got, _ = read(t, client)
 				require.True(t, ping+"?" == got, "%d bytes, want %d", len(got), size+1)
 			}
-			eventually(t, "the count", func() bool {
+			await.True(t, func() bool {
 				up, down := r.Stats()
 				return up == LinkStats{Sent: Tally{4, 31405}, Delivered: Tally{4, 31405}} &&
 					down == LinkStats{Sent: Tally{4, 31409}, Delivered: Tally{4, 31409}}
@@ -150,7 +140,7 @@ func TestRelayLinks(t *testing.T) {
 		require.NoError(t, err)
 	}
 	answer("lost")
-	eventually(t, "the loss", func() bool { _, down := r.Stats(); return down.Lost.Packets == 1 })
+	await.True(t, func() bool { _, down := r.Stats(); return down.Lost.Packets == 1 })
 	r.SetLinks(LinkConfig{}, LinkConfig{Duplicate: 1})
 	answer("twice")
 	for range 2 {
@@ -158,7 +148,7 @@ func TestRelayLinks(t *testing.T) {
 		require.Equal(t, "twice", got)
 	}
 	require.Panics(t, func() { r.SetLinks(LinkConfig{}, LinkConfig{Loss: 2}) })
-	eventually(t, "a balance", func() bool { _, down := r.Stats(); return down.Delivered.Packets == 2 })
+	await.True(t, func() bool { _, down := r.Stats(); return down.Delivered.Packets == 2 })
 	up, down := r.Stats()
 	requireBalanced(t, up)
 	requireBalanced(t, down)
@@ -175,7 +165,7 @@ func TestRelaySurvivesRefusal(t *testing.T) {
 	require.NoError(t, target.Close())
 	for i := range int64(100) {
 		write(t, client, "to nobody")
-		eventually(t, "the packet", func() bool {
+		await.True(t, func() bool {
 			up, _ := r.Stats()
 			return up.Delivered.Packets+up.Unreachable.Packets == i+2
 		})
@@ -222,7 +212,7 @@ func TestRelayBoundsClients(t *testing.T) {
 		maps.DeleteFunc(r.clients, func(_ relayKey, c *relayClient) bool { return c == nil })
 	}()
 	write(t, dial(t, r), "one too many")
-	eventually(t, "the refusal", func() bool { up, _ := r.Stats(); return up.Overflow == Tally{1, 12} })
+	await.True(t, func() bool { up, _ := r.Stats(); return up.Overflow == Tally{1, 12} })
 	write(t, first, "still served")
 	got, _ := read(t, target)
 	require.Equal(t, "still served", got)
@@ -276,7 +266,7 @@ func TestRelayCloseLeavesNoGoroutine(t *testing.T) {
 		_, err := target.WriteToUDPAddrPort([]byte("underway when it closes"), from)
 		require.NoError(t, err)
 	}
-	eventually(t, "the answers", func() bool { _, down := r.Stats(); return down.Sent.Packets == 5 })
+	await.True(t, func() bool { _, down := r.Stats(); return down.Sent.Packets == 5 })
 	require.GreaterOrEqual(t, goroutines(), 8)
 	require.NoError(t, r.Close())
 	require.Zero(t, goroutines())

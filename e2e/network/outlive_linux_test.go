@@ -23,8 +23,8 @@ import (
 	"github.com/arqnet/kcp/internal/testenv"
 )
 
-// patience is how long what has to happen may take, on a machine with much to do.
-const patience = 20 * time.Second
+// patience is the limit of calls that need one. That of the test binary is shorter.
+const patience = time.Hour
 
 // plan is three hosts: the client has two cables to a router, and the server is behind
 // that. The client sends by wlan.
@@ -179,15 +179,12 @@ func (s *session) longest() time.Duration {
 // await waits until a number has arrived that was written after now, or the session has
 // ended.
 func (s *session) await() error {
-	begin, want := time.Now(), s.sent.Load()+1
+	want := s.sent.Load() + 1
 	for s.got.Load() <= want {
 		select {
 		case <-s.done:
 			return s.err
 		case <-time.After(time.Millisecond):
-		}
-		if time.Since(begin) > patience {
-			return fmt.Errorf("%d of %d numbers after %v", s.got.Load(), s.sent.Load(), patience)
 		}
 	}
 	return nil
@@ -225,7 +222,7 @@ func (p *plan) sessions(t *testing.T) (all []*session) {
 	}
 	slices.SortFunc(all, func(a, b *session) int { return strings.Compare(a.name, b.name) })
 	for _, s := range all {
-		for begin := time.Now(); s.got.Load() < 50 && time.Since(begin) < patience; { // it listens
+		for s.got.Load() < 50 { // it listens
 			pause(tick)
 		}
 		require.NoError(t, s.await(), s.name)

@@ -75,7 +75,7 @@ func quickList() *memberlist.Config {
 // test, or a busy machine, keeps it from answering for a while.
 func patientList() *memberlist.Config {
 	c := quickList()
-	c.ProbeInterval, c.SuspicionMult = 2*time.Second, 20
+	c.ProbeInterval, c.ProbeTimeout, c.SuspicionMult = 500*time.Millisecond, 400*time.Millisecond, 20
 	return c
 }
 

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -88,7 +87,6 @@ func start(t *testing.T, at doer, args ...string) *program {
 // pattern matches.
 func (p *program) find(pattern string) string {
 	p.Helper()
-	limit := time.After(time.Minute)
 	for {
 		select {
 		case line := <-p.lines:
@@ -97,8 +95,6 @@ func (p *program) find(pattern string) string {
 			}
 		case <-p.done:
 			require.FailNow(p, "the program has ended", p.printed())
-		case <-limit:
-			require.FailNow(p, "the program does not print "+pattern, p.printed())
 		}
 	}
 }

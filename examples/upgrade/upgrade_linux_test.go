@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
@@ -49,7 +48,7 @@ func TestPlayersOutliveUpgrades(t *testing.T) {
 	}
 	for _, i := range []int{1, 0, 2} {
 		players[i].Leaves()
-		s.Ends(players[i].Server, lab.Soon)
+		s.Ends(players[i].Server)
 		for _, p := range players[3:] {
 			p.Talks()
 		}
@@ -58,7 +57,7 @@ func TestPlayersOutliveUpgrades(t *testing.T) {
 	s.Signal(newest, unix.SIGTERM)
 	require.Equal(t, "STOPPING=1", s.Notified())
 	players[3].IsSentAway()
-	s.Ends(newest, 10*time.Second)
+	s.Ends(newest)
 }
 
 // A process without players ends once the new one serves.
@@ -69,7 +68,7 @@ func TestNobodyIsThere(t *testing.T) {
 	for range 3 {
 		old := newest
 		newest = s.Upgrades(old)
-		s.Ends(old, lab.Soon)
+		s.Ends(old)
 	}
 	s.Join("ann", newest).Talks()
 }
@@ -101,7 +100,7 @@ func TestProgramsThatFail(t *testing.T) {
 			s.Join("joe", newest).Talks()
 			old.Talks()
 			old.Leaves()
-			s.Ends(s.First, lab.Soon)
+			s.Ends(s.First)
 		})
 	}
 }
@@ -118,7 +117,7 @@ func TestSignalsAtOnce(t *testing.T) {
 	second := s.Ready()
 	s.Reloading() // this is from the second
 	third := s.Ready()
-	s.Ends(second, lab.Soon)
+	s.Ends(second)
 	s.Logged(`process ` + fmt.Sprint(third) + ` has taken over\n`)
 	await.True(t, func() bool { // the first has to learn of the end of the second
 		s.Signal(s.First, unix.SIGHUP)
@@ -127,7 +126,7 @@ func TestSignalsAtOnce(t *testing.T) {
 	ann.Talks()
 	s.Join("bob", third).Talks()
 	ann.Leaves()
-	s.Ends(s.First, lab.Soon)
+	s.Ends(s.First)
 }
 
 // The file of -pid leads SIGHUP to the process that serves, as often as it is sent: with
@@ -145,7 +144,7 @@ func TestSignalsByFile(t *testing.T) {
 		require.NoError(t, err)
 		newest := s.Upgrades(old)
 		if old != s.First {
-			s.Ends(old, lab.Soon)
+			s.Ends(old)
 		}
 		s.Join("bob", newest).Leaves()
 		ann.Talks()
@@ -183,7 +182,7 @@ func TestNewestIsKilled(t *testing.T) {
 	s.Join("bob", third).Talks()
 	ann.Hush()
 	ann.Leaves()
-	s.Ends(s.First, lab.Soon)
+	s.Ends(s.First)
 }
 
 // If a process that has been replaced itself is killed, nobody is concerned but its
@@ -202,7 +201,7 @@ func TestMiddleIsKilled(t *testing.T) {
 	ann.Talks()
 	s.Join("joe", third).Talks()
 	ann.Leaves()
-	s.Ends(s.First, lab.Soon)
+	s.Ends(s.First)
 }
 
 // Players of an old process have to leave in the end.
@@ -212,6 +211,6 @@ func TestDrainEnds(t *testing.T) {
 	ann := s.Join("ann", s.First)
 	newest := s.Upgrades(s.First)
 	ann.IsSentAway()
-	s.Ends(s.First, 10*time.Second)
+	s.Ends(s.First)
 	s.Join("bob", newest).Talks()
 }

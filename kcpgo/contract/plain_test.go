@@ -102,11 +102,7 @@ func TestTimedSchedParallel(t *testing.T) {
 	first, second := make(chan bool), make(chan bool)
 	s.Put(func() { <-first }, time.Now())
 	s.Put(func() { close(second) }, time.Now().Add(time.Millisecond))
-	select {
-	case <-second:
-	case <-time.After(10 * time.Second):
-		t.Error("the second function waits for the first")
-	}
+	<-second // which does not wait for the first
 	close(first)
 }
 

@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"testing"
-	"time"
 
 	"github.com/pion/ice/v4"
 	"github.com/stretchr/testify/require"
@@ -79,8 +78,7 @@ func endpoint(t *testing.T, c *ice.Conn) *kcp.Endpoint {
 
 // A session over a connection of ICE is one as over any other socket.
 func TestSessionOverICE(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	ctx := t.Context()
 	a, b := paths(t, ctx)
 	dials, listens := endpoint(t, a), endpoint(t, b)
 	l, err := listens.Listen()

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -41,14 +40,14 @@ func TestPlayersOutliveUpgrades(t *testing.T) {
 		player.Hush()
 		player.Sees(1)
 		player.Leaves()
-		s.Ends(old, lab.Soon)
+		s.Ends(old)
 		next.Talks()
 		player = next
 	}
 	s.Signal(newest, unix.SIGTERM)
 	require.Equal(t, "STOPPING=1", s.Notified())
 	player.IsSentAway()
-	s.Ends(newest, 10*time.Second)
+	s.Ends(newest)
 }
 
 // refuses checks that a process does not upgrade itself, and says why.
@@ -81,7 +80,7 @@ func TestProgramsThatFail(t *testing.T) {
 			s.Join("joe", newest).Talks()
 			old.Talks()
 			old.Leaves()
-			s.Ends(s.First, lab.Soon)
+			s.Ends(s.First)
 		})
 	}
 }
@@ -99,7 +98,7 @@ func TestSignalsAtOnce(t *testing.T) {
 	ann.Talks()
 	s.Join("bob", second).Talks()
 	ann.Leaves()
-	s.Ends(s.First, lab.Soon)
+	s.Ends(s.First)
 	newest := s.Upgrades(second)
 	s.Join("joe", newest).Talks()
 }
@@ -111,6 +110,6 @@ func TestDrainEnds(t *testing.T) {
 	ann := s.Join("ann", s.First)
 	newest := s.Upgrades(s.First)
 	ann.IsSentAway()
-	s.Ends(s.First, 10*time.Second)
+	s.Ends(s.First)
 	s.Join("bob", newest).Talks()
 }
