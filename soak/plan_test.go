@@ -310,7 +310,7 @@ var certificate = sync.OnceValue(func() *tls.Certificate {
 func (p *plan) dialTimeout() time.Duration { return p.PeerTimeout + p.outage() + 2*time.Second }
 
 // slack is what a machine under load may add to any time.
-const slack = 5 * time.Second
+const slack = 5 * time.Minute
 
 // idleBound returns how long a session may stay whose peer is gone: until the
 // peer is asked, until it is taken for lost, and until Close gives up.
