@@ -9,6 +9,7 @@ import (
 	"os"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/admission"
@@ -94,7 +95,12 @@ type client struct {
 // dials opens a session, which must be with the generation of that name.
 func dials(t *testing.T, addr net.Addr, config *Config, name string) *client {
 	t.Helper()
-	c, err := Dial("udp", addr.String(), config)
+	var patient Config
+	if config != nil {
+		patient = *config
+	}
+	patient.DialTimeout = time.Hour // that of the test binary is shorter
+	c, err := Dial("udp", addr.String(), &patient)
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Abort() })
 	_, err = c.Write([]byte{'?'}) // a legacy session begins with data

@@ -60,6 +60,7 @@ func (v *attacked) attack(forge func(to, from *Conn) (source netip.AddrPort, pac
 	}{{v.a, v.b, up}, {v.b, v.a, down}} {
 		send(t, s.from, s.data)
 		go func() {
+			_ = s.to.SetReadDeadline(time.Now().Add(time.Minute))
 			got := make([]byte, len(s.data))
 			n, err := io.ReadFull(s.to, got)
 			if err == nil && !bytes.Equal(got, s.data) {

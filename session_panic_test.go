@@ -316,6 +316,7 @@ func (w *panicWorld) requireUsable(t *testing.T, over bool) {
 		require.Equal(t, w.sent, w.got, "the session has not ended, and does not go on")
 	}
 	if w.other != nil && w.other.Err() == nil {
+		require.NoError(t, w.other.SetDeadline(time.Now().Add(5*time.Second)))
 		_, err := w.other.Write([]byte("!"))
 		require.NoError(t, err)
 		var got []byte
@@ -332,6 +333,7 @@ func (w *panicWorld) requireUsable(t *testing.T, over bool) {
 	if !w.e.stopped() {
 		c := w.dial(w.e)
 		data := content(9, 5000)
+		require.NoError(t, c.SetDeadline(time.Now().Add(5*time.Second)))
 		_, err := c.Write(data)
 		require.NoError(t, err)
 		receive(t, c, data)

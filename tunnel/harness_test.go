@@ -20,7 +20,7 @@ import (
 )
 
 // shortly is how long ends in order take at most, on a path without a delay.
-const shortly = 50 * time.Millisecond
+const shortly = 10 * time.Second
 
 // checkLeaks waits at the end of the test for the goroutines of this package.
 func checkLeaks(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -87,15 +88,22 @@ func TestWriteTimeout(t *testing.T) {
 // The default send window is 32 segments.
 func TestDefaultWindow(t *testing.T) {
 	client := dial(t, setup{tune: func(*kcp.UDPSession) {}}, nobody(t))
-	client.SetWriteDeadline(time.Now().Add(300 * time.Millisecond))
-	n := 0
-	for ; n < 100; n++ {
-		if _, err := client.Write([]byte("x")); err != nil {
-			break
+	var n atomic.Int32
+	ended := make(chan error)
+	go func() {
+		for {
+			if _, err := client.Write([]byte("x")); err != nil {
+				ended <- err
+				return
+			}
+			n.Add(1)
 		}
-	}
-	if n != 32 {
-		t.Error("writes:", n)
+	}()
+	waitFor(t, func() bool { return n.Load() == 32 })
+	client.SetWriteDeadline(time.Now().Add(50 * time.Millisecond))
+	wantTimeout(t, <-ended)
+	if n.Load() != 32 {
+		t.Error("writes:", n.Load())
 	}
 }
 
