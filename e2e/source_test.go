@@ -200,7 +200,7 @@ func (h *host) askStrays(t *testing.T, e *kcp.Endpoint, address string, config *
 	switch {
 	case config.TLS != nil:
 		unknown := content(9, 200)
-		unknown[4] = 0xa2 // under the keys of a session (WIRE.md §4)
+		unknown[4] = 0xa2                                                            // under the keys of a session (WIRE.md §4)
 		answered(t, h.stray(t, address), unknown, func([]byte) bool { return true }) // stateless reset
 		err := h.there(func() error {
 			_, err := kcp.Dial("udp", address, nil)
