@@ -66,8 +66,8 @@ test-long:
 SHORT     ?=
 FUZZSHORT ?= 10s
 
-# A test that hangs ends its stage after LIMIT, which is that of a package's tests. Tests have
-# no other limit, so it allows for a machine that has ten times more to do than processors.
+# LIMIT ends the tests of a package if one hangs. Tests have no other limit, so it allows for
+# a machine that has ten times more to do than processors.
 LIMIT = $(if $(SHORT),60m,180m)
 
 # The stage vet does what go test does.

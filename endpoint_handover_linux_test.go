@@ -99,7 +99,7 @@ func dials(t *testing.T, addr net.Addr, config *Config, name string) *client {
 	if config != nil {
 		patient = *config
 	}
-	patient.DialTimeout = time.Hour // that of the test binary is shorter
+	patient.DialTimeout = time.Hour // the test binary has a shorter limit
 	c, err := Dial("udp", addr.String(), &patient)
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Abort() })

@@ -428,8 +428,8 @@ func TestInputCostsLittle(t *testing.T) {
 	}
 }
 
-// needsFineClock skips a test that times single packets if the clock moves in coarse steps,
-// as on some Windows systems: times of 0 would be compared with times of a step.
+// needsFineClock skips a test that times single packets if the clock moves in coarse
+// steps, as on some Windows systems: 0 would be compared with the time of a step.
 func needsFineClock(t *testing.T) {
 	t.Helper()
 	step := testenv.LeastTime(20, 0, func() time.Duration {

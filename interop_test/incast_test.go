@@ -11,9 +11,9 @@ import (
 	kcpgo "github.com/xtaci/kcp-go/v5"
 )
 
-// Many senders of kcp-go share what our socket buffer takes, and all that they send arrives.
-// TestIncastSimulated counts what is lost: here other programs may keep our reader from the
-// processor for long enough that the buffer overflows.
+// Many senders of kcp-go share what our socket buffer takes, and all that they send
+// arrives. TestIncastSimulated counts what is lost: here other programs may keep our
+// reader from the processor for so long that the buffer overflows.
 func TestIncast(t *testing.T) {
 	const senders, window, buffer = 60, 1024, 1 << 20
 	size := 1 << 21

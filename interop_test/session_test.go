@@ -33,7 +33,7 @@ var (
 	}}
 )
 
-// timeLimit is the limit of calls that need one. That of the test binary is shorter.
+// timeLimit is the limit of calls that need one. The test binary has a shorter one.
 const timeLimit = time.Hour
 
 // party is one end of the sessions of a plan.

@@ -23,7 +23,7 @@ import (
 	"github.com/arqnet/kcp/internal/testenv"
 )
 
-// patience is the limit of calls that need one. That of the test binary is shorter.
+// patience is the limit of calls that need one. The test binary has a shorter one.
 const patience = time.Hour
 
 // plan is three hosts: the client has two cables to a router, and the server is behind

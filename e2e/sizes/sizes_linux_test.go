@@ -229,8 +229,8 @@ func transfer(t *testing.T, from, to *kcp.Conn, n int, seed uint64) (sent, again
 // Bulk over a path that takes less than the session begins with: from the beginning, or
 // from the middle of the transfer on; with the router's ICMP messages and without; as
 // the client, whose interface takes more, and as the server, whose interface refuses.
-// The size is found, nothing is fragmented, and nothing could be. TestBulkBelowWhatTheSessionBeginsWith
-// counts what is sent again.
+// The size is found, nothing is fragmented, and nothing could be. TestPathBelowTheBase
+// counts what is sent again, in virtual time.
 func TestBulkOverANarrowPath(t *testing.T) {
 	for _, test := range []struct {
 		name, from, to string

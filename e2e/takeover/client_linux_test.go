@@ -37,7 +37,7 @@ func dialFor(t testing.TB, addr net.Addr, kind, name string, wants byte) *client
 	t.Helper()
 	config := configOf(kind)
 	config.Shards = 0
-	config.DialTimeout = time.Hour // that of the test binary is shorter
+	config.DialTimeout = time.Hour // the test binary has a shorter limit
 	config.KeepAlive = time.Second // so that one that only waits learns that its process was killed
 	c, err := kcp.Dial("udp4", addr.String(), config)
 	require.NoError(t, err)

@@ -166,7 +166,7 @@ func runLoad(t *testing.T, kind string, upgrades bool, r *result) {
 func clientEnds(t *testing.T, kind string, how load) (ends []*kcp.Endpoint) {
 	config := configOf(kind)
 	config.Shards = 0
-	config.DialTimeout, config.PeerTimeout = time.Hour, time.Hour // that of the test binary is shorter
+	config.DialTimeout, config.PeerTimeout = time.Hour, time.Hour // the test binary has a shorter limit
 	config.SocketBuffer = 1 << 20
 	for range (how.sessions + 49) / 50 {
 		pc, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})

@@ -20,7 +20,7 @@ import (
 
 const testCluster = "nodes.test"
 
-// patience is the limit of calls that need one. That of the test binary is shorter.
+// patience is the limit of calls that need one. The test binary has a shorter one.
 const patience = time.Hour
 
 // testAuthority returns an authority.
@@ -58,8 +58,8 @@ func addressOf(t *Transport) memberlist.Address {
 	return memberlist.Address{Addr: t.Addr().String(), Name: t.Name()}
 }
 
-// quickList returns settings of memberlist for tests: nodes are found and missed soon. On a
-// busy machine they miss nodes that live, for a while.
+// quickList returns settings of memberlist for tests: nodes are found and missed soon. On
+// a busy machine they miss nodes that live, for a while.
 func quickList() *memberlist.Config {
 	c := memberlist.DefaultLocalConfig()
 	c.ProbeInterval = 300 * time.Millisecond

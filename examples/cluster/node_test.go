@@ -289,7 +289,7 @@ func TestReceiverThatDoesNotReceive(t *testing.T) {
 	for next < count {
 		m, err := b.Receive(t.Context())
 		require.NoError(t, err)
-		if m.Reliable {
+		if m.Reliable && len(m.Data) == size { // the call that gave up may have found room before
 			require.True(t, bytes.Equal(content("a", next, size), m.Data))
 			next++
 		}

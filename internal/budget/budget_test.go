@@ -46,8 +46,8 @@ func TestBudgets(t *testing.T) {
 // executed are the operations whose figures TestExecuted compares.
 var executed = []string{"write", "read", "dial", "stream"}
 
-// Figures above their lines are found, and those without a line. Those that have fallen are
-// in order.
+// Figures above their lines are found, and those without a line. Those that have fallen
+// are in order.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	lines, err := Parse("# a comment\n\nlines 1000 lines of code\nfiles 20  files of code\n")

@@ -45,8 +45,8 @@ const (
 // factor is the key of what WithFactor sets.
 type factor struct{}
 
-// WithFactor returns a context in which the limits of an exchange are n times as long. It is
-// for tests, which a busy machine is not to fail.
+// WithFactor returns a context in which the limits of an exchange are n times as long.
+// It is for tests, which a busy machine is not to fail.
 func WithFactor(ctx context.Context, n int) context.Context {
 	return context.WithValue(ctx, factor{}, n)
 }

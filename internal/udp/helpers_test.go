@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// patience is the limit of calls that need one. That of the test binary is shorter.
+// patience is the limit of calls that need one. The test binary has a shorter one.
 const patience = time.Hour
 
 // combinations are all ways in which a socket can work.

@@ -11,7 +11,7 @@ import (
 	"github.com/xtaci/kcp-go/v5"
 )
 
-// patience is the limit of calls that need one. That of the test binary is shorter.
+// patience is the limit of calls that need one. The test binary has a shorter one.
 const patience = time.Hour
 
 // setup is how both ends of a test are made.

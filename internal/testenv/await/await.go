@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// True returns once condition holds. A busy machine fails no test: the only limit is that
-// of the test binary (-timeout), which shows where each goroutine waits. A test that has
+// True returns once condition holds. A busy machine fails no test: only the test binary
+// has a limit (-timeout), and then shows where each goroutine waits. A test that has
 // failed already waits no longer.
 func True(t testing.TB, condition func() bool) {
 	t.Helper()

@@ -18,7 +18,7 @@ import (
 	theirs "github.com/xtaci/kcp-go/v5"
 )
 
-// patience is the limit of calls that need one. That of the test binary is shorter.
+// patience is the limit of calls that need one. The test binary has a shorter one.
 const patience = time.Hour
 
 // session is what both implementations have.

@@ -25,7 +25,7 @@ import (
 // ServerEnv makes a test binary the server.
 const ServerEnv = "KCP_TEST_SERVER"
 
-// limit is the limit of what needs one. That of the test binary is shorter.
+// limit is the limit of what needs one. The test binary has a shorter one.
 const limit = time.Hour
 
 // Service is a server as systemd sees it: a program, and processes that start one
