@@ -439,42 +439,86 @@ func TestNextFlushCannotSpin(t *testing.T) {
 	}
 }
 
-// In stream mode Send takes what fits into 127 segments, or what the last one has room
-// for; the rest of a megabyte is for further calls.
+// In stream mode Send takes all of p, or what the last waiting segment has room for if
+// the rest needs more than 127 segments, or nothing if that has no room. The calls of
+// ikcp_send return the same, with -2 for ErrMessageTooLarge.
 func TestSendOfStream(t *testing.T) {
 	p := newPipe(t, 256, 0)
 	p.a.SetStream(true)
-	data := content(3, 1<<20)
-	mss, sent := p.a.cfg.mss, 0
-	n, err := p.a.Send(data)
-	require.NoError(t, err)
-	require.Equal(t, 127*mss, n)
-	require.Equal(t, 127, p.a.WaitSend())
-	n, err = p.a.Send(nil)
-	require.NoError(t, err)
-	require.Zero(t, n)
-	n, err = p.a.Send(data[127*mss : 127*mss+7])
-	require.NoError(t, err)
-	require.Equal(t, 7, n)
-	n, err = p.a.Send(data[127*mss+7:])
-	require.NoError(t, err)
-	require.Equal(t, mss-7, n, "what the last segment has room for")
-	n, err = p.a.Send(data[128*mss:])
-	require.NoError(t, err)
-	require.Equal(t, 127*mss, n)
-	require.Equal(t, 255, p.a.WaitSend())
+	mss := p.a.cfg.mss
+	data := content(3, 382*mss)
+	sent := 0
+	for _, call := range []struct{ size, taken, waiting int }{
+		{127*mss + 1, 0, 0}, // nothing to fill up
+		{128 * mss, 0, 0},
+		{len(data), 0, 0},
+		{0, 0, 0},
+		{127 * mss, 127 * mss, 127},
+		{128 * mss, 0, 127}, // the last segment is full
+		{7, 7, 128},
+		{0, 0, 128},
+		{mss + 127*mss, mss - 7, 128}, // it has room, and the rest is too long
+		{127*mss + 1, 0, 128},         // it has none again
+		{1, 1, 129},
+		{mss - 1 + 127*mss, mss - 1 + 127*mss, 256}, // all of it, though more than 127 segments
+		{1, 1, 257},
+		{mss, mss, 258},
+	} {
+		n, err := p.a.Send(data[sent : sent+call.size])
+		if call.taken == 0 && call.size > 0 {
+			require.ErrorIs(t, err, ErrMessageTooLarge, "%+v", call)
+		} else {
+			require.NoError(t, err, "%+v", call)
+		}
+		require.Equal(t, call.taken, n, "%+v", call)
+		require.Equal(t, call.waiting, p.a.WaitSend(), "%+v", call)
+		sent += n
+	}
 	var got []byte
-	buf := make([]byte, 4*mss)
-	for sent = 255 * mss; len(got) < len(data); {
+	buf := make([]byte, mss)
+	for len(got) < sent {
 		p.turn()
 		for n, err := p.b.Recv(buf); err == nil; n, err = p.b.Recv(buf) {
 			got = append(got, buf[:n]...)
 		}
-		n, err := p.a.Send(data[sent:])
-		require.NoError(t, err)
-		sent += n
 	}
-	require.Equal(t, data, got)
+	require.Equal(t, data[:sent], got)
+}
+
+// What a mode has queued stays as it is when the other one begins: a stream fills up the
+// last segment of a message, and a message begins a segment of its own.
+func TestSendChangesMode(t *testing.T) {
+	p := newPipe(t, 256, 0)
+	mss := p.a.cfg.mss
+	data := content(5, 200*mss)
+	_, err := p.a.Send(data[:mss+1])
+	require.NoError(t, err)
+	p.a.SetStream(true)
+	n, err := p.a.Send(data[:129*mss])
+	require.NoError(t, err)
+	require.Equal(t, mss-1, n)
+	require.Equal(t, 2, p.a.WaitSend())
+	_, err = p.a.Send(data[:128*mss])
+	require.ErrorIs(t, err, ErrMessageTooLarge)
+	p.a.SetStream(false)
+	for _, size := range []int{0, 127*mss + 1, 128 * mss} {
+		n, err = p.a.Send(data[:size])
+		require.Zero(t, n)
+		if size > 0 {
+			require.ErrorIs(t, err, ErrMessageTooLarge)
+		}
+	}
+	require.Equal(t, 3, p.a.WaitSend())
+	p.turn()
+	p.turn()
+	require.Equal(t, 2*mss, p.b.PeekSize())
+	buf := make([]byte, 2*mss)
+	_, err = p.b.Recv(buf)
+	require.NoError(t, err)
+	require.Equal(t, string(data[:mss+1])+string(data[:mss-1]), string(buf))
+	n, err = p.b.Recv(nil)
+	require.NoError(t, err, "the empty message")
+	require.Zero(t, n)
 }
 
 // The largest message is 127 fragments; empty messages keep their place.
@@ -493,7 +537,7 @@ func TestMessages(t *testing.T) {
 		}
 		_, err := p.a.Send(make([]byte, 128*p.a.cfg.mss+1))
 		if stream {
-			require.NoError(t, err)
+			require.NoError(t, err, "the last segment has room")
 			continue
 		}
 		require.ErrorIs(t, err, ErrMessageTooLarge)

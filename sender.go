@@ -67,12 +67,12 @@ func (d *sender) silentTransmissions() int {
 	return int(s.xmit)
 }
 
-// Send queues a copy of p, or of its beginning, and returns how many bytes it took. In
-// message mode p is one message, which may be empty and is split into at most 127
-// fragments; a longer one is refused whole with ErrMessageTooLarge. In stream mode, p
-// first fills up the last waiting segment. If the rest needs more than 127 segments, it
-// is for another call: n < len(p), and err is nil. If there was nothing to fill up, Send
-// takes 127 segments.
+// Send queues a copy of p and returns how many bytes of it were taken. In message mode p
+// is one message, which may be empty and is split into at most 127 fragments; a longer
+// one is refused whole with ErrMessageTooLarge. In stream mode, p first fills up the last
+// waiting segment. If the rest needs more than 127 segments, none of it is taken:
+// n < len(p) and err is nil, or ErrMessageTooLarge if there was nothing to fill up. A
+// program that sends a longer stream passes pieces (docs/recipes.md).
 func (k *KCP) Send(p []byte) (n int, err error) {
 	if k.cfg.stream {
 		if k.snd.queue.n > 0 {
@@ -89,9 +89,6 @@ func (k *KCP) Send(p []byte) (n int, err error) {
 	if k.rare != nil && k.numbers() {
 		head = streams.OwnHeader
 		mss -= head
-	}
-	if k.cfg.stream && n == 0 {
-		p = p[:min(len(p), maxFragments*mss)]
 	}
 	count := max(1, (len(p)+mss-1)/mss)
 	first := mss

@@ -54,7 +54,8 @@ func (m *machine) send(message []byte) error {
 	return m.socket.SetReadDeadline(time.Now()) // run stops reading, and flushes
 }
 
-// write queues all of b after SetStream(true). One Send takes 127 segments at most.
+// write queues all of b after SetStream(true). Send refuses more than 127 segments at a
+// time if the last one has no room, so it is given pieces of 32 KiB.
 func (m *machine) write(b []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -66,7 +67,7 @@ func (m *machine) write(b []byte) error {
 			m.room.Wait()
 			continue
 		}
-		n, err := m.k.Send(b)
+		n, err := m.k.Send(b[:min(len(b), 32<<10)])
 		if err != nil {
 			return err
 		}

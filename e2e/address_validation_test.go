@@ -286,7 +286,7 @@ func (p *legacyPeer) write(b []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for len(b) > 0 {
-		n, err := p.k.Send(b)
+		n, err := p.k.Send(b[:min(len(b), 32<<10)])
 		if err != nil {
 			return
 		}

@@ -104,9 +104,7 @@ func (e *end) send(size int) {
 	switch {
 	case err != nil && (n != 0 || added != 0 || !errors.Is(err, kcp.ErrMessageTooLarge)):
 		e.fatalf("Send of %d bytes: %d, %v, %d segments", size, n, err, added)
-	case e.stream && err != nil:
-		e.fatalf("Send of %d bytes of a stream: %d, %v", size, n, err)
-	case n < size && rest <= limit && !(e.stream && added == limit): // which it fills
+	case n < size && rest <= limit:
 		e.fatalf("Send took %d of %d bytes: %v", n, size, err)
 	case n < size && err == nil && !e.stream:
 		e.fatalf("Send took part of a message: %d of %d bytes", n, size)

@@ -117,7 +117,7 @@ func (m *bareMachine) write(b []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for len(b) > 0 {
-		n, err := m.k.Send(b)
+		n, err := m.k.Send(b[:min(len(b), 32<<10)])
 		if err != nil {
 			m.tr.fail("legacy: Send: %v", err)
 			return
