@@ -3,6 +3,7 @@ package kcp
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"encoding/hex"
 	"errors"
@@ -71,6 +72,7 @@ func replayFile(t *testing.T, file string) {
 // over.
 type traceReplay struct {
 	k      *KCP
+	nc     bool // congestion control is off
 	output [][]byte
 	want   map[string]uint32
 	steps  int
@@ -171,14 +173,8 @@ func (r *traceReplay) config(fields []string) error {
 	if err := r.k.SetWindow(int(v["sndwnd"]), int(v["rcvwnd"])); err != nil {
 		return err
 	}
-	r.k.SetNoDelay(NoDelayOff + NoDelay(v["nodelay"]))
-	// The reference clamps what we refuse.
-	if err := r.k.SetInterval(uint32(min(max(v["interval"], minInterval), maxInterval))); err != nil {
+	if err := r.nodelay(int(v["nodelay"]), int(v["interval"]), int(v["resend"]), int(v["nc"])); err != nil {
 		return err
-	}
-	r.k.SetFastResend(uint32(v["resend"]))
-	if v["nc"] != 0 {
-		r.k.SetCongestionControl(congestion.NewNone())
 	}
 	r.k.SetStream(v["stream"] != 0)
 	if v["minrto"] >= 0 {
@@ -192,7 +188,7 @@ func (r *traceReplay) config(fields []string) error {
 }
 
 func (r *traceReplay) operation(kind string, f []string) error {
-	want := map[string]int{"S": 3, "I": 2, "R": 3, "U": 1, "C": 2, "F": 0}
+	want := map[string]int{"S": 3, "I": 2, "R": 3, "U": 1, "C": 2, "F": 0, "P": 1, "Q": 1, "N": 4, "W": 2, "M": 2, "V": 2}
 	if n, ok := want[kind]; !ok || len(f) != n {
 		return fmt.Errorf("malformed %q record", kind)
 	}
@@ -213,10 +209,80 @@ func (r *traceReplay) operation(kind string, f []string) error {
 			return err
 		}
 		return same(strconv.FormatUint(uint64(r.k.Check(uint32(now))), 10), f[1])
-	default:
+	case "F":
 		r.k.Flush()
 		return nil
+	case "P":
+		return same(strconv.Itoa(r.k.PeekSize()), f[0])
+	case "Q":
+		return same(strconv.Itoa(r.k.WaitSend()), f[0])
+	default:
+		return r.setting(kind, f)
 	}
+}
+
+// setting changes settings in mid-flow, as the calls and fields of the reference do.
+func (r *traceReplay) setting(kind string, f []string) error {
+	v := make([]int, len(f))
+	for i := range f {
+		if kind == "V" && i == 0 {
+			continue // a name
+		}
+		var err error
+		if v[i], err = strconv.Atoi(f[i]); err != nil {
+			return err
+		}
+	}
+	switch kind {
+	case "N":
+		return r.nodelay(v[0], v[1], v[2], v[3])
+	case "W":
+		cfg := &r.k.cfg // what is 0 stays as it is
+		return r.k.SetWindow(cmp.Or(v[0], int(cfg.sndWnd)), cmp.Or(v[1], int(cfg.rcvWnd)))
+	case "M":
+		result := "0"
+		if r.k.SetMTU(v[0]) != nil {
+			result = "-1"
+		}
+		return same(result, f[1])
+	}
+	switch f[0] {
+	case "stream":
+		r.k.SetStream(v[1] != 0)
+	case "minrto":
+		return r.k.SetMinRTO(uint32(v[1]))
+	case "fastlimit":
+		r.k.SetFastResendLimit(uint32(v[1]))
+	case "deadlink":
+		r.k.SetDeadLink(uint32(v[1]))
+	default:
+		return fmt.Errorf("unknown setting %q", f[0])
+	}
+	return nil
+}
+
+// nodelay is ikcp_nodelay: what is negative stays as it is, and the interval, which we
+// refuse if it is out of range, is clamped.
+func (r *traceReplay) nodelay(nodelay, interval, resend, nc int) error {
+	if nodelay >= 0 {
+		r.k.SetNoDelay(NoDelayOff + NoDelay(min(nodelay, 2)))
+	}
+	if interval >= 0 {
+		if err := r.k.SetInterval(uint32(min(max(interval, minInterval), maxInterval))); err != nil {
+			return err
+		}
+	}
+	if resend >= 0 {
+		r.k.SetFastResend(uint32(resend))
+	}
+	if nc >= 0 && r.nc != (nc != 0) {
+		if r.nc = nc != 0; r.nc {
+			r.k.SetCongestionControl(congestion.NewNone())
+		} else {
+			r.k.SetCongestionControl(congestion.NewReference())
+		}
+	}
+	return nil
 }
 
 func (r *traceReplay) send(f []string) error {

@@ -436,7 +436,7 @@ func (k *KCP) sendSegment(s *sendSegment, h *header) {
 	s.ts = k.clock.now
 	k.putSegment(s, h)
 	k.snd.timeouts.add(s)
-	k.snd.loss.sent(s)
+	k.snd.loss.sent(s, k.fastLimits())
 	if s.xmit >= k.cfg.deadLink {
 		k.dead = true
 	}

@@ -1,42 +1,90 @@
 package kcp
 
 import (
+	"cmp"
 	"math"
+	"slices"
 )
 
 // lossDetector counts, for each segment in flight, the acknowledgements of
 // later transmissions (fast retransmit, RFC 5681 §3.2). A segment is in at most
 // one of four lists. fresh and resent are in the order of last transmission, so
 // that counting touches only segments sent before the acknowledged one. A
-// segment that was counted often enough moves to suspects, where it costs
-// nothing until the next flush. With Extensions.PipeWindow the flush moves it
-// to due, where it waits for its retransmission.
+// segment that was counted often enough moves to suspects until the next flush.
+// With Extensions.PipeWindow the flush moves it to due, where it waits for its
+// retransmission.
 type lossDetector struct {
 	fresh    segmentList // transmitted once; in order of sn too
 	resent   segmentList // transmitted more than once
-	suspects segmentList // counted fastResend times
+	suspects segmentList // counted fastResend times; in front those counted countMost times
 	due      segmentList // declared lost; no time-out until retransmitted
 
 	collect bool           // counted is being collected
 	held    bool           // no time-out takes effect; see holdTimeouts
 	counted []*sendSegment // counted for the first time, and not often enough
+
+	back    bool   // the clock has gone back: ts does not grow along the lists
+	backEnd uint64 // it grows from this transmission on
+}
+
+// countMost is how many acknowledgements are counted against a transmission, if FastResend
+// is not more. It bounds what acknowledgements may cost.
+const countMost = 255
+
+// fastLimits are what a segment is fast-retransmitted by.
+type fastLimits struct {
+	acks          uint32 // counted against it that make it a suspect
+	transmissions uint32 // up to which it may become one; 0: any number
+}
+
+// allow reports whether s is a suspect.
+func (l fastLimits) allow(s *sendSegment) bool {
+	return s.fastack >= l.acks && (l.transmissions == 0 || s.xmit <= l.transmissions)
+}
+
+// most returns up to how many acknowledgements are counted.
+func (l fastLimits) most() uint32 {
+	if l.acks == math.MaxUint32 {
+		return countMost
+	}
+	return max(l.acks, countMost)
 }
 
 // count counts n acknowledgements, of which the newest is for segment sn as
-// transmitted at ts. At limit a segment becomes suspect.
-func (d *lossDetector) count(sn, ts seq, n, limit uint32) {
-	for s := d.fresh.head; s != nil && s.sn.Before(sn) && !s.ts.After(ts); {
-		next := s.order.next
-		d.hit(s, n, limit)
-		s = next
+// transmitted at ts. Like the reference, it counts them against suspects too.
+func (d *lossDetector) count(sn, ts seq, n uint32, l fastLimits) {
+	back := d.back && d.inDisorder()
+	for s := d.suspects.tail; s != nil && s.fastack < l.most(); {
+		prev := s.order.prev
+		if s.sn.Before(sn) && !s.ts.After(ts) {
+			if s.fastack += n; s.fastack >= l.most() {
+				s.unlinkOrder()
+				d.suspects.pushFront(s)
+			}
+		}
+		s = prev
 	}
-	for s := d.resent.head; s != nil && !s.ts.After(ts); {
+	for s := d.fresh.head; s != nil && s.sn.Before(sn) && (back || !s.ts.After(ts)); {
 		next := s.order.next
-		if s.sn.Before(sn) {
-			d.hit(s, n, limit)
+		if !back || !s.ts.After(ts) {
+			d.hit(s, n, l)
 		}
 		s = next
 	}
+	for s := d.resent.head; s != nil && (back || !s.ts.After(ts)); {
+		next := s.order.next
+		if s.sn.Before(sn) && (!back || !s.ts.After(ts)) {
+			d.hit(s, n, l)
+		}
+		s = next
+	}
+}
+
+// inDisorder reports whether a segment is in flight that left before the clock went back.
+func (d *lossDetector) inDisorder() bool {
+	before := func(s *sendSegment) bool { return s != nil && s.tx.Number < d.backEnd }
+	d.back = before(d.fresh.head) || before(d.resent.head)
+	return d.back
 }
 
 // countBefore counts n acknowledgements of one input. number is the newest
@@ -45,20 +93,22 @@ func (d *lossDetector) countBefore(number uint64, n, limit uint32) {
 	for _, l := range []*segmentList{&d.fresh, &d.resent} {
 		for s := l.head; s != nil && s.tx.Number < number; {
 			next := s.order.next
-			d.hit(s, n, limit)
+			d.hit(s, n, fastLimits{acks: limit})
 			s = next
 		}
 	}
 }
 
-func (d *lossDetector) hit(s *sendSegment, n, limit uint32) {
+func (d *lossDetector) hit(s *sendSegment, n uint32, l fastLimits) {
 	s.fastack += n
-	if d.collect && s.fastack == n && n < limit {
+	if d.collect && s.fastack == n && n < l.acks {
 		d.counted = append(d.counted, s)
 	}
-	if s.fastack >= limit {
+	if l.allow(s) {
 		s.unlinkOrder()
 		d.suspects.pushOrder(s)
+	} else if s.fastack >= l.most() {
+		s.unlinkOrder()
 	}
 }
 
@@ -69,18 +119,67 @@ func (d *lossDetector) suspect(s *sendSegment) bool {
 
 // sent files s after a transmission. If s is still suspect, because it timed
 // out with its count, it stays so.
-func (d *lossDetector) sent(s *sendSegment) {
-	if s.list == &d.suspects && s.fastack > 0 {
+func (d *lossDetector) sent(s *sendSegment, l fastLimits) {
+	if s.list == &d.suspects && s.fastack > 0 && l.allow(s) {
 		return
 	}
 	if s.list != nil {
 		s.unlinkOrder()
 	}
+	list := &d.resent
 	if s.xmit == 1 {
-		d.fresh.pushOrder(s)
-	} else {
-		d.resent.pushOrder(s)
+		list = &d.fresh
 	}
+	if list.tail != nil && s.ts.Before(list.tail.ts) {
+		d.back, d.backEnd = true, s.tx.Number
+	}
+	list.pushOrder(s)
+}
+
+// fastLimits returns what the segments in flight are fast-retransmitted by. With
+// Extensions.SendOrder only the acknowledgements count; see takeSuspects.
+func (k *KCP) fastLimits() fastLimits {
+	l := fastLimits{acks: k.cfg.fastResend, transmissions: k.cfg.fastLimit}
+	if l.acks == 0 {
+		l.acks = math.MaxUint32
+	}
+	if k.cfg.ext.SendOrder {
+		l.transmissions = 0
+	}
+	return l
+}
+
+// setFastLimits changes settings, and files what is in flight by the new ones: as in the
+// reference, all that was counted before counts on.
+func (k *KCP) setFastLimits(acks, transmissions uint32) {
+	k.cfg.fastResend, k.cfg.fastLimit = acks, transmissions
+	if k.cfg.ext.SendOrder || k.snd.inFlight == 0 {
+		return
+	}
+	d, l := &k.snd.loss, k.fastLimits()
+	all := k.out.scratch[:0]
+	for sn := k.snd.una; sn != k.snd.nxt; sn++ {
+		if s := k.snd.ring.at(sn); s != nil && s.list != &d.due {
+			s.unlinkOrder()
+			all = append(all, s)
+		}
+	}
+	slices.SortFunc(all, func(a, b *sendSegment) int { return cmp.Compare(a.tx.Number, b.tx.Number) })
+	for _, s := range all {
+		switch {
+		case l.allow(s) && s.fastack >= l.most():
+			d.suspects.pushFront(s)
+		case l.allow(s):
+			d.suspects.pushOrder(s)
+		case s.fastack >= l.most():
+		case s.xmit == 1:
+			d.fresh.pushOrder(s)
+		default:
+			d.resent.pushOrder(s)
+		}
+	}
+	clear(all)
+	k.out.scratch = all[:0]
 }
 
 // countAck makes the loss detector count the acknowledgements of an input.
@@ -88,15 +187,18 @@ func (d *lossDetector) sent(s *sendSegment) {
 // not cover. With Extensions.EarlyRetransmit, what is counted for the first
 // time is retransmitted after the reordering window (RFC 8985 §6.2).
 func (k *KCP) countAck(newest newestAck, early uint32) {
-	if k.cfg.fastResend == 0 || k.snd.validation != nil {
+	if k.snd.validation != nil {
 		return // a peer that is not validated may acknowledge blindly
 	}
-	n, limit := uint32(1), k.cfg.fastResend
+	if k.cfg.fastResend == 0 && (k.cfg.ext.SendOrder || k.cfg.ext.EarlyRetransmit) {
+		return
+	}
+	n, limit := uint32(1), k.fastLimits()
 	reordered := k.snd.recovery.Reordering.Seen()
 	if k.cfg.ext.EarlyRetransmit {
 		n = max(early, 1)
 		if reordered {
-			limit = math.MaxUint32 // counts prove nothing, only time does
+			limit.acks = math.MaxUint32 // counts prove nothing, only time does
 		}
 		k.snd.loss.collect, k.snd.loss.counted = true, k.out.scratch[:0]
 	}
@@ -106,7 +208,7 @@ func (k *KCP) countAck(newest newestAck, early uint32) {
 			k.snd.loss.count(newest.sn, newest.ts, n, limit)
 		}
 	case k.snd.rate.Sampled:
-		k.snd.loss.countBefore(k.snd.rate.Newest.Number, n, limit)
+		k.snd.loss.countBefore(k.snd.rate.Newest.Number, n, limit.acks)
 	}
 	if !k.cfg.ext.EarlyRetransmit {
 		return

@@ -274,6 +274,7 @@ func (k *KCP) keep(h *header, payload []byte, ack delayedack.Ack) bool {
 	}
 	s := k.earlyPlace(h.sn, ack)
 	if s == nil {
+		k.deliver() // the window may have grown since
 		return false
 	}
 	s.data, s.frg, s.abandoned = k.copyOf(payload), h.frg, abandoned

@@ -250,11 +250,13 @@ func (k *KCP) SetInterval(ms uint32) error {
 
 // SetFastResend sets how many acknowledgements of later transmissions cause a fast
 // retransmission (RFC 5681 §3.2). Zero, the default, turns that off.
-func (k *KCP) SetFastResend(acks uint32) { k.cfg.fastResend = acks }
+func (k *KCP) SetFastResend(acks uint32) { k.setFastLimits(acks, k.cfg.fastLimit) }
 
 // SetFastResendLimit sets up to how many transmissions a segment is fast-retransmitted:
 // default 5; zero means no limit.
-func (k *KCP) SetFastResendLimit(transmissions uint32) { k.cfg.fastLimit = transmissions }
+func (k *KCP) SetFastResendLimit(transmissions uint32) {
+	k.setFastLimits(k.cfg.fastResend, transmissions)
+}
 
 // SetMinRTO sets the minimum retransmission time-out in milliseconds: 1 to 60000.
 // Outside that range it returns an error, and changes nothing. SetNoDelay sets it too,
@@ -279,10 +281,15 @@ func (k *KCP) SetExtensions(e Extensions) { k.cfg.ext = e }
 // SetTrace installs hooks for logging and tools; nil removes them.
 func (k *KCP) SetTrace(t *Trace) { k.cfg.trace = newTracer(t) }
 
-// SetCongestionControl installs and initializes c; nil: congestion.NewReference.
+// SetCongestionControl installs and initializes c; nil: congestion.NewReference. A change
+// between congestion.NewReference and NewNone keeps the window, as one of nc does in the
+// reference.
 func (k *KCP) SetCongestionControl(c congestion.Control) {
 	if c == nil {
 		c = congestion.NewReference()
+	}
+	if f, ok := c.(interface{ Follow(congestion.Control) }); ok {
+		f.Follow(k.snd.cc)
 	}
 	k.snd.cc = c
 	k.snd.cc.Init(k.congestionState())

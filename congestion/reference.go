@@ -22,12 +22,21 @@ type referenceControl struct {
 // NewReference returns the congestion control of the KCP reference
 // implementation. Slow start goes up to a threshold that begins at two
 // segments; then the window grows by about one segment per round trip. A fast
-// retransmission halves it, and a time-out sets it to one segment.
+// retransmission halves it, and a time-out sets it to one segment. In place of a
+// controller of NewNone it goes on from the window of that, and the other way around.
 func NewReference() Control {
 	return &referenceControl{ssthresh: ssthreshInitial}
 }
 
 func (c *referenceControl) Init(*State) {}
+
+// Follow goes on from the window of before if that is a controller of NewNone: the
+// reference keeps its window when nc changes.
+func (c *referenceControl) Follow(before Control) {
+	if b, ok := before.(*noControl); ok {
+		c.cwnd, c.incr, c.ssthresh = b.cwnd, b.incr, b.ssthresh
+	}
+}
 
 // OnAck grows the window, once for each input that moved snd_una.
 func (c *referenceControl) OnAck(s *State) {
@@ -107,6 +116,13 @@ func NewNone() Control {
 }
 
 func (c *noControl) Window() int { return math.MaxInt32 }
+
+// Follow goes on from the window of before if that is a controller of NewReference.
+func (c *noControl) Follow(before Control) {
+	if b, ok := before.(*referenceControl); ok {
+		c.cwnd, c.incr, c.ssthresh = b.cwnd, b.incr, b.ssthresh
+	}
+}
 
 // State returns "slow_start" or "congestion_avoidance".
 func (c *referenceControl) State() string {
