@@ -124,7 +124,8 @@ static void step(void) {
 
 // tick moves the clock, which stands still as often as not.
 static void tick(void) {
-	uint32_t ahead[] = {0, 0, 0, 0, 1, 1, 2, 5, 10, 20, 50, rnd(200), rnd(40) ? 3 : 6000, rnd(60) ? 1 : 11000};
+	uint32_t far = rnd(20) ? 11000 : 1u << rnd(27);
+	uint32_t ahead[] = {0, 0, 0, 0, 1, 1, 2, 5, 10, 20, 50, rnd(200), rnd(40) ? 3 : 6000, rnd(60) ? 1 : far};
 	now += pick(ahead, 14);
 	if (rnd(1000) < backs) now -= rnd(10) ? rnd(60) : rnd(2) ? rnd(9000) : 10001 + rnd(1000);
 	if (rnd(300) == 0) reads = rnd(3) * 300; // a reader that stops, or goes on
