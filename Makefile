@@ -36,7 +36,7 @@ NO_RACE = LEFT OUT: the race detector needs cgo and a C compiler (CGO_ENABLED=$(
 SEEDS   ?= 500
 WORKERS ?= 12
 
-.PHONY: check test test-long unit quick race offload-off 386 oldest interop interop-full bench-test mux-test cluster-test grpc-test p2p-test tableflip-test cluster kcpgo-test kcpgo observe-test observe-rules observe-browser tunnel-test tunnel-programs tunnel-soak tunnel-bench dissector fuzz fuzz-short fuzz-state tls-hostile soak soak-lives soak-groups schedules cross vet lint bench fmt executed mutate balancer
+.PHONY: check test test-long conformance unit quick race offload-off 386 oldest interop interop-full bench-test mux-test cluster-test grpc-test p2p-test tableflip-test cluster kcpgo-test kcpgo observe-test observe-rules observe-browser tunnel-test tunnel-programs tunnel-soak tunnel-bench dissector fuzz fuzz-short fuzz-state tls-hostile soak soak-lives soak-groups schedules cross vet lint bench fmt executed mutate balancer
 
 # interop comes first, and tunnel-test early: they wait for the clock, while another
 # stage computes.
@@ -116,6 +116,11 @@ ifeq ($(SHORT),)
 	$(OLDEST) $(GO) test -short -parallel 8 -timeout $(LIMIT) -vet=off . ./e2e ./internal/... ./crypt ./compat ./netsim ./qlog
 	cd tunnel && $(OLDEST) $(GO) test -short -timeout $(LIMIT) -vet=off .
 endif
+
+# Recordings of the C reference from new seeds, replayed. KCP_REFERENCE is a checkout of it;
+# scripts/conformance/run.sh has the other variables.
+conformance:
+	GO="$(GO)" scripts/conformance/run.sh
 
 interop:
 	cd interop_test && $(GO) test $(SHORT) -timeout $(LIMIT) ./...
