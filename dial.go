@@ -157,6 +157,10 @@ func (d *Dialer) dialOne(ctx context.Context, config *Config, network, address s
 	if err != nil {
 		return nil, err
 	}
+	if err := udp.Check(socket.(*net.UDPConn)); err != nil {
+		_ = socket.Close() // the error that matters is err
+		return nil, &net.OpError{Op: "dial", Net: network, Source: socket.LocalAddr(), Addr: socket.RemoteAddr(), Err: err}
+	}
 	e := newEndpoint(config, true, socket.(*net.UDPConn))
 	e.mu.Lock()
 	e.socket.connected = true

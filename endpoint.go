@@ -11,6 +11,7 @@ import (
 	"github.com/arqnet/kcp/internal/callqueue"
 	"github.com/arqnet/kcp/internal/fairqueue"
 	"github.com/arqnet/kcp/internal/inturn"
+	"github.com/arqnet/kcp/internal/neterr"
 	"github.com/arqnet/kcp/internal/pollset"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/rendezvous"
@@ -91,6 +92,11 @@ func NewEndpoint(pc net.PacketConn, config *Config) (*Endpoint, error) {
 	if pc == nil || system && u == nil {
 		return nil, opError("open", nil, nil, errNoSocket)
 	}
+	if system {
+		if err := udp.Check(u); err != nil {
+			return nil, opError("open", u.LocalAddr(), nil, err)
+		}
+	}
 	return newEndpoint(config, false, pc), nil
 }
 
@@ -99,7 +105,10 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 	e := makeEndpoint(config, owned, sockets...)
 	if e.config.SocketBuffer > 0 && (owned || config != nil && config.SocketBuffer > 0) {
 		for _, pc := range sockets {
-			_ = udp.SetBuffers(pc, e.config.SocketBuffer) // what the system grants is enough to work
+			// What the system grants is enough to work.
+			if err := udp.SetBuffers(pc, e.config.SocketBuffer); neterr.Refused(err) {
+				e.log.refused(&udp.CallError{Call: "SO_RCVBUF and SO_SNDBUF", Err: err, Then: "the buffers of sockets are the system's"})
+			}
 		}
 	}
 	e.start()
@@ -144,7 +153,7 @@ func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoi
 	e.wakes.Init(procs, e.epoch, (*Conn).wakeIndex, (*Conn).wakeHash, turn, (*Conn).onWake, udp.Delayed)
 	for i := range e.socket.shards {
 		s := &e.socket.shards[i]
-		s.sock().OnRefusal(func(err udp.RefusalError) { e.warn("the system refuses merged datagrams", err) })
+		s.sock().OnRefusal(e.warnRefusal)
 		s.batch = make([]udp.Datagram, s.sock().BatchSize())
 		s.incast.Init((*session).sender, takeGrant, func() {
 			e.env.Woken(nil, 0, inturn.Incast)
@@ -159,6 +168,7 @@ func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoi
 
 // start starts the readers.
 func (e *Endpoint) start() {
+	e.warnRefusals()
 	for i := range e.socket.shards {
 		s := &e.socket.shards[i]
 		e.socket.readers.Go(func() { e.readLoop(s) })

@@ -2,13 +2,18 @@ package kcp
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/udp"
 )
 
 // Records of Config.Logger. Whatever a peer, or an attacker, can cause records
@@ -31,6 +36,10 @@ type endpointLog struct {
 	warnings, sessions, handshakes, unopened admission.Limit
 
 	unopenedBefore atomic.Uint64 // endpointCounters.dropCipher as of the last record of unopened
+
+	begun    bool     // the endpoint has started; immutable then
+	refusals []error  // until then: what the system refuses
+	known    sync.Map // texts of refusals that have a record
 }
 
 // convAttr returns a conversation id as records, traces and pages have it.
@@ -61,6 +70,52 @@ func (e *Endpoint) warn(msg string, err error) {
 	if _, ok := e.log.warnings.Allow(e.now(), time.Second); ok {
 		e.config.Logger.Warn("kcp: "+msg, "local", e.LocalAddr().String(), "err", err)
 	}
+}
+
+// refused records, before the endpoint starts, what the system refuses.
+func (l *endpointLog) refused(err error) { l.refusals = append(l.refusals, err) }
+
+// warnRefusals logs, in one record, what the system has refused to the sockets before the
+// endpoint starts.
+func (e *Endpoint) warnRefusals() {
+	l := &e.log
+	err := onOneLine(l.refusals)
+	l.begun, l.refusals = true, nil
+	if err != nil && e.config.Logger != nil {
+		e.config.Logger.Warn("kcp: "+refusedBySystem, "local", e.LocalAddr().String(), "err", err)
+	}
+}
+
+const refusedBySystem = "the system refuses operations of sockets, as sandboxes do"
+
+// onOneLine returns errors as one that prints on one line, each text once; nil if there are
+// none.
+func onOneLine(errs []error) error {
+	var texts []string
+	for _, err := range errs {
+		if text := err.Error(); !slices.Contains(texts, text) {
+			texts = append(texts, text)
+		}
+	}
+	if texts == nil {
+		return nil
+	}
+	return errors.New(strings.Join(texts, "; "))
+}
+
+// warnRefusal logs what the system refuses to a socket. Of a call it is the first one, as
+// the other sockets of the endpoint meet it too.
+func (e *Endpoint) warnRefusal(err error) {
+	l := &e.log
+	if call := (*udp.CallError)(nil); errors.As(err, &call) {
+		if !l.begun {
+			l.refused(err)
+		} else if _, known := l.known.LoadOrStore(call.Call, true); !known && e.config.Logger != nil {
+			e.config.Logger.Warn("kcp: "+refusedBySystem, "local", e.LocalAddr().String(), "err", err)
+		}
+		return
+	}
+	e.warn("the system refuses merged datagrams", err)
 }
 
 // warnHandshake logs that a handshake has failed that a peer has begun.

@@ -53,6 +53,17 @@ func OutOfDescriptors(err error) bool {
 	return Is(err, syscall.EMFILE) || Is(err, syscall.ENFILE)
 }
 
+// Refused reports whether err may say that the system refuses a call or an option, as a
+// sandbox does, and not what it was asked for. It is safe for concurrent use.
+func Refused(err error) bool {
+	for _, errno := range []syscall.Errno{syscall.EPERM, syscall.EACCES, syscall.EINVAL, syscall.ENOSYS, syscall.EOPNOTSUPP, syscall.ENOPROTOOPT} {
+		if Is(err, errno) {
+			return true
+		}
+	}
+	return false
+}
+
 // Error is an error of this module that counts as one of the system, whose text would
 // say the same again.
 type Error struct {

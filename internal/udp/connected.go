@@ -70,7 +70,7 @@ func (k *Connected) moveTo(a netip.AddrPort) bool {
 	if a.Addr().IsLinkLocalUnicast() {
 		a = netip.AddrPortFrom(a.Addr().WithZone(k.peer.Addr().Zone()), a.Port())
 	}
-	if a == before {
+	if a == before || !a.IsValid() {
 		return false
 	}
 	k.local.Store(net.UDPAddrFromAddrPort(a))

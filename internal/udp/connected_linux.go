@@ -22,7 +22,7 @@ func (k *Connected) state() (s reroute.Socket, err error) {
 	s.Source = k.source()
 	err = k.raw.Control(func(fd uintptr) {
 		_, failed := unix.Getpeername(int(fd))
-		s.Connected = failed == nil
+		s.Connected = failed != unix.ENOTCONN // a sandbox may refuse to tell
 		s.Device = device(int(fd))
 	})
 	return s, err
@@ -68,6 +68,7 @@ func (k *Connected) route() (r reroute.Route) {
 		return reroute.Route{Err: os.NewSyscallError("connect", err)}
 	}
 	r.Source, r.Device = localOf(fd).Addr(), device(fd)
+	r.Unknown = !r.Source.IsValid()
 	return r
 }
 

@@ -36,7 +36,7 @@ func Detach(c Conn) (pc net.PacketConn, writer Conn) {
 	}) != nil || d.fd < 0 {
 		return nil, nil
 	}
-	w := makeFast(d, d)
+	w := makeFast(d, d, new(refusals))
 	w.family, w.gro, w.groBefore = f.family, f.gro, f.groBefore
 	w.info.on = f.info.on
 	w.whole.adopt(&f.whole)
@@ -66,8 +66,12 @@ const writeWait = 100 * time.Millisecond
 func (d *Detached) Write(f func(fd uintptr) bool) error {
 	for done := false; !done; {
 		if err := d.Control(func(fd uintptr) {
-			if done = f(fd); !done {
-				_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, int(writeWait/time.Millisecond))
+			if done = f(fd); done {
+				return
+			}
+			_, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, int(writeWait/time.Millisecond))
+			if err != nil && err != unix.EINTR {
+				time.Sleep(time.Millisecond) // a sandbox refuses it
 			}
 		}); err != nil {
 			return err

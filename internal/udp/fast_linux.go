@@ -26,6 +26,8 @@ type fastConn struct {
 	info      packetInfo
 	meter     meter
 	in        receiver
+	calls     permitted
+	*refusals
 	// sendmmsg and sendto are the system calls; tests replace them by ones that
 	// fail.
 	sendmmsg func(fd uintptr, headers []header) (int, syscall.Errno)
@@ -41,7 +43,7 @@ type socket interface {
 
 // newFast returns the Conn of c with those wanted features that the kernel
 // supports, or nil if the portable implementation has to be used.
-func newFast(c *net.UDPConn, wanted Features) Conn {
+func newFast(c *net.UDPConn, wanted Features, r *refusals) Conn {
 	if !wanted.Mmsg {
 		return nil
 	}
@@ -49,11 +51,11 @@ func newFast(c *net.UDPConn, wanted Features) Conn {
 	if err != nil {
 		return nil
 	}
-	f := makeFast(c, raw)
+	f := makeFast(c, raw, r)
 	works := false
 	err = raw.Control(func(fd uintptr) {
 		if works = f.probe(int(fd), wanted); works {
-			f.whole.begin(fd)
+			f.whole.begin(fd, r)
 		}
 	})
 	if err != nil || !works {
@@ -63,52 +65,54 @@ func newFast(c *net.UDPConn, wanted Features) Conn {
 }
 
 // makeFast returns the fastConn of c, before what it supports is known.
-func makeFast(c socket, raw syscall.RawConn) *fastConn {
-	f := &fastConn{pc: c, raw: raw, connected: c.RemoteAddr() != nil, sendmmsg: sendmmsg, sendto: sendto}
+func makeFast(c socket, raw syscall.RawConn, r *refusals) *fastConn {
+	f := &fastConn{pc: c, raw: raw, connected: c.RemoteAddr() != nil, refusals: r, sendto: sendto}
+	f.calls.refusals = r
+	f.sendmmsg = f.calls.sendmmsg
 	f.info.zones = &f.zones
 	f.in.init(f)
 	return f
 }
 
 // probe finds out what the socket supports and switches on what is wanted. It
-// reports false if the system calls are missing, as in some sandboxes.
+// reports false if system calls are missing that have no others in their place.
 func (f *fastConn) probe(fd int, wanted Features) bool {
-	var err error
-	f.family, err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
-	if err != nil || (f.family != unix.AF_INET && f.family != unix.AF_INET6) {
+	if f.family = familyOf(fd); f.family == unix.AF_UNSPEC || !f.calls.probe() {
 		return false
-	}
-	if _, errno := sendmmsg(uintptr(fd), nil); errno != 0 {
-		return false
-	}
-	if _, errno := recvmmsg(uintptr(fd), nil, false); errno == unix.ENOSYS {
-		return false // other errors may concern a packet sent before
 	}
 	f.merging.begin(fd, wanted.GSO)
 	// The option is set either way: it may be switched on in the socket that
 	// New got.
+	var err error
 	f.groBefore, err = unix.GetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO)
 	if err == nil {
 		on := 0
-		if wanted.GRO && segmentation() != notSegmented {
+		if wanted.GRO && segmentation() != notSegmented && !f.calls.neither(callRecvmmsg, callRecvmsg) {
 			on = 1
 		}
 		err = unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO, on)
 		f.gro = on == 1 && err == nil
 	}
+	if wanted.GRO {
+		f.option("UDP_GRO", err, "datagrams do not arrive merged")
+	}
 	if wantsInfo(f.pc) {
-		f.info.open(fd)
+		f.info.open(fd, f.refusals)
 	}
 	return true
 }
 
 func (f *fastConn) Features() Features {
-	return Features{GSO: f.merging.on(), GRO: f.gro, Mmsg: true}
+	mmsg := !f.calls.not[callSendmmsg].Load() && !f.calls.not[callRecvmmsg].Load()
+	return Features{GSO: f.merging.on(), GRO: f.gro, Mmsg: mmsg}
 }
 
 func (f *fastConn) Merging() Merging { return f.merging.state() }
 
-func (f *fastConn) OnRefusal(notify func(RefusalError)) { f.merging.tell(notify) }
+func (f *fastConn) OnRefusal(notify func(error)) {
+	f.merging.tell(notify)
+	f.tell(notify)
+}
 
 // Release restores the options. If UDP_GRO stayed on, another reader of the socket
 // would take a merged packet for one datagram.

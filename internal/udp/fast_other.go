@@ -6,4 +6,4 @@ import "net"
 
 // newFast returns nil: on this system nothing is faster than the portable
 // implementation.
-func newFast(*net.UDPConn, Features) Conn { return nil }
+func newFast(*net.UDPConn, Features, *refusals) Conn { return nil }

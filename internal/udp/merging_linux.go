@@ -27,8 +27,8 @@ const (
 // whom not. What a route, an interface or a size is the reason of stays with the
 // address. Writers use it concurrently.
 type merging struct {
-	notify func(RefusalError) // nil: none; immutable once datagrams are written
-	broken bool               // the socket should merge, and cannot; immutable
+	notify func(error) // nil: none; immutable once datagrams are written
+	broken bool        // the socket should merge, and cannot; immutable
 	active atomic.Bool
 	taken  atomic.Bool  // a merged packet has left
 	count  atomic.Int32 // length of refusals
@@ -41,11 +41,12 @@ type merging struct {
 
 // begin finds out whether the socket fd can merge, if that is wanted.
 func (m *merging) begin(fd int, wanted bool) {
+	_, segment := unix.GetsockoptInt(fd, unix.SOL_UDP, unix.UDP_SEGMENT)
 	switch {
 	case !wanted:
 		m.off = "KCP_DISABLE_GSO"
-	case !hasSegment(fd):
-		m.off = "the kernel has no UDP_SEGMENT"
+	case segment != nil:
+		m.off = "UDP_SEGMENT: " + segment.Error()
 	case hasNoChecksum(fd):
 		m.off = "the socket has SO_NO_CHECK"
 	default:
@@ -55,18 +56,13 @@ func (m *merging) begin(fd int, wanted bool) {
 	m.active.Store(m.off == "")
 }
 
-func hasSegment(fd int) bool {
-	_, err := unix.GetsockoptInt(fd, unix.SOL_UDP, unix.UDP_SEGMENT)
-	return err == nil
-}
-
 func hasNoChecksum(fd int) bool {
 	on, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_NO_CHECK)
 	return err == nil && on != 0
 }
 
 // tell sets notify, and calls it if the socket should merge and cannot.
-func (m *merging) tell(notify func(RefusalError)) {
+func (m *merging) tell(notify func(error)) {
 	m.notify = notify
 	if m.broken {
 		notify(RefusalError{Err: errors.New(m.off)})
@@ -160,7 +156,7 @@ func (m *merging) adopt(o *merging) {
 // UDP_SEGMENT; empty: it does. It tries that once, on the loopback interface: an
 // emulated system may take the option and ignore it.
 func segmentation() string {
-	trial.Do(func() { trialResult = trySegmentation(sendmmsg) })
+	trial.Do(func() { trialResult = trySegmentation(newPermitted(new(refusals)).sendmmsg) })
 	return trialResult
 }
 

@@ -5,8 +5,8 @@ import "golang.org/x/sys/unix"
 // infoOptions returns what switches on what read understands.
 func infoOptions() [2]infoOption {
 	return [2]infoOption{
-		{unix.IPPROTO_IP, unix.IP_RECVPKTINFO},
-		{unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO},
+		{unix.IPPROTO_IP, unix.IP_RECVPKTINFO, "IP_RECVPKTINFO"},
+		{unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, "IPV6_RECVPKTINFO"},
 	}
 }
 

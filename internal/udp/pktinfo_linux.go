@@ -6,8 +6,8 @@ import "golang.org/x/sys/unix"
 // carry IPv4 too; one of IPv4 refuses the option of IPv6.
 func infoOptions() [2]infoOption {
 	return [2]infoOption{
-		{unix.SOL_IP, unix.IP_PKTINFO},
-		{unix.SOL_IPV6, unix.IPV6_RECVPKTINFO},
+		{unix.SOL_IP, unix.IP_PKTINFO, "IP_PKTINFO"},
+		{unix.SOL_IPV6, unix.IPV6_RECVPKTINFO, "IPV6_RECVPKTINFO"},
 	}
 }
 

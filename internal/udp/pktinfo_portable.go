@@ -37,8 +37,12 @@ func withInfo(s *single, c udpConn) Conn {
 	w := &wildcard{single: s, c: c}
 	w.info.zones = new(zones)
 	raw, err := c.SyscallConn()
+	if refused := messagesRefused(); refused != nil {
+		s.refusals.add(refused)
+		return s
+	}
 	if err == nil {
-		err = raw.Control(func(fd uintptr) { w.info.open(int(fd)) })
+		err = raw.Control(func(fd uintptr) { w.info.open(int(fd), s.refusals) })
 	}
 	if err != nil || !w.info.on {
 		return s

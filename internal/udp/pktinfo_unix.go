@@ -15,7 +15,10 @@ import (
 )
 
 // infoOption is a socket option by which datagrams get control messages.
-type infoOption struct{ level, name int }
+type infoOption struct {
+	level, name int
+	text        string // its name
+}
 
 // infoSize6 is the size of an in6_pktinfo: an address, and the number of an interface.
 const infoSize6 = 20
@@ -69,15 +72,33 @@ func (p *packetInfo) local(addr netip.Addr, index uint32) Local {
 }
 
 // open switches the control messages on, if the socket needs them.
-func (p *packetInfo) open(fd int) {
+func (p *packetInfo) open(fd int, r *refusals) {
 	for i, o := range infoOptions() {
+		if o.level == unix.IPPROTO_IPV6 && familyOf(fd) == unix.AF_INET {
+			continue
+		}
 		before, err := unix.GetsockoptInt(fd, o.level, o.name)
 		if err == nil && before == 0 {
 			err = unix.SetsockoptInt(fd, o.level, o.name, 1)
 		}
 		p.switched[i] = err == nil && before == 0
 		p.on = p.on || err == nil
+		r.option(o.text, err, infoRefused)
 	}
+}
+
+// infoRefused is what follows if datagrams have no local addresses.
+const infoRefused = "answers leave from the address that the system chooses"
+
+// familyOf returns the address family of a socket; AF_UNSPEC: it is not known.
+func familyOf(fd int) int {
+	switch name, _ := unix.Getsockname(fd); name.(type) {
+	case *unix.SockaddrInet4:
+		return unix.AF_INET
+	case *unix.SockaddrInet6:
+		return unix.AF_INET6
+	}
+	return unix.AF_UNSPEC
 }
 
 // restore switches off what open has switched on.

@@ -20,18 +20,26 @@ type addrPortConn interface {
 }
 
 // portable is what all Conns that move one datagram per call have in common.
-type portable struct{ buf []byte }
+type portable struct {
+	buf      []byte
+	refusals *refusals // nil: the system is not asked
+}
 
 func (*portable) BatchSize() int     { return 1 }
 func (*portable) Features() Features { return Features{} }
 func (*portable) Release() error     { return nil }
 func (*portable) KeepsWhole() bool   { return false }
 
-func (*portable) Merging() Merging             { return Merging{Off: portableReason} }
-func (*portable) OnRefusal(func(RefusalError)) {}
+func (*portable) Merging() Merging { return Merging{Off: portableReason} }
+
+func (p *portable) OnRefusal(notify func(error)) {
+	if p.refusals != nil {
+		p.refusals.tell(notify)
+	}
+}
 
 // portableReason is why a Conn does not merge that moves one datagram per call.
-const portableReason = "datagrams leave one by one: KCP_DISABLE_MMSG is set, or the socket does not support sendmmsg"
+const portableReason = "datagrams leave one by one: KCP_DISABLE_MMSG is set, or the socket does not support sendmmsg and sendmsg"
 
 // space returns the read buffer. The first read allocates it, so a Conn that
 // only writes has none.

@@ -199,7 +199,7 @@ func (r *receiver) receive(fd uintptr) bool {
 			slots[i].Namelen = uint32(len(r.names[i]))
 			slots[i].SetControllen(len(r.controls[i].b))
 		}
-		n, errno := recvmmsg(fd, slots, !r.long && !delayed.Load())
+		n, errno := r.conn.calls.recvmmsg(fd, slots, !r.long && !delayed.Load())
 		switch errno {
 		case 0:
 			r.filled = n
@@ -239,7 +239,7 @@ func (r *receiver) unpark() {
 		r.first = make([]byte, readBufferSize)
 		r.vectors[0].Base = &r.first[0]
 	}
-	switch dense := r.density > denseAfter; {
+	switch dense := r.density > denseAfter && !r.conn.calls.not[callRecvmmsg].Load(); {
 	case !dense:
 		r.park()
 	case r.others == nil:

@@ -203,9 +203,9 @@ type singleSender struct {
 	cut     bool // it may be fragmented
 	name    sockaddr
 	size    uint32        // of name; 0: the socket is connected
-	control int           // length of from.control; 0: the packet has no local address
+	control int           // length of from.control; 0: the packet leaves without a local address
 	errno   syscall.Errno // 0: it was sent
-	from    struct {      // for a packet with a local address
+	from    struct {      // for sendmsg
 		header  header
 		vector  unix.Iovec
 		control segmentControl
@@ -253,26 +253,36 @@ func (s *singleSender) flush(fd uintptr) bool {
 	}
 }
 
-// sendto makes the system call.
+// sendto makes the system call: sendmsg for a packet with a local address, or if sendto is
+// refused.
 func (s *singleSender) sendto() {
-	if s.control > 0 {
-		s.errno = s.sendFrom(s.fd)
-	} else {
+	calls := &s.conn.calls
+	if s.control == 0 && !calls.not[callSendto].Load() {
 		s.errno = s.conn.sendto(s.fd, s.packet, &s.name, s.size)
+		if s.errno == 0 || !calls.refuses(callSendto, s.errno) {
+			return
+		}
 	}
+	s.errno = s.sendFrom(s.fd)
 }
 
-// sendFrom sends the packet from its local address.
+// sendFrom sends the packet by sendmsg, from its local address if it has one.
 func (s *singleSender) sendFrom(fd uintptr) syscall.Errno {
 	h := &s.from.header
-	h.Name, h.Namelen = &s.name[0], s.size
+	h.Name, h.Namelen = nil, s.size
+	if s.size > 0 {
+		h.Name = &s.name[0]
+	}
 	h.Iov = &s.from.vector
 	h.SetIovlen(1)
 	s.from.vector.Base = unsafe.SliceData(s.packet)
 	s.from.vector.SetLen(len(s.packet))
-	h.Control = &s.from.control.b[0]
+	h.Control = nil
+	if s.control > 0 {
+		h.Control = &s.from.control.b[0]
+	}
 	h.SetControllen(s.control)
-	errno := sendmsg(fd, h, len(s.packet))
+	_, errno := s.conn.calls.sendmsg(fd, h, raw(len(s.packet)))
 	s.from.vector.Base = nil // a sender in the pool must not keep packets alive
 	return errno
 }

@@ -43,16 +43,30 @@ func Listen(network, address string, n int, control Control) (sockets []net.Pack
 		for _, c := range conns {
 			sockets = append(sockets, c)
 		}
-		if err == nil || !errors.Is(err, errors.ErrUnsupported) {
+		if canReusePort || !errors.Is(err, errors.ErrUnsupported) {
 			return sockets, err
 		}
 	}
+	c, err := listenOne(network, address, control)
+	if err != nil {
+		return nil, err
+	}
+	return []net.PacketConn{c}, nil
+}
+
+// listenOne opens a socket that the system lets send and receive.
+func listenOne(network, address string, control Control) (*net.UDPConn, error) {
 	config := net.ListenConfig{Control: control}
 	pc, err := config.ListenPacket(context.Background(), network, address)
 	if err != nil {
 		return nil, err
 	}
-	return []net.PacketConn{pc}, nil
+	c := pc.(*net.UDPConn)
+	if err := Check(c); err != nil {
+		_ = c.Close() // the error to report is the earlier one
+		return nil, &net.OpError{Op: "listen", Net: network, Source: c.LocalAddr(), Err: err}
+	}
+	return c, nil
 }
 
 // ListenReusePort opens n sockets on one address and port (SO_REUSEPORT). The
@@ -91,20 +105,19 @@ func ListenReusePort(network, address string, n int, control Control) ([]*net.UD
 // is set. The first socket has the option only once it is bound. Otherwise the kernel
 // would take a port that others share, even another program.
 func listenReusePort(network, address string, joins bool, control Control) (*net.UDPConn, error) {
-	config := net.ListenConfig{Control: control}
+	given := control
 	if joins {
-		config.Control = func(network, address string, c syscall.RawConn) error {
-			if err := reusePort(c); err != nil || control == nil {
+		control = func(network, address string, c syscall.RawConn) error {
+			if err := reusePort(c); err != nil || given == nil {
 				return err
 			}
-			return control(network, address, c)
+			return given(network, address, c)
 		}
 	}
-	pc, err := config.ListenPacket(context.Background(), network, address)
+	c, err := listenOne(network, address, control)
 	if err != nil {
 		return nil, err
 	}
-	c := pc.(*net.UDPConn)
 	if !joins {
 		raw, err := c.SyscallConn()
 		if err == nil {

@@ -19,7 +19,7 @@ func reusePort(c syscall.RawConn) error {
 	}); e != nil {
 		return e
 	}
-	return os.NewSyscallError("setsockopt", err)
+	return os.NewSyscallError("setsockopt SO_REUSEPORT", err)
 }
 
 // forceBuffers sets the sizes of the socket's buffers beyond the system's

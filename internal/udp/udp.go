@@ -66,9 +66,10 @@ type Conn interface {
 	Features() Features
 	// Merging returns whether datagrams leave merged, and if not, why.
 	Merging() Merging
-	// OnRefusal sets what is called when Merging changes, on the goroutine that
-	// writes. It is for the time before the first WriteBatch.
-	OnRefusal(func(RefusalError))
+	// OnRefusal sets what is called when Merging changes (RefusalError), and when the
+	// system refuses calls (CallError): at once for what New has found, and then on the
+	// goroutines that read or write. It is for the time before the first batch.
+	OnRefusal(func(error))
 	// Release restores the options of the socket that New found. It is for
 	// sockets that outlive the Conn, and must be its last call.
 	Release() error
@@ -148,13 +149,14 @@ func New(pc net.PacketConn) Conn {
 func newConn(pc net.PacketConn, wanted Features) Conn {
 	switch c := pc.(type) {
 	case *net.UDPConn:
-		if fast := newFast(c, wanted); fast != nil {
+		r := new(refusals)
+		if fast := newFast(c, wanted, r); fast != nil {
 			return fast
 		}
 		w := new(whole)
-		w.beginOn(c)
+		w.beginOn(c, r)
 		socket := udpConn{c, c.RemoteAddr() != nil, w, new(meter)}
-		return withInfo(&single{addrPortConn: socket}, socket)
+		return withInfo(&single{addrPortConn: socket, portable: portable{refusals: r}}, socket)
 	case addrPortConn:
 		return &single{addrPortConn: c}
 	}

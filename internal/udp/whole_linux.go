@@ -28,26 +28,33 @@ const families = 2
 
 // discover is the option of one address family. An IPv6 socket may carry IPv4
 // too, and has both. An IPv4 socket refuses the option of IPv6.
-var discover = [families]struct{ level, option, whole, cut int }{
-	{unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE, unix.IP_PMTUDISC_DONT},
-	{unix.SOL_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE, unix.IPV6_PMTUDISC_DONT},
+var discover = [families]struct {
+	level, option, whole, cut int
+	name                      string
+}{
+	{unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE, unix.IP_PMTUDISC_DONT, "IP_MTU_DISCOVER"},
+	{unix.SOL_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE, unix.IPV6_PMTUDISC_DONT, "IPV6_MTU_DISCOVER"},
 }
 
 // begin sets the options.
-func (w *whole) begin(fd uintptr) {
+func (w *whole) begin(fd uintptr, r *refusals) {
 	for i, o := range discover {
+		if o.level == unix.SOL_IPV6 && familyOf(int(fd)) == unix.AF_INET {
+			continue
+		}
 		was, err := unix.GetsockoptInt(int(fd), o.level, o.option)
 		if err == nil {
 			err = unix.SetsockoptInt(int(fd), o.level, o.option, o.whole)
 		}
 		w.was[i], w.has[i] = was, err == nil
+		r.option(o.name, err, "datagrams may be fragmented on their way")
 	}
 }
 
 // beginOn is begin for a socket of package net.
-func (w *whole) beginOn(c syscall.Conn) {
+func (w *whole) beginOn(c syscall.Conn, r *refusals) {
 	if raw, err := c.SyscallConn(); err == nil {
-		_ = raw.Control(w.begin) // a closed socket writes nothing
+		_ = raw.Control(func(fd uintptr) { w.begin(fd, r) }) // a closed socket writes nothing
 	}
 }
 

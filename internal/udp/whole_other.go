@@ -7,8 +7,8 @@ import "syscall"
 // whole does nothing: what other systems offer against fragments differs.
 type whole struct{}
 
-func (*whole) beginOn(syscall.Conn)       {}
-func (*whole) holds() bool                { return false }
-func (*whole) release(syscall.Conn) error { return nil }
+func (*whole) beginOn(syscall.Conn, *refusals) {}
+func (*whole) holds() bool                     { return false }
+func (*whole) release(syscall.Conn) error      { return nil }
 
 func (*whole) writeOn(_ syscall.Conn, _ bool, write func() error) error { return write() }

@@ -30,24 +30,6 @@ const shortCall = 16 << 10
 // raw reports whether a call that moves n bytes is to be a raw one.
 func raw(n int) bool { return n <= shortCall && !delayed.Load() }
 
-// sendmmsg sends the first n packets without blocking. It fails only if the
-// first of them does.
-func sendmmsg(fd uintptr, headers []header) (n int, errno syscall.Errno) {
-	if len(headers) == 1 {
-		return one(unix.SYS_SENDMSG, fd, &headers[0], false)
-	}
-	return mmsg(unix.SYS_SENDMMSG, fd, headers, false)
-}
-
-// recvmmsg receives n packets without blocking. short says that there are
-// probably no more than shortCall bytes.
-func recvmmsg(fd uintptr, headers []header, short bool) (n int, errno syscall.Errno) {
-	if len(headers) == 1 {
-		return one(unix.SYS_RECVMSG, fd, &headers[0], short)
-	}
-	return mmsg(unix.SYS_RECVMMSG, fd, headers, short)
-}
-
 // sendto sends one packet without blocking, to the address in the first n bytes
 // of name, or to the peer of a connected socket if n is 0.
 func sendto(fd uintptr, packet []byte, name *sockaddr, n uint32) (errno syscall.Errno) {
@@ -61,12 +43,6 @@ func sendto(fd uintptr, packet []byte, name *sockaddr, n uint32) (errno syscall.
 	} else {
 		_, _, errno = unix.Syscall6(unix.SYS_SENDTO, fd, uintptr(data), uintptr(len(packet)), unix.MSG_DONTWAIT, uintptr(to), uintptr(n))
 	}
-	return errno
-}
-
-// sendmsg is sendto with control messages.
-func sendmsg(fd uintptr, h *header, n int) syscall.Errno {
-	_, errno := one(unix.SYS_SENDMSG, fd, h, raw(n))
 	return errno
 }
 

@@ -1,0 +1,346 @@
+//go:build amd64 || arm64
+
+package sandbox
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/testenv"
+)
+
+// Variables of a process that runs in a sandbox.
+const (
+	rulesVariable = "KCP_SANDBOX"      // what is refused
+	lateVariable  = "KCP_SANDBOX_LATE" // not empty: once sessions have begun
+)
+
+// outcome is what such a process prints.
+type outcome struct {
+	Unable  string   // why there is no sandbox; empty: there is one
+	Error   string   // why data did not pass; empty: it did
+	Records []string // of the loggers, about refusals
+}
+
+func TestMain(m *testing.M) {
+	rules := os.Getenv(rulesVariable)
+	if rules == "" {
+		os.Exit(m.Run())
+	}
+	var o outcome
+	var logs testenv.Records
+	if err := sandboxed(rulesOf(rules), os.Getenv(lateVariable) != "", &logs); errors.Is(err, errUnable) {
+		o.Unable = err.Error()
+	} else if err != nil {
+		o.Error = err.Error()
+	}
+	o.Records = logs.Of("the system refuses")
+	_ = json.NewEncoder(os.Stdout).Encode(o)
+	os.Exit(0)
+}
+
+var errUnable = errors.New("no sandbox here")
+
+// confine is refuse, whose error wraps errUnable.
+func confine(rules []rule) error {
+	if err := refuse(rules); err != nil {
+		return fmt.Errorf("%w: %w", errUnable, err)
+	}
+	return nil
+}
+
+// Each exchange has more than one batch each way, so that all ways of reading and writing
+// are in use.
+const exchanged = 300_000
+
+// sandboxed lets three sessions exchange data with a server of two sockets: two of Dial
+// and one of an endpoint. Rules are in force from the begin, or from the middle of the
+// exchanges.
+func sandboxed(rules []rule, late bool, logs *testenv.Records) error {
+	if !late {
+		if err := confine(rules); err != nil {
+			return err
+		}
+	}
+	config := &kcp.Config{Logger: logs.Logger(), DialTimeout: time.Hour, PeerTimeout: time.Hour, Shards: 2}
+	l, err := kcp.Listen("udp", ":0", config)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	go serve(l)
+	conns, err := dialAll(l, config)
+	if err != nil {
+		return err
+	}
+	if err := echoAll(conns); err != nil {
+		return err
+	}
+	if late {
+		if err := confine(rules); err != nil {
+			return err
+		}
+	}
+	return echoAll(conns)
+}
+
+// serve sends back what sessions get.
+func serve(l *kcp.Listener) {
+	for {
+		conn, err := l.AcceptKCP(context.Background())
+		if err != nil {
+			return
+		}
+		go func() { _, _ = io.Copy(conn, conn) }()
+	}
+}
+
+// dialAll dials the sessions. The process ends with them.
+func dialAll(l *kcp.Listener, config *kcp.Config) (conns []*kcp.Conn, err error) {
+	to := &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: l.Addr().(*net.UDPAddr).Port}
+	for range 2 {
+		conn, err := kcp.Dial("udp", to.String(), config)
+		if err != nil {
+			return nil, err
+		}
+		conns = append(conns, conn)
+	}
+	pc, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		return nil, err
+	}
+	e, err := kcp.NewEndpoint(pc, config)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := e.Dial(context.Background(), to)
+	if err != nil {
+		return nil, err
+	}
+	return append(conns, conn), nil
+}
+
+// echoAll sends data by each session, and compares what comes back.
+func echoAll(conns []*kcp.Conn) error {
+	errs := make([]error, len(conns))
+	var all sync.WaitGroup
+	for i, conn := range conns {
+		all.Go(func() { errs[i] = echo(conn, uint64(i)) })
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+func echo(conn *kcp.Conn, seed uint64) error {
+	want := make([]byte, exchanged)
+	_, _ = rand.NewChaCha8([32]byte{byte(seed)}).Read(want) // never fails
+	written := make(chan error, 1)
+	go func() {
+		_, err := conn.Write(want)
+		written <- err
+	}()
+	got := make([]byte, len(want))
+	_, err := io.ReadFull(conn, got)
+	if err = errors.Join(err, <-written); err == nil && !bytes.Equal(want, got) {
+		err = errors.New("the data is another one")
+	}
+	return err
+}
+
+// run runs the test program in a sandbox. It skips the test where there can be none.
+func run(t *testing.T, late bool, rules ...rule) (o outcome) {
+	t.Helper()
+	texts := make([]string, len(rules))
+	for i, r := range rules {
+		texts[i] = r.String()
+	}
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), rulesVariable+"="+strings.Join(texts, ","))
+	if late {
+		cmd.Env = append(cmd.Env, lateVariable+"=1")
+	}
+	var failed bytes.Buffer
+	cmd.Stderr = &failed
+	out, err := cmd.Output()
+	require.NoError(t, err, "%v: %s", rules, failed.String())
+	require.NoError(t, json.Unmarshal(out, &o), "%v: %s", rules, out)
+	if o.Unable != "" {
+		t.Skip(o.Unable)
+	}
+	return o
+}
+
+// judge fails the test unless data has passed, or a clear error says what was refused
+// that nothing can replace.
+func judge(t *testing.T, o outcome, late bool, rules ...rule) {
+	t.Helper()
+	needed := false
+	named := false
+	for _, r := range rules {
+		needed = needed || operations()[r.operation].needed
+		named = named || strings.Contains(o.Error, errnos()[r.errno].Error())
+	}
+	switch {
+	case o.Error == "":
+	case !needed || late:
+		require.Empty(t, o.Error, "%v, late: %v", rules, late)
+	default:
+		require.True(t, named, "%v: %v", rules, o.Error)
+	}
+}
+
+// each runs f for n numbers, on as many goroutines as there are processors.
+func each(n int, f func(i int)) {
+	var all sync.WaitGroup
+	next := make(chan int)
+	for range runtime.GOMAXPROCS(0) {
+		all.Go(func() {
+			for i := range next {
+				f(i)
+			}
+		})
+	}
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	all.Wait()
+}
+
+// names returns the names of operations in order, and kinds those of errors.
+func names() []string { return slices.Sorted(maps.Keys(operations())) }
+func kinds() []string { return slices.Sorted(maps.Keys(errnos())) }
+
+// transfers returns the names of the calls by which packets pass.
+func transfers() []string {
+	return []string{"recvmmsg", "recvmsg", "recvfrom", "sendmmsg", "sendmsg", "sendto"}
+}
+
+// runAll runs the processes that are refused what each element of sets says.
+func runAll(t *testing.T, late bool, sets [][]rule) {
+	t.Helper()
+	_ = run(t, late, sets[0]...) // skips the test where there is no sandbox
+	each(len(sets), func(i int) {
+		t.Run(fmt.Sprint(sets[i]), func(t *testing.T) { judge(t, run(t, late, sets[i]...), late, sets[i]...) })
+	})
+}
+
+// few reports whether a part of the cases is enough.
+func few() bool { return testing.Short() || testenv.RaceEnabled }
+
+// Whatever a sandbox refuses, and with whatever error, data passes, or a clear error
+// comes. In short runs each is refused with one of the errors.
+func TestRefused(t *testing.T) {
+	var sets [][]rule
+	for i, name := range names() {
+		for j, errno := range kinds() {
+			if !few() || i%len(kinds()) == j || errno == "EPERM" && slices.Contains(transfers(), name) {
+				sets = append(sets, []rule{{name, errno}})
+			}
+		}
+	}
+	runAll(t, false, sets)
+}
+
+// Two things are refused at once. In short runs that is some of the pairs, among them all
+// of calls by which packets pass.
+func TestRefusedPairs(t *testing.T) {
+	var sets [][]rule
+	all := names()
+	for i, one := range all {
+		for j, other := range all[:i] {
+			both := slices.Contains(transfers(), one) && slices.Contains(transfers(), other)
+			for k, errno := range kinds() {
+				if at := (i + j) % len(kinds()); few() && (k != at || !both && (i*len(all)+j)%40 != 0) {
+					continue
+				}
+				sets = append(sets, []rule{{one, errno}, {other, kinds()[(k+i)%len(kinds())]}})
+			}
+		}
+	}
+	runAll(t, false, sets)
+}
+
+// A process may enter its sandbox when it has sockets already, and sessions.
+func TestRefusedLater(t *testing.T) {
+	var sets [][]rule
+	for i, name := range names() {
+		if !few() || slices.Contains(transfers(), name) {
+			sets = append(sets, []rule{{name, kinds()[i%len(kinds())]}})
+		}
+	}
+	for i, one := range transfers() {
+		for _, other := range transfers()[:i] {
+			errno := kinds()[i%len(kinds())]
+			sets = append(sets, []rule{{one, errno}, {other, errno}})
+		}
+	}
+	runAll(t, true, sets)
+}
+
+// Each endpoint has one record of what is refused, and of what follows.
+func TestRefusalIsRecorded(t *testing.T) {
+	for _, c := range []struct {
+		late    bool
+		rules   string
+		records int // of one listener, two sockets of Dial, and one of NewEndpoint; of those that met it if it is late
+		says    []string
+	}{
+		{false, "recvmmsg=EPERM", 4, []string{"recvmmsg: operation not permitted (packets are received one by one)"}},
+		{false, "recvmmsg=EACCES,sendmmsg=ENOSYS", 4, []string{"recvmmsg: permission denied", "sendmmsg: function not implemented"}},
+		{false, "set UDP_GRO=EPERM", 4, []string{"UDP_GRO: operation not permitted (datagrams do not arrive merged)"}},
+		{false, "set IPV6_RECVPKTINFO=EPERM", 1, []string{"IPV6_RECVPKTINFO: operation not permitted (answers leave"}},
+		{true, "sendto=EPERM", 4, []string{"sendto: operation not permitted (packets are sent by other calls)"}},
+	} {
+		o := run(t, c.late, rulesOf(c.rules)...)
+		require.Empty(t, o.Error, c.rules)
+		if c.late {
+			require.NotEmpty(t, o.Records, c.rules)
+		} else {
+			require.Len(t, o.Records, c.records, c.rules)
+		}
+		locals := map[string]bool{}
+		for _, record := range o.Records {
+			_, rest, _ := strings.Cut(record, " local=")
+			local, _, _ := strings.Cut(rest, " ")
+			require.False(t, locals[local], record)
+			locals[local] = true
+			for _, text := range c.says {
+				require.Contains(t, record, text, c.rules)
+			}
+		}
+	}
+}
+
+// Where no packet can be received, or none sent, the error comes at once, and says why.
+func TestNothingPasses(t *testing.T) {
+	for _, calls := range [][]string{{"recvmmsg", "recvmsg", "recvfrom"}, {"sendmmsg", "sendmsg", "sendto"}} {
+		for _, errno := range kinds() {
+			var rules []rule
+			for _, call := range calls {
+				rules = append(rules, rule{call, errno})
+			}
+			o := run(t, false, rules...)
+			require.Contains(t, o.Error, calls[2]+": "+errnos()[errno].Error(), "%v", rules)
+			require.Contains(t, o.Error, "listen udp", "%v", rules)
+		}
+	}
+}
