@@ -14,6 +14,10 @@ const (
 	retryAfter = 200 * time.Millisecond
 	// defaultAnswer is the time-out of an answer without -wait.
 	defaultAnswer = 10 * time.Second
+	// portPatience is how long one port is dialled from. A NAT on the way may send what
+	// comes from there to a host that is gone, and each packet keeps it from forgetting
+	// that (RFC 4787 §4.3).
+	portPatience = 2 * defaultAnswer
 )
 
 // dialOptions returns the command line of kcp dial.
@@ -81,20 +85,22 @@ func (n *netcat) waitOption() option {
 		parsed(&n.wait, parseWait)}
 }
 
-// dial opens the session. It retries for as long as -wait says.
+// dial opens the session. It retries for as long as -wait says, each time from another
+// port.
 func (n *netcat) dial(ctx context.Context) (*kcp.Conn, error) {
 	cfg := *n.cfg
-	cfg.DialTimeout = defaultAnswer
+	limit := defaultAnswer
 	if n.wait != 0 {
-		cfg.DialTimeout = n.wait
+		limit = n.wait
 		if n.wait < 0 {
-			cfg.DialTimeout = forEver
+			limit = forEver
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, cfg.DialTimeout)
+	cfg.DialTimeout = min(limit, n.portPatience)
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	d := kcp.Dialer{Config: &cfg}
-	for refused := false; ; refused = true {
+	for refused := false; ; {
 		conn, err := d.DialContext(ctx, "udp", n.address)
 		switch {
 		case err == nil:
@@ -104,14 +110,17 @@ func (n *netcat) dial(ctx context.Context) (*kcp.Conn, error) {
 		case errors.Is(err, kcp.ErrRefused) && n.wait == 0:
 			return nil, fmt.Errorf("no listener at %s, or it refuses further sessions; -wait DURATION keeps trying", n.address)
 		case errors.Is(err, kcp.ErrRefused):
+		case limit > n.portPatience && ctx.Err() == nil && errors.As(err, new(*kcp.NoAnswerError)):
+			continue
 		case refused && (ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded)): // package net may see it first
 			return nil, fmt.Errorf("no listener at %s for %v (-wait), or it refuses further sessions", n.address, n.wait)
 		case errors.Is(err, context.DeadlineExceeded):
-			return nil, fmt.Errorf("no answer from %s in %v (-wait)%s", n.address, cfg.DialTimeout, n.otherKey())
+			return nil, fmt.Errorf("no answer from %s in %v (-wait)%s", n.address, limit, n.otherKey())
 		default:
 			return nil, err
 		}
 		if !refused {
+			refused = true
 			n.logf("no listener at %s, or it refuses further sessions; retrying", n.address)
 		}
 		select {

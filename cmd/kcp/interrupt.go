@@ -35,7 +35,7 @@ func notifyContext(signals ...os.Signal) (context.Context, func()) {
 		for {
 			select {
 			case s := <-caught:
-				if s == syscall.SIGHUP && diverted.take() {
+				if s == hangup && diverted.take() {
 					continue
 				}
 				cancel(&caughtSignal{s})
@@ -46,6 +46,12 @@ func notifyContext(signals ...os.Signal) (context.Context, func()) {
 	}()
 	return ctx, func() { cancel(nil) }
 }
+
+// Signals that have no names on js/wasm.
+const (
+	hangup     = syscall.Signal(1)  // SIGHUP
+	brokenPipe = syscall.Signal(13) // SIGPIPE
+)
 
 // hangups is where SIGHUP goes instead of ending a context of notifyContext.
 type hangups struct {

@@ -37,8 +37,8 @@ const (
 func main() {
 	// A write to a pipe that no process reads fails, instead of ending the process:
 	// the peer of a session has to learn that it is over.
-	signal.Ignore(syscall.SIGPIPE)
-	ctx, stop := notifyContext(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Ignore(brokenPipe)
+	ctx, stop := notifyContext(os.Interrupt, syscall.SIGTERM, hangup)
 	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)

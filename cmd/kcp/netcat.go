@@ -25,12 +25,14 @@ type netcat struct {
 	cfg      *kcp.Config
 	quiet    time.Duration
 	wait     time.Duration // for how long dial retries; 0: flag not given, negative: forever
-	receive  bool          // do not read stdin
-	verbose  bool
-	in       *input       // nil with receive
-	busy     atomic.Bool  // listen -k serves a session
-	debug    *debugServer // nil without -debug
-	before   *predecessor // the process to take over from; nil: none
+
+	portPatience time.Duration // how long dial uses one port
+	receive      bool          // do not read stdin
+	verbose      bool
+	in           *input       // nil with receive
+	busy         atomic.Bool  // listen -k serves a session
+	debug        *debugServer // nil without -debug
+	before       *predecessor // the process to take over from; nil: none
 }
 
 func newNetcat(std streams, command string) *netcat {
@@ -41,6 +43,8 @@ func newNetcat(std streams, command string) *netcat {
 		settings: settings{profile: defaultProfile},
 		quiet:    defaultQuiet,
 		receive:  isTerminal(std.in) && !isTerminal(std.out),
+
+		portPatience: portPatience,
 	}
 }
 

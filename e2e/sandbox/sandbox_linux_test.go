@@ -45,6 +45,10 @@ func TestMain(m *testing.M) {
 	if rules == "" {
 		os.Exit(m.Run())
 	}
+	go func() { // it ends with the test, whatever ends that
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(1)
+	}()
 	var o outcome
 	var logs testenv.Records
 	if err := sandboxed(rulesOf(rules), os.Getenv(lateVariable) != "", &logs); errors.Is(err, errUnable) {
@@ -177,6 +181,8 @@ func run(t *testing.T, late bool, rules ...rule) (o outcome) {
 	if late {
 		cmd.Env = append(cmd.Env, lateVariable+"=1")
 	}
+	_, err := cmd.StdinPipe()
+	require.NoError(t, err)
 	var failed bytes.Buffer
 	cmd.Stderr = &failed
 	out, err := cmd.Output()

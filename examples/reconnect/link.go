@@ -26,6 +26,11 @@ const (
 // its addresses when it has several.
 const patience = 2 * time.Second
 
+// unanswered is how many dials in a row nobody answers before the link dials from another
+// port. A NAT on the way may send what comes from the old one to a host that is gone, and
+// each packet keeps it from forgetting that (RFC 4787 §4.3).
+const unanswered = 2
+
 // link keeps a session with a server. When one has ended it dials again, from the same
 // endpoint: a firewall knows its port, and who is asked about the old session gets an
 // answer from where it was. It dials until the context of run is done, or an error comes
@@ -40,6 +45,7 @@ type link struct {
 	// Only run uses these.
 	endpoint *kcp.Endpoint // nil: none is open
 	socket   net.PacketConn
+	failed   int // dials in a row that nobody has answered
 
 	mu      sync.Mutex
 	conn    *kcp.Conn     // the session; nil: there is none
@@ -77,8 +83,10 @@ func (l *link) run(ctx context.Context) error {
 func (l *link) session(ctx context.Context) (lasted time.Duration, err error) {
 	conn, err := l.dial(ctx)
 	if err != nil {
+		l.renew(err)
 		return 0, err
 	}
+	l.failed = 0
 	defer conn.Abort() // after Close it does nothing
 	begin := time.Now()
 	l.set(conn)
@@ -134,6 +142,18 @@ func (l *link) dialOne(ctx context.Context, addr net.Addr, others bool) (conn *k
 		l.closeEndpoint()
 	}
 	return nil, err
+}
+
+// renew gives the socket up if a dial has failed because nobody answers, as others before.
+func (l *link) renew(err error) {
+	var none *kcp.NoAnswerError
+	if !errors.As(err, &none) {
+		return
+	}
+	if l.failed++; l.failed >= unanswered {
+		l.failed = 0
+		l.closeEndpoint()
+	}
 }
 
 // openEndpoint opens the endpoint, unless it is open.

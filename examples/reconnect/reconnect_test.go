@@ -17,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -42,6 +43,7 @@ type world struct {
 	dir            string // of the server
 	kill           func() // ends the server as a process that is killed
 	listener       *kcp.Listener
+	host           string // address of sockets of clients; empty: port 5000
 }
 
 // inWorld runs a test with a server that is there.
@@ -118,18 +120,33 @@ func (w *world) restart(after time.Duration) {
 // device is a client, and the sockets that it has opened.
 type device struct {
 	*client
-	sockets []*netsim.PacketConn
-	ended   chan error
-	stop    func()
+	ended chan error
+	stop  func()
+
+	mu     sync.Mutex
+	opened []*netsim.PacketConn
+}
+
+// sockets returns what the client has opened.
+func (d *device) sockets() []*netsim.PacketConn {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.opened)
 }
 
 // start starts a client.
 func (w *world) start(id byte, host string) *device {
 	d := &device{ended: make(chan error, 1)}
 	open := func() (net.PacketConn, error) {
-		pc, err := w.net.Listen(host + ":5000")
+		at := host + ":5000"
+		if w.host != "" {
+			at = w.host
+		}
+		pc, err := w.net.Listen(at)
 		if err == nil {
-			d.sockets = append(d.sockets, pc)
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			d.opened = append(d.opened, pc)
 		}
 		return pc, err
 	}
@@ -175,8 +192,8 @@ func numbered(n int) string {
 
 // A client sends messages and fetches a file, while the server is killed and comes back,
 // the network goes and comes back, a NAT forgets the client, and the client is woken. The
-// server has each message once, in order, the client the file, and all of it from one
-// socket.
+// server has each message once, in order, and the client the file. A socket is kept through
+// all that, unless an outage is long enough for dials without an answer.
 func TestThroughRestartsAndOutages(t *testing.T) {
 	for name, config := range map[string]func(t *testing.T) (server, client *kcp.Config){"plain": plain, "TLS": secure} {
 		seeds := uint64(10)
@@ -209,12 +226,14 @@ func throughAll(w *world, r *rand.Rand) {
 	}()
 	_, err = d.link.await(w.Context())
 	require.NoError(w, err)
-	port := 6000
+	port, outages := 6000, 0
 	for end := time.Now().Add(messages * time.Second); time.Now().Before(end); time.Sleep(time.Duration(r.Int64N(int64(40 * time.Second)))) {
 		switch r.IntN(4) {
 		case 0:
+			outages++
 			w.restart(time.Duration(r.Int64N(int64(30 * time.Second))))
 		case 1:
+			outages++
 			w.net.Cut("10.0.0.1", "10.0.0.2")
 			time.Sleep(time.Duration(r.Int64N(int64(40 * time.Second))))
 			w.net.Heal("10.0.0.1", "10.0.0.2")
@@ -225,8 +244,11 @@ func throughAll(w *world, r *rand.Rand) {
 				require.NoError(w, err, "the client has ended")
 			default:
 			}
-			require.NoError(w, d.sockets[0].Rebind(fmt.Sprintf("10.0.0.2:%d", port)))
+			all := d.sockets()
+			err := all[len(all)-1].Rebind(fmt.Sprintf("10.0.0.2:%d", port))
+			require.True(w, err == nil || errors.Is(err, net.ErrClosed), err) // the client may be about to open another
 		case 3:
+			outages++
 			w.net.Cut("10.0.0.1", "10.0.0.2")
 			time.Sleep(time.Duration(r.Int64N(int64(time.Minute))))
 			w.net.Heal("10.0.0.1", "10.0.0.2")
@@ -241,7 +263,7 @@ func throughAll(w *world, r *rand.Rand) {
 	require.NoError(w, err)
 	require.True(w, bytes.Equal(content, got))
 	require.Equal(w, numbered(messages), w.log(1))
-	require.Len(w, d.sockets, 1)
+	require.LessOrEqual(w, len(d.sockets()), 1+outages, "a socket is kept unless two dials are not answered")
 	// What had arrived once was not sent again, except what was under way.
 	require.Less(w, w.net.LinkStats("10.0.0.1", "").Delivered.Bytes, int64(size+size/2))
 	d.stop()
@@ -517,12 +539,83 @@ func TestSocketFails(t *testing.T) {
 	inWorld(t, 1, plain, func(t *testing.T, w *world) {
 		d := w.start(1, "10.0.0.2")
 		time.Sleep(5 * time.Second)
-		require.NoError(t, d.sockets[0].Close())
+		require.NoError(t, d.sockets()[0].Close())
 		time.Sleep(time.Minute)
 		d.send([]byte("message 0"))
 		time.Sleep(time.Second)
 		require.NoError(t, d.flush(w.Context()))
-		require.Len(t, d.sockets, 2)
+		require.Len(t, d.sockets(), 2)
+		d.stop()
+	})
+}
+
+// staleNAT is a NAT in front of the server. It sends what comes from an address that it
+// knows to where it did before, until nothing has come from there for a while.
+type staleNAT struct {
+	mu       sync.Mutex
+	replaced bool                         // the server that the known ones were sent to is gone
+	known    map[netip.AddrPort]time.Time // when the last packet came from there
+	forgets  time.Duration
+}
+
+// pass is the filter of the network.
+func (n *staleNAT) pass(from, to netip.AddrPort, _ []byte) bool {
+	if to.String() != serverAddr {
+		return true
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	last, known := n.known[from]
+	if known = known && time.Since(last) < n.forgets; known || !n.replaced {
+		n.known[from] = time.Now()
+	}
+	return !n.replaced || !known
+}
+
+// A NAT that sends the client's packets to a server that was replaced, for as long as
+// they come, does not keep the client away: it dials from another port.
+func TestNATRemembersAServerThatIsGone(t *testing.T) {
+	for name, config := range map[string]func(t *testing.T) (server, client *kcp.Config){"plain": plain, "TLS": secure} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, 1, config, func(t *testing.T, w *world) {
+				nat := &staleNAT{known: make(map[netip.AddrPort]time.Time), forgets: 2 * time.Minute}
+				w.net.SetFilter(nat.pass)
+				w.host = "10.0.0.2:0"
+				d := w.start(1, "10.0.0.2")
+				d.send([]byte("message 0"))
+				time.Sleep(5 * time.Second)
+				require.NoError(t, d.flush(w.Context()))
+				nat.mu.Lock()
+				nat.replaced = true
+				nat.mu.Unlock()
+				w.restart(time.Second)
+				d.send([]byte("message 1"))
+				time.Sleep(2 * time.Minute)
+				require.NoError(t, d.flush(w.Context()))
+				require.Equal(t, numbered(2), w.log(1))
+				require.Len(t, d.sockets(), 2)
+				require.NotEqual(t, d.sockets()[0].LocalAddr(), d.sockets()[1].LocalAddr())
+				d.stop()
+			})
+		})
+	}
+}
+
+// A server that is away for a minute and answers from then on is dialled from as few
+// ports as two dials each take, and one that refuses from one port.
+func TestPortsWhileTheServerIsAway(t *testing.T) {
+	inWorld(t, 1, plain, func(t *testing.T, w *world) {
+		d := w.start(1, "10.0.0.2")
+		time.Sleep(5 * time.Second)
+		w.kill()
+		time.Sleep(15 * time.Minute)
+		w.serve()
+		d.send([]byte("message 0"))
+		time.Sleep(2 * time.Minute)
+		require.NoError(t, d.flush(w.Context()))
+		require.Equal(t, numbered(1), w.log(1))
+		dials := 15 * time.Minute / (10*time.Second + longestPause/2)
+		require.LessOrEqual(t, len(d.sockets()), 1+int(dials)/unanswered+2)
 		d.stop()
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -21,7 +22,7 @@ const canReconnect = true
 func (k *Connected) state() (s reroute.Socket, err error) {
 	s.Source = k.source()
 	err = k.raw.Control(func(fd uintptr) {
-		_, failed := unix.Getpeername(int(fd))
+		_, failed := syscall.Getpeername(int(fd))
 		s.Connected = failed != unix.ENOTCONN // a sandbox may refuse to tell
 		s.Device = device(int(fd))
 	})
@@ -148,11 +149,11 @@ func disconnect(fd int) error {
 
 // localOf returns the address of a socket, without its zone.
 func localOf(fd int) netip.AddrPort {
-	name, _ := unix.Getsockname(fd)
+	name, _ := syscall.Getsockname(fd) // the function of package unix needs getsockopt
 	switch a := name.(type) {
-	case *unix.SockaddrInet4:
+	case *syscall.SockaddrInet4:
 		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port))
-	case *unix.SockaddrInet6:
+	case *syscall.SockaddrInet6:
 		return Unmap(netip.AddrPortFrom(netip.AddrFrom16(a.Addr), uint16(a.Port)))
 	}
 	return netip.AddrPort{}

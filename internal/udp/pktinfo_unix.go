@@ -90,12 +90,13 @@ func (p *packetInfo) open(fd int, r *refusals) {
 // infoRefused is what follows if datagrams have no local addresses.
 const infoRefused = "answers leave from the address that the system chooses"
 
-// familyOf returns the address family of a socket; AF_UNSPEC: it is not known.
+// familyOf returns the address family of a socket; AF_UNSPEC: it is not known. The
+// function of package unix would need getsockopt.
 func familyOf(fd int) int {
-	switch name, _ := unix.Getsockname(fd); name.(type) {
-	case *unix.SockaddrInet4:
+	switch name, _ := syscall.Getsockname(fd); name.(type) {
+	case *syscall.SockaddrInet4:
 		return unix.AF_INET
-	case *unix.SockaddrInet6:
+	case *syscall.SockaddrInet6:
 		return unix.AF_INET6
 	}
 	return unix.AF_UNSPEC
