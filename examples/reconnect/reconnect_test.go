@@ -192,8 +192,8 @@ func numbered(n int) string {
 
 // A client sends messages and fetches a file, while the server is killed and comes back,
 // the network goes and comes back, a NAT forgets the client, and the client is woken. The
-// server has each message once, in order, and the client the file. A socket is kept through
-// all that, unless an outage is long enough for dials without an answer.
+// server has each message once, in order, and the client the file. A socket is kept
+// through all that, unless an outage is long enough for dials without an answer.
 func TestThroughRestartsAndOutages(t *testing.T) {
 	for name, config := range map[string]func(t *testing.T) (server, client *kcp.Config){"plain": plain, "TLS": secure} {
 		seeds := uint64(10)

@@ -253,8 +253,8 @@ func (s *singleSender) flush(fd uintptr) bool {
 	}
 }
 
-// sendto makes the system call: sendmsg for a packet with a local address, or if sendto is
-// refused.
+// sendto makes the system call: sendmsg for a packet with a local address, or if sendto
+// is refused.
 func (s *singleSender) sendto() {
 	calls := &s.conn.calls
 	if s.control == 0 && !calls.not[callSendto].Load() {
