@@ -242,7 +242,8 @@ func (s *Server) SetCertificate(certificate tls.Certificate) error {
 }
 
 // SetClientCAs puts other authorities in place of ServerConfig.ClientCAs, of which
-// there have to be some. Sessions end whose client certificates are of none of them.
+// there have to be some. Sessions end whose client certificates are of none of them,
+// expired ones included. A certificate or an authority that only expires ends no session.
 func (s *Server) SetClientCAs(authorities *x509.CertPool) error {
 	if s.clientCAs.Load() == nil || authorities == nil {
 		return errors.New("tunnel: the server has no authorities of clients to replace")

@@ -2,11 +2,13 @@ package tunnel
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/binary"
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"syscall"
 	"time"
 
@@ -31,16 +33,35 @@ func (c *clientAt) certified() bool {
 	if !c.identity.certificate {
 		return true
 	}
-	chain := c.conn.ConnectionState().TLS.PeerCertificates
+	state := c.conn.ConnectionState().TLS
+	return authorized(state, c.server.clientCAs.Load(), time.Now())
+}
+
+// authorized reports whether the certificate of a client leads to one of some authorities,
+// whatever has expired since it was verified. An authority that was not among those of
+// then, such as a renewed one, has to be valid now.
+func authorized(state *tls.ConnectionState, authorities *x509.CertPool, now time.Time) bool {
+	ageless := func(c *x509.Certificate) *x509.Certificate {
+		copied := *c
+		copied.NotBefore, copied.NotAfter = time.Time{}, time.Unix(1<<40, 0)
+		return &copied
+	}
 	options := x509.VerifyOptions{
-		Roots: c.server.clientCAs.Load(), Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		Roots: authorities, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
-	for _, one := range chain[1:] {
-		options.Intermediates.AddCert(one)
+	for _, one := range state.PeerCertificates[1:] {
+		options.Intermediates.AddCert(ageless(one))
 	}
-	_, err := chain[0].Verify(options)
-	var invalid x509.CertificateInvalidError
-	return err == nil || errors.As(err, &invalid) && invalid.Reason == x509.Expired
+	times := []time.Time{now}
+	for _, chain := range state.VerifiedChains { // the authority of then was valid at its begin
+		times = append(times, chain[len(chain)-1].NotBefore)
+	}
+	leaf := ageless(state.PeerCertificates[0])
+	return slices.ContainsFunc(times, func(at time.Time) bool {
+		options.CurrentTime = at
+		_, err := leaf.Verify(options)
+		return err == nil
+	})
 }
 
 // admit says what to dial for the client.
