@@ -114,7 +114,7 @@ func (c *session) advanceTLS() {
 			key := c.entry.Key()
 			flow = key.Network()
 		}
-		c.host.workTLS(flow, x, work)
+		c.host.workTLS(flow, x, work.For(flow, c.host.now(), &c.shared.dear))
 	}
 	c.tookHandshake(x, &r)
 }

@@ -28,10 +28,12 @@ import (
 
 // Alerts of TLS (RFC 8446 §6).
 const (
-	alertBadCertificate  = 42
-	alertDecodeError     = 50
-	alertProtocolVersion = 70
-	alertInternalError   = 80
+	alertBadCertificate         = 42
+	alertUnsupportedCertificate = 43
+	alertDecryptError           = 51
+	alertDecodeError            = 50
+	alertProtocolVersion        = 70
+	alertInternalError          = 80
 )
 
 // dialTLS dials the server, and returns the errors of both ends, that of the

@@ -9,6 +9,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/compatibility"
+	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/inturn"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
@@ -29,6 +30,7 @@ type sharedState struct {
 	compat           compatibility.Options // set before the first session
 	counters         endpointCounters
 	load             endpointLoad
+	dear             handshake.Allowance // for clients whose signatures take long to check
 }
 
 // endpointLoad is the resources that all sessions together use. It needs no

@@ -47,8 +47,8 @@ func poolOf(certs ...*x509.Certificate) *x509.CertPool {
 	return pool
 }
 
-// authenticated returns what a server knows of a client with a certificate that has sent
-// the certificates of issuers besides, from a handshake at a time.
+// authenticated returns what a server knows of a client from a handshake at a time. The
+// client has a certificate, and has sent those of issuers besides.
 func authenticated(t *testing.T, cert tls.Certificate, issuers []*authority, roots *x509.CertPool, at time.Time) *tls.ConnectionState {
 	t.Helper()
 	leaf, err := x509.ParseCertificate(cert.Certificate[0])
@@ -66,9 +66,9 @@ func authenticated(t *testing.T, cert tls.Certificate, issuers []*authority, roo
 	return state
 }
 
-// Whether the authority of a session is still there does not depend on what has expired
-// since the session began: a certificate that has expired is no worse than a valid one, and
-// no better.
+// Whether the authority of a session is still there does not depend on what has
+// expired since the session began: an expired certificate is no worse than a valid one,
+// and no better.
 func TestAuthorityWithoutTime(t *testing.T) {
 	now := time.Now()
 	const hour, day, year = time.Hour, 24 * time.Hour, 365 * 24 * time.Hour

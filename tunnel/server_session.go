@@ -37,9 +37,9 @@ func (c *clientAt) certified() bool {
 	return authorized(state, c.server.clientCAs.Load(), time.Now())
 }
 
-// authorized reports whether the certificate of a client leads to one of some authorities,
-// whatever has expired since it was verified. An authority that was not among those of
-// then, such as a renewed one, has to be valid now.
+// authorized reports whether the certificate of a client leads to one of some
+// authorities, whatever has expired since it was verified. An authority that was not
+// among those of then, such as a renewed one, has to be valid now.
 func authorized(state *tls.ConnectionState, authorities *x509.CertPool, now time.Time) bool {
 	ageless := func(c *x509.Certificate) *x509.Certificate {
 		copied := *c

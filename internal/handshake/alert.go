@@ -19,12 +19,14 @@ const (
 
 // Alerts of TLS that are sent here (RFC 8446 §6), and one beyond them.
 const (
-	alertBadCertificate  = 42
-	alertUnknownCA       = 48
-	alertDecodeError     = 50
-	AlertProtocolVersion = 70
-	alertInternalError   = 80
-	alertChanged         = 256 // the transport parameters contradict the signals in the clear
+	alertHandshakeFailure       = 40
+	alertBadCertificate         = 42
+	alertUnsupportedCertificate = 43
+	alertUnknownCA              = 48
+	alertDecodeError            = 50
+	AlertProtocolVersion        = 70
+	alertInternalError          = 80
+	alertChanged                = 256 // the transport parameters contradict the signals in the clear
 )
 
 var (

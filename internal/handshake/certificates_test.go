@@ -9,6 +9,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/asn1"
 	"fmt"
+	"math"
 	"math/big"
 	"net"
 	"net/url"
@@ -108,10 +109,14 @@ func TestCertificateBytes(t *testing.T) {
 				return cert
 			}
 			n := 10
-			for size := 0; size < 20_000 && n < 500; n += n / 2 {
-				size = 0
-				for _, der := range chain(0, n).Certificate {
+			for size, found := 0, 0; size < 20_000 && n < 500; n += n / 4 {
+				size, found = 0, 0
+				for _, der := range chain(0, n+n/4).Certificate {
 					size += len(der)
+					found += elements(der, math.MaxInt)
+				}
+				if found > (maxCost-1)*elementsAtOnce { // more are refused
+					break
 				}
 			}
 			states := make([][2]tls.ConnectionState, each)

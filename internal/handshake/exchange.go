@@ -2,6 +2,7 @@ package handshake
 
 import (
 	"crypto/tls"
+	"net/netip"
 	"time"
 
 	"github.com/arqnet/kcp/internal/packetkeys"
@@ -146,10 +147,18 @@ type Work struct {
 	tls           *TLS
 	start, ticket bool
 	data          []byte
+	payer         payer
+}
+
+// For returns w as work for a peer of a network, which is charged to an allowance.
+func (w Work) For(network netip.Addr, now time.Duration, allowance *Allowance) Work {
+	w.payer = payer{allowance, network, now}
+	return w
 }
 
 // Run does w. It uses nothing of the Exchange that changes meanwhile.
 func (w Work) Run() (s Step) {
+	w.tls.payer = w.payer
 	if w.start {
 		s = w.tls.Start()
 	}

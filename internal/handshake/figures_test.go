@@ -3,6 +3,7 @@ package handshake
 import (
 	"math/bits"
 	"testing"
+	"time"
 
 	"github.com/arqnet/kcp/internal/rulebook"
 )
@@ -13,8 +14,14 @@ func TestRuleFigures(t *testing.T) {
 		{"| What a handshake holds", "16 KiB", maxClientHello},
 		{"| What a handshake holds", "64 KiB", maxPeerFlight},
 		{"| What a peer's certificates", "10 of them", maxCertificates},
-		{"| What a peer's certificates", "12 P-256", maxVerifyCost},
-		{"| What a peer's certificates", "40 under", maxUnknownCost},
+		{"| What a client's key exchange and certificates may cost", "12 P-256", maxCost},
+		{"| What a key exchange, or parsing", "1920 elements", maxCost * elementsAtOnce},
+		{"| What a signature by the peer's own key may cost", "24 P-256", maxKeyCost},
+		{"| Signatures of clients that cost more", "16 of a network", networkDear},
+		{"| Signatures of clients that cost more", "8 a second", int(time.Second / networkEvery)},
+		{"| Signatures of clients that cost more", "4 for a wrong one", wrongDear},
+		{"| Signatures of clients that cost more", "64 wrong ones", allWrong},
+		{"| Signatures of clients that cost more", "32 a second", int(time.Second / allEvery)},
 	})
 	rulebook.Check(t, "WIRE.md", []rulebook.Figure{
 		{"| 2 | INFO |", "version, now 2", Version},

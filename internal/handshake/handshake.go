@@ -8,6 +8,8 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"net/netip"
+	"time"
 )
 
 // Level is the encryption level at which handshake bytes travel.
@@ -31,6 +33,17 @@ type TLS struct {
 	reads  Level // of the bytes that TLS waits for
 	asked  bool  // client: the server has asked for a certificate
 	done   bool
+
+	cost  int   // of the key exchange and the certificates, as far as they have come
+	leaf  any   // the key of the peer's certificate; nil: none has come
+	payer payer // server: of the work
+}
+
+// payer is whom the work of a server is charged to.
+type payer struct {
+	allowance *Allowance // nil: nothing is allowed
+	network   netip.Addr
+	now       time.Duration
 }
 
 // Secret is a secret that TLS has agreed on.
@@ -74,9 +87,22 @@ func Client(config *tls.Config, params []byte) *TLS {
 	return t
 }
 
-// Server returns the listening end. The config must have a certificate.
+// Server returns the listening end. The config must have a certificate, and is not
+// changed.
 func Server(config *tls.Config, params []byte) *TLS {
-	t := &TLS{server: true, config: config, conn: tls.QUICServer(&tls.QUICConfig{TLSConfig: config})}
+	t := &TLS{server: true, config: config}
+	if choose := config.GetConfigForClient; choose != nil {
+		_, _ = config.DecryptTicket(nil, tls.ConnectionState{}) // so that config has keys, which the copy is to have
+		config = config.Clone()
+		config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+			chosen, err := choose(hello)
+			if chosen != nil {
+				t.config = chosen
+			}
+			return chosen, err
+		}
+	}
+	t.conn = tls.QUICServer(&tls.QUICConfig{TLSConfig: config})
 	t.conn.SetTransportParameters(params)
 	return t
 }
@@ -92,15 +118,43 @@ func (t *TLS) Start() Step {
 // Handle takes bytes of the peer, which are of the level reads. They are whole
 // messages.
 func (t *TLS) Handle(data []byte) Step {
-	if t.reads == Handshake {
-		if err := t.checkCertificates(data); err != nil {
-			return Step{Err: err}
-		}
-	}
+	reads := t.reads
 	level := [Levels]tls.QUICEncryptionLevel{
 		tls.QUICEncryptionLevelInitial, tls.QUICEncryptionLevelHandshake, tls.QUICEncryptionLevelApplication,
-	}[t.reads]
-	return t.collect(t.conn.HandleData(level, data))
+	}[reads]
+	for reads < Application && wholeMessages(data) > 0 && messageSize(data) < len(data) {
+		if err := t.handle(level, data[:messageSize(data)]); err != nil {
+			return t.collect(err)
+		}
+		data = data[messageSize(data):]
+	}
+	return t.collect(t.handle(level, data))
+}
+
+// handle has TLS take a message, unless it would take long. Behind the last one there may
+// be bytes that are none.
+func (t *TLS) handle(level tls.QUICEncryptionLevel, message []byte) error {
+	dear := false
+	if t.reads < Application && wholeMessages(message) > 0 {
+		var err error
+		switch message[0] {
+		case typeClientHello:
+			err = t.checkHello(message)
+		case typeCertificate:
+			err = t.checkCertificates(message)
+		case typeCertificateVerify:
+			dear, err = t.checkSignature()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	err := t.conn.HandleData(level, message)
+	if dear {
+		p := &t.payer
+		p.allowance.charge(p.network, p.now, err == nil, t.verifies())
+	}
+	return err
 }
 
 // SendTicket makes the server send a ticket, with which the client may resume

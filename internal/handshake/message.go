@@ -207,7 +207,7 @@ const maxClientHello = 16 << 10
 // wholeClientHello reports whether b begins with a whole ClientHello. ok is
 // false if it cannot be one, or is too long.
 func wholeClientHello(b []byte) (whole, ok bool) {
-	const typeClientHello, head = 1, 4
+	const head = messageHead
 	if len(b) == 0 {
 		return false, true
 	}

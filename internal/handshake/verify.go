@@ -2,15 +2,10 @@ package handshake
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/ed25519"
-	"crypto/elliptic"
-	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"math/bits"
 	"slices"
 )
 
@@ -20,11 +15,6 @@ import (
 const (
 	// maxCertificates is how many certificates a peer may send.
 	maxCertificates = 10
-	// maxVerifyCost is what their verification may cost at most, where a signature by
-	// a P-256 key costs 1, if no root vouches for the keys.
-	maxVerifyCost = 12
-	// maxUnknownCost is the same if it is not known what the roots are.
-	maxUnknownCost = 40
 	// maxUnvouched is how many of them may turn out to have no root.
 	maxUnvouched = 2
 	// maxSteps is how many steps the search for their chains may take.
@@ -48,33 +38,77 @@ const messageHead = 4
 // messageSize returns the size of a message of TLS that begins with b.
 func messageSize(b []byte) int { return messageHead + (int(b[1])<<16 | int(b[2])<<8 | int(b[3])) }
 
-// checkCertificates returns an error if messages of the peer have more certificates
-// than one may, or such that would take long to verify. What is not well-formed is
-// left to crypto/tls.
-func (t *TLS) checkCertificates(messages []byte) error {
-	const typeCertificate = 11
-	for messages = messages[:wholeMessages(messages)]; len(messages) > 0; messages = messages[messageSize(messages):] {
-		if messages[0] == typeCertificate {
-			certs := certificatesIn(messages[messageHead:messageSize(messages)])
-			if len(certs) > maxCertificates {
-				return fmt.Errorf("more than %d certificates: %w", maxCertificates, tls.AlertError(alertBadCertificate))
-			}
-			if t.verifies() {
-				if err := t.checkChain(certs); err != nil {
-					return err
-				}
-			}
+// Types of messages of TLS (RFC 8446 §4).
+const (
+	typeClientHello       = 1
+	typeCertificate       = 11
+	typeCertificateVerify = 15
+)
+
+// checkCertificates returns an error if a Certificate message has more certificates
+// than one may, or such that would take long to verify. It leaves in t what they cost.
+// What is not well-formed is left to crypto/tls.
+func (t *TLS) checkCertificates(message []byte) error {
+	if t.reads != Handshake || t.leaf != nil || t.server && t.config.ClientAuth == tls.NoClientCert {
+		return nil // crypto/tls wants none
+	}
+	raw := certificatesIn(message[messageHead:])
+	if len(raw) > maxCertificates {
+		return fmt.Errorf("more than %d certificates: %w", maxCertificates, tls.AlertError(alertBadCertificate))
+	}
+	const most = maxCost * elementsAtOnce
+	n := 0
+	for _, b := range raw {
+		n += elements(b, most-n)
+	}
+	if t.cost += n / elementsAtOnce; t.cost > maxCost || n > most {
+		return fmt.Errorf("%w: %w", errTakesLong, tls.AlertError(alertBadCertificate))
+	}
+	var certs []*x509.Certificate
+	for i, b := range raw {
+		c, err := x509.ParseCertificate(b)
+		if err != nil {
+			return nil // crypto/tls finds the same
+		}
+		if i == 0 || !slices.ContainsFunc(certs[1:], c.Equal) { // crypto/x509 takes a certificate once
+			certs = append(certs, c)
 		}
 	}
+	if len(certs) == 0 {
+		return nil
+	}
+	t.leaf = certs[0].PublicKey
+	if keyCost(t.leaf) > maxKeyCost {
+		return t.takesLong("")
+	}
+	if t.verifies() {
+		if err := t.checkChain(certs); err != nil {
+			return err
+		}
+	}
+	t.cost += keyCost(t.leaf)
 	return nil
+}
+
+// checkSignature returns an error if the signature of a client would take long to check,
+// and the allowance for that is used up. It reports whether that is charged for.
+func (t *TLS) checkSignature() (dear bool, err error) {
+	if !t.server || t.cost <= maxCost || t.leaf == nil {
+		return false, nil
+	}
+	if p := &t.payer; !p.allowance.allows(p.network, p.now) {
+		return false, t.takesLong(", and the network has had enough of those for now")
+	}
+	return true, nil
 }
 
 // errTakesLong means that the peer's certificates would take long to verify.
 var errTakesLong = errors.New("certificates that take long to verify")
 
-// takesLong returns errTakesLong with the alert for it.
-func takesLong() error {
-	return fmt.Errorf("%w: %w", errTakesLong, tls.AlertError(alertBadCertificate))
+// takesLong returns errTakesLong for the key of the peer's own certificate. It is of
+// another kind than this end supports, as far as the peer is told.
+func (t *TLS) takesLong(why string) error {
+	return fmt.Errorf("%w: the key is %s%s: %w", errTakesLong, keyName(t.leaf), why, tls.AlertError(alertUnsupportedCertificate))
 }
 
 // certificatesIn returns the certificates of a Certificate message (RFC 8446 §4.4.2),
@@ -108,11 +142,10 @@ func certificatesIn(body []byte) (certs [][]byte) {
 	return certs
 }
 
-// verifies reports whether crypto/tls verifies the peer's certificates. A server that
-// chooses its Config for each client may.
+// verifies reports whether crypto/tls verifies the peer's certificates.
 func (t *TLS) verifies() bool {
 	if t.server {
-		return t.config.ClientAuth >= tls.VerifyClientCertIfGiven || t.config.GetConfigForClient != nil
+		return t.config.ClientAuth >= tls.VerifyClientCertIfGiven
 	}
 	return !t.config.InsecureSkipVerify
 }
@@ -120,36 +153,24 @@ func (t *TLS) verifies() bool {
 // checkChain returns an error if the certificates would take long to verify. It looks
 // at the names only, as long as the keys are such that nothing can take long. Otherwise
 // the roots have to vouch for the keys.
-func (t *TLS) checkChain(raw [][]byte) error {
-	var certs []*x509.Certificate
-	for i, b := range raw {
-		c, err := x509.ParseCertificate(b)
-		if err != nil {
-			return nil // crypto/tls finds the same
-		}
-		if i == 0 || !slices.ContainsFunc(certs[1:], c.Equal) { // crypto/x509 takes a certificate once
-			certs = append(certs, c)
-		}
-	}
+func (t *TLS) checkChain(certs []*x509.Certificate) error {
 	vouched := make([]bool, len(certs))
-	if t.server && t.config.GetConfigForClient != nil { // the roots are not known here
-		if verifyCost(certs, vouched, maxUnknownCost) > maxUnknownCost {
-			return takesLong()
-		}
-		return nil
+	limit := maxCost - t.cost
+	cost := verifyCost(certs, vouched, limit)
+	var failed error
+	if cost > limit {
+		failed = t.vouch(certs, vouched)
+		cost = verifyCost(certs, vouched, limit)
 	}
-	if verifyCost(certs, vouched, maxVerifyCost) <= maxVerifyCost {
-		return nil
-	}
-	failed := t.vouch(certs, vouched)
 	switch {
-	case verifyCost(certs, vouched, maxVerifyCost) <= maxVerifyCost:
+	case cost <= limit:
+		t.cost += cost
 		return nil
 	case failed != nil:
 		failed = &tls.CertificateVerificationError{UnverifiedCertificates: certs, Err: failed}
 		return fmt.Errorf("%w: %w", failed, tls.AlertError(alertUnknownCA))
 	}
-	return takesLong()
+	return fmt.Errorf("%w: %w", errTakesLong, tls.AlertError(alertBadCertificate))
 }
 
 // vouch finds out for which of the peer's issuers the roots vouch. It verifies them
@@ -218,26 +239,4 @@ func verifyCost(certs []*x509.Certificate, vouched []bool, limit int) (cost int)
 	}
 	visit([]int{0})
 	return cost
-}
-
-// keyCost returns what it costs to check a signature by a key.
-func keyCost(key any) int {
-	switch k := key.(type) {
-	case *ecdsa.PublicKey:
-		switch k.Curve {
-		case elliptic.P224():
-			return 4
-		case elliptic.P256():
-			return 1
-		case elliptic.P384():
-			return 10
-		}
-		return 30
-	case *rsa.PublicKey: // with the square of the size, and the bits of the exponent
-		size := (k.N.BitLen() + 2047) / 2048
-		return max(1, size*size*bits.Len(uint(k.E))/32)
-	case ed25519.PublicKey:
-		return 2
-	}
-	return 1
 }

@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/big"
 	"net"
@@ -147,18 +148,26 @@ func chains(t testing.TB) (honest, hostile map[string][]*issuer, roots *x509.Cer
 	return honest, hostile, roots
 }
 
+// ends are a server and a client that verify certificates with some roots.
+func ends(roots *x509.CertPool) []TLS {
+	return []TLS{
+		{server: true, reads: Handshake, config: &tls.Config{ClientCAs: roots, ClientAuth: tls.RequireAndVerifyClientCert}},
+		{reads: Handshake, config: &tls.Config{RootCAs: roots}},
+	}
+}
+
 // Certificates that would take long to verify are refused before crypto/tls has them, at
 // either end. Others are not.
 func TestCertificatesThatTakeLong(t *testing.T) {
 	honest, hostile, roots := chains(t)
-	for _, end := range []*TLS{
-		{server: true, config: &tls.Config{ClientCAs: roots, ClientAuth: tls.RequireAndVerifyClientCert}},
-		{config: &tls.Config{RootCAs: roots}},
-	} {
+	for _, end := range ends(roots) {
 		for name, chain := range honest {
+			end := end
 			require.NoError(t, end.checkCertificates(certificateMessage(chain...)), name)
+			require.LessOrEqual(t, end.cost, maxCost+maxKeyCost, name)
 		}
 		for name, chain := range hostile {
+			end := end
 			err := end.checkCertificates(certificateMessage(chain...))
 			var alert tls.AlertError
 			require.ErrorAs(t, err, &alert, name)
@@ -168,7 +177,10 @@ func TestCertificatesThatTakeLong(t *testing.T) {
 	for range 130 {
 		many = append(many, honest["one"][0])
 	}
-	for _, end := range []*TLS{{server: true, config: &tls.Config{ClientAuth: tls.RequireAnyClientCert}}, {config: &tls.Config{InsecureSkipVerify: true}}} {
+	for _, end := range []TLS{
+		{server: true, reads: Handshake, config: &tls.Config{ClientAuth: tls.RequireAnyClientCert}},
+		{reads: Handshake, config: &tls.Config{InsecureSkipVerify: true}},
+	} {
 		err := end.checkCertificates(certificateMessage(many...))
 		require.ErrorContains(t, err, "more than 10 certificates")
 		require.Equal(t, tls.AlertError(alertBadCertificate), AlertOf(err))
@@ -192,26 +204,61 @@ func TestVerifyCost(t *testing.T) {
 	require.Equal(t, 1, cost(honest["one"], false))
 	require.Equal(t, 3+2, cost(honest["three"], false))
 	require.Equal(t, 1, cost(honest["ten"], true))
-	require.Equal(t, 1+9*(30+1), cost(hostile["issuers of one name"], false))
-	require.Equal(t, 1+9*(8+1), cost(hostile["RSA with 8192"], false))
+	require.Equal(t, 1+9*(24+1), cost(hostile["issuers of one name"], false))
+	require.Equal(t, 1+9*(24+1), cost(hostile["RSA with 8192"], false))
 	require.Equal(t, 2000+1, cost(hostile["who sign each other"], true))
 	require.Equal(t, 801*800/constraintsAtOnce+3, cost(hostile["names and constraints"], false))
 }
 
-// A server that chooses its Config for each client has roots that are not known: one
-// issuer with a large key is taken.
-func TestCertificatesUnderUnknownRoots(t *testing.T) {
-	honest, hostile, _ := chains(t)
-	end := &TLS{server: true, config: &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return nil, nil }}}
-	require.NoError(t, end.checkCertificates(certificateMessage(honest["root comes too"][:2]...)))
-	require.NoError(t, end.checkCertificates(certificateMessage(honest["ten"]...)))
-	require.ErrorIs(t, end.checkCertificates(certificateMessage(hostile["issuers of one name"]...)), errTakesLong)
+// A server that chooses its Config for each client has the roots of the one that it has
+// chosen, and its tickets are those of the first.
+func TestConfigOfEachClient(t *testing.T) {
+	honest, hostile, roots := chains(t)
+	client, server := configs(t)
+	client.ClientSessionCache = tls.NewLRUClientSessionCache(1)
+	server.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		chosen := server.Clone()
+		chosen.ClientCAs, chosen.ClientAuth = roots, tls.RequireAndVerifyClientCert
+		return chosen, nil
+	}
+	dial := func(chain []*issuer) (a, b *end) {
+		client.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return shown(chain), nil }
+		return run(client, server)
+	}
+	for name, chain := range hostile {
+		a, b := dial(chain)
+		require.Error(t, b.err, name)
+		require.False(t, b.done, name)
+		require.LessOrEqual(t, b.cost, maxCost, name)
+		a.Close()
+		b.Close()
+	}
+	for resumed := range 2 {
+		a, b := dial(honest["root comes too"])
+		require.NoError(t, errors.Join(a.err, b.err))
+		require.Equal(t, resumed == 1, b.conn.ConnectionState().DidResume)
+		b.take(b.SendTicket())
+		b.deliver(a)
+		a.Close()
+		b.Close()
+	}
+}
+
+// shown returns a chain as a peer shows it.
+func shown(chain []*issuer) *tls.Certificate {
+	cert := new(tls.Certificate)
+	for i, c := range chain {
+		if cert.Certificate = append(cert.Certificate, c.cert.Raw); i == 0 {
+			cert.PrivateKey = c.key
+		}
+	}
+	return cert
 }
 
 // The error of issuers without a root is that of crypto/tls.
 func TestUnvouchedIssuersAreUnknown(t *testing.T) {
 	_, hostile, roots := chains(t)
-	end := &TLS{config: &tls.Config{RootCAs: roots}}
+	end := &TLS{reads: Handshake, config: &tls.Config{RootCAs: roots}}
 	err := end.checkCertificates(certificateMessage(hostile["two of P-521"]...))
 	var verification *tls.CertificateVerificationError
 	var unknown x509.UnknownAuthorityError
@@ -245,57 +292,10 @@ func TestTLSReadsWholeMessages(t *testing.T) {
 // Pieces of what is not well-formed are left to crypto/tls.
 func TestMalformedCertificates(t *testing.T) {
 	message := certificateMessage(byCurve(t, "one", elliptic.P256(), nil))
-	end := &TLS{config: &tls.Config{}}
-	for n := range message {
+	for n := messageHead; n < len(message); n++ {
+		end := &TLS{reads: Handshake, config: &tls.Config{}}
 		cut := append([]byte{}, message[:n]...)
+		cut[1], cut[2], cut[3] = 0, byte((n-messageHead)>>8), byte(n-messageHead)
 		require.NoError(t, end.checkCertificates(cut))
-		if n > messageHead {
-			cut[1], cut[2], cut[3] = 0, byte((n-messageHead)>>8), byte(n-messageHead)
-			require.NoError(t, end.checkCertificates(cut))
-		}
-	}
-}
-
-// BenchmarkClientCertificates prints what the certificates of hostile clients cost a
-// server, in handshakes of an honest one.
-func BenchmarkClientCertificates(b *testing.B) {
-	honest, hostile, roots := chains(b)
-	var many []*issuer
-	for range 130 {
-		many = append(many, byCurve(b, "RSA", elliptic.P521(), honest["unknown"][0]))
-	}
-	hostile["130 issuers"] = append([]*issuer{hostile["issuers of one name"][0]}, many...)
-	for len(certificateMessage(hostile["130 issuers"]...)) > maxPeerFlight-2000 {
-		hostile["130 issuers"] = hostile["130 issuers"][:len(hostile["130 issuers"])-1]
-	}
-	client, server := configs(b)
-	server.ClientCAs, server.ClientAuth = roots, tls.RequireAndVerifyClientCert
-	cost := func(chain []*issuer) time.Duration {
-		cert := tls.Certificate{PrivateKey: chain[0].key}
-		for _, c := range chain {
-			cert.Certificate = append(cert.Certificate, c.cert.Raw)
-		}
-		client := client.Clone()
-		client.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil }
-		spent := time.Duration(0)
-		for range b.N {
-			x := newEnd(Client(client, nil))
-			start := time.Now()
-			y := newEnd(Server(server, nil))
-			x.deliver(y)
-			spent += time.Since(start)
-			y.deliver(x)
-			start = time.Now()
-			x.deliver(y)
-			spent += time.Since(start)
-			x.Close()
-			y.Close()
-		}
-		return spent / time.Duration(b.N)
-	}
-	base := cost(honest["three"])
-	b.ReportMetric(float64(base.Microseconds()), "µs/honest")
-	for name, chain := range hostile {
-		b.Logf("%s: %.2f of an honest handshake of %v", name, float64(cost(chain))/float64(base), base)
 	}
 }
