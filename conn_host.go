@@ -48,6 +48,12 @@ func (h *sessionHost) reply(to source, by protect.Protection, first header, sign
 	return h.ep.reply(to, by, first, signals...)
 }
 
+func (h *sessionHost) pays(n int) bool {
+	key := h.entry.Key()
+	key.Conv = 0
+	return h.ep.opens.Take(key, n)
+}
+
 func (h *sessionHost) challenge(to source, token uint32, at time.Duration) signal {
 	return h.ep.challengeOf(to, h.entry.Conv, token, at)
 }
@@ -242,6 +248,12 @@ func (c *Conn) fail(err error) {
 	c.mu.Lock()
 	defer c.unlock()
 	c.abort(err)
+}
+
+func (c *Conn) hellos() int {
+	c.mu.Lock()
+	defer c.unlock()
+	return c.session.hellos()
 }
 
 func (c *Conn) keepQuiet() {

@@ -14,6 +14,7 @@ import (
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/eyeballs"
+	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/rendezvous"
 	"github.com/arqnet/kcp/internal/udp"
@@ -221,7 +222,23 @@ func tieNumber(s signal) uint64 { return uint64(s.ts)<<32 | uint64(s.sn) }
 
 // helloOf returns what a packet with TIEBREAKER says.
 func helloOf(p *admission.First) rendezvous.Hello {
-	return rendezvous.Hello{Conv: p.Key.Conv, Token: p.Hello.TS, Tie: tieNumber(signalOf(p.Tie)), Opens: p.Hello.Code != 0}
+	h := rendezvous.Hello{Conv: p.Key.Conv, Token: p.Hello.TS, Tie: tieNumber(signalOf(p.Tie)), Size: p.Size}
+	h.Opens, h.Asks = p.Hello.Code != 0, p.Request.Code == handshake.CodePing
+	return h
+}
+
+// pathChallenge returns the challenge of an address of a peer, at a time (RFC 9000
+// §8.2). Only what was sent there has it.
+func (e *Endpoint) pathChallenge(to source, at time.Duration) signal {
+	to.local = udp.Local{} // a probe leaves before anything has come
+	return e.challengeOf(to, 0, 0, at)
+}
+
+// answersPath reports whether a packet answers the challenge of the address that it comes
+// from.
+func (e *Endpoint) answersPath(first *admission.First, from source, now time.Duration) bool {
+	pong := signalOf(first.Pong)
+	return pong.code != 0 && (pong == e.pathChallenge(from, now).answer() || pong == e.pathChallenge(from, now-admission.CookieTime).answer())
 }
 
 // checkSimultaneous returns an error if SimultaneousOpen does not go with the other
@@ -241,21 +258,48 @@ func (e *Endpoint) checkSimultaneous(o *DialOptions) error {
 
 // peerAddrs returns the addresses of a peer that a simultaneous open tries, addr first.
 // Candidates that the socket cannot send to, or has itself, are left out: in another
-// network a host may have the same address.
+// network a host may have the same address. So are those that no single peer has, and
+// those of sessions that there are: a peer may name addresses that are others'.
 func (e *Endpoint) peerAddrs(addr net.Addr, candidates []net.Addr) (sources []source, keys []sessionKey) {
 	for i, a := range append([]net.Addr{addr}, candidates...) {
 		if i > 0 && e.checkAddress(a) != nil {
 			continue
 		}
-		ap, peer := udp.Split(a)
-		if peer == nil {
-			ap = udp.Unmap(ap)
+		to, key := addressOf(a)
+		if i > 0 && to.peer == nil && !isUnicast(to.addr) || slices.Contains(keys, key) {
+			continue
 		}
-		if key := admission.MakeKey(ap, peer, 0); !slices.Contains(keys, key) {
-			sources, keys = append(sources, source{addr: ap, peer: peer}), append(keys, key)
+		sources, keys = append(sources, to), append(keys, key)
+	}
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	for _, c := range e.table.Slots() {
+		if c == nil || c.halfOpen() {
+			continue // anybody may have opened it in the name of that address
+		}
+		key := c.tableEntry().Key()
+		key.Conv = 0
+		if i := slices.Index(keys, key); i > 0 {
+			sources, keys = slices.Delete(sources, i, i+1), slices.Delete(keys, i, i+1)
 		}
 	}
 	return sources, keys
+}
+
+// addressOf returns an address as packets from there have it, and its key in a
+// simultaneous open.
+func addressOf(a net.Addr) (source, sessionKey) {
+	ap, peer := udp.Split(a)
+	if peer == nil {
+		ap = udp.Unmap(ap)
+	}
+	return source{addr: ap, peer: peer}, admission.MakeKey(ap, peer, 0)
+}
+
+// isUnicast reports whether an address may be that of a single peer.
+func isUnicast(a netip.AddrPort) bool {
+	ip := a.Addr()
+	return a.Port() != 0 && !ip.IsUnspecified() && !ip.IsMulticast() && ip != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
 // openSimultaneously is DialWith with SimultaneousOpen.
@@ -270,19 +314,20 @@ func (e *Endpoint) openSimultaneously(ctx context.Context, addr net.Addr, option
 	defer probes.Wait()
 	within, decided := context.WithCancel(ctx)
 	defer decided()
-	o := e.opens.Begin(keys, decided)
+	o, others := e.opens.Begin(keys, e.env.Uint32(), decided)
 	if o == nil {
 		return nil, errOpening
 	}
 	defer o.End(dropLate)
-	key, called := keys[0], e.now()
+	each(others, func(c *Conn) { c.fail(ErrReset) })
+	key, called, hellos := keys[0], e.now(), 0
 	for dials := 1; ; dials++ {
 		key.Conv = e.env.Uint32()
 		c, err := e.openSession(key, addr, false)
 		if err != nil {
 			return nil, err
 		}
-		drawTie(o, c)
+		drawTie(o, c, dials > 1)
 		if dials == 1 && len(sources) > 1 {
 			probes.Go(func() { e.probeCandidates(within, o, sources) })
 		}
@@ -290,23 +335,44 @@ func (e *Endpoint) openSimultaneously(ctx context.Context, addr net.Addr, option
 		won, failed := o.Dialled(c, err == nil)
 		if err == nil && won != c {
 			c.discard(ErrReset)
+			err = ErrReset
+		}
+		if hellos += c.hellos(); won == nil && failed == nil && err == ErrReset && dials < maxDraws {
+			if e.pauseUntil(within, called+opening.HelloTime(hellos)) {
+				continue
+			}
+			won, failed = o.Dialled(nil, false)
 		}
 		switch {
 		case won != nil:
 			return won, nil
 		case failed != nil:
 			return nil, failed
-		case err != ErrReset || dials == maxDraws:
-			return nil, tried(err, sources)
 		}
+		return nil, tried(err, o, sources)
+	}
+}
+
+// pauseUntil waits until a time since the epoch. It reports false if ctx ends first.
+//
+// An end that dials again goes on in the rhythm of HELLO: packets that make it dial again
+// may be forged, and would have much sent to the address in whose name they come.
+func (e *Endpoint) pauseUntil(ctx context.Context, at time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(at - e.now()):
+		return true
 	}
 }
 
 // tried returns err, which says what addresses were tried if it is a *NoAnswerError.
-func tried(err error, sources []source) error {
+func tried(err error, o *simultaneousOpen, sources []source) error {
 	if none, ok := err.(*NoAnswerError); ok {
-		for _, s := range sources {
-			none.Tried = append(none.Tried, s.netAddr())
+		for i, s := range sources {
+			if o.Has(i) {
+				none.Tried = append(none.Tried, s.netAddr())
+			}
 		}
 	}
 	return err
@@ -317,9 +383,9 @@ func tried(err error, sources []source) error {
 func (e *Endpoint) probeCandidates(ctx context.Context, o *simultaneousOpen, to []source) {
 	for {
 		now := e.now()
-		probe, aim, wait := o.Probe(now)
+		probe, ask, aim, wait := o.Probe(now)
 		if probe >= 0 {
-			e.probe(o, to[probe])
+			e.probe(o, to[probe], ask, signal{}, now)
 			e.sendReplies(0)
 		}
 		if aim >= 0 {
@@ -334,18 +400,54 @@ func (e *Endpoint) probeCandidates(ctx context.Context, o *simultaneousOpen, to 
 	}
 }
 
-// probe sends TIEBREAKER to an address of a peer, as far as the limit of replies allows.
-func (e *Endpoint) probe(o *simultaneousOpen, to source) {
+// probe sends TIEBREAKER to an address of a peer, as far as the limit of replies allows:
+// with a challenge of the address if ask is set, and with the answer to the peer's, unless
+// its code is 0.
+func (e *Endpoint) probe(o *simultaneousOpen, to source, ask bool, answer signal, now time.Duration) {
 	_, conv, tie := o.Dials()
-	e.reply(to, e.outside, header{conv: conv, wnd: minRcvWnd}, signal{sigTiebreak, uint32(tie), uint32(tie >> 32)})
+	e.reply(to, e.outside, header{conv: conv, wnd: minRcvWnd}, e.probeSignals(to, tie, ask, answer, now)...)
 }
 
-// drawTie has c, which is about to be dialled, say in HELLO that its peer dials too.
-func drawTie(o *simultaneousOpen, c *Conn) {
+// probeSignals returns the signals of probe.
+func (e *Endpoint) probeSignals(to source, tie uint64, ask bool, answer signal, now time.Duration) []signal {
+	signals := []signal{{sigTiebreak, uint32(tie), uint32(tie >> 32)}}
+	if answer.code != 0 {
+		signals = append(signals, answer)
+	}
+	if ask {
+		signals = append(signals, e.pathChallenge(to, now))
+	}
+	return signals
+}
+
+// tell is probe for the sender of a packet, as v says, if what has come from its address
+// pays for that.
+func (e *Endpoint) tell(v *rendezvous.Verdict[sessionKey, *Conn], first *admission.First, to source, now time.Duration) {
+	if !v.Tell {
+		return
+	}
+	size, answer := headerSize, signal{}
+	if first.Request.Code == handshake.CodePing {
+		size, answer = size+headerSize, signalOf(first.Request).answer()
+	}
+	if v.Ask {
+		size += headerSize
+	}
+	key := first.Key
+	key.Conv = 0
+	if head, tail := e.outside.Overhead(); e.opens.Take(key, head+size+tail) {
+		e.probe(v.Open, to, v.Ask, answer, now)
+	}
+}
+
+// drawTie has c, which is about to be dialled, say in HELLO that its peer dials too. again
+// says that another was dialled before.
+func drawTie(o *simultaneousOpen, c *Conn, again bool) {
 	c.mu.Lock()
 	defer c.unlock()
 	tie := signal{sigTiebreak, c.ep.env.Uint32(), c.ep.env.Uint32()}
-	c.rarely().tie = tie
+	r := c.rarely()
+	r.tie, r.again = tie, again
 	o.Dial(c, c.Conv(), tieNumber(tie))
 }
 
@@ -359,8 +461,9 @@ func greet(c *Conn, to *source, now time.Duration) {
 	if l.Reached || l.peerToken != 0 || c.closing.Phase >= closing.Ended || to != nil && !c.migrateTo(*to) {
 		return
 	}
-	if l.Unanswered&opening.Hello != 0 {
-		l.Hurry(opening.Hello, max(now, l.HelloAt+opening.HelloGap))
+	at := max(now, l.HelloAt+opening.HelloGap)
+	if l.Unanswered&opening.Hello != 0 && at < l.Next() && c.mayHasten() {
+		l.Hurry(opening.Hello, at)
 		c.kick(now)
 	}
 }
@@ -397,12 +500,17 @@ func (e *Endpoint) meet(first *admission.First, p *inPacket, now time.Duration) 
 	key := first.Key
 	key.Conv = 0
 	if first.Tie.Code == 0 {
-		if c, ok := e.opens.Elsewhere(key, first.Key.Conv); ok && moveOpening(c, p.from) {
-			return c, nil, true
+		v, mine := e.opens.Elsewhere(key, first.Key.Conv, p.size, now)
+		e.tell(&v, first, p.from, now)
+		if v.Do == rendezvous.Move && moveOpening(v.Session, p.from) {
+			return v.Session, nil, true
 		}
-		return nil, nil, false
+		return nil, nil, mine && v.Do != rendezvous.Move
 	}
-	v := e.opens.Judge(key, helloOf(first), now)
+	h := helloOf(first)
+	h.Shows = e.answersPath(first, p.from, now)
+	v := e.opens.Judge(key, h, now)
+	e.tell(&v, first, p.from, now)
 	switch v.Do {
 	case rendezvous.Greet:
 		var to *source
@@ -410,8 +518,6 @@ func (e *Endpoint) meet(first *admission.First, p *inPacket, now time.Duration) 
 			to = &p.from
 		}
 		greet(v.Session, to, now)
-	case rendezvous.Answer:
-		e.probe(v.Open, p.from)
 	case rendezvous.Again:
 		v.Session.fail(ErrReset)
 	case rendezvous.Accept:

@@ -185,8 +185,9 @@ func (e *Endpoint) openAccepted(v *admission.Verdict[Conn], first *admission.Fir
 		return nil
 	}
 	if o != nil {
-		var ok bool
-		if evicted[1], ok = o.Add(c, helloOf(first)); !ok {
+		at, ok := first.Key, false
+		at.Conv = 0
+		if evicted[1], ok = o.Add(c, at, helloOf(first)); !ok {
 			e.mu.Unlock()
 			return nil
 		}

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -36,17 +35,16 @@ func (e *Endpoint) DialWith(ctx context.Context, addr net.Addr, o DialOptions) (
 		}
 		return c, nil
 	}
-	ap, peer := udp.Split(addr)
-	if peer == nil {
-		ap = udp.Unmap(ap)
+	_, key := addressOf(addr)
+	if e.opens.N.Load() > 0 {
+		each(e.opens.Claim(key), func(c *Conn) { c.fail(ErrReset) })
 	}
-	var conv uint32
 	if o.Conv != nil {
-		conv = *o.Conv
+		key.Conv = *o.Conv
 	} else {
-		conv = e.env.Uint32()
+		key.Conv = e.env.Uint32()
 	}
-	c, err := e.dial(ctx, admission.MakeKey(ap, peer, conv), addr, o.Conv != nil, o.Quiet)
+	c, err := e.dial(ctx, key, addr, o.Conv != nil, o.Quiet)
 	if err != nil {
 		return nil, opError("dial", e.LocalAddr(), addr, err)
 	}

@@ -85,7 +85,7 @@ func (e *Endpoint) writeFailed(err error) bool {
 	return true
 }
 
-// reply sends two signals at most to an address that is not the peer's of a session,
+// reply sends three signals at most to an address that is not the peer's of a session,
 // which by seals. It reports whether the limit of the rate allows that.
 func (e *Endpoint) reply(to source, by protect.Protection, h header, signals ...signal) bool {
 	e.mu.Lock()
@@ -94,7 +94,7 @@ func (e *Endpoint) reply(to source, by protect.Protection, h header, signals ...
 		e.counters.dropReplies.Add(1)
 		return false
 	}
-	var content [2 * headerSize]byte
+	var content [3 * headerSize]byte
 	for i, s := range signals {
 		s.encode(h, content[i*headerSize:])
 	}

@@ -63,9 +63,35 @@ func (c *session) beginOpening(now time.Duration) bool {
 		c.dialTLS()
 		return false
 	}
-	l.Start(opening.Hello, signal{sigHello, 0, l.token}, now, opening.FirstHello)
+	l.Start(opening.Hello, signal{sigHello, 0, l.token}, now, c.firstHello())
 	return true
 }
+
+// firstHello returns the time from the first HELLO to the second.
+func (c *session) firstHello() time.Duration {
+	if c.rare != nil && c.rare.again {
+		return opening.EagerWait // the rhythm of the one before goes on
+	}
+	return opening.FirstHello
+}
+
+// mayHasten reports whether HELLO may leave sooner than it is due, because of a packet. In
+// a simultaneous open the packet may be forged, and the address another's: what has come
+// from there has to pay for it, until the peer has shown that it is there (RFC 9000 §8.1).
+func (c *session) mayHasten() bool {
+	return !c.rare.simultaneous() || c.host.pays(c.helloSize())
+}
+
+// helloSize returns how many bytes HELLO has, in all its packets.
+func (c *session) helloSize() int {
+	if x := c.tlsHandshake(); x != nil {
+		return x.HelloSize()
+	}
+	return c.shared.overhead.total + 4*headerSize // with INFO, TIEBREAKER and maybe a cookie
+}
+
+// hellos returns how often HELLO was sent.
+func (c *session) hellos() int { return int(c.hs.Of(opening.Hello).Tries) }
 
 // silent reports whether a session that was dialled quietly has yet to send its
 // HELLO. It need not if the peer's HELLO came first.

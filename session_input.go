@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"time"
 
+	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/incast"
@@ -67,10 +68,7 @@ func (c *session) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 	if a.unvalidated || c.shared.overMemoryLimit() {
 		a.pressure = c.memoryPressure()
 	}
-	credited := a.unvalidated && c.kcp.validation().Received(p.size) // what waits for that may leave
-	if credited {
-		c.hs.active.Store(true)
-	}
+	credited := a.unvalidated && c.credit(p) // what waits for that may leave
 	if c.tls != nil && c.takeSecured(p) {
 		return true
 	}
@@ -85,6 +83,17 @@ func (c *session) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 	c.packetDone(err, len(data), now)
 	c.measuredByData(time.Duration(rtt)*time.Microsecond, now)
 	return true
+}
+
+// credit adds a packet to what may be sent to the peer's address, if that is not validated
+// and the packet comes from there (RFC 9000 §8.1). It reports whether it does.
+func (c *session) credit(p *inPacket) bool {
+	v := c.kcp.validation()
+	if v == nil || admission.MakeKey(p.from.addr, p.from.peer, c.entry.Conv) != c.entry.Key() {
+		return false
+	}
+	c.hs.active.Store(true)
+	return v.Received(p.size)
 }
 
 // decode takes a packet with an FEC header, and feeds packets that it recovers

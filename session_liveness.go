@@ -62,6 +62,10 @@ func asking(s *Counters) uint64 {
 func (c *session) heard(now time.Duration) {
 	l := &c.hs
 	c.live.Heard(now)
+	if l.Role >= opening.Dialled && l.Peer != opening.Welcomed && c.rare.simultaneous() {
+		c.step.challenged = false
+		return // others know the conversation id: only WELCOME shows that the peer is there
+	}
 	asked := l.Unanswered&opening.Ping != 0 && l.Asked(opening.Ping)
 	// Any packet is a sign of life, but a path challenge shows that the peer does
 	// not take what comes from our address yet. So the PING is repeated: the answer

@@ -76,6 +76,9 @@ type host interface {
 	// reply sends signals to an address that is not the peer's, as far as the limit of
 	// the rate allows, and reports whether it does.
 	reply(to source, by protect.Protection, h header, signals ...signal) bool
+	// pays takes n bytes from what has come from the peer's address in a simultaneous
+	// open, and reports whether so many may leave for it.
+	pays(n int) bool
 	// challenge returns the challenge of an address.
 	challenge(to source, token uint32, at time.Duration) signal
 	// resetKey returns the key of stateless resets for the peer; nil: it gets none.

@@ -20,6 +20,7 @@ type rareState struct {
 	failed   bool             // failMessages was called: no more of them are delivered
 	measure  *measurement     // nil: nothing of it is needed
 	tie      signal           // goes with our HELLO, as the peer dials too; code 0: it does not
+	again    bool             // for tie: this end has dialled another session before
 }
 
 // measurement returns what Flush and Ping watch; nil: nothing was of it.

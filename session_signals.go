@@ -190,8 +190,9 @@ func (c *session) takeOutside(s signal) {
 	switch s.code {
 	case sigCookie:
 		if l.Unanswered&opening.Hello != 0 {
-			l.cookie = s
-			l.Cookie(c.step.inputAt, l.securing) // packets of a TLS handshake are large
+			if l.cookie = s; c.mayHasten() {
+				l.Cookie(c.step.inputAt, l.securing) // packets of a TLS handshake are large
+			}
 		}
 	case sigReset:
 		c.takeReset(s)

@@ -132,7 +132,7 @@ func (c *session) workedTLS(x *handshake.Exchange, s handshake.Step) {
 	c.setClock(now)
 	c.tookHandshake(x, &r)
 	if l := &c.hs; !x.Failed && l.Unanswered&opening.Hello == 0 && x.Unacknowledged() {
-		l.Start(opening.Hello, signal{sigHello, 0, l.token}, now, opening.FirstHello)
+		l.Start(opening.Hello, signal{sigHello, 0, l.token}, now, c.firstHello())
 		l.Sent(opening.Hello, now, opening.MaxWait)
 		c.live.Asked(now)
 	}
@@ -154,9 +154,7 @@ func (c *session) inputHandshake(p *inPacket, now time.Duration) (changed bool) 
 		return false
 	}
 	c.step.inputAt = now
-	if c.kcp.validation().Received(p.size) {
-		c.hs.active.Store(true)
-	}
+	c.credit(p)
 	peer := handshake.Peer{Waiting: c.hs.Unanswered&opening.Hello != 0, Unvalidated: c.hs.unvalidated.Load(), Room: unvalidatedBytes}
 	peer.Pressed = c.memoryPressure() == pressureHigh
 	var r handshake.Result

@@ -193,6 +193,7 @@ type Initial struct {
 	Cookie  handshake.Signal
 	Info    handshake.Signal
 	Tie     handshake.Signal // TIEBREAKER: the sender expects that this end dials it
+	Pong    handshake.Signal // the answer to a challenge
 	Request handshake.Signal // the first signal that wants an answer
 }
 
@@ -232,6 +233,8 @@ func Parse(kind Kind, data []byte, conv uint32) (f Initial, ok bool) {
 			f.Info = s
 		case s.Code == handshake.CodeTie:
 			f.Tie = s
+		case s.Code == handshake.CodePong:
+			f.Pong = s
 		}
 		if f.Request.Code == 0 && handshake.Asking>>s.Code&1 != 0 {
 			f.Request = s

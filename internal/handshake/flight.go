@@ -105,6 +105,12 @@ func (x *Exchange) flight(level Level) outgoing {
 	return p
 }
 
+// HelloSize returns how many bytes the packets of HELLO have together, at most.
+func (x *Exchange) HelloSize() int {
+	room := PacketSize - (len(x.clearSignals())+1)*SegmentSize - packetkeys.InitialOverhead
+	return (len(x.streams[Initial].out) + room - 1) / room * PacketSize
+}
+
 // clearSignals returns the signals at the beginning of a packet in the clear.
 func (x *Exchange) clearSignals() []Signal {
 	info := x.info

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/arqnet/kcp/internal/amplification"
 )
 
 // MaxHalfOpen is how many sessions of the peer's an open has half open: what claims to
@@ -23,6 +25,9 @@ type Hello struct {
 	Conv, Token uint32 // Token is of HELLO
 	Tie         uint64 // the number of TIEBREAKER
 	Opens       bool   // it has HELLO; otherwise it only shows that it arrives
+	Asks        bool   // it has a challenge of the address that this end sends from
+	Shows       bool   // it answers the challenge of the address that it comes from
+	Size        int    // of the UDP payload, in bytes
 }
 
 // Action is what an end does with a Hello.
@@ -31,7 +36,6 @@ type Action uint8
 const (
 	Ignore Action = iota // it counts for nothing
 	Greet                // this end dials: its HELLO leaves now
-	Answer               // the peer dials, and may not know this path yet: TIEBREAKER leaves now
 	Accept               // the peer dials: its HELLO opens a session
 	Move                 // the HELLO is of Verdict.Session, and comes from another address
 	Again                // the ends have drawn the same: this one dials a session again
@@ -41,6 +45,8 @@ const (
 type Verdict[A, S comparable] struct {
 	Do      Action
 	Aim     bool        // for Greet: the HELLOs leave for this address from now on
+	Tell    bool        // TIEBREAKER leaves for the sender now
+	Ask     bool        // with a challenge, as nothing has shown yet that the peer is there
 	Crowded bool        // for Accept: another session is half open, so the peer has to show its address
 	Open    *Open[A, S] // nil: none expects the address
 	Session S           // that this end dials; for Move, the one accepted before
@@ -54,9 +60,10 @@ type Open[A, S comparable] struct {
 	aimed    time.Duration
 	dialled  S // the session that this end dials now
 	conv     uint32
+	probes   uint32 // the conversation id of TIEBREAKER alone, which no session has
 	tie      uint64 // of its HELLO
 	drawn    bool   // tie is of a session that is being dialled
-	accepted []half[S]
+	accepted []half[A, S]
 	decided  func() // called once won or err is set by an accepted session
 	won      S      // the session that has come of it; zero: none yet
 	err      error  // why none will; nil: one may
@@ -64,18 +71,27 @@ type Open[A, S comparable] struct {
 }
 
 // path is what is known of an address of the peer.
+//
+// Anybody can send in the name of an address, and the peer can name one that is not its
+// own. So limit is the anti-amplification limit of the address (RFC 9000 §8.1): what
+// leaves for it before it has answered a challenge is paid for by what has come from it.
+// Not limited are what any dial sends to its address, and the probes.
 type path[A comparable] struct {
 	addr  A
-	next  time.Duration // when TIEBREAKER alone leaves for it next
-	wait  time.Duration // from then to the time after
-	quiet time.Duration // until when it does not answer
-	heard bool          // something has come from it
+	next  time.Duration        // when TIEBREAKER alone leaves for it next
+	wait  time.Duration        // from then to the time after
+	quiet time.Duration        // until when it does not answer TIEBREAKER alone, nor asks again
+	told  time.Duration        // until when it answers no challenge
+	heard bool                 // something has come from it, and it has answered a challenge
+	gone  bool                 // it is, or may be, of another peer, and counts for nothing
+	limit *amplification.Limit // nil: the address has answered a challenge
 }
 
 // half is a session that the peer has dialled.
-type half[S comparable] struct {
+type half[A, S comparable] struct {
 	s           S
 	conv, token uint32
+	at          A // where its packets go
 }
 
 // Table has the opens of an endpoint. It is safe for concurrent use.
@@ -85,22 +101,70 @@ type Table[A, S comparable] struct {
 	opens []*Open[A, S]
 }
 
-// Begin adds an open with a peer of several addresses. It returns nil if one of them is
-// of another open. decided is called, without a lock, when an accepted session decides
-// it.
-func (t *Table[A, S]) Begin(addrs []A, decided func()) *Open[A, S] {
+// Begin adds an open with a peer of several addresses, the first of which is the one that
+// is dialled. It returns nil if another open dials that. A peer may name addresses that
+// are others': a further address is left out if another open dials it. One that is a
+// further address of two is left out of both, as nobody can tell whose it is. drop is the
+// sessions that other opens have at such an address: they have to go. probes is the
+// conversation id of TIEBREAKER alone. decided is called, without a lock, when an accepted
+// session decides the open.
+func (t *Table[A, S]) Begin(addrs []A, probes uint32, decided func()) (o *Open[A, S], drop []S) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	o := &Open[A, S]{table: t, decided: decided}
-	for _, a := range addrs {
-		if other, _ := t.ofLocked(a); other != nil {
-			return nil
-		}
-		o.paths = append(o.paths, path[A]{addr: a, wait: FirstWait})
+	if other, i := t.ofLocked(addrs[0]); other != nil && i == 0 {
+		return nil, nil
+	}
+	o = &Open[A, S]{table: t, probes: probes, decided: decided}
+	for i, a := range addrs {
+		other, drops := t.claimLocked(a)
+		drop = append(drop, drops...)
+		limit := amplification.New(0, false, 0)
+		o.paths = append(o.paths, path[A]{addr: a, wait: FirstWait, gone: i > 0 && other, limit: limit})
 	}
 	t.opens = append(t.opens, o)
 	t.N.Add(1)
-	return o
+	return o, drop
+}
+
+// Claim tells that an address is dialled by a call that is no open. It returns the
+// sessions that opens have there, which have to go: see Begin.
+func (t *Table[A, S]) Claim(a A) (drop []S) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, drop = t.claimLocked(a)
+	return drop
+}
+
+// claimLocked takes an address away from the open of which it is a further one. It
+// reports whether there is an open with it, and returns the sessions there.
+func (t *Table[A, S]) claimLocked(a A) (taken bool, drop []S) {
+	o, i := t.ofLocked(a)
+	if o == nil || i == 0 {
+		return o != nil, nil
+	}
+	o.paths[i].gone = true
+	if o.isDecided() {
+		return true, nil
+	}
+	for _, h := range o.accepted {
+		if h.at == a {
+			drop = append(drop, h.s)
+		}
+	}
+	o.accepted = slices.DeleteFunc(o.accepted, func(h half[A, S]) bool { return h.at == a })
+	var none S
+	if o.aim == i && o.drawn && o.dialled != none {
+		drop = append(drop, o.dialled)
+		o.dialled, o.drawn, o.aim = none, false, 0
+	}
+	return true, drop
+}
+
+// Has reports whether a path, by its number, counts still.
+func (o *Open[A, S]) Has(path int) bool {
+	o.table.mu.Lock()
+	defer o.table.mu.Unlock()
+	return !o.paths[path].gone
 }
 
 // Dial tells which session this end dials now, with which number in its HELLO.
@@ -110,11 +174,11 @@ func (o *Open[A, S]) Dial(s S, conv uint32, tie uint64) {
 	o.dialled, o.conv, o.tie, o.drawn, o.aim = s, conv, tie, true, 0
 }
 
-// Dials returns what Dial has told.
-func (o *Open[A, S]) Dials() (s S, conv uint32, tie uint64) {
+// Dials returns the session that this end dials now, and what TIEBREAKER alone says.
+func (o *Open[A, S]) Dials() (s S, probes uint32, tie uint64) {
 	o.table.mu.Lock()
 	defer o.table.mu.Unlock()
-	return o.dialled, o.conv, o.tie
+	return o.dialled, o.probes, o.tie
 }
 
 // Dialled tells that the call that dials s has returned, connected or not. It returns the
@@ -122,7 +186,7 @@ func (o *Open[A, S]) Dials() (s S, conv uint32, tie uint64) {
 func (o *Open[A, S]) Dialled(s S, connected bool) (won S, err error) {
 	o.table.mu.Lock()
 	defer o.table.mu.Unlock()
-	if connected && !o.isDecided() {
+	if connected = connected && o.dialled == s; connected && !o.isDecided() {
 		o.won = s
 	}
 	o.drawn = connected
@@ -139,7 +203,7 @@ func (o *Open[A, S]) isDecided() bool {
 // there is none.
 func (t *Table[A, S]) ofLocked(a A) (*Open[A, S], int) {
 	for _, o := range t.opens {
-		if i := slices.IndexFunc(o.paths, func(p path[A]) bool { return p.addr == a }); i >= 0 {
+		if i := o.pathOf(a); i >= 0 {
 			return o, i
 		}
 	}
@@ -155,37 +219,96 @@ func (t *Table[A, S]) Judge(from A, h Hello, now time.Duration) (v Verdict[A, S]
 		return v
 	}
 	v.Session = o.dialled
+	p := &o.paths[i]
+	if h.Shows {
+		p.limit = nil
+	}
 	switch {
 	case !o.drawn: // which end dials is not known before this end's HELLO leaves
-	case h.Tie == o.tie && h.Conv == o.conv: // our own, which has come back
+		return v
+	case h.Tie == o.tie && (h.Conv == o.conv || h.Conv == o.probes): // our own, which has come back
+		return v
 	case h.Tie == o.tie || h.Conv == o.conv:
 		v.Do = Again
 	case h.Tie < o.tie:
 		v.Do, v.Aim = Greet, o.hear(i, now)
-	case !h.Opens && !o.mayProbe(i, now):
-	case !h.Opens:
-		v.Do = Answer
-	default:
-		v.Do = Accept
-		for _, other := range o.accepted {
-			if other.conv == h.Conv && other.token == h.Token {
-				v.Do, v.Session = Move, other.s
-				return v
-			}
+	case h.Opens:
+		if o.judgeHello(from, &h, &v); v.Do == Accept {
+			return v // what may leave for the address is now the session's to say
 		}
-		v.Crowded = len(o.accepted) > 0
 	}
+	p.limit.Received(h.Size)
+	v.Tell = o.mayTell(p, &h, now)
+	v.Ask = v.Tell && p.limit != nil
 	return v
 }
 
+// judgeHello decides on a HELLO of a peer that has drawn the greater number.
+func (o *Open[A, S]) judgeHello(from A, h *Hello, v *Verdict[A, S]) {
+	for i := range o.accepted {
+		if other := &o.accepted[i]; other.conv == h.Conv && other.token == h.Token {
+			if o.move(other, from) {
+				v.Do, v.Session = Move, other.s
+			}
+			return
+		}
+	}
+	v.Do, v.Crowded = Accept, len(o.accepted) > 0
+}
+
+// move reports whether a half-open session moves to an address, which has to have
+// answered a challenge: it may send what its credit allows, and the peer has earned that
+// elsewhere.
+func (o *Open[A, S]) move(h *half[A, S], to A) bool {
+	i := o.pathOf(to)
+	if i < 0 || o.paths[i].limit != nil && h.at != to {
+		return false
+	}
+	h.at = to
+	return true
+}
+
+// pathOf returns the number of the path to an address; -1: there is none.
+func (o *Open[A, S]) pathOf(a A) int {
+	return slices.IndexFunc(o.paths, func(p path[A]) bool { return p.addr == a && !p.gone })
+}
+
 // hear tells that something has come by a path. It reports whether HELLO leaves by that
-// from now on: by the first that something has come by, or a better one.
+// from now on: by the first that something has come by, or a better one. It has to have
+// answered a challenge.
 func (o *Open[A, S]) hear(i int, now time.Duration) (aim bool) {
+	if o.paths[i].limit != nil {
+		return false
+	}
 	if aim = i != o.aim && (!o.paths[o.aim].heard || i < o.aim && i > 0); aim {
 		o.aim, o.aimed = i, now
 	}
 	o.paths[i].heard = true
 	return aim
+}
+
+// mayTell reports whether TIEBREAKER leaves by a path, as a packet has come: it answers a
+// challenge; the peer dials, and may not know the path yet; or there is a challenge to
+// ask.
+func (o *Open[A, S]) mayTell(p *path[A], h *Hello, now time.Duration) bool {
+	switch {
+	case h.Asks && now >= p.told:
+		p.told = now + answerGap
+	case (p.limit != nil || !h.Opens && h.Tie > o.tie) && now >= p.quiet:
+	default:
+		return false
+	}
+	p.quiet = now + answerGap
+	return true
+}
+
+// Take takes n bytes from what may leave for an address. It reports false, and takes
+// nothing, if that is less.
+func (t *Table[A, S]) Take(a A, n int) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	o, i := t.ofLocked(a)
+	return o != nil && o.paths[i].limit.Take(n)
 }
 
 // Probes of addresses that HELLO does not leave for.
@@ -198,25 +321,16 @@ const (
 	answerGap     = 50 * time.Millisecond  // the least time between TIEBREAKER and an answer by one path
 )
 
-// mayProbe reports whether TIEBREAKER may leave by a path, as one has come.
-func (o *Open[A, S]) mayProbe(i int, now time.Duration) bool {
-	p := &o.paths[i]
-	if now < p.quiet {
-		return false
-	}
-	p.quiet = now + answerGap
-	return true
-}
-
-// Probe returns the path by which TIEBREAKER leaves now, and the one by which HELLO does
-// from now on; -1: none. It is to be called again after wait.
-func (o *Open[A, S]) Probe(now time.Duration) (probe, aim int, wait time.Duration) {
+// Probe returns the path by which TIEBREAKER leaves now, with a challenge if ask is set,
+// and the one by which HELLO does from now on; -1: none. It is to be called again after
+// wait.
+func (o *Open[A, S]) Probe(now time.Duration) (probe int, ask bool, aim int, wait time.Duration) {
 	o.table.mu.Lock()
 	defer o.table.mu.Unlock()
 	probe, aim, wait = -1, -1, MostWait
 	for i := range o.paths {
 		p := &o.paths[i]
-		if i == o.aim {
+		if i == o.aim || p.gone {
 			continue // HELLO leaves by it
 		}
 		if wait = min(wait, p.next-now); now >= p.next && (probe < 0 || p.next < o.paths[probe].next) {
@@ -226,51 +340,65 @@ func (o *Open[A, S]) Probe(now time.Duration) (probe, aim int, wait time.Duratio
 	if probe >= 0 {
 		p := &o.paths[probe]
 		p.next, p.wait, p.quiet = now+p.wait, min(2*p.wait, MostWait), now+answerGap
+		ask = p.limit != nil
 	}
-	for n := 1; n < len(o.paths) && now >= o.aimed+AimTime && aim < 0; n++ {
-		if i := (o.aim + n) % len(o.paths); o.paths[i].heard {
+	for n := 1; n < len(o.paths) && o.drawn && now >= o.aimed+AimTime && aim < 0; n++ {
+		if i := (o.aim + n) % len(o.paths); o.paths[i].heard && !o.paths[i].gone {
 			o.aim, o.aimed, aim = i, now, i
 		}
 	}
-	return probe, aim, max(wait, Pace)
+	return probe, ask, aim, max(wait, Pace)
 }
 
-// Elsewhere returns the session of an open of which a packet without TIEBREAKER has come
-// from another address of the peer: the one that this end dials, or a half-open one whose
-// HELLO has come by a path that the peer has left. ok is false if it is of none.
-func (t *Table[A, S]) Elsewhere(from A, conv uint32) (s S, ok bool) {
+// Elsewhere decides on a packet without TIEBREAKER from another address of the peer than
+// its session's: the one that this end dials, or a half-open one whose HELLO has come by
+// a path that the peer has left. Its session moves there if the address has answered a
+// challenge, and the verdict is Move. Otherwise the address is asked, and the packet
+// counts for nothing. mine is false if it is of no such session.
+func (t *Table[A, S]) Elsewhere(from A, conv uint32, size int, now time.Duration) (v Verdict[A, S], mine bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	o, i := t.ofLocked(from)
 	if o == nil || o.isDecided() {
-		return s, false
+		return v, false
 	}
-	if o.conv == conv {
-		o.aim = i
-		return o.dialled, true
-	}
-	for _, h := range o.accepted {
-		if h.conv == conv {
-			return h.s, true
+	var to *half[A, S]
+	if !o.drawn || o.conv != conv {
+		n := slices.IndexFunc(o.accepted, func(h half[A, S]) bool { return h.conv == conv })
+		if n < 0 {
+			return v, false
 		}
+		to = &o.accepted[n]
 	}
-	return s, false
+	p := &o.paths[i]
+	p.limit.Received(size)
+	switch v.Open = o; {
+	case p.limit != nil:
+		v.Tell = o.drawn && o.mayTell(p, &Hello{Opens: true}, now)
+		v.Ask = v.Tell
+	case to != nil && o.move(to, from):
+		v.Do, v.Session = Move, to.s
+	case to == nil:
+		o.aim = i
+		v.Do, v.Session = Move, o.dialled
+	}
+	return v, true
 }
 
 // Add adds a session that a HELLO for which the verdict was Accept has opened. ok is
-// false if the open has been decided since. There are MaxHalfOpen at a time: drop is the
-// oldest, which has to go.
-func (o *Open[A, S]) Add(s S, h Hello) (drop S, ok bool) {
+// false if the open has been decided since, or has no such address any more. There are
+// MaxHalfOpen at a time: drop is the oldest, which has to go.
+func (o *Open[A, S]) Add(s S, from A, h Hello) (drop S, ok bool) {
 	o.table.mu.Lock()
 	defer o.table.mu.Unlock()
-	if o.isDecided() {
+	if o.isDecided() || o.pathOf(from) < 0 {
 		return drop, false
 	}
 	if len(o.accepted) >= MaxHalfOpen {
 		drop = o.accepted[0].s
 		o.accepted = slices.Delete(o.accepted, 0, 1)
 	}
-	o.accepted = append(o.accepted, half[S]{s, h.Conv, h.Token})
+	o.accepted = append(o.accepted, half[A, S]{s, h.Conv, h.Token, from})
 	return drop, true
 }
 
@@ -279,7 +407,7 @@ func (t *Table[A, S]) Remove(s S) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, o := range t.opens {
-		o.accepted = slices.DeleteFunc(o.accepted, func(h half[S]) bool { return h.s == s })
+		o.accepted = slices.DeleteFunc(o.accepted, func(h half[A, S]) bool { return h.s == s })
 	}
 }
 
@@ -320,7 +448,7 @@ func (t *Table[A, S]) decide(s S, by func(*Open[A, S]) bool) (expected, won bool
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, o := range t.opens {
-		if slices.ContainsFunc(o.accepted, func(h half[S]) bool { return h.s == s }) {
+		if slices.ContainsFunc(o.accepted, func(h half[A, S]) bool { return h.s == s }) {
 			if !o.isDecided() && by(o) {
 				decided = o.decided
 			}

@@ -21,7 +21,7 @@ func end(n int) (t *Table[int, string], o *Open[int, string], decided *int) {
 	for i := range addrs {
 		addrs[i] = i
 	}
-	o = t.Begin(addrs, func() { *decided++ })
+	o, _ = t.Begin(addrs, 1000, func() { *decided++ })
 	o.Dial("d", 7, 50)
 	return t, o, decided
 }
@@ -57,7 +57,7 @@ func TestTableOfWire(t *testing.T) {
 		},
 		"has not drawn t yet, or has to draw again": func() (*Table[int, string], int) {
 			table := new(Table[int, string])
-			table.Begin([]int{0}, func() {})
+			table.Begin([]int{0}, 1000, func() {})
 			return table, 0
 		},
 		"dials, nothing half open": func() (*Table[int, string], int) {
@@ -66,7 +66,7 @@ func TestTableOfWire(t *testing.T) {
 		},
 		"dials, half open": func() (*Table[int, string], int) {
 			table, o, _ := end(1)
-			_, ok := o.Add("half", Hello{Conv: 9, Token: 2})
+			_, ok := o.Add("half", 0, Hello{Conv: 9, Token: 2})
 			require.True(t, ok)
 			return table, 0
 		},
@@ -112,7 +112,8 @@ func TestBothAgree(t *testing.T) {
 			ties := [2]uint64{a, b}
 			for i := range does {
 				table := new(Table[int, string])
-				table.Begin([]int{0}, nil).Dial("d", uint32(i), ties[i])
+				o, _ := table.Begin([]int{0}, 1000, nil)
+				o.Dial("d", uint32(i), ties[i])
 				does[i] = table.Judge(0, Hello{Conv: uint32(1 - i), Tie: ties[1-i], Opens: true}, 0).Do
 			}
 			switch {
@@ -132,13 +133,14 @@ func TestBothAgree(t *testing.T) {
 func TestOneSession(t *testing.T) {
 	t.Parallel()
 	table, o, decided := end(1)
-	require.Nil(t, table.Begin([]int{5, 0}, nil), "another open with the address")
+	second, _ := table.Begin([]int{0, 5}, 1000, nil)
+	require.Nil(t, second, "another open dials the address")
 	require.EqualValues(t, 1, table.N.Load())
 	hello := Hello{Conv: 8, Token: 1, Tie: 51, Opens: true}
 	for i, s := range []string{"a", "b", "c", "e", "f"} {
 		h := hello
 		h.Token = uint32(i)
-		drop, ok := o.Add(s, h)
+		drop, ok := o.Add(s, 0, h)
 		require.True(t, ok)
 		require.Equal(t, i == MaxHalfOpen, drop == "a", s)
 	}
@@ -161,7 +163,7 @@ func TestOneSession(t *testing.T) {
 	session, err := o.Dialled("d", true)
 	require.NoError(t, err)
 	require.Equal(t, "e", session, "it was first")
-	_, ok := o.Add("g", hello)
+	_, ok := o.Add("g", 0, hello)
 	require.False(t, ok)
 	require.Equal(t, 1, *decided)
 	o.End(func(late []string) {
@@ -174,7 +176,7 @@ func TestOneSession(t *testing.T) {
 	require.Equal(t, Verdict[int, string]{}, table.Judge(0, hello, 0))
 
 	table, o, decided = end(1)
-	_, _ = o.Add("a", hello)
+	_, _ = o.Add("a", 0, hello)
 	failed := errors.New("no certificate")
 	require.True(t, table.Fail("a", true, failed))
 	require.Equal(t, 1, *decided)
@@ -191,7 +193,7 @@ func TestProbes(t *testing.T) {
 	at := make(map[int][]time.Duration)
 	last := -time.Second
 	for now := time.Duration(0); now < 2*time.Second; {
-		probe, aim, wait := o.Probe(now)
+		probe, _, aim, wait := o.Probe(now)
 		require.Equal(t, -1, aim)
 		require.GreaterOrEqual(t, wait, Pace)
 		if probe >= 0 {
@@ -211,12 +213,15 @@ func TestProbes(t *testing.T) {
 	}
 }
 
-// HELLO leaves by the first path that something has come by, or a better one, and by the
-// next after a second. What comes for the dialled session by another path moves it.
+// HELLO leaves by the first path by which the peer has answered a challenge, or a better
+// one, and by the next after a second. What comes for the dialled session, or a half-open
+// one, by another path moves it if the peer has answered there.
 func TestAim(t *testing.T) {
 	t.Parallel()
 	table, o, _ := end(4)
 	lower := Hello{Conv: 8, Token: 1, Tie: 49, Opens: true}
+	require.False(t, table.Judge(3, lower, 100*ms).Aim, "somebody else may have sent it")
+	lower.Shows = true
 	greet := func(from int, now time.Duration) bool {
 		v := table.Judge(from, lower, now)
 		require.Equal(t, Greet, v.Do)
@@ -227,29 +232,134 @@ func TestAim(t *testing.T) {
 	require.False(t, greet(3, 100*ms))
 	require.False(t, greet(0, 100*ms), "it is no better")
 	require.True(t, greet(2, 200*ms))
-	_, aim, _ := o.Probe(200*ms + AimTime - 1)
+	_, _, aim, _ := o.Probe(200*ms + AimTime - 1)
 	require.Equal(t, -1, aim)
 	var order []int
 	for now := 200*ms + AimTime; len(order) < 4; now += AimTime {
-		_, aim, _ := o.Probe(now)
+		_, _, aim, _ := o.Probe(now)
 		order = append(order, aim)
 	}
 	require.Equal(t, []int{3, 0, 2, 3}, order, "those that something has come by")
-	s, ok := table.Elsewhere(1, 7)
+	elsewhere := func(from int, conv uint32) (Verdict[int, string], bool) {
+		return table.Elsewhere(from, conv, 24, time.Minute)
+	}
+	v, mine := elsewhere(1, 7)
+	require.True(t, mine)
+	require.True(t, v.Do == Ignore && v.Tell && v.Ask, "nothing has shown that the peer is there")
+	_, mine = elsewhere(1, 8)
+	require.False(t, mine)
+	_, mine = elsewhere(9, 7)
+	require.False(t, mine)
+	_, ok := o.Add("half open", 3, Hello{Conv: 8, Token: 1})
 	require.True(t, ok)
-	require.Equal(t, "d", s)
-	_, ok = table.Elsewhere(1, 8)
-	require.False(t, ok)
-	_, ok = table.Elsewhere(9, 7)
-	require.False(t, ok)
-	_, ok = o.Add("half open", Hello{Conv: 8, Token: 1})
-	require.True(t, ok)
-	s, ok = table.Elsewhere(1, 8)
-	require.True(t, ok)
-	require.Equal(t, "half open", s)
+	v, mine = elsewhere(1, 8)
+	require.True(t, mine && v.Do == Ignore)
+	require.False(t, table.Judge(1, Hello{Conv: 8, Token: 1, Tie: 51, Opens: true}, time.Minute).Do == Move)
+	require.Equal(t, Greet, table.Judge(1, lower, time.Hour).Do)
+	for conv, s := range map[uint32]string{7: "d", 8: "half open"} {
+		v, mine = elsewhere(1, conv)
+		require.True(t, mine && v.Do == Move)
+		require.Equal(t, s, v.Session)
+	}
+	require.Equal(t, Move, table.Judge(1, Hello{Conv: 8, Token: 1, Tie: 51, Opens: true}, time.Minute).Do)
 	table.Remove("half open")
-	_, ok = table.Elsewhere(1, 8)
-	require.False(t, ok)
+	_, mine = elsewhere(1, 8)
+	require.False(t, mine)
+}
+
+// What leaves for an address because of packets is at most three times what has come from
+// it, until it has answered a challenge. A HELLO that opens a session pays for that.
+func TestCreditOfAnAddress(t *testing.T) {
+	t.Parallel()
+	table, _, _ := end(3)
+	require.False(t, table.Take(1, 1))
+	lower := Hello{Conv: 8, Tie: 49, Size: 24}
+	table.Judge(1, lower, 0)
+	table.Judge(1, lower, 0)
+	require.False(t, table.Take(2, 1))
+	require.False(t, table.Take(1, 145))
+	require.True(t, table.Take(1, 100))
+	require.True(t, table.Take(1, 44))
+	require.False(t, table.Take(1, 1))
+	require.Equal(t, Accept, table.Judge(2, Hello{Conv: 8, Tie: 51, Opens: true, Size: 1000}, 0).Do)
+	require.False(t, table.Take(2, 1))
+	require.False(t, table.Take(9, 0), "of no open")
+	lower.Shows = true
+	table.Judge(1, lower, 0)
+	require.True(t, table.Take(1, 1<<30))
+}
+
+// A challenge is answered, and the sender asked, at most once in 50 ms each.
+func TestChallengesAreAnswered(t *testing.T) {
+	t.Parallel()
+	table, _, _ := end(2)
+	var told, asked []time.Duration
+	for now := time.Duration(0); now < 200*ms; now += 10 * ms {
+		v := table.Judge(1, Hello{Conv: 8, Tie: 49, Asks: true, Shows: now >= 100*ms}, now)
+		if v.Tell {
+			told = append(told, now)
+		}
+		if v.Ask {
+			asked = append(asked, now)
+		}
+	}
+	require.Equal(t, []time.Duration{0, 50 * ms, 100 * ms, 150 * ms}, told)
+	require.Equal(t, []time.Duration{0, 50 * ms}, asked)
+}
+
+// An address that another open dials counts for none that has it as a further one,
+// whichever was first, and one that is a further address of two counts for neither. The
+// sessions that an open has there have to go.
+func TestAddressesOfOthers(t *testing.T) {
+	t.Parallel()
+	hello := Hello{Conv: 8, Token: 1, Tie: 51, Opens: true, Shows: true}
+	for name, tc := range map[string]struct {
+		first, second []int
+	}{
+		"dialled later":    {first: []int{0, 5, 6}, second: []int{5}},
+		"dialled before":   {first: []int{5}, second: []int{0, 5, 6}},
+		"a further of two": {first: []int{0, 5}, second: []int{6, 5}},
+	} {
+		table := new(Table[int, string])
+		first, drop := table.Begin(tc.first, 1000, func() {})
+		require.Empty(t, drop)
+		first.Dial("first", 7, 50)
+		if v := table.Judge(5, hello, 0); v.Do == Accept {
+			_, ok := first.Add("half", 5, hello)
+			require.True(t, ok)
+		}
+		second, drop := table.Begin(tc.second, 1000, func() {})
+		second.Dial("second", 9, 50)
+		v := table.Judge(5, hello, 0)
+		_, ok := first.Add("late", 5, hello)
+		switch name {
+		case "dialled later":
+			require.Equal(t, []string{"half"}, drop)
+			require.Same(t, second, v.Open)
+			require.Equal(t, Accept, v.Do)
+			require.False(t, first.Has(1) || ok)
+			require.True(t, first.Has(0) && first.Has(2))
+		case "dialled before":
+			require.Empty(t, drop)
+			require.Same(t, first, v.Open)
+			require.True(t, ok && !second.Has(1) && second.Has(2))
+		default:
+			require.Equal(t, []string{"half"}, drop)
+			require.Nil(t, v.Open)
+			require.False(t, ok || first.Has(1) || second.Has(1))
+		}
+	}
+	// A session that is dialled there goes too, and the open does not have it.
+	table := new(Table[int, string])
+	o, _ := table.Begin([]int{0, 5}, 1000, func() {})
+	o.Dial("d", 7, 50)
+	require.True(t, table.Judge(5, Hello{Conv: 8, Tie: 49, Opens: true, Shows: true}, 0).Aim)
+	require.Equal(t, []string{"d"}, table.Claim(5))
+	won, err := o.Dialled("d", true)
+	require.NoError(t, err)
+	require.Empty(t, won)
+	require.Empty(t, table.Claim(0), "it is the one that is dialled")
+	require.True(t, o.Has(0))
 }
 
 // Until an end has drawn again, what it had drawn before decides nothing.
@@ -271,7 +381,7 @@ func TestProbesAreAnswered(t *testing.T) {
 	table, _, _ := end(2)
 	var answered []time.Duration
 	for now := time.Duration(0); now < 200*ms; now += 10 * ms {
-		if table.Judge(1, Hello{Conv: 8, Tie: 51}, now).Do == Answer {
+		if table.Judge(1, Hello{Conv: 8, Tie: 51}, now).Tell {
 			answered = append(answered, now)
 		}
 	}
