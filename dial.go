@@ -261,12 +261,13 @@ func (e *Endpoint) checkSimultaneous(o *DialOptions) error {
 // network a host may have the same address. So are those that no single peer has, and
 // those of sessions that there are: a peer may name addresses that are others'.
 func (e *Endpoint) peerAddrs(addr net.Addr, candidates []net.Addr) (sources []source, keys []sessionKey) {
+	_, own := addressOf(e.LocalAddr())
 	for i, a := range append([]net.Addr{addr}, candidates...) {
 		if i > 0 && e.checkAddress(a) != nil {
 			continue
 		}
 		to, key := addressOf(a)
-		if i > 0 && to.peer == nil && !isUnicast(to.addr) || slices.Contains(keys, key) {
+		if i > 0 && (to.peer == nil && !isUnicast(to.addr) || key == own) || slices.Contains(keys, key) {
 			continue
 		}
 		sources, keys = append(sources, to), append(keys, key)
@@ -446,6 +447,9 @@ func drawTie(o *simultaneousOpen, c *Conn, again bool) {
 	c.mu.Lock()
 	defer c.unlock()
 	tie := signal{sigTiebreak, c.ep.env.Uint32(), c.ep.env.Uint32()}
+	if number, ok := o.Inherits(); ok {
+		tie.sn, tie.ts = uint32(number), uint32(number>>32)
+	}
 	r := c.rarely()
 	r.tie, r.again = tie, again
 	o.Dial(c, c.Conv(), tieNumber(tie))

@@ -63,6 +63,7 @@ type Open[A, S comparable] struct {
 	probes   uint32 // the conversation id of TIEBREAKER alone, which no session has
 	tie      uint64 // of its HELLO
 	drawn    bool   // tie is of a session that is being dialled
+	inherits bool   // tie is to be of the first
 	accepted []half[A, S]
 	decided  func() // called once won or err is set by an accepted session
 	won      S      // the session that has come of it; zero: none yet
@@ -104,10 +105,11 @@ type Table[A, S comparable] struct {
 // Begin adds an open with a peer of several addresses, the first of which is the one that
 // is dialled. It returns nil if another open dials that. A peer may name addresses that
 // are others': a further address is left out if another open dials it. One that is a
-// further address of two is left out of both, as nobody can tell whose it is. drop is the
-// sessions that other opens have at such an address: they have to go. probes is the
-// conversation id of TIEBREAKER alone. decided is called, without a lock, when an accepted
-// session decides the open.
+// further address of two is left out of both, as nobody can tell whose it is. Half-open
+// sessions at the address that is dialled are of this open from now on: Inherits. drop is
+// the other sessions that other opens have at such addresses: they have to go. probes is
+// the conversation id of TIEBREAKER alone. decided is called, without a lock, when an
+// accepted session decides the open.
 func (t *Table[A, S]) Begin(addrs []A, probes uint32, decided func()) (o *Open[A, S], drop []S) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -116,10 +118,14 @@ func (t *Table[A, S]) Begin(addrs []A, probes uint32, decided func()) (o *Open[A
 	}
 	o = &Open[A, S]{table: t, probes: probes, decided: decided}
 	for i, a := range addrs {
-		other, drops := t.claimLocked(a)
-		drop = append(drop, drops...)
+		other, halves, drops := t.claimLocked(a)
+		if drop = append(drop, drops...); i == 0 && len(halves) > 0 {
+			o.accepted, o.tie, o.inherits = halves, other.tie, true
+		} else {
+			drop = append(drop, sessionsOf(halves)...)
+		}
 		limit := amplification.New(0, false, 0)
-		o.paths = append(o.paths, path[A]{addr: a, wait: FirstWait, gone: i > 0 && other, limit: limit})
+		o.paths = append(o.paths, path[A]{addr: a, wait: FirstWait, gone: i > 0 && other != nil, limit: limit})
 	}
 	t.opens = append(t.opens, o)
 	t.N.Add(1)
@@ -131,33 +137,53 @@ func (t *Table[A, S]) Begin(addrs []A, probes uint32, decided func()) (o *Open[A
 func (t *Table[A, S]) Claim(a A) (drop []S) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	_, drop = t.claimLocked(a)
-	return drop
+	_, halves, drop := t.claimLocked(a)
+	return append(drop, sessionsOf(halves)...)
 }
 
-// claimLocked takes an address away from the open of which it is a further one. It
-// reports whether there is an open with it, and returns the sessions there.
-func (t *Table[A, S]) claimLocked(a A) (taken bool, drop []S) {
+// claimLocked takes an address away from the open of which it is a further one. It returns
+// the open with that address, the half-open sessions there, and a dialled one.
+func (t *Table[A, S]) claimLocked(a A) (o *Open[A, S], halves []half[A, S], dialled []S) {
 	o, i := t.ofLocked(a)
 	if o == nil || i == 0 {
-		return o != nil, nil
+		return o, nil, nil
 	}
 	o.paths[i].gone = true
 	if o.isDecided() {
-		return true, nil
+		return o, nil, nil
 	}
+	there := func(h half[A, S]) bool { return h.at == a }
 	for _, h := range o.accepted {
-		if h.at == a {
-			drop = append(drop, h.s)
+		if there(h) {
+			halves = append(halves, h)
 		}
 	}
-	o.accepted = slices.DeleteFunc(o.accepted, func(h half[A, S]) bool { return h.at == a })
-	var none S
-	if o.aim == i && o.drawn && o.dialled != none {
-		drop = append(drop, o.dialled)
+	o.accepted = slices.DeleteFunc(o.accepted, there)
+	if o.aim == i && o.drawn {
+		var none S
+		dialled = append(dialled, o.dialled)
 		o.dialled, o.drawn, o.aim = none, false, 0
 	}
-	return true, drop
+	return o, halves, dialled
+}
+
+// sessionsOf returns the sessions of halves.
+func sessionsOf[A, S comparable](halves []half[A, S]) (all []S) {
+	for _, h := range halves {
+		all = append(all, h.s)
+	}
+	return all
+}
+
+// Inherits returns the number that the first session of this end has to have in its HELLO.
+// ok is false if that is to be drawn. An open with sessions that were of another keeps
+// the number that their peer has judged by: so both ends agree on who dials.
+func (o *Open[A, S]) Inherits() (tie uint64, ok bool) {
+	o.table.mu.Lock()
+	defer o.table.mu.Unlock()
+	ok = o.inherits
+	o.inherits = false
+	return o.tie, ok
 }
 
 // Has reports whether a path, by its number, counts still.

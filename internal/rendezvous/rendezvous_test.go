@@ -334,9 +334,12 @@ func TestAddressesOfOthers(t *testing.T) {
 		_, ok := first.Add("late", 5, hello)
 		switch name {
 		case "dialled later":
-			require.Equal(t, []string{"half"}, drop)
+			require.Empty(t, drop)
 			require.Same(t, second, v.Open)
-			require.Equal(t, Accept, v.Do)
+			require.Equal(t, Move, v.Do)
+			require.Equal(t, "half", v.Session)
+			tie, inherits := second.Inherits()
+			require.True(t, inherits && tie == 50)
 			require.False(t, first.Has(1) || ok)
 			require.True(t, first.Has(0) && first.Has(2))
 		case "dialled before":
