@@ -73,6 +73,8 @@ func (e *Endpoint) weigh(now time.Duration, heavy *[mostShed]*Conn) (n int, done
 	}
 	over, margin := e.overload()
 	s, share, ratio := p.scan, max(e.load.share.Load(), leastShare), shed.LeastRatio(over, margin)
+	// Sessions that anybody may have opened do not take the memory of others.
+	floods := int64(e.load.halfOpen.Load())*halfOpenBytes > int64(e.config.MaxBuffered)/4
 	e.mu.RLock()
 	conns, last := e.table.Part(s.At, scanned)
 	looked := 0
@@ -81,7 +83,7 @@ func (e *Endpoint) weigh(now time.Duration, heavy *[mostShed]*Conn) (n int, done
 		if c == nil {
 			continue
 		}
-		if held, lately := c.weight(now); s.Pays(held, lately, share, ratio) {
+		if held, lately := c.weight(now); floods && c.halfOpen() || s.Pays(held, lately, share, ratio) {
 			heavy[n] = c
 			n++
 		}

@@ -200,10 +200,7 @@ func (k *KCP) NextFlush() (at uint32, ok bool) {
 	if k.peer.probe != 0 || k.snd.loss.suspects.head != nil {
 		return uint32(k.clock.now), true
 	}
-	next, ok := seq(0), false
-	if g := k.snd.timeouts.first; g != nil && !k.snd.loss.held {
-		next, ok = g.at, true
-	}
+	next, ok := k.nextTimeout()
 	earlier := func(t seq) {
 		if !ok || t.Before(next) {
 			next, ok = t, true
@@ -212,7 +209,7 @@ func (k *KCP) NextFlush() (at uint32, ok bool) {
 	if len(k.rcv.acks) > 0 {
 		earlier(k.ackTime())
 	}
-	if k.snd.recovery.Outage.On && k.snd.inFlight > 0 {
+	if k.snd.recovery.Outage.On && k.snd.inFlight > 0 && k.snd.validation == nil {
 		earlier(k.snd.recovery.Outage.ProbeAt)
 	}
 	if k.snd.loss.due.head != nil {
@@ -222,15 +219,35 @@ func (k *KCP) NextFlush() (at uint32, ok bool) {
 		switch {
 		case k.peer.wnd == 0 && k.peer.probeWait == 0:
 			earlier(k.clock.now)
+		case k.peer.wnd == 0 && !k.maySend(2*headerSize):
 		case k.peer.wnd == 0:
 			earlier(k.peer.tsProbe)
 		case k.mayAdmit(k.sendWindow()) && (k.snd.queue.n == 0 || k.snd.validation == nil || k.mayBegin(k.snd.queue.head, 0)):
 			earlier(k.clock.now + seq(k.pacingDelay()))
+		case k.snd.validation != nil:
 		case k.rare != nil && k.mayExceedWindow() && k.inPeerWindow():
 			earlier(k.clock.now + max(seq(k.pacingDelay()), seq(max(k.snd.recovery.Outage.BeyondAt.Diff(k.clock.now), 0))))
 		}
 	}
 	return uint32(next), ok
+}
+
+// nextTimeout returns when a segment times out, unless time-outs wait. ok is false if there
+// is none. To an address that is not validated only the oldest is retransmitted, and that
+// only if the credit suffices: otherwise a packet has to come first.
+func (k *KCP) nextTimeout() (at seq, ok bool) {
+	g := k.snd.timeouts.first
+	if g == nil || k.snd.loss.held {
+		return 0, false
+	}
+	if k.snd.validation == nil {
+		return g.at, true
+	}
+	s := k.snd.oldest()
+	if s == nil || s.group == nil || !k.maySend(s.size()) {
+		return 0, false
+	}
+	return s.group.at, true
 }
 
 // pacingDelay returns the milliseconds until pacing and the cap allow a new segment.

@@ -93,6 +93,7 @@ func (c *session) credit(p *inPacket) bool {
 		return false
 	}
 	c.hs.active.Store(true)
+	c.hs.blocked = false
 	return v.Received(p.size)
 }
 

@@ -24,7 +24,7 @@ func (c *session) liveness() liveness.Session {
 	if c.closing.Phase > closing.Lingering {
 		return s
 	}
-	s.MayPing = l.Unanswered&opening.Ping == 0 && !l.securing && (l.Reached || l.Role < opening.Dialled) && !(c.closing.Read != closing.ReadOpen && c.over())
+	s.MayPing = l.Unanswered&opening.Ping == 0 && !l.securing && !c.starved() && (l.Reached || l.Role < opening.Dialled) && !(c.closing.Read != closing.ReadOpen && c.over())
 	if s.Signals && l.Role < opening.Dialled && !l.Confirmed {
 		// A live peer repeats CONFIRM until it is answered, but the HELLO with the
 		// cookie may have been its last packet.

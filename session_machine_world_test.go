@@ -435,6 +435,8 @@ func (e *machineEnd) reply(to source, by protect.Protection, h header, signals .
 	return true
 }
 
+func (e *machineEnd) pays(int) bool { return true }
+
 func (e *machineEnd) challenge(to source, token uint32, at time.Duration) signal {
 	s := e.gate.Cookies.Challenge(admission.MakeKey(to.addr, to.peer, e.conn.entry.Conv), to.local.Addr(), token, at)
 	return signal{sigPing, s[0], s[1]}

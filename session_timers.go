@@ -77,7 +77,7 @@ func (c *session) schedule(now time.Duration) {
 		}
 	}
 	if l := &c.hs; c.closing.Phase != closing.Draining { // see sendDueSignals
-		if l.Unanswered != 0 {
+		if l.Unanswered != 0 && !c.starved() {
 			sooner(l.Next())
 		}
 		if c.plpmtu != nil && c.mayProbeMTU() {

@@ -154,14 +154,14 @@ func (c *session) inputHandshake(p *inPacket, now time.Duration) (changed bool) 
 		return false
 	}
 	c.step.inputAt = now
-	c.credit(p)
+	credited := c.credit(p)
 	peer := handshake.Peer{Waiting: c.hs.Unanswered&opening.Hello != 0, Unvalidated: c.hs.unvalidated.Load(), Room: unvalidatedBytes}
 	peer.Pressed = c.memoryPressure() == pressureHigh
 	var r handshake.Result
 	changed = x.Input(handshake.Kind(p.kind-clearPacket), &p.Packet, peer, &r)
 	c.tookHandshake(x, &r)
 	c.advanceTLS()
-	return changed
+	return changed || credited // what waits for that may leave
 }
 
 // tookHandshake takes what a packet, or TLS, has brought about.
@@ -290,6 +290,7 @@ func (c *session) sendFlight() {
 	for size := x.Pending(); size > 0; size = x.Pending() {
 		if !c.kcp.validation().Take(size) {
 			if !x.Skip() {
+				c.hs.blocked = true
 				return
 			}
 			continue

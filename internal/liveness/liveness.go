@@ -15,9 +15,13 @@ const (
 	// ProbeAfter is the silence, while something is unacknowledged, after which
 	// a PING asks the peer whether it still knows the session.
 	ProbeAfter = time.Second
-	// unvalidatedWait is the time between two PINGs to a peer whose address is not
-	// validated: the packets from there may have been forged.
-	unvalidatedWait = 10 * time.Second
+	// unvalidatedCheck is the silence after which a peer is asked for a sign of life whose
+	// address is not validated: the packets from there may have been forged. It is asked
+	// again after unvalidatedWait, and lost after a silence of UnvalidatedTime. Every KCP
+	// peer answers, as it takes a PING for a window probe.
+	unvalidatedCheck = 5 * time.Second
+	unvalidatedWait  = 2500 * time.Millisecond
+	UnvalidatedTime  = 10 * time.Second
 	// pingTries is how often a PING is sent within the user time-out at least, unless
 	// round trips take longer.
 	pingTries = 16
@@ -107,6 +111,8 @@ func (l *State) Next(now time.Duration, s *Session) (at time.Duration, due Due) 
 	quiet, asks := max(l.heard, l.since), l.asks || s.Unvalidated
 	switch {
 	case !s.MayPing:
+	case s.Unvalidated && !s.Dialled:
+		after(l.heard, unvalidatedCheck, Ping)
 	case l.waits && s.Signals:
 		after(quiet, ProbeAfter, Ping)
 	default:
@@ -145,6 +151,9 @@ func (l *State) Next(now time.Duration, s *Session) (at time.Duration, due Due) 
 	}
 	if l.waits && asks && s.PeerTimeout > 0 {
 		after(quiet, s.PeerTimeout, Lost)
+	}
+	if s.Unvalidated && !s.Dialled {
+		after(l.heard, UnvalidatedTime, Lost)
 	}
 	if l.waits && s.DeadLink {
 		due |= Lost

@@ -271,8 +271,8 @@ func TestPingWait(t *testing.T) {
 		"short time-out":           {200 * time.Millisecond, time.Second, false, 200 * time.Millisecond, 200 * time.Millisecond},
 		"a 16th":                   {200 * time.Millisecond, 16 * time.Second, false, 200 * time.Millisecond, time.Second},
 		"no time-out":              {200 * time.Millisecond, -1, false, 200 * time.Millisecond, 3 * time.Second},
-		"unvalidated":              {200 * time.Millisecond, 30 * time.Second, true, 10 * time.Second, 10 * time.Second},
-		"unvalidated, no time-out": {200 * time.Millisecond, 0, true, 10 * time.Second, 3 * time.Second},
+		"unvalidated":              {200 * time.Millisecond, 30 * time.Second, true, 2500 * time.Millisecond, 2500 * time.Millisecond},
+		"unvalidated, no time-out": {200 * time.Millisecond, 0, true, 2500 * time.Millisecond, 3 * time.Second},
 		"for ever":                 {200 * time.Millisecond, end, false, 200 * time.Millisecond, end / 16},
 	} {
 		wait, most := PingWait(tc.rto, 3*time.Second, tc.timeout, tc.unvalidated)
