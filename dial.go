@@ -402,8 +402,8 @@ func (e *Endpoint) probeCandidates(ctx context.Context, o *simultaneousOpen, to 
 }
 
 // probe sends TIEBREAKER to an address of a peer, as far as the limit of replies allows:
-// with a challenge of the address if ask is set, and with the answer to the peer's, unless
-// its code is 0.
+// with a challenge of the address if ask is set, and with the answer to the peer's,
+// unless its code is 0.
 func (e *Endpoint) probe(o *simultaneousOpen, to source, ask bool, answer signal, now time.Duration) {
 	_, conv, tie := o.Dials()
 	e.reply(to, e.outside, header{conv: conv, wnd: minRcvWnd}, e.probeSignals(to, tie, ask, answer, now)...)
@@ -441,8 +441,8 @@ func (e *Endpoint) tell(v *rendezvous.Verdict[sessionKey, *Conn], first *admissi
 	}
 }
 
-// drawTie has c, which is about to be dialled, say in HELLO that its peer dials too. again
-// says that another was dialled before.
+// drawTie has c, which is about to be dialled, say in HELLO that its peer dials too.
+// again says that another was dialled before.
 func drawTie(o *simultaneousOpen, c *Conn, again bool) {
 	c.mu.Lock()
 	defer c.unlock()

@@ -74,7 +74,7 @@ func (e *Endpoint) weigh(now time.Duration, heavy *[mostShed]*Conn) (n int, done
 	over, margin := e.overload()
 	s, share, ratio := p.scan, max(e.load.share.Load(), leastShare), shed.LeastRatio(over, margin)
 	// Sessions that anybody may have opened do not take the memory of others.
-	floods := int64(e.load.halfOpen.Load())*halfOpenBytes > int64(e.config.MaxBuffered)/4
+	floods := e.load.halfOpenMemory() > int64(e.config.MaxBuffered)/4
 	e.mu.RLock()
 	conns, last := e.table.Part(s.At, scanned)
 	looked := 0

@@ -232,9 +232,9 @@ func (k *KCP) NextFlush() (at uint32, ok bool) {
 	return uint32(next), ok
 }
 
-// nextTimeout returns when a segment times out, unless time-outs wait. ok is false if there
-// is none. To an address that is not validated only the oldest is retransmitted, and that
-// only if the credit suffices: otherwise a packet has to come first.
+// nextTimeout returns when a segment times out, unless time-outs wait. ok is false if
+// there is none. To an address that is not validated only the oldest is retransmitted,
+// and that only if the credit suffices: otherwise a packet has to come first.
 func (k *KCP) nextTimeout() (at seq, ok bool) {
 	g := k.snd.timeouts.first
 	if g == nil || k.snd.loss.held {

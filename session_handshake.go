@@ -76,9 +76,10 @@ func (c *session) firstHello() time.Duration {
 	return opening.FirstHello
 }
 
-// mayHasten reports whether HELLO may leave sooner than it is due, because of a packet. In
-// a simultaneous open the packet may be forged, and the address another's: what has come
-// from there has to pay for it, until the peer has shown that it is there (RFC 9000 §8.1).
+// mayHasten reports whether HELLO may leave sooner than it is due, because of a packet.
+// In a simultaneous open the packet may be forged, and the address another's: what has
+// come from there has to pay for it, until the peer has shown that it is there (RFC 9000
+// §8.1).
 func (c *session) mayHasten() bool {
 	return !c.rare.simultaneous() || c.host.pays(c.helloSize())
 }

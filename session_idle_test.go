@@ -217,3 +217,45 @@ func TestIdleSessionsSleep(t *testing.T) {
 		})
 	}
 }
+
+// What a session itself takes is on the account while its peer's address is not
+// validated, to within a kilobyte. If it is too much, such sessions end, and others do
+// not.
+func TestHalfOpenSessionsAreCounted(t *testing.T) {
+	inWorld(t, 2, netsim.LinkConfig{}, func(t *testing.T, w *world) {
+		config := Config{MaxHalfOpen: 3000, MaxSessionsPerAddress: 5000, MaxBuffered: 1 << 23, Backlog: 5000}
+		l := w.listen(&config)
+		e, _ := w.endpoint("10.0.0.2:5000", nil)
+		c := w.dial(e)
+		_, err := c.Write(content(1, 60_000))
+		require.NoError(t, err)
+		s := accepted(t, l)
+		require.NoError(t, c.Flush(context.Background()))
+		at := netip.MustParseAddrPort("10.0.0.1:4000")
+		open := func(from, to uint32) {
+			for i := from; i < to; i++ {
+				w.net.Inject(floodAddr(int(i)), at, packetOf(1000+i, push(0, 0, "x")))
+				if i%100 == 0 {
+					synctest.Wait()
+				}
+			}
+			synctest.Wait()
+		}
+		before, held := memoryInUse(), l.Stats().Buffered
+		open(0, 1000)
+		require.Equal(t, 1000, l.Stats().HalfOpen)
+		if !raceEnabled {
+			require.Less(t, memoryInUse()-before-int64(l.Stats().Buffered-held), int64(1000<<10))
+		}
+		open(1000, 3000)
+		time.Sleep(4 * time.Second)
+		for range 300 { // a batch ends a few
+			open(0, 1)
+			time.Sleep(10 * time.Millisecond)
+		}
+		require.LessOrEqual(t, l.Stats().Buffered, config.MaxBuffered)
+		require.Less(t, l.Stats().HalfOpen, 1500)
+		require.NoError(t, s.Err())
+		receive(t, s, content(1, 60_000))
+	})
+}

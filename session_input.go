@@ -85,8 +85,8 @@ func (c *session) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 	return true
 }
 
-// credit adds a packet to what may be sent to the peer's address, if that is not validated
-// and the packet comes from there (RFC 9000 §8.1). It reports whether it does.
+// credit adds a packet to what may be sent to the peer's address, if that is not
+// validated and the packet comes from there (RFC 9000 §8.1). It reports whether it does.
 func (c *session) credit(p *inPacket) bool {
 	v := c.kcp.validation()
 	if v == nil || admission.MakeKey(p.from.addr, p.from.peer, c.entry.Conv) != c.entry.Key() {

@@ -54,8 +54,8 @@ func (c *session) held() int {
 }
 
 // halfOpenBytes is what a session itself takes, as far as anybody can make an endpoint
-// hold it: it is on the account while the peer's address is not validated.
-const halfOpenBytes = 8 << 10
+// hold it: it is on the endpoint's account while the peer's address is not validated.
+const halfOpenBytes = 6 << 10
 
 // accountGrain is by how many bytes holding.bytes may differ from held, while
 // the session holds anything. So small messages that arrive and are read cost
@@ -80,9 +80,6 @@ const littleHeld = 16 << 10
 func (c *session) account() {
 	h := &c.in.holding
 	n, old := int64(c.held()), h.bytes.Load()
-	if c.hs.unvalidated.Load() && c.closing.Phase < closing.Ended {
-		n += halfOpenBytes
-	}
 	if d := n - old; d != 0 && (n == 0 || d >= accountGrain || d <= -accountGrain || c.hs.unvalidated.Load() || c.hs.Role == opening.Accepted) {
 		c.shared.load.buffered.Add(d)
 		h.bytes.Store(n)

@@ -38,10 +38,16 @@ type sharedState struct {
 type endpointLoad struct {
 	halfOpen atomic.Int32 // sessions whose peer's address is not validated (RFC 9000 §8)
 	sessions atomic.Int32 // length of sessionTable.sessions
-	buffered atomic.Int64 // bytes of memory that sessions hold because of their peers
+	buffered atomic.Int64 // bytes of memory that sessions hold because of their peers, without halfOpenMemory
 	written  atomic.Int64 // what write buffers hold, in grains of writeGrain bytes
 	share    atomic.Int64 // bytes that a session may hold; 0: memory is not short, or not scanned yet
 }
+
+// halfOpenMemory returns what half-open sessions themselves take, in bytes.
+func (l *endpointLoad) halfOpenMemory() int64 { return int64(l.halfOpen.Load()) * halfOpenBytes }
+
+// held returns the bytes of memory that peers make the endpoint hold.
+func (l *endpointLoad) held() int64 { return l.buffered.Load() + l.halfOpenMemory() }
 
 // inPacket is an input packet: its conversation, and its kind.
 type inPacket struct {
@@ -131,14 +137,14 @@ func (e *sharedState) single() bool { return e.load.sessions.Load()-e.load.halfO
 // overMemoryLimit reports whether all sessions together hold more than
 // Config.MaxBuffered.
 func (e *sharedState) overMemoryLimit() bool {
-	return e.load.buffered.Load() > int64(e.config.MaxBuffered)
+	return e.load.held() > int64(e.config.MaxBuffered)
 }
 
 // overload returns the bytes by which the sessions together exceed MaxBuffered,
 // and a margin: they never exceed it by more than four times that.
 func (e *sharedState) overload() (over, margin int64) {
 	limit := int64(e.config.MaxBuffered)
-	return e.load.buffered.Load() - limit, max(limit/8, leastMargin)
+	return e.load.held() - limit, max(limit/8, leastMargin)
 }
 
 // packet returns a packet with a buffer of n bytes from the pool.

@@ -203,7 +203,7 @@ func (e *Endpoint) Stats() EndpointStats {
 		CookiesSent:     n.cookiesSent.Load(),
 		ResetsSent:      n.resetsSent.Load(),
 		HalfOpen:        int(e.load.halfOpen.Load()),
-		Buffered:        int(e.load.buffered.Load()),
+		Buffered:        int(e.load.held()),
 		WriteBuffered:   int(e.load.written.Load()) * writeGrain,
 		EndedForMemory:  n.endedForMemory.Load(),
 		Limits:          e.config.limits(),

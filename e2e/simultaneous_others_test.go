@@ -47,8 +47,8 @@ func TestCandidateOfAnother(t *testing.T) {
 							}
 							withRogue := later(max(-apart, 0), a, rogue, friend)
 							withFriend := later(max(apart, 0), a, friend)
-							// The friend calls when it is called, or later: this end tells
-							// a friend's session from a peer's by what it dials.
+							// The friend calls when it is called, or later: this end
+							// tells a friend's session from a peer's by what it dials.
 							ofFriend := later(max(apart, 0)+friendDials, f, peerA)
 							var ofRogue <-chan opened
 							if peerDials {
@@ -78,8 +78,8 @@ func TestCandidateOfAnother(t *testing.T) {
 }
 
 // A friend that dials before this end does may be taken for the peer that has named its
-// address, as nothing tells them apart, until this end dials the friend: the call has what
-// is half open then.
+// address, as nothing tells them apart, until this end dials the friend: the call has
+// what is half open then.
 func TestCandidateDialsFirst(t *testing.T) {
 	for name, config := range peerConfigs(t) {
 		t.Run(name, func(t *testing.T) {
@@ -117,8 +117,8 @@ func TestCandidateDialsFirst(t *testing.T) {
 }
 
 // An address of a session that there is is no candidate. Sessions that anybody may have
-// opened in the name of an address do not count. Nor do plain calls to an address leave it
-// to the peer that names it.
+// opened in the name of an address do not count. Nor do plain calls to an address leave
+// it to the peer that names it.
 func TestCandidateWithSession(t *testing.T) {
 	inWorld(t, 1, netsim.LinkConfig{Delay: 20 * time.Millisecond}, func(t *testing.T, w *world) {
 		a, _ := w.endpoint(peerA, nil)

@@ -15,13 +15,14 @@ const (
 	// ProbeAfter is the silence, while something is unacknowledged, after which
 	// a PING asks the peer whether it still knows the session.
 	ProbeAfter = time.Second
-	// unvalidatedCheck is the silence after which a peer is asked for a sign of life whose
-	// address is not validated: the packets from there may have been forged. It is asked
-	// again after unvalidatedWait, and lost after a silence of UnvalidatedTime. Every KCP
+	// unvalidatedCheck is the silence after which a peer is asked for a sign of life
+	// whose address is not validated: the packets from there may have been forged. It is
+	// asked again after unvalidatedWait. It is lost after a silence of unvalidatedTime,
+	// or for as long as it was there before that, up to the user time-out. Every KCP
 	// peer answers, as it takes a PING for a window probe.
 	unvalidatedCheck = 5 * time.Second
 	unvalidatedWait  = 2500 * time.Millisecond
-	UnvalidatedTime  = 10 * time.Second
+	unvalidatedTime  = 10 * time.Second
 	// pingTries is how often a PING is sent within the user time-out at least, unless
 	// round trips take longer.
 	pingTries = 16
@@ -74,6 +75,7 @@ type Session struct {
 
 // State is what shows whether a peer is alive.
 type State struct {
+	begun     time.Duration // the session began
 	heard     time.Duration // a valid packet arrived from the peer
 	active    time.Duration // new data arrived or was acknowledged, or a datagram sent or received
 	taken     time.Duration // the peer took data, or the send queue began to fill; 0: it is empty
@@ -89,7 +91,7 @@ type State struct {
 }
 
 // New returns the state of a session that begins at now.
-func New(now time.Duration) State { return State{heard: now, active: now} }
+func New(now time.Duration) State { return State{begun: now, heard: now, active: now} }
 
 // Next returns when something is due next, 0 for never, and what is due at now. An
 // answer that is due already counts for at, too.
@@ -111,8 +113,6 @@ func (l *State) Next(now time.Duration, s *Session) (at time.Duration, due Due) 
 	quiet, asks := max(l.heard, l.since), l.asks || s.Unvalidated
 	switch {
 	case !s.MayPing:
-	case s.Unvalidated && !s.Dialled:
-		after(l.heard, unvalidatedCheck, Ping)
 	case l.waits && s.Signals:
 		after(quiet, ProbeAfter, Ping)
 	default:
@@ -130,6 +130,9 @@ func (l *State) Next(now time.Duration, s *Session) (at time.Duration, due Due) 
 		if s.Migrates && s.Signals && l.data > 0 && !l.checked {
 			after(max(l.heard, l.data), pathCheckAfter, Ping)
 		}
+	}
+	if s.MayPing && s.Unvalidated && !s.Dialled {
+		after(l.heard, unvalidatedCheck, Ping)
 	}
 	if s.Looks {
 		look := reroute.After(l.data, l.since, s.Looked)
@@ -153,7 +156,11 @@ func (l *State) Next(now time.Duration, s *Session) (at time.Duration, due Due) 
 		after(quiet, s.PeerTimeout, Lost)
 	}
 	if s.Unvalidated && !s.Dialled {
-		after(l.heard, UnvalidatedTime, Lost)
+		patience := l.heard - l.begun
+		if s.PeerTimeout > 0 {
+			patience = min(patience, s.PeerTimeout)
+		}
+		after(l.heard, max(patience, unvalidatedTime), Lost)
 	}
 	if l.waits && s.DeadLink {
 		due |= Lost

@@ -259,6 +259,44 @@ func TestThaw(t *testing.T) {
 	require.Zero(t, due, "nothing waits to be taken after it either")
 }
 
+// A peer whose address is not validated is asked after 5 s of silence, and lost after 10,
+// or after as long as it was there before, up to the user time-out.
+func TestUnvalidatedPeersAreLostSoon(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ there, timeout, silence time.Duration }{
+		{0, 30 * time.Second, 10 * time.Second},
+		{9 * time.Second, 30 * time.Second, 10 * time.Second},
+		{20 * time.Second, 30 * time.Second, 20 * time.Second},
+		{time.Hour, 30 * time.Second, 30 * time.Second},
+		{time.Hour, -1, time.Hour},
+		{time.Hour, time.Second, 10 * time.Second},
+	} {
+		const begun = 5 * time.Minute
+		s := usual()
+		s.PeerTimeout, s.KeepAlive, s.Unvalidated, s.Dialled, s.Signals = tc.timeout, -1, true, false, false
+		l := New(begun)
+		heard := begun + tc.there
+		l.Heard(heard)
+		at, due := l.Next(heard, &s)
+		require.Equal(t, heard+5*time.Second, at)
+		require.Zero(t, due)
+		_, due = l.Next(at, &s)
+		require.Equal(t, Ping, due)
+		s.MayPing = false
+		at, _ = l.Next(at, &s)
+		require.Equal(t, heard+tc.silence, at)
+		_, due = l.Next(at-1, &s)
+		require.Zero(t, due)
+		_, due = l.Next(at, &s)
+		require.Equal(t, Lost, due)
+		for _, change := range []func(){func() { s.Dialled = true }, func() { s.Dialled, s.Unvalidated = false, false }} {
+			change()
+			_, due = l.Next(at, &s)
+			require.Zero(t, due)
+		}
+	}
+}
+
 // How long a PING waits for its answer, and at most after more of them.
 func TestPingWait(t *testing.T) {
 	t.Parallel()

@@ -136,8 +136,8 @@ func (l *State[S]) Again(k Kind, now, wait time.Duration) {
 // Hurry has a request that is active sent at a time, in place of the one it is due at.
 func (l *State[S]) Hurry(k Kind, at time.Duration) { l.Of(k).next = at }
 
-// HelloTime returns after what time a dial sends HELLO once more that it has sent n times,
-// while nothing arrives.
+// HelloTime returns after what time a dial sends HELLO once more that it has sent n
+// times, while nothing arrives.
 func HelloTime(n int) time.Duration {
 	at, wait := time.Duration(0), FirstHello
 	for range min(n, 255) {

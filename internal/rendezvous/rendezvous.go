@@ -12,8 +12,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/arqnet/kcp/internal/amplification"
 )
 
 // MaxHalfOpen is how many sessions of the peer's an open has half open: what claims to
@@ -74,18 +72,19 @@ type Open[A, S comparable] struct {
 // path is what is known of an address of the peer.
 //
 // Anybody can send in the name of an address, and the peer can name one that is not its
-// own. So limit is the anti-amplification limit of the address (RFC 9000 §8.1): what
-// leaves for it before it has answered a challenge is paid for by what has come from it.
-// Not limited are what any dial sends to its address, and the probes.
+// own. So what leaves for an address before it has answered a challenge is paid for by
+// what has come from it (anti-amplification limit, RFC 9000 §8.1). Not limited are what
+// any dial sends to its address, and the probes.
 type path[A comparable] struct {
-	addr  A
-	next  time.Duration        // when TIEBREAKER alone leaves for it next
-	wait  time.Duration        // from then to the time after
-	quiet time.Duration        // until when it does not answer TIEBREAKER alone, nor asks again
-	told  time.Duration        // until when it answers no challenge
-	heard bool                 // something has come from it, and it has answered a challenge
-	gone  bool                 // it is, or may be, of another peer, and counts for nothing
-	limit *amplification.Limit // nil: the address has answered a challenge
+	addr   A
+	next   time.Duration // when TIEBREAKER alone leaves for it next
+	wait   time.Duration // from then to the time after
+	quiet  time.Duration // until when it does not answer TIEBREAKER alone, nor asks again
+	told   time.Duration // until when it answers no challenge
+	heard  bool          // something has come from it, and it has answered a challenge
+	gone   bool          // it is, or may be, of another peer, and counts for nothing
+	shown  bool          // the address has answered a challenge
+	credit int           // bytes that may leave for it otherwise, because of packets
 }
 
 // half is a session that the peer has dialled.
@@ -124,8 +123,7 @@ func (t *Table[A, S]) Begin(addrs []A, probes uint32, decided func()) (o *Open[A
 		} else {
 			drop = append(drop, sessionsOf(halves)...)
 		}
-		limit := amplification.New(0, false, 0)
-		o.paths = append(o.paths, path[A]{addr: a, wait: FirstWait, gone: i > 0 && other != nil, limit: limit})
+		o.paths = append(o.paths, path[A]{addr: a, wait: FirstWait, gone: i > 0 && other != nil})
 	}
 	t.opens = append(t.opens, o)
 	t.N.Add(1)
@@ -141,8 +139,8 @@ func (t *Table[A, S]) Claim(a A) (drop []S) {
 	return append(drop, sessionsOf(halves)...)
 }
 
-// claimLocked takes an address away from the open of which it is a further one. It returns
-// the open with that address, the half-open sessions there, and a dialled one.
+// claimLocked takes an address away from the open of which it is a further one. It
+// returns the open with that address, the half-open sessions there, and a dialled one.
 func (t *Table[A, S]) claimLocked(a A) (o *Open[A, S], halves []half[A, S], dialled []S) {
 	o, i := t.ofLocked(a)
 	if o == nil || i == 0 {
@@ -175,9 +173,9 @@ func sessionsOf[A, S comparable](halves []half[A, S]) (all []S) {
 	return all
 }
 
-// Inherits returns the number that the first session of this end has to have in its HELLO.
-// ok is false if that is to be drawn. An open with sessions that were of another keeps
-// the number that their peer has judged by: so both ends agree on who dials.
+// Inherits returns the number that the first session of this end has to have in its
+// HELLO. ok is false if that is to be drawn. An open with sessions that were of another
+// keeps the number that their peer has judged by: so both ends agree on who dials.
 func (o *Open[A, S]) Inherits() (tie uint64, ok bool) {
 	o.table.mu.Lock()
 	defer o.table.mu.Unlock()
@@ -246,9 +244,7 @@ func (t *Table[A, S]) Judge(from A, h Hello, now time.Duration) (v Verdict[A, S]
 	}
 	v.Session = o.dialled
 	p := &o.paths[i]
-	if h.Shows {
-		p.limit = nil
-	}
+	p.shown = p.shown || h.Shows
 	switch {
 	case !o.drawn: // which end dials is not known before this end's HELLO leaves
 		return v
@@ -263,9 +259,9 @@ func (t *Table[A, S]) Judge(from A, h Hello, now time.Duration) (v Verdict[A, S]
 			return v // what may leave for the address is now the session's to say
 		}
 	}
-	p.limit.Received(h.Size)
+	p.receive(h.Size)
 	v.Tell = o.mayTell(p, &h, now)
-	v.Ask = v.Tell && p.limit != nil
+	v.Ask = v.Tell && !p.shown
 	return v
 }
 
@@ -287,7 +283,7 @@ func (o *Open[A, S]) judgeHello(from A, h *Hello, v *Verdict[A, S]) {
 // elsewhere.
 func (o *Open[A, S]) move(h *half[A, S], to A) bool {
 	i := o.pathOf(to)
-	if i < 0 || o.paths[i].limit != nil && h.at != to {
+	if i < 0 || !o.paths[i].shown && h.at != to {
 		return false
 	}
 	h.at = to
@@ -303,7 +299,7 @@ func (o *Open[A, S]) pathOf(a A) int {
 // from now on: by the first that something has come by, or a better one. It has to have
 // answered a challenge.
 func (o *Open[A, S]) hear(i int, now time.Duration) (aim bool) {
-	if o.paths[i].limit != nil {
+	if !o.paths[i].shown {
 		return false
 	}
 	if aim = i != o.aim && (!o.paths[o.aim].heard || i < o.aim && i > 0); aim {
@@ -320,7 +316,7 @@ func (o *Open[A, S]) mayTell(p *path[A], h *Hello, now time.Duration) bool {
 	switch {
 	case h.Asks && now >= p.told:
 		p.told = now + answerGap
-	case (p.limit != nil || !h.Opens && h.Tie > o.tie) && now >= p.quiet:
+	case (!p.shown || !h.Opens && h.Tie > o.tie) && now >= p.quiet:
 	default:
 		return false
 	}
@@ -334,8 +330,21 @@ func (t *Table[A, S]) Take(a A, n int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	o, i := t.ofLocked(a)
-	return o != nil && o.paths[i].limit.Take(n)
+	if o == nil || !o.paths[i].shown && o.paths[i].credit < n {
+		return false
+	}
+	o.paths[i].credit -= min(n, o.paths[i].credit)
+	return true
 }
+
+// Limits of what leaves for an address that has not shown itself.
+const (
+	factor    = 3       // bytes for each byte that has come
+	maxCredit = 1 << 20 // the most bytes that were not used yet
+)
+
+// receive tells that a packet of n bytes has come by a path.
+func (p *path[A]) receive(n int) { p.credit = min(p.credit+factor*n, maxCredit) }
 
 // Probes of addresses that HELLO does not leave for.
 const (
@@ -366,7 +375,7 @@ func (o *Open[A, S]) Probe(now time.Duration) (probe int, ask bool, aim int, wai
 	if probe >= 0 {
 		p := &o.paths[probe]
 		p.next, p.wait, p.quiet = now+p.wait, min(2*p.wait, MostWait), now+answerGap
-		ask = p.limit != nil
+		ask = !p.shown
 	}
 	for n := 1; n < len(o.paths) && o.drawn && now >= o.aimed+AimTime && aim < 0; n++ {
 		if i := (o.aim + n) % len(o.paths); o.paths[i].heard && !o.paths[i].gone {
@@ -397,9 +406,9 @@ func (t *Table[A, S]) Elsewhere(from A, conv uint32, size int, now time.Duration
 		to = &o.accepted[n]
 	}
 	p := &o.paths[i]
-	p.limit.Received(size)
+	p.receive(size)
 	switch v.Open = o; {
-	case p.limit != nil:
+	case !p.shown:
 		v.Tell = o.drawn && o.mayTell(p, &Hello{Opens: true}, now)
 		v.Ask = v.Tell
 	case to != nil && o.move(to, from):
