@@ -20,9 +20,9 @@ const (
 	// asked again after unvalidatedWait. It is lost after a silence of unvalidatedTime,
 	// or for as long as it was there before that, up to the user time-out. Every KCP
 	// peer answers, as it takes a PING for a window probe.
-	unvalidatedCheck = 5 * time.Second
-	unvalidatedWait  = 2500 * time.Millisecond
-	unvalidatedTime  = 10 * time.Second
+	unvalidatedCheck = 10 * time.Second
+	unvalidatedWait  = 5 * time.Second
+	unvalidatedTime  = 25 * time.Second
 	// pingTries is how often a PING is sent within the user time-out at least, unless
 	// round trips take longer.
 	pingTries = 16

@@ -259,17 +259,17 @@ func TestThaw(t *testing.T) {
 	require.Zero(t, due, "nothing waits to be taken after it either")
 }
 
-// A peer whose address is not validated is asked after 5 s of silence, and lost after 10,
+// A peer whose address is not validated is asked after 10 s of silence, and lost after 25,
 // or after as long as it was there before, up to the user time-out.
 func TestUnvalidatedPeersAreLostSoon(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ there, timeout, silence time.Duration }{
-		{0, 30 * time.Second, 10 * time.Second},
-		{9 * time.Second, 30 * time.Second, 10 * time.Second},
-		{20 * time.Second, 30 * time.Second, 20 * time.Second},
+		{0, 30 * time.Second, 25 * time.Second},
+		{24 * time.Second, 30 * time.Second, 25 * time.Second},
+		{28 * time.Second, 30 * time.Second, 28 * time.Second},
 		{time.Hour, 30 * time.Second, 30 * time.Second},
 		{time.Hour, -1, time.Hour},
-		{time.Hour, time.Second, 10 * time.Second},
+		{time.Hour, time.Second, 25 * time.Second},
 	} {
 		const begun = 5 * time.Minute
 		s := usual()
@@ -278,7 +278,7 @@ func TestUnvalidatedPeersAreLostSoon(t *testing.T) {
 		heard := begun + tc.there
 		l.Heard(heard)
 		at, due := l.Next(heard, &s)
-		require.Equal(t, heard+5*time.Second, at)
+		require.Equal(t, heard+10*time.Second, at)
 		require.Zero(t, due)
 		_, due = l.Next(at, &s)
 		require.Equal(t, Ping, due)
@@ -309,8 +309,8 @@ func TestPingWait(t *testing.T) {
 		"short time-out":           {200 * time.Millisecond, time.Second, false, 200 * time.Millisecond, 200 * time.Millisecond},
 		"a 16th":                   {200 * time.Millisecond, 16 * time.Second, false, 200 * time.Millisecond, time.Second},
 		"no time-out":              {200 * time.Millisecond, -1, false, 200 * time.Millisecond, 3 * time.Second},
-		"unvalidated":              {200 * time.Millisecond, 30 * time.Second, true, 2500 * time.Millisecond, 2500 * time.Millisecond},
-		"unvalidated, no time-out": {200 * time.Millisecond, 0, true, 2500 * time.Millisecond, 3 * time.Second},
+		"unvalidated":              {200 * time.Millisecond, 30 * time.Second, true, 5 * time.Second, 5 * time.Second},
+		"unvalidated, no time-out": {200 * time.Millisecond, 0, true, 5 * time.Second, 3 * time.Second},
 		"for ever":                 {200 * time.Millisecond, end, false, 200 * time.Millisecond, end / 16},
 	} {
 		wait, most := PingWait(tc.rto, 3*time.Second, tc.timeout, tc.unvalidated)
