@@ -14,6 +14,7 @@ func (c *session) liveness() liveness.Session {
 	l, cfg := &c.hs, &c.shared.config
 	s := liveness.Session{
 		KeepAlive: cfg.KeepAlive, PeerTimeout: cfg.PeerTimeout, IdleTimeout: cfg.IdleTimeout, StallTimeout: cfg.StallTimeout,
+		Begun:   c.hs.born,
 		Open:    c.closing.Phase < closing.Lingering,
 		Dialled: l.Role >= opening.Dialled, Dialling: l.Role == opening.Dialling,
 		Signals:     l.Peer >= opening.Extended,

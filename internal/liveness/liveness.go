@@ -57,6 +57,7 @@ type Session struct {
 	KeepAlive    time.Duration
 	PeerTimeout  time.Duration // user time-out
 	IdleTimeout  time.Duration
+	Begun        time.Duration // when the session began
 	StallTimeout time.Duration
 	Confirm      time.Duration // after what silence a peer that has confirmed nothing is asked; 0: it has
 	Looked       time.Duration // when the route was looked at; see Looks
@@ -75,7 +76,6 @@ type Session struct {
 
 // State is what shows whether a peer is alive.
 type State struct {
-	begun     time.Duration // the session began
 	heard     time.Duration // a valid packet arrived from the peer
 	active    time.Duration // new data arrived or was acknowledged, or a datagram sent or received
 	taken     time.Duration // the peer took data, or the send queue began to fill; 0: it is empty
@@ -91,7 +91,7 @@ type State struct {
 }
 
 // New returns the state of a session that begins at now.
-func New(now time.Duration) State { return State{begun: now, heard: now, active: now} }
+func New(now time.Duration) State { return State{heard: now, active: now} }
 
 // Next returns when something is due next, 0 for never, and what is due at now. An
 // answer that is due already counts for at, too.
@@ -156,7 +156,7 @@ func (l *State) Next(now time.Duration, s *Session) (at time.Duration, due Due) 
 		after(quiet, s.PeerTimeout, Lost)
 	}
 	if s.Unvalidated && !s.Dialled {
-		patience := l.heard - l.begun
+		patience := l.heard - s.Begun
 		if s.PeerTimeout > 0 {
 			patience = min(patience, s.PeerTimeout)
 		}

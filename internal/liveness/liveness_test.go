@@ -259,8 +259,8 @@ func TestThaw(t *testing.T) {
 	require.Zero(t, due, "nothing waits to be taken after it either")
 }
 
-// A peer whose address is not validated is asked after 10 s of silence, and lost after 25,
-// or after as long as it was there before, up to the user time-out.
+// A peer whose address is not validated is asked after 10 s of silence. It is lost after
+// 25, or after as long as it was there before, up to the user time-out.
 func TestUnvalidatedPeersAreLostSoon(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ there, timeout, silence time.Duration }{
@@ -273,7 +273,8 @@ func TestUnvalidatedPeersAreLostSoon(t *testing.T) {
 	} {
 		const begun = 5 * time.Minute
 		s := usual()
-		s.PeerTimeout, s.KeepAlive, s.Unvalidated, s.Dialled, s.Signals = tc.timeout, -1, true, false, false
+		s.PeerTimeout, s.KeepAlive, s.Begun = tc.timeout, -1, begun
+		s.Unvalidated, s.Dialled, s.Signals = true, false, false
 		l := New(begun)
 		heard := begun + tc.there
 		l.Heard(heard)
