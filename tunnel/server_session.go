@@ -39,7 +39,7 @@ func (c *clientAt) certified() bool {
 
 // authorized reports whether the certificate of a client leads to one of some
 // authorities, whatever has expired since it was verified. An authority that was not
-// among those of then, such as a renewed one, has to be valid now.
+// among the authorities then, such as a renewed one, has to be valid now.
 func authorized(state *tls.ConnectionState, authorities *x509.CertPool, now time.Time) bool {
 	ageless := func(c *x509.Certificate) *x509.Certificate {
 		copied := *c

@@ -97,7 +97,7 @@ func (t *TLS) checkSignature() (dear bool, err error) {
 		return false, nil
 	}
 	if p := &t.payer; !p.allowance.allows(p.network, p.now) {
-		return false, t.takesLong(", and the network has had enough of those for now")
+		return false, t.takesLong(", and the network has used up its allowance of them")
 	}
 	return true, nil
 }
