@@ -85,7 +85,7 @@ func TestTLSDearClients(t *testing.T) {
 			local := <-failed
 			if alertOf(local) == alertUnsupportedCertificate {
 				requireAlert(t, err, true, alertUnsupportedCertificate)
-				require.ErrorContains(t, local, "the key is ECDSA with P-521, and the network has had enough of those for now")
+				require.ErrorContains(t, local, "the key is ECDSA with P-521, and the network has used up its allowance of them")
 				break
 			}
 			requireAlert(t, err, true, alertDecryptError)
