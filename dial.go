@@ -389,8 +389,7 @@ func (e *Endpoint) probeCandidates(ctx context.Context, o *simultaneousOpen, to 
 			e.probe(o, to[probe], ask, signal{}, now)
 			e.sendReplies(0)
 		}
-		if aim >= 0 {
-			c, _, _ := o.Dials()
+		if c, _, _, ok := o.Dials(); ok && aim >= 0 {
 			greet(c, &to[aim], now)
 		}
 		select {
@@ -405,7 +404,10 @@ func (e *Endpoint) probeCandidates(ctx context.Context, o *simultaneousOpen, to 
 // with a challenge of the address if ask is set, and with the answer to the peer's,
 // unless its code is 0.
 func (e *Endpoint) probe(o *simultaneousOpen, to source, ask bool, answer signal, now time.Duration) {
-	_, conv, tie := o.Dials()
+	_, conv, tie, ok := o.Dials()
+	if !ok {
+		return // no number is drawn
+	}
 	e.reply(to, e.outside, header{conv: conv, wnd: minRcvWnd}, e.probeSignals(to, tie, ask, answer, now)...)
 }
 
@@ -504,6 +506,9 @@ func (e *Endpoint) meet(first *admission.First, p *inPacket, now time.Duration) 
 	key := first.Key
 	key.Conv = 0
 	if first.Tie.Code == 0 {
+		if first.Kind == parityPacket {
+			return nil, nil, false // it names no conversation
+		}
 		v, mine := e.opens.Elsewhere(key, first.Key.Conv, p.size, now)
 		e.tell(&v, first, p.from, now)
 		if v.Do == rendezvous.Move && moveOpening(v.Session, p.from) {

@@ -121,7 +121,7 @@ func (c *session) takeAnswer(s signal) (outside bool) {
 	l := &c.hs
 	switch s.code {
 	case sigHello | sigAnswer:
-		if c.hs.Role < opening.Dialled || s.ts != l.token {
+		if c.hs.Role < opening.Dialled || l.token == 0 || s.ts != l.token || s.sn == 0 {
 			return true
 		}
 		if l.Peer != opening.Welcomed && l.Of(opening.Hello).Tries == 1 {
@@ -143,7 +143,7 @@ func (c *session) takeAnswer(s signal) (outside bool) {
 			l.Unanswered &^= opening.Confirm
 		}
 	case sigFin | sigAnswer, sigClose | sigAnswer:
-		if s.ts != l.peerToken {
+		if l.peerToken == 0 || s.ts != l.peerToken {
 			return true // of an earlier session; see Config.SharedConvs
 		}
 		if l.Unanswered&opening.Finish != 0 && s == l.Of(opening.Finish).Signal.answer() {
@@ -207,10 +207,10 @@ func (c *session) takeOutside(s signal) {
 
 // takeHello takes the peer's token from its HELLO. It reports false for a HELLO
 // with another token than before, which is of another session, as after a
-// restart, and for our own.
+// restart, and for our own. So it does for 0, which no end draws.
 func (c *session) takeHello(s signal) bool {
 	l := &c.hs
-	if l.peerToken != 0 && l.peerToken != s.ts {
+	if s.ts == 0 || l.peerToken != 0 && l.peerToken != s.ts {
 		return false
 	}
 	if own := s == l.Of(opening.Hello).Signal; own || c.rare != nil && c.rare.tie.code != 0 {

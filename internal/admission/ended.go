@@ -49,6 +49,9 @@ func (e *Ended) begunAnew(f *Initial) bool {
 // other packet may be of a later session with Rules.SharedConvs, whose data the una of
 // a reply would acknowledge.
 func (e *Ended) shownBy(f *Initial) bool {
+	if e.Own == 0 {
+		return false // this end had drawn none
+	}
 	switch f.Request.Code {
 	case handshake.CodeConfirm:
 		return f.Request.SN == e.Own

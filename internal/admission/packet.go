@@ -224,6 +224,9 @@ func Parse(kind Kind, data []byte, conv uint32) (f Initial, ok bool) {
 			continue // only PROBE, CLOSE and RESETKEY have payload
 		}
 		s := handshake.Signal{Code: h.Code, SN: h.SN, TS: h.TS} // code 0: a window probe or update
+		if s.Tokenless() {
+			continue
+		}
 		switch {
 		case s.Code == handshake.CodeHello && f.Hello.Code == 0:
 			f.Hello = s

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/stretchr/testify/require"
 )
@@ -43,4 +44,23 @@ func TestKindOfUnopened(t *testing.T) {
 		}
 	}
 	require.NotZero(t, kinds[Plain]*kinds[Sealed]*kinds[Parity])
+}
+
+// A HELLO or WELCOME that shows no token counts for nothing, and what is beside it does.
+func TestSignalsWithoutToken(t *testing.T) {
+	for _, token := range []uint32{0, 5} {
+		b := make([]byte, 3*segmentSize)
+		for i, s := range []handshake.Signal{
+			{Code: handshake.CodeHello, SN: 0, TS: token}, {Code: handshake.CodeInfo, SN: 2}, {Code: handshake.CodeWelcome, SN: token, TS: 9},
+		} {
+			handshake.Segment{Conv: 7, Cmd: cmdWins, Code: s.Code, SN: s.SN, TS: s.TS}.Put(b[i*segmentSize:])
+		}
+		f, ok := Parse(Plain, b, 7)
+		require.True(t, ok)
+		require.NotZero(t, f.Info.Code)
+		require.Equal(t, [2]bool{token != 0, token != 0}, [2]bool{f.Hello.Code != 0, f.Request.Code != 0})
+		m, ok := handshake.Parse(b, 7)
+		require.True(t, ok)
+		require.Equal(t, [2]bool{token != 0, token != 0}, [2]bool{m.Hello.Code != 0, m.Welcome.Code != 0})
+	}
 }

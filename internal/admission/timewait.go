@@ -101,7 +101,12 @@ func (t *TimeWaits[V]) At(key Key, now time.Duration) (V, bool) {
 // AtAnyAddress returns the latest session of conv that was added as such, at
 // whatever address.
 func (t *TimeWaits[V]) AtAnyAddress(conv uint32, now time.Duration) (V, bool) {
-	return t.At(t.latest[conv], now)
+	key, known := t.latest[conv]
+	if !known {
+		var none V
+		return none, false
+	}
+	return t.At(key, now)
 }
 
 // Forgot reports whether a session was forgotten before its time that has ended

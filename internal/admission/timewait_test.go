@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/stretchr/testify/require"
 )
 
@@ -115,6 +116,26 @@ func TestCookieClockDoesNotComeAround(t *testing.T) {
 		for now := time.Duration(0); now < 1<<61; now += 1 << 58 {
 			require.GreaterOrEqual(t, c.Clock(now), before, "%v ahead", ahead)
 			before = c.Clock(now)
+		}
+	}
+}
+
+// A session of conversation 0 at no address is found by its own conversation only.
+func TestNoConversationFindsZero(t *testing.T) {
+	var table TimeWaits[string]
+	table.Add(Key{}, "zero", true, 0)
+	for conv := range uint32(3) {
+		_, found := table.AtAnyAddress(conv, 1)
+		require.Equal(t, conv == 0, found, conv)
+	}
+}
+
+// A session that had drawn no token is not known by 0.
+func TestNoTokenShowsNothing(t *testing.T) {
+	for _, own := range []uint32{0, 7} {
+		for _, code := range []uint8{handshake.CodeConfirm, handshake.CodeFin, handshake.CodeClose} {
+			e := Ended{Own: own}
+			require.Equal(t, own != 0, e.shownBy(&Initial{Request: handshake.Signal{Code: code, SN: own, TS: own}}))
 		}
 	}
 }

@@ -61,6 +61,12 @@ const (
 // Answer returns the signal that acknowledges s.
 func (s Signal) Answer() Signal { return Signal{s.Code | CodeAnswer, s.SN, s.TS} }
 
+// Tokenless reports whether s should show the token of its sender, and does not: no end
+// draws 0. Such a signal counts for nothing.
+func (s Signal) Tokenless() bool {
+	return s.Code == CodeHello && s.TS == 0 || s.Code == CodeWelcome && s.SN == 0
+}
+
 // Segment is the header of a segment (WIRE.md §1).
 type Segment struct {
 	Conv        uint32
@@ -164,7 +170,7 @@ func (m *Message) take(s Signal) {
 	default:
 		return
 	}
-	if to.Code == 0 {
+	if to.Code == 0 && !s.Tokenless() {
 		*to = s
 	}
 }

@@ -56,12 +56,10 @@ type Open[A, S comparable] struct {
 	paths    []path[A] // the first, and then the better ones first
 	aim      int       // the path that HELLO leaves by
 	aimed    time.Duration
-	dialled  S // the session that this end dials now
-	conv     uint32
-	probes   uint32 // the conversation id of TIEBREAKER alone, which no session has
-	tie      uint64 // of its HELLO
-	drawn    bool   // tie is of a session that is being dialled
-	inherits bool   // tie is to be of the first
+	dialled  *dialled[S] // the session that this end dials now; nil: it has drawn none
+	probes   uint32      // the conversation id of TIEBREAKER alone, which no session has
+	tie      uint64      // drawn last, which the peers of accepted have judged by
+	inherits bool        // the first session that is dialled has tie, too
 	accepted []half[A, S]
 	decided  func() // called once won or err is set by an accepted session
 	won      S      // the session that has come of it; zero: none yet
@@ -85,6 +83,14 @@ type path[A comparable] struct {
 	gone   bool          // it is, or may be, of another peer, and counts for nothing
 	shown  bool          // the address has answered a challenge
 	credit int           // bytes that may leave for it otherwise, because of packets
+}
+
+// dialled is a session that this end dials. It does not change: nothing finds it by a
+// number that is not drawn yet.
+type dialled[S comparable] struct {
+	s    S
+	conv uint32
+	tie  uint64 // of its HELLO
 }
 
 // half is a session that the peer has dialled.
@@ -130,7 +136,7 @@ func (t *Table[A, S]) Begin(addrs []A, probes uint32, decided func()) (o *Open[A
 	return o, drop
 }
 
-// Claim tells that an address is dialled by a call that is no open. It returns the
+// Claim tells that a call other than an open dials an address. It returns the
 // sessions that opens have there, which have to go: see Begin.
 func (t *Table[A, S]) Claim(a A) (drop []S) {
 	t.mu.Lock()
@@ -157,10 +163,9 @@ func (t *Table[A, S]) claimLocked(a A) (o *Open[A, S], halves []half[A, S], dial
 		}
 	}
 	o.accepted = slices.DeleteFunc(o.accepted, there)
-	if o.aim == i && o.drawn {
-		var none S
-		dialled = append(dialled, o.dialled)
-		o.dialled, o.drawn, o.aim = none, false, 0
+	if o.aim == i && o.dialled != nil {
+		dialled = append(dialled, o.dialled.s)
+		o.dialled, o.aim = nil, 0
 	}
 	return o, halves, dialled
 }
@@ -195,14 +200,18 @@ func (o *Open[A, S]) Has(path int) bool {
 func (o *Open[A, S]) Dial(s S, conv uint32, tie uint64) {
 	o.table.mu.Lock()
 	defer o.table.mu.Unlock()
-	o.dialled, o.conv, o.tie, o.drawn, o.aim = s, conv, tie, true, 0
+	o.dialled, o.tie, o.aim = &dialled[S]{s, conv, tie}, tie, 0
 }
 
-// Dials returns the session that this end dials now, and what TIEBREAKER alone says.
-func (o *Open[A, S]) Dials() (s S, probes uint32, tie uint64) {
+// Dials returns what Dial has told, and the conversation id of TIEBREAKER alone. ok is
+// false before that, and once the call has returned that dials the session.
+func (o *Open[A, S]) Dials() (s S, probes uint32, tie uint64, ok bool) {
 	o.table.mu.Lock()
 	defer o.table.mu.Unlock()
-	return o.dialled, o.probes, o.tie
+	if d := o.dialled; d != nil {
+		return d.s, o.probes, d.tie, true
+	}
+	return s, 0, 0, false
 }
 
 // Dialled tells that the call that dials s has returned, connected or not. It returns the
@@ -210,10 +219,10 @@ func (o *Open[A, S]) Dials() (s S, probes uint32, tie uint64) {
 func (o *Open[A, S]) Dialled(s S, connected bool) (won S, err error) {
 	o.table.mu.Lock()
 	defer o.table.mu.Unlock()
-	if connected = connected && o.dialled == s; connected && !o.isDecided() {
+	if connected = connected && o.dialled != nil && o.dialled.s == s; connected && !o.isDecided() {
 		o.won = s
 	}
-	o.drawn = connected
+	o.dialled = nil
 	return o.won, o.err
 }
 
@@ -242,17 +251,19 @@ func (t *Table[A, S]) Judge(from A, h Hello, now time.Duration) (v Verdict[A, S]
 	if v.Open = o; o == nil || o.isDecided() {
 		return v
 	}
-	v.Session = o.dialled
 	p := &o.paths[i]
 	p.shown = p.shown || h.Shows
+	own := o.dialled
+	if own == nil {
+		return v // which end dials is not known before this end's HELLO leaves
+	}
+	v.Session = own.s
 	switch {
-	case !o.drawn: // which end dials is not known before this end's HELLO leaves
+	case h.Tie == own.tie && (h.Conv == own.conv || h.Conv == o.probes): // our own, which has come back
 		return v
-	case h.Tie == o.tie && (h.Conv == o.conv || h.Conv == o.probes): // our own, which has come back
-		return v
-	case h.Tie == o.tie || h.Conv == o.conv:
+	case h.Tie == own.tie || h.Conv == own.conv:
 		v.Do = Again
-	case h.Tie < o.tie:
+	case h.Tie < own.tie:
 		v.Do, v.Aim = Greet, o.hear(i, now)
 	case h.Opens:
 		if o.judgeHello(from, &h, &v); v.Do == Accept {
@@ -377,7 +388,7 @@ func (o *Open[A, S]) Probe(now time.Duration) (probe int, ask bool, aim int, wai
 		p.next, p.wait, p.quiet = now+p.wait, min(2*p.wait, MostWait), now+answerGap
 		ask = !p.shown
 	}
-	for n := 1; n < len(o.paths) && o.drawn && now >= o.aimed+AimTime && aim < 0; n++ {
+	for n := 1; n < len(o.paths) && o.dialled != nil && now >= o.aimed+AimTime && aim < 0; n++ {
 		if i := (o.aim + n) % len(o.paths); o.paths[i].heard && !o.paths[i].gone {
 			o.aim, o.aimed, aim = i, now, i
 		}
@@ -398,7 +409,7 @@ func (t *Table[A, S]) Elsewhere(from A, conv uint32, size int, now time.Duration
 		return v, false
 	}
 	var to *half[A, S]
-	if !o.drawn || o.conv != conv {
+	if o.dialled == nil || o.dialled.conv != conv {
 		n := slices.IndexFunc(o.accepted, func(h half[A, S]) bool { return h.conv == conv })
 		if n < 0 {
 			return v, false
@@ -409,13 +420,13 @@ func (t *Table[A, S]) Elsewhere(from A, conv uint32, size int, now time.Duration
 	p.receive(size)
 	switch v.Open = o; {
 	case !p.shown:
-		v.Tell = o.drawn && o.mayTell(p, &Hello{Opens: true}, now)
+		v.Tell = o.dialled != nil && o.mayTell(p, &Hello{Opens: true}, now)
 		v.Ask = v.Tell
 	case to != nil && o.move(to, from):
 		v.Do, v.Session = Move, to.s
 	case to == nil:
 		o.aim = i
-		v.Do, v.Session = Move, o.dialled
+		v.Do, v.Session = Move, o.dialled.s
 	}
 	return v, true
 }

@@ -365,6 +365,38 @@ func TestAddressesOfOthers(t *testing.T) {
 	require.True(t, o.Has(0))
 }
 
+// A number that is not drawn finds nothing, nor does one whose session was given up. It
+// is 0, as are those of the packets here, and of a session of the peer's.
+func TestNothingIsFoundBeforeItIsDrawn(t *testing.T) {
+	t.Parallel()
+	table, decided := new(Table[int, *int]), 0
+	o := table.Begin([]int{0, 1}, func() { decided++ })
+	finds := func(when string) (found bool) {
+		require.Equal(t, Verdict[int, *int]{Open: o}, table.Judge(0, Hello{}, 0), when)
+		require.Equal(t, Verdict[int, *int]{Open: o}, table.Judge(1, Hello{Opens: true}, 0), when)
+		_, _, _, ok := o.Dials()
+		require.False(t, ok, when)
+		_, found = table.Elsewhere(1, 0)
+		return found
+	}
+	require.False(t, finds("before"))
+	half := new(int)
+	_, ok := o.Add(half, Hello{})
+	require.True(t, ok)
+	require.True(t, finds("of the peer's"))
+	table.Remove(half)
+	o.Dial(new(int), 0, 0)
+	_, ok = table.Elsewhere(1, 0)
+	require.True(t, ok, "it was drawn, and happens to be 0")
+	_, err := o.Dialled(nil, false)
+	require.NoError(t, err)
+	require.False(t, finds("afterwards"))
+	o.End(func([]*int) {})
+	_, found := table.Elsewhere(1, 0)
+	require.False(t, found)
+	require.Zero(t, decided)
+}
+
 // Until an end has drawn again, what it had drawn before decides nothing.
 func TestDrawsAgain(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,178 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/congestion"
+	"github.com/stretchr/testify/require"
+)
+
+// Nothing is found by a number that is not drawn yet, or by one that is missing.
+
+// numberless are packets that name the conversation conv, or none, and other numbers that
+// are 0.
+func numberless(conv uint32) map[string][]byte {
+	hello := segment(83, 1, 0, 0, 0, "")
+	return map[string][]byte{
+		"ACK":              packetOf(conv, ack(0, 0, 0)),
+		"PUSH":             packetOf(conv, push(0, 0, "forged")),
+		"HELLO":            packetOf(conv, hello),
+		"WELCOME":          packetOf(conv, segment(84, 0x81, 0, 5, 0, "")),
+		"TIEBREAKER":       packetOf(conv, segment(84, 15, 0, 0, 0, "")),
+		"HELLO with it":    packetOf(conv, hello, segment(84, 15, 0, 0, 0, "")),
+		"ABORT":            packetOf(conv, segment(84, 9, 0, 0, 0, "")),
+		"RESET":            packetOf(conv, segment(84, 8, 0, 0, 0, "")),
+		"answer to CLOSE":  packetOf(conv, segment(84, 0x85, 0, 0, 0, "")),
+		"answer to PING":   packetOf(conv, segment(84, 0x86, 0, 0, 0, "")),
+		"TOKEN":            packetOf(conv, segment(84, 11, 0, 0, 0, "")),
+		"parity":           append([]byte{0, 0, 0, 0, 0xf2, 0}, make([]byte, 40)...),
+		"unreliable":       append([]byte{0, 0, 0, 0, 0xf3, 0, 8, 0}, packetOf(conv, []byte{0, 0, 0, 0, 1, 2})...),
+		"CRYPTO":           packetOf(conv, hello, segment(84, 12, 0, 0, 0, "")),
+		"of the handshake": append(packetOf(conv, segment(0x40, 0, 0, 0, 0, "")), make([]byte, 30)...),
+	}
+}
+
+// A call that dials has found its peer's address before it has drawn anything. What
+// comes from there then does not disturb it, nor end the process. One more address that
+// the peer may have is no exception.
+func TestPacketsBeforeADialHasDrawn(t *testing.T) {
+	for protection, config := range peerConfigs(t) {
+		for name, packet := range numberless(0) {
+			for _, from := range []string{peerB, hostB} {
+				t.Run(fmt.Sprintf("%s, %s, %s", protection, name, from), func(t *testing.T) {
+					inWorld(t, 1, clean, func(t *testing.T, w *world) {
+						calls := 0
+						parks := *config
+						parks.CongestionControl = func() congestion.Control {
+							if calls++; calls == 1 {
+								w.net.Inject(netip.MustParseAddrPort(from), netip.MustParseAddrPort(peerA), packet)
+								w.settle()
+							}
+							return congestion.NewBBR()
+						}
+						a, _ := w.endpoint(peerA, &parks)
+						b, _ := w.endpoint(peerB, config)
+						x, y := openBoth(a, b, []string{peerA}, []string{peerB, hostB}, 0)
+						requireOneSession(t, a, b, x, y)
+						require.Positive(t, calls)
+					})
+				})
+			}
+		}
+	}
+}
+
+// A session that was dialled quietly has drawn no token before its first data. Forged
+// packets to its conversation, which is known, do not count as the peer's answer.
+func TestPacketsBeforeTheFirstData(t *testing.T) {
+	const conv = 77
+	for protection, config := range peerConfigs(t) {
+		for name, packet := range numberless(conv) {
+			if protection == "plain" && (name == "PUSH" || name == "ACK" || name == "HELLO") {
+				continue // an end without signals, such as kcp-go, may send them
+			}
+			t.Run(protection+", "+name, func(t *testing.T) {
+				inWorld(t, 1, clean, func(t *testing.T, w *world) {
+					l := w.listen(config)
+					e, pc := w.endpoint("10.0.0.2:5000", config)
+					c, err := e.DialWith(context.Background(), l.Addr(), kcp.DialOptions{Conv: id(conv), Quiet: true})
+					require.NoError(t, err)
+					for range 3 {
+						w.net.Inject(acceptorAddr, pc.AddrPort(), packet)
+						w.settle()
+					}
+					send(t, c, content(1, 5000))
+					s := accepted(t, l)
+					bothWays(t, c, s, nil, content(2, 5000))
+					receive(t, s, content(1, 5000))
+					require.True(t, c.Peer().Known && !c.Peer().Legacy)
+				})
+			})
+		}
+	}
+}
+
+// A HELLO without a token opens nothing, and takes no place that a HELLO with one needs.
+func TestHelloWithoutToken(t *testing.T) {
+	const conv = 77
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		l := w.listen(nil)
+		e, pc := w.endpoint("10.0.0.2:5000", nil)
+		w.net.Inject(pc.AddrPort(), acceptorAddr, numberless(conv)["HELLO"])
+		synctest.Wait()
+		require.Zero(t, l.Endpoint().Stats().Sessions)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		c, err := e.DialWith(ctx, l.Addr(), kcp.DialOptions{Conv: id(conv)})
+		require.NoError(t, err)
+		bothWays(t, c, accepted(t, l), content(1, 5000), content(2, 5000))
+	})
+}
+
+// Parity names no conversation. It moves no session that the peer of a simultaneous open
+// has half open, not even one of conversation 0.
+func TestParityMovesNoOpen(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		var moved atomic.Int32
+		a, _ := w.endpoint(peerA, &kcp.Config{
+			FEC: kcp.FEC{Data: 3, Parity: 1},
+			Tracer: func(*kcp.Conn) *kcp.Trace {
+				return &kcp.Trace{Moved: func(string) { moved.Add(1) }}
+			},
+		})
+		opens := make(chan opened, 1)
+		go func() { opens <- open(a, []string{peerB, hostB}) }()
+		synctest.Wait()
+		from := func(addr string, packet []byte) {
+			w.net.Inject(netip.MustParseAddrPort(addr), netip.MustParseAddrPort(peerA), packet)
+			synctest.Wait()
+		}
+		hello := packetOf(0, segment(83, 1, 5, 0, 0, ""), segment(84, 2, 0, 2, 0, ""), segment(84, 15, 1<<32-1, 1<<32-1, 0, ""))
+		from(peerB, hello)
+		require.Equal(t, 1, a.Stats().HalfOpen)
+		from(hostB, numberless(0)["parity"])
+		require.Zero(t, moved.Load())
+		from(hostB, hello)
+		require.EqualValues(t, 1, moved.Load(), "HELLO does")
+		require.Error(t, (<-opens).err)
+	})
+}
+
+// An open that the application's own code ends, by a panic or with its goroutine, is
+// forgotten: packets find nothing of it, and the peer can be dialled again.
+func TestOpenThatUnwinds(t *testing.T) {
+	for name, unwind := range map[string]func(){"panic": func() { panic("of the application") }, "Goexit": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, 1, clean, func(t *testing.T, w *world) {
+				calls := 0
+				a, _ := w.endpoint(peerA, &kcp.Config{CongestionControl: func() congestion.Control {
+					if calls++; calls == 1 {
+						w.net.Inject(netip.MustParseAddrPort(peerB), netip.MustParseAddrPort(peerA), numberless(0)["ACK"])
+						unwind()
+					}
+					return congestion.NewBBR()
+				}})
+				b, _ := w.endpoint(peerB, nil)
+				var unwound sync.WaitGroup
+				unwound.Go(func() {
+					defer func() { _ = recover() }()
+					open(a, []string{peerB})
+				})
+				unwound.Wait()
+				w.settle()
+				require.Zero(t, a.Stats().Sessions)
+				x, y := openBoth(a, b, []string{peerA}, []string{peerB}, 0)
+				requireOneSession(t, a, b, x, y)
+			})
+		})
+	}
+}
