@@ -41,13 +41,13 @@ func (c *Conn) connect(ctx context.Context, called time.Duration) (err error) {
 	c.startTrace(SessionDialled)
 	begun, limit := false, c.ep.config.DialTimeout
 	_ = c.await(blocking{ctx: ctx}, func() (pause, error) {
-		if !begun {
-			begun = true
+		if !begun && c.closing.Phase < closing.Ended { // else a packet, or the endpoint's end, was first
 			if limit > 0 {
 				c.hs.Role = opening.Dialling
 			}
 			c.startHandshake(c.ep.now())
 		}
+		begun = true
 		// A session that has failed may have to tell the peer why, which the caller's
 		// closing of the endpoint must not forestall.
 		late := c.ep.now() >= called+limit
@@ -66,7 +66,9 @@ func (c *Conn) connect(ctx context.Context, called time.Duration) (err error) {
 // connected is what connect does in the end, with c.mu held.
 func (c *Conn) connected(ctx context.Context, called time.Duration) error {
 	c.hs.Role = opening.Dialled
-	c.schedule(c.ep.now())
+	if c.closing.Phase < closing.Ended {
+		c.schedule(c.ep.now())
+	}
 	if c.hs.Reached && (c.closing.err == nil || c.closing.err == ErrPeerClosed) {
 		return nil // there may be data from before the peer closed
 	}

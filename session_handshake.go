@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/opening"
 )
 
@@ -119,10 +120,12 @@ func (c *session) breakSilence(now time.Duration) {
 }
 
 // keepQuiet starts the timers of a session that was dialled
-// quietly.
+// quietly, unless it has ended meanwhile.
 func (c *session) keepQuiet() {
 	c.hs.Role = opening.Quiet
-	c.schedule(c.host.now())
+	if c.closing.Phase < closing.Ended {
+		c.schedule(c.host.now())
+	}
 }
 
 // kick sends the signals that a call of the application has just made due.

@@ -3,6 +3,8 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"net"
 	"net/netip"
 	"runtime"
 	"sync"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/congestion"
+	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/stretchr/testify/require"
 )
 
@@ -175,4 +178,75 @@ func TestOpenThatUnwinds(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A session may end before its call begins the handshake: it is in the endpoint's table
+// already, and the call writes to a log then. It ends with the endpoint, or with TLS
+// because a HELLO of the peer's for its conversation has come. The call says why, and
+// nothing leaves.
+func TestSessionEndsBeforeItBegins(t *testing.T) {
+	const conv = 77
+	hello := packetOf(conv, segment(83, 1, 5, 0, 0, ""), segment(84, 2, 2, 2, 0, ""))
+	crypto := packetOf(conv, segment(84, 12, 0, 0, 0, string(make([]byte, packetkeys.InitialOverhead))))
+	sealed := append(hello, crypto...)
+	packetkeys.NewInitial(conv, 5, true).Seal(sealed, len(sealed)-packetkeys.InitialOverhead)
+	for protection, config := range peerConfigs(t) {
+		for name, options := range map[string]kcp.DialOptions{
+			"dialled": {Conv: id(conv)}, "quiet": {Conv: id(conv), Quiet: true}, "simultaneous": {SimultaneousOpen: true},
+		} {
+			for _, by := range []string{"Close", "Shutdown", "Abort", "HELLO"} {
+				if by == "HELLO" && (config.TLS == nil || name == "simultaneous") {
+					continue
+				}
+				t.Run(fmt.Sprint(protection, name, by), func(t *testing.T) {
+					inWorld(t, 1, clean, func(t *testing.T, w *world) {
+						var e *kcp.Endpoint
+						parks := *config
+						parks.Logger = slog.New(onRecord(func(message string) {
+							switch {
+							case message != "kcp: session dialled":
+							case by == "Abort": // who looks at all sessions
+								for c := range e.Sessions() {
+									_ = c.Abort()
+								}
+							case by == "HELLO":
+								w.net.Inject(netip.MustParseAddrPort(peerB), netip.MustParseAddrPort(peerA), sealed)
+								w.settle()
+							default:
+								go func() {
+									_ = map[string]func() error{"Close": e.Close, "Shutdown": func() error { return e.Shutdown(t.Context()) }}[by]()
+								}()
+								w.settle()
+							}
+						}))
+						e, _ = w.endpoint(peerA, &parks)
+						sent := e.Stats().PacketsSent
+						c, err := e.DialWith(context.Background(), peerAddr(peerB), options)
+						if err == nil { // quiet: a later call says so
+							_, err = c.Write([]byte("x"))
+						}
+						w.settle()
+						if by == "HELLO" {
+							require.ErrorContains(t, err, "the peer dials this session too")
+						} else {
+							require.ErrorIs(t, err, net.ErrClosed)
+						}
+						require.Equal(t, sent, e.Stats().PacketsSent)
+						require.Zero(t, e.Stats().Sessions)
+					})
+				})
+			}
+		}
+	}
+}
+
+// onRecord is a log handler that calls a function for each record.
+type onRecord func(message string)
+
+func (h onRecord) Enabled(context.Context, slog.Level) bool { return true }
+func (h onRecord) WithAttrs([]slog.Attr) slog.Handler       { return h }
+func (h onRecord) WithGroup(string) slog.Handler            { return h }
+func (h onRecord) Handle(_ context.Context, r slog.Record) error {
+	h(r.Message)
+	return nil
 }
