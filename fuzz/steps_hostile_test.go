@@ -72,6 +72,20 @@ func (x *intruder) learn(packet []byte) {
 	}
 }
 
+// end returns the address of an end.
+func (x *intruder) end(i int) netip.AddrPort {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.ends[i]
+}
+
+// begin begins the attack, once it is known where an end listens.
+func (x *intruder) begin(i int, at netip.AddrPort) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.ends[i], x.over = at, false
+}
+
 // strike sends some packets to an end.
 func (x *intruder) strike(to netip.AddrPort) {
 	x.mu.Lock()
@@ -156,7 +170,9 @@ func (x *intruder) packet(to netip.AddrPort) (p []byte) {
 		return x.initial()
 	case n == 8 && x.tls && len(x.seen) > 0: // of a level that another packet is of
 		p = x.segments(x.conv())
-		p[4] = one(r, x.seen...).data[min(4, len(x.seen[0].data)-1)]
+		if other := one(r, x.seen...).data; len(other) > 4 {
+			p[4] = other[4]
+		}
 		return p
 	}
 	conv := x.conv()

@@ -20,7 +20,7 @@ import (
 // address, and from others. Where that is promised, sessions are not disturbed: those
 // that stay, those of the successor, and those that remain if a takeover is given up.
 func TestHostileBetweenTakeovers(t *testing.T) {
-	eachHostileSeed(t, 5, betweenTakeovers)
+	eachHostileSeed(t, 20, 20, betweenTakeovers)
 }
 
 // takeovers is a server that is handed over some times, its clients, and an intruder.
@@ -94,8 +94,7 @@ func betweenTakeovers(t *testing.T, seed uint64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.addrs[1] = addrOf(l.Addr())
-	w.intruder.over = false
+	w.intruder.begin(1, addrOf(l.Addr()))
 	e, err := kcp.NewEndpoint(tapped{client, w.intruder.tap}, &other)
 	if err != nil {
 		t.Fatal(err)

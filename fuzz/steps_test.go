@@ -26,6 +26,7 @@ import (
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/selfsigned"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/netsim"
 )
 
@@ -39,7 +40,7 @@ import (
 // how long, such as 10m; KCP_SEED repeats one. The protection is that of the seed.
 func TestHostileBetweenSteps(t *testing.T) {
 	promised, opened := 0, 0
-	eachHostileSeed(t, 40, func(t *testing.T, seed uint64) {
+	eachHostileSeed(t, 160, 1, func(t *testing.T, seed uint64) {
 		synctest.Test(t, func(t *testing.T) {
 			w := betweenSteps(t, seed)
 			if w.promised {
@@ -54,9 +55,10 @@ func TestHostileBetweenSteps(t *testing.T) {
 	t.Logf("%d of %d honest sessions", opened, promised)
 }
 
-// eachHostileSeed runs f for the seeds that the environment names, or the first so many.
-func eachHostileSeed(t *testing.T, seeds uint64, f func(t *testing.T, seed uint64)) {
-	first, count := number(t, "KCP_FUZZ_FIRST", 0), number(t, "KCP_FUZZ_SEEDS", seeds)
+// eachHostileSeed runs f for the seeds that the environment names, or one of so many of
+// them, or else the first so many.
+func eachHostileSeed(t *testing.T, seeds, of uint64, f func(t *testing.T, seed uint64)) {
+	first, count := number(t, "KCP_FUZZ_FIRST", 0), number(t, "KCP_FUZZ_SEEDS", testenv.Fewer(seeds)*of)/of
 	until := time.Time{}
 	if text := os.Getenv("KCP_FUZZ_TIME"); text != "" {
 		d, err := time.ParseDuration(text)
@@ -222,10 +224,10 @@ func (w *steps) hook(i int, c *kcp.Config) {
 		w.step(i, within(".openSession", ".openAccepted"))
 		return congestion.NewBBR()
 	}
-	c.Logger = slog.New(askingHandler(locked))
+	c.Logger = slog.New(askingHandler(func() { w.step(i, within(".(*Endpoint).debug")) }))
 	c.HandshakeFailed = func(net.Addr, error) { w.step(i, true) }
 	c.Tracer = func(*kcp.Conn) *kcp.Trace {
-		locked()
+		w.step(i, true)
 		hooks := new(kcp.Trace)
 		v := reflect.ValueOf(hooks).Elem()
 		for f := range v.NumField() {
@@ -263,7 +265,7 @@ func within(names ...string) bool {
 
 // step sends packets to an end, and lets them be read before the next step.
 func (w *steps) step(i int, free bool) {
-	w.intruder.strike(w.addrs[i])
+	w.intruder.strike(w.intruder.end(i))
 	if free {
 		time.Sleep(time.Duration(w.draw(3)) * time.Millisecond)
 		return
