@@ -60,7 +60,9 @@ func (w *steps) openBoth() {
 
 // serve uses a session that was accepted, as its first byte asks.
 func (w *steps) serve(i int, c *kcp.Conn) {
-	_ = c.SetReadDeadline(time.Now().Add(w.patience))
+	if !w.promised { // else it is of the other end, which writes, or ends it
+		_ = c.SetReadDeadline(time.Now().Add(w.patience))
+	}
 	first := make([]byte, 1)
 	var err error
 	w.call(i, "first Read", func() { _, err = io.ReadFull(c, first) })
@@ -117,8 +119,12 @@ func (w *steps) reach(i int) (c *kcp.Conn) {
 			_ = c.SetDeadline(time.Now().Add(w.patience))
 		}
 		w.call(i, "first exchange", func() {
+			first := make([]byte, 1)
 			if _, err = c.Write([]byte{asksEcho}); err == nil {
-				_, err = io.ReadFull(c, make([]byte, 1))
+				_, err = io.ReadFull(c, first)
+			}
+			if err == nil && w.promised && first[0] != asksEcho {
+				w.t.Errorf("read %d, not what was written", first[0])
 			}
 		})
 		if err == nil || !w.promised {

@@ -87,7 +87,9 @@ func betweenTakeovers(t *testing.T, seed uint64) {
 	w.hook(1, &server)
 	w.hook(0, &other)
 	for _, c := range []*kcp.Config{&server, &other} {
-		c.MaxStreams, c.DialTimeout, c.Linger = 4, 2*time.Second, time.Second/2
+		if c.MaxStreams, c.Linger = 4, time.Second/2; !w.promised {
+			c.DialTimeout = 2 * time.Second
+		}
 	}
 	w.config = &server
 	l, err := kcp.Listen("udp", "127.0.0.1:0", w.config)
@@ -170,7 +172,8 @@ func (w *takeovers) handOver(l *kcp.Listener) *kcp.Listener {
 	w.call(1, "TakeOver", func() { next, err = kcp.TakeOver(gives, conns[1], w.config) })
 	_ = conns[1].Close()
 	if err != nil {
-		if !errors.Is(err, context.Canceled) {
+		var late net.Error // the machine is busy
+		if !errors.Is(err, context.Canceled) && !(errors.As(err, &late) && late.Timeout()) {
 			w.t.Errorf("TakeOver: %v", err)
 		}
 		if err := <-left; err == nil {
