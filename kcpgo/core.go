@@ -22,6 +22,7 @@ type KCP struct {
 	mtu        int // bytes
 	sendWindow int // segments
 	rcvWindow  int // segments
+	noControl  bool
 
 	acks    int // acknowledgements that wait since the last flush, at most
 	counted engine.Counters
@@ -197,10 +198,14 @@ func (kcp *KCP) NoDelay(nodelay, interval, resend, nc int) int {
 		kcp.machine.SetFastResend(uint32(min(resend, 1<<31-1)))
 	}
 	switch {
+	case nc < 0 || kcp.noControl == (nc != 0): // the window stays as it is
 	case nc == 0:
 		kcp.machine.SetCongestionControl(congestion.NewReference())
-	case nc > 0:
+	default:
 		kcp.machine.SetCongestionControl(congestion.NewNone())
+	}
+	if nc >= 0 {
+		kcp.noControl = nc != 0
 	}
 	return 0
 }
