@@ -370,29 +370,29 @@ func TestAddressesOfOthers(t *testing.T) {
 func TestNothingIsFoundBeforeItIsDrawn(t *testing.T) {
 	t.Parallel()
 	table, decided := new(Table[int, *int]), 0
-	o := table.Begin([]int{0, 1}, func() { decided++ })
+	o, _ := table.Begin([]int{0, 1}, 1000, func() { decided++ })
 	finds := func(when string) (found bool) {
 		require.Equal(t, Verdict[int, *int]{Open: o}, table.Judge(0, Hello{}, 0), when)
 		require.Equal(t, Verdict[int, *int]{Open: o}, table.Judge(1, Hello{Opens: true}, 0), when)
 		_, _, _, ok := o.Dials()
 		require.False(t, ok, when)
-		_, found = table.Elsewhere(1, 0)
+		_, found = table.Elsewhere(1, 0, 0, 0)
 		return found
 	}
 	require.False(t, finds("before"))
 	half := new(int)
-	_, ok := o.Add(half, Hello{})
+	_, ok := o.Add(half, 1, Hello{})
 	require.True(t, ok)
 	require.True(t, finds("of the peer's"))
 	table.Remove(half)
 	o.Dial(new(int), 0, 0)
-	_, ok = table.Elsewhere(1, 0)
+	_, ok = table.Elsewhere(1, 0, 0, 0)
 	require.True(t, ok, "it was drawn, and happens to be 0")
 	_, err := o.Dialled(nil, false)
 	require.NoError(t, err)
 	require.False(t, finds("afterwards"))
 	o.End(func([]*int) {})
-	_, found := table.Elsewhere(1, 0)
+	_, found := table.Elsewhere(1, 0, 0, 0)
 	require.False(t, found)
 	require.Zero(t, decided)
 }
