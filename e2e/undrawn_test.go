@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -132,6 +133,21 @@ func TestParityMovesNoOpen(t *testing.T) {
 				return &kcp.Trace{Moved: func(string) { moved.Add(1) }}
 			},
 		})
+		// The other address answers the challenge, so that sessions may move there.
+		answers := make(chan []byte, 16)
+		w.net.SetFilter(func(from, to netip.AddrPort, packet []byte) bool {
+			const ping = 24 // the second signal, behind TIEBREAKER
+			if to == netip.MustParseAddrPort(hostB) && len(packet) == 2*ping && packet[ping+5] == 6 {
+				pong := bytes.Clone(packet[ping:])
+				clear(pong[:4]) // its conversation
+				pong[4], pong[5] = 84, 0x86
+				select {
+				case answers <- pong:
+				default:
+				}
+			}
+			return true
+		})
 		opens := make(chan opened, 1)
 		go func() { opens <- open(a, []string{peerB, hostB}) }()
 		synctest.Wait()
@@ -139,7 +155,9 @@ func TestParityMovesNoOpen(t *testing.T) {
 			w.net.Inject(netip.MustParseAddrPort(addr), netip.MustParseAddrPort(peerA), packet)
 			synctest.Wait()
 		}
-		hello := packetOf(0, segment(83, 1, 5, 0, 0, ""), segment(84, 2, 0, 2, 0, ""), segment(84, 15, 1<<32-1, 1<<32-1, 0, ""))
+		tie := segment(84, 15, 1<<32-1, 1<<32-1, 0, "")
+		from(hostB, append(packetOf(0, tie), <-answers...))
+		hello := packetOf(0, segment(83, 1, 5, 0, 0, ""), segment(84, 2, 0, 2, 0, ""), tie)
 		from(peerB, hello)
 		require.Equal(t, 1, a.Stats().HalfOpen)
 		from(hostB, numberless(0)["parity"])
