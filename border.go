@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/longestqueue"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
@@ -37,17 +38,17 @@ func (c *session) extended() bool { return c.hs.greeted.Load() }
 func (c *session) halfOpen() bool { return c.hs.unvalidated.Load() }
 
 // evictable reports whether the session may be ended to make room. A packet since
-// the last call keeps it.
-func (c *Conn) evictable(now time.Duration) admission.Look {
+// the last call keeps it. Endpoint.mu is held.
+func (c *Conn) evictable(now time.Duration) longestqueue.Look {
 	switch {
-	case !c.halfOpen():
-		return admission.Established
+	case !c.entry.Validated() && !c.halfOpen(): // countValidated comes next
+		return longestqueue.Stays
 	case now-c.hs.born < evictAfter:
-		return admission.Young
+		return longestqueue.Young
 	case c.hs.active.Swap(false):
-		return admission.Active
+		return longestqueue.Active
 	}
-	return admission.Idle
+	return longestqueue.Idle
 }
 
 // tally adds the figures of the session, which has ended, to t. Conn.mu and
@@ -167,7 +168,7 @@ func (e *Endpoint) hand(shard int, d handedDatagram) {
 // mayLogSession reports whether the Logger may have a record of a session now, and
 // how many were left out before it.
 func (e *Endpoint) mayLogSession() (left uint64, ok bool) {
-	return e.log.sessions.Allow(e.now(), time.Second/sessionLogRate)
+	return e.log.sessions.Allow(e.now(), time.Second/sessionLogRate, sessionLogRate)
 }
 
 // challengeOf returns the challenge for a path (RFC 9000 §8.2): a PING, whose

@@ -187,12 +187,14 @@ type Config struct {
 	// MaxSessions is the most sessions of one endpoint, dialled and accepted. Default
 	// 65536.
 	MaxSessions int
-	// MaxHalfOpen is the most accepted sessions whose peers have not yet validated their
-	// addresses (RFC 9000 §8), with a token or, if legacy, by an ACK of data written to
-	// them. Default 1024. Beyond it, one that has been silent, and is at least 3 seconds
-	// old, is evicted for a new one. A half-open session is sent at most three times as
-	// much as has arrived from it (anti-amplification limit, RFC 9000 §8.1). With TLS, as
-	// many handshakes besides may be in progress with validated peers; further ones wait.
+	// MaxHalfOpen is the most accepted sessions whose peers have not yet validated
+	// their addresses (RFC 9000 §8), with a token or, if legacy, by an ACK of data
+	// written to them. Default 1024. Beyond it, the oldest of the network with most, a
+	// /48 of IPv6 or a /24 of IPv4, is evicted for a new one of another network; for
+	// one of a network with as many, one that has been silent, and is at least 3
+	// seconds old. A half-open session is sent at most three times as much as has
+	// arrived from it (anti-amplification limit, RFC 9000 §8.1). With TLS, as many
+	// handshakes besides may be in progress with validated peers, by the same rule.
 	MaxHalfOpen int
 	// MaxSessionsPerAddress is the most sessions with one IPv4 address, or one IPv6
 	// network of 64 bits; peers behind a NAT share one. Half-open sessions do not count

@@ -1,7 +1,6 @@
 package kcp
 
 import (
-	"net/netip"
 	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
@@ -10,6 +9,7 @@ import (
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/incast"
 	"github.com/arqnet/kcp/internal/inturn"
+	"github.com/arqnet/kcp/internal/netblock"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
@@ -35,7 +35,11 @@ func (h *sessionHost) offer() (ok, none bool) {
 	if l == nil {
 		return false, true
 	}
-	return l.offer((*Conn)(h), true), false
+	ok = l.offer((*Conn)(h), true)
+	if ok && h.tls != nil {
+		h.ep.handshakeOver((*Conn)(h)) // the session is established, and makes no room
+	}
+	return ok, false
 }
 
 func (h *sessionHost) validated() bool { return h.ep.countValidated((*Conn)(h)) }
@@ -60,16 +64,28 @@ func (h *sessionHost) challenge(to source, token uint32, at time.Duration) signa
 
 func (h *sessionHost) resetKey() *packetkeys.ToldKey { return h.ep.resetKeyOf((*Conn)(h)) }
 
-// workTLS has the work done when it is the turn of its flow.
-func (h *sessionHost) workTLS(flow netip.Addr, x *handshake.Exchange, work handshake.Work) {
+// workTLS has the work done when it is the turn of its network.
+func (h *sessionHost) workTLS(from netblock.Block, x *handshake.Exchange, work handshake.Work) {
 	c, e := (*Conn)(h), h.ep
-	e.handshakes.Go(flow, func() {
+	turn := e.handshakes.Go(from, func() {
 		e.env.Woken(nil, c.entry.Conv, inturn.TLS)
 		c.workTLS(x, work)
 	})
+	c.io.dropTLS = func() {
+		if turn.Cancel() {
+			x.Worked(handshake.Step{}, new(handshake.Result))
+		}
+	}
 }
 
-func (h *sessionHost) handshakeOver() { h.ep.handshakeOver((*Conn)(h)) }
+// handshakeOver also takes back the work that waits for a handshake that was ended.
+func (h *sessionHost) handshakeOver() {
+	if h.io.dropTLS != nil {
+		h.io.dropTLS()
+		h.io.dropTLS = nil
+	}
+	h.ep.handshakeOver((*Conn)(h))
+}
 func (h *sessionHost) handshakeFailed(err *HandshakeError) {
 	if !h.ep.opens.Fail((*Conn)(h), !h.hs.unvalidated.Load(), err) {
 		h.ep.reportHandshake((*Conn)(h).RemoteAddr(), err)
@@ -260,6 +276,16 @@ func (c *Conn) keepQuiet() {
 	c.mu.Lock()
 	defer c.unlock()
 	c.session.keepQuiet()
+}
+
+// evict ends the session to make room for another one, unless it has become established
+// meanwhile.
+func (c *Conn) evict() {
+	c.mu.Lock()
+	defer c.unlock()
+	if c.halfOpen() || c.hs.Role == opening.Accepted {
+		c.abort(ErrReset)
+	}
 }
 
 // opening reports whether the session may still be offered to Accept.

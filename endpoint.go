@@ -142,7 +142,7 @@ func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoi
 	}
 	e.protection = protect.NewScheme(e.config.Cipher, e.config.TLS != nil, e.env.Nonces())
 	if e.config.TLS != nil {
-		e.handshakes = fairqueue.New(max(1, runtime.GOMAXPROCS(0)-1))
+		e.handshakes = fairqueue.New(max(1, runtime.GOMAXPROCS(0)-1), fairqueue.Lease)
 	}
 	e.migrates = (e.protection.Authentic || e.protection.Derives) && !e.config.SharedConvs
 	e.outside, e.overhead = e.protection.Outside, e.config.overhead()

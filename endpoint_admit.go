@@ -46,7 +46,8 @@ func refusesLegacy(c *Config, scheme *protect.Scheme) bool {
 	return scheme.Authentic
 }
 
-// evictAfter is the age from which an unvalidated session may be ended to make room.
+// evictAfter is the age from which a session that is not established may be ended to make
+// room for one of a network that has as many.
 const evictAfter = 3 * time.Second
 
 // admit handles a packet for which there is no session. It returns the session that the
@@ -64,7 +65,7 @@ func (e *Endpoint) admit(key sessionKey, p *inPacket, now time.Duration) (c *Con
 	for {
 		e.mu.Lock()
 		l := e.listener
-		v := e.table.Judge(&first, admission.State{Listening: l != nil, Closed: e.closed, HalfOpen: int(e.load.halfOpen.Load())}, now)
+		v := e.table.Judge(&first, admission.State{Listening: l != nil, Closed: e.closed}, now)
 		if a := &v.Answer; a.Size > 0 {
 			e.queueReplyLocked(p.from, a.By, a.Content[:a.Size])
 		}
@@ -164,12 +165,13 @@ func (e *Endpoint) sealedFromNewAddress(c *Conn, p *inPacket, now time.Duration)
 // openAccepted opens a session for the first packet of a conversation, unless the
 // endpoint has changed since the verdict. It returns the session of the packet.
 func (e *Endpoint) openAccepted(v *admission.Verdict[Conn], first *admission.First, p *inPacket, l *Listener, o *simultaneousOpen, now time.Duration) *Conn {
-	evicted := [2]*Conn{v.Evicted}
+	if v.Evicted != nil {
+		v.Evicted.evict()
+	}
+	var dropped *Conn
 	defer func() {
-		for _, c := range evicted {
-			if c != nil {
-				c.fail(ErrReset)
-			}
+		if dropped != nil {
+			dropped.fail(ErrReset)
 		}
 	}()
 	// It calls Config.CongestionControl, the caller's own code: not under the lock.
@@ -187,14 +189,13 @@ func (e *Endpoint) openAccepted(v *admission.Verdict[Conn], first *admission.Fir
 	if o != nil {
 		at, ok := first.Key, false
 		at.Conv = 0
-		if evicted[1], ok = o.Add(c, at, helloOf(first)); !ok {
+		if dropped, ok = o.Add(c, at, helloOf(first)); !ok {
 			e.mu.Unlock()
 			return nil
 		}
 	}
 	if !v.Validated {
 		e.load.halfOpen.Add(1)
-		e.table.AddHalfOpen(c, int(e.load.halfOpen.Load()), (*Conn).halfOpen)
 	} else {
 		e.table.SetValidated(c)
 	}

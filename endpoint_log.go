@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/loglimit"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -33,7 +33,7 @@ const (
 
 // endpointLog bounds the records of an endpoint. It needs no lock.
 type endpointLog struct {
-	warnings, sessions, handshakes, unopened admission.Limit
+	warnings, sessions, handshakes, unopened loglimit.Limit
 
 	unopenedBefore atomic.Uint64 // endpointCounters.dropCipher as of the last record of unopened
 
@@ -51,7 +51,7 @@ func (e *Endpoint) debug(msg string, remote net.Addr, conv uint32) {
 	if log == nil || !log.Enabled(context.Background(), slog.LevelDebug) {
 		return
 	}
-	left, ok := e.log.sessions.Allow(e.now(), time.Second/sessionLogRate)
+	left, ok := e.log.sessions.Allow(e.now(), time.Second/sessionLogRate, sessionLogRate)
 	if !ok {
 		return
 	}
@@ -67,7 +67,7 @@ func (e *Endpoint) warn(msg string, err error) {
 	if e.config.Logger == nil {
 		return
 	}
-	if _, ok := e.log.warnings.Allow(e.now(), time.Second); ok {
+	if _, ok := e.log.warnings.Allow(e.now(), time.Second, 1); ok {
 		e.config.Logger.Warn("kcp: "+msg, "local", e.LocalAddr().String(), "err", err)
 	}
 }
@@ -123,7 +123,7 @@ func (e *Endpoint) warnHandshake(remote net.Addr, err error) {
 	if e.config.Logger == nil {
 		return
 	}
-	if left, ok := e.log.handshakes.Allow(e.now(), handshakeLogEvery); ok {
+	if left, ok := e.log.handshakes.Allow(e.now(), handshakeLogEvery, 1); ok {
 		e.config.Logger.Warn("kcp: TLS handshake of a peer failed", "local", e.LocalAddr().String(),
 			"remote", remote.String(), "err", err, "left_out", left)
 	}
@@ -136,7 +136,7 @@ func (e *Endpoint) warnUnopened(from source) {
 	if e.config.Logger == nil {
 		return
 	}
-	if _, ok := e.log.unopened.Allow(e.now(), unopenedLogEvery); !ok {
+	if _, ok := e.log.unopened.Allow(e.now(), unopenedLogEvery, 1); !ok {
 		return
 	}
 	total := e.counters.dropCipher.Load()

@@ -133,8 +133,8 @@ func (e *Endpoint) removeLocked(c *Conn) {
 	e.load.sessions.Store(int32(e.table.Len()))
 }
 
-// handshakeOver records that the TLS handshake of c is not in progress any
-// more.
+// handshakeOver records that the TLS handshake of c is not in progress any more, or that
+// Accept may have the session: it makes no room then.
 func (e *Endpoint) handshakeOver(c *Conn) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

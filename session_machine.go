@@ -2,7 +2,6 @@ package kcp
 
 import (
 	"net"
-	"net/netip"
 	"sync/atomic"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"github.com/arqnet/kcp/internal/limited"
 	"github.com/arqnet/kcp/internal/liveness"
 	"github.com/arqnet/kcp/internal/migration"
+	"github.com/arqnet/kcp/internal/netblock"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/protect"
@@ -84,8 +84,9 @@ type host interface {
 	// resetKey returns the key of stateless resets for the peer; nil: it gets none.
 	resetKey() *packetkeys.ToldKey
 
-	// workTLS does work of a TLS handshake, and calls workedTLS with what it has come to.
-	workTLS(flow netip.Addr, x *handshake.Exchange, work handshake.Work)
+	// workTLS does work of a TLS handshake for a network, and calls workedTLS with
+	// what it has come to.
+	workTLS(from netblock.Block, x *handshake.Exchange, work handshake.Work)
 	// handshakeOver says that the TLS handshake is not in progress any more, and
 	// handshakeFailed that it has failed.
 	handshakeOver()

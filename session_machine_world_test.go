@@ -15,6 +15,8 @@ import (
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/incast"
 	"github.com/arqnet/kcp/internal/inturn"
+	"github.com/arqnet/kcp/internal/longestqueue"
+	"github.com/arqnet/kcp/internal/netblock"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
@@ -104,7 +106,7 @@ func newMachineEnd(w *machineWorld, side int, config *Config, env *inturn.Enviro
 	}
 	g.Hooks = admission.Hooks[session]{
 		Extended: func(c *session) bool { return c.hs.greeted.Load() }, Full: func(bool) bool { return e.backlog },
-		Look: func(*session, time.Duration) admission.Look { return admission.Young },
+		Look: func(*session, time.Duration) longestqueue.Look { return longestqueue.Young },
 		Keys: (*session).packetKeys,
 	}
 	g.Rules = admission.Rules{
@@ -275,7 +277,7 @@ func (e *machineEnd) admit(key sessionKey, p *inPacket) *session {
 	first, now := e.gate.Read(key, p.kind, &p.Packet, p.size), e.w.now
 	for {
 		v := e.gate.Judge(&first, admission.State{
-			Listening: e.side == 1 && e.conn == nil, HalfOpen: int(e.shared.load.halfOpen.Load()),
+			Listening: e.side == 1 && e.conn == nil,
 		}, now)
 		if a := &v.Answer; a.Size > 0 {
 			e.answer(p.from, a.By, a.Content[:a.Size])
@@ -362,7 +364,6 @@ func (e *machineEnd) accept(first *admission.First, p *inPacket, validated, offe
 		}
 		c.kcp.limitUnvalidated(room, !greets)
 		e.shared.load.halfOpen.Add(1)
-		e.gate.AddHalfOpen(c, int(e.shared.load.halfOpen.Load()), (*session).halfOpen)
 	} else {
 		e.gate.SetValidated(c)
 	}
@@ -447,7 +448,7 @@ func (e *machineEnd) resetKey() *packetkeys.ToldKey {
 	return &packetkeys.ToldKey{ResetKey: key.ResetKey(e.gate.ResetSecret, e.addr.String()), Since: uint32(e.shared.epoch.Add(e.w.now).Unix())}
 }
 
-func (e *machineEnd) workTLS(_ netip.Addr, x *handshake.Exchange, work handshake.Work) {
+func (e *machineEnd) workTLS(_ netblock.Block, x *handshake.Exchange, work handshake.Work) {
 	e.work = append(e.work, func() {
 		var s handshake.Step
 		if !x.Over() {

@@ -3,11 +3,11 @@ package kcp
 import (
 	"crypto/tls"
 	"net"
-	"net/netip"
 	"time"
 
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/netblock"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
@@ -109,12 +109,11 @@ func (c *session) advanceTLS() {
 	var r handshake.Result
 	work, ok := x.Next(&r)
 	if ok {
-		var flow netip.Addr
+		var from netblock.Block
 		if !c.hs.unvalidated.Load() {
-			key := c.entry.Key()
-			flow = key.Network()
+			from = c.entry.Key().Block()
 		}
-		c.host.workTLS(flow, x, work.For(flow, c.host.now(), &c.shared.dear))
+		c.host.workTLS(from, x, work.For(from.Subnet, c.host.now(), &c.shared.dear))
 	}
 	c.tookHandshake(x, &r)
 }

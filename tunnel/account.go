@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/arqnet/kcp/internal/loglimit"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/tunnel/internal/flowtable"
 )
@@ -42,7 +43,7 @@ type account struct {
 	conns   atomic.Int64  // dialled connections, and those that were accepted for the user
 	most    int64         // of conns
 	packets atomic.Int64  // bytes of UDP packets that wait
-	records recordLimit
+	records loglimit.Texts
 
 	sessions int // guarded by accounts.mu
 
@@ -53,8 +54,8 @@ type account struct {
 	flows    *flowtable.Table[flow]
 	timer    *time.Timer // ends idle flows; nil: there was none yet
 	due      time.Duration
-	evicted  int       // flows that were ended to make room
-	saidFull time.Time // when that was logged
+	evicted  int            // flows that were ended to make room
+	saidFull loglimit.Limit // of records of that
 }
 
 // newAccount returns an account whose flows live for udpTimeout without packets.
@@ -165,9 +166,7 @@ func (a *account) add(f *flow) {
 	if evicted != nil {
 		a.evicted++
 		total = a.evicted
-		if now := time.Now(); now.Sub(a.saidFull) >= fullEvery {
-			a.saidFull, say = now, true
-		}
+		_, say = a.saidFull.Allow(a.now(), fullEvery, 1)
 	}
 	limit := a.flows.Len()
 	a.armLocked()

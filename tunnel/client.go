@@ -151,7 +151,7 @@ func NewClient(config *ClientConfig) (*Client, error) {
 		return nil, err
 	}
 	c.account = newAccount(c.config.UDPTimeout)
-	c.log = c.account.records.limited(c.log)
+	c.log = c.account.records.Limited(c.log)
 	c.listening = make(map[listened]*atomic.Int32)
 	for _, server := range c.config.Servers {
 		for _, r := range c.config.Remotes {

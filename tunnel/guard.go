@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/list"
+	"github.com/arqnet/kcp/internal/netblock"
 )
 
 const (
@@ -39,12 +40,12 @@ type guard struct {
 
 // source is whose attempts are counted together.
 type source struct {
-	network netip.Prefix
+	network netip.Addr        // a subnet
 	name    [sha256.Size]byte // hash; zero: all names
 }
 
 // sourceOf returns the source of attempts with a name.
-func sourceOf(network netip.Prefix, name string) source {
+func sourceOf(network netip.Addr, name string) source {
 	return source{network, sha256.Sum256([]byte(name))}
 }
 
@@ -107,25 +108,10 @@ func (m *memory) of(s source) int {
 	return 0
 }
 
-// network returns what addr counts as.
-func network(addr net.Addr) netip.Prefix {
-	u, ok := addr.(*net.UDPAddr)
-	if !ok {
-		return netip.Prefix{}
-	}
-	a := u.AddrPort().Addr().Unmap().WithZone("")
-	bits := 32
-	if a.Is6() {
-		bits = 64
-	}
-	p, _ := a.Prefix(bits)
-	return p
-}
-
 // begin counts an attempt from addr as failed until succeed says otherwise, so that
 // those at the same time count too. It reports whether the attempt may be looked at.
 func (g *guard) begin(addr net.Addr, name string) bool {
-	all := source{network: network(addr)}
+	all := source{network: netblock.OfAddr(addr).Subnet}
 	one, now := sourceOf(all.network, name), g.now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -149,7 +135,7 @@ func (g *guard) most() int {
 
 // succeed takes back the attempt that begin has counted.
 func (g *guard) succeed(addr net.Addr, name string) {
-	all := source{network: network(addr)}
+	all := source{network: netblock.OfAddr(addr).Subnet}
 	one := sourceOf(all.network, name)
 	g.mu.Lock()
 	defer g.mu.Unlock()

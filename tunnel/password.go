@@ -7,12 +7,13 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"net/netip"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
 
+	"github.com/arqnet/kcp/internal/fairqueue"
+	"github.com/arqnet/kcp/internal/netblock"
 	"golang.org/x/crypto/bcrypt"
 )
 
@@ -108,8 +109,8 @@ func (u *Users) withHash(name, hash string) *user {
 // hash, the password that it was found to be of, so that a client that comes again costs
 // next to nothing.
 type verifier struct {
-	gate gate
-	key  []byte // of proved; drawn by newVerifier
+	turns *fairqueue.Queue
+	key   []byte // of proved; drawn by newVerifier
 	// compare is bcrypt.CompareHashAndPassword; tests count its calls.
 	compare func(hash, password []byte) error
 
@@ -119,15 +120,15 @@ type verifier struct {
 
 // newVerifier returns a verifier that leaves half of the processors to the rest.
 func newVerifier() *verifier {
-	v := &verifier{gate: gate{free: max(1, runtime.GOMAXPROCS(0)/2)}, key: make([]byte, sha256.Size), compare: bcrypt.CompareHashAndPassword}
+	v := &verifier{turns: fairqueue.New(max(1, runtime.GOMAXPROCS(0)/2), 0), key: make([]byte, sha256.Size), compare: bcrypt.CompareHashAndPassword}
 	rand.Read(v.key)
 	return v
 }
 
 // prove returns the hash of the user, if the password has that, and otherwise the empty
 // string. It waits until it may compute: strangers of one network do not delay users of
-// others by more than one verification each.
-func (v *verifier) prove(ctx context.Context, from netip.Prefix, users *Users, name, password string) (string, error) {
+// others by more than one verification each. The lobby bounds how many wait.
+func (v *verifier) prove(ctx context.Context, from netblock.Block, users *Users, name, password string) (string, error) {
 	hash, known := users.hashOf(name)
 	if hash == "" || users.withPassword(name, digestOf(password)) != nil {
 		return "", nil
@@ -136,20 +137,37 @@ func (v *verifier) prove(ctx context.Context, from netip.Prefix, users *Users, n
 	if known && v.remembers(hash, mac) {
 		return hash, nil
 	}
-	if err := v.gate.enter(ctx, from); err != nil {
-		return "", err
+	done, right := make(chan struct{}), false
+	work := v.turns.Go(from, func() {
+		defer close(done)
+		right = v.verify(users, hash, known, password, mac)
+	})
+	select {
+	case <-done:
+	case <-ctx.Done():
+		if !work.Cancel() {
+			<-done
+		}
+		return "", ctx.Err()
 	}
-	defer v.gate.leave()
+	if !right {
+		return "", nil
+	}
+	return hash, nil
+}
+
+// verify reports whether a password has a hash, and remembers it if so. known says that
+// the hash is a user's.
+func (v *verifier) verify(users *Users, hash string, known bool, password string, mac []byte) bool {
 	if known && v.remembers(hash, mac) { // another session was in front
-		return hash, nil
+		return true
 	}
 	head := password[:min(len(password), maxHashed)]
-	err := v.compare([]byte(hash), []byte(head))
-	if err != nil || !known || len(head) < len(password) {
+	if v.compare([]byte(hash), []byte(head)) != nil || !known || len(head) < len(password) {
 		for _, more := range users.decoysBeside(hash) {
 			_ = v.compare([]byte(more), []byte(head)) // no password has it
 		}
-		return "", nil
+		return false
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -157,7 +175,7 @@ func (v *verifier) prove(ctx context.Context, from netip.Prefix, users *Users, n
 		v.proved = make(map[string][]byte)
 	}
 	v.proved[hash] = mac
-	return hash, nil
+	return true
 }
 
 // mac returns what is remembered of a password.
@@ -189,76 +207,4 @@ func (v *verifier) keep(users *Users) {
 		}
 	}
 	v.proved = left
-}
-
-// gate bounds how much work is done at a time. Networks that wait take turns (fair
-// queuing, RFC 970). The lobby bounds how many wait.
-type gate struct {
-	mu      sync.Mutex
-	free    int            // how much may begin
-	turns   []netip.Prefix // networks that wait, each once
-	waiting map[netip.Prefix][]chan struct{}
-}
-
-// enter waits until work may begin. Its error is ctx's.
-func (g *gate) enter(ctx context.Context, from netip.Prefix) error {
-	g.mu.Lock()
-	if g.free > 0 {
-		g.free--
-		g.mu.Unlock()
-		return nil
-	}
-	mine := make(chan struct{})
-	if g.waiting == nil {
-		g.waiting = make(map[netip.Prefix][]chan struct{})
-	}
-	if len(g.waiting[from]) == 0 {
-		g.turns = append(g.turns, from)
-	}
-	g.waiting[from] = append(g.waiting[from], mine)
-	g.mu.Unlock()
-	select {
-	case <-mine:
-		return nil
-	case <-ctx.Done():
-	}
-	if !g.giveUp(from, mine) { // it was let in meanwhile
-		g.leave()
-	}
-	return ctx.Err()
-}
-
-// giveUp reports whether mine was waiting, and takes it out.
-func (g *gate) giveUp(from netip.Prefix, mine chan struct{}) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	i := slices.Index(g.waiting[from], mine)
-	if i < 0 {
-		return false
-	}
-	g.waiting[from] = slices.Delete(g.waiting[from], i, i+1)
-	if len(g.waiting[from]) == 0 {
-		delete(g.waiting, from)
-		g.turns = slices.DeleteFunc(g.turns, func(p netip.Prefix) bool { return p == from })
-	}
-	return true
-}
-
-// leave lets in who waits next.
-func (g *gate) leave() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if len(g.turns) == 0 {
-		g.free++
-		return
-	}
-	next := g.turns[0]
-	g.turns = g.turns[1:]
-	close(g.waiting[next][0])
-	g.waiting[next] = g.waiting[next][1:]
-	if len(g.waiting[next]) == 0 {
-		delete(g.waiting, next)
-	} else {
-		g.turns = append(g.turns, next)
-	}
 }

@@ -16,6 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/crypto/bcrypt"
 
+	"github.com/arqnet/kcp/internal/fairqueue"
+	"github.com/arqnet/kcp/internal/netblock"
 	"github.com/arqnet/kcp/internal/testenv"
 )
 
@@ -87,7 +89,7 @@ func TestHashedPasswords(t *testing.T) {
 	} {
 		who := &identity{name: wrong[0], password: digestOf(wrong[1])}
 		var err error
-		who.hash, err = s.verifier.prove(t.Context(), netip.Prefix{}, u, wrong[0], wrong[1])
+		who.hash, err = s.verifier.prove(t.Context(), netblock.Block{}, u, wrong[0], wrong[1])
 		require.NoError(t, err)
 		require.Nil(t, who.among(u), "%q", wrong)
 	}
@@ -144,7 +146,7 @@ func TestVerifierRemembers(t *testing.T) {
 		return bcrypt.CompareHashAndPassword(hash, password)
 	}
 	prove := func(name, password string) bool {
-		hash, err := v.prove(t.Context(), netip.Prefix{}, u, name, password)
+		hash, err := v.prove(t.Context(), netblock.Block{}, u, name, password)
 		require.NoError(t, err)
 		return hash != ""
 	}
@@ -163,7 +165,7 @@ func TestVerifierRemembers(t *testing.T) {
 
 	plain, err := ParseUsers([]byte(everything))
 	require.NoError(t, err)
-	_, err = v.prove(t.Context(), netip.Prefix{}, plain, "me", "wrong")
+	_, err = v.prove(t.Context(), netblock.Block{}, plain, "me", "wrong")
 	require.NoError(t, err)
 	require.Len(t, computed, 4, "a file without hashes needs none")
 }
@@ -188,7 +190,7 @@ func TestWrongPasswordsCostTheSame(t *testing.T) {
 	}
 	prove := func(name, password string) bool {
 		work = 0
-		hash, err := v.prove(t.Context(), netip.Prefix{}, u, name, password)
+		hash, err := v.prove(t.Context(), netblock.Block{}, u, name, password)
 		require.NoError(t, err)
 		return hash != ""
 	}
@@ -209,44 +211,55 @@ func TestWrongPasswordsCostTheSame(t *testing.T) {
 	require.Equal(t, 1<<7, work, "whatever hashes there are")
 }
 
-// At most as much is computed at a time as there are slots, and a network with many
-// attempts delays one with few by one of them.
+// blockOf returns the networks of an address.
+func blockOf(addr string) netblock.Block { return netblock.Of(netip.MustParseAddr(addr), "") }
+
+// At most as much is computed at a time as there are slots, and a site with many
+// attempts, of one subnet or of many, delays one with few by one of them.
 func TestVerificationsTakeTurns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		u, err := ParseUsers([]byte(fmt.Sprintf(`{"me:%s": [""]}`, hashed(t, "secret"))))
-		require.NoError(t, err)
-		v := newVerifier()
-		v.gate.free = 2
-		var running atomic.Int64
-		var most testenv.Peak
-		v.compare = func(hash, password []byte) error {
-			most.Saw(running.Add(1))
-			time.Sleep(100 * time.Millisecond)
-			running.Add(-1)
-			return errors.New("wrong")
-		}
-		flood, honest := netip.MustParsePrefix("10.0.0.1/32"), netip.MustParsePrefix("10.0.0.2/32")
-		var all sync.WaitGroup
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		var late atomic.Int64
-		for range 200 {
-			all.Go(func() {
-				if _, err := v.prove(ctx, flood, u, "you", "x"); err != nil {
-					late.Add(1)
-				}
-			})
-		}
-		synctest.Wait()
-		start := time.Now()
-		_, err = v.prove(ctx, honest, u, "me", "secret")
-		require.NoError(t, err)
-		require.LessOrEqual(t, time.Since(start), 300*time.Millisecond)
-		all.Wait()
-		require.EqualValues(t, 2, most.Load())
-		require.Greater(t, late.Load(), int64(150), "who waits too long is not verified at all")
-		require.Equal(t, 2, v.gate.free)
-		require.Empty(t, v.gate.turns)
-		require.Empty(t, v.gate.waiting)
-	})
+	for name, flood := range map[string]func(i int) string{
+		"an address": func(int) string { return "10.0.0.1" },
+		"a /24":      func(i int) string { return fmt.Sprintf("10.0.0.%d", i) },
+		"a /48":      func(i int) string { return fmt.Sprintf("2001:db8:1:%x::1", i) },
+	} {
+		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { verifyInTurn(t, flood) }) })
+	}
+}
+
+func verifyInTurn(t *testing.T, flood func(i int) string) {
+	u, err := ParseUsers([]byte(fmt.Sprintf(`{"me:%s": [""]}`, hashed(t, "secret"))))
+	require.NoError(t, err)
+	v := newVerifier()
+	v.turns = fairqueue.New(2, 0)
+	var running atomic.Int64
+	var most testenv.Peak
+	v.compare = func(hash, password []byte) error {
+		most.Saw(running.Add(1))
+		time.Sleep(100 * time.Millisecond)
+		running.Add(-1)
+		return errors.New("wrong")
+	}
+	var all sync.WaitGroup
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	var late atomic.Int64
+	for i := range 200 {
+		all.Go(func() {
+			if _, err := v.prove(ctx, blockOf(flood(i)), u, "you", "x"); err != nil {
+				late.Add(1)
+			}
+		})
+	}
+	synctest.Wait()
+	start := time.Now()
+	_, err = v.prove(ctx, blockOf("10.0.1.2"), u, "me", "secret")
+	require.NoError(t, err)
+	require.LessOrEqual(t, time.Since(start), 300*time.Millisecond)
+	all.Wait()
+	require.EqualValues(t, 2, most.Load())
+	require.Greater(t, late.Load(), int64(150), "who waits too long is not verified at all")
+	start = time.Now()
+	_, err = v.prove(t.Context(), blockOf("10.0.1.2"), u, "me", "secret")
+	require.NoError(t, err)
+	require.Equal(t, 100*time.Millisecond, time.Since(start), "nothing is left of them")
 }

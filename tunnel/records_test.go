@@ -107,3 +107,17 @@ func TestTurnedAwayIsNoReset(t *testing.T) {
 	require.Zero(t, ended.Reset, "%+v", ended)
 	require.EqualValues(t, 3, ended.Closed+ended.PeerClosed, "%+v", ended)
 }
+
+// A user who asks for what is forbidden, again and again, leaves room in the log.
+func TestRecordsOfAUserAreLimited(t *testing.T) {
+	checkLeaks(t)
+	s := startServer(t, `{"me:secret": ["^socks$"]}`, nil)
+	conn := login(t, s, "me", "secret")
+	for range 1000 {
+		stream := start(t, conn, opening{kind: kindListenTCP, target: "127.0.0.1:0"}.append(nil))
+		require.Equal(t, codeForbidden, refusalOf(t, stream))
+	}
+	require.NoError(t, conn.Abort())
+	waitFor(t, func() bool { return strings.Contains(s.log.String(), "session ended") })
+	require.Less(t, strings.Count(s.log.String(), "msg=refused"), 500)
+}

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/arqnet/kcp/internal/rulebook"
+	"github.com/arqnet/kcp/tunnel/internal/lobby"
 )
 
 // The constants of the package are the figures that RULES.md says.
@@ -13,7 +14,7 @@ func TestRuleFigures(t *testing.T) {
 		{"| Tunnel: a hello has", "64 KiB", maxHello},
 		{"| Tunnel, its lobby", "256 sessions", maxUnknown},
 		{"| Tunnel, its lobby", "32 of one network", maxUnknownEach},
-		{"| Tunnel, its lobby", "10 records", strangerRecords},
+		{"| Tunnel, its lobby", "10 records", lobby.Records},
 		{"| Tunnel, lock-out: ", "5 attempts", guardAttempts},
 		{"| Tunnel, lock-out: ", "60 s", guardWindow},
 		{"| Tunnel, lock-out of a network", "50 attempts", guardNetwork},

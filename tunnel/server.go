@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/tunnel/internal/lobby"
 )
 
 // ServerConfig holds the settings of a Server.
@@ -79,7 +80,7 @@ type Server struct {
 	log         *slog.Logger
 	listener    *kcp.Listener
 	guard       guard
-	lobby       lobby
+	lobby       *lobby.Lobby // of clients that have not shown an identity
 	verifier    *verifier
 	tallies     tallies
 	accounts    accounts
@@ -106,7 +107,11 @@ type shown struct {
 
 // Listen opens the socket of a server. Clients are answered by Serve.
 func Listen(config *ServerConfig) (*Server, error) {
-	s := &Server{config: *config, log: config.Logger, guard: guard{now: time.Now}, verifier: newVerifier(), left: make(chan struct{}), sessions: make(map[*clientAt]bool)}
+	s := &Server{
+		config: *config, log: config.Logger, guard: guard{now: time.Now}, verifier: newVerifier(),
+		lobby: lobby.New(maxUnknown, maxUnknownEach),
+		left:  make(chan struct{}), sessions: make(map[*clientAt]bool),
+	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	} else {
@@ -368,14 +373,14 @@ func (s *Server) Serve(ctx context.Context) error {
 func (s *Server) serveConn(ctx context.Context, conn *kcp.Conn) {
 	addr := conn.RemoteAddr()
 	log := s.log.With("client", addr.String())
-	visitor := s.lobby.enter(addr, func() { _ = conn.AbortWithError(closeRoom, errFull.Error()) })
+	visitor := s.lobby.Enter(addr, func() { _ = conn.AbortWithError(closeRoom, errFull.Error()) })
 	identity, err := s.welcome(ctx, conn)
-	s.lobby.leave(visitor)
+	s.lobby.Leave(visitor)
 	var told *turnedAway
 	if errors.As(err, &told) {
 		return // turnAway has recorded it
 	}
-	if visitor.ended.Load() {
+	if visitor.Ended() {
 		err = errFull
 	}
 	if err != nil {
@@ -386,7 +391,7 @@ func (s *Server) serveConn(ctx context.Context, conn *kcp.Conn) {
 	defer s.accounts.leave(identity.name)
 	c := &clientAt{server: s, identity: identity}
 	c.session = session{
-		conn: conn, log: account.records.limited(log.With("user", identity.name)), tally: s.tallies.begin(conn, identity.name), admit: c.admit, listen: c.listen,
+		conn: conn, log: account.records.Limited(log.With("user", identity.name)), tally: s.tallies.begin(conn, identity.name), admit: c.admit, listen: c.listen,
 		account: account, dialTimeout: s.config.DialTimeout, shutdown: s.config.shutdown, connect: s.config.connect, failed: slog.LevelDebug,
 	}
 	s.mu.Lock()

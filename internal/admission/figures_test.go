@@ -10,7 +10,6 @@ import (
 func TestRuleFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
 		{"| Cookie, valid for", "10 to 20 s", CookieTime},
-		{"| Half-open sessions", "oldest 16", looks},
 		{"| Legacy peers with an AEAD", "32768", maxConvs},
 		{"| TIME-WAIT", "60 s", TimeWait},
 		{"| TIME-WAIT", "8192 entries", MaxTimeWaits},

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/longestqueue"
 	"github.com/arqnet/kcp/internal/protect"
 )
 
@@ -33,7 +34,7 @@ type Hooks[S any] struct {
 	// Keys returns what opens packets under the keys of a session; nil: there are none.
 	Keys func(*S) protect.Protection
 	// Look reports whether a session may be ended to make room.
-	Look func(*S, time.Duration) Look
+	Look func(*S, time.Duration) longestqueue.Look
 	// Full reports whether the listener takes no more sessions. privileged says that
 	// the session waits for Accept only after its peer has shown its address.
 	Full func(privileged bool) bool
@@ -43,7 +44,6 @@ type Hooks[S any] struct {
 type State struct {
 	Listening bool // peers may open sessions
 	Closed    bool
-	HalfOpen  int // sessions with peers whose addresses are not validated
 }
 
 // Gate is the one way by which packets of unknown senders enter an endpoint: Read reads
@@ -76,7 +76,7 @@ const (
 	EndedSession        // of a session in TIME-WAIT
 	Sessions            // there are as many sessions as there may be
 	Backlog             // as many wait for Accept
-	HalfOpen            // as many are half open
+	HalfOpen            // as many are half open, and none makes room
 	Shaking             // it cannot begin a TLS handshake, or move one
 
 	// What else is counted, besides drops.
@@ -125,5 +125,5 @@ type Verdict[S any] struct {
 	Shown     bool            // for AskHello: the packet shows the cookie of its address
 	Validated bool            // for Open: the packet shows a cookie, which validates the peer's address
 	Offers    bool            // for Open: the session goes to Accept at once
-	Evicted   *S              // for Open: a half-open session to end, to make room; nil: none
+	Evicted   *S              // for Open: a session to end first, to make room; nil: none
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/longestqueue"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 )
@@ -212,7 +213,7 @@ func (g *Gate[S]) judgeInitial(p *First, now time.Duration, v *Verdict[S]) {
 	default:
 		// A third party may have forged a cookie that was not asked for. So an invalid
 		// one counts only if one is wanted.
-		wanted := greets && (p.Crowded || g.wantsCookie(p.Key, p.state.HalfOpen))
+		wanted := greets && (p.Crowded || g.wantsCookie(p.Key))
 		v.Validated = greets && p.Cookie.Code != 0 && g.Cookies.shown(p, p.Hello.TS, now)
 		if wanted && !v.Validated {
 			g.askCookie(p, p.Hello.TS, now, v)
@@ -235,24 +236,18 @@ func (g *Gate[S]) refuseTLS(p *First, now time.Duration, v *Verdict[S]) {
 	}
 }
 
-// judgeRoom opens a session if there is room for it.
+// judgeRoom opens a session if there is room for it, or another one makes room.
 func (g *Gate[S]) judgeRoom(p *First, now time.Duration, v *Verdict[S]) {
 	greets := p.Hello.Code != 0
-	switch full := g.Len() >= g.MaxSessions; {
+	switch {
 	case p.Expected && (!g.TLS || p.Keys != nil): // there are few of these, and the dialled session ends
 		v.Do = Open
 		return
 	case p.Expected:
 		v.Do = Unseal
 		return
-	case full || g.Crowded(p.Key, v.Validated):
-		v.Drop = Sessions
-		if greets && (full || v.Validated) {
-			g.reply(p, now, v, reset(p.Hello))
-		}
-		return
-	case greets && !g.mayShake(p.Key): // the peer repeats HELLO
-		v.Drop = Shaking
+	case v.Validated && g.Crowded(p.Key, true) || g.full() && g.halfOpen.Len()+g.shaking.Len() == 0:
+		g.refuse(p, Sessions, now, v)
 		return
 	case g.Full(v.Validated || greets): // a session opened by HELLO is offered once it is validated
 		v.Drop = Backlog
@@ -261,17 +256,67 @@ func (g *Gate[S]) judgeRoom(p *First, now time.Duration, v *Verdict[S]) {
 		v.Do = Unseal
 		return
 	}
-	if !v.Validated && p.state.HalfOpen >= g.MaxHalfOpen {
-		v.Evicted = g.OldestHalfOpen(func(s *S) Look { return g.Look(s, now) })
-		if v.Evicted == nil {
-			v.Drop = HalfOpen
-			return
-		}
+	evicted, why := g.makeRoom(p.Key, v.Validated, now)
+	if why != NoReason {
+		g.refuse(p, why, now, v)
+		return
 	}
+	v.Evicted = evicted
 	// With an authenticating cipher every HELLO has to be confirmed: a HELLO and the
 	// data beside it may come from two addresses, and then only one of the two sessions
 	// may be read.
 	v.Do, v.Offers = Open, !(g.Authentic && greets) && (v.Validated || p.Push && !g.RefusesLegacy)
+}
+
+// refuse opens no session. A HELLO is told so if there are as many sessions as there may
+// be. Otherwise the peer repeats its packet.
+func (g *Gate[S]) refuse(p *First, why Reason, now time.Duration, v *Verdict[S]) {
+	v.Drop = why
+	if why == Sessions && p.Hello.Code != 0 && (v.Validated || g.full()) {
+		g.reply(p, now, v, reset(p.Hello))
+	}
+}
+
+// full reports whether there are as many sessions as there may be.
+func (g *Gate[S]) full() bool { return g.Len() >= g.MaxSessions }
+
+// makeRoom returns the session that makes room for one of key, or why there is no
+// room. For a session of an address that is not validated only another such session
+// makes room. For a validated address that begins a TLS handshake another handshake
+// does. While there are as many sessions as there may be, any session of an address
+// that is not validated does. What is established makes room for nobody.
+func (g *Gate[S]) makeRoom(key Key, validated bool, now time.Duration) (evicted *S, why Reason) {
+	look := func(s *S) longestqueue.Look { return g.Look(s, now) }
+	block, shakes := key.Block(), g.TLS && validated
+	switch {
+	case g.Crowded(key, validated):
+		evicted, why = g.halfOpen.MakeRoomWithin(block.Subnet, look), Sessions
+	case !validated && g.halfOpen.Len() >= g.MaxHalfOpen:
+		evicted, why = g.halfOpen.MakeRoom(block, look), HalfOpen
+	case shakes && g.shaking.Len() >= g.MaxHalfOpen:
+		evicted, why = g.shaking.MakeRoom(block, look), Shaking
+	case shakes && !g.mayShake(key):
+		evicted, why = g.shaking.MakeRoomWithin(block.Subnet, look), Shaking
+	case !g.full():
+		return nil, NoReason
+	case !validated:
+		evicted, why = g.halfOpen.MakeRoom(block, look), Sessions
+	default:
+		evicted = g.halfOpen.MakeRoom(block, func(s *S) longestqueue.Look {
+			if look(s) == longestqueue.Stays {
+				return longestqueue.Stays
+			}
+			return longestqueue.Idle
+		})
+		if evicted == nil {
+			evicted = g.shaking.MakeRoom(block, look)
+		}
+		why = Sessions
+	}
+	if evicted != nil {
+		why = NoReason
+	}
+	return evicted, why
 }
 
 // Candidates returns the sessions of a conversation id that may migrate (WIRE.md §5.4;
@@ -288,15 +333,12 @@ func (g *Gate[S]) Candidates(conv uint32) (found [MaxSameConv]*S) {
 }
 
 // mayShake reports whether one more TLS handshake may begin with the network of key. A
-// network may have half of what the others leave of MaxHalfOpen, so that something is
+// subnet may have half of what the others leave of MaxHalfOpen, so that something is
 // left for the next one. Handshakes of addresses that are not validated do not count, as
 // somebody else may have begun them.
 func (g *Gate[S]) mayShake(key Key) bool {
-	if !g.TLS {
-		return true
-	}
-	left := g.MaxHalfOpen - g.shaking
-	return left > 0 && int(g.Network(key).Shaking) <= left/2
+	left := g.MaxHalfOpen - g.shaking.Len()
+	return !g.TLS || left > 0 && g.Network(key).Shaking <= left/2
 }
 
 // usedElsewhere reports whether conv is the id of a session with an extended peer at
@@ -316,13 +358,13 @@ func (g *Gate[S]) usedElsewhere(conv uint32) bool {
 
 // wantsCookie reports whether a HELLO needs a cookie (address validation, RFC 9000
 // §8.1). It always does with AlwaysValidate. Otherwise it does under pressure: when half
-// of MaxHalfOpen or of MaxSessions is reached, or the network of key has as many
+// of MaxHalfOpen or of MaxSessions is reached, or the subnet of key has as many
 // sessions as it may. With TLS an eighth of MaxHalfOpen is enough, as handshakes take
-// much more. open is State.HalfOpen.
-func (g *Gate[S]) wantsCookie(key Key, open int) bool {
+// much more, and so is that another session has to make room for its handshake.
+func (g *Gate[S]) wantsCookie(key Key) bool {
 	most := (g.MaxHalfOpen + 1) / 2
 	if g.TLS {
 		most = (g.MaxHalfOpen + 7) / 8
 	}
-	return g.AlwaysValidate || open >= most || g.Len() >= (g.MaxSessions+1)/2 || g.Crowded(key, false)
+	return g.AlwaysValidate || g.halfOpen.Len() >= most || g.Len() >= (g.MaxSessions+1)/2 || g.Crowded(key, false) || !g.mayShake(key)
 }

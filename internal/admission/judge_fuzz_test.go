@@ -35,7 +35,7 @@ func FuzzJudge(f *testing.F) {
 		}
 		g := newGate(wires[wire%3], uint64(state))
 		bit := func(n int) bool { return state>>n&1 != 0 }
-		g.state = State{Listening: !bit(0), Closed: bit(1), HalfOpen: int(state >> 28)}
+		g.state = State{Listening: !bit(0), Closed: bit(1)}
 		g.full, g.half, g.AlwaysValidate, g.RefusesLegacy = bit(2), bit(3), bit(4), bit(5)
 		g.dials, g.crowded = bit(16), bit(17)
 		if g.SharedConvs = bit(6); g.SharedConvs {

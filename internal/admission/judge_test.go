@@ -15,6 +15,7 @@ import (
 
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/longestqueue"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/stretchr/testify/require"
@@ -51,7 +52,7 @@ func newGate(wire string, seed uint64) *gate {
 	}
 	g.Hooks = Hooks[session]{
 		Extended: func(s *session) bool { return s.look != Young },
-		Look:     func(s *session, _ time.Duration) Look { return s.look },
+		Look:     func(s *session, _ time.Duration) longestqueue.Look { return s.look },
 		Full:     func(privileged bool) bool { return g.full || g.half && !privileged },
 	}
 	g.ResetSecret, g.Cookies.Random = []byte("secret"), g.Random
@@ -69,7 +70,7 @@ func keyOf(at netip.AddrPort) Key { return MakeKey(at, nil, conv) }
 const local = "10.0.0.1:1"
 
 // add adds a session of conv at an address.
-func (g *gate) add(at netip.AddrPort, look Look) *session {
+func (g *gate) add(at netip.AddrPort, look longestqueue.Look) *session {
 	s := &session{entry: entryOf(keyOf(at)), look: look}
 	g.Add(s)
 	return s
@@ -83,6 +84,22 @@ func (g *gate) others(n int) {
 	for i := range n {
 		s := &session{entry: entryOf(Key{Addr: address(i), Conv: 1000 + uint32(i)})}
 		g.Add(s)
+	}
+}
+
+// halves adds n half-open sessions of one network, which are young.
+func (g *gate) halves(n int) {
+	for i := range n {
+		at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}), 9)
+		g.Add(&session{entry: entryOf(Key{Addr: at, Conv: 2000 + uint32(i)}), look: Young})
+	}
+}
+
+// established adds n sessions, as others does, of validated addresses.
+func (g *gate) established(n int) {
+	g.others(n)
+	for _, s := range g.Sessions() {
+		g.SetValidated(s)
 	}
 }
 
@@ -347,35 +364,28 @@ func TestVerdicts(t *testing.T) {
 		{"cookie that nobody wants", "plain", nil, func(*gate) []byte { return packetOf(hello, signal(handshake.CodeCookie, 1, 2)) }, false, "open"},
 		{"half of the sessions", "plain", func(g *gate) { g.others(4) }, func(*gate) []byte { return helloInfo }, false, "a cookie, COOKIE, seen"},
 		{"as many of the network, no cookie", "plain", func(g *gate) { g.crowd(4, false); g.MaxSessions = 100 }, func(*gate) []byte { return helloInfo }, false, "a cookie, COOKIE, seen"},
-		{"half of the half-open", "plain", func(g *gate) { g.state.HalfOpen = 8 }, func(*gate) []byte { return helloInfo }, false, "a cookie, COOKIE, seen"},
-		{"less than half", "plain", func(g *gate) { g.state.HalfOpen = 7; g.others(3) }, func(*gate) []byte { return helloInfo }, false, "open"},
+		{"half of the half-open", "plain", func(g *gate) { g.halves(8) }, func(*gate) []byte { return helloInfo }, false, "a cookie, COOKIE, seen"},
+		{"less than half", "plain", func(g *gate) { g.halves(3) }, func(*gate) []byte { return helloInfo }, false, "open"},
 		{"no more cookies", "plain", func(g *gate) {
 			g.AlwaysValidate = true
 			for g.cookies.Take(g.now, CookieRate) {
 			}
 		}, func(*gate) []byte { return helloInfo }, false, "limited, seen"},
 
-		{"as many sessions as may be", "plain", func(g *gate) { g.others(8) }, func(g *gate) []byte { return packetOf(hello, cookie(g)) }, false, "sessions, RESET, seen"},
-		{"data, as many sessions as may be", "plain", func(g *gate) { g.others(8) }, func(*gate) []byte { return first }, false, "sessions, seen"},
+		{"as many sessions as may be", "plain", func(g *gate) { g.established(8) }, func(g *gate) []byte { return packetOf(hello, cookie(g)) }, false, "sessions, RESET, seen"},
+		{"data, as many sessions as may be", "plain", func(g *gate) { g.established(8) }, func(*gate) []byte { return first }, false, "sessions, seen"},
 		{"as many of the network", "plain", func(g *gate) { g.crowd(4, true) }, func(g *gate) []byte { return packetOf(hello, cookie(g)) }, false, "sessions, RESET, seen"},
 		{"as many unvalidated", "plain", func(g *gate) { g.crowd(4, false) }, func(g *gate) []byte { return packetOf(hello, cookie(g)) }, false, "open, validated, offered"},
 		{"data, as many unvalidated", "plain", func(g *gate) { g.crowd(4, false) }, func(*gate) []byte { return first }, false, "sessions, seen"},
 		{"backlog", "plain", func(g *gate) { g.full = true }, func(*gate) []byte { return helloInfo }, false, "backlog, seen"},
 		{"half of the backlog", "plain", func(g *gate) { g.half = true }, func(*gate) []byte { return first }, false, "backlog, seen"},
 		{"half of the backlog, HELLO", "plain", func(g *gate) { g.half = true }, func(*gate) []byte { return helloInfo }, false, "open"},
-		{"half-open", "plain", func(g *gate) { g.state.HalfOpen = 16 }, func(*gate) []byte { return first }, false, "half open, seen"},
-		{"half-open, one idle", "plain", func(g *gate) {
-			g.state.HalfOpen = 16
-			s := g.add(elsewhere, Idle)
-			s.entry.Conv = conv
-			g.AddHalfOpen(s, 1, func(*session) bool { return true })
-			g.SharedConvs = true
-		}, func(*gate) []byte { return first }, false, "open, offered, evicts"},
-		{"half-open, one young", "plain", func(g *gate) {
-			g.state.HalfOpen = 16
-			g.AddHalfOpen(g.add(elsewhere, Young), 1, func(*session) bool { return true })
-		}, func(*gate) []byte { return first }, false, "half open, seen"},
-
+		{"half-open", "plain", func(g *gate) { g.MaxHalfOpen = 0 }, func(*gate) []byte { return first }, false, "half open, seen"},
+		{"half-open, all young", "plain", func(g *gate) { g.MaxHalfOpen = 1; g.add(elsewhere, Young) }, func(*gate) []byte { return first }, false, "half open, seen"},
+		{"half-open, one idle", "plain", func(g *gate) { g.MaxHalfOpen = 1; g.add(elsewhere, Idle); g.SharedConvs = true }, func(*gate) []byte { return first }, false, "open, offered, evicts"},
+		{"half-open, two young of a network", "plain", func(g *gate) { g.MaxHalfOpen = 2; g.halves(2) }, func(*gate) []byte { return first }, false, "open, offered, evicts"},
+		{"sessions, some half-open", "plain", func(g *gate) { g.MaxSessions = 9; g.established(8); g.halves(1) }, func(g *gate) []byte { return packetOf(hello, cookie(g)) }, false, "open, validated, offered, evicts"},
+		{"sessions, some half-open, no cookie", "plain", func(g *gate) { g.MaxSessions = 10; g.established(8); g.halves(2) }, func(*gate) []byte { return first }, false, "open, offered, evicts"},
 		{"data of a peer elsewhere", "plain", func(g *gate) { g.add(elsewhere, Idle) }, func(*gate) []byte { return first }, false, "unknown, seen"},
 		{"data of a peer elsewhere, shared", "plain", func(g *gate) { g.add(elsewhere, Idle); g.SharedConvs = true }, func(*gate) []byte { return first }, false, "open, offered"},
 		{"data of an id that was used", "aead", func(g *gate) { g.RefusesLegacy = false; g.Used.Add(conv) }, func(*gate) []byte { return first }, false, "unknown, seen"},
@@ -396,8 +406,8 @@ func TestVerdicts(t *testing.T) {
 			return b
 		}, false, "cipher"},
 		{"handshake without CRYPTO", "tls", nil, func(*gate) []byte { return packetOf(hello, put(info(true))) }, false, "handshake"},
-		{"handshake behind a cookie", "tls", func(g *gate) { g.state.HalfOpen = 2 }, func(g *gate) []byte { return initial(0, hello, put(info(true))) }, false, "a cookie, COOKIE, seen"},
-		{"handshake with a cookie", "tls", func(g *gate) { g.state.HalfOpen = 2 }, func(g *gate) []byte { return initial(0, hello, cookie(g), put(info(true))) }, false, "open, validated, keys"},
+		{"handshake behind a cookie", "tls", func(g *gate) { g.halves(2) }, func(g *gate) []byte { return initial(0, hello, put(info(true))) }, false, "a cookie, COOKIE, seen"},
+		{"handshake with a cookie", "tls", func(g *gate) { g.halves(2) }, func(g *gate) []byte { return initial(0, hello, cookie(g), put(info(true))) }, false, "open, validated, keys"},
 		{"too many handshakes", "tls", func(g *gate) { g.MaxHalfOpen = 0; g.AlwaysValidate = true }, func(g *gate) []byte { return initial(0, hello, cookie(g), put(info(true))) }, false, "handshake, seen"},
 		{"handshake that goes on", "tls", nil, func(*gate) []byte { return initial(3, hello, put(info(true))) }, false, "unknown, ABORT"},
 		{"handshake that goes on, closed", "tls", func(g *gate) { g.state.Closed = true }, func(*gate) []byte { return initial(3, hello, put(info(true))) }, false, "unknown"},

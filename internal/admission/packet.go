@@ -17,6 +17,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/netblock"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 )
@@ -286,17 +287,5 @@ func (k Key) ResetKey(secret []byte, local string) packetkeys.ResetKey {
 	return packetkeys.NewResetKey(secret, text)
 }
 
-// Network returns the network that limits count the session for: the IPv4
-// address, or the /64 of the IPv6 address, since each subscriber has as many
-// addresses as that.
-func (k Key) Network() netip.Addr {
-	addr := k.Addr.Addr().Unmap()
-	if !addr.Is6() {
-		return addr
-	}
-	prefix, err := addr.WithZone("").Prefix(64)
-	if err != nil {
-		return addr
-	}
-	return prefix.Addr()
-}
+// Block returns the networks that limits count the session for.
+func (k Key) Block() netblock.Block { return netblock.Of(k.Addr.Addr(), k.Peer) }

@@ -1,9 +1,6 @@
 package admission
 
-import (
-	"slices"
-	"weak"
-)
+import "slices"
 
 // slots holds each session in a slot of its own, so that all of them can be
 // copied at the price of a memmove. A map of 100 000 sessions would be locked for
@@ -56,66 +53,3 @@ func (t *Table[S]) Part(from, n int) (slots []*S, last bool) {
 	from = min(from, len(all))
 	return all[from:min(from+n, len(all))], from+n >= len(all)
 }
-
-// queue holds the half-open sessions in order of eviction, and some that no longer
-// are, or have ended.
-type queue[S any] []weak.Pointer[S]
-
-// Look is what OldestHalfOpen finds out about a session.
-type Look uint8
-
-const (
-	Established Look = iota // it is not half open any more
-	Young                   // it is too young to be ended, and so are those behind it
-	Active                  // it has received something since it was last looked at
-	Idle                    // it may be ended
-)
-
-// looks is how many sessions OldestHalfOpen examines.
-const looks = 16
-
-// AddHalfOpen appends a session whose peer's address is not validated. There are
-// at most open of these now; those that are not any more leave the queue if it
-// holds many.
-func (t *Table[S]) AddHalfOpen(s *S, open int, isOpen func(*S) bool) {
-	if q := t.halfOpen; len(q) > 2*open+16 {
-		kept := q[:0]
-		for _, p := range q {
-			if s := p.Value(); s != nil && isOpen(s) {
-				kept = append(kept, p)
-			}
-		}
-		clear(q[len(kept):])
-		t.halfOpen = kept
-	}
-	t.halfOpen = append(t.halfOpen, weak.Make(s))
-}
-
-// OldestHalfOpen removes from the queue, and returns, the oldest half-open session
-// that is idle (the CLOCK algorithm). It returns nil if none of the first few
-// qualifies.
-func (t *Table[S]) OldestHalfOpen(look func(*S) Look) *S {
-	for n := 0; len(t.halfOpen) > 0 && n < looks; n++ {
-		first := t.halfOpen[0]
-		s, state := first.Value(), Established
-		if s != nil && t.Lists(s) {
-			state = look(s)
-		}
-		switch state {
-		case Established:
-			n--
-		case Young:
-			return nil
-		case Active:
-			t.halfOpen = append(t.halfOpen, first)
-		case Idle:
-			t.halfOpen = t.halfOpen[1:]
-			return s
-		}
-		t.halfOpen = t.halfOpen[1:]
-	}
-	return nil
-}
-
-// HalfOpen returns the length of the queue.
-func (t *Table[S]) HalfOpen() int { return len(t.halfOpen) }

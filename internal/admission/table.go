@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"github.com/arqnet/kcp/internal/longestqueue"
 )
 
 // Table finds sessions of type S. Each has an Entry, which the table alone
@@ -18,12 +20,12 @@ type Table[S any] struct {
 	rest     map[Key]*S
 	slots    slots[S]
 	n        int
-	fec      map[Key][]*S         // sessions whose peers send FEC, by address alone
-	parity   sync.Map             // of *S: the only session of a list in fec, by its Key
-	networks map[netip.Addr]Count // nil: sessions of a network are not counted
-	most     int                  // validated sessions of a network
-	shaking  int                  // sessions of all networks that Count.Shaking counts
-	halfOpen queue[S]
+	fec      map[Key][]*S       // sessions whose peers send FEC, by address alone
+	parity   sync.Map           // of *S: the only session of a list in fec, by its Key
+	networks map[netip.Addr]int // validated sessions of a subnet; nil: they are not counted
+	most     int                // of those
+
+	halfOpen, shaking longestqueue.Queues[S] // what may make room, as Count counts it
 }
 
 // Entry is a session's place in a Table. The caller sets the key before Add, and
@@ -38,6 +40,7 @@ type Entry struct {
 	validated bool // counts as Count.Validated
 	shaking   bool // counts as Count.Shaking, if it is validated too
 	rest      bool // listed in Table.rest
+	place     longestqueue.Place
 }
 
 // place is where one of the sessions of a conversation id is found. It does not
@@ -55,19 +58,22 @@ func (e *Entry) Key() Key { return Key{e.Addr, e.Peer, e.Conv} }
 // SetKey sets the key of a session that no table lists.
 func (e *Entry) SetKey(k Key) { e.Addr, e.Peer, e.Conv = k.Addr, k.Peer, k.Conv }
 
-// Count is the number of sessions with one network.
+// Validated reports whether the peer's address is validated, or the session was dialled.
+func (e *Entry) Validated() bool { return e.validated }
+
+// Count is the number of sessions with one subnet.
 type Count struct {
-	Validated int32 // the peer's address is validated; dialled sessions included
-	Pending   int32 // the peer's address is not validated yet
-	Shaking   int32 // of Validated: those whose TLS handshake is in progress
+	Validated int // the peer's address is validated; dialled sessions included
+	Pending   int // the peer's address is not validated yet, and the session may make room
+	Shaking   int // of Validated: those whose TLS handshake is in progress, and may make room
 }
 
-// Init prepares an empty table. entry returns the Entry of a session. A network may have
+// Init prepares an empty table. entry returns the Entry of a session. A subnet may have
 // most sessions with validated peers; 0 or less: any number, and they are not counted.
 func (t *Table[S]) Init(entry func(*S) *Entry, most int) {
 	*t = Table[S]{entry: entry, most: most}
 	if most > 0 {
-		t.networks = make(map[netip.Addr]Count)
+		t.networks = make(map[netip.Addr]int)
 	}
 }
 
@@ -75,7 +81,7 @@ func (t *Table[S]) Init(entry func(*S) *Entry, most int) {
 func (t *Table[S]) reset() {
 	t.rest, t.fec = nil, nil
 	if t.networks != nil {
-		t.networks = make(map[netip.Addr]Count)
+		t.networks = make(map[netip.Addr]int)
 	}
 }
 
@@ -119,18 +125,16 @@ func (t *Table[S]) Add(s *S) {
 	e.slot = t.slots.add(s)
 	t.n++
 	t.addConv(s, e)
-	t.count(e, 1)
+	t.count(s, e)
 }
 
 // Remove removes a session that is listed.
 func (t *Table[S]) Remove(s *S) {
 	e := t.entry(s)
 	emptied := t.slots.remove(e.slot)
-	if t.n--; t.n == 0 {
-		t.halfOpen = queue[S]{} // it lists ended sessions, too
-	}
+	t.n--
 	t.removeConv(s, e)
-	t.count(e, -1)
+	t.uncount(e)
 	t.unbindFEC(s, e)
 	if emptied {
 		t.reset()
@@ -262,7 +266,7 @@ func (t *Table[S]) setConv(conv uint32, all []*S) {
 // SetValidated makes a session count as one whose peer's address is validated. It
 // reports false if the network now has too many of those.
 func (t *Table[S]) SetValidated(s *S) bool {
-	return !t.recount(s, func(e *Entry) { e.validated = true }) || t.most <= 0 || int(t.Network(t.entry(s).Key()).Validated) <= t.most
+	return !t.recount(s, func(e *Entry) { e.validated = true }) || t.most <= 0 || t.Network(t.entry(s).Key()).Validated <= t.most
 }
 
 // Crowded reports whether the network of key has as many sessions as it may. A third
@@ -273,7 +277,7 @@ func (t *Table[S]) Crowded(key Key, validated bool) bool {
 	if !validated {
 		n.Validated += n.Pending
 	}
-	return t.most > 0 && int(n.Validated) >= t.most
+	return t.most > 0 && n.Validated >= t.most
 }
 
 // SetShaking says whether the TLS handshake of a session is in progress.
@@ -287,50 +291,55 @@ func (t *Table[S]) recount(s *S, change func(*Entry)) (listed bool) {
 	e := t.entry(s)
 	listed = t.Lists(s)
 	if listed {
-		t.count(e, -1)
+		t.uncount(e)
 	}
 	change(e)
 	if listed {
-		t.count(e, 1)
+		t.count(s, e)
 	}
 	return listed
 }
 
-// count adds times, which may be negative, to the counts that a session belongs
-// to.
-func (t *Table[S]) count(e *Entry, times int32) {
-	shaking := int32(0)
-	if e.shaking && e.validated {
-		shaking = times
+// count counts a session for its network.
+func (t *Table[S]) count(s *S, e *Entry) {
+	block := e.Key().Block()
+	switch {
+	case !e.validated:
+		t.halfOpen.Add(&e.place, s, block)
+		return
+	case e.shaking:
+		t.shaking.Add(&e.place, s, block)
 	}
-	t.shaking += int(shaking)
+	if t.networks != nil {
+		t.networks[block.Subnet]++
+	}
+}
+
+// uncount undoes count.
+func (t *Table[S]) uncount(e *Entry) {
+	if !e.validated {
+		t.halfOpen.Remove(&e.place)
+		return
+	}
+	t.shaking.Remove(&e.place)
 	if t.networks == nil {
 		return
 	}
-	network := e.Key().Network()
-	n := t.networks[network]
-	if e.validated {
-		n.Validated += times
-	} else {
-		n.Pending += times
-	}
-	n.Shaking += shaking
-	if n == (Count{}) {
-		delete(t.networks, network)
-	} else {
-		t.networks[network] = n
+	subnet := e.Key().Block().Subnet
+	if t.networks[subnet]--; t.networks[subnet] == 0 {
+		delete(t.networks, subnet)
 	}
 }
 
-// Network returns the number of sessions with the network of key: zero if
-// networks are not counted.
+// Network returns the number of sessions with the subnet of key. Validated is zero if
+// those are not counted.
 func (t *Table[S]) Network(key Key) Count {
-	if t.networks == nil {
-		return Count{}
-	}
-	return t.networks[key.Network()]
+	subnet := key.Block().Subnet
+	return Count{t.networks[subnet], t.halfOpen.Of(subnet), t.shaking.Of(subnet)}
 }
 
-// Shaking returns the number of sessions of all networks that Count.Shaking
-// counts.
-func (t *Table[S]) Shaking() int { return t.shaking }
+// HalfOpen returns the number of sessions of all networks that Count.Pending counts.
+func (t *Table[S]) HalfOpen() int { return t.halfOpen.Len() }
+
+// Shaking returns the number of sessions of all networks that Count.Shaking counts.
+func (t *Table[S]) Shaking() int { return t.shaking.Len() }

@@ -8,13 +8,19 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/arqnet/kcp/internal/longestqueue"
 	"github.com/stretchr/testify/require"
+)
+
+const (
+	Young = longestqueue.Young
+	Idle  = longestqueue.Idle
 )
 
 // session is a session of the tests.
 type session struct {
 	entry Entry
-	look  Look
+	look  longestqueue.Look
 }
 
 func entryOf(k Key) (e Entry) {
@@ -206,47 +212,11 @@ func TestPart(t *testing.T) {
 	}
 }
 
-// Half-open sessions are ended in order, but for those that are active, and none
-// behind one that is young.
-func TestOldestHalfOpen(t *testing.T) {
-	table := newTable()
-	isOpen := func(s *session) bool { return s.look != Established }
-	all := make([]*session, 40)
-	for i := range all {
-		all[i] = &session{entry: entryOf(Key{Conv: uint32(i)}), look: Idle}
-		table.Add(all[i])
-		table.AddHalfOpen(all[i], i+1, isOpen)
-	}
-	look := func(s *session) Look {
-		if s.look == Active {
-			s.look = Idle
-			return Active
-		}
-		return s.look
-	}
-	all[0].look, all[1].look = Established, Active
-	table.Remove(all[2])
-	require.Same(t, all[3], table.OldestHalfOpen(look))
-	all[4].look = Young
-	require.Nil(t, table.OldestHalfOpen(look))
-	for _, s := range all[4:] {
-		s.look = Active
-	}
-	require.Nil(t, table.OldestHalfOpen(look), "16 are looked at")
-	require.Equal(t, Idle, all[19].look)
-	require.Equal(t, Active, all[20].look)
-	for _, s := range all[5:] {
-		s.look = Established
-	}
-	before := table.HalfOpen()
-	table.AddHalfOpen(all[4], 2, isOpen)
-	require.Greater(t, before, 20)
-	require.Equal(t, 3, table.HalfOpen(), "1, 4 and 4 again")
-}
-
-// An IPv6 network of 64 bits counts as one address.
+// An IPv6 network of 64 bits counts as one address, and addresses of another kind by what
+// they say.
 func TestMaxSessionsPerNetwork(t *testing.T) {
-	network := func(s string) netip.Addr { return Key{Addr: netip.MustParseAddrPort(s), Conv: 1}.Network() }
+	network := func(s string) netip.Addr { return Key{Addr: netip.MustParseAddrPort(s), Conv: 1}.Block().Subnet }
+	require.NotEqual(t, Key{Peer: "unix a"}.Block(), Key{Peer: "unix b"}.Block())
 	require.Equal(t, network("[2001:db8::1]:1"), network("[2001:db8::ffff:2]:2"))
 	require.NotEqual(t, network("[2001:db8::1]:1"), network("[2001:db8:0:1::1]:1"))
 	require.Equal(t, network("[::ffff:10.0.0.1]:1"), network("10.0.0.1:9"))

@@ -1,6 +1,7 @@
 // Package fairqueue runs work that takes processor time, a bounded number of pieces at
-// a time, and lets the flows that have work waiting take turns (fair queuing, RFC 970).
-// It does not bound how much waits: its callers do.
+// a time, and lets the networks that have work waiting take turns (fair queuing, RFC
+// 970): first the sites, then the subnets within each. It does not bound how much
+// waits: its callers do.
 package fairqueue
 
 import (
@@ -8,90 +9,170 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/arqnet/kcp/internal/list"
+	"github.com/arqnet/kcp/internal/netblock"
 )
 
-// Lease is how long work keeps another from running. What takes longer waits for
-// something other than a processor, or is a callback that does.
+// Lease is a lease for work that may call what waits for something other than a
+// processor.
 const Lease = 100 * time.Millisecond
 
 // Queue is such a queue. All methods are safe for concurrent use, and none waits.
 type Queue struct {
-	slots int // pieces of work at a time; immutable
+	slots int           // pieces of work at a time; immutable
+	lease time.Duration // immutable
 
-	mu      sync.Mutex // guards the fields below; locked last
-	running []*piece   // that have a slot
-	turns   []netip.Addr
-	waiting map[netip.Addr][]func() // of each flow in turns, which is not empty
-	armed   bool                    // a timer calls expire
+	mu      sync.Mutex // guards the fields below, and all turns and work; locked last
+	running []*Work    // that have a slot
+	sites   map[netip.Addr]*turn
+	subnets map[netip.Addr]*turn
+	turns   list.List[turn] // of sites that have work waiting
+	waiting int             // pieces of work
+	armed   bool            // a timer calls expire
 }
 
-// piece is work that runs.
-type piece struct{ since time.Time }
-
-// New returns a queue that runs so many pieces of work at a time.
-func New(slots int) *Queue {
-	return &Queue{slots: slots, waiting: make(map[netip.Addr][]func())}
+// turn is a site or a subnet that has work waiting.
+type turn struct {
+	addr  netip.Addr
+	site  *turn           // of a subnet
+	turns list.List[turn] // of the subnets of a site
+	work  list.List[Work] // of a subnet
+	links list.Links[turn]
 }
 
-// Go has f run on a goroutine of its own: at once, or when it is the turn of its flow.
-func (q *Queue) Go(flow netip.Addr, f func()) {
+// Work is a piece of work.
+type Work struct {
+	queue *Queue
+	run   func()
+	turn  *turn     // of its subnet; nil: it does not wait
+	since time.Time // it runs
+	links list.Links[Work]
+}
+
+func (t *turn) place() *list.Links[turn] { return &t.links }
+func (w *Work) place() *list.Links[Work] { return &w.links }
+
+// New returns a queue that runs so many pieces of work at a time. A piece keeps another
+// from running for so long at most: what takes longer waits for something other than a
+// processor. With a lease of 0 it is until its end.
+func New(slots int, lease time.Duration) *Queue { return &Queue{slots: slots, lease: lease} }
+
+// Go has f run on a goroutine of its own: at once, or when it is the turn of its network.
+func (q *Queue) Go(from netblock.Block, f func()) *Work {
+	w := &Work{queue: q, run: f}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.running) < q.slots {
-		q.startLocked(f)
-		return
+		q.startLocked(w)
+	} else {
+		q.waitLocked(w, from)
+		q.armLocked()
 	}
-	if len(q.waiting[flow]) == 0 {
-		q.turns = append(q.turns, flow)
+	return w
+}
+
+// Cancel takes back work that waits. It reports false if that has begun, or was taken
+// back before.
+func (w *Work) Cancel() bool {
+	w.queue.mu.Lock()
+	defer w.queue.mu.Unlock()
+	waited := w.turn != nil
+	if waited {
+		w.queue.removeLocked(w)
 	}
-	q.waiting[flow] = append(q.waiting[flow], f)
-	q.armLocked()
+	return waited
+}
+
+// Waiting returns the number of pieces of work that wait.
+func (q *Queue) Waiting() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.waiting
+}
+
+// waitLocked adds work behind what its subnet has waiting.
+func (q *Queue) waitLocked(w *Work, from netblock.Block) {
+	if q.sites == nil {
+		q.sites, q.subnets = make(map[netip.Addr]*turn), make(map[netip.Addr]*turn)
+	}
+	site := q.sites[from.Site]
+	if site == nil {
+		site = &turn{addr: from.Site}
+		q.sites[from.Site] = site
+		q.turns.Add((*turn).place, site, false)
+	}
+	w.turn = q.subnets[from.Subnet]
+	if w.turn == nil {
+		w.turn = &turn{addr: from.Subnet, site: site}
+		q.subnets[from.Subnet] = w.turn
+		site.turns.Add((*turn).place, w.turn, false)
+	}
+	w.turn.work.Add((*Work).place, w, false)
+	q.waiting++
+}
+
+// removeLocked removes work that waits, and the turns of networks that have no more.
+func (q *Queue) removeLocked(w *Work) {
+	subnet := w.turn
+	site := subnet.site
+	subnet.work.Remove((*Work).place, w)
+	q.waiting--
+	if w.turn = nil; subnet.work.First() == nil {
+		site.turns.Remove((*turn).place, subnet)
+		delete(q.subnets, subnet.addr)
+	}
+	if site.turns.First() == nil {
+		q.turns.Remove((*turn).place, site)
+		delete(q.sites, site.addr)
+	}
+	if len(q.sites) == 0 {
+		q.sites, q.subnets = nil, nil // a map gives no memory back
+	}
 }
 
 // startLocked begins a piece of work.
-func (q *Queue) startLocked(f func()) {
-	p := &piece{time.Now()}
-	q.running = append(q.running, p)
+func (q *Queue) startLocked(w *Work) {
+	run := w.run
+	w.run, w.since = nil, time.Now()
+	q.running = append(q.running, w)
 	go func() {
-		defer q.done(p)
-		f()
+		defer q.done(w)
+		run()
 	}()
 }
 
 // done ends a piece of work, and begins the next, unless that had its slot already.
-func (q *Queue) done(p *piece) {
+func (q *Queue) done(w *Work) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if i := slices.Index(q.running, p); i >= 0 {
+	if i := slices.Index(q.running, w); i >= 0 {
 		q.running = slices.Delete(q.running, i, i+1)
 		q.nextLocked()
 	}
 }
 
-// nextLocked begins work of the flow whose turn it is, if any waits.
+// nextLocked begins work of the network whose turn it is, if any waits.
 func (q *Queue) nextLocked() {
-	if len(q.turns) == 0 {
+	site := q.turns.First()
+	if site == nil {
 		return
 	}
-	flow := q.turns[0]
-	q.turns = q.turns[1:]
-	all := q.waiting[flow]
-	next := all[0]
-	all[0] = nil
-	if len(all) == 1 {
-		delete(q.waiting, flow)
-	} else {
-		q.waiting[flow] = all[1:]
-		q.turns = append(q.turns, flow)
-	}
+	subnet := site.turns.First()
+	q.turns.Remove((*turn).place, site)
+	q.turns.Add((*turn).place, site, false)
+	site.turns.Remove((*turn).place, subnet)
+	site.turns.Add((*turn).place, subnet, false)
+	next := subnet.work.First()
+	q.removeLocked(next)
 	q.startLocked(next)
 }
 
 // armLocked sets a timer for the end of the oldest lease, if something waits for that.
 func (q *Queue) armLocked() {
-	if !q.armed && len(q.turns) > 0 {
+	if q.lease > 0 && !q.armed && q.turns.First() != nil {
 		q.armed = true
-		time.AfterFunc(time.Until(q.running[0].since.Add(Lease)), q.expire)
+		time.AfterFunc(time.Until(q.running[0].since.Add(q.lease)), q.expire)
 	}
 }
 
@@ -100,7 +181,7 @@ func (q *Queue) expire() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.armed = false
-	for len(q.turns) > 0 && time.Since(q.running[0].since) >= Lease {
+	for q.turns.First() != nil && time.Since(q.running[0].since) >= q.lease {
 		q.running = slices.Delete(q.running, 0, 1)
 		q.nextLocked()
 	}

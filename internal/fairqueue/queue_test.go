@@ -3,10 +3,12 @@ package fairqueue
 import (
 	"net/netip"
 	"runtime"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/arqnet/kcp/internal/netblock"
 	"github.com/stretchr/testify/require"
 )
 
@@ -16,18 +18,35 @@ type job struct {
 	takes time.Duration
 }
 
+// at returns the block of an address.
+func at(site, host byte) netblock.Block {
+	return netblock.Of(netip.AddrFrom4([4]byte{10, 0, site, host}), "")
+}
+
+// requireEmpty requires that nothing runs or waits.
+func (q *Queue) requireEmpty(t *testing.T) {
+	t.Helper()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	require.Empty(t, q.running)
+	require.Nil(t, q.turns.First())
+	require.Empty(t, q.sites)
+	require.Empty(t, q.subnets)
+	require.Zero(t, q.waiting)
+}
+
 // run has a queue do all jobs, and returns their flows in the order in which they began,
 // when each began, and how many ran at a time.
 func run(t *testing.T, slots int, jobs []job) (flows []byte, began []time.Duration, most int) {
 	synctest.Test(t, func(t *testing.T) {
-		q, start := New(slots), time.Now()
+		q, start := New(slots, Lease), time.Now()
 		type event struct {
 			flow byte
 			at   time.Duration
 		}
 		events, running := make(chan event, len(jobs)), make(chan int, 2*len(jobs))
 		for _, j := range jobs {
-			q.Go(netip.AddrFrom4([4]byte{10, 0, 0, j.flow}), func() {
+			q.Go(at(0, j.flow), func() {
 				events <- event{j.flow, time.Since(start)}
 				running <- 1
 				time.Sleep(j.takes)
@@ -44,9 +63,7 @@ func run(t *testing.T, slots int, jobs []job) (flows []byte, began []time.Durati
 			most = max(most, n)
 		}
 		synctest.Wait()
-		require.Empty(t, q.running)
-		require.Empty(t, q.turns)
-		require.Empty(t, q.waiting)
+		q.requireEmpty(t)
 	})
 	return flows, began, most
 }
@@ -79,11 +96,70 @@ func TestLease(t *testing.T) {
 // Work may end its goroutine.
 func TestWorkThatExits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q, done := New(1), make(chan bool)
-		q.Go(netip.Addr{}, runtime.Goexit)
-		q.Go(netip.Addr{}, func() { close(done) })
+		q, done := New(1, Lease), make(chan bool)
+		q.Go(netblock.Block{}, runtime.Goexit)
+		q.Go(netblock.Block{}, func() { close(done) })
 		<-done
 		synctest.Wait()
-		require.Empty(t, q.running)
+		q.requireEmpty(t)
+	})
+}
+
+// started gives a queue work of a millisecond for each of the networks. order waits for
+// all, and returns the networks in the order in which their work began.
+func started(t *testing.T, q *Queue, from ...netblock.Block) (order func() []netblock.Block, all []*Work) {
+	var mu sync.Mutex
+	var begun []netblock.Block
+	for _, of := range from {
+		all = append(all, q.Go(of, func() {
+			mu.Lock()
+			begun = append(begun, of)
+			mu.Unlock()
+			time.Sleep(time.Millisecond)
+		}))
+	}
+	return func() []netblock.Block {
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		q.requireEmpty(t)
+		return begun
+	}, all
+}
+
+// A site with many subnets has no more turns than one with a single host, and its subnets
+// take turns within it.
+func TestSitesTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(1, 0)
+		order, _ := started(t, q, at(9, 9), at(1, 1), at(1, 1), at(1, 2), at(1, 3), at(1, 4), at(2, 1), at(2, 1))
+		require.Equal(t, []netblock.Block{at(9, 9), at(1, 1), at(2, 1), at(1, 2), at(2, 1), at(1, 3), at(1, 4), at(1, 1)}, order())
+	})
+}
+
+// Work that was taken back does not run, and takes no turn; work that has begun is not
+// taken back.
+func TestCancel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := New(1, 0)
+		order, all := started(t, q, at(9, 9), at(1, 1), at(1, 2), at(2, 1), at(3, 1), at(3, 1))
+		require.False(t, all[0].Cancel())
+		require.Equal(t, 5, q.Waiting())
+		for _, i := range []int{1, 3, 5} {
+			require.True(t, all[i].Cancel())
+			require.False(t, all[i].Cancel())
+		}
+		require.Equal(t, []netblock.Block{at(9, 9), at(1, 2), at(3, 1)}, order())
+		require.False(t, all[2].Cancel())
+	})
+}
+
+// Without a lease work keeps its slot.
+func TestNoLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, start := New(1, 0), time.Now()
+		q.Go(at(1, 1), func() { time.Sleep(time.Hour) })
+		done := make(chan time.Duration)
+		q.Go(at(1, 2), func() { done <- time.Since(start) })
+		require.Equal(t, time.Hour, <-done)
 	})
 }

@@ -1,0 +1,180 @@
+package kcp
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/arqnet/kcp/internal/fairqueue"
+	"github.com/stretchr/testify/require"
+)
+
+// Who makes room where tables are full: strangers of one site end each other's sessions,
+// and not those of others, who get in at once.
+
+// strangers dial without end from many networks, 51 times a second, and leave each
+// handshake unfinished, until stop is called.
+func (w *world) strangers(l *Listener, config *Config, networks int, addr func(i int) string) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var all []*Endpoint
+	theirs := make(map[netip.Addr]bool)
+	for i := range networks {
+		e, _ := w.endpoint(addr(i), config)
+		all = append(all, e)
+		theirs[e.LocalAddr().(*net.UDPAddr).AddrPort().Addr()] = true
+	}
+	w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
+		return p[4] != 0xa1 || !theirs[from.Addr()] && !theirs[to.Addr()] // under the handshake keys
+	})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for i := 0; ctx.Err() == nil; i++ {
+			go func() { _, _ = all[i%networks].Dial(ctx, l.Addr()) }()
+			time.Sleep(time.Second / 51)
+		}
+	}()
+	return func() {
+		cancel()
+		<-ended
+	}
+}
+
+// All dials of others succeed within 2 s while strangers of one site, in as many subnets
+// as they like, fill the table of handshakes, or that of all sessions; and so do dials
+// from the strangers' own site while the strangers have one subnet.
+func TestStrangersOfOneSite(t *testing.T) {
+	t.Parallel()
+	long(t)
+	v6 := func(i int) string { return fmt.Sprintf("[2001:db8:1:%x::1]:0", i) }
+	for name, test := range map[string]struct {
+		config   Config
+		networks int
+		filling  time.Duration
+		addr     func(i int) string
+		honest   string
+		shaking  int // handshakes in the full table
+	}{
+		"600 networks of a /48": {Config{MaxHalfOpen: 256}, 600, 6 * time.Second, v6, "192.0.%d.1:0", 256},
+		"behind cookies":        {Config{MaxHalfOpen: 64, AddressValidation: ValidateAlways}, 100, 2 * time.Second, v6, "[2001:db9:%x::1]:0", 64},
+		"addresses of a /24":    {Config{MaxHalfOpen: 64}, 100, 2 * time.Second, func(i int) string { return fmt.Sprintf("172.16.0.%d:0", i+1) }, "192.0.%d.1:0", 64},
+		"MaxSessions":           {Config{MaxSessions: 64, MaxHalfOpen: 1000}, 100, 2 * time.Second, v6, "192.0.%d.1:0", 63},
+		"their own /24":         {Config{MaxHalfOpen: 64}, 6, 4 * time.Second, func(i int) string { return fmt.Sprintf("172.16.0.%d:0", i+1) }, "172.16.0.%d:7", 60},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, 1, clean, func(t *testing.T, w *world) {
+				config := secured(test.config)
+				l := w.listen(config)
+				stop := w.strangers(l, config, test.networks, test.addr)
+				defer stop()
+				time.Sleep(test.filling)
+				for i := range 20 {
+					e, _ := w.endpoint(fmt.Sprintf(test.honest, i+10), config)
+					ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+					c, err := e.Dial(ctx, l.Addr())
+					cancel()
+					require.NoError(t, err, "dial %d", i)
+					bothWays(t, c, accepted(t, l), []byte("up"), []byte("down"))
+					e.mu.RLock()
+					require.GreaterOrEqual(t, l.ep.table.Shaking(), test.shaking*3/4, "there is no attack")
+					e.mu.RUnlock()
+					require.NoError(t, c.Close())
+					time.Sleep(100 * time.Millisecond)
+				}
+			})
+		})
+	}
+}
+
+// What is forged makes room for what is not, however young it is: strangers who fill
+// the table of half-open sessions from one site keep no legacy peer out, and end none
+// that they have not seen. In a full table of sessions the forged ones make room for
+// whoever has shown an address, and none that is established does.
+func TestForgedSessionsMakeRoom(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		const limit, established = 64, 5
+		l := w.listen(&Config{MaxSessions: limit + established, MaxSessionsPerAddress: 60, MaxHalfOpen: limit, Backlog: 1000})
+		to := l.Addr().(*net.UDPAddr).AddrPort()
+		e, _ := w.endpoint("10.0.0.2:0", nil)
+		var conns []*Conn
+		for range established {
+			conns = append(conns, w.dial(e))
+			accepted(t, l)
+		}
+		open := func(from netip.AddrPort, conv uint32) {
+			w.net.Inject(from, to, packetOf(conv, push(0, 0, "x")))
+			synctest.Wait()
+		}
+		flood := func(n int) {
+			for i := range n {
+				open(netip.AddrPortFrom(netip.AddrFrom4([4]byte{172, 16, 0, byte(i)}), uint16(i+1)), uint32(1000+i))
+			}
+		}
+		has := func(from netip.AddrPort, conv uint32) bool {
+			l.ep.mu.RLock()
+			defer l.ep.mu.RUnlock()
+			return l.ep.table.Get(sessionKey{Addr: from, Conv: conv}) != nil
+		}
+		flood(200)
+		require.Equal(t, limit, l.Stats().HalfOpen)
+		for i := range byte(20) {
+			honest := netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, i, 1}), 7)
+			open(honest, uint32(i))
+			require.True(t, has(honest, uint32(i)), i)
+			flood(50)
+			require.True(t, has(honest, uint32(i)), i)
+			require.Equal(t, limit, l.Stats().HalfOpen)
+		}
+		for i := range 10 {
+			other, _ := w.endpoint(fmt.Sprintf("198.51.%d.1:0", i), nil)
+			conns = append(conns, w.dial(other))
+			accepted(t, l)
+			flood(50)
+			require.Equal(t, limit+established, l.Stats().Sessions)
+		}
+		for _, c := range conns {
+			require.NoError(t, c.Err())
+		}
+	})
+}
+
+// Work of TLS does not wait for its turn any more once its handshake has ended. So a peer
+// that begins handshakes and gives them up piles nothing up.
+func TestEndedHandshakesWaitNoMore(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		config := secured(Config{MaxHalfOpen: 64})
+		server := *config
+		server.TLS = config.TLS.Clone()
+		server.TLS.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			time.Sleep(fairqueue.Lease - 1)
+			return nil, nil
+		}
+		l := w.listen(&server)
+		e, _ := w.endpoint("10.0.0.2:0", config)
+		ctx, cancel := context.WithCancel(t.Context())
+		var dials sync.WaitGroup
+		for range 20 {
+			dials.Go(func() { _, _ = e.Dial(ctx, l.Addr()) })
+		}
+		time.Sleep(2 * roundTrip)
+		require.Positive(t, l.ep.handshakes.Waiting())
+		l.ep.mu.RLock()
+		all := l.ep.table.Sessions()
+		l.ep.mu.RUnlock()
+		for _, c := range all {
+			c.fail(ErrReset)
+		}
+		require.Zero(t, l.ep.handshakes.Waiting())
+		cancel()
+		dials.Wait()
+		time.Sleep(time.Minute)
+		c := w.dial(e)
+		bothWays(t, c, accepted(t, l), []byte("up"), []byte("down"))
+	})
+}
