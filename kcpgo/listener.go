@@ -166,6 +166,11 @@ func (l *Listener) validated(c *engine.Conn) {
 func (l *Listener) settle(s *UDPSession) {
 	key := keyOf(s.remote)
 	l.mu.Lock()
+	select {
+	case <-s.validated: // take and validated may both have come here
+	default:
+		close(s.validated)
+	}
 	all := l.sessions[key]
 	at := max(slices.Index(all, s), 0) // not found: it was closed
 	older := slices.Clone(all[:at])

@@ -21,6 +21,8 @@ type UDPSession struct {
 	l      *Listener // nil: dialled
 	closed atomic.Bool
 
+	validated chan struct{} // closed when the peer's address is validated; nil: dialled
+
 	settings settings
 
 	reading sync.Mutex // held by Read; guards rest and large
@@ -35,6 +37,7 @@ type UDPSession struct {
 func newSession(c *engine.Conn, p *port, remote net.Addr, l *Listener) *UDPSession {
 	s := &UDPSession{conn: c, port: p, remote: remote, l: l}
 	if l != nil {
+		s.validated = make(chan struct{})
 		l.add(s)
 	}
 	return s

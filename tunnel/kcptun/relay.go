@@ -1,6 +1,7 @@
 package kcptun
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -39,6 +40,22 @@ func (c *compressed) Write(b []byte) (int, error) {
 		return 0, err
 	}
 	return len(b), nil
+}
+
+// nop returns the bytes of a NOP frame of smux as they travel at the begin of a session.
+// Compressed, they are a stream of snappy's framing format. The session's stream begins
+// behind them, as that format allows (its section 4.1).
+func (c *Config) nop() []byte {
+	const nop = 3
+	frame := []byte{byte(c.SmuxVer), nop, 0, 0, 0, 0, 0, 0}
+	if c.NoComp {
+		return frame
+	}
+	var b bytes.Buffer
+	w := snappy.NewBufferedWriter(&b)
+	_, _ = w.Write(frame) // a buffer takes it
+	_ = w.Close()
+	return b.Bytes()
 }
 
 // buffers are buffers of connections.

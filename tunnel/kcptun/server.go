@@ -4,20 +4,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	kcp "github.com/arqnet/kcp/kcpgo"
+	"github.com/arqnet/kcp/tunnel/internal/lobby"
 	"github.com/xtaci/smux"
 )
 
 const (
-	// maxSessions is how many sessions a server has at most, and maxStreams how many
-	// connections a session has.
-	maxSessions = 4096
-	maxStreams  = 16384
+	// maxSessions is how many sessions a server has at most, and maxUnvalidated how many
+	// besides of peers that have not shown yet that they receive what is sent to them.
+	maxSessions    = 4096
+	maxUnvalidated = 1024
+	// maxStreams is how many connections a session has.
+	maxStreams = 16384
 	// dialTimeout is how long a target may take to answer.
 	dialTimeout = 10 * time.Second
 )
@@ -51,7 +55,7 @@ func Serve(ctx context.Context, config Config) error {
 		defer shown.add(&config, "server", kcp.EndpointOf(l))()
 	}
 	config.Logger.Info("listening", "address", listeners[0].Addr(), "ports", len(listeners), "target", config.Target, "crypt", config.Crypt)
-	s := &server{config: &config, room: make(chan struct{}, maxSessions)}
+	s := &server{config: &config, strangers: lobby.New(maxUnvalidated, maxUnvalidated), nop: config.nop(), room: make(chan struct{}, maxSessions)}
 	s.running.Go(func() { watchKeys(ctx, config.Logger) })
 	ends := make(chan error, len(listeners))
 	for _, l := range listeners {
@@ -80,31 +84,76 @@ func (s *server) accept(ctx context.Context, l *kcp.Listener) error {
 		if err != nil {
 			return err
 		}
-		select {
-		case s.room <- struct{}{}:
-		default:
-			s.config.Logger.Warn("session refused: too many sessions", "client", conn.RemoteAddr())
-			_ = conn.Close()
-			continue
-		}
-		s.running.Go(func() {
-			s.serve(ctx, conn)
-			<-s.room
-		})
+		s.running.Go(func() { s.admit(ctx, conn) })
 	}
+}
+
+// errFull is why a session was ended to make room.
+var errFull = errors.New("too many clients have not answered yet")
+
+// admit serves a session once its peer has shown that it receives what is sent to it, if
+// there is room. Anybody who has the password, or a recording, can forge what a session
+// begins with: until then it has no buffers, and no connection to the target.
+func (s *server) admit(ctx context.Context, conn *kcp.UDPSession) {
+	s.config.tune(conn)
+	log := s.config.Logger.With("client", conn.RemoteAddr().String())
+	if err := s.validate(ctx, conn); err != nil {
+		if err == errFull {
+			s.strangers.Warn(log, "session refused", "reason", err)
+		}
+		_ = conn.Close()
+		return
+	}
+	select {
+	case s.room <- struct{}{}:
+	default:
+		log.Warn("session refused: too many sessions")
+		_ = conn.Close()
+		return
+	}
+	defer func() { <-s.room }()
+	s.serve(ctx, conn, log)
+}
+
+// validate waits until the peer of a session has acknowledged something. It sends a
+// NOP of smux for that, which the peer ignores.
+func (s *server) validate(ctx context.Context, conn *kcp.UDPSession) error {
+	session, validated := kcp.SessionOf(conn), kcp.Validated(conn)
+	select {
+	case <-validated:
+		return nil
+	default:
+	}
+	stranger := s.strangers.Enter(conn.RemoteAddr(), func() { _ = session.Abort() })
+	defer s.strangers.Leave(stranger)
+	_, _ = conn.Write(s.nop) // if it fails, the session has ended
+	var err error
+	select {
+	case <-validated:
+		return nil
+	case <-session.Done():
+		err = session.Err()
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if stranger.Ended() {
+		err = errFull
+	}
+	_ = session.Abort()
+	return err
 }
 
 // server is what Serve works with.
 type server struct {
-	config  *Config
-	room    chan struct{} // has an element for each session
-	running sync.WaitGroup
+	config    *Config
+	strangers *lobby.Lobby  // of sessions whose peers are not validated
+	nop       []byte        // what they are sent
+	room      chan struct{} // has an element for each other session
+	running   sync.WaitGroup
 }
 
 // serve serves a session until it ends.
-func (s *server) serve(ctx context.Context, conn *kcp.UDPSession) {
-	log := s.config.Logger.With("client", conn.RemoteAddr().String())
-	s.config.tune(conn)
+func (s *server) serve(ctx context.Context, conn *kcp.UDPSession, log *slog.Logger) {
 	below := net.Conn(conn)
 	if !s.config.NoComp {
 		below = compress(conn)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/arqnet/kcp/internal/loglimit"
 	kcp "github.com/arqnet/kcp/kcpgo"
 )
 
@@ -38,18 +39,22 @@ func watchAnswer(log *slog.Logger, conn *kcp.UDPSession, ended <-chan struct{}) 
 func watchKeys(ctx context.Context, log *slog.Logger) {
 	tick := time.NewTicker(keyWait)
 	defer tick.Stop()
-	last, quiet := kcp.DefaultSnmp.Copy().InCsumErrors, time.Time{}
+	last, begun := kcp.DefaultSnmp.Copy().InCsumErrors, time.Now()
+	var said loglimit.Limit
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case now := <-tick.C:
 			all := kcp.DefaultSnmp.Copy().InCsumErrors
-			if all == last || now.Before(quiet) {
+			if all == last {
+				continue
+			}
+			if _, ok := said.Allow(now.Sub(begun), keyPause, 1); !ok {
 				continue
 			}
 			log.Warn("packets arrive that the key does not open: key or crypt of a client differ, or they are not from a client", "packets", all-last)
-			last, quiet = all, now.Add(keyPause)
+			last = all
 		}
 	}
 }
