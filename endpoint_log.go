@@ -88,8 +88,8 @@ func (e *Endpoint) warnRefusals() {
 
 const refusedBySystem = "the system refuses operations of sockets, as sandboxes do"
 
-// onOneLine returns errors as one that prints on one line, each text once; nil if there are
-// none.
+// onOneLine returns errors as one that prints on one line, each text once; nil if there
+// are none.
 func onOneLine(errs []error) error {
 	var texts []string
 	for _, err := range errs {

@@ -12,8 +12,8 @@ import (
 	"github.com/arqnet/kcp"
 )
 
-// deafToFirst is a socket behind a NAT that sends the packets of the first client port to a
-// host that is gone.
+// deafToFirst is a socket behind a NAT that sends the packets of the first client port
+// to a host that is gone.
 type deafToFirst struct {
 	net.PacketConn
 	first net.Addr // the reader uses it

@@ -114,7 +114,8 @@ func program(rules []rule) (p []unix.SockFilter) {
 	return p
 }
 
-// refuse has the system refuse what rules say, to all threads of the process and for good.
+// refuse has the system refuse what rules say, to all threads of the process and for
+// good.
 func refuse(rules []rule) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

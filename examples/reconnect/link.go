@@ -144,7 +144,8 @@ func (l *link) dialOne(ctx context.Context, addr net.Addr, others bool) (conn *k
 	return nil, err
 }
 
-// renew gives the socket up if a dial has failed because nobody answers, as others before.
+// renew gives the socket up if a dial has failed because nobody answers, as others have
+// before.
 func (l *link) renew(err error) {
 	var none *kcp.NoAnswerError
 	if !errors.As(err, &none) {
