@@ -1,7 +1,6 @@
 package kcp
 
 import (
-	"cmp"
 	"math"
 	"slices"
 )
@@ -16,15 +15,14 @@ import (
 type lossDetector struct {
 	fresh    segmentList // transmitted once; in order of sn too
 	resent   segmentList // transmitted more than once
-	suspects segmentList // counted fastResend times; in front those counted countMost times
+	suspects segmentList // counted fastResend times; at the front, countMost times
 	due      segmentList // declared lost; no time-out until retransmitted
 
 	collect bool           // counted is being collected
 	held    bool           // no time-out takes effect; see holdTimeouts
+	back    bool           // the clock has gone back: ts does not grow along the lists
+	backEnd seq            // it grows from this transmission on, by tx.Number
 	counted []*sendSegment // counted for the first time, and not often enough
-
-	back    bool   // the clock has gone back: ts does not grow along the lists
-	backEnd uint64 // it grows from this transmission on
 }
 
 // countMost is how many acknowledgements are counted against a transmission, if FastResend
@@ -82,7 +80,7 @@ func (d *lossDetector) count(sn, ts seq, n uint32, l fastLimits) {
 
 // inDisorder reports whether a segment is in flight that left before the clock went back.
 func (d *lossDetector) inDisorder() bool {
-	before := func(s *sendSegment) bool { return s != nil && s.tx.Number < d.backEnd }
+	before := func(s *sendSegment) bool { return s != nil && seq(s.tx.Number).Before(d.backEnd) }
 	d.back = before(d.fresh.head) || before(d.resent.head)
 	return d.back
 }
@@ -131,7 +129,7 @@ func (d *lossDetector) sent(s *sendSegment, l fastLimits) {
 		list = &d.fresh
 	}
 	if list.tail != nil && s.ts.Before(list.tail.ts) {
-		d.back, d.backEnd = true, s.tx.Number
+		d.back, d.backEnd = true, seq(s.tx.Number)
 	}
 	list.pushOrder(s)
 }
@@ -164,7 +162,7 @@ func (k *KCP) setFastLimits(acks, transmissions uint32) {
 			all = append(all, s)
 		}
 	}
-	slices.SortFunc(all, func(a, b *sendSegment) int { return cmp.Compare(a.tx.Number, b.tx.Number) })
+	slices.SortFunc(all, func(a, b *sendSegment) int { return int(seq(a.tx.Number).Diff(seq(b.tx.Number))) })
 	for _, s := range all {
 		switch {
 		case l.allow(s) && s.fastack >= l.most():

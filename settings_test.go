@@ -95,8 +95,8 @@ func TestFastResendLimitGrows(t *testing.T) {
 	h.want(`push 0 frg=0 "x"`)
 }
 
-// Acknowledgements cost what is counted, and no more than countMost for each transmission,
-// however many arrive between two flushes.
+// However many acknowledgements arrive between two flushes, at most countMost are counted
+// against each transmission.
 func TestCountIsBounded(t *testing.T) {
 	for _, acks := range []uint32{0, 2, 1000} {
 		const window = 64
