@@ -71,21 +71,11 @@ func (h *sessionHost) workTLS(from netblock.Block, x *handshake.Exchange, work h
 		e.env.Woken(nil, c.entry.Conv, inturn.TLS)
 		c.workTLS(x, work)
 	})
-	c.io.dropTLS = func() {
-		if turn.Cancel() {
-			x.Worked(handshake.Step{}, new(handshake.Result))
-		}
-	}
+	x.Cancel = turn.Cancel
 }
 
-// handshakeOver also takes back the work that waits for a handshake that was ended.
-func (h *sessionHost) handshakeOver() {
-	if h.io.dropTLS != nil {
-		h.io.dropTLS()
-		h.io.dropTLS = nil
-	}
-	h.ep.handshakeOver((*Conn)(h))
-}
+func (h *sessionHost) handshakeOver() { h.ep.handshakeOver((*Conn)(h)) }
+
 func (h *sessionHost) handshakeFailed(err *HandshakeError) {
 	if !h.ep.opens.Fail((*Conn)(h), !h.hs.unvalidated.Load(), err) {
 		h.ep.reportHandshake((*Conn)(h).RemoteAddr(), err)

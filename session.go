@@ -51,7 +51,6 @@ type ioState struct {
 	readDeadline   deadline
 	writeDeadline  deadline
 	member         *groupMember // the session's place in a Group; nil: it is in none
-	dropTLS        func()       // takes back work of TLS that waits for its turn; nil: there is none
 
 	filling     bool      // a blocked Read has lent its buffer to the state machine
 	errReported bool      // Read or Write has returned closing.err

@@ -21,7 +21,6 @@ type handshakeState struct {
 	kindAwaited  bool          // CloseWrite waits until Peer is known
 	dropped      bool          // ended by the listener's end, before the application had it
 	securing     bool          // with TLS: the machine's packets cannot be sent, as their keys are not agreed on
-	blocked      bool          // a packet of a TLS handshake exceeds what may be sent to an address that is not validated
 	openedFEC    bool          // the peer's first packet had an FEC header
 	token        uint32        // ours, which the peer's signals must show; 0: not drawn yet
 	peerToken    uint32        // the peer's, which our signals must show; 0: not known
@@ -100,7 +99,7 @@ func (c *session) hellos() int { return int(c.hs.Of(opening.Hello).Tries) }
 // (anti-amplification limit, RFC 9000 §8.1).
 func (c *session) starved() bool {
 	v := c.kcp.validation()
-	return v != nil && (c.hs.blocked || !v.Allows(headerSize, true))
+	return v != nil && (c.path.blocked || !v.Allows(headerSize, true))
 }
 
 // silent reports whether a session that was dialled quietly has yet to send its

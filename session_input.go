@@ -93,7 +93,7 @@ func (c *session) credit(p *inPacket) bool {
 		return false
 	}
 	c.hs.active.Store(true)
-	c.hs.blocked = false
+	c.path.blocked = false
 	return v.Received(p.size)
 }
 

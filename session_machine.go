@@ -208,6 +208,7 @@ func (c *session) traceSignal(sent bool, code signalCode) {
 type pathState struct {
 	validation *migration.Validation[inPacket] // nil: no packet has come from another address
 	shard      uint16                          // index of the endpoint's socket that receives the peer's packets
+	blocked    bool                            // a packet of a TLS handshake exceeds what may be sent to an address that is not validated
 }
 
 // pathEnds is the addresses of a path. It is immutable.

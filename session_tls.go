@@ -289,7 +289,7 @@ func (c *session) sendFlight() {
 	for size := x.Pending(); size > 0; size = x.Pending() {
 		if !c.kcp.validation().Take(size) {
 			if !x.Skip() {
-				c.hs.blocked = true
+				c.path.blocked = true
 				return
 			}
 			continue

@@ -37,10 +37,10 @@ type Entry struct {
 
 	fecBound  uint32 // 1 if it is listed in Table.fec; atomic
 	slot      uint32
-	validated bool // counts as Count.Validated
-	shaking   bool // counts as Count.Shaking, if it is validated too
-	rest      bool // listed in Table.rest
-	place     longestqueue.Place
+	validated bool                // counts as Count.Validated
+	shaking   bool                // counts as Count.Shaking, if it is validated too
+	rest      bool                // listed in Table.rest
+	place     *longestqueue.Place // nil: the session makes no room, as most
 }
 
 // place is where one of the sessions of a conversation id is found. It does not
@@ -303,32 +303,36 @@ func (t *Table[S]) recount(s *S, change func(*Entry)) (listed bool) {
 // count counts a session for its network.
 func (t *Table[S]) count(s *S, e *Entry) {
 	block := e.Key().Block()
-	switch {
-	case !e.validated:
-		t.halfOpen.Add(&e.place, s, block)
-		return
-	case e.shaking:
-		t.shaking.Add(&e.place, s, block)
+	if !e.validated || e.shaking {
+		e.place = new(longestqueue.Place)
+		t.queueOf(e).Add(e.place, s, block)
 	}
-	if t.networks != nil {
+	if e.validated && t.networks != nil {
 		t.networks[block.Subnet]++
 	}
 }
 
 // uncount undoes count.
 func (t *Table[S]) uncount(e *Entry) {
-	if !e.validated {
-		t.halfOpen.Remove(&e.place)
-		return
+	if e.place != nil {
+		t.queueOf(e).Remove(e.place)
+		e.place = nil
 	}
-	t.shaking.Remove(&e.place)
-	if t.networks == nil {
+	if !e.validated || t.networks == nil {
 		return
 	}
 	subnet := e.Key().Block().Subnet
 	if t.networks[subnet]--; t.networks[subnet] == 0 {
 		delete(t.networks, subnet)
 	}
+}
+
+// queueOf returns the queue of a session that may make room.
+func (t *Table[S]) queueOf(e *Entry) *longestqueue.Queues[S] {
+	if e.validated {
+		return &t.shaking
+	}
+	return &t.halfOpen
 }
 
 // Network returns the number of sessions with the subnet of key. Validated is zero if

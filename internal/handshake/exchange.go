@@ -69,6 +69,7 @@ type Exchange struct {
 
 	// These are for the owner to set.
 	FailedAt time.Duration // when the handshake has failed
+	Cancel   func() bool   // takes back work that waits for its turn, and reports whether it could; nil: none waits
 	Cookie   Signal        // goes with HELLO; code 0: none
 	Tie      Signal        // the same
 
@@ -298,7 +299,11 @@ func (x *Exchange) Settle(confirmed bool) (repeats, over bool) {
 
 // Close ends the handshake. While TLS is at work, Worked does it.
 func (x *Exchange) Close() {
-	if x.closed = true; x.tls != nil && !x.working {
+	x.closed = true
+	if x.working && x.Cancel != nil && x.Cancel() {
+		x.working = false
+	}
+	if x.tls != nil && !x.working {
 		x.tls.Close()
 	}
 }
