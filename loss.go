@@ -25,8 +25,8 @@ type lossDetector struct {
 	counted []*sendSegment // counted for the first time, and not often enough
 }
 
-// countMost is how many acknowledgements are counted against a transmission, if FastResend
-// is not more. It bounds what acknowledgements may cost.
+// countMost is how many acknowledgements are counted against a transmission, unless
+// FastResend is more. It bounds what acknowledgements may cost.
 const countMost = 255
 
 // fastLimits are what a segment is fast-retransmitted by.
