@@ -259,7 +259,7 @@ func (e *Endpoint) checkSimultaneous(o *DialOptions) error {
 // peerAddrs returns the addresses of a peer that a simultaneous open tries, addr first.
 // Candidates that the socket cannot send to, or has itself, are left out: in another
 // network a host may have the same address. So are those that no single peer has, and
-// those of sessions that there are: a peer may name addresses that are others'.
+// the addresses of open sessions: a peer may name addresses that are others'.
 func (e *Endpoint) peerAddrs(addr net.Addr, candidates []net.Addr) (sources []source, keys []sessionKey) {
 	_, own := addressOf(e.LocalAddr())
 	for i, a := range append([]net.Addr{addr}, candidates...) {
@@ -297,7 +297,7 @@ func addressOf(a net.Addr) (source, sessionKey) {
 	return source{addr: ap, peer: peer}, admission.MakeKey(ap, peer, 0)
 }
 
-// isUnicast reports whether an address may be that of a single peer.
+// isUnicast reports whether a single peer may have an address.
 func isUnicast(a netip.AddrPort) bool {
 	ip := a.Addr()
 	return a.Port() != 0 && !ip.IsUnspecified() && !ip.IsMulticast() && ip != netip.AddrFrom4([4]byte{255, 255, 255, 255})

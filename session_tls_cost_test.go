@@ -48,8 +48,8 @@ func ownCertificate(t *testing.T, key crypto.Signer, by crypto.Signer) tls.Certi
 }
 
 // Clients with P-521 keys get in where keys are pinned. Who has sent wrong signatures by
-// such keys is refused for some time, with the rest of its network; other networks are not.
-// Keys that are dearer still are refused. Both ends say why.
+// such keys is refused for some time, with the rest of its network; other networks are
+// not. Keys that are dearer still are refused. Both ends say why.
 func TestTLSDearClients(t *testing.T) {
 	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		plain, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -30,8 +30,8 @@ func NewReference() Control {
 
 func (c *referenceControl) Init(*State) {}
 
-// Follow goes on from the window of before, a controller of NewNone: the reference keeps
-// its window when nc changes.
+// Follow goes on from the window of a controller of NewNone: the reference keeps its
+// window when nc changes.
 func (c *referenceControl) Follow(before Control) {
 	if b, ok := before.(*noControl); ok {
 		c.cwnd, c.incr, c.ssthresh = b.cwnd, b.incr, b.ssthresh
@@ -117,7 +117,7 @@ func NewNone() Control {
 
 func (c *noControl) Window() int { return math.MaxInt32 }
 
-// Follow goes on from the window of before, a controller of NewReference.
+// Follow goes on from the window of a controller of NewReference.
 func (c *noControl) Follow(before Control) {
 	if b, ok := before.(*referenceControl); ok {
 		c.cwnd, c.incr, c.ssthresh = b.cwnd, b.incr, b.ssthresh

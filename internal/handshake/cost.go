@@ -25,7 +25,8 @@ const (
 	maxCost = 12
 	// elementsAtOnce is how many elements of ASN.1 cost 1 to parse.
 	elementsAtOnce = 160
-	// maxKeyCost is what a signature by the peer's own key may cost, as much as one of P-521.
+	// maxKeyCost is what a signature by the peer's own key may cost, as much as one of
+	// P-521.
 	maxKeyCost = 24
 )
 

@@ -84,8 +84,9 @@ func hostileChains(t testing.TB, root *issuer) map[string][]*issuer {
 }
 
 // BenchmarkStrangers prints what hostile clients cost a server, in handshakes of an
-// honest client of the same server: if it is the first one lately, and if its network has
-// used up its allowance. Each figure is the least of some runs, as others use the machine.
+// honest client of the same server: if it is the first one lately, and if its network
+// has used up its allowance. Each figure is the least of some runs, as others use the
+// machine.
 func BenchmarkStrangers(b *testing.B) {
 	stray, root := byCurve(b, "stray", elliptic.P256(), nil), byCurve(b, "root", elliptic.P256(), nil)
 	client, server := configs(b)
