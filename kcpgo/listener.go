@@ -26,7 +26,8 @@ type Listener struct {
 	mu       sync.Mutex // guards the fields below
 	deadline time.Time
 	moved    chan struct{}                // closed, and replaced, when deadline changes
-	sessions map[addressKey][]*UDPSession // the sessions of an address, oldest first
+	latest   map[addressKey]*UDPSession   // the newest session of an address, which leads to the older ones
+	unshown  map[*engine.Conn]*UDPSession // sessions that settle was not called for
 	closed   bool
 }
 
@@ -84,7 +85,8 @@ func serve(block BlockCrypt, dataShards, parityShards int, own bool, pc net.Pack
 		accepted: make(chan *UDPSession, acceptBacklog),
 		died:     make(chan struct{}),
 		moved:    make(chan struct{}),
-		sessions: make(map[addressKey][]*UDPSession),
+		latest:   make(map[addressKey]*UDPSession),
+		unshown:  make(map[*engine.Conn]*UDPSession),
 	}
 	var err error
 	if l.port, err = openPort(block, dataShards, parityShards, own, pc, l.validated); err != nil {
@@ -141,18 +143,36 @@ func (l *Listener) add(s *UDPSession) {
 	key := keyOf(s.remote)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.sessions[key] = append(l.sessions[key], s)
+	if s.older = l.latest[key]; s.older != nil {
+		s.older.newer = s
+	}
+	l.latest[key], l.unshown[s.conn] = s, s
+}
+
+// removeLocked undoes add. It does nothing if that was done before. l.mu is held.
+func (l *Listener) removeLocked(s *UDPSession) {
+	delete(l.unshown, s.conn)
+	key := keyOf(s.remote)
+	switch {
+	case s.newer != nil:
+		s.newer.older = s.older
+	case l.latest[key] != s:
+		return
+	case s.older != nil:
+		l.latest[key] = s.older
+	default:
+		delete(l.latest, key)
+	}
+	if s.older != nil {
+		s.older.newer = s.newer
+	}
+	s.older, s.newer = nil, nil
 }
 
 // validated settles the session of c, unless take has yet to make it.
 func (l *Listener) validated(c *engine.Conn) {
 	l.mu.Lock()
-	var s *UDPSession
-	for _, of := range l.sessions[keyOf(c.RemoteAddr())] {
-		if of.conn == c {
-			s = of
-		}
-	}
+	s := l.unshown[c]
 	l.mu.Unlock()
 	if s != nil {
 		l.settle(s)
@@ -164,21 +184,20 @@ func (l *Listener) validated(c *engine.Conn) {
 // the first packet of a session (RFC 9000 §8), so a session that has yet to show
 // it ends none.
 func (l *Listener) settle(s *UDPSession) {
-	key := keyOf(s.remote)
 	l.mu.Lock()
+	delete(l.unshown, s.conn)
 	select {
 	case <-s.validated: // take and validated may both have come here
 	default:
 		close(s.validated)
 	}
-	all := l.sessions[key]
-	at := max(slices.Index(all, s), 0) // not found: it was closed
-	older := slices.Clone(all[:at])
-	if at > 0 {
-		l.sessions[key] = slices.Delete(all, 0, at)
+	var ended []*UDPSession
+	for s.older != nil {
+		ended = append(ended, s.older)
+		l.removeLocked(s.older)
 	}
 	l.mu.Unlock()
-	for _, old := range older {
+	for _, old := range slices.Backward(ended) { // oldest first
 		old.supersede()
 	}
 }
@@ -263,7 +282,7 @@ func (l *Listener) Close() error {
 	l.mu.Lock()
 	was := l.closed
 	l.closed = true
-	last := len(l.sessions) == 0
+	last := len(l.latest) == 0
 	l.mu.Unlock()
 	if was {
 		return errClosed
@@ -304,15 +323,9 @@ func (l *Listener) discard() {
 // forget drops a session that was closed. The last one of a closed listener
 // releases the socket.
 func (l *Listener) forget(s *UDPSession) {
-	key := keyOf(s.remote)
 	l.mu.Lock()
-	if at := slices.Index(l.sessions[key], s); at >= 0 {
-		l.sessions[key] = slices.Delete(l.sessions[key], at, at+1)
-	}
-	if len(l.sessions[key]) == 0 {
-		delete(l.sessions, key)
-	}
-	last := l.closed && len(l.sessions) == 0
+	l.removeLocked(s)
+	last := l.closed && len(l.latest) == 0
 	l.mu.Unlock()
 	if last {
 		go l.release()

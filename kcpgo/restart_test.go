@@ -183,13 +183,13 @@ func TestRestartsLeaveNothing(t *testing.T) {
 			}
 		}
 		l.mu.Lock()
-		if n := len(l.sessions); n != 1 || len(l.sessions[keyOf(server.remote)]) != 1 {
-			t.Error(n, l.sessions)
+		if n := len(l.latest); n != 1 || l.latest[keyOf(server.remote)] != server || server.older != nil || len(l.unshown) != 0 {
+			t.Error(n, l.latest, l.unshown)
 		}
 		l.mu.Unlock()
 		server.Close()
 		l.mu.Lock()
-		if n := len(l.sessions); n != 0 {
+		if n := len(l.latest); n != 0 {
 			t.Error(n)
 		}
 		l.mu.Unlock()

@@ -21,6 +21,8 @@ type UDPSession struct {
 	l      *Listener // nil: dialled
 	closed atomic.Bool
 
+	older, newer *UDPSession // of the address in l; l.mu guards them
+
 	validated chan struct{} // closed when the peer's address is validated; nil: dialled
 
 	settings settings

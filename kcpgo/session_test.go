@@ -259,7 +259,7 @@ func TestNothingIsKept(t *testing.T) {
 		server.Close()
 		time.Sleep(time.Minute)
 		l.mu.Lock()
-		if n := len(l.sessions); n != 0 {
+		if n := len(l.latest) + len(l.unshown); n != 0 {
 			t.Error("sessions of the listener:", n)
 		}
 		l.mu.Unlock()
