@@ -259,3 +259,37 @@ func TestHalfOpenSessionsAreCounted(t *testing.T) {
 		receive(t, s, content(1, 60_000))
 	})
 }
+
+// A wake-up of a session with nothing due allocates nothing: a process that has many
+// silent sessions collects no garbage of them.
+func TestWakeUpsAllocateNothing(t *testing.T) {
+	for name, begin := range map[string]func(w *world, e *Endpoint, l *Listener) *Conn{
+		"idle": func(w *world, e *Endpoint, l *Listener) *Conn { return w.dial(e) },
+		"path without peer": func(w *world, e *Endpoint, l *Listener) *Conn {
+			c := w.dial(e)
+			w.deaf()
+			_, _ = c.TryWrite(content(1, 1000))
+			return c
+		},
+		"half-open": func(w *world, e *Endpoint, l *Listener) *Conn {
+			w.net.Inject(floodAddr(1), netip.MustParseAddrPort("10.0.0.1:4000"), packetOf(1000, push(0, 0, "x")))
+			return accepted(w.t, l)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, 2, netsim.LinkConfig{}, func(t *testing.T, w *world) {
+				l := w.listen(&Config{KeepAlive: -1})
+				e, _ := w.endpoint("10.0.0.2:5000", &Config{KeepAlive: -1})
+				c := begin(w, e, l)
+				time.Sleep(3050 * time.Millisecond) // nothing is due now
+				synctest.Wait()
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				require.Zero(t, testing.AllocsPerRun(100, func() {
+					c.timers.dueAt = c.host.now()
+					c.session.onWake()
+				}))
+			})
+		})
+	}
+}

@@ -40,18 +40,16 @@ func (c *session) liveness() liveness.Session {
 
 // lost returns a *PeerLostError if a time-out is due; nil: none is.
 func (c *session) lost(now time.Duration, due liveness.Due) error {
-	err := &PeerLostError{Silence: c.live.Silence(now, liveness.Lost)}
+	silence := c.live.Silence(now, liveness.Lost)
 	switch {
 	case due&liveness.Idle != 0:
 		return &PeerLostError{Silence: c.live.Silence(now, liveness.Idle), Idle: true}
 	case due&liveness.Stalled != 0:
-		err.Stalled = c.live.Silence(now, liveness.Stalled)
+		return &PeerLostError{Silence: silence, Stalled: c.live.Silence(now, liveness.Stalled)}
 	case due&liveness.Lost != 0:
-		err.Socket = c.host.socketError(c.live.LastHeard())
-	default:
-		return nil
+		return &PeerLostError{Silence: silence, Socket: c.host.socketError(c.live.LastHeard())}
 	}
-	return err
+	return nil
 }
 
 // asking counts what has left of the state machine that the peer has to answer.
