@@ -114,6 +114,7 @@ func hostileOpen(t *testing.T, w *world, seed uint64, config *kcp.Config, to []s
 	c, _ := w.endpoint(accomplice, config)
 	ctx, cancel := context.WithCancel(context.Background())
 	forges, both := random.Float64()*random.Float64(), random.Float64()
+	later := time.Duration(random.IntN(2)*random.IntN(1000)) * time.Millisecond
 	var mu sync.Mutex
 	var seen []byte // the last packet of the end that is attacked
 	at, ofVictim := netip.MustParseAddrPort(peerA), netip.MustParseAddrPort(victim)
@@ -153,7 +154,6 @@ func hostileOpen(t *testing.T, w *world, seed uint64, config *kcp.Config, to []s
 		}
 	})
 	for i, e := range []*kcp.Endpoint{b, c} {
-		later := time.Duration(random.IntN(2)*random.IntN(1000)) * time.Millisecond
 		calls.Go(func() {
 			time.Sleep(later)
 			s, err := e.DialWith(ctx, peerAddr(peerA), kcp.DialOptions{SimultaneousOpen: true})
