@@ -79,7 +79,9 @@ func (c *Conn) input(packets []inPacket, shard int, now time.Duration) bool {
 	c.io.readerWaitsFor = nil
 	changed := c.inputLocked(packets, shard, now)
 	done = true
-	c.letGoOn()
+	if c.closing.ending == nil { // else respond ends the session first: it may drop what has arrived
+		c.letGoOn()
+	}
 	if !changed && !c.io.wokeWaiter || c.step.reply != noReply || c.closing.Phase >= closing.Ended {
 		return false
 	}
