@@ -17,6 +17,7 @@ import (
 // segments leave in pieces that pass. With Config.MTU nothing is lost. docs/settings.md
 // says so.
 func TestPathBelowTheBase(t *testing.T) {
+	slowUnderRace(t)
 	const size = 4 << 20
 	for _, mtu := range []int{548, 972, 1100} {
 		for name, config := range map[string]kcp.Config{

@@ -87,6 +87,7 @@ func dialAlone(t *testing.T, config *kcp.Config, to []string) []sample {
 // peer's address, from the third party's, or from both, at either end of the session,
 // while it opens, when it is open, and with data under way.
 func TestSimultaneousOpenThirdParty(t *testing.T) {
+	slowUnderRace(t)
 	for name, config := range peerConfigs(t) {
 		for i, to := range [][]string{{peerB}, {victim}, {peerB, victim}, {victim, peerB}, {"192.0.2.1:9", victim, peerB}} {
 			t.Run(fmt.Sprint(name, ", ", i), func(t *testing.T) {

@@ -82,6 +82,7 @@ func TestLostAnswerBesideUpload(t *testing.T) {
 // Answers that are only late are hardly sent again: on a path with jitter of 20 ms, one
 // segment in 50 at most.
 func TestLateAnswerBesideUpload(t *testing.T) {
+	slowUnderRace(t)
 	link := uploadLink
 	link.Jitter = 20 * time.Millisecond
 	var lose func() bool

@@ -64,6 +64,7 @@ func lateMessages(t *testing.T, count int, delay time.Duration, flows ...flow) [
 // for those of the session: at most a fifth more of their messages are late than without
 // the other.
 func TestSessionDoesNotWaitForStreams(t *testing.T) {
+	slowUnderRace(t)
 	const count = 9000
 	const delay = 30 * time.Millisecond
 	late := func(own, stream bool) (late []int) {

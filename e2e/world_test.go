@@ -44,6 +44,15 @@ var (
 
 const raceEnabled = testenv.RaceEnabled
 
+// slowUnderRace has the usual build run a test in virtual time that takes the race
+// detector most of a minute: `make test-long` runs it under both.
+func slowUnderRace(t *testing.T) {
+	t.Helper()
+	if raceEnabled && testing.Short() {
+		t.Skip("slow under the race detector")
+	}
+}
+
 // records keeps what is logged.
 type records = testenv.Records
 
