@@ -156,16 +156,22 @@ func (l *State) Next(now time.Duration, s *Session) (at time.Duration, due Due) 
 		after(quiet, s.PeerTimeout, Lost)
 	}
 	if s.Unvalidated && !s.Dialled {
-		patience := l.heard - s.Begun
-		if s.PeerTimeout > 0 {
-			patience = min(patience, s.PeerTimeout)
-		}
-		after(l.heard, max(patience, unvalidatedTime), Lost)
+		after(l.heard, l.unvalidatedPatience(s), Lost)
 	}
 	if l.waits && s.DeadLink {
 		due |= Lost
 	}
 	return at, due
+}
+
+// unvalidatedPatience returns after what silence a peer is lost whose address is not
+// validated.
+func (l *State) unvalidatedPatience(s *Session) time.Duration {
+	there := l.heard - s.Begun
+	if s.PeerTimeout > 0 {
+		there = min(there, s.PeerTimeout)
+	}
+	return max(there, unvalidatedTime)
 }
 
 // Silence returns for how long there has been no activity, if of is Idle, for how long
