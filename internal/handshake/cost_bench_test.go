@@ -141,7 +141,7 @@ func BenchmarkStrangers(b *testing.B) {
 		}
 	}
 	server.ClientAuth = tls.NoClientCert
-	for _, group := range []tls.CurveID{tls.X25519, tls.CurveP256, tls.CurveP384, tls.CurveP521, 4587, 4588, groupP384MLKEM1024} {
+	for _, group := range []tls.CurveID{tls.X25519, tls.CurveP256, tls.CurveP384, 4587, 4588, groupP384MLKEM1024} {
 		client.CurvePreferences = []tls.CurveID{group}
 		compare("key exchange by "+group.String(), stray, nil)
 	}
