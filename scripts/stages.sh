@@ -27,8 +27,8 @@ one() {
 failed() {
 	awk '
 	/^--- FAIL: / { names[++n] = $3 }
-	/^running tests:/ { running = 1; next } # when the limit is over
-	running && /^\t/ { names[++n] = $1; next }
+	/^\trunning tests:/ { running = 1; next } # when the limit is over
+	running && /^\t\t/ { names[++n] = $1; next }
 	{ running = 0 }
 	/^FAIL\t/ {
 		dir = $2

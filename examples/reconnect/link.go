@@ -49,13 +49,17 @@ type link struct {
 
 	mu      sync.Mutex
 	conn    *kcp.Conn     // the session; nil: there is none
-	changed chan struct{} // closed when conn changes
+	ended   error         // what run has returned
+	changed chan struct{} // closed when conn or ended changes
 	woken   chan struct{} // ends a pause
 }
 
 // run keeps a session until ctx is done, or it is of no use to dial again.
-func (l *link) run(ctx context.Context) error {
-	defer l.closeEndpoint()
+func (l *link) run(ctx context.Context) (err error) {
+	defer func() {
+		l.closeEndpoint()
+		l.set(nil, err)
+	}()
 	for pause := shortestPause; ; pause = min(2*pause, longestPause) {
 		lasted, err := l.session(ctx)
 		if ctx.Err() != nil {
@@ -89,8 +93,8 @@ func (l *link) session(ctx context.Context) (lasted time.Duration, err error) {
 	l.failed = 0
 	defer conn.Abort() // after Close it does nothing
 	begin := time.Now()
-	l.set(conn)
-	defer l.set(nil)
+	l.set(conn, nil)
+	defer l.set(nil, nil)
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	l.log.Printf("session %08x with %v", conn.Conv(), conn.RemoteAddr())
 	err = l.use(ctx, conn)
@@ -179,11 +183,11 @@ func (l *link) closeEndpoint() {
 	}
 }
 
-// set sets the session.
-func (l *link) set(conn *kcp.Conn) {
+// set sets the session, or why there will be none.
+func (l *link) set(conn *kcp.Conn, ended error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.conn = conn
+	l.conn, l.ended = conn, ended
 	close(l.changed)
 	l.changed = make(chan struct{})
 }
@@ -195,12 +199,23 @@ func (l *link) current() (*kcp.Conn, <-chan struct{}) {
 	return l.conn, l.changed
 }
 
-// await returns the session, or the next one.
+// err returns what run has returned.
+func (l *link) err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ended
+}
+
+// await returns the session, or the next one. Once run has returned, await returns its
+// error.
 func (l *link) await(ctx context.Context) (*kcp.Conn, error) {
 	for {
 		conn, changed := l.current()
 		if conn != nil && conn.Err() == nil {
 			return conn, nil
+		}
+		if err := l.err(); err != nil {
+			return nil, err
 		}
 		select {
 		case <-changed:

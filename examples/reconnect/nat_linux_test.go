@@ -62,8 +62,8 @@ func (s *site) maps(t *testing.T, server string) {
 }
 
 // serves runs a server on a host, until the test ends.
-func serves(t *testing.T, h *netns.Host) {
-	root, err := os.OpenRoot(t.TempDir())
+func serves(t *testing.T, h *netns.Host, dir string) {
+	root, err := os.OpenRoot(dir)
 	require.NoError(t, err)
 	var l *kcp.Listener
 	require.NoError(t, h.Do(func() (err error) {
@@ -86,8 +86,9 @@ func TestServerBehindNATIsReplaced(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.maps(t, "10.2.0.2")
+	disk := t.TempDir() // of both: the new server has what the old one has stored
 	for _, h := range s.servers {
-		serves(t, h)
+		serves(t, h, disk)
 	}
 	var mu sync.Mutex
 	var ports []int

@@ -406,6 +406,8 @@ func TestServerFile(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, b, 0o600))
 		w.serve()
 		require.ErrorIs(t, <-d.ended, errNumbers)
+		_, err = d.link.await(w.Context())
+		require.ErrorIs(t, err, errNumbers, "there will be no other session")
 		d.stop()
 	})
 }
