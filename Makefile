@@ -1,7 +1,7 @@
-# While you work: `make check`. Everything a change has to pass is `make test`;
-# `make test-long` repeats more. CONTRIBUTING.md says how long each takes. Modules
-# and tools come by exact version through the Go module proxy. Nothing else has to
-# be installed, except for a C compiler if the race detector is to run.
+# `make test` is what every change has to pass, in two minutes. `make test-long` is the
+# rest. CONTRIBUTING.md has the other targets. Modules and tools come by exact version
+# through the Go module proxy. Nothing else has to be installed, except for a C compiler
+# if the race detector is to run.
 
 GO      ?= go
 GOFLAGS ?=
@@ -20,8 +20,7 @@ FUZZ     = .:FuzzSegment ./internal/streams:FuzzStreams ./internal/streams:FuzzS
 FUZZ_TUNNEL = .:FuzzSocks .:FuzzSocksPacket .:FuzzHello .:FuzzUsers .:FuzzRules ./kcptun:FuzzCompressed ./cmd/kcptunnel:FuzzFileOfKcptun ./cmd/kcptunnel:FuzzConfigFile
 FUZZTIME ?= 10m
 
-# What is specific to Linux is left out on all others, so one of them shows most.
-PLATFORMS = $(if $(SHORT),windows/amd64,windows/amd64 darwin/arm64 freebsd/amd64 linux/s390x)
+PLATFORMS = windows/amd64 darwin/arm64 freebsd/amd64 linux/s390x
 
 # Cgo needs a C compiler, and the race detector needs cgo, except on macOS.
 # Without a compiler everything else is built without cgo.
@@ -36,54 +35,50 @@ NO_RACE = LEFT OUT: the race detector needs cgo and a C compiler (CGO_ENABLED=$(
 SEEDS   ?= 500
 WORKERS ?= 12
 
-.PHONY: check test test-long conformance unit quick race offload-off 386 oldest interop interop-full bench-test mux-test cluster-test grpc-test p2p-test tableflip-test cluster kcpgo-test kcpgo observe-test observe-rules observe-browser tunnel-test tunnel-programs tunnel-soak tunnel-bench dissector fuzz fuzz-short fuzz-state tls-hostile soak soak-lives soak-groups schedules cross vet lint bench fmt executed mutate balancer
+.PHONY: check test test-long conformance unit quick race offload-off 386 oldest interop interop-full bench-test mux-test cluster-test grpc-test p2p-test tableflip-test cluster kcpgo-test kcpgo observe-test observe-rules observe-browser tunnel-test tunnel-programs tunnel-soak tunnel-bench dissector fuzz fuzz-short fuzz-state tls-hostile soak soak-lives soak-groups schedules cross vet lint bench fmt mutate balancer
 
-# interop comes first, and tunnel-test early: they wait for the clock, while another
-# stage computes.
-STAGES = interop race tunnel-test 386 unit cross oldest lint offload-off vet bench-test mux-test cluster-test grpc-test p2p-test tableflip-test kcpgo-test observe-test
+# What `make test` does, and what `make test-long` does besides. A stage by itself is in
+# full.
+STAGES = lint unit tunnel-test race interop kcpgo-test vet
+LONG   = $(STAGES) 386 oldest cross offload-off bench-test mux-test cluster-test grpc-test p2p-test tableflip-test observe-test schedules soak fuzz-state fuzz-short
 
-# The packages most likely to break, with fewer repetitions.
+# The tests that a change is most likely to break.
 check:
-	@MAKE="$(MAKE)" scripts/stages.sh 2 quick vet lint
+	@MAKE="$(MAKE)" SHORT=-short scripts/stages.sh 2 quick vet lint
 	@echo "make check: all passed"
 
 quick:
-	$(GO) test -short -parallel 8 -timeout 60m . ./e2e ./internal/... ./crypt ./compat ./fuzz
+	$(GO) test -short $(TESTFLAGS) . ./e2e ./internal/... ./crypt ./compat ./fuzz
 
-# Two stages at a time, as some of them wait for the clock rather than the
-# processor. -short makes the repetitions fewer; `make test-long` has them all.
+# Two stages at a time, as some of them wait for packets rather than the processor.
+# -short makes the repetitions fewer.
 test:
 	@MAKE="$(MAKE)" SHORT=-short scripts/stages.sh 2 $(STAGES)
 	@echo "make test: all passed$(if $(RACE),,, but without the race detector)"
 
-# Everything in full, a stage at a time; half an hour.
+# KCP_LONG asks for the tests that take long.
 test-long:
-	@MAKE="$(MAKE)" SHORT= scripts/stages.sh 1 $(STAGES) fuzz-short
+	@MAKE="$(MAKE)" SHORT= KCP_LONG=1 scripts/stages.sh 2 $(LONG)
 	@echo "make test-long: all passed$(if $(RACE),,, but without the race detector)"
 
-# SHORT is what `make test` and `make test-long` differ in. A stage by itself is in
-# full.
 SHORT     ?=
-FUZZSHORT ?= 10s
+FUZZSHORT ?= 5s
 
-# LIMIT ends the tests of a package if one hangs. Tests have no other limit, so it allows for
-# a machine that has ten times more to do than processors.
-LIMIT = $(if $(SHORT),60m,180m)
+# LIMIT ends the tests of a package if one hangs. Tests have no other limit, so it allows
+# for a machine that has ten times more to do than processors. Parallel tests mostly wait,
+# so there are more of them than processors. The stage vet does what go test does.
+LIMIT     = $(if $(SHORT),20m,60m)
+TESTFLAGS = -parallel 8 -timeout $(LIMIT) -vet=off
 
-# The stage vet does what go test does.
-VETTED = $(if $(SHORT),-vet=off)
-
-# -parallel is above the number of processors, as parallel tests mostly wait.
 unit:
-	$(GO) test $(SHORT) -parallel 8 -timeout $(LIMIT) $(VETTED) ./...
+	$(GO) test $(SHORT) $(TESTFLAGS) ./...
 
-# The packages with goroutines of their own. Tests slow under the detector, or
-# without goroutines, skip themselves with -short.
-RACED = $(if $(SHORT),. ./e2e ./e2e/schedules ./internal/udp ./internal/wakeq ./soak,./...)
+# Where goroutines meet sockets. In full, all packages.
+RACED = $(if $(SHORT),./e2e/sockets ./internal/udp ./internal/wakeq,./...)
 
 race:
 ifneq ($(RACE),)
-	$(GO) test $(SHORT) -parallel 8 -timeout $(LIMIT) $(VETTED) -race $(RACED)
+	$(GO) test $(SHORT) $(TESTFLAGS) -race $(RACED)
 else
 	@echo "race: $(NO_RACE)"
 endif
@@ -91,31 +86,29 @@ endif
 # Without each of what Linux sockets are made fast by; without MMSG there is none
 # of the others either. The tests that use none skip themselves.
 offload-off:
-	@for v in $(if $(SHORT),,GSO GRO) MMSG; do \
+	@for v in GSO GRO MMSG; do \
 		echo "== without $$v"; \
-		env KCP_DISABLE_$$v=1 $(GO) test $(SHORT) -parallel 8 -timeout $(LIMIT) $(VETTED) . ./e2e ./internal/udp $(if $(SHORT),,./examples/...) || exit 1; \
+		env KCP_DISABLE_$$v=1 $(GO) test -short $(TESTFLAGS) . ./e2e/... ./internal/udp ./examples/... || exit 1; \
 	done
 
 # The packages whose numbers come from the network, where int has 32 bits. Some virtual
 # machines run no programs of 32 bits; there they are compiled and vetted.
-PACKAGES386 = . ./e2e ./internal/... ./fuzz $(if $(SHORT),,./crypt ./compat ./netsim)
+PACKAGES386 = . ./e2e ./internal/... ./fuzz ./crypt ./compat ./netsim
 386:
 	@if GOARCH=386 $(GO) test -run '^$$' ./internal/fec >/dev/null 2>&1; then \
-		GOARCH=386 $(GO) test $(SHORT) -parallel 8 -timeout $(LIMIT) $(VETTED) $(PACKAGES386); \
+		GOARCH=386 $(GO) test -short $(TESTFLAGS) $(PACKAGES386); \
 	else \
 		echo "386: LEFT OUT except for vet: this system runs no programs of 32 bits"; \
 		GOARCH=386 $(GO) vet $(PACKAGES386); \
 	fi
 
-# The oldest Go that go.mod names: everything compiles, tests too. In full, the tests that
-# take seconds run. The toolchain comes through the module proxy.
+# The oldest Go that go.mod names: everything compiles, and the tests that take seconds
+# run. The toolchain comes through the module proxy.
 OLDEST := GOTOOLCHAIN=go$(shell sed -n 's/^go //p' go.mod)
 oldest:
 	@for m in . kcpgo observe tunnel; do (cd $$m && $(OLDEST) $(GO) vet ./...) || exit 1; done
-ifeq ($(SHORT),)
-	$(OLDEST) $(GO) test -short -parallel 8 -timeout $(LIMIT) -vet=off . ./e2e ./internal/... ./crypt ./compat ./netsim ./qlog
-	cd tunnel && $(OLDEST) $(GO) test -short -timeout $(LIMIT) -vet=off .
-endif
+	$(OLDEST) $(GO) test -short $(TESTFLAGS) . ./e2e ./internal/... ./crypt ./compat ./netsim ./qlog
+	cd tunnel && $(OLDEST) $(GO) test -short $(TESTFLAGS) .
 
 # Recordings of the C reference from new seeds, replayed. KCP_REFERENCE is a checkout of it;
 # scripts/conformance/run.sh has the other variables.
@@ -123,18 +116,18 @@ conformance:
 	GO="$(GO)" scripts/conformance/run.sh
 
 interop:
-	cd interop_test && $(GO) test $(SHORT) -timeout $(LIMIT) ./...
+	cd interop_test && $(GO) test $(SHORT) $(TESTFLAGS) ./...
 
 # The whole cross product of settings; half an hour.
 interop-full:
 	cd interop_test && KCP_INTEROP=full $(GO) test -timeout 600m ./...
 
 bench-test:
-	cd bench && $(GO) test $(SHORT) -timeout $(LIMIT) ./...
+	cd bench && $(GO) test $(SHORT) $(TESTFLAGS) ./...
 
 # promtool, of Debian's package prometheus, checks metrics and rules if it is installed.
 observe-test:
-	cd observe && $(GO) test -timeout $(LIMIT) ./...
+	cd observe && $(GO) test $(TESTFLAGS) ./...
 
 # The rules for Prometheus by promtool, which is installed if it is missing: that needs
 # root.
@@ -146,7 +139,7 @@ observe-rules:
 
 # Debian's package kcptun is the other end of some tests, if it is installed.
 tunnel-test:
-	cd tunnel && $(GO) test $(SHORT) -timeout $(LIMIT) ./...
+	cd tunnel && $(GO) test $(SHORT) $(TESTFLAGS) ./...
 
 # Programs of others through the tunnel: Debian's packages iperf3, wrk, rsync,
 # openssh-server, curl, bind9-dnsutils and dnsmasq-base; half a minute.
@@ -172,31 +165,31 @@ dissector:
 
 # The other examples are part of the root module.
 mux-test:
-	cd examples/mux && $(GO) test -timeout $(LIMIT) ./...
+	cd examples/mux && $(GO) test $(TESTFLAGS) ./...
 
 cluster-test:
-	cd examples/cluster && $(GO) test -short -parallel 8 -timeout $(LIMIT) ./...
+	cd examples/cluster && $(GO) test -short $(TESTFLAGS) ./...
 
 grpc-test:
-	cd examples/grpc && $(GO) test -parallel 8 -timeout $(LIMIT) ./...
+	cd examples/grpc && $(GO) test $(TESTFLAGS) ./...
 
 # As root on Linux also between network namespaces, behind two routers: 100 MB in full.
 p2p-test:
-	cd examples/p2p && $(GO) test $(SHORT) -parallel 8 -timeout $(LIMIT) ./...
+	cd examples/p2p && $(GO) test $(SHORT) $(TESTFLAGS) ./...
 
 tableflip-test:
-	cd examples/upgrade/tableflip && $(GO) test -parallel 8 -timeout $(LIMIT) ./...
+	cd examples/upgrade/tableflip && $(GO) test $(TESTFLAGS) ./...
 
 # Nodes of a cluster in processes, of which one is killed and one cut off; a minute.
 cluster:
 	cd examples/cluster && $(GO) test -count=1 -v -parallel 8 -timeout 60m $(if $(RACE),-race) ./...
 
-# The API of kcp-go: the same tests of behaviour with kcp-go, and with ours in its
-# place.
+# The API of kcp-go: the same tests of behaviour with ours in its place, and in full with
+# kcp-go.
 kcpgo-test:
-	cd kcpgo && $(GO) test $(SHORT) -timeout $(LIMIT) ./...
-	cd kcpgo/contract && $(GO) test $(SHORT) -timeout $(LIMIT) ./...
-	cd kcpgo/contract && $(GO) test $(SHORT) -timeout $(LIMIT) -tags kcpgo -modfile=replaced.mod .
+	cd kcpgo && $(GO) test $(SHORT) $(TESTFLAGS) ./...
+	cd kcpgo/contract && $(GO) test $(SHORT) $(TESTFLAGS) -tags kcpgo -modfile=replaced.mod .
+	$(if $(SHORT),,cd kcpgo/contract && $(GO) test $(TESTFLAGS) ./...)
 
 # Programs that use kcp-go, built with it and with ours in its place, in all pairs.
 # They come through the module proxy; building takes some minutes the first time.
@@ -256,8 +249,9 @@ cross:
 		GOOS=$${p%/*} GOARCH=$${p#*/} $(GO) vet ./... || exit 1; \
 	done
 
+VETTED = $(if $(SHORT),. kcpgo observe tunnel,$(MODULES))
 vet:
-	@for m in $(MODULES); do (cd $$m && $(GO) vet ./...) || exit 1; done
+	@for m in $(VETTED); do (cd $$m && $(GO) vet ./...) || exit 1; done
 
 # The analysis of tests, and of what the other modules depend on, takes minutes.
 # Without tests it does not know what they alone use (U1000).
@@ -271,20 +265,10 @@ COMMA = ,
 fmt:
 	gofmt -w .
 
-# The code that RULES.md names is changed, a place at a time, and the tests of its rule
-# have to notice. RULE and PLACE are patterns; all of it takes hours.
-RULE  ?=
-PLACE ?=
-
+# COUNT places of FILES (files or folders) are changed at random, one at a time, and tests
+# have to notice.
 mutate:
-	$(GO) run ./internal/mutate -rule '$(RULE)' -place '$(PLACE)'
-
-# The files and functions that the operation OP of a session executes: write, read, dial,
-# or stream.
-OP ?= write
-
-executed:
-	KCP_EXECUTED=$(OP) $(GO) test -count=1 -v -run TestExecuted ./internal/executed
+	$(GO) run ./internal/rulebook/mutate -n $(or $(COUNT),60) -seed $(or $(SEED),1) $(FILES)
 
 # Sessions through nginx, by conversation id; a minute and a quarter. Debian's packages are
 # installed if they are missing, which needs root.
@@ -299,10 +283,7 @@ balancer:
 bench:
 	cd bench && $(GO) run . -out results
 
-# Every stage of `make test`, on one line.
-.PHONY: stages release release-test vulncheck
-stages:
-	@echo $(STAGES)
+.PHONY: release release-test vulncheck
 
 MODULES += scripts/modproxy
 

@@ -8,11 +8,11 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 )
 
 // Figure is a number of a rule, and what the code has for it: a part of the rule's
@@ -42,16 +42,13 @@ func Check(t *testing.T, page string, all []Figure) {
 // find returns the path of a page, in a folder above the test's.
 func find(page string) (string, error) {
 	for up := "."; len(up) < 20; up = filepath.Join("..", up) {
-		if path := filepath.Join(up, page); exists(path) && exists(filepath.Join(up, "go.mod")) {
-			return path, nil
+		_, noModule := os.Stat(filepath.Join(up, "go.mod"))
+		_, noPage := os.Stat(filepath.Join(up, page))
+		if noModule == nil && noPage == nil {
+			return filepath.Join(up, page), nil
 		}
 	}
 	return "", fmt.Errorf("there is no %s", page)
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
 }
 
 // split returns the rows of tables, the items of lists and the paragraphs of a
@@ -146,19 +143,13 @@ func parse(figure string) (float64, error) {
 
 // number returns a value of the code as parse does.
 func number(v any) (float64, error) {
-	switch v := v.(type) {
-	case time.Duration:
-		return float64(v), nil
-	case float64:
-		return v, nil
-	case int:
-		return float64(v), nil
-	case int64:
-		return float64(v), nil
-	case uint32:
-		return float64(v), nil
-	case uint64:
-		return float64(v), nil
+	switch n := reflect.ValueOf(v); {
+	case n.CanInt():
+		return float64(n.Int()), nil
+	case n.CanUint():
+		return float64(n.Uint()), nil
+	case n.CanFloat():
+		return n.Float(), nil
 	}
 	return 0, fmt.Errorf("%v is a %T", v, v)
 }

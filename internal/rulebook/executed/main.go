@@ -1,19 +1,45 @@
+// Executed runs an operation of a warm session, and writes which code it executes to
+// GOCOVERDIR. TestBudgets builds it with coverage counters, runs each
+// operation in a process of its own, and counts the files and functions of the module:
+// they say how much code a reader has to follow.
+//
+// Time is virtual, so that no timer fires in the middle of an operation. The counters
+// are cleared right before it. They are written when nothing goes on any more without
+// time passing, so what the operation starts is in them. Both ends are in memory, and a
+// gate holds packets back, so that only one end runs.
 package main
 
 import (
 	"context"
 	"crypto/tls"
+	"flag"
 	"io"
 	"net"
 	"os"
 	"runtime/coverage"
 	"sync"
+	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/selfsigned"
 )
+
+var operations = map[string]func(){"write": write, "read": read, "dial": dial, "stream": stream}
+
+func main() {
+	testing.Init()
+	flag.Parse()
+	run := operations[flag.Arg(0)]
+	any := func(string, string) (bool, error) { return true, nil }
+	testing.Main(any, []testing.InternalTest{{Name: "operation", F: func(t *testing.T) {
+		synctest.Test(t, func(*testing.T) {
+			run()
+			os.Exit(0) // its sessions are open
+		})
+	}}}, nil, nil)
+}
 
 // counted clears the counters, runs f to where nothing goes on without time passing, and
 // writes them.
