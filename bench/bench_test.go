@@ -23,9 +23,20 @@ var heavy = []string{
 	"server/bulk-1000-lowlatency", "server/bulk-100-gcm", "state/state-1000",
 }
 
+// fatal ends the test if err is not nil.
+func fatal(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // quickCases returns the cases to be tested: all but heavy ones, or with -short
-// the first.
+// the first, or a small one.
 func quickCases(s *suite) []string {
+	if s.name == "idle" {
+		return []string{"40"}
+	}
 	if testing.Short() {
 		return s.cases[:1]
 	}
@@ -46,24 +57,11 @@ func TestSuites(t *testing.T) {
 				}
 				t.Run(name+"/"+c+"/"+impl, func(t *testing.T) {
 					f, err := s.measure(c, impl, 5*time.Millisecond)
-					if err != nil {
-						t.Fatal(err)
-					}
+					fatal(t, err)
 					checkFigures(t, s, c, impl, f)
 				})
 			}
 		}
-	}
-}
-
-// TestIdleSmall runs the idle suite with few pairs.
-func TestIdleSmall(t *testing.T) {
-	for _, impl := range suites["idle"].impls {
-		f, err := measureIdle("40", impl, 5*time.Millisecond)
-		if err != nil {
-			t.Fatal(err)
-		}
-		checkFigures(t, suites["idle"], "40", impl, f)
 	}
 }
 
@@ -94,9 +92,7 @@ func TestRope(t *testing.T) {
 		return b
 	}
 	good := stream(100_000, 300_000)
-	if err := r.check(100_000, good); err != nil {
-		t.Error(err)
-	}
+	fatal(t, r.check(100_000, good))
 	changed := bytes.Clone(good)
 	changed[222_222] ^= 1
 	for name, b := range map[string][]byte{
@@ -172,25 +168,10 @@ func TestUnknownNames(t *testing.T) {
 	}
 }
 
-func TestCoreMetrics(t *testing.T) {
-	got := suites["core"].metrics
-	want := []metric{{"ns a segment", "ns"}, {"allocs", "count"}}
-	if !slices.Equal(got, want) {
-		t.Errorf("metrics %v, want %v", got, want)
-	}
-	for _, c := range suites["core"].cases {
-		if _, ok := coreCases[c]; !ok {
-			t.Errorf("case %s stands for nothing", c)
-		}
-	}
-}
-
 // TestCoreChecksContent gives the pipe's check a message out of order.
 func TestCoreChecksContent(t *testing.T) {
 	p, err := newCorePipe(ours, coreCases["w128"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	p.sent = 7
 	if err := p.step(); err == nil || !strings.Contains(err.Error(), "stamped 7") {
 		t.Errorf("a wrong message is taken: %v", err)
@@ -202,9 +183,7 @@ func TestCoreChecksContent(t *testing.T) {
 func TestJSON(t *testing.T) {
 	var out bytes.Buffer
 	args := []string{"-suite", "core", "-cases", "w128", "-json", "-d", "2ms", "-rounds", "2"}
-	if err := run(args, &out, io.Discard); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, run(args, &out, io.Discard))
 	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
 	if len(lines) != 4 {
 		t.Fatalf("%d lines, want 4:\n%s", len(lines), &out)
@@ -220,24 +199,9 @@ func TestJSON(t *testing.T) {
 			t.Errorf("line %q does not begin with %q", line, prefixes[i])
 		}
 		var object map[string]any
-		if err := json.Unmarshal([]byte(line), &object); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, json.Unmarshal([]byte(line), &object))
 		if _, ok := object["value"].(float64); !ok || len(object) != 6 {
 			t.Errorf("line %q has other fields", line)
-		}
-	}
-}
-
-func TestTable(t *testing.T) {
-	var out bytes.Buffer
-	args := []string{"-suite", "core", "-cases", "w128", "-d", "2ms", "-rounds", "1"}
-	if err := run(args, &out, io.Discard); err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"cpu:", "go:", "kernel:", "kcp-go / kcp", "w128", "ns a segment", "allocs"} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("table without %q:\n%s", want, &out)
 		}
 	}
 }
@@ -261,14 +225,10 @@ func TestResults(t *testing.T) {
 	}
 	p := plan{cases: s.cases, impls: s.impls, rounds: 2}
 	results, err := s.run(p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	dir := t.TempDir()
 	var table bytes.Buffer
-	if err := writeResults(&table, dir, s, p, results); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, writeResults(&table, dir, s, p, results))
 	for _, want := range []string{
 		"| 10 | m | u | less | 321.0 ± 0.0% | 642.0 ± 0.0% | 7.00 ± 0.0% | 0.50 |",
 		"| 20 | m | u | less | 321.0 ± 0.0% | 642.0 ± 0.0% |  | 0.50 |",
@@ -297,9 +257,7 @@ func TestAlternation(t *testing.T) {
 		return figures{"m": float64(len(order))}, nil
 	}}
 	results, err := s.run(plan{cases: []string{"c"}, impls: []string{"a", "b"}, rounds: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	if got := strings.Join(order, ""); got != "abbaab" {
 		t.Errorf("order %s", got)
 	}

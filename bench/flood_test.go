@@ -1,13 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"encoding/binary"
-	"encoding/json"
-	"io"
 	"net"
 	"net/netip"
-	"strings"
 	"testing"
 )
 
@@ -19,9 +15,7 @@ func TestFloodPackets(t *testing.T) {
 			continue
 		}
 		a, err := newAttacker(0, f.session, netip.MustParseAddrPort("127.0.0.1:9"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		for range 100 {
 			a.n++
 			if b := f.packet(a); !wellFormed(b, a.conv.Load()) {
@@ -29,9 +23,7 @@ func TestFloodPackets(t *testing.T) {
 				break
 			}
 		}
-		if err := a.socket.Close(); err != nil {
-			t.Error(err)
-		}
+		fatal(t, a.socket.Close())
 	}
 }
 
@@ -65,52 +57,20 @@ func TestFloodSessions(t *testing.T) {
 	for _, kind := range []sessionKind{halfOpen, proven} {
 		s := settings{mode: plain, window: bulkWindow}
 		p, err := newKCPPeer(s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		f := &flood{sources: 3, rate: 1, session: kind, packet: unknownPing}
 		address := p.LocalAddr().(*net.UDPAddr).AddrPort()
 		stop, _, err := f.start(address, address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		if kind == proven {
 			for range f.sources {
 				_, err := p.Accept()
-				if err != nil {
-					t.Fatal(err)
-				}
+				fatal(t, err)
 			}
 		} else if s := p.Stats(); s.HalfOpen != f.sources || s.Backlog != 0 {
 			t.Errorf("%d sessions half open, want %d; %d go to Accept", s.HalfOpen, f.sources, s.Backlog)
 		}
 		stop()
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
-	}
-}
-
-// TestFloodJSON wants one line for each metric of a flood.
-func TestFloodJSON(t *testing.T) {
-	var out bytes.Buffer
-	args := []string{"-suite", "flood", "-cases", "fec-ratio", "-json", "-d", "5ms", "-rounds", "1"}
-	if err := run(args, &out, io.Discard); err != nil {
-		t.Fatal(err)
-	}
-	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
-	metrics := suites["flood"].metrics
-	if len(lines) != len(metrics) {
-		t.Fatalf("%d lines, want %d:\n%s", len(lines), len(metrics), &out)
-	}
-	for i, line := range lines {
-		var r record
-		if err := json.Unmarshal([]byte(line), &r); err != nil {
-			t.Fatal(err)
-		}
-		r.Value = 0
-		if want := (record{"flood", "fec-ratio", ours, metrics[i].name, metrics[i].unit, 0}); r != want {
-			t.Errorf("%+v, want %+v", r, want)
-		}
+		fatal(t, p.Close())
 	}
 }

@@ -40,9 +40,7 @@ func TestGoals(t *testing.T) {
 // its cases, and a figure that is worse to be found, whatever its direction.
 func TestPathsBaseline(t *testing.T) {
 	b, err := readBaseline(strings.NewReader(pathsBaseline))
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	s := suites["paths"]
 	results := map[string]series{}
 	for _, c := range s.cases {
@@ -92,17 +90,11 @@ func TestCompare(t *testing.T) {
 	file := t.TempDir() + "/before.json"
 	args := []string{"-suite", "paths", "-cases", "path-5,path-6", "-peers", ours, "-d", "1ms"}
 	var before, out bytes.Buffer
-	if err := run(append(args, "-json"), &before, &out); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, run(append(args, "-json"), &before, &out))
 	const figure = `"path-5","impl":"kcp","metric":"goodput","unit":"share","value":`
-	if err := os.WriteFile(file, []byte(strings.Replace(before.String(), figure, figure+"1", 1)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, os.WriteFile(file, []byte(strings.Replace(before.String(), figure, figure+"1", 1)), 0o600))
 	results := t.TempDir()
-	if err := run(append(args, "-check", "-compare", file, "-out", results), &before, &out); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, run(append(args, "-check", "-compare", file, "-out", results), &before, &out))
 	for _, want := range []string{"MISSED paths path-5 kcp goodput", "ok     paths path-6 kcp goodput", "ratio 1.000,", "goals, of which"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, &out)

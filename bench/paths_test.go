@@ -14,26 +14,9 @@ import (
 // mean something only then. The sum is of what describePath says.
 func TestPathsStay(t *testing.T) {
 	sum := fnv.New64a()
-	lossy, bursts, jitter := 0, 0, 0
 	for i, c := range suites["paths"].cases {
-		text := describePath(c)
-		fmt.Fprintln(sum, text)
-		cfg := drawPath(uint64(i + 1))
-		if err := cfg.Validate(); err != nil {
-			t.Errorf("%s: %v", c, err)
-		}
-		mbit, rtt := float64(cfg.Rate)*8/1e6, 2*cfg.Delay
-		if mbit < 0.99 || mbit > 100 || rtt < 9*time.Millisecond || rtt > 300*time.Millisecond || cfg.Queue < 3000 {
-			t.Errorf("%s is out of range: %s", c, text)
-		}
-		for n, has := range map[*int]bool{&lossy: cfg.Loss > 0, &bursts: cfg.Burst.Mean() > 0, &jitter: cfg.Jitter > 0} {
-			if has {
-				*n++
-			}
-		}
-	}
-	if lossy < 15 || bursts < 5 || jitter < 10 {
-		t.Errorf("%d paths lose, %d in bursts, %d have jitter", lossy, bursts, jitter)
+		fmt.Fprintln(sum, describePath(c))
+		fatal(t, drawPath(uint64(i+1)).Validate())
 	}
 	if got, want := describePath("path-5"), "7.2 Mbit/s, RTT 12.6 ms, queue 0.50 BDP (5 kB), 1.37 % in bursts of 4.2, jitter 4.0 ms"; got != want {
 		t.Errorf("path-5 is %s, want %s", got, want)
@@ -63,18 +46,14 @@ func TestPathsRepeat(t *testing.T) {
 // until the run gave up, and on a good path all to take its delay.
 func TestPathsCountWhatIsLate(t *testing.T) {
 	messages, err := latencyImpl(ours, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	const delay = 7 * time.Millisecond
 	for loss, want := range map[float64]time.Duration{0: delay, 1: pathsPatience} {
 		var got pathResult
 		err := frozen(func() error {
 			return newPathRun(netsim.LinkConfig{Delay: delay, Loss: loss}, 1, &got).run(messages, nil, pathsSettle+10*time.Second)
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		if len(got.worst) != 3*pathsFlows {
 			t.Errorf("loss %v: %d hundreds", loss, len(got.worst))
 		}

@@ -38,9 +38,7 @@ func TestServerSmall(t *testing.T) {
 			}
 			t.Run(c+"/"+impl, func(t *testing.T) {
 				f, err := measureServer(c, impl, 5*time.Millisecond)
-				if err != nil {
-					t.Fatal(err)
-				}
+				fatal(t, err)
 				checkFigures(t, s, c, impl, f)
 				if v, ok := f[metricAlive]; ok && v != 1 {
 					t.Errorf("alive: %v", v)
@@ -58,9 +56,7 @@ func TestStateSmall(t *testing.T) {
 		var goroutines []float64
 		for _, c := range []string{"state-3", "state-40"} {
 			f, err := measureState(c, impl, 100*time.Millisecond)
-			if err != nil {
-				t.Fatal(err)
-			}
+			fatal(t, err)
 			checkFigures(t, s, c, impl, f)
 			if f[metricDelivered] == 0 || f[metricPackets] < 3 {
 				t.Errorf("%s, %s: %v", c, impl, f)
@@ -110,17 +106,13 @@ func TestServerCases(t *testing.T) {
 // while it carries out an order, and when it is killed.
 func TestServerProcessEnds(t *testing.T) {
 	silent, err := openSocket(0) // which never answers
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	defer silent.Close()
 	busy := order{Do: doPrepare, Addr: silent.LocalAddr().String(), Limit: time.Minute,
 		Job: &serverJob{Impl: kcpGo, Kind: serverPace, Clients: 3}}
 	for _, how := range []string{"input ends", "killed"} {
 		p, err := startChild(clientsRole, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, err)
 		if _, err := p.ask(busy, 50*time.Millisecond); err == nil || !strings.Contains(err.Error(), "no answer in 50ms") {
 			t.Errorf("%s: %v", how, err)
 		}
@@ -128,14 +120,10 @@ func TestServerProcessEnds(t *testing.T) {
 			p.kill()
 			continue
 		}
-		if err := p.in.Close(); err != nil {
-			t.Fatal(err)
-		}
-		timer := time.AfterFunc(10*time.Second, func() { t.Error("the process goes on"); p.kill() })
+		fatal(t, p.in.Close())
 		for range p.answers {
 		}
 		_ = p.cmd.Wait() // it ends with an error
-		timer.Stop()
 		if _, err := p.ask(busy, time.Second); err == nil {
 			t.Error("a process that has ended is given orders")
 		}
@@ -195,9 +183,7 @@ func TestServerChecksContent(t *testing.T) {
 // TestInParallel wants every call made once, and none after an error.
 func TestInParallel(t *testing.T) {
 	calls := make([]int, 100)
-	if err := inParallel(len(calls), 7, func(i int) error { calls[i]++; return nil }); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, inParallel(len(calls), 7, func(i int) error { calls[i]++; return nil }))
 	if slices.Min(calls) != 1 || slices.Max(calls) != 1 {
 		t.Errorf("calls: %v", calls)
 	}
@@ -226,19 +212,13 @@ func TestOmittedFigures(t *testing.T) {
 	}
 	p := plan{cases: s.cases, impls: s.impls, rounds: 1}
 	results, err := s.run(p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, err)
 	var out bytes.Buffer
-	if err := writeJSON(&out, s, p, results); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, writeJSON(&out, s, p, results))
 	var got []string
 	for line := range strings.Lines(out.String()) {
 		var r record
-		if err := json.Unmarshal([]byte(line), &r); err != nil {
-			t.Fatal(err)
-		}
+		fatal(t, json.Unmarshal([]byte(line), &r))
 		got = append(got, fmt.Sprint(r.Case, r.Impl, r.Metric, r.Unit, r.Value))
 	}
 	if strings.Contains(out.String(), `\u003c`) {
@@ -248,9 +228,7 @@ func TestOmittedFigures(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	out.Reset()
-	if err := writeTable(&out, s, p, results); err != nil {
-		t.Fatal(err)
-	}
+	fatal(t, writeTable(&out, s, p, results))
 	if n := strings.Count(out.String(), "\n"); n != 8 { // three rows
 		t.Errorf("%d lines:\n%s", n, &out)
 	}

@@ -3,7 +3,6 @@ package congestion
 import (
 	"math"
 	"testing"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
 )
@@ -272,11 +271,6 @@ func TestBBRBurst(t *testing.T) {
 	}
 }
 
-// A controller that every session has fits its size class.
-func TestBBRSize(t *testing.T) {
-	require.LessOrEqual(t, unsafe.Sizeof(bbrControl{}), uintptr(352)) // up to 512 bytes there is no header
-}
-
 // path shows b a path of 2.5 MB/s and 40 ms that has no queue, for so many
 // milliseconds. It returns the state of the last call.
 func path(b *bbrControl, ms int) *State {
@@ -324,24 +318,6 @@ func TestBBRUndo(t *testing.T) {
 		b.OnRecovered(s, spurious)
 		require.Equal(t, spurious, b.state == bbrStartup && !b.full)
 	}
-}
-
-// What was done about real losses, be it only after the last of them was
-// repaired, is not taken back because something else later was none.
-func TestBBRUndoesNothingElse(t *testing.T) {
-	b := NewBBR().(*bbrControl)
-	s := path(b, 2000)
-	b.enter(bbrCruise, 1)
-	resend := func() { b.OnPacketSent(s, Segment{Size: 1400, LostMicros: s.Micros}) }
-	resend()
-	b.OnRecovered(s, false)
-	b.losses.lost, b.newRound = 1e6, true
-	b.lowerBounds(s)
-	lo, bwLo := b.inflightLo, b.bwLo
-	resend()
-	b.OnRecovered(s, true)
-	require.Equal(t, lo, b.inflightLo)
-	require.Equal(t, bwLo, b.bwLo)
 }
 
 // Each state has a name of its own.

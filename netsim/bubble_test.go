@@ -45,13 +45,3 @@ func TestBubbles(t *testing.T) {
 	_, err = outside.Listen("10.0.0.2:4000") // no lock is held
 	require.NoError(t, err)
 }
-
-// The error of what is no address has it.
-func TestAddressErrors(t *testing.T) {
-	n := NewNetwork(1, LinkConfig{})
-	_, err := n.Listen("foo")
-	require.EqualError(t, err, "listen udp: address foo: not an ip:port")
-	c, err := n.Listen("10.0.0.1:4000")
-	require.NoError(t, err)
-	require.EqualError(t, c.Rebind("10.0.0.1"), "rebind udp: address 10.0.0.1: not an ip:port")
-}

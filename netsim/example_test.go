@@ -1,14 +1,11 @@
 package netsim_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"log"
-	"net"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/arqnet/kcp"
@@ -32,43 +29,6 @@ func serve(e *kcp.Endpoint) {
 			conn.Close()
 		}()
 	}
-}
-
-// converse checks that size bytes come back as they were sent. The session stays open:
-// the calls of serve still wait when the endpoints are closed.
-func converse(t *testing.T, e *kcp.Endpoint, server net.Addr, size int) {
-	conn, err := e.Dial(context.Background(), server)
-	require.NoError(t, err)
-	sent := bytes.Repeat([]byte("0123456789abcdef"), size/16)
-	go conn.Write(sent)
-	got := make([]byte, len(sent))
-	_, err = io.ReadFull(conn, got)
-	require.NoError(t, err)
-	require.True(t, bytes.Equal(sent, got))
-}
-
-// The test of the package documentation: with an outage of three seconds from
-// soon after the handshake, and what that means for the time it takes.
-func TestEcho(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		network := netsim.NewNetwork(1, netsim.LinkConfig{Delay: 40 * time.Millisecond, Loss: 0.1})
-		require.NoError(t, network.Play("", "", netsim.Outage(200*time.Millisecond, 3*time.Second)))
-		config := &kcp.Config{Repetition: kcp.NewRepetition(1)}
-		pc, err := network.Listen("10.0.0.1:4000")
-		require.NoError(t, err)
-		server, err := kcp.NewEndpoint(pc, config)
-		require.NoError(t, err)
-		defer server.Close()
-		go serve(server)
-		pc, err = network.Listen("10.0.0.2:0")
-		require.NoError(t, err)
-		client, err := kcp.NewEndpoint(pc, config)
-		require.NoError(t, err)
-		defer client.Close()
-		converse(t, client, server.LocalAddr(), 1<<18)
-		require.Greater(t, network.Elapsed(), 3200*time.Millisecond)
-		require.NotZero(t, network.Stats().Lost)
-	})
 }
 
 // A session over a virtual network, here in real time. In a test it would run in

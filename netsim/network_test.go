@@ -3,7 +3,6 @@ package netsim
 import (
 	"fmt"
 	"net/netip"
-	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -49,30 +48,6 @@ func receiveAll(t testing.TB, c *PacketConn, start time.Time) (all []arrival) {
 	}
 }
 
-func TestNetworkDelayIsExact(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		start := time.Now()
-		n := NewNetwork(1, LinkConfig{Delay: 30 * time.Millisecond})
-		n.SetLink("10.0.0.2", "10.0.0.1", LinkConfig{Delay: 50 * time.Millisecond})
-		a, b := listen(t, n, "10.0.0.1:4000"), listen(t, n, "10.0.0.2:4000")
-		buf := make([]byte, 100)
-
-		send(t, a, b, []byte("ping"))
-		size, from, err := b.ReadFromAddrPort(buf)
-		require.NoError(t, err)
-		require.Equal(t, "ping", string(buf[:size]))
-		require.Equal(t, a.AddrPort(), from)
-		require.Equal(t, 30*time.Millisecond, time.Since(start))
-
-		send(t, b, a, []byte("pong"))
-		size, from, err = a.ReadFromAddrPort(buf)
-		require.NoError(t, err)
-		require.Equal(t, "pong", string(buf[:size]))
-		require.Equal(t, b.AddrPort(), from)
-		require.Equal(t, 80*time.Millisecond, time.Since(start))
-	})
-}
-
 // The one timer serves parcels that come to be first after others are waiting.
 func TestNetworkTimerFollowsTheFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -91,75 +66,6 @@ func TestNetworkTimerFollowsTheFirst(t *testing.T) {
 			{100 * time.Millisecond, slow.AddrPort(), "slow"},
 		}, receiveAll(t, to, start))
 	})
-}
-
-func TestNetworkTiesInSendOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := NewNetwork(1, LinkConfig{Delay: time.Millisecond})
-		to := listen(t, n, "10.0.1.0:1")
-		var senders []*PacketConn
-		for i := range 10 {
-			senders = append(senders, listen(t, n, fmt.Sprintf("10.0.0.%d:1", 1+i)))
-		}
-		var want []string
-		for i := range 200 {
-			packet := number(i, 4)
-			send(t, senders[i*7%10], to, packet)
-			want = append(want, string(packet))
-		}
-		var got []string
-		for _, a := range receiveAll(t, to, time.Now()) {
-			got = append(got, a.data)
-		}
-		require.Equal(t, want, got)
-	})
-}
-
-// traffic runs two flows between three hosts and returns what the receivers saw.
-func traffic(t *testing.T, seed uint64, extra bool) (atB, atC []arrival, stats LinkStats) {
-	synctest.Test(t, func(t *testing.T) {
-		start := time.Now()
-		n := NewNetwork(seed, LinkConfig{
-			Delay: 10 * time.Millisecond, Jitter: 10 * time.Millisecond, Loss: 0.1,
-			Duplicate: 0.1, Reorder: 0.2, Corrupt: 0.1,
-		})
-		if extra { // other hosts, whose links come first
-			x, y := listen(t, n, "10.0.0.8:1"), listen(t, n, "10.0.0.9:1")
-			send(t, x, y, []byte("x"))
-			send(t, y, x, []byte("y"))
-		}
-		a, b, c := listen(t, n, "10.0.0.1:1"), listen(t, n, "10.0.0.2:1"), listen(t, n, "10.0.0.3:1")
-		var readers sync.WaitGroup
-		readers.Go(func() { atB = receiveAll(t, b, start) })
-		readers.Go(func() { atC = receiveAll(t, c, start) })
-		for i := range 300 {
-			send(t, a, b, number(i, 20))
-			send(t, a, c, number(i, 20))
-			time.Sleep(time.Millisecond)
-		}
-		readers.Wait()
-		stats = n.Stats()
-		requireBalanced(t, stats)
-	})
-	return atB, atC, stats
-}
-
-func TestNetworkSameSeedSameRun(t *testing.T) {
-	b1, c1, stats1 := traffic(t, 1, false)
-	b2, c2, stats2 := traffic(t, 1, false)
-	require.Equal(t, b1, b2)
-	require.Equal(t, c1, c2)
-	require.Equal(t, stats1, stats2)
-	require.NotZero(t, stats1.Lost)
-	require.NotZero(t, stats1.Reordered)
-
-	b3, c3, _ := traffic(t, 1, true)
-	require.Equal(t, b1, b3, "luck depends on other hosts")
-	require.Equal(t, c1, c3, "luck depends on other hosts")
-
-	b4, _, _ := traffic(t, 2, false)
-	require.NotEqual(t, b1, b4, "the seed does not matter")
-	require.NotEqual(t, b1, c1, "two links share their luck")
 }
 
 func TestNetworkMostExactRuleCounts(t *testing.T) {
@@ -350,44 +256,4 @@ func TestNetworkPortsRunOut(t *testing.T) {
 	c, err := n.Listen("10.0.0.1:0")
 	require.NoError(t, err)
 	require.EqualValues(t, 50000, c.AddrPort().Port())
-}
-
-// Outside of a bubble the network runs on the wall clock.
-func TestNetworkInRealTime(t *testing.T) {
-	n := NewNetwork(1, LinkConfig{Delay: 2 * time.Millisecond, Jitter: time.Millisecond})
-	a, b := listen(t, n, "10.0.0.1:1"), listen(t, n, "10.0.0.2:1")
-	start := time.Now()
-	const packets = 10_000
-	go func() {
-		for i := range packets {
-			a.WriteToAddrPort(number(i, 4), b.AddrPort())
-		}
-	}()
-	buf := make([]byte, 10)
-	for i := range packets {
-		size, _, err := b.ReadFromAddrPort(buf)
-		require.NoError(t, err)
-		require.Equal(t, i, numberOf(buf[:size]))
-	}
-	require.GreaterOrEqual(t, time.Since(start), 2*time.Millisecond)
-	requireBalanced(t, n.Stats())
-}
-
-func BenchmarkNetwork(b *testing.B) {
-	n := NewNetwork(1, LinkConfig{Delay: 5 * time.Millisecond, Jitter: 5 * time.Millisecond})
-	x, y := listen(b, n, "10.0.0.1:1"), listen(b, n, "10.0.0.2:1")
-	require.NoError(b, y.SetReadBuffer(1<<30))
-	go func() {
-		packet := make([]byte, 1200)
-		for range b.N {
-			x.WriteToAddrPort(packet, y.AddrPort())
-		}
-	}()
-	buf := make([]byte, 2000)
-	b.ReportAllocs()
-	b.ResetTimer()
-	for range b.N {
-		y.ReadFromAddrPort(buf)
-	}
-	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "packets/s")
 }

@@ -5,13 +5,11 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -72,27 +70,6 @@ func TestConnWriteErrors(t *testing.T) {
 	})
 }
 
-func TestConnReadDeadline(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		_, a, b := pair(t)
-		start := time.Now()
-		for i := 1; i <= 3; i++ { // a deadline can be moved on
-			require.NoError(t, b.SetReadDeadline(start.Add(time.Duration(i)*time.Second)))
-			_, _, err := b.ReadFrom(nil)
-			requireOpError(t, err, "read", os.ErrDeadlineExceeded)
-			require.Equal(t, time.Duration(i)*time.Second, time.Since(start))
-		}
-		// Once passed, it also fails what need not block, and writes go on.
-		send(t, a, b, []byte("waiting"))
-		_, _, err := b.ReadFrom(nil)
-		requireOpError(t, err, "read", os.ErrDeadlineExceeded)
-		send(t, b, a, []byte("x"))
-		require.NoError(t, b.SetReadDeadline(time.Time{}))
-		_, _, err = b.ReadFrom(nil)
-		require.NoError(t, err)
-	})
-}
-
 func TestConnDeadlineReachesBlockedReads(t *testing.T) {
 	for name, test := range map[string]struct {
 		first, then time.Duration // from the start and from a second later
@@ -132,24 +109,6 @@ func TestConnDeadlineReachesBlockedReads(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestConnDeadlineRemovedFromBlockedRead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		_, a, b := pair(t)
-		require.NoError(t, b.SetDeadline(time.Now().Add(2*time.Second)))
-		done := make(chan error)
-		go func() {
-			_, _, err := b.ReadFrom(nil)
-			done <- err
-		}()
-		time.Sleep(time.Second)
-		require.NoError(t, b.SetDeadline(time.Time{}))
-		time.Sleep(time.Hour)
-		synctest.Wait()
-		send(t, a, b, []byte("x"))
-		require.NoError(t, <-done)
-	})
 }
 
 func TestConnWriteDeadline(t *testing.T) {
@@ -279,50 +238,6 @@ func TestConnQueueInMotion(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, i-300, numberOf(buf))
 			require.Less(t, cap(b.queue.items), 2048)
-		}
-	})
-}
-
-func TestConnManyReaders(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n, a, b := pair(t)
-		n.SetLink("", "", LinkConfig{Delay: time.Millisecond, Jitter: 10 * time.Millisecond, Reorder: 0.5})
-		const packets, readers = 3000, 4
-		var mu sync.Mutex
-		seen := make(map[int]int)
-		var wg sync.WaitGroup
-		for range readers {
-			wg.Go(func() {
-				buf := make([]byte, 4)
-				for {
-					if _, _, err := b.ReadFromAddrPort(buf); err != nil {
-						assert.ErrorIs(t, err, net.ErrClosed)
-						return
-					}
-					mu.Lock()
-					seen[numberOf(buf)]++
-					mu.Unlock()
-				}
-			})
-		}
-		var writers sync.WaitGroup
-		for w := range 3 {
-			writers.Go(func() {
-				for i := w; i < packets; i += 3 {
-					_, err := a.WriteToAddrPort(number(i, 4), b.AddrPort())
-					assert.NoError(t, err)
-					time.Sleep(100 * time.Microsecond)
-				}
-			})
-		}
-		writers.Wait()
-		time.Sleep(time.Second)
-		synctest.Wait()
-		require.NoError(t, b.Close())
-		wg.Wait()
-		require.Len(t, seen, packets)
-		for i, times := range seen {
-			require.Equal(t, 1, times, "packet %d", i)
 		}
 	})
 }

@@ -1,7 +1,6 @@
 package netsim
 
 import (
-	"fmt"
 	"maps"
 	"net"
 	"net/netip"
@@ -86,34 +85,6 @@ func TestRelayBothWays(t *testing.T) {
 					down == LinkStats{Sent: Tally{4, 31409}, Delivered: Tally{4, 31409}}
 			})
 		})
-	}
-}
-
-func TestRelayKeepsClientsApart(t *testing.T) {
-	target := socket(t, loopback)
-	r := relay(t, target.LocalAddr(), LinkConfig{}, LinkConfig{})
-	clients := []*net.UDPConn{dial(t, r), dial(t, r), dial(t, r)}
-	seenAs := make(map[netip.AddrPort]int)
-	for round := range 2 {
-		for i, c := range clients {
-			write(t, c, fmt.Sprint("from ", i))
-			got, from := read(t, target)
-			require.Equal(t, fmt.Sprint("from ", i), got)
-			if round == 0 {
-				require.NotContains(t, seenAs, from)
-				seenAs[from] = i
-			}
-			require.Equal(t, i, seenAs[from], "a client changed its address")
-		}
-	}
-	for addr, i := range seenAs {
-		_, err := target.WriteToUDPAddrPort([]byte(fmt.Sprint("to ", i)), addr)
-		require.NoError(t, err)
-	}
-	for i, c := range clients {
-		got, from := read(t, c)
-		require.Equal(t, fmt.Sprint("to ", i), got)
-		require.Equal(t, r.Addr().AddrPort(), from)
 	}
 }
 
@@ -253,50 +224,4 @@ func goroutines() int {
 	buf := make([]byte, 1<<20)
 	return strings.Count(string(buf[:runtime.Stack(buf, true)]), "netsim.(*Relay).") +
 		strings.Count(string(buf[:runtime.Stack(buf, true)]), "netsim.(*pipe).")
-}
-
-func TestRelayCloseLeavesNoGoroutine(t *testing.T) {
-	require.Zero(t, goroutines())
-	target := socket(t, loopback)
-	r, err := NewRelay(target.LocalAddr().String(), LinkConfig{}, LinkConfig{Delay: time.Hour}, 1)
-	require.NoError(t, err)
-	for range 5 {
-		write(t, dial(t, r), "hello")
-		_, from := read(t, target)
-		_, err := target.WriteToUDPAddrPort([]byte("underway when it closes"), from)
-		require.NoError(t, err)
-	}
-	await.True(t, func() bool { _, down := r.Stats(); return down.Sent.Packets == 5 })
-	require.GreaterOrEqual(t, goroutines(), 8)
-	require.NoError(t, r.Close())
-	require.Zero(t, goroutines())
-	require.NoError(t, r.Close(), "closing again")
-	again, err := net.ListenUDP("udp", r.Addr())
-	require.NoError(t, err, "the address is not free")
-	again.Close()
-}
-
-func BenchmarkRelay(b *testing.B) {
-	target := socket(b, loopback)
-	r := relay(b, target.LocalAddr(), LinkConfig{Delay: 5 * time.Millisecond, Jitter: 5 * time.Millisecond}, LinkConfig{})
-	client := dial(b, r)
-	require.NoError(b, target.SetDeadline(time.Time{}))
-	require.NoError(b, client.SetDeadline(time.Time{}))
-	const window = 1000 // underway at most, well within the socket buffers
-	tokens := make(chan struct{}, window)
-	go func() {
-		packet := make([]byte, 1200)
-		for range b.N {
-			tokens <- struct{}{}
-			client.Write(packet)
-		}
-	}()
-	buf := make([]byte, 2000)
-	b.ReportAllocs()
-	b.ResetTimer()
-	for range b.N {
-		target.Read(buf)
-		<-tokens
-	}
-	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "packets/s")
 }

@@ -322,29 +322,6 @@ func wireTable(t *testing.T) map[string]map[string]string {
 	return table
 }
 
-// A session never goes back to an earlier phase, and does not forget that it was closed.
-func TestNothingGoesBack(t *testing.T) {
-	t.Parallel()
-	for _, s := range states {
-		for _, v := range events {
-			for _, w := range events {
-				e := newEnd()
-				s.enter(e)
-				was := e.State
-				for _, happen := range []func(*end){v.happen, w.happen} {
-					happen(e)
-					e.step()
-					require.GreaterOrEqual(t, e.Phase, was.Phase, "%s, %s, %s", s.name, v.name, w.name)
-					require.GreaterOrEqual(t, e.Read, was.Read, "%s, %s, %s", s.name, v.name, w.name)
-					require.GreaterOrEqual(t, e.Write, was.Write, "%s, %s, %s", s.name, v.name, w.name)
-					require.GreaterOrEqual(t, e.Caller, was.Caller, "%s, %s, %s", s.name, v.name, w.name)
-					was = e.State
-				}
-			}
-		}
-	}
-}
-
 // How long a closed session goes on.
 func TestTimes(t *testing.T) {
 	t.Parallel()
@@ -482,23 +459,6 @@ func TestDelivered(t *testing.T) {
 
 // fin is a FIN before CLOSE, which is answered after it.
 func (e *end) fin() { e.Write = CloseForFin; e.AnswerFin() }
-
-// With streams a session in which both have sent FIN is not over: their segments may
-// follow.
-func TestOver(t *testing.T) {
-	t.Parallel()
-	e := newEnd()
-	e.Fin()
-	e.Answer()
-	e.final(100, false)
-	require.False(t, e.Over(&e.with), "not acknowledged")
-	e.acknowledged()
-	require.True(t, e.Over(&e.with))
-	e.with.Streams = true
-	require.False(t, e.Over(&e.with))
-	e.final(100, true)
-	require.True(t, e.Over(&e.with))
-}
 
 // A session that is overdue goes on once, unless something is lost.
 func TestGoOn(t *testing.T) {

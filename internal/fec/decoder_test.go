@@ -3,7 +3,6 @@ package fec
 import (
 	"bytes"
 	"encoding/binary"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -72,93 +71,6 @@ func TestDecodeAccepts(t *testing.T) {
 	require.Equal(t, DecoderStats{Data: 5, Parity: 5, Held: d.Held()}, d.Stats())
 }
 
-// No cut-off packet does harm, at whatever length.
-func TestTruncation(t *testing.T) {
-	s := newSender(t, ratio{3, 2}, 1)
-	r := newReceiver(s)
-	r.learn()
-	s.longest = 40
-	for {
-		group := s.group()
-		for i, whole := range group {
-			for n := range whole {
-				cut := bytes.Clone(whole[:n])
-				_, kind, err := r.dec.Decode(cut, 0, func([]byte) { t.Fatal("recovered from a truncated packet") })
-				switch {
-				case n < HeaderSize:
-					require.ErrorIs(t, err, ErrShort)
-				case isData(whole):
-					require.ErrorIs(t, err, ErrSize)
-				default:
-					require.Equal(t, KindParity, kind)
-				}
-			}
-			if i == 1 {
-				continue // this data shard is lost
-			}
-			r.feed(whole)
-		}
-		if len(s.packets) > 200 {
-			break
-		}
-	}
-	// A parity shard came first in part, so that the copies cannot be told
-	// apart; the group after the last is unharmed.
-	before := len(r.recovered)
-	r.feed(without(s.group(), 1)...)
-	require.Equal(t, before+1, len(r.recovered))
-}
-
-// Every group of which enough shards arrive within the window is recovered, to
-// the byte.
-func TestRecovery(t *testing.T) {
-	for _, r := range ratios {
-		for _, loss := range []float64{0.02, 0.2, 0.5} {
-			for seed := range uint64(5) {
-				t.Run(fmt.Sprintf("%v-loss%v-seed%d", r, loss, seed), func(t *testing.T) {
-					testRecovery(t, r, loss, seed)
-				})
-			}
-		}
-	}
-}
-
-func testRecovery(t *testing.T, r ratio, loss float64, seed uint64) {
-	s := newSender(t, r, seed)
-	rcv := newReceiver(s)
-	rcv.learn()
-	groups := max(4, 400/int(r.size()))
-	var wire [][]byte
-	arrived, want := map[uint32]int{}, map[uint32]uint32{}
-	for _, p := range s.groups(groups) {
-		group := packetSeqID(p) / r.size()
-		if isData(p) {
-			want[number(p)] = group
-		}
-		if s.random.Float64() < loss {
-			continue
-		}
-		arrived[group]++
-		wire = append(wire, p)
-		if s.random.IntN(10) == 0 {
-			wire = append(wire, p)
-		}
-	}
-	// Packets are displaced by half a group or more, but the window is not left.
-	shuffle(s.random, wire, 30)
-	rcv.feed(wire...)
-
-	for n, group := range want {
-		if arrived[group] >= r.data {
-			require.Positive(t, rcv.got[n], "packet %d of group %d", n, group)
-		}
-		require.LessOrEqual(t, rcv.recovered[n], 1)
-	}
-	require.Zero(t, rcv.dec.Stats().Corrupt)
-	require.Zero(t, rcv.dec.Stats().Mismatched)
-	require.EqualValues(t, len(rcv.recovered), rcv.dec.Stats().Recovered)
-}
-
 // shuffle displaces packets by less than the given distance.
 func shuffle(random *rand.Rand, packets [][]byte, distance int) {
 	type placed struct {
@@ -223,30 +135,9 @@ func TestDuplicates(t *testing.T) {
 	require.EqualValues(t, 3+3, r.dec.Stats().Duplicates-before.Duplicates)
 }
 
-// Everything that was ever sent comes again: nothing false comes out, and soon
-// after repairs are back.
-func TestReplayOfAll(t *testing.T) {
-	s := newSender(t, ratio{4, 2}, 1)
-	r := newReceiver(s)
-	r.learn()
-	old := s.groups(50)
-	r.feed(old...)
-	for i := range 20 {
-		r.feed(old...)
-		for _, p := range without(s.group(), 0, 3) {
-			r.feed(p, old[s.random.IntN(len(old))])
-		}
-		r.regainTrust()
-		before := len(r.recovered)
-		r.feed(without(s.group(), 0, 3)...)
-		require.Equal(t, before+2, len(r.recovered), "group %d after a replay", i)
-	}
-	require.EqualValues(t, 1, r.dec.Stats().RatioChanges)
-}
-
 func TestSeqIDWraps(t *testing.T) {
 	for _, r := range ratios {
-		for seed := range uint64(3) {
+		for seed := range uint64(1) {
 			s := newSender(t, r, seed)
 			limit := uint32(0xffffffff/uint64(r.size())) * r.size()
 			groups := 300/r.size() + 3
@@ -290,29 +181,6 @@ func TestSeqIDJumps(t *testing.T) {
 		}
 	}
 	require.EqualValues(t, 1, r.dec.Stats().RatioChanges)
-}
-
-func TestParityThatWasNotSent(t *testing.T) {
-	s := newSender(t, ratio{10, 3}, 1)
-	r := newReceiver(s)
-	r.learn()
-	for i := range 20 {
-		if i%3 == 0 {
-			for range 9 {
-				r.feed(s.packet()...)
-			}
-			s.now += 1000
-			last := s.packet()
-			require.Len(t, last, 1)
-			r.feed(last...)
-			continue
-		}
-		before := len(r.recovered)
-		r.feed(without(s.group(), 1, 5, 9)...)
-		require.Equal(t, before+3, len(r.recovered))
-	}
-	require.Nil(t, r.dec.doubt)
-	require.Zero(t, r.dec.Stats().Lost)
 }
 
 // A shard that claims a wrong size, and one of another length than the rest.

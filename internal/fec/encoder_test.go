@@ -3,14 +3,12 @@ package fec
 import (
 	"bufio"
 	"encoding/binary"
-	"encoding/hex"
 	"fmt"
 	"math"
 	"os"
 	"strings"
 	"testing"
 
-	"github.com/klauspost/reedsolomon"
 	"github.com/stretchr/testify/require"
 )
 
@@ -23,55 +21,6 @@ func TestNewEncoderRefuses(t *testing.T) {
 	for _, r := range []ratio{{1, 1}, {255, 1}, {1, 255}, {128, 128}} {
 		_, err := NewEncoder(r.data, r.parity)
 		require.NoError(t, err, "%v", r)
-	}
-}
-
-func TestEncodeHeaders(t *testing.T) {
-	s := newSender(t, ratio{3, 2}, 1)
-	want := uint32(0)
-	for range 4 {
-		longest := 0
-		for i, p := range s.group() {
-			require.Equal(t, want, packetSeqID(p))
-			want++
-			require.True(t, IsFEC(p))
-			if i < 3 {
-				require.EqualValues(t, TypeData, packetType(p))
-				require.True(t, sizeMatches(p))
-				require.Equal(t, s.packets[number(p)], p[HeaderSize:])
-				longest = max(longest, len(p))
-			} else {
-				require.EqualValues(t, TypeParity, packetType(p))
-				require.Len(t, p, longest)
-			}
-		}
-	}
-	require.Equal(t, EncoderStats{Data: 12, Parity: 8}, s.enc.Stats())
-}
-
-// Parity over shards of any lengths is what the reedsolomon package makes of
-// them padded.
-func TestEncodeParity(t *testing.T) {
-	for _, r := range ratios {
-		s := newSender(t, r, 2)
-		s.longest = 1400
-		theirs, err := reedsolomon.New(r.data, r.parity)
-		require.NoError(t, err)
-		for range 5 {
-			group := s.group()
-			size := len(group[r.data]) - frameSize
-			shards := make([][]byte, r.size())
-			for i := range shards {
-				shards[i] = make([]byte, size)
-				if i < r.data {
-					copy(shards[i], group[i][frameSize:])
-				}
-			}
-			require.NoError(t, theirs.Encode(shards))
-			for i := r.data; i < len(shards); i++ {
-				require.Equal(t, shards[i], group[i][frameSize:])
-			}
-		}
 	}
 }
 
@@ -197,16 +146,6 @@ func TestLongestPacket(t *testing.T) {
 	require.True(t, sizeMatches(long))
 	require.Panics(t, func() { s.enc.Encode(append(long, 0), 0) })
 	require.Panics(t, func() { PutOOB(append(long, 0)) })
-}
-
-func TestPutOOB(t *testing.T) {
-	p := append(make([]byte, HeaderSize), "convpayload"...)
-	PutOOB(p)
-	require.Equal(t, "ffffffff"+"f300"+"0d00", hex.EncodeToString(p[:HeaderSize]))
-	payload, kind, err := NewDecoder().Decode(p, 0, nil)
-	require.NoError(t, err)
-	require.Equal(t, KindOOB, kind)
-	require.Equal(t, "convpayload", string(payload))
 }
 
 // capture is what a kcp-go session sent.

@@ -133,6 +133,9 @@ func FuzzRoundTrip(f *testing.F) {
 	f.Add(byte(20), byte(10), uint16(500), byte(60), byte(40), uint32(0xffffffff), uint64(3))
 	f.Add(byte(3), byte(1), uint16(4), byte(30), byte(255), uint32(1<<31), uint64(4))
 	f.Add(byte(200), byte(56), uint16(90), byte(20), byte(100), uint32(77), uint64(5))
+	for i, r := range ratios {
+		f.Add(byte(r.data), byte(r.parity), uint16(300), byte(5+50*(i%3)), byte(30), uint32(0), uint64(i))
+	}
 	f.Fuzz(func(t *testing.T, data, parity byte, longest uint16, loss, spread byte, start uint32, seed uint64) {
 		r := ratio{int(data), int(parity)}
 		if r.validate() != nil || longest < 4 || int(longest)*int(r.size()) > 1<<18 {

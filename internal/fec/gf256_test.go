@@ -8,21 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestTables(t *testing.T) {
-	require.Len(t, gfExp, gfOrder)
-	require.Len(t, gfLog, 256)
-	x := 1
-	for i := range gfOrder {
-		require.EqualValues(t, x, gfExp[i])
-		require.EqualValues(t, i, gfLog[x])
-		x <<= 1
-		if x > 255 {
-			x ^= 0x11d
-		}
-	}
-	require.Equal(t, 1, x)
-}
-
 // mulSlow multiplies polynomials bit by bit.
 func mulSlow(a, b byte) byte {
 	product, shifted := 0, int(a)

@@ -155,38 +155,6 @@ func testRatioChange(t *testing.T, from, to ratio, seed uint64) {
 	}
 }
 
-// Packets that contradict the ratio now and then do not change it. While they
-// come nothing is recovered, and soon after the last of them everything is.
-func TestForgedTypesDoNotFool(t *testing.T) {
-	for _, r := range []ratio{{1, 1}, {3, 1}, {10, 3}, {20, 10}, {200, 55}} {
-		s := newSender(t, r, 1)
-		s.longest = 20
-		rcv := newReceiver(s)
-		rcv.learn()
-		for range 3000/int(r.size()) + 10 {
-			group := s.group()
-			for i, p := range group {
-				if s.random.IntN(30) == 0 { // one in thirty has a type that is wrong
-					forged := bytes.Clone(p)
-					putHeader(forged, packetSeqID(p), TypeData+TypeParity-packetType(p))
-					_, _, _ = rcv.dec.Decode(forged, 0, nil)
-				}
-				if i != 0 {
-					rcv.feed(p)
-				}
-			}
-			require.Equal(t, r, rcv.dec.code.ratio)
-		}
-		rcv.regainTrust()
-		for range 3 {
-			before := len(rcv.recovered)
-			rcv.feed(s.group()[1:]...)
-			require.Equal(t, before+1, len(rcv.recovered), "%v", r)
-		}
-		require.EqualValues(t, 1, rcv.dec.Stats().RatioChanges)
-	}
-}
-
 // A single contradiction costs samples for a while and is then forgotten.
 func TestDoubtEnds(t *testing.T) {
 	s := newSender(t, ratio{10, 3}, 1)
@@ -212,29 +180,6 @@ func TestDoubtEnds(t *testing.T) {
 	require.Less(t, n, 50)
 	require.Empty(t, r.dec.pending)
 	checkAccounts(t, r.dec)
-}
-
-// After any garbage, and whatever ratio it may have suggested, a clean stream is
-// learned and repaired.
-func TestNothingFoolsForLong(t *testing.T) {
-	random := rand.New(rand.NewPCG(3, 3))
-	for _, r := range []ratio{{1, 1}, {3, 1}, {10, 3}, {20, 10}, {100, 40}} {
-		for round := range 6 {
-			s := newSender(t, r, uint64(round))
-			s.longest = 20
-			rcv := newReceiver(s)
-			if round%2 == 0 {
-				rcv.learn()
-			}
-			for range random.IntN(2000) {
-				p := make([]byte, HeaderSize+random.IntN(30))
-				putSize(p)
-				putHeader(p, random.Uint32()>>random.IntN(32), [2]uint16{TypeData, TypeParity}[random.IntN(2)])
-				_, _, _ = rcv.dec.Decode(p, rcv.now, nil)
-			}
-			requireRepair(t, rcv, r)
-		}
-	}
 }
 
 // requireRepair has a stream of clean groups learned and repaired.
@@ -267,7 +212,7 @@ func requireRepair(t testing.TB, rcv *receiver, r ratio) {
 // what was sent.
 func TestRatioChangeRecoversNothingFalse(t *testing.T) {
 	pairs := []ratio{{10, 3}, {3, 1}, {20, 10}, {1, 1}, {10, 4}, {9, 3}, {2, 1}}
-	for seed := range uint64(40) {
+	for seed := range uint64(10) {
 		random := rand.New(rand.NewPCG(seed, 99))
 		dec := NewDecoder()
 		sent := map[string]bool{}

@@ -320,17 +320,6 @@ func TestPingWait(t *testing.T) {
 	}
 }
 
-// The time of a PING is right while 2^32 microseconds come around.
-func TestPingTime(t *testing.T) {
-	t.Parallel()
-	const around = time.Duration(1<<32) * time.Microsecond
-	for _, sent := range []time.Duration{0, time.Second, around - time.Millisecond, around, 1000*around - time.Microsecond} {
-		l := New(0)
-		l.PingSent(sent)
-		require.Equal(t, 10*time.Millisecond, l.PingTime(sent+10*time.Millisecond), sent)
-	}
-}
-
 // A peer without signals was restarted if its una is below an earlier one for 5 s, and in
 // 2 answers to PINGs.
 func TestRestarted(t *testing.T) {

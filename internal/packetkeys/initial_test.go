@@ -58,17 +58,3 @@ func TestInitialFormat(t *testing.T) {
 	_, err = dialled.Open(packet, 4)
 	require.Equal(t, ErrForged, err)
 }
-
-func BenchmarkInitial(b *testing.B) {
-	dialler, _ := initials(1, 2)
-	packet := make([]byte, 1200)
-	dialler.Seal(packet, 72)
-	kept := bytes.Clone(packet)
-	b.ReportAllocs()
-	for b.Loop() {
-		copy(packet, kept)
-		if _, err := NewInitial(1, 2, false).Open(packet, 72); err != nil {
-			b.Fatal(err)
-		}
-	}
-}

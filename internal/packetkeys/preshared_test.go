@@ -171,35 +171,3 @@ func TestPresharedForgeriesAreCounted(t *testing.T) {
 	_, _, err = b.Open(p, &h)
 	require.ErrorIs(t, err, ErrExhausted)
 }
-
-// No two packets of a session look alike: not in their headers either.
-func TestPresharedHeadersAreHidden(t *testing.T) {
-	_, a, _ := presharedEnds(t, 77)
-	var ones [64]int
-	const packets = 4000
-	for range packets {
-		p := sealPreshared(t, a, make([]byte, 40), true)
-		word := binary.LittleEndian.Uint64(p)
-		for i := range ones {
-			ones[i] += int(word >> i & 1)
-		}
-	}
-	for i, n := range ones {
-		require.InDelta(t, packets/2, n, packets/20, "bit %d", i)
-	}
-}
-
-func BenchmarkPresharedSeal(b *testing.B) {
-	for name, chacha := range map[string]bool{"AES-256-GCM": false, "ChaCha20-Poly1305": true} {
-		b.Run(name, func(b *testing.B) {
-			_, k, _ := presharedEnds(b, 77)
-			k.UseChaCha(chacha)
-			packet, content := make([]byte, 1400), make([]byte, 1380)
-			binary.LittleEndian.PutUint32(content, 77)
-			b.SetBytes(1400)
-			for range b.N {
-				_ = k.Seal(packet, content)
-			}
-		})
-	}
-}

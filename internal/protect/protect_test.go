@@ -248,15 +248,6 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// A packet of TLS counts only once its session has opened it.
-func TestUnopenedDoesNotCount(t *testing.T) {
-	_, b := ends(t, "tls")
-	p := Packet{Data: make([]byte, 100)}
-	require.Equal(t, Replayed, b.Fresh(&p, true))
-	_, ok := b.Number(&p)
-	require.False(t, ok)
-}
-
 // Once the peer has numbered a packet, one without a number is foreign. A session
 // numbers its packets if the peer is known to have both tokens, or has done so
 // first. Other tokens make other numbers.

@@ -3,7 +3,6 @@ package rendezvous
 import (
 	"errors"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -97,32 +96,6 @@ func TestTableOfWire(t *testing.T) {
 			for _, h := range all {
 				table, from := states[state]()
 				require.Equal(t, row[i], says(table.Judge(from, h, 0)), "%s, event %d", state, i)
-			}
-		}
-	}
-}
-
-// Two ends draw, and are told of each other's HELLO in all orders: at most one dials and
-// the other accepts. With the same number both draw again.
-func TestBothAgree(t *testing.T) {
-	t.Parallel()
-	for a := range uint64(4) {
-		for b := range uint64(4) {
-			var does [2]Action
-			ties := [2]uint64{a, b}
-			for i := range does {
-				table := new(Table[int, string])
-				o, _ := table.Begin([]int{0}, 1000, nil)
-				o.Dial("d", uint32(i), ties[i])
-				does[i] = table.Judge(0, Hello{Conv: uint32(1 - i), Tie: ties[1-i], Opens: true}, 0).Do
-			}
-			switch {
-			case a == b:
-				require.Equal(t, [2]Action{Again, Again}, does)
-			case a > b:
-				require.Equal(t, [2]Action{Greet, Accept}, does)
-			default:
-				require.Equal(t, [2]Action{Accept, Greet}, does)
 			}
 		}
 	}
@@ -395,31 +368,4 @@ func TestNothingIsFoundBeforeItIsDrawn(t *testing.T) {
 	_, found := table.Elsewhere(1, 0, 0, 0)
 	require.False(t, found)
 	require.Zero(t, decided)
-}
-
-// Until an end has drawn again, what it had drawn before decides nothing.
-func TestDrawsAgain(t *testing.T) {
-	t.Parallel()
-	table, o, _ := end(1)
-	hello := Hello{Conv: 8, Token: 1, Tie: 51, Opens: true}
-	require.Equal(t, Accept, table.Judge(0, hello, 0).Do)
-	_, err := o.Dialled("d", false)
-	require.NoError(t, err)
-	require.Equal(t, Ignore, table.Judge(0, hello, 0).Do)
-	o.Dial("e", 9, 52)
-	require.Equal(t, Greet, table.Judge(0, hello, 0).Do)
-}
-
-// A probe is answered by another, at most one in 50 ms.
-func TestProbesAreAnswered(t *testing.T) {
-	t.Parallel()
-	table, _, _ := end(2)
-	var answered []time.Duration
-	for now := time.Duration(0); now < 200*ms; now += 10 * ms {
-		if table.Judge(1, Hello{Conv: 8, Tie: 51}, now).Tell {
-			answered = append(answered, now)
-		}
-	}
-	require.True(t, slices.IsSorted(answered))
-	require.Equal(t, []time.Duration{0, 50 * ms, 100 * ms, 150 * ms}, answered)
 }

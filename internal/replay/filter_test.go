@@ -124,13 +124,3 @@ func TestFilterConcurrentUse(t *testing.T) {
 	all.Wait()
 	require.EqualValues(t, packets, taken.Load())
 }
-
-func BenchmarkFilterTake(b *testing.B) {
-	f := newFilter()
-	p := packet(0)
-	b.ReportAllocs()
-	for i := range b.N {
-		binary.BigEndian.PutUint64(p[4:], uint64(i))
-		f.Take(f.Mark(p))
-	}
-}

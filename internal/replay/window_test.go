@@ -60,13 +60,6 @@ func TestWindowSize(t *testing.T) {
 	require.False(t, w.IsNew(10001-1985))
 }
 
-func BenchmarkWindowTake(b *testing.B) {
-	var w Window
-	for i := range b.N {
-		w.Take(uint64(i))
-	}
-}
-
 // The whole number is found again from its lowest bits.
 func TestExpand(t *testing.T) {
 	for _, test := range []struct {

@@ -3,7 +3,6 @@ package udp
 import (
 	"bytes"
 	"encoding/binary"
-	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -125,42 +124,6 @@ func testDelivery(t *testing.T, top topology, sending, receiving Features, rng *
 	for i, result := range results {
 		requirePackets(t, received(batch, top.to[i], top.from[i]), result())
 	}
-}
-
-// A socket of both families tells apart the peers that reach it by either.
-func TestDualStackReceiverSeesBothFamilies(t *testing.T) {
-	eachCombination(t, func(t *testing.T, features Features) {
-		both := listen(t, "udp", ":0")
-		four, six := listen(t, "udp4", "127.0.0.1:0"), listen(t, "udp6", "[::1]:0")
-		result := startCollecting(t, both, newConn(both, features), 8)
-		to := func(ip netip.Addr, s string) []Datagram {
-			return []Datagram{{Buf: []byte(s), Addr: netip.AddrPortFrom(ip, addrOf(both).Port())}}
-		}
-		v4 := netip.MustParseAddr("127.0.0.1")
-		require.Empty(t, writeAll(newConn(four, features), to(v4, "four")))
-		require.Empty(t, writeAll(newConn(six, features), to(netip.IPv6Loopback(), "six")))
-		require.Empty(t, writeAll(newConn(four, features), to(v4, lastWord)))
-		require.Equal(t, []packet{{"four", addrOf(four)}, {"six", addrOf(six)}}, result())
-	})
-}
-
-func TestBatchSizes(t *testing.T) {
-	eachCombination(t, func(t *testing.T, features Features) {
-		from, r := listen(t, "udp4", "127.0.0.1:0"), listen(t, "udp4", "127.0.0.1:0")
-		sender, receiver := newConn(from, features), newConn(r, features)
-		for _, n := range []int{0, 1, 2, 63, 64, 65, 255, 256, 257, 1000} {
-			result := startCollecting(t, r, receiver, receiver.BatchSize())
-			var batch []Datagram
-			for i := range n {
-				batch = append(batch, Datagram{Buf: fmt.Appendf(nil, "number %4d", i), Addr: addrOf(r)})
-			}
-			done, err := sender.WriteBatch(batch)
-			require.NoError(t, err)
-			require.Equal(t, n, done)
-			require.Empty(t, writeAll(sender, []Datagram{{Buf: []byte(lastWord), Addr: addrOf(r)}}))
-			requirePackets(t, received(batch, addrOf(r), addrOf(from)), result())
-		}
-	})
 }
 
 // One datagram that cannot be sent is one error, at its place; all others

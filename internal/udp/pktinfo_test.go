@@ -239,32 +239,6 @@ func TestReleaseRestoresControlMessages(t *testing.T) {
 	}
 }
 
-// Local addresses cost no allocation.
-func TestLocalAddressesDoNotAllocate(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates, and sync.Pool forgets")
-	}
-	eachCombination(t, func(t *testing.T, features Features) {
-		pc := listen(t, "udp4", "0.0.0.0:0")
-		c, asker := newConn(pc, features), asked(t, "127.0.0.1", addrOf(pc).Port())
-		got, b := make([]Datagram, 1), []byte("ping")
-		var failed error
-		allocs := testing.AllocsPerRun(1000, func() {
-			_, err := asker.Write(b)
-			_, err1 := c.ReadBatch(got)
-			_, err2 := c.WriteBatch(got)
-			_, err3 := asker.Read(b)
-			for _, err := range []error{err, err1, err2, err3} {
-				if err != nil {
-					failed = err
-				}
-			}
-		})
-		require.NoError(t, failed)
-		require.Zero(t, allocs)
-	})
-}
-
 func TestLocal(t *testing.T) {
 	require.Equal(t, Local{}, LocalOf(netip.Addr{}))
 	require.False(t, Local{}.Addr().IsValid())

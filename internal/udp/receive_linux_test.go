@@ -152,27 +152,6 @@ func TestLostControlMessage(t *testing.T) {
 	require.Same(t, &r.others[0][0], &batch[0].Buf[0])
 }
 
-// A joined packet larger than the caller's batch is dealt out over several
-// calls, without waiting for more.
-func TestRestOfJoinedPacket(t *testing.T) {
-	from, r := listen(t, "udp4", "127.0.0.1:0"), listen(t, "udp4", "127.0.0.1:0")
-	sender, receiver := newFastConn(t, from), newFastConn(t, r)
-	require.Empty(t, writeAll(sender, to(addrOf(r), append(times(9, 300), 7)...)))
-	batch := make([]Datagram, 4)
-	for _, want := range [][]int{{300, 300, 300, 300}, {300, 300, 300, 300}, {300, 7}} {
-		n, err := receiver.ReadBatch(batch)
-		require.NoError(t, err)
-		var got []int
-		for _, d := range batch[:n] {
-			got = append(got, len(d.Buf))
-		}
-		require.Equal(t, want, got)
-	}
-	n, err := receiver.ReadBatch(nil)
-	require.NoError(t, err)
-	require.Zero(t, n)
-}
-
 // In dense traffic a socket has more buffers, and as soon as it waits it has
 // not.
 func TestBuffersFollowTraffic(t *testing.T) {

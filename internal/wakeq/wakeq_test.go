@@ -233,16 +233,6 @@ func TestSetDoesNotAllocate(t *testing.T) {
 	}))
 }
 
-func BenchmarkSet(b *testing.B) {
-	q := newRecord()
-	defer q.Stop()
-	all := make([]sleeper, 1000)
-	b.ReportAllocs()
-	for i := range b.N {
-		q.Set(&all[i%len(all)], time.Hour+time.Duration(i*7919%1000))
-	}
-}
-
 // What a request moves in the heap grows with the logarithm of the number of
 // requests.
 func TestWorkOfRequests(t *testing.T) {
