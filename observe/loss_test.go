@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/http/httptest"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,22 +19,14 @@ func TestLossySessions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := netsim.NewNetwork(1, netsim.LinkConfig{Delay: 10 * time.Millisecond})
 		network.SetLink("10.0.0.1", "10.0.1.0", netsim.LinkConfig{Delay: 10 * time.Millisecond, Loss: 0.3})
-		endpoint := func(addr string) *kcp.Endpoint {
-			pc, err := network.Listen(addr)
-			require.NoError(t, err)
-			e, err := kcp.NewEndpoint(pc, nil)
-			require.NoError(t, err)
-			t.Cleanup(func() { _, _ = e.Close(), pc.Close() })
-			return e
-		}
-		server := endpoint("10.0.0.1:4000")
+		server := endpoint(t, network, "10.0.0.1:4000")
 		l, err := server.Listen()
 		require.NoError(t, err)
 		var s Endpoints
 		s.Add("server", server)
 		var accepted []*kcp.Conn
 		for i := range 11 {
-			c, err := endpoint(fmt.Sprintf("10.0.1.%d:5000", i)).Dial(context.Background(), server.LocalAddr())
+			c, err := endpoint(t, network, fmt.Sprintf("10.0.1.%d:5000", i)).Dial(context.Background(), server.LocalAddr())
 			require.NoError(t, err)
 			_, err = c.Write([]byte("hello"))
 			require.NoError(t, err)
@@ -71,35 +62,11 @@ func TestLossySessions(t *testing.T) {
 	})
 }
 
-// The page has the names of sessions, and finds sessions by them.
-func TestNamesOnThePage(t *testing.T) {
-	busy(t, 2, func(t *testing.T, s *Endpoints, _, _ *kcp.Endpoint, conns []*kcp.Conn) {
-		s.NameSessions(func(c *kcp.Conn) string {
-			if c == conns[1] {
-				return "Alice"
-			}
-			return ""
-		})
-		w := httptest.NewRecorder()
-		s.Handler().ServeHTTP(w, httptest.NewRequest("GET", "http://localhost/stats.json?q=alice", nil))
-		require.Contains(t, w.Body.String(), `"name":"Alice"`)
-		require.Contains(t, w.Body.String(), `"matching":1,`)
-	})
-}
-
 // What a path takes longer than it can is in a metric of its own.
 func TestQueueing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := netsim.NewNetwork(1, netsim.LinkConfig{Delay: 10 * time.Millisecond})
-		endpoint := func(addr string) *kcp.Endpoint {
-			pc, err := network.Listen(addr)
-			require.NoError(t, err)
-			e, err := kcp.NewEndpoint(pc, nil)
-			require.NoError(t, err)
-			t.Cleanup(func() { _, _ = e.Close(), pc.Close() })
-			return e
-		}
-		server, client := endpoint("10.0.0.1:4000"), endpoint("10.0.0.2:5000")
+		server, client := endpoint(t, network, "10.0.0.1:4000"), endpoint(t, network, "10.0.0.2:5000")
 		_, err := server.Listen()
 		require.NoError(t, err)
 		c, err := client.Dial(context.Background(), server.LocalAddr())

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"crypto/tls"
-	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -315,6 +314,7 @@ func TestVerdicts(t *testing.T) {
 		return signal(handshake.CodeCookie, c[0], c[1])
 	}
 	helloInfo := packetOf(hello, put(info(false)))
+	just := func(packet []byte) func(*gate) []byte { return func(*gate) []byte { return packet } }
 	for _, test := range []struct {
 		name   string
 		wires  string // all three if empty
@@ -323,21 +323,18 @@ func TestVerdicts(t *testing.T) {
 		claims bool
 		want   string
 	}{
-		{"HELLO", "plain", nil, func(*gate) []byte { return helloInfo }, false, "open"},
-		{"HELLO", "aead", nil, func(*gate) []byte { return helloInfo }, false, "open"},
-		{"first data", "plain", nil, func(*gate) []byte { return first }, false, "open, offered"},
-		{"first data", "aead", nil, func(*gate) []byte { return first }, false, "unknown, seen"},
+		{"HELLO", "plain", nil, just(helloInfo), false, "open"},
+		{"HELLO", "aead", nil, just(helloInfo), false, "open"},
+		{"first data", "plain", nil, just(first), false, "open, offered"},
+		{"first data", "aead", nil, just(first), false, "unknown, seen"},
 		{"first data with FEC", "plain", nil, func(*gate) []byte { return packetOf([]byte{0, 0, 0, 0, 0xf1, 0, 0, 0}, first) }, false, "open, offered"},
 		{"parity", "plain", nil, func(*gate) []byte { return packetOf([]byte{0, 0, 0, 0, 0xf2, 0, 0, 0}, first) }, false, "unknown"},
-		{"datagram", "plain", nil, func(*gate) []byte {
-			b := binary.LittleEndian.AppendUint32([]byte{0, 0, 0, 0, 0xf3, 0, 6, 0}, conv)
-			return b
-		}, false, "unknown"},
-		{"later data", "plain", nil, func(*gate) []byte { return later }, false, "unknown, seen"},
+		{"datagram", "plain", nil, just([]byte{0, 0, 0, 0, 0xf3, 0, 6, 0, conv, 0, 0, 0}), false, "unknown"},
+		{"later data", "plain", nil, just(later), false, "unknown, seen"},
 		{"data that acknowledges", "plain", nil, func(*gate) []byte { return packetOf(first, segment(cmdAck, 0, 0, 0, 0, 0)) }, false, "unknown, seen"},
 		{"data with una", "plain", nil, func(*gate) []byte { return segment(cmdPush, 0, 0, 5, 1, 10) }, false, "unknown, seen"},
 		{"HELLO that acknowledges", "plain", nil, func(*gate) []byte { return packetOf(hello, segment(cmdAck, 0, 0, 0, 0, 0)) }, false, "unknown, RESET, seen"},
-		{"PING", "plain aead", nil, func(*gate) []byte { return ping }, false, "unknown, RESET, seen"},
+		{"PING", "plain aead", nil, just(ping), false, "unknown, RESET, seen"},
 		{"answer", "plain aead", nil, func(*gate) []byte { return signal(handshake.CodePong, 1, 2) }, false, "unknown, seen"},
 		{"damaged", "plain", nil, func(*gate) []byte { return packetOf(hello, segment(200, 0, 0, 0, 0, 0)) }, false, "unknown"},
 		{"of two conversations", "plain", nil, func(*gate) []byte {
@@ -348,12 +345,12 @@ func TestVerdicts(t *testing.T) {
 		{"too short", "plain", nil, func(*gate) []byte { return hello[:23] }, false, "short"},
 		{"piece", "plain", nil, func(*gate) []byte { return segment(cmdPiece, 0, 0, 0, 0, 3) }, false, "unknown, seen"},
 
-		{"HELLO, nothing listens", "plain aead", func(g *gate) { g.state.Listening = false }, func(*gate) []byte { return helloInfo }, false, "unknown, RESET, seen"},
-		{"first data, nothing listens", "plain", func(g *gate) { g.state.Listening = false }, func(*gate) []byte { return first }, false, "unknown, seen"},
-		{"HELLO, closed", "plain aead", func(g *gate) { g.state.Closed = true }, func(*gate) []byte { return helloInfo }, false, "seen"},
-		{"HELLO of a session", "plain", func(g *gate) { g.add(from, Idle) }, func(*gate) []byte { return helloInfo }, false, "give"},
+		{"HELLO, nothing listens", "plain aead", func(g *gate) { g.state.Listening = false }, just(helloInfo), false, "unknown, RESET, seen"},
+		{"first data, nothing listens", "plain", func(g *gate) { g.state.Listening = false }, just(first), false, "unknown, seen"},
+		{"HELLO, closed", "plain aead", func(g *gate) { g.state.Closed = true }, just(helloInfo), false, "seen"},
+		{"HELLO of a session", "plain", func(g *gate) { g.add(from, Idle) }, just(helloInfo), false, "give"},
 
-		{"validated always", "plain aead", func(g *gate) { g.AlwaysValidate = true }, func(*gate) []byte { return helloInfo }, false, "a cookie, COOKIE, seen"},
+		{"validated always", "plain aead", func(g *gate) { g.AlwaysValidate = true }, just(helloInfo), false, "a cookie, COOKIE, seen"},
 		{"cookie", "plain", func(g *gate) { g.AlwaysValidate = true }, func(g *gate) []byte { return packetOf(hello, cookie(g)) }, false, "open, validated, offered"},
 		{"cookie", "aead", func(g *gate) { g.AlwaysValidate = true }, func(g *gate) []byte { return packetOf(hello, cookie(g)) }, false, "open, validated"},
 		{"cookie of before", "plain", func(g *gate) { g.AlwaysValidate = true }, func(g *gate) []byte {
@@ -362,44 +359,44 @@ func TestVerdicts(t *testing.T) {
 			return packetOf(hello, c)
 		}, false, "a cookie, COOKIE, seen"},
 		{"cookie that nobody wants", "plain", nil, func(*gate) []byte { return packetOf(hello, signal(handshake.CodeCookie, 1, 2)) }, false, "open"},
-		{"half of the sessions", "plain", func(g *gate) { g.others(4) }, func(*gate) []byte { return helloInfo }, false, "a cookie, COOKIE, seen"},
-		{"as many of the network, no cookie", "plain", func(g *gate) { g.crowd(4, false); g.MaxSessions = 100 }, func(*gate) []byte { return helloInfo }, false, "a cookie, COOKIE, seen"},
-		{"half of the half-open", "plain", func(g *gate) { g.halves(8) }, func(*gate) []byte { return helloInfo }, false, "a cookie, COOKIE, seen"},
-		{"less than half", "plain", func(g *gate) { g.halves(3) }, func(*gate) []byte { return helloInfo }, false, "open"},
+		{"half of the sessions", "plain", func(g *gate) { g.others(4) }, just(helloInfo), false, "a cookie, COOKIE, seen"},
+		{"as many of the network, no cookie", "plain", func(g *gate) { g.crowd(4, false); g.MaxSessions = 100 }, just(helloInfo), false, "a cookie, COOKIE, seen"},
+		{"half of the half-open", "plain", func(g *gate) { g.halves(8) }, just(helloInfo), false, "a cookie, COOKIE, seen"},
+		{"less than half", "plain", func(g *gate) { g.halves(3) }, just(helloInfo), false, "open"},
 		{"no more cookies", "plain", func(g *gate) {
 			g.AlwaysValidate = true
 			for g.cookies.Take(g.now, CookieRate) {
 			}
-		}, func(*gate) []byte { return helloInfo }, false, "limited, seen"},
+		}, just(helloInfo), false, "limited, seen"},
 
 		{"as many sessions as may be", "plain", func(g *gate) { g.established(8) }, func(g *gate) []byte { return packetOf(hello, cookie(g)) }, false, "sessions, RESET, seen"},
-		{"data, as many sessions as may be", "plain", func(g *gate) { g.established(8) }, func(*gate) []byte { return first }, false, "sessions, seen"},
+		{"data, as many sessions as may be", "plain", func(g *gate) { g.established(8) }, just(first), false, "sessions, seen"},
 		{"as many of the network", "plain", func(g *gate) { g.crowd(4, true) }, func(g *gate) []byte { return packetOf(hello, cookie(g)) }, false, "sessions, RESET, seen"},
 		{"as many unvalidated", "plain", func(g *gate) { g.crowd(4, false) }, func(g *gate) []byte { return packetOf(hello, cookie(g)) }, false, "open, validated, offered"},
-		{"data, as many unvalidated", "plain", func(g *gate) { g.crowd(4, false) }, func(*gate) []byte { return first }, false, "sessions, seen"},
-		{"backlog", "plain", func(g *gate) { g.full = true }, func(*gate) []byte { return helloInfo }, false, "backlog, seen"},
-		{"half of the backlog", "plain", func(g *gate) { g.half = true }, func(*gate) []byte { return first }, false, "backlog, seen"},
-		{"half of the backlog, HELLO", "plain", func(g *gate) { g.half = true }, func(*gate) []byte { return helloInfo }, false, "open"},
-		{"half-open", "plain", func(g *gate) { g.MaxHalfOpen = 0 }, func(*gate) []byte { return first }, false, "half open, seen"},
-		{"half-open, all young", "plain", func(g *gate) { g.MaxHalfOpen = 1; g.add(elsewhere, Young) }, func(*gate) []byte { return first }, false, "half open, seen"},
-		{"half-open, one idle", "plain", func(g *gate) { g.MaxHalfOpen = 1; g.add(elsewhere, Idle); g.SharedConvs = true }, func(*gate) []byte { return first }, false, "open, offered, evicts"},
-		{"half-open, two young of a network", "plain", func(g *gate) { g.MaxHalfOpen = 2; g.halves(2) }, func(*gate) []byte { return first }, false, "open, offered, evicts"},
+		{"data, as many unvalidated", "plain", func(g *gate) { g.crowd(4, false) }, just(first), false, "sessions, seen"},
+		{"backlog", "plain", func(g *gate) { g.full = true }, just(helloInfo), false, "backlog, seen"},
+		{"half of the backlog", "plain", func(g *gate) { g.half = true }, just(first), false, "backlog, seen"},
+		{"half of the backlog, HELLO", "plain", func(g *gate) { g.half = true }, just(helloInfo), false, "open"},
+		{"half-open", "plain", func(g *gate) { g.MaxHalfOpen = 0 }, just(first), false, "half open, seen"},
+		{"half-open, all young", "plain", func(g *gate) { g.MaxHalfOpen = 1; g.add(elsewhere, Young) }, just(first), false, "half open, seen"},
+		{"half-open, one idle", "plain", func(g *gate) { g.MaxHalfOpen = 1; g.add(elsewhere, Idle); g.SharedConvs = true }, just(first), false, "open, offered, evicts"},
+		{"half-open, two young of a network", "plain", func(g *gate) { g.MaxHalfOpen = 2; g.halves(2) }, just(first), false, "open, offered, evicts"},
 		{"sessions, some half-open", "plain", func(g *gate) { g.MaxSessions = 9; g.established(8); g.halves(1) }, func(g *gate) []byte { return packetOf(hello, cookie(g)) }, false, "open, validated, offered, evicts"},
-		{"sessions, some half-open, no cookie", "plain", func(g *gate) { g.MaxSessions = 10; g.established(8); g.halves(2) }, func(*gate) []byte { return first }, false, "open, offered, evicts"},
-		{"data of a peer elsewhere", "plain", func(g *gate) { g.add(elsewhere, Idle) }, func(*gate) []byte { return first }, false, "unknown, seen"},
-		{"data of a peer elsewhere, shared", "plain", func(g *gate) { g.add(elsewhere, Idle); g.SharedConvs = true }, func(*gate) []byte { return first }, false, "open, offered"},
-		{"data of an id that was used", "aead", func(g *gate) { g.RefusesLegacy = false; g.Used.Add(conv) }, func(*gate) []byte { return first }, false, "unknown, seen"},
-		{"data from a new address", "aead", func(g *gate) { g.add(elsewhere, Idle) }, func(*gate) []byte { return later }, true, "ask packet"},
-		{"data of nobody elsewhere", "aead", func(g *gate) { g.add(elsewhere, Idle) }, func(*gate) []byte { return later }, false, "ask packet, replay"},
-		{"HELLO from a new address", "aead", func(g *gate) { g.add(elsewhere, Idle) }, func(*gate) []byte { return helloInfo }, true, "ask welcome, seen"},
-		{"HELLO of nobody elsewhere", "aead", func(g *gate) { g.add(elsewhere, Idle) }, func(*gate) []byte { return helloInfo }, false, "ask welcome, open"},
-		{"legacy peer elsewhere", "aead", func(g *gate) { g.add(elsewhere, Young) }, func(*gate) []byte { return later }, false, "unknown, seen"},
+		{"sessions, some half-open, no cookie", "plain", func(g *gate) { g.MaxSessions = 10; g.established(8); g.halves(2) }, just(first), false, "open, offered, evicts"},
+		{"data of a peer elsewhere", "plain", func(g *gate) { g.add(elsewhere, Idle) }, just(first), false, "unknown, seen"},
+		{"data of a peer elsewhere, shared", "plain", func(g *gate) { g.add(elsewhere, Idle); g.SharedConvs = true }, just(first), false, "open, offered"},
+		{"data of an id that was used", "aead", func(g *gate) { g.RefusesLegacy = false; g.Used.Add(conv) }, just(first), false, "unknown, seen"},
+		{"data from a new address", "aead", func(g *gate) { g.add(elsewhere, Idle) }, just(later), true, "ask packet"},
+		{"data of nobody elsewhere", "aead", func(g *gate) { g.add(elsewhere, Idle) }, just(later), false, "ask packet, replay"},
+		{"HELLO from a new address", "aead", func(g *gate) { g.add(elsewhere, Idle) }, just(helloInfo), true, "ask welcome, seen"},
+		{"HELLO of nobody elsewhere", "aead", func(g *gate) { g.add(elsewhere, Idle) }, just(helloInfo), false, "ask welcome, open"},
+		{"legacy peer elsewhere", "aead", func(g *gate) { g.add(elsewhere, Young) }, just(later), false, "unknown, seen"},
 
 		{"HELLO with TLS where there is none", "plain aead", nil, func(*gate) []byte { return packetOf(hello, put(info(true))) }, false, "handshake, INFO+RESET, seen"},
-		{"HELLO without TLS", "tls", nil, func(*gate) []byte { return helloInfo }, false, "handshake, INFO+RESET, seen"},
+		{"HELLO without TLS", "tls", nil, just(helloInfo), false, "handshake, INFO+RESET, seen"},
 		{"HELLO without INFO", "tls", nil, func(*gate) []byte { return hello }, false, "handshake, RESET, seen"},
 		{"damaged INFO", "tls", nil, func(*gate) []byte { return initial(0, hello, put(info(false))) }, false, "handshake, seen"},
-		{"handshake", "tls", nil, func(*gate) []byte { return initial(0, hello, put(info(true))) }, false, "open, keys"},
+		{"handshake", "tls", nil, just(initial(0, hello, put(info(true)))), false, "open, keys"},
 		{"damaged handshake", "tls", nil, func(*gate) []byte {
 			b := initial(0, hello, put(info(true)))
 			b[len(b)-1]++
@@ -421,10 +418,10 @@ func TestVerdicts(t *testing.T) {
 		{"version 1, nothing listens", "tls", func(g *gate) { g.state.Listening = false }, func(*gate) []byte {
 			return packetOf(hello, signal(handshake.CodeInfo, handshake.VersionUnsealed, handshake.CapTLS))
 		}, false, "unknown, RESET, seen"},
-		{"handshake from a new address", "tls", func(g *gate) { g.add(elsewhere, Idle) }, func(*gate) []byte { return initial(0, hello, put(info(true))) }, true, "ask hello, a cookie, COOKIE"},
+		{"handshake from a new address", "tls", func(g *gate) { g.add(elsewhere, Idle) }, just(initial(0, hello, put(info(true)))), true, "ask hello, a cookie, COOKIE"},
 		{"handshake with its cookie", "tls", func(g *gate) { g.add(elsewhere, Idle) }, func(g *gate) []byte { return initial(0, hello, cookie(g), put(info(true))) }, true, "ask hello, handshake"},
-		{"handshake of nobody elsewhere", "tls", func(g *gate) { g.add(elsewhere, Idle) }, func(*gate) []byte { return initial(0, hello, put(info(true))) }, false, "ask hello, open, keys"},
-		{"request in the clear", "tls", nil, func(*gate) []byte { return ping }, false, "unknown, RESET, seen"},
+		{"handshake of nobody elsewhere", "tls", func(g *gate) { g.add(elsewhere, Idle) }, just(initial(0, hello, put(info(true)))), false, "ask hello, open, keys"},
+		{"request in the clear", "tls", nil, just(ping), false, "unknown, RESET, seen"},
 
 		{"sealed", "tls", nil, func(g *gate) []byte { _, k := g.pair(packetkeys.Application); return sealed(k, later) }, false, "unknown, a reset, stateless"},
 		{"sealed, closed", "tls", func(g *gate) { g.state.Closed = true }, func(g *gate) []byte { _, k := g.pair(packetkeys.Application); return sealed(k, later) }, false, "unknown"},
@@ -465,125 +462,5 @@ func (g *gate) crowd(n int, validated bool) {
 			g.SetValidated(s)
 		}
 		g.Add(s)
-	}
-}
-
-// What was recorded is dropped before anything is answered, and a recorded HELLO before
-// any session is asked.
-func TestReplayedFirstPackets(t *testing.T) {
-	for i, packet := range [][]byte{packetOf(hello, put(info(false))), ping, packetOf(hello, segment(200, 0, 0, 0, 0, 0))} {
-		g := newGate("aead", 1)
-		if i == 0 {
-			g.add(elsewhere, Idle)
-		}
-		got, _ := g.judged(t, sealed(g.scheme.Outside, packet), true) // the filter knows what this end has sealed
-		require.Equal(t, "replay", got)
-	}
-}
-
-// What each kind of packet of an ended session is answered.
-func TestVerdictsInTimeWait(t *testing.T) {
-	aborted := Ended{Token: token, Own: 5, Una: 9, Aborted: true}
-	orderly := Ended{Token: token, Own: 5, Una: 9}
-	fin := signal(handshake.CodeFin, 0, 5)
-	for _, test := range []struct {
-		name   string
-		wires  string
-		end    Ended
-		at     netip.AddrPort
-		shared bool
-		packet []byte
-		want   string
-	}{
-		{"data", "plain aead", orderly, from, false, later, "ended, INFO@9, seen"},
-		{"data of a legacy peer", "plain", Ended{}, from, false, later, "ended, seen"},
-		{"FIN", "plain aead", orderly, from, false, fin, "ended, FIN'@9, seen"},
-		{"PING", "plain", orderly, from, false, ping, "ended, PONG@9, seen"},
-		{"PING", "aead", orderly, from, false, ping, "ended, PONG@9+TOKEN@9, seen"},
-		{"an answer", "plain aead", orderly, from, false, signal(handshake.CodePong, 1, 2), "ended, seen"},
-		{"aborted", "plain aead", aborted, from, false, later, "ended, ABORT@9, seen"},
-		{"from elsewhere", "aead", orderly, elsewhere, false, fin, "ended, FIN'@9, seen"},
-		{"from elsewhere, plain", "plain", orderly, elsewhere, false, fin, "unknown, RESET, seen"},
-		{"HELLO", "plain aead", orderly, from, false, hello, "ended, seen"},
-		{"HELLO, aborted", "plain aead", aborted, from, false, hello, "ended, seen"},
-		{"HELLO, dropped", "plain aead", Ended{Token: token, Aborted: true, Dropped: true}, from, false, hello, "ended, ABORT, seen"},
-		{"HELLO from elsewhere", "aead", orderly, elsewhere, false, hello, "open"},
-		{"keys of another process", "aead", Ended{Mute: true}, from, false, ping, "ended, RESET, seen"},
-		{"data, keys of another process", "aead", Ended{Mute: true}, from, false, later, "ended, seen"},
-		{"shared, HELLO of another", "plain", Ended{Token: 1}, from, true, hello, "open"},
-		{"shared, first data", "plain", Ended{}, from, true, first, "open, offered"},
-		{"shared, first data again", "plain", orderly, from, true, first, "ended, seen"},
-		{"shared, FIN that shows the token", "plain", orderly, from, true, fin, "ended, FIN'@9, seen"},
-		{"shared, CONFIRM that shows it", "plain", orderly, from, true, signal(handshake.CodeConfirm, 5, 0), "ended, CONFIRM'@9, seen"},
-		{"shared, FIN of another", "plain", Ended{Token: token, Own: 6}, from, true, fin, "ended, seen"},
-	} {
-		for _, wire := range strings.Fields(test.wires) {
-			g := newGate(wire, 1)
-			if g.SharedConvs = test.shared; test.shared {
-				g.Migrates = false
-			}
-			g.end(test.at, test.end)
-			packet := bytes.Clone(test.packet)
-			if wire == "aead" {
-				packet = sealed(g.scheme.Outside, packet)
-				g.scheme.Forget()
-			}
-			got, _ := g.judged(t, packet, false)
-			require.Equal(t, test.want, got, "%s, %s", test.name, wire)
-			if strings.Contains(got, "seen") && wire == "aead" && test.packet[5] != handshake.CodeHello {
-				got, _ = g.judged(t, packet, false)
-				require.Equal(t, "replay", got[:6], "%s again", test.name)
-			}
-			g.now += TimeWait
-			again, _ := g.judged(t, test.packet, false)
-			require.NotContains(t, again, "ended", "it is over")
-		}
-	}
-}
-
-// Packets of ended sessions with TLS: under its keys, under those of its handshake, or
-// when another process had them.
-func TestVerdictsOfSealedInTimeWait(t *testing.T) {
-	crypto := segment(cmdWins, handshake.CodeCrypto, 0, 0, 0, 30)
-	for _, test := range []struct {
-		name    string
-		level   packetkeys.Level // of the keys that were left
-		packet  packetkeys.Level
-		content []byte
-		change  func(*Ended)
-		damage  bool
-		want    string
-	}{
-		{"data", packetkeys.Application, packetkeys.Application, later, nil, false, "ended, INFO@9"},
-		{"PING", packetkeys.Application, packetkeys.Application, ping, nil, false, "ended, PONG@9+TOKEN@9"},
-		{"aborted", packetkeys.Application, packetkeys.Application, later, func(e *Ended) { e.Aborted = true }, false, "ended, ABORT@9"},
-		{"damaged", packetkeys.Application, packetkeys.Application, later, nil, true, "cipher"},
-		{"of another session inside", packetkeys.Application, packetkeys.Application, packetOf([]byte{1}, later[1:]), nil, false, "unknown"},
-		{"short inside", packetkeys.Application, packetkeys.Application, later[:20], nil, false, "short"},
-		{"malformed inside", packetkeys.Application, packetkeys.Application, segment(200, 0, 0, 0, 0, 0), nil, false, "ended"},
-		{"handshake under other keys", packetkeys.Application, packetkeys.Handshake, crypto, nil, false, "cipher"},
-		{"mute", packetkeys.Application, packetkeys.Application, later, func(e *Ended) { e.Mute = true }, false, "ended, a reset, stateless"},
-		{"within the handshake", packetkeys.Handshake, packetkeys.Handshake, crypto, nil, false, "ended, ABORT"},
-		{"damaged within the handshake", packetkeys.Handshake, packetkeys.Handshake, crypto, nil, true, "ended, cipher"},
-		{"an answer within the handshake", packetkeys.Handshake, packetkeys.Handshake, signal(handshake.CodeAbort, 1, 0), nil, false, "ended"},
-		{"data within the handshake", packetkeys.Handshake, packetkeys.Application, later, nil, false, "ended, ABORT"},
-		{"little data within the handshake", packetkeys.Handshake, packetkeys.Application, ping, nil, false, "ended"},
-	} {
-		g := newGate("tls", 1)
-		ours, theirs := g.pair(test.level)
-		if test.packet != test.level {
-			_, theirs = g.pair(test.packet)
-		}
-		e := Ended{Token: token, Own: 5, Una: 9, Shaking: test.level == packetkeys.Handshake, Protection: ours}
-		if test.change != nil {
-			test.change(&e)
-		}
-		g.end(from, e)
-		packet := sealed(theirs, test.content)
-		if test.damage {
-			packet[len(packet)-1]++
-		}
-		got, _ := g.judged(t, packet, false)
-		require.Equal(t, test.want, strings.TrimSuffix(got, ", seen"), test.name)
 	}
 }

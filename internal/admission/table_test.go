@@ -150,29 +150,6 @@ func (m model) check(t *testing.T, table *Table[session], k Key, seed string) {
 	}
 }
 
-// The sessions of an id are returned in the order in which they came, and no more
-// than MaxSameConv.
-func TestOfConv(t *testing.T) {
-	table := newTable()
-	var all []*session
-	for i := range MaxSameConv + 1 {
-		s := &session{entry: entryOf(Key{Addr: address(i), Conv: 7})}
-		table.Add(s)
-		all = append(all, s)
-	}
-	require.Equal(t, 4, MaxSameConv)
-	require.Equal(t, all[:4], slices.Collect(table.OfConv(7)))
-	table.Remove(all[1])
-	require.Equal(t, []*session{all[0], all[2], all[3]}, slices.Collect(table.OfConv(7)))
-	table.Remove(all[4]) // which was not in the list
-	require.Equal(t, []*session{all[0], all[2], all[3]}, slices.Collect(table.OfConv(7)))
-	table.Remove(all[0])
-	table.Remove(all[3])
-	require.True(t, table.Alone(all[2]))
-	table.Remove(all[2])
-	require.Empty(t, slices.Collect(table.OfConv(7)))
-}
-
 // Slots are used again, keep their session's place, and are released once a
 // large table is empty.
 func TestSlots(t *testing.T) {

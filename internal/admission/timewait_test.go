@@ -120,16 +120,6 @@ func TestCookieClockDoesNotComeAround(t *testing.T) {
 	}
 }
 
-// A session of conversation 0 at no address is found by its own conversation only.
-func TestNoConversationFindsZero(t *testing.T) {
-	var table TimeWaits[string]
-	table.Add(Key{}, "zero", true, 0)
-	for conv := range uint32(3) {
-		_, found := table.AtAnyAddress(conv, 1)
-		require.Equal(t, conv == 0, found, conv)
-	}
-}
-
 // A session that had drawn no token is not known by 0.
 func TestNoTokenShowsNothing(t *testing.T) {
 	for _, own := range []uint32{0, 7} {

@@ -77,33 +77,6 @@ func run(client, server *tls.Config) (a, b *end) {
 	return a, b
 }
 
-func TestHandshake(t *testing.T) {
-	client, server := configs(t)
-	client.ClientSessionCache = tls.NewLRUClientSessionCache(1)
-	for resumed := range 2 {
-		a, b := run(client, server)
-		require.NoError(t, errors.Join(a.err, b.err))
-		require.True(t, a.done && b.done)
-		require.Equal(t, "server's", string(a.params))
-		require.Equal(t, "client's", string(b.params))
-		for level := Handshake; level <= Application; level++ {
-			for i := range 2 {
-				require.NotEmpty(t, a.secrets[level][i])
-				require.Equal(t, a.secrets[level][i], b.secrets[level][1-i])
-			}
-		}
-		require.False(t, a.asked)
-		require.Equal(t, resumed == 1, a.conn.ConnectionState().DidResume)
-		require.Equal(t, resumed == 1, b.conn.ConnectionState().DidResume)
-		b.take(b.SendTicket())
-		require.NotEmpty(t, b.out[Application])
-		b.deliver(a)
-		require.NoError(t, a.err)
-		a.Close()
-		b.Close()
-	}
-}
-
 func TestHandshakeFails(t *testing.T) {
 	client, server := configs(t)
 	client.RootCAs = x509.NewCertPool()
