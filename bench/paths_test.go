@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"hash/fnv"
-	"maps"
 	"testing"
 	"time"
 
@@ -23,22 +22,6 @@ func TestPathsStay(t *testing.T) {
 	}
 	if got, want := sum.Sum64(), uint64(0x1fc154941166b72b); got != want {
 		t.Errorf("other paths: sum %#x, want %#x", got, want)
-	}
-}
-
-// TestPathsRepeat wants the same figures from the same seeds.
-func TestPathsRepeat(t *testing.T) {
-	for _, impl := range suites["paths"].impls {
-		var runs [2]figures
-		for i := range runs {
-			var err error
-			if runs[i], err = measurePath("path-5", impl, time.Millisecond); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if !maps.Equal(runs[0], runs[1]) {
-			t.Errorf("%s: %v, then %v", impl, runs[0], runs[1])
-		}
 	}
 }
 

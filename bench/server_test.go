@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net"
 	"os"
@@ -102,34 +101,6 @@ func TestServerCases(t *testing.T) {
 	}
 }
 
-// TestServerProcessEnds wants a process to end with its standard input, even
-// while it carries out an order, and when it is killed.
-func TestServerProcessEnds(t *testing.T) {
-	silent, err := openSocket(0) // which never answers
-	fatal(t, err)
-	defer silent.Close()
-	busy := order{Do: doPrepare, Addr: silent.LocalAddr().String(), Limit: time.Minute,
-		Job: &serverJob{Impl: kcpGo, Kind: serverPace, Clients: 3}}
-	for _, how := range []string{"input ends", "killed"} {
-		p, err := startChild(clientsRole, 0)
-		fatal(t, err)
-		if _, err := p.ask(busy, 50*time.Millisecond); err == nil || !strings.Contains(err.Error(), "no answer in 50ms") {
-			t.Errorf("%s: %v", how, err)
-		}
-		if how == "killed" {
-			p.kill()
-			continue
-		}
-		fatal(t, p.in.Close())
-		for range p.answers {
-		}
-		_ = p.cmd.Wait() // it ends with an error
-		if _, err := p.ask(busy, time.Second); err == nil {
-			t.Error("a process that has ended is given orders")
-		}
-	}
-}
-
 // TestServerFailures wants what goes wrong in a process to become an error.
 func TestServerFailures(t *testing.T) {
 	p := new(clientsProcess)
@@ -191,52 +162,6 @@ func TestInParallel(t *testing.T) {
 	err := inParallel(100, 1, func(int) error { n++; return context.Canceled })
 	if err != context.Canceled || n != 1 {
 		t.Errorf("%d calls, %v", n, err)
-	}
-}
-
-// TestOmittedFigures wants figures that a case does not have to be left out,
-// and the units that a case has.
-func TestOmittedFigures(t *testing.T) {
-	s := &suite{
-		name: "s", cases: []string{"a", "b"}, optional: []string{"long"}, impls: []string{ours, kcpGo},
-		overCores: []string{"a"},
-		metrics:   []metric{{"m", "u"}, {"n", "v"}},
-		omits:     func(c, impl, metric string) bool { return metric == "n" && (c == "b" || impl == kcpGo) },
-		units:     func(c, metric string) string { return map[string]string{"bm": "<w"}[c+metric] },
-		measure: func(c, impl string, _ time.Duration) (figures, error) {
-			if c == "a" && impl == ours {
-				return figures{"m": 1, "n": 2}, nil
-			}
-			return figures{"m": 3}, nil
-		},
-	}
-	p := plan{cases: s.cases, impls: s.impls, rounds: 1}
-	results, err := s.run(p)
-	fatal(t, err)
-	var out bytes.Buffer
-	fatal(t, writeJSON(&out, s, p, results))
-	var got []string
-	for line := range strings.Lines(out.String()) {
-		var r record
-		fatal(t, json.Unmarshal([]byte(line), &r))
-		got = append(got, fmt.Sprint(r.Case, r.Impl, r.Metric, r.Unit, r.Value))
-	}
-	if strings.Contains(out.String(), `\u003c`) {
-		t.Errorf("names are escaped:\n%s", &out)
-	}
-	if want := []string{"akcpmu1", "akcpnv2", "akcp-gomu3", "bkcpm<w3", "bkcp-gom<w3"}; !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
-	}
-	out.Reset()
-	fatal(t, writeTable(&out, s, p, results))
-	if n := strings.Count(out.String(), "\n"); n != 8 { // three rows
-		t.Errorf("%d lines:\n%s", n, &out)
-	}
-	out.Reset()
-	th := []threshold{{c: "b", impl: ours, metric: "m", max: 2, ofCase: "a"}, {c: "b", impl: ours, metric: "m", min: 1, of: kcpGo, ofCase: "a"}}
-	s.thresholds = th
-	if missed := check(&out, s, results); missed != 1 {
-		t.Errorf("%d thresholds missed:\n%s", missed, &out)
 	}
 }
 

@@ -105,14 +105,6 @@ func waited(done chan error) chan error {
 	return done
 }
 
-// The largest window and packets do not overflow an int of 32 bits.
-func TestSegmentBoundIsBounded(t *testing.T) {
-	config := &kcp.Config{MTU: 65507, MaxMTU: -1, SendWindow: 65535}
-	pair(t, config, compat.Options{SegmentBound: true}, func(t *testing.T, a, b *kcp.Conn) {
-		require.True(t, returned(write(a, make([]byte, 1<<20))))
-	})
-}
-
 // received returns what Close does besides its error.
 func received(c *kcp.Conn) [][]byte {
 	kept, _ := compat.Close(c)

@@ -9,23 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// All bytes of a nonce are drawn, whatever its size, and nothing behind it.
-func TestNonceFillsWhatItShould(t *testing.T) {
-	var s nonceSource
-	for n := range 40 {
-		var seen [40]byte
-		for range 50 {
-			buf := make([]byte, 40)
-			s.fill(buf[:n])
-			require.Equal(t, make([]byte, 40-n), buf[n:])
-			for i, b := range buf {
-				seen[i] |= b
-			}
-		}
-		require.False(t, bytes.Contains(seen[:n], []byte{0}), "size %d", n)
-	}
-}
-
 // Nonces do not repeat: not across reseeds, not across goroutines, and not
 // across sources.
 func TestNoncesDiffer(t *testing.T) {

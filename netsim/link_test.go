@@ -20,15 +20,6 @@ func requireBalanced(t *testing.T, s LinkStats) {
 	require.Equal(t, in, out, "%+v", s)
 }
 
-// requireShare checks a count against its expectation, to five standard
-// deviations.
-func requireShare(t *testing.T, name string, got int64, trials int, p float64) {
-	t.Helper()
-	mean := float64(trials) * p
-	bound := 5 * math.Sqrt(mean*(1-p))
-	require.InDelta(t, mean, float64(got), bound, name)
-}
-
 // number is a packet that names its place in the order.
 func number(i, size int) []byte {
 	b := make([]byte, size)
@@ -62,19 +53,6 @@ func TestLinkConfigValidate(t *testing.T) {
 		require.Panics(t, func() { NewLink(cfg, 1) }, field)
 		require.Panics(t, func() { NewLink(LinkConfig{}, 1).SetConfig(cfg) }, field)
 	}
-}
-
-func TestLinkCertainties(t *testing.T) {
-	never, always := NewLink(LinkConfig{Loss: 1}, 1), NewLink(LinkConfig{Duplicate: 1, Corrupt: 1}, 1)
-	for range 1000 {
-		require.Empty(t, never.Send(0, []byte("x")))
-		deliveries := always.Send(0, []byte("x"))
-		require.Len(t, deliveries, 2)
-		for _, d := range deliveries {
-			require.NotEqual(t, "x", string(d.Data))
-		}
-	}
-	require.Len(t, always.Send(0, nil), 2, "an empty packet has no bit to flip, but is a packet")
 }
 
 func TestLinkRateDoesNotDrift(t *testing.T) {

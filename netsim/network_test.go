@@ -48,26 +48,6 @@ func receiveAll(t testing.TB, c *PacketConn, start time.Time) (all []arrival) {
 	}
 }
 
-// The one timer serves parcels that come to be first after others are waiting.
-func TestNetworkTimerFollowsTheFirst(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		start := time.Now()
-		n := NewNetwork(1, LinkConfig{Delay: 100 * time.Millisecond})
-		n.SetLink("10.0.0.2", "", LinkConfig{Delay: 10 * time.Millisecond})
-		slow, fast := listen(t, n, "10.0.0.1:1"), listen(t, n, "10.0.0.2:1")
-		to := listen(t, n, "10.0.0.3:1")
-		send(t, slow, to, []byte("slow"))
-		send(t, fast, to, []byte("fast"))
-		time.Sleep(50 * time.Millisecond)
-		send(t, fast, to, []byte("later"))
-		require.Equal(t, []arrival{
-			{50 * time.Millisecond, fast.AddrPort(), "fast"}, // read when the sleep was over
-			{60 * time.Millisecond, fast.AddrPort(), "later"},
-			{100 * time.Millisecond, slow.AddrPort(), "slow"},
-		}, receiveAll(t, to, start))
-	})
-}
-
 func TestNetworkMostExactRuleCounts(t *testing.T) {
 	// Rules in the order of their weight; each is named by its delay in ms.
 	rules := []struct{ from, to string }{

@@ -223,21 +223,3 @@ func TestConnReadBuffer(t *testing.T) {
 		require.EqualValues(t, 5, b.Dropped().Packets, "empty packets must count for something")
 	})
 }
-
-// The queue must neither lose its place nor grow while it is never empty.
-func TestConnQueueInMotion(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		_, a, b := pair(t)
-		buf := make([]byte, 4)
-		for i := range 10_000 {
-			send(t, a, b, number(i, 4))
-			if i < 300 {
-				continue
-			}
-			_, _, err := b.ReadFrom(buf)
-			require.NoError(t, err)
-			require.Equal(t, i-300, numberOf(buf))
-			require.Less(t, cap(b.queue.items), 2048)
-		}
-	})
-}

@@ -3,10 +3,8 @@ package netsim
 import (
 	"errors"
 	"fmt"
-	"math"
 	"net"
 	"net/netip"
-	"runtime"
 	"slices"
 	"syscall"
 	"testing"
@@ -328,97 +326,12 @@ func TestDelays(t *testing.T) {
 	}
 }
 
-// A script is in force from its time on, however late the link is asked.
-func TestLinkScriptReachesHeldPackets(t *testing.T) {
-	l := NewLink(LinkConfig{Rate: 1000, CoDel: CoDel{Enabled: true, Target: time.Hour}}, 1)
-	require.NoError(t, l.Play(slices.Concat(RateChange(2500*ms, 2000), RouteChange(3500*ms, time.Second, 0))))
-	all := l.Send(0, make([]byte, 1000))
-	for range 4 {
-		require.Empty(t, l.Send(0, make([]byte, 1000)))
-	}
-	all = append(all, l.Poll(time.Hour)...)
-	var at []time.Duration
-	for _, d := range all {
-		at = append(at, d.At)
-	}
-	require.Equal(t, []time.Duration{1000 * ms, 2000 * ms, 3000 * ms, 3500 * ms, 5000 * ms}, at)
-}
-
 // A fraction of a nanosecond at one rate is not one at another.
 func TestRateChangeForgetsTheRemainder(t *testing.T) {
 	l := NewLink(LinkConfig{Rate: 3_000_000_000}, 1)
 	require.Equal(t, 33*time.Nanosecond, l.Send(0, make([]byte, 100))[0].At)
 	l.SetConfig(LinkConfig{Rate: 1})
 	require.Equal(t, time.Second+33, l.Send(0, make([]byte, 1))[0].At)
-}
-
-// Who sends at the time of a step waits until it is done, even if it takes a
-// while.
-func TestNetworkStepIsWaitedFor(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := NewNetwork(1, LinkConfig{})
-		a, b := listen(t, n, "10.0.0.1:1"), listen(t, n, "10.0.0.2:1")
-		for range 50 {
-			at := n.Elapsed() + ms
-			began := make(chan struct{})
-			n.At(at, func() {
-				close(began)
-				for range 1000 {
-					runtime.Gosched()
-				}
-				n.SetLink("", "", LinkConfig{Loss: 1})
-			})
-			<-began
-			send(t, a, b, nil)
-			require.Zero(t, n.Stats().Delivered)
-			n.SetLink("", "", LinkConfig{})
-		}
-	})
-}
-
-// A schedule that is late, as those on a real clock are, makes no difference to
-// what has become of the packets.
-func TestScheduleLate(t *testing.T) {
-	cfg := LinkConfig{Rate: 1000, CoDel: CoDel{Enabled: true, Interval: 500 * ms}, Delay: ms, Loss: 0.1, Duplicate: 0.1}
-	var want, got []Delivery
-	link := NewLink(cfg, 1)
-	var s schedule[int]
-	c := &conduit[int]{link: NewLink(cfg, 1)}
-	for i := range 200 {
-		now := time.Duration(i) * 70 * ms
-		want = append(want, link.Send(now, number(i, 100))...)
-		s.send(c, now, number(i, 100), i) // without a look at what is due
-	}
-	want = append(want, link.Poll(time.Hour)...)
-	for p := s.due(time.Hour); p != nil; p = s.due(time.Hour) {
-		require.Equal(t, p.dest, numberOf(p.data))
-		got = append(got, Delivery{At: p.at, Data: slices.Clone(p.data)})
-		s.release(p)
-	}
-	for i := range want {
-		want[i].Queued = 0 // not part of a parcel
-	}
-	require.NotZero(t, link.Stats().Managed)
-	require.Equal(t, want, got)
-	require.Equal(t, link.Stats(), c.link.Stats())
-	require.Zero(t, s.bytes)
-}
-
-// The packets that had their turn before a change are not touched by it.
-func TestPipeChangesFromNowOn(t *testing.T) {
-	p := newPipe(NewLink(LinkConfig{Rate: 1000, CoDel: CoDel{Enabled: true, Target: time.Hour}}, 1), nil)
-	p.start = p.start.Add(-time.Hour)
-	for range 3 {
-		p.parcels.send(&p.conduit, 0, make([]byte, 1000), nil)
-	}
-	p.setConfig(LinkConfig{Rate: 1000, Delay: time.Hour})
-	for i := range 3 {
-		next := p.parcels.pop(math.MaxInt64)
-		for next.turn {
-			next = p.parcels.pop(math.MaxInt64)
-		}
-		require.Equal(t, time.Duration(i+1)*time.Second, next.at)
-	}
 }
 
 // An outage of a negative length loses nothing.

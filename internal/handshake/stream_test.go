@@ -133,18 +133,6 @@ func TestStreamHoldsWhatHasArrived(t *testing.T) {
 	}
 }
 
-// What is written counts as allocated until all of it is acknowledged.
-func TestStreamKeeps(t *testing.T) {
-	var s Stream
-	require.True(t, s.Write(make([]byte, 10_000)))
-	require.GreaterOrEqual(t, s.kept, 10_000)
-	s.Sent(10_000)
-	s.Acknowledge(9_999)
-	require.GreaterOrEqual(t, s.kept, 10_000, "the array is still there")
-	s.Acknowledge(10_000)
-	require.Zero(t, s.kept)
-}
-
 // What would take more memory than there is room for is not taken.
 func TestStreamHasNoRoom(t *testing.T) {
 	var s Stream

@@ -66,15 +66,6 @@ func TestNames(t *testing.T) {
 	require.False(t, Is(socketError(syscall.ECONNREFUSED), syscall.ECONNRESET))
 }
 
-// One number means one thing.
-func TestNumbersAreUnique(t *testing.T) {
-	seen := map[syscall.Errno]bool{errorPortUnreachable: true}
-	for _, n := range windowsNumbers() {
-		require.False(t, seen[n.number], "%d", n.number)
-		seen[n.number] = true
-	}
-}
-
 // On Windows a UDP socket that is told of a closed port returns WSAECONNRESET.
 func TestPortUnreachable(t *testing.T) {
 	for goos, unreachable := range map[string][]syscall.Errno{

@@ -116,21 +116,3 @@ func isSystem(x ast.Expr) bool {
 	id, ok := x.(*ast.Ident)
 	return ok && slices.Contains([]string{"syscall", "unix", "windows"}, id.Name)
 }
-
-func TestComparisons(t *testing.T) {
-	for text, want := range map[string]int{
-		`errors.Is(err, syscall.ECONNREFUSED)`:                       1,
-		`require.ErrorIs(t, err, syscall.EPIPE, "text")`:             1,
-		`assert.NotErrorIs(t, err, windows.WSAECONNRESET)`:           1,
-		`func() { if err == unix.EINTR || syscall.E2BIG != e {} }`:   2,
-		`func() { switch err { case syscall.EIO, syscall.EPERM: } }`: 2,
-		`func() { switch { case errors.Is(err, syscall.EIO): } }`:    1,
-		`neterr.Is(err, syscall.ECONNREFUSED)`:                       0,
-		`os.NewSyscallError("bind", syscall.EADDRINUSE)`:             0,
-		`errors.Is(err, net.ErrClosed) || sig == syscall.SIGHUP`:     0,
-	} {
-		file, err := parser.ParseFile(token.NewFileSet(), "", "package p\nvar _ = "+text, 0)
-		require.NoError(t, err)
-		require.Len(t, comparisons(file), want, text)
-	}
-}

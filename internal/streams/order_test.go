@@ -2,18 +2,11 @@ package streams
 
 import (
 	"testing"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp/internal/serial"
 )
-
-// A waiting message takes no more than is counted.
-func TestMessageBytes(t *testing.T) {
-	require.LessOrEqual(t, int(unsafe.Sizeof(message{})), MessageBytesQueued)
-	require.LessOrEqual(t, int(unsafe.Sizeof(piece{})), pieceBytesQueued)
-}
 
 // An ABANDON of all up to a message lets those be read that are complete, in order,
 // and drops the others, whatever arrives of them later.
@@ -108,20 +101,6 @@ func TestGrowth(t *testing.T) {
 		require.Equal(t, want, r.Stats().Window)
 		require.Equal(t, want-someLimits.ReceiveBuffer, h.table.grown)
 		require.Zero(t, h.dropped)
-	}
-}
-
-// Streams of equal priority take turns, a full segment each.
-func TestTurnsOfStreams(t *testing.T) {
-	h := newHost(1, someLimits)
-	for range 3 {
-		s, err := h.table.Open(Params{})
-		require.NoError(t, err)
-		s.Write(make([]byte, 20_000))
-	}
-	for i := range 30 {
-		require.True(t, h.pull(false))
-		require.EqualValues(t, 2*(i%3)+1, ID(h.queued[i].payload), "segment %d", i)
 	}
 }
 

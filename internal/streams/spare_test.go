@@ -3,7 +3,6 @@ package streams
 import (
 	"bytes"
 	"testing"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -56,47 +55,4 @@ func TestBuffersAreUsedAgain(t *testing.T) {
 	read(s)
 	host.table.Compact()
 	require.Less(t, host.table.Memory(), 4<<10)
-}
-
-// Bytes, and messages, are sent from the buffers in which they wait, and what a piece
-// takes beside it is used again.
-func TestPiecesAreUsedAgain(t *testing.T) {
-	host := newHost(1, Limits{Streams: 4, WriteBuffer: 1 << 20, ReceiveBuffer: 1 << 20})
-	s, err := host.table.Open(Params{})
-	require.NoError(t, err)
-	s.out.limit = 1 << 30
-	for round := range 6 {
-		s.out.known = round >= 3 // until then the segments carry the options, too
-		data := bytes.Repeat([]byte{byte(round)}, 3*host.payload+1)
-		if round%3 == 0 {
-			s.Write(data)
-		} else {
-			s.Send(data[:len(data)/(round%3)/4], 0, 0, nil)
-			s.Send(data, 0, 0, nil)
-		}
-		var want, got [][]byte
-		for p := s.out.first; p != nil; p = p.next {
-			want = append(want, p.data[p.head:])
-		}
-		had := len(host.queued)
-		for host.pull(false) {
-		}
-		for _, sent := range host.queued[had:] {
-			_, data, ok := Decode(sent.payload)
-			require.True(t, ok)
-			got = append(got, data)
-		}
-		require.Len(t, got, len(want))
-		for i := range want {
-			require.Equal(t, want[i], got[i])
-			require.Same(t, unsafe.SliceData(want[i]), unsafe.SliceData(got[i]), "round %d: a copy", round)
-		}
-		require.GreaterOrEqual(t, host.table.sparePieces, 4, "round %d", round)
-		require.LessOrEqual(t, host.table.sparePieces, 5, "round %d", round)
-		require.Zero(t, host.table.Queued())
-	}
-	host.table.Compact()
-	require.Zero(t, host.table.Memory())
-	s.Write([]byte{1}) // a few bytes do not take a whole segment
-	require.Less(t, host.table.Queued(), host.payload)
 }

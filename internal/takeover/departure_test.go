@@ -36,32 +36,6 @@ func at(stage Stage) *Departure {
 	return &Departure{stage: stage, wake: make(chan struct{}, 1), drained: make(chan struct{})}
 }
 
-// Sessions begin while this process reads, or is about to read again. Notes are kept for
-// a successor that hears of sessions.
-func TestWhatAStageAllows(t *testing.T) {
-	for s := Serves; s <= Resumes; s++ {
-		d := at(s)
-		away := s == Leaves || s == Left
-		require.Equal(t, away, d.IsAway(), "stage %d", s)
-		d.Tell(Note{Kind: Used, Conv: 1})
-		require.Equal(t, away, len(d.notes) == 1, "stage %d", s)
-		require.Len(t, d.wake, 1, "Drain looks")
-	}
-	var none Departure
-	require.Nil(t, none.Drained())
-	none.Tell(Note{Kind: Used})
-	require.Empty(t, none.notes)
-}
-
-// There are no more notes for a successor that does not read than sessions that it takes.
-func TestNotesAreBounded(t *testing.T) {
-	d := at(Left)
-	d.notes = make([]Note, MaxOwned-1)
-	d.Tell(Note{Kind: Used})
-	d.Tell(Note{Kind: Used})
-	require.Len(t, d.notes, MaxOwned)
-}
-
 // draining is an endpoint that was handed over.
 type draining struct {
 	opening, refused, empty atomic.Bool

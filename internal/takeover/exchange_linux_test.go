@@ -417,38 +417,6 @@ func TestNotesOfOtherStages(t *testing.T) {
 	}
 }
 
-// Drain writes what the successor is to hear, and at last that no session is left. It lets go of the processes before.
-func TestDrainWritesAll(t *testing.T) {
-	pipe, other := pipes(t)
-	before, _ := pipes(t)
-	d := at(Left)
-	d.passing = &Handover{notes: pipe, before: Retained{{notes: before}}}
-	const told = 1000
-	for range told {
-		d.Tell(Note{Kind: Used})
-	}
-	e := &draining{closed: make(chan struct{}), shut: func() {}}
-	go d.Drain(e)
-	for read := 0; read < told; {
-		message := make([]byte, 64<<10)
-		n, err := other.Read(message)
-		require.NoError(t, err)
-		for b := message[:n]; len(b) > 0; read++ {
-			_, b, _ = CutNote(b)
-		}
-	}
-	close(e.closed)
-	<-d.Drained()
-	message := make([]byte, 1000)
-	n, err := other.Read(message)
-	require.NoError(t, err)
-	note, _, _ := CutNote(message[:n])
-	require.Equal(t, Over, note.Kind)
-	_, err = other.Read(message)
-	require.ErrorIs(t, err, io.EOF)
-	require.ErrorIs(t, before.SetReadDeadline(time.Time{}), net.ErrClosed)
-}
-
 // Of predecessors that end while they pause nothing is kept, nor after the endpoint is
 // closed.
 func TestPredecessorsEnd(t *testing.T) {

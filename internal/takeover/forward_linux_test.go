@@ -90,18 +90,6 @@ func TestForwardDrops(t *testing.T) {
 	require.Positive(t, n)
 }
 
-// After the end of the last predecessor a reader needs nothing for it.
-func TestForwarderIsNeeded(t *testing.T) {
-	s, list, _ := predecessors(t, 1)
-	list[0].owned.Add(v4, 7, true)
-	f := NewForwarder(0)
-	d, p := sealed(0, 7)
-	f.Forward(s, d, p)
-	require.True(t, f.Flush(s))
-	s.forget()
-	require.False(t, f.Flush(s))
-}
-
 // Which process answers for a session in TIME-WAIT: the one that has its keys.
 func TestKeeperOf(t *testing.T) {
 	_, list, _ := predecessors(t, 2)

@@ -135,19 +135,6 @@ func TestEndWithUnread(t *testing.T) {
 	require.ErrorIs(t, err, io.EOF)
 }
 
-// Interrupt ends Read, and Resume lets it go on.
-func TestInterrupt(t *testing.T) {
-	a, b := pipes(t)
-	b.Interrupt()
-	_, err := b.Read(make([]byte, 10))
-	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
-	b.Resume()
-	require.True(t, a.TryWrite([]byte("x")))
-	n, err := b.Read(make([]byte, 10))
-	require.NoError(t, err)
-	require.Equal(t, 1, n)
-}
-
 // Descriptors that are something else are refused, and closed.
 func TestOtherDescriptors(t *testing.T) {
 	open := func() int {

@@ -221,21 +221,6 @@ func TestCloseWakesReader(t *testing.T) {
 	})
 }
 
-func TestWriteDeadline(t *testing.T) {
-	eachCombination(t, func(t *testing.T, features Features) {
-		pc := listen(t, "udp4", "127.0.0.1:0")
-		c := newConn(pc, features)
-		require.NoError(t, pc.SetWriteDeadline(time.Unix(1, 0)))
-		n, err := c.WriteBatch(to(addrOf(pc), 10, 10))
-		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
-		require.Zero(t, n)
-		require.NoError(t, pc.SetWriteDeadline(time.Time{}))
-		n, err = c.WriteBatch(to(addrOf(pc), 10, 10))
-		require.NoError(t, err)
-		require.Equal(t, 2, n)
-	})
-}
-
 // The answer that nobody listens comes back as an error of a call, and the
 // socket goes on working.
 func TestRefusedIsNotTheEnd(t *testing.T) {

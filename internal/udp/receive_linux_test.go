@@ -110,31 +110,6 @@ func TestSockaddr(t *testing.T) {
 	require.False(t, addr.IsValid(), "of no family")
 }
 
-// Other control messages that a program has asked for do not hide ours.
-func TestJoinedPacketWithTimestamps(t *testing.T) {
-	from, r := listen(t, "udp4", "127.0.0.1:0"), listen(t, "udp4", "127.0.0.1:0")
-	raw, err := r.SyscallConn()
-	require.NoError(t, err)
-	require.NoError(t, raw.Control(func(fd uintptr) {
-		for _, o := range [][3]int{
-			{unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1},
-			{unix.SOL_SOCKET, unix.SO_RXQ_OVFL, 1},
-			{unix.SOL_IP, unix.IP_PKTINFO, 1},
-			{unix.SOL_IP, unix.IP_RECVTOS, 1},
-			{unix.SOL_IP, unix.IP_RECVTTL, 1},
-			{unix.SOL_IP, unix.IP_RECVORIGDSTADDR, 1},
-		} {
-			require.NoError(t, unix.SetsockoptInt(int(fd), o[0], o[1], o[2]))
-		}
-	}))
-	result := startCollecting(t, r, newFastConn(t, r), 100)
-	batch := to(addrOf(r), times(100, 300)...)
-	sender := newFastConn(t, from)
-	require.Empty(t, writeAll(sender, batch))
-	require.Empty(t, writeAll(sender, []Datagram{{Buf: []byte(lastWord), Addr: addrOf(r)}}))
-	requirePackets(t, received(batch, addrOf(r), addrOf(from)), result())
-}
-
 // A packet whose datagrams cannot be told apart is dropped; the next is not.
 func TestLostControlMessage(t *testing.T) {
 	c := newFastConn(t, listen(t, "udp4", "127.0.0.1:0"))

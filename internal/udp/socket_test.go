@@ -116,23 +116,6 @@ func testShards(t *testing.T, network, address string) {
 	}
 }
 
-// Two groups that leave the choice of a port to the system do not get the same.
-func TestReusePortGroupsAreApart(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("no groups here")
-	}
-	seen := make(map[netip.AddrPort]bool)
-	for range 100 {
-		conns, err := ListenReusePort("udp4", "127.0.0.1:0", 2, nil)
-		require.NoError(t, err)
-		require.False(t, seen[addrOf(conns[0])])
-		seen[addrOf(conns[0])] = true
-		for _, c := range conns {
-			t.Cleanup(func() { _ = c.Close() })
-		}
-	}
-}
-
 func TestListenReusePortFails(t *testing.T) {
 	for _, test := range []struct {
 		network, address string

@@ -133,20 +133,6 @@ func TestStop(t *testing.T) {
 	})
 }
 
-// A request for a time that has passed is carried out at once.
-func TestPastTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := newRecord()
-		time.Sleep(time.Second)
-		for i, at := range []time.Duration{0, -time.Second, time.Millisecond} {
-			q.Set(&sleeper{}, at)
-			synctest.Wait()
-			require.Len(t, q.woken, i+1)
-		}
-		require.True(t, q.Idle())
-	})
-}
-
 // Each element is woken once, at the time asked for last, whatever was asked for
 // before, and not at all after Remove.
 func TestRandomRequests(t *testing.T) {
@@ -217,20 +203,6 @@ func TestConcurrentUse(t *testing.T) {
 	woken.Wait()
 	q.Stop()
 	require.Empty(t, q.heap)
-}
-
-// A request takes no memory once the queue has been as long before.
-func TestSetDoesNotAllocate(t *testing.T) {
-	q := newRecord()
-	defer q.Stop()
-	first, second := new(sleeper), new(sleeper)
-	q.Set(first, time.Hour)
-	q.Set(second, time.Hour)
-	require.Zero(t, testing.AllocsPerRun(100, func() {
-		q.Set(first, 2*time.Hour)
-		q.Remove(second)
-		q.Set(second, time.Hour)
-	}))
 }
 
 // What a request moves in the heap grows with the logarithm of the number of
