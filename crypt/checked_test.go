@@ -50,27 +50,3 @@ func TestCFBRefusesOtherBlockSizes(t *testing.T) {
 	require.PanicsWithValue(t, "crypt: Locked: nil Cipher", func() { Locked(nil) })
 	require.PanicsWithValue(t, "crypt: CFB needs a cipher with blocks of 8 or 16 bytes, not 32", func() { CFB(oddBlock{}) })
 }
-
-// kcp-go's table for XOR has 1500 bytes; what is behind stays as it is.
-func TestXORBeyondItsTable(t *testing.T) {
-	packet := seal(t, XOR([]byte("key")), make([]byte, 1600-headerSize))
-	require.Equal(t, make([]byte, 100), packet[1500:])
-	require.NotContains(t, string(packet[nonceSize:1500]), string(make([]byte, 8)))
-}
-
-// A key of no bytes is a key: that of everybody who has none.
-func TestXORWithoutAKey(t *testing.T) {
-	packet := seal(t, XOR(nil), []byte("hello"))
-	require.NotContains(t, string(packet), "hello")
-	_, err := XOR([]byte("key")).Open(bytes.Clone(packet))
-	require.Error(t, err)
-	content, err := XOR([]byte{}).Open(packet)
-	require.NoError(t, err)
-	require.Equal(t, "hello", string(content))
-}
-
-func TestNoneIsClear(t *testing.T) {
-	packet := seal(t, None(), []byte("hello"))
-	require.Equal(t, "hello", string(packet[headerSize:]))
-	require.Equal(t, crc32.ChecksumIEEE([]byte("hello")), binary.LittleEndian.Uint32(packet[nonceSize:]))
-}

@@ -33,25 +33,6 @@ func TestNoncesDiffer(t *testing.T) {
 	}
 }
 
-func TestNonceReseed(t *testing.T) {
-	var s nonceSource
-	nonce := make([]byte, 12)
-	s.fill(nonce)
-	shard := &s.shards[0]
-	require.Equal(t, reseedAfter-1, shard.left)
-	before, err := shard.rng.MarshalBinary()
-	require.NoError(t, err)
-	shard.left = 0
-	s.fill(nonce)
-	require.Equal(t, reseedAfter-1, shard.left)
-
-	// Without the reseed this would have been the same nonce.
-	require.NoError(t, shard.rng.UnmarshalBinary(before))
-	again := make([]byte, 12)
-	s.fill(again)
-	require.NotEqual(t, nonce, again)
-}
-
 // A goroutine that is held up with a shard does not hold up the others.
 func TestNonceShards(t *testing.T) {
 	var s nonceSource

@@ -51,26 +51,6 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
-func TestDecodeAccepts(t *testing.T) {
-	d := NewDecoder()
-	for _, n := range []int{0, 1, 24, 1400, maxShard - sizeSize} {
-		p := append(make([]byte, HeaderSize), bytes.Repeat([]byte{5}, n)...)
-		putHeader(p, oobSeqID, TypeData) // data is passed on with any seqid
-		putSize(p)
-		payload, kind, err := d.Decode(p, 0, nil)
-		require.NoError(t, err)
-		require.Equal(t, KindData, kind)
-		require.Equal(t, p[HeaderSize:], payload)
-
-		putHeader(p, 0, TypeParity)
-		payload, kind, err = d.Decode(p, 0, nil)
-		require.NoError(t, err)
-		require.Equal(t, KindParity, kind)
-		require.Nil(t, payload)
-	}
-	require.Equal(t, DecoderStats{Data: 5, Parity: 5, Held: d.Held()}, d.Stats())
-}
-
 // shuffle displaces packets by less than the given distance.
 func shuffle(random *rand.Rand, packets [][]byte, distance int) {
 	type placed struct {

@@ -40,18 +40,6 @@ func TestLearnsAtOnce(t *testing.T) {
 	}
 }
 
-func TestFirstGroupIsRepaired(t *testing.T) {
-	for _, r := range []ratio{{3, 1}, {10, 3}, {20, 10}} {
-		for lost := range r.data {
-			s := newSender(t, r, 1)
-			rcv := newReceiver(s)
-			rcv.feed(without(s.group(), lost)...)
-			rcv.feed(s.groups(3)...)
-			require.Len(t, rcv.recovered, 1, "%v without %d", r, lost)
-		}
-	}
-}
-
 // With loss, duplicates and reordering the ratio is found within some groups,
 // and it is the right one.
 func TestLearnsUnderLoss(t *testing.T) {
@@ -242,24 +230,5 @@ func TestRatioChangeRecoversNothingFalse(t *testing.T) {
 			}
 		}
 		require.Greater(t, recovered, 50)
-	}
-}
-
-func TestNewestSamples(t *testing.T) {
-	var l learner
-	for i := range uint32(maxSamples + 100) {
-		l.add(newSample(i, i%2 == 0), false)
-		for _, n := range []int{1, 16, 99, 100, 101, 256, maxSamples} {
-			if n > len(l.samples) {
-				continue
-			}
-			a, b := l.newest(n)
-			require.Equal(t, n, len(a)+len(b))
-			for j, s := range append(a[:len(a):len(a)], b...) {
-				if want := i + 1 - uint32(n-j); s.seqid != want {
-					t.Fatalf("sample %d of the newest %d is %d, want %d", j, n, s.seqid, want)
-				}
-			}
-		}
 	}
 }

@@ -109,29 +109,6 @@ func TestIncastEstimate(t *testing.T) {
 	require.Zero(t, i.budget)
 }
 
-// What peers send is counted in epochs. Those that stop are forgotten, half of them
-// with each.
-func TestIncastCountsSenders(t *testing.T) {
-	i := new(Budget)
-	i.advance(0)
-	for range 100 {
-		i.Offered(new(Sender), 500, true)
-	}
-	i.bytes = 7
-	require.Equal(t, -1, i.advance(Epoch-1))
-	require.Equal(t, 7, i.advance(Epoch))
-	require.Equal(t, 100, i.sending())
-	require.False(t, i.Alone())
-	for range 3 {
-		i.Offered(new(Sender), 500, true)
-	}
-	i.advance(2 * Epoch)
-	require.Equal(t, 50, i.sending())
-	require.Zero(t, i.advance(60*Epoch), "nothing arrived in the last one")
-	require.Zero(t, i.sending())
-	require.True(t, i.Alone())
-}
-
 // senderModel is what a session is known to have sent in the present epoch.
 type senderModel struct {
 	Sender

@@ -62,22 +62,6 @@ func TestLevelIsFair(t *testing.T) {
 	require.Greater(t, limited, 50)
 }
 
-// Senders of little, however many, leave nearly all to one that sends much.
-func TestTricklesTakeLittle(t *testing.T) {
-	var d Demand
-	for range 1000 {
-		d.Add(0, 1500)
-	}
-	require.Zero(t, d.Level(2<<20), "none has to be limited")
-	require.False(t, d.Dominated())
-	d.Add(0, 40<<20)
-	require.True(t, d.Dominated())
-	require.Equal(t, 1<<20-1000*1500/lightPart, d.Level(1<<20))
-	d.Add(0, 40<<20)
-	require.False(t, d.Dominated())
-	require.Equal(t, (1<<20-1000*1500/lightPart)/2, d.Level(1<<20))
-}
-
 // All who send alike have equal shares, at least a byte.
 func TestEqualShares(t *testing.T) {
 	var d Demand

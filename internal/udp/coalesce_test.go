@@ -82,6 +82,9 @@ func TestPlanLimits(t *testing.T) {
 	require.Equal(t, []int{64, 36}, plan(make([]int, 0, 9), batch, 100, true, nil), "a hundred datagrams")
 	require.Equal(t, times(7, 1), plan(make([]int, 5, 7), batch, 256, false, nil), "space is used again")
 	require.Empty(t, plan(nil, batch, 256, true, nil), "no space")
+	two := append(to(peerA, 9, 9), to(peerB, 9, 9)...)
+	refused := func(to netip.AddrPort) bool { return to == peerA }
+	require.Equal(t, []int{1, 1, 2}, plan(make([]int, 0, 4), two, 256, true, refused), "an address that refuses")
 	require.Zero(t, testing.AllocsPerRun(10, func() { plan(make([]int, 0, 4), batch, 256, true, nil) }))
 }
 

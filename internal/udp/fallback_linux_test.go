@@ -11,7 +11,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -89,64 +88,6 @@ func TestMergedPacketFails(t *testing.T) {
 			require.Empty(t, writeAll(sender, []Datagram{{Buf: []byte(lastWord), Addr: addrOf(r)}}))
 			requirePackets(t, received(append(first, second...), addrOf(r), addrOf(from)), result())
 		})
-	}
-}
-
-// refuseTo lets merged packets to an address fail, as kernels before 6.14 do if its
-// route takes less than their datagrams. It counts those that fail, and those to
-// others that do not.
-func refuseTo(bad netip.Addr, errno syscall.Errno, failed, passed *int) func(uintptr, []header) (int, syscall.Errno) {
-	return func(fd uintptr, headers []header) (int, syscall.Errno) {
-		for i := range headers {
-			h := &headers[i]
-			var name sockaddr
-			copy(name[:], unsafe.Slice(h.Name, h.Namelen))
-			addr, _, _ := name.get(h.Namelen)
-			switch {
-			case !merged(h):
-			case addr != bad:
-				*passed++
-			case i > 0:
-				return sendmmsg(fd, headers[:i])
-			default:
-				*failed++
-				return 0, errno
-			}
-		}
-		return sendmmsg(fd, headers)
-	}
-}
-
-// What the route to one address does not take concerns no other, in the same batch
-// or later.
-func TestRefusalStaysWithItsAddress(t *testing.T) {
-	from := listen(t, "udp4", "0.0.0.0:0")
-	r := []*net.UDPConn{listen(t, "udp4", "127.0.0.2:0"), listen(t, "udp4", "127.0.0.3:0")}
-	c := newFastConn(t, from)
-	failed, passed := 0, 0
-	c.sendmmsg = refuseTo(addrOf(r[0]).Addr(), unix.EINVAL, &failed, &passed)
-	results := []func() []packet{
-		startCollecting(t, r[0], newConn(r[0], everything), 100), startCollecting(t, r[1], newConn(r[1], everything), 100),
-	}
-	source := addrOf(from)
-	var batches [2][]Datagram
-	for range 10 {
-		var batch []Datagram
-		for range 3 {
-			for i := range r {
-				part := to(addrOf(r[i]), times(10, 1400)...)
-				batches[i] = append(batches[i], part...)
-				batch = append(batch, part...)
-			}
-		}
-		require.Empty(t, writeAll(c, batch))
-	}
-	require.Equal(t, 1, failed)
-	require.Equal(t, 30, passed)
-	require.Equal(t, Merging{Refused: 1}, c.Merging())
-	for i := range r {
-		require.Empty(t, writeAll(c, []Datagram{{Buf: []byte(lastWord), Addr: addrOf(r[i])}}))
-		requirePackets(t, received(batches[i], addrOf(r[i]), source), results[i]())
 	}
 }
 
@@ -236,19 +177,6 @@ func TestStaleErrorOfConnectedSocket(t *testing.T) {
 	c.sendmmsg = func(uintptr, []header) (int, syscall.Errno) { return 0, unix.EMSGSIZE }
 	require.Len(t, writeAll(c, to(addrOf(r), 100)), 1)
 	require.Len(t, writeAll(c, to(addrOf(r), 100, 200)), 2)
-}
-
-// What is wrong with the datagram itself says nothing about merging. Anyone
-// can have us answer to port 0.
-func TestBadDestinationDoesNotEndMerging(t *testing.T) {
-	c := newFastConn(t, listen(t, "udp4", "127.0.0.1:0"))
-	nowhere := netip.MustParseAddrPort("127.0.0.1:0")
-	errs := writeAll(c, to(nowhere, times(10, 100)...))
-	require.Len(t, errs, 10)
-	for _, err := range errs {
-		require.ErrorIs(t, err, unix.EINVAL)
-	}
-	require.True(t, c.Features().GSO)
 }
 
 // An error of a datagram in the middle, of whatever kind, is returned with its
