@@ -1,7 +1,6 @@
 package handshake
 
 import (
-	"bytes"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -10,56 +9,6 @@ import (
 )
 
 const testLimit = 4096
-
-// Bytes arrive whole and in order over a path that loses, repeats and reorders.
-func TestStream(t *testing.T) {
-	for seed := range uint64(50) {
-		random := rand.New(rand.NewPCG(seed, 1))
-		var a, b Stream
-		want := make([]byte, 1+random.IntN(20_000))
-		for i := range want {
-			want[i] = byte(random.Uint32())
-		}
-		type piece struct {
-			offset uint32
-			data   []byte
-		}
-		var way []piece
-		var got []byte
-		for rest, rounds := want, 0; len(got) < len(want); rounds++ {
-			require.Less(t, rounds, 10_000, "seed %d", seed)
-			if n := min(len(rest), random.IntN(3000)); n > 0 {
-				require.True(t, a.Write(rest[:n]))
-				rest = rest[n:]
-			}
-			for a.Unsent() {
-				offset, data := a.Peek(1 + random.IntN(1000))
-				way = append(way, piece{offset, bytes.Clone(data)})
-				a.Sent(len(data))
-			}
-			random.Shuffle(len(way), func(i, j int) { way[i], way[j] = way[j], way[i] })
-			for range random.IntN(4) {
-				if len(way) > 0 {
-					b.Receive(way[0].offset, way[0].data, testLimit, math.MaxInt)
-					way = way[random.IntN(2):]
-				}
-			}
-			require.LessOrEqual(t, b.held, 3*testLimit)
-			got = append(got, b.Read()...)
-			switch random.IntN(5) {
-			case 0:
-				a.Acknowledge(b.Received())
-			case 1:
-				a.Rewind()
-				way = way[len(way)/2:]
-			}
-		}
-		require.Equal(t, want, got, "seed %d", seed)
-		a.Acknowledge(b.Received())
-		require.False(t, a.Unacknowledged() || a.Unsent())
-		require.Zero(t, b.held)
-	}
-}
 
 func TestStreamBounds(t *testing.T) {
 	var s Stream

@@ -39,18 +39,6 @@ func TestLateTimer(t *testing.T) {
 	require.Equal(t, 20, leave(&p, 102_000))
 }
 
-// Retransmissions use up 200 ms and a packet in advance, and no more.
-func TestChargeIsBounded(t *testing.T) {
-	const rate, size = 1_000_000, 1400
-	var p Pacer
-	p.Refill(0, rate, size)
-	for range 1000 {
-		p.Charge(size, rate)
-	}
-	require.False(t, p.Ready())
-	require.InDelta(t, 201_400, p.Wait(0, rate), 2)
-}
-
 // While the budget lasts there is nothing to wait for.
 func TestNothingToWaitFor(t *testing.T) {
 	require.Zero(t, (&Pacer{filled: true, Budget: 1, last: 100}).Wait(100, 1_000_000))
@@ -78,35 +66,6 @@ func TestCap(t *testing.T) {
 		require.InDelta(t, float64(rate)*micros/1e6, sent, float64(size))
 		require.InDelta(t, sent/size, wakes, 2, "woken for nothing")
 	}
-}
-
-// A late timer makes up for 10 ms if something was waiting, and not otherwise.
-func TestCapLateTimer(t *testing.T) {
-	const rate, size = 1_400_000, 1400 // a packet a millisecond
-	leave := func(c *Cap, now int64) (n int) {
-		for ; c.Ready(now, 0); n++ {
-			c.Spend(size)
-		}
-		return n
-	}
-	var c Cap
-	c.SetRate(rate, 0)
-	require.Equal(t, 1, leave(&c, 0))
-	require.Equal(t, 5, leave(&c, 5000))
-	require.Equal(t, 11, leave(&c, 100_000))
-	require.True(t, c.Ready(200_000, 0), "something was waiting")
-	require.False(t, c.Blocked())
-	c.Spend(size)
-	require.Equal(t, 1, leave(&c, 300_000), "nothing was waiting")
-}
-
-// What is pending counts as though it were spent.
-func TestCapPending(t *testing.T) {
-	var c Cap
-	c.SetRate(1000, 0)
-	require.True(t, c.Ready(0, 0))
-	require.False(t, c.Ready(0, 1))
-	require.True(t, c.Blocked())
 }
 
 // What is borrowed is at most what the rate allows in 200 ms, and 1400 bytes. Until it
@@ -142,22 +101,6 @@ func TestCapBorrow(t *testing.T) {
 	require.True(t, c.Ready(5_900_006, 0))
 	c.Spend(1000)
 	require.InDelta(t, 1_000_000, c.Wait(5_900_006), 2, "what nobody used pays for it too")
-}
-
-// However much is borrowed, the rest has half of the rate.
-func TestCapIsNotAllBorrowed(t *testing.T) {
-	const rate, size = 100_000, 1000
-	var c Cap
-	c.SetRate(rate, 0)
-	sent := 0
-	for now := int64(0); now < 10e6; now += 1000 {
-		c.Borrow(size)
-		for c.Ready(now, 0) {
-			c.Spend(size)
-			sent += size
-		}
-	}
-	require.InDelta(t, rate*10/2, sent, 2*size)
 }
 
 // Another rate counts from the moment that it is set.

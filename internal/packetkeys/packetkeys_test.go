@@ -150,34 +150,6 @@ func TestNoSecret(t *testing.T) {
 	require.False(t, k.Opens())
 }
 
-// A key is replaced in time, the other end follows with its own, and neither
-// goes further before the other has followed.
-func TestKeyUpdate(t *testing.T) {
-	for _, suite := range suites {
-		a, b := pair(t, suite, Application)
-		a.seal.update, b.seal.update = 10, 10
-		n := uint64(0)
-		for range 10 {
-			require.Equal(t, typeApplication0, sealed(t, a, "")[typeAt])
-			n++
-		}
-		for range 25 { // no second update before b has followed
-			packet := sealed(t, a, "new")
-			require.Equal(t, typeApplication1, packet[typeAt])
-			requireOpens(t, b, packet, "new", n)
-			n++
-		}
-		answer := sealed(t, b, "followed")
-		require.Equal(t, typeApplication1, answer[typeAt])
-		requireOpens(t, a, answer, "followed", 0)
-		packet := sealed(t, a, "third")
-		require.Equal(t, typeApplication0, packet[typeAt])
-		requireOpens(t, b, packet, "third", n)
-		sent, received := b.Generations()
-		require.Equal(t, []uint64{1, 2}, []uint64{sent, received})
-	}
-}
-
 // Packets of the generation before open as long as their key is held, whatever
 // the order, and old phases do not open under new keys.
 func TestKeyUpdateReordered(t *testing.T) {

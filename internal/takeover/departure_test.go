@@ -9,28 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Each event leads from a stage to one other, or is impossible there.
-func TestStages(t *testing.T) {
-	next := map[Stage]map[event]Stage{
-		Serves:    {begins: Exchanges},
-		Exchanges: {leaves: Leaves, returns: Exchanges, ends: Serves},
-		Leaves:    {commits: Left, returns: Exchanges},
-		Left:      {returns: Resumes},
-		Resumes:   {ends: Serves},
-	}
-	for s := Serves; s <= Resumes; s++ {
-		for e := begins; e <= ends; e++ {
-			got, ok := s.after(e)
-			want, possible := next[s][e]
-			if !possible {
-				want = s
-			}
-			require.Equal(t, possible, ok, "event %d at %d", e, s)
-			require.Equal(t, want, got, "event %d at %d", e, s)
-		}
-	}
-}
-
 // at returns a Departure at a stage, as if a first handover were under way or over.
 func at(stage Stage) *Departure {
 	return &Departure{stage: stage, wake: make(chan struct{}, 1), drained: make(chan struct{})}

@@ -79,30 +79,6 @@ func TestDatagramsThroughPipe(t *testing.T) {
 	require.Empty(t, want)
 }
 
-// A process that does not read costs packets, and does not block.
-func TestFullPipeDrops(t *testing.T) {
-	a, b := feed(t)
-	var out Outbox
-	d := udp.Datagram{Addr: v4, Buf: make([]byte, 1400)}
-	put, dropped := 0, 0
-	for dropped == 0 {
-		dropped += out.Put(a, &d)
-		put++
-		require.Less(t, put, 1_000_000)
-	}
-	dropped += out.Flush(a)
-	a.Close()
-	in, batch, arrived := NewInbox(b), make([]udp.Datagram, 128), 0
-	for {
-		n, err := in.ReadBatch(batch)
-		if err != nil {
-			break
-		}
-		arrived += n
-	}
-	require.Equal(t, put, arrived+dropped)
-}
-
 // Malformed messages are skipped. The largest datagram is not one.
 func TestMalformedMessages(t *testing.T) {
 	a, b := feed(t)
