@@ -70,7 +70,7 @@ func TestHeldIsAllMemory(t *testing.T) {
 	}{{"random", 0, 2000}, {"alternating", 1, 64}, {"edges", 2, 200}, {"changing", 4, 1300}} {
 		decoders := 300
 		if testing.Short() {
-			decoders = 75
+			decoders = 30
 		}
 		list := make([]*Decoder, decoders)
 		held := 0

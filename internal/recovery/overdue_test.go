@@ -63,20 +63,3 @@ func TestOverdueOfLiar(t *testing.T) {
 		require.GreaterOrEqual(t, now.Diff(before), int32(80+overdueMargin))
 	}
 }
-
-// On a path with jitter of 30 ms one segment in a hundred at most counts as lost that is
-// not.
-func TestOverdueWithJitter(t *testing.T) {
-	p := peerPath{back: 40}
-	random := rand.New(rand.NewPCG(3, 4))
-	wrong := 0
-	for now := serial.Number(0); now < 100000; now += 10 {
-		p.out = 40 + random.Int32N(30)
-		p.data(now)
-		before, ok := p.o.Before(now, 80)
-		if sent := now - 40 - serial.Number(40+random.Int32N(30)); ok && sent.Before(before) {
-			wrong++
-		}
-	}
-	require.Less(t, wrong, 100)
-}
