@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/arqnet/kcp/internal/rulebook"
 	"github.com/stretchr/testify/require"
 )
 
@@ -174,4 +175,13 @@ func TestKeySizes(t *testing.T) {
 	require.ErrorIs(t, err, aes.KeySizeError(0))
 	// kcp-go's XOR takes any key.
 	require.NotNil(t, XOR(nil))
+}
+
+// The constants of the package are the figures that WIRE.md says.
+func TestRuleFigures(t *testing.T) {
+	rulebook.Check(t, "WIRE.md", []rulebook.Figure{
+		{"| block ciphers, full-block CFB |", "nonce 16", nonceSize},
+		{"| block ciphers, full-block CFB |", "what follows, 4", crcSize},
+		{"| block ciphers, full-block CFB |", "nonce 16", headerSize - crcSize},
+	})
 }

@@ -242,7 +242,7 @@ func TestLinkOverheadAndQueuePackets(t *testing.T) {
 	require.EqualValues(t, -1, arrive(0), "headers alone need room")
 	packets, bytes := l.Backlog(0)
 	require.Equal(t, []int{2, 2000}, []int{packets, bytes})
-	packets, bytes = l.Backlog(1500 * ms)
+	packets, bytes = l.Backlog(time.Second) // the second has its turn
 	require.Equal(t, []int{1, 1000}, []int{packets, bytes})
 	require.Equal(t, LinkStats{
 		Sent: Tally{5, 3*972 + 973}, Delivered: Tally{3, 3 * 972}, Overflow: Tally{1, 0}, TooBig: Tally{1, 973},

@@ -6,7 +6,9 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
+	"github.com/arqnet/kcp/internal/rulebook"
 	"github.com/stretchr/testify/require"
 )
 
@@ -287,4 +289,15 @@ func TestGroupsExpire(t *testing.T) {
 	r.feed(old[5])
 	require.Len(t, r.recovered, 1)
 	require.EqualValues(t, 1, r.dec.Stats().Lost-lost)
+}
+
+// The constants of the package are the figures that WIRE.md says.
+func TestRuleFigures(t *testing.T) {
+	rulebook.Check(t, "WIRE.md", []rulebook.Figure{
+		{"`seqid 4 · type 2", "seqid 4", frameSize - 2},
+		{"`seqid 4 · type 2", "type 2", frameSize - 4},
+		{"`seqid 4 · type 2", "size 2", HeaderSize - frameSize},
+		{"| 0x00f3 | datagram", "conv 4", convSize},
+		{"A group is D data", "500 ms", maxGap * time.Millisecond},
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/rulebook"
 	"github.com/arqnet/kcp/stats"
 	"github.com/stretchr/testify/require"
 )
@@ -110,4 +111,9 @@ func TestNames(t *testing.T) {
 	}
 	require.Len(t, names, len(stats.LimitTimes{}))
 	require.Equal(t, "unknown", stats.Limit(200).String())
+}
+
+// The constants of the package are the figures that RULES.md says.
+func TestRuleFigures(t *testing.T) {
+	rulebook.Check(t, "RULES.md", []rulebook.Figure{{"| What limits: ", "2 round trips", rounds}})
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/rulebook"
 	"github.com/stretchr/testify/require"
 )
 
@@ -262,4 +263,22 @@ func TestSearchLowered(t *testing.T) {
 
 	s = New(500, 500, 1472, EtherIPv4)
 	require.False(t, s.Lower(500, 0), "there is nothing smaller")
+}
+
+// The constants of the package are the figures that RULES.md says.
+func TestRuleFigures(t *testing.T) {
+	rulebook.Check(t, "RULES.md", []rulebook.Figure{
+		{"| DPLPMTUD: the search", "64 full segments", SearchAfter},
+		{"| DPLPMTUD: the search", "20 bytes", Step},
+		{"| DPLPMTUD: the search", "3 lost probes", maxProbes},
+		{"| DPLPMTUD: the search", "10 in silence", maxUnheard},
+		{"| DPLPMTUD: the search", "10 min", RaiseAfter},
+		{"| DPLPMTUD: probes on the wire", "200 ms", minWait},
+		{"| DPLPMTUD: probes on the wire", "2 s", MaxWait},
+		{"| Black hole detection", "1200 bytes", Base},
+		{"| Black holes on the way", "15 s", doubtTime},
+		{"| What cannot be smaller", "548 bytes", Floor},
+		{"| Black hole detection", "1 s", minTrust},
+		{"| Black hole detection", "8 s", maxTrust},
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/arqnet/kcp/internal/rulebook"
 	"github.com/stretchr/testify/require"
 )
 
@@ -123,4 +124,12 @@ func TestFilterConcurrentUse(t *testing.T) {
 	}
 	all.Wait()
 	require.EqualValues(t, packets, taken.Load())
+}
+
+// The constants of the package are the figures that RULES.md says.
+func TestRuleFigures(t *testing.T) {
+	rulebook.Check(t, "RULES.md", []rulebook.Figure{
+		{"| Anti-replay window", "1984", (words - 1) * 64},
+		{"| Replay filter", "16384", tableSize},
+	})
 }

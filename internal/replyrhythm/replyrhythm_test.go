@@ -2,7 +2,9 @@ package replyrhythm
 
 import (
 	"testing"
+	"time"
 
+	"github.com/arqnet/kcp/internal/rulebook"
 	"github.com/stretchr/testify/require"
 )
 
@@ -94,4 +96,14 @@ func TestDataThatIsNoReply(t *testing.T) {
 	r, now := regular(t)
 	r.Replied(now + 5000)
 	require.EqualValues(t, 32, exchange(r, now+6000, 20))
+}
+
+// The constants of the package are the figures that RULES.md says.
+func TestRuleFigures(t *testing.T) {
+	rulebook.Check(t, "RULES.md", []rulebook.Figure{
+		{"| An ACK waits", "100 ms", MaxHold * time.Millisecond},
+		{"| An ACK waits", "16 replies", FirstReplies},
+		{"| An ACK waits", "250 after", Streak},
+		{"| An ACK waits", "32 does", Sampled},
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/rulebook"
 	"github.com/stretchr/testify/require"
 )
 
@@ -55,4 +56,11 @@ func TestEarly(t *testing.T) {
 	require.False(t, m.Early(200, 200))
 	require.True(t, m.Read(100, 200, time.Hour, time.Second))
 	require.False(t, m.Early(400, 400), "it was doubled just now")
+}
+
+// The constants of the package are the figures that RULES.md says.
+func TestRuleFigures(t *testing.T) {
+	rulebook.Check(t, "RULES.md", []rulebook.Figure{
+		{"| Dynamic right-sizing", "2 round trips", trips},
+	})
 }

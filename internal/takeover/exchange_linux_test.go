@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/arqnet/kcp/internal/rulebook"
 	awaits "github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/stretchr/testify/require"
@@ -446,4 +447,18 @@ func TestPredecessorsEnd(t *testing.T) {
 	s.Start(Retained{late})
 	require.False(t, s.Any())
 	require.ErrorIs(t, late.notes.SetReadDeadline(time.Time{}), net.ErrClosed)
+}
+
+// The constants of the package are the figures that RULES.md says.
+func TestRuleFigures(t *testing.T) {
+	const takeover, forwarding = "| Socket takeover", "| Forwarding"
+	rulebook.Check(t, "RULES.md", []rulebook.Figure{
+		{takeover, "4 s", Timeout},
+		{takeover, "1 s", PauseTimeout},
+		{takeover, "10 µs", noteTime},
+		{forwarding, "64 datagrams", maxDatagrams},
+		{forwarding, "32 KiB", maxMessage},
+		{forwarding, "4 MiB", pipeBuffer},
+		{forwarding, "1048576 sessions", MaxOwned},
+	})
 }

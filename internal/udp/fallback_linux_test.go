@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/arqnet/kcp/internal/rulebook"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
@@ -412,4 +413,15 @@ func TestRelease(t *testing.T) {
 	require.NoError(t, on.Release())
 	require.NoError(t, pc.Close())
 	require.Error(t, on.Release())
+}
+
+// The constants of the package are the figures that RULES.md says.
+func TestRuleFigures(t *testing.T) {
+	rulebook.Check(t, "RULES.md", []rulebook.Figure{
+		{"| Lack of processor time", "1 s after", delayedFor},
+		{"| Lack of processor time", "5 ms", delayedBy},
+		{"| Lack of processor time", "16 KiB", shortCall},
+		{"| Bursts", "32 KiB", BurstLeast},
+		{"| Bursts", "512 KiB", burstMost},
+	})
 }

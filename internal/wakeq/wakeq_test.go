@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/arqnet/kcp/internal/rulebook"
 	"github.com/stretchr/testify/require"
 )
 
@@ -108,28 +109,6 @@ func TestTimerMovesLater(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		require.Equal(t, []time.Duration{300 * time.Millisecond}, q.at)
-	})
-}
-
-// Stop withdraws what was asked for, and the elements know it.
-func TestStop(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := newRecord()
-		q.Stop() // before the first timer too
-		q = newRecord()
-		all := []*sleeper{{}, {}, {}}
-		for i, s := range all {
-			q.Set(s, time.Duration(i+1)*time.Second)
-		}
-		require.False(t, q.Idle())
-		q.Stop()
-		for _, s := range all {
-			require.Zero(t, s.index)
-			q.Remove(s)
-		}
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		require.Empty(t, q.woken)
 	})
 }
 
@@ -234,47 +213,6 @@ func TestWorkOfRequests(t *testing.T) {
 		}
 		q.Stop()
 	}
-}
-
-// While wake-ups follow each other soon, one goroutine carries them out. It ends
-// when the next is far away, and at Stop. A wake-up that is asked for meanwhile
-// comes in time, also if it is earlier.
-func TestGoroutineStays(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := newRecord()
-		waits := func() bool {
-			q.Queue.mu.Lock()
-			defer q.Queue.mu.Unlock()
-			return q.waits
-		}
-		first, next, earlier := &sleeper{}, &sleeper{}, &sleeper{}
-		q.Set(first, time.Millisecond)
-		q.Set(next, maxStay)
-		time.Sleep(time.Millisecond)
-		synctest.Wait()
-		require.True(t, waits())
-		q.Set(earlier, 2*time.Millisecond)
-		time.Sleep(maxStay)
-		synctest.Wait()
-		require.Equal(t, []*sleeper{first, earlier, next}, q.woken)
-		require.Equal(t, []time.Duration{time.Millisecond, 2 * time.Millisecond, maxStay}, q.at)
-		require.False(t, waits())
-		require.True(t, q.Idle())
-
-		now := time.Since(q.epoch)
-		q.Set(first, now+time.Millisecond)
-		q.Set(next, now+3*maxStay)
-		time.Sleep(time.Millisecond)
-		synctest.Wait()
-		require.False(t, waits(), "it would be idle for long")
-		q.Set(first, now+3*maxStay-1)
-		time.Sleep(3*maxStay - time.Millisecond - 1)
-		synctest.Wait()
-		require.True(t, waits())
-		q.Stop()
-		synctest.Wait()
-		require.Len(t, q.woken, 5)
-	})
 }
 
 // The lag of wake-ups is that of the last 10 to 20 seconds, in powers of two.
@@ -428,4 +366,14 @@ func TestQueuesOfProcessors(t *testing.T) {
 		q.Init(procs, time.Now(), nil, nil, nil, nil, nil)
 		require.Len(t, q.all, want, procs)
 	}
+}
+
+// The constants of the package are the figures that RULES.md says.
+func TestRuleFigures(t *testing.T) {
+	rulebook.Check(t, "RULES.md", []rulebook.Figure{
+		{"| Lack of processor time", "10 s", LagTime},
+		{"| Lack of processor time: for", "90 s", probeFor},
+		{"| Lack of processor time: for", "100 ms", probeEvery},
+		{"| Wake queues", "16", mostQueues},
+	})
 }
