@@ -23,6 +23,9 @@ func TestReadArrived(t *testing.T) {
 		return all
 	}
 	require.Zero(t, receiver.readArrived(batch))
+	none, err := receiver.ReadBatch(nil) // which waits for nothing
+	require.NoError(t, err)
+	require.Zero(t, none)
 	for range 20 {
 		require.Empty(t, writeAll(sender, to(addrOf(r), append(times(5, 300), 7)...)))
 		n, err := receiver.ReadBatch(batch)
@@ -39,7 +42,7 @@ func TestReadArrived(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(100, func() { receiver.readArrived(batch) }))
 	require.NoError(t, r.Close())
 	require.Zero(t, receiver.readArrived(batch))
-	_, err := receiver.ReadBatch(batch)
+	_, err = receiver.ReadBatch(batch)
 	require.ErrorIs(t, err, net.ErrClosed)
 }
 
