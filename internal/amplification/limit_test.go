@@ -43,6 +43,17 @@ func TestSendCredit(t *testing.T) {
 	require.Equal(t, 1<<20, l.Total())
 }
 
+// Nil is no limit.
+func TestNoLimit(t *testing.T) {
+	var l *Limit
+	require.False(t, l.Received(1))
+	require.True(t, l.Take(1<<30))
+	require.False(t, l.Overdrawn())
+	require.False(t, l.Echoed())
+	require.False(t, l.Withholds(true, 0))
+	l.AcknowledgeAtOnce()
+}
+
 // Half of the credit is left for retransmissions, unless nothing is in flight.
 func TestMayBegin(t *testing.T) {
 	l := New(50, false, 0)
