@@ -100,8 +100,8 @@ func lines(t *testing.T, root string) map[string]int {
 
 const module = "github.com/arqnet/kcp"
 
-// executed returns how many functions each operation of the program in the folder executed
-// executes.
+// executed returns how many functions each operation of the program in the folder
+// executed executes.
 func executed(t *testing.T) map[string]int {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "program")
