@@ -3,8 +3,8 @@
 // reorders. It holds nothing but tests, in a module of its own so that no user
 // of package kcp inherits kcp-go.
 //
-//	go test -short ./...                        every setting, a minute
-//	go test ./...                               every dimension, a few minutes
+//	go test ./...                               each mode of kcp-go once, in seconds
+//	KCP_LONG=1 go test ./...                    all pairs of settings, some minutes
 //	KCP_INTEROP=full go test -timeout 60m ./... a cross product besides
 //	KCP_INTEROP_SEED=1234 go test ./...         a given seed
 //

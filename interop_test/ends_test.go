@@ -1,15 +1,17 @@
 package interop
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/arqnet/kcp"
-
 	"github.com/arqnet/kcp/congestion"
+	"github.com/stretchr/testify/require"
 	kcpgo "github.com/xtaci/kcp-go/v5"
 )
 
@@ -22,16 +24,12 @@ const (
 	nc                         // no congestion control; the reference's otherwise
 	messages                   // message mode; stream mode otherwise
 
-	noFlags  flags = 0
-	allFlags       = nodelay | resend | nc | messages
+	allFlags = nodelay | resend | nc | messages
+	quick    = nodelay | resend | nc
 )
 
-var flagNames = []struct {
-	flag flags
-	name string
-}{{nodelay, "nodelay"}, {resend, "resend"}, {nc, "nc"}, {messages, "messages"}}
-
-// tuning is what one end is set to, in terms that either implementation knows.
+// tuning is what one end is set to, in terms that either implementation knows. The zero
+// value leaves it as it is when nobody sets anything.
 type tuning struct {
 	window int // segments, both ways
 	mtu    int // bytes of UDP payload
@@ -39,14 +37,13 @@ type tuning struct {
 }
 
 func (u tuning) String() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%d×%d", u.window, u.mtu)
-	for _, f := range flagNames {
-		if u.has(f.flag) {
-			b.WriteString("+" + f.name)
+	text := fmt.Sprintf("%d×%d", u.window, u.mtu)
+	for i, name := range strings.Fields("nodelay resend nc messages") {
+		if u.has(1 << i) {
+			text += "+" + name
 		}
 	}
-	return b.String()
+	return text
 }
 
 func (f flags) has(flag flags) bool { return f&flag != 0 }
@@ -57,151 +54,157 @@ func (u tuning) mss() int { return u.mtu - headerSize }
 const (
 	headerSize = 24 // of a segment
 
-	// interval is the flush interval of kcp-go in milliseconds.
-	interval = 10
-	// fastResend is the number of acknowledgements behind the flag resend.
-	fastResend = 2
+	interval   = 10 // of kcp-go's flushes, in milliseconds
+	fastResend = 2  // acknowledgements, behind the flag resend
+
+	// timeLimit ends no test on a busy machine, but a session whose peer is gone.
+	timeLimit = time.Hour
 	// socketBuffer is asked of the system for each socket. Those of kcp-go
 	// would otherwise lose packets that no path has lost.
 	socketBuffer = 4 << 20
-	// linger is how long Close may take at our end. A time-out that losses have
-	// backed off to its maximum, of 5 s, has to fit in several times.
-	linger = 5 * time.Minute
 )
+
+// envelope is what one end puts around its packets.
+type envelope struct {
+	mode
+	fec kcp.FEC
+}
+
+func (e envelope) secret() []byte { return bytes.Repeat([]byte{0x5a}, e.key) }
 
 // end is one end of a session, of either implementation.
 type end interface {
 	net.Conn
 	conversation() uint32
-	stats() string
 }
 
 // listener accepts sessions, with either implementation.
 type listener interface {
 	address() string
-	accept(deadline time.Time) (end, error)
+	accept() (end, error)
 	Close() error
 }
 
-// implementation makes the ends of sessions.
-type implementation interface {
+// party makes the ends of sessions.
+type party interface {
 	fmt.Stringer
-	dial(address string, u tuning) (end, error)
-	listen(u tuning) (listener, error)
+	dial(t testing.TB, address string) end
+	listen(t testing.TB) listener
 }
 
 // ours is package kcp.
 type ours struct {
-	untuned bool // has the defaults of the package, whatever the tuning
+	tuning
+	envelope
 }
 
-func (ours) String() string { return "ours" }
+func (o ours) String() string { return "ours=" + o.tuning.String() }
 
-func (o ours) config(u tuning) *kcp.Config {
-	if o.untuned {
-		return nil
+func (o ours) config(t testing.TB) *kcp.Config {
+	c := &kcp.Config{DialTimeout: timeLimit, PeerTimeout: timeLimit, Linger: timeLimit, FEC: o.fec}
+	if o.mode.ours != nil {
+		var err error
+		c.Cipher, err = o.mode.ours(o.secret())
+		require.NoError(t, err)
+		c.LegacyPeers = kcp.LegacyAllow // kcp-go dials too
 	}
-	c := &kcp.Config{
-		MessageMode:       u.has(messages),
-		MTU:               u.mtu,
-		SendWindow:        u.window,
-		ReceiveWindow:     u.window,
-		NoDelay:           kcp.NoDelayOff,
-		FastResend:        -1,
-		CongestionControl: congestion.NewReference,
-		SocketBuffer:      socketBuffer,
-		Linger:            linger,
+	if o.window == 0 {
+		return c
 	}
-	if u.has(nodelay) {
+	c.MessageMode, c.MTU, c.SocketBuffer = o.has(messages), o.mtu, socketBuffer
+	c.SendWindow, c.ReceiveWindow = o.window, o.window
+	c.NoDelay, c.FastResend, c.CongestionControl = kcp.NoDelayOff, -1, congestion.NewReference
+	if o.has(nodelay) {
 		c.NoDelay = kcp.NoDelayOn
 	}
-	if u.has(resend) {
+	if o.has(resend) {
 		c.FastResend = fastResend
 	}
-	if u.has(nc) {
+	if o.has(nc) {
 		c.CongestionControl = congestion.NewNone
 	}
 	return c
 }
 
-func (o ours) dial(address string, u tuning) (end, error) {
-	c, err := kcp.Dial("udp", address, o.config(u))
-	if err != nil {
-		return nil, err
-	}
-	return ourEnd{c}, nil
+func (o ours) dial(t testing.TB, address string) end {
+	c, err := kcp.Dial("udp", address, o.config(t))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Abort() })
+	return ourEnd{c}
 }
 
-func (o ours) listen(u tuning) (listener, error) {
-	l, err := kcp.Listen("udp", "127.0.0.1:0", o.config(u))
-	if err != nil {
-		return nil, err
-	}
-	return ourListener{l}, nil
+func (o ours) listen(t testing.TB) listener {
+	l, err := kcp.Listen("udp", "127.0.0.1:0", o.config(t))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Endpoint().Close() })
+	return ourListener{l}
 }
 
 type ourEnd struct{ *kcp.Conn }
 
 func (e ourEnd) conversation() uint32 { return e.Conv() }
-func (e ourEnd) stats() string        { return fmt.Sprintf("%+v", e.Stats()) }
 
 type ourListener struct{ *kcp.Listener }
 
 func (l ourListener) address() string { return l.Addr().String() }
 
-func (l ourListener) accept(deadline time.Time) (end, error) {
-	ctx, cancel := context.WithDeadline(context.Background(), deadline)
-	defer cancel()
-	c, err := l.AcceptKCP(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return ourEnd{c}, nil
+func (l ourListener) accept() (end, error) {
+	c, err := l.AcceptKCP(context.Background())
+	return ourEnd{c}, err
 }
 
-// theirs is kcp-go, without error correction and encryption.
+// theirs is kcp-go.
 type theirs struct {
-	untuned bool // has the defaults of the package, whatever the tuning
+	tuning
+	envelope
 }
 
-func (theirs) String() string { return "kcp-go" }
+func (i theirs) String() string { return "kcp-go=" + i.tuning.String() }
 
-func (i theirs) dial(address string, u tuning) (end, error) {
-	s, err := kcpgo.DialWithOptions(address, nil, 0, 0)
-	if err != nil {
-		return nil, err
+func (i theirs) block(t testing.TB) kcpgo.BlockCrypt {
+	if i.mode.theirs == nil {
+		return nil
 	}
+	b, err := i.mode.theirs(i.secret())
+	require.NoError(t, err)
+	return b
+}
+
+func (i theirs) dial(t testing.TB, address string) end {
+	s, err := kcpgo.DialWithOptions(address, i.block(t), i.fec.Data, i.fec.Parity)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = s.Close() })
 	_ = s.SetReadBuffer(socketBuffer) // the system may grant less
 	_ = s.SetWriteBuffer(socketBuffer)
-	return theirEnd{s}, i.tune(s, u)
+	require.NoError(t, i.tune(s))
+	return theirEnd{s}
 }
 
-func (i theirs) listen(u tuning) (listener, error) {
-	l, err := kcpgo.ListenWithOptions("127.0.0.1:0", nil, 0, 0)
-	if err != nil {
-		return nil, err
-	}
+func (i theirs) listen(t testing.TB) listener {
+	l, err := kcpgo.ListenWithOptions("127.0.0.1:0", i.block(t), i.fec.Data, i.fec.Parity)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
 	_ = l.SetReadBuffer(socketBuffer) // the system may grant less
 	_ = l.SetWriteBuffer(socketBuffer)
-	return theirListener{l, i, u}, nil
+	return theirListener{l, i}
 }
 
 // tune sets up a session.
-func (i theirs) tune(s *kcpgo.UDPSession, u tuning) error {
-	if i.untuned {
+func (i theirs) tune(s *kcpgo.UDPSession) error {
+	if i.window == 0 {
 		return nil
 	}
 	set := func(flag flags, value int) int {
-		if u.has(flag) {
+		if i.has(flag) {
 			return value
 		}
 		return 0
 	}
 	s.SetNoDelay(set(nodelay, 1), interval, set(resend, fastResend), set(nc, 1))
-	s.SetWindowSize(u.window, u.window)
-	s.SetStreamMode(!u.has(messages))
-	if !s.SetMtu(u.mtu) {
-		return fmt.Errorf("kcp-go refuses an MTU of %d", u.mtu)
+	s.SetWindowSize(i.window, i.window)
+	s.SetStreamMode(!i.has(messages))
+	if !s.SetMtu(i.mtu) {
+		return fmt.Errorf("kcp-go refuses an MTU of %d", i.mtu)
 	}
 	return nil
 }
@@ -210,26 +213,17 @@ type theirEnd struct{ *kcpgo.UDPSession }
 
 func (e theirEnd) conversation() uint32 { return e.GetConv() }
 
-// stats returns all that kcp-go tells of one session.
-func (e theirEnd) stats() string {
-	return fmt.Sprintf("{RTO:%dms SRTT:%dms RTTVar:%dms}", e.GetRTO(), e.GetSRTT(), e.GetSRTTVar())
-}
-
 type theirListener struct {
 	*kcpgo.Listener
 	theirs theirs
-	tuning tuning // of the sessions
 }
 
 func (l theirListener) address() string { return l.Addr().String() }
 
-func (l theirListener) accept(deadline time.Time) (end, error) {
-	if err := l.SetReadDeadline(deadline); err != nil {
-		return nil, err
-	}
+func (l theirListener) accept() (end, error) {
 	s, err := l.AcceptKCP()
 	if err != nil {
 		return nil, err
 	}
-	return theirEnd{s}, l.theirs.tune(s, l.tuning)
+	return theirEnd{s}, l.theirs.tune(s)
 }

@@ -3,7 +3,6 @@ package interop
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -20,7 +19,6 @@ import (
 	"github.com/arqnet/kcp/internal/schedule"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
-	kcpgo "github.com/xtaci/kcp-go/v5"
 )
 
 const (
@@ -94,102 +92,13 @@ func (s *scheduledSocket) WriteToAddrPort(b []byte, to netip.AddrPort) (int, err
 	return s.PacketConn.WriteToAddrPort(b, to)
 }
 
-// kcpGoEnd is kcp-go's state machine behind a socket, driven as its sessions do. Those
-// cannot be simulated, as their timers run outside of a bubble.
-type kcpGoEnd struct {
-	pc *scheduledSocket
-
-	mu      sync.Mutex // guards what follows
-	machine *kcpgo.KCP
-	to      net.Addr // nil: not known yet
-	got     []byte
-	arrived chan struct{} // has an element when something was added to got
-}
-
-func (r *scheduleRun) kcpGo(side schedule.Side, addr string, to net.Addr) *kcpGoEnd {
-	e := &kcpGoEnd{pc: r.listen(side, addr), to: to, arrived: make(chan struct{}, 1)}
+// kcpGo returns kcp-go's end. It dials to, unless that is nil.
+func (r *scheduleRun) kcpGo(side schedule.Side, addr string, to net.Addr) *machine {
+	m := &machine{pc: r.listen(side, addr), window: 256, arrived: make(chan struct{}, 1)}
 	if to != nil {
-		e.begin(77)
+		m.begin(77, to)
 	}
-	return e
-}
-
-// begin makes the machine. e.mu is held, or nobody else has e yet.
-func (e *kcpGoEnd) begin(conv uint32) {
-	e.machine = kcpgo.NewKCP(conv, func(b []byte, size int) { _, _ = e.pc.WriteTo(b[:size], e.to) })
-	e.machine.NoDelay(1, 10, 2, 1)
-	e.machine.WndSize(256, 256)
-}
-
-// run drives the machine until the socket is closed, which it does when ctx ends.
-func (e *kcpGoEnd) run(ctx context.Context) {
-	go e.read()
-	for tick := time.NewTicker(10*time.Millisecond + time.Microsecond); ; {
-		select {
-		case <-ctx.Done():
-			tick.Stop()
-			_ = e.pc.Close()
-			return
-		case <-tick.C:
-		}
-		e.mu.Lock()
-		if e.machine != nil {
-			e.machine.Update()
-		}
-		e.mu.Unlock()
-	}
-}
-
-func (e *kcpGoEnd) read() {
-	for b := make([]byte, 2048); ; {
-		n, from, err := e.pc.ReadFrom(b)
-		if err != nil {
-			return
-		}
-		e.mu.Lock()
-		if e.machine == nil {
-			e.to = from
-			e.begin(binary.LittleEndian.Uint32(b))
-		}
-		e.machine.Input(b[:n], kcpgo.IKCP_PACKET_REGULAR, true)
-		for size := e.machine.PeekSize(); size >= 0; size = e.machine.PeekSize() {
-			message := make([]byte, size)
-			e.machine.Recv(message)
-			e.got = append(e.got, message...)
-		}
-		e.mu.Unlock()
-		select {
-		case e.arrived <- struct{}{}:
-		default:
-		}
-	}
-}
-
-func (e *kcpGoEnd) write(b []byte) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.machine.Send(b)
-}
-
-// receive waits for what the session has written, and compares it.
-func (e *kcpGoEnd) receive(want []byte) error {
-	late := time.After(2 * scheduleTime)
-	for {
-		select {
-		case <-e.arrived:
-		case <-late:
-			return errors.New("kcp-go has waited too long")
-		}
-		e.mu.Lock()
-		got := e.got
-		e.mu.Unlock()
-		if !bytes.HasPrefix(want, got) {
-			return fmt.Errorf("kcp-go has got wrong bytes among %d", len(got))
-		}
-		if len(got) == len(want) {
-			return nil
-		}
-	}
+	return m
 }
 
 // converse is the session's part: it takes or sends, and closes.
@@ -228,7 +137,7 @@ func (r *scheduleRun) run(ctx context.Context, asks bool) {
 		panic(err)
 	}
 	var l *kcp.Listener
-	var end *kcpGoEnd
+	var end *machine
 	if asks {
 		end = r.kcpGo(theirs, peer, nil)
 	} else {
@@ -244,11 +153,14 @@ func (r *scheduleRun) run(ctx context.Context, asks bool) {
 		if asks {
 			wants = r.question
 		}
-		err := end.receive(wants)
-		if err == nil && asks {
+		if got := end.receive(wants, time.After(2*scheduleTime)); !bytes.Equal(got, wants) {
+			both <- fmt.Errorf("kcp-go has got wrong bytes, or waits with %d", len(got))
+			return
+		}
+		if asks {
 			end.write(r.answer)
 		}
-		both <- err
+		both <- nil
 	}()
 	if err := errors.Join(<-both, <-both); err != nil {
 		r.fail("%v", err)
@@ -280,14 +192,12 @@ func (r *scheduleRun) session(e *kcp.Endpoint, l *kcp.Listener, peer net.Addr) e
 	return converse(c, r.answer, r.question, false)
 }
 
-// Every placement of up to two faults on the packets of a conversation with kcp-go, in
-// either role, and three if time allows: all bytes arrive, within 8 s, and nothing is
-// left. e2e has the same for sessions. KCP_SCHEDULE runs one schedule alone.
+// Every placement of a fault on the packets of a conversation with kcp-go, in either
+// role, or of three if time allows: all bytes arrive, within 8 s, and nothing is left.
+// e2e has the same for sessions. KCP_SCHEDULE runs one schedule alone.
 func TestSchedules(t *testing.T) {
-	depth := 2
-	if testing.Short() && slowdown > 1 {
-		depth = 1
-	} else if !testing.Short() {
+	depth := 1
+	if long {
 		depth = 3
 	}
 	faults := []schedule.Act{schedule.Drop, schedule.Duplicate, schedule.Hold, schedule.Overtake}

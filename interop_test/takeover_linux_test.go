@@ -13,6 +13,7 @@ import (
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/takeover"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/require"
 	kcpgo "github.com/xtaci/kcp-go/v5"
 )
@@ -61,14 +62,9 @@ func TestTakeover(t *testing.T) {
 			require.NoError(t, err)
 			serveNamed(t, next, "new")
 			for _, s := range []*kcpgo.UDPSession{old, dial("new"), old} {
-				sent := make(chan digest, 1)
-				go func() {
-					sum, _ := send(s, 1, 1<<20)
-					sent <- sum
-				}()
-				got, err := receive(s, 1<<20)
-				require.NoError(t, err)
-				require.Equal(t, <-sent, got)
+				content := testenv.Content(1, 200*kB)
+				testenv.Send(t, s, content)
+				testenv.Receive(t, s, content)
 			}
 			require.NotZero(t, next.Stats().Forwarded)
 			require.Equal(t, 1, next.Stats().PredecessorSessions)

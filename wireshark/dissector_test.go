@@ -381,7 +381,7 @@ func TestDissectorRetransmissions(t *testing.T) {
 	}
 }
 
-// The capture of sessions with kcp-go, which TestCapture of interop_test has made,
+// A capture of sessions with kcp-go over loopback, of whose packets each tenth was lost,
 // with and without error correction, is dissected in the same way.
 func TestDissectorKCPGo(t *testing.T) {
 	tshark := findTshark(t)
