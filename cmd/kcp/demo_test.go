@@ -57,17 +57,6 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-func TestDemoSameSeedSameData(t *testing.T) {
-	t.Parallel()
-	demo := func(seed string) []string {
-		got := runWith(t.Context(), nil, "demo", "-size", "20kB", "-loss", "0", "-delay", "0s", "-jitter", "0s", "-seed", seed)
-		require.Equal(t, exitOK, got.code, got.err)
-		return hashes(t, got.out)
-	}
-	require.Equal(t, demo("7"), demo("7"))
-	require.NotEqual(t, demo("7")[0], demo("8")[0])
-}
-
 func TestDemoMovesAFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "file")
@@ -78,6 +67,14 @@ func TestDemoMovesAFile(t *testing.T) {
 	// The output of: yes 0123456789 | head -n 5000 | tr -d '\n' | sha256sum
 	const want = "ab8f07056f06af007b6920c695f8ce3a7ffcabbb0e7bdbee29867dbe49f7792b"
 	require.Equal(t, []string{want, want, want, want}, hashes(t, got.out))
+
+	demo := func(seed string) []string { // random bytes are those of the seed
+		got := runWith(t.Context(), nil, "demo", "-size", "20kB", "-loss", "0", "-delay", "0s", "-jitter", "0s", "-seed", seed)
+		require.Equal(t, exitOK, got.code, got.err)
+		return hashes(t, got.out)
+	}
+	require.Equal(t, demo("7"), demo("7"))
+	require.NotEqual(t, demo("7")[0], demo("8")[0])
 }
 
 func TestDemoRejectsFiles(t *testing.T) {
@@ -114,26 +111,16 @@ func TestDemoFindsCorruption(t *testing.T) {
 		require.Equal(t, exitFailed, report(t.Context(), d.std, "demo", err))
 		require.Contains(t, errs.String(), "kcp demo: FAILED")
 	}
-}
 
-func TestDirectionIntact(t *testing.T) {
-	require.False(t, (&direction{}).intact(), "nothing was compared")
-	require.False(t, (&direction{sentSum: []byte{1}}).intact())
-	require.False(t, (&direction{sentSum: []byte{1}, receivedSum: []byte{2}}).intact())
-	require.True(t, (&direction{sentSum: []byte{1}, receivedSum: []byte{1}}).intact())
-}
-
-// Counts of one thing are said as such.
-func TestSummaryOfOnePacket(t *testing.T) {
-	var out bytes.Buffer
-	d := newDemo(streams{out: &out})
-	d.settings.envelope = envelope{}
-	dir := &direction{name: "up", size: 1, took: time.Second, sentSum: []byte{1}, receivedSum: []byte{1}}
-	dir.receiver.FEC.ParityReceived, dir.receiver.FEC.Recovered = 1, 1
-	dir.sender.PacketsSent = 1
-	require.NoError(t, d.conclude(dir))
-	require.Contains(t, out.String(), "up: 1 lost packet recovered by parity\n")
-	require.Contains(t, out.String(), "up: the system dropped 1 more packet, because")
+	var out, errs bytes.Buffer
+	d := newDemo(streams{out: &out, err: &errs})
+	d.tamper = func(_ string, data []byte) { data[0] ^= 1 }
+	err := d.lines.errors(d.main(t.Context(), strings.Fields("-json -size 3kB -loss 0 -delay 1ms")))
+	require.Equal(t, exitFailed, report(t.Context(), d.std, "demo", err))
+	all := objects(t, out.String())
+	require.Equal(t, false, all[len(all)-2]["intact"])
+	require.Equal(t, object{"type": "error", "exit_code": 1.0, "message": errDamaged.Error()}, all[len(all)-1])
+	require.Empty(t, errs.String())
 }
 
 func TestDemoTimesOut(t *testing.T) {
@@ -160,13 +147,6 @@ func TestDemoInterrupted(t *testing.T) {
 	require.Equal(t, exitInterrupted, report(ctx, d.std, "demo", err))
 }
 
-func TestDemoTellsOfALostPeer(t *testing.T) {
-	t.Parallel()
-	got := runWith(t.Context(), nil, "demo", "-loss", "99.999%", "-peer-timeout", "200ms", "-linger", "10ms")
-	require.Equal(t, exitFailed, got.code)
-	require.Contains(t, got.err, "no answer from the peer")
-}
-
 // statusOf returns a status of two directions that are some way along.
 func statusOf(t *testing.T) *status {
 	t.Helper()
@@ -191,22 +171,14 @@ func TestStatusRedraws(t *testing.T) {
 	}
 	s.drawn = true
 	require.Equal(t, "\x1b[2A"+first, s.block([]float64{123.4e6, 0}))
-}
 
-// A direction that has all shows how long it took, and no rate.
-func TestStatusOfADirectionThatIsDone(t *testing.T) {
-	s := statusOf(t)
-	s.directions[1].finished.Store(int64(5310 * time.Millisecond))
-	require.Contains(t, s.block([]float64{123.4e6, 0}), "[##################] 100% done in 5.31s")
-	line := s.line(s.start.Add(6*time.Second), []float64{2e6, 0})
-	require.Contains(t, line, "listen -> dial 100% done in 5.31s resent")
-	require.Contains(t, line, "50%   2.0 MB/s")
-}
-
-func TestStatusLine(t *testing.T) {
-	s := statusOf(t)
 	line := s.line(s.start.Add(1500*time.Millisecond), []float64{2e6, 1000})
 	require.Equal(t, "    1.5s  dial -> listen  50%   2.0 MB/s rtt 0s resent 0.0%  |  listen -> dial 100%   1.0 kB/s rtt 0s resent 0.0%\n", line)
+
+	// A direction that has all shows how long it took, and no rate.
+	s.directions[1].finished.Store(int64(5310 * time.Millisecond))
+	require.Contains(t, s.block([]float64{123.4e6, 0}), "[##################] 100% done in 5.31s")
+	require.Contains(t, s.line(s.start.Add(6*time.Second), []float64{2e6, 0}), "listen -> dial 100% done in 5.31s resent")
 }
 
 func TestStatusRatesAreRecent(t *testing.T) {

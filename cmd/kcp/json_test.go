@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
 	"os"
 	"reflect"
@@ -67,37 +65,9 @@ func TestDemoJSON(t *testing.T) {
 	}
 }
 
-func TestDemoJSONOfDamage(t *testing.T) {
-	t.Parallel()
-	var out, errs bytes.Buffer
-	d := newDemo(streams{out: &out, err: &errs})
-	d.tamper = func(_ string, data []byte) { data[0] ^= 1 }
-	err := d.lines.errors(d.main(t.Context(), strings.Fields("-json -size 3kB -loss 0 -delay 1ms")))
-	require.Equal(t, exitFailed, report(t.Context(), d.std, "demo", err))
-	all := objects(t, out.String())
-	require.Equal(t, false, all[len(all)-2]["intact"])
-	require.Equal(t, object{"type": "error", "exit_code": 1.0, "message": errDamaged.Error()}, all[len(all)-1])
-	require.Empty(t, errs.String())
-}
-
-func TestDemoStatusJSON(t *testing.T) {
-	s := statusOf(t)
-	s.note(s.start)
-	s.object = func(o jsonDemo) error { return (&jsonLines{out: s.out}).print(o) }
-	s.directions[0].arrived.Add(1_000_000)
-	s.show(s.start.Add(2 * time.Second))
-	o := last(t, s.out.(*bytes.Buffer).String(), "status")
-	require.Equal(t, 2.0, o["seconds"])
-	require.NotContains(t, o, "intact")
-	require.Equal(t, map[string]any{
-		"name": "dial -> listen", "size_bytes": 8e6, "arrived_bytes": 5e6, "bytes_per_second": 500e3,
-		"rtt_seconds": 0.0, "segments_sent": 0.0, "segments_resent": 0.0,
-	}, o["directions"].([]any)[0])
-}
-
 func TestDemoStreamsJSON(t *testing.T) {
 	t.Parallel()
-	got := runWith(t.Context(), nil, "demo", "-json", "-streams", "-time", "2s", "-loss", "0", "-delay", "5ms", "-jitter", "0s")
+	got := runWith(t.Context(), nil, "demo", "-json", "-streams", "-time", "500ms", "-loss", "0", "-delay", "5ms", "-jitter", "0s")
 	require.Equal(t, exitOK, got.code, got.out)
 	sessions := last(t, got.out, "result")["sessions"].([]any)
 	require.Len(t, sessions, 2)
@@ -127,25 +97,6 @@ func TestNetcatJSON(t *testing.T) {
 	require.InEpsilon(t, 6/r["seconds"].(float64), r["received_bytes_per_second"], 0.01)
 	require.Positive(t, r["segments_sent"])
 	require.NotContains(t, r, "error")
-}
-
-// A session that breaks off has a result with an error, and then comes that of the
-// command.
-func TestNetcatJSONOfAnInterrupt(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithCancel(t.Context())
-	l := start(ctx, endless(t), "listen", "127.0.0.1:0", "-json", "-v")
-	addr := l.err.find(t, `listening on (\S+)"`)
-	d := dial(t.Context(), endless(t), addr, "-json")
-	l.err.find(t, `(session with)`)
-	cancel()
-	require.Equal(t, exitInterrupted, l.wait(t))
-	require.Equal(t, exitFailed, d.wait(t))
-	all := objects(t, l.err.String())
-	r := all[len(all)-2]
-	require.Equal(t, []any{"result", false, "interrupted"}, []any{r["type"], r["complete"], r["error"]})
-	require.Equal(t, object{"type": "error", "message": "interrupted", "exit_code": 130.0}, all[len(all)-1])
-	require.Contains(t, last(t, d.err.String(), "error")["message"], "the peer was interrupted")
 }
 
 func TestProgressJSON(t *testing.T) {
@@ -191,15 +142,6 @@ func TestPingJSON(t *testing.T) {
 		require.Equal(t, object{"type": "status", "seq": 1.0, "answered": false, "took_seconds": 2.0}, all[0])
 		require.Equal(t, object{"type": "result", "remote": "peer", "seconds": 2.0, "sent": 1.0, "answered": 0.0, "lost": 1.0}, all[1])
 	})
-}
-
-// A ping that was repeated took longer than its round trip.
-func TestRepeatedPingJSON(t *testing.T) {
-	var out bytes.Buffer
-	p := &pinger{lines: &jsonLines{on: true, out: &out}}
-	require.NoError(t, p.note(250*time.Microsecond, 75*time.Millisecond, false))
-	require.Equal(t, object{"type": "status", "seq": 1.0, "answered": true, "rtt_seconds": 250e-6, "took_seconds": 0.075},
-		last(t, out.String(), "status"))
 }
 
 func TestErrorsInJSON(t *testing.T) {

@@ -2,8 +2,12 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"encoding/binary"
+	"io"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -19,31 +23,53 @@ import (
 // the way the reference is.
 type legacyPeer struct {
 	mu  sync.Mutex
-	k   *kcp.KCP
+	k   *kcp.KCP // nil: begin was not called yet
 	got bytes.Buffer
+
+	begin func(conv uint32)
 }
 
-// inLegacyBubble runs f with a session that a legacy peer has opened with
-// "hello". The peer is at the dialler's address.
-func inLegacyBubble(t *testing.T, f func(t *testing.T, b *bench, peer *legacyPeer)) {
+// inLegacyBubble runs f with a session of a legacy peer, which says "hello". It has dialled
+// from the dialler's address, or if dialled is set was dialled at the listener's.
+func inLegacyBubble(t *testing.T, dialled bool, f func(t *testing.T, b *bench, conn *kcp.Conn, peer *legacyPeer)) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		l := b.listen(t)
-		socket, err := b.network.Listen(dialler.String())
+		at, us := dialler, listener
+		if dialled {
+			at, us = us, at
+		}
+		e := b.endpoint(t, us)
+		socket, err := b.network.Listen(at.String())
 		require.NoError(t, err)
 		p := &legacyPeer{}
-		p.k = kcp.New(7, func(packet []byte) { _, _ = socket.WriteTo(packet, listener) })
+		p.begin = func(conv uint32) {
+			p.k = kcp.New(conv, func(packet []byte) { _, _ = socket.WriteTo(packet, us) })
+		}
+		if !dialled {
+			p.begin(7)
+			p.send(t, "hello")
+		}
 		var running sync.WaitGroup
 		quit := make(chan struct{})
 		running.Go(func() { p.read(socket) })
 		running.Go(func() { p.drive(quit) })
-		p.send(t, "hello")
-		b.accepted, err = l.AcceptKCP(t.Context())
-		require.NoError(t, err)
-		f(t, b, p)
-		close(quit)
-		require.NoError(t, socket.Close())
-		running.Wait()
+		var conn *kcp.Conn
+		if dialled {
+			conn, err = e.Dial(t.Context(), at)
+			require.NoError(t, err)
+			p.send(t, "hello")
+		} else {
+			l, err := e.Listen()
+			require.NoError(t, err)
+			conn, err = l.AcceptKCP(t.Context())
+			require.NoError(t, err)
+		}
+		defer func() {
+			close(quit)
+			require.NoError(t, socket.Close())
+			running.Wait()
+		}()
+		f(t, b, conn, p)
 	})
 }
 
@@ -62,6 +88,9 @@ func (p *legacyPeer) read(socket net.PacketConn) {
 			return
 		}
 		p.mu.Lock()
+		if p.k == nil { // it takes the conv from the first packet
+			p.begin(binary.LittleEndian.Uint32(buf))
+		}
 		_ = p.k.Input(buf[:n]) // bad packets are none of its business
 		p.mu.Unlock()
 	}
@@ -79,8 +108,10 @@ func (p *legacyPeer) drive(quit <-chan struct{}) {
 		case <-tick.C:
 		}
 		p.mu.Lock()
-		p.k.Update(uint32(time.Since(start).Milliseconds()))
-		for {
+		if p.k != nil {
+			p.k.Update(uint32(time.Since(start).Milliseconds()))
+		}
+		for p.k != nil {
 			n, err := p.k.Recv(buf)
 			if err != nil {
 				break
@@ -97,138 +128,100 @@ func (p *legacyPeer) received() string {
 	return p.got.String()
 }
 
-func TestLegacyPipeEndsWhenAllIsQuiet(t *testing.T) {
-	inLegacyBubble(t, func(t *testing.T, b *bench, peer *legacyPeer) {
-		a := startPipe(t.Context(), t, b.accepted, nil, nil)
-		require.NoError(t, <-a.done)
-		require.Equal(t, "hello", a.got.String())
-		// A peer that is only listened to is acknowledged after 250 ms (WIRE.md
-		// §5.7): it repeats its hello after 200 and 600 ms, and then is silent.
-		require.InDelta(t, 3.6, a.took.Seconds(), 0.4)
-		require.ErrorIs(t, b.accepted.Close(), net.ErrClosed, "the session is left open")
-	})
-}
+// How a pipe to a legacy peer ends, which can say nothing of its end: when all is quiet.
+// A peer that is only listened to is acknowledged after 250 ms (WIRE.md §5.7): it repeats
+// its hello after 200 and 600 ms, and then is silent.
+func TestLegacyPipe(t *testing.T) {
+	up := data(t, 0, 100_000)
+	for name, c := range map[string]struct {
+		dialled  bool
+		stdin    func() io.Reader
+		patience time.Duration // 0: 30 s
+		quiet    time.Duration // 0: 3 s; the least: no quiet time
+		meanwhile,
+		before func(t *testing.T, b *bench, peer *legacyPeer)
 
-func TestLegacyPipeWaitsThroughPauses(t *testing.T) {
-	inLegacyBubble(t, func(t *testing.T, b *bench, peer *legacyPeer) {
-		go func() {
+		want        string // what is printed
+		sent        string // what the peer gets
+		after, give float64
+		err         string
+	}{
+		"quiet": {want: "hello", after: 3.6, give: 0.4},
+		"pauses": {meanwhile: func(t *testing.T, _ *bench, peer *legacyPeer) {
 			for range 10 {
 				time.Sleep(2600 * time.Millisecond)
 				peer.send(t, ".")
 			}
-		}()
-		a := startPipe(t.Context(), t, b.accepted, nil, nil)
-		require.NoError(t, <-a.done)
-		require.Equal(t, "hello..........", a.got.String())
-	})
-}
-
-// The quiet time begins when stdin has ended and all of it was acknowledged.
-func TestLegacyPipeWaitsForStdin(t *testing.T) {
-	inLegacyBubble(t, func(t *testing.T, b *bench, peer *legacyPeer) {
-		a := startPipe(t.Context(), t, b.accepted, later(20*time.Second, "an", "answer"), nil)
-		require.NoError(t, <-a.done)
-		require.InDelta(t, 63, a.took.Seconds(), 0.4)
-		require.Equal(t, "ananswer", peer.received())
-	})
+		}, want: "hello..........", after: 29, give: 1},
+		"stdin, whose end and acknowledgement the quiet time waits for": {
+			stdin: func() io.Reader { return later(20*time.Second, "an", "answer") }, want: "hello", sent: "ananswer", after: 63, give: 0.4,
+		},
+		"dialled, with an end before the peer is known": {
+			dialled: true, stdin: func() io.Reader { return strings.NewReader("all of it") }, want: "hello", sent: "all of it", after: 3.2, give: 0.5,
+		},
+		// As long as something is unacknowledged, silence is an outage and no end.
+		"outage": {stdin: func() io.Reader { return bytes.NewReader(up) },
+			before: func(_ *testing.T, b *bench, _ *legacyPeer) { b.network.SetLink("", "", netsim.LinkConfig{Loss: 1}) },
+			meanwhile: func(t *testing.T, b *bench, peer *legacyPeer) {
+				time.Sleep(8 * time.Second)
+				b.network.SetLink("", "", b.link)
+				for len(peer.received()) < len(up) {
+					time.Sleep(10 * time.Millisecond)
+				}
+				peer.send(t, ", thanks")
+			}, want: "hello, thanks", sent: string(up), after: 14, give: 6},
+		// -q 0 ends with the acknowledgements, and no sooner.
+		"no quiet time": {stdin: func() io.Reader { return bytes.NewReader(up) }, quiet: 1, want: "hello", sent: string(up), after: 1.5, give: 1.5},
+		// A sender that dies in the middle of a window leaves a hole. That is no end.
+		"hole": {patience: 10 * time.Second, before: func(t *testing.T, b *bench, peer *legacyPeer) {
+			time.Sleep(time.Second) // hello is acknowledged
+			b.cut(dialler)
+			peer.send(t, "lost")
+			time.Sleep(150 * time.Millisecond)
+			b.network.SetLink(dialler.IP.String(), "", b.link)
+			peer.send(t, "arrives")
+			time.Sleep(110 * time.Millisecond)
+			b.cut(dialler)
+		}, want: "hello", after: 10, give: 1, err: "data is missing after 5 bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inLegacyBubble(t, c.dialled, func(t *testing.T, b *bench, conn *kcp.Conn, peer *legacyPeer) {
+				if c.before != nil {
+					c.before(t, b, peer)
+				}
+				if c.meanwhile != nil {
+					go c.meanwhile(t, b, peer)
+				}
+				var stdin io.Reader
+				if c.stdin != nil {
+					stdin = c.stdin()
+				}
+				a := startPipe(t.Context(), t, conn, stdin, func(p *pipe) {
+					p.patience = cmp.Or(c.patience, p.patience)
+					p.quiet = cmp.Or(c.quiet, p.quiet).Truncate(time.Second)
+				})
+				if err := <-a.done; c.err == "" {
+					require.NoError(t, err)
+				} else {
+					require.ErrorContains(t, err, c.err)
+				}
+				require.Equal(t, c.want, a.got.String())
+				require.InDelta(t, c.after, a.took.Seconds(), c.give)
+				time.Sleep(100 * time.Millisecond)
+				requireSame(t, "sent", []byte(c.sent), []byte(peer.received()))
+				require.ErrorIs(t, conn.Close(), net.ErrClosed, "the session is left open")
+				require.True(t, !c.dialled || conn.Peer().Legacy)
+			})
+		})
+	}
 }
 
 func TestLegacyPipeWaitsForEver(t *testing.T) {
-	inLegacyBubble(t, func(t *testing.T, b *bench, peer *legacyPeer) {
+	inLegacyBubble(t, false, func(t *testing.T, _ *bench, conn *kcp.Conn, _ *legacyPeer) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer cancel()
-		a := startPipe(ctx, t, b.accepted, nil, func(p *pipe) { p.quiet = -1 })
+		a := startPipe(ctx, t, conn, nil, func(p *pipe) { p.quiet = -1 })
 		require.Equal(t, errInterrupted, <-a.done)
 		require.Error(t, ctx.Err(), "ended by itself")
-		require.Equal(t, "hello", a.got.String())
-	})
-}
-
-// As long as something is unacknowledged, silence is an outage and no end.
-func TestLegacyPipeSurvivesAnOutage(t *testing.T) {
-	inLegacyBubble(t, func(t *testing.T, b *bench, peer *legacyPeer) {
-		up := data(t, 0, 100_000)
-		b.network.SetLink("", "", netsim.LinkConfig{Loss: 1})
-		go func() {
-			time.Sleep(8 * time.Second)
-			b.network.SetLink("", "", b.link)
-			for len(peer.received()) < len(up) {
-				time.Sleep(10 * time.Millisecond)
-			}
-			peer.send(t, ", thanks")
-		}()
-		a := startPipe(t.Context(), t, b.accepted, bytes.NewReader(up), nil)
-		require.NoError(t, <-a.done)
-		requireSame(t, "up", up, []byte(peer.received()))
-		require.Equal(t, "hello, thanks", a.got.String())
-	})
-}
-
-// -q 0 ends with the acknowledgements, and no sooner.
-func TestLegacyPipeWithoutQuietTime(t *testing.T) {
-	inLegacyBubble(t, func(t *testing.T, b *bench, peer *legacyPeer) {
-		up := data(t, 0, 100_000)
-		a := startPipe(t.Context(), t, b.accepted, bytes.NewReader(up), func(p *pipe) { p.quiet = 0 })
-		require.NoError(t, <-a.done)
-		time.Sleep(100 * time.Millisecond)
-		requireSame(t, "up", up, []byte(peer.received()))
-		require.Less(t, a.took, 3*time.Second)
-	})
-}
-
-// A sender that dies in the middle of a window leaves a hole. That is no end.
-func TestLegacyPipeFindsMissingBytes(t *testing.T) {
-	inLegacyBubble(t, func(t *testing.T, b *bench, peer *legacyPeer) {
-		time.Sleep(time.Second) // hello is acknowledged
-		b.cut(dialler)
-		peer.send(t, "lost")
-		time.Sleep(150 * time.Millisecond)
-		b.network.SetLink(dialler.IP.String(), "", b.link)
-		peer.send(t, "arrives")
-		time.Sleep(110 * time.Millisecond)
-		b.cut(dialler)
-
-		a := startPipe(t.Context(), t, b.accepted, nil, func(p *pipe) { p.patience = 10 * time.Second })
-		err := <-a.done
-		require.ErrorContains(t, err, "data is missing after 5 bytes")
-		require.InDelta(t, 10, a.took.Seconds(), 1)
-		require.Equal(t, "hello", a.got.String())
-	})
-}
-
-// A session that we dial is no different, and silence is waited for though the
-// end was asked for before the peer was known.
-func TestLegacyPipeDialled(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		socket, err := b.network.Listen(listener.String())
-		require.NoError(t, err)
-		p := &legacyPeer{}
-		var running sync.WaitGroup
-		quit := make(chan struct{})
-		running.Go(func() {
-			buf := make([]byte, 1500)
-			n, _, err := socket.ReadFrom(buf) // it takes the conv from the first packet
-			if err != nil {
-				return
-			}
-			p.k = kcp.New(uint32(buf[0])|uint32(buf[1])<<8|uint32(buf[2])<<16|uint32(buf[3])<<24,
-				func(packet []byte) { _, _ = socket.WriteTo(packet, dialler) })
-			_ = p.k.Input(buf[:n])
-			running.Go(func() { p.drive(quit) })
-			p.read(socket)
-		})
-		b.dialed, err = b.endpoint(t, dialler).Dial(t.Context(), listener)
-		require.NoError(t, err)
-		p.send(t, "welcome")
-		d := startPipe(t.Context(), t, b.dialed, bytes.NewReader([]byte("all of it")), nil)
-		require.NoError(t, <-d.done)
-		require.Equal(t, "welcome", d.got.String())
-		require.Equal(t, "all of it", p.received())
-		require.InDelta(t, 3.2, d.took.Seconds(), 0.5)
-		require.True(t, b.dialed.Peer().Legacy)
-		close(quit)
-		require.NoError(t, socket.Close())
-		running.Wait()
 	})
 }

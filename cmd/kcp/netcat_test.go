@@ -12,12 +12,10 @@ import (
 	"sync"
 	"testing"
 	"testing/iotest"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/netsim"
 )
 
 // The tests of netcats spend their time with waiting. So they all run at once,
@@ -25,20 +23,15 @@ import (
 func TestNetcat(t *testing.T) {
 	var running sync.WaitGroup
 	for name, test := range map[string]func(*testing.T){
-		"pipes":               testPipes,
-		"loss":                testPipeThroughLoss,
-		"keep":                testListenKeepsListening,
-		"keep after a reset":  testListenKeepsListeningAfterAReset,
-		"nobody":              testDialNobody,
-		"no answer":           testDialNoAnswer,
-		"wrong key":           testWrongKey,
-		"any order":           testDialWaitsForTheListener,
-		"interrupt":           testInterruptEndsCleanly,
-		"stdin errors":        testStdinErrors,
-		"stdout errors":       testStdoutErrors,
-		"stdout errors, keep": testStdoutErrorsKeep,
-		"port taken":          testListenFailsWhereThePortIsTaken,
-		"bare port":           testListenTakesABarePort,
+		"pipes":      testPipes,
+		"keep":       testListenKeepsListening,
+		"nobody":     testDialNobody,
+		"no answer":  testDialNoAnswer,
+		"wrong key":  testWrongKey,
+		"any order":  testDialWaitsForTheListener,
+		"interrupt":  testInterruptEndsCleanly,
+		"port taken": testListenFailsWhereThePortIsTaken,
+		"bare port":  testListenTakesABarePort,
 	} {
 		running.Go(func() { t.Run(name, test) })
 	}
@@ -151,13 +144,11 @@ func testPipes(t *testing.T) {
 		{name: "both ways", listenIn: from(down), dialIn: from(up), up: up, down: down},
 		// The stdin of a listener that only receives need not end.
 		{name: "to listener", listenIn: unread, listenArgs: "-d", dialIn: from(little), up: little},
-		{name: "nothing to listener", listenIn: unread, listenArgs: "-d", dialIn: from(nil)},
 		// A dialler that sends nothing opens the session all the same.
 		{name: "to dialler", listenIn: from(little), dialIn: unread, dialArgs: "-d", down: little},
 		{name: "to dialler without input", listenIn: from(little), dialIn: from(nil), down: little},
-		{name: "to classic dialler", listenIn: from(little), dialIn: unread, dialArgs: "-d -profile classic", down: little},
 	}
-	for _, args := range []string{"-profile lowlatency", "-profile classic", "-message -mtu 200", "-cc none -nodelay turbo -sndwnd 64"} {
+	for _, args := range []string{"-profile lowlatency", "-profile classic", "-message -mtu 200"} {
 		transfers = append(transfers, &transfer{
 			name: args, listenArgs: args, dialArgs: args, listenIn: from(down[:1]), dialIn: from(little), up: little, down: down[:1],
 		})
@@ -178,20 +169,6 @@ func testPipes(t *testing.T) {
 		transfers[0].l.err.String())
 }
 
-func testPipeThroughLoss(t *testing.T) {
-	up, down := data(t, 0, 100_000), data(t, 1, 1000)
-	l, addr := listen(t.Context(), t, bytes.NewReader(down), "-profile", "lowlatency")
-	bad := netsim.LinkConfig{Loss: 0.2, Delay: 5 * time.Millisecond, Duplicate: 0.1}
-	relay, err := netsim.NewRelay(addr, bad, bad, 1)
-	require.NoError(t, err)
-	defer relay.Close()
-	d := dial(t.Context(), bytes.NewReader(up), relay.Addr().String(), "-profile", "lowlatency")
-	require.Equal(t, exitOK, d.wait(t), d.err.String())
-	require.Equal(t, exitOK, l.wait(t), l.err.String())
-	requireSame(t, "up", up, l.out.Bytes())
-	requireSame(t, "down", down, d.out.Bytes())
-}
-
 func testListenKeepsListening(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	l, addr := listen(ctx, t, strings.NewReader("welcome"), "-k")
@@ -203,29 +180,15 @@ func testListenKeepsListening(t *testing.T) {
 		require.Equal(t, exitOK, d.wait(t), d.err.String())
 		require.Equal(t, i == 0, d.out.String() == "welcome", "stdin goes to the first session")
 	}
-	l.err.find(t, `(?s)ended after.*(ended after)`)
+	conn, err := kcp.Dial("udp", addr, nil) // a reset ends its session alone
+	require.NoError(t, err)
+	l.err.find(t, `(?s)(session with.*session with.*session with \S+\n)`)
+	require.NoError(t, conn.Abort())
+	l.err.find(t, `session with \S+: the peer (broke off)`)
+	l.err.find(t, `(?s)ended after.*ended after.*(ended after)`)
 	cancel()
 	require.Equal(t, exitOK, l.wait(t), l.err.String())
 	requireSame(t, "all", want, l.out.Bytes())
-}
-
-func testListenKeepsListeningAfterAReset(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	l, addr := listen(ctx, t, strings.NewReader("answer"), "-k")
-	conn, err := kcp.Dial("udp", addr, nil)
-	require.NoError(t, err)
-	_, err = conn.Write([]byte("question"))
-	require.NoError(t, err)
-	_, err = io.ReadFull(conn, make([]byte, len("answer"))) // so question has arrived
-	require.NoError(t, err)
-	require.NoError(t, conn.Abort())
-	l.err.find(t, `session with \S+: the peer (broke off)`)
-	d := dial(t.Context(), strings.NewReader("again"), addr)
-	require.Equal(t, exitOK, d.wait(t), d.err.String())
-	l.err.find(t, `(?s)ended after.*(ended after)`)
-	cancel()
-	require.Equal(t, exitOK, l.wait(t), l.err.String())
-	require.Equal(t, "questionagain", l.out.String())
 }
 
 // freeAddr returns an address without a listener. If every address of
@@ -310,33 +273,6 @@ func testInterruptEndsCleanly(t *testing.T) {
 	require.NoError(t, typed.Close())
 	require.Equal(t, exitFailed, other.wait(t))
 	require.Contains(t, other.err.String(), "kcp listen: the peer was interrupted")
-}
-
-func testStdinErrors(t *testing.T) {
-	l, addr := listen(t.Context(), t, strings.NewReader(""), "-d")
-	broken := io.MultiReader(strings.NewReader("some"), iotest.ErrReader(errors.New("disk on fire")))
-	d := dial(t.Context(), broken, addr)
-	require.Equal(t, exitFailed, d.wait(t))
-	require.Contains(t, d.err.String(), "kcp dial: reading standard input: disk on fire")
-	require.Equal(t, exitFailed, l.wait(t), "a part was taken for the whole")
-	require.Equal(t, "some", l.out.String(), "what was read before the error is delivered")
-}
-
-func testStdoutErrors(t *testing.T)     { requireStdoutError(t) }
-func testStdoutErrorsKeep(t *testing.T) { requireStdoutError(t, "-k") }
-
-func requireStdoutError(t *testing.T, args ...string) {
-	errs := watched{changed: make(chan struct{}, 1)}
-	code := make(chan int)
-	go func() {
-		args := append([]string{"listen", "127.0.0.1:0", "-v"}, args...)
-		code <- run(t.Context(), args, endless(t), brokenWriter{}, &errs)
-	}()
-	d := dial(t.Context(), strings.NewReader("some"), errs.find(t, `listening on (\S+)\n`))
-	require.Equal(t, exitFailed, <-code)
-	require.Contains(t, errs.String(), "kcp listen: writing standard output: disk full")
-	require.Equal(t, exitFailed, d.wait(t))
-	require.Contains(t, d.err.String(), `the peer has failed ("writing standard output failed")`)
 }
 
 type brokenWriter struct{}

@@ -185,7 +185,7 @@ func TestPipeWaitsForSlowStdout(t *testing.T) {
 }
 
 func TestPipeSurvivesAnOutage(t *testing.T) {
-	for _, begin := range []time.Duration{0, 30 * time.Millisecond, 70 * time.Millisecond, 150 * time.Millisecond} {
+	for _, begin := range []time.Duration{0, 70 * time.Millisecond} {
 		inBubble(t, func(t *testing.T, b *bench) {
 			up, down := data(t, 0, 300_000), data(t, 1, 1000)
 			go func() {
@@ -273,25 +273,15 @@ func TestPipeInterruptedInWrite(t *testing.T) {
 }
 
 func TestPipeInterruptedTellsOfWhatIsUndelivered(t *testing.T) {
-	for name, stdin := range map[string]io.Reader{
-		"in the middle": nil, "at the end": strings.NewReader("into the void"),
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, b *bench) {
-				require.NoError(t, b.dialed.CloseWrite())
-				time.Sleep(time.Second)
-				b.network.SetLink("", "", netsim.LinkConfig{Loss: 1})
-				if stdin == nil {
-					stdin = io.MultiReader(strings.NewReader("into the void"), endless(t))
-				}
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-				defer cancel()
-				a := startPipe(ctx, t, b.accepted, stdin, nil)
-				require.ErrorContains(t, <-a.done, "did not acknowledge all that was sent")
-				require.InDelta(t, 6, a.took.Seconds(), 0.5)
-			})
-		})
-	}
+	inBubble(t, func(t *testing.T, b *bench) {
+		time.Sleep(time.Second)
+		b.network.SetLink("", "", netsim.LinkConfig{Loss: 1})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		a := startPipe(ctx, t, b.accepted, strings.NewReader("into the void"), nil)
+		require.ErrorContains(t, <-a.done, "did not acknowledge all that was sent")
+		require.InDelta(t, 6, a.took.Seconds(), 0.5)
+	})
 }
 
 // What stdin gave before it failed is delivered, but not as the whole.
@@ -358,20 +348,8 @@ func TestPipeTellsOfWhatThePeerDidNotTake(t *testing.T) {
 	})
 }
 
-// One that has taken all may close at once.
-func TestPipeTakesAClose(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		d := startPipe(t.Context(), t, b.dialed, strings.NewReader("all"), nil)
-		got, err := io.ReadAll(b.accepted)
-		require.NoError(t, err)
-		require.Equal(t, "all", string(got))
-		require.NoError(t, b.accepted.Close())
-		require.NoError(t, <-d.done)
-	})
-}
-
 func TestInputReadsAhead(t *testing.T) {
-	in := newInput(inChunks("one", "two", "three"))
+	in := newInput(io.MultiReader(strings.NewReader("one"), strings.NewReader("two"), strings.NewReader("three")))
 	for _, want := range []string{"one", "two", "three"} {
 		got, err := in.next(t.Context(), nil)
 		require.NoError(t, err)
@@ -408,13 +386,4 @@ func TestInputReadsAhead(t *testing.T) {
 	require.NoError(t, err)
 	_, err = in.next(t.Context(), nil)
 	require.Equal(t, failure, err)
-}
-
-// inChunks returns a reader that gives one chunk a call.
-func inChunks(chunks ...string) io.Reader {
-	var readers []io.Reader
-	for _, c := range chunks {
-		readers = append(readers, strings.NewReader(c))
-	}
-	return io.MultiReader(readers...)
 }

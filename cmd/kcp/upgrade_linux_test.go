@@ -121,14 +121,39 @@ func (s *sender) end(t *testing.T) {
 
 // The session of before three upgrades goes on. Those that come later are served by the
 // new processes after it, in their order, and each process ends with its sessions.
+// systemd learns which process is the newest, whose live page is there.
 func TestListenUpgrades(t *testing.T) {
-	t.Parallel()
-	u := serveUpgradable(t, nil, "-d")
+	dir, err := os.MkdirTemp("", "kcp") // t.TempDir may be too long for the name of a socket
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	name := filepath.Join(dir, "notify")
+	t.Setenv("NOTIFY_SOCKET", name)
+	notify, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = notify.Close() })
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	page := free.Addr().String()
+	require.NoError(t, free.Close())
+	newest := func(pid int) {
+		b := make([]byte, 1000)
+		n, err := notify.Read(b)
+		require.NoError(t, err)
+		require.Equal(t, "MAINPID="+strconv.Itoa(pid)+"\nREADY=1", string(b[:n]))
+		resp, err := http.Get("http://" + page + "/")
+		require.NoError(t, err)
+		defer resp.Body.Close()
+		require.Equal(t, http.StatusOK, resp.StatusCode)
+	}
+	u := serveUpgradable(t, nil, "-d", "-debug", page)
+	newest(u.cmd.Process.Pid)
 	first := u.dial()
 	first.send(t, "a0 ")
 	u.out.find(t, "(a0 )")
 	second := u.upgrade(u.cmd.Process.Pid)
+	newest(second)
 	third := u.upgrade(second)
+	newest(third)
 	u.ends(second) // it has no session
 	c := u.dial()
 	c.send(t, "c0 ")
@@ -212,52 +237,6 @@ func TestListenReadsStdin(t *testing.T) {
 	require.Equal(t, "stdin", d.out.String())
 	u.upgrade(u.cmd.Process.Pid)
 	u.ends(u.cmd.Process.Pid)
-}
-
-// The live page is that of the newest process.
-func TestListenUpgradesItsPage(t *testing.T) {
-	t.Parallel()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	page := free.Addr().String()
-	require.NoError(t, free.Close())
-	u := serveUpgradable(t, nil, "-d", "-debug", page)
-	ask := func() {
-		resp, err := http.Get("http://" + page + "/")
-		require.NoError(t, err)
-		defer resp.Body.Close()
-		require.Equal(t, http.StatusOK, resp.StatusCode)
-	}
-	ask()
-	u.replace([]byte("#!/bin/sh\nprintf t >&4\nexit 3\n"))
-	u.hangUp(u.cmd.Process.Pid)
-	u.err.next(t, "(not upgraded: )")
-	ask()
-	u.restore()
-	u.upgrade(u.cmd.Process.Pid)
-	u.ends(u.cmd.Process.Pid)
-	ask()
-}
-
-// systemd learns which process is the newest.
-func TestListenTellsTheService(t *testing.T) {
-	dir, err := os.MkdirTemp("", "kcp") // t.TempDir may be too long for the name of a socket
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	name := filepath.Join(dir, "notify")
-	t.Setenv("NOTIFY_SOCKET", name)
-	notify, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = notify.Close() })
-	tells := func(pid int) {
-		b := make([]byte, 1000)
-		n, err := notify.Read(b)
-		require.NoError(t, err)
-		require.Equal(t, "MAINPID="+strconv.Itoa(pid)+"\nREADY=1", string(b[:n]))
-	}
-	u := serveUpgradable(t, nil, "-d")
-	tells(u.cmd.Process.Pid)
-	tells(u.upgrade(u.cmd.Process.Pid))
 }
 
 // SIGHUP goes on to the process that has taken over. If that has failed, another one is
