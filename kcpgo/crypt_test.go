@@ -14,22 +14,14 @@ import (
 func TestAdapters(t *testing.T) {
 	key := make([]byte, 32)
 	block, err := aes.NewCipher(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	gcm, err := cipher.NewGCM(block)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cfbBlock, err := NewAESBlockCrypt(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	salsaBlock, _ := NewSalsa20BlockCrypt(key)
 	salsa, err := crypt.Salsa20(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	none, _ := NewNoneBlockCrypt(nil)
 	for name, c := range map[string]struct{ here, engine crypt.Cipher }{
 		"aes":        {newCipher(cfbBlock), crypt.CFB(block)},
@@ -60,26 +52,18 @@ func TestAdapters(t *testing.T) {
 			}
 		}
 		one, two := make([]byte, 100), make([]byte, 100)
-		if c.here.Seal(one) != nil || c.here.Seal(two) != nil || bytes.Equal(one, two) {
-			t.Error(name, "seals the same content twice with one nonce")
-		}
-		if crypt.Authenticated(c.here) {
-			t.Error(name, "says that it authenticates")
-		}
+		wrong(t, c.here.Seal(one) != nil || c.here.Seal(two) != nil || bytes.Equal(one, two), name, "seals the same content twice with one nonce")
+		wrong(t, crypt.Authenticated(c.here), name, "says that it authenticates")
 		if _, err := c.here.Open(make([]byte, head+tail-1+boolInt(head+tail == 0))); err == nil {
 			t.Error(name, "opens a packet that is too short")
 		}
-		if c.here.Seal(make([]byte, max(head+tail-1, 0))) == nil {
-			t.Error(name, "seals into too little")
-		}
+		wrong(t, c.here.Seal(make([]byte, max(head+tail-1, 0))) == nil, name, "seals into too little")
 		p := make([]byte, 100)
 		if _, err := c.here.Open(p); err == nil {
 			t.Error(name, "opens zeros")
 		}
 	}
-	if newCipher(nil) != nil {
-		t.Error("nil is a cipher")
-	}
+	wrong(t, newCipher(nil) != nil, "nil is a cipher")
 }
 
 func boolInt(b bool) int {
@@ -87,32 +71,4 @@ func boolInt(b bool) int {
 		return 1
 	}
 	return 0
-}
-
-func BenchmarkCFB(b *testing.B) {
-	c, err := NewAESBlockCrypt(make([]byte, 16))
-	if err != nil {
-		b.Fatal(err)
-	}
-	block, err := aes.NewCipher(make([]byte, 16))
-	if err != nil {
-		b.Fatal(err)
-	}
-	for name, s := range map[string]crypt.Cipher{"here": newCipher(c), "engine": crypt.CFB(block)} {
-		p := make([]byte, 1400)
-		b.Run(name+"/seal", func(b *testing.B) {
-			b.SetBytes(1400)
-			b.ReportAllocs()
-			for b.Loop() {
-				_ = s.Seal(p)
-			}
-		})
-		b.Run(name+"/open", func(b *testing.B) {
-			b.SetBytes(1400)
-			b.ReportAllocs()
-			for b.Loop() {
-				_, _ = s.Open(p)
-			}
-		})
-	}
 }

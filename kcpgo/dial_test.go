@@ -18,9 +18,7 @@ func descriptors(t *testing.T) map[string]bool {
 	}
 	const dir = "/proc/self/fd/"
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	sockets := make(map[string]bool)
 	for _, e := range entries {
 		if to, err := os.Readlink(dir + e.Name()); err == nil && strings.HasPrefix(to, "socket:") {
@@ -39,9 +37,7 @@ func (vast) Overhead() int  { return maxPacket }
 // A call that fails leaves no socket open, and that of its caller is still good.
 func TestFailuresCloseTheirSockets(t *testing.T) {
 	theirs, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer theirs.Close()
 	taken, block := theirs.LocalAddr().String(), NewAEADCrypt(vast{})
 	for name, call := range map[string]func() error{

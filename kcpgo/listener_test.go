@@ -73,19 +73,3 @@ func TestSessionsOfAnAddress(t *testing.T) {
 		}
 	}
 }
-
-// BenchmarkCloseOneOfMany closes and opens a session of an address that has many.
-func BenchmarkCloseOneOfMany(b *testing.B) {
-	l := &Listener{latest: make(map[addressKey]*UDPSession), unshown: make(map[*engine.Conn]*UDPSession)}
-	all := make([]*UDPSession, 1<<16)
-	for i := range all {
-		all[i] = &UDPSession{conn: new(engine.Conn), remote: &net.UDPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 1}, l: l}
-		l.add(all[i])
-	}
-	b.ReportAllocs()
-	for i := 0; b.Loop(); i++ {
-		s := all[i*40503%len(all)]
-		l.forget(s)
-		l.add(s)
-	}
-}

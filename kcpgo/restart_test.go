@@ -73,9 +73,7 @@ func push(conv uint32, text string) []byte {
 func (w *world) accept(l *Listener, text string) *UDPSession {
 	w.Helper()
 	s, err := l.AcceptKCP()
-	if err != nil {
-		w.Fatal(err)
-	}
+	must(w, err)
 	w.Cleanup(func() { s.Close() })
 	w.want(s, text)
 	return s

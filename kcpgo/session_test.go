@@ -40,18 +40,14 @@ func inWorld(t *testing.T, link netsim.LinkConfig, f func(w *world)) {
 func (w *world) socket(addr string) net.PacketConn {
 	w.Helper()
 	pc, err := w.network.Listen(addr)
-	if err != nil {
-		w.Fatal(err)
-	}
+	must(w, err)
 	return pc
 }
 
 func (w *world) listen(addr string) *Listener {
 	w.Helper()
 	l, err := serve(nil, 0, 0, true, w.socket(addr))
-	if err != nil {
-		w.Fatal(err)
-	}
+	must(w, err)
 	w.Cleanup(func() { l.Close() })
 	return l
 }
@@ -60,9 +56,7 @@ func (w *world) dial(addr string) *UDPSession {
 	w.Helper()
 	to := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(serverAddr))
 	s, err := NewConn4(randomConv(), to, nil, 0, 0, true, w.socket(addr))
-	if err != nil {
-		w.Fatal(err)
-	}
+	must(w, err)
 	w.Cleanup(func() { s.Close() })
 	return s
 }
@@ -76,9 +70,7 @@ func (w *world) join() (client, server *UDPSession, l *Listener) {
 		w.Fatal(err)
 	}
 	server, err := l.AcceptKCP()
-	if err != nil {
-		w.Fatal(err)
-	}
+	must(w, err)
 	w.Cleanup(func() { server.Close() })
 	w.want(server, "hello")
 	return client, server, l
@@ -110,12 +102,8 @@ func TestCloseDelivers(t *testing.T) {
 				t.Fatal(n, err)
 			}
 			start := time.Now()
-			if err := from.Close(); err != nil {
-				t.Fatal(err)
-			}
-			if time.Since(start) != 0 {
-				t.Error("Close waits")
-			}
+			must(t, from.Close())
+			wrong(t, time.Since(start) != 0, "Close waits")
 			got, err := io.ReadAll(to)
 			if err != nil || !bytes.Equal(got, sent) {
 				t.Errorf("%s closes: %d bytes of %d, %v", closer, len(got), len(sent), err)
@@ -179,9 +167,7 @@ func TestDeadlinesReachWaitingCalls(t *testing.T) {
 		for range 3 {
 			err := <-errs
 			var e net.Error
-			if !errors.As(err, &e) || !e.Timeout() || !errors.Is(err, os.ErrDeadlineExceeded) {
-				t.Error(err)
-			}
+			wrong(t, !errors.As(err, &e) || !e.Timeout() || !errors.Is(err, os.ErrDeadlineExceeded), err)
 		}
 		if d := time.Since(start); d != 2*time.Second {
 			t.Error("after", d)
@@ -202,9 +188,7 @@ func TestIdleIsSilent(t *testing.T) {
 				t.Fatal(err)
 			}
 			server, err := l.AcceptKCP()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			w.want(server, "hello")
 			if i == 0 {
 				synctest.Wait()
@@ -266,9 +250,7 @@ func TestNothingIsKept(t *testing.T) {
 		meters.mu.Lock()
 		_, kept := meters.ports[client.port]
 		meters.mu.Unlock()
-		if kept {
-			t.Error("the meter of the client is kept")
-		}
+		wrong(t, kept, "the meter of the client is kept")
 	})
 }
 
@@ -279,17 +261,13 @@ func TestServeConnLetsGo(t *testing.T) {
 		inWorld(t, slow, func(w *world) {
 			pc := w.socket(serverAddr)
 			l, err := ServeConn(nil, 0, 0, pc)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			client := w.dial(clientAddr)
 			if _, err := client.Write([]byte("hello")); err != nil {
 				t.Fatal(err)
 			}
 			server, err := l.AcceptKCP()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if first == "listener" {
 				l.Close()
 				w.want(server, "hello")
@@ -353,22 +331,25 @@ func TestRestartedServer(t *testing.T) {
 		}
 		start := time.Now()
 		_, err := client.Read(make([]byte, 1))
-		if !errors.Is(err, syscall.ECONNRESET) {
-			t.Error(err)
-		}
+		wrong(t, !errors.Is(err, syscall.ECONNRESET), err)
 		if d := time.Since(start); d > 5*time.Second {
 			t.Error("after", d)
 		}
 	})
 }
 
-// TestImportStartsNothing counts the goroutines before anything was used. It is
-// kcp-go's SystemTimedSched that has some.
-func TestImportStartsNothing(t *testing.T) {
-	if n := SystemTimedSched.running; n != 0 || SystemTimedSched.timer != nil {
-		t.Error("goroutines of SystemTimedSched:", n)
+// must fails the test if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
-	if len(meters.ports) != 0 {
-		t.Error("sockets:", len(meters.ports))
+}
+
+// wrong reports an error if something is so, with what is known of it.
+func wrong(t testing.TB, so bool, what ...any) {
+	t.Helper()
+	if so {
+		t.Error(what...)
 	}
 }

@@ -15,37 +15,25 @@ func TestAnswersComeFromDialledAddress(t *testing.T) {
 		t.Skip("the host has not all of 127.0.0.0/8")
 	}
 	block, err := NewAESBlockCrypt(make([]byte, 32))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	l, err := ListenWithOptions("0.0.0.0:0", block, 0, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	for i, address := range []string{"127.0.0.1", "127.0.0.2", "127.0.0.3"} {
 		to := net.JoinHostPort(address, fmt.Sprint(l.Addr().(*net.UDPAddr).Port))
 		addr, err := net.ResolveUDPAddr("udp", to)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		pc, err := net.DialUDP("udp", nil, addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer pc.Close()
 		client, err := NewConn3(uint32(i), addr, block, 0, 0, pc)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer client.Close()
 		if _, err := client.Write([]byte("asked")); err != nil {
 			t.Fatal(err)
 		}
 		server, err := l.AcceptKCP()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer server.Close()
 		if got := server.LocalAddr().String(); got != to {
 			t.Errorf("the session is at %s, dialled at %s", got, to)

@@ -188,21 +188,15 @@ func TestAPI(t *testing.T) {
 	const file = "testdata/api.txt"
 	got := surface()
 	if *update && !ours {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	have := strings.Split(got, "\n")
 	for i, line := range strings.Split(string(want), "\n") {
 		if i >= len(have) || have[i] != line {
 			t.Fatalf("line %d: %q, want %q", i+1, append(have, "nothing")[i], line)
 		}
 	}
-	if got != string(want) {
-		t.Error("there is more than kcp-go has")
-	}
+	wrong(t, got != string(want), "there is more than kcp-go has")
 }

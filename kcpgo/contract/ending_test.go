@@ -13,9 +13,7 @@ import (
 func TestReadAfterClose(t *testing.T) {
 	client, server, _ := join(t, setup{})
 	arrive(t, client, "one", "two", "three")
-	if err := server.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, server.Close())
 	b := make([]byte, 100)
 	for _, text := range []string{"one", "two", "three"} {
 		if n, err := server.Read(b); string(b[:n]) != text || err != nil {
@@ -64,9 +62,7 @@ func TestAfterClose(t *testing.T) {
 		t.Error("Write works")
 	}
 	for _, err := range []error{client.SetDeadline(time.Now()), client.SetReadDeadline(time.Time{}), client.SetWriteDeadline(time.Time{})} {
-		if err != nil {
-			t.Error("SetDeadline:", err)
-		}
+		wrong(t, err != nil, "SetDeadline:", err)
 	}
 	client.SetNoDelay(0, 20, 0, 0)
 	client.SetWindowSize(10, 10)
@@ -76,14 +72,10 @@ func TestAfterClose(t *testing.T) {
 	client.SetDUP(0)
 	client.SetRateLimit(1000)
 	client.SetLogger(kcp.IKCP_LOG_ALL, nil)
-	if !client.SetMtu(1000) {
-		t.Error("SetMtu")
-	}
+	wrong(t, !client.SetMtu(1000), "SetMtu")
 	_ = client.SetOOBHandler(func([]byte) {})
 	_, _, _, _ = client.GetConv(), client.GetRTO(), client.GetSRTT(), client.GetSRTTVar()
-	if client.RemoteAddr().String() != l.Addr().String() || client.LocalAddr() == nil {
-		t.Error("addresses:", client.LocalAddr(), client.RemoteAddr())
-	}
+	wrong(t, client.RemoteAddr().String() != l.Addr().String() || client.LocalAddr() == nil, "addresses:", client.LocalAddr(), client.RemoteAddr())
 }
 
 // Close of a listener ends its sessions and frees its port at once.
@@ -99,9 +91,7 @@ func TestListenerClose(t *testing.T) {
 		errs <- err
 	}()
 	time.Sleep(10 * time.Millisecond)
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Close())
 	again, err := net.ListenPacket("udp", l.Addr().String())
 	if err != nil {
 		t.Error("the port is not free:", err)
@@ -122,21 +112,15 @@ func TestListenerClose(t *testing.T) {
 // A listener on a socket of the program leaves the socket and its sessions.
 func TestServeConn(t *testing.T) {
 	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer pc.Close()
 	l, err := kcp.ServeConn(nil, 0, 0, pc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	client := dial(t, setup{}, l.Addr())
 	write(t, client, "abc")
 	server := accept(t, setup{}, l)
 	want(t, server, "abc")
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Close())
 	write(t, client, "def")
 	want(t, server, "def")
 	write(t, server, "ghi")
@@ -151,21 +135,15 @@ func TestSocketOwnership(t *testing.T) {
 	for _, own := range []bool{true, false} {
 		l := listen(t, setup{})
 		pc, err := net.ListenPacket("udp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer pc.Close()
 		client, err := kcp.NewConn4(77, l.Addr(), nil, 0, 0, own, pc)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		fast(client)
 		write(t, client, "abc")
 		server := accept(t, setup{}, l)
 		want(t, server, "abc")
-		if err := client.Close(); err != nil {
-			t.Error(err)
-		}
+		must(t, client.Close())
 		open := func() bool {
 			_, err := pc.WriteTo([]byte("x"), pc.LocalAddr())
 			return err == nil
@@ -181,21 +159,15 @@ func TestSocketOwnership(t *testing.T) {
 // The program has its socket back after Close.
 func TestSocketAfterClose(t *testing.T) {
 	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer pc.Close()
 	client, err := kcp.NewConn3(78, nobody(t), nil, 0, 0, pc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	write(t, client, "abc")
 	client.Close()
 	// kcp-go's reader takes one packet more.
 	other, err := net.Dial("udp", pc.LocalAddr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer other.Close()
 	stop := make(chan struct{})
 	defer close(stop)

@@ -2,7 +2,6 @@ package contract
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"net"
 	"testing"
@@ -50,38 +49,13 @@ func TestDataBeforeDeadline(t *testing.T) {
 	}
 }
 
-// A Write that need not wait does not look at the deadline.
-func TestWriteBeforeDeadline(t *testing.T) {
-	client, server, _ := join(t, setup{})
-	client.SetWriteDeadline(time.Now().Add(-time.Second))
-	write(t, client, "abc")
-	want(t, server, "abc")
-}
-
 // nobody returns an address at which nothing answers.
 func nobody(t *testing.T) net.Addr {
 	t.Helper()
 	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { pc.Close() })
 	return pc.LocalAddr()
-}
-
-// Write waits while as many segments wait as the send window has; then the
-// deadline counts.
-func TestWriteTimeout(t *testing.T) {
-	client := dial(t, setup{tune: func(s *kcp.UDPSession) { s.SetWindowSize(4, 128) }}, nobody(t))
-	for range 4 {
-		write(t, client, "abc")
-	}
-	client.SetWriteDeadline(time.Now().Add(20 * time.Millisecond))
-	n, err := client.Write([]byte("def"))
-	wantTimeout(t, err)
-	if n != 0 {
-		t.Error("bytes:", n)
-	}
 }
 
 // The default send window is 32 segments.
@@ -106,9 +80,7 @@ func TestWriteTakesAll(t *testing.T) {
 	if n, err := client.Write(sent); n != len(sent) || err != nil {
 		t.Fatal(n, err)
 	}
-	if !bytes.Equal(readAll(t, server, len(sent)), sent) {
-		t.Error("other bytes")
-	}
+	wrong(t, !bytes.Equal(readAll(t, server, len(sent)), sent), "other bytes")
 }
 
 // A Write that waits goes on when the peer has acknowledged.
@@ -120,9 +92,7 @@ func TestWriteWaitsForAcks(t *testing.T) {
 			client.Write(b[:1376])
 		}
 	}()
-	if !bytes.Equal(readAll(t, server, len(sent)), sent) {
-		t.Error("other bytes")
-	}
+	wrong(t, !bytes.Equal(readAll(t, server, len(sent)), sent), "other bytes")
 }
 
 // The slices of WriteBuffers are messages of their own, one after the other.
@@ -150,9 +120,7 @@ func TestStreamMode(t *testing.T) {
 			b = b[n:]
 		}
 	}()
-	if !bytes.Equal(readAll(t, server, len(sent)), sent) {
-		t.Error("other bytes")
-	}
+	wrong(t, !bytes.Equal(readAll(t, server, len(sent)), sent), "other bytes")
 }
 
 // An empty Write sends nothing, and the next message is whole.
@@ -163,49 +131,4 @@ func TestEmptyWrite(t *testing.T) {
 	}
 	write(t, client, "abc")
 	want(t, server, "abc")
-}
-
-// Bytes go both ways at once, through every kind of envelope.
-func TestEnvelopes(t *testing.T) {
-	for name, c := range envelopes(t) {
-		t.Run(name, func(t *testing.T) {
-			client, server, _ := join(t, c)
-			up, down := pattern(100000), pattern(100001)
-			done := make(chan error, 2)
-			for s, b := range map[*kcp.UDPSession][]byte{client: up, server: down} {
-				go func() {
-					_, err := s.Write(b)
-					done <- err
-				}()
-			}
-			if !bytes.Equal(readAll(t, server, len(up)), up) || !bytes.Equal(readAll(t, client, len(down)), down) {
-				t.Error("other bytes")
-			}
-			if err := errors.Join(<-done, <-done); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-}
-
-func envelopes(t *testing.T) map[string]setup {
-	t.Helper()
-	all := map[string]setup{"plain": {}, "FEC": {data: 10, parity: 3}}
-	for _, c := range blockCrypts {
-		block, err := c.make(pattern(c.key))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if c.name == "sm4" {
-			block = new(oneAtATime).wrap(block) // kcp-go's is not safe for concurrent use
-		}
-		all[c.name] = setup{block: block}
-	}
-	gcm, err := kcp.NewAESGCMCrypt(pattern(32))
-	if err != nil {
-		t.Fatal(err)
-	}
-	all["AEAD"] = setup{block: gcm}
-	all["AEAD, FEC"] = setup{block: gcm, data: 2, parity: 1}
-	return all
 }

@@ -37,16 +37,12 @@ func TestRingBuffer(t *testing.T) {
 	}
 	var all []int
 	r.ForEach(func(v *int) bool { all = append(all, *v); return len(all) < 1000 })
-	if len(all) != 1000 || all[0] != 1500 || all[999] != 2499 {
-		t.Error("ForEach", len(all))
-	}
+	wrong(t, len(all) != 1000 || all[0] != 1500 || all[999] != 2499, "ForEach", len(all))
 	all = nil
 	for v := range r.ForEachReverse {
 		all = append(all, *v)
 	}
-	if len(all) != 1500 || all[0] != 2999 || all[1499] != 1500 {
-		t.Error("ForEachReverse", len(all))
-	}
+	wrong(t, len(all) != 1500 || all[0] != 2999 || all[1499] != 1500, "ForEachReverse", len(all))
 	v, ok := r.Peek()
 	if *v = -1; !ok {
 		t.Error("Peek")
@@ -65,9 +61,7 @@ func TestRingBuffer(t *testing.T) {
 	}
 	r.Push(1)
 	r.Clear()
-	if r.Len() != 0 || r.MaxLen() != 1651 {
-		t.Error("Clear", r.Len(), r.MaxLen())
-	}
+	wrong(t, r.Len() != 0 || r.MaxLen() != 1651, "Clear", r.Len(), r.MaxLen())
 }
 
 // The scheduler calls functions in the order of their times, not before them, and

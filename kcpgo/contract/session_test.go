@@ -31,9 +31,7 @@ func fast(s *kcp.UDPSession) {
 func listen(t *testing.T, c setup) *kcp.Listener {
 	t.Helper()
 	l, err := kcp.ListenWithOptions("127.0.0.1:0", c.block, c.data, c.parity)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { l.Close() })
 	return l
 }
@@ -41,9 +39,7 @@ func listen(t *testing.T, c setup) *kcp.Listener {
 func dial(t *testing.T, c setup, addr net.Addr) *kcp.UDPSession {
 	t.Helper()
 	s, err := kcp.DialWithOptions(addr.String(), c.block, c.data, c.parity)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { s.Close() })
 	c.tuned(s)
 	return s
@@ -62,9 +58,7 @@ func accept(t *testing.T, c setup, l *kcp.Listener) *kcp.UDPSession {
 	l.SetDeadline(time.Now().Add(patience))
 	defer l.SetDeadline(time.Time{})
 	s, err := l.AcceptKCP()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { s.Close() })
 	c.tuned(s)
 	return s
@@ -102,17 +96,6 @@ func want(t *testing.T, s *kcp.UDPSession, text string) {
 	}
 }
 
-// One Read returns what one Write was given, in the default mode.
-func TestOneReadOneWrite(t *testing.T) {
-	client, server, _ := join(t, setup{})
-	for _, text := range []string{"abc", "de", "f", "ghijk", "l"} {
-		write(t, client, text)
-	}
-	for _, text := range []string{"abc", "de", "f", "ghijk", "l"} {
-		want(t, server, text)
-	}
-}
-
 // A Read that is too small gets the rest with the next ones, and nothing of the
 // next message with it.
 func TestReadTheRest(t *testing.T) {
@@ -146,20 +129,7 @@ func TestLongWriteIsCut(t *testing.T) {
 		}
 		got = append(got, b[:n]...)
 	}
-	if !bytes.Equal(got, sent) {
-		t.Error("other bytes")
-	}
-}
-
-// Read fails with a timeout that is a net.Error, by errors.As.
-func TestReadTimeout(t *testing.T) {
-	client, _, _ := join(t, setup{})
-	client.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
-	n, err := client.Read(make([]byte, 10))
-	wantTimeout(t, err)
-	if n != 0 {
-		t.Error("bytes:", n)
-	}
+	wrong(t, !bytes.Equal(got, sent), "other bytes")
 }
 
 func wantTimeout(t *testing.T, err error) {
@@ -174,5 +144,21 @@ func wantClosed(t *testing.T, err error) {
 	t.Helper()
 	if !errors.Is(err, io.ErrClosedPipe) || err.Error() != io.ErrClosedPipe.Error() {
 		t.Errorf("%v, want %v", err, io.ErrClosedPipe)
+	}
+}
+
+// must fails the test if there is an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wrong reports an error if something is so, with what is known of it.
+func wrong(t testing.TB, so bool, what ...any) {
+	t.Helper()
+	if so {
+		t.Error(what...)
 	}
 }
