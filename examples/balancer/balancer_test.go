@@ -236,27 +236,3 @@ func (w *world) serverKilled() {
 	gone.kill()
 	require.ElementsMatch(w.t, w.of(gone.addr), w.settle("a server killed"))
 }
-
-// What docs/running.md says of other ways to configure nginx.
-func TestOtherHashes(t *testing.T) {
-	needNginx(t)
-	t.Run("AEAD by address", func(t *testing.T) {
-		t.Parallel()
-		newWorld(t, "AEAD", byAddress, noScript).addresses()
-	})
-	for name, control := range map[string]struct {
-		kind  string
-		edits []edit
-	}{
-		"TLS by address and port":           {"TLS", []edit{byPort, noScript}},
-		"plain by conversation, new source": {"plain", nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t, control.kind, control.edits...)
-			require.Empty(t, w.settle("nothing"))
-			w.changePorts()
-			require.Greater(t, len(w.settle(name+": ports change every 3 s")), sessions/2)
-		})
-	}
-}

@@ -2,13 +2,8 @@ package balancer
 
 import (
 	"encoding/binary"
-	"fmt"
-	"math/rand/v2"
 	"net"
-	"net/netip"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -137,67 +132,4 @@ func answer(t *testing.T, c net.Conn) string {
 	size, err := c.Read(b)
 	require.NoError(t, err)
 	return string(b[:size])
-}
-
-// Whatever a packet has in it, nginx answers it by the address or by a
-// conversation, and another source for each conversation.
-func TestRandomPackets(t *testing.T) {
-	needNginx(t)
-	n := startNginx(t, []string{"127.0.0.1:9"}, reveal)
-	seed := uint64(time.Now().UnixNano())
-	rng := rand.New(rand.NewPCG(seed, 1))
-	sources := make(map[string]string)
-	network := netip.MustParsePrefix("127.64.0.0/10")
-	for i := range 2000 {
-		packet := randomPacket(rng)
-		got := asked(t, n, packet)
-		message := fmt.Sprintf("seed %d, packet %d: %x", seed, i, packet)
-		if packet[4] == 0xf2 && packet[5] == 0 {
-			require.Equal(t, shown, got, message) // the id of the packet behind it
-			continue
-		}
-		key, source, _ := strings.Cut(got, " ")
-		if key == "127.0.0.1" {
-			require.Empty(t, source, message)
-			continue
-		}
-		id := binary.LittleEndian.Uint32(packet)
-		if packet[4] >= 0xf1 {
-			id = binary.LittleEndian.Uint32(packet[8:])
-		}
-		require.Equal(t, fmt.Sprint("conv=", id), key, message)
-		addr, err := netip.ParseAddrPort(source)
-		require.NoError(t, err, message)
-		require.True(t, network.Contains(addr.Addr()), message)
-		require.True(t, addr.Port() >= 20000 && addr.Port() < 21024, message)
-		require.Contains(t, []string{"", key}, sources[source], message)
-		sources[source] = key
-	}
-	require.Greater(t, len(sources), 200, "hardly any packet was known")
-	require.NotContains(t, n.log(), "js exception")
-}
-
-// randomPacket returns random bytes, many of which resemble a packet.
-func randomPacket(rng *rand.Rand) []byte {
-	b := make([]byte, 9+rng.IntN(60))
-	for i := range b {
-		b[i] = byte(rng.Uint32())
-	}
-	at := 0
-	switch rng.IntN(4) {
-	case 0:
-		return b
-	case 1:
-		b[4], b[5] = byte(0xf1+rng.IntN(3)), 0
-		binary.LittleEndian.PutUint16(b[6:], uint16(len(b)-6+rng.IntN(2)))
-		at = 8
-	case 2:
-		b[4] = byte(0xa0 + rng.IntN(16))
-		return b
-	}
-	if len(b) >= at+24 {
-		b[at+4] = byte(80 + rng.IntN(9))
-		binary.LittleEndian.PutUint32(b[at+20:], uint32(rng.IntN(40)))
-	}
-	return b
 }

@@ -452,29 +452,20 @@ func TestInstances(t *testing.T) {
 	require.Len(t, in.instances, maxInstances)
 }
 
-// A message whose Send has given up is not sent if it was not yet, and does not hold up
-// others.
-func TestAbandonedMessages(t *testing.T) {
-	t.Parallel()
-	l := &link{n: &Node{config: Config{SendBuffer: 1000}, transport: &Transport{}}}
-	var all []*outgoing
-	for range 3 {
-		o, err := l.queue(t.Context(), make([]byte, 100))
-		require.NoError(t, err)
-		all = append(all, o)
-	}
-	require.Equal(t, all[0], l.next(t.Context()))
-	l.abandon(all[0]) // is on the stream
-	l.abandon(all[1])
-	require.Equal(t, []*outgoing{all[0], all[2]}, l.waiting)
-	require.Equal(t, all[2], l.next(t.Context()))
-	l.rewind() // another stream
-	require.Equal(t, []*outgoing{all[2]}, l.waiting)
-	require.Equal(t, 100+messageEntry, l.bytes)
-	require.False(t, l.acknowledged(all[2].number), "it was not written to this stream")
-	require.Equal(t, all[2], l.next(t.Context()))
-	require.True(t, l.acknowledged(all[2].number))
-	require.NoError(t, <-all[2].done)
-	require.Zero(t, l.bytes)
-	require.Equal(t, uint64(1), l.n.Stats().Resent)
+// Certificates and keys come back from their files.
+func TestCertificatesInFiles(t *testing.T) {
+	dir, ca := t.TempDir(), testAuthority(t)
+	cert, err := ca.Issue("a")
+	require.NoError(t, err)
+	require.NoError(t, Save(dir, "authority", ca.Certificate))
+	require.NoError(t, Save(dir, "a", cert))
+	got, err := Load(dir, "a")
+	require.NoError(t, err)
+	require.Equal(t, cert.Certificate, got.Certificate)
+	require.Equal(t, cert.PrivateKey, got.PrivateKey)
+	pool, err := LoadPool(dir, "authority")
+	require.NoError(t, err)
+	require.True(t, pool.Equal(ca.Pool()))
+	_, err = LoadPool(dir, "b")
+	require.Error(t, err)
 }

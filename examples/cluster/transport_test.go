@@ -55,19 +55,6 @@ func list(t *testing.T, tr *Transport, d memberlist.Delegate) *memberlist.Member
 	return m
 }
 
-// memberlist alone joins over the transport, and both ends know each other.
-func TestTransportJoin(t *testing.T) {
-	t.Parallel()
-	ca := testAuthority(t)
-	a, b := ca.transport(t, "a"), ca.transport(t, "b")
-	la, lb := list(t, a, nil), list(t, b, nil)
-	n, err := lb.Join([]string{a.Addr().String()})
-	require.NoError(t, err)
-	require.Equal(t, 1, n)
-	require.Len(t, lb.Members(), 2)
-	await.True(t, func() bool { return la.NumMembers() == 2 })
-}
-
 // Each way in which memberlist sends messages of users arrives once.
 func TestTransportSends(t *testing.T) {
 	t.Parallel()
@@ -109,18 +96,6 @@ func TestPacketSizes(t *testing.T) {
 	require.Equal(t, uint64(3), a.Stats().PacketsByStream)
 	_, err := a.WriteToAddress(make([]byte, maxLargePacket+1), addressOf(b))
 	require.ErrorIs(t, err, ErrPacketTooLarge)
-}
-
-// PacketSize fits into the smallest datagram that a session may fall back to.
-func TestPacketSizeFits(t *testing.T) {
-	t.Parallel()
-	ca := testAuthority(t)
-	c := ca.config(t, "a")
-	c.KCP = &kcp.Config{MTU: 1200, MaxMTU: -1}
-	a, b := startTransport(t, c), ca.transport(t, "b")
-	s, err := a.session(t.Context(), b.Addr(), "b")
-	require.NoError(t, err)
-	require.GreaterOrEqual(t, s.conn.MaxDatagramSize(), PacketSize+1)
 }
 
 // A stream carries bytes both ways, and its end.
@@ -240,40 +215,6 @@ func TestTooManyDials(t *testing.T) {
 	require.Equal(t, 10, refused)
 }
 
-// Nodes that dial each other at once may get two sessions. Nothing is lost on either.
-func TestDialEachOther(t *testing.T) {
-	t.Parallel()
-	ca := testAuthority(t)
-	for range 5 {
-		a, b := ca.transport(t, "a"), ca.transport(t, "b")
-		const packets = maxQueuedPackets
-		var both sync.WaitGroup
-		exchange := func(from, to *Transport) {
-			for i := range packets {
-				_, err := from.WriteToAddress(numbered(i, 10), addressOf(to))
-				require.NoError(t, err)
-			}
-			got := make(map[int]int)
-			for range packets {
-				got[numberOf((<-from.PacketCh()).Buf)]++
-			}
-			if len(got) != packets {
-				t.Errorf("%s: %d different packets", from.Name(), len(got))
-			}
-		}
-		both.Go(func() { exchange(a, b) })
-		both.Go(func() { exchange(b, a) })
-		both.Wait()
-		for _, tr := range []*Transport{a, b} {
-			require.Zero(t, tr.Stats().PacketsUnsent)
-			require.Zero(t, tr.Stats().DialsFailed)
-		}
-		for _, tr := range []*Transport{a, b} { // which refuses the peer's second session, if it is not there yet
-			require.NoError(t, tr.Shutdown())
-		}
-	}
-}
-
 // A node that was restarted on its port is dialled again, although its end of the
 // session never said that it was over.
 func TestRestartedNodeIsDialledAgain(t *testing.T) {
@@ -306,21 +247,6 @@ func TestRestartedNodeIsDialledAgain(t *testing.T) {
 		}
 	})
 	require.ErrorIs(t, s.conn.Err(), kcp.ErrReset, "a stateless reset, not silence, ended the session")
-}
-
-// A packet that meets the end of a session goes to the next one.
-func TestEndedSessionIsDialledAgain(t *testing.T) {
-	t.Parallel()
-	ca := testAuthority(t)
-	a, b := ca.transport(t, "a"), ca.transport(t, "b")
-	for i := range 20 {
-		s, err := a.session(t.Context(), b.Addr(), "b")
-		require.NoError(t, err)
-		require.NoError(t, s.conn.Abort())
-		_, err = a.WriteToAddress(numbered(i, 1), addressOf(b))
-		require.NoError(t, err)
-		require.Equal(t, i, numberOf((<-b.PacketCh()).Buf))
-	}
 }
 
 // Only nodes with a certificate of the authority, for this cluster, get a session.

@@ -1,13 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -15,30 +13,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/examples/internal/lab"
 )
-
-// output is a buffer that several goroutines may use.
-type output struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (o *output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(b)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
-}
 
 // All players see each other, hear what is said, and are told of the end.
 func TestDemo(t *testing.T) {
 	for _, addr := range []string{"127.0.0.1:4000", "[::1]:4000"} {
-		var out output
+		var out lab.Output
 		const players = 6
 		results, err := demo(t.Context(), settings{addr: addr, players: players, duration: time.Second}, &out)
 		require.NoError(t, err)
@@ -58,7 +39,7 @@ func TestPlay(t *testing.T) {
 	l, err := kcp.Listen("udp", "127.0.0.1:0", config())
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
-	var log, seen, other output
+	var log, seen, other lab.Output
 	served, played := make(chan error, 1), make(chan error, 1)
 	go func() { served <- newServer(&log).run(ctx, l) }()
 	in, typed := io.Pipe()
@@ -66,7 +47,7 @@ func TestPlay(t *testing.T) {
 	go func() { played <- run(t.Context(), append(args, "ann"), in, &seen, &seen) }()
 	_, err = io.WriteString(typed, "a\nhello \x1b[2J there\n")
 	require.NoError(t, err)
-	shows := func(o *output, text string) {
+	shows := func(o *lab.Output, text string) {
 		t.Helper()
 		await.True(t, func() bool { return strings.Contains(o.String(), text) })
 	}
@@ -83,7 +64,7 @@ func TestPlay(t *testing.T) {
 
 // Names and chat do not steer the terminal of the server, nor begin lines of their own.
 func TestLogIsPrintable(t *testing.T) {
-	var log output
+	var log lab.Output
 	s := newServer(&log)
 	for _, name := range []string{"\x1b]0;title\a", "\x1b[2J", "a\nb", "\u202egnp", "\xff", "\u2028", "\u009b2J"} {
 		s.say("%s is here as number %d", name, 1)
@@ -99,7 +80,7 @@ func TestLogIsPrintable(t *testing.T) {
 
 func TestUsage(t *testing.T) {
 	for _, args := range [][]string{nil, {"fly"}, {"serve", "-nope"}} {
-		var messages output
+		var messages lab.Output
 		require.Error(t, run(t.Context(), args, nil, io.Discard, &messages))
 		require.Contains(t, messages.String(), "usage: game serve|play|demo")
 	}

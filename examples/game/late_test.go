@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/netsim"
 )
 
@@ -182,24 +181,4 @@ func TestLateWorlds(t *testing.T) {
 		}
 		require.Positive(t, late, "some were given up")
 	})
-}
-
-// One loop serves all players: the number of goroutines is not theirs.
-func TestGoroutines(t *testing.T) {
-	var counts []int
-	for _, players := range []int{5, 100} {
-		hosts := make([]string, players)
-		for i := range hosts {
-			hosts[i] = "10.0.0.2"
-		}
-		inSwarm(t, hosts, func(t *testing.T, s *swarm) {
-			s.run(2 * time.Second)
-			for _, m := range s.members {
-				require.GreaterOrEqual(t, len(m.worlds), 38)
-			}
-			counts = append(counts, testenv.GoroutinesOfBubble())
-		})
-	}
-	// The goroutine of an endpoint's timer may wait for the next wake-up, or have ended.
-	require.InDelta(t, counts[0], counts[1], 2)
 }

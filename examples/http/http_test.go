@@ -113,54 +113,6 @@ func testServer(t *testing.T, secure, http2, stream bool) {
 	})
 }
 
-// net/http alone sees no TLS in a session, or a stream, with Config.TLS or
-// without: Request.TLS is nil, and HTTP/2 is unencrypted HTTP/2.
-func TestNetHTTPSeesNoTLS(t *testing.T) {
-	for name, config := range map[string]*kcp.Config{"plain": settings(nil), "tls": settings(both(t, "h2"))} {
-		for _, stream := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s,stream=%v", name, stream), func(t *testing.T) {
-				lab.Run(t, config, func(t *testing.T, l net.Listener, dial lab.Dial) {
-					if stream {
-						l, dial = overStreams(t, l, dial)
-					}
-					server := &http.Server{Handler: echoHandler(), Protocols: newServer(nil).Protocols}
-					defer server.Close()
-					go server.Serve(l)
-					for _, http2 := range []bool{false, true} {
-						client := newClient(dialFunc(dial), http2)
-						_, response, err := echo(t.Context(), client, "http", []byte("question"))
-						require.NoError(t, err)
-						require.Empty(t, response.Header.Get("TLS"))
-						require.Equal(t, map[bool]string{false: "HTTP/1.1", true: "HTTP/2.0"}[http2], response.Header.Get("Protocol"))
-						client.CloseIdleConnections()
-					}
-				})
-			})
-		}
-	}
-}
-
-// crypto/tls on top of a session is what net/http knows: it agrees on HTTP/2 and
-// sets Request.TLS by itself.
-func TestCryptoTLSOnTop(t *testing.T) {
-	config := both(t, "h2", "http/1.1")
-	lab.Run(t, settings(nil), func(t *testing.T, l net.Listener, dial lab.Dial) {
-		server := &http.Server{Handler: echoHandler(), TLSConfig: config.Clone()}
-		defer server.Close()
-		go server.ServeTLS(l, "", "")
-		client := &http.Client{Transport: &http.Transport{
-			DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
-			TLSClientConfig:   config.Clone(),
-			ForceAttemptHTTP2: true, // a DialContext switches it off
-		}}
-		defer client.CloseIdleConnections()
-		_, response, err := echo(t.Context(), client, "https", []byte("question"))
-		require.NoError(t, err)
-		require.Equal(t, "HTTP/2.0", response.Header.Get("Protocol"))
-		require.Equal(t, "TLS 1.3", response.Header.Get("TLS"))
-	})
-}
-
 // A URL of https does not go over a session without TLS.
 func TestHTTPSNeedsTLS(t *testing.T) {
 	lab.Run(t, settings(nil), func(t *testing.T, l net.Listener, dial lab.Dial) {

@@ -115,30 +115,6 @@ func TestBehindRouters(t *testing.T) {
 	require.Contains(t, gets.printed(), "session with the peer at 203.0.113.1:")
 }
 
-// A router that draws the port of each flow at random is a symmetric NAT, and is named.
-func TestBehindSymmetricRouter(t *testing.T) {
-	t.Parallel()
-	n := newInternet(t, "random,fully-random")
-	sends, gets, same := ends{n.a, n.b, n.serve(t), 1000}.run(t)
-	require.Error(t, sends.err)
-	require.Error(t, gets.err)
-	require.False(t, same())
-	require.Contains(t, sends.printed(), "the peer is behind a symmetric NAT")
-	require.Contains(t, gets.printed(), "this end is behind a symmetric NAT")
-}
-
-// Two hosts behind the same router use their own network.
-func TestBehindOneRouter(t *testing.T) {
-	t.Parallel()
-	n := &internet{server: host(t)}
-	bridge(t, n.server, "203.0.113.10/24")
-	router := n.router(t, "203.0.113.1", "")
-	n.a, n.b = behind(t, router, "192.168.1.2"), behind(t, router, "192.168.1.3")
-	sends, gets := ends{n.a, n.b, n.serve(t), 100_000}.succeed(t)
-	require.Contains(t, sends.printed(), "session with the peer at 192.168.1.3:")
-	require.Contains(t, gets.printed(), "session with the peer at 192.168.1.2:")
-}
-
 // goodbyes returns a channel with the names that say goodbye at an interface of a host.
 func goodbyes(t *testing.T, h *netns.Host, name string) <-chan string {
 	var c *net.UDPConn

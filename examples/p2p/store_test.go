@@ -15,29 +15,6 @@ import (
 
 func nobody(w *world, host string) net.PacketConn { return w.listen(host + ":5000") }
 
-// What the receiver has already is not sent again.
-func TestPartIsContinued(t *testing.T) {
-	inWorld(t, defaultLimits(), func(w *world) {
-		f, err := os.Open(w.path)
-		require.NoError(w, err)
-		o, err := describeFile(f)
-		require.NoError(w, err)
-		require.NoError(w, f.Close())
-		require.NoError(w, os.WriteFile(filepath.Join(w.dir, partName(o)), w.data[:fileSize-100_000], 0o600))
-		sent, got := w.both(nobody(w, "203.0.113.1"), nobody(w, "203.0.113.2"))
-		require.NoError(w, sent)
-		require.NoError(w, got)
-		w.arrived()
-		require.Less(w, w.net.LinkStats("203.0.113.1", "203.0.113.2").Delivered.Bytes, int64(200_000))
-
-		sent, got = w.both(nobody(w, "203.0.113.3"), nobody(w, "203.0.113.4")) // it has all
-		require.NoError(w, sent)
-		require.NoError(w, got)
-		w.arrived()
-		require.Less(w, w.net.LinkStats("203.0.113.3", "203.0.113.4").Delivered.Bytes, int64(100_000))
-	})
-}
-
 // A part that is not of the file shows in the SHA-256, and is deleted.
 func TestDamagedPart(t *testing.T) {
 	inWorld(t, defaultLimits(), func(w *world) {

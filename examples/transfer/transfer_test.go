@@ -4,23 +4,19 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
-	"io"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
-	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/arqnet/kcp/internal/testenv/await"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/examples/internal/lab"
 	"github.com/arqnet/kcp/netsim"
 )
 
@@ -128,44 +124,6 @@ func TestAnswerLost(t *testing.T) {
 	})
 }
 
-// The pauses between attempts grow up to a limit, and begin anew after a session in
-// which the file has grown.
-func TestPauses(t *testing.T) {
-	inWorld(t, plain, func(t *testing.T, w *world) {
-		w.serve()
-		c, none := w.client("10.0.0.2"), errors.New("no route")
-		dial, ended := c.dial, time.Now()
-		const successful = 12
-		var pauses []time.Duration // before each attempt
-		c.dial = func(ctx context.Context) (*kcp.Conn, error) {
-			pauses = append(pauses, time.Since(ended))
-			defer func() { ended = time.Now() }()
-			if len(pauses) != successful {
-				return nil, none
-			}
-			conn, err := dial(ctx)
-			time.AfterFunc(time.Second, func() { ended = time.Now(); conn.Abort() })
-			return conn, err
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-		defer cancel()
-		require.ErrorIs(t, c.put(ctx, w.path), context.DeadlineExceeded)
-		require.Greater(t, len(pauses), 16)
-		want := shortestPause
-		for i, pause := range pauses {
-			if i == 0 {
-				continue
-			}
-			if i == successful {
-				want = shortestPause
-			}
-			require.GreaterOrEqual(t, pause, want/2, i)
-			require.Less(t, pause, want*3/2, i)
-			want = min(2*want, longestPause)
-		}
-	})
-}
-
 // Of two sessions the later one wins. From the moment at which it knows how much there
 // is, nothing of the earlier one is written, whose packets still arrive.
 func TestLaterSessionWins(t *testing.T) {
@@ -203,102 +161,6 @@ func TestLaterSessionWins(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, sum[:], got)
 		w.requireComplete()
-	})
-}
-
-// A session owns a transfer when the one before has released it, not sooner, however
-// many ask meanwhile.
-func TestOwners(t *testing.T) {
-	inWorld(t, plain, func(t *testing.T, w *world) {
-		w.serve()
-		o := newOwners(2)
-		var conns []*kcp.Conn
-		var releases [3]func()
-		for i := range 3 {
-			conns = append(conns, w.dial("10.0.0.2"))
-			go func() {
-				release, err := o.take("a", conns[i])
-				assert.NoError(t, err)
-				releases[i] = release
-			}()
-			synctest.Wait()
-		}
-		require.NotNil(t, releases[0])
-		require.Nil(t, releases[1], "the first one may still write")
-		require.ErrorIs(t, conns[0].Err(), net.ErrClosed)
-		require.ErrorIs(t, conns[1].Err(), net.ErrClosed)
-		require.NoError(t, conns[2].Err())
-		releases[0]()
-		synctest.Wait()
-		require.NotNil(t, releases[1])
-		require.Nil(t, releases[2], "the second one may write for a moment")
-		_, err := o.take("b", conns[2])
-		require.NoError(t, err)
-		_, err = o.take("c", conns[2])
-		require.Equal(t, &refusal{codeBusy, "too many transfers at the moment"}, err)
-		releases[1]()
-		synctest.Wait()
-		require.NotNil(t, releases[2])
-		require.Len(t, o.of, 2)
-		releases[2]()
-		require.Len(t, o.of, 1)
-	})
-}
-
-// A session that does not own its transfer any more does not read the file to its end.
-func TestSumStops(t *testing.T) {
-	stop := make(chan struct{})
-	endless := io.TeeReader(zeros{}, writerFunc(func() { close(stop) }))
-	_, err := sumOf(endless, stop, nil)
-	require.Equal(t, errStopped, err)
-}
-
-// zeros is a file without an end.
-type zeros struct{}
-
-func (zeros) Read(b []byte) (int, error) { return len(b), nil }
-
-// writerFunc is called at each Write.
-type writerFunc func()
-
-func (f writerFunc) Write(b []byte) (int, error) { f(); return len(b), nil }
-
-// What strangers may ask for is limited.
-func TestRefused(t *testing.T) {
-	inWorld(t, plain, func(t *testing.T, w *world) {
-		w.limits.size, w.limits.parts = 1000, 2
-		w.serve()
-		require.NoError(t, os.WriteFile(filepath.Join(w.dir, "there"), []byte("something"), 0o600))
-		require.NoError(t, os.Symlink(w.path, filepath.Join(w.dir, "link")))
-		for name, size := range map[string]int64{
-			"large": 1001, "negative": -1, "": 1, "..": 1, "../out": 1, "/out": 1, "a/b": 1, `a\b`: 1, partsDir: 1,
-			"a\x1b[2J": 1, "a\nb": 1, "\u202egnp.exe": 1,
-			strings.Repeat("x", maxName+1): 1, "nul\x00": 1, "there": 8, "link": 1,
-		} {
-			_, err := ask(w.dial("10.0.0.2"), &request{size: size, name: name})
-			var closed *kcp.PeerCloseError
-			require.ErrorAs(t, err, &closed, name)
-			require.EqualValues(t, codeRefused, closed.Code, name)
-		}
-		for i, name := range []string{"one", "two", "three"} {
-			_, err := ask(w.dial("10.0.0.2"), &request{size: 1000, name: name})
-			if i < 2 {
-				require.NoError(t, err)
-				continue
-			}
-			var closed *kcp.PeerCloseError
-			require.ErrorAs(t, err, &closed)
-			require.EqualValues(t, codeBusy, closed.Code)
-		}
-		// The file has the name and the size of another: the content decides.
-		var closed *kcp.PeerCloseError
-		conn := w.dial("10.0.0.2")
-		at, err := ask(conn, &request{size: 9, name: "there"})
-		require.NoError(t, err)
-		require.EqualValues(t, 9, at)
-		_, err = conn.Read(make([]byte, 1))
-		require.ErrorAs(t, err, &closed)
-		require.EqualValues(t, codeRefused, closed.Code)
 	})
 }
 
@@ -362,7 +224,7 @@ func TestRun(t *testing.T) {
 	path := write("hello", []byte("hello, world\n"))
 
 	ctx, stop := context.WithCancel(t.Context())
-	var served, sent output
+	var served, sent lab.Output
 	ended := make(chan error, 1)
 	go func() {
 		ended <- run(ctx, []string{"serve", "-addr", "localhost:0", "-dir", dir, "-cert", certFile, "-key", keyFile}, &served, &served)
@@ -388,7 +250,7 @@ func TestUsage(t *testing.T) {
 		nil, {"get"}, {"serve", "-nope"}, {"put", "file"}, {"put", "file", "nowhere"},
 		{"serve", "-ca", "file"}, {"serve", "-dir", "/nowhere"}, {"put", "-ca", "/nowhere", "file", "localhost:1"},
 	} {
-		require.Error(t, run(t.Context(), args, new(output), new(output)), args)
+		require.Error(t, run(t.Context(), args, new(lab.Output), new(lab.Output)), args)
 	}
-	require.NoError(t, run(t.Context(), []string{"put", "-h"}, new(output), new(output)))
+	require.NoError(t, run(t.Context(), []string{"put", "-h"}, new(lab.Output), new(lab.Output)))
 }

@@ -3,14 +3,10 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/binary"
 	"log"
-	"math/big"
 	"net"
 	"net/netip"
 	"os"
@@ -24,6 +20,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/examples/internal/lab"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/netsim"
 )
 
@@ -74,19 +71,10 @@ func secure(t *testing.T) *kcp.Config {
 
 // certificate makes a certificate for localhost, and trust in it.
 func certificate(t *testing.T) (tls.Certificate, *x509.CertPool) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	require.NoError(t, err)
-	leaf, err := x509.ParseCertificate(der)
-	require.NoError(t, err)
+	cert := testenv.Certificate(t, nil, false, "localhost")
 	roots := x509.NewCertPool()
-	roots.AddCert(leaf)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, roots
+	roots.AddCert(cert.Leaf)
+	return cert, roots
 }
 
 // endpoint returns an endpoint that is closed after the test.
@@ -197,22 +185,4 @@ func (w *world) requireSentOnce(hosts ...string) {
 		arrived += w.net.LinkStats(host, "").Delivered.Bytes
 	}
 	require.Less(w, arrived, int64(fileSize+fileSize/4))
-}
-
-// output is a buffer that several goroutines may use.
-type output struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (o *output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(b)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
 }

@@ -60,19 +60,6 @@ func TestPlayersOutliveUpgrades(t *testing.T) {
 	s.Ends(newest)
 }
 
-// A process without players ends once the new one serves.
-func TestNobodyIsThere(t *testing.T) {
-	t.Parallel()
-	s := lab.Start(t)
-	newest := s.First
-	for range 3 {
-		old := newest
-		newest = s.Upgrades(old)
-		s.Ends(old)
-	}
-	s.Join("ann", newest).Talks()
-}
-
 // A program that does not start, or does not take over, leaves all as it was.
 func TestProgramsThatFail(t *testing.T) {
 	t.Parallel()
@@ -152,20 +139,6 @@ func TestSignalsByFile(t *testing.T) {
 	drafts, err := filepath.Glob(file + ".*")
 	require.NoError(t, err)
 	require.Empty(t, drafts)
-}
-
-// While a process waits for the end of its players, it passes SIGHUP on.
-func TestSignalsToAnOldProcess(t *testing.T) {
-	t.Parallel()
-	s := lab.Start(t)
-	ann := s.Join("ann", s.First)
-	second := s.Upgrades(s.First)
-	bob := s.Join("bob", second)
-	s.Logged(`has taken over\n`)
-	third := s.Upgrades(s.First)
-	s.Join("joe", third).Talks()
-	ann.Talks()
-	bob.Talks()
 }
 
 // If the newest process is killed, the one before it starts another.

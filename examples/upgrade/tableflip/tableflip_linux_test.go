@@ -58,33 +58,6 @@ func refuses(s *lab.Service, pid int, why string) {
 	s.Logged("not upgraded: .*" + why)
 }
 
-// A program that does not start, or does not take over, leaves all as it was.
-func TestProgramsThatFail(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct{ program, why string }{
-		"no program": {"nothing\x00that runs", "exec format error"},
-		"ends":       {"#!/bin/sh\nexit 3\n", "exited: exit status 3"},
-		"is slow":    {"#!/bin/sh\nexec sleep 100\n", "timed out"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := lab.Start(t, "-start", "6s")
-			old := s.Join("ann", s.First)
-			s.Replace(test.program)
-			old.Chat()
-			refuses(s, s.First, test.why)
-			old.Hush()
-			s.Join("bob", s.First).Leaves()
-			s.Restore()
-			newest := s.Upgrades(s.First)
-			s.Join("joe", newest).Talks()
-			old.Talks()
-			old.Leaves()
-			s.Ends(s.First)
-		})
-	}
-}
-
 // Two SIGHUPs at once start one process.
 func TestSignalsAtOnce(t *testing.T) {
 	t.Parallel()
@@ -101,15 +74,4 @@ func TestSignalsAtOnce(t *testing.T) {
 	s.Ends(s.First)
 	newest := s.Upgrades(second)
 	s.Join("joe", newest).Talks()
-}
-
-// Players of an old process have to leave in the end.
-func TestDrainEnds(t *testing.T) {
-	t.Parallel()
-	s := lab.Start(t, "-drain", "100ms")
-	ann := s.Join("ann", s.First)
-	newest := s.Upgrades(s.First)
-	ann.IsSentAway()
-	s.Ends(s.First)
-	s.Join("bob", newest).Talks()
 }
