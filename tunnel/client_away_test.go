@@ -26,7 +26,7 @@ func TestAwayPause(t *testing.T) {
 // A server that asks each session to leave cannot have the client keep more and more of
 // them.
 func TestServerThatAlwaysAsksToLeave(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	s := startServer(t, everything, nil)
 	close(s.left) // as if another one had taken over meanwhile
 	config := clientConfig(t, s, "0:host:80")
@@ -52,12 +52,10 @@ func TestLeavePause(t *testing.T) {
 
 // A client whose password was changed does not try again and again.
 func TestStaleClientIsSlow(t *testing.T) {
-	checkLeaks(t)
-	s := startServer(t, everything, nil)
-	c := startClient(t, clientConfig(t, s, "0:host:80"))
+	t.Parallel()
+	s, c := connected(t, "0:host:80")
 	waitFor(t, func() bool { return c.Status().Sessions == 1 })
-	changed, err := ParseUsers([]byte(`{"me:new": [""]}`))
-	require.NoError(t, err)
+	changed := parsed(t, `{"me:new": [""]}`)
 	s.SetUsers(changed)
 	away := regexp.MustCompile(`wrong user or password".* retry=(\S+)`)
 	var found []string

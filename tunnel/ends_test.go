@@ -40,7 +40,7 @@ func TestEndsWithStuckConnections(t *testing.T) {
 		}, func(conn *net.TCPConn) { _ = conn.CloseWrite() }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			checkLeaks(t)
+			t.Parallel()
 			release := make(chan struct{})
 			at := target(t, func(conn *net.TCPConn) { c.target(conn, release) })
 			defer close(release)
@@ -70,7 +70,7 @@ func TestEndsWithStuckConnections(t *testing.T) {
 
 // A reset passes to a connection that takes nothing.
 func TestResetOfStuckConnection(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	ended := make(chan error, 1)
 	release := make(chan struct{})
 	s := startServer(t, everything, nil)
@@ -114,15 +114,14 @@ func TestResetOfStuckConnection(t *testing.T) {
 
 // What is cut off does not look complete, however the session ends.
 func TestCutOffIsReset(t *testing.T) {
-	nobody, err := ParseUsers([]byte(`{"other:word": []}`))
-	require.NoError(t, err)
+	nobody := parsed(t, `{"other:word": []}`)
 	for name, how := range map[string]func(s *testServer, c *testClient){
 		"user revoked": func(s *testServer, _ *testClient) { _ = s.SetUsers(nobody) },
 		"server ends":  func(s *testServer, _ *testClient) { go s.stop() },
 		"client ends":  func(_ *testServer, c *testClient) { go func() { _ = c.stop() }() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			checkLeaks(t)
+			t.Parallel()
 			rounds := 5
 			if testing.Short() {
 				rounds = 1
@@ -160,7 +159,7 @@ func TestCutOffIsReset(t *testing.T) {
 
 // A connection whose target answers while the session ends is reset as well.
 func TestLateConnectionIsReset(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	s := startServer(t, everything, nil)
 	at := target(t, echo)
 	c := startClient(t, clientConfig(t, s, "0:"+at, "R:127.0.0.1:0:"+at))

@@ -2,12 +2,9 @@ package tunnel
 
 import (
 	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"math/big"
 	"strings"
 	"testing"
 	"time"
@@ -19,20 +16,10 @@ import (
 // times. parent has signed it; nil: it has itself.
 func over(t *testing.T, parent *authority, name string, key *ecdsa.PrivateKey, from, to time.Time) *authority {
 	t.Helper()
-	if key == nil {
-		var err error
-		key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		require.NoError(t, err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
+	der, key := parent.sign(t, key, &x509.Certificate{
+		Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
 		NotBefore: from, NotAfter: to, KeyUsage: x509.KeyUsageCertSign,
-	}
-	if parent == nil {
-		parent = &authority{key: key, cert: template}
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent.cert, key.Public(), parent.key)
-	require.NoError(t, err)
+	})
 	cert, err := x509.ParseCertificate(der)
 	require.NoError(t, err)
 	return &authority{key, cert, poolOf(cert)}
@@ -116,14 +103,10 @@ func TestAuthorityWithoutTime(t *testing.T) {
 	require.False(t, authorized(states["expired"], revoked, now))
 
 	// A certificate that is not for clients does not become so by having expired.
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(5), Subject: pkix.Name{CommonName: "me"}, NotBefore: began, NotAfter: now.Add(-hour),
+	der, _ := root.sign(t, nil, &x509.Certificate{
+		Subject: pkix.Name{CommonName: "me"}, NotBefore: began, NotAfter: now.Add(-hour),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, root.cert, key.Public(), root.key)
-	require.NoError(t, err)
+	})
 	leaf, err := x509.ParseCertificate(der)
 	require.NoError(t, err)
 	require.False(t, authorized(&tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf}}, root.pool, now))
@@ -132,7 +115,7 @@ func TestAuthorityWithoutTime(t *testing.T) {
 // A certificate that expires does not end its session. If its authority is removed, that
 // ends as any other does.
 func TestExpiredCertificateIsRevoked(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	old, next := newAuthority(t), newAuthority(t)
 	s := startServer(t, `{"laptop": [""]}`, func(c *ServerConfig) { c.ClientCAs = old.pool })
 	echoes := target(t, echo)

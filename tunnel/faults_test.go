@@ -6,9 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -20,7 +18,7 @@ import (
 )
 
 func TestReverse(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	s := startServer(t, `{"me:secret": ["^R:127\\.0\\.0\\.1:0$"]}`, nil)
 	c := startClient(t, clientConfig(t, s, "R:127.0.0.1:0:"+target(t, echo)))
 	at := c.address(t)
@@ -38,14 +36,13 @@ func TestReverse(t *testing.T) {
 // What listens on an address of IPv4 does so there alone, and localhost needs no
 // resolver. A target that refuses is in the client's log.
 func TestReverseAddresses(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	_, port, err := net.SplitHostPort(target(t, echo))
 	require.NoError(t, err)
 	_, err = net.Dial("tcp", "127.0.0.1:1")
 	var refused *os.SyscallError
 	require.ErrorAs(t, err, &refused)
-	s := startServer(t, everything, nil)
-	c := startClient(t, clientConfig(t, s, "R:0:localhost:"+port, "R:0:localhost:1"))
+	_, c := connected(t, "R:0:localhost:"+port, "R:0:localhost:1")
 	for range 2 {
 		at := c.address(t)
 		_, p, err := net.SplitHostPort(at)
@@ -78,12 +75,11 @@ func TestCodesOfSystemErrors(t *testing.T) {
 
 // A port that is taken is tried again, and the log names it.
 func TestReversePortInUse(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	at := l.Addr().String()
-	s := startServer(t, everything, nil)
-	c := startClient(t, clientConfig(t, s, "R:"+at+":"+target(t, echo)))
+	_, c := connected(t, "R:"+at+":"+target(t, echo))
 	waitFor(t, func() bool {
 		return strings.Contains(c.log.String(), "already in use") && strings.Contains(c.log.String(), at)
 	})
@@ -94,7 +90,7 @@ func TestReversePortInUse(t *testing.T) {
 
 // Standard input and output are a connection, which ends with the target's.
 func TestStdio(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	s := startServer(t, everything, nil)
 	in, write := io.Pipe()
 	read, out := io.Pipe()
@@ -123,7 +119,7 @@ func TestStdio(t *testing.T) {
 // Connections end with a reset when the server is lost; new ones go to the server
 // that begins in its place, with the same key at the same address.
 func TestServerRestarts(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	at := target(t, echo)
 	s := startServer(t, everything, nil)
 	address := s.Addr().String()
@@ -155,7 +151,7 @@ func TestServerRestarts(t *testing.T) {
 // Of two servers the one with fewer connections takes the next; when one is lost,
 // the other takes all.
 func TestSeveralServers(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	at := target(t, echo)
 	first, second := startServer(t, everything, nil), startServer(t, everything, nil)
 	config := clientConfig(t, first, "0:"+at)
@@ -195,30 +191,6 @@ func TestSeveralServers(t *testing.T) {
 	require.Equal(t, 6, second.Status().Connections)
 }
 
-// Many connections at once, each with its own bytes.
-func TestManyConnections(t *testing.T) {
-	checkLeaks(t)
-	n := 5000
-	if testing.Short() {
-		n = 200
-	}
-	s := startServer(t, everything, nil)
-	c := startClient(t, clientConfig(t, s, "0:"+target(t, echo)))
-	at := c.address(t)
-	var running sync.WaitGroup
-	failed := make(chan error, n)
-	for i := range n {
-		running.Go(func() { failed <- exchangeAlone(at, 1000+i) })
-	}
-	running.Wait()
-	close(failed)
-	for err := range failed {
-		require.NoError(t, err)
-	}
-	waitFor(t, func() bool { return s.Status().Connections == 0 && c.Status().Connections == 0 })
-	require.Equal(t, n, s.Status().Opened)
-}
-
 // exchangeAlone is exchange on a connection of its own, for other goroutines.
 func exchangeAlone(address string, n int) error {
 	conn, err := net.Dial("tcp", address)
@@ -247,7 +219,7 @@ func exchangeAlone(address string, n int) error {
 
 // A connection that nobody reads stops itself alone, and its sender.
 func TestNeverReads(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	stopped := make(chan int64, 1)
 	flood := target(t, func(conn *net.TCPConn) {
 		sent := int64(0)
@@ -262,8 +234,7 @@ func TestNeverReads(t *testing.T) {
 			}
 		}
 	})
-	s := startServer(t, everything, nil)
-	c := startClient(t, clientConfig(t, s, "0:"+flood, "0:"+target(t, echo)))
+	_, c := connected(t, "0:"+flood, "0:"+target(t, echo))
 	flooded, echoes := c.address(t), c.address(t)
 	idle := dial(t, flooded)
 	for range 3 {
@@ -276,7 +247,7 @@ func TestNeverReads(t *testing.T) {
 
 // While there is no server, connections wait, and are reset in the end.
 func TestNoServer(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	s := startServer(t, everything, nil)
 	config := clientConfig(t, s, "0:host:80")
 	s.stop()
@@ -294,9 +265,8 @@ func TestNoServer(t *testing.T) {
 
 // A server that does not answer the hello does not hold the client for ever.
 func TestSilentServer(t *testing.T) {
-	checkLeaks(t)
-	cert, err := LoadKey(filepath.Join(t.TempDir(), "key"))
-	require.NoError(t, err)
+	t.Parallel()
+	cert := key(t)
 	l, err := kcp.Listen("udp", "127.0.0.1:0", &kcp.Config{TLS: &tls.Config{Certificates: []tls.Certificate{cert}, NextProtos: []string{protocol}}})
 	require.NoError(t, err)
 	defer l.Endpoint().Close()

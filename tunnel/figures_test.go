@@ -25,11 +25,8 @@ func (f Figures) of(t *testing.T, name string) UserFigures {
 // What users carry is counted by their names: connections and flows, both ways round, the
 // bytes of both directions, what was refused, and what could not be reached.
 func TestFiguresByUser(t *testing.T) {
-	checkLeaks(t)
-	nobody, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	refusing := nobody.Addr().String()
-	require.NoError(t, nobody.Close())
+	t.Parallel()
+	refusing := freePort(t)
 	at, packets := target(t, echo), udpTarget(t)
 	rules := fmt.Sprintf(`["^%s$", "^%s/udp$", "^R:127", "^%s$", "socks-none"]`, at, packets, refusing)
 	s := startServer(t, fmt.Sprintf(`{"me:secret": %s, "you:secret": [""]}`, rules), nil)
@@ -42,11 +39,9 @@ func TestFiguresByUser(t *testing.T) {
 	}
 	waitFor(t, func() bool { return s.Status().Sessions == 1 })
 	exchange(t, dial(t, locals["0"]), 10_000)
-	conn, err := net.Dial("udp", locals["1"])
-	require.NoError(t, err)
-	defer conn.Close()
+	conn := dialUDP(t, locals["1"])
 	udpExchange(t, conn, 100)
-	_, err = tryHello(t, locals["2"]) // refused by the target
+	_, err := tryHello(t, locals["2"]) // refused by the target
 	require.Error(t, err)
 	socks := dial(t, locals["3"]) // not allowed
 	_, err = socks.Write([]byte("\x05\x01\x00\x05\x01\x00\x01\x7f\x00\x00\x01\x00\x01"))
@@ -119,7 +114,7 @@ func TestFiguresOfTheTurnedAway(t *testing.T) {
 
 // A client that leaves without a word, as kcp ping does, is no matter for a warning.
 func TestClientThatOnlyPings(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	s := startServer(t, everything, nil)
 	for range 3 {
 		conn, err := kcp.Dial("udp", s.Addr().String(), &kcp.Config{TLS: &tls.Config{InsecureSkipVerify: true, NextProtos: []string{protocol}}})
@@ -130,23 +125,4 @@ func TestClientThatOnlyPings(t *testing.T) {
 	}
 	waitFor(t, func() bool { return s.Figures().TurnedAway["left"] == 3 })
 	require.Empty(t, s.log.records("level=WARN"))
-}
-
-// Wrong passwords and lockouts of clients are among the figures.
-func TestFiguresOfAttempts(t *testing.T) {
-	checkLeaks(t)
-	s := startServer(t, everything, nil)
-	config := clientConfig(t, s, "0:host:80")
-	config.Password = "wrong"
-	for range guardAttempts {
-		require.ErrorContains(t, run(t, config), "wrong user")
-	}
-	config.MaxRetries = 1
-	require.Error(t, run(t, config))
-	me := s.Figures().of(t, "me")
-	require.EqualValues(t, guardAttempts, me.WrongPasswords)
-	require.NotZero(t, me.Lockouts)
-	require.Zero(t, me.Logins)
-	require.Contains(t, s.log.String(), `msg="client turned away" client=127.0.0.1`)
-	require.Contains(t, s.log.String(), ` user=me error=`)
 }

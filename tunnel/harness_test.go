@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -22,11 +23,13 @@ import (
 // shortly is how long ends in order take at most, on a path without a delay.
 const shortly = 10 * time.Second
 
-// checkLeaks waits at the end of the test for the goroutines of this package.
-func checkLeaks(t *testing.T) {
-	t.Cleanup(func() {
-		waitFor(t, func() bool { return len(goroutines()) == 0 })
-	})
+// TestMain waits at the end for the goroutines of this package.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	for code == 0 && len(goroutines()) > 0 {
+		time.Sleep(time.Millisecond)
+	}
+	os.Exit(code)
 }
 
 // goroutines returns the stacks of the goroutines that this package has started,
@@ -74,17 +77,16 @@ type testServer struct {
 // startServer runs a server for users, with the settings that edit makes.
 func startServer(t *testing.T, users string, edit func(*ServerConfig)) *testServer {
 	t.Helper()
-	u, err := ParseUsers([]byte(users))
-	require.NoError(t, err)
+	u := parsed(t, users)
 	config := &ServerConfig{Addr: "127.0.0.1:0", Users: u, failureDelay: 50 * time.Millisecond, shutdown: shortly}
 	if edit != nil {
 		edit(config)
 	}
 	if config.Certificate.Certificate == nil {
-		config.Certificate, err = LoadKey(filepath.Join(t.TempDir(), "server.pem"))
-		require.NoError(t, err)
+		config.Certificate = key(t)
 	}
 	s := &testServer{log: new(logged)}
+	var err error
 	if config.Logger == nil {
 		config.Logger = s.log.logger()
 	}
@@ -159,6 +161,13 @@ func startClient(t *testing.T, config *ClientConfig) *testClient {
 	return c
 }
 
+// connected runs a server for everything, and a client of it.
+func connected(t *testing.T, remotes ...string) (*testServer, *testClient) {
+	t.Helper()
+	s := startServer(t, everything, nil)
+	return s, startClient(t, clientConfig(t, s, remotes...))
+}
+
 // address returns the next address where the client, or its server, listens.
 func (c *testClient) address(t *testing.T) string {
 	t.Helper()
@@ -206,6 +215,15 @@ func dial(t *testing.T, address string) *net.TCPConn {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn.(*net.TCPConn)
+}
+
+// dialUDP returns a socket that is connected with an address.
+func dialUDP(t *testing.T, address string) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("udp", address)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
 }
 
 // tryHello connects with a TCP address, says hello, and returns what it gets, and why

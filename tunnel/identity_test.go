@@ -3,17 +3,12 @@ package tunnel
 import (
 	"context"
 	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"errors"
 	"io"
 	"math"
-	"math/big"
 	"net"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -36,7 +31,7 @@ func run(t *testing.T, config *ClientConfig) error {
 // Whoever is not who it says is turned away, and learns why. The log of the server
 // has the address and the name, and no password.
 func TestTurnedAway(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	s := startServer(t, `{"me:secret": ["^host:80$", "^R:0\\.0\\.0\\.0:0$"], "other:word": []}`, nil)
 	for _, c := range []struct {
 		user, password, remote, want string
@@ -55,6 +50,7 @@ func TestTurnedAway(t *testing.T) {
 		err := run(t, config)
 		var away *HelloError
 		require.ErrorAs(t, err, &away)
+		require.True(t, TurnedAway(err), "for good")
 		assert.ErrorContains(t, err, c.want)
 		assert.ErrorContains(t, err, s.Addr().String())
 	}
@@ -68,12 +64,18 @@ func TestTurnedAway(t *testing.T) {
 	config.User = strings.Repeat("\x7f", 60000)
 	require.ErrorContains(t, run(t, config), "wrong user or password")
 	require.Less(t, len(s.log.String())-len(log), 10*loggedSize)
+
+	// Their sessions end in order, and count as no reset.
+	waitFor(t, func() bool { return s.Endpoint().Stats().Sessions == 0 })
+	ended := s.Endpoint().Stats().Ended
+	require.Zero(t, ended.Reset, "%+v", ended)
+	require.EqualValues(t, 9, ended.Closed+ended.PeerClosed, "%+v", ended)
 }
 
 // After some failed attempts, those of an address are no longer looked at, the
 // right password neither.
 func TestAttemptsAreLimited(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	s := startServer(t, everything, nil)
 	config := clientConfig(t, s, "0:host:80")
 	config.Password = "wrong"
@@ -84,11 +86,17 @@ func TestAttemptsAreLimited(t *testing.T) {
 	config.MaxRetries = 1
 	require.ErrorContains(t, run(t, config), "too many failed attempts")
 	require.Zero(t, s.Status().Sessions)
+	me := s.Figures().of(t, "me")
+	require.EqualValues(t, guardAttempts, me.WrongPasswords)
+	require.NotZero(t, me.Lockouts)
+	require.Zero(t, me.Logins)
+	require.Contains(t, s.log.String(), `msg="client turned away" client=127.0.0.1`)
+	require.Contains(t, s.log.String(), ` user=me error=`)
 }
 
 // A client does not talk to a server of another key, and says which it has.
 func TestWrongFingerprint(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	s := startServer(t, everything, nil)
 	config := clientConfig(t, s, "0:host:80")
 	config.Fingerprints = []string{"SHA256:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}
@@ -100,7 +108,9 @@ func TestWrongFingerprint(t *testing.T) {
 	config = clientConfig(t, s, "0:host:80")
 	config.Fingerprints = nil // an authority of the system
 	var unknown *tls.CertificateVerificationError
-	require.ErrorAs(t, run(t, config), &unknown)
+	err = run(t, config)
+	require.ErrorAs(t, err, &unknown)
+	require.True(t, TurnedAway(err), "for good")
 	require.NotContains(t, s.log.String(), "secret")
 }
 
@@ -112,39 +122,19 @@ type authority struct {
 }
 
 func newAuthority(t *testing.T) *authority {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	require.NoError(t, err)
-	cert, err := x509.ParseCertificate(der)
-	require.NoError(t, err)
-	pool := x509.NewCertPool()
-	pool.AddCert(cert)
-	return &authority{key, cert, pool}
+	return over(t, nil, "authority", nil, time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
 }
 
 // issue returns a certificate for name, which ends after d.
 func (a *authority) issue(t *testing.T, name string, d time.Duration) *tls.Certificate {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(d),
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
-	require.NoError(t, err)
-	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+	cert := a.between(t, name, time.Now().Add(-time.Hour), time.Now().Add(d))
+	return &cert
 }
 
 // Client certificates take the place of passwords, and authorities that of
 // fingerprints.
 func TestCertificates(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	servers, clients, others := newAuthority(t), newAuthority(t), newAuthority(t)
 	echoes := target(t, echo)
 	s := startServer(t, `{"laptop": [""], "me:secret": [""]}`, func(c *ServerConfig) {
@@ -198,7 +188,7 @@ func start(t *testing.T, conn *kcp.Conn, b []byte) *kcp.Stream {
 // Without an identity nothing is reached: not before a hello, not with a wrong one,
 // not behind it.
 func TestAttackerReachesNothing(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	reached := make(chan struct{}, 1)
 	at := target(t, func(*net.TCPConn) { reached <- struct{}{} })
 	s := startServer(t, everything, nil)
@@ -257,7 +247,7 @@ func refusalOf(t *testing.T, stream *kcp.Stream) refusal {
 // A client that does not keep to the protocol reaches what its rules allow, in that
 // one spelling, and nothing else.
 func TestRulesHoldAtTheServer(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	at := target(t, echo)
 	_, port, _ := net.SplitHostPort(at)
 	s := startServer(t, `{"me:secret": ["^127\\.0\\.0\\.1:`+port+`$"]}`, nil)
@@ -287,13 +277,12 @@ func TestRulesHoldAtTheServer(t *testing.T) {
 
 // A session ends when its user does, and not otherwise. New rules hold at once.
 func TestUsersChange(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	at := target(t, echo)
 	s := startServer(t, `{"me:secret": [""], "you:word": [""]}`, nil)
 	me, you := login(t, s, "me", "secret"), login(t, s, "you", "word")
 	waitFor(t, func() bool { return s.Status().Sessions == 2 })
-	users, err := ParseUsers([]byte(`{"me:secret": ["^127\\.0\\.0\\.1:1$"], "you:other": [""]}`))
-	require.NoError(t, err)
+	users := parsed(t, `{"me:secret": ["^127\\.0\\.0\\.1:1$"], "you:other": [""]}`)
 	require.NoError(t, s.SetUsers(users))
 	<-you.Done()
 	var closed *kcp.PeerCloseError
@@ -305,10 +294,9 @@ func TestUsersChange(t *testing.T) {
 
 // The server asks for what the client has not offered, and gets none of it.
 func TestClientIsNoOpenDoor(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	at := target(t, echo)
-	s := startServer(t, everything, nil)
-	c := startClient(t, clientConfig(t, s, "R:127.0.0.1:0:"+at))
+	s, c := connected(t, "R:127.0.0.1:0:"+at)
 	exchange(t, dial(t, c.address(t)), 1000)
 	var conn *clientAt
 	s.mu.Lock()
@@ -327,16 +315,13 @@ func TestClientIsNoOpenDoor(t *testing.T) {
 
 // What nobody could use is refused at once.
 func TestConfigsRefused(t *testing.T) {
-	cert, err := LoadKey(filepath.Join(t.TempDir(), "key"))
-	require.NoError(t, err)
-	_, err = Listen(&ServerConfig{Addr: "127.0.0.1:0", Certificate: cert})
+	cert := key(t)
+	_, err := Listen(&ServerConfig{Addr: "127.0.0.1:0", Certificate: cert})
 	require.ErrorContains(t, err, "no users")
-	users, err := ParseUsers([]byte(`{"laptop": [""]}`))
-	require.NoError(t, err)
+	users := parsed(t, `{"laptop": [""]}`)
 	_, err = Listen(&ServerConfig{Addr: "127.0.0.1:0", Certificate: cert, Users: users})
 	require.ErrorContains(t, err, "no authority")
-	users, err = ParseUsers([]byte(everything))
-	require.NoError(t, err)
+	users = parsed(t, everything)
 	s, err := Listen(&ServerConfig{Addr: "127.0.0.1:0", Certificate: cert, Users: users})
 	require.NoError(t, err)
 	defer s.Close()

@@ -61,7 +61,7 @@ func theSession(t *testing.T, s *testServer) (found *clientAt) {
 // A dial ends with the stream that it is for, at a server and at a client with R:, so
 // a peer that opens and resets streams has no more dials than streams (CVE-2023-44487).
 func TestDialsEndWithTheirStreams(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	var server, client hanging
 	s := startServer(t, everything, func(c *ServerConfig) { c.connect, c.DialTimeout = server.connect, time.Hour })
 	config := clientConfig(t, s, "R:127.0.0.1:0:host:80")
@@ -104,7 +104,7 @@ func TestDialsEndWithTheirStreams(t *testing.T) {
 // A user has so many dials at a time and no more, whatever the number of streams; the
 // others wait their turn.
 func TestDialsOfAUserAreLimited(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	var dials hanging
 	s := startServer(t, everything, func(c *ServerConfig) { c.connect, c.DialTimeout = dials.connect, time.Hour })
 	var streams []*kcp.Stream
@@ -135,7 +135,7 @@ func accountWith(s *testServer, change func(*account)) *account {
 // A user's connections have half of the descriptors at most, and further ones are
 // refused.
 func TestConnectionsOfAUserAreLimited(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	s := startServer(t, everything, nil)
 	at := target(t, echo)
 	account := accountWith(s, func(a *account) { a.most = 2 })
@@ -159,9 +159,8 @@ func TestConnectionsOfAUserAreLimited(t *testing.T) {
 
 // Nor has a server more connections of a client, from all that it says it has accepted.
 func TestConnectionsOfAClientAreLimited(t *testing.T) {
-	checkLeaks(t)
-	s := startServer(t, everything, nil)
-	c := startClient(t, clientConfig(t, s, "R:127.0.0.1:0:"+target(t, echo)))
+	t.Parallel()
+	s, c := connected(t, "R:127.0.0.1:0:"+target(t, echo))
 	_ = c.address(t)
 	require.Positive(t, c.account.most)
 	c.account.most = 2 // nothing has come yet
@@ -194,7 +193,7 @@ func TestConnectionsOfAClientAreLimited(t *testing.T) {
 // The socket of a UDP ASSOCIATE at the server is a descriptor more, of those that the
 // user may have.
 func TestAssociationsOfAUserAreLimited(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	s := startServer(t, everything, nil)
 	// A listener, two connections, a socket.
 	account := accountWith(s, func(a *account) { a.most = 4 })
@@ -222,9 +221,8 @@ func limitFlows(a *account, limit int) {
 func TestFlowsMakeRoom(t *testing.T) {
 	for name, remote := range map[string]string{"forward": "127.0.0.1:0:%s/udp", "reverse": "R:127.0.0.1:0:%s/udp"} {
 		t.Run(name, func(t *testing.T) {
-			checkLeaks(t)
-			s := startServer(t, everything, nil)
-			c := startClient(t, clientConfig(t, s, fmt.Sprintf(remote, udpTarget(t))))
+			t.Parallel()
+			s, c := connected(t, fmt.Sprintf(remote, udpTarget(t)))
 			at := c.address(t)
 			atServer := theSession(t, s)
 			waitFor(t, func() bool { return c.Status().Sessions == 1 })
@@ -272,7 +270,7 @@ func TestIdleFlowsAreSmall(t *testing.T) {
 	if testenv.RaceEnabled {
 		t.Skip("the race detector takes memory of its own")
 	}
-	checkLeaks(t)
+	t.Parallel()
 	s := startServer(t, everything, nil)
 	conn := login(t, s, "me", "secret")
 	to := udpTarget(t)
@@ -305,7 +303,7 @@ func TestIdleFlowsAreSmall(t *testing.T) {
 // bounded, too: further ones wait for them.
 func TestFlowsThatEndAreCounted(t *testing.T) {
 	const more = 20
-	checkLeaks(t)
+	t.Parallel()
 	s := startServer(t, everything, nil)
 	accountWith(s, func(a *account) { a.carried = make(chan struct{}, 2) })
 	defer s.accounts.leave("me")
@@ -336,7 +334,7 @@ func TestFlowsThatEndAreCounted(t *testing.T) {
 
 // What waits for a flow's opening is on the account, and little.
 func TestPacketsBeforeTheOpening(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	s := startServer(t, everything, nil)
 	conn := login(t, s, "me", "secret")
 	account := theSession(t, s).account
@@ -358,7 +356,7 @@ func TestPacketsBeforeTheOpening(t *testing.T) {
 // Senders that are nobody, as their packets have forged ports, do not shut a remote for
 // packets.
 func TestForgedSendersLeaveRoom(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
 	require.NoError(t, err)
 	answered := make(chan struct{})
@@ -379,8 +377,7 @@ func TestForgedSendersLeaveRoom(t *testing.T) {
 		_ = pc.Close()
 		<-answered
 	})
-	s := startServer(t, everything, nil)
-	c := startClient(t, clientConfig(t, s, "R:127.0.0.1:0:"+pc.LocalAddr().String()+"/udp"))
+	s, c := connected(t, "R:127.0.0.1:0:"+pc.LocalAddr().String()+"/udp")
 	at := c.address(t)
 	limitFlows(c.account, 8)
 	limitFlows(theSession(t, s).account, 8)

@@ -11,7 +11,7 @@ import (
 // Strangers that do not say who they are leave room for users, of their own address too,
 // and have one stream each.
 func TestStrangersLeaveRoom(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	s := startServer(t, everything, nil)
 	var strangers []*kcp.Conn
 	for i := range maxUnknownEach {

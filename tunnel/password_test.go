@@ -71,7 +71,7 @@ func TestHashPassword(t *testing.T) {
 // Users with hashes are let in by their passwords alone: the hash is none, and nor are
 // the first 72 bytes of a longer one.
 func TestHashedPasswords(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	long := strings.Repeat("p", maxHashed)
 	users := fmt.Sprintf(`{"me:%s": [""], "long:%s": [""], "plain:secret": [""], "named": [""]}`, hashed(t, "secret"), hashed(t, long))
 	s := startServer(t, users, func(c *ServerConfig) { c.failureDelay = time.Millisecond })
@@ -103,11 +103,10 @@ func TestHashedPasswords(t *testing.T) {
 
 // A new file with the same hash leaves a session, one with another ends it.
 func TestHashChanges(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	hash := hashed(t, "secret")
 	file := func(hash string) *Users {
-		u, err := ParseUsers([]byte(fmt.Sprintf(`{"me:%s": [""]}`, hash)))
-		require.NoError(t, err)
+		u := parsed(t, fmt.Sprintf(`{"me:%s": [""]}`, hash))
 		return u
 	}
 	s := startServer(t, fmt.Sprintf(`{"me:%s": [""]}`, hash), nil)
@@ -137,8 +136,7 @@ func TestHashChanges(t *testing.T) {
 // A password is verified once for each hash, whatever number of sessions show it. A wrong
 // one, and a user who is not there, cost the same.
 func TestVerifierRemembers(t *testing.T) {
-	u, err := ParseUsers([]byte(fmt.Sprintf(`{"me:%s": [""], "plain:x": [""]}`, hashed(t, "secret"))))
-	require.NoError(t, err)
+	u := parsed(t, fmt.Sprintf(`{"me:%s": [""], "plain:x": [""]}`, hashed(t, "secret")))
 	v := newVerifier()
 	var computed []string
 	v.compare = func(hash, password []byte) error {
@@ -163,9 +161,8 @@ func TestVerifierRemembers(t *testing.T) {
 	require.True(t, prove("me", "secret"))
 	require.Len(t, computed, 4)
 
-	plain, err := ParseUsers([]byte(everything))
-	require.NoError(t, err)
-	_, err = v.prove(t.Context(), netblock.Block{}, plain, "me", "wrong")
+	plain := parsed(t, everything)
+	_, err := v.prove(t.Context(), netblock.Block{}, plain, "me", "wrong")
 	require.NoError(t, err)
 	require.Len(t, computed, 4, "a file without hashes needs none")
 }
@@ -227,8 +224,7 @@ func TestVerificationsTakeTurns(t *testing.T) {
 }
 
 func verifyInTurn(t *testing.T, flood func(i int) string) {
-	u, err := ParseUsers([]byte(fmt.Sprintf(`{"me:%s": [""]}`, hashed(t, "secret"))))
-	require.NoError(t, err)
+	u := parsed(t, fmt.Sprintf(`{"me:%s": [""]}`, hashed(t, "secret")))
 	v := newVerifier()
 	v.turns = fairqueue.New(2, 0)
 	var running atomic.Int64
@@ -252,7 +248,7 @@ func verifyInTurn(t *testing.T, flood func(i int) string) {
 	}
 	synctest.Wait()
 	start := time.Now()
-	_, err = v.prove(ctx, blockOf("10.0.1.2"), u, "me", "secret")
+	_, err := v.prove(ctx, blockOf("10.0.1.2"), u, "me", "secret")
 	require.NoError(t, err)
 	require.LessOrEqual(t, time.Since(start), 300*time.Millisecond)
 	all.Wait()

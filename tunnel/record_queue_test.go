@@ -58,8 +58,7 @@ func TestStuckLogStopsNothing(t *testing.T) {
 		c := startClient(t, clientConfig(t, s, "0:"+at))
 		exchange(t, dial(t, c.address(t)), 1000)
 	}
-	users, err := ParseUsers([]byte(`{"you:word": [""]}`))
-	require.NoError(t, err)
+	users := parsed(t, `{"you:word": [""]}`)
 	s.SetUsers(users)
 	waitFor(t, func() bool { return s.Status().Sessions == 0 })
 	s.stop()

@@ -27,7 +27,7 @@ func (l *logged) records(want ...string) (found []string) {
 // Records name the target, of reverse connections and of packets too, and the user. What
 // has worked is logged with -v, without an error.
 func TestRecordsNameTargets(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	s := startServer(t, everything, nil)
 	at, packets := target(t, echo), udpTarget(t)
 	config := clientConfig(t, s, "0:"+at, "0:"+packets+"/udp", "0:no-such-name.invalid:53/udp", "R:127.0.0.1:0:"+at, "R:127.0.0.1:0:"+packets+"/udp")
@@ -58,23 +58,19 @@ func TestRecordsNameTargets(t *testing.T) {
 		return len(c.log.records("connection ended", "kind=reverse-tcp", "target="+at)) == 1
 	})
 	for _, r := range []int{1, 3, 4} {
-		conn, err := net.Dial("udp", locals[r])
-		require.NoError(t, err)
-		defer conn.Close()
+		conn := dialUDP(t, locals[r])
 		if r == 1 {
 			udpExchange(t, conn, 10)
 			continue
 		}
-		_, err = conn.Write([]byte("x"))
+		_, err := conn.Write([]byte("x"))
 		require.NoError(t, err)
 	}
 	waitFor(t, func() bool {
 		return len(c.log.records("flow ended", "kind=reverse-udp", "target="+packets)) > 0 && len(s.log.records("flow ended", "user=me", "kind=udp", "target="+packets)) > 0
 	})
-	conn, err := net.Dial("udp", locals[2])
-	require.NoError(t, err)
-	defer conn.Close()
-	_, err = conn.Write([]byte("x"))
+	conn := dialUDP(t, locals[2])
+	_, err := conn.Write([]byte("x"))
 	require.NoError(t, err)
 	waitFor(t, func() bool { return len(c.log.records("packets refused", "target=no-such-name.invalid:53")) > 0 })
 	for _, l := range []*logged{s.log, c.log} {
@@ -86,31 +82,15 @@ func TestRecordsNameTargets(t *testing.T) {
 // What fails for a reason that the client is not told is logged as a warning where it is
 // known.
 func TestCauseIsLoggedWhereItIsKnown(t *testing.T) {
-	checkLeaks(t)
-	s := startServer(t, everything, nil)
-	c := startClient(t, clientConfig(t, s, "R:192.0.2.1:0:127.0.0.1:80"))
+	t.Parallel()
+	s, c := connected(t, "R:192.0.2.1:0:127.0.0.1:80")
 	waitFor(t, func() bool { return len(c.log.records("level=WARN", "its log says why")) > 0 })
 	require.NotEmpty(t, s.log.records("level=WARN", "msg=refused", "user=me", "target=192.0.2.1:0", "error="), fmt.Sprint(s.log))
 }
 
-// A client that is turned away ends its session in order: it counts as no reset.
-func TestTurnedAwayIsNoReset(t *testing.T) {
-	checkLeaks(t)
-	s := startServer(t, everything, nil)
-	config := clientConfig(t, s, "0:host:80")
-	config.Password = "wrong"
-	for range 3 {
-		require.ErrorContains(t, run(t, config), "wrong user")
-	}
-	waitFor(t, func() bool { return s.Endpoint().Stats().Sessions == 0 })
-	ended := s.Endpoint().Stats().Ended
-	require.Zero(t, ended.Reset, "%+v", ended)
-	require.EqualValues(t, 3, ended.Closed+ended.PeerClosed, "%+v", ended)
-}
-
 // A user who asks for what is forbidden, again and again, leaves room in the log.
 func TestRecordsOfAUserAreLimited(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	s := startServer(t, `{"me:secret": ["^socks$"]}`, nil)
 	conn := login(t, s, "me", "secret")
 	for range 1000 {

@@ -38,6 +38,7 @@ func vanish(t *testing.T, config *ClientConfig) (cut func()) {
 	relay, err := netsim.NewRelay(config.Servers[0], netsim.LinkConfig{}, netsim.LinkConfig{}, 1)
 	require.NoError(t, err)
 	config.Servers = []string{relay.Addr().String()}
+	config.shutdown = 100 * time.Millisecond // nobody answers
 	c := startClient(t, config)
 	c.address(t)
 	return func() {
@@ -66,7 +67,7 @@ func ask(t *testing.T, address string) string {
 // A client that has vanished, and was begun again, listens at once, although its server
 // still waits for the one before. What was open through that ends soon.
 func TestReverseIsTakenOver(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	for _, kind := range []string{"tcp", "udp", "socks"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
@@ -89,9 +90,7 @@ func TestReverseIsTakenOver(t *testing.T) {
 			require.NotContains(t, again.log.String(), "does not listen", "at the first attempt")
 			switch kind {
 			case "udp":
-				conn, err := net.Dial("udp", at)
-				require.NoError(t, err)
-				defer conn.Close()
+				conn := dialUDP(t, at)
 				udpExchange(t, conn, 100)
 			case "tcp":
 				exchange(t, dial(t, at), 1000)
@@ -106,7 +105,7 @@ func TestReverseIsTakenOver(t *testing.T) {
 // Of two clients that both live the later one has the address. The other takes it back
 // when that has gone, and not sooner.
 func TestReverseOfTwoClients(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	s := startServer(t, `{"me:secret": [""], "you:word": [""]}`, nil)
 	at := freePort(t)
 	first := startClient(t, clientConfig(t, s, "R:"+at+":"+target(t, named("first"))))
@@ -134,7 +133,7 @@ func TestReverseOfTwoClients(t *testing.T) {
 
 // A session that begins later and vanishes gives the address back to one that lives.
 func TestReverseOfOneThatVanished(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	s := startServer(t, everything, impatient)
 	at := freePort(t)
 	first := startClient(t, clientConfig(t, s, "R:"+at+":"+target(t, named("first"))))
@@ -164,7 +163,7 @@ func TestRefusedListenIsTriedSoon(t *testing.T) {
 // A client with two ways to a server listens through the later one, and says nothing of
 // the other while that lives. When it does not, the other is taken.
 func TestReverseOverTwoWays(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	s := startServer(t, everything, nil)
 	at := freePort(t)
 	config := clientConfig(t, s, "R:"+at+":"+target(t, echo))
@@ -192,7 +191,7 @@ func TestReverseOverTwoWays(t *testing.T) {
 
 // Rules that no longer allow to listen end that, and nothing else.
 func TestReverseIsRevoked(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	s := startServer(t, everything, nil)
 	kept, gone := freePort(t), freePort(t)
 	echoes := target(t, echo)
@@ -201,8 +200,7 @@ func TestReverseIsRevoked(t *testing.T) {
 	for range 4 {
 		all = append(all, c.address(t))
 	}
-	users, err := ParseUsers([]byte(`{"me:secret": ["^R:` + strings.ReplaceAll(kept, ".", "\\\\.") + `$"]}`))
-	require.NoError(t, err)
+	users := parsed(t, `{"me:secret": ["^R:`+strings.ReplaceAll(kept, ".", "\\\\.")+`$"]}`)
 	require.NoError(t, s.SetUsers(users))
 	for _, at := range all {
 		if at == kept {
@@ -232,8 +230,7 @@ func TestReverseIsRevoked(t *testing.T) {
 func TestLaterUsersRefused(t *testing.T) {
 	s := startServer(t, everything, nil)
 	for text, want := range map[string]string{`{}`: "no users", `{"laptop": [""]}`: "no authority"} {
-		users, err := ParseUsers([]byte(text))
-		require.NoError(t, err)
+		users := parsed(t, text)
 		require.ErrorContains(t, s.SetUsers(users), want)
 	}
 	require.ErrorContains(t, s.SetUsers(nil), "no users")

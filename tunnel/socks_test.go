@@ -33,7 +33,7 @@ func socksDial(t *testing.T, proxy string, command byte, target string) (*net.TC
 }
 
 func TestSocksConnect(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	at := target(t, echo)
 	_, port, _ := net.SplitHostPort(at)
 	s := startServer(t, `{"me:secret": ["^socks$"]}`, nil)
@@ -54,7 +54,7 @@ func TestSocksConnect(t *testing.T) {
 
 // By SOCKS5 a user reaches what is allowed by itself, and nothing else.
 func TestSocksRules(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	allowed, forbidden := target(t, echo), target(t, echo)
 	s := startServer(t, `{"me:secret": ["^`+strings.ReplaceAll(allowed, ".", `\\.`)+`$"]}`, nil)
 	c := startClient(t, clientConfig(t, s, "0:socks"))
@@ -67,7 +67,7 @@ func TestSocksRules(t *testing.T) {
 }
 
 func TestSocksAssociate(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	first, second := udpTarget(t), udpTarget(t)
 	_, port, _ := net.SplitHostPort(second)
 	s := startServer(t, `{"me:secret": ["^socks$"]}`, nil)
@@ -76,13 +76,11 @@ func TestSocksAssociate(t *testing.T) {
 	waitFor(t, func() bool { return c.Status().Sessions == 1 })
 	control, reply := socksDial(t, proxy, statute.CommandAssociate, "0.0.0.0:0")
 	require.EqualValues(t, statute.RepSuccess, reply.Response)
-	pc, err := net.Dial("udp", reply.BndAddr.String())
-	require.NoError(t, err)
-	defer pc.Close()
+	pc := dialUDP(t, reply.BndAddr.String())
 	for _, to := range []string{first, "localhost:" + port} {
 		udpExchange(t, &socksPackets{Conn: pc, target: to}, 10, 1200, 20_000)
 	}
-	_, err = pc.Write([]byte("no SOCKS5"))
+	_, err := pc.Write([]byte("no SOCKS5"))
 	require.NoError(t, err)
 	udpExchange(t, &socksPackets{Conn: pc, target: first}, 5)
 	require.NoError(t, control.Close())
@@ -118,7 +116,7 @@ func (s *socksPackets) Read(b []byte) (int, error) {
 
 // R:socks reaches what the client's machine does, from the server.
 func TestReverseSocks(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	s := startServer(t, `{"me:secret": ["^R:127\\.0\\.0\\.1:0$"]}`, nil)
 	c := startClient(t, clientConfig(t, s, "R:0:socks"))
 	proxy := c.address(t)
@@ -127,17 +125,14 @@ func TestReverseSocks(t *testing.T) {
 	exchange(t, conn, 100_000)
 	_, reply = socksDial(t, proxy, statute.CommandAssociate, "0.0.0.0:0")
 	require.EqualValues(t, statute.RepSuccess, reply.Response)
-	pc, err := net.Dial("udp", reply.BndAddr.String())
-	require.NoError(t, err)
-	defer pc.Close()
+	pc := dialUDP(t, reply.BndAddr.String())
 	udpExchange(t, &socksPackets{Conn: pc, target: udpTarget(t)}, 10, 20_000)
 }
 
 // What is not SOCKS5 ends the connection, and nothing else.
 func TestSocksGarbage(t *testing.T) {
-	checkLeaks(t)
-	s := startServer(t, everything, nil)
-	c := startClient(t, clientConfig(t, s, "0:socks"))
+	t.Parallel()
+	_, c := connected(t, "0:socks")
 	proxy := c.address(t)
 	request := []byte{5, 1, 0, 5, 1, 0}
 	for _, b := range [][]byte{
@@ -158,7 +153,7 @@ func TestSocksGarbage(t *testing.T) {
 // A dial ends with the connection that has asked for it, so that who comes and goes
 // leaves nothing behind.
 func TestSocksDialEndsWithItsConnection(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	var dials hanging
 	s := startServer(t, everything, func(c *ServerConfig) { c.connect, c.DialTimeout = dials.connect, time.Hour })
 	c := startClient(t, clientConfig(t, s, "0:socks"))

@@ -152,7 +152,7 @@ func TestZoneHere(t *testing.T) {
 // A server refuses what rules about addresses of IPv4 do not name, in whatever form it is
 // asked for, by TCP and SOCKS5 and to listen.
 func TestZonesDoNotPassRules(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	at := target(t, echo)
 	_, port, _ := net.SplitHostPort(at)
 	s := startServer(t, `{"me:secret": ["10\\.0\\.", "10\\.0\\.0\\.[0-9]+.*:`+port+`$", "^R:.*10\\.0\\."]}`, nil)

@@ -14,9 +14,8 @@ import (
 )
 
 func TestForward(t *testing.T) {
-	checkLeaks(t)
-	s := startServer(t, everything, nil)
-	c := startClient(t, clientConfig(t, s, "0:"+target(t, echo)))
+	t.Parallel()
+	_, c := connected(t, "0:"+target(t, echo))
 	at := c.address(t)
 	for _, n := range []int{0, 1, 1000, 5_000_000} {
 		exchange(t, dial(t, at), n)
@@ -25,7 +24,7 @@ func TestForward(t *testing.T) {
 }
 
 func TestForwardIPv6(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	l, err := net.Listen("tcp", "[::1]:0")
 	if err != nil {
 		t.Skip("no IPv6 here")
@@ -48,7 +47,7 @@ func TestForwardIPv6(t *testing.T) {
 
 // Either end of a connection may end its direction alone.
 func TestHalfClose(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	s := startServer(t, everything, nil)
 	c := startClient(t, clientConfig(t, s, "0:"+target(t, func(conn *net.TCPConn) {
 		if _, err := io.WriteString(conn, "begin "); err != nil {
@@ -86,14 +85,10 @@ func TestHalfClose(t *testing.T) {
 
 // A target that refuses shows as a reset, not as an empty connection.
 func TestRefusedTarget(t *testing.T) {
-	checkLeaks(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	nobody := l.Addr().String()
-	require.NoError(t, l.Close())
-	s := startServer(t, everything, nil)
-	c := startClient(t, clientConfig(t, s, "0:"+nobody))
-	_, err = tryHello(t, c.address(t))
+	t.Parallel()
+	nobody := freePort(t)
+	_, c := connected(t, "0:"+nobody)
+	_, err := tryHello(t, c.address(t))
 	require.True(t, neterr.Is(err, syscall.ECONNRESET), "%v", err)
 	waitFor(t, func() bool {
 		return strings.Contains(c.log.String(), "connection refused") && strings.Contains(c.log.String(), nobody)
@@ -102,7 +97,7 @@ func TestRefusedTarget(t *testing.T) {
 
 // The reset of a connection shows at the other end, whichever it is.
 func TestResetPassesThrough(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	seen := make(chan error, 1)
 	s := startServer(t, everything, nil)
 	c := startClient(t, clientConfig(t, s, "0:"+target(t, func(conn *net.TCPConn) {
@@ -136,7 +131,7 @@ func TestResetPassesThrough(t *testing.T) {
 
 // A target that does not answer, and a name that does not resolve, are resets too.
 func TestHangingTarget(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	hanging, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
 	require.NoError(t, err)
 	defer syscall.Close(hanging)

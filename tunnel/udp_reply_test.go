@@ -84,7 +84,7 @@ func TestForgedAskerGetsThreeTimes(t *testing.T) {
 		"at a client, small": {client, 20, 20, traffic{3, 60}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			checkLeaks(t)
+			t.Parallel()
 			var opener atomic.Pointer[kcp.Conn]
 			var enough atomic.Uint64
 			arrived := func() uint64 { // from the service
@@ -113,9 +113,7 @@ func TestForgedAskerGetsThreeTimes(t *testing.T) {
 			waitFor(t, func() bool {
 				return arrived() >= enough.Load() && strings.Contains(one.log.String()+s.log.String(), "packets not sent")
 			})
-			marker, err := net.Dial("udp", asker.LocalAddr().String())
-			require.NoError(t, err)
-			defer marker.Close()
+			marker := dialUDP(t, asker.LocalAddr().String())
 			_, err = marker.Write([]byte(mark))
 			require.NoError(t, err)
 			require.Equal(t, c.most, <-got)
@@ -130,17 +128,14 @@ func TestForgedAskerGetsThreeTimes(t *testing.T) {
 // What a client listens on for its own machine has no limit: no packet of elsewhere comes
 // there.
 func TestLocalAskersHaveNoLimit(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	var over atomic.Bool
 	at := flooder(t, 1000, func() bool { return !over.Load() })
-	s := startServer(t, everything, nil)
-	c := startClient(t, clientConfig(t, s, "127.0.0.1:0:"+at+"/udp"))
+	_, c := connected(t, "127.0.0.1:0:"+at+"/udp")
 	listens := c.address(t)
 	waitFor(t, func() bool { return c.Status().Sessions == 1 })
-	conn, err := net.Dial("udp", listens)
-	require.NoError(t, err)
-	defer conn.Close()
-	_, err = conn.Write([]byte("x"))
+	conn := dialUDP(t, listens)
+	_, err := conn.Write([]byte("x"))
 	require.NoError(t, err)
 	countUntil(t, conn.(*net.UDPConn), "", 20_000)
 	over.Store(true)

@@ -60,16 +60,14 @@ func udpExchange(t *testing.T, conn net.Conn, sizes ...int) {
 // Small packets and such as fit into no datagram of the session pass, both ways, and
 // the flow has an end.
 func TestUDP(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	s := startServer(t, `{"me:secret": ["/udp$"]}`, nil)
 	config := clientConfig(t, s, "0:"+udpTarget(t)+"/udp")
 	config.UDPTimeout = 200 * time.Millisecond
 	c := startClient(t, config)
 	at := c.address(t)
 	for range 3 {
-		conn, err := net.Dial("udp", at)
-		require.NoError(t, err)
-		defer conn.Close()
+		conn := dialUDP(t, at)
 		waitFor(t, func() bool { return c.Status().Sessions == 1 })
 		udpExchange(t, conn, 1, 100, 1200, 1400, 20_000, 60_000, 1, 0)
 	}
@@ -79,24 +77,19 @@ func TestUDP(t *testing.T) {
 }
 
 func TestReverseUDP(t *testing.T) {
-	checkLeaks(t)
-	s := startServer(t, everything, nil)
-	c := startClient(t, clientConfig(t, s, "R:127.0.0.1:0:"+udpTarget(t)+"/udp"))
-	conn, err := net.Dial("udp", c.address(t))
-	require.NoError(t, err)
-	defer conn.Close()
+	t.Parallel()
+	_, c := connected(t, "R:127.0.0.1:0:"+udpTarget(t)+"/udp")
+	conn := dialUDP(t, c.address(t))
 	udpExchange(t, conn, 1, 1200, 20_000)
 }
 
 // A refused flow is not opened again for each packet, and the log says why.
 func TestRefusedUDP(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	s := startServer(t, everything, nil)
 	begun := time.Now()
 	c := startClient(t, clientConfig(t, s, "0:no-such-name.invalid:53/udp"))
-	conn, err := net.Dial("udp", c.address(t))
-	require.NoError(t, err)
-	defer conn.Close()
+	conn := dialUDP(t, c.address(t))
 	waitFor(t, func() bool { return c.Status().Sessions == 1 })
 	waitFor(t, func() bool {
 		_, err := conn.Write([]byte("x"))
@@ -107,16 +100,13 @@ func TestRefusedUDP(t *testing.T) {
 
 // A flow whose target does not listen yet goes on.
 func TestUDPTargetBeginsLater(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
 	require.NoError(t, err)
 	at := pc.LocalAddr().String()
 	require.NoError(t, pc.Close())
-	s := startServer(t, everything, nil)
-	c := startClient(t, clientConfig(t, s, "0:"+at+"/udp"))
-	conn, err := net.Dial("udp", c.address(t))
-	require.NoError(t, err)
-	defer conn.Close()
+	s, c := connected(t, "0:"+at+"/udp")
+	conn := dialUDP(t, c.address(t))
 	waitFor(t, func() bool { return c.Status().Sessions == 1 })
 	for range 20 {
 		_, err = conn.Write([]byte("x"))

@@ -68,7 +68,7 @@ func (c *talker) says(text string) {
 // Connections of each kind stay in the server that they began in, through several
 // upgrades; new ones come to the newest. A server ends with its last connection.
 func TestConnectionsOutliveUpgrades(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	s := startServer(t, everything, nil)
 	at, reverse := target(t, echo), freePort(t)
 	var forward string
@@ -87,9 +87,7 @@ func TestConnectionsOutliveUpgrades(t *testing.T) {
 		}
 		return all
 	}
-	flow, err := net.Dial("udp", packets)
-	require.NoError(t, err)
-	defer flow.Close()
+	flow := dialUDP(t, packets)
 	udpExchange(t, flow, 100)
 
 	conns := [][]*talker{open()}
@@ -141,7 +139,7 @@ func TestConnectionsOutliveUpgrades(t *testing.T) {
 // With a limit a server does not stay for its connections, however long they last, nor
 // does the one before it. They end with resets.
 func TestDrain(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	s := startServer(t, everything, nil)
 	at := target(t, echo)
 	c := startClient(t, clientConfig(t, s, "0:"+at))
@@ -169,7 +167,7 @@ func TestDrain(t *testing.T) {
 // A client that was killed and begun again behind an upgrade listens at once, although
 // its session before is in another process.
 func TestReverseIsTakenOverAcrossUpgrades(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	s := startServer(t, everything, impatient)
 	at, remote := freePort(t), ""
 	remote = "R:" + at + ":" + target(t, named("me"))
@@ -191,9 +189,8 @@ func TestReverseIsTakenOverAcrossUpgrades(t *testing.T) {
 
 // What is revoked is revoked in all processes, and the end of the newest is that of all.
 func TestServersBeforeFollow(t *testing.T) {
-	checkLeaks(t)
-	nobody, err := ParseUsers([]byte(`{"other:word": [""]}`))
-	require.NoError(t, err)
+	t.Parallel()
+	nobody := parsed(t, `{"other:word": [""]}`)
 	var first, second *testServer
 	var reloads atomic.Int64
 	first = startServer(t, everything, func(c *ServerConfig) {
@@ -212,7 +209,7 @@ func TestServersBeforeFollow(t *testing.T) {
 	conn.says("hello again")
 	third.Reload()
 	require.EqualValues(t, 1, reloads.Load())
-	_, err = io.ReadAll(conn)
+	_, err := io.ReadAll(conn)
 	require.Error(t, err, "revoked in the first")
 	require.NoError(t, <-handed)
 	require.NoError(t, <-later)
@@ -233,9 +230,8 @@ func TestServersBeforeFollow(t *testing.T) {
 
 // A server that is not replaced after all goes on as before.
 func TestUpgradeFails(t *testing.T) {
-	checkLeaks(t)
-	s := startServer(t, everything, nil)
-	c := startClient(t, clientConfig(t, s, "0:"+target(t, echo)))
+	t.Parallel()
+	s, c := connected(t, "0:"+target(t, echo))
 	at := c.address(t)
 	conn := &talker{dial(t, at), t}
 	conn.says("hello")
@@ -255,7 +251,7 @@ func TestUpgradeFails(t *testing.T) {
 
 // A server on a socket that it was given, such as one of systemd's, works as another.
 func TestGivenSocket(t *testing.T) {
-	checkLeaks(t)
+	t.Parallel()
 	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer pc.Close()

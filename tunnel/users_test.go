@@ -19,8 +19,7 @@ const usersText = `{
 }`
 
 func TestUsers(t *testing.T) {
-	u, err := ParseUsers([]byte(usersText))
-	require.NoError(t, err)
+	u := parsed(t, usersText)
 	require.Equal(t, 5, u.Len())
 	me := u.withPassword("me", digestOf("se:cret"))
 	require.NotNil(t, me)

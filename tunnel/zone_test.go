@@ -37,9 +37,8 @@ func linkLocal(t *testing.T) string {
 // SOCKS5 on a link-local address carries connections and packets.
 func TestSocksOnLinkLocalAddress(t *testing.T) {
 	at := linkLocal(t)
-	checkLeaks(t)
-	s := startServer(t, everything, nil)
-	c := startClient(t, clientConfig(t, s, net.JoinHostPort(at, "0")+":socks"))
+	t.Parallel()
+	_, c := connected(t, net.JoinHostPort(at, "0")+":socks")
 	proxy := c.address(t)
 	waitFor(t, func() bool { return c.Status().Sessions == 1 })
 	conn, reply := socksDial(t, proxy, statute.CommandConnect, target(t, echo))

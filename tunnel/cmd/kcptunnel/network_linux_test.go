@@ -8,125 +8,51 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/arqnet/kcp/internal/testenv/await"
+	"github.com/arqnet/kcp/internal/testenv/netns"
 	"github.com/stretchr/testify/require"
 	"github.com/things-go/go-socks5/statute"
 )
 
-// host is a thread with a network of its own, or, if nil, the process.
-type host struct {
-	path string // of its namespace
-	jobs chan func()
-}
-
-// newHost returns a host with a loopback interface, or skips the test.
-func newHost(t *testing.T) *host {
+// runAt is run at a host.
+func runAt(t *testing.T, h *netns.Host, args ...string) (p *process) {
 	t.Helper()
-	h := &host{jobs: make(chan func())}
-	made := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
-		h.path = fmt.Sprintf("/proc/%d/task/%d/ns/net", os.Getpid(), syscall.Gettid())
-		made <- syscall.Unshare(syscall.CLONE_NEWNET)
-		for job := range h.jobs {
-			job()
-		}
-	}()
-	err := <-made
-	t.Cleanup(func() { close(h.jobs) })
-	if err != nil {
-		t.Skip("needs the right to make a network namespace")
-	}
-	h.must(t, "ip link set lo up")
-	return h
-}
-
-// do runs f at the host. f must not end the test.
-func (h *host) do(f func() error) error {
-	if h == nil {
-		return f()
-	}
-	done := make(chan error)
-	h.jobs <- func() { done <- f() }
-	return <-done
-}
-
-// must runs programs at the host, one on each line. It skips the test if one is missing.
-func (h *host) must(t *testing.T, lines string) {
-	t.Helper()
-	err := h.do(func() error {
-		for line := range strings.Lines(lines) {
-			args := strings.Fields(line)
-			if len(args) == 0 {
-				continue
-			}
-			if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
-				return fmt.Errorf("%s: %w: %s", strings.TrimSpace(line), err, out)
-			}
-		}
-		return nil
-	})
-	if errors.Is(err, exec.ErrNotFound) {
-		t.Skip(err)
-	}
-	require.NoError(t, err)
-}
-
-// run is run at the host.
-func (h *host) run(t *testing.T, args ...string) (p *process) {
-	t.Helper()
-	require.NoError(t, h.do(func() error {
-		p = run(t, nil, args...)
+	require.NoError(t, h.Do(func() error {
+		p = run(t, "", nil, args...)
 		return nil
 	}))
 	return p
 }
 
-// dial connects at the host.
-func (h *host) dial(network, address string) (conn net.Conn, err error) {
-	err = h.do(func() error {
+// dialAt connects at a host.
+func dialAt(h *netns.Host, network, address string) (conn net.Conn, err error) {
+	err = h.Do(func() error {
 		conn, err = net.Dial(network, address)
 		return err
 	})
 	return conn, err
 }
 
-// echoes has the host send back what comes by TCP and UDP to the address.
-func (h *host) echoes(t *testing.T, address string) {
+// echoesAt has a host send back what comes by TCP and UDP to the address.
+func echoesAt(t *testing.T, h *netns.Host, address string) {
 	t.Helper()
-	require.NoError(t, h.do(func() error {
+	require.NoError(t, h.Do(func() error {
 		l, err := net.Listen("tcp", address)
 		if err != nil {
 			return err
 		}
+		serveEcho(t, l)
 		pc, err := net.ListenPacket("udp", address)
 		if err != nil {
 			return err
 		}
-		t.Cleanup(func() {
-			_ = l.Close()
-			_ = pc.Close()
-		})
-		go func() {
-			for {
-				conn, err := l.Accept()
-				if err != nil {
-					return
-				}
-				go func() {
-					defer conn.Close()
-					_, _ = io.Copy(conn, conn)
-				}()
-			}
-		}()
+		t.Cleanup(func() { _ = pc.Close() })
 		go func() {
 			buf := make([]byte, 2000)
 			for {
@@ -144,26 +70,28 @@ func (h *host) echoes(t *testing.T, address string) {
 // laptop returns a host with two ways to a server, and what the server is reached by over
 // both: in the network lan it is host 2, the server 1, as in the network air, and the
 // address is one of the server alone.
-func laptop(t *testing.T, v6 bool) (client, server *host, address string) {
+func laptop(t *testing.T, v6 bool) (client, server *netns.Host, address string) {
 	t.Helper()
-	client, server = newHost(t), newHost(t)
+	client, server = netns.New(t), netns.New(t)
+	client.Must(t, "ip link set lo up")
+	server.Must(t, "ip link set lo up")
 	lan, air, own, bits := "10.77.1.", "10.77.2.", "10.77.9.9", "24"
 	if v6 {
 		lan, air, own, bits = "fd77:1::", "fd77:2::", "fd77:9::9", "64"
 	}
 	for dev, prefix := range map[string]string{"lan": lan, "air": air} {
-		client.must(t, fmt.Sprintf("ip link add %s type veth peer name %s netns %s", dev, dev, server.path))
-		t.Cleanup(func() { _ = client.do(func() error { return exec.Command("ip", "link", "del", dev).Run() }) })
-		for _, h := range []*host{client, server} {
-			require.NoError(t, h.do(func() error {
+		client.Must(t, fmt.Sprintf("ip link add %s type veth peer name %s netns %s", dev, dev, server.Path))
+		t.Cleanup(func() { _ = client.Do(func() error { return exec.Command("ip", "link", "del", dev).Run() }) })
+		for _, h := range []*netns.Host{client, server} {
+			require.NoError(t, h.Do(func() error {
 				return os.WriteFile("/proc/sys/net/ipv6/conf/"+dev+"/accept_dad", []byte("0"), 0)
 			}), "%s", dev)
 		}
-		client.must(t, fmt.Sprintf("ip addr add %s2/%s dev %s\nip link set %s up", prefix, bits, dev, dev))
-		server.must(t, fmt.Sprintf("ip addr add %s1/%s dev %s\nip link set %s up", prefix, bits, dev, dev))
+		client.Must(t, fmt.Sprintf("ip addr add %s2/%s dev %s\nip link set %s up", prefix, bits, dev, dev))
+		server.Must(t, fmt.Sprintf("ip addr add %s1/%s dev %s\nip link set %s up", prefix, bits, dev, dev))
 	}
-	server.must(t, "ip addr add "+own+" dev lo")
-	client.must(t, fmt.Sprintf("ip route add %s via %s1 metric 10\nip route add %s via %s1 metric 20", own, lan, own, air))
+	server.Must(t, "ip addr add "+own+" dev lo")
+	client.Must(t, fmt.Sprintf("ip route add %s via %s1 metric 10\nip route add %s via %s1 metric 20", own, lan, own, air))
 	return client, server, own
 }
 
@@ -179,7 +107,7 @@ func TestOwnAddressChanges(t *testing.T) {
 		"IPv6":      {true, "ip addr del fd77:1::2/64 dev lan\nip route del fd77:9::9 via fd77:1::1", "ip addr add fd77:1::2/64 dev lan\nip route add fd77:9::9 via fd77:1::1 metric 10"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if testing.Short() && name != "address" {
+			if os.Getenv("KCP_LONG") == "" && name != "address" {
 				t.Skip("takes seconds")
 			}
 			client, server, address := laptop(t, c.v6)
@@ -188,13 +116,13 @@ func TestOwnAddressChanges(t *testing.T) {
 	}
 }
 
-func ownAddressChanges(t *testing.T, client, server *host, address, gone, again string) {
-	client.echoes(t, "127.0.0.1:7")
-	server.echoes(t, "127.0.0.1:7")
-	s := server.run(t, "server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(t.TempDir(), "server.pem"), net.JoinHostPort(address, "4000"))
+func ownAddressChanges(t *testing.T, client, server *netns.Host, address, gone, again string) {
+	echoesAt(t, client, "127.0.0.1:7")
+	echoesAt(t, server, "127.0.0.1:7")
+	s := runAt(t, server, "server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(t.TempDir(), "server.pem"), net.JoinHostPort(address, "4000"))
 	fingerprint := find(t, s.out, `fingerprint (SHA256:\S+)\n`)
 	find(t, s.err, "msg=listening")
-	c := client.run(t, "client", "-v", "-fingerprint", fingerprint, "-auth", "me:secret", net.JoinHostPort(address, "4000"),
+	c := runAt(t, client, "client", "-v", "-fingerprint", fingerprint, "-auth", "me:secret", net.JoinHostPort(address, "4000"),
 		"1001:127.0.0.1:7", "1002:127.0.0.1:7/udp", "1080:socks", "R:1003:127.0.0.1:7", "R:1004:127.0.0.1:7/udp", "R:1081:socks")
 	for _, port := range []string{"1003", "1004", "1081"} {
 		find(t, c.err, `the server listens".* port=`+port)
@@ -203,7 +131,7 @@ func ownAddressChanges(t *testing.T, client, server *host, address, gone, again 
 	failed, stop, rounds := make(chan error, 16), make(chan struct{}), [8]atomic.Int64{}
 	n := 0
 	for _, one := range []struct {
-		host    *host
+		host    *netns.Host
 		network string
 		port    string
 		socks   bool
@@ -233,11 +161,11 @@ func ownAddressChanges(t *testing.T, client, server *host, address, gone, again 
 		require.Empty(t, failed, what)
 	}
 	advance("before")
-	client.must(t, gone)
+	client.Must(t, gone)
 	advance("on the other network")
-	client.must(t, again)
+	client.Must(t, again)
 	advance("back")
-	client.must(t, strings.NewReplacer("lan", "air", "77.1.", "77.2.", "77:1:", "77:2:").Replace(gone))
+	client.Must(t, strings.NewReplacer("lan", "air", "77.1.", "77.2.", "77:1:", "77:2:").Replace(gone))
 	advance("on the first network again")
 	close(stop)
 	running.Wait()
@@ -246,14 +174,14 @@ func ownAddressChanges(t *testing.T, client, server *host, address, gone, again 
 }
 
 // openAt opens a connection, or a flow, at an address: with socks, to the target.
-func openAt(t *testing.T, h *host, network, at, target string, socks bool) net.Conn {
+func openAt(t *testing.T, h *netns.Host, network, at, target string, socks bool) net.Conn {
 	t.Helper()
 	if !socks {
-		conn, err := h.dial(network, at)
+		conn, err := dialAt(h, network, at)
 		require.NoError(t, err)
 		return conn
 	}
-	control, err := h.dial("tcp", at)
+	control, err := dialAt(h, "tcp", at)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = control.Close() })
 	to, err := statute.ParseAddrSpec(target)
@@ -269,7 +197,7 @@ func openAt(t *testing.T, h *host, network, at, target string, socks bool) net.C
 	if network == "tcp" {
 		return control
 	}
-	conn, err := h.dial("udp", reply.BndAddr.String())
+	conn, err := dialAt(h, "udp", reply.BndAddr.String())
 	require.NoError(t, err)
 	return &associated{conn, to}
 }

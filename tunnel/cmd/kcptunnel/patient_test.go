@@ -1,12 +1,8 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
-	"context"
 	"fmt"
-	"io"
-	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -56,30 +52,4 @@ func TestLogThatNobodyReads(t *testing.T) {
 		require.Contains(t, g.b.String(), `"msg":"again"`)
 		require.False(t, s.log.busy())
 	})
-}
-
-// New clients are served, and a signal ends the program, while nobody reads its log.
-func TestServesWhileNobodyReadsTheLog(t *testing.T) {
-	at := echo(t)
-	users := file(t, "users.json", `{"me:secret": [""]}`)
-	read, write := io.Pipe()
-	out := new(output)
-	p := &program{stdin: strings.NewReader(""), stdout: out, stderr: write}
-	ctx, cancel := context.WithCancel(context.Background())
-	code := make(chan int, 1)
-	go func() {
-		code <- p.run(ctx, []string{"kcptunnel", "server", "-v", "-auth", users, "-key", file(t, "dir", "") + ".pem", "127.0.0.1:0"})
-	}()
-	lines := bufio.NewReader(read)
-	line, err := lines.ReadString('\n')
-	require.NoError(t, err)
-	server := regexp.MustCompile(`listening address=(\S+)`).FindStringSubmatch(line)[1]
-	fingerprint := find(t, out, `fingerprint (SHA256:\S+)\n`)
-	for range 3 {
-		c := start(t, "client", "-fingerprint", fingerprint, "-auth", "me:secret", server, "0:"+at)
-		says(t, find(t, c.err, `msg=listening .*address=(\S+)`))
-	}
-	cancel()
-	require.Equal(t, exitOK, <-code)
-	require.NoError(t, read.Close())
 }

@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -20,8 +19,8 @@ import (
 )
 
 // Programs of others through the tunnel, each by what it reports itself. Debian's
-// packages iperf3, wrk, rsync, openssh-server, curl, bind9-dnsutils and dnsmasq-base
-// have them; what is not installed is skipped. KCP_PROGRAMS=1 runs them.
+// packages iperf3, openssh-server, curl, bind9-dnsutils and dnsmasq-base have them; what
+// is not installed is skipped. KCP_PROGRAMS=1 runs them.
 func TestPrograms(t *testing.T) {
 	if os.Getenv("KCP_PROGRAMS") == "" {
 		t.Skip("make tunnel-programs runs it")
@@ -32,8 +31,6 @@ func TestPrograms(t *testing.T) {
 		server:      find(t, s.err, `listening address=(\S+)`),
 	}
 	t.Run("iperf3", w.iperf3)
-	t.Run("wrk", w.wrk)
-	t.Run("rsync", w.rsync)
 	t.Run("ssh", w.ssh)
 	t.Run("curl", w.curl)
 	t.Run("dig", w.dig)
@@ -157,37 +154,6 @@ func web(t *testing.T) (address, sum string) {
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(func() { _ = server.Close() })
 	return l.Addr().String(), fmt.Sprintf("%x", sha256.Sum256(data))
-}
-
-func (w *world) wrk(t *testing.T) {
-	need(t, "wrk")
-	at, _ := web(t)
-	text := w.output(t, "wrk", "-t", "2", "-c", "50", "-d", "3s", "http://"+w.client(t, "0:"+at)+"/")
-	require.NotContains(t, text, "Socket errors")
-	require.NotContains(t, text, "Non-2xx")
-	t.Logf("wrk: %s requests a second", regexp.MustCompile(`Requests/sec:\s+(\S+)`).FindStringSubmatch(text)[1])
-}
-
-func (w *world) rsync(t *testing.T) {
-	need(t, "rsync")
-	from, to, p := t.TempDir(), t.TempDir(), port(t)
-	want := make(map[string][]byte)
-	for i := range 200 {
-		data := make([]byte, i*1000)
-		rand.NewChaCha8([32]byte{byte(i)}).Read(data)
-		name := fmt.Sprintf("file%03d", i)
-		want[name] = data
-		require.NoError(t, os.WriteFile(filepath.Join(from, name), data, 0o644))
-	}
-	require.NoError(t, os.Chmod(from, 0o755))
-	config := file(t, "rsyncd.conf", "use chroot = no\n[files]\npath = "+from+"\nuid = "+fmt.Sprint(os.Getuid())+"\ngid = "+fmt.Sprint(os.Getgid())+"\n")
-	background(t, "rsync", "--daemon", "--no-detach", "--address", "127.0.0.1", "--port", p, "--config", config)
-	w.output(t, "rsync", "-r", "rsync://"+w.client(t, "0:127.0.0.1:"+p)+"/files/", to)
-	for name, data := range want {
-		got, err := os.ReadFile(filepath.Join(to, name))
-		require.NoError(t, err)
-		require.True(t, bytes.Equal(data, got), name)
-	}
 }
 
 // ssh with the tunnel as its ProxyCommand, so the program itself has to be there.

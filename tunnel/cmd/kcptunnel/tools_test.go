@@ -156,26 +156,9 @@ func keysOfOthers(t *testing.T) map[string]foreignKey {
 	}
 }
 
-// A file with secrets that everybody can read, or change, is warned of.
-func TestWarningOfReadableFiles(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("the modes of files say nothing there")
-	}
-	users, key := file(t, "users.json", `{"me:secret": [""]}`), filepath.Join(t.TempDir(), "k")
-	for mode, want := range map[os.FileMode]string{0o600: "", 0o640: "", 0o644: "can read the file.*flag=auth.*mode=0644 better=0640", 0o666: "can change the file.*mode=0666 better=0660"} {
-		require.NoError(t, os.Chmod(users, mode))
-		s := start(t, "server", "-auth", users, "-key", key, "127.0.0.1:0")
-		find(t, s.err, `msg=listening`)
-		if want == "" {
-			require.NotContains(t, s.err.String(), "everybody")
-		} else {
-			find(t, s.err, want)
-		}
-	}
-}
-
-// So is a file of -config or -c: always if everybody can change it, and if everybody can
-// read it, when it holds secrets.
+// A file with secrets that everybody can read, or change, is warned of. So is one of
+// -config or -c: always if everybody can change it, and if everybody can read it, when it
+// holds secrets.
 func TestWarningOfReadableConfigs(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("the modes of files say nothing there")
@@ -198,6 +181,9 @@ func TestWarningOfReadableConfigs(t *testing.T) {
 		{[]string{"client", "-auth", "me:secret", "-config", bare}, 0o644, ""},
 		{[]string{"client", "-auth", "me:secret", "-config", bare}, 0o666, "can change the file.*flag=config.*better=0660"},
 		{[]string{"server", "-config", server}, 0o644, ""},
+		{[]string{"server", "-key", key, "127.0.0.1:0", "-auth", users}, 0o640, ""},
+		{[]string{"server", "-key", key, "127.0.0.1:0", "-auth", users}, 0o644, "can read the file.*flag=auth.*mode=0644 better=0640"},
+		{[]string{"server", "-key", key, "127.0.0.1:0", "-auth", users}, 0o666, "can change the file.*mode=0666 better=0660"},
 		{[]string{"server", "-config", server}, 0o602, "can change the file.*flag=config.*better=0600"},
 		{[]string{"kcptun-client", "-c", secret}, 0o644, "can read the file.*flag=c "},
 		{[]string{"kcptun-client", "-c", secret}, 0o600, ""},
@@ -207,6 +193,7 @@ func TestWarningOfReadableConfigs(t *testing.T) {
 		require.NoError(t, os.Chmod(c.args[len(c.args)-1], c.mode))
 		s := start(t, c.args...)
 		find(t, s.err, `msg=listening`)
+		require.NoError(t, os.Chmod(c.args[len(c.args)-1], 0o600))
 		if c.want == "" {
 			require.NotContains(t, s.err.String(), "everybody", "%v %#o", c.args, c.mode)
 		} else {

@@ -2,245 +2,73 @@ package main
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/arqnet/kcp/internal/testenv/await"
-	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
 
-// process is a program in a process of its own.
-type process struct {
-	cmd      *exec.Cmd
-	out, err *output
-	ended    chan struct{} // closed when it has
-}
-
-// run runs the command in a process, with more environment, until the test ends.
-func run(t *testing.T, env []string, args ...string) *process {
-	t.Helper()
-	return runProgram(t, os.Args[0], env, args...)
-}
-
-// runProgram is run for the program in a file.
-func runProgram(t *testing.T, exe string, env []string, args ...string) *process {
-	t.Helper()
-	p := &process{cmd: exec.Command(exe, args...), out: new(output), err: new(output), ended: make(chan struct{})}
-	p.cmd.Env = append(append(os.Environ(), "KCPTUNNEL_TEST_MAIN=1"), env...)
-	p.cmd.Stdout, p.cmd.Stderr = p.out, p.err
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // with those that it starts
-	require.NoError(t, p.cmd.Start())
-	go func() {
-		_ = p.cmd.Wait()
-		close(p.ended)
-	}()
-	t.Cleanup(func() {
-		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
-		<-p.ended
-		if t.Failed() {
-			t.Logf("%q:\n%s", args[0], p.err)
-		}
-	})
-	return p
-}
-
-// lives reports whether a process is there, and is no zombie.
-func lives(pid int) bool {
-	state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	return err == nil && !strings.Contains(string(state), ") Z ")
-}
-
-// systemd is a socket in place of systemd's.
-type systemd struct{ conn *net.UnixConn }
-
-func newSystemd(t *testing.T) (*systemd, []string) {
-	t.Helper()
-	name := filepath.Join(t.TempDir(), "notify")
-	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
-	return &systemd{conn}, []string{"NOTIFY_SOCKET=" + name}
-}
-
-// ready waits until a process says that it is the main one, and returns its number.
-func (s *systemd) ready(t *testing.T) int {
-	t.Helper()
-	b := make([]byte, 1000)
-	for {
-		n, err := s.conn.Read(b)
-		require.NoError(t, err)
-		if text, ok := strings.CutPrefix(string(b[:n]), "MAINPID="); ok {
-			require.Contains(t, text, "\nREADY=1\n")
-			pid, err := strconv.Atoi(text[:strings.IndexByte(text, '\n')])
-			require.NoError(t, err)
-			return pid
-		}
-	}
-}
-
-// A server is replaced several times while connections of each kind carry bytes through a
-// link that loses 2 %. None of them ends, and each has its own bytes. With the
-// newest process all end.
+// A server is replaced several times. What was connected goes on, new connections and the
+// live page are at the newest process, and with that all end.
 func TestUpgrades(t *testing.T) {
-	times, conns, every := 3, 10, 100*time.Millisecond
-	if os.Getenv("KCP_UPGRADES") != "" { // as the field asks for: five in a minute
-		times, conns, every = 5, 100, 12*time.Second
+	t.Parallel()
+	debug := "127.0.0.1:" + port(t)
+	u := newUnit(t, "", "-debug", debug)
+	require.Equal(t, u.cmd.Process.Pid, u.pids[0])
+	c, local := u.client(echo(t))
+	conns := []net.Conn{open(t, local)}
+	for n := range 3 {
+		u.upgrade()
+		await.True(t, func() bool { return strings.Count(c.err.String(), "session begun") == n+2 })
+		conns = append(conns, open(t, local))
+		for _, conn := range conns {
+			require.NoError(t, echoes(conn))
+		}
+		await.True(t, func() bool {
+			r, err := http.Get("http://" + debug + "/metrics")
+			if err != nil {
+				return false
+			}
+			defer r.Body.Close()
+			b, err := io.ReadAll(r.Body)
+			return err == nil && strings.Contains(string(b), "kcp_sessions")
+		})
 	}
-	target := "127.0.0.1:" + port(t)
-	(*host)(nil).echoes(t, target)
-	notified, env := newSystemd(t)
-	users, key := file(t, "users.json", `{"me:secret": [""]}`), filepath.Join(t.TempDir(), "server.pem")
-	debug, reverse, proxy, packets := "127.0.0.1:"+port(t), "127.0.0.1:"+port(t), "127.0.0.1:"+port(t), "127.0.0.1:"+port(t)
-	s := run(t, env, "server", "-auth", users, "-key", key, "-debug", debug, "127.0.0.1:0")
-	pids := []int{notified.ready(t)}
-	require.Equal(t, s.cmd.Process.Pid, pids[0])
-	server := find(t, s.err, `listening address=(\S+)`)
-	fingerprint := find(t, s.out, `fingerprint (SHA256:\S+)\n`)
-	link := netsim.LinkConfig{Delay: 5 * time.Millisecond, Loss: 0.02}
-	relay, err := netsim.NewRelay(server, link, link, 1)
-	require.NoError(t, err)
-	defer relay.Close()
-	forward, local, flows := "127.0.0.1:"+port(t), "127.0.0.1:"+port(t), "127.0.0.1:"+port(t)
-	c := run(t, nil, "client", "-v", "-fingerprint", fingerprint, "-auth", "me:secret", relay.Addr().String(),
-		forward+":"+target, local+":socks", flows+":"+target+"/udp", "R:"+reverse+":"+target, "R:"+proxy+":socks", "R:"+packets+":"+target+"/udp")
-	find(t, c.err, `(?s)(the server listens.*){3}`)
-
-	var running sync.WaitGroup
-	failed, stop, rounds := make(chan error, 8*conns+2), make(chan struct{}), new(atomic.Int64)
-	for range conns {
-		for _, one := range []struct {
-			network, at string
-			socks       bool
-		}{
-			{"tcp", forward, false}, {"tcp", local, true}, {"udp", flows, false}, {"udp", local, true},
-			{"tcp", reverse, false}, {"tcp", proxy, true}, {"udp", packets, false}, {"udp", proxy, true},
-		} {
-			conn := openAt(t, nil, one.network, one.at, target, one.socks)
-			running.Go(func() {
-				failed <- talks(conn, one.network == "udp", stop, rounds)
-				_ = conn.Close()
-			})
-		}
-	}
-	waits := func() {
-		now := rounds.Load()
-		await.True(t, func() bool { return rounds.Load() >= now+int64(50*conns) || len(failed) > 0 })
-		select {
-		case err := <-failed:
-			require.NoError(t, err)
-			t.Fatal("ended")
-		default:
-		}
-	}
-	for _, address := range []string{forward, reverse} { // new ones all the time
-		running.Go(func() { failed <- begins(address, stop) })
-	}
-	waits()
-	for range times {
-		require.NoError(t, syscall.Kill(pids[len(pids)-1], syscall.SIGUSR2))
-		pids = append(pids, notified.ready(t))
-		waits()
-		select {
-		case <-time.After(every):
-		case err := <-failed:
-			require.NoError(t, err)
-		}
-	}
-	await.True(t, func() bool {
-		r, err := http.Get("http://" + debug + "/metrics")
-		if err != nil {
-			return false
-		}
-		defer r.Body.Close()
-		b, err := io.ReadAll(r.Body)
-		return err == nil && strings.Contains(string(b), "kcp_sessions")
-	})
-	require.True(t, lives(pids[0]), "it has connections")
-	close(stop)
-	running.Wait()
-	for range 8*conns + 2 {
-		require.NoError(t, <-failed)
-	}
-	transfers(t, forward, 10_000)
-	transfers(t, reverse, 10_000)
-	require.NoError(t, syscall.Kill(pids[times], syscall.SIGTERM))
-	for _, pid := range pids { // those before have flows that are not idle yet
-		await.True(t, func() bool { return !lives(pid) })
-	}
-}
-
-// begins begins one connection after the other, and sends a little through each.
-func begins(address string, stop <-chan struct{}) error {
-	for n := uint32(0); ; n++ {
-		select {
-		case <-stop:
-			return nil
-		default:
-		}
-		conn, err := net.Dial("tcp", address)
-		if err != nil {
-			return err
-		}
-		want := content(100 + n%100)
-		_, err = conn.Write(want)
-		got := make([]byte, len(want))
-		if err == nil {
-			_, err = io.ReadFull(conn, got)
-		}
-		_ = conn.Close()
-		if err != nil {
-			return fmt.Errorf("connection %d with %s: %w", n, address, err)
-		}
-		if string(got) != string(want) {
-			return errors.New("other bytes")
-		}
-	}
+	u.signal(3, syscall.SIGTERM)
+	u.gone(0, 1, 2, 3)
 }
 
 // A program that was started through a link is replaced by what the link leads to then.
 func TestUpgradeThroughALink(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	program, err := os.ReadFile(os.Args[0])
-	require.NoError(t, err)
 	link := filepath.Join(dir, "kcptunnel")
 	lead := func(to string) {
-		require.NoError(t, os.WriteFile(filepath.Join(dir, to), program, 0o700))
+		install(t, filepath.Join(dir, to), ownProgram(t))
 		require.NoError(t, os.Symlink(to, link+".new"))
 		require.NoError(t, os.Rename(link+".new", link))
 	}
 	lead("kcptunnel-1")
-	users, key := file(t, "users.json", `{"me:secret": [""]}`), filepath.Join(dir, "server.pem")
-	for i, env := range [][]string{nil, {"PATH=" + dir + ":/usr/bin:/bin"}} {
-		notified, more := newSystemd(t)
-		exe := link
+	for i, by := range []string{link, "/usr/bin/env"} {
+		u := prepare(t)
+		env, args := u.env(), u.args()
 		if i == 1 {
-			exe = "/usr/bin/env"
+			env, args = append(env, "PATH="+dir+":/usr/bin:/bin"), append([]string{"kcptunnel"}, args...)
 		}
-		args := []string{"server", "-auth", users, "-key", key, "127.0.0.1:0"}
-		if i == 1 {
-			args = append([]string{"kcptunnel"}, args...)
-		}
-		runProgram(t, exe, append(more, env...), args...)
-		first := notified.ready(t)
+		u.process = run(t, by, env, args...)
+		u.ready()
 		lead(fmt.Sprintf("kcptunnel-%d", i+2))
-		require.NoError(t, syscall.Kill(first, syscall.SIGUSR2))
-		runs, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", notified.ready(t)))
+		u.upgrade()
+		runs, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", u.pids[1]))
 		require.NoError(t, err)
 		require.Equal(t, filepath.Join(dir, fmt.Sprintf("kcptunnel-%d", i+2)), runs)
 	}
@@ -249,111 +77,68 @@ func TestUpgradeThroughALink(t *testing.T) {
 // A program that does not start, or takes over nothing, leaves all as it was.
 func TestUpgradeToNothing(t *testing.T) {
 	t.Parallel()
-	at := echo(t)
-	dir := t.TempDir()
-	exe := filepath.Join(dir, "kcptunnel")
-	program, err := os.ReadFile(os.Args[0])
-	require.NoError(t, err)
-	install := func(text []byte) { // as install(1): another file of that name
-		require.NoError(t, os.WriteFile(exe+".new", text, 0o700))
-		require.NoError(t, os.Rename(exe+".new", exe))
-	}
-	install(program)
-	notified, env := newSystemd(t)
-	s := runProgram(t, exe, env, "server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(dir, "server.pem"), "127.0.0.1:0")
-	first := notified.ready(t)
-	server, fingerprint := find(t, s.err, `listening address=(\S+)`), find(t, s.out, `fingerprint (SHA256:\S+)\n`)
-	c := start(t, "client", "-fingerprint", fingerprint, "-auth", "me:secret", server, "0:"+at)
-	local := find(t, c.err, `msg=listening .*address=(\S+)`)
+	exe := filepath.Join(t.TempDir(), "kcptunnel")
+	install(t, exe, ownProgram(t))
+	u := newUnit(t, exe)
+	_, local := u.client(echo(t))
 	for i, text := range []string{"no program\x00", "#!/bin/sh\nexit 3\n", "#!/bin/sh\nprintf t >&5\nexit 4\n"} {
-		install([]byte(text))
-		require.NoError(t, syscall.Kill(first, syscall.SIGUSR2))
-		await.True(t, func() bool { return strings.Count(s.err.String(), "not upgraded") == i+1 })
+		install(t, exe, []byte(text))
+		u.signal(0, syscall.SIGUSR2)
+		await.True(t, func() bool { return strings.Count(u.err.String(), "not upgraded") == i+1 })
 		transfers(t, local, 1000)
 	}
-	install(program)
-	require.NoError(t, syscall.Kill(first, syscall.SIGUSR2))
-	second := notified.ready(t)
+	install(t, exe, ownProgram(t))
+	u.upgrade()
 	transfers(t, local, 1000)
-	require.NotEqual(t, first, second)
-	await.True(t, func() bool { return !lives(first) })
-}
-
-// heedsHangUp skips a test if SIGHUP is ignored, as under nohup: programs keep that.
-func heedsHangUp(t *testing.T) {
-	t.Helper()
-	if signal.Ignored(syscall.SIGHUP) {
-		t.Skip("SIGHUP is ignored")
-	}
+	u.gone(0)
 }
 
 // A reload at the newest process revokes what it does in those before, and a signal to an
 // old one reaches the newest.
 func TestReloadAcrossUpgrades(t *testing.T) {
 	heedsHangUp(t)
-	at := echo(t)
-	notified, env := newSystemd(t)
-	users := file(t, "users.json", `{"me:secret": [""]}`)
-	s := run(t, env, "server", "-auth", users, "-key", filepath.Join(t.TempDir(), "server.pem"), "127.0.0.1:0")
-	first := notified.ready(t)
-	server, fingerprint := find(t, s.err, `listening address=(\S+)`), find(t, s.out, `fingerprint (SHA256:\S+)\n`)
-	c := start(t, "client", "-v", "-fingerprint", fingerprint, "-auth", "me:secret", server, "0:"+at)
-	local := find(t, c.err, `msg=listening .*address=(\S+)`)
-	conn, err := net.Dial("tcp", local)
-	require.NoError(t, err)
-	defer conn.Close()
-	_, err = io.WriteString(conn, "x")
-	require.NoError(t, err)
-	_, err = io.ReadFull(conn, make([]byte, 1))
-	require.NoError(t, err)
-	require.NoError(t, syscall.Kill(first, syscall.SIGUSR2))
-	second := notified.ready(t)
-	find(t, s.err, `another process serves`)
-	require.NoError(t, os.WriteFile(users, []byte(`{"you:secret": [""]}`), 0o600))
-	require.NoError(t, syscall.Kill(first, syscall.SIGHUP))
-	_, err = conn.Read(make([]byte, 1))
+	t.Parallel()
+	u := newUnit(t, "")
+	_, local := u.client(echo(t))
+	conn := open(t, local)
+	u.upgrade()
+	find(t, u.err, `another process serves`)
+	require.NoError(t, os.WriteFile(u.users, []byte(`{"you:secret": [""]}`), 0o600))
+	u.signal(0, syscall.SIGHUP)
+	_, err := conn.Read(make([]byte, 1))
 	require.Error(t, err)
-	await.True(t, func() bool { return strings.Count(s.err.String(), "users reloaded") == 2 })
-	require.True(t, lives(second))
+	await.True(t, func() bool { return strings.Count(u.err.String(), "users reloaded") == 2 })
+	require.True(t, lives(u.pids[1]))
 }
 
 // Signals that arrive while a new process begins are not lost: they reach that, which may
 // have read the files before they changed.
 func TestSignalsDuringAnUpgrade(t *testing.T) {
 	heedsHangUp(t)
+	t.Parallel()
 	dir := t.TempDir()
 	exe, begun, on := filepath.Join(dir, "kcptunnel"), filepath.Join(dir, "begun"), filepath.Join(dir, "on")
-	program, err := os.ReadFile(os.Args[0])
-	require.NoError(t, err)
-	install := func(name string, text []byte) {
-		require.NoError(t, os.WriteFile(name+".new", text, 0o700))
-		require.NoError(t, os.Rename(name+".new", name))
-	}
-	install(exe, program)
-	notified, env := newSystemd(t)
-	users := file(t, "users.json", `{"me:secret": [""]}`)
-	s := runProgram(t, exe, env, "server", "-auth", users, "-key", filepath.Join(dir, "server.pem"), "127.0.0.1:0")
-	first := notified.ready(t)
-	install(exe+"2", program)
-	slow := fmt.Sprintf("#!/bin/sh\n: >%s\nwhile [ ! -e %s ]; do sleep 0.01; done\nexec %s2 \"$@\"\n", begun, on, exe)
-	install(exe, []byte(slow))
-	require.NoError(t, syscall.Kill(first, syscall.SIGUSR2))
+	install(t, exe, ownProgram(t))
+	u := newUnit(t, exe)
+	install(t, exe+"2", ownProgram(t))
+	install(t, exe, fmt.Appendf(nil, "#!/bin/sh\n: >%s\nwhile [ ! -e %s ]; do sleep 0.01; done\nexec %s2 \"$@\"\n", begun, on, exe))
+	u.signal(0, syscall.SIGUSR2)
 	await.True(t, func() bool { _, err := os.Stat(begun); return err == nil })
-	require.NoError(t, syscall.Kill(first, syscall.SIGHUP))
-	find(t, s.err, "users reloaded")
-	require.NoError(t, syscall.Kill(first, syscall.SIGHUP))
+	u.signal(0, syscall.SIGHUP)
+	find(t, u.err, "users reloaded")
+	u.signal(0, syscall.SIGHUP)
 	require.NoError(t, os.WriteFile(on, nil, 0o600))
-	second := notified.ready(t)
-	require.NotEqual(t, first, second)
-	await.True(t, func() bool { return strings.Count(s.err.String(), "users reloaded") >= 3 })
+	u.ready()
+	await.True(t, func() bool { return strings.Count(u.err.String(), "users reloaded") >= 3 })
 }
 
 // A signal that arrives while the program begins does not end it.
 func TestSignalAtTheStart(t *testing.T) {
 	heedsHangUp(t)
+	t.Parallel()
 	users := filepath.Join(t.TempDir(), "users.json")
 	require.NoError(t, syscall.Mkfifo(users, 0o600))
-	s := run(t, nil, "server", "-auth", users, "-key", filepath.Join(t.TempDir(), "server.pem"), "127.0.0.1:0")
+	s := run(t, "", nil, "server", "-auth", users, "-key", filepath.Join(t.TempDir(), "server.pem"), "127.0.0.1:0")
 	for i := range 2 { // at the start, and as the signal wants
 		f, err := os.OpenFile(users, os.O_WRONLY, 0) // waits for the program
 		require.NoError(t, err)
@@ -373,107 +158,61 @@ func TestSignalAtTheStart(t *testing.T) {
 // as another one serves. It goes on for its connections, says so, and tries no more.
 func TestMiddleProcessIsKilled(t *testing.T) {
 	t.Parallel()
-	at := echo(t)
-	notified, env := newSystemd(t)
-	s := run(t, env, "server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(t.TempDir(), "server.pem"), "127.0.0.1:0")
-	first := notified.ready(t)
-	server, fingerprint := find(t, s.err, `listening address=(\S+)`), find(t, s.out, `fingerprint (SHA256:\S+)\n`)
-	c := start(t, "client", "-v", "-fingerprint", fingerprint, "-auth", "me:secret", server, "0:"+at)
-	local := find(t, c.err, `msg=listening .*address=(\S+)`)
-	open := func() net.Conn {
-		conn, err := net.Dial("tcp", local)
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = conn.Close() })
-		return conn
+	u := newUnit(t, "")
+	c, local := u.client(echo(t))
+	conns := []net.Conn{open(t, local)}
+	for n := range 2 {
+		u.upgrade()
+		await.True(t, func() bool { return strings.Count(c.err.String(), "session begun") == n+2 })
+		conns = append(conns, open(t, local))
 	}
-	echoes := func(conn net.Conn) error {
-		_, err := io.WriteString(conn, "x")
-		if err == nil {
-			_, err = io.ReadFull(conn, make([]byte, 1))
-		}
-		return err
-	}
-	pids, conns := []int{first}, []net.Conn{open()}
-	require.NoError(t, echoes(conns[0]))
-	for i := range 2 {
-		require.NoError(t, syscall.Kill(pids[i], syscall.SIGUSR2))
-		pids = append(pids, notified.ready(t))
-		await.True(t, func() bool { return strings.Count(c.err.String(), "session begun") == i+2 })
-		conns = append(conns, open())
-		require.NoError(t, echoes(conns[i+1]))
-	}
-	require.NoError(t, syscall.Kill(pids[1], syscall.SIGKILL))
-	find(t, s.err, "another process has taken over")
+	u.signal(1, syscall.SIGKILL)
+	find(t, u.err, "another process has taken over")
 	require.Error(t, echoes(conns[1]))
 	require.NoError(t, echoes(conns[0]))
 	require.NoError(t, echoes(conns[2]))
 	transfers(t, local, 1000)
-	require.NotContains(t, s.err.String(), "another one is started")
+	require.NotContains(t, u.err.String(), "another one is started")
 }
 
 // SIGTERM at the newest process ends all, and none is begun again, although one before it
 // still waits for a client that does not answer.
 func TestEndAfterAnUpgrade(t *testing.T) {
 	t.Parallel()
-	at := echo(t)
-	notified, env := newSystemd(t)
-	s := run(t, env, "server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(t.TempDir(), "server.pem"), "127.0.0.1:0")
-	first := notified.ready(t)
-	server, fingerprint := find(t, s.err, `listening address=(\S+)`), find(t, s.out, `fingerprint (SHA256:\S+)\n`)
-	c := run(t, nil, "client", "-v", "-fingerprint", fingerprint, "-auth", "me:secret", server, "0:"+at)
-	conn, err := net.Dial("tcp", find(t, c.err, `msg=listening .*address=(\S+)`))
-	require.NoError(t, err)
-	defer conn.Close()
-	_, err = io.WriteString(conn, "x")
-	require.NoError(t, err)
-	_, err = io.ReadFull(conn, make([]byte, 1))
-	require.NoError(t, err)
-	require.NoError(t, syscall.Kill(first, syscall.SIGUSR2))
-	second := notified.ready(t)
+	u := newUnit(t, "")
+	c := run(t, "", nil, u.clientArgs("0:"+echo(t))...)
+	_ = open(t, find(t, c.err, `msg=listening .*address=(\S+)`))
+	u.upgrade()
 	find(t, c.err, "(?s)session begun.*session begun")
 	require.NoError(t, c.cmd.Process.Signal(syscall.SIGSTOP))
-	require.NoError(t, syscall.Kill(second, syscall.SIGTERM))
-	<-s.ended
-	require.False(t, lives(second))
-	require.NotContains(t, s.err.String(), "is started")
-	require.Equal(t, 2, strings.Count(s.err.String(), "msg=listening address="))
+	u.signal(1, syscall.SIGTERM)
+	<-u.ended
+	require.False(t, lives(u.pids[1]))
+	require.NotContains(t, u.err.String(), "is started")
+	require.Equal(t, 2, strings.Count(u.err.String(), "msg=listening address="))
 }
 
 // When the process that serves dies, and the one before it has no socket any more as its
 // sessions have gone, all end: whoever began the first one can begin it again.
 func TestLastProcessIsKilled(t *testing.T) {
 	t.Parallel()
-	at := echo(t)
-	notified, env := newSystemd(t)
-	s := run(t, env, "server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(t.TempDir(), "server.pem"), "127.0.0.1:0")
-	pids := []int{notified.ready(t)}
-	server, fingerprint := find(t, s.err, `listening address=(\S+)`), find(t, s.out, `fingerprint (SHA256:\S+)\n`)
-	c := start(t, "client", "-v", "-fingerprint", fingerprint, "-auth", "me:secret", server, "0:"+at)
-	conn, err := net.Dial("tcp", find(t, c.err, `msg=listening .*address=(\S+)`))
-	require.NoError(t, err)
-	defer conn.Close()
-	_, err = io.WriteString(conn, "x")
-	require.NoError(t, err)
-	_, err = io.ReadFull(conn, make([]byte, 1))
-	require.NoError(t, err)
-	for i := range 2 {
-		require.NoError(t, syscall.Kill(pids[i], syscall.SIGUSR2))
-		pids = append(pids, notified.ready(t))
-		await.True(t, func() bool { return strings.Count(c.err.String(), "session begun") == i+2 })
+	u := newUnit(t, "")
+	c, local := u.client(echo(t))
+	_ = open(t, local)
+	for n := range 2 {
+		u.upgrade()
+		await.True(t, func() bool { return strings.Count(c.err.String(), "session begun") == n+2 })
 	}
-	find(t, s.err, "session ended") // of the second
-	require.True(t, lives(pids[1]), "it waits for the first")
-	require.NoError(t, syscall.Kill(pids[2], syscall.SIGKILL))
-	for _, pid := range pids {
-		await.True(t, func() bool { return !lives(pid) })
-	}
-	require.Contains(t, s.err.String(), "this one has no socket")
+	find(t, u.err, "session ended") // of the second
+	require.True(t, lives(u.pids[1]), "it waits for the first")
+	u.signal(2, syscall.SIGKILL)
+	u.gone(0, 1, 2)
+	find(t, u.err, "this one has no socket")
 }
 
 // A socket of systemd's is used in place of the address.
 func TestSocketActivation(t *testing.T) {
 	t.Parallel()
-	at := echo(t)
 	pc, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	require.NoError(t, err)
 	socket, err := pc.File()
@@ -481,29 +220,20 @@ func TestSocketActivation(t *testing.T) {
 	defer socket.Close()
 	address := pc.LocalAddr().String()
 	require.NoError(t, pc.Close())
-	notified, env := newSystemd(t)
-	p := &process{out: new(output), err: new(output)}
+	u := prepare(t)
 	// The number of a process is known to itself alone before it runs.
-	p.cmd = exec.Command("sh", "-c", `LISTEN_PID=$$ exec "$0" "$@"`, os.Args[0],
-		"server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(t.TempDir(), "server.pem"), ":1")
-	p.cmd.Env = append(append(os.Environ(), "KCPTUNNEL_TEST_MAIN=1", "LISTEN_FDS=1"), env...)
-	p.cmd.Stdout, p.cmd.Stderr, p.cmd.ExtraFiles = p.out, p.err, []*os.File{socket}
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	require.NoError(t, p.cmd.Start())
-	defer func() {
-		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
-		_ = p.cmd.Wait()
-	}()
-	first := notified.ready(t)
-	require.Equal(t, address, find(t, p.err, `listening address=(\S+)`))
-	c := start(t, "client", "-fingerprint", find(t, p.out, `fingerprint (SHA256:\S+)\n`), "-auth", "me:secret", address, "0:"+at)
-	local := find(t, c.err, `msg=listening .*address=(\S+)`)
+	args := append([]string{"-c", `LISTEN_PID=$$ exec "$0" "$@"`, os.Args[0]}, u.args()...)
+	u.process = &process{cmd: exec.Command("sh", args...), out: new(output), err: new(output)}
+	u.cmd.Stdout, u.cmd.Stderr, u.cmd.ExtraFiles = u.out, u.err, []*os.File{socket}
+	u.start(t, append(u.env(), "LISTEN_FDS=1"))
+	u.ready()
+	require.Equal(t, address, u.address)
+	_, local := u.client(echo(t))
 	transfers(t, local, 1000)
-	require.NoError(t, syscall.Kill(first, syscall.SIGUSR2))
-	second := notified.ready(t)
-	await.True(t, func() bool { return !lives(first) })
+	u.upgrade()
+	u.gone(0)
 	transfers(t, local, 1000)
-	require.True(t, lives(second))
+	require.True(t, lives(u.pids[1]))
 }
 
 // SIGHUP, with which units reload, ends no client that runs without a terminal, and has
@@ -511,45 +241,36 @@ func TestSocketActivation(t *testing.T) {
 func TestHangUpOfClients(t *testing.T) {
 	heedsHangUp(t)
 	t.Parallel()
+	u := newUnit(t, "")
 	at := echo(t)
-	s := start(t, "server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(t.TempDir(), "server.pem"), "127.0.0.1:0")
-	server, fingerprint := find(t, s.err, `listening address=(\S+)`), find(t, s.out, `fingerprint (SHA256:\S+)\n`)
-	var all []*process
-	for _, args := range [][]string{
-		{"client", "-fingerprint", fingerprint, "-auth", "me:secret", server, "0:" + at},
-		{"kcptun-client", "-l", "127.0.0.1:0", "-r", "127.0.0.1:1"},
-		{"kcptun-server", "-l", "127.0.0.1:0"},
+	for i, args := range [][]string{
+		u.clientArgs("0:" + at), {"kcptun-client", "-l", "127.0.0.1:0", "-r", "127.0.0.1:1"}, {"kcptun-server", "-l", "127.0.0.1:0"},
 	} {
-		p := run(t, nil, args...)
+		p := run(t, "", nil, args...)
 		find(t, p.err, `msg=listening`)
-		all = append(all, p)
-	}
-	for range 2 {
-		for i, p := range all {
-			before := strings.Count(p.err.String(), "nothing to reload")
+		for n := range 2 {
 			require.NoError(t, p.cmd.Process.Signal(syscall.SIGHUP))
 			await.True(t, func() bool {
-				return strings.Count(p.err.String(), "nothing to reload") > before || !lives(p.cmd.Process.Pid)
+				return strings.Count(p.err.String(), "nothing to reload") > n || !lives(p.cmd.Process.Pid)
 			})
 			require.True(t, lives(p.cmd.Process.Pid), "%d", i)
 		}
+		if i == 0 {
+			transfers(t, find(t, p.err, `msg=listening .*address=(\S+)`), 1000)
+		}
 	}
-	transfers(t, find(t, all[0].err, `msg=listening .*address=(\S+)`), 1000)
-
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
 	defer w.Close()
-	ssh := exec.Command(os.Args[0], "client", "-fingerprint", fingerprint, "-auth", "me:secret", server, "stdio:"+at)
-	ssh.Env = append(os.Environ(), "KCPTUNNEL_TEST_MAIN=1")
-	ssh.Stdin = r
-	said := new(output)
-	ssh.Stderr = said
-	require.NoError(t, ssh.Start())
-	find(t, said, `session begun`)
-	before := strings.Count(s.err.String(), "closed by the peer")
-	require.NoError(t, ssh.Process.Signal(syscall.SIGHUP))
-	require.NoError(t, ssh.Wait(), "in order, so that the server knows")
-	await.True(t, func() bool { return strings.Count(s.err.String(), "closed by the peer") > before })
+	ssh := &process{cmd: exec.Command(os.Args[0], u.clientArgs("stdio:"+at)...), err: new(output)}
+	ssh.cmd.Stdin, ssh.cmd.Stderr = r, ssh.err
+	ssh.start(t, nil)
+	find(t, ssh.err, `session begun`)
+	before := strings.Count(u.err.String(), "closed by the peer")
+	require.NoError(t, ssh.cmd.Process.Signal(syscall.SIGHUP))
+	<-ssh.ended
+	require.Zero(t, ssh.cmd.ProcessState.ExitCode(), "in order, so that the server knows")
+	await.True(t, func() bool { return strings.Count(u.err.String(), "closed by the peer") > before })
 }
 
 // Whoever reads what the program writes may go away: a server, whose log that is, serves
@@ -560,35 +281,34 @@ func TestReadersThatEnd(t *testing.T) {
 	logs, log, err := os.Pipe()
 	require.NoError(t, err)
 	defer log.Close()
-	out := new(output)
-	s := exec.Command(os.Args[0], "server", "-v", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(t.TempDir(), "server.pem"), "127.0.0.1:0")
-	s.Env, s.Stdout, s.Stderr = append(os.Environ(), "KCPTUNNEL_TEST_MAIN=1"), out, log
-	require.NoError(t, s.Start())
-	defer func() {
-		_ = s.Process.Kill()
-		_ = s.Wait()
-	}()
+	u := prepare(t)
+	u.process = &process{cmd: exec.Command(os.Args[0], u.args()...), out: new(output)}
+	u.cmd.Stdout, u.cmd.Stderr = u.out, log
+	u.start(t, nil)
 	scan := bufio.NewReader(logs)
-	server := ""
-	for server == "" {
-		line, err := scan.ReadString('\n')
-		require.NoError(t, err)
-		_, rest, _ := strings.Cut(line, "msg=listening address=")
-		server, _, _ = strings.Cut(rest, " ")
+	line := func(with string) string {
+		for {
+			text, err := scan.ReadString('\n')
+			require.NoError(t, err)
+			if strings.Contains(text, with) {
+				return text
+			}
+		}
 	}
-	fingerprint := find(t, out, `fingerprint (SHA256:\S+)\n`)
-	waits := start(t, "client", "-fingerprint", fingerprint, "-auth", "me:secret", server, "0:"+at)
-	local := find(t, waits.err, `msg=listening .*address=(\S+)`)
+	_, rest, _ := strings.Cut(line("msg=listening address="), "address=")
+	u.address, _, _ = strings.Cut(rest, " ")
+	u.fingerprint = find(t, u.out, `fingerprint (SHA256:\S+)\n`)
+	_, local := u.client(at)
 	transfers(t, local, 1000)
 
-	r, w, err := os.Pipe()
-	require.NoError(t, err)
 	in, give, err := os.Pipe()
 	require.NoError(t, err)
 	defer give.Close()
-	ssh := exec.Command(os.Args[0], "client", "-fingerprint", fingerprint, "-auth", "me:secret", server, "stdio:"+at)
-	ssh.Env, ssh.Stdin, ssh.Stdout = append(os.Environ(), "KCPTUNNEL_TEST_MAIN=1"), in, w
-	require.NoError(t, ssh.Start())
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	ssh := &process{cmd: exec.Command(os.Args[0], u.clientArgs("stdio:"+at)...)}
+	ssh.cmd.Stdin, ssh.cmd.Stdout = in, w
+	ssh.start(t, nil)
 	require.NoError(t, w.Close())
 	_, err = io.WriteString(give, "hello")
 	require.NoError(t, err)
@@ -597,40 +317,12 @@ func TestReadersThatEnd(t *testing.T) {
 	require.NoError(t, r.Close())
 	_, err = io.WriteString(give, "hello")
 	require.NoError(t, err)
-	_ = ssh.Wait()
-	require.Equal(t, exitFailed, ssh.ProcessState.ExitCode(), "%v", ssh.ProcessState)
-	for {
-		line, err := scan.ReadString('\n')
-		require.NoError(t, err)
-		if strings.Contains(line, "session ended") {
-			require.Contains(t, line, "closed by the peer")
-			break
-		}
-	}
+	<-ssh.ended
+	require.Equal(t, exitFailed, ssh.cmd.ProcessState.ExitCode())
+	require.Contains(t, line("session ended"), "closed by the peer")
 
 	require.NoError(t, logs.Close())
 	for range 20 {
 		transfers(t, local, 1000)
 	}
-}
-
-// A reverse remote is served again soon after its client was killed and begun again.
-func TestReverseAfterKill(t *testing.T) {
-	at, reverse := echo(t), "127.0.0.1:"+port(t)
-	s := run(t, nil, "server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(t.TempDir(), "server.pem"), "127.0.0.1:0")
-	args := []string{"client", "-fingerprint", find(t, s.out, `fingerprint (SHA256:\S+)\n`), "-auth", "me:secret", find(t, s.err, `listening address=(\S+)`), "R:" + reverse + ":" + at}
-	c := run(t, nil, args...)
-	find(t, c.err, "the server listens")
-	var longest time.Duration
-	for range 5 {
-		transfers(t, reverse, 1000)
-		require.NoError(t, c.cmd.Process.Kill())
-		killed := time.Now()
-		<-c.ended
-		c = run(t, nil, args...)
-		find(t, c.err, "the server listens")
-		transfers(t, reverse, 1000)
-		longest = max(longest, time.Since(killed))
-	}
-	t.Logf("served again after %v at the latest", longest.Round(time.Millisecond))
 }
