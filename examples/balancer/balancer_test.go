@@ -26,9 +26,6 @@ const (
 var (
 	shortTimeout = edit{"proxy_timeout 2m", "proxy_timeout 1s"}
 	sameSource   = edit{"# proxy_bind $kcp_source;", "proxy_bind $kcp_source;"}
-	byAddress    = edit{"hash $kcp_key consistent;", "hash $remote_addr consistent;"}
-	byPort       = edit{"hash $kcp_key consistent;", "hash $remote_addr:$remote_port consistent;"}
-	noScript     = edit{"js_preread kcp.preread;", ""}
 )
 
 // world is nginx before three servers, and a relay before nginx, as a NAT.

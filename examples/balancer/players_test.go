@@ -22,7 +22,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/selfsigned"
 )
 
@@ -65,18 +64,11 @@ func serve(addr, kind, certificates string) error {
 }
 
 // configOf returns the settings of both ends of sessions of a kind: words out of
-// "TLS", "FEC" and "AEAD".
+// "TLS" and "FEC".
 func configOf(kind, certificates string) (*kcp.Config, error) {
 	config := new(kcp.Config)
 	if strings.Contains(kind, "FEC") {
 		config.FEC = kcp.FEC{Data: 4, Parity: 2}
-	}
-	if strings.Contains(kind, "AEAD") {
-		cipher, err := crypt.AESGCM(make([]byte, 32))
-		if err != nil {
-			return nil, err
-		}
-		config.Cipher = cipher
 	}
 	if strings.Contains(kind, "TLS") {
 		cert, err := tls.LoadX509KeyPair(filepath.Join(certificates, "cert.pem"), filepath.Join(certificates, "key.pem"))

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"crypto/sha256"
-	"encoding/binary"
 	"fmt"
 	"io"
 	"log"
@@ -179,11 +178,3 @@ func silent(t testing.TB) string {
 	t.Cleanup(func() { _ = pc.Close() })
 	return pc.LocalAddr().String()
 }
-
-// numbered returns a message that begins with its number.
-func numbered(i, size int) []byte {
-	return append(binary.BigEndian.AppendUint32(nil, uint32(i)), make([]byte, size)...)
-}
-
-// numberOf returns the number of a message of numbered.
-func numberOf(b []byte) int { return int(binary.BigEndian.Uint32(b)) }

@@ -44,7 +44,7 @@ func bridge(t *testing.T, h *netns.Host, addr string) {
 // refused packet would take the port that the mapping of the answer needs.
 const rules = `
 table ip router {
-	chain post { type nat hook postrouting priority srcnat; oifname "wan" masquerade %s; }
+	chain post { type nat hook postrouting priority srcnat; oifname "wan" masquerade; }
 	chain forward {
 		type filter hook forward priority filter; policy drop;
 		ct state established,related accept
@@ -61,22 +61,22 @@ table ip router {
 type internet struct{ server, a, b *netns.Host }
 
 // newInternet makes one, or skips the test. Hosts behind the routers have the same
-// address. random are flags of masquerade, of the router of b.
-func newInternet(t *testing.T, random string) *internet {
+// address.
+func newInternet(t *testing.T) *internet {
 	n := &internet{server: host(t)}
 	bridge(t, n.server, "203.0.113.10/24")
-	n.a = behind(t, n.router(t, "203.0.113.1", ""), "192.168.1.2")
-	n.b = behind(t, n.router(t, "203.0.113.2", random), "192.168.1.2")
+	n.a = behind(t, n.router(t, "203.0.113.1"), "192.168.1.2")
+	n.b = behind(t, n.router(t, "203.0.113.2"), "192.168.1.2")
 	return n
 }
 
 // router returns a router with a public address.
-func (n *internet) router(t *testing.T, public, random string) *netns.Host {
+func (n *internet) router(t *testing.T, public string) *netns.Host {
 	router := host(t)
 	bridge(t, router, "192.168.1.1/24")
 	cable(t, router, "wan", public+"/24", n.server, "wan-"+public[len(public)-1:])
 	file := filepath.Join(t.TempDir(), "rules")
-	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, rules, random), 0o600))
+	require.NoError(t, os.WriteFile(file, []byte(rules), 0o600))
 	router.Try(t, "nft -f "+file)
 	require.NoError(t, router.Do(func() error {
 		return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0)
@@ -102,7 +102,7 @@ func (n *internet) serve(t *testing.T) []string {
 // addresses too, which come first among the candidates, but lead nowhere.
 func TestBehindRouters(t *testing.T) {
 	t.Parallel()
-	n := newInternet(t, "")
+	n := newInternet(t)
 	_ = n.a.Run("ip addr add 2001:db8:a::2/64 dev eth0 nodad") // a host may have no IPv6
 	_ = n.b.Run("ip addr add 2001:db8:b::2/64 dev eth0 nodad")
 	size := 100_000_000
