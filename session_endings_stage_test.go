@@ -372,39 +372,5 @@ func (s *stage) finish(parties []*party) {
 // a session with the server if it has something to say; else it takes the first
 // that comes.
 func (w *world) legacyPeer(addr string, conv uint32, say []byte) *netsim.PacketConn {
-	pc, err := w.net.Listen(addr)
-	require.NoError(w.t, err)
-	start, to := time.Now(), net.Addr(udpAddr(serverAddr))
-	var k *KCP
-	begin := func(conv uint32) {
-		k = New(conv, func(packet []byte) { _, _ = pc.WriteTo(packet, to) })
-		k.Update(1)
-	}
-	if say != nil {
-		begin(conv)
-		_, err = k.Send(say)
-		require.NoError(w.t, err)
-		k.Flush()
-	}
-	done := make(chan bool)
-	w.t.Cleanup(func() {
-		_ = pc.Close()
-		<-done
-	})
-	go func() {
-		defer close(done)
-		for buf := make([]byte, 2000); ; {
-			n, from, err := pc.ReadFrom(buf)
-			if err != nil {
-				return
-			}
-			if to = from; k == nil {
-				begin(decodeHeader(buf).conv)
-			}
-			k.SetClock(uint32(time.Since(start).Milliseconds()))
-			_ = k.Input(buf[:n])
-			k.Flush()
-		}
-	}()
-	return pc
+	return w.takingPeer(addr, conv, say, 0, nil)
 }

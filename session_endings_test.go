@@ -2,7 +2,6 @@ package kcp
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -52,34 +51,43 @@ func TestForgedTokensEndNothing(t *testing.T) {
 }
 
 // Close with nothing unacknowledged is no failure, whatever became of the peer,
-// and takes no time where the system says that nobody is there.
-func TestCloseOfADeadPeerWithNothingUnacknowledged(t *testing.T) {
+// and takes no time where the system says that nobody is there. With data under way it
+// says that this is lost.
+func TestCloseOfADeadPeer(t *testing.T) {
 	for _, refused := range []bool{true, false} {
-		for _, wrote := range []bool{true, false} {
+		for _, wrote := range []string{"nothing", "before", "under way"} {
 			inWorld(t, 6, clean, func(t *testing.T, w *world) {
-				l := w.listen(nil)
+				w.listen(nil)
 				e, pc := w.endpoint("10.0.0.2:5000", nil)
 				e.socket.connected = refused
 				a := w.dial(e)
-				if wrote {
+				if wrote == "before" {
 					_, err := a.Write(content(1, 5000))
 					require.NoError(t, err)
 				}
 				time.Sleep(time.Second)
 				w.net.Cut("10.0.0.1", "10.0.0.2")
+				if wrote == "under way" {
+					_, err := a.Write(content(1, 5000))
+					require.NoError(t, err)
+				}
 				if refused {
 					pc.FailWrites(syscall.ECONNREFUSED, 1)
 				}
 				start := time.Now()
-				require.NoError(t, a.Close())
-				if refused {
+				err := a.Close()
+				switch {
+				case wrote == "under way":
+					require.ErrorIs(t, err, ErrNotDelivered)
+				case refused:
+					require.NoError(t, err)
 					require.Zero(t, time.Since(start))
-				} else {
+				default:
+					require.NoError(t, err)
 					require.Equal(t, defaultLinger, time.Since(start))
 				}
 				time.Sleep(defaultPeerTimeout)
 				require.Zero(t, e.Stats().Sessions)
-				_ = l
 			})
 		}
 	}
@@ -101,26 +109,6 @@ func TestCloseTellsThePeerLater(t *testing.T) {
 		require.Zero(t, a.ep.Stats().Sessions)
 		require.Zero(t, b.ep.Stats().Sessions)
 	})
-}
-
-// Close says that data is lost if it is.
-func TestCloseOfADeadPeerWithDataUnacknowledged(t *testing.T) {
-	for _, refused := range []bool{true, false} {
-		inWorld(t, 6, clean, func(t *testing.T, w *world) {
-			w.listen(nil)
-			e, pc := w.endpoint("10.0.0.2:5000", nil)
-			e.socket.connected = refused
-			a := w.dial(e)
-			time.Sleep(time.Second)
-			w.net.Cut("10.0.0.1", "10.0.0.2")
-			_, err := a.Write(content(1, 5000))
-			require.NoError(t, err)
-			if refused {
-				pc.FailWrites(syscall.ECONNREFUSED, 1)
-			}
-			require.ErrorIs(t, a.Close(), ErrNotDelivered)
-		})
-	}
 }
 
 // The peer closes without all that was written, and is lost before its own data is there.
@@ -249,36 +237,6 @@ func TestIdleMeansNoNewData(t *testing.T) {
 	})
 }
 
-// The end whose IdleTimeout has passed says that the peer is idle, and the other that
-// the session was reset. If both have the same one, no end sees anything else.
-func TestIdleTimeoutAtTheOtherEnd(t *testing.T) {
-	idle := &Config{IdleTimeout: time.Minute}
-	for _, peers := range []*Config{nil, idle} {
-		inWorld(t, 15, clean, func(t *testing.T, w *world) {
-			a, b, _ := w.pair(peers, idle)
-			bothWays(t, a, b, []byte("x"), []byte("x"))
-			errs := make(chan error, 2)
-			for _, c := range []*Conn{a, b} {
-				go func() {
-					_, err := c.Read(make([]byte, 1))
-					errs <- err
-				}()
-			}
-			time.Sleep(2 * time.Minute)
-			var lost *PeerLostError
-			both := []error{<-errs, <-errs}
-			require.True(t, errors.As(both[0], &lost) || errors.As(both[1], &lost), both)
-			require.True(t, lost.Idle)
-			for _, err := range both {
-				require.True(t, errors.As(err, &lost) || errors.Is(err, ErrReset), err)
-			}
-			if peers == nil {
-				require.True(t, errors.Is(both[0], ErrReset) || errors.Is(both[1], ErrReset), both)
-			}
-		})
-	}
-}
-
 // A peer that takes nothing of what waits for it has its time, however often it
 // says that it is there; one that reads again before has more.
 func TestStalledPeerHasItsTime(t *testing.T) {
@@ -306,126 +264,6 @@ func TestStalledPeerHasItsTime(t *testing.T) {
 	})
 }
 
-// A FIN below what has arrived already ends the stream all the same, after what
-// has been said before.
-func TestFinBelowWhatHasArrived(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		a, b, l := w.pair(nil, nil)
-		from, to := a.LocalAddr().(*net.UDPAddr).AddrPort(), l.Addr().(*net.UDPAddr).AddrPort()
-		w.net.Inject(from, to, packetOf(a.Conv(), push(3, 0, "late"), push(2, 0, "y")))
-		b.mu.Lock()
-		fin := signal{sigFin, 2, b.hs.token}
-		b.mu.Unlock()
-		w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(fin)))
-		w.net.Inject(from, to, packetOf(a.Conv(), push(1, 0, "x")))
-		require.NoError(t, b.SetReadDeadline(time.Now().Add(time.Minute)))
-		all, err := io.ReadAll(b)
-		require.NoError(t, err)
-		require.Equal(t, "xylate", string(all))
-	})
-}
-
-// bring brings both ends of a session into a state; each call returns.
-var bring = map[string]func(a, b *Conn){
-	"open":                   func(a, b *Conn) {},
-	"half-closed by dialler": func(a, b *Conn) { _ = a.CloseWrite() },
-	"half-closed by other":   func(a, b *Conn) { _ = b.CloseWrite() },
-	"over":                   func(a, b *Conn) { _, _ = a.CloseWrite(), b.CloseWrite() },
-	"data under way":         func(a, b *Conn) { _, _ = a.Write(content(1, 50000)); _, _ = b.Write(content(1, 50000)) },
-	"dialler lingers":        func(a, b *Conn) { _, _ = a.Write(content(1, 50000)); go a.Close() },
-	"other lingers":          func(a, b *Conn) { _, _ = b.Write(content(1, 50000)); go b.Close() },
-	"dialler closes":         func(a, b *Conn) { go a.Close() },
-	"aborted":                func(a, b *Conn) { _ = a.Abort() },
-}
-
-// In each state the peer vanishes, is restarted, or answers late: all calls
-// return, nothing is left of the session in its time, and Close says no more and
-// no less than is so.
-func TestEveryStateEnds(t *testing.T) {
-	t.Parallel()
-	for state, bring := range bring {
-		for _, event := range []string{"vanishes", "restarts", "late", "nothing"} {
-			for _, pause := range []time.Duration{0, 5 * time.Millisecond, 15 * time.Millisecond, time.Second} {
-				if repeated() && pause != 0 && pause != time.Second {
-					continue
-				}
-				for _, early := range []bool{true, false} {
-					name := fmt.Sprintf("%s, %s, %v, %v", state, event, pause, early)
-					inWorld(t, 5, clean, func(t *testing.T, w *world) { w.walk(name, bring, event, pause, early) })
-				}
-			}
-		}
-	}
-}
-
-// walk lives a session. early: it is brought into its state without waiting for
-// the handshake to end.
-func (w *world) walk(name string, bring func(a, b *Conn), event string, pause time.Duration, early bool) {
-	cfg := mortal()
-	pc, err := w.net.Listen(serverAddr)
-	require.NoError(w.t, err)
-	server, err := NewEndpoint(pc, cfg)
-	require.NoError(w.t, err)
-	l, err := server.Listen()
-	require.NoError(w.t, err)
-	client, _ := w.endpoint("10.0.0.2:5000", cfg)
-	a := w.dial(client)
-	b, err := l.AcceptKCP(context.Background())
-	require.NoError(w.t, err)
-	if !early {
-		time.Sleep(time.Second)
-	}
-	bring(a, b)
-	time.Sleep(pause)
-	ends := []*Endpoint{client, server}
-	switch event {
-	case "vanishes":
-		w.net.Cut("10.0.0.1", "10.0.0.2")
-	case "restarts":
-		require.NoError(w.t, pc.Close())
-		again, _ := w.endpoint(serverAddr, cfg)
-		_, err := again.Listen()
-		require.NoError(w.t, err)
-		ends = append(ends, again)
-	case "late":
-		w.net.Cut("10.0.0.1", "10.0.0.2")
-		w.net.At(w.net.Elapsed()+700*time.Millisecond, func() { w.net.Heal("10.0.0.1", "10.0.0.2") })
-	}
-	type result struct {
-		got                int
-		readErr, closeErr  error
-		unacknowledgedLeft bool
-	}
-	results := make(chan result, 2)
-	for _, c := range []*Conn{a, b} {
-		go func() {
-			var r result
-			_ = c.SetReadDeadline(time.Now().Add(allAtAnEnd(cfg)))
-			n, err := io.Copy(io.Discard, c)
-			r.got, r.readErr, r.closeErr = int(n), err, c.Close()
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			r.unacknowledgedLeft = c.kcp.WaitSend() > 0 || c.closing.Undelivered()
-			results <- r
-		}()
-	}
-	for range 2 {
-		r := <-results
-		if errors.Is(r.closeErr, ErrNotDelivered) {
-			require.True(w.t, r.unacknowledgedLeft, "%s: ErrNotDelivered", name)
-		}
-		if event == "nothing" || event == "late" {
-			require.False(w.t, errors.Is(r.closeErr, ErrReset), name)
-		}
-	}
-	time.Sleep(allAtAnEnd(cfg))
-	for i, e := range ends {
-		require.Zero(w.t, e.Stats().Sessions, "%s: endpoint %d", name, i)
-	}
-	_ = server.Close()
-	_ = pc.Close()
-}
-
 // A socket for one session stays as long as a peer of default settings goes on to
 // ask.
 func TestDialledSocketIsHeldForThePeer(t *testing.T) {
@@ -436,8 +274,7 @@ func TestDialledSocketIsHeldForThePeer(t *testing.T) {
 		e.socket.disposable = true
 		l := w.listen(nil)
 		a := w.dial(e)
-		b, err := l.AcceptKCP(context.Background())
-		require.NoError(t, err)
+		b := accepted(t, l)
 		_, err = b.Write([]byte("bye"))
 		require.NoError(t, err)
 		until := time.Now().Add(3 * time.Second)
@@ -446,30 +283,192 @@ func TestDialledSocketIsHeldForThePeer(t *testing.T) {
 		})
 		closed := make(chan error, 1)
 		go func() { closed <- b.Close() }()
-		receive(t, a, []byte("bye"))
-		_, err = a.Read(make([]byte, 1))
-		require.Equal(t, io.EOF, err)
+		got, err := io.ReadAll(a)
+		require.NoError(t, err)
+		require.Equal(t, "bye", string(got))
+		a.mu.Lock()
+		require.Equal(t, closing.DialledHold, a.holdSocket())
+		a.mu.Unlock()
 		require.NoError(t, a.Close())
 		require.NoError(t, <-closed)
 		require.True(t, time.Now().After(until))
 		time.Sleep(closing.DialledHold)
-		e.mu.Lock()
-		require.True(t, e.closed)
-		e.mu.Unlock()
+		require.True(t, e.isClosed())
+	})
+}
 
-		other, _ := w.endpoint("10.0.0.2:5001", nil)
-		other.socket.disposable = true
-		a = w.dial(other)
-		b, err = l.AcceptKCP(context.Background())
-		require.NoError(t, err)
-		require.NoError(t, b.CloseWrite())
-		_, err = a.Read(make([]byte, 1))
-		require.Equal(t, io.EOF, err)
-		hold := func() time.Duration {
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			return a.holdSocket()
+// owned opens the server on a socket that its endpoint closes, as that of Listen.
+func (w *world) owned(config *Config) *Listener {
+	w.t.Helper()
+	pc, err := w.net.Listen(serverAddr)
+	require.NoError(w.t, err)
+	e := newEndpoint(config, true, w.socket(pc))
+	w.t.Cleanup(func() { _ = e.Close() }) // the test may have closed it
+	l, err := e.Listen()
+	require.NoError(w.t, err)
+	return l
+}
+
+// isClosed reports whether the endpoint is closed.
+func (e *Endpoint) isClosed() bool {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return e.closed
+}
+
+// dropping are the calls that end a listener with the sessions that it has not accepted.
+var dropping = map[string]func(l *Listener) error{
+	"Listener.Close": func(l *Listener) error { return l.Close() },
+	"Shutdown":       func(l *Listener) error { return l.Shutdown(context.Background()) },
+	"Endpoint.Close": func(l *Listener) error { return l.Endpoint().Close() },
+}
+
+// A client learns at once that its server has ended before it has accepted the
+// session: within the handshake, and in the backlog.
+func TestDroppedSessionIsTold(t *testing.T) {
+	configs := map[string]*Config{
+		"plain":    {},
+		"validate": {AddressValidation: ValidateAlways},
+		"FEC":      {FEC: FEC{Data: 10, Parity: 3}},
+		"TLS":      {TLS: testTLS()},
+	}
+	for name, c := range testCiphers(t, 1) {
+		configs[name] = &Config{Cipher: c}
+	}
+	for how, end := range dropping {
+		for name, config := range configs {
+			for _, pause := range []time.Duration{0, roundTrip / 4, roundTrip * 3 / 4} {
+				for i := range 4 {
+					write, loses := i&1 != 0, i&2 != 0
+					if loses && (how == "Endpoint.Close" || pause > roundTrip/2 && !write) {
+						continue // nothing of the client arrives that could be answered
+					}
+					t.Run(fmt.Sprint(how, " ", name, " after ", pause, " write ", write, " loses ", loses), func(t *testing.T) {
+						inWorld(t, 21, clean, func(t *testing.T, w *world) {
+							w.dropsSession(config, pause, write, loses, end)
+						})
+					})
+				}
+			}
 		}
-		require.Equal(t, closing.DialledHold, hold())
+	}
+}
+
+// dropsSession dials a session, and ends the server after a pause. If loses is set, the
+// first packet that the server sends afterwards is lost.
+func (w *world) dropsSession(config *Config, pause time.Duration, write, loses bool, end func(*Listener) error) {
+	l := w.owned(config)
+	client, _ := w.endpoint("10.0.0.2:5000", config)
+	a := w.dial(client)
+	time.Sleep(pause)
+	if loses {
+		w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool {
+			lost := loses && from.String() == serverAddr
+			loses = loses && !lost
+			return !lost
+		})
+	}
+	start, ended := time.Now(), make(chan error, 1)
+	go func() { ended <- end(l) }()
+	if write {
+		_, err := a.Write([]byte("question"))
+		require.NoError(w.t, err)
+	}
+	require.NoError(w.t, a.SetReadDeadline(start.Add(time.Minute)))
+	_, err := a.Read(make([]byte, 1))
+	require.ErrorIs(w.t, err, ErrReset)
+	require.Less(w.t, time.Since(start), time.Second)
+	require.NoError(w.t, <-ended)
+	time.Sleep(time.Until(start.Add(3*time.Second + time.Millisecond)))
+	require.True(w.t, l.ep.isClosed())
+}
+
+// A client whose WELCOME is lost learns that the listener has been closed.
+func TestDroppedDialIsRefused(t *testing.T) {
+	for how, end := range dropping {
+		for _, config := range []*Config{nil, {AddressValidation: ValidateAlways}, {TLS: testTLS()}} {
+			if how == "Endpoint.Close" {
+				continue // nobody is there any more
+			}
+			inWorld(t, 21, clean, func(t *testing.T, w *world) {
+				l := w.owned(config)
+				client, _ := w.endpoint("10.0.0.2:5000", config)
+				heardFrom, ended := time.Now().Add(3*roundTrip+time.Millisecond), make(chan error, 1)
+				w.net.SetFilter(func(from, _ netip.AddrPort, packet []byte) bool {
+					return time.Now().After(heardFrom) || from.String() != serverAddr || len(packet) == headerSize // a COOKIE
+				})
+				time.AfterFunc(3*roundTrip, func() { ended <- end(l) })
+				_, err := client.Dial(context.Background(), udpAddr(serverAddr))
+				require.ErrorIs(t, err, ErrRefused, how)
+				require.Less(t, w.net.Elapsed(), time.Second, how)
+				require.NoError(t, <-ended)
+			})
+		}
+	}
+}
+
+// Strangers that have opened sessions keep the socket for three seconds at most,
+// whatever they send, and get no more bytes than they have sent. The last ABORT of
+// Endpoint.Close is within the anti-amplification limit.
+func TestStrangersHoldNoSocket(t *testing.T) {
+	for how, end := range dropping {
+		inWorld(t, 21, clean, func(t *testing.T, w *world) {
+			l := w.owned(nil)
+			sent, got := map[netip.AddrPort]int{}, map[netip.AddrPort]int{}
+			w.net.SetFilter(func(from, to netip.AddrPort, packet []byte) bool {
+				if from.String() == serverAddr {
+					got[to] += len(packet)
+				}
+				return true
+			})
+			stranger := func(i int, signals ...signal) {
+				packet := make([]byte, len(signals)*headerSize)
+				for n, s := range signals {
+					s.encode(header{conv: uint32(i + 1), wnd: 128}, packet[n*headerSize:])
+				}
+				sent[floodAddr(i)] += len(packet)
+				w.net.Inject(floodAddr(i), netip.MustParseAddrPort(serverAddr), packet)
+			}
+			for i := range 100 {
+				stranger(i, signal{sigHello, 0, uint32(i + 1)}, infoSignal())
+			}
+			time.Sleep(roundTrip)
+			require.Equal(t, 100, l.Stats().HalfOpen)
+			start := time.Now()
+			ended := make(chan error, 1)
+			go func() { ended <- end(l) }()
+			for i := 0; time.Since(start) < 3*time.Second; i++ {
+				stranger(i%100, signal{sigHello, 0, uint32(i%100 + 1)}, infoSignal())
+				stranger(i%100, signal{sigPing, 1, 2})
+				stranger(i%100, signal{sigConfirm, 1, uint32(i%100 + 1)})
+				stranger(100+i, signal{sigHello, 0, uint32(i + 1)}, infoSignal())
+				time.Sleep(roundTrip)
+			}
+			require.NoError(t, <-ended)
+			require.LessOrEqual(t, time.Since(start), 3*time.Second+roundTrip)
+			time.Sleep(time.Millisecond)
+			require.True(t, l.ep.isClosed(), how)
+			for addr, n := range got {
+				if how == "Endpoint.Close" {
+					n -= headerSize
+				}
+				require.LessOrEqual(t, n, sent[addr], how)
+			}
+		})
+	}
+}
+
+// Endpoint.Close ends a Shutdown that waits to answer the peers of dropped sessions.
+func TestCloseCutsTheHoldOfShutdown(t *testing.T) {
+	inWorld(t, 21, clean, func(t *testing.T, w *world) {
+		l := w.owned(nil)
+		client, _ := w.endpoint("10.0.0.2:5000", nil)
+		w.dial(client)
+		start, ended := time.Now(), make(chan error, 1)
+		go func() { ended <- l.Shutdown(context.Background()) }()
+		time.Sleep(roundTrip)
+		require.NoError(t, l.Endpoint().Close())
+		require.NoError(t, <-ended)
+		require.Equal(t, roundTrip, time.Since(start))
 	})
 }

@@ -2,15 +2,12 @@ package kcp
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
-	"errors"
 	"io"
 	"math/rand/v2"
 	"net"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,29 +48,8 @@ func (v *attacked) attack(forge func(to, from *Conn) (source netip.AddrPort, pac
 			}
 		}
 	}()
-	up, down := content(1, 3<<20), content(2, 3<<20)
 	start := time.Now()
-	done := make(chan error, 2)
-	for _, s := range []struct {
-		from, to *Conn
-		data     []byte
-	}{{v.a, v.b, up}, {v.b, v.a, down}} {
-		send(t, s.from, s.data)
-		go func() {
-			_ = s.to.SetReadDeadline(time.Now().Add(time.Minute))
-			got := make([]byte, len(s.data))
-			n, err := io.ReadFull(s.to, got)
-			if err == nil && !bytes.Equal(got, s.data) {
-				err = errors.New("changed")
-			}
-			if err != nil {
-				t.Errorf("after %d bytes: %v", n, err)
-			}
-			done <- err
-		}()
-	}
-	_, _ = <-done, <-done
-	require.False(t, t.Failed())
+	bothWays(t, v.a, v.b, content(1, 1<<20), content(2, 1<<20))
 	require.Less(t, time.Since(start), 10*time.Second)
 	require.NoError(t, v.a.CloseWrite())
 	_, err := v.b.Read(make([]byte, 1))
@@ -116,186 +92,111 @@ func (v *attacked) inside(c *Conn) [][]byte {
 	return all
 }
 
-// With an AEAD, what is not sealed with the key has no effect, even if all of it
-// is right; nor has what was sealed with it but has come before.
-func TestForgedWithAEAD(t *testing.T) {
-	t.Parallel()
-	long(t)
-	key := func(b byte) crypt.Cipher {
-		c, err := crypt.AESGCM(bytes.Repeat([]byte{b}, 16))
-		require.NoError(t, err)
-		return c
+// forging is a way to forge packets for an end in the name of the other.
+type forging struct {
+	aead  bool // and the attacker has not its key
+	forge func(v *attacked, real [][]byte, to, from *Conn) (source netip.AddrPort, packet []byte)
+}
+
+// forgings returns ways that have no effect: with an AEAD what is not sealed with its
+// key, and what has come before; without a cipher what is of another conversation, or
+// from another address; and signals of who does not know the tokens.
+func forgings(t *testing.T) map[string]forging {
+	other, err := crypt.AESGCM(bytes.Repeat([]byte{2}, 16))
+	require.NoError(t, err)
+	inside := func(v *attacked, to *Conn) []byte {
+		all := v.inside(to)
+		return all[v.random.IntN(len(all))]
 	}
-	theirs, mine := key(1), key(2)
-	head, tail := mine.Overhead()
-	seal := func(p []byte) []byte {
-		b := append(make([]byte, head, head+len(p)+tail), p...)
-		b = b[:head+len(p)+tail]
-		require.NoError(t, mine.Seal(b))
-		return b
-	}
-	attacks := map[string]func(v *attacked, real [][]byte, to *Conn) []byte{
-		"clear": func(v *attacked, _ [][]byte, to *Conn) []byte {
-			all := v.inside(to)
-			return all[v.random.IntN(len(all))]
-		},
-		"another key": func(v *attacked, _ [][]byte, to *Conn) []byte {
-			all := v.inside(to)
-			return seal(all[v.random.IntN(len(all))])
-		},
-		"damaged": func(v *attacked, real [][]byte, _ *Conn) []byte {
+	return map[string]forging{
+		"clear": {true, func(v *attacked, _ [][]byte, to, from *Conn) (netip.AddrPort, []byte) {
+			return v.addrOf(from), inside(v, to)
+		}},
+		"another key": {true, func(v *attacked, _ [][]byte, to, from *Conn) (netip.AddrPort, []byte) {
+			return v.addrOf(from), sealed(t, other, inside(v, to))
+		}},
+		"damaged": {true, func(v *attacked, real [][]byte, _, from *Conn) (netip.AddrPort, []byte) {
 			p := bytes.Clone(real[v.random.IntN(len(real))])
 			p[v.random.IntN(len(p))] ^= 1 << v.random.IntN(8)
-			return p
-		},
-		"cut off": func(v *attacked, real [][]byte, _ *Conn) []byte {
-			p := real[v.random.IntN(len(real))]
-			return p[:v.random.IntN(len(p))]
-		},
-		"replayed": func(v *attacked, real [][]byte, _ *Conn) []byte { return real[v.random.IntN(len(real))] },
-	}
-	for name, forge := range attacks {
-		// Without its memory the replay filter stands for packets that are so
-		// old that it has forgotten them.
-		for _, forgetful := range []bool{false, true} {
-			if testing.Short() && !forgetful {
-				continue // the other is harder
-			}
-			if repeated() && name != "replayed" && name != "damaged" {
-				continue
-			}
-			t.Run(name, func(t *testing.T) {
-				inWorld(t, 8, clean, func(t *testing.T, w *world) {
-					var mu sync.Mutex
-					sent := make(map[netip.AddrPort][][]byte) // by receiver
-					w.net.SetFilter(func(_, to netip.AddrPort, p []byte) bool {
-						mu.Lock()
-						defer mu.Unlock()
-						if len(sent[to]) < 5000 {
-							sent[to] = append(sent[to], bytes.Clone(p))
-						}
-						return true
-					})
-					cfg := &Config{Cipher: theirs}
-					old, _, l := w.pair(cfg, cfg) // leaves packets of another session
-					require.NoError(t, old.Abort())
-					a := w.dial(old.ep)
-					b, err := l.AcceptKCP(context.Background())
-					require.NoError(t, err)
-					v := &attacked{w, a, b, rand.New(rand.NewPCG(8, 8))}
-					v.attack(func(to, from *Conn) (netip.AddrPort, []byte) {
-						if forgetful {
-							to.ep.protection.Forget()
-						}
-						mu.Lock()
-						defer mu.Unlock()
-						return v.addrOf(from), forge(v, sent[v.addrOf(to)], to)
-					})
-				})
-			})
-		}
+			return v.addrOf(from), p[:len(p)-v.random.IntN(2)*v.random.IntN(len(p))]
+		}},
+		"replayed": {true, func(v *attacked, real [][]byte, _, from *Conn) (netip.AddrPort, []byte) {
+			return v.addrOf(from), real[v.random.IntN(len(real))]
+		}},
+		"another conversation": {false, func(v *attacked, _ [][]byte, to, from *Conn) (netip.AddrPort, []byte) {
+			p := inside(v, to)
+			binary.LittleEndian.PutUint32(p, to.Conv()^1<<v.random.IntN(32))
+			return v.addrOf(from), p
+		}},
+		"another address": {false, func(v *attacked, _ [][]byte, to, from *Conn) (netip.AddrPort, []byte) {
+			return netip.AddrPortFrom(v.addrOf(from).Addr(), 9), inside(v, to)
+		}},
+		"signals": {false, (*attacked).signals},
 	}
 }
 
-// Without a cipher, who does not know the conversation, or sends from another
-// address, has no effect, even if all the rest is right.
-func TestForgedConvOrAddress(t *testing.T) {
+// signals returns a signal of who does not know the tokens.
+func (v *attacked) signals(_ [][]byte, to, from *Conn) (netip.AddrPort, []byte) {
+	r := v.random
+	code := signalCode(1 + r.IntN(9))
+	if r.IntN(3) == 0 {
+		code = signalCode(r.Uint32()) | 1
+	}
+	to.mu.Lock()
+	una, final := to.kcp.snd.una, uint32(to.kcp.rcv.nxt)
+	to.mu.Unlock()
+	args := []uint32{0, 1, final, final + 1, final - 1, r.Uint32()}
+	p := make([]byte, headerSize)
+	signal{code, args[r.IntN(len(args))], args[r.IntN(len(args))]}.encode(header{conv: to.Conv(), wnd: 1000, una: una}, p)
+	return v.addrOf(from), p
+}
+
+// What an attacker off the path forges in the name of either end has no effect. An AEAD
+// is not helped by the memory of its replay filter: what is too old for that is refused.
+func TestForgedPackets(t *testing.T) {
 	t.Parallel()
 	long(t)
-	for _, wrongConv := range []bool{true, false} {
-		inWorld(t, 8, clean, func(t *testing.T, w *world) {
-			a, b, l := w.pair(nil, nil)
-			v := &attacked{w, a, b, rand.New(rand.NewPCG(8, 8))}
-			v.attack(func(to, from *Conn) (netip.AddrPort, []byte) {
-				all := v.inside(to)
-				p := all[v.random.IntN(len(all))]
-				if !wrongConv {
-					return netip.AddrPortFrom(v.addrOf(from).Addr(), 9), p
+	theirs, err := crypt.AESGCM(bytes.Repeat([]byte{1}, 16))
+	require.NoError(t, err)
+	for name, f := range forgings(t) {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, 8, clean, func(t *testing.T, w *world) {
+				var mu sync.Mutex
+				sent := make(map[netip.AddrPort][][]byte) // by receiver
+				w.net.SetFilter(func(_, to netip.AddrPort, p []byte) bool {
+					mu.Lock()
+					defer mu.Unlock()
+					if len(sent[to]) < 5000 {
+						sent[to] = append(sent[to], bytes.Clone(p))
+					}
+					return true
+				})
+				cfg := new(Config)
+				if f.aead {
+					cfg.Cipher = theirs
 				}
-				binary.LittleEndian.PutUint32(p, to.Conv()^1<<v.random.IntN(32))
-				return v.addrOf(from), p
+				old, _, l := w.pair(cfg, cfg) // leaves packets of another session
+				require.NoError(t, old.Abort())
+				a := w.dial(old.ep)
+				b := accepted(t, l)
+				v := &attacked{w, a, b, rand.New(rand.NewPCG(8, 8))}
+				v.attack(func(to, from *Conn) (netip.AddrPort, []byte) {
+					if f.aead {
+						to.ep.protection.Forget()
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					return f.forge(v, sent[v.addrOf(to)], to, from)
+				})
+				time.Sleep(time.Minute)
+				require.Zero(t, l.Stats().Sessions)
 			})
-			time.Sleep(time.Minute)
-			require.Zero(t, l.Stats().Sessions)
 		})
 	}
 }
 
-// Who knows conversation and address, but not the tokens, neither ends nor
-// stalls nor corrupts the session by signals.
-func TestForgedSignals(t *testing.T) {
-	long(t)
-	inWorld(t, 8, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(nil, nil)
-		v := &attacked{w, a, b, rand.New(rand.NewPCG(8, 8))}
-		v.attack(func(to, from *Conn) (netip.AddrPort, []byte) {
-			r := v.random
-			code := signalCode(1 + r.IntN(9))
-			if r.IntN(3) == 0 {
-				code = signalCode(r.Uint32()) | 1
-			}
-			to.mu.Lock()
-			una, wnd := uint32(to.kcp.snd.una), uint16(1000)
-			final := uint32(to.kcp.rcv.nxt)
-			to.mu.Unlock()
-			args := []uint32{0, 1, final, final + 1, final - 1, r.Uint32()}
-			s := signal{code, args[r.IntN(len(args))], args[r.IntN(len(args))]}
-			p := make([]byte, headerSize)
-			s.encode(header{conv: to.Conv(), wnd: wnd, una: seq(una)}, p)
-			return v.addrOf(from), p
-		})
-	})
-}
-
-// Nor does who forges signals while the session is being opened.
-func TestForgedWhileDialling(t *testing.T) {
-	for seed := range fewer(20) {
-		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
-			l := w.listen(nil)
-			e, _ := w.endpoint("10.0.0.2:5000", nil)
-			random := rand.New(rand.NewPCG(seed, 8))
-			server, client := netip.MustParseAddrPort(serverAddr), netip.MustParseAddrPort("10.0.0.2:5000")
-			var conv atomic.Uint32
-			w.net.SetFilter(func(_, _ netip.AddrPort, p []byte) bool {
-				conv.Store(decodeHeader(p).conv)
-				return true
-			})
-			stop := make(chan struct{})
-			go func() {
-				for {
-					select {
-					case <-stop:
-						return
-					case <-time.After(5 * time.Millisecond):
-					}
-					for _, ends := range [][2]netip.AddrPort{{server, client}, {client, server}} {
-						s := signal{signalCode(1 + random.IntN(9)), random.Uint32() * uint32(random.IntN(2)), random.Uint32()}
-						if s.code == sigHello && ends[1] == server {
-							continue // who is first with a hello has the session
-						}
-						w.net.Inject(ends[0], ends[1], packetOf(conv.Load(), bytesOf(s)))
-					}
-				}
-			}()
-			a := w.dial(e)
-			b, err := l.AcceptKCP(context.Background())
-			require.NoError(t, err)
-			want := content(seed, 100000)
-			send(t, a, want)
-			receive(t, b, want)
-			closed := make(chan error, 1)
-			go func() { closed <- a.Close() }()
-			_, err = b.Read(make([]byte, 1))
-			require.Equal(t, io.EOF, err)
-			require.NoError(t, <-closed)
-			close(stop)
-			require.NoError(t, b.Close())
-		})
-	}
-}
-
-// A FIN says where the data ends, once and for all, and not before what has
-// come; what says otherwise, with the right token even, does nothing.
+// A FIN says where the data ends, once and for all, and not before what has come; what
+// says otherwise, with the right token even, does nothing. It may come before the data.
 func TestImpossibleFins(t *testing.T) {
 	inWorld(t, 8, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
@@ -305,10 +206,7 @@ func TestImpossibleFins(t *testing.T) {
 		time.Sleep(time.Second)
 		from, to := a.LocalAddr().(*net.UDPAddr).AddrPort(), b.LocalAddr().(*net.UDPAddr).AddrPort()
 		fin := func(code signalCode, final uint32) {
-			b.mu.Lock()
-			token := b.hs.token
-			b.mu.Unlock()
-			w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(signal{code, final, token})))
+			w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(signal{code, final, b.hs.token})))
 			synctest.Wait()
 		}
 		next := uint32(b.kcp.rcv.nxt)
@@ -324,6 +222,17 @@ func TestImpossibleFins(t *testing.T) {
 		send(t, b, []byte("still here"))
 		receive(t, a, []byte("still here"))
 	})
+	inWorld(t, 1, clean, func(t *testing.T, w *world) { // a FIN below what has arrived early
+		a, b, l := w.pair(nil, nil)
+		from, to := a.LocalAddr().(*net.UDPAddr).AddrPort(), l.Addr().(*net.UDPAddr).AddrPort()
+		w.net.Inject(from, to, packetOf(a.Conv(), push(3, 0, "late"), push(2, 0, "y")))
+		w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(signal{sigFin, 2, b.hs.token})))
+		w.net.Inject(from, to, packetOf(a.Conv(), push(1, 0, "x")))
+		require.NoError(t, b.SetReadDeadline(time.Now().Add(time.Minute)))
+		all, err := io.ReadAll(b)
+		require.NoError(t, err)
+		require.Equal(t, "xylate", string(all))
+	})
 }
 
 // A CONFIRM validates the address only if it shows the tokens of both ends. One with a
@@ -332,35 +241,29 @@ func TestImpossibleFins(t *testing.T) {
 func TestConfirmShowsBothTokens(t *testing.T) {
 	inWorld(t, 3, clean, func(t *testing.T, w *world) {
 		l := w.listen(&Config{KeepAlive: -1})
-		pc, err := w.net.Listen("10.0.0.9:9")
-		require.NoError(t, err)
-		defer pc.Close()
+		from, to := netip.MustParseAddrPort("10.0.0.9:9"), netip.MustParseAddrPort(serverAddr)
+		var answers []signal
+		w.net.SetFilter(func(_, _ netip.AddrPort, p []byte) bool {
+			answers = append(answers, signalsOf(p)...)
+			return true
+		})
 		const ours = 12345
-		ask := func(code uint8, sn, ts uint32) (answers []uint8, theirs uint32) {
-			_, err := pc.WriteTo(packetOf(77, segment(cmdWask, code, ts, sn, 0, "")), l.Addr())
-			require.NoError(t, err)
-			for b := make([]byte, 2000); ; {
-				_ = pc.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
-				n, _, err := pc.ReadFrom(b)
-				if err != nil {
-					return answers, theirs
-				}
-				for p := b[:n]; len(p) >= headerSize; p = p[headerSize:] {
-					if answers = append(answers, p[5]); p[5] == 0x81 {
-						theirs = binary.LittleEndian.Uint32(p[12:])
-					}
-				}
-			}
+		ask := func(s signal) []signal {
+			answers = nil
+			w.net.Inject(from, to, packetOf(77, bytesOf(s)))
+			time.Sleep(50 * time.Millisecond)
+			return answers
 		}
-		_, theirs := ask(1, 0, ours)
-		require.NotZero(t, theirs)
-		answers, _ := ask(3, theirs+1, ours)
-		require.Equal(t, []uint8{8}, answers)
-		answers, _ = ask(3, theirs, ours+1)
-		require.Empty(t, answers)
+		welcome := ask(signal{sigHello, 0, ours})
+		require.NotEmpty(t, welcome)
+		theirs := welcome[0].sn
+		require.Equal(t, signal{sigHello | sigAnswer, theirs, ours}, welcome[0])
+		reset := ask(signal{sigConfirm, theirs + 1, ours})
+		require.Len(t, reset, 1)
+		require.Equal(t, sigReset, reset[0].code)
+		require.Empty(t, ask(signal{sigConfirm, theirs, ours + 1}))
 		require.Equal(t, 1, l.Stats().HalfOpen)
-		answers, _ = ask(3, theirs, ours)
-		require.Equal(t, []uint8{0x83, 2}, answers)
+		require.NotEmpty(t, ask(signal{sigConfirm, theirs, ours}))
 		require.Zero(t, l.Stats().HalfOpen)
 		require.NoError(t, accepted(t, l).Abort())
 	})

@@ -1,19 +1,20 @@
 package kcp
 
 import (
+	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/netip"
-	"sync/atomic"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/liveness"
+	"github.com/arqnet/kcp/internal/opening"
+	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -42,67 +43,13 @@ func TestDialRefusedOnWrite(t *testing.T) {
 	})
 }
 
-// A socket that this package has opened stays for a while, to answer a peer that
-// has not had the last answer; longer where packets get lost.
-func TestSocketIsHeldForThePeer(t *testing.T) {
-	for link, want := range map[netsim.LinkConfig]time.Duration{
-		clean: 4 * 200 * time.Millisecond, lossy: 1500 * time.Millisecond,
-	} {
-		inWorld(t, 1, link, func(t *testing.T, w *world) {
-			a, b, _ := w.pair(nil, nil)
-			send(t, a, content(1, 100_000))
-			receive(t, b, content(1, 100_000))
-			hold := func(c *Conn) time.Duration {
-				c.mu.Lock()
-				defer c.mu.Unlock()
-				return c.holdSocket()
-			}
-			require.Zero(t, hold(b), "it has said nothing yet")
-			require.NoError(t, a.CloseWrite())
-			receive(t, b, nil)
-			_, err := b.Read(make([]byte, 1))
-			require.Equal(t, io.EOF, err)
-			require.Equal(t, want, hold(b), "without samples the time-out is 200 ms")
-		})
-	}
-}
-
-// All that was written before Close arrives, at 20 % loss, then io.EOF; Close
-// knows it, and both sides are rid of the session.
-func TestCloseDelivers(t *testing.T) {
-	t.Parallel()
-	for seed := range uint64(5) {
-		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
-			cfg := &Config{Linger: time.Minute}
-			a, b, l := w.pair(cfg, cfg)
-			want := content(seed, 1<<20)
-			closed := make(chan error, 1)
-			go func() {
-				_, err := a.Write(want)
-				closed <- errors.Join(err, a.Close())
-			}()
-			receive(t, b, want)
-			n, err := b.Read(make([]byte, 1))
-			require.Zero(t, n)
-			require.Equal(t, io.EOF, err)
-			require.NoError(t, <-closed)
-			_, err = b.Write([]byte("x"))
-			require.ErrorIs(t, err, ErrPeerClosed)
-			require.ErrorIs(t, err, syscall.EPIPE)
-			require.NoError(t, b.Close())
-			synctest.Wait() // the last calls of both endpoints
-			require.Zero(t, l.Stats().Sessions)
-			require.Zero(t, a.ep.Stats().Sessions)
-		})
-	}
-}
-
-// CloseWrite ends one direction; the other goes on for as long as it likes.
+// CloseWrite ends one direction; the other goes on for as long as it likes. All that was
+// written before arrives, at 20 % loss, and both sides are rid of the session.
 func TestHalfClose(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(5) {
+	for seed := range fewer(8) {
 		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
-			a, b, l := w.pair(nil, nil)
+			a, b, l := w.pair(&Config{Linger: time.Minute}, &Config{Linger: time.Minute})
 			up, down := content(seed, 200000), content(seed+1, 300000)
 			_, err := a.Write(up)
 			require.NoError(t, err)
@@ -110,18 +57,21 @@ func TestHalfClose(t *testing.T) {
 			require.ErrorIs(t, a.CloseWrite(), net.ErrClosed)
 			_, err = a.Write([]byte("x"))
 			require.ErrorIs(t, err, net.ErrClosed)
-			receive(t, b, up)
-			_, err = b.Read(make([]byte, 1))
-			require.Equal(t, io.EOF, err)
+			got, err := io.ReadAll(b)
+			require.NoError(t, err)
+			require.Equal(t, up, got)
 
 			time.Sleep(time.Hour) // nobody takes it for dead
-			send(t, b, down)
-			receive(t, a, down)
-			require.NoError(t, b.CloseWrite())
-			_, err = a.Read(make([]byte, 1))
-			require.Equal(t, io.EOF, err)
+			closed := make(chan error, 1)
+			go func() {
+				_, err := b.Write(down)
+				closed <- errors.Join(err, b.Close())
+			}()
+			got, err = io.ReadAll(a)
+			require.NoError(t, err)
+			require.Equal(t, down, got)
+			require.NoError(t, <-closed)
 			require.NoError(t, a.Close())
-			require.NoError(t, b.Close())
 			time.Sleep(time.Minute)
 			require.Zero(t, l.Stats().Sessions)
 			require.Zero(t, a.ep.Stats().Sessions)
@@ -135,27 +85,23 @@ func TestCloseAfterTheEnd(t *testing.T) {
 		for _, told := range []bool{true, false} {
 			inWorld(t, 21, clean, func(t *testing.T, w *world) {
 				a, pc := w.firstLife(5000, true)
+				require.NoError(t, pc.Close())
 				if restarted {
-					w.restarted(pc, nil)
-				} else {
-					require.NoError(t, pc.Close())
+					w.listen(nil)
 				}
 				_, err := a.Write(content(2, 10000))
 				require.NoError(t, err)
 				time.Sleep(time.Minute)
-				lost := func(err error) {
-					if restarted {
-						require.ErrorIs(t, err, ErrReset)
-					} else {
-						require.ErrorAs(t, err, new(*PeerLostError))
-					}
-				}
 				if told {
-					_, err := a.Read(make([]byte, 1))
-					lost(err)
+					_, err = a.Read(make([]byte, 1))
 					require.NoError(t, a.Close())
 				} else {
-					lost(a.Close())
+					err = a.Close()
+				}
+				if restarted {
+					require.ErrorIs(t, err, ErrReset)
+				} else {
+					require.ErrorAs(t, err, new(*PeerLostError))
 				}
 				require.ErrorIs(t, a.Close(), net.ErrClosed)
 			})
@@ -191,207 +137,221 @@ func (w *world) firstLife(n int, answers bool) (a *Conn, pc *netsim.PacketConn) 
 
 // The server is restarted on its port. A client that writes learns of it soon,
 // however little the old server has said, and nothing of the old session is
-// taken for a new one; a client that does not write learns of it with the next
-// sign of life.
+// taken for a new one.
 func TestServerRestarted(t *testing.T) {
 	t.Parallel()
 	for _, answers := range []bool{true, false} {
-		for _, n := range []int{1, 5000, 5 << 20} {
-			if repeated() && n > 5000 {
-				continue
-			}
+		for _, n := range []int{1, 50_000} {
 			for _, closes := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%v %d %v", answers, n, closes), func(t *testing.T) {
-					inWorld(t, 22, clean, func(t *testing.T, w *world) {
-						a, pc := w.firstLife(n, answers)
-						l := w.restarted(pc, nil)
-						start := time.Now()
-						_, err := a.Write(content(2, 10000))
-						require.NoError(t, err)
-						if closes {
-							require.ErrorIs(t, a.Close(), ErrReset)
-							require.Equal(t, roundTrip, time.Since(start))
-						} else {
-							_, err = a.Read(make([]byte, 1))
-							require.ErrorIs(t, err, ErrReset)
-							require.Equal(t, liveness.ProbeAfter+roundTrip, time.Since(start))
-						}
-						ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-						defer cancel()
-						_, err = l.AcceptKCP(ctx)
-						require.ErrorIs(t, err, context.DeadlineExceeded)
-						require.Zero(t, l.Stats().Sessions)
-					})
+				inWorld(t, 22, clean, func(t *testing.T, w *world) {
+					a, pc := w.firstLife(n, answers)
+					l := w.restarted(pc, nil)
+					start := time.Now()
+					_, err := a.Write(content(2, 10000))
+					require.NoError(t, err)
+					if closes {
+						require.ErrorIs(t, a.Close(), ErrReset)
+						require.Equal(t, roundTrip, time.Since(start))
+					} else {
+						require.Equal(t, liveness.ProbeAfter+roundTrip, wantReadErr(t, a, ErrReset))
+					}
+					ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+					defer cancel()
+					_, err = l.AcceptKCP(ctx)
+					require.ErrorIs(t, err, context.DeadlineExceeded)
+					require.Zero(t, l.Stats().Sessions)
 				})
 			}
 		}
-		inWorld(t, 22, clean, func(t *testing.T, w *world) {
-			a, pc := w.firstLife(5000, answers)
-			heard := time.Now().Add(roundTrip/2 - time.Second)
-			w.restarted(pc, nil)
-			_, err := a.Read(make([]byte, 1))
-			require.ErrorIs(t, err, ErrReset)
-			require.InDelta(t, 25*time.Second, time.Since(heard), float64(2*roundTrip))
-		})
 	}
 }
 
-// The client is restarted and comes back from the same port: it is served at
-// once, and the session it has forgotten ends when the server writes, or asks
-// for a sign of life.
-func TestClientReconnects(t *testing.T) {
-	for _, writes := range []bool{true, false} {
-		inWorld(t, 22, clean, func(t *testing.T, w *world) {
-			l := w.listen(nil)
-			old, pc := w.endpoint("10.0.0.2:5000", nil)
-			a := w.dial(old)
-			send(t, a, []byte("first"))
-			b, err := l.AcceptKCP(context.Background())
-			require.NoError(t, err)
-			receive(t, b, []byte("first"))
-			heard := time.Now()
-			time.Sleep(time.Second)
-			require.NoError(t, pc.Close()) // no word to the server
+// A listener gives up a handshake that takes too long. Its client, which knows
+// nothing of that, learns of it from the answer to its next packet.
 
-			again, _ := w.endpoint("10.0.0.2:5000", nil)
-			start := time.Now()
-			a2 := w.dial(again)
-			require.Equal(t, roundTrip, time.Since(start))
-			want := content(22, 100000)
-			send(t, a2, want)
-			b2, err := l.AcceptKCP(context.Background())
-			require.NoError(t, err)
-			receive(t, b2, want)
-			require.Equal(t, 2, l.Stats().Sessions)
+// outageTime is longer than a listener waits for a handshake to go on.
+const outageTime = handshakeTime + 2*time.Second
 
-			wait := 25 * time.Second * 3 / 2 // the accepting side waits longer
-			if writes {
-				heard, wait = time.Now(), liveness.ProbeAfter
-				send(t, b, []byte("are you still there?"))
-			}
-			_, err = b.Read(make([]byte, 1))
-			require.ErrorIs(t, err, ErrReset)
-			require.InDelta(t, wait, time.Since(heard), float64(2*roundTrip))
-			require.Equal(t, 1, l.Stats().Sessions)
-			send(t, b2, want)
-			receive(t, a2, want)
-		})
-	}
-}
-
-// Both ends dial each other at once. Conversations of their own make it two
-// sessions; the same conversation, which chance alone can bring about, is one.
-func TestSimultaneousOpen(t *testing.T) {
-	for seed := range fewer(20) {
-		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
-			ends := [2]*Endpoint{}
-			addrs := [2]*net.UDPAddr{udpAddr("10.0.0.1:4000"), udpAddr("10.0.0.2:5000")}
-			for i, addr := range addrs {
-				ends[i], _ = w.endpoint(addr.String(), nil)
-				_, err := ends[i].Listen()
-				require.NoError(t, err)
-			}
-			dialled := make(chan *Conn, 2)
-			for i := range ends {
-				go func() {
-					to := addrs[1-i]
-					c, err := ends[i].openSession(sessionKey{Addr: to.AddrPort(), Conv: 77}, to, false)
-					if err == nil {
-						err = c.connect(context.Background(), ends[i].now())
-					}
-					if err != nil {
-						t.Error(err)
-					}
-					dialled <- c
-				}()
-			}
-			a, b := <-dialled, <-dialled
-			if t.Failed() {
-				return
-			}
-			up, down := content(seed, 50000), content(seed+1, 50000)
-			for _, s := range []struct {
-				from, to *Conn
-				data     []byte
-			}{{a, b, up}, {b, a, down}} {
-				send(t, s.from, s.data)
-				receive(t, s.to, s.data)
-			}
-			require.Equal(t, 1, ends[0].Stats().Sessions)
-			require.Equal(t, 1, ends[1].Stats().Sessions)
-			require.False(t, a.Peer().Legacy)
-			closed := make(chan error, 1)
-			go func() { closed <- a.Close() }()
-			_, err := b.Read(make([]byte, 1))
-			require.Equal(t, io.EOF, err)
-			require.NoError(t, <-closed)
-			require.NoError(t, b.Close())
-		})
-	}
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		x, _ := w.endpoint("10.0.0.1:4000", nil)
-		y, _ := w.endpoint("10.0.0.2:5000", nil)
-		lx, err := x.Listen()
-		require.NoError(t, err)
-		ly, err := y.Listen()
-		require.NoError(t, err)
-		dialled := make(chan *Conn, 1)
-		go func() {
-			c, err := y.Dial(context.Background(), x.LocalAddr())
-			if err != nil {
-				t.Error(err)
-			}
-			dialled <- c
-		}()
-		a, err := x.Dial(context.Background(), y.LocalAddr())
-		require.NoError(t, err)
-		c := <-dialled
-		b, err := ly.AcceptKCP(context.Background())
-		require.NoError(t, err)
-		d, err := lx.AcceptKCP(context.Background())
-		require.NoError(t, err)
-		for _, s := range [][2]*Conn{{a, b}, {b, a}, {c, d}, {d, c}} {
-			want := content(uint64(s[0].Conv()), 10000)
-			send(t, s[0], want)
-			receive(t, s[1], want)
+// outage drops everything between client and server from now on, but for the
+// first packets in each direction.
+func (w *world) outage(up, down int) {
+	server := netip.MustParseAddrPort(serverAddr)
+	w.net.SetFilter(func(_, to netip.AddrPort, _ []byte) bool {
+		passes := &down
+		if to == server {
+			passes = &up
 		}
+		*passes--
+		return *passes >= 0
 	})
 }
 
-// A listener's socket outlives the listener and its last session for as long as
-// a peer may not have heard that everything has arrived.
-func TestListenerLeavesPolitely(t *testing.T) {
-	inWorld(t, 21, clean, func(t *testing.T, w *world) {
+// outageConfigs are the settings with which a session survives an outage or
+// not, whatever they are.
+func outageConfigs(t *testing.T, f func(t *testing.T, config *Config)) {
+	for name, config := range map[string]*Config{
+		"no key of resets": secured(Config{}),
+		"key of resets":    resettable(Config{}),
+	} {
+		config.DialTimeout = 25 * time.Second
+		t.Run(name, func(t *testing.T) { f(t, config) })
+	}
+}
+
+// An outage within Dial is over before Dial gives up: it succeeds, whatever had
+// arrived before. Or it has succeeded by then, and the session learns of its end.
+func TestDialOutlivesOutage(t *testing.T) {
+	t.Parallel()
+	for name, config := range map[string]*Config{
+		"plain": {}, "AEAD": {Cipher: testAEAD(t)}, "shared": {SharedConvs: true},
+		"validated": {AddressValidation: ValidateAlways}, "TLS": secured(Config{}), "TLS with a key": resettable(Config{}),
+	} {
+		config.DialTimeout = 25 * time.Second
+		for up := range 3 {
+			for down := range 3 {
+				if config.TLS == nil && (up != 1 || down != 0) {
+					continue
+				}
+				inWorld(t, 1, clean, func(t *testing.T, w *world) {
+					l := w.listen(config)
+					pc, err := w.net.Listen("10.0.0.2:5000")
+					require.NoError(t, err)
+					e := newEndpoint(config, true, w.socket(pc)) // which it closes once it has no session
+					defer e.Close()
+					w.outage(up, down)
+					time.AfterFunc(outageTime, func() { w.net.SetFilter(nil) })
+					start := time.Now()
+					a, err := e.Dial(context.Background(), udpAddr(serverAddr))
+					require.NoError(t, err, "%s: %d up, %d down", name, up, down)
+					if time.Since(start) < outageTime { // it has had the whole flight of the server
+						require.LessOrEqual(t, wantReadErr(t, a, ErrReset), outageTime+opening.MaxWait+roundTrip)
+						return
+					}
+					require.Less(t, time.Since(start), outageTime+opening.MaxWait+4*roundTrip)
+					bothWays(t, a, accepted(t, l), []byte("here"), []byte("there"))
+					require.Equal(t, 1, l.Stats().Sessions)
+					require.Equal(t, 1, e.Stats().Sessions)
+				})
+			}
+		}
+	}
+}
+
+// A Dial with a conversation id of the caller's choice cannot begin anew with
+// another: it fails as soon as the path works. With Config.SharedConvs the server
+// takes the id again.
+func TestDialOfChosenConvInOutage(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		inWorld(t, 1, clean, func(t *testing.T, w *world) {
+			config := &Config{DialTimeout: 25 * time.Second, SharedConvs: shared}
+			w.listen(config)
+			e, _ := w.endpoint("10.0.0.2:5000", config)
+			w.outage(1, 0)
+			time.AfterFunc(outageTime, func() { w.net.SetFilter(nil) })
+			start := time.Now()
+			_, err := e.DialWith(context.Background(), udpAddr(serverAddr), DialOptions{Conv: id(7)})
+			if shared {
+				require.NoError(t, err)
+			} else {
+				require.ErrorIs(t, err, ErrReset)
+			}
+			require.Less(t, time.Since(start), outageTime+opening.MaxWait+roundTrip)
+		})
+	}
+}
+
+// A server that always drops what is dialled does not keep a Dial busy.
+func TestDialBeginsAnewSometimes(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		hellos := 0
 		pc, err := w.net.Listen(serverAddr)
 		require.NoError(t, err)
-		e := newEndpoint(nil, true, pc)
-		l, err := e.Listen()
-		require.NoError(t, err)
-		client, _ := w.endpoint("10.0.0.2:5000", nil)
-		a := w.dial(client)
-		b, err := l.AcceptKCP(context.Background())
-		require.NoError(t, err)
-		w.dial(client) // and never accepted
-		time.Sleep(time.Second)
-		var heard atomic.Bool
-		w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool {
-			return heard.Load() || from.String() != serverAddr
+		defer pc.Close()
+		w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
+			f, _ := admission.Parse(plainPacket, p, decodeHeader(p).conv)
+			hellos++
+			abort := packetOf(decodeHeader(p).conv, bytesOf(signal{sigAbort, f.Hello.TS, 0}))
+			time.AfterFunc(roundTrip, func() { w.net.Inject(to, from, abort) })
+			return false
 		})
-		_, err = a.Write([]byte("bye"))
-		require.NoError(t, err)
-		closed := make(chan error, 1)
-		go func() { closed <- a.Close() }()
-		receive(t, b, []byte("bye"))
-		_, err = b.Read(make([]byte, 1))
-		require.Equal(t, io.EOF, err)
-		require.NoError(t, b.Close())
-		require.NoError(t, l.Close())
-		time.Sleep(time.Millisecond)
-		heard.Store(true)
-		require.NoError(t, <-closed)
-		time.Sleep(time.Minute)
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		require.True(t, e.closed)
+		e, _ := w.endpoint("10.0.0.2:5000", nil)
+		_, err = e.Dial(context.Background(), udpAddr(serverAddr))
+		require.ErrorIs(t, err, ErrReset)
+		require.Equal(t, maxDials, hellos)
+		require.Zero(t, e.Stats().Sessions)
+	})
+}
+
+// What does not come from the server, and for this session, ends no handshake; and
+// an end that has dropped one does not answer answers.
+func TestForgedEndsOfHandshakes(t *testing.T) {
+	server, client := netip.MustParseAddrPort(serverAddr), netip.MustParseAddrPort("10.0.0.2:5000")
+	inWorld(t, 1, clean, func(t *testing.T, w *world) { // not in the clear, once there are keys; nor under others
+		l := w.listen(secured(Config{}))
+		e, _ := w.endpoint("10.0.0.2:5000", secured(Config{}))
+		w.outage(2, 1000)
+		a := w.dial(e)
+		for _, s := range []signal{{sigAbort, a.hs.token, 0}, {sigReset, 0, a.hs.token}, {sigAlert, 40, a.hs.token}} {
+			for _, under := range []byte{0, 0xa1, 0xa2, 0xa3} {
+				p := packetOf(a.Conv(), bytesOf(s))
+				if under != 0 {
+					p = append(append(make([]byte, packetkeys.HeaderSize), p...), make([]byte, packetkeys.TagSize)...)
+					copy(p, p[packetkeys.HeaderSize:][:4])
+					p[4] = under
+				}
+				w.net.Inject(server, client, p)
+			}
+		}
+		time.Sleep(time.Second)
+		w.net.SetFilter(nil)
+		bothWays(t, a, accepted(t, l), []byte("here"), []byte("there"))
+	})
+	for _, config := range []*Config{{}, secured(Config{})} { // nor with another token, or after the handshake has gone on
+		inWorld(t, 2, clean, func(t *testing.T, w *world) {
+			l := w.listen(config)
+			e, _ := w.endpoint("10.0.0.2:5000", config)
+			w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
+				if from == client {
+					for token := range uint32(100) {
+						w.net.Inject(to, from, packetOf(decodeHeader(p).conv, bytesOf(signal{sigAbort, token, 0})))
+					}
+				}
+				return true
+			})
+			a := w.dial(e)
+			require.EqualValues(t, 1, e.Stats().Dialled)
+			bothWays(t, a, accepted(t, l), []byte("here"), []byte("there"))
+		})
+	}
+	inWorld(t, 3, clean, func(t *testing.T, w *world) {
+		l := w.listen(secured(Config{}))
+		e, _ := w.endpoint("10.0.0.2:5000", secured(Config{}))
+		w.outage(2, 1000)
+		a := w.dial(e)
+		time.Sleep(outageTime)
+		var answers [][]byte
+		w.net.SetFilter(func(from, _ netip.AddrPort, p []byte) bool {
+			if from == server {
+				answers = append(answers, bytes.Clone(p))
+			}
+			return true
+		})
+		wantReadErr(t, a, ErrReset)
+		time.Sleep(time.Second)
+		w.settle()
+		sent := len(answers)
+		w.net.Inject(client, server, bytes.Clone(answers[0]))
+		time.Sleep(time.Second)
+		w.settle()
+		require.Len(t, answers, sent)
+		p := content(2, packetkeys.Overhead+headerSize+1) // what may go on with the handshake is answered
+		copy(p, answers[0][:4])
+		p[4] = 0xa2
+		w.net.Inject(client, server, p)
+		time.Sleep(time.Second)
+		w.settle()
+		require.Len(t, answers, sent+1)
+		require.Less(t, len(answers[sent]), len(p))
+		require.Zero(t, l.Stats().Sessions)
 	})
 }

@@ -79,11 +79,6 @@ type trappedControl struct {
 	*trap
 }
 
-func (c trappedControl) Init(s *congestion.State) {
-	c.reached("Control.Init")
-	c.Control.Init(s)
-}
-
 func (c trappedControl) OnTick(s *congestion.State) {
 	c.reached("Control.OnTick")
 	c.Control.OnTick(s)
@@ -92,11 +87,6 @@ func (c trappedControl) OnTick(s *congestion.State) {
 func (c trappedControl) OnPacketSent(s *congestion.State, p congestion.Segment) {
 	c.reached("Control.OnPacketSent")
 	c.Control.OnPacketSent(s, p)
-}
-
-func (c trappedControl) Window() int {
-	c.reached("Control.Window")
-	return c.Control.Window()
 }
 
 // trappedCipher is a cipher whose calls reach a trap.
@@ -176,8 +166,8 @@ func callbacks() (names []string) {
 	for i := range of.NumField() {
 		names = append(names, "Trace."+of.Field(i).Name)
 	}
-	return append(names, "Control.Init", "Control.OnTick", "Control.OnPacketSent", "Control.Window", "Cipher.Seal", "Cipher.Open",
-		"PacketConn.WriteTo", "PacketConn.ReadFrom", "Logger.Handle", "Tracer", "CongestionControl", "HandleDatagrams")
+	return append(names, "Control.OnTick", "Control.OnPacketSent", "Cipher.Seal", "Cipher.Open", "PacketConn.WriteTo",
+		"PacketConn.ReadFrom", "Logger.Handle", "Tracer", "CongestionControl", "HandleDatagrams")
 }
 
 // panicWorld is a session whose callbacks panic, with a stream, and its peer.
@@ -332,11 +322,9 @@ func (w *panicWorld) requireUsable(t *testing.T, over bool) {
 	<-w.c.Done()
 	if !w.e.stopped() {
 		c := w.dial(w.e)
-		data := content(9, 5000)
 		require.NoError(t, c.SetDeadline(time.Now().Add(5*time.Second)))
-		_, err := c.Write(data)
-		require.NoError(t, err)
-		receive(t, c, data)
+		send(t, c, content(9, 5000))
+		receive(t, c, content(9, 5000))
 		require.NoError(t, c.Close())
 		require.NoError(t, w.e.Close())
 	}
@@ -353,10 +341,6 @@ func panicCalls() map[string]func(w *panicWorld) {
 			w.sent = append(w.sent, content(3, 20_000)...)
 			_, _ = w.c.Write(content(3, 20_000))
 		},
-		"TryWrite": func(w *panicWorld) {
-			w.sent = append(w.sent, content(3, 2000)...)
-			_, _ = w.c.TryWrite(content(3, 2000))
-		},
 		"Group.Send, two": func(w *panicWorld) {
 			w.sent = append(w.sent, "here"...)
 			NewGroup().Send([]Outgoing{{Conn: w.c, Data: []byte("here")}, {Stream: w.stream, Data: []byte("there")}, {Conn: w.other, Data: []byte("other")}})
@@ -364,10 +348,6 @@ func panicCalls() map[string]func(w *panicWorld) {
 		"Group.Send, other way, two": func(w *panicWorld) {
 			w.sent = append(w.sent, "here"...)
 			NewGroup().Send([]Outgoing{{Conn: w.other, Data: []byte("other")}, {Conn: w.c, Data: []byte("here")}})
-		},
-		"Write, two": func(w *panicWorld) {
-			w.sent = append(w.sent, content(3, 2000)...)
-			_, _ = w.c.Write(content(3, 2000))
 		},
 		"SendDatagram": func(w *panicWorld) { _ = w.c.SendDatagram([]byte("hello")) },
 		"Ping":         func(w *panicWorld) { _, _ = w.c.Ping(ctx) },
@@ -378,7 +358,6 @@ func panicCalls() map[string]func(w *panicWorld) {
 			_ = w.stream.SetReadDeadline(time.Now().Add(time.Second))
 			_, _ = w.stream.Read(make([]byte, 100))
 		},
-		"Stream.Close":         func(w *panicWorld) { _ = w.stream.Close() },
 		"Stream.Reset":         func(w *panicWorld) { _ = w.stream.Reset(7) },
 		"SetMTU":               func(w *panicWorld) { _ = w.c.SetMTU(700) },
 		"SetCongestionControl": func(w *panicWorld) { _ = w.c.SetCongestionControl(nil) },
@@ -389,11 +368,7 @@ func panicCalls() map[string]func(w *panicWorld) {
 		},
 		"CloseWrite, over":       func(w *panicWorld) { _ = w.c.CloseWrite() },
 		"Close, over":            func(w *panicWorld) { _ = w.c.Close() },
-		"Abort, over":            func(w *panicWorld) { _ = w.c.Abort() },
-		"CloseWithError, over":   func(w *panicWorld) { _ = w.c.CloseWithError(1, "text") },
 		"AbortWithError, over":   func(w *panicWorld) { _ = w.c.AbortWithError(1, "text") },
-		"Endpoint.Close, over":   func(w *panicWorld) { _ = w.e.Close() },
-		"Shutdown, over":         func(w *panicWorld) { _ = w.e.Shutdown(ctx) },
 		"several, over":          func(w *panicWorld) { w.dial(w.e); _ = w.e.Close() },
 		"Shutdown several, over": func(w *panicWorld) { w.dial(w.e); _ = w.e.Shutdown(ctx) },
 	}
@@ -441,22 +416,20 @@ func TestPanicsEndTheProgram(t *testing.T) {
 	sequential(t)
 	simulated(t)
 	const variable = "KCP_TEST_PANIC_OF"
-	culprits := []string{"Done", "HandshakeFailed", "GetCertificate", "Tracer of a listener", "datagrams of a reader"}
-	culprit := os.Getenv(variable)
-	if culprit == "" {
-		exe, err := os.Executable()
-		require.NoError(t, err)
-		for _, culprit := range culprits {
-			cmd := exec.Command(exe, "-test.run=^TestPanicsEndTheProgram$", "-test.timeout=60m")
-			cmd.Env = append(os.Environ(), variable+"="+culprit)
-			out, err := cmd.CombinedOutput()
-			require.ErrorAs(t, err, new(*exec.ExitError), culprit)
-			require.Contains(t, string(out), "panic: of "+culprit)
-			require.Contains(t, string(out), "kcp.theCulprit(")
-		}
+	if culprit := os.Getenv(variable); culprit != "" {
+		inWorld(t, 1, clean, func(t *testing.T, w *world) { panicOf(w, culprit) })
 		return
 	}
-	inWorld(t, 1, clean, func(t *testing.T, w *world) { panicOf(w, culprit) })
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	for _, culprit := range []string{"Done", "HandshakeFailed", "datagrams of a reader"} {
+		cmd := exec.Command(exe, "-test.run=^TestPanicsEndTheProgram$", "-test.timeout=60m")
+		cmd.Env = append(os.Environ(), variable+"="+culprit)
+		out, err := cmd.CombinedOutput()
+		require.ErrorAs(t, err, new(*exec.ExitError), culprit)
+		require.Contains(t, string(out), "panic: of "+culprit)
+		require.Contains(t, string(out), "kcp.theCulprit(")
+	}
 }
 
 // theCulprit panics.
@@ -464,41 +437,19 @@ func theCulprit(name string) { panic("of " + name) }
 
 // panicOf brings about that a goroutine of the package calls theCulprit.
 func panicOf(w *world, culprit string) {
-	client, server := &Config{MessageMode: true, MaxStreams: 1}, &Config{MessageMode: true, MaxStreams: 1}
-	switch culprit {
-	case "HandshakeFailed":
-		client.TLS, server.TLS = &tls.Config{ServerName: "another"}, testTLS()
-		server.HandshakeFailed = func(net.Addr, error) { theCulprit(culprit) }
-		w.dials(client, server)
-	case "GetCertificate":
-		client.TLS, server.TLS = testTLS(), &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			theCulprit(culprit)
-			return nil, nil
-		}}
-		w.dials(client, server)
-	case "Tracer of a listener":
-		server.Tracer = func(*Conn) *Trace {
-			theCulprit(culprit)
-			return nil
-		}
-		w.dials(client, server)
-	}
-	a, b, _ := w.pair(client, server)
-	switch culprit {
-	case "Done":
-		_ = a.SendMessage([]byte("x"), &MessageOptions{Done: func(error) { theCulprit(culprit) }})
-	case "datagrams of a reader":
+	if culprit == "HandshakeFailed" {
+		w.listen(&Config{TLS: testTLS(), HandshakeFailed: func(net.Addr, error) { theCulprit(culprit) }})
+		e, _ := w.endpoint("10.0.0.2:0", &Config{TLS: &tls.Config{ServerName: "another"}})
+		_, _ = e.Dial(context.Background(), udpAddr(serverAddr))
+	} else {
+		config := &Config{MessageMode: true}
+		a, b, _ := w.pair(config, config)
 		b.HandleDatagrams(func([]byte) { theCulprit(culprit) })
-		_ = a.SendDatagram([]byte("x"))
+		if culprit == "Done" {
+			_ = a.SendMessage([]byte("x"), &MessageOptions{Done: func(error) { theCulprit(culprit) }})
+		} else {
+			_ = a.SendDatagram([]byte("x"))
+		}
 	}
 	time.Sleep(time.Minute)
-}
-
-// dials lets a client dial a server, and waits for what follows.
-func (w *world) dials(client, server *Config) {
-	w.listen(server)
-	e, _ := w.endpoint("10.0.0.2:0", client)
-	_, _ = e.Dial(context.Background(), udpAddr(serverAddr))
-	time.Sleep(time.Minute)
-	panic("nothing has called it")
 }

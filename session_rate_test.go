@@ -3,22 +3,18 @@ package kcp
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
-	"math"
 	"net/netip"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/pacing"
 	"github.com/arqnet/kcp/netsim"
+	"github.com/stretchr/testify/require"
 )
 
 // meter notes when packets leave a host, and of what size.
@@ -30,18 +26,9 @@ type meter struct {
 
 // meter returns a meter of what the client sends from now on.
 func (w *world) meter() *meter {
-	return w.meters(func(from, _ netip.AddrPort) string { return from.Addr().String() }, "10.0.0.2")[0]
-}
-
-// meters returns a meter for each of names, which name gives to packets.
-func (w *world) meters(name func(from, to netip.AddrPort) string, names ...string) []*meter {
-	all := make([]*meter, len(names))
-	for i := range all {
-		all[i] = new(meter)
-	}
-	w.net.SetFilter(func(from, to netip.AddrPort, packet []byte) bool {
-		if i := slices.Index(names, name(from, to)); i >= 0 {
-			m := all[i]
+	m := new(meter)
+	w.net.SetFilter(func(from, _ netip.AddrPort, packet []byte) bool {
+		if from.Addr() == netip.MustParseAddr("10.0.0.2") {
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			m.at = append(m.at, w.net.Elapsed())
@@ -49,7 +36,7 @@ func (w *world) meters(name func(from, to netip.AddrPort) string, names ...strin
 		}
 		return true
 	})
-	return all
+	return m
 }
 
 // between returns the bytes that left in [from, to).
@@ -62,25 +49,6 @@ func (m *meter) between(from, to time.Duration) (n int) {
 		}
 	}
 	return n
-}
-
-// extremes returns the fewest and the most bytes that left in any time d within
-// [from, to).
-func (m *meter) extremes(from, to, d time.Duration) (least, most int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	least = math.MaxInt
-	for i, begin := range m.at {
-		if begin < from || begin+d > to {
-			continue
-		}
-		n := 0
-		for j := i; j < len(m.at) && m.at[j] < begin+d; j++ {
-			n += m.sizes[j]
-		}
-		least, most = min(least, n), max(most, n)
-	}
-	return least, most
 }
 
 // excess returns by how many bytes more left than rate allows, in the time within
@@ -149,124 +117,66 @@ func readAll(c *Conn) {
 	}()
 }
 
-// A cap of 1 Mbit/s is kept to within 2 % over 10 s, and over any 100 ms to within one
+// A cap of 1 Mbit/s is kept to within 2 % over 10 s, and in any time to within one
 // packet, whatever is sent, and lost.
 func TestMaxRate(t *testing.T) {
 	long(t)
-	const rate, packet, tenth = 125_000, 1400, 100 * time.Millisecond
+	const rate, packet = 125_000, 1400
 	for name, test := range map[string]struct {
 		config    Config
 		streams   int
 		datagrams time.Duration
+		loss      float64
 	}{
-		"stream of bytes": {},
-		"FEC":             {config: Config{FEC: FEC{Data: 10, Parity: 3}}},
-		"streams":         {streams: 3},
-		"AEAD":            {config: Config{Cipher: testAEAD(t)}, streams: 1},
+		"stream of bytes": {loss: 0.05},
 		"TLS":             {config: Config{TLS: testTLS()}},
 		"CUBIC":           {config: Config{CongestionControl: congestion.NewCubic}},
-		"no control":      {config: Config{CongestionControl: congestion.NewNone, Redundancy: 1}, streams: 1},
-		"all":             {Config{Cipher: testAEAD(t), FEC: FEC{Data: 5, Parity: 5}}, 3, 15 * time.Millisecond},
+		"no control":      {config: Config{CongestionControl: congestion.NewNone, Redundancy: 1}, streams: 1, loss: 0.05},
+		"all":             {config: Config{Cipher: testAEAD(t), FEC: FEC{Data: 5, Parity: 5}}, streams: 3, datagrams: 15 * time.Millisecond},
 	} {
-		for _, loss := range []float64{0, 0.05} {
-			t.Run(fmt.Sprintf("%s/%v", name, loss), func(t *testing.T) {
-				link := netsim.LinkConfig{Delay: 20 * time.Millisecond, Loss: loss}
-				inWorld(t, 1, link, func(t *testing.T, w *world) {
-					client, server := test.config, test.config
-					client.MaxRate = rate
-					a, b, l := w.pair(&client, &server)
-					require.Equal(t, rate, a.Stats().MaxRate)
-					require.Zero(t, b.Stats().MaxRate)
-					readAll(b)
-					m := w.meter()
-					arrived, from := l.Stats().BytesReceived, w.net.Elapsed()
-					keepBusy(t, a, test.streams, test.datagrams, 300)
-					time.Sleep(10 * time.Second)
-					synctest.Wait()
-					to := w.net.Elapsed()
-					sent := m.between(from, to)
-					least, most := m.extremes(from, to, tenth)
-					t.Logf("loss %v: %d bytes, %d to %d in 100 ms; window %d, %d retransmissions, datagrams %+v",
-						loss, sent, least, most, a.Stats().CongestionWindow, a.Stats().FastRetransmits+a.Stats().TimeoutRetransmits, a.Stats().Datagrams)
-					require.InEpsilon(t, rate*10, sent, 0.02)
-					borrowed := 0
-					if test.datagrams > 0 {
-						borrowed = headerSize + 36 // a PING a second, in AEAD and FEC
-					}
-					require.LessOrEqual(t, sent, rate*10+packet+borrowed)
-					require.LessOrEqual(t, most, rate/10+packet+borrowed)
-					require.LessOrEqual(t, m.excess(from, to, rate), float64(packet+headerSize+36+1), "in any time, but for signals")
-					if loss == 0 || name != "CUBIC" { // whose window is less then
-						require.GreaterOrEqual(t, least, rate/10-packet)
-					}
-					require.InEpsilon(t, float64(sent)*(1-loss), l.Stats().BytesReceived-arrived, 0.03)
-					if loss == 0 {
-						require.Zero(t, a.Stats().FastRetransmits+a.Stats().TimeoutRetransmits)
-					}
-					if test.datagrams > 0 {
-						require.Zero(t, a.Stats().Datagrams.Unsent, "they take less than half")
-						require.Greater(t, a.Stats().Datagrams.Sent, uint64(600))
-					}
-					require.NoError(t, errors.Join(a.Abort(), b.Abort()))
-				})
+		t.Run(name, func(t *testing.T) {
+			link := netsim.LinkConfig{Delay: 20 * time.Millisecond, Loss: test.loss}
+			inWorld(t, 1, link, func(t *testing.T, w *world) {
+				client, server := test.config, test.config
+				client.MaxRate = rate
+				a, b, l := w.pair(&client, &server)
+				require.Equal(t, rate, a.Stats().MaxRate)
+				require.Zero(t, b.Stats().MaxRate)
+				readAll(b)
+				m := w.meter()
+				arrived, from := l.Stats().BytesReceived, w.net.Elapsed()
+				keepBusy(t, a, test.streams, test.datagrams, 300)
+				time.Sleep(10 * time.Second)
+				synctest.Wait()
+				to := w.net.Elapsed()
+				sent := m.between(from, to)
+				require.InEpsilon(t, rate*10, sent, 0.02)
+				require.LessOrEqual(t, m.excess(from, to, rate), float64(packet+headerSize+36+1), "in any time, but for signals")
+				require.InEpsilon(t, float64(sent)*(1-test.loss), l.Stats().BytesReceived-arrived, 0.03)
+				if test.loss == 0 {
+					require.Zero(t, a.Stats().FastRetransmits+a.Stats().TimeoutRetransmits)
+				}
+				if name == "CUBIC" || name == "TLS" { // a window that the cap leaves unused does not grow
+					require.Less(t, a.Stats().CongestionWindow, 32)
+					a.mu.Lock()
+					limited := a.kcp.snd.rate.AppLimited()
+					a.mu.Unlock()
+					require.True(t, limited)
+				}
+				if test.datagrams > 0 {
+					require.Zero(t, a.Stats().Datagrams.Unsent, "they take less than half")
+					require.Greater(t, a.Stats().Datagrams.Sent, uint64(600))
+				}
+				require.NoError(t, errors.Join(a.Abort(), b.Abort()))
 			})
-		}
+		})
 	}
-}
-
-// The handshake of TLS counts too.
-func TestMaxRateCountsTheHandshake(t *testing.T) {
-	const rate = 20_000
-	inWorld(t, 1, netsim.LinkConfig{}, func(t *testing.T, w *world) {
-		w.listen(&Config{TLS: testTLS()})
-		e, _ := w.endpoint("10.0.0.2:0", &Config{TLS: testTLS(), MaxRate: rate})
-		// The loop leaves the socket to a call that it wakes, for readturn.Grace, also if
-		// that finds nothing and has blocked again.
-		e.socket.shards[0].lead.Stop()
-		m, from := w.meter(), w.net.Elapsed()
-		a := w.dial(e)
-		require.Equal(t, from, w.net.Elapsed(), "the handshake does not wait for the cap")
-		keepBusy(t, a, 0, 0, 0)
-		time.Sleep(time.Second)
-		sent := m.between(from, w.net.Elapsed())
-		t.Logf("%d bytes", sent)
-		require.LessOrEqual(t, sent, rate+1400)
-	})
-}
-
-// Each session of an endpoint has a cap of its own. Packets of several may leave with
-// one call of the system.
-func TestMaxRateOfEachSession(t *testing.T) {
-	const rate, packet = 125_000, 1400
-	inWorld(t, 2, clean, func(t *testing.T, w *world) {
-		l := w.listen(&Config{MaxRate: rate, FEC: FEC{Data: 3, Parity: 2}})
-		for _, host := range []string{"10.0.0.2:0", "10.0.0.3:0"} {
-			e, _ := w.endpoint(host, nil)
-			c := w.dial(e)
-			readAll(c)
-			keepBusy(t, accepted(t, l), 1, 0, 0)
-		}
-		time.Sleep(time.Second)
-		both := w.meters(func(_, to netip.AddrPort) string { return to.Addr().String() }, "10.0.0.2", "10.0.0.3")
-		from := w.net.Elapsed()
-		time.Sleep(10 * time.Second)
-		synctest.Wait()
-		for _, m := range both {
-			require.InEpsilon(t, rate*10, m.between(from, w.net.Elapsed()), 0.02)
-			_, most := m.extremes(from, w.net.Elapsed(), 100*time.Millisecond)
-			require.LessOrEqual(t, most, rate/10+packet)
-		}
-		for c := range l.Endpoint().Sessions() {
-			s := c.Stats().FEC
-			require.InEpsilon(t, 2./3, float64(s.ParitySent)/float64(s.DataSent), 0.01)
-		}
-	})
 }
 
 // A cap that changes counts from that moment on, up and down. Without one, the path
 // counts.
 func TestMaxRateChanges(t *testing.T) {
-	const packet, tenth = 1400, 100 * time.Millisecond
+	const packet = 1400
 	link := netsim.LinkConfig{Delay: 20 * time.Millisecond, Loss: 0.01, Rate: 2_000_000}
 	inWorld(t, 1, link, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(&Config{FEC: FEC{Data: 10, Parity: 3}}, nil)
@@ -279,87 +189,17 @@ func TestMaxRateChanges(t *testing.T) {
 			require.Equal(t, rate, a.Stats().MaxRate)
 			synctest.Wait()
 			from := w.net.Elapsed() + 1
-			time.Sleep(3 * time.Second)
+			time.Sleep(2 * time.Second)
 			synctest.Wait()
 			to := w.net.Elapsed()
 			sent := m.between(from, to)
-			_, most := m.extremes(from, to, tenth)
-			t.Logf("%d bytes a second: %d bytes, at most %d in 100 ms", rate, sent, most)
 			if rate == 0 {
-				require.Greater(t, sent, 3*1_000_000)
+				require.Greater(t, sent, 2*1_000_000)
 				continue
 			}
-			require.InDelta(t, 3*rate, sent, float64(3*rate)*0.02+packet)
-			require.LessOrEqual(t, most, rate/10+packet)
+			require.InDelta(t, 2*rate, sent, float64(2*rate)*0.02+packet)
 			require.LessOrEqual(t, m.excess(from, to, rate), float64(packet+headerSize+fec.HeaderSize+1))
 		}
-	})
-}
-
-// At high rates several packets leave at a time, at most every millisecond.
-func TestMaxRateIsHigh(t *testing.T) {
-	long(t)
-	const rate = 20_000_000
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(&Config{MaxRate: rate, Cipher: testAEAD(t)}, &Config{Cipher: testAEAD(t)})
-		readAll(b)
-		keepBusy(t, a, 0, 0, 0)
-		time.Sleep(time.Second) // until the window is large enough
-		m, from := w.meter(), w.net.Elapsed()
-		time.Sleep(time.Second)
-		synctest.Wait()
-		require.InEpsilon(t, rate, m.between(from, w.net.Elapsed()), 0.02)
-		require.LessOrEqual(t, m.excess(from, w.net.Elapsed(), rate), rate/1000.+1400+1)
-		times := map[time.Duration]bool{}
-		for _, at := range m.at {
-			times[at] = true
-		}
-		require.LessOrEqual(t, len(times), 1100)
-	})
-}
-
-// A window that the cap leaves unused does not grow (RFC 9002 §7.8).
-func TestMaxRateLimitsTheWindow(t *testing.T) {
-	for name, control := range map[string]func() congestion.Control{"BBR": congestion.NewBBR, "CUBIC": congestion.NewCubic} {
-		inWorld(t, 1, clean, func(t *testing.T, w *world) {
-			a, b, _ := w.pair(&Config{MaxRate: 125_000, CongestionControl: control}, nil)
-			readAll(b)
-			keepBusy(t, a, 0, 0, 0)
-			time.Sleep(20 * time.Second)
-			require.Less(t, a.Stats().CongestionWindow, 32, name)
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			require.True(t, a.kcp.snd.rate.AppLimited())
-		})
-	}
-}
-
-// The lifetime of a message goes on while it waits for the cap.
-func TestMaxRateAndLifetimes(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(&Config{MaxRate: 10_000, MessageMode: true}, &Config{MessageMode: true})
-		s, err := a.OpenStream(context.Background(), &StreamOptions{Unordered: true})
-		require.NoError(t, err)
-		results := make(chan error, 4)
-		done := func(err error) { results <- err }
-		require.NoError(t, a.WriteMessage(content(1, 20_000))) // 2 s
-		require.NoError(t, a.SendMessage([]byte("late"), &MessageOptions{Lifetime: time.Second, Done: done}))
-		require.NoError(t, a.SendMessage([]byte("in time"), &MessageOptions{Lifetime: 4 * time.Second, Done: done}))
-		begun := time.Now()
-		require.ErrorIs(t, <-results, ErrMessageAbandoned)
-		require.InDelta(t, 2, time.Since(begun).Seconds(), 0.3, "when it could leave")
-		require.NoError(t, <-results)
-		buf := make([]byte, 32_000)
-		for _, want := range []int{20_000, len("in time")} {
-			n, err := b.ReadMessage(buf)
-			require.NoError(t, err)
-			require.Equal(t, want, n)
-		}
-		require.NoError(t, s.SendMessage(content(2, 20_000), &MessageOptions{Lifetime: 5 * time.Second, Done: done}))
-		late := make(chan error)
-		require.NoError(t, s.SendMessage([]byte("late"), &MessageOptions{Lifetime: time.Second, Done: func(err error) { late <- err }}))
-		require.ErrorIs(t, <-late, ErrMessageAbandoned)
-		require.NoError(t, <-results)
 	})
 }
 
@@ -406,109 +246,6 @@ func (c *Conn) writeBufferSize() int {
 	return c.writeBuffer()
 }
 
-// A higher cap, or none, counts at once, for what waits and for calls that wait.
-func TestMaxRateIsRaisedAtOnce(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(&Config{MaxRate: minMaxRate}, nil)
-		time.Sleep(time.Second)
-		_, err := a.Write(content(1, 5600))
-		require.NoError(t, err)
-		time.Sleep(50 * time.Millisecond)
-		m, from := w.meter(), w.net.Elapsed()
-		require.NoError(t, a.SetMaxRate(0))
-		synctest.Wait()
-		require.Greater(t, m.between(from, from+1), 4000)
-		receive(t, b, content(1, 5600))
-	})
-}
-
-// What the old rate has paid until the change stays paid.
-func TestMaxRateChangesFromNowOn(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(&Config{MaxRate: 2000}, nil)
-		readAll(b)
-		time.Sleep(time.Second)
-		m, from := w.meter(), w.net.Elapsed()
-		_, err := a.Write(content(1, 10_000))
-		require.NoError(t, err)
-		time.Sleep(600 * time.Millisecond) // 200 bytes of the first packet are left
-		require.NoError(t, a.SetMaxRate(1000))
-		time.Sleep(190 * time.Millisecond)
-		require.Equal(t, 1400, m.between(from, w.net.Elapsed()))
-		time.Sleep(20 * time.Millisecond)
-		require.Equal(t, 2800, m.between(from, w.net.Elapsed()))
-	})
-}
-
-// A lower cap leaves nothing of what was earned at the higher one.
-func TestMaxRateIsLoweredAtOnce(t *testing.T) {
-	long(t)
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(nil, nil)
-		readAll(b)
-		keepBusy(t, a, 0, 0, 0)
-		for i := range 20 {
-			require.NoError(t, a.SetMaxRate(20_000_000))
-			time.Sleep(500*time.Millisecond + time.Duration(i*50)*time.Microsecond)
-			synctest.Wait()
-			m, from := w.meter(), w.net.Elapsed()
-			require.NoError(t, a.SetMaxRate(10_000))
-			time.Sleep(100 * time.Millisecond)
-			require.LessOrEqual(t, m.between(from, w.net.Elapsed()), 1000+1400)
-		}
-	})
-}
-
-// At the smallest cap, with the largest packets too, sessions do not take the peer for
-// lost, and end as they should.
-func TestMaxRateIsLeast(t *testing.T) {
-	for _, mtu := range []int{0, maxUDPPayload} {
-		inWorld(t, 1, netsim.LinkConfig{Delay: 20 * time.Millisecond, Loss: 0.05}, func(t *testing.T, w *world) {
-			config := Config{MaxRate: minMaxRate, Linger: time.Hour, FEC: FEC{Data: 2, Parity: 1}}
-			a, b, _ := w.pair(&config, &config)
-			require.NoError(t, a.SetMTU(mtu))
-			data, closed := content(1, 200_000), make(chan error, 2)
-			go func() {
-				_, err := a.Write(data)
-				closed <- err
-				closed <- a.Close()
-			}()
-			got, err := io.ReadAll(b)
-			require.NoError(t, errors.Join(err, <-closed, <-closed))
-			require.Equal(t, data, got)
-			require.NoError(t, b.Close())
-		})
-	}
-}
-
-// A call that waits for room goes on when a higher cap makes the write buffer larger.
-func TestMaxRateWakesWriters(t *testing.T) {
-	for _, streams := range []int{0, 2} {
-		inWorld(t, 1, clean, func(t *testing.T, w *world) {
-			a, _, _ := w.pair(&Config{MaxRate: minMaxRate}, nil)
-			writers := []io.Writer{a}
-			for i := range streams {
-				s, err := a.OpenStream(context.Background(), nil)
-				require.NoError(t, err)
-				writers = append(writers[:i], s)
-			}
-			w.net.Cut("10.0.0.1", "10.0.0.2")
-			done := make(chan error, len(writers))
-			for _, to := range writers {
-				go func() {
-					_, err := to.Write(content(2, 200_000))
-					done <- err
-				}()
-			}
-			time.Sleep(time.Second)
-			require.Less(t, len(done), len(writers))
-			require.NoError(t, a.SetMaxRate(2_000_000))
-			synctest.Wait()
-			require.Len(t, done, len(writers))
-		})
-	}
-}
-
 // During an outage the probes do not exceed the cap, and after it the session goes on.
 func TestMaxRateInOutage(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
@@ -522,5 +259,103 @@ func TestMaxRateInOutage(t *testing.T) {
 		require.LessOrEqual(t, m.between(from, w.net.Elapsed()), 5*5000+1400)
 		w.net.SetLink("10.0.0.2", "10.0.0.1", clean)
 		receive(t, b, data)
+	})
+}
+
+// Datagrams take half of the rate at most while data waits, and data all that they
+// leave.
+func TestMaxRateIsShared(t *testing.T) {
+	const rate, size, seconds = 125_000, 1000, 5
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(&Config{MaxRate: rate}, nil)
+		readAll(b)
+		keepBusy(t, a, 0, size*time.Second/(2*rate), size)
+		time.Sleep(seconds * time.Second)
+		s := a.Stats()
+		require.InEpsilon(t, rate/2*seconds, float64(s.Datagrams.Sent)*(size+datagramHeader), 0.05)
+		require.InEpsilon(t, rate/2*seconds, s.BytesSent, 0.05)
+		require.NotZero(t, s.Datagrams.Unsent)
+	})
+}
+
+// Datagrams wait for the cap for 100 ms, the newest 256 of them.
+func TestMaxRateOfDatagrams(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(&Config{MaxRate: 125_000}, nil)
+		time.Sleep(time.Second)
+		m, from := w.meter(), w.net.Elapsed()
+		const size = 1238 + datagramHeader // what the cap allows in 10 ms
+		for i := range 20 {
+			require.NoError(t, a.SendDatagram(append([]byte{byte(i)}, make([]byte, 1237)...)))
+		}
+		synctest.Wait()
+		require.Equal(t, size, m.between(from, from+1), "one leaves at once")
+		time.Sleep(time.Second)
+		s := a.Stats().Datagrams
+		require.Equal(t, DatagramStats{Sent: 10, Unsent: 10}, s)
+		require.Equal(t, 10*size, m.between(from, w.net.Elapsed()))
+		for i := range 10 {
+			p, err := b.ReceiveDatagram(context.Background())
+			require.NoError(t, err)
+			require.Equal(t, byte(i), p[0], "in order")
+		}
+		for range 300 { // behind a PING
+			require.NoError(t, a.SendDatagram(nil))
+		}
+		require.EqualValues(t, 10+300-pacing.MaxHeld, a.Stats().Datagrams.Unsent)
+		require.NoError(t, a.SetMaxRate(0))
+		require.EqualValues(t, 10+pacing.MaxHeld, a.Stats().Datagrams.Sent, "those that wait leave at once")
+	})
+}
+
+// ACKs do not wait for the cap of a receiver, so its peer is as fast as it was. Nor do
+// they take all of it from what the receiver sends. Their parity does not leave.
+func TestMaxRateOfReceiver(t *testing.T) {
+	long(t)
+	const rate = 5000
+	link := netsim.LinkConfig{Delay: 20 * time.Millisecond, Rate: 2_000_000}
+	inWorld(t, 1, link, func(t *testing.T, w *world) {
+		config := Config{FEC: FEC{Data: 3, Parity: 3}}
+		a, b, _ := w.pair(&config, &config)
+		readAll(b)
+		keepBusy(t, a, 0, 0, 0)
+		received := func() uint64 {
+			begun := b.Stats().BytesReceived
+			time.Sleep(5 * time.Second)
+			return b.Stats().BytesReceived - begun
+		}
+		time.Sleep(time.Second) // slow start
+		uncapped := received()
+		require.NoError(t, b.SetMaxRate(rate))
+		parity := b.Stats().FEC.ParitySent
+		data, took := content(1, 2*rate), make(chan time.Duration, 1)
+		begun := time.Now()
+		send(t, b, data)
+		go func() {
+			if _, err := io.ReadFull(a, make([]byte, len(data))); err == nil {
+				took <- time.Since(begun)
+			}
+		}()
+		require.InEpsilon(t, uncapped, received(), 0.02)
+		require.Len(t, took, 1)
+		require.InDelta(t, 4, (<-took).Seconds(), 0.5, "half of the rate is left")
+		require.Zero(t, a.Stats().TimeoutRetransmits)
+		require.Less(t, b.Stats().FEC.ParitySent-parity, uint64(10))
+	})
+}
+
+// Packets that wait for the cap are dropped with the session.
+func TestMaxRateEndsWithTheSession(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(&Config{MaxRate: minMaxRate, FEC: FEC{Data: 1, Parity: 9}}, nil)
+		for range 10 {
+			require.NoError(t, a.SendDatagram(make([]byte, 500)))
+		}
+		require.NoError(t, errors.Join(a.Abort(), b.Abort()))
+		s := a.Stats().Datagrams
+		require.EqualValues(t, 10, s.Sent+s.Unsent)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		require.Zero(t, a.capped.waiting())
 	})
 }

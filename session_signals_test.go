@@ -99,50 +99,6 @@ func TestPacketsPerExchange(t *testing.T) {
 	}
 }
 
-// A loss is repaired as soon as if ACKs did not wait: that of a message by the
-// client, and that of an answer when the message is repeated, as the ACK was in
-// it.
-func TestRepairOfExchanges(t *testing.T) {
-	repair := func(t *testing.T, seed uint64, waits bool, lost string) (took time.Duration) {
-		inWorld(t, seed, netsim.LinkConfig{Delay: time.Millisecond}, func(t *testing.T, w *world) {
-			a, b, _ := w.pair(nil, nil)
-			for _, c := range []*Conn{a, b} {
-				c.mu.Lock()
-				c.kcp.cfg.ext.AwaitReplies = waits
-				c.mu.Unlock()
-			}
-			go echoAfter(b, 0)
-			exchange(t, a, replyrhythm.FirstReplies+10, 50*time.Millisecond)
-			a.mu.Lock()
-			hold := a.kcp.rcv.ackPolicy.Replies.Hold
-			a.mu.Unlock()
-			require.Equal(t, waits, hold > 50)
-			dropped := false
-			w.net.SetFilter(func(from, to netip.AddrPort, packet []byte) bool {
-				if dropped || from.Addr().String() != lost {
-					return true
-				}
-				dropped = true
-				return false
-			})
-			start := time.Now()
-			exchange(t, a, 1, 0)
-			took = time.Since(start)
-			require.True(t, dropped)
-			exchange(t, a, 5, 50*time.Millisecond)
-			require.Equal(t, uint64(1), a.Stats().Retransmits())
-			require.LessOrEqual(t, b.Stats().Retransmits(), uint64(1))
-		})
-		return took
-	}
-	for i, lost := range []string{"10.0.0.1", "10.0.0.2"} {
-		t.Run(lost, func(t *testing.T) {
-			plain, waits := repair(t, uint64(i), false, lost), repair(t, uint64(i), true, lost)
-			require.LessOrEqual(t, waits, plain+2*time.Millisecond)
-		})
-	}
-}
-
 // ACKs wait for answers once the peer is known to be one of this package.
 func TestOnlyExtendedPeersWaitForACKs(t *testing.T) {
 	inWorld(t, 0, clean, func(t *testing.T, w *world) {
@@ -153,91 +109,6 @@ func TestOnlyExtendedPeersWaitForACKs(t *testing.T) {
 			c.mu.Unlock()
 		}
 	})
-}
-
-// A wake-up whose reason has gone is moved, if the next is much later, or costs no
-// step of the session. The timer after it goes off at its time, and so does what
-// wake has asked for.
-func TestNeedlessWakeUps(t *testing.T) {
-	inWorld(t, 0, netsim.LinkConfig{Delay: 20 * time.Millisecond}, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(nil, nil)
-		bothWays(t, a, b, content(1, 64), content(2, 64))
-		time.Sleep(10 * time.Second)
-		_, err := a.Write([]byte{1})
-		require.NoError(t, err)
-		receive(t, b, []byte{1})
-		w.net.Cut("10.0.0.1", "10.0.0.2")
-		_, err = b.Write([]byte{2}) // takes the ACK along
-		require.NoError(t, err)
-		b.mu.Lock()
-		wakeAt, dueAt, now := b.timers.wakeAt, b.timers.dueAt, b.ep.now()
-		timeout := time.Duration(b.kcp.firstTimeout(b.kcp.snd.oldest().rto)) * time.Millisecond
-		b.wake(now + 25*time.Millisecond)
-		b.timers.dueAt = dueAt   // its reason has gone
-		b.live.Waits(now, false) // a step would tell the opposite
-		before := b.live
-		b.mu.Unlock()
-		require.Equal(t, dueAt, wakeAt, "that of the delayed ACK stays")
-		require.InDelta(t, now+timeout, dueAt, float64(2*time.Millisecond))
-		time.Sleep(30 * time.Millisecond)
-		b.mu.Lock()
-		stepped, wakeAt := b.live != before, b.timers.wakeAt
-		b.mu.Unlock()
-		require.False(t, stepped)
-		require.Equal(t, dueAt, wakeAt)
-		time.Sleep(dueAt - b.ep.now() - 1)
-		require.Zero(t, b.Stats().TimeoutRetransmits)
-		time.Sleep(time.Millisecond)
-		synctest.Wait()
-		require.Equal(t, uint64(1), b.Stats().TimeoutRetransmits)
-
-		b.mu.Lock()
-		now = b.ep.now()
-		b.wake(now)
-		b.schedule(now + 1)
-		dueAt = b.timers.dueAt
-		b.mu.Unlock()
-		require.Equal(t, now, dueAt, "what wake was called for is forgotten")
-	})
-}
-
-// A call is woken although two readers respond to its session at once, of which
-// one holds the wake-up back.
-func TestHeldWakeUps(t *testing.T) {
-	inWorld(t, 3, clean, func(t *testing.T, w *world) {
-		a, _, _ := w.pair(nil, nil)
-		woken := false
-		begun := false
-		go a.await(blocking{}, func() (p pause, err error) {
-			if woken = begun; !woken {
-				begun, p.on = true, &a.io.canRead
-			}
-			return p, nil
-		}, nil)
-		synctest.Wait()
-		a.mu.Lock()
-		a.io.wakes = holdWakes
-		a.io.canRead.Broadcast()
-		a.mu.Unlock()
-		synctest.Wait()
-		a.mu.Lock()
-		require.False(t, woken)
-		a.mu.Unlock()
-		a.respond(a.ep.now(), nil)
-		synctest.Wait()
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		require.True(t, woken)
-	})
-}
-
-// wantReason checks that err says that the peer has closed with code and text.
-func wantReason(t *testing.T, err error, code uint64, text string) {
-	t.Helper()
-	var reason *PeerCloseError
-	require.ErrorAs(t, err, &reason)
-	require.Equal(t, PeerCloseError{Code: code, Text: text}, *reason)
-	require.ErrorIs(t, err, ErrPeerClosed)
 }
 
 // What a CLOSE carries counts only if the CLOSE does, once, and if it is neither
@@ -291,37 +162,37 @@ func TestTextsOfPeersPrint(t *testing.T) {
 		"\x1b[2J\u202egpj.exe":                `"\x1b[2J\u202egpj.exe"`,
 	} {
 		inWorld(t, 0, clean, func(t *testing.T, w *world) {
-			var log records
-			a, b, _ := w.pair(nil, &Config{Logger: log.Logger()})
+			a, b, _ := w.pair(nil, nil)
 			require.NoError(t, a.CloseWithError(9, text))
 			_, err := b.Read(make([]byte, 1))
-			wantReason(t, err, 9, text)
+			var reason *PeerCloseError
+			require.ErrorAs(t, err, &reason)
+			require.Equal(t, PeerCloseError{Code: 9, Text: text}, *reason)
+			require.ErrorIs(t, err, ErrPeerClosed)
 			require.ErrorContains(t, err, "kcp: session closed by the peer with code 9: "+shown)
 			require.NoError(t, b.Close())
 		})
 	}
-	requirePrints := func(err error) {
-		require.Equal(t, -1, strings.IndexFunc(err.Error(), func(r rune) bool { return !strconv.IsPrint(r) }), "%q", err.Error())
-		require.True(t, utf8.ValidString(err.Error()), "%q", err.Error())
+	for _, change := range []func(client, server *tls.Config){
+		func(c, s *tls.Config) {
+			c.NextProtos, s.NextProtos = []string{"x\nlevel=ERROR", "\xff"}, []string{"game/1"}
+		},
+		func(c, s *tls.Config) {
+			s.Certificates = []tls.Certificate{certificate(t, &c.Certificates[0], false, "y\nlevel=ERROR")}
+		},
+	} {
+		inWorld(t, 0, clean, func(t *testing.T, w *world) {
+			a, b := secured(Config{}), secured(Config{})
+			a.TLS, b.TLS = a.TLS.Clone(), b.TLS.Clone()
+			change(a.TLS, b.TLS)
+			_, dialErr, acceptErr := w.dialTLS(a, b)
+			require.Contains(t, dialErr.Error()+acceptErr.Error(), `\nlevel=ERROR`)
+			for _, err := range []error{dialErr, acceptErr} {
+				require.Equal(t, -1, strings.IndexFunc(err.Error(), func(r rune) bool { return !strconv.IsPrint(r) }), "%q", err.Error())
+				require.True(t, utf8.ValidString(err.Error()), "%q", err.Error())
+			}
+		})
 	}
-	inWorld(t, 0, clean, func(t *testing.T, w *world) { // protocols of a client
-		a, b := secured(Config{}), secured(Config{})
-		a.TLS, b.TLS = a.TLS.Clone(), b.TLS.Clone()
-		a.TLS.NextProtos, b.TLS.NextProtos = []string{"x\nlevel=ERROR", "\xff"}, []string{"game/1"}
-		_, dialErr, acceptErr := w.dialTLS(a, b)
-		requirePrints(dialErr)
-		requirePrints(acceptErr)
-		require.ErrorContains(t, acceptErr, `x\nlevel=ERROR`)
-	})
-	inWorld(t, 0, clean, func(t *testing.T, w *world) { // names in a certificate
-		a, b := secured(Config{}), secured(Config{})
-		b.TLS = b.TLS.Clone()
-		b.TLS.Certificates = []tls.Certificate{certificate(t, &a.TLS.Certificates[0], false, "y\nlevel=ERROR")}
-		_, dialErr, acceptErr := w.dialTLS(a, b)
-		requirePrints(dialErr)
-		requirePrints(acceptErr)
-		require.ErrorContains(t, dialErr, `level=ERROR`)
-	})
 }
 
 // signalsOf returns the signals of a packet.
@@ -382,38 +253,6 @@ func TestResetOfPingAfterClose(t *testing.T) {
 		synctest.Wait()
 		require.NoError(t, <-closed)
 		require.ErrorIs(t, a.Err(), net.ErrClosed)
-	})
-}
-
-// The socket of a Dial stays for the peer that has not got the reason of its end.
-func TestAbortReasonOfADialledSocket(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		pc, err := w.net.Listen("10.0.0.2:5000")
-		require.NoError(t, err)
-		e := newEndpoint(nil, true, pc)
-		e.socket.disposable = true
-		l := w.listen(nil)
-		a := w.dial(e)
-		b := accepted(t, l)
-		w.say(a, "hello")
-		w.hear(b, "hello")
-		w.settle()
-		lost := false
-		w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool {
-			loses := !lost && from.String() != serverAddr
-			lost = lost || loses
-			return !loses
-		})
-		require.NoError(t, a.AbortWithError(7, "full"))
-		time.Sleep(time.Second)
-		require.True(t, lost)
-		w.say(b, "are you there?")
-		_, err = b.Read(make([]byte, 1))
-		var reason *PeerCloseError
-		require.ErrorAs(t, err, &reason)
-		require.Equal(t, &PeerCloseError{Code: 7, Text: "full", Aborted: true}, reason)
-		time.Sleep(closing.DialledHold)
-		require.True(t, e.stopped())
 	})
 }
 

@@ -3,6 +3,8 @@ package kcp
 import (
 	"bytes"
 	"context"
+	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/udp"
+	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
 
@@ -22,16 +25,14 @@ import (
 type sizedSocket struct {
 	udp.Conn
 
-	mu              sync.Mutex
-	only            netip.Addr // the sizes are those of the way to this address; not valid: to all
-	face            int        // 0: any
-	path            int        // 0: any
-	cut             int        // datagrams larger than either that have left in fragments
-	cutSmall        int        // datagrams that could have left whole and were not to
-	lost            int        // by the path
-	whole           bool       // nothing is fragmented
-	unsegmented     bool       // the system loses what it merges
-	unsegmentedLost int
+	mu       sync.Mutex
+	only     netip.Addr // the sizes are those of the way to this address; not valid: to all
+	face     int        // 0: any
+	path     int        // 0: any
+	cut      int        // datagrams larger than either that have left in fragments
+	cutSmall int        // datagrams that could have left whole and were not to
+	lost     int        // by the path
+	whole    bool       // nothing is fragmented
 }
 
 // sized has all that e sends go through a sizedSocket.
@@ -65,11 +66,6 @@ func (s *sizedSocket) WriteBatch(batch []udp.Datagram) (int, error) {
 		case d.Cut:
 			s.cut++
 		}
-		merged := func(j int) bool { return j >= 0 && j < len(batch) && !batch[j].Alone && batch[j].Addr == d.Addr }
-		if s.unsegmented && merged(i) && (merged(i-1) || merged(i+1)) {
-			s.unsegmentedLost++
-			continue
-		}
 		if _, err := s.Conn.WriteBatch(batch[i : i+1]); err != nil {
 			return i, err
 		}
@@ -92,19 +88,14 @@ func (s *sizedSocket) counts() (cut, cutSmall, lost int) {
 	return s.cut, s.cutSmall, s.lost
 }
 
-// sizesConfigs are the protections of sessions.
-func sizesConfigs(t *testing.T) map[string]*Config {
-	return map[string]*Config{
-		"plain": {}, "AEAD": {Cipher: testAEAD(t)}, "FEC": {FEC: FEC{Data: 10, Parity: 3}}, "TLS": {TLS: testTLS()},
-	}
-}
-
 // What the interface refuses is a fact of the path: the session goes on with smaller
 // packets at once, and finds how large they may be. Nothing is fragmented, no error
 // is counted, and nothing ends. So it is if the size falls later.
 func TestSizesRefusedByTheInterface(t *testing.T) {
 	t.Parallel()
-	for name, config := range sizesConfigs(t) {
+	for name, config := range map[string]*Config{
+		"plain": {}, "AEAD": {Cipher: testAEAD(t)}, "FEC": {FEC: FEC{Data: 10, Parity: 3}}, "TLS": {TLS: testTLS()},
+	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, 1, path(1472), func(t *testing.T, w *world) {
 				l := w.listen(config)
@@ -115,7 +106,7 @@ func TestSizesRefusedByTheInterface(t *testing.T) {
 				for i, face := range []int{1300, 1210, 0} {
 					s.set(face, 0)
 					start := time.Now()
-					w.move(a, b, uint64(i), 1<<20)
+					w.move(a, b, uint64(i), 300_000)
 					require.Less(t, time.Since(start), 2*time.Second)
 					if face > 0 {
 						mtu := a.Stats().PathMTU.MTU
@@ -195,7 +186,6 @@ func TestSizesOfLegacyPeers(t *testing.T) {
 		{"interface below the base size", 1000, 0, 1000, 0, 1200},
 		{"path", 0, 1300, 0, 1300, 1200},
 		{"path, later", 0, 0, 0, 1300, 1200},
-		{"path below the base size", 0, 1000, 0, 1000, 1200},
 		{"path below the base size, later", 0, 0, 0, 900, 1200},
 		{"neither", 0, 0, 0, 0, 1400},
 	} {
@@ -203,7 +193,7 @@ func TestSizesOfLegacyPeers(t *testing.T) {
 			inWorld(t, 1, path(0), func(t *testing.T, w *world) {
 				const size = 300_000
 				got := make(chan []byte, 1)
-				w.takingPeer(serverAddr, 4*size, got)
+				w.takingPeer(serverAddr, 0, nil, 4*size, got)
 				e, _ := w.endpoint("10.0.0.2:0", nil)
 				s := sized(e, test.face, test.path)
 				a := w.dial(e)
@@ -246,131 +236,244 @@ func writeAll(t *testing.T, c *Conn, data []byte) {
 	require.NoError(t, err)
 }
 
-// takingPeer is a legacy peer that takes n bytes of the first session that comes.
-func (w *world) takingPeer(addr string, n int, got chan<- []byte) {
+// takingPeer is a legacyPeer that reads, and tells of the first n bytes, if n is not 0.
+func (w *world) takingPeer(addr string, conv uint32, say []byte, n int, got chan<- []byte) *netsim.PacketConn {
 	pc, err := w.net.Listen(addr)
 	require.NoError(w.t, err)
-	start, done := time.Now(), make(chan bool)
+	start, to := time.Now(), net.Addr(udpAddr(serverAddr))
+	var k *KCP
+	begin := func(conv uint32) {
+		k = New(conv, func(packet []byte) { _, _ = pc.WriteTo(packet, to) })
+		if n > 0 {
+			k.SetStream(true)
+			_ = k.SetWindow(1024, 1024)
+		}
+		k.Update(1)
+	}
+	if say != nil {
+		begin(conv)
+		_, err = k.Send(say)
+		require.NoError(w.t, err)
+		k.Flush()
+	}
+	done := make(chan bool)
 	w.t.Cleanup(func() {
 		_ = pc.Close()
 		<-done
 	})
 	go func() {
 		defer close(done)
-		var k *KCP
-		var to net.Addr
 		var taken []byte
-		buf, read := make([]byte, 2000), make([]byte, 1<<16)
-		for {
+		for buf, read := make([]byte, 2000), make([]byte, 1<<16); ; {
 			size, from, err := pc.ReadFrom(buf)
 			if err != nil {
 				return
 			}
 			if to = from; k == nil {
-				k = New(decodeHeader(buf).conv, func(packet []byte) { _, _ = pc.WriteTo(packet, to) })
-				k.SetStream(true)
-				_ = k.SetWindow(1024, 1024)
-				k.Update(1)
+				begin(decodeHeader(buf).conv)
 			}
 			k.SetClock(uint32(time.Since(start).Milliseconds()))
 			_ = k.Input(buf[:size])
-			for {
-				m, err := k.Recv(read)
-				if err != nil {
-					break
-				}
-				if taken = append(taken, read[:m]...); len(taken) == n {
-					got <- taken
+			for m := 0; n > 0 && err == nil; {
+				if m, err = k.Recv(read); err == nil {
+					if taken = append(taken, read[:m]...); len(taken) == n {
+						got <- taken
+					}
 				}
 			}
 			k.Flush()
 		}
 	}()
+	return pc
 }
 
-// An outage does not make packets to a legacy peer smaller, and nothing leaves in
-// fragments for it.
-func TestOutageIsNoBlackHole(t *testing.T) {
+// What was queued for a larger packet than SetMTU has set since, to a peer that takes no
+// pieces, leaves in fragments if the interface does not take it.
+func TestSizesBeforeSetMTU(t *testing.T) {
 	t.Parallel()
 	inWorld(t, 1, path(0), func(t *testing.T, w *world) {
-		const size = 1 << 20
 		got := make(chan []byte, 1)
-		w.takingPeer(serverAddr, 6*size, got)
+		w.takingPeer(serverAddr, 0, nil, 200_000, got)
 		e, _ := w.endpoint("10.0.0.2:0", nil)
 		s := sized(e, 0, 0)
 		a := w.dial(e)
-		want := content(1, 6*size)
-		for i := range 6 {
-			writeAll(t, a, want[i*size:(i+1)*size])
-			s.set(0, 1) // the path takes nothing
-			time.Sleep(time.Duration(i*i) * 300 * time.Millisecond)
-			s.set(0, 0)
-			require.NoError(t, a.Flush(context.Background()))
-			require.Equal(t, PathMTUStats{MTU: 1400}, a.Stats().PathMTU)
-		}
+		want := content(1, 200_000)
+		writeAll(t, a, want)
+		require.NoError(t, a.SetMTU(1000))
+		s.set(1300, 0)
+		require.NoError(t, a.Flush(context.Background()))
 		require.True(t, bytes.Equal(want, <-got))
-		cut, cutSmall, lost := s.counts()
-		require.Zero(t, cut+cutSmall)
-		require.Positive(t, lost)
+		require.Equal(t, 1000, a.Stats().PathMTU.MTU)
+		cut, cutSmall, _ := s.counts()
+		require.Positive(t, cut)
+		require.Zero(t, cutSmall)
 		require.NoError(t, a.Abort())
 	})
 }
 
-// A path, or an interface, that takes less than the base size gets what is larger in
-// fragments, be it data or the flights of a TLS handshake.
-func TestSizesBelowTheBase(t *testing.T) {
-	t.Parallel()
-	for name, config := range sizesConfigs(t) {
-		for _, sizes := range [][2]int{{1000, 0}, {0, 1000}} {
-			t.Run(name, func(t *testing.T) {
-				inWorld(t, 1, path(0), func(t *testing.T, w *world) {
-					l := w.listen(config)
-					e, _ := w.endpoint("10.0.0.2:0", config)
-					up := sized(e, sizes[0], sizes[1])
-					sized(l.ep, sizes[0], sizes[1])
-					a := w.dial(e)
-					b := accepted(t, l)
-					w.move(a, b, 1, 1<<20)
-					w.move(b, a, 2, 1<<20)
-					_, _, lost := up.counts()
-					probes := a.Stats().PathMTU.Sent
-					w.move(a, b, 3, 1<<20)
-					w.move(b, a, 4, 1<<20)
-					cut, cutSmall, after := up.counts()
-					require.Positive(t, cut)
-					if sizes[0] > 0 { // else nobody says what fits
-						require.Zero(t, cutSmall)
-					}
-					require.LessOrEqual(t, after-lost, int(a.Stats().PathMTU.Sent-probes), "nothing is lost any more but probes")
-					require.NoError(t, a.Close())
-				})
-			})
+// sweep is a conversation over a path whose limit is close to the size of what is
+// sent.
+type sweep struct {
+	client, server int // MTU
+	payload, count int // bytes of a message, and how many
+	limit          int // of the path, beyond payload and overhead
+	protection     string
+	messages       bool
+}
+
+func (s sweep) config(t *testing.T, mtu int) *Config {
+	cfg := &Config{MTU: mtu, MessageMode: s.messages, PeerTimeout: 30 * time.Second}
+	switch s.protection {
+	case "FEC":
+		cfg.FEC = FEC{Data: 3, Parity: 1}
+	case "AEAD":
+		cfg.Cipher = testAEAD(t)
+	case "AEAD and FEC":
+		cfg.Cipher, cfg.FEC = testAEAD(t), FEC{Data: 10, Parity: 3}
+	case "TLS":
+		cfg.TLS, cfg.MTU = testTLS(), max(mtu, 1200)
+	}
+	return cfg
+}
+
+// run has the server echo what the client sends.
+func (s sweep) run(t *testing.T, seed uint64) {
+	client, server := s.config(t, s.client), s.config(t, s.server)
+	limit := max(min(1200, max(client.MTU, server.MTU)), s.payload+s.limit+client.overhead().total)
+	link := netsim.LinkConfig{Delay: 10 * time.Millisecond, MTU: limit}
+	inWorld(t, seed, link, func(t *testing.T, w *world) {
+		start := time.Now()
+		l := w.listen(server)
+		e, _ := w.endpoint("10.0.0.2:0", client)
+		a := w.dial(e)
+		want := content(seed, s.payload)
+		echo := make(chan error, 1)
+		go func() {
+			b, err := l.Accept()
+			if err == nil {
+				err = echoMessages(b, s.payload, s.count)
+			}
+			echo <- err
+		}()
+		for range s.count {
+			_, err := a.Write(want)
+			require.NoError(t, err)
 		}
+		for range s.count {
+			receive(t, a, want)
+		}
+		require.NoError(t, a.Close())
+		require.NoError(t, <-echo)
+		require.Less(t, time.Since(start), 12*time.Second)
+	})
+}
+
+// echoMessages sends back count messages of n bytes, and closes.
+func echoMessages(c net.Conn, n, count int) error {
+	b := make([]byte, n)
+	for range count {
+		for at := 0; at < n; {
+			k, err := c.Read(b[at:])
+			if err != nil {
+				return err
+			}
+			at += k
+		}
+		if _, err := c.Write(b); err != nil {
+			return err
+		}
+	}
+	return c.Close()
+}
+
+// Whatever is added to a segment, it gets through any path that takes the size
+// to fall back to: nothing is retransmitted for ever in packets larger than those
+// that have arrived.
+func TestEachSegmentPassesItsPath(t *testing.T) {
+	t.Parallel()
+	seed := uint64(0)
+	// The first segment leaves in pieces, and so is 4 bytes larger than others.
+	for limit := -8; limit <= 40; limit++ {
+		for _, s := range []sweep{
+			{1400, 1300, 1276, 17, limit, "", true},
+			{1400, 1300, 1276, 1, limit, "", true},
+		} {
+			seed++
+			t.Run(fmt.Sprintf("%+v", s), func(t *testing.T) { s.run(t, seed) })
+		}
+	}
+	mtus := []int{1300, 1400, 1400, 576, 1200, 1201, 1228, 1472}
+	protections := []string{"", "FEC", "AEAD", "AEAD and FEC", "TLS"}
+	for range fewer(400) {
+		seed++
+		random := rand.New(rand.NewPCG(seed, 1))
+		s := sweep{
+			client: mtus[random.IntN(len(mtus))], server: mtus[random.IntN(len(mtus))],
+			payload: 1 + random.IntN(1500), count: 1 + random.IntN(20), limit: random.IntN(49) - 8,
+			protection: protections[random.IntN(len(protections))], messages: random.IntN(2) == 0,
+		}
+		if random.IntN(2) == 0 {
+			s.payload = 1100 + random.IntN(300)
+		}
+		t.Run(fmt.Sprintf("%+v", s), func(t *testing.T) { s.run(t, seed) })
 	}
 }
 
-// The first transmission of a TLS handshake may be merged, and the later ones are not:
-// a system may take what it cannot segment.
-func TestHandshakeWithoutSegmentation(t *testing.T) {
-	t.Parallel()
-	inWorld(t, 1, path(0), func(t *testing.T, w *world) {
-		config := &Config{TLS: testTLS()}
-		l := w.listen(config)
-		e, _ := w.endpoint("10.0.0.2:0", config)
-		s := sized(e, 0, 0)
-		s.unsegmented = true
-		a := make(chan *Conn, 1)
-		go func() { a <- w.dial(e) }()
-		b := accepted(t, l)
-		c := <-a
-		s.mu.Lock()
-		require.Positive(t, s.unsegmentedLost)
-		s.unsegmented = false
-		s.mu.Unlock()
-		w.move(c, b, 1, 1<<20)
-		cut, cutSmall, _ := s.counts()
-		require.Zero(t, cut+cutSmall)
-		require.NoError(t, c.Close())
+// path is a link of so many bytes a packet, UDP payload.
+func path(mtu int) netsim.LinkConfig {
+	return netsim.LinkConfig{Delay: 20 * time.Millisecond, Rate: 4 << 20, Queue: 256 << 10, MTU: mtu}
+}
+
+// move sends data over c and has it compared at the other end.
+func (w *world) move(from, to *Conn, seed uint64, n int) {
+	w.t.Helper()
+	want := content(seed, n)
+	send(w.t, from, want)
+	receive(w.t, to, want)
+}
+
+// Datagrams may be as large as the path takes, and messages as before.
+func TestPathMTUAndSizes(t *testing.T) {
+	long(t)
+	inWorld(t, 1, path(1472), func(t *testing.T, w *world) {
+		cfg := &Config{MessageMode: true, MaxMTU: 1472, MTU: 1300}
+		a, b, _ := w.pair(cfg, cfg)
+		longest := maxFragments * (1300 - headerSize)
+		write := func(n int) error {
+			want := content(uint64(n), n)
+			if err := a.WriteMessage(want); err != nil {
+				return err
+			}
+			got := make([]byte, n)
+			m, err := b.ReadMessage(got)
+			require.NoError(t, err)
+			require.True(t, m == n && bytes.Equal(got, want))
+			return nil
+		}
+		require.Equal(t, longest, a.MaxMessageSize())
+		require.ErrorIs(t, write(longest+1), ErrMessageTooLarge)
+		require.NoError(t, write(longest))
+		time.Sleep(time.Second)
+		require.Equal(t, 1472-datagramHeader, a.MaxDatagramSize())
+		require.NoError(t, a.SendDatagram(make([]byte, 1472-datagramHeader)))
+		got, err := b.ReceiveDatagram(context.Background())
+		require.NoError(t, err)
+		require.Len(t, got, 1472-datagramHeader)
+
+		w.net.SetLink("", "", path(1200))
+		require.NoError(t, write(longest))
+		time.Sleep(time.Minute)
+		require.Equal(t, 1200, a.Stats().PathMTU.MTU)
+		require.Equal(t, 1200-datagramHeader, a.MaxDatagramSize())
+		err = a.SendDatagram(make([]byte, 1472-datagramHeader))
+		require.ErrorIs(t, err, ErrDatagramTooLarge)
+		require.ErrorContains(t, err, fmt.Sprintf("kcp: datagram of %d bytes is larger than %d, what fits into a packet of 1200 bytes", 1472-datagramHeader, a.MaxDatagramSize()))
+		require.NoError(t, write(longest))
+		longest = maxFragments * (1472 - headerSize) // as was possible in between
+		require.Equal(t, longest, a.MaxMessageSize())
+		require.NoError(t, write(longest))
+		require.ErrorIs(t, write(longest+1), ErrMessageTooLarge)
+		require.NoError(t, a.Close())
 	})
 }
 
@@ -390,29 +493,5 @@ func TestSizesRefusedForGood(t *testing.T) {
 		receive(t, b, content(1, 100_000))
 		require.Zero(t, a.ep.Stats().WriteErrors)
 		require.NoError(t, a.Close())
-	})
-}
-
-// What was queued for a larger packet than SetMTU has set since, to a peer that takes no
-// pieces, leaves in fragments if the interface does not take it.
-func TestSizesBeforeSetMTU(t *testing.T) {
-	t.Parallel()
-	inWorld(t, 1, path(0), func(t *testing.T, w *world) {
-		got := make(chan []byte, 1)
-		w.takingPeer(serverAddr, 200_000, got)
-		e, _ := w.endpoint("10.0.0.2:0", nil)
-		s := sized(e, 0, 0)
-		a := w.dial(e)
-		want := content(1, 200_000)
-		writeAll(t, a, want)
-		require.NoError(t, a.SetMTU(1000))
-		s.set(1300, 0)
-		require.NoError(t, a.Flush(context.Background()))
-		require.True(t, bytes.Equal(want, <-got))
-		require.Equal(t, 1000, a.Stats().PathMTU.MTU)
-		cut, cutSmall, _ := s.counts()
-		require.Positive(t, cut)
-		require.Zero(t, cutSmall)
-		require.NoError(t, a.Abort())
 	})
 }

@@ -2,28 +2,22 @@ package kcp
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"maps"
+	"encoding/binary"
+	"io"
 	"math/rand/v2"
 	"net"
-	"slices"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
-	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/netsim"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // ends are both ends of a session and of its only stream, which leaves no room.
 type ends struct {
 	a, b   *Conn
 	s, r   *Stream
-	w      *world
-	pc     *netsim.PacketConn // of b
 	cancel func()
 }
 
@@ -55,9 +49,6 @@ func endByCloseWrite(e *ends) {
 	_ = e.r.CloseWrite()
 }
 
-// errLost stands for a *PeerLostError.
-var errLost = errors.New("lost")
-
 // OpenStream waits while the peer has as many streams as it takes. Room, the end of its
 // context, and the end of the session in each way end that.
 func TestOpenStreamWaits(t *testing.T) {
@@ -68,7 +59,6 @@ func TestOpenStreamWaits(t *testing.T) {
 		within  time.Duration
 	}{
 		"room":             {do: func(e *ends) { _, _ = e.s.Close(), e.r.Close() }, within: time.Second / 10},
-		"reset":            {do: func(e *ends) { _, _ = e.s.Reset(1), e.r.Close() }, within: time.Second / 10},
 		"read to the end":  {do: endByReading, within: 11 * time.Millisecond},
 		"all is read":      {do: endByData, within: 11 * time.Millisecond},
 		"an error is read": {do: endByError, within: 11 * time.Millisecond},
@@ -77,23 +67,13 @@ func TestOpenStreamWaits(t *testing.T) {
 		"context":          {do: func(e *ends) { e.cancel() }, want: context.Canceled, within: time.Millisecond},
 		"Close":            {do: func(e *ends) { _ = e.a.Close() }, want: net.ErrClosed, within: time.Second / 10},
 		"Abort":            {do: func(e *ends) { _ = e.a.Abort() }, want: net.ErrClosed, within: time.Second / 10},
-		"Endpoint.Close":   {do: func(e *ends) { _ = e.a.Endpoint().Close() }, want: net.ErrClosed, within: 30 * time.Second},
 		"the peer closes":  {do: func(e *ends) { _ = e.b.Close() }, want: ErrPeerClosed, within: time.Second / 10},
 		"the peer aborts":  {do: func(e *ends) { _ = e.b.Abort() }, want: ErrReset, within: time.Second / 10},
-		"the peer is lost": {do: func(e *ends) { e.w.net.Cut("10.0.0.1", "10.0.0.2") }, want: errLost, within: time.Hour},
-		"the peer restarts": {do: func(e *ends) {
-			_ = e.pc.Close()
-			time.Sleep(time.Second)
-			e.w.listen(nil)
-		}, want: ErrReset, within: time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, 1, clean, func(t *testing.T, w *world) {
-				l, pc := w.server(&Config{MaxStreams: 1})
-				dialler, _ := w.endpoint("10.0.0.2:0", nil)
-				a := w.dial(dialler)
-				b := accepted(t, l)
-				e := &ends{a: a, b: b, w: w, pc: pc}
+				a, b, _ := w.pair(nil, &Config{MaxStreams: 1})
+				e := &ends{a: a, b: b}
 				e.s, e.r = streamPair(t, a, b, nil)
 				_, err := a.TryOpenStream(nil)
 				require.ErrorIs(t, err, errNoStreamYet)
@@ -103,108 +83,33 @@ func TestOpenStreamWaits(t *testing.T) {
 				}
 				defer cancel()
 				e.cancel = cancel
-				type result struct {
-					s   *Stream
-					err error
-				}
-				results := make(chan result, 1)
+				var s *Stream
+				returned := make(chan error, 1)
 				go func() {
-					s, err := a.OpenStream(ctx, nil)
-					results <- result{s, err}
+					var err error
+					s, err = a.OpenStream(ctx, nil)
+					returned <- err
 				}()
 				time.Sleep(2 * time.Second)
-				require.Empty(t, results)
+				require.Empty(t, returned)
 				v.do(e)
 				begin := time.Now()
-				got := <-results
+				err = <-returned
 				require.LessOrEqual(t, time.Since(begin), v.within)
-				if v.want == errLost {
-					require.ErrorAs(t, got.err, new(*PeerLostError))
-				} else if v.want != nil {
-					require.ErrorIs(t, got.err, v.want)
-					require.Nil(t, got.s)
-				} else {
-					require.NoError(t, got.err)
-					send(t, got.s, []byte("more"))
+				require.ErrorIs(t, err, v.want)
+				if v.want == nil {
+					send(t, s, []byte("more"))
 					receive(t, acceptStream(t, b), []byte("more"))
 					require.Zero(t, b.Endpoint().Totals().Streams.Refused)
+				} else {
+					require.Nil(t, s)
+					_, err = a.OpenStream(ctx, nil)
+					require.Error(t, err, "also where it need not wait")
 				}
 				_, _ = a.Abort(), b.Abort()
 			})
 		})
 	}
-}
-
-// Calls that wait open their streams in the order in which they came, and one whose
-// context ends does not keep the next from its turn.
-func TestOpenStreamTakesTurns(t *testing.T) {
-	inWorld(t, 2, clean, func(t *testing.T, w *world) {
-		const most = 3
-		a, b, _ := w.pair(nil, &Config{MaxStreams: most})
-		var mine, theirs []*Stream
-		for range most {
-			s, r := streamPair(t, a, b, nil)
-			mine, theirs = append(mine, s), append(theirs, r)
-		}
-		var mu sync.Mutex
-		opened := map[uint32]int{} // the call that opened the stream of a number
-		var calls sync.WaitGroup
-		cancelled, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		for i := range 20 {
-			ctx := t.Context()
-			if i%4 == 1 {
-				ctx = cancelled
-			}
-			calls.Go(func() {
-				s, err := a.OpenStream(ctx, nil)
-				if i%4 == 1 {
-					require.ErrorIs(t, err, context.Canceled)
-					return
-				}
-				require.NoError(t, err)
-				mu.Lock()
-				defer mu.Unlock()
-				opened[s.ID()] = i
-				mine = append(mine, s)
-			})
-			time.Sleep(time.Millisecond)
-		}
-		for done := 0; done < 15; {
-			time.Sleep(time.Second)
-			cancel()
-			mu.Lock()
-			for _, s := range mine {
-				_ = s.Close()
-			}
-			mine = nil
-			mu.Unlock()
-			for _, r := range theirs {
-				_ = r.Close()
-			}
-			time.Sleep(time.Second)
-			done, theirs = done+len(theirs), nil
-			for b.waitingStreams() > 0 {
-				theirs = append(theirs, acceptStream(t, b))
-			}
-		}
-		calls.Wait()
-		var order []int // of the numbers: the calls return in any order
-		for _, id := range slices.Sorted(maps.Keys(opened)) {
-			order = append(order, opened[id])
-		}
-		require.True(t, slices.IsSorted(order), "%v", order)
-		require.Len(t, order, 15)
-		require.Zero(t, b.Endpoint().Totals().Streams.Refused)
-		_, _ = a.Abort(), b.Abort()
-	})
-}
-
-// waitingStreams returns how many streams AcceptStream would return at once.
-func (c *Conn) waitingStreams() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.streams.Waiting()
 }
 
 // A call of OpenStream that waits for what the peer is, and then for room, ends with its
@@ -234,157 +139,218 @@ func TestOpenStreamWaitsTwice(t *testing.T) {
 	})
 }
 
-// Many streams at a time, of both ends, over a bad network: none is refused, all that
-// their applications write arrives, and nothing is left.
-func TestOpenStreamOverBadNetwork(t *testing.T) {
-	for seed := range fewer(6) {
-		random := rand.New(rand.NewPCG(seed, 11))
-		one, other := &Config{MaxStreams: 1 + random.IntN(20)}, &Config{MaxStreams: 1 + random.IntN(5)}
+// Messages of any size with few retransmissions, over a link that loses much: each
+// arrives once, in order or some before what was sent before them. The ordered stream
+// goes on behind what is given up. Each has one receipt, which is true.
+func TestStreamReceipts(t *testing.T) {
+	for seed := range fewer(16) {
 		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
-			a, b, _ := w.pair(one, other)
-			var all sync.WaitGroup
-			for _, c := range []*Conn{a, b} {
-				all.Go(func() {
-					for {
-						s, err := c.AcceptStream(t.Context())
-						if err != nil {
-							return
-						}
-						go func() {
-							answerQuestion(t, s)
-							_ = s.Close()
-						}()
-					}
-				})
-			}
-			var calls sync.WaitGroup
-			for i := range 200 {
-				c := []*Conn{a, b}[i%2]
-				calls.Go(func() {
-					s, err := c.OpenStream(t.Context(), nil)
-					require.NoError(t, err)
-					send(t, s, fmt.Append(nil, "question ", i%10))
-					receive(t, s, fmt.Append(nil, "answer 2 ", i%10))
-					require.NoError(t, s.Close())
-				})
-			}
-			calls.Wait()
-			time.Sleep(time.Minute)
-			for _, c := range []*Conn{a, b} {
-				require.Zero(t, c.Endpoint().Totals().Streams.Refused)
-				require.Zero(t, figuresOf(c).streams)
-				require.Zero(t, figuresOf(c).fromPeer)
-				require.Zero(t, c.Stats().Dropped)
-			}
-			_, _ = a.Abort(), b.Abort()
-			all.Wait()
-		})
-	}
-}
-
-// answerQuestion reads a question of 10 bytes, and writes the answer to it.
-func answerQuestion(t *testing.T, s *Stream) {
-	b := make([]byte, 10)
-	for n := 0; n < len(b); {
-		k, err := s.Read(b[n:])
-		if err != nil {
-			return
-		}
-		n += k
-	}
-	_, _ = s.Write(append([]byte("answer 2 "), b[9]))
-}
-
-// Ten thousand streams, one after another, take no memory once they are over, and few
-// segments beside their own tell of room.
-func TestStreamsOneAfterAnother(t *testing.T) {
-	var segments [2]float64 // for each stream
-	for i := range segments {
-		inWorld(t, 5, netsim.LinkConfig{Delay: time.Millisecond}, func(t *testing.T, w *world) {
-			a, b, _ := w.pair(nil, &Config{MaxStreams: 64})
-			if i == 0 {
-				ignoreLimit(a)
-				ignoreLimit(b)
-			}
+			random := rand.New(rand.NewPCG(seed, 3))
+			a, b, _ := w.pair(nil, nil)
+			ordered := seed%2 == 1
+			s, r := streamPair(t, a, b, &StreamOptions{Unordered: !ordered, Priority: -3, MaxRetransmits: 5})
+			require.Equal(t, StreamOptions{Unordered: !ordered, Priority: -3, MaxRetransmits: 5}, r.Options())
+			messages := uint32(100 + random.IntN(100))
+			done := make(map[uint32]error) // of one goroutine
 			go func() {
-				for {
-					s, err := b.AcceptStream(t.Context())
-					if err != nil {
-						return
-					}
-					answerQuestion(t, s)
-					_ = s.Close()
+				for i := range messages {
+					p := append(binary.LittleEndian.AppendUint32(nil, i), make([]byte, random.IntN(6000))...)
+					err := s.SendMessage(p, &MessageOptions{
+						MaxRetransmits: random.IntN(4) - 1, Lifetime: time.Duration(random.IntN(3)) * 100 * time.Millisecond,
+						Done: func(err error) {
+							assert.NotContains(t, done, i, "two receipts")
+							done[i] = err
+						},
+					})
+					assert.NoError(t, err)
+					time.Sleep(time.Duration(max(0, random.IntN(150)-100)) * time.Millisecond)
 				}
+				_ = s.CloseWrite()
 			}()
-			open := func(n int) {
-				for range n {
-					s := openStream(t, a, nil)
-					send(t, s, []byte("question 7"))
-					receive(t, s, []byte("answer 2 7"))
-					require.NoError(t, s.Close())
+			got := make(map[uint32]bool)
+			last, early := int64(-1), 0
+			for buf := make([]byte, 1<<16); ; {
+				_, err := r.ReadMessage(buf)
+				if err == io.EOF {
+					break
+				}
+				require.NoError(t, err)
+				i := binary.LittleEndian.Uint32(buf)
+				require.False(t, got[i])
+				if got[i] = true; int64(i) < last {
+					early++
+				}
+				last = int64(i)
+			}
+			require.Equal(t, ordered, early == 0)
+			time.Sleep(10 * time.Second)
+			require.Len(t, done, int(messages))
+			abandoned := 0
+			for i, err := range done {
+				if err == nil {
+					require.True(t, got[i], "message %d", i)
+				} else {
+					require.ErrorIs(t, err, ErrMessageAbandoned)
+					abandoned++
 				}
 			}
-			open(100)
-			before, memory := b.Stats().SegmentsSent, memoryInUse()
-			n := int(fewer(10000))
-			open(n)
-			segments[i] = float64(b.Stats().SegmentsSent-before) / float64(n)
-			require.Less(t, int64(memoryInUse())-int64(memory), int64(200<<10))
-			_, _ = a.Abort(), b.Abort()
+			require.Greater(t, abandoned, 0)
+			st := r.Stats()
+			require.EqualValues(t, len(got), st.MessagesReceived)
+			require.LessOrEqual(t, st.MessagesReceived+st.Skipped, uint64(messages))
+			require.GreaterOrEqual(t, st.MessagesReceived+s.Stats().Abandoned, uint64(messages))
+			require.Zero(t, figuresOf(a).awaited)
+			require.Zero(t, b.Stats().Dropped.Total())
 		})
 	}
-	require.InDelta(t, segments[0], segments[1], 0.1)
 }
 
-// An end of the package before limits were told, at either side, opens what it likes, and
-// is refused what is too much.
-func TestPeersWithoutLimit(t *testing.T) {
-	inWorld(t, 6, lossy, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(&Config{MaxStreams: 2}, &Config{MaxStreams: 2})
-		ignoreLimit(a)
-		ignoreLimit(b)
-		for _, c := range []*Conn{a, b} {
-			for range 2 {
-				openStream(t, c, nil)
-			}
-			s := openStream(t, c, nil)
-			_, err := s.Read(make([]byte, 1))
-			wantReset(t, err, StreamRefused, true)
+// Lifetimes run while the peer reads nothing, and there is no credit: calls and groups
+// have room then, and Done is called.
+func TestStreamLifetimeWithoutCredit(t *testing.T) {
+	const lifetime = 100 * time.Millisecond
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
+		a, b, g := w.withStreams(nil)
+		s := openStream(t, b, &StreamOptions{MaxLifetime: lifetime})
+		var abandoned []time.Duration // ages; at most one at a time calls Done
+		for range 100 {
+			begin := time.Now()
+			require.NoError(t, s.SendMessage(content(1, 10000), &MessageOptions{Done: func(err error) {
+				if err != nil { // nil: there was credit
+					assert.Equal(t, ErrMessageAbandoned, err)
+					abandoned = append(abandoned, time.Since(begin))
+				}
+			}}))
+			require.LessOrEqual(t, time.Since(begin), lifetime+purgeInterval)
 		}
-		for range 2 {
-			for _, c := range []*Conn{a, b} {
-				_ = acceptStream(t, c).Close()
+		for s.TryWriteMessage(content(1, 10000)) == nil {
+		}
+		begin := time.Now()
+		for len(take(t, g)) == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		require.LessOrEqual(t, time.Since(begin), lifetime+purgeInterval)
+		require.NoError(t, s.TryWriteMessage(content(1, 10000)))
+		time.Sleep(time.Second)
+		require.Zero(t, s.Stats().WriteQueued)
+		require.Greater(t, len(abandoned), 50)
+		for _, age := range abandoned {
+			require.InDelta(t, lifetime+purgeInterval/2, age, float64(purgeInterval/2+time.Millisecond))
+		}
+
+		last := acceptStream(t, a) // which has all that it had credit for
+		time.Sleep(time.Second)
+		begin = time.Now()
+		require.NoError(t, s.WriteMessage([]byte("last")))
+		require.NoError(t, s.CloseWrite())
+		buf := make([]byte, 10000)
+		for n, err := 0, error(nil); err == nil; {
+			if n, err = last.ReadMessage(buf); err == nil && n == 4 {
+				require.Equal(t, "last", string(buf[:n]))
+				require.Less(t, time.Since(begin), lifetime)
+				return
 			}
 		}
-		time.Sleep(time.Minute)
-		require.Zero(t, a.Stats().Dropped, "no MAX_STREAMS came")
-		require.Zero(t, figuresOf(a).streams)
-		_, _ = a.Abort(), b.Abort()
+		require.Fail(t, "the last message has not arrived")
 	})
 }
 
-// A peer that says that it takes more than it does refuses streams. One that says less
-// than before, or nothing that counts, changes nothing.
-func TestPeerLiesAboutItsLimit(t *testing.T) {
-	inWorld(t, 7, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(nil, &Config{MaxStreams: 2})
-		streamPair(t, a, b, nil)
-		tell := func(n uint32) {
-			b.sendRaw((&streams.Header{Kind: streams.MaxStreams, Streams: n}).Append(nil))
+// Messages with a lifetime: through an outage nothing is delivered that was older
+// when it left, receipts say so, and what is fresh arrives soon after.
+func TestStreamLifetime(t *testing.T) {
+	const rtt, lifetime, messages = 80 * time.Millisecond, 100 * time.Millisecond, 360
+	for seed := range fewer(8) {
+		inWorld(t, seed, netsim.LinkConfig{Delay: rtt / 2, Loss: 0.02 * float64(seed%3)}, func(t *testing.T, w *world) {
+			a, b, _ := w.pair(nil, nil)
+			s, r := streamPair(t, a, b, &StreamOptions{Unordered: seed%2 == 0, MaxLifetime: lifetime})
 			time.Sleep(time.Second)
+			begin := time.Now()
+			done := make(chan [2]int, messages) // the message, and 1 if it was delivered
+			go func() {
+				for i := range messages {
+					p := append(binary.LittleEndian.AppendUint64(nil, uint64(i)), make([]byte, 92)...)
+					_ = s.SendMessage(p, &MessageOptions{Done: func(err error) {
+						delivered := 1
+						if err != nil {
+							assert.ErrorIs(t, err, ErrMessageAbandoned)
+							delivered = 0
+						}
+						done <- [2]int{i, delivered}
+					}})
+					time.Sleep(time.Second / 60)
+				}
+				_ = s.CloseWrite()
+			}()
+			time.AfterFunc(time.Second, func() { w.net.Cut("10.0.0.1", "10.0.0.2") })
+			healed := begin.Add(4 * time.Second)
+			time.AfterFunc(4*time.Second, func() { w.net.Heal("10.0.0.1", "10.0.0.2") })
+			got := make(map[int]bool)
+			var first time.Duration
+			for buf := make([]byte, 200); ; {
+				if _, err := r.ReadMessage(buf); err != nil {
+					require.Equal(t, io.EOF, err)
+					break
+				}
+				i := int(binary.LittleEndian.Uint64(buf))
+				if got[i] = true; seed%2 == 0 { // else it may wait for those before it to be given up
+					age := time.Since(begin) - time.Duration(i)*(time.Second/60)
+					require.LessOrEqual(t, age, lifetime+rtt/2+time.Millisecond, "message %d", i)
+				}
+				if time.Now().After(healed) && first == 0 {
+					first = time.Since(healed)
+				}
+			}
+			require.Greater(t, len(got), messages/3)
+			require.LessOrEqual(t, first, rtt*3/2)
+			time.Sleep(10 * time.Second)
+			require.Len(t, done, messages)
+			for range messages {
+				if d := <-done; d[1] == 1 {
+					require.True(t, got[d[0]], "the receipt of %d says delivered", d[0])
+				}
+			}
+		})
+	}
+}
+
+// Calls that wait open their streams in the order in which they came, and one whose
+// context ends does not keep the next from its turn.
+func TestOpenStreamTakesTurns(t *testing.T) {
+	inWorld(t, 2, clean, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(nil, &Config{MaxStreams: 1})
+		s, r := streamPair(t, a, b, nil)
+		cancelled, cancel := context.WithCancel(t.Context())
+		type result struct {
+			call int
+			s    *Stream
+			err  error
 		}
-		tell(0)
-		tell(1)
-		streamPair(t, a, b, nil)
-		_, err := a.TryOpenStream(nil)
-		require.ErrorIs(t, err, errNoStreamYet)
-		tell(1<<32 - 1)
-		s := openStream(t, a, nil)
-		_, err = s.Read(make([]byte, 1))
-		wantReset(t, err, StreamRefused, true)
-		tell(3)
-		openStream(t, a, nil)
-		require.Zero(t, a.Stats().Dropped)
+		results := make(chan result, 10)
+		for i := range 10 {
+			ctx := t.Context()
+			if i%4 == 1 {
+				ctx = cancelled
+			}
+			go func() {
+				s, err := a.OpenStream(ctx, nil)
+				results <- result{i, s, err}
+			}()
+			time.Sleep(time.Millisecond)
+		}
+		cancel()
+		for range 3 {
+			got := <-results
+			require.Equal(t, 1, got.call%4)
+			require.ErrorIs(t, got.err, context.Canceled)
+		}
+		for _, call := range []int{0, 2, 3, 4, 6, 7, 8} {
+			_, _ = s.Close(), r.Close()
+			got := <-results
+			require.NoError(t, got.err)
+			require.Equal(t, call, got.call)
+			s, r = got.s, acceptStream(t, b)
+		}
+		require.Zero(t, b.Endpoint().Totals().Streams.Refused)
 		_, _ = a.Abort(), b.Abort()
 	})
 }

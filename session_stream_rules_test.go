@@ -3,56 +3,16 @@ package kcp
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"io"
 	"net"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/streams"
-	"github.com/arqnet/kcp/stats"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/net/nettest"
 )
-
-// The judge of net.Conn, for streams.
-func TestStreamIsNetConn(t *testing.T) { // by itself: nettest ends each case after a minute
-	aead, err := crypt.AESGCM(bytes.Repeat([]byte{7}, 16))
-	require.NoError(t, err)
-	var wg sync.WaitGroup // all at once, as the cases mostly wait
-	for _, v := range []struct {
-		name   string
-		config Config
-	}{
-		{"plain", Config{}},
-		{"aead+fec", Config{Cipher: aead, FEC: FEC{Data: 10, Parity: 3}}},
-		{"tls", *secured(Config{})},
-	} {
-		wg.Go(func() {
-			t.Run(v.name, func(t *testing.T) {
-				nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) { return loopbackStreams(&v.config) })
-			})
-		})
-	}
-	wg.Wait()
-}
-
-// loopbackStreams returns both ends of a stream over loopback.
-func loopbackStreams(config *Config) (opened, accepted net.Conn, stop func(), err error) {
-	a, b, stop, err := loopbackPair(config, "127.0.0.1:0")
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	s, err := a.OpenStream(context.Background(), nil)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	r, err := b.AcceptStream(context.Background())
-	return s, r, stop, err
-}
 
 // streamFigures is what a session holds because of streams.
 type streamFigures struct{ streams, held, fromPeer, refused, ahead, awaited int }
@@ -124,47 +84,6 @@ func TestStreamMessages(t *testing.T) {
 	}
 }
 
-// An unordered stream delivers each message once, and some before what was sent
-// before them.
-func TestStreamUnordered(t *testing.T) {
-	inWorld(t, 5, lossy, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(nil, nil)
-		s, r := streamPair(t, a, b, &StreamOptions{Unordered: true, Priority: -3, MaxRetransmits: 5})
-		require.Equal(t, StreamOptions{Unordered: true, Priority: -3, MaxRetransmits: 5}, r.Options())
-		s2, r2 := streamPair(t, a, b, &StreamOptions{Unordered: true})
-		const messages = 300
-		go func() {
-			for i := range messages {
-				p := make([]byte, 4+i%5*1000)
-				binary.LittleEndian.PutUint32(p, uint32(i))
-				if _, err := s2.Write(p); err != nil {
-					t.Error(err)
-				}
-				time.Sleep(time.Millisecond)
-			}
-			_ = s2.CloseWrite()
-		}()
-		got, early := make(map[uint32]bool), 0
-		buf := make([]byte, 1<<16)
-		for {
-			n, err := r2.ReadMessage(buf)
-			if err == io.EOF {
-				break
-			}
-			require.NoError(t, err)
-			i := binary.LittleEndian.Uint32(buf)
-			require.Equal(t, 4+int(i)%5*1000, n)
-			require.False(t, got[i])
-			if got[i] = true; i > 0 && !got[i-1] {
-				early++
-			}
-		}
-		require.Len(t, got, messages)
-		require.Greater(t, early, 10)
-		_, _ = s, r
-	})
-}
-
 // A stream that nobody reads stops itself, and neither the others nor the session.
 // Once it is read, everything arrives.
 func TestStreamFlowControl(t *testing.T) {
@@ -180,126 +99,15 @@ func TestStreamFlowControl(t *testing.T) {
 		require.LessOrEqual(t, st.ReadBuffered, streams.InitialCredit)
 		require.Greater(t, st.ReadBuffered, streams.InitialCredit*9/10)
 		require.LessOrEqual(t, b.Stats().Held, 3*streams.InitialCredit)
+		n, err := unread.Read(nil) // does not wait
+		require.NoError(t, err)
+		require.Zero(t, n)
 		s, r := streamPair(t, a, b, nil)
 		bothWays(t, s, r, content(1, 2<<20), content(2, 2<<20))
 		bothWays(t, a, b, content(3, 1<<20), content(4, 1<<20))
 		receive(t, unread, data)
 		require.NoError(t, a.Close())
 		require.NoError(t, b.Close())
-	})
-}
-
-// A message that does not fit into the receive buffer resets its stream, at both
-// ends, and no other.
-func TestStreamMessageTooLarge(t *testing.T) {
-	inWorld(t, 7, lossy, func(t *testing.T, w *world) {
-		small := &Config{StreamReceiveBuffer: 64 << 10}
-		a, b, _ := w.pair(nil, small)
-		s, r := streamPair(t, a, b, nil)
-		other, peer := streamPair(t, a, b, nil)
-		require.NoError(t, s.WriteMessage(make([]byte, 55000)))
-		n, err := r.ReadMessage(make([]byte, 55000))
-		require.NoError(t, err)
-		require.Equal(t, 55000, n)
-		require.NoError(t, s.WriteMessage(make([]byte, 70000)))
-		_, err = r.ReadMessage(make([]byte, 1<<20))
-		wantReset(t, err, StreamTooLarge, false)
-		_, err = s.Read(make([]byte, 1))
-		wantReset(t, err, StreamTooLarge, true)
-		require.Error(t, s.WriteMessage(nil))
-		bothWays(t, other, peer, content(1, 100000), content(2, 100000))
-	})
-}
-
-// Reset ends a stream at both ends at once, with what was not read. Close of one
-// end stops the other's writes.
-func TestStreamReset(t *testing.T) {
-	inWorld(t, 8, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(nil, nil)
-		s, r := streamPair(t, a, b, nil)
-		_, err := s.Write(content(1, 50000))
-		require.NoError(t, err)
-		time.Sleep(time.Second)
-		_, err = r.Read(nil)
-		require.NoError(t, err)
-		require.NoError(t, s.Reset(maxStreamCode))
-		_, err = s.Write([]byte("x"))
-		require.ErrorIs(t, err, net.ErrClosed)
-		time.Sleep(time.Second)
-		_, err = r.Read(nil)
-		wantReset(t, err, maxStreamCode, true)
-		_, err = r.Read(make([]byte, 10))
-		wantReset(t, err, maxStreamCode, true)
-		_, err = r.Write(make([]byte, 10))
-		wantReset(t, err, maxStreamCode, true)
-		require.NoError(t, r.Close())
-		require.ErrorIs(t, r.Close(), net.ErrClosed)
-		require.ErrorIs(t, s.Reset(1), net.ErrClosed)
-
-		s, r = streamPair(t, b, a, nil)
-		_, err = s.Write([]byte("hello"))
-		require.NoError(t, err)
-		_, err = r.Read(nil) // does not wait
-		require.NoError(t, err)
-		require.NoError(t, s.Close())
-		time.Sleep(time.Second)
-		_, err = r.Read(nil) // there is something to read
-		require.NoError(t, err)
-		receive(t, r, []byte("hello"))
-		for _, b := range [][]byte{nil, make([]byte, 1)} {
-			_, err = r.Read(b)
-			require.Equal(t, io.EOF, err)
-		}
-		_, err = r.Write(make([]byte, 10))
-		require.ErrorIs(t, err, ErrStreamClosed)
-		require.NoError(t, r.Close())
-		time.Sleep(time.Second)
-		for _, c := range []*Conn{a, b} {
-			require.Zero(t, figuresOf(c).held)
-			require.Zero(t, figuresOf(c).streams)
-			require.Equal(t, stats.Streams{Opened: 1, Accepted: 1, Ended: 2, Reset: 1}, c.Endpoint().Totals().Streams)
-		}
-	})
-}
-
-// A peer may have so many streams and no more; those that are closed make room.
-// What is refused is not remembered.
-func TestStreamLimit(t *testing.T) {
-	inWorld(t, 9, lossy, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(&Config{MaxStreams: 1}, &Config{MaxStreams: 3})
-		ignoreLimit(a)
-		var mine, theirs []*Stream
-		for range 3 {
-			s, r := streamPair(t, a, b, nil)
-			mine, theirs = append(mine, s), append(theirs, r)
-		}
-		for range 5 {
-			s := openStream(t, a, nil)
-			_, err := s.Write([]byte("x"))
-			require.NoError(t, err)
-			_, err = s.Read(make([]byte, 1))
-			wantReset(t, err, StreamRefused, true)
-			require.NoError(t, s.Close())
-		}
-		require.NoError(t, mine[1].Close())
-		require.NoError(t, theirs[1].Close())
-		time.Sleep(2 * time.Second)
-		streamPair(t, a, b, nil)
-		streamPair(t, b, a, nil)
-		time.Sleep(2 * time.Second)
-		for _, c := range []*Conn{a, b} {
-			require.Equal(t, 4, figuresOf(c).streams)
-			require.Zero(t, figuresOf(c).refused)
-			require.Zero(t, figuresOf(c).ahead)
-		}
-		require.Equal(t, stats.Streams{Opened: 9, Accepted: 1, Ended: 6, Reset: 5}, a.Endpoint().Totals().Streams)
-		want := stats.Streams{Opened: 1, Accepted: 4, Refused: 5, Ended: 1}
-		require.Equal(t, want, b.Endpoint().Totals().Streams)
-		require.NoError(t, b.Abort())
-		want.Ended = 5 // all, with their session, and once more out of the table
-		require.Equal(t, want, b.Endpoint().Totals().Streams)
-		w.settle()
-		require.Equal(t, want, b.Endpoint().Totals().Streams)
 	})
 }
 
@@ -363,24 +171,6 @@ func TestEndWithoutStreams(t *testing.T) {
 	})
 }
 
-// OpenStream returns the error of a ctx that is done, also where it need not wait, and
-// opens no stream.
-func TestOpenStreamWithContextThatIsDone(t *testing.T) {
-	inWorld(t, 11, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(nil, nil)
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel()
-		s, err := a.OpenStream(ctx, nil)
-		require.ErrorIs(t, err, context.Canceled)
-		require.Nil(t, s)
-		first, _ := streamPair(t, a, b, nil)
-		require.EqualValues(t, 1, first.ID())
-		require.NoError(t, a.Close())
-		_, err = a.OpenStream(ctx, nil)
-		require.ErrorIs(t, err, net.ErrClosed)
-	})
-}
-
 // requireOption requires that err has want in it.
 func requireOption(t *testing.T, want OptionError, err error) {
 	t.Helper()
@@ -430,37 +220,6 @@ func TestCloseWithStreams(t *testing.T) {
 			require.NoError(t, b.Close())
 		})
 	}
-}
-
-// A session whose peer does not read a stream is not closed in order: Close says
-// so after Linger.
-func TestCloseWithUnreadStream(t *testing.T) {
-	inWorld(t, 12, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(&Config{Linger: time.Second}, nil)
-		s, r := streamPair(t, a, b, nil)
-		_, err := s.Write(make([]byte, 200000))
-		require.NoError(t, err)
-		begin := time.Now()
-		require.ErrorIs(t, a.Close(), ErrNotDelivered)
-		require.Less(t, time.Since(begin), 3*time.Second)
-		_, err = io.ReadAll(r)
-		require.ErrorIs(t, err, ErrPeerClosed)
-		require.NoError(t, b.Close())
-	})
-}
-
-// If both ends have dialled, their streams have different numbers all the same.
-func TestStreamIDsOfBothDiallers(t *testing.T) {
-	inWorld(t, 13, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(nil, nil)
-		for _, c := range []*Conn{a, b} {
-			c.mu.Lock()
-			c.hs.Role = opening.Dialled
-			c.hs.capabilities |= capDialled
-			c.mu.Unlock()
-		}
-		require.NotEqual(t, (*streamHost)(&a.session).FirstID(), (*streamHost)(&b.session).FirstID())
-	})
 }
 
 // Streams that a peer opens and ends at once count until they are accepted.

@@ -3,9 +3,8 @@ package kcp
 import (
 	"context"
 	"io"
-	"net"
 	"net/netip"
-	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -31,7 +30,7 @@ func carries(t *testing.T, w io.Writer, r io.Reader, n int) float64 {
 func TestStreamIsAsFastAsItsSession(t *testing.T) {
 	t.Parallel()
 	long(t)
-	for loss, least := range map[float64]float64{0: 0.95, 0.01: 0.7, 0.05: 0.7} {
+	for loss, least := range map[float64]float64{0: 0.95, 0.01: 0.7} {
 		link := netsim.LinkConfig{Delay: 40 * time.Millisecond, Loss: loss}
 		var session, stream float64
 		for seed := range fewer(4) {
@@ -48,89 +47,6 @@ func TestStreamIsAsFastAsItsSession(t *testing.T) {
 		t.Logf("%.0f %%: stream %.3f of its session", 100*loss, stream/session)
 		require.Greater(t, stream, least*session)
 	}
-}
-
-// Of a buffer that does not grow, nearly all is used in a round trip.
-func TestStreamCreditIsInTime(t *testing.T) {
-	t.Parallel()
-	long(t)
-	inWorld(t, 1, netsim.LinkConfig{Delay: 40 * time.Millisecond}, func(t *testing.T, w *world) {
-		size := 1 << 20
-		a, b, _ := w.pair(nil, &Config{StreamReceiveBuffer: size})
-		s, r := streamPair(t, a, b, nil)
-		carries(t, s, r, 4<<20)
-		full := segmentCost(a)
-		require.Greater(t, carries(t, s, r, 20<<20)/full, 0.9*float64(size)/(80*time.Millisecond).Seconds())
-		require.Zero(t, grownOf(b))
-	})
-}
-
-// segmentCost returns which part of the credit of full segments is payload.
-func segmentCost(c *Conn) float64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	n := float64(c.kcp.cfg.mss)
-	return (n - streams.MaxHeader) / (n + streams.SegmentCost)
-}
-
-// Only what the application reads, and fast, lets buffers grow, and all of a
-// session by so much. What a stream had is there for others once it is over.
-func TestStreamGrowthIsBounded(t *testing.T) {
-	t.Parallel()
-	long(t)
-	inWorld(t, 1, netsim.LinkConfig{Delay: 40 * time.Millisecond, Rate: 200 << 20, Queue: 64 << 20}, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(nil, nil)
-		window := func(s *Stream) int {
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			return s.state.Stats().Window
-		}
-		unread, stuck := streamPair(t, a, b, nil)
-		go func() {
-			_, _ = unread.Write(content(1, 2<<20)) // it ends with the session
-		}()
-		slow, reader := streamPair(t, a, b, nil)
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			send(t, slow, content(2, 4<<20))
-			for range 4 << 10 {
-				_, _ = io.ReadFull(reader, make([]byte, 1<<10))
-				time.Sleep(2 * time.Millisecond)
-			}
-		}()
-		var pairs [4][2]*Stream
-		for i := range pairs {
-			pairs[i][0], pairs[i][1] = streamPair(t, a, b, nil)
-		}
-		for i := range pairs {
-			carries(t, pairs[i][0], pairs[i][1], 8<<20)
-		}
-		<-done
-		require.Equal(t, streams.InitialCredit, window(stuck))
-		require.Equal(t, defaultStreamReceive, window(reader))
-		sum := 0
-		for _, s := range pairs {
-			require.LessOrEqual(t, window(s[1]), maxStreamReceive)
-			sum += window(s[1]) - defaultStreamReceive
-		}
-		require.Positive(t, sum)
-		require.LessOrEqual(t, sum, streams.MaxGrowth)
-		require.Equal(t, sum, grownOf(b))
-		for _, s := range pairs {
-			require.NoError(t, s[0].Close())
-			require.NoError(t, s[1].Close())
-		}
-		time.Sleep(time.Second)
-		require.Zero(t, grownOf(b))
-	})
-}
-
-// grownOf returns by how much receive buffers of c's streams have grown.
-func grownOf(c *Conn) int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.streams.Figures().Grown
 }
 
 // Under memory pressure the session tells its streams that buffers may not grow.
@@ -271,128 +187,38 @@ func (p *forgedPeer) greets(tc forgedHelloCase) {
 	assert.Equal(t, tc.quiet, early, "a stream was opened before WELCOME")
 }
 
-// Idle streams are small, and those that are over leave nothing: no memory, no
-// entry of a table, no credit.
-func TestManyStreams(t *testing.T) {
-	t.Parallel()
-	sequential(t)
-	if !alone(t) {
-		return
-	}
-	idle, total := int(fewer(10000)), 100000
-	if testing.Short() {
-		total = idle + 1500
-	}
-	inWorld(t, 17, clean, func(t *testing.T, w *world) {
-		config := &Config{MaxStreams: idle}
-		a, b, _ := w.pair(config, config)
-		s, r := streamPair(t, a, b, nil)
-		require.NoError(t, s.Close())
-		require.NoError(t, r.Close())
-		time.Sleep(5 * time.Second)
-		before := memoryInUse()
-		mine, theirs := make([]*Stream, idle), make([]*Stream, idle)
-		for i := range mine {
-			mine[i] = openStream(t, a, nil)
-			if i%1000 == 999 {
-				time.Sleep(100 * time.Millisecond)
-			}
-		}
-		for i := range theirs {
-			theirs[i] = acceptStream(t, b)
-		}
-		time.Sleep(5 * time.Second)
-		each := (memoryInUse() - before) / int64(2*idle)
-		t.Logf("%d bytes for each end of a stream", each)
-		require.LessOrEqual(t, each, int64(1024))
-		for i := range mine {
-			require.NoError(t, mine[i].Close())
-			require.NoError(t, theirs[i].Close())
-		}
-		mine, theirs = nil, nil
-		time.Sleep(5 * time.Second)
-		for i := idle; i < total; i++ {
-			useAndClose(t, a, b, i)
-		}
-		time.Sleep(5 * time.Second)
-		for _, c := range []*Conn{a, b} {
-			require.Zero(t, figuresOf(c))
-			c.mu.Lock()
-			require.Zero(t, c.kcp.WaitSend()+int(c.kcp.rcv.queue.n+c.kcp.rcv.early))
-			require.False(t, c.streams.Busy())
-			f := c.streams.Figures()
-			require.Zero(t, f.Openings+f.Backlog)
-			c.mu.Unlock()
-		}
-		left := memoryInUse() - before
-		t.Logf("%d streams have left %d bytes", total, left)
-		// Stacks and spans of the runtime, which come and go, are about 200 KB.
-		require.LessOrEqual(t, left, int64(384<<10+2*total))
-		s, r = streamPair(t, a, b, nil)
-		bothWays(t, s, r, content(1, 3*streams.InitialCredit), content(2, 3*streams.InitialCredit))
-		bothWays(t, a, b, content(3, 3*streams.InitialCredit), content(4, 3*streams.InitialCredit))
-		runtime.KeepAlive(mine)
-		runtime.KeepAlive(theirs)
-	})
-}
-
-// useAndClose opens a stream, and ends it in one of several ways.
-func useAndClose(t *testing.T, a, b *Conn, i int) {
-	if i%2 == 1 {
-		a, b = b, a
-	}
-	s := openStream(t, a, nil)
-	require.NoError(t, s.SendMessage([]byte("message"), &MessageOptions{Done: func(error) {}, Lifetime: time.Duration(i%3) * time.Second}))
-	r := acceptStream(t, b)
-	switch i % 5 {
-	case 0:
-		require.NoError(t, s.Reset(1))
-		require.NoError(t, r.Close())
-	case 1: // not read
-		require.NoError(t, r.Close())
-		require.NoError(t, s.Close())
-	default:
-		receive(t, r, []byte("message"))
-		require.NoError(t, s.Close())
-		require.NoError(t, r.Close())
-	}
-}
-
 // What arrives on streams and is not read is held for no longer than the
 // application can read it: on a stream that goes on, on one that is over, and on
 // one that was not accepted. When the session ends without that, its endpoint holds
 // nothing.
 func TestUnreadStreamsAreReleased(t *testing.T) {
-	for _, tc := range []struct {
-		name string
-		end  func(t *testing.T, a, b *Conn, streams []*Stream)
-		want error // of reading afterwards
-	}{
-		{"closed", func(t *testing.T, _, b *Conn, _ []*Stream) { require.NoError(t, b.Close()) }, net.ErrClosed},
-		{"aborted", func(t *testing.T, _, b *Conn, _ []*Stream) { require.NoError(t, b.Abort()) }, net.ErrClosed},
-		{"out of memory", func(_ *testing.T, _, b *Conn, _ []*Stream) { b.shedMemory() }, ErrMemoryPressure},
-		{"ended, then closed", func(t *testing.T, a, b *Conn, _ []*Stream) {
-			require.NoError(t, a.Abort())
-			time.Sleep(time.Second)
-			require.Greater(t, b.ep.Stats().Buffered, 15000-accountGrain)
+	abort := func(t *testing.T, a, b *Conn) {
+		require.NoError(t, a.Abort())
+		time.Sleep(time.Second)
+		require.Greater(t, b.ep.Stats().Buffered, 15000-accountGrain)
+	}
+	for name, end := range map[string]func(t *testing.T, a, b *Conn, streams []*Stream){
+		"closed":        func(t *testing.T, _, b *Conn, _ []*Stream) { require.NoError(t, b.Close()) },
+		"aborted":       func(t *testing.T, _, b *Conn, _ []*Stream) { require.NoError(t, b.Abort()) },
+		"out of memory": func(_ *testing.T, _, b *Conn, _ []*Stream) { b.shedMemory() },
+		"ended, then closed": func(t *testing.T, a, b *Conn, _ []*Stream) {
+			abort(t, a, b)
 			require.NoError(t, b.Close())
-		}, net.ErrClosed},
-		{"ended, then streams closed", func(t *testing.T, a, _ *Conn, streams []*Stream) {
-			require.NoError(t, a.Abort())
-			time.Sleep(time.Second)
+		},
+		"ended, then streams closed": func(t *testing.T, a, b *Conn, streams []*Stream) {
+			abort(t, a, b)
 			for _, s := range streams {
 				require.NoError(t, s.Close())
 			}
-		}, net.ErrClosed},
-		{"ended, then read", func(t *testing.T, a, _ *Conn, streams []*Stream) {
-			require.NoError(t, a.Abort())
-			time.Sleep(time.Second)
+		},
+		"ended, then read": func(t *testing.T, a, b *Conn, streams []*Stream) {
+			abort(t, a, b)
 			for i, s := range streams {
 				receive(t, s, content(uint64(i), 5000))
 			}
-		}, ErrReset},
+		},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			inWorld(t, 20, clean, func(t *testing.T, w *world) {
 				a, b, _ := w.pair(nil, nil)
 				var streams []*Stream
@@ -400,7 +226,7 @@ func TestUnreadStreamsAreReleased(t *testing.T) {
 					s := openStream(t, a, nil)
 					_, err := s.Write(content(i, 5000))
 					require.NoError(t, err)
-					if i < 2 || tc.want == ErrReset || tc.name == "ended, then streams closed" {
+					if i < 2 || strings.HasSuffix(name, "streams closed") || strings.HasSuffix(name, "read") {
 						streams = append(streams, acceptStream(t, b))
 					}
 					if i == 0 {
@@ -410,61 +236,14 @@ func TestUnreadStreamsAreReleased(t *testing.T) {
 				}
 				time.Sleep(time.Second)
 				require.Greater(t, b.ep.Stats().Buffered, 15000-accountGrain)
-				tc.end(t, a, b, streams)
+				end(t, a, b, streams)
 				time.Sleep(time.Minute)
 				require.Zero(t, b.ep.Stats().Buffered)
 				require.Zero(t, b.streams.Held())
-				for _, s := range streams {
-					_, err := s.Read(make([]byte, 1))
-					if s.closed {
-						require.ErrorIs(t, err, net.ErrClosed)
-					} else if s.ID() > 1 {
-						require.ErrorIs(t, err, tc.want)
-					}
-				}
 				_, _ = a.Abort(), b.Abort()
 			})
 		})
 	}
-}
-
-// What arrives on streams of a session that nobody accepts is not held after the
-// listener has ended.
-func TestStreamsOfUnacceptedSessions(t *testing.T) {
-	inWorld(t, 21, clean, func(t *testing.T, w *world) {
-		l := w.listen(nil)
-		e, _ := w.endpoint("10.0.0.2:0", nil)
-		c := w.dial(e)
-		s := openStream(t, c, nil)
-		_, err := s.Write(content(1, 5000))
-		require.NoError(t, err)
-		time.Sleep(time.Second)
-		require.Greater(t, l.ep.Stats().Buffered, 5000)
-		require.NoError(t, c.Abort())
-		time.Sleep(time.Minute)
-		require.NoError(t, l.Close())
-		time.Sleep(time.Minute)
-		require.Zero(t, l.ep.Stats().Buffered)
-	})
-}
-
-// A Close that waits for a stream without a reader goes on to its end when the
-// peer closes the session meanwhile.
-func TestCloseBesideUnreadStreamMeetsClose(t *testing.T) {
-	inWorld(t, 22, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(nil, nil)
-		s := openStream(t, a, nil)
-		_, err := s.Write(make([]byte, 200000)) // more than the credit
-		require.NoError(t, err)
-		closed := make(chan error, 1)
-		go func() { closed <- a.Close() }()
-		time.Sleep(time.Second)
-		require.NoError(t, b.Close())
-		require.ErrorIs(t, <-closed, ErrNotDelivered)
-		time.Sleep(2 * time.Minute)
-		require.Zero(t, a.ep.Stats().Sessions)
-		require.Zero(t, b.ep.Stats().Sessions)
-	})
 }
 
 func openStream(t *testing.T, c *Conn, options *StreamOptions) *Stream {

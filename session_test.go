@@ -1,12 +1,11 @@
 package kcp
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"io"
 	"net"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -17,7 +16,6 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/congestion"
-	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/nettest"
@@ -73,38 +71,37 @@ func TestDoneErrAndTheirCount(t *testing.T) {
 	idle, stalls := Config{IdleTimeout: 3 * time.Second}, Config{StallTimeout: 3 * time.Second, ReceiveWindow: 128}
 	unread := make([]byte, 1<<20) // more than the peer's window
 	for name, c := range map[string]struct {
-		config       *Config
-		end          func(w *world, a *Conn) error
-		ours, theirs error // nil: not looked at
-		ourCount     func(*EndedSessions) *uint64
-		theirCount   func(*EndedSessions) *uint64 // nil: not looked at
+		config               *Config
+		end                  func(w *world, a *Conn) error
+		ours, theirs         error  // nil: not looked at
+		ourCounter, theirOne string // in EndedSessions; "": not looked at
 	}{
-		"close":    {&mortal, func(_ *world, a *Conn) error { return a.Close() }, net.ErrClosed, ErrPeerClosed, countClosed, countPeerClosed},
-		"abort":    {&mortal, func(_ *world, a *Conn) error { return a.Abort() }, net.ErrClosed, ErrReset, countAborted, countReset},
-		"endpoint": {&mortal, func(_ *world, a *Conn) error { return a.Endpoint().Close() }, net.ErrClosed, ErrReset, countAborted, countReset},
+		"close":    {&mortal, func(_ *world, a *Conn) error { return a.Close() }, net.ErrClosed, ErrPeerClosed, "Closed", "PeerClosed"},
+		"abort":    {&mortal, func(_ *world, a *Conn) error { return a.Abort() }, net.ErrClosed, ErrReset, "Aborted", "Reset"},
+		"endpoint": {&mortal, func(_ *world, a *Conn) error { return a.Endpoint().Close() }, net.ErrClosed, ErrReset, "Aborted", "Reset"},
 		"memory": {&mortal, func(_ *world, a *Conn) error {
 			a.mu.Lock()
 			a.kcp.Compact() // without spare memory there is nothing to give up
 			a.mu.Unlock()
 			require.True(t, a.shedMemory())
 			return nil
-		}, ErrMemoryPressure, ErrReset, countMemory, countReset},
+		}, ErrMemoryPressure, ErrReset, "Memory", "Reset"},
 		"lost": {&mortal, func(w *world, _ *Conn) error {
-			w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false })
+			w.deaf()
 			return nil
-		}, nil, nil, countLost, countLost},
-		"idle": {&idle, func(*world, *Conn) error { return nil }, nil, ErrReset, countIdle, countReset},
+		}, nil, nil, "Lost", "Lost"},
+		"idle": {&idle, func(*world, *Conn) error { return nil }, nil, ErrReset, "Idle", "Reset"},
 		"stalled": {&stalls, func(_ *world, a *Conn) error {
 			_, err := a.Write(unread)
 			return err
-		}, nil, ErrReset, countStalled, countReset},
+		}, nil, ErrReset, "Stalled", "Reset"},
 		"not delivered": {&mortal, func(_ *world, a *Conn) error {
 			_, err := a.Write(unread)
 			if closed := a.Close(); !errors.Is(closed, ErrNotDelivered) {
 				return errors.Join(err, closed)
 			}
 			return err
-		}, ErrNotDelivered, nil, countNotDelivered, nil},
+		}, ErrNotDelivered, nil, "NotDelivered", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, 1, clean, func(t *testing.T, w *world) {
@@ -126,65 +123,30 @@ func TestDoneErrAndTheirCount(t *testing.T) {
 					require.Equal(t, c.theirs, b.Err())
 				}
 				require.True(t, isDone(a.Done()), "asked for after the end")
-				checkEnds(t, a.Endpoint(), c.ourCount)
-				if c.theirCount != nil {
-					checkEnds(t, l.Endpoint(), c.theirCount)
+				checkEnds(t, a.Endpoint(), c.ourCounter)
+				if c.theirOne != "" {
+					checkEnds(t, l.Endpoint(), c.theirOne)
 				}
 			})
 		})
 	}
 }
 
-func countClosed(n *EndedSessions) *uint64       { return &n.Closed }
-func countPeerClosed(n *EndedSessions) *uint64   { return &n.PeerClosed }
-func countAborted(n *EndedSessions) *uint64      { return &n.Aborted }
-func countNotDelivered(n *EndedSessions) *uint64 { return &n.NotDelivered }
-func countReset(n *EndedSessions) *uint64        { return &n.Reset }
-func countLost(n *EndedSessions) *uint64         { return &n.Lost }
-func countIdle(n *EndedSessions) *uint64         { return &n.Idle }
-func countStalled(n *EndedSessions) *uint64      { return &n.Stalled }
-func countMemory(n *EndedSessions) *uint64       { return &n.Memory }
-
-// checkEnds checks that the only session of e is counted by the counter of, and
-// by no other.
-func checkEnds(t *testing.T, e *Endpoint, of func(*EndedSessions) *uint64) {
+// checkEnds checks that the only session of e is counted by one counter, and by no
+// other.
+func checkEnds(t *testing.T, e *Endpoint, counter string) {
 	t.Helper()
 	s := e.Stats()
-	require.EqualValues(t, 1, *of(&s.Ended), "%+v", s.Ended)
+	require.EqualValues(t, 1, reflect.ValueOf(s.Ended).FieldByName(counter).Uint(), "%+v", s.Ended)
 	require.EqualValues(t, 1, s.Ended.Total())
 	require.EqualValues(t, 1, s.Dialled+s.Accepted)
 	require.Equal(t, 1, s.Peak)
 	require.Zero(t, s.Sessions)
 }
 
-// Done does not wait for the application, nor for a peer that goes on writing.
-func TestDoneAgainstHalfClose(t *testing.T) {
-	inWorld(t, 2, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(nil, nil)
-		require.NoError(t, a.CloseWrite())
-		_, err := b.Read(make([]byte, 1))
-		require.Equal(t, io.EOF, err)
-		w.settle()
-		require.False(t, isDone(a.Done()) || isDone(b.Done()))
-		require.NoError(t, errors.Join(a.Err(), b.Err()))
-		_, err = b.Write([]byte("unread"))
-		require.NoError(t, err)
-		require.NoError(t, b.Close())
-		<-a.Done()
-		require.Equal(t, ErrPeerClosed, a.Err())
-		receive(t, a, []byte("unread"))
-		require.NoError(t, a.Close())
-		require.Equal(t, ErrPeerClosed, a.Err(), "it does not change")
-	})
-}
-
 // Sessions that Dial does not return are counted as well.
 func TestEndsOfDial(t *testing.T) {
-	for name, of := range map[string]func(*EndedSessions) *uint64{
-		"refused":   func(n *EndedSessions) *uint64 { return &n.Refused },
-		"silent":    func(n *EndedSessions) *uint64 { return &n.NoAnswer },
-		"cancelled": countAborted,
-	} {
+	for name, counter := range map[string]string{"refused": "Refused", "silent": "NoAnswer", "cancelled": "Aborted"} {
 		inWorld(t, 1, clean, func(t *testing.T, w *world) {
 			if name == "refused" {
 				w.endpoint(serverAddr, nil)
@@ -198,7 +160,7 @@ func TestEndsOfDial(t *testing.T) {
 			_, err := e.Dial(ctx, udpAddr(serverAddr))
 			require.Error(t, err)
 			synctest.Wait()
-			checkEnds(t, e, of)
+			checkEnds(t, e, counter)
 		})
 	}
 }
@@ -257,34 +219,37 @@ func loopbackPair(config *Config, address string) (a, b *Conn, stop func(), err 
 	return a, b, stop, nil
 }
 
-// The judge of net.Conn, with everything that changes a packet's way as well.
+// The judge of net.Conn, for sessions and streams, with what changes a packet's way.
 func TestNetConn(t *testing.T) { // by itself: nettest ends each case after a minute
-	aead, err := crypt.AESGCM(bytes.Repeat([]byte{7}, 16))
-	require.NoError(t, err)
-	variants := []struct {
+	var wg sync.WaitGroup // all at once, as the cases mostly wait
+	for _, v := range []struct {
 		name, address string
+		stream        bool
 		config        Config
 	}{
-		{"ipv4", "127.0.0.1:0", Config{}},
-		{"ipv6", "[::1]:0", Config{}},
-		{"message", "127.0.0.1:0", Config{MessageMode: true}},
-		{"aead", "127.0.0.1:0", Config{Cipher: aead}},
-		{"fec", "127.0.0.1:0", Config{FEC: FEC{Data: 10, Parity: 3}}},
-		{"tls", "127.0.0.1:0", *secured(Config{})},
-		{"tls+fec+message", "[::1]:0", *secured(Config{FEC: FEC{Data: 10, Parity: 3}, MessageMode: true})},
-		{"fec+aead+message", "[::1]:0", Config{Cipher: aead, FEC: FEC{Data: 10, Parity: 3}, MessageMode: true}},
-	}
-	if repeated() {
-		variants = append(variants[:1], variants[6])
-	}
-	var wg sync.WaitGroup // all at once, as the cases mostly wait
-	for _, v := range variants {
+		{"session", "127.0.0.1:0", false, Config{}},
+		{"session, tls+fec+message", "[::1]:0", false, *secured(Config{FEC: FEC{Data: 10, Parity: 3}, MessageMode: true})},
+		{"session, fec+aead", "127.0.0.1:0", false, Config{Cipher: testAEAD(t), FEC: FEC{Data: 10, Parity: 3}}},
+		{"stream", "127.0.0.1:0", true, Config{}},
+		{"stream, tls", "127.0.0.1:0", true, *secured(Config{})},
+	} {
+		if repeated() && v.config.TLS == nil {
+			continue
+		}
 		v.config.Linger = 2 * time.Second // one case closes while nobody reads
 		wg.Go(func() {
 			t.Run(v.name, func(t *testing.T) {
 				nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) {
 					a, b, stop, err := loopbackPair(&v.config, v.address)
-					return a, b, stop, err
+					if err != nil || !v.stream {
+						return a, b, stop, err
+					}
+					s, err := a.OpenStream(context.Background(), nil)
+					if err != nil {
+						return nil, nil, nil, err
+					}
+					r, err := b.AcceptStream(context.Background())
+					return s, r, stop, err
 				})
 			})
 		})

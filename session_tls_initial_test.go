@@ -3,16 +3,18 @@ package kcp
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"math/rand/v2"
 	"net"
 	"net/netip"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/packetkeys"
+	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
 
@@ -47,35 +49,6 @@ func resealed(t *testing.T, packet []byte, change func(packet []byte) []byte) []
 func flip(random *rand.Rand, packet []byte) {
 	for range 1 + random.IntN(8) {
 		packet[random.IntN(len(packet))] ^= 1 << random.IntN(8)
-	}
-}
-
-// A handshake goes on over a path that changes bits of packets: what was damaged
-// is dropped, counted and repeated, whatever it was.
-func TestTLSHandshakeOverADamagingPath(t *testing.T) {
-	t.Parallel()
-	for _, config := range []Config{{}, {AddressValidation: ValidateAlways}} {
-		damaged := 0
-		for seed := range fewer(200) {
-			inWorld(t, seed, clean, func(t *testing.T, w *world) {
-				random := rand.New(rand.NewPCG(seed, 1))
-				var mu sync.Mutex
-				w.rewriter(func(_ bool, packet []byte) []byte {
-					mu.Lock()
-					defer mu.Unlock()
-					if random.Float64() < 0.07 {
-						damaged++
-						flip(random, packet)
-					}
-					return packet
-				})
-				_, dialErr, acceptErr := w.dialTLS(secured(config), secured(config))
-				require.NoError(t, dialErr)
-				require.NoError(t, acceptErr)
-			})
-		}
-		t.Logf("%d damaged", damaged)
-		require.Positive(t, damaged)
 	}
 }
 
@@ -147,158 +120,143 @@ func TestTLSDamageLooksLikeAnother(t *testing.T) {
 	}
 }
 
-// Nothing that is forged ends a Dial, unless its sender has seen the handshake: at
-// each moment of it an attacker sends what would end it, with the right addresses
-// and conversation id, and a token that it guesses.
-func TestTLSForgedByTheBlindDoesNotEndADial(t *testing.T) {
-	client := netip.MustParseAddrPort("10.0.0.2:5000")
-	server := netip.MustParseAddrPort(serverAddr)
-	inWorld(t, 0, clean, func(t *testing.T, w *world) {
-		var once sync.Once
-		var conv, token uint32
-		forge := func() {
-			guess := token ^ 1
-			welcome := bytesOf(signal{sigHello | sigAnswer, 7, guess})
-			for _, kind := range [][][]byte{
-				{bytesOf(signal{sigAbort, guess, 0})},
-				{bytesOf(signal{sigReset, 0, guess})},
-				{bytesOf(infoSignal()), bytesOf(signal{sigReset, 0, guess})},
-				{welcome, bytesOf(infoSignal())},
-				{welcome, bytesOf(signal{sigInfo, handshake.VersionUnsealed, capTLS}), bytesOf(signal{sigAlert, 40, guess})},
-				{welcome, bytesOf(signal{sigInfo, signalVersion, capTLS}), bytesOf(signal{sigAlert, 40, guess}), bytesOf(signal{sigCrypto, 0, 0})},
-			} {
-				packet := packetOf(conv, kind...)
-				w.net.Inject(server, client, packet)
-				sealed := bytes.Clone(packet)
-				if _, ok := handshake.InitialAt(sealed); ok {
-					sealed = append(sealed, make([]byte, packetkeys.InitialOverhead)...)
-					at, _ := handshake.InitialAt(sealed)
-					packetkeys.NewInitial(conv, guess, false).Seal(sealed, at)
-					w.net.Inject(server, client, sealed)
+// Copies of a peer's packets from other addresses do not take its session
+// there, nor keep it from being read.
+func TestTLSCopiesFromElsewhere(t *testing.T) {
+	inWorld(t, 4, clean, func(t *testing.T, w *world) {
+		a, b, l, _ := w.movable(secured(Config{}))
+		w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
+			if to.String() == serverAddr {
+				w.net.Inject(elsewhere, to, p) // first
+			}
+			return to != elsewhere
+		})
+		want := content(4, 200_000)
+		send(t, a, want)
+		receive(t, b, want)
+		require.Equal(t, "10.0.0.2:5000", b.RemoteAddr().String())
+		require.Zero(t, b.Stats().Moves)
+		require.Equal(t, 1, l.Stats().Sessions)
+	})
+}
+
+// A group takes the events of sessions with TLS, and those that a listener
+// accepts.
+func TestTLSGroup(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		a, _, g := w.grouped(secured(Config{MessageMode: true}))
+		require.NoError(t, a.WriteMessage([]byte("message")))
+		require.NoError(t, a.SendDatagram([]byte("datagram")))
+		time.Sleep(time.Second)
+		require.Len(t, take(t, g), 2)
+	})
+}
+
+// With a ticket the second handshake has no certificates. Nothing else changes, and
+// nothing is left of the handshakes.
+func TestTLSResumption(t *testing.T) {
+	for _, link := range []netsim.LinkConfig{clean, lossy} {
+		inWorld(t, 2, link, func(t *testing.T, w *world) {
+			l := w.listen(secured(Config{}))
+			config := secured(Config{})
+			config.TLS = config.TLS.Clone()
+			config.TLS.ClientSessionCache = tls.NewLRUClientSessionCache(4)
+			e, _ := w.endpoint("10.0.0.2:0", config)
+			for i := range 3 {
+				a := w.dial(e)
+				b := accepted(t, l)
+				bothWays(t, a, b, []byte("up"), []byte("down"))
+				time.Sleep(20 * time.Second)
+				require.NotEmpty(t, a.ConnectionState().TLS.PeerCertificates)
+				for _, c := range []*Conn{a, b} {
+					require.Equal(t, i > 0, c.ConnectionState().TLS.DidResume)
+					c.mu.Lock()
+					require.Nil(t, c.tlsHandshake())
+					require.Zero(t, c.hs.Unanswered&opening.Hello)
+					c.mu.Unlock()
 				}
 			}
-			for _, level := range []byte{0xa1, 0xa2} {
-				packet := content(1, 60)
-				binary.LittleEndian.PutUint32(packet, conv)
-				packet[4] = level
-				w.net.Inject(server, client, bytes.Clone(packet))
-				w.net.Inject(client, server, packet)
+		})
+	}
+}
+
+// A server under pressure runs TLS only behind a cookie.
+func TestTLSFloodMakesNoWork(t *testing.T) {
+	t.Parallel()
+	long(t)
+	inWorld(t, 3, clean, func(t *testing.T, w *world) {
+		const flood = 500
+		config := secured(Config{MaxHalfOpen: 256})
+		l := w.listen(config)
+		hello := w.recordHello(config)
+		from := netip.MustParseAddr("10.0.9.9")
+		for i := range flood {
+			for _, p := range hello {
+				p = resealed(t, bytes.Clone(p), func(p []byte) []byte { return packetOf(uint32(i), p) })
+				w.net.Inject(netip.AddrPortFrom(from, uint16(1000+i)), netip.MustParseAddrPort(serverAddr), p)
 			}
-			hello := packetOf(conv, bytesOf(signal{sigHello, 0, guess}), bytesOf(signal{sigInfo, signalVersion, capTLS}), bytesOf(signal{sigCrypto, 0, 0}))
-			w.net.Inject(client, server, append(hello, make([]byte, 1100)...))
+			if i%50 == 0 {
+				w.settle()
+			}
 		}
-		w.net.SetFilter(func(from, _ netip.AddrPort, p []byte) bool {
-			once.Do(func() {
-				m, ok := handshake.Parse(p, binary.LittleEndian.Uint32(p))
-				require.True(t, ok)
-				conv, token = binary.LittleEndian.Uint32(p), m.Hello.TS
-				for i := range 50 {
-					time.AfterFunc(time.Duration(i)*time.Millisecond, forge)
-				}
-			})
+		w.settle()
+		s := l.Stats()
+		require.LessOrEqual(t, s.HalfOpen, 32+1)
+		require.Greater(t, s.CookiesSent, uint64(flood-100))
+		require.LessOrEqual(t, s.HandshakeErrors, uint64(33), "each stands for one that ran TLS")
+		require.Less(t, s.BytesSent, 3*s.BytesReceived)
+		e, _ := w.endpoint("10.0.0.2:0", config)
+		bothWays(t, w.dial(e), accepted(t, l), []byte("up"), []byte("down"))
+		time.Sleep(time.Minute)
+		require.Equal(t, 1, l.Stats().Sessions)
+		require.Zero(t, l.Stats().HalfOpen)
+		require.Less(t, l.Stats().Buffered, 4096)
+	})
+}
+
+// recordHello returns the first packets of a session that nobody answers.
+func (w *world) recordHello(config *Config) (packets [][]byte) {
+	e, _ := w.endpoint("10.0.7.7:7777", config)
+	w.net.SetFilter(func(_, _ netip.AddrPort, p []byte) bool {
+		packets = append(packets, bytes.Clone(p))
+		return false
+	})
+	defer w.net.SetFilter(nil)
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	_, err := e.Dial(ctx, udpAddr("10.0.7.8:1"))
+	require.Error(w.t, err)
+	require.Len(w.t, packets, 2)
+	require.Len(w.t, packets[0], handshake.PacketSize)
+	return packets
+}
+
+// A peer of the version that did not seal packets in the clear gets an answer that says
+// so, at once.
+func TestTLSVersionBefore(t *testing.T) {
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
+		const conv, token = 77, 0x1234
+		failures := make(chan error, 1)
+		l := w.listen(secured(Config{HandshakeFailed: func(_ net.Addr, err error) { failures <- err }}))
+		var answers []handshake.Message
+		w.net.SetFilter(func(_, _ netip.AddrPort, p []byte) bool {
+			m, ok := handshake.Parse(p, conv)
+			require.True(t, ok)
+			answers = append(answers, m)
 			return true
 		})
-		l := w.listen(secured(Config{}))
-		e, _ := w.endpoint(client.String(), secured(Config{}))
-		a := w.dial(e)
-		b := accepted(t, l)
-		time.Sleep(100 * time.Millisecond)
-		bothWays(t, a, b, []byte("up"), []byte("down"))
+		hello := bytesOf(signal{sigCrypto, 0, 1128})
+		binary.LittleEndian.PutUint32(hello[20:], 1128)
+		info := signal{sigInfo, handshake.VersionUnsealed, capTLS | capPMTU}
+		hello = packetOf(conv, bytesOf(signal{sigHello, 0, token}), bytesOf(info), append(hello, content(1, 1128)...))
+		w.net.Inject(netip.MustParseAddrPort("10.0.0.2:5000"), netip.MustParseAddrPort(serverAddr), hello)
+		require.ErrorContains(t, <-failures, "the peer speaks version 1, this end 2")
+		w.settle()
+		require.Len(t, answers, 1)
+		require.EqualValues(t, token, answers[0].Welcome.TS)
+		require.NotZero(t, answers[0].Info.TS&capTLS)
+		require.Equal(t, signal{sigAlert, alertProtocolVersion, token}, signalOf(answers[0].Alert))
+		require.EqualValues(t, 1, l.Stats().HandshakeErrors)
+		require.Zero(t, l.Stats().Sessions)
 	})
-}
-
-// unsealedHello returns the first packet of a peer of the version before packets
-// in the clear were sealed.
-func unsealedHello(conv, token uint32, clientHello []byte) []byte {
-	crypto := header{conv: conv, cmd: cmdWins, frg: uint8(sigCrypto), wnd: minRcvWnd, ts: seq(len(clientHello)), len: uint32(len(clientHello))}
-	b := packetOf(conv, bytesOf(signal{sigHello, 0, token}), bytesOf(signal{sigInfo, handshake.VersionUnsealed, capTLS | capPMTU}), make([]byte, headerSize))
-	crypto.encode(b[2*headerSize:])
-	return append(b, clientHello...)
-}
-
-// Peers of the version that did not seal packets in the clear get an error that
-// says so, at once, whichever end dials.
-func TestTLSVersionBefore(t *testing.T) {
-	const conv, token = 77, 0x1234
-	t.Run("dials", func(t *testing.T) {
-		inWorld(t, 0, clean, func(t *testing.T, w *world) {
-			failures := make(chan error, 1)
-			l := w.listen(secured(Config{HandshakeFailed: func(_ net.Addr, err error) { failures <- err }}))
-			old, err := w.net.Listen("10.0.0.2:5000")
-			require.NoError(t, err)
-			defer old.Close()
-			hello := unsealedHello(conv, token, content(1, 1128))
-			start := time.Now()
-			_, err = old.WriteTo(hello, l.Addr())
-			require.NoError(t, err)
-			answer := make([]byte, 2000)
-			n, _, err := old.ReadFrom(answer)
-			require.NoError(t, err)
-			require.Equal(t, roundTrip, time.Since(start))
-			require.Less(t, n, len(hello))
-			m, ok := handshake.Parse(answer[:n], conv)
-			require.True(t, ok)
-			require.EqualValues(t, token, m.Welcome.TS)
-			require.NotZero(t, m.Info.TS&capTLS)
-			require.Equal(t, signal{sigAlert, alertProtocolVersion, token}, signalOf(m.Alert))
-			require.ErrorContains(t, <-failures, "the peer speaks version 1, this end 2")
-			require.EqualValues(t, 1, l.Stats().HandshakeErrors)
-			require.Zero(t, l.Stats().Sessions)
-		})
-	})
-	t.Run("listens", func(t *testing.T) {
-		inWorld(t, 0, clean, func(t *testing.T, w *world) {
-			old, err := w.net.Listen(serverAddr)
-			require.NoError(t, err)
-			defer old.Close()
-			refused := make(chan signal, 1)
-			go func() {
-				hello := make([]byte, 2000)
-				n, from, err := old.ReadFrom(hello)
-				if err != nil {
-					return
-				}
-				conv := binary.LittleEndian.Uint32(hello)
-				m, _ := handshake.Parse(hello[:n], conv)
-				answer := packetOf(conv, bytesOf(signal{sigHello | sigAnswer, 99, m.Hello.TS}),
-					bytesOf(signal{sigInfo, handshake.VersionUnsealed, capTLS}), bytesOf(signal{sigAlert, alertDecodeError, m.Hello.TS}))
-				_, _ = old.WriteTo(answer, from)
-				for signalOf(m.Alert).code == 0 {
-					if n, _, err = old.ReadFrom(hello); err != nil {
-						return
-					}
-					m, _ = handshake.Parse(hello[:n], conv)
-				}
-				refused <- signalOf(m.Alert)
-			}()
-			e, _ := w.endpoint("10.0.0.2:5000", secured(Config{}))
-			start := time.Now()
-			_, err = e.Dial(context.Background(), net.UDPAddrFromAddrPort(netip.MustParseAddrPort(serverAddr)))
-			requireAlert(t, err, false, alertProtocolVersion)
-			require.ErrorContains(t, err, "the peer speaks version 1, this end 2")
-			require.Equal(t, roundTrip, time.Since(start))
-			require.Equal(t, signal{sigAlert, alertProtocolVersion, 99}, <-refused)
-		})
-	})
-}
-
-// internal/handshake reads and writes the signals of this package.
-func TestHandshakeSignals(t *testing.T) {
-	const conv = 0x04030201
-	var signals [][]byte
-	for _, code := range []signalCode{sigHello, sigHello | sigAnswer, sigInfo, sigCookie, sigReset, sigAbort, sigAlert} {
-		signals = append(signals, bytesOf(signal{code, uint32(code) + 1, uint32(code) + 2}))
-	}
-	m, ok := handshake.Parse(packetOf(conv, signals...), conv)
-	require.True(t, ok)
-	for i, s := range []handshake.Signal{m.Hello, m.Welcome, m.Info, m.Cookie, m.Reset, m.Abort, m.Alert} {
-		require.Equal(t, signals[i], bytesOf(signalOf(s)))
-		require.Equal(t, s, signalOf(s).toHandshake())
-		require.Equal(t, s.SN, uint32(s.Code)+1)
-	}
-	require.EqualValues(t, sigCrypto, handshake.CodeCrypto)
-	require.EqualValues(t, headerSize, handshake.SegmentSize)
-	require.EqualValues(t, signalVersion, handshake.Version)
-	x := handshake.NewExchange(conv, nil, nil, nil)
-	require.Zero(t, x.Pending(), "it has not begun")
 }

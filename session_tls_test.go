@@ -3,60 +3,21 @@ package kcp
 import (
 	"bytes"
 	"context"
-	"crypto/fips140"
 	"crypto/tls"
 	"errors"
 	"io"
-	"math/rand/v2"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/stretchr/testify/require"
 )
-
-// AES-GCM works in programs that are held to FIPS 140-3, and packets are those
-// of other programs.
-func TestAESGCMUnderFIPS(t *testing.T) {
-	t.Parallel()
-	long(t)
-	const want = "the same packets"
-	key := bytes.Repeat([]byte{1}, 32)
-	if path := os.Getenv("KCP_TEST_FIPS"); path != "" {
-		require.True(t, fips140.Enabled())
-		c, err := crypt.AESGCM(key)
-		require.NoError(t, err)
-		packet, err := os.ReadFile(path)
-		require.NoError(t, err)
-		got, err := c.Open(packet)
-		require.NoError(t, err)
-		require.Equal(t, want, string(got))
-		require.NoError(t, os.WriteFile(path, sealed(t, c, []byte(want+want)), 0o600))
-		return
-	}
-	c, err := crypt.AESGCM(key)
-	require.NoError(t, err)
-	path := t.TempDir() + "/packet"
-	require.NoError(t, os.WriteFile(path, sealed(t, c, []byte(want)), 0o600))
-	test := exec.Command(os.Args[0], "-test.run=^TestAESGCMUnderFIPS$")
-	test.Env = append(os.Environ(), "GODEBUG=fips140=only", "KCP_TEST_FIPS="+path)
-	out, err := test.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	packet, err := os.ReadFile(path)
-	require.NoError(t, err)
-	got, err := c.Open(packet)
-	require.NoError(t, err)
-	require.Equal(t, want+want, string(got))
-}
 
 // Sessions with TLS work in programs that are held to FIPS 140-3, between two of
 // them and with others, and offer no cipher that is not approved. They run over
@@ -160,20 +121,7 @@ func FuzzTLSHandshake(f *testing.F) {
 				}
 				return true
 			})
-			addr, err := net.ResolveUDPAddr("udp", serverAddr)
-			require.NoError(t, err)
-			c, err := e.Dial(context.Background(), addr)
-			if err != nil {
-				var failed *HandshakeError
-				var silent *NoAnswerError
-				require.True(t, errors.As(err, &failed) || errors.As(err, &silent) || errors.Is(err, ErrRefused), "%v", err)
-			} else {
-				_, err = c.Write([]byte("question"))
-				require.NoError(t, err)
-				require.NoError(t, c.SetReadDeadline(time.Now().Add(20*time.Second)))
-				receive(t, c, []byte("question"))
-				require.NoError(t, c.Close())
-			}
+			w.dialsOrFails(e, []byte("question"))
 			time.Sleep(time.Minute)
 			require.Zero(t, l.Stats().Sessions)
 			require.Zero(t, l.Stats().Buffered)
@@ -247,65 +195,9 @@ func FuzzTLSContent(f *testing.F) {
 	})
 }
 
-// Both directions go on across many key updates, with loss and reordering, while
-// packets of earlier phases come again, and come back to their senders.
-func TestTLSKeyUpdate(t *testing.T) {
-	for seed := range fewer(6) {
-		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
-			a, b, l := w.pair(secured(Config{}), secured(Config{FEC: FEC{Data: 4, Parity: 1}}))
-			random := rand.New(rand.NewPCG(seed, 6))
-			var mu sync.Mutex // guards random and kept
-			var kept []keptPacket
-			w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
-				mu.Lock()
-				defer mu.Unlock()
-				kept = append(kept, keptPacket{from, to, bytes.Clone(p)})
-				old := kept[random.IntN(len(kept))]
-				w.net.Inject(old.from, old.to, bytes.Clone(old.data))
-				w.net.Inject(old.to, old.from, bytes.Clone(old.data))
-				return true
-			})
-			for _, c := range []*Conn{a, b} {
-				c.tls.app.Keys.SetUpdateAfter(10)
-			}
-			bothWays(t, a, b, content(seed, 100_000), content(seed+9, 100_000))
-			sendOnce(t, a, b)
-			for _, c := range []*Conn{a, b} {
-				sent, received := c.tls.app.Keys.Generations()
-				require.Greater(t, sent, uint64(5))
-				require.Greater(t, received, uint64(5))
-				require.Zero(t, c.Stats().Dropped.Total())
-				require.NotZero(t, c.ep.Stats().DropReplay)
-				require.NotZero(t, c.ep.Stats().DropCipher)
-			}
-			w.net.SetFilter(nil)
-			require.NoError(t, a.Close())
-			require.NoError(t, b.Close())
-			require.Zero(t, l.Stats().Sessions)
-		})
-	}
-}
-
 // A session whose peer changes its keys again before this end has followed ends,
 // with an error that says so.
 func TestTLSKeyUpdateTooFast(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(secured(Config{}), secured(Config{}))
-		time.Sleep(time.Second)
-		w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool { return from.String() != serverAddr })
-		keys := &a.tls.app.Keys
-		_, before := b.tls.app.Keys.Generations()
-		b.mu.Lock() // so that b does not answer in between
-		require.NoError(t, keys.Update())
-		require.NoError(t, keys.Update())
-		b.mu.Unlock()
-		require.NoError(t, a.SendDatagram([]byte("of the generation after the next")))
-		require.NoError(t, b.SetReadDeadline(time.Now().Add(time.Second)))
-		_, err := b.Read(make([]byte, 1))
-		requireTimeout(t, err) // to b it is forged: it cannot know those keys
-		_, after := b.tls.app.Keys.Generations()
-		require.Equal(t, before, after)
-	})
 	inWorld(t, 2, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(secured(Config{}), secured(Config{}))
 		time.Sleep(time.Second)
@@ -323,8 +215,7 @@ func TestTLSKeyUpdateTooFast(t *testing.T) {
 		require.Len(t, batch, 2)
 		b.ep.take(batch, new(readState), nil)
 		require.NoError(t, b.SetReadDeadline(time.Now().Add(time.Second)))
-		_, err := b.Read(make([]byte, 1))
-		require.ErrorIs(t, err, ErrKeyUpdate)
+		wantReadErr(t, b, ErrKeyUpdate)
 	})
 }
 

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"math"
-	"math/bits"
 	"net"
 	"net/netip"
 	"os"
@@ -86,7 +84,7 @@ func TestRefusedMessagesQueueNothing(t *testing.T) {
 	for _, try := range []bool{true, false} {
 		inWorld(t, 1, clean, func(t *testing.T, w *world) {
 			a, b, _ := w.pair(small(true), small(true))
-			var read [][]byte
+			var read, taken [][]byte
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
@@ -98,28 +96,21 @@ func TestRefusedMessagesQueueNothing(t *testing.T) {
 					read = append(read, bytes.Clone(got[:n]))
 				}
 			}()
-			var taken [][]byte
 			refused := 0
 			for i := range 100 {
 				m := content(uint64(i), 3000) // of three segments
-				var err error
-				if try {
-					err = a.TryWriteMessage(m)
-				} else {
+				write, want := a.TryWriteMessage, error(ErrWouldBlock)
+				if !try {
 					require.NoError(t, a.SetWriteDeadline(time.Now().Add(time.Microsecond)))
-					err = a.WriteMessage(m)
+					write, want = a.WriteMessage, os.ErrDeadlineExceeded
 				}
-				switch {
-				case err == nil:
+				if err := write(m); err == nil {
 					taken = append(taken, m)
-					continue
-				case try:
-					require.Same(t, ErrWouldBlock, err)
-				default:
-					require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+				} else {
+					require.ErrorIs(t, err, want)
+					refused++
+					time.Sleep(10 * time.Millisecond)
 				}
-				refused++
-				time.Sleep(10 * time.Millisecond)
 			}
 			time.Sleep(time.Minute)
 			require.Greater(t, len(taken), 10)
@@ -131,37 +122,8 @@ func TestRefusedMessagesQueueNothing(t *testing.T) {
 	}
 }
 
-// Neither of them waits for a Write that does, nor comes between its segments.
-func TestTryWriteBesideWrite(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		a, _, _ := w.pair(small(true), nil)
-		w.deaf()
-		go func() { _, _ = a.Write(make([]byte, 100000)) }()
-		synctest.Wait()
-		require.Same(t, ErrWouldBlock, a.TryWriteMessage(nil))
-		_, err := a.TryWrite([]byte{1})
-		require.Same(t, ErrWouldBlock, err)
-		require.Zero(t, a.WriteAvailable())
-	})
-}
-
-// A Write of nothing waits for no room, and fails as others do.
-func TestWriteOfNothing(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		a, _, _ := w.pair(small(false), nil)
-		w.deaf()
-		_, err := a.TryWrite(make([]byte, 100000))
-		require.Same(t, ErrWouldBlock, err)
-		n, err := a.Write(nil)
-		require.NoError(t, err)
-		require.Zero(t, n)
-		require.NoError(t, a.Abort())
-		_, err = a.Write(nil)
-		require.ErrorIs(t, err, net.ErrClosed)
-	})
-}
-
-// After the end there is nothing to wait for, and the errors are those of Write.
+// After the end there is nothing to wait for, and the errors are those of Write. A write
+// of nothing waits for no room.
 func TestTryWriteAfterTheEnd(t *testing.T) {
 	for name, c := range map[string]struct {
 		end  func(a, b *Conn)
@@ -179,6 +141,8 @@ func TestTryWriteAfterTheEnd(t *testing.T) {
 			a, b, _ := w.pair(config, config)
 			for a.TryWriteMessage(make([]byte, 1000)) == nil {
 			}
+			_, err := a.Write(nil)
+			require.NoError(t, err)
 			ready := a.WriteReady()
 			require.False(t, isDone(ready), name)
 			if name != "peer closed" && name != "aborted" {
@@ -187,10 +151,9 @@ func TestTryWriteAfterTheEnd(t *testing.T) {
 			c.end(a, b)
 			<-ready
 			require.ErrorIs(t, a.TryWriteMessage(nil), c.want, name)
-			_, err := a.TryWrite(nil)
+			_, err = a.TryWrite(nil)
 			require.ErrorIs(t, err, c.want)
-			var oe *net.OpError
-			require.ErrorAs(t, err, &oe)
+			require.ErrorAs(t, err, new(*net.OpError))
 			require.Zero(t, a.WriteAvailable())
 			require.True(t, isDone(a.WriteReady()))
 		})
@@ -201,91 +164,55 @@ func TestTryWriteAfterTheEnd(t *testing.T) {
 	})
 }
 
-// A session in a group has EventWritable after a TryWrite without room.
-func TestTryWriteInGroup(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(small(true), nil)
-		g := NewGroup()
-		defer g.Close()
-		require.NoError(t, g.Add(a))
-		for a.TryWriteMessage(make([]byte, 1000)) == nil {
-		}
-		go func() {
-			buf := make([]byte, 1000)
-			for {
-				if _, err := b.Read(buf); err != nil {
-					return
-				}
-			}
-		}()
-		events := make([]Event, 1)
-		n, err := g.Wait(context.Background(), events)
-		require.NoError(t, err)
-		require.Equal(t, 1, n)
-		require.Equal(t, EventWritable, events[0].Kind)
-		require.NoError(t, a.TryWriteMessage(nil))
-	})
-}
-
-// A session may run 4 MiB ahead of its peer. Once the sessions of its endpoint
-// hold much, it may run 256 KiB ahead, or as far as its path needs, unless the
-// program has said otherwise. What sessions hold is counted, and released.
+// The more the sessions of an endpoint hold, the less room each has beyond what
+// its path needs: 4 MiB at first. What sessions hold is counted, and released. What the
+// program has said counts.
 func TestWriteMemoryPressure(t *testing.T) {
 	full := content(1, defaultWriteBuffer+1)
 	inWorld(t, 61, clean, func(t *testing.T, w *world) {
 		l := w.listen(nil)
-		dial := func(addr string, config *Config) *Conn {
-			e, _ := w.endpoint(addr, config)
+		const segment, stranger = defaultConfigMTU + writeCostPerSegment, writePressure + 1 // what other sessions hold
+		for i, test := range []struct {
+			config            Config
+			scarce, set, much int // 0: not tried
+		}{
+			{Config{SendWindow: 32}, scarceWriteBuffer, 0, defaultWriteBuffer},
+			{Config{WriteBuffer: 1 << 20}, 1 << 20, 2 << 20, 0},
+			{Config{CongestionControl: congestion.NewNone}, defaultWriteBuffer, 0, 0}, // its path takes much
+		} {
+			e, _ := w.endpoint(fmt.Sprintf("10.0.0.%d:0", i+2), &test.config)
 			c := w.dial(e)
 			bothWays(t, c, accepted(t, l), []byte("here"), []byte("here"))
-			return c
-		}
-		conns := []*Conn{
-			dial("10.0.0.2:0", &Config{SendWindow: 32}),
-			dial("10.0.0.3:0", &Config{WriteBuffer: 1 << 20}),
-			dial("10.0.0.4:0", &Config{CongestionControl: congestion.NewNone}),
-		}
-		for _, c := range conns {
-			w.net.Cut("10.0.0.1", c.LocalAddr().String()[:8])
-		}
-		// fill writes until the buffer has no room, and returns what it holds.
-		fill := func(c *Conn) int {
-			require.NoError(t, c.SetWriteDeadline(time.Now().Add(100*time.Millisecond)))
-			_, err := c.Write(full)
-			require.ErrorIs(t, err, os.ErrDeadlineExceeded)
-			return c.Stats().WriteBufferUsed
-		}
-		const segment = defaultConfigMTU + writeCostPerSegment
-		held := func(want ...int) { // the accounts are within two grains of that
-			t.Helper()
-			for i, n := range want {
-				allocated := float64(n) * (1536 + sendSegmentBytes) / segment
-				require.InDelta(t, allocated/writeGrain, conns[i].ep.load.written.Load(), allocated/writeGrain/40+3)
+			w.net.Cut("10.0.0.1", fmt.Sprint("10.0.0.", i+2))
+			held := &e.load.written
+			fill := func(want int) { // writes until the buffer has no room
+				require.NoError(t, c.SetWriteDeadline(time.Now().Add(100*time.Millisecond)))
+				_, err := c.Write(full)
+				require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+				require.InDelta(t, want, c.Stats().WriteBufferUsed, segment)
 			}
+			account := func(want int) { // the account is within two grains of that
+				allocated := float64(want) * (1536 + sendSegmentBytes) / segment
+				require.InDelta(t, allocated/writeGrain, held.Load(), allocated/writeGrain/40+3)
+			}
+			held.Add(stranger)
+			fill(test.scarce)
+			require.Zero(t, c.WriteAvailable())
+			if test.set > 0 {
+				require.NoError(t, c.SetWriteBuffer(test.set))
+				fill(test.set)
+				require.NoError(t, c.SetWriteBuffer(0))
+				require.Zero(t, c.WriteAvailable(), "that of the Config again")
+			}
+			held.Add(-stranger)
+			account(max(test.scarce, test.set))
+			if test.much > 0 {
+				fill(test.much)
+				account(test.much)
+			}
+			require.NoError(t, c.Abort())
+			require.Zero(t, held.Load(), "what has ended holds nothing")
 		}
-
-		const stranger = writePressure + 1 // what other sessions hold
-		for _, c := range conns {
-			c.ep.load.written.Add(stranger)
-		}
-		require.InDelta(t, scarceWriteBuffer, fill(conns[0]), segment)
-		require.Zero(t, conns[0].WriteAvailable())
-		require.InDelta(t, 1<<20, fill(conns[1]), segment, "as the Config says")
-		require.NoError(t, conns[1].SetWriteBuffer(2<<20))
-		require.InDelta(t, 2<<20, fill(conns[1]), segment, "as the program says")
-		require.NoError(t, conns[1].SetWriteBuffer(0))
-		require.Zero(t, conns[1].WriteAvailable(), "that of the Config again")
-		require.InDelta(t, defaultWriteBuffer, fill(conns[2]), segment, "the path takes much")
-		require.NoError(t, conns[2].Abort())
-		for _, c := range conns {
-			c.ep.load.written.Add(-stranger)
-		}
-
-		held(scarceWriteBuffer, 2<<20, 0)
-		require.InDelta(t, defaultWriteBuffer, fill(conns[0]), segment, "there is no pressure any more")
-		held(defaultWriteBuffer, 2<<20, 0)
-		require.NoError(t, conns[0].Abort())
-		require.Zero(t, conns[0].ep.load.written.Load(), "what has ended holds nothing")
 	})
 }
 
@@ -304,8 +231,9 @@ func TestWriteMemoryFollowsPressure(t *testing.T) {
 	})
 }
 
-// What waits for room is woken when other sessions hold less, although the peer is
-// silent: Write, the channel of WriteReady, and a group.
+// The application may write 4 MiB ahead of its peer, which gets all of it; Write, the
+// channel of WriteReady, and a group are woken when other sessions hold less, although
+// the peer is silent.
 func TestWriteMemoryPressureEnds(t *testing.T) {
 	inWorld(t, 62, clean, func(t *testing.T, w *world) {
 		l := w.listen(nil)
@@ -331,13 +259,8 @@ func TestWriteMemoryPressureEnds(t *testing.T) {
 		require.ErrorIs(t, batch[0].Err, ErrWouldBlock)
 		time.Sleep(time.Second)
 		ready := conns[0].WriteReady()
-		select {
-		case <-ready:
-			t.Fatal("there is no room")
-		case <-done:
-			t.Fatal("there was no room")
-		default:
-		}
+		require.False(t, isDone(ready))
+		require.Empty(t, done)
 		e.load.written.Add(-stranger)
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
@@ -346,78 +269,11 @@ func TestWriteMemoryPressureEnds(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
 		require.Equal(t, EventWritable, events[0].Kind)
-		select {
-		case <-ready:
-		case <-ctx.Done():
-			t.Fatal("WriteReady still waits")
-		}
-		select {
-		case err := <-done:
-			require.NoError(t, err)
-		case <-ctx.Done():
-			t.Fatal("Write still waits")
-		}
+		<-ready
+		require.NoError(t, <-done)
 		for _, c := range conns {
 			require.NoError(t, c.Abort())
 		}
-	})
-}
-
-// Sizes at their extremes: more than 4 GiB in one session, and the largest
-// windows of the largest packets, on 32 bits too.
-func TestWriteMemoryExtremes(t *testing.T) {
-	config := &Config{MTU: 60000, MaxMTU: 60000, SendWindow: 65535, ReceiveWindow: 65535, CongestionControl: congestion.NewNone}
-	inWorld(t, 64, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(config, config)
-		bothWays(t, a, b, make([]byte, 100_000), []byte("here"))
-		all := &a.ep.load.written
-		before := all.Load()
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		all.Add(writePressure + 1)
-		require.Equal(t, defaultWriteBuffer, a.writeBuffer())
-		all.Add(-writePressure - 1)
-		if math.MaxInt == math.MaxInt32 {
-			return
-		}
-		much := 1<<(bits.UintSize/2) + 10*writeGrain
-		a.kcp.out.held += uint32(much / memoryGrain)
-		for range 3 {
-			a.accountWrites()
-			require.EqualValues(t, much/writeGrain, all.Load()-before)
-		}
-		a.kcp.out.held -= uint32(much / memoryGrain)
-		a.accountWrites()
-		require.Equal(t, before, all.Load())
-	})
-}
-
-// Small messages cost no write to the counter that all sessions share, and
-// acknowledged data is released.
-func TestWriteMemoryIsReleased(t *testing.T) {
-	inWorld(t, 62, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(nil, nil)
-		all := &a.ep.load.written
-		before := all.Load()
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		for range 10 {
-			_, err := a.kcp.Send(make([]byte, 1000))
-			require.NoError(t, err)
-			a.accountWrites()
-		}
-		require.Equal(t, before, all.Load())
-		_, err := a.kcp.Send(make([]byte, 2*writeGrain))
-		require.NoError(t, err)
-		a.accountWrites()
-		require.InDelta(t, 3, all.Load()-before, 0, "as allocated")
-		a.push()
-		a.mu.Unlock()
-		receive(t, b, make([]byte, 10_000+2*writeGrain))
-		time.Sleep(time.Second) // the acknowledgements
-		a.mu.Lock()
-		require.Zero(t, a.kcp.WaitSend())
-		require.Equal(t, before, all.Load())
 	})
 }
 
@@ -554,31 +410,6 @@ func TestPipelineAllocatesNothing(t *testing.T) {
 			if allocs := testing.AllocsPerRun(100, run); !raceEnabled { // the detector makes sync.Pool forget
 				require.Less(t, allocs, 1.0, name)
 			}
-		})
-	}
-}
-
-// Packets of one segment are sealed from the segment's own buffer, which is
-// still right when it has to be retransmitted. Other ciphers work in a copy.
-func TestSegmentsAreSealedFromTheirBuffers(t *testing.T) {
-	gcm, err := crypt.AESGCM(bytes.Repeat([]byte{7}, 16))
-	require.NoError(t, err)
-	salsa, err := crypt.Salsa20(bytes.Repeat([]byte{7}, 32))
-	require.NoError(t, err)
-	for _, c := range []struct {
-		config Config
-		direct bool
-	}{
-		{Config{Cipher: gcm}, true},
-		{*secured(Config{}), true},
-		{Config{Cipher: salsa}, true},
-		{Config{Cipher: gcm, FEC: FEC{Data: 5, Parity: 1}}, false},
-	} {
-		inWorld(t, 3, lossy, func(t *testing.T, w *world) {
-			a, b, _ := w.pair(&c.config, &c.config)
-			require.Equal(t, c.direct, a.kcp.hooks.outputInPlace != nil)
-			bothWays(t, a, b, content(1, 200_000), content(2, 200_000))
-			require.NotZero(t, a.Stats().Retransmits())
 		})
 	}
 }
