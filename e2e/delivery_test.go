@@ -19,8 +19,7 @@ func TestFlush(t *testing.T) {
 			total := uint64(1)
 			for i := range 5 {
 				data := content(seed, 1+i*20000)
-				_, err := a.Write(data)
-				require.NoError(t, err)
+				w.say(a, string(data))
 				total += uint64(len(data))
 				later := make(chan struct{})
 				go func() {
@@ -50,12 +49,6 @@ func TestFlush(t *testing.T) {
 	}
 }
 
-func cancelled() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
-}
-
 // The errors of Flush, and that several calls go on by themselves.
 func TestFlushErrors(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -72,10 +65,8 @@ func TestFlushErrors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, 1, clean, func(t *testing.T, w *world) {
 				a, b, _ := w.pair(&kcp.Config{PeerTimeout: 3 * time.Second, Linger: -1}, &kcp.Config{ReceiveWindow: 128, Linger: -1})
-				early := a.Flush(context.Background())
-				require.NoError(t, early)
-				_, err := a.Write(make([]byte, 1<<20)) // more than b takes without reading
-				require.NoError(t, err)
+				require.NoError(t, a.Flush(context.Background()))
+				w.say(a, string(make([]byte, 1<<20))) // more than b takes without reading
 				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 				defer cancel()
 				require.ErrorIs(t, a.Flush(ctx), context.DeadlineExceeded)
@@ -93,7 +84,7 @@ func TestFlushErrors(t *testing.T) {
 					if c.want != nil {
 						require.ErrorIs(t, err, c.want)
 					} else {
-						require.ErrorAs(t, err, new(*kcp.PeerLostError))
+						isLost(t, err)
 					}
 				}
 				require.Error(t, a.Flush(context.Background()), "afterwards")
@@ -103,28 +94,15 @@ func TestFlushErrors(t *testing.T) {
 	}
 }
 
-// A session that ends after all was delivered has flushed.
-func TestFlushAfterTheEnd(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(nil, nil)
-		_, err := a.Write([]byte("all of it"))
-		require.NoError(t, err)
-		receive(t, b, []byte("all of it"))
-		require.NoError(t, b.Close())
-		<-a.Done()
-		require.NoError(t, a.Flush(context.Background()))
-	})
-}
-
 // Flush does not return before what was written is delivered because streams have
-// overtaken it, nor does it wait for messages that were given up.
+// overtaken it, nor does it wait for messages that were given up. A session that ends
+// after all was delivered has flushed.
 func TestFlushBesideOthers(t *testing.T) {
 	inWorld(t, 3, lossy, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(&kcp.Config{SendWindow: 8}, nil)
 		s, r := streamPair(t, a, b, &kcp.StreamOptions{Priority: 1})
 		data, up := content(1, 50000), content(2, 200000)
-		_, err := a.Write(data)
-		require.NoError(t, err)
+		w.say(a, string(data))
 		send(t, s, up)
 		go receive(t, r, up)
 		require.NoError(t, a.Flush(context.Background()))
@@ -135,15 +113,16 @@ func TestFlushBesideOthers(t *testing.T) {
 	})
 	inWorld(t, 4, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(&kcp.Config{MessageMode: true, SendWindow: 4}, nil)
-		w.net.Cut("10.0.0.1", "10.0.0.2")
+		w.cut()
 		for range 20 {
 			require.NoError(t, a.SendMessage(make([]byte, 2000), &kcp.MessageOptions{Lifetime: 100 * time.Millisecond}))
 		}
-		time.AfterFunc(time.Second, func() { w.net.Heal("10.0.0.1", "10.0.0.2") })
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		require.NoError(t, a.Flush(ctx))
-		require.NoError(t, a.Close())
+		w.after(time.Second, w.heal)
+		start := time.Now()
+		require.NoError(t, a.Flush(context.Background()))
+		require.Less(t, time.Since(start), 10*time.Second)
 		require.NoError(t, b.Close())
+		<-a.Done()
+		require.NoError(t, a.Flush(context.Background()))
 	})
 }

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bytes"
-	"context"
 	"io"
 	"net/netip"
 	"slices"
@@ -36,17 +35,14 @@ func TestRestartBeforeTheFirstData(t *testing.T) {
 				cfg := mortal()
 				_, pc := w.server(cfg)
 				w.hideAbilities()
-				e, _ := w.endpoint("10.0.0.2:5000", cfg)
-				a := w.dial(e)
+				a := w.dial(w.client(cfg))
 				if confirmed {
 					time.Sleep(time.Second)
 				}
 				require.NoError(t, pc.Close())
-				_, err := a.Write(content(1, 5000))
-				require.NoError(t, err)
+				w.say(a, string(content(1, 5000)))
 				l := w.listen(cfg)
-				b, err := l.AcceptKCP(context.Background())
-				require.NoError(t, err)
+				b := accepted(t, l)
 				receive(t, b, content(1, 5000))
 
 				start := time.Now()
@@ -60,17 +56,16 @@ func TestRestartBeforeTheFirstData(t *testing.T) {
 					require.NoError(t, a.CloseWrite())
 					fallthrough
 				case "reads":
-					_, err = a.Read(make([]byte, 1))
-					require.ErrorIs(t, err, kcp.ErrReset)
+					require.ErrorIs(t, end(a), kcp.ErrReset)
 				case "closes":
 					if err := a.Close(); err != nil { // it may have been told by then
 						require.ErrorIs(t, err, kcp.ErrReset)
 					}
 				}
-				require.ErrorAs(t, <-ended, new(*kcp.PeerLostError))
+				isLost(t, <-ended)
 				require.LessOrEqual(t, time.Since(start), allAtAnEnd(cfg))
 				require.Zero(t, l.Stats().Sessions)
-				require.Zero(t, e.Stats().Sessions)
+				require.Zero(t, a.Endpoint().Stats().Sessions)
 			})
 		}
 	}
@@ -80,9 +75,9 @@ func TestRestartBeforeTheFirstData(t *testing.T) {
 // earlier version.
 func (w *world) hideAbilities() {
 	w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
-		for at := 0; from.Port() == 4000 && at+headerSize <= len(p); {
-			h := decodeHeader(p[at:])
-			if s, ok := h.signal(); ok && s.code == sigInfo && s.ts != 0 {
+		at := 0
+		for h := range headersOf(p) {
+			if s, ok := h.signal(); from == acceptorAddr && ok && s.code == sigInfo && s.ts != 0 {
 				cut := bytes.Clone(p)
 				clear(cut[at+8 : at+12])
 				w.net.Inject(from, to, cut)
@@ -99,21 +94,17 @@ func (w *world) hideAbilities() {
 func TestFirstDataOpensNoOtherSession(t *testing.T) {
 	for _, size := range []int{1, 5000} {
 		for seed := range fewer(20) {
-			link := lossy
-			inWorld(t, seed, link, func(t *testing.T, w *world) {
+			inWorld(t, seed, lossy, func(t *testing.T, w *world) {
 				cfg := mortal()
 				_, pc := w.server(cfg)
-				e, _ := w.endpoint("10.0.0.2:5000", cfg)
-				a := w.dial(e)
+				a := w.dial(w.client(cfg))
 				for a.Peer().Version == 0 { // it has been welcomed
 					time.Sleep(10 * time.Millisecond)
 				}
 				require.NoError(t, pc.Close())
-				_, err := a.Write(content(1, size))
-				require.NoError(t, err)
+				w.say(a, string(content(1, size)))
 				l := w.listen(cfg)
-				_, err = a.Read(make([]byte, 1))
-				require.ErrorIs(t, err, kcp.ErrReset)
+				require.ErrorIs(t, end(a), kcp.ErrReset)
 				require.Zero(t, l.Stats().Sessions)
 				require.Zero(t, l.Stats().Backlog)
 			})
@@ -135,18 +126,16 @@ func TestPeerGoneAfterItsFirstPackets(t *testing.T) {
 					cfg := mortal()
 					cfg.AddressValidation, cfg.KeepAlive = validation, keepAlive
 					l := w.listen(cfg)
-					e, _ := w.endpoint("10.0.0.2:5000", &kcp.Config{DialTimeout: -1})
 					sent := 0
 					w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool {
-						if from.String() == serverAddr {
+						if from == acceptorAddr {
 							return sent < packets
 						}
 						sent++
 						return sent <= packets
 					})
-					a := w.dial(e)
-					limit := max(cfg.KeepAlive*3/2, handshakeTime) + cfg.PeerTimeout + time.Second
-					time.Sleep(limit)
+					a := w.dial(w.client(&kcp.Config{DialTimeout: -1}))
+					time.Sleep(max(cfg.KeepAlive*3/2, handshakeTime) + cfg.PeerTimeout + time.Second)
 					require.Zero(t, l.Stats().Sessions, "%v, %d packets", validation, packets)
 					require.NoError(t, a.Abort())
 				})
@@ -156,12 +145,10 @@ func TestPeerGoneAfterItsFirstPackets(t *testing.T) {
 	inWorld(t, 2, clean, func(t *testing.T, w *world) { // and one that knows no signals
 		cfg := mortal()
 		l := w.listen(cfg)
-		w.net.Inject(netip.MustParseAddrPort("10.0.0.2:5000"), netip.MustParseAddrPort(serverAddr), push(0, 0, "x"))
-		b, err := l.AcceptKCP(context.Background())
-		require.NoError(t, err)
-		receive(t, b, []byte("x"))
-		_, err = b.Read(make([]byte, 1))
-		require.ErrorAs(t, err, new(*kcp.PeerLostError))
+		w.net.Inject(netip.MustParseAddrPort("10.0.0.2:5000"), acceptorAddr, push(0, 0, "x"))
+		b := accepted(t, l)
+		w.hear(b, "x")
+		isLost(t, end(b))
 		require.LessOrEqual(t, w.net.Elapsed(), allAtAnEnd(cfg))
 	})
 }
@@ -176,8 +163,7 @@ func TestCloseAfterCloseWriteOfAPeerThatLeaves(t *testing.T) {
 			l := w.listen(nil)
 			e, pc := w.endpoint("10.0.0.2:5000", nil)
 			a := w.dial(e)
-			b, err := l.AcceptKCP(context.Background())
-			require.NoError(t, err)
+			b := accepted(t, l)
 			left := make(chan error, 1)
 			go func() {
 				err := a.CloseWrite()
@@ -192,8 +178,7 @@ func TestCloseAfterCloseWriteOfAPeerThatLeaves(t *testing.T) {
 			}()
 			time.Sleep(time.Second)
 			start := time.Now()
-			_, err = b.Write(content(seed, 100))
-			require.NoError(t, err)
+			w.say(b, string(content(seed, 100)))
 			require.NoError(t, b.CloseWrite())
 			time.Sleep(time.Duration(seed) * time.Millisecond)
 			require.NoError(t, b.Close())
@@ -209,29 +194,20 @@ func TestCloseHasABound(t *testing.T) {
 	long(t)
 	for _, linger := range []time.Duration{5 * time.Second, -1} {
 		inWorld(t, 12, clean, func(t *testing.T, w *world) {
-			peer, err := w.net.Listen(serverAddr)
-			require.NoError(t, err)
-			defer peer.Close()
-			e, _ := w.endpoint("10.0.0.2:5000", &kcp.Config{Linger: linger})
-			done := make(chan bool)
-			defer func() { <-done }()
-			go func() { // a peer without signals
-				defer close(done)
-				buf := make([]byte, 2000)
-				_, _, err := peer.ReadFrom(buf)
-				conv := decodeHeader(buf).conv
-				for una := seq(0); err == nil && una < 30; una++ {
-					h, packet := header{conv: conv, cmd: cmdWins, wnd: 128, una: una}, make([]byte, headerSize)
-					h.encode(packet)
-					_, err = peer.WriteTo(packet, udpAddr("10.0.0.2:5000"))
-					time.Sleep(4900 * time.Millisecond)
-				}
-			}()
+			var conv uint32
+			w.net.SetFilter(func(_, _ netip.AddrPort, p []byte) bool { conv = decodeHeader(p).conv; return true })
+			e, pc := w.endpoint("10.0.0.2:5000", &kcp.Config{Linger: linger, DialTimeout: -1})
 			a := w.dial(e)
-			_, err = a.Write(content(1, 2<<20))
-			require.NoError(t, err)
+			w.say(a, string(content(1, 2<<20)))
+			for una := range uint32(30) { // from a peer without signals
+				w.after(time.Duration(una)*4900*time.Millisecond+100*time.Millisecond, func() {
+					h := header{conv: conv, cmd: cmdWins, wnd: 128, una: una}
+					w.net.Inject(acceptorAddr, pc.AddrPort(), h.append(nil))
+				})
+			}
+			time.Sleep(time.Second)
 			start := time.Now()
-			err = a.Close()
+			err := a.Close()
 			if linger > 0 {
 				require.ErrorIs(t, err, kcp.ErrNotDelivered)
 				require.Equal(t, 128*time.Second, time.Since(start))
@@ -249,33 +225,8 @@ func TestCloseHasABound(t *testing.T) {
 			_, _ = io.Copy(io.Discard, b)
 			_ = b.Close()
 		}()
-		_, err := a.Write(content(1, 4<<20-64*4000))
-		require.NoError(t, err)
+		w.say(a, string(content(1, 4<<20-64*4000)))
 		require.NoError(t, a.Close())
-	})
-}
-
-// The time of Dial is DialTimeout, whatever the other limits are.
-func TestDialTimeoutIsThatOfDial(t *testing.T) {
-	for _, cfg := range []kcp.Config{
-		{PeerTimeout: 3 * time.Second}, {PeerTimeout: 6 * time.Second}, {IdleTimeout: time.Second}, {DeadLink: 1},
-	} {
-		inWorld(t, 9, clean, func(t *testing.T, w *world) {
-			cfg.DialTimeout = 6 * time.Second
-			e, _ := w.endpoint("10.0.0.2:0", &cfg)
-			_, err := e.Dial(context.Background(), udpAddr(serverAddr))
-			require.ErrorAs(t, err, new(*kcp.NoAnswerError))
-			requireTimeout(t, err)
-			require.Equal(t, 6*time.Second, w.net.Elapsed())
-		})
-	}
-	inWorld(t, 9, clean, func(t *testing.T, w *world) { // and an outage at the beginning is survived
-		w.listen(nil)
-		w.net.Cut("10.0.0.1", "10.0.0.2")
-		w.net.At(3050*time.Millisecond, func() { w.net.Heal("10.0.0.1", "10.0.0.2") })
-		e, _ := w.endpoint("10.0.0.2:0", nil)
-		w.dial(e)
-		require.Less(t, w.net.Elapsed(), 3600*time.Millisecond)
 	})
 }
 
@@ -283,29 +234,53 @@ func TestDialTimeoutIsThatOfDial(t *testing.T) {
 // and at most what an outage takes anyway, and never the answer.
 func TestShortAnswerOnAPathBelowTheMTU(t *testing.T) {
 	long(t)
-	const rounds = 10
+	rounds := some(10, 3)
 	for _, outage := range []time.Duration{0, 2400 * time.Millisecond} {
 		for _, loss := range []float64{0, 0.05, 0.15} {
 			for _, size := range []int{2000, 17000, 20000} {
 				var took [2][]time.Duration // without the clamp, with it
-				for i := range rounds * len(took) {
-					clamp := i % len(took)
-					inWorld(t, uint64(i/2), netsim.LinkConfig{Delay: 10 * time.Millisecond, Loss: loss}, func(t *testing.T, w *world) {
-						down := netsim.LinkConfig{Delay: 10 * time.Millisecond, Loss: loss, MTU: 1300 * clamp}
-						w.net.SetLink("10.0.0.1", "10.0.0.2", down)
+				for i := range rounds * 2 {
+					clamp := int(i % 2)
+					link := netsim.LinkConfig{Delay: 10 * time.Millisecond, Loss: loss}
+					inWorld(t, i/2, link, func(t *testing.T, w *world) {
+						link.MTU = 1300 * clamp
+						w.net.SetLink("10.0.0.1", "10.0.0.2", link)
 						took[clamp] = append(took[clamp], w.ask(size, outage))
 					})
 				}
-				slices.Sort(took[0])
-				slices.Sort(took[1])
-				t.Logf("outage %v, loss %v %%, %d bytes: %v, with the clamp %v; at most %v, %v", outage, 100*loss, size,
-					took[0][rounds/2], took[1][rounds/2], took[0][rounds-1], took[1][rounds-1])
 				if loss == 0 {
-					require.LessOrEqual(t, took[1][rounds-1], took[0][rounds-1]+500*time.Millisecond)
+					require.LessOrEqual(t, slices.Max(took[1]), slices.Max(took[0])+500*time.Millisecond,
+						"outage %v, %d bytes: %v", outage, size, took)
 				}
 			}
 		}
 	}
+}
+
+// ask has a server answer a client with size bytes and close at once, and returns
+// how long that takes. An outage comes 60 ms after Dial.
+func (w *world) ask(size int, outage time.Duration) time.Duration {
+	l := w.listen(nil)
+	closed := make(chan error, 1)
+	go serve(l, func(b *kcp.Conn) {
+		w.hear(b, "?")
+		w.say(b, string(content(1, size)))
+		closed <- b.Close()
+	})
+	a := w.dial(w.client(nil))
+	begin := time.Now()
+	if outage > 0 {
+		w.after(60*time.Millisecond, w.cut)
+		w.after(60*time.Millisecond+outage, w.heal)
+		time.Sleep(50 * time.Millisecond)
+	}
+	w.say(a, "?")
+	receive(w.t, a, content(1, size))
+	took := time.Since(begin)
+	require.Equal(w.t, io.EOF, end(a))
+	require.NoError(w.t, a.Close())
+	require.NoError(w.t, <-closed)
+	return took
 }
 
 // While large packets are suspect, and the peer is there, Linger does not run out.
@@ -313,59 +288,19 @@ func TestShortAnswerOnAPathBelowTheMTU(t *testing.T) {
 func TestLingerWaitsForTheSearch(t *testing.T) {
 	inWorld(t, 2, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, &kcp.Config{Linger: 300 * time.Millisecond})
-		send(t, b, content(1, 1<<20)) // large packets arrive
-		receive(t, a, content(1, 1<<20))
+		w.move(b, a, 1, 1<<20) // large packets arrive
 		time.Sleep(time.Second)
 		w.net.SetLink("10.0.0.1", "10.0.0.2", netsim.LinkConfig{Delay: 10 * time.Millisecond, MTU: 1300})
-		w.net.Cut("10.0.0.1", "10.0.0.2")
+		w.cut()
 		var sent uint64
-		w.net.At(w.net.Elapsed()+500*time.Millisecond, func() {
-			w.net.Heal("10.0.0.1", "10.0.0.2")
+		w.after(500*time.Millisecond, func() {
+			w.heal()
 			sent = b.Stats().PathMTU.Sent
 		})
-		_, err := b.Write(content(2, 17000))
-		require.NoError(t, err)
-		closed := make(chan error, 1)
-		go func() { closed <- b.Close() }()
+		w.say(b, string(content(2, 17000)))
+		closed := closing(b)
 		receive(t, a, content(2, 17000))
 		require.NoError(t, <-closed)
 		require.Greater(t, b.Stats().PathMTU.Sent, sent)
 	})
-}
-
-// ask has a server answer a client with size bytes and close at once, and returns
-// how long that takes. An outage comes 60 ms after Dial.
-func (w *world) ask(size int, outage time.Duration) time.Duration {
-	l := w.listen(nil)
-	e, _ := w.endpoint("10.0.0.2:5000", nil)
-	closed := make(chan error, 1)
-	go func() {
-		b, err := l.AcceptKCP(context.Background())
-		if err == nil {
-			_, err = b.Read(make([]byte, 10))
-		}
-		if err == nil {
-			_, err = b.Write(content(1, size))
-		}
-		if err == nil {
-			err = b.Close()
-		}
-		closed <- err
-	}()
-	a := w.dial(e)
-	begin := time.Now()
-	if outage > 0 {
-		w.net.At(w.net.Elapsed()+60*time.Millisecond, func() { w.net.Cut("10.0.0.1", "10.0.0.2") })
-		w.net.At(w.net.Elapsed()+60*time.Millisecond+outage, func() { w.net.Heal("10.0.0.1", "10.0.0.2") })
-		time.Sleep(50 * time.Millisecond)
-	}
-	_, err := a.Write([]byte("?"))
-	require.NoError(w.t, err)
-	receive(w.t, a, content(1, size))
-	took := time.Since(begin)
-	_, err = a.Read(make([]byte, 1))
-	require.Equal(w.t, io.EOF, err)
-	require.NoError(w.t, a.Close())
-	require.NoError(w.t, <-closed)
-	return took
 }

@@ -3,7 +3,9 @@ package e2e
 import (
 	"context"
 	"io"
+	"net"
 	"net/netip"
+	"os"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -13,26 +15,6 @@ import (
 	"github.com/arqnet/kcp/congestion"
 	"github.com/stretchr/testify/require"
 )
-
-// dialWith opens a session from e to addr.
-func (w *world) dialWith(e *kcp.Endpoint, addr string, o kcp.DialOptions) *kcp.Conn {
-	w.t.Helper()
-	c, err := e.DialWith(context.Background(), udpAddr(addr), o)
-	require.NoError(w.t, err)
-	return c
-}
-
-// say writes s, and hear reads it.
-func (w *world) say(c *kcp.Conn, s string) {
-	w.t.Helper()
-	_, err := c.Write([]byte(s))
-	require.NoError(w.t, err)
-}
-
-func (w *world) hear(c *kcp.Conn, s string) {
-	w.t.Helper()
-	receive(w.t, c, []byte(s))
-}
 
 // A conversation id can be chosen, and is then used or refused.
 func TestChosenConv(t *testing.T) {
@@ -70,7 +52,7 @@ func TestChosenConv(t *testing.T) {
 }
 
 // Without data a quiet session sends nothing, and Close has nothing to wait for.
-// Accept returns with the first data.
+// Accept returns with the first data, or with CloseWrite.
 func TestQuietDial(t *testing.T) {
 	for _, cfg := range []kcp.Config{{}, {Cipher: testAEAD(t)}, {FEC: kcp.FEC{Data: 2, Parity: 1}}, *secured(kcp.Config{})} {
 		inWorld(t, 1, clean, func(t *testing.T, w *world) {
@@ -92,25 +74,13 @@ func TestQuietDial(t *testing.T) {
 			w.hear(c, "answer")
 			require.False(t, c.Peer().Legacy)
 			require.NoError(t, c.Close())
-			_, err := b.Read(make([]byte, 1))
-			require.Equal(t, io.EOF, err)
-		})
-	}
-}
-
-// CloseWrite introduces a quiet session that has written nothing.
-func TestQuietCloseWrite(t *testing.T) {
-	for _, config := range []*kcp.Config{nil, secured(kcp.Config{})} {
-		inWorld(t, 2, clean, func(t *testing.T, w *world) {
-			l := w.listen(config)
-			e, _ := w.endpoint("10.0.0.2:5000", config)
-			c := w.dialWith(e, serverAddr, kcp.DialOptions{Quiet: true})
-			require.NoError(t, c.CloseWrite())
-			b := accepted(t, l)
-			_, err := b.Read(make([]byte, 1))
-			require.Equal(t, io.EOF, err)
+			require.Equal(t, io.EOF, end(b))
+			half := w.dialWith(e, serverAddr, kcp.DialOptions{Quiet: true})
+			require.NoError(t, half.CloseWrite())
+			b = accepted(t, l)
+			require.Equal(t, io.EOF, end(b))
 			w.say(b, "answer")
-			w.hear(c, "answer")
+			w.hear(half, "answer")
 		})
 	}
 }
@@ -126,12 +96,13 @@ func TestQuietPeersMeet(t *testing.T) {
 			y, _ := w.endpoint("10.0.0.2:5000", &cfg)
 			a := w.dialWith(x, "10.0.0.2:5000", kcp.DialOptions{Conv: id(5), Quiet: true})
 			up, down := content(seed, 20_000), content(seed+1, 20_000)
-			if seed%5 < 2 { // the first data meets an endpoint without the session
+			first := seed%5 < 2 // its data meets an endpoint without the session
+			if first {
 				send(t, a, up)
 				time.Sleep(time.Duration(seed) * 20 * time.Millisecond)
 			}
 			b := w.dialWith(y, "10.0.0.1:4000", kcp.DialOptions{Conv: id(5), Quiet: true})
-			if seed%5 >= 2 {
+			if !first {
 				send(t, a, up)
 			}
 			if seed%5 == 4 {
@@ -142,12 +113,47 @@ func TestQuietPeersMeet(t *testing.T) {
 			receive(t, a, down)
 			require.False(t, a.Peer().Legacy)
 			require.False(t, b.Peer().Legacy)
-			closed := make(chan error, 1)
-			go func() { closed <- a.Close() }()
-			_, err := b.Read(make([]byte, 1))
-			require.Equal(t, io.EOF, err)
+			closed := closing(a)
+			require.Equal(t, io.EOF, end(b))
 			require.NoError(t, <-closed)
 			require.NoError(t, b.Close())
+		})
+	}
+}
+
+// ownAddress requires that dialling addr fails, as it is the endpoint's own.
+func ownAddress(t *testing.T, e *kcp.Endpoint, addr net.Addr) {
+	t.Helper()
+	_, err := e.Dial(context.Background(), addr)
+	require.ErrorAs(t, err, new(*net.AddrError))
+	require.ErrorContains(t, err, "own address")
+	require.ErrorContains(t, err, addr.String())
+	require.Zero(t, e.Stats().Sessions)
+}
+
+// An endpoint that dials itself knows what it has sent, with a listener and without.
+func TestDialOwnAddress(t *testing.T) {
+	configs := []kcp.Config{{}, {FEC: kcp.FEC{Data: 2, Parity: 1}}, {Cipher: testCiphers(t, 1)["aes-cfb"]}}
+	for seed, cfg := range configs {
+		inWorld(t, uint64(seed), clean, func(t *testing.T, w *world) {
+			e, _ := w.endpoint(serverAddr, &cfg)
+			start := time.Now()
+			ownAddress(t, e, e.LocalAddr())
+			require.Less(t, time.Since(start), 2*time.Second)
+			l, err := e.Listen()
+			require.NoError(t, err)
+			start = time.Now()
+			ownAddress(t, e, e.LocalAddr())
+			require.Less(t, time.Since(start), 2*time.Second)
+			require.NoError(t, l.SetDeadline(time.Now().Add(time.Second)))
+			_, err = l.Accept()
+			require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+
+			for _, o := range []kcp.DialOptions{{Quiet: true}, {Quiet: true, Conv: id(9)}} {
+				c := w.dialWith(e, serverAddr, o)
+				w.say(c, "hello")
+				require.ErrorContains(t, end(c), "own address")
+			}
 		})
 	}
 }
@@ -193,17 +199,11 @@ func TestSharedConvs(t *testing.T) {
 			})
 		}
 	}
-}
-
-// With SharedConvs a packet from another address is not taken for a move, and no
-// challenge goes there.
-func TestSharedConvsDoNotMove(t *testing.T) {
-	inWorld(t, 2, clean, func(t *testing.T, w *world) {
+	inWorld(t, 2, clean, func(t *testing.T, w *world) { // no challenge goes to another address
 		a, b, _, pc := w.movable(&kcp.Config{Cipher: testAEAD(t), SharedConvs: true, PeerTimeout: 5 * time.Second})
 		require.NoError(t, pc.Rebind("10.0.0.3:6000"))
 		w.say(a, "from elsewhere")
-		_, err := a.Read(make([]byte, 1))
-		require.Error(t, err)
+		require.Error(t, end(a))
 		require.Zero(t, b.Stats().Moves)
 	})
 }
@@ -240,14 +240,11 @@ func TestSharedConvsBeginAgain(t *testing.T) {
 					switch seed % 4 {
 					case 0:
 						_ = a.Close()
-						_, err := b.Read(make([]byte, 1))
-						require.Equal(t, io.EOF, err)
+						require.Equal(t, io.EOF, end(b))
 						require.NoError(t, b.Close())
 					case 1:
-						closed := make(chan error, 1)
-						go func() { closed <- b.Close() }()
-						_, err := a.Read(make([]byte, 1))
-						require.Equal(t, io.EOF, err)
+						closed := closing(b)
+						require.Equal(t, io.EOF, end(a))
 						_ = a.Close()
 						<-closed
 					case 2:
@@ -267,33 +264,6 @@ func TestSharedConvsBeginAgain(t *testing.T) {
 	}
 }
 
-// The same for legacy peers.
-func TestSharedConvsLegacyBeginsAgain(t *testing.T) {
-	for _, shared := range []bool{true, false} {
-		inWorld(t, 1, clean, func(t *testing.T, w *world) {
-			l := w.listen(&kcp.Config{SharedConvs: shared})
-			for life := range uint64(3) {
-				p := newLegacyPeer(w, "10.0.0.7:7", l.Addr(), false)
-				p.write(content(life, 10_000))
-				require.NoError(t, l.SetDeadline(time.Now().Add(30*time.Second)))
-				c, err := l.AcceptKCP(context.Background())
-				if !shared && life > 0 {
-					requireTimeout(t, err)
-					return
-				}
-				require.NoError(t, err)
-				receive(t, c, content(life, 10_000))
-				w.say(c, "thanks")
-				time.Sleep(time.Second)
-				require.Equal(t, "thanks", string(p.received()))
-				require.NoError(t, c.Close())
-				<-c.Done()
-				require.NoError(t, p.pc.Close())
-			}
-		})
-	}
-}
-
 // In TIME-WAIT, what may be of the next session gets no reply that would
 // acknowledge its data: not even if its HELLO and first segment are lost.
 func TestSharedConvsTimeWaitIsSilent(t *testing.T) {
@@ -306,8 +276,7 @@ func TestSharedConvsTimeWaitIsSilent(t *testing.T) {
 		b := accepted(t, l)
 		w.hear(b, string(content(1, 100_000)))
 		require.NoError(t, a.Close())
-		_, err := b.Read(make([]byte, 1))
-		require.Equal(t, io.EOF, err)
+		require.Equal(t, io.EOF, end(b))
 		require.NoError(t, e.Close())
 		require.NoError(t, pc.Close())
 

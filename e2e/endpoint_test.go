@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,28 +21,20 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// curious is code of a caller's that asks the endpoint about itself whenever it
-// is called.
+// curious is a cipher that asks the endpoint about itself whenever it is called.
 type curious struct {
 	crypt.Cipher
 	ask   func()
 	calls atomic.Int32
 }
 
-func (c *curious) called() { c.calls.Add(1); c.ask() }
-
-func (c *curious) Seal(p []byte) error                       { c.called(); return c.Cipher.Seal(p) }
-func (c *curious) Open(p []byte) ([]byte, error)             { c.called(); return c.Cipher.Open(p) }
-func (c *curious) Enabled(context.Context, slog.Level) bool  { return true }
-func (c *curious) Handle(context.Context, slog.Record) error { c.called(); return nil }
-func (c *curious) WithAttrs([]slog.Attr) slog.Handler        { return c }
-func (c *curious) WithGroup(string) slog.Handler             { return c }
+func (c *curious) called()                       { c.calls.Add(1); c.ask() }
+func (c *curious) Seal(p []byte) error           { c.called(); return c.Cipher.Seal(p) }
+func (c *curious) Open(p []byte) ([]byte, error) { c.called(); return c.Cipher.Open(p) }
 
 // What a Config brings along may use the endpoint: none of it is called with the
 // endpoint's lock held.
 func TestCallbacksMayUseTheEndpoint(t *testing.T) {
-	plain, err := crypt.AESGCM(make([]byte, 16))
-	require.NoError(t, err)
 	for _, validation := range []kcp.AddressValidation{kcp.ValidateUnderPressure, kcp.ValidateAlways} {
 		inWorld(t, 1, clean, func(t *testing.T, w *world) {
 			var endpoint atomic.Pointer[kcp.Endpoint]
@@ -50,25 +43,22 @@ func TestCallbacksMayUseTheEndpoint(t *testing.T) {
 					_ = e.Stats()
 				}
 			}
-			cipher, logger := &curious{Cipher: plain, ask: ask}, &curious{ask: ask}
-			controls := 0
+			cipher := &curious{Cipher: testAEAD(t), ask: ask}
+			records, controls := 0, 0
 			l := w.listen(&kcp.Config{
-				Cipher: cipher, Logger: slog.New(logger), AddressValidation: validation,
+				Cipher: cipher, AddressValidation: validation, Logger: slog.New(onRecord(func(string) { records++; ask() })),
 				CongestionControl: func() congestion.Control { controls++; ask(); return congestion.NewBBR() },
 			})
 			endpoint.Store(l.Endpoint())
-			e, _ := w.endpoint("10.0.0.2:0", &kcp.Config{Cipher: plain})
+			e := w.client(&kcp.Config{Cipher: cipher.Cipher})
 			a := w.dial(e)
-			b, err := l.AcceptKCP(context.Background())
-			require.NoError(t, err)
-			send(t, a, content(1, 50000))
-			receive(t, b, content(1, 50000))
+			w.move(a, accepted(t, l), 1, 50000)
 			require.NoError(t, a.Close())
 			c, err := l.Endpoint().Dial(context.Background(), e.LocalAddr())
 			require.ErrorIs(t, err, kcp.ErrRefused)
 			require.Nil(t, c)
 			require.Positive(t, cipher.calls.Load())
-			require.Positive(t, logger.calls.Load())
+			require.Positive(t, records)
 			require.Equal(t, 2, controls)
 		})
 	}
@@ -78,7 +68,6 @@ func TestCallbacksMayUseTheEndpoint(t *testing.T) {
 func TestForgedCookiesWhileDialling(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		e, pc := w.endpoint("10.0.0.2:5000", &kcp.Config{DialTimeout: 5 * time.Second})
-		_, silent := w.endpoint(serverAddr, nil)
 		var conv atomic.Uint32
 		sent, came := 0, 0
 		w.net.SetFilter(func(from, _ netip.AddrPort, p []byte) bool {
@@ -86,17 +75,17 @@ func TestForgedCookiesWhileDialling(t *testing.T) {
 				conv.Store(decodeHeader(p).conv)
 				sent += len(p)
 			}
-			return from != silent.AddrPort()
+			return true
 		})
 		go func() {
 			for i := range uint32(1000) {
 				time.Sleep(time.Millisecond)
-				p := packetOf(conv.Load(), bytesOf(signal{sigCookie, i, i}))
+				p := signal{sigCookie, i, i}.bytes(conv.Load())
 				came += len(p)
-				w.net.Inject(silent.AddrPort(), pc.AddrPort(), p)
+				w.net.Inject(acceptorAddr, pc.AddrPort(), p)
 			}
 		}()
-		_, err := e.Dial(context.Background(), silent.LocalAddr())
+		_, err := e.Dial(context.Background(), udpAddr(serverAddr))
 		require.ErrorAs(t, err, new(*kcp.NoAnswerError))
 		require.Less(t, sent, came/5)
 	})
@@ -108,20 +97,20 @@ func TestRequestsLeaveCookiesAlone(t *testing.T) {
 	long(t)
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		l := w.listen(&kcp.Config{AddressValidation: kcp.ValidateAlways})
-		to := l.Addr().(*net.UDPAddr).AddrPort()
-		for i := range uint32(20000) {
-			w.net.Inject(floodAddr(int(i%1000)), to, packetOf(i, bytesOf(signal{sigPing, i, i})))
+		flood := func(i int) { w.net.Inject(floodAddr(i%1000), acceptorAddr, signal{sigPing, 1, 1}.bytes(uint32(i))) }
+		for i := range 20000 {
+			flood(i)
 		}
 		synctest.Wait()
 		require.Positive(t, l.Stats().DropReplies)
 		for i := range 2000 { // half a second of more than are answered
-			w.net.At(w.net.Elapsed()+time.Duration(i)*250*time.Microsecond, func() {
+			w.after(time.Duration(i)*250*time.Microsecond, func() {
 				for range 5 {
-					w.net.Inject(floodAddr(i), to, packetOf(uint32(i), bytesOf(signal{sigPing, 1, 1})))
+					flood(i)
 				}
 			})
 		}
-		e, _ := w.endpoint("10.0.0.2:0", nil)
+		e := w.client(nil)
 		for range 5 {
 			start := time.Now()
 			w.dial(e)
@@ -130,57 +119,28 @@ func TestRequestsLeaveCookiesAlone(t *testing.T) {
 	})
 }
 
-// Once Accept may return a session, its fields change only with its lock held.
-// The race detector shows it.
-func TestAcceptedWhileAdmitted(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		l := w.listen(nil)
-		to := l.Addr().(*net.UDPAddr).AddrPort()
-		closed := make(chan *kcp.Conn, 100)
-		go func() {
-			for {
-				c, err := l.AcceptKCP(context.Background())
-				if err != nil {
-					return
-				}
-				_ = c.SetLinger(-1)
-				_ = c.Close()
-				closed <- c
-			}
-		}()
-		var seen []uint32
-		for i := range uint32(50) {
-			w.net.Inject(floodAddr(int(i)), to, packetOf(i+1, push(0, 0, "x")))
-			seen = append(seen, (<-closed).Conv())
-		}
-		slices.Sort(seen)
-		require.Len(t, slices.Compact(seen), 50)
-	})
-}
-
 // Sessions visits each session that an application can have, once, while the
-// body of the loop ends them.
+// body of the loop ends them. One that Accept cannot return is not among them.
 func TestSessionsIterator(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		l := w.listen(nil)
-		e, _ := w.endpoint("10.0.0.2:0", nil)
+		e := w.client(nil)
 		var conns []*kcp.Conn
 		for range 5 {
 			conns = append(conns, w.dial(e))
 		}
-		sessions := func() map[*kcp.Conn]bool { // compared as pointers, not by what they point at
-			all := make(map[*kcp.Conn]bool)
+		requireSessions := func(conns ...*kcp.Conn) { // compared as pointers, not by what they point at
+			t.Helper()
+			all, want := make(map[*kcp.Conn]int), make(map[*kcp.Conn]int)
 			for c := range e.Sessions() {
-				require.False(t, all[c])
-				all[c] = true
+				all[c]++
 			}
-			return all
+			for _, c := range conns {
+				want[c] = 1
+			}
+			require.True(t, maps.Equal(want, all))
 		}
-		all := make(map[*kcp.Conn]bool)
-		for _, c := range conns {
-			all[c] = true
-		}
-		require.True(t, maps.Equal(all, sessions()))
+		requireSessions(conns...)
 		time.Sleep(time.Second)
 		require.Len(t, slices.Collect(l.Endpoint().Sessions()), 5, "those that wait for Accept, too")
 		for c := range e.Sessions() {
@@ -189,26 +149,19 @@ func TestSessionsIterator(t *testing.T) {
 				break
 			}
 		}
-		require.True(t, maps.Equal(map[*kcp.Conn]bool{conns[3]: true, conns[4]: true}, sessions()))
-		again := w.dial(e)
-		require.True(t, maps.Equal(map[*kcp.Conn]bool{conns[3]: true, conns[4]: true, again: true}, sessions()))
-	})
-}
-
-// A session that Accept cannot return is not among those of Sessions.
-func TestSessionsWithoutHalfOpen(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		config := &kcp.Config{Cipher: testAEAD(t)}
-		l := w.listen(config)
-		client, _ := w.endpoint("10.0.0.2:0", &kcp.Config{Cipher: config.Cipher, DialTimeout: -1})
-		w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool { return from != acceptorAddr }) // the client never confirms
-		w.dial(client)
+		requireSessions(conns[3], conns[4])
+		requireSessions(conns[3], conns[4], w.dial(e))
+		accepted := func() int { return len(slices.Collect(l.Endpoint().Sessions())) }
 		time.Sleep(time.Second)
-		require.Equal(t, 1, l.Stats().Sessions)
-		require.Empty(t, slices.Collect(l.Endpoint().Sessions()))
-		w.net.SetFilter(nil)
+		before := accepted()
+		w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool { return from != acceptorAddr }) // the client never confirms
+		w.dial(w.client(&kcp.Config{DialTimeout: -1}))
+		time.Sleep(time.Second)
+		require.Equal(t, before+1, l.Stats().Sessions)
+		require.Equal(t, before, accepted())
+		w.hearing()
 		time.Sleep(3 * time.Second)
-		require.Len(t, slices.Collect(l.Endpoint().Sessions()), 1)
+		require.Equal(t, before+1, accepted())
 	})
 }
 
@@ -216,11 +169,10 @@ func TestSessionsWithoutHalfOpen(t *testing.T) {
 func (w *world) crowd(n int, config *kcp.Config) (l *kcp.Listener, server, clients []*kcp.Conn) {
 	w.t.Helper()
 	l = w.listen(config)
-	e, _ := w.endpoint("10.0.0.2:0", config)
+	e := w.client(config)
 	for range n {
 		a := w.dial(e)
-		_, err := a.Write([]byte{1})
-		require.NoError(w.t, err)
+		w.say(a, "*")
 		server, clients = append(server, accepted(w.t, l)), append(clients, a)
 	}
 	return l, server, clients
@@ -238,10 +190,9 @@ func TestShutdown(t *testing.T) {
 			l, server, clients := w.crowd(20, config)
 			last := content(seed, 20000)
 			for i, c := range server {
-				_, err := c.Write(last)
-				require.NoError(t, err)
+				w.say(c, string(last))
 				if i%5 == 4 {
-					go func() { _ = c.Close() }() // the application closes it meanwhile
+					closing(c) // the application closes it meanwhile
 				}
 			}
 			heard := make(chan error, len(clients))
@@ -254,12 +205,11 @@ func TestShutdown(t *testing.T) {
 					heard <- err
 				}()
 			}
-			accept := make(chan error, 1)
+			accept, dialled := make(chan error, 1), make(chan error, 1)
 			go func() {
 				_, err := l.Accept()
 				accept <- err
 			}()
-			dialled := make(chan error, 1)
 			time.AfterFunc(20*time.Millisecond, func() {
 				_, err := clients[0].Endpoint().Dial(context.Background(), udpAddr(serverAddr))
 				dialled <- err
@@ -269,12 +219,11 @@ func TestShutdown(t *testing.T) {
 				require.NoError(t, <-heard)
 			}
 			require.ErrorIs(t, <-accept, net.ErrClosed)
-			err := <-dialled
-			require.Error(t, err)
+			require.Error(t, <-dialled)
 			s := l.Stats()
 			require.Zero(t, s.Sessions)
 			require.EqualValues(t, 20, s.Ended.Closed+s.Ended.Aborted, "%+v", s.Ended) // of some, the answer to CLOSE was missing
-			_, err = server[0].Write(nil)
+			_, err := server[0].Write(nil)
 			require.ErrorIs(t, err, net.ErrClosed)
 			require.ErrorIs(t, l.Shutdown(context.Background()), net.ErrClosed)
 			require.ErrorIs(t, l.Endpoint().Close(), net.ErrClosed)
@@ -287,7 +236,9 @@ func TestShutdown(t *testing.T) {
 // The end of the context aborts what is left, and the error counts it; peers
 // that take nothing are counted, too, when Linger has passed.
 func TestShutdownIsCutShort(t *testing.T) {
-	for _, limit := range []time.Duration{time.Second, time.Minute} {
+	for limit, want := range map[time.Duration]kcp.ShutdownError{
+		time.Second: {Cut: 2, Cause: context.DeadlineExceeded}, time.Minute: {Undelivered: 2},
+	} {
 		inWorld(t, 1, clean, func(t *testing.T, w *world) {
 			l, server, clients := w.crowd(5, &kcp.Config{Linger: 3 * time.Second, ReceiveWindow: 128})
 			for i, c := range server {
@@ -295,8 +246,7 @@ func TestShutdownIsCutShort(t *testing.T) {
 				if i < 2 {
 					n = 1 << 20 // more than a client takes without reading
 				}
-				_, err := c.Write(make([]byte, n))
-				require.NoError(t, err)
+				w.say(c, string(make([]byte, n)))
 			}
 			ctx, cancel := context.WithTimeout(context.Background(), limit)
 			defer cancel()
@@ -304,12 +254,11 @@ func TestShutdownIsCutShort(t *testing.T) {
 			err := l.Endpoint().Shutdown(ctx)
 			var failed *kcp.ShutdownError
 			require.ErrorAs(t, err, &failed)
-			if limit == time.Second {
-				require.Equal(t, kcp.ShutdownError{Cut: 2, Cause: context.DeadlineExceeded}, *failed)
+			require.Equal(t, want, *failed)
+			if want.Cut > 0 {
 				require.ErrorIs(t, err, context.DeadlineExceeded)
 				require.Equal(t, time.Second, time.Since(start))
 			} else {
-				require.Equal(t, kcp.ShutdownError{Undelivered: 2}, *failed)
 				require.ErrorIs(t, err, kcp.ErrNotDelivered)
 				require.Less(t, time.Since(start), 4*time.Second)
 			}
@@ -325,68 +274,98 @@ func TestShutdownIsCutShort(t *testing.T) {
 	}
 }
 
-// An endpoint shut down answers a peer that has not heard of the end.
-func TestShutdownHoldsForPeers(t *testing.T) {
+// An endpoint shut down answers a peer that has not heard of the end. A Dial that waits
+// for its answer fails at once, with what a later one returns; one without sessions needs
+// no time.
+func TestShutdownBesideOthers(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		l, server, clients := w.crowd(1, nil)
-		closed := make(chan error, 1)
-		go func() { closed <- clients[0].Close() }()
+		closed := closing(clients[0])
 		time.Sleep(5 * time.Millisecond)
 		require.NoError(t, server[0].Err())
 		require.NoError(t, l.Shutdown(context.Background()))
 		require.NoError(t, <-closed)
 		require.Error(t, server[0].Err())
-	})
-}
 
-// One without sessions, and without a listener.
-func TestShutdownOfNothing(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		e, _ := w.endpoint("10.0.0.2:0", nil)
-		require.NoError(t, e.Shutdown(cancelled()))
-		_, err := e.Dial(context.Background(), udpAddr(serverAddr))
+		dials, idle := w.client(nil), w.client(nil)
+		dialled := make(chan error, 1)
+		go func() {
+			_, err := dials.Dial(context.Background(), udpAddr("10.0.0.9:9")) // nobody is there
+			dialled <- err
+		}()
+		time.Sleep(time.Second)
+		start := time.Now()
+		require.NoError(t, dials.Shutdown(context.Background()))
+		require.ErrorIs(t, <-dialled, net.ErrClosed)
+		require.Less(t, time.Since(start), time.Second)
+		require.NoError(t, idle.Shutdown(cancelled()))
+		_, err := idle.Dial(context.Background(), udpAddr(serverAddr))
 		require.ErrorIs(t, err, net.ErrClosed)
 	})
 }
 
-// A Dial that waits for its answer fails at once, with what a later one returns.
-func TestShutdownEndsDials(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		e, _ := w.endpoint("10.0.0.2:0", nil)
-		dialled := make(chan error, 1)
-		start := time.Now()
-		go func() {
-			_, err := e.Dial(context.Background(), udpAddr(serverAddr)) // nobody is there
-			dialled <- err
-		}()
-		time.Sleep(time.Second)
-		require.NoError(t, e.Shutdown(context.Background()))
-		require.ErrorIs(t, <-dialled, net.ErrClosed)
-		require.Less(t, time.Since(start), 2*time.Second)
-	})
+// handlers are the ways in which the goroutine that reads a socket calls the application.
+// Each calls f once something has arrived at c.
+var handlers = map[string]func(t *testing.T, c *kcp.Conn, f func()){
+	"Handle": func(t *testing.T, c *kcp.Conn, f func()) {
+		g := kcp.NewGroup()
+		t.Cleanup(func() { _ = g.Close() })
+		require.NoError(t, g.Handle(func([]kcp.Event) { f() }))
+		require.NoError(t, g.Add(c))
+	},
+	"HandleDatagrams": func(_ *testing.T, c *kcp.Conn, f func()) { c.HandleDatagrams(func([]byte) { f() }) },
+	"HandleDatagrams within Read": func(_ *testing.T, c *kcp.Conn, f func()) {
+		c.HandleDatagrams(func([]byte) { f() })
+		go func() { _, _ = io.Copy(io.Discard, c) }()
+	},
 }
 
-// An endpoint with a socket of its own closes itself after its last use. The first Close
-// or Shutdown after that is as of an open one.
-func TestCloseOfUnusedEndpoint(t *testing.T) {
-	for name, end := range map[string]func(e *kcp.Endpoint) error{
-		"close":    (*kcp.Endpoint).Close,
-		"shutdown": func(e *kcp.Endpoint) error { return e.Shutdown(t.Context()) },
-	} {
+// Shutdown of a handler would wait for what only the handler's goroutine can read. It
+// says so at once, and has done nothing; on another goroutine it works meanwhile.
+func TestShutdownInAHandler(t *testing.T) {
+	for name, handle := range handlers {
 		t.Run(name, func(t *testing.T) {
-			l, err := kcp.Listen("udp", "127.0.0.1:0", nil)
-			require.NoError(t, err)
-			c, err := kcp.Dial("udp", l.Addr().String(), nil)
-			require.NoError(t, err)
-			s, err := l.AcceptKCP(t.Context())
-			require.NoError(t, err)
-			require.NoError(t, l.Close())
-			require.NoError(t, s.Abort())
-			require.NoError(t, c.Abort())
-			require.NoError(t, end(l.Endpoint()))
-			require.NoError(t, end(c.Endpoint()))
-			require.ErrorIs(t, end(l.Endpoint()), net.ErrClosed)
-			require.ErrorIs(t, end(c.Endpoint()), net.ErrClosed)
+			inWorld(t, 1, clean, func(t *testing.T, w *world) {
+				a, b, l := w.pair(nil, nil)
+				result, elsewhere := make(chan error, 100), make(chan error, 1)
+				began := false
+				handle(t, b, func() {
+					if !began {
+						began = true
+						start := time.Now()
+						result <- l.Shutdown(context.Background())
+						require.Equal(t, start, time.Now())
+						require.NoError(t, b.Err())
+						go func() { elsewhere <- l.Shutdown(context.Background()) }()
+					}
+				})
+				require.NoError(t, a.SendDatagram([]byte("shut down")))
+				err := <-result
+				require.ErrorIs(t, err, syscall.EDEADLK)
+				require.ErrorContains(t, err, "in a handler")
+				require.NoError(t, <-elsewhere)
+				require.Equal(t, io.EOF, end(a))
+			})
 		})
 	}
+}
+
+// Serve calls on goroutines of the application, where Shutdown works.
+func TestShutdownInServe(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		a, b, l := w.pair(nil, nil)
+		g, result := kcp.NewGroup(), make(chan error, 1)
+		require.NoError(t, g.Add(b))
+		go func() {
+			_ = g.Serve(t.Context(), func(e kcp.Event) {
+				if e.Kind == kcp.EventDatagram {
+					result <- l.Shutdown(context.Background())
+					_ = g.Close()
+				}
+			})
+		}()
+		require.NoError(t, a.SendDatagram([]byte("shut down")))
+		require.NoError(t, <-result)
+		synctest.Wait()
+	})
 }

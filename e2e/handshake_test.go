@@ -1,13 +1,14 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
-	"encoding/binary"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"io"
 	"net"
 	"net/netip"
-	"slices"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -22,11 +24,6 @@ import (
 // What the application sees of a peer that does not behave, and when. Both ends
 // are ours and time is virtual, so the times are exact; interop_test has the
 // same with kcp-go in real time.
-
-// roundTrip is that of the link clean.
-const roundTrip = 20 * time.Millisecond
-
-func udpAddr(s string) *net.UDPAddr { return net.UDPAddrFromAddrPort(netip.MustParseAddrPort(s)) }
 
 // Nobody answers, because there is no socket, or nobody who reads it: Dial says
 // so at its time limit, whoever sets that, and leaves nothing behind.
@@ -38,7 +35,7 @@ func TestDialNobody(t *testing.T) {
 				require.NoError(t, err)
 				defer pc.Close()
 			}
-			e, _ := w.endpoint("10.0.0.2:0", &kcp.Config{DialTimeout: 6500 * time.Millisecond})
+			e := w.client(&kcp.Config{DialTimeout: 6500 * time.Millisecond})
 			start := time.Now()
 			_, err := e.Dial(context.Background(), udpAddr(serverAddr))
 			var none *kcp.NoAnswerError
@@ -69,11 +66,34 @@ func TestDialNobody(t *testing.T) {
 	}
 }
 
+// The time of Dial is DialTimeout, whatever the other limits are. An outage at the
+// beginning is survived.
+func TestDialTimeoutIsThatOfDial(t *testing.T) {
+	for _, cfg := range []kcp.Config{
+		{PeerTimeout: 3 * time.Second}, {PeerTimeout: 6 * time.Second}, {IdleTimeout: time.Second}, {DeadLink: 1},
+	} {
+		inWorld(t, 9, clean, func(t *testing.T, w *world) {
+			cfg.DialTimeout = 6 * time.Second
+			_, err := w.client(&cfg).Dial(context.Background(), udpAddr(serverAddr))
+			require.ErrorAs(t, err, new(*kcp.NoAnswerError))
+			requireTimeout(t, err)
+			require.Equal(t, 6*time.Second, w.net.Elapsed())
+		})
+	}
+	inWorld(t, 9, clean, func(t *testing.T, w *world) {
+		w.listen(nil)
+		w.cut()
+		w.after(3050*time.Millisecond, w.heal)
+		w.dial(w.client(nil))
+		require.Less(t, w.net.Elapsed(), 3600*time.Millisecond)
+	})
+}
+
 // An endpoint that does not listen refuses, within a round trip.
 func TestDialRefused(t *testing.T) {
 	inWorld(t, 29, clean, func(t *testing.T, w *world) {
 		server, _ := w.endpoint(serverAddr, nil)
-		e, _ := w.endpoint("10.0.0.2:0", nil)
+		e := w.client(nil)
 		start := time.Now()
 		_, err := e.Dial(context.Background(), udpAddr(serverAddr))
 		require.ErrorIs(t, err, kcp.ErrRefused)
@@ -84,11 +104,10 @@ func TestDialRefused(t *testing.T) {
 		// Nor is anybody let in while the listener is closing down.
 		l, err := server.Listen()
 		require.NoError(t, err)
-		c, err := e.Dial(context.Background(), udpAddr(serverAddr))
-		require.NoError(t, err)
+		c := w.dial(e)
 		time.Sleep(time.Second)
 		require.NoError(t, l.Close())
-		_, err = c.Read(make([]byte, 1))
+		err = end(c)
 		require.ErrorIs(t, err, kcp.ErrReset)
 		require.ErrorIs(t, err, syscall.ECONNRESET)
 		_, err = c.Write([]byte("x"))
@@ -96,18 +115,37 @@ func TestDialRefused(t *testing.T) {
 	})
 }
 
-// Close of a peer that reads takes a round trip and not more.
-func TestCloseTakesARoundTrip(t *testing.T) {
-	inWorld(t, 21, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(nil, nil)
-		time.Sleep(time.Second)
-		start := time.Now()
-		_, err := a.Write([]byte("bye"))
-		require.NoError(t, err)
-		require.NoError(t, a.Close())
-		require.Equal(t, roundTrip, time.Since(start))
-		receive(t, b, []byte("bye"))
-	})
+// A Dial that does not wait leaves its errors to Read and Err.
+func TestErrorsAfterADialThatDoesNotWait(t *testing.T) {
+	secured, mistrustful := testTLS(), testenv.TLS()
+	mistrustful.RootCAs = x509.NewCertPool()
+	for _, tc := range []struct {
+		name           string
+		client, server *tls.Config
+		listens        bool
+		want           any
+	}{
+		{"no listener", nil, nil, false, kcp.ErrRefused},
+		{"the server wants TLS", nil, secured, true, kcp.ErrTLSRequired},
+		{"the server has no TLS", secured, nil, true, kcp.ErrNoTLS},
+		{"the certificate is not trusted", mistrustful, secured, true, new(*kcp.HandshakeError)},
+	} {
+		inWorld(t, 1, clean, func(t *testing.T, w *world) {
+			server, _ := w.endpoint(serverAddr, &kcp.Config{TLS: tc.server})
+			if tc.listens {
+				_, err := server.Listen()
+				require.NoError(t, err)
+			}
+			c := w.dial(w.client(&kcp.Config{TLS: tc.client, DialTimeout: -1}))
+			for _, err := range []error{end(c), c.Err()} {
+				if want, ok := tc.want.(error); ok {
+					require.ErrorIs(t, err, want, tc.name)
+				} else {
+					require.ErrorAs(t, err, tc.want, tc.name)
+				}
+			}
+		})
+	}
 }
 
 // A PING that arrives before the WELCOME, since all of those were lost, does not
@@ -115,11 +153,10 @@ func TestCloseTakesARoundTrip(t *testing.T) {
 // Close would not tell it.
 func TestPingBeforeWelcome(t *testing.T) {
 	inWorld(t, 475, netsim.LinkConfig{Delay: 8 * time.Millisecond}, func(t *testing.T, w *world) {
-		start := time.Now()
 		var pings atomic.Int32
 		w.net.SetFilter(func(_, _ netip.AddrPort, p []byte) bool {
-			at := time.Since(start)
-			switch h := decodeHeader(p); signalCode(h.frg) {
+			at := w.net.Elapsed()
+			switch signalCode(decodeHeader(p).frg) {
 			case sigPing:
 				pings.Add(1)
 			case sigHello:
@@ -130,87 +167,12 @@ func TestPingBeforeWelcome(t *testing.T) {
 			return true
 		})
 		l := w.listen(&kcp.Config{KeepAlive: time.Second})
-		e, _ := w.endpoint("10.0.0.2:5000", &kcp.Config{DialTimeout: 20 * time.Second})
-		a := w.dial(e)
+		a := w.dial(w.client(&kcp.Config{DialTimeout: 20 * time.Second}))
 		require.Positive(t, pings.Load())
 		require.True(t, a.Peer().Known)
-		b, err := l.AcceptKCP(context.Background())
-		require.NoError(t, err)
+		b := accepted(t, l)
 		require.NoError(t, a.Close())
-		_, err = b.Read(make([]byte, 1))
-		require.Equal(t, io.EOF, err)
-	})
-}
-
-// The peer is killed in the middle of a transfer: PeerTimeout after its last
-// sign of life Read and Write fail, on either side of it, and Close says that
-// not all was delivered.
-func TestPeerKilled(t *testing.T) {
-	long(t)
-	link := clean
-	link.Rate, link.Queue = 10<<20, 1<<20 // or a second would be gigabytes
-	for _, serverDies := range []bool{true, false} {
-		inWorld(t, 12, link, func(t *testing.T, w *world) {
-			const patience = 8 * time.Second
-			a, b, _ := w.pair(&kcp.Config{PeerTimeout: patience}, &kcp.Config{PeerTimeout: patience})
-			stays, dies := a, b
-			if !serverDies {
-				stays, dies = b, a
-			}
-			go func() { _, _ = io.Copy(io.Discard, dies) }()
-			var errs []error
-			done := make(chan error)
-			go func() {
-				_, err := stays.Write(make([]byte, 1<<28))
-				done <- err
-			}()
-			go func() {
-				_, err := stays.Read(make([]byte, 1))
-				done <- err
-			}()
-			time.Sleep(time.Second)
-			last := time.Now()
-			w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool {
-				return from != dies.LocalAddr().(*net.UDPAddr).AddrPort()
-			})
-			errs = append(errs, <-done, <-done)
-			require.InDelta(t, patience, time.Since(last), float64(roundTrip))
-			for _, err := range errs {
-				var lost *kcp.PeerLostError
-				require.ErrorAs(t, err, &lost)
-				require.False(t, lost.Idle)
-				require.InDelta(t, patience, lost.Silence, float64(time.Millisecond))
-			}
-			require.NoError(t, stays.Close()) // it has been said
-		})
-	}
-}
-
-// With a full backlog Dial gets no answer, and is let in when there is room.
-func TestDialFullBacklog(t *testing.T) {
-	inWorld(t, 23, clean, func(t *testing.T, w *world) {
-		l := w.listen(&kcp.Config{Backlog: 2})
-		e, _ := w.endpoint("10.0.0.2:0", &kcp.Config{DialTimeout: 4 * time.Second})
-		for range 2 {
-			w.dial(e)
-		}
-		time.Sleep(time.Second)
-		start := time.Now()
-		_, err := e.Dial(context.Background(), l.Addr())
-		require.ErrorAs(t, err, new(*kcp.NoAnswerError))
-		require.Equal(t, 4*time.Second, time.Since(start))
-		require.Positive(t, l.Stats().DropBacklog)
-		require.Equal(t, 2, l.Stats().Sessions)
-
-		time.AfterFunc(500*time.Millisecond, func() {
-			_, err := l.AcceptKCP(context.Background())
-			if err != nil {
-				t.Error(err)
-			}
-		})
-		start = time.Now()
-		w.dial(e)
-		require.Equal(t, 600*time.Millisecond+roundTrip, time.Since(start)) // the third hello
+		require.Equal(t, io.EOF, end(b))
 	})
 }
 
@@ -221,25 +183,22 @@ func TestStragglers(t *testing.T) {
 		var packets [][]byte
 		var from netip.AddrPort
 		w.net.SetFilter(func(f, _ netip.AddrPort, p []byte) bool {
-			if f.Addr() == netip.MustParseAddr("10.0.0.2") {
+			if f != acceptorAddr {
 				from = f
-				packets = append(packets, append([]byte(nil), p...))
+				packets = append(packets, bytes.Clone(p))
 			}
 			return true
 		})
 		a, b, l := w.pair(nil, nil)
-		want := content(22, 100000)
-		send(t, a, want)
-		receive(t, b, want)
+		w.move(a, b, 22, 100000)
 		require.NoError(t, b.Close())
-		_, err := a.Read(make([]byte, 1))
-		require.Equal(t, io.EOF, err)
+		require.Equal(t, io.EOF, end(a))
 		require.NoError(t, a.Close())
 		time.Sleep(30 * time.Second)
 		require.Zero(t, l.Stats().Sessions)
 		n := len(packets)
 		for _, p := range packets[:n] {
-			w.net.Inject(from, netip.MustParseAddrPort(serverAddr), p)
+			w.net.Inject(from, acceptorAddr, p)
 		}
 		synctest.Wait()
 		require.Zero(t, l.Stats().Sessions)
@@ -248,92 +207,25 @@ func TestStragglers(t *testing.T) {
 	})
 }
 
-// The first segment of a session travels in pieces. It is not dropped if it
-// overtakes CONFIRM.
-func TestDataBeforeConfirm(t *testing.T) {
-	for _, n := range []int{1, 1376, 3000} {
-		inWorld(t, 1, clean, func(t *testing.T, w *world) {
-			w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
-				data, signals := divide(p)
-				if to.String() != serverAddr || !slices.ContainsFunc(signalsOf(p), func(s signal) bool { return s.code == sigConfirm }) {
-					return true
-				}
-				if len(data) > 0 {
-					w.net.Inject(from, to, data)
-				}
-				time.AfterFunc(clean.Delay+time.Millisecond, func() { w.net.Inject(from, to, signals) })
-				return false
-			})
-			l := w.listen(nil)
-			e, _ := w.endpoint("10.0.0.2:0", nil)
-			a := w.dial(e)
-			want := content(1, n)
-			wrote := time.Now()
-			_, err := a.Write(want)
-			require.NoError(t, err)
-			b := accepted(t, l)
-			receive(t, b, want)
-			require.Less(t, time.Since(wrote), 2*clean.Delay, "%d bytes", n)
-			require.Zero(t, a.Stats().TimeoutRetransmits)
-		})
-	}
-}
-
-// divide returns the segments of a packet that carry data, and the others.
-func divide(p []byte) (data, others []byte) {
-	for len(p) >= headerSize {
-		h := decodeHeader(p)
-		n := headerSize + int(h.len)
-		if h.cmd == cmdPush || h.cmd == cmdPiece {
-			data = append(data, p[:n]...)
-		} else {
-			others = append(others, p[:n]...)
-		}
-		p = p[n:]
-	}
-	return data, others
-}
-
 // A peer that dials without signals is sent none, unless keep-alive asks it for a sign
 // of life: nothing that the reference does not send. So peers that fail at signals can
 // dial.
 func TestAcceptedLegacyPeerIsSentNoSignals(t *testing.T) {
 	for _, keepAlive := range []time.Duration{-1, 5 * time.Second} {
 		inWorld(t, 0, clean, func(t *testing.T, w *world) {
-			l := w.listen(&kcp.Config{KeepAlive: keepAlive})
-			pc, err := w.net.Listen("10.0.0.2:5000")
-			require.NoError(t, err)
-			defer pc.Close()
-			signals, answer := 0, []byte(nil)
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				buf := make([]byte, 2000)
-				for {
-					n, _, err := pc.ReadFrom(buf)
-					if err != nil {
-						return
+			var codes atomic.Int32
+			w.net.SetFilter(func(from, _ netip.AddrPort, p []byte) bool {
+				for h := range headersOf(p) {
+					if _, ok := h.signal(); ok && from == acceptorAddr {
+						codes.Add(1)
 					}
-					for p := buf[:n]; len(p) >= headerSize; {
-						size := int(binary.LittleEndian.Uint32(p[20:]))
-						switch cmd, frg := p[4], p[5]; cmd {
-						case cmdPush:
-							answer = append(answer, p[headerSize:headerSize+size]...)
-							sn, ts := binary.LittleEndian.Uint32(p[12:]), binary.LittleEndian.Uint32(p[8:])
-							_, _ = pc.WriteTo(packetOf(7, ack(sn, ts, 0)), net.UDPAddrFromAddrPort(acceptorAddr))
-						case cmdWask, cmdWins:
-							if frg != 0 {
-								signals++
-							}
-						default:
-							require.EqualValues(t, cmdAck, cmd)
-						}
-						p = p[headerSize+size:]
-					}
+					require.Contains(t, []uint8{cmdPush, cmdAck, cmdWask, cmdWins}, h.cmd)
 				}
-			}()
-			_, err = pc.WriteTo(packetOf(7, push(0, 0, "question")), net.UDPAddrFromAddrPort(acceptorAddr))
-			require.NoError(t, err)
+				return true
+			})
+			l := w.listen(&kcp.Config{KeepAlive: keepAlive})
+			p := newLegacyPeer(w, "10.0.0.2:5000", l.Addr(), false)
+			p.write([]byte("question"))
 			c := accepted(t, l)
 			w.hear(c, "question")
 			w.say(c, "the answer")
@@ -342,10 +234,56 @@ func TestAcceptedLegacyPeerIsSentNoSignals(t *testing.T) {
 				require.NoError(t, c.Close())
 				time.Sleep(time.Minute)
 			}
-			require.NoError(t, pc.Close())
-			<-done
-			require.Equal(t, "the answer", string(answer))
-			require.Equal(t, keepAlive > 0, signals > 0, "%d signals", signals)
+			require.Equal(t, "the answer", string(p.received()))
+			require.Equal(t, keepAlive > 0, codes.Load() > 0, "%d signals", codes.Load())
 		})
 	}
+}
+
+// The first answer takes two round trips, one of them for the handshake, and a
+// third with a cookie.
+func TestTLSRoundTrips(t *testing.T) {
+	for _, mode := range []kcp.AddressValidation{kcp.ValidateUnderPressure, kcp.ValidateAlways} {
+		inWorld(t, 0, netsim.LinkConfig{Delay: 50 * time.Millisecond}, func(t *testing.T, w *world) {
+			config := secured(kcp.Config{AddressValidation: mode})
+			go serve(w.listen(config), func(c *kcp.Conn) { _, _ = io.Copy(c, c) })
+			start := time.Now()
+			c := w.dial(w.client(config))
+			rounds := time.Duration(1 + mode)
+			require.Equal(t, rounds*100*time.Millisecond, time.Since(start))
+			w.say(c, "x")
+			w.hear(c, "x")
+			require.Equal(t, (rounds+1)*100*time.Millisecond, time.Since(start))
+		})
+	}
+}
+
+// What is said of the handshake, and that no session or stream looks like a *tls.Conn:
+// net/http takes those for encrypted whether they are or not.
+func TestTLSEcho(t *testing.T) {
+	type tlsConn interface{ ConnectionState() tls.ConnectionState }
+	for _, c := range []net.Conn{new(kcp.Conn), new(kcp.Stream)} {
+		_, ok := c.(tlsConn)
+		require.False(t, ok, "%T", c)
+	}
+	for seed, link := range []netsim.LinkConfig{clean, clean, lossy, lossy} {
+		inWorld(t, uint64(seed), link, func(t *testing.T, w *world) {
+			a, b, _ := w.pair(secured(kcp.Config{}), secured(kcp.Config{}))
+			x, y := streamPair(t, a, b, nil)
+			bothWays(t, x, y, content(3, 50_000), content(4, 50_000))
+			bothWays(t, a, b, content(1, 100_000), content(2, 100_000))
+			state := a.ConnectionState().TLS
+			require.EqualValues(t, tls.VersionTLS13, state.Version)
+			require.NotEmpty(t, state.VerifiedChains)
+			require.Len(t, state.PeerCertificates, 1)
+			require.True(t, b.ConnectionState().TLS.HandshakeComplete)
+			require.NoError(t, a.Close())
+			require.NoError(t, b.Close())
+		})
+	}
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(nil, nil)
+		require.Nil(t, a.ConnectionState().TLS)
+		require.Nil(t, b.ConnectionState().TLS)
+	})
 }

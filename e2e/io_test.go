@@ -3,12 +3,9 @@ package e2e
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
-	"sync"
 	"testing"
 	"time"
 
@@ -37,9 +34,23 @@ func TestTransfers(t *testing.T) {
 			inWorld(t, seed, link, func(t *testing.T, w *world) {
 				a, b, _ := w.pair(config(), config())
 				bothWays(t, a, b, content(seed, random.IntN(200000)), content(seed+1, random.IntN(200000)))
+				w.say(a, "the last words")
+				closed := closing(a)
+				w.hear(b, "the last words")
+				require.Equal(t, io.EOF, end(b))
+				require.NoError(t, <-closed)
 			})
 		})
 	}
+}
+
+// readsMessage reads a message, which has to be want.
+func readsMessage(t *testing.T, c interface{ ReadMessage([]byte) (int, error) }, want []byte) {
+	t.Helper()
+	buf := make([]byte, 200_000)
+	n, err := c.ReadMessage(buf)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(want, buf[:n]), "%d bytes, not the %d sent", n, len(want))
 }
 
 // Messages keep their boundaries, empty ones included, over a bad link.
@@ -51,61 +62,46 @@ func TestConnMessages(t *testing.T) {
 		sizes := []int{0, 1, 1375, 1376, 1377, 0, 0, 50000, 127 * 1376, 3}
 		go func() {
 			for i, size := range sizes {
-				if err := a.WriteMessage(bytes.Repeat([]byte{byte(i)}, size)); err != nil {
+				if err := a.WriteMessage(content(uint64(i), size)); err != nil {
 					t.Error(err)
 				}
 			}
 		}()
-		buf := make([]byte, 127*1376)
+		next := func(want int) {
+			t.Helper()
+			size, ok := b.NextMessageSize()
+			require.True(t, ok)
+			require.Equal(t, want, size)
+		}
 		for i, size := range sizes {
 			if size > 1 {
-				_, err := b.ReadMessage(buf[:size-1])
+				_, err := b.ReadMessage(make([]byte, size-1))
 				require.ErrorIs(t, err, io.ErrShortBuffer)
-				next, ok := b.NextMessageSize()
-				require.True(t, ok)
-				require.Equal(t, size, next)
+				next(size)
 			}
-			n, err := b.ReadMessage(buf)
-			require.NoError(t, err)
-			require.Equal(t, size, n)
-			require.Equal(t, bytes.Repeat([]byte{byte(i)}, size), append([]byte{}, buf[:n]...))
+			readsMessage(t, b, content(uint64(i), size))
 		}
 		require.Equal(t, 127*1376, a.MaxMessageSize())
 		require.ErrorIs(t, a.WriteMessage(make([]byte, 127*1376+1)), kcp.ErrMessageTooLarge)
-		a.SetMessageMode(false)
+		require.NoError(t, a.SetMessageMode(false))
 		require.Zero(t, a.MaxMessageSize())
-		a.SetMessageMode(true)
+		require.NoError(t, a.SetMessageMode(true))
 
 		// Read goes through boundaries; ReadMessage then gives what is left.
 		require.NoError(t, a.WriteMessage([]byte("hello world")))
 		require.NoError(t, a.WriteMessage([]byte("next")))
-		receive(t, b, []byte("hello "))
-		next, ok := b.NextMessageSize()
-		require.True(t, ok)
-		require.Equal(t, len("world"), next)
-		n, err := b.ReadMessage(buf)
-		require.NoError(t, err)
-		require.Equal(t, "world", string(buf[:n]))
-		n, err = b.ReadMessage(buf)
-		require.NoError(t, err)
-		require.Equal(t, "next", string(buf[:n]))
-		_, ok = b.NextMessageSize()
+		w.hear(b, "hello ")
+		next(len("world"))
+		readsMessage(t, b, []byte("world"))
+		readsMessage(t, b, []byte("next"))
+		_, ok := b.NextMessageSize()
 		require.False(t, ok)
 		require.NoError(t, a.WriteMessage(nil))
 		time.Sleep(time.Second)
-		next, ok = b.NextMessageSize()
-		require.True(t, ok)
-		require.Zero(t, next)
+		next(0)
 		require.NoError(t, b.Abort())
 		_, ok = b.NextMessageSize()
 		require.False(t, ok)
-	})
-}
-
-func TestStreamHasNoMessages(t *testing.T) {
-	inWorld(t, 3, clean, func(t *testing.T, w *world) {
-		a, _, _ := w.pair(nil, nil)
-		require.ErrorIs(t, a.WriteMessage([]byte("x")), kcp.ErrNotMessageMode)
 	})
 }
 
@@ -113,29 +109,22 @@ func TestStreamHasNoMessages(t *testing.T) {
 func TestReadMessageOfStream(t *testing.T) {
 	inWorld(t, 3, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
+		require.ErrorIs(t, a.WriteMessage([]byte("x")), kcp.ErrNotMessageMode)
 		for range 5 {
-			_, err := a.Write([]byte("abc"))
-			require.NoError(t, err)
+			w.say(a, "abc")
 		}
 		time.Sleep(time.Second)
-		buf := make([]byte, 100)
-		_, err := b.ReadMessage(buf[:2])
+		_, err := b.ReadMessage(make([]byte, 2))
 		require.ErrorIs(t, err, io.ErrShortBuffer)
 		for range 3 {
-			n, err := b.ReadMessage(buf)
-			require.NoError(t, err)
-			require.Equal(t, "abc", string(buf[:n]))
+			readsMessage(t, b, []byte("abc"))
 		}
-		receive(t, b, []byte("a"))
-		n, err := b.ReadMessage(buf)
-		require.NoError(t, err)
-		require.Equal(t, "bc", string(buf[:n]), "the rest of what Read has begun")
+		w.hear(b, "a")
+		readsMessage(t, b, []byte("bc")) // the rest of what Read has begun
 		require.NoError(t, a.SetLinger(0))
 		require.NoError(t, a.Close())
-		n, err = b.ReadMessage(buf)
-		require.NoError(t, err)
-		require.Equal(t, "abc", string(buf[:n]))
-		_, err = b.ReadMessage(buf)
+		readsMessage(t, b, []byte("abc"))
+		_, err = b.ReadMessage(make([]byte, 10))
 		require.Equal(t, io.EOF, err)
 	})
 }
@@ -165,16 +154,13 @@ func TestSlowReader(t *testing.T) {
 func TestReadAfterLoss(t *testing.T) {
 	inWorld(t, 3, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, &kcp.Config{PeerTimeout: 3 * time.Second})
-		_, err := a.Write([]byte("last words"))
-		require.NoError(t, err)
+		w.say(a, "last words")
 		time.Sleep(time.Second)
 		w.net.SetLink("", "", netsim.LinkConfig{Loss: 1})
-		_, err = b.Write([]byte("are you there?"))
-		require.NoError(t, err)
+		w.say(b, "are you there?")
 		time.Sleep(time.Minute)
-		receive(t, b, []byte("last words"))
-		_, err = b.Read(make([]byte, 1))
-		require.ErrorAs(t, err, new(*kcp.PeerLostError))
+		w.hear(b, "last words")
+		isLost(t, end(b))
 	})
 }
 
@@ -182,11 +168,9 @@ func TestReadAfterLoss(t *testing.T) {
 func TestMaxSessions(t *testing.T) {
 	inWorld(t, 3, clean, func(t *testing.T, w *world) {
 		l := w.listen(&kcp.Config{MaxSessions: 3})
-		e, _ := w.endpoint("10.0.0.2:0", &kcp.Config{MaxSessions: 5, DialTimeout: -1})
+		e := w.client(&kcp.Config{MaxSessions: 5, DialTimeout: -1})
 		for range 5 {
-			c := w.dial(e)
-			_, err := c.Write([]byte("x"))
-			require.NoError(t, err)
+			w.say(w.dial(e), "x")
 		}
 		_, err := e.Dial(context.Background(), l.Addr())
 		require.ErrorIs(t, err, kcp.ErrTooManySessions)
@@ -195,66 +179,4 @@ func TestMaxSessions(t *testing.T) {
 		require.Equal(t, 3, l.Stats().Sessions)
 		require.Positive(t, l.Stats().DropSessions)
 	})
-}
-
-func TestDialErrors(t *testing.T) {
-	for _, network := range []string{"unix", "udp9", ""} {
-		_, err := kcp.Dial(network, "127.0.0.1:1", nil)
-		require.Error(t, err)
-		_, err = kcp.Listen(network, "127.0.0.1:0", nil)
-		require.Error(t, err)
-	}
-	_, err := kcp.Dial("udp", "127.0.0.1:notaport", nil)
-	require.Error(t, err)
-	_, err = kcp.Listen("udp", "127.0.0.1:notaport", nil)
-	require.Error(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	_, err = (&kcp.Dialer{}).DialContext(ctx, "udp", "127.0.0.1:1")
-	require.Error(t, err)
-	var oe *net.OpError
-	require.True(t, errors.As(err, &oe))
-}
-
-// Many sessions write and read at once while they are closed and looked at;
-// the race detector is the judge.
-func TestConcurrentUse(t *testing.T) {
-	l, err := kcp.Listen("udp", "127.0.0.1:0", nil)
-	require.NoError(t, err)
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() { _, _ = io.Copy(c, c) }()
-		}
-	}()
-	var wg sync.WaitGroup
-	for i := range 16 {
-		wg.Go(func() {
-			c, err := kcp.Dial("udp", l.Addr().String(), nil)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			want := content(uint64(i), 50000)
-			wg.Go(func() {
-				for range 100 {
-					_ = c.Stats()
-					_ = l.Stats()
-				}
-			})
-			send(t, c, want)
-			got := make([]byte, len(want))
-			if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, want) {
-				t.Errorf("session %d: %v", i, err)
-			}
-			if err := c.Close(); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
-	require.NoError(t, l.Endpoint().Close())
 }

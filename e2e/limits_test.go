@@ -3,7 +3,6 @@ package e2e
 import (
 	"fmt"
 	"io"
-	"net"
 	"sync"
 	"testing"
 	"time"
@@ -27,20 +26,21 @@ type limitCase struct {
 }
 
 func limitCases() []limitCase {
-	fast := netsim.LinkConfig{Delay: 40 * time.Millisecond, Rate: 20 << 20, Queue: 4 << 20}
+	fast := netsim.LinkConfig{Delay: 40 * time.Millisecond, Rate: 10 << 20, Queue: 2 << 20}
 	slow := netsim.LinkConfig{Delay: 20 * time.Millisecond, Rate: 256 << 10, Queue: 64 << 10}
 	lossy := slow
 	lossy.Loss = 0.02
-	path := []stats.Limit{stats.LimitCongestion, stats.LimitPacing}
+	path, application := []stats.Limit{stats.LimitCongestion, stats.LimitPacing}, stats.LimitApplication
+	peer := []stats.Limit{stats.LimitPeerWindow}
 	return []limitCase{
-		{name: "small window", server: kcp.Config{ReceiveWindow: 128}, link: fast, sender: []stats.Limit{stats.LimitPeerWindow}, receiver: stats.LimitApplication},
-		{name: "slow reader", link: fast, reads: 200_000, sender: []stats.Limit{stats.LimitPeerWindow}, receiver: stats.LimitReader},
-		{name: "cap", client: kcp.Config{MaxRate: 200_000}, link: fast, sender: []stats.Limit{stats.LimitRate}, receiver: stats.LimitApplication},
-		{name: "slow path", link: slow, sender: path, receiver: stats.LimitApplication},
-		{name: "slow path with loss", link: lossy, sender: path, receiver: stats.LimitApplication},
-		{name: "idle application", link: fast, write: 1000, pause: 100 * time.Millisecond, sender: []stats.Limit{stats.LimitApplication}, receiver: stats.LimitApplication},
-		{name: "small write buffer", client: kcp.Config{WriteBuffer: 64 << 10}, link: fast, sender: []stats.Limit{stats.LimitWriteBuffer}, receiver: stats.LimitApplication},
-		{name: "small send window", client: kcp.Config{SendWindow: 32}, link: fast, sender: []stats.Limit{stats.LimitSendWindow}, receiver: stats.LimitApplication},
+		{name: "small window", server: kcp.Config{ReceiveWindow: 128}, link: fast, sender: peer, receiver: application},
+		{name: "slow reader", link: fast, reads: 200_000, sender: peer, receiver: stats.LimitReader},
+		{name: "cap", client: kcp.Config{MaxRate: 200_000}, link: fast, sender: []stats.Limit{stats.LimitRate}, receiver: application},
+		{name: "slow path", link: slow, sender: path, receiver: application},
+		{name: "slow path with loss", link: lossy, sender: path, receiver: application},
+		{name: "idle application", link: fast, write: 1000, pause: 100 * time.Millisecond, sender: []stats.Limit{application}, receiver: application},
+		{name: "small write buffer", client: kcp.Config{WriteBuffer: 64 << 10}, link: fast, sender: []stats.Limit{stats.LimitWriteBuffer}, receiver: application},
+		{name: "small send window", client: kcp.Config{SendWindow: 32}, link: fast, sender: []stats.Limit{stats.LimitSendWindow}, receiver: application},
 	}
 }
 
@@ -63,22 +63,18 @@ func (c *limitCase) run(t *testing.T, w *world, streamed bool) {
 	a, b, _ := w.pair(&c.client, &c.server)
 	from, to := io.ReadWriter(a), io.ReadWriter(b)
 	if streamed {
-		s, err := a.OpenStream(t.Context(), nil)
-		require.NoError(t, err)
-		_, err = s.Write([]byte{1})
-		require.NoError(t, err)
-		r, err := b.AcceptStream(t.Context())
-		require.NoError(t, err)
-		from, to = s, r
+		s := openStream(t, a, nil)
+		w.say(s, "*")
+		from, to = s, acceptStream(t, b)
 	}
 	var ended sync.WaitGroup
 	defer ended.Wait()
 	ended.Go(func() { c.pour(from) })
 	ended.Go(func() { c.drain(to) })
 	defer func() { require.NoError(t, a.Abort()); require.NoError(t, b.Abort()) }()
-	time.Sleep(3 * time.Second) // until it is steady
+	time.Sleep(5 * time.Second) // until it is steady
 	before := [2]kcp.ConnStats{a.Stats(), b.Stats()}
-	const length = 30 * time.Second
+	length := time.Duration(some(30, 10)) * time.Second
 	time.Sleep(length)
 	after := [2]kcp.ConnStats{a.Stats(), b.Stats()}
 	share := func(end int, of ...stats.Limit) (share float64) {
@@ -88,24 +84,16 @@ func (c *limitCase) run(t *testing.T, w *world, streamed bool) {
 		return share
 	}
 	for end := range after {
-		var all []stats.Limit
+		sum := 0.0
 		for l := range after[end].Limited {
-			all = append(all, stats.Limit(l))
+			sum += share(end, stats.Limit(l))
 			t.Logf("%d %-20s %.4f", end, stats.Limit(l), share(end, stats.Limit(l)))
 		}
-		require.InDelta(t, 1, share(end, all...), 1e-9, "each moment counts once")
+		require.InDelta(t, 1, sum, 1e-9, "each moment counts once")
 	}
 	require.GreaterOrEqual(t, share(0, c.sender...), 0.95)
 	require.GreaterOrEqual(t, share(1, c.receiver), 0.95)
 	require.Contains(t, c.sender, after[0].LimitedBy)
-}
-
-// age returns the time of all limits.
-func age(st *kcp.ConnStats) (all time.Duration) {
-	for _, d := range st.Limited {
-		all += d
-	}
-	return all
 }
 
 // pour writes as the case says, until the session ends.
@@ -139,15 +127,23 @@ func (c *limitCase) drain(r io.Reader) {
 	}
 }
 
+// age returns the time of all limits.
+func age(st *kcp.ConnStats) (all time.Duration) {
+	for _, d := range st.Limited {
+		all += d
+	}
+	return all
+}
+
 // Until the ends are known to each other the handshake limits a session, and its time
-// ends with it.
+// ends with it. One that is never answered was limited by it for all of its life.
 func TestLimitedByHandshake(t *testing.T) {
 	t.Parallel()
 	for name, config := range map[string]*kcp.Config{"plain": {}, "TLS": {TLS: testTLS()}, "cookie": {AddressValidation: kcp.ValidateAlways}} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, 1, netsim.LinkConfig{Delay: 150 * time.Millisecond}, func(t *testing.T, w *world) {
 				l := w.listen(config)
-				e, _ := w.endpoint("10.0.0.2:0", config)
+				e := w.client(config)
 				start := time.Now()
 				looked := false
 				timer := time.AfterFunc(200*time.Millisecond, func() {
@@ -178,41 +174,39 @@ func TestLimitedByHandshake(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A session that is never answered was limited by the handshake for all of its life.
-func TestLimitedByNoAnswer(t *testing.T) {
-	t.Parallel()
 	inWorld(t, 1, netsim.LinkConfig{}, func(t *testing.T, w *world) {
-		e, _ := w.endpoint("10.0.0.2:0", &kcp.Config{DialTimeout: 5 * time.Second})
-		_, err := e.Dial(t.Context(), net.UDPAddrFromAddrPort(acceptorAddr))
+		e := w.client(&kcp.Config{DialTimeout: 5 * time.Second})
+		_, err := e.Dial(t.Context(), udpAddr(serverAddr))
 		require.Error(t, err)
 		require.Equal(t, stats.LimitTimes{stats.LimitHandshake: 5 * time.Second}, e.Totals().Limited)
 	})
 }
 
-// ConnStats says how many streams are open.
+// ConnStats says how many streams are open, and how far the reader is behind.
 func TestStatsCountStreams(t *testing.T) {
-	t.Parallel()
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(nil, nil)
+		a, b, _ := w.pair(&kcp.Config{MessageMode: true}, nil)
 		require.Zero(t, a.Stats().Streams)
 		var all [3]*kcp.Stream
 		for i := range all {
-			s, err := a.OpenStream(t.Context(), nil)
-			require.NoError(t, err)
-			_, err = s.Write([]byte{1})
-			require.NoError(t, err)
-			all[i] = s
+			all[i] = openStream(t, a, nil)
+			w.say(all[i], "*")
 		}
 		time.Sleep(time.Second)
 		require.Equal(t, [2]int{3, 3}, [2]int{a.Stats().Streams, b.Stats().Streams})
 		require.NoError(t, all[1].Reset(7))
-		r, err := b.AcceptStream(t.Context())
-		require.NoError(t, err)
-		require.NoError(t, r.Close())
+		require.NoError(t, acceptStream(t, b).Close())
 		require.NoError(t, all[0].Close())
+		for range 300 {
+			w.say(a, "*")
+		}
 		time.Sleep(time.Second)
 		require.Equal(t, [2]int{1, 1}, [2]int{a.Stats().Streams, b.Stats().Streams})
+		require.Equal(t, 300, a.Stats().RemoteUnread)
+		_, err := io.ReadFull(b, make([]byte, 300))
+		require.NoError(t, err)
+		w.say(a, "*")
+		time.Sleep(time.Second)
+		require.Equal(t, 1, a.Stats().RemoteUnread)
 	})
 }

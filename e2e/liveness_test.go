@@ -18,39 +18,64 @@ import (
 // heard of the session, ends it; packets that were merely overtaken do not.
 func TestRestartedLegacyPeer(t *testing.T) {
 	inWorld(t, 22, clean, func(t *testing.T, w *world) {
-		e, _ := w.endpoint("10.0.0.2:5000", &kcp.Config{DialTimeout: -1})
-		_, legacy := w.endpoint(serverAddr, nil) // stays silent: there is no listener
-		w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool { return from != legacy.AddrPort() })
-		c, err := e.Dial(context.Background(), legacy.LocalAddr())
-		require.NoError(t, err)
-		here := netip.MustParseAddrPort("10.0.0.2:5000")
-		says := func(una seq) {
-			b := make([]byte, headerSize)
-			h := header{conv: c.Conv(), cmd: cmdWins, wnd: 128, una: una}
-			h.encode(b)
-			w.net.Inject(legacy.AddrPort(), here, b)
-			time.Sleep(time.Second)
+		e, pc := w.endpoint("10.0.0.2:5000", &kcp.Config{DialTimeout: -1})
+		c := w.dial(e) // nobody is there
+		says := func(unas ...uint32) {
+			for _, una := range unas {
+				h := header{conv: c.Conv(), cmd: cmdWins, wnd: 128, una: una}
+				w.net.Inject(acceptorAddr, pc.AddrPort(), h.append(nil))
+				time.Sleep(time.Second)
+			}
 		}
-		_, err = c.Write([]byte("x"))
-		require.NoError(t, err)
+		w.say(c, "x")
 		time.Sleep(time.Second)
-		for range 4 {
-			says(1)
-		}
+		says(1, 1, 1, 1)
 		for range 8 { // overtaken ones among the others
-			says(0)
-			says(1)
+			says(0, 1)
 		}
 		require.Equal(t, 1, e.Stats().Sessions)
-		for range 5 {
-			says(0)
-		}
+		says(0, 0, 0, 0, 0)
 		require.Equal(t, 1, e.Stats().Sessions)
 		says(0)
-		_, err = c.Read(make([]byte, 1))
-		require.ErrorIs(t, err, kcp.ErrReset)
+		require.ErrorIs(t, end(c), kcp.ErrReset)
 		require.True(t, c.Peer().Legacy)
 	})
+}
+
+// A server that was started again answers the PING of a call of Ping by RESET, as it
+// would a keep-alive, and shows in a round trip that the session is gone. A
+// RESET that does not echo the PING shows nothing.
+func TestPingShowsRestart(t *testing.T) {
+	for name, config := range map[string]*kcp.Config{"plain": {}, "AEAD": {Cipher: testAEAD(t)}} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, 1, clean, func(t *testing.T, w *world) {
+				l, socket := w.server(config)
+				e, pc := w.endpoint("10.0.0.2:5000", config)
+				a := w.dial(e)
+				bothWays(t, a, accepted(t, l), []byte("here"), []byte("here"))
+				time.Sleep(3 * time.Second)
+				_, err := a.Ping(context.Background())
+				require.NoError(t, err)
+				_, _ = socket.Close(), l.Endpoint().Close()
+				for sn := range uint32(10) {
+					w.after(time.Duration(sn+1)*50*time.Millisecond, func() {
+						if config.Cipher == nil {
+							w.net.Inject(acceptorAddr, pc.AddrPort(), signal{sigReset, sn, sn}.bytes(a.Conv()))
+						}
+					})
+				}
+				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+				defer cancel()
+				_, err = a.Ping(ctx)
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				w.server(config)
+				start := time.Now()
+				_, err = a.Ping(context.Background())
+				require.ErrorIs(t, err, kcp.ErrReset)
+				require.Less(t, time.Since(start), 200*time.Millisecond)
+			})
+		})
+	}
 }
 
 const oneWay = 20 * time.Millisecond
@@ -65,8 +90,7 @@ func near(t *testing.T, rtt time.Duration) {
 func TestRTTOfTheHandshake(t *testing.T) {
 	inWorld(t, 2, netsim.LinkConfig{Delay: oneWay}, func(t *testing.T, w *world) {
 		w.listen(nil)
-		e, _ := w.endpoint("10.0.0.2:0", nil)
-		a := w.dial(e)
+		a := w.dial(w.client(nil))
 		s := a.Stats()
 		near(t, s.RTT)
 		near(t, s.RTTMin)
@@ -77,23 +101,26 @@ func TestRTTOfTheHandshake(t *testing.T) {
 	})
 }
 
+// pings counts the PINGs to the server.
+func (w *world) pings() *atomic.Int32 {
+	n := new(atomic.Int32)
+	w.net.SetFilter(func(_, to netip.AddrPort, p []byte) bool {
+		if to == acceptorAddr {
+			n.Add(int32(signals(p, sigPing)))
+		}
+		return true
+	})
+	return n
+}
+
 // In a session that sends datagrams only, both ends know the round-trip time. It
 // costs one PING a second, and nothing to a session that sends none.
 func TestRTTWithDatagramsOnly(t *testing.T) {
 	inWorld(t, 2, netsim.LinkConfig{Delay: oneWay}, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
-		pings := 0
-		w.net.SetFilter(func(_, to netip.AddrPort, p []byte) bool {
-			if to == acceptorAddr && len(p) >= headerSize {
-				h := decodeHeader(p)
-				if s, ok := h.signal(); ok && s.code == sigPing {
-					pings++
-				}
-			}
-			return true
-		})
+		pings := w.pings()
 		time.Sleep(20 * time.Second)
-		require.Zero(t, pings)
+		require.Zero(t, pings.Load())
 		for range 60 * 10 {
 			require.NoError(t, a.SendDatagram([]byte("I am here")))
 			require.NoError(t, b.SendDatagram([]byte("and I there")))
@@ -105,7 +132,7 @@ func TestRTTWithDatagramsOnly(t *testing.T) {
 			near(t, s.RTTMin)
 			require.Less(t, s.RTTAge, 1200*time.Millisecond)
 		}
-		require.InDelta(t, 10, pings, 2)
+		require.InDelta(t, 10, pings.Load(), 2)
 	})
 }
 
@@ -116,20 +143,10 @@ func TestRTTBesideData(t *testing.T) {
 		inWorld(t, 2, netsim.LinkConfig{Delay: oneWay, Jitter: jitter}, func(t *testing.T, w *world) {
 			a, b, _ := w.pair(nil, nil)
 			go io.Copy(io.Discard, b)
-			var pings atomic.Int32
-			w.net.SetFilter(func(_, to netip.AddrPort, p []byte) bool {
-				for ; to == acceptorAddr && len(p) >= headerSize; p = p[min(len(p), headerSize+int(decodeHeader(p).len)):] {
-					h := decodeHeader(p)
-					if s, ok := h.signal(); ok && s.code == sigPing {
-						pings.Add(1)
-					}
-				}
-				return true
-			})
+			pings := w.pings()
 			write := func(seconds int) {
 				for range 20 * seconds {
-					_, err := a.Write([]byte("state of the world"))
-					require.NoError(t, err)
+					w.say(a, "state of the world")
 					time.Sleep(50 * time.Millisecond)
 				}
 			}
@@ -158,25 +175,6 @@ func TestRTTBesideData(t *testing.T) {
 	}
 }
 
-// RemoteUnread tells the writer how far the reader is behind.
-func TestRemoteUnread(t *testing.T) {
-	inWorld(t, 2, netsim.LinkConfig{Delay: oneWay}, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(&kcp.Config{MessageMode: true}, &kcp.Config{MessageMode: true})
-		for n := 1; n <= 300; n++ {
-			require.NoError(t, a.WriteMessage([]byte{1}))
-		}
-		time.Sleep(time.Second)
-		require.Equal(t, 300, a.Stats().RemoteUnread)
-		for range 300 {
-			_, err := b.ReadMessage(make([]byte, 10))
-			require.NoError(t, err)
-		}
-		require.NoError(t, a.WriteMessage([]byte{1}))
-		time.Sleep(time.Second)
-		require.Equal(t, 1, a.Stats().RemoteUnread)
-	})
-}
-
 // Ping measures without data, and repeats what is lost.
 func TestPing(t *testing.T) {
 	inWorld(t, 2, netsim.LinkConfig{Delay: oneWay}, func(t *testing.T, w *world) {
@@ -189,7 +187,7 @@ func TestPing(t *testing.T) {
 			require.Zero(t, c.Stats().RTTAge)
 		}
 		w.deaf()
-		time.AfterFunc(3*time.Second, func() { w.net.SetFilter(nil) })
+		w.after(3*time.Second, w.hearing)
 		start := time.Now()
 		rtt, err := a.Ping(context.Background())
 		require.NoError(t, err)
@@ -200,7 +198,7 @@ func TestPing(t *testing.T) {
 		defer cancel()
 		_, err = a.Ping(ctx)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
-		w.net.SetFilter(nil)
+		w.hearing()
 		failed := make(chan error, 1)
 		go func() {
 			_, err := a.Ping(context.Background())
@@ -213,4 +211,33 @@ func TestPing(t *testing.T) {
 		_, err = a.Ping(context.Background())
 		require.ErrorIs(t, err, net.ErrClosed)
 	})
+}
+
+// A peer without signals that only sends, and seldom, keeps its session, though nothing
+// validates its address: it answers what it takes for a window probe. Packets may be
+// lost. Once it is gone, its session ends by the peer time-out.
+func TestLegacyPeerThatOnlySends(t *testing.T) {
+	for _, loss := range []float64{0, 0.1} {
+		for _, config := range []kcp.Config{{}, {PeerTimeout: 10 * time.Minute, KeepAlive: -1}, {FEC: kcp.FEC{Data: 3, Parity: 1}}} {
+			inWorld(t, 3, netsim.LinkConfig{Delay: 50 * time.Millisecond}, func(t *testing.T, w *world) {
+				l := w.listen(&config)
+				p := newLegacyPeer(w, "10.0.0.9:9", l.Addr(), config.FEC != kcp.FEC{})
+				p.write([]byte("first"))
+				c := accepted(t, l)
+				time.Sleep(time.Minute)
+				w.net.SetLink("", "", netsim.LinkConfig{Delay: 50 * time.Millisecond, Loss: loss})
+				p.write([]byte("first"))
+				for range some(11, 5) {
+					w.hear(c, "first")
+					require.Equal(t, 1, l.Stats().HalfOpen)
+					time.Sleep(time.Minute)
+					p.write([]byte("first"))
+				}
+				w.deaf()
+				<-c.Done()
+				require.LessOrEqual(t, isLost(t, c.Err()).Silence, max(config.PeerTimeout, 30*time.Second))
+				require.Zero(t, l.Stats().Sessions)
+			})
+		}
+	}
 }

@@ -25,11 +25,6 @@ type natNet struct {
 	mu       sync.Mutex // guards the fields below, and those of its hosts
 	mappings map[netip.AddrPort]*natHost
 	hosts    []*natHost
-
-	// cut reports whether a packet from a host to an address is lost; nil: none is. Calls
-	// do not overlap.
-	cut      func(from *natHost, to netip.AddrPort) bool
-	hairpins bool // the NATs do hairpinning (RFC 4787 §6)
 }
 
 // natHost is the socket of a host behind a NAT, which has no mapping before the first
@@ -42,10 +37,8 @@ type natHost struct {
 	kind      filtering
 	symmetric bool // a mapping for each address and port; otherwise there is one, public
 
-	sent    map[netip.AddrPort]bool
-	byPeer  map[netip.AddrPort]netip.AddrPort // mappings, if symmetric
-	blocked bool                              // nothing gets in, or out
-	dropped int                               // packets that were not let in
+	sent   map[netip.AddrPort]bool
+	byPeer map[netip.AddrPort]netip.AddrPort // mappings, if symmetric
 }
 
 // host adds a host to a network. It has one address there, and one outside.
@@ -84,9 +77,6 @@ func (h *natHost) passes(from netip.AddrPort) bool {
 	ok := h.sent[from]
 	for to := range h.sent {
 		ok = ok || h.kind == independentFiltering || h.kind == addressFiltering && to.Addr() == from.Addr()
-	}
-	if ok = ok && !h.blocked; !ok {
-		h.dropped++
 	}
 	return ok
 }
@@ -134,22 +124,18 @@ func (h *natHost) WriteToAddrPort(b []byte, to netip.AddrPort) (int, error) {
 func (h *natHost) route(to netip.AddrPort) (head []byte, at netip.AddrPort) {
 	h.net.mu.Lock()
 	defer h.net.mu.Unlock()
-	if h.net.cut != nil && h.net.cut(h, to) { // behind the NAT, which lets an answer in
-		h.sent[to] = true
-		return nil, at
-	}
 	for _, other := range h.net.hosts {
 		if other.lan == h.lan && other.AddrPort() == to {
 			return []byte{0}, to
 		}
 	}
 	other := h.net.mappings[to]
-	if other == nil || h.blocked {
+	if other == nil {
 		return nil, at
 	}
 	h.sent[to] = true
-	if other.lan == h.lan && !h.net.hairpins {
-		return nil, at
+	if other.lan == h.lan {
+		return nil, at // no hairpinning (RFC 4787 §6)
 	}
 	from, _ := h.mapping(to).MarshalBinary()
 	return append([]byte{byte(len(from))}, from...), other.AddrPort()

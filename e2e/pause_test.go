@@ -29,10 +29,10 @@ type afterPause struct {
 func transferAfter(t *testing.T, pause time.Duration, config *kcp.Config) (cost afterPause) {
 	inWorld(t, 1, netsim.LinkConfig{Delay: 20 * time.Millisecond, Rate: 2 << 20}, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(config, config)
-		bothWays(t, a, b, content(1, 300<<10), content(2, 300<<10))
+		bothWays(t, a, b, content(1, 100<<10), content(2, 100<<10))
 		time.Sleep(pause)
 		before, begun := [2]kcp.ConnStats{a.Stats(), b.Stats()}, time.Now()
-		bothWays(t, a, b, content(3, 300<<10), content(4, 300<<10))
+		bothWays(t, a, b, content(3, 100<<10), content(4, 100<<10))
 		cost.took = time.Since(begun)
 		for i, s := range [2]kcp.ConnStats{a.Stats(), b.Stats()} {
 			cost.sent += s.Counters.SegmentsSent - before[i].Counters.SegmentsSent
@@ -54,7 +54,10 @@ func TestSessionsRest(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			want := transferAfter(t, time.Hour, config)
-			for _, pause := range pauses {
+			for i, pause := range pauses {
+				if !inFull() && name != "plain" && i%4 != len(name)%4 {
+					continue
+				}
 				got := transferAfter(t, pause, config)
 				t.Logf("%v: %+v, not %+v", pause, got, want)
 				require.InEpsilon(t, want.took, got.took, 0.1, pause)

@@ -1,10 +1,8 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"sync"
 	"testing"
@@ -12,7 +10,6 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/crypt"
 	"github.com/stretchr/testify/require"
 )
 
@@ -141,48 +138,41 @@ func TestTracer(t *testing.T) {
 	}
 }
 
-// With TLS the states are the same: established once the handshake is over.
-func TestTracerWithTLS(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		var clients, servers tracedSessions
-		a, b, _ := w.pair(secured(kcp.Config{Tracer: clients.tracer}), secured(kcp.Config{Tracer: servers.tracer}))
-		bothWays(t, a, b, content(1, 10_000), content(2, 10_000))
-		require.Equal(t, []kcp.SessionState{kcp.SessionDialled, kcp.SessionEstablished}, clients.all[0].states)
-		require.Equal(t, []kcp.SessionState{kcp.SessionAccepted, kcp.SessionEstablished}, servers.all[0].states)
-		require.NoError(t, a.Close())
-		_ = b.Close()
-		w.settle()
-		clients.all[0].requireCounts(t)
-		servers.all[0].requireCounts(t)
-	})
-}
-
-// The hooks show why a session ended, and nothing after that.
+// With TLS the states are the same: established once the handshake is over. The hooks
+// show why a session ended, and nothing after that.
 func TestTracerTellsTheEnd(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		var clients, servers tracedSessions
-		a, b, _ := w.pair(&kcp.Config{Tracer: clients.tracer}, &kcp.Config{Tracer: servers.tracer})
-		require.NoError(t, b.Abort())
-		_, err := a.Read(make([]byte, 1))
-		require.ErrorIs(t, err, kcp.ErrReset)
-		require.Equal(t, kcp.SessionEnded, clients.all[0].states[len(clients.all[0].states)-1])
-		require.ErrorIs(t, clients.all[0].err, kcp.ErrReset)
-		require.ErrorIs(t, servers.all[0].err, net.ErrClosed)
-		require.Equal(t, "<ABORT", clients.all[0].signals[len(clients.all[0].signals)-1])
-		n := len(clients.all[0].states)
-		_ = a.Close()
-		w.settle()
-		require.Len(t, clients.all[0].states, n)
-	})
+	for _, settings := range []kcp.Config{{}, *secured(kcp.Config{})} {
+		inWorld(t, 1, clean, func(t *testing.T, w *world) {
+			var clients, servers tracedSessions
+			client, server := settings, settings
+			client.Tracer, server.Tracer = clients.tracer, servers.tracer
+			a, b, _ := w.pair(&client, &server)
+			bothWays(t, a, b, content(1, 10_000), content(2, 10_000))
+			c, s := clients.all[0], servers.all[0]
+			require.Equal(t, []kcp.SessionState{kcp.SessionDialled, kcp.SessionEstablished}, c.states)
+			require.Equal(t, []kcp.SessionState{kcp.SessionAccepted, kcp.SessionEstablished}, s.states)
+			time.Sleep(time.Second)
+			require.NoError(t, b.Abort())
+			require.ErrorIs(t, end(a), kcp.ErrReset)
+			require.Equal(t, kcp.SessionEnded, c.states[len(c.states)-1])
+			require.ErrorIs(t, c.err, kcp.ErrReset)
+			require.ErrorIs(t, s.err, net.ErrClosed)
+			require.Equal(t, "<ABORT", c.signals[len(c.signals)-1])
+			n := len(c.states)
+			_ = a.Close()
+			w.settle()
+			require.Len(t, c.states, n)
+			c.requireCounts(t)
+			s.requireCounts(t)
+		})
+	}
 }
 
 // A move to another address shows, and so does a packet that is refused.
 func TestTracerShowsMovesAndDrops(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		var sessions tracedSessions
-		cipher, err := crypt.AESGCM(bytes.Repeat([]byte{5}, 16))
-		require.NoError(t, err)
-		a, b, _, pc := w.movable(&kcp.Config{Cipher: cipher, Tracer: sessions.tracer})
+		a, b, _, pc := w.movable(&kcp.Config{Cipher: testAEAD(t), Tracer: sessions.tracer})
 		require.NoError(t, pc.Rebind("10.0.0.3:6000"))
 		bothWays(t, a, b, []byte("there"), []byte("there"))
 		require.Equal(t, b, sessions.all[1].conn)
@@ -190,11 +180,10 @@ func TestTracerShowsMovesAndDrops(t *testing.T) {
 	})
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		var sessions tracedSessions
-		l := w.listen(&kcp.Config{Tracer: sessions.tracer})
-		to := l.Addr().(*net.UDPAddr).AddrPort()
-		w.net.Inject(floodAddr(1), to, packetOf(7, push(0, 0, "x")))
+		w.listen(&kcp.Config{Tracer: sessions.tracer})
+		w.net.Inject(floodAddr(1), acceptorAddr, packetOf(7, push(0, 0, "x")))
 		w.settle()
-		w.net.Inject(floodAddr(1), to, packetOf(7, segment(cmdAck, 0, 0, 0, 9, "")))
+		w.net.Inject(floodAddr(1), acceptorAddr, packetOf(7, segment(cmdAck, 0, 0, 0, 9, "")))
 		w.settle()
 		require.Equal(t, []error{kcp.ErrForgedUna}, sessions.all[0].dropped)
 		require.Equal(t, []kcp.SessionState{kcp.SessionAccepted}, sessions.all[0].states)
@@ -215,12 +204,10 @@ func TestLoggerTellsEnds(t *testing.T) {
 		for _, want := range []string{"level=DEBUG", "cause=", fmt.Sprintf("conv=%08x ", b.Conv()), "bytes_received=5001", "bytes_sent=3000", "rtt=2", "undelivered=false", "remote=10.0.0.2:"} {
 			require.Contains(t, ends[0], want)
 		}
-		e, _ := w.endpoint("10.0.0.3:0", nil)
-		a = w.dial(e)
+		a = w.dial(w.client(nil))
 		b = accepted(t, l)
 		require.NoError(t, a.Abort())
-		_, err := b.Read(make([]byte, 1))
-		require.ErrorIs(t, err, kcp.ErrReset)
+		require.ErrorIs(t, end(b), kcp.ErrReset)
 		w.settle()
 		require.Contains(t, log.Of("session ended")[1], kcp.ErrReset.Error())
 	})
@@ -231,18 +218,17 @@ func TestLoggerTellsEnds(t *testing.T) {
 func TestLoggerIsBounded(t *testing.T) {
 	inWorld(t, 2, clean, func(t *testing.T, w *world) {
 		var log records
-		l := w.listen(&kcp.Config{Logger: log.Logger(), Backlog: 4000, MaxHalfOpen: 4000})
-		to := l.Addr().(*net.UDPAddr).AddrPort()
-		const sessions = 1000
-		for i := range uint32(sessions) {
-			w.net.Inject(floodAddr(int(i)), to, packetOf(i+1, push(0, 0, "x")))
+		w.listen(&kcp.Config{Logger: log.Logger(), Backlog: 4000, MaxHalfOpen: 4000})
+		open := func(i int) { w.net.Inject(floodAddr(i), acceptorAddr, packetOf(uint32(i+1), push(0, 0, "x"))) }
+		for i := range 1000 {
+			open(i)
 		}
 		w.settle()
 		opened := len(log.Of("session opened"))
 		require.LessOrEqual(t, opened, 101)
 		require.GreaterOrEqual(t, opened, 100)
 		time.Sleep(2 * time.Second)
-		w.net.Inject(floodAddr(9999), to, packetOf(9999, push(0, 0, "x")))
+		open(9999)
 		w.settle()
 		last := log.Of("session opened")
 		require.Contains(t, last[len(last)-1], "left_out=900")
@@ -253,75 +239,68 @@ func TestLoggerIsBounded(t *testing.T) {
 func TestLoggerTellsOfAnotherKey(t *testing.T) {
 	inWorld(t, 2, clean, func(t *testing.T, w *world) {
 		var log records
-		ours, err := crypt.AESGCM(bytes.Repeat([]byte{5}, 16))
-		require.NoError(t, err)
-		theirs, err := crypt.AESGCM(bytes.Repeat([]byte{6}, 16))
-		require.NoError(t, err)
-		w.listen(&kcp.Config{Cipher: ours, Logger: log.Logger()})
-		e, _ := w.endpoint("10.0.0.2:0", &kcp.Config{Cipher: theirs, DialTimeout: 35 * time.Second})
-		addr, err := net.ResolveUDPAddr("udp", serverAddr)
-		require.NoError(t, err)
-		_, err = e.Dial(context.Background(), addr)
+		w.listen(&kcp.Config{Cipher: testAEAD(t), Logger: log.Logger()})
+		e := w.client(&kcp.Config{Cipher: testCiphers(t, 6)["aes-gcm"], DialTimeout: 35 * time.Second})
+		_, err := e.Dial(context.Background(), udpAddr(serverAddr))
 		require.Error(t, err)
 		synctest.Wait()
 		warnings := log.Of("packets cannot be opened")
 		require.GreaterOrEqual(t, len(warnings), 3)
 		require.LessOrEqual(t, len(warnings), 4)
-		require.Contains(t, warnings[0], "level=WARN")
-		require.Contains(t, warnings[0], "packets=1")
-		require.Contains(t, warnings[0], "last_from=10.0.0.2:")
+		for _, want := range []string{"level=WARN", "packets=1", "last_from=10.0.0.2:"} {
+			require.Contains(t, warnings[0], want)
+		}
 		require.NotContains(t, warnings[1], "packets=1 ")
 	})
+}
+
+// shown are the streams of segments by sn, as the hooks of a session show them.
+type shown struct{ sent, repeated, received, lost map[uint32]uint32 }
+
+// tracer returns hooks that note what Stream names before each segment.
+func (r *shown) tracer(t *testing.T) *kcp.Trace {
+	*r = shown{map[uint32]uint32{}, map[uint32]uint32{}, map[uint32]uint32{}, map[uint32]uint32{}}
+	var sn, stream uint32
+	note := func(where map[uint32]uint32, of uint32) {
+		if stream > 0 && sn != of {
+			t.Errorf("Stream shows %d, and the next hook %d", sn, of)
+		}
+		if before, ok := where[of]; ok && before != stream {
+			t.Errorf("segment %d is of stream %d, and was of %d", of, stream, before)
+		}
+		where[of], stream = stream, 0
+	}
+	return &kcp.Trace{
+		Stream:   func(of, id uint32) { sn, stream = of, id },
+		Sent:     func(sn uint32, _, _ int, _ uint32) { note(r.sent, sn) },
+		Repeated: func(sn uint32, _ int) { note(r.repeated, sn) },
+		Received: func(sn uint32, _ int) { note(r.received, sn) },
+		Lost:     func(sn uint32, _, _ int, _ kcp.LossCause) { note(r.lost, sn) },
+	}
 }
 
 // Stream names the stream of each segment that one has, at both ends, before the hook
 // that shows the segment.
 func TestTracerNamesStreams(t *testing.T) {
 	inWorld(t, 3, lossy, func(t *testing.T, w *world) {
-		type shown struct{ sent, repeated, received, lost map[uint32]uint32 } // streams, by sn
 		var sides []*shown
 		config := &kcp.Config{Redundancy: 1, Tracer: func(*kcp.Conn) *kcp.Trace {
-			r := &shown{map[uint32]uint32{}, map[uint32]uint32{}, map[uint32]uint32{}, map[uint32]uint32{}}
-			sides = append(sides, r)
-			var sn, stream uint32
-			note := func(where map[uint32]uint32, of uint32) {
-				if stream > 0 && sn != of {
-					t.Errorf("Stream shows %d, and the next hook %d", sn, of)
-				}
-				if before, ok := where[of]; ok && before != stream {
-					t.Errorf("segment %d is of stream %d, and was of %d", of, stream, before)
-				}
-				where[of], stream = stream, 0
-			}
-			return &kcp.Trace{
-				Stream:   func(of, id uint32) { sn, stream = of, id },
-				Sent:     func(sn uint32, _, _ int, _ uint32) { note(r.sent, sn) },
-				Repeated: func(sn uint32, _ int) { note(r.repeated, sn) },
-				Received: func(sn uint32, _ int) { note(r.received, sn) },
-				Lost:     func(sn uint32, _, _ int, _ kcp.LossCause) { note(r.lost, sn) },
-			}
+			sides = append(sides, new(shown))
+			return sides[len(sides)-1].tracer(t)
 		}}
 		a, b, _ := w.pair(config, config)
-		want := make(map[uint32]bool)
-		for i := range 3 {
-			s, err := a.OpenStream(context.Background(), nil)
-			require.NoError(t, err)
-			_, err = s.Write(content(uint64(i), 30_000))
-			require.NoError(t, err)
+		want := map[uint32]bool{0: true} // the session's own
+		for i := range uint64(3) {
+			s := openStream(t, a, nil)
+			w.say(s, string(content(i, 30_000)))
 			require.NoError(t, s.CloseWrite())
 			want[s.ID()] = true
-			peer, err := b.AcceptStream(context.Background())
-			require.NoError(t, err)
-			_, err = io.ReadAll(peer)
-			require.NoError(t, err)
+			receive(t, acceptStream(t, b), content(i, 30_000))
 			for range 20 {
-				_, err = a.Write(content(uint64(i), 100))
-				require.NoError(t, err)
-				_, err = io.ReadFull(b, make([]byte, 100))
-				require.NoError(t, err)
+				w.say(a, string(content(i, 100)))
+				receive(t, b, content(i, 100))
 			}
 		}
-		want[0] = true // the session's own
 		client, server := sides[0], sides[1]
 		got := make(map[uint32]bool)
 		for sn, stream := range client.sent {

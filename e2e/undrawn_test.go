@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -9,10 +8,7 @@ import (
 	"net/netip"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/congestion"
@@ -45,6 +41,18 @@ func numberless(conv uint32) map[string][]byte {
 	}
 }
 
+// parks has f called when the session that is dialled gets its controller.
+func parks(config *kcp.Config, f func()) *kcp.Config {
+	parks, calls := *config, 0
+	parks.CongestionControl = func() congestion.Control {
+		if calls++; calls == 1 {
+			f()
+		}
+		return congestion.NewBBR()
+	}
+	return &parks
+}
+
 // A call that dials has found its peer's address before it has drawn anything. What
 // comes from there then does not disturb it, nor end the process. One more address that
 // the peer may have is no exception.
@@ -54,20 +62,16 @@ func TestPacketsBeforeADialHasDrawn(t *testing.T) {
 			for _, from := range []string{peerB, hostB} {
 				t.Run(fmt.Sprintf("%s, %s, %s", protection, name, from), func(t *testing.T) {
 					inWorld(t, 1, clean, func(t *testing.T, w *world) {
-						calls := 0
-						parks := *config
-						parks.CongestionControl = func() congestion.Control {
-							if calls++; calls == 1 {
-								w.net.Inject(netip.MustParseAddrPort(from), netip.MustParseAddrPort(peerA), packet)
-								w.settle()
-							}
-							return congestion.NewBBR()
-						}
-						a, _ := w.endpoint(peerA, &parks)
+						parked := false
+						a, _ := w.endpoint(peerA, parks(config, func() {
+							parked = true
+							w.inject(from, peerA, packet)
+							w.settle()
+						}))
 						b, _ := w.endpoint(peerB, config)
 						x, y := openBoth(a, b, []string{peerA}, []string{peerB, hostB}, 0)
 						requireOneSession(t, a, b, x, y)
-						require.Positive(t, calls)
+						require.True(t, parked)
 					})
 				})
 			}
@@ -87,17 +91,16 @@ func TestPacketsBeforeTheFirstData(t *testing.T) {
 			t.Run(protection+", "+name, func(t *testing.T) {
 				inWorld(t, 1, clean, func(t *testing.T, w *world) {
 					l := w.listen(config)
-					e, pc := w.endpoint("10.0.0.2:5000", config)
-					c, err := e.DialWith(context.Background(), l.Addr(), kcp.DialOptions{Conv: id(conv), Quiet: true})
-					require.NoError(t, err)
+					e, _ := w.endpoint("10.0.0.2:5000", config)
+					c := w.dialWith(e, serverAddr, kcp.DialOptions{Conv: id(conv), Quiet: true})
 					for range 3 {
-						w.net.Inject(acceptorAddr, pc.AddrPort(), packet)
+						w.inject(serverAddr, "10.0.0.2:5000", packet)
 						w.settle()
 					}
 					send(t, c, content(1, 5000))
 					s := accepted(t, l)
-					bothWays(t, c, s, nil, content(2, 5000))
 					receive(t, s, content(1, 5000))
+					w.move(s, c, 2, 5000)
 					require.True(t, c.Peer().Known && !c.Peer().Legacy)
 				})
 			})
@@ -105,67 +108,9 @@ func TestPacketsBeforeTheFirstData(t *testing.T) {
 	}
 }
 
-// A HELLO without a token opens nothing, and takes no place that a HELLO with one needs.
-func TestHelloWithoutToken(t *testing.T) {
-	const conv = 77
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		l := w.listen(nil)
-		e, pc := w.endpoint("10.0.0.2:5000", nil)
-		w.net.Inject(pc.AddrPort(), acceptorAddr, numberless(conv)["HELLO"])
-		synctest.Wait()
-		require.Zero(t, l.Endpoint().Stats().Sessions)
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		c, err := e.DialWith(ctx, l.Addr(), kcp.DialOptions{Conv: id(conv)})
-		require.NoError(t, err)
-		bothWays(t, c, accepted(t, l), content(1, 5000), content(2, 5000))
-	})
-}
-
-// Parity names no conversation. It moves no session that the peer of a simultaneous open
-// has half open, not even one of conversation 0.
-func TestParityMovesNoOpen(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		var moved atomic.Int32
-		a, _ := w.endpoint(peerA, &kcp.Config{
-			FEC: kcp.FEC{Data: 3, Parity: 1},
-			Tracer: func(*kcp.Conn) *kcp.Trace {
-				return &kcp.Trace{Moved: func(string) { moved.Add(1) }}
-			},
-		})
-		// The other address answers the challenge, so that sessions may move there.
-		answers := make(chan []byte, 16)
-		w.net.SetFilter(func(from, to netip.AddrPort, packet []byte) bool {
-			const ping = 24 // the second signal, behind TIEBREAKER
-			if to == netip.MustParseAddrPort(hostB) && len(packet) == 2*ping && packet[ping+5] == 6 {
-				pong := bytes.Clone(packet[ping:])
-				clear(pong[:4]) // its conversation
-				pong[4], pong[5] = 84, 0x86
-				select {
-				case answers <- pong:
-				default:
-				}
-			}
-			return true
-		})
-		opens := make(chan opened, 1)
-		go func() { opens <- open(a, []string{peerB, hostB}) }()
-		synctest.Wait()
-		from := func(addr string, packet []byte) {
-			w.net.Inject(netip.MustParseAddrPort(addr), netip.MustParseAddrPort(peerA), packet)
-			synctest.Wait()
-		}
-		tie := segment(84, 15, 1<<32-1, 1<<32-1, 0, "")
-		from(hostB, append(packetOf(0, tie), <-answers...))
-		hello := packetOf(0, segment(83, 1, 5, 0, 0, ""), segment(84, 2, 0, 2, 0, ""), tie)
-		from(peerB, hello)
-		require.Equal(t, 1, a.Stats().HalfOpen)
-		from(hostB, numberless(0)["parity"])
-		require.Zero(t, moved.Load())
-		from(hostB, hello)
-		require.EqualValues(t, 1, moved.Load(), "HELLO does")
-		require.Error(t, (<-opens).err)
-	})
+// inject sends a packet in the name of an address.
+func (w *world) inject(from, to string, packet []byte) {
+	w.net.Inject(netip.MustParseAddrPort(from), netip.MustParseAddrPort(to), packet)
 }
 
 // An open that the application's own code ends, by a panic or with its goroutine, is
@@ -174,14 +119,10 @@ func TestOpenThatUnwinds(t *testing.T) {
 	for name, unwind := range map[string]func(){"panic": func() { panic("of the application") }, "Goexit": runtime.Goexit} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, 1, clean, func(t *testing.T, w *world) {
-				calls := 0
-				a, _ := w.endpoint(peerA, &kcp.Config{CongestionControl: func() congestion.Control {
-					if calls++; calls == 1 {
-						w.net.Inject(netip.MustParseAddrPort(peerB), netip.MustParseAddrPort(peerA), numberless(0)["ACK"])
-						unwind()
-					}
-					return congestion.NewBBR()
-				}})
+				a, _ := w.endpoint(peerA, parks(new(kcp.Config), func() {
+					w.inject(peerB, peerA, numberless(0)["ACK"])
+					unwind()
+				}))
 				b, _ := w.endpoint(peerB, nil)
 				var unwound sync.WaitGroup
 				unwound.Go(func() {
@@ -219,27 +160,25 @@ func TestSessionEndsBeforeItBegins(t *testing.T) {
 				t.Run(fmt.Sprint(protection, name, by), func(t *testing.T) {
 					inWorld(t, 1, clean, func(t *testing.T, w *world) {
 						var e *kcp.Endpoint
-						parks := *config
-						parks.Logger = slog.New(onRecord(func(message string) {
-							switch {
-							case message != "kcp: session dialled":
-							case by == "Abort": // who looks at all sessions
+						does := map[string]func(){
+							"Close":    func() { go e.Close(); w.settle() },
+							"Shutdown": func() { go func() { _ = e.Shutdown(t.Context()) }(); w.settle() },
+							"HELLO":    func() { w.inject(peerB, peerA, sealed); w.settle() },
+							"Abort": func() { // who looks at all sessions
 								for c := range e.Sessions() {
 									_ = c.Abort()
 								}
-							case by == "HELLO":
-								w.net.Inject(netip.MustParseAddrPort(peerB), netip.MustParseAddrPort(peerA), sealed)
-								w.settle()
-							default:
-								go func() {
-									_ = map[string]func() error{"Close": e.Close, "Shutdown": func() error { return e.Shutdown(t.Context()) }}[by]()
-								}()
-								w.settle()
+							},
+						}[by]
+						logs := *config
+						logs.Logger = slog.New(onRecord(func(message string) {
+							if message == "kcp: session dialled" {
+								does()
 							}
 						}))
-						e, _ = w.endpoint(peerA, &parks)
+						e, _ = w.endpoint(peerA, &logs)
 						sent := e.Stats().PacketsSent
-						c, err := e.DialWith(context.Background(), peerAddr(peerB), options)
+						c, err := e.DialWith(context.Background(), udpAddr(peerB), options)
 						if err == nil { // quiet: a later call says so
 							_, err = c.Write([]byte("x"))
 						}

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/binary"
+	"iter"
 	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
@@ -31,11 +32,7 @@ const (
 	sigPing    signalCode = 6
 	sigCookie  signalCode = 7
 	sigReset   signalCode = 8
-	sigAbort   signalCode = 9
 	sigProbe   signalCode = 10
-	sigToken   signalCode = 11
-	sigCrypto  signalCode = 12
-	sigAlert   signalCode = 13
 
 	sigAnswer signalCode = 0x80
 
@@ -45,18 +42,16 @@ const (
 const (
 	timeWaitTime  = admission.TimeWait
 	handshakeTime = 10 * time.Second
-	handoverGrace = time.Millisecond // for which a socket may have no reader
+	handoverGrace = time.Millisecond      // for which a socket may have no reader
+	roundTrip     = 20 * time.Millisecond // that of the link clean
 )
-
-// seq is a sequence number or a time stamp.
-type seq uint32
 
 // header is the fixed part of a segment.
 type header struct {
 	conv        uint32
 	cmd, frg    uint8
 	wnd         uint16
-	ts, sn, una seq
+	ts, sn, una uint32
 	len         uint32
 }
 
@@ -65,15 +60,28 @@ func decodeHeader(b []byte) header {
 	word := func(at int) uint32 { return binary.LittleEndian.Uint32(b[at:]) }
 	return header{
 		conv: word(0), cmd: b[4], frg: b[5], wnd: uint16(word(4) >> 16),
-		ts: seq(word(8)), sn: seq(word(12)), una: seq(word(16)), len: word(20),
+		ts: word(8), sn: word(12), una: word(16), len: word(20),
 	}
 }
 
-// encode writes h to b.
-func (h header) encode(b []byte) {
-	words := []uint32{h.conv, uint32(h.cmd) | uint32(h.frg)<<8 | uint32(h.wnd)<<16, uint32(h.ts), uint32(h.sn), uint32(h.una), h.len}
-	for i, word := range words {
-		binary.LittleEndian.PutUint32(b[4*i:], word)
+// append appends h to b.
+func (h header) append(b []byte) []byte {
+	for _, word := range []uint32{h.conv, uint32(h.cmd) | uint32(h.frg)<<8 | uint32(h.wnd)<<16, h.ts, h.sn, h.una, h.len} {
+		b = binary.LittleEndian.AppendUint32(b, word)
+	}
+	return b
+}
+
+// headersOf returns the headers of the segments of a packet.
+func headersOf(p []byte) iter.Seq[header] {
+	return func(yield func(header) bool) {
+		for len(p) >= headerSize {
+			h := decodeHeader(p)
+			if !yield(h) {
+				return
+			}
+			p = p[min(len(p), headerSize+int(h.len)):]
+		}
 	}
 }
 
@@ -83,21 +91,20 @@ type signal struct {
 	sn, ts uint32
 }
 
-// encode writes s to b. The other fields are h's.
-func (s signal) encode(h header, b []byte) {
-	h.cmd = cmdWins
+// bytes returns the segment of a signal of a conversation.
+func (s signal) bytes(conv uint32) []byte {
+	h := header{conv: conv, cmd: cmdWins, frg: uint8(s.code), wnd: 128, sn: s.sn, ts: s.ts}
 	switch s.code {
 	case sigHello, sigConfirm, sigFin, sigClose, sigPing, sigProbe:
 		h.cmd = cmdWask // wants an answer
 	}
-	h.frg, h.sn, h.ts = uint8(s.code), seq(s.sn), seq(s.ts)
-	h.encode(b)
+	return h.append(nil)
 }
 
 // signal returns the signal that h carries, if it carries one.
 func (h header) signal() (s signal, ok bool) {
 	ok = h.frg != 0 && (h.cmd == cmdWask || h.cmd == cmdWins)
-	return signal{signalCode(h.frg), uint32(h.sn), uint32(h.ts)}, ok
+	return signal{signalCode(h.frg), h.sn, h.ts}, ok
 }
 
 // infoSignal is the INFO of an endpoint of version 2 that has PROBE, reasons of
@@ -105,22 +112,16 @@ func (h header) signal() (s signal, ok bool) {
 func infoSignal() signal { return signal{sigInfo, signalVersion, 1 | 4 | 32} }
 
 // bytesOf returns the segment of a signal.
-func bytesOf(s signal) []byte {
-	b := make([]byte, headerSize)
-	s.encode(header{conv: 7, wnd: 128}, b)
-	return b
-}
+func bytesOf(s signal) []byte { return s.bytes(7) }
 
 func hello(token uint32) []byte { return bytesOf(signal{sigHello, 0, token}) }
 
-// signalsOf returns the signals of a packet.
-func signalsOf(p []byte) (all []signal) {
-	for len(p) >= headerSize {
-		h := decodeHeader(p)
-		if s, ok := h.signal(); ok {
-			all = append(all, s)
+// signals returns how many signals of a kind are in a packet.
+func signals(p []byte, code signalCode) (n int) {
+	for h := range headersOf(p) {
+		if s, ok := h.signal(); ok && s.code == code {
+			n++
 		}
-		p = p[headerSize+int(h.len):]
 	}
-	return all
+	return n
 }

@@ -2,9 +2,11 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -42,15 +44,16 @@ var (
 	testAEAD    = testenv.AEAD
 )
 
-const raceEnabled = testenv.RaceEnabled
+// inFull reports whether all that takes long is to run, too. Without it a test has what
+// takes a second.
+func inFull() bool { return os.Getenv("KCP_LONG") != "" }
 
-// slowUnderRace has the usual build run a test in virtual time that takes the race
-// detector most of a minute: `make test-long` runs it under both.
-func slowUnderRace(t *testing.T) {
-	t.Helper()
-	if raceEnabled && testing.Short() {
-		t.Skip("slow under the race detector")
+// some returns n if all is to run, and otherwise a few.
+func some(n, few uint64) uint64 {
+	if inFull() {
+		return n
 	}
+	return min(n, few)
 }
 
 // records keeps what is logged.
@@ -67,11 +70,6 @@ func inWorld(t *testing.T, seed uint64, link netsim.LinkConfig, f func(t *testin
 	})
 }
 
-var acceptorAddr = netip.MustParseAddrPort(serverAddr)
-
-// deaf makes all packets be lost.
-func (w *world) deaf() { w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false }) }
-
 // world is a virtual network with endpoints of ours on it. It lives in a
 // synctest bubble: all its time is virtual.
 type world struct {
@@ -81,27 +79,59 @@ type world struct {
 	leads bool // calls may read the sockets, as they may those of the system
 }
 
-// socket returns pc as an endpoint of w is to have it.
-func (w *world) socket(pc *netsim.PacketConn) net.PacketConn {
-	if w.leads {
-		return leadable{PacketConn: pc}
-	}
-	return pc
+const serverAddr = "10.0.0.1:4000"
+
+var acceptorAddr = netip.MustParseAddrPort(serverAddr)
+
+// udpAddr parses an address.
+func udpAddr(s string) *net.UDPAddr { return net.UDPAddrFromAddrPort(netip.MustParseAddrPort(s)) }
+
+// addrPort returns the address and port of a UDP address.
+func addrPort(a net.Addr) netip.AddrPort { return a.(*net.UDPAddr).AddrPort() }
+
+// id returns a conversation id for kcp.DialOptions.
+func id(conv uint32) *uint32 { return &conv }
+
+// cancelled is a context that has ended: calls with it do not wait.
+func cancelled() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
 }
 
-const serverAddr = "10.0.0.1:4000"
+// deaf makes all packets be lost, and hearing none.
+func (w *world) deaf()    { w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false }) }
+func (w *world) hearing() { w.net.SetFilter(nil) }
+
+// cut has no packets between the client and the server pass, and heal has them pass.
+func (w *world) cut()  { w.net.Cut("10.0.0.1", "10.0.0.2") }
+func (w *world) heal() { w.net.Heal("10.0.0.1", "10.0.0.2") }
+
+// after calls f when so much more time has passed.
+func (w *world) after(d time.Duration, f func()) { w.net.At(w.net.Elapsed()+d, f) }
 
 // endpoint opens a socket at addr with an endpoint on it.
 func (w *world) endpoint(addr string, config *kcp.Config) (*kcp.Endpoint, *netsim.PacketConn) {
 	w.t.Helper()
 	pc, err := w.net.Listen(addr)
 	require.NoError(w.t, err)
-	e, err := kcp.NewEndpoint(w.socket(pc), config)
+	socket := net.PacketConn(pc)
+	if w.leads {
+		socket = leadable{PacketConn: pc}
+	}
+	e, err := kcp.NewEndpoint(socket, config)
 	require.NoError(w.t, err)
 	w.t.Cleanup(func() {
 		_, _ = e.Close(), pc.Close() // a test may have closed them
 	})
 	return e, pc
+}
+
+// client opens an endpoint that dials.
+func (w *world) client(config *kcp.Config) *kcp.Endpoint {
+	w.t.Helper()
+	e, _ := w.endpoint("10.0.0.2:0", config)
+	return e
 }
 
 // listen opens the server.
@@ -124,9 +154,15 @@ func (w *world) server(config *kcp.Config) (*kcp.Listener, *netsim.PacketConn) {
 // dial opens a session from e to the server.
 func (w *world) dial(e *kcp.Endpoint) *kcp.Conn {
 	w.t.Helper()
-	addr, err := net.ResolveUDPAddr("udp", serverAddr)
+	c, err := e.Dial(context.Background(), udpAddr(serverAddr))
 	require.NoError(w.t, err)
-	c, err := e.Dial(context.Background(), addr)
+	return c
+}
+
+// dialWith opens a session from e to addr.
+func (w *world) dialWith(e *kcp.Endpoint, addr string, o kcp.DialOptions) *kcp.Conn {
+	w.t.Helper()
+	c, err := e.DialWith(context.Background(), udpAddr(addr), o)
 	require.NoError(w.t, err)
 	return c
 }
@@ -135,16 +171,10 @@ func (w *world) dial(e *kcp.Endpoint) *kcp.Conn {
 func (w *world) pair(client, server *kcp.Config) (a, b *kcp.Conn, l *kcp.Listener) {
 	w.t.Helper()
 	l = w.listen(server)
-	e, _ := w.endpoint("10.0.0.2:0", client)
-	a = w.dial(e)
-	_, err := a.Write([]byte{42})
-	require.NoError(w.t, err)
-	b, err = l.AcceptKCP(context.Background())
-	require.NoError(w.t, err)
-	first := make([]byte, 1)
-	_, err = io.ReadFull(b, first)
-	require.NoError(w.t, err)
-	require.Equal(w.t, byte(42), first[0])
+	a = w.dial(w.client(client))
+	w.say(a, "*")
+	b = accepted(w.t, l)
+	w.hear(b, "*")
 	return a, b, l
 }
 
@@ -167,6 +197,82 @@ func accepted(t *testing.T, l *kcp.Listener) *kcp.Conn {
 	return c
 }
 
+// say writes s, and hear reads it.
+func (w *world) say(c io.Writer, s string) {
+	w.t.Helper()
+	_, err := c.Write([]byte(s))
+	require.NoError(w.t, err)
+}
+
+func (w *world) hear(c io.Reader, s string) {
+	w.t.Helper()
+	receive(w.t, c, []byte(s))
+}
+
+// move sends data over c and has it compared at the other end.
+func (w *world) move(from, to *kcp.Conn, seed uint64, n int) {
+	w.t.Helper()
+	want := content(seed, n)
+	send(w.t, from, want)
+	receive(w.t, to, want)
+}
+
+// end reads what has to be the end of c, and returns its error.
+func end(c io.Reader) error {
+	n, err := c.Read(make([]byte, 1))
+	if err == nil {
+		err = fmt.Errorf("%d bytes in place of the end", n)
+	}
+	return err
+}
+
+// serve accepts sessions, and calls use for each on a goroutine of its own.
+func serve(l *kcp.Listener, use func(c *kcp.Conn)) {
+	for {
+		c, err := l.AcceptKCP(context.Background())
+		if err != nil {
+			return
+		}
+		go use(c)
+	}
+}
+
+// closing closes c, and returns where its error will be.
+func closing(c io.Closer) <-chan error {
+	result := make(chan error, 1)
+	go func() { result <- c.Close() }()
+	return result
+}
+
+// isLost requires that err says that the peer was lost.
+func isLost(t *testing.T, err error) *kcp.PeerLostError {
+	t.Helper()
+	var lost *kcp.PeerLostError
+	require.ErrorAs(t, err, &lost)
+	return lost
+}
+
+func openStream(t *testing.T, c *kcp.Conn, options *kcp.StreamOptions) *kcp.Stream {
+	t.Helper()
+	s, err := c.OpenStream(context.Background(), options)
+	require.NoError(t, err)
+	return s
+}
+
+func acceptStream(t *testing.T, c *kcp.Conn) *kcp.Stream {
+	t.Helper()
+	s, err := c.AcceptStream(context.Background())
+	require.NoError(t, err)
+	return s
+}
+
+// streamPair returns the two ends of a stream of the session of a and b.
+func streamPair(t *testing.T, a, b *kcp.Conn, options *kcp.StreamOptions) (*kcp.Stream, *kcp.Stream) {
+	t.Helper()
+	s := openStream(t, a, options)
+	return s, acceptStream(t, b)
+}
+
 // settle lets the endpoints read all that has arrived. A socket that calls read
 // may be without a reader for some time.
 func (w *world) settle() {
@@ -174,5 +280,8 @@ func (w *world) settle() {
 	synctest.Wait()
 }
 
-// id returns a conversation id for kcp.DialOptions.
-func id(conv uint32) *uint32 { return &conv }
+// secured returns config with TLS, for both ends.
+func secured(config kcp.Config) *kcp.Config {
+	config.TLS = testTLS()
+	return &config
+}

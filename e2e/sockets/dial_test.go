@@ -1,9 +1,7 @@
-package e2e
+package sockets
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -32,17 +30,13 @@ func TestControl(t *testing.T) {
 		}
 		return c.Control(func(uintptr) {})
 	}}
-	l, err := kcp.Listen("udp4", "127.0.0.1:0", config)
-	require.NoError(t, err)
-	defer l.Close()
+	l := listen(t, config)
 	sockets := calls.Load()
 	require.GreaterOrEqual(t, sockets, int32(1))
-	c, err := kcp.DialContext(context.Background(), "udp4", l.Addr().String(), config)
-	require.NoError(t, err)
+	dial(t, l, config)
 	require.Equal(t, sockets+1, calls.Load())
-	require.NoError(t, c.Abort())
 	refuse := &kcp.Config{Control: func(string, string, syscall.RawConn) error { return os.ErrPermission }}
-	_, err = kcp.Dial("udp4", l.Addr().String(), refuse)
+	_, err := kcp.Dial("udp4", l.Addr().String(), refuse)
 	require.ErrorIs(t, err, os.ErrPermission)
 	_, err = kcp.Listen("udp4", "127.0.0.1:0", refuse)
 	require.ErrorIs(t, err, os.ErrPermission)
@@ -73,29 +67,26 @@ func TestDialAddress(t *testing.T) {
 	}
 }
 
-// A connected socket dials its peer, and nobody else.
+// A connected socket dials its peer, and nobody else. Sessions have the address of a
+// socket that has one.
 func TestDialConnected(t *testing.T) {
 	for _, network := range []string{"udp", "udp4"} {
-		l, err := kcp.Listen(network, "127.0.0.1:0", nil)
-		require.NoError(t, err)
-		other, err := kcp.Listen(network, "127.0.0.1:0", nil)
-		require.NoError(t, err)
+		l, other := listen(t, nil), listen(t, nil)
 		pc, err := net.Dial(network, l.Addr().String())
 		require.NoError(t, err)
+		defer pc.Close()
 		e, err := kcp.NewEndpoint(pc.(*net.UDPConn), nil)
 		require.NoError(t, err)
-		_, err = e.Dial(context.Background(), other.Addr())
+		defer e.Close()
+		_, err = e.Dial(t.Context(), other.Addr())
 		require.ErrorIs(t, err, net.ErrWriteToConnected)
 		require.ErrorContains(t, err, other.Addr().String())
-		require.Zero(t, l.Stats().Sessions)
-		c, err := e.Dial(context.Background(), l.Addr())
+		c, err := e.Dial(t.Context(), l.Addr())
 		require.NoError(t, err)
-		send(t, c, []byte("hello"))
-		receive(t, accepted(t, l), []byte("hello"))
-		require.NoError(t, e.Close())
-		require.NoError(t, pc.Close())
-		require.NoError(t, l.Endpoint().Close())
-		require.NoError(t, other.Endpoint().Close())
+		s := accepted(t, l)
+		testenv.BothWays(t, c, s, []byte("hello"), []byte("hello"))
+		require.Equal(t, pc.LocalAddr(), c.LocalAddr())
+		require.Equal(t, l.Addr(), s.LocalAddr())
 	}
 }
 
@@ -109,38 +100,10 @@ func ownAddress(t *testing.T, e *kcp.Endpoint, addr net.Addr) {
 	require.Zero(t, e.Stats().Sessions)
 }
 
-// An endpoint that dials itself knows what it has sent, with a listener and without.
-func TestDialOwnAddress(t *testing.T) {
-	configs := []kcp.Config{{}, {FEC: kcp.FEC{Data: 2, Parity: 1}}, {Cipher: testCiphers(t, 1)["aes-cfb"]}}
-	for seed, cfg := range configs {
-		inWorld(t, uint64(seed), clean, func(t *testing.T, w *world) {
-			e, _ := w.endpoint(serverAddr, &cfg)
-			start := time.Now()
-			ownAddress(t, e, e.LocalAddr())
-			require.Less(t, time.Since(start), 2*time.Second)
-			l, err := e.Listen()
-			require.NoError(t, err)
-			start = time.Now()
-			ownAddress(t, e, e.LocalAddr())
-			require.Less(t, time.Since(start), 2*time.Second)
-			require.NoError(t, l.SetDeadline(time.Now().Add(time.Second)))
-			_, err = l.Accept()
-			require.ErrorIs(t, err, os.ErrDeadlineExceeded)
-
-			for _, o := range []kcp.DialOptions{{Quiet: true}, {Quiet: true, Conv: id(9)}} {
-				c := w.dialWith(e, serverAddr, o)
-				w.say(c, "hello")
-				_, err = c.Read(make([]byte, 1))
-				require.ErrorContains(t, err, "own address")
-			}
-		})
-	}
-}
-
 // Addresses of a socket of the system are known before anything is sent. With TLS and an
 // AEAD nothing that comes back counts.
 func TestDialOwnSocket(t *testing.T) {
-	for _, cfg := range []kcp.Config{{}, *secured(kcp.Config{}), {Cipher: testAEAD(t)}} {
+	for _, cfg := range []kcp.Config{{}, {TLS: testenv.TLS()}, {Cipher: testenv.AEAD(t)}} {
 		for _, listen := range []string{"127.0.0.1:0", ":0", "0.0.0.0:0"} {
 			l, err := kcp.Listen("udp", listen, &cfg)
 			require.NoError(t, err)
@@ -231,15 +194,13 @@ func TestDialTriesAllAddresses(t *testing.T) {
 	silent, err := net.ListenPacket("udp4", "127.0.0.3:"+port)
 	require.NoError(t, err)
 	defer silent.Close()
-	for _, addrs := range [][]string{{"127.0.0.4"}, {"127.0.0.2", "127.0.0.4"}, {"127.0.0.3", "127.0.0.4"}, {"127.0.0.2", "127.0.0.3", "127.0.0.4"}} {
+	for _, addrs := range [][]string{{"127.0.0.4"}, {"127.0.0.2", "127.0.0.4"}, {"127.0.0.2", "127.0.0.3", "127.0.0.4"}} {
 		withNames(t, addrs...)
 		c, err := kcp.Dial("udp", "server.example:"+port, nil)
 		require.NoError(t, err, "%v", addrs)
 		require.Equal(t, l.Addr().String(), c.RemoteAddr().String())
 		require.NoError(t, c.Abort())
-		c, err = l.AcceptKCP(context.Background())
-		require.NoError(t, err)
-		require.NoError(t, c.Abort())
+		require.NoError(t, accepted(t, l).Abort())
 	}
 	withNames(t, "127.0.0.2", "127.0.0.5")
 	_, err = kcp.Dial("udp", "server.example:"+port, nil)
@@ -256,40 +217,15 @@ func TestDialTriesAllAddresses(t *testing.T) {
 	require.NoError(t, c.Abort())
 }
 
-// A Dial that does not wait leaves its errors to Read and Err.
-func TestErrorsAfterADialThatDoesNotWait(t *testing.T) {
-	secured := testenv.TLS()
-	mistrustful := testenv.TLS()
-	mistrustful.RootCAs = x509.NewCertPool()
-	for _, tc := range []struct {
-		name           string
-		client, server *tls.Config
-		listens        bool
-		want           error // nil: a *HandshakeError
-	}{
-		{"no listener", nil, nil, false, kcp.ErrRefused},
-		{"the server wants TLS", nil, secured, true, kcp.ErrTLSRequired},
-		{"the server has no TLS", secured, nil, true, kcp.ErrNoTLS},
-		{"the certificate is not trusted", mistrustful, secured, true, nil},
-	} {
-		inWorld(t, 1, clean, func(t *testing.T, w *world) {
-			server, _ := w.endpoint(serverAddr, &kcp.Config{TLS: tc.server})
-			if tc.listens {
-				_, err := server.Listen()
-				require.NoError(t, err)
-			}
-			e, _ := w.endpoint("10.0.0.2:0", &kcp.Config{TLS: tc.client, DialTimeout: -1})
-			c, err := e.Dial(context.Background(), server.LocalAddr())
-			require.NoError(t, err, tc.name)
-			require.NoError(t, c.SetReadDeadline(time.Now().Add(5*time.Second)))
-			_, err = c.Read(make([]byte, 1))
-			for _, err := range []error{err, c.Err()} {
-				if tc.want != nil {
-					require.ErrorIs(t, err, tc.want, tc.name)
-				} else {
-					require.ErrorAs(t, err, new(*kcp.HandshakeError), tc.name)
-				}
-			}
-		})
+func TestDialErrors(t *testing.T) {
+	for _, bad := range [][2]string{{"unix", "127.0.0.1:1"}, {"udp9", "127.0.0.1:1"}, {"", "127.0.0.1:1"}, {"udp", "127.0.0.1:notaport"}} {
+		_, err := kcp.Dial(bad[0], bad[1], nil)
+		require.Error(t, err)
+		_, err = kcp.Listen(bad[0], bad[1], nil)
+		require.Error(t, err)
 	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err := (&kcp.Dialer{}).DialContext(ctx, "udp", "127.0.0.1:1")
+	require.ErrorAs(t, err, new(*net.OpError))
 }

@@ -1,6 +1,6 @@
 //go:build unix
 
-package e2e
+package sockets
 
 import (
 	"bytes"
@@ -28,24 +28,11 @@ func TestFewDescriptors(t *testing.T) {
 		dialWithFew(t, address)
 		return
 	}
-	if testing.Short() && testenv.Repeated() {
-		t.Skip("the usual build has it")
-	}
-	l, err := kcp.Listen("udp", "127.0.0.1:0", nil)
-	require.NoError(t, err)
-	defer l.Endpoint().Close()
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				_, _ = c.Write(testenv.Content(7, 3000))
-				_ = c.Close()
-			}()
-		}
-	}()
+	l := listen(t, nil)
+	go serve(l, func(c *kcp.Conn) {
+		_, _ = c.Write(testenv.Content(7, 3000))
+		_ = c.Close()
+	})
 	_, port, err := net.SplitHostPort(l.Addr().String())
 	require.NoError(t, err)
 	for _, kind := range []string{"127.0.0.1", "localhost"} {
@@ -87,12 +74,12 @@ func dialWithFew(t *testing.T, address string) {
 		}
 		return err
 	}
-	for i := range 300 {
+	for i := range 100 {
 		require.NoError(t, once(), "session %d", i+1)
 	}
 	others(20)()
 	defer others(20)()
-	for i := range 100 {
+	for i := range 40 {
 		require.NoError(t, once(), "session %d beside 20 files", i+1)
 		if i%10 == 0 {
 			others(15)()
@@ -101,7 +88,7 @@ func dialWithFew(t *testing.T, address string) {
 	var dialling sync.WaitGroup
 	for range 4 {
 		dialling.Go(func() {
-			for i := range 30 {
+			for i := range 15 {
 				if err := once(); err != nil {
 					t.Errorf("session %d of one of four at a time: %v", i+1, err)
 					return
@@ -116,7 +103,7 @@ func dialWithFew(t *testing.T, address string) {
 			defer f.Close()
 		}
 	}
-	for i := range 30 {
+	for i := range 15 {
 		require.NoError(t, once(), "session %d with the last descriptors", i+1)
 	}
 }
