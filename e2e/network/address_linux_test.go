@@ -1,9 +1,7 @@
 package network
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"net"
 	"syscall"
 	"testing"
@@ -60,9 +58,9 @@ var (
 	families = []family{ipv4, ipv6}
 )
 
-// orShort returns both families, or with -short one that the test chooses.
+// orShort returns both families, or one that the test chooses.
 func orShort(one family) []family {
-	if testing.Short() {
+	if !inFull() {
 		return []family{one}
 	}
 	return families
@@ -70,9 +68,7 @@ func orShort(one family) []family {
 
 // A caller that has chosen the address gets no other. The session waits for that one.
 func TestChosenAddressIsKept(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes seconds")
-	}
+	long(t)
 	for _, a := range orShort(ipv4) {
 		t.Run(a.client, func(t *testing.T) {
 			p := newPlan(t, client(t))
@@ -92,6 +88,7 @@ func TestChosenAddressIsKept(t *testing.T) {
 
 // An address that does not come back is what the error tells.
 func TestPeerLostNamesSocketError(t *testing.T) {
+	long(t)
 	for _, a := range orShort(ipv6) {
 		config := &kcp.Config{PeerTimeout: 2 * time.Second}
 		t.Run("chosen "+a.client, func(t *testing.T) {
@@ -109,45 +106,10 @@ func TestPeerLostNamesSocketError(t *testing.T) {
 	}
 }
 
-// A socket that the caller has connected is the caller's: it stays as it is.
-func TestForeignSocketIsLeftAlone(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes seconds")
-	}
-	for _, a := range orShort(ipv4) {
-		t.Run(a.client, func(t *testing.T) {
-			p := newPlan(t, client(t))
-			config := &kcp.Config{TLS: testenv.TLS(), PeerTimeout: 2 * time.Second}
-			peers := p.serve(t, a.server, config)
-			pc, err := net.Dial("udp", a.server)
-			require.NoError(t, err)
-			defer pc.Close()
-			e, err := kcp.NewEndpoint(pc.(*net.UDPConn), config)
-			require.NoError(t, err)
-			defer e.Close()
-			conn, err := e.Dial(t.Context(), pc.RemoteAddr())
-			require.NoError(t, err)
-			s := &session{name: a.server, conn: conn, done: make(chan struct{})}
-			s.use(echoes, <-peers)
-			require.NoError(t, s.await())
-			p.client.Must(t, without("wlan")+addresses("wlan", 1, 77)+via("wlan"))
-			<-s.done
-			var lost *kcp.PeerLostError
-			require.ErrorAs(t, s.err, &lost)
-			raw, err := pc.(*net.UDPConn).SyscallConn()
-			require.NoError(t, err)
-			require.NoError(t, raw.Control(func(fd uintptr) {
-				name, _ := syscall.Getsockname(int(fd))
-				require.Contains(t, fmt.Sprint(name), fmt.Sprint(pc.LocalAddr().(*net.UDPAddr).Port))
-			}))
-			require.Contains(t, conn.LocalAddr().String(), a.client)
-		})
-	}
-}
-
 // A socket that Config.Control binds to an interface stays on it, though another one
 // leads to the server too, and finds it again when it comes back with another number.
 func TestBoundInterfaceIsKept(t *testing.T) {
+	long(t)
 	for _, a := range orShort(ipv6) {
 		t.Run(a.client, func(t *testing.T) {
 			p := newPlan(t, client(t))
@@ -176,9 +138,7 @@ func TestBoundInterfaceIsKept(t *testing.T) {
 
 // A neighbour is reached by the interface of its zone, which may get another number.
 func TestLinkLocalPeer(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes seconds")
-	}
+	long(t)
 	p := newPlan(t, client(t))
 	// A link that comes up has no other address meanwhile.
 	p.client.Must(t, "ip link set wlan addrgenmode none")
@@ -215,7 +175,7 @@ func TestLinkLocalPeer(t *testing.T) {
 func TestDialOutlivesAddress(t *testing.T) {
 	for _, a := range families {
 		for name, config := range protections(t) {
-			if testing.Short() && (name != "plain") == (a == ipv6) {
+			if !inFull() && (name != "TLS" || a == ipv4) {
 				continue
 			}
 			t.Run(a.client+" "+name, func(t *testing.T) {
@@ -241,16 +201,4 @@ func TestDialOutlivesAddress(t *testing.T) {
 			})
 		}
 	}
-}
-
-// The system still says at once that nobody listens.
-func TestRefusedAtOnce(t *testing.T) {
-	p := newPlan(t, client(t))
-	for _, a := range families {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		_, err := kcp.DialContext(ctx, "udp", a.server, &kcp.Config{DialTimeout: patience})
-		cancel()
-		require.ErrorIs(t, err, kcp.ErrRefused)
-	}
-	_ = p
 }

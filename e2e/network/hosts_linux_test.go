@@ -39,6 +39,17 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run()) // each test skips itself
 }
 
+// inFull reports whether all that takes long is to run, too.
+func inFull() bool { return os.Getenv("KCP_LONG") != "" }
+
+// long skips a test that takes seconds.
+func long(t *testing.T) {
+	t.Helper()
+	if !inFull() {
+		t.Skip("takes seconds; KCP_LONG=1 has it")
+	}
+}
+
 // host is a thread with a network of its own, or the whole process.
 type host struct{ *netns.Host }
 

@@ -13,6 +13,7 @@ import (
 
 // What a phone's client sees when its own address changes is what docs/phones.md says.
 func TestPhones(t *testing.T) {
+	long(t)
 	text, err := os.ReadFile("../../docs/phones.md")
 	require.NoError(t, err)
 	_, table, ok := strings.Cut(string(text), "\n| what happens to the phone | plain | AEAD | TLS |\n| --- | --- | --- | --- |\n")
@@ -27,9 +28,6 @@ func TestPhones(t *testing.T) {
 		i := slices.IndexFunc(events, func(e event) bool { return e.name == cells[0] })
 		require.GreaterOrEqual(t, i, 0, line)
 		t.Run(cells[0], func(t *testing.T) {
-			if testing.Short() && !events[i].short {
-				t.Skip("takes seconds")
-			}
 			p := newPlan(t, client(t))
 			all := p.sessions(t)
 			events[i].happen(t, p, all)

@@ -12,13 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What a client says first.
-const (
-	wantsEcho  = '?'
-	wantsHash  = '#'
-	wantsBytes = '!'
-)
-
 // client is a session with a server.
 type client struct {
 	*kcp.Conn
@@ -29,12 +22,6 @@ type client struct {
 // dial opens a session, which must be with the process of that name.
 func dial(t testing.TB, addr net.Addr, kind, name string) *client {
 	t.Helper()
-	return dialFor(t, addr, kind, name, wantsEcho)
-}
-
-// dialFor is dial for another wish than an echo.
-func dialFor(t testing.TB, addr net.Addr, kind, name string, wants byte) *client {
-	t.Helper()
 	config := configOf(kind)
 	config.Shards = 0
 	config.DialTimeout = time.Hour // the test binary has a shorter limit
@@ -42,20 +29,13 @@ func dialFor(t testing.TB, addr net.Addr, kind, name string, wants byte) *client
 	c, err := kcp.Dial("udp4", addr.String(), config)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Abort() })
-	got, err := greet(c, wants)
+	_, err = c.Write([]byte("?"))
 	require.NoError(t, err)
-	require.Equal(t, name, got)
-	return &client{c, t, 1}
-}
-
-// greet says what the client wants, and returns who serves it.
-func greet(c net.Conn, wants byte) (name string, err error) {
-	if _, err := c.Write([]byte{wants}); err != nil {
-		return "", err
-	}
 	var b [8]byte
 	_, err = io.ReadFull(c, b[:])
-	return strings.TrimSpace(string(b[:])), err
+	require.NoError(t, err)
+	require.Equal(t, name, strings.TrimSpace(string(b[:])))
+	return &client{c, t, 1}
 }
 
 // echoes checks that n bytes come back.

@@ -42,11 +42,11 @@ type session struct {
 // ErrReset. Processes that have handed over end with their last session, and leave
 // nothing.
 func TestLives(t *testing.T) {
-	lives := 12
+	lives := 1
 	if n, err := strconv.Atoi(os.Getenv("KCP_TAKEOVER_LIVES")); err == nil {
 		lives = n
-	} else if testing.Short() {
-		lives = 4
+	} else if inFull() {
+		lives = 12
 	}
 	first := rand.Uint64N(1 << 32)
 	if s, err := strconv.ParseUint(os.Getenv("KCP_SEED"), 10, 64); err == nil {
@@ -67,7 +67,11 @@ func TestLives(t *testing.T) {
 func (l *life) run() {
 	l.t.Log(l.kind)
 	l.processes = []*process{launch(l.t, l.kind, "g0", "").ready()}
-	for range 25 {
+	steps := 12
+	if inFull() {
+		steps = 25
+	}
+	for range steps {
 		switch n := l.random.IntN(10); {
 		case n < 4:
 			l.open()
@@ -104,8 +108,7 @@ func (l *life) newest() *process { return l.processes[len(l.processes)-1] }
 // open opens a session with the newest process.
 func (l *life) open() {
 	p := l.newest()
-	c := dial(l.t, p.addr, l.kind, p.name)
-	s := &session{c: c.Conn, of: p, stop: make(chan struct{}), ended: make(chan struct{})}
+	s := &session{c: dial(l.t, p.addr, l.kind, p.name).Conn, of: p, stop: make(chan struct{}), ended: make(chan struct{})}
 	l.sessions[s] = true
 	go s.run(l.random.Uint64())
 }
