@@ -10,45 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// When Flush returns, the peer's endpoint has all that was written before it,
-// whether its application reads or not, and whatever is written meanwhile.
-func TestFlush(t *testing.T) {
-	for seed := range fewer(8) {
-		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
-			a, b, _ := w.pair(nil, nil)
-			total := uint64(1)
-			for i := range 5 {
-				data := content(seed, 1+i*20000)
-				w.say(a, string(data))
-				total += uint64(len(data))
-				later := make(chan struct{})
-				go func() {
-					defer close(later)
-					if i%2 == 1 {
-						time.Sleep(30 * time.Millisecond)
-						_, _ = a.Write(data)
-					}
-				}()
-				before := a.Stats().BytesAcked
-				require.NoError(t, a.Flush(context.Background()))
-				require.GreaterOrEqual(t, b.Stats().BytesReceived, total)
-				require.GreaterOrEqual(t, a.Stats().BytesAcked, total)
-				require.Less(t, before, total)
-				<-later
-				if i%2 == 1 {
-					total += uint64(len(data))
-				}
-			}
-			require.NoError(t, a.Flush(context.Background()))
-			s := a.Stats()
-			require.Equal(t, total, s.BytesAcked)
-			require.Zero(t, s.WriteBuffered)
-			require.Zero(t, s.WriteBufferUsed)
-			require.NoError(t, a.Flush(cancelled()), "there is nothing to wait for")
-		})
-	}
-}
-
 // The errors of Flush, and that several calls go on by themselves.
 func TestFlushErrors(t *testing.T) {
 	for name, c := range map[string]struct {

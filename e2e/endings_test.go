@@ -153,41 +153,6 @@ func TestPeerGoneAfterItsFirstPackets(t *testing.T) {
 	})
 }
 
-// What shows that all was delivered counts, however the signals have crossed: the
-// answer to FIN as well as that to the CLOSE that has replaced it. So Close is no
-// error if the peer is gone as soon as its calls have returned.
-func TestCloseAfterCloseWriteOfAPeerThatLeaves(t *testing.T) {
-	for seed := range fewer(20) {
-		link := netsim.LinkConfig{Delay: 10 * time.Millisecond, Jitter: time.Duration(seed) * time.Millisecond}
-		inWorld(t, seed, link, func(t *testing.T, w *world) {
-			l := w.listen(nil)
-			e, pc := w.endpoint("10.0.0.2:5000", nil)
-			a := w.dial(e)
-			b := accepted(t, l)
-			left := make(chan error, 1)
-			go func() {
-				err := a.CloseWrite()
-				if err == nil {
-					_, err = io.Copy(io.Discard, a)
-				}
-				if err == nil {
-					err = a.Close()
-				}
-				_, _ = e.Close(), pc.Close()
-				left <- err
-			}()
-			time.Sleep(time.Second)
-			start := time.Now()
-			w.say(b, string(content(seed, 100)))
-			require.NoError(t, b.CloseWrite())
-			time.Sleep(time.Duration(seed) * time.Millisecond)
-			require.NoError(t, b.Close())
-			require.Less(t, time.Since(start), time.Second)
-			require.NoError(t, <-left)
-		})
-	}
-}
-
 // A peer that takes one segment at a time, just before patience ends, holds Close
 // no longer than MaxLinger, and the background neither. A slow path gets its time.
 func TestCloseHasABound(t *testing.T) {

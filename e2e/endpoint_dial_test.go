@@ -85,42 +85,6 @@ func TestQuietDial(t *testing.T) {
 	}
 }
 
-// Two peers dial each other quietly with one conversation id: both may speak
-// first, or one of them only, and neither is confused.
-func TestQuietPeersMeet(t *testing.T) {
-	ciphers := []kcp.Config{{}, {Cipher: testAEAD(t)}}
-	for seed := range fewer(40) {
-		cfg := ciphers[seed/2%2]
-		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
-			x, _ := w.endpoint("10.0.0.1:4000", &cfg)
-			y, _ := w.endpoint("10.0.0.2:5000", &cfg)
-			a := w.dialWith(x, "10.0.0.2:5000", kcp.DialOptions{Conv: id(5), Quiet: true})
-			up, down := content(seed, 20_000), content(seed+1, 20_000)
-			first := seed%5 < 2 // its data meets an endpoint without the session
-			if first {
-				send(t, a, up)
-				time.Sleep(time.Duration(seed) * 20 * time.Millisecond)
-			}
-			b := w.dialWith(y, "10.0.0.1:4000", kcp.DialOptions{Conv: id(5), Quiet: true})
-			if !first {
-				send(t, a, up)
-			}
-			if seed%5 == 4 {
-				time.Sleep(time.Second)
-			}
-			send(t, b, down)
-			receive(t, b, up)
-			receive(t, a, down)
-			require.False(t, a.Peer().Legacy)
-			require.False(t, b.Peer().Legacy)
-			closed := closing(a)
-			require.Equal(t, io.EOF, end(b))
-			require.NoError(t, <-closed)
-			require.NoError(t, b.Close())
-		})
-	}
-}
-
 // ownAddress requires that dialling addr fails, as it is the endpoint's own.
 func ownAddress(t *testing.T, e *kcp.Endpoint, addr net.Addr) {
 	t.Helper()

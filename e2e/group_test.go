@@ -2,13 +2,11 @@ package e2e
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,77 +23,6 @@ func (w *world) grouped(config *kcp.Config) (a, b *kcp.Conn, g *kcp.Group) {
 	g = kcp.NewGroup()
 	require.NoError(w.t, g.Add(b))
 	return a, b, g
-}
-
-// Several goroutines serve a group: the events of a session are in order, one
-// at a time, and each reaches one of them.
-func TestGroupServe(t *testing.T) {
-	inWorld(t, 0, clean, func(t *testing.T, w *world) {
-		config := kcp.Config{MessageMode: true}
-		g := kcp.NewGroup()
-		require.NoError(t, w.listen(&config).AcceptInto(g))
-		type player struct {
-			busy         atomic.Bool
-			begun, ended bool
-			next         uint32
-		}
-		var mu sync.Mutex
-		players, worked := make(map[*kcp.Conn]*player), make(map[int]bool)
-		ctx, cancel := context.WithCancel(context.Background())
-		var workers, clients sync.WaitGroup
-		for worker := range 4 {
-			workers.Go(func() {
-				err := g.Serve(ctx, func(e kcp.Event) {
-					mu.Lock()
-					p := players[e.Conn]
-					if p == nil {
-						p = new(player)
-						players[e.Conn] = p
-					}
-					worked[worker] = true
-					mu.Unlock()
-					assert.True(t, p.busy.CompareAndSwap(false, true), "two events of a session at once")
-					defer p.busy.Store(false)
-					time.Sleep(time.Millisecond)
-					assert.False(t, p.ended)
-					assert.Equal(t, !p.begun, e.Kind == kcp.EventAccepted)
-					p.begun = true
-					switch e.Kind {
-					case kcp.EventMessage:
-						assert.Equal(t, p.next, binary.LittleEndian.Uint32(e.Data))
-						p.next++
-					case kcp.EventEnded:
-						assert.Equal(t, io.EOF, e.Err)
-						p.ended = true
-					}
-				})
-				assert.Equal(t, context.Canceled, err)
-			})
-		}
-		e := w.client(&config)
-		const messages = 50
-		for range 8 {
-			clients.Go(func() {
-				c := w.dial(e)
-				for i := range uint32(messages) {
-					assert.NoError(t, c.WriteMessage(binary.LittleEndian.AppendUint32(nil, i)))
-				}
-				assert.NoError(t, c.Close())
-			})
-		}
-		clients.Wait()
-		time.Sleep(5 * time.Second)
-		_, err := g.Wait(cancelled(), make([]kcp.Event, 1))
-		require.ErrorIs(t, err, kcp.ErrGroupInUse)
-		cancel()
-		workers.Wait()
-		require.Len(t, players, 8)
-		for _, p := range players {
-			require.Equal(t, uint32(messages), p.next)
-			require.True(t, p.ended)
-		}
-		require.Len(t, worked, 4, "not all goroutines have had events")
-	})
 }
 
 // What a handler may do: panic, and call the session. Abort and Close by it end the

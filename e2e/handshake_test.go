@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -148,34 +147,6 @@ func TestErrorsAfterADialThatDoesNotWait(t *testing.T) {
 	}
 }
 
-// A PING that arrives before the WELCOME, since all of those were lost, does not
-// make Dial return: the session would take its peer for one without signals, and
-// Close would not tell it.
-func TestPingBeforeWelcome(t *testing.T) {
-	inWorld(t, 475, netsim.LinkConfig{Delay: 8 * time.Millisecond}, func(t *testing.T, w *world) {
-		var pings atomic.Int32
-		w.net.SetFilter(func(_, _ netip.AddrPort, p []byte) bool {
-			at := w.net.Elapsed()
-			switch signalCode(decodeHeader(p).frg) {
-			case sigPing:
-				pings.Add(1)
-			case sigHello:
-				return at < 100*time.Millisecond || at > 4*time.Second
-			case sigHello | sigAnswer:
-				return at > 4*time.Second
-			}
-			return true
-		})
-		l := w.listen(&kcp.Config{KeepAlive: time.Second})
-		a := w.dial(w.client(&kcp.Config{DialTimeout: 20 * time.Second}))
-		require.Positive(t, pings.Load())
-		require.True(t, a.Peer().Known)
-		b := accepted(t, l)
-		require.NoError(t, a.Close())
-		require.Equal(t, io.EOF, end(b))
-	})
-}
-
 // A closed session neither takes packets that are not its own nor comes back
 // to life, whatever stragglers arrive: from when it was open, or repeated.
 func TestStragglers(t *testing.T) {
@@ -205,39 +176,6 @@ func TestStragglers(t *testing.T) {
 		require.Zero(t, l.Stats().Backlog)
 		require.GreaterOrEqual(t, l.Stats().DropEnded, uint64(n))
 	})
-}
-
-// A peer that dials without signals is sent none, unless keep-alive asks it for a sign
-// of life: nothing that the reference does not send. So peers that fail at signals can
-// dial.
-func TestAcceptedLegacyPeerIsSentNoSignals(t *testing.T) {
-	for _, keepAlive := range []time.Duration{-1, 5 * time.Second} {
-		inWorld(t, 0, clean, func(t *testing.T, w *world) {
-			var codes atomic.Int32
-			w.net.SetFilter(func(from, _ netip.AddrPort, p []byte) bool {
-				for h := range headersOf(p) {
-					if _, ok := h.signal(); ok && from == acceptorAddr {
-						codes.Add(1)
-					}
-					require.Contains(t, []uint8{cmdPush, cmdAck, cmdWask, cmdWins}, h.cmd)
-				}
-				return true
-			})
-			l := w.listen(&kcp.Config{KeepAlive: keepAlive})
-			p := newLegacyPeer(w, "10.0.0.2:5000", l.Addr(), false)
-			p.write([]byte("question"))
-			c := accepted(t, l)
-			w.hear(c, "question")
-			w.say(c, "the answer")
-			time.Sleep(time.Minute)
-			if keepAlive < 0 {
-				require.NoError(t, c.Close())
-				time.Sleep(time.Minute)
-			}
-			require.Equal(t, "the answer", string(p.received()))
-			require.Equal(t, keepAlive > 0, codes.Load() > 0, "%d signals", codes.Load())
-		})
-	}
 }
 
 // The first answer takes two round trips, one of them for the handshake, and a

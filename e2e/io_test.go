@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
 
@@ -148,20 +147,6 @@ func TestSlowReader(t *testing.T) {
 			}
 		})
 	}
-}
-
-// What has arrived can be read after the peer is lost; then comes the error.
-func TestReadAfterLoss(t *testing.T) {
-	inWorld(t, 3, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(nil, &kcp.Config{PeerTimeout: 3 * time.Second})
-		w.say(a, "last words")
-		time.Sleep(time.Second)
-		w.net.SetLink("", "", netsim.LinkConfig{Loss: 1})
-		w.say(b, "are you there?")
-		time.Sleep(time.Minute)
-		w.hear(b, "last words")
-		isLost(t, end(b))
-	})
 }
 
 // MaxSessions bounds what one endpoint holds, dialled and accepted.

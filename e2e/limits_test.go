@@ -127,61 +127,6 @@ func (c *limitCase) drain(r io.Reader) {
 	}
 }
 
-// age returns the time of all limits.
-func age(st *kcp.ConnStats) (all time.Duration) {
-	for _, d := range st.Limited {
-		all += d
-	}
-	return all
-}
-
-// Until the ends are known to each other the handshake limits a session, and its time
-// ends with it. One that is never answered was limited by it for all of its life.
-func TestLimitedByHandshake(t *testing.T) {
-	t.Parallel()
-	for name, config := range map[string]*kcp.Config{"plain": {}, "TLS": {TLS: testTLS()}, "cookie": {AddressValidation: kcp.ValidateAlways}} {
-		t.Run(name, func(t *testing.T) {
-			inWorld(t, 1, netsim.LinkConfig{Delay: 150 * time.Millisecond}, func(t *testing.T, w *world) {
-				l := w.listen(config)
-				e := w.client(config)
-				start := time.Now()
-				looked := false
-				timer := time.AfterFunc(200*time.Millisecond, func() {
-					for c := range e.Sessions() {
-						looked = true
-						st := c.Stats()
-						require.Equal(t, stats.LimitHandshake, st.LimitedBy)
-						require.Equal(t, stats.LimitTimes{stats.LimitHandshake: time.Since(start)}, st.Limited)
-					}
-				})
-				defer timer.Stop()
-				a := w.dial(e)
-				took := time.Since(start)
-				require.True(t, looked)
-				bothWays(t, a, accepted(t, l), []byte("x"), []byte("y"))
-				time.Sleep(time.Minute)
-				st := a.Stats()
-				require.InDelta(t, took.Seconds(), st.Limited[stats.LimitHandshake].Seconds(), 0.001)
-				require.Equal(t, stats.LimitApplication, st.LimitedBy)
-				require.Equal(t, time.Since(start), age(&st))
-				totals := e.Totals()
-				require.Equal(t, st.Limited, totals.Limited)
-				require.NoError(t, a.Abort())
-				st = a.Stats()
-				time.Sleep(time.Minute)
-				require.Equal(t, st.Limited, a.Stats().Limited, "an ended session has no time")
-				require.Equal(t, a.Stats().Limited, e.Totals().Limited)
-			})
-		})
-	}
-	inWorld(t, 1, netsim.LinkConfig{}, func(t *testing.T, w *world) {
-		e := w.client(&kcp.Config{DialTimeout: 5 * time.Second})
-		_, err := e.Dial(t.Context(), udpAddr(serverAddr))
-		require.Error(t, err)
-		require.Equal(t, stats.LimitTimes{stats.LimitHandshake: 5 * time.Second}, e.Totals().Limited)
-	})
-}
-
 // ConnStats says how many streams are open, and how far the reader is behind.
 func TestStatsCountStreams(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {

@@ -42,63 +42,12 @@ func TestRestartedLegacyPeer(t *testing.T) {
 	})
 }
 
-// A server that was started again answers the PING of a call of Ping by RESET, as it
-// would a keep-alive, and shows in a round trip that the session is gone. A
-// RESET that does not echo the PING shows nothing.
-func TestPingShowsRestart(t *testing.T) {
-	for name, config := range map[string]*kcp.Config{"plain": {}, "AEAD": {Cipher: testAEAD(t)}} {
-		t.Run(name, func(t *testing.T) {
-			inWorld(t, 1, clean, func(t *testing.T, w *world) {
-				l, socket := w.server(config)
-				e, pc := w.endpoint("10.0.0.2:5000", config)
-				a := w.dial(e)
-				bothWays(t, a, accepted(t, l), []byte("here"), []byte("here"))
-				time.Sleep(3 * time.Second)
-				_, err := a.Ping(context.Background())
-				require.NoError(t, err)
-				_, _ = socket.Close(), l.Endpoint().Close()
-				for sn := range uint32(10) {
-					w.after(time.Duration(sn+1)*50*time.Millisecond, func() {
-						if config.Cipher == nil {
-							w.net.Inject(acceptorAddr, pc.AddrPort(), signal{sigReset, sn, sn}.bytes(a.Conv()))
-						}
-					})
-				}
-				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-				defer cancel()
-				_, err = a.Ping(ctx)
-				require.ErrorIs(t, err, context.DeadlineExceeded)
-				w.server(config)
-				start := time.Now()
-				_, err = a.Ping(context.Background())
-				require.ErrorIs(t, err, kcp.ErrReset)
-				require.Less(t, time.Since(start), 200*time.Millisecond)
-			})
-		})
-	}
-}
-
 const oneWay = 20 * time.Millisecond
 
 // near checks that a round-trip time is that of the path.
 func near(t *testing.T, rtt time.Duration) {
 	t.Helper()
 	require.InDelta(t, float64(2*oneWay), float64(rtt), float64(2*time.Millisecond))
-}
-
-// The handshake shows the dialling end its round-trip time, before any data.
-func TestRTTOfTheHandshake(t *testing.T) {
-	inWorld(t, 2, netsim.LinkConfig{Delay: oneWay}, func(t *testing.T, w *world) {
-		w.listen(nil)
-		a := w.dial(w.client(nil))
-		s := a.Stats()
-		near(t, s.RTT)
-		near(t, s.RTTMin)
-		require.Zero(t, s.RTTVar, "the time-outs of data do not depend on it")
-		time.Sleep(time.Second)
-		require.GreaterOrEqual(t, a.Stats().RTTAge, time.Second-time.Millisecond)
-		require.LessOrEqual(t, a.Stats().RTTAge, time.Second+2*oneWay)
-	})
 }
 
 // pings counts the PINGs to the server.

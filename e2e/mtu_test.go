@@ -121,52 +121,6 @@ func TestPathMTUBlackHole(t *testing.T) {
 	}
 }
 
-// Losses by chance, and outages, are not taken for a black hole, however long they are,
-// nor do they make a session probe that has no reason to.
-func TestPathMTULossIsNoBlackHole(t *testing.T) {
-	long(t)
-	for seed := range some(20, 3) {
-		link := path(0)
-		link.Loss, link.Jitter = 0.1, 10*time.Millisecond
-		inWorld(t, seed, link, func(t *testing.T, w *world) {
-			a, b, _ := w.pair(&kcp.Config{MaxMTU: 1472, SendWindow: 256}, nil)
-			for i := range time.Duration(3) {
-				w.after((i+1)*time.Second, w.cut)
-				w.after((i+1)*time.Second+700*time.Millisecond, w.heal)
-			}
-			w.move(a, b, seed, 4<<20)
-			s := a.Stats().PathMTU
-			require.Zero(t, s.BlackHoles)
-			require.Equal(t, 1472, s.MTU)
-			require.Zero(t, b.Stats().PathMTU.Sent)
-			require.LessOrEqual(t, s.Sent, uint64(20), "the search, and some in the outages")
-		})
-	}
-	for _, back := range []bool{false, true} { // whether the way back is open meanwhile
-		inWorld(t, 1, path(0), func(t *testing.T, w *world) {
-			a, b, _ := w.pair(&kcp.Config{MaxMTU: 1472, PeerTimeout: time.Hour, KeepAlive: -1}, &kcp.Config{PeerTimeout: time.Hour})
-			w.move(a, b, 1, 1<<20)
-			probes := a.Stats().PathMTU.Sent
-			down := path(0)
-			down.Down = true
-			w.net.SetLink("10.0.0.2", "10.0.0.1", down)
-			if !back {
-				w.net.SetLink("10.0.0.1", "10.0.0.2", down)
-			}
-			send(t, a, content(2, 1<<20))
-			time.Sleep(5 * time.Minute)
-			s := a.Stats().PathMTU
-			require.Zero(t, s.BlackHoles)
-			require.Less(t, s.Sent-probes, uint64(200), "one in two seconds")
-			w.net.SetLink("10.0.0.2", "10.0.0.1", path(0))
-			w.net.SetLink("10.0.0.1", "10.0.0.2", path(0))
-			receive(t, b, content(2, 1<<20))
-			require.Equal(t, 1472, a.Stats().PathMTU.MTU)
-			require.Zero(t, a.Stats().PathMTU.BlackHoles)
-		})
-	}
-}
-
 // A lost probe is not given back by forward error correction, which would make
 // it pass for one that the path takes.
 func TestPathMTUProbesPastFEC(t *testing.T) {

@@ -3,12 +3,9 @@ package e2e
 import (
 	"context"
 	"errors"
-	"io"
 	"net"
-	"net/netip"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/arqnet/kcp"
@@ -82,41 +79,6 @@ func TestDeadLink(t *testing.T) {
 	})
 }
 
-// Retransmissions alone, while the peer is heard, do not end a session: one segment is
-// lost 60 times over while everything else passes, and the peer keeps talking.
-func TestBusyLinkLives(t *testing.T) {
-	long(t)
-	inWorld(t, 12, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(&kcp.Config{DeadLink: 20, PeerTimeout: 30 * time.Second}, nil)
-		lost := 0
-		w.net.SetFilter(func(from, _ netip.AddrPort, p []byte) bool {
-			for h := range headersOf(p) {
-				if from == addrPort(a.LocalAddr()) && h.cmd == cmdPush && h.sn == 1 {
-					lost++
-					return lost > 60
-				}
-			}
-			return true
-		})
-		stop := make(chan struct{})
-		defer close(stop)
-		go func() {
-			for {
-				select {
-				case <-stop:
-					return
-				case <-time.After(100 * time.Millisecond):
-					w.say(b, "still here")
-				}
-			}
-		}()
-		go func() { _, _ = io.Copy(io.Discard, a) }()
-		w.move(a, b, 12, 50000)
-		require.Greater(t, lost, 60)
-		require.Greater(t, a.Stats().Retransmits(), uint64(50))
-	})
-}
-
 // Close does not wait for ever, and says what was not delivered. If the peer reads, it
 // takes a round trip and not more.
 func TestLingerIsBounded(t *testing.T) {
@@ -181,23 +143,6 @@ func TestFullBacklog(t *testing.T) {
 	})
 }
 
-// Two packets that open the same conversation make one session.
-func TestOneSessionPerConversation(t *testing.T) {
-	inWorld(t, 23, clean, func(t *testing.T, w *world) {
-		l := w.listen(nil)
-		for range 2 {
-			for sn := uint32(3); sn < 10; sn-- { // the first packet comes last
-				for range 2 {
-					w.net.Inject(netip.MustParseAddrPort("10.0.0.9:9"), acceptorAddr, push(sn, 0, "x"))
-				}
-			}
-		}
-		w.hear(accepted(t, l), "xxxx")
-		require.Equal(t, 1, l.Stats().Sessions)
-		require.Zero(t, l.Stats().Backlog)
-	})
-}
-
 // Errors of the socket concern one packet; sessions and listener go on.
 func TestSocketErrors(t *testing.T) {
 	inWorld(t, 25, clean, func(t *testing.T, w *world) {
@@ -227,68 +172,6 @@ func TestSocketErrors(t *testing.T) {
 	})
 }
 
-// A closed socket is another matter: everything on it ends.
-func TestClosedSocketEndsSessions(t *testing.T) {
-	inWorld(t, 25, clean, func(t *testing.T, w *world) {
-		l, pc := w.server(&kcp.Config{DialTimeout: -1})
-		e := l.Endpoint()
-		c, err := e.Dial(context.Background(), udpAddr("10.0.0.3:1"))
-		require.NoError(t, err)
-		require.NoError(t, pc.Close())
-		_, err = l.Accept()
-		require.ErrorIs(t, err, net.ErrClosed)
-		require.ErrorIs(t, end(c), net.ErrClosed)
-		_, err = c.Write([]byte("x"))
-		require.ErrorIs(t, err, net.ErrClosed)
-		_, err = e.Dial(context.Background(), pc.LocalAddr())
-		require.ErrorIs(t, err, net.ErrClosed)
-		require.ErrorIs(t, e.Close(), net.ErrClosed)
-	})
-}
-
-// Deadlines: each direction has its own, setting one wakes a blocked call, one
-// that has passed beats data that is there, and errors are net.Errors.
-func TestDeadlines(t *testing.T) {
-	inWorld(t, 26, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(&kcp.Config{WriteBuffer: 5000}, &kcp.Config{ReceiveWindow: 128})
-		start := time.Now()
-		require.NoError(t, a.SetReadDeadline(start.Add(time.Second)))
-		requireTimeout(t, end(a))
-		require.Equal(t, time.Second, time.Since(start))
-		w.say(a, "hello") // the passed read deadline does not concern it
-
-		// Write has its own, and reports what it queued.
-		require.NoError(t, a.SetWriteDeadline(time.Now().Add(time.Minute)))
-		start = time.Now()
-		n, err := a.Write(make([]byte, 1<<20)) // b does not read
-		requireTimeout(t, err)
-		require.Equal(t, time.Minute, time.Since(start))
-		require.Positive(t, n)
-		require.Less(t, n, 1<<20)
-
-		// A passed deadline beats data.
-		require.NoError(t, b.SetReadDeadline(time.Now().Add(-time.Second)))
-		requireTimeout(t, end(b))
-		require.NoError(t, b.SetReadDeadline(time.Time{}))
-		w.hear(b, "hello")
-
-		// Setting a deadline wakes calls in progress; setting it again in
-		// time keeps them waiting.
-		require.NoError(t, a.SetDeadline(time.Time{}))
-		errs := make(chan error)
-		go func() { errs <- end(a) }()
-		synctest.Wait()
-		require.NoError(t, a.SetReadDeadline(time.Now().Add(time.Second)))
-		time.Sleep(999 * time.Millisecond)
-		require.NoError(t, a.SetReadDeadline(time.Now().Add(time.Hour)))
-		time.Sleep(time.Minute)
-		start = time.Now()
-		require.NoError(t, a.SetDeadline(time.Now()))
-		requireTimeout(t, <-errs)
-		require.Equal(t, start, time.Now())
-	})
-}
-
 // A huge Write does not end up in memory.
 func TestHugeWrite(t *testing.T) {
 	long(t)
@@ -311,16 +194,5 @@ func TestHugeWrite(t *testing.T) {
 		require.NoError(t, <-done)
 		require.LessOrEqual(t, most, buffer+1400)
 		require.Greater(t, most, buffer/2)
-	})
-}
-
-// IdleTimeout ends a session on which nothing comes, with nothing outstanding.
-func TestIdleTimeout(t *testing.T) {
-	inWorld(t, 29, clean, func(t *testing.T, w *world) {
-		_, b, l := w.pair(nil, &kcp.Config{IdleTimeout: time.Minute})
-		start := time.Now()
-		require.True(t, isLost(t, end(b)).Idle)
-		require.InDelta(t, time.Minute, time.Since(start), float64(time.Second))
-		require.Zero(t, l.Stats().Sessions)
 	})
 }

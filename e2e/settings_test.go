@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -10,23 +9,6 @@ import (
 	"github.com/arqnet/kcp/congestion"
 	"github.com/stretchr/testify/require"
 )
-
-// The send window bounds what is in flight at once, and lets waiting data go when
-// it grows. The text of an error names the setting.
-func TestSetSendWindow(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(&kcp.Config{CongestionControl: congestion.NewNone}, nil)
-		require.NoError(t, a.SetWindow(3, 0))
-		w.say(a, string(content(2, 50_000)))
-		require.Equal(t, 3, a.Stats().InFlight)
-		require.NoError(t, a.SetWindow(20, 0))
-		require.Equal(t, 20, a.Stats().InFlight)
-		require.NoError(t, a.SetWindow(0, 500))
-		require.Equal(t, 20, a.Stats().InFlight)
-		receive(t, b, content(2, 50_000))
-		require.True(t, strings.HasPrefix(a.SetMTU(49).Error(), "kcp: Config.MTU is 49: must be in [50, 65507]"))
-	})
-}
 
 // countingControl counts the calls of a controller.
 type countingControl struct {
@@ -83,29 +65,5 @@ func TestSetMessageMode(t *testing.T) {
 		for _, want := range []string{"first", "second", "third", "fourth"} {
 			readsMessage(t, b, []byte(want))
 		}
-	})
-}
-
-// SetWriteBuffer moves the bound of what Write takes.
-func TestSetWriteBuffer(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(nil, nil)
-		w.cut()
-		require.NoError(t, a.SetWriteBuffer(50_000))
-		data := content(1, 400_000)
-		done := make(chan error, 1)
-		go func() {
-			_, err := a.Write(data)
-			done <- err
-		}()
-		time.Sleep(time.Second)
-		require.InDelta(t, 50_000, a.Stats().WriteBuffered, 5000)
-		require.NoError(t, a.SetWriteBuffer(100_000)) // the Write that waits goes on
-		time.Sleep(time.Second)
-		require.InDelta(t, 100_000, a.Stats().WriteBuffered, 8000)
-		require.NoError(t, a.SetWriteBuffer(0)) // Config's 4 MiB
-		require.NoError(t, <-done)
-		w.heal()
-		receive(t, b, data)
 	})
 }

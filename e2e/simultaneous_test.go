@@ -4,11 +4,9 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -176,36 +174,6 @@ func TestSimultaneousOpenSymmetric(t *testing.T) {
 	})
 }
 
-// Two ends that dial one conversation id with TLS, and do not say that both dial, get an
-// error at once that says so; so do two that dial it quietly.
-func TestBothDialOneConv(t *testing.T) {
-	const conv = 77
-	for _, quiet := range []bool{false, true} {
-		t.Run(fmt.Sprint("quiet ", quiet), func(t *testing.T) {
-			inWorld(t, 1, netsim.LinkConfig{Delay: 50 * time.Millisecond}, func(t *testing.T, w *world) {
-				a, pa := w.endpoint(peerA, &kcp.Config{TLS: testTLS()})
-				b, pb := w.endpoint(peerB, &kcp.Config{TLS: testTLS()})
-				errs := make(chan error)
-				for e, to := range map[*kcp.Endpoint]net.Addr{a: pb.LocalAddr(), b: pa.LocalAddr()} {
-					go func() {
-						c, err := e.DialWith(context.Background(), to, kcp.DialOptions{Conv: id(conv), Quiet: quiet})
-						if err == nil {
-							w.say(c, "hello")
-							err = end(c)
-						}
-						errs <- err
-					}()
-				}
-				begin := time.Now()
-				first, second := <-errs, <-errs
-				require.ErrorContains(t, first, "the peer dials this session too")
-				require.True(t, strings.Contains(second.Error(), "dials this session too") || errors.Is(second, kcp.ErrReset), second)
-				require.Less(t, time.Since(begin), time.Second)
-			})
-		})
-	}
-}
-
 // What cannot become a session is an error at once.
 func TestSimultaneousOpenErrors(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
@@ -240,60 +208,6 @@ func TestSimultaneousOpenErrors(t *testing.T) {
 		e, _ = w.endpoint("203.0.113.3:4000", &kcp.Config{DialTimeout: -1})
 		require.ErrorAs(t, open(e, kcp.DialOptions{}), &option)
 	})
-}
-
-// refusal returns the error of an end that has refused its peer, or was refused. On a bad
-// link it is nil if the end has got no answer: an end that has dialled, and refused its
-// peer, only answers packets, and the peer may send only three times what it has got.
-func refusal(t *testing.T, link netsim.LinkConfig, err error) (refused *kcp.HandshakeError) {
-	t.Helper()
-	if none := (*kcp.NoAnswerError)(nil); link.Loss > 0 && errors.As(err, &none) {
-		return nil
-	}
-	require.ErrorAs(t, err, &refused)
-	return refused
-}
-
-// Each end checks the certificate of the other: the error says which end has refused, on
-// a bad link too. An end whose peer is content, and that refuses the peer, tells it so
-// when it asks, though its own call has returned, whichever of them has dialled.
-func TestSimultaneousOpenCertificates(t *testing.T) {
-	other := testenv.TLS() // of another authority
-	other.ClientCAs, other.ClientAuth = other.RootCAs, tls.RequireAndVerifyClientCert
-	strict := peerTLS().Clone()
-	strict.RootCAs, strict.ClientCAs = other.RootCAs, other.RootCAs
-	for _, config := range []*tls.Config{other, strict} {
-		told := 0
-		seeds := some(64, 16)
-		for seed := range seeds {
-			link := netsim.LinkConfig{Delay: 20 * time.Millisecond, Loss: 0.3}
-			if config == other && seed%2 == 0 {
-				link.Loss = 0
-			}
-			inWorld(t, seed, link, func(t *testing.T, w *world) {
-				a, _ := w.endpoint(peerA, &kcp.Config{TLS: peerTLS()})
-				b, _ := w.endpoint(peerB, &kcp.Config{TLS: config})
-				x, y := openBoth(a, b, []string{peerA}, []string{peerB}, 0)
-				if x.err == nil && config == strict { // the client is done before the server has its certificate
-					x.err = end(x.c)
-				}
-				ofA, ofB := refusal(t, link, x.err), refusal(t, link, y.err)
-				if ofA != nil && ofB != nil {
-					told++
-					require.NotEqual(t, ofA.Remote, ofB.Remote)
-				} else {
-					require.False(t, ofA == nil && ofB == nil)
-				}
-				if config == strict {
-					require.False(t, ofB.Remote)
-				}
-				if link.Loss == 0 {
-					require.LessOrEqual(t, max(x.in, y.in), 200*time.Millisecond)
-				}
-			})
-		}
-		require.Greater(t, told, int(seeds)/4)
-	}
 }
 
 // forgedTie returns a packet that may seem to be the HELLO of an end whose peer dials it.

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"sync"
 	"testing"
@@ -187,29 +186,6 @@ func TestTracerShowsMovesAndDrops(t *testing.T) {
 		w.settle()
 		require.Equal(t, []error{kcp.ErrForgedUna}, sessions.all[0].dropped)
 		require.Equal(t, []kcp.SessionState{kcp.SessionAccepted}, sessions.all[0].states)
-	})
-}
-
-// The Logger learns of every end, with its cause and figures.
-func TestLoggerTellsEnds(t *testing.T) {
-	inWorld(t, 2, clean, func(t *testing.T, w *world) {
-		var log records
-		a, b, l := w.pair(nil, &kcp.Config{Logger: log.Logger()})
-		bothWays(t, a, b, content(1, 5000), content(2, 3000))
-		require.NoError(t, a.Close())
-		_ = b.Close()
-		w.settle()
-		ends := log.Of("session ended")
-		require.Len(t, ends, 1)
-		for _, want := range []string{"level=DEBUG", "cause=", fmt.Sprintf("conv=%08x ", b.Conv()), "bytes_received=5001", "bytes_sent=3000", "rtt=2", "undelivered=false", "remote=10.0.0.2:"} {
-			require.Contains(t, ends[0], want)
-		}
-		a = w.dial(w.client(nil))
-		b = accepted(t, l)
-		require.NoError(t, a.Abort())
-		require.ErrorIs(t, end(b), kcp.ErrReset)
-		w.settle()
-		require.Contains(t, log.Of("session ended")[1], kcp.ErrReset.Error())
 	})
 }
 

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -8,7 +9,9 @@ import (
 	"net/netip"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/congestion"
@@ -111,6 +114,46 @@ func TestPacketsBeforeTheFirstData(t *testing.T) {
 // inject sends a packet in the name of an address.
 func (w *world) inject(from, to string, packet []byte) {
 	w.net.Inject(netip.MustParseAddrPort(from), netip.MustParseAddrPort(to), packet)
+}
+
+// Parity names no conversation. It moves no session that the peer of a simultaneous open
+// has half open, not even one of conversation 0.
+func TestParityMovesNoOpen(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		var moved atomic.Int32
+		trace := &kcp.Trace{Moved: func(string) { moved.Add(1) }}
+		a, _ := w.endpoint(peerA, &kcp.Config{
+			FEC: kcp.FEC{Data: 3, Parity: 1}, Tracer: func(*kcp.Conn) *kcp.Trace { return trace },
+		})
+		// The other address answers the challenge, so that sessions may move there.
+		answers := make(chan []byte, 1000)
+		w.net.SetFilter(func(from, to netip.AddrPort, packet []byte) bool {
+			const ping = 24 // the second signal, behind TIEBREAKER
+			if to == netip.MustParseAddrPort(hostB) && len(packet) == 2*ping && packet[ping+5] == 6 {
+				pong := bytes.Clone(packet[ping:])
+				clear(pong[:4]) // its conversation
+				pong[4], pong[5] = 84, 0x86
+				answers <- pong
+			}
+			return true
+		})
+		opens := begin(0, a, peerB, hostB)
+		synctest.Wait()
+		from := func(addr string, packet []byte) {
+			w.inject(addr, peerA, packet)
+			synctest.Wait()
+		}
+		tie := segment(84, 15, 1<<32-1, 1<<32-1, 0, "")
+		from(hostB, append(packetOf(0, tie), <-answers...))
+		hello := packetOf(0, segment(83, 1, 5, 0, 0, ""), segment(84, 2, 0, 2, 0, ""), tie)
+		from(peerB, hello)
+		require.Equal(t, 1, a.Stats().HalfOpen)
+		from(hostB, numberless(0)["parity"])
+		require.Zero(t, moved.Load())
+		from(hostB, hello)
+		require.EqualValues(t, 1, moved.Load(), "HELLO does")
+		require.Error(t, (<-opens).err)
+	})
 }
 
 // An open that the application's own code ends, by a panic or with its goroutine, is

@@ -34,8 +34,6 @@ const (
 	sigReset   signalCode = 8
 	sigProbe   signalCode = 10
 
-	sigAnswer signalCode = 0x80
-
 	signalVersion = 2 // the sn of INFO
 )
 

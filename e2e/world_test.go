@@ -20,7 +20,6 @@ import (
 
 // What tests of all packages share, under short names.
 var (
-	repeated       = testenv.Repeated
 	fewer          = testenv.Fewer
 	long           = testenv.Long
 	simulated      = testenv.Simulated

@@ -2,12 +2,9 @@ package e2e
 
 import (
 	"fmt"
-	"net/netip"
 	"testing"
-	"time"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
 
@@ -40,34 +37,4 @@ func TestTransfersThroughPipeline(t *testing.T) {
 			})
 		}
 	}
-}
-
-// Of the packets lost at random, nearly all come back without being sent again.
-func TestFECRecovers(t *testing.T) {
-	long(t)
-	link := netsim.LinkConfig{Delay: 30 * time.Millisecond, Loss: 0.05}
-	inWorld(t, 5, clean, func(t *testing.T, w *world) {
-		config := kcp.LowLatency()
-		config.FEC = kcp.FEC{Data: 10, Parity: 3}
-		a, b, _ := w.pair(&config, &config)
-		var lost uint64 // the filter is never called concurrently
-		rng := netsim.NewLink(link, 5)
-		from := addrPort(a.LocalAddr())
-		w.net.SetFilter(func(src, _ netip.AddrPort, p []byte) bool {
-			if src != from || len(rng.Send(0, p)) > 0 {
-				return true
-			}
-			if p[4] == 0xf1 { // a data packet
-				lost++
-			}
-			return false
-		})
-		w.move(a, b, 5, int(some(8, 2))<<20)
-		s := b.Stats().FEC
-		share := float64(s.Recovered) / float64(lost)
-		t.Logf("%d of %d data packets lost, %d recovered: %.1f %%; retransmitted segments: %d",
-			lost, a.Stats().FEC.DataSent, s.Recovered, 100*share, a.Stats().Retransmits())
-		require.Greater(t, lost, uint64(70))
-		require.GreaterOrEqual(t, share, 0.9)
-	})
 }
