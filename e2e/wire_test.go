@@ -13,11 +13,9 @@ import (
 const (
 	headerSize = 24
 
-	cmdPush  = 81
-	cmdAck   = 82
-	cmdWask  = 83
-	cmdWins  = 84
-	cmdPiece = 85
+	cmdAck  = 82
+	cmdWask = 83
+	cmdWins = 84
 )
 
 // signalCode is the frg of a signal.
@@ -31,7 +29,6 @@ const (
 	sigClose   signalCode = 5
 	sigPing    signalCode = 6
 	sigCookie  signalCode = 7
-	sigReset   signalCode = 8
 	sigProbe   signalCode = 10
 
 	signalVersion = 2 // the sn of INFO
