@@ -23,12 +23,12 @@ import (
 func TestLocksAreHeld(t *testing.T) {
 	t.Parallel()
 	ofSources(t)
-	finds(t, lockViolations,
-		"func (e *Endpoint) Bad(c *Conn) { e.addLocked(c) }",
-		"func (c *Conn) Bad() bool { return c.over() }",
-		"func (c *Conn) Bad() error { return c.closing.err }",
-		"func (c *Conn) bad() { c.Stats() }",
-		"func (e *Endpoint) bad(c *Conn) { c.end(nil) }",
+	findsAll(t, lockViolations,
+		"func (e *Endpoint) Bad1(c *Conn) { e.addLocked(c) }",
+		"func (c *Conn) Bad2() bool { return c.over() }",
+		"func (c *Conn) Bad3() error { return c.closing.err }",
+		"func (c *Conn) bad4() { c.Stats() }",
+		"func (e *Endpoint) bad5(c *Conn) { c.end(nil) }",
 	)
 }
 
