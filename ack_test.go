@@ -1,12 +1,12 @@
 package kcp
 
 import (
-	"strings"
+	"fmt"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/arqnet/kcp/internal/delayedack"
+	"github.com/arqnet/kcp/internal/replyrhythm"
+	"github.com/stretchr/testify/require"
 )
 
 // thinHarness returns a harness with ThinAcks that has measured a round trip.
@@ -67,40 +67,6 @@ func TestThinAcks(t *testing.T) {
 	h.want(`push 3 frg=0 "z"`, "ack 6 ts=0 una=7 wnd=121")
 }
 
-// The more waits, the sooner it is acknowledged; on a short path with the next
-// tick.
-func TestThinAcksDelay(t *testing.T) {
-	full := strings.Repeat("x", defaultMTU-headerSize)
-	for _, c := range []struct {
-		rtt  uint32
-		data []string
-		due  uint32
-	}{
-		{80, []string{"a"}, 20},
-		{400, []string{"a"}, 25},
-		{3, []string{"a"}, delayedack.MinDelay},
-		{80, []string{"a", "b", "c"}, 20},
-		{80, []string{"a", "b", "c", "d"}, 5},
-		{80, []string{full[:255]}, 20},
-		{80, []string{full[:256]}, 5},
-		{400, []string{full}, 5},
-		{80, []string{full}, 5},
-		{48, []string{full}, 3},
-		{12, []string{full}, delayedack.MinDelay},
-		{80, []string{full, full, full}, 5},
-		{80, []string{full, full, full, full}, 0},
-	} {
-		h := thinHarness(t, c.rtt, Extensions{})
-		for i, data := range c.data {
-			h.input(push(uint32(i), 0, data))
-		}
-		h.due(c.due)
-		h.advance(c.due)
-		require.Len(t, h.out, 1)
-		h.out = nil
-	}
-}
-
 // A gap is told at once, three times; what is early has an ACK of its own, but
 // not when it comes again meanwhile.
 func TestThinAcksGap(t *testing.T) {
@@ -139,26 +105,196 @@ func TestThinAcksGap(t *testing.T) {
 	h.want(`push 2 frg=0 "y"`, "ack 6 ts=9 una=9 wnd=119")
 }
 
-// A gap that the same packet fills is nothing to hurry for.
-func TestThinAcksRepeatedInOnePacket(t *testing.T) {
-	h := thinHarness(t, 80, Extensions{})
-	h.input(push(1, 0, "b"), push(0, 0, "a"))
-	h.due(20)
-	h.advance(20)
-	require.Len(t, h.out, 1)
-	require.Contains(t, h.out[0], "una=2")
-	h.out = nil
+const (
+	replyUsual = 20 // milliseconds that an ACK waits on a path of 80
+	replyTook  = 40 // milliseconds that the application takes
+)
+
+// The announcement of the peer lengthens the time-out of new data, and an ACK that
+// has waited is no sample. Without the extension frg of an ACK means nothing.
+func TestAckHold(t *testing.T) {
+	for _, on := range []bool{true, false} {
+		for _, frg := range []uint8{0, 1, 77, replyrhythm.HoldMask, replyrhythm.Waited, replyrhythm.Waited | 77, 0xff} {
+			t.Run(fmt.Sprint(on, frg), func(t *testing.T) {
+				h := thinHarness(t, 40, Extensions{AwaitReplies: on})
+				before := h.k.snd.rtt
+				h.send("x")
+				h.advance(0)
+				h.now += 90
+				h.k.SetClock(h.now)
+				h.input(segment(cmdAck, frg, h.now-90, 1, 2, ""))
+				waited := on && frg&replyrhythm.Waited != 0
+				require.Equal(t, waited, h.k.snd.rtt == before)
+				require.Equal(t, waited, h.k.snd.rate.Sample.RTT == 0)
+				h.out = nil
+				hold := uint32(0)
+				if on {
+					hold = uint32(frg & replyrhythm.HoldMask)
+				}
+				h.send("y")
+				h.advance(0)
+				h.due(h.k.snd.rtt.rto + hold)
+				h.want(`push 2 frg=0 "y"`)
+				h.advance(h.k.snd.rtt.rto + hold)
+				h.want(`push 2 frg=0 "y"`)
+				h.due(h.k.snd.rtt.rto * 3 / 2) // without it
+				h.send("z")
+				h.advance(1)
+				h.want(`push 3 frg=0 "z"`)
+				h.now++
+				h.k.SetClock(h.now)
+				h.input(segment(cmdWins, 0, 0, 0, 4, ""))
+				require.Equal(t, hold == 0, h.k.snd.rate.Sample.RTT > 0)
+			})
+		}
+	}
 }
 
-// The una of signals does not count everywhere, so they do not stand in for an
-// acknowledgement.
-func TestThinAcksBesideSignals(t *testing.T) {
-	h := thinHarness(t, 80, Extensions{})
-	h.input(push(0, 0, "a"))
-	h.advance(20)
-	h.want("ack 0 ts=0 una=1 wnd=127")
+// A repetition is not suspected because of what left before it in the same
+// millisecond, and a lost one is found by what left after it, whatever its sn.
+func TestSendOrder(t *testing.T) {
+	for _, on := range []bool{false, true} {
+		h := newHarness(t, func(k *KCP) {
+			k.SetExtensions(Extensions{SendOrder: on})
+			k.SetFastResend(2)
+		})
+		for _, s := range []string{"a", "b", "c"} {
+			h.send(s)
+		}
+		h.advance(0)
+		h.want(`push 0 frg=0 "a"`, `push 1 frg=0 "b"`, `push 2 frg=0 "c"`)
+		h.advance(20)
+		for _, s := range []string{"d", "e"} {
+			h.send(s)
+		}
+		h.advance(0)
+		h.want(`push 3 frg=0 "d"`, `push 4 frg=0 "e"`)
+		h.input(ack(1, 1000, 0))
+		h.input(ack(2, 1000, 0))
+		h.advance(0)
+		h.want(`push 0 frg=0 "a"`)
+		h.k.snd.timeouts = timeouts{}
+		h.advance(30)
+		h.input(ack(3, 1020, 0))
+		h.input(ack(4, 1020, 0))
+		h.advance(0)
+		if !on {
+			h.want(`push 0 frg=0 "a"`) // which is on its way
+			continue
+		}
+		h.want()
+
+		// The repetition is lost; so is f, which left before g and h.
+		for _, s := range []string{"f", "g", "h"} {
+			h.send(s)
+		}
+		h.advance(0)
+		h.want(`push 5 frg=0 "f"`, `push 6 frg=0 "g"`, `push 7 frg=0 "h"`)
+		h.advance(20)
+		h.input(ack(6, 1050, 0))
+		h.advance(0)
+		h.want()
+		h.input(ack(7, 1050, 0))
+		h.advance(0)
+		h.want(`push 0 frg=0 "a"`, `push 5 frg=0 "f"`)
+		// Now it is the repetition of 0 that tells about g's: sn is no order.
+		h.k.snd.timeouts = timeouts{}
+		h.send("i")
+		h.advance(0)
+		h.want(`push 8 frg=0 "i"`)
+		h.send("j")
+		h.advance(0)
+		h.want(`push 9 frg=0 "j"`)
+		h.advance(20)
+		h.input(ack(0, 1070, 1))
+		h.input(ack(5, 1070, 5))
+		h.advance(0)
+		h.want()
+	}
+}
+
+// A queue that grows by more than the variance within a round trip makes no
+// time-outs, while a segment that others have overtaken, and one on a path that
+// answers no more, time out as ever.
+func TestPostponeTimeouts(t *testing.T) {
+	for _, on := range []bool{false, true} {
+		h := newHarness(t, func(k *KCP) {
+			k.SetExtensions(Extensions{PostponeTimeouts: on, SendOrder: true})
+		})
+		for i := range 20 { // a path of 100 ms, without variance
+			h.send("x")
+			h.advance(0)
+			h.advance(100)
+			h.input(ack(uint32(i), h.now-100, uint32(i)+1))
+		}
+		h.out = nil
+		require.Less(t, h.k.snd.rtt.rto, uint32(125))
+		for range 3 {
+			h.send("x")
+			h.advance(0)
+			h.advance(10)
+		}
+		h.want(`push 20 frg=0 "x"`, `push 21 frg=0 "x"`, `push 22 frg=0 "x"`)
+		h.now = h.now - 30 + h.k.snd.rtt.rto - 1
+		h.k.SetClock(h.now)
+		h.input(ack(20, h.now, 21)) // whose queue has grown
+		h.advance(15)
+		if !on {
+			h.want(`push 21 frg=0 "x"`)
+			continue
+		}
+		h.want()
+		h.input(ack(22, h.now, 22))
+		h.send("a")
+		h.send("b")
+		h.advance(0)
+		h.want(`push 23 frg=0 "a"`, `push 24 frg=0 "b"`)
+		rto := h.k.snd.ring.at(23).rto
+		h.advance(rto - 1)
+		h.input(ack(24, h.now, 22))
+		h.advance(1)
+		h.want(`push 23 frg=0 "a"`) // it was overtaken
+		h.input(ack(23, h.now, 25))
+		h.send("y")
+		h.advance(0)
+		h.want(`push 25 frg=0 "y"`)
+		rto = h.k.snd.ring.at(25).rto
+		h.advance(2*rto + 1)
+		h.want(`push 25 frg=0 "y"`)
+	}
+}
+
+// An ACK beyond una goes out again with the next one, before it, while the peer
+// repeats what has arrived; not otherwise, not twice, and not for long.
+func TestRepeatAcks(t *testing.T) {
+	h := newHarness(t, func(k *KCP) { k.SetExtensions(Extensions{RepeatAcks: true}) })
+	step := func(want ...string) {
+		t.Helper()
+		h.advance(1)
+		h.want(want...)
+	}
 	h.input(push(1, 0, "b"))
-	h.k.signals = append(h.k.signals, signal{code: sigAbort})
-	h.advance(1)
-	h.want("wins una=2 wnd=126", "ack 1 ts=0 una=2 wnd=126")
+	step("ack 1 ts=0 una=0 wnd=128")
+	h.input(push(2, 0, "c"))
+	step("ack 2 ts=0 una=0 wnd=128")
+	h.input(push(1, 0, "b")) // its ACK was lost
+	step("ack 1 ts=0 una=0 wnd=128")
+	h.input(push(3, 0, "d"))
+	step("ack 3 ts=0 una=0 wnd=128")
+	h.input(push(4, 0, "e"))
+	step("ack 3 ts=0 una=0 wnd=128", "ack 4 ts=0 una=0 wnd=128")
+	h.input(push(5, 0, "f"))
+	step("ack 4 ts=0 una=0 wnd=128", "ack 5 ts=0 una=0 wnd=128")
+	h.now += 2 * delayedack.RepeatDelay
+	h.input(push(6, 0, "g"))
+	step("ack 6 ts=0 una=0 wnd=128")
+	h.input(push(0, 0, "a")) // una covers all
+	step("ack 0 ts=0 una=7 wnd=121")
+	h.k.rcv.ackRepeats = delayedack.RepeatFor(1)
+	h.input(push(8, 0, "i"), push(9, 0, "j"))
+	step("ack 8 ts=0 una=7 wnd=121", "ack 9 ts=0 una=7 wnd=121")
+	h.send("x")
+	step(`push 0 frg=0 "x"`) // no ACK, as there is no other to go with
+	h.input(push(10, 0, "k"))
+	step("ack 8 ts=0 una=7 wnd=121", "ack 10 ts=0 una=7 wnd=121")
 }

@@ -13,7 +13,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -255,7 +254,7 @@ func TestPackagesAreDrawn(t *testing.T) {
 	ofSources(t)
 	imports := make(map[string]map[string]bool)
 	name := func(dir string) string { return cmp.Or(dir, "kcp") }
-	walkSources(t, parser.ImportsOnly, func(dir, _ string, file *ast.File) {
+	walkImports(t, func(dir string, file *ast.File) {
 		for _, spec := range file.Imports {
 			p, err := strconv.Unquote(spec.Path.Value)
 			require.NoError(t, err)
@@ -286,70 +285,9 @@ func TestPackagesAreDrawn(t *testing.T) {
 	require.Equal(t, imports, drawn)
 }
 
-// Importing the package starts nothing: there is no init, and no package
-// variable holds more than a constant would.
-func TestImportStartsNothing(t *testing.T) {
-	t.Parallel()
-	ofSources(t)
-	walkSources(t, 0, func(dir, path string, file *ast.File) {
-		if file.Name.Name == "main" || strings.HasPrefix(dir, "examples") { // nothing imports a program
-			return
-		}
-		for _, d := range file.Decls {
-			switch d := d.(type) {
-			case *ast.FuncDecl:
-				require.False(t, d.Recv == nil && d.Name.Name == "init", "%s has an init function", path)
-			case *ast.GenDecl:
-				if d.Tok != token.VAR {
-					continue
-				}
-				for _, spec := range d.Specs {
-					if spec.(*ast.ValueSpec).Names[0].Name == "_" {
-						continue
-					}
-					for _, v := range spec.(*ast.ValueSpec).Values {
-						requireConstantLike(t, path, v)
-					}
-				}
-			}
-		}
-	})
-	require.Empty(t, goroutinesAtStart, "goroutines of the package before any test")
-}
-
-// requireConstantLike accepts errors and values without calls.
-func requireConstantLike(t *testing.T, path string, v ast.Expr) {
-	ast.Inspect(v, func(n ast.Node) bool {
-		if _, lit := n.(*ast.FuncLit); lit {
-			return false
-		}
-		call, ok := n.(*ast.CallExpr)
-		if !ok {
-			return true
-		}
-		sel, ok := call.Fun.(*ast.SelectorExpr)
-		require.True(t, ok && (sel.Sel.Name == "New" || sel.Sel.Name == "Errorf"), "%s: a package variable calls a function", path)
-		return true
-	})
-}
-
-// goroutinesAtStart holds the stacks of goroutines that were in this package
-// before the first test began.
-var goroutinesAtStart string
-
-func TestMain(m *testing.M) {
-	buf := make([]byte, 1<<20)
-	stacks := string(buf[:runtime.Stack(buf, true)])
-	for _, stack := range strings.Split(stacks, "\n\n") {
-		if strings.Contains(stack, "arqnet/kcp.") && !strings.Contains(stack, "TestMain") {
-			goroutinesAtStart += stack
-		}
-	}
-	os.Exit(m.Run())
-}
-
-// walkSources calls visit for every Go file of the module that is not a test.
-func walkSources(t *testing.T, mode parser.Mode, visit func(dir, path string, file *ast.File)) {
+// walkImports calls visit with the imports of every Go file of the module that is not a
+// test.
+func walkImports(t *testing.T, visit func(dir string, file *ast.File)) {
 	t.Helper()
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -363,7 +301,7 @@ func walkSources(t *testing.T, mode parser.Mode, visit func(dir, path string, fi
 		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 			return nil
 		}
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, mode)
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
 		if err != nil {
 			return err
 		}
@@ -371,7 +309,7 @@ func walkSources(t *testing.T, mode parser.Mode, visit func(dir, path string, fi
 		if dir == "." {
 			dir = ""
 		}
-		visit(dir, path, file)
+		visit(dir, file)
 		return nil
 	})
 	require.NoError(t, err)

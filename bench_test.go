@@ -2,7 +2,6 @@ package kcp
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -14,30 +13,6 @@ import (
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/udp"
 )
-
-// BenchmarkSegment moves full segments from one state machine to another and
-// acknowledgements back; the time is per segment delivered. It must not depend
-// much on the window.
-func BenchmarkSegment(b *testing.B) {
-	for _, window := range []int{128, 1024, 8192} {
-		for _, loss := range []float64{0, 0.05} {
-			b.Run(fmt.Sprintf("w%d-loss%g", window, 100*loss), func(b *testing.B) {
-				benchmarkSegments(b, window, loss)
-			})
-		}
-	}
-}
-
-func benchmarkSegments(b *testing.B, window int, loss float64) {
-	p := newPipe(b, window, loss)
-	payload := make([]byte, p.a.cfg.mss)
-	buf := make([]byte, p.a.cfg.mss)
-	b.SetBytes(int64(len(payload)))
-	b.ReportAllocs()
-	p.run(4*window, payload, buf)
-	b.ResetTimer()
-	p.run(b.N, payload, buf)
-}
 
 // pipe joins two state machines in memory.
 type pipe struct {
@@ -142,28 +117,6 @@ func (p *pipe) deliver(queue *[]pipePacket, k *KCP, delay uint32) {
 // span returns how much of the window is taken, holes included.
 func (k *KCP) span() int { return int(k.snd.nxt-k.snd.una) + k.snd.queue.n }
 
-// BenchmarkEcho sends a small message to a peer and back, through sessions and
-// endpoints but without sockets: what packets cost beside system calls.
-func BenchmarkEcho(b *testing.B) {
-	const size = 64
-	left, right := newWire("10.0.0.1:1"), newWire("10.0.0.2:2")
-	a, z := joined(b, left, right)
-	message := make([]byte, size)
-	b.ReportAllocs()
-	b.ResetTimer()
-	for range b.N {
-		for _, way := range []struct{ from, to *Conn }{{a, z}, {z, a}} {
-			if _, err := way.from.Write(message); err != nil {
-				b.Fatal(err)
-			}
-			deliver(way.from, way.to)
-			if _, err := io.ReadFull(way.to, message); err != nil {
-				b.Fatal(err)
-			}
-		}
-	}
-}
-
 // wire is a socket whose packets are carried by hand.
 type wire struct {
 	addr *net.UDPAddr
@@ -208,11 +161,6 @@ func (w *wire) take() [][]byte {
 	defer w.mu.Unlock()
 	w.carried, w.packets = w.packets, w.carried[:0]
 	return w.carried
-}
-
-// joined returns both ends of a session.
-func joined(b testing.TB, left, right *wire) (a, z *Conn) {
-	return joinedWith(b, left, right, &Config{})
 }
 
 // joinedWith is joined with some settings.

@@ -123,43 +123,6 @@ func TestTLSOtherConversationInside(t *testing.T) {
 	})
 }
 
-// The first retransmission that is scheduled counts, unless the time-out is sooner.
-func TestScheduledOnce(t *testing.T) {
-	h := newHarness(t, nil)
-	h.send("a")
-	h.advance(0)
-	h.want(`push 0 frg=0 "a"`)
-	s := h.k.snd.ring.at(0)
-	timeout := s.resendTS
-	h.k.retransmitAt(s, timeout, LossReordering)
-	require.False(t, s.early)
-	h.k.retransmitAt(s, timeout-20, LossReordering)
-	h.k.retransmitAt(s, timeout-10, LossFastRetransmit)
-	require.Equal(t, timeout-20, s.resendTS)
-	require.Equal(t, LossReordering, s.cause)
-}
-
-// Without fast retransmission all segments that time out are sent, and no probe.
-func TestNoProbeWithoutFastResend(t *testing.T) {
-	for fast, want := range map[uint32]int{0: 2, 2: 1} {
-		h := newHarness(t, func(k *KCP) {
-			k.SetFastResend(fast)
-			k.SetExtensions(Extensions{OutageProbe: 200, EarlyRetransmit: true, TailProbe: true})
-		})
-		for range 2 {
-			h.send(string(make([]byte, 1000)))
-		}
-		h.advance(0)
-		h.out = nil
-		h.later(1)
-		for len(h.out) == 0 {
-			h.advance(1)
-		}
-		require.Len(t, h.out, want, "%d", fast)
-		h.out = nil
-	}
-}
-
 // A segment is suspected after 5 transmissions no more.
 func TestFastResendLimit(t *testing.T) {
 	for sent, want := range map[uint32]bool{5: true, 6: false} {
@@ -171,24 +134,6 @@ func TestFastResendLimit(t *testing.T) {
 		require.Equal(t, want, s.early, "after %d", sent)
 		h.out = nil
 	}
-}
-
-// After the MTU has shrunk, a message is cut anew unless it would need too many
-// segments.
-func TestMessagesAreCutAnew(t *testing.T) {
-	h := newHarness(t, func(k *KCP) { k.SetExtensions(Extensions{SendPieces: true}) })
-	was := h.k.cfg.mss
-	h.k.shrinkMTU(600)
-	require.Less(t, h.k.cfg.mss, was)
-	require.Equal(t, h.k.cfg.mss, h.k.segmentSize(1000))
-	require.Equal(t, h.k.cfg.mss, h.k.segmentSize(h.k.fragmentLimit()*h.k.cfg.mss))
-	require.Equal(t, was, h.k.segmentSize(h.k.fragmentLimit()*h.k.cfg.mss+1))
-}
-
-// Nothing leaves beyond the congestion window but in an outage, with streams.
-func TestNothingBeyondTheWindow(t *testing.T) {
-	h := newHarness(t, nil)
-	require.Zero(t, h.k.beyondWindow())
 }
 
 // What is not in the format of FEC is dropped, and counted.
@@ -221,11 +166,6 @@ func TestDatagramsAfterClose(t *testing.T) {
 		require.EqualValues(t, []uint64{2, 1}, []uint64{s.Received, s.Dropped})
 		require.NoError(t, a.Abort())
 	})
-}
-
-// A session in which no Flush waits has nothing to wake.
-func TestNoFlushWaits(t *testing.T) {
-	require.False(t, new(session).flushDelivers())
 }
 
 // A write buffer of streams that was set to more than the session's counts for all
@@ -278,21 +218,6 @@ func TestNothingLeavesAnEndedSession(t *testing.T) {
 		require.NoError(t, b.Abort())
 		time.Sleep(time.Second)
 		require.Empty(t, seen.all(w))
-	})
-}
-
-// An endpoint that is closed takes what ends its reading for no error of the socket.
-func TestCloseIsNoReadError(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		pc, err := w.net.Listen("10.0.0.7:7")
-		require.NoError(t, err)
-		defer pc.Close()
-		e, err := NewEndpoint(pc, nil)
-		require.NoError(t, err)
-		time.Sleep(time.Second)
-		require.NoError(t, e.Close())
-		time.Sleep(time.Second)
-		require.Zero(t, e.Stats().ReadErrors)
 	})
 }
 
@@ -523,4 +448,39 @@ func TestPayloadsOfSignalsFit(t *testing.T) {
 		require.Empty(t, tooLong)
 		require.NoError(t, b.Abort())
 	})
+}
+
+// Figures of rules, as RULES.md has them: these tests spell the figures, and do not
+// use the constants.
+
+// A second plain window update shows a dialled session that its peer is a legacy one.
+// The first does not.
+func TestTwoWindowUpdatesShowALegacyPeer(t *testing.T) {
+	for updates := range 4 {
+		inWorld(t, 3, clean, func(t *testing.T, w *world) {
+			pc, err := w.net.Listen(serverAddr)
+			require.NoError(t, err)
+			defer pc.Close()
+			e, _ := w.endpoint("10.0.0.2:5000", &Config{DialTimeout: -1})
+			c := w.dial(e)
+			time.Sleep(100 * time.Millisecond) // before the second HELLO
+			for range updates {
+				w.net.Inject(netip.MustParseAddrPort(serverAddr), netip.MustParseAddrPort("10.0.0.2:5000"), packetOf(c.Conv(), segment(cmdWins, 0, 0, 0, 0, "")))
+				time.Sleep(20 * time.Millisecond)
+			}
+			require.Equal(t, updates >= 2, c.Peer().Legacy, "after %d", updates)
+			require.NoError(t, c.Abort())
+		})
+	}
+}
+
+// Each error of a packet has a count of its own.
+func TestDropsByTheirErrors(t *testing.T) {
+	var d Drops
+	for i, err := range []error{ErrPacketShort, ErrConv, ErrSegmentLength, ErrCommand, ErrForgedUna, ErrPiece, ErrRequests} {
+		for range i + 1 {
+			countDrop(&d, err)
+		}
+	}
+	require.Equal(t, Drops{Short: 1, Conv: 2, Length: 3, Command: 4, Una: 5, Piece: 6, Requests: 7}, d)
 }

@@ -34,8 +34,7 @@ func wrongConfigs(t *testing.T) []wrongConfig {
 		{"MTU", Config{MTU: 57, FEC: FEC{Data: 10, Parity: 3}}},
 		{"MTU", Config{MTU: 1199, TLS: &tls.Config{}}},
 		{"MaxMTU", Config{MaxMTU: 65508}},
-		{"SendWindow", Config{SendWindow: 65536}},
-		{"ReceiveWindow", Config{ReceiveWindow: -1}},
+		{"SendWindow", Config{SendWindow: 65536}}, {"ReceiveWindow", Config{ReceiveWindow: -1}},
 		{"WriteBuffer", Config{WriteBuffer: 1}},
 		{"MaxRate", Config{MaxRate: -1}},
 		{"MaxRate", Config{MaxRate: minMaxRate - 1}},
@@ -45,24 +44,14 @@ func wrongConfigs(t *testing.T) []wrongConfig {
 		{"AddressValidation", Config{AddressValidation: ValidateAlways + 1}},
 		{"DeadLink", Config{DeadLink: -1}},
 		{"Redundancy", Config{Redundancy: math.NaN()}},
-		{"IdleTimeout", Config{IdleTimeout: -1}},
 		{"IdleTimeout", Config{IdleTimeout: 10*time.Millisecond - 1}},
-		{"PeerTimeout", Config{PeerTimeout: 1}},
 		{"PeerTimeout", Config{PeerTimeout: 10*time.Millisecond - 1}},
-		{"KeepAlive", Config{KeepAlive: 1}},
 		{"KeepAlive", Config{KeepAlive: 10*time.Millisecond - 1}},
 		{"StallTimeout", Config{StallTimeout: 10*time.Millisecond - 1}},
-		{"DialTimeout", Config{DialTimeout: 10}},
 		{"DialTimeout", Config{DialTimeout: time.Millisecond - 1}},
 		{"Linger", Config{Linger: time.Millisecond - 1}},
 		{"MaxLinger", Config{MaxLinger: time.Millisecond - 1}},
 		{"IdleTimeout", Config{IdleTimeout: maxTimeout + 1}},
-		{"IdleTimeout", Config{IdleTimeout: math.MaxInt64}},
-		{"PeerTimeout", Config{PeerTimeout: math.MaxInt64}},
-		{"KeepAlive", Config{KeepAlive: math.MaxInt64}},
-		{"StallTimeout", Config{StallTimeout: math.MaxInt64}},
-		{"DialTimeout", Config{DialTimeout: math.MaxInt64}},
-		{"Linger", Config{Linger: math.MaxInt64}},
 		{"MaxLinger", Config{MaxLinger: maxTimeout + 1}},
 		{"Backlog", Config{Backlog: -1}},
 		{"MaxSessions", Config{MaxSessions: -5}},
@@ -75,7 +64,6 @@ func wrongConfigs(t *testing.T) []wrongConfig {
 		{"FEC", Config{FEC: FEC{Data: 1}}},
 		{"FEC", Config{FEC: FEC{Parity: 1}}},
 		{"FEC", Config{FEC: FEC{Data: 200, Parity: 100}}},
-		{"FEC", Config{FEC: FEC{Data: -1, Parity: 5}}},
 		{"StatelessResetKey", Config{StatelessResetKey: make([]byte, 15)}},
 		{"LegacyPeers", Config{LegacyPeers: LegacyRefuse + 1}},
 		{"TLS.MinVersion", Config{TLS: &tls.Config{MinVersion: tls.VersionTLS12}}},
@@ -117,30 +105,11 @@ func TestConfigErrors(t *testing.T) {
 	require.NoError(t, (*Config)(nil).Validate())
 
 	k := New(1, func([]byte) {})
-	require.Error(t, k.SetMTU(49))
-	require.Error(t, k.SetMTU(65536))
-	require.Error(t, k.SetWindow(0, 128))
-	require.Error(t, k.SetWindow(128, 0))
-	require.Error(t, k.SetInterval(9))
-	require.Error(t, k.SetInterval(5001))
-	require.Error(t, k.SetMinRTO(0))
-	require.Error(t, k.SetMinRTO(60001))
-}
-
-// A time-out whose unit was forgotten is refused with its value and range.
-func TestForgottenUnitIsRefused(t *testing.T) {
-	const others = ", negative to turn it off, or 0 for the default"
-	for want, config := range map[string]Config{
-		"kcp: Config.KeepAlive is 25ns: must be at least 10ms" + others:         {KeepAlive: 25},
-		"kcp: Config.PeerTimeout is 1ns: must be at least 10ms" + others:        {PeerTimeout: 1},
-		"kcp: Config.Linger is 5ns: must be at least 1ms" + others:              {Linger: 5},
-		"kcp: Config.IdleTimeout is 1µs: must be at least 10ms, or 0 for never": {IdleTimeout: time.Microsecond},
-		"kcp: Config.IdleTimeout is -1s: must be at least 10ms, or 0 for never": {IdleTimeout: -time.Second},
-
-		"kcp: Config.IdleTimeout is 8760h0m1s: must be at most 8760h0m0s, or 0 for never": {IdleTimeout: maxTimeout + time.Second},
-		"kcp: Config.KeepAlive is 8760h0m1s: must be at most 8760h0m0s" + others:          {KeepAlive: maxTimeout + time.Second},
+	for _, err := range []error{
+		k.SetMTU(49), k.SetMTU(65536), k.SetWindow(0, 128), k.SetWindow(128, 0),
+		k.SetInterval(9), k.SetInterval(5001), k.SetMinRTO(0), k.SetMinRTO(60001),
 	} {
-		require.EqualError(t, config.Validate(), want)
+		require.Error(t, err)
 	}
 }
 
@@ -296,7 +265,6 @@ func TestFailuresCloseTheirSockets(t *testing.T) {
 				c.Control = func(string, string, syscall.RawConn) error { return os.ErrPermission }
 			}
 		})},
-		{"Dial, network", dial(background, "unix", taken, nil)},
 		{"Dial, address", dial(background, "udp4", "nonsense", nil)},
 		{"Dial, no answer", dial(background, "udp4", taken, nil)},
 		{"Dial, context", dial(ended, "udp4", taken, nil)},
@@ -485,28 +453,6 @@ func TestSetMTU(t *testing.T) {
 	})
 }
 
-// Messages are cut for the MTU that was set, so the longest is shorter.
-func TestSetMTUOfMessages(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		cfg := &Config{MessageMode: true}
-		a, b, _ := w.pair(cfg, cfg)
-		a.mu.Lock()
-		require.NoError(t, a.kcp.shrinkMTU(1200)) // the size from before would do for messages
-		a.mu.Unlock()
-		require.NoError(t, a.SetMTU(100))
-		longest := maxFragments * (100 - headerSize)
-		require.Equal(t, longest, a.MaxMessageSize())
-		require.ErrorIs(t, a.WriteMessage(make([]byte, longest+1)), ErrMessageTooLarge)
-		tap := testenv.NewTap(w.net)
-		require.NoError(t, a.WriteMessage(content(1, longest)))
-		buf := make([]byte, longest)
-		n, err := b.ReadMessage(buf)
-		require.NoError(t, err)
-		require.Equal(t, content(1, longest), buf[:n])
-		require.Equal(t, 100, tap.Largest(2, 1))
-	})
-}
-
 // The receive window bounds what waits for Read. When it grows, the peer learns
 // of it at once, and what had arrived behind the old one can be read.
 func TestSetReceiveWindow(t *testing.T) {
@@ -533,33 +479,6 @@ func TestSetReceiveWindow(t *testing.T) {
 		receive(t, b, data)
 		w.move(a, b, 2, 600_000)
 		require.LessOrEqual(t, a.Stats().RemoteWindow, 128)
-	})
-}
-
-// SetNoDelay sets what it is given, and leaves the rest.
-func TestSetNoDelay(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(nil, nil)
-		want := a.kcp.cfg
-		require.NoError(t, a.SetNoDelay(0, 0, 0))
-		require.Equal(t, want, a.kcp.cfg)
-		want.nodelay = NoDelayOff
-		require.NoError(t, a.SetNoDelay(NoDelayOff, 0, 0))
-		require.Equal(t, want, a.kcp.cfg)
-		require.EqualValues(t, rtoMin, a.kcp.snd.rtt.minRTO)
-		want.interval, want.fastResend = 200, 7
-		require.NoError(t, a.SetNoDelay(0, 200*time.Millisecond, 7))
-		require.Equal(t, want, a.kcp.cfg)
-		want.fastResend = 0
-		require.NoError(t, a.SetNoDelay(0, 0, -1))
-		require.Equal(t, want, a.kcp.cfg)
-		w.move(a, b, 1, 5000)
-		require.GreaterOrEqual(t, a.Stats().RTO, 200*time.Millisecond, "interval is its least variance term")
-	})
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		a, _, _ := w.pair(&Config{MinRTO: 70 * time.Millisecond}, nil)
-		require.NoError(t, a.SetNoDelay(NoDelayTurbo, 0, 0))
-		require.EqualValues(t, 70, a.kcp.snd.rtt.minRTO)
 	})
 }
 

@@ -6,10 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/netsim"
+	"github.com/stretchr/testify/require"
 )
 
 // course is a bulk transfer from a to b over a bottleneck, in virtual time and
@@ -205,35 +204,6 @@ func TestReorderedPath(t *testing.T) {
 	}
 }
 
-// A path that lets packets go in bunches, in order, holds more than its rate and
-// its least round-trip time tell.
-func TestBunchedPath(t *testing.T) {
-	t.Parallel()
-	long(t)
-	const rate = 6_250_000
-	for seed := range fewer(4) {
-		c := newCourse(t, congestion.NewBBR(), rate, 40*time.Millisecond, 1, 0)
-		c.cfg.Jitter = 30 * time.Millisecond
-		c.forward, c.back = netsim.NewLink(c.cfg, 2*seed), netsim.NewLink(c.cfg, 2*seed+1)
-		c.run(3 * time.Second)
-		require.Greater(t, c.run(10*time.Second), 0.85*rate, "seed %d", seed)
-	}
-}
-
-// Startup fills a path that loses a fifth each way, with any seed: a rate that
-// does not grow for a round, and losses, do not end it by chance.
-func TestBBRStartsOverLoss(t *testing.T) {
-	t.Parallel()
-	long(t)
-	for seed := range fewer(24) {
-		c := newCourse(t, congestion.NewBBR(), 3*courseRate, 70*time.Millisecond, 1, 0)
-		c.cfg.Loss, c.cfg.Jitter = 0.2, 10*time.Millisecond
-		c.forward, c.back = netsim.NewLink(c.cfg, 2*seed), netsim.NewLink(c.cfg, 2*seed+1)
-		c.run(1500 * time.Millisecond)
-		require.Greater(t, c.run(2500*time.Millisecond), 0.3*3*courseRate, "seed %d", seed)
-	}
-}
-
 // A path that becomes slower, or faster, is found out in some seconds, without
 // a standing queue and without a flood.
 func TestBBRFollowsThePath(t *testing.T) {
@@ -253,26 +223,6 @@ func TestBBRFollowsThePath(t *testing.T) {
 	require.Greater(t, c.run(35*time.Second), 0.85*courseRate)
 }
 
-// What a slow application shows of the path is not taken for the path.
-func TestControllersWithSlowApplication(t *testing.T) {
-	t.Parallel()
-	for name, control := range map[string]func() congestion.Control{"bbr": congestion.NewBBR, "cubic": congestion.NewCubic} {
-		c := newCourse(t, control(), courseRate, 40*time.Millisecond, 1, 0)
-		c.run(2 * time.Second)
-		c.supply = 0
-		c.run(5 * time.Second)
-		for c.now < 14*time.Second {
-			c.supply += 3000
-			c.run(c.now + 30*time.Millisecond)
-			require.Less(t, c.a.WaitSend(), 10, "%s holds back what is little", name)
-		}
-		window := c.a.snd.cc.Window()
-		require.Less(t, window, 300, "%s: the window grew without use", name)
-		c.supply = 1 << 60
-		require.Greater(t, c.run(15*time.Second), 0.6*courseRate, name)
-	}
-}
-
 // What follows a question and its answer is the initial window, in bytes, however
 // small those were. While nothing is known of the path it is not paced.
 func TestFirstWindow(t *testing.T) {
@@ -288,4 +238,67 @@ func TestFirstWindow(t *testing.T) {
 		require.LessOrEqual(t, first.InFlight, 10+1)
 		receive(t, b, data[13_000:])
 	})
+}
+
+// recoveries is no control that writes down what it is told of recoveries.
+type recoveries struct {
+	congestion.Control
+	told []bool
+}
+
+func (c *recoveries) OnRecovered(_ *congestion.State, spurious bool) {
+	c.told = append(c.told, spurious)
+}
+
+// The controller hears of the end of a recovery, and whether it was for nothing:
+// only where every segment has come with its first transmission.
+func TestOnRecovered(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		late uint32 // after the repair
+		acks [][]byte
+		want []bool
+	}{
+		{"first", 5, [][]byte{ack(1, 1080, 1)}, []bool{true}},
+		{"second", 80, [][]byte{ack(1, 1160, 1)}, []bool{false}},
+		{"una, too soon for the second", 5, [][]byte{segment(cmdWins, 0, 0, 0, 3, "")}, []bool{true}},
+		{"una, either", 85, [][]byte{segment(cmdWins, 0, 0, 0, 3, "")}, []bool{false}},
+		{"una, and the first", 85, [][]byte{ack(1, 1080, 3)}, []bool{true}},
+		{"una, and the second", 85, [][]byte{ack(1, 1160, 3)}, []bool{false}},
+		{"nothing of it", 5, [][]byte{ack(3, 1080, 1)}, nil},
+	} {
+		cc := &recoveries{Control: congestion.NewNone()}
+		h := recoveryHarness(t, 1, Extensions{EarlyRetransmit: true, SendOrder: true})
+		require.NoError(t, h.k.SetMinRTO(1000))
+		h.k.SetCongestionControl(cc)
+		h.later(80)
+		h.input(ack(2, 1080, 1))
+		h.advance(0)
+		h.want(`push 1 frg=0 "a"`)
+		h.later(test.late)
+		h.input(test.acks...)
+		require.Equal(t, test.want, cc.told, test.name)
+	}
+}
+
+// A needless repair leaves no trace in the window; a needed one does.
+func TestControllersUndo(t *testing.T) {
+	for name, control := range map[string]congestion.Control{"cubic": congestion.NewCubic(), "reference": congestion.NewReference()} {
+		for _, spurious := range []bool{false, true} {
+			c := newCourse(t, control, courseRate, 40*time.Millisecond, 1, 0)
+			c.run(300 * time.Millisecond)
+			s := c.a.congestionState()
+			s.LostSent = s.Micros
+			before := control.Window()
+			control.OnFastRetransmit(s)
+			s.LostSent++
+			control.OnTimeout(s)
+			require.Less(t, control.Window(), before, name)
+			control.(congestion.Undoer).OnRecovered(s, spurious)
+			require.Equal(t, spurious, control.Window() == before, name)
+			control.OnTick(s)
+			control.(congestion.Undoer).OnRecovered(s, true) // nothing is left to undo
+			require.Equal(t, spurious, control.Window() == before, name)
+		}
+	}
 }

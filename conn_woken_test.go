@@ -3,47 +3,12 @@ package kcp
 import (
 	"net/netip"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp/netsim"
 )
-
-// A call counts as woken from the Broadcast on until it runs.
-func TestWokenCall(t *testing.T) {
-	inWorld(t, 1, netsim.LinkConfig{Delay: time.Millisecond}, func(t *testing.T, w *world) {
-		l := w.listen(nil)
-		e, _ := w.endpoint("10.0.0.2:0", nil)
-		a := w.dial(e)
-		b := accepted(t, l)
-		bothWays(t, a, b, []byte("here"), []byte("here"))
-		w.dial(e) // so that no call reads the socket
-		// broadcast returns whether a call is woken before a Broadcast and after it.
-		broadcast := func(n *notifier) (marked [2]bool) {
-			b.mu.Lock()
-			defer b.unlock()
-			marked[0] = b.step.ready&woken != 0
-			n.Broadcast()
-			marked[1] = b.step.ready&woken != 0
-			return marked
-		}
-		read := make(chan error, 1)
-		go func() {
-			_, err := b.Read(make([]byte, 1))
-			read <- err
-		}()
-		synctest.Wait()
-		require.Equal(t, [2]bool{false, true}, broadcast(&b.io.canRead))
-		synctest.Wait()
-		require.Equal(t, [2]bool{false, false}, broadcast(&b.io.canWrite), "the call waits again, for another thing")
-		_, err := a.Write([]byte("x"))
-		require.NoError(t, err)
-		require.NoError(t, <-read)
-		require.Equal(t, [2]bool{false, false}, broadcast(&b.io.canRead), "no call waits")
-	})
-}
 
 // While a woken call has not run, an ACK waits for it, for 25 ms and half of a round trip
 // in all.

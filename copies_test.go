@@ -4,18 +4,15 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/netip"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp/internal/copies"
-	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/netsim"
 )
 
@@ -110,23 +107,6 @@ func TestShortCopies(t *testing.T) {
 	step("h", `push 8 frg=0 "h"`, `copy 6 frg=0 "g"`, `copy 5 frg=0 "f"`)
 }
 
-// A fragment keeps its frg in a copy, and its carrier too.
-func TestShortCopiesOfFragments(t *testing.T) {
-	h := shortHarness(t, Extensions{Redundancy: 400})
-	require.NoError(t, h.k.SetMTU(100))
-	h.send(strings.Repeat("m", 80))
-	h.advance(10)
-	h.want(fmt.Sprintf("push 0 frg=1 %q", strings.Repeat("m", 76)), `push 1 frg=0 "mmmm"`)
-	h.send(strings.Repeat("n", 40))
-	h.advance(10)
-	h.want(fmt.Sprintf("push 2 frg=0 %q", strings.Repeat("n", 40)), `copy 1 frg=0 "mmmm"`)
-	require.NoError(t, h.k.SetMTU(1000))
-	h.send("o")
-	h.advance(10)
-	h.want(`push 3 frg=0 "o"`, fmt.Sprintf("copy 2 frg=0 %q", strings.Repeat("n", 40)), `copy 1 frg=0 "mmmm"`,
-		fmt.Sprintf("copy 0 frg=1 %q", strings.Repeat("m", 76)))
-}
-
 // A copy of what is missing counts before the data of its carrier, so no gap shows. One
 // of what has arrived is not acknowledged.
 func TestCopiesAreTaken(t *testing.T) {
@@ -204,24 +184,6 @@ func TestHostileCopies(t *testing.T) {
 	}
 }
 
-// A packet of copies alone takes no more than as many PUSH would: the window bounds what
-// is held, and only what is new is acknowledged.
-func TestFloodOfCopies(t *testing.T) {
-	h := shortHarness(t, Extensions{})
-	random := rand.New(rand.NewPCG(1, 2))
-	for range 2000 {
-		sn := random.Uint32N(300)
-		var all []copies.Copy
-		for range copies.Most {
-			all = append(all, copies.Copy{SN: seq(sn + random.Uint32N(200) - 100), Frg: 7})
-		}
-		require.NoError(t, h.k.Input(carrier(cmdAck, 0, 0, sn, 0, "", all...)))
-		requireBooks(t, h.k)
-	}
-	require.LessOrEqual(t, len(h.k.rcv.acks), int(h.k.rcv.nxt)+int(h.k.rcv.early))
-	h.out = nil
-}
-
 // shortForms counts the packets with copies in the short form that each end sends, and
 // has INFO hide that the ends know them if old. count may be called meanwhile.
 func shortForms(w *world, old bool) (count func(netip.AddrPort) int) {
@@ -282,72 +244,4 @@ func TestShortCopiesOfSessions(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A listener that has not had CONFIRM does not know whether the dialler has its INFO, and
-// sends no copies in the short form.
-func TestShortCopiesWaitForInfo(t *testing.T) {
-	inWorld(t, 5, netsim.LinkConfig{Delay: 20 * time.Millisecond}, func(t *testing.T, w *world) {
-		config := &Config{Redundancy: 1, MessageMode: true, AddressValidation: ValidateAlways}
-		l := w.listen(config)
-		e, _ := w.endpoint("10.0.0.2:5000", config)
-		before, after := 0, 0
-		var confirmed atomic.Bool
-		w.net.SetFilter(func(from, _ netip.AddrPort, packet []byte) bool {
-			for rest := packet; len(rest) >= headerSize; {
-				h := decodeHeader(rest)
-				server := from.Addr() != netip.MustParseAddr("10.0.0.2")
-				if !server && h.cmd == cmdWask && h.frg == uint8(sigConfirm) && !confirmed.Load() {
-					return false
-				}
-				if server && carriesCopies(&h) {
-					if confirmed.Load() {
-						after++
-					} else {
-						before++
-					}
-				}
-				rest = rest[headerSize+h.len:]
-			}
-			return true
-		})
-		a := w.dial(e)
-		_, err := a.Write([]byte("hello"))
-		require.NoError(t, err)
-		b := accepted(t, l)
-		for i := range 100 {
-			_, err := b.Write([]byte{byte(i), 1, 2, 3})
-			require.NoError(t, err)
-			time.Sleep(10 * time.Millisecond)
-			confirmed.Store(i > 50)
-		}
-		w.net.SetFilter(nil)
-		require.Zero(t, before)
-		require.Greater(t, after, 10)
-	})
-}
-
-// A copy of a message that is given up is its ABANDON, which needs a header.
-func TestCopyOfAbandoned(t *testing.T) {
-	h := shortHarness(t, Extensions{Redundancy: 100})
-	h.k.hooks.host = newTestHost(t, h.k)
-	h.k.rareMachine().streaming = true
-	h.k.hooks.host.(*testHost).add(1, &streams.Tag{})
-	h.advance(10)
-	s := h.k.snd.ring.at(0)
-	require.True(t, s.ofStream())
-	c, n := h.k.copyOfSent(s, nil)
-	require.True(t, c.Stream)
-	require.Zero(t, n)
-	var by copies.Carrier
-	packet := push(1, 0, "x")
-	require.True(t, by.Find(packet, 2))
-	h.k.out.packet = packet
-	_, n = h.k.copyOfSent(s, &by)
-	require.Greater(t, n, len(s.data))
-	s.tag.Abandoned = true
-	_, n = h.k.copyOfSent(s, &by)
-	require.Zero(t, n)
-	h.k.out.packet, h.out = nil, nil
-	h.k.discardSend()
 }

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
-	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/testenv/await"
@@ -203,7 +202,8 @@ func TestTakeoverUnderLoad(t *testing.T) {
 	if testing.Short() { // much slows other tests down
 		bytes = 200_000
 	}
-	for name, config := range takeoverConfigs(t) {
+	for _, name := range []string{"aes-gcm", "tls, shards", "fec"} {
+		config := takeoverConfigs(t)[name]
 		t.Run(name, func(t *testing.T) {
 			l, err := Listen("udp", "127.0.0.1:0", &config)
 			require.NoError(t, err)
@@ -221,71 +221,6 @@ func TestTakeoverUnderLoad(t *testing.T) {
 				wait.Go(func() { c.echoes(t, bytes/5) })
 			}
 			wait.Wait()
-		})
-	}
-}
-
-// The peer of an old session changes its port. The session goes on, in its process.
-func TestTakeoverMigration(t *testing.T) {
-	t.Parallel()
-	all := takeoverConfigs(t)
-	for _, name := range []string{"aes-gcm", "aes-cfb", "tls"} {
-		config := all[name]
-		t.Run(name, func(t *testing.T) {
-			l, err := Listen("udp", "127.0.0.1:0", &config)
-			require.NoError(t, err)
-			relay := newRebinder(t, l.Addr())
-			g := serves(t, "g0", l)
-			c := dials(t, relay.addr(), &config, "g0")
-			next := g.handsOver(t, "g1", &config)
-			for range 3 {
-				c.echoes(t, 10_000)
-				relay.rebind(t)
-			}
-			c.echoes(t, 10_000)
-			require.Equal(t, 1, next.l.Stats().PredecessorSessions)
-			require.NoError(t, c.Close())
-			require.NoError(t, <-g.left)
-		})
-	}
-}
-
-// The successor knows of the sessions that had ended before, and of those that end in the
-// old process.
-func TestTakeoverTimeWait(t *testing.T) {
-	t.Parallel()
-	for name, config := range takeoverConfigs(t) {
-		t.Run(name, func(t *testing.T) {
-			l, err := Listen("udp", "127.0.0.1:0", &config)
-			require.NoError(t, err)
-			g0 := serves(t, "g0", l)
-			var keys []sessionKey
-			ends := func(end func(*Conn) error) {
-				c := dials(t, l.Addr(), clientConfig(name, config), "g0")
-				keys = append(keys, admission.MakeKey(c.LocalAddr().(*net.UDPAddr).AddrPort(), nil, c.Conv()))
-				require.NoError(t, end(c.Conn))
-			}
-			before := dials(t, l.Addr(), clientConfig(name, config), "g0") // keeps g0 alive
-			ends((*Conn).Close)
-			ends((*Conn).Abort)
-			await.True(t, func() bool { return l.Stats().Sessions == 1 })
-			g1 := g0.handsOver(t, "g1", &config)
-			require.NoError(t, before.Close())
-			keys = append(keys, admission.MakeKey(before.LocalAddr().(*net.UDPAddr).AddrPort(), nil, before.Conv()))
-			require.NoError(t, <-g0.left)
-			await.True(t, func() bool { return g1.l.Stats().PredecessorSessions == 0 })
-			at := func(e *Endpoint, key sessionKey) timeWait {
-				e.mu.Lock()
-				defer e.mu.Unlock()
-				tw, ok := e.table.TimeWaits.At(key, e.now())
-				require.True(t, ok, key)
-				return tw
-			}
-			for i, key := range keys {
-				tw := at(g1.l.ep, key)
-				require.Equal(t, i == 1, tw.Aborted, i)
-				require.Equal(t, config.TLS != nil || config.Cipher != nil, tw.Mute)
-			}
 		})
 	}
 }
@@ -355,7 +290,8 @@ func (r *rebinder) rebind(t *testing.T) {
 // those before it, and can hand over to another.
 func TestTakeoverSuccessorDies(t *testing.T) {
 	t.Parallel()
-	for name, config := range takeoverConfigs(t) {
+	for _, name := range []string{"plain", "tls, shards"} {
+		config := takeoverConfigs(t)[name]
 		t.Run(name, func(t *testing.T) {
 			l, err := Listen("udp", "127.0.0.1:0", &config)
 			require.NoError(t, err)
@@ -392,42 +328,86 @@ func TestTakeoverSuccessorDies(t *testing.T) {
 	}
 }
 
-// Sessions that wait for Accept can be accepted after the handover.
-func TestTakeoverBacklog(t *testing.T) {
-	t.Parallel()
-	l, err := Listen("udp", "127.0.0.1:0", nil)
+// atAddress returns the address of a listener on all addresses of the host, at one of
+// 127.0.0.0/8.
+func atAddress(l *Listener, last byte) *net.UDPAddr {
+	return &net.UDPAddr{IP: net.IPv4(127, 0, 0, last).To4(), Port: l.Addr().(*net.UDPAddr).Port}
+}
+
+// After a takeover, sessions that stay in the old process, new ones, and answers of
+// either process outside of sessions leave from the address that was asked.
+func TestTakeoverAnswersFromAskedAddress(t *testing.T) {
+	for name, config := range map[string]*Config{
+		"plain": {}, "AES-GCM": {Cipher: testenv.AEAD(t)}, "TLS": secured(Config{}), "Shards": {Shards: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := Listen("udp4", "0.0.0.0:0", config)
+			require.NoError(t, err)
+			g := serves(t, "g0", l)
+			var clients []*client
+			for _, next := range []string{"g1", "g2"} {
+				for last := range byte(3) {
+					clients = append(clients, dials(t, atAddress(g.l, 1+last), config, g.name))
+				}
+				g = g.handsOver(t, next, config)
+				for _, c := range clients {
+					c.echoes(t, 50_000)
+				}
+			}
+			require.Equal(t, len(clients), g.l.Stats().PredecessorSessions)
+			dials(t, atAddress(g.l, 2), config, "g2").echoes(t, 50_000)
+		})
+	}
+}
+
+// redirect makes packets come from another port, and go to another address of the
+// server, as a NAT in front of both may. Answers from elsewhere are lost.
+func (r *rebinder) redirect(t *testing.T, to *net.UDPAddr) {
+	back, err := net.DialUDP("udp4", nil, to)
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = l.Endpoint().Close() })
-	var clients []*Conn
-	for i := range 3 {
-		c, err := Dial("udp", l.Addr().String(), nil)
-		require.NoError(t, err)
-		_, err = c.Write([]byte{byte(i)})
-		require.NoError(t, err)
-		clients = append(clients, c)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_ = r.back.Close()
+	r.back, r.to = back, nil
+	go func() {
+		b := make([]byte, 65536)
+		for {
+			n, err := back.Read(b)
+			if err != nil {
+				return
+			}
+			r.mu.Lock()
+			_, _ = r.front.WriteToUDP(b[:n], r.peer)
+			r.mu.Unlock()
+		}
+	}()
+}
+
+// A session that migrates goes on at the address that its peer sends to from then on, in
+// a process that has handed its sockets over too.
+func TestMigrationFollowsAskedAddress(t *testing.T) {
+	for name, config := range map[string]*Config{"AES-GCM": {Cipher: testenv.AEAD(t)}, "TLS": secured(Config{})} {
+		for _, takeover := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, takeover), func(t *testing.T) {
+				l, err := Listen("udp4", "0.0.0.0:0", config)
+				require.NoError(t, err)
+				g := serves(t, "g0", l)
+				relay := newRebinder(t, atAddress(l, 1))
+				c := dials(t, relay.addr(), config, "g0")
+				var server *Conn
+				for s := range l.Endpoint().Sessions() {
+					server = s
+				}
+				require.Equal(t, atAddress(l, 1), server.LocalAddr())
+				if takeover {
+					g = g.handsOver(t, "g1", config)
+				}
+				for _, last := range []byte{2, 2, 3} {
+					relay.redirect(t, atAddress(g.l, last))
+					c.echoes(t, 50_000)
+					require.Equal(t, atAddress(g.l, last), server.LocalAddr())
+				}
+			})
+		}
 	}
-	await.True(t, func() bool { return l.Stats().Backlog == 3 })
-	a, b := unixPair(t)
-	left := make(chan error, 1)
-	go func() { left <- l.HandOver(unhurried(), a) }()
-	next, err := TakeOver(unhurried(), b, nil)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = next.Endpoint().Close() })
-	for range 3 {
-		c, err := l.Accept()
-		require.NoError(t, err)
-		var got [1]byte
-		_, err = io.ReadFull(c, got[:])
-		require.NoError(t, err)
-		_, err = c.Write(got[:])
-		require.NoError(t, err)
-		go c.Close()
-	}
-	_, err = l.Accept()
-	require.ErrorIs(t, err, net.ErrClosed)
-	for i, c := range clients {
-		receive(t, c, []byte{byte(i)})
-		require.NoError(t, c.Close())
-	}
-	require.NoError(t, <-left)
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/delayedack"
 	"github.com/arqnet/kcp/internal/readturn"
 	"github.com/arqnet/kcp/netsim"
@@ -148,22 +147,6 @@ func TestLeaderIsInterrupted(t *testing.T) {
 	}
 }
 
-// A deadline that passes while a call reads the socket ends it in time, and the
-// session works on.
-func TestDeadlineOfLeader(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.ledPair(nil)
-		for range 5 {
-			failed := w.readMessages(a, b, 100)
-			deadline := time.Now().Add(300 * time.Microsecond)
-			require.NoError(t, b.SetReadDeadline(deadline))
-			requireTimeout(t, <-failed)
-			require.Equal(t, deadline, time.Now())
-			require.NoError(t, b.SetReadDeadline(time.Time{}))
-		}
-	})
-}
-
 // A call of a stream reads the socket, too, unless another waits; a Read has what has
 // arrived in its own buffer then.
 func TestStreamCallsReadTheSocket(t *testing.T) {
@@ -216,73 +199,6 @@ func TestStreamCallsReadTheSocket(t *testing.T) {
 	})
 }
 
-// A call that reads the socket serves the other sessions on it while it waits,
-// and does not keep it from them when it stops.
-func TestLeaderServesOthers(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		a, b, l := w.ledPair(nil)
-		done := w.readMessages(a, b, 6)
-		for range 5 {
-			w.hello(a)
-		}
-		lead := &b.ep.socket.shards[0].lead
-		require.Equal(t, readturn.Call, lead.Who())
-
-		e, _ := w.endpoint("10.0.0.3:0", nil)
-		c := w.dial(e)
-		d, err := l.Accept()
-		require.NoError(t, err)
-		want := content(3, 300_000)
-		send(t, c, want)
-		receive(t, d, want)
-		require.Equal(t, readturn.Call, lead.Who())
-
-		_, err = a.Write([]byte("hello"))
-		require.NoError(t, err)
-		require.NoError(t, <-done)
-		synctest.Wait()
-		require.Equal(t, readturn.Loop, lead.Who())
-		send(t, d, want)
-		receive(t, c, want)
-	})
-}
-
-// Reading and writing calls of one session hand the lead to each other.
-func TestLeaderIsFollowed(t *testing.T) {
-	inWorld(t, 1, netsim.LinkConfig{Delay: 5 * time.Millisecond, Loss: 0.05}, func(t *testing.T, w *world) {
-		a, b, _ := w.ledPair(&Config{SendWindow: 16, WriteBuffer: 20_000})
-		bothWays(t, a, b, content(1, 500_000), content(2, 500_000))
-	})
-}
-
-// An application that takes its time between reads has its socket read by the
-// loop, after few attempts.
-func TestLoopIsReluctant(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.ledPair(nil)
-		lead := &b.ep.socket.shards[0].lead
-		yielded := 0
-		for range 200 {
-			got := make(chan error, 1)
-			go func() {
-				_, err := io.ReadFull(b, make([]byte, 5))
-				got <- err
-			}()
-			time.Sleep(4 * readturn.Grace)
-			_, err := a.Write([]byte("hello"))
-			require.NoError(t, err)
-			require.NoError(t, <-got)
-			if lead.Who() != readturn.Loop {
-				yielded++
-			}
-			time.Sleep(4 * readturn.Grace)
-			require.Equal(t, readturn.Loop, lead.Who())
-		}
-		require.NotZero(t, yielded)
-		require.Less(t, yielded, 12)
-	})
-}
-
 // A socket that fails under a call that reads it fails the session.
 func TestSocketClosedUnderLeader(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
@@ -291,26 +207,6 @@ func TestSocketClosedUnderLeader(t *testing.T) {
 		require.NoError(t, b.ep.socket.shards[0].conn().Close())
 		require.ErrorIs(t, <-failed, net.ErrClosed)
 		require.ErrorIs(t, l.Endpoint().Close(), net.ErrClosed, "it has ended before")
-	})
-}
-
-// Calls that wait for datagrams read the socket too.
-func TestLeaderReceivesDatagrams(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.ledPair(nil)
-		go func() {
-			for {
-				if _, err := b.ReceiveDatagram(context.Background()); err != nil {
-					return // the session is at its end
-				}
-			}
-		}()
-		lead := &b.ep.socket.shards[0].lead
-		for i := 0; lead.Who() != readturn.Call; i++ {
-			require.Less(t, i, 10)
-			require.NoError(t, a.SendDatagram([]byte("x")))
-			time.Sleep(100 * time.Millisecond)
-		}
 	})
 }
 
@@ -358,71 +254,5 @@ func TestCloseWhileLeaderIsInterrupted(t *testing.T) {
 		slow.goOn <- struct{}{}
 		require.Error(t, <-failed)
 		require.NoError(t, <-closed)
-	})
-}
-
-// bomb is a cipher that panics when it is armed.
-type bomb struct {
-	crypt.Cipher
-	armed *atomic.Bool
-}
-
-func (b bomb) Open(packet []byte) ([]byte, error) {
-	if b.armed.Load() {
-		panic("bomb")
-	}
-	return b.Cipher.Open(packet)
-}
-
-// A panic below a call that reads the socket is that panic, with no lock held
-// and nobody in the lead.
-func TestPanicOfLeader(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		w.leads = true
-		cipher := testAEAD(t)
-		trap := bomb{cipher, new(atomic.Bool)}
-		a, b, _ := w.pair(&Config{Cipher: cipher}, &Config{Cipher: trap})
-		panicked := make(chan any, 1)
-		go func() {
-			defer func() { panicked <- recover() }()
-			for {
-				if _, err := b.Read(make([]byte, 5)); err != nil {
-					return // and recover tells
-				}
-			}
-		}()
-		lead := &b.ep.socket.shards[0].lead
-		for i := 0; lead.Who() != readturn.Call; i++ {
-			require.Less(t, i, 10)
-			w.hello(a)
-		}
-		trap.armed.Store(true)
-		_, err := a.Write([]byte("hello"))
-		require.NoError(t, err)
-		require.Equal(t, "bomb", <-panicked)
-		trap.armed.Store(false)
-		require.NotEqual(t, readturn.Call, lead.Who())
-		require.Equal(t, 0, b.Stats().InFlight) // takes the lock
-	})
-}
-
-// Half-open sessions do not keep the calls of the one that is in use
-// from reading the socket.
-func TestHalfOpenSessionsDoNotTakeTheLead(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		a, b, l := w.ledPair(nil)
-		failed := w.readMessages(a, b, 100)
-		pc, err := w.net.Listen("10.0.0.66:66")
-		require.NoError(t, err)
-		defer pc.Close()
-		_, err = pc.WriteTo(segment(cmdPush, 0, 0, 0, 0, "x"), l.Addr())
-		require.NoError(t, err)
-		w.hello(a)
-		require.Equal(t, 2, l.Stats().Sessions)
-		require.Equal(t, 1, l.Endpoint().Stats().HalfOpen)
-		w.hello(a)
-		require.Equal(t, readturn.Call, b.ep.socket.shards[0].lead.Who())
-		require.NoError(t, b.Abort())
-		require.Error(t, <-failed)
 	})
 }

@@ -5,43 +5,14 @@ import (
 	"net"
 	"net/netip"
 	"reflect"
-	"runtime"
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/arqnet/kcp/internal/opening"
-	"github.com/arqnet/kcp/netsim"
 	"github.com/arqnet/kcp/stats"
 	"github.com/stretchr/testify/require"
 )
-
-// KeepAlive follows a short PeerTimeout, so that a vanished peer is noticed in
-// two and a half times that.
-func TestKeepAliveFollowsPeerTimeout(t *testing.T) {
-	for _, c := range []struct{ set, timeout, want time.Duration }{
-		{0, 0, 25 * time.Second},
-		{0, 3 * time.Second, 1500 * time.Millisecond},
-		{0, 30 * time.Second, 25 * time.Second},
-		{0, 10 * time.Millisecond, minKeepAlive},
-		{0, -1, 25 * time.Second},
-		{7 * time.Second, 3 * time.Second, 7 * time.Second},
-		{-1, 3 * time.Second, 0},
-	} {
-		d := (&Config{KeepAlive: c.set, PeerTimeout: c.timeout}).withDefaults()
-		require.Equal(t, c.want, d.KeepAlive, "%+v", c)
-	}
-	inWorld(t, 2, clean, func(t *testing.T, w *world) {
-		a, _, _ := w.pair(&Config{PeerTimeout: 3 * time.Second}, nil)
-		w.deaf()
-		start := time.Now()
-		_, err := a.Read(make([]byte, 1))
-		require.ErrorAs(t, err, new(*PeerLostError))
-		require.Less(t, time.Since(start), 5*time.Second)
-	})
-}
 
 // Requests are answered with one packet for a batch, and no more of them are
 // looked at, however many a packet holds. What follows is taken as ever.
@@ -157,98 +128,6 @@ func TestQuietDialIsNotRefused(t *testing.T) {
 	})
 }
 
-// In TIME-WAIT of a session with an extended peer the first segment opens
-// nothing: that peer may be repeating it. A HELLO with another token does.
-func TestSharedConvsTimeWaitOfExtendedPeer(t *testing.T) {
-	inWorld(t, 2, clean, func(t *testing.T, w *world) {
-		a, b, l := w.pair(nil, &Config{SharedConvs: true})
-		from, to := a.LocalAddr().(*net.UDPAddr).AddrPort(), l.Addr().(*net.UDPAddr).AddrPort()
-		token := a.hs.token
-		require.NoError(t, a.Close())
-		<-b.Done()
-		inject := func(h header, payload []byte) {
-			p := make([]byte, headerSize)
-			h.len = uint32(len(payload))
-			h.encode(p)
-			w.net.Inject(from, to, append(p, payload...))
-			w.settle()
-		}
-		hello := func(token uint32) header {
-			p := make([]byte, headerSize)
-			signal{sigHello, 0, token}.encode(header{conv: a.Conv(), wnd: 100}, p)
-			return decodeHeader(p)
-		}
-		inject(header{conv: a.Conv(), cmd: cmdPush, wnd: 100}, []byte("again"))
-		require.Zero(t, l.Stats().Sessions)
-		inject(hello(token), nil)
-		require.Zero(t, l.Stats().Sessions)
-		inject(hello(token+1), nil)
-		require.Equal(t, 1, l.Stats().Sessions)
-	})
-}
-
-// An answer to CLOSE that shows another token than the peer's is of an earlier
-// session of the id, and acknowledges nothing.
-func TestAnswerOfEarlierSession(t *testing.T) {
-	inWorld(t, 2, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(nil, nil)
-		from, to := b.LocalAddr().(*net.UDPAddr).AddrPort(), a.LocalAddr().(*net.UDPAddr).AddrPort()
-		w.net.SetFilter(func(f, _ netip.AddrPort, _ []byte) bool { return f != to })
-		w.say(a, "lost")
-		a.mu.Lock()
-		token, end := a.hs.peerToken, uint32(a.kcp.position().end)
-		a.mu.Unlock()
-		for i, code := range []signalCode{sigClose, sigFin, sigFin} {
-			answer := signal{code | sigAnswer, 1, token + 1}
-			if i == 2 {
-				answer.ts = token
-			}
-			p := make([]byte, headerSize)
-			answer.encode(header{conv: a.Conv(), wnd: 100, una: seq(end)}, p)
-			w.net.Inject(from, to, p)
-			w.settle()
-			require.Equal(t, i < 2, a.Stats().InFlight > 0, i)
-		}
-	})
-}
-
-// Opening a session takes as many packets, and about as much memory in all, at
-// the thousandth as at the first: nothing is walked or copied for each.
-func TestOpeningManySessions(t *testing.T) {
-	sequential(t)
-	if !alone(t) {
-		return
-	}
-	inWorld(t, 0, netsim.LinkConfig{Delay: time.Millisecond}, func(t *testing.T, w *world) {
-		const n = 64
-		config := Config{MaxSessions: 1 << 16}
-		l := w.listen(&config)
-		e, _ := w.endpoint("10.0.0.2:0", &config)
-		open := func() (packets, bytes uint64) {
-			var before, after runtime.MemStats
-			sent := e.Stats().PacketsSent + l.ep.Stats().PacketsSent
-			runtime.ReadMemStats(&before)
-			for range n {
-				w.dial(e)
-				accepted(t, l)
-			}
-			synctest.Wait()
-			runtime.ReadMemStats(&after)
-			return e.Stats().PacketsSent + l.ep.Stats().PacketsSent - sent, after.TotalAlloc - before.TotalAlloc
-		}
-		open() // what is made once
-		packets, bytes := open()
-		const rounds = 16
-		var total uint64
-		for range rounds {
-			p, b := open()
-			require.Equal(t, packets, p)
-			total += b
-		}
-		require.Less(t, total, rounds*bytes*5/4)
-	})
-}
-
 // Endpoints of one Repetition do not draw the same numbers.
 func TestEndpointsDrawTheirOwn(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
@@ -338,58 +217,6 @@ func number(p any) {
 	setFigures(reflect.ValueOf(p).Elem(), &next)
 }
 
-// No figure of Totals ever falls, whatever sessions do meanwhile, and at the
-// end they are the sums over all sessions.
-func TestTotalsNeverFall(t *testing.T) {
-	for seed := range fewer(8) {
-		config := &Config{FEC: FEC{Data: 4, Parity: 1}, Linger: -1, KeepAlive: time.Second, PeerTimeout: 3 * time.Second}
-		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
-			l := w.listen(config)
-			server := l.Endpoint()
-			var last [2][]uint64
-			check := func(e *Endpoint, at *[]uint64) {
-				now := figures(reflect.ValueOf(e.Totals()))
-				for i := range *at {
-					require.GreaterOrEqual(t, now[i], (*at)[i], "figure %d", i)
-				}
-				*at = now
-			}
-			e, _ := w.endpoint("10.0.0.2:0", config)
-			for i := range 6 {
-				a := w.dial(e)
-				data := content(seed, 30000+5000*i)
-				send(t, a, data)
-				b := accepted(t, l)
-				receive(t, b, data)
-				require.NoError(t, b.SendDatagram(data[:100]))
-				for range 10 {
-					check(e, &last[0])
-					check(server, &last[1])
-					time.Sleep(time.Millisecond)
-				}
-				switch i % 3 {
-				case 0:
-					_ = a.Abort()
-				case 1:
-					_ = b.Close()
-				default:
-					b.shedMemory()
-				}
-				check(e, &last[0])
-				check(server, &last[1])
-			}
-			time.Sleep(time.Minute)
-			check(e, &last[0])
-			check(server, &last[1])
-			for _, s := range []EndpointStats{e.Stats(), server.Stats()} {
-				require.EqualValues(t, 6, s.Dialled+s.Accepted)
-				require.EqualValues(t, s.Dialled+s.Accepted, uint64(s.Sessions)+s.Ended.Total(), "%+v", s)
-			}
-			require.NotZero(t, server.Totals().FEC.DataReceived, "of decoders that are gone")
-		})
-	}
-}
-
 // Totals are the sums of the sessions' own figures, those of live ones and of
 // ended ones.
 func TestTotalsAreTheSums(t *testing.T) {
@@ -423,27 +250,6 @@ func TestTotalsAreTheSums(t *testing.T) {
 	})
 }
 
-// What the loop over many sessions holds the table for is the copy of a slice.
-func BenchmarkSessions(b *testing.B) {
-	e := &Endpoint{}
-	e.table.Init((*Conn).tableEntry, 0)
-	for i := range uint32(100_000) {
-		c := &Conn{ep: e}
-		c.hs.Role = opening.Offered
-		c.entry.Conv = i
-		e.table.Add(c)
-	}
-	for b.Loop() {
-		n := 0
-		for range e.Sessions() {
-			n++
-		}
-		if n != 100_000 {
-			b.Fatal(n)
-		}
-	}
-}
-
 // A session whose new address is taken by another session of the same
 // conversation id stays where it is.
 func TestMoveDoesNotCollide(t *testing.T) {
@@ -458,22 +264,5 @@ func TestMoveDoesNotCollide(t *testing.T) {
 		require.NoError(t, err)
 		require.False(t, e.rekey(x, key))
 		require.Equal(t, x, e.table.Get(x.entry.Key()))
-	})
-}
-
-// The conversation id may be asked for while the session moves.
-func TestConvWhileMoving(t *testing.T) {
-	inWorld(t, 28, clean, func(t *testing.T, w *world) {
-		e, _ := w.endpoint(serverAddr, &Config{Cipher: testAEAD(t), DialTimeout: -1})
-		c, err := e.Dial(context.Background(), &net.UDPAddr{IP: net.IPv4(10, 0, 0, 2).To4(), Port: 1})
-		require.NoError(t, err)
-		conv := c.Conv()
-		done := make(chan uint32)
-		go func() { done <- c.Conv() }()
-		key := c.entry.Key()
-		key.Addr = netip.AddrPortFrom(key.Addr.Addr(), 2)
-		require.True(t, e.rekey(c, key))
-		require.Equal(t, conv, <-done)
-		require.Equal(t, c, e.table.Get(key))
 	})
 }

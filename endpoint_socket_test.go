@@ -190,26 +190,6 @@ func TestForeignDeadlines(t *testing.T) {
 	}
 }
 
-// A read deadline that the owner of a socket sets disturbs nothing, whether calls
-// read the socket or not.
-func TestForeignDeadlineIsCleared(t *testing.T) {
-	for seed := range uint64(2) {
-		inWorld(t, seed, clean, func(t *testing.T, w *world) {
-			l, pc := w.server(nil)
-			e, _ := w.endpoint("10.0.0.2:0", nil)
-			a := w.dial(e)
-			b := accepted(t, l)
-			for i := range 100 {
-				require.NoError(t, pc.SetReadDeadline(time.Now().Add(time.Duration(i-50)*time.Millisecond)))
-				w.say(a, "hello")
-				w.hear(b, "hello")
-				time.Sleep(10 * time.Millisecond)
-			}
-			require.Zero(t, l.Stats().ReadErrors)
-		})
-	}
-}
-
 // alwaysLate is a socket whose reads time out for ever.
 type alwaysLate struct {
 	*netsim.PacketConn
@@ -305,22 +285,6 @@ func TestLastingSocketErrors(t *testing.T) {
 			})
 		})
 	}
-}
-
-// Close ends the reader even if the owner of the socket undoes its deadline.
-func TestCloseInsists(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		pc, err := w.net.Listen(serverAddr)
-		require.NoError(t, err)
-		defer pc.Close()
-		owner := meddled{leadable{PacketConn: pc}, new(atomic.Int32)}
-		e, err := NewEndpoint(owner, nil)
-		require.NoError(t, err)
-		owner.undo.Store(3)
-		start := time.Now()
-		require.NoError(t, e.Close())
-		require.Equal(t, 7*readturn.Soon, time.Since(start), "1 + 2 + 4")
-	})
 }
 
 // Peers are shared out among the sockets of one port, and each is answered.

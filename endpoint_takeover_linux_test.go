@@ -1,87 +1,18 @@
 package kcp
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
-	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/testenv/await"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
-
-// A stranger's largest datagram, in the name of an old session, ends nothing.
-func TestTakeoverLargeDatagram(t *testing.T) {
-	t.Parallel()
-	for name, config := range map[string]*Config{"plain": nil, "tls": secured(Config{})} {
-		t.Run(name, func(t *testing.T) {
-			l, err := Listen("udp", "127.0.0.1:0", config)
-			require.NoError(t, err)
-			g0 := serves(t, "g0", l)
-			c := dials(t, l.Addr(), config, "g0")
-			g1 := g0.handsOver(t, "g1", config)
-			large := bytes.Repeat([]byte{0xa2}, 60_000)
-			if name == "plain" {
-				large = bytes.Repeat(segment(cmdAck, 0, 0, 0, 0, ""), 2500)
-			}
-			binary.LittleEndian.PutUint32(large, c.Conv())
-			stranger, err := net.Dial("udp", l.Addr().String())
-			require.NoError(t, err)
-			defer stranger.Close()
-			_, err = stranger.Write(large)
-			require.NoError(t, err)
-			await.True(t, func() bool { return g1.l.Stats().BytesReceived >= uint64(len(large)) })
-			for range 10 {
-				dials(t, l.Addr(), config, "g1").echoes(t, 1000)
-				c.echoes(t, 1000)
-			}
-			require.Equal(t, 1, g1.l.Stats().PredecessorSessions)
-		})
-	}
-}
-
-// A peer chooses the id of somebody else's session. Each packet finds its process all the
-// same.
-func TestTakeoverSameConv(t *testing.T) {
-	t.Parallel()
-	for name, config := range map[string]*Config{
-		"plain": nil, "aes-gcm": {Cipher: testenv.AEAD(t)}, "aes-cfb": {Cipher: hidingCiphers(t)["CFB"]}, "tls": secured(Config{}),
-	} {
-		t.Run(name, func(t *testing.T) {
-			l, err := Listen("udp", "127.0.0.1:0", config)
-			require.NoError(t, err)
-			g := serves(t, "g0", l)
-			clients := []*client{dials(t, l.Addr(), config, "g0")}
-			conv := clients[0].Conv()
-			for _, name := range []string{"g1", "g2", "g3"} {
-				g = g.handsOver(t, name, config)
-				pc, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-				require.NoError(t, err)
-				e, err := NewEndpoint(pc, config)
-				require.NoError(t, err)
-				t.Cleanup(func() { _, _ = e.Close(), pc.Close() })
-				c, err := e.DialWith(t.Context(), l.Addr(), DialOptions{Conv: &conv})
-				require.NoError(t, err)
-				_, err = c.Write([]byte{'?'})
-				require.NoError(t, err)
-				receive(t, c, []byte(name+"?"))
-				clients = append(clients, &client{c, 1})
-			}
-			for _, c := range clients {
-				c.echoes(t, 10_000)
-			}
-		})
-	}
-}
 
 // deaf is a socket that does not hear what arrives while it is set.
 type deaf struct {
@@ -125,37 +56,6 @@ func (d *deaf) hearsAgain(t *testing.T, c *Conn) {
 	require.ErrorIs(t, c.Err(), net.ErrClosed)
 }
 
-// The last answer of an old session is lost. Its process answers again in TIME-WAIT, if
-// only it has the keys.
-func TestTakeoverLostAnswer(t *testing.T) {
-	t.Parallel()
-	for _, name := range []string{"plain", "aes-gcm", "tls"} {
-		config := takeoverConfigs(t)[name]
-		t.Run(name, func(t *testing.T) {
-			l, err := Listen("udp", "127.0.0.1:0", &config)
-			require.NoError(t, err)
-			old := l.Endpoint()
-			old.takeover.hold = 30 * time.Second // the client is late on a busy machine
-			g0 := serves(t, "g0", l)
-			c, socket := dialsDeaf(t, l.Addr(), &config)
-			g1 := g0.handsOver(t, "g1", &config)
-			require.Equal(t, 1, g1.l.Stats().PredecessorSessions)
-			socket.set.Store(true)
-			go c.Close()
-			await.True(t, func() bool { return g1.l.Stats().PredecessorSessions == 0 })
-			if name != "plain" {
-				old.mu.Lock()
-				old.socket.holdUntil = 0 // its time is over, and that of takeover.hold is not
-				old.shutIfUnusedLocked()
-				closed := old.closed
-				old.mu.Unlock()
-				require.False(t, closed)
-			}
-			socket.hearsAgain(t, c)
-		})
-	}
-}
-
 // The last answer of an old session is lost, and its process has ended since. The
 // successor tells the client that nothing more is to be heard of the session.
 func TestTakeoverLostAnswerOldGone(t *testing.T) {
@@ -177,67 +77,6 @@ func TestTakeoverLostAnswerOldGone(t *testing.T) {
 			require.NoError(t, <-g0.left)
 			await.True(t, func() bool { return !g1.l.ep.takeover.Before.Any() })
 			socket.hearsAgain(t, c)
-		})
-	}
-}
-
-// A session has ended before the takeover, and its last answer, which acknowledges data,
-// is lost. Its process answers again, also after a second takeover.
-func TestTakeoverLostAnswerBefore(t *testing.T) {
-	t.Parallel()
-	for _, name := range []string{"plain", "aes-gcm", "tls"} {
-		config := takeoverConfigs(t)[name]
-		for takeovers := 1; takeovers <= 2; takeovers++ {
-			t.Run(fmt.Sprint(name, takeovers), func(t *testing.T) {
-				l, err := Listen("udp", "127.0.0.1:0", &config)
-				require.NoError(t, err)
-				g := serves(t, "g0", l)
-				other := dials(t, l.Addr(), &config, "g0") // keeps g0 alive
-				c, socket := dialsDeaf(t, l.Addr(), &config)
-				socket.set.Store(true)
-				_, err = c.Write([]byte("last"))
-				require.NoError(t, err)
-				closed := make(chan error, 1)
-				go func() { closed <- c.Close() }()
-				await.True(t, func() bool { return l.Stats().Sessions == 1 })
-				for i := range takeovers {
-					name := fmt.Sprint("g", i+1)
-					g = g.handsOver(t, name, &config)
-					dials(t, l.Addr(), &config, name) // keeps it alive
-				}
-				require.Equal(t, takeovers, g.l.Stats().PredecessorSessions)
-				socket.hearsAgain(t, c)
-				require.NoError(t, <-closed)
-				other.echoes(t, 1000)
-			})
-		}
-	}
-}
-
-// An old process aborts its session, and ends. Nothing of what it has sent to say so has
-// arrived. The successor says it.
-func TestTakeoverLostAbort(t *testing.T) {
-	t.Parallel()
-	for _, name := range []string{"plain", "aes-gcm", "tls"} {
-		config := takeoverConfigs(t)[name]
-		t.Run(name, func(t *testing.T) {
-			l, err := Listen("udp", "127.0.0.1:0", &config)
-			require.NoError(t, err)
-			g0 := serves(t, "g0", l)
-			c, socket := dialsDeaf(t, l.Addr(), &config)
-			g1 := g0.handsOver(t, "g1", &config)
-			socket.set.Store(true)
-			for s := range l.Endpoint().Sessions() {
-				require.NoError(t, s.Abort())
-			}
-			require.NoError(t, <-g0.left)
-			await.True(t, func() bool { return !g1.l.ep.takeover.Before.Any() })
-			socket.set.Store(false)
-			if _, err = c.Write([]byte("?")); err != nil {
-				require.ErrorIs(t, err, ErrReset) // a PING may have asked before
-			}
-			_, err = c.Read(make([]byte, 1))
-			require.ErrorIs(t, err, ErrReset)
 		})
 	}
 }
@@ -266,53 +105,6 @@ func TestTakeoverSameConvAnew(t *testing.T) {
 			receive(t, c, []byte("g1?"))
 		})
 	}
-}
-
-// The context of TakeOver ends after it has confirmed. It has no effect any more.
-func TestTakeoverConfirmedLate(t *testing.T) {
-	t.Parallel()
-	l, err := Listen("udp", "127.0.0.1:0", nil)
-	require.NoError(t, err)
-	g0 := serves(t, "g0", l)
-	c := dials(t, l.Addr(), nil, "g0")
-	a, atOld := unixPair(t)
-	b, atNew := unixPair(t)
-	go func() { g0.left <- l.HandOver(unhurried(), a) }()
-	ctx, cancel := context.WithCancel(unhurried())
-	go relayExchange(atOld, atNew, func(kind takeover.Kind, payload []byte) []byte {
-		if kind == takeover.FinalKind {
-			cancel()
-		}
-		return payload
-	})
-	next, err := TakeOver(ctx, b, nil)
-	require.NoError(t, err)
-	serves(t, "g1", next)
-	c.echoes(t, 1000)
-	dials(t, l.Addr(), nil, "g1").echoes(t, 1000)
-}
-
-// The predecessor dies after it has committed, before the successor can confirm. The
-// successor serves.
-func TestTakeoverPredecessorDiesCommitted(t *testing.T) {
-	t.Parallel()
-	a, b := unixPair(t)
-	taken := make(chan *Listener, 1)
-	go func() {
-		l, err := TakeOver(unhurried(), b, nil)
-		assert.NoError(t, err)
-		taken <- l
-	}()
-	p := scriptPredecessor(t, a)
-	p.dies()
-	_ = a.CloseRead() // what the successor sends fails
-	_ = p.link.Send(takeover.CommitKind, nil)
-	p.link.Close()
-	_ = a.Close()
-	next := <-taken
-	require.NotNil(t, next)
-	serves(t, "next", next)
-	dials(t, next.Addr(), nil, "next").echoes(t, 1000)
 }
 
 // relayExchange relays an exchange of one socket. It passes on what at returns of each
@@ -401,4 +193,160 @@ func TestTakeoverNoListenAgain(t *testing.T) {
 	require.ErrorIs(t, err, net.ErrClosed)
 	require.NoError(t, c.Close())
 	require.NoError(t, <-g0.left)
+}
+
+// scripted is a process that hands a socket over, by hand.
+type scripted struct {
+	link   *takeover.Link
+	socket *net.UDPConn
+	pipes  [2]*takeover.Pipe // of packets, and of notes
+}
+
+// dies closes what the system closes when a process ends, but the exchange.
+func (p *scripted) dies() {
+	for _, pipe := range p.pipes {
+		pipe.Close()
+	}
+	_ = p.socket.Close()
+}
+
+// scriptPredecessor begins a handover over conn, and carries it out until the
+// successor is ready to hear of sessions.
+func scriptPredecessor(t *testing.T, conn *net.UnixConn) (p *scripted) {
+	var err error
+	p = new(scripted)
+	p.link, err = takeover.NewLink(unhurried(), conn, "")
+	require.NoError(t, err)
+	p.socket, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	require.NoError(t, err)
+	files := make([]int, 3)
+	files[0], err = takeover.Duplicate(p.socket)
+	require.NoError(t, err)
+	for i := range p.pipes {
+		p.pipes[i], files[1+i], err = takeover.NewPipe()
+		require.NoError(t, err)
+	}
+	t.Cleanup(p.dies)
+	require.NoError(t, p.link.Send(takeover.OfferKind, takeover.Encode(&takeover.Offer{Version: takeover.Version, Sockets: 1, LegacyPeers: true})))
+	_, _, err = p.link.Receive(takeover.AgreeKind)
+	require.NoError(t, err)
+	require.NoError(t, p.link.Send(takeover.StateKind, takeover.Encode(&takeover.State{CookieSecret: make([]byte, 32)}), files...))
+	takeover.CloseFiles(files)
+	_, _, err = p.link.Receive(takeover.ReadyKind)
+	require.NoError(t, err)
+	return p
+}
+
+// After it has committed the predecessor hangs: the exchange ends, and its process does
+// not. It may go on to read the sockets, so the successor does not.
+func TestTakeoverPredecessorHangs(t *testing.T) {
+	t.Parallel()
+	a, b := unixPair(t)
+	taken := make(chan error, 1)
+	go func() {
+		_, err := TakeOver(unhurried(), b, nil)
+		taken <- err
+	}()
+	p := scriptPredecessor(t, a)
+	defer p.link.Close()
+	require.NoError(t, p.link.Send(takeover.CommitKind, nil))
+	_, _, err := p.link.Receive(takeover.ConfirmKind)
+	require.NoError(t, err)
+	require.NoError(t, a.Close()) // the pipes stay open
+	err = <-taken
+	require.EqualError(t, err, "take over kcp: the old process has ended, or closed the socket")
+}
+
+// notesOf decodes notes.
+func notesOf(t *testing.T, b []byte) (notes []takeover.Note) {
+	for len(b) > 0 {
+		n, rest, ok := takeover.CutNote(b)
+		require.True(t, ok)
+		notes, b = append(notes, n), rest
+	}
+	return notes
+}
+
+// relayedHandover makes g hand over to a new generation of that name. change is what
+// becomes of the notes of sessions on the way.
+func (g *generation) relayedHandover(t *testing.T, name string, config *Config, change func(takeover.Note) bool) *generation {
+	a, atOld := unixPair(t)
+	b, atNew := unixPair(t)
+	go func() { g.left <- g.l.HandOver(unhurried(), a) }()
+	go relayExchange(atOld, atNew, func(kind takeover.Kind, payload []byte) []byte {
+		if kind != takeover.NotesKind {
+			return payload
+		}
+		var kept []byte
+		for _, n := range notesOf(t, payload) {
+			if change(n) {
+				kept = n.Append(kept)
+			}
+		}
+		return kept
+	})
+	next, err := TakeOver(unhurried(), b, config)
+	require.NoError(t, err)
+	return serves(t, name, next)
+}
+
+// A conversation id of a session with signals opens no session of a legacy peer after a
+// takeover either, when that session is in TIME-WAIT no longer.
+func TestTakeoverUsedConvs(t *testing.T) {
+	t.Parallel()
+	config := &Config{Cipher: testenv.AEAD(t), LegacyPeers: LegacyAllow}
+	l, err := Listen("udp", "127.0.0.1:0", config)
+	require.NoError(t, err)
+	g0 := serves(t, "g0", l)
+	dials(t, l.Addr(), config, "g0") // keeps g0 alive
+	ended := dials(t, l.Addr(), config, "g0")
+	require.NoError(t, ended.Close())
+	await.True(t, func() bool { return l.Stats().Sessions == 1 })
+	g1 := g0.relayedHandover(t, "g1", config, func(n takeover.Note) bool { return n.Kind != takeover.Ended })
+	legacy, err := net.Dial("udp", l.Addr().String())
+	require.NoError(t, err)
+	defer legacy.Close()
+	for _, conv := range []uint32{ended.Conv(), ended.Conv() + 1} {
+		_, err = legacy.Write(sealed(t, config.Cipher, packetOf(conv, segment(cmdPush, 0, 0, 0, 0, "first"))))
+		require.NoError(t, err)
+	}
+	await.True(t, func() bool { return g1.l.Stats().Sessions > 0 })
+	for c := range g1.l.Endpoint().Sessions() {
+		require.Equal(t, ended.Conv()+1, c.Conv())
+	}
+}
+
+// A session of the successor has the id of an old one, and its peer moves. The session
+// has the packets, too.
+func TestTakeoverSameConvMoves(t *testing.T) {
+	t.Parallel()
+	for name, config := range map[string]*Config{
+		"aes-gcm": {Cipher: testenv.AEAD(t)}, "salsa20": {Cipher: hidingCiphers(t)["Salsa20"]}, "tls": secured(Config{}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := Listen("udp", "127.0.0.1:0", config)
+			require.NoError(t, err)
+			g0 := serves(t, "g0", l)
+			old := dials(t, l.Addr(), config, "g0")
+			g0.handsOver(t, "g1", config)
+			relay := newRebinder(t, l.Addr())
+			pc, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+			require.NoError(t, err)
+			e, err := NewEndpoint(pc, config)
+			require.NoError(t, err)
+			t.Cleanup(func() { _, _ = e.Close(), pc.Close() })
+			conv := old.Conv()
+			c, err := e.DialWith(t.Context(), relay.addr(), DialOptions{Conv: &conv})
+			require.NoError(t, err)
+			_, err = c.Write([]byte{'?'})
+			require.NoError(t, err)
+			receive(t, c, []byte("g1?"))
+			moved := &client{c, 1}
+			for range 3 {
+				relay.rebind(t)
+				moved.echoes(t, 10_000)
+			}
+			old.echoes(t, 10_000)
+		})
+	}
 }

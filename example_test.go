@@ -2,6 +2,7 @@ package kcp_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -99,90 +100,6 @@ func ExampleConn_SendDatagram() {
 	// you are at 3, 7
 }
 
-// Messages arrive as they were sent, whole and one by one.
-func ExampleConn_WriteMessage() {
-	config := &kcp.Config{MessageMode: true}
-	l, err := kcp.Listen("udp", "127.0.0.1:0", config)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer l.Close()
-	conn, err := kcp.Dial("udp", l.Addr().String(), config)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer conn.Close()
-	for _, m := range []string{"move north", "", "fire"} {
-		if err := conn.WriteMessage([]byte(m)); err != nil {
-			log.Fatal(err)
-		}
-	}
-
-	peer, err := l.AcceptKCP(context.Background())
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer peer.Close()
-	buf := make([]byte, 1500)
-	for range 3 {
-		n, err := peer.ReadMessage(buf)
-		if err != nil {
-			log.Fatal(err)
-		}
-		fmt.Printf("%q\n", buf[:n])
-	}
-	// Output:
-	// "move north"
-	// ""
-	// "fire"
-}
-
-// Many sessions on one socket, dialled and accepted.
-func ExampleNewEndpoint() {
-	open := func() (*kcp.Endpoint, net.PacketConn) {
-		pc, err := net.ListenPacket("udp", "127.0.0.1:0")
-		if err != nil {
-			log.Fatal(err)
-		}
-		e, err := kcp.NewEndpoint(pc, nil)
-		if err != nil {
-			log.Fatal(err)
-		}
-		return e, pc
-	}
-	a, pcA := open()
-	defer pcA.Close()
-	defer a.Close()
-	b, pcB := open()
-	defer pcB.Close()
-	defer b.Close()
-
-	l, err := b.Listen()
-	if err != nil {
-		log.Fatal(err)
-	}
-	for i := range 3 {
-		conn, err := a.Dial(context.Background(), b.LocalAddr())
-		if err != nil {
-			log.Fatal(err)
-		}
-		fmt.Fprintf(conn, "session %d", i)
-		peer, err := l.AcceptKCP(context.Background())
-		if err != nil {
-			log.Fatal(err)
-		}
-		got := make([]byte, 9)
-		if _, err := io.ReadFull(peer, got); err != nil {
-			log.Fatal(err)
-		}
-		fmt.Println(string(got))
-	}
-	// Output:
-	// session 0
-	// session 1
-	// session 2
-}
-
 // The state machine alone: time and packets are arguments.
 func ExampleNew() {
 	var a, b *kcp.KCP
@@ -217,10 +134,82 @@ func ExampleNew() {
 	// unacknowledged: 0
 }
 
-// Presets are values to start from.
-func ExampleLowLatency() {
-	config := kcp.LowLatency()
-	config.PeerTimeout = 5 * time.Second
-	fmt.Println(config.Validate())
-	// Output: <nil>
+// readers returns a server's sessions with n clients, and the clients.
+func readers(n int, config *kcp.Config) (l *kcp.Listener, server, clients []*kcp.Conn) {
+	l, err := kcp.Listen("udp", "127.0.0.1:0", config)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for range n {
+		c, err := kcp.Dial("udp", l.Addr().String(), config)
+		if err != nil {
+			log.Fatal(err)
+		}
+		s, err := l.AcceptKCP(context.Background())
+		if err != nil {
+			log.Fatal(err)
+		}
+		server, clients = append(server, s), append(clients, c)
+	}
+	return l, server, clients
+}
+
+// Flush waits until the other endpoint has what was written.
+func ExampleConn_Flush() {
+	l, _, clients := readers(1, nil)
+	defer l.Endpoint().Close()
+	c := clients[0]
+	fmt.Fprint(c, "remember this")
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := c.Flush(ctx); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(c.Stats().BytesAcked, "bytes delivered")
+	// Output: 13 bytes delivered
+}
+
+// A client that begins before its server does tries again. DialContext fits into
+// http.Transport and the like.
+func ExampleDialer() {
+	socket, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer socket.Close()
+	server, err := kcp.NewEndpoint(socket, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer server.Close()
+
+	d := kcp.Dialer{Config: &kcp.Config{DialTimeout: 5 * time.Second}}
+	_, err = d.DialContext(context.Background(), "udp", socket.LocalAddr().String())
+	fmt.Println("refused:", errors.Is(err, kcp.ErrRefused))
+
+	if _, err := server.Listen(); err != nil { // now it accepts
+		log.Fatal(err)
+	}
+	conn, err := d.DialContext(context.Background(), "udp", socket.LocalAddr().String())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer conn.(*kcp.Conn).Abort()
+	fmt.Println("open:", conn.RemoteAddr().String() == socket.LocalAddr().String())
+	// Output:
+	// refused: true
+	// open: true
+}
+
+// The reason with which the other end has closed the session.
+func ExamplePeerCloseError() {
+	l, server, clients := readers(1, nil)
+	defer l.Endpoint().Close()
+	go server[0].CloseWithError(42, "the round is over")
+	_, err := clients[0].Read(make([]byte, 100))
+	var closed *kcp.PeerCloseError
+	if errors.As(err, &closed) {
+		fmt.Println(closed.Code, closed.Text)
+	}
+	// Output: 42 the round is over
 }

@@ -1,16 +1,8 @@
 package kcp
 
 import (
-	"bytes"
 	"context"
-	"errors"
-	"io"
 	"net"
-	"os"
-	"os/exec"
-	"runtime"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -26,77 +18,6 @@ func TestGroupHandleNil(t *testing.T) {
 	require.ErrorIs(t, g.Handle(nil), syscall.EINVAL)
 	require.NoError(t, g.Handle(func([]Event) {}))
 	require.NoError(t, g.Close())
-}
-
-// The reading goroutine calls a handler, without locks; what needs no packet
-// comes by another goroutine, never two at once.
-func TestGroupHandle(t *testing.T) {
-	for seed := range fewer(4) {
-		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
-			config := Config{WriteBuffer: 16 << 10, PeerTimeout: 10 * time.Second, KeepAlive: 5 * time.Second}
-			g := NewGroup()
-			l := w.listen(&config)
-			require.NoError(t, l.AcceptInto(g))
-			s := newEchoes(t, g)
-			var busy atomic.Bool
-			var byReader, byOthers int
-			require.NoError(t, g.Handle(func(events []Event) {
-				require.True(t, busy.CompareAndSwap(false, true), "two calls at once")
-				defer busy.Store(false)
-				stack := make([]byte, 8192)
-				if stack = stack[:runtime.Stack(stack, false)]; bytes.Contains(stack, []byte("readLoop")) {
-					byReader++
-				} else {
-					byOthers++
-				}
-				for _, e := range events {
-					_ = e.Conn.Stats() // takes Conn.mu
-					_ = l.ep.Stats()   // takes Endpoint.mu
-					s.handle(e)
-				}
-			}))
-			_, err := g.Wait(done(), make([]Event, 1))
-			require.ErrorIs(t, err, ErrGroupInUse)
-			require.ErrorIs(t, g.Serve(done(), func(Event) {}), ErrGroupInUse)
-			require.ErrorIs(t, g.Handle(func([]Event) {}), ErrGroupInUse)
-			e, _ := w.endpoint("10.0.0.2:0", &config)
-			var clients sync.WaitGroup
-			for i := range uint64(5) {
-				clients.Go(func() {
-					c := w.dial(e)
-					data := content(i, 50_000)
-					go func() {
-						_, err := c.Write(data)
-						assert.NoError(t, err)
-						assert.NoError(t, c.CloseWrite())
-					}()
-					got, err := io.ReadAll(c)
-					assert.NoError(t, err)
-					assert.True(t, bytes.Equal(data, got))
-					assert.NoError(t, c.Close())
-				})
-			}
-			clients.Wait()
-			lost := w.dial(e)
-			_, err = lost.Write([]byte{1})
-			require.NoError(t, err)
-			receive(t, lost, []byte{1})
-			w.net.Cut("10.0.0.1", "10.0.0.2")
-			time.Sleep(time.Minute)
-			synctest.Wait()
-			require.Len(t, s.ends, 6)
-			require.Zero(t, g.Len())
-			require.Greater(t, byReader, 10*byOthers)
-			require.Positive(t, byOthers)
-			ends := 0
-			for _, err := range s.ends {
-				if lost := (*PeerLostError)(nil); errors.As(err, &lost) {
-					ends++
-				}
-			}
-			require.Equal(t, 1, ends)
-		})
-	}
 }
 
 // What a handler may call, and that nothing is read while it blocks.
@@ -157,34 +78,6 @@ func TestGroupHandleCalls(t *testing.T) {
 		require.Equal(t, []string{"one", "block", "two", "send", "remove", "group"}, seen)
 		require.ErrorIs(t, g.Handle(func([]Event) {}), net.ErrClosed)
 	})
-}
-
-// The program ends if a handler panics that the reader of the socket calls.
-func TestGroupHandlePanics(t *testing.T) {
-	sequential(t)
-	const variable = "KCP_TEST_PANIC"
-	if os.Getenv(variable) == "" {
-		exe, err := os.Executable()
-		require.NoError(t, err)
-		cmd := exec.Command(exe, "-test.run=^TestGroupHandlePanics$", "-test.timeout=60m")
-		cmd.Env = append(os.Environ(), variable+"=1")
-		out, err := cmd.CombinedOutput()
-		require.ErrorAs(t, err, new(*exec.ExitError))
-		require.Contains(t, string(out), "panic: of the handler")
-		return
-	}
-	left, right := newWire("10.0.0.1:1"), newWire("10.0.0.2:2")
-	a, z := joinedWith(t, left, right, &Config{})
-	g := NewGroup()
-	require.NoError(t, g.Add(z))
-	require.NoError(t, g.Handle(func([]Event) { panic("of the handler") }))
-	for { // until the handler is called
-		_, err := a.Write([]byte{1})
-		require.NoError(t, err)
-		z.ep.feeding.Begin()
-		deliver(a, z)
-		z.ep.feeding.End(attendGroup)
-	}
 }
 
 // All of a batch of packets is fed before a call that waits is woken, or a

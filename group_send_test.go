@@ -3,10 +3,9 @@ package kcp
 import (
 	"context"
 	"net"
-	"runtime"
+	"net/netip"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -107,76 +106,30 @@ func TestGroupSend(t *testing.T) {
 	})
 }
 
-// A Write that waits comes before what Send has.
-func TestGroupSendBehindWrite(t *testing.T) {
-	inWorld(t, 0, clean, func(t *testing.T, w *world) {
-		a, b, g := w.grouped(&Config{WriteBuffer: 8 << 10})
-		data := content(3, 40_000)
-		written := make(chan error)
-		go func() {
-			_, err := b.Write(data)
-			written <- err
-		}()
-		synctest.Wait()
-		out := []Outgoing{{Conn: b, Data: []byte("later")}}
-		require.Zero(t, g.Send(out))
-		require.Equal(t, ErrWouldBlock, out[0].Err)
-		receive(t, a, data)
-		require.NoError(t, <-written)
-		time.Sleep(time.Second)
-		takeOne(t, g, EventWritable)
-		require.Equal(t, 1, g.Send(out))
-		receive(t, a, []byte("later"))
-	})
-}
-
-// Wait and Send allocate nothing once they have run.
-func TestGroupAllocates(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the detector makes sync.Pool forget")
-	}
-	for _, message := range []bool{false, true} {
-		left, right := newWire("10.0.0.1:1"), newWire("10.0.0.2:2")
-		a, z := joinedWith(t, left, right, &Config{MessageMode: message})
-		g := NewGroup()
-		require.NoError(t, g.Add(z))
-		events := make([]Event, 8)
-		out := []Outgoing{{Conn: a, Data: make([]byte, 64)}, {Conn: a, Data: make([]byte, 64)}}
-		ctx, ended := context.Background(), done()
-		var allocs uint64
-		least := int64(1 << 40)     // of 100 rounds, as the runtime allocates some now and then
-		counted := func(f func()) { // what carries the packets allocates
-			var before, after runtime.MemStats
-			runtime.ReadMemStats(&before)
-			f()
-			runtime.ReadMemStats(&after)
-			allocs += after.Mallocs - before.Mallocs
-		}
-		sent := uint64(0)
-		for i := range 600 {
-			if i%100 == 0 {
-				if i > 100 { // it is warm
-					addresses := 2 * (a.ep.Stats().PacketsSent - sent) // for a socket that is not of the system
-					least = min(least, int64(allocs)-int64(addresses))
-				}
-				allocs, sent = 0, a.ep.Stats().PacketsSent
+// A write that does not wait, and finds another call in the middle of its write, is
+// told when that is done, though there was room all the time.
+func TestGroupWritableAfterAWrite(t *testing.T) {
+	inWorld(t, 2, clean, func(t *testing.T, w *world) {
+		a, b, g := w.grouped(nil)
+		var refused error
+		w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool {
+			if from.String() == serverAddr && refused == nil { // the first packet of the call
+				_, refused = b.TryWrite([]byte{2})
+				b.mu.Lock()
+				b.io.canWrite.Broadcast() // as acknowledgements that have come
+				b.mu.Unlock()
+				require.Empty(t, take(t, g), "the call is not done yet")
 			}
-			counted(func() {
-				if g.Send(out) != 2 {
-					panic(out[0].Err)
-				}
-			})
-			deliver(a, z)
-			counted(func() {
-				n, err := g.Wait(ctx, events)
-				if err != nil || n == 0 {
-					panic(err)
-				}
-				if n, err = g.Wait(ended, events); n != 0 || err != context.Canceled {
-					panic(err)
-				}
-			})
-		}
-		require.Less(t, least, int64(80))
-	}
+			return true
+		})
+		data := content(1, 2*writeBatch*b.kcp.cfg.mss)
+		_, err := b.Write(data)
+		require.NoError(t, err)
+		require.Same(t, ErrWouldBlock, refused)
+		w.net.SetFilter(nil)
+		takeOne(t, g, EventWritable)
+		_, err = b.TryWrite([]byte{2})
+		require.NoError(t, err)
+		receive(t, a, append(data, 2))
+	})
 }

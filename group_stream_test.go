@@ -3,18 +3,12 @@ package kcp
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"io"
-	"math/rand/v2"
-	"net"
-	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/arqnet/kcp/internal/testenv"
 )
 
 // withStreams returns the two ends of a session, of which the second is in a group
@@ -356,115 +350,8 @@ func TestGroupSendToStreams(t *testing.T) {
 	})
 }
 
-// stateRun is a server that sends state to sessions: larger than a datagram, on a
-// stream each, with a lifetime, 20 times a second, from one loop.
-type stateRun struct {
-	seqs       map[*Conn][]uint32 // that have arrived, by the session at the client
-	oldest     time.Duration      // age of what has arrived latest
-	abandoned  uint64
-	goroutines int // while it runs
-}
-
 const (
 	stateSize     = 3 << 10
 	stateLifetime = 100 * time.Millisecond
 	stateTicks    = 60
 )
-
-// runState runs it. Of 10 sessions 3 lose 5 % of their packets, and one is cut off
-// for a second.
-func runState(t *testing.T, w *world, sessions int) (r stateRun, hostOf func(c *Conn) string) {
-	server, clients := NewGroup(), NewGroup()
-	server.ReportStreams()
-	clients.ReportStreams()
-	require.NoError(t, w.listen(nil).AcceptInto(server))
-	hosts := []string{"10.0.0.2", "10.0.0.3", "10.0.0.4"}
-	var ends [3]*Endpoint
-	for i, host := range hosts {
-		ends[i], _ = w.endpoint(host+":0", nil)
-	}
-	at := func(c *Conn) string { return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap().String() }
-	var streams []*Stream
-	for i := range sessions {
-		c := w.dial(ends[[]int{0, 1, 0, 1, 0, 1, 0, 2, 0, 0}[i%10]])
-		require.NoError(t, clients.Add(c))
-		time.Sleep(100 * time.Millisecond)
-		s, err := takeOne(t, server, EventAccepted).Conn.TryOpenStream(nil)
-		require.NoError(t, err)
-		streams = append(streams, s)
-	}
-	require.Len(t, streams, sessions)
-	start := time.Now()
-	rng := rand.New(rand.NewPCG(1, 2))
-	w.net.SetFilter(func(from, to netip.AddrPort, _ []byte) bool {
-		in := func(host string) bool { return from.Addr().String() == host || to.Addr().String() == host }
-		cut := time.Since(start) > time.Second && time.Since(start) < 2*time.Second
-		return !(in(hosts[1]) && rng.IntN(100) < 5) && !(in(hosts[2]) && cut)
-	})
-	r.seqs = make(map[*Conn][]uint32)
-	batch := make([]Outgoing, sessions)
-	for tick := range uint32(stateTicks) {
-		state := binary.LittleEndian.AppendUint32(nil, tick)
-		state = append(state, content(uint64(tick), stateSize-4)...)
-		for i, s := range streams {
-			batch[i] = Outgoing{Stream: s, Data: state, Lifetime: stateLifetime}
-		}
-		require.Equal(t, sessions, server.Send(batch))
-		time.Sleep(50 * time.Millisecond)
-		r.note(t, clients, start)
-	}
-	r.goroutines = testenv.GoroutinesOfBubble()
-	for range 20 {
-		time.Sleep(50 * time.Millisecond)
-		r.note(t, clients, start)
-	}
-	for _, s := range streams {
-		r.abandoned += s.Stats().Abandoned
-	}
-	return r, at
-}
-
-// note takes what has arrived, and compares it with what was sent.
-func (r *stateRun) note(t *testing.T, g *Group, start time.Time) {
-	for _, e := range take(t, g) {
-		if e.Kind != EventData && e.Kind != EventMessage {
-			continue
-		}
-		for b := e.data; len(b) > 0; b = b[stateSize:] {
-			tick := binary.LittleEndian.Uint32(b)
-			require.Equal(t, content(uint64(tick), stateSize-4), b[4:stateSize])
-			r.seqs[e.Conn] = append(r.seqs[e.Conn], tick)
-			r.oldest = max(r.oldest, time.Since(start)-time.Duration(tick)*50*time.Millisecond)
-		}
-	}
-}
-
-// State larger than a datagram goes to many sessions from one loop, whatever they
-// lose: what is late is dropped, and what is new arrives, in order. The number of
-// goroutines does not depend on that of the sessions.
-func TestGroupSendsState(t *testing.T) {
-	var goroutines []int
-	most := 200
-	if testing.Short() {
-		most = 60
-	}
-	for _, sessions := range []int{20, most} {
-		inWorld(t, 5, clean, func(t *testing.T, w *world) {
-			r, host := runState(t, w, sessions)
-			goroutines = append(goroutines, r.goroutines)
-			require.Len(t, r.seqs, sessions)
-			least := map[string]int{"10.0.0.2": stateTicks, "10.0.0.3": stateTicks * 8 / 10, "10.0.0.4": 30}
-			most := map[string]int{"10.0.0.2": stateTicks, "10.0.0.3": stateTicks, "10.0.0.4": 45}
-			for c, seqs := range r.seqs {
-				require.IsIncreasing(t, seqs)
-				require.GreaterOrEqual(t, len(seqs), least[host(c)], host(c))
-				require.LessOrEqual(t, len(seqs), most[host(c)], host(c))
-				require.GreaterOrEqual(t, seqs[len(seqs)-1], uint32(stateTicks-3), host(c))
-			}
-			require.GreaterOrEqual(t, r.abandoned, uint64(sessions/10*15))
-			t.Logf("%d sessions: %d messages given up, the latest %v old, %d goroutines", sessions, r.abandoned, r.oldest, r.goroutines)
-			require.Less(t, r.oldest, 250*time.Millisecond)
-		})
-	}
-	require.InDelta(t, goroutines[0], goroutines[1], 4)
-}

@@ -3,9 +3,7 @@ package kcp
 import (
 	"encoding/binary"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -31,19 +29,6 @@ func TestEmptyPush(t *testing.T) {
 	require.Equal(t, "xyz", string(buf[:h.k.recvBytes(buf)]))
 }
 
-// A len of 0xffffffff is -1 as a 32-bit int.
-func TestHugeLength(t *testing.T) {
-	for _, size := range []uint32{1, 0x7fffffff, 0x80000000, 0xffffffff} {
-		h := newHarness(t, nil)
-		p := push(0, 0, "")
-		binary.LittleEndian.PutUint32(p[20:], size)
-		require.ErrorIs(t, h.k.Input(p), ErrSegmentLength)
-		require.Equal(t, -1, h.k.PeekSize())
-		h.advance(0)
-		h.want()
-	}
-}
-
 // A una beyond what was sent used to throw away all unacknowledged data.
 func TestForgedUna(t *testing.T) {
 	h := newHarness(t, nil)
@@ -59,73 +44,6 @@ func TestForgedUna(t *testing.T) {
 	h.want(`push 0 frg=0 "one"`)
 	h.input(ack(0, h.now, 1))
 	require.Zero(t, h.k.WaitSend())
-}
-
-// A una half the circle away is refused in every state of the sender: when it
-// has sent nothing, when all is acknowledged, and when data waits for a window.
-func TestUnaHalfTheCircleAway(t *testing.T) {
-	states := map[string]func(h *harness){
-		"nothing sent": func(*harness) {},
-		"compacted": func(h *harness) {
-			h.send("one")
-			h.advance(0)
-			h.want(`push 0 frg=0 "one"`)
-			h.input(ack(0, h.now, 1))
-			h.k.Compact()
-		},
-		"waiting for a window": func(h *harness) {
-			shut := segment(cmdWins, 0, 0, 0, 0, "")
-			shut[6], shut[7] = 0, 0 // wnd
-			h.input(shut)
-			h.send("one")
-			h.advance(0)
-		},
-	}
-	for name, prepare := range states {
-		t.Run(name, func(t *testing.T) {
-			h := newHarness(t, nil)
-			prepare(h)
-			next, waiting := h.k.snd.nxt, h.k.WaitSend()
-			for _, cmd := range []uint8{cmdPush, cmdAck, cmdWask, cmdWins} {
-				err := h.k.Input(segment(cmd, 0, 0, 0, uint32(next)+1<<31, ""))
-				require.ErrorIs(t, err, ErrForgedUna, "cmd %d", cmd)
-			}
-			require.Equal(t, next, h.k.snd.una)
-			require.Equal(t, waiting, h.k.WaitSend())
-		})
-	}
-}
-
-// Fragments that never end used to shut the window for ever.
-func TestEndlessFragments(t *testing.T) {
-	h := newHarness(t, nil)
-	for sn := range uint32(300) {
-		h.input(push(sn, 64, "x"))
-		require.LessOrEqual(t, h.k.rcv.queue.n, uint32(128))
-	}
-	require.Positive(t, h.k.Counters().BrokenMessages)
-	h.input(push(300, 0, "whole"))
-	require.Equal(t, uint32(301), uint32(h.k.rcv.nxt), "the window has not jammed")
-	h.recv("whole")
-	require.Equal(t, -1, h.k.PeekSize())
-	h.advance(0)
-	h.out = nil
-}
-
-// What stands before broken fragments in the queue is still delivered.
-func TestWholeMessagesSurvive(t *testing.T) {
-	h := newHarness(t, nil)
-	h.input(push(0, 1, "a"), push(1, 0, "b"), push(2, 0, "c"), push(3, 5, "x"), push(4, 4, "y"), push(5, 1, "d"))
-	h.input(push(6, 0, "e"), push(7, 3, "z"), push(8, 0, "f"))
-	h.recv("ab")
-	h.recv("c")
-	h.recv("de")
-	h.recv("f")
-	require.Equal(t, -1, h.k.PeekSize())
-	require.Equal(t, uint64(2), h.k.Counters().BrokenMessages)
-	require.Zero(t, h.k.rcv.queue.n)
-	h.advance(0)
-	h.out = nil
 }
 
 // A message of more fragments than the window, as kcp-go sends them, passes.
@@ -173,132 +91,6 @@ func TestWindowAboveWire(t *testing.T) {
 	}
 }
 
-// A lone segment with frg 255 used to be handed up as a whole message.
-func TestLoneHighFragment(t *testing.T) {
-	h := newHarness(t, nil)
-	h.input(push(0, 255, "part"))
-	require.Equal(t, -1, h.k.PeekSize())
-	_, err := h.k.Recv(make([]byte, 10))
-	require.ErrorIs(t, err, ErrPartialMessage)
-	require.Zero(t, h.k.recvBytes(make([]byte, 10)))
-	h.advance(0)
-	h.want("ack 0 ts=0 una=1 wnd=127")
-}
-
-// resend 0 means no fast retransmission.
-func TestResendZero(t *testing.T) {
-	for _, resend := range []uint32{0, 1} {
-		h := newHarness(t, func(k *KCP) { k.SetFastResend(resend) })
-		for range 6 {
-			h.send("x")
-		}
-		h.advance(0)
-		require.Len(t, h.out, 6)
-		h.out = nil
-		for sn := uint32(1); sn < 6; sn++ {
-			h.input(ack(sn, 1000, 0))
-			h.advance(1)
-		}
-		if resend > 0 {
-			h.want(`push 0 frg=0 "x"`)
-			continue
-		}
-		h.want()
-		h.advance(300)
-		h.want(`push 0 frg=0 "x"`)
-	}
-}
-
-// 200 ms of round trip with 15 000 small segments in flight used to collapse
-// into false time-outs. On a virtual clock the flow must keep the window busy
-// and send hardly more again than was lost.
-func TestLongFatPipe(t *testing.T) {
-	t.Parallel()
-	long(t)
-	const (
-		window   = 15000
-		segments = 10 * window
-		rtt      = 200
-		loss     = 0.005
-	)
-	p := newPipe(t, window, loss)
-	p.batch = window / rtt
-	p.delay = rtt
-	p.run(segments, make([]byte, 156), make([]byte, 156))
-	c := p.a.Counters()
-	require.Less(t, p.now, uint32(3*segments/window*rtt), "milliseconds; %+v", c)
-	require.Less(t, float64(c.TimeoutRetransmits)/segments, loss, "%+v", c)
-	// A lost packet of ACKs costs as many repetitions as ACKs were in it.
-	require.Less(t, float64(c.Retransmits())/segments, 4*loss, "%+v", c)
-}
-
-// Everything is compared on a circle: sequence numbers, clocks and what the
-// loss detector keeps of both cross 2^32 in mid-transfer.
-func TestWrap(t *testing.T) {
-	for _, start := range []uint32{0, 0xffffffff - 700, 0x7fffffff - 700} {
-		p := newPipe(t, 256, 0.1)
-		sn := seq(start)
-		for _, k := range []*KCP{p.a, p.b} {
-			k.snd.una, k.snd.nxt, k.rcv.nxt = sn, sn, sn
-		}
-		p.now = start
-		payload := make([]byte, 100)
-		for i := range payload {
-			payload[i] = byte(i)
-		}
-		p.run(4000, payload, make([]byte, 100))
-		c := p.a.Counters()
-		require.Equal(t, sn+4000, p.b.rcv.nxt)
-		require.Less(t, p.now-start, uint32(10000), "%+v", c)
-		require.Less(t, c.Retransmits(), uint64(2500), "%+v", c)
-	}
-}
-
-// A step of the clock must not freeze retransmission.
-func TestClockStep(t *testing.T) {
-	for _, step := range []uint32{10000, 3600000, 1 << 30} {
-		h := newHarness(t, nil)
-		h.send("x")
-		h.advance(0)
-		h.want(`push 0 frg=0 "x"`)
-		h.now += step
-		h.k.Update(h.now)
-		h.want(`push 0 frg=0 "x"`)
-		for range 100 {
-			h.now += 10
-			h.k.Update(h.now)
-		}
-		require.NotEmpty(t, h.out)
-		h.out = nil
-	}
-}
-
-// The next flush is due at the segment's own deadline, which back-off has
-// moved, not at a distance computed from the current RTO.
-func TestOwnDeadline(t *testing.T) {
-	h := newHarness(t, nil)
-	h.send("x")
-	h.advance(0)
-	h.want(`push 0 frg=0 "x"`)
-	deadlines := []uint32{200, 200 + 300, 200 + 300 + 450}
-	for _, d := range deadlines {
-		at, ok := h.k.NextFlush()
-		require.True(t, ok)
-		require.Equal(t, 1000+d, at)
-		h.advance(at - h.now - 1)
-		h.want()
-		h.advance(1)
-		h.want(`push 0 frg=0 "x"`)
-	}
-	// A later segment with a shorter time-out comes first.
-	h.input(ack(0, h.now-50, 1))
-	h.send("y")
-	h.advance(0)
-	h.want(`push 1 frg=0 "y"`)
-	at, _ := h.k.NextFlush()
-	require.Equal(t, h.now+h.k.snd.rtt.rto, at)
-}
-
 // A segment that timed out is not fast-retransmitted for the same loss.
 func TestNoDoubleRepair(t *testing.T) {
 	for _, fresh := range []bool{false, true} {
@@ -325,32 +117,6 @@ func TestNoDoubleRepair(t *testing.T) {
 			h.want(`push 0 frg=0 "lost"`) // the reference does it again
 		}
 	}
-}
-
-// Repetitions are counted only by acknowledgements of what was sent later.
-func TestRepetitionIsNotSuspect(t *testing.T) {
-	h := newHarness(t, func(k *KCP) { k.SetFastResend(1) })
-	for range 5 {
-		h.send("x")
-	}
-	h.advance(0)
-	h.out = nil
-	h.now += 10
-	h.k.SetClock(h.now)
-	h.input(ack(1, 1000, 0))
-	h.advance(0)
-	h.want(`push 0 frg=0 "x"`)
-	for sn := uint32(2); sn < 5; sn++ {
-		h.input(ack(sn, 1000, 0)) // sent before the repetition
-		h.advance(1)
-	}
-	h.want()
-	h.send("y")
-	h.advance(1)
-	h.want(`push 5 frg=0 "y"`)
-	h.input(ack(5, h.now, 0)) // sent after it
-	h.advance(0)
-	h.want(`push 0 frg=0 "x"`)
 }
 
 // Round trips are not measured on packets that error correction brought late.
@@ -483,80 +249,6 @@ func TestSendOfStream(t *testing.T) {
 		}
 	}
 	require.Equal(t, data[:sent], got)
-}
-
-// What a mode has queued stays as it is when the other one begins: a stream fills up the
-// last segment of a message, and a message begins a segment of its own.
-func TestSendChangesMode(t *testing.T) {
-	p := newPipe(t, 256, 0)
-	mss := p.a.cfg.mss
-	data := content(5, 200*mss)
-	_, err := p.a.Send(data[:mss+1])
-	require.NoError(t, err)
-	p.a.SetStream(true)
-	n, err := p.a.Send(data[:129*mss])
-	require.NoError(t, err)
-	require.Equal(t, mss-1, n)
-	require.Equal(t, 2, p.a.WaitSend())
-	_, err = p.a.Send(data[:128*mss])
-	require.ErrorIs(t, err, ErrMessageTooLarge)
-	p.a.SetStream(false)
-	for _, size := range []int{0, 127*mss + 1, 128 * mss} {
-		n, err = p.a.Send(data[:size])
-		require.Zero(t, n)
-		if size > 0 {
-			require.ErrorIs(t, err, ErrMessageTooLarge)
-		}
-	}
-	require.Equal(t, 3, p.a.WaitSend())
-	p.turn()
-	p.turn()
-	require.Equal(t, 2*mss, p.b.PeekSize())
-	buf := make([]byte, 2*mss)
-	_, err = p.b.Recv(buf)
-	require.NoError(t, err)
-	require.Equal(t, string(data[:mss+1])+string(data[:mss-1]), string(buf))
-	n, err = p.b.Recv(nil)
-	require.NoError(t, err, "the empty message")
-	require.Zero(t, n)
-}
-
-// The largest message is 127 fragments; empty messages keep their place.
-func TestMessages(t *testing.T) {
-	for _, stream := range []bool{false, true} {
-		p := newPipe(t, 256, 0)
-		p.a.SetStream(stream)
-		sizes := []int{0, 1, p.a.cfg.mss - 1, p.a.cfg.mss, p.a.cfg.mss + 1, 0, 0, 127 * p.a.cfg.mss}
-		var sent []string
-		for i, size := range sizes {
-			s := strings.Repeat(string(rune('a'+i)), size)
-			n, err := p.a.Send([]byte(s))
-			require.NoError(t, err)
-			require.Equal(t, size, n)
-			sent = append(sent, s)
-		}
-		_, err := p.a.Send(make([]byte, 128*p.a.cfg.mss+1))
-		if stream {
-			require.NoError(t, err, "the last segment has room")
-			continue
-		}
-		require.ErrorIs(t, err, ErrMessageTooLarge)
-		for range 3 {
-			p.turn()
-		}
-		buf := make([]byte, 127*p.a.cfg.mss)
-		for _, want := range sent {
-			if len(want) > 0 {
-				_, err := p.b.Recv(buf[:len(want)-1])
-				require.ErrorIs(t, err, io.ErrShortBuffer)
-			}
-			n, err := p.b.Recv(buf)
-			require.NoError(t, err)
-			require.Equal(t, want, string(buf[:n]))
-		}
-		_, err = p.b.Recv(buf)
-		require.ErrorIs(t, err, ErrNoData)
-	}
 }
 
 // A steady flow allocates nothing, with losses as well.

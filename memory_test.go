@@ -3,24 +3,21 @@ package kcp
 import (
 	"context"
 	"encoding/binary"
-	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"runtime"
 	"strconv"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 	"unsafe"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/arqnet/kcp/internal/delayedack"
+	"github.com/arqnet/kcp/internal/pacing"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/shed"
-	"github.com/arqnet/kcp/netsim"
+	"github.com/stretchr/testify/require"
 )
 
 // holders are ways of a peer to have memory held with little traffic. Each
@@ -227,38 +224,6 @@ func TestReachIsBounded(t *testing.T) {
 	require.EqualValues(t, 1, k.rcv.early)
 }
 
-// A piece of one byte reserves no segment, and what does not become whole is
-// forgotten.
-func TestPiecesReserveLittle(t *testing.T) {
-	h := newHarness(t, func(k *KCP) {
-		takesPieces(k)
-		require.NoError(t, k.SetWindow(1, 1024))
-	})
-	for sn := range uint32(1000) {
-		h.input(piece(sn+1, 0, 4032, 4033, "x"))
-	}
-	require.Less(t, h.k.Held()/1000, 300)
-	require.Equal(t, 1000, h.k.rcv.assembly.Len())
-	h.now += assemblyTime + 1
-	h.k.SetClock(h.now)
-	h.input(piece(0, 0, 0, 4033, strings.Repeat("x", 64)))
-	require.Equal(t, 1, h.k.rcv.assembly.Len())
-	h.now += 2*assemblyTime + 1
-	h.k.SetClock(h.now)
-	h.k.Compact()
-	require.Zero(t, h.k.rcv.assembly.Len())
-	require.Zero(t, h.k.Held())
-}
-
-// largeHolder opens a session from a network of its own that holds bytes behind a
-// gap.
-func largeHolder(w *world, addr string, bytes int) *Conn {
-	e, _ := w.endpoint(addr, &Config{SendWindow: 4096})
-	c := w.dial(e)
-	go func() { _, _ = c.Write(make([]byte, bytes)) }()
-	return c
-}
-
 // What waits until a peer's new address is validated counts, and no longer.
 func TestDeferredPacketIsCounted(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
@@ -309,73 +274,6 @@ func TestReadingIsProgress(t *testing.T) {
 	}
 }
 
-// A session that holds next to nothing but spare buffers, after a burst that its
-// application has read, gives those up under memory pressure, and goes on.
-func TestSpareMemoryDoesNotEndASession(t *testing.T) {
-	inWorld(t, 0, clean, func(t *testing.T, w *world) {
-		a, b, l := w.pair(nil, nil)
-		want := content(1, 50_000)
-		send(t, a, want)
-		time.Sleep(200 * time.Millisecond)
-		receive(t, b, want)
-		b.mu.Lock()
-		held, spare := b.held(), b.kcp.rcv.buffers.Held()
-		b.mu.Unlock()
-		require.Greater(t, spare, held/2)
-		require.False(t, b.shedMemory())
-		require.NoError(t, b.Err())
-		require.Less(t, l.Stats().Buffered, held/2)
-		bothWays(t, a, b, []byte("up"), []byte("down"))
-	})
-}
-
-// Sessions that use up the memory do not use up others' share: an honest one goes
-// on at its pace, and those that hold what cannot be read are ended in the end.
-func TestLargeHoldersDoNotStarveOthers(t *testing.T) {
-	t.Parallel()
-	long(t)
-	const most = 2 << 20 // less than the shares of the socket's buffer let holders send
-	link := netsim.LinkConfig{Delay: 25 * time.Millisecond, Rate: 2 << 20, Loss: 0.01}
-	goodput := func(holders int) (rate float64, s EndpointStats) {
-		inWorld(t, 2, link, func(t *testing.T, w *world) {
-			l := w.listen(&Config{MaxBuffered: most, Backlog: 1000})
-			w.net.SetFilter(func(from, _ netip.AddrPort, p []byte) bool {
-				h := decodeHeader(p)
-				return from.Addr().As4()[1] != 9 || !h.carriesData() || h.sn != 0 // what they begin with is lost
-			})
-			for i := range holders {
-				largeHolder(w, fmt.Sprintf("10.9.0.%d:5000", i+1), 2<<20)
-			}
-			time.Sleep(5 * time.Second)
-			e, _ := w.endpoint("10.0.0.2:5000", nil)
-			a := w.dial(e)
-			var b *Conn
-			for b == nil || b.RemoteAddr().String() != a.LocalAddr().String() {
-				var err error
-				b, err = l.AcceptKCP(context.Background())
-				require.NoError(t, err)
-			}
-			if holders > 0 {
-				require.Greater(t, l.Stats().Buffered, most)
-			}
-			want := content(1, 4<<20)
-			start := time.Now()
-			send(t, a, want)
-			receive(t, b, want)
-			rate = float64(len(want)) / time.Since(start).Seconds()
-			require.Less(t, l.Stats().Buffered, most*3/2)
-			time.Sleep(30 * time.Second)
-			s = l.Stats()
-		})
-		return rate, s
-	}
-	alone, _ := goodput(0)
-	among, s := goodput(8)
-	require.Greater(t, among, 0.8*alone)
-	require.LessOrEqual(t, s.Buffered, most)
-	require.Positive(t, s.EndedForMemory)
-}
-
 // Who is ended for want of memory is told, on both sides, and what it held is
 // free.
 func TestEndedForMemory(t *testing.T) {
@@ -400,32 +298,6 @@ func TestEndedForMemory(t *testing.T) {
 	})
 }
 
-// A session that was idle for long is not ended as a stalled one when it begins with a
-// gap while memory is short.
-func TestShortMemoryAfterIdling(t *testing.T) {
-	t.Parallel()
-	long(t)
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		a, b, l := memoryShort(w, Config{})
-		time.Sleep(5 * time.Minute)
-		awaitShortMemory(l)
-		next, dropped := a.kcp.snd.nxt, 0
-		w.net.SetFilter(func(_, _ netip.AddrPort, p []byte) bool {
-			h := decodeHeader(p)
-			if h.conv != a.Conv() || !h.carriesData() || h.sn != next {
-				return true
-			}
-			dropped++
-			return dropped > 2
-		})
-		want := content(1, 100000)
-		send(t, a, want)
-		require.NoError(t, b.SetReadDeadline(time.Now().Add(time.Minute)))
-		receive(t, b, want)
-		require.Greater(t, dropped, 2)
-	})
-}
-
 // carriesData reports whether a segment is one of data, or a piece of one.
 func (h *header) carriesData() bool { return h.cmd == cmdPush || h.cmd == cmdPiece }
 
@@ -438,4 +310,25 @@ func TestSizesAreOfMemory(t *testing.T) {
 	require.EqualValues(t, unsafe.Sizeof(recvSegment{}), placeBytes)
 	require.EqualValues(t, unsafe.Sizeof(delayedack.Ack{}), ackBytesHeld)
 	require.EqualValues(t, unsafe.Sizeof(signal{}), signalBytesHeld)
+}
+
+// Datagrams that wait for the cap of the rate are on the account of what waits to be
+// sent.
+func TestWhatWaitsForTheCapIsCounted(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		a, _, _ := w.pair(&Config{MaxRate: 20_000, FEC: FEC{Data: 1, Parity: 4}}, nil)
+		for range pacing.MaxHeld {
+			require.NoError(t, a.SendDatagram(make([]byte, 1000)))
+		}
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.accountWrites()
+		counted := a.ep.load.written.Load()*writeGrain - int64(a.kcp.load().memory)
+		bytes := 0
+		for p := range a.capped.datagrams.Beyond(0) {
+			bytes += cap(p.pooled.b)
+		}
+		require.Greater(t, bytes, 10*writeGrain)
+		require.InEpsilon(t, bytes, counted, 0.2)
+	})
 }

@@ -2,11 +2,9 @@ package kcp
 
 import (
 	"context"
-	"io"
 	"math/rand/v2"
 	"net"
 	"net/netip"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,7 +12,6 @@ import (
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/protect"
-	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
 
@@ -152,25 +149,6 @@ func TestNoncesAreUnique(t *testing.T) {
 	}
 }
 
-// A peer that cannot number its packets is understood, and understands.
-func TestOneSidedNumbers(t *testing.T) {
-	long(t)
-	all := authenticCiphers(t)
-	with := all["GCM"]
-	without := crypt.Cipher(hidden{with})
-	for _, v := range [][2]crypt.Cipher{{with, without}, {without, with}} {
-		for seed := range uint64(5) {
-			inWorld(t, seed, lossy, func(t *testing.T, w *world) {
-				a, b, l := w.pair(&Config{Cipher: v[0]}, &Config{Cipher: v[1]})
-				bothWays(t, a, b, content(1, 100000), content(2, 100000))
-				require.NoError(t, a.Close())
-				_ = b.Close()
-				_ = l
-			})
-		}
-	}
-}
-
 // hidden is a cipher that authenticates, and has no more methods.
 type hidden struct{ c crypt.Cipher }
 
@@ -293,99 +271,6 @@ func TestRestartIsToldAmongNumbers(t *testing.T) {
 	}
 }
 
-// A peer that breaks the session off, or closes it, just as it has come to another
-// address is understood, and nobody asks for ever where it is.
-func TestEndAtAnotherAddress(t *testing.T) {
-	for name, c := range map[string]crypt.Cipher{"numbered": testAEAD(t), "not numbered": hidden{testAEAD(t)}, "keyed": hidingCiphers(t)["CFB"]} {
-		for _, aborts := range []bool{true, false} {
-			t.Run(name, func(t *testing.T) {
-				inWorld(t, 17, netsim.LinkConfig{Delay: 60 * time.Millisecond}, func(t *testing.T, w *world) {
-					config := &Config{Cipher: c}
-					a, b, l, pc := w.movable(config)
-					time.Sleep(time.Second)
-					require.NoError(t, pc.Rebind("10.0.0.3:6000"))
-					want := io.EOF
-					if aborts {
-						require.NoError(t, a.Abort())
-						want = ErrReset
-					} else {
-						require.NoError(t, a.Close())
-					}
-					require.NoError(t, b.SetReadDeadline(time.Now().Add(time.Second)))
-					_, err := b.Read(make([]byte, 1))
-					require.ErrorIs(t, err, want)
-					require.NoError(t, b.Close())
-					before := l.Stats().PacketsSent
-					time.Sleep(time.Minute)
-					require.LessOrEqual(t, l.Stats().PacketsSent, before+2)
-				})
-			})
-		}
-	}
-}
-
-// What a dialler has numbered does not count when it comes back, also before
-// anything with a number has come from the peer.
-func TestReflectionOfFirstNumbers(t *testing.T) {
-	for _, cipher := range []crypt.Cipher{testAEAD(t), hidingCiphers(t)["CFB"]} {
-		reflectFirstNumbers(t, cipher)
-	}
-}
-
-func reflectFirstNumbers(t *testing.T, cipher crypt.Cipher) {
-	inWorld(t, 18, clean, func(t *testing.T, w *world) {
-		config := &Config{Cipher: cipher, Linger: time.Second}
-		w.listen(config)
-		e, _ := w.endpoint("10.0.0.2:5000", config)
-		client, server := netip.MustParseAddrPort("10.0.0.2:5000"), netip.MustParseAddrPort(serverAddr)
-		welcomed := false
-		w.net.SetFilter(func(from, _ netip.AddrPort, p []byte) bool {
-			if from == server {
-				first := !welcomed
-				welcomed = true
-				return first
-			}
-			if welcomed {
-				w.net.Inject(server, client, p) // instead
-			}
-			return !welcomed
-		})
-		a := w.dial(e)
-		requireNothingReflected(t, a)
-	})
-}
-
-// Of sessions with one conversation id each may move, whichever others have come
-// and gone, as long as they are not too many.
-func TestSameConversationID(t *testing.T) {
-	inWorld(t, 19, clean, func(t *testing.T, w *world) {
-		e, _ := w.endpoint(serverAddr, &Config{Cipher: testAEAD(t), DialTimeout: -1})
-		var alive []*Conn
-		random := rand.New(rand.NewPCG(19, 1))
-		for port := range uint16(500) {
-			if len(alive) == admission.MaxSameConv || len(alive) > 0 && random.IntN(2) == 0 {
-				i := random.IntN(len(alive))
-				e.mu.Lock()
-				e.removeLocked(alive[i])
-				e.mu.Unlock()
-				alive = append(alive[:i], alive[i+1:]...)
-			} else {
-				key := admission.MakeKey(netip.AddrPortFrom(netip.MustParseAddr("10.0.0.7"), port+1), nil, 7)
-				c, err := e.openSession(key, net.UDPAddrFromAddrPort(key.Addr), false)
-				require.NoError(t, err)
-				c.hs.greeted.Store(true)
-				alive = append(alive, c)
-			}
-			found := e.table.Candidates(7)
-			n := 0
-			for ; n < admission.MaxSameConv && found[n] != nil; n++ {
-				require.Contains(t, alive, found[n])
-			}
-			require.Equal(t, len(alive), n)
-		}
-	})
-}
-
 // The listening end does not number what it sends before the peer has shown that
 // it has the token of this session: a hello may have been recorded, and the same
 // nonces would be made twice.
@@ -415,84 +300,5 @@ func TestNumbersAwaitTheToken(t *testing.T) {
 		w.net.SetFilter(nil)
 		bothWays(t, a, accepted(t, l), []byte("up"), []byte("down"))
 		require.True(t, numbered())
-	})
-}
-
-// A peer whose address changes before its CONFIRM has come goes on from the new
-// one: the number of its packets shows that it has got the WELCOME.
-func TestMoveDuringTheHandshake(t *testing.T) {
-	inWorld(t, 16, clean, func(t *testing.T, w *world) {
-		config := &Config{Cipher: testAEAD(t)}
-		l := w.listen(config)
-		e, pc := w.endpoint("10.0.0.2:5000", config)
-		var welcomed atomic.Bool
-		w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool {
-			return !welcomed.Load() || from.Addr() != netip.MustParseAddr("10.0.0.2")
-		})
-		time.AfterFunc(roundTrip-time.Millisecond, func() { welcomed.Store(true) })
-		a := w.dial(e)
-		require.NoError(t, pc.Rebind("10.0.0.3:6000"))
-		send(t, a, content(1, 10000))
-		b, err := l.AcceptKCP(context.Background())
-		require.NoError(t, err)
-		receive(t, b, content(1, 10000))
-		require.Equal(t, "10.0.0.3:6000", b.RemoteAddr().String())
-		require.Equal(t, 1, l.Stats().Sessions)
-	})
-}
-
-// A client that moves while it says HELLO goes on with its one session, and
-// nothing is read twice.
-func TestMovedHelloIsReadOnce(t *testing.T) {
-	inWorld(t, 18, clean, func(t *testing.T, w *world) {
-		config := &Config{Cipher: testAEAD(t), MessageMode: true, DialTimeout: -1}
-		validating := *config
-		validating.AddressValidation, validating.PeerTimeout = ValidateAlways, 5*time.Second
-		l := w.listen(&validating)
-		e, pc := w.endpoint("10.0.0.2:5000", config)
-		w.net.SetFilter(func(_, to netip.AddrPort, packet []byte) bool {
-			return to.Addr() != netip.MustParseAddr("10.0.0.2") || l.Stats().Sessions == 0 // WELCOME is lost
-		})
-		c := w.dial(e) // does not wait
-		require.NoError(t, c.WriteMessage([]byte("once")))
-		for l.Stats().Sessions == 0 {
-			time.Sleep(time.Millisecond)
-		}
-		require.NoError(t, pc.Rebind("10.0.0.3:6000"))
-		time.Sleep(2*handshakeTime + validating.PeerTimeout)
-		require.Equal(t, 1, l.Stats().Backlog)
-		require.Equal(t, 1, l.Stats().Sessions)
-		b, err := l.AcceptKCP(context.Background())
-		require.NoError(t, err)
-		got := make([]byte, 10)
-		n, err := b.ReadMessage(got)
-		require.NoError(t, err)
-		require.Equal(t, "once", string(got[:n]))
-		require.Equal(t, "10.0.0.3:6000", b.RemoteAddr().String())
-	})
-}
-
-// A client that has moved while it said HELLO can move again.
-func TestMoveAfterAMovedHello(t *testing.T) {
-	inWorld(t, 20, clean, func(t *testing.T, w *world) {
-		config := &Config{Cipher: testAEAD(t), DialTimeout: -1, KeepAlive: time.Second}
-		validating := *config
-		validating.AddressValidation = ValidateAlways
-		l := w.listen(&validating)
-		e, pc := w.endpoint("10.0.0.2:5000", config)
-		w.net.SetFilter(func(_, to netip.AddrPort, packet []byte) bool {
-			return to.Addr() != netip.MustParseAddr("10.0.0.2") || l.Stats().Sessions == 0 // WELCOME is lost
-		})
-		c := w.dial(e)
-		for l.Stats().Sessions == 0 {
-			time.Sleep(time.Millisecond)
-		}
-		require.NoError(t, pc.Rebind("10.0.0.3:6000"))
-		b, err := l.AcceptKCP(context.Background())
-		require.NoError(t, err)
-		require.Equal(t, 1, l.Stats().Sessions)
-		require.NoError(t, pc.Rebind("10.0.0.4:7000"))
-		bothWays(t, c, b, content(1, 50000), content(2, 50000))
-		require.Equal(t, "10.0.0.4:7000", b.RemoteAddr().String())
 	})
 }

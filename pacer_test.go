@@ -70,56 +70,6 @@ func TestPacingRate(t *testing.T) {
 	}
 }
 
-// A late timer is made up for, up to a limit; an idle time is not.
-func TestPacingCatchesUp(t *testing.T) {
-	const rate = 10_000_000
-	k, sent := pacedHarness(t, rate, 2000)
-	k.Flush()
-	require.InDelta(t, 20_000, *sent, 1400, "first burst")
-	before := *sent
-	k.SetClockMicros(8000)
-	k.Flush()
-	require.InDelta(t, 80_000, *sent-before, 2800, "a timer that is 8 ms late")
-	before = *sent
-	k.SetClockMicros(500_000)
-	k.snd.timeouts = timeouts{}
-	k.Flush()
-	require.InDelta(t, 100_000, *sent-before, 2800, "a timer that is half a second late")
-
-	k, sent = pacedHarness(t, rate, 1)
-	k.Flush()
-	k.SetClockMicros(500_000)
-	before = *sent
-	for range 1000 {
-		_, _ = k.Send(make([]byte, 1376))
-	}
-	k.SetWindow(2000, 2000)
-	k.peer.wnd = 2000
-	k.snd.timeouts = timeouts{}
-	k.Flush()
-	require.InDelta(t, 20_000, *sent-before, 1400, "after half a second with nothing to send")
-}
-
-// Acknowledgements that come at any moment release full packets, though the
-// segments are small.
-func TestPacingLeavesPacketsFull(t *testing.T) {
-	packets, bytes := 0, 0
-	k := New(1, func(p []byte) { packets++; bytes += len(p) })
-	k.SetCongestionControl(pacedControl{congestion.NewNone(), 25_000_000})
-	require.NoError(t, k.SetWindow(60_000, 60_000))
-	k.peer.wnd = 60_000
-	k.SetClockMicros(0)
-	for range 60_000 {
-		_, err := k.Send(make([]byte, 180))
-		require.NoError(t, err)
-	}
-	for us := uint64(7); us < 100_000; us += 7 {
-		k.SetClockMicros(us)
-		k.Flush()
-	}
-	require.Greater(t, bytes/packets, 1200)
-}
-
 // Retransmissions leave at once, and what they use is taken from new data.
 func TestPacingChargesRetransmissions(t *testing.T) {
 	const rate = 1_000_000
@@ -171,68 +121,5 @@ func TestPipeWindow(t *testing.T) {
 		h.want(`push 4 frg=0 "e"`) // and f is beyond the send window
 		_, ok := h.k.NextFlush()
 		require.True(t, ok)
-	}
-}
-
-// burstyControl allows bursts.
-type burstyControl struct {
-	pacedControl
-	bytes int
-}
-
-func (c burstyControl) Burst() int { return c.bytes }
-
-// A burst leaves at once, and is paid back by a pause: the rate stays.
-func TestPacingBursts(t *testing.T) {
-	const rate, burst = 1_000_000, 30_000
-	k, sent := pacedHarness(t, rate, 4000)
-	k.SetCongestionControl(burstyControl{pacedControl{congestion.NewNone(), rate}, burst})
-	initial := 10 * 1400
-	k.Flush()
-	require.InDelta(t, initial+burst, *sent, 1400)
-	now, bursts := uint32(0), 0
-	for now < 1000 {
-		at, ok := k.NextFlush()
-		require.True(t, ok)
-		require.GreaterOrEqual(t, at, now+25, "the burst is paid back first")
-		now = at
-		before := *sent
-		k.SetClock(now)
-		k.Flush()
-		require.InDelta(t, burst, *sent-before, 2*1400)
-		bursts++
-		k.snd.timeouts = timeouts{} // nothing is lost
-	}
-	require.InDelta(t, initial+burst+rate*int(now)/1000, *sent, burst+1400)
-	require.InDelta(t, 1000/30, bursts, 3)
-}
-
-// What was sent at a high rate does not hold data back for long at a low one.
-func TestPacingDebtFollowsTheRate(t *testing.T) {
-	const fast, slow = 1_000_000, 4000
-	k, sent := pacedHarness(t, fast, 4000)
-	k.SetCongestionControl(burstyControl{pacedControl{congestion.NewNone(), fast}, 60_000})
-	k.Flush()
-	require.Greater(t, *sent, 60_000)
-	k.SetCongestionControl(pacedControl{congestion.NewNone(), slow})
-	k.SetClock(1)
-	k.Flush()
-	k.snd.timeouts = timeouts{} // nothing is lost
-	at, ok := k.NextFlush()
-	require.True(t, ok)
-	require.InDelta(t, 200+1400*1000/slow, at, 5)
-	before := *sent
-	k.SetClock(at)
-	k.Flush()
-	require.Equal(t, 1400, *sent-before)
-}
-
-// A peer's small window is not taken for the rate of the path.
-func TestRateBehindSmallWindow(t *testing.T) {
-	for _, window := range []uint32{0, 10, peerLimits - 1, peerLimits} {
-		k, _ := pacedHarness(t, 0, 1000)
-		k.peer.wnd = window
-		k.Flush()
-		require.Equal(t, window < peerLimits, k.snd.rate.AppLimited(), "a window of %d", window)
 	}
 }

@@ -5,12 +5,9 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/reassembly"
@@ -159,21 +156,6 @@ func TestPiecesAreBounded(t *testing.T) {
 	}
 }
 
-// A segment that was acknowledged is acknowledged again, once for all its pieces.
-func TestPiecesOfWhatHasArrived(t *testing.T) {
-	h := newHarness(t, takesPieces)
-	h.input(push(0, 0, "abcd"), push(2, 0, "abcd"))
-	h.advance(10)
-	h.want("ack 0 ts=0 una=1 wnd=127", "ack 2 ts=0 una=1 wnd=127")
-	for _, sn := range []uint32{0, 2} {
-		h.input(piece(sn, 0, 0, 4, "ab"), piece(sn, 0, 2, 4, "cd"))
-		h.advance(10)
-		h.want(fmt.Sprintf("ack %d ts=0 una=1 wnd=127", sn))
-	}
-	require.EqualValues(t, 2, h.k.Counters().Duplicates)
-	require.Zero(t, h.k.rcv.assembly.Len())
-}
-
 // What is larger than the MTU leaves in pieces that are not, and is one segment
 // to everything else.
 func TestSendPieces(t *testing.T) {
@@ -216,74 +198,6 @@ func TestSendPieces(t *testing.T) {
 	}
 }
 
-// The MTU may change at any time, whatever is queued and lent out.
-func TestMTUChangesUnderWay(t *testing.T) {
-	for seed := range fewer(50) {
-		random := rand.New(rand.NewPCG(seed, 6))
-		var a, b *KCP
-		var toA, toB [][]byte
-		var lent []*sendSegment
-		b = New(7, func(p []byte) { toA = append(toA, bytes.Clone(p)) })
-		a = New(7, func(p []byte) {
-			require.LessOrEqual(t, len(p), max(a.cfg.mtu, 0))
-			toB = append(toB, bytes.Clone(p))
-		})
-		a.hooks.headroom = headerSize
-		a.hooks.outputInPlace = func(s *sendSegment, _ []byte) {
-			toB = append(toB, bytes.Clone(s.buf[:headerSize+len(s.data)]))
-			lent = append(lent, s)
-		}
-		for _, k := range []*KCP{a, b} {
-			k.SetExtensions(Extensions{TakePieces: true, SendPieces: true})
-			k.SetNoDelay(NoDelayOn)
-			k.SetStream(seed%2 == 0)
-			k.SetCongestionControl(congestion.NewNone())
-		}
-		want := content(seed, 300000)
-		var got []byte
-		buf := make([]byte, 1<<20)
-		rest := want
-		for now := uint32(0); len(got) < len(want); now += 10 {
-			require.Less(t, now, uint32(100000))
-			mtu := []int{200, 576, 1200, 1400, 1472, 9000}[random.IntN(6)]
-			if mtu < a.cfg.mtu && random.IntN(2) == 0 {
-				require.NoError(t, a.shrinkMTU(mtu))
-			} else {
-				require.NoError(t, a.SetMTU(mtu))
-			}
-			for a.WaitSend() < 60 && len(rest) > 0 {
-				n, err := a.Send(rest[:min(len(rest), random.IntN(4000))])
-				require.NoError(t, err)
-				rest = rest[n:]
-			}
-			a.Update(now)
-			b.Update(now)
-			for _, p := range toB {
-				if random.IntN(10) > 0 {
-					require.NoError(t, b.Input(p))
-				}
-			}
-			for _, p := range toA {
-				require.NoError(t, a.Input(p))
-			}
-			toA, toB = nil, nil
-			if random.IntN(2) == 0 {
-				for _, s := range lent {
-					a.releaseSegment(s)
-				}
-				lent = nil
-			}
-			for b.PeekSize() >= 0 {
-				n, err := b.Recv(buf)
-				require.NoError(t, err)
-				got = append(got, buf[:n]...)
-			}
-		}
-		require.True(t, bytes.Equal(got, want), "seed %d", seed)
-		require.Zero(t, b.rcv.held)
-	}
-}
-
 // Package admission reads segments and signals as the machine writes them.
 func TestFirstPacketsAreReadAsWritten(t *testing.T) {
 	for n := range 256 {
@@ -308,51 +222,36 @@ func TestFirstPacketsAreReadAsWritten(t *testing.T) {
 	}
 }
 
-// To somebody without a session, a piece is data, but opens nothing.
-func TestPieceOfNoSession(t *testing.T) {
-	f, ok := admission.Parse(plainPacket, piece(0, 0, 0, 4, "ab"), 7)
-	require.True(t, ok)
-	require.Equal(t, admission.Initial{Data: true}, f)
-}
-
-// A peer whose address is not proven can have no room reserved for segments by
-// small pieces of them.
-func TestPiecesOfUnprovenPeers(t *testing.T) {
-	inWorld(t, 2, clean, func(t *testing.T, w *world) {
-		l := w.listen(nil)
-		pc, err := w.net.Listen("10.0.0.66:66")
-		require.NoError(t, err)
-		defer pc.Close()
-		addr, err := net.ResolveUDPAddr("udp", serverAddr)
-		require.NoError(t, err)
-		sent := 0
-		put := func(b []byte) {
-			sent += len(b)
-			_, err := pc.WriteTo(b, addr)
-			require.NoError(t, err)
-		}
-		push := header{conv: 7, cmd: cmdPush, wnd: 100, len: 1}
-		b := make([]byte, headerSize+1)
-		push.encode(b)
-		put(b)
-		time.Sleep(100 * time.Millisecond)
-		const size = 63*64 + 1
-		var packet []byte
-		for sn := 2; sn < 400; sn++ {
-			h := header{conv: 7, cmd: cmdPiece, wnd: 100, sn: seq(sn), len: reassembly.HeaderSize + 1}
-			b := make([]byte, headerSize+reassembly.HeaderSize+1)
-			h.encode(b)
-			binary.LittleEndian.PutUint16(b[headerSize:], 63*64)
-			binary.LittleEndian.PutUint16(b[headerSize+2:], size)
-			packet = append(packet, b...)
-			if len(packet) > 1300 {
-				put(packet)
-				packet = nil
-			}
-		}
-		time.Sleep(100 * time.Millisecond)
-		s := l.Endpoint().Stats()
-		require.EqualValues(t, 1, s.HalfOpen)
-		require.Less(t, int(s.Buffered), sent)
+// A retransmission, whole or in pieces, alone or beside others, is in no packet
+// larger than what has arrived, or than what nearly every path takes.
+func TestRetransmissionsAreNoLargerThanWhatArrived(t *testing.T) {
+	h := newHarness(t, func(k *KCP) {
+		k.SetExtensions(Extensions{SendPieces: true})
+		k.snd.blackHole.Watch(1200, 0, 1200)
 	})
+	largest := 0
+	h.k.hooks.output = func(p []byte) { largest = max(largest, len(p)) }
+	wait := func(ms, want int) {
+		t.Helper()
+		largest = 0
+		h.advance(uint32(ms))
+		require.Equal(t, want, largest)
+	}
+	h.send(strings.Repeat("x", 1276))
+	wait(10, headerSize+reassembly.HeaderSize+1276)
+	require.EqualValues(t, largest, h.k.snd.ring.at(0).packet, "the size that left")
+	h.send(strings.Repeat("x", 1276))
+	wait(10, headerSize+1276)
+	h.send(strings.Repeat("x", 640))
+	wait(10, headerSize+640)
+	h.send(strings.Repeat("x", 640))
+	wait(10, headerSize+640)
+	wait(500, headerSize+reassembly.HeaderSize+1160) // the largest multiple of 20 that fits into 1200
+	h.input(ack(1, h.now, 0))
+	require.EqualValues(t, 1188, h.k.snd.blackHole.Taken, "any transmission may be the one that has arrived")
+	require.EqualValues(t, 2, h.k.snd.blackHole.Lost, "one packet each")
+	h.k.blackHole().Probed(1300)
+	wait(2000, headerSize+reassembly.HeaderSize+1260)
+	require.Zero(t, h.k.snd.blackHole.Lost)
+	h.input(ack(3, h.now, 4))
 }

@@ -2,18 +2,14 @@ package kcp
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp/congestion"
-	"github.com/arqnet/kcp/internal/delayedack"
 	"github.com/arqnet/kcp/internal/recovery"
-	"github.com/arqnet/kcp/netsim"
 )
 
 // recoveryHarness returns a harness with three segments in flight, sent at
@@ -234,61 +230,6 @@ func TestTailProbe(t *testing.T) {
 	small.want(`push 1 frg=0 "a"`, `push 2 frg=0 "b"`, `push 3 frg=0 "c"`)
 }
 
-// The probe of several segments does not wait longer because round-trip times vary
-// (RFC 8985 §7.2). It does if they have just become longer. A lone segment waits
-// for its retransmission time-out, and Interval bounds both.
-func TestProbeTimeout(t *testing.T) {
-	for name, test := range map[string]struct {
-		on       bool
-		segments int
-		interval uint32
-		probes   bool // before the retransmission time-out
-	}{
-		"off":      {false, 2, 30, false},
-		"on":       {true, 2, 30, true},
-		"alone":    {true, 1, 30, false},
-		"interval": {true, 2, 1000, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			h := newHarness(t, func(k *KCP) {
-				k.SetExtensions(Extensions{TailProbe: test.on, PostponeTimeouts: true, SendOrder: true})
-				require.NoError(t, k.SetInterval(test.interval))
-			})
-			sn := uint32(0)
-			exchange := func(rtt uint32) {
-				h.send("x")
-				h.advance(0)
-				h.later(rtt)
-				sn++
-				h.input(ack(sn-1, h.now-rtt, sn))
-				h.out = nil
-			}
-			for i := range 40 {
-				exchange([]uint32{20, 180}[i%2])
-			}
-			exchange(100)
-			srtt, rto := uint32(h.k.snd.rtt.srtt), h.k.snd.rtt.rto
-			require.InDelta(t, 100, srtt, 20)
-			require.Greater(t, rto, uint32(320))
-			for range test.segments {
-				h.send("y")
-			}
-			h.advance(0)
-			h.out = nil
-			wait := rto
-			if test.probes {
-				wait = 2*max(srtt, 100) + max(delayedack.MaxDelay, test.interval)
-			}
-			h.advance(wait - 1)
-			h.want()
-			h.advance(1)
-			require.Len(t, h.out, test.segments) // small ones all fit in the one packet
-			require.Equal(t, fmt.Sprintf(`push %d frg=0 "y"`, sn), h.out[0])
-			h.out = nil
-		})
-	}
-}
-
 // In an outage the oldest segment is sent at a steady pace, beside its
 // time-outs, and the first packet of the peer causes the rest to be
 // retransmitted.
@@ -311,28 +252,6 @@ func TestOutageProbe(t *testing.T) {
 	h.input(ack(3, h.now-80, 4))
 	_, ok := h.k.NextFlush()
 	require.False(t, ok)
-}
-
-// A segment that was queued before the MTU has shrunk leaves in an outage as others
-// do, although the congestion window is full: in pieces. It was never sent, and yet
-// due at every instant.
-func TestOutageBeyondSmallMTU(t *testing.T) {
-	h := newHarness(t, func(k *KCP) {
-		k.SetExtensions(Extensions{OutageProbe: 200, PipeWindow: true, MaxRTO: 5000, SendPieces: true})
-		k.SetCongestionControl(narrowControl{congestion.NewNone(), 1})
-		newTestHost(t, k)
-	})
-	h.send("in flight")
-	h.send(strings.Repeat("x", 1000))
-	require.NoError(t, h.k.SetMTU(600))
-	for range 5000 {
-		h.advance(1)
-		if at, ok := h.k.NextFlush(); ok {
-			require.Positive(t, seq(at).Diff(seq(h.now)), "nothing more can leave now")
-		}
-	}
-	require.EqualValues(t, 2, h.k.snd.nxt)
-	h.out = nil
 }
 
 // After an outage a large flight comes back by a slow start.
@@ -359,43 +278,6 @@ func TestRevivalIsGradual(t *testing.T) {
 	h.advance(0)
 	require.Len(t, h.out, recovery.OutageGrowth*18)
 	h.out = nil
-}
-
-// TestOutage cuts the path for ten seconds in the middle of a transfer: data
-// flows again within two round trips and 200 ms.
-func TestOutage(t *testing.T) {
-	t.Parallel()
-	long(t)
-	for _, cfg := range []*Config{nil, {CongestionControl: congestion.NewReference}, {Redundancy: 1}} {
-		inWorld(t, 17, netsim.LinkConfig{Delay: 40 * time.Millisecond, Rate: 1 << 20}, func(t *testing.T, w *world) {
-			a, b, _ := w.pair(cfg, nil)
-			w.net.SetFilter(nil)
-			want := content(17, 4<<20)
-			send(t, a, want)
-			receive(t, b, want[:1<<20])
-			w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false })
-			// What is on the way, or arrived before, does not count.
-			buf := make([]byte, 4<<20)
-			got := 1 << 20
-			require.NoError(t, b.SetReadDeadline(time.Now().Add(10*time.Second)))
-			for {
-				n, err := b.Read(buf)
-				require.Equal(t, want[got:got+n], buf[:n])
-				got += n
-				if err != nil {
-					break
-				}
-			}
-			require.NoError(t, b.SetReadDeadline(time.Time{}))
-			w.net.SetFilter(nil)
-			end := time.Now()
-			n, err := b.Read(buf)
-			require.NoError(t, err)
-			require.LessOrEqual(t, time.Since(end), 2*80*time.Millisecond+200*time.Millisecond)
-			require.Equal(t, want[got:got+n], buf[:n])
-			receive(t, b, want[got+n:])
-		})
-	}
 }
 
 // resender is a state machine as sessions have it, with much in flight.
@@ -452,24 +334,6 @@ var resendControls = map[string]func() congestion.Control{
 	"narrow, paced": func() congestion.Control { return pacedControl{narrowControl{congestion.NewNone(), 2048}, 1_000_000} },
 }
 
-// A few acknowledgements, each of the newest segment in flight, cause
-// retransmissions of twice what they acknowledge, and a little beside: not of the
-// window.
-func TestFewAcksResendLittle(t *testing.T) {
-	for name, control := range resendControls {
-		r := newResender(t, control(), 2048)
-		k := r.k
-		for i := range 6 {
-			require.NoError(t, k.Input(ack(uint32(2047-i), uint32(k.snd.ring.at(seq(2047-i)).ts), 0)))
-			k.Flush()
-			r.later(1000)
-		}
-		k.Flush()
-		require.NotEmpty(t, r.sent, name)
-		require.LessOrEqual(t, len(r.sent), recovery.First+6*recovery.Growth+10+6, name)
-	}
-}
-
 // What has to wait before it is retransmitted is due all the time: a driver that
 // comes when NextFlush says sends all of it, oldest first, and is
 // never asked to come at once again.
@@ -499,22 +363,6 @@ func TestResendingGoesOn(t *testing.T) {
 	}
 }
 
-// Acknowledgements that come in keep repairs going at twice their pace.
-func TestResendingFollowsAcks(t *testing.T) {
-	r := newResender(t, congestion.NewNone(), 1024)
-	k := r.k
-	for i := range 512 { // every second one is lost
-		sn := uint32(2*i + 1)
-		require.NoError(t, k.Input(ack(sn, uint32(k.snd.ring.at(seq(sn)).ts), 0)))
-		if i%8 == 7 {
-			k.Flush()
-		}
-	}
-	r.later(30_000)
-	k.Flush()
-	require.Greater(t, len(r.sent), 500)
-}
-
 // What was declared lost and is acknowledged before it is retransmitted was not
 // lost: that counts as reordering, and is not sent.
 func TestAcknowledgedBeforeResending(t *testing.T) {
@@ -534,4 +382,22 @@ func TestAcknowledgedBeforeResending(t *testing.T) {
 	require.Zero(t, k.WaitSend())
 	_, ok := k.NextFlush()
 	require.False(t, ok)
+}
+
+// A few acknowledgements, each of the newest segment in flight, cause
+// retransmissions of twice what they acknowledge, and a little beside: not of the
+// window.
+func TestFewAcksResendLittle(t *testing.T) {
+	for name, control := range resendControls {
+		r := newResender(t, control(), 2048)
+		k := r.k
+		for i := range 6 {
+			require.NoError(t, k.Input(ack(uint32(2047-i), uint32(k.snd.ring.at(seq(2047-i)).ts), 0)))
+			k.Flush()
+			r.later(1000)
+		}
+		k.Flush()
+		require.NotEmpty(t, r.sent, name)
+		require.LessOrEqual(t, len(r.sent), recovery.First+6*recovery.Growth+10+6, name)
+	}
 }

@@ -2,18 +2,14 @@ package kcp
 
 import (
 	"fmt"
-	"io"
-	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/copies"
 	"github.com/arqnet/kcp/internal/recovery"
-	"github.com/arqnet/kcp/netsim"
 )
 
 // redundantHarness returns a harness that counts packets in *packets.
@@ -57,31 +53,6 @@ func TestRedundancy(t *testing.T) {
 	h.input(ack(4, h.now, 5))
 	h.advance(10)
 	h.want()
-}
-
-// Nothing large is repeated, nothing beyond the MTU, nothing while data waits,
-// and no packet is sent for repeats alone.
-func TestRedundancyOnlyForThinStreams(t *testing.T) {
-	packets := 0
-	h := redundantHarness(t, &packets, Extensions{Redundancy: 400})
-	large := strings.Repeat("L", copies.MaxSize+1)
-	h.send(large)
-	h.advance(10)
-	h.send("a")
-	h.advance(10)
-	h.want(fmt.Sprintf("push 0 frg=0 %q", large), `push 1 frg=0 "a"`)
-	h.advance(10)
-	h.want()
-	nearlyFull := strings.Repeat("F", h.k.cfg.mss-headerSize)
-	h.send(nearlyFull)
-	h.advance(10)
-	h.want(fmt.Sprintf("push 2 frg=0 %q", nearlyFull))
-	require.NoError(t, h.k.SetWindow(4, 128))
-	h.send("b")
-	h.send("c")
-	h.advance(10)
-	h.want(`push 3 frg=0 "b"`)
-	require.Equal(t, 4, packets)
 }
 
 // However long nothing is acknowledged, the share is kept.
@@ -165,45 +136,6 @@ func TestEarlyRepairIsPaidFor(t *testing.T) {
 		h.out = nil
 	}
 	require.EqualValues(t, (copies.Memory-4)/4, h.k.Counters().Repeats)
-}
-
-// With Config.Redundancy a stream of small messages gets over losses without
-// waiting for a round trip.
-func TestRedundantSession(t *testing.T) {
-	worst := map[float64]time.Duration{}
-	for _, redundancy := range []float64{0, 1} {
-		inWorld(t, 3, netsim.LinkConfig{Delay: 100 * time.Millisecond}, func(t *testing.T, w *world) {
-			a, b, _ := w.pair(&Config{Redundancy: redundancy}, nil)
-			packets := 0
-			from := a.LocalAddr().String()
-			w.net.SetFilter(func(src, _ netip.AddrPort, _ []byte) bool {
-				if src.String() == from {
-					packets++
-				}
-				return src.String() != from || packets%3 != 0
-			})
-			const count, every = 100, 20 * time.Millisecond
-			start := time.Now()
-			go func() {
-				for i := range count + 3 { // the last ones have nothing behind them
-					_, err := a.Write([]byte{byte(i), 1, 2, 3})
-					if err != nil {
-						t.Error(err)
-					}
-					time.Sleep(every)
-				}
-			}()
-			buf := make([]byte, 4)
-			for i := range count {
-				_, err := io.ReadFull(b, buf)
-				require.NoError(t, err)
-				require.Equal(t, []byte{byte(i), 1, 2, 3}, buf)
-				worst[redundancy] = max(worst[redundancy], time.Since(start)-time.Duration(i)*every)
-			}
-		})
-	}
-	require.LessOrEqual(t, worst[1], 100*time.Millisecond+2*20*time.Millisecond)
-	require.Greater(t, worst[0], 300*time.Millisecond)
 }
 
 // fastControl is no congestion control but a pacing rate.

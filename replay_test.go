@@ -189,36 +189,6 @@ func TestRecordedSessionDoesNothing(t *testing.T) {
 	}
 }
 
-// Who allows peers without signals still does not have a session with signals
-// opened again by its packets, at the same server.
-func TestRecordedSessionAndLegacyPeers(t *testing.T) {
-	for _, dialTimeout := range []time.Duration{0, -1} { // -1: data follows the HELLO at once, as a PUSH
-		inWorld(t, 2, clean, func(t *testing.T, w *world) {
-			config := &Config{Cipher: testAEAD(t), LegacyPeers: LegacyAllow, DialTimeout: dialTimeout}
-			var server commandServer
-			l := w.listen(config)
-			go server.serve(l)
-			client, _ := w.endpoint("10.0.0.2:5000", config)
-			path := w.watched()
-			w.command(client)
-			kept := path.all(w)
-			time.Sleep(2 * timeWaitTime)
-			for _, from := range []netip.AddrPort{elsewhere, kept[0].from} {
-				l.ep.protection.Forget()
-				for _, p := range kept[1:] {
-					if p.from == kept[0].from {
-						w.net.Inject(from, netip.MustParseAddrPort(serverAddr), p.data)
-						time.Sleep(time.Millisecond)
-					}
-				}
-			}
-			time.Sleep(time.Minute)
-			require.Equal(t, 3, server.executed())
-			require.Zero(t, l.Stats().Sessions)
-		})
-	}
-}
-
 // sealed returns a packet as c makes it.
 func sealed(t *testing.T, c crypt.Cipher, content []byte) []byte {
 	head, tail := c.Overhead()
@@ -382,31 +352,5 @@ func TestRecordedPacketsAreNoRestart(t *testing.T) {
 		w.net.SetFilter(nil)
 		time.Sleep(3 * time.Second)
 		require.Equal(t, 1, e.Stats().Sessions)
-	})
-}
-
-// A peer that has changed its address after the other side's end still learns
-// how that was.
-func TestEndIsToldAtAnotherAddress(t *testing.T) {
-	inWorld(t, 7, clean, func(t *testing.T, w *world) {
-		config := &Config{Cipher: testAEAD(t)}
-		l := w.listen(config)
-		e, pc := w.endpoint("10.0.0.2:5000", config)
-		a := w.dial(e)
-		b, err := l.AcceptKCP(context.Background())
-		require.NoError(t, err)
-		closed := make(chan error, 1)
-		w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool { return from.String() != serverAddr })
-		_, err = a.Write([]byte("all of it"))
-		require.NoError(t, err)
-		receive(t, b, []byte("all of it"))
-		go func() { closed <- a.Close() }()
-		_, err = b.Read(make([]byte, 1))
-		require.Equal(t, io.EOF, err)
-		require.NoError(t, b.Close())
-		require.NoError(t, pc.Rebind("10.0.0.3:6000"))
-		w.net.SetFilter(nil)
-		require.NoError(t, <-closed)
-		require.Equal(t, 0, l.Stats().Sessions)
 	})
 }

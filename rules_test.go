@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/fairqueue"
 	"github.com/arqnet/kcp/internal/fec"
@@ -16,7 +14,6 @@ import (
 	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/rulebook"
-	"github.com/arqnet/kcp/trace"
 )
 
 const millis = time.Millisecond
@@ -27,12 +24,6 @@ func TestRuleFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", sessionFigures())
 	rulebook.Check(t, "RULES.md", endpointFigures())
 	rulebook.Check(t, "WIRE.md", wireFigures())
-	require.Equal(t, []trace.LossCause{
-		trace.LossFastRetransmit, trace.LossReordering, trace.LossTailProbe, trace.LossTimeout, trace.LossOutage, trace.LossRefused,
-	}, []LossCause{LossFastRetransmit, LossReordering, LossTailProbe, LossTimeout, LossOutage, LossRefused})
-	require.Equal(t, []trace.SessionState{
-		trace.SessionDialled, trace.SessionAccepted, trace.SessionEstablished,
-	}, []SessionState{SessionDialled, SessionAccepted, SessionEstablished})
 }
 
 // machineFigures are those of the state machine.
