@@ -9,294 +9,273 @@ import (
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/streams"
+	"github.com/arqnet/kcp/internal/testenv/life"
 )
 
-// What the calls of applications have a session do, without the waiting.
+// What the calls of applications have a session do, without the waiting: life.End.
+
+var _ life.End = (*machineEnd)(nil)
 
 // queue has w queued as far as there is room, and sends it.
-func (e *machineEnd) queue(w writeCall) (n int, queued bool) {
-	if w.free, w.begun = true, e.w.now; e.conn.writeEnd(w.stream) != nil {
-		return 0, false
+func (e *machineEnd) queue(w writeCall, id uint32) (n int, err error) {
+	if s := e.streams[id]; id != 0 {
+		if s.closed {
+			return 0, net.ErrClosed
+		}
+		w.stream = &s.state
 	}
-	err := e.conn.write(&w)
-	if err != nil && err != ErrWouldBlock && !errors.Is(err, ErrMessageTooLarge) {
-		e.w.t.Fatalf("queue: %v", err)
+	w.free, w.begun = true, e.w.now
+	if err := e.conn.writeEnd(w.stream); err != nil {
+		return 0, err
 	}
+	err = e.conn.write(&w)
 	if w.stream != nil && !w.message {
 		w.stream.SetCut(err != nil)
 	}
 	e.conn.push()
 	e.carryOut()
-	return w.n, err == nil
+	return w.n, err
 }
 
-// tryWrite queues as many bytes as there is room for, and returns their number.
-func (e *machineEnd) tryWrite(b []byte) (n int) {
-	if !e.conn.messageMode() {
-		n, _ = e.queue(writeCall{b: b})
-	}
-	return n
+func (e *machineEnd) Write(id uint32, b []byte, _ bool) (int, error) {
+	return e.queue(writeCall{b: b}, id)
 }
 
-// sendMessage queues a message if there is room.
-func (e *machineEnd) sendMessage(b []byte, options *MessageOptions) (queued bool) {
-	if e.conn.messageMode() {
-		_, queued = e.queue(writeCall{b: b, message: true, options: options})
-	}
-	return queued
+func (e *machineEnd) SendMessage(id uint32, b []byte, o life.Options, _ bool) error {
+	options := &MessageOptions{Lifetime: o.Step.Lifetime(), MaxRetransmits: o.Step.Retransmits(), Done: o.Done}
+	_, err := e.queue(writeCall{b: b, message: true, options: options}, id)
+	return err
 }
 
-// read reads bytes, or a message, and returns io.EOF after the last. No data and no
-// error: there is none yet.
-func (e *machineEnd) read() ([]byte, error) {
-	c := e.conn
-	if c.closing.Caller != closing.Uses {
-		return nil, net.ErrClosed
-	}
-	n := c.kcp.PeekSize()
-	if n < 0 && c.kcp.receiver().readable() {
-		n = 1 // the first bytes of a message that is not complete
-	}
-	if n < 0 {
-		if c.allReceived() && c.closing.err != ErrMemoryPressure && !c.kcp.receiver().queued() {
-			return nil, io.EOF
-		}
-		return nil, c.reason(c.closing.err)
-	}
-	b := make([]byte, n)
-	if c.messageMode() {
-		if _, err := c.kcp.Recv(b); err != nil {
-			e.w.t.Fatalf("Recv: %v", err)
-		}
-	} else {
-		b = b[:c.kcp.recvBytes(b)]
-	}
-	c.afterRead(len(b))
-	e.carryOut()
-	return b, nil
-}
-
-// sendDatagram sends an unreliable datagram, and reports whether it was taken.
-func (e *machineEnd) sendDatagram(b []byte) bool {
+func (e *machineEnd) SendDatagram(b []byte) error {
 	err := e.conn.queueDatagram(b)
 	e.carryOut()
-	return err == nil
+	return err
 }
 
-// receiveDatagram returns the oldest datagram; nil: there is none.
-func (e *machineEnd) receiveDatagram() (b []byte) {
+// Read returns nothing if there is nothing yet.
+func (e *machineEnd) Read(id uint32, b []byte, messages bool) (n int, err error) {
 	c := e.conn
-	if q := c.in.datagrams; q.Len() > 0 && c.closing.Caller == closing.Uses {
-		b = q.Pop()
-		c.accountRead(len(b))
-		e.carryOut()
+	switch {
+	case c.closing.Caller != closing.Uses:
+		return 0, net.ErrClosed
+	case id == life.Datagrams:
+		if q := c.in.datagrams; q.Len() > 0 {
+			n = copy(b, q.Pop())
+			c.accountRead(n)
+			e.carryOut()
+		}
+		return n, nil
+	case id != 0:
+		return e.readStream(e.streams[id], b, messages)
+	case c.kcp.PeekSize() < 0 && !c.kcp.receiver().readable():
+		if c.allReceived() && c.closing.err != ErrMemoryPressure && !c.kcp.receiver().queued() {
+			return 0, c.reason(io.EOF)
+		}
+		return 0, c.reason(c.closing.err)
+	case c.messageMode():
+		n, err = c.kcp.Recv(b)
+	default:
+		n = c.kcp.recvBytes(b)
 	}
-	return b
+	c.afterRead(n)
+	e.carryOut()
+	return n, err
+}
+
+func (e *machineEnd) readStream(s *machineStream, b []byte, messages bool) (n int, err error) {
+	c := e.conn
+	if s.closed {
+		return 0, net.ErrClosed
+	}
+	size, more := s.state.NextMessage()
+	switch {
+	case messages && more:
+		n = size
+		s.state.ReadMessage(b[:n])
+	case !messages:
+		n = s.state.Read(b)
+		more = n > 0
+	}
+	if !more {
+		if err := s.state.ReadEnd(); err != nil {
+			s.state.ReadDone()
+			c.account()
+			return 0, err
+		}
+		return 0, c.reason(c.closing.err)
+	}
+	c.accountRead(n)
+	if s.state.CreditDue() && c.closing.Phase == closing.Open {
+		c.push()
+	}
+	e.carryOut()
+	return n, nil
+}
+
+// OpenStream is Conn.TryOpenStream.
+func (e *machineEnd) OpenStream(o life.StreamOptions, _ bool) (uint32, error) {
+	c := e.conn
+	if known, err := c.peerTakesStreams(e.w.now); !known || err != nil {
+		return 0, ErrWouldBlock
+	}
+	t := c.streamTable()
+	s, err := t.Open(streams.Params{
+		Unordered: o.Unordered, Priority: int8(o.Priority), Retransmits: uint16(o.Retransmits), Lifetime: uint32(o.Lifetime.Milliseconds()),
+	})
+	if err != nil {
+		return 0, err
+	}
+	if t.openAt == 0 {
+		t.openAt = e.w.now + openDelay
+	}
+	c.wake(t.openAt)
+	return e.addStream(s), nil
+}
+
+// acceptStreams takes the streams that the peer has opened.
+func (e *machineEnd) acceptStreams(p *life.Party) {
+	for c := e.conn; c.streams != nil && c.closing.Caller == closing.Uses; {
+		s := c.streams.Accept()
+		if s == nil {
+			return
+		}
+		o := s.Params()
+		p.Has(e.addStream(s), life.StreamOptions{
+			Unordered: o.Unordered, Priority: int(o.Priority), Retransmits: int(o.Retransmits), Lifetime: time.Duration(o.Lifetime) * time.Millisecond,
+		})
+	}
+}
+
+// addStream lists a stream that the application has got.
+func (e *machineEnd) addStream(s *streams.Stream) uint32 {
+	e.streams[s.ID()] = s.Owner.(*machineStream)
+	return s.ID()
+}
+
+func (e *machineEnd) EndStream(id uint32, how life.Op, code uint64) error {
+	c, s := e.conn, e.streams[id]
+	if id == 0 {
+		return e.closeWrite()
+	}
+	if how == life.Fin {
+		s.state.WriteDone()
+		if err := c.writeEnd(&s.state); s.closed || err != nil {
+			c.account()
+			return err
+		}
+		s.state.Finish()
+	} else if s.closed || c.closing.Caller != closing.Uses && how != life.Reset {
+		return net.ErrClosed
+	}
+	switch how {
+	case life.EndStream:
+		s.closed = true
+		s.state.StopReading(0)
+		s.state.Finish()
+	case life.Reset:
+		s.closed = true
+		s.state.Reset(code)
+	case life.StopRead:
+		s.state.StopReading(code)
+	case life.StopWrite:
+		s.state.CancelWrite(code)
+	}
+	c.kickStreams()
+	e.carryOut()
+	return nil
 }
 
 // closeWrite is Conn.CloseWrite once the peer's kind is known.
-func (e *machineEnd) closeWrite() bool {
+func (e *machineEnd) closeWrite() error {
 	c := e.conn
-	if c.writeEnd(nil) != nil || c.hs.Peer < opening.Extended {
-		return false
+	if err := c.writeEnd(nil); err != nil {
+		return err
+	}
+	if c.hs.Peer < opening.Extended {
+		return ErrWouldBlock
 	}
 	c.dropSpentMessages()
 	c.closing.Fin()
 	c.step.ready |= writers
 	c.kick(e.w.now)
 	e.carryOut()
-	return true
+	return nil
 }
 
-// close is Conn.Close, which does not wait.
-func (e *machineEnd) close(background bool) {
-	c := e.conn
-	if c.closing.Caller != closing.Uses {
-		return
-	}
-	c.stopCalls()
-	if c.closing.Phase >= closing.Ended {
+// Close is Conn.Close, which does not wait, or Conn.Abort.
+func (e *machineEnd) Close(how life.Op) error {
+	switch c := e.conn; {
+	case how == life.Abort:
+		c.forget(net.ErrClosed)
+	case c.closing.Caller != closing.Uses:
+		return nil
+	case c.closing.Phase >= closing.Ended:
+		c.stopCalls()
 		c.dropReceived()
 		c.kcp.Compact()
 		c.account()
-	} else {
-		c.startClose(background, true)
+	default:
+		c.stopCalls()
+		c.startClose(how == life.Background, true)
 	}
 	e.carryOut()
+	return nil
 }
 
-// abort is Conn.Abort.
-func (e *machineEnd) abort() {
-	e.conn.forget(net.ErrClosed)
-	e.carryOut()
-}
-
-// settable reports whether settings have an effect.
-func (e *machineEnd) settable() bool {
-	return e.conn.closing.Caller == closing.Uses && e.conn.closing.Phase < closing.Ended
-}
-
-// setMTU is Conn.SetMTU.
-func (e *machineEnd) setMTU(n int) {
-	if c := e.conn; e.settable() {
-		c.ownSettings().mtu = n
+// Set is what changes settings of a session.
+func (e *machineEnd) Set(s life.Step) error {
+	c := e.conn
+	if c.closing.Caller != closing.Uses || c.closing.Phase >= closing.Ended {
+		return nil
+	}
+	switch s.Op {
+	case life.MTU:
+		c.ownSettings().mtu = s.N
 		c.plpmtu.Restart()
 		c.outgoing.dropProbe()
 		c.kcp.configure(machineSettings{mtu: c.firstMTU() - c.shared.overhead.total})
 		if c.hs.capabilities&capPMTU != 0 {
 			c.enablePieces()
 		}
-		e.carryOut()
-	}
-}
-
-// setWindow is Conn.SetWindow.
-func (e *machineEnd) setWindow(send, receive int) {
-	if c := e.conn; e.settable() {
-		c.kcp.configure(machineSettings{sendWindow: send, receiveWindow: receive})
+	case life.Window:
+		c.kcp.configure(machineSettings{sendWindow: s.N, receiveWindow: s.N * 4})
 		c.push()
-		e.carryOut()
-	}
-}
-
-// setMaxRate is Conn.SetMaxRate.
-func (e *machineEnd) setMaxRate(bytes int) {
-	if c := e.conn; e.settable() {
+	case life.Rate:
 		c.setClock(e.w.now)
-		c.capRate(bytes)
+		c.capRate(s.N)
 		if c.streams != nil {
 			c.streams.WakeWriter()
 		}
 		c.push()
-		e.carryOut()
-	}
-}
-
-// openStream is Conn.TryOpenStream. It returns nil if none may be opened.
-func (e *machineEnd) openStream(p streams.Params) *machineStream {
-	c := e.conn
-	if known, err := c.peerTakesStreams(e.w.now); !known || err != nil {
-		return nil
-	}
-	t := c.streamTable()
-	s, err := t.Open(p)
-	if err != nil {
-		return nil
-	}
-	if t.openAt == 0 {
-		t.openAt = e.w.now + openDelay
-	}
-	c.wake(t.openAt)
-	return e.addStream(s)
-}
-
-// acceptStream returns a stream that the peer has opened; nil: there is none.
-func (e *machineEnd) acceptStream() *machineStream {
-	c := e.conn
-	if c.streams == nil || c.closing.Caller != closing.Uses {
-		return nil
-	}
-	s := c.streams.Accept()
-	if s == nil {
-		return nil
-	}
-	return e.addStream(s)
-}
-
-// addStream lists a stream that the application has got.
-func (e *machineEnd) addStream(s *streams.Stream) *machineStream {
-	m := s.Owner.(*machineStream)
-	e.streams[s.ID()] = m
-	return m
-}
-
-// writeStream queues as much of b as there is room for, and returns how much.
-func (e *machineEnd) writeStream(s *machineStream, b []byte) (n int) {
-	if !s.closed {
-		n, _ = e.queue(writeCall{stream: &s.state, b: b})
-	}
-	return n
-}
-
-// sendStream queues a message with the options of the stream if there is room.
-func (e *machineEnd) sendStream(s *machineStream, b []byte) (queued bool) {
-	if !s.closed {
-		_, queued = e.queue(writeCall{stream: &s.state, b: b, message: true})
-	}
-	return queued
-}
-
-// readStream reads a message, or bytes, of a stream. No data and no error: there is none
-// yet.
-func (e *machineEnd) readStream(s *machineStream, messages bool) (b []byte, err error) {
-	c := e.conn
-	if s.closed || c.closing.Caller != closing.Uses {
-		return nil, net.ErrClosed
-	}
-	n, more := s.state.NextMessage()
-	switch {
-	case messages && more:
-		b = make([]byte, n)
-		s.state.ReadMessage(b)
-	case !messages:
-		b = make([]byte, 4096)
-		b = b[:s.state.Read(b)]
-		more = len(b) > 0
-	}
-	if !more {
-		if err := s.state.ReadEnd(); err != nil {
-			s.state.ReadDone()
-			c.account()
-			return nil, err
-		}
-		return nil, c.reason(c.closing.err)
-	}
-	c.accountRead(len(b))
-	if s.state.CreditDue() && c.closing.Phase == closing.Open {
-		c.push()
 	}
 	e.carryOut()
-	return b, nil
+	return nil
 }
 
-// endStream ends a stream, in one of the ways that there are.
-func (e *machineEnd) endStream(s *machineStream, how streamEnding) {
-	switch c := e.conn; {
-	case how == endsWriting:
-		s.state.WriteDone()
-		if s.closed || e.conn.writeEnd(&s.state) != nil {
-			e.conn.account()
-			return
-		}
-		s.state.Finish()
-	case s.closed || c.closing.Caller != closing.Uses && how != endsReset:
-		return
-	case how == endsBoth:
-		s.closed = true
-		s.state.StopReading(0)
-		s.state.Finish()
-	case how == endsReset:
-		s.closed = true
-		s.state.Reset(7)
-	case how == endsCancelRead:
-		s.state.StopReading(8)
-	case how == endsCancelWrite:
-		s.state.CancelWrite(9)
+// Class implements life.End.
+func (e *machineEnd) Class(err error) (life.Class, uint64) {
+	var reset *StreamError
+	if errors.As(err, &reset) {
+		return life.StreamReset, reset.Code
 	}
-	e.conn.kickStreams()
-	e.carryOut()
+	for known, is := range machineErrors {
+		if errors.Is(err, known) {
+			return is, 0
+		}
+	}
+	if errors.As(err, new(*PeerLostError)) {
+		return life.PeerLost, 0
+	}
+	return life.Unknown(err), 0
 }
 
-// streamEnding is a call that ends a stream.
-type streamEnding uint8
-
-const (
-	endsWriting streamEnding = iota
-	endsBoth
-	endsReset
-	endsCancelRead
-	endsCancelWrite
-)
+var machineErrors = map[error]life.Class{
+	io.EOF: life.EOF, ErrReset: life.ResetByPeer, ErrPeerClosed: life.PeerClosed, ErrNotDelivered: life.NotDelivered,
+	net.ErrClosed: life.ClosedHere, ErrMessageAbandoned: life.Abandoned, ErrMemoryPressure: life.NoMemory,
+	ErrWouldBlock: life.WouldBlock, ErrLegacyPeer: life.Legacy, ErrRefused: life.Refused,
+	ErrMessageTooLarge: life.TooLarge, ErrDatagramTooLarge: life.TooLarge, ErrNoStreams: life.Legacy, ErrStreamClosed: life.StreamHere,
+}
 
 // dueAgain returns when the session has something to do next, as if it had never asked
 // for a wake-up; 0: it has not.

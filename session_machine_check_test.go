@@ -1,13 +1,13 @@
 package kcp
 
 import (
-	"errors"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/opening"
+	"github.com/arqnet/kcp/internal/testenv/life"
 )
 
 // check holds what end e counts against what it has.
@@ -89,7 +89,7 @@ func (l *sessionLink) checkWake(e *machineEnd) {
 func (l *sessionLink) finish() {
 	l.loss, l.jitter, l.path, l.delay = 0, 0, 0, 10*time.Millisecond
 	for i, e := range l.ends {
-		l.reads[i], l.late[i], l.slow[i] = true, 0, false
+		l.rests[i], l.late[i], l.slow[i] = false, 0, false
 		e.limit, e.backlog, e.delayed = 0, false, false
 		e.shared.load.buffered.Add(-e.others)
 		e.others = 0
@@ -98,9 +98,9 @@ func (l *sessionLink) finish() {
 	l.await("all is delivered", 20*time.Minute, l.done)
 	l.run(time.Second) // what has no place in done
 	l.judge()
-	for _, e := range l.ends {
+	for side, e := range l.ends {
 		if e.conn != nil {
-			e.close(false)
+			l.parties[side].Do(life.Step{Op: life.Close})
 			l.check(e)
 		}
 	}
@@ -116,10 +116,8 @@ func (l *sessionLink) finish() {
 		load := &e.shared.load
 		require.Zero(l.t, e.conn.held(), "end %d", i)
 		require.Zero(l.t, load.buffered.Load()+load.written.Load()+int64(load.halfOpen.Load()), "end %d", i)
-		if f := l.flows[flowKey{i, 0}]; f.awaited != 0 {
-			l.t.Fatalf("end %d: %d receipts are missing", i, f.awaited)
-		}
 	}
+	l.Check()
 }
 
 // over reports whether the session of an end has ended, or never began.
@@ -162,33 +160,32 @@ func (l *sessionLink) done() bool {
 
 // judge demands that what was written was read, unless an end says why not.
 func (l *sessionLink) judge() {
+	failed := false
 	for i, e := range l.ends {
 		if e.conn == nil {
 			continue
 		}
-		s, peer, lost := &e.conn.closing, l.ends[1-i].conn, &PeerLostError{}
-		switch err := s.err; {
-		case err == nil || err == ErrPeerClosed || s.Caller != closing.Uses:
-		case l.strained || l.aborted:
+		s, peer := &e.conn.closing, l.ends[1-i].conn
+		is := life.Class("")
+		if s.err != nil {
+			is, _ = e.Class(s.err)
+		}
+		aborted := l.Seen(0).Called == life.Abort || l.Seen(1).Called == life.Abort
+		failed = failed || s.Undelivered() || s.err != nil && s.err != ErrPeerClosed || s.Caller != closing.Uses
+		switch {
+		case s.err == nil || is == life.PeerClosed || s.Caller != closing.Uses || l.Broken || aborted:
 		case peer == nil:
-			l.t.Fatalf("end %d has ended, and had no peer: %v", i, err)
-		case (err == ErrReset || errors.As(err, &lost)) && l.over(l.ends[1-i]): // the peer has closed it, as one of legacy
-		case errors.As(err, &lost) && l.moved && peer.over(): // it has nothing to say
-		case err == ErrRefused && l.moved && peer.closing.Phase >= closing.Ended && peer.hs.Role == opening.Accepted:
+			l.t.Fatalf("end %d has ended, and had no peer: %v", i, s.err)
+		case (is == life.ResetByPeer || is == life.PeerLost) && l.over(l.ends[1-i]): // the peer has closed it, as one of legacy
+		case is == life.PeerLost && l.moved && peer.over(): // it has nothing to say
+		case is == life.Refused && l.moved && peer.closing.Phase >= closing.Ended && peer.hs.Role == opening.Accepted:
 			// It has moved while it dialled. Its first address was not validated in time.
 		default:
-			l.t.Fatalf("end %d has ended: %v", i, err)
+			l.t.Fatalf("end %d has ended: %v", i, s.err)
 		}
 	}
-	for key, f := range l.flows {
-		writer, reader := l.ends[key.side].conn, l.ends[1-key.side].conn
-		if writer == nil || reader == nil || key.id == datagramFlow {
-			continue
-		}
-		failed := writer.closing.Undelivered() || writer.closing.err != nil && writer.closing.err != ErrPeerClosed ||
-			reader.closing.err != nil && reader.closing.err != ErrPeerClosed || reader.closing.Caller != closing.Uses
-		if !f.whole() && !failed && !f.cut {
-			l.t.Fatalf("%+v: read are %d of %d", key, f.read, f.sent)
-		}
+	l.Broken = l.Broken || failed
+	if !failed && l.ends[1].conn != nil && !l.Complete() {
+		l.t.Fatalf("not all was read that was written")
 	}
 }

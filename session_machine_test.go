@@ -30,7 +30,9 @@ func TestCreditOfDatagrams(t *testing.T) {
 	server.respond()
 	require.NotNil(t, server.conn)
 	require.True(t, server.conn.hs.unvalidated.Load())
-	require.Equal(t, 5000, server.tryWrite(make([]byte, 5000)))
+	n, err := server.Write(0, make([]byte, 5000), false)
+	require.NoError(t, err)
+	require.Equal(t, 5000, n)
 	before := sent
 	w.now += 10 * time.Millisecond
 	b := make([]byte, datagramHeader+1300)
@@ -76,7 +78,8 @@ func TestHellosBeforeAnOutageEnds(t *testing.T) {
 		}
 	}
 	w.dial(7, false)
-	w.ends[0].tryWrite([]byte("data"))
+	_, err := w.ends[0].Write(0, []byte("data"), false)
+	require.NoError(t, err)
 	for ; w.now < 20*time.Second; w.now += 10 * time.Millisecond {
 		for side, e := range w.ends {
 			arrived := wire[side]

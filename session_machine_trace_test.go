@@ -17,6 +17,7 @@ import (
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/reassembly"
 	"github.com/arqnet/kcp/internal/streams"
+	"github.com/arqnet/kcp/internal/testenv/life"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -341,44 +342,48 @@ func (s *sessionTrace) act(e *machineEnd, verb string, args []string) {
 		s.legacy.Flush()
 		return
 	}
+	id, size := uint32(n), 0
+	if len(args) > 1 {
+		size, _ = strconv.Atoi(args[1])
+	}
+	buf, total := make([]byte, 1<<16), 0
+	var err error
 	switch verb {
 	case "write":
-		require.Equal(s.t, n, e.tryWrite(make([]byte, n)))
+		total, err = e.Write(0, make([]byte, n), false)
+		require.Equal(s.t, n, total)
 	case "read":
-		total := 0
-		b, err := e.read()
-		for ; err == nil && len(b) > 0; b, err = e.read() {
-			total += len(b)
+		for n := 1; err == nil && n > 0; total += n {
+			n, err = e.Read(0, buf, false)
 		}
 		s.say("%s reads %d bytes%s", name, total, andError(err))
+		err = nil
 	case "closes-write":
-		require.True(s.t, e.closeWrite())
+		err = e.EndStream(0, life.Fin, 0)
 	case "closes":
-		e.close(false)
+		err = e.Close(life.Close)
 	case "aborts":
-		e.abort()
+		err = e.Close(life.Abort)
 	case "opens":
-		m := e.openStream(streams.Params{})
-		require.NotNil(s.t, m)
-		s.say("%s has stream %d", name, m.state.ID())
+		id, err = e.OpenStream(life.StreamOptions{}, false)
+		s.say("%s has stream %d", name, id)
 	case "accepts":
-		m := e.acceptStream()
-		require.NotNil(s.t, m)
-		s.say("%s has stream %d", name, m.state.ID())
+		s.say("%s has stream %d", name, e.addStream(e.conn.streams.Accept()))
 	case "writes-stream":
-		size, err := strconv.Atoi(args[1])
-		require.NoError(s.t, err)
-		require.Equal(s.t, size, e.writeStream(e.streams[uint32(n)], make([]byte, size)))
+		total, err = e.Write(id, make([]byte, size), false)
+		require.Equal(s.t, size, total)
 	case "reads-stream":
-		b, err := e.readStream(e.streams[uint32(n)], false)
-		s.say("%s reads %d bytes%s", name, len(b), andError(err))
+		total, err = e.Read(id, buf, false)
+		s.say("%s reads %d bytes%s", name, total, andError(err))
+		err = nil
 	case "resets-stream":
-		e.endStream(e.streams[uint32(n)], endsReset)
+		err = e.EndStream(id, life.Reset, 7)
 	case "moves":
 		e.addr = netip.AddrPortFrom(e.addr.Addr(), e.addr.Port()+1)
 	default:
 		s.t.Fatalf("unknown command %s %s", name, verb)
 	}
+	require.NoError(s.t, err)
 }
 
 // andError returns what is said of an error behind what was read.

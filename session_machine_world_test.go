@@ -55,8 +55,7 @@ type machineEnd struct {
 	ready   ready          // what its steps have brought about since somebody looked
 	others  int64          // bytes that its other sessions hold
 	streams map[uint32]*machineStream
-	handed  [][]byte // datagrams of a handler
-	failed  error    // why the TLS handshake has failed
+	failed  error // why the TLS handshake has failed
 }
 
 // machineStream is a stream as its application has it.
@@ -463,7 +462,7 @@ func (e *machineEnd) handshakeFailed(err *HandshakeError) { e.failed = err }
 func (e *machineEnd) arrived(int) uint32                  { return 0 }
 func (e *machineEnd) unread(int, uint32) bool             { return e.delayed }
 func (e *machineEnd) incast(int) *socketIncast            { return &e.turns }
-func (e *machineEnd) hand(b []byte)                       { e.handed = append(e.handed, bytes.Clone(b)) }
+func (e *machineEnd) hand([]byte)                         {}
 
 func (e *machineEnd) newStream(*streams.Params) *streams.Stream {
 	s := new(machineStream)
