@@ -53,18 +53,27 @@ func (e *machineEnd) SendDatagram(b []byte) error {
 	return err
 }
 
-// Read returns nothing if there is nothing yet.
+// orNothing returns why there is nothing more to read; ErrWouldBlock: there may be later.
+func (c *session) orNothing() error {
+	if err := c.reason(c.closing.err); err != nil {
+		return err
+	}
+	return ErrWouldBlock
+}
+
 func (e *machineEnd) Read(id uint32, b []byte, messages bool) (n int, err error) {
 	c := e.conn
 	switch {
 	case c.closing.Caller != closing.Uses:
 		return 0, net.ErrClosed
 	case id == life.Datagrams:
-		if q := c.in.datagrams; q.Len() > 0 {
-			n = copy(b, q.Pop())
-			c.accountRead(n)
-			e.carryOut()
+		q := c.in.datagrams
+		if q.Len() == 0 {
+			return 0, ErrWouldBlock
 		}
+		n = copy(b, q.Pop())
+		c.accountRead(n)
+		e.carryOut()
 		return n, nil
 	case id != 0:
 		return e.readStream(e.streams[id], b, messages)
@@ -72,7 +81,7 @@ func (e *machineEnd) Read(id uint32, b []byte, messages bool) (n int, err error)
 		if c.allReceived() && c.closing.err != ErrMemoryPressure && !c.kcp.receiver().queued() {
 			return 0, c.reason(io.EOF)
 		}
-		return 0, c.reason(c.closing.err)
+		return 0, c.orNothing()
 	case c.messageMode():
 		n, err = c.kcp.Recv(b)
 	default:
@@ -103,7 +112,7 @@ func (e *machineEnd) readStream(s *machineStream, b []byte, messages bool) (n in
 			c.account()
 			return 0, err
 		}
-		return 0, c.reason(c.closing.err)
+		return 0, c.orNothing()
 	}
 	c.accountRead(n)
 	if s.state.CreditDue() && c.closing.Phase == closing.Open {

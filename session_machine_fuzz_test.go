@@ -40,6 +40,9 @@ type sessionLink struct {
 	moved         bool // the first end has, to another address
 }
 
+// maxPast is how many packets are kept that may come again.
+const maxPast = 64
+
 // crossing is a packet on its way.
 type crossing struct {
 	data []byte
@@ -98,6 +101,9 @@ func newSessionLink(t testing.TB, world uint32) *sessionLink {
 		Fail:  func(text string) { t.Fatal(text) },
 		Whole: true, Mode: config.MessageMode, Mixed: true, Codes: []uint64{StreamRefused, StreamTooLarge},
 	}
+	if config.Cipher == nil && config.TLS == nil {
+		l.Copies = len(l.past) * maxPast // packets have no numbers
+	}
 	l.Begin()
 	for side, e := range l.ends {
 		l.parties[side] = life.NewParty(l.Session, side, e)
@@ -123,7 +129,7 @@ func (l *sessionLink) put(from *machineEnd, d *udp.Datagram) {
 
 // remember keeps a packet that may come again.
 func (l *sessionLink) remember(to int, p crossing) {
-	if len(l.past[to]) >= 64 {
+	if len(l.past[to]) >= maxPast {
 		l.past[to] = l.past[to][1:]
 	}
 	l.past[to] = append(l.past[to], p)

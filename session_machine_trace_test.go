@@ -388,7 +388,7 @@ func (s *sessionTrace) act(e *machineEnd, verb string, args []string) {
 
 // andError returns what is said of an error behind what was read.
 func andError(err error) string {
-	if err == nil {
+	if err == nil || err == ErrWouldBlock {
 		return ""
 	}
 	return ", and then: " + err.Error()

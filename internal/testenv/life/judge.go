@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 )
@@ -60,7 +59,7 @@ type Session struct {
 	Whole    bool          // both ends are here, so that more than was written shows at once
 	Mode     bool          // all is messages
 	Mixed    bool          // so are some streams in order, as their ID says
-	Copies   int           // how often a datagram or message may come again
+	Copies   int           // how often a datagram may come again
 	Broken   bool          // something has happened that may end the session
 	Slack    time.Duration // after its lifetime, within which a message is read; 0: any time
 	Accepted time.Duration // when Accept has returned the session
@@ -167,7 +166,7 @@ func (s *Session) failAt(name, format string, args ...any) {
 // Complete reports whether all has arrived that has to, in both directions.
 func (s *Session) Complete() bool {
 	for _, f := range s.Flows {
-		if !f.Complete() && !strings.HasSuffix(f.name, fmt.Sprint(Datagrams)) {
+		if !f.Complete() && !f.datagrams() {
 			return false
 		}
 	}

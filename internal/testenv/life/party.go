@@ -17,7 +17,8 @@ type End interface {
 	// Reset, EndStream. Of the session itself it is Fin.
 	EndStream(id uint32, how Op, code uint64) error
 	Close(how Op) error
-	// Read reads bytes, or a message. n is 0 without an error if there is nothing yet.
+	// Read reads bytes, or a message. If it does not wait, and there is nothing yet, it
+	// returns an error of class WouldBlock.
 	Read(id uint32, b []byte, messages bool) (n int, err error)
 	// Set makes any other call.
 	Set(s Step) error
@@ -149,9 +150,9 @@ func (p *Party) writes(id uint32, err error) {
 	switch {
 	case is == WouldBlock && p.Blocked != nil:
 		p.Blocked(id)
-	case id == 0 && is != "" && !slices.Contains(passing, is):
+	case id == 0 && is != "" && !slices.Contains(passing, is) && !p.Out(0).fin():
 		p.Note(p.Side, func(e *Seen) {
-			if e.Write == "" && !p.Out(0).fin() {
+			if e.Write == "" {
 				e.Write = is
 			}
 		})
@@ -306,8 +307,10 @@ func (p *Party) Drain(id uint32) {
 	f := p.In(id)
 	for {
 		n, err := p.End.Read(id, p.buf, f.Messages)
-		if n == 0 && err == nil {
-			return
+		if err != nil {
+			if is, _ := p.End.Class(err); slices.Contains(passing, is) {
+				return
+			}
 		}
 		if !p.Takes(id, p.buf[:n], err) {
 			return
