@@ -128,6 +128,7 @@ func (c *session) shedMemory() bool {
 	c.kcp.Compact()
 	c.compactStreams()
 	c.dropUnreliable()
+	c.accountWrites()
 	if c.account(); before > 0 && 2*c.held() <= before {
 		return false
 	}
