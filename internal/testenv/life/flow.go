@@ -321,6 +321,9 @@ func (f *Flow) check(receipts bool) {
 		if m.Wants && receipts && len(m.Receipts) != 1 {
 			f.fail("%d receipts of message %d", len(m.Receipts), number)
 		}
+		if len(m.Receipts) == 1 && f.session.Clean && m.Receipts[0] != "" && !(m.May && m.Receipts[0] == Abandoned) {
+			f.fail("the receipt of message %d: %s", number, m.Receipts[0])
+		}
 		there := got[number] || m.Size == 0 || m.UpTo > 0 && m.UpTo <= g.Bytes
 		if len(m.Receipts) == 1 && m.Receipts[0] == "" && !there && (g.Ended == EOF || !f.session.Broken && f.session.readsOn(f)) {
 			f.fail("the receipt of message %d says that it has arrived", number)

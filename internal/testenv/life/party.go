@@ -38,7 +38,7 @@ type Party struct {
 	Side int
 	End  End
 
-	// Go runs a call that may wait; nil: Do waits for it.
+	// Go runs a call that may wait; nil: all calls wait, and Do with them.
 	Go func(call func())
 	// Opened is called when the party has a stream; nil: it is not.
 	Opened func(id uint32)
@@ -129,7 +129,7 @@ func (p *Party) call(waits bool, f func(waits bool)) {
 		p.Go(func() { f(true) })
 		return
 	}
-	f(waits)
+	f(waits || p.Go == nil)
 }
 
 // knows returns the class of an error, which has to be one that calls return.

@@ -69,6 +69,7 @@ const (
 	Join     Op = "join"     // a Group
 	Leave    Op = "leave"    // the Group
 	Batch    Op = "batch"    // Group.Send to many
+	Accept   Op = "accept"   // waits for a stream of the peer
 	Meet     Op = "meet"     // waits until the other end comes to this
 	Shutdown Op = "shutdown" // of the end's endpoint
 )
