@@ -3,24 +3,16 @@ package schedules
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"net"
+	"os"
 	"sync"
 	"time"
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/schedule"
+	"github.com/arqnet/kcp/internal/testenv/life"
 )
-
-// Conversations with a peer that knows no signals: the bare state machine. Such a peer
-// hears of no end, so the conversations have sizes. No event comes beside them: a
-// session with such a peer has no way to survive one, or to tell it.
-var legacyLives = []*life{
-	{name: "asked", peer: legacyAsks, server: answersSome},
-	{name: "receipts", peer: legacyTakesMessages, server: sendsDown, config: func(c *kcp.Config) { c.MessageMode = true }},
-	{name: "asking", client: asksSome, ofLegacy: true},
-}
 
 // bareMachine is one end without signals, updated every 10 ms until all has been said.
 type bareMachine struct {
@@ -28,10 +20,12 @@ type bareMachine struct {
 	pc   *faultySocket
 	got  chan []byte // what Recv returns
 	done chan struct{}
+	rest []byte // of what it returned last
 
-	mu sync.Mutex // guards what follows
-	k  *kcp.KCP
-	to net.Addr // nil: not known yet
+	mu   sync.Mutex // guards what follows
+	k    *kcp.KCP
+	conv uint32
+	to   net.Addr // nil: not known yet
 }
 
 const legacyConv = 77
@@ -56,6 +50,7 @@ func (tr *trial) bare(side schedule.Side, addr string, to net.Addr) *bareMachine
 
 // begin makes the machine. m.mu is held, or nobody else has m yet.
 func (m *bareMachine) begin(conv uint32) {
+	m.conv = conv
 	m.k = kcp.New(conv, func(b []byte) { _, _ = m.pc.WriteTo(b, m.to) })
 	m.k.SetNoDelay(kcp.NoDelayOn)
 	m.k.SetStream(!m.tr.rules.MessageMode)
@@ -112,113 +107,54 @@ func (m *bareMachine) update() {
 	}
 }
 
-// write sends b.
-func (m *bareMachine) write(b []byte) {
+// The calls of life.End. It has no others.
+
+func (m *bareMachine) Write(_ uint32, b []byte, _ bool) (sent int, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for len(b) > 0 {
-		n, err := m.k.Send(b[:min(len(b), 32<<10)])
-		if err != nil {
-			m.tr.fail("legacy: Send: %v", err)
-			return
+	for sent < len(b) && err == nil {
+		var n int
+		n, err = m.k.Send(b[sent:min(len(b), sent+32<<10)])
+		sent += n
+	}
+	return sent, err
+}
+
+func (m *bareMachine) SendMessage(_ uint32, b []byte, _ life.Options, _ bool) error {
+	_, err := m.Write(0, b, true)
+	return err
+}
+
+func (m *bareMachine) Read(_ uint32, b []byte, _ bool) (int, error) {
+	if len(m.rest) == 0 {
+		select {
+		case m.rest = <-m.got:
+		case <-time.After(2 * runLimit):
+			return 0, os.ErrDeadlineExceeded
 		}
-		b = b[n:]
 	}
+	n := copy(b, m.rest)
+	m.rest = m.rest[n:]
+	return n, nil
 }
 
-// receive takes as many bytes as want has, and compares them. It reports false if they
-// do not come.
-func (m *bareMachine) receive(want []byte) bool {
-	for at := 0; at < len(want); {
-		b, ok := m.next()
-		if !ok {
-			m.tr.fail("legacy: %d of %d bytes", at, len(want))
-			return false
-		}
-		if len(b) > len(want)-at || string(b) != string(want[at:at+len(b)]) {
-			m.tr.fail("legacy: wrong bytes after %d", at)
-			return false
-		}
-		at += len(b)
-	}
-	return true
-}
+func (m *bareMachine) SendDatagram([]byte) error                           { return errNone }
+func (m *bareMachine) OpenStream(life.StreamOptions, bool) (uint32, error) { return 0, errNone }
+func (m *bareMachine) EndStream(uint32, life.Op, uint64) error             { return errNone }
+func (m *bareMachine) Close(life.Op) error                                 { return nil }
+func (m *bareMachine) Set(life.Step) error                                 { return errNone }
+func (m *bareMachine) Class(err error) (life.Class, uint64)                { return life.Unknown(err), 0 }
 
-// next takes a message.
-func (m *bareMachine) next() ([]byte, bool) {
-	select {
-	case b := <-m.got:
-		return b, true
-	case <-time.After(2 * runLimit):
-		return nil, false
-	}
-}
+var errNone = errors.New("no such call")
 
-// A peer without signals asks.
-func legacyAsks(tr *trial, _ int) bool {
-	m := tr.bare(schedule.Client, "10.0.0.7:7", serverUDP)
-	m.write(question)
-	m.receive(answer)
-	return true
-}
-
-func answersSome(e *end) error {
-	if err := e.receiveSome(e.conn, question); err != nil {
-		return err
-	}
-	if err := e.send(e.conn, answer); err != nil {
-		return err
-	}
-	return named("Close", e.conn.Close())
-}
-
-// A peer without signals takes messages, for which there are receipts.
-func legacyTakesMessages(tr *trial, _ int) bool {
-	m := tr.bare(schedule.Client, "10.0.0.7:7", serverUDP)
-	m.write(word)
-	e := &end{tr, nil, tr.client, "legacy"}
-	to := e.inbox(fmt.Sprintf("down of %d", legacyConv), true, down...)
-	for range down {
-		b, ok := m.next()
-		if !ok {
-			tr.fail("legacy: no message")
-			return true
-		}
-		to.add(b)
-	}
-	return true
-}
-
-func sendsDown(e *end) error {
-	if err := e.receiveSome(e.conn, word); err != nil {
-		return err
-	}
-	sent := e.receipts(e.peerInbox("down", true, down...))
-	if err := sent.send(e.conn.SendMessage); err != nil {
-		return err
-	}
-	return named("Close", e.conn.Close())
-}
-
-// A peer without signals is asked.
-func asksSome(e *end) error {
-	if err := e.send(e.conn, question); err != nil {
-		return err
-	}
-	if err := e.receiveSome(e.conn, answer); err != nil {
-		return err
-	}
-	return named("Close", e.conn.Close())
-}
-
-// answerAsLegacy is the server of that.
+// answerAsLegacy is a server without signals.
 func (tr *trial) answerAsLegacy() {
 	m := tr.bare(schedule.Server, serverAddr, nil)
 	tr.lives.Add(1)
 	go func() {
 		defer tr.lives.Add(-1)
-		if m.receive(question) {
-			m.write(answer)
-		}
+		m.rest = <-m.got // then its conversation is known
+		e := &end{tr, life.NewParty(tr.session(m.conv), 1, m), nil, new(process)}
+		e.perform()
 	}()
 }

@@ -9,7 +9,6 @@ import (
 	"crypto/x509"
 	"fmt"
 	"math/big"
-	"net"
 	"os"
 	"runtime"
 	"strconv"
@@ -31,7 +30,7 @@ type wire struct {
 	config kcp.Config
 	moves  bool // a session goes on when its client has another address
 	faults []schedule.Act
-	lives  []*life
+	lives  []*conversation
 }
 
 // Nothing in a plain packet shows that it was damaged: that is left to the checksum of
@@ -201,7 +200,7 @@ type scene struct {
 	*explorer
 	t    *testing.T
 	wire *wire
-	life *life
+	life *conversation
 
 	failed atomic.Int64
 }
@@ -276,5 +275,3 @@ func (s *scene) grow(plan schedule.Schedule, more, one int) {
 		}
 	}
 }
-
-var _ net.PacketConn = leadableSocket{}

@@ -17,6 +17,7 @@ import (
 	"github.com/arqnet/kcp/internal/schedule"
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/testenv"
+	"github.com/arqnet/kcp/internal/testenv/life"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
@@ -154,7 +155,7 @@ func (r *takenRun) serve(l *kcp.Listener) {
 		r.lives.Add(1)
 		go func() {
 			defer r.lives.Add(-1)
-			r.live(&end{r.trial, c, p, "server"}, r.life.server)
+			r.newEnd(1, c, p).live()
 		}()
 	}
 }
@@ -207,8 +208,8 @@ func socketPair() (a, b *net.UnixConn, err error) {
 }
 
 // runTaken runs a conversation, and returns which packets were sent and what was wrong.
-func runTaken(w *wire, l *life, plan schedule.Schedule) (sent []schedule.Packet, failures []string) {
-	tr := &trial{wire: w, life: l, plan: plan, rules: w.config, begun: time.Now(), count: make(map[schedule.Side]int), servers: []*process{{}}}
+func runTaken(w *wire, l *conversation, plan schedule.Schedule) (sent []schedule.Packet, failures []string) {
+	tr := &trial{wire: w, life: l, plan: plan, rules: w.config, begun: time.Now(), count: make(map[schedule.Side]int), sessions: make(map[uint32]*life.Session), servers: []*process{{}}}
 	first, err := kcp.Listen("udp4", "127.0.0.1:0", &tr.rules)
 	if err != nil {
 		return nil, []string{err.Error()}
@@ -220,14 +221,12 @@ func runTaken(w *wire, l *life, plan schedule.Schedule) (sent []schedule.Packet,
 	go r.serve(first)
 	c, err := kcp.Dial("udp4", r.relay.in.LocalAddr().String(), &tr.rules)
 	if err == nil {
-		err = l.client(&end{tr, c, &process{who: "client"}, "client"})
-		_ = c.Abort() // if it has failed
-	}
-	if err != nil {
-		tr.fail("client: %v", err)
+		tr.newEnd(0, c, &process{who: "client"}).perform()
+	} else {
+		tr.fail("Dial: %v", err)
 	}
 	r.judgeTaken()
-	tr.judgeReceipts()
+	tr.judgeSessions()
 	return tr.sent, tr.failures
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/schedule"
+	"github.com/arqnet/kcp/internal/testenv/life"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/netsim"
 )
@@ -42,7 +43,7 @@ const (
 // trial is one run: a conversation over one wire, under one schedule.
 type trial struct {
 	wire  *wire
-	life  *life
+	life  *conversation
 	plan  schedule.Schedule
 	seed  uint64
 	net   *netsim.Network
@@ -53,8 +54,7 @@ type trial struct {
 	servers []*process   // each killed but the last; mu
 	lives   atomic.Int32 // of servers that have not come to their end
 
-	satisfied  atomic.Bool  // the client has closed in order
-	acceptedAt atomic.Int64 // when Accept has returned the last session, in ns since 1970
+	satisfied atomic.Bool // the client has closed in order
 
 	killed   chan struct{}
 	rests    chan struct{} // closed when all has been said
@@ -66,8 +66,8 @@ type trial struct {
 	failures []string
 	happened bool // the event of the plan
 	dials    int
-	receipts []*receipts
-	inboxes  []*inbox
+	again    bool // the client tries once more
+	sessions map[uint32]*life.Session
 	here     chan struct{} // of who waits in meet
 }
 
@@ -83,7 +83,7 @@ type process struct {
 
 // runSchedule runs a conversation in a bubble of its own, and returns which packets were
 // sent, and what was wrong.
-func runSchedule(t *testing.T, w *wire, l *life, plan schedule.Schedule, seed uint64) (sent []schedule.Packet, failures []string) {
+func runSchedule(t *testing.T, w *wire, l *conversation, plan schedule.Schedule, seed uint64) (sent []schedule.Packet, failures []string) {
 	var tr *trial
 	defer func() {
 		if p := recover(); p != nil { // goroutines that are left are a deadlock
@@ -97,19 +97,17 @@ func runSchedule(t *testing.T, w *wire, l *life, plan schedule.Schedule, seed ui
 	return tr.sent, tr.failures
 }
 
-func newTrial(w *wire, l *life, plan schedule.Schedule, seed uint64) *trial {
+func newTrial(w *wire, l *conversation, plan schedule.Schedule, seed uint64) *trial {
 	tr := &trial{
 		wire: w, life: l, plan: plan, seed: seed,
 		net:    netsim.NewNetwork(seed, netsim.LinkConfig{Delay: pathDelay}),
 		rules:  w.config,
 		begun:  time.Now(),
 		killed: make(chan struct{}), rests: make(chan struct{}), finished: make(chan struct{}),
-		count: make(map[schedule.Side]int),
+		count: make(map[schedule.Side]int), sessions: make(map[uint32]*life.Session),
 	}
 	tr.rules.Repetition = kcp.NewRepetition(seed)
-	if l.config != nil {
-		l.config(&tr.rules)
-	}
+	tr.rules.MessageMode = l.mode
 	if tr.mayBreak() {
 		tr.rules.KeepAlive, tr.rules.PeerTimeout, tr.rules.Linger = 2*time.Second, 5*time.Second, time.Second
 	}
@@ -148,7 +146,7 @@ func (tr *trial) run() {
 	watchdog := time.AfterFunc(hangLimit, tr.hang)
 	defer watchdog.Stop()
 	tr.client = tr.open(schedule.Client, "10.0.0.2:5000")
-	if tr.life.ofLegacy {
+	if tr.life.legacy == 1 {
 		tr.answerAsLegacy()
 	} else {
 		tr.listen()
@@ -169,7 +167,7 @@ func (tr *trial) run() {
 	for _, p := range append(tr.servers, tr.client) {
 		_, _ = p.endpoint.Close(), p.socket.Close() // may be closed
 	}
-	tr.judgeReceipts()
+	tr.judgeSessions()
 }
 
 // awaitLives returns when all lives of servers have come to their end.
@@ -230,12 +228,11 @@ func (tr *trial) listen() {
 				return
 			}
 			p.accepted.Add(1)
-			tr.acceptedAt.Store(time.Now().UnixNano())
 			tr.lives.Add(1)
 			go func() {
 				defer tr.lives.Add(-1)
 				time.Sleep(time.Microsecond)
-				tr.live(&end{tr, c, p, "server"}, tr.life.server)
+				tr.newEnd(1, c, p).live()
 			}()
 			time.Sleep(2 * time.Microsecond)
 		}
