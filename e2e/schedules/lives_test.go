@@ -160,7 +160,7 @@ func (tr *trial) converse(attempt int) bool {
 		tr.satisfied.Store(true)
 		return true
 	}
-	return attempt > 1 || !tr.broken()
+	return attempt > 1 || !tr.broken() || tr.life.shuts
 }
 
 // perform performs the steps of an end. It reports false, and breaks off, if a call has
@@ -235,7 +235,7 @@ func (e *end) failed() bool {
 // live performs the part of an accepted session.
 func (e *end) live() {
 	e.Accepted = time.Since(e.begun)
-	if !e.perform() && e.of.dead.Load() { // what its calls return concerns nobody
+	if !e.perform() && (e.of.dead.Load() || e.broken() && e.life.shuts) { // what its calls return concerns nobody
 		e.Note(e.Side, func(s *life.Seen) { s.Killed = true })
 	}
 }

@@ -92,9 +92,11 @@ type budget struct {
 func scheduleBudget() budget {
 	switch {
 	case testenv.Repeated():
-		return budget{1, 8, 0, 8, 1, 8}
+		return budget{1, 40, 0, 40, 1, 40}
 	case testing.Short():
-		return budget{2, 100, 1, 100, 2, 50}
+		return budget{1, 8, 0, 8, 1, 8}
+	case os.Getenv("KCP_LONG") == "":
+		return budget{1, 1, 0, 1, 2, 100}
 	}
 	return budget{3, 200, 1, 1, 3, 4}
 }

@@ -81,6 +81,7 @@ type Seen struct {
 	Left   bool // the endpoint has ended without a word behind it
 	Killed bool
 	Told   bool // of the peer's reason
+	Gives  bool // a reason
 }
 
 // Aborts reports whether the application has broken off.
@@ -184,21 +185,16 @@ func (s *Session) Complete() bool {
 //     ErrNotDelivered only if it has not read it to the end.
 //   - A reason to close arrives if the peer had one, and not else.
 func (s *Session) Check() {
+	s.Broken = s.Broken || !s.Ends[0].There || !s.Ends[1].There
 	for _, name := range slices.Sorted(maps.Keys(s.Flows)) {
 		s.Flows[name].check(s.Ends[name[0]-'a'].Ended)
 	}
 	for side := range s.Ends {
-		if e := &s.Ends[side]; e.There {
+		if e := &s.Ends[side]; e.There && !e.Killed { // what its calls return concerns nobody
 			s.checkErrors(side, e, &s.Ends[1-side])
 			s.checkClose(side, e, &s.Ends[1-side])
 		}
 	}
-}
-
-// readsOn reports whether the reader of a flow has read all that came.
-func (s *Session) readsOn(f *Flow) bool {
-	reader := &s.Ends[1-(f.name[len(s.Name)+1]-'a')]
-	return reader.There && !reader.Early && !reader.aborts() && !f.Got.Dropped && !f.Written.Dropped
 }
 
 // checkErrors judges the errors of an end.
@@ -217,19 +213,20 @@ func (s *Session) checkErrors(side int, e, peer *Seen) {
 	if peer.aborts() || e.aborts() || peer.Early || e.Early {
 		allowed = append(allowed, ResetByPeer, PeerLost, NotDelivered)
 	}
+	lost, _ := s.lost(side)
 	all := map[string]Class{"Write": e.Write, "CloseWrite": e.Fin, "Read": in.Got.Ended, "Close": e.Close}
 	for _, call := range slices.Sorted(maps.Keys(all)) {
 		is := all[call]
 		switch {
 		case slices.Contains(allowed, is) && (is == "" || !s.Clean):
 		case call == "Read" && is == EOF:
-		case call == "Close" && is == NotDelivered && s.lost(side) && !s.Clean: // a stream was given up with the session
+		case call == "Close" && is == NotDelivered && lost && !s.Clean: // a stream was given up with the session
 		default:
 			s.failAt(s.Name, "end %c: %s: %s (%v)", 'a'+side, call, is, s.Ends)
 		}
 	}
 	switch reason := peer.Called == Reason; {
-	case e.Told && !reason:
+	case e.Told && !peer.Gives:
 		s.failAt(s.Name, "end %c was told of a reason, and the peer had none", 'a'+side)
 	case reason && in.Got.Ended == EOF && !e.Told && !in.Written.Fin:
 		s.failAt(s.Name, "end %c was not told of the peer's reason", 'a'+side)
@@ -242,23 +239,25 @@ func (s *Session) checkClose(side int, e, peer *Seen) {
 	if !e.Ended || e.Called != Close && e.Called != Reason || !peer.There {
 		return
 	}
+	maybe, surely := s.lost(side)
 	reads := !peer.Early && !peer.aborts() && !peer.Left
 	switch {
 	case e.Close == "" && e.Write == "" && reads && !s.Broken && !e.Early && peer.Called != "" && (out.Got.Ended != EOF || !out.complete()):
 		s.failAt(s.Name, "end %c: Close is nil, and the peer has not read all: %s", 'a'+side, out.Got.Ended)
-	case e.Close == "" && reads && !s.Broken && !e.Early && s.lost(side):
+	case e.Close == "" && reads && !s.Broken && !e.Early && surely:
 		s.failAt(s.Name, "end %c: Close is nil, and something was lost", 'a'+side)
-	case e.Close == NotDelivered && !s.Broken && !peer.Left && out.Got.Ended == EOF && !s.lost(side):
+	case e.Close == NotDelivered && !s.Broken && !peer.Left && out.Got.Ended == EOF && !maybe:
 		s.failAt(s.Name, "end %c: Close is %s, and the peer has read all", 'a'+side, e.Close)
 	}
 }
 
-// lost reports whether something that an end has written was lost with the session.
-func (s *Session) lost(side int) bool {
+// lost is that of all flows of an end.
+func (s *Session) lost(side int) (maybe, surely bool) {
 	for name, f := range s.Flows {
-		if name[0] == byte('a'+side) && name != flowName(side, Datagrams) && f.lost() {
-			return true
+		if name[0] == byte('a'+side) && !f.datagrams() {
+			m, is := f.lost()
+			maybe, surely = maybe || m, surely || is
 		}
 	}
-	return false
+	return maybe, surely
 }

@@ -169,11 +169,12 @@ func (f *Flow) fin() bool {
 func (p *Party) write(s Step) {
 	id := p.Pick(s.ID)
 	f := p.Out(id)
-	if !f.claim() {
+	waits := s.How&Waits > 0 || p.Go == nil
+	if !f.claim(waits) {
 		return
 	}
-	p.call(s.How&Waits > 0, func(waits bool) {
-		defer f.release()
+	p.call(waits, func(waits bool) {
+		defer f.release(waits)
 		if f.Messages || id != 0 && s.How&(Receipt|Never) == Receipt|Never {
 			p.message(id, f, s, waits)
 			return
@@ -255,6 +256,7 @@ func (p *Party) close(how Op) {
 	_, ended := p.In(0).Read()
 	first := false
 	p.Note(p.Side, func(e *Seen) {
+		e.Gives = e.Gives || how == Reason
 		if first = e.Called == ""; first {
 			e.Called, e.Early = how, ended != EOF
 		} else if how == Abort {
@@ -338,4 +340,26 @@ func (p *Party) Takes(id uint32, b []byte, err error) bool {
 	}
 	f.Ends(is, code)
 	return false
+}
+
+// Prepare returns what to write next to a stream, for a call that others make. It is not
+// ok if nothing may be written now; else after follows the call, which does not wait.
+func (p *Party) Prepare(id uint32, size int) (b []byte, after func(n int, err error), ok bool) {
+	f := p.Out(id)
+	if !f.claim(false) {
+		return nil, nil, false
+	}
+	if !f.Messages {
+		return f.Next(1 + size), func(n int, err error) {
+			f.Wrote(n)
+			f.release(false)
+			p.writes(id, err)
+		}, true
+	}
+	number, b := f.Begin(size, Message{May: f.may})
+	return b, func(_ int, err error) {
+		f.End(number, err == nil)
+		f.release(false)
+		p.writes(id, err)
+	}, true
 }

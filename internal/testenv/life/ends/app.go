@@ -19,6 +19,7 @@ type App struct {
 	running sync.WaitGroup // calls that read, or wait
 
 	amu     sync.Mutex // guards what follows
+	changed sync.Cond
 	group   *Group
 	left    bool // it was taken out of group, whose last events are under way
 	reads   int  // plain calls that may read
@@ -31,6 +32,7 @@ type App struct {
 func NewApp(s *life.Session, side int, c *kcp.Conn) *App {
 	e := &End{Conn: c}
 	a := &App{Party: life.NewParty(s, side, e), End: e, blocked: make(map[uint32]bool)}
+	a.changed.L = &a.amu
 	a.Go = func(call func()) { a.running.Go(call) }
 	a.Opened = func(id uint32) { a.running.Go(func() { a.read(id) }) }
 	a.Blocked = a.isBlocked
@@ -41,18 +43,21 @@ func NewApp(s *life.Session, side int, c *kcp.Conn) *App {
 func (a *App) Begin() {
 	a.running.Go(func() { a.read(0) })
 	a.running.Go(func() {
-		a.plain(func() bool {
+		a.plain(func() error {
 			s, err := a.Conn.AcceptStream(context.Background())
 			if err == nil {
 				a.Accepted(a.Party, s)
 			}
-			return a.goesOn(err)
+			return err
 		})
 	})
 	a.running.Go(func() {
-		a.plain(func() bool {
+		a.plain(func() error {
 			b, err := a.Conn.ReceiveDatagram(context.Background())
-			return a.Takes(life.Datagrams, b, err)
+			if a.Takes(life.Datagrams, b, err); a.knows(err) == life.Timeout {
+				a.extend(0)
+			}
+			return err
 		})
 	})
 }
@@ -60,52 +65,52 @@ func (a *App) Begin() {
 // Wait returns when no call reads or waits any more.
 func (a *App) Wait() { a.running.Wait() }
 
-// goesOn reports whether a call that has returned err is to be repeated.
-func (a *App) goesOn(err error) bool {
-	if err == nil {
-		return true
-	}
-	is, _ := Class(err)
-	return is == life.InGroup || is == life.Timeout
-}
-
 // read reads a stream, or the session itself.
 func (a *App) read(id uint32) {
-	b := make([]byte, 1<<18)
-	a.plain(func() bool { return a.ReadOnce(id, b) })
+	b := make([]byte, 1<<16)
+	a.plain(func() error {
+		n, err := a.End.Read(id, b, a.In(id).Messages)
+		if is := a.knows(err); is == life.Timeout {
+			a.extend(id)
+		}
+		a.Takes(id, b[:n], err)
+		return err
+	})
+}
+
+func (a *App) knows(err error) (is life.Class) {
+	if err != nil {
+		is, _ = Class(err)
+	}
+	return is
+}
+
+// extend removes a deadline that has passed.
+func (a *App) extend(id uint32) {
+	if s := a.Stream(id); s != nil {
+		_ = s.SetReadDeadline(time.Time{})
+		return
+	}
+	_ = a.Conn.SetReadDeadline(time.Time{}) // the session may have ended
 }
 
 // plain makes a call again and again that reads, whenever the session is in no group.
-func (a *App) plain(call func() bool) {
-	for goesOn := true; goesOn; {
+func (a *App) plain(call func() error) {
+	for {
 		a.amu.Lock()
-		may := a.group == nil && !a.rests
-		if may {
-			a.reads++
+		for (a.group != nil || a.rests) && !a.ended {
+			a.changed.Wait()
 		}
+		a.reads++
 		a.amu.Unlock()
-		if !may {
-			if a.over() {
-				return
-			}
-			time.Sleep(20 * time.Millisecond)
-			continue
-		}
-		goesOn = call()
+		is := a.knows(call())
 		a.amu.Lock()
 		a.reads--
 		a.amu.Unlock()
-		if goesOn && a.Conn.Err() == nil {
-			time.Sleep(time.Microsecond) // a deadline that has passed
+		if is != "" && is != life.InGroup && is != life.Timeout {
+			return
 		}
 	}
-}
-
-// over reports whether a Group has told the end of the session.
-func (a *App) over() bool {
-	a.amu.Lock()
-	defer a.amu.Unlock()
-	return a.ended
 }
 
 // Rest lets plain calls read nothing, or go on.
@@ -113,6 +118,7 @@ func (a *App) Rest(is bool) {
 	a.amu.Lock()
 	defer a.amu.Unlock()
 	a.rests = is
+	a.changed.Broadcast()
 }
 
 // isBlocked takes note that there was no room. In a group EventWritable follows.
@@ -169,6 +175,7 @@ func (a *App) leaves(g *Group) {
 	defer a.amu.Unlock()
 	if a.group == g {
 		a.group = nil
+		a.changed.Broadcast()
 		clear(a.blocked)
 	}
 }
@@ -209,6 +216,7 @@ func (a *App) event(e kcp.Event, g *Group) {
 	case kcp.EventEnded:
 		a.amu.Lock()
 		a.ended, a.group = true, nil
+		a.changed.Broadcast()
 		a.amu.Unlock()
 		a.Takes(0, nil, e.Err)
 	}
