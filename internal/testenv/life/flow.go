@@ -29,6 +29,7 @@ type Flow struct {
 	session *Session
 	name    string
 	may     bool   // all messages may be given up
+	own     bool   // it is of the session itself
 	key     uint32 // which its content depends on
 
 	mu      sync.Mutex // guards Written, Got, and what follows
@@ -298,7 +299,7 @@ func (f *Flow) arrived() map[uint32]bool {
 // has given it up, or surely was not: its receipt says so.
 func (f *Flow) lost() (maybe, surely bool) {
 	got := f.arrived()
-	maybe = f.Got.Bytes < f.Written.Bytes || f.Written.Dropped || f.Got.Dropped
+	maybe = f.Got.Bytes < f.Written.Bytes || f.Written.Dropped || f.Got.Dropped || !f.own && f.Got.Ended != EOF
 	for number, m := range f.Written.Sent {
 		if m.May || m.Size == 0 || got[number] || m.UpTo > 0 && m.UpTo <= f.Got.Bytes {
 			continue

@@ -256,6 +256,7 @@ func (p *Party) close(how Op) {
 	_, ended := p.In(0).Read()
 	first := false
 	p.Note(p.Side, func(e *Seen) {
+		e.Calls++
 		e.Gives = e.Gives || how == Reason
 		if first = e.Called == ""; first {
 			e.Called, e.Early = how, ended != EOF
