@@ -321,7 +321,7 @@ func (c *crowd) live(a *ends.App) {
 	}
 	patient := random.IntN(3) > 0
 	if patient && a.Seen(a.Side).Called == "" {
-		c.settle(a)
+		c.settle(a, random)
 	}
 	if how := life.Op(life.Close); a.Seen(a.Side).Called == "" {
 		if !patient && random.IntN(2) == 0 {
@@ -333,7 +333,7 @@ func (c *crowd) live(a *ends.App) {
 }
 
 // settle ends what is written, and waits for the end of what is read.
-func (c *crowd) settle(a *ends.App) {
+func (c *crowd) settle(a *ends.App, random *rand.Rand) {
 	sleep := func(d time.Duration) {
 		select {
 		case <-a.Conn.Done():
@@ -345,8 +345,14 @@ func (c *crowd) settle(a *ends.App) {
 	for _, id := range append(a.Streams(), 0) {
 		a.Do(life.Step{Op: life.Fin, ID: id})
 	}
+	if n := random.IntN(6); n < 2 { // while the ends are on their way
+		c.step(a, life.Step{Op: [2]life.Op{life.Leave, life.Join}[n]}, random)
+	}
 	sleep(3 * time.Minute)
 	peer := a.Session.Seen(1 - a.Side)
+	if a.Conn.Err() == nil && a.Seen(a.Side).Called == "" {
+		a.CheckEnds()
+	}
 	if a.Conn.Err() == nil && peer.There && a.Out(0).Complete() && peer.Called == "" {
 		sleep(3 * time.Minute)
 	}

@@ -295,6 +295,19 @@ func (p *Party) read(s Step) {
 	})
 }
 
+// CheckEnds checks that the ends of all that the peer has ended have come, when there was
+// time enough.
+func (p *Party) CheckEnds() {
+	for _, id := range append(p.Streams(), 0) {
+		f := p.In(id)
+		f.note(func(w *Written, g *Got) {
+			if w.Fin && !w.Dropped && !g.Dropped && g.Ended == "" {
+				f.fail("the end has not come")
+			}
+		})
+	}
+}
+
 // ReadOnce makes one call that reads, and reports whether the next one may read more.
 func (p *Party) ReadOnce(id uint32, b []byte) bool {
 	f := p.In(id)
