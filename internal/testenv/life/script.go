@@ -1,6 +1,6 @@
-// Package life is what random tests of whole sessions share: a script of calls, faults and
-// time, the application that performs it at one end of a session, and the judge of what
-// both ends have seen.
+// Package life is what random tests of whole sessions share: a script of calls, faults
+// and time, the application that performs it at one end of a session, and the judge of
+// what both ends have seen.
 //
 // The tests that use it play scripts over sessions without endpoints (package kcp), over
 // endpoints in virtual time (e2e/schedules), and over sockets and processes (soak). So
