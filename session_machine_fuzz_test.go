@@ -358,7 +358,7 @@ func TestSessionMachines(t *testing.T) {
 	for _, text := range mendedSessions {
 		playSessions(t, life.MustParse(text))
 	}
-	for seed := range fewer(2000) {
+	for seed := range fewer(4000) {
 		if !t.Run(fmt.Sprint(seed), func(t *testing.T) { playSessions(t, sessionSteps.Of(sessionScript(seed))) }) {
 			t.Fatal("the number of the subtest is the seed")
 		}

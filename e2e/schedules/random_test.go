@@ -57,7 +57,7 @@ type crowd struct {
 // KCP_SEED is the first seed, and KCP_LIVES how many there are.
 func TestRandomLives(t *testing.T) {
 	testenv.Simulated(t)
-	n := uint64(60)
+	n := uint64(100)
 	if os.Getenv("KCP_LONG") != "" {
 		n = 2000
 	}

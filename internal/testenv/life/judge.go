@@ -229,7 +229,7 @@ func (s *Session) checkErrors(side int, e, peer *Seen) {
 	switch reason := peer.Called == Reason; {
 	case e.Told && !peer.Gives:
 		s.failAt(s.Name, "end %c was told of a reason, and the peer had none", 'a'+side)
-	case reason && peer.Calls == 1 && in.Got.Ended == EOF && !e.Told && !in.Written.Fin:
+	case reason && !s.Broken && peer.Calls == 1 && in.Got.Ended == EOF && !e.Told && !in.Written.Fin:
 		s.failAt(s.Name, "end %c was not told of the peer's reason", 'a'+side)
 	}
 }
