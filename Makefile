@@ -11,7 +11,7 @@ STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.7.0
 GOVULNCHECK = golang.org/x/vuln/cmd/govulncheck@v1.9.0
 
 # Fuzz targets as package:name, and how long each runs in `make fuzz`.
-FUZZ     = .:FuzzSegment ./internal/streams:FuzzStreams ./internal/streams:FuzzStreamPairs .:FuzzStreamLink .:FuzzSessions .:FuzzTLSHandshake .:FuzzTLSContent \
+FUZZ     = .:FuzzSegment ./internal/streams:FuzzStreams ./internal/streams:FuzzStreamPairs .:FuzzSessions .:FuzzTLSHandshake .:FuzzTLSContent \
            ./internal/packetkeys:FuzzOpen ./internal/protect:FuzzProtection ./internal/handshake:FuzzExchange ./internal/admission:FuzzJudge \
            ./fuzz:FuzzInput ./fuzz:FuzzLink \
            ./crypt:FuzzOpen ./crypt:FuzzSeal ./internal/fec:FuzzDecode ./internal/fec:FuzzRoundTrip \
@@ -35,7 +35,7 @@ NO_RACE = LEFT OUT: the race detector needs cgo and a C compiler (CGO_ENABLED=$(
 SEEDS   ?= 500
 WORKERS ?= 12
 
-.PHONY: check test test-long conformance unit quick race offload-off 386 oldest interop interop-full bench-test mux-test cluster-test grpc-test p2p-test tableflip-test cluster kcpgo-test kcpgo observe-test observe-rules observe-browser tunnel-test tunnel-programs tunnel-soak tunnel-bench dissector fuzz fuzz-short fuzz-state tls-hostile soak soak-lives soak-groups schedules cross vet lint bench fmt mutate balancer
+.PHONY: check test test-long conformance unit quick race offload-off 386 oldest interop interop-full bench-test mux-test cluster-test grpc-test p2p-test tableflip-test kcpgo-test kcpgo observe-test observe-rules observe-browser tunnel-test tunnel-programs tunnel-soak tunnel-bench dissector fuzz fuzz-short fuzz-state tls-hostile soak lives schedules cross vet lint bench fmt mutate balancer
 
 # What `make test` does, and what `make test-long` does besides. A stage by itself is in
 # full.
@@ -88,7 +88,7 @@ endif
 offload-off:
 	@for v in GSO GRO MMSG; do \
 		echo "== without $$v"; \
-		env KCP_DISABLE_$$v=1 $(GO) test -short $(TESTFLAGS) . ./e2e/... ./internal/udp ./examples/... || exit 1; \
+		env KCP_DISABLE_$$v=1 $(GO) test -short $(TESTFLAGS) . ./e2e/sockets ./e2e/network ./internal/udp ./examples/... || exit 1; \
 	done
 
 # The packages whose numbers come from the network, where int has 32 bits. Some virtual
@@ -141,8 +141,8 @@ observe-rules:
 tunnel-test:
 	cd tunnel && $(GO) test $(SHORT) $(TESTFLAGS) ./...
 
-# Programs of others through the tunnel: Debian's packages iperf3, wrk, rsync,
-# openssh-server, curl, bind9-dnsutils and dnsmasq-base; half a minute.
+# Programs of others through the tunnel: Debian's packages iperf3, openssh-server, curl,
+# bind9-dnsutils and dnsmasq-base; half a minute.
 tunnel-programs:
 	cd tunnel && KCP_PROGRAMS=1 $(GO) test -count=1 -v -timeout 60m -run TestPrograms ./cmd/kcptunnel
 
@@ -180,10 +180,6 @@ p2p-test:
 tableflip-test:
 	cd examples/upgrade/tableflip && $(GO) test $(TESTFLAGS) ./...
 
-# Nodes of a cluster in processes, of which one is killed and one cut off; a minute.
-cluster:
-	cd examples/cluster && $(GO) test -count=1 -v -parallel 8 -timeout 60m $(if $(RACE),-race) ./...
-
 # The API of kcp-go: the same tests of behaviour with ours in its place, and in full with
 # kcp-go.
 kcpgo-test:
@@ -198,17 +194,13 @@ PROGRAMS ?= glider,frp
 kcpgo:
 	cd kcpgo && $(GO) run ./programs -programs $(PROGRAMS)
 
-# Random lives of sessions, more than `go test` takes time for; a minute.
-soak-lives:
-	KCP_LIVES=10000 $(GO) test -timeout 60m -run TestRandomLives .
-
-# The same of sessions with streams, and of those in groups; some minutes.
-soak-groups:
-	KCP_LIVES=2000 $(GO) test -timeout 60m -run 'TestStreamLives|TestGroupLives' .
+# Random lives of sessions, streams and groups in virtual time; some minutes.
+lives:
+	KCP_LIVES=2000 $(GO) test -count=1 -timeout 60m -run TestRandomLives ./e2e/schedules
 
 # Every schedule of TestSchedules, and of takeovers; some ten minutes.
 schedules:
-	$(GO) test ./e2e/schedules -count=1 -v -parallel 8 -timeout 120m
+	KCP_LONG=1 $(GO) test ./e2e/schedules -count=1 -v -parallel 8 -timeout 120m
 
 fuzz:
 	@for f in $(FUZZ); do \
