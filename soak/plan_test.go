@@ -1,6 +1,7 @@
 package soak
 
 import (
+	"crypto/aes"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
@@ -13,19 +14,21 @@ import (
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/selfsigned"
+	"github.com/arqnet/kcp/internal/testenv/life"
+	"github.com/arqnet/kcp/internal/testenv/life/ends"
 	"github.com/arqnet/kcp/netsim"
 )
 
-// plan is all that a seed determines. Both processes make it of the seed.
+// plan is all that a seed determines, but for what applications do: see steps.
 type plan struct {
 	Seed           uint64
 	Cipher         string // "tls" is Config.TLS
 	ResetKey       bool   // with TLS: Config.StatelessResetKey, the same after a restart
-	Group          string // how the server takes events of a Group; "": it has none
+	Grouped        bool   // a Group has the server's sessions
+	Way            ends.Way
+	MessageMode    bool
 	Client, Server settings
-	KeepAlive      time.Duration
-	PeerTimeout    time.Duration
-	Linger         time.Duration
+	PeerTimeout    time.Duration // and Linger
 
 	Up, Down netsim.LinkConfig
 	Outages  []outage
@@ -34,20 +37,27 @@ type plan struct {
 	Event    event
 	EventAt  time.Duration
 	Downtime time.Duration // from the kill to the restart
-	Sessions []script      `json:"-"` // which the log tells one by one
+	Dials    []dial
 }
+
+// dial is a session.
+type dial struct {
+	Start  time.Duration
+	GiveUp time.Duration // Dial is cancelled after so long; 0: it is not
+	Exits  bool          // its socket is closed as soon as Close returns
+}
+
+const keepAlive = time.Second
 
 // event is what happens to the server's process.
 type event string
 
 const (
-	noEvent           event = ""
-	kill              event = "kill"
-	restart           event = "restart"             // killed, and started again
-	restartBeforeData event = "restart before data" // after all Dials, before the clients write
-	restartInDial     event = "restart in Dial"     // while the first session is opened
-	terminate         event = "terminate"           // SIGTERM: the server closes everything and exits
-	pathEnds          event = "path ends"           // nothing arrives any more, on either side
+	noEvent   event = ""
+	kill      event = "kill"
+	restart   event = "restart"   // killed, and started again
+	terminate event = "terminate" // SIGTERM: the server closes everything and exits
+	pathEnds  event = "path ends" // nothing arrives any more, on either side
 )
 
 // outage is a time during which both directions lose everything.
@@ -59,7 +69,6 @@ type settings struct {
 	MTU, MaxMTU               int
 	SendWindow, ReceiveWindow int
 	WriteBuffer               int
-	MessageMode               bool
 	FEC                       kcp.FEC
 	NoDelay                   kcp.NoDelay
 	Control                   string
@@ -93,35 +102,50 @@ func millis(r *rand.Rand, from, to int) time.Duration {
 // newPlan returns the plan of a seed.
 func newPlan(seed uint64) *plan {
 	r := rand.New(rand.NewPCG(seed, 0x736f616b))
-	p := &plan{Seed: seed, KeepAlive: time.Second}
+	p := &plan{Seed: seed}
 	p.Cipher = pick(r, "nil", "none", "aes-gcm", "aes-gcm", "chacha20", "xchacha20", "aes-cfb", "salsa20", "xor", "tls", "tls", "tls", "tls", "tls")
-	p.ResetKey = chance(r, 50)
-	if chance(r, 15) {
-		p.Group = pick(r, "wait", "serve", "handle")
-	}
+	p.ResetKey, p.MessageMode = chance(r, 50), chance(r, 35)
+	p.Grouped, p.Way = chance(r, 25), ends.Way(r.IntN(int(ends.Ways)))
 	p.Client, p.Server = randomSettings(r), randomSettings(r)
 	p.Client.Shards, p.Client.Validation, p.Client.RefuseLegacy = 0, 0, false
 	p.randomPath(r)
-	switch {
-	case p.rough():
-		p.PeerTimeout, p.Linger = 8*time.Second, 8*time.Second
-	case p.loss() > 0.05:
-		p.PeerTimeout, p.Linger = 5*time.Second, 5*time.Second
-	default:
-		p.PeerTimeout, p.Linger = 3*time.Second, 3*time.Second
+	p.PeerTimeout = 3 * time.Second
+	if p.rough() {
+		p.PeerTimeout = 8 * time.Second
 	}
-	p.Event = pick(r, noEvent, noEvent, noEvent, noEvent, noEvent, noEvent, kill, restart, restartBeforeData, restartInDial, terminate, pathEnds)
+	p.Event = pick(r, noEvent, noEvent, noEvent, noEvent, kill, restart, restart, terminate, pathEnds)
 	p.EventAt, p.Downtime = millis(r, 0, 2000), millis(r, 0, 600)
 	for range 1 + r.IntN(8) {
-		p.Sessions = append(p.Sessions, p.randomScript(r))
+		d := dial{Start: millis(r, 0, 1500), Exits: p.Client.Sockets != ownSockets && chance(r, 50)}
+		if chance(r, 10) {
+			d.GiveUp = millis(r, 1, 150)
+		}
+		p.Dials = append(p.Dials, d)
 	}
-	if p.Event == restartInDial {
-		p.EventAt = p.Sessions[0].Start + millis(r, 0, 150)
-	}
-	if p.tls() {
-		p.handshakeOutage(r)
+	if chance(r, 30) { // while a session is opened
+		p.EventAt = pick(r, p.Dials...).Start + millis(r, 0, 150)
 	}
 	return p
+}
+
+// table is what applications do.
+var table = life.Weighted("write 30 open 6 fin 2 stopread 1 stopwrite 1 reset 1 endstream 2 datagram 4 wait 12 rate 1 buffer 1 look 4 ping 2 flush 3")
+
+// steps returns what an application does with a session. The last step ends it.
+func (p *plan) steps(conv uint32, side int) []life.Step {
+	r := rand.New(rand.NewPCG(p.Seed, uint64(conv)<<1|uint64(side)))
+	var all []life.Step
+	for _, s := range table.Of(table.Random(r, r.IntN(60))).Steps {
+		if s.End = side; s.Op == life.Wait {
+			s.N = min(s.N, 400)
+		}
+		all = append(all, s)
+	}
+	last := pick(r, life.Close, life.Close, life.Close, life.Close, life.Close, life.Reason, life.Background, life.Abort)
+	if last != life.Abort && chance(r, 80) { // all is read before
+		all = append(all, life.Step{End: side, Op: life.Fin}, life.Step{End: side, Op: life.Meet})
+	}
+	return append(all, life.Step{End: side, Op: last})
 }
 
 func randomSettings(r *rand.Rand) settings {
@@ -132,7 +156,6 @@ func randomSettings(r *rand.Rand) settings {
 		SendWindow:    pick(r, 0, 1, 2, 1+r.IntN(128), 1+r.IntN(20000)),
 		ReceiveWindow: pick(r, 0, 1, 1+r.IntN(20000)),
 		WriteBuffer:   pick(r, 0, 4096, 4096+r.IntN(100_000)),
-		MessageMode:   chance(r, 35),
 		NoDelay:       pick(r, kcp.NoDelayOn, kcp.NoDelayOn, kcp.NoDelayTurbo, kcp.NoDelayOff),
 		Control:       pick(r, "bbr", "bbr", "cubic", "reference", "none"),
 		Redundancy:    pick(r, 0.0, 0, 1, 4),
@@ -179,7 +202,7 @@ func (p *plan) randomPath(r *rand.Rand) {
 	p.Up, p.Down = link(), link()
 	if chance(r, 25) {
 		for range 1 + r.IntN(2) {
-			p.Outages = append(p.Outages, outage{millis(r, 0, 2500), pick(r, millis(r, 50, 1000), millis(r, 50, 1000), millis(r, 1000, 5000))})
+			p.Outages = append(p.Outages, outage{millis(r, 0, 2500), pick(r, millis(r, 50, 1000), millis(r, 1000, 5000))})
 		}
 	}
 	if authenticated && chance(r, 25) {
@@ -189,17 +212,6 @@ func (p *plan) randomPath(r *rand.Rand) {
 
 // tls reports whether sessions have TLS.
 func (p *plan) tls() bool { return p.Cipher == "tls" }
-
-// handshakeOutage makes the path take nothing, now and then, from a moment on in
-// which a session is being opened: also longer than a handshake may take.
-func (p *plan) handshakeOutage(r *rand.Rand) {
-	if !chance(r, 40) {
-		return
-	}
-	s := p.Sessions[r.IntN(len(p.Sessions))]
-	length := pick(r, millis(r, 50, 1000), millis(r, 1000, 4000), millis(r, 9000, 13000))
-	p.Outages = append(p.Outages, outage{s.Start + millis(r, 0, 200), length})
-}
 
 // loss returns the share of packets that the worse direction loses.
 func (p *plan) loss() float64 {
@@ -211,7 +223,7 @@ func (p *plan) loss() float64 {
 // answers to a request may be lost, however often it is repeated. So may they if
 // the client's address changes more often than an idle client sends.
 func (p *plan) rough() bool {
-	if p.Rebind > 0 && p.Rebind < p.KeepAlive {
+	if p.Rebind > 0 && p.Rebind < keepAlive {
 		return true
 	}
 	burst := func(c netsim.LinkConfig) bool { return c.Burst.ToBad > 0.005 && c.Burst.ToGood < 0.4 }
@@ -224,16 +236,6 @@ func (p *plan) outage() (sum time.Duration) {
 		sum += o.Length
 	}
 	return sum
-}
-
-// down reports whether an outage touches the time from a to b, since the path began.
-func (p *plan) down(a, b time.Duration) bool {
-	for _, o := range p.Outages {
-		if o.At < b && a < o.At+o.Length {
-			return true
-		}
-	}
-	return false
 }
 
 // course returns the script of a direction's outages.
@@ -261,7 +263,8 @@ func (p *plan) newCipher() crypt.Cipher {
 	case "xchacha20":
 		c, err = crypt.XChaCha20Poly1305(key)
 	case "aes-cfb":
-		c, err = newCFB(key)
+		block, _ := aes.NewCipher(key)
+		c = crypt.CFB(block)
 	case "salsa20":
 		c, err = crypt.Salsa20(key)
 	case "xor":
@@ -278,10 +281,10 @@ func (p *plan) config(s settings) *kcp.Config {
 	c := &kcp.Config{
 		Cipher: p.newCipher(), FEC: s.FEC,
 		MTU: s.MTU, MaxMTU: s.MaxMTU, SendWindow: s.SendWindow, ReceiveWindow: s.ReceiveWindow,
-		WriteBuffer: s.WriteBuffer, MessageMode: s.MessageMode, NoDelay: s.NoDelay,
+		WriteBuffer: s.WriteBuffer, MessageMode: p.MessageMode, NoDelay: s.NoDelay,
 		CongestionControl: controls[s.Control], Redundancy: s.Redundancy, Shards: s.Shards,
 		AddressValidation: s.Validation, LegacyPeers: legacyPeers(s.RefuseLegacy),
-		KeepAlive: p.KeepAlive, PeerTimeout: p.PeerTimeout, Linger: p.Linger, DialTimeout: p.dialTimeout(),
+		KeepAlive: keepAlive, PeerTimeout: p.PeerTimeout, Linger: p.PeerTimeout, DialTimeout: p.PeerTimeout + 2*time.Second,
 	}
 	if p.tls() {
 		if c.MTU > 0 {
@@ -306,23 +309,6 @@ var certificate = sync.OnceValue(func() *tls.Certificate {
 	}
 	return c
 })
-
-func (p *plan) dialTimeout() time.Duration { return p.PeerTimeout + p.outage() + 2*time.Second }
-
-// slack is what a machine under load may add to any time.
-const slack = 5 * time.Minute
-
-// idleBound returns how long a session may stay whose peer is gone: until the
-// peer is asked, until it is taken for lost, and until Close gives up.
-func (p *plan) idleBound() time.Duration {
-	return p.KeepAlive*3/2 + p.PeerTimeout + p.Linger + p.outage() + slack
-}
-
-// callBound returns how long a call may take: the other side's pauses and
-// transfers, which are planned to take up to some seconds, and a peer's end.
-func (p *plan) callBound() time.Duration {
-	return maxPause + 8*maxTransfer + p.dialTimeout() + p.idleBound()
-}
 
 func (p *plan) String() string {
 	b, err := json.Marshal(p)

@@ -4,101 +4,80 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/signal"
-	"runtime"
-	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/testenv/life"
+	"github.com/arqnet/kcp/internal/testenv/life/ends"
 )
 
-// order is what the client's process tells the server's, a line of JSON each.
-type order struct {
-	Conv    uint32 // belongs to
-	Session int
-	Over    bool // there will be no further Dial
-	Report  bool // asks for a report
-	Quit    bool
-}
-
-// report is what the server's process tells.
+// report is what the server's process tells, a line of JSON each.
 type report struct {
-	Ready   bool     // it listens
-	Record  *record  // of a session that is over
-	State   *state   // as was asked for
-	Quit    bool     // the last
-	Left    []string // goroutines of package kcp after the end of all
-	Serving bool     // the end was by SIGTERM
+	Ready    bool // it listens
+	Session  *life.Session
+	Failures []string
+	Quit     bool // the last: all has ended, and nothing is left
 }
-
-// state is what the server holds.
-type state struct{ Sessions, HalfOpen, Buffered, Apps int }
 
 // server is the server's process.
 type server struct {
 	plan    *plan
-	life    int
 	l       *kcp.Listener
 	pc      net.PacketConn // nil if the listener has its own
-	grouped *groupServer   // nil without Plan.Group
-	log     func(format string, args ...any)
+	group   *ends.Group    // nil without Plan.Grouped
+	running sync.WaitGroup
 
-	mu       sync.Mutex
-	changed  sync.Cond
-	sessions map[uint32]int // by conv
-	over     bool           // sessions is complete
-	leaving  bool           // SIGTERM has come
-	quitting bool           // what ends from now on ends by Endpoint.Close
-	apps     []*app
-	out      *json.Encoder
-	running  sync.WaitGroup
-	active   int
+	mu      sync.Mutex
+	out     *json.Encoder
+	apps    []*ends.App
+	leaving bool // SIGTERM has come
 }
 
-// serve is the main function of the server's process.
-func serve(p *plan, life, port int, log func(string, ...any)) error {
-	s := &server{plan: p, life: life, log: log, sessions: make(map[uint32]int), out: json.NewEncoder(os.Stdout)}
-	s.changed.L = &s.mu
+// serve is the main function of the server's process. It ends all when it gets SIGTERM,
+// or once its sessions have ended when nobody needs it any more.
+func serve(p *plan, port int) error {
+	s := &server{plan: p, out: json.NewEncoder(os.Stdout)}
 	if err := s.listen(fmt.Sprintf("127.0.0.1:%d", port)); err != nil {
 		return err
 	}
 	term := make(chan os.Signal, 1)
 	signal.Notify(term, syscall.SIGTERM)
-	orders := make(chan order)
+	unneeded := make(chan struct{})
 	go func() {
-		defer close(orders)
-		for in := json.NewDecoder(os.Stdin); ; {
-			var o order
-			if in.Decode(&o) != nil {
-				return
-			}
-			orders <- o
-		}
+		defer close(unneeded)
+		_, _ = io.Copy(io.Discard, os.Stdin)
 	}()
-	if p.Group == "" {
-		go s.accept()
-	} else if err := s.serveGroup(); err != nil {
-		return err
-	}
-	s.send(report{Ready: true})
-	for {
-		select {
-		case <-term:
-			return s.terminate()
-		case o, ok := <-orders:
-			if !ok {
-				return nil // the client's process is gone
-			}
-			if s.obey(o) {
-				return nil
-			}
+	if p.Grouped {
+		s.group = ends.NewGroup(p.Way, s.accept)
+		if err := s.l.AcceptInto(s.group.Group); err != nil {
+			return err
 		}
+	} else {
+		go func() {
+			for {
+				c, err := s.l.AcceptKCP(context.Background())
+				if err != nil {
+					return
+				}
+				s.accept(c).Begin()
+			}
+		}()
 	}
+	s.tell(report{Ready: true})
+	select {
+	case <-term:
+		s.terminate()
+	case <-unneeded: // those in the backlog are served
+		await(func() bool { return s.l.Stats().Sessions == 0 })
+	}
+	s.quit()
+	return nil
 }
 
 func (s *server) listen(address string) (err error) {
@@ -125,148 +104,117 @@ func wrap(s sockets, pc net.PacketConn) net.PacketConn {
 	return pc
 }
 
-func (s *server) send(r report) {
+// tell tells the client's process, which may be gone.
+func (s *server) tell(r report) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_ = s.out.Encode(r) // a client's process that is gone shows on the other pipe
+	_ = s.out.Encode(r)
 }
 
-// obey does what the client's process says, and reports whether that was all.
-func (s *server) obey(o order) (quit bool) {
-	switch {
-	case o.Report:
-		n := s.l.Stats()
-		s.mu.Lock()
-		active := s.active
-		s.mu.Unlock()
-		if s.grouped != nil {
-			active = s.grouped.active()
-		}
-		s.send(report{State: &state{n.Sessions, n.HalfOpen, n.Buffered, active}})
-	case o.Quit:
-		_ = s.l.Close() // the endpoint's Close is the one that counts
-		s.quit(false)
-		return true
-	default:
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.over = s.over || o.Over; !o.Over {
-			s.sessions[o.Conv] = o.Session
-		}
-		s.changed.Broadcast()
-	}
-	return false
-}
-
-func (s *server) accept() {
-	for {
-		c, err := s.l.AcceptKCP(context.Background())
-		if err != nil {
-			return
-		}
-		s.mu.Lock()
-		s.active++
-		s.mu.Unlock()
-		s.running.Go(func() { s.handle(c) })
-	}
-}
-
-// handle runs the application of an accepted session.
-func (s *server) handle(c *kcp.Conn) {
+// accept returns the application of a session, which begins.
+func (s *server) accept(c *kcp.Conn) *ends.App {
+	var failures failures
+	a := newApp(s.plan, 1, c, failures.add)
 	s.mu.Lock()
-	session, known := s.sessions[c.Conv()]
-	for !known && !s.over {
-		s.changed.Wait()
-		session, known = s.sessions[c.Conv()]
-	}
-	steps := []step{{Op: readAny}, {Op: closing}}
-	if !known {
-		session = -1
-	} else {
-		steps = s.plan.Sessions[session].Server
-	}
-	a := newApp(s.plan, true, session, s.life, c, func(format string, args ...any) {
-		s.log("  server %d, session %d: %s", s.life, session, fmt.Sprintf(format, args...))
-	})
+	leaving := s.leaving
 	s.apps = append(s.apps, a)
-	if s.leaving {
-		s.running.Go(a.terminate)
-	}
 	s.mu.Unlock()
-	a.log("accepted %08x", c.Conv())
-	a.run(steps)
-	a.leaving.Wait()
-	a.awaitReceipts(slack)
-	r := a.record()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.active--; !s.quitting {
-		_ = s.out.Encode(report{Record: &r})
-	}
+	s.running.Go(func() {
+		if leaving {
+			a.Do(life.Step{End: 1, Op: life.Close})
+		} else {
+			perform(a, s.plan.steps(c.Conv(), 1))
+		}
+		<-c.Done()
+		a.Wait()
+		awaitReceipts(a)
+		s.tell(report{Session: a.Session, Failures: failures.list()})
+	})
+	return a
 }
 
 // terminate closes all that there is, as a server does that is told to leave.
-func (s *server) terminate() error {
-	s.log("  server %d: SIGTERM", s.life)
-	if err := s.l.Close(); err != nil {
-		return err
-	}
+func (s *server) terminate() {
+	_ = s.l.Close()
 	s.mu.Lock()
-	s.over, s.leaving = true, true
-	s.changed.Broadcast()
-	apps := slices.Clone(s.apps)
+	s.leaving = true
+	apps := s.apps
 	s.mu.Unlock()
-	var closing sync.WaitGroup
 	for _, a := range apps {
-		closing.Go(a.terminate)
+		a.Do(life.Step{End: 1, Op: life.Close})
 	}
-	closing.Wait()
-	if s.grouped != nil {
-		s.grouped.terminate()
-	}
-	s.running.Wait()
-	s.quit(true)
-	return nil
 }
 
-// quit closes the endpoint and tells what is left.
-func (s *server) quit(serving bool) {
-	s.mu.Lock()
-	s.quitting = true
-	apps := slices.Clone(s.apps)
-	s.mu.Unlock()
-	for _, a := range apps {
-		if r := a.record(); !r.Closed {
-			s.send(report{Record: &r})
-		}
+// quit waits for the end of all, and looks for what is left.
+func (s *server) quit() {
+	_ = s.l.Close()
+	s.running.Wait()
+	if s.group != nil {
+		s.group.End()
 	}
-	if s.grouped != nil {
-		s.grouped.quit()
+	var last report
+	await(func() bool { n := s.l.Stats(); return n.Sessions == 0 && n.HalfOpen == 0 && n.Buffered == 0 })
+	if n := s.l.Stats(); n.Sessions != 0 || n.HalfOpen != 0 || n.Buffered != 0 {
+		last.Failures = append(last.Failures, fmt.Sprintf("left are %d sessions, %d half open, %d bytes", n.Sessions, n.HalfOpen, n.Buffered))
 	}
 	_ = s.l.Endpoint().Close() // which may be closed already
 	if s.pc != nil {
 		_ = s.pc.Close()
 	}
-	s.send(report{Quit: true, Left: awaitNoGoroutines(slack), Serving: serving})
+	if left := goroutines(); len(left) > 0 {
+		last.Failures = append(last.Failures, "goroutines are left: "+left[0])
+	}
+	last.Quit = true
+	s.tell(last)
 }
 
-// awaitNoGoroutines returns the goroutines of package kcp that are still there
-// after some time.
-func awaitNoGoroutines(limit time.Duration) (left []string) {
-	for end := time.Now().Add(limit); ; time.Sleep(10 * time.Millisecond) {
-		if left = goroutines(); len(left) == 0 || time.Now().After(end) {
-			return left
+// newApp returns the application of one end of a session, whose content its conversation
+// id selects.
+func newApp(p *plan, side int, c *kcp.Conn, fail func(string)) *ends.App {
+	s := &life.Session{Name: fmt.Sprintf("seed %d, session %08x", p.Seed, c.Conv()), Fail: fail, Mode: p.MessageMode, Codes: ends.Codes, Copies: 1 << 20}
+	s.Begin()
+	return ends.NewApp(s, side, c)
+}
+
+// perform takes the steps of an application, whatever happens.
+func perform(a *ends.App, steps []life.Step) {
+	for _, s := range steps {
+		switch s.Op {
+		case life.Wait:
+			time.Sleep(time.Duration(s.N) * time.Millisecond)
+		case life.Fin:
+			if s.ID == 0 {
+				finish(a)
+			}
+			a.Do(s)
+		case life.Meet: // the end of what the peer writes
+			finish(a)
+			for ids := []uint32{0}; len(ids) > 0 && a.Conn.Err() == nil; time.Sleep(5 * time.Millisecond) {
+				if ids = unread(a, a.Streams()); len(unread(a, []uint32{0})) > 0 {
+					ids = append(ids, 0)
+				} else {
+					finish(a) // streams that have come meanwhile
+				}
+			}
+		default:
+			a.Do(s)
 		}
 	}
 }
 
-// goroutines returns the stacks of the goroutines that are in package kcp.
-func goroutines() (in []string) {
-	buf := make([]byte, 1<<20)
-	for stack := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
-		if strings.Contains(stack, "arqnet/kcp.") {
-			in = append(in, stack)
+// finish ends what is written to streams.
+func finish(a *ends.App) {
+	for _, id := range a.Streams() {
+		a.Do(life.Step{End: a.Side, Op: life.Fin, ID: id})
+	}
+}
+
+// unread returns those streams of some that have not been read to their end.
+func unread(a *ends.App, ids []uint32) (all []uint32) {
+	for _, id := range ids {
+		if _, ended := a.In(id).Read(); ended == "" {
+			all = append(all, id)
 		}
 	}
-	return in
+	return all
 }

@@ -1,103 +1,61 @@
 package soak
 
 import (
-	"bytes"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
-	"maps"
 	"os"
-	"regexp"
+	"os/exec"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/arqnet/kcp/internal/testenv/life"
+	"github.com/arqnet/kcp/internal/testenv/life/ends"
 )
 
 var (
 	seeds   = flag.Int("seeds", 5, "how many seeds to run")
 	first   = flag.Uint64("first", 14, "the first seed")
-	one     = flag.Uint64("seed", 0, "run this seed alone, and tell all that happens")
 	workers = flag.Int("workers", 8, "how many seeds run at a time")
 )
 
-// TestMain lets the binary be the server's and the client's process too.
+// roleVariable is the plan's seed and the port, if the binary is the server's process.
+const roleVariable = "KCP_SOAK_SERVER"
+
 func TestMain(m *testing.M) {
-	role, arguments, _ := strings.Cut(os.Getenv(roleVariable), " ")
-	if role == "" {
-		os.Exit(m.Run())
-	}
-	if err := playRole(role, arguments); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(0)
-}
-
-func playRole(role, arguments string) error {
 	var seed uint64
-	var life, port int
-	var origin int64
-	var log lockedLog
-	switch role {
-	case "server":
-		if _, err := fmt.Sscan(arguments, &seed, &life, &port, &origin); err != nil {
-			return err
+	var port int
+	if n, _ := fmt.Sscan(os.Getenv(roleVariable), &seed, &port); n == 2 {
+		if err := serve(newPlan(seed), port); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
 		}
-		log.start = time.Unix(0, origin)
-		return serve(newPlan(seed), life, port, log.printf)
-	case "client":
-		if _, err := fmt.Sscan(arguments, &seed); err != nil {
-			return err
-		}
-		p := newPlan(seed)
-		log.start = time.Now()
-		log.printf("%v", p)
-		return json.NewEncoder(os.Stdout).Encode(try(p, log.start, log.printf))
+		os.Exit(0)
 	}
-	return fmt.Errorf("no such role: %s", role)
+	os.Exit(m.Run())
 }
 
-// lockedLog writes what happens to stderr.
-type lockedLog struct {
-	mu    sync.Mutex
-	start time.Time
-}
-
-func (l *lockedLog) printf(format string, args ...any) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	fmt.Fprintf(os.Stderr, "%8.3f %s\n", time.Since(l.start).Seconds(), fmt.Sprintf(format, args...))
-}
-
-// Whatever applications, paths and the ends of processes do: what is read is
-// what was written, every call returns, and what it says is true. Nothing is
-// left of a session at either end.
+// Whatever applications, paths and the ends of processes do: what is read is what was
+// written, every call returns, and what it says is true. Nothing is left of a session at
+// either end.
 func TestSoak(t *testing.T) {
-	if *one != 0 {
-		r, _ := runSeed(*one, true)
-		for _, n := range r.Notes {
-			t.Logf("note: %s", n)
-		}
-		for _, f := range r.Failures {
-			t.Error(f)
-		}
-		return
-	}
 	n := *seeds
 	if testing.Short() {
-		n = min(n, 2)
+		n = min(n, 3)
 	}
-	s := soak{t: t, total: n, began: time.Now(), kinds: make(map[string]int)}
+	freePort(t) // the runtime opens some descriptors with the first socket
+	before := descriptors()
 	next := make(chan uint64)
 	var running sync.WaitGroup
 	for range min(*workers, n) {
 		running.Go(func() {
 			for seed := range next {
-				r, timeline := runSeed(seed, false)
-				s.add(r, timeline)
+				t.Run(fmt.Sprintf("-first %d -seeds 1", seed), func(t *testing.T) { try(t, newPlan(seed)) })
 			}
 		})
 	}
@@ -106,87 +64,176 @@ func TestSoak(t *testing.T) {
 	}
 	close(next)
 	running.Wait()
-	s.summarize()
+	if left := goroutines(); len(left) > 0 {
+		t.Errorf("goroutines are left, of which the first: %s", left[0])
+	}
+	await(func() bool { return descriptors() <= before }) // the runtime closes some by itself
+	if n := descriptors(); n > before {
+		t.Errorf("%d descriptors are open, %d before", n, before)
+	}
 }
 
-// runSeed runs a seed in a process of its own, of which it returns what it wrote
-// meanwhile.
-func runSeed(seed uint64, tell bool) (r result, timeline []byte) {
-	var out, said bytes.Buffer
-	cmd := child("client", seed)
-	cmd.Stdout, cmd.Stderr = &out, &said
-	if tell {
-		cmd.Stderr = os.Stderr
+// judge judges a session by what both of its ends have seen.
+func judge(s *life.Session, of []*life.Session) {
+	best := of[0]
+	for _, o := range of { // it was accepted twice if the client moved meanwhile
+		if read(o, 1) > 0 && read(best, 1) > 0 && o != best {
+			s.Fail(fmt.Sprintf("%s: accepted twice, and %d and %d read", s.Name, read(o, 1), read(best, 1)))
+		}
+		if read(o, 1) > read(best, 1) {
+			best = o
+		}
 	}
-	if err := cmd.Start(); err != nil {
-		return result{Seed: seed, Failures: []string{err.Error()}}, nil
+	s.Merge(best, 1)
+	for name, f := range s.Flows { // who closes before the end of a stream does not get it all
+		if reader := &s.Ends[1-int(name[0]-'a')]; f.Got.Ended != life.EOF && f.Written.Last > 0 {
+			reader.Early = true
+		}
 	}
-	p := newPlan(seed)
-	// More than all bounds together: then the client's process itself hangs.
-	limit := 2*p.callBound() + 2*p.idleBound() + 10*slack
-	defer time.AfterFunc(limit, func() { _ = cmd.Process.Kill() }).Stop()
-	err := cmd.Wait()
-	if jsonErr := json.Unmarshal(out.Bytes(), &r); err != nil || jsonErr != nil {
-		r = result{Seed: seed, Failures: []string{fmt.Sprintf("the client's process ended without a result: %v, %v", err, jsonErr)}}
-	}
-	return r, said.Bytes()
+	s.Check()
 }
 
-// soak is what the seeds have brought so far.
-type soak struct {
-	t     *testing.T
-	total int
-	began time.Time
+// read returns how much an end has read.
+func read(s *life.Session, side int) (n int) {
+	for name, f := range s.Flows {
+		if name[0] != byte('a'+side) {
+			n += f.Got.Bytes + len(f.Got.Numbers)
+		}
+	}
+	return n
+}
+
+// failures are those of a session.
+type failures struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (f *failures) add(text string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.all = append(f.all, text)
+}
+
+func (f *failures) list() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.all)
+}
+
+// serverProcess is a server's process as the test sees it.
+type serverProcess struct {
+	cmd    *exec.Cmd
+	exited chan struct{}
+	stop   func() error // tells that nobody needs it any more
 
 	mu       sync.Mutex
-	done     int
-	notes    int
-	sessions int
-	bytes    int64
-	failed   []uint64
-	kinds    map[string]int // of failures
-	told     time.Time
+	sessions map[string][]*life.Session
+	killed   bool
 }
 
-func (s *soak) add(r result, timeline []byte) {
+// startServer starts a server's process, which takes the port as soon as it is free.
+func startServer(t *testing.T, p *plan, port int) *serverProcess {
+	for {
+		s := &serverProcess{exited: make(chan struct{}), sessions: make(map[string][]*life.Session)}
+		s.cmd = exec.Command(os.Args[0])
+		s.cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d %d", roleVariable, p.Seed, port))
+		stdin, err := s.cmd.StdinPipe()
+		stdout, err2 := s.cmd.StdoutPipe()
+		var said strings.Builder
+		s.cmd.Stderr = &said
+		if err := errors.Join(err, err2, s.cmd.Start()); err != nil {
+			t.Error(err)
+			return nil
+		}
+		s.stop = stdin.Close
+		in := json.NewDecoder(stdout)
+		var r report
+		if in.Decode(&r) == nil && r.Ready {
+			go s.follow(t, in, &said)
+			return s
+		}
+		if s.cmd.Wait(); !strings.Contains(said.String(), "in use") {
+			t.Errorf("the server's process does not begin: %s", &said)
+			return nil
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// follow takes the reports until the process ends.
+func (s *serverProcess) follow(t *testing.T, in *json.Decoder, said *strings.Builder) {
+	defer close(s.exited)
+	quit := false
+	for {
+		var r report
+		if in.Decode(&r) != nil {
+			break
+		}
+		for _, f := range r.Failures {
+			t.Errorf("server: %s", f)
+		}
+		s.mu.Lock()
+		if r.Session != nil {
+			s.sessions[r.Session.Name] = append(s.sessions[r.Session.Name], r.Session)
+		}
+		quit = quit || r.Quit
+		s.mu.Unlock()
+	}
+	err := s.cmd.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.done++
-	s.sessions += r.Sessions
-	s.bytes += r.Bytes
-	s.notes += len(r.Notes)
-	for _, n := range r.Notes {
-		s.t.Logf("seed %d, a note: %s", r.Seed, n)
-	}
-	for _, f := range r.Failures {
-		s.kinds[kind(f)]++
-	}
-	if len(r.Failures) > 0 {
-		s.failed = append(s.failed, r.Seed)
-		s.t.Errorf("seed %d:\n\t%s\nWhat happened:\n%s", r.Seed, strings.Join(r.Failures, "\n\t"), timeline)
-	}
-	if time.Since(s.told) > 10*time.Second {
-		s.told = time.Now()
-		s.t.Logf("%d of %d seeds in %v, %d failed", s.done, s.total, time.Since(s.began).Round(time.Second), len(s.failed))
+	if !s.killed && (err != nil || !quit) {
+		t.Errorf("the server's process has ended: %v\n%s", err, said)
 	}
 }
 
-func (s *soak) summarize() {
-	slices.Sort(s.failed)
-	s.t.Logf("%d seeds in %v, %d sessions, %.1f MB compared, %d notes of rough paths, %d seeds failed",
-		s.done, time.Since(s.began).Round(time.Second), s.sessions, float64(s.bytes)/1e6, s.notes, len(s.failed))
-	for _, k := range slices.Sorted(maps.Keys(s.kinds)) {
-		s.t.Logf("%4d times: %s", s.kinds[k], k)
-	}
-	for _, seed := range s.failed {
-		s.t.Logf("repeat with: go test ./soak -v -seed %d   # on %s/%s", seed, runtime.GOOS, runtime.GOARCH)
+// kill ends the process without a word to anybody.
+func (s *serverProcess) kill() {
+	s.mu.Lock()
+	s.killed = true
+	s.mu.Unlock()
+	_ = s.cmd.Process.Kill() // fails if it has ended
+	<-s.exited
+}
+
+// await waits until something holds, for a minute at most.
+func await(holds func() bool) {
+	for end := time.Now().Add(time.Minute); !holds() && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
 	}
 }
 
-// kind returns a failure without what tells it from others of its kind.
-func kind(failure string) string {
-	first, _, _ := strings.Cut(failure, "\n")
-	return figures.ReplaceAllString(first, "N")
+// awaitReceipts waits for those of an application whose session has ended.
+func awaitReceipts(a *ends.App) {
+	await(func() bool {
+		for _, id := range append(a.Streams(), 0) {
+			if !a.Out(id).Received() {
+				return false
+			}
+		}
+		return true
+	})
 }
 
-var figures = regexp.MustCompile(`[0-9][0-9a-z.]*( \([^)]*\))?`)
+// goroutines returns the stacks of the goroutines that are in package kcp still, after
+// some time.
+func goroutines() (in []string) {
+	await(func() bool {
+		in = nil
+		buf := make([]byte, 1<<20)
+		for stack := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
+			if strings.Contains(stack, "arqnet/kcp.") {
+				in = append(in, stack)
+			}
+		}
+		return len(in) == 0
+	})
+	return in
+}
+
+// descriptors returns how many files are open, 0 where the system does not say.
+func descriptors() int {
+	files, _ := os.ReadDir("/proc/self/fd")
+	return len(files)
+}

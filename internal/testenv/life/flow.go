@@ -389,3 +389,15 @@ func (f *Flow) checkTime(number uint32, m *Message) {
 
 // fail is Session.fail with the name of the flow.
 func (f *Flow) fail(format string, args ...any) { f.session.failAt(f.name, format, args...) }
+
+// Received reports whether each message that was taken, and wants a receipt, has one.
+func (f *Flow) Received() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, m := range f.Written.Sent {
+		if m.Wants && m.Taken > 0 && len(m.Receipts) == 0 {
+			return false
+		}
+	}
+	return true
+}

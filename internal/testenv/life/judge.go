@@ -247,7 +247,7 @@ func (s *Session) checkClose(side int, e, peer *Seen) {
 		s.failAt(s.Name, "end %c: Close is nil, and the peer has not read all: %s", 'a'+side, out.Got.Ended)
 	case e.Close == "" && reads && !s.Broken && !e.Early && surely:
 		s.failAt(s.Name, "end %c: Close is nil, and something was lost", 'a'+side)
-	case e.Close == NotDelivered && !s.Broken && !peer.Left && out.Got.Ended == EOF && !maybe:
+	case e.Close == NotDelivered && !s.Broken && !peer.Left && !peer.aborts() && out.Got.Ended == EOF && !maybe:
 		s.failAt(s.Name, "end %c: Close is %s, and the peer has read all", 'a'+side, e.Close)
 	}
 }
