@@ -199,10 +199,11 @@ func (w *hostile) use(i int, c *kcp.Conn, begun uint64, intact bool) {
 
 // ofBoth reports whether the session is one of both ends, which nobody disturbs.
 func (x *application) ofBoth() bool {
-	x.w.mu.Lock()
-	defer x.w.mu.Unlock()
 	conv := x.c.Conv()
-	return x.intact && conv != 0 && conv != hostileConv && (x.dialled || slices.ContainsFunc(x.w.conns[1-x.i], func(c *kcp.Conn) bool {
+	x.w.mu.Lock() // hooks with a session's lock wait for it
+	others := x.w.conns[1-x.i]
+	x.w.mu.Unlock()
+	return x.intact && conv != 0 && conv != hostileConv && (x.dialled || slices.ContainsFunc(others, func(c *kcp.Conn) bool {
 		return c.Dialled() && c.Conv() == conv
 	}))
 }

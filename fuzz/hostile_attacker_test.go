@@ -30,7 +30,7 @@ type attacker struct {
 	sent   map[netip.AddrPort]int // packets, by sender
 	lethal bool                   // signals that end a session are as frequent as others
 	silent bool                   // for the moment, or from now on
-	opened int                    // packets under the application keys of TLS that were read
+	opened int                    // packets under keys of TLS that were read
 	struck int
 }
 
@@ -47,7 +47,7 @@ type dialogue struct {
 	past []recorded // the last packets of both
 
 	lead    uint32   // first packet number that is used in the name of an end
-	mute    int      // end whose own packets do not arrive once it has said much; -1: none
+	mute    int      // end whose own packets do not arrive after a while; -1: none
 	secrets *secrets // of TLS; nil: not known
 	suite   uint16
 }

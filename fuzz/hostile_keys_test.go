@@ -18,7 +18,7 @@ import (
 // wire is what an attacker seals and opens packets with.
 type wire struct {
 	cipher crypt.Cipher // nil: none
-	gcm    cipher.AEAD  // of cipher, to number packets (WIRE.md §4.1); nil: they are not numbered
+	gcm    cipher.AEAD  // of cipher, to number packets (WIRE.md §4.1); nil: none
 	tls    bool         // sessions have TLS
 	log    *keyLog      // their secrets; nil: it does not have them
 }
@@ -116,7 +116,7 @@ func (k *keyLog) Write(line []byte) (int, error) {
 // tlsKeys are the keys of one end at one level, which open and seal.
 type tlsKeys struct {
 	packetkeys.Keys
-	seen, sealed uint64 // packet numbers: behind the highest of the end, and the next of seal
+	seen, sealed uint64 // numbers: behind the highest of the end, and of seal
 }
 
 func newKeys(conv uint32, level packetkeys.Level, suite uint16, secret []byte) *tlsKeys {

@@ -158,8 +158,8 @@ func (w *hostile) hook(i int, c *kcp.Config) {
 		return hooks
 	}
 	if c.TLS != nil {
-		// What a listener answers to a ClientHello that is repeated has other secrets, and
-		// the same random number.
+		// What a listener answers to a ClientHello that is repeated has other
+		// secrets, and the same random number.
 		accepts := c.TLS.Clone()
 		accepts.KeyLogWriter = nil
 		c.TLS = c.TLS.Clone()
