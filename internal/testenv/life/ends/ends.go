@@ -227,7 +227,7 @@ func (e *End) Set(s life.Step) error {
 		begun := time.Now()
 		took, err := c.Ping(context.Background())
 		if after := time.Since(begun); err == nil && (took < e.Path || took > after) {
-			return fmt.Errorf("Ping says %v after %v", took, after)
+			return fmt.Errorf("a Ping says %v after %v", took, after)
 		}
 		return err
 	case life.Flush:
