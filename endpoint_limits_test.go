@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -134,7 +135,7 @@ func flood(w *world, config *Config, accepts bool, n int, make_ func(*rand.Rand)
 		}
 		return true
 	})
-	accepted := make([]*Conn, 0, n)
+	accepted := make([]*Conn, 0, 4096)
 	accepting := make(chan struct{})
 	go func() {
 		defer close(accepting)
@@ -142,6 +143,9 @@ func flood(w *world, config *Config, accepts bool, n int, make_ func(*rand.Rand)
 			c, err := l.AcceptKCP(context.Background())
 			if err != nil {
 				return
+			}
+			if len(accepted) == cap(accepted) { // an application closes those that have ended
+				accepted = slices.DeleteFunc(accepted, func(c *Conn) bool { return c.Err() != nil && c.Close() != nil })
 			}
 			accepted = append(accepted, c)
 		}

@@ -178,7 +178,7 @@ func (w *steps) honest(i int) {
 
 // roundTrip writes bytes and reads them again. Between two pieces it sets what random
 // says; nil: nothing.
-func (w *steps) roundTrip(i int, f io.ReadWriter, random *rand.Rand, must func(string, func() error), size int) {
+func (w *steps) roundTrip(i int, f flow, random *rand.Rand, must func(string, func() error), size int) {
 	const key = 5
 	var back []byte
 	for at := 0; at < size && !w.t.Failed(); at += 1000 {

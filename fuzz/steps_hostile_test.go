@@ -32,8 +32,8 @@ type intruder struct {
 // kept is how many of what it has seen an intruder remembers.
 const kept = 64
 
-// remember appends x, and drops the oldest if there are too many.
-func remember[T any](all []T, x T) []T {
+// keep appends x, and drops the oldest if there are too many.
+func keep[T any](all []T, x T) []T {
 	if len(all) == kept {
 		all = all[1:]
 	}
@@ -43,7 +43,7 @@ func remember[T any](all []T, x T) []T {
 // tap is shown every packet. The end that gets it may get others before it.
 func (x *intruder) tap(from, to netip.AddrPort, packet []byte) bool {
 	x.mu.Lock()
-	x.seen = remember(x.seen, recorded{from, to, bytes.Clone(packet)})
+	x.seen = keep(x.seen, recorded{from, to, bytes.Clone(packet)})
 	x.learn(packet)
 	often := x.random.IntN(8) == 0
 	x.mu.Unlock()
@@ -61,12 +61,12 @@ func (x *intruder) learn(packet []byte) {
 	}
 	for n := 0; len(content) >= headerSize && n < 4; n++ {
 		s := handshake.DecodeSegment(content)
-		x.convs = remember(x.convs, s.Conv)
+		x.convs = keep(x.convs, s.Conv)
 		if x.tls && s.Cmd < cmdPush || uint64(s.Len) > uint64(len(content)-headerSize) {
 			return // nothing else of it can be read
 		}
 		for _, f := range []uint32{s.SN, s.TS, s.Una} {
-			x.fields = remember(x.fields, f)
+			x.fields = keep(x.fields, f)
 		}
 		content = content[headerSize+s.Len:]
 	}
@@ -112,6 +112,8 @@ func (x *intruder) stop() (struck int) {
 	x.over = true
 	return x.struck
 }
+
+func one[T any](random *rand.Rand, of ...T) T { return of[random.IntN(len(of))] }
 
 // source returns the address that a packet for an end comes from, mostly of its peer.
 func (x *intruder) source(to netip.AddrPort) netip.AddrPort {
@@ -208,19 +210,12 @@ func (x *intruder) change(p []byte) []byte {
 	return p
 }
 
-// The capabilities that INFO tells (WIRE.md §5).
-const capTLS, capStreams = 2, 8
-
 // segments returns some that are well-formed.
 func (x *intruder) segments(conv uint32) (p []byte) {
 	r := x.random
 	put := func(code byte, sn, ts uint32, payload []byte) {
-		cmd := byte(cmdWins)
-		switch code {
-		case sigHello, sigConfirm, sigFin, sigClose, sigPing, sigProbe:
-			cmd = cmdWask
-		}
-		g := segment{conv: conv, cmd: cmd, frg: code, wnd: one[uint16](r, 0, 1, 128, 65535), sn: sn, ts: ts, payload: payload}
+		s := signal{code, sn, ts}
+		g := segment{conv: conv, cmd: s.cmd(), frg: code, wnd: one[uint16](r, 0, 1, 128, 65535), sn: sn, ts: ts, payload: payload}
 		if r.IntN(4) == 0 {
 			g.una = x.number()
 		}

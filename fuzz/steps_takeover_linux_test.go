@@ -20,7 +20,7 @@ import (
 // address, and from others. Where that is promised, sessions are not disturbed: those
 // that stay, those of the successor, and those that remain if a takeover is given up.
 func TestHostileBetweenTakeovers(t *testing.T) {
-	eachHostileSeed(t, 20, betweenTakeovers)
+	eachHostileSeed(t, 20, 20, betweenTakeovers)
 }
 
 // takeovers is a server that is handed over some times, its clients, and an intruder.

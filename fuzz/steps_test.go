@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"reflect"
 	"runtime"
 	"strings"
@@ -25,6 +26,7 @@ import (
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/selfsigned"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/netsim"
 )
 
@@ -38,7 +40,7 @@ import (
 // how long, such as 10m; KCP_SEED repeats one. The protection is that of the seed.
 func TestHostileBetweenSteps(t *testing.T) {
 	promised, opened := 0, 0
-	eachHostileSeed(t, 160, func(t *testing.T, seed uint64) {
+	eachHostileSeed(t, 160, 1, func(t *testing.T, seed uint64) {
 		synctest.Test(t, func(t *testing.T) {
 			w := betweenSteps(t, seed)
 			if w.promised {
@@ -51,6 +53,29 @@ func TestHostileBetweenSteps(t *testing.T) {
 		t.Errorf("%d of %d honest sessions have come about", opened, promised)
 	}
 	t.Logf("%d of %d honest sessions", opened, promised)
+}
+
+// eachHostileSeed runs f for the seeds that the environment names, or one of so many of
+// them, or else the first so many.
+func eachHostileSeed(t *testing.T, seeds, of uint64, f func(t *testing.T, seed uint64)) {
+	first, count := number(t, "KCP_FUZZ_FIRST", 0), number(t, "KCP_FUZZ_SEEDS", testenv.Fewer(seeds)*of)/of
+	until := time.Time{}
+	if text := os.Getenv("KCP_FUZZ_TIME"); text != "" {
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		count, until = 1<<40, time.Now().Add(d)
+	}
+	if os.Getenv("KCP_SEED") != "" {
+		first, count = number(t, "KCP_SEED", 0), 1
+	}
+	for seed := first; seed < first+count && (until.IsZero() || time.Now().Before(until)); seed++ {
+		fmt.Printf("%s: KCP_SEED=%d\n", t.Name(), seed) // a panic ends the process without the name of the test
+		if !t.Run(fmt.Sprint(seed), func(t *testing.T) { f(t, seed) }) {
+			t.Fatalf("repeat with KCP_SEED=%d go test -run '^%s$' ./fuzz", seed, t.Name())
+		}
+	}
 }
 
 // steps is two ends that have sessions with each other, and an intruder.
@@ -78,6 +103,8 @@ type steps struct {
 const (
 	stepsConv  = 77 // that sessions are dialled with whose id is known
 	stepsOther = "10.0.0.42:4000"
+	// What the first byte of a session asks of its other end.
+	asksEcho, asksChaos = 1, 2
 )
 
 // stepKinds are the protections of the sessions.
@@ -194,10 +221,10 @@ func (w *steps) open(i int) {
 func (w *steps) hook(i int, c *kcp.Config) {
 	locked := func() { w.step(i, false) }
 	c.CongestionControl = func() congestion.Control {
-		w.step(i, amongFunctions(".openSession", ".openAccepted"))
+		w.step(i, within(".openSession", ".openAccepted"))
 		return congestion.NewBBR()
 	}
-	c.Logger = slog.New(askingHandler(func() { w.step(i, amongFunctions(".(*Endpoint).debug")) }))
+	c.Logger = slog.New(askingHandler(func() { w.step(i, within(".(*Endpoint).debug")) }))
 	c.HandshakeFailed = func(net.Addr, error) { w.step(i, true) }
 	c.Tracer = func(*kcp.Conn) *kcp.Trace {
 		w.step(i, true)
@@ -221,7 +248,7 @@ func (w *steps) hook(i int, c *kcp.Config) {
 }
 
 // within reports whether a function whose name ends so is one of the callers.
-func amongFunctions(names ...string) bool {
+func within(names ...string) bool {
 	pcs := make([]uintptr, 64)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
 	for f, more := frames.Next(); ; f, more = frames.Next() {
