@@ -401,3 +401,24 @@ func TestFewAcksResendLittle(t *testing.T) {
 		require.LessOrEqual(t, len(r.sent), recovery.First+6*recovery.Growth+10+6, name)
 	}
 }
+
+// A segment that was queued before the MTU has shrunk leaves in an outage as others do,
+// in pieces, although the congestion window is full. It is not due at every instant.
+func TestOutageBeyondSmallMTU(t *testing.T) {
+	h := newHarness(t, func(k *KCP) {
+		k.SetExtensions(Extensions{OutageProbe: 200, PipeWindow: true, MaxRTO: 5000, SendPieces: true})
+		k.SetCongestionControl(narrowControl{congestion.NewNone(), 1})
+		newTestHost(t, k)
+	})
+	h.send("in flight")
+	h.send(strings.Repeat("x", 1000))
+	require.NoError(t, h.k.SetMTU(600))
+	for range 5000 {
+		h.advance(1)
+		if at, ok := h.k.NextFlush(); ok {
+			require.Positive(t, seq(at).Diff(seq(h.now)), "nothing more can leave now")
+		}
+	}
+	require.EqualValues(t, 2, h.k.snd.nxt)
+	h.out = nil
+}

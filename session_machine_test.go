@@ -89,6 +89,7 @@ func TestHellosBeforeAnOutageEnds(t *testing.T) {
 			}
 			e.respond()
 			e.wakes()
+			require.True(t, e.conn == nil || e.conn.hs.Peer != opening.Legacy, "end %d at %v", side, w.now)
 		}
 	}
 	for _, e := range w.ends {

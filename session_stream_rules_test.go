@@ -261,3 +261,44 @@ func TestWriteBufferBesideStreams(t *testing.T) {
 		require.InDelta(t, n, a.Stats().WriteBufferUsed, float64(n)/10)
 	})
 }
+
+// Close says ErrNotDelivered if the peer lacks something of what was written, and not if
+// all that it lacks was given up, even if the peer has not learned of that.
+func TestCloseAfterGivingUp(t *testing.T) {
+	brief := &MessageOptions{MaxRetransmits: -1, Lifetime: 300 * time.Millisecond}
+	write := func(s *Stream, size int, o *MessageOptions) {
+		require.NoError(t, s.TrySendMessage(make([]byte, size), o))
+	}
+	for name, tc := range map[string]struct {
+		write func(s, other *Stream)
+		want  error // of Close
+	}{
+		"bytes":     {func(s, _ *Stream) { write(s, 5000, nil) }, ErrNotDelivered},
+		"reset":     {func(s, _ *Stream) { write(s, 5000, nil); _ = s.Reset(7) }, nil},
+		"cancelled": {func(s, _ *Stream) { write(s, 5000, nil); _ = s.CancelWrite(7) }, nil},
+		"retransmissions used up": {func(s, _ *Stream) {
+			write(s, 5000, &MessageOptions{MaxRetransmits: -1})
+		}, nil},
+		"lifetime over": {func(s, _ *Stream) { write(s, 100, brief); write(s, 100, brief) }, nil},
+		"lifetime not over": {func(s, _ *Stream) {
+			write(s, 100, brief)
+			write(s, 5000, &MessageOptions{Lifetime: time.Minute})
+		}, ErrNotDelivered},
+		"one of two streams": {func(s, other *Stream) {
+			write(s, 100, nil)
+			_ = s.Reset(7)
+			write(other, 10, nil)
+		}, ErrNotDelivered},
+	} {
+		inWorld(t, 20, clean, func(t *testing.T, w *world) {
+			a, b, _ := w.pair(&Config{Linger: 3 * time.Second}, nil)
+			s, _ := streamPair(t, a, b, nil)
+			other, _ := streamPair(t, a, b, nil)
+			time.Sleep(time.Second)
+			w.net.Cut("10.0.0.1", "10.0.0.2")
+			tc.write(s, other)
+			time.Sleep(time.Second)
+			require.ErrorIs(t, a.Close(), tc.want, name)
+		})
+	}
+}

@@ -345,8 +345,15 @@ func (c *crowd) settle(a *ends.App, random *rand.Rand) {
 	for _, id := range append(a.Streams(), 0) {
 		a.Do(life.Step{Op: life.Fin, ID: id})
 	}
-	if n := random.IntN(6); n < 2 { // while the ends are on their way
+	switch n := random.IntN(6); n { // while the ends are on their way
+	case 0, 1:
 		c.step(a, life.Step{Op: [2]life.Op{life.Leave, life.Join}[n]}, random)
+	case 2, 3: // the ends come while the session is in no group, and nobody reads
+		a.Rest(true)
+		a.Leave()
+		sleep(10 * time.Second)
+		c.step(a, life.Step{Op: life.Join}, random)
+		a.Rest(false)
 	}
 	sleep(3 * time.Minute)
 	peer := a.Session.Seen(1 - a.Side)

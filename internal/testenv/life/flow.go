@@ -295,20 +295,20 @@ func (f *Flow) arrived() map[uint32]bool {
 	return got
 }
 
-// lost reports whether something that was written may not have been read, though nobody
-// has given it up, or surely was not: its receipt says so.
+// lost reports whether something that was written may not have been read, though it was
+// not given up, or surely was not: its receipt says so.
 func (f *Flow) lost() (maybe, surely bool) {
+	if f.Written.Dropped {
+		return false, false
+	}
 	got := f.arrived()
-	maybe = f.Got.Bytes < f.Written.Bytes || f.Written.Dropped || f.Got.Dropped || !f.own && f.Got.Ended != EOF
+	maybe = f.Got.Bytes < f.Written.Bytes || f.Got.Empty < f.Written.Empty
 	for number, m := range f.Written.Sent {
-		if m.May || m.Size == 0 || got[number] || m.UpTo > 0 && m.UpTo <= f.Got.Bytes {
+		if m.Size == 0 || got[number] || m.UpTo > 0 && m.UpTo <= f.Got.Bytes || slices.Contains(m.Receipts, Abandoned) {
 			continue
 		}
-		if f.Written.Dropped || f.Got.Dropped {
-			return true, false // so may the news of that be
-		}
 		maybe = maybe || f.Messages
-		surely = surely || len(m.Receipts) > 0 && slices.Contains([]Class{NotDelivered, PeerLost, ResetByPeer}, m.Receipts[0])
+		surely = surely || !m.May && !f.Got.Dropped && len(m.Receipts) > 0 && slices.Contains([]Class{NotDelivered, PeerLost, ResetByPeer}, m.Receipts[0])
 	}
 	return maybe, surely
 }
