@@ -302,3 +302,29 @@ func TestNumbersAwaitTheToken(t *testing.T) {
 		require.True(t, numbered())
 	})
 }
+
+// A client that has moved while it said HELLO goes on with its one session, and can move
+// again.
+func TestMoveAfterAMovedHello(t *testing.T) {
+	inWorld(t, 20, clean, func(t *testing.T, w *world) {
+		config := Config{Cipher: testAEAD(t), DialTimeout: -1, KeepAlive: time.Second}
+		validating := config
+		validating.AddressValidation = ValidateAlways
+		l := w.listen(&validating)
+		e, pc := w.endpoint("10.0.0.2:5000", &config)
+		w.net.SetFilter(func(_, to netip.AddrPort, _ []byte) bool {
+			return to.Addr() != netip.MustParseAddr("10.0.0.2") || l.Stats().Sessions == 0 // WELCOME is lost
+		})
+		c := w.dial(e)
+		for l.Stats().Sessions == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		require.NoError(t, pc.Rebind("10.0.0.3:6000"))
+		b, err := l.AcceptKCP(context.Background())
+		require.NoError(t, err)
+		require.Equal(t, 1, l.Stats().Sessions)
+		require.NoError(t, pc.Rebind("10.0.0.4:7000"))
+		bothWays(t, c, b, content(1, 50000), content(2, 50000))
+		require.Equal(t, "10.0.0.4:7000", b.RemoteAddr().String())
+	})
+}

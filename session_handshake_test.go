@@ -355,3 +355,33 @@ func TestForgedEndsOfHandshakes(t *testing.T) {
 		require.Zero(t, l.Stats().Sessions)
 	})
 }
+
+// A PING that arrives before the WELCOME, since all of those were lost, does not make
+// Dial return: the session would take its peer for a legacy one, and not tell it of Close.
+func TestPingBeforeWelcome(t *testing.T) {
+	inWorld(t, 475, clean, func(t *testing.T, w *world) {
+		start, pings := time.Now(), 0
+		w.net.SetFilter(func(_, _ netip.AddrPort, p []byte) bool {
+			at := time.Since(start)
+			switch h := decodeHeader(p); signalCode(h.frg) {
+			case sigPing:
+				pings++
+			case sigHello:
+				return at < 100*time.Millisecond || at > 4*time.Second
+			case sigHello | sigAnswer:
+				return at > 4*time.Second
+			}
+			return true
+		})
+		l := w.listen(&Config{KeepAlive: time.Second})
+		e, _ := w.endpoint("10.0.0.2:5000", &Config{DialTimeout: 20 * time.Second})
+		a := w.dial(e)
+		require.Positive(t, pings)
+		require.True(t, a.Peer().Known)
+		b, err := l.AcceptKCP(context.Background())
+		require.NoError(t, err)
+		require.NoError(t, a.Close())
+		_, err = b.Read(make([]byte, 1))
+		require.Equal(t, io.EOF, err)
+	})
+}

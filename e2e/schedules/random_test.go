@@ -85,10 +85,10 @@ func TestRandomLives(t *testing.T) {
 
 // randomConfigs draws the settings of both sides.
 func (c *crowd) randomConfigs(t *testing.T, random *rand.Rand) {
-	mode := random.IntN(3) == 0
+	mode, repetition := random.IntN(3) == 0, kcp.NewRepetition(c.seed)
 	for _, x := range []*kcp.Config{&c.server, &c.client} {
 		*x = []kcp.Config{{}, kcp.LowLatency()}[random.IntN(2)]
-		x.MTU, x.MessageMode = 200+random.IntN(1200), mode
+		x.MTU, x.MessageMode, x.Repetition = 200+random.IntN(1200), mode, repetition
 		x.SendWindow, x.ReceiveWindow = 64+random.IntN(500), 64+random.IntN(500)
 		x.Linger, x.PeerTimeout, x.KeepAlive = 20*time.Second, 20*time.Second, 10*time.Second
 		x.MaxStreams = 1 + random.IntN(20)
