@@ -73,8 +73,13 @@ func TestJudge(t *testing.T) {
 		"an unknown error":      {messages | bytes, func(s *Session, _ *Flow) { s.Broken, s.Clean, s.Ends[0].Write = true, false, "unknown: x" }},
 		"Close says too much":   {messages | bytes, func(s *Session, f *Flow) { s.Clean, f.Got.Ended = false, PeerLost }},
 		"Close says too little": {messages | bytes, func(s *Session, _ *Flow) { s.Clean, s.Ends[0].Close = false, NotDelivered }},
-		"a false end":           {messages | bytes, func(_ *Session, f *Flow) { f.Got.Ended = ResetByPeer }},
-		"a reason of nobody":    {messages | bytes, func(s *Session, _ *Flow) { s.Ends[1].Told = true }},
+		"Close says that what was reset was lost": {messages | bytes, func(s *Session, _ *Flow) {
+			s.Add(1, StreamOptions{})
+			s.Clean, s.Ends[0].Close = false, NotDelivered
+			s.Flow(0, 1).Written.Bytes, s.Flow(0, 1).Written.Dropped = 10, true
+		}},
+		"a false end":        {messages | bytes, func(_ *Session, f *Flow) { f.Got.Ended = ResetByPeer }},
+		"a reason of nobody": {messages | bytes, func(s *Session, _ *Flow) { s.Ends[1].Told = true }},
 		"a reason not told": {messages | bytes, func(s *Session, _ *Flow) {
 			s.Ends[0].Called, s.Ends[0].Gives, s.Ends[0].Calls = Reason, true, 1
 		}},
