@@ -226,27 +226,19 @@ func (c *crowd) listen(e *kcp.Endpoint, random *rand.Rand) *kcp.Listener {
 	c.running.Go(func() {
 		for {
 			conn, err := l.AcceptKCP(context.Background())
-			is, _ := ends.Class(errOrNil(err))
-			switch {
-			case err == nil:
+			if err == nil {
 				a := c.app(1, conn)
 				a.Begin()
 				c.running.Go(func() { c.live(a) })
-			case is == life.InGroup:
-				time.Sleep(time.Second)
-			default:
+				continue
+			}
+			if is, _ := ends.Class(err); is != life.InGroup {
 				return
 			}
+			time.Sleep(time.Second)
 		}
 	})
 	return l
-}
-
-func errOrNil(err error) error {
-	if err == nil {
-		return context.DeadlineExceeded
-	}
-	return err
 }
 
 // app returns the application of an end of a session.
