@@ -145,7 +145,7 @@ func flood(w *world, config *Config, accepts bool, n int, make_ func(*rand.Rand)
 				return
 			}
 			if len(accepted) == cap(accepted) { // an application closes those that have ended
-				accepted = slices.DeleteFunc(accepted, func(c *Conn) bool { return c.Err() != nil && c.Close() != nil })
+				accepted = slices.DeleteFunc(accepted, func(c *Conn) bool { return c.Err() != nil && c.Abort() == nil })
 			}
 			accepted = append(accepted, c)
 		}
