@@ -7,6 +7,7 @@ import (
 	"math/rand"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -226,11 +227,16 @@ func (x *trial) rebind() {
 	}
 }
 
-// freePort returns a port that nobody uses, below those that the system gives to sockets
-// of other trials meanwhile.
+// nextPort is the port that freePort tries next, above 28000.
+var nextPort atomic.Uint32
+
+func init() { nextPort.Store(rand.Uint32()) }
+
+// freePort returns a port that nobody uses, and that it has not returned before. It is
+// below those that the system gives to sockets meanwhile.
 func freePort(t *testing.T) int {
 	for {
-		port := 20000 + rand.Intn(10000)
+		port := 28000 + int(nextPort.Add(1)%4000)
 		if pc, err := net.ListenPacket("udp4", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
 			if err := pc.Close(); err != nil {
 				t.Error(err)

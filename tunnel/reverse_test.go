@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -16,12 +17,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// freePort returns an address of TCP that nobody has.
+// nextPort is the port that freePort tries next, above 20000.
+var nextPort atomic.Uint32
+
+func init() { nextPort.Store(rand.Uint32()) }
+
+// freePort returns an address of TCP that nobody has, and that it has not returned before:
+// tests run beside each other. It is below the ports that the system gives to connections
+// meanwhile, and apart from those of other packages' tests.
 func freePort(t *testing.T) string {
 	t.Helper()
 	for range 100 {
-		// Below the ports that the system gives to connections meanwhile.
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 20000+rand.IntN(10000)))
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 20000+nextPort.Add(1)%4000))
 		if err == nil {
 			require.NoError(t, l.Close())
 			return l.Addr().String()

@@ -30,7 +30,7 @@ func freePort(t *testing.T, network string) string {
 	t.Helper()
 	for range 100 {
 		// Below the ports that the system gives to sockets of other tests meanwhile.
-		address := fmt.Sprintf("127.0.0.1:%d", 20000+rand.IntN(10000))
+		address := fmt.Sprintf("127.0.0.1:%d", 14000+rand.IntN(2000))
 		if network == "udp" {
 			if pc, err := net.ListenPacket("udp", address); err == nil {
 				_ = pc.Close()

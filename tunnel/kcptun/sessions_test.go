@@ -132,7 +132,7 @@ func TestRangeOfPorts(t *testing.T) {
 	first, last := 0, 0
 	ended := make(chan error, 1)
 	for range 100 { // until there are free ones
-		first = 20000 + rand.IntN(10000)
+		first = 16000 + rand.IntN(3000)
 		last = first + 4
 		s.Listen = fmt.Sprintf("127.0.0.1:%d-%d", first, last)
 		listening := make(chan struct{}, 5)

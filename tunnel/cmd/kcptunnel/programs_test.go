@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/arqnet/kcp/internal/testenv/await"
@@ -86,11 +87,17 @@ func (w *world) output(t *testing.T, args ...string) string {
 	return string(out)
 }
 
+// nextPort is the port that port tries next, above 24000.
+var nextPort atomic.Uint32
+
+func init() { nextPort.Store(rand.Uint32()) }
+
 // port returns a port that nobody has, for programs that choose none.
 func port(t *testing.T) string {
 	for range 1000 {
-		// Below the ports that the system gives to connections meanwhile.
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 20000+rand.IntN(10000)))
+		// Below the ports that the system gives to connections meanwhile, apart from those
+		// of other packages' tests, and none twice.
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 24000+nextPort.Add(1)%4000))
 		if err != nil {
 			continue
 		}

@@ -3,7 +3,9 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -32,51 +34,62 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Random connections both ways while the server is killed and restarted, upgraded,
-// and reads its users again.
-// Each of them ends truly: it has all of its bytes, or an error. Nothing is left behind.
-// KCP_SOAK is for how long, such as 10m; else the server is killed once.
+// Random connections both ways while the server is killed and restarted, upgraded, and
+// has other users. Each of them ends truly: it has all of its bytes, or an error. Nothing
+// is left behind.
+// KCP_SOAK is for how long, such as 10m.
 func TestSoak(t *testing.T) {
-	var until time.Time
-	if long, err := time.ParseDuration(os.Getenv("KCP_SOAK")); err == nil {
-		until = time.Now().Add(long)
+	long := 4 * time.Second
+	if text := os.Getenv("KCP_SOAK"); text != "" {
+		var err error
+		long, err = time.ParseDuration(text)
+		require.NoError(t, err)
 	}
 	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	go echoOrReset(l)
+	t.Logf("seed %d, for %v", seed, long)
 	s := newSoak(t)
-	client, stop := s.client(t, l.Addr().String())
+	at := s.target(t)
+	client, stop := s.client(t, at)
 	before, files := runtime.NumGoroutine(), openFiles()
+
+	ctx, cancel := context.WithTimeout(context.Background(), long)
+	defer cancel()
 	var running sync.WaitGroup
-	var over atomic.Bool
 	for i := range 20 {
 		rng := rand.New(rand.NewPCG(seed, uint64(i)))
 		running.Go(func() {
-			for !over.Load() {
+			for ctx.Err() == nil {
 				s.connect(t, rng)
 			}
 		})
 	}
 	rng := rand.New(rand.NewPCG(seed, 100))
-	for killed := 0; killed == 0 || time.Now().Before(until); killed++ {
-		for range rng.IntN(3) {
-			s.use(t, rng)
-			signalGroup(s.server, []syscall.Signal{reloads, upgrades}[rng.IntN(2)])
+	for ctx.Err() == nil {
+		for range rng.IntN(4) {
+			sleepRandom(ctx, rng, min(long/8, 4*time.Second))
+			s.change(t, rng)
 		}
-		s.use(t, rng)
-		s.kill(killed%2 == 0)
+		sleepRandom(ctx, rng, min(long/4, 8*time.Second))
+		s.kill(rng.IntN(2) == 0)
+		sleepRandom(ctx, rng, time.Second)
 		s.startServer(t)
-		s.use(t, rng)
 	}
-	over.Store(true)
 	running.Wait()
 	await.True(t, func() bool { return client.Status().Connections == 0 })
 	await.True(t, func() bool { return runtime.NumGoroutine() <= before+20 && openFiles() <= files+20 })
 	stop()
-	t.Logf("%d connections complete, %d ended with an error, or were not accepted", s.complete.Load(), s.failed.Load())
+	t.Logf("%d connections complete, %d ended with an error, %d not accepted; server killed or ended %d times, changed %d times",
+		s.complete.Load(), s.failed.Load(), s.refused.Load(), s.killed, s.changed)
+	require.Positive(t, s.complete.Load())
+	require.Positive(t, s.failed.Load()+s.refused.Load())
+}
+
+// sleepRandom sleeps for up to most.
+func sleepRandom(ctx context.Context, rng *rand.Rand, most time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(time.Duration(rng.Int64N(int64(most)))):
+	}
 }
 
 // openFiles returns how many descriptors the process has; 0 where there is no /proc.
@@ -89,9 +102,11 @@ func openFiles() int {
 type soak struct {
 	users, key, address, fingerprint string
 	server                           *exec.Cmd
+	killed, changed                  int
 	reverse                          string // where the server listens for the client
 	local                            atomic.Pointer[string]
-	complete, failed                 atomic.Int64 // connections
+
+	complete, failed, refused atomic.Int64
 }
 
 // newSoak starts a server on a free port.
@@ -116,10 +131,22 @@ func (s *soak) startServer(t *testing.T) {
 	require.NoError(t, s.server.Start())
 }
 
-// use waits until some connections are complete.
-func (s *soak) use(t *testing.T, rng *rand.Rand) {
-	enough := s.complete.Load() + 1 + rng.Int64N(100)
-	await.True(t, func() bool { return s.complete.Load() >= enough })
+// change has the server read other users, or a file with a mistake, or upgrade itself.
+// The client's user stays.
+func (s *soak) change(t *testing.T, rng *rand.Rand) {
+	s.changed++
+	switch rng.IntN(3) {
+	case 0:
+		require.NoError(t, os.WriteFile(s.users, fmt.Appendf(nil, `{"me:secret": [""], "other%d:word": [""]}`, rng.IntN(3)), 0o600))
+		signalGroup(s.server, reloads)
+	case 1:
+		require.NoError(t, os.WriteFile(s.users, []byte(`{"me": [""`), 0o600))
+		signalGroup(s.server, reloads)
+		time.Sleep(100 * time.Millisecond)
+		require.NoError(t, os.WriteFile(s.users, []byte(`{"me:secret": [""]}`), 0o600))
+	case 2:
+		signalGroup(s.server, upgrades)
+	}
 }
 
 // kill ends the server, in order or not, with all processes that it has begun.
@@ -131,29 +158,62 @@ func (s *soak) kill(hard bool) {
 	signalGroup(s.server, how)
 	_ = s.server.Wait()
 	awaitGroup(s.server)
+	s.killed++
 }
 
-// echoOrReset sends back what comes, or resets a connection that begins with 0.
-func echoOrReset(l net.Listener) {
-	for {
-		conn, err := l.Accept()
-		if err != nil {
-			return
-		}
-		go func() {
-			defer conn.Close()
-			var ask [1]byte
-			_, err := io.ReadFull(conn, ask[:])
-			if err == nil && ask[0] != 0 {
-				_, err = io.Copy(conn, conn)
-			} else {
-				err = errors.New("asked for")
-			}
+// The target does what the first byte of a connection says: it sends back what
+// arrives, sends as many bytes as it is asked for, or resets the connection.
+const (
+	askEcho = iota
+	askBytes
+	askReset
+	asks
+)
+
+// target runs the target, and returns its address.
+func (s *soak) target(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
 			if err != nil {
-				_ = conn.(*net.TCPConn).SetLinger(0)
+				return
 			}
-		}()
+			go answer(conn.(*net.TCPConn))
+		}
+	}()
+	return l.Addr().String()
+}
+
+// answer serves a connection of the target.
+func answer(conn *net.TCPConn) {
+	defer conn.Close()
+	var head [5]byte
+	if _, err := io.ReadFull(conn, head[:]); err != nil {
+		_ = conn.SetLinger(0)
+		return
 	}
+	var err error
+	switch head[0] {
+	case askEcho:
+		_, err = io.Copy(conn, conn)
+	case askBytes:
+		_, err = conn.Write(content(binary.BigEndian.Uint32(head[1:])))
+	case askReset:
+		err = errors.New("asked for")
+	}
+	if err != nil {
+		_ = conn.SetLinger(0)
+	}
+}
+
+// content returns n bytes.
+func content(n uint32) []byte {
+	b := make([]byte, n)
+	rand.NewChaCha8([32]byte{byte(n), byte(n >> 8)}).Read(b)
+	return b
 }
 
 // client runs a client of the server until stop is called.
@@ -180,9 +240,14 @@ func (s *soak) client(t *testing.T, at string) (c *tunnel.Client, stop func()) {
 	return c, func() {
 		cancel()
 		require.NoError(t, <-ended)
-		stacks := make([]byte, 1<<20)
-		await.True(t, func() bool { return !strings.Contains(string(stacks[:runtime.Stack(stacks, true)]), "kcp/tunnel.") })
+		await.True(t, func() bool { return !strings.Contains(stacks(), "kcp/tunnel.") })
 	}
+}
+
+// stacks returns the stacks of all goroutines.
+func stacks() string {
+	buf := make([]byte, 1<<20)
+	return string(buf[:runtime.Stack(buf, true)])
 }
 
 // connect makes one connection, and looks at how it ends.
@@ -193,35 +258,53 @@ func (s *soak) connect(t *testing.T, rng *rand.Rand) {
 	}
 	conn, err := net.Dial("tcp", at)
 	if err != nil { // nobody listens at the server now
-		s.failed.Add(1)
+		s.refused.Add(1)
 		time.Sleep(10 * time.Millisecond)
 		return
 	}
 	defer conn.Close()
-	want := content(uint32(1 + rng.IntN(1<<rng.IntN(22))))
-	want[0] = byte(rng.IntN(3)) // the target may reset it
+	const most = 60 * time.Second
+	_ = conn.SetDeadline(time.Now().Add(most))
+	ask, size := rng.IntN(asks), uint32(rng.IntN(1<<rng.IntN(22)))
+	err = converse(conn.(*net.TCPConn), ask, size)
+	switch {
+	case err == nil && ask == askReset:
+		t.Errorf("a connection that was reset has ended without an error")
+	case err == nil:
+		s.complete.Add(1)
+	case errors.Is(err, errIncomplete), errors.Is(err, os.ErrDeadlineExceeded):
+		t.Errorf("connection with %s, ask %d, %d bytes: %v", at, ask, size, err)
+	default:
+		s.failed.Add(1)
+	}
+}
+
+var errIncomplete = errors.New("the connection ended without an error, and without all of its bytes")
+
+// converse asks the target for something, and compares what it gets.
+func converse(conn *net.TCPConn, ask int, size uint32) error {
+	want := content(size)
+	request := binary.BigEndian.AppendUint32([]byte{byte(ask)}, size)
 	sent := make(chan error, 1)
 	go func() {
-		_, err := conn.Write(want)
+		if ask == askEcho {
+			request = append(request, want...)
+		}
+		_, err := conn.Write(request)
 		if err == nil {
-			err = conn.(*net.TCPConn).CloseWrite()
+			err = conn.CloseWrite()
 		}
 		sent <- err
 	}()
 	got, err := io.ReadAll(conn)
-	switch err = errors.Join(err, <-sent); {
-	case err != nil:
-		s.failed.Add(1)
-	case want[0] == 0 || !bytes.Equal(got, want[1:]):
-		t.Errorf("a connection with %s has ended without an error after %d bytes of %d", at, len(got), len(want))
-	default:
-		s.complete.Add(1)
+	if sending := <-sent; err == nil {
+		err = sending
 	}
-}
-
-// content returns n bytes.
-func content(n uint32) []byte {
-	b := make([]byte, n)
-	rand.NewChaCha8([32]byte{byte(n), byte(n >> 8)}).Read(b)
-	return b
+	switch {
+	case err != nil:
+		return err
+	case ask != askReset && !bytes.Equal(got, want):
+		return fmt.Errorf("%w: %d of %d", errIncomplete, len(got), len(want))
+	}
+	return nil
 }
