@@ -88,7 +88,7 @@ func TestFilesOfKcptun(t *testing.T) {
 func freePorts(t *testing.T, n int) int {
 	t.Helper()
 	for range 1000 {
-		first := 20000 + rand.IntN(10000)
+		first := 10000 + rand.IntN(4000)
 		var taken error
 		for i := range n {
 			pc, err := net.ListenPacket("udp", fmt.Sprintf(":%d", first+i))
