@@ -58,7 +58,7 @@ test:
 
 # KCP_LONG asks for the tests that take long.
 test-long:
-	@MAKE="$(MAKE)" SHORT= KCP_LONG=1 scripts/stages.sh 2 $(LONG)
+	@MAKE="$(MAKE)" SHORT= KCP_LONG=1 SEEDS=100 FUZZSEEDS=100 scripts/stages.sh 2 $(LONG)
 	@echo "make test-long: all passed$(if $(RACE),,, but without the race detector)"
 
 SHORT     ?=
@@ -220,9 +220,9 @@ tls-hostile:
 	KCP_TLS_SEEDS=1000 $(GO) test -run '^TestTLSHostile' -timeout 60m .
 
 # Sessions attacked by somebody who knows their state and keys; half an hour.
+FUZZSEEDS ?= 4000
 fuzz-state:
-	KCP_FUZZ_SEEDS=4000 $(GO) test -run '^TestHostile' -timeout 60m ./fuzz
-	GOARCH=386 KCP_FUZZ_SEEDS=800 $(GO) test -run '^TestHostile' -timeout 60m ./fuzz
+	KCP_FUZZ_SEEDS=$(FUZZSEEDS) $(GO) test -run '^TestHostile' -timeout 60m ./fuzz
 ifneq ($(RACE),)
 	KCP_FUZZ_SEEDS=60 $(GO) test -race -run '^TestHostile' -timeout 60m ./fuzz
 else
