@@ -264,13 +264,13 @@ func TestFlowsMakeRoom(t *testing.T) {
 	}
 }
 
-// An idle flow has no buffer, and little else, at the end that dials.
+// An idle flow has no buffer, and little else, at the end that dials. It looks at the memory
+// of the process, so no test runs beside it.
 func TestIdleFlowsAreSmall(t *testing.T) {
 	const n, most = 300, 20 << 10 // with what the test itself has for each
 	if testenv.RaceEnabled {
 		t.Skip("the race detector takes memory of its own")
 	}
-	t.Parallel()
 	s := startServer(t, everything, nil)
 	conn := login(t, s, "me", "secret")
 	to := udpTarget(t)
