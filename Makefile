@@ -223,6 +223,7 @@ tls-hostile:
 FUZZSEEDS ?= 4000
 fuzz-state:
 	KCP_FUZZ_SEEDS=$(FUZZSEEDS) $(GO) test -run '^TestHostile' -timeout 60m ./fuzz
+	GOARCH=386 KCP_FUZZ_SEEDS=$$(($(FUZZSEEDS) / 5)) $(GO) test -run '^TestHostile' -timeout 60m ./fuzz
 ifneq ($(RACE),)
 	KCP_FUZZ_SEEDS=60 $(GO) test -race -run '^TestHostile' -timeout 60m ./fuzz
 else
