@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -22,6 +21,7 @@ import (
 var (
 	fewer          = testenv.Fewer
 	long           = testenv.Long
+	inFull         = testenv.InFull
 	simulated      = testenv.Simulated
 	randomLink     = testenv.RandomLink
 	content        = testenv.Content
@@ -42,10 +42,6 @@ var (
 	testCiphers = testenv.Ciphers
 	testAEAD    = testenv.AEAD
 )
-
-// inFull reports whether all that takes long is to run, too. Without it a test has what
-// takes a second.
-func inFull() bool { return os.Getenv("KCP_LONG") != "" }
 
 // some returns n if all is to run, and otherwise a few.
 func some(n, few uint64) uint64 {

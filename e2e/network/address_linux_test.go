@@ -60,7 +60,7 @@ var (
 
 // orShort returns both families, or one that the test chooses.
 func orShort(one family) []family {
-	if !inFull() {
+	if !testenv.InFull() {
 		return []family{one}
 	}
 	return families
@@ -175,7 +175,7 @@ func TestLinkLocalPeer(t *testing.T) {
 func TestDialOutlivesAddress(t *testing.T) {
 	for _, a := range families {
 		for name, config := range protections(t) {
-			if !inFull() && (name != "TLS" || a == ipv4) {
+			if !testenv.InFull() && (name != "TLS" || a == ipv4) {
 				continue
 			}
 			t.Run(a.client+" "+name, func(t *testing.T) {

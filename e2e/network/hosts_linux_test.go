@@ -13,6 +13,8 @@ import (
 	"github.com/arqnet/kcp/internal/testenv/netns"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/arqnet/kcp/internal/testenv"
 )
 
 // inside is set in the process whose network is its own: the client's host.
@@ -39,13 +41,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run()) // each test skips itself
 }
 
-// inFull reports whether all that takes long is to run, too.
-func inFull() bool { return os.Getenv("KCP_LONG") != "" }
-
 // long skips a test that takes seconds.
 func long(t *testing.T) {
 	t.Helper()
-	if !inFull() {
+	if !testenv.InFull() {
 		t.Skip("takes seconds; KCP_LONG=1 has it")
 	}
 }

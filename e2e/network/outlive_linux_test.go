@@ -207,10 +207,10 @@ func (p *plan) sessions(t *testing.T) (all []*session) {
 			address := net.JoinHostPort(to, fmt.Sprint(port))
 			peers := p.serve(t, address, config)
 			ways := []use{echoes}
-			if inFull() {
+			if testenv.InFull() {
 				ways = append(ways, listens)
 			}
-			if inFull() && name == "TLS" {
+			if testenv.InFull() && name == "TLS" {
 				ways = append(ways, uploads)
 			}
 			for _, way := range ways {

@@ -214,7 +214,7 @@ func runAll(t *testing.T, late bool, sets [][]rule) {
 }
 
 // few reports whether a part of the cases is enough.
-func few() bool { return os.Getenv("KCP_LONG") == "" }
+func few() bool { return !testenv.InFull() }
 
 // Whatever a sandbox refuses, and with whatever error, data passes, or a clear error
 // comes. Without KCP_LONG each is refused with one of the errors.

@@ -58,7 +58,7 @@ type crowd struct {
 func TestRandomLives(t *testing.T) {
 	testenv.Simulated(t)
 	n := uint64(100)
-	if os.Getenv("KCP_LONG") != "" {
+	if testenv.InFull() {
 		n = 2000
 	}
 	first := uint64(0)

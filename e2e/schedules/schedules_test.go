@@ -95,7 +95,7 @@ func scheduleBudget() budget {
 		return budget{1, 40, 0, 40, 1, 40}
 	case testing.Short():
 		return budget{1, 8, 0, 8, 1, 8}
-	case os.Getenv("KCP_LONG") == "":
+	case !testenv.InFull():
 		return budget{1, 1, 0, 1, 2, 100}
 	}
 	return budget{3, 200, 1, 1, 3, 4}

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net"
-	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,9 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
-
-// inFull reports whether all that takes long is to run, too.
-func inFull() bool { return os.Getenv("KCP_LONG") != "" }
 
 // host is a thread with a network of its own.
 type host struct{ *netns.Host }
@@ -248,7 +244,7 @@ func TestBulkOverANarrowPath(t *testing.T) {
 				for _, later := range []bool{false, true} {
 					name := fmt.Sprintf("%s, ICMP %v, GSO off %s, later %v", test.name, icmp, gso, later)
 					t.Run(name, func(t *testing.T) {
-						if !inFull() && (icmp != test.mapped || gso == "1" || later == test.mapped || test.name == "IPv6") {
+						if !testenv.InFull() && (icmp != test.mapped || gso == "1" || later == test.mapped || test.name == "IPv6") {
 							t.Skip("takes seconds; KCP_LONG=1 has it")
 						}
 						t.Setenv("KCP_DISABLE_GSO", gso)
@@ -295,7 +291,7 @@ func TestBulkOverANarrowPath(t *testing.T) {
 func TestDialOverANarrowPath(t *testing.T) {
 	for _, mtu := range []int{1280, 1000} {
 		for _, shards := range []int{1, 2} {
-			if !inFull() && (mtu == 1000) == (shards == 1) {
+			if !testenv.InFull() && (mtu == 1000) == (shards == 1) {
 				continue
 			}
 			t.Run(fmt.Sprintf("%d, %d shards", mtu, shards), func(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp/internal/testenv"
 )
 
 // Either process is killed at each step of the exchange, in place of its message and
@@ -19,7 +21,7 @@ func TestKill(t *testing.T) {
 			for _, late := range []bool{false, true} {
 				for _, victim := range []string{"predecessor", "successor"} {
 					at := steps[:i+1]
-					if n++; !inFull() && (n%7 != 3) {
+					if n++; !testenv.InFull() && (n%7 != 3) {
 						continue // each step, kind and victim
 					}
 					when := map[bool]string{false: "in place of", true: "after"}[late]

@@ -45,7 +45,7 @@ func TestLives(t *testing.T) {
 	lives := 1
 	if n, err := strconv.Atoi(os.Getenv("KCP_TAKEOVER_LIVES")); err == nil {
 		lives = n
-	} else if inFull() {
+	} else if testenv.InFull() {
 		lives = 12
 	}
 	first := rand.Uint64N(1 << 32)
@@ -68,7 +68,7 @@ func (l *life) run() {
 	l.t.Log(l.kind)
 	l.processes = []*process{launch(l.t, l.kind, "g0", "").ready()}
 	steps := 12
-	if inFull() {
+	if testenv.InFull() {
 		steps = 25
 	}
 	for range steps {

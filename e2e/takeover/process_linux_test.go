@@ -32,9 +32,6 @@ const (
 	takeEnv       = "KCP_TEST_TAKE"
 )
 
-// inFull reports whether all that takes long is to run, too.
-func inFull() bool { return os.Getenv("KCP_LONG") != "" }
-
 func TestMain(m *testing.M) {
 	if name := os.Getenv(generationEnv); name != "" {
 		serve(name)

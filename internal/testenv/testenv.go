@@ -52,6 +52,10 @@ func Long(t *testing.T) {
 	}
 }
 
+// InFull reports whether KCP_LONG asks for what takes long. Without it a test has what
+// takes a second.
+func InFull() bool { return os.Getenv("KCP_LONG") != "" }
+
 // Simulated skips a test that has no sockets of the system when these are tried
 // without something that makes them fast, as that changes nothing for it.
 func Simulated(t *testing.T) {
