@@ -77,8 +77,9 @@ func (c *session) timeWaitState() timeWait {
 		tw.Token, tw.Own = l.peerToken, l.token
 		tw.Aborted = c.closing.err != nil && c.closing.err != ErrPeerClosed
 		tw.Dropped = l.Role == opening.Accepted || c.hs.dropped
-		if r := l.reasons; r != nil && r.abrupt && l.capabilities&capReason != 0 {
-			tw.Reason, tw.End = r.ours, uint32(c.kcp.position().end)
+		tw.End = uint32(c.kcp.position().end)
+		if r := l.reasons; r != nil && l.capabilities&capReason != 0 {
+			tw.Reason = r.ours
 		}
 	}
 	return tw

@@ -474,7 +474,7 @@ func TestTimeWaitExpires(t *testing.T) {
 		inWorld(t, 4, clean, func(t *testing.T, w *world) {
 			s := newStage(w, mortal(), false)
 			s.opened()
-			end, want := (*Conn).Close, sigPing|sigAnswer
+			end, want := (*Conn).Close, sigClose
 			if aborts {
 				end, want = (*Conn).Abort, sigAbort
 			}

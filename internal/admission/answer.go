@@ -39,8 +39,7 @@ const amplification = 3
 
 // Answer is a packet to the sender of another. The request had at least as many
 // segments, so the answer is never larger (anti-amplification limit, RFC 9000 §8.1). Only
-// in TIME-WAIT, a PING under the keys of the session has an answer of two segments, and
-// a session that was aborted with a reason repeats that.
+// a session in TIME-WAIT that was closed with a reason repeats that.
 type Answer struct {
 	By      protect.Protection // seals the answer
 	Content [2*segmentSize + maxReason]byte

@@ -6,6 +6,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/serial"
 )
 
 // Ended is a session in TIME-WAIT: as much as it takes to answer a peer that does not
@@ -19,8 +20,8 @@ type Ended struct {
 	Shaking bool   // it ended within its TLS handshake, whose keys are Protection's
 	Mute    bool   // only another process had its keys; Protection is the endpoint's
 
-	End    uint32 // where this end's data ends; for Reason
-	Reason []byte // why it was aborted, as CLOSE carries it; nil: none, or the peer takes none
+	End    uint32 // where this end's data ends, for CLOSE
+	Reason []byte // why it was closed, as CLOSE carries it; nil: none, or the peer takes none
 
 	Protection protect.Protection // of the session
 }
@@ -118,13 +119,13 @@ func (g *Gate[S]) abortHandshake(p *First, e *Ended, now time.Duration, v *Verdi
 func (g *Gate[S]) answerEnded(p *First, now time.Duration, v *Verdict[S]) {
 	e, by := &p.ended, g.Outside
 	head := handshake.Segment{Conv: p.Key.Conv}
-	var signals [2]handshake.Signal
+	var words handshake.Signal
 	switch f := &p.Initial; {
 	case f.Hello.Code != 0:
 		if !e.Aborted || !e.Dropped || e.Token != f.Hello.TS {
 			return
 		}
-		signals[0] = abort(e.Token) // the dialling peer has not had our WELCOME
+		words = abort(e.Token) // the dialling peer has not had our WELCOME
 	case e.Protection.Fresh(p.Packet, true) != protect.New:
 		return // recorded and replayed
 	case e.Token == 0 && !e.Mute || !f.Data && f.Request.Code == 0:
@@ -133,23 +134,23 @@ func (g *Gate[S]) answerEnded(p *First, now time.Duration, v *Verdict[S]) {
 		return // it may be of a session that begins
 	default:
 		head.Una, by = e.Una, e.Protection.Sender()
-		if signals = g.lastWords(e, f); signals[0].Code == 0 {
+		if words = g.lastWords(e, f); words.Code == 0 {
 			return
 		}
 	}
 	if !g.mayReply(&g.replies, ReplyRate, now, v) {
 		return
 	}
-	if e.Reason != nil && signals[0].Code == handshake.CodeAbort {
+	if e.Reason != nil && (words.Code == handshake.CodeAbort || words.Code == handshake.CodeClose) {
 		v.Answer = explained(by, head, e, p.Size)
 		return
 	}
-	v.Answer = answer(by, head, signals[:]...)
+	v.Answer = answer(by, head, words)
 }
 
-// explained returns the answer of a session that was aborted with a reason: CLOSE, which
-// carries it, and ABORT behind that, as they left when it ended. The text is cut so that
-// the answer is at most three times the size of the request.
+// explained returns the answer of a session that was closed with a reason: CLOSE, which
+// carries it, and ABORT behind that if it was aborted, as they left when it ended. The
+// text is cut so that the answer is at most three times the size of the request.
 func explained(by protect.Protection, head handshake.Segment, e *Ended, request int) Answer {
 	before, after := by.Overhead()
 	size := min(len(e.Reason), amplification*request-before-after-2*segmentSize)
@@ -160,6 +161,9 @@ func explained(by protect.Protection, head handshake.Segment, e *Ended, request 
 	head.Cmd, head.Code, head.SN, head.TS, head.Len = cmdWins, handshake.CodeClose, e.End, e.Token, uint32(a.Size-segmentSize)
 	head.Put(a.Content[:])
 	copy(a.Content[segmentSize:a.Size], e.Reason)
+	if !e.Aborted {
+		return a
+	}
 	head.Code, head.SN, head.TS, head.Len = handshake.CodeAbort, e.Token, 0, 0
 	head.Put(a.Content[a.Size:])
 	a.Size += segmentSize
@@ -167,21 +171,21 @@ func explained(by protect.Protection, head handshake.Segment, e *Ended, request 
 }
 
 // lastWords returns what the peer of an ended session is answered; code 0: nothing.
-func (g *Gate[S]) lastWords(e *Ended, f *Initial) (signals [2]handshake.Signal) {
+func (g *Gate[S]) lastWords(e *Ended, f *Initial) handshake.Signal {
 	switch {
 	case e.Mute: // a peer that numbers its packets takes nothing else without number
 		if f.Request.Code != 0 {
-			signals[0] = reset(f.Request)
+			return reset(f.Request)
 		}
+		return handshake.Signal{}
 	case e.Aborted:
-		signals[0] = abort(e.Token)
+		return abort(e.Token)
+	case f.Request.Code == handshake.CodePing, f.Data && !f.Newest.Before(serial.Number(e.Una)):
+		// The peer does not know that nothing more of it is taken: this end may have
+		// ended once both had sent FIN, and the peer has a stream.
+		return handshake.Signal{Code: handshake.CodeClose, SN: e.End, TS: e.Token}
 	case f.Request.Code == 0:
-		signals[0] = g.Info // for its una
-	default:
-		signals[0] = f.Request.Answer()
-		if f.Request.Code == handshake.CodePing && g.Authentic {
-			signals[1] = handshake.Signal{Code: handshake.CodeToken, SN: e.Token, TS: e.Own}
-		}
+		return g.Info // for its una
 	}
-	return signals
+	return f.Request.Answer()
 }

@@ -259,12 +259,11 @@ var (
 		handshake.CodeWelcome: "WELCOME", handshake.CodeInfo: "INFO", handshake.CodeCookie: "COOKIE", handshake.CodeReset: "RESET",
 		handshake.CodeAbort: "ABORT", handshake.CodeAlert: "ALERT", handshake.CodePong: "PONG", handshake.CodeToken: "TOKEN",
 		handshake.CodeFin | handshake.CodeAnswer: "FIN'", handshake.CodeConfirm | handshake.CodeAnswer: "CONFIRM'",
-		handshake.CodeClose | handshake.CodeAnswer: "CLOSE'", handshake.CodeProbe | handshake.CodeAnswer: "PROBE'",
+		handshake.CodeClose: "CLOSE", handshake.CodeClose | handshake.CodeAnswer: "CLOSE'", handshake.CodeProbe | handshake.CodeAnswer: "PROBE'",
 	}
 )
 
-// answered returns the signals of an answer. It is no larger than the packet, but
-// for that to a PING under keys.
+// answered returns the signals of an answer. It is no larger than the packet.
 func (g *gate) answered(t testing.TB, v *Verdict[session], p *First) string {
 	a, size := v.Answer, p.Size
 	head, tail := a.By.Overhead()
@@ -274,11 +273,7 @@ func (g *gate) answered(t testing.TB, v *Verdict[session], p *First) string {
 		require.True(t, key.Opens(a.Content[:a.Size], uint32(g.Epoch.Add(g.now).Unix())-1))
 		return "stateless"
 	}
-	most := size
-	if g.Authentic && a.Size == 2*segmentSize {
-		most = size + segmentSize
-	}
-	require.LessOrEqual(t, head+a.Size+tail, most)
+	require.LessOrEqual(t, head+a.Size+tail, size)
 	var all []string
 	for at := 0; at < a.Size; at += segmentSize {
 		s := handshake.DecodeSegment(a.Content[at:])
@@ -288,8 +283,8 @@ func (g *gate) answered(t testing.TB, v *Verdict[session], p *First) string {
 		switch s.Code {
 		case handshake.CodeReset, handshake.CodePong:
 			require.Equal(t, [2]uint32{p.Request.SN, p.Request.TS}, [2]uint32{s.SN, s.TS})
-		case handshake.CodeToken:
-			require.Equal(t, [2]uint32{p.ended.Token, p.ended.Own}, [2]uint32{s.SN, s.TS})
+		case handshake.CodeClose:
+			require.Equal(t, [2]uint32{p.ended.End, p.ended.Token}, [2]uint32{s.SN, s.TS})
 		}
 		name := codes[s.Code]
 		if s.Una != 0 {

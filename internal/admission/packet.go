@@ -20,6 +20,7 @@ import (
 	"github.com/arqnet/kcp/internal/netblock"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/serial"
 )
 
 // Kind is the kind of a packet that arrives (WIRE.md §4).
@@ -188,6 +189,7 @@ func Segments(kind Kind, data []byte) (segments []byte, ok bool) {
 // Initial is what the first packet of a conversation says.
 type Initial struct {
 	Data    bool             // it contains a PUSH or PIECE
+	Newest  serial.Number    // for Data: the largest sn of those
 	Push    bool             // it contains the PUSH with sn 0, and acknowledges nothing
 	Crypto  bool             // it contains a CRYPTO segment, as first packets of peers with TLS do
 	Hello   handshake.Signal // code 0: none; the same below
@@ -218,7 +220,12 @@ func Parse(kind Kind, data []byte, conv uint32) (f Initial, ok bool) {
 		}
 		packet = packet[h.Len:]
 		old = old || h.Una != 0 || h.Cmd == cmdAck
-		f.Data = f.Data || h.Cmd == cmdPush || h.Cmd >= cmdPiece
+		if h.Cmd == cmdPush || h.Cmd >= cmdPiece {
+			if sn := serial.Number(h.SN); !f.Data || f.Newest.Before(sn) {
+				f.Newest = sn
+			}
+			f.Data = true
+		}
 		f.Push = f.Push || h.Cmd == cmdPush && h.SN == 0
 		f.Crypto = f.Crypto || h.Cmd == cmdWins && h.Code == handshake.CodeCrypto
 		if h.Cmd != cmdWask && h.Cmd != cmdWins || h.Len > 0 && h.Code != handshake.CodeProbe && h.Code != handshake.CodeClose {
