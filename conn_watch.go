@@ -232,22 +232,21 @@ func (c *Conn) runReceipts() {
 }
 
 // Ping sends a PING to the peer's endpoint, waits for the answer, and returns the time
-// between them. It repeats PING after a retransmission time-out, 50 ms at least and 2 s
-// at most. The peer's application has no part in it. Ping must not be called from a
+// between them. It repeats PING after a retransmission time-out, 50 ms at least, and then
+// at doubled distances up to 2 s; the answer to any of them counts. The peer's application has no part in it. Ping must not be called from a
 // handler of Group.Handle.
 //
 // Its errors are ctx.Err() when ctx is done; ErrLegacyPeer for a legacy peer;
 // net.ErrClosed after Close or Abort; and the error with which the session ended.
 func (c *Conn) Ping(ctx context.Context) (rtt time.Duration, err error) {
 	var w *measurement
-	var start uint32
-	var next time.Duration // when PING is repeated
+	var start, next, wait time.Duration // when PING is repeated, and how long after the last
 	err = c.await(blocking{op: "ping", ctx: ctx}, func() (pause, error) {
 		if w == nil {
 			w = c.measures()
-			start = w.pongs
+			start = c.ep.now()
 		}
-		if w.pongs != start {
+		if w.pinged >= start {
 			rtt = w.pong
 			return pause{}, nil
 		}
@@ -255,9 +254,10 @@ func (c *Conn) Ping(ctx context.Context) (rtt time.Duration, err error) {
 			return pause{}, err
 		}
 		if now := c.ep.now(); now >= next {
-			next = now + c.requestWait()
+			wait = max(c.requestWait(), min(2*wait, opening.MaxWait))
+			next = now + wait
 			c.setClock(now)
-			c.queuePing(w, now)
+			c.queuePing(now)
 			c.call(c.kcp.sendSignals)
 		}
 		return pause{on: &c.io.canWrite, until: next}, nil

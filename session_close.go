@@ -280,7 +280,7 @@ func (c *session) takeReset(s signal) {
 	l := &c.hs
 	for _, k := range opening.Kinds {
 		r := l.Of(k)
-		if !l.Asked(k) || r.Signal.sn != s.sn || r.Signal.ts != s.ts {
+		if k == opening.Ping || !l.Asked(k) || r.Signal.sn != s.sn || r.Signal.ts != s.ts {
 			continue
 		}
 		if k == opening.Hello && (l.Role == opening.Quiet || c.rare.simultaneous() && l.capabilities&capTLS == 0) {
@@ -288,7 +288,7 @@ func (c *session) takeReset(s signal) {
 		}
 		c.forgotten(k)
 	}
-	if w := c.measurement(); w != nil && w.pingAt != 0 && s.sn == w.ping.sn && s.ts == w.ping.ts {
+	if c.asked.Waits(s.sn, s.ts) {
 		c.forgotten(opening.Ping)
 	}
 }

@@ -43,10 +43,11 @@ const (
 	legacyAnswers = 2
 )
 
-// requestWait returns how long to wait for an answer before a request is repeated.
+// requestWait returns how long to wait for an answer before a request is repeated: the
+// machine's RTO within limits, and no less than what answers to signals have taken.
 func (c *session) requestWait() time.Duration {
 	rto := time.Duration(c.kcp.sender().rto()) * time.Millisecond
-	return max(opening.MinWait, min(rto, opening.MaxWait))
+	return max(opening.MinWait, min(rto, opening.MaxWait), c.rtt.Timeout())
 }
 
 // startHandshake begins the handshake of a dialled session.

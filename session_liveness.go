@@ -117,7 +117,7 @@ func (c *session) noteReached() {
 // startPing has a PING sent at a time, and repeated until it is answered.
 func (c *session) startPing(at time.Duration) {
 	wait, _ := c.pingWait()
-	c.hs.Start(opening.Ping, signal{sigPing, c.shared.env.Uint32(), c.shared.env.Uint32()}, at, wait)
+	c.hs.Start(opening.Ping, signal{}, at, wait) // see newPing
 }
 
 // pingWait returns how long to wait for the answer to a PING before repeating

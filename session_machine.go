@@ -48,7 +48,8 @@ type session struct {
 	rare     *rareState      // nil: nothing of it is needed
 	capped   *cappedOutput   // nil: the rate is not capped
 	rtt      roundtrip.Estimate
-	limits   *limited.Clock // nil: the handshake has limited for hs.took, and since then the application
+	asked    *roundtrip.Asked // PINGs that wait for their answers; nil: none
+	limits   *limited.Clock   // nil: the handshake has limited for hs.took, and since then the application
 
 	// entry is the session's place in the endpoint's table. To change the key takes
 	// Conn.mu and Endpoint.mu, so either is enough to read it; entry.Conv does not

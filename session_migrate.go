@@ -229,7 +229,7 @@ func (c *session) rerouted(moved bool) {
 		}
 	}
 	if l.Reached && l.Unanswered&opening.Ping == 0 && !(c.closing.Read != closing.ReadOpen && c.over()) {
-		l.Start(opening.Ping, signal{sigPing, c.shared.env.Uint32(), c.shared.env.Uint32()}, now, wait)
+		l.Start(opening.Ping, signal{}, now, wait)
 	}
 	c.kcp.probePath()
 	c.kick(now)

@@ -14,7 +14,7 @@ import (
 // the round-trip time, the next packet takes a PING along.
 func (c *session) measuredByData(sample, now time.Duration) {
 	if sample > 0 && c.rtt.ByData(sample, now) && c.mayPing(now) {
-		c.queuePing(c.measures(), now)
+		c.queuePing(now)
 	}
 }
 
@@ -22,8 +22,16 @@ func (c *session) measuredByData(sample, now time.Duration) {
 // are not acknowledged. Data that is on its way will be.
 func (c *session) refreshRTT(now time.Duration) {
 	if c.kcp.WaitSend() == 0 && !c.rtt.Recent(now) && c.mayPing(now) {
-		c.queuePing(c.measures(), now)
+		c.queuePing(now)
 		c.call(c.kcp.sendSignals)
+	}
+}
+
+// measureOpening sends a PING if the opening has not shown the round-trip time: to an end
+// that accepts, or whose HELLO was repeated (Karn's algorithm, RFC 6298 §3).
+func (c *session) measureOpening() {
+	if c.rtt.At == 0 && c.mayPing(c.step.inputAt) {
+		c.queuePing(c.step.inputAt)
 	}
 }
 
@@ -32,28 +40,43 @@ func (c *session) mayPing(now time.Duration) bool {
 	if c.hs.Peer < opening.Extended || c.hs.unvalidated.Load() || c.rtt.Prompt && now-c.rtt.At < roundtrip.RefreshAfter {
 		return false
 	}
-	w := c.measurement()
-	return w == nil || w.pingAt == 0 || now-w.pingAt >= roundtrip.RefreshAfter
+	last := c.asked.Last()
+	return last == 0 || now-last >= roundtrip.RefreshAfter
 }
 
 // queuePing queues a PING that measures the round-trip time. It is not repeated,
 // and nothing else depends on its answer.
-func (c *session) queuePing(w *measurement, now time.Duration) {
-	w.ping, w.pingAt = signal{sigPing, c.shared.env.Uint32(), c.shared.env.Uint32()}, max(now, 1)
-	c.kcp.signalQueue().add(w.ping)
+func (c *session) queuePing(now time.Duration) {
+	c.kcp.signalQueue().add(c.newPing(now))
 }
 
-// pongArrived takes the answer to a PING, which may be queuePing's.
-func (c *session) pongArrived(s signal) {
-	w := c.measurement()
-	if w == nil || w.pingAt == 0 || s != w.ping.answer() {
-		return
+// newPing returns a PING that is sent now. Its numbers are its own, also if it repeats
+// another: the answer shows which of them it is to.
+func (c *session) newPing(now time.Duration) signal {
+	if c.asked == nil {
+		c.asked = new(roundtrip.Asked)
 	}
-	w.pong = max(c.step.inputAt-w.pingAt, time.Microsecond)
-	w.pingAt = 0
-	w.pongs++
-	c.rtt.Prompted(w.pong, c.step.inputAt)
-	c.step.ready |= writers
+	ping := signal{sigPing, c.shared.env.Uint32(), c.shared.env.Uint32()}
+	c.asked.Sent(ping.sn, ping.ts, max(now, 1))
+	return ping
+}
+
+// pongArrived takes the answer to a PING. It reports whether the PING was newPing's.
+func (c *session) pongArrived(s signal) bool {
+	sent, ok := c.asked.Answered(s.sn, s.ts)
+	if !ok {
+		return false
+	}
+	if c.asked.Last() == 0 {
+		c.asked = nil // a late answer to an earlier PING is of no use
+	}
+	rtt := max(c.step.inputAt-sent, time.Microsecond)
+	c.rtt.Prompted(rtt, c.step.inputAt)
+	if w := c.measurement(); w != nil {
+		w.pong, w.pinged = rtt, sent
+		c.step.ready |= writers
+	}
+	return true
 }
 
 // cannotPing returns why Ping fails; nil if it does not.
@@ -75,10 +98,8 @@ func (c *session) cannotPing() error {
 type measurement struct {
 	flushes flushes.Calls
 
-	ping   signal        // of Ping, or beside datagrams; the last one
-	pingAt time.Duration // when it was sent, since the epoch; 0: answered, or none
-	pongs  uint32        // answers
-	pong   time.Duration // the round-trip time that the last of them has shown
+	pong   time.Duration // the round-trip time that the last answer to a PING has shown
+	pinged time.Duration // when that PING was sent, since the epoch
 }
 
 // flushDelivers reports whether calls of Flush are to be woken.

@@ -80,6 +80,7 @@ func (c *session) takeRequest(s signal) (outside bool) {
 			c.queueAnswer(s.answer())
 			c.queueAnswer(c.infoSignal())
 			c.tellResetKey()
+			c.measureOpening()
 		}
 	case sigFin, sigClose:
 		if s.ts != l.token {
@@ -141,6 +142,7 @@ func (c *session) takeAnswer(s signal) (outside bool) {
 	case sigConfirm | sigAnswer:
 		if s == l.Of(opening.Confirm).Signal.answer() {
 			l.Unanswered &^= opening.Confirm
+			c.measureOpening()
 		}
 	case sigFin | sigAnswer, sigClose | sigAnswer:
 		if l.peerToken == 0 || s.ts != l.peerToken {
@@ -153,14 +155,10 @@ func (c *session) takeAnswer(s signal) (outside bool) {
 			c.closing.AnswerFin()
 		}
 	case sigPing | sigAnswer:
-		if r := l.Of(opening.Ping); l.Asked(opening.Ping) && r.Signal.answer() == s {
+		if c.pongArrived(s) {
 			c.addressValidated()
-			if r.Tries == 1 { // else the answer may be to either (Karn's algorithm, RFC 6298 §3)
-				c.rtt.Prompted(c.live.PingTime(c.step.inputAt), c.step.inputAt)
-			}
 		}
 		c.pingAnswered(s)
-		c.pongArrived(s)
 	case sigProbe | sigAnswer:
 		c.probeAnswered(s)
 	}

@@ -343,13 +343,14 @@ func (c *session) sendDueRequests(now time.Duration) {
 		if !l.Due(k, now) {
 			continue
 		}
+		most := opening.MaxWait
+		if k == opening.Ping {
+			l.Of(k).Signal = c.newPing(now)
+			_, most = c.pingWait()
+		}
 		c.kcp.signalQueue().add(l.Of(k).Signal)
 		c.live.Asked(now)
-		most := opening.MaxWait
 		switch k {
-		case opening.Ping:
-			_, most = c.pingWait()
-			c.live.PingSent(now)
 		case opening.Confirm:
 			c.tellResetKey()
 		}

@@ -83,7 +83,6 @@ type State struct {
 	regressed time.Duration // since then una is below an earlier one; 0: it is not
 	since     time.Duration // when waits became true, or asks, last if neither is now
 	progress  Progress      // as it was last
-	pinged    uint32        // when the last PING was sent, in microseconds, modulo 2^32
 	hints     uint8         // answers since regressed with such a una
 	checked   bool          // the path was checked since data
 	asks      bool          // something that the peer has to answer was sent since heard
@@ -247,14 +246,6 @@ func (l *State) MoreExpected(now time.Duration) { l.data, l.checked = now, false
 
 // PathChecked tells that a PING is sent because of Next.
 func (l *State) PathChecked() { l.checked = true }
-
-// PingSent tells that a PING was sent.
-func (l *State) PingSent(now time.Duration) { l.pinged = uint32(now.Microseconds()) }
-
-// PingTime returns how long ago the last PING was sent.
-func (l *State) PingTime(now time.Duration) time.Duration {
-	return time.Duration(uint32(now.Microseconds())-l.pinged) * time.Microsecond
-}
 
 // PingWait returns after what time a PING without an answer is sent once more, and the
 // most to which that may grow. Without a user time-out that is most, as for any request.

@@ -30,6 +30,8 @@ const (
 	// askedFor is for how many seconds after a call of Stats PINGs measure beside data,
 	// if it was not the first.
 	askedFor = 10
+	// mostTimeout is the longest time-out.
+	mostTimeout = 10 * time.Second
 )
 
 // Prompted takes a sample of an answer that leaves at once; 0 is none.
@@ -101,6 +103,13 @@ func (r *Estimate) Current(srtt int32) time.Duration {
 		return time.Duration(srtt) * time.Millisecond
 	}
 	return time.Duration(r.Smoothed) * time.Microsecond
+}
+
+// Timeout returns how long an answer may take that is not lost (RFC 6298 §2), 10 s at
+// most; 0 without a sample.
+func (r *Estimate) Timeout() time.Duration {
+	us := uint64(r.Smoothed) + max(4*uint64(r.Jitter), uint64(r.Smoothed)/2)
+	return min(time.Duration(us)*time.Microsecond, mostTimeout)
 }
 
 // Age returns the time since the last sample; 0: none.
