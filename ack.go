@@ -83,7 +83,7 @@ func (k *KCP) waitNoLonger() {
 	if s == nil || s.xmit != 1 || s.group == nil {
 		return
 	}
-	if k.clock.now.Diff(s.ts) <= e.srtt+max(e.srtt/4, 4*e.rttvar, delayedack.MinDelay) {
+	if k.clock.now.Diff(s.ts) <= e.srtt+max(e.srtt/4, e.variation(), delayedack.MinDelay) {
 		return
 	}
 	if at := s.ts + k.firstTimeout(s.rto); at.Before(s.resendTS) {

@@ -49,6 +49,7 @@ func TestCloseOfStubbornSocket(t *testing.T) {
 			b := accepted(t, l)
 			w.say(a, "hello")
 			w.hear(b, "hello")
+			time.Sleep(time.Second) // nothing is on its way that would end the read
 			start := time.Now()
 			require.ErrorIs(t, server.Close(), ErrReadPending)
 			require.Equal(t, closeWait, time.Since(start))

@@ -200,7 +200,11 @@ func (k *KCP) inputAck(h *header, una seq, recovered bool) {
 	isNew := s != nil || h.sn.Within(una, k.snd.una)
 	rtt := k.clock.now.Diff(h.ts)
 	if rtt >= 0 && !recovered && !k.snd.rate.Waited && (isNew || !k.cfg.ext.StrictRTT) {
-		k.snd.rtt.sample(rtt, k.cfg.interval)
+		if k.cfg.ext.StrictRTT {
+			k.snd.rtt.sampleWeighed(rtt, h.ts, k.clock.now, k.snd.inFlight, k.cfg.interval)
+		} else {
+			k.snd.rtt.sample(rtt, k.cfg.interval)
+		}
 		k.snd.cc.OnRTT(k.snd.ccState, uint32(rtt))
 		if k.cfg.trace != nil {
 			k.cfg.trace.rtt(uint32(rtt), uint32(k.snd.rtt.srtt), k.snd.rtt.rto)

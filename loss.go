@@ -273,7 +273,7 @@ func (k *KCP) postpone(expired []*sendSegment) []*sendSegment {
 	if !k.cfg.ext.PostponeTimeouts {
 		return expired
 	}
-	variance := max(k.cfg.interval, uint32(4*k.snd.rtt.rttvar))
+	variance := max(k.cfg.interval, uint32(k.snd.rtt.variation()))
 	if k.snd.recovery.Reordering.Dominates() {
 		variance += uint32(k.reoWnd())
 	}

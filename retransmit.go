@@ -15,11 +15,19 @@ import (
 // once, several times over. The bare state machine sends all of it in the flush that
 // finds it lost, as the reference does.
 
-// queueLost appends segments just declared lost to those that wait for retransmission.
+// queueLost puts segments just declared lost, in the order of sn, to those that wait for
+// retransmission: at the end, or at the front if they were sent again before. What the
+// peer has waits for these.
 func (k *KCP) queueLost(lost []*sendSegment) {
 	for _, s := range lost {
-		s.unlinkOrder()
-		k.snd.loss.due.pushOrder(s)
+		if s.unlinkOrder(); s.xmit == 1 {
+			k.snd.loss.due.pushOrder(s)
+		}
+	}
+	for _, s := range slices.Backward(lost) {
+		if s.xmit > 1 {
+			k.snd.loss.due.pushFront(s)
+		}
 	}
 }
 

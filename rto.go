@@ -21,6 +21,8 @@ type rttEstimator struct {
 	rttvar int32
 	rto    uint32
 	minRTO uint32
+
+	weighed weighedRTT // of sampleWeighed
 }
 
 // sample adds a round-trip sample of rtt milliseconds.
@@ -38,6 +40,67 @@ func (e *rttEstimator) sample(rtt int32, interval uint32) {
 	}
 	rto := int64(e.srtt) + max(int64(interval), 4*int64(e.rttvar))
 	e.rto = uint32(min(max(int64(e.minRTO), rto), rtoMax))
+}
+
+// weighedRTT is an estimator whose samples count by their number in a round trip (RFC
+// 7323 appendix G). Otherwise a path that delivers in bunches gives dozens of samples
+// that are short at once, and the time-out falls below the time to the next bunch. All
+// its times are in milliseconds.
+type weighedRTT struct {
+	mean, deviation float32
+	round           seq    // samples of what left from here on begin the next round trip
+	samples         uint32 // in this round trip
+	before          uint32 // in the one before
+	bulk            bool   // more than thinFlight segments were in flight at the last sample
+}
+
+// sampleWeighed adds a sample of what has left at a time, of segments in flight. One beyond the time-out counts
+// as if it were alone: the path has become longer.
+func (e *rttEstimator) sampleWeighed(rtt int32, sent, now seq, flight int, interval uint32) {
+	w := &e.weighed
+	if e.srtt == 0 {
+		*w = weighedRTT{mean: float32(rtt), deviation: float32(rtt) / 2, round: now}
+	} else {
+		if !sent.Before(w.round) {
+			w.round, w.before, w.samples = now, w.samples, 0
+		}
+		w.samples++
+		off := float32(rtt) - w.mean
+		n := float32(max(w.before, 1))
+		if off > max(4*w.deviation, float32(interval)) {
+			n = 1
+		}
+		w.mean += off / (8 * n)
+		w.deviation += (max(off, -off) - w.deviation) / (4 * n)
+	}
+	w.bulk = flight > thinFlight
+	e.srtt, e.rttvar = max(int32(w.mean), 1), int32(w.deviation)
+	e.rto = uint32(min(max(int32(e.minRTO), e.srtt+max(int32(interval), e.variation())), rtoMax))
+}
+
+const (
+	// weighedVariations is how many mean deviations a round trip may be longer than the
+	// mean: K of RFC 6298. thinVariations is the same while thinFlight segments are in
+	// flight at most, as of messages: the application waits for them, and a spurious
+	// retransmission costs little. The reference has 4 for both, but of
+	// integers that are rounded down with each sample, by 1.5 ms on average; so is its
+	// srtt, by 3.5 ms.
+	weighedVariations = 4
+	thinVariations    = 3
+	thinFlight        = 6
+)
+
+// variation returns by how much an acknowledgement that is not late may take longer than
+// srtt, in milliseconds.
+func (e *rttEstimator) variation() int32 {
+	switch w := &e.weighed; {
+	case w.mean == 0:
+		return 4 * e.rttvar
+	case !w.bulk:
+		return int32(thinVariations * w.deviation)
+	default:
+		return int32(weighedVariations * w.deviation)
+	}
 }
 
 // backoff returns the time-out that follows rto for a segment that timed out,

@@ -42,6 +42,14 @@ func (k *KCP) sender() *sender { return &k.snd }
 // rto returns the retransmission time-out in milliseconds.
 func (d *sender) rto() uint32 { return d.rtt.rto }
 
+// seedRTT takes a round-trip time in milliseconds that no data has shown, if it is the
+// first. Only with Extensions.StrictRTT samples are weighed.
+func (k *KCP) seedRTT(rtt uint32) {
+	if e := &k.snd.rtt; e.srtt == 0 && k.cfg.ext.StrictRTT {
+		e.sampleWeighed(int32(min(rtt, rtoMax)), 0, 0, 0, k.cfg.interval)
+	}
+}
+
 // holdTimeouts sets whether time-outs that have come wait, and NextFlush leaves them
 // out.
 func (d *sender) holdTimeouts(on bool) { d.loss.held = on }

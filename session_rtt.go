@@ -18,6 +18,14 @@ func (c *session) measuredByData(sample, now time.Duration) {
 	}
 }
 
+// prompted takes a sample of an answer that has left at once. It is the first one of the
+// state machine too: the first time-outs of data are those of the path, and an end that
+// only receives knows how often a round trip is.
+func (c *session) prompted(rtt time.Duration) {
+	c.rtt.Prompted(rtt, c.step.inputAt)
+	c.kcp.seedRTT(uint32((rtt + time.Millisecond - 1) / time.Millisecond))
+}
+
 // refreshRTT sends a PING with a datagram if the last sample is old: datagrams
 // are not acknowledged. Data that is on its way will be.
 func (c *session) refreshRTT(now time.Duration) {
@@ -71,7 +79,7 @@ func (c *session) pongArrived(s signal) bool {
 		c.asked = nil // a late answer to an earlier PING is of no use
 	}
 	rtt := max(c.step.inputAt-sent, time.Microsecond)
-	c.rtt.Prompted(rtt, c.step.inputAt)
+	c.prompted(rtt)
 	if w := c.measurement(); w != nil {
 		w.pong, w.pinged = rtt, sent
 		c.step.ready |= writers

@@ -126,7 +126,7 @@ func (c *session) takeAnswer(s signal) (outside bool) {
 			return true
 		}
 		if l.Peer != opening.Welcomed && l.Of(opening.Hello).Tries == 1 {
-			c.rtt.Prompted(c.step.inputAt-l.HelloAt, c.step.inputAt)
+			c.prompted(c.step.inputAt - l.HelloAt)
 		}
 		if l.Peer != opening.Welcomed { // the sender of an earlier HELLO did not know our token
 			if l.peerToken != s.sn {

@@ -34,11 +34,12 @@ const (
 	bbrLossSevere    = 0.25 // share of loss above which lowerBounds has no floor
 
 	// Times in microseconds.
-	bbrMinRTTWindow = 10_000_000 // MinRTTFilterLen
-	bbrProbeRTTTime = 100_000    // ProbeRTTDuration; half of the draft's
-	bbrProbeRTTCwnd = 0.5        // ProbeRTTCwndGain
-	bbrProbeWait    = 600_000    // from ProbeBW_DOWN to the next probe for bandwidth, at least
-	bbrProbeSpread  = 400_000    // a random part of this is added
+	bbrMinRTTWindow  = 10_000_000 // MinRTTFilterLen
+	bbrProbeRTTTime  = 100_000    // ProbeRTTDuration; half of the draft's
+	bbrProbeRTTCwnd  = 0.5        // ProbeRTTCwndGain
+	bbrProbeRTTLeast = 2          // segments
+	bbrProbeWait     = 600_000    // from ProbeBW_DOWN to the next probe for bandwidth, at least
+	bbrProbeSpread   = 400_000    // a random part of this is added
 
 	bbrMinCwnd = 4 // MinPipeCwnd, segments
 
@@ -91,6 +92,7 @@ type bbrControl struct {
 	bwLo       float64    // bytes a second; likewise
 
 	extraAcked aggregation
+	change     pathChange
 
 	// Rounds, from a transmission to its acknowledgement.
 	roundEnd int64 // Delivered when the round began: what is sent later ends it
@@ -118,6 +120,8 @@ type bbrControl struct {
 
 	probeAt      int64   // when the next probe for bandwidth is due, microseconds
 	probeRTTDone int64   // when ProbeRTT ends, microseconds; 0: window not yet reached
+	drained      float64 // that window, bytes
+	probed       int64   // the least round-trip time in it, microseconds; 0: no sample yet
 	growth       float64 // of inflightHi, per byte acknowledged
 
 	pace float64 // pacing gain
@@ -210,11 +214,13 @@ func (c *bbrControl) OnAck(s *State) {
 	c.size.fold()
 	r := &s.Sample
 	c.countRounds(s)
+	c.watchPath(r)
 	c.updateRate(r)
 	c.updateMinRTT(s)
 	c.updateExtraAcked(float64(r.Acked))
 	c.measureLossFloor()
 	c.answerProbe(s)
+	c.collapse(r)
 	c.lowerBounds(s)
 	c.step(s)
 	if c.ceiling != nil {
@@ -441,13 +447,14 @@ func (c *bbrControl) step(s *State) {
 	case bbrProbeRTT:
 		c.probeRTT(s, flight)
 	}
-	if c.state != bbrProbeRTT && c.state != bbrStartup && c.now-c.minAt > bbrMinRTTWindow {
-		c.startProbeRTT(s)
+	if c.state != bbrProbeRTT && c.state != bbrStartup && (c.now-c.minAt > bbrMinRTTWindow || c.isLonger()) {
+		c.startProbeRTT()
 	}
 }
 
 func (c *bbrControl) enter(state bbrState, pace float64) {
 	c.state, c.pace = state, pace
+	c.debug("enter")
 	c.rounds = 0
 	c.lossesBefore = c.losses
 	c.losses = lossCount{state: state, from: c.now}
@@ -542,12 +549,17 @@ func (c *bbrControl) setWindow(s *State) {
 		c.cwnd += acked / (1 - c.lossFloor)
 	}
 	limit := min(c.inflightHi, c.inflightLo)
+	bound := c.full && c.change.recent() > 0
 	switch c.state {
 	case bbrCruise, bbrDown:
 		// Leave headroom for other flows if it does not cost the rate.
 		limit = min(max(bbrHeadroom*c.inflightHi, min(c.inflightHi, c.bdp()+c.aggregated()+2*c.quantum())), c.inflightLo)
 	case bbrProbeRTT:
-		limit = min(limit, c.windowOfProbeRTT())
+		c.cwnd = min(c.cwnd, limit, c.drained)
+		return
+	}
+	if bound {
+		limit = min(limit, c.mostInFlight())
 	}
 	c.cwnd = max(min(c.cwnd, limit), bbrMinCwnd*c.mss)
 }

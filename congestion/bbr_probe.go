@@ -31,38 +31,49 @@ func (c *bbrControl) probe(s *State, flight float64) {
 	}
 }
 
-// startProbeRTT starts to send little for a moment, so that the path empties.
-func (c *bbrControl) startProbeRTT(s *State) {
-	c.minRTT = 0
-	if s.Sample.RTT > 0 {
-		c.minRTT = s.Sample.RTT
+// startProbeRTT starts to send little for a moment, so that the path empties: half of what
+// the path takes by the rate that arrives and the round-trip time that was the least. With
+// that of a queue, the queue would stay.
+func (c *bbrControl) startProbeRTT() {
+	if c.isLonger() {
+		c.change.loaded = c.change.leastRTT
 	}
+	rate := c.bandwidth()
+	if recent := c.change.recent(); recent > 0 {
+		rate = min(rate, recent)
+	}
+	c.drained = max(bbrProbeRTTCwnd*rate*float64(c.minRTT)/1e6, bbrProbeRTTLeast*c.mss)
 	c.enter(bbrProbeRTT, 1)
-	c.probeRTTDone = 0
+	c.probeRTTDone, c.probed = 0, 0
 	c.minAt = c.now
 }
 
 func (c *bbrControl) probeRTT(s *State, flight float64) {
 	if c.probeRTTDone == 0 {
-		if flight <= c.windowOfProbeRTT() {
+		if flight <= c.drained {
 			c.probeRTTDone = c.now + bbrProbeRTTTime
 			c.rounds = 0
+			c.roundEnd = s.Delivered + s.FlightBytes // what is in flight has met the queue
 		}
 		return
 	}
-	if c.rounds >= 1 && c.now >= c.probeRTTDone {
-		c.minAt = c.now
-		if !c.full {
-			c.enter(bbrStartup, bbrStartupPace)
-			return
-		}
-		c.enter(bbrCruise, 1)
-		c.inflightLo, c.bwLo = math.Inf(1), math.Inf(1)
+	if rtt := s.Sample.RTT; c.rounds >= 1 && rtt > 0 && (c.probed == 0 || rtt < c.probed) {
+		c.probed = rtt
 	}
-}
-
-func (c *bbrControl) windowOfProbeRTT() float64 {
-	return max(bbrProbeRTTCwnd*c.bdp(), bbrMinCwnd*c.mss)
+	if c.rounds < 2 || c.now < c.probeRTTDone {
+		return
+	}
+	c.minAt = c.now
+	if c.probed > 0 {
+		c.minRTT = c.probed
+	}
+	c.judgeLonger()
+	if !c.full {
+		c.enter(bbrStartup, bbrStartupPace)
+		return
+	}
+	c.enter(bbrCruise, 1)
+	c.inflightLo, c.bwLo = math.Inf(1), math.Inf(1)
 }
 
 // OnRecovered undoes the response to losses that turn out to have been none.
@@ -75,6 +86,7 @@ func (c *bbrControl) OnRecovered(_ *State, spurious bool) {
 		if u := c.undo.state; c.undo.taken {
 			c.inflightHi, c.inflightLo, c.bwLo = max(c.inflightHi, u.inflightHi), max(c.inflightLo, u.inflightLo), max(c.bwLo, u.bwLo)
 			c.cwnd = max(c.cwnd, u.cwnd)
+			c.bw[1] = max(c.bw[1], u.maxRate())
 		}
 		if c.fullByLoss && c.state != bbrProbeRTT {
 			c.full, c.fullCount = false, 0

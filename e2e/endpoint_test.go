@@ -222,7 +222,7 @@ func TestShutdown(t *testing.T) {
 			require.Error(t, <-dialled)
 			s := l.Stats()
 			require.Zero(t, s.Sessions)
-			require.EqualValues(t, 20, s.Ended.Closed+s.Ended.Aborted, "%+v", s.Ended) // of some, the answer to CLOSE was missing
+			require.EqualValues(t, 20, s.Ended.Closed+s.Ended.PeerClosed+s.Ended.Aborted, "%+v", s.Ended) // of some, the answer to CLOSE was missing
 			_, err := server[0].Write(nil)
 			require.ErrorIs(t, err, net.ErrClosed)
 			require.ErrorIs(t, l.Shutdown(context.Background()), net.ErrClosed)

@@ -19,7 +19,8 @@ const (
 // A packet meets the settings in this order: Down, MTU, Rate with Queue,
 // QueuePackets and CoDel, Loss, Burst, Duplicate, and then, for each copy on its
 // own, Delay with Jitter, Reorder and Corrupt. Hence a packet that is lost has
-// used the rate all the same, and the second copy of a duplicate costs no rate.
+// used the rate all the same, and the second copy of a duplicate costs no rate. Recording
+// takes the place of Rate, and Bunch comes last.
 //
 // What takes a LinkConfig and returns no error panics if it is not valid; one
 // that comes from outside of the program should be shown to Validate first.
@@ -76,6 +77,10 @@ type LinkConfig struct {
 	// then nothing waits and no queue is needed.
 	Rate int64
 
+	// Recording takes the place of Rate, for a link whose rate varies: the packets that
+	// wait leave at its times. Nil means none.
+	Recording *Recording
+
 	// Bucket is the size in bytes of a token bucket, at most 1 GB, that Rate fills, as
 	// in Linux's tbf and in policers. A packet leaves at once, and takes no time, if the
 	// bucket has as many bytes as it, or is full. Else it waits, if Queue and
@@ -104,6 +109,11 @@ type LinkConfig struct {
 	// MTU is the size in bytes of the largest packet that passes; larger ones
 	// vanish without a word (a black hole). Zero means unlimited.
 	MTU int
+
+	// Bunch makes packets arrive at the multiples of a time only, as a radio that
+	// sleeps between beacons does. It is at most a year. Zero means that they arrive
+	// when Delay is over.
+	Bunch time.Duration
 
 	// Down is an outage: whatever is sent is lost at once, and uses no rate.
 	// What is underway still arrives.
@@ -258,7 +268,7 @@ func (c LinkConfig) Validate() error {
 		name  string
 		value time.Duration
 	}{
-		{"Delay", c.Delay}, {"Jitter", c.Jitter}, {"CoDel.Target", c.CoDel.Target}, {"CoDel.Interval", c.CoDel.Interval},
+		{"Delay", c.Delay}, {"Jitter", c.Jitter}, {"Bunch", c.Bunch}, {"CoDel.Target", c.CoDel.Target}, {"CoDel.Interval", c.CoDel.Interval},
 	} {
 		switch {
 		case p.value < 0:
@@ -270,7 +280,7 @@ func (c LinkConfig) Validate() error {
 	if c.JitterShape < JitterUniform || c.JitterShape > JitterPareto {
 		return fmt.Errorf("netsim: LinkConfig.JitterShape is unknown: %d", c.JitterShape)
 	}
-	return nil
+	return c.Recording.validate()
 }
 
 // mustBeValid is for what returns no error: a wrong setting there is a mistake
@@ -280,3 +290,6 @@ func (c LinkConfig) mustBeValid() {
 		panic(err)
 	}
 }
+
+// limited reports whether packets leave one after another.
+func (c *LinkConfig) limited() bool { return c.Rate > 0 || c.Recording != nil }

@@ -188,7 +188,7 @@ func (l *Link) plan(now time.Duration, size int) (v verdict) {
 	case l.cfg.MTU > 0 && size > l.cfg.MTU:
 		l.stats.TooBig.add(size)
 		return v
-	case l.cfg.Rate == 0 && l.held.len() == 0:
+	case !l.cfg.limited() && l.held.len() == 0:
 		return l.pass(l.now, 0, size, &draw)
 	}
 	l.leave(l.now)
@@ -236,7 +236,7 @@ func (l *Link) settle(now time.Duration) (v verdict, ok bool) {
 
 // pass sends a packet on that has left at the given time.
 func (l *Link) pass(left, queued time.Duration, size int, draw *luck) (v verdict) {
-	if l.cfg.Rate > 0 || queued > 0 {
+	if l.cfg.limited() || queued > 0 {
 		l.delays.add(queued)
 	}
 	if l.isLost(draw) {
@@ -277,6 +277,9 @@ func (l *Link) room(size int) bool {
 // turn returns when a packet of size bytes, with the overhead, has its turn at the
 // earliest: when the one before it has left and the bucket has as many tokens.
 func (l *Link) turn(size int) time.Duration {
+	if r := l.cfg.Recording; r != nil {
+		return r.next(max(l.free, l.now))
+	}
 	if l.cfg.Rate == 0 || size >= l.cfg.Bucket {
 		return max(l.free, l.refilled)
 	}
@@ -286,6 +289,10 @@ func (l *Link) turn(size int) time.Duration {
 // serialise gives a packet its turn at Rate and returns when the last byte has
 // left.
 func (l *Link) serialise(start time.Duration, size int) (left time.Duration) {
+	if l.cfg.Recording != nil {
+		l.free = start + 1 // behind this place
+		return start
+	}
 	if l.cfg.Rate == 0 {
 		l.free = start
 		return start
@@ -309,6 +316,9 @@ func (l *Link) serialise(start time.Duration, size int) (left time.Duration) {
 // fly decides when a copy that left the sender arrives, and in what state.
 func (l *Link) fly(left time.Duration, size int, draw *copyLuck) flight {
 	f := flight{at: later(left, l.cfg.Delay+l.cfg.extraDelay(draw.jitter)), flip: -1}
+	if b := l.cfg.Bunch; b > 0 {
+		f.at = (f.at + b - 1) / b * b
+	}
 	if draw.reorder >= l.cfg.Reorder {
 		f.at = max(f.at, l.ordered)
 		l.ordered = f.at

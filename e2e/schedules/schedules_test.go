@@ -163,7 +163,7 @@ func TestSchedules(t *testing.T) {
 func TestSchedulesMended(t *testing.T) {
 	testenv.Simulated(t)
 	for text, seed := range map[string]uint64{
-		"c7:late s6:drop c16:hold": 9, "c7:drop s6:drop c13:hold": 9, "c2:drop s4:damage c21:damage": 10,
+		"c7:late s6:drop c16:hold": 9, "c7:drop s6:drop c13:hold": 9, "c3:drop s5:damage c22:damage": 10,
 	} {
 		plan, err := schedule.Parse(text)
 		require.NoError(t, err)

@@ -30,6 +30,10 @@ const (
 	// FullSegments is how many full segments are acknowledged at once: the sender of
 	// a long transfer opens its window by acknowledgements.
 	FullSegments = 4
+	// PerRound is how many acknowledgements a round trip of long transfers needs, if it
+	// lasts longRound milliseconds at least. More would fill a narrow way back (RFC 5690).
+	PerRound  = 4
+	longRound = PerRound * MinDelay
 	// gapAcks is how many packets behind a new gap are acknowledged at once.
 	// Many senders wait for two such acknowledgements (RFC 5681 §3.2 has
 	// three), and one may be lost.
@@ -57,6 +61,10 @@ type Policy struct {
 	Segments   int32         // new segments since the last flush
 	Bytes      int32         // their payload
 	Replies    replyrhythm.Rhythm
+
+	round    serial.Number // when the present round trip began
+	arrived  uint32        // new segments in it
+	perRound uint32        // the same of the one before
 }
 
 // Arrival is what the policy has to know of a data segment that has arrived.
@@ -92,6 +100,7 @@ func (p *Policy) Received(s Arrival, at Path) {
 		return
 	}
 	p.Segments++
+	p.arrived++
 	p.Bytes += int32(s.Bytes)
 	if s.Ack.SN.After(p.End) {
 		p.urgentAcks = gapAcks
@@ -128,15 +137,28 @@ func (p *Policy) Decide(now serial.Number, srtt uint32, gap bool, mss int, share
 		p.Urgent = true
 	}
 	p.early = false
+	full := p.full(now, srtt)
 	switch {
-	case int(p.Bytes) >= FullSegments*mss, share > 0 && 2*uint32(p.Segments) >= share:
+	case int(p.Bytes) >= full*mss, share > 0 && 2*uint32(p.Segments) >= share:
 		p.Urgent = true // in the second case the peer can send little more before it
-	case p.Segments >= manySegments || p.Bytes >= manyBytes:
+	case full == FullSegments && (p.Segments >= manySegments || p.Bytes >= manyBytes):
 		soon := now + serial.Number(min(soonDelay, max(MinDelay, srtt/SoonShare)))
 		if soon.Before(p.Due) {
 			p.Due = soon
 		}
 	}
+}
+
+// full returns how many full segments are acknowledged at once.
+func (p *Policy) full(now serial.Number, srtt uint32) int {
+	if took := uint32(now - p.round); took >= max(srtt, 1) {
+		p.perRound = uint32(uint64(p.arrived) * uint64(srtt) / uint64(took))
+		p.round, p.arrived = now, 0
+	}
+	if srtt < longRound {
+		return FullSegments
+	}
+	return max(FullSegments, int(p.perRound/PerRound))
 }
 
 // AwaitCall lets acknowledgements that are due wait on, for a call of the application

@@ -243,7 +243,7 @@ const (
 	// otherwise (congestion collapse, RFC 2914 §5). Growth is how many more
 	// for each segment acknowledged.
 	First  = 4
-	Growth = 2
+	Growth = 1
 	// Saved is how many of these may be saved up while nothing is lost.
 	Saved = 64
 	// minRound is the shortest time that counts as a round trip, in

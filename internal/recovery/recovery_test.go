@@ -24,7 +24,7 @@ func TestResendCredit(t *testing.T) {
 		c.Left = 0
 		require.Equal(t, (round+3)/4, c.Wait(serial.Number(10*round), round))
 		c.Earn(3)
-		require.Equal(t, 6, c.Left)
+		require.Equal(t, 3, c.Left)
 	}
 }
 
@@ -201,7 +201,7 @@ func TestRuleFigures(t *testing.T) {
 		{"| Tail of what", "16 in flight", MostOverdue},
 		{"| Tail of what", "5 ms", overdueMargin * time.Millisecond},
 		{"| Tail of what", "8 oldest", OverdueReach},
-		{"| What is lost", "2 segments", Growth},
+		{"| What is lost", "1 segment for each one acknowledged", Growth},
 		{"| What is lost", "4 a round trip", First},
 		{"| What is lost", "64 in reserve", Saved},
 		{"| Outage", "16 segments", OutageFirst},
