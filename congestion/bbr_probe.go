@@ -43,6 +43,9 @@ func (c *bbrControl) startProbeRTT() {
 		rate = min(rate, recent)
 	}
 	c.drained = max(bbrProbeRTTCwnd*rate*float64(c.minRTT)/1e6, bbrProbeRTTLeast*c.mss)
+	if c.change.loaded == 0 {
+		c.drained += c.aggregated()
+	}
 	c.enter(bbrProbeRTT, 1)
 	c.probeRTTDone, c.probed = 0, 0
 	c.minAt = c.now

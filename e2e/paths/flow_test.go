@@ -134,7 +134,8 @@ func TestRows(t *testing.T) {
 			row("P3 "+way+" "+p.down.Bunch.String()+p.up.Bunch.String(), p, func(t *testing.T, f *flow) {
 				f.during(5 * time.Second)
 				s := f.during(20 * time.Second)
-				t.Logf("%.3f of the link, resent %.4f", s.rate/float64(megabits(50)), s.resent)
+				st := f.w.server.Stats()
+				t.Logf("%.3f of the link, resent %.4f, dropped %v of %v, spurious %d timeouts %d", s.rate/float64(megabits(50)), s.resent, f.w.net.LinkStats(serverHost, clientHost).Overflow.Packets, f.w.net.LinkStats(serverHost, clientHost).Sent.Packets, st.SpuriousRetransmits, st.TimeoutRetransmits)
 			})
 		}
 	}
