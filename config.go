@@ -348,7 +348,9 @@ func (c *Config) overhead() (o overhead) {
 const (
 	defaultConfigMTU     = 1400
 	defaultWindow        = 2048
+	mostWindow           = 16384 // of a receive window that grows
 	defaultWriteBuffer   = 4 << 20
+	mostWriteBuffer      = 32 << 20 // of one that grows
 	defaultFastResend    = 2
 	defaultVariance      = 30 * time.Millisecond
 	defaultPeerTimeout   = liveness.DefaultPeerTimeout
@@ -366,7 +368,7 @@ const (
 	defaultSocketBuffer  = 4 << 20
 	defaultMaxStreams    = 256
 	defaultStreamReceive = 1 << 20
-	maxStreamReceive     = 8 << 20 // of a buffer that grows
+	maxStreamReceive     = 16 << 20 // of a buffer that grows
 	defaultStreamWrite   = 256 << 10
 	minSharedSessions    = 64
 	maxUDPPayload        = 65507
@@ -428,7 +430,7 @@ func (c *Config) withDefaults() Config {
 	}
 	d.StatelessResetKey = slices.Clone(d.StatelessResetKey)
 	setDefault(&d.MTU, defaultConfigMTU)
-	setDefault(&d.SendWindow, defaultWindow)
+	setDefault(&d.SendWindow, mostWindow)
 	setDefault(&d.ReceiveWindow, defaultWindow)
 	setDefault(&d.WriteBuffer, defaultWriteBuffer)
 	setDefault(&d.NoDelay, NoDelayOn)

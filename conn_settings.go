@@ -66,6 +66,7 @@ func (c *Conn) SetWindow(send, receive int) error {
 	if done, err := c.unsettable(); done {
 		return err
 	}
+	c.in.fixedWindow = c.in.fixedWindow || receive != 0
 	c.kcp.configure(machineSettings{sendWindow: send, receiveWindow: receive})
 	if c.readable() {
 		c.step.ready |= readers // a message that the old window could not hold

@@ -122,6 +122,7 @@ func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoi
 		sharedState: sharedState{
 			config:           config.withDefaults(),
 			fixedWriteBuffer: config != nil && config.WriteBuffer != 0,
+			fixedWindow:      config != nil && config.ReceiveWindow != 0,
 			mostStreamBuffer: maxStreamReceive,
 			epoch:            time.Now(),
 		},

@@ -447,6 +447,16 @@ func (k *KCP) wndUnused() uint16 {
 	return uint16(free)
 }
 
+// receiveWindow returns the size of the receive window, and how much of it holds segments
+// or has a gap before one, in bytes of full segments.
+func (k *KCP) receiveWindow() (size, used int) {
+	used = int(k.rcv.queue.n) + int(max(k.rcv.ackPolicy.End.Diff(k.rcv.nxt), 0))
+	return int(k.cfg.rcvWnd) * k.cfg.mss, used * k.cfg.mss
+}
+
+// doubleWindow doubles the receive window. The peer learns it with the next segment.
+func (k *KCP) doubleWindow() { k.cfg.rcvWnd *= 2 }
+
 // limitWindow sets the most that is advertised as the receive window, in segments; 0: no
 // limit. If shut is set, the window is zero. What the peer sends beyond it is taken as
 // before. ACKs that wait leave with the next flush if the window shuts, or if it grows

@@ -1,6 +1,7 @@
 package kcp
 
 import (
+	"github.com/arqnet/kcp/internal/rightsize"
 	"net"
 	"sync/atomic"
 	"time"
@@ -242,8 +243,11 @@ type inputState struct {
 	decoder   *fec.Decoder     // nil until the peer sends FEC, and once the session is retired
 	datagrams *datagrams.Queue // nil until the first
 	holding   holding          // memory held because of the peer
-	arrived   uint32           // payload bytes that holding.recent counts, or has counted, modulo 2^32
-	sending   incast.Sender    // its turn: the lock of incast.Turns
+	meter     rightsize.Meter  // of what the application reads
+
+	fixedWindow bool          // the application has set the receive window
+	arrived     uint32        // payload bytes that holding.recent counts, or has counted, modulo 2^32
+	sending     incast.Sender // its turn: the lock of incast.Turns
 
 	protection atomic.Pointer[protect.Protection] // of packets; see protect.Scheme.Number
 }

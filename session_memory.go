@@ -98,6 +98,26 @@ func (c *session) accountRead(n int) {
 	if c.account(); h.bytes.Load() >= littleHeld {
 		h.moved(int64(n), c.host.now())
 	}
+	c.growWindow(n)
+}
+
+// growWindow doubles the receive window if it limits the peer, or soon will, as the
+// application has read n bytes, or 0 if something has arrived behind a gap (dynamic
+// right-sizing). A window that was set stays as it is.
+func (c *session) growWindow(n int) {
+	size, used := c.kcp.receiveWindow()
+	if c.shared.fixedWindow || c.in.fixedWindow || size >= mostWindow*c.kcp.load().payload || c.closing.Caller != closing.Uses {
+		return
+	}
+	double := false
+	if n > 0 {
+		double = c.in.meter.Read(n, size, c.host.now(), c.rtt.Current(c.kcp.snapshot().srtt))
+	} else {
+		double = c.in.meter.Early(used, size)
+	}
+	if double && !c.shared.overMemoryLimit() {
+		c.kcp.doubleWindow()
+	}
 }
 
 // overShare reports whether all sessions together exceed Config.MaxBuffered and

@@ -92,7 +92,7 @@ func (c *session) writeBuffer() int {
 	if c.shared.fixedWriteBuffer {
 		return c.shared.config.WriteBuffer
 	}
-	size := defaultWriteBuffer
+	size := min(max(defaultWriteBuffer, 2*c.kcp.flightBytes()), mostWriteBuffer)
 	if all := c.shared.load.written.Load(); all > writePressure {
 		size = c.scarceWriteBuffer(all)
 	}

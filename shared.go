@@ -20,6 +20,7 @@ type sharedState struct {
 	config           Config                // immutable
 	env              *inturn.Environment   // immutable
 	fixedWriteBuffer bool                  // Config.WriteBuffer was not 0; immutable
+	fixedWindow      bool                  // the same of Config.ReceiveWindow
 	mostStreamBuffer int                   // bytes that the receive buffer of a stream grows to; immutable
 	epoch            time.Time             // origin of all times given as time.Duration; immutable
 	protection       *protect.Scheme       // immutable

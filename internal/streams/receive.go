@@ -17,7 +17,7 @@ const (
 	fragmentBytesHeld = 48
 	// MaxGrowth is how many bytes the receive buffers of a session's streams
 	// together may have beyond Limits.ReceiveBuffer.
-	MaxGrowth = 16 << 20
+	MaxGrowth = 32 << 20
 	// creditParts is into how many parts a receive buffer is divided: as soon as
 	// one of them is free, the sender gets credit for it.
 	creditParts = 16
