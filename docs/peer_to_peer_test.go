@@ -69,14 +69,6 @@ func meetings(t *testing.T, configs [2]*kcp.Config) (conns [2]*kcp.Conn, errs [2
 	return conns, errs
 }
 
-func TestPeerToPeer(t *testing.T) {
-	conns, errs := meetings(t, [2]*kcp.Config{})
-	require.NoError(t, errs[0])
-	require.NoError(t, errs[1])
-	require.NotEqual(t, conns[0].Dialled(), conns[1].Dialled())
-	testenv.BothWays(t, conns[0], conns[1], []byte("here"), []byte("there"))
-}
-
 // The settings of the page let the peer in that has the key, and nobody else.
 func TestPeerToPeerTLS(t *testing.T) {
 	var certs [3]tls.Certificate

@@ -4,8 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"os"
-	"strings"
+	"net"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -97,18 +96,9 @@ func _() error {
 	return err
 }
 
-func _() error {
+func _() (net.Conn, error) {
 	conn, err := kcp.Dial("udp", "example.com:4000", nil)
-	_ = conn
-	return err
-}
-
-func _(ctx context.Context, conn *kcp.Conn, position []byte) error {
-	state, err := conn.OpenStream(ctx, &kcp.StreamOptions{
-		Unordered: true, MaxLifetime: 100 * time.Millisecond, Priority: 1,
-	})
-	err = state.WriteMessage(position) // given up once it is too old
-	return err
+	return conn, err
 }
 
 func _(ctx context.Context, l *kcp.Listener, batch []kcp.Outgoing) {
@@ -124,19 +114,4 @@ func _(ctx context.Context, l *kcp.Listener, batch []kcp.Outgoing) {
 		}
 		g.Send(batch) // to any number of sessions, without waiting
 	}
-}
-
-// TestCommandsOfCheckout holds that README names the demo and the tests before it shows
-// any code, and that both exist.
-func TestCommandsOfCheckout(t *testing.T) {
-	readme, err := os.ReadFile("../README.md")
-	require.NoError(t, err)
-	before, _, found := strings.Cut(string(readme), "\n## Begin here\n")
-	require.True(t, found)
-	require.Contains(t, before, "\ngo run ./cmd/kcp demo ")
-	require.Contains(t, before, "\nmake test ")
-	require.DirExists(t, "../cmd/kcp")
-	makefile, err := os.ReadFile("../Makefile")
-	require.NoError(t, err)
-	require.Regexp(t, `(?m)^test:`, string(makefile))
 }

@@ -3,7 +3,6 @@ package docs
 import (
 	"context"
 	"io"
-	"net/netip"
 	"testing"
 	"time"
 
@@ -11,67 +10,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/testenv"
-	"github.com/arqnet/kcp/netsim"
 )
-
-// TestUnreadStreamShows writes messages to a stream that is not read, and to one of
-// which one message was: when does WriteQueued show what is unread?
-func TestUnreadStreamShows(t *testing.T) {
-	for _, read := range []int{0, 1} {
-		inHall(t, 1, nil, func(t *testing.T, h *hall) {
-			stream, err := h.dialled[0].OpenStream(t.Context(), nil)
-			require.NoError(t, err)
-			most := 64 << 10 / (100 + 128)
-			if read > 0 {
-				most = 1<<20/(100+128) + read
-			}
-			for i := range most + 2 {
-				require.NoError(t, stream.WriteMessage(make([]byte, 100)))
-				if i == 0 && read > 0 {
-					peer, err := h.accepted[0].AcceptStream(t.Context())
-					require.NoError(t, err)
-					_, err = peer.ReadMessage(make([]byte, 100))
-					require.NoError(t, err)
-				}
-				if i < 10 || i > most-10 {
-					time.Sleep(10 * time.Second)
-					require.Equal(t, i >= most, stream.Stats().WriteQueued > 0, "%d: %d", i, stream.Stats().WriteQueued)
-				}
-			}
-		})
-	}
-}
-
-// TestScoreboard has a game of datagrams only, on paths of different length.
-func TestScoreboard(t *testing.T) {
-	inHall(t, 1, nil, func(t *testing.T, h *hall) {
-		far, err := h.net.Listen("10.0.0.3:4000")
-		require.NoError(t, err)
-		defer far.Close()
-		h.net.SetLink("10.0.0.3", "", netsim.LinkConfig{Delay: 70 * time.Millisecond})
-		e, err := kcp.NewEndpoint(far, nil)
-		require.NoError(t, err)
-		defer e.Close()
-		conn, err := e.Dial(t.Context(), h.listener.Addr())
-		require.NoError(t, err)
-		play := func(d time.Duration) {
-			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(time.Second / 20) {
-				for _, c := range []*kcp.Conn{h.dialled[0], conn} {
-					require.NoError(t, c.SendDatagram([]byte("input")))
-				}
-				for c := range h.listener.Endpoint().Sessions() {
-					require.NoError(t, c.SendDatagram([]byte("positions")))
-				}
-			}
-		}
-		near, distant := netip.MustParseAddrPort("10.0.0.2:4000").String(), netip.MustParseAddrPort("10.0.0.3:4000").String()
-		play(3 * time.Second)
-		require.Equal(t, map[string]time.Duration{near: 40 * time.Millisecond, distant: 90 * time.Millisecond}, scoreboard(h.listener.Endpoint()))
-		h.net.SetLink("10.0.0.2", "", netsim.LinkConfig{Delay: 120 * time.Millisecond}) // the path gets longer
-		play(30 * time.Second)
-		require.InDelta(t, 140, scoreboard(h.listener.Endpoint())[near].Milliseconds(), 8)
-	})
-}
 
 // TestStop ends a server with a hundred clients in one line: all get the last
 // word.

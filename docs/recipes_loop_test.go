@@ -3,11 +3,9 @@ package docs
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -62,49 +60,39 @@ func slowReaders(players []*kcp.Conn, most int) (slow []*kcp.Conn) {
 	return slow
 }
 
-// TestGameLoop runs 10 s of a loop with three clients, of which the first reads nothing.
-// Events that go on all the time do not delay a tick. Only the first is a slow reader.
+// TestGameLoop runs a loop with two clients, of which the first reads nothing: it alone is
+// a slow reader. Events that go on all the time do not delay a tick.
 func TestGameLoop(t *testing.T) {
 	config := kcp.LowLatency()
 	config.MessageMode = true
-	inHall(t, 0, &config, func(t *testing.T, h *hall) {
+	inHall(t, 1, &config, func(t *testing.T, h *hall) {
 		const tick, ticks = time.Second / 20, 200
+		e, _ := endpoint(t, h.net, "10.0.0.3:4000", &config)
+		client, err := e.Dial(t.Context(), h.listener.Addr())
+		require.NoError(t, err)
+		player, err := h.listener.AcceptKCP(t.Context())
+		require.NoError(t, err)
+		players := []*kcp.Conn{h.accepted[0], player}
 		server := kcp.NewGroup()
 		defer server.Close()
-		lines := make([]int, 3)
-		var players, clients []*kcp.Conn
-		for i := range lines {
-			pc, err := h.net.Listen(fmt.Sprintf("10.0.0.%d:4000", 10+i))
-			require.NoError(t, err)
-			e, err := kcp.NewEndpoint(pc, &config)
-			require.NoError(t, err)
-			defer func() { e.Close(); pc.Close() }()
-			client, err := e.Dial(t.Context(), h.listener.Addr())
-			require.NoError(t, err)
-			player, err := h.listener.AcceptKCP(t.Context())
-			require.NoError(t, err)
-			require.NoError(t, server.Add(player))
-			players, clients = append(players, player), append(clients, client)
-			if i == 0 {
-				continue
-			}
-			go func() {
-				for b := make([]byte, 100); ; lines[i]++ {
-					if _, err := client.ReadMessage(b); err != nil {
-						return
-					}
+		require.NoError(t, server.Add(players[0]))
+		require.NoError(t, server.Add(player))
+		lines := 0
+		go func() {
+			for b := make([]byte, 100); ; lines++ {
+				if _, err := client.ReadMessage(b); err != nil {
+					return
 				}
-			}()
-		}
+			}
+		}()
 		events, handled := make([]kcp.Event, 16), 0
 		next := time.Now()
 		for range ticks {
 			next = next.Add(tick)
 			for range 100 { // more than can be handled until the tick
-				require.NoError(t, clients[1].SendDatagram([]byte("input")))
+				require.NoError(t, client.SendDatagram([]byte("input")))
 			}
 			require.NoError(t, takeUntil(t.Context(), next, server, events, func(e *kcp.Event) {
-				require.Equal(t, kcp.EventDatagram, e.Kind)
 				handled++
 				time.Sleep(time.Millisecond)
 			}))
@@ -113,13 +101,11 @@ func TestGameLoop(t *testing.T) {
 			sendTick(server, players, []byte("positions"), [][]byte{[]byte("a line")})
 		}
 		require.Greater(t, handled, 20*ticks)
-		require.Equal(t, players[:1], slowReaders(players, ticks/2))
+		slow := slowReaders(players, ticks/2)
+		require.Len(t, slow, 1)
+		require.Same(t, players[0], slow[0])
 		time.Sleep(time.Second)
-		synctest.Wait()
-		require.Equal(t, []int{0, ticks, ticks}, lines)
-		stopped, cancel := context.WithCancel(t.Context())
-		cancel()
-		require.ErrorIs(t, takeUntil(stopped, time.Now().Add(time.Hour), server, events, func(*kcp.Event) {}), context.Canceled)
+		require.Equal(t, ticks, lines)
 	})
 }
 

@@ -3,17 +3,19 @@ package docs
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"os"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/netsim"
 )
 
 // machine is a KCP on a socket, for one peer.
@@ -143,136 +145,80 @@ func (m *machine) receive(message []byte) (int, error) {
 // now is the clock of the state machine, in milliseconds.
 func (m *machine) now() uint32 { return uint32(time.Since(m.begin).Milliseconds()) }
 
-// badSocket loses every tenth packet that it sends, and sends some twice or after the
-// next one.
-type badSocket struct {
-	net.PacketConn
-	random *rand.Rand
-	late   []byte
-}
-
-func (s *badSocket) WriteTo(packet []byte, peer net.Addr) (int, error) {
-	switch n := s.random.IntN(100); {
-	case n < 10:
-		return len(packet), nil
-	case n < 12:
-		_, _ = s.PacketConn.WriteTo(packet, peer)
-	case n < 17 && s.late == nil:
-		s.late = bytes.Clone(packet)
-		return len(packet), nil
-	}
-	n, err := s.PacketConn.WriteTo(packet, peer)
-	if s.late != nil {
-		_, _ = s.PacketConn.WriteTo(s.late, peer)
-		s.late = nil
-	}
-	return n, err
-}
-
-// TestMachineOnSockets sends messages both ways over the loopback interface, and compares
-// all bytes: with the packets as they leave, and with some of them lost.
-func TestMachineOnSockets(t *testing.T) {
-	for _, bad := range []bool{false, true} {
-		seed := rand.Uint64()
-		t.Logf("packets are lost: %v, seed %d", bad, seed)
+// machines runs f with two machines, over a network that loses packets, has some twice,
+// and changes their order. Each gives what arrives to deliver.
+func machines(t *testing.T, deliver func(i int, message []byte), f func(t *testing.T, m [2]*machine)) {
+	synctest.Test(t, func(t *testing.T) {
+		network := netsim.NewNetwork(1, netsim.LinkConfig{
+			Delay: 5 * time.Millisecond, Jitter: 5 * time.Millisecond, Loss: 0.1, Duplicate: 0.02, Reorder: 0.05,
+		})
 		var sockets [2]net.PacketConn
+		var m [2]*machine
 		for i := range sockets {
-			c, err := net.ListenPacket("udp", "127.0.0.1:0")
+			var err error
+			sockets[i], err = network.Listen(fmt.Sprintf("10.0.0.%d:4000", i))
 			require.NoError(t, err)
-			t.Cleanup(func() { _ = c.Close() })
-			if sockets[i] = c; bad {
-				sockets[i] = &badSocket{PacketConn: c, random: rand.New(rand.NewPCG(seed, uint64(i)))}
-			}
 		}
 		var running sync.WaitGroup
-		var received [2]chan []byte
-		var machines [2]*machine
-		for i := range machines {
-			m := newMachine(sockets[i], sockets[1-i].LocalAddr(), 0x01020304)
-			c := make(chan []byte)
-			machines[i], received[i] = m, c
+		for i := range m {
+			m[i] = newMachine(sockets[i], sockets[1-i].LocalAddr(), 0x01020304)
 			running.Go(func() {
-				err := m.run(func(message []byte) { c <- bytes.Clone(message) })
-				if !errors.Is(err, net.ErrClosed) {
-					t.Error(err)
-				}
+				err := m[i].run(func(message []byte) { deliver(i, bytes.Clone(message)) })
+				require.ErrorIs(t, err, net.ErrClosed)
 			})
 		}
-		random := rand.New(rand.NewPCG(seed, 2))
-		for range 12 { // a few messages at a time, and an answer to them
-			for i, m := range machines {
-				var sent [][]byte
-				for range 1 + random.IntN(5) {
-					message := make([]byte, random.IntN(20_000))
-					_, _ = rand.NewChaCha8([32]byte{byte(random.Uint32())}).Read(message)
-					sent = append(sent, message)
-					require.NoError(t, m.send(message))
-				}
-				for _, want := range sent {
-					require.True(t, bytes.Equal(want, <-received[1-i]))
-				}
-			}
-		}
+		f(t, m)
 		for _, s := range sockets {
-			require.NoError(t, s.Close())
+			_ = s.Close() // f may have done so
 		}
 		running.Wait()
-	}
+	})
 }
 
-// TestMachineStream sends more than two send windows both ways as a stream of bytes, with
-// packets lost. A write for which no room comes ends with the socket.
-func TestMachineStream(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	const size = 1 << 20
-	var sockets [2]net.PacketConn
-	for i := range sockets {
-		c, err := net.ListenPacket("udp", "127.0.0.1:0")
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = c.Close() })
-		sockets[i] = &badSocket{PacketConn: c, random: rand.New(rand.NewPCG(seed, uint64(i)))}
-	}
-	var machines [2]*machine
-	for i := range machines {
-		machines[i] = newMachine(sockets[i], sockets[1-i].LocalAddr(), 7)
-		machines[i].k.SetStream(true)
-	}
-	var running, moving sync.WaitGroup
-	for i, m := range machines {
-		sent := make([]byte, size)
-		_, _ = rand.NewChaCha8([32]byte{byte(i)}).Read(sent)
-		moving.Go(func() {
-			if err := m.write(sent); err != nil {
-				t.Error(err)
+// TestMachine sends messages both ways, and compares all bytes.
+func TestMachine(t *testing.T) {
+	var received [2][][]byte
+	machines(t, func(i int, message []byte) { received[i] = append(received[i], message) }, func(t *testing.T, m [2]*machine) {
+		var sent [2][][]byte
+		random := rand.New(rand.NewPCG(1, 2))
+		for range 40 {
+			for i := range m {
+				message := bytes.Repeat([]byte{byte(random.Uint32())}, random.IntN(20_000))
+				sent[i] = append(sent[i], message)
+				require.NoError(t, m[i].send(message))
 			}
-		})
-		moving.Add(1)
-		running.Go(func() {
-			got := make([]byte, 0, size)
-			err := machines[1-i].run(func(b []byte) {
-				if got = append(got, b...); len(got) == size {
-					if !bytes.Equal(sent, got) {
-						t.Error("other bytes have arrived")
-					}
-					moving.Done()
-				}
-			})
-			if !errors.Is(err, net.ErrClosed) {
-				t.Error(err)
-			}
-		})
-	}
-	moving.Wait()
-	require.NoError(t, sockets[1].Close())
-	failed := make(chan error)
-	go func() { failed <- machines[0].write(make([]byte, size)) }()
-	await.True(t, func() bool {
-		machines[0].mu.Lock()
-		defer machines[0].mu.Unlock()
-		return machines[0].k.WaitSend() >= limit
+			time.Sleep(50 * time.Millisecond)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Equal(t, sent[0], received[1])
+		require.Equal(t, sent[1], received[0])
 	})
-	require.NoError(t, sockets[0].Close())
-	require.ErrorIs(t, <-failed, net.ErrClosed)
-	running.Wait()
+}
+
+// TestMachineStream sends more than two send windows as a stream of bytes. A write for
+// which no room comes ends with the socket.
+func TestMachineStream(t *testing.T) {
+	var got []byte
+	failed := make(chan error, 1)
+	sent := make([]byte, 1<<20)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(sent)
+	machines(t, func(_ int, b []byte) { got = append(got, b...) }, func(t *testing.T, m [2]*machine) {
+		for _, one := range m {
+			one.mu.Lock()
+			one.k.SetStream(true)
+			one.mu.Unlock()
+		}
+		require.NoError(t, m[0].write(sent))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.True(t, bytes.Equal(sent, got))
+		go func() { failed <- m[0].write(bytes.Repeat(sent, 5)) }()
+		time.Sleep(time.Millisecond)
+		require.GreaterOrEqual(t, m[0].k.WaitSend(), limit)
+		for _, one := range m {
+			require.NoError(t, one.socket.Close())
+		}
+		require.ErrorIs(t, <-failed, net.ErrClosed)
+	})
 }

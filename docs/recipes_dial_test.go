@@ -2,16 +2,11 @@ package docs
 
 import (
 	"context"
-	"crypto/aes"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
-	"os"
-	"regexp"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -21,45 +16,26 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/netsim"
 )
 
-// rows returns the cells of a table of a page, the one whose head begins with a
-// text.
-func rows(t *testing.T, page, head string) (rows [][]string) {
-	text, err := os.ReadFile(page)
+// endpoint returns an endpoint on a simulated network, and its socket, until the test ends.
+func endpoint(t *testing.T, n *netsim.Network, addr string, config *kcp.Config) (*kcp.Endpoint, net.PacketConn) {
+	pc, err := n.Listen(addr)
 	require.NoError(t, err)
-	_, table, ok := strings.Cut(string(text), "\n| "+head)
-	require.True(t, ok, head)
-	for _, line := range strings.Split(table, "\n")[2:] {
-		if !strings.HasPrefix(line, "|") {
-			break
-		}
-		var cells []string
-		for _, cell := range strings.Split(strings.Trim(line, "|"), "|") {
-			cells = append(cells, strings.TrimSpace(cell))
-		}
-		rows = append(rows, cells)
-	}
-	require.NotEmpty(t, rows)
-	return rows
+	e, err := kcp.NewEndpoint(pc, config)
+	require.NoError(t, err)
+	t.Cleanup(func() { e.Close(); pc.Close() })
+	return e, pc
 }
 
 // session returns the two ends of a session over a simulated network, and that
 // network. It has to run in virtual time.
 func session(t *testing.T, config *kcp.Config) (dialled, accepted *kcp.Conn, n *netsim.Network) {
 	n = netsim.NewNetwork(1, netsim.LinkConfig{Delay: 5 * time.Millisecond})
-	endpoint := func(addr string) *kcp.Endpoint {
-		pc, err := n.Listen(addr)
-		require.NoError(t, err)
-		e, err := kcp.NewEndpoint(pc, config)
-		require.NoError(t, err)
-		t.Cleanup(func() { e.Close(); pc.Close() })
-		return e
-	}
-	server, client := endpoint("10.0.0.1:4000"), endpoint("10.0.0.2:4000")
+	server, _ := endpoint(t, n, "10.0.0.1:4000", config)
+	client, _ := endpoint(t, n, "10.0.0.2:4000", config)
 	l, err := server.Listen()
 	require.NoError(t, err)
 	dialled, err = client.Dial(context.Background(), server.LocalAddr())
@@ -67,101 +43,6 @@ func session(t *testing.T, config *kcp.Config) (dialled, accepted *kcp.Conn, n *
 	accepted, err = l.AcceptKCP(context.Background())
 	require.NoError(t, err)
 	return dialled, accepted, n
-}
-
-var duration = regexp.MustCompile(`^([0-9.]+) s`)
-
-// parse returns the duration in a cell; -1 for never.
-func parse(t *testing.T, cell string) time.Duration {
-	if strings.HasPrefix(cell, "never") {
-		return -1
-	}
-	m := duration.FindStringSubmatch(cell)
-	require.NotNil(t, m, cell)
-	s, err := strconv.ParseFloat(m[1], 64)
-	require.NoError(t, err)
-	return time.Duration(s * float64(time.Second))
-}
-
-// TestDeadPeers measures the table of dead peers.
-func TestDeadPeers(t *testing.T) {
-	for _, row := range rows(t, "settings.md", "`KeepAlive` | `PeerTimeout`") {
-		config := kcp.Config{KeepAlive: parse(t, row[0]), PeerTimeout: parse(t, row[1])}
-		for who, cell := range row[2:] {
-			synctest.Test(t, func(t *testing.T) {
-				dialled, accepted, network := session(t, &config)
-				conn := dialled
-				if who == 2 {
-					conn = accepted
-				}
-				start := time.Now()
-				time.Sleep(500 * time.Millisecond) // everything is acknowledged
-				network.Play("", "", netsim.Outage(0, 10*time.Hour))
-				if who == 0 {
-					start = time.Now()
-					_, err := conn.Write([]byte("x"))
-					require.NoError(t, err)
-				}
-				want := parse(t, cell)
-				require.NoError(t, conn.SetReadDeadline(start.Add(3*time.Hour)))
-				_, err := conn.Read(make([]byte, 1))
-				var lost *kcp.PeerLostError
-				if want < 0 {
-					require.False(t, errors.As(err, &lost), row)
-					return
-				}
-				require.ErrorAs(t, err, &lost, row)
-				took := time.Since(start)
-				require.InDelta(t, want.Seconds(), took.Seconds(), 0.25, "%v, %d", row, who)
-			})
-		}
-	}
-}
-
-// TestLargestMessages measures the table of the largest messages.
-func TestLargestMessages(t *testing.T) {
-	key := make([]byte, 32)
-	configs := map[string]func() (kcp.Config, error){
-		"nothing": func() (kcp.Config, error) { return kcp.Config{}, nil },
-		"`FEC`":   func() (kcp.Config, error) { return kcp.Config{FEC: kcp.FEC{Data: 10, Parity: 3}}, nil },
-		"`crypt.CFB`, `Salsa20`": func() (c kcp.Config, err error) {
-			b, err := aes.NewCipher(key)
-			return kcp.Config{Cipher: crypt.CFB(b)}, err
-		},
-		"`crypt.AESGCM`, `ChaCha20Poly1305`": func() (c kcp.Config, err error) {
-			c.Cipher, err = crypt.AESGCM(key)
-			return c, err
-		},
-		"`crypt.XChaCha20Poly1305`": func() (c kcp.Config, err error) {
-			c.Cipher, err = crypt.XChaCha20Poly1305(key)
-			return c, err
-		},
-		"`crypt.AESGCM` and `FEC`": func() (c kcp.Config, err error) {
-			c.Cipher, err = crypt.AESGCM(key)
-			c.FEC = kcp.FEC{Data: 10, Parity: 3}
-			return c, err
-		},
-	}
-	table := rows(t, "settings.md", "| bytes added")
-	require.Len(t, table, len(configs))
-	for _, row := range table {
-		require.Contains(t, configs, row[0])
-		config, err := configs[row[0]]()
-		require.NoError(t, err)
-		config.MessageMode, config.MaxMTU, config.WriteBuffer = true, -1, 1<<20
-		added, err := strconv.Atoi(row[1])
-		require.NoError(t, err)
-		largest, err := strconv.Atoi(row[2])
-		require.NoError(t, err)
-		require.Equal(t, 127*(1400-24-added), largest)
-		synctest.Test(t, func(t *testing.T) {
-			conn, _, _ := session(t, &config)
-			require.Equal(t, largest, conn.MaxMessageSize(), row[0])
-			require.ErrorIs(t, conn.WriteMessage(make([]byte, largest+1)), kcp.ErrMessageTooLarge, row[0])
-			require.NoError(t, conn.WriteMessage(make([]byte, largest)), row[0])
-			require.NoError(t, conn.Abort())
-		})
-	}
 }
 
 // TestDrainAndReconnect runs the recipe for a restart on the same port: clients
@@ -274,11 +155,6 @@ func TestHopeless(t *testing.T) {
 		require.Error(t, err, to)
 		require.True(t, hopeless(err), err)
 	}
-	l, err := kcp.Listen("udp", "127.0.0.1:0", nil)
-	require.NoError(t, err)
-	require.NoError(t, l.Endpoint().Close())
-	_, err = l.Endpoint().Dial(t.Context(), l.Addr())
-	require.True(t, hopeless(err), err)
 }
 
 // TestDialAll opens several sessions on one endpoint in one round trip.
