@@ -1,8 +1,6 @@
 package balancer
 
 import (
-	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -32,7 +30,6 @@ var (
 type world struct {
 	t       *testing.T
 	kind    string
-	certs   string
 	config  *kcp.Config // of the clients
 	servers []*server
 	nginx   *nginx
@@ -45,14 +42,12 @@ type world struct {
 // newWorld starts all of that, for sessions of a kind, and their clients.
 func newWorld(t *testing.T, kind string, edits ...edit) *world {
 	t.Helper()
-	w := &world{t: t, kind: kind, certs: writeCertificates(t)}
-	config, err := configOf(kind, w.certs)
-	require.NoError(t, err)
-	w.config = config
+	w := &world{t: t, kind: kind, config: configOf(t, kind)}
 	for range 3 {
-		w.servers = append(w.servers, startServer(t, kind, w.certs))
+		w.servers = append(w.servers, startServer(t, w.config))
 	}
 	w.nginx = startNginx(t, w.lines(), append(edits, shortTimeout)...)
+	var err error
 	w.relay, err = netsim.NewRelay(w.nginx.addr, netsim.LinkConfig{}, netsim.LinkConfig{}, 1)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = w.relay.Close() })
@@ -108,38 +103,15 @@ func (w *world) settle(event string) (ended []*player) {
 		}
 		return true
 	})
-	causes := make(map[string]int)
+	var causes []error
 	for _, p := range w.players {
 		if _, err := p.state(); err != nil {
 			require.NotErrorIs(w.t, err, errWrongBytes)
-			ended = append(ended, p)
-			causes[cause(err)]++
+			ended, causes = append(ended, p), append(causes, err)
 		}
 	}
-	w.t.Logf("%s | %s | %d of %d live %s", w.kind, event, len(w.players)-len(ended), len(w.players), told(causes))
+	w.t.Logf("%s | %s | %d of %d live %q", w.kind, event, len(w.players)-len(ended), len(w.players), causes)
 	return ended
-}
-
-// cause returns a word for why a session has ended.
-func cause(err error) string {
-	var lost *kcp.PeerLostError
-	switch {
-	case errors.Is(err, kcp.ErrReset):
-		return "ErrReset"
-	case errors.As(err, &lost):
-		return "PeerLostError"
-	}
-	return err.Error()
-}
-
-// told returns causes and how many sessions ended by each.
-func told(causes map[string]int) string {
-	var words []string
-	for cause, n := range causes {
-		words = append(words, fmt.Sprintf("%d %s", n, cause))
-	}
-	slices.Sort(words)
-	return strings.Join(words, ", ")
 }
 
 // of returns the sessions at a server.
@@ -210,7 +182,7 @@ func TestBalancer(t *testing.T) {
 // does not know them. They are a fourth on average, which TestShares shows; that more
 // than twice as many of so few end by chance happens once in 100 000 times.
 func (w *world) serverAdded() {
-	w.servers = append(w.servers, startServer(w.t, w.kind, w.certs))
+	w.servers = append(w.servers, startServer(w.t, w.config))
 	w.nginx.reload(w.lines())
 	require.LessOrEqual(w.t, len(w.settle("a fourth server added")), sessions*2/3)
 	w.replace()

@@ -1,7 +1,6 @@
 package balancer
 
 import (
-	"bufio"
 	"fmt"
 	"net"
 	"os"
@@ -144,34 +143,4 @@ func freeAddr(t *testing.T) string {
 	require.NoError(t, err)
 	defer c.Close()
 	return c.LocalAddr().String()
-}
-
-// server is a process with a KCP listener that sends its name to each client, and
-// then what it receives.
-type server struct {
-	addr string
-	cmd  *exec.Cmd
-}
-
-// startServer starts a server of one kind.
-func startServer(t *testing.T, kind, certificates string) *server {
-	t.Helper()
-	s := &server{addr: freeAddr(t)}
-	s.cmd = exec.Command(os.Args[0])
-	s.cmd.Env = append(os.Environ(), "KCP_BALANCER_SERVER="+s.addr, "KCP_BALANCER_KIND="+kind, "KCP_BALANCER_CERTIFICATES="+certificates)
-	s.cmd.Stderr = os.Stderr
-	out, err := s.cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, s.cmd.Start())
-	t.Cleanup(s.kill)
-	line, err := bufio.NewReader(out).ReadString('\n')
-	require.NoError(t, err)
-	require.Equal(t, "ready\n", line)
-	return s
-}
-
-// kill ends the process without a word to its clients.
-func (s *server) kill() {
-	_ = s.cmd.Process.Kill()
-	_ = s.cmd.Wait()
 }

@@ -3,17 +3,10 @@ package balancer
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -22,82 +15,58 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/selfsigned"
+	"github.com/arqnet/kcp/internal/testenv"
 )
 
-const serverName = "balancer.example"
-
-// TestMain runs a server in place of the tests if the environment says so.
-func TestMain(m *testing.M) {
-	if addr := os.Getenv("KCP_BALANCER_SERVER"); addr != "" {
-		err := serve(addr, os.Getenv("KCP_BALANCER_KIND"), os.Getenv("KCP_BALANCER_CERTIFICATES"))
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(m.Run())
+// server is a listener that sends its address to each client, and then what it receives.
+type server struct {
+	addr string
+	kill func() // without a word to its clients
 }
 
-// serve is the process of a server.
-func serve(addr, kind, certificates string) error {
-	config, err := configOf(kind, certificates)
-	if err != nil {
-		return err
-	}
-	config.MaxSessionsPerAddress = 65536 // all clients have the balancer's address
-	l, err := kcp.Listen("udp", addr, config)
-	if err != nil {
-		return err
-	}
-	fmt.Println("ready")
-	for {
-		conn, err := l.Accept()
-		if err != nil {
-			return err
-		}
-		go func() {
-			defer conn.Close()
-			if _, err := io.WriteString(conn, addr+"\n"); err == nil {
-				_, _ = io.Copy(conn, conn)
+// startServer starts a server.
+func startServer(t *testing.T, config *kcp.Config) *server {
+	t.Helper()
+	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
+	require.NoError(t, err)
+	mine := *config
+	mine.MaxSessionsPerAddress = 65536 // all clients have the balancer's address
+	e, err := kcp.NewEndpoint(pc, &mine)
+	require.NoError(t, err)
+	l, err := e.Listen()
+	require.NoError(t, err)
+	addr := pc.LocalAddr().String()
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
 			}
-		}()
-	}
+			go func() {
+				defer conn.Close()
+				if _, err := io.WriteString(conn, addr+"\n"); err == nil {
+					_, _ = io.Copy(conn, conn)
+				}
+			}()
+		}
+	}()
+	s := &server{addr, func() { _, _ = pc.Close(), e.Close() }}
+	t.Cleanup(s.kill)
+	return s
 }
 
 // configOf returns the settings of both ends of sessions of a kind: words out of
 // "TLS" and "FEC".
-func configOf(kind, certificates string) (*kcp.Config, error) {
+func configOf(t *testing.T, kind string) *kcp.Config {
+	t.Helper()
 	config := new(kcp.Config)
 	if strings.Contains(kind, "FEC") {
 		config.FEC = kcp.FEC{Data: 4, Parity: 2}
 	}
 	if strings.Contains(kind, "TLS") {
-		cert, err := tls.LoadX509KeyPair(filepath.Join(certificates, "cert.pem"), filepath.Join(certificates, "key.pem"))
-		if err != nil {
-			return nil, err
-		}
-		roots := x509.NewCertPool()
-		roots.AddCert(cert.Leaf)
-		config.TLS = &tls.Config{Certificates: []tls.Certificate{cert}, RootCAs: roots, ServerName: serverName}
+		config.TLS = testenv.TLS()
 	}
-	return config, nil
-}
-
-// writeCertificates makes a certificate that all servers share, and returns its
-// folder.
-func writeCertificates(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	cert, _, err := selfsigned.New(serverName)
-	require.NoError(t, err)
-	key, err := x509.MarshalPKCS8PrivateKey(cert.PrivateKey.(*ecdsa.PrivateKey))
-	require.NoError(t, err)
-	for name, block := range map[string]*pem.Block{
-		"cert.pem": {Type: "CERTIFICATE", Bytes: cert.Certificate[0]},
-		"key.pem":  {Type: "PRIVATE KEY", Bytes: key},
-	} {
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600))
-	}
-	return dir
+	return config
 }
 
 // player is a client that sends blocks of random bytes, ten in a second, and

@@ -7,7 +7,6 @@ import (
 	"log"
 	"math/rand/v2"
 	"net"
-	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -146,28 +145,11 @@ func (c *cutConn) WriteTo(b []byte, to net.Addr) (int, error) {
 }
 
 // listenCut returns a cutConn on loopback.
-func listenCut(t testing.TB, bind string) *cutConn {
+func listenCut(t testing.TB) *cutConn {
 	t.Helper()
-	c, err := listenUDP(bind)
+	pc, err := net.ListenPacket("udp4", "127.0.0.1:0")
 	require.NoError(t, err)
-	return c
-}
-
-func listenUDP(bind string) (*cutConn, error) {
-	pc, err := net.ListenPacket("udp4", bind)
-	if err != nil {
-		return nil, err
-	}
-	return &cutConn{PacketConn: pc}, nil
-}
-
-// ownAddress returns an address to bind to, on which no other test takes the port that
-// was free again for a moment.
-func ownAddress(n byte) string {
-	if runtime.GOOS != "linux" {
-		return "127.0.0.1:0" // the only address on loopback
-	}
-	return fmt.Sprintf("127.0.0.%d:0", n)
+	return &cutConn{PacketConn: pc}
 }
 
 // silent returns the address of a socket that never answers.

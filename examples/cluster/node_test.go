@@ -55,17 +55,9 @@ func nothingWaits(t testing.TB, n *Node) {
 // Five nodes find each other, and each message to all arrives at each member once.
 func TestFiveNodes(t *testing.T) {
 	t.Parallel()
-	begun := time.Now()
-	ca, patient := testAuthority(t), func(c *Config) { c.Memberlist = patientList() } // a busy machine is slow to answer
-	var all []*Node
-	for i, name := range []string{"a", "b", "c", "d", "e"} {
-		all = append(all, ca.node(t, name, patient, all[:min(i, 1)]...))
-	}
-	allKnow(t, all...)
-	t.Logf("all know each other after %v", time.Since(begun))
-	const count = 20
+	all := testAuthority(t).nodes(t, "a", "b", "c", "d", "e")
+	const count = 12
 	sizes := []int{0, 1, 100, 1400, 20_000, 300_000}
-	begun = time.Now()
 	var running sync.WaitGroup
 	for i, n := range all {
 		running.Go(func() {
@@ -78,7 +70,6 @@ func TestFiveNodes(t *testing.T) {
 		running.Go(func() { expect(t, n, count, sizes, slices.Delete(slices.Clone(all), i, i+1)...) })
 	}
 	running.Wait()
-	t.Logf("%d messages to all from each after %v", count, time.Since(begun))
 	for _, n := range all {
 		nothingWaits(t, n)
 	}
@@ -140,7 +131,7 @@ func TestEvents(t *testing.T) {
 func TestRejoin(t *testing.T) {
 	t.Parallel()
 	ca := testAuthority(t)
-	cut := listenCut(t, "127.0.0.1:0")
+	cut := listenCut(t)
 	short := func(c *Config) {
 		c.Memberlist = quickList()
 		c.Memberlist.GossipToTheDeadTime = time.Millisecond
@@ -156,9 +147,7 @@ func TestRejoin(t *testing.T) {
 	nextEvent(t, b, Died)
 	require.Positive(t, cut.dropped.Load())
 	cut.cut.Store(false)
-	begun := time.Now()
 	await.True(t, func() bool { return a.Send(t.Context(), "b", []byte("hello again")) == nil })
-	t.Logf("again after %v", time.Since(begun))
 }
 
 // cutSessions ends all sessions of a node at once, without a word to its messages.
@@ -175,47 +164,44 @@ func cutSessions(n *Node) {
 	}
 }
 
+// queueAll queues count messages from one node to another, in order, and waits until all
+// are done.
+func queueAll(t *testing.T, from, to *Node, count int, sizes []int) {
+	var sends sync.WaitGroup
+	for k := range count {
+		l, err := from.link(to.Name())
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		o, err := l.queue(t.Context(), content(from.Name(), k, sizes[k%len(sizes)]))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		sends.Go(func() {
+			if err := <-o.done; err != nil {
+				t.Errorf("message %d of %s: %v", k, from.Name(), err)
+			}
+		})
+	}
+	sends.Wait()
+}
+
 // Reliable messages arrive once and in order although their sessions end again and
 // again.
 func TestSessionsEndUnderMessages(t *testing.T) {
 	t.Parallel()
 	ca := testAuthority(t)
-	const buffer = 200_000
+	const buffer, count = 200_000, 100
 	patient := func(c *Config) { c.ReceiveBuffer, c.Memberlist = buffer, patientList() }
 	a := ca.node(t, "a", patient)
 	all := []*Node{a, ca.node(t, "b", patient, a)}
 	allKnow(t, all...)
-	const count = 300
 	sizes := []int{10, 30_000}
-	stop := make(chan struct{})
-	var cutting, running sync.WaitGroup
+	var running sync.WaitGroup
 	for i, n := range all {
-		to := all[1-i]
-		running.Go(func() {
-			var sends sync.WaitGroup
-			for k := range count {
-				b := content(n.Name(), k, sizes[k%len(sizes)])
-				l, err := n.link(to.Name())
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				o, err := l.queue(t.Context(), b) // in order; many are on their way
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				sends.Go(func() {
-					if err := <-o.done; err != nil {
-						t.Errorf("message %d of %s: %v", k, n.Name(), err)
-					}
-				})
-				if k%20 == 19 {
-					time.Sleep(10 * time.Millisecond) // spreads them over several sessions
-				}
-			}
-			sends.Wait()
-		})
+		running.Go(func() { queueAll(t, n, all[1-i], count, sizes) })
 	}
 	// Nobody receives, so messages remain that nobody has acknowledged. A cut makes the
 	// nodes send them again.
@@ -226,27 +212,17 @@ func TestSessionsEndUnderMessages(t *testing.T) {
 		}
 		return all[0].Stats().Resent > 0 && all[1].Stats().Resent > 0
 	})
-	cutting.Go(func() {
-		for i := 0; ; i++ {
-			select {
-			case <-stop:
-				return
-			case <-time.After(time.Duration(20+rand.IntN(60)) * time.Millisecond):
-				cutSessions(all[i%2])
-			}
-		}
-	})
 	for i, n := range all {
 		running.Go(func() { expect(t, all[1-i], count, sizes, n) })
 	}
+	for i := range 4 {
+		time.Sleep(time.Duration(20+rand.IntN(60)) * time.Millisecond)
+		cutSessions(all[i%2])
+	}
 	running.Wait()
-	close(stop)
-	cutting.Wait()
 	for _, n := range all {
 		nothingWaits(t, n)
 	}
-	sa, sb := all[0].Stats(), all[1].Stats()
-	t.Logf("sent again: %d and %d, had arrived before: %d and %d", sa.Resent, sb.Resent, sa.Duplicates, sb.Duplicates)
 }
 
 // A member that does not call Receive makes senders wait, and holds no more than its
@@ -260,17 +236,7 @@ func TestReceiverThatDoesNotReceive(t *testing.T) {
 	allKnow(t, a, b)
 	const count = 40
 	var sent sync.WaitGroup
-	sent.Go(func() {
-		var all sync.WaitGroup
-		for k := range count {
-			l, err := a.link("b")
-			require.NoError(t, err)
-			o, err := l.queue(t.Context(), content("a", k, size))
-			require.NoError(t, err)
-			all.Go(func() { require.NoError(t, <-o.done) })
-		}
-		all.Wait()
-	})
+	sent.Go(func() { queueAll(t, a, b, count, []int{size}) })
 	await.True(t, func() bool {
 		b.arrived.mu.Lock()
 		defer b.arrived.mu.Unlock()
@@ -326,7 +292,7 @@ func TestSendErrors(t *testing.T) {
 func TestMemberDiesUnderMessages(t *testing.T) {
 	t.Parallel()
 	ca := testAuthority(t)
-	cut := listenCut(t, "127.0.0.1:0")
+	cut := listenCut(t)
 	a := ca.node(t, "a", nil)
 	b := ca.node(t, "b", nil, a)
 	c := ca.node(t, "c", func(c *Config) { c.PacketConn = cut }, a)
