@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -127,69 +126,5 @@ func TestForgedPacketEndsNoSession(t *testing.T) {
 		w.goesOn(server)
 		client.send("more")
 		w.want(server, "more")
-	})
-}
-
-// TestRestartedClient begins a session anew from the same port. The first ends as
-// soon as the peer has shown that it gets what is sent to it, and not before.
-func TestRestartedClient(t *testing.T) {
-	inWorld(t, slow, func(w *world) {
-		l := w.listen(serverAddr)
-		first := w.legacy(clientAddr, 5)
-		first.send("first")
-		old := w.accept(l, "first")
-		old.Write([]byte("answer"))
-		time.Sleep(time.Second)
-		first.pc.Close()
-		second := w.legacy(clientAddr, 6)
-		second.send("second")
-		server := w.accept(l, "second")
-		w.goesOn(old)
-		server.Write([]byte("answer"))
-		start := time.Now()
-		if _, err := old.Read(make([]byte, 1)); !errors.Is(err, io.ErrClosedPipe) && !errors.Is(err, net.ErrClosed) {
-			t.Error(err)
-		}
-		if d := time.Since(start); d > time.Second {
-			t.Error("after", d)
-		}
-		w.goesOn(server)
-		old.Close() // does not matter any more
-		second.send("more")
-		w.want(server, "more")
-	})
-}
-
-// TestRestartsLeaveNothing counts the sessions that a listener remembers.
-func TestRestartsLeaveNothing(t *testing.T) {
-	inWorld(t, slow, func(w *world) {
-		l := w.listen(serverAddr)
-		from, to := netip.MustParseAddrPort(clientAddr), netip.MustParseAddrPort(serverAddr)
-		var sessions []*UDPSession
-		for conv := range uint32(10) {
-			w.network.Inject(from, to, push(conv, "forged"))
-			sessions = append(sessions, w.accept(l, "forged"))
-		}
-		client := w.legacy(clientAddr, 77)
-		client.send("real")
-		server := w.accept(l, "real")
-		server.Write([]byte("answer"))
-		time.Sleep(time.Second)
-		for _, s := range sessions {
-			if _, err := s.Read(make([]byte, 1)); err == nil {
-				t.Error("it goes on")
-			}
-		}
-		l.mu.Lock()
-		if n := len(l.latest); n != 1 || l.latest[keyOf(server.remote)] != server || server.older != nil || len(l.unshown) != 0 {
-			t.Error(n, l.latest, l.unshown)
-		}
-		l.mu.Unlock()
-		server.Close()
-		l.mu.Lock()
-		if n := len(l.latest); n != 0 {
-			t.Error(n)
-		}
-		l.mu.Unlock()
 	})
 }

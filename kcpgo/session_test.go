@@ -148,18 +148,13 @@ func TestDeadlinesReachWaitingCalls(t *testing.T) {
 			t.Fatal(err)
 		}
 		errs := make(chan error, 3)
-		go func() {
-			_, err := server.Read(make([]byte, 1))
-			errs <- err
-		}()
-		go func() {
-			_, err := server.Write([]byte("x"))
-			errs <- err
-		}()
-		go func() {
-			_, err := l.Accept()
-			errs <- err
-		}()
+		for _, call := range []func() error{
+			func() error { _, err := server.Read(make([]byte, 1)); return err },
+			func() error { _, err := server.Write([]byte("x")); return err },
+			func() error { _, err := l.Accept(); return err },
+		} {
+			go func() { errs <- call() }()
+		}
 		time.Sleep(time.Second)
 		start := time.Now()
 		server.SetDeadline(start.Add(2 * time.Second))

@@ -113,8 +113,8 @@ type ends struct {
 	size      int
 }
 
-// run sends a file, and returns the ends as they have ended.
-func (e ends) run(t *testing.T) (sends, gets *program, same func() bool) {
+// succeed sends a file, and wants both ends to succeed, and the bytes to be the same.
+func (e ends) succeed(t *testing.T) (sends, gets *program) {
 	t.Helper()
 	path, dir, data := filepath.Join(t.TempDir(), "a file"), t.TempDir(), content(e.size)
 	require.NoError(t, os.WriteFile(path, data, 0o600))
@@ -122,20 +122,11 @@ func (e ends) run(t *testing.T) (sends, gets *program, same func() bool) {
 	sends = start(t, e.send, with("send", path)...)
 	code := sends.find("the code is (.*)")
 	gets = start(t, e.get, with("get", "-dir", dir, code)...)
-	_, _ = sends.wait(), gets.wait() // the caller looks at err
-	return sends, gets, func() bool {
-		got, err := os.ReadFile(filepath.Join(dir, "a file"))
-		return err == nil && bytes.Equal(got, data)
-	}
-}
-
-// succeed is run where both ends succeed, and the bytes are the same.
-func (e ends) succeed(t *testing.T) (sends, gets *program) {
-	t.Helper()
-	sends, gets, same := e.run(t)
-	require.NoError(t, sends.err, "%s", sends.printed()+gets.printed())
-	require.NoError(t, gets.err, "%s", sends.printed()+gets.printed())
-	require.True(t, same())
+	require.NoError(t, sends.wait(), "%s", sends.printed()+gets.printed())
+	require.NoError(t, gets.wait(), "%s", sends.printed()+gets.printed())
+	got, err := os.ReadFile(filepath.Join(dir, "a file"))
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(got, data))
 	return sends, gets
 }
 

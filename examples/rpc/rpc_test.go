@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"net"
 	"net/rpc"
 	"sync"
@@ -14,55 +13,6 @@ import (
 
 	"github.com/arqnet/kcp/examples/internal/lab"
 )
-
-// watched reports how reading from its sessions ended, when they are closed.
-type watched struct {
-	net.Listener
-	ended chan error
-}
-
-func (w watched) Accept() (net.Conn, error) {
-	conn, err := w.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	return &watchedConn{Conn: conn, ended: w.ended}, nil
-}
-
-type watchedConn struct {
-	net.Conn
-	err   error
-	ended chan<- error
-}
-
-func (w *watchedConn) Read(b []byte) (int, error) {
-	n, err := w.Conn.Read(b)
-	w.err = err
-	return n, err
-}
-
-func (w *watchedConn) Close() error {
-	err := w.Conn.Close()
-	w.ended <- w.err
-	return err
-}
-
-// The server learns that a client has gone.
-func TestServerSeesTheEnd(t *testing.T) {
-	lab.Run(t, nil, func(t *testing.T, l net.Listener, dial lab.Dial) {
-		w := watched{l, make(chan error, 3)}
-		go serve(w)
-		for range 3 {
-			conn, err := dial(t.Context())
-			require.NoError(t, err)
-			client := rpc.NewClient(conn)
-			var count int
-			require.NoError(t, client.Call("Store.Put", Item{"name", []byte("value")}, &count))
-			require.NoError(t, client.Close())
-			require.Equal(t, io.EOF, <-w.ended)
-		}
-	})
-}
 
 func TestCalls(t *testing.T) {
 	lab.Run(t, nil, func(t *testing.T, l net.Listener, dial lab.Dial) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/pem"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -30,31 +29,6 @@ func TestOutage(t *testing.T) {
 		require.Greater(t, w.net.Elapsed(), 3*peerTimeout)
 		w.requireComplete()
 		w.requireSentOnce("10.0.0.2")
-	})
-}
-
-// A client that is cut off lives on at the server. Another takes over at once.
-func TestTakeOverOfHalfOpenSession(t *testing.T) {
-	inWorld(t, secure, func(t *testing.T, w *world) {
-		s, _ := w.serve()
-		ctx, cancel := context.WithCancel(t.Context())
-		first := make(chan error, 1)
-		go func() { first <- w.put(ctx, "10.0.0.2") }()
-		time.Sleep(2 * time.Second)
-		w.net.Cut("10.0.0.2", "")
-		cancel()
-		require.ErrorIs(t, <-first, context.Canceled)
-		time.Sleep(time.Second)
-		s.owners.mu.Lock()
-		old := s.owners.of[w.request().id()].conn
-		s.owners.mu.Unlock()
-		require.NoError(t, old.Err(), "the server knows of the end already")
-		start := time.Now()
-		require.NoError(t, w.put(t.Context(), "10.0.0.3"))
-		require.Less(t, time.Since(start), peerTimeout/2)
-		require.ErrorIs(t, old.Err(), net.ErrClosed)
-		w.requireComplete()
-		w.requireSentOnce("10.0.0.2", "10.0.0.3")
 	})
 }
 

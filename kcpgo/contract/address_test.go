@@ -121,11 +121,7 @@ func TestOtherConvReplaces(t *testing.T) {
 	write(t, first, "abc")
 	old := accept(t, setup{}, l)
 	want(t, old, "abc")
-	errs := make(chan error, 1)
-	go func() {
-		_, err := old.Read(make([]byte, 10))
-		errs <- err
-	}()
+	errs := errorsOf(read(old))
 	// The peer has gone without a word, and begins again: a new process.
 	addr := pc.LocalAddr().String()
 	pc.Close()
@@ -215,31 +211,6 @@ func TestStubbornSocket(t *testing.T) {
 	close(pc.block)
 }
 
-// The error of a socket that has failed reaches Read and Accept.
-func TestSocketFails(t *testing.T) {
-	a, b := socket(t), socket(t)
-	client := conn3(t, 9, b.LocalAddr(), a)
-	l, err := kcp.ServeConn(nil, 0, 0, b)
-	must(t, err)
-	defer l.Close()
-	a.Close()
-	b.Close()
-	errs := make(chan error, 2)
-	go func() {
-		_, err := client.Read(make([]byte, 10))
-		errs <- err
-	}()
-	go func() {
-		_, err := l.AcceptKCP()
-		errs <- err
-	}()
-	for range 2 {
-		if err := <-errs; err == nil {
-			t.Error("no error")
-		}
-	}
-}
-
 // The program may clear the deadlines of its socket: those of sessions count.
 func TestProgramClearsDeadlines(t *testing.T) {
 	pc := socket(t)
@@ -259,12 +230,7 @@ func TestProgramClearsDeadlines(t *testing.T) {
 	}()
 	for range 20 {
 		client.SetReadDeadline(time.Now().Add(time.Millisecond))
-		done := make(chan error, 1)
-		go func() {
-			_, err := client.Read(make([]byte, 10))
-			done <- err
-		}()
-		wantTimeout(t, <-done)
+		wantTimeout(t, <-errorsOf(read(client)))
 	}
 }
 
@@ -275,28 +241,25 @@ func (broken) ReadFrom([]byte) (int, net.Addr, error) { return 0, nil, errBroken
 
 var errBroken = errors.New("this socket is broken")
 
-// Errors of a socket that last reach Read and Accept. In kcp-go the first does
-// so, here those of five seconds.
-func TestSocketIsBroken(t *testing.T) {
-	if ours && testing.Short() {
-		t.Skip("takes 5 s")
-	}
-	client := conn3(t, 9, nobody(t), broken{socket(t)})
-	l, err := kcp.ServeConn(nil, 0, 0, broken{socket(t)})
-	must(t, err)
-	defer l.Close()
-	errs := make(chan error, 2)
-	go func() {
-		_, err := client.Read(make([]byte, 10))
-		errs <- err
-	}()
-	go func() {
-		_, err := l.AcceptKCP()
-		errs <- err
-	}()
-	for range 2 {
-		if err := <-errs; !errors.Is(err, errBroken) {
-			t.Error(err)
+// Errors of a socket that is closed, or of one that is broken for long, reach Read and
+// Accept. In kcp-go the first error of a socket does so, here those of five seconds.
+func TestSocketFails(t *testing.T) {
+	for name, pc := range map[string]net.PacketConn{"closed": socket(t), "broken": broken{socket(t)}} {
+		if name == "broken" && ours && testing.Short() {
+			continue // takes 5 s
+		}
+		client := conn3(t, 9, nobody(t), pc)
+		l, err := kcp.ServeConn(nil, 0, 0, pc)
+		must(t, err)
+		defer l.Close()
+		if name == "closed" {
+			pc.Close()
+		}
+		errs := errorsOf(read(client), accepting(l))
+		for range 2 {
+			if err := <-errs; err == nil || name == "broken" && !errors.Is(err, errBroken) {
+				t.Error(name, err)
+			}
 		}
 	}
 }

@@ -31,15 +31,7 @@ func TestReadAfterClose(t *testing.T) {
 func TestCloseWakes(t *testing.T) {
 	client := dial(t, setup{tune: func(s *kcp.UDPSession) { s.SetWindowSize(1, 128) }}, nobody(t))
 	write(t, client, "abc")
-	errs := make(chan error, 2)
-	go func() {
-		_, err := client.Read(make([]byte, 10))
-		errs <- err
-	}()
-	go func() {
-		_, err := client.Write([]byte("def"))
-		errs <- err
-	}()
+	errs := errorsOf(read(client), func() error { _, err := client.Write([]byte("def")); return err })
 	time.Sleep(10 * time.Millisecond)
 	client.Close()
 	for range 2 {
@@ -81,15 +73,7 @@ func TestAfterClose(t *testing.T) {
 // Close of a listener ends its sessions and frees its port at once.
 func TestListenerClose(t *testing.T) {
 	_, server, l := join(t, setup{})
-	errs := make(chan error, 2)
-	go func() {
-		_, err := server.Read(make([]byte, 10))
-		errs <- err
-	}()
-	go func() {
-		_, err := l.Accept()
-		errs <- err
-	}()
+	errs := errorsOf(read(server), accepting(l))
 	time.Sleep(10 * time.Millisecond)
 	must(t, l.Close())
 	again, err := net.ListenPacket("udp", l.Addr().String())

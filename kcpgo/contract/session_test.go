@@ -132,6 +132,24 @@ func TestLongWriteIsCut(t *testing.T) {
 	wrong(t, !bytes.Equal(got, sent), "other bytes")
 }
 
+// errorsOf has calls wait at once, and returns what they return.
+func errorsOf(calls ...func() error) <-chan error {
+	errs := make(chan error, len(calls))
+	for _, call := range calls {
+		go func() { errs <- call() }()
+	}
+	return errs
+}
+
+// read is a Read, accepting an Accept, for errorsOf.
+func read(s *kcp.UDPSession) func() error {
+	return func() error { _, err := s.Read(make([]byte, 10)); return err }
+}
+
+func accepting(l *kcp.Listener) func() error {
+	return func() error { _, err := l.AcceptKCP(); return err }
+}
+
 func wantTimeout(t *testing.T, err error) {
 	t.Helper()
 	var e net.Error

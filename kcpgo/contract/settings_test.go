@@ -161,50 +161,9 @@ func TestMtuIsKept(t *testing.T) {
 	}
 }
 
-// Error correction is off with ratios that make no sense.
-func TestOddFEC(t *testing.T) {
-	for _, ratio := range [][2]int{{0, 3}, {3, 0}, {-1, -1}, {1 << 30, 1 << 30}} {
-		c := setup{data: ratio[0], parity: ratio[1]}
-		client, server, _ := join(t, c)
-		write(t, client, "abc")
-		want(t, server, "abc")
-		wrong(t, client.GetOOBMaxSize() != 0, ratio, "is error correction")
-	}
-}
-
-// Out-of-band packets arrive at the handlers, which may answer.
+// Out-of-band packets up to the largest arrive at the handlers, which may answer, beside
+// the stream. A larger one is an error.
 func TestOOB(t *testing.T) {
-	client, server, _ := join(t, setup{data: 10, parity: 3})
-	got := make(chan string, 100)
-	if err := server.SetOOBHandler(func(b []byte) {
-		got <- "server " + string(b)
-		must(t, server.SendOOB(append([]byte("re: "), b...)))
-	}); err != nil {
-		t.Fatal(err)
-	}
-	must(t, client.SetOOBHandler(func(b []byte) { got <- "client " + string(b) }))
-	for _, text := range []string{"", "x", "hello"} {
-		must(t, client.SendOOB([]byte(text)))
-		for _, want := range []string{"server " + text, "client re: " + text} {
-			if s := <-got; s != want {
-				t.Errorf("%q, want %q", s, want)
-			}
-		}
-	}
-	// The stream goes on beside them.
-	write(t, client, "abc")
-	want(t, server, "abc")
-	must(t, client.SetOOBHandler(nil))
-	must(t, server.SendOOB([]byte("unheard")))
-	write(t, server, "def")
-	want(t, client, "def")
-	if len(got) != 0 {
-		t.Error("heard:", <-got)
-	}
-}
-
-// The largest out-of-band packet arrives, a larger one is an error.
-func TestOOBSize(t *testing.T) {
 	aes, err := kcp.NewAESBlockCrypt(pattern(16))
 	must(t, err)
 	for _, c := range []struct {
@@ -212,28 +171,45 @@ func TestOOBSize(t *testing.T) {
 		size int
 	}{{setup{data: 10, parity: 3}, 1388}, {setup{block: aes, data: 10, parity: 3}, 1368}} {
 		client, server, _ := join(t, c.setup)
-		if n := client.GetOOBMaxSize(); n != c.size {
-			t.Fatalf("size %d, want %d", n, c.size)
-		}
-		got := make(chan int, 10)
-		must(t, server.SetOOBHandler(func(b []byte) { got <- len(b) }))
-		must(t, client.SendOOB(pattern(c.size)))
-		if n := <-got; n != c.size {
-			t.Error("bytes:", n)
+		wrong(t, client.GetOOBMaxSize() != c.size, "size", client.GetOOBMaxSize(), "want", c.size)
+		got := make(chan string, 10)
+		must(t, server.SetOOBHandler(func(b []byte) {
+			got <- "server " + string(b)
+			must(t, server.SendOOB(b))
+		}))
+		must(t, client.SetOOBHandler(func(b []byte) { got <- "client " + string(b) }))
+		for _, n := range []int{0, 1, c.size} {
+			text := string(pattern(n))
+			must(t, client.SendOOB([]byte(text)))
+			for _, want := range []string{"server " + text, "client " + text} {
+				if s := <-got; s != want {
+					t.Errorf("%q, want %q", s, want)
+				}
+			}
 		}
 		if err := client.SendOOB(pattern(c.size + 1)); err == nil || err.Error() != "OOB payload too large" {
 			t.Error(err)
 		}
+		must(t, client.SetOOBHandler(nil))
+		must(t, server.SendOOB([]byte("unheard")))
+		write(t, server, "def")
+		want(t, client, "def")
+		wrong(t, len(got) != 0, "heard after the handler was removed")
 	}
 }
 
-// Without error correction there is nothing out of band.
+// Without error correction there is nothing out of band, and it is off with ratios that
+// make no sense.
 func TestOOBNeedsFEC(t *testing.T) {
-	client, _, _ := join(t, setup{})
-	for _, err := range []error{client.SendOOB([]byte("x")), client.SetOOBHandler(func([]byte) {}), client.SetOOBHandler(nil)} {
-		wrong(t, err == nil || err.Error() != "OOB requires FEC to be enabled", err)
+	for _, ratio := range [][2]int{{0, 0}, {0, 3}, {3, 0}, {-1, -1}, {1 << 30, 1 << 30}} {
+		client, server, _ := join(t, setup{data: ratio[0], parity: ratio[1]})
+		write(t, client, "abc")
+		want(t, server, "abc")
+		for _, err := range []error{client.SendOOB([]byte("x")), client.SetOOBHandler(func([]byte) {}), client.SetOOBHandler(nil)} {
+			wrong(t, err == nil || err.Error() != "OOB requires FEC to be enabled", ratio, err)
+		}
+		wrong(t, client.GetOOBMaxSize() != 0, ratio, client.GetOOBMaxSize())
 	}
-	wrong(t, client.GetOOBMaxSize() != 0, "size", client.GetOOBMaxSize())
 }
 
 // The round-trip figures are in milliseconds, and begin as in the reference.
