@@ -140,7 +140,7 @@ func envelopeCase(t *testing.T, name string, p plan) {
 }
 
 // inOrder is the path for error correction that kcp-go is not set to: if parity
-// overtakes the first data, kcp-go takes it for data (TestKCPGoTakesParityForData).
+// overtakes the first data, kcp-go takes it for data (WIRE.md §4.2).
 var inOrder = path{name: "in order", relay: true, link: netsim.LinkConfig{Delay: 15 * time.Millisecond, Loss: 0.10}}
 
 // TestOneSidedFEC has error correction in one direction, or another ratio in

@@ -19,8 +19,6 @@ const machineTick = 10 * time.Millisecond
 type machine struct {
 	pc     net.PacketConn
 	window int
-	sends  []byte              // is sent without end, if it is not nil
-	packet func(packet []byte) // is called for each packet that leaves, if it is not nil
 
 	mu      sync.Mutex // guards what follows
 	kcp     *kcpgo.KCP
@@ -33,9 +31,6 @@ type machine struct {
 func (m *machine) begin(conv uint32, to net.Addr) {
 	m.to = to
 	m.kcp = kcpgo.NewKCP(conv, func(b []byte, size int) {
-		if m.packet != nil {
-			m.packet(b[:size])
-		}
 		_, _ = m.pc.WriteTo(b[:size], m.to) // fails once pc is closed
 	})
 	m.kcp.NoDelay(1, int(machineTick.Milliseconds()), 2, 1)
@@ -50,9 +45,6 @@ func (m *machine) run(ctx context.Context) {
 	for {
 		m.mu.Lock()
 		if m.kcp != nil {
-			for m.sends != nil && m.kcp.WaitSnd() < 2*m.window {
-				m.kcp.Send(m.sends)
-			}
 			m.kcp.Update()
 		}
 		m.mu.Unlock()
