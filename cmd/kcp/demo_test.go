@@ -198,14 +198,6 @@ func TestStatusRatesAreRecent(t *testing.T) {
 	require.InDelta(t, 2e6/1.1, s.rates(now)[0], 0.1e6)
 }
 
-func TestStatusShowsTheEnd(t *testing.T) {
-	s := statusOf(t)
-	s.run()
-	s.stop(true)
-	require.Equal(t, 1, strings.Count(s.out.(*bytes.Buffer).String(), "\n"), "a short demo shows one line")
-	require.False(t, canRedraw(s.out))
-}
-
 // kcp demo -streams prints a table with figures of each flow, with streams and
 // without.
 func TestDemoStreams(t *testing.T) {

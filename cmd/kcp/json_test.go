@@ -2,9 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"os"
-	"reflect"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -154,39 +151,4 @@ func TestErrorsInJSON(t *testing.T) {
 	require.NotContains(t, got.out, "Run 'kcp")
 	require.Equal(t, exitOK, runWith(t.Context(), nil, "ping", "-json", "-h").code)
 	require.Equal(t, errTimeout, (&jsonLines{}).errors(errTimeout))
-}
-
-// The documents have each field, and no other.
-func TestJSONFieldsAreDocumented(t *testing.T) {
-	b, err := os.ReadFile("../../docs/program.md")
-	require.NoError(t, err)
-	_, text, ok := strings.Cut(string(b), "\n## JSON\n")
-	require.True(t, ok)
-	text, _, _ = strings.Cut(text, "\n## ")
-	documented := map[string]bool{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z0-9_`, ]+)` \\|").FindAllStringSubmatch(text, -1) {
-		for name := range strings.SplitSeq(m[1], "`, `") {
-			documented[name] = true
-		}
-	}
-	fields := map[string]bool{}
-	var add func(reflect.Type)
-	add = func(o reflect.Type) {
-		for o.Kind() == reflect.Pointer || o.Kind() == reflect.Slice {
-			o = o.Elem()
-		}
-		if o.Kind() != reflect.Struct {
-			return
-		}
-		for f := range o.NumField() {
-			if name, _, _ := strings.Cut(o.Field(f).Tag.Get("json"), ","); name != "" {
-				fields[name] = true
-			}
-			add(o.Field(f).Type)
-		}
-	}
-	for _, o := range []any{jsonMessage{}, jsonFailure{}, jsonPipe{}, jsonPing{}, jsonPings{}, jsonDemo{}, jsonFlows{}} {
-		add(reflect.TypeOf(o))
-	}
-	require.Equal(t, fields, documented)
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"encoding/binary"
 	"io"
 	"net"
@@ -214,14 +213,4 @@ func TestLegacyPipe(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestLegacyPipeWaitsForEver(t *testing.T) {
-	inLegacyBubble(t, false, func(t *testing.T, _ *bench, conn *kcp.Conn, _ *legacyPeer) {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-		defer cancel()
-		a := startPipe(ctx, t, conn, nil, func(p *pipe) { p.quiet = -1 })
-		require.Equal(t, errInterrupted, <-a.done)
-		require.Error(t, ctx.Err(), "ended by itself")
-	})
 }

@@ -184,26 +184,6 @@ func TestPipeWaitsForSlowStdout(t *testing.T) {
 	})
 }
 
-func TestPipeSurvivesAnOutage(t *testing.T) {
-	for _, begin := range []time.Duration{0, 70 * time.Millisecond} {
-		inBubble(t, func(t *testing.T, b *bench) {
-			up, down := data(t, 0, 300_000), data(t, 1, 1000)
-			go func() {
-				time.Sleep(begin)
-				b.network.SetLink("", "", netsim.LinkConfig{Loss: 1})
-				time.Sleep(8 * time.Second)
-				b.network.SetLink("", "", b.link)
-			}()
-			d := startPipe(t.Context(), t, b.dialed, bytes.NewReader(up), nil)
-			a := startPipe(t.Context(), t, b.accepted, bytes.NewReader(down), nil)
-			require.NoError(t, <-d.done, begin)
-			require.NoError(t, <-a.done, begin)
-			requireSame(t, "up", up, a.got.Bytes())
-			requireSame(t, "down", down, d.got.Bytes())
-		})
-	}
-}
-
 func TestPipeTellsOfALostPeer(t *testing.T) {
 	const want = `^peer lost: nothing received for 3[01]\.\d\ds \(-peer-timeout\)$`
 	t.Run("sender", func(t *testing.T) {
@@ -269,18 +249,6 @@ func TestPipeInterruptedInWrite(t *testing.T) {
 		require.EqualError(t, err, "interrupted: the peer did not acknowledge all that was sent")
 		require.ErrorIs(t, err, errInterrupted)
 		require.InDelta(t, 65, d.took.Seconds(), 0.5)
-	})
-}
-
-func TestPipeInterruptedTellsOfWhatIsUndelivered(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		time.Sleep(time.Second)
-		b.network.SetLink("", "", netsim.LinkConfig{Loss: 1})
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		a := startPipe(ctx, t, b.accepted, strings.NewReader("into the void"), nil)
-		require.ErrorContains(t, <-a.done, "did not acknowledge all that was sent")
-		require.InDelta(t, 6, a.took.Seconds(), 0.5)
 	})
 }
 

@@ -312,37 +312,6 @@ func TestReload(t *testing.T) {
 	says(t, find(t, c.err, `msg=listening .*address=(\S+)`))
 }
 
-// kcptun's file goes before the command line.
-func TestKcptunCommands(t *testing.T) {
-	s := start(t, "kcptun-server", "-l", "127.0.0.1:0", "-t", "127.0.0.1:1", "-c", file(t, "s.json", fmt.Sprintf(
-		`{"target": %q, "key": "k", "crypt": "salsa20", "nocomp": true, "datashard": 0, "parityshard": 0, "mode": "fast3", "acknodelay": false, "quiet": false, "tcp": false, "snmplog": ""}`, echo(t))))
-	server := find(t, s.err, `listening address=(\S+)`)
-	c := start(t, "kcptun-client", "-l", "127.0.0.1:0", "--remoteaddr", server, "--key=k", "-crypt", "salsa20", "-nocomp", "--ds", "0", "--ps=0", "-conn", "2", "-autoexpire", "1")
-	at := find(t, c.err, `listening address=(\S+)`)
-	for range 3 {
-		says(t, at)
-	}
-}
-
-// What is no client of ours reaches a server, which goes on.
-func TestGarbageOnThePort(t *testing.T) {
-	at := echo(t)
-	s := start(t, "server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(t.TempDir(), "server.pem"), "127.0.0.1:0")
-	server := find(t, s.err, `listening address=(\S+)`)
-	conn, err := net.Dial("udp", server)
-	require.NoError(t, err)
-	defer conn.Close()
-	for n := range 2000 {
-		b := make([]byte, n%1500)
-		for i := range b {
-			b[i] = byte(i * n)
-		}
-		_, _ = conn.Write(b)
-	}
-	c := start(t, "client", "-fingerprint", find(t, s.out, `fingerprint (SHA256:\S+)\n`), "-auth", "me:secret", server, "0:"+at)
-	says(t, find(t, c.err, `msg=listening .*address=(\S+)`))
-}
-
 // Standard input and output carry a connection, and nothing else is written there.
 func TestStdio(t *testing.T) {
 	at := echo(t)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -9,15 +8,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/arqnet/kcp/internal/testenv/netns"
 	"github.com/stretchr/testify/require"
-	"github.com/things-go/go-socks5/statute"
 )
 
 // runAt is run at a host.
@@ -28,15 +23,6 @@ func runAt(t *testing.T, h *netns.Host, args ...string) (p *process) {
 		return nil
 	}))
 	return p
-}
-
-// dialAt connects at a host.
-func dialAt(h *netns.Host, network, address string) (conn net.Conn, err error) {
-	err = h.Do(func() error {
-		conn, err = net.Dial(network, address)
-		return err
-	})
-	return conn, err
 }
 
 // echoesAt has a host send back what comes by TCP and UDP to the address.
@@ -123,138 +109,62 @@ func ownAddressChanges(t *testing.T, client, server *netns.Host, address, gone, 
 	fingerprint := find(t, s.out, `fingerprint (SHA256:\S+)\n`)
 	find(t, s.err, "msg=listening")
 	c := runAt(t, client, "client", "-v", "-fingerprint", fingerprint, "-auth", "me:secret", net.JoinHostPort(address, "4000"),
-		"1001:127.0.0.1:7", "1002:127.0.0.1:7/udp", "1080:socks", "R:1003:127.0.0.1:7", "R:1004:127.0.0.1:7/udp", "R:1081:socks")
-	for _, port := range []string{"1003", "1004", "1081"} {
+		"1001:127.0.0.1:7", "1002:127.0.0.1:7/udp", "R:1003:127.0.0.1:7", "R:1004:127.0.0.1:7/udp")
+	for _, port := range []string{"1003", "1004"} {
 		find(t, c.err, `the server listens".* port=`+port)
 	}
-	var running sync.WaitGroup
-	failed, stop, rounds := make(chan error, 16), make(chan struct{}), [8]atomic.Int64{}
-	n := 0
+	var conns []net.Conn
 	for _, one := range []struct {
-		host    *netns.Host
-		network string
-		port    string
-		socks   bool
-	}{
-		{client, "tcp", "1001", false}, {client, "udp", "1002", false}, {client, "tcp", "1080", true}, {client, "udp", "1080", true},
-		{server, "tcp", "1003", false}, {server, "udp", "1004", false}, {server, "tcp", "1081", true}, {server, "udp", "1081", true},
-	} {
-		conn := openAt(t, one.host, one.network, "127.0.0.1:"+one.port, "127.0.0.1:7", one.socks)
-		defer conn.Close()
-		count := &rounds[n]
-		n++
-		running.Go(func() { failed <- talks(conn, one.network == "udp", stop, count) })
-	}
-	advance := func(what string) {
-		var before [8]int64
-		for i := range rounds {
-			before[i] = rounds[i].Load()
-		}
-		await.True(t, func() bool {
-			for i := range rounds {
-				if rounds[i].Load() < before[i]+5 {
-					return len(failed) > 0
-				}
+		host          *netns.Host
+		network, port string
+	}{{client, "tcp", "1001"}, {client, "udp", "1002"}, {server, "tcp", "1003"}, {server, "udp", "1004"}} {
+		require.NoError(t, one.host.Do(func() error {
+			conn, err := net.Dial(one.network, "127.0.0.1:"+one.port)
+			if err == nil {
+				t.Cleanup(func() { _ = conn.Close() })
+				conns = append(conns, conn)
 			}
-			return true
-		})
-		require.Empty(t, failed, what)
+			return err
+		}))
 	}
-	advance("before")
+	var round uint32
+	talk := func() {
+		for range 5 {
+			for _, conn := range conns {
+				round++
+				echoed(t, conn, content(100+round))
+			}
+		}
+	}
+	talk()
 	client.Must(t, gone)
-	advance("on the other network")
+	talk() // on the other network
 	client.Must(t, again)
-	advance("back")
+	talk()
 	client.Must(t, strings.NewReplacer("lan", "air", "77.1.", "77.2.", "77:1:", "77:2:").Replace(gone))
-	advance("on the first network again")
-	close(stop)
-	running.Wait()
+	talk() // on the first again
 	require.Equal(t, 1, strings.Count(c.err.String(), "session begun"), c.err)
 	require.NotContains(t, c.err.String(), "no session")
 }
 
-// openAt opens a connection, or a flow, at an address: with socks, to the target.
-func openAt(t *testing.T, h *netns.Host, network, at, target string, socks bool) net.Conn {
+// echoed sends to an echo, a packet again until it is answered, and wants the same back.
+func echoed(t *testing.T, conn net.Conn, want []byte) {
 	t.Helper()
-	if !socks {
-		conn, err := dialAt(h, network, at)
+	_, packets := conn.(*net.UDPConn)
+	for got := make([]byte, 2000); ; {
+		_, err := conn.Write(want)
 		require.NoError(t, err)
-		return conn
-	}
-	control, err := dialAt(h, "tcp", at)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = control.Close() })
-	to, err := statute.ParseAddrSpec(target)
-	require.NoError(t, err)
-	command := map[string]byte{"tcp": statute.CommandConnect, "udp": statute.CommandAssociate}[network]
-	_, err = control.Write(append([]byte{5, 1, 0}, statute.Request{Version: 5, Command: command, DstAddr: to}.Bytes()...))
-	require.NoError(t, err)
-	_, err = io.ReadFull(control, make([]byte, 2))
-	require.NoError(t, err)
-	reply, err := statute.ParseReply(control)
-	require.NoError(t, err)
-	require.EqualValues(t, statute.RepSuccess, reply.Response)
-	if network == "tcp" {
-		return control
-	}
-	conn, err := dialAt(h, "udp", reply.BndAddr.String())
-	require.NoError(t, err)
-	return &associated{conn, to}
-}
-
-// associated packs what is written for UDP ASSOCIATE.
-type associated struct {
-	net.Conn
-	to statute.AddrSpec
-}
-
-func (a *associated) Write(b []byte) (int, error) {
-	d, err := statute.NewDatagram(a.to.String(), b)
-	if err != nil {
-		return 0, err
-	}
-	_, err = a.Conn.Write(d.Bytes())
-	return len(b), err
-}
-
-func (a *associated) Read(b []byte) (int, error) {
-	n, err := a.Conn.Read(b)
-	if err != nil {
-		return 0, err
-	}
-	d, err := statute.ParseDatagram(b[:n])
-	return copy(b, d.Data), err
-}
-
-// talks sends to an echo and compares what returns. Packets may be lost.
-func talks(conn net.Conn, packets bool, stop <-chan struct{}, rounds *atomic.Int64) error {
-	for n := uint32(0); ; n++ {
-		select {
-		case <-stop:
-			return nil
-		case <-time.After(2 * time.Millisecond):
+		if !packets {
+			_, err := io.ReadFull(conn, got[:len(want)])
+			require.NoError(t, err)
+			require.Equal(t, want, got[:len(want)])
+			return
 		}
-		want := content(100 + n%1000)
-		if packets {
-			_ = conn.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
-		}
-		if _, err := conn.Write(want); err != nil {
-			return fmt.Errorf("%v: %w", conn.LocalAddr(), err)
-		}
-		got, k, err := make([]byte, 2000), 0, error(nil)
-		if packets { // until it is the answer: earlier ones may be late
-			for err == nil && string(got[:k]) != string(want) {
-				k, err = conn.Read(got)
+		_ = conn.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
+		for n := 0; err == nil; { // until it is the answer: earlier ones may be late
+			if n, err = conn.Read(got); string(got[:n]) == string(want) {
+				return
 			}
-			if err != nil {
-				continue // lost
-			}
-		} else if k, err = io.ReadFull(conn, got[:len(want)]); err != nil {
-			return fmt.Errorf("%v: %w", conn.LocalAddr(), err)
 		}
-		if string(got[:k]) != string(want) {
-			return errors.New("other bytes")
-		}
-		rounds.Add(1)
 	}
 }

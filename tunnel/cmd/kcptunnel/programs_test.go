@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"crypto/sha256"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -19,9 +18,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Programs of others through the tunnel, each by what it reports itself. Debian's
-// packages iperf3, openssh-server, curl, bind9-dnsutils and dnsmasq-base have them; what
-// is not installed is skipped. KCP_PROGRAMS=1 runs them.
+// Programs of others through the tunnel. Debian's packages openssh-server, curl,
+// bind9-dnsutils and dnsmasq-base have them; what is not installed is skipped.
+// KCP_PROGRAMS=1 runs them.
 func TestPrograms(t *testing.T) {
 	if os.Getenv("KCP_PROGRAMS") == "" {
 		t.Skip("make tunnel-programs runs it")
@@ -31,7 +30,6 @@ func TestPrograms(t *testing.T) {
 		fingerprint: find(t, s.out, `fingerprint (SHA256:\S+)\n`),
 		server:      find(t, s.err, `listening address=(\S+)`),
 	}
-	t.Run("iperf3", w.iperf3)
 	t.Run("ssh", w.ssh)
 	t.Run("curl", w.curl)
 	t.Run("dig", w.dig)
@@ -111,41 +109,6 @@ func port(t *testing.T) string {
 	}
 	t.Fatal("there are no free ports")
 	return ""
-}
-
-// iperf3 measures each way with a server of its own, as one is busy for a while after
-// a test. It tells the two connections of --bidir apart by the order in which they
-// arrive, which is not that in which they begin if they do so at the same time. Both
-// ends then write on one connection and read on the other: the test is done again.
-func (w *world) iperf3(t *testing.T) {
-	need(t, "iperf3")
-	for _, way := range [][]string{nil, {"-R"}, {"-P", "10"}, {"--bidir"}} {
-		p := port(t)
-		background(t, "iperf3", "-s", "-B", "127.0.0.1", "-p", p)
-		_, local, _ := net.SplitHostPort(w.client(t, "0:127.0.0.1:"+p))
-		type sum struct {
-			Rate  float64 `json:"bits_per_second"`
-			Bytes float64 `json:"bytes"`
-		}
-		var report struct {
-			End struct {
-				Received sum `json:"sum_received"`
-				Back     sum `json:"sum_received_bidir_reverse"`
-			} `json:"end"`
-			Error string `json:"error"`
-		}
-		for range 5 {
-			text := w.output(t, append([]string{"iperf3", "-c", "127.0.0.1", "-p", local, "-t", "2", "-J"}, way...)...)
-			report.End.Received, report.End.Back, report.Error = sum{}, sum{}, ""
-			require.NoError(t, json.Unmarshal([]byte(text), &report))
-			if report.Error == "" && report.End.Received.Bytes > 0 {
-				break
-			}
-		}
-		require.Empty(t, report.Error)
-		require.Positive(t, report.End.Received.Bytes)
-		t.Logf("iperf3 %v: %.0f Mbit/s, and back %.0f", way, report.End.Received.Rate/1e6, report.End.Back.Rate/1e6)
-	}
 }
 
 // web serves a file, and returns its address and hash.

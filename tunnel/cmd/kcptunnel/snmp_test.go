@@ -4,7 +4,6 @@ import (
 	"encoding/csv"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,18 +13,21 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The modes of kcptun have the live page, metrics of their sessions and listeners, and
-// the table of counters.
+// The modes of kcptun have the live page, and metrics of their sessions and listeners.
+// -snmplog writes a row of counters, which has what was counted since the row before.
 func TestKcptunDebug(t *testing.T) {
-	at := echo(t)
-	s := start(t, "kcptun-server", "-l", "127.0.0.1:0", "-t", at, "-key", "k", "-debug", "127.0.0.1:0")
-	server := find(t, s.err, `listening address=(\S+)`)
-	table := filepath.Join(t.TempDir(), "snmp-20060102.log")
-	c := start(t, "kcptun-client", "-l", "127.0.0.1:0", "-r", server, "-key", "k", "-conn", "2",
-		"-debug", "127.0.0.1:0", "-snmplog", table, "-snmpperiod", "1")
+	dir := t.TempDir()
+	table := &snmpTable{path: dir + "/2006.log"}
+	_, before := counters()
+	s := start(t, "kcptun-server", "-l", "127.0.0.1:0", "-t", echo(t), "-key", "k", "-debug", "127.0.0.1:0")
+	c := start(t, "kcptun-client", "-l", "127.0.0.1:0", "-r", find(t, s.err, `listening address=(\S+)`), "-key", "k", "-conn", "2",
+		"-debug", "127.0.0.1:0", "-snmplog", dir+"/own", "-snmpperiod", "1")
 	local := find(t, c.err, `listening address=(\S+)`)
-	for range 3 {
+	var sum uint64
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for i := range 4 {
 		says(t, local)
+		require.NoError(t, table.write(now.Add(time.Duration(i)*time.Hour)))
 	}
 	shown := scrape(t, s)
 	require.Contains(t, shown, `kcp_sessions{endpoint="server 1"} 2`)
@@ -36,49 +38,25 @@ func TestKcptunDebug(t *testing.T) {
 	require.Contains(t, shown, `kcp_sessions{endpoint="client 1"} 1`)
 	require.Contains(t, shown, `kcp_sessions{endpoint="client 2"} 1`)
 
-	path := filepath.Join(filepath.Dir(table), time.Now().Format(filepath.Base(table)))
-	var rows [][]string
-	await.True(t, func() bool {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return false
+	read := func(path string) (rows [][]string) {
+		if text, err := os.ReadFile(path); err == nil {
+			rows, _ = csv.NewReader(strings.NewReader(string(text))).ReadAll() // it may be half written
 		}
-		rows, err = csv.NewReader(strings.NewReader(string(text))).ReadAll()
-		return err == nil && len(rows) >= 3
-	})
-	require.Equal(t, "Unix,BytesSent,BytesReceived", strings.Join(rows[0][:3], ","))
-	for _, row := range rows {
-		require.Len(t, row, len(rows[0]))
+		return rows
 	}
-}
-
-// A row has what was counted since the row before.
-func TestSnmpTable(t *testing.T) {
-	dir := t.TempDir()
-	s := &snmpTable{path: dir + "/2006.log"}
-	_, before := counters()
-	server := start(t, "kcptun-server", "-l", "127.0.0.1:0", "-t", echo(t))
-	c := start(t, "kcptun-client", "-l", "127.0.0.1:0", "-r", find(t, server.err, `listening address=(\S+)`))
-	local := find(t, c.err, `listening address=(\S+)`)
-	var sum uint64
-	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	for i := range 4 {
-		says(t, local)
-		require.NoError(t, s.write(now.Add(time.Duration(i)*time.Hour)))
-	}
-	text, err := os.ReadFile(dir + "/2026.log")
-	require.NoError(t, err)
-	rows, err := csv.NewReader(strings.NewReader(string(text))).ReadAll()
-	require.NoError(t, err)
+	await.True(t, func() bool { return len(read(dir+"/own")) >= 2 })
+	rows := read(dir + "/2026.log")
 	require.Len(t, rows, 5)
+	require.Equal(t, "Unix,BytesSent,BytesReceived", strings.Join(rows[0][:3], ","))
 	for i, row := range rows[1:] {
+		require.Len(t, row, len(rows[0]))
 		require.Equal(t, fmt.Sprint(now.Unix()+int64(i)*3600), row[0])
 		n, err := strconv.ParseUint(row[1], 10, 64)
 		require.NoError(t, err)
 		require.Positive(t, n)
 		sum += n
 	}
-	require.Equal(t, s.last["BytesSent"], sum)
+	require.Equal(t, table.last["BytesSent"], sum)
 	require.Greater(t, sum, before["BytesSent"])
 	require.ErrorContains(t, (&snmpTable{path: dir + "/none/x"}).write(now), "none")
 }
