@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"net"
 	"strings"
 	"testing"
 
@@ -57,5 +58,14 @@ func TestTargetsRefused(t *testing.T) {
 	} {
 		got, err := canonicalTarget(s)
 		assert.Error(t, err, "%q became %q", s, got)
+	}
+}
+
+// An address that listens has the zone that was asked for.
+func TestWithZone(t *testing.T) {
+	ip := net.ParseIP("fe80::1")
+	for _, at := range []net.Addr{&net.TCPAddr{IP: ip, Port: 1}, &net.UDPAddr{IP: ip, Port: 1}} {
+		assert.Equal(t, "[fe80::1%eth0]:1", withZone(at, "[fe80::1%eth0]:0").String())
+		assert.Equal(t, at, withZone(at, "[fe80::1]:0"))
 	}
 }

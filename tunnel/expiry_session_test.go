@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"strings"
 	"testing"
 	"time"
 
@@ -110,33 +109,4 @@ func TestAuthorityWithoutTime(t *testing.T) {
 	leaf, err := x509.ParseCertificate(der)
 	require.NoError(t, err)
 	require.False(t, authorized(&tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf}}, root.pool, now))
-}
-
-// A certificate that expires does not end its session. If its authority is removed, that
-// ends as any other does.
-func TestExpiredCertificateIsRevoked(t *testing.T) {
-	t.Parallel()
-	old, next := newAuthority(t), newAuthority(t)
-	s := startServer(t, `{"laptop": [""]}`, func(c *ServerConfig) { c.ClientCAs = old.pool })
-	echoes := target(t, echo)
-	begun := func() bool { return s.Status().Sessions == 1 }
-	var c *testClient
-	var cert *tls.Certificate
-	for d := 2 * time.Second; c == nil || !begun(); d *= 2 { // a busy machine may take longer to begin
-		cert = old.issue(t, "laptop", d)
-		config := clientConfig(t, s, "0:"+echoes)
-		config.User, config.Password, config.Certificate = "", "", cert
-		c = startClient(t, config)
-		waitFor(t, func() bool { return begun() || strings.Contains(c.log.String(), "expired certificate") })
-	}
-	leaf, err := x509.ParseCertificate(cert.Certificate[0])
-	require.NoError(t, err)
-	waitFor(t, func() bool { return time.Now().After(leaf.NotAfter) })
-	both := old.pool.Clone()
-	both.AddCert(next.cert)
-	require.NoError(t, s.SetClientCAs(both))
-	exchange(t, dial(t, c.address(t)), 1000)
-	require.NoError(t, s.SetClientCAs(next.pool))
-	waitFor(t, func() bool { return strings.Contains(c.log.String(), "no longer valid") })
-	waitFor(t, func() bool { return s.Status().Sessions == 0 })
 }

@@ -1,7 +1,6 @@
 package tunnel
 
 import (
-	"crypto/sha256"
 	"crypto/tls"
 	"io"
 	"net"
@@ -160,61 +159,32 @@ func TestSeveralServers(t *testing.T) {
 	c := startClient(t, config)
 	local := c.address(t)
 	waitFor(t, func() bool { return c.Status().Sessions == 2 })
-	open := func() *net.TCPConn {
-		conn := dial(t, local)
+	says := func(conn net.Conn) error {
 		_, err := conn.Write([]byte("x"))
-		require.NoError(t, err)
-		_, err = io.ReadFull(conn, make([]byte, 1))
-		require.NoError(t, err)
-		return conn
+		if err == nil {
+			_, err = io.ReadFull(conn, make([]byte, 1))
+		}
+		return err
 	}
-	var conns []*net.TCPConn
-	for range 10 {
-		conns = append(conns, open())
+	var conns []net.Conn
+	for i := range 11 {
+		if i == 10 {
+			require.Equal(t, 5, first.Status().Connections)
+			require.Equal(t, 5, second.Status().Connections)
+			first.stop()
+			waitFor(t, func() bool { return c.Status().Sessions == 1 })
+		}
+		conns = append(conns, dial(t, local))
+		require.NoError(t, says(conns[i]))
 	}
-	require.Equal(t, 5, first.Status().Connections)
-	require.Equal(t, 5, second.Status().Connections)
-	first.stop()
-	waitFor(t, func() bool { return c.Status().Sessions == 1 })
+	require.Equal(t, 6, second.Status().Connections)
 	lost := 0
 	for _, conn := range conns {
-		if _, err := conn.Write([]byte("y")); err != nil {
-			lost++
-			continue
-		}
-		if _, err := io.ReadFull(conn, make([]byte, 1)); err != nil {
+		if says(conn) != nil {
 			lost++
 		}
 	}
 	require.Equal(t, 5, lost, "those of the lost server alone")
-	open()
-	require.Equal(t, 6, second.Status().Connections)
-}
-
-// exchangeAlone is exchange on a connection of its own, for other goroutines.
-func exchangeAlone(address string, n int) error {
-	conn, err := net.Dial("tcp", address)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	data := random(n)
-	sent := make(chan error, 1)
-	go func() {
-		_, err := conn.Write(data)
-		if err == nil {
-			err = conn.(*net.TCPConn).CloseWrite()
-		}
-		sent <- err
-	}()
-	got, err := io.ReadAll(conn)
-	if err == nil && sha256.Sum256(got) != sha256.Sum256(data) {
-		err = io.ErrUnexpectedEOF
-	}
-	if err == nil {
-		err = <-sent
-	}
-	return err
 }
 
 // A connection that nobody reads stops itself alone, and its sender.

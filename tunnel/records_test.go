@@ -2,7 +2,6 @@ package tunnel
 
 import (
 	"fmt"
-	"net"
 	"strings"
 	"testing"
 	"time"
@@ -30,49 +29,25 @@ func TestRecordsNameTargets(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, everything, nil)
 	at, packets := target(t, echo), udpTarget(t)
-	config := clientConfig(t, s, "0:"+at, "0:"+packets+"/udp", "0:no-such-name.invalid:53/udp", "R:127.0.0.1:0:"+at, "R:127.0.0.1:0:"+packets+"/udp")
+	config := clientConfig(t, s, "0:"+at, "0:"+packets+"/udp", "0:no-such-name.invalid:53/udp", "R:127.0.0.1:0:"+at)
 	config.UDPTimeout = 100 * time.Millisecond
 	c := startClient(t, config)
-	var locals []string
-	for range 5 {
-		locals = append(locals, c.address(t))
+	forward, flow, nobody, reverse := c.address(t), c.address(t), c.address(t), c.address(t)
+	has := func(l *logged, want ...string) {
+		t.Helper()
+		waitFor(t, func() bool { return len(l.records(want...)) > 0 })
 	}
-	waitFor(t, func() bool { return c.Status().Sessions == 1 })
-	exchange(t, dial(t, locals[0]), 100)
-	waitFor(t, func() bool {
-		return len(c.log.records("connection ended", "target="+at, "from=127.0.0.1:", "lasted=")) == 1
-	})
-	waitFor(t, func() bool {
-		return len(s.log.records("connection ended", "user=me", "kind=tcp", "target="+at, "lasted=")) == 1
-	})
-	for _, r := range []int{3, 4} { // in any order
-		if conn, err := net.Dial("tcp", locals[r]); err == nil {
-			exchange(t, conn.(*net.TCPConn), 100)
-			require.NoError(t, conn.Close())
-			waitFor(t, func() bool {
-				return len(s.log.records("connection ended", "user=me", "kind=listen-tcp", "address="+locals[r], "from=127.0.0.1:")) == 1
-			})
-		}
-	}
-	waitFor(t, func() bool {
-		return len(c.log.records("connection ended", "kind=reverse-tcp", "target="+at)) == 1
-	})
-	for _, r := range []int{1, 3, 4} {
-		conn := dialUDP(t, locals[r])
-		if r == 1 {
-			udpExchange(t, conn, 10)
-			continue
-		}
-		_, err := conn.Write([]byte("x"))
-		require.NoError(t, err)
-	}
-	waitFor(t, func() bool {
-		return len(c.log.records("flow ended", "kind=reverse-udp", "target="+packets)) > 0 && len(s.log.records("flow ended", "user=me", "kind=udp", "target="+packets)) > 0
-	})
-	conn := dialUDP(t, locals[2])
-	_, err := conn.Write([]byte("x"))
+	exchange(t, dial(t, forward), 100)
+	has(c.log, "connection ended", "target="+at, "from=127.0.0.1:", "lasted=")
+	has(s.log, "connection ended", "user=me", "kind=tcp", "target="+at, "lasted=")
+	exchange(t, dial(t, reverse), 100)
+	has(s.log, "connection ended", "user=me", "kind=listen-tcp", "address="+reverse, "from=127.0.0.1:")
+	has(c.log, "connection ended", "kind=reverse-tcp", "target="+at)
+	udpExchange(t, dialUDP(t, flow), 10)
+	has(s.log, "flow ended", "user=me", "kind=udp", "target="+packets)
+	_, err := dialUDP(t, nobody).Write([]byte("x"))
 	require.NoError(t, err)
-	waitFor(t, func() bool { return len(c.log.records("packets refused", "target=no-such-name.invalid:53")) > 0 })
+	has(c.log, "packets refused", "target=no-such-name.invalid:53")
 	for _, l := range []*logged{s.log, c.log} {
 		require.Empty(t, l.records("error=<nil>"))
 		require.Empty(t, l.records(`target=""`))

@@ -9,6 +9,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// matches checks whether a rule matches what it is about.
+func matches(t *testing.T, text string, cases map[string]bool) {
+	one, err := parseRule(text)
+	require.NoError(t, err, text)
+	u := &user{rules: []rule{one}}
+	for what, want := range cases {
+		assert.Equal(t, want, u.matches(what), "%s and %s", text, what)
+	}
+}
+
 // Rules about addresses match addresses, and rules about names match names as before.
 func TestRulesAboutAddresses(t *testing.T) {
 	for text, names := range map[string]bool{ // whether the rule matches the name below
@@ -39,10 +49,7 @@ func TestRulesAboutAddresses(t *testing.T) {
 		`10.0.`:                       false,
 		`10.+0.*:80`:                  true,
 	} {
-		one, err := parseRule(text)
-		require.NoError(t, err, text)
-		u := &user{rules: []rule{one}}
-		assert.Equal(t, names, u.matches("10.0.evil.example:80"), text)
+		matches(t, text, map[string]bool{"10.0.evil.example:80": names})
 	}
 	for text, cases := range map[string]map[string]bool{
 		`^10\.0\.`:                  {"10.0.1.2:80": true, "10.0.1.2:53/udp": true, "10.0.evil.example:53/udp": false, "R:10.0.0.1:80": false},
@@ -62,12 +69,7 @@ func TestRulesAboutAddresses(t *testing.T) {
 		`^10\.0\.0\.1:(80|443)$`:    {"10.0.0.1:80": true, "10.0.0.1:443": true},
 		`^(a|b|10)\.(x|y|0)\.1\.1:`: {"10.0.1.1:1": true, "a.x.1.1:1": true},
 	} {
-		one, err := parseRule(text)
-		require.NoError(t, err, text)
-		u := &user{rules: []rule{one}}
-		for what, want := range cases {
-			assert.Equal(t, want, u.matches(what), "%s and %s", text, what)
-		}
+		matches(t, text, cases)
 	}
 }
 
@@ -86,12 +88,7 @@ func TestRulesAboutIPv4(t *testing.T) {
 		`:80$`:                       {"[::1]:80": true, "10.0.0.1:80": true, "a:80": true},
 		`^socks$`:                    {"socks": true},
 	} {
-		one, err := parseRule(text)
-		require.NoError(t, err, text)
-		u := &user{rules: []rule{one}}
-		for what, want := range cases {
-			assert.Equal(t, want, u.matches(what), "%s and %s", text, what)
-		}
+		matches(t, text, cases)
 	}
 }
 

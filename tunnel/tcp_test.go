@@ -23,28 +23,6 @@ func TestForward(t *testing.T) {
 	require.NoError(t, c.stop())
 }
 
-func TestForwardIPv6(t *testing.T) {
-	t.Parallel()
-	l, err := net.Listen("tcp", "[::1]:0")
-	if err != nil {
-		t.Skip("no IPv6 here")
-	}
-	defer l.Close()
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			_, _ = io.Copy(conn, conn)
-			_ = conn.Close()
-		}
-	}()
-	s := startServer(t, `{"me:secret": ["^\\[::1\\]:[0-9]+$"]}`, func(c *ServerConfig) { c.Addr = "[::1]:0" })
-	c := startClient(t, clientConfig(t, s, "[::1]:0:"+l.Addr().String()))
-	exchange(t, dial(t, c.address(t)), 100_000)
-}
-
 // Either end of a connection may end its direction alone.
 func TestHalfClose(t *testing.T) {
 	t.Parallel()

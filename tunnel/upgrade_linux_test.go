@@ -248,23 +248,3 @@ func TestUpgradeFails(t *testing.T) {
 	waitFor(t, func() bool { return next.Status().Sessions == 1 })
 	require.Equal(t, 1, strings.Count(c.log.String(), "upgraded"))
 }
-
-// A server on a socket that it was given, such as one of systemd's, works as another.
-func TestGivenSocket(t *testing.T) {
-	t.Parallel()
-	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer pc.Close()
-	s := startServer(t, everything, func(c *ServerConfig) { c.Addr, c.Socket = "", pc })
-	require.Equal(t, pc.LocalAddr().String(), s.Addr().String())
-	c := startClient(t, clientConfig(t, s, "0:"+target(t, echo)))
-	at := c.address(t)
-	conn := &talker{dial(t, at), t}
-	conn.says("hello")
-	next, handed := upgrade(t, s, everything, nil)
-	conn.says("hello again")
-	waitFor(t, func() bool { return next.Status().Sessions == 1 })
-	exchange(t, dial(t, at), 1000)
-	require.NoError(t, conn.Close())
-	require.NoError(t, <-handed)
-}
