@@ -307,23 +307,32 @@ func (w *world) streams() {
 	_, _ = a.Close(), b.Close()
 }
 
-// findTshark returns the path of tshark. Without it, and with -short, the test is
-// skipped: "make dissector" runs it.
-func findTshark(t *testing.T) string {
+// dissect returns a function that runs tshark over a capture and returns its lines. Without
+// tshark, and with -short, the test is skipped: "make dissector" runs it.
+func dissect(t *testing.T, c *capture) func(args ...string) []string {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("make dissector runs it")
-	}
 	tshark, err := exec.LookPath("tshark")
 	if err != nil {
 		t.Skip("tshark is not installed (Debian: apt-get install tshark)")
 	}
-	return tshark
+	file := filepath.Join(t.TempDir(), "capture.pcap")
+	require.NoError(t, os.WriteFile(file, c.file.Bytes(), 0o600))
+	return func(args ...string) []string {
+		cmd := exec.Command(tshark, append([]string{"-X", "lua_script:kcp.lua", "-r", file}, args...)...)
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		out, err := cmd.Output()
+		require.NoError(t, err, "%s", stderr.String())
+		require.NotContains(t, stderr.String(), "Lua", "%s", stderr.String())
+		return strings.FieldsFunc(string(out), func(r rune) bool { return r == '\n' })
+	}
 }
 
-// tshark prints each kind of packet by its name, and finds nothing malformed.
+// tshark prints every packet by the names of its segments, and finds nothing malformed.
 func TestDissector(t *testing.T) {
-	tshark := findTshark(t)
+	if testing.Short() {
+		t.Skip("make dissector runs it")
+	}
 	c := newCapture()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{t: t, net: netsim.NewNetwork(1, netsim.LinkConfig{Delay: 10 * time.Millisecond})}
@@ -337,115 +346,62 @@ func TestDissector(t *testing.T) {
 		w.everything()
 		w.net.SetFilter(nil)
 	})
-	file := filepath.Join(t.TempDir(), "capture.pcap")
-	require.NoError(t, os.WriteFile(file, c.file.Bytes(), 0o600))
-	run := requireNames(t, tshark, file, c.packets, everyKind)
-	require.NotEqual(t, []string{""}, run("-Y", `kcp.close.text == "enough" && kcp.close.code == 7`))
+	missing := make(map[string]bool)
+	for _, k := range everyKind {
+		missing[k] = true
+	}
+	for _, packet := range c.packets {
+		for _, k := range kinds(packet) {
+			delete(missing, k)
+		}
+	}
+	require.Empty(t, slices.Sorted(maps.Keys(missing)), "kinds that were not captured")
+	run := dissect(t, c)
+	lines := run("-T", "fields", "-E", "separator=;", "-e", "frame.protocols", "-e", "kcp.name")
+	require.Len(t, lines, len(c.packets))
+	for i, line := range lines {
+		protocols, names, _ := strings.Cut(line, ";")
+		require.True(t, strings.HasSuffix(protocols, ":udp:kcp"), "packet %d (%x) is %s", i+1, c.packets[i], protocols)
+		if want := kinds(c.packets[i]); want[0] == "protected" {
+			require.True(t, strings.HasPrefix(names, "protected, "), names)
+		} else {
+			require.Equal(t, strings.Join(want, ","), names, "packet %d", i+1)
+		}
+	}
+	require.Empty(t, run("-Y", "_ws.malformed || kcp.bad || _ws.lua.error || _ws.expert.severity >= 6291456"))
+	require.NotEmpty(t, run("-Y", `kcp.close.text == "enough" && kcp.close.code == 7`))
 }
 
 // A segment that was captured before is marked, in the direction and conversation that it
 // belongs to.
 func TestDissectorRetransmissions(t *testing.T) {
-	tshark := findTshark(t)
 	c := newCapture()
 	a, b := netip.MustParseAddrPort("10.0.0.1:1000"), netip.MustParseAddrPort("10.0.0.2:2000")
 	push := func(conv, sn uint32) []byte { return testenv.PacketOf(conv, testenv.Push(sn, 0, "data")) }
 	piece := func(offset byte) []byte {
 		return testenv.PacketOf(7, testenv.Segment(85, 0, 0, 3, 0, string([]byte{offset, 0, 9, 0, 'd'})))
 	}
-	for _, p := range []struct {
-		from, to netip.AddrPort
-		packet   []byte
-	}{
-		{a, b, push(7, 1)},
-		{a, b, push(7, 2)},
-		{b, a, push(7, 1)},
-		{a, b, push(8, 1)},
-		{a, b, push(7, 1)}, // 5: again
-		{a, b, testenv.PacketOf(7, testenv.Ack(1, 0, 1))},
-		{a, b, testenv.PacketOf(7, testenv.Ack(1, 0, 1))},
-		{a, b, testenv.PacketOf(7, testenv.Push(4, 0, "data"), testenv.Push(2, 0, "data"))}, // 8: one of two
-		{a, b, piece(0)},
-		{a, b, piece(1)},
-		{a, b, piece(0)}, // 11
-	} {
-		c.add(p.from, p.to, p.packet)
-	}
-	file := filepath.Join(t.TempDir(), "capture.pcap")
-	require.NoError(t, os.WriteFile(file, c.file.Bytes(), 0o600))
+	c.add(a, b, push(7, 1))
+	c.add(a, b, push(7, 2))
+	c.add(b, a, push(7, 1))
+	c.add(a, b, push(8, 1))
+	c.add(a, b, push(7, 1)) // 5: again
+	c.add(a, b, testenv.PacketOf(7, testenv.Ack(1, 0, 1)))
+	c.add(a, b, testenv.PacketOf(7, testenv.Ack(1, 0, 1)))
+	c.add(a, b, testenv.PacketOf(7, testenv.Push(4, 0, "data"), testenv.Push(2, 0, "data"))) // 8: one of two
+	c.add(a, b, piece(0))
+	c.add(a, b, piece(1))
+	c.add(a, b, piece(0)) // 11
+	run := dissect(t, c)
 	for _, passes := range [][]string{nil, {"-2"}} {
-		args := append(passes, "-X", "lua_script:kcp.lua", "-r", file, "-d", "udp.port==2000,kcp", "-Y", "kcp.analysis.retransmission", "-T", "fields", "-e", "frame.number")
-		out, err := exec.Command(tshark, args...).Output()
-		require.NoError(t, err)
-		require.Equal(t, []string{"5", "8", "11"}, strings.Fields(string(out)))
+		args := append(passes, "-d", "udp.port==2000,kcp", "-Y", "kcp.analysis.retransmission", "-T", "fields", "-e", "frame.number")
+		require.Equal(t, []string{"5", "8", "11"}, run(args...))
 	}
 }
 
-// A capture of sessions with kcp-go over loopback, of whose packets each tenth was lost,
-// with and without error correction, is dissected in the same way.
-func TestDissectorKCPGo(t *testing.T) {
-	tshark := findTshark(t)
-	file := filepath.Join("testdata", "kcp-go.pcap")
-	packets := readCapture(t, file)
-	run := requireNames(t, tshark, file, packets, []string{"PUSH", "ACK", "WASK", "WINS", "HELLO", "FEC parity", "datagram"})
-	require.NotEqual(t, []string{""}, run("-Y", `kcp.fec.seqid && kcp.name == "PUSH"`))
-}
-
-// readCapture returns the UDP payloads of a capture as newCapture begins one.
-func readCapture(t *testing.T, file string) (packets [][]byte) {
-	t.Helper()
-	b, err := os.ReadFile(file)
-	require.NoError(t, err)
-	for b = b[24:]; len(b) > 0; {
-		n := int(binary.LittleEndian.Uint32(b[8:]))
-		packets = append(packets, b[16+28:16+n])
-		b = b[16+n:]
-	}
-	return packets
-}
-
-// requireNames checks that tshark prints every packet by the names of its
-// segments, with nothing malformed, and that all kinds are among them. It returns
-// a function that runs tshark over the file and returns its lines.
-func requireNames(t *testing.T, tshark, file string, packets [][]byte, everyKind []string) func(args ...string) []string {
-	t.Helper()
-	run := func(more ...string) []string {
-		cmd := exec.Command(tshark, append([]string{"-X", "lua_script:kcp.lua", "-r", file}, more...)...)
-		var stderr bytes.Buffer
-		cmd.Stderr = &stderr
-		out, err := cmd.Output()
-		require.NoError(t, err, "%s", stderr.String())
-		require.NotContains(t, stderr.String(), "Lua", "%s", stderr.String())
-		return strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
-	}
-	missing := make(map[string]bool)
-	for _, k := range everyKind {
-		missing[k] = true
-	}
-	lines := run("-T", "fields", "-E", "separator=;", "-e", "frame.protocols", "-e", "kcp.name")
-	require.Len(t, lines, len(packets))
-	for i, line := range lines {
-		protocols, names, _ := strings.Cut(line, ";")
-		require.True(t, strings.HasSuffix(protocols, ":udp:kcp"), "packet %d (%x) is %s", i+1, packets[i], protocols)
-		want := kinds(packets[i])
-		if want[0] == "protected" {
-			require.True(t, strings.HasPrefix(names, "protected, "), names)
-		} else {
-			require.Equal(t, strings.Join(want, ","), names, "packet %d", i+1)
-		}
-		for _, k := range want {
-			delete(missing, k)
-		}
-	}
-	require.Empty(t, slices.Sorted(maps.Keys(missing)), "kinds that were not captured")
-	require.Equal(t, []string{""}, run("-Y", "_ws.malformed || kcp.bad || _ws.lua.error || _ws.expert.severity >= 6291456"))
-	return run
-}
-
-// Packets that are not KCP are left alone, and malformed ones are marked if they
-// are to be KCP.
+// Packets that are not KCP are left alone, and malformed ones are marked if they are to be
+// KCP.
 func TestDissectorRefuses(t *testing.T) {
-	tshark := findTshark(t)
 	from, to := netip.MustParseAddrPort("10.0.0.1:5000"), netip.MustParseAddrPort("10.0.0.2:6000")
 	segment := func(cmd byte, n uint32) []byte {
 		p := make([]byte, 24)
@@ -454,24 +410,17 @@ func TestDissectorRefuses(t *testing.T) {
 		return p
 	}
 	c := newCapture()
-	packets := [][]byte{
+	for _, p := range [][]byte{
 		{1}, make([]byte, 100), bytes.Repeat([]byte{0xff}, 100), segment(80, 0), segment(81, 1), segment(81, 1<<32-1), segment(82, 0)[:23],
 		append(segment(81, 0), 1), append(segment(85, 4), 1, 2, 3, 4),
 		{0, 0, 0, 0, 0xf1, 0, 9, 9, 1}, {0, 0, 0, 0, 0xf3, 0, 2, 0}, append([]byte{1, 2, 3, 4, 0xa2}, make([]byte, 40)...),
-	}
-	for _, p := range packets {
+	} {
 		c.add(from, to, p)
 	}
-	file := filepath.Join(t.TempDir(), "capture.pcap")
-	require.NoError(t, os.WriteFile(file, c.file.Bytes(), 0o600))
-	count := func(more ...string) int {
-		out, err := exec.Command(tshark, append([]string{"-X", "lua_script:kcp.lua", "-r", file}, more...)...).Output()
-		require.NoError(t, err)
-		return strings.Count(string(out), "\n")
-	}
-	require.Zero(t, count("-Y", "kcp"))
+	run := dissect(t, c)
+	require.Empty(t, run("-Y", "kcp"))
 	forced := []string{"-d", "udp.port==6000,kcp"}
-	require.Equal(t, len(packets), count(append(forced, "-Y", "kcp")...))
-	require.Equal(t, len(packets)-2, count(append(forced, "-Y", "kcp.bad")...)) // a rest is no fault, and a protected packet may be one
-	require.Zero(t, count(append(forced, "-Y", "_ws.lua.error")...))
+	require.Len(t, run(append(forced, "-Y", "kcp")...), len(c.packets))
+	require.Len(t, run(append(forced, "-Y", "kcp.bad")...), len(c.packets)-2) // a rest is no fault, and a protected packet may be one
+	require.Empty(t, run(append(forced, "-Y", "_ws.lua.error")...))
 }

@@ -93,18 +93,6 @@ func (w *watch) requireOnly(t *testing.T, prefix string) {
 	}
 }
 
-// screenshot keeps a picture of the page if KCP_SCREENSHOTS is set.
-func screenshot(t *testing.T, ctx context.Context, name string) {
-	t.Helper()
-	dir := os.Getenv("KCP_SCREENSHOTS")
-	if dir == "" {
-		return
-	}
-	var png []byte
-	require.NoError(t, chromedp.Run(ctx, chromedp.FullScreenshot(&png, 100)))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, name+".png"), png, 0o644))
-}
-
 // eval returns the value of a JavaScript expression.
 func eval[T any](t *testing.T, ctx context.Context, js string) (v T) {
 	t.Helper()
@@ -148,13 +136,6 @@ func TestLivePage(t *testing.T) {
 	until(t, ctx, `document.querySelectorAll("#sessions tbody tr").length === 2`)
 	require.Equal(t, 3, eval[int](t, ctx, `document.querySelectorAll("#endpoints tr").length`)) // with the heading
 	require.Regexp(t, `^2 sessions on 2 endpoints, `, eval[string](t, ctx, `document.getElementById("about").textContent`))
-	require.Regexp(t, `^1 session on 1 endpoint, `, eval[string](t, ctx, `(() => {
-		const about = document.getElementById("about"), before = about.textContent;
-		kcpLive.showTotals({ sessions: 1, endpoints: [{}], time: 0 });
-		const one = about.textContent;
-		about.textContent = before;
-		return one;
-	})()`))
 	const columns = `[...document.querySelectorAll("#endpoints tr")].map(tr => [...tr.cells].slice(14).map(c => c.textContent).join()).join(";")`
 	require.Equal(t, ";;", eval[string](t, ctx, columns))
 	// Figures of a takeover are shown once there is one, for all endpoints.
@@ -162,10 +143,6 @@ func TestLivePage(t *testing.T) {
 		const stats = o => ({ Lag: {}, ...o });
 		kcpLive.showEndpoints({ endpoints: [{ stats: stats({ Forwarded: 1500, DropForward: 2, PredecessorSessions: 0 }), totals: {} },
 			{ stats: stats({ Forwarded: 0, DropForward: 0, PredecessorSessions: 0 }), totals: {} }] });
-		return `+columns+`;
-	})()`))
-	require.Equal(t, "sessions before;7", eval[string](t, ctx, `(() => {
-		kcpLive.showEndpoints({ endpoints: [{ stats: { Lag: {}, Forwarded: 0, DropForward: 0, PredecessorSessions: 7 }, totals: {} }] });
 		return `+columns+`;
 	})()`))
 	until(t, ctx, `document.getElementById("chosen").textContent.startsWith("Session ")`)
@@ -190,7 +167,6 @@ func TestLivePage(t *testing.T) {
 	before, points := eval[string](t, ctx, picture), eval[int](t, ctx, `kcpLive.history.time.length`)
 	until(t, ctx, fmt.Sprintf(`kcpLive.history.time.length > %d`, points+3))
 	require.NotEqual(t, before, eval[string](t, ctx, picture))
-	screenshot(t, ctx, "live")
 
 	// Another session can be chosen, and the filter narrows the table.
 	other := eval[string](t, ctx, `document.querySelector("#sessions tbody tr:not(.picked)").dataset.id`)
@@ -237,6 +213,5 @@ func TestTracePage(t *testing.T) {
 	for _, what := range []string{"HELLO", "quic:connection_closed", "startup"} {
 		require.Contains(t, eval[string](t, ctx, `document.getElementById("events").textContent`), what)
 	}
-	screenshot(t, ctx, "trace")
 	w.requireOnly(t, at)
 }
