@@ -56,6 +56,7 @@ func TestCertificatesOfAnotherTime(t *testing.T) {
 	echoes := target(t, echo)
 	for name, bad := range map[string]tls.Certificate{"early": early, "late": late} {
 		t.Run("server/"+name, func(t *testing.T) {
+			t.Parallel()
 			s := startServer(t, everything, func(c *ServerConfig) { c.Certificate = bad })
 			waitFor(t, func() bool {
 				return strings.Contains(s.log.String(), "level=WARN msg=\"the certificate is not valid now\"")
@@ -77,6 +78,7 @@ func TestCertificatesOfAnotherTime(t *testing.T) {
 			require.False(t, TurnedAway(err))
 		})
 		t.Run("client/"+name, func(t *testing.T) {
+			t.Parallel()
 			s := startServer(t, `{"tunnel.example": [""]}`, func(c *ServerConfig) { c.ClientCAs = a.pool })
 			config := clientConfig(t, s, "0:"+echoes)
 			config.User, config.Password, config.Certificate = "", "", &bad

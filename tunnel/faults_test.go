@@ -187,34 +187,6 @@ func TestSeveralServers(t *testing.T) {
 	require.Equal(t, 5, lost, "those of the lost server alone")
 }
 
-// A connection that nobody reads stops itself alone, and its sender.
-func TestNeverReads(t *testing.T) {
-	t.Parallel()
-	stopped := make(chan int64, 1)
-	flood := target(t, func(conn *net.TCPConn) {
-		sent := int64(0)
-		b := make([]byte, 64<<10)
-		for {
-			_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
-			n, err := conn.Write(b)
-			sent += int64(n)
-			if err != nil {
-				stopped <- sent
-				return
-			}
-		}
-	})
-	_, c := connected(t, "0:"+flood, "0:"+target(t, echo))
-	flooded, echoes := c.address(t), c.address(t)
-	idle := dial(t, flooded)
-	for range 3 {
-		exchange(t, dial(t, echoes), 2_000_000)
-	}
-	require.Less(t, <-stopped, int64(64<<20), "credit and buffers of sockets")
-	exchange(t, dial(t, echoes), 2_000_000)
-	require.NoError(t, idle.Close())
-}
-
 // While there is no server, connections wait, and are reset in the end.
 func TestNoServer(t *testing.T) {
 	t.Parallel()

@@ -1,7 +1,6 @@
 package tunnel
 
 import (
-	"crypto/tls"
 	"fmt"
 	"net"
 	"testing"
@@ -110,19 +109,4 @@ func TestFiguresOfTheTurnedAway(t *testing.T) {
 		s.SetUsers(parsed(t, fmt.Sprintf(`{"user%d:secret": [""]}`, i)))
 	}
 	require.Len(t, s.Figures().Users, 2)
-}
-
-// A client that leaves without a word, as kcp ping does, is no matter for a warning.
-func TestClientThatOnlyPings(t *testing.T) {
-	t.Parallel()
-	s := startServer(t, everything, nil)
-	for range 3 {
-		conn, err := kcp.Dial("udp", s.Addr().String(), &kcp.Config{TLS: &tls.Config{InsecureSkipVerify: true, NextProtos: []string{protocol}}})
-		require.NoError(t, err)
-		_, err = conn.Ping(t.Context())
-		require.NoError(t, err)
-		require.NoError(t, conn.Close())
-	}
-	waitFor(t, func() bool { return s.Figures().TurnedAway["left"] == 3 })
-	require.Empty(t, s.log.records("level=WARN"))
 }

@@ -218,12 +218,6 @@ func TestAttackerReachesNothing(t *testing.T) {
 	require.Zero(t, s.Status().Sessions)
 }
 
-// What the log says of a client's version is about the client.
-func TestTurnedAwayForItsVersion(t *testing.T) {
-	away := &turnedAway{welcome: welcome{Code: helloVersion, Value: "1"}}
-	require.EqualError(t, away, "the client speaks another version of the protocol than 1")
-}
-
 // login opens a session as a user.
 func login(t *testing.T, s *testServer, user, password string) *kcp.Conn {
 	t.Helper()

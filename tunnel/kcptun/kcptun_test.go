@@ -1,7 +1,9 @@
 package kcptun
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -9,12 +11,11 @@ import (
 	"net"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/arqnet/kcp/internal/neterr"
 	"github.com/arqnet/kcp/internal/testenv/await"
+	"github.com/golang/snappy"
 	"github.com/stretchr/testify/require"
 )
 
@@ -142,30 +143,6 @@ func (l *logged) String() string {
 	return l.b.String()
 }
 
-// When the client ends, its connections are reset: what is cut off does not look
-// complete.
-func TestEndIsAReset(t *testing.T) {
-	s, c := ServerDefaults(), ClientDefaults()
-	s.Listen, s.Target, c.Listen = "127.0.0.1:0", target(t, echo), "127.0.0.1:0"
-	c.Target = start(t, Serve, s)
-	ctx, cancel := context.WithCancel(context.Background())
-	at := make(chan net.Addr, 1)
-	c.Listening = func(a net.Addr) { at <- a }
-	ended := make(chan error, 1)
-	go func() { ended <- Run(ctx, c) }()
-	conn, err := net.Dial("tcp", (<-at).String())
-	require.NoError(t, err)
-	defer conn.Close()
-	_, err = io.WriteString(conn, "x")
-	require.NoError(t, err)
-	_, err = conn.Read(make([]byte, 1))
-	require.NoError(t, err)
-	cancel()
-	require.NoError(t, <-ended)
-	_, err = conn.Read(make([]byte, 1))
-	require.True(t, neterr.Is(err, syscall.ECONNRESET), "%v", err)
-}
-
 func TestSettingsRefused(t *testing.T) {
 	for name, edit := range map[string]func(*Config){
 		`crypt "foo"`: func(c *Config) { c.Crypt = "foo" },
@@ -189,4 +166,29 @@ func TestSettingsRefused(t *testing.T) {
 			require.ErrorContains(t, err, name)
 		}
 	}
+}
+
+// What arrives is decompressed to at most a block at a time, and ends truly.
+func FuzzCompressed(f *testing.F) {
+	var b bytes.Buffer
+	w := snappy.NewBufferedWriter(&b)
+	_, _ = w.Write(make([]byte, 100_000))
+	_ = w.Close()
+	f.Add(b.Bytes())
+	f.Add([]byte("\xff\x06\x00\x00sNaPpY\xfe\xff\xff\xff"))
+	f.Add([]byte("\xff\x06\x00\x00sNaPpY\x00\x08\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff\x0f"))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		here, there := net.Pipe()
+		go func() {
+			_, _ = there.Write(in)
+			_ = there.Close()
+		}()
+		r := compress(here)
+		defer here.Close()
+		n, err := io.Copy(io.Discard, struct{ io.Reader }{r})
+		require.LessOrEqual(t, n, int64(len(in)+1)*65536)
+		if err != nil {
+			require.True(t, errors.Is(err, snappy.ErrCorrupt) || errors.Is(err, snappy.ErrUnsupported) || errors.Is(err, io.ErrUnexpectedEOF), "%v", err)
+		}
+	})
 }
