@@ -181,28 +181,12 @@ func TestStatusRedraws(t *testing.T) {
 	require.Contains(t, s.line(s.start.Add(6*time.Second), []float64{2e6, 0}), "listen -> dial 100% done in 5.31s resent")
 }
 
-func TestStatusRatesAreRecent(t *testing.T) {
-	s := statusOf(t)
-	up := s.directions[0]
-	up.arrived.Store(0)
-	now := s.start
-	s.note(now)
-	for range 30 { // three seconds at 1 MB/s, of which the first is forgotten
-		now = now.Add(100 * time.Millisecond)
-		up.arrived.Add(100_000)
-		s.note(now)
-	}
-	require.LessOrEqual(t, len(s.history), 12)
-	up.arrived.Add(1_000_000) // at once
-	now = now.Add(100 * time.Millisecond)
-	require.InDelta(t, 2e6/1.1, s.rates(now)[0], 0.1e6)
-}
-
-// kcp demo -streams prints a table with figures of each flow, with streams and
-// without.
+// kcp demo -streams prints a table with figures of each flow, with streams and without, or
+// an object.
 func TestDemoStreams(t *testing.T) {
 	t.Parallel()
-	got := runWith(t.Context(), nil, "demo", "-streams", "-time", "600ms", "-loss", "2%", "-delay", "5ms", "-jitter", "0s", "-duplicate", "0", "-seed", "7")
+	args := []string{"demo", "-streams", "-time", "500ms", "-loss", "0", "-delay", "5ms", "-jitter", "0s", "-duplicate", "0", "-seed", "7"}
+	got := runWith(t.Context(), nil, args...)
 	require.Equal(t, exitOK, got.code, got.err)
 	require.Empty(t, got.err)
 	require.NotContains(t, got.out, "\x1b", "escape sequences, though this is no terminal")
@@ -215,4 +199,18 @@ func TestDemoStreams(t *testing.T) {
 	for _, line := range strings.Split(got.out, "\n") {
 		require.LessOrEqual(t, len(line), foldAt, "wraps on a narrow terminal: %s", line)
 	}
+
+	got = runWith(t.Context(), nil, append(args, "-json")...)
+	require.Equal(t, exitOK, got.code, got.out)
+	sessions := last(t, got.out, "result")["sessions"].([]any)
+	require.Len(t, sessions, 2)
+	flows := sessions[0].(map[string]any)["flows"].([]any)
+	require.Len(t, flows, len(flowKinds))
+	feed, download := flows[0].(map[string]any), flows[3].(map[string]any)
+	require.Equal(t, "state feed", feed["name"])
+	require.GreaterOrEqual(t, feed["p50_seconds"], 5e-3)
+	require.GreaterOrEqual(t, feed["p99_seconds"], feed["p50_seconds"])
+	require.NotContains(t, feed, "bytes_per_second")
+	require.NotContains(t, download, "messages")
+	require.Contains(t, download, "bytes_per_second")
 }

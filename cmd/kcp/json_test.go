@@ -62,23 +62,6 @@ func TestDemoJSON(t *testing.T) {
 	}
 }
 
-func TestDemoStreamsJSON(t *testing.T) {
-	t.Parallel()
-	got := runWith(t.Context(), nil, "demo", "-json", "-streams", "-time", "500ms", "-loss", "0", "-delay", "5ms", "-jitter", "0s")
-	require.Equal(t, exitOK, got.code, got.out)
-	sessions := last(t, got.out, "result")["sessions"].([]any)
-	require.Len(t, sessions, 2)
-	flows := sessions[0].(map[string]any)["flows"].([]any)
-	require.Len(t, flows, len(flowKinds))
-	feed, download := flows[0].(map[string]any), flows[3].(map[string]any)
-	require.Equal(t, "state feed", feed["name"])
-	require.GreaterOrEqual(t, feed["p50_seconds"], 5e-3)
-	require.GreaterOrEqual(t, feed["p99_seconds"], feed["p50_seconds"])
-	require.NotContains(t, feed, "bytes_per_second")
-	require.NotContains(t, download, "messages")
-	require.Contains(t, download, "bytes_per_second")
-}
-
 func TestNetcatJSON(t *testing.T) {
 	t.Parallel()
 	l, addr := listen(t.Context(), t, strings.NewReader("answer"))

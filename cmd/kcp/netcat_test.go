@@ -23,15 +23,14 @@ import (
 func TestNetcat(t *testing.T) {
 	var running sync.WaitGroup
 	for name, test := range map[string]func(*testing.T){
-		"pipes":      testPipes,
-		"keep":       testListenKeepsListening,
-		"nobody":     testDialNobody,
-		"no answer":  testDialNoAnswer,
-		"wrong key":  testWrongKey,
-		"any order":  testDialWaitsForTheListener,
-		"interrupt":  testInterruptEndsCleanly,
-		"port taken": testListenFailsWhereThePortIsTaken,
-		"bare port":  testListenTakesABarePort,
+		"pipes":     testPipes,
+		"keep":      testListenKeepsListening,
+		"nobody":    testDialNobody,
+		"no answer": testDialNoAnswer,
+		"wrong key": testWrongKey,
+		"any order": testDialWaitsForTheListener,
+		"interrupt": testInterruptEndsCleanly,
+		"ports":     testListenPorts,
 	} {
 		running.Go(func() { t.Run(name, test) })
 	}
@@ -279,20 +278,14 @@ type brokenWriter struct{}
 
 func (brokenWriter) Write([]byte) (int, error) { return 0, errors.New("disk full") }
 
-func testListenFailsWhereThePortIsTaken(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	l, addr := listen(ctx, t, strings.NewReader(""))
-	got := runWith(t.Context(), nil, "listen", addr)
-	require.Equal(t, exitFailed, got.code)
-	require.Contains(t, got.err, "kcp listen: listen udp")
-	cancel()
-	require.Equal(t, exitInterrupted, l.wait(t))
-}
-
-func testListenTakesABarePort(t *testing.T) {
+// A bare port is one of all addresses; one that is taken is an error.
+func testListenPorts(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	l := start(ctx, nil, "listen", "0", "-v", "-d")
-	l.err.find(t, `listening on \S+:(\d+)\n`)
+	port := l.err.find(t, `listening on \S+:(\d+)\n`)
+	got := runWith(t.Context(), nil, "listen", port)
+	require.Equal(t, exitFailed, got.code)
+	require.Contains(t, got.err, "kcp listen: listen udp")
 	cancel()
 	require.Equal(t, exitInterrupted, l.wait(t))
 }

@@ -121,19 +121,6 @@ func TestPingStdoutErrors(t *testing.T) {
 	require.Equal(t, 1, p.result.sent)
 }
 
-func TestPingResult(t *testing.T) {
-	var r pingResult
-	for _, ms := range []int{20, 10, 40} {
-		r.add(time.Duration(ms)*time.Millisecond, false)
-	}
-	r.add(0, true)
-	require.Equal(t, []int{4, 3}, []int{r.sent, r.answered})
-	require.Equal(t, []time.Duration{10 * time.Millisecond, 40 * time.Millisecond}, []time.Duration{r.least, r.most})
-	mean, deviation := r.mean()
-	require.InDelta(t, 0.0233333, mean, 1e-6)
-	require.InDelta(t, 0.0124722, deviation, 1e-6) // of 10, 20 and 40 ms
-}
-
 func TestFormatRTT(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		153 * time.Microsecond: "0.153 ms", 1234 * time.Microsecond: "1.23 ms",

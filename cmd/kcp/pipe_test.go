@@ -184,28 +184,6 @@ func TestPipeWaitsForSlowStdout(t *testing.T) {
 	})
 }
 
-func TestPipeTellsOfALostPeer(t *testing.T) {
-	const want = `^peer lost: nothing received for 3[01]\.\d\ds \(-peer-timeout\)$`
-	t.Run("sender", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, b *bench) {
-			time.Sleep(time.Second)
-			b.network.SetLink("", "", netsim.LinkConfig{Loss: 1})
-			a := startPipe(t.Context(), t, b.accepted, strings.NewReader("into the void"), nil)
-			require.Regexp(t, want, <-a.done)
-		})
-	})
-	// It has ended itself, and only its answers are missing.
-	t.Run("closing", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, b *bench) {
-			require.NoError(t, b.dialed.CloseWrite())
-			time.Sleep(time.Second)
-			b.cut(dialler)
-			a := startPipe(t.Context(), t, b.accepted, strings.NewReader("into the void"), nil)
-			require.Regexp(t, want, <-a.done)
-		})
-	})
-}
-
 // A peer that has everything, and has ended itself, need not be there any more
 // to answer to our end.
 func TestPipeNeedsNoAnswerFromThePeerAtTheEnd(t *testing.T) {
