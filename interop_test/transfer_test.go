@@ -118,25 +118,6 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// TestManySessions has many clients of one implementation, each with a socket
-// of its own, transfer at the same time with one listener of the other.
-func TestManySessions(t *testing.T) {
-	u := tuning{256, 1400, quick}
-	for i, path := range []path{direct, lossy} {
-		for _, p := range covering(plansOf(ours{tuning: u}, theirs{tuning: u}, path), i) {
-			t.Run(p.name(), func(t *testing.T) {
-				t.Parallel()
-				s := newService(t, p)
-				for range 16 {
-					s.dial()
-				}
-				s.transfer(64 * kB)
-				s.close()
-			})
-		}
-	}
-}
-
 // TestWriteThenClose closes our end right after a write that far exceeds what is in
 // flight: Close waits until everything is delivered. kcp-go may not have answered yet, or
 // may send meanwhile, more than fits anywhere.

@@ -112,31 +112,6 @@ func TestCloseDelivers(t *testing.T) {
 	}
 }
 
-// TestOwnedSocketIsClosed holds the socket of a closed session until the peer
-// has everything, and not longer.
-func TestOwnedSocketIsClosed(t *testing.T) {
-	inWorld(t, slow, func(w *world) {
-		client, server, _ := w.join()
-		if _, err := client.Write([]byte("last words")); err != nil {
-			t.Fatal(err)
-		}
-		client.Close()
-		if _, err := w.network.Listen(clientAddr); err == nil {
-			t.Error("the socket is closed before the peer has everything")
-		}
-		w.want(server, "last words")
-		if _, err := server.Read(make([]byte, 1)); err != io.EOF {
-			t.Error(err)
-		}
-		time.Sleep(time.Second)
-		pc, err := w.network.Listen(clientAddr)
-		if err != nil {
-			t.Fatal("the socket is open a second later:", err)
-		}
-		pc.Close()
-	})
-}
-
 // TestDeadlinesReachWaitingCalls sets deadlines while Read, Write and Accept
 // wait.
 func TestDeadlinesReachWaitingCalls(t *testing.T) {

@@ -225,44 +225,6 @@ func TestSessionsEndUnderMessages(t *testing.T) {
 	}
 }
 
-// A member that does not call Receive makes senders wait, and holds no more than its
-// buffer. All arrives once it does.
-func TestReceiverThatDoesNotReceive(t *testing.T) {
-	t.Parallel()
-	ca := testAuthority(t)
-	const size, buffer = 50_000, 200_000
-	b := ca.node(t, "b", func(c *Config) { c.ReceiveBuffer, c.Memberlist = buffer, patientList() })
-	a := ca.node(t, "a", func(c *Config) { c.SendBuffer, c.Memberlist = buffer, patientList() }, b)
-	allKnow(t, a, b)
-	const count = 40
-	var sent sync.WaitGroup
-	sent.Go(func() { queueAll(t, a, b, count, []int{size}) })
-	await.True(t, func() bool {
-		b.arrived.mu.Lock()
-		defer b.arrived.mu.Unlock()
-		return b.arrived.bytes > buffer-2*size
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	require.ErrorIs(t, a.Send(ctx, "b", make([]byte, buffer)), context.DeadlineExceeded)
-	for range 10 { // no room for datagrams either
-		require.NoError(t, a.SendDatagram("b", make([]byte, MaxDatagram)))
-	}
-	b.arrived.mu.Lock()
-	require.LessOrEqual(t, b.arrived.bytes, buffer)
-	b.arrived.mu.Unlock()
-	next := 0
-	for next < count {
-		m, err := b.Receive(t.Context())
-		require.NoError(t, err)
-		if m.Reliable && len(m.Data) == size { // the call that gave up may have found room before
-			require.True(t, bytes.Equal(content("a", next, size), m.Data))
-			next++
-		}
-	}
-	sent.Wait()
-}
-
 // Calls that cannot succeed fail at once.
 func TestSendErrors(t *testing.T) {
 	t.Parallel()

@@ -18,7 +18,9 @@ import (
 )
 
 // A server is replaced several times. What was connected goes on, new connections and the
-// live page are at the newest process, and with that all end.
+// live page are at the newest process. When one in the middle is killed, the one before it
+// has nobody to hand over to, as another one serves: it goes on for its connections, says
+// so, and tries no more. With the newest all end.
 func TestUpgrades(t *testing.T) {
 	t.Parallel()
 	debug := "127.0.0.1:" + port(t)
@@ -43,6 +45,13 @@ func TestUpgrades(t *testing.T) {
 			return err == nil && strings.Contains(string(b), "kcp_sessions")
 		})
 	}
+	u.signal(1, syscall.SIGKILL)
+	find(t, u.err, "another process has taken over")
+	for i, conn := range conns {
+		require.Equal(t, i == 1, echoes(conn) != nil, i)
+	}
+	transfers(t, local, 1000)
+	require.NotContains(t, u.err.String(), "another one is started")
 	u.signal(3, syscall.SIGTERM)
 	u.gone(0, 1, 2, 3)
 }
@@ -152,27 +161,6 @@ func TestSignalAtTheStart(t *testing.T) {
 	}
 	find(t, s.err, "users reloaded")
 	require.True(t, lives(s.cmd.Process.Pid))
-}
-
-// When a process in the middle is killed, the one before it has nobody to hand over to,
-// as another one serves. It goes on for its connections, says so, and tries no more.
-func TestMiddleProcessIsKilled(t *testing.T) {
-	t.Parallel()
-	u := newUnit(t, "")
-	c, local := u.client(echo(t))
-	conns := []net.Conn{open(t, local)}
-	for n := range 2 {
-		u.upgrade()
-		await.True(t, func() bool { return strings.Count(c.err.String(), "session begun") == n+2 })
-		conns = append(conns, open(t, local))
-	}
-	u.signal(1, syscall.SIGKILL)
-	find(t, u.err, "another process has taken over")
-	require.Error(t, echoes(conns[1]))
-	require.NoError(t, echoes(conns[0]))
-	require.NoError(t, echoes(conns[2]))
-	transfers(t, local, 1000)
-	require.NotContains(t, u.err.String(), "another one is started")
 }
 
 // SIGTERM at the newest process ends all, and none is begun again, although one before it
