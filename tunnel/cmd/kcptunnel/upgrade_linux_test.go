@@ -20,7 +20,7 @@ import (
 // A server is replaced several times. What was connected goes on, new connections and the
 // live page are at the newest process. When one in the middle is killed, the one before it
 // has nobody to hand over to, as another one serves: it goes on for its connections, says
-// so, and tries no more. With the newest all end.
+// so, and tries no more. With the newest the others end.
 func TestUpgrades(t *testing.T) {
 	t.Parallel()
 	debug := "127.0.0.1:" + port(t)
@@ -52,8 +52,10 @@ func TestUpgrades(t *testing.T) {
 	}
 	transfers(t, local, 1000)
 	require.NotContains(t, u.err.String(), "another one is started")
+	require.NoError(t, conns[0].Close())
+	u.gone(0, 1)
 	u.signal(3, syscall.SIGTERM)
-	u.gone(0, 1, 2, 3)
+	u.gone(2, 3)
 }
 
 // A program that was started through a link is replaced by what the link leads to then.
