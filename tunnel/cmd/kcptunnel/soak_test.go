@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -161,16 +160,7 @@ func (s *soak) kill(hard bool) {
 	s.killed++
 }
 
-// The target does what the first byte of a connection says: it sends back what
-// arrives, sends as many bytes as it is asked for, or resets the connection.
-const (
-	askEcho = iota
-	askBytes
-	askReset
-	asks
-)
-
-// target runs the target, and returns its address.
+// target runs an echo that resets its connection if that fails, and returns its address.
 func (s *soak) target(t *testing.T) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -181,32 +171,15 @@ func (s *soak) target(t *testing.T) string {
 			if err != nil {
 				return
 			}
-			go answer(conn.(*net.TCPConn))
+			go func() {
+				defer conn.Close()
+				if _, err := io.Copy(conn, conn); err != nil {
+					_ = conn.(*net.TCPConn).SetLinger(0)
+				}
+			}()
 		}
 	}()
 	return l.Addr().String()
-}
-
-// answer serves a connection of the target.
-func answer(conn *net.TCPConn) {
-	defer conn.Close()
-	var head [5]byte
-	if _, err := io.ReadFull(conn, head[:]); err != nil {
-		_ = conn.SetLinger(0)
-		return
-	}
-	var err error
-	switch head[0] {
-	case askEcho:
-		_, err = io.Copy(conn, conn)
-	case askBytes:
-		_, err = conn.Write(content(binary.BigEndian.Uint32(head[1:])))
-	case askReset:
-		err = errors.New("asked for")
-	}
-	if err != nil {
-		_ = conn.SetLinger(0)
-	}
 }
 
 // content returns n bytes.
@@ -265,15 +238,13 @@ func (s *soak) connect(t *testing.T, rng *rand.Rand) {
 	defer conn.Close()
 	const most = 60 * time.Second
 	_ = conn.SetDeadline(time.Now().Add(most))
-	ask, size := rng.IntN(asks), uint32(rng.IntN(1<<rng.IntN(22)))
-	err = converse(conn.(*net.TCPConn), ask, size)
+	size := uint32(rng.IntN(1 << rng.IntN(22)))
+	err = converse(conn.(*net.TCPConn), size)
 	switch {
-	case err == nil && ask == askReset:
-		t.Errorf("a connection that was reset has ended without an error")
 	case err == nil:
 		s.complete.Add(1)
 	case errors.Is(err, errIncomplete), errors.Is(err, os.ErrDeadlineExceeded):
-		t.Errorf("connection with %s, ask %d, %d bytes: %v", at, ask, size, err)
+		t.Errorf("connection with %s, %d bytes: %v", at, size, err)
 	default:
 		s.failed.Add(1)
 	}
@@ -281,16 +252,12 @@ func (s *soak) connect(t *testing.T, rng *rand.Rand) {
 
 var errIncomplete = errors.New("the connection ended without an error, and without all of its bytes")
 
-// converse asks the target for something, and compares what it gets.
-func converse(conn *net.TCPConn, ask int, size uint32) error {
+// converse sends bytes to the echo, and compares what it gets.
+func converse(conn *net.TCPConn, size uint32) error {
 	want := content(size)
-	request := binary.BigEndian.AppendUint32([]byte{byte(ask)}, size)
 	sent := make(chan error, 1)
 	go func() {
-		if ask == askEcho {
-			request = append(request, want...)
-		}
-		_, err := conn.Write(request)
+		_, err := conn.Write(want)
 		if err == nil {
 			err = conn.CloseWrite()
 		}
@@ -300,11 +267,8 @@ func converse(conn *net.TCPConn, ask int, size uint32) error {
 	if sending := <-sent; err == nil {
 		err = sending
 	}
-	switch {
-	case err != nil:
-		return err
-	case ask != askReset && !bytes.Equal(got, want):
-		return fmt.Errorf("%w: %d of %d", errIncomplete, len(got), len(want))
+	if err == nil && !bytes.Equal(got, want) {
+		err = fmt.Errorf("%w: %d of %d", errIncomplete, len(got), len(want))
 	}
-	return nil
+	return err
 }
