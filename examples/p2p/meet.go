@@ -246,12 +246,20 @@ func (n *node) accept(ctx context.Context) (*kcp.Conn, error) {
 	return conn, err
 }
 
-// dial dials one address after the other, so that there are not two sessions.
+// dial dials one address after the other, so that there are not two sessions. A peer that
+// refuses may not have been told of this end yet.
 func (n *node) dial(ctx context.Context, addrs []net.Addr) (conn *kcp.Conn, err error) {
 	for _, a := range addrs {
 		n.log.Printf("dialling the peer at %v", a)
 		one, cancel := context.WithTimeout(ctx, symmetricWait/2)
 		conn, err = n.ep.Dial(one, a)
+		for errors.Is(err, kcp.ErrRefused) && one.Err() == nil {
+			select {
+			case <-time.After(100 * time.Millisecond):
+			case <-one.Done():
+			}
+			conn, err = n.ep.Dial(one, a)
+		}
 		cancel()
 		if err == nil {
 			return conn, nil
