@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -157,56 +158,41 @@ func (w *world) arrived() {
 }
 
 // Whatever the NATs filter, a file arrives as long as they map independently of the
-// destination.
+// destination. A symmetric NAT in front of either end, or of both, is named by both ends,
+// but an end without a NAT has the peer behind a symmetric one dial.
 func TestThroughNATs(t *testing.T) {
-	for _, a := range []filtering{independentFiltering, addressFiltering, portFiltering} {
-		for _, b := range []filtering{independentFiltering, addressFiltering, portFiltering} {
-			inWorld(t, defaultLimits(), func(w *world) {
-				sends := newNAT(w.net, "192.168.1.2:5000", "203.0.113.1", independentMapping, a)
-				gets := newNAT(w.net, "192.168.2.2:5000", "203.0.113.2", independentMapping, b)
-				sent, got := w.both(sends, gets)
-				require.NoError(w, sent, w.logged())
-				require.NoError(w, got, w.logged())
-				w.arrived()
-				require.Contains(w, w.logged(), "send: NAT: independent")
-			})
-		}
+	const this, peer, both = "this end is behind a symmetric NAT", "the peer is behind a symmetric NAT", "both ends are behind a symmetric NAT"
+	type kind struct {
+		maps    mapping
+		filters filtering
 	}
-}
-
-// A symmetric NAT in front of either end, or of both, is named by both ends.
-func TestSymmetricNATIsNamed(t *testing.T) {
+	open, address, port := kind{independentMapping, independentFiltering}, kind{independentMapping, addressFiltering}, kind{independentMapping, portFiltering}
+	symmetric, none := kind{dependentMapping, portFiltering}, kind{-1, 0}
 	for _, c := range []struct {
-		a, b       mapping
-		sent, gets string
+		sends, gets kind
+		sent, got   string // errors
 	}{
-		{dependentMapping, independentMapping, "this end is behind a symmetric NAT", "the peer is behind a symmetric NAT"},
-		{independentMapping, dependentMapping, "the peer is behind a symmetric NAT", "this end is behind a symmetric NAT"},
-		{dependentMapping, dependentMapping, "both ends are behind a symmetric NAT", "both ends are behind a symmetric NAT"},
+		{open, open, "", ""}, {open, address, "", ""}, {address, port, "", ""}, {port, open, "", ""}, {port, port, "", ""},
+		{symmetric, port, this, peer}, {port, symmetric, peer, this}, {symmetric, symmetric, both, both},
+		{symmetric, none, "", ""}, {none, symmetric, "", ""},
 	} {
 		inWorld(t, defaultLimits(), func(w *world) {
-			sends := newNAT(w.net, "192.168.1.2:5000", "203.0.113.1", c.a, portFiltering)
-			gets := newNAT(w.net, "192.168.2.2:5000", "203.0.113.2", c.b, portFiltering)
-			sent, got := w.both(sends, gets)
-			require.ErrorContains(w, sent, c.sent)
-			require.ErrorContains(w, got, c.gets)
-			require.NotZero(w, sends.dropped+gets.dropped)
-		})
-	}
-}
-
-// An end without a NAT has the peer behind a symmetric one dial.
-func TestSymmetricNATAndNone(t *testing.T) {
-	for _, swap := range []bool{false, true} {
-		inWorld(t, defaultLimits(), func(w *world) {
-			var sends, gets net.PacketConn = newNAT(w.net, "192.168.1.2:5000", "203.0.113.1", dependentMapping, portFiltering), w.listen("203.0.113.2:5000")
-			if swap {
-				sends, gets = gets, sends
+			socket := func(k kind, public string) net.PacketConn {
+				if k == none {
+					return w.listen(public + ":5000")
+				}
+				return newNAT(w.net, "192.168.1.2:5000", public, k.maps, k.filters)
 			}
-			sent, got := w.both(sends, gets)
+			sent, got := w.both(socket(c.sends, "203.0.113.1"), socket(c.gets, "203.0.113.2"))
+			if c.sent != "" {
+				require.ErrorContains(w, sent, c.sent)
+				require.ErrorContains(w, got, c.got)
+				return
+			}
 			require.NoError(w, sent, w.logged())
 			require.NoError(w, got, w.logged())
 			w.arrived()
+			require.Equal(w, c.sends.maps == independentMapping, strings.Contains(w.logged(), "send: NAT: independent"))
 		})
 	}
 }
@@ -228,57 +214,41 @@ func TestGoesOnAfterOutage(t *testing.T) {
 	})
 }
 
-// Who does not know the code does not meet anybody, though the server says so.
-func TestForgedCard(t *testing.T) {
-	inWorld(t, defaultLimits(), func(w *world) {
-		var all sync.WaitGroup
-		all.Go(func() {
-			n := w.node(w.listen("203.0.113.1:5000"), roleSend, "another-code-than-theirs")
-			defer n.close()
-			n.secret.room = mustSecret(w, testCode).room
-			require.ErrorIs(w, n.exchange(w.Context(), n.meet, nil), errForged)
+// Who does not know the code does not meet anybody, though the server says so. The key
+// that a card names is the only one that an end opens a session with, and that of the server
+// is checked if its fingerprint is known.
+func TestKeysAreChecked(t *testing.T) {
+	for name, c := range map[string]struct {
+		code      string
+		change    func(t *testing.T, n *node)
+		sent, got string // errors
+	}{
+		"code":   {"another-code-than-theirs", func(t *testing.T, n *node) { n.secret.room = mustSecret(t, testCode).room }, errForged.Error(), errForged.Error()},
+		"peer":   {testCode, func(_ *testing.T, n *node) { n.key = "SHA256:of-another-key" }, "", "fingerprint"},
+		"server": {testCode, func(_ *testing.T, n *node) { n.pins.server = "SHA256:of-another-server" }, "the rendezvous server's key has the fingerprint", ""},
+	} {
+		inWorld(t, defaultLimits(), func(w *world) {
+			var all sync.WaitGroup
+			all.Go(func() {
+				n := w.node(w.listen("203.0.113.1:5000"), roleSend, c.code)
+				defer n.close()
+				c.change(w.T, n)
+				require.ErrorContains(w, n.exchange(w.Context(), n.meet, nil), c.sent, name)
+			})
+			if c.got != "" {
+				all.Go(func() {
+					require.ErrorContains(w, w.get(w.Context(), w.listen("203.0.113.2:5000"), testCode), c.got, name)
+				})
+			}
+			all.Wait()
 		})
-		all.Go(func() {
-			require.ErrorIs(w, w.get(w.Context(), w.listen("203.0.113.2:5000"), testCode), errForged)
-		})
-		all.Wait()
-	})
+	}
 }
 
 func mustSecret(t testing.TB, code string) *secret {
 	s, err := newSecret(code)
 	require.NoError(t, err)
 	return s
-}
-
-// The key that a card names is the only one that an end opens a session with.
-func TestAnotherKeyIsRefused(t *testing.T) {
-	inWorld(t, defaultLimits(), func(w *world) {
-		var all sync.WaitGroup
-		all.Go(func() {
-			n := w.node(w.listen("203.0.113.1:5000"), roleSend, testCode)
-			defer n.close()
-			n.key = "SHA256:of-another-key"
-			require.Error(w, n.exchange(w.Context(), n.meet, nil))
-		})
-		all.Go(func() {
-			err := w.get(w.Context(), w.listen("203.0.113.2:5000"), testCode)
-			var handshake *kcp.HandshakeError
-			require.ErrorAs(w, err, &handshake)
-			require.ErrorContains(w, err, "fingerprint")
-		})
-		all.Wait()
-	})
-}
-
-// The server's key is checked if its fingerprint is known.
-func TestServerKeyIsChecked(t *testing.T) {
-	inWorld(t, defaultLimits(), func(w *world) {
-		n := w.node(w.listen("203.0.113.1:5000"), roleSend, testCode)
-		defer n.close()
-		n.pins.server = "SHA256:of-another-server"
-		require.ErrorContains(w, n.exchange(w.Context(), n.meet, nil), "the rendezvous server's key has the fingerprint")
-	})
 }
 
 // What a client of the server can cause is bounded.
