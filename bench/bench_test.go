@@ -65,20 +65,6 @@ func TestSuites(t *testing.T) {
 	}
 }
 
-// TestHang wants a measurement that does not end to become an error.
-func TestHang(t *testing.T) {
-	forever := make(chan struct{})
-	defer close(forever)
-	s := &suite{name: "s", measure: func(string, string, time.Duration) (figures, error) {
-		<-forever
-		return nil, nil
-	}}
-	_, err := s.run(plan{cases: []string{"c"}, impls: []string{"i"}, rounds: 1, timeout: time.Millisecond})
-	if err == nil || !strings.Contains(err.Error(), "s: c: i: hangs") {
-		t.Errorf("%v", err)
-	}
-}
-
 // TestRope wants every way to garble a stream to be found.
 func TestRope(t *testing.T) {
 	r := newRope()
@@ -106,24 +92,6 @@ func TestRope(t *testing.T) {
 		}
 	}
 }
-
-// TestFlowCounts wants a flow to notice bytes too many and a read that fails.
-func TestFlowCounts(t *testing.T) {
-	r := newRope()
-	f := newFlow(nil, sinkFunc(func() ([]byte, error) { return r.at(0, 1000), nil }), r)
-	f.total.Store(999)
-	if err := f.read(); !errors.Is(err, errContent) {
-		t.Errorf("bytes too many: %v", err)
-	}
-	f = newFlow(nil, sinkFunc(func() ([]byte, error) { return nil, io.ErrUnexpectedEOF }), r)
-	if err := f.read(); err != io.ErrUnexpectedEOF {
-		t.Errorf("%v", err)
-	}
-}
-
-type sinkFunc func() ([]byte, error)
-
-func (f sinkFunc) receive() ([]byte, error) { return f() }
 
 // checkFigures wants exactly the metrics that s declares for a case of an
 // implementation, each a number.
@@ -165,16 +133,6 @@ func TestUnknownNames(t *testing.T) {
 		if err := run(args, io.Discard, io.Discard); err == nil {
 			t.Errorf("%q is accepted", args)
 		}
-	}
-}
-
-// TestCoreChecksContent gives the pipe's check a message out of order.
-func TestCoreChecksContent(t *testing.T) {
-	p, err := newCorePipe(ours, coreCases["w128"])
-	fatal(t, err)
-	p.sent = 7
-	if err := p.step(); err == nil || !strings.Contains(err.Error(), "stamped 7") {
-		t.Errorf("a wrong message is taken: %v", err)
 	}
 }
 
@@ -285,19 +243,5 @@ func TestStatistics(t *testing.T) {
 	}
 	if got := spread([]float64{9, 10, 12}); got != "15.0%" {
 		t.Errorf("spread %s", got)
-	}
-}
-
-func TestRestrict(t *testing.T) {
-	all := []string{"a", "b", "c"}
-	got, err := restrict(all, "c, a", "thing")
-	if err != nil || !slices.Equal(got, []string{"a", "c"}) {
-		t.Errorf("%v, %v", got, err)
-	}
-	if got, _ := restrict(all, "", "thing"); !slices.Equal(got, all) {
-		t.Errorf("%v", got)
-	}
-	if _, err := restrict(all, "d", "thing"); err == nil {
-		t.Error("an unknown name is accepted")
 	}
 }

@@ -36,54 +36,6 @@ func TestGoals(t *testing.T) {
 	}
 }
 
-// TestPathsBaseline wants the earlier figures of the suite paths to be figures of
-// its cases, and a figure that is worse to be found, whatever its direction.
-func TestPathsBaseline(t *testing.T) {
-	b, err := readBaseline(strings.NewReader(pathsBaseline))
-	fatal(t, err)
-	s := suites["paths"]
-	results := map[string]series{}
-	for _, c := range s.cases {
-		results[c] = series{}
-		for _, impl := range []string{ours, kcpDefault} {
-			f := figures{}
-			for _, m := range s.metrics {
-				v, ok := b[[4]string{"paths", c, impl, m.name}]
-				if !ok {
-					t.Fatalf("nothing of %s %s %s", c, impl, m.name)
-				}
-				f[m.name] = v
-			}
-			results[c][impl] = []figures{f}
-		}
-	}
-	change := func(impl, metric string, factor float64, cases ...string) {
-		for _, c := range cases {
-			results[c][impl][0][metric] *= factor
-		}
-	}
-	change(ours, metricGoodput, 1.01, s.cases...)
-	change(ours, metricAlone, 0.99, s.cases...)
-	change(ours, metricGoodput, 0.9, "path-3")
-	change(kcpDefault, metricBeside, 1.1, "path-7")
-	var out bytes.Buffer
-	if missed := checkGoals(&out, s, results); missed != 2+4 { // two figures, and the medians that are 1
-		t.Errorf("%d missed", missed)
-	}
-	for _, want := range []string{
-		"MISSED paths path-3 kcp goodput", "MISSED paths path-7 kcp-default p99-beside",
-		"ok     paths median of 30 kcp goodput: ratio 1.0100", "ok     paths median of 30 kcp p99-alone: ratio 1.0101",
-		"MISSED paths median of 30 kcp p99-beside: ratio 1.0000",
-	} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("no %q in\n%s", want, &out)
-		}
-	}
-	if strings.Contains(out.String(), "path-4 ") {
-		t.Errorf("figures that are as before:\n%s", &out)
-	}
-}
-
 // TestCompare wants every figure beside that of the file, and goals to leave the exit
 // status alone.
 func TestCompare(t *testing.T) {

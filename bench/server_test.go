@@ -1,13 +1,10 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"fmt"
 	"net"
 	"os"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 )
@@ -101,29 +98,6 @@ func TestServerCases(t *testing.T) {
 	}
 }
 
-// TestServerFailures wants what goes wrong in a process to become an error.
-func TestServerFailures(t *testing.T) {
-	p := new(clientsProcess)
-	job := &serverJob{Impl: kernelTCP, Kind: serverPace, Clients: 3}
-	o := order{Do: doPrepare, Job: job, Addr: "127.0.0.1:1", Limit: time.Second}
-	if _, err := p.do(o); err == nil || !strings.Contains(err.Error(), "of 3 opened") {
-		t.Errorf("nobody listens: %v", err)
-	}
-	job.Clients = 1 << 30
-	if _, err := p.do(o); err == nil || !strings.Contains(err.Error(), "files") {
-		t.Errorf("too many files: %v", err)
-	}
-	if _, err := p.do(order{Do: "nothing"}); err != errOrder {
-		t.Errorf("an unknown order: %v", err)
-	}
-	if _, err := new(serverProcess).do(order{Do: "nothing"}); err != errOrder {
-		t.Errorf("an unknown order: %v", err)
-	}
-	if err := runRole("nobody", strings.NewReader(""), new(bytes.Buffer)); err == nil {
-		t.Error("an unknown role is taken")
-	}
-}
-
 // TestServerChecksContent gives a client an echo of something else, and a
 // server's session that ends.
 func TestServerChecksContent(t *testing.T) {
@@ -148,41 +122,5 @@ func TestServerChecksContent(t *testing.T) {
 	s.serveSession(far)
 	if _, err := s.report(); err == nil || s.ended != 1 {
 		t.Errorf("a session that has ended is not reported: %v", err)
-	}
-}
-
-// TestInParallel wants every call made once, and none after an error.
-func TestInParallel(t *testing.T) {
-	calls := make([]int, 100)
-	fatal(t, inParallel(len(calls), 7, func(i int) error { calls[i]++; return nil }))
-	if slices.Min(calls) != 1 || slices.Max(calls) != 1 {
-		t.Errorf("calls: %v", calls)
-	}
-	n := 0
-	err := inParallel(100, 1, func(int) error { n++; return context.Canceled })
-	if err != context.Canceled || n != 1 {
-		t.Errorf("%d calls, %v", n, err)
-	}
-}
-
-// TestSelectCases wants optional cases by name only, and those over processors
-// up to all there are.
-func TestSelectCases(t *testing.T) {
-	s := &suite{name: "s", cases: []string{"a", "b"}, optional: []string{"long"}, overCores: []string{"a"}}
-	for _, c := range []struct {
-		list string
-		want []string
-	}{{"", s.cases}, {"long,a", []string{"a", "long"}}} {
-		if got, err := s.selectCases(c.list, false); err != nil || !slices.Equal(got, c.want) {
-			t.Errorf("%q: %v, %v", c.list, got, err)
-		}
-	}
-	for n, want := range map[int]string{1: "a/cores=1", 2: "a/cores=1 a/cores=2", 6: "a/cores=1 a/cores=2 a/cores=4 a/cores=6"} {
-		if got := strings.Join(s.casesOverCores(n), " "); got != want {
-			t.Errorf("%d processors: %s", n, got)
-		}
-	}
-	if _, err := new(suite).selectCases("", true); err == nil {
-		t.Error("a suite without cases over processors is taken")
 	}
 }

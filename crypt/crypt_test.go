@@ -36,21 +36,6 @@ func TestShortPackets(t *testing.T) {
 	})
 }
 
-func TestTruncatedPackets(t *testing.T) {
-	forEachMode(t, func(t *testing.T, m mode, c Cipher) {
-		head, tail := c.Overhead()
-		packet := seal(t, c, numbered(300))
-		for n := range packet {
-			_, err := c.Open(bytes.Clone(packet[:n]))
-			if n < head+tail {
-				require.ErrorIs(t, err, ErrShort, "length %d", n)
-			} else {
-				require.ErrorIs(t, err, ErrAuth, "length %d", n)
-			}
-		}
-	})
-}
-
 // One Cipher is used by many goroutines; meant for the race detector.
 func TestConcurrentUse(t *testing.T) {
 	forEachMode(t, func(t *testing.T, m mode, c Cipher) { hammer(t, c) })

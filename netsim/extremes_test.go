@@ -32,15 +32,6 @@ func TestValidateRefusesExtremes(t *testing.T) {
 	}
 }
 
-// Quantiles are right of delays that are many and long.
-func TestQuantileOfLongDelays(t *testing.T) {
-	var d Delays
-	d.add(maxDelay)
-	b := bucketOf(maxDelay)
-	d.count, d.buckets[b], d.longest = 1<<40, 1<<40, math.MaxInt64
-	require.Equal(t, (bucketStart(b)+bucketStart(b+1))/2, d.Quantile(0.5))
-}
-
 // Steps at the ends of the time line are done at once, and never.
 func TestStepsAtTheEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -150,26 +150,6 @@ func (m model) check(t *testing.T, table *Table[session], k Key, seed string) {
 	}
 }
 
-// Slots are used again, keep their session's place, and are released once a
-// large table is empty.
-func TestSlots(t *testing.T) {
-	var l slots[session]
-	all := make([]session, 2*slotsKept)
-	for i := range all {
-		require.EqualValues(t, i, l.add(&all[i]))
-	}
-	l.remove(7)
-	l.remove(3)
-	require.EqualValues(t, 3, l.add(&all[3]), "the last one is used first")
-	require.Nil(t, l.all[7])
-	require.EqualValues(t, 7, l.add(&all[7]))
-	for i := range all {
-		require.Same(t, &all[i], l.all[i])
-		require.Equal(t, i == len(all)-1, l.remove(uint32(i)))
-	}
-	require.Zero(t, cap(l.all)+cap(l.free))
-}
-
 // Parts are consecutive, and the last one says so.
 func TestPart(t *testing.T) {
 	table := newTable()
@@ -187,15 +167,4 @@ func TestPart(t *testing.T) {
 			require.EqualValues(t, c.from+i, s.entry.Conv)
 		}
 	}
-}
-
-// An IPv6 network of 64 bits counts as one address, and addresses of another kind by what
-// they say.
-func TestMaxSessionsPerNetwork(t *testing.T) {
-	network := func(s string) netip.Addr { return Key{Addr: netip.MustParseAddrPort(s), Conv: 1}.Block().Subnet }
-	require.NotEqual(t, Key{Peer: "unix a"}.Block(), Key{Peer: "unix b"}.Block())
-	require.Equal(t, network("[2001:db8::1]:1"), network("[2001:db8::ffff:2]:2"))
-	require.NotEqual(t, network("[2001:db8::1]:1"), network("[2001:db8:0:1::1]:1"))
-	require.Equal(t, network("[::ffff:10.0.0.1]:1"), network("10.0.0.1:9"))
-	require.NotEqual(t, network("[::ffff:10.0.0.1]:1"), network("10.0.0.2:1"))
 }

@@ -1,9 +1,7 @@
 package closing
 
 import (
-	"bytes"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -243,83 +241,6 @@ func result(enter, happen func(e *end)) string {
 	happen(e)
 	e.step()
 	return e.String()
-}
-
-// The table of WIRE.md §5.2 says the same.
-func TestTableOfWIRE(t *testing.T) {
-	t.Parallel()
-	const fin, silence, application = "FIN, CLOSE, token right", "silence", "application"
-	table := wireTable(t)
-	for _, tc := range []struct {
-		row, column, cell string // of WIRE.md
-		state, event      string // here
-		want              string
-	}{
-		{"open", fin, "answered; io.EOF after *final*; CLOSE: Write fails", "open", "FIN", "open | fin"},
-		{"open", fin, "answered; io.EOF after *final*; CLOSE: Write fails", "open", "CLOSE early", "open | close"},
-		{"open", application, "CloseWrite: FIN-WAIT; Close: lingering", "open", "CloseWrite", "open fin"},
-		{"open", application, "CloseWrite: FIN-WAIT; Close: lingering", "open", "Close", "linger close"},
-		{"FIN-WAIT, half closed by this end", fin, "as open; all data arrived: over", "over", "", "open fin! | fin"},
-		{"FIN-WAIT, half closed by this end", application, "Close: lingering", "FIN-WAIT", "Close", "linger fin+close"},
-		{"FIN-WAIT, half closed by this end", application, "Close: lingering", "half closed", "Close", "linger fin!+close"},
-		{"half closed by the peer", fin, "answered again", "peer half closed", "FIN", "open | fin"},
-		{"half closed by the peer", application, "CloseWrite: over once answered", "peer half closed", "CloseWrite", "open fin | fin"},
-		{"over (both FIN, all acknowledged)", application, "Close: ends, nil", "over", "Close", "linger fin! | fin -> delivered"},
-		{"lingering", fin, "CLOSE and all data arrived: ends", "lingering", "CLOSE", "linger close | close -> peer closed"},
-		{"lingering", fin, "CLOSE and all data arrived: ends", "lingering", "CLOSE early", "linger close | close"},
-		{"lingering", silence, linger, "lingering, acknowledged", "given up", "linger, unattended close"},
-		{"lingering", silence, linger, "lingering, unattended", "given up", "linger, unattended close -> overdue"},
-		{"lingering", silence, linger, "lingering", "given up", "linger close -> overdue"},
-		{"lingering", application, "Abort: ends", "lingering", "Abort", "end close"},
-		{"draining (legacy; the closing state of RFC 9000 §10.2.1)", silence, "ends after some seconds", "draining", "silence", "drain close"},
-	} {
-		require.Equal(t, tc.cell, table[tc.row][tc.column], "%s, %s", tc.row, tc.column)
-		happen := func(*end) {}
-		for _, v := range events {
-			if v.name == tc.event {
-				happen = v.happen
-			}
-		}
-		for _, s := range states {
-			if s.name == tc.state {
-				require.Equal(t, tc.want, result(s.enter, happen), "%s, %s", tc.state, tc.event)
-			}
-		}
-	}
-}
-
-const linger = "lost, or Linger: nil and on in the background, if all is acknowledged; else ErrNotDelivered, ABORT"
-
-// wireTable returns the table of states and events, by row and column.
-func wireTable(t *testing.T) map[string]map[string]string {
-	text, err := os.ReadFile("../../WIRE.md")
-	require.NoError(t, err)
-	_, text, found := bytes.Cut(text, []byte("**States and events.**"))
-	require.True(t, found)
-	table := make(map[string]map[string]string)
-	var columns []string
-	for line := range strings.Lines(string(text)) {
-		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
-		switch {
-		case !strings.HasPrefix(line, "|") && columns != nil:
-			return table
-		case !strings.HasPrefix(line, "|"), strings.HasPrefix(line, "| ---"):
-			continue
-		}
-		for i := range cells {
-			cells[i] = strings.TrimSpace(cells[i])
-		}
-		if columns == nil {
-			columns = cells
-			continue
-		}
-		row := make(map[string]string)
-		for i, c := range columns {
-			row[c] = cells[i]
-		}
-		table[cells[0]] = row
-	}
-	return table
 }
 
 // How long a closed session goes on.

@@ -94,15 +94,6 @@ func TestHeldIsAllMemory(t *testing.T) {
 	}
 }
 
-func TestWindowSize(t *testing.T) {
-	for size := 2; size <= maxShards; size++ {
-		n := len(newWindow(size).groups)
-		require.GreaterOrEqual(t, n, minGroups)
-		require.LessOrEqual(t, n, maxGroups)
-		require.GreaterOrEqual(t, n*size, windowShards)
-	}
-}
-
 // Buffers for a size of packets that has gone out of use are given up.
 func TestUnusedBuffersAge(t *testing.T) {
 	s := newSender(t, ratio{10, 3}, 1)
@@ -132,19 +123,6 @@ func TestSlowSenderBeforeTheRatioIsKnown(t *testing.T) {
 		require.LessOrEqual(t, len(r.dec.pending), 2*sweepPeriod/1000)
 	}
 	r.learn()
-}
-
-// Nor are more shards kept than the search for a ratio looks at.
-func TestPendingShardsAreFew(t *testing.T) {
-	d := NewDecoder()
-	p := make([]byte, HeaderSize)
-	putSize(p)
-	for i := range uint32(2 * maxSamples) {
-		putHeader(p, i, TypeData)
-		_, _, _ = d.Decode(p, 0, nil)
-	}
-	require.Len(t, d.pending, maxSamples)
-	require.EqualValues(t, maxSamples, d.pending[0].seqid)
 }
 
 // What passes through costs no allocation, with losses or without.

@@ -77,35 +77,6 @@ func TestFirstPacketHasParity(t *testing.T) {
 	}
 }
 
-func TestEncoderSeqIDWraps(t *testing.T) {
-	for _, r := range ratios {
-		for _, skip := range []bool{false, true} {
-			e, err := NewEncoder(r.data, r.parity)
-			require.NoError(t, err)
-			limit := uint32(0xffffffff/uint64(r.size())) * r.size()
-			e.next = limit - r.size()
-			want := e.next
-			now := uint32(0)
-			for i := range 2 * r.data {
-				p := make([]byte, HeaderSize)
-				if skip {
-					now += 1000
-				}
-				parity := e.Encode(p, now)
-				require.Equal(t, want, packetSeqID(p))
-				want++
-				if (i+1)%r.data == 0 {
-					for j := range parity {
-						require.Equal(t, want+uint32(j), packetSeqID(parity[j]))
-					}
-					want = (want + uint32(r.parity)) % limit
-				}
-			}
-			require.Equal(t, r.size(), want)
-		}
-	}
-}
-
 func TestEncoderCompact(t *testing.T) {
 	s := newSender(t, ratio{3, 1}, 3)
 	require.Len(t, s.group(), 4)

@@ -80,19 +80,3 @@ func testCode(t *testing.T, r ratio) {
 		}
 	}
 }
-
-func TestRatioLimits(t *testing.T) {
-	for data := 1; data < maxShards; data++ {
-		for parity := 1; data+parity <= maxShards; parity += 1 + parity/8 {
-			r := ratio{data, parity}
-			require.NoError(t, r.validate())
-			require.Zero(t, r.limit()%r.size())
-			require.Less(t, uint64(0xffffffff), uint64(r.limit())+uint64(r.size()))
-			require.True(t, r.fits(0, true))
-			require.True(t, r.fits(r.limit()-1, false))
-			require.False(t, r.fits(r.limit()-1, true))
-			require.False(t, r.fits(0xffffffff, true))
-			require.False(t, r.fits(0xffffffff, false))
-		}
-	}
-}

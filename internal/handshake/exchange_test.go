@@ -389,6 +389,10 @@ func TestExchangeBeforeAndAfter(t *testing.T) {
 	require.Equal(t, Result{Dropped: 1}, r)
 	require.True(t, none.x.Input(InClear, &protect.Packet{Data: hello}, open, &r))
 	require.Equal(t, BothDial, r.End, "the peer dials too")
+	r = Result{}
+	own := dialler(t, client, clientInfo)
+	require.False(t, own.x.Input(InClear, &protect.Packet{Data: own.packets()[0]}, open, &r))
+	require.Equal(t, Result{Damaged: 1}, r, "it was sent back")
 	r = Result{Dropped: 1}
 	client.ClientSessionCache = tls.NewLRUClientSessionCache(1)
 	a, b := dialler(t, client, clientInfo), newParty(t, server)
@@ -430,6 +434,20 @@ func TestNothingIsTakenAfterwards(t *testing.T) {
 		}
 		p.x.take(test.level, &Message{Crypto: test.crypto, Data: []byte("abc")}, open, &r)
 		require.Equal(t, test.want, p.x.streams[test.level].Received(), name)
+	}
+}
+
+// The accepting end repeats its alert when something comes that shows that it was lost.
+func TestAlertIsRepeated(t *testing.T) {
+	_, server := configs(t)
+	for _, test := range []struct{ dialled, remote, again bool }{{false, false, true}, {true, false, false}, {false, true, false}} {
+		var r Result
+		p := newParty(t, server)
+		p.x.dialled, p.x.peerToken = test.dialled, tokenB
+		p.x.fail(&r, ErrChanged, test.remote)
+		p.x.owes = 0
+		p.x.take(Handshake, new(Message), open, &r)
+		require.Equal(t, test.again, p.x.owes == owesAlert, "%+v", test)
 	}
 }
 

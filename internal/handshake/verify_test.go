@@ -188,28 +188,6 @@ func TestCertificatesThatTakeLong(t *testing.T) {
 	}
 }
 
-// No key of a peer is used that no root vouches for, if that takes long: the cost of
-// what crypto/x509 is given is bounded, whatever the chain.
-func TestVerifyCost(t *testing.T) {
-	honest, hostile, _ := chains(t)
-	cost := func(chain []*issuer, vouched bool) int {
-		var certs []*x509.Certificate
-		all := make([]bool, len(chain))
-		for i, c := range chain {
-			certs = append(certs, c.cert)
-			all[i] = vouched && i > 0
-		}
-		return verifyCost(certs, all, 2000)
-	}
-	require.Equal(t, 1, cost(honest["one"], false))
-	require.Equal(t, 3+2, cost(honest["three"], false))
-	require.Equal(t, 1, cost(honest["ten"], true))
-	require.Equal(t, 1+9*(24+1), cost(hostile["issuers of one name"], false))
-	require.Equal(t, 1+9*(24+1), cost(hostile["RSA with 8192"], false))
-	require.Equal(t, 2000+1, cost(hostile["who sign each other"], true))
-	require.Equal(t, 801*800/constraintsAtOnce+3, cost(hostile["names and constraints"], false))
-}
-
 // A server that chooses its Config for each client has the roots of the one that it has
 // chosen, and its tickets are those of the first.
 func TestConfigOfEachClient(t *testing.T) {

@@ -107,24 +107,6 @@ func TestSearchInDoubt(t *testing.T) {
 	require.False(t, s.Active())
 }
 
-// Packets shrink to the base first, and only then to less, if the caller allows
-// it.
-func TestSearchShrinksInTwoSteps(t *testing.T) {
-	s := New(100, 100, 1472, EtherIPv4)
-	s.Begin(0, SearchAfter)
-	_, now := searchOn(t, s, 1472, 0)
-	for _, want := range []int{Base, 100, 100} {
-		s.Suspect(now)
-		for range maxProbes {
-			s.Sent(1, s.Next(), time.Second)
-			s.Heard()
-			s.Expire(s.Next())
-		}
-		require.Equal(t, want, s.Size())
-		now = s.Next()
-	}
-}
-
 // Doubts that probes dispel again and again are raised at growing intervals, up
 // to a limit, until data of the size arrives.
 func TestSearchTrustGrows(t *testing.T) {
@@ -188,22 +170,6 @@ func TestSearchRevived(t *testing.T) {
 	require.False(t, s.Outstanding())
 	require.True(t, s.Due(now+1))
 	require.Equal(t, 1472, s.ProbeSize())
-}
-
-// A size that the system refuses to send is ruled out at once.
-func TestSearchRefused(t *testing.T) {
-	s := New(Base, 1400, 9000, EtherIPv4)
-	s.Begin(0, SearchAfter)
-	s.Sent(1, 0, time.Second)
-	require.False(t, s.Refuse(0))
-	require.Equal(t, EtherIPv4, s.ProbeSize())
-	require.True(t, s.Due(0), "the next leaves at once")
-	require.False(t, s.Answered(1, 9000, 0), "that one is over")
-
-	s.Suspect(0)
-	s.Sent(2, 0, time.Second)
-	require.True(t, s.Refuse(0))
-	require.Equal(t, Base, s.Size())
 }
 
 // A doubt about the size in use does not end a search for a larger one.

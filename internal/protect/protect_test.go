@@ -199,33 +199,6 @@ func requireRefused(t testing.TB, p Protection, packet []byte, why string) {
 	}
 }
 
-// A packet counts once, and not at the end that has sent it; packets count in
-// whatever order they come.
-func TestOnceInAnyOrder(t *testing.T) {
-	for _, kind := range kinds {
-		t.Run(kind, func(t *testing.T) {
-			a, b := ends(t, kind)
-			var packets [][]byte
-			for i := range 100 {
-				packets = append(packets, sealed(t, a, []byte{byte(i), 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}))
-			}
-			for _, i := range rand.New(rand.NewPCG(1, 2)).Perm(len(packets)) {
-				got, v, err := arrives(b, packets[i])
-				require.NoError(t, err)
-				require.Equal(t, New, v)
-				require.Equal(t, byte(i), got[0])
-			}
-			if kind == "none" {
-				return
-			}
-			for _, p := range packets {
-				requireRefused(t, b, p, "again")
-				requireRefused(t, a, p, "reflected")
-			}
-		})
-	}
-}
-
 // A packet that is only looked at is new the next time.
 func TestLook(t *testing.T) {
 	for _, kind := range kinds[1:] {

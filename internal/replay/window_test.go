@@ -52,14 +52,6 @@ func TestWindow(t *testing.T) {
 	require.False(t, w.Take(0))
 }
 
-// The window ends where it says.
-func TestWindowSize(t *testing.T) {
-	var w Window
-	require.True(t, w.Take(10000))
-	require.True(t, w.IsNew(10001-1984))
-	require.False(t, w.IsNew(10001-1985))
-}
-
 // The whole number is found again from its lowest bits.
 func TestExpand(t *testing.T) {
 	for _, test := range []struct {

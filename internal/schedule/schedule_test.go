@@ -94,15 +94,6 @@ func TestEvents(t *testing.T) {
 	require.Len(t, moves[3].Extend(sent, []Act{Drop}), len(sent))
 }
 
-// Schedules that grow from one do not share memory.
-func TestWithCopies(t *testing.T) {
-	s := make(Schedule, 0, 10)
-	a := s.With(Packet{Client, 1}, Drop)
-	b := s.With(Packet{Client, 2}, Drop)
-	require.Equal(t, "c1:drop", a.String())
-	require.Equal(t, "c2:drop", b.String())
-}
-
 // Each seed chooses about one in n, and other ones.
 func TestShare(t *testing.T) {
 	var both, first int

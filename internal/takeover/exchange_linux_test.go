@@ -404,20 +404,6 @@ func TestNotesWaitForTheSuccessor(t *testing.T) {
 	require.False(t, d.writeNotes())
 }
 
-// At other stages nobody hears of sessions.
-func TestNotesOfOtherStages(t *testing.T) {
-	for _, stage := range []Stage{Serves, Exchanges, Resumes} {
-		pipe, other := pipes(t)
-		d := at(stage)
-		d.passing = &Handover{notes: pipe}
-		d.notes = []Note{{Kind: Used}}
-		require.False(t, d.writeNotes())
-		pipe.Close()
-		_, err := other.Read(make([]byte, 1000))
-		require.ErrorIs(t, err, io.EOF, "stage %d", stage)
-	}
-}
-
 // Of predecessors that end while they pause nothing is kept, nor after the endpoint is
 // closed.
 func TestPredecessorsEnd(t *testing.T) {

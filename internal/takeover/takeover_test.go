@@ -3,7 +3,6 @@ package takeover
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -185,15 +184,6 @@ func TestDiffers(t *testing.T) {
 	b := a
 	b.LegacyPeers = true // which may be because of the cipher
 	require.Equal(t, another, a.Differs(&b, opens(false)))
-}
-
-// State and Offer survive their encoding; what is no object is refused.
-func TestEncode(t *testing.T) {
-	want, got := State{CookieSecret: []byte("secret"), CookieClock: 7, ResetSecret: []byte("reset")}, State{}
-	require.NoError(t, Decode(Encode(&want), &got))
-	require.Equal(t, want, got)
-	require.Error(t, Decode([]byte("[]"), &got))
-	require.Equal(t, "the new process refuses: why", fmt.Sprint(&RefusedError{Peer: "the new process", Reason: "why"}))
 }
 
 // A refusal keeps its text, and the difference if there is one. What is not understood

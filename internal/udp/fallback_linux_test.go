@@ -180,36 +180,6 @@ func TestStaleErrorOfConnectedSocket(t *testing.T) {
 	require.Len(t, writeAll(c, to(addrOf(r), 100, 200)), 2)
 }
 
-// An error of a datagram in the middle, of whatever kind, is returned with its
-// index, and is no reason to give anything up.
-func TestEachErrorIsReturned(t *testing.T) {
-	for _, errno := range []syscall.Errno{unix.EMSGSIZE, unix.ENOBUFS, unix.EPERM, unix.ECONNREFUSED, unix.EIO, unix.EINVAL} {
-		t.Run(errno.Error(), func(t *testing.T) {
-			from, r := listen(t, "udp4", "127.0.0.1:0"), listen(t, "udp4", "127.0.0.1:0")
-			c := newFastConn(t, from)
-			bad := func(h *header) bool { return h.Iov.Len == 77 && !merged(h) }
-			c.sendmmsg = func(fd uintptr, headers []header) (int, syscall.Errno) {
-				for i := range headers {
-					if bad(&headers[i]) && i == 0 {
-						return 0, errno
-					}
-					if bad(&headers[i]) {
-						return sendmmsg(fd, headers[:i])
-					}
-				}
-				return sendmmsg(fd, headers)
-			}
-			result := startCollecting(t, r, newConn(r, everything), 100)
-			batch := append(to(addrOf(r), 100, 100, 50, 77, 100, 100), Datagram{Buf: []byte(lastWord), Addr: addrOf(r)})
-			errs := writeAll(c, batch)
-			require.Len(t, errs, 1)
-			require.ErrorIs(t, errs[3], errno)
-			require.Len(t, result(), 5)
-			require.Equal(t, everything, c.Features())
-		})
-	}
-}
-
 // The kernel may send less than it was given, and say nothing.
 func TestPartialSend(t *testing.T) {
 	from, r := listen(t, "udp4", "127.0.0.1:0"), listen(t, "udp4", "127.0.0.1:0")

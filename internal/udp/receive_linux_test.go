@@ -14,22 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The numbers of a control message are in the order of the machine, at the
-// places that the C structure has.
-func TestControlMessages(t *testing.T) {
-	var c segmentControl
-	c.put(1400)
-	h := (*unix.Cmsghdr)(unsafe.Pointer(&c.b[0])) // aligned by its type
-	require.EqualValues(t, unix.CmsgLen(2), h.Len)
-	require.EqualValues(t, unix.SOL_UDP, h.Level)
-	require.EqualValues(t, unix.UDP_SEGMENT, h.Type)
-	require.EqualValues(t, 1400, *(*uint16)(unsafe.Pointer(&c.b[unix.CmsgLen(0)])))
-	require.LessOrEqual(t, segmentControlSize(), len(c.b))
-	require.EqualValues(t, 0, uintptr(unsafe.Pointer(&c.b[0]))%unix.SizeofPtr)
-	const pointer = unix.SizeofPtr
-	require.EqualValues(t, (unix.SizeofMsghdr+4+pointer-1)/pointer*pointer, unsafe.Sizeof(header{}))
-}
-
 // message returns a control message of UDP with data in the machine's order.
 func message(typ int, value int32, size int) []byte {
 	b := make([]byte, unix.CmsgSpace(size))

@@ -59,7 +59,8 @@ func TestMan(t *testing.T) {
 		text = regexp.MustCompile(`(?m)^\.S[SH] `).Split(text, 2)[0]
 		for _, f := range c.Flags {
 			if f.(cli.VisibleFlag).IsVisible() {
-				require.Contains(t, text, `\fB\-`+roff(f.Names()[0])+`\fR`, c.Name)
+				names := strings.ReplaceAll(roff("-"+strings.Join(f.Names(), ",-")), ",", `\fR, \fB`)
+				require.Contains(t, text, `\fB`+names+`\fR`, c.Name)
 			}
 		}
 	}

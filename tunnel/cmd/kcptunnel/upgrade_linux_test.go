@@ -176,6 +176,10 @@ func TestEndAfterAnUpgrade(t *testing.T) {
 	find(t, c.err, "(?s)session begun.*session begun")
 	require.NoError(t, c.cmd.Process.Signal(syscall.SIGSTOP))
 	u.signal(1, syscall.SIGTERM)
+	said := make([]byte, 100)
+	n, err := u.notify.Read(said)
+	require.NoError(t, err)
+	require.Equal(t, "STOPPING=1", string(said[:n]))
 	<-u.ended
 	require.False(t, lives(u.pids[1]))
 	require.NotContains(t, u.err.String(), "is started")
