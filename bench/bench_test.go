@@ -207,23 +207,6 @@ func TestResults(t *testing.T) {
 	}
 }
 
-// TestAlternation wants the implementations to swap places in each round.
-func TestAlternation(t *testing.T) {
-	var order []string
-	s := &suite{measure: func(_, impl string, _ time.Duration) (figures, error) {
-		order = append(order, impl)
-		return figures{"m": float64(len(order))}, nil
-	}}
-	results, err := s.run(plan{cases: []string{"c"}, impls: []string{"a", "b"}, rounds: 3})
-	fatal(t, err)
-	if got := strings.Join(order, ""); got != "abbaab" {
-		t.Errorf("order %s", got)
-	}
-	if got := median(results["c"].values("a", "m")); got != 4 {
-		t.Errorf("median %v of %v", got, results["c"].values("a", "m"))
-	}
-}
-
 func TestStatistics(t *testing.T) {
 	for _, c := range []struct {
 		values []float64

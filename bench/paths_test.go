@@ -4,9 +4,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"testing"
-	"time"
 
-	"github.com/arqnet/kcp/netsim"
 )
 
 // TestPathsStay wants the paths to be the same as ever: figures of another build
@@ -22,31 +20,5 @@ func TestPathsStay(t *testing.T) {
 	}
 	if got, want := sum.Sum64(), uint64(0x1fc154941166b72b); got != want {
 		t.Errorf("other paths: sum %#x, want %#x", got, want)
-	}
-}
-
-// TestPathsCountWhatIsLate wants messages that never arrive to count with the time
-// until the run gave up, and on a good path all to take its delay.
-func TestPathsCountWhatIsLate(t *testing.T) {
-	messages, err := latencyImpl(ours, false)
-	fatal(t, err)
-	const delay = 7 * time.Millisecond
-	for loss, want := range map[float64]time.Duration{0: delay, 1: pathsPatience} {
-		var got pathResult
-		err := frozen(func() error {
-			return newPathRun(netsim.LinkConfig{Delay: delay, Loss: loss}, 1, &got).run(messages, nil, pathsSettle+10*time.Second)
-		})
-		fatal(t, err)
-		if len(got.worst) != 3*pathsFlows {
-			t.Errorf("loss %v: %d hundreds", loss, len(got.worst))
-		}
-		for _, ms := range got.worst {
-			if took := time.Duration(ms * float64(time.Millisecond)); took < want || took > want+10*time.Second {
-				t.Errorf("loss %v: %v, want %v", loss, took, want)
-			}
-			if loss == 0 && ms != 7 {
-				t.Errorf("%v ms without loss", ms)
-			}
-		}
 	}
 }

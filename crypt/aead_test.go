@@ -65,6 +65,7 @@ func TestAEADWithItsOwnNonce(t *testing.T) {
 	head, tail := a.Overhead()
 	require.Equal(t, []int{0, 28}, []int{head, tail})
 	require.Equal(t, uint64(1<<31), Remaining(a))
+	require.ErrorIs(t, a.(NonceCipher).SealNonce(make([]byte, 100)), errNoNonce)
 
 	for n := range 100 {
 		got, err := b.Open(seal(t, a, numbered(n)))
@@ -130,9 +131,22 @@ func TestSealNonce(t *testing.T) {
 		require.ErrorIs(t, c.SealNonce(packet), ErrKeyExhausted)
 		require.ErrorIs(t, c.SealNonce(packet[:5]), ErrShort)
 	}
-	locked := Locked(None()).(NonceCipher)
-	require.Zero(t, locked.NonceSize())
-	require.Error(t, locked.SealNonce(make([]byte, 100)))
+	for _, c := range []Cipher{Locked(None()), None(), XOR(nil), Locked(struct{ Cipher }{None()})} {
+		c := c.(NonceCipher)
+		require.Zero(t, c.NonceSize(), "it hides nothing")
+		require.ErrorIs(t, c.SealNonce(make([]byte, 100)), errNoNonce)
+	}
+	salsa, err := Salsa20(numbered(32))
+	require.NoError(t, err)
+	c := salsa.(NonceCipher)
+	require.Equal(t, nonceSize, c.NonceSize())
+	packet := append(append([]byte("the nonce of 16."), 0, 0, 0, 0), "plain"...)
+	require.NoError(t, c.SealNonce(packet))
+	got, err := salsa.Open(packet)
+	require.NoError(t, err)
+	require.Equal(t, "plain", string(got))
+	require.Equal(t, "the nonce of 16.", string(packet[:nonceSize]))
+	require.ErrorIs(t, c.SealNonce(packet[:headerSize-1]), ErrShort)
 }
 
 // A plaintext that is not in the packet is sealed as one that is, and stays as it
