@@ -21,7 +21,8 @@ import (
 // Checks of rules that the larger tests would not miss: each brings about what one of
 // them refuses.
 
-// To an address that is not validated only the oldest segment is retransmitted.
+// To an address that is not validated only the oldest segment is retransmitted, and the
+// others once it is.
 func TestUnvalidatedGetsTheOldestOnly(t *testing.T) {
 	h := newHarness(t, nil)
 	h.k.limitUnvalidated(0, false)
@@ -37,6 +38,9 @@ func TestUnvalidatedGetsTheOldestOnly(t *testing.T) {
 	}
 	h.advance(1000)
 	h.want()
+	h.k.validateAddress()
+	h.advance(1000)
+	h.want(`push 0 frg=0 "a"`, `push 1 frg=0 "b"`, `push 2 frg=0 "c"`)
 }
 
 // A HELLO that is sent once more, when its session is forgotten, opens none.
