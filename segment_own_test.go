@@ -105,6 +105,16 @@ func TestOwnSegmentsAreBounded(t *testing.T) {
 	h.out = nil
 }
 
+// The longest message is as long with an SSN as without.
+func TestLongestOwnMessage(t *testing.T) {
+	t.Parallel()
+	k := newHarness(t, nil).k
+	const mss, head = 1300 - streams.OwnHeader, streams.OwnHeader
+	require.False(t, k.tooMany(streams.MostOwn, maxFragments*1300, mss, head))
+	require.True(t, k.tooMany(streams.MostOwn, maxFragments*1300+1, mss, head))
+	require.True(t, k.tooMany(streams.MostOwn+1, 1, mss, head))
+}
+
 // A peer that does not take DATA of stream 0 gets PUSH.
 func TestOwnSegmentsNeedThePeer(t *testing.T) {
 	for _, takes := range []bool{true, false} {
