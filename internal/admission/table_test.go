@@ -150,6 +150,26 @@ func (m model) check(t *testing.T, table *Table[session], k Key, seed string) {
 	}
 }
 
+// Slots are used again, keep their session's place, and are released once a
+// large table is empty.
+func TestSlots(t *testing.T) {
+	var l slots[session]
+	all := make([]session, 2*slotsKept)
+	for i := range all {
+		require.EqualValues(t, i, l.add(&all[i]))
+	}
+	l.remove(7)
+	l.remove(3)
+	require.EqualValues(t, 3, l.add(&all[3]), "the last one is used first")
+	require.Nil(t, l.all[7])
+	require.EqualValues(t, 7, l.add(&all[7]))
+	for i := range all {
+		require.Same(t, &all[i], l.all[i])
+		require.Equal(t, i == len(all)-1, l.remove(uint32(i)))
+	}
+	require.Zero(t, cap(l.all)+cap(l.free))
+}
+
 // Parts are consecutive, and the last one says so.
 func TestPart(t *testing.T) {
 	table := newTable()
