@@ -135,3 +135,12 @@ func TestClockJumps(t *testing.T) {
 		require.Equal(t, sent, got)
 	}
 }
+
+// At the cap datagrams are ahead of data by a packet of the size that the MTU has now.
+func TestCapFollowsTheMTU(t *testing.T) {
+	k := newHarness(t, nil).k
+	k.capRate(1000, 28)
+	require.NoError(t, k.SetMTU(500))
+	require.True(t, k.rateCap().Pass(600, true, 0))
+	require.False(t, k.rateCap().DatagramsFirst())
+}
