@@ -11,6 +11,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/streams"
+	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
 
@@ -147,6 +148,21 @@ func TestPeersWithoutStreams(t *testing.T) {
 		require.ErrorContains(t, err, "kcp: StreamOptions.Priority is 99: must be in [-8, 7]")
 		_, err = a.OpenStream(context.Background(), &StreamOptions{Priority: 7, MaxLifetime: maxLifetime, MaxRetransmits: 65534})
 		require.ErrorIs(t, err, ErrLegacyPeer, "the options are right")
+	})
+}
+
+// A stream waits for what a peer says that is far away.
+func TestStreamToAFarPeer(t *testing.T) {
+	inWorld(t, 11, netsim.LinkConfig{Delay: time.Second}, func(t *testing.T, w *world) {
+		l := w.listen(nil)
+		e, _ := w.endpoint("10.0.0.2:0", nil)
+		a, err := e.DialWith(t.Context(), l.Addr(), DialOptions{Quiet: true})
+		require.NoError(t, err)
+		_, err = a.Write([]byte("first"))
+		require.NoError(t, err)
+		_, err = a.OpenStream(t.Context(), nil)
+		require.NoError(t, err)
+		require.Equal(t, 2*time.Second, w.net.Elapsed())
 	})
 }
 
