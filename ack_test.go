@@ -105,11 +105,6 @@ func TestThinAcksGap(t *testing.T) {
 	h.want(`push 2 frg=0 "y"`, "ack 6 ts=9 una=9 wnd=119")
 }
 
-const (
-	replyUsual = 20 // milliseconds that an ACK waits on a path of 80
-	replyTook  = 40 // milliseconds that the application takes
-)
-
 // The announcement of the peer lengthens the time-out of new data, and an ACK that
 // has waited is no sample. Without the extension frg of an ACK means nothing.
 func TestAckHold(t *testing.T) {

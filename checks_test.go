@@ -13,6 +13,7 @@ import (
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/streams"
+	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
@@ -451,6 +452,16 @@ func TestPayloadsOfSignalsFit(t *testing.T) {
 		require.Len(t, fits, 100)
 		require.Empty(t, tooLong)
 		require.NoError(t, b.Abort())
+	})
+}
+
+// A conversation id that another process has used counts as used after a takeover.
+func TestUsedConvsAreInherited(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		e, _ := w.endpoint(serverAddr, nil)
+		e.inherit(takeover.Note{Kind: takeover.Used, Conv: 7})
+		require.True(t, e.table.Used.Has(7))
+		require.False(t, e.table.Used.Has(8))
 	})
 }
 

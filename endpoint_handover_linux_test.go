@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -143,8 +144,8 @@ func clientConfig(name string, config Config) *Config {
 	return &config
 }
 
-// Three processes follow each other on one port. Each session stays in the one that it
-// was opened in, and new ones are with the latest. Each endpoint closes with its last
+// Three processes follow each other on one port, while their sessions carry bytes. Each
+// session stays in the one that it was opened in, and new ones are with the latest. Each endpoint closes with its last
 // session, and none of what the takeover took is left.
 func TestTakeover(t *testing.T) {
 	t.Parallel()
@@ -156,16 +157,19 @@ func TestTakeover(t *testing.T) {
 			generations := []*generation{serves(t, "g0", l)}
 			var clients [3][]*client
 			for i := range clients {
-				if i > 0 {
+				var echoes sync.WaitGroup
+				for _, c := range slices.Concat(clients[:i]...) {
+					echoes.Go(func() { c.echoes(t, 100_000) })
+				}
+				if i > 0 { // with bytes on their way both ways
 					generations = append(generations, generations[i-1].handsOver(t, fmt.Sprint("g", i), &config))
 				}
 				for range 4 {
 					clients[i] = append(clients[i], dials(t, l.Addr(), dial, fmt.Sprint("g", i)))
 				}
-				for _, old := range clients[:i+1] {
-					for _, c := range old {
-						c.echoes(t, 20_000)
-					}
+				echoes.Wait()
+				for _, c := range slices.Concat(clients[:i+1]...) {
+					c.echoes(t, 20_000)
 				}
 			}
 			last := generations[2].l
@@ -195,99 +199,8 @@ func TestTakeover(t *testing.T) {
 	}
 }
 
-// Bytes in both directions are on their way while the sockets change hands.
-func TestTakeoverUnderLoad(t *testing.T) {
-	t.Parallel()
-	bytes := 5_000_000
-	if testing.Short() { // much slows other tests down
-		bytes = 200_000
-	}
-	for _, name := range []string{"aes-gcm", "tls, shards", "fec"} {
-		config := takeoverConfigs(t)[name]
-		t.Run(name, func(t *testing.T) {
-			l, err := Listen("udp", "127.0.0.1:0", &config)
-			require.NoError(t, err)
-			g := serves(t, "g0", l)
-			var wait sync.WaitGroup
-			for range 4 {
-				c := dials(t, l.Addr(), clientConfig(name, config), "g0")
-				wait.Go(func() { c.echoes(t, bytes) })
-			}
-			all := []*generation{g}
-			for i := range 3 {
-				g = g.handsOver(t, fmt.Sprint("g", i+1), &config)
-				all = append(all, g)
-				c := dials(t, l.Addr(), clientConfig(name, config), g.name)
-				wait.Go(func() { c.echoes(t, bytes/5) })
-			}
-			wait.Wait()
-		})
-	}
-}
-
-// rebinder forwards between one client and a server, from a port that it changes.
-type rebinder struct {
-	front *net.UDPConn
-	to    *net.UDPAddr // nil: back is connected
-
-	mu   sync.Mutex // guards the fields below
-	peer *net.UDPAddr
-	back *net.UDPConn
-}
-
-func newRebinder(t *testing.T, to net.Addr) *rebinder {
-	front, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	require.NoError(t, err)
-	r := &rebinder{front: front, to: to.(*net.UDPAddr)}
-	r.rebind(t)
-	t.Cleanup(func() {
-		_ = front.Close()
-		_ = r.back.Close()
-	})
-	go func() {
-		b := make([]byte, 65536)
-		for {
-			n, from, err := front.ReadFromUDP(b)
-			if err != nil {
-				return
-			}
-			r.mu.Lock()
-			r.peer = from
-			_, _, _ = r.back.WriteMsgUDP(b[:n], nil, r.to)
-			r.mu.Unlock()
-		}
-	}()
-	return r
-}
-
-func (r *rebinder) addr() net.Addr { return r.front.LocalAddr() }
-
-// rebind makes packets come from another port.
-func (r *rebinder) rebind(t *testing.T) {
-	back, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	require.NoError(t, err)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.back != nil {
-		_ = r.back.Close()
-	}
-	r.back = back
-	go func() {
-		b := make([]byte, 65536)
-		for {
-			n, _, err := back.ReadFromUDP(b)
-			if err != nil {
-				return
-			}
-			r.mu.Lock()
-			_, _ = r.front.WriteToUDP(b[:n], r.peer)
-			r.mu.Unlock()
-		}
-	}()
-}
-
 // After the end of a successor its predecessor reads again, for its own sessions and
-// those before it, and can hand over to another.
+// those before it, and can hand over to another. It serves no new listener.
 func TestTakeoverSuccessorDies(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"plain", "tls, shards"} {
@@ -311,6 +224,8 @@ func TestTakeoverSuccessorDies(t *testing.T) {
 				_, err := io.Copy(io.Discard, c)
 				require.Error(t, err, i)
 			}
+			_, err = g1.l.Endpoint().Listen()
+			require.ErrorIs(t, err, net.ErrClosed)
 			g2 := g1.handsOver(t, "g2", &config)
 			c2 := dials(t, l.Addr(), dial, "g2")
 			for _, c := range []*client{c0, c1, c2} {
@@ -332,6 +247,62 @@ func TestTakeoverSuccessorDies(t *testing.T) {
 // 127.0.0.0/8.
 func atAddress(l *Listener, last byte) *net.UDPAddr {
 	return &net.UDPAddr{IP: net.IPv4(127, 0, 0, last).To4(), Port: l.Addr().(*net.UDPAddr).Port}
+}
+
+// redirector forwards between one client and a server, as NATs in front of both may: from a
+// port that it changes, to an address that it changes. Answers from elsewhere are lost.
+type redirector struct {
+	front *net.UDPConn
+
+	mu   sync.Mutex // guards the fields below
+	peer *net.UDPAddr
+	back *net.UDPConn
+}
+
+func newRedirector(t *testing.T, to net.Addr) *redirector {
+	front, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	require.NoError(t, err)
+	r := &redirector{front: front}
+	r.redirect(t, to)
+	t.Cleanup(func() { _, _ = front.Close(), r.back.Close() })
+	go func() {
+		b := make([]byte, 65536)
+		for {
+			n, from, err := front.ReadFromUDP(b)
+			if err != nil {
+				return
+			}
+			r.mu.Lock()
+			r.peer = from
+			_, _ = r.back.Write(b[:n])
+			r.mu.Unlock()
+		}
+	}()
+	return r
+}
+
+// redirect makes packets come from another port, and go to an address.
+func (r *redirector) redirect(t *testing.T, to net.Addr) {
+	back, err := net.DialUDP("udp4", nil, to.(*net.UDPAddr))
+	require.NoError(t, err)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.back != nil {
+		_ = r.back.Close()
+	}
+	r.back = back
+	go func() {
+		b := make([]byte, 65536)
+		for {
+			n, err := back.Read(b)
+			if err != nil {
+				return
+			}
+			r.mu.Lock()
+			_, _ = r.front.WriteToUDP(b[:n], r.peer)
+			r.mu.Unlock()
+		}
+	}()
 }
 
 // After a takeover, sessions that stay in the old process, new ones, and answers of
@@ -360,29 +331,6 @@ func TestTakeoverAnswersFromAskedAddress(t *testing.T) {
 	}
 }
 
-// redirect makes packets come from another port, and go to another address of the
-// server, as a NAT in front of both may. Answers from elsewhere are lost.
-func (r *rebinder) redirect(t *testing.T, to *net.UDPAddr) {
-	back, err := net.DialUDP("udp4", nil, to)
-	require.NoError(t, err)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	_ = r.back.Close()
-	r.back, r.to = back, nil
-	go func() {
-		b := make([]byte, 65536)
-		for {
-			n, err := back.Read(b)
-			if err != nil {
-				return
-			}
-			r.mu.Lock()
-			_, _ = r.front.WriteToUDP(b[:n], r.peer)
-			r.mu.Unlock()
-		}
-	}()
-}
-
 // A session that migrates goes on at the address that its peer sends to from then on, in
 // a process that has handed its sockets over too.
 func TestMigrationFollowsAskedAddress(t *testing.T) {
@@ -392,8 +340,8 @@ func TestMigrationFollowsAskedAddress(t *testing.T) {
 				l, err := Listen("udp4", "0.0.0.0:0", config)
 				require.NoError(t, err)
 				g := serves(t, "g0", l)
-				relay := newRebinder(t, atAddress(l, 1))
-				c := dials(t, relay.addr(), config, "g0")
+				relay := newRedirector(t, atAddress(l, 1))
+				c := dials(t, relay.front.LocalAddr(), config, "g0")
 				var server *Conn
 				for s := range l.Endpoint().Sessions() {
 					server = s

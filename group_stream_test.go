@@ -349,9 +349,3 @@ func TestGroupSendToStreams(t *testing.T) {
 		require.Equal(t, "fresh", string(r[:n]), "what is late is given up")
 	})
 }
-
-const (
-	stateSize     = 3 << 10
-	stateLifetime = 100 * time.Millisecond
-	stateTicks    = 60
-)

@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -58,72 +57,6 @@ func takeOne(t *testing.T, g *Group, kind EventKind) took {
 	all := take(t, g)
 	require.Equal(t, []EventKind{kind}, kinds(all))
 	return all[0]
-}
-
-// echoes serves the sessions of a group: it sends back all that arrives, and
-// closes what has ended.
-type echoes struct {
-	t       *testing.T
-	group   *Group
-	waiting map[*Conn][][]byte // what did not fit into the write buffer
-	ends    map[*Conn]error
-	begun   map[*Conn]bool
-	eof     map[*Conn]bool
-}
-
-// run handles events until the group is closed.
-func (s *echoes) run() {
-	events := make([]Event, 16)
-	for {
-		n, err := s.group.Wait(context.Background(), events)
-		if err != nil {
-			assert.ErrorIs(s.t, err, net.ErrClosed)
-			return
-		}
-		for _, e := range events[:n] {
-			s.handle(e)
-		}
-	}
-}
-
-func (s *echoes) handle(e Event) {
-	_, ended := s.ends[e.Conn]
-	assert.False(s.t, ended, "%v after the end", e.Kind)
-	switch e.Kind {
-	case EventAccepted:
-		assert.False(s.t, s.begun[e.Conn])
-		s.begun[e.Conn] = true
-	case EventData, EventMessage:
-		s.waiting[e.Conn] = append(s.waiting[e.Conn], bytes.Clone(e.Data))
-	case EventDatagram:
-		assert.NoError(s.t, e.Conn.SendDatagram(e.Data))
-	case EventEOF:
-		s.eof[e.Conn] = true
-	case EventEnded:
-		s.ends[e.Conn] = e.Err
-		_ = e.Conn.Close() // the peer may be gone
-		return
-	}
-	s.flush(e.Conn)
-}
-
-func (s *echoes) flush(c *Conn) {
-	for len(s.waiting[c]) > 0 {
-		out := []Outgoing{{Conn: c, Data: s.waiting[c][0]}}
-		s.group.Send(out)
-		if out[0].Err != nil && out[0].Err != ErrWouldBlock {
-			return
-		}
-		if out[0].Err != nil {
-			s.waiting[c][0] = s.waiting[c][0][out[0].N:]
-			return
-		}
-		s.waiting[c] = s.waiting[c][1:]
-	}
-	if s.eof[c] {
-		delete(s.eof, c) // another event may come before the end
-		assert.NoError(s.t, c.Close())
-	}
 }
 
 // grouped returns the two ends of a session, of which b is in a group.

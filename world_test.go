@@ -25,7 +25,6 @@ var (
 	ofSources      = testenv.OfSources
 	alone          = testenv.Alone
 	memoryInUse    = testenv.MemoryInUse
-	randomLink     = testenv.RandomLink
 	content        = testenv.Content
 	send           = testenv.Send
 	receive        = testenv.Receive
