@@ -495,3 +495,10 @@ func TestSizesRefusedForGood(t *testing.T) {
 		require.NoError(t, a.Close())
 	})
 }
+
+// legacyPeer is one that knows no signals and acknowledges what it gets. It begins
+// a session with the server if it has something to say; else it takes the first
+// that comes.
+func (w *world) legacyPeer(addr string, conv uint32, say []byte) *netsim.PacketConn {
+	return w.takingPeer(addr, conv, say, 0, nil)
+}
