@@ -80,33 +80,6 @@ func TestGroupHandleCalls(t *testing.T) {
 	})
 }
 
-// All of a batch of packets is fed before a call that waits is woken, or a
-// handler called.
-func TestGroupTakesBatches(t *testing.T) {
-	sequential(t)
-	left, right := newWire("10.0.0.1:1"), newWire("10.0.0.2:2")
-	a, z := joinedWith(t, left, right, &Config{})
-	g := NewGroup()
-	require.NoError(t, g.Add(z))
-	calls := make(chan int, 10)
-	require.NoError(t, g.Handle(func(events []Event) { calls <- len(events) }))
-	_, err := a.Write([]byte{1})
-	require.NoError(t, err)
-	deliver(a, z) // without a reader: a goroutine takes it
-	require.Equal(t, 1, <-calls)
-	z.ep.feeding.Begin()
-	for range 3 {
-		_, err := a.Write([]byte{1})
-		require.NoError(t, err)
-		require.NoError(t, a.SendDatagram([]byte{2}))
-		deliver(a, z)
-	}
-	require.Empty(t, calls)
-	z.ep.feeding.End(attendGroup)
-	require.Equal(t, 4, <-calls) // three datagrams, and a run of all bytes
-	require.Empty(t, calls)
-}
-
 // Moments that last from one step of a session to the next: the peer's CLOSE was
 // taken, but the session not ended; it has ended, and its last packets are being
 // written; a Write is not done, but there is room; a Write reads the socket.
