@@ -305,32 +305,6 @@ func (r *redirector) redirect(t *testing.T, to net.Addr) {
 	}()
 }
 
-// After a takeover, sessions that stay in the old process, new ones, and answers of
-// either process outside of sessions leave from the address that was asked.
-func TestTakeoverAnswersFromAskedAddress(t *testing.T) {
-	for name, config := range map[string]*Config{
-		"plain": {}, "AES-GCM": {Cipher: testenv.AEAD(t)}, "TLS": secured(Config{}), "Shards": {Shards: 2},
-	} {
-		t.Run(name, func(t *testing.T) {
-			l, err := Listen("udp4", "0.0.0.0:0", config)
-			require.NoError(t, err)
-			g := serves(t, "g0", l)
-			var clients []*client
-			for _, next := range []string{"g1", "g2"} {
-				for last := range byte(3) {
-					clients = append(clients, dials(t, atAddress(g.l, 1+last), config, g.name))
-				}
-				g = g.handsOver(t, next, config)
-				for _, c := range clients {
-					c.echoes(t, 50_000)
-				}
-			}
-			require.Equal(t, len(clients), g.l.Stats().PredecessorSessions)
-			dials(t, atAddress(g.l, 2), config, "g2").echoes(t, 50_000)
-		})
-	}
-}
-
 // A session that migrates goes on at the address that its peer sends to from then on, in
 // a process that has handed its sockets over too.
 func TestMigrationFollowsAskedAddress(t *testing.T) {

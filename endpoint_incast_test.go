@@ -6,12 +6,10 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
-	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/arqnet/kcp/congestion"
@@ -58,10 +56,7 @@ func newCrowd(w *world, config *Config, limit int, pace time.Duration) *crowd {
 }
 
 // join adds a sender that sends all it can.
-func (c *crowd) join(config *Config) *crowdSender { return c.joinWith(config, crowdChunk, 0) }
-
-// joinWith adds a sender of so many bytes at a time, a part of crowdChunk.
-func (c *crowd) joinWith(config *Config, bytes int, pause time.Duration) *crowdSender {
+func (c *crowd) join(config *Config) {
 	i := len(c.senders)
 	e, pc := c.w.endpoint(fmt.Sprintf("10.1.%d.%d:0", i/250, i%250+1), config)
 	s := &crowdSender{conn: c.w.dial(e), socket: pc}
@@ -73,12 +68,10 @@ func (c *crowd) joinWith(config *Config, bytes int, pause time.Duration) *crowdS
 		var head [4]byte
 		binary.LittleEndian.PutUint32(head[:], uint32(i))
 		_, err := s.conn.Write(head[:])
-		for at := 0; err == nil && !s.stop.Load(); at = (at + bytes) % crowdChunk {
-			_, err = s.conn.Write(data[at : at+bytes])
-			time.Sleep(pause)
+		for err == nil && !s.stop.Load() {
+			_, err = s.conn.Write(data)
 		}
 	}()
-	return s
 }
 
 // serve reads what the senders send, and compares it.
@@ -214,94 +207,11 @@ func TestIncastGivesSharesBack(t *testing.T) {
 	})
 }
 
-// An upload beside many peers that send little has nearly what it has alone: beside
-// peers with small messages, and first packets from forged addresses.
-func TestIncastCountsDemand(t *testing.T) {
-	t.Parallel()
-	long(t)
-	upload := func(beside func(w *world, c *crowd)) (bytes float64) {
-		inWorld(t, 4, netsim.LinkConfig{Delay: 20 * time.Millisecond}, func(t *testing.T, w *world) {
-			c := newCrowd(w, nil, 1<<20, 40*time.Microsecond)
-			go c.serve()
-			c.join(nil)
-			beside(w, c)
-			time.Sleep(3 * time.Second)
-			before := c.senders[0].received.Load()
-			time.Sleep(time.Second)
-			bytes = float64(c.senders[0].received.Load() - before)
-			require.Zero(t, c.failed.Load())
-			for _, s := range c.senders {
-				s.stop.Store(true)
-			}
-			time.Sleep(3 * time.Second) // until those beside it have stopped
-		})
-		return bytes
-	}
-	const n, pause = 100, 400 * time.Millisecond
-	alone := upload(func(*world, *crowd) {})
-	forged := upload(func(w *world, _ *crowd) {
-		for i := range n {
-			go func() {
-				for time.Sleep(time.Duration(i) * pause / n); w.net.Elapsed() < 5*time.Second; time.Sleep(pause) {
-					w.net.Inject(floodAddr(i), netip.MustParseAddrPort(serverAddr), packetOf(uint32(i), push(0, 0, "x")))
-				}
-			}()
-		}
-	})
-	chatty := upload(func(_ *world, c *crowd) {
-		for range n {
-			c.joinWith(nil, 32, pause)
-		}
-	})
-	require.Greater(t, forged, 0.8*alone)
-	require.Greater(t, chatty, 0.8*alone)
-}
-
-// News of a turn may be lost.
-func TestTurnsSurviveLoss(t *testing.T) {
-	t.Parallel()
-	long(t)
-	inWorld(t, 3, netsim.LinkConfig{Delay: 2 * time.Millisecond, Loss: 0.05}, func(t *testing.T, w *world) {
-		c := newCrowd(w, nil, 60*(5<<10), 50*time.Microsecond)
-		go c.serve()
-		for range 60 {
-			c.join(nil)
-		}
-		time.Sleep(3 * time.Second)
-		require.True(t, c.listener.ep.incastOf(0).On())
-		r := c.measure(2 * time.Second)
-		require.Greater(t, r.slowest, 0.3*r.mean)
-		require.Greater(t, r.mean*60, 2*20000*1448*0.7)
-		require.Zero(t, c.failed.Load())
-	})
-}
-
 // takeTurns has senders take turns for ever at the first socket of e.
 func takeTurns(e *Endpoint) *socketIncast {
 	i := e.incastOf(0)
 	i.Set(16<<20, 1000, 1, 8<<20, true)
 	return i
-}
-
-// A session that ends gives up its turn.
-func TestTurnsOfEndedSessions(t *testing.T) {
-	inWorld(t, 4, clean, func(t *testing.T, w *world) {
-		_, c, l := w.pair(nil, nil)
-		i := takeTurns(l.ep)
-		c.mu.Lock()
-		c.in.sending.Segments(incast.Least)
-		g, ok := i.Arrived(&c.session, 1, l.ep.now())
-		c.mu.Unlock()
-		require.True(t, ok)
-		require.True(t, g.Shut)
-		i.Advance(l.ep.now())
-		c.mu.Lock()
-		require.Positive(t, c.kcp.wndUnused(), "its turn has begun")
-		c.mu.Unlock()
-		c.Abort()
-		synctest.Wait()
-		require.False(t, i.Forget(&c.session), "it has a turn")
-	})
 }
 
 // A session that waits for its turn at one socket is told another window if its

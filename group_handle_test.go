@@ -3,7 +3,6 @@ package kcp
 import (
 	"context"
 	"net"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,14 +10,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
-
-// Handle refuses nil, which would end the program at the first event.
-func TestGroupHandleNil(t *testing.T) {
-	g := NewGroup()
-	require.ErrorIs(t, g.Handle(nil), syscall.EINVAL)
-	require.NoError(t, g.Handle(func([]Event) {}))
-	require.NoError(t, g.Close())
-}
 
 // What a handler may call, and that nothing is read while it blocks.
 func TestGroupHandleCalls(t *testing.T) {

@@ -290,29 +290,6 @@ func TestGroupStreamWritable(t *testing.T) {
 	})
 }
 
-// A stream whose reader has come late goes on as soon as the group has taken what there
-// was, though no other packet is due.
-func TestGroupStreamCredit(t *testing.T) {
-	inWorld(t, 0, clean, func(t *testing.T, w *world) {
-		a, _, g := w.withStreams(&Config{StreamReceiveBuffer: 64 << 10})
-		s := openStream(t, a, nil)
-		data := content(2, 1<<20)
-		go func() { _, _ = s.Write(data) }()
-		var got []byte
-		start := time.Now()
-		for len(got) < len(data) {
-			time.Sleep(200 * time.Millisecond)
-			before := len(got)
-			for _, e := range take(t, g) {
-				got = append(got, e.data...)
-			}
-			require.Greater(t, len(got)-before, min(32<<10, len(data)-before-1), "after %v", time.Since(start))
-		}
-		require.True(t, bytes.Equal(data, got))
-		require.Empty(t, take(t, g))
-	})
-}
-
 // Send writes to streams, each message with its lifetime, and in the packets of the
 // session.
 func TestGroupSendToStreams(t *testing.T) {

@@ -375,17 +375,3 @@ func TestFreshWindow(t *testing.T) {
 		h.input(ack(0, h.now, 4))
 	}
 }
-
-// What is in flight can be dropped after Compact, although nothing has arrived since.
-func TestDiscardAfterCompact(t *testing.T) {
-	t.Parallel()
-	k := New(1, func([]byte) {})
-	k.Update(0)
-	k.Compact()
-	_, err := k.Send([]byte("x"))
-	require.NoError(t, err)
-	k.Update(100)
-	require.Equal(t, 1, k.snd.inFlight)
-	k.discardSend()
-	require.Zero(t, k.WaitSend())
-}

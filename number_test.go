@@ -115,40 +115,6 @@ func TestNothingCountsTwice(t *testing.T) {
 	}
 }
 
-// No two packets of two ends that talk to each other have the same nonce, and
-// the format is the same with them as without: any holder of the key opens it.
-func TestNoncesAreUnique(t *testing.T) {
-	for _, c := range []crypt.Cipher{testAEAD(t), authenticCiphers(t)["XChaCha20"]} {
-		inWorld(t, 13, lossy, func(t *testing.T, w *world) {
-			config := &Config{Cipher: c, FEC: FEC{Data: 5, Parity: 2}}
-			l := w.listen(config)
-			e, _ := w.endpoint("10.0.0.2:5000", config)
-			path := w.watched()
-			for i := range uint64(5) {
-				a := w.dial(e)
-				b, err := l.AcceptKCP(context.Background())
-				require.NoError(t, err)
-				bothWays(t, a, b, content(i, 20000), content(i+1, 20000))
-				require.NoError(t, a.Close())
-				_ = b.Close()
-			}
-			kept := path.all(w)
-			size := c.(crypt.NonceCipher).NonceSize()
-			seen := make(map[string]string)
-			for _, p := range kept {
-				// The network may have duplicated it.
-				if old, again := seen[string(p.data[:size])]; again {
-					require.Equal(t, old, string(p.data))
-				}
-				seen[string(p.data[:size])] = string(p.data)
-				_, err := c.Open(p.data)
-				require.NoError(t, err)
-			}
-			require.Greater(t, len(seen), 300)
-		})
-	}
-}
-
 // hidden is a cipher that authenticates, and has no more methods.
 type hidden struct{ c crypt.Cipher }
 
@@ -242,35 +208,6 @@ func TestMoveAmongOtherAddresses(t *testing.T) {
 	}
 }
 
-// Once packets are numbered, a peer that was restarted still says so, at once.
-func TestRestartIsToldAmongNumbers(t *testing.T) {
-	for _, f := range []FEC{{}, {Data: 2, Parity: 1}} {
-		for _, config := range []*Config{
-			{Cipher: testAEAD(t)}, {Cipher: testAEAD(t), LegacyPeers: LegacyAllow}, {Cipher: hidingCiphers(t)["CFB"]},
-		} {
-			inWorld(t, 16, clean, func(t *testing.T, w *world) {
-				config.FEC = f
-				l := w.listen(config)
-				e, _ := w.endpoint("10.0.0.2:5000", config)
-				a := w.dial(e)
-				b, err := l.AcceptKCP(context.Background())
-				require.NoError(t, err)
-				bothWays(t, a, b, []byte("up"), []byte("down"))
-				w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false }) // as it dies
-				pc := l.ep.socket.shards[0].conn()
-				_, _ = l.ep.Close(), pc.Close()
-				w.net.SetFilter(nil)
-				w.listen(config)
-				_, err = a.Write([]byte("to whom?"))
-				require.NoError(t, err)
-				require.NoError(t, a.SetReadDeadline(time.Now().Add(5*time.Second)))
-				_, err = a.Read(make([]byte, 1))
-				require.ErrorIs(t, err, ErrReset)
-			})
-		}
-	}
-}
-
 // The listening end does not number what it sends before the peer has shown that
 // it has the token of this session: a hello may have been recorded, and the same
 // nonces would be made twice.
@@ -300,31 +237,5 @@ func TestNumbersAwaitTheToken(t *testing.T) {
 		w.net.SetFilter(nil)
 		bothWays(t, a, accepted(t, l), []byte("up"), []byte("down"))
 		require.True(t, numbered())
-	})
-}
-
-// A client that has moved while it said HELLO goes on with its one session, and can move
-// again.
-func TestMoveAfterAMovedHello(t *testing.T) {
-	inWorld(t, 20, clean, func(t *testing.T, w *world) {
-		config := Config{Cipher: testAEAD(t), DialTimeout: -1, KeepAlive: time.Second}
-		validating := config
-		validating.AddressValidation = ValidateAlways
-		l := w.listen(&validating)
-		e, pc := w.endpoint("10.0.0.2:5000", &config)
-		w.net.SetFilter(func(_, to netip.AddrPort, _ []byte) bool {
-			return to.Addr() != netip.MustParseAddr("10.0.0.2") || l.Stats().Sessions == 0 // WELCOME is lost
-		})
-		c := w.dial(e)
-		for l.Stats().Sessions == 0 {
-			time.Sleep(time.Millisecond)
-		}
-		require.NoError(t, pc.Rebind("10.0.0.3:6000"))
-		b, err := l.AcceptKCP(context.Background())
-		require.NoError(t, err)
-		require.Equal(t, 1, l.Stats().Sessions)
-		require.NoError(t, pc.Rebind("10.0.0.4:7000"))
-		bothWays(t, c, b, content(1, 50000), content(2, 50000))
-		require.Equal(t, "10.0.0.4:7000", b.RemoteAddr().String())
 	})
 }

@@ -2,7 +2,6 @@ package kcp
 
 import (
 	"encoding/binary"
-	"fmt"
 	"math"
 	"testing"
 
@@ -88,39 +87,6 @@ func TestSegmentGolden(t *testing.T) {
 	h.encode(got[:])
 	require.Equal(t, want, got)
 	require.Equal(t, h, decodeHeader(want[:]))
-}
-
-func TestKnownCmd(t *testing.T) {
-	for cmd := range 256 {
-		require.Equal(t, cmd >= 81 && cmd <= 84, knownCmd(uint8(cmd)), "command %d", cmd)
-	}
-}
-
-// A len is a number of bytes, never a negative one, whatever the word size.
-func TestPayloadBounds(t *testing.T) {
-	rest := []byte("0123456789")
-	tests := []struct {
-		len uint32
-		ok  bool
-	}{
-		{0, true}, {1, true}, {9, true}, {10, true},
-		{11, false}, {0xffff, false}, {0x10000, false}, {0x7fffffff, false},
-		{0x80000000, false}, {0x80000001, false}, {0xfffffff6, false}, {0xffffffff, false},
-	}
-	for _, c := range tests {
-		t.Run(fmt.Sprintf("%#x", c.len), func(t *testing.T) {
-			h := header{len: c.len}
-			got, ok := h.payload(rest)
-			require.Equal(t, c.ok, ok)
-			if ok {
-				require.Equal(t, rest[:c.len], got)
-			} else {
-				require.Nil(t, got)
-			}
-			_, ok = h.payload(nil)
-			require.Equal(t, c.len == 0, ok)
-		})
-	}
 }
 
 // FuzzSegment decodes and encodes any bytes: the codec loses nothing, and the

@@ -7,8 +7,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/arqnet/kcp/internal/closing"
 )
 
 // Numbers from the network: every field of every command at every distance that
@@ -117,39 +115,4 @@ func requireBooks(t *testing.T, k *KCP) {
 	b, err := k.recount()
 	require.NoError(t, err)
 	require.Equal(t, b, k.books())
-}
-
-// push returns a data segment that acknowledges what is acknowledged already.
-func (h *harness) push(sn uint32, frg uint8, payload string) []byte {
-	return segment(cmdPush, frg, 0, sn, uint32(h.k.snd.una), payload)
-}
-
-// extremes returns the numbers at the distances from base that matter.
-func extremes(base seq, window uint32) []uint32 {
-	var all []uint32
-	for _, d := range []uint32{
-		0, 1, 2, window - 1, window, window + 1, 1<<31 - 1, 1 << 31, 1<<31 + 1,
-		1<<31 - window, 1<<31 + window, -window & (1<<32 - 1), 1<<32 - 2, 1<<32 - 1,
-	} {
-		all = append(all, uint32(base)+d)
-	}
-	return all
-}
-
-// The end that a peer announces lies at or after what has come, and less than
-// half the circle away; anything else is never reached.
-func TestFinalOfThePeer(t *testing.T) {
-	for _, next := range []seq{0, 5, 1<<31 - 1, 1 << 31, 1<<32 - 1} {
-		for _, final := range extremes(next, 2048) {
-			c := &Conn{session: session{kcp: New(7, func([]byte) {})}}
-			c.kcp.rcv.nxt = next
-			distance := final - uint32(next)
-			require.Equal(t, distance < 1<<31, c.takeFin(signal{sigFin, final, 0}), "%d from %d", final, next)
-			require.Equal(t, distance < 1<<31, c.closing.Read != closing.ReadOpen)
-			require.Equal(t, distance < 1<<31, c.takeFin(signal{sigClose, final, 0}), "the same again")
-			if c.closing.Read != closing.ReadOpen {
-				require.False(t, c.takeFin(signal{sigClose, final + 1, 0}), "another end")
-			}
-		}
-	}
 }

@@ -28,28 +28,6 @@ func allAtAnEnd(c *Config) time.Duration {
 	return c.KeepAlive*3/2 + c.PeerTimeout + c.Linger + time.Second // and time on the way
 }
 
-// Signals with forged tokens end no session of a peer that knows no signals:
-// what answers them is believed by nobody who has not asked.
-func TestForgedTokensEndNothing(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		cfg := mortal()
-		l := w.listen(cfg)
-		w.legacyPeer("10.0.0.2:5000", 77, []byte("hello"))
-		b, err := l.AcceptKCP(context.Background())
-		require.NoError(t, err)
-		receive(t, b, []byte("hello"))
-		for _, s := range []signal{{sigConfirm, 1, 2}, {sigFin, 1, 2}, {sigClose, 1, 2}, {sigPing, 1, 2}} {
-			packet := make([]byte, headerSize)
-			s.encode(header{conv: 77, wnd: 128}, packet)
-			w.net.Inject(netip.MustParseAddrPort("10.0.0.2:5000"), netip.MustParseAddrPort(serverAddr), packet)
-		}
-		time.Sleep(time.Minute)
-		require.Equal(t, 1, l.Stats().Sessions)
-		_, err = b.Write([]byte("still there"))
-		require.NoError(t, err)
-	})
-}
-
 // Close with nothing unacknowledged is no failure, whatever became of the peer,
 // and takes no time where the system says that nobody is there. With data under way it
 // says that this is lost.

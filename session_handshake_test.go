@@ -3,11 +3,9 @@ package kcp
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"net"
 	"net/netip"
-	"syscall"
 	"testing"
 	"time"
 
@@ -27,57 +25,6 @@ import (
 const roundTrip = 20 * time.Millisecond
 
 func udpAddr(s string) *net.UDPAddr { return net.UDPAddrFromAddrPort(netip.MustParseAddrPort(s)) }
-
-// The system tells a connected socket once that nobody listens, in answer to
-// whichever call comes next: it may be a write.
-func TestDialRefusedOnWrite(t *testing.T) {
-	inWorld(t, 29, clean, func(t *testing.T, w *world) {
-		e, pc := w.endpoint("10.0.0.2:0", nil)
-		e.socket.connected = true
-		pc.FailWrites(syscall.ECONNREFUSED, 1)
-		start := time.Now()
-		_, err := e.Dial(context.Background(), udpAddr(serverAddr))
-		require.ErrorIs(t, err, ErrRefused)
-		require.Zero(t, time.Since(start))
-		require.Zero(t, e.Stats().Sessions)
-	})
-}
-
-// CloseWrite ends one direction; the other goes on for as long as it likes. All that was
-// written before arrives, at 20 % loss, and both sides are rid of the session.
-func TestHalfClose(t *testing.T) {
-	t.Parallel()
-	for seed := range fewer(8) {
-		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
-			a, b, l := w.pair(&Config{Linger: time.Minute}, &Config{Linger: time.Minute})
-			up, down := content(seed, 200000), content(seed+1, 300000)
-			_, err := a.Write(up)
-			require.NoError(t, err)
-			require.NoError(t, a.CloseWrite())
-			require.ErrorIs(t, a.CloseWrite(), net.ErrClosed)
-			_, err = a.Write([]byte("x"))
-			require.ErrorIs(t, err, net.ErrClosed)
-			got, err := io.ReadAll(b)
-			require.NoError(t, err)
-			require.Equal(t, up, got)
-
-			time.Sleep(time.Hour) // nobody takes it for dead
-			closed := make(chan error, 1)
-			go func() {
-				_, err := b.Write(down)
-				closed <- errors.Join(err, b.Close())
-			}()
-			got, err = io.ReadAll(a)
-			require.NoError(t, err)
-			require.Equal(t, down, got)
-			require.NoError(t, <-closed)
-			require.NoError(t, a.Close())
-			time.Sleep(time.Minute)
-			require.Zero(t, l.Stats().Sessions)
-			require.Zero(t, a.ep.Stats().Sessions)
-		})
-	}
-}
 
 // Close says that what was written is lost, where nothing else has.
 func TestCloseAfterTheEnd(t *testing.T) {

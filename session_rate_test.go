@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/congestion"
-	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/pacing"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
@@ -171,36 +170,6 @@ func TestMaxRate(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A cap that changes counts from that moment on, up and down. Without one, the path
-// counts.
-func TestMaxRateChanges(t *testing.T) {
-	const packet = 1400
-	link := netsim.LinkConfig{Delay: 20 * time.Millisecond, Loss: 0.01, Rate: 2_000_000}
-	inWorld(t, 1, link, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(&Config{FEC: FEC{Data: 10, Parity: 3}}, nil)
-		readAll(b)
-		m := w.meter()
-		keepBusy(t, a, 1, 50*time.Millisecond, 200)
-		time.Sleep(2 * time.Second)
-		for _, rate := range []int{125_000, 500_000, 50_000, 0, 10_000, 125_000} {
-			require.NoError(t, a.SetMaxRate(rate))
-			require.Equal(t, rate, a.Stats().MaxRate)
-			synctest.Wait()
-			from := w.net.Elapsed() + 1
-			time.Sleep(2 * time.Second)
-			synctest.Wait()
-			to := w.net.Elapsed()
-			sent := m.between(from, to)
-			if rate == 0 {
-				require.Greater(t, sent, 2*1_000_000)
-				continue
-			}
-			require.InDelta(t, 2*rate, sent, float64(2*rate)*0.02+packet)
-			require.LessOrEqual(t, m.excess(from, to, rate), float64(packet+headerSize+fec.HeaderSize+1))
-		}
-	})
 }
 
 // The write buffer holds what the cap carries in a second, and WriteReady tells when it

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"syscall"
 	"testing"
 	"time"
 
@@ -169,48 +168,6 @@ func TestStreamCancelWrite(t *testing.T) {
 			require.ErrorIs(t, r.CancelWrite(8), net.ErrClosed) // all is delivered
 			require.Zero(t, figuresOf(a).streams)
 			require.Zero(t, figuresOf(b).streams)
-		})
-	}
-}
-
-// Close of the peer is not Reset with code 0, to a writer as to a reader.
-func TestStreamClosedOrReset(t *testing.T) {
-	for name, tc := range map[string]struct {
-		end    func(r *Stream) error
-		closed bool
-		read   error
-	}{
-		"Close":       {(*Stream).Close, true, io.EOF},
-		"CancelRead":  {func(r *Stream) error { return r.CancelRead(0) }, true, nil},
-		"Reset":       {func(r *Stream) error { return r.Reset(0) }, false, &StreamError{Remote: true}},
-		"other code":  {func(r *Stream) error { return r.Reset(7) }, false, &StreamError{Code: 7, Remote: true}},
-		"cancel code": {func(r *Stream) error { return r.CancelRead(7) }, false, nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inWorld(t, 1, slow, func(t *testing.T, w *world) {
-				a, b, _ := w.pair(nil, nil)
-				s, r := streamPair(t, a, b, nil)
-				time.Sleep(time.Second)
-				require.NoError(t, tc.end(r))
-				time.Sleep(time.Second)
-				_, err := s.Write([]byte("late"))
-				var reset *StreamError
-				require.ErrorAs(t, err, &reset)
-				require.Equal(t, tc.closed, errors.Is(err, ErrStreamClosed))
-				require.Equal(t, tc.closed, errors.Is(err, syscall.EPIPE))
-				require.Equal(t, tc.closed, errors.Is(s.Err(), ErrStreamClosed))
-				require.Equal(t, tc.closed, reset.Error() == "kcp: stream closed by the peer", reset.Error())
-				if tc.read == nil {
-					return
-				}
-				_, err = s.Read(make([]byte, 1))
-				if tc.read == io.EOF {
-					require.Equal(t, io.EOF, err)
-					return
-				}
-				require.ErrorAs(t, err, &reset)
-				require.Equal(t, tc.read, reset)
-			})
 		})
 	}
 }

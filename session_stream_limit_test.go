@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"io"
-	"math/rand/v2"
 	"net"
 	"testing"
 	"time"
@@ -108,99 +107,6 @@ func TestOpenStreamWaits(t *testing.T) {
 				}
 				_, _ = a.Abort(), b.Abort()
 			})
-		})
-	}
-}
-
-// A call of OpenStream that waits for what the peer is, and then for room, ends with its
-// context.
-func TestOpenStreamWaitsTwice(t *testing.T) {
-	inWorld(t, 3, clean, func(t *testing.T, w *world) {
-		l := w.listen(&Config{MaxStreams: 1})
-		e, _ := w.endpoint("10.0.0.2:0", &Config{DialTimeout: -1})
-		a := w.dial(e)
-		results := make(chan error)
-		for range 2 {
-			go func() {
-				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-				defer cancel()
-				_, err := a.OpenStream(ctx, nil)
-				results <- err
-			}()
-		}
-		_, err := a.Write([]byte{1})
-		require.NoError(t, err)
-		b := accepted(t, l)
-		require.NoError(t, <-results)
-		begin := time.Now()
-		require.ErrorIs(t, <-results, context.DeadlineExceeded)
-		require.Less(t, time.Since(begin), 6*time.Second)
-		_, _ = a.Abort(), b.Abort()
-	})
-}
-
-// Messages of any size with few retransmissions, over a link that loses much: each
-// arrives once, in order or some before what was sent before them. The ordered stream
-// goes on behind what is given up. Each has one receipt, which is true.
-func TestStreamReceipts(t *testing.T) {
-	for seed := range fewer(16) {
-		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
-			random := rand.New(rand.NewPCG(seed, 3))
-			a, b, _ := w.pair(nil, nil)
-			ordered := seed%2 == 1
-			s, r := streamPair(t, a, b, &StreamOptions{Unordered: !ordered, Priority: -3, MaxRetransmits: 5})
-			require.Equal(t, StreamOptions{Unordered: !ordered, Priority: -3, MaxRetransmits: 5}, r.Options())
-			messages := uint32(100 + random.IntN(100))
-			done := make(map[uint32]error) // of one goroutine
-			go func() {
-				for i := range messages {
-					p := append(binary.LittleEndian.AppendUint32(nil, i), make([]byte, random.IntN(6000))...)
-					err := s.SendMessage(p, &MessageOptions{
-						MaxRetransmits: random.IntN(4) - 1, Lifetime: time.Duration(random.IntN(3)) * 100 * time.Millisecond,
-						Done: func(err error) {
-							assert.NotContains(t, done, i, "two receipts")
-							done[i] = err
-						},
-					})
-					assert.NoError(t, err)
-					time.Sleep(time.Duration(max(0, random.IntN(150)-100)) * time.Millisecond)
-				}
-				_ = s.CloseWrite()
-			}()
-			got := make(map[uint32]bool)
-			last, early := int64(-1), 0
-			for buf := make([]byte, 1<<16); ; {
-				_, err := r.ReadMessage(buf)
-				if err == io.EOF {
-					break
-				}
-				require.NoError(t, err)
-				i := binary.LittleEndian.Uint32(buf)
-				require.False(t, got[i])
-				if got[i] = true; int64(i) < last {
-					early++
-				}
-				last = int64(i)
-			}
-			require.Equal(t, ordered, early == 0)
-			time.Sleep(10 * time.Second)
-			require.Len(t, done, int(messages))
-			abandoned := 0
-			for i, err := range done {
-				if err == nil {
-					require.True(t, got[i], "message %d", i)
-				} else {
-					require.ErrorIs(t, err, ErrMessageAbandoned)
-					abandoned++
-				}
-			}
-			require.Greater(t, abandoned, 0)
-			st := r.Stats()
-			require.EqualValues(t, len(got), st.MessagesReceived)
-			require.LessOrEqual(t, st.MessagesReceived+st.Skipped, uint64(messages))
-			require.GreaterOrEqual(t, st.MessagesReceived+s.Stats().Abandoned, uint64(messages))
-			require.Zero(t, figuresOf(a).awaited)
-			require.Zero(t, b.Stats().Dropped.Total())
 		})
 	}
 }
@@ -311,46 +217,4 @@ func TestStreamLifetime(t *testing.T) {
 			}
 		})
 	}
-}
-
-// Calls that wait open their streams in the order in which they came, and one whose
-// context ends does not keep the next from its turn.
-func TestOpenStreamTakesTurns(t *testing.T) {
-	inWorld(t, 2, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(nil, &Config{MaxStreams: 1})
-		s, r := streamPair(t, a, b, nil)
-		cancelled, cancel := context.WithCancel(t.Context())
-		type result struct {
-			call int
-			s    *Stream
-			err  error
-		}
-		results := make(chan result, 10)
-		for i := range 10 {
-			ctx := t.Context()
-			if i%4 == 1 {
-				ctx = cancelled
-			}
-			go func() {
-				s, err := a.OpenStream(ctx, nil)
-				results <- result{i, s, err}
-			}()
-			time.Sleep(time.Millisecond)
-		}
-		cancel()
-		for range 3 {
-			got := <-results
-			require.Equal(t, 1, got.call%4)
-			require.ErrorIs(t, got.err, context.Canceled)
-		}
-		for _, call := range []int{0, 2, 3, 4, 6, 7, 8} {
-			_, _ = s.Close(), r.Close()
-			got := <-results
-			require.NoError(t, got.err)
-			require.Equal(t, call, got.call)
-			s, r = got.s, acceptStream(t, b)
-		}
-		require.Zero(t, b.Endpoint().Totals().Streams.Refused)
-		_, _ = a.Abort(), b.Abort()
-	})
 }

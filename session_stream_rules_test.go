@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/opening"
-	"github.com/arqnet/kcp/internal/streams"
-	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
 
@@ -85,33 +83,6 @@ func TestStreamMessages(t *testing.T) {
 	}
 }
 
-// A stream that nobody reads stops itself, and neither the others nor the session.
-// Once it is read, everything arrives.
-func TestStreamFlowControl(t *testing.T) {
-	t.Parallel()
-	long(t)
-	inWorld(t, 6, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(nil, nil)
-		stuck, unread := streamPair(t, a, b, nil)
-		data := content(9, 3<<20)
-		send(t, stuck, data)
-		time.Sleep(5 * time.Second)
-		st := unread.Stats()
-		require.LessOrEqual(t, st.ReadBuffered, streams.InitialCredit)
-		require.Greater(t, st.ReadBuffered, streams.InitialCredit*9/10)
-		require.LessOrEqual(t, b.Stats().Held, 3*streams.InitialCredit)
-		n, err := unread.Read(nil) // does not wait
-		require.NoError(t, err)
-		require.Zero(t, n)
-		s, r := streamPair(t, a, b, nil)
-		bothWays(t, s, r, content(1, 2<<20), content(2, 2<<20))
-		bothWays(t, a, b, content(3, 1<<20), content(4, 1<<20))
-		receive(t, unread, data)
-		require.NoError(t, a.Close())
-		require.NoError(t, b.Close())
-	})
-}
-
 // A peer without signals takes no streams, nor does one that is set so: both are
 // known at once, and the session goes on.
 func TestPeersWithoutStreams(t *testing.T) {
@@ -148,21 +119,6 @@ func TestPeersWithoutStreams(t *testing.T) {
 		require.ErrorContains(t, err, "kcp: StreamOptions.Priority is 99: must be in [-8, 7]")
 		_, err = a.OpenStream(context.Background(), &StreamOptions{Priority: 7, MaxLifetime: maxLifetime, MaxRetransmits: 65534})
 		require.ErrorIs(t, err, ErrLegacyPeer, "the options are right")
-	})
-}
-
-// A stream waits for what a peer says that is far away.
-func TestStreamToAFarPeer(t *testing.T) {
-	inWorld(t, 11, netsim.LinkConfig{Delay: time.Second}, func(t *testing.T, w *world) {
-		l := w.listen(nil)
-		e, _ := w.endpoint("10.0.0.2:0", nil)
-		a, err := e.DialWith(t.Context(), l.Addr(), DialOptions{Quiet: true})
-		require.NoError(t, err)
-		_, err = a.Write([]byte("first"))
-		require.NoError(t, err)
-		_, err = a.OpenStream(t.Context(), nil)
-		require.NoError(t, err)
-		require.Equal(t, 2*time.Second, w.net.Elapsed())
 	})
 }
 
@@ -238,29 +194,6 @@ func TestCloseWithStreams(t *testing.T) {
 	}
 }
 
-// Streams that a peer opens and ends at once count until they are accepted.
-func TestStreamBacklogIsBounded(t *testing.T) {
-	inWorld(t, 18, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(nil, &Config{MaxStreams: 10})
-		b.mu.Lock()
-		for i := range uint32(1000) {
-			b.onStream((&streams.Header{ID: 2*i + 1, Kind: streams.Reset, Code: StreamRefused, Opens: true}).Append(nil))
-		}
-		backlog, held := b.streams.Figures().Backlog, b.streams.Held()
-		b.mu.Unlock()
-		require.Equal(t, 10, backlog)
-		require.Zero(t, held)
-		for range backlog {
-			s := acceptStream(t, b)
-			_, err := s.Read(make([]byte, 1))
-			wantReset(t, err, StreamRefused, true)
-			require.NoError(t, s.Close())
-		}
-		require.Zero(t, figuresOf(b).fromPeer)
-		_, _ = a.Abort(), b.Abort()
-	})
-}
-
 // An open stream lets the session itself write less ahead, which takes no more of the
 // write buffer.
 func TestWriteBufferBesideStreams(t *testing.T) {
@@ -276,45 +209,4 @@ func TestWriteBufferBesideStreams(t *testing.T) {
 		require.Greater(t, n, bulkAhead/2)
 		require.InDelta(t, n, a.Stats().WriteBufferUsed, float64(n)/10)
 	})
-}
-
-// Close says ErrNotDelivered if the peer lacks something of what was written, and not if
-// all that it lacks was given up, even if the peer has not learned of that.
-func TestCloseAfterGivingUp(t *testing.T) {
-	brief := &MessageOptions{MaxRetransmits: -1, Lifetime: 300 * time.Millisecond}
-	write := func(s *Stream, size int, o *MessageOptions) {
-		require.NoError(t, s.TrySendMessage(make([]byte, size), o))
-	}
-	for name, tc := range map[string]struct {
-		write func(s, other *Stream)
-		want  error // of Close
-	}{
-		"bytes":     {func(s, _ *Stream) { write(s, 5000, nil) }, ErrNotDelivered},
-		"reset":     {func(s, _ *Stream) { write(s, 5000, nil); _ = s.Reset(7) }, nil},
-		"cancelled": {func(s, _ *Stream) { write(s, 5000, nil); _ = s.CancelWrite(7) }, nil},
-		"retransmissions used up": {func(s, _ *Stream) {
-			write(s, 5000, &MessageOptions{MaxRetransmits: -1})
-		}, nil},
-		"lifetime over": {func(s, _ *Stream) { write(s, 100, brief); write(s, 100, brief) }, nil},
-		"lifetime not over": {func(s, _ *Stream) {
-			write(s, 100, brief)
-			write(s, 5000, &MessageOptions{Lifetime: time.Minute})
-		}, ErrNotDelivered},
-		"one of two streams": {func(s, other *Stream) {
-			write(s, 100, nil)
-			_ = s.Reset(7)
-			write(other, 10, nil)
-		}, ErrNotDelivered},
-	} {
-		inWorld(t, 20, clean, func(t *testing.T, w *world) {
-			a, b, _ := w.pair(&Config{Linger: 3 * time.Second}, nil)
-			s, _ := streamPair(t, a, b, nil)
-			other, _ := streamPair(t, a, b, nil)
-			time.Sleep(time.Second)
-			w.net.Cut("10.0.0.1", "10.0.0.2")
-			tc.write(s, other)
-			time.Sleep(time.Second)
-			require.ErrorIs(t, a.Close(), tc.want, name)
-		})
-	}
 }

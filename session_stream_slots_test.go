@@ -357,39 +357,3 @@ func TestBlockedStreamsLeaveRoom(t *testing.T) {
 		require.Less(t, run(20, true, message), alone*3/2, "message %d", message)
 	}
 }
-
-// Every call that waits for room of the session gets it in turn, however small
-// the room is.
-func TestStreamsShareLittleRoom(t *testing.T) {
-	for seed := range fewer(8) {
-		inWorld(t, 72+seed, lossy, func(t *testing.T, w *world) {
-			config := &Config{WriteBuffer: minWriteBuffer, StreamWriteBuffer: minWriteBuffer}
-			a, b, _ := w.pair(config, config)
-			var wg sync.WaitGroup
-			for i := range 40 {
-				s, r := streamPair(t, a, b, nil)
-				want := content(seed+uint64(i), 20000)
-				wg.Go(func() {
-					for rest, n := want, 1; len(rest) > 0; n = n*7%5001 + 1 {
-						n = min(n, len(rest))
-						if i%2 == 0 {
-							_, err := s.Write(rest[:n])
-							require.NoError(t, err)
-						} else {
-							require.NoError(t, s.WriteMessage(rest[:n]))
-						}
-						rest = rest[n:]
-					}
-				})
-				wg.Go(func() { receive(t, r, want) })
-			}
-			wg.Wait()
-			a.mu.Lock()
-			require.Zero(t, a.streams.Queued())
-			f := a.streams.Figures()
-			require.Zero(t, f.Ready)
-			require.Zero(t, f.Writers)
-			a.mu.Unlock()
-		})
-	}
-}

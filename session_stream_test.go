@@ -4,8 +4,6 @@ import (
 	"context"
 	"io"
 	"net/netip"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -187,65 +185,6 @@ func (p *forgedPeer) greets(tc forgedHelloCase) {
 	assert.Equal(t, tc.quiet, early, "a stream was opened before WELCOME")
 }
 
-// What arrives on streams and is not read is held for no longer than the
-// application can read it: on a stream that goes on, on one that is over, and on
-// one that was not accepted. When the session ends without that, its endpoint holds
-// nothing.
-func TestUnreadStreamsAreReleased(t *testing.T) {
-	abort := func(t *testing.T, a, b *Conn) {
-		require.NoError(t, a.Abort())
-		time.Sleep(time.Second)
-		require.Greater(t, b.ep.Stats().Buffered, 15000-accountGrain)
-	}
-	for name, end := range map[string]func(t *testing.T, a, b *Conn, streams []*Stream){
-		"closed":        func(t *testing.T, _, b *Conn, _ []*Stream) { require.NoError(t, b.Close()) },
-		"aborted":       func(t *testing.T, _, b *Conn, _ []*Stream) { require.NoError(t, b.Abort()) },
-		"out of memory": func(_ *testing.T, _, b *Conn, _ []*Stream) { b.shedMemory() },
-		"ended, then closed": func(t *testing.T, a, b *Conn, _ []*Stream) {
-			abort(t, a, b)
-			require.NoError(t, b.Close())
-		},
-		"ended, then streams closed": func(t *testing.T, a, b *Conn, streams []*Stream) {
-			abort(t, a, b)
-			for _, s := range streams {
-				require.NoError(t, s.Close())
-			}
-		},
-		"ended, then read": func(t *testing.T, a, b *Conn, streams []*Stream) {
-			abort(t, a, b)
-			for i, s := range streams {
-				receive(t, s, content(uint64(i), 5000))
-			}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inWorld(t, 20, clean, func(t *testing.T, w *world) {
-				a, b, _ := w.pair(nil, nil)
-				var streams []*Stream
-				for i := range uint64(3) {
-					s := openStream(t, a, nil)
-					_, err := s.Write(content(i, 5000))
-					require.NoError(t, err)
-					if i < 2 || strings.HasSuffix(name, "streams closed") || strings.HasSuffix(name, "read") {
-						streams = append(streams, acceptStream(t, b))
-					}
-					if i == 0 {
-						require.NoError(t, s.Close())
-						require.NoError(t, streams[0].CloseWrite())
-					}
-				}
-				time.Sleep(time.Second)
-				require.Greater(t, b.ep.Stats().Buffered, 15000-accountGrain)
-				end(t, a, b, streams)
-				time.Sleep(time.Minute)
-				require.Zero(t, b.ep.Stats().Buffered)
-				require.Zero(t, b.streams.Held())
-				_, _ = a.Abort(), b.Abort()
-			})
-		})
-	}
-}
-
 func openStream(t *testing.T, c *Conn, options *StreamOptions) *Stream {
 	t.Helper()
 	s, err := c.OpenStream(context.Background(), options)
@@ -274,47 +213,4 @@ func streamPair(t *testing.T, a, b *Conn, options *StreamOptions) (*Stream, *Str
 	t.Helper()
 	s := openStream(t, a, options)
 	return s, acceptStream(t, b)
-}
-
-// Bytes go both ways over many streams at once, opened by both ends, and over
-// the session itself, each in order and to its end, whatever is lost.
-func TestStreams(t *testing.T) {
-	for seed := range fewer(8) {
-		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
-			a, b, _ := w.pair(nil, nil)
-			var wg sync.WaitGroup
-			for i := range 10 {
-				from, to := a, b
-				if i%2 == 1 {
-					from, to = b, a
-				}
-				s, r := streamPair(t, from, to, nil)
-				require.Equal(t, s.ID(), r.ID())
-				up, down := content(seed+uint64(i), 40000+i), content(seed+100+uint64(i), 10000)
-				wg.Go(func() {
-					bothWays(t, s, r, up, down)
-					require.NoError(t, s.CloseWrite())
-					_, err := r.Read(make([]byte, 1))
-					require.Equal(t, io.EOF, err)
-					require.NoError(t, r.Close())
-					_, err = s.Read(make([]byte, 1))
-					require.Equal(t, io.EOF, err)
-					require.NoError(t, s.Close())
-				})
-			}
-			bothWays(t, a, b, content(seed, 100000), content(seed+1, 100000))
-			wg.Wait()
-			time.Sleep(5 * time.Second)
-			for _, c := range []*Conn{a, b} {
-				c.mu.Lock()
-				require.Zero(t, c.streams.Len())
-				require.Zero(t, c.streams.Held())
-				require.Zero(t, c.streams.Figures().FromPeer)
-				c.mu.Unlock()
-				require.Zero(t, c.Stats().Dropped.Total())
-			}
-			require.NoError(t, a.Close())
-			require.NoError(t, b.Close())
-		})
-	}
 }

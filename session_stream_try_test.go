@@ -180,25 +180,3 @@ func TestTryOpenStreamOfFirstPacket(t *testing.T) {
 		require.ErrorIs(t, err, ErrNoStreams)
 	})
 }
-
-// Messages of the session that wait to be sent make room once their lifetime is over,
-// also while nothing can leave.
-func TestSpentMessagesMakeRoom(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		config := &Config{MessageMode: true, WriteBuffer: 64 << 10, SendWindow: 8}
-		a, _, _ := w.pair(config, config)
-		w.settle()
-		w.deaf()
-		fill := func(lifetime time.Duration) (n int) {
-			for a.TrySendMessage(make([]byte, 1000), &MessageOptions{Lifetime: lifetime}) == nil {
-				n++
-			}
-			return n
-		}
-		all := fill(100 * time.Millisecond)
-		require.Greater(t, all, 50)
-		require.Zero(t, fill(time.Hour))
-		time.Sleep(101 * time.Millisecond)
-		require.Equal(t, all-8, fill(time.Hour), "all but those in flight")
-	})
-}

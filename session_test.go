@@ -36,24 +36,6 @@ func TestFlushReturnsWithTheAcknowledgement(t *testing.T) {
 	})
 }
 
-// What is dropped because the peer does not want it counts as undelivered.
-func TestDiscardedBytesAreNotAcked(t *testing.T) {
-	k := New(1, func([]byte) {})
-	for range 100 {
-		_, err := k.Send(make([]byte, 5000))
-		require.NoError(t, err)
-	}
-	k.SetClock(1)
-	k.Flush()
-	require.NotZero(t, k.snd.inFlight)
-	wins := make([]byte, headerSize)
-	(&header{conv: 1, cmd: cmdWins}).encode(wins)
-	require.NoError(t, k.Input(wins)) // in a session, the peer's CLOSE
-	k.discardSend()
-	require.Zero(t, k.WaitSend())
-	require.Zero(t, k.Counters().BytesAcked)
-}
-
 // isDone reports whether a channel of Done is closed.
 func isDone(done <-chan struct{}) bool {
 	select {

@@ -120,38 +120,6 @@ func TestTLSDamageLooksLikeAnother(t *testing.T) {
 	}
 }
 
-// Copies of a peer's packets from other addresses do not take its session
-// there, nor keep it from being read.
-func TestTLSCopiesFromElsewhere(t *testing.T) {
-	inWorld(t, 4, clean, func(t *testing.T, w *world) {
-		a, b, l, _ := w.movable(secured(Config{}))
-		w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
-			if to.String() == serverAddr {
-				w.net.Inject(elsewhere, to, p) // first
-			}
-			return to != elsewhere
-		})
-		want := content(4, 200_000)
-		send(t, a, want)
-		receive(t, b, want)
-		require.Equal(t, "10.0.0.2:5000", b.RemoteAddr().String())
-		require.Zero(t, b.Stats().Moves)
-		require.Equal(t, 1, l.Stats().Sessions)
-	})
-}
-
-// A group takes the events of sessions with TLS, and those that a listener
-// accepts.
-func TestTLSGroup(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		a, _, g := w.grouped(secured(Config{MessageMode: true}))
-		require.NoError(t, a.WriteMessage([]byte("message")))
-		require.NoError(t, a.SendDatagram([]byte("datagram")))
-		time.Sleep(time.Second)
-		require.Len(t, take(t, g), 2)
-	})
-}
-
 // With a ticket the second handshake has no certificates. Nothing else changes, and
 // nothing is left of the handshakes.
 func TestTLSResumption(t *testing.T) {

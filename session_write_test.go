@@ -1,7 +1,6 @@
 package kcp
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"net"
@@ -76,51 +75,6 @@ func TestTryWrite(t *testing.T) {
 
 // deaf makes all packets be lost.
 func (w *world) deaf() { w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false }) }
-
-// A message that is refused is not queued in part: what the peer reads are the
-// messages that were taken, whole, and no others. So it is for a WriteMessage
-// whose deadline passes.
-func TestRefusedMessagesQueueNothing(t *testing.T) {
-	for _, try := range []bool{true, false} {
-		inWorld(t, 1, clean, func(t *testing.T, w *world) {
-			a, b, _ := w.pair(small(true), small(true))
-			var read, taken [][]byte
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				for got := make([]byte, 4000); ; {
-					n, err := b.ReadMessage(got)
-					if err != nil {
-						return
-					}
-					read = append(read, bytes.Clone(got[:n]))
-				}
-			}()
-			refused := 0
-			for i := range 100 {
-				m := content(uint64(i), 3000) // of three segments
-				write, want := a.TryWriteMessage, error(ErrWouldBlock)
-				if !try {
-					require.NoError(t, a.SetWriteDeadline(time.Now().Add(time.Microsecond)))
-					write, want = a.WriteMessage, os.ErrDeadlineExceeded
-				}
-				if err := write(m); err == nil {
-					taken = append(taken, m)
-				} else {
-					require.ErrorIs(t, err, want)
-					refused++
-					time.Sleep(10 * time.Millisecond)
-				}
-			}
-			time.Sleep(time.Minute)
-			require.Greater(t, len(taken), 10)
-			require.Greater(t, refused, 10)
-			require.NoError(t, b.Close())
-			<-done
-			require.Equal(t, taken, read)
-		})
-	}
-}
 
 // After the end there is nothing to wait for, and the errors are those of Write. A write
 // of nothing waits for no room.
@@ -381,35 +335,4 @@ func TestDatagramLimits(t *testing.T) {
 		require.ErrorIs(t, <-errs, net.ErrClosed)
 		require.ErrorIs(t, b.SendDatagram(nil), net.ErrClosed)
 	})
-}
-
-// Encoding and sealing a packet allocates nothing.
-func TestPipelineAllocatesNothing(t *testing.T) {
-	for name, cipher := range testCiphers(t, 1) {
-		inWorld(t, 10, clean, func(t *testing.T, w *world) {
-			config := &Config{Cipher: cipher, FEC: FEC{Data: 10, Parity: 3}}
-			a, _, _ := w.pair(config, config)
-			a.mu.Lock() // after whoever has sent before
-			defer a.mu.Unlock()
-			packets := make([]packet, 0, 16)
-			run := func() {
-				packets = packets[:0]
-				for range 10 {
-					p := a.ep.packet(1400)
-					packets = append(packets, p)
-				}
-				out, err := a.encode(packets, source{}, (*a.in.protection.Load()).Sender())
-				if err != nil || len(out) != 13 || len(a.outgoing.batch) != 13 {
-					panic(fmt.Sprint(err, len(out)))
-				}
-				for _, p := range out {
-					packetBuffers.Put(p.pooled)
-				}
-			}
-			run()
-			if allocs := testing.AllocsPerRun(100, run); !raceEnabled { // the detector makes sync.Pool forget
-				require.Less(t, allocs, 1.0, name)
-			}
-		})
-	}
 }

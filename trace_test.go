@@ -83,7 +83,8 @@ func TestLossCauses(t *testing.T) {
 // wireTestRTO is longer than the first time-out, in milliseconds.
 const wireTestRTO = 250
 
-// What a peer has closed without taking counts as dropped, not as acknowledged.
+// What a peer has closed without taking counts as dropped, not as acknowledged, also after
+// Compact, when nothing has arrived since.
 func TestDiscardedIsNotAcknowledged(t *testing.T) {
 	acked := 0
 	h := newHarness(t, func(k *KCP) {
@@ -94,9 +95,16 @@ func TestDiscardedIsNotAcknowledged(t *testing.T) {
 	h.advance(0)
 	h.out = nil
 	h.input(ack(0, 1000, 1))
-	require.Equal(t, 1, acked)
 	h.k.discardSend()
+	h.k.Compact()
+	h.send("c")
+	h.advance(0)
+	h.out = nil
+	require.Equal(t, 1, h.k.snd.inFlight)
+	h.k.discardSend()
+	require.Zero(t, h.k.WaitSend())
 	require.Equal(t, 1, acked)
+	require.EqualValues(t, 1, h.k.Counters().BytesAcked)
 	require.NotNil(t, h.k.tracing())
 }
 
