@@ -3,6 +3,7 @@ package kcp
 import (
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -69,11 +70,9 @@ func (s *starvedSocket) ReadQueue(q *udp.Queue) bool {
 
 // server opens a listener of a starved process. Its wake-ups are late, too.
 func (s *starved) server(w *world, config *Config) *Listener {
-	pc, err := w.net.Listen(serverAddr)
-	require.NoError(w.t, err)
-	e, err := NewEndpoint(&starvedSocket{PacketConn: pc, process: s}, config)
-	require.NoError(w.t, err)
-	w.t.Cleanup(func() { _, _ = e.Close(), pc.Close() })
+	e, _ := w.endpointOn(serverAddr, config, func(pc *netsim.PacketConn) net.PacketConn {
+		return &starvedSocket{PacketConn: pc, process: s}
+	})
 	e.wakes.Init(1, e.epoch, (*Conn).wakeIndex, (*Conn).wakeHash, nil, func(c *Conn) {
 		s.wait()
 		c.onWake()
@@ -188,14 +187,11 @@ func TestHeldTimeoutLooksAgain(t *testing.T) {
 	times := make([]time.Duration, len(lasts))
 	for i := range times {
 		inWorld(t, 1, netsim.LinkConfig{Delay: 10 * time.Millisecond}, func(t *testing.T, w *world) {
-			pc, err := w.net.Listen(serverAddr)
-			require.NoError(t, err)
-			s := &busySocket{PacketConn: pc}
-			e, err := NewEndpoint(s, nil)
-			require.NoError(t, err)
-			defer func() { _, _ = e.Close(), pc.Close() }()
-			l, err := e.Listen()
-			require.NoError(t, err)
+			s := new(busySocket)
+			l, _ := w.serverOn(nil, func(pc *netsim.PacketConn) net.PacketConn {
+				s.PacketConn = pc
+				return s
+			})
 			ce, _ := w.endpoint("10.0.0.2:0", nil)
 			c := w.dial(ce)
 			w.say(c, "a")

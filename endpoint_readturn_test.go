@@ -1,11 +1,9 @@
 package kcp
 
 import (
-	"context"
 	"io"
 	"math"
 	"net"
-	"os"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -115,38 +113,6 @@ func TestLeaderAnswersLater(t *testing.T) {
 	}
 }
 
-// Whatever ends a call that waits ends one that reads the socket too, and at
-// once.
-func TestLeaderIsInterrupted(t *testing.T) {
-	for name, c := range map[string]struct {
-		act  func(b *Conn, l *Listener) error
-		want error
-	}{
-		"deadline":          {func(b *Conn, _ *Listener) error { return b.SetReadDeadline(time.Now()) }, os.ErrDeadlineExceeded},
-		"close":             {func(b *Conn, _ *Listener) error { return b.Close() }, net.ErrClosed},
-		"abort":             {func(b *Conn, _ *Listener) error { return b.Abort() }, net.ErrClosed},
-		"close of endpoint": {func(_ *Conn, l *Listener) error { return l.Endpoint().Close() }, net.ErrClosed},
-		"failure":           {func(b *Conn, _ *Listener) error { b.fail(ErrReset); return nil }, ErrReset},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inWorld(t, 1, clean, func(t *testing.T, w *world) {
-				a, b, l := w.ledPair(nil)
-				failed := w.readMessages(a, b, 100)
-				acted := make(chan error, 1)
-				go func() { acted <- c.act(b, l) }()
-				synctest.Wait() // no time passes
-				select {
-				case err := <-failed:
-					require.ErrorIs(t, err, c.want)
-				default:
-					t.Error("still reading")
-				}
-				require.NoError(t, <-acted)
-			})
-		})
-	}
-}
-
 // A call of a stream reads the socket, too, unless another waits; a Read has what has
 // arrived in its own buffer then.
 func TestStreamCallsReadTheSocket(t *testing.T) {
@@ -231,25 +197,20 @@ func (s slowToClear) SetReadDeadline(t time.Time) error {
 // deadline which was to end it.
 func TestCloseWhileLeaderIsInterrupted(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		w.leads = true
-		pc, err := w.net.Listen(serverAddr)
-		require.NoError(t, err)
-		defer pc.Close()
-		slow := slowToClear{leadable{PacketConn: pc}, make(chan struct{}), make(chan struct{})}
-		server, err := NewEndpoint(slow, nil)
-		require.NoError(t, err)
-		l, err := server.Listen()
-		require.NoError(t, err)
+		slow := slowToClear{leadable{}, make(chan struct{}), make(chan struct{})}
+		l, _ := w.serverOn(nil, func(pc *netsim.PacketConn) net.PacketConn {
+			slow.PacketConn = pc
+			return slow
+		})
 		e, _ := w.endpoint("10.0.0.2:0", nil)
 		a := w.dial(e)
-		b, err := l.AcceptKCP(context.Background())
-		require.NoError(t, err)
+		b := accepted(t, l)
 		failed := w.readMessages(a, b, 100)
 
 		require.NoError(t, b.SetReadDeadline(time.Now().Add(time.Millisecond)))
 		<-slow.cleared // but for the effect
 		closed := make(chan error, 1)
-		go func() { closed <- server.Close() }()
+		go func() { closed <- l.Endpoint().Close() }()
 		synctest.Wait()
 		slow.goOn <- struct{}{}
 		require.Error(t, <-failed)

@@ -1,9 +1,7 @@
 package kcp
 
 import (
-	"bytes"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +19,7 @@ import (
 	"github.com/arqnet/kcp/internal/neterr"
 	"github.com/arqnet/kcp/internal/readturn"
 	"github.com/arqnet/kcp/netsim"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -37,13 +36,8 @@ func (s stubborn) SetReadDeadline(time.Time) error { return s.answer }
 func TestCloseOfStubbornSocket(t *testing.T) {
 	for _, answer := range []error{nil, errors.ErrUnsupported} {
 		inWorld(t, 2, clean, func(t *testing.T, w *world) {
-			pc, err := w.net.Listen(serverAddr)
-			require.NoError(t, err)
-			defer pc.Close()
-			server, err := NewEndpoint(stubborn{pc, answer}, nil)
-			require.NoError(t, err)
-			l, err := server.Listen()
-			require.NoError(t, err)
+			l, pc := w.serverOn(nil, func(pc *netsim.PacketConn) net.PacketConn { return stubborn{pc, answer} })
+			server := l.Endpoint()
 			e, _ := w.endpoint("10.0.0.2:0", nil)
 			a := w.dial(e)
 			b := accepted(t, l)
@@ -92,14 +86,11 @@ func TestCloseWaitsForWrites(t *testing.T) {
 func closeWaitsForWrites(t *testing.T, end func(b *Conn) error, reason bool) {
 	for _, ends := range []bool{true, false} {
 		inWorld(t, 2, clean, func(t *testing.T, w *world) {
-			pc, err := w.net.Listen(serverAddr)
-			require.NoError(t, err)
-			defer pc.Close()
-			socket := &gated{PacketConn: pc}
-			server, err := NewEndpoint(socket, nil)
-			require.NoError(t, err)
-			l, err := server.Listen()
-			require.NoError(t, err)
+			var socket *gated
+			l, _ := w.serverOn(nil, func(pc *netsim.PacketConn) net.PacketConn {
+				socket = &gated{PacketConn: pc}
+				return socket
+			})
 			e, _ := w.endpoint("10.0.0.2:0", nil)
 			a := w.dial(e)
 			b := accepted(t, l)
@@ -131,7 +122,7 @@ func closeWaitsForWrites(t *testing.T, end func(b *Conn) error, reason bool) {
 			}
 			require.Equal(t, closeWait/2, time.Since(start))
 			require.ErrorIs(t, <-failed, net.ErrClosed)
-			_, err = io.Copy(io.Discard, a)
+			_, err := io.Copy(io.Discard, a)
 			if closed := new(PeerCloseError); reason {
 				require.ErrorAs(t, err, &closed)
 				require.Equal(t, "why", closed.Text)
@@ -155,39 +146,41 @@ func (m meddled) SetReadDeadline(t time.Time) error {
 	return m.leadable.SetReadDeadline(t)
 }
 
-// A call that reads the socket returns when it should, although the socket's
-// owner sets deadlines of its own. So do Close of the session and of the endpoint.
+// Whatever ends a call that waits ends one that reads the socket too, and at once, or soon
+// if the socket's owner sets deadlines of its own. So do Close of the session and of the
+// endpoint return.
 func TestForeignDeadlines(t *testing.T) {
 	const undone = 5
 	late := (1<<undone - 1) * readturn.Soon // the sum of the waits
-	for name, end := range map[string]func(b *Conn) error{
-		"deadline": func(b *Conn) error { return b.SetReadDeadline(time.Now()) },
-		"abort":    func(b *Conn) error { return b.Abort() },
-		"endpoint": func(b *Conn) error { return b.ep.Close() },
+	for name, test := range map[string]struct {
+		end  func(b *Conn) error
+		want error
+	}{
+		"deadline": {func(b *Conn) error { return b.SetReadDeadline(time.Now()) }, os.ErrDeadlineExceeded},
+		"close":    {(*Conn).Close, net.ErrClosed},
+		"abort":    {(*Conn).Abort, net.ErrClosed},
+		"endpoint": {func(b *Conn) error { return b.ep.Close() }, net.ErrClosed},
+		"failure":  {func(b *Conn) error { b.fail(ErrReset); return nil }, ErrReset},
 	} {
-		t.Run(name, func(t *testing.T) {
+		for _, most := range []time.Duration{0, late} {
 			inWorld(t, 1, clean, func(t *testing.T, w *world) {
-				pc, err := w.net.Listen(serverAddr)
-				require.NoError(t, err)
-				defer pc.Close()
-				owner := meddled{leadable{PacketConn: pc}, new(atomic.Int32)}
-				server, err := NewEndpoint(owner, nil)
-				require.NoError(t, err)
-				defer server.Close()
-				l, err := server.Listen()
-				require.NoError(t, err)
+				var undo atomic.Int32
+				l, _ := w.serverOn(nil, func(pc *netsim.PacketConn) net.PacketConn { return meddled{leadable{PacketConn: pc}, &undo} })
 				e, _ := w.endpoint("10.0.0.2:0", nil)
 				a := w.dial(e)
 				b := accepted(t, l)
 				done := w.readMessages(a, b, 100)
-				owner.undo.Store(undone)
-				start := time.Now()
-				require.NoError(t, end(b))
-				require.Error(t, <-done)
-				require.LessOrEqual(t, time.Since(start), late)
-				require.Less(t, owner.undo.Load(), int32(1))
+				if most > 0 {
+					undo.Store(undone)
+				}
+				start, ended := time.Now(), make(chan error, 1)
+				go func() { ended <- test.end(b) }()
+				require.ErrorIs(t, <-done, test.want, name)
+				require.LessOrEqual(t, time.Since(start), most, name)
+				require.Less(t, undo.Load(), int32(1))
+				require.NoError(t, <-ended)
 			})
-		})
+		}
 	}
 }
 
@@ -206,15 +199,11 @@ func (a alwaysLate) ReadFromAddrPort([]byte) (int, netip.AddrPort, error) {
 // endpoint.
 func TestEndlessTimeouts(t *testing.T) {
 	inWorld(t, 2, clean, func(t *testing.T, w *world) {
-		pc, err := w.net.Listen(serverAddr)
-		require.NoError(t, err)
-		defer pc.Close()
-		socket := alwaysLate{pc, new(atomic.Int32)}
-		e, err := NewEndpoint(socket, nil)
-		require.NoError(t, err)
+		var reads atomic.Int32
+		e, _ := w.endpointOn(serverAddr, nil, func(pc *netsim.PacketConn) net.PacketConn { return alwaysLate{pc, &reads} })
 		time.Sleep(time.Minute)
-		require.Less(t, socket.reads.Load(), int32(4000))
-		_, err = e.Listen()
+		require.Less(t, reads.Load(), int32(4000))
+		_, err := e.Listen()
 		require.NoError(t, err)
 		require.NoError(t, e.Close())
 	})
@@ -290,92 +279,48 @@ func TestLastingSocketErrors(t *testing.T) {
 
 // Peers are shared out among the sockets of one port, and each is answered.
 func TestShards(t *testing.T) {
-	t.Run("plain", func(t *testing.T) { testShards(t, Config{}, 24, 200_000) })
-	t.Run("TLS", func(t *testing.T) { testShards(t, *secured(Config{}), 12, 20_000) })
-}
-
-func testShards(t *testing.T, config Config, peers, size int) {
-	const shards = 4
-	config.Shards = shards
-	l, err := Listen("udp4", "127.0.0.1:0", &config)
-	require.NoError(t, err)
-	want := shards
-	if runtime.GOOS != "linux" {
-		want = 1
-	}
-	require.Len(t, l.ep.socket.shards, want)
-	for i := range l.ep.socket.shards {
-		require.Equal(t, l.Addr(), l.ep.socket.shards[i].conn().LocalAddr())
-	}
-	_, err = Listen("udp4", l.Addr().String(), &config)
-	require.True(t, neterr.Is(err, syscall.EADDRINUSE), "a second server")
-
-	var mu sync.Mutex
-	used := map[int]int{}
-	var servers sync.WaitGroup
-	servers.Go(func() {
-		for range peers {
-			c, err := l.AcceptKCP(context.Background())
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			servers.Go(func() {
-				if _, err := io.CopyN(c, c, int64(size)); err != nil {
-					t.Error(err)
-				}
-				c.mu.Lock()
-				shard := int(c.path.shard)
-				c.mu.Unlock()
-				mu.Lock()
-				used[shard]++
-				mu.Unlock()
-				if err := c.Close(); err != nil {
-					t.Error(err)
-				}
+	for _, config := range []*Config{{Shards: 4}, secured(Config{Shards: 4})} {
+		l, err := Listen("udp4", "127.0.0.1:0", config)
+		require.NoError(t, err)
+		shards := l.ep.socket.shards
+		if runtime.GOOS == "linux" {
+			require.Len(t, shards, 4)
+		}
+		for i := range shards {
+			require.Equal(t, l.Addr(), shards[i].conn().LocalAddr())
+		}
+		_, err = Listen("udp4", l.Addr().String(), config)
+		require.True(t, neterr.Is(err, syscall.EADDRINUSE), "a second server")
+		const peers, size = 12, 20_000
+		var running sync.WaitGroup
+		for i := range uint64(peers) {
+			c, err := Dial("udp4", l.Addr().String(), &Config{TLS: config.TLS})
+			require.NoError(t, err)
+			running.Go(func() {
+				send(t, c, content(i, size))
+				receive(t, c, content(i, size)) // its echo
+				assert.NoError(t, c.Close())
 			})
 		}
-	})
-	var clients sync.WaitGroup
-	for i := range peers {
-		clients.Go(func() { shardClient(t, l.Addr(), byte(i), size, config.TLS) })
-	}
-	clients.Wait()
-	servers.Wait()
-	if want > 1 {
-		require.Greater(t, len(used), 1, "all peers at one socket: %v", used)
-	}
-	s := l.Stats()
-	require.NotZero(t, s.PacketsReceived)
-	require.NoError(t, l.Endpoint().Close())
-	l.ep.socket.readers.Wait()
-	pc, err := net.ListenPacket("udp4", l.Addr().String())
-	require.NoError(t, err, "a socket is left open")
-	require.NoError(t, pc.Close())
-}
-
-// shardClient has size bytes echoed, which depend on seed.
-func shardClient(t *testing.T, addr net.Addr, seed byte, size int, secure *tls.Config) {
-	c, err := Dial("udp4", addr.String(), &Config{TLS: secure})
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	sent := bytes.Repeat([]byte{seed, 1, 2, 3, seed + 1, 5, 6}, size/7+1)[:size]
-	go func() {
-		if _, err := c.Write(sent); err != nil {
-			t.Error(err)
+		used := map[int]bool{}
+		for range peers {
+			c := accepted(t, l)
+			running.Go(func() {
+				_, _ = io.Copy(c, c)
+				_ = c.Close()
+			})
+			c.mu.Lock()
+			used[int(c.path.shard)] = true
+			c.mu.Unlock()
 		}
-	}()
-	got := make([]byte, size)
-	if _, err := io.ReadFull(c, got); err != nil {
-		t.Error(err)
-	}
-	if !bytes.Equal(sent, got) {
-		t.Errorf("client %d got other bytes", seed)
-	}
-	if err := c.Close(); err != nil {
-		t.Error(err)
+		running.Wait()
+		require.True(t, len(shards) == 1 || len(used) > 1, "all peers at one socket")
+		require.NotZero(t, l.Stats().PacketsReceived)
+		require.NoError(t, l.Endpoint().Close())
+		l.ep.socket.readers.Wait()
+		pc, err := net.ListenPacket("udp4", l.Addr().String())
+		require.NoError(t, err, "a socket is left open")
+		require.NoError(t, pc.Close())
 	}
 }
 

@@ -84,9 +84,15 @@ const serverAddr = "10.0.0.1:4000"
 // endpoint opens a socket at addr with an endpoint on it.
 func (w *world) endpoint(addr string, config *Config) (*Endpoint, *netsim.PacketConn) {
 	w.t.Helper()
+	return w.endpointOn(addr, config, w.socket)
+}
+
+// endpointOn is endpoint on what wrap makes of the socket.
+func (w *world) endpointOn(addr string, config *Config, wrap func(*netsim.PacketConn) net.PacketConn) (*Endpoint, *netsim.PacketConn) {
+	w.t.Helper()
 	pc, err := w.net.Listen(addr)
 	require.NoError(w.t, err)
-	e, err := NewEndpoint(w.socket(pc), config)
+	e, err := NewEndpoint(wrap(pc), config)
 	require.NoError(w.t, err)
 	w.t.Cleanup(func() {
 		_, _ = e.Close(), pc.Close() // a test may have closed them
@@ -105,7 +111,13 @@ func (w *world) listen(config *Config) *Listener {
 // has been killed: it says nothing to its peers.
 func (w *world) server(config *Config) (*Listener, *netsim.PacketConn) {
 	w.t.Helper()
-	e, pc := w.endpoint(serverAddr, config)
+	return w.serverOn(config, w.socket)
+}
+
+// serverOn opens the server on what wrap makes of its socket.
+func (w *world) serverOn(config *Config, wrap func(*netsim.PacketConn) net.PacketConn) (*Listener, *netsim.PacketConn) {
+	w.t.Helper()
+	e, pc := w.endpointOn(serverAddr, config, wrap)
 	l, err := e.Listen()
 	require.NoError(w.t, err)
 	return l, pc
