@@ -203,25 +203,22 @@ func TestMemoryScansAreBounded(t *testing.T) {
 		e.load.buffered.Store(2 << 20)
 		now := e.now()
 		var heavy [mostShed]*Conn
-		for range 10 {
-			before := 0
-			if s := e.pressure.scan; s != nil {
-				before = s.At
+		weigh := func(times int) (n int, done bool) {
+			for range times {
+				require.Zero(t, n)
+				n, done = e.weigh(now, &heavy)
 			}
-			n, done := e.weigh(now, &heavy)
-			require.Zero(t, n)
-			require.False(t, done)
-			require.Equal(t, before+scanned, e.pressure.scan.At)
+			return n, done
 		}
-		n, done := e.weigh(now, &heavy)
+		for range 10 {
+			_, done := weigh(1)
+			require.False(t, done)
+			require.Zero(t, e.pressure.scan.At%scanned)
+		}
+		n, done := weigh(1)
 		require.Zero(t, n)
 		require.True(t, done)
-		require.Zero(t, e.pressure.scan.At)
-		for range 7 {
-			n, _ = e.weigh(now, &heavy)
-			require.Zero(t, n)
-		}
-		n, _ = e.weigh(now, &heavy)
+		n, _ = weigh(8)
 		require.Equal(t, 1, n)
 		require.Same(t, &conns[7*scanned], heavy[0])
 

@@ -172,8 +172,8 @@ func TestStreamCancelWrite(t *testing.T) {
 	}
 }
 
-// The peer answers and closes before this end has called CloseWrite, which then fails
-// only if something that was written was dropped, or the peer has given a code.
+// The peer answers and closes the stream before this end has called CloseWrite, which then
+// fails only if something that was written was dropped, or the peer has given a code.
 func TestCloseWriteAfterThePeerHasClosed(t *testing.T) {
 	for name, tc := range map[string]struct {
 		end   func(r *Stream) error
@@ -186,38 +186,38 @@ func TestCloseWriteAfterThePeerHasClosed(t *testing.T) {
 		"Reset":                        {func(r *Stream) error { return r.Reset(0) }, 100, true},
 		"CancelRead with another code": {func(r *Stream) error { return r.CancelRead(7) }, 100, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inWorld(t, 1, slow, func(t *testing.T, w *world) {
-				a, b, _ := w.pair(nil, &Config{StreamReceiveBuffer: 200_000})
-				s, r := streamPair(t, a, b, nil)
-				_, err := s.TryWrite(make([]byte, tc.write))
-				require.True(t, err == nil || err == ErrWouldBlock, err)
-				_, err = io.ReadFull(r, make([]byte, 100))
-				require.NoError(t, err)
-				_, err = r.Write([]byte("answer"))
-				require.NoError(t, err)
-				require.NoError(t, tc.end(r))
-				time.Sleep(20 * time.Second)
-				var reset *StreamError
-				require.ErrorAs(t, s.Err(), &reset)
-				err = s.CloseWrite()
-				require.Equal(t, tc.fails, errors.As(err, &reset), err)
-				if tc.fails {
-					return
-				}
-				require.NoError(t, err)
-				require.ErrorIs(t, s.CloseWrite(), net.ErrClosed)
-				got := make([]byte, 6)
-				_, err = io.ReadFull(s, got)
-				require.NoError(t, err)
-				require.Equal(t, "answer", string(got))
-				require.NoError(t, s.Close())
-				_ = r.Close()
-				time.Sleep(time.Second)
-				require.Zero(t, figuresOf(a).streams)
-			})
+		inWorld(t, 1, slow, func(t *testing.T, w *world) {
+			a, b, _ := w.pair(nil, &Config{StreamReceiveBuffer: 200_000})
+			s, r := streamPair(t, a, b, nil)
+			answered(t, s, r, tc.write)
+			require.NoError(t, tc.end(r))
+			time.Sleep(20 * time.Second)
+			var reset *StreamError
+			require.ErrorAs(t, s.Err(), &reset)
+			err := s.CloseWrite()
+			require.Equal(t, tc.fails, errors.As(err, &reset), "%s: %v", name, err)
+			if tc.fails {
+				return
+			}
+			require.NoError(t, err)
+			require.ErrorIs(t, s.CloseWrite(), net.ErrClosed)
+			receive(t, s, []byte("answer"))
+			_, _ = s.Close(), r.Close()
+			time.Sleep(time.Second)
+			require.Zero(t, figuresOf(a).streams)
 		})
 	}
+}
+
+// answered writes n bytes to s, or as many as there is room for, of which r reads 100 and
+// answers.
+func answered(t *testing.T, s interface{ TryWrite([]byte) (int, error) }, r io.ReadWriter, n int) {
+	t.Helper()
+	_, err := s.TryWrite(make([]byte, n))
+	require.True(t, err == nil || err == ErrWouldBlock, err)
+	receive(t, r, make([]byte, 100))
+	_, err = r.Write([]byte("answer"))
+	require.NoError(t, err)
 }
 
 // The same for a session: the peer answers and closes it. A reason is an error all the
@@ -233,30 +233,19 @@ func TestConnCloseWriteAfterThePeerHasClosed(t *testing.T) {
 		"Close before all has left":          {(*Conn).Close, 400_000, ErrPeerClosed},
 		"CloseWithError before all has left": {func(b *Conn) error { return b.CloseWithError(7, "") }, 400_000, &PeerCloseError{Code: 7}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inWorld(t, 1, slow, func(t *testing.T, w *world) {
-				a, b, _ := w.pair(nil, nil)
-				_, err := a.TryWrite(make([]byte, tc.write))
-				require.True(t, err == nil || err == ErrWouldBlock, err)
-				_, err = io.ReadFull(b, make([]byte, 100))
-				require.NoError(t, err)
-				_, err = b.Write([]byte("answer"))
-				require.NoError(t, err)
-				require.NoError(t, tc.end(b))
-				time.Sleep(time.Second)
-				err = a.CloseWrite()
-				if tc.fails == nil {
-					require.NoError(t, err)
-				} else {
-					require.ErrorContains(t, err, tc.fails.Error())
-				}
-				_, err = a.Write([]byte("late"))
-				require.ErrorIs(t, err, ErrPeerClosed)
-				got := make([]byte, 6)
-				_, err = io.ReadFull(a, got)
-				require.NoError(t, err)
-				require.Equal(t, "answer", string(got))
-			})
+		inWorld(t, 1, slow, func(t *testing.T, w *world) {
+			a, b, _ := w.pair(nil, nil)
+			answered(t, a, b, tc.write)
+			require.NoError(t, tc.end(b))
+			time.Sleep(time.Second)
+			if err := a.CloseWrite(); tc.fails == nil {
+				require.NoError(t, err, name)
+			} else {
+				require.ErrorContains(t, err, tc.fails.Error(), name)
+			}
+			_, err := a.Write([]byte("late"))
+			require.ErrorIs(t, err, ErrPeerClosed)
+			receive(t, a, []byte("answer"))
 		})
 	}
 }

@@ -3,14 +3,13 @@ package kcp
 import (
 	"context"
 	"io"
+	"net"
 	"net/netip"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/netsim"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -61,128 +60,63 @@ func TestStreamsDoNotGrowUnderPressure(t *testing.T) {
 	})
 }
 
-// forgedHelloCase is what a peer that takes streams says of itself to an end that
-// has dialled: with its HELLO, which may be forged, and with WELCOME.
-type forgedHelloCase struct {
-	name          string
-	quiet         bool   // the end gets HELLO before it has sent its own, and no WELCOME
-	hello, answer uint32 // the peer's token
-	first, then   bool   // INFO says that the peer has dialled
-	odd           bool   // the end opens the odd streams
-}
-
-const smallest, largest = 1, 1<<32 - 1 // of all tokens
-
 // A HELLO and INFO that are forged, or of an earlier session of the peer, do not
 // decide which end opens which streams: the WELCOME, and the INFO that comes with
 // it, do. So no stream takes the place of another in the table; its calls would
 // never return.
 func TestStreamIDsAfterForgedHello(t *testing.T) {
-	for _, tc := range []forgedHelloCase{
-		{"token was smaller", false, smallest, largest, true, true, true},
-		{"token was larger", false, largest, smallest, true, true, false},
-		{"has not dialled", false, smallest, smallest + 1, true, false, true},
-		{"has dialled", false, largest, smallest, false, true, false},
-		{"same token", false, smallest, smallest, true, true, false},
-		{"quiet, smaller token", true, smallest, 0, true, true, false},
-		{"quiet, larger token", true, largest, 0, true, true, true},
+	const smallest, largest = 1, 1<<32 - 1 // of all tokens
+	server, client := netip.MustParseAddrPort(serverAddr), netip.MustParseAddrPort("10.0.0.2:5000")
+	for name, tc := range map[string]struct {
+		quiet         bool   // the end gets HELLO before it has sent its own, and no WELCOME
+		hello, answer uint32 // the peer's token in HELLO, and in WELCOME
+		first, then   bool   // INFO says that the peer has dialled
+		ours          uint32 // the first stream that the end opens
+	}{
+		"token was smaller":    {false, smallest, largest, true, true, 1},
+		"token was larger":     {false, largest, smallest, true, true, 2},
+		"has not dialled":      {false, smallest, smallest + 1, true, false, 1},
+		"has dialled":          {false, largest, smallest, false, true, 2},
+		"same token":           {false, smallest, smallest, true, true, 2},
+		"quiet, smaller token": {true, smallest, 0, true, true, 2},
+		"quiet, larger token":  {true, largest, 0, true, true, 1},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			inWorld(t, 20, netsim.LinkConfig{}, func(t *testing.T, w *world) { (&forgedPeer{w: w, conv: 5}).greets(tc) })
+		inWorld(t, 20, netsim.LinkConfig{}, func(t *testing.T, w *world) {
+			const conv = 5
+			greet := func(s signal, dialled bool) {
+				info := infoSignal()
+				if info.ts |= capStreams; dialled {
+					info.ts |= capDialled
+				}
+				w.net.Inject(server, client, packetOf(conv, bytesOf(s), bytesOf(info)))
+			}
+			e, _ := w.endpoint("10.0.0.2:5000", nil)
+			time.AfterFunc(time.Millisecond, func() { greet(signal{sigHello, 0, tc.hello}, tc.first) })
+			c := w.dialWith(e, serverAddr, DialOptions{Conv: id(conv), Quiet: tc.quiet})
+			time.Sleep(2 * time.Millisecond)
+			open := func() (*Stream, error) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				return c.OpenStream(ctx, nil)
+			}
+			s, err := open()
+			require.Equal(t, tc.quiet, err == nil, "%s: before WELCOME", name)
+			if !tc.quiet {
+				greet(signal{sigHello | sigAnswer, tc.answer, c.hs.token}, tc.then)
+				s, err = open()
+			}
+			require.NoError(t, err)
+			require.Equal(t, tc.ours, s.ID(), name)
+			message := (&streams.Header{ID: 3 - tc.ours, Kind: streams.Data, Opens: true, End: true}).Append(nil)
+			w.net.Inject(server, client, packetOf(conv, segment(cmdStream, 0, 0, 0, 0, string(message)+"x")))
+			r := acceptStream(t, c)
+			require.Equal(t, 3-tc.ours, r.ID(), name)
+			receive(t, r, []byte("x"))
+			time.AfterFunc(time.Second, func() { _ = c.Abort() })
+			_, err = r.Read(make([]byte, 1))
+			require.ErrorIs(t, err, net.ErrClosed, name)
 		})
 	}
-}
-
-// forgedPeer is the peer of a session, whose packets the test makes.
-type forgedPeer struct {
-	w    *world
-	c    *Conn // the other end
-	conv uint32
-	sn   seq // of the next stream segment
-}
-
-func (p *forgedPeer) inject(b []byte) {
-	p.w.net.Inject(netip.MustParseAddrPort(serverAddr), netip.MustParseAddrPort("10.0.0.2:5000"), b)
-}
-
-// greeting returns a packet with s, and an INFO.
-func (p *forgedPeer) greeting(s signal, dialled bool) []byte {
-	info := infoSignal()
-	if info.ts |= capStreams; dialled {
-		info.ts |= capDialled
-	}
-	return packetOf(p.conv, bytesOf(s), bytesOf(info))
-}
-
-// opens sends a message of one byte that opens a stream.
-func (p *forgedPeer) opens(id uint32) {
-	payload := append((&streams.Header{ID: id, Kind: streams.Data, Opens: true, End: true}).Append(nil), 1)
-	b := make([]byte, headerSize)
-	(&header{conv: p.conv, cmd: cmdStream, wnd: 128, sn: p.sn, len: uint32(len(payload))}).encode(b)
-	p.inject(append(b, payload...))
-	p.w.settle()
-	p.sn++
-}
-
-// opened returns what OpenStream, or AcceptStream, returns within a second.
-func opened(call func(context.Context) (*Stream, error)) (*Stream, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	return call(ctx)
-}
-
-// greets goes through one case.
-func (p *forgedPeer) greets(tc forgedHelloCase) {
-	t := p.w.t
-	e, _ := p.w.endpoint("10.0.0.2:5000", nil)
-	hello := p.greeting(signal{sigHello, 0, tc.hello}, tc.first)
-	time.AfterFunc(time.Millisecond, func() { p.inject(hello) })
-	p.c = p.w.dialWith(e, serverAddr, DialOptions{Conv: id(p.conv), Quiet: tc.quiet})
-	time.Sleep(2 * time.Millisecond)
-	open := func(ctx context.Context) (*Stream, error) { return p.c.OpenStream(ctx, nil) }
-	ours, theirs := uint32(2), uint32(1)
-	if tc.odd {
-		ours, theirs = theirs, ours
-	}
-	_, err := opened(open)
-	early := err == nil
-	if early {
-		ours += 2
-	}
-	if !tc.quiet {
-		p.opens(theirs)
-		p.sn-- // it was not acknowledged
-		p.c.mu.Lock()
-		token := p.c.hs.token
-		p.c.mu.Unlock()
-		p.inject(p.greeting(signal{sigHello | sigAnswer, tc.answer, token}, tc.then))
-	}
-	var reading, ended atomic.Int32
-	for range 2 {
-		p.opens(theirs)
-		s, err := opened(p.c.AcceptStream)
-		if theirs += 2; !assert.NoError(t, err) {
-			continue
-		}
-		assert.Equal(t, theirs-2, s.ID())
-		reading.Add(1)
-		go func() {
-			for err := error(nil); err == nil; {
-				_, err = s.ReadMessage(make([]byte, 1))
-			}
-			ended.Add(1)
-		}()
-	}
-	for range 3 {
-		if s, err := opened(open); assert.NoError(t, err) {
-			assert.Equal(t, ours, s.ID())
-		}
-		ours += 2
-	}
-	require.NoError(t, p.c.Abort())
-	p.w.settle()
-	assert.Equal(t, reading.Load(), ended.Load(), "Read goes on after the end of the session")
-	assert.Equal(t, tc.quiet, early, "a stream was opened before WELCOME")
 }
 
 func openStream(t *testing.T, c *Conn, options *StreamOptions) *Stream {
