@@ -1,19 +1,13 @@
 package kcp
 
 import (
-	"encoding/binary"
 	"fmt"
-	"io"
-	"net/netip"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp/internal/copies"
-	"github.com/arqnet/kcp/netsim"
 )
 
 // carriesCopies reports whether a segment with such a header may carry copies.
@@ -181,67 +175,5 @@ func TestHostileCopies(t *testing.T) {
 		require.LessOrEqual(t, len(h.k.rcv.acks), 2, test.name)
 		requireBooks(t, h.k)
 		h.out = nil
-	}
-}
-
-// shortForms counts the packets with copies in the short form that each end sends, and
-// has INFO hide that the ends know them if old. count may be called meanwhile.
-func shortForms(w *world, old bool) (count func(netip.AddrPort) int) {
-	var mu sync.Mutex
-	counts := map[netip.AddrPort]int{}
-	w.net.SetFilter(func(from, _ netip.AddrPort, packet []byte) bool {
-		for rest := packet; len(rest) >= headerSize; {
-			h := decodeHeader(rest)
-			if h.cmd == cmdWins && h.frg == uint8(sigInfo) && old {
-				binary.LittleEndian.PutUint32(rest[8:], uint32(h.ts)&^capCopies)
-			}
-			if carriesCopies(&h) {
-				mu.Lock()
-				counts[from]++
-				mu.Unlock()
-			}
-			rest = rest[headerSize+h.len:]
-		}
-		return true
-	})
-	return func(a netip.AddrPort) int {
-		mu.Lock()
-		defer mu.Unlock()
-		return counts[a]
-	}
-}
-
-// Between two ends that have announced it, copies have the short form, in both
-// directions. Others get what they got before. All arrives, on streams too.
-func TestShortCopiesOfSessions(t *testing.T) {
-	for _, old := range []bool{false, true} {
-		inWorld(t, 3, netsim.LinkConfig{Delay: 20 * time.Millisecond, Loss: 0.1}, func(t *testing.T, w *world) {
-			count := shortForms(w, old)
-			a, b, _ := w.pair(&Config{Redundancy: 1, MessageMode: true}, &Config{Redundancy: 1, MessageMode: true})
-			s, err := a.OpenStream(t.Context(), nil)
-			require.NoError(t, err)
-			for i := range 200 {
-				message := content(uint64(i), 8)
-				for _, c := range []io.Writer{a, b, s} {
-					_, err := c.Write(message)
-					require.NoError(t, err)
-				}
-				time.Sleep(10 * time.Millisecond)
-			}
-			for i := range 200 {
-				for _, c := range []*Conn{a, b} {
-					receive(t, c, content(uint64(i), 8))
-				}
-			}
-			got, err := b.AcceptStream(t.Context())
-			require.NoError(t, err)
-			for i := range 200 {
-				receive(t, got, content(uint64(i), 8))
-			}
-			for _, c := range []*Conn{a, b} {
-				require.Equal(t, !old, count(c.LocalAddr().(interface{ AddrPort() netip.AddrPort }).AddrPort()) > 50)
-				require.Greater(t, c.Stats().Counters.Repeats, uint64(100))
-			}
-		})
 	}
 }

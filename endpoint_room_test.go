@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/netip"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -90,56 +89,4 @@ func TestStrangersOfOneSite(t *testing.T) {
 			})
 		})
 	}
-}
-
-// What is forged makes room for what is not, however young it is: strangers who fill
-// the table of half-open sessions from one site keep no legacy peer out, and end none
-// that they have not seen. In a full table of sessions the forged ones make room for
-// whoever has shown an address, and none that is established does.
-func TestForgedSessionsMakeRoom(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		const limit, established = 64, 5
-		l := w.listen(&Config{MaxSessions: limit + established, MaxSessionsPerAddress: 60, MaxHalfOpen: limit, Backlog: 1000})
-		to := l.Addr().(*net.UDPAddr).AddrPort()
-		e, _ := w.endpoint("10.0.0.2:0", nil)
-		var conns []*Conn
-		for range established {
-			conns = append(conns, w.dial(e))
-			accepted(t, l)
-		}
-		open := func(from netip.AddrPort, conv uint32) {
-			w.net.Inject(from, to, packetOf(conv, push(0, 0, "x")))
-			synctest.Wait()
-		}
-		flood := func(n int) {
-			for i := range n {
-				open(netip.AddrPortFrom(netip.AddrFrom4([4]byte{172, 16, 0, byte(i)}), uint16(i+1)), uint32(1000+i))
-			}
-		}
-		has := func(from netip.AddrPort, conv uint32) bool {
-			l.ep.mu.RLock()
-			defer l.ep.mu.RUnlock()
-			return l.ep.table.Get(sessionKey{Addr: from, Conv: conv}) != nil
-		}
-		flood(200)
-		require.Equal(t, limit, l.Stats().HalfOpen)
-		for i := range byte(20) {
-			honest := netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, i, 1}), 7)
-			open(honest, uint32(i))
-			require.True(t, has(honest, uint32(i)), i)
-			flood(50)
-			require.True(t, has(honest, uint32(i)), i)
-			require.Equal(t, limit, l.Stats().HalfOpen)
-		}
-		for i := range 10 {
-			other, _ := w.endpoint(fmt.Sprintf("198.51.%d.1:0", i), nil)
-			conns = append(conns, w.dial(other))
-			accepted(t, l)
-			flood(50)
-			require.Equal(t, limit+established, l.Stats().Sessions)
-		}
-		for _, c := range conns {
-			require.NoError(t, c.Err())
-		}
-	})
 }

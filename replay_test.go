@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -83,14 +84,8 @@ func (o *onPath) all(w *world) []keptPacket {
 
 var elsewhere = netip.MustParseAddrPort("10.0.0.66:6666")
 
-// commandServer accepts sessions of l, reads commands of 16 bytes, answers each,
-// and counts them.
-type commandServer struct {
-	mu   sync.Mutex
-	done int
-}
-
-func (s *commandServer) serve(l *Listener) {
+// executes answers commands of 16 bytes in sessions of l, and counts them.
+func executes(l *Listener, executed *atomic.Int32) {
 	for {
 		c, err := l.AcceptKCP(context.Background())
 		if err != nil {
@@ -98,24 +93,15 @@ func (s *commandServer) serve(l *Listener) {
 		}
 		go func() {
 			defer c.Close()
-			command := make([]byte, 16)
-			for {
+			for command := make([]byte, 16); ; {
 				if _, err := io.ReadFull(c, command); err != nil {
 					return
 				}
-				s.mu.Lock()
-				s.done++
-				s.mu.Unlock()
+				executed.Add(1)
 				_, _ = c.Write([]byte("done"))
 			}
 		}()
 	}
-}
-
-func (s *commandServer) executed() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.done
 }
 
 // command has three commands executed over a session from e.
@@ -145,13 +131,13 @@ func TestRecordedSessionDoesNothing(t *testing.T) {
 						if !crypt.Authenticated(c) {
 							config.LegacyPeers = LegacyRefuse
 						}
-						var server, other commandServer
+						var server, other atomic.Int32
 						l := w.listen(config)
-						go server.serve(l)
+						go executes(l, &server)
 						e, _ := w.endpoint("10.0.0.9:4000", config)
 						l2, err := e.Listen()
 						require.NoError(t, err)
-						go other.serve(l2)
+						go executes(l2, &other)
 
 						dialling := *config
 						if !wait {
@@ -160,7 +146,7 @@ func TestRecordedSessionDoesNothing(t *testing.T) {
 						client, _ := w.endpoint("10.0.0.2:5000", &dialling)
 						path := w.watched()
 						w.command(client)
-						require.Equal(t, 3, server.executed())
+						require.EqualValues(t, 3, server.Load())
 						kept := path.all(w)
 						for _, pause := range []time.Duration{0, 2 * timeWaitTime} {
 							time.Sleep(pause)
@@ -179,8 +165,8 @@ func TestRecordedSessionDoesNothing(t *testing.T) {
 							}
 						}
 						time.Sleep(time.Minute)
-						require.Equal(t, 3, server.executed())
-						require.Zero(t, other.executed())
+						require.EqualValues(t, 3, server.Load())
+						require.Zero(t, other.Load())
 						require.Zero(t, l.Stats().Sessions+l2.Stats().Sessions)
 					})
 				})

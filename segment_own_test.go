@@ -3,9 +3,10 @@ package kcp
 import (
 	"encoding/binary"
 	"fmt"
-	"github.com/arqnet/kcp/internal/streams"
 	"slices"
 	"testing"
+
+	"github.com/arqnet/kcp/internal/streams"
 
 	"github.com/stretchr/testify/require"
 

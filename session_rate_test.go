@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/congestion"
-	"github.com/arqnet/kcp/internal/pacing"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -172,49 +171,6 @@ func TestMaxRate(t *testing.T) {
 	}
 }
 
-// The write buffer holds what the cap carries in a second, and WriteReady tells when it
-// has room.
-func TestMaxRateBoundsTheWriteBuffer(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(&Config{MaxRate: 100_000}, nil)
-		readAll(b)
-		fill := func() int {
-			n, err := a.TryWrite(content(1, 8<<20))
-			require.ErrorIs(t, err, ErrWouldBlock)
-			return n
-		}
-		require.InDelta(t, 100_000, fill(), 8000)
-		select {
-		case <-a.WriteReady():
-			t.Fatal("there is no room")
-		default:
-		}
-		begun := time.Now()
-		<-a.WriteReady()
-		require.InDelta(t, 40, time.Since(begun).Milliseconds(), 40, "after the first ACK")
-		time.Sleep(500 * time.Millisecond)
-		require.InDelta(t, 50_000, a.WriteAvailable(), 8000)
-		fill()
-		require.NoError(t, a.SetMaxRate(1_000_000))
-		<-a.WriteReady()
-		require.InDelta(t, 900_000, a.WriteAvailable(), 80_000)
-		require.NoError(t, a.SetMaxRate(minMaxRate))
-		require.Equal(t, pacing.LeastWriteBuffer, a.writeBufferSize())
-		require.NoError(t, a.SetWriteBuffer(1<<20))
-		require.Equal(t, 1<<20, a.writeBufferSize(), "it was set")
-		require.NoError(t, a.SetWriteBuffer(0))
-		require.NoError(t, a.SetMaxRate(0))
-		require.Equal(t, defaultWriteBuffer, a.writeBufferSize())
-	})
-}
-
-// writeBufferSize locks c.mu for writeBuffer.
-func (c *Conn) writeBufferSize() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.writeBuffer()
-}
-
 // During an outage the probes do not exceed the cap, and after it the session goes on.
 func TestMaxRateInOutage(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
@@ -244,36 +200,6 @@ func TestMaxRateIsShared(t *testing.T) {
 		require.InEpsilon(t, rate/2*seconds, float64(s.Datagrams.Sent)*(size+datagramHeader), 0.05)
 		require.InEpsilon(t, rate/2*seconds, s.BytesSent, 0.05)
 		require.NotZero(t, s.Datagrams.Unsent)
-	})
-}
-
-// Datagrams wait for the cap for 100 ms, the newest 256 of them.
-func TestMaxRateOfDatagrams(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(&Config{MaxRate: 125_000}, nil)
-		time.Sleep(time.Second)
-		m, from := w.meter(), w.net.Elapsed()
-		const size = 1238 + datagramHeader // what the cap allows in 10 ms
-		for i := range 20 {
-			require.NoError(t, a.SendDatagram(append([]byte{byte(i)}, make([]byte, 1237)...)))
-		}
-		synctest.Wait()
-		require.Equal(t, size, m.between(from, from+1), "one leaves at once")
-		time.Sleep(time.Second)
-		s := a.Stats().Datagrams
-		require.Equal(t, DatagramStats{Sent: 10, Unsent: 10}, s)
-		require.Equal(t, 10*size, m.between(from, w.net.Elapsed()))
-		for i := range 10 {
-			p, err := b.ReceiveDatagram(context.Background())
-			require.NoError(t, err)
-			require.Equal(t, byte(i), p[0], "in order")
-		}
-		for range 300 { // behind a PING
-			require.NoError(t, a.SendDatagram(nil))
-		}
-		require.EqualValues(t, 10+300-pacing.MaxHeld, a.Stats().Datagrams.Unsent)
-		require.NoError(t, a.SetMaxRate(0))
-		require.EqualValues(t, 10+pacing.MaxHeld, a.Stats().Datagrams.Sent, "those that wait leave at once")
 	})
 }
 

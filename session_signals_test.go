@@ -1,18 +1,14 @@
 package kcp
 
 import (
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
-	"strconv"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
-	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -171,26 +167,6 @@ func TestTextsOfPeersPrint(t *testing.T) {
 			require.ErrorIs(t, err, ErrPeerClosed)
 			require.ErrorContains(t, err, "kcp: session closed by the peer with code 9: "+shown)
 			require.NoError(t, b.Close())
-		})
-	}
-	for _, change := range []func(client, server *tls.Config){
-		func(c, s *tls.Config) {
-			c.NextProtos, s.NextProtos = []string{"x\nlevel=ERROR", "\xff"}, []string{"game/1"}
-		},
-		func(c, s *tls.Config) {
-			s.Certificates = []tls.Certificate{certificate(t, &c.Certificates[0], false, "y\nlevel=ERROR")}
-		},
-	} {
-		inWorld(t, 0, clean, func(t *testing.T, w *world) {
-			a, b := secured(Config{}), secured(Config{})
-			a.TLS, b.TLS = a.TLS.Clone(), b.TLS.Clone()
-			change(a.TLS, b.TLS)
-			_, dialErr, acceptErr := w.dialTLS(a, b)
-			require.Contains(t, dialErr.Error()+acceptErr.Error(), `\nlevel=ERROR`)
-			for _, err := range []error{dialErr, acceptErr} {
-				require.Equal(t, -1, strings.IndexFunc(err.Error(), func(r rune) bool { return !strconv.IsPrint(r) }), "%q", err.Error())
-				require.True(t, utf8.ValidString(err.Error()), "%q", err.Error())
-			}
 		})
 	}
 }
