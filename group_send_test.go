@@ -1,7 +1,10 @@
 package kcp
 
 import (
+	"bytes"
 	"context"
+	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"syscall"
@@ -132,4 +135,138 @@ func TestGroupWritableAfterAWrite(t *testing.T) {
 		require.NoError(t, err)
 		receive(t, a, append(data, 2))
 	})
+}
+
+// A member for whose event the call has no memory left is the first of the next call.
+func TestGroupOrderWithoutMemory(t *testing.T) {
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
+		config := Config{ReceiveWindow: 1024}
+		g := NewGroup()
+		l := w.listen(&config)
+		e, _ := w.endpoint("10.0.0.2:0", &config)
+		for i := range 4 {
+			c := w.dial(e)
+			require.NoError(t, g.Add(accepted(t, l)))
+			go c.Write(bytes.Repeat([]byte{byte(i)}, 200<<10))
+			time.Sleep(5 * time.Second)
+		}
+		var events [8]Event
+		var order []byte
+		for range 2 {
+			n, err := g.Wait(done(), events[:])
+			require.NoError(t, err)
+			for _, e := range events[:n] {
+				order = append(order, e.Data[0])
+			}
+		}
+		require.Equal(t, []byte{0, 1, 2, 3}, order)
+	})
+}
+
+// More than the memory of one call holds comes with the next calls, and a
+// message larger than all of it comes whole.
+func TestGroupMemory(t *testing.T) {
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
+		a, _, g := w.grouped(&Config{MessageMode: true, ReceiveWindow: 1024})
+		sizes := []int{60_000, 60_000, 60_000, 1, groupMemorySize + 1000, 1}
+		for i, size := range sizes {
+			require.NoError(t, a.WriteMessage(content(uint64(i), size)))
+		}
+		time.Sleep(10 * time.Second)
+		all := take(t, g)
+		require.Len(t, all, len(sizes))
+		for i, e := range all {
+			require.True(t, bytes.Equal(content(uint64(i), sizes[i]), e.data), "message %d", i)
+		}
+	})
+}
+
+// Packets of several sessions leave together, and what is written to a session
+// meanwhile leaves behind them. A session that ends meanwhile is retired.
+func TestSendBatch(t *testing.T) {
+	t.Parallel()
+	for name, config := range map[string]*Config{
+		"plain": {},
+		"FEC":   {FEC: FEC{Data: 3, Parity: 1}},
+		"AEAD":  {Cipher: testAEAD(t)},
+		"TLS":   secured(Config{}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, 3, clean, func(t *testing.T, w *world) {
+				const some, sessions = 20, sendBatchSize + 6
+				l := w.listen(config)
+				e, _ := w.endpoint("10.0.0.2:0", config)
+				var clients, servers []*Conn
+				for range sessions {
+					clients = append(clients, w.dial(e))
+					servers = append(servers, accepted(t, l))
+				}
+				w.settle()
+				var b sendBatch
+				sent := func() int { return int(l.ep.Stats().PacketsSent) }
+				before := sent()
+				queue := func(c *Conn, text string) {
+					o := Outgoing{Conn: c, Data: []byte(text)}
+					require.True(t, c.tryQueue(&o))
+					require.NoError(t, o.Err)
+					c.flushBatched(&b)
+				}
+				for i, c := range servers[:some] {
+					queue(c, fmt.Sprint("message ", i))
+				}
+				require.Equal(t, before, sent(), "they leave together")
+				require.Len(t, b.writes, some)
+				_, err := servers[0].Write([]byte(" and more"))
+				require.NoError(t, err)
+				require.NoError(t, servers[1].Abort())
+				require.Equal(t, before, sent(), "what is written meanwhile leaves behind them")
+				for i, c := range servers[some:] {
+					queue(c, fmt.Sprint("message ", some+i))
+				}
+				require.GreaterOrEqual(t, sent()-before, sendBatchSize, "a full batch has left")
+				require.Less(t, len(b.batch), sendBatchSize)
+				b.send()
+				require.Empty(t, b.batch)
+				for i, c := range clients {
+					want := fmt.Sprint("message ", i)
+					if i == 0 {
+						want += " and more"
+					}
+					receive(t, c, []byte(want))
+				}
+				<-servers[1].Done()
+				require.Equal(t, sessions-1, l.ep.Stats().Sessions)
+				_, err = clients[1].Read(make([]byte, 1))
+				require.ErrorIs(t, err, ErrReset)
+				b.send() // nothing
+			})
+		})
+	}
+}
+
+// A session that ends while its packets are in a batch tells its peer before its socket
+// is closed.
+func TestEndInSendBatch(t *testing.T) {
+	t.Parallel()
+	l, err := Listen("udp4", "127.0.0.1:0", nil)
+	require.NoError(t, err)
+	defer l.Endpoint().Close()
+	d, err := Dial("udp4", l.Addr().String(), nil)
+	require.NoError(t, err)
+	_, err = d.Write([]byte("a"))
+	require.NoError(t, err)
+	c, err := l.AcceptKCP(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, d.Flush(t.Context()))
+	var b sendBatch
+	o := Outgoing{Conn: d, Data: []byte("b")}
+	require.True(t, d.tryQueue(&o))
+	d.flushBatched(&b)
+	require.Len(t, b.writes, 1)
+	require.NoError(t, d.Abort())
+	b.send()
+	<-d.Done()
+	require.Zero(t, d.Endpoint().Stats().WriteErrors)
+	_, err = io.ReadAll(c)
+	require.ErrorIs(t, err, ErrReset)
 }

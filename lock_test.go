@@ -3,11 +3,14 @@ package kcp
 import (
 	"fmt"
 	"go/ast"
+	"go/parser"
 	"go/token"
 	"go/types"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // Rules of locks that can be read off the source:
@@ -173,4 +176,56 @@ func (s *lockScan) check(f *ast.FuncDecl) {
 
 func (s *lockScan) report(at ast.Node, format string, args ...any) {
 	s.broken = append(s.broken, fmt.Sprintf("%v: %s", s.fset.Position(at.Pos()), fmt.Sprintf(format, args...)))
+}
+
+// The session has no lock, clock, goroutine, channel or socket.
+func TestSessionIsPure(t *testing.T) {
+	t.Parallel()
+	ofSources(t)
+	finds(t, sessionImpurities, `import "sync"`, `import "time"; var _ = time.Now()`, `import "net"; var _ = net.ListenPacket`,
+		"func (c *session) bad() { go c.compact() }", "func (c *session) bad() { select {} }", "type bad struct { c chan int }")
+}
+
+// impure are packages that no file of the session imports, and functions of those that it
+// imports for their types.
+var impure = []string{
+	`"context"`, `"log/slog"`, `"os"`, `"runtime"`, `"sync"`,
+	"time.Now", "time.Since", "time.Until", "time.After", "time.AfterFunc", "time.NewTimer", "time.NewTicker", "time.Sleep",
+	"net.Dial", "net.Listen", "net.ListenPacket", "net.ListenUDP", "net.DialUDP", "net.InterfaceByName", "net.Interfaces",
+}
+
+// sessionImpurities returns what of that a file of the session has, or more. The type
+// session is in files session_*.go, and shares shared.go with its endpoint.
+func sessionImpurities(t *testing.T, more string) (found []string) {
+	t.Helper()
+	fset := token.NewFileSet()
+	for _, name := range append(rootFiles(t), "more.go") {
+		var source any
+		switch {
+		case name == "more.go":
+			source = "package kcp\n" + more
+		case !strings.HasPrefix(name, "session_") && name != "shared.go":
+			continue
+		}
+		file, err := parser.ParseFile(fset, name, source, 0)
+		require.NoError(t, err)
+		ast.Inspect(file, func(n ast.Node) bool {
+			what := ""
+			switch n := n.(type) {
+			case *ast.GoStmt, *ast.SelectStmt, *ast.SendStmt, *ast.ChanType:
+				found = append(found, fmt.Sprintf("%v: concurrency", fset.Position(n.Pos())))
+			case *ast.ImportSpec:
+				what = n.Path.Value
+			case *ast.SelectorExpr:
+				if of, ok := n.X.(*ast.Ident); ok {
+					what = of.Name + "." + n.Sel.Name
+				}
+			}
+			if slices.Contains(impure, what) && !(what == `"sync"` && name == "shared.go") { // the pool of buffers
+				found = append(found, fmt.Sprintf("%v: %s", fset.Position(n.Pos()), what))
+			}
+			return true
+		})
+	}
+	return found
 }
