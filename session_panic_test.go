@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"errors"
-	"log/slog"
 	"maps"
 	"net"
 	"net/netip"
@@ -73,22 +71,6 @@ func (b *trap) hooks() *Trace {
 	return t
 }
 
-// trappedControl is a controller whose calls reach a trap.
-type trappedControl struct {
-	congestion.Control
-	*trap
-}
-
-func (c trappedControl) OnTick(s *congestion.State) {
-	c.reached("Control.OnTick")
-	c.Control.OnTick(s)
-}
-
-func (c trappedControl) OnPacketSent(s *congestion.State, p congestion.Segment) {
-	c.reached("Control.OnPacketSent")
-	c.Control.OnPacketSent(s, p)
-}
-
 // trappedCipher is a cipher whose calls reach a trap.
 type trappedCipher struct {
 	crypt.Cipher
@@ -113,9 +95,6 @@ type trappedSocket struct {
 
 func (s trappedSocket) WriteToAddrPort(b []byte, addr netip.AddrPort) (int, error) {
 	s.reached("PacketConn.WriteTo")
-	if s.loud() {
-		return 0, errors.New("a failure to log")
-	}
 	return s.leadable.WriteToAddrPort(b, addr)
 }
 
@@ -125,37 +104,18 @@ func (s trappedSocket) ReadFromAddrPort(b []byte) (int, netip.AddrPort, error) {
 	return n, addr, err
 }
 
-// loud reports whether the trap waits for a record of the log.
-func (b *trap) loud() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.armed == "Logger.Handle" && b.on == goroutine()
-}
-
-// trappedLog is a slog.Handler whose calls reach a trap.
-type trappedLog struct{ *trap }
-
-func (l trappedLog) Enabled(context.Context, slog.Level) bool { return true }
-func (l trappedLog) WithAttrs([]slog.Attr) slog.Handler       { return l }
-func (l trappedLog) WithGroup(string) slog.Handler            { return l }
-func (l trappedLog) Handle(context.Context, slog.Record) error {
-	l.reached("Logger.Handle")
-	return nil
-}
-
 // config returns a Config of which everything that it calls reaches the trap.
 func (b *trap) config(t *testing.T) *Config {
 	return &Config{
 		MaxStreams: 10,
 		Cipher:     trappedCipher{testAEAD(t), b},
-		Logger:     slog.New(trappedLog{b}),
 		Tracer: func(*Conn) *Trace {
 			b.reached("Tracer")
 			return b.hooks()
 		},
 		CongestionControl: func() congestion.Control {
 			b.reached("CongestionControl")
-			return trappedControl{congestion.NewCubic(), b}
+			return congestion.NewCubic()
 		},
 	}
 }
@@ -166,8 +126,8 @@ func callbacks() (names []string) {
 	for i := range of.NumField() {
 		names = append(names, "Trace."+of.Field(i).Name)
 	}
-	return append(names, "Control.OnTick", "Control.OnPacketSent", "Cipher.Seal", "Cipher.Open", "PacketConn.WriteTo",
-		"PacketConn.ReadFrom", "Logger.Handle", "Tracer", "CongestionControl", "HandleDatagrams")
+	return append(names, "Cipher.Seal", "Cipher.Open", "PacketConn.WriteTo", "PacketConn.ReadFrom", "Tracer", "CongestionControl",
+		"HandleDatagrams")
 }
 
 // panicWorld is a session whose callbacks panic, with a stream, and its peer.

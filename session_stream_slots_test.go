@@ -99,57 +99,6 @@ func TestStreamsWorkedOnAreBounded(t *testing.T) {
 	}
 }
 
-// The same for the events of a group: a stream counts until its handler has closed it,
-// whether the peer's end was an event or not, also when the session has left the group.
-func TestGroupStreamsWorkedOnAreBounded(t *testing.T) {
-	for name, ways := range hostileEnds {
-		t.Run(name, func(t *testing.T) {
-			inWorld(t, 2, clean, func(t *testing.T, w *world) {
-				a, b, g := w.grouped(&Config{MaxStreams: 8})
-				ignoreLimit(a)
-				g.ReportStreams()
-				require.NoError(t, g.Remove(b))
-				require.NoError(t, g.Add(b))
-				var opened []*Stream
-				inGroup := true
-				flood := func() {
-					for range 10 {
-						for range 8 {
-							ways.end(openStream(t, a, nil))
-						}
-						time.Sleep(100 * time.Millisecond)
-						if !inGroup {
-							continue
-						}
-						for _, e := range take(t, g) {
-							if e.Kind == EventStream {
-								opened = append(opened, e.Stream)
-							}
-						}
-					}
-					require.Equal(t, 8, figuresOf(b).fromPeer)
-				}
-				flood()
-				require.Len(t, opened, 8)
-				require.NoError(t, g.Remove(b))
-				inGroup = false
-				flood()
-				for _, s := range opened {
-					_ = s.Close()
-				}
-				time.Sleep(time.Second)
-				require.Zero(t, figuresOf(b).fromPeer)
-				flood()
-				require.NoError(t, g.Add(b))
-				inGroup = true
-				flood()
-				require.Len(t, opened, 16)
-				_, _ = a.Abort(), b.Abort()
-			})
-		})
-	}
-}
-
 // A stream does not count any more when both ends are done with it, however they come to
 // that: a peer that has half as many open at a time as it may is never refused.
 func TestStreamsThatAreDoneDoNotCount(t *testing.T) {

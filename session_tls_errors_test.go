@@ -96,17 +96,10 @@ func TestTLSCertificates(t *testing.T) {
 		own    any // the type of the own error; nil: any
 	}{
 		{"unknown authority", func(c, s *tls.Config) { c.RootCAs = roots }, true, 42, untrusted},
-		{"expired", func(c, s *tls.Config) {
-			c.Time = func() time.Time { return bubbleTime.AddDate(200, 0, 0) }
-		}, true, 42, new(x509.CertificateInvalidError)},
 		{"wrong name", func(c, s *tls.Config) { c.ServerName = "other" }, true, 42, new(x509.HostnameError)},
 		{"no common protocol", func(c, s *tls.Config) {
 			c.NextProtos, s.NextProtos = []string{"game/1"}, []string{"game/2"}
 		}, false, 120, nil},
-		{"no certificate of the client", func(c, s *tls.Config) {
-			authenticate(s)
-			c.Certificates = nil
-		}, false, 116, nil},
 		{"unknown client", func(c, s *tls.Config) {
 			authenticate(s)
 			c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &stranger, nil }

@@ -64,13 +64,6 @@ func TestTLSRestarted(t *testing.T) {
 			})
 		}
 	})
-	t.Run("waits", func(t *testing.T) { // and learns of it by its keep-alive
-		inWorld(t, 2, clean, func(t *testing.T, w *world) {
-			a, _, _, server := w.secureLife(resettable(Config{}))
-			w.restarted(server, resettable(Config{}))
-			require.Less(t, wantReadErr(t, a, ErrReset), defaultKeepAlive)
-		})
-	})
 	t.Run("closes", func(t *testing.T) { // which succeeds, as with any peer that has forgotten
 		inWorld(t, 3, clean, func(t *testing.T, w *world) {
 			a, _, _, server := w.secureLife(resettable(Config{}))
