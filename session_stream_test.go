@@ -164,12 +164,8 @@ func TestStreamTryWrite(t *testing.T) {
 		n, err := s.TryWrite(data)
 		require.Same(t, ErrWouldBlock, err)
 		require.InDelta(t, size, n, size/4)
-		for {
-			m, err := s.TryWrite(data[n:])
-			if n += m; m == 0 {
-				require.Same(t, ErrWouldBlock, err)
-				break
-			}
+		for m := 1; m > 0; n += m {
+			m, _ = s.TryWrite(data[n:])
 		}
 		require.Same(t, ErrWouldBlock, s.TryWriteMessage(nil))
 		m, err := s.TryWrite(nil)

@@ -152,56 +152,42 @@ func strangers() (server *Config, clients []*Config) {
 // Failed handshakes of strangers do not end a loop that accepts, however that is
 // done. HandshakeFailed, the Logger and the counter have them.
 func TestTLSAcceptGoesOn(t *testing.T) {
-	for name, accept := range map[string]func(l *Listener) *Conn{
-		"AcceptKCP": func(l *Listener) *Conn {
-			c, _ := l.AcceptKCP(context.Background())
-			return c
-		},
-		"Group": func(l *Listener) *Conn {
-			g := NewGroup()
-			defer g.Close()
-			_ = l.AcceptInto(g)
-			for events := make([]Event, 1); ; {
-				if n, _ := g.Wait(context.Background(), events); n == 1 && events[0].Kind == EventAccepted {
-					return events[0].Conn
-				}
-			}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inWorld(t, 0, clean, func(t *testing.T, w *world) {
-				var log records
-				var alerts []error
-				config, clients := strangers()
-				config.Logger = log.Logger()
-				config.HandshakeFailed = func(_ net.Addr, err error) { alerts = append(alerts, err) } // one after another
-				l := w.listen(config)
-				accepted := make(chan *Conn)
-				go func() { accepted <- accept(l) }()
-				for _, c := range append(clients, clients...) {
-					e, _ := w.endpoint("10.0.0.3:0", c)
-					_, err := e.Dial(context.Background(), l.Addr())
-					require.ErrorAs(t, err, new(*HandshakeError))
-					require.NoError(t, e.Close())
-				}
-				good := secured(Config{})
-				good.TLS = good.TLS.Clone()
-				good.TLS.NextProtos = []string{"game/1"}
-				e, _ := w.endpoint("10.0.0.2:0", good)
-				require.Equal(t, w.dial(e).Conv(), (<-accepted).Conv())
-				time.Sleep(2 * failedTime)
-				w.settle()
-				require.Len(t, alerts, 2*len(clients))
-				for _, err := range alerts {
-					require.ErrorAs(t, err, new(*HandshakeError))
-				}
-				require.EqualValues(t, 2*len(clients), l.Stats().HandshakeErrors)
-				require.EqualValues(t, 1, l.Stats().Sessions)
-				require.Len(t, log.Of("TLS handshake of a peer failed"), 1, "within a second")
-				require.NoError(t, l.Endpoint().Close())
-			})
-		})
-	}
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
+		var log records
+		var alerts []error
+		config, clients := strangers()
+		config.Logger = log.Logger()
+		config.HandshakeFailed = func(_ net.Addr, err error) { alerts = append(alerts, err) } // one after another
+		l := w.listen(config)
+		g := NewGroup()
+		require.NoError(t, l.AcceptInto(g))
+		for _, c := range append(clients, clients...) {
+			e, _ := w.endpoint("10.0.0.3:0", c)
+			_, err := e.Dial(context.Background(), l.Addr())
+			require.ErrorAs(t, err, new(*HandshakeError))
+			require.NoError(t, e.Close())
+		}
+		good := secured(Config{})
+		good.TLS = good.TLS.Clone()
+		good.TLS.NextProtos = []string{"game/1"}
+		e, _ := w.endpoint("10.0.0.2:0", good)
+		c := w.dial(e)
+		time.Sleep(time.Second)
+		require.Equal(t, c.Conv(), takeOne(t, g, EventAccepted).Conn.Conv())
+		require.NoError(t, l.AcceptInto(nil))
+		c = w.dial(e)
+		require.Equal(t, c.Conv(), accepted(t, l).Conv())
+		time.Sleep(2 * failedTime)
+		w.settle()
+		require.Len(t, alerts, 2*len(clients))
+		for _, err := range alerts {
+			require.ErrorAs(t, err, new(*HandshakeError))
+		}
+		require.EqualValues(t, 2*len(clients), l.Stats().HandshakeErrors)
+		require.EqualValues(t, 2, l.Stats().Sessions)
+		require.Len(t, log.Of("TLS handshake of a peer failed"), 1, "within a second")
+		require.NoError(t, l.Endpoint().Close())
+	})
 }
 
 // A flood of failed handshakes that HandshakeFailed does not keep up with is cut
