@@ -47,38 +47,6 @@ func TestAnswersAreBounded(t *testing.T) {
 	})
 }
 
-// An unvalidated peer has few requests answered, however many packets bring them.
-func TestUnvalidatedPeersAskLittle(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		l := w.listen(nil)
-		from, to := floodAddr(1), l.Addr().(*net.UDPAddr).AddrPort()
-		replies := 0
-		w.net.SetFilter(func(_, to netip.AddrPort, p []byte) bool {
-			if to == from {
-				replies += len(p) / headerSize
-			}
-			return true
-		})
-		w.net.Inject(from, to, packetOf(5, hello(9)))
-		time.Sleep(time.Second)
-		w.settle()
-		replies = 0
-		for range 10 {
-			for i := range uint32(100) {
-				w.net.Inject(from, to, packetOf(5, bytesOf(signal{sigPing, i, i})))
-				time.Sleep(time.Millisecond)
-			}
-		}
-		w.settle()
-		require.Equal(t, 10*maxSignals, replies)
-		require.Equal(t, 1, l.Stats().HalfOpen)
-		w.net.Inject(from, to, packetOf(5, bytesOf(signal{sigPing, 1, 1})))
-		time.Sleep(time.Second)
-		w.settle()
-		require.Equal(t, 10*maxSignals+1, replies)
-	})
-}
-
 // dialWith opens a session from e to addr.
 func (w *world) dialWith(e *Endpoint, addr string, o DialOptions) *Conn {
 	w.t.Helper()

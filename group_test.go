@@ -68,30 +68,6 @@ func (w *world) grouped(config *Config) (a, b *Conn, g *Group) {
 	return a, b, g
 }
 
-// Datagrams and messages of a session take turns.
-func TestGroupDatagrams(t *testing.T) {
-	inWorld(t, 0, clean, func(t *testing.T, w *world) {
-		a, b, g := w.grouped(&Config{MessageMode: true})
-		for i := range byte(5) {
-			require.NoError(t, a.SendDatagram([]byte{'d', i}))
-			require.NoError(t, a.WriteMessage([]byte{'m', i}))
-		}
-		time.Sleep(time.Second)
-		all := take(t, g)
-		require.Len(t, all, 10)
-		for i, e := range all {
-			require.Same(t, b, e.Conn)
-			if i%2 == 0 {
-				require.Equal(t, EventDatagram, e.Kind)
-				require.Equal(t, []byte{'d', byte(i / 2)}, e.data)
-			} else {
-				require.Equal(t, EventMessage, e.Kind)
-				require.Equal(t, []byte{'m', byte(i / 2)}, e.data)
-			}
-		}
-	})
-}
-
 // How sessions end, as the group tells it: once, and after all data.
 func TestGroupEnds(t *testing.T) {
 	for _, end := range []struct {

@@ -10,11 +10,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
-	"github.com/arqnet/kcp/internal/readturn"
 	"github.com/stretchr/testify/require"
 )
 
@@ -209,38 +207,6 @@ func TestLegacyPeers(t *testing.T) {
 			w.net.Inject(elsewhere, netip.MustParseAddrPort(serverAddr), p)
 			time.Sleep(time.Second)
 			require.Equal(t, v.opens, l.Stats().Backlog == 1, "%+v", v.config)
-		})
-	}
-}
-
-// Any cipher that authenticates or hides the content has packets recognised
-// that come twice, and takes all that come once.
-func TestReplaysAreDroppedWithAnyCipher(t *testing.T) {
-	ciphers := authenticCiphers(t)
-	ciphers["CFB"] = hidingCiphers(t)["CFB"]
-	for name, c := range ciphers {
-		t.Run(name, func(t *testing.T) {
-			inWorld(t, 4, clean, func(t *testing.T, w *world) {
-				a, b, l := w.pair(&Config{Cipher: c}, &Config{Cipher: c})
-				path := w.watched()
-				bothWays(t, a, b, content(1, 100000), content(2, 100000))
-				time.Sleep(time.Second)
-				kept := path.all(w)
-				require.Zero(t, l.Stats().DropReplay+a.ep.Stats().DropReplay)
-				replayed := uint64(0)
-				before := b.Stats().Counters
-				for _, p := range kept {
-					if p.to.String() == serverAddr {
-						w.net.Inject(p.from, p.to, p.data)
-						replayed++
-						time.Sleep(time.Millisecond)
-					}
-				}
-				time.Sleep(3 * readturn.Grace)
-				synctest.Wait()
-				require.Equal(t, replayed, l.Stats().DropReplay)
-				require.Equal(t, before, b.Stats().Counters)
-			})
 		})
 	}
 }

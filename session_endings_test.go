@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
 	"syscall"
 	"testing"
@@ -86,26 +85,6 @@ func TestCloseTellsThePeerLater(t *testing.T) {
 		time.Sleep(time.Minute)
 		require.Zero(t, a.ep.Stats().Sessions)
 		require.Zero(t, b.ep.Stats().Sessions)
-	})
-}
-
-// The peer closes without all that was written, and is lost before its own data is there.
-// Close still says what is lost.
-func TestCloseOfALostPeerThatHasClosed(t *testing.T) {
-	inWorld(t, 6, clean, func(t *testing.T, w *world) {
-		a, b, l := w.pair(nil, nil)
-		from, to := a.LocalAddr().(*net.UDPAddr).AddrPort(), l.Addr().(*net.UDPAddr).AddrPort()
-		w.net.Cut("10.0.0.1", "10.0.0.2")
-		_, err := b.Write(content(1, 5000))
-		require.NoError(t, err)
-		b.mu.Lock()
-		closed := signal{sigClose, uint32(b.kcp.position().received) + 1, b.hs.token}
-		b.mu.Unlock()
-		w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(closed)))
-		<-b.Done()
-		var lost *PeerLostError
-		require.ErrorAs(t, b.Err(), &lost)
-		require.ErrorIs(t, b.Close(), ErrNotDelivered)
 	})
 }
 

@@ -5,16 +5,12 @@ import (
 	"crypto/des"
 	"encoding/binary"
 	"math/rand/v2"
-	"net"
 	"net/netip"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
-	"github.com/arqnet/kcp/internal/admission"
-	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
@@ -144,14 +140,6 @@ func (w *world) twoSockets(config *Config) (a, b *Conn) {
 	e, _ := w.endpoint("10.0.0.2:5000", config)
 	a = w.dial(e)
 	return a, accepted(w.t, l)
-}
-
-// numbered returns what Scheme.Number makes of a protection, with the tokens 2 and 3.
-func numbered(s *protect.Scheme, p protect.Protection, conv uint32) protect.Protection {
-	var of atomic.Pointer[protect.Protection]
-	of.Store(&p)
-	s.Number(&of, conv, 2, 3, protect.CapKeys, true)
-	return *of.Load()
 }
 
 // changeOverLink returns a link that loses, doubles and reorders packets, as seed says.
@@ -292,27 +280,6 @@ func TestRestartUnderKeys(t *testing.T) {
 			require.Less(t, time.Since(start), 20*time.Second)
 		})
 	}
-}
-
-// A header that names by luck a session without keys drops the packet, and no more.
-func TestHeaderNamesSessionWithoutKeys(t *testing.T) {
-	inWorld(t, 22, clean, func(t *testing.T, w *world) {
-		cipher := hidingCiphers(t)["CFB"]
-		config := &Config{Cipher: cipher}
-		l := w.listen(config)
-		key := admission.MakeKey(elsewhere, nil, 77)
-		x, err := l.ep.openSession(key, net.UDPAddrFromAddrPort(elsewhere), true)
-		require.NoError(t, err)
-		k := numbered(protect.NewScheme(cipher, false, nil), nil, 77)
-		packet := make([]byte, packetkeys.PresharedOverhead+headerSize)
-		copy(packet[packetkeys.PresharedOverhead:], packetOf(77, bytesOf(signal{sigPing, 1, 2})))
-		require.NoError(t, k.Seal(packet, nil))
-		before := l.ep.Stats().DropCipher
-		w.net.Inject(elsewhere, netip.MustParseAddrPort(serverAddr), packet)
-		time.Sleep(time.Second)
-		require.Equal(t, before+1, l.ep.Stats().DropCipher)
-		require.Zero(t, x.Stats().PacketsReceived)
-	})
 }
 
 // withoutKeys removes the capabilities that concern keys from a packet under the cipher.

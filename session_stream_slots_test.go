@@ -2,7 +2,6 @@ package kcp
 
 import (
 	"io"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -11,8 +10,6 @@ import (
 
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/testenv"
-	"github.com/arqnet/kcp/netsim"
-	"github.com/arqnet/kcp/stats"
 	"github.com/stretchr/testify/require"
 )
 
@@ -94,54 +91,6 @@ func TestStreamsWorkedOnAreBounded(t *testing.T) {
 				require.Equal(t, refused, b.Endpoint().Totals().Streams.Refused)
 				_, _ = a.Abort(), b.Abort()
 				all.Wait()
-			})
-		})
-	}
-}
-
-// A stream does not count any more when both ends are done with it, however they come to
-// that: a peer that has half as many open at a time as it may is never refused.
-func TestStreamsThatAreDoneDoNotCount(t *testing.T) {
-	answer := func(s *Stream) { _, _ = s.Write([]byte("answer")) }
-	for name, serve := range map[string]func(s *Stream){
-		"Close after the end":       func(s *Stream) { _, _ = io.ReadAll(s); answer(s); _ = s.Close() },
-		"CloseWrite after the end":  func(s *Stream) { _, _ = io.ReadAll(s); answer(s); _ = s.CloseWrite() },
-		"CloseWrite before the end": func(s *Stream) { answer(s); _ = s.CloseWrite(); _, _ = io.ReadAll(s) },
-		"CloseWrite and no end":     func(s *Stream) { _, _ = io.ReadFull(s, make([]byte, 8)); answer(s); _ = s.CloseWrite() },
-		"CancelRead":                func(s *Stream) { answer(s); _ = s.CloseWrite(); _ = s.CancelRead(0) },
-		"Close at once":             func(s *Stream) { answer(s); _ = s.Close() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			inWorld(t, 4, clean, func(t *testing.T, w *world) {
-				a, b, _ := w.pair(nil, &Config{MaxStreams: 8})
-				go func() {
-					for {
-						s, err := b.AcceptStream(t.Context())
-						if err != nil {
-							return
-						}
-						go serve(s)
-					}
-				}()
-				var clients sync.WaitGroup
-				for range 4 {
-					clients.Go(func() {
-						for range 50 {
-							s := openStream(t, a, nil)
-							_, _ = s.Write([]byte("question"))
-							_ = s.CloseWrite()
-							if got, err := io.ReadAll(s); string(got) != "answer" {
-								t.Errorf("%q, %v", got, err)
-							}
-							_ = s.Close()
-						}
-					})
-				}
-				clients.Wait()
-				time.Sleep(time.Second)
-				require.Zero(t, figuresOf(b).fromPeer)
-				require.Equal(t, stats.Streams{Accepted: 200, Ended: 200}, b.Endpoint().Totals().Streams)
-				_, _ = a.Abort(), b.Abort()
 			})
 		})
 	}
@@ -252,57 +201,5 @@ func TestStreamWriteBuffersAreBounded(t *testing.T) {
 			require.Equal(t, others, all.Load())
 			require.Zero(t, a.streams.Queued())
 		})
-	}
-}
-
-// Streams that nobody reads leave room to the others, and to those to come:
-// they run as if alone, with bytes and with messages, also when memory is
-// short.
-func TestBlockedStreamsLeaveRoom(t *testing.T) {
-	t.Parallel()
-	long(t)
-	link := netsim.LinkConfig{Delay: 5 * time.Millisecond, Rate: 4 << 20, Queue: 1 << 20}
-	run := func(blocked int, pressed bool, message int) (took time.Duration) {
-		inWorld(t, 71, link, func(t *testing.T, w *world) {
-			a, b, _ := w.pair(nil, nil)
-			if pressed {
-				a.ep.load.written.Add(writePressure + 1)
-			}
-			for range blocked {
-				s := openStream(t, a, nil)
-				go func() { _, _ = s.Write(make([]byte, 1<<20)) }()
-				acceptStream(t, b)
-			}
-			time.Sleep(20 * time.Second)
-			if blocked > 0 {
-				a.mu.Lock()
-				require.Greater(t, a.streams.Queued(), min((*streamHost)(&a.session).WriteBuffer()/4, 150<<10*blocked))
-				a.mu.Unlock()
-			}
-			s, r := streamPair(t, a, b, nil)
-			want := content(1, 1<<20)
-			start := time.Now()
-			go func() {
-				if message == 0 {
-					_, _ = s.Write(want)
-					return
-				}
-				for part := range slices.Chunk(want, message) {
-					if s.WriteMessage(part) != nil {
-						return
-					}
-				}
-			}()
-			require.NoError(t, r.SetReadDeadline(time.Now().Add(time.Minute)))
-			receive(t, r, want)
-			took = time.Since(start)
-			require.NoError(t, a.Abort())
-		})
-		return took
-	}
-	for _, message := range []int{0, 1000} {
-		alone := run(0, false, message)
-		require.Less(t, run(200, false, message), alone*3/2, "message %d", message)
-		require.Less(t, run(20, true, message), alone*3/2, "message %d", message)
 	}
 }

@@ -15,39 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// carries returns the bytes a second that w carries to r, of n.
-func carries(t *testing.T, w io.Writer, r io.Reader, n int) float64 {
-	start, want := time.Now(), content(1, n)
-	send(t, w, want)
-	receive(t, r, want)
-	return float64(n) / time.Since(start).Seconds()
-}
-
-// One stream carries as much as its session does, at the defaults: its receive
-// buffer grows with what the path takes and the application reads. A run over a
-// lossy path has between 0.8 and 1.07 of its session, without growth a third.
-func TestStreamIsAsFastAsItsSession(t *testing.T) {
-	t.Parallel()
-	long(t)
-	for loss, least := range map[float64]float64{0: 0.95, 0.01: 0.7} {
-		link := netsim.LinkConfig{Delay: 40 * time.Millisecond, Loss: loss}
-		var session, stream float64
-		for seed := range fewer(4) {
-			inWorld(t, seed, link, func(t *testing.T, w *world) {
-				a, b, _ := w.pair(nil, nil)
-				session += carries(t, a, b, 20<<20)
-			})
-			inWorld(t, seed, link, func(t *testing.T, w *world) {
-				a, b, _ := w.pair(nil, nil)
-				s, r := streamPair(t, a, b, nil)
-				stream += carries(t, s, r, 20<<20)
-			})
-		}
-		t.Logf("%.0f %%: stream %.3f of its session", 100*loss, stream/session)
-		require.Greater(t, stream, least*session)
-	}
-}
-
 // Under memory pressure the session tells its streams that buffers may not grow.
 func TestStreamsDoNotGrowUnderPressure(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {

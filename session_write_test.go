@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/congestion"
-	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/datagrams"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
@@ -247,34 +246,6 @@ func TestFECOfTwoSessions(t *testing.T) {
 		send(t, a1, up[1])
 		receive(t, b1, up[1])
 		require.Greater(t, b1.Stats().FEC.Recovered, before[0].Recovered+10)
-	})
-}
-
-// exhausted is a cipher whose key is used up after some packets.
-type exhausted struct {
-	crypt.Cipher
-	left int
-}
-
-func (c *exhausted) Seal(p []byte) error {
-	if c.left--; c.left < 0 {
-		return crypt.ErrKeyExhausted
-	}
-	return c.Cipher.Seal(p)
-}
-
-// When the key is used up nothing more is sent, and the session says why.
-func TestKeyExhaustion(t *testing.T) {
-	inWorld(t, 8, clean, func(t *testing.T, w *world) {
-		cipher := testCiphers(t, 1)["aes-gcm"]
-		client := &Config{Cipher: &exhausted{cipher, 20}, CongestionControl: congestion.NewNone}
-		a, b, _ := w.pair(client, &Config{Cipher: cipher})
-		go func() { _, _ = b.Read(make([]byte, 1<<20)) }()
-		_, err := a.Write(make([]byte, 1<<23))
-		require.ErrorIs(t, err, crypt.ErrKeyExhausted)
-		_, err = a.Read(make([]byte, 1))
-		require.ErrorIs(t, err, crypt.ErrKeyExhausted)
-		require.LessOrEqual(t, a.ep.Stats().PacketsSent, uint64(20))
 	})
 }
 
