@@ -321,8 +321,7 @@ func TestAckAwaitsCall(t *testing.T) {
 				b.step.ready |= woken // as nothing waits, no call takes it back
 				b.unlock()
 			}
-			_, err := a.Write([]byte("x"))
-			require.NoError(t, err)
+			writeAll(t, a, []byte("x"))
 			time.Sleep(500 * time.Millisecond)
 			require.Len(t, sent, 1)
 			waited := <-sent - 20*time.Millisecond

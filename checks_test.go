@@ -193,10 +193,8 @@ func TestLargeStreamWriteBuffer(t *testing.T) {
 func TestSecondFinBesideStreams(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
-		s, err := a.OpenStream(context.Background(), nil)
-		require.NoError(t, err)
-		_, err = s.Write([]byte("x"))
-		require.NoError(t, err)
+		s := openStream(t, a, nil)
+		writeAll(t, s, []byte("x"))
 		time.Sleep(time.Second)
 		b.mu.Lock()
 		next := uint32(b.kcp.position().received)
@@ -248,8 +246,7 @@ func TestNoProbesToOthers(t *testing.T) {
 		a.hs.capabilities &^= capPMTU
 		a.mu.Unlock()
 		go io.Copy(io.Discard, b)
-		_, err := a.Write(make([]byte, 1<<20))
-		require.NoError(t, err)
+		writeAll(t, a, make([]byte, 1<<20))
 		time.Sleep(time.Minute)
 		require.False(t, a.plpmtu.Begun())
 		require.NoError(t, a.Abort())

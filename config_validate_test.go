@@ -427,8 +427,7 @@ func TestSetReceiveWindow(t *testing.T) {
 		a, b, _ := w.pair(nil, nil)
 		require.NoError(t, b.SetWindow(0, 1)) // 128
 		data := content(1, 600_000)
-		_, err := a.Write(data)
-		require.NoError(t, err)
+		writeAll(t, a, data)
 		time.Sleep(time.Second)
 		queued := func() uint32 {
 			b.mu.Lock()
@@ -454,8 +453,7 @@ func TestSetMessageModeDuringWrite(t *testing.T) {
 	inWorld(t, 2, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(&Config{MessageMode: true, WriteBuffer: minWriteBuffer, SendWindow: 1}, nil)
 		w.net.Cut("10.0.0.1", "10.0.0.2")
-		_, err := a.Write(content(1, 4000))
-		require.NoError(t, err)
+		writeAll(t, a, content(1, 4000))
 		waiting := make(chan error, 1)
 		go func() { waiting <- a.WriteMessage([]byte("message")) }()
 		time.Sleep(time.Second)

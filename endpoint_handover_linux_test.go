@@ -364,8 +364,7 @@ func dialsDeaf(t *testing.T, addr net.Addr, config *Config) (*Conn, *deaf) {
 	t.Cleanup(func() { _, _ = e.Close(), pc.Close() })
 	c, err := e.Dial(t.Context(), addr)
 	require.NoError(t, err)
-	_, err = c.Write([]byte{'?'})
-	require.NoError(t, err)
+	writeAll(t, c, []byte{'?'})
 	receive(t, c, []byte("g0?"))
 	return c, socket
 }
@@ -422,8 +421,7 @@ func TestTakeoverSameConvAnew(t *testing.T) {
 			await.True(t, func() bool { return first.ep.Stats().Sessions+g1.l.Stats().PredecessorSessions == 1 })
 			c, err := first.ep.DialWith(t.Context(), l.Addr(), DialOptions{Conv: &conv})
 			require.NoError(t, err)
-			_, err = c.Write([]byte{'?'})
-			require.NoError(t, err)
+			writeAll(t, c, []byte{'?'})
 			receive(t, c, []byte("g1?"))
 		})
 	}
@@ -451,8 +449,7 @@ func TestTakeoverSameConvMoves(t *testing.T) {
 			conv := old.Conv()
 			c, err := e.DialWith(t.Context(), relay.front.LocalAddr(), DialOptions{Conv: &conv})
 			require.NoError(t, err)
-			_, err = c.Write([]byte{'?'})
-			require.NoError(t, err)
+			writeAll(t, c, []byte{'?'})
 			receive(t, c, []byte("g1?"))
 			moved := &client{c, 1}
 			for range 3 {

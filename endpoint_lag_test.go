@@ -122,8 +122,7 @@ func TestLateWakeUps(t *testing.T) {
 				for i := range ends {
 					e, _ := w.endpoint(fmt.Sprintf("10.0.0.%d:0", 2+i), nil)
 					c := w.dial(e)
-					_, err := c.Write([]byte{42})
-					require.NoError(t, err)
+					writeAll(t, c, []byte{42})
 					ends[i] = [2]*Conn{c, accepted(t, l)}
 				}
 				var ended sync.WaitGroup

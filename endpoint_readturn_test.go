@@ -70,11 +70,10 @@ func TestLoopTakesTheLeadBack(t *testing.T) {
 		}
 		lead := &b.ep.socket.shards[0].lead
 		require.Equal(t, readturn.Call, lead.Who())
-		_, err := a.Write([]byte("hello"))
-		require.NoError(t, err)
+		writeAll(t, a, []byte("hello"))
 		require.NoError(t, <-done)
 		require.Equal(t, readturn.Nobody, lead.Who())
-		_, err = a.Write(content(1, delayedack.FullSegments*1376)) // to be acknowledged at once
+		_, err := a.Write(content(1, delayedack.FullSegments*1376)) // to be acknowledged at once
 		require.NoError(t, err)
 		time.Sleep(2*delay + readturn.Grace)
 		require.Zero(t, a.Stats().InFlight)
@@ -96,16 +95,14 @@ func TestLeaderAnswersLater(t *testing.T) {
 			for range 5 {
 				w.hello(a)
 			}
-			_, err := a.Write([]byte("hello"))
-			require.NoError(t, err)
+			writeAll(t, a, []byte("hello"))
 			require.NoError(t, <-done)
 			b.mu.Lock()
 			owes := b.step.reply == replyLeft
 			b.mu.Unlock()
 			require.True(t, owes)
 			if says {
-				_, err := b.Write([]byte("x"))
-				require.NoError(t, err)
+				writeAll(t, b, []byte("x"))
 			}
 			time.Sleep(wait + 100*time.Microsecond)
 			require.Zero(t, a.Stats().InFlight, "says: %v", says)
@@ -131,8 +128,7 @@ func TestStreamCallsReadTheSocket(t *testing.T) {
 			}
 		}()
 		hello := func(x byte) {
-			_, err := s.Write([]byte{x})
-			require.NoError(t, err)
+			writeAll(t, s, []byte{x})
 			require.Equal(t, x, <-got)
 			synctest.Wait()
 		}

@@ -214,8 +214,7 @@ func TestReroutedSendsAtOnce(t *testing.T) {
 				}
 				return true
 			})
-			_, err := a.Write([]byte("in the outage"))
-			require.NoError(t, err)
+			writeAll(t, a, []byte("in the outage"))
 			time.Sleep(12*time.Second + 123*time.Millisecond)
 			down.Store(false)
 			again := time.Now()

@@ -126,12 +126,11 @@ func TestGroupWritableAfterAWrite(t *testing.T) {
 			return true
 		})
 		data := content(1, 2*writeBatch*b.kcp.cfg.mss)
-		_, err := b.Write(data)
-		require.NoError(t, err)
+		writeAll(t, b, data)
 		require.Same(t, ErrWouldBlock, refused)
 		w.net.SetFilter(nil)
 		takeOne(t, g, EventWritable)
-		_, err = b.TryWrite([]byte{2})
+		_, err := b.TryWrite([]byte{2})
 		require.NoError(t, err)
 		receive(t, a, append(data, 2))
 	})
@@ -253,10 +252,8 @@ func TestEndInSendBatch(t *testing.T) {
 	defer l.Endpoint().Close()
 	d, err := Dial("udp4", l.Addr().String(), nil)
 	require.NoError(t, err)
-	_, err = d.Write([]byte("a"))
-	require.NoError(t, err)
-	c, err := l.AcceptKCP(t.Context())
-	require.NoError(t, err)
+	writeAll(t, d, []byte("a"))
+	c := accepted(t, l)
 	require.NoError(t, d.Flush(t.Context()))
 	var b sendBatch
 	o := Outgoing{Conn: d, Data: []byte("b")}

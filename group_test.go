@@ -92,8 +92,7 @@ func TestGroupEnds(t *testing.T) {
 		t.Run(end.name, func(t *testing.T) {
 			inWorld(t, 0, clean, func(t *testing.T, w *world) {
 				a, b, g := w.grouped(nil)
-				_, err := a.Write([]byte("last words"))
-				require.NoError(t, err)
+				writeAll(t, a, []byte("last words"))
 				end.do(w, a, b)
 				time.Sleep(3 * time.Second)
 				all := take(t, g)
@@ -106,8 +105,7 @@ func TestGroupEnds(t *testing.T) {
 				if last.Kind == EventEOF {
 					require.Equal(t, io.EOF, last.Err)
 					require.Equal(t, 1, g.Len())
-					_, err = b.Write([]byte("answer"))
-					require.NoError(t, err)
+					writeAll(t, b, []byte("answer"))
 					receive(t, a, []byte("answer"))
 					require.NoError(t, a.Abort())
 					time.Sleep(time.Second)
@@ -161,22 +159,19 @@ func TestGroupAddRemove(t *testing.T) {
 			require.ErrorIs(t, other.Remove(b), ErrNotGrouped)
 			require.Equal(t, 1, g.Len())
 
-			_, err = a.Write([]byte("one"))
-			require.NoError(t, err)
+			writeAll(t, a, []byte("one"))
 			time.Sleep(time.Second)
 			require.NoError(t, g.Remove(b))
 			require.Zero(t, g.Len())
 			require.Empty(t, take(t, g))
 			receive(t, b, []byte("one"))
 
-			_, err = a.Write([]byte("two"))
-			require.NoError(t, err)
+			writeAll(t, a, []byte("two"))
 			time.Sleep(time.Second)
 			require.NoError(t, other.Add(b)) // what is there comes at once
 			require.Equal(t, "two", string(takeOne(t, other, EventData).data))
 			require.NoError(t, b.SetReadDeadline(time.Now().Add(-time.Second)))
-			_, err = a.Write([]byte("three"))
-			require.NoError(t, err)
+			writeAll(t, a, []byte("three"))
 			require.NoError(t, a.Close())
 			require.NoError(t, other.Remove(b))
 			time.Sleep(time.Second)
@@ -209,8 +204,7 @@ func TestGroupWait(t *testing.T) {
 		_, err = g.Wait(done(), make([]Event, 1))
 		require.ErrorIs(t, err, ErrGroupInUse)
 		require.ErrorIs(t, g.Serve(done(), func(Event) {}), ErrGroupInUse)
-		_, err = a.Write([]byte("data"))
-		require.NoError(t, err)
+		writeAll(t, a, []byte("data"))
 		require.NoError(t, <-results)
 		require.Equal(t, "data", string(events[0].Data))
 		go wait()
@@ -218,8 +212,7 @@ func TestGroupWait(t *testing.T) {
 		cancel()
 		require.Equal(t, context.Canceled, <-results)
 
-		_, err = a.Write([]byte("more"))
-		require.NoError(t, err)
+		writeAll(t, a, []byte("more"))
 		time.Sleep(time.Second)
 		ctx = context.Background()
 		require.Equal(t, "more", string(takeOne(t, g, EventData).data)) // the context is done
@@ -259,8 +252,7 @@ func TestGroupListener(t *testing.T) {
 		require.ErrorIs(t, l.AcceptInto(other), ErrGrouped)
 
 		first := w.dial(e)
-		_, err = first.Write([]byte("hello"))
-		require.NoError(t, err)
+		writeAll(t, first, []byte("hello"))
 		time.Sleep(time.Second)
 		require.Zero(t, g.Len())
 		all := take(t, g)
@@ -303,8 +295,7 @@ func TestGroupListener(t *testing.T) {
 		require.ErrorIs(t, l.AcceptInto(other), net.ErrClosed)
 		_, err = fourth.Read(make([]byte, 1))
 		require.ErrorIs(t, err, ErrReset)
-		_, err = third.Write([]byte("still there"))
-		require.NoError(t, err)
+		writeAll(t, third, []byte("still there"))
 	})
 }
 
@@ -313,8 +304,7 @@ func TestGroupCloseDoesNotWait(t *testing.T) {
 	inWorld(t, 0, lossy, func(t *testing.T, w *world) {
 		a, b, g := w.grouped(nil)
 		data := content(9, 100_000)
-		_, err := b.Write(data)
-		require.NoError(t, err)
+		writeAll(t, b, data)
 		before := time.Now()
 		require.NoError(t, b.Close())
 		require.Equal(t, before, time.Now())

@@ -182,11 +182,10 @@ func TestEndedForMemory(t *testing.T) {
 			h := decodeHeader(p)
 			return !h.carriesData() || h.sn != 0
 		})
-		b, err := l.AcceptKCP(context.Background())
-		require.NoError(t, err)
+		b := accepted(t, l)
 		go func() { _, _ = a.Write(make([]byte, 1<<20)) }()
 		time.Sleep(20 * time.Second)
-		_, err = b.Read(make([]byte, 1))
+		_, err := b.Read(make([]byte, 1))
 		require.ErrorIs(t, err, ErrMemoryPressure)
 		_, err = a.Read(make([]byte, 1))
 		require.ErrorIs(t, err, ErrReset)

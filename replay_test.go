@@ -224,8 +224,7 @@ func TestReflection(t *testing.T) {
 					if !legacy {
 						l := w.listen(config)
 						a := w.dial(e)
-						b, err := l.AcceptKCP(context.Background())
-						require.NoError(t, err)
+						b := accepted(t, l)
 						bothWays(t, a, b, content(1, 5000), content(2, 5000))
 					} else {
 						pc, err := w.net.Listen(serverAddr)
@@ -250,8 +249,7 @@ func TestReflection(t *testing.T) {
 // sends, which comes back to it.
 func requireNothingReflected(t *testing.T, a *Conn) {
 	t.Helper()
-	_, err := a.Write([]byte("important"))
-	require.NoError(t, err)
+	writeAll(t, a, []byte("important"))
 	require.NoError(t, a.SetReadDeadline(time.Now().Add(5*time.Second)))
 	n, err := a.Read(make([]byte, 100))
 	require.Zero(t, n, "it has read its own data")

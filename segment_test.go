@@ -255,13 +255,10 @@ func TestOwnSegmentsNeedThePeer(t *testing.T) {
 				}
 				c.mu.Unlock()
 			}
-			_, err := a.Write(content(1, 5000))
-			require.NoError(t, err)
-			s, err := a.OpenStream(t.Context(), nil)
-			require.NoError(t, err)
+			writeAll(t, a, content(1, 5000))
+			s := openStream(t, a, nil)
 			send(t, s, content(2, 50_000))
-			_, err = a.Write(content(3, 5000))
-			require.NoError(t, err)
+			writeAll(t, a, content(3, 5000))
 			r, err := b.AcceptStream(t.Context())
 			require.NoError(t, err)
 			receive(t, b, slices.Concat(content(1, 5000), content(3, 5000)))

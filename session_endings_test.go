@@ -39,14 +39,12 @@ func TestCloseOfADeadPeer(t *testing.T) {
 				e.socket.connected = refused
 				a := w.dial(e)
 				if wrote == "before" {
-					_, err := a.Write(content(1, 5000))
-					require.NoError(t, err)
+					writeAll(t, a, content(1, 5000))
 				}
 				time.Sleep(time.Second)
 				w.net.Cut("10.0.0.1", "10.0.0.2")
 				if wrote == "under way" {
-					_, err := a.Write(content(1, 5000))
-					require.NoError(t, err)
+					writeAll(t, a, content(1, 5000))
 				}
 				if refused {
 					pc.FailWrites(syscall.ECONNREFUSED, 1)
@@ -100,8 +98,7 @@ func TestCloseWriteOfAPeerNotYetKnown(t *testing.T) {
 				time.Sleep(pause)
 				require.ErrorIs(t, a.CloseWrite(), ErrLegacyPeer)
 				require.LessOrEqual(t, w.net.Elapsed(), max(pause, 3*roundTrip)+opening.FirstHello)
-				_, err := a.Write([]byte("still"))
-				require.NoError(t, err)
+				writeAll(t, a, []byte("still"))
 				require.NoError(t, a.Close())
 			})
 			inWorld(t, 9, clean, func(t *testing.T, w *world) {
@@ -110,9 +107,8 @@ func TestCloseWriteOfAPeerNotYetKnown(t *testing.T) {
 				a := w.dial(e)
 				time.Sleep(pause)
 				require.NoError(t, a.CloseWrite())
-				b, err := l.AcceptKCP(context.Background())
-				require.NoError(t, err)
-				_, err = b.Read(make([]byte, 1))
+				b := accepted(t, l)
+				_, err := b.Read(make([]byte, 1))
 				require.Equal(t, io.EOF, err)
 			})
 		}
@@ -120,8 +116,7 @@ func TestCloseWriteOfAPeerNotYetKnown(t *testing.T) {
 	inWorld(t, 9, clean, func(t *testing.T, w *world) { // accepted
 		l := w.listen(nil)
 		w.legacyPeer("10.0.0.2:5000", 77, []byte("hello"))
-		b, err := l.AcceptKCP(context.Background())
-		require.NoError(t, err)
+		b := accepted(t, l)
 		require.ErrorIs(t, b.CloseWrite(), ErrLegacyPeer)
 		require.LessOrEqual(t, w.net.Elapsed(), helloAfterData+roundTrip)
 		receive(t, b, []byte("hello"))
@@ -142,8 +137,7 @@ func TestCloseOfAShortLegacySession(t *testing.T) {
 		w.legacyPeer(serverAddr, 0, nil)
 		e, _ := w.endpoint("10.0.0.2:5000", nil)
 		a := w.dial(e)
-		_, err := a.Write([]byte("x"))
-		require.NoError(t, err)
+		writeAll(t, a, []byte("x"))
 		require.NoError(t, a.Close())
 		require.LessOrEqual(t, w.net.Elapsed(), 2*roundTrip)
 	})
@@ -164,14 +158,13 @@ func TestIdleMeansNoNewData(t *testing.T) {
 			l := w.listen(&Config{IdleTimeout: time.Minute})
 			from, to := netip.MustParseAddrPort("10.0.0.2:5000"), netip.MustParseAddrPort(serverAddr)
 			w.net.Inject(from, to, push(0, 0, "x"))
-			b, err := l.AcceptKCP(context.Background())
-			require.NoError(t, err)
+			b := accepted(t, l)
 			receive(t, b, []byte("x"))
 			for i := uint32(0); i < 20; i++ {
 				w.net.At(time.Duration(10+20*i)*time.Second, func() { w.net.Inject(from, to, next(i)) })
 			}
 			var lost *PeerLostError
-			_, err = b.Read(make([]byte, 1))
+			_, err := b.Read(make([]byte, 1))
 			require.ErrorAs(t, err, &lost, name)
 			require.True(t, lost.Idle, name)
 			require.InDelta(t, time.Minute, w.net.Elapsed(), float64(time.Second), name)
@@ -232,8 +225,7 @@ func TestDialledSocketIsHeldForThePeer(t *testing.T) {
 		l := w.listen(nil)
 		a := w.dial(e)
 		b := accepted(t, l)
-		_, err = b.Write([]byte("bye"))
-		require.NoError(t, err)
+		writeAll(t, b, []byte("bye"))
 		until := time.Now().Add(3 * time.Second)
 		w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool {
 			return from.String() == serverAddr || time.Now().After(until)

@@ -200,8 +200,7 @@ func TestForgedPackets(t *testing.T) {
 func TestImpossibleFins(t *testing.T) {
 	inWorld(t, 8, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
-		_, err := a.Write([]byte("four"))
-		require.NoError(t, err)
+		writeAll(t, a, []byte("four"))
 		receive(t, b, []byte("four"))
 		time.Sleep(time.Second)
 		from, to := a.LocalAddr().(*net.UDPAddr).AddrPort(), b.LocalAddr().(*net.UDPAddr).AddrPort()
@@ -216,7 +215,7 @@ func TestImpossibleFins(t *testing.T) {
 		}
 		require.False(t, b.closing.Read != closing.ReadOpen)
 		require.NoError(t, a.CloseWrite())
-		_, err = b.Read(make([]byte, 1))
+		_, err := b.Read(make([]byte, 1))
 		require.Equal(t, io.EOF, err)
 		fin(sigClose, next+1)
 		send(t, b, []byte("still here"))

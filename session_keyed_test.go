@@ -270,12 +270,11 @@ func TestRestartUnderKeys(t *testing.T) {
 				e, _ = w.endpoint("10.0.0.2:5000", config)
 			}
 			start := time.Now()
-			_, err := survivor.Write([]byte("to whom?"))
-			require.NoError(t, err)
+			writeAll(t, survivor, []byte("to whom?"))
 			again := w.dial(e) // beside the old session
 			send(t, again, []byte("again"))
 			receive(t, accepted(t, l), []byte("again"))
-			_, err = survivor.Read(make([]byte, 1))
+			_, err := survivor.Read(make([]byte, 1))
 			require.ErrorIs(t, err, ErrReset)
 			require.Less(t, time.Since(start), 20*time.Second)
 		})

@@ -229,8 +229,7 @@ func TestCreditOfDatagrams(t *testing.T) {
 func TestDroppedDataIsNoEnd(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
-		_, err := a.Write(make([]byte, 100_000))
-		require.NoError(t, err)
+		writeAll(t, a, make([]byte, 100_000))
 		require.NoError(t, a.CloseWrite())
 		time.Sleep(time.Second)
 		b.mu.Lock()

@@ -1,7 +1,6 @@
 package kcp
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -23,8 +22,7 @@ func TestSendMessageErrors(t *testing.T) {
 	inWorld(t, 5, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(&Config{MessageMode: true}, nil)
 		never := func(error) { t.Error("a receipt for what was refused") }
-		s, err := a.OpenStream(context.Background(), nil)
-		require.NoError(t, err)
+		s := openStream(t, a, nil)
 		for _, tc := range []struct {
 			options MessageOptions
 			want    OptionError
@@ -39,7 +37,7 @@ func TestSendMessageErrors(t *testing.T) {
 			}
 		}
 		n := a.MaxMessageSize()
-		err = a.SendMessage(make([]byte, n+1), &MessageOptions{Done: never})
+		err := a.SendMessage(make([]byte, n+1), &MessageOptions{Done: never})
 		require.ErrorIs(t, err, ErrMessageTooLarge)
 		require.ErrorContains(t, err, fmt.Sprintf("kcp: message of %d bytes is larger than %d, the most that 127 segments take", n+1, n))
 		require.ErrorIs(t, b.SendMessage(nil, &MessageOptions{Done: never}), ErrNotMessageMode)

@@ -78,8 +78,7 @@ func keepBusy(t *testing.T, c *Conn, streams int, interval time.Duration, size i
 	}
 	go endless(c)
 	for range streams {
-		s, err := c.OpenStream(context.Background(), nil)
-		require.NoError(t, err)
+		s := openStream(t, c, nil)
 		go endless(s)
 	}
 	if interval > 0 {

@@ -38,9 +38,8 @@ func echoAfter(b *Conn, think time.Duration) {
 func exchange(t *testing.T, a *Conn, n int, pause time.Duration) {
 	buf := make([]byte, 64)
 	for range n {
-		_, err := a.Write(buf)
-		require.NoError(t, err)
-		_, err = io.ReadFull(a, buf)
+		writeAll(t, a, buf)
+		_, err := io.ReadFull(a, buf)
 		require.NoError(t, err)
 		time.Sleep(pause)
 	}
@@ -195,8 +194,7 @@ func TestGoodPacketAfterABadOne(t *testing.T) {
 		h := header{conv: a.Conv(), cmd: cmdWins, una: 1000} // acknowledges what was never sent
 		h.encode(bad)
 		w.net.Inject(from, to, append(outside, bad...))
-		_, err := b.Write([]byte("good"))
-		require.NoError(t, err)
+		writeAll(t, b, []byte("good"))
 		time.Sleep(time.Second)
 		synctest.Wait()
 		a.mu.Lock()

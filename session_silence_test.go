@@ -319,8 +319,7 @@ func TestIdleSessionsSleep(t *testing.T) {
 			_, _ = a.Write(content(1, 10<<20))
 		}},
 		"window of zero, streams": {begin: func(t *testing.T, w *world, e *counted, a, b *Conn) {
-			s, err := a.OpenStream(context.Background(), nil)
-			require.NoError(t, err)
+			s := openStream(t, a, nil)
 			_ = s.SetWriteDeadline(time.Now().Add(time.Minute))
 			_, _ = s.Write(content(1, 10<<20))
 		}},
@@ -336,8 +335,7 @@ func TestIdleSessionsSleep(t *testing.T) {
 				e := w.counts("10.0.0.2:5000", &config)
 				a, err := e.Dial(context.Background(), udpAddr(serverAddr))
 				require.NoError(t, err)
-				_, err = a.Write([]byte("x"))
-				require.NoError(t, err)
+				writeAll(t, a, []byte("x"))
 				b := accepted(t, l)
 				_, err = io.ReadFull(b, make([]byte, 1))
 				require.NoError(t, err)
@@ -361,8 +359,7 @@ func TestHalfOpenSessionsAreCounted(t *testing.T) {
 		l := w.listen(&config)
 		e, _ := w.endpoint("10.0.0.2:5000", nil)
 		c := w.dial(e)
-		_, err := c.Write(content(1, 60_000))
-		require.NoError(t, err)
+		writeAll(t, c, content(1, 60_000))
 		s := accepted(t, l)
 		require.NoError(t, c.Flush(context.Background()))
 		at := netip.MustParseAddrPort("10.0.0.1:4000")

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -230,7 +231,7 @@ func TestSizesOfLegacyPeers(t *testing.T) {
 }
 
 // writeAll writes data.
-func writeAll(t *testing.T, c *Conn, data []byte) {
+func writeAll(t *testing.T, c io.Writer, data []byte) {
 	t.Helper()
 	_, err := c.Write(data)
 	require.NoError(t, err)

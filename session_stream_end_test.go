@@ -98,11 +98,10 @@ func TestStreamCancelRead(t *testing.T) {
 	inWorld(t, 1, slow, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		s, r := streamPair(t, a, b, nil)
-		_, err := s.Write(content(1, 50000))
-		require.NoError(t, err)
+		writeAll(t, s, content(1, 50000))
 		time.Sleep(time.Second)
 		blocked := make(chan error)
-		_, err = io.ReadFull(r, make([]byte, 49000))
+		_, err := io.ReadFull(r, make([]byte, 49000))
 		require.NoError(t, err)
 		require.NoError(t, r.CancelRead(7))
 		go func() {
@@ -158,8 +157,7 @@ func TestStreamCancelWrite(t *testing.T) {
 			_, err = r.Read(make([]byte, 1))
 			wantReset(t, err, 7, true)
 			isOpen(t, r)
-			_, err = r.Write([]byte("reply"))
-			require.NoError(t, err)
+			writeAll(t, r, []byte("reply"))
 			require.NoError(t, r.CloseWrite())
 			got, err := io.ReadAll(s)
 			require.NoError(t, err)
@@ -216,8 +214,7 @@ func answered(t *testing.T, s interface{ TryWrite([]byte) (int, error) }, r io.R
 	_, err := s.TryWrite(make([]byte, n))
 	require.True(t, err == nil || err == ErrWouldBlock, err)
 	receive(t, r, make([]byte, 100))
-	_, err = r.Write([]byte("answer"))
-	require.NoError(t, err)
+	writeAll(t, r, []byte("answer"))
 }
 
 // The same for a session: the peer answers and closes it. A reason is an error all the

@@ -165,10 +165,8 @@ func TestBadStreamSegments(t *testing.T) {
 				s, r := streamPair(t, a, b, nil)
 				require.EqualValues(t, 1, s.ID())
 				other, peer := streamPair(t, a, b, nil)
-				_, err := other.Write(content(3, 5000))
-				require.NoError(t, err)
-				_, err = a.Write(content(4, 5000))
-				require.NoError(t, err)
+				writeAll(t, other, content(3, 5000))
+				writeAll(t, a, content(4, 5000))
 				time.Sleep(time.Second)
 				before, figures := peer.Stats(), figuresOf(b)
 				received := b.Stats().BytesReceived
@@ -219,8 +217,7 @@ func (tc *badStreamCase) checkReset(t *testing.T, s, r *Stream) {
 		require.Zero(t, r.Stats().ReadBuffered)
 		return
 	}
-	_, err := r.Write([]byte{1})
-	require.NoError(t, err)
+	writeAll(t, r, []byte{1})
 	receive(t, s, []byte{1})
 	if tc.readErr != nil {
 		_, err := r.Read(make([]byte, 1))

@@ -159,8 +159,7 @@ func TestTLSHostileRelay(t *testing.T) {
 				}
 				w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false })
 				for _, c := range []*Conn{a, b} {
-					_, err := c.Write([]byte("x"))
-					require.NoError(t, err)
+					writeAll(t, c, []byte("x"))
 				}
 				for _, c := range []*Conn{a, b} {
 					_, err := c.Read(make([]byte, 1))

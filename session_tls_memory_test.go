@@ -317,8 +317,7 @@ func TestTLSApplicationDataBeforeFinished(t *testing.T) {
 		require.NoError(t, err)
 		handled := 0
 		a.HandleDatagrams(func([]byte) { handled++ })
-		_, err = a.Write([]byte("x"))
-		require.NoError(t, err)
+		writeAll(t, a, []byte("x"))
 		receive(t, accepted(t, l), []byte("x"))
 		w.settle()
 		require.Positive(t, forged)

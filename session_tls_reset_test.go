@@ -44,8 +44,7 @@ func wantReadErr(t *testing.T, c *Conn, want error) time.Duration {
 // requireResetNow writes at c, and checks that the answer resets its session.
 func requireResetNow(t *testing.T, c *Conn) {
 	t.Helper()
-	_, err := c.Write([]byte("anyone there?"))
-	require.NoError(t, err)
+	writeAll(t, c, []byte("anyone there?"))
 	require.Equal(t, roundTrip, wantReadErr(t, c, ErrReset))
 }
 
@@ -105,9 +104,8 @@ func TestTLSRestarted(t *testing.T) {
 		inWorld(t, 6, clean, func(t *testing.T, w *world) {
 			a, _, _, server := w.secureLife(resettable(Config{}))
 			l := w.restarted(server, secured(Config{}))
-			_, err := a.Write([]byte("anyone there?"))
-			require.NoError(t, err)
-			_, err = a.Read(make([]byte, 1))
+			writeAll(t, a, []byte("anyone there?"))
+			_, err := a.Read(make([]byte, 1))
 			require.ErrorAs(t, err, new(*PeerLostError))
 			require.Greater(t, l.Stats().ResetsSent, uint64(1))
 		})
@@ -117,8 +115,7 @@ func TestTLSRestarted(t *testing.T) {
 // bothWaysOrNot writes at a, and reads that at b if it is to arrive.
 func bothWaysOrNot(t *testing.T, a, b *Conn, arrives bool) {
 	t.Helper()
-	_, err := a.Write([]byte("moved"))
-	require.NoError(t, err)
+	writeAll(t, a, []byte("moved"))
 	if arrives {
 		require.NoError(t, b.SetReadDeadline(time.Now().Add(time.Minute)))
 		receive(t, b, []byte("moved"))
@@ -135,9 +132,8 @@ func TestTLSForgottenSession(t *testing.T) {
 		b := accepted(t, l)
 		bothWays(t, a, b, []byte("here"), []byte("here"))
 		w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false })
-		_, err := b.Write([]byte("anyone there?"))
-		require.NoError(t, err)
-		_, err = b.Read(make([]byte, 1))
+		writeAll(t, b, []byte("anyone there?"))
+		_, err := b.Read(make([]byte, 1))
 		var lost *PeerLostError
 		require.ErrorAs(t, err, &lost)
 		time.Sleep(timeWaitTime + time.Second)

@@ -94,8 +94,7 @@ func TestTryWriteAfterTheEnd(t *testing.T) {
 			a, b, _ := w.pair(config, config)
 			for a.TryWriteMessage(make([]byte, 1000)) == nil {
 			}
-			_, err := a.Write(nil)
-			require.NoError(t, err)
+			writeAll(t, a, nil)
 			ready := a.WriteReady()
 			require.False(t, isDone(ready), name)
 			if name != "peer closed" && name != "aborted" {
@@ -104,7 +103,7 @@ func TestTryWriteAfterTheEnd(t *testing.T) {
 			c.end(a, b)
 			<-ready
 			require.ErrorIs(t, a.TryWriteMessage(nil), c.want, name)
-			_, err = a.TryWrite(nil)
+			_, err := a.TryWrite(nil)
 			require.ErrorIs(t, err, c.want)
 			require.ErrorAs(t, err, new(*net.OpError))
 			require.Zero(t, a.WriteAvailable())
@@ -224,8 +223,7 @@ func TestFECOfTwoSessions(t *testing.T) {
 		a1, b1, l := w.pair(&config, &config)
 		a2 := w.dial(a1.ep)
 		go func() { _, _ = a2.Write([]byte{42}) }()
-		b2, err := l.AcceptKCP(context.Background())
-		require.NoError(t, err)
+		b2 := accepted(t, l)
 		receive(t, b2, []byte{42})
 		time.Sleep(time.Second) // what came before the second session is dealt with
 		before := [2]FECStats{b1.Stats().FEC, b2.Stats().FEC}
