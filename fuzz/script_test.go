@@ -211,3 +211,18 @@ func checkPacket(t testing.TB, packet []byte, conv uint32, mtu int) {
 		t.Fatalf("put out a packet of %d segments and %d bytes, MTU %d", len(all), size, mtu)
 	}
 }
+
+// put writes g, with its payload, behind p. The size is that of the header, unless it is
+// 0: then that of the payload.
+func (g segment) put(p []byte) []byte {
+	if g.size == 0 {
+		g.size = uint32(len(g.payload))
+	}
+	p = le.AppendUint32(p, g.conv)
+	p = append(p, g.cmd, g.frg)
+	p = le.AppendUint16(p, g.wnd)
+	for _, field := range []uint32{g.ts, g.sn, g.una, g.size} {
+		p = le.AppendUint32(p, field)
+	}
+	return append(p, g.payload...)
+}
