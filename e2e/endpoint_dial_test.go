@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"io"
-	"net"
 	"net/netip"
 	"os"
 	"sync/atomic"
@@ -83,16 +82,6 @@ func TestQuietDial(t *testing.T) {
 			w.hear(half, "answer")
 		})
 	}
-}
-
-// ownAddress requires that dialling addr fails, as it is the endpoint's own.
-func ownAddress(t *testing.T, e *kcp.Endpoint, addr net.Addr) {
-	t.Helper()
-	_, err := e.Dial(context.Background(), addr)
-	require.ErrorAs(t, err, new(*net.AddrError))
-	require.ErrorContains(t, err, "own address")
-	require.ErrorContains(t, err, addr.String())
-	require.Zero(t, e.Stats().Sessions)
 }
 
 // An endpoint that dials itself knows what it has sent, with a listener and without.

@@ -304,22 +304,6 @@ func TestShutdownBesideOthers(t *testing.T) {
 	})
 }
 
-// handlers are the ways in which the goroutine that reads a socket calls the application.
-// Each calls f once something has arrived at c.
-var handlers = map[string]func(t *testing.T, c *kcp.Conn, f func()){
-	"Handle": func(t *testing.T, c *kcp.Conn, f func()) {
-		g := kcp.NewGroup()
-		t.Cleanup(func() { _ = g.Close() })
-		require.NoError(t, g.Handle(func([]kcp.Event) { f() }))
-		require.NoError(t, g.Add(c))
-	},
-	"HandleDatagrams": func(_ *testing.T, c *kcp.Conn, f func()) { c.HandleDatagrams(func([]byte) { f() }) },
-	"HandleDatagrams within Read": func(_ *testing.T, c *kcp.Conn, f func()) {
-		c.HandleDatagrams(func([]byte) { f() })
-		go func() { _, _ = io.Copy(io.Discard, c) }()
-	},
-}
-
 // Shutdown of a handler would wait for what only the handler's goroutine can read. It
 // says so at once, and has done nothing; on another goroutine it works meanwhile.
 func TestShutdownInAHandler(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/testenv"
+	"github.com/arqnet/kcp/internal/testenv/life/ends"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -37,6 +38,11 @@ var (
 	ack       = testenv.Ack
 	packetOf  = testenv.PacketOf
 	floodAddr = testenv.FloodAddr
+
+	serve      = ends.Serve
+	accepted   = ends.Accepted
+	ownAddress = ends.OwnAddress
+	handlers   = ends.Handlers
 
 	testTLS     = sync.OnceValue(testenv.TLS) // all tests share the key
 	testCiphers = testenv.Ciphers
@@ -185,13 +191,6 @@ func (w *world) movable(config *kcp.Config) (a, b *kcp.Conn, l *kcp.Listener, pc
 	return a, b, l, pc
 }
 
-func accepted(t *testing.T, l *kcp.Listener) *kcp.Conn {
-	t.Helper()
-	c, err := l.AcceptKCP(context.Background())
-	require.NoError(t, err)
-	return c
-}
-
 // say writes s, and hear reads it.
 func (w *world) say(c io.Writer, s string) {
 	w.t.Helper()
@@ -219,17 +218,6 @@ func end(c io.Reader) error {
 		err = fmt.Errorf("%d bytes in place of the end", n)
 	}
 	return err
-}
-
-// serve accepts sessions, and calls use for each on a goroutine of its own.
-func serve(l *kcp.Listener, use func(c *kcp.Conn)) {
-	for {
-		c, err := l.AcceptKCP(context.Background())
-		if err != nil {
-			return
-		}
-		go use(c)
-	}
 }
 
 // closing closes c, and returns where its error will be.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/testenv"
+	"github.com/arqnet/kcp/internal/testenv/life/ends"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/dns/dnsmessage"
 )
@@ -90,16 +91,6 @@ func TestDialConnected(t *testing.T) {
 	}
 }
 
-// ownAddress requires that dialling addr fails, as it is the endpoint's own.
-func ownAddress(t *testing.T, e *kcp.Endpoint, addr net.Addr) {
-	t.Helper()
-	_, err := e.Dial(context.Background(), addr)
-	require.ErrorAs(t, err, new(*net.AddrError))
-	require.ErrorContains(t, err, "own address")
-	require.ErrorContains(t, err, addr.String())
-	require.Zero(t, e.Stats().Sessions)
-}
-
 // Addresses of a socket of the system are known before anything is sent. With TLS and an
 // AEAD nothing that comes back counts.
 func TestDialOwnSocket(t *testing.T) {
@@ -109,7 +100,7 @@ func TestDialOwnSocket(t *testing.T) {
 			require.NoError(t, err)
 			port := l.Addr().(*net.UDPAddr).Port
 			for _, ip := range []net.IP{net.IPv4(127, 0, 0, 1), net.IPv4zero} {
-				ownAddress(t, l.Endpoint(), &net.UDPAddr{IP: ip, Port: port})
+				ends.OwnAddress(t, l.Endpoint(), &net.UDPAddr{IP: ip, Port: port})
 			}
 			require.NoError(t, l.Endpoint().Close())
 		}

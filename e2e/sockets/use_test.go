@@ -12,8 +12,11 @@ import (
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/testenv/await"
+	"github.com/arqnet/kcp/internal/testenv/life/ends"
 	"github.com/stretchr/testify/require"
 )
+
+var serve, accepted = ends.Serve, ends.Accepted
 
 // listen opens a server on loopback until the test ends.
 func listen(t *testing.T, config *kcp.Config) *kcp.Listener {
@@ -31,24 +34,6 @@ func dial(t *testing.T, l *kcp.Listener, config *kcp.Config) *kcp.Conn {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Abort() })
 	return c
-}
-
-func accepted(t *testing.T, l *kcp.Listener) *kcp.Conn {
-	t.Helper()
-	c, err := l.AcceptKCP(context.Background())
-	require.NoError(t, err)
-	return c
-}
-
-// serve accepts sessions, and calls use for each on a goroutine of its own.
-func serve(l *kcp.Listener, use func(c *kcp.Conn)) {
-	for {
-		c, err := l.AcceptKCP(context.Background())
-		if err != nil {
-			return
-		}
-		go use(c)
-	}
 }
 
 // Many sessions write and read at once while they are closed and looked at;
@@ -165,25 +150,9 @@ func TestConcurrentGroups(t *testing.T) {
 	}
 }
 
-// handlers are the ways in which the goroutine that reads a socket calls the application.
-// Each calls f once something has arrived at c.
-var handlers = map[string]func(t *testing.T, c *kcp.Conn, f func()){
-	"Handle": func(t *testing.T, c *kcp.Conn, f func()) {
-		g := kcp.NewGroup()
-		t.Cleanup(func() { _ = g.Close() })
-		require.NoError(t, g.Handle(func([]kcp.Event) { f() }))
-		require.NoError(t, g.Add(c))
-	},
-	"HandleDatagrams": func(_ *testing.T, c *kcp.Conn, f func()) { c.HandleDatagrams(func([]byte) { f() }) },
-	"HandleDatagrams within Read": func(_ *testing.T, c *kcp.Conn, f func()) {
-		c.HandleDatagrams(func([]byte) { f() })
-		go func() { _, _ = io.Copy(io.Discard, c) }()
-	},
-}
-
 // Endpoint.Close in a handler does not wait for the goroutine that it runs on.
 func TestCloseInAHandler(t *testing.T) {
-	for name, handle := range handlers {
+	for name, handle := range ends.Handlers {
 		t.Run(name, func(t *testing.T) {
 			l := listen(t, nil)
 			a := dial(t, l, nil)
