@@ -30,7 +30,7 @@ type server struct {
 	plan    *plan
 	l       *kcp.Listener
 	pc      net.PacketConn // nil if the listener has its own
-	group   *ends.Group    // nil without Plan.Grouped
+	group   *ends.Group    // nil without plan.grouped
 	running sync.WaitGroup
 
 	mu      sync.Mutex
@@ -53,8 +53,8 @@ func serve(p *plan, port int) error {
 		defer close(unneeded)
 		_, _ = io.Copy(io.Discard, os.Stdin)
 	}()
-	if p.Grouped {
-		s.group = ends.NewGroup(p.Way, s.accept)
+	if p.grouped {
+		s.group = ends.NewGroup(p.way, s.accept)
 		if err := s.l.AcceptInto(s.group.Group); err != nil {
 			return err
 		}
@@ -81,15 +81,15 @@ func serve(p *plan, port int) error {
 }
 
 func (s *server) listen(address string) (err error) {
-	cfg := s.plan.config(s.plan.Server)
-	if s.plan.Server.Sockets == ownSockets {
+	cfg := &s.plan.server
+	if s.plan.sockets[1] == ownSockets {
 		s.l, err = kcp.Listen("udp4", address, cfg)
 		return err
 	}
 	if s.pc, err = net.ListenPacket("udp4", address); err != nil {
 		return err
 	}
-	e, err := kcp.NewEndpoint(wrap(s.plan.Server.Sockets, s.pc), cfg)
+	e, err := kcp.NewEndpoint(wrap(s.plan.sockets[1], s.pc), cfg)
 	if err == nil {
 		s.l, err = e.Listen()
 	}
@@ -171,7 +171,7 @@ func (s *server) quit() {
 // newApp returns the application of one end of a session, whose content its conversation
 // id selects.
 func newApp(p *plan, side int, c *kcp.Conn, fail func(string)) *ends.App {
-	s := &life.Session{Name: fmt.Sprintf("seed %d, session %08x", p.Seed, c.Conv()), Fail: fail, Mode: p.MessageMode, Codes: ends.Codes, Copies: 1 << 20}
+	s := &life.Session{Name: fmt.Sprintf("seed %d, session %08x", p.seed, c.Conv()), Fail: fail, Mode: p.server.MessageMode, Codes: ends.Codes, Copies: 1 << 20}
 	s.Begin()
 	return ends.NewApp(s, side, c)
 }

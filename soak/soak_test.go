@@ -28,6 +28,7 @@ var (
 const roleVariable = "KCP_SOAK_SERVER"
 
 func TestMain(m *testing.M) {
+	flag.Parse()
 	var seed uint64
 	var port int
 	if n, _ := fmt.Sscan(os.Getenv(roleVariable), &seed, &port); n == 2 {
@@ -136,8 +137,8 @@ type serverProcess struct {
 func startServer(t *testing.T, p *plan, port int) *serverProcess {
 	for {
 		s := &serverProcess{exited: make(chan struct{}), sessions: make(map[string][]*life.Session)}
-		s.cmd = exec.Command(os.Args[0])
-		s.cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d %d", roleVariable, p.Seed, port))
+		s.cmd = exec.Command(os.Args[0], fmt.Sprintf("-test.short=%v", testing.Short()))
+		s.cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d %d", roleVariable, p.seed, port))
 		stdin, err := s.cmd.StdinPipe()
 		stdout, err2 := s.cmd.StdoutPipe()
 		var said strings.Builder

@@ -29,7 +29,7 @@ type trial struct {
 
 	mu      sync.Mutex
 	servers []*serverProcess // the last is the present one
-	eventAt time.Time        // when Plan.Event began; zero: it did not
+	eventAt time.Time        // when plan.event began; zero: it did not
 	ended   []*life.Session
 }
 
@@ -42,7 +42,6 @@ type endpoint struct {
 // try runs a plan, and judges it.
 func try(t *testing.T, p *plan) {
 	x := &trial{T: t, plan: p, over: make(chan struct{})}
-	x.Logf("%v", p)
 	x.run()
 	for _, s := range x.ended {
 		var of []*life.Session
@@ -65,21 +64,21 @@ func (x *trial) run() {
 		return
 	}
 	var err error
-	if x.relay, err = netsim.NewRelay(fmt.Sprintf("127.0.0.1:%d", x.port), x.plan.Up, x.plan.Down, x.plan.Seed); err != nil {
+	if x.relay, err = netsim.NewRelay(fmt.Sprintf("127.0.0.1:%d", x.port), x.plan.up, x.plan.down, x.plan.seed); err != nil {
 		x.Fatal(err)
 	}
-	if x.plan.Client.Sockets != ownSockets {
+	if x.plan.sockets[0] != ownSockets {
 		if x.shared, err = x.endpoint(); err != nil {
 			x.Fatal(err)
 		}
 	}
-	if err := x.relay.Play(x.plan.course(), x.plan.course()); err != nil {
+	if err := x.relay.Play(x.plan.outages, x.plan.outages); err != nil {
 		x.Fatal(err)
 	}
 	var running, beside sync.WaitGroup
 	beside.Go(x.rebind)
 	beside.Go(x.event)
-	for _, d := range x.plan.Dials {
+	for _, d := range x.plan.dials {
 		running.Go(func() { x.session(d) })
 	}
 	running.Wait()
@@ -114,20 +113,20 @@ func (x *trial) endpoint() (*endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	e, err := kcp.NewEndpoint(wrap(x.plan.Client.Sockets, pc), x.plan.config(x.plan.Client))
+	e, err := kcp.NewEndpoint(wrap(x.plan.sockets[0], pc), &x.plan.client)
 	return &endpoint{e, pc}, err
 }
 
 // session dials a session, and runs its client.
 func (x *trial) session(d dial) {
-	time.Sleep(d.Start)
+	time.Sleep(d.start)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	if d.GiveUp > 0 {
-		defer time.AfterFunc(d.GiveUp, cancel).Stop()
+	if d.giveUp > 0 {
+		defer time.AfterFunc(d.giveUp, cancel).Stop()
 	}
 	e := x.shared
-	if d.Exits {
+	if d.exits {
 		var err error
 		if e, err = x.endpoint(); err != nil {
 			x.Error(err)
@@ -142,7 +141,7 @@ func (x *trial) session(d dial) {
 	if err != nil {
 		is, _ := ends.Class(err)
 		gone := x.breaks() && (is == life.NoAnswer || is == life.Refused || is == life.ResetByPeer || is == life.Timeout)
-		if !gone && !(d.GiveUp > 0 && errors.Is(err, context.Canceled)) {
+		if !gone && !(d.giveUp > 0 && errors.Is(err, context.Canceled)) {
 			x.Errorf("Dial: %v", err)
 		}
 		return
@@ -155,7 +154,7 @@ func (x *trial) session(d dial) {
 	a.Wait()
 	awaitReceipts(a)
 	a.Broken = x.breaks()
-	a.Note(0, func(e *life.Seen) { e.Left = d.Exits })
+	a.Note(0, func(e *life.Seen) { e.Left = d.exits })
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.ended = append(x.ended, a.Session)
@@ -165,7 +164,7 @@ func (x *trial) dial(ctx context.Context, e *endpoint) (*kcp.Conn, error) {
 	if e != nil {
 		return e.Dial(ctx, x.relay.Addr())
 	}
-	d := kcp.Dialer{Config: x.plan.config(x.plan.Client)}
+	d := kcp.Dialer{Config: &x.plan.client}
 	c, err := d.DialContext(ctx, "udp4", x.relay.Addr().String())
 	if err != nil {
 		return nil, err
@@ -177,8 +176,8 @@ func (x *trial) dial(ctx context.Context, e *endpoint) (*kcp.Conn, error) {
 func (x *trial) breaks() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	out := x.plan.outage() > 0 && x.plan.outage()+time.Second > x.plan.PeerTimeout/2
-	return !x.eventAt.IsZero() || out || x.plan.rough()
+	out := x.plan.out > 0 && x.plan.out+time.Second > x.plan.client.PeerTimeout/2
+	return !x.eventAt.IsZero() || out || x.plan.rough
 }
 
 // pause waits and reports whether the sessions still run.
@@ -193,19 +192,19 @@ func (x *trial) pause(d time.Duration) bool {
 
 // event lets happen what the plan has.
 func (x *trial) event() {
-	if x.plan.Event == noEvent || !x.pause(x.plan.EventAt) {
+	if x.plan.event == noEvent || !x.pause(x.plan.eventAt) {
 		return
 	}
 	x.mu.Lock()
 	x.eventAt = time.Now()
 	s := x.servers[0]
 	x.mu.Unlock()
-	switch x.plan.Event {
+	switch x.plan.event {
 	case kill:
 		s.kill()
 	case restart:
 		s.kill()
-		time.Sleep(x.plan.Downtime)
+		time.Sleep(x.plan.downtime)
 		x.startServer()
 	case terminate:
 		if s.cmd.Process.Signal(syscall.SIGTERM) != nil { // not on every system
@@ -217,7 +216,7 @@ func (x *trial) event() {
 }
 
 func (x *trial) rebind() {
-	for x.plan.Rebind > 0 && x.pause(x.plan.Rebind) {
+	for x.plan.rebind > 0 && x.pause(x.plan.rebind) {
 		if err := x.relay.Rebind(); err != nil {
 			if !errors.Is(err, net.ErrClosed) {
 				x.Error(err)

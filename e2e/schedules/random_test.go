@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/testenv"
@@ -87,23 +86,9 @@ func TestRandomLives(t *testing.T) {
 func (c *crowd) randomConfigs(t *testing.T, random *rand.Rand) {
 	mode, repetition := random.IntN(3) == 0, kcp.NewRepetition(c.seed)
 	for _, x := range []*kcp.Config{&c.server, &c.client} {
-		*x = []kcp.Config{{}, kcp.LowLatency()}[random.IntN(2)]
-		x.MTU, x.MessageMode, x.Repetition = 200+random.IntN(1200), mode, repetition
-		x.SendWindow, x.ReceiveWindow = 64+random.IntN(500), 64+random.IntN(500)
+		*x = ends.RandomConfig(random)
+		x.MessageMode, x.Repetition = mode, repetition
 		x.Linger, x.PeerTimeout, x.KeepAlive = 20*time.Second, 20*time.Second, 10*time.Second
-		x.MaxStreams = 1 + random.IntN(20)
-		x.StreamReceiveBuffer = 64<<10 + random.IntN(2)*random.IntN(1<<17)
-		x.StreamWriteBuffer = 4096 + random.IntN(2)*random.IntN(1<<16)
-		x.WriteBuffer = 4096 + random.IntN(2)*random.IntN(1<<17)
-		x.CongestionControl = []func() congestion.Control{nil, congestion.NewCubic, congestion.NewReference, congestion.NewNone}[random.IntN(4)]
-		x.NoDelay = kcp.NoDelay(random.IntN(int(kcp.NoDelayTurbo) + 1))
-		x.Redundancy = []float64{0, 0, 1}[random.IntN(3)]
-		if random.IntN(3) == 0 {
-			x.FEC = kcp.FEC{Data: 1 + random.IntN(10), Parity: 1 + random.IntN(4)}
-		}
-		if random.IntN(4) == 0 {
-			x.MaxRate = 20000 + random.IntN(500000)
-		}
 	}
 	switch random.IntN(6) {
 	case 0, 1:
