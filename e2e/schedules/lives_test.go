@@ -108,9 +108,7 @@ func (tr *trial) session(conv uint32) *life.Session {
 	if !tr.wire.moves { // packets have no numbers that nobody can repeat
 		s.Copies = tr.plan.Faults()
 	}
-	if s.Slack = pathDelay + 10*time.Millisecond; tr.net == nil {
-		s.Slack = 0
-	}
+	s.Slack = pathDelay + 10*time.Millisecond
 	for _, step := range tr.plan {
 		switch step.Act {
 		case schedule.Hold:
@@ -126,10 +124,7 @@ func (tr *trial) session(conv uint32) *life.Session {
 
 // newEnd returns an end of a session.
 func (tr *trial) newEnd(side int, c *kcp.Conn, of *process) *end {
-	e := &ends.End{Conn: c}
-	if tr.net != nil {
-		e.Path = 2 * pathDelay
-	}
+	e := &ends.End{Conn: c, Path: 2 * pathDelay}
 	return &end{tr, life.NewParty(tr.session(c.Conv()), side, e), e, of}
 }
 
@@ -249,7 +244,7 @@ func (tr *trial) judgeSessions() {
 		}
 		s.Check()
 		f := s.Flow(0, life.Datagrams)
-		if n, _ := f.Read(); len(tr.plan) == 0 && tr.net != nil && n < len(f.Written.Sent) {
+		if n, _ := f.Read(); len(tr.plan) == 0 && n < len(f.Written.Sent) {
 			tr.fail("%d datagrams of %d were lost by nobody", len(f.Written.Sent)-n, len(f.Written.Sent))
 		}
 		for i := range s.Ends {

@@ -43,9 +43,8 @@ const (
 
 // Events.
 const (
-	Move     Act = "move"     // the client has another address from this packet on
-	Kill     Act = "kill"     // the server is killed before this packet leaves, and started again
-	TakeOver Act = "takeover" // another process takes the server's socket over
+	Move Act = "move" // the client has another address from this packet on
+	Kill Act = "kill" // the server is killed before this packet leaves, and started again
 )
 
 // IsFault reports whether a is a fault and not an event.
@@ -73,7 +72,7 @@ func (s Schedule) String() string {
 
 // Parse returns the schedule of a text. An empty one is a run without faults.
 func Parse(text string) (s Schedule, err error) {
-	acts := []Act{Drop, Duplicate, Hold, Overtake, Damage, Move, Kill, TakeOver}
+	acts := []Act{Drop, Duplicate, Hold, Overtake, Damage, Move, Kill}
 	for _, word := range strings.Fields(text) {
 		at, act, _ := strings.Cut(word, ":")
 		step := Step{Act: Act(act)}

@@ -9,7 +9,7 @@ import (
 
 // What String returns, Parse takes, and nothing else.
 func TestParse(t *testing.T) {
-	for _, text := range []string{"", "c3:drop", "c3:drop s1:hold s12:dup c4:damage", "c5:move c1:hold", "s2:kill", "c9:takeover"} {
+	for _, text := range []string{"", "c3:drop", "c3:drop s1:hold s12:dup c4:damage", "c5:move c1:hold", "s2:kill"} {
 		s, err := Parse(text)
 		require.NoError(t, err)
 		require.Equal(t, text, s.String())
