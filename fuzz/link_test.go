@@ -297,9 +297,6 @@ func forge(cmd, frg byte, sn, una uint32) []byte {
 // in order and with its boundaries, memory stays bounded, no driver spins, and
 // once the link is good again all is delivered and both ends fall silent.
 func FuzzLink(f *testing.F) {
-	for _, seed := range linkSeeds() {
-		f.Add(seed)
-	}
 	f.Fuzz(func(t *testing.T, data []byte) { play(t, data) })
 }
 

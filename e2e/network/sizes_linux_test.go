@@ -1,4 +1,4 @@
-package sizes
+package network
 
 import (
 	"bytes"
@@ -11,73 +11,22 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/testenv"
-	"github.com/arqnet/kcp/internal/testenv/netns"
+	"github.com/arqnet/kcp/internal/testenv/life/ends"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
 
-// host is a thread with a network of its own.
-type host struct{ *netns.Host }
-
-// newHost makes a host, or skips the test without the right to.
-func newHost(t *testing.T) *host { return &host{netns.New(t)} }
-
-// do runs f on the host. f must not end the test.
-func (h *host) do(t *testing.T, f func() error) {
-	t.Helper()
-	require.NoError(t, h.Do(f))
-}
-
-// narrow is a client, a router and a server. The link from the router to the server
-// takes less than that from the client to the router.
-type narrow struct{ client, router, server *host }
-
-// newNarrow makes a path of 1500 bytes. The client is 10.1.0.2 and fd01::2, the server
-// 10.2.0.2 and fd02::2.
-func newNarrow(t *testing.T) narrow {
-	t.Helper()
-	n := narrow{newHost(t), newHost(t), newHost(t)}
-	n.router.Try(t, fmt.Sprintf(`
-		ip link set lo up
-		ip link add c0 type veth peer name v0 netns %s
-		ip link add s0 type veth peer name v0 netns %s
-		ip link set c0 addrgenmode none
-		ip link set s0 addrgenmode none
-		ip link set c0 up
-		ip link set s0 up
-		ip addr add 10.1.0.1/24 dev c0
-		ip addr add 10.2.0.1/24 dev s0
-		ip addr add fd01::1/64 dev c0 nodad
-		ip addr add fd02::1/64 dev s0 nodad
-		ip addr add fe80::1/64 dev c0 nodad
-		ip addr add fe80::1/64 dev s0 nodad
-		sysctl -qw net.ipv4.ip_forward=1
-		sysctl -qw net.ipv6.conf.all.forwarding=1`, n.client.Path, n.server.Path))
-	for i, h := range []*host{n.client, n.server} {
-		h.Try(t, fmt.Sprintf(`
-			ip link set lo up
-			ip link set v0 addrgenmode none
-			ip link set v0 up
-			ip addr add 10.%[1]d.0.2/24 dev v0
-			ip addr add fd0%[1]d::2/64 dev v0 nodad
-			ip addr add fe80::2/64 dev v0 nodad
-			ip route add default via 10.%[1]d.0.1
-			ip route add default via fd0%[1]d::1`, i+1))
-	}
-	return n
-}
-
 // takes sets how large packets the link to the server takes, in bytes.
-func (n narrow) takes(t *testing.T, mtu int) {
+func (p *plan) takes(t *testing.T, mtu int) {
 	t.Helper()
-	n.router.Try(t, fmt.Sprintf("ip link set s0 mtu %d", mtu))
-	n.server.Try(t, fmt.Sprintf("ip link set v0 mtu %d", mtu))
+	p.router.Must(t, fmt.Sprintf("ip link set rs mtu %d", mtu))
+	p.server.Must(t, fmt.Sprintf("ip link set s mtu %d", mtu))
 }
 
 // filterICMP has the router say nothing.
-func (n narrow) filterICMP(t *testing.T) {
+func (p *plan) filterICMP(t *testing.T) {
 	t.Helper()
-	n.router.Try(t, `
+	p.router.Try(t, `
 		nft add table inet quiet
 		nft add chain inet quiet out { type filter hook output priority 0 ; }
 		nft add rule inet quiet out ip protocol icmp drop
@@ -91,14 +40,14 @@ type sniffer struct {
 }
 
 // sniff looks at all packets of the router until the test ends.
-func (n narrow) sniff(t *testing.T) *sniffer {
+func (p *plan) sniff(t *testing.T) *sniffer {
 	t.Helper()
 	s, fd := new(sniffer), -1
-	n.router.do(t, func() (err error) {
+	require.NoError(t, p.router.Do(func() (err error) {
 		all := uint16(unix.ETH_P_ALL)
 		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, int(all<<8|all>>8))
 		return err
-	})
+	}))
 	require.NoError(t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20))
 	require.NoError(t, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 50_000}))
 	var done atomic.Bool
@@ -155,13 +104,13 @@ func (s *sniffer) requireWhole(t *testing.T) {
 // open opens a socket on the host.
 func (h *host) open(t *testing.T, address string) (pc *net.UDPConn) {
 	t.Helper()
-	h.do(t, func() error {
+	require.NoError(t, h.Do(func() error {
 		addr, err := net.ResolveUDPAddr("udp", address)
 		if err == nil {
 			pc, err = net.ListenUDP("udp", addr)
 		}
 		return err
-	})
+	}))
 	t.Cleanup(func() { _ = pc.Close() })
 	require.NoError(t, pc.SetReadBuffer(4<<20))
 	return pc
@@ -169,21 +118,21 @@ func (h *host) open(t *testing.T, address string) (pc *net.UDPConn) {
 
 // connect opens a session from the client to the server over sockets at these
 // addresses.
-func (n narrow) connect(t *testing.T, from, to string, config *kcp.Config) (a, b *kcp.Conn) {
+func (p *plan) connect(t *testing.T, from, to string, config *kcp.Config) (a, b *kcp.Conn) {
 	t.Helper()
-	pc := n.server.open(t, to)
+	pc := p.server.open(t, to)
 	server, err := kcp.NewEndpoint(pc, config)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = server.Close() })
 	l, err := server.Listen()
 	require.NoError(t, err)
-	client, err := kcp.NewEndpoint(n.client.open(t, from), config)
+	client, err := kcp.NewEndpoint(p.client.open(t, from), config)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	host, _, err := net.SplitHostPort(to)
 	require.NoError(t, err)
 	if host == "::" { // any address
-		host = "10.2.0.2"
+		host = "10.3.0.2"
 	}
 	a, err = client.Dial(t.Context(), &net.UDPAddr{IP: net.ParseIP(host), Port: pc.LocalAddr().(*net.UDPAddr).Port})
 	require.NoError(t, err)
@@ -192,9 +141,9 @@ func (n narrow) connect(t *testing.T, from, to string, config *kcp.Config) (a, b
 	return a, b
 }
 
-// begin starts to send n bytes, and returns a function that compares them at the other
+// bulk starts to send n bytes, and returns a function that compares them at the other
 // end.
-func begin(t *testing.T, from, to *kcp.Conn, n int, seed uint64) (end func()) {
+func bulk(t *testing.T, from, to *kcp.Conn, n int, seed uint64) (end func()) {
 	t.Helper()
 	want := testenv.Content(seed, n)
 	wrote := make(chan error, 1)
@@ -219,7 +168,7 @@ func begin(t *testing.T, from, to *kcp.Conn, n int, seed uint64) (end func()) {
 func transfer(t *testing.T, from, to *kcp.Conn, n int, seed uint64) (sent, again uint64) {
 	t.Helper()
 	before := from.Stats()
-	begin(t, from, to, n, seed)()
+	bulk(t, from, to, n, seed)()
 	after := from.Stats()
 	return after.SegmentsSent - before.SegmentsSent, after.Retransmits() - before.Retransmits()
 }
@@ -235,8 +184,8 @@ func TestBulkOverANarrowPath(t *testing.T) {
 		mtu, most      int // of the path, and of the UDP payload
 		mapped         bool
 	}{
-		{"IPv4", "10.1.0.2:0", "10.2.0.2:0", 1280, 1252, false},
-		{"IPv6", "[fd01::2]:0", "[fd02::2]:0", 1280, 1232, false},
+		{"IPv4", "10.1.0.2:0", "10.3.0.2:0", 1280, 1252, false},
+		{"IPv6", "[fd01::2]:0", "[fd03::2]:0", 1280, 1232, false},
 		{"IPv4-mapped", "[::]:0", "[::]:0", 1280, 1252, true},
 	} {
 		for _, icmp := range []bool{false, true} {
@@ -248,23 +197,23 @@ func TestBulkOverANarrowPath(t *testing.T) {
 							t.Skip("takes seconds; KCP_LONG=1 has it")
 						}
 						t.Setenv("KCP_DISABLE_GSO", gso)
-						n := newNarrow(t)
+						p := newPlan(t, client(t))
 						if !icmp {
-							n.filterICMP(t)
+							p.filterICMP(t)
 						}
-						s := n.sniff(t)
+						s := p.sniff(t)
 						if !later {
-							n.takes(t, test.mtu)
+							p.takes(t, test.mtu)
 						}
 						to := test.to
-						a, b := n.connect(t, test.from, to, nil)
+						a, b := p.connect(t, test.from, to, nil)
 						for i, way := range [][2]*kcp.Conn{{a, b}, {b, a}} {
 							if later && i == 0 {
-								n.takes(t, 1500)
+								p.takes(t, 1500)
 								transfer(t, way[0], way[1], 4<<20, 1)
 								require.Greater(t, way[0].Stats().PathMTU.MTU, test.most)
-								wrote := begin(t, way[0], way[1], 8<<20, 2)
-								n.takes(t, test.mtu)
+								wrote := bulk(t, way[0], way[1], 8<<20, 2)
+								p.takes(t, test.mtu)
 								wrote()
 							}
 							found := func() bool {
@@ -295,23 +244,19 @@ func TestDialOverANarrowPath(t *testing.T) {
 				continue
 			}
 			t.Run(fmt.Sprintf("%d, %d shards", mtu, shards), func(t *testing.T) {
-				n := newNarrow(t)
-				n.takes(t, mtu)
+				p := newPlan(t, client(t))
+				p.takes(t, mtu)
 				config := &kcp.Config{TLS: testenv.TLS(), Shards: shards}
 				var l *kcp.Listener
-				n.server.do(t, func() (err error) {
-					l, err = kcp.Listen("udp", "10.2.0.2:0", config)
+				require.NoError(t, p.server.Do(func() (err error) {
+					l, err = kcp.Listen("udp", "10.3.0.2:0", config)
 					return err
-				})
+				}))
 				t.Cleanup(func() { _ = l.Close() })
-				var a *kcp.Conn
-				n.client.do(t, func() (err error) {
-					a, err = kcp.Dial("udp", l.Addr().String(), config)
-					return err
-				})
-				t.Cleanup(func() { _ = a.Abort() })
-				b, err := l.AcceptKCP(t.Context())
+				a, err := kcp.Dial("udp", l.Addr().String(), config)
 				require.NoError(t, err)
+				t.Cleanup(func() { _ = a.Abort() })
+				b := ends.Accepted(t, l)
 				found := func(c *kcp.Conn) bool { return c.Stats().PathMTU.MTU <= max(mtu-28, 1200) }
 				for i := uint64(0); !(found(a) && found(b)); i++ {
 					transfer(t, a, b, 2<<20, i)
