@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/binary"
 	"fmt"
 	"io"
 	"maps"
@@ -17,7 +16,7 @@ import (
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/crypt"
-	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/internal/testenv/life/ends"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -62,15 +61,6 @@ func (f *forger) send(p []byte) {
 	f.w.net.Inject(f.name, acceptorAddr, p)
 }
 
-// withFEC returns p as a data shard.
-func withFEC(seqid uint32, p []byte) []byte {
-	b := make([]byte, fec.HeaderSize, fec.HeaderSize+len(p))
-	binary.LittleEndian.PutUint32(b, seqid)
-	binary.LittleEndian.PutUint16(b[4:], fec.TypeData)
-	binary.LittleEndian.PutUint16(b[6:], uint16(len(p)+2))
-	return append(b, p...)
-}
-
 // forgeries are what somebody sends who gets none of the answers, as one thing
 // after another.
 var forgeries = map[string]func(f *forger){
@@ -81,7 +71,7 @@ var forgeries = map[string]func(f *forger){
 	"hello and push": func(f *forger) {
 		f.send(packetOf(5, hello(9), bytesOf(infoSignal()), push(0, 0, "x")))
 	},
-	"fec push": func(f *forger) { f.send(withFEC(0, packetOf(5, push(0, 0, "x")))) },
+	"fec push": func(f *forger) { f.send(ends.WithFEC(0, packetOf(5, push(0, 0, "x")))) },
 	"early pushes": func(f *forger) {
 		p := push(0, 0, "x")
 		for sn := range uint32(50) {
@@ -197,96 +187,27 @@ func checkAmplification(t *testing.T, config kcp.Config, name string, forge func
 	})
 }
 
-// legacyPeer is a peer without signals: the bare state machine, updated every
-// 10 ms, with kcp-go's way of acknowledging at once.
+// legacyPeer is a peer without signals.
 type legacyPeer struct {
-	pc *netsim.PacketConn
-	to net.Addr
-
-	mu   sync.Mutex
-	k    *kcp.KCP
-	got  []byte
-	fecs bool
-	next uint32 // seqid
+	*ends.Bare
+	got []byte
 }
 
 func newLegacyPeer(w *world, addr string, to net.Addr, fecs bool) *legacyPeer {
 	pc, err := w.net.Listen(addr)
 	require.NoError(w.t, err)
-	p := &legacyPeer{pc: pc, to: to, fecs: fecs}
-	p.k = kcp.New(77, func(b []byte) {
-		if p.fecs {
-			b = withFEC(p.next, b)
-			p.next++
-		}
-		_, _ = pc.WriteTo(b, to)
-	})
-	p.k.SetNoDelay(kcp.NoDelayOn)
-	p.k.SetStream(true)
-	p.k.SetFastResend(2)
-	p.k.SetCongestionControl(congestion.NewNone())
-	require.NoError(w.t, p.k.SetWindow(256, 256))
-	require.NoError(w.t, p.k.SetInterval(10))
-	done := make(chan struct{})
-	w.t.Cleanup(func() { close(done); _ = pc.Close() })
-	go p.read()
-	go func() {
-		start := time.Now()
-		for tick := time.NewTicker(10 * time.Millisecond); ; {
-			p.mu.Lock()
-			p.k.Update(uint32(time.Since(start).Milliseconds()))
-			p.mu.Unlock()
-			select {
-			case <-tick.C:
-			case <-done:
-				tick.Stop()
-				return
-			}
-		}
-	}()
-	return p
+	stop := make(chan struct{})
+	w.t.Cleanup(func() { close(stop) })
+	return &legacyPeer{Bare: ends.NewBare(pc, ends.BareOptions{Conv: 77, To: to, FEC: fecs, Stop: stop})}
 }
 
-func (p *legacyPeer) read() {
-	b := make([]byte, 1<<16)
-	for {
-		n, _, err := p.pc.ReadFrom(b)
-		if err != nil {
-			return
-		}
-		data := b[:n]
-		if p.fecs && fec.IsFEC(data) {
-			data = data[fec.HeaderSize:]
-		} else if p.fecs {
-			continue // as older kcp-go do
-		}
-		p.mu.Lock()
-		_ = p.k.Input(data)
-		for size := p.k.PeekSize(); size >= 0; size = p.k.PeekSize() {
-			at := len(p.got)
-			p.got = append(p.got, make([]byte, size)...)
-			_, _ = p.k.Recv(p.got[at:])
-		}
-		p.k.Flush()
-		p.mu.Unlock()
-	}
-}
+func (p *legacyPeer) write(b []byte) { _, _ = p.Write(0, b, true) }
 
-func (p *legacyPeer) write(b []byte) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for len(b) > 0 {
-		n, err := p.k.Send(b[:min(len(b), 32<<10)])
-		if err != nil {
-			return
-		}
-		b = b[n:]
-	}
-}
-
+// received returns all that has arrived.
 func (p *legacyPeer) received() []byte {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	for len(p.Bare.Got) > 0 {
+		p.got = append(p.got, <-p.Bare.Got...)
+	}
 	return p.got
 }
 
