@@ -3,45 +3,13 @@ package e2e
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"io"
-	"math/rand/v2"
 	"testing"
 	"time"
 
 	"github.com/arqnet/kcp"
 	"github.com/stretchr/testify/require"
 )
-
-// Transfers in both directions at once over random links, in virtual time.
-func TestTransfers(t *testing.T) {
-	for seed := range fewer(40) {
-		random := rand.New(rand.NewPCG(seed, 7))
-		link := randomLink(random, 100*time.Millisecond, 0.3)
-		config := func() *kcp.Config {
-			c := []kcp.Config{{}, kcp.LowLatency(), kcp.Classic()}[random.IntN(3)]
-			c.MessageMode = random.IntN(2) == 0
-			c.MTU = 100 + random.IntN(1400)
-			c.SendWindow = 1 + random.IntN(500)
-			c.ReceiveWindow = 1 + random.IntN(500)
-			c.WriteBuffer = 4096 + random.IntN(1<<18)
-			c.Linger = time.Minute
-			c.PeerTimeout = 5 * time.Minute
-			return &c
-		}
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			inWorld(t, seed, link, func(t *testing.T, w *world) {
-				a, b, _ := w.pair(config(), config())
-				bothWays(t, a, b, content(seed, random.IntN(200000)), content(seed+1, random.IntN(200000)))
-				w.say(a, "the last words")
-				closed := closing(a)
-				w.hear(b, "the last words")
-				require.Equal(t, io.EOF, end(b))
-				require.NoError(t, <-closed)
-			})
-		})
-	}
-}
 
 // readsMessage reads a message, which has to be want.
 func readsMessage(t *testing.T, c interface{ ReadMessage([]byte) (int, error) }, want []byte) {

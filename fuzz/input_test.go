@@ -412,7 +412,7 @@ func answers(k *kcp.KCP, now uint32) view {
 // and output, and must not be moved at all by a packet of another conversation
 // or any other that is bad from its first segment on.
 func FuzzInput(f *testing.F) {
-	for _, seed := range inputSeeds() {
+	for _, seed := range criticalSeeds() {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) { attack(t, data) })
