@@ -19,10 +19,10 @@ import (
 
 // report is what the server's process tells, a line of JSON each.
 type report struct {
-	Ready    bool // it listens
-	Session  *life.Session
-	Failures []string
-	Quit     bool // the last: all has ended, and nothing is left
+	Ready   bool // it listens
+	Session *life.Session
+	Failure string
+	Quit    bool // the last: all has ended, and nothing is left
 }
 
 // server is the server's process.
@@ -111,10 +111,11 @@ func (s *server) tell(r report) {
 	_ = s.out.Encode(r)
 }
 
+func (s *server) fail(text string) { s.tell(report{Failure: text}) }
+
 // accept returns the application of a session, which begins.
 func (s *server) accept(c *kcp.Conn) *ends.App {
-	var failures failures
-	a := newApp(s.plan, 1, c, failures.add)
+	a := newApp(s.plan, 1, c, s.fail)
 	s.mu.Lock()
 	leaving := s.leaving
 	s.apps = append(s.apps, a)
@@ -128,7 +129,7 @@ func (s *server) accept(c *kcp.Conn) *ends.App {
 		<-c.Done()
 		a.Wait()
 		awaitReceipts(a)
-		s.tell(report{Session: a.Session, Failures: failures.list()})
+		s.tell(report{Session: a.Session})
 	})
 	return a
 }
@@ -152,20 +153,18 @@ func (s *server) quit() {
 	if s.group != nil {
 		s.group.End()
 	}
-	var last report
 	await(func() bool { n := s.l.Stats(); return n.Sessions == 0 && n.HalfOpen == 0 && n.Buffered == 0 })
 	if n := s.l.Stats(); n.Sessions != 0 || n.HalfOpen != 0 || n.Buffered != 0 {
-		last.Failures = append(last.Failures, fmt.Sprintf("left are %d sessions, %d half open, %d bytes", n.Sessions, n.HalfOpen, n.Buffered))
+		s.fail(fmt.Sprintf("left are %d sessions, %d half open, %d bytes", n.Sessions, n.HalfOpen, n.Buffered))
 	}
 	_ = s.l.Endpoint().Close() // which may be closed already
 	if s.pc != nil {
 		_ = s.pc.Close()
 	}
 	if left := goroutines(); len(left) > 0 {
-		last.Failures = append(last.Failures, "goroutines are left: "+left[0])
+		s.fail("goroutines are left: " + left[0])
 	}
-	last.Quit = true
-	s.tell(last)
+	s.tell(report{Quit: true})
 }
 
 // newApp returns the application of one end of a session, whose content its conversation

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -104,24 +103,6 @@ func read(s *life.Session, side int) (n int) {
 	return n
 }
 
-// failures are those of a session.
-type failures struct {
-	mu  sync.Mutex
-	all []string
-}
-
-func (f *failures) add(text string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.all = append(f.all, text)
-}
-
-func (f *failures) list() []string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return slices.Clone(f.all)
-}
-
 // serverProcess is a server's process as the test sees it.
 type serverProcess struct {
 	cmd    *exec.Cmd
@@ -171,8 +152,8 @@ func (s *serverProcess) follow(t *testing.T, in *json.Decoder, said *strings.Bui
 		if in.Decode(&r) != nil {
 			break
 		}
-		for _, f := range r.Failures {
-			t.Errorf("server: %s", f)
+		if r.Failure != "" {
+			t.Errorf("server: %s", r.Failure)
 		}
 		s.mu.Lock()
 		if r.Session != nil {
