@@ -158,17 +158,23 @@ func (w *hostile) session(i, side int, c *kcp.Conn) *life.Session {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s := w.sessions[conv]
-	if s == nil || !intact {
+	twice := intact && s != nil && s.Seen(side).There
+	if twice {
+		w.failures[conv] = append(w.failures[conv], fmt.Sprintf("end %d has it twice", side))
+	}
+	if s == nil || !intact || twice {
 		s = &life.Session{
 			Name: fmt.Sprint(w.seed, conv), Whole: intact, Mode: w.config.MessageMode, Broken: true, Codes: ends.Codes, Copies: 1 << 20,
-			Fail: func(text string) { w.fail(conv, text) },
+			Fail: func(text string) {
+				if intact && !twice {
+					w.fail(conv, text)
+				}
+			},
 		}
 		s.Begin()
 	}
-	if intact {
-		if w.sessions[conv] = s; s.Seen(side).There {
-			w.failures[conv] = append(w.failures[conv], fmt.Sprintf("end %d has it twice", side))
-		}
+	if intact && !twice {
+		w.sessions[conv] = s
 	}
 	return s
 }
