@@ -242,7 +242,7 @@ type Config struct {
 	MaxStreams int
 	// StreamReceiveBuffer is how many bytes of a stream may wait to be read, or for what
 	// is missing, before its sender has to stop: 64 KiB to 1 GiB. Each segment counts 128
-	// more. A message has to fit. The default is 1 MiB, and grows to 8 MiB, 16 MiB for
+	// more. A message has to fit. The default is 1 MiB, and grows to 16 MiB, 32 MiB for
 	// all streams of a session, while the application reads as fast as that allows
 	// (dynamic right-sizing). A size set here stays as it is.
 	StreamReceiveBuffer int

@@ -26,11 +26,14 @@ type sessionPort interface {
 	receiver() *receiver
 	recvBytes([]byte) int
 	windowReopened() bool
+	receiveWindow() (size, used int)
+	doubleWindow()
 	closeReceive()
 	limitWindow(segments uint32, shut, tell bool)
 
 	// The send side.
 	sender() *sender
+	seedRTT(rtt uint32)
 	load() sendLoad
 	messageLimit() (bytes, segments int)
 	discardSend()

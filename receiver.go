@@ -62,6 +62,9 @@ func (r *receiver) takeBuffer() (free int) {
 	return free
 }
 
+// gapped reports whether something has arrived behind what is missing.
+func (r *receiver) gapped() bool { return r.early > 0 }
+
 // acksPending reports whether acknowledgements are waiting for the next flush.
 func (r *receiver) acksPending() bool { return len(r.acks) > 0 }
 

@@ -140,11 +140,23 @@ func (k *KCP) outageFilter(expired []*sendSegment) []*sendSegment {
 			sent = append(sent, s)
 			continue
 		}
-		s.resendTS = k.clock.now + seq(max(s.rto, k.cfg.ext.OutageProbe))
+		s.resendTS = k.atProbe(s.rto)
 		k.snd.timeouts.add(s)
 	}
 	clear(expired[len(sent):])
 	return sent
+}
+
+// atProbe returns when to look again at a segment that is held back, after its time-out
+// in milliseconds at least. In an outage that is with a probe: the segments have left
+// one by one, and each would wake the session for nothing.
+func (k *KCP) atProbe(rto uint32) seq {
+	o, every := &k.snd.recovery.Outage, k.cfg.ext.OutageProbe
+	at := k.clock.now + seq(max(rto, every))
+	if wait := at.Diff(o.ProbeAt); o.On && every > 0 && wait > 0 {
+		at = o.ProbeAt + seq((uint32(wait)+every-1)/every*every)
+	}
+	return at
 }
 
 // probePath takes what is in flight for lost, as in an outage: the path is another

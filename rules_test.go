@@ -83,7 +83,7 @@ func sessionFigures() []rulebook.Figure {
 		{"| All streams of a session", "256 KiB", defaultStreamWrite},
 		{"| Streams are opened by any", "256 of the peer", defaultMaxStreams},
 		{"| Credit of a stream", "1 MiB", defaultStreamReceive},
-		{"| Dynamic right-sizing", "8 MiB", maxStreamReceive},
+		{"| Dynamic right-sizing", "16 MiB", maxStreamReceive},
 		{"| Priorities", "64 KiB", bulkAhead},
 		{"| Partial reliability (RFC 3758)", "65534", maxRetransmitLimit},
 		{"| Half-open sessions", "10 s", handshakeTime},

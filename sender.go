@@ -62,8 +62,8 @@ func (d *sender) oldest() *sendSegment {
 	return d.ring.at(d.una)
 }
 
-// flightBytes returns the bytes in flight, headers included.
-func (k *KCP) flightBytes() int { return int(k.snd.flightBytes) }
+// flying returns the bytes in flight, headers included.
+func (d *sender) flying() int { return int(d.flightBytes) }
 
 // silentTransmissions returns how often the oldest segment in flight was sent
 // since the last good packet from the peer.

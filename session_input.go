@@ -81,7 +81,7 @@ func (c *session) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 	}
 	rtt, err := c.kcp.feed(data, a)
 	c.packetDone(err, len(data), now)
-	if c.kcp.receiver().early > 0 {
+	if c.kcp.receiver().gapped() {
 		c.growWindow(0)
 	}
 	c.measuredByData(time.Duration(rtt)*time.Microsecond, now)

@@ -92,7 +92,7 @@ func (c *session) writeBuffer() int {
 	if c.shared.fixedWriteBuffer {
 		return c.shared.config.WriteBuffer
 	}
-	size := min(max(defaultWriteBuffer, 2*c.kcp.flightBytes()), mostWriteBuffer)
+	size := min(max(defaultWriteBuffer, 2*c.kcp.sender().flying()), mostWriteBuffer)
 	if all := c.shared.load.written.Load(); all > writePressure {
 		size = c.scarceWriteBuffer(all)
 	}

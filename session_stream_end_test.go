@@ -74,7 +74,7 @@ func TestStreamDone(t *testing.T) {
 					}
 					begin := time.Now()
 					<-s.Done()
-					limit := oneWay + oneWay/4
+					limit := oneWay + oneWay/2
 					if tc.trip {
 						limit += oneWay
 					}

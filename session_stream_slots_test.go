@@ -103,10 +103,10 @@ func TestShownCreditIsBelievedWithinLimits(t *testing.T) {
 		config Config
 		most   int
 	}{
-		{Config{}, 8 << 20},
-		{Config{StreamReceiveBuffer: 64 << 10}, 8 << 20},
+		{Config{}, 16 << 20},
+		{Config{StreamReceiveBuffer: 64 << 10}, 16 << 20},
 		{Config{StreamReceiveBuffer: 32 << 20}, 32 << 20},
-		{Config{StreamWriteBuffer: 16 << 20}, 16 << 20},
+		{Config{StreamWriteBuffer: 24 << 20}, 24 << 20},
 	} {
 		inWorld(t, 5, clean, func(t *testing.T, w *world) {
 			a, b, _ := w.pair(&tc.config, nil)

@@ -30,7 +30,7 @@ func slowest(c *kcp.Conn, d time.Duration) (stats.Limit, float64) {
 // TestSlowest has a reader that does not read, and one that does.
 func TestSlowest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, b, network := session(t, nil)
+		a, b, network := session(t, &kcp.Config{ReceiveWindow: 2048})
 		network.SetLink("", "", netsim.LinkConfig{Delay: 50 * time.Millisecond})
 		written := make(chan error, 1)
 		go func() {

@@ -313,7 +313,7 @@ func TestRuleFigures(t *testing.T) {
 		{"| All streams", "32 KiB", mostCreditNeeded},
 		{"| Credit of a stream", "64 KiB", InitialCredit},
 		{"| Credit of a stream", "16ths", creditParts},
-		{"| Dynamic right-sizing", "16 MiB", MaxGrowth},
+		{"| Dynamic right-sizing", "32 MiB", MaxGrowth},
 		{"| No segment of a stream", "16 early", advanceSteps},
 		{"| What streams hold", "128 bytes", SegmentCost},
 		{"| What streams hold", "128 bytes", messageBytesHeld + fragmentBytesHeld},
