@@ -10,7 +10,11 @@ const (
 	// bbrQueueTime is the queue that may form on a path whatever its round-trip time, in
 	// microseconds. What is in flight is bounded to what arrives, at the rate of the last
 	// two round trips, in that time and the least round-trip time.
-	bbrQueueTime = 100_000
+	bbrQueueTime = 50_000
+	// bbrMostHeld is for how long a path may hold packets or acknowledgements back, in
+	// microseconds, for what is in flight to be more by as much: Wi-Fi that saves power
+	// does so for a beacon interval or two.
+	bbrMostHeld = 250_000
 	// bbrLonger is how many times the least round-trip time each one of a round has to
 	// be, in bbrLongerRounds rounds in a row, until the model is tested by ProbeRTT: more
 	// than bbrUpCwnd, which explains a queue of this flow. bbrLongerTime is the least
@@ -70,7 +74,8 @@ func (c *bbrControl) longestRTT() float64 {
 // sets, in bytes.
 func (c *bbrControl) mostInFlight() float64 {
 	time := float64(c.minRTT) + max((bbrUpCwnd-1)*float64(c.minRTT), bbrQueueTime)
-	return c.change.recent()*time/1e6/(1-c.lossFloor) + c.aggregated() + 3*c.quantum()
+	recent := c.change.recent()
+	return recent*time/1e6/(1-c.lossFloor) + min(c.aggregated(), recent*bbrMostHeld/1e6) + c.quantum()
 }
 
 // isLonger reports whether round trips have been so long that the model needs a test.

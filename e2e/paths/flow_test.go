@@ -198,6 +198,26 @@ func TestRows(t *testing.T) {
 			t.Logf("%.3f of the link, resent %.3f, queue p50 %v p95 %v", s.rate*s.took.Seconds()/1376/rec.Packets(from, from+s.took), s.resent, d.Quantile(.5), d.Quantile(.95))
 		})
 	}
+	for _, name := range []string{"lte-a", "umts-t", "evdo-v"} {
+		r, _ := os.Open("/work/shared/traces/" + name + ".down")
+		rec, err := netsim.ReadRecording(r, 20*time.Millisecond)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := delay(40 * time.Millisecond)
+		p.down.Recording, p.down.Queue = rec, 2<<20
+		t.Run("P8m "+name, func(t *testing.T) {
+			over(t, p, cc, cc, func(w *world) {
+				f := w.downloadStream()
+				f.during(5 * time.Second)
+				from := f.mark()
+				took := w.messages(120 * time.Second)
+				to := f.mark()
+				d := f.w.net.QueueDelays(serverHost, clientHost)
+				t.Logf("%.3f of the link, messages p50 %v p95 %v p99 %v max %v of %d, queue p95 %v", float64(to.received-from.received)/1376/rec.Packets(from.at, to.at), took[len(took)/2], took[len(took)*95/100], took[len(took)*99/100], took[len(took)-1], len(took), d.Quantile(.95))
+			})
+		})
+	}
 	for _, up := range []float64{0.256, 0.064} {
 		p := narrow(megabits(50), 100*time.Millisecond, 40*time.Millisecond)
 		p.up.Rate, p.up.Queue, p.up.Overhead = megabits(up), 32<<10, netsim.OverheadIPv4
@@ -212,6 +232,16 @@ func TestRows(t *testing.T) {
 			f.during(time.Duration(10*rtt) * time.Millisecond)
 			s := f.during(20 * time.Second)
 			t.Logf("%d ms: %.3f of the link, resent %.3f", rtt, s.rate/float64(megabits(100)), s.resent)
+		})
+	}
+	for _, rtt := range []int{220, 300, 600} {
+		t.Run("P10s", func(t *testing.T) {
+			over(t, narrow(megabits(100), 200*time.Millisecond, time.Duration(rtt)*time.Millisecond), cc, cc, func(w *world) {
+				f := w.downloadStream()
+				f.during(time.Duration(10*rtt) * time.Millisecond)
+				s := f.during(20 * time.Second)
+				t.Logf("stream %d ms: %.3f of the link, resent %.3f", rtt, s.rate/float64(megabits(100)), s.resent)
+			})
 		})
 	}
 	{
