@@ -36,14 +36,21 @@ func (k *KCP) queueLost(lost []*sendSegment) {
 // §4) must leave room in the congestion window. Pacing must allow a packet.
 // Without pacing fitsPipe is false, and only recovery.Credit counts.
 func (k *KCP) fitsPipe(rate int64) bool {
-	return rate > 0 && k.snd.inFlight-k.snd.loss.due.n < k.snd.cc.Window() && k.snd.pace.Wait(k.clock.micros, rate) == 0
+	return rate > 0 && k.pipeHasRoom() && k.snd.pace.Wait(k.clock.micros, rate) == 0
+}
+
+// pipeHasRoom reports whether the congestion window has room. It has none while more is
+// lost than arrives: the path has become another one, the window and the pacing rate are
+// of the old one, and as much leaves as arrives (packet conservation, RFC 6937 §3).
+func (k *KCP) pipeHasRoom() bool {
+	return k.snd.inFlight-k.snd.loss.due.n < k.snd.cc.Window() && !k.snd.rate.MostLost()
 }
 
 // resendWait returns the milliseconds until a segment may be retransmitted.
 func (k *KCP) resendWait() uint32 {
 	rate := k.snd.cc.PacingRate()
 	wait := k.snd.recovery.Credit.Wait(k.clock.now, recovery.Round(k.snd.rtt.srtt, k.snd.rtt.rto))
-	if rate > 0 && k.snd.inFlight-k.snd.loss.due.n < k.snd.cc.Window() {
+	if rate > 0 && k.pipeHasRoom() {
 		wait = min(wait, k.wholeMillis(k.snd.pace.Wait(k.clock.micros, rate)))
 	}
 	return max(wait, k.wholeMillis(max(k.rateWait(), k.snd.pace.StrictWait(k.clock.micros, rate))))

@@ -101,6 +101,10 @@ func (c *session) accountRead(n int) {
 	c.growWindow(n)
 }
 
+// mostWindowRate is the rate that windows grow for, in bytes a second: 512 Mbit/s. Nearly
+// all of a window is lost when the link becomes narrow.
+const mostWindowRate = 64 << 20
+
 // growWindow doubles the receive window if it limits the peer, or soon will, as the
 // application has read n bytes, or 0 if something has arrived behind a gap (dynamic
 // right-sizing). A window that was set stays as it is.
@@ -109,13 +113,16 @@ func (c *session) growWindow(n int) {
 	if c.shared.fixedWindow || c.in.fixedWindow || size >= mostWindow*c.kcp.load().payload || c.closing.Caller != closing.Uses {
 		return
 	}
-	double := false
+	double, now, rtt := false, c.host.now(), c.rtt.Current(c.kcp.snapshot().srtt)
 	if n > 0 {
-		double = c.in.meter.Read(n, size, c.host.now(), c.rtt.Current(c.kcp.snapshot().srtt))
+		double = c.in.meter.Read(n, size, now, rtt)
 	} else {
 		double = c.in.meter.Early(used, size)
 	}
-	if double && !c.shared.overMemoryLimit() {
+	if 4*c.in.holding.lately(now) > int64(size) && c.mayPing(now) {
+		c.queuePing(now) // an end that only receives learns of a longer path by that alone
+	}
+	if double && size <= int(mostWindowRate*rtt.Seconds()) && !c.shared.overMemoryLimit() {
 		c.kcp.doubleWindow()
 	}
 }

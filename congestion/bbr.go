@@ -454,7 +454,6 @@ func (c *bbrControl) step(s *State) {
 
 func (c *bbrControl) enter(state bbrState, pace float64) {
 	c.state, c.pace = state, pace
-	c.debug("enter")
 	c.rounds = 0
 	c.lossesBefore = c.losses
 	c.losses = lossCount{state: state, from: c.now}

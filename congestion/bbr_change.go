@@ -29,7 +29,11 @@ type pathChange struct {
 	rates    [2]float64 // largest delivery rate of the round before and of this one, bytes a second
 	leastRTT int64      // of the round, microseconds; 0: no sample
 	longer   uint8      // rounds in which the path was longer, in a row
-	loaded   int64      // if the present ProbeRTT tests whether the path is longer, the round-trip time before it, microseconds
+
+	// If the present ProbeRTT tests whether the path is longer, the round-trip time and
+	// the rate before it, in microseconds and bytes a second; loaded is 0 otherwise.
+	loaded  int64
+	carried float64
 }
 
 // recent returns the largest delivery rate of the last rounds; 0: not known.
@@ -89,9 +93,10 @@ func (c *bbrControl) judgeLonger() {
 	if p.loaded == 0 {
 		return
 	}
-	c.forgetRate(p.recent())
+	c.forgetRate(p.carried)
 	if c.minRTT >= p.loaded-p.loaded/4 {
 		c.full, c.rate = false, 0
+		c.cwnd = max(c.cwnd, c.bdp()) // as before the test
 	}
 	p.loaded, p.longer = 0, 0
 }
@@ -113,7 +118,6 @@ func (c *bbrControl) collapse(r *Sample) {
 		return
 	}
 	if rate := c.change.recent(); rate > 0 && rate < c.maxRate()/2 && lost.above(c.lossFloor+bbrLossSevere, c.mss) {
-		c.debug("collapse")
 		c.forgetRate(rate)
 		c.enterDown()
 	}

@@ -36,7 +36,7 @@ func (c *bbrControl) probe(s *State, flight float64) {
 // that of a queue, the queue would stay.
 func (c *bbrControl) startProbeRTT() {
 	if c.isLonger() {
-		c.change.loaded = c.change.leastRTT
+		c.change.loaded, c.change.carried = c.change.leastRTT, c.change.recent()
 	}
 	rate := c.bandwidth()
 	if recent := c.change.recent(); recent > 0 {
@@ -63,13 +63,11 @@ func (c *bbrControl) probeRTT(s *State, flight float64) {
 	if rtt := s.Sample.RTT; c.rounds >= 1 && rtt > 0 && (c.probed == 0 || rtt < c.probed) {
 		c.probed = rtt
 	}
-	if c.rounds < 2 || c.now < c.probeRTTDone {
+	if c.probed == 0 || c.now < c.probeRTTDone {
 		return
 	}
 	c.minAt = c.now
-	if c.probed > 0 {
-		c.minRTT = c.probed
-	}
+	c.minRTT = c.probed
 	c.judgeLonger()
 	if !c.full {
 		c.enter(bbrStartup, bbrStartupPace)

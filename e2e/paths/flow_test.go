@@ -1,14 +1,14 @@
 package paths
 
 import (
-	"io"
 	"math"
 	"math/rand/v2"
-	"os"
 	"testing"
 	"time"
 
-	"github.com/arqnet/kcp"
+	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/netsim"
 )
 
@@ -16,53 +16,46 @@ import (
 type flow struct {
 	w        *world
 	received int64 // bytes that the client has read
-	from     mark
 }
 
-// mark is what was so at a time.
-type mark struct {
-	at        time.Duration
-	received  int64
-	offered   int64 // bytes given to the link
-	segments  uint64
-	resent    uint64
-	delivered int64 // bytes that came out of the link
-}
-
-// download starts a flow.
-func (w *world) download() *flow {
+// download starts a flow: of the session, or of a stream.
+func (w *world) download(stream bool) *flow {
 	f := &flow{w: w}
-	go func() {
-		chunk := make([]byte, 64<<10)
-		for {
-			if _, err := w.server.Write(chunk); err != nil {
-				return
+	write, read := w.server.Write, w.client.Read
+	if stream {
+		s, err := w.server.OpenStream(w.t.Context(), nil)
+		require.NoError(w.t, err)
+		write = s.Write
+		read = func(p []byte) (int, error) {
+			r, err := w.client.AcceptStream(w.t.Context())
+			if err != nil {
+				return 0, err
 			}
+			read := r.Read
+			f.drain(read)
+			return read(p)
+		}
+	}
+	go func() {
+		for chunk, err := make([]byte, 64<<10), error(nil); err == nil; {
+			_, err = write(chunk)
 		}
 	}()
-	go func() {
-		chunk := make([]byte, 64<<10)
-		for {
-			n, err := w.client.Read(chunk)
-			f.received += int64(n)
-			if err == io.EOF || err != nil {
-				return
-			}
-		}
-	}()
+	go f.drain(read)
 	return f
 }
 
-func (f *flow) mark() mark {
-	s, l := f.w.server.Stats(), f.w.net.LinkStats(serverHost, clientHost)
-	return mark{
-		f.w.net.Elapsed(), f.received, l.Sent.Bytes, s.SegmentsSent + s.Retransmits(), s.Retransmits(), l.Delivered.Bytes,
+// drain reads until there is nothing more.
+func (f *flow) drain(read func([]byte) (int, error)) {
+	for chunk, err := make([]byte, 64<<10), error(nil); err == nil; {
+		var n int
+		n, err = read(chunk)
+		f.received += int64(n)
 	}
 }
 
 // span is what has happened in a time.
 type span struct {
-	took    time.Duration
 	rate    float64 // bytes a second that the application has received
 	offered float64 // bytes a second given to the link
 	resent  float64 // share of the segments that were sent again
@@ -70,26 +63,148 @@ type span struct {
 
 // during returns what happens in a time.
 func (f *flow) during(d time.Duration) span {
-	before := f.mark()
-	time.Sleep(d)
-	after := f.mark()
-	took := after.at - before.at
-	return span{
-		took, float64(after.received-before.received) / took.Seconds(), float64(after.offered-before.offered) / took.Seconds(),
-		float64(after.resent-before.resent) / math.Max(float64(after.segments-before.segments), 1),
+	count := func() (received, offered, segments, resent float64) {
+		s, l := f.w.server.Stats(), f.w.net.LinkStats(serverHost, clientHost)
+		return float64(f.received), float64(l.Sent.Bytes), float64(s.SegmentsSent + s.Retransmits()), float64(s.Retransmits())
 	}
+	received, offered, segments, resent := count()
+	time.Sleep(d)
+	r, o, s, a := count()
+	return span{(r - received) / d.Seconds(), (o - offered) / d.Seconds(), (a - resent) / math.Max(s-segments, 1)}
 }
 
 // megabits is a rate in bytes a second.
 func megabits(n float64) int64 { return int64(n * 1e6 / 8) }
 
-// narrow returns a path of a rate down, with a queue that holds that time's packets, and of
+// narrow returns a path of Mbit/s down, with a queue that holds that time's packets, and of
 // a round-trip time.
-func narrow(rate int64, queue, rtt time.Duration) path {
+func narrow(rate float64, queue, rtt time.Duration) path {
 	p := delay(rtt)
-	p.down.Rate = rate
-	p.down.Queue = max(int(float64(rate)*queue.Seconds()), 3000)
+	p.down.Rate = megabits(rate)
+	p.down.Queue = max(int(float64(p.down.Rate)*queue.Seconds()), 3000)
 	return p
+}
+
+// changed returns a path with a change.
+func changed(p path, change func(p *path)) path {
+	change(&p)
+	return p
+}
+
+// full runs f in a flow over a path that has had some time.
+func full(t *testing.T, p path, warm time.Duration, stream bool, f func(fl *flow)) {
+	t.Helper()
+	testenv.Simulated(t)
+	over(t, p, nil, nil, func(w *world) {
+		fl := w.download(stream)
+		fl.during(warm)
+		f(fl)
+	})
+}
+
+// Paths deliver packets, or acknowledgements, in bunches, as Wi-Fi that saves power does.
+// They are used all the same, and hardly anything is sent again.
+func TestBunches(t *testing.T) {
+	for _, every := range []time.Duration{5 * time.Millisecond, 50 * time.Millisecond, 102 * time.Millisecond, 205 * time.Millisecond} {
+		for name, set := range map[string]func(*path){
+			"packets": func(p *path) { p.down.Bunch = every }, "acknowledgements": func(p *path) { p.up.Bunch = every },
+		} {
+			t.Run(every.String()+" "+name, func(t *testing.T) {
+				t.Parallel()
+				p := changed(narrow(50, 100*time.Millisecond, 20*time.Millisecond), set)
+				full(t, p, 5*time.Second, false, func(f *flow) {
+					s := f.during(20 * time.Second)
+					t.Logf("%.3f of the link, %.4f again", s.rate/float64(p.down.Rate), s.resent)
+					least, most := 0.92, 0.01
+					if every > 200*time.Millisecond { // more than the queue has room for
+						least, most = 0.7, 0.06
+					}
+					require.Greater(t, s.rate, least*float64(p.down.Rate))
+					require.Less(t, s.resent, most)
+				})
+			})
+		}
+	}
+}
+
+// A link becomes narrow. What was in flight leaves again about once, at the new rate.
+func TestNarrower(t *testing.T) {
+	for name, tc := range map[string]struct {
+		from, to path
+		most     float64 // of what passes in ten seconds, sent
+	}{
+		"100 to 4": {narrow(100, 50*time.Millisecond, 40*time.Millisecond), narrow(4, 50*time.Millisecond, 40*time.Millisecond), 1.35},
+		"20 to 1":  {narrow(20, 100*time.Millisecond, 40*time.Millisecond), narrow(1, 100*time.Millisecond, 40*time.Millisecond), 1.4},
+		"no limit": {delay(40 * time.Millisecond), narrow(4, 50*time.Millisecond, 40*time.Millisecond), 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			full(t, tc.from, 5*time.Second, false, func(f *flow) {
+				f.w.set(tc.to)
+				link := float64(tc.to.down.Rate)
+				first := f.during(time.Second)
+				rest := f.during(9 * time.Second)
+				sent := (first.offered + 9*rest.offered) / 10 / link
+				t.Logf("%.2f of what passes was sent; then %.3f of the link", sent, rest.rate/link)
+				require.Less(t, sent, tc.most)
+				require.Greater(t, rest.rate, 0.9*link)
+				require.Less(t, f.during(10*time.Second).resent, 0.02)
+			})
+		})
+	}
+}
+
+// A path becomes longer, shorter, wider, lossier, and is used.
+func TestPathChanges(t *testing.T) {
+	from := narrow(20, 100*time.Millisecond, 40*time.Millisecond)
+	for name, tc := range map[string]struct {
+		from, to path
+		after    time.Duration
+		least    float64 // of the link
+	}{
+		"10 to 200 ms":  {narrow(20, 100*time.Millisecond, 10*time.Millisecond), narrow(20, 100*time.Millisecond, 200*time.Millisecond), 3 * time.Second, 0.93},
+		"40 to 600 ms":  {from, narrow(20, 100*time.Millisecond, 600*time.Millisecond), 10 * time.Second, 0.8},
+		"300 to 20 ms":  {narrow(20, 100*time.Millisecond, 300*time.Millisecond), narrow(20, 100*time.Millisecond, 20*time.Millisecond), 3 * time.Second, 0.93},
+		"4 to 50":       {narrow(4, 100*time.Millisecond, 40*time.Millisecond), narrow(50, 100*time.Millisecond, 40*time.Millisecond), 8 * time.Second, 0.9},
+		"loss of 5 %":   {from, changed(from, func(p *path) { p.down.Loss = 0.05 }), 3 * time.Second, 0.85},
+		"less to 1252":  {from, changed(from, func(p *path) { p.down.MTU = 1252 }), 3 * time.Second, 0.9},
+		"all at once":   {from, changed(narrow(4, 100*time.Millisecond, 200*time.Millisecond), func(p *path) { p.down.Loss, p.down.MTU = 0.01, 1252 }), 8 * time.Second, 0.8},
+		"and back soon": {from, from, time.Second, 0.93},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			full(t, tc.from, 5*time.Second, false, func(f *flow) {
+				f.w.set(tc.to)
+				f.during(tc.after)
+				s := f.during(10 * time.Second)
+				t.Logf("%.3f of the link", s.rate/float64(tc.to.down.Rate))
+				require.Greater(t, s.rate, tc.least*float64(tc.to.down.Rate))
+			})
+		})
+	}
+}
+
+// A slow link with a deep queue has little in it, for an hour.
+func TestDeepQueue(t *testing.T) {
+	spans := 2
+	if testenv.InFull() {
+		spans = 60
+	}
+	for _, rate := range []float64{0.2, 1, 5} {
+		t.Run("", func(t *testing.T) {
+			t.Parallel()
+			p := narrow(rate, 20*time.Second, 40*time.Millisecond)
+			full(t, p, 10*time.Second, false, func(f *flow) {
+				product := float64(p.down.Rate) * 0.04 / 1400
+				for range spans {
+					s := f.during(time.Minute)
+					flight := float64(f.w.server.Stats().InFlight)
+					require.Greater(t, s.rate, 0.94*float64(p.down.Rate))
+					require.Less(t, flight, 2.5*product+12, "%.1f Mbit/s", rate)
+				}
+			})
+		})
+	}
 }
 
 // varying is a radio link, of least to most Mbit/s, anew each time.
@@ -105,152 +220,53 @@ func varying(least, most float64, each time.Duration, seed uint64) *netsim.Recor
 	return r
 }
 
-// TestRows prints what the paths give.
-func TestRows(t *testing.T) {
-	if os.Getenv("ROWS") == "" {
-		t.Skip()
-	}
-	cc := &kcp.Config{}
-	seconds := func(t *testing.T, f *flow, n int, link int64) {
-		for i := range n {
-			s := f.during(time.Second)
-			st := f.w.server.Stats()
-			t.Logf("%2d: %.3f of the link, offered %.2f, resent %.3f, in flight %d, rtt %v", i+1, s.rate/float64(link), s.offered/float64(link), s.resent, st.InFlight, st.RTT)
-		}
-	}
-	row := func(name string, p path, f func(t *testing.T, fl *flow)) {
-		t.Run(name, func(t *testing.T) {
-			over(t, p, cc, cc, func(w *world) { fl := w.download(); f(t, fl) })
-		})
-	}
-	for _, b := range []int{50, 102, 205} {
-		for _, way := range []string{"down", "up"} {
-			p := narrow(megabits(50), 100*time.Millisecond, 20*time.Millisecond)
-			if way == "down" {
-				p.down.Bunch = time.Duration(b) * time.Millisecond
-			} else {
-				p.up.Bunch = time.Duration(b) * time.Millisecond
-			}
-			row("P3 "+way+" "+p.down.Bunch.String()+p.up.Bunch.String(), p, func(t *testing.T, f *flow) {
-				f.during(5 * time.Second)
-				s := f.during(20 * time.Second)
-				st := f.w.server.Stats()
-				t.Logf("%.3f of the link, resent %.4f, dropped %v of %v, spurious %d timeouts %d", s.rate/float64(megabits(50)), s.resent, f.w.net.LinkStats(serverHost, clientHost).Overflow.Packets, f.w.net.LinkStats(serverHost, clientHost).Sent.Packets, st.SpuriousRetransmits, st.TimeoutRetransmits)
-			})
-		}
-	}
-	for _, c := range []struct {
-		name string
-		from path
-		to   path
-	}{
-		{"100 to 4", narrow(megabits(100), 50*time.Millisecond, 40*time.Millisecond), narrow(megabits(4), 50*time.Millisecond, 40*time.Millisecond)},
-		{"20 to 1", narrow(megabits(20), 100*time.Millisecond, 40*time.Millisecond), narrow(megabits(1), 100*time.Millisecond, 40*time.Millisecond)},
-		{"no limit to 4", delay(40 * time.Millisecond), narrow(megabits(4), 50*time.Millisecond, 40*time.Millisecond)},
-	} {
-		row("P4 "+c.name, c.from, func(t *testing.T, f *flow) {
-			f.during(5 * time.Second)
-			f.w.set(c.to)
-			seconds(t, f, 10, c.to.down.Rate)
-		})
-	}
-	row("P5", narrow(megabits(20), 100*time.Millisecond, 10*time.Millisecond), func(t *testing.T, f *flow) {
-		f.during(5 * time.Second)
-		f.w.set(narrow(megabits(20), 100*time.Millisecond, 200*time.Millisecond))
-		f.during(2 * time.Second)
-		seconds(t, f, 8, megabits(20))
+// A radio link has another rate five times a second. It is used, with a short queue.
+func TestVaryingRate(t *testing.T) {
+	p := delay(40 * time.Millisecond)
+	p.down.Recording, p.down.Queue = varying(1, 20, 200*time.Millisecond, 1), 1<<20
+	full(t, p, 5*time.Second, false, func(f *flow) {
+		from := f.w.net.Elapsed()
+		s := f.during(20 * time.Second)
+		share := s.rate * 20 / 1376 / p.down.Recording.Packets(from, from+20*time.Second)
+		queue := f.w.net.QueueDelays(serverHost, clientHost).Quantile(0.95)
+		t.Logf("%.3f of the link, queue %v", share, queue)
+		require.Greater(t, share, 0.8)
+		require.Less(t, queue, 200*time.Millisecond)
 	})
-	for _, rate := range []float64{0.2, 1, 5} {
-		row("P6", narrow(megabits(rate), 20*time.Second, 40*time.Millisecond), func(t *testing.T, f *flow) {
-			for range 6 {
-				s := f.during(10 * time.Second)
-				st := f.w.server.Stats()
-				t.Logf("%.1f Mbit/s: %.3f of the link, in flight %d (bdp %.1f), rtt %v resent %.3f", rate, s.rate/float64(megabits(rate)), st.InFlight, rate*1e6/8*0.04/1400, st.RTT, s.resent)
+}
+
+// The way back is a hundredth of the way there, or less: acknowledgements fit.
+func TestNarrowWayBack(t *testing.T) {
+	for _, back := range []float64{0.256, 0.064} {
+		p := narrow(50, 100*time.Millisecond, 40*time.Millisecond)
+		p.up.Rate, p.up.Queue, p.up.Overhead = megabits(back), 32<<10, netsim.OverheadIPv4
+		full(t, p, 5*time.Second, false, func(f *flow) {
+			s := f.during(10 * time.Second)
+			t.Logf("%.3f of the link", s.rate/float64(p.down.Rate))
+			require.Greater(t, s.rate, 0.9*float64(p.down.Rate))
+		})
+	}
+}
+
+// Windows grow by themselves, for 100 Mbit/s over long paths.
+func TestLongFatPath(t *testing.T) {
+	for _, rtt := range []time.Duration{300 * time.Millisecond, 600 * time.Millisecond} {
+		for _, stream := range []bool{false, true} {
+			for _, loss := range []float64{0, 0.01} {
+				t.Run(rtt.String(), func(t *testing.T) {
+					if rtt > 300*time.Millisecond && (testing.Short() || loss > 0) {
+						t.Skip("takes a while")
+					}
+					t.Parallel()
+					p := narrow(100, 200*time.Millisecond, rtt)
+					p.down.Loss = loss
+					full(t, p, 10*rtt, stream, func(f *flow) {
+						s := f.during(10 * time.Second)
+						t.Logf("stream %v, loss %v: %.3f of the link", stream, loss, s.rate/float64(p.down.Rate))
+						require.Greater(t, s.rate, (0.87-9*loss)*float64(p.down.Rate))
+					})
+				})
 			}
-		})
-	}
-	{
-		p := delay(40 * time.Millisecond)
-		p.down.Recording, p.down.Queue = varying(1, 20, 200*time.Millisecond, 1), 100<<10
-		row("P7", p, func(t *testing.T, f *flow) {
-			f.during(5 * time.Second)
-			from := f.w.net.Elapsed()
-			s := f.during(60 * time.Second)
-			t.Logf("%.3f of the link, resent %.3f", s.rate*s.took.Seconds()/1376/p.down.Recording.Packets(from, from+s.took), s.resent)
-		})
-	}
-	for _, name := range []string{"lte-a", "umts-t", "evdo-v"} {
-		r, err := os.Open("/work/shared/traces/" + name + ".down")
-		if err != nil {
-			continue
 		}
-		rec, err := netsim.ReadRecording(r, 20*time.Millisecond)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p := delay(40 * time.Millisecond)
-		p.down.Recording, p.down.Queue = rec, 2<<20
-		row("P8 "+name, p, func(t *testing.T, f *flow) {
-			f.during(5 * time.Second)
-			from := f.w.net.Elapsed()
-			s := f.during(120 * time.Second)
-			d := f.w.net.QueueDelays(serverHost, clientHost)
-			t.Logf("%.3f of the link, resent %.3f, queue p50 %v p95 %v", s.rate*s.took.Seconds()/1376/rec.Packets(from, from+s.took), s.resent, d.Quantile(.5), d.Quantile(.95))
-		})
-	}
-	for _, name := range []string{"lte-a", "umts-t", "evdo-v"} {
-		r, _ := os.Open("/work/shared/traces/" + name + ".down")
-		rec, err := netsim.ReadRecording(r, 20*time.Millisecond)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p := delay(40 * time.Millisecond)
-		p.down.Recording, p.down.Queue = rec, 2<<20
-		t.Run("P8m "+name, func(t *testing.T) {
-			over(t, p, cc, cc, func(w *world) {
-				f := w.downloadStream()
-				f.during(5 * time.Second)
-				from := f.mark()
-				took := w.messages(120 * time.Second)
-				to := f.mark()
-				d := f.w.net.QueueDelays(serverHost, clientHost)
-				t.Logf("%.3f of the link, messages p50 %v p95 %v p99 %v max %v of %d, queue p95 %v", float64(to.received-from.received)/1376/rec.Packets(from.at, to.at), took[len(took)/2], took[len(took)*95/100], took[len(took)*99/100], took[len(took)-1], len(took), d.Quantile(.95))
-			})
-		})
-	}
-	for _, up := range []float64{0.256, 0.064} {
-		p := narrow(megabits(50), 100*time.Millisecond, 40*time.Millisecond)
-		p.up.Rate, p.up.Queue, p.up.Overhead = megabits(up), 32<<10, netsim.OverheadIPv4
-		row("P9", p, func(t *testing.T, f *flow) {
-			f.during(5 * time.Second)
-			s := f.during(20 * time.Second)
-			t.Logf("back %.3f: %.3f of the link, resent %.3f", up, s.rate/float64(megabits(50)), s.resent)
-		})
-	}
-	for _, rtt := range []int{300, 600} {
-		row("P10", narrow(megabits(100), 200*time.Millisecond, time.Duration(rtt)*time.Millisecond), func(t *testing.T, f *flow) {
-			f.during(time.Duration(10*rtt) * time.Millisecond)
-			s := f.during(20 * time.Second)
-			t.Logf("%d ms: %.3f of the link, resent %.3f", rtt, s.rate/float64(megabits(100)), s.resent)
-		})
-	}
-	for _, rtt := range []int{220, 300, 600} {
-		t.Run("P10s", func(t *testing.T) {
-			over(t, narrow(megabits(100), 200*time.Millisecond, time.Duration(rtt)*time.Millisecond), cc, cc, func(w *world) {
-				f := w.downloadStream()
-				f.during(time.Duration(10*rtt) * time.Millisecond)
-				s := f.during(20 * time.Second)
-				t.Logf("stream %d ms: %.3f of the link, resent %.3f", rtt, s.rate/float64(megabits(100)), s.resent)
-			})
-		})
-	}
-	{
-		p := narrow(megabits(100), 200*time.Millisecond, 200*time.Millisecond)
-		p.down.Loss = 0.01
-		row("P10 loss", p, func(t *testing.T, f *flow) {
-			f.during(5 * time.Second)
-			s := f.during(20 * time.Second)
-			t.Logf("%.3f of the link, resent %.3f", s.rate/float64(megabits(100)), s.resent)
-		})
 	}
 }

@@ -33,6 +33,7 @@ type world struct {
 	t              *testing.T
 	net            *netsim.Network
 	client, server *kcp.Conn
+	repetition     *kcp.Repetition // makes runs repeat
 }
 
 // set changes the path.
@@ -45,7 +46,7 @@ func (w *world) set(p path) {
 func over(t *testing.T, p path, server, client *kcp.Config, f func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, net: netsim.NewNetwork(1, netsim.LinkConfig{})}
+		w := &world{t: t, net: netsim.NewNetwork(1, netsim.LinkConfig{}), repetition: kcp.NewRepetition(1)}
 		w.set(p)
 		listening, dialling := w.endpoint(serverHost+":4000", server), w.endpoint(clientHost+":5000", client)
 		l, err := listening.Listen()
@@ -64,7 +65,12 @@ func over(t *testing.T, p path, server, client *kcp.Config, f func(w *world)) {
 func (w *world) endpoint(addr string, config *kcp.Config) *kcp.Endpoint {
 	pc, err := w.net.Listen(addr)
 	require.NoError(w.t, err)
-	e, err := kcp.NewEndpoint(pc, config)
+	var c kcp.Config
+	if config != nil {
+		c = *config
+	}
+	c.Repetition = w.repetition
+	e, err := kcp.NewEndpoint(pc, &c)
 	require.NoError(w.t, err)
 	w.t.Cleanup(func() { _, _ = e.Close(), pc.Close() })
 	return e

@@ -70,6 +70,12 @@ func (r *Sampler) AppLimited() bool { return r.appLimitedUntil > 0 }
 // shortest: a queue is on the path, and losses may be its overflow.
 func (r *Sampler) Queued() bool { return 2*r.NewestAckedRTT >= 3*r.MinRTT }
 
+// MostLost reports whether more was declared lost than was delivered since the newest
+// segment left that is acknowledged.
+func (r *Sampler) MostLost() bool {
+	return r.Input != nil && r.Lost-r.Newest.lost > r.Delivered-r.Newest.delivered
+}
+
 // Begin starts the sample of a new input.
 func (r *Sampler) Begin() {
 	if r.Input == nil {
