@@ -73,17 +73,19 @@ type Config struct {
 	// fragmented: on Linux, with system sockets. With an explicit MaxMTU probes are sent
 	// in any case, and the net.PacketConn must not fragment.
 	MaxMTU int
-	// SendWindow is the most segments in flight: 1 to 65535, default 2048. The peer's
+	// SendWindow is the most segments in flight: 1 to 65535, default 16384. The peer's
 	// receive window and congestion control limit it further.
 	SendWindow int
-	// ReceiveWindow is the most segments held for Read: up to 65535, default 2048. Less
+	// ReceiveWindow is the most segments held for Read: up to 65535. The default is 2048,
+	// and grows to 16384 while the application reads as fast as that allows (dynamic
+	// right-sizing). A window set here, or by SetWindow, stays as it is. Less
 	// than 128 is raised to 128, which holds the longest message. It takes at most two
 	// windows of memory, one waiting for Read and one behind a gap, in buffers of up to
 	// three times the peer's MTU. MaxBuffered bounds all of it.
 	ReceiveWindow int
 	// WriteBuffer is how many bytes may be written ahead of the peer's acknowledgements
 	// before Write blocks: 4096 to 1 GiB. Each segment counts 64 more than its payload.
-	// The default is 4 MiB, and less while the sessions of the endpoint together have
+	// The default is 4 MiB, or twice what is in flight, 32 MiB at most. It is less while the sessions of the endpoint together have
 	// more than 64 MiB written ahead (see docs/settings.md; compare Linux tcp_mem). What
 	// waits in all streams of a session may take as much memory again; see
 	// StreamWriteBuffer. While streams are open, at most 64 KiB of what the session

@@ -26,7 +26,7 @@ type sessionPort interface {
 	receiver() *receiver
 	recvBytes([]byte) int
 	windowReopened() bool
-	receiveWindow() (size, used int)
+	receiveWindow() (size, used int, largest bool)
 	doubleWindow()
 	closeReceive()
 	limitWindow(segments uint32, shut, tell bool)

@@ -451,10 +451,10 @@ func (k *KCP) wndUnused() uint16 {
 }
 
 // receiveWindow returns the size of the receive window, and how much of it holds segments
-// or has a gap before one, in bytes of full segments.
-func (k *KCP) receiveWindow() (size, used int) {
+// or has a gap before one, in bytes of full segments; and whether it grows no more.
+func (k *KCP) receiveWindow() (size, used int, largest bool) {
 	used = int(k.rcv.queue.n) + int(max(k.rcv.ackPolicy.End.Diff(k.rcv.nxt), 0))
-	return int(k.cfg.rcvWnd) * k.cfg.mss, used * k.cfg.mss
+	return int(k.cfg.rcvWnd) * k.cfg.mss, used * k.cfg.mss, k.cfg.rcvWnd >= mostWindow
 }
 
 // doubleWindow doubles the receive window. The peer learns it with the next segment.

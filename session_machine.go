@@ -167,6 +167,7 @@ func (c *session) init(e *sharedState, h host, key sessionKey, remote net.Addr) 
 		hooks.outputInPlace, hooks.headroom = c.queueSegment, int32(e.overhead.head+headerSize)
 	}
 	c.kcp = newMachine(key.Conv, hooks)
+	c.in.fixedWindow = e.fixedWindow
 	e.config.apply(c.kcp)
 	now := h.now()
 	c.hs.born, c.step.inputAt, c.live = now, now, liveness.New(now)
@@ -245,6 +246,7 @@ type inputState struct {
 	holding   holding          // memory held because of the peer
 	meter     rightsize.Meter  // of what the application reads
 
+	unmetered   int           // bytes read that meter does not have yet
 	fixedWindow bool          // the application has set the receive window
 	arrived     uint32        // payload bytes that holding.recent counts, or has counted, modulo 2^32
 	sending     incast.Sender // its turn: the lock of incast.Turns

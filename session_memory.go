@@ -105,21 +105,29 @@ func (c *session) accountRead(n int) {
 // all of a window is lost when the link becomes narrow.
 const mostWindowRate = 64 << 20
 
+// meterGrain is how many bytes are read before growWindow looks at them.
+const meterGrain = 64 << 10
+
 // growWindow doubles the receive window if it limits the peer, or soon will, as the
 // application has read n bytes, or 0 if something has arrived behind a gap (dynamic
 // right-sizing). A window that was set stays as it is.
 func (c *session) growWindow(n int) {
-	size, used := c.kcp.receiveWindow()
-	if c.shared.fixedWindow || c.in.fixedWindow || size >= mostWindow*c.kcp.load().payload || c.closing.Caller != closing.Uses {
+	in := &c.in
+	if in.unmetered += n; in.fixedWindow || n > 0 && in.unmetered < meterGrain {
 		return
 	}
-	double, now, rtt := false, c.host.now(), c.rtt.Current(c.kcp.snapshot().srtt)
-	if n > 0 {
-		double = c.in.meter.Read(n, size, now, rtt)
-	} else {
-		double = c.in.meter.Early(used, size)
+	size, used, largest := c.kcp.receiveWindow()
+	if largest || c.closing.Caller != closing.Uses {
+		return
 	}
-	if 4*c.in.holding.lately(now) > int64(size) && c.mayPing(now) {
+	double, now, rtt := false, c.host.now(), time.Duration(c.rtt.Smoothed)*time.Microsecond
+	if n > 0 {
+		double = in.meter.Read(in.unmetered, size, now, rtt)
+		in.unmetered = 0
+	} else {
+		double = in.meter.Early(used, size)
+	}
+	if 4*in.holding.lately(now) > int64(size) && c.mayPing(now) {
 		c.queuePing(now) // an end that only receives learns of a longer path by that alone
 	}
 	if double && size <= int(mostWindowRate*rtt.Seconds()) && !c.shared.overMemoryLimit() {
