@@ -350,7 +350,6 @@ func (c *Config) overhead() (o overhead) {
 const (
 	defaultConfigMTU     = 1400
 	defaultWindow        = 2048
-	mostWindow           = 16384 // of a receive window that grows
 	defaultWriteBuffer   = 4 << 20
 	mostWriteBuffer      = 32 << 20 // of one that grows
 	defaultFastResend    = 2

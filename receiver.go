@@ -450,6 +450,9 @@ func (k *KCP) wndUnused() uint16 {
 	return uint16(free)
 }
 
+// mostWindow is how far a receive window grows by itself, in segments.
+const mostWindow = 16384
+
 // receiveWindow returns the size of the receive window, and how much of it holds segments
 // or has a gap before one, in bytes of full segments; and whether it grows no more.
 func (k *KCP) receiveWindow() (size, used int, largest bool) {
