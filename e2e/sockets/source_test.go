@@ -188,7 +188,7 @@ func TestTimeWaitAnswersFromAskedAddress(t *testing.T) {
 			require.NoError(t, c.Close())
 			await.True(t, func() bool { return l.Stats().Sessions == 0 })
 			require.NoError(t, e.Close())
-			answered(t, pc, ping(c.Conv()), answers(c.Conv(), 0x86))
+			answered(t, pc, ping(c.Conv()), answers(c.Conv(), 5))
 		}
 	}
 }
