@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"testing"
-
 )
 
 // TestPathsStay wants the paths to be the same as ever: figures of another build
