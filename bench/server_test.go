@@ -54,7 +54,7 @@ func TestStateSmall(t *testing.T) {
 			f, err := measureState(c, impl, 100*time.Millisecond)
 			fatal(t, err)
 			checkFigures(t, s, c, impl, f)
-			if f[metricDelivered] == 0 || f[metricPackets] < 3 {
+			if f[metricDelivered] == 0 || f[metricPackets] == 0 {
 				t.Errorf("%s, %s: %v", c, impl, f)
 			}
 			goroutines = append(goroutines, f[metricServer])
