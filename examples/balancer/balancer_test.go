@@ -227,8 +227,8 @@ func TestBalancer(t *testing.T) {
 			require.Empty(t, w.ended("silence beyond proxy_timeout"))
 
 			// The sessions that nginx sends to a fourth server end, as that does not know them.
-			// They are a fourth on average, which TestShares shows; that more than twice as many
-			// of so few end by chance happens once in 100 000 times.
+			// They are a fourth on average; that more than twice as many of so few end by
+			// chance happens once in 100 000 times.
 			w.servers = append(w.servers, startServer(t, w.config))
 			w.nginx.reload(w.lines())
 			require.LessOrEqual(t, len(w.ended("a fourth server added")), sessions*2/3)

@@ -3,9 +3,7 @@ package cluster
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"math/rand/v2"
-	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -14,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/testenv/await"
 )
 
@@ -225,31 +222,6 @@ func TestSessionsEndUnderMessages(t *testing.T) {
 	}
 }
 
-// Calls that cannot succeed fail at once.
-func TestSendErrors(t *testing.T) {
-	t.Parallel()
-	all := testAuthority(t).nodes(t, "a", "b")
-	a := all[0]
-	require.ErrorIs(t, a.Send(t.Context(), "b", make([]byte, defaultMaxMessage+1)), ErrMessageTooLarge)
-	require.ErrorIs(t, a.Broadcast(t.Context(), make([]byte, defaultMaxMessage+1)), ErrMessageTooLarge)
-	require.NoError(t, a.Send(t.Context(), "b", make([]byte, defaultMaxMessage)))
-	require.ErrorIs(t, a.Send(t.Context(), "c", nil), ErrNotMember)
-	require.ErrorIs(t, a.Send(t.Context(), "a", nil), ErrNotMember)
-	done, cancel := context.WithCancel(t.Context())
-	cancel()
-	require.ErrorIs(t, a.Send(done, "b", nil), context.Canceled)
-	_, err := a.Receive(done)
-	require.ErrorIs(t, err, context.Canceled)
-
-	require.NoError(t, a.Close())
-	require.NoError(t, a.Close())
-	require.ErrorIs(t, a.Send(t.Context(), "b", nil), net.ErrClosed)
-	_, err = a.Receive(t.Context())
-	require.ErrorIs(t, err, net.ErrClosed)
-	_, err = Start(&Config{Seeds: []string{"nowhere"}})
-	require.Error(t, err)
-}
-
 // A message to a member that dies fails with ErrNodeGone. Broadcast says to whom.
 func TestMemberDiesUnderMessages(t *testing.T) {
 	t.Parallel()
@@ -269,92 +241,6 @@ func TestMemberDiesUnderMessages(t *testing.T) {
 	m, err := b.Receive(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, Message{"a", []byte("who is there?"), true}, m)
-}
-
-// What a member sends that breaks the rules ends its stream, and nothing else.
-func TestBrokenMessages(t *testing.T) {
-	t.Parallel()
-	ca := testAuthority(t)
-	b := ca.node(t, "b", func(c *Config) { c.MaxMessage = 1000 })
-	a := ca.transport(t, "a")
-	s, err := a.session(t.Context(), b.Addr(), "b")
-	require.NoError(t, err)
-	open := func(number uint64, size uint32, b []byte) *kcp.Stream {
-		st, err := s.open(t.Context(), streamMessages)
-		require.NoError(t, err)
-		h := binary.BigEndian.AppendUint64(nil, 7) // instance
-		h = binary.BigEndian.AppendUint64(h, number)
-		_, err = st.Write(append(binary.BigEndian.AppendUint32(h, size), b...))
-		require.NoError(t, err)
-		return st
-	}
-	st := open(1, 1<<31, nil)
-	_, err = st.Read(make([]byte, 1))
-	var reset *kcp.StreamError
-	require.ErrorAs(t, err, &reset)
-	require.Equal(t, uint64(1), b.Stats().StreamsRefused)
-	require.NoError(t, st.Reset(0))
-
-	for i := range 2 { // the same message, again
-		st := open(1, 2, []byte("hi"))
-		var ack [ackSize]byte
-		_, err = st.Read(ack[:])
-		require.NoError(t, err)
-		require.Equal(t, uint64(i), b.Stats().Duplicates)
-		require.NoError(t, st.Reset(0))
-	}
-	m, err := b.Receive(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, Message{"a", []byte("hi"), true}, m)
-	nothingWaits(t, b)
-}
-
-// A member may have few streams of messages at a time, in all its sessions together.
-func TestStreamsOfMessagesAreBounded(t *testing.T) {
-	t.Parallel()
-	ca := testAuthority(t)
-	b := ca.node(t, "b", nil)
-	a := ca.transport(t, "a")
-	s, err := a.session(t.Context(), b.Addr(), "b")
-	require.NoError(t, err)
-	for range maxInboxes {
-		_, err := s.open(t.Context(), streamMessages)
-		require.NoError(t, err)
-	}
-	await.True(t, func() bool {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		in := b.inboxes["a"]
-		return in != nil && in.receiving == maxInboxes
-	})
-	st, err := s.open(t.Context(), streamMessages)
-	require.NoError(t, err)
-	_, err = st.Read(make([]byte, 1))
-	var reset *kcp.StreamError
-	require.ErrorAs(t, err, &reset)
-	require.Equal(t, uint64(codeBusy), reset.Code)
-
-	n := &Node{inboxes: make(map[string]*inbox), transport: b.transport}
-	for range maxReceiving {
-		require.NotNil(t, n.enter("x"))
-	}
-	require.Nil(t, n.enter("x"))
-	n.leave(n.inboxes["x"])
-	require.NotNil(t, n.enter("x"))
-}
-
-// Names beyond the bound push out those that send nothing and are no members.
-func TestSendersAreBounded(t *testing.T) {
-	t.Parallel()
-	n := &Node{inboxes: make(map[string]*inbox), members: map[string]Member{"member": {}}}
-	require.NotNil(t, n.enter("sending"))
-	n.leave(n.enter("member"))
-	for i := range maxSenders + 10 {
-		n.leave(n.enter(string(content("x", i, 8))))
-	}
-	require.Len(t, n.inboxes, maxSenders)
-	require.Contains(t, n.inboxes, "sending")
-	require.Contains(t, n.inboxes, "member")
 }
 
 // An inbox tells apart the processes of a node, and remembers the last few.
@@ -378,22 +264,4 @@ func TestInstances(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Len(t, in.instances, maxInstances)
-}
-
-// Certificates and keys come back from their files.
-func TestCertificatesInFiles(t *testing.T) {
-	dir, ca := t.TempDir(), testAuthority(t)
-	cert, err := ca.Issue("a")
-	require.NoError(t, err)
-	require.NoError(t, Save(dir, "authority", ca.Certificate))
-	require.NoError(t, Save(dir, "a", cert))
-	got, err := Load(dir, "a")
-	require.NoError(t, err)
-	require.Equal(t, cert.Certificate, got.Certificate)
-	require.Equal(t, cert.PrivateKey, got.PrivateKey)
-	pool, err := LoadPool(dir, "authority")
-	require.NoError(t, err)
-	require.True(t, pool.Equal(ca.Pool()))
-	_, err = LoadPool(dir, "b")
-	require.Error(t, err)
 }

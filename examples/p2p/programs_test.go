@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strings"
 	"sync"
 	"testing"
 
@@ -139,37 +138,4 @@ func TestPrograms(t *testing.T) {
 	sends, gets := ends{flags: flags, size: 5_000_000}.succeed(t)
 	require.Contains(t, sends.printed(), "NAT: none")
 	require.Contains(t, gets.printed(), "5000000 bytes received")
-}
-
-// What is typed wrongly is said.
-func TestUsage(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "file")
-	require.NoError(t, os.WriteFile(file, nil, 0o600))
-	for args, want := range map[string]string{
-		"":                                  "unknown command",
-		"send -server a:1":                  "send takes one file",
-		"send " + file:                      "give -server, or -lan",
-		"send -lan -server a:1 " + file:     "give -server, or -lan",
-		"send -server a:1 /nonexistent":     "no such file",
-		"get -server a:1 short":             "a code has 16 characters or more",
-		"get -server a:1":                   "get takes one code",
-		"get -nonsense":                     "flag provided but not defined",
-		"get -lan -dir /nonexistent " + "a": "no such file",
-	} {
-		err := run(t.Context(), strings.Fields(args), io.Discard, io.Discard)
-		require.ErrorContains(t, err, want, args)
-	}
-}
-
-// The key in a file is made once.
-func TestKeyFile(t *testing.T) {
-	name := filepath.Join(t.TempDir(), "key.pem")
-	first, err := keyFile(name)
-	require.NoError(t, err)
-	second, err := keyFile(name)
-	require.NoError(t, err)
-	require.Equal(t, fingerprint(first.Leaf), fingerprint(second.Leaf))
-	require.NoError(t, os.WriteFile(name, []byte("not a key"), 0o600))
-	_, err = keyFile(name)
-	require.Error(t, err)
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"log"
 	"math/rand/v2"
@@ -295,45 +294,5 @@ func TestServerLimits(t *testing.T) {
 		require.ErrorIs(w, err, kcp.ErrRefused, "of one address")
 	})
 }
-
-// The program that runs once more takes the seat of the one before.
-func TestReplaced(t *testing.T) {
-	inWorld(t, defaultLimits(), func(w *world) {
-		var all sync.WaitGroup
-		all.Go(func() {
-			err := w.get(w.Context(), w.listen("203.0.113.2:5000"), testCode)
-			var closed *kcp.PeerCloseError
-			require.ErrorAs(w, err, &closed)
-			require.EqualValues(w, codeReplaced, closed.Code)
-		})
-		time.Sleep(5 * time.Second)
-		all.Go(func() { require.NoError(w, w.get(w.Context(), w.listen("203.0.113.2:5001"), testCode)) })
-		time.Sleep(5 * time.Second) // or the other end might meet the first
-		require.NoError(w, w.send(w.Context(), w.listen("203.0.113.1:5000"), testCode))
-		all.Wait()
-		w.arrived()
-	})
-}
-
-// An interrupted end tells the other.
-func TestInterrupted(t *testing.T) {
-	inWorld(t, defaultLimits(), func(w *world) {
-		ctx, interrupt := context.WithCancelCause(w.Context())
-		time.AfterFunc(1500*time.Millisecond, func() { interrupt(errInterrupted) })
-		var all sync.WaitGroup
-		all.Go(func() {
-			require.ErrorIs(w, w.send(ctx, w.listen("203.0.113.1:5000"), testCode), errInterrupted)
-		})
-		all.Go(func() {
-			err := w.get(w.Context(), w.listen("203.0.113.2:5000"), testCode)
-			var closed *kcp.PeerCloseError
-			require.ErrorAs(w, err, &closed, w.logged())
-			require.EqualValues(w, codeInterrupted, closed.Code)
-		})
-		all.Wait()
-	})
-}
-
-var errInterrupted = errors.New("interrupted by the test")
 
 var _ io.Writer = (*world)(nil)

@@ -8,7 +8,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -107,34 +106,6 @@ func throughAll(w *world, r *rand.Rand) {
 	d.stop()
 }
 
-// While the server is away the client asks ever more seldom. One that is woken asks at
-// once.
-func TestBackOff(t *testing.T) {
-	inWorld(t, 1, plain, func(t *testing.T, w *world) {
-		d := w.start(1, "10.0.0.2")
-		time.Sleep(time.Minute)
-		w.kill()
-		attempts := 0
-		w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool {
-			attempts++
-			return true
-		})
-		time.Sleep(time.Hour)
-		w.net.SetFilter(nil)
-		_, changed := d.link.current()
-		require.Less(t, attempts, 3600/(30/2)*10, "ten packets in each attempt")
-		require.Greater(t, attempts, 100)
-		w.serve()
-		start := time.Now()
-		time.Sleep(20 * time.Millisecond)
-		d.link.wake(w.Context())
-		<-changed
-		require.Less(t, time.Since(start), 12*time.Second, "an attempt, and no pause")
-		require.NoError(t, d.flush(w.Context()))
-		d.stop()
-	})
-}
-
 // A client that wakes notices in seconds that the server has forgotten it, and not only
 // with the next keep-alive.
 func TestWake(t *testing.T) {
@@ -185,36 +156,6 @@ func TestTakenOver(t *testing.T) {
 	})
 }
 
-// A message that was written in part when the process was killed is not there, and is
-// sent again. A server that has lost messages is not sent others in their place.
-func TestServerFile(t *testing.T) {
-	inWorld(t, 1, plain, func(t *testing.T, w *world) {
-		d := w.start(1, "10.0.0.2")
-		for i := range 3 {
-			d.send(fmt.Appendf(nil, "message %d", i))
-		}
-		time.Sleep(time.Second)
-		require.NoError(t, d.flush(w.Context()))
-		w.kill()
-		path := filepath.Join(w.dir, hex.EncodeToString(d.id[:])+".log")
-		b, err := os.ReadFile(path)
-		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(path, append(b, b[:7]...), 0o600))
-		w.serve()
-		d.send([]byte("message 3"))
-		time.Sleep(2 * time.Minute)
-		require.NoError(t, d.flush(w.Context()))
-		require.Equal(t, numbered(4), w.log(1))
-		w.kill()
-		require.NoError(t, os.WriteFile(path, b, 0o600))
-		w.serve()
-		require.ErrorIs(t, <-d.ended, errNumbers)
-		_, err = d.link.await(w.Context())
-		require.ErrorIs(t, err, errNumbers, "there will be no other session")
-		d.stop()
-	})
-}
-
 // A file that is not there is not asked for again; one that has changed comes whole.
 func TestFetch(t *testing.T) {
 	inWorld(t, 1, plain, func(t *testing.T, w *world) {
@@ -246,64 +187,6 @@ func TestFetch(t *testing.T) {
 		}
 		d.stop()
 	})
-}
-
-// A server that ends the stream of a file, in the midst of its answer, is not asked again,
-// and the client does not wait for the end of the session.
-func TestFetchRefused(t *testing.T) {
-	inWorld(t, 1, plain, func(t *testing.T, w *world) {
-		w.kill()
-		_, e := w.listen()
-		defer e.Close()
-		answered := make(chan error, 1)
-		answer := func() error {
-			conn, err := w.listener.AcceptKCP(t.Context())
-			if err != nil {
-				return err
-			}
-			if _, err := io.ReadFull(conn, make([]byte, idSize)); err != nil {
-				return err
-			}
-			if err := writeNumbers(conn, 0); err != nil {
-				return err
-			}
-			stream, err := conn.AcceptStream(t.Context())
-			if err != nil {
-				return err
-			}
-			if err := writeNumbers(stream, 1, 10, 0); err != nil {
-				return err
-			}
-			if _, err := stream.Write([]byte("part")); err != nil {
-				return err
-			}
-			time.Sleep(time.Second)
-			return stream.Reset(codeNoFile)
-		}
-		go func() { answered <- answer() }()
-		d := w.start(1, "10.0.0.2")
-		f, err := os.Create(filepath.Join(t.TempDir(), "file"))
-		require.NoError(t, err)
-		defer f.Close()
-		begin := time.Now()
-		require.Error(t, d.fetch(w.Context(), "file", f, 0))
-		require.Less(t, time.Since(begin), 10*time.Second)
-		require.NoError(t, <-answered)
-		d.stop()
-	})
-}
-
-// An error that will come again ends the client.
-func TestHopeless(t *testing.T) {
-	inWorld(t, 1, secure, func(t *testing.T, w *world) {
-		w.client.TLS.RootCAs = x509.NewCertPool()
-		d := w.start(1, "10.0.0.2")
-		var untrusted x509.UnknownAuthorityError
-		require.ErrorAs(t, <-d.ended, &untrusted)
-	})
-	for _, err := range []error{kcp.ErrRefused, kcp.ErrReset, &kcp.NoAnswerError{}, &kcp.PeerLostError{}, errEnded, io.ErrUnexpectedEOF} {
-		require.False(t, hopeless(&net.OpError{Op: "dial", Err: err}), err)
-	}
 }
 
 // staleNAT is a NAT in front of the server. It sends what comes from an address that it

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/pem"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -55,49 +54,6 @@ func TestServerRestart(t *testing.T) {
 	}
 }
 
-// A byte that changes on the server's disk is noticed, in a part that came in an
-// earlier session. The next attempt begins anew.
-func TestDamagedDisk(t *testing.T) {
-	inWorld(t, plain, func(t *testing.T, w *world) {
-		w.serve()
-		w.begin("10.0.0.2", 2*time.Second)
-		b, err := os.ReadFile(w.part())
-		require.NoError(t, err)
-		require.Greater(t, len(b), fileSize/4)
-		b[1000] ^= 1
-		require.NoError(t, os.WriteFile(w.part(), b, 0o600))
-		var closed *kcp.PeerCloseError
-		require.ErrorAs(t, w.put(t.Context(), "10.0.0.2"), &closed)
-		require.EqualValues(t, codeDamaged, closed.Code)
-		require.NoFileExists(t, w.part())
-		require.NoFileExists(t, filepath.Join(w.dir, fileName))
-		require.NoError(t, w.put(t.Context(), "10.0.0.2"))
-		w.requireComplete()
-	})
-}
-
-// The answer gets lost after the file has got its name. The client asks again, and
-// sends nothing again.
-func TestAnswerLost(t *testing.T) {
-	inWorld(t, plain, func(t *testing.T, w *world) {
-		w.serve()
-		var since time.Time // when the file had its name
-		w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool {
-			if _, err := os.Stat(filepath.Join(w.dir, fileName)); err != nil {
-				return true
-			}
-			if since.IsZero() {
-				since = time.Now()
-			}
-			return from.String() != serverAddr || time.Since(since) > 2*peerTimeout
-		})
-		require.NoError(t, w.put(t.Context(), "10.0.0.2"))
-		require.Greater(t, time.Since(since), 2*peerTimeout)
-		w.requireComplete()
-		w.requireSentOnce("10.0.0.2")
-	})
-}
-
 // Of two sessions the later one wins. From the moment at which it knows how much there
 // is, nothing of the earlier one is written, whose packets still arrive.
 func TestLaterSessionWins(t *testing.T) {
@@ -138,50 +94,6 @@ func TestLaterSessionWins(t *testing.T) {
 	})
 }
 
-// Sessions that ask for nothing, or do not go on, are ended, and own nothing then.
-func TestIdleSessionsEnd(t *testing.T) {
-	inWorld(t, plain, func(t *testing.T, w *world) {
-		s, _ := w.serve()
-		silent, idle := w.dial("10.0.0.2"), w.dial("10.0.0.3")
-		at, err := ask(idle, w.request())
-		require.NoError(t, err)
-		require.Zero(t, at)
-		start := time.Now()
-		require.NoError(t, silent.SetReadDeadline(start.Add(2*w.limits.request)))
-		require.NoError(t, idle.SetReadDeadline(start.Add(2*w.limits.idle)))
-		_, err = silent.Read(make([]byte, 1))
-		require.ErrorIs(t, err, kcp.ErrReset)
-		require.InDelta(t, w.limits.request.Seconds(), time.Since(start).Seconds(), 1)
-		_, err = idle.Read(make([]byte, 1))
-		require.ErrorIs(t, err, kcp.ErrReset)
-		require.InDelta(t, w.limits.idle.Seconds(), time.Since(start).Seconds(), 1)
-		require.Empty(t, s.owners.of)
-	})
-}
-
-// Incomplete files that nobody continues make room for others.
-func TestOldPartsMakeRoom(t *testing.T) {
-	root, err := os.OpenRoot(t.TempDir())
-	require.NoError(t, err)
-	defer root.Close()
-	s := &store{root: root, parts: 2, keep: time.Hour}
-	open := func(name string) error {
-		p, err := s.open(&request{size: 10, name: name})
-		if err == nil {
-			require.NoError(t, p.Close())
-		}
-		return err
-	}
-	require.NoError(t, open("old"))
-	require.NoError(t, open("new"))
-	require.Error(t, open("third"))
-	before := time.Now().Add(-2 * time.Hour)
-	require.NoError(t, root.Chtimes(partsDir+"/"+(&request{size: 10, name: "old"}).id(), before, before))
-	require.NoError(t, open("third"))
-	require.Error(t, open("old"))
-	require.NoError(t, open("new"))
-}
-
 // The program, over loopback and with TLS: both ends name the same SHA-256.
 func TestRun(t *testing.T) {
 	dir, files := t.TempDir(), t.TempDir()
@@ -217,14 +129,4 @@ func TestRun(t *testing.T) {
 	const sum = "853ff93762a06ddbf722c4ebe9ddd66d8f63ddaea97f521c3ecc20da7c976020"
 	require.Contains(t, served.String(), "complete, sha256 "+sum)
 	require.Contains(t, sent.String(), "the server has sha256 "+sum)
-}
-
-func TestUsage(t *testing.T) {
-	for _, args := range [][]string{
-		nil, {"get"}, {"serve", "-nope"}, {"put", "file"}, {"put", "file", "nowhere"},
-		{"serve", "-ca", "file"}, {"serve", "-dir", "/nowhere"}, {"put", "-ca", "/nowhere", "file", "localhost:1"},
-	} {
-		require.Error(t, run(t.Context(), args, new(lab.Output), new(lab.Output)), args)
-	}
-	require.NoError(t, run(t.Context(), []string{"put", "-h"}, new(lab.Output), new(lab.Output)))
 }

@@ -128,14 +128,6 @@ func (w *world) client(host string) *client {
 // put sends the file from a host.
 func (w *world) put(ctx context.Context, host string) error { return w.client(host).put(ctx, w.path) }
 
-// begin sends the file from a host for a while, until the user interrupts the client.
-func (w *world) begin(host string, d time.Duration) {
-	ctx, cancel := context.WithTimeout(w.Context(), d)
-	defer cancel()
-	require.ErrorIs(w, w.put(ctx, host), context.DeadlineExceeded)
-	time.Sleep(time.Second) // the server gets to know
-}
-
 // request returns what the client says about the file.
 func (w *world) request() *request {
 	f, err := os.Open(w.path)

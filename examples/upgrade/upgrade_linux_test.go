@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
@@ -92,30 +91,6 @@ func TestProgramsThatFail(t *testing.T) {
 	}
 }
 
-// A SIGHUP that comes while another one is being handled starts one more process, whoever
-// gets it. A process that was replaced by one that has ended is not concerned any more.
-func TestSignalsAtOnce(t *testing.T) {
-	t.Parallel()
-	s := lab.Start(t)
-	ann := s.Join("ann", s.First)
-	s.Signal(s.First, unix.SIGHUP)
-	s.Reloading()
-	s.Signal(s.First, unix.SIGHUP)
-	second := s.Ready()
-	s.Reloading() // this is from the second
-	third := s.Ready()
-	s.Ends(second)
-	s.Logged(`process ` + fmt.Sprint(third) + ` has taken over\n`)
-	await.True(t, func() bool { // the first has to learn of the end of the second
-		s.Signal(s.First, unix.SIGHUP)
-		return s.Says(`SIGHUP is for the process that serves\n`)
-	})
-	ann.Talks()
-	s.Join("bob", third).Talks()
-	ann.Leaves()
-	s.Ends(s.First)
-}
-
 // The file of -pid leads SIGHUP to the process that serves, as often as it is sent: with
 // players in the first process, and processes between that have ended, to which the first
 // passes nothing on.
@@ -156,34 +131,4 @@ func TestNewestIsKilled(t *testing.T) {
 	ann.Hush()
 	ann.Leaves()
 	s.Ends(s.First)
-}
-
-// If a process that has been replaced itself is killed, nobody is concerned but its
-// players.
-func TestMiddleIsKilled(t *testing.T) {
-	t.Parallel()
-	s := lab.Start(t)
-	ann := s.Join("ann", s.First)
-	second := s.Upgrades(s.First)
-	s.Join("bob", second)
-	s.Logged(`has taken over\n`)
-	third := s.Upgrades(second)
-	s.Logged(`has taken over\n`)
-	s.Signal(second, unix.SIGKILL)
-	s.Logged(`a later process serves\n`)
-	ann.Talks()
-	s.Join("joe", third).Talks()
-	ann.Leaves()
-	s.Ends(s.First)
-}
-
-// Players of an old process have to leave in the end.
-func TestDrainEnds(t *testing.T) {
-	t.Parallel()
-	s := lab.Start(t, "-drain", "100ms")
-	ann := s.Join("ann", s.First)
-	newest := s.Upgrades(s.First)
-	ann.IsSentAway()
-	s.Ends(s.First)
-	s.Join("bob", newest).Talks()
 }

@@ -57,21 +57,3 @@ func refuses(s *lab.Service, pid int, why string) {
 	s.Stays(pid, why)
 	s.Logged("not upgraded: .*" + why)
 }
-
-// Two SIGHUPs at once start one process.
-func TestSignalsAtOnce(t *testing.T) {
-	t.Parallel()
-	s := lab.Start(t)
-	ann := s.Join("ann", s.First)
-	s.Signal(s.First, unix.SIGHUP)
-	s.Reloading()
-	s.Signal(s.First, unix.SIGHUP)
-	second := s.Ready()
-	s.Logged(`SIGHUP is for the process that serves\n`)
-	ann.Talks()
-	s.Join("bob", second).Talks()
-	ann.Leaves()
-	s.Ends(s.First)
-	newest := s.Upgrades(second)
-	s.Join("joe", newest).Talks()
-}
