@@ -3,11 +3,9 @@ package main
 import (
 	"bytes"
 	"cmp"
-	"encoding/binary"
 	"io"
 	"net"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,17 +13,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/testenv/life"
+	"github.com/arqnet/kcp/internal/testenv/life/ends"
 	"github.com/arqnet/kcp/netsim"
 )
 
-// legacyPeer is a peer that knows no signals: the state machine alone, driven
-// the way the reference is.
+// legacyPeer is a peer that knows no signals.
 type legacyPeer struct {
-	mu  sync.Mutex
-	k   *kcp.KCP // nil: begin was not called yet
+	*ends.Bare
 	got bytes.Buffer
-
-	begin func(conv uint32)
 }
 
 // inLegacyBubble runs f with a session of a legacy peer, which says "hello". It has dialled
@@ -40,90 +36,37 @@ func inLegacyBubble(t *testing.T, dialled bool, f func(t *testing.T, b *bench, c
 		e := b.endpoint(t, us)
 		socket, err := b.network.Listen(at.String())
 		require.NoError(t, err)
-		p := &legacyPeer{}
-		p.begin = func(conv uint32) {
-			p.k = kcp.New(conv, func(packet []byte) { _, _ = socket.WriteTo(packet, us) })
+		stop := make(chan struct{})
+		defer close(stop)
+		o := ends.BareOptions{Conv: 7, To: us, Messages: true, Stop: stop}
+		if dialled {
+			o.To = nil
 		}
-		if !dialled {
-			p.begin(7)
-			p.send(t, "hello")
-		}
-		var running sync.WaitGroup
-		quit := make(chan struct{})
-		running.Go(func() { p.read(socket) })
-		running.Go(func() { p.drive(quit) })
+		p := &legacyPeer{Bare: ends.NewBare(socket, o)}
 		var conn *kcp.Conn
 		if dialled {
 			conn, err = e.Dial(t.Context(), at)
 			require.NoError(t, err)
 			p.send(t, "hello")
 		} else {
+			p.send(t, "hello")
 			l, err := e.Listen()
 			require.NoError(t, err)
-			conn, err = l.AcceptKCP(t.Context())
-			require.NoError(t, err)
+			conn = ends.Accepted(t, l)
 		}
-		defer func() {
-			close(quit)
-			require.NoError(t, socket.Close())
-			running.Wait()
-		}()
 		f(t, b, conn, p)
 	})
 }
 
 func (p *legacyPeer) send(t *testing.T, s string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	_, err := p.k.Send([]byte(s))
-	require.NoError(t, err)
+	require.NoError(t, p.SendMessage(0, []byte(s), life.Options{}, false))
 }
 
-func (p *legacyPeer) read(socket net.PacketConn) {
-	buf := make([]byte, 1500)
-	for {
-		n, _, err := socket.ReadFrom(buf)
-		if err != nil {
-			return
-		}
-		p.mu.Lock()
-		if p.k == nil { // it takes the conv from the first packet
-			p.begin(binary.LittleEndian.Uint32(buf))
-		}
-		_ = p.k.Input(buf[:n]) // bad packets are none of its business
-		p.mu.Unlock()
-	}
-}
-
-func (p *legacyPeer) drive(quit <-chan struct{}) {
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	buf := make([]byte, 1<<16)
-	start := time.Now()
-	for {
-		select {
-		case <-quit:
-			return
-		case <-tick.C:
-		}
-		p.mu.Lock()
-		if p.k != nil {
-			p.k.Update(uint32(time.Since(start).Milliseconds()))
-		}
-		for p.k != nil {
-			n, err := p.k.Recv(buf)
-			if err != nil {
-				break
-			}
-			p.got.Write(buf[:n])
-		}
-		p.mu.Unlock()
-	}
-}
-
+// received returns all that has arrived.
 func (p *legacyPeer) received() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	for len(p.Got) > 0 {
+		p.got.Write(<-p.Got)
+	}
 	return p.got.String()
 }
 
