@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/neterr"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/require"
 )
 
@@ -42,7 +43,7 @@ func TestEndsWithStuckConnections(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			release := make(chan struct{})
-			at := target(t, func(conn *net.TCPConn) { c.target(conn, release) })
+			at := testenv.Target(t, func(conn *net.TCPConn) { c.target(conn, release) })
 			defer close(release)
 			s := startServer(t, everything, nil)
 			client := startClient(t, clientConfig(t, s, "0:"+at, "R:127.0.0.1:0:"+at))
@@ -74,7 +75,7 @@ func TestResetOfStuckConnection(t *testing.T) {
 	ended := make(chan error, 1)
 	release := make(chan struct{})
 	s := startServer(t, everything, nil)
-	c := startClient(t, clientConfig(t, s, "0:"+target(t, func(conn *net.TCPConn) {
+	c := startClient(t, clientConfig(t, s, "0:"+testenv.Target(t, func(conn *net.TCPConn) {
 		_ = conn.SetReadBuffer(4096) // else it grows, and takes a little more now and then
 		<-release
 		_, err := io.Copy(io.Discard, conn)
@@ -135,8 +136,8 @@ func TestCutOffIsReset(t *testing.T) {
 					_, err = io.Copy(io.Discard, conn)
 					ends <- err
 				}
-				download := target(t, flood)
-				upload := target(t, func(conn *net.TCPConn) { read(conn) })
+				download := testenv.Target(t, flood)
+				upload := testenv.Target(t, func(conn *net.TCPConn) { read(conn) })
 				c := startClient(t, clientConfig(t, s, "0:"+download, "0:"+upload))
 				from, to := c.address(t), c.address(t)
 				for range 3 {
@@ -161,7 +162,7 @@ func TestCutOffIsReset(t *testing.T) {
 func TestLateConnectionIsReset(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, everything, nil)
-	at := target(t, echo)
+	at := testenv.Target(t, testenv.Echo)
 	c := startClient(t, clientConfig(t, s, "0:"+at, "R:127.0.0.1:0:"+at))
 	forward, reverse := c.address(t), c.address(t)
 	s.mu.Lock()

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/require"
 )
 
@@ -53,7 +54,7 @@ func TestCertificatesOfAnotherTime(t *testing.T) {
 	good := a.between(t, "tunnel.example", now.Add(-time.Hour), now.Add(time.Hour))
 	early := a.between(t, "tunnel.example", now.Add(10*time.Minute), now.Add(time.Hour))
 	late := a.between(t, "tunnel.example", now.Add(-time.Hour), now.Add(-time.Minute))
-	echoes := target(t, echo)
+	echoes := testenv.Target(t, testenv.Echo)
 	for name, bad := range map[string]tls.Certificate{"early": early, "late": late} {
 		t.Run("server/"+name, func(t *testing.T) {
 			t.Parallel()
@@ -100,7 +101,7 @@ func TestAuthoritiesChange(t *testing.T) {
 	both := old.pool.Clone()
 	both.AddCert(next.cert)
 	s := startServer(t, `{"laptop": [""], "phone": [""], "me:secret": [""]}`, func(c *ServerConfig) { c.ClientCAs = old.pool })
-	echoes := target(t, echo)
+	echoes := testenv.Target(t, testenv.Echo)
 	begin := func(a *authority, name string) *testClient {
 		config := clientConfig(t, s, "0:"+echoes)
 		if a != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/neterr"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/require"
 	"github.com/things-go/go-socks5/statute"
 )
@@ -19,7 +20,7 @@ import (
 func TestReverse(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, `{"me:secret": ["^R:127\\.0\\.0\\.1:0$"]}`, nil)
-	c := startClient(t, clientConfig(t, s, "R:127.0.0.1:0:"+target(t, echo)))
+	c := startClient(t, clientConfig(t, s, "R:127.0.0.1:0:"+testenv.Target(t, testenv.Echo)))
 	at := c.address(t)
 	exchange(t, dial(t, at), 1_000_000)
 	require.NoError(t, c.stop())
@@ -36,7 +37,7 @@ func TestReverse(t *testing.T) {
 // resolver. A target that refuses is in the client's log.
 func TestReverseAddresses(t *testing.T) {
 	t.Parallel()
-	_, port, err := net.SplitHostPort(target(t, echo))
+	_, port, err := net.SplitHostPort(testenv.Target(t, testenv.Echo))
 	require.NoError(t, err)
 	_, err = net.Dial("tcp", "127.0.0.1:1")
 	var refused *os.SyscallError
@@ -78,7 +79,7 @@ func TestReversePortInUse(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	at := l.Addr().String()
-	_, c := connected(t, "R:"+at+":"+target(t, echo))
+	_, c := connected(t, "R:"+at+":"+testenv.Target(t, testenv.Echo))
 	waitFor(t, func() bool {
 		return strings.Contains(c.log.String(), "already in use") && strings.Contains(c.log.String(), at)
 	})
@@ -93,7 +94,7 @@ func TestStdio(t *testing.T) {
 	s := startServer(t, everything, nil)
 	in, write := io.Pipe()
 	read, out := io.Pipe()
-	config := clientConfig(t, s, "stdio:"+target(t, func(conn *net.TCPConn) {
+	config := clientConfig(t, s, "stdio:"+testenv.Target(t, func(conn *net.TCPConn) {
 		b := make([]byte, 5)
 		_, _ = io.ReadFull(conn, b)
 		_, _ = conn.Write(append(b, " and bye"...))
@@ -119,7 +120,7 @@ func TestStdio(t *testing.T) {
 // that begins in its place, with the same key at the same address.
 func TestServerRestarts(t *testing.T) {
 	t.Parallel()
-	at := target(t, echo)
+	at := testenv.Target(t, testenv.Echo)
 	s := startServer(t, everything, nil)
 	address := s.Addr().String()
 	c := startClient(t, clientConfig(t, s, "0:"+at, "R:127.0.0.1:0:"+at))
@@ -151,7 +152,7 @@ func TestServerRestarts(t *testing.T) {
 // the other takes all.
 func TestSeveralServers(t *testing.T) {
 	t.Parallel()
-	at := target(t, echo)
+	at := testenv.Target(t, testenv.Echo)
 	first, second := startServer(t, everything, nil), startServer(t, everything, nil)
 	config := clientConfig(t, first, "0:"+at)
 	config.Servers = append(config.Servers, second.Addr().String())

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/require"
 )
 
@@ -26,7 +27,7 @@ func (f Figures) of(t *testing.T, name string) UserFigures {
 func TestFiguresByUser(t *testing.T) {
 	t.Parallel()
 	refusing := freePort(t)
-	at, packets := target(t, echo), udpTarget(t)
+	at, packets := testenv.Target(t, testenv.Echo), udpTarget(t)
 	rules := fmt.Sprintf(`["^%s$", "^%s/udp$", "^R:127", "^%s$", "socks-none"]`, at, packets, refusing)
 	s := startServer(t, fmt.Sprintf(`{"me:secret": %s, "you:secret": [""]}`, rules), nil)
 	config := clientConfig(t, s, "0:"+at, "R:127.0.0.1:0:"+at, "0:"+packets+"/udp", "0:"+refusing, "0:socks")

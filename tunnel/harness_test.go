@@ -1,12 +1,10 @@
 package tunnel
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
 	"io"
-	"log/slog"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -17,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/require"
 )
 
@@ -45,32 +44,10 @@ func goroutines() (found []string) {
 	return found
 }
 
-// logged is a log that a test can look at.
-type logged struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logged) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
-func (l *logged) logger() *slog.Logger {
-	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
-}
-
 // testServer is a server that runs.
 type testServer struct {
 	*Server
-	log  *logged
+	log  *testenv.Records
 	stop func() // waits until it has ended
 }
 
@@ -85,10 +62,10 @@ func startServer(t *testing.T, users string, edit func(*ServerConfig)) *testServ
 	if config.Certificate.Certificate == nil {
 		config.Certificate = key(t)
 	}
-	s := &testServer{log: new(logged)}
+	s := &testServer{log: new(testenv.Records)}
 	var err error
 	if config.Logger == nil {
-		config.Logger = s.log.logger()
+		config.Logger = s.log.Logger()
 	}
 	s.Server, err = Listen(config)
 	require.NoError(t, err)
@@ -111,7 +88,7 @@ func startServer(t *testing.T, users string, edit func(*ServerConfig)) *testServ
 // testClient is a client that runs.
 type testClient struct {
 	*Client
-	log       *logged
+	log       *testenv.Records
 	stop      func() error // waits until it has ended, with what Run has returned
 	ended     chan struct{}
 	err       error
@@ -136,8 +113,8 @@ func clientConfig(t *testing.T, s *testServer, remotes ...string) *ClientConfig 
 // startClient runs a client.
 func startClient(t *testing.T, config *ClientConfig) *testClient {
 	t.Helper()
-	c := &testClient{log: new(logged), ended: make(chan struct{}), listening: make(chan net.Addr, 16)}
-	config.Logger = c.log.logger()
+	c := &testClient{log: new(testenv.Records), ended: make(chan struct{}), listening: make(chan net.Addr, 16)}
+	config.Logger = c.log.Logger()
 	config.Listening = func(_ Remote, at net.Addr) { c.listening <- at }
 	var err error
 	c.Client, err = NewClient(config)
@@ -179,34 +156,6 @@ func (c *testClient) address(t *testing.T) string {
 	}
 	return ""
 }
-
-// target runs a TCP server that handles connections, and returns its address.
-func target(t *testing.T, handle func(*net.TCPConn)) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	var handling sync.WaitGroup
-	handling.Go(func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			handling.Go(func() {
-				defer conn.Close()
-				handle(conn.(*net.TCPConn))
-			})
-		}
-	})
-	t.Cleanup(func() {
-		_ = l.Close()
-		handling.Wait()
-	})
-	return l.Addr().String()
-}
-
-// echo sends back what arrives, and ends when that ends.
-func echo(conn *net.TCPConn) { _, _ = io.Copy(conn, conn) }
 
 // dial connects with a TCP address.
 func dial(t *testing.T, address string) *net.TCPConn {

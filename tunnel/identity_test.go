@@ -16,6 +16,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/neterr"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -136,7 +137,7 @@ func (a *authority) issue(t *testing.T, name string, d time.Duration) *tls.Certi
 func TestCertificates(t *testing.T) {
 	t.Parallel()
 	servers, clients, others := newAuthority(t), newAuthority(t), newAuthority(t)
-	echoes := target(t, echo)
+	echoes := testenv.Target(t, testenv.Echo)
 	s := startServer(t, `{"laptop": [""], "me:secret": [""]}`, func(c *ServerConfig) {
 		c.Certificate, c.ClientCAs = *servers.issue(t, "tunnel.example", time.Hour), clients.pool
 	})
@@ -190,7 +191,7 @@ func start(t *testing.T, conn *kcp.Conn, b []byte) *kcp.Stream {
 func TestAttackerReachesNothing(t *testing.T) {
 	t.Parallel()
 	reached := make(chan struct{}, 1)
-	at := target(t, func(*net.TCPConn) { reached <- struct{}{} })
+	at := testenv.Target(t, func(*net.TCPConn) { reached <- struct{}{} })
 	s := startServer(t, everything, nil)
 	want := opening{kind: kindTCP, target: at}.append(nil)
 	greet := opening{kind: kindHello}.append(nil)
@@ -242,7 +243,7 @@ func refusalOf(t *testing.T, stream *kcp.Stream) refusal {
 // one spelling, and nothing else.
 func TestRulesHoldAtTheServer(t *testing.T) {
 	t.Parallel()
-	at := target(t, echo)
+	at := testenv.Target(t, testenv.Echo)
 	_, port, _ := net.SplitHostPort(at)
 	s := startServer(t, `{"me:secret": ["^127\\.0\\.0\\.1:`+port+`$"]}`, nil)
 	conn := login(t, s, "me", "secret")
@@ -272,7 +273,7 @@ func TestRulesHoldAtTheServer(t *testing.T) {
 // A session ends when its user does, and not otherwise. New rules hold at once.
 func TestUsersChange(t *testing.T) {
 	t.Parallel()
-	at := target(t, echo)
+	at := testenv.Target(t, testenv.Echo)
 	s := startServer(t, `{"me:secret": [""], "you:word": [""]}`, nil)
 	me, you := login(t, s, "me", "secret"), login(t, s, "you", "word")
 	waitFor(t, func() bool { return s.Status().Sessions == 2 })
@@ -289,7 +290,7 @@ func TestUsersChange(t *testing.T) {
 // The server asks for what the client has not offered, and gets none of it.
 func TestClientIsNoOpenDoor(t *testing.T) {
 	t.Parallel()
-	at := target(t, echo)
+	at := testenv.Target(t, testenv.Echo)
 	s, c := connected(t, "R:127.0.0.1:0:"+at)
 	exchange(t, dial(t, c.address(t)), 1000)
 	var conn *clientAt

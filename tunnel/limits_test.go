@@ -137,7 +137,7 @@ func accountWith(s *testServer, change func(*account)) *account {
 func TestConnectionsOfAUserAreLimited(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, everything, nil)
-	at := target(t, echo)
+	at := testenv.Target(t, testenv.Echo)
 	account := accountWith(s, func(a *account) { a.most = 2 })
 	conn := login(t, s, "me", "secret")
 	ask := func(k kind, target string) error {
@@ -160,7 +160,7 @@ func TestConnectionsOfAUserAreLimited(t *testing.T) {
 // Nor has a server more connections of a client, from all that it says it has accepted.
 func TestConnectionsOfAClientAreLimited(t *testing.T) {
 	t.Parallel()
-	s, c := connected(t, "R:127.0.0.1:0:"+target(t, echo))
+	s, c := connected(t, "R:127.0.0.1:0:"+testenv.Target(t, testenv.Echo))
 	_ = c.address(t)
 	require.Positive(t, c.account.most)
 	c.account.most = 2 // nothing has come yet

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/require"
 )
 
@@ -21,7 +22,7 @@ func TestStrangersLeaveRoom(t *testing.T) {
 			return s.lobby.Len() == i+1
 		})
 	}
-	at := target(t, echo)
+	at := testenv.Target(t, testenv.Echo)
 	for _, bind := range []string{"127.0.0.1", "127.0.0.2"} {
 		config := clientConfig(t, s, "0:"+at)
 		config.Binds = []string{bind}

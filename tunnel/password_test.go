@@ -75,7 +75,7 @@ func TestHashedPasswords(t *testing.T) {
 	long := strings.Repeat("p", maxHashed)
 	users := fmt.Sprintf(`{"me:%s": [""], "long:%s": [""], "plain:secret": [""], "named": [""]}`, hashed(t, "secret"), hashed(t, long))
 	s := startServer(t, users, nil)
-	exchange(t, dial(t, startClient(t, clientConfig(t, s, "0:"+target(t, echo))).address(t)), 1000)
+	exchange(t, dial(t, startClient(t, clientConfig(t, s, "0:"+testenv.Target(t, testenv.Echo))).address(t)), 1000)
 	u := s.users.Load()
 	for who, right := range map[[2]string]bool{
 		{"me", "secret"}: true, {"plain", "secret"}: true, {"long", long}: true, {"me", "wrong"}: false, {"me", u.byName["me"].hash}: false,
@@ -99,7 +99,7 @@ func TestHashChanges(t *testing.T) {
 		return u
 	}
 	s := startServer(t, fmt.Sprintf(`{"me:%s": [""]}`, hash), nil)
-	c := startClient(t, clientConfig(t, s, "0:"+target(t, echo)))
+	c := startClient(t, clientConfig(t, s, "0:"+testenv.Target(t, testenv.Echo)))
 	conn := dial(t, c.address(t))
 	says := func() error {
 		if _, err := conn.Write([]byte("x")); err != nil {

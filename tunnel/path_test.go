@@ -4,6 +4,7 @@ import (
 	"net"
 	"testing"
 
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/require"
 )
 
@@ -13,7 +14,7 @@ func TestBind(t *testing.T) {
 	s := startServer(t, everything, func(c *ServerConfig) { c.Addr = "0.0.0.0:0" })
 	_, port, err := net.SplitHostPort(s.Addr().String())
 	require.NoError(t, err)
-	config := clientConfig(t, s, "0:"+target(t, echo))
+	config := clientConfig(t, s, "0:"+testenv.Target(t, testenv.Echo))
 	config.Servers[0] = "127.0.0.1:" + port
 	config.Binds = []string{"127.0.0.2", "127.0.0.3", "lo"}
 	c := startClient(t, config)

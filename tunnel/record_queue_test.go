@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/require"
 )
 
@@ -53,7 +54,7 @@ func TestStuckLogStopsNothing(t *testing.T) {
 	s := startServer(t, everything, func(c *ServerConfig) {
 		c.Logger = slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
-	at := target(t, echo)
+	at := testenv.Target(t, testenv.Echo)
 	for range 3 {
 		c := startClient(t, clientConfig(t, s, "0:"+at))
 		exchange(t, dial(t, c.address(t)), 1000)

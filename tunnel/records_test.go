@@ -6,36 +6,23 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/require"
 )
-
-// records returns the records of a log that have all of what is wanted.
-func (l *logged) records(want ...string) (found []string) {
-	for line := range strings.Lines(l.String()) {
-		all := true
-		for _, w := range want {
-			all = all && strings.Contains(line, w)
-		}
-		if all {
-			found = append(found, line)
-		}
-	}
-	return found
-}
 
 // Records name the target, of reverse connections and of packets too, and the user. What
 // has worked is logged with -v, without an error.
 func TestRecordsNameTargets(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, everything, nil)
-	at, packets := target(t, echo), udpTarget(t)
+	at, packets := testenv.Target(t, testenv.Echo), udpTarget(t)
 	config := clientConfig(t, s, "0:"+at, "0:"+packets+"/udp", "0:no-such-name.invalid:53/udp", "R:127.0.0.1:0:"+at)
 	config.UDPTimeout = 100 * time.Millisecond
 	c := startClient(t, config)
 	forward, flow, nobody, reverse := c.address(t), c.address(t), c.address(t), c.address(t)
-	has := func(l *logged, want ...string) {
+	has := func(l *testenv.Records, want ...string) {
 		t.Helper()
-		waitFor(t, func() bool { return len(l.records(want...)) > 0 })
+		waitFor(t, func() bool { return len(l.Of(want...)) > 0 })
 	}
 	exchange(t, dial(t, forward), 100)
 	has(c.log, "connection ended", "target="+at, "from=127.0.0.1:", "lasted=")
@@ -48,9 +35,9 @@ func TestRecordsNameTargets(t *testing.T) {
 	_, err := dialUDP(t, nobody).Write([]byte("x"))
 	require.NoError(t, err)
 	has(c.log, "packets refused", "target=no-such-name.invalid:53")
-	for _, l := range []*logged{s.log, c.log} {
-		require.Empty(t, l.records("error=<nil>"))
-		require.Empty(t, l.records(`target=""`))
+	for _, l := range []*testenv.Records{s.log, c.log} {
+		require.Empty(t, l.Of("error=<nil>"))
+		require.Empty(t, l.Of(`target=""`))
 	}
 }
 
@@ -59,8 +46,8 @@ func TestRecordsNameTargets(t *testing.T) {
 func TestCauseIsLoggedWhereItIsKnown(t *testing.T) {
 	t.Parallel()
 	s, c := connected(t, "R:192.0.2.1:0:127.0.0.1:80")
-	waitFor(t, func() bool { return len(c.log.records("level=WARN", "its log says why")) > 0 })
-	require.NotEmpty(t, s.log.records("level=WARN", "msg=refused", "user=me", "target=192.0.2.1:0", "error="), fmt.Sprint(s.log))
+	waitFor(t, func() bool { return len(c.log.Of("level=WARN", "its log says why")) > 0 })
+	require.NotEmpty(t, s.log.Of("level=WARN", "msg=refused", "user=me", "target=192.0.2.1:0", "error="), fmt.Sprint(s.log))
 }
 
 // A user who asks for what is forbidden, again and again, leaves room in the log.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/neterr"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -81,7 +82,7 @@ func TestReverseIsTakenOver(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			s := startServer(t, everything, impatient)
-			at, echoes := freePort(t), target(t, echo)
+			at, echoes := freePort(t), testenv.Target(t, testenv.Echo)
 			remote := "R:" + at + ":" + map[string]string{"tcp": echoes, "udp": udpTarget(t) + "/udp", "socks": "socks"}[kind]
 			cut := vanish(t, clientConfig(t, s, remote))
 			var before *net.TCPConn
@@ -116,17 +117,17 @@ func TestReverseOfTwoClients(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, `{"me:secret": [""], "you:word": [""]}`, nil)
 	at := freePort(t)
-	first := startClient(t, clientConfig(t, s, "R:"+at+":"+target(t, named("first"))))
+	first := startClient(t, clientConfig(t, s, "R:"+at+":"+testenv.Target(t, named("first"))))
 	require.Equal(t, at, first.address(t))
 	require.Equal(t, "first", ask(t, at))
-	second := startClient(t, clientConfig(t, s, "R:"+at+":"+target(t, named("second"))))
+	second := startClient(t, clientConfig(t, s, "R:"+at+":"+testenv.Target(t, named("second"))))
 	require.Equal(t, at, second.address(t))
 	require.Equal(t, "second", ask(t, at))
 	waitFor(t, func() bool { return strings.Count(first.log.String(), codeInUse.Error()) > 3 })
 	require.Contains(t, first.log.String(), codeTaken.Error())
 	require.Equal(t, "second", ask(t, at), "the first does not take it from one that lives")
 
-	config := clientConfig(t, s, "R:"+at+":"+target(t, named("third")))
+	config := clientConfig(t, s, "R:"+at+":"+testenv.Target(t, named("third")))
 	config.User, config.Password = "you", "word"
 	third := startClient(t, config)
 	waitFor(t, func() bool { return strings.Contains(third.log.String(), codeInUse.Error()) })
@@ -144,9 +145,9 @@ func TestReverseOfOneThatVanished(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, everything, impatient)
 	at := freePort(t)
-	first := startClient(t, clientConfig(t, s, "R:"+at+":"+target(t, named("first"))))
+	first := startClient(t, clientConfig(t, s, "R:"+at+":"+testenv.Target(t, named("first"))))
 	require.Equal(t, at, first.address(t))
-	vanish(t, clientConfig(t, s, "R:"+at+":"+target(t, named("second"))))()
+	vanish(t, clientConfig(t, s, "R:"+at+":"+testenv.Target(t, named("second"))))()
 	require.Equal(t, at, first.address(t))
 	require.Equal(t, "first", ask(t, at))
 }
@@ -174,7 +175,7 @@ func TestReverseOverTwoWays(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, everything, nil)
 	at := freePort(t)
-	config := clientConfig(t, s, "R:"+at+":"+target(t, echo))
+	config := clientConfig(t, s, "R:"+at+":"+testenv.Target(t, testenv.Echo))
 	config.Binds = []string{"127.0.0.1", "127.0.0.2"}
 	c := startClient(t, config)
 	require.Equal(t, at, c.address(t))
@@ -202,7 +203,7 @@ func TestReverseIsRevoked(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, everything, nil)
 	kept, gone := freePort(t), freePort(t)
-	echoes := target(t, echo)
+	echoes := testenv.Target(t, testenv.Echo)
 	c := startClient(t, clientConfig(t, s, "R:"+kept+":"+echoes, "R:"+gone+":"+echoes, "R:127.0.0.1:0:"+echoes, "R:"+gone+":"+udpTarget(t)+"/udp"))
 	var all []string
 	for range 4 {

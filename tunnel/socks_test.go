@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/things-go/go-socks5/statute"
@@ -34,7 +35,7 @@ func socksDial(t *testing.T, proxy string, command byte, target string) (*net.TC
 
 func TestSocksConnect(t *testing.T) {
 	t.Parallel()
-	at := target(t, echo)
+	at := testenv.Target(t, testenv.Echo)
 	_, port, _ := net.SplitHostPort(at)
 	s := startServer(t, `{"me:secret": ["^socks$"]}`, nil)
 	c := startClient(t, clientConfig(t, s, "0:socks"))
@@ -55,7 +56,7 @@ func TestSocksConnect(t *testing.T) {
 // By SOCKS5 a user reaches what is allowed by itself, and nothing else.
 func TestSocksRules(t *testing.T) {
 	t.Parallel()
-	allowed, forbidden := target(t, echo), target(t, echo)
+	allowed, forbidden := testenv.Target(t, testenv.Echo), testenv.Target(t, testenv.Echo)
 	s := startServer(t, `{"me:secret": ["^`+strings.ReplaceAll(allowed, ".", `\\.`)+`$"]}`, nil)
 	c := startClient(t, clientConfig(t, s, "0:socks"))
 	proxy := c.address(t)
@@ -120,7 +121,7 @@ func TestReverseSocks(t *testing.T) {
 	s := startServer(t, `{"me:secret": ["^R:127\\.0\\.0\\.1:0$"]}`, nil)
 	c := startClient(t, clientConfig(t, s, "R:0:socks"))
 	proxy := c.address(t)
-	conn, reply := socksDial(t, proxy, statute.CommandConnect, target(t, echo))
+	conn, reply := socksDial(t, proxy, statute.CommandConnect, testenv.Target(t, testenv.Echo))
 	require.EqualValues(t, statute.RepSuccess, reply.Response)
 	exchange(t, conn, 100_000)
 	_, reply = socksDial(t, proxy, statute.CommandAssociate, "0.0.0.0:0")
@@ -145,7 +146,7 @@ func TestSocksGarbage(t *testing.T) {
 		require.NoError(t, conn.CloseWrite())
 		_, _ = io.ReadAll(conn)
 	}
-	conn, reply := socksDial(t, proxy, statute.CommandConnect, target(t, echo))
+	conn, reply := socksDial(t, proxy, statute.CommandConnect, testenv.Target(t, testenv.Echo))
 	require.EqualValues(t, statute.RepSuccess, reply.Response)
 	exchange(t, conn, 1000)
 }

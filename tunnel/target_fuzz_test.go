@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -153,7 +154,7 @@ func TestZoneHere(t *testing.T) {
 // asked for, by TCP and SOCKS5 and to listen.
 func TestZonesDoNotPassRules(t *testing.T) {
 	t.Parallel()
-	at := target(t, echo)
+	at := testenv.Target(t, testenv.Echo)
 	_, port, _ := net.SplitHostPort(at)
 	s := startServer(t, `{"me:secret": ["10\\.0\\.", "10\\.0\\.0\\.[0-9]+.*:`+port+`$", "^R:.*10\\.0\\."]}`, nil)
 	conn := login(t, s, "me", "secret")

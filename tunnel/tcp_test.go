@@ -9,13 +9,14 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/neterr"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 )
 
 func TestForward(t *testing.T) {
 	t.Parallel()
-	_, c := connected(t, "0:"+target(t, echo))
+	_, c := connected(t, "0:"+testenv.Target(t, testenv.Echo))
 	at := c.address(t)
 	for _, n := range []int{0, 1, 1000, 5_000_000} {
 		exchange(t, dial(t, at), n)
@@ -27,7 +28,7 @@ func TestForward(t *testing.T) {
 func TestHalfClose(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, everything, nil)
-	c := startClient(t, clientConfig(t, s, "0:"+target(t, func(conn *net.TCPConn) {
+	c := startClient(t, clientConfig(t, s, "0:"+testenv.Target(t, func(conn *net.TCPConn) {
 		if _, err := io.WriteString(conn, "begin "); err != nil {
 			return
 		}
@@ -46,7 +47,7 @@ func TestHalfClose(t *testing.T) {
 	require.Equal(t, "middle end", string(b))
 
 	read := make(chan string, 1)
-	c = startClient(t, clientConfig(t, s, "0:"+target(t, func(conn *net.TCPConn) {
+	c = startClient(t, clientConfig(t, s, "0:"+testenv.Target(t, func(conn *net.TCPConn) {
 		_ = conn.CloseWrite() // the target ends first, and reads on
 		b, _ := io.ReadAll(conn)
 		read <- string(b)
@@ -78,7 +79,7 @@ func TestResetPassesThrough(t *testing.T) {
 	t.Parallel()
 	seen := make(chan error, 1)
 	s := startServer(t, everything, nil)
-	c := startClient(t, clientConfig(t, s, "0:"+target(t, func(conn *net.TCPConn) {
+	c := startClient(t, clientConfig(t, s, "0:"+testenv.Target(t, func(conn *net.TCPConn) {
 		b := make([]byte, 1)
 		_, err := conn.Read(b)
 		if err == nil && b[0] == 'r' {

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// udpTarget runs a UDP echo, and returns its address.
+// udpTarget runs a UDP testenv.Echo, and returns its address.
 func udpTarget(t *testing.T) string {
 	t.Helper()
 	pc, err := net.ListenPacket("udp", "127.0.0.1:0")

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/neterr"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/require"
 	"github.com/things-go/go-socks5/statute"
 )
@@ -70,7 +71,7 @@ func (c *talker) says(text string) {
 func TestConnectionsOutliveUpgrades(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, everything, nil)
-	at, reverse := target(t, echo), freePort(t)
+	at, reverse := testenv.Target(t, testenv.Echo), freePort(t)
 	var forward string
 	c := startClient(t, clientConfig(t, s, "0:"+at, "0:socks", "0:"+udpTarget(t)+"/udp", "R:"+reverse+":"+at))
 	forward, proxy, packets := c.address(t), c.address(t), c.address(t)
@@ -141,7 +142,7 @@ func TestConnectionsOutliveUpgrades(t *testing.T) {
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, everything, nil)
-	at := target(t, echo)
+	at := testenv.Target(t, testenv.Echo)
 	c := startClient(t, clientConfig(t, s, "0:"+at))
 	forward := c.address(t)
 	first := &talker{dial(t, forward), t}
@@ -170,7 +171,7 @@ func TestReverseIsTakenOverAcrossUpgrades(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, everything, impatient)
 	at, remote := freePort(t), ""
-	remote = "R:" + at + ":" + target(t, named("me"))
+	remote = "R:" + at + ":" + testenv.Target(t, named("me"))
 	config := clientConfig(t, s, remote)
 	cut := vanish(t, config)
 	require.Equal(t, "me", ask(t, at))
@@ -199,7 +200,7 @@ func TestServersBeforeFollow(t *testing.T) {
 			_ = first.SetUsers(nobody)
 		}
 	})
-	at := target(t, echo)
+	at := testenv.Target(t, testenv.Echo)
 	c := startClient(t, clientConfig(t, first, "0:"+at))
 	conn := &talker{dial(t, c.address(t)), t}
 	conn.says("hello")
@@ -231,7 +232,7 @@ func TestServersBeforeFollow(t *testing.T) {
 // A server that is not replaced after all goes on as before.
 func TestUpgradeFails(t *testing.T) {
 	t.Parallel()
-	s, c := connected(t, "0:"+target(t, echo))
+	s, c := connected(t, "0:"+testenv.Target(t, testenv.Echo))
 	at := c.address(t)
 	conn := &talker{dial(t, at), t}
 	conn.says("hello")

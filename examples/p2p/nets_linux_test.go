@@ -110,9 +110,9 @@ func TestBehindRouters(t *testing.T) {
 		size = 5_000_000
 	}
 	sends, gets := ends{n.a, n.b, n.serve(t), size}.succeed(t)
-	require.Contains(t, sends.printed(), "NAT: independent")
-	require.Contains(t, sends.printed(), "session with the peer at 203.0.113.2:")
-	require.Contains(t, gets.printed(), "session with the peer at 203.0.113.1:")
+	require.Contains(t, sends.all.String(), "NAT: independent")
+	require.Contains(t, sends.all.String(), "session with the peer at 203.0.113.2:")
+	require.Contains(t, gets.all.String(), "session with the peer at 203.0.113.1:")
 }
 
 // goodbyes returns a channel with the names that say goodbye at an interface of a host.
@@ -158,7 +158,7 @@ func TestOnLAN(t *testing.T) {
 	b.Must(t, "ip route add default via 192.168.7.1")
 	gone := goodbyes(t, lan, "br0")
 	sends, _ := ends{a, b, []string{"-lan"}, 1_000_000}.succeed(t)
-	require.Contains(t, sends.printed(), "session with the peer at ")
+	require.Contains(t, sends.all.String(), "session with the peer at ")
 	names := make(map[string]bool)
 	for len(names) < 2 {
 		name := <-gone

@@ -8,9 +8,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"sync"
 	"testing"
 
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/require"
 )
 
@@ -34,22 +34,8 @@ type program struct {
 	cmd   *exec.Cmd
 	lines chan string // of its standard output
 	done  chan struct{}
-
-	mu  sync.Mutex
-	all bytes.Buffer // all it has printed
-	err error        // set before done is closed
-}
-
-func (p *program) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.all.Write(b)
-}
-
-func (p *program) printed() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.all.String()
+	all   testenv.Records // all it has printed
+	err   error           // set before done is closed
 }
 
 // start starts the program at a host; nil is this one. It ends with the test.
@@ -59,7 +45,7 @@ func start(t *testing.T, at doer, args ...string) *program {
 	require.NoError(t, err)
 	p := &program{T: t, cmd: exec.Command(exe, args...), lines: make(chan string, 100), done: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), asProgram+"=1", "TERM=dumb")
-	p.cmd.Stderr = p
+	p.cmd.Stderr = &p.all
 	out, err := p.cmd.StdoutPipe()
 	require.NoError(t, err)
 	if at == nil {
@@ -70,7 +56,7 @@ func start(t *testing.T, at doer, args ...string) *program {
 	require.NoError(t, err)
 	go func() {
 		defer close(p.done)
-		for s := bufio.NewScanner(io.TeeReader(out, p)); s.Scan(); {
+		for s := bufio.NewScanner(io.TeeReader(out, &p.all)); s.Scan(); {
 			p.lines <- s.Text()
 		}
 		p.err = p.cmd.Wait()
@@ -93,7 +79,7 @@ func (p *program) find(pattern string) string {
 				return m[1]
 			}
 		case <-p.done:
-			require.FailNow(p, "the program has ended", p.printed())
+			require.FailNow(p, "the program has ended", p.all.String())
 		}
 	}
 }
@@ -121,8 +107,8 @@ func (e ends) succeed(t *testing.T) (sends, gets *program) {
 	sends = start(t, e.send, with("send", path)...)
 	code := sends.find("the code is (.*)")
 	gets = start(t, e.get, with("get", "-dir", dir, code)...)
-	require.NoError(t, sends.wait(), "%s", sends.printed()+gets.printed())
-	require.NoError(t, gets.wait(), "%s", sends.printed()+gets.printed())
+	require.NoError(t, sends.wait(), "%s", sends.all.String()+gets.all.String())
+	require.NoError(t, gets.wait(), "%s", sends.all.String()+gets.all.String())
 	got, err := os.ReadFile(filepath.Join(dir, "a file"))
 	require.NoError(t, err)
 	require.True(t, bytes.Equal(got, data))
@@ -133,9 +119,9 @@ func (e ends) succeed(t *testing.T) (sends, gets *program) {
 func TestPrograms(t *testing.T) {
 	server := start(t, nil, "serve", "-addr", "127.0.0.1:0", "-stun", "127.0.0.1:0")
 	addr := server.find("serving on ([^,]*),")
-	key := regexp.MustCompile("SHA256:.*").FindString(server.printed())
+	key := regexp.MustCompile("SHA256:.*").FindString(server.all.String())
 	flags := []string{"-server", addr, "-server-key", key, "-addr", "127.0.0.1:0"}
 	sends, gets := ends{flags: flags, size: 5_000_000}.succeed(t)
-	require.Contains(t, sends.printed(), "NAT: none")
-	require.Contains(t, gets.printed(), "5000000 bytes received")
+	require.Contains(t, sends.all.String(), "NAT: none")
+	require.Contains(t, gets.all.String(), "5000000 bytes received")
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"io"
 	"log"
 	"math/rand/v2"
 	"net"
@@ -18,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/netsim"
 )
 
@@ -34,20 +34,7 @@ type world struct {
 	path string // of the file that is sent
 	data []byte
 	dir  string // of the end that gets it
-	log  bytes.Buffer
-	mu   sync.Mutex // guards log
-}
-
-func (w *world) Write(b []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.log.Write(b)
-}
-
-func (w *world) logged() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.log.String()
+	log  testenv.Records
 }
 
 // content returns random bytes.
@@ -91,7 +78,7 @@ func (w *world) serve(ctx context.Context, l limits) {
 	require.NoError(w, err)
 	listener, err := ep.Listen()
 	require.NoError(w, err)
-	require.NoError(w, newServer(l, []uint16{4001}, log.New(w, "server: ", 0)).run(ctx, listener))
+	require.NoError(w, newServer(l, []uint16{4001}, log.New(&w.log, "server: ", 0)).run(ctx, listener))
 }
 
 func (w *world) listen(addr string) net.PacketConn {
@@ -102,7 +89,7 @@ func (w *world) listen(addr string) net.PacketConn {
 
 // node makes an end at pc.
 func (w *world) node(pc net.PacketConn, role, code string) *node {
-	n, err := newNode(pc, role, code, log.New(w, role+": ", 0))
+	n, err := newNode(pc, role, code, log.New(&w.log, role+": ", 0))
 	require.NoError(w, err)
 	n.server = serverAddr
 	return n
@@ -188,10 +175,10 @@ func TestThroughNATs(t *testing.T) {
 				require.ErrorContains(w, got, c.got)
 				return
 			}
-			require.NoError(w, sent, w.logged())
-			require.NoError(w, got, w.logged())
+			require.NoError(w, sent, w.log.String())
+			require.NoError(w, got, w.log.String())
 			w.arrived()
-			require.Equal(w, c.sends.maps == independentMapping, strings.Contains(w.logged(), "send: NAT: independent"))
+			require.Equal(w, c.sends.maps == independentMapping, strings.Contains(w.log.String(), "send: NAT: independent"))
 		})
 	}
 }
@@ -204,10 +191,10 @@ func TestGoesOnAfterOutage(t *testing.T) {
 		sends := newNAT(w.net, "192.168.1.2:5000", "203.0.113.1", independentMapping, portFiltering)
 		gets := newNAT(w.net, "192.168.2.2:5000", "203.0.113.2", independentMapping, portFiltering)
 		sent, got := w.both(sends, gets)
-		require.NoError(w, sent, w.logged())
-		require.NoError(w, got, w.logged())
+		require.NoError(w, sent, w.log.String())
+		require.NoError(w, got, w.log.String())
 		w.arrived()
-		require.Contains(w, w.logged(), "again in")
+		require.Contains(w, w.log.String(), "again in")
 		bytes := w.net.LinkStats("203.0.113.1", "203.0.113.2")
 		require.Less(w, bytes.Delivered.Bytes, int64(fileSize*5/4)) // twice would be more
 	})
@@ -294,5 +281,3 @@ func TestServerLimits(t *testing.T) {
 		require.ErrorIs(w, err, kcp.ErrRefused, "of one address")
 	})
 }
-
-var _ io.Writer = (*world)(nil)

@@ -26,10 +26,19 @@ func (r *Records) Logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(r, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// Of returns the records with a message that contains what.
-func (r *Records) Of(what string) []string {
+// Of returns the records that have all of what is wanted.
+func (r *Records) Of(want ...string) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	lines := strings.Split(strings.TrimSpace(r.buf.String()), "\n")
-	return slices.DeleteFunc(lines, func(l string) bool { return !strings.Contains(l, what) })
+	return slices.DeleteFunc(lines, func(l string) bool {
+		return slices.ContainsFunc(want, func(w string) bool { return !strings.Contains(l, w) })
+	})
+}
+
+// String returns all records.
+func (r *Records) String() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.buf.String()
 }

@@ -8,40 +8,11 @@ import (
 	"math/rand/v2"
 	"net"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 )
-
-// target runs a TCP server that handles connections, and returns its address.
-func target(t *testing.T, handle func(*net.TCPConn)) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	var handling sync.WaitGroup
-	handling.Go(func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			handling.Go(func() {
-				defer conn.Close()
-				handle(conn.(*net.TCPConn))
-			})
-		}
-	})
-	t.Cleanup(func() {
-		_ = l.Close()
-		handling.Wait()
-	})
-	return l.Addr().String()
-}
-
-// echo sends back what arrives.
-func echo(conn *net.TCPConn) { _, _ = io.Copy(conn, conn) }
 
 // start runs Serve or Run, and returns the address where it listens.
 func start(t *testing.T, run func(context.Context, Config) error, config Config) string {
@@ -65,7 +36,7 @@ func start(t *testing.T, run func(context.Context, Config) error, config Config)
 	return ""
 }
 
-// exchange sends n random bytes to an echo, and compares what returns. It ends only
+// exchange sends n random bytes to an testenv.Echo, and compares what returns. It ends only
 // then, as kcptun knows no end of one direction.
 func exchange(t *testing.T, address string, n int) {
 	t.Helper()

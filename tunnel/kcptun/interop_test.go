@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/require"
 )
 
@@ -53,7 +54,7 @@ func TestWithKcptun(t *testing.T) {
 			t.Skip("no program kcptun: Debian's package kcptun has it")
 		}
 	}
-	at := target(t, echo)
+	at := testenv.Target(t, testenv.Echo)
 	var passed, all atomic.Int64
 	t.Run("all", func(t *testing.T) {
 		n := 0

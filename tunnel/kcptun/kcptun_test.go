@@ -6,14 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"math"
 	"net"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/golang/snappy"
 	"github.com/stretchr/testify/require"
@@ -31,7 +30,7 @@ func pair(t *testing.T, target string, edit func(*Config)) string {
 }
 
 func TestExchange(t *testing.T) {
-	at := target(t, echo)
+	at := testenv.Target(t, testenv.Echo)
 	for _, crypt := range Ciphers() {
 		for i, edit := range []func(*Config){
 			func(*Config) {},
@@ -53,7 +52,7 @@ func TestExchange(t *testing.T) {
 
 // Between our own ends one direction may end alone.
 func TestHalfClose(t *testing.T) {
-	local := pair(t, target(t, func(conn *net.TCPConn) {
+	local := pair(t, testenv.Target(t, func(conn *net.TCPConn) {
 		b, _ := io.ReadAll(conn)
 		_, _ = conn.Write(append(b, " end"...))
 	}), func(*Config) {})
@@ -93,7 +92,7 @@ func TestEarlyEnd(t *testing.T) {
 func TestCloseWait(t *testing.T) {
 	release := make(chan struct{})
 	ended := make(chan error, 1)
-	local := pair(t, target(t, func(conn *net.TCPConn) {
+	local := pair(t, testenv.Target(t, func(conn *net.TCPConn) {
 		_ = conn.CloseWrite()
 		_, err := conn.Read(make([]byte, 1))
 		ended <- err
@@ -113,8 +112,8 @@ func TestRefusedTarget(t *testing.T) {
 	require.NoError(t, err)
 	nobody := l.Addr().String()
 	require.NoError(t, l.Close())
-	var log logged
-	local := pair(t, nobody, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	var log testenv.Records
+	local := pair(t, nobody, func(c *Config) { c.Logger = log.Logger() })
 	conn, err := net.Dial("tcp", local)
 	require.NoError(t, err)
 	defer conn.Close()
@@ -123,24 +122,6 @@ func TestRefusedTarget(t *testing.T) {
 	_, err = conn.Read(make([]byte, 1))
 	require.Error(t, err)
 	await.True(t, func() bool { return strings.Contains(log.String(), nobody) })
-}
-
-// logged is a log that a test can look at.
-type logged struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *logged) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 func TestSettingsRefused(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 )
@@ -35,7 +36,7 @@ func (h *hanging) lookUp(ctx context.Context, host string) (netip.Addr, error) {
 // While the resolver hangs, the sessions that there are take the connections: with one of
 // two, and with one that has expired. Nobody waits for what takes the place of another.
 func TestResolverHangs(t *testing.T) {
-	at := target(t, echo)
+	at := testenv.Target(t, testenv.Echo)
 	s := ServerDefaults()
 	s.Listen, s.Target = "127.0.0.1:0", at
 	server := start(t, Serve, s)
@@ -67,7 +68,7 @@ func TestResolverHangs(t *testing.T) {
 // is carried.
 func TestResolverFails(t *testing.T) {
 	s := ServerDefaults()
-	s.Listen, s.Target = "127.0.0.1:0", target(t, echo)
+	s.Listen, s.Target = "127.0.0.1:0", testenv.Target(t, testenv.Echo)
 	c := ClientDefaults()
 	c.Listen, c.Target, c.AutoExpire = "127.0.0.1:0", start(t, Serve, s), time.Millisecond
 	var answers atomic.Bool
@@ -95,7 +96,7 @@ func TestResolverFails(t *testing.T) {
 func TestScavenging(t *testing.T) {
 	for name, ttl := range map[string]time.Duration{"at once": 0, "never": -time.Second} {
 		t.Run(name, func(t *testing.T) {
-			local := pair(t, target(t, echo), func(c *Config) { c.AutoExpire, c.ScavengeTTL = time.Millisecond, ttl })
+			local := pair(t, testenv.Target(t, testenv.Echo), func(c *Config) { c.AutoExpire, c.ScavengeTTL = time.Millisecond, ttl })
 			conn, err := net.Dial("tcp", local)
 			require.NoError(t, err)
 			defer conn.Close()
@@ -121,8 +122,8 @@ func TestScavenging(t *testing.T) {
 
 // A server listens on each port of a range, and the sessions of a client use several.
 func TestRangeOfPorts(t *testing.T) {
-	s, c, used := ServerDefaults(), ClientDefaults(), new(logged)
-	s.Target = target(t, echo)
+	s, c, used := ServerDefaults(), ClientDefaults(), new(testenv.Records)
+	s.Target = testenv.Target(t, testenv.Echo)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	first, last := 0, 0
@@ -172,9 +173,9 @@ func TestEndsDiffer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			here, there := new(logged), new(logged)
+			here, there := new(testenv.Records), new(testenv.Records)
 			s, own := ServerDefaults(), ClientDefaults()
-			s.Listen, s.Target, own.Listen = "127.0.0.1:0", target(t, echo), "127.0.0.1:0"
+			s.Listen, s.Target, own.Listen = "127.0.0.1:0", testenv.Target(t, testenv.Echo), "127.0.0.1:0"
 			s.Logger, own.Logger = slog.New(slog.NewTextHandler(there, nil)), slog.New(slog.NewTextHandler(here, nil))
 			own.Target = start(t, Serve, s)
 			c.edit(&own)

@@ -13,6 +13,7 @@ import (
 
 	engine "github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/loglimit"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/tunnel/internal/lobby"
 	"github.com/golang/snappy"
 	"github.com/stretchr/testify/require"
@@ -60,12 +61,12 @@ func strangers(t *testing.T, server string) (stop func()) {
 // out. There are as many sessions of theirs as may be, and few records of the log.
 func TestStrangersReachNothing(t *testing.T) {
 	var connections atomic.Int64
-	at := target(t, func(conn *net.TCPConn) {
+	at := testenv.Target(t, func(conn *net.TCPConn) {
 		connections.Add(1)
-		echo(conn)
+		testenv.Echo(conn)
 	})
 	var e *engine.Endpoint
-	log := new(logged)
+	log := new(testenv.Records)
 	s, c := ServerDefaults(), ClientDefaults()
 	for _, one := range []*Config{&s, &c} {
 		one.Crypt, one.DataShard, one.ParityShard, one.NoComp = "null", 0, 0, true
@@ -105,7 +106,7 @@ func TestStrangersReachNothing(t *testing.T) {
 // connection is made then, and not before.
 func TestClientIsValidatedFirst(t *testing.T) {
 	connected := make(chan struct{}, 1)
-	at := target(t, func(*net.TCPConn) { connected <- struct{}{} })
+	at := testenv.Target(t, func(*net.TCPConn) { connected <- struct{}{} })
 	for _, noComp := range []bool{false, true} {
 		s := ServerDefaults()
 		s.Listen, s.Target, s.Crypt, s.DataShard, s.ParityShard, s.NoComp = "127.0.0.1:0", at, "null", 0, 0, noComp

@@ -13,13 +13,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/require"
 )
 
 // Files as kcptun's users have them, for both ends, in pairs. Each is read as kcptun does
 // it, and carries a transfer. What has no effect is in one record of the log.
 func TestFilesOfKcptun(t *testing.T) {
-	at := echo(t)
+	at := testenv.Target(t, testenv.Echo)
 	for name, pair := range map[string]struct {
 		server, client string // with the target, the port of the server, where to listen
 		idle           string // what the log of the client has

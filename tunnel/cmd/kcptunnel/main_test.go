@@ -4,45 +4,26 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"math"
 	"net"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/arqnet/kcp/tunnel"
 	"github.com/stretchr/testify/require"
 )
 
-// output is what a command has written.
-type output struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (o *output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(b)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
-}
-
 // started is a command that runs.
 type started struct {
 	reload   chan chan<- os.Signal // where a server takes SIGHUP
-	out, err *output
+	out, err *testenv.Records
 	cancel   context.CancelFunc
 	code     chan int
 }
@@ -51,7 +32,7 @@ type started struct {
 func start(t *testing.T, args ...string) *started {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &started{out: new(output), err: new(output), cancel: cancel, code: make(chan int, 1), reload: make(chan chan<- os.Signal, 1)}
+	s := &started{out: new(testenv.Records), err: new(testenv.Records), cancel: cancel, code: make(chan int, 1), reload: make(chan chan<- os.Signal, 1)}
 	p := &program{stdin: strings.NewReader(""), stdout: s.out, stderr: s.err, notify: func(c chan<- os.Signal) { s.reload <- c }}
 	go func() { s.code <- p.run(ctx, append([]string{"kcptunnel"}, args...)) }()
 	t.Cleanup(func() { _, _ = s.stop() })
@@ -68,7 +49,7 @@ func (s *started) stop() (code int, text string) {
 
 // find waits until the command has written what pattern matches, and returns the
 // group in it.
-func find(t *testing.T, in *output, pattern string) string {
+func find(t *testing.T, in *testenv.Records, pattern string) string {
 	t.Helper()
 	re := regexp.MustCompile(pattern)
 	var found []string
@@ -82,7 +63,7 @@ func find(t *testing.T, in *output, pattern string) string {
 // exit runs the command to its end, and returns the exit code and what it has said.
 func exit(t *testing.T, args ...string) (int, string) {
 	t.Helper()
-	var out, err output
+	var out, err testenv.Records
 	p := &program{stdin: strings.NewReader(""), stdout: &out, stderr: &err}
 	code := p.run(t.Context(), append([]string{"kcptunnel"}, args...))
 	return code, out.String() + err.String()
@@ -94,32 +75,6 @@ func file(t *testing.T, name, text string) string {
 	path := filepath.Join(t.TempDir(), name)
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
-}
-
-// echo runs a TCP server that sends back what arrives.
-func echo(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	serveEcho(t, l)
-	return l.Addr().String()
-}
-
-// serveEcho sends back what arrives at the connections of l.
-func serveEcho(t *testing.T, l net.Listener) {
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				_, _ = io.Copy(conn, conn)
-			}()
-		}
-	}()
 }
 
 // says sends a line to an echo, and wants it back.
@@ -137,7 +92,7 @@ func says(t *testing.T, address string) {
 
 // A server and a client, as the page of docs has them.
 func TestForwardAndReverse(t *testing.T) {
-	at := echo(t)
+	at := testenv.Target(t, testenv.Echo)
 	users := file(t, "users.json", `{"me:secret": [`+fmt.Sprintf("%q", "^"+regexp.QuoteMeta(at)+"$")+`, "^R:127\\.0\\.0\\.1:0$"]}`)
 	key := filepath.Join(t.TempDir(), "server.pem")
 	s := start(t, "server", "-auth", users, "-key", key, "127.0.0.1:0")
@@ -157,7 +112,7 @@ func TestForwardAndReverse(t *testing.T) {
 
 // Files of YAML and JSON have the names of flags; the command line goes before them.
 func TestConfigFile(t *testing.T) {
-	at := echo(t)
+	at := testenv.Target(t, testenv.Echo)
 	users := file(t, "users.json", `{"me:secret": [""]}`)
 	key := filepath.Join(t.TempDir(), "server.pem")
 	s := start(t, "server", "-config", file(t, "server.yaml", "listen: 127.0.0.1:0\nauth: "+users+"\nkey: "+key+"\nlog-format: json\nudp-timeout: 1m30s\n"))
@@ -279,7 +234,7 @@ func TestFailures(t *testing.T) {
 // The users and the key change while the server runs. A file with a mistake changes
 // nothing.
 func TestReload(t *testing.T) {
-	at := echo(t)
+	at := testenv.Target(t, testenv.Echo)
 	users := file(t, "users.json", `{"me:secret": [""]}`)
 	key := filepath.Join(t.TempDir(), "server.pem")
 	s := start(t, "server", "-auth", users, "-key", key, "127.0.0.1:0")
@@ -314,9 +269,9 @@ func TestReload(t *testing.T) {
 
 // Standard input and output carry a connection, and nothing else is written there.
 func TestStdio(t *testing.T) {
-	at := echo(t)
+	at := testenv.Target(t, testenv.Echo)
 	s := start(t, "server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(t.TempDir(), "server.pem"), "127.0.0.1:0")
-	var out, log output
+	var out, log testenv.Records
 	p := &program{stdin: strings.NewReader("hello"), stdout: &out, stderr: &log}
 	code := p.run(t.Context(), []string{"kcptunnel", "client", "-fingerprint", find(t, s.out, `fingerprint (SHA256:\S+)\n`), "-auth", "me:secret", find(t, s.err, `listening address=(\S+)`), "stdio:" + at})
 	require.Equal(t, exitOK, code, log.String())

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/testenv/netns"
 	"github.com/stretchr/testify/require"
 )
@@ -33,7 +34,7 @@ func echoesAt(t *testing.T, h *netns.Host, address string) {
 		if err != nil {
 			return err
 		}
-		serveEcho(t, l)
+		testenv.ServeTCP(t, l, testenv.Echo)
 		pc, err := net.ListenPacket("udp", address)
 		if err != nil {
 			return err

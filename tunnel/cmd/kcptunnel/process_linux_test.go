@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 )
@@ -20,7 +21,7 @@ import (
 // process is a program in a process of its own.
 type process struct {
 	cmd      *exec.Cmd
-	out, err *output
+	out, err *testenv.Records
 	ended    chan struct{} // closed when it has
 }
 
@@ -31,7 +32,7 @@ func run(t *testing.T, exe string, env []string, args ...string) *process {
 	if exe == "" {
 		exe = os.Args[0]
 	}
-	p := &process{cmd: exec.Command(exe, args...), out: new(output), err: new(output)}
+	p := &process{cmd: exec.Command(exe, args...), out: new(testenv.Records), err: new(testenv.Records)}
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.err
 	p.start(t, env)
 	return p

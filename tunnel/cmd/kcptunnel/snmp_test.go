@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 )
@@ -19,7 +20,7 @@ func TestKcptunDebug(t *testing.T) {
 	dir := t.TempDir()
 	table := &snmpTable{path: dir + "/2006.log"}
 	_, before := counters()
-	s := start(t, "kcptun-server", "-l", "127.0.0.1:0", "-t", echo(t), "-key", "k", "-debug", "127.0.0.1:0")
+	s := start(t, "kcptun-server", "-l", "127.0.0.1:0", "-t", testenv.Target(t, testenv.Echo), "-key", "k", "-debug", "127.0.0.1:0")
 	c := start(t, "kcptun-client", "-l", "127.0.0.1:0", "-r", find(t, s.err, `listening address=(\S+)`), "-key", "k", "-conn", "2",
 		"-debug", "127.0.0.1:0", "-snmplog", dir+"/own", "-snmpperiod", "1")
 	local := find(t, c.err, `listening address=(\S+)`)

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/arqnet/kcp/tunnel"
 	"github.com/stretchr/testify/require"
@@ -47,7 +48,7 @@ func TestSoak(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d, for %v", seed, long)
 	s := newSoak(t)
-	at := s.target(t)
+	at := testenv.Target(t, reflect)
 	client, stop := s.client(t, at)
 	before, files := runtime.NumGoroutine(), openFiles()
 
@@ -160,26 +161,11 @@ func (s *soak) kill(hard bool) {
 	s.killed++
 }
 
-// target runs an echo that resets its connection if that fails, and returns its address.
-func (s *soak) target(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				if _, err := io.Copy(conn, conn); err != nil {
-					_ = conn.(*net.TCPConn).SetLinger(0)
-				}
-			}()
-		}
-	}()
-	return l.Addr().String()
+// reflect sends back what arrives, and resets the connection if that fails.
+func reflect(conn *net.TCPConn) {
+	if _, err := io.Copy(conn, conn); err != nil {
+		_ = conn.SetLinger(0)
+	}
 }
 
 // content returns n bytes.

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/require"
 	"github.com/urfave/cli/v3"
 )
@@ -30,7 +31,7 @@ import (
 // piped runs a command with something on standard input.
 func piped(t *testing.T, in string, args ...string) (code int, out, said string) {
 	t.Helper()
-	var stdout, stderr output
+	var stdout, stderr testenv.Records
 	p := &program{stdin: strings.NewReader(in), stdout: &stdout, stderr: &stderr}
 	code = p.run(t.Context(), append([]string{"kcptunnel"}, args...))
 	return code, stdout.String(), stderr.String()
@@ -81,7 +82,7 @@ func TestMan(t *testing.T) {
 // A hash that the command prints stands in place of the password, and lets the client
 // in that shows the password.
 func TestHashCommand(t *testing.T) {
-	at := echo(t)
+	at := testenv.Target(t, testenv.Echo)
 	code, out, said := piped(t, "se:cret\n", "hash", "-cost", "4", "me")
 	require.Equal(t, exitOK, code, said)
 	require.Regexp(t, `^me:\$2a\$04\$[./A-Za-z0-9]{53}\n$`, out)
@@ -277,7 +278,7 @@ func scrape(t *testing.T, s *started) string {
 // Metrics say what users do, and what the process takes, and the live page has the user's
 // name.
 func TestMetrics(t *testing.T) {
-	at := echo(t)
+	at := testenv.Target(t, testenv.Echo)
 	s := start(t, "server", "-auth", file(t, "users.json", `{"me:secret": [""], "you:x": [""]}`), "-key", filepath.Join(t.TempDir(), "k"), "-debug", "127.0.0.1:0", "127.0.0.1:0")
 	server, fingerprint := find(t, s.err, `listening address=(\S+)`), find(t, s.out, `fingerprint (SHA256:\S+)\n`)
 	c := start(t, "client", "-debug", "127.0.0.1:0", "-fingerprint", fingerprint, "-auth", "me:secret", server, "0:"+at)
@@ -334,7 +335,7 @@ func TestRulesOfTheTunnel(t *testing.T) {
 // Records have durations as text, in JSON too, and no error that is none.
 func TestRecordsAreText(t *testing.T) {
 	for _, format := range []string{"json", "text"} {
-		var w output
+		var w testenv.Records
 		newScreen(&w).logger(format, true).Warn("x", "retry", 1500*time.Millisecond, "error", nil)
 		find(t, &w, `retry"?[:=]"?1\.5s`)
 		require.NotContains(t, w.String(), "error")

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 )
@@ -26,7 +27,7 @@ func TestUpgrades(t *testing.T) {
 	debug := "127.0.0.1:" + port(t)
 	u := newUnit(t, "", "-debug", debug)
 	require.Equal(t, u.cmd.Process.Pid, u.pids[0])
-	c, local := u.client(echo(t))
+	c, local := u.client(testenv.Target(t, testenv.Echo))
 	conns := []net.Conn{open(t, local)}
 	for n := range 3 {
 		u.upgrade()
@@ -91,7 +92,7 @@ func TestUpgradeToNothing(t *testing.T) {
 	exe := filepath.Join(t.TempDir(), "kcptunnel")
 	install(t, exe, ownProgram(t))
 	u := newUnit(t, exe)
-	_, local := u.client(echo(t))
+	_, local := u.client(testenv.Target(t, testenv.Echo))
 	for i, text := range []string{"no program\x00", "#!/bin/sh\nexit 3\n", "#!/bin/sh\nprintf t >&5\nexit 4\n"} {
 		install(t, exe, []byte(text))
 		u.signal(0, syscall.SIGUSR2)
@@ -110,7 +111,7 @@ func TestReloadAcrossUpgrades(t *testing.T) {
 	heedsHangUp(t)
 	t.Parallel()
 	u := newUnit(t, "")
-	_, local := u.client(echo(t))
+	_, local := u.client(testenv.Target(t, testenv.Echo))
 	conn := open(t, local)
 	u.upgrade()
 	find(t, u.err, `another process serves`)
@@ -170,7 +171,7 @@ func TestSignalAtTheStart(t *testing.T) {
 func TestEndAfterAnUpgrade(t *testing.T) {
 	t.Parallel()
 	u := newUnit(t, "")
-	c := run(t, "", nil, u.clientArgs("0:"+echo(t))...)
+	c := run(t, "", nil, u.clientArgs("0:"+testenv.Target(t, testenv.Echo))...)
 	_ = open(t, find(t, c.err, `msg=listening .*address=(\S+)`))
 	u.upgrade()
 	find(t, c.err, "(?s)session begun.*session begun")
@@ -191,7 +192,7 @@ func TestEndAfterAnUpgrade(t *testing.T) {
 func TestLastProcessIsKilled(t *testing.T) {
 	t.Parallel()
 	u := newUnit(t, "")
-	c, local := u.client(echo(t))
+	c, local := u.client(testenv.Target(t, testenv.Echo))
 	_ = open(t, local)
 	for n := range 2 {
 		u.upgrade()
@@ -217,12 +218,12 @@ func TestSocketActivation(t *testing.T) {
 	u := prepare(t)
 	// The number of a process is known to itself alone before it runs.
 	args := append([]string{"-c", `LISTEN_PID=$$ exec "$0" "$@"`, os.Args[0]}, u.args()...)
-	u.process = &process{cmd: exec.Command("sh", args...), out: new(output), err: new(output)}
+	u.process = &process{cmd: exec.Command("sh", args...), out: new(testenv.Records), err: new(testenv.Records)}
 	u.cmd.Stdout, u.cmd.Stderr, u.cmd.ExtraFiles = u.out, u.err, []*os.File{socket}
 	u.start(t, append(u.env(), "LISTEN_FDS=1"))
 	u.ready()
 	require.Equal(t, address, u.address)
-	_, local := u.client(echo(t))
+	_, local := u.client(testenv.Target(t, testenv.Echo))
 	transfers(t, local, 1000)
 	u.upgrade()
 	u.gone(0)
@@ -236,7 +237,7 @@ func TestHangUpOfClients(t *testing.T) {
 	heedsHangUp(t)
 	t.Parallel()
 	u := newUnit(t, "")
-	at := echo(t)
+	at := testenv.Target(t, testenv.Echo)
 	for i, args := range [][]string{
 		u.clientArgs("0:" + at), {"kcptun-client", "-l", "127.0.0.1:0", "-r", "127.0.0.1:1"}, {"kcptun-server", "-l", "127.0.0.1:0"},
 	} {
@@ -256,7 +257,7 @@ func TestHangUpOfClients(t *testing.T) {
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
 	defer w.Close()
-	ssh := &process{cmd: exec.Command(os.Args[0], u.clientArgs("stdio:"+at)...), err: new(output)}
+	ssh := &process{cmd: exec.Command(os.Args[0], u.clientArgs("stdio:"+at)...), err: new(testenv.Records)}
 	ssh.cmd.Stdin, ssh.cmd.Stderr = r, ssh.err
 	ssh.start(t, nil)
 	find(t, ssh.err, `session begun`)
@@ -271,12 +272,12 @@ func TestHangUpOfClients(t *testing.T) {
 // on, and a client with stdio ends its session in order.
 func TestReadersThatEnd(t *testing.T) {
 	t.Parallel()
-	at := echo(t)
+	at := testenv.Target(t, testenv.Echo)
 	logs, log, err := os.Pipe()
 	require.NoError(t, err)
 	defer log.Close()
 	u := prepare(t)
-	u.process = &process{cmd: exec.Command(os.Args[0], u.args()...), out: new(output)}
+	u.process = &process{cmd: exec.Command(os.Args[0], u.args()...), out: new(testenv.Records)}
 	u.cmd.Stdout, u.cmd.Stderr = u.out, log
 	u.start(t, nil)
 	scan := bufio.NewReader(logs)
