@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"regexp"
 	"runtime"
 	"strings"
 	"sync"
@@ -16,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/testenv"
 )
 
 // The tests of netcats spend their time with waiting. So they all run at once,
@@ -56,50 +56,12 @@ func endless(t *testing.T) io.Reader {
 // process is a command at work.
 type process struct {
 	code chan int
-	out  watched
-	err  watched
-}
-
-// watched is an output that a test can wait for text in.
-type watched struct {
-	mu      sync.Mutex
-	text    bytes.Buffer
-	changed chan struct{}
-}
-
-func (w *watched) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	select {
-	case w.changed <- struct{}{}:
-	default:
-	}
-	return w.text.Write(p)
-}
-
-func (w *watched) String() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.text.String()
-}
-
-func (w *watched) Bytes() []byte { return []byte(w.String()) }
-
-// find waits for a match of pattern and returns its first group.
-func (w *watched) find(t *testing.T, pattern string) string {
-	t.Helper()
-	re := regexp.MustCompile(pattern)
-	for {
-		if m := re.FindStringSubmatch(w.String()); m != nil {
-			return m[1]
-		}
-		<-w.changed
-	}
+	out  testenv.Records
+	err  testenv.Records
 }
 
 func start(ctx context.Context, stdin io.Reader, args ...string) *process {
 	p := &process{code: make(chan int, 1)}
-	p.out.changed, p.err.changed = make(chan struct{}, 1), make(chan struct{}, 1)
 	go func() { p.code <- run(ctx, args, stdin, &p.out, &p.err) }()
 	return p
 }
@@ -108,7 +70,7 @@ func start(ctx context.Context, stdin io.Reader, args ...string) *process {
 func listen(ctx context.Context, t *testing.T, stdin io.Reader, args ...string) (*process, string) {
 	t.Helper()
 	p := start(ctx, stdin, append([]string{"listen", "127.0.0.1:0", "-v"}, args...)...)
-	return p, p.err.find(t, `listening on (\S+)\n`)
+	return p, p.err.Find(t, `listening on (\S+)\n`)
 }
 
 func dial(ctx context.Context, stdin io.Reader, addr string, args ...string) *process {
@@ -160,8 +122,8 @@ func testPipes(t *testing.T) {
 	for _, tr := range transfers {
 		require.Equal(t, exitOK, tr.d.wait(t), "%s: %s%s", tr.name, &tr.d.err, &tr.l.err)
 		require.Equal(t, exitOK, tr.l.wait(t), "%s: %s", tr.name, tr.l.err.String())
-		requireSame(t, tr.name, tr.up, tr.l.out.Bytes())
-		requireSame(t, tr.name, tr.down, tr.d.out.Bytes())
+		requireSame(t, tr.name, tr.up, []byte(tr.l.out.String()))
+		requireSame(t, tr.name, tr.down, []byte(tr.d.out.String()))
 		require.Empty(t, tr.d.err.String(), "talks without -v")
 	}
 	require.Regexp(t, `kcp listen: session with 127\.0\.0\.1:\d+ ended after .*: sent 1\.0 MB, received 1\.0 MB, resent \d`,
@@ -181,13 +143,13 @@ func testListenKeepsListening(t *testing.T) {
 	}
 	conn, err := kcp.Dial("udp", addr, nil) // a reset ends its session alone
 	require.NoError(t, err)
-	l.err.find(t, `(?s)(session with.*session with.*session with \S+\n)`)
+	l.err.Find(t, `(?s)(session with.*session with.*session with \S+\n)`)
 	require.NoError(t, conn.Abort())
-	l.err.find(t, `session with \S+: the peer (broke off)`)
-	l.err.find(t, `(?s)ended after.*ended after.*(ended after)`)
+	l.err.Find(t, `session with \S+: the peer (broke off)`)
+	l.err.Find(t, `(?s)ended after.*ended after.*(ended after)`)
 	cancel()
 	require.Equal(t, exitOK, l.wait(t), l.err.String())
-	requireSame(t, "all", want, l.out.Bytes())
+	requireSame(t, "all", want, []byte(l.out.String()))
 }
 
 // freeAddr returns an address without a listener. If every address of
@@ -231,7 +193,7 @@ func testWrongKey(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	l, addr := listen(ctx, t, strings.NewReader(""), "-cipher", "xchacha20-poly1305", "-key", "one")
 	d := dial(t.Context(), strings.NewReader("x"), addr, "-cipher", "xchacha20-poly1305", "-key", "two", "-wait", "1s")
-	l.err.find(t, `packets (cannot be opened)`)
+	l.err.Find(t, `packets (cannot be opened)`)
 	require.Equal(t, exitFailed, d.wait(t))
 	require.Contains(t, d.err.String(), "in 1s (-wait), or it has another -key or -cipher")
 	cancel()
@@ -242,7 +204,7 @@ func testDialWaitsForTheListener(t *testing.T) {
 	addr := freeAddr(t)
 	d := dial(t.Context(), strings.NewReader("early"), addr, "-v", "-wait", "-1")
 	if runtime.GOOS == "linux" {
-		d.err.find(t, `or it (refuses) further sessions; retrying`)
+		d.err.Find(t, `or it (refuses) further sessions; retrying`)
 	}
 	l := start(t.Context(), strings.NewReader("late"), "listen", addr)
 	require.Equal(t, exitOK, d.wait(t), d.err.String())
@@ -260,9 +222,9 @@ func testInterruptEndsCleanly(t *testing.T) {
 	busy := dial(ctx, toListen, addr)
 	_, err := typed.Write([]byte("typed"))
 	require.NoError(t, err)
-	other.out.find(t, `(typed)`)
+	other.out.Find(t, `(typed)`)
 	if runtime.GOOS == "linux" {
-		dialling.err.find(t, `(retrying)`)
+		dialling.err.Find(t, `(retrying)`)
 	}
 	cancel()
 	for _, p := range []*process{waiting, dialling, busy} {
@@ -282,7 +244,7 @@ func (brokenWriter) Write([]byte) (int, error) { return 0, errors.New("disk full
 func testListenPorts(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	l := start(ctx, nil, "listen", "0", "-v", "-d")
-	port := l.err.find(t, `listening on \S+:(\d+)\n`)
+	port := l.err.Find(t, `listening on \S+:(\d+)\n`)
 	got := runWith(t.Context(), nil, "listen", port)
 	require.Equal(t, exitFailed, got.code)
 	require.Contains(t, got.err, "kcp listen: listen udp")

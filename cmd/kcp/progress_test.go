@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp"
@@ -45,8 +46,7 @@ func TestBrokenPipe(t *testing.T) {
 	addr := freeAddr(t)
 	l := commandProcess(t.Context(), "listen", addr, "-d")
 	l.Stdout = w
-	var stderr watched
-	stderr.changed = make(chan struct{}, 1)
+	var stderr testenv.Records
 	l.Stderr = &stderr
 	require.NoError(t, l.Start())
 	require.NoError(t, w.Close())
@@ -74,7 +74,7 @@ func TestSignalsEndTheSession(t *testing.T) {
 		require.NoError(t, d.Start())
 		_, err = stdin.Write([]byte("begun"))
 		require.NoError(t, err)
-		l.out.find(t, "(begun)")
+		l.out.Find(t, "(begun)")
 		require.NoError(t, d.Process.Signal(s))
 		require.Equal(t, exitFailed, l.wait(t), "%v", s)
 		require.Contains(t, l.err.String(), "the peer was interrupted", "%v", s)
@@ -187,9 +187,9 @@ func TestListenSaysWhoWaits(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	l, addr := listen(ctx, t, strings.NewReader(""), "-k", "-d")
 	first := dial(t.Context(), endless(t), addr)
-	l.err.find(t, `(session with \S+)\n`)
+	l.err.Find(t, `(session with \S+)\n`)
 	second := dial(t.Context(), strings.NewReader("x"), addr)
-	l.err.find(t, `(waits for the session before it to end)`)
+	l.err.Find(t, `(waits for the session before it to end)`)
 	cancel()
 	require.Equal(t, exitInterrupted, l.wait(t), l.err.String())
 	require.Equal(t, exitFailed, first.wait(t))

@@ -42,7 +42,7 @@ func TestTLS(t *testing.T) {
 	bad := dial(t.Context(), strings.NewReader("x"), addr, "-tls", "-ca", client, "-tls-name", "test")
 	require.Equal(t, 1, bad.wait(t))
 	require.Contains(t, bad.err.String(), "unknown authority")
-	p.err.find(t, "bad (certificate)")
+	p.err.Find(t, "bad (certificate)")
 
 	anonymous := dial(t.Context(), strings.NewReader("x"), addr, trusting...)
 	require.Equal(t, 1, anonymous.wait(t))
@@ -55,9 +55,7 @@ func TestTLS(t *testing.T) {
 	good := dial(t.Context(), strings.NewReader("question"), addr, append(trusting, "-tls-cert", client, "-tls-key", clientKey)...)
 	require.Equal(t, 0, good.wait(t), good.err.String())
 	require.Equal(t, "answer", good.out.String())
-	for p.out.String() != "question" {
-		<-p.out.changed
-	}
+	p.out.Find(t, "(^question$)")
 }
 
 func TestTLSFlags(t *testing.T) {

@@ -9,10 +9,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 )
@@ -24,15 +24,14 @@ type upgraded struct {
 	program string // may be replaced
 	cmd     *exec.Cmd
 	addr    string
-	out     watched
-	err     watched
+	out     testenv.Records
+	err     testenv.Records
 	closed  chan struct{} // once all processes have ended
 }
 
 // serveUpgradable starts the first process, which has no terminal.
 func serveUpgradable(t *testing.T, stdin io.Reader, args ...string) *upgraded {
 	u := &upgraded{t: t, program: filepath.Join(t.TempDir(), "kcp"), closed: make(chan struct{})}
-	u.out.changed, u.err.changed = make(chan struct{}, 1), make(chan struct{}, 1)
 	u.restore()
 	u.cmd = exec.Command(u.program, append([]string{"listen", "127.0.0.1:0", "-k", "-v"}, args...)...)
 	u.cmd.Env = append(os.Environ(), "KCP_TEST_AS_COMMAND=1", "GORACE=atexit_sleep_ms=0")
@@ -50,7 +49,7 @@ func serveUpgradable(t *testing.T, stdin io.Reader, args ...string) *upgraded {
 			t.Logf("stderr:\n%s", &u.err)
 		}
 	})
-	u.addr = u.err.find(t, `listening on (\S+)\n`)
+	u.addr = u.err.Find(t, `listening on (\S+)\n`)
 	return u
 }
 
@@ -80,20 +79,16 @@ func (u *upgraded) hangUp(pid int) { require.NoError(u.t, syscall.Kill(pid, sysc
 func (u *upgraded) upgrade(pid int) int {
 	u.t.Helper()
 	u.hangUp(pid)
-	next, err := strconv.Atoi(u.err.next(u.t, `process (\d+) has taken over; this one ends with its last session\n`))
+	next, err := strconv.Atoi(u.says(`process (\d+) has taken over; this one ends with its last session\n`))
 	require.NoError(u.t, err)
 	return next
 }
 
-// next is find for what was written since the last call of next.
-func (w *watched) next(t *testing.T, pattern string) string {
-	t.Helper()
-	found := w.find(t, `(?s)`+pattern)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	rest := w.text.String()
-	w.text.Reset()
-	w.text.WriteString(rest[strings.LastIndex(rest, found)+len(found):])
+// says waits for what was written to stderr since it has last returned.
+func (u *upgraded) says(pattern string) string {
+	u.t.Helper()
+	found := u.err.Find(u.t, `(?s)`+pattern)
+	u.err.Forget(found)
 	return found
 }
 
@@ -149,7 +144,7 @@ func TestListenUpgrades(t *testing.T) {
 	newest(u.cmd.Process.Pid)
 	first := u.dial()
 	first.send(t, "a0 ")
-	u.out.find(t, "(a0 )")
+	u.out.Find(t, "(a0 )")
 	second := u.upgrade(u.cmd.Process.Pid)
 	newest(second)
 	third := u.upgrade(second)
@@ -161,14 +156,14 @@ func TestListenUpgrades(t *testing.T) {
 	d := u.dial()
 	d.send(t, "d0 ")
 	first.send(t, "a1 ")
-	u.out.find(t, "(^a0 a1 $)")
+	u.out.Find(t, "(^a0 a1 $)")
 	first.end(t)
 	u.ends(u.cmd.Process.Pid)
-	u.out.find(t, "(^a0 a1 c0 $)")
+	u.out.Find(t, "(^a0 a1 c0 $)")
 	c.send(t, "c1 ")
 	c.end(t)
 	u.ends(third)
-	u.out.find(t, "(^a0 a1 c0 c1 d0 $)")
+	u.out.Find(t, "(^a0 a1 c0 c1 d0 $)")
 	d.end(t)
 	require.NoError(t, syscall.Kill(fourth, syscall.SIGTERM))
 	<-u.closed
@@ -193,7 +188,7 @@ func TestListenIsNotUpgraded(t *testing.T) {
 	u := serveUpgradable(t, nil, "-d")
 	s := u.dial()
 	s.send(t, "a")
-	u.out.find(t, "(a)")
+	u.out.Find(t, "(a)")
 	for program, why := range map[string]string{
 		"nothing\x00that runs":                 "exec format error",
 		"#!/bin/sh\nexit 3\n":                  "the new process has ended: exit status 3",
@@ -201,14 +196,14 @@ func TestListenIsNotUpgraded(t *testing.T) {
 	} {
 		u.replace([]byte(program))
 		u.hangUp(u.cmd.Process.Pid)
-		u.err.next(t, "(kcp listen: not upgraded: [^\n]*"+why+"\n)")
+		u.says("(kcp listen: not upgraded: [^\n]*" + why + "\n)")
 	}
 	s.send(t, "b")
 	s.end(t)
-	u.out.find(t, "(^ab$)")
+	u.out.Find(t, "(^ab$)")
 	next := u.dial()
 	next.send(t, "c")
-	u.out.find(t, "(^abc$)")
+	u.out.Find(t, "(^abc$)")
 	u.restore()
 	newest := u.upgrade(u.cmd.Process.Pid)
 	next.end(t)
@@ -216,9 +211,9 @@ func TestListenIsNotUpgraded(t *testing.T) {
 	last := u.dial()
 	last.send(t, "d")
 	last.end(t)
-	u.out.find(t, "(^abcd$)")
+	u.out.Find(t, "(^abcd$)")
 	u.hangUp(newest)
-	u.err.next(t, "(has taken over)")
+	u.says("(has taken over)")
 }
 
 // What is read from stdin belongs to one process.
@@ -228,7 +223,7 @@ func TestListenReadsStdin(t *testing.T) {
 	require.NoError(t, err)
 	u := serveUpgradable(t, r)
 	u.hangUp(u.cmd.Process.Pid)
-	u.err.next(t, "(not upgraded: this process reads standard input; use -d\n)")
+	u.says("(not upgraded: this process reads standard input; use -d\n)")
 	d := u.dial()
 	_, err = w.WriteString("stdin")
 	require.NoError(t, err)
@@ -246,28 +241,28 @@ func TestListenUpgradesAgain(t *testing.T) {
 	u := serveUpgradable(t, nil, "-d")
 	s := u.dial()
 	s.send(t, "a")
-	u.out.find(t, "(a)")
+	u.out.Find(t, "(a)")
 	second := u.upgrade(u.cmd.Process.Pid)
 	third := u.upgrade(u.cmd.Process.Pid)
 	u.ends(second)
 	require.NotEqual(t, second, third)
 	s.send(t, "b")
-	u.out.find(t, "(^ab$)")
+	u.out.Find(t, "(^ab$)")
 	s.end(t)
 	u.ends(u.cmd.Process.Pid)
 
 	next := u.dial()
 	next.send(t, "c")
-	u.out.find(t, "(^abc$)")
+	u.out.Find(t, "(^abc$)")
 	fourth := u.upgrade(third)
 	require.NoError(t, syscall.Kill(fourth, syscall.SIGKILL))
-	u.err.next(t, "(the process that has taken over: signal: killed; SIGHUP starts another\n)")
+	u.says("(the process that has taken over: signal: killed; SIGHUP starts another\n)")
 	next.send(t, "d")
-	u.out.find(t, "(^abcd$)")
+	u.out.Find(t, "(^abcd$)")
 	u.upgrade(third)
 	next.end(t)
 	last := u.dial()
 	last.send(t, "e")
 	last.end(t)
-	u.out.find(t, "(^abcde$)")
+	u.out.Find(t, "(^abcde$)")
 }

@@ -3,12 +3,16 @@ package testenv
 import (
 	"bytes"
 	"log/slog"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
+	"testing"
+
+	"github.com/arqnet/kcp/internal/testenv/await"
 )
 
-// Records is a slog.Handler that keeps what it gets as text, one record a line.
+// Records keeps what is written, such as the records of its Logger, one a line.
 type Records struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -41,4 +45,23 @@ func (r *Records) String() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.buf.String()
+}
+
+// Find waits until what was written has a match of pattern, and returns its last group.
+func (r *Records) Find(t testing.TB, pattern string) string {
+	t.Helper()
+	re := regexp.MustCompile(pattern)
+	var found []string
+	await.True(t, func() bool {
+		found = re.FindStringSubmatch(r.String())
+		return found != nil
+	})
+	return found[len(found)-1]
+}
+
+// Forget forgets what was written up to the end of text.
+func (r *Records) Forget(text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.buf.Next(bytes.LastIndex(r.buf.Bytes(), []byte(text)) + len(text))
 }

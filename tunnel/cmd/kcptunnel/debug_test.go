@@ -13,7 +13,7 @@ import (
 func TestDebugChecksTheHost(t *testing.T) {
 	users := file(t, "users.json", `{"me:secret": [""]}`)
 	s := start(t, "server", "-auth", users, "-key", file(t, "dir", "")+".pem", "-debug", "127.0.0.1:0", "127.0.0.1:0")
-	base := strings.TrimSuffix(find(t, s.err, `metrics=(\S+)`), "metrics")
+	base := strings.TrimSuffix(s.err.Find(t, `metrics=(\S+)`), "metrics")
 	for _, path := range []string{"", "stats.json", "metrics"} {
 		for host, want := range map[string]int{"": http.StatusOK, "localhost:1": http.StatusOK, "evil.example": http.StatusMisdirectedRequest} {
 			r, err := http.NewRequest(http.MethodGet, base+path, nil)

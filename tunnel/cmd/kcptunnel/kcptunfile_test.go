@@ -65,9 +65,9 @@ func TestFilesOfKcptun(t *testing.T) {
 			first := freePorts(t, 3)
 			fill := strings.NewReplacer("@port", fmt.Sprint(first), "@last", fmt.Sprint(first+2), "@target", at).Replace
 			s := start(t, "kcptun-server", "-c", file(t, "server.json", fill(pair.server)))
-			find(t, s.err, `msg=listening`)
+			s.err.Find(t, `msg=listening`)
 			c := start(t, "kcptun-client", "-v", "-c", file(t, "client.json", fill(pair.client)))
-			local := find(t, c.err, `listening address=(\S+)`)
+			local := c.err.Find(t, `listening address=(\S+)`)
 			for range 3 {
 				transfers(t, local, 300_000)
 			}

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/testenv"
-	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/arqnet/kcp/tunnel"
 	"github.com/stretchr/testify/require"
 )
@@ -45,19 +44,6 @@ func (s *started) stop() (code int, text string) {
 	code = <-s.code
 	s.code <- code
 	return code, s.err.String()
-}
-
-// find waits until the command has written what pattern matches, and returns the
-// group in it.
-func find(t *testing.T, in *testenv.Records, pattern string) string {
-	t.Helper()
-	re := regexp.MustCompile(pattern)
-	var found []string
-	await.True(t, func() bool {
-		found = re.FindStringSubmatch(in.String())
-		return found != nil
-	})
-	return found[len(found)-1]
 }
 
 // exit runs the command to its end, and returns the exit code and what it has said.
@@ -96,18 +82,18 @@ func TestForwardAndReverse(t *testing.T) {
 	users := file(t, "users.json", `{"me:secret": [`+fmt.Sprintf("%q", "^"+regexp.QuoteMeta(at)+"$")+`, "^R:127\\.0\\.0\\.1:0$"]}`)
 	key := filepath.Join(t.TempDir(), "server.pem")
 	s := start(t, "server", "-auth", users, "-key", key, "127.0.0.1:0")
-	fingerprint := find(t, s.out, `fingerprint (SHA256:\S+)\n`)
-	server := find(t, s.err, `listening address=(\S+)`)
+	fingerprint := s.out.Find(t, `fingerprint (SHA256:\S+)\n`)
+	server := s.err.Find(t, `listening address=(\S+)`)
 	c := start(t, "client", "-v", "-fingerprint", fingerprint, "-auth", "me:secret", server, "0:"+at, "R:127.0.0.1:0:"+at)
-	says(t, find(t, c.err, `msg=listening .*address=(\S+)`))
-	says(t, "127.0.0.1:"+find(t, c.err, `the server listens".* port=(\d+)`))
+	says(t, c.err.Find(t, `msg=listening .*address=(\S+)`))
+	says(t, "127.0.0.1:"+c.err.Find(t, `the server listens".* port=(\d+)`))
 	for _, p := range []*started{c, s} {
 		code, text := p.stop()
 		require.Equal(t, exitOK, code, text)
 	}
 	// The same key after a restart.
 	s = start(t, "server", "-auth", users, "-key", key, "127.0.0.1:0")
-	require.Equal(t, fingerprint, find(t, s.out, `fingerprint (SHA256:\S+)\n`))
+	require.Equal(t, fingerprint, s.out.Find(t, `fingerprint (SHA256:\S+)\n`))
 }
 
 // Files of YAML and JSON have the names of flags; the command line goes before them.
@@ -116,11 +102,11 @@ func TestConfigFile(t *testing.T) {
 	users := file(t, "users.json", `{"me:secret": [""]}`)
 	key := filepath.Join(t.TempDir(), "server.pem")
 	s := start(t, "server", "-config", file(t, "server.yaml", "listen: 127.0.0.1:0\nauth: "+users+"\nkey: "+key+"\nlog-format: json\nudp-timeout: 1m30s\n"))
-	fingerprint := find(t, s.out, `fingerprint (SHA256:\S+)\n`)
-	server := find(t, s.err, `"address":"([^"]+)"`)
+	fingerprint := s.out.Find(t, `fingerprint (SHA256:\S+)\n`)
+	server := s.err.Find(t, `"address":"([^"]+)"`)
 	c := start(t, "client", "-auth", "me:secret", "-config", file(t, "client.json", fmt.Sprintf(
 		`{"server": [%q], "auth": "me:wrong", "remote": ["0:%s", "R:127.0.0.1:0:%s"], "fingerprint": %q, "v": true}`, server, at, at, fingerprint)))
-	says(t, find(t, c.err, `msg=listening .*address=(\S+)`))
+	says(t, c.err.Find(t, `msg=listening .*address=(\S+)`))
 
 	for text, want := range map[string]string{
 		"listen: :1\nusres: x\n":            `:2: unknown key "usres"`,
@@ -196,8 +182,8 @@ func TestFailures(t *testing.T) {
 	users := file(t, "users.json", `{"me:secret": ["^127\\.0\\.0\\.1:80$"]}`)
 	key := filepath.Join(t.TempDir(), "server.pem")
 	s := start(t, "server", "-auth", users, "-key", key, "127.0.0.1:0")
-	server := find(t, s.err, `listening address=(\S+)`)
-	fingerprint := find(t, s.out, `fingerprint (SHA256:\S+)\n`)
+	server := s.err.Find(t, `listening address=(\S+)`)
+	fingerprint := s.out.Find(t, `fingerprint (SHA256:\S+)\n`)
 	other := "SHA256:" + strings.Repeat("A", 43)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -238,33 +224,33 @@ func TestReload(t *testing.T) {
 	users := file(t, "users.json", `{"me:secret": [""]}`)
 	key := filepath.Join(t.TempDir(), "server.pem")
 	s := start(t, "server", "-auth", users, "-key", key, "127.0.0.1:0")
-	server := find(t, s.err, `listening address=(\S+)`)
-	old := find(t, s.out, `fingerprint (SHA256:\S+)\n`)
+	server := s.err.Find(t, `listening address=(\S+)`)
+	old := s.out.Find(t, `fingerprint (SHA256:\S+)\n`)
 	c := start(t, "client", "-v", "-fingerprint", old, "-auth", "me:secret", server, "0:"+at)
-	local := find(t, c.err, `msg=listening .*address=(\S+)`)
+	local := c.err.Find(t, `msg=listening .*address=(\S+)`)
 	says(t, local)
 
 	reload := <-s.reload
 	require.NoError(t, os.WriteFile(users, []byte(`{"me:secret": [""`), 0o600))
 	reload <- syscall.SIGHUP
-	find(t, s.err, `reload failed, keeping the old users.*users.json`)
+	s.err.Find(t, `reload failed, keeping the old users.*users.json`)
 	says(t, local)
 
 	// What the start refuses: nobody has an authority.
 	require.NoError(t, os.WriteFile(users, []byte(`{"me": [""]}`), 0o600))
 	reload <- syscall.SIGHUP
-	find(t, s.err, `reload failed, keeping the old users.*no authority`)
+	s.err.Find(t, `reload failed, keeping the old users.*no authority`)
 	says(t, local)
 
 	require.NoError(t, os.WriteFile(users, []byte(`{"you:secret": [""]}`), 0o600))
 	require.NoError(t, os.Remove(key))
 	reload <- syscall.SIGHUP
-	find(t, s.err, `users reloaded`)
-	fingerprint := find(t, s.err, `(?s)users reloaded.*certificate reloaded" fingerprint=(SHA256:\S+)`)
+	s.err.Find(t, `users reloaded`)
+	fingerprint := s.err.Find(t, `(?s)users reloaded.*certificate reloaded" fingerprint=(SHA256:\S+)`)
 	require.NotEqual(t, old, fingerprint)
-	find(t, c.err, `session lost, reconnecting.*no longer valid`)
+	c.err.Find(t, `session lost, reconnecting.*no longer valid`)
 	c = start(t, "client", "-fingerprint", fingerprint, "-auth", "you:secret", server, "0:"+at)
-	says(t, find(t, c.err, `msg=listening .*address=(\S+)`))
+	says(t, c.err.Find(t, `msg=listening .*address=(\S+)`))
 }
 
 // Standard input and output carry a connection, and nothing else is written there.
@@ -273,7 +259,7 @@ func TestStdio(t *testing.T) {
 	s := start(t, "server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(t.TempDir(), "server.pem"), "127.0.0.1:0")
 	var out, log testenv.Records
 	p := &program{stdin: strings.NewReader("hello"), stdout: &out, stderr: &log}
-	code := p.run(t.Context(), []string{"kcptunnel", "client", "-fingerprint", find(t, s.out, `fingerprint (SHA256:\S+)\n`), "-auth", "me:secret", find(t, s.err, `listening address=(\S+)`), "stdio:" + at})
+	code := p.run(t.Context(), []string{"kcptunnel", "client", "-fingerprint", s.out.Find(t, `fingerprint (SHA256:\S+)\n`), "-auth", "me:secret", s.err.Find(t, `listening address=(\S+)`), "stdio:" + at})
 	require.Equal(t, exitOK, code, log.String())
 	require.Equal(t, "hello", out.String())
 }

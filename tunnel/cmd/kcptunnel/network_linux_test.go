@@ -107,12 +107,12 @@ func ownAddressChanges(t *testing.T, client, server *netns.Host, address, gone, 
 	echoesAt(t, client, "127.0.0.1:7")
 	echoesAt(t, server, "127.0.0.1:7")
 	s := runAt(t, server, "server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(t.TempDir(), "server.pem"), net.JoinHostPort(address, "4000"))
-	fingerprint := find(t, s.out, `fingerprint (SHA256:\S+)\n`)
-	find(t, s.err, "msg=listening")
+	fingerprint := s.out.Find(t, `fingerprint (SHA256:\S+)\n`)
+	s.err.Find(t, "msg=listening")
 	c := runAt(t, client, "client", "-v", "-fingerprint", fingerprint, "-auth", "me:secret", net.JoinHostPort(address, "4000"),
 		"1001:127.0.0.1:7", "1002:127.0.0.1:7/udp", "R:1003:127.0.0.1:7", "R:1004:127.0.0.1:7/udp")
 	for _, port := range []string{"1003", "1004"} {
-		find(t, c.err, `the server listens".* port=`+port)
+		c.err.Find(t, `the server listens".* port=`+port)
 	}
 	var conns []net.Conn
 	for _, one := range []struct {

@@ -114,8 +114,8 @@ func (u *unit) ready() {
 		}
 	}
 	if len(u.pids) == 1 && u.err != nil {
-		u.address = find(u.t, u.err, `listening address=(\S+)`)
-		u.fingerprint = find(u.t, u.out, `fingerprint (SHA256:\S+)\n`)
+		u.address = u.err.Find(u.t, `listening address=(\S+)`)
+		u.fingerprint = u.out.Find(u.t, `fingerprint (SHA256:\S+)\n`)
 	}
 }
 
@@ -148,7 +148,7 @@ func (u *unit) clientArgs(remote string) []string {
 // client runs a client, and returns where it listens.
 func (u *unit) client(target string) (c *started, local string) {
 	c = start(u.t, u.clientArgs("0:"+target)...)
-	return c, find(u.t, c.err, `msg=listening .*address=(\S+)`)
+	return c, c.err.Find(u.t, `msg=listening .*address=(\S+)`)
 }
 
 // open opens a connection with an echo.

@@ -27,8 +27,8 @@ func TestPrograms(t *testing.T) {
 	}
 	s := start(t, "server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(t.TempDir(), "server.pem"), "127.0.0.1:0")
 	w := &world{
-		fingerprint: find(t, s.out, `fingerprint (SHA256:\S+)\n`),
-		server:      find(t, s.err, `listening address=(\S+)`),
+		fingerprint: s.out.Find(t, `fingerprint (SHA256:\S+)\n`),
+		server:      s.err.Find(t, `listening address=(\S+)`),
 	}
 	t.Run("ssh", w.ssh)
 	t.Run("curl", w.curl)
@@ -45,7 +45,7 @@ func (w *world) args(remotes ...string) []string {
 
 // client runs a client, and returns where it listens for its one remote.
 func (w *world) client(t *testing.T, remote string) string {
-	return find(t, start(t, w.args(remote)...).err, `msg=listening .*address=(\S+)`)
+	return start(t, w.args(remote)...).err.Find(t, `msg=listening .*address=(\S+)`)
 }
 
 // need skips the test if a program is not installed.

@@ -21,9 +21,9 @@ func TestKcptunDebug(t *testing.T) {
 	table := &snmpTable{path: dir + "/2006.log"}
 	_, before := counters()
 	s := start(t, "kcptun-server", "-l", "127.0.0.1:0", "-t", testenv.Target(t, testenv.Echo), "-key", "k", "-debug", "127.0.0.1:0")
-	c := start(t, "kcptun-client", "-l", "127.0.0.1:0", "-r", find(t, s.err, `listening address=(\S+)`), "-key", "k", "-conn", "2",
+	c := start(t, "kcptun-client", "-l", "127.0.0.1:0", "-r", s.err.Find(t, `listening address=(\S+)`), "-key", "k", "-conn", "2",
 		"-debug", "127.0.0.1:0", "-snmplog", dir+"/own", "-snmpperiod", "1")
-	local := find(t, c.err, `listening address=(\S+)`)
+	local := c.err.Find(t, `listening address=(\S+)`)
 	var sum uint64
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for i := range 4 {

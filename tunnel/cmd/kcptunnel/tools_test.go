@@ -88,8 +88,8 @@ func TestHashCommand(t *testing.T) {
 	require.Regexp(t, `^me:\$2a\$04\$[./A-Za-z0-9]{53}\n$`, out)
 	users := file(t, "users.json", fmt.Sprintf(`{%q: [""]}`, strings.TrimSpace(out)))
 	s := start(t, "server", "-auth", users, "-key", filepath.Join(t.TempDir(), "k"), "127.0.0.1:0")
-	c := start(t, "client", "-fingerprint", find(t, s.out, `fingerprint (SHA256:\S+)\n`), "-auth", "me:se:cret", find(t, s.err, `listening address=(\S+)`), "0:"+at)
-	says(t, find(t, c.err, `msg=listening .*address=(\S+)`))
+	c := start(t, "client", "-fingerprint", s.out.Find(t, `fingerprint (SHA256:\S+)\n`), "-auth", "me:se:cret", s.err.Find(t, `listening address=(\S+)`), "0:"+at)
+	says(t, c.err.Find(t, `msg=listening .*address=(\S+)`))
 
 	code, out, _ = piped(t, "x", "hash")
 	require.Equal(t, exitOK, code)
@@ -109,7 +109,7 @@ func TestHashCommand(t *testing.T) {
 func TestFingerprintCommand(t *testing.T) {
 	key := filepath.Join(t.TempDir(), "server.pem")
 	s := start(t, "server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", key, "127.0.0.1:0")
-	want := find(t, s.out, `fingerprint (SHA256:\S+)\n`)
+	want := s.out.Find(t, `fingerprint (SHA256:\S+)\n`)
 	code, out, said := piped(t, "", "fingerprint", key)
 	require.Equal(t, exitOK, code, said)
 	require.Equal(t, want+"\n", out)
@@ -189,12 +189,12 @@ func TestWarningOfReadableConfigs(t *testing.T) {
 	} {
 		require.NoError(t, os.Chmod(c.args[len(c.args)-1], c.mode))
 		s := start(t, c.args...)
-		find(t, s.err, `msg=listening`)
+		s.err.Find(t, `msg=listening`)
 		require.NoError(t, os.Chmod(c.args[len(c.args)-1], 0o600))
 		if c.want == "" {
 			require.NotContains(t, s.err.String(), "everybody", "%v %#o", c.args, c.mode)
 		} else {
-			find(t, s.err, c.want)
+			s.err.Find(t, c.want)
 		}
 	}
 }
@@ -211,11 +211,11 @@ func TestWarningOfPublicKey(t *testing.T) {
 		{[]string{"-key", "mine"}, false}, {[]string{"-crypt", "null"}, false},
 	} {
 		s := start(t, append(at, c.args...)...)
-		find(t, s.err, `msg=listening`)
+		s.err.Find(t, `msg=listening`)
 		require.Equal(t, c.warn, strings.Contains(s.err.String(), "the default of kcptun, which everybody knows"), "%q", c.args)
 	}
 	s := start(t, "kcptun-server", "-listen", "127.0.0.1:0", "-target", "127.0.0.1:1")
-	find(t, s.err, "the default of kcptun, which everybody knows")
+	s.err.Find(t, "the default of kcptun, which everybody knows")
 }
 
 // Flags, and keys of the file, set what sessions are like.
@@ -267,7 +267,7 @@ func TestSessionFlags(t *testing.T) {
 // scrape returns what a command shows to Prometheus.
 func scrape(t *testing.T, s *started) string {
 	t.Helper()
-	r, err := http.Get(find(t, s.err, `metrics=(\S+)`))
+	r, err := http.Get(s.err.Find(t, `metrics=(\S+)`))
 	require.NoError(t, err)
 	defer r.Body.Close()
 	body, err := io.ReadAll(r.Body)
@@ -280,9 +280,9 @@ func scrape(t *testing.T, s *started) string {
 func TestMetrics(t *testing.T) {
 	at := testenv.Target(t, testenv.Echo)
 	s := start(t, "server", "-auth", file(t, "users.json", `{"me:secret": [""], "you:x": [""]}`), "-key", filepath.Join(t.TempDir(), "k"), "-debug", "127.0.0.1:0", "127.0.0.1:0")
-	server, fingerprint := find(t, s.err, `listening address=(\S+)`), find(t, s.out, `fingerprint (SHA256:\S+)\n`)
+	server, fingerprint := s.err.Find(t, `listening address=(\S+)`), s.out.Find(t, `fingerprint (SHA256:\S+)\n`)
 	c := start(t, "client", "-debug", "127.0.0.1:0", "-fingerprint", fingerprint, "-auth", "me:secret", server, "0:"+at)
-	says(t, find(t, c.err, `msg=listening .*address=(\S+)`))
+	says(t, c.err.Find(t, `msg=listening .*address=(\S+)`))
 	code, _ := exit(t, "client", "-fingerprint", fingerprint, "-auth", "you:wrong", server, "0:"+at)
 	require.Equal(t, exitAway, code)
 	for _, want := range []string{
@@ -298,7 +298,7 @@ func TestMetrics(t *testing.T) {
 		require.Contains(t, scrape(t, s), "\nprocess_open_fds ")
 		require.Contains(t, scrape(t, c), "\nprocess_cpu_seconds_total ")
 	}
-	page := strings.TrimSuffix(find(t, s.err, `metrics=(\S+)`), "metrics")
+	page := strings.TrimSuffix(s.err.Find(t, `metrics=(\S+)`), "metrics")
 	r, err := http.Get(page + "stats.json?q=me")
 	require.NoError(t, err)
 	defer r.Body.Close()
@@ -314,7 +314,7 @@ func TestRulesOfTheTunnel(t *testing.T) {
 		t.Skip("some series are of Linux")
 	}
 	s := start(t, "server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(t.TempDir(), "k"), "-debug", "127.0.0.1:0", "127.0.0.1:0")
-	find(t, s.err, `msg=listening`)
+	s.err.Find(t, `msg=listening`)
 	shown := scrape(t, s)
 	text, err := os.ReadFile("../../../observe/prometheus/kcptunnel.rules.yml")
 	require.NoError(t, err)
@@ -337,7 +337,7 @@ func TestRecordsAreText(t *testing.T) {
 	for _, format := range []string{"json", "text"} {
 		var w testenv.Records
 		newScreen(&w).logger(format, true).Warn("x", "retry", 1500*time.Millisecond, "error", nil)
-		find(t, &w, `retry"?[:=]"?1\.5s`)
+		w.Find(t, `retry"?[:=]"?1\.5s`)
 		require.NotContains(t, w.String(), "error")
 	}
 }

@@ -47,7 +47,7 @@ func TestUpgrades(t *testing.T) {
 		})
 	}
 	u.signal(1, syscall.SIGKILL)
-	find(t, u.err, "another process has taken over")
+	u.err.Find(t, "another process has taken over")
 	for i, conn := range conns {
 		require.Equal(t, i == 1, echoes(conn) != nil, i)
 	}
@@ -114,7 +114,7 @@ func TestReloadAcrossUpgrades(t *testing.T) {
 	_, local := u.client(testenv.Target(t, testenv.Echo))
 	conn := open(t, local)
 	u.upgrade()
-	find(t, u.err, `another process serves`)
+	u.err.Find(t, `another process serves`)
 	require.NoError(t, os.WriteFile(u.users, []byte(`{"you:secret": [""]}`), 0o600))
 	u.signal(0, syscall.SIGHUP)
 	_, err := conn.Read(make([]byte, 1))
@@ -137,7 +137,7 @@ func TestSignalsDuringAnUpgrade(t *testing.T) {
 	u.signal(0, syscall.SIGUSR2)
 	await.True(t, func() bool { _, err := os.Stat(begun); return err == nil })
 	u.signal(0, syscall.SIGHUP)
-	find(t, u.err, "users reloaded")
+	u.err.Find(t, "users reloaded")
 	u.signal(0, syscall.SIGHUP)
 	require.NoError(t, os.WriteFile(on, nil, 0o600))
 	u.ready()
@@ -160,9 +160,9 @@ func TestSignalAtTheStart(t *testing.T) {
 		_, err = io.WriteString(f, `{"me:secret": [""]}`)
 		require.NoError(t, err)
 		require.NoError(t, f.Close())
-		find(t, s.err, "msg=listening")
+		s.err.Find(t, "msg=listening")
 	}
-	find(t, s.err, "users reloaded")
+	s.err.Find(t, "users reloaded")
 	require.True(t, lives(s.cmd.Process.Pid))
 }
 
@@ -172,9 +172,9 @@ func TestEndAfterAnUpgrade(t *testing.T) {
 	t.Parallel()
 	u := newUnit(t, "")
 	c := run(t, "", nil, u.clientArgs("0:"+testenv.Target(t, testenv.Echo))...)
-	_ = open(t, find(t, c.err, `msg=listening .*address=(\S+)`))
+	_ = open(t, c.err.Find(t, `msg=listening .*address=(\S+)`))
 	u.upgrade()
-	find(t, c.err, "(?s)session begun.*session begun")
+	c.err.Find(t, "(?s)session begun.*session begun")
 	require.NoError(t, c.cmd.Process.Signal(syscall.SIGSTOP))
 	u.signal(1, syscall.SIGTERM)
 	said := make([]byte, 100)
@@ -198,11 +198,11 @@ func TestLastProcessIsKilled(t *testing.T) {
 		u.upgrade()
 		await.True(t, func() bool { return strings.Count(c.err.String(), "session begun") == n+2 })
 	}
-	find(t, u.err, "session ended") // of the second
+	u.err.Find(t, "session ended") // of the second
 	require.True(t, lives(u.pids[1]), "it waits for the first")
 	u.signal(2, syscall.SIGKILL)
 	u.gone(0, 1, 2)
-	find(t, u.err, "this one has no socket")
+	u.err.Find(t, "this one has no socket")
 }
 
 // A socket of systemd's is used in place of the address.
@@ -242,7 +242,7 @@ func TestHangUpOfClients(t *testing.T) {
 		u.clientArgs("0:" + at), {"kcptun-client", "-l", "127.0.0.1:0", "-r", "127.0.0.1:1"}, {"kcptun-server", "-l", "127.0.0.1:0"},
 	} {
 		p := run(t, "", nil, args...)
-		find(t, p.err, `msg=listening`)
+		p.err.Find(t, `msg=listening`)
 		for n := range 2 {
 			require.NoError(t, p.cmd.Process.Signal(syscall.SIGHUP))
 			await.True(t, func() bool {
@@ -251,7 +251,7 @@ func TestHangUpOfClients(t *testing.T) {
 			require.True(t, lives(p.cmd.Process.Pid), "%d", i)
 		}
 		if i == 0 {
-			transfers(t, find(t, p.err, `msg=listening .*address=(\S+)`), 1000)
+			transfers(t, p.err.Find(t, `msg=listening .*address=(\S+)`), 1000)
 		}
 	}
 	r, w, err := os.Pipe()
@@ -260,7 +260,7 @@ func TestHangUpOfClients(t *testing.T) {
 	ssh := &process{cmd: exec.Command(os.Args[0], u.clientArgs("stdio:"+at)...), err: new(testenv.Records)}
 	ssh.cmd.Stdin, ssh.cmd.Stderr = r, ssh.err
 	ssh.start(t, nil)
-	find(t, ssh.err, `session begun`)
+	ssh.err.Find(t, `session begun`)
 	before := strings.Count(u.err.String(), "closed by the peer")
 	require.NoError(t, ssh.cmd.Process.Signal(syscall.SIGHUP))
 	<-ssh.ended
@@ -292,7 +292,7 @@ func TestReadersThatEnd(t *testing.T) {
 	}
 	_, rest, _ := strings.Cut(line("msg=listening address="), "address=")
 	u.address, _, _ = strings.Cut(rest, " ")
-	u.fingerprint = find(t, u.out, `fingerprint (SHA256:\S+)\n`)
+	u.fingerprint = u.out.Find(t, `fingerprint (SHA256:\S+)\n`)
 	_, local := u.client(at)
 	transfers(t, local, 1000)
 
