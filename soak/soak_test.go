@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/testenv/life"
 	"github.com/arqnet/kcp/internal/testenv/life/ends"
 )
@@ -49,7 +50,7 @@ func TestSoak(t *testing.T) {
 		n = min(n, 3)
 	}
 	freePort(t) // the runtime opens some descriptors with the first socket
-	before := descriptors()
+	before := testenv.OpenFiles()
 	next := make(chan uint64)
 	var running sync.WaitGroup
 	for range min(*workers, n) {
@@ -67,8 +68,8 @@ func TestSoak(t *testing.T) {
 	if left := goroutines(); len(left) > 0 {
 		t.Errorf("goroutines are left, of which the first: %s", left[0])
 	}
-	await(func() bool { return descriptors() <= before }) // the runtime closes some by itself
-	if n := descriptors(); n > before {
+	await(func() bool { return testenv.OpenFiles() <= before }) // the runtime closes some by itself
+	if n := testenv.OpenFiles(); n > before {
 		t.Errorf("%d descriptors are open, %d before", n, before)
 	}
 }
@@ -212,10 +213,4 @@ func goroutines() (in []string) {
 		return len(in) == 0
 	})
 	return in
-}
-
-// descriptors returns how many files are open, 0 where the system does not say.
-func descriptors() int {
-	files, _ := os.ReadDir("/proc/self/fd")
-	return len(files)
 }

@@ -26,7 +26,7 @@ func (f Figures) of(t *testing.T, name string) UserFigures {
 // bytes of both directions, what was refused, and what could not be reached.
 func TestFiguresByUser(t *testing.T) {
 	t.Parallel()
-	refusing := freePort(t)
+	refusing := testenv.FreeAddress(t)
 	at, packets := testenv.Target(t, testenv.Echo), udpTarget(t)
 	rules := fmt.Sprintf(`["^%s$", "^%s/udp$", "^R:127", "^%s$", "socks-none"]`, at, packets, refusing)
 	s := startServer(t, fmt.Sprintf(`{"me:secret": %s, "you:secret": [""]}`, rules), nil)

@@ -2,12 +2,9 @@ package tunnel
 
 import (
 	"context"
-	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -17,27 +14,6 @@ import (
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
-
-// nextPort is the port that freePort tries next, above 20000.
-var nextPort atomic.Uint32
-
-func init() { nextPort.Store(rand.Uint32()) }
-
-// freePort returns an address of TCP that nobody has, and that it has not returned before:
-// tests run beside each other. It is below the ports that the system gives to connections
-// meanwhile, and apart from those of other packages' tests.
-func freePort(t *testing.T) string {
-	t.Helper()
-	for range 100 {
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 20000+nextPort.Add(1)%4000))
-		if err == nil {
-			require.NoError(t, l.Close())
-			return l.Addr().String()
-		}
-	}
-	require.FailNow(t, "no port is free")
-	return ""
-}
 
 // vanish runs a client behind a link that is cut, so that its server does not learn of
 // its end.
@@ -82,7 +58,7 @@ func TestReverseIsTakenOver(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			s := startServer(t, everything, impatient)
-			at, echoes := freePort(t), testenv.Target(t, testenv.Echo)
+			at, echoes := testenv.FreeAddress(t), testenv.Target(t, testenv.Echo)
 			remote := "R:" + at + ":" + map[string]string{"tcp": echoes, "udp": udpTarget(t) + "/udp", "socks": "socks"}[kind]
 			cut := vanish(t, clientConfig(t, s, remote))
 			var before *net.TCPConn
@@ -116,7 +92,7 @@ func TestReverseIsTakenOver(t *testing.T) {
 func TestReverseOfTwoClients(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, `{"me:secret": [""], "you:word": [""]}`, nil)
-	at := freePort(t)
+	at := testenv.FreeAddress(t)
 	first := startClient(t, clientConfig(t, s, "R:"+at+":"+testenv.Target(t, named("first"))))
 	require.Equal(t, at, first.address(t))
 	require.Equal(t, "first", ask(t, at))
@@ -144,7 +120,7 @@ func TestReverseOfTwoClients(t *testing.T) {
 func TestReverseOfOneThatVanished(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, everything, impatient)
-	at := freePort(t)
+	at := testenv.FreeAddress(t)
 	first := startClient(t, clientConfig(t, s, "R:"+at+":"+testenv.Target(t, named("first"))))
 	require.Equal(t, at, first.address(t))
 	vanish(t, clientConfig(t, s, "R:"+at+":"+testenv.Target(t, named("second"))))()
@@ -174,7 +150,7 @@ func TestRefusedListenIsTriedSoon(t *testing.T) {
 func TestReverseOverTwoWays(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, everything, nil)
-	at := freePort(t)
+	at := testenv.FreeAddress(t)
 	config := clientConfig(t, s, "R:"+at+":"+testenv.Target(t, testenv.Echo))
 	config.Binds = []string{"127.0.0.1", "127.0.0.2"}
 	c := startClient(t, config)
@@ -202,7 +178,7 @@ func TestReverseOverTwoWays(t *testing.T) {
 func TestReverseIsRevoked(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, everything, nil)
-	kept, gone := freePort(t), freePort(t)
+	kept, gone := testenv.FreeAddress(t), testenv.FreeAddress(t)
 	echoes := testenv.Target(t, testenv.Echo)
 	c := startClient(t, clientConfig(t, s, "R:"+kept+":"+echoes, "R:"+gone+":"+echoes, "R:127.0.0.1:0:"+echoes, "R:"+gone+":"+udpTarget(t)+"/udp"))
 	var all []string

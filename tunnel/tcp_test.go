@@ -65,7 +65,7 @@ func TestHalfClose(t *testing.T) {
 // A target that refuses shows as a reset, not as an empty connection.
 func TestRefusedTarget(t *testing.T) {
 	t.Parallel()
-	nobody := freePort(t)
+	nobody := testenv.FreeAddress(t)
 	_, c := connected(t, "0:"+nobody)
 	_, err := tryHello(t, c.address(t))
 	require.True(t, neterr.Is(err, syscall.ECONNRESET), "%v", err)

@@ -71,7 +71,7 @@ func (c *talker) says(text string) {
 func TestConnectionsOutliveUpgrades(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, everything, nil)
-	at, reverse := testenv.Target(t, testenv.Echo), freePort(t)
+	at, reverse := testenv.Target(t, testenv.Echo), testenv.FreeAddress(t)
 	var forward string
 	c := startClient(t, clientConfig(t, s, "0:"+at, "0:socks", "0:"+udpTarget(t)+"/udp", "R:"+reverse+":"+at))
 	forward, proxy, packets := c.address(t), c.address(t), c.address(t)
@@ -170,7 +170,7 @@ func TestDrain(t *testing.T) {
 func TestReverseIsTakenOverAcrossUpgrades(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, everything, impatient)
-	at, remote := freePort(t), ""
+	at, remote := testenv.FreeAddress(t), ""
 	remote = "R:" + at + ":" + testenv.Target(t, named("me"))
 	config := clientConfig(t, s, remote)
 	cut := vanish(t, config)

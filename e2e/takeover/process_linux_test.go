@@ -67,7 +67,7 @@ func serve(name string) {
 	if pc, err := net.ListenPacket("udp4", "127.0.0.1:0"); err == nil { // what package net keeps
 		_ = pc.Close()
 	}
-	files, goroutines := openFiles(), runtime.NumGoroutine()
+	files, goroutines := testenv.OpenFiles(), runtime.NumGoroutine()
 	l, err := open(os.Getenv(takeEnv), configOf(os.Getenv(kindEnv)))
 	if err != nil {
 		say("failed", err)
@@ -99,7 +99,7 @@ func serve(name string) {
 	}()
 	<-left
 	goroutines++ // that of standard input
-	for openFiles() > files || runtime.NumGoroutine() > goroutines {
+	for testenv.OpenFiles() > files || runtime.NumGoroutine() > goroutines {
 		time.Sleep(time.Millisecond)
 	}
 	say("ended", "and has left nothing")
@@ -147,12 +147,6 @@ func answer(name string, c *kcp.Conn) {
 	}
 	_, _ = fmt.Fprintf(c, "%8s", name)
 	_, _ = io.Copy(c, c)
-}
-
-// openFiles returns the number of open descriptors.
-func openFiles() int {
-	entries, _ := os.ReadDir("/proc/self/fd")
-	return len(entries)
 }
 
 // process is a server as the test sees it.

@@ -2,8 +2,6 @@ package kcptun
 
 import (
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os/exec"
 	"strconv"
 	"sync/atomic"
@@ -24,26 +22,6 @@ func theirs(t *testing.T, c *Config, args ...string) {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-}
-
-// freePort returns a port that nobody has.
-func freePort(t *testing.T, network string) string {
-	t.Helper()
-	for range 100 {
-		// Below the ports that the system gives to sockets of other tests meanwhile.
-		address := fmt.Sprintf("127.0.0.1:%d", 14000+rand.IntN(2000))
-		if network == "udp" {
-			if pc, err := net.ListenPacket("udp", address); err == nil {
-				_ = pc.Close()
-				return address
-			}
-		} else if l, err := net.Listen("tcp", address); err == nil {
-			_ = l.Close()
-			return address
-		}
-	}
-	t.Fatal("there is no free port")
-	return ""
 }
 
 // The program kcptun at the other end, in both roles: each cipher that Debian's
@@ -90,10 +68,10 @@ func withKcptun(t *testing.T, c Config, client bool, at string) {
 	local := ""
 	if client {
 		c.Listen, c.Target = "127.0.0.1:0", at
-		local = freePort(t, "tcp")
+		local = testenv.FreeAddress(t)
 		theirs(t, &c, "kcptun-client", "--localaddr", local, "--remoteaddr", start(t, Serve, c))
 	} else {
-		server := freePort(t, "udp")
+		server := testenv.FreeAddress(t)
 		theirs(t, &c, "kcptun-server", "--listen", server, "--target", at)
 		c.Listen, c.Target = "127.0.0.1:0", server
 		local = start(t, Run, c)

@@ -11,9 +11,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 )
@@ -85,32 +85,6 @@ func (w *world) output(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// nextPort is the port that port tries next, above 24000.
-var nextPort atomic.Uint32
-
-func init() { nextPort.Store(rand.Uint32()) }
-
-// port returns a port that nobody has, for programs that choose none.
-func port(t *testing.T) string {
-	for range 1000 {
-		// Below the ports that the system gives to connections meanwhile, apart from those
-		// of other packages' tests, and none twice.
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 24000+nextPort.Add(1)%4000))
-		if err != nil {
-			continue
-		}
-		pc, err := net.ListenPacket("udp", l.Addr().String())
-		_, p, _ := net.SplitHostPort(l.Addr().String())
-		_ = l.Close()
-		if err == nil {
-			_ = pc.Close()
-			return p
-		}
-	}
-	t.Fatal("there are no free ports")
-	return ""
-}
-
 // web serves a file, and returns its address and hash.
 func web(t *testing.T) (address, sum string) {
 	data := make([]byte, 1_000_000)
@@ -142,7 +116,7 @@ func (w *world) ssh(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "keys"), public, 0o600))
 	require.NoError(t, os.MkdirAll("/run/sshd", 0o755))
-	p := port(t)
+	_, p, _ := net.SplitHostPort(testenv.FreeAddress(t))
 	background(t, "/usr/sbin/sshd", "-D", "-e", "-f", "/dev/null", "-p", p, "-h", filepath.Join(dir, "host"), "-o", "ListenAddress=127.0.0.1",
 		"-o", "AuthorizedKeysFile="+filepath.Join(dir, "keys"), "-o", "PidFile=none", "-o", "StrictModes=no", "-o", "PermitRootLogin=yes")
 	data := make([]byte, 5_000_000)
@@ -173,7 +147,7 @@ func (w *world) curl(t *testing.T) {
 
 func (w *world) dig(t *testing.T) {
 	need(t, "dig", "dnsmasq")
-	p := port(t)
+	_, p, _ := net.SplitHostPort(testenv.FreeAddress(t))
 	background(t, "dnsmasq", "-k", "-C", "/dev/null", "-p", p, "--listen-address=127.0.0.1", "--bind-interfaces", "--no-resolv", "--no-hosts", "--address=/kcp.test/192.0.2.7", "--user=root")
 	_, local, _ := net.SplitHostPort(w.client(t, "0:127.0.0.1:"+p+"/udp"))
 	require.Contains(t, w.output(t, "dig", "@127.0.0.1", "-p", local, "+short", "+notcp", "www.kcp.test"), "192.0.2.7")

@@ -50,7 +50,7 @@ func TestSoak(t *testing.T) {
 	s := newSoak(t)
 	at := testenv.Target(t, reflect)
 	client, stop := s.client(t, at)
-	before, files := runtime.NumGoroutine(), openFiles()
+	before, files := runtime.NumGoroutine(), testenv.OpenFiles()
 
 	ctx, cancel := context.WithTimeout(context.Background(), long)
 	defer cancel()
@@ -76,7 +76,7 @@ func TestSoak(t *testing.T) {
 	}
 	running.Wait()
 	await.True(t, func() bool { return client.Status().Connections == 0 })
-	await.True(t, func() bool { return runtime.NumGoroutine() <= before+20 && openFiles() <= files+20 })
+	await.True(t, func() bool { return runtime.NumGoroutine() <= before+20 && testenv.OpenFiles() <= files+20 })
 	stop()
 	t.Logf("%d connections complete, %d ended with an error, %d not accepted; server killed or ended %d times, changed %d times",
 		s.complete.Load(), s.failed.Load(), s.refused.Load(), s.killed, s.changed)
@@ -90,12 +90,6 @@ func sleepRandom(ctx context.Context, rng *rand.Rand, most time.Duration) {
 	case <-ctx.Done():
 	case <-time.After(time.Duration(rng.Int64N(int64(most)))):
 	}
-}
-
-// openFiles returns how many descriptors the process has; 0 where there is no /proc.
-func openFiles() int {
-	all, _ := os.ReadDir("/proc/self/fd")
-	return len(all)
 }
 
 // soak is what TestSoak works with.
@@ -113,7 +107,7 @@ type soak struct {
 func newSoak(t *testing.T) *soak {
 	s := &soak{
 		users: file(t, "users.json", `{"me:secret": [""]}`), key: filepath.Join(t.TempDir(), "server.pem"),
-		address: "127.0.0.1:" + port(t), reverse: "127.0.0.1:" + port(t),
+		address: testenv.FreeAddress(t), reverse: testenv.FreeAddress(t),
 	}
 	cert, err := tunnel.LoadKey(s.key)
 	require.NoError(t, err)

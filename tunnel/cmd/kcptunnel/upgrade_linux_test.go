@@ -24,7 +24,7 @@ import (
 // so, and tries no more. With the newest the others end.
 func TestUpgrades(t *testing.T) {
 	t.Parallel()
-	debug := "127.0.0.1:" + port(t)
+	debug := testenv.FreeAddress(t)
 	u := newUnit(t, "", "-debug", debug)
 	require.Equal(t, u.cmd.Process.Pid, u.pids[0])
 	c, local := u.client(testenv.Target(t, testenv.Echo))
