@@ -45,23 +45,6 @@ func newTestHost(t testing.TB, k *KCP) *testHost {
 	return h
 }
 
-// add queues a message of so many segments.
-func (h *testHost) add(parts int, tag *streams.Tag) {
-	n := uint64(len(h.tags))
-	h.tags[n], h.numbers[tag] = tag, n
-	for i := range parts {
-		h.queue = append(h.queue, streamPart{n, uint32(i)})
-	}
-}
-
-// drop gives up all messages that are not delivered.
-func (h *testHost) drop() {
-	h.queue = nil
-	for n, tag := range h.tags {
-		tag.Abandoned, h.abandoned[n] = true, true
-	}
-}
-
 // payload returns what a segment carries.
 func (p streamPart) payload() []byte {
 	b := binary.LittleEndian.AppendUint64(nil, p.n)

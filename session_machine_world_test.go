@@ -60,9 +60,8 @@ type machineEnd struct {
 
 // machineStream is a stream as its application has it.
 type machineStream struct {
-	state    streams.Stream
-	closed   bool // by the application, in both directions
-	accepted bool
+	state  streams.Stream
+	closed bool // by the application, in both directions
 }
 
 func (*machineStream) Readable() {}

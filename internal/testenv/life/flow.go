@@ -248,9 +248,6 @@ func (f *Flow) Ends(is Class, code uint64) {
 	})
 }
 
-// Has reports whether message number was read.
-func (f *Flow) has(number uint32) bool { return slices.Contains(f.Got.Numbers, number) }
-
 // Read returns how much was read: bytes or messages, and why no more is.
 func (f *Flow) Read() (n int, ended Class) {
 	f.mu.Lock()
