@@ -62,14 +62,21 @@ func (c *Conn) handleDatagram(b []byte) {
 	h.handle(b)
 }
 
-// MaxDatagramSize returns the largest datagram that SendDatagram takes, in bytes. It
-// follows the path MTU: it may grow, and shrinks at a black hole (RFC 8899 §4.3), or if
-// the interface refuses larger packets, to what fits into a UDP payload of 1200 bytes,
-// or of Config.MTU if that is smaller.
+// MaxDatagramSize returns the size of the largest datagram that is known to pass, in
+// bytes. At first that is what fits into a UDP payload of 1200 bytes, or of Config.MTU if
+// that is smaller (RFC 8899 §5.1.2). The first call, or SendDatagram, has the path MTU
+// confirmed by a probe (RFC 9221 §5). That takes a round trip, or a second if it does not
+// pass. From then on it follows the path MTU: it may grow. If the path
+// MTU falls, it does so too within four seconds, or some round trips more: at most to
+// what fits into 548 bytes. A legacy peer answers no probe, so it does not grow there.
 func (c *Conn) MaxDatagramSize() int {
 	c.mu.Lock()
 	defer c.unlock()
-	return c.maxDatagramSize()
+	if c.closing.Phase < closing.Ended {
+		c.wantMTU(0)
+	}
+	size, _ := c.maxDatagramSize()
+	return size
 }
 
 // SendDatagram sends a copy of b as one packet beside the byte stream: unreliable,

@@ -469,7 +469,7 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 		h.cmd, h.frg = cmdStream, 0
 	}
 	size := k.cfg.mtu
-	if s.xmit > 1 || s.repeats > 0 || k.snd.blackHole.Lost > 0 {
+	if s.xmit > 1 || s.repeats > 0 || k.snd.blackHole.Divides() {
 		size = k.maxPacketOf(s)
 	}
 	if (s.size() > size || s.sn == 0) && k.needsPieces(s, size) {

@@ -158,6 +158,9 @@ func (k *KCP) maxPacket() int {
 // maxPacketOf returns the size of the largest packet that s may be in, in bytes.
 func (k *KCP) maxPacketOf(s *sendSegment) int {
 	size := k.maxPacket()
+	if k.cfg.ext.SendPieces && k.snd.blackHole.SendsSmall(uint32(s.sn)) {
+		return int(k.snd.blackHole.Least(int32(size)))
+	}
 	if k.cfg.ext.SendPieces && (s.xmit > 1 || s.repeats > 0) {
 		return int(k.snd.blackHole.MostAgain(int32(size), int32(k.cfg.mtu)))
 	}

@@ -35,20 +35,24 @@ func (c *session) datagramQueue() *datagrams.Queue {
 	return c.in.datagrams
 }
 
-func (c *session) maxDatagramSize() int {
-	room := &c.shared.overhead
-	return c.mtu() - room.cipherHead - room.tail - datagramHeader
+// maxDatagramSize returns the largest datagram that is promised to arrive, and that is
+// taken, in bytes.
+func (c *session) maxDatagramSize() (promised, taken int) {
+	room := c.shared.overhead.cipherHead + c.shared.overhead.tail + datagramHeader
+	promised, taken = c.datagramMTU()
+	return max(promised-room, 0), max(taken-room, 0)
 }
 
 // queueDatagram is SendDatagram without writing the packet.
 func (c *session) queueDatagram(b []byte) error {
-	switch {
+	switch _, most := c.maxDatagramSize(); {
 	case c.closing.Caller != closing.Uses:
 		return net.ErrClosed
 	case c.closing.err != nil:
 		return c.reason(c.closing.err)
-	case len(b) > c.maxDatagramSize():
-		return &SizeError{len(b), c.maxDatagramSize(), ErrDatagramTooLarge, fmt.Sprintf("what fits into a packet of %d bytes", c.mtu())}
+	case len(b) > most:
+		_, size := c.datagramMTU()
+		return &SizeError{len(b), most, ErrDatagramTooLarge, fmt.Sprintf("what fits into a packet of %d bytes", size)}
 	}
 	o := &c.outgoing
 	if o.waiting() >= maxOutgoing || c.hs.securing {
@@ -64,6 +68,7 @@ func (c *session) queueDatagram(b []byte) error {
 	p.datagram = true
 	binary.LittleEndian.PutUint32(p.buf[at+datagramHeader-4:], c.entry.Conv)
 	copy(p.buf[at+datagramHeader:], b)
+	c.wantMTU(len(p.buf))
 	now := c.host.now()
 	if s := c.capped; s != nil {
 		c.holdDatagram(s, p, now)

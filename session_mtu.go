@@ -103,6 +103,29 @@ func (c *session) sizes() *pmtud.Path {
 	return c.plpmtu
 }
 
+// datagramMTU returns the largest UDP payload of a datagram that is promised to arrive, and
+// that is taken, in bytes. Nobody acknowledges datagrams, so what is promised has been
+// confirmed (RFC 9221 §5, RFC 8899 §5.1.1), or is the base size. Until there is a verdict,
+// and of peers that answer no PROBE, all is taken that fits into the size in use.
+func (c *session) datagramMTU() (promised, taken int) {
+	promised, known := c.plpmtu.Promised(c.shared.overhead.total+minMTU, c.mtu())
+	if known {
+		return promised, promised
+	}
+	return promised, c.mtu()
+}
+
+// wantMTU has the size confirmed that datagrams may have, at once or when the peer is
+// known to answer PROBE. One of size bytes leaves; 0: that is asked for.
+func (c *session) wantMTU(size int) {
+	if c.plpmtu == nil {
+		c.plpmtu = new(pmtud.Path)
+	}
+	if c.plpmtu.Want(size) {
+		c.schedule(c.host.now())
+	}
+}
+
 // mayProbeMTU reports whether probes may be sent to the peer.
 func (c *session) mayProbeMTU() bool { return c.hs.capabilities&capPMTU != 0 && c.mayJudgeMTU() }
 
@@ -122,7 +145,10 @@ func (c *session) advanceMTU(now time.Duration) {
 		c.watchSizes()
 	}
 	w := c.kcp.watchedSizes()
-	if w.Suspect || probes && w.Full >= pmtud.SearchAfter || c.plpmtu != nil && c.plpmtu.Begun() {
+	if w.Recent > 0 {
+		w.Recent += c.shared.overhead.total
+	}
+	if w.Suspect || w.BySize || probes && (c.plpmtu.Wanted() || w.Full >= pmtud.SearchAfter) || c.plpmtu != nil && c.plpmtu.Begun() {
 		w.Heard, w.Probes = c.live.LastHeard(), probes
 		c.followMTU(c.sizes().Step(now, w), now)
 	}

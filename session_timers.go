@@ -80,7 +80,7 @@ func (c *session) schedule(now time.Duration) {
 		if l.Unanswered != 0 && !c.starved() {
 			sooner(l.Next())
 		}
-		if c.plpmtu != nil && c.mayProbeMTU() {
+		if c.plpmtu != nil && c.mayProbeMTU() && !c.hs.securing {
 			if at := c.plpmtu.Next(); at > 0 {
 				sooner(at)
 			}

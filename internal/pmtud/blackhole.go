@@ -9,9 +9,11 @@ type BlackHole struct {
 	floor        uint16 // bytes; in place of watchAbove while the MTU is not larger than that
 	Lost         int32  // watched packets lost since one of smallestLost arrived
 	smallestLost int32  // bytes of the smallest of them
+	Recent       int32  // bytes of the largest packet arrived since Watched was called last
 	Taken        int32  // bytes of the largest packet arrived on this path
 	since        uint32 // in milliseconds, when the first of those losses was noticed
 	Full         uint64 // full segments sent, without retransmissions
+	bySize       bySize
 }
 
 // WatchedLosses is how many losses, spread over at least one RTO, make large
@@ -33,12 +35,21 @@ func (w *BlackHole) Forget() { w.Lost = 0 }
 func (w *BlackHole) Probed(size int) { w.Lost, w.Taken = 0, max(w.Taken, int32(size)) }
 
 // Restart forgets what was found, for another path.
-func (w *BlackHole) Restart() { w.Full, w.Lost, w.Taken = 0, 0, 0 }
+func (w *BlackHole) Restart() {
+	w.Full, w.Lost, w.Taken, w.Recent, w.bySize = 0, 0, 0, 0, bySize{}
+}
 
 // DeclaredLost records that a packet of size bytes is declared lost. One
 // larger than mtu dates from before the MTU shrank, and says nothing new.
 func (w *BlackHole) DeclaredLost(size, mtu int32, now uint32) {
-	if above := w.above(mtu); above == 0 || size <= above || size > mtu {
+	above := w.above(mtu)
+	if above == 0 || size > mtu {
+		return
+	}
+	if mtu > w.watchAbove {
+		w.bySize.lost(w.Full, size, above)
+	}
+	if size <= above {
 		return
 	}
 	if w.Lost == 0 {
@@ -50,7 +61,7 @@ func (w *BlackHole) DeclaredLost(size, mtu int32, now uint32) {
 
 // Arrived records that a packet of size bytes was acknowledged.
 func (w *BlackHole) Arrived(size int32) {
-	w.Taken = max(w.Taken, size)
+	w.Taken, w.Recent = max(w.Taken, size), max(w.Recent, size)
 	if w.Lost > 0 && size >= w.smallestLost {
 		w.Lost = 0
 	}
@@ -64,6 +75,17 @@ func (w *BlackHole) above(mtu int32) int32 {
 	}
 	return min(w.watchAbove, int32(w.floor))
 }
+
+// Divides reports whether segments leave in different sizes now, and SendsSmall has to be
+// asked.
+func (w *BlackHole) Divides() bool { return w.Lost > 0 || w.bySize.trying }
+
+// SendsSmall reports whether segment sn leaves in packets that are not watched.
+func (w *BlackHole) SendsSmall(sn uint32) bool { return w.bySize.sendsSmall(w.Full, sn) }
+
+// Least returns the size of the largest packet that is not watched, or size if that is
+// less.
+func (w *BlackHole) Least(size int32) int32 { return min(size, w.watchAbove) }
 
 // Suspected reports whether the path may be dropping large packets, at a time in
 // milliseconds.
@@ -86,12 +108,15 @@ func (w *BlackHole) MostAgain(size, mtu int32) int32 {
 }
 
 // Shrunk records that the MTU has become smaller.
-func (w *BlackHole) Shrunk(mtu int32) { w.Lost, w.Taken = 0, min(w.Taken, mtu) }
+func (w *BlackHole) Shrunk(mtu int32) {
+	w.Lost, w.Taken, w.bySize = 0, min(w.Taken, mtu), bySize{}
+}
 
 // Watched returns what the large packets have shown that are watched, at a time in
 // milliseconds. pieces reports whether segments leave in pieces.
 func (w *BlackHole) Watched(now, rto uint32, mtu int32, pieces bool) Watched {
-	seen := Watched{Full: w.Full, Lost: int(w.Lost)}
+	seen := Watched{Full: w.Full, Lost: int(w.Lost), BySize: w.bySize.found, Recent: int(w.Recent)}
+	w.Recent = 0
 	switch {
 	case w.Lost > 0:
 		seen.Suspect = w.Suspected(now, rto)

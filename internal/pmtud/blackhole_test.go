@@ -17,7 +17,7 @@ func TestSizeWatch(t *testing.T) {
 	w.DeclaredLost(1350, 1400, 2)
 	w.DeclaredLost(1300, 1400, 3)
 	w.DeclaredLost(1400, 1400, 4)
-	require.Equal(t, BlackHole{watchAbove: 1200, Lost: 3, smallestLost: 1300, since: 2}, w)
+	require.Equal(t, BlackHole{watchAbove: 1200, Lost: 3, smallestLost: 1300, since: 2, bySize: bySize{large: 3}}, w)
 	w.Arrived(1299)
 	require.EqualValues(t, 3, w.Lost, "that says nothing of larger ones")
 	w.Arrived(1300)

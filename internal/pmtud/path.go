@@ -23,6 +23,8 @@ type Watched struct {
 	Lost    int           // large packets lost since one as large has arrived
 	Suspect bool          // so many, for so long, that the path may drop them
 	Arrived bool          // one has arrived on this path; counts if none is lost, without probes
+	BySize  bool          // many are lost, and few smaller ones
+	Recent  int           // bytes of the largest packet with data that has arrived lately
 	Heard   time.Duration // when the peer gave a sign of life last
 	Probes  bool          // the peer answers probes, and takes segments in pieces
 }
@@ -47,6 +49,48 @@ type Path struct {
 	counts Counts
 	whole  uint16
 	doubt  doubt
+
+	// Packets that nobody acknowledges need a size that is confirmed (RFC 8899 §5.1.1).
+	wanted bool          // such packets leave, or are asked about
+	left   bool          // and have since passes was confirmed
+	passes int           // the largest size known to pass; 0: none
+	check  time.Duration // when passes is confirmed again, if any have left
+	full   uint64        // how many have left of the size in use
+}
+
+// Want tells that packets of size bytes leave which nobody acknowledges, or that their
+// largest size is asked for, with size 0. Then that is confirmed. due reports that Next
+// may have changed.
+func (p *Path) Want(size int) (due bool) {
+	p.wanted = true
+	if size > 0 && size >= p.search.size {
+		p.full++
+	}
+	if p.left || size <= Floor && (size > 0 || p.passes > 0 || p.whole > 0) {
+		return false
+	}
+	p.left = true
+	return true
+}
+
+// Wanted reports whether Want was called. p may be nil.
+func (p *Path) Wanted() bool { return p != nil && p.wanted }
+
+// Promised returns the largest size, up to most, that is known to pass. Until anything
+// is, that is the base size, or least if that is more. known reports whether there was a
+// verdict about this path. p may be nil.
+func (p *Path) Promised(least, most int) (size int, known bool) {
+	size = min(most, max(Base, least))
+	if p == nil {
+		return size, false
+	}
+	if p.passes > 0 {
+		size = min(most, p.passes)
+	}
+	if p.whole > 0 {
+		size = min(size, int(p.whole))
+	}
+	return size, p.passes > 0 || p.whole > 0
 }
 
 // Begun reports whether Begin was called for this path.
@@ -58,7 +102,7 @@ func (p *Path) Begin(s *Search) { p.search = *s }
 // Restart forgets all but the counts, as it is of another path.
 func (p *Path) Restart() {
 	if p != nil {
-		*p = Path{counts: p.counts}
+		*p = Path{counts: p.counts, wanted: p.wanted, left: p.wanted}
 	}
 }
 
@@ -90,10 +134,13 @@ func (p *Path) Counts() Counts {
 
 // Next returns when the next probe is due, if the peer answers them; 0: never.
 func (p *Path) Next() time.Duration {
-	if !p.search.Active() {
-		return 0
+	switch {
+	case p.search.Active():
+		return max(p.search.next, 1)
+	case p.left:
+		return max(p.check, 1)
 	}
-	return max(p.search.next, 1)
+	return 0
 }
 
 // Confirming reports whether a probe is to confirm the size in use.
@@ -111,13 +158,23 @@ func (p *Path) Step(now time.Duration, w Watched) (do Do) {
 	if w.Suspect && s.Trusts(now) {
 		w.Suspect, do = false, Forget
 	}
+	if w.Recent >= s.size && p.wanted {
+		p.passed(now)
+	}
 	switch {
-	case s.Confirming() && w.Lost == 0:
+	case w.BySize:
+		p.counts.BlackHoles++
+		s.Fall(now)
+		p.fell(now)
+		return Forget
+	case s.Doubted() && w.Lost == 0, s.Confirming() && w.Recent >= s.size:
 		s.ConfirmedByData(now)
 	case w.Suspect && !s.Confirming():
 		s.Suspect(now)
+	case p.left && now >= p.check && !s.Confirming():
+		p.confirm(now)
 	default:
-		s.Begin(now, w.Full)
+		s.Begin(now, w.Full+p.full)
 	}
 	if !s.Due(now) {
 		return do
@@ -126,12 +183,36 @@ func (p *Path) Step(now time.Duration, w Watched) (do Do) {
 		p.counts.Lost++
 		if was := s.size; s.Expire(now) {
 			do |= p.blackHole(was, Floor)
+			p.fell(now)
 		}
 	}
 	if s.Active() {
 		do |= Probe
 	}
 	return do
+}
+
+// confirm starts to confirm the size in use.
+func (p *Path) confirm(now time.Duration) {
+	p.search.Confirm(now)
+	p.left, p.check = false, now+ConfirmAfter
+}
+
+// passed records that a packet of the size in use has arrived.
+func (p *Path) passed(now time.Duration) {
+	p.passes, p.left, p.check = p.search.size, false, now+ConfirmAfter
+}
+
+// fell is called when the size in use has turned out not to pass. If that was not the
+// last, the one that is left is confirmed before a larger one is tried.
+func (p *Path) fell(now time.Duration) {
+	switch p.passes = 0; {
+	case !p.wanted:
+	case p.whole > 0:
+		p.left, p.check = true, now+RaiseAfter
+	default:
+		p.confirm(now)
+	}
 }
 
 // judge is Step for a peer that answers no probes. Losses show a black hole if the peer
@@ -176,6 +257,7 @@ func (p *Path) Answered(nonce uint32, size int, now time.Duration) bool {
 		return false
 	}
 	p.whole = 0
+	p.passed(now)
 	return true
 }
 
@@ -185,7 +267,9 @@ func (p *Path) ProbeRefused(now time.Duration) Do {
 	s := &p.search
 	p.counts.Lost++
 	if was, size := s.size, s.probe; s.Refuse(now) {
-		return p.blackHole(was, size-1)
+		do := p.blackHole(was, size-1)
+		p.fell(now)
+		return do
 	}
 	return 0
 }

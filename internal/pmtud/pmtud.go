@@ -33,13 +33,18 @@ const (
 	// So applications that send little do not pay for one.
 	SearchAfter = 64
 
+	// ConfirmAfter is for how long a size counts as confirmed while packets leave that
+	// nobody acknowledges [CONFIRMATION_TIMER].
+	ConfirmAfter = 2 * time.Second
+
 	// minWait is the shortest time that a probe is given [PROBE_TIMER].
 	minWait = 200 * time.Millisecond
 	// maxProbes is how many lost probes show that a size does not pass
 	// [MAX_PROBES].
 	maxProbes = 3
 	// maxUnheard is how many probes are sent into silence before the search is
-	// given up until RaiseAfter. Silence says nothing of their size.
+	// given up until RaiseAfter, and a confirmation that no loss asks for until it is
+	// asked for again. Silence says nothing of their size.
 	maxUnheard = 10
 	// minTrust and maxTrust bound for how long losses raise no doubt about a
 	// size after a probe of it was answered. The time doubles with each such
@@ -55,7 +60,7 @@ type state uint8
 const (
 	idle       state = iota // not begun, or complete
 	searching               // tries sizes above the one in use
-	confirming              // tries the one in use, which seems to pass no longer
+	confirming              // tries the one in use
 )
 
 // Search is the search on one path. It is not safe for concurrent use.
@@ -65,6 +70,7 @@ type Search struct {
 	high                int // the smallest size known not to pass
 
 	state   state
+	routine bool          // no loss has raised doubts about the size being confirmed
 	resume  bool          // the search goes on once the size in use is confirmed
 	tries   uint8         // lost probes of size probe
 	unheard uint8         // probes of size probe sent into silence
@@ -104,8 +110,11 @@ func (s *Search) Outstanding() bool { return s.out }
 // Active reports whether there is something to find out.
 func (s *Search) Active() bool { return s.state != idle }
 
-// Confirming reports whether the size in use is in doubt.
+// Confirming reports whether the size in use is being confirmed.
 func (s *Search) Confirming() bool { return s.state == confirming }
+
+// Doubted reports whether losses are why the size in use is being confirmed.
+func (s *Search) Doubted() bool { return s.state == confirming && !s.routine }
 
 // Trusts reports whether the size in use was confirmed so lately that losses
 // raise no doubt about it.
@@ -135,8 +144,22 @@ func (s *Search) Begin(now time.Duration, full uint64) {
 // longer. A search for a larger one goes on after that.
 func (s *Search) Suspect(now time.Duration) {
 	s.resume = s.state == searching
-	s.state = confirming
+	s.state, s.routine = confirming, false
 	s.try(s.size, now)
+}
+
+// Confirm starts to confirm the size in use, though nothing suggests that it passes no
+// longer. A search for a larger one goes on after that.
+func (s *Search) Confirm(now time.Duration) {
+	s.Suspect(now)
+	s.routine = true
+}
+
+// Fall makes the base size that in use until the next search: many packets of the size
+// in use are lost, though some arrive.
+func (s *Search) Fall(now time.Duration) {
+	s.size = max(s.least, min(s.size, Base))
+	s.complete(now)
 }
 
 // search goes on to the next size, or completes.
@@ -186,8 +209,10 @@ func (s *Search) Answered(nonce uint32, size int, now time.Duration) bool {
 	}
 	if s.state == confirming {
 		s.confirmed(now)
-		s.trust = min(max(2*s.trust, minTrust), maxTrust)
-		s.trusted = now + s.trust
+		if !s.routine {
+			s.trust = min(max(2*s.trust, minTrust), maxTrust)
+			s.trusted = now + s.trust
+		}
 		return true
 	}
 	s.size = size
@@ -216,8 +241,12 @@ func (s *Search) Expire(now time.Duration) (shrunk bool) {
 	s.out = false
 	if !s.heard {
 		s.unheard = min(s.unheard+1, maxUnheard)
-		if s.unheard == maxUnheard && s.state == searching {
+		switch {
+		case s.unheard < maxUnheard:
+		case s.state == searching, s.routine && s.resume:
 			s.complete(now)
+		case s.routine:
+			s.state = idle
 		}
 		return false
 	}
