@@ -149,8 +149,8 @@ func (k *KCP) blackHole() *pmtud.BlackHole { return &k.snd.blackHole }
 // maxPacket returns the size of the largest packet that may be sent now, in bytes.
 // While large packets are suspect it is no more than nearly every path takes.
 func (k *KCP) maxPacket() int {
-	if w := &k.snd.blackHole; w.Lost >= pmtud.WatchedLosses && k.cfg.ext.SendPieces && k.blackHoleSuspected() {
-		return int(w.Most(int32(k.cfg.mtu)))
+	if w := &k.snd.blackHole; k.cfg.ext.SendPieces && w.Losing() {
+		return int(w.Most(uint32(k.clock.now), k.snd.rtt.rto, int32(k.cfg.mtu)))
 	}
 	return k.cfg.mtu
 }

@@ -249,9 +249,9 @@ func TestRetransmissionsAreNoLargerThanWhatArrived(t *testing.T) {
 	wait(500, headerSize+reassembly.HeaderSize+1160) // the largest multiple of 20 that fits into 1200
 	h.input(ack(1, h.now, 0))
 	require.EqualValues(t, 1188, h.k.snd.blackHole.Taken, "any transmission may be the one that has arrived")
-	require.EqualValues(t, 2, h.k.snd.blackHole.Lost, "one packet each")
+	require.EqualValues(t, 2, h.k.watchedSizes().Lost, "one packet each")
 	h.k.blackHole().Probed(1300)
 	wait(2000, headerSize+reassembly.HeaderSize+1260)
-	require.Zero(t, h.k.snd.blackHole.Lost)
+	require.Zero(t, h.k.watchedSizes().Lost)
 	h.input(ack(3, h.now, 4))
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/arqnet/kcp/internal/copies"
+	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/recovery"
 )
 
@@ -105,7 +106,9 @@ func (k *KCP) noteLost(s *sendSegment) {
 	k.snd.redundancy.OnLoss(k.snd.nxt)
 	k.snd.rate.DeclaredLost(&s.tx, s.size())
 	s.lostAt = s.tx.At
-	k.snd.blackHole.DeclaredLost(s.packet, int32(k.cfg.mtu), uint32(k.clock.now))
+	k.snd.blackHole.DeclaredLost(pmtud.Loss{
+		Size: s.packet, MTU: int32(k.cfg.mtu), Now: uint32(k.clock.now), SN: uint32(s.sn), Next: uint32(k.snd.nxt),
+	})
 }
 
 // resend retransmits s.

@@ -231,7 +231,7 @@ func (k *KCP) dropAcked(s *sendSegment, last bool) {
 		k.snd.rate.Begin()
 	}
 	k.snd.rate.Acked(&s.tx, s.size(), k.clock.micros, s.acknowledged(last))
-	if w := &k.snd.blackHole; w.Lost > 0 || s.packet > w.Recent || s.packet == 0 {
+	if w := &k.snd.blackHole; w.Losing() || s.packet > w.Recent || s.packet == 0 {
 		w.Arrived(s.arrivedIn())
 	}
 	if k.snd.ccState == nil { // the same

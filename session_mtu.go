@@ -95,7 +95,13 @@ func (c *session) sizes() *pmtud.Path {
 	}
 	// A segment of that size must still be divisible into reassembly.MaxPieces pieces.
 	room, least := c.shared.overhead.total, c.leastPMTU()
-	limit = min(limit, room+headerSize+reassembly.MaxPieces*(least-room-headerSize-reassembly.HeaderSize))
+	divisible := func(least int) int {
+		return room + headerSize + reassembly.MaxPieces*(least-room-headerSize-reassembly.HeaderSize)
+	}
+	if floor := max(pmtud.Floor, room+minMTU); c.hs.capabilities&capPMTU != 0 && floor < least && limit <= divisible(floor) {
+		least = floor
+	}
+	limit = min(limit, divisible(least))
 	if c.plpmtu == nil {
 		c.plpmtu = new(pmtud.Path)
 	}

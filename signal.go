@@ -115,7 +115,7 @@ func (k *KCP) flushSignals(h *header) {
 		}
 		k.cfg.trace.signal(true, s.code)
 	}
-	if k.snd.blackHole.Lost > 0 && len(k.signals) > 0 {
+	if k.snd.blackHole.Losing() && len(k.signals) > 0 {
 		k.emit() // in a larger packet they might not arrive (black hole detection)
 	}
 	k.signals = k.signals[:0]

@@ -4,13 +4,15 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
+	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/netsim"
+	"github.com/arqnet/kcp/congestion"
 )
 
 // settled is how long a session takes at most to find out what its path takes, after the
@@ -124,4 +126,114 @@ func TestLargestDatagramsArrive(t *testing.T) {
 	})
 }
 
-var _ = netsim.LinkConfig{}
+// messages counts messages.
+type messages struct{ sent, arrived int }
+
+// messaging sends messages of size bytes until the test ends.
+func messaging(w *world, from, to *kcp.Conn, retransmits, size int, each time.Duration) *messages {
+	m := new(messages)
+	out, err := from.OpenStream(w.t.Context(), &kcp.StreamOptions{Unordered: true, MaxRetransmits: retransmits})
+	require.NoError(w.t, err)
+	stop, done := false, make(chan struct{})
+	w.t.Cleanup(func() {
+		stop = true
+		<-done
+	})
+	go func() {
+		in, err := to.AcceptStream(context.Background())
+		if err != nil {
+			return
+		}
+		b := make([]byte, size)
+		for {
+			n, err := in.ReadMessage(b)
+			if err != nil {
+				return
+			}
+			require.Equal(w.t, numbered(size, int(binary.BigEndian.Uint64(b))), b[:n])
+			m.arrived++
+		}
+	}()
+	go func() {
+		defer close(done)
+		for number := 0; !stop; number++ {
+			if out.SendMessage(numbered(size, number), nil) != nil {
+				return
+			}
+			m.sent++
+			time.Sleep(each)
+		}
+	}()
+	return m
+}
+
+// Messages arrive, both ways, whole or in fragments, with parity or without, but for those
+// of the first seconds if they are sent once only.
+func TestMessagesArrive(t *testing.T) {
+	for _, test := range []struct {
+		name        string
+		retransmits int
+		config      kcp.Config
+	}{
+		{"once", -1, kcp.Config{}}, {"once with FEC", -1, kcp.Config{FEC: kcp.FEC{Data: 3, Parity: 1}}}, {"reliable", 0, kcp.Config{}},
+	} {
+		for _, size := range []int{1000, 1310, 5000} {
+			t.Run(fmt.Sprint(test.name, " ", size), func(t *testing.T) {
+				overChanges(t, test.config, func(w *world, change func()) {
+					up := messaging(w, w.client, w.server, test.retransmits, size, 33*time.Millisecond)
+					down := messaging(w, w.server, w.client, test.retransmits, size, 250*time.Millisecond)
+					time.Sleep(time.Second)
+					change()
+					time.Sleep(settled)
+					*up, *down = messages{}, messages{}
+					time.Sleep(20 * time.Second)
+					for i, m := range []*messages{up, down} {
+						c := []*kcp.Conn{w.client, w.server}[i]
+						require.Greater(w.t, m.sent, 50)
+						require.InDelta(w.t, m.sent, m.arrived, 2, "%+v", c.Stats().PathMTU)
+					}
+				})
+			})
+		}
+	}
+}
+
+// losing has packets of more than size bytes of UDP payload lost, a share of them.
+func (w *world) losing(size int, share float64) {
+	random := rand.New(rand.NewPCG(1, 1))
+	w.net.SetFilter(func(_, _ netip.AddrPort, packet []byte) bool {
+		return len(packet) <= size || random.Float64() >= share
+	})
+}
+
+// A flow is as fast, but for the first seconds, where a part of the large packets is lost.
+func TestLossBySize(t *testing.T) {
+	controllers := map[string]func() congestion.Control{"BBR": congestion.NewBBR, "CUBIC": congestion.NewCubic}
+	for name, control := range controllers {
+		config := &kcp.Config{CongestionControl: control}
+		goodput := func(t *testing.T, lossy bool, size int, share float64) (first, later float64) {
+			over(t, narrow(megabits(20), 100*time.Millisecond, 40*time.Millisecond), config, config, func(w *world) {
+				if lossy {
+					w.losing(size, share)
+				}
+				f := w.download()
+				first = f.during(10 * time.Second).rate
+				later = f.during(20 * time.Second).rate
+				t.Logf("%.0f then %.0f bytes a second, %+v, %d of %d segments again", first, later, w.server.Stats().PathMTU, w.server.Stats().Retransmits(), w.server.Stats().SegmentsSent)
+			})
+			return first, later
+		}
+		for _, size := range []int{1300, 1412} {
+			for _, share := range []float64{0, 0.05, 0.3} {
+				t.Run(fmt.Sprint(name, " ", size, " ", share), func(t *testing.T) {
+					t.Parallel()
+					whole, wholeLater := goodput(t, false, 0, 0)
+					first, later := goodput(t, true, size, share)
+					t.Logf("%.3f of the flow without loss in the first ten seconds, %.3f then", first/whole, later/wholeLater)
+					require.Greater(t, first/whole, 0.5)
+					require.Greater(t, later/wholeLater, 0.95)
+				})
+			}
+		}
+	}
+}

@@ -4,17 +4,42 @@ package pmtud
 // to drop large packets without a word, while small ones get through. The
 // detector judges by the acknowledgements and losses of the data in them.
 type BlackHole struct {
-	watchAbove   int32  // bytes; larger packets are watched; 0: none
-	base         uint16 // bytes; what nearly every path takes
-	floor        uint16 // bytes; in place of watchAbove while the MTU is not larger than that
-	Lost         int32  // watched packets lost since one of smallestLost arrived
-	smallestLost int32  // bytes of the smallest of them
-	Recent       int32  // bytes of the largest packet arrived since Watched was called last
-	Taken        int32  // bytes of the largest packet arrived on this path
-	since        uint32 // in milliseconds, when the first of those losses was noticed
-	Full         uint64 // full segments sent, without retransmissions
-	bySize       bySize
+	watchAbove int32  // bytes; larger packets are watched; 0: none
+	base       uint16 // bytes; what nearly every path takes
+	floor      uint16 // bytes; in place of watchAbove while the MTU is not larger than that
+	large      losses // of watched packets
+	Recent     int32  // bytes of the largest packet arrived since Watched was called last
+	Taken      int32  // bytes of the largest packet arrived on this path
+	Full       uint64 // full segments sent, without retransmissions
+	small      losses // of packets above floor, while larger ones are watched
+	bySize     bySize
 }
+
+// losses are those of packets since one as large as the smallest of them arrived.
+type losses struct {
+	n        int32
+	smallest int32  // bytes
+	since    uint32 // in milliseconds, when the first was noticed
+}
+
+// add counts the loss of a packet of size bytes.
+func (l *losses) add(size int32, now uint32) {
+	if l.n == 0 {
+		*l = losses{0, size, now}
+	}
+	l.n++
+	l.smallest = min(l.smallest, size)
+}
+
+// arrived records that a packet of size bytes has arrived.
+func (l *losses) arrived(size int32) {
+	if l.n > 0 && size >= l.smallest {
+		l.n = 0
+	}
+}
+
+// suspect reports whether packets as large may not arrive.
+func (l *losses) suspect(now, rto uint32) bool { return l.n >= WatchedLosses && now-l.since >= rto }
 
 // WatchedLosses is how many losses, spread over at least one RTO, make large
 // packets suspect. If the losses are random, some large packet arrives before
@@ -29,42 +54,51 @@ func (w *BlackHole) Watch(least, floor, base int) {
 }
 
 // Forget resets the losses.
-func (w *BlackHole) Forget() { w.Lost = 0 }
+func (w *BlackHole) Forget() { w.large.n, w.small.n = 0, 0 }
 
 // Probed records that a probe of size bytes has arrived, and resets the losses.
-func (w *BlackHole) Probed(size int) { w.Lost, w.Taken = 0, max(w.Taken, int32(size)) }
+func (w *BlackHole) Probed(size int) {
+	w.Forget()
+	w.Taken = max(w.Taken, int32(size))
+}
 
 // Restart forgets what was found, for another path.
 func (w *BlackHole) Restart() {
-	w.Full, w.Lost, w.Taken, w.Recent, w.bySize = 0, 0, 0, 0, bySize{}
+	w.Full, w.Taken, w.Recent, w.bySize = 0, 0, 0, bySize{}
+	w.Forget()
 }
 
-// DeclaredLost records that a packet of size bytes is declared lost. One
-// larger than mtu dates from before the MTU shrank, and says nothing new.
-func (w *BlackHole) DeclaredLost(size, mtu int32, now uint32) {
-	above := w.above(mtu)
-	if above == 0 || size > mtu {
+// Loss is the loss of a packet of Size bytes.
+type Loss struct {
+	Size, MTU int32
+	Now       uint32 // in milliseconds
+	SN, Next  uint32 // of the segment in it, and of the next new one
+}
+
+// DeclaredLost records that a packet is declared lost. One larger than the MTU dates from
+// before the MTU shrank, and says nothing new.
+func (w *BlackHole) DeclaredLost(l Loss) {
+	size, now := l.Size, l.Now
+	above := w.above(l.MTU)
+	if above == 0 || size > l.MTU {
 		return
 	}
-	if mtu > w.watchAbove {
-		w.bySize.lost(w.Full, size, above)
+	if l.MTU > w.watchAbove {
+		w.bySize.lost(w.Full, above, l)
 	}
-	if size <= above {
-		return
+	switch {
+	case size > above:
+		w.large.add(size, now)
+	case w.floor > 0 && size > int32(w.floor):
+		w.small.add(size, now)
 	}
-	if w.Lost == 0 {
-		w.smallestLost, w.since = size, now
-	}
-	w.Lost++
-	w.smallestLost = min(w.smallestLost, size)
 }
 
 // Arrived records that a packet of size bytes was acknowledged.
 func (w *BlackHole) Arrived(size int32) {
 	w.Taken, w.Recent = max(w.Taken, size), max(w.Recent, size)
-	if w.Lost > 0 && size >= w.smallestLost {
-		w.Lost = 0
-	}
+	w.large.arrived(size)
+	w.small.arrived(size)
 }
 
 // above returns the size of the largest packets that are not watched, in bytes; 0:
@@ -78,7 +112,10 @@ func (w *BlackHole) above(mtu int32) int32 {
 
 // Divides reports whether segments leave in different sizes now, and SendsSmall has to be
 // asked.
-func (w *BlackHole) Divides() bool { return w.Lost > 0 || w.bySize.trying }
+func (w *BlackHole) Divides() bool { return w.Losing() || w.bySize.trying }
+
+// Losing reports whether packets were lost, and none as large has arrived since.
+func (w *BlackHole) Losing() bool { return w.large.n > 0 || w.small.n > 0 }
 
 // SendsSmall reports whether segment sn leaves in packets that are not watched.
 func (w *BlackHole) SendsSmall(sn uint32) bool { return w.bySize.sendsSmall(w.Full, sn) }
@@ -90,11 +127,18 @@ func (w *BlackHole) Least(size int32) int32 { return min(size, w.watchAbove) }
 // Suspected reports whether the path may be dropping large packets, at a time in
 // milliseconds.
 func (w *BlackHole) Suspected(now, rto uint32) bool {
-	return w.Lost >= WatchedLosses && now-w.since >= rto
+	return w.large.suspect(now, rto) || w.small.suspect(now, rto)
 }
 
-// Most returns the size of the largest packet while large ones are suspect.
-func (w *BlackHole) Most(mtu int32) int32 {
+// Most returns the size of the largest packet, at a time in milliseconds: while large
+// ones are suspect, what nearly every path takes, and else the MTU.
+func (w *BlackHole) Most(now, rto uint32, mtu int32) int32 {
+	switch {
+	case w.small.suspect(now, rto):
+		return min(mtu, int32(w.floor))
+	case !w.large.suspect(now, rto):
+		return mtu
+	}
 	return min(mtu, max(w.above(mtu), min(int32(w.base), w.Taken)))
 }
 
@@ -109,17 +153,18 @@ func (w *BlackHole) MostAgain(size, mtu int32) int32 {
 
 // Shrunk records that the MTU has become smaller.
 func (w *BlackHole) Shrunk(mtu int32) {
-	w.Lost, w.Taken, w.bySize = 0, min(w.Taken, mtu), bySize{}
+	w.Forget()
+	w.Taken, w.bySize = min(w.Taken, mtu), bySize{}
 }
 
 // Watched returns what the large packets have shown that are watched, at a time in
 // milliseconds. pieces reports whether segments leave in pieces.
 func (w *BlackHole) Watched(now, rto uint32, mtu int32, pieces bool) Watched {
-	seen := Watched{Full: w.Full, Lost: int(w.Lost), BySize: w.bySize.found, Recent: int(w.Recent)}
+	seen := Watched{Full: w.Full, Lost: int(w.large.n + w.small.n), BySize: w.bySize.found, Recent: int(w.Recent)}
 	w.Recent = 0
 	switch {
-	case w.Lost > 0:
-		seen.Suspect = w.Suspected(now, rto)
+	case seen.Lost > 0:
+		seen.Suspect, seen.Small = w.Suspected(now, rto), w.small.suspect(now, rto)
 	case !pieces:
 		seen.Arrived = w.Taken > w.above(mtu)
 	}

@@ -25,6 +25,7 @@ const (
 type bySize struct {
 	from   uint64 // full segments sent when the period or the trial began
 	next   uint64 // and when the next trial may begin
+	first  uint32 // sequence number of the trial's first segment
 	large  uint16 // packets lost
 	small  uint16 // of the trial
 	trials uint8
@@ -32,22 +33,22 @@ type bySize struct {
 	found  bool
 }
 
-// lost records that a packet of size bytes was lost, after so many full segments. Those
-// of more than above bytes are large.
-func (t *bySize) lost(full uint64, size, above int32) {
-	switch large := size > above; {
-	case t.found:
+// lost records a loss, after so many full segments. Packets of more than above bytes are
+// large.
+func (t *bySize) lost(full uint64, above int32, l Loss) {
+	switch large := l.Size > above; {
+	case t.found, t.trying && int32(l.SN-t.first) < 0:
 	case !t.trying && large:
 		if full-t.from > periodFull {
 			t.from, t.large = full, 0
 		}
 		if t.large++; t.large >= periodLost && full > t.from && full >= t.next {
-			t.from, t.large, t.small, t.trying = full, 0, 0, true
+			t.from, t.first, t.large, t.small, t.trying = full, l.Next, 0, 0, true
 		}
 	case t.trying && large:
 		t.large++
 		t.found = t.large >= sizeLost+sizeRatio*t.small
-	case t.trying && size > above/4*3: // smaller ones were no halves of the trial
+	case t.trying && l.Size > above/4*3: // smaller ones were no halves of the trial
 		t.small++
 	}
 	if t.trying && (t.found || t.large+t.small >= trialLost) {
@@ -67,5 +68,5 @@ func (t *bySize) sendsSmall(full uint64, sn uint32) bool {
 	if t.trying && full-t.from > trialFull {
 		t.end(full)
 	}
-	return t.trying && sn*0x9e3779b1>>31 != 0 // half of them, without a period
+	return t.trying && int32(sn-t.first) >= 0 && sn*0x9e3779b1>>31 != 0 // half of them, without a period
 }

@@ -23,6 +23,7 @@ type Watched struct {
 	Lost    int           // large packets lost since one as large has arrived
 	Suspect bool          // so many, for so long, that the path may drop them
 	Arrived bool          // one has arrived on this path; counts if none is lost, without probes
+	Small   bool          // those up to the base size, too
 	BySize  bool          // many are lost, and few smaller ones
 	Recent  int           // bytes of the largest packet with data that has arrived lately
 	Heard   time.Duration // when the peer gave a sign of life last
@@ -165,7 +166,7 @@ func (p *Path) Step(now time.Duration, w Watched) (do Do) {
 	case w.BySize:
 		p.counts.BlackHoles++
 		s.Fall(now)
-		p.fell(now)
+		p.fell(now, false)
 		return Forget
 	case s.Doubted() && w.Lost == 0, s.Confirming() && w.Recent >= s.size:
 		s.ConfirmedByData(now)
@@ -183,7 +184,7 @@ func (p *Path) Step(now time.Duration, w Watched) (do Do) {
 		p.counts.Lost++
 		if was := s.size; s.Expire(now) {
 			do |= p.blackHole(was, Floor)
-			p.fell(now)
+			p.fell(now, w.Small)
 		}
 	}
 	if s.Active() {
@@ -204,10 +205,11 @@ func (p *Path) passed(now time.Duration) {
 }
 
 // fell is called when the size in use has turned out not to pass. If that was not the
-// last, the one that is left is confirmed before a larger one is tried.
-func (p *Path) fell(now time.Duration) {
+// last, the one that is left is confirmed before a larger one is tried, if it is wanted
+// or in doubt.
+func (p *Path) fell(now time.Duration, doubted bool) {
 	switch p.passes = 0; {
-	case !p.wanted:
+	case !p.wanted && !doubted:
 	case p.whole > 0:
 		p.left, p.check = true, now+RaiseAfter
 	default:
@@ -268,7 +270,7 @@ func (p *Path) ProbeRefused(now time.Duration) Do {
 	p.counts.Lost++
 	if was, size := s.size, s.probe; s.Refuse(now) {
 		do := p.blackHole(was, size-1)
-		p.fell(now)
+		p.fell(now, false)
 		return do
 	}
 	return 0

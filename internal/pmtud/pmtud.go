@@ -260,15 +260,19 @@ func (s *Search) Expire(now time.Duration) (shrunk bool) {
 // the size in use has shrunk, because it was the one being tried.
 func (s *Search) Refuse(now time.Duration) (shrunk bool) {
 	s.high = s.probe
-	shrunk = s.state == confirming
-	switch {
-	case shrunk && s.size > Base:
-		s.size = max(s.least, Base)
-	case shrunk:
-		s.size = s.least
+	if shrunk = s.state == confirming; shrunk {
+		s.size = s.below(s.size)
 	}
 	s.search(now)
 	return shrunk
+}
+
+// below returns what is in use once size turns out not to pass.
+func (s *Search) below(size int) int {
+	if size > Base {
+		return max(s.least, Base)
+	}
+	return s.least
 }
 
 // Lower records that the system does not send packets of so many bytes on this path,
@@ -282,7 +286,7 @@ func (s *Search) Lower(size int, now time.Duration) (shrunk bool) {
 	}
 	s.high = size
 	if shrunk = size <= s.size; shrunk {
-		s.size = max(s.least, min(Base, size-1))
+		s.size = s.below(size)
 	}
 	if shrunk || s.probe >= size {
 		s.search(now)
