@@ -45,6 +45,7 @@ func (c *Conn) SetMTU(n int) error {
 	if c.hs.capabilities&capPMTU != 0 {
 		c.enablePieces()
 	}
+	c.schedule(c.ep.now())
 	return nil
 }
 

@@ -158,7 +158,7 @@ func (k *KCP) maxPacket() int {
 // maxPacketOf returns the size of the largest packet that s may be in, in bytes.
 func (k *KCP) maxPacketOf(s *sendSegment) int {
 	size := k.maxPacket()
-	if k.cfg.ext.SendPieces && k.snd.blackHole.SendsSmall(uint32(s.sn)) {
+	if k.cfg.ext.SendPieces && k.snd.blackHole.SendsSmall(uint32(s.sn), uint32(k.clock.now)) {
 		return int(k.snd.blackHole.Least(int32(size)))
 	}
 	if k.cfg.ext.SendPieces && (s.xmit > 1 || s.repeats > 0) {

@@ -255,6 +255,8 @@ func (k *KCP) resizePackets(mtu int) {
 	set := k.SetMTU
 	if mtu < k.cfg.mtu {
 		set = k.shrinkMTU
+	} else {
+		k.snd.blackHole.Grown()
 	}
 	if err := set(mtu); err != nil {
 		panic(err) // cannot happen: the session never goes below the base size

@@ -247,6 +247,7 @@ func (e *machineEnd) Set(s life.Step) error {
 		if c.hs.capabilities&capPMTU != 0 {
 			c.enablePieces()
 		}
+		c.schedule(e.w.now)
 	case life.Window:
 		c.kcp.configure(machineSettings{sendWindow: s.N, receiveWindow: s.N * 4})
 		c.push()

@@ -36,13 +36,17 @@ func (s *UDPSession) handleOOB(callback OOBCallBackType) {
 	})
 }
 
+// oobID is the conversation id in an out-of-band packet, in bytes.
+const oobID = 4
+
 // GetOOBMaxSize returns the largest out-of-band packet in bytes, or 0 if the
-// session has no error correction.
+// session has no error correction. As in kcp-go it is what fits into SetMtu's size, which
+// the path may not take, unless packets that large were found to be lost.
 func (s *UDPSession) GetOOBMaxSize() int {
 	if !s.port.fec {
 		return 0
 	}
-	return s.conn.MaxDatagramSize()
+	return s.conn.Stats().PathMTU.MTU - s.port.overhead - oobID
 }
 
 // SendOOB sends data as one packet out of band: it may be lost, overtake others,

@@ -206,11 +206,12 @@ func (w *world) losing(size int, share float64) {
 	})
 }
 
+var controllers = map[string]func() congestion.Control{"BBR": congestion.NewBBR, "CUBIC": congestion.NewCubic}
+
 // A flow is as fast, but for the first seconds, where a part of the large packets is lost.
 func TestLossBySize(t *testing.T) {
-	controllers := map[string]func() congestion.Control{"BBR": congestion.NewBBR, "CUBIC": congestion.NewCubic}
 	for name, control := range controllers {
-		config := &kcp.Config{CongestionControl: control}
+		config := &kcp.Config{CongestionControl: control, MaxMTU: 1472}
 		goodput := func(t *testing.T, lossy bool, size int, share float64) (first, later float64) {
 			over(t, narrow(megabits(20), 100*time.Millisecond, 40*time.Millisecond), config, config, func(w *world) {
 				if lossy {
@@ -224,7 +225,7 @@ func TestLossBySize(t *testing.T) {
 			return first, later
 		}
 		for _, size := range []int{1300, 1412} {
-			for _, share := range []float64{0, 0.05, 0.3} {
+			for _, share := range []float64{0.05, 0.3} {
 				t.Run(fmt.Sprint(name, " ", size, " ", share), func(t *testing.T) {
 					t.Parallel()
 					whole, wholeLater := goodput(t, false, 0, 0)
@@ -232,6 +233,26 @@ func TestLossBySize(t *testing.T) {
 					t.Logf("%.3f of the flow without loss in the first ten seconds, %.3f then", first/whole, later/wholeLater)
 					require.Greater(t, first/whole, 0.5)
 					require.Greater(t, later/wholeLater, 0.95)
+				})
+			}
+		}
+	}
+}
+
+// Loss of packets of all sizes, by chance or by a full queue, is not taken for one by size.
+func TestLossOfAllSizes(t *testing.T) {
+	for name, control := range controllers {
+		for _, share := range []float64{0, 0.02, 0.05, 0.1} {
+			for _, queue := range []time.Duration{3 * time.Millisecond, 20 * time.Millisecond, 200 * time.Millisecond} {
+				t.Run(fmt.Sprint(name, " ", share, " ", queue), func(t *testing.T) {
+					t.Parallel()
+					config := &kcp.Config{CongestionControl: control}
+					over(t, narrow(megabits(20), queue, 40*time.Millisecond), config, config, func(w *world) {
+						w.losing(0, share)
+						w.download().during(30 * time.Second)
+						s := w.server.Stats()
+						require.Zero(t, s.PathMTU.BlackHoles, "%+v, %d of %d segments again", s.PathMTU, s.Retransmits(), s.SegmentsSent)
+					})
 				})
 			}
 		}

@@ -117,8 +117,9 @@ func (w *BlackHole) Divides() bool { return w.Losing() || w.bySize.trying }
 // Losing reports whether packets were lost, and none as large has arrived since.
 func (w *BlackHole) Losing() bool { return w.large.n > 0 || w.small.n > 0 }
 
-// SendsSmall reports whether segment sn leaves in packets that are not watched.
-func (w *BlackHole) SendsSmall(sn uint32) bool { return w.bySize.sendsSmall(w.Full, sn) }
+// SendsSmall reports whether segment sn leaves in packets that are not watched, at a time
+// in milliseconds.
+func (w *BlackHole) SendsSmall(sn, now uint32) bool { return w.bySize.sendsSmall(w.Full, sn, now) }
 
 // Least returns the size of the largest packet that is not watched, or size if that is
 // less.
@@ -156,6 +157,10 @@ func (w *BlackHole) Shrunk(mtu int32) {
 	w.Forget()
 	w.Taken, w.bySize = min(w.Taken, mtu), bySize{}
 }
+
+// Grown records that the MTU has become larger. Whether packets of that size are lost is
+// not known.
+func (w *BlackHole) Grown() { w.bySize = bySize{} }
 
 // Watched returns what the large packets have shown that are watched, at a time in
 // milliseconds. pieces reports whether segments leave in pieces.

@@ -91,7 +91,7 @@ func TestLossBySize(t *testing.T) {
 		w := new(BlackHole)
 		w.Watch(1200, 548, 1200)
 		for range 6 {
-			require.False(t, w.Divides() && w.SendsSmall(1))
+			require.False(t, w.Divides() && w.SendsSmall(1, 1))
 			w.Full += 40
 			w.DeclaredLost(Loss{Size: 1400, MTU: 1400, Now: 1})
 			w.Arrived(1400)
@@ -99,20 +99,21 @@ func TestLossBySize(t *testing.T) {
 		require.True(t, w.Divides())
 		small := 0
 		for sn := range uint32(1000) {
-			if w.SendsSmall(sn) {
+			if w.SendsSmall(sn, 1) {
 				small++
 			}
 		}
 		require.InDelta(t, 500, small, 50)
 		return w
 	}
+	now := uint32(1)
 	lose := func(w *BlackHole, large, small int) {
 		for range small {
 			w.DeclaredLost(Loss{Size: 1190, MTU: 1400, Now: 1})
 			w.DeclaredLost(Loss{Size: 600, MTU: 1400, Now: 1}) // no half of the trial
 		}
 		for range large {
-			w.DeclaredLost(Loss{Size: 1400, MTU: 1400, Now: 1})
+			w.DeclaredLost(Loss{Size: 1400, MTU: 1400, Now: now})
 		}
 		w.Forget()
 	}
@@ -128,13 +129,14 @@ func TestLossBySize(t *testing.T) {
 	w := begin()
 	lose(w, 5, 0)
 	w.Full += trialFull
-	require.True(t, w.Divides() && w.SendsSmall(1) != w.SendsSmall(2))
+	require.True(t, w.Divides() && w.SendsSmall(1, 1) != w.SendsSmall(2, 1))
 	w.Full++
-	require.False(t, w.SendsSmall(1) || w.SendsSmall(2))
+	require.False(t, w.SendsSmall(1, 1) || w.SendsSmall(2, 1))
 	require.False(t, w.Divides())
 	lose(w, 100, 0)
 	require.False(t, w.Divides(), "too soon")
-	w.Full += 2 * trialFull
+	now += 2 * trialGap
+	w.Full += 300
 	lose(w, 1, 0)
 	w.Full += 40
 	lose(w, 5, 0)

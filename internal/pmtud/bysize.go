@@ -9,11 +9,12 @@ const (
 	// A trial begins if of periodFull full segments periodLost are lost or more.
 	periodFull = 256
 	periodLost = 6
-	// It lasts for trialFull full segments, or trialLost losses, at most. The distance to
-	// the next is as long, doubled with each trial up to maxTrials times.
+	// It lasts for trialFull full segments, or trialLost losses, at most. The next begins
+	// trialGap milliseconds later at the earliest, doubled with each up to maxTrials times.
 	trialFull = 1024
 	trialLost = 32
-	maxTrials = 8
+	trialGap  = 1000
+	maxTrials = 6
 	// Large packets are found to be lost by their size if at least sizeLost more of them
 	// are lost than sizeRatio times the small ones. By chance that happens in one trial
 	// of a hundred.
@@ -24,7 +25,7 @@ const (
 // bySize finds out whether packets are lost by their size.
 type bySize struct {
 	from   uint64 // full segments sent when the period or the trial began
-	next   uint64 // and when the next trial may begin
+	ended  uint32 // when the last trial ended, in milliseconds
 	first  uint32 // sequence number of the trial's first segment
 	large  uint16 // packets lost
 	small  uint16 // of the trial
@@ -42,7 +43,7 @@ func (t *bySize) lost(full uint64, above int32, l Loss) {
 		if full-t.from > periodFull {
 			t.from, t.large = full, 0
 		}
-		if t.large++; t.large >= periodLost && full > t.from && full >= t.next {
+		if t.large++; t.large >= periodLost && full > t.from && t.mayTry(l.Now) {
 			t.from, t.first, t.large, t.small, t.trying = full, l.Next, 0, 0, true
 		}
 	case t.trying && large:
@@ -52,21 +53,26 @@ func (t *bySize) lost(full uint64, above int32, l Loss) {
 		t.small++
 	}
 	if t.trying && (t.found || t.large+t.small >= trialLost) {
-		t.end(full)
+		t.end(full, l.Now)
 	}
 }
 
-// end ends the trial.
-func (t *bySize) end(full uint64) {
-	t.trying, t.large = false, 0
-	t.trials = min(t.trials+1, maxTrials)
-	t.from, t.next = full, full+trialFull<<t.trials
+// mayTry reports whether a trial may begin, at a time in milliseconds.
+func (t *bySize) mayTry(now uint32) bool {
+	return t.trials == 0 || now-t.ended >= trialGap<<t.trials
 }
 
-// sendsSmall reports whether segment sn leaves in small packets.
-func (t *bySize) sendsSmall(full uint64, sn uint32) bool {
+// end ends the trial, at a time in milliseconds.
+func (t *bySize) end(full uint64, now uint32) {
+	t.trying, t.large, t.from, t.ended = false, 0, full, now
+	t.trials = min(t.trials+1, maxTrials)
+}
+
+// sendsSmall reports whether segment sn leaves in small packets, at a time in
+// milliseconds.
+func (t *bySize) sendsSmall(full uint64, sn, now uint32) bool {
 	if t.trying && full-t.from > trialFull {
-		t.end(full)
+		t.end(full, now)
 	}
 	return t.trying && int32(sn-t.first) >= 0 && sn*0x9e3779b1>>31 != 0 // half of them, without a period
 }
