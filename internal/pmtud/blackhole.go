@@ -99,6 +99,9 @@ func (w *BlackHole) Arrived(size int32) {
 	w.Taken, w.Recent = max(w.Taken, size), max(w.Recent, size)
 	w.large.arrived(size)
 	w.small.arrived(size)
+	if w.bySize.trying && size > w.watchAbove {
+		w.bySize.arrived()
+	}
 }
 
 // above returns the size of the largest packets that are not watched, in bytes; 0:
@@ -134,10 +137,7 @@ func (w *BlackHole) Suspected(now, rto uint32) bool {
 // Most returns the size of the largest packet, at a time in milliseconds: while large
 // ones are suspect, what nearly every path takes, and else the MTU.
 func (w *BlackHole) Most(now, rto uint32, mtu int32) int32 {
-	switch {
-	case w.small.suspect(now, rto):
-		return min(mtu, int32(w.floor))
-	case !w.large.suspect(now, rto):
+	if !w.large.suspect(now, rto) {
 		return mtu
 	}
 	return min(mtu, max(w.above(mtu), min(int32(w.base), w.Taken)))

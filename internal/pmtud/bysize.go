@@ -31,6 +31,7 @@ type bySize struct {
 	small  uint16 // of the trial
 	trials uint8
 	trying bool
+	some   bool // large packets of the trial have arrived: it is no black hole
 	found  bool
 }
 
@@ -45,10 +46,11 @@ func (t *bySize) lost(full uint64, above int32, l Loss) {
 		}
 		if t.large++; t.large >= periodLost && full > t.from && t.mayTry(l.Now) {
 			t.from, t.first, t.large, t.small, t.trying = full, l.Next, 0, 0, true
+			t.some = false
 		}
 	case t.trying && large:
 		t.large++
-		t.found = t.large >= sizeLost+sizeRatio*t.small
+		t.found = t.some && t.large >= sizeLost+sizeRatio*t.small
 	case t.trying && l.Size > above/4*3: // smaller ones were no halves of the trial
 		t.small++
 	}
@@ -56,6 +58,10 @@ func (t *bySize) lost(full uint64, above int32, l Loss) {
 		t.end(full, l.Now)
 	}
 }
+
+// arrived records that a large packet has arrived. Only after the first loss of the trial
+// it is taken for one of the trial.
+func (t *bySize) arrived() { t.some = t.some || t.large > 0 }
 
 // mayTry reports whether a trial may begin, at a time in milliseconds.
 func (t *bySize) mayTry(now uint32) bool {
