@@ -65,10 +65,10 @@ func (c *Conn) handleDatagram(b []byte) {
 // MaxDatagramSize returns the size of the largest datagram that is known to pass, in
 // bytes. At first that is what fits into a UDP payload of 1200 bytes, or of Config.MTU if
 // that is smaller (RFC 8899 §5.1.2). The first call, or SendDatagram, has the path MTU
-// confirmed by a probe (RFC 9221 §5). That takes a round trip, or a second if it does not
-// pass. From then on it follows the path MTU: it may grow. If the path
-// MTU falls, it does so too within four seconds, or some round trips more: at most to
-// what fits into 548 bytes. A legacy peer answers no probe, so it does not grow there.
+// confirmed by a probe (RFC 9221 §5), which takes a round trip. Then it is what fits into
+// the path MTU, which may grow. While datagrams are sent that need more than 548 bytes, it
+// falls within four seconds, or some round trips more, if they do not pass. A legacy peer
+// answers no probe, so it does not grow there.
 func (c *Conn) MaxDatagramSize() int {
 	c.mu.Lock()
 	defer c.unlock()
@@ -84,11 +84,15 @@ func (c *Conn) MaxDatagramSize() int {
 // peer gets b from ReceiveDatagram or by HandleDatagrams. kcp-go calls it an OOB packet,
 // and passes it to its handler if its FEC is on.
 //
+// What is larger than MaxDatagramSize is ErrDatagramTooLarge. Until the path MTU has been
+// confirmed, and to a legacy peer, all is taken that fits into PathMTUStats.MTU: it may be
+// lost.
+//
 // b is dropped, and counted as DatagramStats.Unsent, if 4096 packets of the session wait
 // for the socket, or at the anti-amplification limit of a peer whose address is not
 // validated (RFC 9000 §8.1). With a cap of the rate, see SetMaxRate, up to 256 datagrams
 // wait for it, for 100 ms at most; the oldest are dropped then. The errors are
-// ErrDatagramTooLarge (see MaxDatagramSize), net.ErrClosed after Close or Abort, and the
+// ErrDatagramTooLarge, net.ErrClosed after Close or Abort, and the
 // error with which the session ended.
 func (c *Conn) SendDatagram(b []byte) error {
 	c.mu.Lock()

@@ -27,7 +27,7 @@ var (
 	ErrNotDelivered = errors.New("kcp: closed before all data was acknowledged")
 	// ErrNotMessageMode is returned by WriteMessage without Config.MessageMode.
 	ErrNotMessageMode = errors.New("kcp: session is not in message mode (Config.MessageMode)")
-	// ErrDatagramTooLarge is returned by SendDatagram beyond MaxDatagramSize.
+	// ErrDatagramTooLarge is returned by SendDatagram beyond what it takes.
 	ErrDatagramTooLarge = errors.New("kcp: datagram does not fit into a packet")
 	// ErrTooManySessions is returned by Dial at Config.MaxSessions.
 	ErrTooManySessions = errors.New("kcp: too many sessions")

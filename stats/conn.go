@@ -91,7 +91,7 @@ type PathMTU struct {
 	MTU        int    // largest UDP payload that is sent now, in bytes
 	Sent       uint64 // probes sent
 	Lost       uint64 // probes not answered in time, or too large for the local system
-	BlackHoles uint64 // times that the MTU fell because packets of its size were lost (RFC 8899 §4.3)
+	BlackHoles uint64 // times that the MTU fell because packets of its size were lost, all (RFC 8899 §4.3) or many
 }
 
 // Stream is a snapshot of a stream.

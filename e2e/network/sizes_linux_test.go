@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/testenv"
@@ -269,4 +270,51 @@ func TestDialOverANarrowPath(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Datagrams of the size that MaxDatagramSize says arrive, as the client, for which the
+// router drops larger ones without a word, and as the server, whose interface refuses them.
+// The path takes less from the beginning, and less again later.
+func TestDatagramsOverANarrowPath(t *testing.T) {
+	const headers, own = 28, 12
+	p := newPlan(t, client(t))
+	p.filterICMP(t)
+	s := p.sniff(t)
+	p.takes(t, 1420)
+	a, b := p.connect(t, "10.1.0.2:0", "10.3.0.2:0", nil)
+	for _, mtu := range []int{1420, 1280, 900} {
+		p.takes(t, mtu)
+		for _, way := range [][2]*kcp.Conn{{a, b}, {b, a}} {
+			from, to := way[0], way[1]
+			arrived := make(chan []byte, 1)
+			to.HandleDatagrams(func(b []byte) {
+				select {
+				case arrived <- bytes.Clone(b):
+				default:
+				}
+			})
+			echoed := func(number byte) bool {
+				want := bytes.Repeat([]byte{number}, from.MaxDatagramSize())
+				_ = from.SendDatagram(want) // it may have become too large
+				select {
+				case got := <-arrived:
+					return bytes.Equal(want, got)
+				case <-time.After(100 * time.Millisecond):
+					return false
+				}
+			}
+			fits := func() bool {
+				size := from.MaxDatagramSize() + headers + own
+				return size <= mtu && size > min(mtu, 1200)-60 && from.Stats().PathMTU.MTU <= mtu-headers
+			}
+			number := byte(0)
+			for in := 0; in < 20; number++ { // in a row: the size has been found
+				if in++; !echoed(number) || !fits() {
+					in = 0
+				}
+			}
+			t.Logf("%d: %d bytes, %+v, the %dth", mtu, from.MaxDatagramSize(), from.Stats().PathMTU, number)
+		}
+	}
+	s.requireWhole(t)
 }

@@ -177,3 +177,90 @@ func TestPathRefusesProbes(t *testing.T) {
 	require.Equal(t, Base-1, p.Whole(0))
 	require.EqualValues(t, 1, p.Counts().BlackHoles)
 }
+
+// Packets that nobody acknowledges have the size in use confirmed, at once and while they
+// leave. Until then the base size is promised, and less if that does not pass.
+func TestPathConfirms(t *testing.T) {
+	p, now := onPath(Floor, 1400, 1400), time.Second
+	step := func(recent int) Do { return p.Step(now, Watched{Probes: true, Recent: recent}) }
+	promised := func(size int, known bool) {
+		t.Helper()
+		n, k := p.Promised(50, p.Size())
+		require.Equal(t, size, n)
+		require.Equal(t, known, k)
+	}
+	answer := func() {
+		t.Helper()
+		require.Equal(t, Probe, step(0))
+		p.Sent(7, now, 0)
+		require.True(t, p.Answered(7, p.ProbeSize(), now))
+	}
+	lose := func(heard bool) {
+		t.Helper()
+		require.Equal(t, Probe, step(0)&Probe)
+		p.Sent(8, now, 0)
+		if heard {
+			p.Heard()
+		}
+		now = p.Next()
+	}
+	promised(Base, false)
+	require.Zero(t, step(1400), "nobody wants to know")
+	require.Zero(t, p.Next())
+	promised(Base, false)
+	require.False(t, p.Wanted())
+
+	require.True(t, p.Want(0))
+	require.False(t, p.Want(1400), "that is known")
+	require.EqualValues(t, 1, p.Next())
+	answer()
+	promised(1400, true)
+	require.False(t, p.search.Trusts(now), "no loss has asked")
+
+	now += ConfirmAfter
+	require.False(t, p.Want(0))
+	require.False(t, p.Want(Floor))
+	require.Zero(t, step(0), "none has left that may be too large")
+	require.True(t, p.Want(Floor+1))
+	require.Zero(t, step(1400), "data shows it")
+	require.True(t, p.Want(1400))
+	now += ConfirmAfter - 1
+	require.Zero(t, step(0))
+	now++
+	for range maxProbes {
+		promised(1400, true)
+		lose(true)
+	}
+	require.Equal(t, Probe, step(0)&Probe, "the base is tried at once")
+	require.Equal(t, Base, p.ProbeSize())
+	promised(Base, false)
+	for range maxProbes {
+		lose(true)
+	}
+	require.Equal(t, Probe, step(0)&Probe)
+	promised(Floor, false)
+	answer()
+	promised(Floor, true)
+	require.Greater(t, p.ProbeSize(), Floor, "it is searched from there")
+
+	p.Restart()
+	require.True(t, p.Wanted())
+	p.Begin(New(Base, Base, 1400, EtherIPv4))
+	for range maxUnheard {
+		lose(false)
+	}
+	require.Zero(t, step(0), "silence ends it")
+	require.Zero(t, p.Next())
+	require.True(t, p.Want(1000))
+	for range maxProbes {
+		now = max(now, p.Next())
+		lose(true)
+	}
+	step(0)
+	promised(Floor, true)
+	require.Equal(t, now+RaiseAfter, p.Next(), "the least size does not pass")
+
+	n, known := (*Path)(nil).Promised(1300, 1400)
+	require.Equal(t, 1300, n, "the least that a session may have")
+	require.False(t, known)
+}
