@@ -151,10 +151,11 @@ func (c *session) advanceMTU(now time.Duration) {
 		c.watchSizes()
 	}
 	w := c.kcp.watchedSizes()
-	if w.Recent > 0 {
-		w.Recent += c.shared.overhead.total
+	wanted := probes && c.plpmtu.Wanted()
+	if wanted {
+		w.Recent = c.kcp.blackHole().TakeRecent() + c.shared.overhead.total
 	}
-	if w.Suspect || w.BySize || probes && (c.plpmtu.Wanted() || w.Full >= pmtud.SearchAfter) || c.plpmtu != nil && c.plpmtu.Begun() {
+	if w.Suspect || w.BySize || wanted || probes && w.Full >= pmtud.SearchAfter || c.plpmtu != nil && c.plpmtu.Begun() {
 		w.Heard, w.Probes = c.live.LastHeard(), probes
 		c.followMTU(c.sizes().Step(now, w), now)
 	}

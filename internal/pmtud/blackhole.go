@@ -8,7 +8,7 @@ type BlackHole struct {
 	base       uint16 // bytes; what nearly every path takes
 	floor      uint16 // bytes; in place of watchAbove while the MTU is not larger than that
 	large      losses // of watched packets
-	Recent     int32  // bytes of the largest packet arrived since Watched was called last
+	Recent     int32  // bytes of the largest packet arrived since TakeRecent was called
 	Taken      int32  // bytes of the largest packet arrived on this path
 	Full       uint64 // full segments sent, without retransmissions
 	small      losses // of packets above floor, while larger ones are watched
@@ -97,11 +97,21 @@ func (w *BlackHole) DeclaredLost(l Loss) {
 // Arrived records that a packet of size bytes was acknowledged.
 func (w *BlackHole) Arrived(size int32) {
 	w.Taken, w.Recent = max(w.Taken, size), max(w.Recent, size)
-	w.large.arrived(size)
-	w.small.arrived(size)
-	if w.bySize.trying && size > w.watchAbove {
-		w.bySize.arrived()
+	if w.Losing() {
+		w.large.arrived(size)
+		w.small.arrived(size)
 	}
+	if w.bySize.trying {
+		w.bySize.arrived(size)
+	}
+}
+
+// TakeRecent returns the size of the largest packet that has arrived since the last call,
+// in bytes; 0: none.
+func (w *BlackHole) TakeRecent() int {
+	size := w.Recent
+	w.Recent = 0
+	return int(size)
 }
 
 // above returns the size of the largest packets that are not watched, in bytes; 0:
@@ -165,8 +175,7 @@ func (w *BlackHole) Grown() { w.bySize = bySize{} }
 // Watched returns what the large packets have shown that are watched, at a time in
 // milliseconds. pieces reports whether segments leave in pieces.
 func (w *BlackHole) Watched(now, rto uint32, mtu int32, pieces bool) Watched {
-	seen := Watched{Full: w.Full, Lost: int(w.large.n + w.small.n), BySize: w.bySize.found, Recent: int(w.Recent)}
-	w.Recent = 0
+	seen := Watched{Full: w.Full, Lost: int(w.large.n + w.small.n), BySize: w.bySize.found}
 	switch {
 	case seen.Lost > 0:
 		seen.Suspect, seen.Small = w.Suspected(now, rto), w.small.suspect(now, rto)

@@ -27,11 +27,12 @@ type bySize struct {
 	from   uint64 // full segments sent when the period or the trial began
 	ended  uint32 // when the last trial ended, in milliseconds
 	first  uint32 // sequence number of the trial's first segment
+	least  int32  // bytes of the smallest large packet that the trial has lost
 	large  uint16 // packets lost
 	small  uint16 // of the trial
 	trials uint8
 	trying bool
-	some   bool // large packets of the trial have arrived: it is no black hole
+	some   bool // packets as large as a lost one have arrived: it is no black hole
 	found  bool
 }
 
@@ -49,6 +50,9 @@ func (t *bySize) lost(full uint64, above int32, l Loss) {
 			t.some = false
 		}
 	case t.trying && large:
+		if t.large == 0 || l.Size < t.least {
+			t.least = l.Size
+		}
 		t.large++
 		t.found = t.some && t.large >= sizeLost+sizeRatio*t.small
 	case t.trying && l.Size > above/4*3: // smaller ones were no halves of the trial
@@ -59,9 +63,9 @@ func (t *bySize) lost(full uint64, above int32, l Loss) {
 	}
 }
 
-// arrived records that a large packet has arrived. Only after the first loss of the trial
-// it is taken for one of the trial.
-func (t *bySize) arrived() { t.some = t.some || t.large > 0 }
+// arrived records that a packet of size bytes has arrived. Only after the first loss of
+// the trial it is taken for one of the trial.
+func (t *bySize) arrived(size int32) { t.some = t.some || t.large > 0 && size >= t.least }
 
 // mayTry reports whether a trial may begin, at a time in milliseconds.
 func (t *bySize) mayTry(now uint32) bool {
