@@ -151,7 +151,7 @@ func (c *session) advanceMTU(now time.Duration) {
 		c.watchSizes()
 	}
 	w := c.kcp.watchedSizes()
-	wanted := probes && c.plpmtu.Wanted()
+	wanted := probes && c.plpmtu != nil && c.plpmtu.Wanted()
 	if wanted {
 		w.Recent = c.kcp.blackHole().TakeRecent() + c.shared.overhead.total
 	}

@@ -74,8 +74,8 @@ func (p *Path) Want(size int) (due bool) {
 	return true
 }
 
-// Wanted reports whether Want was called. p may be nil.
-func (p *Path) Wanted() bool { return p != nil && p.wanted }
+// Wanted reports whether Want was called.
+func (p *Path) Wanted() bool { return p.wanted }
 
 // Promised returns the largest size, up to most, that is known to pass. Until anything
 // is, that is the base size, or least if that is more. known reports whether there was a
