@@ -38,6 +38,7 @@ type sessionPort interface {
 	messageLimit() (bytes, segments int)
 	discardSend()
 	refuse()
+	setOutage(on bool)
 	probePath()
 	releaseSegment(*sendSegment)
 	answerHeader() header
@@ -266,6 +267,15 @@ func (k *KCP) resizePackets(mtu int) {
 // watchedSizes returns what the large packets have shown that are watched.
 func (k *KCP) watchedSizes() pmtud.Watched {
 	return k.snd.blackHole.Watched(uint32(k.clock.now), k.snd.rtt.rto, int32(k.cfg.mtu), k.cfg.ext.SendPieces)
+}
+
+// setOutage has an outage limit the machine, or no longer.
+func (k *KCP) setOutage(on bool) {
+	k.limit.Outage = on
+	if on {
+		k.limit.By = stats.LimitOutage // so that noteLimit looks
+	}
+	k.noteLimit(k.sendWindow())
 }
 
 // tracing returns the hooks that SetTrace has installed; nil: none.

@@ -6,6 +6,7 @@ import (
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/liveness"
 	"github.com/arqnet/kcp/internal/opening"
+	"github.com/arqnet/kcp/stats"
 )
 
 // liveness returns what else than c.live decides when the peer is asked for a sign of
@@ -60,7 +61,9 @@ func asking(s *Counters) uint64 {
 // heard counts a valid packet from the peer, after the state machine has processed it.
 func (c *session) heard(now time.Duration) {
 	l := &c.hs
-	c.live.Heard(now)
+	if waited := c.live.Heard(now); c.path.outage || waited >= leastOutage {
+		c.outageOver(waited, now)
+	}
 	if l.Role >= opening.Dialled && l.Peer != opening.Welcomed && c.rare.simultaneous() {
 		c.step.challenged = false
 		return // others know the conversation id: only WELCOME shows that the peer is there
@@ -98,6 +101,59 @@ func (c *session) heard(now time.Duration) {
 	if l.unvalidated.Load() && c.kcp.validation().Echoed() {
 		c.addressValidated()
 	}
+}
+
+// leastOutage is the shortest silence that may be an outage. ackDelay is how long the peer
+// may hold an ACK back beyond the round-trip time.
+const leastOutage, ackDelay = 50 * time.Millisecond, 25 * time.Millisecond
+
+// outageAfter returns how long the peer may leave unanswered what it has to answer, before
+// that is an outage of the path: longer than its answers take.
+func (c *session) outageAfter() time.Duration {
+	patience := c.rtt.Timeout()
+	if patience == 0 {
+		patience = time.Duration(c.kcp.sender().rto()) * time.Millisecond
+	}
+	return max(patience+ackDelay, leastOutage)
+}
+
+// noteOutage finds out whether an outage has begun.
+func (c *session) noteOutage(now time.Duration) {
+	if c.path.outage || c.closing.Phase >= closing.Ended {
+		return
+	}
+	since, asks := c.live.Asks()
+	if !asks { // PINGs beside datagrams are not repeated
+		since, asks = c.asked.After(c.live.LastHeard())
+	}
+	if asks && now-since >= c.outageAfter() {
+		c.setOutage(true, since)
+	}
+}
+
+// outageOver ends an outage, as a packet has come after the peer has answered nothing for
+// so long. The outage may be seen only now.
+func (c *session) outageOver(waited, now time.Duration) {
+	if !c.path.outage && waited >= c.outageAfter() {
+		c.setOutage(true, now-waited)
+	}
+	if c.path.outage {
+		c.setOutage(false, now)
+	}
+}
+
+// setOutage has the outage limit the session since a time, or no longer. A handshake that
+// has not ended limits it in any case.
+func (c *session) setOutage(on bool, since time.Duration) {
+	if c.hs.took == 0 {
+		return
+	}
+	c.path.outage = on
+	if on {
+		c.limits = c.limitClock()
+		c.limits.Change(stats.LimitOutage, since)
+	}
+	c.kcp.setOutage(on)
 }
 
 // noteReached records that the peer has shown to be there. Dial waits for it.

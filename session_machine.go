@@ -211,6 +211,7 @@ func (c *session) traceSignal(sent bool, code signalCode) {
 type pathState struct {
 	validation *migration.Validation[inPacket] // nil: no packet has come from another address
 	shard      uint16                          // index of the endpoint's socket that receives the peer's packets
+	outage     bool                            // the peer answers nothing; see setOutage
 	blocked    bool                            // a packet of a TLS handshake exceeds what may be sent to an address that is not validated
 }
 

@@ -30,6 +30,7 @@ func (c *session) prompted(rtt time.Duration) {
 // are not acknowledged. Data that is on its way will be.
 func (c *session) refreshRTT(now time.Duration) {
 	if c.kcp.WaitSend() == 0 && !c.rtt.Recent(now) && c.mayPing(now) {
+		c.noteOutage(now)
 		c.queuePing(now)
 		c.call(c.kcp.sendSignals)
 	}

@@ -166,6 +166,7 @@ func (c *session) onWake() {
 		c.forget(ErrReset)
 		return
 	}
+	c.noteOutage(now)
 	s := c.liveness()
 	_, due := c.live.Next(now, &s)
 	if lost := c.lost(now, due); lost != nil {

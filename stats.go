@@ -8,6 +8,7 @@ import (
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/limited"
+	"github.com/arqnet/kcp/internal/liveness"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/stats"
 )
@@ -65,9 +66,10 @@ func (c *Conn) Stats() ConnStats {
 		Limited:          t.Limited,
 		Dropped:          t.Dropped,
 		RTT:              c.rtt.Current(k.srtt),
-		RTTMin:           time.Duration(c.rtt.Least) * time.Microsecond,
+		RTTMin:           c.rtt.Least(),
 		RTTAge:           c.rtt.Age(now),
 		Jitter:           time.Duration(c.rtt.Jitter) * time.Microsecond,
+		Silence:          c.live.Silence(now, liveness.Lost),
 		RTTVar:           time.Duration(k.rttvar) * time.Millisecond,
 		RTO:              time.Duration(k.rto) * time.Millisecond,
 		InFlight:         k.inFlight,

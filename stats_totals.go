@@ -48,6 +48,8 @@ func endCounter(n *EndedSessions, err error, offered bool) *uint64 {
 
 // addTo adds the session's figures to t, and returns what limits it. c.mu is held.
 func (c *session) addTo(t *SessionTotals) stats.Limit {
+	now := c.host.now()
+	c.noteOutage(now)
 	t.Counters.Add(c.kcp.counts())
 	if c.rare != nil {
 		t.Dropped.Add(&c.rare.dropped)
@@ -69,5 +71,5 @@ func (c *session) addTo(t *SessionTotals) stats.Limit {
 	t.Probes.Lost += uint64(p.Lost)
 	t.Probes.BlackHoles += uint64(p.BlackHoles)
 	t.Moves += uint64(c.path.validation.Moves())
-	return c.limitClock().Add(&t.Limited, c.hs.born, c.host.now())
+	return c.limitClock().Add(&t.Limited, c.hs.born, now)
 }

@@ -20,9 +20,13 @@ type Conn struct {
 	// datagrams) and acknowledgements of data, which may be delayed (RFC 1122 §4.2.3.2)
 	// by 25 ms, by other implementations by their interval. While Stats is called at
 	// least every 10 s, a PING a second beside data takes the place of acknowledgements.
-	RTT           time.Duration
-	RTTMin        time.Duration // the shortest sample on this path; 0: none yet
+	RTT time.Duration
+	// RTTMin is the shortest sample of the last one to two minutes; 0: none yet. After a
+	// change of the route it is the new one's in that time. So is that of a queue which
+	// others fill without a pause.
+	RTTMin        time.Duration
 	RTTAge        time.Duration // since the last sample; 0: none yet
+	Silence       time.Duration // since the last packet of the peer, or since the session began
 	Jitter        time.Duration // mean deviation of these samples (RFC 6298 §2)
 	RTTVar        time.Duration // variation of the round-trip time of data; whole milliseconds
 	RTO           time.Duration // retransmission time-out; whole milliseconds

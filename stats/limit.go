@@ -15,14 +15,15 @@ const (
 	LimitCongestion               // the congestion window
 	LimitPacing                   // the pacing rate of congestion control
 	LimitRate                     // Config.MaxRate
+	LimitOutage                   // nothing has come from the peer for longer than an answer takes
 )
 
 // LimitTimes is for how long each Limit, its index, has limited a session.
-type LimitTimes [LimitRate + 1]time.Duration
+type LimitTimes [LimitOutage + 1]time.Duration
 
 // String returns the name of the limit, such as "congestion window".
 func (l Limit) String() string {
 	return [...]string{
-		"application", "handshake", "reader", "write buffer", "peer's window", "send window", "congestion window", "pacing", "rate cap", "unknown",
-	}[min(l, LimitRate+1)]
+		"application", "handshake", "reader", "write buffer", "peer's window", "send window", "congestion window", "pacing", "rate cap", "outage", "unknown",
+	}[min(l, LimitOutage+1)]
 }

@@ -33,7 +33,8 @@ type world struct {
 	t              *testing.T
 	net            *netsim.Network
 	client, server *kcp.Conn
-	repetition     *kcp.Repetition // makes runs repeat
+	repetition     *kcp.Repetition      // makes runs repeat
+	sockets        []*netsim.PacketConn // the server's and the client's
 }
 
 // set changes the path.
@@ -72,6 +73,7 @@ func (w *world) endpoint(addr string, config *kcp.Config) *kcp.Endpoint {
 	c.Repetition = w.repetition
 	e, err := kcp.NewEndpoint(pc, &c)
 	require.NoError(w.t, err)
+	w.sockets = append(w.sockets, pc)
 	w.t.Cleanup(func() { _, _ = e.Close(), pc.Close() })
 	return e
 }

@@ -25,6 +25,7 @@ type Facts struct {
 type State struct {
 	By      stats.Limit // the present limit
 	Refused bool        // a write was, for lack of room, and none has come since
+	Outage  bool        // the peer answers nothing
 	full    stats.Limit // the window or buffer that was last full; LimitApplication: none lately
 	fullAt  uint32      // when, in milliseconds
 }
@@ -39,6 +40,8 @@ func (s *State) Next(f Facts, now uint32, rtt int32) bool {
 	was := s.By
 	s.Refused = s.Refused && f.InFlight
 	switch waits := f.Waits || f.Resend; {
+	case s.Outage:
+		s.By = stats.LimitOutage
 	case !waits && f.Capped:
 		s.By = stats.LimitRate // for datagrams
 	case !waits && f.Credit:

@@ -28,11 +28,12 @@ func TestNext(t *testing.T) {
 		stats.LimitSendWindow: {{Waits: true, Peer: true, Send: true}, {Waits: true, Peer: true, Send: true, Capped: true}},
 		stats.LimitCongestion: {{Waits: true, Congestion: true}, {Resend: true, Congestion: true}, {Waits: true, Congestion: true, Peer: true, Capped: true, Address: true}},
 		stats.LimitRate:       {{Capped: true}, {Waits: true, Capped: true}, {Waits: true, Capped: true, Reader: true}},
+		stats.LimitOutage:     {{}, {Waits: true, Congestion: true}, all},
 		stats.LimitHandshake:  {{Waits: true, Address: true}},
 		stats.LimitPacing:     {{Waits: true}, {Resend: true}, {Resend: true, Peer: true}, {Waits: true, Reader: true, Credit: true}},
 	} {
 		for _, f := range cases {
-			var s State
+			s := State{Outage: want == stats.LimitOutage}
 			require.Equal(t, want, next(&s, f, 1e9, 100), "%+v", f)
 			require.False(t, s.Next(f, 1e9, 100), "it is the same")
 		}

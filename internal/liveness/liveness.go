@@ -188,8 +188,19 @@ func (l *State) Silence(now time.Duration, of Due) time.Duration {
 // LastHeard returns when the peer was heard last.
 func (l *State) LastHeard() time.Duration { return l.heard }
 
-// Heard tells that a valid packet has arrived from the peer.
-func (l *State) Heard(now time.Duration) { l.heard, l.asks = now, false }
+// Heard tells that a valid packet has arrived from the peer. It returns for how long
+// something had waited that the peer has to answer.
+func (l *State) Heard(now time.Duration) (waited time.Duration) {
+	if l.asks {
+		waited = now - l.since
+	}
+	l.heard, l.asks = now, false
+	return waited
+}
+
+// Asks returns since when something waits that the peer has to answer, and from which
+// nothing has arrived since; ok is false if nothing does.
+func (l *State) Asks() (since time.Duration, ok bool) { return l.since, l.asks }
 
 // Asked tells that something has left that the peer has to answer.
 func (l *State) Asked(now time.Duration) {

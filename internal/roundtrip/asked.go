@@ -61,3 +61,17 @@ func (a *Asked) Last() time.Duration {
 	}
 	return a.last[(a.next+remembered-1)%remembered].at
 }
+
+// After returns when the first PING was sent after a time that waits for its answer; ok is
+// false if none does. a may be nil.
+func (a *Asked) After(t time.Duration) (first time.Duration, ok bool) {
+	if a == nil {
+		return 0, false
+	}
+	for _, p := range a.last {
+		if p.at > t && (!ok || p.at < first) {
+			first, ok = p.at, true
+		}
+	}
+	return first, ok
+}

@@ -13,7 +13,9 @@ import (
 type Estimate struct {
 	At       time.Duration // the last sample that counted, since the epoch; 0: none yet
 	Smoothed uint32        // microseconds; 0: no sample yet
-	Least    uint32        // microseconds; 0: no sample yet
+	least    uint32        // of the minute of the last sample, in microseconds; 0: no sample yet
+	before   uint32        // the same of the minute before; 0: none
+	minute   uint32        // of the last sample, since the epoch
 	Jitter   uint32        // mean deviation of the samples, in microseconds
 	asked    uint16        // when Stats was called, in seconds since the epoch, modulo 2^16; 0: it was not
 	again    bool          // not for the first time in askedFor
@@ -30,6 +32,8 @@ const (
 	// askedFor is for how many seconds after a call of Stats PINGs measure beside data,
 	// if it was not the first.
 	askedFor = 10
+	// leastWindow is the time whose shortest sample is kept, beside that of the one before.
+	leastWindow = time.Minute
 	// mostTimeout is the longest time-out.
 	mostTimeout = 10 * time.Second
 )
@@ -62,10 +66,7 @@ func (r *Estimate) Recent(now time.Duration) bool { return r.At > 0 && now-r.At 
 // add takes a sample.
 func (r *Estimate) add(sample, now time.Duration) {
 	us := uint32(min(max(sample.Microseconds(), 1), math.MaxUint32))
-	if r.At == 0 {
-		r.Least = us
-	}
-	r.Least = min(r.Least, us)
+	r.addLeast(us, uint32(now/leastWindow))
 	if r.Smoothed == 0 {
 		r.Smoothed, r.Jitter = us, 0
 	} else {
@@ -74,6 +75,30 @@ func (r *Estimate) add(sample, now time.Duration) {
 		r.Smoothed = uint32((7*uint64(r.Smoothed) + uint64(us)) / 8)
 	}
 	r.At = max(now, 1)
+}
+
+// addLeast takes a sample of a minute. What is older than the minute before is of a route
+// that may have changed.
+func (r *Estimate) addLeast(us, minute uint32) {
+	switch {
+	case r.least > 0 && minute == r.minute:
+		r.least = min(r.least, us)
+		return
+	case minute == r.minute+1:
+		r.before = r.least
+	default:
+		r.before = 0
+	}
+	r.least, r.minute = us, minute
+}
+
+// Least returns the shortest sample of the last one to two minutes with samples; 0: none.
+func (r *Estimate) Least() time.Duration {
+	us := r.least
+	if r.before > 0 {
+		us = min(us, r.before)
+	}
+	return time.Duration(us) * time.Microsecond
 }
 
 // Ask notes that the application wants to know the round-trip time. A single call of

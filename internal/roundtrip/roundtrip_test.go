@@ -30,7 +30,7 @@ func TestRTTSamples(t *testing.T) {
 	require.NotZero(t, r.At, "there was a sample")
 	r.Prompted(time.Duration(1<<63-1), time.Hour)
 	require.Equal(t, time.Duration((7+1<<32-1)/8)*time.Microsecond, r.Current(7))
-	require.EqualValues(t, 1, r.Least)
+	require.Equal(t, time.Duration(1<<32-1)*time.Microsecond, r.Least(), "that of an hour before counts no more")
 }
 
 // A single question changes nothing. Further ones have samples of PING count in place of
@@ -79,4 +79,27 @@ func TestPromptSamples(t *testing.T) {
 	r.ByData(80*ms, 6*second)
 	require.Equal(t, 45*ms, r.Current(0), "an eighth of the sample")
 	require.False(t, r.Prompt)
+}
+
+// The shortest round trip is that of the last one to two minutes. Minutes without samples
+// change nothing.
+func TestLeast(t *testing.T) {
+	const ms = time.Millisecond
+	var r Estimate
+	require.Zero(t, r.Least())
+	for i, step := range []struct{ at, sample, least time.Duration }{
+		{0, 20 * ms, 20 * ms},
+		{30 * time.Second, 10 * ms, 10 * ms},
+		{59 * time.Second, 200 * ms, 10 * ms},
+		{61 * time.Second, 200 * ms, 10 * ms},
+		{119 * time.Second, 190 * ms, 10 * ms},
+		{120 * time.Second, 300 * ms, 190 * ms},
+		{150 * time.Second, 180 * ms, 180 * ms},
+		{time.Hour, 500 * ms, 500 * ms},
+		{time.Hour + time.Minute, 400 * ms, 400 * ms},
+		{time.Hour + 2*time.Minute, 600 * ms, 400 * ms},
+	} {
+		r.Prompted(step.sample, step.at)
+		require.Equal(t, step.least, r.Least(), i)
+	}
 }
