@@ -53,6 +53,8 @@ func (c *session) inputLocked(packets []inPacket, shard int, now time.Duration) 
 // inputPacket feeds one packet to the state machine. It reports whether that may
 // have changed anything.
 func (c *session) inputPacket(p *inPacket, now time.Duration) (changed bool) {
+	c.in.packets++
+	c.in.bytes += uint64(p.size)
 	if p.kind >= clearPacket {
 		return c.inputHandshake(p, now)
 	}
@@ -61,6 +63,8 @@ func (c *session) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 			return true
 		}
 		c.shared.counters.dropReplay.Add(1)
+		c.in.packets--
+		c.in.bytes -= uint64(p.size)
 		return false
 	}
 	c.step.inputAt = now
@@ -152,7 +156,7 @@ func (c *session) decodePlain(p inPacket) ([]byte, bool) {
 // of the peer, unless it came from outside the session.
 func (c *session) packetDone(err error, size int, now time.Duration) {
 	outside := c.step.offPath
-	c.step.offPath = false
+	c.step.offPath, c.step.counted = false, false
 	switch {
 	case err != nil:
 		countDrop(c.drops(), err)

@@ -17,6 +17,7 @@ import (
 	"github.com/arqnet/kcp/internal/migration"
 	"github.com/arqnet/kcp/internal/netblock"
 	"github.com/arqnet/kcp/internal/packetkeys"
+	"github.com/arqnet/kcp/internal/pathloss"
 	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/roundtrip"
@@ -50,6 +51,7 @@ type session struct {
 	capped   *cappedOutput   // nil: the rate is not capped
 	rtt      roundtrip.Estimate
 	asked    *roundtrip.Asked // PINGs that wait for their answers; nil: none
+	losses   *pathloss.State  // nil: the ends have told each other nothing
 	limits   *limited.Clock   // nil: the handshake has limited for hs.took, and since then the application
 
 	// entry is the session's place in the endpoint's table. To change the key takes
@@ -126,6 +128,7 @@ type stepState struct {
 	inputAt    time.Duration // arrival of the current batch of input, since the epoch
 	ready      ready
 	reply      pendingReply
+	counted    bool // COUNT has come just before what is next in the current packet
 	offPath    bool // a signal of the current packet is not from within the session
 	challenged bool // the current packet has a PING, which may be a path challenge
 }
@@ -211,6 +214,9 @@ func (c *session) traceSignal(sent bool, code signalCode) {
 type pathState struct {
 	validation *migration.Validation[inPacket] // nil: no packet has come from another address
 	shard      uint16                          // index of the endpoint's socket that receives the peer's packets
+	moves      uint32                          // of this end's own address; see noteChallenge
+	challenge  uint32                          // the number of the last challenge
+	rerouted   bool                            // the next challenge is due to a move that moves has
 	outage     bool                            // the peer answers nothing; see setOutage
 	blocked    bool                            // a packet of a TLS handshake exceeds what may be sent to an address that is not validated
 }
@@ -247,7 +253,10 @@ type inputState struct {
 	holding   holding          // memory held because of the peer
 	meter     rightsize.Meter  // of what the application reads
 
-	unmetered   int           // bytes read that meter does not have yet
+	unmetered      int    // bytes read that meter does not have yet
+	packets, bytes uint64 // of the peer's packets
+	probes         uint32 // of packets, PROBEs
+
 	fixedWindow bool          // the application has set the receive window
 	arrived     uint32        // payload bytes that holding.recent counts, or has counted, modulo 2^32
 	sending     incast.Sender // its turn: the lock of incast.Turns

@@ -221,6 +221,8 @@ func (c *session) rerouted(moved bool) {
 	c.setClock(now)
 	if moved && l.Reached {
 		c.beginPath()
+		c.path.moves++
+		c.path.rerouted = c.losses.Heard()
 	}
 	wait := c.requestWait()
 	for _, k := range opening.Kinds {
@@ -233,6 +235,20 @@ func (c *session) rerouted(moved bool) {
 	}
 	c.kcp.probePath()
 	c.kick(now)
+}
+
+// noteChallenge takes a PING without COUNT. A peer that counts sends COUNT with all but the
+// challenge of an address (RFC 9000 §8.2), and with the PING beside a PROBE: so packets of
+// this end come to the peer from another address, its own or that of a NAT.
+func (c *session) noteChallenge(ping signal) {
+	p := &c.path
+	if !c.shared.migrates || !c.losses.Heard() || ping == probePing(ping.sn) || ping.sn == p.challenge {
+		return
+	}
+	if p.challenge = ping.sn; !p.rerouted {
+		p.moves++
+	}
+	p.rerouted = false
 }
 
 // deferPacket keeps a copy of a packet until the challenge with the given sn is

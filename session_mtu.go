@@ -22,6 +22,9 @@ const capPMTU = 1
 // that its own may (Extensions.AwaitReplies); capCopies, that segments may carry copies.
 const capAckDelay, capCopies = 32, 128
 
+// capCounts in INFO announces that the sender takes COUNT, and answers it beside PING.
+const capCounts = 1 << 10
+
 // onInfo takes the peer's INFO. A peer sends the same each time, so the first
 // counts; a later one, which may be forged, does not.
 func (c *session) onInfo(s signal) {
@@ -267,6 +270,7 @@ type sentProbe struct {
 func (c *session) beginProbe() (*sentProbe, written) {
 	p := &sentProbe{c.outgoing.probe, c.plpmtu.Nonce()}
 	c.outgoing.probe = nil
+	c.outgoing.bytes += uint64(len(p.buf))
 	return p, written{shard: int(c.path.shard), to: c.origin(), by: (*c.in.protection.Load()).Sender()}
 }
 

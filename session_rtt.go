@@ -7,13 +7,19 @@ import (
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/flushes"
 	"github.com/arqnet/kcp/internal/opening"
+	"github.com/arqnet/kcp/internal/pathloss"
 	"github.com/arqnet/kcp/internal/roundtrip"
 )
 
 // measuredByData takes a sample of an ACK; 0 is none. If the application wants to know
-// the round-trip time, the next packet takes a PING along.
+// the round-trip time, the next packet takes a PING along. So it does after many packets
+// have left, data or ACKs: the peer tells how many of them are missing.
 func (c *session) measuredByData(sample, now time.Duration) {
-	if sample > 0 && c.rtt.ByData(sample, now) && c.mayPing(now) {
+	wanted := sample > 0 && c.rtt.ByData(sample, now)
+	if !wanted && c.outgoing.sent >= c.outgoing.askAt && c.hs.capabilities&capCounts != 0 {
+		wanted = c.losses.Due(now)
+	}
+	if wanted && c.mayPing(now) {
 		c.queuePing(now)
 	}
 }
@@ -65,16 +71,47 @@ func (c *session) newPing(now time.Duration) signal {
 	if c.asked == nil {
 		c.asked = new(roundtrip.Asked)
 	}
+	told := uint64(0)
+	if c.hs.capabilities&capCounts != 0 {
+		l := c.pathLoss()
+		c.queueCount(l.Ask(c.outgoing.seen()+1, now))
+		c.outgoing.askAt, told = c.outgoing.sent+pathloss.TellAfter, l.Told()
+	}
 	ping := signal{sigPing, c.shared.env.Uint32(), c.shared.env.Uint32()}
-	c.asked.Sent(ping.sn, ping.ts, max(now, 1))
+	c.asked.Sent(ping.sn, ping.ts, max(now, 1), told)
 	return ping
+}
+
+// pathLoss returns what the ends have told each other, which it allocates.
+func (c *session) pathLoss() *pathloss.State {
+	if c.losses == nil {
+		c.losses = new(pathloss.State)
+	}
+	return c.losses
+}
+
+// queueCount queues COUNT, for the PING or the answer that is queued next.
+func (c *session) queueCount(sent, missing uint32) {
+	c.queueAnswer(signal{sigCount, sent, missing})
+}
+
+// takeCount takes COUNT. It is for the signal that follows: a PING is answered with COUNT
+// then. PROBEs are not counted, as they may be too large for the path.
+func (c *session) takeCount(s signal) {
+	if c.hs.capabilities&capCounts != 0 {
+		c.step.counted = true
+		c.pathLoss().Take(s.sn, s.ts, c.in.packets-min(uint64(c.in.probes), c.in.packets), c.step.inputAt)
+	}
 }
 
 // pongArrived takes the answer to a PING. It reports whether the PING was newPing's.
 func (c *session) pongArrived(s signal) bool {
-	sent, ok := c.asked.Answered(s.sn, s.ts)
+	sent, told, ok := c.asked.Answered(s.sn, s.ts)
 	if !ok {
 		return false
+	}
+	if c.step.counted {
+		c.losses.Answered(told, c.step.inputAt)
 	}
 	if c.asked.Last() == 0 {
 		c.asked = nil // a late answer to an earlier PING is of no use

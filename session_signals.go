@@ -101,16 +101,26 @@ func (c *session) takeRequest(s signal) (outside bool) {
 			c.queueAnswer(c.rejectToken(s))
 			return true
 		}
+		counted := c.step.counted
+		if c.step.counted = false; counted {
+			c.queueCount(c.losses.Tell(c.outgoing.seen() + 1))
+		}
 		c.queueAnswer(s.answer())
 		if ours && (*c.in.protection.Load()).Authentic() && !c.hs.unvalidated.Load() {
-			c.queueAnswer(signal{sigToken, l.peerToken, l.token}) // the PING may be a challenge
-			c.step.challenged = c.shared.migrates
+			if !counted {
+				c.queueAnswer(signal{sigToken, l.peerToken, l.token}) // the PING may be a challenge
+				c.step.challenged = c.shared.migrates
+				c.noteChallenge(s)
+			}
 			if c.path.validation.Moves() > 0 {
 				c.tellResetKey() // for its new address; what told it before may be lost
 			}
 		}
 		return c.hs.Role >= opening.Dialled && !ours // only the WELCOME, which was lost, shows who answers
+	case sigCount:
+		c.takeCount(s)
 	case sigProbe:
+		c.in.probes++
 		c.queueAnswer(s.answer())
 		return c.hs.Role >= opening.Dialled && !ours
 	}
@@ -188,6 +198,7 @@ func (c *session) takeOutside(s signal) {
 	switch s.code {
 	case sigCookie:
 		if l.Unanswered&opening.Hello != 0 {
+			c.outgoing.unseen = c.outgoing.sent // the peer has kept nothing
 			if l.cookie = s; c.mayHasten() {
 				l.Cookie(c.step.inputAt, l.securing) // packets of a TLS handshake are large
 			}
@@ -249,7 +260,7 @@ func (e *sharedState) infoSignal() signal {
 
 // infoSignal returns the INFO of an endpoint without streams and TLS.
 func infoSignal() signal {
-	return signal{sigInfo, signalVersion, capPMTU | capReason | capAckDelay | capCopies}
+	return signal{sigInfo, signalVersion, capPMTU | capReason | capAckDelay | capCopies | capCounts}
 }
 
 // number starts packet numbers with the peer once both tokens are known. sends reports

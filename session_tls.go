@@ -255,7 +255,9 @@ func (c *session) inputEarly(x *handshake.Exchange, now time.Duration) {
 			}
 		}
 		if c.closing.Phase < closing.Ended {
+			packets, bytes := c.in.packets, c.in.bytes
 			c.inputPacket(&p, now)
+			c.in.packets, c.in.bytes = packets, bytes // it was counted when it came
 		}
 	}
 }

@@ -3,6 +3,7 @@ package kcp
 import (
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/internal/pathloss"
 	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
@@ -21,6 +22,10 @@ type outgoing struct {
 	fec     fecUse       // of this batch
 	grains  uint32       // the session's part of endpointLoad.written
 	*outbox              // nil until the first packet, and once compacted
+
+	sent, bytes uint64 // packets, but for probes of the MTU, and bytes of all
+	askAt       uint64 // sent from which data takes COUNT along
+	unseen      uint64 // of sent, those that left before the peer had the session
 
 	fecData, fecParity uint64 // packets encoded so far, as in FECStats
 }
@@ -51,7 +56,11 @@ func (o *outgoing) add(p packet) {
 		o.outbox = new(outbox)
 	}
 	o.packets = append(o.packets, p)
+	o.sent++
 }
+
+// seen returns how many packets the peer would have got if none was lost.
+func (o *outgoing) seen() uint64 { return o.sent - o.unseen }
 
 // open returns the outbox, which it allocates if there is none.
 func (o *outgoing) open() *outbox {
@@ -87,6 +96,7 @@ const (
 
 // init sets up o for a session.
 func (o *outgoing) init(e *sharedState) {
+	o.askAt = pathloss.TellAfter
 	if f := e.config.FEC; f != (FEC{}) {
 		// The ratio has passed Validate.
 		o.encoder, _ = fec.NewEncoder(f.Data, f.Parity)
@@ -268,6 +278,7 @@ func (c *session) addFEC(p *packet, now uint32) [][]byte {
 type written struct {
 	packets []packet
 	data    int // of packets, those that are not parity
+	taken   int // of packets, without those that encode has added
 	shard   int
 	to      source
 	by      protect.Protection
@@ -279,7 +290,7 @@ type written struct {
 // follow.
 func (c *session) beginWrite() written {
 	o := &c.outgoing
-	w := written{packets: o.packets, data: len(o.packets), shard: int(c.path.shard), to: c.origin(), by: (*c.in.protection.Load()).Sender()}
+	w := written{packets: o.packets, data: len(o.packets), taken: len(o.packets), shard: int(c.path.shard), to: c.origin(), by: (*c.in.protection.Load()).Sender()}
 	o.packets = o.spare[:0]
 	o.spare = nil
 	// A peer whose address is not validated gets the packet format that it
@@ -308,6 +319,14 @@ func (c *session) endWrite(w *written) error {
 	if o.fec != noFEC {
 		o.fecData += uint64(w.data)
 		o.fecParity += uint64(len(w.packets) - w.data)
+	}
+	o.sent += uint64(len(w.packets) - w.taken)
+	for i := range o.batch {
+		if o.batch[i].TooLarge {
+			o.sent--
+		} else {
+			o.bytes += uint64(len(o.batch[i].Buf))
+		}
 	}
 	if w.refused {
 		c.sizeRefused(smallestRefused(o.batch))

@@ -60,7 +60,7 @@ func (c *Conn) Stats() ConnStats {
 	if c.streams != nil {
 		open = c.streams.Len()
 	}
-	return ConnStats{
+	s := ConnStats{
 		Counters:         *c.kcp.counts(),
 		LimitedBy:        limit,
 		Limited:          t.Limited,
@@ -84,10 +84,14 @@ func (c *Conn) Stats() ConnStats {
 		MaxRate:          c.maxRate(),
 		Streams:          open,
 		Moves:            int(t.Moves),
+		Sent:             stats.Traffic{Packets: c.outgoing.sent + t.Probes.Sent, Bytes: c.outgoing.bytes},
+		Received:         stats.Traffic{Packets: c.in.packets, Bytes: c.in.bytes},
 		Datagrams:        t.Datagrams,
 		FEC:              c.fecStats(),
 		PathMTU:          t.Probes,
 	}
+	s.Sent.Loss, s.Received.Loss = c.losses.Loss()
+	return s
 }
 
 // startLimits begins to count what limits the session, once the handshake does not.

@@ -70,6 +70,6 @@ func (c *session) addTo(t *SessionTotals) stats.Limit {
 	t.Probes.Sent += uint64(p.Sent)
 	t.Probes.Lost += uint64(p.Lost)
 	t.Probes.BlackHoles += uint64(p.BlackHoles)
-	t.Moves += uint64(c.path.validation.Moves())
+	t.Moves += uint64(c.path.validation.Moves()) + uint64(c.path.moves)
 	return c.limitClock().Add(&t.Limited, c.hs.born, now)
 }

@@ -179,7 +179,7 @@ func (c signalCode) String() string {
 	names := [...]string{
 		sigHello: "HELLO", sigInfo: "INFO", sigConfirm: "CONFIRM", sigFin: "FIN", sigClose: "CLOSE", sigPing: "PING",
 		sigCookie: "COOKIE", sigReset: "RESET", sigAbort: "ABORT", sigProbe: "PROBE", sigToken: "TOKEN",
-		sigCrypto: "CRYPTO", sigAlert: "ALERT", sigResetKey: "RESETKEY", sigTiebreak: "TIEBREAKER",
+		sigCrypto: "CRYPTO", sigAlert: "ALERT", sigResetKey: "RESETKEY", sigTiebreak: "TIEBREAKER", sigCount: "COUNT",
 	}
 	n := c &^ sigAnswer
 	switch {

@@ -49,11 +49,45 @@ type Conn struct {
 	MaxRate          int // the cap of Conn.SetMaxRate or Config.MaxRate, in bytes a second; 0: none
 
 	Streams int // open ones, until both directions are over
-	Moves   int // changes of the peer's address (connection migration, RFC 9000 §9)
+	// Moves counts changes of either end's address (connection migration, RFC 9000 §9).
+	// Of its own address an end learns if the socket of a Dial was connected again, or if
+	// the peer, of this version or later, has validated a new one, as of a NAT.
+	Moves int
+
+	Sent     Traffic // all packets to the peer: with data, datagrams, parity and probes
+	Received Traffic // all packets of the peer that are the session's, forged ones included if the Cipher is none
 
 	Datagrams Datagrams // unreliable ones, both ways
 	PathMTU   PathMTU   // the session's MTU, and how it was found
 	FEC       FEC       // forward error correction, both ways
+}
+
+// Traffic is the packets of a session in one direction.
+type Traffic struct {
+	Packets uint64 // UDP datagrams
+	Bytes   uint64 // UDP payload
+	Loss
+}
+
+// Loss is how many packets of one direction were lost. The ends tell each other how many
+// they have sent, beside each PING: every second beside datagrams, beside 128 packets
+// with data, and while Stats is called at least every 10 s; otherwise with keep-alives.
+// It is zero with a peer of another implementation, or an earlier version. Of what the
+// peer has sent it has the word of the peer.
+type Loss struct {
+	Counted uint64 // packets sent, when the ends last told each other; probes of the MTU are left out
+	Lost    uint64 // of Counted, those that had not arrived
+
+	RecentCounted uint64 // the same of the last interval, which is mostly a second
+	RecentLost    uint64
+}
+
+// Share returns the share of packets that were lost since the session began, 0 to 1.
+func (l Loss) Share() float64 { return min(float64(l.Lost)/max(float64(l.Counted), 1), 1) }
+
+// RecentShare returns the share of packets that were lost in the last interval, 0 to 1.
+func (l Loss) RecentShare() float64 {
+	return min(float64(l.RecentLost)/max(float64(l.RecentCounted), 1), 1)
 }
 
 // Datagrams counts the datagrams of SendDatagram and ReceiveDatagram.

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/netsim"
 	"github.com/arqnet/kcp/stats"
 )
 
@@ -93,6 +94,10 @@ func (w *world) use(kind string) {
 		w.download()
 	case "datagrams":
 		w.each(20*time.Millisecond, func() error { return w.server.SendDatagram(make([]byte, 100)) })
+	case "both ways":
+		for _, c := range []*kcp.Conn{w.server, w.client} {
+			w.each(20*time.Millisecond, func() error { return c.SendDatagram(make([]byte, 100)) })
+		}
 	case "requests":
 		w.each(250*time.Millisecond, func() error {
 			_, err := w.server.TryWrite([]byte("request"))
@@ -110,4 +115,56 @@ func (w *world) each(d time.Duration, f func() error) {
 		}
 	}
 	go tick()
+}
+
+// The loss of each direction is seen at both ends after ten seconds, of data and of
+// datagrams alone, and with every protection.
+func TestLossIsSeen(t *testing.T) {
+	for name, protected := range protections(t) {
+		for _, kind := range []string{"data", "datagrams", "both ways"} {
+			for _, loss := range [][2]float64{{0, 0}, {0.02, 0}, {0, 0.02}, {0.2, 0}, {0, 0.2}, {0.2, 0.02}} {
+				t.Run(fmt.Sprint(name, " ", kind, " ", loss), func(t *testing.T) {
+					t.Parallel()
+					p := narrow(megabits(2), 100*time.Millisecond, 40*time.Millisecond)
+					over(t, p, protected(kcp.Config{}), protected(kcp.Config{}), func(w *world) {
+						w.use(kind)
+						p.down.Loss, p.up.Loss = loss[0], loss[1]
+						w.set(p)
+						time.Sleep(10 * time.Second)
+						s, c := w.server.Stats(), w.client.Stats()
+						down, up := w.net.LinkStats(serverHost, clientHost), w.net.LinkStats(clientHost, serverHost)
+						for what, l := range map[string]struct {
+							is   stats.Traffic
+							link netsim.LinkStats
+						}{
+							"down, at the server": {s.Sent, down}, "down, at the client": {c.Received, down},
+							"up, at the server": {s.Received, up}, "up, at the client": {c.Sent, up},
+						} {
+							seen(w.t, what, l.is, l.link)
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+// seen requires that what an end knows of a direction is what has happened on the link.
+func seen(t *testing.T, what string, is stats.Traffic, link netsim.LinkStats) {
+	t.Helper()
+	sent, lost := link.Sent.Packets, link.Lost.Packets+link.Overflow.Packets
+	arrived, packets := link.Delivered, int64(is.Packets)
+	if packets != sent || int64(is.Bytes) != link.Sent.Bytes {
+		require.Equal(t, arrived.Packets, packets, what)
+		require.Equal(t, arrived.Bytes, int64(is.Bytes), what)
+	}
+	share := float64(lost) / float64(sent)
+	require.Greater(t, float64(is.Counted), 0.6*float64(sent), what)
+	require.InDelta(t, share, is.Share(), 0.03+3/float64(sent), "%s: %+v, %+v", what, is, link)
+	if sent > 100 && share > 0.1 { // enough to say something of a second
+		require.InDelta(t, share, is.RecentShare(), 0.15, "%s: %+v", what, is)
+	}
+	if share == 0 {
+		require.Zero(t, is.Lost, what)
+	}
 }

@@ -66,7 +66,14 @@ func (r *Estimate) Recent(now time.Duration) bool { return r.At > 0 && now-r.At 
 // add takes a sample.
 func (r *Estimate) add(sample, now time.Duration) {
 	us := uint32(min(max(sample.Microseconds(), 1), math.MaxUint32))
-	r.addLeast(us, uint32(now/leastWindow))
+	switch minute := uint32(now / leastWindow); { // what is older is of a route that may have changed
+	case r.least > 0 && minute == r.minute:
+		r.least = min(r.least, us)
+	case minute == r.minute+1:
+		r.before, r.least, r.minute = r.least, us, minute
+	default:
+		r.before, r.least, r.minute = 0, us, minute
+	}
 	if r.Smoothed == 0 {
 		r.Smoothed, r.Jitter = us, 0
 	} else {
@@ -75,21 +82,6 @@ func (r *Estimate) add(sample, now time.Duration) {
 		r.Smoothed = uint32((7*uint64(r.Smoothed) + uint64(us)) / 8)
 	}
 	r.At = max(now, 1)
-}
-
-// addLeast takes a sample of a minute. What is older than the minute before is of a route
-// that may have changed.
-func (r *Estimate) addLeast(us, minute uint32) {
-	switch {
-	case r.least > 0 && minute == r.minute:
-		r.least = min(r.least, us)
-		return
-	case minute == r.minute+1:
-		r.before = r.least
-	default:
-		r.before = 0
-	}
-	r.least, r.minute = us, minute
 }
 
 // Least returns the shortest sample of the last one to two minutes with samples; 0: none.

@@ -1,0 +1,111 @@
+// Package pathloss finds out how many packets of a session are lost in each direction. Both
+// ends tell each other how many they have sent, and how many of the other's are missing
+// (compare the receiver reports of RTP, RFC 3550 §6.4.1).
+//
+// It has no clock: times are since any epoch. What the peer tells may be false. Counts
+// neither wrap nor fall, and of this end's packets no more are lost than it has sent.
+package pathloss
+
+import (
+	"time"
+
+	"github.com/arqnet/kcp/stats"
+)
+
+const (
+	// interval is the least time of an interval.
+	interval = 500 * time.Millisecond
+	// tellEvery is the least time between two times that this end tells beside data, and
+	// TellAfter how many packets it has sent meanwhile: of fewer, a share says little.
+	tellEvery = time.Second
+	TellAfter = 128
+	// answersFor is how long what the peer answers counts alone. What it tells by itself
+	// may be of before this end has asked.
+	answersFor = 5 * time.Second
+)
+
+// State is what both ends have told. The zero value is ready.
+type State struct {
+	out, in direction // this end's packets, and the peer's
+
+	told     uint64        // packets of this end, as it has told last
+	askedAt  time.Duration // when, with a question; 0: never
+	peerSent uint32        // as the peer has told last
+	missing  uint32        // the same of this end's packets
+	taken    uint32        // of missing, what out has
+	heard    bool          // the peer has told something
+}
+
+// direction is the packets of one direction.
+type direction struct {
+	stats.Loss
+	at            time.Duration // when the interval began
+	counted, lost uint64        // up to then
+}
+
+// settle ends the interval if it was long enough.
+func (d *direction) settle(now time.Duration) {
+	if now-d.at >= interval {
+		d.RecentCounted, d.RecentLost = d.Counted-d.counted, d.Lost-d.lost
+		d.counted, d.lost, d.at = d.Counted, d.Lost, now
+	}
+}
+
+// Ask tells, with a question: how many packets this end has sent, the one with this
+// included, and how many of the peer's are missing, modulo 2^32.
+func (s *State) Ask(sent uint64, now time.Duration) (uint32, uint32) {
+	s.askedAt = max(now, 1)
+	return s.Tell(sent)
+}
+
+// Tell is Ask with an answer.
+func (s *State) Tell(sent uint64) (uint32, uint32) {
+	s.told = max(s.told, sent)
+	return uint32(s.told), uint32(s.in.Lost)
+}
+
+// Told returns how many packets this end has told of last.
+func (s *State) Told() uint64 { return s.told }
+
+// Take takes what the peer tells. received is how many of its packets have arrived. What
+// comes late is left out.
+func (s *State) Take(sent, missing uint32, received uint64, now time.Duration) {
+	news := int32(sent - s.peerSent)
+	if news <= 0 {
+		return
+	}
+	s.peerSent, s.missing, s.heard = sent, missing, true
+	s.in.Counted += uint64(news)
+	if s.in.Counted > received {
+		s.in.Lost = max(s.in.Lost, s.in.Counted-received)
+	}
+	s.in.settle(now)
+	if s.askedAt == 0 || now-s.askedAt >= answersFor {
+		s.Answered(s.told, now)
+	}
+}
+
+// Answered takes what the peer has told last for the answer to a question, when this end
+// had told of so many packets.
+func (s *State) Answered(told uint64, now time.Duration) {
+	if more := int32(s.missing - s.taken); more > 0 && s.out.Lost+uint64(more) <= told {
+		s.out.Lost, s.taken = s.out.Lost+uint64(more), s.missing
+	}
+	s.out.Counted = max(s.out.Counted, told)
+	s.out.settle(now)
+}
+
+// Due reports whether data may take a question along, TellAfter packets after the last
+// time. s may be nil.
+func (s *State) Due(now time.Duration) bool { return s == nil || now-s.askedAt >= tellEvery }
+
+// Heard reports whether the peer has told something. s may be nil.
+func (s *State) Heard() bool { return s != nil && s.heard }
+
+// Loss returns the loss of this end's packets, and of the peer's. s may be nil.
+func (s *State) Loss() (out, in stats.Loss) {
+	if s == nil {
+		return out, in
+	}
+	return s.out.Loss, s.in.Loss
+}
