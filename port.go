@@ -241,6 +241,13 @@ func (q *signalQueue) last() signal {
 	return signal{}
 }
 
+// take takes s back if it is the last signal.
+func (q *signalQueue) take(s signal) {
+	if q.last() == s {
+		*q = (*q)[:len(*q)-1]
+	}
+}
+
 // drop drops all that wait.
 func (q *signalQueue) drop() { *q = nil }
 

@@ -156,7 +156,10 @@ func (c *session) decodePlain(p inPacket) ([]byte, bool) {
 // of the peer, unless it came from outside the session.
 func (c *session) packetDone(err error, size int, now time.Duration) {
 	outside := c.step.offPath
-	c.step.offPath, c.step.counted = false, false
+	c.step.offPath = false
+	if c.step.ping.code != 0 {
+		c.noteChallenge()
+	}
 	switch {
 	case err != nil:
 		countDrop(c.drops(), err)

@@ -128,9 +128,9 @@ type stepState struct {
 	inputAt    time.Duration // arrival of the current batch of input, since the epoch
 	ready      ready
 	reply      pendingReply
-	counted    bool // COUNT has come just before what is next in the current packet
-	offPath    bool // a signal of the current packet is not from within the session
-	challenged bool // the current packet has a PING, which may be a path challenge
+	ping       signal // a PING in the current packet that may be a challenge; code 0: none
+	offPath    bool   // a signal of the current packet is not from within the session
+	challenged bool   // the current packet has a PING, which may be a path challenge
 }
 
 // pendingReply is whether respond has something to do, and who calls it.

@@ -237,11 +237,12 @@ func (c *session) rerouted(moved bool) {
 	c.kick(now)
 }
 
-// noteChallenge takes a PING without COUNT. A peer that counts sends COUNT with all but the
-// challenge of an address (RFC 9000 §8.2), and with the PING beside a PROBE: so packets of
-// this end come to the peer from another address, its own or that of a NAT.
-func (c *session) noteChallenge(ping signal) {
-	p := &c.path
+// noteChallenge takes a PING that came without COUNT. A peer that counts sends COUNT with
+// all but the challenge of an address (RFC 9000 §8.2), and with the PING beside a PROBE: so
+// packets of this end come to the peer from another address, its own or that of a NAT.
+func (c *session) noteChallenge() {
+	p, ping := &c.path, c.step.ping
+	c.step.ping = signal{}
 	if !c.shared.migrates || !c.losses.Heard() || ping == probePing(ping.sn) || ping.sn == p.challenge {
 		return
 	}

@@ -12,15 +12,13 @@ import (
 )
 
 // measuredByData takes a sample of an ACK; 0 is none. If the application wants to know
-// the round-trip time, the next packet takes a PING along. So it does after many packets
-// have left, data or ACKs: the peer tells how many of them are missing.
+// the round-trip time, the next packet takes a PING along. After many packets, data or
+// ACKs, it takes COUNT along.
 func (c *session) measuredByData(sample, now time.Duration) {
-	wanted := sample > 0 && c.rtt.ByData(sample, now)
-	if !wanted && c.outgoing.sent >= c.outgoing.askAt && c.hs.capabilities&capCounts != 0 {
-		wanted = c.losses.Due(now)
-	}
-	if wanted && c.mayPing(now) {
+	if sample > 0 && c.rtt.ByData(sample, now) && c.mayPing(now) {
 		c.queuePing(now)
+	} else if c.outgoing.sent >= c.outgoing.askAt && c.losses.Due(now) {
+		c.queueCount(now)
 	}
 }
 
@@ -63,6 +61,7 @@ func (c *session) mayPing(now time.Duration) bool {
 // and nothing else depends on its answer.
 func (c *session) queuePing(now time.Duration) {
 	c.kcp.signalQueue().add(c.newPing(now))
+	c.queueCount(now)
 }
 
 // newPing returns a PING that is sent now. Its numbers are its own, also if it repeats
@@ -71,14 +70,8 @@ func (c *session) newPing(now time.Duration) signal {
 	if c.asked == nil {
 		c.asked = new(roundtrip.Asked)
 	}
-	told := uint64(0)
-	if c.hs.capabilities&capCounts != 0 {
-		l := c.pathLoss()
-		c.queueCount(l.Ask(c.outgoing.seen()+1, now))
-		c.outgoing.askAt, told = c.outgoing.sent+pathloss.TellAfter, l.Told()
-	}
 	ping := signal{sigPing, c.shared.env.Uint32(), c.shared.env.Uint32()}
-	c.asked.Sent(ping.sn, ping.ts, max(now, 1), told)
+	c.asked.Sent(ping.sn, ping.ts, max(now, 1))
 	return ping
 }
 
@@ -90,28 +83,42 @@ func (c *session) pathLoss() *pathloss.State {
 	return c.losses
 }
 
-// queueCount queues COUNT, for the PING or the answer that is queued next.
-func (c *session) queueCount(sent, missing uint32) {
+// queueCount queues COUNT, if the peer knows it. A PING that is queued just before is no
+// challenge then.
+func (c *session) queueCount(now time.Duration) {
+	if c.hs.capabilities&capCounts == 0 {
+		return
+	}
+	o := &c.outgoing
+	o.askAt = o.sent + pathloss.AskAfter
+	sent, missing := c.pathLoss().Ask(o.seen()+1, now)
 	c.queueAnswer(signal{sigCount, sent, missing})
 }
 
-// takeCount takes COUNT. It is for the signal that follows: a PING is answered with COUNT
-// then. PROBEs are not counted, as they may be too large for the path.
+// takeCount takes COUNT, or the answer to it. PROBEs are not counted, as they may be too
+// large for the path.
 func (c *session) takeCount(s signal) {
-	if c.hs.capabilities&capCounts != 0 {
-		c.step.counted = true
-		c.pathLoss().Take(s.sn, s.ts, c.in.packets-min(uint64(c.in.probes), c.in.packets), c.step.inputAt)
+	if c.hs.capabilities&capCounts == 0 {
+		return
 	}
+	l, answers := c.pathLoss(), s.code&sigAnswer != 0
+	l.Take(s.sn, s.ts, answers, c.in.packets-min(uint64(c.in.probes), c.in.packets), c.step.inputAt)
+	if answers {
+		return
+	}
+	if c.step.ping.code != 0 { // it was no challenge
+		c.step.ping, c.step.challenged = signal{}, false
+		c.kcp.signalQueue().take(signal{sigToken, c.hs.peerToken, c.hs.token})
+	}
+	sent, missing := l.Answer(c.outgoing.seen() + 1)
+	c.queueAnswer(signal{sigCount | sigAnswer, sent, missing})
 }
 
 // pongArrived takes the answer to a PING. It reports whether the PING was newPing's.
 func (c *session) pongArrived(s signal) bool {
-	sent, told, ok := c.asked.Answered(s.sn, s.ts)
+	sent, ok := c.asked.Answered(s.sn, s.ts)
 	if !ok {
 		return false
-	}
-	if c.step.counted {
-		c.losses.Answered(told, c.step.inputAt)
 	}
 	if c.asked.Last() == 0 {
 		c.asked = nil // a late answer to an earlier PING is of no use

@@ -101,17 +101,10 @@ func (c *session) takeRequest(s signal) (outside bool) {
 			c.queueAnswer(c.rejectToken(s))
 			return true
 		}
-		counted := c.step.counted
-		if c.step.counted = false; counted {
-			c.queueCount(c.losses.Tell(c.outgoing.seen() + 1))
-		}
 		c.queueAnswer(s.answer())
 		if ours && (*c.in.protection.Load()).Authentic() && !c.hs.unvalidated.Load() {
-			if !counted {
-				c.queueAnswer(signal{sigToken, l.peerToken, l.token}) // the PING may be a challenge
-				c.step.challenged = c.shared.migrates
-				c.noteChallenge(s)
-			}
+			c.queueAnswer(signal{sigToken, l.peerToken, l.token}) // the PING may be a challenge
+			c.step.challenged, c.step.ping = c.shared.migrates, s
 			if c.path.validation.Moves() > 0 {
 				c.tellResetKey() // for its new address; what told it before may be lost
 			}
@@ -169,6 +162,8 @@ func (c *session) takeAnswer(s signal) (outside bool) {
 			c.addressValidated()
 		}
 		c.pingAnswered(s)
+	case sigCount | sigAnswer:
+		c.takeCount(s)
 	case sigProbe | sigAnswer:
 		c.probeAnswered(s)
 	}

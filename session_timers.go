@@ -352,6 +352,8 @@ func (c *session) sendDueRequests(now time.Duration) {
 		c.kcp.signalQueue().add(l.Of(k).Signal)
 		c.live.Asked(now)
 		switch k {
+		case opening.Ping:
+			c.queueCount(now)
 		case opening.Confirm:
 			c.tellResetKey()
 		}

@@ -96,7 +96,7 @@ const (
 
 // init sets up o for a session.
 func (o *outgoing) init(e *sharedState) {
-	o.askAt = pathloss.TellAfter
+	o.askAt = pathloss.AskAfter
 	if f := e.config.FEC; f != (FEC{}) {
 		// The ratio has passed Validate.
 		o.encoder, _ = fec.NewEncoder(f.Data, f.Parity)

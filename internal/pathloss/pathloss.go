@@ -15,13 +15,13 @@ import (
 const (
 	// interval is the least time of an interval.
 	interval = 500 * time.Millisecond
-	// tellEvery is the least time between two times that this end tells beside data, and
-	// TellAfter how many packets it has sent meanwhile: of fewer, a share says little.
-	tellEvery = time.Second
-	TellAfter = 128
-	// answersFor is how long what the peer answers counts alone. What it tells by itself
-	// may be of before this end has asked.
-	answersFor = 5 * time.Second
+	// askEvery is the least time between two questions beside data, and AskAfter how many
+	// packets this end has sent meanwhile: of fewer, a share says little.
+	askEvery = time.Second
+	AskAfter = 256
+	// answerTime is how long an answer may take. Until then, what the peer tells by itself
+	// says nothing of this end's packets: it may be of before the question.
+	answerTime = 5 * time.Second
 )
 
 // State is what both ends have told. The zero value is ready.
@@ -29,7 +29,9 @@ type State struct {
 	out, in direction // this end's packets, and the peer's
 
 	told     uint64        // packets of this end, as it has told last
-	askedAt  time.Duration // when, with a question; 0: never
+	asked    uint64        // as it had told with the question that waits
+	askedAt  time.Duration // when it has asked last; 0: never
+	waits    bool          // a question waits for its answer
 	peerSent uint32        // as the peer has told last
 	missing  uint32        // the same of this end's packets
 	taken    uint32        // of missing, what out has
@@ -51,25 +53,25 @@ func (d *direction) settle(now time.Duration) {
 	}
 }
 
-// Ask tells, with a question: how many packets this end has sent, the one with this
+// Ask tells, with a question, how many packets this end has sent, the one with this
 // included, and how many of the peer's are missing, modulo 2^32.
 func (s *State) Ask(sent uint64, now time.Duration) (uint32, uint32) {
-	s.askedAt = max(now, 1)
-	return s.Tell(sent)
+	told, missing := s.Answer(sent)
+	if now = max(now, 1); !s.waits || now-s.askedAt >= askEvery { // else the answer may be to the one before
+		s.waits, s.asked, s.askedAt = true, s.told, now
+	}
+	return told, missing
 }
 
-// Tell is Ask with an answer.
-func (s *State) Tell(sent uint64) (uint32, uint32) {
+// Answer is Ask without a question.
+func (s *State) Answer(sent uint64) (uint32, uint32) {
 	s.told = max(s.told, sent)
 	return uint32(s.told), uint32(s.in.Lost)
 }
 
-// Told returns how many packets this end has told of last.
-func (s *State) Told() uint64 { return s.told }
-
-// Take takes what the peer tells. received is how many of its packets have arrived. What
-// comes late is left out.
-func (s *State) Take(sent, missing uint32, received uint64, now time.Duration) {
+// Take takes what the peer tells, and whether that answers. received is how many of its
+// packets have arrived. What comes late is left out.
+func (s *State) Take(sent, missing uint32, answers bool, received uint64, now time.Duration) {
 	news := int32(sent - s.peerSent)
 	if news <= 0 {
 		return
@@ -80,14 +82,17 @@ func (s *State) Take(sent, missing uint32, received uint64, now time.Duration) {
 		s.in.Lost = max(s.in.Lost, s.in.Counted-received)
 	}
 	s.in.settle(now)
-	if s.askedAt == 0 || now-s.askedAt >= answersFor {
-		s.Answered(s.told, now)
+	switch {
+	case answers && s.waits:
+		s.waits = false
+		s.settle(s.asked, now)
+	case !answers && (s.askedAt == 0 || now-s.askedAt >= answerTime):
+		s.settle(s.told, now)
 	}
 }
 
-// Answered takes what the peer has told last for the answer to a question, when this end
-// had told of so many packets.
-func (s *State) Answered(told uint64, now time.Duration) {
+// settle takes what the peer has told for what it knows of so many packets.
+func (s *State) settle(told uint64, now time.Duration) {
 	if more := int32(s.missing - s.taken); more > 0 && s.out.Lost+uint64(more) <= told {
 		s.out.Lost, s.taken = s.out.Lost+uint64(more), s.missing
 	}
@@ -95,9 +100,9 @@ func (s *State) Answered(told uint64, now time.Duration) {
 	s.out.settle(now)
 }
 
-// Due reports whether data may take a question along, TellAfter packets after the last
-// time. s may be nil.
-func (s *State) Due(now time.Duration) bool { return s == nil || now-s.askedAt >= tellEvery }
+// Due reports whether a question may leave beside data, AskAfter packets after the last.
+// s may be nil.
+func (s *State) Due(now time.Duration) bool { return s == nil || now-s.askedAt >= askEvery }
 
 // Heard reports whether the peer has told something. s may be nil.
 func (s *State) Heard() bool { return s != nil && s.heard }

@@ -18,13 +18,11 @@ const remembered = 8
 type ask struct {
 	sn, ts uint32
 	at     time.Duration
-	told   uint64 // see Sent
 }
 
-// Sent takes a PING that is sent now, and how many packets this end has told of by then.
-// The one sent longest ago is forgotten for it.
-func (a *Asked) Sent(sn, ts uint32, now time.Duration, told uint64) {
-	a.last[a.next%remembered] = ask{sn, ts, now, told}
+// Sent takes a PING that is sent now. The one sent longest ago is forgotten for it.
+func (a *Asked) Sent(sn, ts uint32, now time.Duration) {
+	a.last[a.next%remembered] = ask{sn, ts, now}
 	a.next = (a.next + 1) % remembered
 }
 
@@ -44,15 +42,15 @@ func (a *Asked) find(sn, ts uint32) *ask {
 // Waits reports whether a PING with these numbers waits for its answer. a may be nil.
 func (a *Asked) Waits(sn, ts uint32) bool { return a.find(sn, ts) != nil }
 
-// Answered takes the answer to a PING, and returns what Sent was told of that. It reports
-// false if none with these numbers waits. a may be nil.
-func (a *Asked) Answered(sn, ts uint32) (sent time.Duration, told uint64, ok bool) {
+// Answered takes the answer to a PING, and returns when that was sent. It reports false if
+// none with these numbers waits. a may be nil.
+func (a *Asked) Answered(sn, ts uint32) (sent time.Duration, ok bool) {
 	p := a.find(sn, ts)
 	if p == nil {
-		return 0, 0, false
+		return 0, false
 	}
-	sent, told, *p = p.at, p.told, ask{}
-	return sent, told, true
+	sent, *p = p.at, ask{}
+	return sent, true
 }
 
 // Last returns when the last PING was sent; 0: it is answered, or there was none. a may be
