@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/trace"
 )
 
 // datagramHandler is a handler of datagrams. running is held while handle runs.
@@ -48,9 +49,11 @@ func (c *Conn) handleDatagram(b []byte) {
 	q := c.datagramQueue()
 	h := c.state().handler
 	q.Arrived(len(b))
+	c.traceDatagram(trace.DatagramReceived, len(b))
 	c.noteActivity(c.ep.now())
 	if h == nil || c.closing.Caller != closing.Uses {
 		q.Stats.Dropped++
+		c.traceDatagram(trace.DatagramDropped, len(b))
 		h = nil
 	}
 	c.unlock()

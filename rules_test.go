@@ -156,6 +156,7 @@ func wireFigures() []rulebook.Figure {
 		{info, "bit 2", bits.TrailingZeros(capReason)},
 		{info, "bit 3", bits.TrailingZeros(capStreams)},
 		{info, "bit 7", bits.TrailingZeros(capCopies)},
+		{info, "bit 10", bits.TrailingZeros(capCounts)},
 		{info, "bit 8", bits.TrailingZeros(protect.CapKeys)},
 		{info, "bit 9", bits.TrailingZeros(protect.CapChaCha)},
 		{info, "version, now 2", handshake.Version},

@@ -7,6 +7,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/datagrams"
+	"github.com/arqnet/kcp/trace"
 )
 
 // takeDatagram leaves b, which lies in the memory of the batch, to the handler if
@@ -20,11 +21,15 @@ func (c *session) takeDatagram(b []byte) {
 		c.host.hand(b)
 		return
 	}
+	c.traceDatagram(trace.DatagramReceived, len(b))
 	if c.closing.Caller != closing.Uses || c.memoryPressure() != pressureNone || c.hs.unvalidated.Load() && c.held()+len(b)+datagrams.EntryBytes > unvalidatedBytes {
 		q.Refuse()
+		c.traceDatagram(trace.DatagramDropped, len(b))
 		return
 	}
-	q.Add(b)
+	if oldest := q.Add(b); oldest != nil {
+		c.traceDatagram(trace.DatagramDropped, len(oldest))
+	}
 }
 
 // datagramQueue returns the queue, which it allocates: most sessions need none.
@@ -55,13 +60,9 @@ func (c *session) queueDatagram(b []byte) error {
 		return &SizeError{len(b), most, ErrDatagramTooLarge, fmt.Sprintf("what fits into a packet of %d bytes", size)}
 	}
 	o := &c.outgoing
-	if o.waiting() >= maxOutgoing || c.hs.securing {
-		c.datagramQueue().Stats.Unsent++
-		return nil
-	}
 	at := c.shared.overhead.cipherHead
-	if !c.kcp.validation().Take(at + datagramHeader + len(b) + c.shared.overhead.tail) {
-		c.datagramQueue().Stats.Unsent++
+	if o.waiting() >= maxOutgoing || c.hs.securing || !c.kcp.validation().Take(at+datagramHeader+len(b)+c.shared.overhead.tail) {
+		c.unsent(len(b))
 		return nil
 	}
 	p := c.shared.packet(at + datagramHeader + len(b) + c.shared.overhead.tail)
@@ -80,8 +81,20 @@ func (c *session) queueDatagram(b []byte) error {
 	return nil
 }
 
+// unsent counts a datagram that is not sent, with so many bytes of payload.
+func (c *session) unsent(payload int) {
+	c.datagramQueue().Stats.Unsent++
+	c.traceDatagram(trace.DatagramUnsent, payload)
+}
+
 // addDatagram adds a datagram to the packets to be sent, and counts it.
 func (c *session) addDatagram(p packet) {
 	c.outgoing.add(p)
-	c.datagramQueue().Sent(len(p.buf) - c.shared.overhead.cipherHead - datagramHeader - c.shared.overhead.tail)
+	c.datagramQueue().Sent(c.payloadOf(p))
+	c.traceDatagram(trace.DatagramSent, c.payloadOf(p))
+}
+
+// payloadOf returns how many bytes of payload the packet of a datagram has.
+func (c *session) payloadOf(p packet) int {
+	return len(p.buf) - c.shared.overhead.cipherHead - datagramHeader - c.shared.overhead.tail
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/arqnet/kcp/internal/roundtrip"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/udp"
+	"github.com/arqnet/kcp/trace"
 )
 
 // session is a session as a state machine: what it knows of its peer, what it has to
@@ -200,6 +201,13 @@ func (c *session) traceMoved() {
 func (c *session) traceDropped(size int, reason error) {
 	if t := c.kcp.tracing(); t != nil && t.Dropped != nil {
 		c.call(func() { t.Dropped(size, reason) })
+	}
+}
+
+// traceDatagram calls Trace.Datagram.
+func (c *session) traceDatagram(e trace.DatagramEvent, size int) {
+	if t := c.kcp.tracing(); t != nil && t.Datagram != nil {
+		c.call(func() { t.Datagram(e, size) })
 	}
 }
 

@@ -61,8 +61,9 @@ func (c *session) holdDatagram(s *cappedOutput, p packet, now time.Duration) {
 // dropDatagrams drops datagrams that have waited for the cap.
 func (c *session) dropDatagrams(dropped iter.Seq[packet]) {
 	for p := range dropped {
+		size := c.payloadOf(p)
 		packetBuffers.Put(p.pooled)
-		c.datagramQueue().Stats.Unsent++
+		c.unsent(size)
 	}
 }
 

@@ -23,6 +23,7 @@ type (
 	SessionTotals = stats.Totals    // sums over the sessions of an endpoint: go doc kcp/stats.Totals
 	EndedSessions = stats.Ended     // sessions that have ended, by cause: go doc kcp/stats.Ended
 	Drops         = stats.Drops     // packets dropped, by reason: go doc kcp/stats.Drops
+	TrafficStats  = stats.Traffic   // packets of a session in one direction, and their loss: go doc kcp/stats.Traffic
 	DatagramStats = stats.Datagrams // datagrams: go doc kcp/stats.Datagrams
 	FECStats      = stats.FEC       // forward error correction: go doc kcp/stats.FEC
 	PathMTUStats  = stats.PathMTU   // path MTU discovery: go doc kcp/stats.PathMTU

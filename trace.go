@@ -9,10 +9,11 @@ import (
 // Package trace describes what hooks see.
 
 type (
-	Trace        = trace.Hooks        // hooks of a session or state machine: go doc kcp/trace.Hooks
-	TraceMetrics = trace.Metrics      // what determines how much may be sent: go doc kcp/trace.Metrics
-	LossCause    = trace.LossCause    // why a transmission was declared lost: go doc kcp/trace.LossCause
-	SessionState = trace.SessionState // as Trace.State shows it: go doc kcp/trace.SessionState
+	Trace         = trace.Hooks         // hooks of a session or state machine: go doc kcp/trace.Hooks
+	TraceMetrics  = trace.Metrics       // what determines how much may be sent: go doc kcp/trace.Metrics
+	LossCause     = trace.LossCause     // why a transmission was declared lost: go doc kcp/trace.LossCause
+	DatagramEvent = trace.DatagramEvent // as Trace.Datagram shows it: go doc kcp/trace.DatagramEvent
+	SessionState  = trace.SessionState  // as Trace.State shows it: go doc kcp/trace.SessionState
 )
 
 // Values of LossCause and SessionState.
@@ -23,6 +24,11 @@ const (
 	LossTimeout        = trace.LossTimeout
 	LossOutage         = trace.LossOutage
 	LossRefused        = trace.LossRefused
+
+	DatagramSent     = trace.DatagramSent
+	DatagramUnsent   = trace.DatagramUnsent
+	DatagramReceived = trace.DatagramReceived
+	DatagramDropped  = trace.DatagramDropped
 
 	SessionDialled     = trace.SessionDialled
 	SessionAccepted    = trace.SessionAccepted

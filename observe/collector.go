@@ -22,6 +22,7 @@ func (s *Endpoints) Describe(to chan<- *prometheus.Desc) {
 	to <- queueingDesc()
 	to <- sendingDesc()
 	to <- lossyDesc()
+	to <- losingDesc()
 }
 
 // Collect implements prometheus.Collector. It takes the lock of each session for

@@ -7,6 +7,7 @@ import (
 	"weak"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/stats"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -44,6 +45,7 @@ type sentCount struct{ first, again uint64 }
 type lossCount struct {
 	sending int
 	above   []int
+	out, in []int // by what the ends have told each other, of all packets
 }
 
 // of returns how many sessions of an endpoint lose much.
@@ -75,16 +77,28 @@ func (l *losses) of(e *kcp.Endpoint) lossCount {
 func (of *endpointLosses) take(e *kcp.Endpoint) {
 	before := of.count
 	of.count = make(map[weak.Pointer[kcp.Conn]]sentCount)
-	of.found = lossCount{above: make([]int, len(lossShares()))}
+	n := len(lossShares())
+	of.found = lossCount{above: make([]int, n), out: make([]int, n), in: make([]int, n)}
 	for c := range e.Sessions() {
 		if len(of.count) == maxRTTs {
 			break
 		}
-		stats, key := c.Stats(), weak.Make(c)
-		now := sentCount{stats.SegmentsSent, stats.Retransmits() - min(stats.SpuriousRetransmits, stats.Retransmits())}
+		st, key := c.Stats(), weak.Make(c)
+		now := sentCount{st.SegmentsSent, st.Retransmits() - min(st.SpuriousRetransmits, st.Retransmits())}
 		of.count[key] = now
+		countLoss(of.found.out, st.Sent.Loss)
+		countLoss(of.found.in, st.Received.Loss)
 		if before != nil {
 			of.found.add(before[key], now)
+		}
+	}
+}
+
+// countLoss counts a session that has lost so much in the last interval.
+func countLoss(above []int, l stats.Loss) {
+	for i, share := range lossShares() {
+		if l.RecentCounted >= lossSegments && l.RecentShare() > share {
+			above[i]++
 		}
 	}
 }
@@ -114,10 +128,19 @@ func lossyDesc() *prometheus.Desc {
 	return prometheus.NewDesc("kcp_sessions_lossy", "Sessions of kcp_sessions_sending that had to send more than this share of their segments again.", []string{"endpoint", "above"}, nil)
 }
 
+func losingDesc() *prometheus.Desc {
+	return prometheus.NewDesc("kcp_sessions_losing", "Sessions among the first 10000 open ones that lost more than this share of all packets, datagrams and ACKs included, in one direction, in the last interval of 20 packets or more.", []string{"endpoint", "direction", "above"}, nil)
+}
+
 // collect writes the count of an endpoint.
 func (n lossCount) collect(endpoint string, to chan<- prometheus.Metric) {
 	to <- prometheus.MustNewConstMetric(sendingDesc(), prometheus.GaugeValue, float64(n.sending), endpoint)
 	for i, share := range lossShares() {
 		to <- prometheus.MustNewConstMetric(lossyDesc(), prometheus.GaugeValue, float64(n.above[i]), endpoint, strconv.FormatFloat(share, 'f', -1, 64))
+	}
+	for i, share := range lossShares() {
+		above := strconv.FormatFloat(share, 'f', -1, 64)
+		to <- prometheus.MustNewConstMetric(losingDesc(), prometheus.GaugeValue, float64(n.out[i]), endpoint, "sent", above)
+		to <- prometheus.MustNewConstMetric(losingDesc(), prometheus.GaugeValue, float64(n.in[i]), endpoint, "received", above)
 	}
 }

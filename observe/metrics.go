@@ -214,6 +214,6 @@ func extraMetrics() []metric {
 		{"mtu_probes_sent_total", "Probes of the path MTU sent.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.Probes.Sent) })},
 		{"mtu_probes_lost_total", "Probes of the path MTU lost.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.Probes.Lost) })},
 		{"mtu_black_holes_total", "Times that the path began to drop large packets.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.Probes.BlackHoles) })},
-		{"migrations_total", "Changes of addresses of peers.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.Moves) })},
+		{"migrations_total", "Changes of addresses of peers, and of this end's own.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.Moves) })},
 	}
 }

@@ -24,6 +24,10 @@
 //	quic:tuple_assigned                the peer has another address
 //	kcp:signal_sent                    a signal (WIRE.md §5)
 //	kcp:signal_received                likewise
+//	kcp:datagram_sent                  a datagram of SendDatagram is sent
+//	kcp:datagram_unsent                one was not sent
+//	kcp:datagram_received              one has arrived
+//	kcp:datagram_dropped               one that has arrived was discarded
 //	kcp:spurious_loss                  what was declared lost had arrived
 //	kcp:events_lost                    events that could not be written in time
 //

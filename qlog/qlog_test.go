@@ -54,6 +54,8 @@ func TestRecords(t *testing.T) {
 		h.MTU(1472)
 		h.Moved("10.0.0.3:6000")
 		h.Dropped(24, errors.New(`with "quotes" and </script>`))
+		h.Datagram(kcp.DatagramSent, 100)
+		h.Datagram(kcp.DatagramDropped, 0)
 		h.State(kcp.SessionClosing, nil)
 		h.State(kcp.SessionEnded, kcp.ErrReset)
 		h.Sent(8, 1, 1, 1) // too late
@@ -84,6 +86,8 @@ const want = `^{"file_schema":"urn:ietf:params:qlog:file:sequential","serializat
 ^{"time":20.050,"name":"quic:mtu_updated","data":{"old":1400,"new":1472}}
 ^{"time":20.050,"name":"quic:tuple_assigned","data":{"tuple_id":"1","tuple_remote":{"ip_v4":"10.0.0.3","port_v4":6000,"connection_ids":[]}}}
 ^{"time":20.050,"name":"quic:packet_dropped","data":{"raw":{"length":24},"trigger":"invalid","details":"with \"quotes\" and \u003c/script\u003e"}}
+^{"time":20.050,"name":"kcp:datagram_sent","data":{"raw":{"payload_length":100}}}
+^{"time":20.050,"name":"kcp:datagram_dropped","data":{"raw":{"payload_length":0}}}
 ^{"time":20.050,"name":"quic:connection_state_updated","data":{"old":"handshake_confirmed","new":"closing"}}
 ^{"time":20.050,"name":"quic:connection_state_updated","data":{"old":"closing","new":"closed"}}
 ^{"time":20.050,"name":"quic:connection_closed","data":{"initiator":"remote","trigger":"application","reason":"kcp: session reset by the peer"}}

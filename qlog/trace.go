@@ -21,6 +21,7 @@ func (t *Writer) Trace() *kcp.Trace {
 		CongestionState: t.congestionState,
 		MTU:             t.mtuUpdated,
 		Signal:          t.signal,
+		Datagram:        t.datagram,
 		State:           t.sessionState,
 		Moved:           t.moved,
 		Dropped:         t.dropped,
@@ -146,6 +147,13 @@ func (t *Writer) signal(sent bool, name string) {
 		event = "kcp:signal_sent"
 	}
 	t.event(event, func(b []byte) []byte { return text(b, "signal", name) })
+}
+
+func (t *Writer) datagram(e kcp.DatagramEvent, size int) {
+	t.event("kcp:datagram_"+e.String(), func(b []byte) []byte {
+		b = append(b, `"raw":{`...)
+		return append(number(b, "payload_length", size), '}')
+	})
 }
 
 // stateName returns the name that the draft has for a state of a session.

@@ -70,8 +70,8 @@ type Traffic struct {
 }
 
 // Loss is how many packets of one direction were lost. The ends tell each other how many
-// they have sent, beside each PING: every second beside datagrams, beside 128 packets
-// with data, and while Stats is called at least every 10 s; otherwise with keep-alives.
+// they have sent: every second beside datagrams, and while Stats is called at least every
+// 10 s; after 256 packets, data or ACKs; otherwise with keep-alives.
 // It is zero with a peer of another implementation, or an earlier version. Of what the
 // peer has sent it has the word of the peer.
 type Loss struct {

@@ -55,6 +55,10 @@ type Hooks struct {
 	// name is as in WIRE.md, such as HELLO.
 	Signal func(sent bool, name string)
 
+	// Datagram is called for every datagram of SendDatagram that is sent, not sent,
+	// received or dropped. size is its payload in bytes.
+	Datagram func(e DatagramEvent, size int)
+
 	// State is called when the state of a session changes. err is why the
 	// session ended, and nil otherwise or if it ended in order.
 	State func(s SessionState, err error)
@@ -80,6 +84,32 @@ type Metrics struct {
 	MinRTT           int64  // microseconds; 0: no sample yet
 
 	LimitedBy stats.Limit // what keeps the session from sending more, as in stats.Conn
+}
+
+// DatagramEvent is what has happened to a datagram, as Hooks.Datagram shows it. Each has a
+// counter in stats.Datagrams.
+type DatagramEvent uint8
+
+const (
+	DatagramSent     DatagramEvent = 1 + iota // given to the socket
+	DatagramUnsent                            // not sent: too much waits, or the address is not validated
+	DatagramReceived                          // arrived
+	DatagramDropped                           // arrived, and was discarded
+)
+
+// String returns the name of the event, such as "sent".
+func (e DatagramEvent) String() string {
+	switch e {
+	case DatagramSent:
+		return "sent"
+	case DatagramUnsent:
+		return "unsent"
+	case DatagramReceived:
+		return "received"
+	case DatagramDropped:
+		return "dropped"
+	}
+	return "unknown"
 }
 
 // LossCause is why a transmission was declared lost.

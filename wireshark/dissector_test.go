@@ -65,7 +65,7 @@ func (c *capture) add(from, to netip.AddrPort, packet []byte) bool {
 	return true
 }
 
-var signalNames = []string{1: "HELLO", "INFO", "CONFIRM", "FIN", "CLOSE", "PING", "COOKIE", "RESET", "ABORT", "PROBE", "TOKEN", "CRYPTO", "ALERT", "RESETKEY", "TIEBREAKER"}
+var signalNames = []string{1: "HELLO", "INFO", "CONFIRM", "FIN", "CLOSE", "PING", "COOKIE", "RESET", "ABORT", "PROBE", "TOKEN", "CRYPTO", "ALERT", "RESETKEY", "TIEBREAKER", "COUNT"}
 
 // kinds returns the names that a packet must have, by another reading of WIRE.md
 // than that of the dissector.

@@ -54,6 +54,7 @@ local signals = {
   [13] = { "ALERT", "TLS alert", "token of the receiver" },
   [14] = { "RESETKEY", "seconds", "mask" },
   [15] = { "TIEBREAKER", "random", "random" },
+  [16] = { "COUNT", "packets sent", "packets missing" },
 }
 local CLOSE, PROBE, CRYPTO = 5, 10, 12
 local WELCOME = 0x81

@@ -193,3 +193,48 @@ func TestMovesAreSeen(t *testing.T) {
 		}
 	}
 }
+
+// A trace shows each datagram, as the counters do.
+func TestDatagramsAreTraced(t *testing.T) {
+	events := make(map[string]map[kcp.DatagramEvent]uint64)
+	traced := func(end string) *kcp.Config {
+		events[end] = make(map[kcp.DatagramEvent]uint64)
+		return &kcp.Config{Tracer: func(*kcp.Conn) *kcp.Trace {
+			return &kcp.Trace{Datagram: func(e kcp.DatagramEvent, size int) {
+				require.Equal(t, 100, size)
+				events[end][e]++
+			}}
+		}}
+	}
+	p := delay(20 * time.Millisecond)
+	server, client := traced("server"), traced("client")
+	server.MaxRate = 10_000
+	over(t, p, server, client, func(w *world) {
+		p.down.Loss = 0.1
+		w.set(p)
+		w.each(10*time.Millisecond, func() error { return w.server.SendDatagram(make([]byte, 100)) })
+		time.Sleep(10 * time.Second)
+		for end, c := range map[string]*kcp.Conn{"server": w.server, "client": w.client} {
+			is := c.Stats().Datagrams
+			require.Equal(t, is, kcp.DatagramStats{
+				Sent: events[end][kcp.DatagramSent], Unsent: events[end][kcp.DatagramUnsent],
+				Received: events[end][kcp.DatagramReceived], Dropped: events[end][kcp.DatagramDropped],
+			})
+		}
+		require.Positive(t, events["server"][kcp.DatagramUnsent], "beyond the cap")
+		require.Positive(t, events["client"][kcp.DatagramDropped], "nobody reads")
+	})
+}
+
+// An idle session tells no more than before: a keep-alive and its answer.
+func TestIdleSessionsCountLittle(t *testing.T) {
+	over(t, delay(20*time.Millisecond), nil, nil, func(w *world) {
+		time.Sleep(time.Minute)
+		before := w.net.Stats().Sent
+		time.Sleep(time.Hour)
+		after := w.net.Stats().Sent
+		packets := after.Packets - before.Packets
+		require.InDelta(w.t, 2*3600/25, packets, 4)
+		require.LessOrEqual(w.t, after.Bytes-before.Bytes, 48*packets, "PING and COUNT, and no more in the answer")
+	})
+}

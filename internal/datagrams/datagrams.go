@@ -26,16 +26,18 @@ func (q *Queue) Arrived(payload int) {
 	q.Moved += uint64(payload)
 }
 
-// Add queues a copy of b, and counts it.
-func (q *Queue) Add(b []byte) {
+// Add queues a copy of b, and counts it. It returns the one that was dropped for that, the
+// oldest; nil: none.
+func (q *Queue) Add(b []byte) (dropped []byte) {
 	q.Arrived(len(b))
 	if len(q.waiting) >= Most {
-		q.Pop()
+		dropped = q.Pop()
 		q.Stats.Dropped++
 	}
 	b = append(make([]byte, 0, len(b)), b...)
 	q.waiting = append(q.waiting, b)
 	q.bytes += cap(b) + EntryBytes
+	return dropped
 }
 
 // Pop removes and returns the oldest datagram.

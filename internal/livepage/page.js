@@ -32,8 +32,8 @@
   define("rtt", "ms", [{ key: "rtt", label: "smoothed", color: blue }, { key: "rto", label: "time-out", color: grey }]);
   define("losses", "/s", [{ key: "resent", label: "retransmitted", color: orange }, { key: "spurious", label: "in error", color: red }, { key: "duplicates", label: "duplicates in", color: grey }]);
   // What kept the session from sending more: shares of the time, by the names of the server.
-  const limits = ["congestion window", "pacing", "peer's window", "send window", "write buffer", "reader", "rate cap", "handshake", "application"];
-  const limitColors = [blue, "#14b8a6", "#a855f7", "#d946ef", orange, red, "#eab308", green, grey];
+  const limits = ["congestion window", "pacing", "peer's window", "send window", "write buffer", "reader", "rate cap", "outage", "handshake", "application"];
+  const limitColors = [blue, "#14b8a6", "#a855f7", "#d946ef", orange, red, "#eab308", "#111827", green, grey];
   define("limits", "%", limits.map((name, i) => ({ key: name, label: name, color: limitColors[i] })));
   define("window", "seg", [{ key: "cwnd", label: "congestion window", color: blue }, { key: "flight", label: "in flight", color: orange }, { key: "remote", label: "peer's window", color: grey }]);
   define("queue", "B", [{ key: "write", label: "not acknowledged", color: orange }, { key: "held", label: "held for reading", color: green }]);
@@ -71,6 +71,7 @@
   const cell = (text, cls) => { const td = document.createElement("td"); td.textContent = text; if (cls) td.className = cls; return td; };
   const named = r => r.name ? `${r.name} · ${r.remote}` : r.remote;
   const choose = id => { if (state.session !== id) { state.session = id; forget(); } };
+  const percent = v => v < 0 ? "–" : (100 * v).toFixed(1) + " %";
   const showRows = a => {
     const body = $("sessions").tBodies[0];
     body.replaceChildren(...a.rows.map(r => {
@@ -79,7 +80,7 @@
       if (r.id === state.session) tr.className = "picked";
       const share = r.segments ? (100 * r.retransmits / (r.segments + r.retransmits)).toFixed(1) + " %" : "–";
       tr.append(cell(named(r)), cell(r.conv, "t"), cell(si(r.sendRate, "B")), cell(si(r.receiveRate, "B")), cell(r.rtt ? si(r.rtt, "ms") : "–"),
-        cell(si(r.bytesSent, "B")), cell(si(r.bytesReceived, "B")), cell(share), cell(r.limitedBy, "t"), cell(si(r.inFlight)), cell(r.window < 0 ? "∞" : si(r.window)),
+        cell(si(r.bytesSent, "B")), cell(si(r.bytesReceived, "B")), cell(share), cell(percent(r.lostOut)), cell(percent(r.lostIn)), cell(r.limitedBy, "t"), cell(si(r.inFlight)), cell(r.window < 0 ? "∞" : si(r.window)),
         cell(si(r.queue, "B")), cell(si(r.held, "B")), cell(si(r.drops)));
       return tr;
     }));

@@ -24,16 +24,18 @@ type row struct {
 	SendRate    float64 `json:"sendRate"` // payload bytes a second since the snapshot before
 	ReceiveRate float64 `json:"receiveRate"`
 
-	BytesSent     uint64 `json:"bytesSent"`
-	BytesReceived uint64 `json:"bytesReceived"`
-	Segments      uint64 `json:"segments"`
-	Retransmits   uint64 `json:"retransmits"`
-	Spurious      uint64 `json:"spurious"`
-	InFlight      int    `json:"inFlight"` // segments
-	Window        int    `json:"window"`   // segments; -1: no congestion control
-	Queue         int    `json:"queue"`    // bytes written and not acknowledged
-	Held          int    `json:"held"`     // bytes held because of the peer
-	Drops         uint64 `json:"drops"`
+	BytesSent     uint64  `json:"bytesSent"`
+	BytesReceived uint64  `json:"bytesReceived"`
+	Segments      uint64  `json:"segments"`
+	Retransmits   uint64  `json:"retransmits"`
+	Spurious      uint64  `json:"spurious"`
+	LostOut       float64 `json:"lostOut"` // share of all packets in the last interval, 0 to 1; -1: not known
+	LostIn        float64 `json:"lostIn"`
+	InFlight      int     `json:"inFlight"` // segments
+	Window        int     `json:"window"`   // segments; -1: no congestion control
+	Queue         int     `json:"queue"`    // bytes written and not acknowledged
+	Held          int     `json:"held"`     // bytes held because of the peer
+	Drops         uint64  `json:"drops"`
 
 	LimitedBy string `json:"limitedBy"`
 
@@ -67,6 +69,7 @@ var orders = map[string]func(r *row) float64{
 	"sent":        func(r *row) float64 { return float64(r.BytesSent) },
 	"received":    func(r *row) float64 { return float64(r.BytesReceived) },
 	"retransmits": func(r *row) float64 { return float64(r.Retransmits) },
+	"lost":        func(r *row) float64 { return max(r.LostOut, r.LostIn) },
 	"inflight":    func(r *row) float64 { return float64(r.InFlight) },
 	"queue":       func(r *row) float64 { return float64(r.Queue) },
 	"held":        func(r *row) float64 { return float64(r.Held) },
@@ -166,10 +169,19 @@ func rowOf(n *Named, c *kcp.Conn) row {
 		RTT: millis(st.RTT), MTU: st.PathMTU.MTU,
 		BytesSent: st.BytesSent, BytesReceived: st.BytesReceived,
 		Segments: st.SegmentsSent, Retransmits: st.Retransmits(), Spurious: st.SpuriousRetransmits,
+		LostOut: lost(st.Sent.Loss), LostIn: lost(st.Received.Loss),
 		InFlight: st.InFlight, Window: window, Queue: st.WriteBuffered, Held: st.Held, Drops: st.Dropped.Total(),
 		LimitedBy: st.LimitedBy.String(),
 		conn:      c, of: n,
 	}
+}
+
+// lost returns the share of packets that were lost lately; -1: it is not known.
+func lost(l stats.Loss) float64 {
+	if l.Counted == 0 {
+		return -1
+	}
+	return l.RecentShare()
 }
 
 func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -88,7 +88,7 @@
   // What limits the sending: shares of each interval on top of each other.
   const limits = trace.limits, spans = limits.bins.rows[0] || [];
   const limitColors = { "congestion window": colors.blue, pacing: colors.teal, "peer's window": colors.purple, "send window": "#d946ef", "write buffer": colors.orange,
-    reader: colors.red, "rate cap": "#eab308", handshake: colors.green, application: colors.grey };
+    reader: colors.red, "rate cap": "#eab308", outage: "#111827", handshake: colors.green, application: colors.grey };
   const shares = limits.names.map((_, i) => limits.bins.rows[i].map(v => 100 * v / limits.bins.width));
   const stacked = shares.map((_, i) => spans.map((_, j) => shares.slice(0, i + 1).reduce((sum, row) => sum + row[j], 0)));
   const order = limits.names.map((_, i) => i).reverse(); // the highest first, others before it
