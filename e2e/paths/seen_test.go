@@ -2,7 +2,9 @@ package paths
 
 import (
 	"fmt"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -55,7 +57,7 @@ func TestOutageIsSeen(t *testing.T) {
 		for _, kind := range []string{"data", "datagrams", "requests"} {
 			t.Run(fmt.Sprint(kind, " ", lasts), func(t *testing.T) {
 				t.Parallel()
-				over(t, narrow(megabits(20), 100*time.Millisecond, 20*time.Millisecond), patient, patient, func(w *world) {
+				over(t, narrow(20, 100*time.Millisecond, 20*time.Millisecond), patient, patient, func(w *world) {
 					w.use(kind)
 					time.Sleep(10 * time.Second)
 					before := w.server.Stats()
@@ -91,7 +93,7 @@ func least(kind string) float64 {
 func (w *world) use(kind string) {
 	switch kind {
 	case "data":
-		w.download()
+		w.download(false)
 	case "datagrams":
 		w.each(20*time.Millisecond, func() error { return w.server.SendDatagram(make([]byte, 100)) })
 	case "both ways":
@@ -125,14 +127,15 @@ func TestLossIsSeen(t *testing.T) {
 			for _, loss := range [][2]float64{{0, 0}, {0.02, 0}, {0, 0.02}, {0.2, 0}, {0, 0.2}, {0.2, 0.02}} {
 				t.Run(fmt.Sprint(name, " ", kind, " ", loss), func(t *testing.T) {
 					t.Parallel()
-					p := narrow(megabits(2), 100*time.Millisecond, 40*time.Millisecond)
+					p := narrow(2, 100*time.Millisecond, 40*time.Millisecond)
 					over(t, p, protected(kcp.Config{}), protected(kcp.Config{}), func(w *world) {
 						w.use(kind)
 						p.down.Loss, p.up.Loss = loss[0], loss[1]
 						w.set(p)
 						time.Sleep(10 * time.Second)
-						s, c := w.server.Stats(), w.client.Stats()
 						down, up := w.net.LinkStats(serverHost, clientHost), w.net.LinkStats(clientHost, serverHost)
+						synctest.Wait() // what the links have handed out is read
+						s, c := w.server.Stats(), w.client.Stats()
 						for what, l := range map[string]struct {
 							is   stats.Traffic
 							link netsim.LinkStats
@@ -153,11 +156,12 @@ func TestLossIsSeen(t *testing.T) {
 func seen(t *testing.T, what string, is stats.Traffic, link netsim.LinkStats) {
 	t.Helper()
 	sent, lost := link.Sent.Packets, link.Lost.Packets+link.Overflow.Packets
-	arrived, packets := link.Delivered, int64(is.Packets)
-	if packets != sent || int64(is.Bytes) != link.Sent.Bytes {
-		require.Equal(t, arrived.Packets, packets, what)
-		require.Equal(t, arrived.Bytes, int64(is.Bytes), what)
+	passed := link.Sent // those of this moment may be in one count and not in the other
+	if strings.HasSuffix(what, "the client") == strings.HasPrefix(what, "down") {
+		passed = link.Delivered
 	}
+	require.InDelta(t, passed.Packets, is.Packets, 2, what)
+	require.InDelta(t, passed.Bytes, is.Bytes, 2*1500, what)
 	share := float64(lost) / float64(sent)
 	require.Greater(t, float64(is.Counted), 0.5*float64(sent), what)
 	require.InDelta(t, share, is.Share(), 0.03+3/float64(sent), "%s: %+v, %+v", what, is, link)
@@ -180,7 +184,7 @@ func TestMovesAreSeen(t *testing.T) {
 			t.Run(name+" "+kind, func(t *testing.T) {
 				t.Parallel()
 				config := protected(kcp.Config{KeepAlive: 5 * time.Second})
-				over(t, narrow(megabits(2), 100*time.Millisecond, 40*time.Millisecond), config, config, func(w *world) {
+				over(t, narrow(2, 100*time.Millisecond, 40*time.Millisecond), config, config, func(w *world) {
 					w.use(kind)
 					for moves, address := range []string{"10.0.0.2:6000", "10.0.0.2:7000", "10.0.0.2:5000"} {
 						time.Sleep(30 * time.Second)
