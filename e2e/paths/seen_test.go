@@ -1,7 +1,9 @@
 package paths
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -44,6 +46,59 @@ func soon(t *testing.T, want, is time.Duration, what string) {
 
 // patient outlives the outages.
 var patient = &kcp.Config{PeerTimeout: 2 * time.Minute}
+
+// A short outage counts from when the peer began to say nothing, also if nobody looks, and
+// a longer one too.
+func TestOutageIsCountedWhenItIsOver(t *testing.T) {
+	for _, lasts := range []time.Duration{70 * time.Millisecond, 90 * time.Millisecond, time.Second} {
+		over(t, narrow(20, 100*time.Millisecond, 20*time.Millisecond), nil, nil, func(w *world) {
+			w.use("data")
+			time.Sleep(10 * time.Second)
+			w.net.Cut(serverHost, clientHost)
+			time.Sleep(lasts)
+			w.net.Heal(serverHost, clientHost)
+			time.Sleep(10 * time.Second)
+			is := w.server.Stats().Limited[stats.LimitOutage]
+			require.GreaterOrEqual(w.t, is, lasts-20*time.Millisecond, lasts)
+			require.LessOrEqual(w.t, is, 2*lasts+500*time.Millisecond, "until something is sent again")
+		})
+	}
+}
+
+// Probes of the MTU are no loss, whether the path takes them or not.
+func TestProbesAreNoLoss(t *testing.T) {
+	for _, mtu := range []int{1420, 1500} {
+		p := delay(20 * time.Millisecond)
+		p.down.Rate, p.down.MTU, p.up.MTU = megabits(2), mtu, mtu
+		over(t, p, &kcp.Config{MaxMTU: 1472}, &kcp.Config{MaxMTU: 1472}, func(w *world) {
+			stop := false
+			w.each(10*time.Millisecond, func() error {
+				if stop {
+					return context.Canceled
+				}
+				_, err := w.server.TryWrite(make([]byte, 2000))
+				return err
+			})
+			go io.Copy(io.Discard, w.client)
+			time.Sleep(10 * time.Second)
+			stop = true
+			time.Sleep(time.Second)
+			for _, c := range []*kcp.Conn{w.client, w.server} {
+				_, err := c.Ping(w.within(time.Second))
+				require.NoError(w.t, err)
+			}
+			probes := w.server.Stats().PathMTU.Sent
+			require.Positive(w.t, probes)
+			s, c := w.server.Stats().Sent, w.client.Stats().Received
+			require.Zero(w.t, s.Lost)
+			require.Zero(w.t, c.Lost)
+			require.Equal(w.t, s.Packets-probes, c.Counted, "all that were sent, up to the answer to Ping")
+			if mtu == 1500 {
+				require.Equal(w.t, s.Packets, c.Packets, "the probes too")
+			}
+		})
+	}
+}
 
 // outages are those that a session survives, and longer ones.
 var outages = []time.Duration{
@@ -122,7 +177,9 @@ func (w *world) each(d time.Duration, f func() error) {
 // The loss of each direction is seen at both ends after ten seconds, of data and of
 // datagrams alone, and with every protection.
 func TestLossIsSeen(t *testing.T) {
-	for name, protected := range protections(t) {
+	settings := protections(t)
+	settings["FEC"] = func(c kcp.Config) *kcp.Config { c.FEC = kcp.FEC{Data: 10, Parity: 3}; return &c }
+	for name, protected := range settings {
 		for _, kind := range []string{"data", "datagrams", "both ways"} {
 			for _, loss := range [][2]float64{{0, 0}, {0.02, 0}, {0, 0.02}, {0.2, 0}, {0, 0.2}, {0.2, 0.02}} {
 				t.Run(fmt.Sprint(name, " ", kind, " ", loss), func(t *testing.T) {
