@@ -46,23 +46,29 @@ func (c *Conn) HandleDatagrams(f func(b []byte)) {
 // the session closed, within the batch, it drops b.
 func (c *Conn) handleDatagram(b []byte) {
 	c.mu.Lock()
-	q := c.datagramQueue()
-	h := c.state().handler
-	q.Arrived(len(b))
-	c.traceDatagram(trace.DatagramReceived, len(b))
-	c.noteActivity(c.ep.now())
-	if h == nil || c.closing.Caller != closing.Uses {
-		q.Stats.Dropped++
-		c.traceDatagram(trace.DatagramDropped, len(b))
-		h = nil
-	}
-	c.unlock()
+	h := c.handlerOf(b)
 	if h == nil {
 		return
 	}
 	h.running.Lock()
 	defer h.running.Unlock()
 	h.handle(b)
+}
+
+// handlerOf counts a datagram that has arrived, and returns the handler that takes it;
+// nil: it is dropped. It unlocks c.mu, also if a hook of the trace panics.
+func (c *Conn) handlerOf(b []byte) *datagramHandler {
+	defer c.unlock()
+	q, h := c.datagramQueue(), c.state().handler
+	q.Arrived(len(b))
+	c.traceDatagram(trace.DatagramReceived, len(b))
+	c.noteActivity(c.ep.now())
+	if h == nil || c.closing.Caller != closing.Uses {
+		q.Stats.Dropped++
+		c.traceDatagram(trace.DatagramDropped, len(b))
+		return nil
+	}
+	return h
 }
 
 // MaxDatagramSize returns the size of the largest datagram that is known to pass, in
