@@ -110,6 +110,9 @@ func TestBunches(t *testing.T) {
 			"packets": func(p *path) { p.down.Bunch = every }, "acknowledgements": func(p *path) { p.up.Bunch = every },
 		} {
 			t.Run(every.String()+" "+name, func(t *testing.T) {
+				if testing.Short() && every == 102*time.Millisecond {
+					t.Skip("others show it")
+				}
 				t.Parallel()
 				p := changed(narrow(50, 100*time.Millisecond, 20*time.Millisecond), set)
 				full(t, p, 5*time.Second, false, func(f *flow) {
@@ -226,12 +229,12 @@ func TestVaryingRate(t *testing.T) {
 	p.down.Recording, p.down.Queue = varying(1, 20, 200*time.Millisecond, 1), 1<<20
 	full(t, p, 5*time.Second, false, func(f *flow) {
 		from := f.w.net.Elapsed()
-		s := f.during(20 * time.Second)
-		share := s.rate * 20 / 1376 / p.down.Recording.Packets(from, from+20*time.Second)
+		s := f.during(time.Minute)
+		share := s.rate * 60 / 1376 / p.down.Recording.Packets(from, from+time.Minute)
 		queue := f.w.net.QueueDelays(serverHost, clientHost).Quantile(0.95)
 		t.Logf("%.3f of the link, queue %v", share, queue)
-		require.Greater(t, share, 0.8)
-		require.Less(t, queue, 200*time.Millisecond)
+		require.Greater(t, share, 0.75)
+		require.Less(t, queue, 300*time.Millisecond)
 	})
 }
 
@@ -254,7 +257,7 @@ func TestLongFatPath(t *testing.T) {
 		for _, stream := range []bool{false, true} {
 			for _, loss := range []float64{0, 0.01} {
 				t.Run(rtt.String(), func(t *testing.T) {
-					if rtt > 300*time.Millisecond && (testing.Short() || loss > 0) {
+					if rtt > 300*time.Millisecond && (testing.Short() || loss > 0) || testing.Short() && stream == (loss > 0) {
 						t.Skip("takes a while")
 					}
 					t.Parallel()
