@@ -54,10 +54,12 @@ type weighedRTT struct {
 	bulk            bool   // more than thinFlight segments were in flight at the last sample
 }
 
-// sampleWeighed adds a sample of what has left at a time, of segments in flight. One beyond the time-out counts
-// as if it were alone: the path has become longer.
+// sampleWeighed adds a sample of what has left at a time, while flight segments are in
+// flight. One beyond the time-out counts as if it were alone: the path has become longer.
+// The peer may claim any sample; it is a minute at most.
 func (e *rttEstimator) sampleWeighed(rtt int32, sent, now seq, flight int, interval uint32) {
 	w := &e.weighed
+	rtt = min(rtt, rtoMax)
 	if e.srtt == 0 {
 		*w = weighedRTT{mean: float32(rtt), deviation: float32(rtt) / 2, round: now}
 	} else {
@@ -82,9 +84,8 @@ const (
 	// weighedVariations is how many mean deviations a round trip may be longer than the
 	// mean: K of RFC 6298. thinVariations is the same while thinFlight segments are in
 	// flight at most, as of messages: the application waits for them, and a spurious
-	// retransmission costs little. The reference has 4 for both, but of
-	// integers that are rounded down with each sample, by 1.5 ms on average; so is its
-	// srtt, by 3.5 ms.
+	// retransmission costs little. The reference has 4 for both, but of integers that
+	// are rounded down with each sample, by 1.5 ms on average; so is its srtt, by 3.5 ms.
 	weighedVariations = 4
 	thinVariations    = 3
 	thinFlight        = 6

@@ -36,6 +36,12 @@ func TestWeighedRTT(t *testing.T) {
 	}
 	require.Greater(t, e.rto, uint32(600))
 
+	for range 100 {
+		e.sampleWeighed(1<<31-1, 0, 5000, 2, 10)
+		require.LessOrEqual(t, e.rto, uint32(rtoMax))
+		require.Greater(t, e.rto, uint32(600), "what the peer claims makes it no shorter")
+	}
+
 	// Few samples are messages, whose time-out is shorter.
 	var few, many rttEstimator
 	for i := range seq(200) {
