@@ -49,3 +49,18 @@ func TestSlowest(t *testing.T) {
 		require.Error(t, <-written)
 	})
 }
+
+// TestScoreboard has the round-trip time of each session.
+func TestScoreboard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, _, network := session(t, nil)
+		network.SetLink("", "", netsim.LinkConfig{Delay: 50 * time.Millisecond})
+		for range 40 {
+			_, err := a.Ping(t.Context())
+			require.NoError(t, err)
+		}
+		board := scoreboard(a.Endpoint())
+		require.Len(t, board, 1)
+		require.InDelta(t, 100, board[a.RemoteAddr().String()].Milliseconds(), 2)
+	})
+}
