@@ -1,8 +1,10 @@
 package paths
 
 import (
+	"io"
 	"math"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,42 +17,35 @@ import (
 // flow is a transfer from the server to the client, which lasts for ever.
 type flow struct {
 	w        *world
-	received int64 // bytes that the client has read
+	received atomic.Int64 // bytes that the client has read
 }
 
 // download starts a flow: of the session, or of a stream.
 func (w *world) download(stream bool) *flow {
 	f := &flow{w: w}
-	write, read := w.server.Write, w.client.Read
+	to := io.Writer(w.server)
 	if stream {
 		s, err := w.server.OpenStream(w.t.Context(), nil)
 		require.NoError(w.t, err)
-		write = s.Write
-		read = func(p []byte) (int, error) {
-			r, err := w.client.AcceptStream(w.t.Context())
-			if err != nil {
-				return 0, err
-			}
-			read := r.Read
-			f.drain(read)
-			return read(p)
-		}
+		to = s
 	}
 	go func() {
 		for chunk, err := make([]byte, 64<<10), error(nil); err == nil; {
-			_, err = write(chunk)
+			_, err = to.Write(chunk)
 		}
 	}()
-	go f.drain(read)
+	go f.drain(stream)
 	return f
 }
 
 // drain reads until there is nothing more.
-func (f *flow) drain(read func([]byte) (int, error)) {
-	for chunk, err := make([]byte, 64<<10), error(nil); err == nil; {
-		var n int
-		n, err = read(chunk)
-		f.received += int64(n)
+func (f *flow) drain(stream bool) {
+	from, err := io.Reader(f.w.client), error(nil)
+	if stream {
+		from, err = f.w.client.AcceptStream(f.w.t.Context())
+	}
+	for chunk, n := make([]byte, 64<<10), 0; err == nil; f.received.Add(int64(n)) {
+		n, err = from.Read(chunk)
 	}
 }
 
@@ -65,7 +60,7 @@ type span struct {
 func (f *flow) during(d time.Duration) span {
 	count := func() (received, offered, segments, resent float64) {
 		s, l := f.w.server.Stats(), f.w.net.LinkStats(serverHost, clientHost)
-		return float64(f.received), float64(l.Sent.Bytes), float64(s.SegmentsSent + s.Retransmits()), float64(s.Retransmits())
+		return float64(f.received.Load()), float64(l.Sent.Bytes), float64(s.SegmentsSent + s.Retransmits()), float64(s.Retransmits())
 	}
 	received, offered, segments, resent := count()
 	time.Sleep(d)
