@@ -214,7 +214,7 @@ func (c *bbrControl) OnAck(s *State) {
 	c.size.fold()
 	r := &s.Sample
 	c.countRounds(s)
-	c.watchPath(r)
+	c.watchPath(s)
 	c.updateRate(r)
 	c.updateMinRTT(s)
 	c.updateExtraAcked(float64(r.Acked))

@@ -22,13 +22,22 @@ const (
 	bbrLonger       = bbrUpCwnd
 	bbrLongerRounds = 3
 	bbrLongerTime   = 5_000
+	// bbrLateRound is how long a round lasts, in microseconds, and bbrLateTrips in least
+	// round trips, until what has arrived in it bounds the rate.
+	bbrLateRound = 1_000_000
+	bbrLateTrips = 4
 )
 
 // pathChange watches for one.
 type pathChange struct {
 	rates    [2]float64 // largest delivery rate of the round before and of this one, bytes a second
 	leastRTT int64      // of the round, microseconds; 0: no sample
+	begun    int64      // when the round began, microseconds
+	before   int64      // State.Delivered then
+	late     float64    // rate at which data has arrived in a late round, bytes a second; 0: it is not late
 	longer   uint8      // rounds in which the path was longer, in a row
+	shortest int64      // least of their leastRTT
+	longest  int64      // largest
 
 	// If the present ProbeRTT tests whether the path is longer, the round-trip time and
 	// the rate before it, in microseconds and bytes a second; loaded is 0 otherwise.
@@ -36,16 +45,31 @@ type pathChange struct {
 	carried float64
 }
 
-// recent returns the largest delivery rate of the last rounds; 0: not known.
-func (p *pathChange) recent() float64 { return max(p.rates[0], p.rates[1]) }
+// recent returns the largest delivery rate of the last rounds; 0: not known. If what is
+// acknowledged was sent again, there are no samples, and the round does not end.
+func (p *pathChange) recent() float64 {
+	if rate := max(p.rates[0], p.rates[1]); p.late == 0 || rate < p.late {
+		return rate
+	}
+	return p.late
+}
 
 // watchPath records a sample. It runs before the filters of the model have it.
-func (c *bbrControl) watchPath(r *Sample) {
-	p := &c.change
+func (c *bbrControl) watchPath(s *State) {
+	p, r := &c.change, &s.Sample
+	took := c.now - p.begun
+	if p.late = 0; took > max(bbrLateRound, bbrLateTrips*c.minRTT) && !r.AppLimited {
+		p.late = float64(s.Delivered-p.before) * 1e6 / float64(took)
+	}
 	if c.newRound {
+		p.begun, p.before, p.late = c.now, s.Delivered, 0
 		if p.leastRTT > 0 {
 			if c.state != bbrStartup && c.state != bbrDrain && float64(p.leastRTT) > c.longestRTT() {
+				if p.longer == 0 {
+					p.shortest, p.longest = p.leastRTT, 0
+				}
 				p.longer++
+				p.shortest, p.longest = min(p.shortest, p.leastRTT), max(p.longest, p.leastRTT)
 			} else {
 				p.longer = 0
 			}
@@ -91,10 +115,15 @@ func (c *bbrControl) isLonger() bool { return c.change.longer >= bbrLongerRounds
 func (c *bbrControl) judgeLonger() {
 	p := &c.change
 	if p.loaded == 0 {
+		c.minRTT = c.probed
 		return
 	}
 	c.forgetRate(p.carried)
-	if c.minRTT >= p.loaded-p.loaded/4 {
+	steady := p.longest <= p.shortest*3/2
+	if steady || c.probed < c.minRTT {
+		c.minRTT = c.probed
+	}
+	if steady && c.minRTT >= p.loaded-p.loaded/4 {
 		c.full, c.rate = false, 0
 		c.cwnd = max(c.cwnd, c.bdp()) // as before the test
 	}

@@ -96,3 +96,41 @@ func TestMostInFlight(t *testing.T) {
 	require.InDelta(t, 2e5*(0.010+0.050), b.mostInFlight()-b.quantum(), 3000)
 	require.LessOrEqual(t, b.cwnd, b.mostInFlight())
 }
+
+// Round trips that differ much show a link that is slow now and then, not a longer path.
+func TestUnsteadyPath(t *testing.T) {
+	b, s := changing()
+	for n := int64(0); b.state != bbrProbeRTT; n++ {
+		require.Less(t, n, int64(10))
+		round(b, s, 50_000<<n, 1e5, 20_000)
+	}
+	for n := 0; b.state == bbrProbeRTT; n++ {
+		require.Less(t, n, 30)
+		round(b, s, 200_000, 5e4, 2000)
+	}
+	require.Equal(t, bbrCruise, b.state)
+	require.EqualValues(t, 10_000, b.minRTT)
+}
+
+// A round that does not end has no samples of its rate. After a second what has arrived in
+// it is the rate.
+func TestLateRound(t *testing.T) {
+	b, s := changing()
+	for range 3 {
+		round(b, s, 10_000, 1e6, 20_000)
+	}
+	for took := int64(0); took < 3_000_000; took += 100_000 {
+		s.Micros += 100_000
+		s.Delivered += 1000
+		s.Sample = Sample{Acked: 1000, PriorDelivered: b.roundEnd - 1}
+		b.OnAck(s)
+		if took < bbrLateRound-100_000 {
+			require.InDelta(t, 1e6, b.change.recent(), 1)
+		} else if took > bbrLateRound {
+			require.InDelta(t, 10_000, b.change.recent(), 1000)
+			require.Less(t, b.cwnd, 5*b.mss)
+		}
+	}
+	round(b, s, 10_000, 2e5, 20_000)
+	require.Zero(t, b.change.late)
+}

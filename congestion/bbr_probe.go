@@ -67,7 +67,6 @@ func (c *bbrControl) probeRTT(s *State, flight float64) {
 		return
 	}
 	c.minAt = c.now
-	c.minRTT = c.probed
 	c.judgeLonger()
 	if !c.full {
 		c.enter(bbrStartup, bbrStartupPace)
