@@ -12,7 +12,6 @@ import (
 
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/protect"
-	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/netsim"
@@ -330,57 +329,6 @@ func TestSilenceBeginsWithTheLastPacket(t *testing.T) {
 	later()
 	require.Positive(t, h.k.sender().silentTransmissions())
 	h.out = nil
-}
-
-// Copies of messages that have a lifetime leave in an outage alone. Those of what was
-// given up are of 8 streams at most, and fit into their packet.
-func TestCopiesOfPartialStreams(t *testing.T) {
-	inWorld(t, 1, netsim.LinkConfig{Delay: 40 * time.Millisecond}, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(nil, nil)
-		all := make([]*Stream, 24)
-		for i := range all {
-			all[i], _ = streamPair(t, a, b, &StreamOptions{MaxLifetime: 100 * time.Millisecond})
-		}
-		message := func() {
-			for _, s := range all {
-				require.NoError(t, s.SendMessage(make([]byte, 100), nil))
-			}
-			time.Sleep(20 * time.Millisecond)
-		}
-		for range 20 {
-			message()
-		}
-		time.Sleep(time.Second)
-		a.mu.Lock()
-		before := a.kcp.counters.Repeats
-		a.mu.Unlock()
-		require.Zero(t, before)
-		most, given := 0, 0
-		w.net.SetFilter(func(from, _ netip.AddrPort, p []byte) bool {
-			if from != netip.MustParseAddrPort(a.LocalAddr().String()) {
-				return false
-			}
-			most = max(most, len(p))
-			n := 0
-			for rest := p; len(rest) >= headerSize; {
-				h := decodeHeader(rest)
-				if s, _, ok := streams.Decode(rest[headerSize:][:h.len]); h.cmd == cmdStream && ok && s.Kind == streams.Abandon {
-					n++
-				}
-				rest = rest[headerSize+int(h.len):]
-			}
-			given = max(given, n)
-			return false
-		})
-		for range 100 {
-			message()
-		}
-		w.net.SetFilter(nil)
-		require.LessOrEqual(t, most, 1400)
-		require.Positive(t, given)
-		require.LessOrEqual(t, given, 2*partialStreams)
-		require.NoError(t, a.Abort())
-	})
 }
 
 // The flight of a listener, and its repetitions, are within three times what has

@@ -7,7 +7,6 @@ import (
 	"github.com/arqnet/kcp/internal/delayedack"
 	"github.com/arqnet/kcp/internal/limited"
 	"github.com/arqnet/kcp/internal/pacing"
-	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/stats"
 )
 
@@ -122,7 +121,6 @@ func (k *KCP) Flush() {
 	}
 	if k.snd.recovery.Outage.On { // which a time-out may just have shown
 		k.flushOutageProbe(&h)
-		k.flushPartial(&h, first)
 	}
 	if due&dueCopies != 0 || k.snd.redundancy.Lossy { // a loss may just have been found
 		k.flushRedundant(&h, first)
@@ -176,7 +174,7 @@ func (k *KCP) tellController(window uint32, timedOut, fast bool) {
 
 // noteLimit records what has ended a flush, and reports whether new segments wait.
 func (k *KCP) noteLimit(window uint32) bool {
-	f := limited.Facts{Waits: k.snd.queue.n > 0, Reader: 2*k.rcv.queue.n > k.cfg.rcvWnd, Resend: k.snd.loss.due.head != nil}
+	f := limited.Facts{Waits: k.snd.queue.n > 0, Reader: 2*k.rcv.queue.n > k.cfg.rcvWnd, Resend: k.snd.loss.due.next() != nil}
 	if k.rare != nil && k.streaming() {
 		on := k.hooks.host.streamsWait()
 		f.Waits, f.Reader, f.Credit = f.Waits || on.Some, f.Reader || on.Unread, on.Blocked
@@ -314,16 +312,14 @@ func (k *KCP) inPeerWindow() bool {
 func (k *KCP) admit(window uint32, rate int64) {
 	room := 0    // bytes left in the packet that these segments fill
 	pending := 0 // bytes admitted for an address that is not validated
-	beyond := 0
 	var capped *pacing.Shaper
 	planned := 0 // bytes that the cap has yet to count
 	if k.rare != nil {
-		beyond = k.beyondWindow()
 		if capped = k.rare.capped; capped != nil {
 			planned = k.unspent(capped)
 		}
 	}
-	for k.mayAdmit(window) || beyond > 0 && k.inPeerWindow() {
+	for k.mayAdmit(window) {
 		if k.rare != nil {
 			k.pull()
 		}
@@ -336,13 +332,6 @@ func (k *KCP) admit(window uint32, rate int64) {
 		}
 		if k.snd.validation != nil && !k.mayBegin(s, pending) {
 			return
-		}
-		if !k.mayAdmit(window) {
-			if s.size() > beyond && beyond < k.cfg.mtu { // a larger one is a packet by itself
-				break
-			}
-			beyond -= s.size()
-			k.snd.recovery.Outage.BeyondAt = k.clock.now + seq(max(recovery.Round(k.snd.rtt.srtt, k.snd.rtt.rto)/beyondPackets, 1))
 		}
 		if k.snd.validation != nil {
 			pending += s.size() + k.snd.validation.Overhead()

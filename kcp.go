@@ -212,7 +212,7 @@ func (k *KCP) NextFlush() (at uint32, ok bool) {
 	if k.snd.recovery.Outage.On && k.snd.inFlight > 0 && k.snd.validation == nil {
 		earlier(k.snd.recovery.Outage.ProbeAt)
 	}
-	if k.snd.loss.due.head != nil {
+	if k.snd.loss.due.next() != nil {
 		earlier(k.clock.now + seq(k.resendWait()))
 	}
 	if k.snd.queue.n > 0 || k.rare != nil && k.streaming() && k.hooks.host.streamsWait().Some {
@@ -224,9 +224,6 @@ func (k *KCP) NextFlush() (at uint32, ok bool) {
 			earlier(k.peer.tsProbe)
 		case k.mayAdmit(k.sendWindow()) && (k.snd.queue.n == 0 || k.snd.validation == nil || k.mayBegin(k.snd.queue.head, 0)):
 			earlier(k.clock.now + seq(k.pacingDelay()))
-		case k.snd.validation != nil:
-		case k.rare != nil && k.mayExceedWindow() && k.inPeerWindow():
-			earlier(k.clock.now + max(seq(k.pacingDelay()), seq(max(k.snd.recovery.Outage.BeyondAt.Diff(k.clock.now), 0))))
 		}
 	}
 	return uint32(next), ok

@@ -16,7 +16,7 @@ type lossDetector struct {
 	fresh    segmentList // transmitted once; in order of sn too
 	resent   segmentList // transmitted more than once
 	suspects segmentList // counted fastResend times; at the front, countMost times
-	due      segmentList // declared lost; no time-out until retransmitted
+	due      dueSegments // declared lost; no time-out until retransmitted
 
 	collect bool           // counted is being collected
 	held    bool           // no time-out takes effect; see holdTimeouts
@@ -112,7 +112,7 @@ func (d *lossDetector) hit(s *sendSegment, n uint32, l fastLimits) {
 
 // suspect reports whether s is about to be retransmitted.
 func (d *lossDetector) suspect(s *sendSegment) bool {
-	return s.list == &d.suspects || s.list == &d.due
+	return s.list == &d.suspects || d.due.has(s)
 }
 
 // sent files s after a transmission. If s is still suspect, because it timed
@@ -157,7 +157,7 @@ func (k *KCP) setFastLimits(acks, transmissions uint32) {
 	d, l := &k.snd.loss, k.fastLimits()
 	all := k.out.scratch[:0]
 	for sn := k.snd.una; sn != k.snd.nxt; sn++ {
-		if s := k.snd.ring.at(sn); s != nil && s.list != &d.due {
+		if s := k.snd.ring.at(sn); s != nil && !d.due.has(s) {
 			s.unlinkOrder()
 			all = append(all, s)
 		}
@@ -237,7 +237,7 @@ func (k *KCP) countAck(newest newestAck, early uint32) {
 // retransmitAt schedules s to be fast-retransmitted at a time, unless it times
 // out before. cause is why.
 func (k *KCP) retransmitAt(s *sendSegment, at seq, cause LossCause) {
-	if s.early || s.list == &k.snd.loss.due || !at.Before(s.resendTS) {
+	if s.early || k.snd.loss.due.has(s) || !at.Before(s.resendTS) {
 		return
 	}
 	k.snd.timeouts.remove(s)

@@ -12,10 +12,6 @@ import (
 // loss; a tail loss probe, one packet, if they show nothing; and undo of
 // spurious retransmissions (RFC 3522, RFC 4015).
 
-// beyondPackets is how many packets of new data leave in a round trip of an outage
-// although the congestion window is full; see beyondWindow.
-const beyondPackets = 2
-
 // recordRetransmit records s, which was retransmitted and which una
 // acknowledges. An ACK may follow that shows which transmission has arrived.
 func (k *KCP) recordRetransmit(s *sendSegment) {
@@ -163,7 +159,7 @@ func (k *KCP) atProbe(rto uint32) seq {
 // one, or is there again. A copy of the oldest segment leaves with the next flush.
 func (k *KCP) probePath() {
 	if k.cfg.ext.OutageProbe != 0 && k.snd.inFlight > 0 {
-		k.snd.recovery.Outage.Begin(k.clock.now, k.clock.now)
+		k.snd.recovery.Outage.Begin(k.clock.now)
 	}
 }
 
@@ -183,24 +179,6 @@ func (k *KCP) flushOutageProbe(h *header) {
 	if s.ts != k.clock.now && !k.snd.loss.suspect(s) && k.snd.validation == nil && !k.capHolds(s.size()) {
 		k.repeat(s, h, nil)
 	}
-}
-
-// beyondWindow returns how many bytes of new segments may leave although the
-// congestion window is full. In a session with streams that is beyondPackets in each
-// round trip of an outage, and of the recovery from it: the smallest window of any
-// congestion control. What was sent before fills the window, and is lost. A
-// message with a lifetime would never leave, and not be there when the outage ends.
-func (k *KCP) beyondWindow() int {
-	if !k.mayExceedWindow() || k.clock.now.Before(k.snd.recovery.Outage.BeyondAt) {
-		return 0
-	}
-	return k.cfg.mtu
-}
-
-// mayExceedWindow reports whether beyondWindow allows a packet now and then.
-func (k *KCP) mayExceedWindow() bool {
-	o := &k.snd.recovery.Outage
-	return (o.On || o.From != o.End) && k.cfg.ext.PipeWindow && k.streaming()
 }
 
 // resendAfterOutage retransmits the segments that were in flight in an outage, in growing

@@ -51,8 +51,6 @@ func machineFigures() []rulebook.Figure {
 		{pieces, "2 s", assemblyTime * millis},
 		{pieces, "4 RTO", assemblyRTOs},
 		{"| Black hole detection", "3 losses", pmtud.WatchedLosses},
-		{"| Partial reliability in an outage", "8 streams", partialStreams},
-		{"| Partial reliability in an outage", "2 packets", beyondPackets},
 		{requests, "16 signals", maxSignals},
 		{"| How far ahead data is taken", "4096 segments", sessionReach},
 		{"| How far ahead data is taken", "16 x", reachGrowth},

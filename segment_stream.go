@@ -1,7 +1,6 @@
 package kcp
 
 import (
-	"slices"
 
 	"github.com/arqnet/kcp/internal/delayedack"
 	"github.com/arqnet/kcp/internal/streams"
@@ -24,12 +23,6 @@ const (
 	// pieceOfStream is the frg under which the pieces of a stream segment are
 	// held. No PUSH has it: a message has fewer fragments.
 	pieceOfStream = 255
-
-	// partialReach is how many segments flushPartial examines, from the newest
-	// in flight backwards, and partialStreams of how many streams it repeats one
-	// that was given up. That bounds the cost of a flush.
-	partialReach   = 128
-	partialStreams = 8
 )
 
 // machineHost is the session as the machine sees it. What a method may call of
@@ -176,40 +169,6 @@ func (k *KCP) putAbandoned(s *sendSegment, h *header) {
 	h.encode(b)
 	copy(b[headerSize:], payload)
 	k.packed(s)
-}
-
-// flushPartial fills the packet under construction, during an outage, with copies
-// of what receivers of ordered streams with partial reliability wait for: of each
-// stream, a segment that was given up, and those that were not. So the first
-// packet that gets through is enough for the newest message to be delivered.
-// Before, each of the messages that were lost had to be given up by a segment of
-// its own, round trips later. The segments from first on have just been sent for
-// the first time.
-func (k *KCP) flushPartial(h *header, first seq) {
-	if !k.streaming() || len(k.out.packet) == 0 {
-		return
-	}
-	var room [partialStreams]uint32
-	told := room[:0]
-	for i, sn := 0, first-1; i < partialReach && !sn.Before(k.snd.una); i, sn = i+1, sn-1 {
-		s := k.snd.ring.at(sn)
-		if s == nil || !s.ofStream() || !s.tag.Partial() || s.ts == k.clock.now {
-			continue
-		}
-		k.abandonIfSpent(s, 0)
-		if !s.tag.Abandoned {
-			if k.mayRepeat(s) {
-				k.repeat(s, h, nil)
-			}
-			continue
-		}
-		id := streams.ID(s.data)
-		if len(told) == cap(told) || slices.Contains(told, id) || !k.fits(headerSize+streams.MaxHeader, k.cfg.mtu) {
-			continue
-		}
-		told = append(told, id)
-		k.repeat(s, h, nil)
-	}
 }
 
 // inputStream processes one stream segment.

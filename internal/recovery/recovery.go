@@ -170,13 +170,12 @@ func (e *Episode) End() (spurious, ok bool) {
 // Outage is an outage of the path, and the recovery from it: segments time out, and no
 // packet arrives. Times are in milliseconds.
 type Outage struct {
-	On       bool
-	aliveAt  serial.Number // when the last good packet arrived
-	ProbeAt  serial.Number // when the next probe leaves, while on
-	BeyondAt serial.Number // when a packet may leave again beyond the congestion window
-	From     serial.Number // [from, end) was in flight in an outage
-	End      serial.Number // and is not yet retransmitted
-	budget   int           // how many of these segments may be retransmitted
+	On      bool
+	aliveAt serial.Number // when the last good packet arrived
+	ProbeAt serial.Number // when the next probe leaves, while on
+	From    serial.Number // [from, end) was in flight in an outage
+	End     serial.Number // and is not yet retransmitted
+	budget  int           // how many of these segments may be retransmitted
 }
 
 // Detect begins an outage when a segment has timed out again, and no packet at all has
@@ -184,12 +183,12 @@ type Outage struct {
 // of which one leaves every so many milliseconds.
 func (o *Outage) Detect(now serial.Number, rto, every uint32) {
 	if !o.On && uint32(now-o.aliveAt) >= max(2*rto, every) {
-		o.Begin(now, now+serial.Number(every))
+		o.Begin(now + serial.Number(every))
 	}
 }
 
 // Begin begins an outage, in which the first probe leaves at a time.
-func (o *Outage) Begin(now, probeAt serial.Number) { o.On, o.ProbeAt, o.BeyondAt = true, probeAt, now }
+func (o *Outage) Begin(probeAt serial.Number) { o.On, o.ProbeAt = true, probeAt }
 
 // Alive records a good packet. After an outage what was in flight, [una, nxt), leaves
 // again in growing numbers: acked is how many segments the packet has acknowledged.
@@ -249,6 +248,8 @@ const (
 	// minRound is the shortest time that counts as a round trip, in
 	// milliseconds.
 	minRound = 10
+	// mostRound is the longest, while nothing arrives.
+	mostRound = 5000
 )
 
 // Round returns what counts as a round trip for Credit, in milliseconds. srtt is 0 before
@@ -269,6 +270,12 @@ type Credit struct {
 
 // Earn adds what the acknowledgement of acked segments allows.
 func (c *Credit) Earn(acked int) { c.Left += Growth * acked }
+
+// Round returns what counts as a round trip of that many milliseconds: longer if nothing has
+// arrived since before the last refill, as time-outs back off (RFC 6298 §5.5).
+func (c *Credit) Round(o *Outage, round uint32) uint32 {
+	return uint32(min(max(c.last.Diff(o.aliveAt), int32(min(round, mostRound))), mostRound))
+}
 
 // Refill adds what the time since the last call allows, if acknowledgements
 // have not allowed as much. round is the round trip in milliseconds.

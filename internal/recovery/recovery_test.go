@@ -210,3 +210,24 @@ func TestRuleFigures(t *testing.T) {
 		{"| Copies of a retransmission", "1/2 of cwnd", 1. / SpareShare},
 	})
 }
+
+// While nothing arrives the credit for retransmissions comes slower and slower.
+func TestCreditInSilence(t *testing.T) {
+	var c Credit
+	var o Outage
+	o.Alive(1000, 0, 0, 0)
+	before, waits := serial.Number(1000), []int32{}
+	c.Refill(before, 100)
+	c.Left = 0
+	for now := before; now < 31_000; now++ {
+		if c.Refill(now, c.Round(&o, 100)); c.Left > 0 {
+			waits = append(waits, now.Diff(before))
+			before, c.Left = now, 0
+		}
+	}
+	require.IsIncreasing(t, waits[6:20])
+	require.EqualValues(t, mostRound/First, waits[len(waits)-1])
+	o.Alive(31_000, 0, 0, 0)
+	require.EqualValues(t, 100, c.Round(&o, 100))
+	require.EqualValues(t, mostRound, c.Round(&o, 1<<32-1))
+}
