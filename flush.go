@@ -174,7 +174,7 @@ func (k *KCP) tellController(window uint32, timedOut, fast bool) {
 
 // noteLimit records what has ended a flush, and reports whether new segments wait.
 func (k *KCP) noteLimit(window uint32) bool {
-	f := limited.Facts{Waits: k.snd.queue.n > 0, Reader: 2*k.rcv.queue.n > k.cfg.rcvWnd, Resend: k.snd.loss.due.next() != nil}
+	f := limited.Facts{Waits: k.snd.queue.n > 0, Reader: 2*k.rcv.queue.n > k.cfg.rcvWnd, Resend: k.snd.loss.again.n+k.snd.loss.due.n > 0}
 	if k.rare != nil && k.streaming() {
 		on := k.hooks.host.streamsWait()
 		f.Waits, f.Reader, f.Credit = f.Waits || on.Some, f.Reader || on.Unread, on.Blocked

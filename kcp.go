@@ -212,7 +212,7 @@ func (k *KCP) NextFlush() (at uint32, ok bool) {
 	if k.snd.recovery.Outage.On && k.snd.inFlight > 0 && k.snd.validation == nil {
 		earlier(k.snd.recovery.Outage.ProbeAt)
 	}
-	if k.snd.loss.due.next() != nil {
+	if k.snd.loss.again.n+k.snd.loss.due.n > 0 {
 		earlier(k.clock.now + seq(k.resendWait()))
 	}
 	if k.snd.queue.n > 0 || k.rare != nil && k.streaming() && k.hooks.host.streamsWait().Some {

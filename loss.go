@@ -7,16 +7,17 @@ import (
 
 // lossDetector counts, for each segment in flight, the acknowledgements of
 // later transmissions (fast retransmit, RFC 5681 §3.2). A segment is in at most
-// one of four lists. fresh and resent are in the order of last transmission, so
+// one of five lists. fresh and resent are in the order of last transmission, so
 // that counting touches only segments sent before the acknowledged one. A
 // segment that was counted often enough moves to suspects until the next flush.
-// With Extensions.PipeWindow the flush moves it to due, where it waits for its
+// With Extensions.PipeWindow the flush moves it to again or due, where it waits for its
 // retransmission.
 type lossDetector struct {
 	fresh    segmentList // transmitted once; in order of sn too
 	resent   segmentList // transmitted more than once
 	suspects segmentList // counted fastResend times; at the front, countMost times
-	due      dueSegments // declared lost; no time-out until retransmitted
+	again    segmentList // declared lost after a retransmission; no time-out until the next
+	due      segmentList // declared lost the first time; likewise
 
 	collect bool           // counted is being collected
 	held    bool           // no time-out takes effect; see holdTimeouts
@@ -112,7 +113,7 @@ func (d *lossDetector) hit(s *sendSegment, n uint32, l fastLimits) {
 
 // suspect reports whether s is about to be retransmitted.
 func (d *lossDetector) suspect(s *sendSegment) bool {
-	return s.list == &d.suspects || d.due.has(s)
+	return s.list == &d.suspects || d.waits(s)
 }
 
 // sent files s after a transmission. If s is still suspect, because it timed
@@ -157,7 +158,7 @@ func (k *KCP) setFastLimits(acks, transmissions uint32) {
 	d, l := &k.snd.loss, k.fastLimits()
 	all := k.out.scratch[:0]
 	for sn := k.snd.una; sn != k.snd.nxt; sn++ {
-		if s := k.snd.ring.at(sn); s != nil && !d.due.has(s) {
+		if s := k.snd.ring.at(sn); s != nil && !d.waits(s) {
 			s.unlinkOrder()
 			all = append(all, s)
 		}
@@ -237,7 +238,7 @@ func (k *KCP) countAck(newest newestAck, early uint32) {
 // retransmitAt schedules s to be fast-retransmitted at a time, unless it times
 // out before. cause is why.
 func (k *KCP) retransmitAt(s *sendSegment, at seq, cause LossCause) {
-	if s.early || k.snd.loss.due.has(s) || !at.Before(s.resendTS) {
+	if s.early || k.snd.loss.waits(s) || !at.Before(s.resendTS) {
 		return
 	}
 	k.snd.timeouts.remove(s)

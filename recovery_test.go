@@ -381,14 +381,14 @@ func TestAcknowledgedBeforeResending(t *testing.T) {
 	ackOf := func(sn uint32) []byte { return ack(sn, uint32(k.snd.ring.at(seq(sn)).ts), 0) }
 	require.NoError(t, k.Input(concat([][]byte{ackOf(510), ackOf(511)})))
 	k.Flush()
-	waiting := k.snd.loss.due.n()
+	waiting := k.snd.loss.due.n
 	require.Greater(t, waiting, 400)
 	require.NoError(t, k.Input(ackOf(500)))
-	require.Equal(t, waiting-1, k.snd.loss.due.n())
+	require.Equal(t, waiting-1, k.snd.loss.due.n)
 	require.EqualValues(t, 1, k.snd.recovery.Reordering.Spurious)
 	require.Zero(t, k.counters.SpuriousRetransmits)
 	require.NoError(t, k.Input(segment(cmdWins, 0, 0, 0, 512, "")))
-	require.Zero(t, k.snd.loss.due.n())
+	require.Zero(t, k.snd.loss.due.n)
 	require.Zero(t, k.WaitSend())
 	_, ok := k.NextFlush()
 	require.False(t, ok)

@@ -16,26 +16,12 @@ import (
 // once, several times over. The bare state machine sends all of it in the flush that
 // finds it lost, as the reference does.
 
-// dueSegments are the segments that wait for retransmission. What the peer has waits for
-// the oldest, and those that were sent again before are the oldest.
-type dueSegments struct{ again, once segmentList }
+// waits reports whether s was declared lost and waits for its retransmission.
+func (d *lossDetector) waits(s *sendSegment) bool { return s.list == &d.again || s.list == &d.due }
 
-// next returns the segment that leaves first; nil if there is none.
-func (d *dueSegments) next() *sendSegment {
-	if d.again.head != nil {
-		return d.again.head
-	}
-	return d.once.head
-}
-
-// has reports whether s waits.
-func (d *dueSegments) has(s *sendSegment) bool { return s.list == &d.again || s.list == &d.once }
-
-// n returns how many wait.
-func (d *dueSegments) n() int { return d.again.n + d.once.n }
-
-// add adds segments just declared lost, in the order of sn.
-func (d *dueSegments) add(lost []*sendSegment) {
+// queueLost puts segments just declared lost, in the order of sn, to those that wait. What
+// the peer has waits for the oldest, and those that were sent again before are the oldest.
+func (d *lossDetector) queueLost(lost []*sendSegment) {
 	oldest := d.again.head
 	for _, s := range slices.Backward(lost) {
 		if s.unlinkOrder(); s.xmit > 1 && oldest != nil && s.sn.Before(oldest.sn) {
@@ -48,7 +34,7 @@ func (d *dueSegments) add(lost []*sendSegment) {
 		case s.xmit > 1:
 			d.again.pushOrder(s)
 		default:
-			d.once.pushOrder(s)
+			d.due.pushOrder(s)
 		}
 	}
 }
@@ -65,29 +51,29 @@ func (k *KCP) fitsPipe(rate int64) bool {
 // lost than arrives: the path has become another one, the window and the pacing rate are
 // of the old one, and as much leaves as arrives (packet conservation, RFC 6937 §3).
 func (k *KCP) pipeHasRoom() bool {
-	return k.snd.inFlight-k.snd.loss.due.n() < k.snd.cc.Window() && !k.snd.rate.MostLost()
+	return k.snd.inFlight-k.snd.loss.again.n-k.snd.loss.due.n < k.snd.cc.Window() && !k.snd.rate.MostLost()
 }
 
 // resendWait returns the milliseconds until a segment may be retransmitted.
 func (k *KCP) resendWait() uint32 {
 	rate := k.snd.cc.PacingRate()
-	wait := k.snd.recovery.Credit.Wait(k.clock.now, k.creditRound())
+	c := &k.snd.recovery.Credit
+	wait := c.Wait(k.clock.now, c.Round(&k.snd.recovery.Outage, k.snd.rtt.srtt, k.snd.rtt.rto))
 	if rate > 0 && k.pipeHasRoom() {
 		wait = min(wait, k.wholeMillis(k.snd.pace.Wait(k.clock.micros, rate)))
 	}
 	return max(wait, k.wholeMillis(max(k.rateWait(), k.snd.pace.StrictWait(k.clock.micros, rate))))
 }
 
-// creditRound returns in how many milliseconds recovery.Credit is refilled.
-func (k *KCP) creditRound() uint32 {
-	return k.snd.recovery.Credit.Round(&k.snd.recovery.Outage, recovery.Round(k.snd.rtt.srtt, k.snd.rtt.rto))
-}
-
 // flushLost retransmits the lost segments that wait, oldest first, as far as they may.
 func (k *KCP) flushLost(h *header, rate int64) {
 	c := &k.snd.recovery.Credit
-	c.Refill(k.clock.now, k.creditRound())
-	for s := k.snd.loss.due.next(); s != nil; s = k.snd.loss.due.next() {
+	c.Refill(k.clock.now, c.Round(&k.snd.recovery.Outage, k.snd.rtt.srtt, k.snd.rtt.rto))
+	for k.snd.loss.again.n+k.snd.loss.due.n > 0 {
+		s := k.snd.loss.again.head
+		if s == nil {
+			s = k.snd.loss.due.head
+		}
 		fits := k.fitsPipe(rate)
 		if !fits && (c.Left <= 0 || k.snd.pace.StrictWait(k.clock.micros, rate) > 0) || k.capHolds(s.size()) {
 			return
@@ -194,7 +180,7 @@ func (k *KCP) flushRetransmissions(h *header, rate int64) (timedOut, fast bool) 
 		}
 	}
 	if k.cfg.ext.PipeWindow {
-		k.snd.loss.due.add(again)
+		k.snd.loss.queueLost(again)
 	}
 	clear(again)
 	k.out.scratch = again[:0]

@@ -239,7 +239,7 @@ func (k *KCP) dropAcked(s *sendSegment, last bool) {
 	}
 	k.snd.cc.OnPacketAcked(k.snd.ccState, s.info())
 	k.snd.timeouts.remove(s)
-	if k.snd.loss.due.has(s) {
+	if k.snd.loss.waits(s) {
 		k.notLost(s)
 	}
 	if s.list != nil {

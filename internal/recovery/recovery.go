@@ -252,15 +252,6 @@ const (
 	mostRound = 5000
 )
 
-// Round returns what counts as a round trip for Credit, in milliseconds. srtt is 0 before
-// the first sample.
-func Round(srtt int32, rto uint32) uint32 {
-	if srtt == 0 {
-		return max(rto, minRound)
-	}
-	return min(max(uint32(srtt), minRound), rto)
-}
-
 // Credit is what may be retransmitted whatever congestion control says. Its
 // zero value is ready.
 type Credit struct {
@@ -271,9 +262,14 @@ type Credit struct {
 // Earn adds what the acknowledgement of acked segments allows.
 func (c *Credit) Earn(acked int) { c.Left += Growth * acked }
 
-// Round returns what counts as a round trip of that many milliseconds: longer if nothing has
-// arrived since before the last refill, as time-outs back off (RFC 6298 §5.5).
-func (c *Credit) Round(o *Outage, round uint32) uint32 {
+// Round returns what counts as a round trip, in milliseconds. srtt is 0 before the first
+// sample. If nothing has arrived since before the last refill it is longer, as time-outs
+// back off (RFC 6298 §5.5).
+func (c *Credit) Round(o *Outage, srtt int32, rto uint32) uint32 {
+	round := max(rto, minRound)
+	if srtt != 0 {
+		round = min(max(uint32(srtt), minRound), rto)
+	}
 	return uint32(min(max(c.last.Diff(o.aliveAt), int32(min(round, mostRound))), mostRound))
 }
 

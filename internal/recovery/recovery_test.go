@@ -165,7 +165,7 @@ func TestRound(t *testing.T) {
 		srtt      int32
 		rto, want uint32
 	}{{0, 200, 200}, {0, 5, minRound}, {1, 200, minRound}, {50, 200, 50}, {50, 30, 30}} {
-		require.Equal(t, test.want, Round(test.srtt, test.rto), "%+v", test)
+		require.Equal(t, test.want, new(Credit).Round(new(Outage), test.srtt, test.rto), "%+v", test)
 	}
 }
 
@@ -220,7 +220,7 @@ func TestCreditInSilence(t *testing.T) {
 	c.Refill(before, 100)
 	c.Left = 0
 	for now := before; now < 31_000; now++ {
-		if c.Refill(now, c.Round(&o, 100)); c.Left > 0 {
+		if c.Refill(now, c.Round(&o, 100, 200)); c.Left > 0 {
 			waits = append(waits, now.Diff(before))
 			before, c.Left = now, 0
 		}
@@ -228,6 +228,6 @@ func TestCreditInSilence(t *testing.T) {
 	require.IsIncreasing(t, waits[6:20])
 	require.EqualValues(t, mostRound/First, waits[len(waits)-1])
 	o.Alive(31_000, 0, 0, 0)
-	require.EqualValues(t, 100, c.Round(&o, 100))
-	require.EqualValues(t, mostRound, c.Round(&o, 1<<32-1))
+	require.EqualValues(t, 100, c.Round(&o, 100, 200))
+	require.EqualValues(t, mostRound, c.Round(&o, 0, 1<<32-1))
 }
