@@ -327,7 +327,8 @@ type aggregation struct {
 }
 
 // updateExtraAcked is BBRUpdateACKAggregation of the draft, except for bunches
-// only: a rate that rises slowly is another flow that makes room.
+// only: a rate that rises slowly is another flow that makes room. An interval lasts as long
+// as a path may hold packets back. It would not end if the bandwidth were a little too low.
 func (c *bbrControl) updateExtraAcked(acked float64) {
 	e := &c.extraAcked
 	if c.newRound {
@@ -337,7 +338,7 @@ func (c *bbrControl) updateExtraAcked(acked float64) {
 		}
 	}
 	expected := c.maxRate() * float64(c.now-e.start) / 1e6
-	if e.acked <= expected {
+	if e.acked <= expected || c.now-e.start > bbrMostHeld {
 		e.start, e.acked, expected = c.now, 0, 0
 	}
 	e.acked += acked

@@ -134,3 +134,21 @@ func TestLateRound(t *testing.T) {
 	round(b, s, 10_000, 2e5, 20_000)
 	require.Zero(t, b.change.late)
 }
+
+// A path that holds packets back for 205 ms has the bunches in flight, also if the bandwidth
+// that is known of it is a little too low.
+func TestBunchesStayInFlight(t *testing.T) {
+	b, s := changing()
+	for range 40 {
+		b.bw = [2]float64{0.95e6, 0.95e6}
+		for n := range int64(10) {
+			if s.Micros += 1; n == 0 {
+				s.Micros += 205_000 - 10
+			}
+			s.Delivered += 20_500
+			s.Sample = Sample{Acked: 20_500, PriorDelivered: s.Delivered - 205_000, RTT: 205_000}
+			b.OnAck(s)
+		}
+	}
+	require.InDelta(t, 205_000, b.aggregated(), 30_000)
+}

@@ -115,7 +115,7 @@ func TestBunches(t *testing.T) {
 					t.Logf("%.3f of the link, %.4f again", s.rate/float64(p.down.Rate), s.resent)
 					least, most := 0.92, 0.01
 					if every > 200*time.Millisecond { // more than the queue has room for
-						least, most = 0.6, 0.08
+						least, most = 0.85, 0.03
 					}
 					require.Greater(t, s.rate, least*float64(p.down.Rate))
 					require.Less(t, s.resent, most)
