@@ -138,7 +138,7 @@ func wireFigures() []rulebook.Figure {
 		packet      = "A UDP payload is one packet"
 		command     = "| 4 | 1 | cmd |"
 		info        = "| 2 | INFO | WINS |"
-		unvalidated = "What is received is held up to"
+		unvalidated = "What is received is kept up to"
 	)
 	return []rulebook.Figure{
 		{packet, "24 bytes", headerSize},
@@ -160,8 +160,8 @@ func wireFigures() []rulebook.Figure {
 		{info, "version, now 2", handshake.Version},
 		{"- CLOSE may carry why", "code 8", closing.ReasonCode},
 		{"Peers with signals are shown", "128 first", minRcvWnd},
-		{"| A zero window is probed after", "5 s to 120 s", probeWaitInitial * millis},
-		{"| A zero window is probed after", "120 s", probeWaitMax * millis},
+		{"A zero window is probed after", "5 s to 120 s", probeWaitInitial * millis},
+		{"A zero window is probed after", "120 s", probeWaitMax * millis},
 		{unvalidated, "16 KiB", unvalidatedBytes},
 		{unvalidated, "256 KiB", legacyBytes},
 		{"a dialler takes no first key", "30 s", resetKeyWithin},

@@ -189,7 +189,6 @@ func TestRuleFigures(t *testing.T) {
 	})
 	rulebook.Check(t, "WIRE.md", []rulebook.Figure{
 		{"- A segment has at most", "32 copies", Most},
-		{"The next packet carries a redundant copy", "256 bytes", MaxSize},
-		{"The next packet carries a redundant copy", "400 segments", LongMemory},
+		{"Redundant copies: the next packet carries", "256 bytes", MaxSize},
 	})
 }
