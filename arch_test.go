@@ -1,7 +1,6 @@
 package kcp
 
 import (
-	"cmp"
 	"fmt"
 	"go/ast"
 	"go/build"
@@ -9,9 +8,6 @@ import (
 	"go/parser"
 	"go/token"
 	"go/types"
-	"io/fs"
-	"maps"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -19,7 +15,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -247,82 +242,6 @@ func TestMachineIsPure(t *testing.T) {
 			return true
 		})
 	}
-}
-
-// The drawing of packages in ARCHITECTURE.md shows every import of one package of the
-// module by another, and no arrow leads upwards.
-func TestPackagesAreDrawn(t *testing.T) {
-	t.Parallel()
-	ofSources(t)
-	imports := make(map[string]map[string]bool)
-	name := func(dir string) string { return cmp.Or(dir, "kcp") }
-	walkImports(t, func(dir string, file *ast.File) {
-		for _, spec := range file.Imports {
-			p, err := strconv.Unquote(spec.Path.Value)
-			require.NoError(t, err)
-			rest, ours := strings.CutPrefix(p, module)
-			if !ours {
-				continue
-			}
-			if imports[name(dir)] == nil {
-				imports[name(dir)] = make(map[string]bool)
-			}
-			imports[name(dir)][name(strings.TrimPrefix(rest, "/"))] = true
-		}
-	})
-	text, err := os.ReadFile("ARCHITECTURE.md")
-	require.NoError(t, err)
-	_, drawing, _ := strings.Cut(string(text), "flowchart TD\n")
-	drawing, _, _ = strings.Cut(drawing, "```")
-	drawn, above := make(map[string]map[string]bool), make(map[string]bool)
-	for line := range strings.Lines(drawing) {
-		from, to, ok := strings.Cut(strings.TrimSpace(line), " --> ")
-		require.True(t, ok, line)
-		drawn[from], above[from] = make(map[string]bool), true
-		for p := range strings.SplitSeq(to, " & ") {
-			require.False(t, above[p], "the arrow from %s to %s leads upwards", from, p)
-			drawn[from][p] = true
-		}
-	}
-	for from := range drawn {
-		assert.Contains(t, imports, from, "ARCHITECTURE.md draws what imports nothing, or is not there")
-	}
-	for from, to := range imports {
-		if !maps.Equal(to, drawn[from]) {
-			all := strings.Join(slices.Sorted(maps.Keys(to)), " & ")
-			t.Errorf("ARCHITECTURE.md needs the line\n    %s --> %s", from, all)
-		}
-	}
-}
-
-// walkImports calls visit with the imports of every Go file of the module that is not a
-// test.
-func walkImports(t *testing.T, visit func(dir string, file *ast.File)) {
-	t.Helper()
-	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if d.IsDir() && path != "." {
-			if _, err := os.Stat(filepath.Join(path, "go.mod")); err == nil || strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" {
-				return filepath.SkipDir // another module, or none
-			}
-		}
-		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
-			return nil
-		}
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
-		if err != nil {
-			return err
-		}
-		dir := filepath.ToSlash(filepath.Dir(path))
-		if dir == "." {
-			dir = ""
-		}
-		visit(dir, file)
-		return nil
-	})
-	require.NoError(t, err)
 }
 
 // Files of sessions use no fields that files of endpoints declare, and the
