@@ -22,7 +22,7 @@ func (s *Stream) Write(b []byte) (n int, err error) {
 // MaxMessageSize returns the largest message that WriteMessage and SendMessage take, in
 // bytes: what fits into a Config.StreamReceiveBuffer like this end's, or into more if
 // the peer has shown in this session that it has more, which it does once it reads. That
-// is believed up to 8 MiB, or StreamReceiveBuffer or StreamWriteBuffer of this end. A
+// is believed up to 16 MiB, or StreamReceiveBuffer or StreamWriteBuffer of this end. A
 // peer with a smaller one resets the stream with StreamTooLarge. It may change with the
 // path MTU: up to 128 bytes of the buffer are for each packet of the message.
 func (s *Stream) MaxMessageSize() int {
