@@ -1,7 +1,6 @@
 package kcp
 
 import (
-
 	"github.com/arqnet/kcp/internal/delayedack"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/stats"

@@ -25,7 +25,7 @@ const (
 	sigAlert                          // with TLS: the handshake has failed; sn the alert, ts the receiver's token
 	sigResetKey                       // with TLS: the key of the sender's stateless resets (WIRE.md §8.6); sn a time, ts a mask
 	sigTiebreak                       // goes with the HELLO of an end whose peer dials too (WIRE.md §5.1): a random number
-	sigCount                          // goes before PING, or before the answer: sn packets sent, ts packets of the receiver that are missing
+	sigCount                          // goes with PING, or with the answer: sn packets sent, ts packets of the receiver that are missing
 
 	// sigAnswer is set in the code of an answer, which has sn and ts of the
 	// signal it answers. The answer to HELLO has the sender's token as sn.
