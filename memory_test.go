@@ -316,3 +316,27 @@ func TestHeldIsCounted(t *testing.T) {
 		})
 	}
 }
+
+// A session that nothing new moves over releases its spare memory after a second, and not
+// before.
+func TestSpareMemoryIsReleased(t *testing.T) {
+	inWorld(t, 3, clean, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(&Config{KeepAlive: -1}, &Config{KeepAlive: -1})
+		want := content(3, 1<<16)
+		send(t, a, want)
+		receive(t, b, want)
+		state := func() (sent, spare bool) {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			return a.kcp.WaitSend() == 0, a.kcp.snd.ring.Len() > 0
+		}
+		for sent := false; !sent; time.Sleep(time.Millisecond) {
+			sent, _ = state()
+		}
+		moved := time.Now()
+		for spare := true; spare; time.Sleep(time.Millisecond) {
+			_, spare = state()
+		}
+		require.InDelta(t, time.Second, time.Since(moved), float64(50*time.Millisecond))
+	})
+}

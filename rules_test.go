@@ -29,12 +29,12 @@ func TestRuleFigures(t *testing.T) {
 // machineFigures are those of the state machine.
 func machineFigures() []rulebook.Figure {
 	const ( // rules
-		rto      = "Round-trip samples and the RTO"
+		rto      = "| RTO (RFC"
 		window   = "| Reordering window"
 		lost     = "| What is lost"
 		outage   = "| Outage"
 		probe    = "| Zero-window probe"
-		pieces   = "| Pieces: segments larger"
+		pieces   = "| Pieces of segments"
 		requests = "| Requests: while"
 	)
 	return []rulebook.Figure{
@@ -44,49 +44,49 @@ func machineFigures() []rulebook.Figure {
 		{rto, "200 ms", rtoInitial * millis},
 		{probe, "200 ms", zeroWindowProbeWait},
 		{probe, "5 s", sessionMaxRTO},
-		{"| Messages: fragments", "127 sent", maxFragments},
+		{"| Messages: whole", "127 fragments", maxFragments},
 		{"| Fast retransmit", "2 ACKs", defaultFastResend},
 		{"| Fast retransmit", "5 transmissions", defaultFastLimit},
 		{pieces, "1 MiB", maxAssembly},
 		{pieces, "2 s", assemblyTime * millis},
 		{pieces, "4 RTO", assemblyRTOs},
-		{"| Black hole detection", "3 losses", pmtud.WatchedLosses},
+		{"| Black hole (RFC", "3 losses", pmtud.WatchedLosses},
 		{requests, "16 signals", maxSignals},
-		{"| How far ahead data is taken", "4096 segments", sessionReach},
-		{"| How far ahead data is taken", "16 x", reachGrowth},
-		{"| How far ahead data is taken", "64 if unvalidated", unvalidatedReach},
+		{"| Data is taken", "4096 segments", sessionReach},
+		{"| Data is taken", "16 x", reachGrowth},
+		{"| Data is taken", "64 if unvalidated", unvalidatedReach},
 	}
 }
 
 // sessionFigures are those of sessions.
 func sessionFigures() []rulebook.Figure {
 	const ( // rules
-		writes    = "| If all write buffers"
+		writes    = "| Write buffer if"
 		dial      = "| Dial: "
-		legacy    = "| A peer without signals is recognised"
-		closing   = "| Close: CLOSE;"
-		linger    = "| Sockets that outlive"
-		keepAlive = "| Keep-alive (RFC 9293"
+		legacy    = "| A peer is legacy"
+		closing   = "| Close: CLOSE"
+		linger    = "| Such sockets"
+		keepAlive = "| Keep-alive"
 	)
 	return []rulebook.Figure{
 		{"| RTO back-off", "5 s", sessionMaxRTO},
-		{"| The write buffer is bounded", "4 MiB", defaultWriteBuffer},
-		{"| The write buffer is bounded", "64 bytes", writeCostPerSegment},
+		{"| Write buffer, unless", "4 MiB", defaultWriteBuffer},
+		{"| Write buffer, unless", "64 bytes", writeCostPerSegment},
 		{"| Cap of the rate", "1000 bytes a second", minMaxRate},
-		{"| With a cap the write buffer", "4 MiB", defaultWriteBuffer},
+		{"| At the cap the write", "4 MiB", defaultWriteBuffer},
 		{writes, "64 MiB", writePressure * writeGrain},
 		{writes, "256 KiB", scarceWriteBuffer},
 		{writes, "4 MiB", defaultWriteBuffer},
 		{writes, "16 KiB", leastWriteBuffer},
-		{"| All streams of a session", "256 KiB", defaultStreamWrite},
-		{"| Streams are opened by any", "256 of the peer", defaultMaxStreams},
+		{"| Write buffer of streams", "256 KiB", defaultStreamWrite},
+		{"| Any segment", "256 of the peer", defaultMaxStreams},
 		{"| Credit of a stream", "1 MiB", defaultStreamReceive},
 		{"| Dynamic right-sizing", "16 MiB", maxStreamReceive},
 		{"| Priorities", "64 KiB", bulkAhead},
 		{"| Partial reliability (RFC 3758)", "65534", maxRetransmitLimit},
 		{"| Half-open sessions", "10 s", handshakeTime},
-		{"| Memory pressure: what is counted", "1 KiB", accountGrain},
-		{"| Memory pressure: reading", "16 KiB", littleHeld},
+		{"| What sessions hold", "1 KiB", accountGrain},
+		{"| A batch has", "16 KiB", littleHeld},
 		{dial, "200", int(opening.FirstHello / millis)},
 		{dial, "500 ms", opening.EagerWait},
 		{dial, "20th", opening.EagerHellos},
@@ -101,31 +101,31 @@ func sessionFigures() []rulebook.Figure {
 		{linger, "an 8th", lingering.Part},
 		{keepAlive, "25 s", defaultKeepAlive},
 
-		{"| Stall timeout", "30 min", defaultStallTimeout},
+		{"| Idle timeout", "30 min", defaultStallTimeout},
 	}
 }
 
 // endpointFigures are those of endpoints.
 func endpointFigures() []rulebook.Figure {
 	const ( // rules
-		pressure = "| Memory pressure: sessions end"
+		pressure = "| A batch has"
 		foreign  = "| Sockets of NewEndpoint"
-		records  = "| Records of"
+		records  = "| Records"
 	)
 	return []rulebook.Figure{
-		{"| Half-open limits", "1024", defaultMaxHalfOpen},
+		{"| Half-open sessions", "1024", defaultMaxHalfOpen},
 		{"| Half-open sessions", "3 s", evictAfter},
-		{"| Memory pressure: above", "64 KiB", leastShare},
-		{pressure, "1024 looked at", scanned},
+		{"| Above `MaxBuffered`", "64 KiB", leastShare},
+		{pressure, "1024 sessions", scanned},
 		{pressure, "16 ended", mostShed},
-		{"| TIME-WAIT (RFC 9293", "60 s", timeWaitTime},
+		{"| TIME-WAIT", "60 s", timeWaitTime},
 		{"| Time-outs that are due wait", "1 ms", holdTime},
 		{"| Time-outs that are due wait", "1 s", mostHold},
 		{"| Packets of several sessions", "64", sendBatchSize},
 		{foreign, "1 s", closeWait},
 		{"| A handshake that the accepting side has dropped", "3 times", maxDials - 1},
 		{"| TLS works on fewer handshakes", "100 ms", fairqueue.Lease},
-		{"| Errors of a handshake", "16 wait", maxFailures},
+		{"| Errors: an alert", "16 wait", maxFailures},
 		{"| After a handover", "800 ms", drainHold},
 		{records, "100 a second", sessionLogRate},
 		{records, "10 s", unopenedLogEvery},

@@ -112,17 +112,17 @@ func TestHandshakeFails(t *testing.T) {
 // The constants of the package are the figures that RULES.md and WIRE.md say.
 func TestRuleFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
-		{"| What a handshake holds", "16 KiB", maxClientHello},
-		{"| What a handshake holds", "64 KiB", maxPeerFlight},
-		{"| What a peer's certificates", "10 of them", maxCertificates},
-		{"| What a client's key exchange and certificates may cost", "12 P-256", maxCost},
-		{"| What a key exchange, or parsing", "1920 elements", maxCost * elementsAtOnce},
-		{"| What a signature by the peer's own key may cost", "24 P-256", maxKeyCost},
-		{"| Signatures of clients that cost more", "16 of a network", networkDear},
-		{"| Signatures of clients that cost more", "8 a second", int(time.Second / networkEvery)},
-		{"| Signatures of clients that cost more", "4 for a wrong one", wrongDear},
-		{"| Signatures of clients that cost more", "64 wrong ones", allWrong},
-		{"| Signatures of clients that cost more", "32 a second", int(time.Second / allEvery)},
+		{"| A handshake holds", "16 KiB", maxClientHello},
+		{"| A handshake holds", "64 KiB", maxPeerFlight},
+		{"| A peer has 10", "10 certificates", maxCertificates},
+		{"| A peer has 10", "12 P-256", maxCost},
+		{"| A peer has 10", "1920 elements", maxCost * elementsAtOnce},
+		{"| A peer has 10", "24 P-256", maxKeyCost},
+		{"| Dearer signatures", "16 of a network", networkDear},
+		{"| Dearer signatures", "8 a second", int(time.Second / networkEvery)},
+		{"| Dearer signatures", "4 for a wrong one", wrongDear},
+		{"| Dearer signatures", "64 wrong ones", allWrong},
+		{"| Dearer signatures", "32 a second", int(time.Second / allEvery)},
 	})
 	rulebook.Check(t, "WIRE.md", []rulebook.Figure{
 		{"| 2 | INFO |", "version, now 2", Version},

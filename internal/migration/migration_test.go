@@ -11,7 +11,7 @@ import (
 
 func TestRuleFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
-		{"| Path validation (RFC 9000", "50 ms", challengeEvery},
+		{"| Path validation", "50 ms", challengeEvery},
 	})
 }
 

@@ -15,7 +15,7 @@ import (
 // The constants of the package are the figures that RULES.md says.
 func TestRuleFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
-		{"| A read error of the socket", "8 in a row", ManyFailures},
+		{"| Read errors", "8 in a row", ManyFailures},
 		{"| Sockets of NewEndpoint", "5 s", LastingErrors},
 		{"| Sockets of NewEndpoint", "64 in a row", manyTimeouts},
 		{"| Sockets of NewEndpoint", "20 ms", timeoutGap},

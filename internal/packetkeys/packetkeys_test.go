@@ -275,15 +275,15 @@ func FuzzOpen(f *testing.F) {
 // The constants of the package are the figures that RULES.md and WIRE.md say.
 func TestRuleFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
-		{"| Key update (RFC 9001", "2^22", updateAfter},
-		{"| Key update (RFC 9001", "2^23", confidentialityLimit},
-		{"| Key update (RFC 9001", "2^36", int64(integrityLimit)},
-		{"| Stateless reset (RFC 9000", "41 to 48", MinReset},
+		{"| Key update", "2^22", updateAfter},
+		{"| Key update", "2^23", confidentialityLimit},
+		{"| Key update", "2^36", int64(integrityLimit)},
+		{"| Stateless reset", "41 to 48", MinReset},
 		{"| Keys derived from a cipher", "16 bytes", TagSize},
 		{"| Keys derived from a cipher", "a word of 4", wordSize},
-		{"| Derived keys: 2^24 packets", "2^24", 1 << keyBits},
-		{"| Derived keys: 2^24 packets", "2^62", int64(lastNumber + 1)},
-		{"| Stateless reset (RFC 9000", "48 bytes", MaxReset},
+		{"| Keys derived", "2^24", 1 << keyBits},
+		{"| Keys derived", "2^62", int64(lastNumber + 1)},
+		{"| Stateless reset", "48 bytes", MaxReset},
 	})
 	rulebook.Check(t, "WIRE.md", []rulebook.Figure{
 		{"Each direction and level numbers", "2^62", int64(lastNumber + 1)},

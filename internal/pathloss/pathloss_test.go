@@ -14,8 +14,8 @@ import (
 
 func TestRuleFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
-		{"| Packets that are lost: the ends tell", "256 packets", AskAfter},
-		{"| Packets that are lost: the ends tell", "1 s", askEvery},
+		{"| Packets that are lost", "256 packets", AskAfter},
+		{"| Packets that are lost", "1 s", askEvery},
 	})
 }
 

@@ -193,9 +193,9 @@ func TestRuleFigures(t *testing.T) {
 		{"| A blocked call", "1 ms", Grace},
 		{"| A blocked call", "2 come", fewCalls},
 		{"| A blocked call", "64 stop", maxStops},
-		{"| The turn of a blocked call", "8 ms", MaxGrace},
-		{"| The turn of a blocked call", "16 calls", manyCalls},
-		{"| The turn of a blocked call", "4 packets", burstPackets},
+		{"| A blocked call", "8 ms", MaxGrace},
+		{"| A blocked call", "16 calls", manyCalls},
+		{"| A blocked call", "4 packets", burstPackets},
 		{"| Sockets of NewEndpoint", "1 to 100 ms", Soon},
 		{"| Sockets of NewEndpoint", "100 ms", Late},
 	})

@@ -130,6 +130,6 @@ func TestFilterConcurrentUse(t *testing.T) {
 func TestRuleFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
 		{"| Anti-replay window", "1984", (words - 1) * 64},
-		{"| Replay filter", "16384", tableSize},
+		{"| Anti-replay window", "16384", tableSize},
 	})
 }

@@ -104,6 +104,6 @@ func TestRuleFigures(t *testing.T) {
 		{"| An ACK waits", "100 ms", MaxHold * time.Millisecond},
 		{"| An ACK waits", "16 replies", FirstReplies},
 		{"| An ACK waits", "250 after", Streak},
-		{"| An ACK waits", "32 does", Sampled},
+		{"| An ACK waits", "of 32", Sampled},
 	})
 }

@@ -156,15 +156,15 @@ func TestConcerns(t *testing.T) {
 // The figures of RULES.md are those of the code.
 func TestRuleFigures(t *testing.T) {
 	t.Parallel()
-	const when, next, again = "| A dialled socket has its route looked at", "| A dialled socket is looked at again", "| It is connected again"
+	const route, again = "| A dialled socket's route", "| It is connected again"
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
-		{when, "300 ms", patience},
-		{when, "1 s", longPatience},
-		{when, "500 ms", listening},
-		{next, "every 250 ms", every},
-		{next, "5 s", while},
-		{next, "every 500 ms", everyLater},
-		{next, "each 500 ms", idle},
+		{route, "300 ms", patience},
+		{route, "1 s", longPatience},
+		{route, "500 ms", listening},
+		{route, "every 250 ms", every},
+		{route, "5 s", while},
+		{route, "every 500 ms", everyLater},
+		{route, "each 500 ms", idle},
 		{again, "3 looks", confirmations},
 	})
 }

@@ -391,7 +391,7 @@ func TestRuleFigures(t *testing.T) {
 		{"| Lack of processor time", "1 s after", delayedFor},
 		{"| Lack of processor time", "5 ms", delayedBy},
 		{"| Lack of processor time", "16 KiB", shortCall},
-		{"| Bursts", "32 KiB", BurstLeast},
-		{"| Bursts", "512 KiB", burstMost},
+		{"| After a batch", "32 KiB", BurstLeast},
+		{"| After a batch", "512 KiB", burstMost},
 	})
 }

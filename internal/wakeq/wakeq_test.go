@@ -371,9 +371,9 @@ func TestQueuesOfProcessors(t *testing.T) {
 // The constants of the package are the figures that RULES.md says.
 func TestRuleFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
-		{"| Lack of processor time", "10 s", LagTime},
-		{"| Lack of processor time: for", "90 s", probeFor},
-		{"| Lack of processor time: for", "100 ms", probeEvery},
+		{"| `EndpointStats.Lag`", "10 to 20 s", LagTime},
+		{"| `EndpointStats.Lag`", "90 s", probeFor},
+		{"| `EndpointStats.Lag`", "100 ms", probeEvery},
 		{"| Wake queues", "16", mostQueues},
 	})
 }

@@ -95,7 +95,7 @@ func TestForgedAnswers(t *testing.T) {
 // The constants of the package are the figures that RULES.md says.
 func TestRuleFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
-		{"| Tunnel, flows of UDP: who has not answered", "64 KiB", FirstWindow},
-		{"| Tunnel, flows of UDP: who has not answered", "16 MiB", MaxWindow},
+		{"| Tunnel's UDP: who has not answered", "64 KiB", FirstWindow},
+		{"| Tunnel's UDP: who has not answered", "16 MiB", MaxWindow},
 	})
 }
