@@ -148,6 +148,31 @@ func TestAckHold(t *testing.T) {
 	}
 }
 
+// The wait that the peer has announced is no longer in the time-out of a segment that a
+// later packet of the peer does not acknowledge.
+func TestAckHoldEnds(t *testing.T) {
+	for ms, ends := range map[uint32]bool{40 + 80: false, 40 + 80 + 1: true} { // srtt, and 4 rttvar
+		h := thinHarness(t, 40, Extensions{AwaitReplies: true})
+		h.send("x")
+		h.advance(0)
+		h.later(40)
+		h.input(segment(cmdAck, 77, h.now-40, 1, 2, ""))
+		h.k.snd.rtt.rttvar = 20
+		h.out = nil
+		h.send("y")
+		h.advance(0)
+		rto := h.k.snd.rtt.rto
+		h.later(ms)
+		h.input(segment(cmdWins, 0, 0, 0, 2, ""))
+		left := rto - min(ms, rto)
+		if !ends {
+			left = rto + 77 - ms
+		}
+		h.due(left)
+		h.out = nil
+	}
+}
+
 // A repetition is not suspected because of what left before it in the same
 // millisecond, and a lost one is found by what left after it, whatever its sn.
 func TestSendOrder(t *testing.T) {

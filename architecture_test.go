@@ -155,6 +155,9 @@ func TestArchitectureRules(t *testing.T) {
 		}
 	}
 	require.Greater(t, rules, 150, "the rule tables are not as they were")
+	page, err := os.Stat("RULES.md")
+	require.NoError(t, err)
+	assert.LessOrEqual(t, page.Size(), int64(40<<10), "RULES.md is to be read")
 	for _, page := range []string{"SECURITY.md", "ARCHITECTURE.md", "docs/locks.md", "docs/design.md", "docs/how-to.md", "docs/walks.md"} {
 		text, err := os.ReadFile(page)
 		require.NoError(t, err)

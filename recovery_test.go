@@ -224,6 +224,24 @@ func TestTailProbe(t *testing.T) {
 	require.Len(t, counted.out, 2)
 	counted.out = nil
 
+	// It does not wait for a variance that is large: 2 srtt and 25 ms, or Interval.
+	for interval, wait := range map[uint32]uint32{10: 2*80 + 25, 40: 2*80 + 40} {
+		varied := recoveryHarness(t, 2, Extensions{TailProbe: true})
+		varied.k.SetNoDelay(NoDelayOn)
+		require.NoError(t, varied.k.SetInterval(interval))
+		varied.later(80)
+		varied.input(ack(3, 1080, 4))
+		varied.k.snd.rtt.rto = 1000
+		for range 2 {
+			varied.send(strings.Repeat("d", varied.k.cfg.mss))
+		}
+		varied.advance(0)
+		at, ok := varied.k.NextFlush()
+		require.True(t, ok)
+		require.Equal(t, wait, at-varied.now)
+		varied.out = nil
+	}
+
 	small := recoveryHarness(t, 2, Extensions{TailProbe: true})
 	small.advance(300)
 	small.want(`push 1 frg=0 "a"`, `push 2 frg=0 "b"`, `push 3 frg=0 "c"`)

@@ -123,7 +123,7 @@ func endpointFigures() []rulebook.Figure {
 		{"| Time-outs that are due wait", "1 s", mostHold},
 		{"| Packets of several sessions", "64", sendBatchSize},
 		{foreign, "1 s", closeWait},
-		{"| A handshake that the accepting side has dropped", "3 times", maxDials - 1},
+		{"| A dropped handshake", "3 times", maxDials - 1},
 		{"| TLS works on fewer handshakes", "100 ms", fairqueue.Lease},
 		{"| Errors: an alert", "16 wait", maxFailures},
 		{"| After a handover", "800 ms", drainHold},

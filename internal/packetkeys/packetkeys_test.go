@@ -280,7 +280,7 @@ func TestRuleFigures(t *testing.T) {
 		{"| Key update", "2^36", int64(integrityLimit)},
 		{"| Stateless reset", "41 to 48", MinReset},
 		{"| Keys derived from a cipher", "16 bytes", TagSize},
-		{"| Keys derived from a cipher", "a word of 4", wordSize},
+		{"| Keys derived from a cipher", "word of 4", wordSize},
 		{"| Keys derived", "2^24", 1 << keyBits},
 		{"| Keys derived", "2^62", int64(lastNumber + 1)},
 		{"| Stateless reset", "48 bytes", MaxReset},

@@ -136,12 +136,17 @@ func TestLossBySize(t *testing.T) {
 	require.False(t, w.Divides())
 	lose(w, 100, 0)
 	require.False(t, w.Divides(), "too soon")
-	now += 2 * trialGap
-	w.Full += 300
-	lose(w, 1, 0)
-	w.Full += 40
-	lose(w, 5, 0)
-	require.True(t, w.Divides())
+	for _, late := range []bool{false, true} {
+		now += 1999
+		if late {
+			now = 1 + 2000
+		}
+		w.Full += 300
+		lose(w, 1, 0)
+		w.Full += 40
+		lose(w, 5, 0)
+		require.Equal(t, late, w.Divides())
+	}
 	w.Shrunk(1200)
 	require.False(t, w.Divides())
 

@@ -243,7 +243,7 @@ func TestRuleFigures(t *testing.T) {
 		{"| DPLPMTUD: a probe", "2 s", MaxWait},
 		{"| Black hole (RFC", "1200 bytes", Base},
 		{"| Black hole to", "15 s", doubtTime},
-		{"| Fragmented may be", "548 bytes", Floor},
+		{"| Only these may", "548 bytes", Floor},
 		{"| Black hole (RFC", "1 s", minTrust},
 		{"| Black hole (RFC", "8 s", maxTrust},
 	})

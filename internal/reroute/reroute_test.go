@@ -165,6 +165,6 @@ func TestRuleFigures(t *testing.T) {
 		{route, "5 s", while},
 		{route, "every 500 ms", everyLater},
 		{route, "each 500 ms", idle},
-		{again, "3 looks", confirmations},
+		{again, "3 checks", confirmations},
 	})
 }
