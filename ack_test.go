@@ -282,6 +282,7 @@ func TestPostponeTimeouts(t *testing.T) {
 		h.advance(0)
 		h.want(`push 25 frg=0 "y"`)
 		rto = h.k.snd.ring.at(25).rto
+		h.k.snd.rate.NewestAckedRTT = 10_000_000
 		h.advance(2*rto + 1)
 		h.want(`push 25 frg=0 "y"`)
 	}
