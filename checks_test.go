@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -137,6 +138,14 @@ func TestFastResendLimit(t *testing.T) {
 		h.input(ack(3, 1080, 1))
 		require.Equal(t, want, s.early, "after %d", sent)
 		h.out = nil
+
+		counted := recoveryHarness(t, 1, Extensions{SendOrder: true})
+		counted.k.snd.ring.at(1).xmit = sent
+		counted.later(80)
+		counted.input(ack(3, 1080, 1))
+		counted.advance(0)
+		require.Equal(t, want, slices.Contains(counted.out, `push 1 frg=0 "a"`), "after %d", sent)
+		counted.out = nil
 	}
 }
 

@@ -340,3 +340,21 @@ func TestSpareMemoryIsReleased(t *testing.T) {
 		require.InDelta(t, time.Second, time.Since(moved), float64(50*time.Millisecond))
 	})
 }
+
+// The write buffer has its size, or twice what is in flight, up to 32 MiB.
+func TestWriteBufferFollowsTheFlight(t *testing.T) {
+	inWorld(t, 3, clean, func(t *testing.T, w *world) {
+		a, _, _ := w.pair(nil, nil)
+		var sizes []int
+		a.mu.Lock()
+		was := a.kcp.snd.flightBytes
+		for _, flight := range []int64{0, 2<<20 + 1, 16<<20 - 1, 17 << 20} {
+			a.kcp.snd.flightBytes = flight
+			sizes = append(sizes, a.writeBuffer())
+		}
+		a.kcp.snd.flightBytes = was
+		a.mu.Unlock()
+		require.Equal(t, []int{4 << 20, 4<<20 + 2, 32<<20 - 2, 32 << 20}, sizes)
+		require.NoError(t, a.Abort())
+	})
+}
