@@ -1,15 +1,23 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash"
+	"io"
 	"math/rand/v2"
-	"strconv"
+	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"text/tabwriter"
 	"time"
-	"unicode/utf8"
 
+	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/netsim"
 )
 
@@ -22,10 +30,8 @@ type demo struct {
 	link     netsim.LinkConfig // of each direction
 	seed     uint64
 	timeout  time.Duration
-	flows    bool          // show streams, and move nothing
-	duration time.Duration // of that
 	settings settings
-	lines    jsonLines
+	json     bool
 	debug    *debugServer // nil without -debug
 
 	// tamper, if not nil, may change received data. It is for tests.
@@ -34,14 +40,13 @@ type demo struct {
 
 func newDemo(std streams) *demo {
 	return &demo{
-		std: std, lines: jsonLines{out: std.out},
+		std:  std,
 		size: 8_000_000,
 		link: netsim.LinkConfig{
 			Loss: 0.1, Delay: 30 * time.Millisecond, Jitter: 10 * time.Millisecond, Duplicate: 0.02,
 		},
 		seed:     rand.Uint64N(1e9),
 		timeout:  5 * time.Minute,
-		duration: defaultFlowsTime,
 		settings: settings{profile: defaultProfile, envelope: envelope{secret: true}},
 	}
 }
@@ -56,13 +61,9 @@ with what was sent.`,
 		groups: []optionGroup{
 			{"What to move", []option{
 				{"size", "SIZE", "amount of random data per direction: 8MB, 512kB,\n64MiB; default 8MB", parsed(&d.size, parseSize)},
-				{"file", "PATH", "move this file instead", parsed(&d.file, func(s string) (string, error) { return s, nil })},
+				{"file", "PATH", "move this file instead", text(&d.file)},
 				{"timeout", "DURATION", "fail if it takes longer; default 5m", parsed(&d.timeout, positiveDuration)},
-				d.lines.option("stdout"),
-			}},
-			{"Streams", []option{
-				{"streams", "", "move no file: run a state feed, a chat, calls and a\ndownload on streams of their own, and beside it all\non one session", parsed(&d.flows, strconv.ParseBool)},
-				{"time", "DURATION", "how long; default 10s", parsed(&d.duration, positiveDuration)},
+				jsonOption(&d.json, "stdout"),
 			}},
 			{"The network, the same in both directions", []option{
 				{"loss", "SHARE", "share of packets lost: 10%, 10 or 0.1; default 10%", parsed(&d.link.Loss, parsePercent)},
@@ -72,7 +73,7 @@ with what was sent.`,
 				{"reorder", "SHARE", "packets that may overtake others, within the jitter;\ndefault 0%", parsed(&d.link.Reorder, parsePercent)},
 				{"seed", "N", "seed of the data and of the network's randomness;\ndefault: random", parsed(&d.seed, parseSeed)},
 			}},
-			{"TLS", []option{demoTLS(&d.settings)}},
+			{"TLS", []option{d.settings.option(demoTLS())}},
 			d.settings.group(),
 		},
 		examples: `  kcp demo
@@ -81,15 +82,13 @@ with what was sent.`,
   kcp demo -loss 0 -size 100MB
   kcp demo -profile lowlatency
   kcp demo -tls
-  kcp demo -streams -loss 2% -delay 40ms -jitter 0s
   kcp demo -cc reference -loss 1% -size 1MB`,
 	}
 }
 
 // runDemo is kcp demo.
 func runDemo(ctx context.Context, std streams, args []string) error {
-	d := newDemo(std)
-	return d.lines.errors(d.main(ctx, args))
+	return newDemo(std).main(ctx, args)
 }
 
 // main reads the command line and runs the demo.
@@ -97,129 +96,314 @@ func (d *demo) main(ctx context.Context, args []string) error {
 	if _, err := d.options().parse(d.std, args, 0); err != nil {
 		return err
 	}
-	d.std.err = d.lines.messages(d.std.err, "kcp demo")
 	cfg, err := d.settings.config()
-	if err != nil {
-		return err
-	}
 	switch {
+	case err != nil:
+		return err
 	case d.link.Loss == 1:
 		return usageErrorf("-loss 100%% lets nothing through")
 	case d.size == 0:
 		return usageErrorf("-size 0 leaves nothing to move")
-	case d.flows && d.file != "":
-		return usageErrorf("-streams does not move a file")
-	case d.flows:
-		return d.withDebug(func() error { return d.demoFlows(ctx, cfg) })
 	}
 	up, down := &direction{name: "dial -> listen"}, &direction{name: "listen -> dial"}
-	if err := d.open(up, down); err != nil {
-		return err
-	}
-	defer up.source.Close()
-	defer down.source.Close()
-	return d.withDebug(func() error {
-		d.announce("Moving "+d.what()+" both ways at once, over KCP on this machine.", d.network())
-		ctx, cancel := context.WithTimeoutCause(ctx, d.timeout, errTimeout)
-		defer cancel()
-		if err := d.transfer(ctx, cfg, up, down); err != nil {
-			return d.explain(err, up, down)
+	for i, dir := range []*direction{up, down} {
+		if err := d.open(i, dir); err != nil {
+			return err
 		}
-		return d.conclude(up, down)
-	})
-}
-
-// withDebug runs f with what -debug and -trace ask for.
-func (d *demo) withDebug(f func() error) error {
-	debug, err := d.settings.serveDebug(d.std, "kcp demo")
-	if err != nil {
+		defer dir.source.Close()
+	}
+	if d.debug, err = d.settings.serveDebug(d.std, "kcp demo"); err != nil {
 		return err
 	}
-	defer debug.close()
+	defer d.debug.close()
 	defer d.settings.closeTraces(d.std, "kcp demo")
-	d.debug = debug
-	return f()
+	if !d.json {
+		d.announce()
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, d.timeout, errTimeout)
+	defer cancel()
+	if err := d.transfer(ctx, cfg, up, down); err != nil {
+		return d.explain(err, up, down)
+	}
+	return d.conclude(up, down)
 }
 
 // errTimeout is why the context of a demo ends.
 var errTimeout = errors.New("timeout")
 
 // explain describes the ends that are not errors of their own.
-func (d *demo) explain(err error, directions ...*direction) error {
-	var what error
+func (d *demo) explain(err error, up, down *direction) error {
 	switch {
 	case errors.Is(err, errTimeout):
-		what = fmt.Errorf("not done within %v (-timeout)", d.timeout)
+		err = fmt.Errorf("not done within %v (-timeout)", d.timeout)
 	case errors.Is(err, context.Canceled):
-		what = errInterrupted
+		err = errInterrupted
 	default:
 		return explain(err)
 	}
-	var progress []string
-	for _, dir := range directions {
-		progress = append(progress, fmt.Sprintf("%s at %s", dir.name, dir.percent()))
-	}
-	if len(progress) == 0 {
-		return what
-	}
-	return fmt.Errorf("%w, with %s", what, strings.Join(progress, " and "))
+	return fmt.Errorf("%w, with %s at %s and %s at %s", err, up.name, up.percent(), down.name, down.percent())
 }
 
-// what describes the data to move.
-func (d *demo) what() string {
+// announce prints what the demo is about to do.
+func (d *demo) announce() {
+	what := formatBytes(float64(d.size))
 	if d.file != "" {
-		return fmt.Sprintf("%s (%s)", d.file, formatBytes(float64(d.size)))
+		what = fmt.Sprintf("%s (%s)", d.file, what)
 	}
-	return formatBytes(float64(d.size)) + " of random data"
+	fmt.Fprintf(d.std.out, "Moving %s both ways at once, over KCP on this machine.\n\n", what)
+	fmt.Fprintf(d.std.out, "  network   %.4g%% loss, %v delay, up to %v jitter each way\n", 100*d.link.Loss, d.link.Delay, d.link.Jitter)
+	fmt.Fprintf(d.std.out, "  sessions  %v\n  seed      %d\n\n", &d.settings, d.seed)
 }
 
-// announce prints what the demo is about to do. With -json it prints nothing.
-func (d *demo) announce(what, network string) {
-	if d.lines.on {
-		return
-	}
-	fmt.Fprintf(d.std.out, "%s\n", folded("", what))
-	fmt.Fprintf(d.std.out, "%s%s", folded("  network   ", network), folded("  sessions  ", d.settings.String()))
-	fmt.Fprintf(d.std.out, "  seed      %d\n\n", d.seed)
+// direction is one of the two transfers of a demo.
+type direction struct {
+	name     string
+	source   io.ReadCloser
+	size     int64
+	from, to *kcp.Conn
+
+	arrived     atomic.Int64 // bytes received
+	pace        pace
+	took        time.Duration // until the last byte was received
+	sentSum     []byte
+	receivedSum []byte
+
+	// Set at the end.
+	sender, receiver kcp.ConnStats
+	relayed          netsim.LinkStats
 }
 
-// foldAt is how many columns the text of a demo takes, except for hashes: narrow
-// terminals have 60.
-const foldAt = 59
+// percent returns the share of bytes received.
+func (dir *direction) percent() string {
+	return fmt.Sprintf("%d%%", 100*dir.arrived.Load()/max(dir.size, 1))
+}
 
-// folded returns text behind head, in lines of at most foldAt columns if its
-// words allow, which begin below each other.
-func folded(head, text string) string {
-	var b strings.Builder
-	indent := strings.Repeat(" ", len(head))
-	line := head
-	for i, word := range strings.Fields(text) {
-		switch {
-		case i == 0:
-			line += word
-		case utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > foldAt:
-			fmt.Fprintln(&b, line)
-			line = indent + word
-		default:
-			line += " " + word
+// intact reports whether the received data equals the sent data.
+func (dir *direction) intact() bool {
+	return len(dir.sentSum) > 0 && bytes.Equal(dir.sentSum, dir.receivedSum)
+}
+
+// progress describes the state of a direction.
+func (dir *direction) progress(elapsed time.Duration) string {
+	rate := dir.pace.since(elapsed, dir.arrived.Load())
+	return fmt.Sprintf("%s %4s %8s/s", dir.name, dir.percent(), formatBytes(rate))
+}
+
+// open sets the source of a direction.
+func (d *demo) open(index int, dir *direction) error {
+	if d.file == "" {
+		dir.source, dir.size = io.NopCloser(randomData(d.seed, index)), d.size
+		return nil
+	}
+	f, err := os.Open(d.file)
+	if err != nil {
+		return err
+	}
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+	case !info.Mode().IsRegular():
+		err = fmt.Errorf("%s is not a regular file", d.file)
+	case info.Size() == 0:
+		err = fmt.Errorf("%s is empty", d.file)
+	default:
+		d.size = info.Size()
+		dir.source, dir.size = f, d.size
+		return nil
+	}
+	_ = f.Close()
+	return err
+}
+
+// randomData returns an endless stream that differs for each seed and index.
+func randomData(seed uint64, index int) io.Reader {
+	var key [32]byte
+	binary.LittleEndian.PutUint64(key[:], seed)
+	key[8] = byte(index)
+	return rand.NewChaCha8(key)
+}
+
+// transfer moves both directions through a relay, and shows the progress.
+func (d *demo) transfer(ctx context.Context, cfg *kcp.Config, up, down *direction) error {
+	l, err := kcp.Listen("udp", "127.0.0.1:0", cfg)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	relay, err := netsim.NewRelay(l.Addr().String(), d.link, d.link, d.seed)
+	if err != nil {
+		return err
+	}
+	defer relay.Close()
+	dialed, accepted, err := connect(ctx, l, relay.Addr().String(), cfg)
+	if err != nil {
+		return err
+	}
+	d.debug.show("dial", dialed.Endpoint())
+	d.debug.show("listen", accepted.Endpoint())
+	up.from, up.to, down.from, down.to = dialed, accepted, accepted, dialed
+	if err := d.move(ctx, up, down); err != nil {
+		return err
+	}
+	closing := make(chan error) // each waits for the other's answer
+	go func() { closing <- dialed.Close() }()
+	err = errors.Join(accepted.Close(), <-closing)
+	for _, dir := range []*direction{up, down} {
+		dir.sender, dir.receiver = dir.from.Stats(), dir.to.Stats()
+	}
+	up.relayed, down.relayed = relay.Stats()
+	return err
+}
+
+// connect opens a session. ctx bounds how long that takes, and so does the
+// PeerTimeout of cfg.
+func connect(ctx context.Context, l *kcp.Listener, addr string, cfg *kcp.Config) (dialed, accepted *kcp.Conn, err error) {
+	patient := *cfg
+	switch {
+	case cfg.PeerTimeout < 0:
+		patient.DialTimeout = forEver
+	case cfg.PeerTimeout > 0:
+		patient.DialTimeout = cfg.PeerTimeout
+	default:
+		patient.DialTimeout = defaultPatience
+	}
+	d := kcp.Dialer{Config: &patient}
+	conn, err := d.DialContext(ctx, "udp", addr)
+	if err == nil {
+		dialed = conn.(*kcp.Conn)
+		if accepted, err = l.AcceptKCP(ctx); err == nil {
+			return dialed, accepted, nil
+		}
+		_ = dialed.Abort()
+	}
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return nil, nil, err
+}
+
+// move moves both directions, until all has arrived or one has failed.
+func (d *demo) move(ctx context.Context, up, down *direction) error {
+	work, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	var running sync.WaitGroup
+	start := time.Now()
+	for _, dir := range []*direction{up, down} {
+		for _, step := range []func() error{dir.send, func() error { return dir.receive(start, d.tamper) }} {
+			running.Go(func() {
+				if err := step(); err != nil {
+					fail(err)
+				}
+			})
 		}
 	}
-	fmt.Fprintln(&b, line)
-	return b.String()
+	stopWatching := context.AfterFunc(work, func() {
+		_ = up.from.Abort() // fails only if the session has ended
+		_ = down.from.Abort()
+	})
+	var m *meter
+	if !d.json {
+		m = startMeter(d.std.out, canRedraw(d.std.out), func(elapsed time.Duration) string {
+			return fmt.Sprintf("  %5.1fs  %s  |  %s", elapsed.Seconds(), up.progress(elapsed), down.progress(elapsed))
+		})
+	}
+	running.Wait()
+	stopWatching()
+	m.stop()
+	if work.Err() != nil {
+		return context.Cause(work)
+	}
+	return nil
 }
 
-// network describes the links.
-func (d *demo) network() string {
-	share := func(p float64) string { return fmt.Sprintf("%.4g%%", 100*p) }
-	parts := []string{share(d.link.Loss) + " loss", fmt.Sprintf("%v delay", d.link.Delay)}
-	if d.link.Jitter > 0 {
-		parts = append(parts, fmt.Sprintf("up to %v jitter", d.link.Jitter))
+// send copies the source to the session.
+func (dir *direction) send() error {
+	sum := sha256.New()
+	n, err := io.CopyBuffer(io.MultiWriter(dir.from, sum), io.LimitReader(dir.source, dir.size), make([]byte, 64<<10))
+	if err != nil {
+		return fmt.Errorf("%s: after %s: %w", dir.name, plural(n, "byte"), err)
 	}
-	if d.link.Duplicate > 0 {
-		parts = append(parts, share(d.link.Duplicate)+" duplicated")
+	if n < dir.size {
+		return fmt.Errorf("%s: the file has shrunk from %d to %s", dir.name, dir.size, plural(n, "byte"))
 	}
-	if d.link.Reorder > 0 {
-		parts = append(parts, share(d.link.Reorder)+" reordered")
+	dir.sentSum = sum.Sum(nil)
+	return dir.from.CloseWrite()
+}
+
+// receive reads the session to its end.
+func (dir *direction) receive(start time.Time, tamper func(string, []byte)) error {
+	sink := &hashSink{direction: dir, start: start, sum: sha256.New(), tamper: tamper}
+	n, err := io.CopyBuffer(sink, dir.to, make([]byte, 64<<10))
+	if err != nil {
+		return fmt.Errorf("%s: after %s: %w", dir.name, plural(n, "byte"), err)
 	}
-	return strings.Join(parts, ", ") + " each way"
+	dir.receivedSum = sink.sum.Sum(nil)
+	return nil
+}
+
+// hashSink counts and hashes received data.
+type hashSink struct {
+	direction *direction
+	start     time.Time
+	sum       hash.Hash
+	tamper    func(direction string, data []byte)
+}
+
+func (s *hashSink) Write(p []byte) (int, error) {
+	if s.tamper != nil {
+		s.tamper(s.direction.name, p)
+	}
+	s.direction.arrived.Add(int64(len(p)))
+	s.direction.took = time.Since(s.start)
+	return s.sum.Write(p)
+}
+
+// errDamaged is the error of a demo that has delivered other data.
+var errDamaged = errors.New("FAILED: what arrived differs from what was sent")
+
+// conclude prints the results. It fails if the received data differs from the
+// sent data.
+func (d *demo) conclude(directions ...*direction) error {
+	o := jsonDemo{Type: "result", Seed: d.seed, Intact: true}
+	for _, dir := range directions {
+		o.Intact = o.Intact && dir.intact()
+		o.Seconds = max(o.Seconds, dir.took.Seconds())
+		o.Directions = append(o.Directions, jsonDirection{
+			Name: dir.name, Size: dir.size, Seconds: dir.took.Seconds(), jsonSegments: segmentsOf(&dir.sender),
+			Relayed: dir.relayed.Sent.Packets, Lost: dir.relayed.Lost.Packets + dir.relayed.Overflow.Packets,
+			Recovered: dir.receiver.FEC.Recovered,
+			SentSum:   fmt.Sprintf("%x", dir.sentSum), ReceivedSum: fmt.Sprintf("%x", dir.receivedSum),
+		})
+	}
+	var err error
+	if d.json {
+		err = printJSON(d.std.out, o)
+	} else {
+		_, err = io.WriteString(d.std.out, o.text(directions))
+	}
+	if err == nil && !o.Intact {
+		return errDamaged
+	}
+	return err
+}
+
+// text returns a result for people.
+func (o *jsonDemo) text(directions []*direction) string {
+	var b strings.Builder
+	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "\n  direction\ttime\tgoodput\tresent\tpackets lost\trecovered by FEC")
+	for i, dir := range directions {
+		one := &o.Directions[i]
+		fmt.Fprintf(table, "  %s\t%s\t%s/s\t%s\t%d of %d\t%d\n", dir.name, formatTime(dir.took),
+			formatBytes(float64(dir.size)/dir.took.Seconds()), resentShare(&dir.sender), one.Lost, one.Relayed, one.Recovered)
+	}
+	_ = table.Flush()
+	for i := range o.Directions {
+		one := &o.Directions[i]
+		fmt.Fprintf(&b, "\n  sha256 of %s\n    sent      %s\n    received  %s\n", one.Name, one.SentSum, one.ReceivedSum)
+	}
+	if o.Intact {
+		b.WriteString("\nok: both hashes match\n")
+	}
+	return b.String()
 }

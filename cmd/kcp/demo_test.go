@@ -8,11 +8,10 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/arqnet/kcp"
 )
 
 var sums = regexp.MustCompile(`(?m)^    (?:sent|received) +([0-9a-f]{64})$`)
@@ -35,12 +34,7 @@ func TestDemo(t *testing.T) {
 	require.Equal(t, exitOK, got.code, got.err)
 	require.Empty(t, got.err)
 	require.Contains(t, got.out, "seed      12345\n")
-	require.Contains(t, got.out, "  network   10% loss, 5ms delay, up to 2ms jitter, 5%\n            duplicated, 5% reordered each way\n")
-	for _, line := range strings.Split(got.out, "\n") {
-		if !strings.Contains(line, "  |  ") { // a line of progress, which terminals do not get
-			require.LessOrEqual(t, len(sums.ReplaceAllString(line, "")), foldAt, "wraps on a narrow terminal: %s", line)
-		}
-	}
+	require.Contains(t, got.out, "  network   10% loss, 5ms delay, up to 2ms jitter each way\n")
 	require.Contains(t, got.out, "profile default")
 	require.Contains(t, got.out, "ok: both hashes match\n")
 	require.NotContains(t, got.out, "\x1b", "escape sequences, though this is no terminal")
@@ -49,7 +43,7 @@ func TestDemo(t *testing.T) {
 	require.Equal(t, all[2], all[3])
 	require.NotEqual(t, all[0], all[2], "both directions have the same data")
 
-	rows := regexp.MustCompile(`(?m)^  (dial -> listen|listen -> dial) +\S+ .* ([0-9.]+)% +(\d+) of (\d+)$`).FindAllStringSubmatch(got.out, -1)
+	rows := regexp.MustCompile(`(?m)^  (dial -> listen|listen -> dial) +\S+ .* ([0-9.]+)% +(\d+) of (\d+) +0$`).FindAllStringSubmatch(got.out, -1)
 	require.Len(t, rows, 2, got.out)
 	for _, row := range rows {
 		require.NotEqual(t, "0", row[3], "nothing was lost: %s", got.out)
@@ -112,15 +106,11 @@ func TestDemoFindsCorruption(t *testing.T) {
 		require.Contains(t, errs.String(), "kcp demo: FAILED")
 	}
 
-	var out, errs bytes.Buffer
-	d := newDemo(streams{out: &out, err: &errs})
+	var out bytes.Buffer
+	d := newDemo(streams{out: &out})
 	d.tamper = func(_ string, data []byte) { data[0] ^= 1 }
-	err := d.lines.errors(d.main(t.Context(), strings.Fields("-json -size 3kB -loss 0 -delay 1ms")))
-	require.Equal(t, exitFailed, report(t.Context(), d.std, "demo", err))
-	all := objects(t, out.String())
-	require.Equal(t, false, all[len(all)-2]["intact"])
-	require.Equal(t, object{"type": "error", "exit_code": 1.0, "message": errDamaged.Error()}, all[len(all)-1])
-	require.Empty(t, errs.String())
+	require.Equal(t, errDamaged, d.main(t.Context(), strings.Fields("-json -size 3kB -loss 0 -delay 1ms")))
+	require.Equal(t, false, last(t, out.String())["intact"])
 }
 
 func TestDemoTimesOut(t *testing.T) {
@@ -147,70 +137,30 @@ func TestDemoInterrupted(t *testing.T) {
 	require.Equal(t, exitInterrupted, report(ctx, d.std, "demo", err))
 }
 
-// statusOf returns a status of two directions that are some way along.
-func statusOf(t *testing.T) *status {
-	t.Helper()
-	conn, err := kcp.Dial("udp", "127.0.0.1:9", &kcp.Config{DialTimeout: -1})
-	require.NoError(t, err)
-	t.Cleanup(func() { conn.Close() })
-	up := &direction{name: "dial -> listen", size: 8_000_000, from: conn}
-	down := &direction{name: "listen -> dial", size: 8_000_000, from: conn}
-	up.arrived.Store(4_000_000)
-	down.arrived.Store(8_000_000)
-	return newStatus(&bytes.Buffer{}, up, down)
-}
-
-func TestStatusRedraws(t *testing.T) {
-	s := statusOf(t)
-	first := s.block([]float64{123.4e6, 0})
-	require.NotContains(t, first, "\x1b[2A", "nothing to draw over yet")
-	require.Contains(t, first, "dial -> listen [#########.........]  50% 123.4 MB/s")
-	require.Contains(t, first, "listen -> dial [##################] 100%      0 B/s")
-	for _, line := range strings.Split(regexp.MustCompile(`\x1b\[[?0-9]*[a-zA-Z]|\r`).ReplaceAllString(first, ""), "\n") {
-		require.Less(t, len(line), 80)
+// A terminal's line is drawn over, and stays at the end with the last state. Elsewhere
+// there is a line a second.
+func TestMeter(t *testing.T) {
+	for _, redraw := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			var out bytes.Buffer
+			m := startMeter(&out, redraw, func(elapsed time.Duration) string { return elapsed.String() })
+			time.Sleep(1100 * time.Millisecond)
+			m.stop()
+			want := "1s\n"
+			if redraw {
+				want = ""
+				for _, line := range []string{"250ms", "500ms", "750ms", "1s", "1.1s"} {
+					want += "\r\x1b[?7l" + line + "\x1b[K\x1b[?7h"
+				}
+				want += "\n"
+			}
+			require.Equal(t, want, out.String())
+		})
 	}
-	s.drawn = true
-	require.Equal(t, "\x1b[2A"+first, s.block([]float64{123.4e6, 0}))
-
-	line := s.line(s.start.Add(1500*time.Millisecond), []float64{2e6, 1000})
-	require.Equal(t, "    1.5s  dial -> listen  50%   2.0 MB/s rtt 0s resent 0.0%  |  listen -> dial 100%   1.0 kB/s rtt 0s resent 0.0%\n", line)
-
-	// A direction that has all shows how long it took, and no rate.
-	s.directions[1].finished.Store(int64(5310 * time.Millisecond))
-	require.Contains(t, s.block([]float64{123.4e6, 0}), "[##################] 100% done in 5.31s")
-	require.Contains(t, s.line(s.start.Add(6*time.Second), []float64{2e6, 0}), "listen -> dial 100% done in 5.31s resent")
-}
-
-// kcp demo -streams prints a table with figures of each flow, with streams and without, or
-// an object.
-func TestDemoStreams(t *testing.T) {
-	t.Parallel()
-	args := []string{"demo", "-streams", "-time", "500ms", "-loss", "0", "-delay", "5ms", "-jitter", "0s", "-duplicate", "0", "-seed", "7"}
-	got := runWith(t.Context(), nil, args...)
-	require.Equal(t, exitOK, got.code, got.err)
-	require.Empty(t, got.err)
-	require.NotContains(t, got.out, "\x1b", "escape sequences, though this is no terminal")
-	for _, row := range []string{
-		` +streams +one session\n +p50 +p99 +p50 +p99\n`, `  state feed( +(\d+ ms|-)){4}\n`, `  chat( +(\d+ ms|-)){4}\n`,
-		`  calls( +(\d+ ms|-)){4}\n`, `  download( +[0-9.]+ Mbit/s){2}\n`,
-	} {
-		require.Regexp(t, row, got.out)
-	}
-	for _, line := range strings.Split(got.out, "\n") {
-		require.LessOrEqual(t, len(line), foldAt, "wraps on a narrow terminal: %s", line)
-	}
-
-	got = runWith(t.Context(), nil, append(args, "-json")...)
-	require.Equal(t, exitOK, got.code, got.out)
-	sessions := last(t, got.out, "result")["sessions"].([]any)
-	require.Len(t, sessions, 2)
-	flows := sessions[0].(map[string]any)["flows"].([]any)
-	require.Len(t, flows, len(flowKinds))
-	feed, download := flows[0].(map[string]any), flows[3].(map[string]any)
-	require.Equal(t, "state feed", feed["name"])
-	require.GreaterOrEqual(t, feed["p50_seconds"], 5e-3)
-	require.GreaterOrEqual(t, feed["p99_seconds"], feed["p50_seconds"])
-	require.NotContains(t, feed, "bytes_per_second")
-	require.NotContains(t, download, "messages")
-	require.Contains(t, download, "bytes_per_second")
+	var none *meter
+	none.stop()
+	var p pace
+	require.InDelta(t, 1.5e6, p.since(2*time.Second, 3e6), 1)
+	require.InDelta(t, 1e6, p.since(3*time.Second, 4e6), 1)
+	require.Zero(t, p.since(4*time.Second, 3e6))
 }

@@ -44,16 +44,10 @@ pipes it to stdin and stdout.
 // runDial is kcp dial.
 func runDial(ctx context.Context, std streams, args []string) error {
 	n := newNetcat(std, "dial")
-	return n.lines.errors(n.runDial(ctx, args))
-}
-
-// runDial is the whole of kcp dial. Its errors are without the form of -json.
-func (n *netcat) runDial(ctx context.Context, args []string) error {
 	if err := n.parse(dialOptions(n), args); err != nil {
 		return err
 	}
-	defer n.debug.close()
-	defer n.settings.closeTraces(n.std, n.command)
+	defer n.end()
 	conn, err := n.open(ctx)
 	if err != nil {
 		return err
@@ -66,7 +60,7 @@ func (n *netcat) open(ctx context.Context) (*kcp.Conn, error) {
 	if err := n.tls.applyDial(n.cfg); err != nil {
 		return nil, err
 	}
-	if _, err := n.resolve(); err != nil {
+	if err := n.resolve(); err != nil {
 		return nil, err
 	}
 	conn, err := n.dial(ctx)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"crypto/aes"
+	"crypto/cipher"
 	"crypto/des"
 	"crypto/pbkdf2"
 	"crypto/sha1"
@@ -10,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strconv"
 	"strings"
 
 	"github.com/arqnet/kcp"
@@ -21,43 +21,31 @@ import (
 // it needs, as kcptun does.
 type newCipher func(key []byte) (crypt.Cipher, error)
 
-// ciphers are the values of -cipher. The names are kcptun's, if it has
-// the cipher.
+// ciphers are the values of -cipher. The names are kcptun's, if it has the cipher.
 var ciphers = choices[newCipher]{
 	{"aes-256-gcm", crypt.AESGCM},
 	{"aes-128-gcm", func(key []byte) (crypt.Cipher, error) { return crypt.AESGCM(key[:16]) }},
 	{"chacha20-poly1305", crypt.ChaCha20Poly1305},
 	{"xchacha20-poly1305", crypt.XChaCha20Poly1305},
-	{"aes", aesCFB},
-	{"aes-128", func(key []byte) (crypt.Cipher, error) { return aesCFB(key[:16]) }},
-	{"aes-192", func(key []byte) (crypt.Cipher, error) { return aesCFB(key[:24]) }},
-	{"3des", func(key []byte) (crypt.Cipher, error) {
-		b, err := des.NewTripleDESCipher(key[:24])
-		if err != nil {
-			return nil, err
-		}
-		return crypt.CFB(b), nil
-	}},
+	{"xchacha20", crypt.XChaCha20Poly1305},
+	{"aes", cfb(aes.NewCipher, 32)},
+	{"aes-128", cfb(aes.NewCipher, 16)},
+	{"aes-192", cfb(aes.NewCipher, 24)},
+	{"3des", cfb(des.NewTripleDESCipher, 24)},
 	{"salsa20", crypt.Salsa20},
 	{"xor", func(key []byte) (crypt.Cipher, error) { return crypt.XOR(key), nil }},
 	{"none", func([]byte) (crypt.Cipher, error) { return crypt.None(), nil }},
 }
 
-// parseCipher parses the value of -cipher, which may be kcptun's name of
-// xchacha20-poly1305, too.
-func parseCipher(s string) (newCipher, error) {
-	if strings.EqualFold(s, "xchacha20") {
-		return crypt.XChaCha20Poly1305, nil
+// cfb returns a cipher in CFB mode, with a key of size bytes.
+func cfb(block func(key []byte) (cipher.Block, error), size int) newCipher {
+	return func(key []byte) (crypt.Cipher, error) {
+		b, err := block(key[:size])
+		if err != nil {
+			return nil, err
+		}
+		return crypt.CFB(b), nil
 	}
-	return ciphers.parse(s)
-}
-
-func aesCFB(key []byte) (crypt.Cipher, error) {
-	b, err := aes.NewCipher(key)
-	if err != nil {
-		return nil, err
-	}
-	return crypt.CFB(b), nil
 }
 
 // keySize is the size of a key, in bytes.
@@ -79,32 +67,8 @@ func parseKey(s string) ([]byte, error) {
 	return pbkdf2.Key(sha1.New, s, []byte("kcp-go"), 4096, keySize)
 }
 
-// parseFEC parses a ratio such as 10/3.
-func parseFEC(s string) (f kcp.FEC, err error) {
-	data, parity, ok := strings.Cut(s, "/")
-	if ok {
-		f.Data, err = strconv.Atoi(data)
-	}
-	if ok && err == nil {
-		f.Parity, err = strconv.Atoi(parity)
-	}
-	if !ok || err != nil {
-		return kcp.FEC{}, errors.New("want data and parity packets of a group, such as 10/3")
-	}
-	return f, nil
-}
-
-// envelope holds the flags that have to be the same at both ends.
-type envelope struct {
-	cipher  newCipher // nil: none
-	key     []byte    // nil: not given
-	keyFlag string    // the flag that has set it
-	secret  bool      // -key is not needed: both ends are in this process
-}
-
-// keyVariable is the environment variable with the key that -cipher takes
-// without -key and -key-file. Unlike a flag, other users do not see it.
-const keyVariable = "KCP_KEY"
+// maxKeyFile is the largest file with a key, in bytes.
+const maxKeyFile = 4096
 
 // readKey reads what -key takes from a file, without the end of its line.
 func readKey(path string) ([]byte, error) {
@@ -127,8 +91,17 @@ func readKey(path string) ([]byte, error) {
 	return key, nil
 }
 
-// maxKeyFile is the largest file with a key, in bytes.
-const maxKeyFile = 4096
+// envelope holds the cipher, which has to be the same at both ends.
+type envelope struct {
+	cipher  newCipher // nil: none
+	key     []byte    // nil: not given
+	keyFlag string    // the flag that has set it
+	secret  bool      // -key is not needed: both ends are in this process
+}
+
+// keyVariable is the environment variable with the key that -cipher takes
+// without -key and -key-file. Unlike a flag, other users do not see it.
+const keyVariable = "KCP_KEY"
 
 // apply sets the cipher of c.
 func (e *envelope) apply(c *kcp.Config) error {
@@ -155,7 +128,7 @@ func (e *envelope) apply(c *kcp.Config) error {
 }
 
 // setKey returns the setter of a flag with a key. There may be one of them.
-func (e *envelope) setKey(flag string, parse func(string) ([]byte, error)) setFunc {
+func (e *envelope) setKey(flag string, parse func(string) ([]byte, error)) func(string) error {
 	return func(s string) error {
 		if e.keyFlag != "" && e.keyFlag != flag {
 			return errors.New("the key is already given by " + e.keyFlag)
@@ -169,12 +142,11 @@ func (e *envelope) setKey(flag string, parse func(string) ([]byte, error)) setFu
 func (s *settings) envelopeOptions() []option {
 	return []option{
 		{"cipher", "NAME", "encrypt packets, the same at both ends: aes-256-gcm,\naes-128-gcm, chacha20-poly1305, xchacha20-poly1305,\nand without authentication aes, aes-128, aes-192,\n3des, salsa20, xor, none",
-			ciphers.listed(edit(s, "cipher", parseCipher, func(_ *kcp.Config, v newCipher) { s.envelope.cipher = v }))},
-		{"key", "PASSPHRASE", "passphrase of the cipher, or hex: and the 64 digits\nof its key",
-			s.envelope.setKey("-key", parseKey)},
-		{"key-file", "PATH", "read the same from a file, so that ps does not show\nit; without both the environment variable KCP_KEY\ncounts",
-			s.envelope.setKey("-key-file", readKey)},
-		{"fec", "D/P", "forward error correction: after every D packets send\nP parity packets, such as 10/3",
-			edit(s, "fec", parseFEC, func(c *kcp.Config, v kcp.FEC) { c.FEC = v })},
+			func(value string) error {
+				s.note("cipher", "NAME", value)
+				return parsed(&s.envelope.cipher, ciphers.parse)(value)
+			}},
+		{"key", "PASSPHRASE", "passphrase of the cipher, or hex: and the 64 digits\nof its key", s.envelope.setKey("-key", parseKey)},
+		{"key-file", "PATH", "read the same from a file, so that ps does not show\nit; without both the environment variable KCP_KEY\ncounts", s.envelope.setKey("-key-file", readKey)},
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/identity"
 	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 )
@@ -37,7 +38,7 @@ func listenTLS(t *testing.T, protocol string, life time.Duration) (addr, fingerp
 			time.AfterFunc(life, func() { _ = conn.Abort() })
 		}
 	}()
-	return l.Addr().String(), fingerprintOf(pair.Leaf), func() int { return int(l.Endpoint().Stats().Accepted) }
+	return l.Addr().String(), identity.Fingerprint(pair.Leaf), func() int { return int(l.Endpoint().Stats().Accepted) }
 }
 
 // kcp ping reaches a server that wants the protocol of kcptunnel, one that wants none,
@@ -94,7 +95,7 @@ func TestPingWhileRenewalFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		n := 0
-		p := &pinger{lines: new(jsonLines), out: &out, peer: "peer", interval: 5 * time.Second}
+		p := &pinger{out: &out, peer: "peer", interval: 5 * time.Second}
 		p.ping = func(context.Context) (time.Duration, error) { return time.Millisecond, nil }
 		p.renew = func(ctx context.Context) error {
 			switch n++; n {
@@ -109,7 +110,7 @@ func TestPingWhileRenewalFails(t *testing.T) {
 			return nil
 		}
 		require.ErrorContains(t, p.run(t.Context()), "refused")
-		require.Contains(t, out.String(), "seq=2 no answer in 2.00s\nseq=3 no answer in 0s\nseq=4 time=1.00 ms\n")
+		require.Contains(t, out.String(), "seq=2 no answer in 2.00s\nseq=3 no answer in 0s\nseq=4 time=1.000 ms\n")
 		require.Contains(t, out.String(), "4 sent, 2 answered, 50.0% lost")
 	})
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"os/signal"
-	"sync/atomic"
 	"syscall"
 )
 
@@ -23,25 +22,17 @@ func (s *caughtSignal) Is(target error) bool { return target == context.Canceled
 
 // notifyContext returns a context that the first of the signals ends, with a
 // *caughtSignal for its cause. The second ends the process at once. The function
-// ends the context and gives the signals back. A SIGHUP does not count after
-// divertHangups.
+// ends the context and gives the signals back.
 func notifyContext(signals ...os.Signal) (context.Context, func()) {
-	diverted := new(hangups)
-	ctx, cancel := context.WithCancelCause(context.WithValue(context.Background(), hangupsKey{}, diverted))
+	ctx, cancel := context.WithCancelCause(context.Background())
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, signals...)
 	go func() {
 		defer signal.Stop(caught)
-		for {
-			select {
-			case s := <-caught:
-				if s == hangup && diverted.take() {
-					continue
-				}
-				cancel(&caughtSignal{s})
-			case <-ctx.Done():
-			}
-			return
+		select {
+		case s := <-caught:
+			cancel(&caughtSignal{s})
+		case <-ctx.Done():
 		}
 	}()
 	return ctx, func() { cancel(nil) }
@@ -52,39 +43,6 @@ const (
 	hangup     = syscall.Signal(1)  // SIGHUP
 	brokenPipe = syscall.Signal(13) // SIGPIPE
 )
-
-// hangups is where SIGHUP goes instead of ending a context of notifyContext.
-type hangups struct {
-	to atomic.Pointer[chan struct{}] // capacity 1; nil: it ends the context
-}
-
-type hangupsKey struct{}
-
-// divertHangups returns a channel that gets something at SIGHUP, which does not end
-// the context any more. It is nil if ctx does not come from notifyContext.
-func divertHangups(ctx context.Context) <-chan struct{} {
-	h, ok := ctx.Value(hangupsKey{}).(*hangups)
-	if !ok {
-		return nil
-	}
-	to := make(chan struct{}, 1)
-	h.to.Store(&to)
-	return to
-}
-
-// take reports whether a SIGHUP is diverted. One that was not handled yet stands for
-// both.
-func (h *hangups) take() bool {
-	to := h.to.Load()
-	if to == nil {
-		return false
-	}
-	select {
-	case *to <- struct{}{}:
-	default:
-	}
-	return true
-}
 
 // interruptCode returns the exit code of a command whose context has ended.
 func interruptCode(ctx context.Context) int {

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -18,19 +17,19 @@ func objects(t *testing.T, out string) (all []object) {
 	for line := range strings.Lines(out) {
 		var o object
 		require.NoError(t, json.Unmarshal([]byte(line), &o), line)
-		require.Contains(t, []any{"status", "result", "message", "error"}, o["type"], line)
+		require.Contains(t, []any{"status", "result"}, o["type"], line)
 		all = append(all, o)
 	}
 	require.NotEmpty(t, all)
 	return all
 }
 
-// last returns the last object, which must have a type.
-func last(t *testing.T, out, kind string) object {
+// last returns the last object, which must be a result.
+func last(t *testing.T, out string) object {
 	t.Helper()
 	all := objects(t, out)
 	o := all[len(all)-1]
-	require.Equal(t, kind, o["type"], out)
+	require.Equal(t, "result", o["type"], out)
 	return o
 }
 
@@ -39,7 +38,7 @@ func TestDemoJSON(t *testing.T) {
 	got := runWith(t.Context(), nil, "demo", "-json", "-size", "200kB", "-loss", "10%", "-delay", "2ms", "-seed", "12345")
 	require.Equal(t, exitOK, got.code, got.out)
 	require.Empty(t, got.err)
-	r := last(t, got.out, "result")
+	r := last(t, got.out)
 	require.Equal(t, true, r["intact"])
 	require.Equal(t, 12345.0, r["seed"])
 	directions := r["directions"].([]any)
@@ -48,10 +47,9 @@ func TestDemoJSON(t *testing.T) {
 		d := object(directions[i].(map[string]any))
 		require.Equal(t, name, d["name"])
 		require.Equal(t, 200e3, d["size_bytes"])
-		require.Equal(t, 200e3, d["arrived_bytes"])
 		require.Len(t, d["sent_sha256"], 64)
 		require.Equal(t, d["sent_sha256"], d["received_sha256"])
-		require.InEpsilon(t, 200e3/d["seconds"].(float64), d["bytes_per_second"], 1e-9)
+		require.Positive(t, d["seconds"])
 		require.GreaterOrEqual(t, r["seconds"], d["seconds"])
 		for _, name := range []string{"lost_packets", "segments_resent"} {
 			require.Positive(t, d[name], name)
@@ -65,47 +63,20 @@ func TestDemoJSON(t *testing.T) {
 func TestNetcatJSON(t *testing.T) {
 	t.Parallel()
 	l, addr := listen(t.Context(), t, strings.NewReader("answer"))
-	d := dial(t.Context(), strings.NewReader("question?"), addr, "-json", "-v")
+	d := dial(t.Context(), strings.NewReader("question?"), addr, "-json")
 	require.Equal(t, exitOK, d.wait(t), d.err.String())
 	require.Equal(t, exitOK, l.wait(t))
 	require.Equal(t, "answer", d.out.String(), "the data's way")
-	all := objects(t, d.err.String())
-	require.Equal(t, object{"type": "message", "message": "session with " + addr}, all[0])
-	r := last(t, d.err.String(), "result")
+	r := last(t, d.err.String())
 	require.Equal(t, []any{addr, 9.0, 6.0, true}, []any{r["remote"], r["sent_bytes"], r["received_bytes"], r["complete"]})
-	require.InEpsilon(t, 9/r["seconds"].(float64), r["sent_bytes_per_second"], 0.01)
-	require.InEpsilon(t, 6/r["seconds"].(float64), r["received_bytes_per_second"], 0.01)
+	require.Positive(t, r["seconds"])
 	require.Positive(t, r["segments_sent"])
 	require.NotContains(t, r, "error")
 }
 
-func TestProgressJSON(t *testing.T) {
-	g, out, now := progressOf(t)
-	g.lines = &jsonLines{out: out}
-	g.pipe.sent.Store(1_000_000)
-	*now = now.Add(time.Second)
-	g.show()
-	g.pipe.sent.Store(4_000_000)
-	g.pipe.written.Store(500_000)
-	*now = now.Add(2 * time.Second)
-	g.show()
-	o := last(t, out.String(), "status")
-	delete(o, "remote")
-	want := object{
-		"type": "status", "seconds": 3.0, "sent_bytes": 4e6, "received_bytes": 500e3,
-		"sent_bytes_per_second": 1.5e6, "received_bytes_per_second": 250e3,
-		"rtt_seconds": 0.0, "segments_sent": 0.0, "segments_resent": 0.0,
-	}
-	require.Equal(t, want, o)
-	*now = now.Add(time.Second)
-	g.printResult(nil)
-	o = last(t, out.String(), "result")
-	require.Equal(t, []any{1e6, 125e3, true}, []any{o["sent_bytes_per_second"], o["received_bytes_per_second"], o["complete"]})
-}
-
 func TestPingJSON(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
-		out, err := pings(t, b, func(p *pinger) { p.lines = &jsonLines{on: true, out: p.out} })
+		out, err := pings(t, b, func(p *pinger) { p.json = true })
 		require.NoError(t, err)
 		all := objects(t, out)
 		require.Len(t, all, 4)
@@ -116,22 +87,10 @@ func TestPingJSON(t *testing.T) {
 		}, all[3])
 
 		b.cut(dialler)
-		out, err = pings(t, b, func(p *pinger) { p.lines, p.count = &jsonLines{on: true, out: p.out}, 1 })
+		out, err = pings(t, b, func(p *pinger) { p.json, p.count = true, 1 })
 		require.Error(t, err)
 		all = objects(t, out)
 		require.Equal(t, object{"type": "status", "seq": 1.0, "answered": false, "took_seconds": 2.0}, all[0])
 		require.Equal(t, object{"type": "result", "remote": "peer", "seconds": 2.0, "sent": 1.0, "answered": 0.0, "lost": 1.0}, all[1])
 	})
-}
-
-func TestErrorsInJSON(t *testing.T) {
-	got := runWith(t.Context(), nil, "ping", "-json", "localhost")
-	require.Equal(t, exitUsage, got.code)
-	require.Empty(t, got.err)
-	o := last(t, got.out, "error")
-	require.Equal(t, 2.0, o["exit_code"])
-	require.Contains(t, o["message"], "want HOST:PORT")
-	require.NotContains(t, got.out, "Run 'kcp")
-	require.Equal(t, exitOK, runWith(t.Context(), nil, "ping", "-json", "-h").code)
-	require.Equal(t, errTimeout, (&jsonLines{}).errors(errTimeout))
 }

@@ -7,7 +7,6 @@
 //	kcp ping ADDR       measures the round trip to a listener
 //	kcp relay -to ADDR  simulates a bad network between any two UDP programs
 //	kcp trace FILE      makes a page of a trace of a session
-//	kcp completion SHELL, kcp man   for shells, and for man(1)
 //
 // kcp SUBCOMMAND -h shows the flags.
 package main
@@ -53,45 +52,19 @@ type streams struct {
 // command is one subcommand.
 type command struct {
 	name, summary string
-	options       func() *optionSet // of a command line that is only looked at
 	run           func(ctx context.Context, std streams, args []string) error
 }
 
 func commands() []command {
 	return []command{
-		{"demo", "move a file both ways at once through a lossy network",
-			func() *optionSet { return newDemo(streams{}).options() }, runDemo},
-		{"listen", "accept a session and pipe it to stdin and stdout",
-			func() *optionSet { return listenOptions(newNetcat(streams{}, "listen"), new(bool)) }, runListen},
-		{"dial", "open a session and pipe it to stdin and stdout",
-			func() *optionSet { return dialOptions(newNetcat(streams{}, "dial")) }, runDial},
-		{"ping", "measure the round trip to a listener",
-			func() *optionSet { return pingOptions(newNetcat(streams{}, "ping"), new(pinger)) }, runPing},
-		{"relay", "forward UDP packets through a simulated bad network",
-			func() *optionSet { return newRelay(streams{}).options() }, runRelay},
-		{"trace", "make a page from the trace of a session",
-			func() *optionSet { return traceOptions(new(string)) }, runTrace},
-		{"completion", "print a script that completes commands in a shell", completionOptions, runCompletion},
-		{"man", "print the manual page", manOptions, runMan},
-		{"version", "print the version", versionOptions, runVersion},
-		{"help", "print this text, or the usage of a subcommand", helpOptions, runHelp},
-	}
-}
-
-// commandNames returns the names of all subcommands.
-func commandNames() (names []string) {
-	for _, c := range commands() {
-		names = append(names, c.name)
-	}
-	return names
-}
-
-// helpOptions returns the command line of kcp help, for completion.
-func helpOptions() *optionSet {
-	return &optionSet{
-		synopsis: "kcp help [SUBCOMMAND]",
-		intro:    "Prints the list of subcommands, or the usage of one.",
-		words:    commandNames(),
+		{"demo", "move a file both ways at once through a lossy network", runDemo},
+		{"listen", "accept a session and pipe it to stdin and stdout", runListen},
+		{"dial", "open a session and pipe it to stdin and stdout", runDial},
+		{"ping", "measure the round trip to a listener", runPing},
+		{"relay", "forward UDP packets through a simulated bad network", runRelay},
+		{"trace", "make a page from the trace of a session", runTrace},
+		{"version", "print the version", runVersion},
+		{"help", "print this text, or the usage of a subcommand", runHelp},
 	}
 }
 
@@ -138,11 +111,6 @@ func report(ctx context.Context, std streams, name string, err error) int {
 	case errors.Is(err, errInterrupted):
 		code = interruptCode(ctx)
 	}
-	var object *jsonError
-	if errors.As(err, &object) {
-		_ = object.lines.print(jsonFailure{"error", err.Error(), code}) // there is no other place to say it
-		return code
-	}
 	fmt.Fprintf(std.err, "%s: %v\n%s", command, err, hint)
 	return code
 }
@@ -164,17 +132,14 @@ Examples:
 
   kcp relay -listen :4000 -to 127.0.0.1:9000 -loss 5% -delay 30ms
 
-'kcp SUBCOMMAND -h' shows the flags of a subcommand. 'kcp man' has them all.
+'kcp SUBCOMMAND -h' shows the flags of a subcommand.
 
+The exit code is 0 on success, 1 when something failed, 2 for a mistake
+on the command line, and 130 after an interrupt (Ctrl-C) in the middle: 128 and
+the signal's number.
 `)
-	b.WriteString(exitText + "\n")
 	return b.String()
 }
-
-// exitText describes the exit codes.
-const exitText = `The exit code is 0 on success, 1 when something failed, 2 for a mistake
-on the command line, and 130 after an interrupt (Ctrl-C) in the middle: 128 and
-the signal's number.`
 
 // runHelp prints the usage of the whole command or of a subcommand.
 func runHelp(ctx context.Context, std streams, args []string) error {
@@ -183,7 +148,7 @@ func runHelp(ctx context.Context, std streams, args []string) error {
 		return err
 	}
 	if len(args) > 1 {
-		return usageErrorf("unexpected argument %q; the usage is: %s", args[1], helpOptions().synopsis)
+		return usageErrorf("unexpected argument %q; the usage is: %s", args[1], "kcp help [SUBCOMMAND]")
 	}
 	for _, c := range commands() {
 		if c.name == args[0] && c.name != "help" {

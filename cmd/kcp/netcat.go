@@ -1,13 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
 	"net"
-	"slices"
-	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/arqnet/kcp"
@@ -21,7 +19,6 @@ type netcat struct {
 
 	settings settings
 	tls      tlsFlags
-	lines    jsonLines
 	cfg      *kcp.Config
 	quiet    time.Duration
 	wait     time.Duration // for how long dial retries; 0: flag not given, negative: forever
@@ -29,17 +26,15 @@ type netcat struct {
 	portPatience time.Duration // how long dial uses one port
 	receive      bool          // do not read stdin
 	verbose      bool
+	json         bool
 	in           *input       // nil with receive
-	busy         atomic.Bool  // listen -k serves a session
 	debug        *debugServer // nil without -debug
-	before       *predecessor // the process to take over from; nil: none
 }
 
 func newNetcat(std streams, command string) *netcat {
 	return &netcat{
 		std:      std,
 		command:  "kcp " + command,
-		lines:    jsonLines{out: std.err},
 		settings: settings{profile: defaultProfile},
 		quiet:    defaultQuiet,
 		receive:  isTerminal(std.in) && !isTerminal(std.out),
@@ -55,7 +50,7 @@ func (n *netcat) pipeGroup(more ...option) optionGroup {
 			parsed(&n.quiet, parsePatience)},
 		option{"d", "", "only receive: do not read stdin; the default if stdin\nis a terminal and stdout is not", toggle(&n.receive)},
 		n.verboseOption(),
-		n.lines.option("stderr"),
+		jsonOption(&n.json, "stderr"),
 	)}
 }
 
@@ -77,29 +72,33 @@ func (n *netcat) parse(options *optionSet, args []string) error {
 	if err != nil {
 		return err
 	}
-	n.std.err = n.lines.messages(n.std.err, n.command)
 	n.address = rest[0]
 	if n.cfg, err = n.settings.config(); err != nil {
 		return err
 	}
 	if n.verbose {
-		n.cfg.Logger = n.logger()
+		n.cfg.Logger = slog.New(slog.NewTextHandler(n.std.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}
 	if !n.receive {
 		n.in = newInput(n.std.in)
 	}
-	if n.before == nil { // which still serves its page
-		n.debug, err = n.settings.serveDebug(n.std, n.command)
-	}
+	n.debug, err = n.settings.serveDebug(n.std, n.command)
 	return err
 }
 
-// resolve returns the UDP address of the argument.
-func (n *netcat) resolve() (*net.UDPAddr, error) {
+// end ends what parse has begun.
+func (n *netcat) end() {
+	n.debug.close()
+	n.settings.closeTraces(n.std, n.command)
+}
+
+// resolve returns why the argument is not a UDP address, or nil.
+func (n *netcat) resolve() error {
 	if err := checkAddress(n.address); err != nil {
-		return nil, err
+		return err
 	}
-	return net.ResolveUDPAddr("udp", n.address)
+	_, err := net.ResolveUDPAddr("udp", n.address)
+	return err
 }
 
 // checkAddress returns a usageError unless address has the form of one.
@@ -116,29 +115,27 @@ func checkAddress(address string) error {
 
 // pipe moves data through a session until it ends.
 func (n *netcat) pipe(ctx context.Context, conn *kcp.Conn) (*pipe, error) {
-	orDefault := func(d, standard time.Duration) time.Duration {
-		if d == 0 {
-			return standard
-		}
-		return d
-	}
 	p := &pipe{
 		conn: conn, in: n.in, out: n.std.out, quiet: n.quiet,
-		patience: orDefault(n.cfg.PeerTimeout, defaultPatience),
-		linger:   max(orDefault(n.cfg.Linger, defaultLinger), 0),
+		patience: cmp.Or(n.cfg.PeerTimeout, defaultPatience),
+		linger:   max(cmp.Or(n.cfg.Linger, defaultLinger), 0),
 	}
 	n.logf("session with %v", conn.RemoteAddr())
 	n.debug.show(n.command, conn.Endpoint())
-	start := time.Now()
-	progress := n.newProgress(p)
-	progress.run()
+	start, meter := time.Now(), n.meter(p)
 	err := p.run(ctx)
-	progress.stop(err)
-	if n.lines.on {
-		progress.printResult(err)
-		return p, err
-	}
+	meter.stop()
 	s := conn.Stats()
+	if n.json {
+		o := jsonPipe{
+			Type: "result", Remote: conn.RemoteAddr().String(), Seconds: time.Since(start).Seconds(),
+			Sent: p.delivered(), Received: int64(p.written.Load()), jsonSegments: segmentsOf(&s), Complete: err == nil,
+		}
+		if err != nil {
+			o.Error = err.Error()
+		}
+		_ = printJSON(n.std.err, o) // the session is over
+	}
 	n.logf("session with %v ended after %s: sent %s, received %s, resent %s",
 		conn.RemoteAddr(), formatTime(time.Since(start)), formatBytes(float64(s.BytesSent)),
 		formatBytes(float64(p.written.Load())), resentShare(&s))
@@ -164,41 +161,4 @@ func (n *netcat) logf(format string, args ...any) {
 // warnf prints a message.
 func (n *netcat) warnf(format string, args ...any) {
 	fmt.Fprintf(n.std.err, n.command+": "+format+"\n", args...)
-}
-
-// logger returns the logger of the sessions, which prints warnings as warnf does.
-func (n *netcat) logger() *slog.Logger { return slog.New(&logHandler{n: n}) }
-
-// logHandler prints records as messages of the command.
-type logHandler struct {
-	n     *netcat
-	attrs []slog.Attr
-}
-
-func (h *logHandler) Enabled(_ context.Context, level slog.Level) bool {
-	return level >= slog.LevelWarn
-}
-
-func (h *logHandler) Handle(_ context.Context, r slog.Record) error {
-	text := strings.TrimPrefix(r.Message, "kcp: ")
-	add := func(a slog.Attr) bool { text += ", " + a.String(); return true }
-	for _, a := range h.attrs {
-		add(a)
-	}
-	r.Attrs(add)
-	h.n.warnf("%s", text)
-	return nil
-}
-
-func (h *logHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return &logHandler{h.n, append(slices.Clone(h.attrs), attrs...)}
-}
-
-// WithGroup returns h: package kcp has no groups.
-func (h *logHandler) WithGroup(string) slog.Handler { return h }
-
-// resentShare returns the share of retransmissions in all transmissions.
-func resentShare(s *kcp.ConnStats) string {
-	again := float64(s.Retransmits())
-	return formatShare(again, float64(s.SegmentsSent)+again)
 }

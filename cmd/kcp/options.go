@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 )
 
@@ -14,27 +13,7 @@ import (
 type option struct {
 	name, arg string
 	help      string // lines are broken by hand, for 54 columns
-	set       setter
-}
-
-// setter takes the value of a flag.
-type setter interface{ Set(value string) error }
-
-// setFunc is the setter of a flag with any values.
-type setFunc func(value string) error
-
-func (f setFunc) Set(value string) error { return f(value) }
-
-// listed is the setter of a flag that has one of a few values.
-type listed struct {
-	setFunc
-	values []string
-}
-
-// values returns those that the flag may have; nil: any.
-func (o option) values() []string {
-	l, _ := o.set.(listed)
-	return l.values
+	set       func(value string) error
 }
 
 // optionGroup is a part of the usage text.
@@ -47,7 +26,6 @@ type optionGroup struct {
 type optionSet struct {
 	synopsis string
 	intro    string
-	words    []string // values of the argument, for completion; nil: any
 	groups   []optionGroup
 	examples string
 }
@@ -61,9 +39,9 @@ func (o *optionSet) parse(std streams, args []string, positional int) ([]string,
 	for _, g := range o.groups {
 		for _, opt := range g.options {
 			if opt.arg == "" {
-				fs.BoolFunc(opt.name, "", opt.set.Set)
+				fs.BoolFunc(opt.name, "", opt.set)
 			} else {
-				fs.Func(opt.name, "", opt.set.Set)
+				fs.Func(opt.name, "", opt.set)
 			}
 		}
 	}
@@ -109,20 +87,8 @@ func (o *optionSet) usage() string {
 	return b.String()
 }
 
-// toggle returns a setter for a switch.
-func toggle(to *bool) setFunc {
-	return func(s string) error {
-		v, err := strconv.ParseBool(s)
-		if err != nil {
-			return errors.New("want true or false")
-		}
-		*to = v
-		return nil
-	}
-}
-
 // parsed returns a setter that stores the result of parse.
-func parsed[T any](to *T, parse func(string) (T, error)) setFunc {
+func parsed[T any](to *T, parse func(string) (T, error)) func(string) error {
 	return func(s string) error {
 		v, err := parse(s)
 		if err == nil {
@@ -130,4 +96,17 @@ func parsed[T any](to *T, parse func(string) (T, error)) setFunc {
 		}
 		return err
 	}
+}
+
+// toggle returns the setter of a switch.
+func toggle(to *bool) func(string) error { return parsed(to, parseSwitch) }
+
+// text returns the setter of a flag that is taken as it is, if it is not empty.
+func text(to *string) func(string) error {
+	return parsed(to, func(s string) (string, error) {
+		if s == "" {
+			return "", errors.New("must not be empty")
+		}
+		return s, nil
+	})
 }

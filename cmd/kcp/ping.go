@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,7 +25,7 @@ const (
 // pinger sends pings, and prints what becomes of them.
 type pinger struct {
 	out      io.Writer
-	lines    *jsonLines
+	json     bool
 	peer     string
 	ping     func(context.Context) (time.Duration, error) // as Conn.Ping
 	renew    func(context.Context) error                  // called before each ping; nil: nothing is to be done
@@ -65,7 +66,7 @@ interrupt (Ctrl-C) is the regular end; with it the exit code is 130.`,
 				{"interval", "DURATION", "time from one ping to the next; default 1s", parsed(&p.interval, positiveDuration)},
 				n.waitOption(),
 				n.verboseOption(),
-				n.lines.option("stdout"),
+				jsonOption(&p.json, "stdout"),
 			}},
 			{"TLS", n.tls.dialOptions()},
 			n.settings.only("peer-timeout", "keepalive", "linger", "trace", "debug", "cipher", "key", "key-file", "fec"),
@@ -81,18 +82,11 @@ interrupt (Ctrl-C) is the regular end; with it the exit code is 130.`,
 func runPing(ctx context.Context, std streams, args []string) error {
 	n := newNetcat(std, "ping")
 	n.receive = true // a ping does not read stdin
-	n.lines.out = std.out
-	return n.lines.errors(n.runPing(ctx, args))
-}
-
-// runPing is the whole of kcp ping. Its errors are without the form of -json.
-func (n *netcat) runPing(ctx context.Context, args []string) error {
-	p := &pinger{lines: &n.lines, out: n.std.out, interval: defaultPingInterval}
+	p := &pinger{out: std.out, interval: defaultPingInterval}
 	if err := n.parse(pingOptions(n, p), args); err != nil {
 		return err
 	}
-	defer n.debug.close()
-	defer n.settings.closeTraces(n.std, n.command)
+	defer n.end()
 	conn, err := n.openAny(ctx)
 	if err != nil {
 		return err
@@ -105,6 +99,69 @@ func (n *netcat) runPing(ctx context.Context, args []string) error {
 		p.renew = session.renew
 	}
 	return p.run(ctx)
+}
+
+const (
+	// tunnelProtocol is the application protocol (ALPN) of kcptunnel.
+	tunnelProtocol = "kcptunnel/1"
+	// tunnelSession is how long a session with a server of kcptunnel is used: it ends one
+	// that shows no user after 10 s.
+	tunnelSession = 7 * time.Second
+)
+
+// openAny opens a session for pings, which are the same with every application protocol:
+// without one, or with kcptunnel's, whichever the peer has. With -fingerprint
+// kcptunnel's is tried first.
+func (n *netcat) openAny(ctx context.Context) (*kcp.Conn, error) {
+	if n.tls.protocol != "" || !n.tls.on {
+		return n.open(ctx)
+	}
+	protocols := []string{"", tunnelProtocol}
+	if n.tls.fingerprint != "" {
+		protocols = []string{tunnelProtocol, ""}
+	}
+	var first error
+	for _, p := range protocols {
+		n.tls.protocol = p
+		conn, err := n.open(ctx)
+		if err == nil || !noProtocol(err) {
+			return conn, err
+		}
+		first = cmp.Or(first, err)
+	}
+	return nil, first
+}
+
+// renewal opens further sessions for pings.
+type renewal struct {
+	n      *netcat
+	conn   *kcp.Conn // that is used now
+	opened time.Time
+}
+
+// ping is Conn.Ping of the session that is used now.
+func (r *renewal) ping(ctx context.Context) (time.Duration, error) { return r.conn.Ping(ctx) }
+
+// withTunnel reports whether the peer is a server of kcptunnel.
+func (r *renewal) withTunnel() bool {
+	state := r.conn.ConnectionState().TLS
+	return state != nil && state.NegotiatedProtocol == tunnelProtocol
+}
+
+// renew puts another session in place of one that the server is about to end.
+func (r *renewal) renew(ctx context.Context) error {
+	if time.Since(r.opened) < tunnelSession {
+		return nil
+	}
+	d := kcp.Dialer{Config: r.n.cfg}
+	conn, err := d.DialContext(ctx, "udp", r.n.address)
+	if err != nil {
+		return err
+	}
+	old := r.conn
+	r.conn, r.opened = conn.(*kcp.Conn), time.Now()
+	go func() { _ = old.Close() }() // which may wait
+	return nil
 }
 
 // run sends the pings, and prints the summary.
@@ -194,21 +251,19 @@ func (p *pinger) note(rtt, took time.Duration, lost bool) error {
 		p.result.latest = max(p.result.latest, took)
 	}
 	seq := p.result.sent
-	if p.lines.on {
-		o := jsonPing{Type: "status", Seq: seq, Answered: !lost, Took: took.Seconds()}
-		if !lost {
-			o.RTT = seconds(rtt)
-		}
-		return p.lines.print(o)
-	}
-	if lost {
-		return p.print(fmt.Sprintf("seq=%d no answer in %s\n", seq, formatTime(took)))
-	}
 	late := ""
 	if repeated {
 		late = fmt.Sprintf(" answered after %s", formatTime(took))
 	}
-	return p.print(fmt.Sprintf("seq=%d time=%s%s\n", seq, formatRTT(rtt), late))
+	switch {
+	case p.json && lost:
+		return printJSON(p.out, jsonPing{Type: "status", Seq: seq, Took: took.Seconds()})
+	case p.json:
+		return printJSON(p.out, jsonPing{Type: "status", Seq: seq, Answered: true, Took: took.Seconds(), RTT: seconds(rtt)})
+	case lost:
+		return p.print(fmt.Sprintf("seq=%d no answer in %s\n", seq, formatTime(took)))
+	}
+	return p.print(fmt.Sprintf("seq=%d time=%.3f ms%s\n", seq, 1e3*rtt.Seconds(), late))
 }
 
 // print writes to stdout.
@@ -247,7 +302,7 @@ func (r *pingResult) mean() (mean, deviation float64) {
 
 // printSummary prints the result.
 func (p *pinger) printSummary() error {
-	if !p.lines.on {
+	if !p.json {
 		return p.print(p.summary())
 	}
 	r := &p.result
@@ -259,7 +314,7 @@ func (p *pinger) printSummary() error {
 		mean, deviation := r.mean()
 		o.RTTMin, o.RTTAvg, o.RTTMax, o.RTTMdev = seconds(r.least), &mean, seconds(r.most), &deviation
 	}
-	return p.lines.print(o)
+	return printJSON(p.out, o)
 }
 
 // seconds returns a time as JSON has it.
@@ -283,19 +338,4 @@ func (p *pinger) summary() string {
 			1e3*r.least.Seconds(), 1e3*mean, 1e3*r.most.Seconds(), 1e3*deviation)
 	}
 	return text
-}
-
-// formatRTT formats a round trip, which may be far below a millisecond, with three
-// digits or more.
-func formatRTT(d time.Duration) string {
-	ms := 1e3 * d.Seconds()
-	switch {
-	case ms < 1:
-		return fmt.Sprintf("%.3f ms", ms)
-	case ms < 10:
-		return fmt.Sprintf("%.2f ms", ms)
-	case ms < 100:
-		return fmt.Sprintf("%.1f ms", ms)
-	}
-	return fmt.Sprintf("%.0f ms", ms)
 }

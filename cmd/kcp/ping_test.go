@@ -18,7 +18,7 @@ import (
 // pings returns what a pinger does with the session of b in the time of the bubble.
 func pings(t *testing.T, b *bench, edit func(*pinger)) (string, error) {
 	var out bytes.Buffer
-	p := &pinger{lines: new(jsonLines), out: &out, peer: "peer", ping: b.dialed.Ping, count: 3, interval: time.Second}
+	p := &pinger{out: &out, peer: "peer", ping: b.dialed.Ping, count: 3, interval: time.Second}
 	edit(p)
 	err := p.run(t.Context())
 	return out.String(), err
@@ -28,9 +28,9 @@ func TestPing(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		out, err := pings(t, b, func(*pinger) {})
 		require.NoError(t, err)
-		require.Equal(t, `seq=1 time=40.0 ms
-seq=2 time=40.0 ms
-seq=3 time=40.0 ms
+		require.Equal(t, `seq=1 time=40.000 ms
+seq=2 time=40.000 ms
+seq=3 time=40.000 ms
 
 --- peer ---
 3 sent, 3 answered, 0.0% lost, in 2.04s
@@ -61,9 +61,9 @@ func TestPingOnABadNetwork(t *testing.T) {
 		})
 		require.NoError(t, err)
 		lines := strings.Split(out, "\n")
-		require.Equal(t, "seq=1 time=40.0 ms", lines[0])
+		require.Equal(t, "seq=1 time=40.000 ms", lines[0])
 		require.Equal(t, "seq=2 no answer in 2.00s", lines[1])
-		require.Regexp(t, `^seq=3 time=40\.0 ms answered after \d{3}ms$`, lines[2])
+		require.Regexp(t, `^seq=3 time=40\.000 ms answered after \d{3}ms$`, lines[2])
 		require.Regexp(t, `\n3 sent, 2 answered, 33\.3% lost, in \S+; 1 answered only when repeated, after up to \d{3}ms\n`, out)
 		require.Contains(t, out, "= 40.000/40.000/40.000/0.000 ms\n")
 		require.Less(t, time.Since(start), 4*time.Second, "a lost ping delays the next only while it waits")
@@ -98,7 +98,7 @@ func TestPingInterrupted(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var out bytes.Buffer
 		n := 0
-		p := &pinger{lines: new(jsonLines), out: &out, peer: "peer", count: c.count, interval: time.Microsecond}
+		p := &pinger{out: &out, peer: "peer", count: c.count, interval: time.Microsecond}
 		p.ping = func(ctx context.Context) (time.Duration, error) {
 			if n++; n <= c.answers {
 				return 100 * time.Microsecond, nil
@@ -114,20 +114,11 @@ func TestPingInterrupted(t *testing.T) {
 }
 
 func TestPingStdoutErrors(t *testing.T) {
-	p := &pinger{lines: new(jsonLines), out: failingWriter{io.ErrClosedPipe}, interval: time.Second}
+	p := &pinger{out: failingWriter{io.ErrClosedPipe}, interval: time.Second}
 	p.ping = func(context.Context) (time.Duration, error) { return time.Millisecond, nil }
 	var local *localError
 	require.True(t, errors.As(p.run(t.Context()), &local))
 	require.Equal(t, 1, p.result.sent)
-}
-
-func TestFormatRTT(t *testing.T) {
-	for d, want := range map[time.Duration]string{
-		153 * time.Microsecond: "0.153 ms", 1234 * time.Microsecond: "1.23 ms",
-		12345 * time.Microsecond: "12.3 ms", 1234 * time.Millisecond: "1234 ms",
-	} {
-		require.Equal(t, want, formatRTT(d))
-	}
 }
 
 // kcp ping works with what kcp listen has, with its settings.

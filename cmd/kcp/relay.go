@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
-	"net"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -32,8 +32,6 @@ type relay struct {
 type relayEnd struct {
 	link  netsim.LinkConfig
 	burst float64 // mean length of bursts, in packets; 0: independent loss
-
-	loss, jitter bool // -loss and -jitter were given, perhaps as 0
 }
 
 func newRelay(std streams) *relay {
@@ -53,15 +51,15 @@ network with the loss, delay and rate that the flags set, until it is
 interrupted. Then it prints what became of the packets.`,
 		groups: []optionGroup{
 			{"The relay", []option{
-				{"to", "HOST:PORT", "where to forward packets to", parsed(&r.to, func(s string) (string, error) { return s, nil })},
-				{"listen", "ADDR", "where to receive packets; default 127.0.0.1:0, which\nis any free port", parsed(&r.listen, func(s string) (string, error) { return s, nil })},
+				{"to", "HOST:PORT", "where to forward packets to", text(&r.to)},
+				{"listen", "ADDR", "where to receive packets; default 127.0.0.1:0, which\nis any free port", text(&r.listen)},
 				{"time", "DURATION", "stop after this time; default: never", parsed(&r.duration, positiveDuration)},
 				{"every", "DURATION", "print the counts this often; default: only at the end", parsed(&r.every, positiveDuration)},
 				{"seed", "N", "seed of the network's randomness; default: random", parsed(&r.seed, parseSeed)},
 			}},
 			{"The network, in both directions unless -direction says otherwise", r.linkOptions()},
 			{"Events", []option{
-				{"outage", "AT+LENGTH", "lose all packets for LENGTH, beginning after AT, such\nas 10s+3s; can be repeated", setFunc(r.addOutage)},
+				{"outage", "AT+LENGTH", "lose all packets for LENGTH, beginning after AT, such\nas 10s+3s; can be repeated", r.addOutage},
 				{"rebind", "DURATION", "change the source addresses that the target sees this\noften, like a NAT that loses its bindings", parsed(&r.rebind, positiveDuration)},
 			}},
 		},
@@ -76,28 +74,28 @@ interrupted. Then it prints what became of the packets.`,
 func (r *relay) linkOptions() []option {
 	networks := networks()
 	return []option{
-		{"profile", "NAME", "start from a predefined network:\n" + strings.Join(networks.names(), ",\n"), networks.listed(r.setProfile)},
+		{"profile", "NAME", "start from a predefined network:\n" + strings.Join(networks.names(), ",\n"), r.setProfile},
 		{"direction", "WHICH", "direction that the flags after it apply to: up (to the\ntarget), down or both",
-			directions.listed(parsed(&r.chosen, directions.parse))},
-		{"loss", "SHARE", "share of packets lost: 10%, 10 or 0.1", forLinks(r, parsePercent, func(e *relayEnd, v float64) { e.link.Loss, e.loss = v, true })},
+			parsed(&r.chosen, directions.parse)},
+		{"loss", "SHARE", "share of packets lost: 10%, 10 or 0.1", forLinks(r, parsePercent, func(e *relayEnd, v float64) { e.link.Loss = v })},
 		{"burst", "PACKETS", "lose packets in bursts of this mean length", forLinks(r, parseBurst, func(e *relayEnd, v float64) { e.burst = v })},
 		{"delay", "DURATION", "one-way delay", forLinks(r, parseDuration, func(e *relayEnd, v time.Duration) { e.link.Delay = v })},
-		{"jitter", "DURATION", "random extra delay, up to this", forLinks(r, parseDuration, func(e *relayEnd, v time.Duration) { e.link.Jitter, e.jitter = v, true })},
+		{"jitter", "DURATION", "random extra delay, up to this", forLinks(r, parseDuration, func(e *relayEnd, v time.Duration) { e.link.Jitter = v })},
 		{"shape", "NAME", "distribution of the jitter: uniform, normal or pareto,\nwhich exceeds its bound now and then",
-			shapes.listed(forLinks(r, shapes.parse, func(e *relayEnd, v netsim.JitterShape) { e.link.JitterShape = v }))},
+			forLinks(r, shapes.parse, func(e *relayEnd, v netsim.JitterShape) { e.link.JitterShape = v })},
 		{"duplicate", "SHARE", "packets delivered twice", forLinks(r, parsePercent, func(e *relayEnd, v float64) { e.link.Duplicate = v })},
 		{"reorder", "SHARE", "packets that may overtake others, within the jitter", forLinks(r, parsePercent, func(e *relayEnd, v float64) { e.link.Reorder = v })},
 		{"corrupt", "SHARE", "packets with a bit flipped", forLinks(r, parsePercent, func(e *relayEnd, v float64) { e.link.Corrupt = v })},
 		{"rate", "RATE", "bandwidth: 10mbit, 500kbit or 1MB per second,\nincluding headers", forLinks(r, parseRate, func(e *relayEnd, v int64) { e.link.Rate = v })},
 		{"queue", "SIZE", "size of the buffer in front of the rate limit;\ndefault: unlimited", forLinks(r, parseSize, func(e *relayEnd, v int64) { e.link.Queue = int(v) })},
-		{"codel", "", "manage that queue with CoDel (RFC 8289)", forLinks(r, strconv.ParseBool, func(e *relayEnd, v bool) { e.link.CoDel.Enabled = v })},
-		{"mtu", "BYTES", "drop larger packets silently", forLinks(r, parseCount, func(e *relayEnd, v int) { e.link.MTU = v })},
+		{"codel", "", "manage that queue with CoDel (RFC 8289)", forLinks(r, parseSwitch, func(e *relayEnd, v bool) { e.link.CoDel.Enabled = v })},
+		{"mtu", "BYTES", "drop larger packets silently", forLinks(r, within(0, math.MaxInt32), func(e *relayEnd, v int) { e.link.MTU = v })},
 	}
 }
 
 // forLinks returns a setter for the directions that are chosen when the flag is
 // parsed.
-func forLinks[T any](r *relay, parse func(string) (T, error), set func(*relayEnd, T)) setFunc {
+func forLinks[T any](r *relay, parse func(string) (T, error), set func(*relayEnd, T)) func(string) error {
 	return func(s string) error {
 		v, err := parse(s)
 		if err != nil {
@@ -176,27 +174,10 @@ func parseRate(s string) (int64, error) {
 // config returns the settings of a direction.
 func (e *relayEnd) config(name string) (netsim.LinkConfig, error) {
 	cfg := e.link
-	for _, f := range []struct {
-		idle        bool
-		flag, needs string
-	}{
-		{e.burst > 0 && cfg.Loss == 0 && !e.loss, "burst", "loss"},
-		{cfg.Reorder > 0 && cfg.Jitter == 0 && !e.jitter, "reorder", "jitter"},
-		{cfg.JitterShape != netsim.JitterUniform && cfg.Jitter == 0 && !e.jitter, "shape", "jitter"},
-		{cfg.Queue > 0 && cfg.Rate == 0, "queue", "rate"},
-		{cfg.CoDel.Enabled && cfg.Rate == 0, "codel", "rate"},
-	} {
-		if f.idle {
-			return cfg, usageErrorf("%s: -%s does nothing without -%s", name, f.flag, f.needs)
-		}
-	}
 	if e.burst > 0 {
 		cfg.Burst, cfg.Loss = netsim.BurstLoss(cfg.Loss, e.burst), 0
 	}
 	if err := cfg.Validate(); err != nil {
-		if e.burst > 0 {
-			return cfg, usageErrorf("%s: bursts of %v packets cannot produce %.4g%% loss", name, e.burst, 100*e.link.Loss)
-		}
 		return cfg, usageErrorf("%s: %v", name, err)
 	}
 	return cfg, nil
@@ -226,7 +207,7 @@ func runRelay(ctx context.Context, std streams, args []string) error {
 	}
 	link, err := netsim.ListenRelay(r.listen, r.to, up, down, r.seed)
 	if err != nil {
-		return relayError(err)
+		return err
 	}
 	defer link.Close()
 	if err := link.Play(r.script, r.script); err != nil {
@@ -237,20 +218,6 @@ func runRelay(ctx context.Context, std streams, args []string) error {
 		return err
 	}
 	return r.tell(link)
-}
-
-// relayError returns what the system or the resolver says of an address, without
-// what the package says around it.
-func relayError(err error) error {
-	var dns *net.DNSError
-	var op *net.OpError
-	switch {
-	case errors.As(err, &dns):
-		return dns
-	case errors.As(err, &op):
-		return op
-	}
-	return err
 }
 
 // wait runs the relay until its time is over or ctx is done.

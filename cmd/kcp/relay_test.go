@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -121,14 +122,15 @@ func TestRelayEndsByItself(t *testing.T) {
 	require.Equal(t, exitUsage, got.code)
 }
 
-// What is wrong with an address is said in the words of the system or resolver.
 func TestRelayErrors(t *testing.T) {
-	dns := &net.DNSError{Err: "no such host", Name: "nohost"}
-	require.EqualError(t, relayError(fmt.Errorf("netsim: relay target: %w", &net.OpError{Op: "dial", Net: "udp", Err: dns})), "lookup nohost: no such host")
 	taken := newUDP(t)
 	got := runWith(t.Context(), nil, "relay", "-to", "127.0.0.1:9", "-listen", taken.LocalAddr().String())
 	require.Equal(t, exitFailed, got.code)
-	require.Regexp(t, `^kcp relay: listen udp 127.0.0.1:\d+: `, got.err)
+	require.Regexp(t, `^kcp relay: .*listen udp 127.0.0.1:\d+: `, got.err)
+	failing := failingWriter{errTimeout}
+	var stderr bytes.Buffer
+	require.Equal(t, exitFailed, run(t.Context(), strings.Fields("relay -to 127.0.0.1:9 -every 1ms"), nil, failing, &stderr))
+	require.Contains(t, stderr.String(), "kcp relay: timeout")
 }
 
 func TestRelayFlags(t *testing.T) {
@@ -159,29 +161,13 @@ func TestRelayFlags(t *testing.T) {
 	require.Equal(t, netsim.LinkConfig{Delay: 279 * time.Millisecond, Rate: 62_500, Overhead: 28}, up)
 	require.Equal(t, netsim.LinkConfig{Delay: 279 * time.Millisecond, Overhead: 28}, down)
 
-	for line, want := range map[string]string{
-		"-burst 8":                              "up: -burst does nothing without -loss",
-		"-reorder 5%":                           "up: -reorder does nothing without -jitter",
-		"-shape pareto -delay 5ms":              "up: -shape does nothing without -jitter",
-		"-queue 64kB":                           "up: -queue does nothing without -rate",
-		"-queue 64kB -direction up -rate 1mbit": "down: -queue does nothing without -rate",
-		"-direction down -codel":                "down: -codel does nothing without -rate",
-		"-queue 64kB -codel -rate 1mbit":        "",
-	} {
-		if _, _, err := parse(line); want == "" {
-			require.NoError(t, err, line)
-		} else {
-			require.EqualError(t, err, want)
-			require.ErrorAs(t, err, new(usageError))
-		}
-	}
 	for _, name := range networks().names() {
 		_, _, err := parse("-profile " + name)
 		require.NoError(t, err, name)
 	}
 
 	_, _, err = parse("-loss 95% -burst 2")
-	require.ErrorContains(t, err, "up: bursts of 2 packets cannot produce 95% loss")
+	require.ErrorAs(t, err, new(usageError))
 	for _, bad := range []string{
 		"-rate 0", "-rate fast", "-rate 8Bbit", "-burst 0.5", "-burst x", "-shape round", "-direction left",
 		"-profile none", "-outage 10s", "-outage 10s+x", "-rebind 0s", "-codel=perhaps",

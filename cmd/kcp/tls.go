@@ -2,12 +2,11 @@ package main
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
-	"os"
-	"strconv"
+	"strings"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/identity"
 	"github.com/arqnet/kcp/internal/selfsigned"
 )
 
@@ -38,25 +37,14 @@ func (f *tlsFlags) dialOptions() []option {
 		{"tls", "", "use TLS 1.3, which a listener with -tls-cert requires", toggle(&f.on)},
 		{"ca", "PATH", "with -tls, trust these authorities (PEM) instead of\nthe system's", text(&f.ca)},
 		{"fingerprint", "SHA256:...", "use TLS, with a peer whose key has this fingerprint,\nas a server of kcptunnel prints it",
-			setFunc(func(s string) error {
+			func(s string) error {
 				f.on = true
 				return text(&f.fingerprint)(s)
-			})},
+			}},
 		{"tls-name", "NAME", "with -tls, the name that the peer's certificate must\nhave; default: the host of ADDR", text(&f.name)},
 		{"tls-cert", "PATH", "with -tls, show the peer this certificate (PEM)", text(&f.cert)},
 		{"tls-key", "PATH", "its private key (PEM)", text(&f.key)},
 		{"alpn", "NAME", "with TLS, the application protocol", text(&f.protocol)},
-	}
-}
-
-// text returns the setter of a flag that is taken as it is, if it is not empty.
-func text(to *string) setFunc {
-	return func(s string) error {
-		if s == "" {
-			return errors.New("must not be empty")
-		}
-		*to = s
-		return nil
 	}
 }
 
@@ -92,10 +80,10 @@ func (f *tlsFlags) applyDial(c *kcp.Config) error {
 	}
 	t.ServerName = f.name
 	if f.fingerprint != "" {
-		if err := checkFingerprint(f.fingerprint); err != nil {
-			return usageErrorf("-fingerprint %s: %w", f.fingerprint, err)
+		if err := identity.Check(f.fingerprint); err != nil {
+			return usageErrorf("-fingerprint: %w", err)
 		}
-		pin(t, f.fingerprint)
+		identity.Pin(t, f.fingerprint)
 	}
 	return f.set(c, t)
 }
@@ -116,20 +104,16 @@ func (f *tlsFlags) config() (*tls.Config, error) {
 		return nil, usageErrorf("-tls-cert and -tls-key go together")
 	}
 	if f.cert != "" {
-		cert, err := tls.LoadX509KeyPair(f.cert, f.key)
+		pair, err := identity.LoadPair(f.cert, f.key)
 		if err != nil {
-			return nil, usageErrorf("-tls-cert or -tls-key: %w", err)
+			return nil, usageErrorf("-tls-cert, -tls-key: %w", err)
 		}
-		t.Certificates = []tls.Certificate{cert}
+		t.Certificates = []tls.Certificate{pair}
 	}
 	if f.ca != "" {
-		pem, err := os.ReadFile(f.ca)
-		if err != nil {
+		var err error
+		if t.RootCAs, err = identity.LoadCAs(f.ca); err != nil {
 			return nil, usageErrorf("-ca: %w", err)
-		}
-		t.RootCAs = x509.NewCertPool()
-		if !t.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, usageErrorf("-ca: %s has no certificate", f.ca)
 		}
 	}
 	if f.protocol != "" {
@@ -138,19 +122,27 @@ func (f *tlsFlags) config() (*tls.Config, error) {
 	return t, nil
 }
 
+// noProtocol reports whether a handshake has failed because the ends have no application
+// protocol in common.
+func noProtocol(err error) bool {
+	const alert = tls.AlertError(120) // no_application_protocol (RFC 7301 §3.2)
+	var handshake *kcp.HandshakeError
+	return errors.As(err, &handshake) && (errors.Is(err, alert) || strings.Contains(err.Error(), "ALPN") || strings.Contains(err.Error(), "no application protocol"))
+}
+
 // demoTLS is -tls of kcp demo: both ends are in this process, so a certificate
 // is made for them.
-func demoTLS(s *settings) option {
-	return option{"tls", "", "use TLS 1.3, with a certificate made for the demo",
-		edit(s, "tls", strconv.ParseBool, func(c *kcp.Config, on bool) {
-			if !on {
-				return
-			}
-			const name = "demo"
-			cert, roots, err := selfsigned.New(name)
-			if err != nil {
-				return // without a source of randomness nothing works
-			}
+func demoTLS() setting {
+	return setting{"tls", "", "use TLS 1.3, with a certificate made for the demo", "", func(c *kcp.Config, value string) error {
+		on, err := parseSwitch(value)
+		if err != nil || !on {
+			return err
+		}
+		const name = "demo"
+		cert, roots, err := selfsigned.New(name)
+		if err == nil {
 			c.TLS = &tls.Config{Certificates: []tls.Certificate{*cert}, RootCAs: roots, ServerName: name}
-		})}
+		}
+		return err
+	}}
 }

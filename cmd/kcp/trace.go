@@ -24,7 +24,7 @@ has written: when which segment was sent, lost and acknowledged, round-trip
 times, windows and rates. The page is one HTML file that needs nothing else.
 FILE is - for stdin.`,
 		groups: []optionGroup{{"Flags", []option{
-			{"o", "PATH", "the page; -: stdout; default: FILE with .html at its\nend", parsed(out, func(s string) (string, error) { return s, nil })},
+			{"o", "PATH", "the page; -: stdout; default: FILE with .html at its\nend", text(out)},
 		}}},
 		examples: `  kcp demo -loss 20% -trace .
   kcp trace 20260102T150405.000Z-0badcafe-client.sqlog
@@ -79,14 +79,17 @@ func runTrace(_ context.Context, std streams, args []string) error {
 
 // traceOption returns the flag -trace, which writes traces of all sessions.
 func (s *settings) traceOption() option {
-	return option{"trace", "DIR", "write a trace of each session into this folder, for\n'kcp trace'; at most 1000 of them, of 64 MiB", setFunc(func(dir string) error {
+	return option{"trace", "DIR", "write a trace of each session into this folder, for\n'kcp trace'; at most 1000 of them, of 64 MiB", func(dir string) error {
 		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 			return errors.New("want a folder that exists")
 		}
 		s.traces = qlog.NewDir(dir, nil)
-		s.edits = append(s.edits, func(c *kcp.Config) { c.Tracer = s.traces.Trace })
+		s.edits = append(s.edits, func(c *kcp.Config) error {
+			c.Tracer = s.traces.Trace
+			return nil
+		})
 		return nil
-	})}
+	}}
 }
 
 // closeTraces completes the traces of -trace, and prints what went wrong with

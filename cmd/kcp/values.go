@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/arqnet/kcp"
 )
 
 // sizeUnits are the units of parseSize, in lower case and without the final b.
@@ -29,6 +31,15 @@ func parseSize(s string) (int64, error) {
 		return 0, errors.New("want a whole number of bytes, not negative and below 8EiB")
 	}
 	return int64(n), nil
+}
+
+// parseBuffer parses the size of a buffer.
+func parseBuffer(s string) (int, error) {
+	n, err := parseSize(s)
+	if err == nil && (n == 0 || n > math.MaxInt32) {
+		err = errors.New("want 4096 bytes to 1GB")
+	}
+	return int(n), err
 }
 
 // parsePercent parses a share. 10%, 10 and 0.1 are the same: without a percent
@@ -63,6 +74,15 @@ func parseDuration(s string) (time.Duration, error) {
 	return d, nil
 }
 
+// positiveDuration parses a duration that is not 0 either.
+func positiveDuration(s string) (time.Duration, error) {
+	d, err := parseDuration(s)
+	if err == nil && d == 0 {
+		err = errors.New("must not be 0")
+	}
+	return d, err
+}
+
 // parsePatience parses a duration; -1 means forever. As in other netcats, a number
 // without a unit is in seconds.
 func parsePatience(s string) (time.Duration, error) {
@@ -79,13 +99,13 @@ func parsePatience(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// parseCount parses an integer that is not negative.
-func parseCount(s string) (int, error) {
-	n, err := strconv.Atoi(s)
-	if err != nil || n < 0 {
-		return 0, errors.New("want a whole number, not negative")
+// parseSwitch parses the value of a switch.
+func parseSwitch(s string) (bool, error) {
+	on, err := strconv.ParseBool(s)
+	if err != nil {
+		return false, errors.New("want true or false")
 	}
-	return n, nil
+	return on, nil
 }
 
 // parseSeed parses a seed.
@@ -95,6 +115,41 @@ func parseSeed(s string) (uint64, error) {
 		return 0, errors.New("want a whole number, not negative")
 	}
 	return n, nil
+}
+
+// within returns a parser of an integer from least to most. 0, which would mean
+// the default in a kcp.Config, is not a valid one.
+func within(least, most int) func(string) (int, error) {
+	return func(s string) (int, error) {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < least || n > most {
+			return 0, fmt.Errorf("want a whole number from %d to %d", least, most)
+		}
+		return n, nil
+	}
+}
+
+// orOff returns a parser that turns an explicit 0 into -1: in a kcp.Config 0 means
+// the default, and a negative value off.
+func orOff[T int | time.Duration](parse func(string) (T, error)) func(string) (T, error) {
+	return func(s string) (T, error) {
+		v, err := parse(s)
+		if v == 0 {
+			v = -1
+		}
+		return v, err
+	}
+}
+
+// parseFEC parses a ratio such as 10/3.
+func parseFEC(s string) (kcp.FEC, error) {
+	data, parity, _ := strings.Cut(s, "/")
+	d, err := strconv.Atoi(data)
+	p, also := strconv.Atoi(parity)
+	if errors.Join(err, also) != nil {
+		return kcp.FEC{}, errors.New("want data and parity packets of a group, such as 10/3")
+	}
+	return kcp.FEC{Data: d, Parity: p}, nil
 }
 
 // choice is one of the values of a flag.
@@ -124,9 +179,6 @@ func (c choices[T]) parse(s string) (v T, err error) {
 	names, last := c.names(), len(c)-1
 	return v, fmt.Errorf("want %s or %s", strings.Join(names[:last], ", "), names[last])
 }
-
-// listed returns the setter of a flag with these values.
-func (c choices[T]) listed(set setFunc) setter { return listed{set, c.names()} }
 
 // formatBytes formats a number of bytes for people.
 func formatBytes(n float64) string {
@@ -166,4 +218,10 @@ func formatTime(d time.Duration) string {
 		return fmt.Sprintf("%.2fs", d.Seconds())
 	}
 	return d.Round(time.Second).String()
+}
+
+// resentShare returns the share of retransmissions in all transmissions.
+func resentShare(s *kcp.ConnStats) string {
+	again := float64(s.Retransmits())
+	return formatShare(again, float64(s.SegmentsSent)+again)
 }

@@ -7,14 +7,10 @@ import (
 	"runtime/debug"
 )
 
-// versionOptions returns the command line of kcp version.
-func versionOptions() *optionSet {
-	return &optionSet{synopsis: "kcp version", intro: "Prints the version of this command."}
-}
-
 // runVersion prints the version in the build information.
 func runVersion(_ context.Context, std streams, args []string) error {
-	if _, err := versionOptions().parse(std, args, 0); err != nil {
+	o := &optionSet{synopsis: "kcp version", intro: "Prints the version of this command."}
+	if _, err := o.parse(std, args, 0); err != nil {
 		return err
 	}
 	info, ok := debug.ReadBuildInfo()
@@ -31,7 +27,6 @@ func versionLine(info *debug.BuildInfo) string {
 	if version == "" {
 		version = "(devel)"
 	}
-	line := "kcp " + version
 	revision, modified := "", ""
 	for _, s := range info.Settings {
 		switch {
@@ -42,7 +37,7 @@ func versionLine(info *debug.BuildInfo) string {
 		}
 	}
 	if revision != "" {
-		line += fmt.Sprintf(" (revision %s%s)", revision, modified)
+		version += fmt.Sprintf(" (revision %s%s)", revision, modified)
 	}
-	return fmt.Sprintf("%s, %s %s/%s", line, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return fmt.Sprintf("kcp %s, %s %s/%s", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

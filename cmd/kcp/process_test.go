@@ -100,48 +100,6 @@ func recordKey(to *[]byte) newCipher {
 	}
 }
 
-// progressOf returns the progress of a session that has moved nothing yet.
-func progressOf(t *testing.T) (*progress, *bytes.Buffer, *time.Time) {
-	conn, err := kcp.NewEndpoint(newUDP(t), &kcp.Config{DialTimeout: -1})
-	require.NoError(t, err)
-	t.Cleanup(func() { conn.Close() })
-	c, err := conn.Dial(t.Context(), newUDP(t).LocalAddr())
-	require.NoError(t, err)
-	now, out := time.Unix(1000, 0), new(bytes.Buffer)
-	g := &progress{out: out, now: func() time.Time { return now }, pipe: &pipe{conn: c}}
-	g.first, g.last.at = now, now
-	return g, out, &now
-}
-
-func TestProgress(t *testing.T) {
-	g, out, now := progressOf(t)
-	*now = now.Add(2 * time.Second)
-	g.pipe.sent.Store(3_000_000)
-	require.Equal(t, "  2s  sent 3.0 MB  1.5 MB/s  rtt 0s  resent 0.0%", g.line())
-	*now = now.Add(time.Second)
-	g.size = 6_000_000
-	require.Equal(t, "  3s  sent 3.0 MB of 6.0 MB, 50%  0 B/s  rtt 0s  resent 0.0%", g.line())
-	g.pipe.written.Store(500_000)
-	*now = now.Add(time.Second)
-	require.Equal(t, "  4s  sent 3.0 MB of 6.0 MB, 50%  0 B/s  received 500.0 kB  500.0 kB/s  rtt 0s  resent 0.0%", g.line())
-	require.Equal(t, "  done in 4.00s  sent 3.0 MB  received 500.0 kB  875.0 kB/s  resent 0.0%", g.total(nil))
-	require.Contains(t, g.total(errTimeout), "  stopped after 4.00s  sent 3.0 MB")
-
-	g.show()
-	require.True(t, strings.HasPrefix(out.String(), "\r\x1b[?7l  4s"), out.String())
-	require.True(t, strings.HasSuffix(out.String(), "\x1b[K\x1b[?7h"), out.String())
-	g.hidden = func() bool { return true } // what was received appears there
-	out.Reset()
-	g.show()
-	g.show()
-	require.Equal(t, "\r\x1b[K", out.String())
-
-	var none *progress
-	none.run()
-	none.stop(nil)
-	require.Nil(t, (&netcat{std: streams{err: out}}).newProgress(g.pipe), "no terminal")
-}
-
 func TestKeyFromFileOrEnvironment(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "key")
 	require.NoError(t, os.WriteFile(file, []byte("open sesame\r\n"), 0o600))
@@ -178,38 +136,21 @@ func TestKeyFromFileOrEnvironment(t *testing.T) {
 	require.Equal(t, other, key("-key", "other"))
 	t.Setenv(keyVariable, "hex:12")
 	var cfg kcp.Config
-	e := envelope{cipher: aesCFB}
+	e := envelope{cipher: crypt.AESGCM}
 	require.ErrorContains(t, e.apply(&cfg), "KCP_KEY: want hex:")
 }
 
-// A second peer of listen -k waits, and -v says so.
-func TestListenSaysWhoWaits(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	l, addr := listen(ctx, t, strings.NewReader(""), "-k", "-d")
-	first := dial(t.Context(), endless(t), addr)
-	l.err.Find(t, `(session with \S+)\n`)
-	second := dial(t.Context(), strings.NewReader("x"), addr)
-	l.err.Find(t, `(waits for the session before it to end)`)
-	cancel()
-	require.Equal(t, exitInterrupted, l.wait(t), l.err.String())
-	require.Equal(t, exitFailed, first.wait(t))
-	require.Equal(t, exitFailed, second.wait(t))
-}
-
-// demo and relay end if stdout is a pipe that is not read any more.
-func TestBrokenPipeOfOthers(t *testing.T) {
-	failing := failingWriter{errTimeout}
-	var failed error
-	s := statusOf(t)
-	s.out, s.failed = failing, func(err error) { failed = err }
-	s.note(s.start)
-	s.show(s.start.Add(time.Second))
-	require.ErrorIs(t, failed, errTimeout)
-
-	var stderr bytes.Buffer
-	code := run(t.Context(), strings.Fields("relay -to 127.0.0.1:9 -every 1ms"), nil, failing, &stderr)
-	require.Equal(t, exitFailed, code)
-	require.Contains(t, stderr.String(), "kcp relay: timeout")
+// A line of progress says what is delivered in each direction.
+func TestProgress(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		p, out, in := &pipe{conn: b.dialed}, pace{}, pace{}
+		p.sent.Store(3_000_000)
+		require.Equal(t, "  2s  sent 3.0 MB  1.5 MB/s  received 0 B  0 B/s  rtt 40ms  resent 0.0%", p.progress(2*time.Second, 0, &out, &in))
+		p.written.Store(500_000)
+		require.Equal(t, "  3s  sent 3.0 MB of 6.0 MB, 50%  0 B/s  received 500.0 kB  500.0 kB/s  rtt 40ms  resent 0.0%",
+			p.progress(3*time.Second, 6_000_000, &out, &in))
+		require.Nil(t, (&netcat{std: streams{err: new(bytes.Buffer)}}).meter(p), "no terminal")
+	})
 }
 
 // failingWriter fails.

@@ -1,0 +1,55 @@
+package identity
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/arqnet/kcp/internal/selfsigned"
+	"github.com/stretchr/testify/require"
+)
+
+// A fingerprint is the SHA-256 of the key, and a pin wants one of those given.
+func TestPin(t *testing.T) {
+	pair, roots, err := selfsigned.New("test")
+	require.NoError(t, err)
+	cert, err := x509.ParseCertificate(pair.Certificate[0])
+	require.NoError(t, err)
+	mine, other := Fingerprint(cert), "SHA256:"+strings.Repeat("A", 43)
+	require.NoError(t, Check(mine))
+	require.NoError(t, Check(other))
+	for _, bad := range []string{"", mine[7:], mine + "=", mine[:49], "MD5:" + mine[7:]} {
+		require.ErrorContains(t, Check(bad), "43 characters")
+	}
+	state := tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}
+	for _, c := range []*tls.Config{{}, {RootCAs: roots}} {
+		Pin(c, other, mine)
+		require.Equal(t, c.RootCAs == nil, c.InsecureSkipVerify)
+		require.NoError(t, c.VerifyConnection(state))
+		require.Error(t, c.VerifyConnection(tls.ConnectionState{}))
+		Pin(c, other)
+		require.Equal(t, &FingerprintError{mine, []string{other}}, c.VerifyConnection(state))
+	}
+	require.Equal(t, "SHA256:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU", Fingerprint(new(x509.Certificate)), "of nothing")
+}
+
+func TestFiles(t *testing.T) {
+	pair, _, err := selfsigned.New("test")
+	require.NoError(t, err)
+	dir := t.TempDir()
+	cert, empty := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "empty.pem")
+	require.NoError(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}), 0o600))
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+	_, err = LoadCAs(cert)
+	require.NoError(t, err)
+	_, err = LoadCAs(empty)
+	require.ErrorContains(t, err, "no certificate in PEM")
+	_, err = LoadCAs(filepath.Join(dir, "missing"))
+	require.ErrorIs(t, err, os.ErrNotExist)
+	_, err = LoadPair(cert, empty)
+	require.ErrorContains(t, err, "with key "+empty)
+}
