@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/identity"
 )
 
 // ClientConfig holds the settings of a Client.
@@ -69,7 +70,8 @@ type ClientConfig struct {
 	// KCP holds further settings of sessions; nil means the defaults. Its TLS, and
 	// MaxStreams if it is 0, are set by the client.
 	KCP *kcp.Config
-	// Logger receives what happens; nil: nothing does.
+	// Logger receives what happens; nil: nothing does. It must not block for long: sessions
+	// wait for it.
 	Logger *slog.Logger
 
 	shutdown   time.Duration // how long ends in order may take; 0: shutdownTime
@@ -103,8 +105,6 @@ func NewClient(config *ClientConfig) (*Client, error) {
 	c := &Client{config: *config, log: config.Logger}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
-	} else {
-		c.log = queued(c.log)
 	}
 	if len(config.Servers) == 0 {
 		return nil, errors.New("tunnel: no server is given")
@@ -118,7 +118,7 @@ func NewClient(config *ClientConfig) (*Client, error) {
 		}
 	}
 	for _, f := range config.Fingerprints {
-		if err := checkFingerprint(f); err != nil {
+		if err := identity.Check(f); err != nil {
 			return nil, fmt.Errorf("tunnel: %w", err)
 		}
 	}
@@ -192,8 +192,7 @@ func (c *Client) kcpSettings() *kcp.Config {
 		t.GetClientCertificate = c.clientCertificate
 	}
 	if len(c.config.Fingerprints) > 0 {
-		t.VerifyConnection = pin(c.config.Fingerprints)
-		t.InsecureSkipVerify = c.config.RootCAs == nil
+		identity.Pin(t, c.config.Fingerprints...)
 	}
 	s.TLS = t
 	return &s

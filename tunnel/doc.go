@@ -41,4 +41,4 @@ package tunnel
 //	identity.go        keys, certificates, fingerprints
 //	upgrade.go         another process takes over; control_linux.go, control_other.go what
 //	                   the two tell each other
-//	figures.go         counts; records.go, record_queue.go the log
+//	figures.go         counts; records.go the log

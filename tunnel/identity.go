@@ -10,7 +10,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/base64"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -19,9 +18,9 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
+
+	"github.com/arqnet/kcp/internal/identity"
 )
 
 // LoadKey returns a certificate, signed by itself, for the private key in the file
@@ -114,12 +113,11 @@ func selfSigned(key crypto.Signer) (tls.Certificate, error) {
 }
 
 // Fingerprint returns the fingerprint of a certificate's public key, in the form of
-// ssh: "SHA256:" and 43 characters. It is the hash of the SubjectPublicKeyInfo, so a
-// new certificate for the same key has the same.
-func Fingerprint(cert *x509.Certificate) string {
-	sum := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
-	return "SHA256:" + base64.RawStdEncoding.EncodeToString(sum[:])
-}
+// ssh: "SHA256:" and 43 characters. A new certificate for the same key has the same.
+func Fingerprint(cert *x509.Certificate) string { return identity.Fingerprint(cert) }
+
+// FingerprintError means that a server has another key than it should.
+type FingerprintError = identity.FingerprintError
 
 // leafOf returns the certificate that an end shows.
 func leafOf(cert *tls.Certificate) (*x509.Certificate, error) {
@@ -150,39 +148,6 @@ func warnOfTime(log *slog.Logger, cert *tls.Certificate) {
 	}
 	if now := time.Now(); now.Before(leaf.NotBefore) || now.After(leaf.NotAfter) {
 		log.Warn("the certificate is not valid now", "subject", leaf.Subject.String(), "from", leaf.NotBefore, "until", leaf.NotAfter)
-	}
-}
-
-// checkFingerprint returns an error if s is not a fingerprint.
-func checkFingerprint(s string) error {
-	sum, ok := strings.CutPrefix(s, "SHA256:")
-	if b, err := base64.RawStdEncoding.DecodeString(sum); !ok || err != nil || len(b) != sha256.Size {
-		return fmt.Errorf("%q is not a fingerprint: want SHA256: and 43 characters, as the server prints it", s)
-	}
-	return nil
-}
-
-// FingerprintError means that a server has another key than it should.
-type FingerprintError struct {
-	Got  string   // the fingerprint of the server's key
-	Want []string // those that the client knows
-}
-
-func (e *FingerprintError) Error() string {
-	return fmt.Sprintf("the server's key has the fingerprint %s, not %s", e.Got, strings.Join(e.Want, " or "))
-}
-
-// pin returns a function for tls.Config.VerifyConnection that wants one of the
-// fingerprints.
-func pin(want []string) func(tls.ConnectionState) error {
-	return func(state tls.ConnectionState) error {
-		if len(state.PeerCertificates) == 0 {
-			return errors.New("the server did not present a certificate")
-		}
-		if got := Fingerprint(state.PeerCertificates[0]); !slices.Contains(want, got) {
-			return &FingerprintError{got, want}
-		}
-		return nil
 	}
 }
 

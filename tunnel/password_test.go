@@ -81,7 +81,7 @@ func TestHashedPasswords(t *testing.T) {
 		{"me", "secret"}: true, {"plain", "secret"}: true, {"long", long}: true, {"me", "wrong"}: false, {"me", u.byName["me"].hash}: false,
 		{"long", long + "p"}: false, {"named", "secret"}: false, {"you", "secret"}: false, {"plain", "x"}: false,
 	} {
-		shown := &identity{name: who[0], password: digestOf(who[1])}
+		shown := &clientIdentity{name: who[0], password: digestOf(who[1])}
 		var err error
 		shown.hash, err = s.verifier.prove(t.Context(), netblock.Block{}, u, who[0], who[1])
 		require.NoError(t, err)

@@ -1,6 +1,8 @@
 package tunnel
 
 import (
+	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"regexp"
@@ -8,19 +10,16 @@ import (
 	"strings"
 )
 
-// rule is a regular expression of what a user may reach. It has forms for kinds of hosts;
-// nil: nothing is left.
+// rule is a regular expression of what a user may reach, and which hosts it is about:
+// whoever owns a name such as 10.0.evil.example chooses where it leads, so ^10\.0\. is
+// not about it. The zone of [fe80::1%e10.0.1] is no address of IPv4 either.
 type rule struct {
-	re *regexp.Regexp // as it is written
-	// names is re without its alternatives about addresses: whoever owns a name such as
-	// 10.0.evil.example chooses where it leads, so ^10\.0\. is not about it.
-	names *regexp.Regexp
-	// ipv6 is re without its alternatives about addresses of IPv4: the zone of
-	// [fe80::1%e10.0.1] is none.
-	ipv6 *regexp.Regexp
+	re          *regexp.Regexp
+	names, ipv6 bool // it may match names, addresses of IPv6
 }
 
-// parseRule parses a rule.
+// parseRule parses a rule. One with an alternative about addresses of IPv4 may have none
+// about names, and none about IPv6 unless that of IPv4 begins with ^.
 func parseRule(text string) (rule, error) {
 	re, err := regexp.Compile(text)
 	if err != nil {
@@ -30,45 +29,27 @@ func parseRule(text string) (rule, error) {
 	if err != nil {
 		return rule{}, err
 	}
-	var names, ipv6 []string
-	all := alternatives(tree)
-	for _, one := range all {
-		about := aboutHosts(one)
-		if !about.addresses() {
-			names = append(names, "(?:"+one.String()+")")
-		}
-		if !about.addresses() || about.brackets {
-			ipv6 = append(ipv6, "(?:"+one.String()+")")
-		}
-	}
 	r := rule{re: re}
-	if r.names, err = anyOf(names, len(all), re); err == nil {
-		r.ipv6, err = anyOf(ipv6, len(all), re)
+	var ipv4, loose, bare, brackets bool
+	for about := range hostsOf(tree, map[hostText]bool{{}: true}) {
+		switch {
+		case about.addresses() && !about.brackets:
+			ipv4, loose = true, loose || !about.begins
+			continue
+		case !about.addresses():
+			r.names, bare = true, bare || !about.brackets
+		}
+		r.ipv6, brackets = true, brackets || about.brackets
 	}
-	return r, err
-}
-
-// anyOf returns the expression of what is left of the alternatives of re, which has all.
-func anyOf(left []string, all int, re *regexp.Regexp) (*regexp.Regexp, error) {
-	switch len(left) {
-	case all:
-		return re, nil
-	case 0:
-		return nil, nil
+	if ipv4 && bare || loose && brackets {
+		return rule{}, fmt.Errorf("%q is about addresses of IPv4, and about more: write two rules", text)
 	}
-	return regexp.Compile(strings.Join(left, "|"))
+	return r, nil
 }
 
 // matches reports whether the rule matches what is asked for, which has a host of a kind.
 func (r rule) matches(what string, of hostKind) bool {
-	re := r.re
-	switch of {
-	case hostName:
-		re = r.names
-	case hostIPv6:
-		re = r.ipv6
-	}
-	return re != nil && re.MatchString(what)
+	return (of == hostIPv4 || of == hostName && r.names || of == hostIPv6 && r.ipv6) && r.re.MatchString(what)
 }
 
 // hostKind is what kind of host a rule is matched against.
@@ -121,46 +102,8 @@ func wantHere(what string) string {
 	return before + here + behind
 }
 
-// maxAlternatives bounds what a rule is taken apart to. One of more is looked at whole.
-const maxAlternatives = 256
-
-// alternatives returns expressions without alternatives outside of repetitions, of which
-// one matches if and only if re does.
-func alternatives(re *syntax.Regexp) []*syntax.Regexp {
-	switch re.Op {
-	case syntax.OpCapture:
-		return alternatives(re.Sub[0])
-	case syntax.OpAlternate:
-		var all []*syntax.Regexp
-		for _, sub := range re.Sub {
-			all = append(all, alternatives(sub)...)
-		}
-		if len(all) <= maxAlternatives {
-			return all
-		}
-	case syntax.OpConcat:
-		all := []*syntax.Regexp{{Op: syntax.OpConcat, Flags: re.Flags}}
-		for _, sub := range re.Sub {
-			var longer []*syntax.Regexp
-			subs := alternatives(sub)
-			if len(all)*len(subs) > maxAlternatives {
-				return []*syntax.Regexp{re}
-			}
-			for _, head := range all {
-				for _, tail := range subs {
-					next := *head
-					next.Sub = append(append([]*syntax.Regexp(nil), head.Sub...), tail)
-					longer = append(longer, &next)
-				}
-			}
-			all = longer
-		}
-		return all
-	}
-	return []*syntax.Regexp{re}
-}
-
-// hostText is what an expression says of the host, as far as it was read.
+// hostText is what an alternative of an expression says of the host, as far as it was
+// read.
 type hostText struct {
 	begins                bool // at the beginning of the text
 	read                  bool // anything after that
@@ -171,21 +114,49 @@ type hostText struct {
 	port                  bool // the host is over
 }
 
-// aboutHosts reads what an expression says of the host.
-func aboutHosts(re *syntax.Regexp) hostText {
-	var t hostText
-	t.take(re)
-	return t
-}
-
-// addresses reports whether the expression is about addresses, of IPv4 unless it has
+// addresses reports whether the alternative is about addresses, of IPv4 unless it has
 // brackets. It has digits and dots before the port, or begins with a digit, and has no
 // letter.
 func (t *hostText) addresses() bool {
 	return !t.letters && t.digits && (t.dots || t.first)
 }
 
-// take reads an expression from its beginning to the end of the host.
+// hostsOf reads an expression behind each of some alternatives, and returns all that
+// there are then. There are never more than hostText has values.
+func hostsOf(re *syntax.Regexp, before map[hostText]bool) map[hostText]bool {
+	if re.Op == syntax.OpAlternate {
+		all := make(map[hostText]bool)
+		for _, sub := range re.Sub {
+			maps.Copy(all, hostsOf(sub, before))
+		}
+		return all
+	}
+	if len(re.Sub) == 1 && isAnyChar(re.Sub[0]) { // a repetition
+		return eachHost(before, func(t *hostText) { t.read = true })
+	}
+	after := eachHost(before, func(t *hostText) { t.take(re) })
+	for _, sub := range re.Sub {
+		after = hostsOf(sub, after)
+	}
+	return after
+}
+
+// eachHost returns the alternatives with what f makes of each.
+func eachHost(all map[hostText]bool, f func(*hostText)) map[hostText]bool {
+	changed := make(map[hostText]bool)
+	for t := range all {
+		f(&t)
+		changed[t] = true
+	}
+	return changed
+}
+
+// isAnyChar reports whether an expression is a dot.
+func isAnyChar(re *syntax.Regexp) bool {
+	return re.Op == syntax.OpAnyChar || re.Op == syntax.OpAnyCharNotNL
+}
+
+// take reads an expression that has no others in it.
 func (t *hostText) take(re *syntax.Regexp) {
 	switch re.Op {
 	case syntax.OpBeginText, syntax.OpBeginLine:
@@ -204,20 +175,7 @@ func (t *hostText) take(re *syntax.Regexp) {
 		}
 	case syntax.OpAnyChar, syntax.OpAnyCharNotNL: // a dot that was not escaped
 		t.dots, t.read = true, true
-	default:
-		if len(re.Sub) == 1 && isAnyChar(re.Sub[0]) { // a repetition
-			t.read = true
-			return
-		}
-		for _, sub := range re.Sub {
-			t.take(sub)
-		}
 	}
-}
-
-// isAnyChar reports whether an expression is a dot.
-func isAnyChar(re *syntax.Regexp) bool {
-	return re.Op == syntax.OpAnyChar || re.Op == syntax.OpAnyCharNotNL
 }
 
 // char reads one of the characters from low to high.

@@ -50,7 +50,8 @@ type ServerConfig struct {
 	// KCP holds further settings of sessions; nil means the defaults. Its TLS,
 	// HandshakeFailed, and MaxStreams if it is 0, are set by the server.
 	KCP *kcp.Config
-	// Logger receives what happens; nil: nothing does.
+	// Logger receives what happens; nil: nothing does. It must not block for long: sessions
+	// wait for it.
 	Logger *slog.Logger
 
 	failureDelay time.Duration // before a failed attempt is answered; 0: 1 s
@@ -114,8 +115,6 @@ func Listen(config *ServerConfig) (*Server, error) {
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
-	} else {
-		s.log = queued(s.log)
 	}
 	if err := config.checkUsers(config.Users); err != nil {
 		return nil, err

@@ -12,8 +12,8 @@ import (
 	"github.com/arqnet/kcp/internal/netblock"
 )
 
-// identity is who a client has shown to be.
-type identity struct {
+// clientIdentity is who a client has shown to be.
+type clientIdentity struct {
 	name        string
 	password    digest
 	hash        string // of bcrypt, that the password has; empty: the user has none
@@ -21,7 +21,7 @@ type identity struct {
 }
 
 // among returns the user of the identity; nil: there is none, or none any more.
-func (i *identity) among(users *Users) *user {
+func (i *clientIdentity) among(users *Users) *user {
 	switch {
 	case i.certificate:
 		return users.withCertificate(i.name)
@@ -61,7 +61,7 @@ func (t *turnedAway) Error() string {
 
 // welcome takes the hello of a client, and answers it. If there is an error, the
 // session has ended.
-func (s *Server) welcome(ctx context.Context, conn *kcp.Conn) (*identity, error) {
+func (s *Server) welcome(ctx context.Context, conn *kcp.Conn) (*clientIdentity, error) {
 	limited, cancel := context.WithTimeout(ctx, openDeadline)
 	defer cancel()
 	stop := context.AfterFunc(limited, func() { _ = conn.Abort() })
@@ -111,7 +111,7 @@ func readHello(r io.Reader) (h hello, err error) {
 }
 
 // examine reads a hello and says whose it is.
-func (s *Server) examine(ctx context.Context, conn *kcp.Conn, stream *kcp.Stream) (*identity, error) {
+func (s *Server) examine(ctx context.Context, conn *kcp.Conn, stream *kcp.Stream) (*clientIdentity, error) {
 	away := func(code helloCode, user, value string) error {
 		return &turnedAway{welcome{code, value}, user}
 	}
@@ -126,13 +126,13 @@ func (s *Server) examine(ctx context.Context, conn *kcp.Conn, stream *kcp.Stream
 	if err != nil {
 		return nil, err
 	}
-	who := &identity{name: h.User, password: digestOf(h.Password)}
+	who := &clientIdentity{name: h.User, password: digestOf(h.Password)}
 	if h.User == "" && h.Password == "" {
 		state := conn.ConnectionState().TLS
 		if state == nil || len(state.VerifiedChains) == 0 {
 			return nil, away(helloNoName, "", "")
 		}
-		who = &identity{name: state.PeerCertificates[0].Subject.CommonName, certificate: true}
+		who = &clientIdentity{name: state.PeerCertificates[0].Subject.CommonName, certificate: true}
 	}
 	if !s.guard.begin(conn.RemoteAddr(), who.name) {
 		return nil, away(helloAttempts, who.name, guardWindow.String())

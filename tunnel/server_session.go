@@ -20,7 +20,7 @@ import (
 type clientAt struct {
 	session
 	server   *Server
-	identity *identity
+	identity *clientIdentity
 	number   uint64 // of sessions, in the order in which they have begun
 }
 

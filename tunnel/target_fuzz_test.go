@@ -23,7 +23,7 @@ func clientWith(t *testing.T, text string) *clientAt {
 	require.NoError(t, err)
 	u := parsed(t, everything)
 	u.byName["me"].rules = []rule{one}
-	c := &clientAt{server: new(Server), identity: &identity{name: "me", password: digestOf("secret")}}
+	c := &clientAt{server: new(Server), identity: &clientIdentity{name: "me", password: digestOf("secret")}}
 	c.server.users.Store(u)
 	return c
 }

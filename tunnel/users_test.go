@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/arqnet/kcp/internal/identity"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -93,9 +94,9 @@ func TestKeyIsKept(t *testing.T) {
 	b, err := certificateFingerprint(&second)
 	require.NoError(t, err)
 	require.Equal(t, a, b)
-	require.NoError(t, checkFingerprint(a))
-	require.Error(t, checkFingerprint(strings.TrimPrefix(a, "SHA256:")))
-	require.Error(t, checkFingerprint(a[:len(a)-1]))
+	require.NoError(t, identity.Check(a))
+	require.Error(t, identity.Check(strings.TrimPrefix(a, "SHA256:")))
+	require.Error(t, identity.Check(a[:len(a)-1]))
 	keyA, err := resetKey(&first)
 	require.NoError(t, err)
 	keyB, err := resetKey(&second)
