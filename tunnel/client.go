@@ -248,7 +248,7 @@ func (c *Client) Run(ctx context.Context) error {
 	}
 	piped := make(chan error, 1)
 	for _, l := range locals {
-		running.Go(func() { l.serve(ctx) })
+		running.Go(func() { c.serve(ctx, l) })
 	}
 	for _, r := range c.config.Remotes {
 		if r.Stdio {
@@ -258,7 +258,7 @@ func (c *Client) Run(ctx context.Context) error {
 	err = c.wait(ctx, len(ways), failed, piped)
 	cancel()
 	for _, l := range locals {
-		l.close()
+		_ = l.socket.Close()
 	}
 	running.Wait()
 	c.serving.Wait()

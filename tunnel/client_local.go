@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -16,10 +17,8 @@ import (
 
 // local is a remote for which the client listens.
 type local struct {
-	client *Client
 	remote Remote
-	tcp    net.Listener // or
-	udp    *net.UDPConn
+	socket socket
 }
 
 // listenAll listens for all remotes that want it, or for none.
@@ -27,12 +26,11 @@ func (c *Client) listenAll(ctx context.Context) (all []*local, err error) {
 	defer func() {
 		if err != nil {
 			for _, l := range all {
-				l.close()
+				_ = l.socket.Close()
 			}
 			all = nil
 		}
 	}()
-	var lc net.ListenConfig
 	for _, r := range c.config.Remotes {
 		if r.Reverse || r.Stdio {
 			continue
@@ -40,22 +38,13 @@ func (c *Client) listenAll(ctx context.Context) (all []*local, err error) {
 		if r.Listen, err = zoneHere(r.Listen); err != nil {
 			return all, fmt.Errorf("remote %v: %w", r, err)
 		}
-		l := &local{client: c, remote: r}
-		var at net.Addr
-		if r.UDP {
-			var pc net.PacketConn
-			if pc, err = lc.ListenPacket(ctx, listenNetwork("udp", r.Listen), r.Listen); err != nil {
-				return all, fmt.Errorf("remote %v: %w", r, err)
-			}
-			l.udp, at = pc.(*net.UDPConn), pc.LocalAddr()
-		} else {
-			if l.tcp, err = lc.Listen(ctx, listenNetwork("tcp", r.Listen), r.Listen); err != nil {
-				return all, fmt.Errorf("remote %v: %w", r, err)
-			}
-			at = l.tcp.Addr()
+		s, err := listenOn(ctx, r.network(), r.Listen)
+		if err != nil {
+			return all, fmt.Errorf("remote %v: %w", r, err)
 		}
+		all = append(all, &local{r, s})
+		at, _ := addressOf(s)
 		at = withZone(at, r.Listen)
-		all = append(all, l)
 		c.log.Info("listening", "remote", r, "address", at)
 		if f := c.config.Listening; f != nil {
 			f(r, at)
@@ -81,59 +70,27 @@ func withZone(at net.Addr, asked string) net.Addr {
 	return at
 }
 
-// close closes the socket.
-func (l *local) close() {
-	if l.tcp != nil {
-		_ = l.tcp.Close()
-	}
-	if l.udp != nil {
-		_ = l.udp.Close()
-	}
+// entry returns the entry of a remote.
+func (c *Client) entry(r Remote) *entry {
+	return &entry{log: c.log.With(text("target", r.Target)), failed: slog.LevelWarn, socks: r.Socks, target: r.Target, open: c.openAny}
 }
 
 // serve carries what arrives, until the socket is closed.
-func (l *local) serve(ctx context.Context) {
-	c := l.client
-	switch {
-	case l.remote.UDP:
+func (c *Client) serve(ctx context.Context, l *local) {
+	e := c.entry(l.remote)
+	if pc, ok := l.socket.(*net.UDPConn); ok {
 		// The system lets no packet in that comes from elsewhere to a loopback address.
-		limited := !l.udp.LocalAddr().(*net.UDPAddr).IP.IsLoopback()
-		f := front{pc: l.udp, log: c.log.With("target", l.remote.Target), limited: limited, open: func(string) (*session, *kcp.Stream, error) {
-			return c.openNow(ctx, l.remote.opening())
-		}}
-		f.serve()
-	case l.remote.Socks:
-		accept(l.tcp, c.log, func(conn *net.TCPConn) {
-			serveSocks(ctx, conn, c.log, nil, func(ctx context.Context, k kind, target string) (*session, *kcp.Stream, error) {
-				if k.packets() {
-					return c.openNow(ctx, opening{kind: k, target: target})
-				}
-				return c.open(ctx, opening{kind: k, target: target})
-			})
-		})
-	default:
-		accept(l.tcp, c.log, func(conn *net.TCPConn) {
-			began := time.Now()
-			err := c.forward(ctx, conn, l.remote.opening())
-			log := c.log.With("target", l.remote.Target, "from", conn.RemoteAddr())
-			var why refusal
-			if errors.As(err, &why) && why != codeGone {
-				log.Warn("connection refused", "error", err)
-			} else {
-				log.Debug("connection ended", since(began), cause(err))
-			}
-		})
+		e.limited = !pc.LocalAddr().(*net.UDPAddr).IP.IsLoopback()
 	}
+	e.serve(ctx, l.socket)
 }
 
-// forward carries a connection to its target.
-func (c *Client) forward(ctx context.Context, conn localConn, o opening) error {
-	s, stream, err := c.open(ctx, o)
-	if err != nil {
-		abort(conn)
-		return err
+// openAny is the openFunc of a client. What is UDP does not wait for a session.
+func (c *Client) openAny(ctx context.Context, k kind, target string) (*session, *kcp.Stream, error) {
+	if k.packets() {
+		return c.openNow(ctx, opening{kind: k, target: target})
 	}
-	return s.relay(conn, stream, true)
+	return c.open(ctx, opening{kind: k, target: target})
 }
 
 // open opens a stream on the session that has least to do. It waits for a session
@@ -171,7 +128,7 @@ func (c *Client) openNow(ctx context.Context, o opening) (*session, *kcp.Stream,
 // target has nothing more to say.
 func (c *Client) pipe(ctx context.Context, r Remote) error {
 	conn := &stdio{in: c.config.Stdin, out: c.config.Stdout, ended: make(chan struct{})}
-	err := c.forward(ctx, conn, r.opening())
+	err := c.entry(r).carry(ctx, conn)
 	if ctx.Err() != nil {
 		return nil
 	}

@@ -421,11 +421,7 @@ func (s *serverAt) listenThere(ctx context.Context, r Remote, begun func()) erro
 // listeningAt returns the address where the server listens for a remote.
 func (s *serverAt) listeningAt(r Remote, port uint16) net.Addr {
 	host, _, _ := net.SplitHostPort(r.Listen) // ParseRemote has looked at it
-	network := "tcp"
-	if r.UDP {
-		network = "udp"
-	}
-	return &remoteAddr{network, net.JoinHostPort(host, strconv.Itoa(int(port)))}
+	return &remoteAddr{r.network(), net.JoinHostPort(host, strconv.Itoa(int(port)))}
 }
 
 // remoteAddr is an address at the server.

@@ -205,3 +205,11 @@ func (r Remote) opening() opening {
 	}
 	return opening{kind: kindTCP, target: r.Target}
 }
+
+// network returns the network of where to listen.
+func (r Remote) network() string {
+	if r.UDP {
+		return "udp"
+	}
+	return "tcp"
+}

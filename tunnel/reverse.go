@@ -25,9 +25,6 @@ type claimKey struct {
 	Number  uint64 // of claims of port 0, for which the system chooses another each time
 }
 
-// socket is a listener, or a socket of UDP.
-type socket interface{ File() (*os.File, error) }
-
 // claim is an address on which a server listens for a client. The first fields do not
 // change, except for inherited before there is a socket.
 type claim struct {
@@ -64,24 +61,25 @@ func (s *claims) copyOf(one *claim) *os.File {
 	return file
 }
 
-// listenTCP returns the listener of the claim.
-func (c *claim) listenTCP(ctx context.Context) (net.Listener, error) {
-	if file := c.inherited; file != nil {
-		defer file.Close()
-		return net.FileListener(file)
+// listen returns the socket of the claim.
+func (c *claim) listen(ctx context.Context) (socket, error) {
+	file := c.inherited
+	if file == nil {
+		return listenOn(ctx, c.key.Network, c.asked.target)
 	}
-	var lc net.ListenConfig
-	return lc.Listen(ctx, listenNetwork("tcp", c.asked.target), c.asked.target)
-}
-
-// listenUDP returns the socket of the claim.
-func (c *claim) listenUDP(ctx context.Context) (net.PacketConn, error) {
-	if file := c.inherited; file != nil {
-		defer file.Close()
-		return net.FilePacketConn(file)
+	defer file.Close()
+	if c.key.Network == "udp" {
+		pc, err := net.FilePacketConn(file)
+		if err != nil {
+			return nil, err
+		}
+		return pc.(*net.UDPConn), nil
 	}
-	var lc net.ListenConfig
-	return lc.ListenPacket(ctx, listenNetwork("udp", c.asked.target), c.asked.target)
+	l, err := net.FileListener(file)
+	if err != nil {
+		return nil, err
+	}
+	return l.(*net.TCPListener), nil
 }
 
 // aliveWait is how long a client may take to answer, while another one of its user waits

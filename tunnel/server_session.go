@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"slices"
 	"syscall"
@@ -117,88 +118,32 @@ func (c *clientAt) listen(ctx context.Context, stream *kcp.Stream, o opening) {
 	if !mine.allowed() { // not since the users have changed
 		end(codeForbidden)
 	}
-	if o.kind == kindListenUDP {
-		c.listenUDP(listening, ctx, stream, mine)
-	} else {
-		c.listenTCP(listening, ctx, stream, mine)
-	}
-}
-
-// listenTCP listens for connections, until listening is done. What it accepts may go on
-// until ctx is.
-func (c *clientAt) listenTCP(listening, ctx context.Context, stream *kcp.Stream, mine *claim) {
-	o := mine.asked
-	l, err := whileStream(ctx, stream, mine.listenTCP)
+	s, err := whileStream(ctx, stream, mine.listen)
 	if err != nil {
 		c.server.claims.release(mine)
 		c.refuse(stream, o, listenError(err))
 		return
 	}
-	c.server.claims.listens(mine, l.(*net.TCPListener))
-	c.log.Info("listening", "kind", o.kind, "address", l.Addr())
+	c.server.claims.listens(mine, s)
+	at, port := addressOf(s)
+	log := c.log.With("kind", o.kind, "address", at)
+	log.Info("listening")
 	c.serving.Go(func() {
-		c.held(listening, stream, l.Addr().(*net.TCPAddr).Port)
-		_ = l.Close()
+		c.held(listening, stream, port)
+		_ = s.Close()
 		c.server.claims.release(mine)
-		c.log.Info("no longer listening", "address", l.Addr())
+		log.Info("no longer listening")
 	})
-	if o.kind == kindListenSocks {
-		accept(l, c.log, func(conn *net.TCPConn) {
-			if !c.account.addConn() {
-				abort(conn)
-				c.log.Info("connection refused", "kind", o.kind, "from", conn.RemoteAddr(), "error", errTooMany)
-				return
-			}
-			defer c.account.removeConn()
-			serveSocks(ctx, conn, c.log, c.account, func(ctx context.Context, k kind, target string) (*session, *kcp.Stream, error) {
-				k = map[kind]kind{kindSocksTCP: kindReverseTCP, kindSocksUDP: kindReverseUDP}[k]
-				s, err := c.open(ctx, opening{k, stream.ID(), target})
-				return &c.session, s, err
-			})
-		})
-		return
-	}
-	accept(l, c.log, func(conn *net.TCPConn) {
-		if !c.account.addConn() {
-			abort(conn)
-			c.log.Info("connection refused", "kind", o.kind, "from", conn.RemoteAddr(), "error", errTooMany)
-			return
+	e := entry{log: log, failed: slog.LevelDebug, socks: o.kind == kindListenSocks, limited: true, of: c.account}
+	e.open = func(ctx context.Context, k kind, target string) (*session, *kcp.Stream, error) {
+		back := opening{kind: kindReverseTCP, listener: stream.ID(), target: target}
+		if k.packets() {
+			back.kind = kindReverseUDP
 		}
-		defer c.account.removeConn()
-		began := time.Now()
-		s, err := c.open(ctx, opening{kind: kindReverseTCP, listener: stream.ID()})
-		if err != nil {
-			abort(conn)
-			return
-		}
-		err = c.relay(conn, s, true)
-		c.log.Debug("connection ended", "kind", o.kind, "address", l.Addr(), "from", conn.RemoteAddr(), since(began), cause(err))
-	})
-}
-
-// listenUDP is listenTCP for packets.
-func (c *clientAt) listenUDP(listening, ctx context.Context, stream *kcp.Stream, mine *claim) {
-	o := mine.asked
-	pc, err := whileStream(ctx, stream, mine.listenUDP)
-	if err != nil {
-		c.server.claims.release(mine)
-		c.refuse(stream, o, listenError(err))
-		return
+		out, err := c.open(ctx, back)
+		return &c.session, out, err
 	}
-	c.server.claims.listens(mine, pc.(*net.UDPConn))
-	c.log.Info("listening", "kind", o.kind, "address", pc.LocalAddr())
-	c.serving.Go(func() {
-		c.held(listening, stream, pc.LocalAddr().(*net.UDPAddr).Port)
-		_ = pc.Close()
-		c.server.claims.release(mine)
-		c.log.Info("no longer listening", "kind", o.kind, "address", pc.LocalAddr())
-	})
-	open := func(string) (*session, *kcp.Stream, error) {
-		s, err := c.open(ctx, opening{kind: kindReverseUDP, listener: stream.ID()})
-		return &c.session, s, err
-	}
-	f := front{pc: pc.(*net.UDPConn), log: c.log.With("address", pc.LocalAddr()), limited: true, open: open}
-	f.serve()
+	e.serve(ctx, s) // what it accepts may go on until ctx is done
 }
 
 // held tells the client the port, and waits until it ends the stream, or ctx is done.

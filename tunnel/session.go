@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"net"
-	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -301,19 +300,6 @@ func addresses(target string) []string {
 	return []string{net.JoinHostPort("127.0.0.1", port), net.JoinHostPort("::1", port)}
 }
 
-// listenNetwork returns the network to listen with: an address of IPv4 is not all
-// addresses of IPv6, too, as package net has it.
-func listenNetwork(network, addr string) string {
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		return network
-	}
-	if a, err := netip.ParseAddr(host); err == nil && a.Is4() {
-		return network + "4"
-	}
-	return network
-}
-
 // dialError is why a target could not be dialled: the code for the peer, and the
 // cause for the log.
 type dialError struct {
@@ -340,26 +326,4 @@ func dialRefusal(err error) refusal {
 		return codeUnreachable
 	}
 	return codeFailed
-}
-
-// accept passes the connections of a listener to handle, each on a goroutine of its
-// own, until the listener is closed, and waits for them.
-func accept(l net.Listener, log *slog.Logger, handle func(*net.TCPConn)) {
-	var handling sync.WaitGroup
-	defer handling.Wait()
-	pause := 5 * time.Millisecond
-	for {
-		conn, err := l.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil { // such as no more file descriptors
-			log.Warn("cannot accept", "address", l.Addr(), "error", err)
-			time.Sleep(pause)
-			pause = min(2*pause, time.Second)
-			continue
-		}
-		pause = 5 * time.Millisecond
-		handling.Go(func() { handle(conn.(*net.TCPConn)) })
-	}
 }

@@ -15,9 +15,6 @@ import (
 	"github.com/things-go/go-socks5/statute"
 )
 
-// openFunc opens a stream for a target that SOCKS5 has asked for.
-type openFunc func(ctx context.Context, k kind, target string) (*session, *kcp.Stream, error)
-
 // socksConn is a connection that speaks SOCKS5: one of TCP.
 type socksConn interface {
 	localConn
