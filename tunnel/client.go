@@ -167,19 +167,7 @@ func NewClient(config *ClientConfig) (*Client, error) {
 
 // kcpSettings returns the settings of sessions.
 func (c *Client) kcpSettings() *kcp.Config {
-	var s kcp.Config
-	if c.config.KCP != nil {
-		s = *c.config.KCP
-	}
-	if s.MaxStreams == 0 {
-		s.MaxStreams = defaultMaxStreams
-	}
-	if s.Redundancy == 0 {
-		s.Redundancy = defaultRedundancy
-	}
-	if s.KeepAlive == 0 {
-		s.KeepAlive = defaultKeepAlive
-	}
+	s := withDefaults(c.config.KCP)
 	t := &tls.Config{
 		NextProtos: []string{protocol},
 		MinVersion: tls.VersionTLS13,
@@ -195,7 +183,7 @@ func (c *Client) kcpSettings() *kcp.Config {
 		identity.Pin(t, c.config.Fingerprints...)
 	}
 	s.TLS = t
-	return &s
+	return s
 }
 
 // clientCertificate returns what the client shows to a server, if that knows one of its

@@ -98,7 +98,7 @@ func (c *Client) openAny(ctx context.Context, k kind, target string) (*session, 
 func (c *Client) open(ctx context.Context, o opening) (*session, *kcp.Stream, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.config.OpenTimeout, errors.New("no session with a server"))
 	defer cancel()
-	var failed []*serverAt
+	var failed []*clientSession
 	for {
 		s, err := c.pool.pick(ctx, failed)
 		if err != nil {

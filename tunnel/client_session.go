@@ -59,12 +59,13 @@ func printable(s string) string {
 	return s
 }
 
-// serverAt is a session with a server at the client.
-type serverAt struct {
+// clientSession is a session with a server at the client.
+type clientSession struct {
 	session
 	client  *Client
 	way     way
 	leaving chan struct{} // closed when the server asks for another session
+	left    sync.Once     // that
 
 	mu      sync.Mutex
 	reverse map[uint32]Remote // by the number of the stream that asked to listen
@@ -167,9 +168,9 @@ func (c *Client) connect(ctx context.Context, w way, welcomed func()) error {
 		return err
 	}
 	welcomed()
-	s := &serverAt{client: c, way: w, leaving: make(chan struct{}), reverse: make(map[uint32]Remote)}
+	s := &clientSession{client: c, way: w, leaving: make(chan struct{}), reverse: make(map[uint32]Remote)}
 	s.session = session{
-		conn: conn, log: c.log.With("server", w), admit: s.admit, leave: sync.OnceFunc(func() { close(s.leaving) }),
+		role: s, conn: conn, log: c.log.With("server", w),
 		account: c.account, dialTimeout: c.config.DialTimeout, shutdown: c.config.shutdown, connect: c.config.connect, failed: slog.LevelWarn,
 	}
 	s.log.Info("session begun", "address", conn.RemoteAddr())
@@ -194,22 +195,33 @@ func (c *Client) connect(ctx context.Context, w way, welcomed func()) error {
 var errLeaving = errors.New("the server was upgraded")
 
 // run serves the session to its end.
-func (s *serverAt) run(ctx context.Context) error {
+func (s *clientSession) run(ctx context.Context) error {
 	if f := s.client.config.Observe; f != nil {
 		defer f(s.way.String(), s.conn.Endpoint())()
 	}
 	return s.serve(ctx, func(ctx context.Context) {
 		for _, r := range s.client.config.Remotes {
 			if r.Reverse {
-				s.serving.Go(func() { s.hold(ctx, r) })
+				s.serving.Go(func() { s.keepListening(ctx, r) })
 			}
 		}
 		s.serving.Go(func() { s.retire(ctx) })
 	}, func() { s.client.pool.remove(s) })
 }
 
+// leave has another session begin, and this one end with its last connection.
+func (s *clientSession) leave() bool {
+	s.left.Do(func() { close(s.leaving) })
+	return true
+}
+
+// listen refuses to listen: a client does for itself alone.
+func (s *clientSession) listen(_ context.Context, stream *kcp.Stream, o opening) {
+	s.refuse(stream, o, refusal(codeForbidden))
+}
+
 // isLeaving reports whether the server has asked for another session.
-func (s *serverAt) isLeaving() bool {
+func (s *clientSession) isLeaving() bool {
 	select {
 	case <-s.leaving:
 		return true
@@ -220,7 +232,7 @@ func (s *serverAt) isLeaving() bool {
 
 // retire ends the session when the server has asked for another one, that has begun, and
 // nothing is left of this one.
-func (s *serverAt) retire(ctx context.Context) {
+func (s *clientSession) retire(ctx context.Context) {
 	select {
 	case <-ctx.Done():
 		return
@@ -243,7 +255,7 @@ func (s *serverAt) retire(ctx context.Context) {
 }
 
 // idle reports whether the session carries nothing.
-func (s *serverAt) idle() bool {
+func (s *clientSession) idle() bool {
 	if s.active.Load() != 0 || s.handled.Load() != 0 {
 		return false
 	}
@@ -296,7 +308,7 @@ func (c *Client) hello(ctx context.Context, conn *kcp.Conn) error {
 
 // admit says what to dial for what the server has accepted: the target of the
 // remote for which it listens, and nothing else.
-func (s *serverAt) admit(o opening) (string, error) {
+func (s *clientSession) admit(o opening) (string, error) {
 	s.mu.Lock()
 	r, ok := s.reverse[o.listener]
 	s.mu.Unlock()
@@ -350,9 +362,9 @@ func (w *listenBackOff) next(err error) time.Duration {
 // reset begins again.
 func (w *listenBackOff) reset() { w.Reset() }
 
-// hold has the server listen for a remote, until ctx is done. If it cannot, as
+// keepListening has the server listen for a remote, until ctx is done. If it cannot, as
 // the address is in use, the client tries again.
-func (s *serverAt) hold(ctx context.Context, r Remote) {
+func (s *clientSession) keepListening(ctx context.Context, r Remote) {
 	wait := listenWait(s.client.config.RetryAfter, s.client.config.MaxRetryAfter)
 	for {
 		err := s.listenThere(ctx, r, wait.reset)
@@ -375,7 +387,7 @@ func (s *serverAt) hold(ctx context.Context, r Remote) {
 
 // listenThere has the server listen for a remote, and returns why it no longer does. It
 // calls begun when the server does.
-func (s *serverAt) listenThere(ctx context.Context, r Remote, begun func()) error {
+func (s *clientSession) listenThere(ctx context.Context, r Remote, begun func()) error {
 	s.mu.Lock() // until admit can know the stream
 	stream, err := s.open(ctx, r.opening())
 	if err == nil {
@@ -419,7 +431,7 @@ func (s *serverAt) listenThere(ctx context.Context, r Remote, begun func()) erro
 }
 
 // listeningAt returns the address where the server listens for a remote.
-func (s *serverAt) listeningAt(r Remote, port uint16) net.Addr {
+func (s *clientSession) listeningAt(r Remote, port uint16) net.Addr {
 	host, _, _ := net.SplitHostPort(r.Listen) // ParseRemote has looked at it
 	return &remoteAddr{r.network(), net.JoinHostPort(host, strconv.Itoa(int(port)))}
 }

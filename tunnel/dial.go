@@ -13,7 +13,7 @@ import (
 // (CVE-2023-44487). It sets the target of the opening to what it dials: the target of a
 // reverse remote is not in what the peer has sent.
 func (s *session) dial(ctx context.Context, stream *kcp.Stream, network string, o *opening) (net.Conn, error) {
-	target, err := s.admit(*o)
+	target, err := s.role.admit(*o)
 	if err != nil {
 		return nil, err
 	}

@@ -20,10 +20,17 @@
 //	err = c.Run(ctx)
 package tunnel
 
+// A client dials sessions, and a server accepts them. That is all that the two words say:
+// of the streams in a session, whichever end it is listens (entry), and the other one dials
+// (dial.go). For 8080:host:80 the client listens, and for R:2222:localhost:22 the server
+// does, after the client has asked it to. Streams are opened by the end that listens. What
+// only one end does is in clientSession and serverSession (role), all else in session.
+//
 // Where things are:
 //
 //	wire.go            the protocol: openings, answers, hello
 //	session.go         what both ends do with a session: streams accepted, connections
+//	entry.go           where an end listens
 //	relay.go           bytes between a connection and a stream
 //	client.go          Client; client_session.go its sessions, client_away.go refusals that
 //	                   may end, client_local.go listening, pool.go the sessions with servers

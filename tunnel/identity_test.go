@@ -293,7 +293,7 @@ func TestClientIsNoOpenDoor(t *testing.T) {
 	at := testenv.Target(t, testenv.Echo)
 	s, c := connected(t, "R:127.0.0.1:0:"+at)
 	exchange(t, dial(t, c.address(t)), 1000)
-	var conn *clientAt
+	var conn *serverSession
 	s.mu.Lock()
 	for conn = range s.sessions {
 	}

@@ -48,7 +48,7 @@ func (h *hanging) waitFor(t *testing.T, n int) {
 }
 
 // theSession returns the session of a server that has one.
-func theSession(t *testing.T, s *testServer) (found *clientAt) {
+func theSession(t *testing.T, s *testServer) (found *serverSession) {
 	t.Helper()
 	waitFor(t, func() bool { return s.Status().Sessions == 1 })
 	s.mu.Lock()

@@ -10,12 +10,12 @@ import (
 // pool holds the sessions of a client, at most one with each server.
 type pool struct {
 	mu       sync.Mutex
-	sessions []*serverAt
+	sessions []*clientSession
 	changed  chan struct{} // closed when a session is added; nil: nobody waits
 }
 
 // add adds a session.
-func (p *pool) add(s *serverAt) {
+func (p *pool) add(s *clientSession) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.sessions = append(p.sessions, s)
@@ -26,31 +26,31 @@ func (p *pool) add(s *serverAt) {
 }
 
 // remove removes a session.
-func (p *pool) remove(s *serverAt) {
+func (p *pool) remove(s *clientSession) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.sessions = slices.DeleteFunc(p.sessions, func(other *serverAt) bool { return other == s })
+	p.sessions = slices.DeleteFunc(p.sessions, func(other *clientSession) bool { return other == s })
 }
 
 // all returns the sessions.
-func (p *pool) all() []*serverAt {
+func (p *pool) all() []*clientSession {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.sessions)
 }
 
 // replaced reports whether there is another session on the way of s.
-func (p *pool) replaced(s *serverAt) bool {
+func (p *pool) replaced(s *clientSession) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.ContainsFunc(p.sessions, func(other *serverAt) bool {
+	return slices.ContainsFunc(p.sessions, func(other *clientSession) bool {
 		return other != s && other.way == s.way && !other.isLeaving()
 	})
 }
 
 // surplus returns the oldest session on the way of s that the server wants to end, if
 // there are more than most of them, or nil.
-func (p *pool) surplus(s *serverAt, most int) (oldest *serverAt) {
+func (p *pool) surplus(s *clientSession, most int) (oldest *clientSession) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := 0
@@ -69,7 +69,7 @@ func (p *pool) surplus(s *serverAt, most int) (oldest *serverAt) {
 
 // pick returns the healthy session with the fewest connections, or any if none is
 // healthy. If there is none at all it waits, and returns the error of ctx.
-func (p *pool) pick(ctx context.Context, not []*serverAt) (*serverAt, error) {
+func (p *pool) pick(ctx context.Context, not []*clientSession) (*clientSession, error) {
 	for {
 		p.mu.Lock()
 		best, waiting := p.best(not), p.changed
@@ -90,8 +90,8 @@ func (p *pool) pick(ctx context.Context, not []*serverAt) (*serverAt, error) {
 }
 
 // best returns the session to take, or nil. The caller holds p.mu.
-func (p *pool) best(not []*serverAt) *serverAt {
-	var best *serverAt
+func (p *pool) best(not []*clientSession) *clientSession {
+	var best *clientSession
 	var bestRank int
 	for _, s := range p.sessions {
 		if slices.Contains(not, s) {
@@ -110,7 +110,7 @@ func (p *pool) best(not []*serverAt) *serverAt {
 
 // rank returns how willingly a session is taken: not if the server does not answer, and
 // rather another one than what the server wants to end.
-func (s *serverAt) rank() int {
+func (s *clientSession) rank() int {
 	switch {
 	case !s.healthy():
 		return 0
@@ -124,7 +124,7 @@ func (s *serverAt) rank() int {
 const unanswered = 3 * time.Second
 
 // healthy reports whether the server answers.
-func (s *serverAt) healthy() bool {
+func (s *clientSession) healthy() bool {
 	stats := s.conn.Stats()
 	return s.conn.Err() == nil && (stats.InFlight == 0 || stats.RTTAge < max(unanswered, 4*stats.RTO))
 }

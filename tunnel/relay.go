@@ -133,7 +133,7 @@ func (s *session) relay(local localConn, stream *kcp.Stream, awaiting bool) erro
 	defer s.active.Add(-1)
 	defer s.tally.connection()()
 	endsByReset(local, true)
-	s.hold(stream, local)
+	s.register(stream, local)
 	defer s.release(stream)
 	var failed sync.Once
 	var cause error

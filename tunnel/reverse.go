@@ -29,7 +29,7 @@ type claimKey struct {
 // change, except for inherited before there is a socket.
 type claim struct {
 	key    claimKey
-	of     *clientAt
+	of     *serverSession
 	asked  opening
 	end    context.CancelCauseFunc // ends it, with the refusal that the client gets
 	closed chan struct{}           // closed when nobody listens there any more
@@ -87,7 +87,7 @@ func (c *claim) listen(ctx context.Context) (socket, error) {
 const aliveWait = 3 * time.Second
 
 // answers reports whether the client answers.
-func (c *clientAt) answers(ctx context.Context) bool {
+func (c *serverSession) answers(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, c.server.config.aliveWait)
 	defer cancel()
 	_, err := c.conn.Ping(ctx)
@@ -98,7 +98,7 @@ func (c *clientAt) answers(ctx context.Context) bool {
 // has begun earlier loses it, as does a later one that does not answer: the client was
 // begun again, or has another way to this server. claim waits until that has stopped
 // listening. end ends the claim; the caller has to call release.
-func (c *clientAt) claim(ctx context.Context, asked opening, end context.CancelCauseFunc) (*claim, error) {
+func (c *serverSession) claim(ctx context.Context, asked opening, end context.CancelCauseFunc) (*claim, error) {
 	s := &c.server.claims
 	network := "tcp"
 	if asked.kind == kindListenUDP {
@@ -151,7 +151,7 @@ func (c *claim) disown() {
 
 // endIfDead ends the session if the client does not answer, so that its connections do
 // not wait for it.
-func (c *clientAt) endIfDead(ctx context.Context) {
+func (c *serverSession) endIfDead(ctx context.Context) {
 	if !c.answers(ctx) && ctx.Err() == nil {
 		_ = c.conn.SetLinger(c.shutdown)
 		c.close(closeReplaced, "another session has taken over")

@@ -161,7 +161,7 @@ func TestReverseOverTwoWays(t *testing.T) {
 	}
 	require.LessOrEqual(t, strings.Count(c.log.String(), `level=WARN msg="the server does not listen"`), 1)
 	exchange(t, dial(t, at), 1000)
-	var later *clientAt
+	var later *serverSession
 	s.mu.Lock()
 	for each := range s.sessions {
 		if later == nil || each.number > later.number {

@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -95,7 +96,7 @@ type Server struct {
 	superseded  atomic.Bool   // the server behind this one was replaced as well
 
 	mu       sync.Mutex
-	sessions map[*clientAt]bool
+	sessions map[*serverSession]bool
 	begun    uint64 // sessions there have been
 	cancel   func() // ends Serve; nil: before that
 }
@@ -111,7 +112,7 @@ func Listen(config *ServerConfig) (*Server, error) {
 	s := &Server{
 		config: *config, log: config.Logger, guard: guard{now: time.Now}, verifier: newVerifier(),
 		lobby: lobby.New(maxUnknown, maxUnknownEach),
-		left:  make(chan struct{}), sessions: make(map[*clientAt]bool),
+		left:  make(chan struct{}), sessions: make(map[*serverSession]bool),
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -157,11 +158,20 @@ func (c *ServerConfig) checkUsers(users *Users) error {
 	return nil
 }
 
-// setDefault sets a duration that is not set.
-func setDefault(d *time.Duration, to time.Duration) {
-	if *d == 0 {
-		*d = to
+// setDefault sets what is not set.
+func setDefault[T comparable](v *T, to T) { *v = cmp.Or(*v, to) }
+
+// withDefaults returns settings of sessions with the defaults of this package. They may
+// be nil.
+func withDefaults(given *kcp.Config) *kcp.Config {
+	var c kcp.Config
+	if given != nil {
+		c = *given
 	}
+	setDefault(&c.MaxStreams, defaultMaxStreams)
+	setDefault(&c.Redundancy, defaultRedundancy)
+	setDefault(&c.KeepAlive, defaultKeepAlive)
+	return &c
 }
 
 // times are settings by their names.
@@ -183,19 +193,7 @@ func checkTimes(all times) error {
 
 // settings returns the settings of sessions.
 func (s *Server) settings() (*kcp.Config, error) {
-	var c kcp.Config
-	if s.config.KCP != nil {
-		c = *s.config.KCP
-	}
-	if c.MaxStreams == 0 {
-		c.MaxStreams = defaultMaxStreams
-	}
-	if c.Redundancy == 0 {
-		c.Redundancy = defaultRedundancy
-	}
-	if c.KeepAlive == 0 {
-		c.KeepAlive = defaultKeepAlive
-	}
+	c := withDefaults(s.config.KCP)
 	c.TLS = &tls.Config{
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			return &s.certificate.Load().certificate, nil
@@ -223,7 +221,7 @@ func (s *Server) settings() (*kcp.Config, error) {
 	c.HandshakeFailed = func(remote net.Addr, err error) {
 		s.warn("handshake failed", "client", remote, "error", err)
 	}
-	return &c, nil
+	return c, nil
 }
 
 // Addr returns the address of the server's socket.
@@ -285,7 +283,7 @@ func (s *Server) SetUsers(users *Users) error {
 }
 
 // endIfRevoked ends the session if its identity is no longer valid.
-func (c *clientAt) endIfRevoked() {
+func (c *serverSession) endIfRevoked() {
 	if c.user() == nil || !c.certified() {
 		c.log.Info("session revoked: the identity is no longer valid")
 		go c.close(closeRevoked, "the identity is no longer valid")
@@ -388,9 +386,9 @@ func (s *Server) serveConn(ctx context.Context, conn *kcp.Conn) {
 	}
 	account := s.accounts.enter(identity.name)
 	defer s.accounts.leave(identity.name)
-	c := &clientAt{server: s, identity: identity}
+	c := &serverSession{server: s, identity: identity}
 	c.session = session{
-		conn: conn, log: account.records.Limited(log.With("user", identity.name)), tally: s.tallies.begin(conn, identity.name), admit: c.admit, listen: c.listen,
+		role: c, conn: conn, log: account.records.Limited(log.With("user", identity.name)), tally: s.tallies.begin(conn, identity.name),
 		account: account, dialTimeout: s.config.DialTimeout, shutdown: s.config.shutdown, connect: s.config.connect, failed: slog.LevelDebug,
 	}
 	s.mu.Lock()

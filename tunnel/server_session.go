@@ -17,8 +17,8 @@ import (
 	"github.com/arqnet/kcp/internal/neterr"
 )
 
-// clientAt is the session of a client at the server.
-type clientAt struct {
+// serverSession is the session of a client at the server.
+type serverSession struct {
 	session
 	server   *Server
 	identity *clientIdentity
@@ -26,11 +26,11 @@ type clientAt struct {
 }
 
 // user returns the user of the session; nil: it is gone from the users.
-func (c *clientAt) user() *user { return c.identity.among(c.server.users.Load()) }
+func (c *serverSession) user() *user { return c.identity.among(c.server.users.Load()) }
 
 // certified reports whether one of the authorities of now has signed the certificate that
 // the client is known by, if it is. If it has expired since, that does not end it.
-func (c *clientAt) certified() bool {
+func (c *serverSession) certified() bool {
 	if !c.identity.certificate {
 		return true
 	}
@@ -65,8 +65,11 @@ func authorized(state *tls.ConnectionState, authorities *x509.CertPool, now time
 	})
 }
 
+// leave does nothing: a server cannot begin a session.
+func (c *serverSession) leave() bool { return false }
+
 // admit says what to dial for the client.
-func (c *clientAt) admit(o opening) (string, error) {
+func (c *serverSession) admit(o opening) (string, error) {
 	switch o.kind {
 	case kindTCP, kindUDP, kindSocksTCP, kindSocksUDP:
 	default:
@@ -88,7 +91,7 @@ func (c *clientAt) admit(o opening) (string, error) {
 
 // listen listens for the client, until that ends the stream, or another session of the
 // same user takes over.
-func (c *clientAt) listen(ctx context.Context, stream *kcp.Stream, o opening) {
+func (c *serverSession) listen(ctx context.Context, stream *kcp.Stream, o opening) {
 	target, err := canonicalListen(o.target)
 	if err != nil {
 		c.refuse(stream, o, refusal(codeMalformed))
@@ -129,7 +132,7 @@ func (c *clientAt) listen(ctx context.Context, stream *kcp.Stream, o opening) {
 	log := c.log.With("kind", o.kind, "address", at)
 	log.Info("listening")
 	c.serving.Go(func() {
-		c.held(listening, stream, port)
+		c.listenUntil(listening, stream, port)
 		_ = s.Close()
 		c.server.claims.release(mine)
 		log.Info("no longer listening")
@@ -146,8 +149,8 @@ func (c *clientAt) listen(ctx context.Context, stream *kcp.Stream, o opening) {
 	e.serve(ctx, s) // what it accepts may go on until ctx is done
 }
 
-// held tells the client the port, and waits until it ends the stream, or ctx is done.
-func (c *clientAt) held(ctx context.Context, stream *kcp.Stream, port int) {
+// listenUntil tells the client the port, and waits until it ends the stream, or ctx is done.
+func (c *serverSession) listenUntil(ctx context.Context, stream *kcp.Stream, port int) {
 	stop := context.AfterFunc(ctx, func() { _ = stream.Reset(uint64(endOf(ctx))) })
 	defer stop()
 	answer := binary.BigEndian.AppendUint16([]byte{statusOpen}, uint16(port))

@@ -15,18 +15,26 @@ import (
 	"github.com/arqnet/kcp/internal/neterr"
 )
 
-// session is what both ends do with a session, once the client is known.
+// role is what a client and a server do each in their own way.
+type role interface {
+	// admit says what to dial for an opening of the peer, or refuses it.
+	admit(o opening) (target string, err error)
+	// listen carries out an opening that asks to listen, or refuses it.
+	listen(ctx context.Context, stream *kcp.Stream, o opening)
+	// leave begins another session, as the peer has asked. It reports whether this end
+	// does that.
+	leave() bool
+}
+
+// session is what both ends do with a session, once the client is known. Who has dialled
+// the session, a client, says nothing about its streams: for each remote one of the two
+// ends listens, and the other dials.
 type session struct {
+	role role
 	conn *kcp.Conn
 	log  *slog.Logger
 	// tally counts what is carried, by the user; nil: nobody asks for it.
-	tally *tally
-	// admit says what to dial for an opening of the peer, or refuses it.
-	admit func(o opening) (target string, err error)
-	// listen, if not nil, carries out an opening that asks to listen.
-	listen func(ctx context.Context, stream *kcp.Stream, o opening)
-	// leave, if not nil, is called when the peer asks for another session.
-	leave       func()
+	tally       *tally
 	dialTimeout time.Duration
 	shutdown    time.Duration // how long the end may take
 	// connect dials targets; nil: net.Dialer does.
@@ -138,9 +146,9 @@ func cut(stream *kcp.Stream, local net.Conn) {
 	}
 }
 
-// hold has resetAll reset the stream, and local if it is not nil, until release is
+// register has resetAll reset the stream, and local if it is not nil, until release is
 // called. That has to be before anything is sent on the stream.
-func (s *session) hold(stream *kcp.Stream, local net.Conn) {
+func (s *session) register(stream *kcp.Stream, local net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.over {
@@ -153,7 +161,7 @@ func (s *session) hold(stream *kcp.Stream, local net.Conn) {
 	s.carry[stream] = local
 }
 
-// release takes back hold: the stream has ended.
+// release takes back register: the stream has ended.
 func (s *session) release(stream *kcp.Stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,7 +184,7 @@ func (s *session) open(ctx context.Context, o opening) (*kcp.Stream, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.hold(stream, nil)
+	s.register(stream, nil)
 	if o.kind.packets() {
 		err = stream.WriteMessage(o.append([]byte{messageControl}))
 	} else {
@@ -231,20 +239,15 @@ func (s *session) handle(ctx context.Context, stream *kcp.Stream, begun func()) 
 	}
 	switch o.kind {
 	case kindLeave:
-		if s.leave == nil {
+		if !s.role.leave() {
 			s.refuse(stream, o, refusal(codeForbidden))
 			return
 		}
-		s.leave()
 		_ = stream.Close()
 		return
 	case kindListenTCP, kindListenUDP, kindListenSocks:
-		if s.listen == nil {
-			s.refuse(stream, o, refusal(codeForbidden))
-			return
-		}
 		begun()
-		s.listen(ctx, stream, o)
+		s.role.listen(ctx, stream, o)
 		return
 	}
 	if !s.account.addConn() {
@@ -258,7 +261,7 @@ func (s *session) handle(ctx context.Context, stream *kcp.Stream, begun func()) 
 		s.refuse(stream, o, err)
 		return
 	}
-	s.hold(stream, local)
+	s.register(stream, local)
 	if _, err := stream.Write([]byte{statusOpen}); err != nil {
 		abort(local)
 		_ = stream.Reset(uint64(codeFailed))

@@ -18,12 +18,12 @@ import (
 )
 
 // clientWith returns what a server has of a client whose user has one rule.
-func clientWith(t *testing.T, text string) *clientAt {
+func clientWith(t *testing.T, text string) *serverSession {
 	one, err := parseRule(text)
 	require.NoError(t, err)
 	u := parsed(t, everything)
 	u.byName["me"].rules = []rule{one}
-	c := &clientAt{server: new(Server), identity: &clientIdentity{name: "me", password: digestOf("secret")}}
+	c := &serverSession{server: new(Server), identity: &clientIdentity{name: "me", password: digestOf("secret")}}
 	c.server.users.Store(u)
 	return c
 }

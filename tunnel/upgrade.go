@@ -59,7 +59,7 @@ func (s *Server) askToLeave(ended <-chan struct{}) {
 
 // askToLeave asks the client to begin another session, and to end this one with its last
 // connection. A client of another version refuses that, and stays.
-func (c *clientAt) askToLeave() {
+func (c *serverSession) askToLeave() {
 	ctx, cancel := context.WithTimeout(context.Background(), openDeadline)
 	defer cancel()
 	stream, err := c.open(ctx, opening{kind: kindLeave})
