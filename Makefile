@@ -153,7 +153,7 @@ tunnel-soak:
 
 # Tunnels over one bad link; as root, for network namespaces; half an hour.
 tunnel-bench:
-	cd tunnel/bench && $(GO) run . -out results
+	cd tunnel/bench && $(GO) run . -out results/tunnel.txt
 
 # The pages in a browser: Debian's package chromium; a minute.
 observe-browser:

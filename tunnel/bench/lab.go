@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,7 +20,7 @@ import (
 // lab is two hosts with a link between them.
 type lab struct {
 	dir            string // for programs and keys
-	client, server *host
+	client, server host
 	up, down       *wire
 }
 
@@ -30,82 +31,59 @@ type host struct {
 }
 
 // newLab makes the hosts and the link.
-func newLab(o *options) (l *lab, err error) {
-	l = new(lab)
-	defer func() {
-		if err != nil {
-			l.close()
-		}
-	}()
-	if l.dir, err = os.MkdirTemp("", "tunnel-bench"); err != nil {
-		return l, err
+func newLab() (l *lab, err error) {
+	l = &lab{
+		client: host{name: fmt.Sprintf("kcpbench-c%d", os.Getpid()), ip: "10.99.0.1"},
+		server: host{name: fmt.Sprintf("kcpbench-s%d", os.Getpid()), ip: "10.99.0.2"},
 	}
-	id := os.Getpid()
-	if l.client, err = newHost(fmt.Sprintf("kcpbench-c%d", id), "10.99.0.1", o.control); err != nil {
-		return l, err
+	if l.dir, err = os.MkdirTemp("", "tunnel-bench"); err == nil {
+		err = errors.Join(l.client.make(), l.server.make())
 	}
-	if l.server, err = newHost(fmt.Sprintf("kcpbench-s%d", id), "10.99.0.2", o.control); err != nil {
-		return l, err
+	if err != nil {
+		l.close()
+		return nil, err
 	}
-	bytes := int64(o.rate) * 1e6 / 8
-	cfg := netsim.LinkConfig{Delay: o.rtt / 2, Rate: bytes, Queue: int(float64(bytes) * o.rtt.Seconds())}
-	l.up = join(l.client.tun, l.server.tun, cfg, 1)
-	l.down = join(l.server.tun, l.client.tun, cfg, 2)
+	bytes := int64(linkRate * 1e6 / 8)
+	cfg := netsim.LinkConfig{Delay: linkRTT / 2, Rate: bytes, Queue: int(float64(bytes) * linkRTT.Seconds())}
+	l.up, l.down = join(l.client.tun, l.server.tun, cfg, 1), join(l.server.tun, l.client.tun, cfg, 2)
 	return l, nil
 }
 
 // close removes what newLab has made.
 func (l *lab) close() {
-	for _, h := range []*host{l.client, l.server} {
-		if h != nil {
-			if h.tun != nil {
-				_ = h.tun.Close()
-			}
-			_ = exec.Command("ip", "netns", "del", h.name).Run()
-		}
+	for _, h := range []host{l.client, l.server} {
+		_ = h.tun.Close()
+		_ = command("ip netns del " + h.name)
 	}
-	if l.dir != "" {
-		_ = os.RemoveAll(l.dir)
-	}
+	_ = os.RemoveAll(l.dir)
 }
 
-// setLoss sets the loss of both directions.
-func (l *lab) setLoss(loss float64) {
-	l.up.setLoss(loss)
-	l.down.setLoss(loss)
-}
-
-// newHost makes a network namespace.
-func newHost(name, ip, control string) (*host, error) {
-	h := &host{name: name, ip: ip}
-	if err := command("ip", "netns", "add", name); err != nil {
-		return nil, err
+// make makes the namespace.
+func (h *host) make() error {
+	err := command("ip netns add " + h.name)
+	if err == nil {
+		err = h.do(func() (err error) {
+			h.tun, err = openTUN("link0")
+			return err
+		})
 	}
-	err := h.do(func() (err error) {
-		h.tun, err = openTUN("link0")
-		return err
-	})
-	if err != nil {
-		return h, err
-	}
-	for _, args := range [][]string{
-		{"ip", "-n", name, "link", "set", "lo", "up"},
-		{"ip", "-n", name, "addr", "add", ip + "/24", "dev", "link0"},
-		{"ip", "-n", name, "link", "set", "link0", "mtu", "1500", "txqueuelen", "10000", "up"},
+	for _, line := range []string{
+		"link set lo up", "addr add " + h.ip + "/24 dev link0", "link set link0 mtu 1500 txqueuelen 10000 up",
 		// The sysctl takes only what the system allows namespaces.
-		{"ip", "-n", name, "route", "replace", "10.99.0.0/24", "dev", "link0", "src", ip, "congctl", control},
+		"route replace 10.99.0.0/24 dev link0 src " + h.ip + " congctl cubic",
 	} {
-		if err := command(args...); err != nil {
-			return h, err
+		if err == nil {
+			err = command("ip -n " + h.name + " " + line)
 		}
 	}
-	return h, nil
+	return err
 }
 
 // command runs a command to its end.
-func command(args ...string) error {
+func command(line string) error {
+	args := strings.Fields(line)
 	if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
-		return fmt.Errorf("%v: %w: %s", args, err, out)
+		return fmt.Errorf("%s: %w: %s", line, err, out)
 	}
 	return nil
 }
@@ -116,17 +94,15 @@ func (h *host) do(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
-		done <- func() error {
-			ns, err := os.Open(filepath.Join("/var/run/netns", h.name))
-			if err != nil {
-				return err
-			}
-			defer ns.Close()
-			if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-				return fmt.Errorf("setns: %w", err)
-			}
-			return f()
-		}()
+		ns, err := os.Open(filepath.Join("/var/run/netns", h.name))
+		if err == nil {
+			err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET)
+			_ = ns.Close()
+		}
+		if err == nil {
+			err = f()
+		}
+		done <- err
 	}()
 	return <-done
 }
@@ -140,16 +116,9 @@ func openTUN(name string) (*os.File, error) {
 	request, err := unix.NewIfreq(name)
 	if err == nil {
 		request.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
-		err = unix.IoctlIfreq(fd, unix.TUNSETIFF, request)
+		err = errors.Join(unix.IoctlIfreq(fd, unix.TUNSETIFF, request), unix.SetNonblock(fd, true))
 	}
-	if err == nil {
-		err = unix.SetNonblock(fd, true)
-	}
-	if err != nil {
-		_ = unix.Close(fd)
-		return nil, fmt.Errorf("TUN device: %w", err)
-	}
-	return os.NewFile(uintptr(fd), "tun"), nil
+	return os.NewFile(uintptr(fd), "tun"), err
 }
 
 // wire carries IP packets from one device to another over a link.
@@ -165,7 +134,12 @@ type wire struct {
 func join(from, to *os.File, cfg netsim.LinkConfig, seed uint64) *wire {
 	w := &wire{begun: time.Now(), queue: make(chan netsim.Delivery, 1<<16), link: netsim.NewLink(cfg, seed)}
 	go w.take(from)
-	go w.deliver(to)
+	go func() {
+		for d := range w.queue {
+			time.Sleep(d.At - time.Since(w.begun))
+			_, _ = to.Write(d.Data) // fails when the device is closed
+		}
+	}()
 	return w
 }
 
@@ -178,25 +152,12 @@ func (w *wire) take(from *os.File) {
 		if errors.Is(err, os.ErrClosed) {
 			return
 		}
-		if err != nil {
-			continue
-		}
 		w.mu.Lock()
-		all := w.link.Send(time.Since(w.begun), buf[:n])
+		all := w.link.Send(time.Since(w.begun), buf[:max(n, 0)])
 		w.mu.Unlock()
 		for _, d := range all {
 			w.queue <- d
 		}
-	}
-}
-
-// deliver makes deliveries when they are due.
-func (w *wire) deliver(to *os.File) {
-	for d := range w.queue {
-		if wait := d.At - time.Since(w.begun); wait > 0 {
-			time.Sleep(wait)
-		}
-		_, _ = to.Write(d.Data) // fails when the device is closed
 	}
 }
 

@@ -16,24 +16,18 @@ import (
 	"time"
 )
 
-// result is what was measured of a tunnel at one loss.
+// result is what was measured of a tunnel at one loss. A figure is 0 if it is missing.
 type result struct {
-	Tunnel string  `json:"tunnel"`
-	Loss   float64 `json:"loss_percent"`
-	One    float64 `json:"one_download_mbit"`
-	Ten    float64 `json:"ten_downloads_mbit"`
-	P50    float64 `json:"request_p50_ms"` // 1 KB beside one download
-	P99    float64 `json:"request_p99_ms"`
-	CPU    float64 `json:"processor_s_per_gb"` // of both ends, over both transfers
-	Idle   float64 `json:"idle_mb"`            // of both ends, with that many connections
-	Busy   float64 `json:"busy_mb"`
-	Failed string  `json:"failed,omitempty"` // why figures are missing, which are 0 then
+	one, ten   float64 // Mbit/s of downloads
+	p50, p99   float64 // ms of a request of 1 KB beside one download
+	cpu        float64 // s for each GB, of both ends, over both transfers
+	idle, busy float64 // MB of both ends, with many connections
 }
 
 // serveTarget answers each 8 bytes with as many bytes as they say; 0: no end.
 func serveTarget(l net.Listener) {
 	data := make([]byte, 64<<10)
-	rand.NewChaCha8([32]byte{}).Read(data)
+	rand.NewChaCha8([32]byte{}).Read(data) // which no tunnel can compress
 	for {
 		conn, err := l.Accept()
 		if err != nil {
@@ -63,50 +57,44 @@ func serveTarget(l net.Listener) {
 }
 
 // measure runs a tunnel, and measures it.
-func (l *lab) measure(ctx context.Context, p peer, o *options) (r result, err error) {
+func (l *lab) measure(ctx context.Context, p peer, each time.Duration) (r result, err error) {
 	var target net.Listener
-	err = l.server.do(func() error {
+	if err = l.server.do(func() (err error) {
 		target, err = net.Listen("tcp", targetAddr)
 		return err
-	})
-	if err != nil {
+	}); err != nil {
 		return r, err
 	}
 	defer target.Close()
 	go serveTarget(target)
-	t, err := l.start(p)
+	stop, err := l.start(p)
 	if err != nil {
 		return r, err
 	}
-	defer t.stop()
+	defer stop()
 	if err := l.ready(ctx); err != nil {
 		return r, err
 	}
-	before := t.processor()
-	one, latencies, err := l.download(ctx, 1, true, o)
+	before := l.processor()
+	one, latencies, err := l.download(ctx, 1, each)
 	if err != nil {
 		return r, fmt.Errorf("a download and requests: %w", err)
 	}
-	ten, _, err := l.download(ctx, 10, false, o)
+	ten, _, err := l.download(ctx, 10, each)
 	if err != nil {
 		return r, fmt.Errorf("ten downloads: %w", err)
 	}
-	used := t.processor() - before
-	r.One, r.Ten = one.mbit, ten.mbit
-	r.CPU = used.Seconds() / (float64(one.total+ten.total) / 1e9)
+	used := l.processor() - before
+	r.one, r.ten = one.mbit, ten.mbit
+	r.cpu = used.Seconds() / (float64(one.total+ten.total) / 1e9)
 	slices.Sort(latencies)
-	if n := len(latencies); n > 0 {
-		r.P50, r.P99 = milliseconds(latencies[n/2]), milliseconds(latencies[min(n-1, n*99/100)])
+	n := len(latencies)
+	r.p50, r.p99 = 1e3*latencies[n/2].Seconds(), 1e3*latencies[n*99/100].Seconds()
+	if r.idle, r.busy, err = l.hold(ctx); err != nil {
+		err = fmt.Errorf("%d connections: %w", manyConn, err)
 	}
-	if o.conns > 0 {
-		if r.Idle, r.Busy, err = l.hold(ctx, t, o.conns); err != nil {
-			r.Failed = fmt.Sprintf("%d connections: %v", o.conns, err)
-		}
-	}
-	return r, ctx.Err()
+	return r, err
 }
-
-func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // dial connects with the client's end of the tunnel.
 func (l *lab) dial() (conn net.Conn, err error) {
@@ -150,24 +138,19 @@ type transfer struct {
 	total int64   // bytes, of all of the time
 }
 
-// download runs n downloads, and beside them a request every 100 ms.
-func (l *lab) download(ctx context.Context, n int, requests bool, o *options) (t transfer, latencies []time.Duration, err error) {
+// download runs n downloads, and beside them a request every 100 ms, or as soon as the one
+// before is answered.
+func (l *lab) download(ctx context.Context, n int, d time.Duration) (t transfer, latencies []time.Duration, err error) {
 	var got atomic.Int64
-	var conns []net.Conn
 	var reading sync.WaitGroup
-	defer func() {
-		for _, c := range conns {
-			_ = c.Close()
-		}
-		reading.Wait()
-		time.Sleep(500 * time.Millisecond) // what is underway passes
-	}()
+	defer time.Sleep(500 * time.Millisecond) // what is underway passes
+	defer reading.Wait()
 	for range n {
 		conn, err := l.dial()
 		if err != nil {
 			return t, nil, err
 		}
-		conns = append(conns, conn)
+		defer conn.Close()
 		if err := request(conn, 0); err != nil {
 			return t, nil, err
 		}
@@ -182,99 +165,59 @@ func (l *lab) download(ctx context.Context, n int, requests bool, o *options) (t
 			}
 		})
 	}
-	if err := sleep(ctx, o.warm); err != nil {
-		return t, nil, err
-	}
-	begun, before := time.Now(), got.Load()
-	if requests {
-		latencies, err = l.requests(ctx, o.time)
-	} else {
-		err = sleep(ctx, o.time)
-	}
+	asking, err := l.dial()
 	if err != nil {
 		return t, nil, err
+	}
+	defer asking.Close()
+	_ = asking.SetDeadline(time.Now().Add(d + time.Minute))
+	time.Sleep(warmUp)
+	begun, before := time.Now(), got.Load()
+	for time.Since(begun) < d && ctx.Err() == nil {
+		asked := time.Now()
+		if err := request(asking, 1024); err != nil {
+			return t, nil, err
+		}
+		latencies = append(latencies, time.Since(asked))
+		time.Sleep(100*time.Millisecond - time.Since(asked))
 	}
 	t.total = got.Load()
 	t.mbit = float64(t.total-before) * 8 / 1e6 / time.Since(begun).Seconds()
-	return t, latencies, nil
-}
-
-// sleep waits.
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
-}
-
-// requests asks for 1 KB every 100 ms, or as soon as the one before is answered.
-func (l *lab) requests(ctx context.Context, d time.Duration) (all []time.Duration, err error) {
-	conn, err := l.dial()
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(d + time.Minute))
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(d); time.Now().Before(end); {
-		begun := time.Now()
-		if err := request(conn, 1024); err != nil {
-			return nil, err
-		}
-		all = append(all, time.Since(begun))
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-tick.C:
-		}
-	}
-	return all, nil
+	return t, latencies, ctx.Err()
 }
 
 // hold opens connections, and returns what the tunnel holds while they are idle, and
 // at most while all of them download for 5 s. In MB.
-func (l *lab) hold(ctx context.Context, t *running, n int) (idle, busy float64, err error) {
+func (l *lab) hold(ctx context.Context) (idle, busy float64, err error) {
 	var conns []net.Conn
-	var reading sync.WaitGroup
-	defer func() {
-		for _, c := range conns {
-			_ = c.Close()
-		}
-		reading.Wait()
-	}()
-	failed := make(chan error, n)
-	for range n {
+	answered := make(chan error, manyConn)
+	for range manyConn {
 		conn, err := l.dial()
 		if err != nil {
 			return 0, 0, err
 		}
+		defer conn.Close()
 		conns = append(conns, conn)
 		_ = conn.SetDeadline(time.Now().Add(2 * time.Minute))
-		reading.Go(func() { failed <- request(conn, 1024) })
+		go func() { answered <- request(conn, 1024) }()
 	}
-	for range n {
-		if err := <-failed; err != nil {
-			return 0, 0, fmt.Errorf("one of %d connections: %w", n, err)
-		}
+	for range manyConn {
+		err = errors.Join(err, <-answered)
 	}
-	if err := sleep(ctx, 3*time.Second); err != nil {
+	if err != nil {
 		return 0, 0, err
 	}
-	idle = float64(t.memory()) / 1e6
+	time.Sleep(3 * time.Second)
+	idle = l.memory()
 	for _, conn := range conns {
 		if err := request(conn, 0); err != nil {
 			return 0, 0, err
 		}
-		reading.Go(func() { _, _ = io.Copy(io.Discard, conn) })
+		go func() { _, _ = io.Copy(io.Discard, conn) }()
 	}
 	for range 10 {
-		if err := sleep(ctx, 500*time.Millisecond); err != nil {
-			return 0, 0, err
-		}
-		busy = max(busy, float64(t.memory())/1e6)
+		time.Sleep(500 * time.Millisecond)
+		busy = max(busy, l.memory())
 	}
-	return idle, busy, nil
+	return idle, busy, ctx.Err()
 }

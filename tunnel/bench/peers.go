@@ -3,199 +3,132 @@
 package main
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
+	"strconv"
 	"strings"
+	"syscall"
+	"time"
 )
 
 // Where the target listens at the server, and the tunnel at the client.
 const (
 	targetAddr = "127.0.0.1:8000"
 	localAddr  = "127.0.0.1:9000"
+	serverAddr = "10.99.0.2:4000"
 )
 
-// peer is a tunnel: a program at either end.
+// peer is a tunnel: the command lines of either end, and what makes the files that they
+// name, in the folder DIR.
 type peer struct {
-	name string
-	// server and client are the command lines. The server's first line is passed to
-	// client if it prints one that client wants.
-	server []string
-	client func(line string) []string
-	prints string // the beginning of that line; empty: nothing is wanted
+	name           string
+	prepare        string // for sh
+	server, client string
 }
 
-// prepare builds or finds the programs, and returns the tunnels that there are.
-func (l *lab) prepare(names []string) ([]peer, error) {
-	var all []peer
-	for _, make := range []func() (peer, error){l.kcptunnel, l.kcptun, l.chisel, l.ssh} {
-		p, err := make()
-		if !slices.Contains(names, p.name) {
-			continue
+// peers returns the tunnels.
+func (l *lab) peers() []peer {
+	forward := localAddr + ":" + targetAddr
+	return []peer{
+		{
+			"kcptunnel", `[ -x DIR/kcptunnel ] || go build -C .. -o DIR/kcptunnel ./cmd/kcptunnel
+				(umask 077; printf '%s' '{"me:secret": ["^127\\.0\\.0\\.1:8000$"]}' > DIR/users.json)`,
+			"exec DIR/kcptunnel server -auth DIR/users.json -key DIR/server.pem :4000",
+			`until DIR/kcptunnel fingerprint DIR/server.pem > DIR/print; do sleep .1; done
+				exec DIR/kcptunnel client -fingerprint $(cat DIR/print) -auth me:secret ` + serverAddr + " " + forward,
+		},
+		{
+			"kcptun", "which kcptun-server kcptun-client",
+			"exec kcptun-server --quiet -l :4000 -t " + targetAddr,
+			"exec kcptun-client --quiet -l " + localAddr + " -r " + serverAddr,
+		},
+		{
+			"chisel", "[ -x DIR/chisel ] || go build -o DIR/chisel github.com/jpillora/chisel",
+			"exec DIR/chisel server --host 10.99.0.2 --port 4000 --auth me:secret",
+			"exec DIR/chisel client --auth me:secret http://" + serverAddr + " " + forward,
+		},
+		{
+			"ssh", `mkdir -p /run/sshd; [ -e DIR/user ] || for key in host user; do ssh-keygen -q -t ed25519 -N '' -f DIR/$key; done; test -x /usr/sbin/sshd`,
+			"exec /usr/sbin/sshd -D -e -f /dev/null -p 4000 -h DIR/host -o AuthorizedKeysFile=DIR/user.pub -o PidFile=none -o StrictModes=no -o PermitRootLogin=yes -o UsePAM=no",
+			"exec ssh -N -p 4000 -i DIR/user -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR -o ExitOnForwardFailure=yes -L " + forward + " root@10.99.0.2",
+		},
+	}
+}
+
+// start starts both ends of a tunnel, until stop is called.
+func (l *lab) start(p peer) (stop func(), err error) {
+	shell := func(h *host, line string) *exec.Cmd {
+		args := []string{"sh", "-c", strings.ReplaceAll(line, "DIR", l.dir)}
+		if h != nil {
+			args = append([]string{"ip", "netns", "exec", h.name}, args...)
+		}
+		return exec.Command(args[0], args[1:]...)
+	}
+	if out, err := shell(nil, "set -e\n"+p.prepare).CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("left out: %w: %s", err, out)
+	}
+	server, client := shell(&l.server, p.server), shell(&l.client, p.client)
+	for _, cmd := range []*exec.Cmd{server, client} {
+		if cmd.Stderr, err = os.Create(filepath.Join(l.dir, p.name+".log")); err == nil {
+			err = cmd.Start()
 		}
 		if err != nil {
-			fmt.Fprintf(os.Stderr, "%s is left out: %v\n", p.name, err)
-			continue
-		}
-		all = append(all, p)
-	}
-	if len(all) == 0 {
-		return nil, fmt.Errorf("there is nothing to measure among %v", names)
-	}
-	return all, nil
-}
-
-// file returns the path of a file in the lab's folder.
-func (l *lab) file(name string) string { return filepath.Join(l.dir, name) }
-
-// kcptunnel is the program of this repository.
-func (l *lab) kcptunnel() (peer, error) {
-	p := peer{name: "kcptunnel", prints: "fingerprint "}
-	bin := l.file("kcptunnel")
-	if err := command("go", "build", "-C", "..", "-o", bin, "./cmd/kcptunnel"); err != nil {
-		return p, err
-	}
-	if err := os.WriteFile(l.file("users.json"), []byte(`{"me:secret": ["^127\\.0\\.0\\.1:8000$"]}`), 0o600); err != nil {
-		return p, err
-	}
-	p.server = []string{bin, "server", "-auth", l.file("users.json"), "-key", l.file("server.pem"), ":4000"}
-	p.client = func(line string) []string {
-		return []string{bin, "client", "-fingerprint", strings.TrimPrefix(line, p.prints), "-auth", "me:secret", l.server.ip + ":4000", localAddr + ":" + targetAddr}
-	}
-	return p, nil
-}
-
-// kcptun is Debian's, with its defaults.
-func (l *lab) kcptun() (peer, error) {
-	p := peer{name: "kcptun"}
-	for _, name := range []string{"kcptun-server", "kcptun-client"} {
-		if _, err := exec.LookPath(name); err != nil {
-			return p, err
+			return nil, err
 		}
 	}
-	p.server = []string{"kcptun-server", "--quiet", "-l", ":4000", "-t", targetAddr}
-	p.client = func(string) []string {
-		return []string{"kcptun-client", "--quiet", "-l", localAddr, "-r", l.server.ip + ":4000"}
-	}
-	return p, nil
+	return func() {
+		for _, pid := range l.processes() {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		_, _ = client.Process.Wait()
+		_, _ = server.Process.Wait()
+	}, nil
 }
 
-// chisel is built from its module.
-func (l *lab) chisel() (peer, error) {
-	p := peer{name: "chisel"}
-	bin := l.file("chisel")
-	if err := command("go", "build", "-o", bin, "github.com/jpillora/chisel"); err != nil {
-		return p, err
-	}
-	p.server = []string{bin, "server", "--host", l.server.ip, "--port", "4000", "--auth", "me:secret"}
-	p.client = func(string) []string {
-		return []string{bin, "client", "--auth", "me:secret", "http://" + l.server.ip + ":4000", localAddr + ":" + targetAddr}
-	}
-	return p, nil
-}
-
-// ssh is a server with keys of its own, and ssh -L.
-func (l *lab) ssh() (peer, error) {
-	p := peer{name: "ssh"}
-	sshd, err := exec.LookPath("/usr/sbin/sshd")
-	if err != nil {
-		return p, err
-	}
-	for _, name := range []string{"host", "user"} {
-		if err := command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", l.file(name)); err != nil {
-			return p, err
+// processes returns the processes at both hosts.
+func (l *lab) processes() (all []int) {
+	for _, h := range []host{l.client, l.server} {
+		out, _ := exec.Command("ip", "netns", "pids", h.name).Output()
+		for _, text := range strings.Fields(string(out)) {
+			pid, _ := strconv.Atoi(text)
+			all = append(all, pid)
 		}
 	}
-	public, err := os.ReadFile(l.file("user.pub"))
-	if err == nil {
-		err = os.WriteFile(l.file("authorized_keys"), public, 0o600)
-	}
-	if err == nil {
-		err = os.MkdirAll("/run/sshd", 0o755)
-	}
-	if err != nil {
-		return p, err
-	}
-	p.server = []string{sshd, "-D", "-e", "-f", "/dev/null", "-p", "4000", "-h", l.file("host"), "-o", "AuthorizedKeysFile=" + l.file("authorized_keys"),
-		"-o", "PidFile=none", "-o", "StrictModes=no", "-o", "PermitRootLogin=yes", "-o", "UsePAM=no"}
-	p.client = func(string) []string {
-		return []string{"ssh", "-N", "-p", "4000", "-i", l.file("user"), "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null",
-			"-o", "LogLevel=ERROR", "-o", "ExitOnForwardFailure=yes", "-L", localAddr + ":" + targetAddr, "root@" + l.server.ip}
-	}
-	return p, nil
+	return all
 }
 
-// running is a tunnel that runs.
-type running struct{ procs []*exec.Cmd }
-
-// start starts both ends.
-func (l *lab) start(p peer) (*running, error) {
-	r := new(running)
-	line, err := r.run(l, l.server, p.name+"-server", p.server, p.prints)
-	if err == nil {
-		_, err = r.run(l, l.client, p.name+"-client", p.client(line), "")
-	}
-	if err != nil {
-		r.stop()
-	}
-	return r, err
-}
-
-// run starts a program on a host, and returns the line of its output that begins
-// with want.
-func (r *running) run(l *lab, h *host, name string, args []string, want string) (string, error) {
-	log, err := os.Create(l.file(name + ".log"))
-	if err != nil {
-		return "", err
-	}
-	defer log.Close()
-	cmd := exec.Command("ip", append([]string{"netns", "exec", h.name}, args...)...)
-	cmd.Stderr = log
-	if want == "" {
-		cmd.Stdout = log
-		err := cmd.Start()
-		if err == nil {
-			r.procs = append(r.procs, cmd)
-		}
-		return "", err
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return "", err
-	}
-	if err := cmd.Start(); err != nil {
-		return "", err
-	}
-	r.procs = append(r.procs, cmd)
-	line := make([]byte, 0, 256)
-	for b := make([]byte, 1); len(line) < 256; {
-		if _, err := out.Read(b); err != nil {
-			return "", fmt.Errorf("%s prints nothing: %w", name, err)
-		}
-		if b[0] == '\n' {
-			if strings.HasPrefix(string(line), want) {
-				break
-			}
-			line = line[:0]
-			continue
-		}
-		line = append(line, b[0])
-	}
-	go func() { _, _ = io.Copy(io.Discard, out) }()
-	return string(line), nil
-}
-
-// stop ends the programs.
-func (r *running) stop() {
-	for _, cmd := range slices.Backward(r.procs) {
-		for _, pid := range tree(cmd.Process.Pid) {
-			if p, err := os.FindProcess(pid); err == nil {
-				_ = p.Kill()
+// processor returns what the programs of a tunnel have used. What the kernel does
+// for TCP besides system calls is not in it.
+func (l *lab) processor() time.Duration {
+	ticks := 0
+	for _, pid := range l.processes() {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+		if err == nil && len(fields) > 12 {
+			user, err := strconv.Atoi(fields[11])
+			system, also := strconv.Atoi(fields[12])
+			if errors.Join(err, also) == nil {
+				ticks += user + system
 			}
 		}
-		_ = cmd.Wait()
 	}
+	return time.Duration(ticks) * 10 * time.Millisecond
+}
+
+// memory returns what the programs hold, in MB: the proportional set size.
+func (l *lab) memory() (total float64) {
+	for _, pid := range l.processes() {
+		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+		for line := range strings.Lines(string(text)) {
+			var kB float64
+			if n, _ := fmt.Sscanf(line, "Pss: %f kB", &kB); n == 1 {
+				total += kB * 1024 / 1e6
+			}
+		}
+	}
+	return total
 }
