@@ -170,7 +170,7 @@ func (c *Client) connect(ctx context.Context, w way, welcomed func()) error {
 	welcomed()
 	s := &clientSession{client: c, way: w, leaving: make(chan struct{}), reverse: make(map[uint32]Remote)}
 	s.session = session{
-		role: s, conn: conn, log: c.log.With("server", w),
+		role: s, conn: conn, log: c.log.With("server", w), tally: new(tally),
 		account: c.account, dialTimeout: c.config.DialTimeout, shutdown: c.config.shutdown, connect: c.config.connect, failed: slog.LevelWarn,
 	}
 	s.log.Info("session begun", "address", conn.RemoteAddr())

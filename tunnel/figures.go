@@ -50,7 +50,7 @@ type UserFigures struct {
 	Lockouts uint64
 }
 
-// tally is UserFigures while they change. The methods of a nil tally do nothing.
+// tally is UserFigures while they change.
 type tally struct {
 	sessions, connections, flows                            atomic.Int64
 	logins, connectionsOpened, flowsOpened, sent, received  atomic.Uint64
@@ -59,9 +59,6 @@ type tally struct {
 
 // connection counts a connection, until the function that it returns is called.
 func (t *tally) connection() (ended func()) {
-	if t == nil {
-		return func() {}
-	}
 	t.connections.Add(1)
 	t.connectionsOpened.Add(1)
 	return func() { t.connections.Add(-1) }
@@ -69,40 +66,24 @@ func (t *tally) connection() (ended func()) {
 
 // flow counts a flow, until the function that it returns is called.
 func (t *tally) flow() (ended func()) {
-	if t == nil {
-		return func() {}
-	}
 	t.flows.Add(1)
 	t.flowsOpened.Add(1)
 	return func() { t.flows.Add(-1) }
 }
 
 // evict counts a flow that was ended to make room.
-func (t *tally) evict() {
-	if t != nil {
-		t.flowsEvicted.Add(1)
-	}
-}
+func (t *tally) evict() { t.flowsEvicted.Add(1) }
 
 // send counts bytes that go to the peer.
-func (t *tally) send(n int) {
-	if t != nil {
-		t.sent.Add(uint64(n))
-	}
-}
+func (t *tally) send(n int) { t.sent.Add(uint64(n)) }
 
 // receive counts bytes that come from the peer.
-func (t *tally) receive(n int) {
-	if t != nil {
-		t.received.Add(uint64(n))
-	}
-}
+func (t *tally) receive(n int) { t.received.Add(uint64(n)) }
 
 // refuse counts an opening that was not carried out because of err.
 func (t *tally) refuse(err error) {
 	var dialling *dialError
 	switch {
-	case t == nil:
 	case errors.Is(err, refusal(codeForbidden)):
 		t.refused.Add(1)
 	case errors.As(err, &dialling):

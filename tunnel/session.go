@@ -33,7 +33,7 @@ type session struct {
 	role role
 	conn *kcp.Conn
 	log  *slog.Logger
-	// tally counts what is carried, by the user; nil: nobody asks for it.
+	// tally counts what is carried, by the user; at a client nobody asks for it.
 	tally       *tally
 	dialTimeout time.Duration
 	shutdown    time.Duration // how long the end may take

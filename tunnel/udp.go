@@ -13,6 +13,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/tunnel/internal/flowtable"
+	"github.com/arqnet/kcp/tunnel/internal/replylimit"
 )
 
 const (
@@ -42,7 +43,7 @@ type flow struct {
 	stream  *kcp.Stream
 	deliver func(packet []byte)   // must not wait
 	begun   bool                  // at this end, which waits for an answer
-	replies *replies              // what the sender may be sent; nil: there is no limit
+	replies *replylimit.Limit     // what the sender may be sent; nil: there is no limit
 	place   flowtable.Entry[flow] // guarded by account.mu
 	known   atomic.Bool           // the peer knows the flow: datagrams will find it
 	sending sync.WaitGroup        // sendWaiting

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/loglimit"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/tunnel/internal/replylimit"
 )
@@ -55,12 +56,13 @@ type front struct {
 	mu    sync.Mutex
 	byKey map[flowKey]*flow // nil for those that were refused
 	rests int               // of byKey, those that were refused
-	said  time.Time         // when a record said that packets were not sent
+	began time.Time
+	said  loglimit.Limit // of records that packets were not sent
 }
 
 // serve takes packets until the socket is closed, and ends the flows then.
 func (fr *front) serve() {
-	fr.byKey = make(map[flowKey]*flow)
+	fr.byKey, fr.began = make(map[flowKey]*flow), time.Now()
 	fr.conn = udp.New(fr.pc)
 	read := fr.readBatch
 	if fr.lean {
@@ -127,7 +129,7 @@ func (fr *front) take(key flowKey, payload []byte) {
 	f, there := fr.byKey[key]
 	fr.mu.Unlock()
 	if f != nil {
-		f.heard(len(payload))
+		f.replies.Received(len(payload))
 		f.send(bytes.Clone(payload))
 	}
 	if there {
@@ -139,12 +141,13 @@ func (fr *front) take(key flowKey, payload []byte) {
 		return
 	}
 	s.account.beginFlow()
-	var replies *replies
+	var replies *replylimit.Limit
 	if fr.limited {
-		replies = newReplies(len(payload))
+		replies = new(replylimit.Limit)
+		replies.Received(len(payload))
 	}
 	f = s.newFlow(stream, true, func(packet []byte) {
-		if !replies.take(len(packet)) {
+		if !replies.Take(len(packet)) {
 			fr.notSent(key)
 			return
 		}
@@ -193,47 +196,8 @@ const notSentEvery = time.Minute
 
 // notSent logs that the limit of a sender has stopped a packet.
 func (fr *front) notSent(key flowKey) {
-	fr.mu.Lock()
-	now := time.Now()
-	say := now.Sub(fr.said) >= notSentEvery
-	if say {
-		fr.said = now
-	}
-	fr.mu.Unlock()
+	_, say := fr.said.Allow(time.Since(fr.began), notSentEvery, 1)
 	if say {
 		fr.log.Warn("packets not sent: their receiver has not answered, and has got three times what came from it", "to", key.from)
-	}
-}
-
-// replies bounds what is sent to a sender. Its methods may be called of nil: there is no
-// limit.
-type replies struct {
-	mu    sync.Mutex
-	limit replylimit.Limit
-}
-
-// newReplies returns the limit of a sender of whom a packet of n bytes has come.
-func newReplies(n int) *replies {
-	r := new(replies)
-	r.limit.Received(n)
-	return r
-}
-
-// take reports whether a packet of n bytes may be sent, and counts it if so.
-func (r *replies) take(n int) bool {
-	if r == nil {
-		return true
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.limit.Take(n)
-}
-
-// heard notes that a packet of n bytes has come from the sender of a flow.
-func (f *flow) heard(n int) {
-	if r := f.replies; r != nil {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.limit.Received(n)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/arqnet/kcp/internal/identity"
 	"github.com/arqnet/kcp/tunnel"
 	"github.com/urfave/cli/v3"
 )
@@ -116,7 +117,7 @@ func clientIdentity(c *cli.Command, config *tunnel.ClientConfig) (err error) {
 		return &usageError{c.FullName(), err}
 	}
 	if path := c.String("tls-ca"); path != "" {
-		if config.RootCAs, err = loadCAs(path); err != nil {
+		if config.RootCAs, err = identity.LoadCAs(path); err != nil {
 			return wrong(c, "-tls-ca: %w", err)
 		}
 	}
@@ -125,7 +126,7 @@ func clientIdentity(c *cli.Command, config *tunnel.ClientConfig) (err error) {
 	case (cert == "") != (key == ""):
 		return wrong(c, "-tls-cert and -tls-key go together")
 	case cert != "":
-		pair, err := loadPair(cert, key)
+		pair, err := identity.LoadPair(cert, key)
 		if err != nil {
 			return &usageError{c.FullName(), err}
 		}

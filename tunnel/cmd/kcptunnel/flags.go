@@ -1,8 +1,6 @@
 package main
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -70,28 +68,6 @@ func notNegative[T int | ~int64](n T) error {
 		return fmt.Errorf("%v is negative", n)
 	}
 	return nil
-}
-
-// loadCAs reads the certificates of authorities from a file of PEM.
-func loadCAs(path string) (*x509.CertPool, error) {
-	text, err := readFile(path)
-	if err != nil {
-		return nil, err
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("%s has no certificate in PEM", path)
-	}
-	return pool, nil
-}
-
-// loadPair reads a certificate and its key.
-func loadPair(cert, key string) (tls.Certificate, error) {
-	pair, err := tls.LoadX509KeyPair(cert, key)
-	if err != nil {
-		return pair, fmt.Errorf("certificate %s with key %s: %w", cert, key, err)
-	}
-	return pair, nil
 }
 
 // begin reads the file of -config, and returns the screen and the log of a command.

@@ -20,31 +20,29 @@ import (
 // kcptunServer returns the command kcptun-server.
 func (p *program) kcptunServer() *cli.Command {
 	d := kcptun.ServerDefaults()
-	return &cli.Command{
-		Name: "kcptun-server", Usage: "accept clients of the program kcptun",
-		Description: kcptunText,
-		Flags: append([]cli.Flag{
-			&cli.StringFlag{Name: "listen", Aliases: []string{"l"}, Value: d.Listen, Usage: "UDP `ADDR` to listen on; a range of ports as in :3000-3009"},
-			&cli.StringFlag{Name: "target", Aliases: []string{"t"}, Value: d.Target, Usage: "TCP `ADDR`, or path of a Unix socket, that connections are forwarded to"},
-		}, kcptunFlags(d)...),
-		Action: func(ctx context.Context, c *cli.Command) error { return p.runKcptun(ctx, c, d, kcptun.Serve) },
-	}
+	return p.kcptunCommand("kcptun-server", "accept clients of the program kcptun", &d, kcptun.Serve,
+		&cli.StringFlag{Name: "listen", Aliases: []string{"l"}, Value: d.Listen, Destination: &d.Listen, Usage: "UDP `ADDR` to listen on; a range of ports as in :3000-3009"},
+		&cli.StringFlag{Name: "target", Aliases: []string{"t"}, Value: d.Target, Destination: &d.Target, Usage: "TCP `ADDR`, or path of a Unix socket, that connections are forwarded to"},
+	)
 }
 
 // kcptunClient returns the command kcptun-client.
 func (p *program) kcptunClient() *cli.Command {
 	d := kcptun.ClientDefaults()
+	return p.kcptunCommand("kcptun-client", "carry connections to a server of the program kcptun", &d, kcptun.Run,
+		&cli.StringFlag{Name: "localaddr", Aliases: []string{"l"}, Value: d.Listen, Destination: &d.Listen, Usage: "TCP `ADDR` to listen on"},
+		&cli.StringFlag{Name: "remoteaddr", Aliases: []string{"r"}, Value: d.Target, Destination: &d.Target, Usage: "`ADDR` of the server; a range of ports as in host:3000-3009"},
+		&cli.IntFlag{Name: "conn", Value: d.Conn, Destination: &d.Conn, Usage: "number of sessions with the server"},
+		&cli.IntFlag{Name: "autoexpire", Usage: "seconds after which a session takes no more connections; 0: never"},
+		&cli.IntFlag{Name: "scavengettl", Value: seconds(d.ScavengeTTL), Usage: "seconds until it is closed after that; negative: never"},
+	)
+}
+
+// kcptunCommand returns a command with flags of its own, which set d.
+func (p *program) kcptunCommand(name, usage string, d *kcptun.Config, run func(context.Context, kcptun.Config) error, flags ...cli.Flag) *cli.Command {
 	return &cli.Command{
-		Name: "kcptun-client", Usage: "carry connections to a server of the program kcptun",
-		Description: kcptunText,
-		Flags: append([]cli.Flag{
-			&cli.StringFlag{Name: "localaddr", Aliases: []string{"l"}, Value: d.Listen, Usage: "TCP `ADDR` to listen on"},
-			&cli.StringFlag{Name: "remoteaddr", Aliases: []string{"r"}, Value: d.Target, Usage: "`ADDR` of the server; a range of ports as in host:3000-3009"},
-			&cli.IntFlag{Name: "conn", Value: d.Conn, Usage: "number of sessions with the server"},
-			&cli.IntFlag{Name: "autoexpire", Usage: "seconds after which a session takes no more connections; 0: never"},
-			&cli.IntFlag{Name: "scavengettl", Value: seconds(d.ScavengeTTL), Usage: "seconds until it is closed after that; negative: never"},
-		}, kcptunFlags(d)...),
-		Action: func(ctx context.Context, c *cli.Command) error { return p.runKcptun(ctx, c, d, kcptun.Run) },
+		Name: name, Usage: usage, Description: kcptunText, Flags: append(flags, kcptunFlags(d)...),
+		Action: func(ctx context.Context, c *cli.Command) error { return p.runKcptun(ctx, c, d, run) },
 	}
 }
 
@@ -69,37 +67,38 @@ func refusedOnes() map[string]string {
 	}
 }
 
-// kcptunFlags returns the flags that both ends have.
-func kcptunFlags(d kcptun.Config) []cli.Flag {
-	number := func(name string, value int, usage string) cli.Flag {
-		return &cli.IntFlag{Name: name, Value: value, Usage: usage, Validator: notNegative[int]}
+// kcptunFlags returns the flags that both ends have. They set d, except for times.
+func kcptunFlags(d *kcptun.Config) []cli.Flag {
+	number := func(to *int, name, usage string, aliases ...string) cli.Flag {
+		return &cli.IntFlag{Name: name, Aliases: aliases, Value: *to, Destination: to, Usage: usage, Validator: notNegative[int]}
 	}
+	period, keepAlive, closeWait := 60, seconds(d.KeepAlive), seconds(d.CloseWait)
 	flags := []cli.Flag{
-		&cli.StringFlag{Name: "key", Value: d.Key, Usage: "`PASSWORD`, the same at both ends", Sources: cli.EnvVars("KCPTUN_KEY")},
-		&cli.StringFlag{Name: "crypt", Value: d.Crypt, Usage: "cipher: " + strings.Join(kcptun.Ciphers(), ", "), Validator: oneOf(kcptun.Ciphers()...)},
-		&cli.StringFlag{Name: "mode", Value: d.Mode, Usage: "fast3, fast2, fast, normal, or manual", Validator: oneOf("fast3", "fast2", "fast", "normal", "manual")},
-		number("nodelay", d.NoDelay, "1: shorter time-outs; this, interval, resend and nc only with -mode manual"),
-		number("interval", d.Interval, "flush interval in milliseconds"),
-		number("resend", d.Resend, "later acknowledgements after which a packet is sent again; 0: off"),
-		number("nc", d.NoCongestion, "1 turns congestion control off"),
-		number("mtu", d.MTU, "size of the largest packet in bytes"),
-		number("sndwnd", d.SndWnd, "send window in packets"),
-		number("rcvwnd", d.RcvWnd, "receive window in packets"),
-		&cli.IntFlag{Name: "datashard", Aliases: []string{"ds"}, Value: d.DataShard, Usage: "data packets in a group of forward error correction; 0: off", Validator: notNegative[int]},
-		&cli.IntFlag{Name: "parityshard", Aliases: []string{"ps"}, Value: d.ParityShard, Usage: "parity packets in a group", Validator: notNegative[int]},
-		number("dscp", d.DSCP, "DSCP of packets (6 bits)"),
-		&cli.BoolFlag{Name: "nocomp", Usage: "do not compress"},
-		number("sockbuf", d.SockBuf, "size of the socket's buffers in bytes"),
-		number("smuxver", d.SmuxVer, "version of smux: 1 or 2"),
-		number("smuxbuf", d.SmuxBuf, "receive buffer of a session in bytes"),
-		number("streambuf", d.StreamBuf, "receive buffer of a connection in bytes, with smux 2"),
-		number("framesize", d.FrameSize, "size of the largest smux frame in bytes"),
-		number("keepalive", seconds(d.KeepAlive), "seconds between keep-alives"),
-		number("closewait", seconds(d.CloseWait), "seconds that one direction may be idle after the other has ended"),
+		&cli.StringFlag{Name: "key", Value: d.Key, Destination: &d.Key, Usage: "`PASSWORD`, the same at both ends", Sources: cli.EnvVars("KCPTUN_KEY")},
+		&cli.StringFlag{Name: "crypt", Value: d.Crypt, Destination: &d.Crypt, Usage: "cipher: " + strings.Join(kcptun.Ciphers(), ", "), Validator: oneOf(kcptun.Ciphers()...)},
+		&cli.StringFlag{Name: "mode", Value: d.Mode, Destination: &d.Mode, Usage: "fast3, fast2, fast, normal, or manual", Validator: oneOf("fast3", "fast2", "fast", "normal", "manual")},
+		number(&d.NoDelay, "nodelay", "1: shorter time-outs; this, interval, resend and nc only with -mode manual"),
+		number(&d.Interval, "interval", "flush interval in milliseconds"),
+		number(&d.Resend, "resend", "later acknowledgements after which a packet is sent again; 0: off"),
+		number(&d.NoCongestion, "nc", "1 turns congestion control off"),
+		number(&d.MTU, "mtu", "size of the largest packet in bytes"),
+		number(&d.SndWnd, "sndwnd", "send window in packets"),
+		number(&d.RcvWnd, "rcvwnd", "receive window in packets"),
+		number(&d.DataShard, "datashard", "data packets in a group of forward error correction; 0: off", "ds"),
+		number(&d.ParityShard, "parityshard", "parity packets in a group", "ps"),
+		number(&d.DSCP, "dscp", "DSCP of packets (6 bits)"),
+		&cli.BoolFlag{Name: "nocomp", Destination: &d.NoComp, Usage: "do not compress"},
+		number(&d.SockBuf, "sockbuf", "size of the socket's buffers in bytes"),
+		number(&d.SmuxVer, "smuxver", "version of smux: 1 or 2"),
+		number(&d.SmuxBuf, "smuxbuf", "receive buffer of a session in bytes"),
+		number(&d.StreamBuf, "streambuf", "receive buffer of a connection in bytes, with smux 2"),
+		number(&d.FrameSize, "framesize", "size of the largest smux frame in bytes"),
+		number(&keepAlive, "keepalive", "seconds between keep-alives"),
+		number(&closeWait, "closewait", "seconds that one direction may be idle after the other has ended"),
 		&cli.StringFlag{Name: "log", Usage: "`FILE` for the log; default: standard error"},
-		&cli.BoolFlag{Name: "quiet", Usage: "do not log connections"},
+		&cli.BoolFlag{Name: "quiet", Destination: &d.QuietConnections, Usage: "do not log connections"},
 		&cli.StringFlag{Name: "snmplog", Usage: "`FILE` for a table of counters; its name may contain a date, as in snmp-20060102.log"},
-		number("snmpperiod", 60, "seconds between rows of the table"),
+		number(&period, "snmpperiod", "seconds between rows of the table"),
 		debugFlag(),
 		&cli.StringFlag{Name: "c", Usage: "JSON `FILE`, which has precedence over the command line"},
 	}
@@ -120,7 +119,7 @@ func inSeconds(n int) time.Duration {
 }
 
 // runKcptun runs a command with what the flags and the file say.
-func (p *program) runKcptun(ctx context.Context, c *cli.Command, config kcptun.Config, run func(context.Context, kcptun.Config) error) error {
+func (p *program) runKcptun(ctx context.Context, c *cli.Command, config *kcptun.Config, run func(context.Context, kcptun.Config) error) error {
 	var idle []string
 	path, given := c.String("c"), c.String("key")
 	if path != "" {
@@ -151,7 +150,10 @@ func (p *program) runKcptun(ctx context.Context, c *cli.Command, config kcptun.C
 	if idle = withoutEffect(c, idle); len(idle) > 0 {
 		log.Warn("settings without effect", "settings", strings.Join(idle, ", "))
 	}
-	fromFlags(c, &config)
+	config.KeepAlive, config.CloseWait = inSeconds(c.Int("keepalive")), inSeconds(c.Int("closewait"))
+	if c.Name == "kcptun-client" {
+		config.AutoExpire, config.ScavengeTTL = inSeconds(max(c.Int("autoexpire"), 0)), inSeconds(c.Int("scavengettl"))
+	}
 	config.Logger = log
 	endpoints, stop, err := serveDebug(c.String("debug"), log, snmpCollector{})
 	if err != nil {
@@ -172,7 +174,7 @@ func (p *program) runKcptun(ctx context.Context, c *cli.Command, config kcptun.C
 	config.Listening = func(net.Addr) { notifySystemd("READY=1") }
 	unhung, unhook := p.survivesHangUp(ctx, func() { log.Info("nothing to reload") })
 	defer unhook()
-	err = run(unhung, config)
+	err = run(unhung, *config)
 	var bad *kcptun.SettingError
 	if errors.As(err, &bad) {
 		return &usageError{c.FullName(), err}
@@ -196,22 +198,4 @@ func (p *program) kcptunLog(c *cli.Command) (log *slog.Logger, closeLog func(), 
 		}
 	}
 	return s.logger(c.String("log-format"), c.Bool("v")), closeLog, nil
-}
-
-// fromFlags sets what flags say.
-func fromFlags(c *cli.Command, to *kcptun.Config) {
-	if c.Name == "kcptun-server" {
-		to.Listen, to.Target = c.String("listen"), c.String("target")
-	} else {
-		to.Listen, to.Target, to.Conn = c.String("localaddr"), c.String("remoteaddr"), c.Int("conn")
-		to.AutoExpire, to.ScavengeTTL = inSeconds(max(c.Int("autoexpire"), 0)), inSeconds(c.Int("scavengettl"))
-	}
-	to.Key, to.Crypt, to.Mode = c.String("key"), c.String("crypt"), c.String("mode")
-	to.NoDelay, to.Interval, to.Resend, to.NoCongestion = c.Int("nodelay"), c.Int("interval"), c.Int("resend"), c.Int("nc")
-	to.MTU, to.SndWnd, to.RcvWnd = c.Int("mtu"), c.Int("sndwnd"), c.Int("rcvwnd")
-	to.DataShard, to.ParityShard, to.DSCP = c.Int("datashard"), c.Int("parityshard"), c.Int("dscp")
-	to.NoComp, to.SockBuf = c.Bool("nocomp"), c.Int("sockbuf")
-	to.SmuxVer, to.SmuxBuf, to.StreamBuf, to.FrameSize = c.Int("smuxver"), c.Int("smuxbuf"), c.Int("streambuf"), c.Int("framesize")
-	to.KeepAlive, to.CloseWait = inSeconds(c.Int("keepalive")), inSeconds(c.Int("closewait"))
-	to.QuietConnections = c.Bool("quiet")
 }

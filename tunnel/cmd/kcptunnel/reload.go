@@ -6,6 +6,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/arqnet/kcp/internal/identity"
 	"github.com/arqnet/kcp/tunnel"
 	"github.com/urfave/cli/v3"
 )
@@ -54,7 +55,7 @@ func reloadServer(s *tunnel.Server, c *cli.Command, log *slog.Logger) {
 		log.Info("users reloaded", "users", users.Len())
 	}
 	if path := c.String("client-ca"); path != "" {
-		cas, err := loadCAs(path)
+		cas, err := identity.LoadCAs(path)
 		if err == nil {
 			err = s.SetClientCAs(cas)
 		}
@@ -82,7 +83,7 @@ func reloadClient(client *tunnel.Client, c *cli.Command, log *slog.Logger) {
 		log.Info("nothing to reload: a client has no files but -tls-cert and -tls-key")
 		return
 	}
-	pair, err := loadPair(cert, c.String("tls-key"))
+	pair, err := identity.LoadPair(cert, c.String("tls-key"))
 	if err == nil {
 		err = client.SetCertificate(&pair)
 	}
@@ -96,29 +97,27 @@ func reloadClient(client *tunnel.Client, c *cli.Command, log *slog.Logger) {
 // survivesHangUp has the process not end with SIGHUP, for which it calls reload. It still
 // ends when the terminal that it was started from goes away.
 func (p *program) survivesHangUp(ctx context.Context, reload func()) (context.Context, func()) {
-	ctx, cancel := context.WithCancel(ctx)
 	terminal := hasTerminal()
-	hangUps, ignore := signals(p.notify)
-	stop := onSignal(hangUps, func(os.Signal) {
+	return p.onHangUp(ctx, func(end func()) {
 		if terminal && !hasTerminal() {
-			cancel()
+			end()
 			return
 		}
 		reload()
 	})
-	return ctx, func() {
-		ignore()
-		stop()
-		cancel()
-	}
 }
 
 // endsWithHangUp has the process end in order with SIGHUP, by which ssh ends what carries
 // its bytes: so the other end of the session knows.
 func (p *program) endsWithHangUp(ctx context.Context) (context.Context, func()) {
+	return p.onHangUp(ctx, func(end func()) { end() })
+}
+
+// onHangUp calls f for each SIGHUP with what ends the context that it returns.
+func (p *program) onHangUp(ctx context.Context, f func(end func())) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	hangUps, ignore := signals(p.notify)
-	stop := onSignal(hangUps, func(os.Signal) { cancel() })
+	stop := onSignal(hangUps, func(os.Signal) { f(cancel) })
 	return ctx, func() {
 		ignore()
 		stop()

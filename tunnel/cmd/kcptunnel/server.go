@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/arqnet/kcp/internal/identity"
 	"github.com/arqnet/kcp/tunnel"
 	"github.com/urfave/cli/v3"
 )
@@ -126,7 +127,7 @@ func serverConfig(c *cli.Command) (*tunnel.ServerConfig, error) {
 		return nil, &usageError{c.FullName(), err}
 	}
 	if path := c.String("client-ca"); path != "" {
-		if config.ClientCAs, err = loadCAs(path); err != nil {
+		if config.ClientCAs, err = identity.LoadCAs(path); err != nil {
 			return nil, wrong(c, "-client-ca: %w", err)
 		}
 	}
@@ -136,7 +137,7 @@ func serverConfig(c *cli.Command) (*tunnel.ServerConfig, error) {
 // serverCertificate returns what the server is to show.
 func serverCertificate(c *cli.Command) (tls.Certificate, error) {
 	if cert := c.String("cert"); cert != "" {
-		pair, err := loadPair(cert, c.String("key"))
+		pair, err := identity.LoadPair(cert, c.String("key"))
 		if err != nil {
 			return pair, fmt.Errorf("-cert, -key: %w", err)
 		}

@@ -12,6 +12,8 @@
 // on: each further one buys a window, and the first ones are small.
 package replylimit
 
+import "sync"
+
 const (
 	// factor is how much is sent to who has not answered, for what has come.
 	factor = 3
@@ -23,8 +25,10 @@ const (
 	packetShare = 64
 )
 
-// Limit is the limit for one sender. The zero value is one that nothing came from.
+// Limit is the limit for one sender. The zero value is one that nothing came from, and nil
+// is no limit. It is safe for concurrent use.
 type Limit struct {
+	mu             sync.Mutex
 	bytes, packets int  // that may be sent until the next packet comes
 	window         int  // bytes; 0: no answer has come
 	sent           bool // anything, since the last packet has come
@@ -32,6 +36,11 @@ type Limit struct {
 
 // Received notes that a packet of n bytes has come.
 func (l *Limit) Received(n int) {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.sent {
 		l.sent = false
 		l.window = min(max(2*l.window, FirstWindow), MaxWindow)
@@ -42,6 +51,11 @@ func (l *Limit) Received(n int) {
 
 // Take reports whether a packet of n bytes may be sent, and counts it if so.
 func (l *Limit) Take(n int) bool {
+	if l == nil {
+		return true
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if n > l.bytes || l.packets == 0 {
 		return false
 	}
