@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,10 +15,6 @@ const (
 	retryAfter = 200 * time.Millisecond
 	// defaultAnswer is the time-out of an answer without -wait.
 	defaultAnswer = 10 * time.Second
-	// portPatience is how long one port is dialled from. A NAT on the way may send what
-	// comes from there to a host that is gone, and each packet keeps it from forgetting
-	// that (RFC 4787 §4.3).
-	portPatience = 2 * defaultAnswer
 )
 
 // dialOptions returns the command line of kcp dial.
@@ -79,18 +76,14 @@ func (n *netcat) waitOption() option {
 		parsed(&n.wait, parseWait)}
 }
 
-// dial opens the session. It retries for as long as -wait says, each time from another
-// port.
+// dial opens the session. If the peer refuses it tries again, for as long as -wait says.
 func (n *netcat) dial(ctx context.Context) (*kcp.Conn, error) {
-	cfg := *n.cfg
-	limit := defaultAnswer
-	if n.wait != 0 {
-		limit = n.wait
-		if n.wait < 0 {
-			limit = forEver
-		}
+	limit := cmp.Or(n.wait, defaultAnswer)
+	if n.wait < 0 {
+		limit = forEver
 	}
-	cfg.DialTimeout = min(limit, n.portPatience)
+	cfg := *n.cfg
+	cfg.DialTimeout = limit
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	d := kcp.Dialer{Config: &cfg}
@@ -104,12 +97,10 @@ func (n *netcat) dial(ctx context.Context) (*kcp.Conn, error) {
 		case errors.Is(err, kcp.ErrRefused) && n.wait == 0:
 			return nil, fmt.Errorf("no listener at %s, or it refuses further sessions; -wait DURATION keeps trying", n.address)
 		case errors.Is(err, kcp.ErrRefused):
-		case limit > n.portPatience && ctx.Err() == nil && errors.As(err, new(*kcp.NoAnswerError)):
-			continue
 		case refused && (ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded)): // package net may see it first
 			return nil, fmt.Errorf("no listener at %s for %v (-wait), or it refuses further sessions", n.address, n.wait)
-		case errors.Is(err, context.DeadlineExceeded):
-			return nil, fmt.Errorf("no answer from %s in %v (-wait)%s", n.address, limit, n.otherKey())
+		case errors.Is(err, context.DeadlineExceeded): // a peer drops what its cipher does not open
+			return nil, fmt.Errorf("no answer from %s in %v (-wait), or it has another -cipher or -key", n.address, limit)
 		default:
 			return nil, err
 		}
@@ -122,15 +113,6 @@ func (n *netcat) dial(ctx context.Context) (*kcp.Conn, error) {
 		case <-ctx.Done():
 		}
 	}
-}
-
-// otherKey returns what else may be the cause if a peer does not answer: it drops what
-// its cipher does not open.
-func (n *netcat) otherKey() string {
-	if n.cfg.Cipher == nil {
-		return ", or it has a -cipher"
-	}
-	return ", or it has another -key or -cipher"
 }
 
 // parseWait parses a time to wait. It may not be 0, which means that the flag

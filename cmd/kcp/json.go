@@ -49,27 +49,29 @@ type jsonPipe struct {
 
 // jsonPing is the outcome of a ping.
 type jsonPing struct {
-	Type     string   `json:"type"`
-	Seq      int      `json:"seq"`
-	Answered bool     `json:"answered"`
-	RTT      *float64 `json:"rtt_seconds,omitempty"` // if answered
-	Took     float64  `json:"took_seconds"`
+	Type     string  `json:"type"`
+	Seq      int     `json:"seq"`
+	Answered bool    `json:"answered"`
+	RTT      float64 `json:"rtt_seconds,omitempty"` // if answered
+	Took     float64 `json:"took_seconds"`
 }
 
 // jsonPings is the result of all pings.
 type jsonPings struct {
-	Type        string   `json:"type"`
-	Remote      string   `json:"remote"`
-	Seconds     float64  `json:"seconds"`
-	Sent        int      `json:"sent"`
-	Answered    int      `json:"answered"`
-	Lost        int      `json:"lost"`
-	Repeated    int      `json:"repeated,omitempty"` // of those answered
-	RepeatedMax float64  `json:"repeated_max_seconds,omitempty"`
-	RTTMin      *float64 `json:"rtt_min_seconds,omitempty"` // this and the next if any was answered
-	RTTAvg      *float64 `json:"rtt_avg_seconds,omitempty"`
-	RTTMax      *float64 `json:"rtt_max_seconds,omitempty"`
-	RTTMdev     *float64 `json:"rtt_mdev_seconds,omitempty"`
+	Type        string  `json:"type"`
+	Remote      string  `json:"remote"`
+	Seconds     float64 `json:"seconds"`
+	Sent        int     `json:"sent"`
+	Answered    int     `json:"answered"`
+	Lost        int     `json:"lost"`
+	Repeated    int     `json:"repeated,omitempty"` // of those answered: not the answer to the first packet
+	RepeatedMax float64 `json:"repeated_max_seconds,omitempty"`
+	RTTMin      float64 `json:"rtt_min_seconds,omitempty"` // this and the next if any was answered
+	RTTAvg      float64 `json:"rtt_avg_seconds,omitempty"`
+	RTTMax      float64 `json:"rtt_max_seconds,omitempty"`
+	RTTMdev     float64 `json:"rtt_mdev_seconds"` // the root of the mean square deviation
+
+	sum, squares float64 // of the round trips, in seconds
 }
 
 // jsonDemo is the result of a demo.

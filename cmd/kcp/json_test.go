@@ -91,6 +91,6 @@ func TestPingJSON(t *testing.T) {
 		require.Error(t, err)
 		all = objects(t, out)
 		require.Equal(t, object{"type": "status", "seq": 1.0, "answered": false, "took_seconds": 2.0}, all[0])
-		require.Equal(t, object{"type": "result", "remote": "peer", "seconds": 2.0, "sent": 1.0, "answered": 0.0, "lost": 1.0}, all[1])
+		require.Equal(t, object{"type": "result", "remote": "peer", "seconds": 2.0, "sent": 1.0, "answered": 0.0, "lost": 1.0, "rtt_mdev_seconds": 0.0}, all[1])
 	})
 }

@@ -22,13 +22,11 @@ type netcat struct {
 	cfg      *kcp.Config
 	quiet    time.Duration
 	wait     time.Duration // for how long dial retries; 0: flag not given, negative: forever
-
-	portPatience time.Duration // how long dial uses one port
-	receive      bool          // do not read stdin
-	verbose      bool
-	json         bool
-	in           *input       // nil with receive
-	debug        *debugServer // nil without -debug
+	receive  bool          // do not read stdin
+	verbose  bool
+	json     bool
+	in       *input       // nil with receive
+	debug    *debugServer // nil without -debug
 }
 
 func newNetcat(std streams, command string) *netcat {
@@ -38,8 +36,6 @@ func newNetcat(std streams, command string) *netcat {
 		settings: settings{profile: defaultProfile},
 		quiet:    defaultQuiet,
 		receive:  isTerminal(std.in) && !isTerminal(std.out),
-
-		portPatience: portPatience,
 	}
 }
 

@@ -185,7 +185,7 @@ func testDialNoAnswer(t *testing.T) {
 	defer deaf.Close()
 	d := dial(t.Context(), strings.NewReader("anybody?"), deaf.LocalAddr().String(), "-wait", "2s")
 	require.Equal(t, exitFailed, d.wait(t))
-	require.Equal(t, "kcp dial: no answer from "+deaf.LocalAddr().String()+" in 2s (-wait), or it has a -cipher\n", d.err.String())
+	require.Equal(t, "kcp dial: no answer from "+deaf.LocalAddr().String()+" in 2s (-wait), or it has another -cipher or -key\n", d.err.String())
 }
 
 // Both ends say it if their keys differ.
@@ -195,7 +195,7 @@ func testWrongKey(t *testing.T) {
 	d := dial(t.Context(), strings.NewReader("x"), addr, "-cipher", "xchacha20-poly1305", "-key", "two", "-wait", "1s")
 	l.err.Find(t, `packets (cannot be opened)`)
 	require.Equal(t, exitFailed, d.wait(t))
-	require.Contains(t, d.err.String(), "in 1s (-wait), or it has another -key or -cipher")
+	require.Contains(t, d.err.String(), "in 1s (-wait), or it has another -cipher or -key")
 	cancel()
 	require.Equal(t, exitInterrupted, l.wait(t))
 }

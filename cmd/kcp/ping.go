@@ -32,17 +32,7 @@ type pinger struct {
 	count    int                                          // 0: until interrupted
 	interval time.Duration
 
-	result pingResult
-}
-
-// pingResult is what became of all pings so far.
-type pingResult struct {
-	sent, answered int
-	repeated       int           // of those answered: not the answer to the first packet
-	latest         time.Duration // the longest that one of them took
-	took           time.Duration
-	least, most    time.Duration
-	sum, squares   float64 // of the round trips, in seconds
+	result jsonPings
 }
 
 // pingOptions returns the command line of kcp ping.
@@ -168,7 +158,7 @@ func (r *renewal) renew(ctx context.Context) error {
 func (p *pinger) run(ctx context.Context) error {
 	start := time.Now()
 	err := p.loop(ctx, start)
-	p.result.took = time.Since(start)
+	p.result.Seconds = time.Since(start).Seconds()
 	var local *localError
 	if errors.As(err, &local) {
 		return err
@@ -180,11 +170,11 @@ func (p *pinger) run(ctx context.Context) error {
 		return printed
 	}
 	switch {
-	case errors.Is(err, errInterrupted) && p.count == 0 && p.result.answered > 0:
+	case errors.Is(err, errInterrupted) && p.count == 0 && p.result.Answered > 0:
 		return nil
 	case err != nil:
 		return explain(err)
-	case p.result.answered == 0:
+	case p.result.Answered == 0:
 		return fmt.Errorf("no answer from %s", p.peer)
 	}
 	return nil
@@ -207,7 +197,7 @@ func (p *pinger) loop(ctx context.Context, start time.Time) error {
 		if err := p.note(rtt, time.Since(begin), lost); err != nil {
 			return err
 		}
-		if p.result.sent == p.count {
+		if p.result.Sent == p.count {
 			return nil
 		}
 		select {
@@ -244,26 +234,27 @@ func (p *pinger) once(ctx context.Context) (begin time.Time, rtt time.Duration, 
 
 // note counts a ping, and prints it. took is the time that it has taken in all.
 func (p *pinger) note(rtt, took time.Duration, lost bool) error {
-	p.result.add(rtt, lost)
-	repeated := !lost && took-rtt >= repeatedAfter
-	if repeated {
-		p.result.repeated++
-		p.result.latest = max(p.result.latest, took)
+	r := &p.result
+	r.Sent++
+	o := jsonPing{Type: "status", Seq: r.Sent, Answered: !lost, Took: took.Seconds()}
+	text := fmt.Sprintf("seq=%d no answer in %s\n", o.Seq, formatTime(took))
+	if lost {
+		r.Lost++
+	} else {
+		o.RTT = rtt.Seconds()
+		r.add(o.RTT)
+		text = fmt.Sprintf("seq=%d time=%.3f ms", o.Seq, 1e3*o.RTT)
+		if took-rtt >= repeatedAfter {
+			r.Repeated++
+			r.RepeatedMax = max(r.RepeatedMax, o.Took)
+			text += " answered after " + formatTime(took)
+		}
+		text += "\n"
 	}
-	seq := p.result.sent
-	late := ""
-	if repeated {
-		late = fmt.Sprintf(" answered after %s", formatTime(took))
+	if p.json {
+		return printJSON(p.out, o)
 	}
-	switch {
-	case p.json && lost:
-		return printJSON(p.out, jsonPing{Type: "status", Seq: seq, Took: took.Seconds()})
-	case p.json:
-		return printJSON(p.out, jsonPing{Type: "status", Seq: seq, Answered: true, Took: took.Seconds(), RTT: seconds(rtt)})
-	case lost:
-		return p.print(fmt.Sprintf("seq=%d no answer in %s\n", seq, formatTime(took)))
-	}
-	return p.print(fmt.Sprintf("seq=%d time=%.3f ms%s\n", seq, 1e3*rtt.Seconds(), late))
+	return p.print(text)
 }
 
 // print writes to stdout.
@@ -274,68 +265,33 @@ func (p *pinger) print(text string) error {
 	return nil
 }
 
-// add counts a ping.
-func (r *pingResult) add(rtt time.Duration, lost bool) {
-	r.sent++
-	if lost {
-		return
+// add counts a round trip, in seconds.
+func (r *jsonPings) add(rtt float64) {
+	if r.Answered++; r.Answered == 1 {
+		r.RTTMin = rtt
 	}
-	if r.answered == 0 {
-		r.least = rtt
-	}
-	r.answered++
-	r.least, r.most = min(r.least, rtt), max(r.most, rtt)
-	r.sum += rtt.Seconds()
-	r.squares += rtt.Seconds() * rtt.Seconds()
+	r.RTTMin, r.RTTMax = min(r.RTTMin, rtt), max(r.RTTMax, rtt)
+	r.sum += rtt
+	r.squares += rtt * rtt
+	n := float64(r.Answered)
+	r.RTTAvg = r.sum / n
+	r.RTTMdev = math.Sqrt(max(r.squares/n-r.RTTAvg*r.RTTAvg, 0))
 }
 
-// mean returns the mean of the round trips and their deviation from it, the root
-// of the mean square, in seconds. It is what ping(8) calls avg and mdev.
-func (r *pingResult) mean() (mean, deviation float64) {
-	if r.answered == 0 {
-		return 0, 0
-	}
-	n := float64(r.answered)
-	mean = r.sum / n
-	return mean, math.Sqrt(max(r.squares/n-mean*mean, 0))
-}
-
-// printSummary prints the result.
+// printSummary prints the result, as text as ping(8) does.
 func (p *pinger) printSummary() error {
-	if !p.json {
-		return p.print(p.summary())
-	}
 	r := &p.result
-	o := jsonPings{
-		Type: "result", Remote: p.peer, Seconds: r.took.Seconds(),
-		Sent: r.sent, Answered: r.answered, Lost: r.sent - r.answered, Repeated: r.repeated, RepeatedMax: r.latest.Seconds(),
+	if r.Type, r.Remote = "result", p.peer; p.json {
+		return printJSON(p.out, r)
 	}
-	if r.answered > 0 {
-		mean, deviation := r.mean()
-		o.RTTMin, o.RTTAvg, o.RTTMax, o.RTTMdev = seconds(r.least), &mean, seconds(r.most), &deviation
+	took := func(seconds float64) string { return formatTime(time.Duration(seconds * float64(time.Second))) }
+	text := fmt.Sprintf("\n--- %s ---\n%d sent, %d answered, %s lost, in %s", p.peer,
+		r.Sent, r.Answered, formatShare(float64(r.Lost), float64(r.Sent)), took(r.Seconds))
+	if r.Repeated > 0 { // the first packet, or its answer, was lost
+		text += fmt.Sprintf("; %d answered only when repeated, after up to %s", r.Repeated, took(r.RepeatedMax))
 	}
-	return printJSON(p.out, o)
-}
-
-// seconds returns a time as JSON has it.
-func seconds(d time.Duration) *float64 {
-	s := d.Seconds()
-	return &s
-}
-
-// summary describes all pings, as ping(8) does.
-func (p *pinger) summary() string {
-	r := &p.result
-	repeated := ""
-	if r.repeated > 0 { // the first packet, or its answer, was lost
-		repeated = fmt.Sprintf("; %d answered only when repeated, after up to %s", r.repeated, formatTime(r.latest))
+	if r.Answered > 0 {
+		text += fmt.Sprintf("\nrtt min/avg/max/mdev = %.3f/%.3f/%.3f/%.3f ms", 1e3*r.RTTMin, 1e3*r.RTTAvg, 1e3*r.RTTMax, 1e3*r.RTTMdev)
 	}
-	text := fmt.Sprintf("\n--- %s ---\n%d sent, %d answered, %s lost, in %s%s\n", p.peer,
-		r.sent, r.answered, formatShare(float64(r.sent-r.answered), float64(r.sent)), formatTime(r.took), repeated)
-	if r.answered > 0 {
-		mean, deviation := r.mean()
-		text += fmt.Sprintf("rtt min/avg/max/mdev = %.3f/%.3f/%.3f/%.3f ms\n",
-			1e3*r.least.Seconds(), 1e3*mean, 1e3*r.most.Seconds(), 1e3*deviation)
-	}
-	return text
+	return p.print(text + "\n")
 }

@@ -109,7 +109,7 @@ func TestPingInterrupted(t *testing.T) {
 		require.Equal(t, c.want, p.run(ctx))
 		require.Equal(t, c.answers, strings.Count(out.String(), "time=0.100 ms\n"))
 		require.Contains(t, out.String(), "--- peer ---", "no summary")
-		require.Equal(t, c.answers, p.result.sent)
+		require.Equal(t, c.answers, p.result.Sent)
 	}
 }
 
@@ -118,7 +118,7 @@ func TestPingStdoutErrors(t *testing.T) {
 	p.ping = func(context.Context) (time.Duration, error) { return time.Millisecond, nil }
 	var local *localError
 	require.True(t, errors.As(p.run(t.Context()), &local))
-	require.Equal(t, 1, p.result.sent)
+	require.Equal(t, 1, p.result.Sent)
 }
 
 // kcp ping works with what kcp listen has, with its settings.
