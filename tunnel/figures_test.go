@@ -40,7 +40,7 @@ func TestFiguresByUser(t *testing.T) {
 	waitFor(t, func() bool { return s.Status().Sessions == 1 })
 	exchange(t, dial(t, locals["0"]), 10_000)
 	conn := dialUDP(t, locals["1"])
-	udpExchange(t, conn, 100)
+	testenv.ExchangePackets(t, conn, 100)
 	_, err := tryHello(t, locals["2"]) // refused by the target
 	require.Error(t, err)
 	socks := dial(t, locals["3"]) // not allowed

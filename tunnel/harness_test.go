@@ -2,10 +2,8 @@ package tunnel
 
 import (
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
 	"io"
-	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -189,31 +187,15 @@ func tryHello(t *testing.T, address string) ([]byte, error) {
 	return io.ReadAll(conn)
 }
 
-// exchange sends n random bytes to an echo through conn, and compares what returns.
+// exchange sends n bytes to an echo through conn, compares what returns, and ends both
+// directions.
 func exchange(t *testing.T, conn *net.TCPConn, n int) {
 	t.Helper()
-	data := random(n)
-	sent := make(chan error, 1)
-	go func() {
-		_, err := conn.Write(data)
-		if err == nil {
-			err = conn.CloseWrite()
-		}
-		sent <- err
-	}()
-	h := sha256.New()
-	got, err := io.Copy(h, conn)
+	testenv.Exchange(t, conn, n)
+	require.NoError(t, conn.CloseWrite())
+	rest, err := io.ReadAll(conn)
 	require.NoError(t, err)
-	require.NoError(t, <-sent)
-	require.EqualValues(t, n, got)
-	require.Equal(t, sha256.Sum256(data), [sha256.Size]byte(h.Sum(nil)))
-}
-
-// random returns n bytes.
-func random(n int) []byte {
-	b := make([]byte, n)
-	rand.NewChaCha8([32]byte{byte(n)}).Read(b)
-	return b
+	require.Empty(t, rest)
 }
 
 // everything is the text of users of whom "me" may reach everything.

@@ -232,11 +232,11 @@ func TestFlowsMakeRoom(t *testing.T) {
 				conn, err := net.Dial("udp", at)
 				require.NoError(t, err)
 				t.Cleanup(func() { _ = conn.Close() })
-				udpExchange(t, conn, 10)
+				testenv.ExchangePackets(t, conn, 10)
 				return conn
 			}
 			talking := ask()
-			udpExchange(t, talking, 11)
+			testenv.ExchangePackets(t, talking, 11)
 			opener := &c.pool.all()[0].session
 			if name == "reverse" {
 				opener = &atServer.session
@@ -250,7 +250,7 @@ func TestFlowsMakeRoom(t *testing.T) {
 			for range 20 {
 				ask()
 			}
-			udpExchange(t, talking, 12)
+			testenv.ExchangePackets(t, talking, 12)
 			opener.mu.Lock()
 			_, there := opener.flows[first]
 			opener.mu.Unlock()
@@ -343,7 +343,7 @@ func TestPacketsBeforeTheOpening(t *testing.T) {
 	account := theSession(t, s).account
 	stream, err := conn.OpenStream(context.Background(), &kcp.StreamOptions{Unordered: true})
 	require.NoError(t, err)
-	packet := append([]byte{messagePacket}, random(100)...)
+	packet := append([]byte{messagePacket}, testenv.Random(100)...)
 	for range 2 * flowQueue {
 		require.NoError(t, stream.WriteMessage(packet))
 	}

@@ -30,7 +30,7 @@ func TestRecordsNameTargets(t *testing.T) {
 	exchange(t, dial(t, reverse), 100)
 	has(s.log, "connection ended", "user=me", "kind=listen-tcp", "address="+reverse, "from=127.0.0.1:")
 	has(c.log, "connection ended", "kind=reverse-tcp", "target="+at)
-	udpExchange(t, dialUDP(t, flow), 10)
+	testenv.ExchangePackets(t, dialUDP(t, flow), 10)
 	has(s.log, "flow ended", "user=me", "kind=udp", "target="+packets)
 	_, err := dialUDP(t, nobody).Write([]byte("x"))
 	require.NoError(t, err)

@@ -77,7 +77,7 @@ func TestReverseIsTakenOver(t *testing.T) {
 			switch kind {
 			case "udp":
 				conn := dialUDP(t, at)
-				udpExchange(t, conn, 100)
+				testenv.ExchangePackets(t, conn, 100)
 			case "tcp":
 				exchange(t, dial(t, at), 1000)
 				_, err := io.ReadAll(before)

@@ -79,11 +79,11 @@ func TestSocksAssociate(t *testing.T) {
 	require.EqualValues(t, statute.RepSuccess, reply.Response)
 	pc := dialUDP(t, reply.BndAddr.String())
 	for _, to := range []string{first, "localhost:" + port} {
-		udpExchange(t, &socksPackets{Conn: pc, target: to}, 10, 1200, 20_000)
+		testenv.ExchangePackets(t, &socksPackets{Conn: pc, target: to}, 10, 1200, 20_000)
 	}
 	_, err := pc.Write([]byte("no SOCKS5"))
 	require.NoError(t, err)
-	udpExchange(t, &socksPackets{Conn: pc, target: first}, 5)
+	testenv.ExchangePackets(t, &socksPackets{Conn: pc, target: first}, 5)
 	require.NoError(t, control.Close())
 	waitFor(t, func() bool { return c.Status().Connections == 0 && s.Status().Connections == 0 })
 }
@@ -127,7 +127,7 @@ func TestReverseSocks(t *testing.T) {
 	_, reply = socksDial(t, proxy, statute.CommandAssociate, "0.0.0.0:0")
 	require.EqualValues(t, statute.RepSuccess, reply.Response)
 	pc := dialUDP(t, reply.BndAddr.String())
-	udpExchange(t, &socksPackets{Conn: pc, target: udpTarget(t)}, 10, 20_000)
+	testenv.ExchangePackets(t, &socksPackets{Conn: pc, target: udpTarget(t)}, 10, 20_000)
 }
 
 // What is not SOCKS5 ends the connection, and nothing else.

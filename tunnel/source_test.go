@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/require"
 )
 
@@ -29,7 +30,7 @@ func TestAnswersComeFromAskedAddress(t *testing.T) {
 			for _, asked := range []string{"127.0.0.1", "127.0.0.2", "127.0.0.3"} {
 				conn, err := net.Dial("udp", net.JoinHostPort(asked, at))
 				require.NoError(t, err)
-				udpExchange(t, conn, 1, 1200, 20_000)
+				testenv.ExchangePackets(t, conn, 1, 1200, 20_000)
 				_ = conn.Close()
 			}
 			require.NoError(t, c.stop())

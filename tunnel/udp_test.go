@@ -1,12 +1,12 @@
 package tunnel
 
 import (
-	"bytes"
 	"net"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/require"
 )
 
@@ -15,46 +15,8 @@ func udpTarget(t *testing.T) string {
 	t.Helper()
 	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
 	require.NoError(t, err)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		buf := make([]byte, maxPacket)
-		for {
-			n, from, err := pc.ReadFrom(buf)
-			if err != nil {
-				return
-			}
-			_, _ = pc.WriteTo(buf[:n], from)
-		}
-	}()
-	t.Cleanup(func() {
-		_ = pc.Close()
-		<-ended
-	})
+	testenv.EchoPackets(t, pc)
 	return pc.LocalAddr().String()
-}
-
-// udpExchange sends packets of several sizes through conn until each has returned.
-func udpExchange(t *testing.T, conn net.Conn, sizes ...int) {
-	t.Helper()
-	buf := make([]byte, maxPacket)
-	for _, size := range sizes {
-		packet := random(size)
-		for returned := false; !returned; {
-			_, err := conn.Write(packet)
-			require.NoError(t, err)
-			require.NoError(t, conn.SetReadDeadline(time.Now().Add(time.Second)))
-			for {
-				n, err := conn.Read(buf)
-				if err != nil {
-					break // lost, as packets may be
-				}
-				if returned = bytes.Equal(packet, buf[:n]); returned {
-					break
-				}
-			}
-		}
-	}
 }
 
 // Small packets and such as fit into no datagram of the session pass, both ways, and
@@ -69,7 +31,7 @@ func TestUDP(t *testing.T) {
 	for range 3 {
 		conn := dialUDP(t, at)
 		waitFor(t, func() bool { return c.Status().Sessions == 1 })
-		udpExchange(t, conn, 1, 100, 1200, 1400, 20_000, 60_000, 1, 0)
+		testenv.ExchangePackets(t, conn, 1, 100, 1200, 1400, 20_000, 60_000, 1, 0)
 	}
 	require.Positive(t, c.pool.all()[0].conn.Stats().Datagrams.Sent)
 	waitFor(t, func() bool { return c.Status().Connections == 0 && s.Status().Connections == 0 })
@@ -80,7 +42,7 @@ func TestReverseUDP(t *testing.T) {
 	t.Parallel()
 	_, c := connected(t, "R:127.0.0.1:0:"+udpTarget(t)+"/udp")
 	conn := dialUDP(t, c.address(t))
-	udpExchange(t, conn, 1, 1200, 20_000)
+	testenv.ExchangePackets(t, conn, 1, 1200, 20_000)
 }
 
 // A refused flow is not opened again for each packet, and the log says why.

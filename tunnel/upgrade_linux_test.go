@@ -89,7 +89,7 @@ func TestConnectionsOutliveUpgrades(t *testing.T) {
 		return all
 	}
 	flow := dialUDP(t, packets)
-	udpExchange(t, flow, 100)
+	testenv.ExchangePackets(t, flow, 100)
 
 	conns := [][]*talker{open()}
 	servers := []*testServer{s}
@@ -105,7 +105,7 @@ func TestConnectionsOutliveUpgrades(t *testing.T) {
 		}
 		conns = append(conns, open())
 		require.Equal(t, 3, next.Status().Connections)
-		udpExchange(t, flow, 1000)
+		testenv.ExchangePackets(t, flow, 1000)
 	}
 	require.NotContains(t, c.log.String(), "level=WARN")
 	for i, all := range conns[:3] {

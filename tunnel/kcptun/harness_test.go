@@ -1,15 +1,12 @@
 package kcptun
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
-	"io"
-	"math/rand/v2"
 	"net"
 	"strings"
 	"testing"
 
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 )
@@ -36,7 +33,7 @@ func start(t *testing.T, run func(context.Context, Config) error, config Config)
 	return ""
 }
 
-// exchange sends n random bytes to an testenv.Echo, and compares what returns. It ends only
+// exchange sends n bytes to an echo at address, and compares what returns. It ends only
 // then, as kcptun knows no end of one direction.
 func exchange(t *testing.T, address string, n int) {
 	t.Helper()
@@ -47,16 +44,5 @@ func exchange(t *testing.T, address string, n int) {
 		return err == nil
 	})
 	defer conn.Close()
-	data := make([]byte, n)
-	rand.NewChaCha8([32]byte{byte(n)}).Read(data[:n/2]) // the rest compresses well
-	sent := make(chan error, 1)
-	go func() {
-		_, err := conn.Write(data)
-		sent <- err
-	}()
-	got := make([]byte, n)
-	_, err := io.ReadFull(conn, got)
-	require.NoError(t, err)
-	require.NoError(t, <-sent)
-	require.True(t, bytes.Equal(data, got), "sha256 %x and %x", sha256.Sum256(data), sha256.Sum256(got))
+	testenv.Exchange(t, conn, n)
 }

@@ -69,7 +69,7 @@ func TestFilesOfKcptun(t *testing.T) {
 			c := start(t, "kcptun-client", "-v", "-c", file(t, "client.json", fill(pair.client)))
 			local := c.err.Find(t, `listening address=(\S+)`)
 			for range 3 {
-				transfers(t, local, 300_000)
+				exchange(t, local, 300_000)
 			}
 			if pair.idle != "" {
 				require.Equal(t, 1, strings.Count(c.err.String(), "settings without effect"))
@@ -100,20 +100,6 @@ func freePorts(t *testing.T, n int) int {
 	}
 	t.Fatal("there are no free ports")
 	return 0
-}
-
-// transfers sends n random bytes to an echo, and compares what returns.
-func transfers(t *testing.T, address string, n int) {
-	t.Helper()
-	conn, err := net.Dial("tcp", address)
-	require.NoError(t, err)
-	defer conn.Close()
-	data := content(uint32(n))
-	go func() { _, _ = conn.Write(data) }()
-	got := make([]byte, n)
-	_, err = io.ReadFull(conn, got)
-	require.NoError(t, err)
-	require.Equal(t, sha256.Sum256(data), sha256.Sum256(got))
 }
 
 // What kcptun would refuse, or do differently, is refused, with the key and the file.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"math"
@@ -63,17 +62,16 @@ func file(t *testing.T, name, text string) string {
 	return path
 }
 
-// says sends a line to an echo, and wants it back.
-func says(t *testing.T, address string) {
+// says exchanges six bytes with an echo.
+func says(t *testing.T, address string) { exchange(t, address, 6) }
+
+// exchange exchanges n bytes with an echo.
+func exchange(t *testing.T, address string, n int) {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
 	require.NoError(t, err)
 	defer conn.Close()
-	_, err = fmt.Fprintln(conn, "hello")
-	require.NoError(t, err)
-	line, err := bufio.NewReader(conn).ReadString('\n')
-	require.NoError(t, err)
-	require.Equal(t, "hello\n", line)
+	testenv.Exchange(t, conn, n)
 }
 
 // A server and a client, as the page of docs has them.

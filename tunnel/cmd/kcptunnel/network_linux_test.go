@@ -2,14 +2,12 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/testenv/netns"
@@ -39,17 +37,7 @@ func echoesAt(t *testing.T, h *netns.Host, address string) {
 		if err != nil {
 			return err
 		}
-		t.Cleanup(func() { _ = pc.Close() })
-		go func() {
-			buf := make([]byte, 2000)
-			for {
-				n, from, err := pc.ReadFrom(buf)
-				if err != nil {
-					return
-				}
-				_, _ = pc.WriteTo(buf[:n], from)
-			}
-		}()
+		testenv.EchoPackets(t, pc)
 		return nil
 	}))
 }
@@ -128,12 +116,16 @@ func ownAddressChanges(t *testing.T, client, server *netns.Host, address, gone, 
 			return err
 		}))
 	}
-	var round uint32
+	round := 0
 	talk := func() {
 		for range 5 {
 			for _, conn := range conns {
 				round++
-				echoed(t, conn, content(100+round))
+				if _, packets := conn.(*net.UDPConn); packets {
+					testenv.ExchangePackets(t, conn, 100+round)
+				} else {
+					testenv.Exchange(t, conn, 100+round)
+				}
 			}
 		}
 	}
@@ -146,26 +138,4 @@ func ownAddressChanges(t *testing.T, client, server *netns.Host, address, gone, 
 	talk() // on the first again
 	require.Equal(t, 1, strings.Count(c.err.String(), "session begun"), c.err)
 	require.NotContains(t, c.err.String(), "no session")
-}
-
-// echoed sends to an echo, a packet again until it is answered, and wants the same back.
-func echoed(t *testing.T, conn net.Conn, want []byte) {
-	t.Helper()
-	_, packets := conn.(*net.UDPConn)
-	for got := make([]byte, 2000); ; {
-		_, err := conn.Write(want)
-		require.NoError(t, err)
-		if !packets {
-			_, err := io.ReadFull(conn, got[:len(want)])
-			require.NoError(t, err)
-			require.Equal(t, want, got[:len(want)])
-			return
-		}
-		_ = conn.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
-		for n := 0; err == nil; { // until it is the answer: earlier ones may be late
-			if n, err = conn.Read(got); string(got[:n]) == string(want) {
-				return
-			}
-		}
-	}
 }

@@ -162,13 +162,6 @@ func reflect(conn *net.TCPConn) {
 	}
 }
 
-// content returns n bytes.
-func content(n uint32) []byte {
-	b := make([]byte, n)
-	rand.NewChaCha8([32]byte{byte(n), byte(n >> 8)}).Read(b)
-	return b
-}
-
 // client runs a client of the server until stop is called.
 func (s *soak) client(t *testing.T, at string) (c *tunnel.Client, stop func()) {
 	var remotes []tunnel.Remote
@@ -234,7 +227,7 @@ var errIncomplete = errors.New("the connection ended without an error, and witho
 
 // converse sends bytes to the echo, and compares what it gets.
 func converse(conn *net.TCPConn, size uint32) error {
-	want := content(size)
+	want := testenv.Random(int(size))
 	sent := make(chan error, 1)
 	go func() {
 		_, err := conn.Write(want)

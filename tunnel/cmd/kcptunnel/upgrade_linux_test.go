@@ -51,7 +51,7 @@ func TestUpgrades(t *testing.T) {
 	for i, conn := range conns {
 		require.Equal(t, i == 1, echoes(conn) != nil, i)
 	}
-	transfers(t, local, 1000)
+	exchange(t, local, 1000)
 	require.NotContains(t, u.err.String(), "another one is started")
 	require.NoError(t, conns[0].Close())
 	u.gone(0, 1)
@@ -97,11 +97,11 @@ func TestUpgradeToNothing(t *testing.T) {
 		install(t, exe, []byte(text))
 		u.signal(0, syscall.SIGUSR2)
 		await.True(t, func() bool { return strings.Count(u.err.String(), "not upgraded") == i+1 })
-		transfers(t, local, 1000)
+		exchange(t, local, 1000)
 	}
 	install(t, exe, ownProgram(t))
 	u.upgrade()
-	transfers(t, local, 1000)
+	exchange(t, local, 1000)
 	u.gone(0)
 }
 
@@ -224,10 +224,10 @@ func TestSocketActivation(t *testing.T) {
 	u.ready()
 	require.Equal(t, address, u.address)
 	_, local := u.client(testenv.Target(t, testenv.Echo))
-	transfers(t, local, 1000)
+	exchange(t, local, 1000)
 	u.upgrade()
 	u.gone(0)
-	transfers(t, local, 1000)
+	exchange(t, local, 1000)
 	require.True(t, lives(u.pids[1]))
 }
 
@@ -251,7 +251,7 @@ func TestHangUpOfClients(t *testing.T) {
 			require.True(t, lives(p.cmd.Process.Pid), "%d", i)
 		}
 		if i == 0 {
-			transfers(t, p.err.Find(t, `msg=listening .*address=(\S+)`), 1000)
+			exchange(t, p.err.Find(t, `msg=listening .*address=(\S+)`), 1000)
 		}
 	}
 	r, w, err := os.Pipe()
@@ -294,7 +294,7 @@ func TestReadersThatEnd(t *testing.T) {
 	u.address, _, _ = strings.Cut(rest, " ")
 	u.fingerprint = u.out.Find(t, `fingerprint (SHA256:\S+)\n`)
 	_, local := u.client(at)
-	transfers(t, local, 1000)
+	exchange(t, local, 1000)
 
 	in, give, err := os.Pipe()
 	require.NoError(t, err)
@@ -318,6 +318,6 @@ func TestReadersThatEnd(t *testing.T) {
 
 	require.NoError(t, logs.Close())
 	for range 20 {
-		transfers(t, local, 1000)
+		exchange(t, local, 1000)
 	}
 }
