@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"slices"
 	"strconv"
 	"sync"
@@ -87,13 +86,8 @@ func (p *program) runServer(ctx context.Context, c *cli.Command) error {
 	fmt.Fprintf(p.stdout, "fingerprint %s\n", s.Fingerprint())
 	log.Info("listening", "address", s.Addr(), "users", config.Users.Len(), "fingerprint", s.Fingerprint())
 	defer screen.watch(s.Status)()
-	defer onSignal(reloads, func(signal os.Signal) {
-		if !up.signal(signal) {
-			s.Reload()
-		}
-	})()
 	up.ready(s)
-	return up.serve(ctx, s, upgrades)
+	return up.serve(ctx, s, upgrades, reloads)
 }
 
 // serverConfig returns what the flags say.

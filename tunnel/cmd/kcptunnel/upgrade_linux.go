@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"sync"
 	"syscall"
 	"time"
 
@@ -38,7 +37,7 @@ const (
 )
 
 // upgrader is how a server begins in place of another process, and is replaced by
-// another one.
+// another one. From serve on, its loop alone has the fields behind after.
 type upgrader struct {
 	log   *slog.Logger
 	exe   string // the file of the program, or of its next version
@@ -46,12 +45,12 @@ type upgrader struct {
 	pipe  *os.File // to the process before; nil: there is none
 	after func()   // called when another process serves
 
-	ended chan error
-
-	mu       sync.Mutex
-	next     *exec.Cmd   // that has taken over; nil: none, or it has ended
-	starting bool        // a new process begins
-	missed   []os.Signal // that it may have to learn of, each kind once
+	starting chan launched    // has how the start of a process went; nil: none starts
+	missed   []os.Signal      // that it may have to learn of, each kind once
+	next     launched         // the process that has taken over; without cmd: none, or it has ended
+	replaced bool             // a process has taken over, and may have ended
+	retry    <-chan time.Time // when to start a process; nil: none is to be started
+	wait     time.Duration    // before the next one
 }
 
 // newUpgrader returns the upgrader of a process with these arguments. It sets where the
@@ -61,7 +60,7 @@ func newUpgrader(log *slog.Logger, args []string, config *tunnel.ServerConfig) (
 	if err != nil {
 		return nil, err
 	}
-	u := &upgrader{log: log, exe: exe, args: args, after: func() {}, ended: make(chan error, 1)}
+	u := &upgrader{log: log, exe: exe, args: args, after: func() {}, wait: retryTime}
 	if os.Getenv(inheritEnv) == "" {
 		config.Socket, err = activatedSocket()
 		return u, err
@@ -155,123 +154,115 @@ func (u *upgrader) ready(s *tunnel.Server) {
 	}
 }
 
-// launched is how the start of a new process went.
+// launched is a new process.
 type launched struct {
-	cmd *exec.Cmd
-	err error // it does not serve
+	cmd   *exec.Cmd
+	ended <-chan error // how it has ended
+	err   error        // it does not serve
 }
 
 // serve serves until ctx is done, or another process serves and no session is left here.
-// A signal from wanted makes it start the program again and hand over to that.
-func (u *upgrader) serve(ctx context.Context, s *tunnel.Server, wanted <-chan os.Signal) error {
+// A signal of upgrades makes it start the program again and hand over to that; one of
+// reloads has files read again. Both are passed on to a process that has taken over.
+func (u *upgrader) serve(ctx context.Context, s *tunnel.Server, upgrades, reloads <-chan os.Signal) error {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	var lost error // nobody serves, and this process has no socket any more
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx) }()
-	var starting chan launched // nil: nothing is under way; u.starting says the same
-	var retry <-chan time.Time
-	wait, replaced := retryTime, false
 	for {
 		select {
 		case err := <-served:
-			if !replaced && ctx.Err() != nil {
+			if !u.replaced && ctx.Err() != nil {
 				notifySystemd("STOPPING=1")
 			}
-			if starting != nil && err == nil && ctx.Err() == nil { // nothing was left here
-				result := <-starting
-				u.begun(result.cmd)
+			if u.starting != nil && err == nil && ctx.Err() == nil { // nothing was left here
+				result := <-u.starting
+				u.begun(result)
 				err = result.err
 			}
 			return errors.Join(lost, err)
-		case signal := <-wanted:
-			if !u.signal(signal) && starting == nil {
-				retry = time.After(0)
+		case signal := <-reloads:
+			if !u.pass(signal) {
+				s.Reload()
 			}
-		case <-retry:
-			if retry = nil; u.begins() {
-				starting = make(chan launched, 1)
+		case signal := <-upgrades:
+			if !u.pass(signal) && u.starting == nil {
+				u.retry = time.After(0)
+			}
+		case <-u.retry:
+			if u.retry = nil; u.starting == nil && u.next.cmd == nil {
+				starting := make(chan launched, 1)
+				u.starting = starting
 				go func() { starting <- u.launch(ctx, s) }()
 			}
-		case result := <-starting:
-			starting = nil
-			u.begun(result.cmd)
-			if result.err == nil {
-				replaced, wait = true, retryTime
-				u.log.Info("another process serves", "pid", result.cmd.Process.Pid)
+		case result := <-u.starting:
+			if u.begun(result); result.err == nil {
 				u.after()
-				continue
-			}
-			if replaced && errors.Is(result.err, net.ErrClosed) {
+			} else if u.replaced && errors.Is(result.err, net.ErrClosed) {
 				lost = fmt.Errorf("the process that served has ended, and this one has no socket: %w", result.err)
 				end()
-				continue
+			} else {
+				u.failed(result.err)
 			}
-			u.log.Error("not upgraded", "error", result.err)
-			notifySystemd("STATUS=not upgraded: " + result.err.Error())
-			if replaced {
-				retry = time.After(wait)
-				wait = min(2*wait, maxRetryTime)
-			}
-		case err := <-u.ended:
-			u.gone()
-			if err == nil { // in order: so do those before it
-				continue
-			}
-			if s.Superseded() {
-				u.log.Warn("another process has taken over: this one goes on for its connections, and handles only signals sent to itself", "pid", os.Getpid(), "error", err)
-				continue
-			}
-			u.log.Error("the process that serves has ended; starting another", "error", err)
-			retry = time.After(wait)
-			wait = min(2*wait, maxRetryTime)
+		case err := <-u.next.ended:
+			u.gone(s, err)
 		}
 	}
 }
 
-// signal passes a signal on to the process that serves, and reports whether there is one
+// pass passes a signal on to the process that serves, and reports whether there is one
 // beside this. If that begins just now, it gets the signal when it serves.
-func (u *upgrader) signal(s os.Signal) bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.starting {
-		if !slices.Contains(u.missed, s) {
-			u.missed = append(u.missed, s)
-		}
-		return false
+func (u *upgrader) pass(s os.Signal) bool {
+	if u.starting == nil {
+		return u.next.cmd != nil && u.next.cmd.Process.Signal(s) == nil
 	}
-	return u.next != nil && u.next.Process.Signal(s) == nil
-}
-
-// begins says that a new process begins, and reports whether it may.
-func (u *upgrader) begins() bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.starting || u.next != nil {
-		return false
+	if !slices.Contains(u.missed, s) {
+		u.missed = append(u.missed, s)
 	}
-	u.starting, u.missed = true, nil
-	return true
+	return false
 }
 
-// gone says that the process that took over has ended.
-func (u *upgrader) gone() {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.next = nil
-}
-
-// begun says that the new process serves; nil: it does not.
-func (u *upgrader) begun(next *exec.Cmd) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.next, u.starting = next, false
-	for _, s := range u.missed {
-		if next != nil {
-			_ = next.Process.Signal(s)
+// begun takes note of how the start of a process went.
+func (u *upgrader) begun(result launched) {
+	u.starting = nil
+	if result.err == nil {
+		u.next, u.replaced, u.wait = result, true, retryTime
+		u.log.Info("another process serves", "pid", result.cmd.Process.Pid)
+		for _, s := range u.missed {
+			_ = result.cmd.Process.Signal(s)
 		}
 	}
 	u.missed = nil
+}
+
+// failed says that a process does not serve. If nobody else does, there will be another.
+func (u *upgrader) failed(err error) {
+	u.log.Error("not upgraded", "error", err)
+	notifySystemd("STATUS=not upgraded: " + err.Error())
+	if u.replaced {
+		u.again()
+	}
+}
+
+// gone takes note that the process that has taken over has ended. If it has failed, and
+// nobody else serves, there will be another.
+func (u *upgrader) gone(s *tunnel.Server, err error) {
+	u.next = launched{}
+	switch {
+	case err == nil: // in order: so do those before it
+	case s.Superseded():
+		u.log.Warn("another process has taken over: this one goes on for its connections, and handles only signals sent to itself", "pid", os.Getpid(), "error", err)
+	default:
+		u.log.Error("the process that serves has ended; starting another", "error", err)
+		u.again()
+	}
+}
+
+// again has another process started after a while.
+func (u *upgrader) again() {
+	u.retry = time.After(u.wait)
+	u.wait = min(2*u.wait, maxRetryTime)
 }
 
 // launch starts the program with the arguments of this process, and hands over to it.
@@ -330,8 +321,7 @@ func (u *upgrader) launch(ctx context.Context, s *tunnel.Server) launched {
 			return launched{err: fmt.Errorf("the new process: %w (%v)", err, why)}
 		}
 	}
-	go func() { u.ended <- <-ended }()
-	return launched{cmd: cmd}
+	return launched{cmd: cmd, ended: ended}
 }
 
 // hears waits until a new process says what it should.

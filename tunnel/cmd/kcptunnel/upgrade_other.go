@@ -19,10 +19,9 @@ func newUpgrader(*slog.Logger, []string, *tunnel.ServerConfig) (*upgrader, error
 
 func (u *upgrader) inherited() bool { return false }
 
-func (u *upgrader) signal(os.Signal) bool { return false }
-
 func (u *upgrader) ready(*tunnel.Server) {}
 
-func (u *upgrader) serve(ctx context.Context, s *tunnel.Server, _ <-chan os.Signal) error {
+func (u *upgrader) serve(ctx context.Context, s *tunnel.Server, _, reloads <-chan os.Signal) error {
+	defer onSignal(reloads, func(os.Signal) { s.Reload() })()
 	return s.Serve(ctx)
 }
