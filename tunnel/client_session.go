@@ -67,8 +67,8 @@ type clientSession struct {
 	leaving chan struct{} // closed when the server asks for another session
 	left    sync.Once     // that
 
-	mu      sync.Mutex
-	reverse map[uint32]Remote // by the number of the stream that asked to listen
+	reverseMu sync.Mutex        // locked before session.mu
+	reverse   map[uint32]Remote // by the number of the stream that asked to listen
 }
 
 // keep keeps a session on a way, until ctx is done, or the server is given up.
@@ -259,10 +259,10 @@ func (s *clientSession) idle() bool {
 	if s.active.Load() != 0 || s.handled.Load() != 0 {
 		return false
 	}
+	s.reverseMu.Lock()
+	defer s.reverseMu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.session.mu.Lock()
-	defer s.session.mu.Unlock()
 	for stream := range s.carry {
 		if _, listens := s.reverse[stream.ID()]; !listens {
 			return false
@@ -309,9 +309,9 @@ func (c *Client) hello(ctx context.Context, conn *kcp.Conn) error {
 // admit says what to dial for what the server has accepted: the target of the
 // remote for which it listens, and nothing else.
 func (s *clientSession) admit(o opening) (string, error) {
-	s.mu.Lock()
+	s.reverseMu.Lock()
 	r, ok := s.reverse[o.listener]
-	s.mu.Unlock()
+	s.reverseMu.Unlock()
 	switch {
 	case !ok:
 		return "", refusal(codeForbidden)
@@ -388,12 +388,12 @@ func (s *clientSession) keepListening(ctx context.Context, r Remote) {
 // listenThere has the server listen for a remote, and returns why it no longer does. It
 // calls begun when the server does.
 func (s *clientSession) listenThere(ctx context.Context, r Remote, begun func()) error {
-	s.mu.Lock() // until admit can know the stream
+	s.reverseMu.Lock() // until admit can know the stream
 	stream, err := s.open(ctx, r.opening())
 	if err == nil {
 		s.reverse[stream.ID()] = r
 	}
-	s.mu.Unlock()
+	s.reverseMu.Unlock()
 	if err != nil {
 		return err
 	}
@@ -402,8 +402,8 @@ func (s *clientSession) listenThere(ctx context.Context, r Remote, begun func())
 		stop()
 		_ = stream.Reset(uint64(codeGone))
 		s.release(stream)
-		s.mu.Lock()
-		defer s.mu.Unlock()
+		s.reverseMu.Lock()
+		defer s.reverseMu.Unlock()
 		if !s.isLeaving() { // what has been accepted there meanwhile is served
 			delete(s.reverse, stream.ID())
 		}
