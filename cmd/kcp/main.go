@@ -22,6 +22,8 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+
+	"github.com/arqnet/kcp/internal/version"
 )
 
 // Exit codes.
@@ -139,6 +141,16 @@ on the command line, and 130 after an interrupt (Ctrl-C) in the middle: 128 and
 the signal's number.
 `)
 	return b.String()
+}
+
+// runVersion prints the version of the build.
+func runVersion(_ context.Context, std streams, args []string) error {
+	o := &optionSet{synopsis: "kcp version", intro: "Prints the version of this command."}
+	if _, err := o.parse(std, args, 0); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(std.out, "kcp "+version.Line())
+	return err
 }
 
 // runHelp prints the usage of the whole command or of a subcommand.
