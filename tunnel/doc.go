@@ -20,11 +20,11 @@
 //	err = c.Run(ctx)
 package tunnel
 
-// A client dials sessions, and a server accepts them. That is all that the two words say:
-// of the streams in a session, whichever end it is listens (entry), and the other one dials
-// (dial.go). For 8080:host:80 the client listens, and for R:2222:localhost:22 the server
-// does, after the client has asked it to. Streams are opened by the end that listens. What
-// only one end does is in clientSession and serverSession (role), all else in session.
+// A client dials sessions, and a server accepts them. The two words say no more. For each
+// remote one end listens (entry.go), whichever it is, and the other one dials (dial.go). For
+// 8080:host:80 the client listens. For R:2222:localhost:22 the server does, once the client
+// has asked it to. The end that listens opens the streams. What only one end does is in
+// clientSession and serverSession (role); all else is in session.
 //
 // Where things are:
 //

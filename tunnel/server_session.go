@@ -149,7 +149,8 @@ func (c *serverSession) listen(ctx context.Context, stream *kcp.Stream, o openin
 	e.serve(ctx, s) // what it accepts may go on until ctx is done
 }
 
-// listenUntil tells the client the port, and waits until it ends the stream, or ctx is done.
+// listenUntil tells the client the port, and waits until it ends the stream, or ctx is
+// done.
 func (c *serverSession) listenUntil(ctx context.Context, stream *kcp.Stream, port int) {
 	stop := context.AfterFunc(ctx, func() { _ = stream.Reset(uint64(endOf(ctx))) })
 	defer stop()
