@@ -1,14 +1,12 @@
 package main
 
 import (
-	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
-	"strings"
 )
 
 // baseline holds figures of an earlier run, by suite, case, implementation and
@@ -17,11 +15,6 @@ type baseline map[[4]string]float64
 
 // worse is how far a figure may be below an earlier one: a ratio.
 const worse = 0.95
-
-// pathsBaseline are the figures of the suite paths at da07029.
-//
-//go:embed testdata/paths.json
-var pathsBaseline string
 
 // readBaseline reads what -json has written.
 func readBaseline(r io.Reader) (baseline, error) {
@@ -96,7 +89,7 @@ func improvement(metric string, before, after float64) float64 {
 	if better(metric) == "more" {
 		before, after = after, before
 	}
-	if after == 0 { // exact suites have zeros
+	if after == 0 { // in virtual time there are zeros
 		after, before = 1, before+1
 	}
 	return before / after
@@ -108,14 +101,4 @@ func verdict(missed bool) string {
 		return "MISSED"
 	}
 	return "ok    "
-}
-
-// checkPaths is goals of the suite paths: no figure much below the earlier one, and
-// the median of each metric better.
-func checkPaths(w io.Writer, s *suite, results map[string]series) (missed int) {
-	b, err := readBaseline(strings.NewReader(pathsBaseline))
-	if err != nil {
-		panic(err) // a test reads it
-	}
-	return b.compare(w, s, results, false)
 }

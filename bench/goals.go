@@ -38,6 +38,8 @@ func goals(name string) []threshold {
 		}
 	case "links":
 		return linksGoals()
+	case "paths":
+		return pathsGoals()
 	}
 	return nil
 }
@@ -80,11 +82,36 @@ func linksGoals() (all []threshold) {
 	return all
 }
 
+// pathsGoals are goals of the suite paths.
+func pathsGoals() (all []threshold) {
+	least := func(metric string, min float64, rows ...string) {
+		for _, c := range rows {
+			all = append(all, threshold{c: c, impl: ours, metric: metric, min: min})
+		}
+	}
+	most := func(metric string, max float64, rows ...string) {
+		for _, c := range rows {
+			all = append(all, threshold{c: c, impl: ours, metric: metric, max: max})
+		}
+	}
+	least(metricGoodput, 0.92, "bunches-50ms", "bunches-102ms", "bunches-205ms")
+	most(metricResent, 0.005, "bunches-50ms", "bunches-102ms", "bunches-205ms")
+	most(metricSent, 1.25, "narrower-100-4", "narrower-20-1")
+	most(metricSent, 1.9, "narrower-none-4")
+	most(metricSlow, 0.5, "narrower-100-4", "narrower-20-1", "narrower-none-4")
+	least(metricGoodput, 0.95, "longer", "deep-0.2mbit", "deep-1mbit", "deep-5mbit")
+	least(metricGoodput, 0.85, "varying", "long-200ms-loss1", "stream-200ms-loss1")
+	most(metricResent, 0.02, "varying")
+	least(metricGoodput, 0.9, "back-256kbit", "long-300ms", "long-600ms", "stream-300ms", "stream-600ms")
+	least(metricGoodput, 0.6, "back-64kbit")
+	least(metricRatio, 0.33, "before-cubic", "after-cubic", "with-cubic-2bdp")
+	most(metricRatio, 3, "before-cubic", "after-cubic", "with-cubic-2bdp")
+	most(metricRecovery, 2*50+200, "outage-50ms")
+	most(metricRecovery, 2*200+200, "outage-200ms")
+	return all
+}
+
 // checkGoals prints the goals of s as check does, and returns how many were missed.
 func checkGoals(w io.Writer, s *suite, results map[string]series) int {
-	missed := checkAll(w, s, goals(s.name), results)
-	if s.name == "paths" {
-		missed += checkPaths(w, s, results)
-	}
-	return missed
+	return checkAll(w, s, goals(s.name), results)
 }

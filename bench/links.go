@@ -118,7 +118,7 @@ func init() {
 			return isStart(c) != (metric == metricP50 || metric == metricP99) || metric == metricDropped && linkCases[c].bucket == 0 ||
 				metric == metricQueue && linkCases[c].bucket > 0
 		},
-		exact: true,
+		virtual: true,
 		charts: []chart{{
 			name: "goodput", title: "Bulk transfer over random loss, 100 Mbit/s, 50 ms", metric: metricGoodput,
 			cases: lossCases, place: func(c string) float64 { return linkCases[c].loss * 100 }, axis: "loss, %",

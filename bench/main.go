@@ -30,6 +30,7 @@ func main() {
 		}
 		os.Exit(2)
 	}
+	_ = os.Setenv("QUIC_GO_DISABLE_RECEIVE_BUFFER_WARNING", "true") // sockets of netsim have none
 	if err := run(os.Args[1:], os.Stdout, os.Stderr); err != nil {
 		if !errors.Is(err, flag.ErrHelp) {
 			fmt.Fprintln(os.Stderr, "bench:", err)
@@ -54,12 +55,17 @@ type options struct {
 	compare  string
 	before   baseline // from compare
 	seed     uint64
+
+	recordings string
 }
 
 // run is the program without its process.
 func run(args []string, stdout, stderr io.Writer) (err error) {
 	o, err := parse(args, stderr)
 	if err != nil {
+		return err
+	}
+	if err := addRecordings(o.recordings); err != nil {
 		return err
 	}
 	selected, err := selectSuites(o.suites)
@@ -135,6 +141,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile to this file; the profile of the suite server's process goes to the same name with .server, of the last measurement")
 	f.StringVar(&o.out, "out", "", "also write a table in Markdown and charts in SVG to this folder")
 	f.Uint64Var(&o.seed, "seed", streamsSeed, "seed of the losses in streams")
+	f.StringVar(&o.recordings, "recordings", "", "files of recorded links for the suite paths, comma-separated: how many packets of 1500 bytes could leave in each 20 ms")
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}
@@ -158,18 +165,18 @@ func durations() string {
 	return text
 }
 
-// exactPatience is how many times longer a measurement in virtual time may take: a
+// virtualPatience is how many times longer a measurement in virtual time may take: a
 // minute of processor, and on a busy machine many of waiting for one. It waits for
 // nothing else.
-const exactPatience = 12
+const virtualPatience = 12
 
 // runSuite measures s and prints the result, in Markdown too where table is not
 // nil.
 func runSuite(w, table io.Writer, s *suite, o *options) (results map[string]series, err error) {
 	p := plan{duration: cmp.Or(o.duration, s.duration, defaultDuration), rounds: o.rounds, timeout: o.timeout}
-	if s.exact {
+	if s.virtual {
 		p.rounds = 1
-		p.timeout *= exactPatience
+		p.timeout *= virtualPatience
 	}
 	if p.cases, err = s.selectCases(o.cases, o.cores); err != nil {
 		return nil, err

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
-	"math"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -11,289 +13,300 @@ import (
 	"github.com/arqnet/kcp/netsim"
 )
 
-// The paths suite runs over paths that nobody chose: each of the cases is a path
-// drawn by its number. A bulk transfer takes what it gets for pathsTime from its
-// start, and sessions beside it send messages of 64 bytes, 30 a second each, one
-// way. The same messages are sent over the path with nothing beside them too.
+// The paths suite is a matrix of paths that are long, change, are slow, or deliver in
+// bunches. Each row is a bulk transfer over one of them, in virtual time.
 //
-// drawPath has the ranges. Both directions of a path are alike. A figure is over
-// several runs, which differ in what befalls the packets.
+// kcp and kcp-cubic are this module with the default Config, and with CUBIC. kcp-go is
+// driven as its sessions do, with NoDelay(1, 10, 2, 1) and thus no congestion control.
+// kcp-go-smux is smux over it. quic-go has windows of 16 to 64 MB.
 //
-// The transfer has the default Config. Messages of kcp are from sessions with
-// LowLatency, of kcp-default from sessions with the default Config. kcp-go has
-// NoDelay(1, 10, 2, 1), and thus no congestion control.
+// Goodput is what the application has read, as a share of what passes: of the rate of
+// the link, or of 1400 bytes for each packet that a recorded link lets pass. Packets of
+// more than 1400 bytes do not pass. Resent is the share of segments that were sent again;
+// with quic-go, of packets that it took for lost.
 //
-// Goodput is what was read of the transfer, as a share of what the path can carry.
-// A message takes from its Write to its being read. Messages of the first pathsSettle
-// do not count: the links suite measures the start of a transfer. One that has not
-// arrived pathsPatience after the end has taken until then.
-//
-// The two metrics of p99 are means of the 99th of each hundred messages of a
-// session. The 99th of all would say little: where about 1 % of messages wait for a
-// repair, it differs by a third between runs of the same build.
-//
-// A -d above the default makes as many times more runs, to tell what is due to a
-// change from luck: figures of p99 differ by up to 6 % between seeds, and by 2 % with
-// -d 5s.
+// Figures of this module are the same in every run. Those of the others differ by some
+// percent: see the streams suite.
 
 const (
-	metricAlone  = "p99-alone"
-	metricBeside = "p99-beside"
+	metricSent     = "sent"
+	metricSlow     = "slow"
+	metricSegments = "queue"
+	metricWait     = "queue_p95"
+	metricMessage  = "message_p95"
+	metricRatio    = "ratio"
+	metricRecovery = "recovery"
 )
 
-const (
-	pathsCount     = 30
-	pathsAloneRuns = 8
-	pathsRuns      = 3   // beside a transfer at pathsMost; more below, where they cost less
-	pathsGoRuns    = 2   // of kcp-go, which costs ten times as much
-	pathsMost      = 100 // Mbit/s
-	pathsTime      = 23 * time.Second
-	pathsAlone     = 63 * time.Second // without a transfer
-	pathsSettle    = 3 * time.Second
-	pathsQuick     = pathsSettle + time.Second // both, in a trial
-	pathsPatience  = 10 * time.Second
-	pathsFlows     = 3 // sessions with messages
-	pathsSize      = 64
-	pathsEvery     = time.Second / 30
-)
+// pathWindow is the window of kcp-go, in segments, where a row says nothing else.
+const pathWindow = 2048
+
+// pathLinks are both directions of a path: of the data, and back.
+type pathLinks struct{ there, back netsim.LinkConfig }
+
+// pathRow is a row of the matrix.
+type pathRow struct {
+	links   pathLinks
+	metrics []string
+	window  int  // of kcp-go; 0: pathWindow
+	stream  bool // the transfer has a stream; the session itself otherwise
+
+	// beside is who has a transfer beside this one. Empty means nobody, and same means
+	// the implementation that is measured.
+	beside string
+	second bool // the one beside begins first
+
+	warm    time.Duration // before it is measured
+	measure func(r *pathRun) figures
+}
+
+const same = "same"
+
+// delayed returns a path of a round-trip time.
+func delayed(rtt time.Duration) pathLinks {
+	link := netsim.LinkConfig{Delay: rtt / 2, MTU: wireMTU}
+	return pathLinks{link, link}
+}
+
+// narrow returns a path of Mbit/s, with a queue that holds the packets of a time.
+func narrow(rate float64, queue, rtt time.Duration) pathLinks {
+	p := delayed(rtt)
+	p.there.Rate = int64(rate * 1e6 / 8)
+	p.there.Queue = max(int(float64(p.there.Rate)*queue.Seconds()), 3000)
+	return p
+}
+
+// with returns a path with a change.
+func (p pathLinks) with(change func(p *pathLinks)) pathLinks {
+	change(&p)
+	return p
+}
+
+const ms = time.Millisecond
+
+// pathRows are the rows by name. Those of recorded links come from a flag.
+var pathRows = map[string]*pathRow{
+	"bunches-50ms":  bunches(50 * ms),
+	"bunches-102ms": bunches(102 * ms),
+	"bunches-205ms": bunches(205 * ms),
+
+	"narrower-100-4":  narrower(narrow(100, 50*ms, 40*ms), narrow(4, 50*ms, 40*ms)),
+	"narrower-20-1":   narrower(narrow(20, 100*ms, 40*ms), narrow(1, 100*ms, 40*ms)),
+	"narrower-none-4": narrower(delayed(40*ms), narrow(4, 50*ms, 40*ms)),
+	"longer": {
+		links: narrow(20, 100*ms, 10*ms), warm: 5 * time.Second, metrics: []string{metricGoodput},
+		measure: func(r *pathRun) figures {
+			r.change(narrow(20, 100*ms, 200*ms))
+			r.during(2 * time.Second)
+			return figures{metricGoodput: r.during(8 * time.Second).share}
+		},
+	},
+
+	"deep-0.2mbit": deep(0.2),
+	"deep-1mbit":   deep(1),
+	"deep-5mbit":   deep(5),
+	"varying": {
+		links: recorded(varying(1, 20, 200*ms)), warm: 5 * time.Second, metrics: []string{metricGoodput, metricResent},
+		measure: shareAndResent(time.Minute),
+	},
+
+	"back-256kbit": back(0.256),
+	"back-64kbit":  back(0.064),
+
+	"long-300ms":         long(300*ms, 0, false),
+	"long-600ms":         long(600*ms, 0, false),
+	"long-200ms-loss1":   long(200*ms, 0.01, false),
+	"stream-300ms":       long(300*ms, 0, true),
+	"stream-600ms":       long(600*ms, 0, true),
+	"stream-200ms-loss1": long(200*ms, 0.01, true),
+
+	"two-flows":       sharing(1, same, false),
+	"before-cubic":    sharing(1, kcpCubic, false),
+	"after-cubic":     sharing(1, kcpCubic, true),
+	"with-cubic-2bdp": sharing(2, kcpCubic, false),
+
+	"outage-50ms":  outage(50 * ms),
+	"outage-200ms": outage(200 * ms),
+}
 
 func init() {
-	s := &suite{
-		name:     "paths",
-		about:    "a bulk transfer, and messages of 64 bytes beside it or alone, over random paths, in virtual time",
-		impls:    []string{ours, kcpDefault, kcpGo},
-		metrics:  []metric{{metricGoodput, "share"}, {metricAlone, "ms"}, {metricBeside, "ms"}},
-		describe: describePath,
-		measure:  measurePath,
-		exact:    true,
-	}
-	for i := range pathsCount {
-		s.cases = append(s.cases, fmt.Sprint("path-", i+1))
-	}
-	register(s)
-}
-
-// drawPath returns the path of a number. On a logarithmic scale each, the rate is 1
-// to 100 Mbit/s, the round-trip time 10 to 300 ms, and the queue 0.1 to 4
-// bandwidth-delay products. Two of three paths lose 0.01 to 5 % of packets, one of
-// three 0.1 to 3 % in bursts of 2 to 20. Half have a jitter of 1 to 30 ms, in order.
-func drawPath(number uint64) netsim.LinkConfig {
-	rng := rand.New(rand.NewPCG(number, 30))
-	logarithmic := func(low, high float64) float64 {
-		return low * math.Exp(rng.Float64()*math.Log(high/low))
-	}
-	oneIn := func(n int) bool { return rng.IntN(n) == 0 }
-	rate := logarithmic(1, pathsMost) * 1e6 / 8
-	rtt := logarithmic(0.010, 0.300)
-	queue := rate * rtt * logarithmic(0.1, 4)
-	cfg := netsim.LinkConfig{
-		Rate:  int64(rate),
-		Delay: time.Duration(rtt / 2 * 1e9).Round(100 * time.Microsecond),
-		Queue: max(int(queue), 3000), // at least two packets
-	}
-	if loss := logarithmic(0.0001, 0.05); !oneIn(3) {
-		cfg.Loss = loss
-	}
-	if mean, length := logarithmic(0.001, 0.03), logarithmic(2, 20); oneIn(3) {
-		cfg.Burst = netsim.BurstLoss(mean, length)
-	}
-	if jitter := logarithmic(0.001, 0.030); oneIn(2) {
-		cfg.Jitter = time.Duration(jitter * 1e9).Round(100 * time.Microsecond)
-	}
-	return cfg
-}
-
-// pathOf returns the path of a case.
-func pathOf(name string) (number uint64, cfg netsim.LinkConfig, err error) {
-	i := slices.Index(suites["paths"].cases, name)
-	if i < 0 {
-		return 0, cfg, fmt.Errorf("no case %q", name)
-	}
-	number = uint64(i + 1)
-	return number, drawPath(number), nil
-}
-
-// describePath says what path a case has.
-func describePath(name string) string {
-	_, cfg, err := pathOf(name)
-	if err != nil {
-		return ""
-	}
-	product := float64(cfg.Rate) * 2 * cfg.Delay.Seconds()
-	text := fmt.Sprintf("%.1f Mbit/s, RTT %.1f ms, queue %.2f BDP (%d kB)", float64(cfg.Rate)*8/1e6,
-		2*cfg.Delay.Seconds()*1e3, float64(cfg.Queue)/product, cfg.Queue/1000)
-	if cfg.Loss > 0 {
-		text += fmt.Sprintf(", loss %.2f %%", 100*cfg.Loss)
-	}
-	if cfg.Burst.Mean() > 0 {
-		text += fmt.Sprintf(", %.2f %% in bursts of %.1f", 100*cfg.Burst.Mean(), 1/cfg.Burst.ToGood)
-	}
-	if cfg.Jitter > 0 {
-		text += fmt.Sprintf(", jitter %.1f ms", cfg.Jitter.Seconds()*1e3)
-	}
-	return text
-}
-
-// measurePath returns the figures of one path.
-func measurePath(name, impl string, d time.Duration) (figures, error) {
-	number, cfg, err := pathOf(name)
-	if err != nil {
-		return nil, err
-	}
-	bulk, err := linkImpl(strings.TrimSuffix(impl, "-default"), linkCase{})
-	if err != nil {
-		return nil, err
-	}
-	messages, err := latencyImpl(impl, false)
-	if err != nil {
-		return nil, err
-	}
-	length, aloneLength := pathsTime, pathsAlone
-	runs, aloneRuns := pathRuns(cfg, impl, d)
-	if d < quickRun {
-		length, aloneLength = pathsQuick, pathsQuick
-	}
-	var alone, beside pathResult
-	err = frozen(func() error {
-		for n := range uint64(aloneRuns) {
-			if err := newPathRun(cfg, number<<16|n, &alone).run(messages, nil, aloneLength); err != nil {
-				return err
-			}
-		}
-		for n := range uint64(runs) {
-			if err := newPathRun(cfg, number<<16|n, &beside).run(messages, bulk, length); err != nil {
-				return err
-			}
-		}
-		return nil
+	register(&suite{
+		name:  "paths",
+		about: "a bulk transfer over paths that are long, change, are slow, or deliver in bunches, in virtual time",
+		cases: []string{
+			"bunches-50ms", "bunches-102ms", "bunches-205ms", "narrower-100-4", "narrower-20-1", "narrower-none-4", "longer",
+			"deep-0.2mbit", "deep-1mbit", "deep-5mbit", "varying", "back-256kbit", "back-64kbit",
+			"long-300ms", "long-600ms", "long-200ms-loss1", "stream-300ms", "stream-600ms", "stream-200ms-loss1",
+			"two-flows", "before-cubic", "after-cubic", "with-cubic-2bdp", "outage-50ms", "outage-200ms",
+		},
+		impls: []string{ours, kcpCubic, kcpGo, kcpGoSmux, quicGo},
+		metrics: []metric{
+			{metricGoodput, "of the link"}, {metricResent, "share"}, {metricSent, "of what passes"}, {metricSlow, "seconds"},
+			{metricSegments, "packets"}, {metricWait, "ms"}, {metricMessage, "ms"}, {metricRatio, "of rates"}, {metricRecovery, "ms"},
+		},
+		lacks: func(c, impl string) bool {
+			r := pathRows[c]
+			return impl == kcpGoSmux && !r.stream || impl == kcpGo && strings.HasPrefix(c, "stream-")
+		},
+		omits: func(c, impl, metric string) bool {
+			return !slices.Contains(pathRows[c].metrics, metric) || impl == kcpGo && metric == metricMessage
+		},
+		measure: measurePath,
+		virtual: true,
 	})
-	return figures{
-		metricGoodput: float64(beside.received) / (float64(cfg.Rate) * length.Seconds() * float64(runs)),
-		metricAlone:   mean(alone.worst),
-		metricBeside:  mean(beside.worst),
-	}, err
 }
 
-// pathRuns returns how many runs there are over a path, beside a transfer and alone.
-func pathRuns(cfg netsim.LinkConfig, impl string, d time.Duration) (beside, alone int) {
-	factor := max(1, int(d/defaultDuration))
-	switch {
-	case d < quickRun:
-		return 1, 1
-	case impl == kcpGo:
-		return pathsGoRuns * factor, pathsGoRuns * factor
+// bunches is a path whose packets arrive at the multiples of a time.
+func bunches(every time.Duration) *pathRow {
+	return &pathRow{
+		links:   narrow(50, 100*ms, 20*ms).with(func(p *pathLinks) { p.there.Bunch = every }),
+		metrics: []string{metricGoodput, metricResent}, warm: 5 * time.Second, measure: shareAndResent(20 * time.Second),
 	}
-	slow := math.Sqrt(pathsMost * 1e6 / 8 / float64(cfg.Rate))
-	return int(math.Round(pathsRuns*slow)) * factor, pathsAloneRuns * factor
 }
 
-// mean returns the mean of v.
-func mean(v []float64) float64 {
-	sum := 0.0
-	for _, x := range v {
-		sum += x
+func shareAndResent(d time.Duration) func(r *pathRun) figures {
+	return func(r *pathRun) figures {
+		s := r.during(d)
+		return figures{metricGoodput: s.share, metricResent: s.resent}
 	}
-	return sum / float64(len(v))
 }
 
-// pathResult is what came of a number of runs.
-type pathResult struct {
-	worst    []float64 // the 99th of each hundred messages, in ms
-	received int64     // of the transfers, until the end of each
+// narrower is a path that becomes narrower. Sent is what leaves in the ten seconds
+// after that, and slow how many of the last eight have less than 0.8 of the link.
+func narrower(from, to pathLinks) *pathRow {
+	return &pathRow{
+		links: from, warm: 5 * time.Second, metrics: []string{metricSent, metricSlow},
+		measure: func(r *pathRun) figures {
+			const seconds = 10
+			r.change(to)
+			f := figures{metricSent: 0, metricSlow: 0}
+			for n := range seconds {
+				s := r.during(time.Second)
+				f[metricSent] += s.offered / seconds
+				if n >= 2 && s.share < 0.8 {
+					f[metricSlow]++
+				}
+			}
+			return f
+		},
+	}
 }
 
-// pathRun is one run over a path.
-type pathRun struct {
-	path
-	result  *pathResult
-	until   time.Duration
-	due     int // messages that have not arrived
-	senders []*messageFlow
+// deep is a slow link with a queue of 20 s.
+func deep(rate float64) *pathRow {
+	return &pathRow{
+		links: narrow(rate, 20*time.Second, 40*ms), warm: 10 * time.Second, metrics: []string{metricGoodput, metricSegments},
+		measure: func(r *pathRun) figures {
+			s := r.during(time.Minute)
+			return figures{metricGoodput: s.share, metricSegments: s.wait.Seconds() * rate * 1e6 / 8 / wireMTU}
+		},
+	}
 }
 
-// messageFlow is a session with messages.
-type messageFlow struct {
-	r       *pathRun
-	a, b    *simEnd
-	arrived stream
-	written []time.Duration // when each message was
-	times   []float64       // of those that count, in ms
-	buf     []byte
+// back is a path with a narrow way back.
+func back(rate float64) *pathRow {
+	return &pathRow{
+		links: narrow(50, 100*ms, 40*ms).with(func(p *pathLinks) {
+			p.back.Rate, p.back.Queue, p.back.Overhead = int64(rate*1e6/8), 32<<10, netsim.OverheadIPv4
+		}),
+		metrics: []string{metricGoodput}, warm: 5 * time.Second, measure: shareOnly(10 * time.Second),
+	}
 }
 
-func newPathRun(cfg netsim.LinkConfig, seed uint64, result *pathResult) *pathRun {
-	return &pathRun{result: result, path: path{
-		sim: new(sim), cfg: cfg, rate: cfg.Rate,
-		forward: newSimLink(cfg, 2*seed), back: newSimLink(cfg, 2*seed+1),
-	}}
+func shareOnly(d time.Duration) func(r *pathRun) figures {
+	return func(r *pathRun) figures { return figures{metricGoodput: r.during(d).share} }
 }
 
-// run sends messages for a time, beside a transfer if bulk is not nil.
-func (r *pathRun) run(messages, bulk simImpl, length time.Duration) error {
-	r.until = length
-	if bulk != nil {
-		if _, err := r.flow(bulk, linkCase{}, 0); err != nil {
+// long is a path of 100 Mbit/s, after ten round trips. With a queue of less than a
+// round trip quic-go v0.59 closes the connection: its receiver has too many gaps.
+func long(rtt time.Duration, loss float64, stream bool) *pathRow {
+	return &pathRow{
+		links:   narrow(100, rtt, rtt).with(func(p *pathLinks) { p.there.Loss = loss }),
+		metrics: []string{metricGoodput}, window: 8192, stream: stream, warm: 10 * rtt, measure: shareOnly(10 * time.Second),
+	}
+}
+
+// sharing is a link of 100 Mbit/s for two transfers, of which one begins 3 s after the
+// other. The ratio is of the rate of the implementation that is measured to the other's.
+func sharing(queue time.Duration, beside string, second bool) *pathRow {
+	return &pathRow{
+		links: narrow(100, queue*50*ms, 50*ms), beside: beside, second: second,
+		metrics: []string{metricRatio}, warm: 10 * time.Second,
+		measure: func(r *pathRun) figures {
+			before := r.other.received.Load()
+			s := r.during(20 * time.Second)
+			return figures{metricRatio: s.received / float64(max(r.other.received.Load()-before, 1))}
+		},
+	}
+}
+
+// outage is a path that is gone for 10 s. Recovery is the time from its return until
+// something is read.
+func outage(rtt time.Duration) *pathRow {
+	links := narrow(100, rtt, rtt)
+	return &pathRow{
+		links: links, warm: 5 * time.Second, metrics: []string{metricRecovery},
+		measure: func(r *pathRun) figures {
+			r.change(links.with(func(p *pathLinks) { p.there.Down, p.back.Down = true, true }))
+			r.sleep(10 * time.Second)
+			r.change(links)
+			before, end := r.transfer.received.Load(), time.Now()
+			for r.transfer.received.Load() == before && time.Since(end) < 20*time.Second {
+				time.Sleep(ms)
+			}
+			return figures{metricRecovery: float64(time.Since(end)) / float64(ms)}
+		},
+	}
+}
+
+// recorded returns the path of a recorded link. A radio's queue is deep.
+func recorded(r *netsim.Recording) pathLinks {
+	return delayed(40 * ms).with(func(p *pathLinks) { p.there.Recording, p.there.Queue = r, 1<<20 })
+}
+
+// varying is a radio link, of least to most Mbit/s, anew each time.
+func varying(least, most float64, each time.Duration) *netsim.Recording {
+	random := rand.New(rand.NewPCG(1, 1))
+	r := &netsim.Recording{Slot: 20 * ms}
+	for range 600 {
+		n := uint16((least + random.Float64()*(most-least)) * 1e6 / 8 / 1500 * r.Slot.Seconds())
+		for range each / r.Slot {
+			r.Counts = append(r.Counts, n)
+		}
+	}
+	return r
+}
+
+// addRecordings adds a row for each of the named files, comma-separated. They hold how
+// many packets could leave in each 20 ms.
+func addRecordings(files string) error {
+	s := suites["paths"]
+	for _, name := range splitList(files) {
+		f, err := os.Open(name)
+		if err != nil {
 			return err
 		}
-	}
-	for i := range pathsFlows {
-		if err := r.messages(messages, time.Duration(i)*pathsEvery/pathsFlows); err != nil {
-			return err
+		r, err := netsim.ReadRecording(f, 20*ms)
+		if err = cmp.Or(err, f.Close()); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
 		}
-	}
-	if err := r.runUntil(length); err != nil {
-		return err
-	}
-	for _, f := range r.flows {
-		r.result.received += f.received
-	}
-	over := false
-	r.sim.at(length+pathsPatience, func() { over = true })
-	if err := r.sim.run(length+2*pathsPatience, func() bool { return over || r.due == 0 }); err != nil {
-		return err
-	}
-	for _, f := range r.senders {
-		for n := f.arrived.number; n < uint64(len(f.written)); n++ {
-			f.took(n)
-		}
-		for hundred := range slices.Chunk(f.times, 100) {
-			slices.Sort(hundred)
-			r.result.worst = append(r.result.worst, hundred[len(hundred)*98/100])
+		row := "recorded-" + filepath.Base(name)
+		s.cases = append(s.cases, row)
+		pathRows[row] = &pathRow{
+			links: recorded(r), stream: true, warm: 5 * time.Second,
+			metrics: []string{metricGoodput, metricWait, metricMessage}, measure: measureRecorded,
 		}
 	}
 	return nil
 }
 
-// messages adds a session that sends messages from a time on.
-func (r *pathRun) messages(impl simImpl, start time.Duration) error {
-	f := &messageFlow{r: r, buf: make([]byte, 1<<16)}
-	var err error
-	if f.a, f.b, err = r.sim.pair(impl, r.forward, r.back); err != nil {
-		return err
+// measureRecorded takes the queue and small messages into account.
+func measureRecorded(r *pathRun) figures {
+	messages := r.message()
+	f := figures{metricGoodput: r.during(100 * time.Second).share}
+	f[metricWait] = float64(r.network.QueueDelays(pathSender, pathReceiver).Quantile(0.95)) / float64(ms)
+	if messages != nil {
+		f[metricMessage] = messages.quantile(0.95)
 	}
-	r.senders = append(r.senders, f)
-	f.b.readable = func() {
-		n := f.b.Read(f.buf)
-		f.arrived.feed(r.sim, f.buf[:n], pathsSize, func(_ []byte, number uint64) { f.took(number) })
-	}
-	r.sim.every(start, pathsEvery, f.send)
-	return nil
-}
-
-// send writes the next message.
-func (f *messageFlow) send() {
-	if f.r.sim.now >= f.r.until {
-		return
-	}
-	f.r.due++
-	f.written = append(f.written, f.r.sim.now)
-	f.a.Write(message(pathsSize, uint64(len(f.written)-1)))
-}
-
-// took notes how long a message has taken if it counts.
-func (f *messageFlow) took(number uint64) {
-	f.r.due--
-	if at := f.written[number]; at >= pathsSettle {
-		f.times = append(f.times, float64(f.r.sim.now-at)/float64(time.Millisecond))
-	}
+	return f
 }

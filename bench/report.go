@@ -11,11 +11,13 @@ import (
 	"text/tabwriter"
 )
 
-// The two implementations of the ratio column.
 const (
 	ours  = "kcp"
 	kcpGo = "kcp-go"
 )
+
+// rivals are the implementations that the last column compares with.
+var rivals = []string{kcpGo, kcpGoSmux, quicGo, kernelTCP}
 
 // record is one line of JSON output: the median of one metric.
 type record struct {
@@ -48,52 +50,75 @@ func writeJSON(w io.Writer, s *suite, p plan, results map[string]series) error {
 }
 
 // writeTable writes a table with a line for each case and metric: the median
-// of each implementation with half its range over the rounds, and, where both
-// were measured, the ratio of the medians and the range of the rounds' ratios.
+// of each implementation, with half its range if there were several rounds.
 func writeTable(w io.Writer, s *suite, p plan, results map[string]series) error {
-	fmt.Fprintf(w, "suite %s: %s\n", s.name, s.about)
-	fmt.Fprintf(w, "medians over %d rounds of %v\n\n", p.rounds, p.duration)
+	fmt.Fprintf(w, "suite %s: %s\n%s\n\n", s.name, s.about, how(s, p))
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	head := []string{"case", "metric", "unit"}
-	for _, impl := range p.impls {
-		head = append(head, impl, "±")
+	for _, row := range tableOf(s, p, results) {
+		fmt.Fprintln(t, strings.Join(row, "\t")+"\t")
 	}
-	compare := slices.Contains(p.impls, ours) && slices.Contains(p.impls, kcpGo)
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(w)
+	return err
+}
+
+// tableOf returns the rows of the table of a suite, the head first.
+func tableOf(s *suite, p plan, results map[string]series) [][]string {
+	head := append([]string{"case", "metric", "unit", "better"}, p.impls...)
+	compare := slices.Contains(p.impls, ours) && slices.ContainsFunc(p.impls, func(impl string) bool { return slices.Contains(rivals, impl) })
 	if compare {
-		head = append(head, kcpGo+" / "+ours, "range")
+		head = append(head, "than the best")
 	}
-	fmt.Fprintln(t, strings.Join(head, "\t")+"\t")
+	rows := [][]string{head}
 	for _, c := range p.cases {
 		for _, m := range s.metrics {
 			if !s.hasRow(c, m.name, p.impls) {
 				continue
 			}
-			row := []string{c, m.name, s.unitOf(c, m.name)}
+			row := []string{c, m.name, s.unitOf(c, m.name), better(m.name)}
 			for _, impl := range p.impls {
-				if !s.hasFigure(c, impl, m.name) {
-					row = append(row, "", "")
-					continue
+				cell := ""
+				if v := results[c].values(impl, m.name); len(v) > 0 {
+					cell = number(median(v))
+					if len(v) > 1 {
+						cell += " ± " + spread(v)
+					}
 				}
-				v := results[c].values(impl, m.name)
-				row = append(row, number(median(v)), spread(v))
+				row = append(row, cell)
 			}
 			if compare {
-				row = append(row, ratios(results[c].values(kcpGo, m.name), results[c].values(ours, m.name))...)
+				row = append(row, thanTheBest(m.name, results[c]))
 			}
-			fmt.Fprintln(t, strings.Join(row, "\t")+"\t")
+			rows = append(rows, row)
 		}
 	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	if s.describe != nil {
-		fmt.Fprintln(w)
-		for _, c := range p.cases {
-			fmt.Fprintf(w, "%s: %s\n", c, s.describe(c))
+	return rows
+}
+
+// thanTheBest returns how many times better ours is than the best of the rivals: above
+// 1 it is better. A ratio to a residue of the measurement itself says nothing.
+func thanTheBest(metric string, r series) string {
+	const negligible = 0.005
+	own := r.values(ours, metric)
+	var all []float64
+	for _, impl := range rivals {
+		if v := r.values(impl, metric); len(v) > 0 {
+			all = append(all, median(v))
 		}
 	}
-	_, err := fmt.Fprintln(w)
-	return err
+	if len(own) == 0 || len(all) == 0 {
+		return ""
+	}
+	best := slices.Min(all)
+	if better(metric) == "more" {
+		best = slices.Max(all)
+	}
+	if median(own) < negligible || best < negligible {
+		return "-"
+	}
+	return fmt.Sprintf("%.2f", improvement(metric, best, median(own)))
 }
 
 // number formats v with about four digits.
@@ -103,8 +128,10 @@ func number(v float64) string {
 		return fmt.Sprintf("%.0f", v)
 	case v >= 100:
 		return fmt.Sprintf("%.1f", v)
+	case v >= 10:
+		return fmt.Sprintf("%.2f", v)
 	}
-	return fmt.Sprintf("%.2f", v)
+	return fmt.Sprintf("%.3f", v)
 }
 
 // spread returns half the range of v in per cent of its median.
@@ -114,26 +141,6 @@ func spread(v []float64) string {
 		return "-"
 	}
 	return fmt.Sprintf("%.1f%%", 50*(slices.Max(v)-slices.Min(v))/mid)
-}
-
-// negligible is what a figure must reach to be divided by: a ratio to a
-// residue of the measurement itself says nothing.
-const negligible = 0.005
-
-// ratios returns the ratio of the medians of a and b, and the range of the
-// ratios of the single rounds.
-func ratios(a, b []float64) []string {
-	if len(a) == 0 || len(a) != len(b) || slices.Min(b) < negligible {
-		return []string{"-", "-"}
-	}
-	var rounds []float64
-	for i := range a {
-		rounds = append(rounds, a[i]/b[i])
-	}
-	return []string{
-		fmt.Sprintf("%.2f", median(a)/median(b)),
-		fmt.Sprintf("%.2f-%.2f", slices.Min(rounds), slices.Max(rounds)),
-	}
 }
 
 // writeHeader says what the figures were measured on.

@@ -20,45 +20,13 @@ func writeResults(w io.Writer, dir string, s *suite, p plan, results map[string]
 		return err
 	}
 	fmt.Fprintf(w, "## %s\n\n%s.\n%s\n\n", s.name, s.about, how(s, p))
-	head := []string{"case", "metric", "unit", "better"}
-	head = append(head, p.impls...)
-	compare := slices.Contains(p.impls, ours) && slices.Contains(p.impls, kcpGo)
-	if compare {
-		head = append(head, ours+" / "+kcpGo)
-	}
-	markdownRow(w, head)
-	markdownRow(w, slices.Repeat([]string{"---"}, len(head)))
-	for _, c := range p.cases {
-		for _, m := range s.metrics {
-			if !s.hasRow(c, m.name, p.impls) {
-				continue
-			}
-			row := []string{c, m.name, s.unitOf(c, m.name), better(m.name)}
-			for _, impl := range p.impls {
-				if !s.hasFigure(c, impl, m.name) {
-					row = append(row, "")
-					continue
-				}
-				v := results[c].values(impl, m.name)
-				cell := number(median(v))
-				if len(v) > 1 && !s.exact {
-					cell += " ± " + spread(v)
-				}
-				row = append(row, cell)
-			}
-			if compare {
-				row = append(row, ratios(results[c].values(ours, m.name), results[c].values(kcpGo, m.name))[0])
-			}
-			markdownRow(w, row)
+	for i, row := range tableOf(s, p, results) {
+		markdownRow(w, row)
+		if i == 0 {
+			markdownRow(w, slices.Repeat([]string{"---"}, len(row)))
 		}
 	}
 	fmt.Fprintln(w)
-	if s.describe != nil {
-		for _, c := range p.cases {
-			fmt.Fprintf(w, "* %s: %s\n", c, s.describe(c))
-		}
-		fmt.Fprintln(w)
-	}
 	for _, f := range files {
 		fmt.Fprintf(w, "![%s](%s)\n\n", strings.TrimSuffix(f, ".svg"), f)
 	}
@@ -68,8 +36,8 @@ func writeResults(w io.Writer, dir string, s *suite, p plan, results map[string]
 // how says how the figures of a suite came about.
 func how(s *suite, p plan) string {
 	switch {
-	case s.exact:
-		return "In virtual time: the figures are the same in every run."
+	case s.virtual:
+		return "In virtual time, one round."
 	case p.rounds == 1:
 		return fmt.Sprintf("One round of %v.", p.duration)
 	}

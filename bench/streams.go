@@ -1,9 +1,7 @@
 package main
 
 import (
-	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -12,8 +10,6 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/netsim"
-	"github.com/quic-go/quic-go"
-	"github.com/xtaci/smux"
 )
 
 // The streams suite is a game's day on one path: a feed of its state, a chat,
@@ -99,6 +95,7 @@ func init() {
 		cases:   []string{"loss0", "loss2", "loss5", "bursts", "unread"},
 		impls:   []string{ours, kcpOne, kcpApart, kcpBulk, kcpGoSmux, quicGo},
 		measure: measureStreams,
+		virtual: true,
 		lacks: func(c, impl string) bool {
 			return c == "unread" && impl != ours || c == burstsSeeds && impl != ours && impl != quicGo
 		},
@@ -278,54 +275,32 @@ func (r *streamsRun) note(i int, sent time.Duration) {
 }
 
 func quicStreams(n *netsim.Network) (flows []flowEnds, stop func(), err error) {
-	server, client, err := selfSigned()
+	sockets, shut, err := streamsSockets(n)
 	if err != nil {
 		return nil, nil, err
 	}
-	var conns []net.PacketConn
-	var transports []*quic.Transport
-	for _, addr := range []string{"10.0.0.1:4000", "10.0.0.2:4000"} {
-		pc, err := n.Listen(addr)
-		if err != nil {
-			return nil, nil, err
-		}
-		conns, transports = append(conns, pc), append(transports, &quic.Transport{Conn: pc})
-	}
-	l, err := transports[0].Listen(server, quicConfig)
-	if err != nil {
-		return nil, nil, err
-	}
-	near, err := transports[1].Dial(context.Background(), conns[0].LocalAddr(), client, quicConfig)
-	if err != nil {
-		return nil, nil, err
-	}
-	far, err := l.Accept(context.Background())
+	near, far, end, err := quicPair(sockets, quicConfig)
 	if err != nil {
 		return nil, nil, err
 	}
 	for range streamFlows {
-		s, err := near.OpenStreamSync(context.Background())
+		to, from, err := quicStreamPair(near, far)
 		if err != nil {
 			return nil, nil, err
 		}
-		if _, err := s.Write([]byte{1}); err != nil {
-			return nil, nil, err
-		}
-		r, err := far.AcceptStream(context.Background())
-		if err != nil {
-			return nil, nil, err
-		}
-		if _, err := io.ReadFull(r, make([]byte, 1)); err != nil {
-			return nil, nil, err
-		}
-		flows = append(flows, flowEnds{s, r})
+		flows = append(flows, flowEnds{to, from})
 	}
-	return flows, func() {
-		_ = errors.Join(near.CloseWithError(0, ""), far.CloseWithError(0, ""), l.Close())
-		for i := range conns {
-			_, _ = transports[i].Close(), conns[i].Close()
+	return flows, func() { end(); shut() }, nil
+}
+
+// streamsSockets opens the sockets of both hosts, the one that dials first.
+func streamsSockets(n *netsim.Network) (s [2]net.PacketConn, shut func(), err error) {
+	for i, addr := range []string{"10.0.0.2:4000", "10.0.0.1:4000"} {
+		if s[i], err = n.Listen(addr); err != nil {
+			return s, nil, err
 		}
-	}, nil
+	}
+	return s, func() { _, _ = s[0].Close(), s[1].Close() }, nil
 }
 
 // driven is a net.Conn over a driver, as kcp-go's UDPSession is over its state
@@ -437,31 +412,17 @@ func (c *driven) Close() error {
 const smuxWindow = 512
 
 func smuxStreams(n *netsim.Network) (flows []flowEnds, stop func(), err error) {
-	impl := newKCPGoImpl(1, 10, 2, 1, smuxWindow, 0)
-	var ends []*driven
-	var sockets []net.PacketConn
-	for _, addr := range []string{"10.0.0.1:4000", "10.0.0.2:4000"} {
-		pc, err := n.Listen(addr)
-		if err != nil {
-			return nil, nil, err
-		}
-		sockets = append(sockets, pc)
-	}
-	for i := range sockets {
-		c, err := newDriven(impl, sockets[i], sockets[1-i].LocalAddr(), smuxWindow)
-		if err != nil {
-			return nil, nil, err
-		}
-		ends = append(ends, c)
-	}
-	config := smux.DefaultConfig()
-	config.Version, config.KeepAliveDisabled = 2, true
-	config.MaxReceiveBuffer, config.MaxStreamBuffer = 16<<20, 4<<20
-	server, err := smux.Server(ends[0], config)
+	sockets, shut, err := streamsSockets(n)
 	if err != nil {
 		return nil, nil, err
 	}
-	client, err := smux.Client(ends[1], config)
+	var ends [2]*driven
+	for i := range ends {
+		if ends[i], err = newDriven(newKCPGoImpl(1, 10, 2, 1, smuxWindow, 0), sockets[i], sockets[1-i].LocalAddr(), smuxWindow); err != nil {
+			return nil, nil, err
+		}
+	}
+	client, server, err := smuxOver(ends)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -478,8 +439,7 @@ func smuxStreams(n *netsim.Network) (flows []flowEnds, stop func(), err error) {
 	}
 	return flows, func() {
 		_, _ = client.Close(), server.Close()
-		for i := range ends {
-			_, _ = ends[i].Close(), sockets[i].Close()
-		}
+		_, _ = ends[0].Close(), ends[1].Close()
+		shut()
 	}, nil
 }

@@ -30,9 +30,6 @@ type suite struct {
 	// metric. nil means the metric's in all cases.
 	units func(c, metric string) string
 
-	// describe, if not nil, says what a case is, for a list below the table.
-	describe func(c string) string
-
 	// optional are cases that are measured only if -cases names them.
 	optional []string
 
@@ -47,9 +44,9 @@ type suite struct {
 	// except those that omits names.
 	measure func(c, impl string, d time.Duration) (figures, error)
 
-	// exact says that figures repeat to the last digit, so that one round is
-	// enough.
-	exact bool
+	// virtual says that time is virtual. Figures of this module then repeat to the last
+	// digit, and one round is enough.
+	virtual bool
 
 	// duration is how long a measurement takes if -d is not given; 0 means
 	// defaultDuration.
