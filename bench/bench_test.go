@@ -2,25 +2,29 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
-	"maps"
 	"math"
+	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 )
 
-// heavy are cases that need gigabytes or many seconds and do nothing that
-// others of their suite do not.
-var heavy = []string{
-	"idle/1000", "idle/4000", "idle/16000", "fanin/1000",
-	"server/pace-1000", "server/pace-4000", "server/echo-1000", "server/bulk-100", "server/bulk-1000",
-	"server/bulk-1000-lowlatency", "server/bulk-100-gcm", "state/state-1000",
+// TestMain is also the processes of the server suite.
+func TestMain(m *testing.M) {
+	if role := os.Getenv(roleVariable); role != "" {
+		if err := runRole(role, os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		os.Exit(2)
+	}
+	os.Exit(m.Run())
 }
 
 // fatal ends the test if err is not nil.
@@ -31,18 +35,20 @@ func fatal(t *testing.T, err error) {
 	}
 }
 
-// quickCases returns the cases to be tested: all but heavy ones, or with -short
-// the first, or a small one.
+// quickCases returns the cases to be tested: those that need gigabytes or many seconds
+// are smaller. With -short it is the first, or a small one.
 func quickCases(s *suite) []string {
-	if s.name == "idle" {
+	cases := s.cases
+	switch s.name {
+	case "idle":
 		return []string{"40"}
+	case "server":
+		cases = []string{"bulk-10", "pace-5", "echo-3", "chatty-3", "starved-2"}
 	}
 	if testing.Short() {
-		return s.cases[:1]
+		return cases[:1]
 	}
-	return slices.DeleteFunc(slices.Clone(s.cases), func(c string) bool {
-		return slices.Contains(heavy, s.name+"/"+c)
-	})
+	return cases
 }
 
 // TestSuites runs every case of every suite for an instant and looks at what
@@ -50,6 +56,7 @@ func quickCases(s *suite) []string {
 func TestSuites(t *testing.T) {
 	for _, name := range suiteNames() {
 		s := suites[name]
+		found := map[string]bool{}
 		for _, c := range quickCases(s) {
 			for _, impl := range s.impls {
 				if !s.has(c, impl) || testing.Short() && name == "streams" && impl != ours {
@@ -58,10 +65,43 @@ func TestSuites(t *testing.T) {
 				t.Run(name+"/"+c+"/"+impl, func(t *testing.T) {
 					f, err := s.measure(c, impl, 5*time.Millisecond)
 					fatal(t, err)
-					checkFigures(t, s, c, impl, f)
+					if len(f) == 0 {
+						t.Error("no figures")
+					}
+					for metric, v := range f {
+						found[metric] = true
+						if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
+							t.Errorf("%s is %v", metric, v)
+						}
+					}
 				})
 			}
 		}
+		for _, m := range s.metrics {
+			if !found[m.name] && !testing.Short() && m.name != metricWait && m.name != metricMessage {
+				t.Errorf("%s: nothing has %s", name, m.name)
+			}
+			delete(found, m.name)
+		}
+		if len(found) > 0 {
+			t.Errorf("%s: figures of %v are in no table", name, found)
+		}
+	}
+}
+
+// TestRecording runs a row of a recorded link.
+func TestRecording(t *testing.T) {
+	file := t.TempDir() + "/a.down"
+	fatal(t, os.WriteFile(file, []byte("20 0 3\n"), 0o600))
+	var out bytes.Buffer
+	fatal(t, run([]string{"-suite", "paths", "-recordings", file, "-cases", "recorded-a.down", "-peers", "kcp", "-d", "1ms", "-json"}, &out, io.Discard))
+	for _, m := range []string{metricGoodput, metricWait, metricMessage} {
+		if !strings.Contains(out.String(), `"case":"recorded-a.down","impl":"kcp","metric":"`+m+`"`) {
+			t.Errorf("no %s in\n%s", m, &out)
+		}
+	}
+	if err := run([]string{"-recordings", file + "x"}, io.Discard, io.Discard); err == nil {
+		t.Error("a file that does not exist is accepted")
 	}
 }
 
@@ -93,29 +133,6 @@ func TestRope(t *testing.T) {
 	}
 }
 
-// checkFigures wants exactly the metrics that s declares for a case of an
-// implementation, each a number.
-func checkFigures(t *testing.T, s *suite, c, impl string, f figures) {
-	t.Helper()
-	var want []string
-	for _, m := range s.metrics {
-		if !s.hasFigure(c, impl, m.name) {
-			continue
-		}
-		want = append(want, m.name)
-		if v := f[m.name]; math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
-			t.Errorf("%s is %v", m.name, v)
-		}
-		if m.unit == "" {
-			t.Errorf("%s has no unit", m.name)
-		}
-	}
-	slices.Sort(want)
-	if got := slices.Sorted(maps.Keys(f)); !slices.Equal(got, want) {
-		t.Errorf("metrics %q, want %q", got, want)
-	}
-}
-
 func TestUnknownNames(t *testing.T) {
 	for _, name := range suiteNames() {
 		s := suites[name]
@@ -140,17 +157,16 @@ func TestUnknownNames(t *testing.T) {
 // documented order.
 func TestJSON(t *testing.T) {
 	var out bytes.Buffer
-	args := []string{"-suite", "core", "-cases", "w128", "-json", "-d", "2ms", "-rounds", "2"}
-	fatal(t, run(args, &out, io.Discard))
+	fatal(t, run([]string{"-suite", "core", "-cases", "w128", "-json", "-d", "2ms", "-rounds", "2"}, &out, io.Discard))
 	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
-	if len(lines) != 4 {
-		t.Fatalf("%d lines, want 4:\n%s", len(lines), &out)
-	}
 	prefixes := []string{
 		`{"suite":"core","case":"w128","impl":"kcp","metric":"ns a segment","unit":"ns","value":`,
 		`{"suite":"core","case":"w128","impl":"kcp","metric":"allocs","unit":"count","value":`,
 		`{"suite":"core","case":"w128","impl":"kcp-go","metric":"ns a segment","unit":"ns","value":`,
 		`{"suite":"core","case":"w128","impl":"kcp-go","metric":"allocs","unit":"count","value":`,
+	}
+	if len(lines) != len(prefixes) {
+		t.Fatalf("%d lines:\n%s", len(lines), &out)
 	}
 	for i, line := range lines {
 		if !strings.HasPrefix(line, prefixes[i]) {
@@ -164,65 +180,69 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// TestResults wants a table in Markdown, and a chart of each kind that shows
-// what was measured.
-func TestResults(t *testing.T) {
-	s := &suite{
-		name: "s", about: "about", cases: []string{"10", "20"}, impls: []string{ours, kcpGo, "other"},
-		metrics: []metric{{"m", "u"}},
-		lacks:   func(c, impl string) bool { return impl == "other" && c == "20" },
-		charts: []chart{
-			{name: "bars", title: "Bars", metric: "m"},
-			{name: "lines", title: "Lines", metric: "m", place: func(c string) float64 { return float64(len(c)) }, axis: "x", log: true},
-			{name: "cdf", title: "Shares", samples: func(c, impl string) []float64 { return []float64{3, 1, 2} }, unit: "u"},
-			{name: "none", title: "None", metric: "m", cases: []string{"30"}},
-		},
-		measure: func(c, impl string, _ time.Duration) (figures, error) {
-			return figures{"m": map[string]float64{ours: 321, kcpGo: 642, "other": 7}[impl]}, nil
-		},
+// TestTable wants medians, their ranges, and how much better ours is.
+func TestTable(t *testing.T) {
+	s := &suite{metrics: []metric{{metricP99, "ms"}, {metricGoodput, "MB/s"}}}
+	p := plan{cases: []string{"10", "20"}, impls: []string{ours, kcpGo, quicGo}}
+	results := map[string]series{
+		"10": {ours: {{metricP99: 3, metricGoodput: 3}}, kcpGo: {{metricP99: 6, metricGoodput: 6}}, quicGo: {{metricP99: 9, metricGoodput: 2}}},
+		"20": {ours: {{metricP99: 9}, {metricP99: 10}, {metricP99: 12}}, kcpGo: {{metricP99: 0}}},
 	}
-	p := plan{cases: s.cases, impls: s.impls, rounds: 2}
-	results, err := s.run(p)
-	fatal(t, err)
-	dir := t.TempDir()
-	var table bytes.Buffer
-	fatal(t, writeResults(&table, dir, s, p, results))
-	for _, want := range []string{
-		"| 10 | m | u | less | 321.0 ± 0.0% | 642.0 ± 0.0% | 7.000 ± 0.0% | 2.00 |",
-		"| 20 | m | u | less | 321.0 ± 0.0% | 642.0 ± 0.0% |  | 2.00 |",
-		"![s-bars](s-bars.svg)", "![s-cdf](s-cdf.svg)",
-	} {
-		if !strings.Contains(table.String(), want) {
-			t.Errorf("no %q in\n%s", want, &table)
-		}
+	want := [][]string{
+		{"case", "metric", ours, kcpGo, quicGo, "times better"},
+		{"10", "p99, ms", "3.000", "6.000", "9.000", "2.00"},
+		{"10", "goodput, MB/s", "3.000", "6.000", "2.000", "0.50"},
+		{"20", "p99, ms", "10.00 ± 15.0%", "0.000", "", "-"},
 	}
-	for name, want := range map[string]string{"bars": ">642<", "lines": ">Lines<", "cdf": ">kcp-go, 20<"} {
-		svg, err := os.ReadFile(filepath.Join(dir, "s-"+name+".svg"))
-		if err != nil || !strings.Contains(string(svg), want) {
-			t.Errorf("chart %s is without %s: %v", name, want, err)
-		}
-	}
-	if _, err := os.Stat(filepath.Join(dir, "s-none.svg")); err == nil {
-		t.Error("a chart of nothing")
+	if got := tableOf(s, p, results, true); !slices.EqualFunc(got, want, slices.Equal) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 
-func TestStatistics(t *testing.T) {
-	for _, c := range []struct {
-		values []float64
-		want   float64
-	}{
-		{nil, 0}, {[]float64{3}, 3}, {[]float64{9, 1, 2}, 2}, {[]float64{4, 1, 2, 3}, 2.5},
-	} {
-		if got := median(c.values); got != c.want {
-			t.Errorf("median of %v is %v, want %v", c.values, got, c.want)
+// TestGoals wants a case, an implementation and a metric for each goal, and the exit
+// status to tell of those that are missed.
+func TestGoals(t *testing.T) {
+	for _, name := range suiteNames() {
+		s := suites[name]
+		for _, g := range s.goals {
+			known := slices.Contains(s.cases, g.c) && slices.Contains(s.cases, cmp.Or(g.ofCase, g.c)) &&
+				slices.Contains(s.impls, g.impl) && slices.Contains(s.impls, cmp.Or(g.of, g.impl))
+			if !known || !slices.ContainsFunc(s.metrics, func(m metric) bool { return m.name == g.metric }) {
+				t.Errorf("%s: there is no figure for %+v", name, g)
+			}
 		}
 	}
-	r := series{ours: {{metricP99: 3, metricGoodput: 3}}, kcpGo: {{metricP99: 6, metricGoodput: 6}}, quicGo: {{metricP99: 9, metricGoodput: 2}}}
-	if latency, rate := thanTheBest(metricP99, r), thanTheBest(metricGoodput, r); latency != "2.00" || rate != "0.50" {
-		t.Errorf("than the best: %s, %s", latency, rate)
+	s := suites["core"]
+	defer func() { s.goals = nil }()
+	s.goals = []goal{
+		{c: "w128", impl: ours, metric: metricTime, max: 0.001},
+		{c: "w128", impl: ours, metric: metricTime, min: 0.9, max: 1.1, of: ours},
 	}
-	if got := spread([]float64{9, 10, 12}); got != "15.0%" {
-		t.Errorf("spread %s", got)
+	var out bytes.Buffer
+	err := run([]string{"-suite", "core", "-cases", "w128", "-peers", ours, "-d", "1ms", "-rounds", "1", "-check"}, io.Discard, &out)
+	if err == nil || !strings.Contains(out.String(), "MISSED core w128 kcp ns") || !strings.Contains(out.String(), "ok     core w128 kcp ns") {
+		t.Errorf("%v\n%s", err, &out)
+	}
+}
+
+// TestServerChecksContent gives a client an echo of something else, and a
+// server's session that ends.
+func TestServerChecksContent(t *testing.T) {
+	near, far := net.Pipe()
+	p := &clientsProcess{begin: time.Now()}
+	go func() {
+		b := make([]byte, messageSize)
+		_, _ = far.Read(b)
+		b[8]++
+		_, _ = far.Write(b)
+	}()
+	c := &client{clientStream: near}
+	if err := p.exchange(c); !errors.Is(err, errContent) {
+		t.Errorf("a wrong echo: %v", err)
+	}
+	s := &serverProcess{job: serverJob{Kind: serverEcho}}
+	_ = near.Close()
+	if err := s.converse(far); err == nil {
+		t.Error("a session that has ended is not reported")
 	}
 }

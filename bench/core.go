@@ -77,7 +77,6 @@ func init() {
 		cases:   []string{"w128", "w128-loss5", "w1024", "w1024-loss5", "w8192", "w8192-loss5"},
 		impls:   []string{ours, kcpGo},
 		metrics: []metric{{metricTime, "ns"}, {metricAllocs, "count"}},
-		charts:  []chart{{name: "time", title: "The state machine alone, time of a segment", metric: metricTime, ratios: true}},
 		measure: measureCore,
 	})
 }

@@ -20,14 +20,12 @@ func init() {
 		about:   "ping-pong of one message over loopback, time of a round trip",
 		cases:   []string{"64B", "4KB"},
 		impls:   []string{ours, kcpGo, quicGo, kernelTCP, bareUDP},
-		metrics: []metric{{"p50", "µs"}, {"p99", "µs"}, {"p99.9", "µs"}},
-		charts: []chart{
-			{name: "p50", title: "Ping-pong over loopback, median", metric: "p50"},
-			{name: "p99", title: "Ping-pong over loopback, 99 of 100", metric: "p99"},
-			{name: "cdf", title: "Ping-pong of 64 bytes over loopback", cases: []string{"64B"},
-				samples: echoSamples, unit: "µs"},
-		},
+		metrics: []metric{{metricP50, "µs"}, {metricP99, "µs"}, {metricP999, "µs"}},
 		measure: measureEcho,
+		goals: []goal{
+			{c: "64B", impl: ours, metric: metricP50, max: 1.2, of: kernelTCP},
+			{c: "64B", impl: ours, metric: metricP99, max: 1.5, of: kernelTCP},
+		},
 	})
 }
 
@@ -39,11 +37,11 @@ func measureEcho(c, impl string, d time.Duration) (f figures, err error) {
 	if !ok {
 		return nil, fmt.Errorf("no case %q", c)
 	}
-	client, server, closer, err := echoEnds(impl)
+	client, server, end, err := echoEnds(impl)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, closer.Close()) }()
+	defer func() { err = errors.Join(err, end.Close()) }()
 	go answerAll(server, size)
 	if _, err := pingPong(client, size, d/8); err != nil {
 		return nil, err
@@ -53,23 +51,7 @@ func measureEcho(c, impl string, d time.Duration) (f figures, err error) {
 		return nil, err
 	}
 	slices.Sort(times)
-	echoTimes[[2]string{c, impl}] = times
-	at := func(quantile float64) float64 {
-		i := min(int(quantile*float64(len(times))), len(times)-1)
-		return float64(times[i].Nanoseconds()) / 1e3
-	}
-	return figures{"p50": at(0.5), "p99": at(0.99), "p99.9": at(0.999)}, nil
-}
-
-// echoTimes are the round trips of the last measurement of a case.
-var echoTimes = map[[2]string][]time.Duration{}
-
-func echoSamples(c, impl string) []float64 {
-	var v []float64
-	for _, t := range echoTimes[[2]string{c, impl}] {
-		v = append(v, float64(t.Nanoseconds())/1e3)
-	}
-	return v
+	return figures{metricP50: quantile(times, 0.5), metricP99: quantile(times, 0.99), metricP999: quantile(times, 0.999)}, nil
 }
 
 // answerAll sends back every message until the connection fails, which it does when
@@ -86,9 +68,9 @@ func answerAll(c io.ReadWriter, size int) {
 	}
 }
 
-// pingPong returns the times of the round trips of d, of one at least.
-func pingPong(c io.ReadWriter, size int, d time.Duration) ([]time.Duration, error) {
-	times := make([]time.Duration, 0, 1<<16)
+// pingPong returns the times of the round trips of d in µs, of one at least.
+func pingPong(c io.ReadWriter, size int, d time.Duration) ([]float64, error) {
+	times := make([]float64, 0, 1<<16)
 	r := newRope()
 	b := make([]byte, size)
 	for end, n := time.Now().Add(d), uint64(0); len(times) == 0 || time.Now().Before(end); n += 7 {
@@ -100,7 +82,7 @@ func pingPong(c io.ReadWriter, size int, d time.Duration) ([]time.Duration, erro
 		if _, err := io.ReadFull(c, b); err != nil {
 			return nil, err
 		}
-		times = append(times, time.Since(start))
+		times = append(times, float64(time.Since(start))/float64(time.Microsecond))
 		if !bytes.Equal(b, message) {
 			return nil, errContent
 		}
@@ -109,9 +91,14 @@ func pingPong(c io.ReadWriter, size int, d time.Duration) ([]time.Duration, erro
 }
 
 // echoEnds opens a connection of impl.
-func echoEnds(impl string) (client, server io.ReadWriteCloser, closer io.Closer, err error) {
+func echoEnds(impl string) (client, server io.ReadWriteCloser, end io.Closer, err error) {
 	if impl == bareUDP {
-		return udpEchoEnds()
+		s, end, err := udpSockets()
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		c, err := net.Dial("udp4", s[1].LocalAddr().String())
+		return c, &udpEcho{UDPConn: s[1]}, append(end, c), err
 	}
 	p, err := newPeer(impl, settings{mode: plain, window: bulkWindow, buffer: bulkBuffer})
 	if err != nil {
@@ -122,35 +109,4 @@ func echoEnds(impl string) (client, server io.ReadWriteCloser, closer io.Closer,
 		return nil, nil, nil, errors.Join(err, p.Close())
 	}
 	return client, server, closers{p, server, client}, nil
-}
-
-// udpEchoEnds returns two sockets connected to each other.
-func udpEchoEnds() (client, server io.ReadWriteCloser, closer io.Closer, err error) {
-	pc, err := openSocket(bulkBuffer)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	c, err := net.Dial("udp4", pc.LocalAddr().String())
-	if err != nil {
-		return nil, nil, nil, errors.Join(err, pc.Close())
-	}
-	return c, &udpAnswerer{UDPConn: pc}, closers{pc, c}, nil
-}
-
-// udpAnswerer is an unconnected socket that writes to whoever it read from.
-type udpAnswerer struct {
-	*net.UDPConn
-	peer *net.UDPAddr
-}
-
-func (a *udpAnswerer) Read(b []byte) (int, error) {
-	n, from, err := a.ReadFromUDPAddrPort(b)
-	if a.peer == nil && err == nil {
-		a.peer = net.UDPAddrFromAddrPort(from)
-	}
-	return n, err
-}
-
-func (a *udpAnswerer) Write(b []byte) (int, error) {
-	return a.WriteToUDPAddrPort(b, a.peer.AddrPort())
 }

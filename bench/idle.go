@@ -13,15 +13,12 @@ import (
 // The idle suite opens many connections, lets a byte go each way over each, and
 // leaves them alone. A pair is both ends of a connection.
 //
-// The sessions of kcp are dialled from 16 endpoints; kcp-go, which has one
-// session a dialled socket, gets as many sockets as it needs. So does kcpgo, whose
-// dialling ends are bare state machines: what is of interest is a server.
-// Memory is what the Go heap and the stacks of goroutines occupy
-// (MemStats.HeapInuse+StackInuse), after garbage collection, with the sessions,
-// less the same without them but with all sockets open, and in kcp's case with
-// the endpoints on them. Neither counts what the kernel holds. Goroutines are
-// counted alike. Each of kcp's endpoints has one session before, which is not
-// counted: with it the buffers come that its socket is read into.
+// The sessions of kcp are dialled from one endpoint; kcp-go and package kcpgo, which
+// have one session a dialled socket, get as many sockets as they need. Memory is what the Go
+// heap and the stacks of goroutines occupy, after garbage collection, with the
+// sessions, less the same with the sockets and a first session: with that the buffers
+// come that its socket is read into. Goroutines are counted alike. What the kernel
+// holds is not counted.
 //
 // Before, there is some time in which what is only needed in use can be given
 // back.
@@ -29,29 +26,19 @@ import (
 const (
 	metricPairBytes  = "bytes a pair"
 	metricGoroutines = "goroutines a pair"
-	idleEndpoints    = 16
 	idleSettle       = 3 * time.Second
-	idleWindow       = 128
 )
 
 func init() {
 	register(&suite{
 		name:    "idle",
 		about:   "connected pairs that do nothing; memory beyond the sockets",
-		cases:   []string{"1000", "4000", "16000"},
+		cases:   []string{"1000"},
 		impls:   []string{ours, kcpGoAPI, kcpGo},
 		metrics: []metric{{metricPairBytes, "bytes"}, {metricGoroutines, "count"}, {metricCPU, "cores"}},
-		charts: []chart{
-			{name: "bytes", title: "Memory of connections that do nothing", metric: metricPairBytes, ratios: true},
-			{name: "cpu", title: "Processor time of connections that do nothing", metric: metricCPU},
-		},
-		lacks:   func(c, impl string) bool { return impl != ours && c == "16000" },
 		measure: measureIdle,
 	})
 }
-
-// idleDialer dials the n-th session.
-type idleDialer func(n int) (io.ReadWriteCloser, error)
 
 // measureIdle watches pairs for d.
 func measureIdle(c, impl string, d time.Duration) (f figures, err error) {
@@ -59,33 +46,23 @@ func measureIdle(c, impl string, d time.Duration) (f figures, err error) {
 	if err != nil {
 		return nil, err
 	}
-	p, dial, sockets, err := idleSockets(impl, pairs)
-	defer func() { err = errors.Join(err, sockets.Close()) }()
+	var all closers
+	defer func() { err = errors.Join(err, all.Close()) }()
+	p, dial, err := idlePeer(impl, 1+pairs, &all)
 	if err != nil {
 		return nil, err
 	}
-	// A first session of each endpoint has the sockets get the buffers that they
-	// read into; they go with the sockets.
-	first := 0
-	switch impl {
-	case ours:
-		first = idleEndpoints
-	case kcpGoAPI:
-		first = 1
-	}
-	ends := make(closers, 0, 2*(first+pairs))
-	defer func() { err = errors.Join(err, ends.Close()) }()
 	var before uint64
 	var goroutines int
-	for n := range first + pairs {
-		if n == first {
+	for n := range 1 + pairs {
+		if n == 1 {
 			before, goroutines = memoryInUse(), runtime.NumGoroutine()
 		}
 		client, server, err := connect(dialling{p, func() (io.ReadWriteCloser, error) { return dial(n) }})
 		if err != nil {
 			return nil, err
 		}
-		ends = append(ends, server, client)
+		all = append(all, server, client)
 	}
 	time.Sleep(min(idleSettle, 10*d))
 	after := memoryInUse()
@@ -107,58 +84,42 @@ type dialling struct {
 
 func (d dialling) Dial() (io.ReadWriteCloser, error) { return d.dial() }
 
-// idleSockets opens everything but the sessions.
-func idleSockets(impl string, pairs int) (p peer, dial idleDialer, all closers, err error) {
-	s := settings{mode: plain, window: idleWindow, buffer: bulkBuffer}
+// idlePeer opens everything but the sessions, and adds to all what is to be closed.
+func idlePeer(impl string, sessions int, all *closers) (peer, func(n int) (io.ReadWriteCloser, error), error) {
+	s := settings{mode: plain, window: 128, buffer: bulkBuffer}
 	switch impl {
 	case ours:
-		kp, err := newKCPPeer(s)
+		p, err := newKCPPeer(s)
 		if err != nil {
-			return nil, nil, nil, err
+			return nil, nil, err
 		}
-		all = closers{kp}
-		var ends []*kcpEnd
-		for range idleEndpoints {
-			e, err := newKCPEnd(kp.config, s.buffer)
+		e, err := newKCPEnd(p.config, s.buffer)
+		if err != nil {
+			return nil, nil, errors.Join(err, p.Close())
+		}
+		*all = closers{p, e}
+		return p, func(int) (io.ReadWriteCloser, error) { return p.dialFrom(e) }, nil
+	case kcpGo, kcpGoAPI:
+		open := newKCPGoPeer
+		if impl == kcpGoAPI {
+			open = newFacadePeer
+		}
+		p, err := open(s)
+		if err != nil {
+			return nil, nil, err
+		}
+		*all = closers{p}
+		var sockets []*net.UDPConn
+		for range sessions {
+			socket, err := openSocket(s.buffer)
 			if err != nil {
-				return nil, nil, all, err
+				return nil, nil, err
 			}
-			ends, all = append(ends, e), append(all, e)
+			sockets, *all = append(sockets, socket), append(*all, socket)
 		}
-		return kp, func(n int) (io.ReadWriteCloser, error) { return kp.dialFrom(ends[n%len(ends)]) }, all, nil
-	case kcpGo:
-		gp, err := newKCPGoPeer(s)
-		if err != nil {
-			return nil, nil, nil, err
-		}
-		sockets, all, err := manySockets(pairs, s.buffer)
-		all = append(closers{gp}, all...)
-		return gp, func(n int) (io.ReadWriteCloser, error) { return gp.dialFrom(sockets[n]) }, all, err
-	case kcpGoAPI:
-		ap, err := newKCPGoAPIPeer(s)
-		if err != nil {
-			return nil, nil, nil, err
-		}
-		sockets, all, err := manySockets(pairs+1, s.buffer)
-		all = append(closers{ap}, all...)
-		to, in := ap.listener.Addr(), make([]byte, 2*wireMTU)
-		return ap, func(n int) (io.ReadWriteCloser, error) {
-			return newMachineEnd(uint32(n)+1, sockets[n], to, in), nil
-		}, all, err
+		return p, func(n int) (io.ReadWriteCloser, error) { return p.dialFrom(p.addr, sockets[n]) }, nil
 	}
-	return nil, nil, nil, fmt.Errorf("no implementation %q", impl)
-}
-
-// manySockets opens n sockets.
-func manySockets(n, buffer int) (sockets []*net.UDPConn, all closers, err error) {
-	for range n {
-		socket, err := openSocket(buffer)
-		if err != nil {
-			return nil, all, err
-		}
-		sockets, all = append(sockets, socket), append(all, socket)
-	}
-	return sockets, all, nil
+	return nil, nil, fmt.Errorf("no implementation %q", impl)
 }
 
 // memoryInUse returns the bytes that heap and stacks occupy when what is

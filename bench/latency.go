@@ -81,7 +81,6 @@ const (
 	latencyEchoes = 1000
 	latencyWindow = 128
 	latencyLimit  = time.Hour // of virtual time in one run
-	quickRun      = 100 * time.Millisecond
 )
 
 func init() {
@@ -94,20 +93,18 @@ func init() {
 			{metricMean, "ms"}, {metricP50, "ms"}, {metricP99, "ms"}, {metricP999, "ms"}, {metricMax, "ms"},
 			{metricBytes, "bytes"},
 		},
-		charts: []chart{{name: "cdf", title: "Echoes of KCP's own test: 5 % loss, 30 to 61 ms each way", cases: []string{"kcp-test"},
-			samples: latencySamples, unit: "ms"}},
-		measure:    measureLatency,
-		virtual:    true,
-		thresholds: latencyThresholds(),
+		measure: measureLatency,
+		virtual: true,
+		goals:   latencyGoals(),
 	})
 }
 
-// latencyThresholds returns what this module has to reach. The kcp-test is also
+// latencyGoals returns what this module has to reach. The kcp-test is also
 // measured against the reference's bytes with its fast settings; in the others
 // it has to be ahead of that and of kcp-go.
-func latencyThresholds() (all []threshold) {
+func latencyGoals() (all []goal) {
 	const plain, redundant = "kcp-test", "kcp-test-redundant"
-	all = []threshold{
+	all = []goal{
 		{c: plain, impl: ours, metric: metricMean, max: 115},
 		{c: plain, impl: ours, metric: metricP99, max: 260},
 		{c: plain, impl: ours, metric: metricMax, max: 330},
@@ -120,7 +117,7 @@ func latencyThresholds() (all []threshold) {
 	for _, c := range []string{"burst-60hz", "4KB-30hz"} {
 		for _, other := range []string{referenceFast, kcpGo} {
 			for _, m := range []string{metricMean, metricP99, metricBytes} {
-				all = append(all, threshold{c: c, impl: ours, metric: m, max: 1, of: other})
+				all = append(all, goal{c: c, impl: ours, metric: m, max: 1, of: other})
 			}
 		}
 	}
@@ -139,7 +136,6 @@ func measureLatency(c, impl string, d time.Duration) (figures, error) {
 	if err != nil {
 		return nil, err
 	}
-	latencyEchoTimes[[2]string{c, impl}] = r.echoes
 	sum := 0.0
 	for _, v := range r.echoes {
 		sum += v
@@ -152,23 +148,6 @@ func measureLatency(c, impl string, d time.Duration) (figures, error) {
 		metricMax:   median(r.max),
 		metricBytes: median(r.bytes),
 	}, nil
-}
-
-// latencyEchoTimes are the echoes of the last measurement of a case.
-var latencyEchoTimes = map[[2]string][]float64{}
-
-// latencySamples leaves out the reference's default, next to whose seconds the
-// others would all look alike.
-func latencySamples(c, impl string) []float64 {
-	if impl == referenceDefault {
-		return nil
-	}
-	return latencyEchoTimes[[2]string{c, impl}]
-}
-
-// quantile returns the value that a share q of sorted does not exceed.
-func quantile(sorted []float64, q float64) float64 {
-	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
 }
 
 // latencyResult is what came of a number of runs.

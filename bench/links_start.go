@@ -30,7 +30,7 @@ var startCases = map[string]float64{
 }
 
 // startImpls are the implementations that the start cases measure.
-var startImpls = []string{ours, kcpGo, kcpBBR}
+var startImpls = []string{ours, kcpGo}
 
 func isStart(name string) bool { return startCases[name] > 0 }
 

@@ -11,7 +11,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"flag"
@@ -41,22 +40,15 @@ func main() {
 
 // options are the command line.
 type options struct {
-	suites   string
-	cases    string
-	peers    string
-	json     bool
-	check    bool
-	cores    bool
-	duration time.Duration
-	rounds   int
-	timeout  time.Duration
-	profile  string
-	out      string
-	compare  string
-	before   baseline // from compare
-	seed     uint64
-
-	recordings string
+	suites, cases, peers string
+	json, check          bool
+	duration             time.Duration
+	rounds               int
+	timeout              time.Duration
+	profile              string
+	out                  string
+	seed                 uint64
+	recordings           string
 }
 
 // run is the program without its process.
@@ -78,7 +70,6 @@ func run(args []string, stdout, stderr io.Writer) (err error) {
 			return err
 		}
 		defer func() { err = errors.Join(err, stop()) }()
-		serverProfile = o.profile + ".server"
 	}
 	streamsSeed = o.seed
 	if !o.json {
@@ -95,30 +86,18 @@ func run(args []string, stdout, stderr io.Writer) (err error) {
 		defer func() { err = errors.Join(err, f.Close()) }()
 		table = f
 	}
-	if o.before, err = baselineOf(o.compare); err != nil {
-		return err
-	}
-	var missed, goals int
-	var lines bytes.Buffer // of goals
+	missed := 0
 	for _, s := range selected {
 		results, err := runSuite(stdout, table, s, o)
 		if err != nil {
 			return err
 		}
-		o.before.compare(stderr, s, results, true)
-		goals += checkGoals(&lines, s, results)
 		if o.check {
 			missed += check(stderr, s, results)
 		}
 	}
-	if table != nil {
-		writeGoals(table, lines.String())
-	}
-	if o.check {
-		fmt.Fprintf(stderr, "\ngoals, of which %d are missed:\n%s", goals, &lines)
-	}
 	if missed > 0 {
-		return fmt.Errorf("%d thresholds missed", missed)
+		return fmt.Errorf("%d goals missed", missed)
 	}
 	return nil
 }
@@ -129,17 +108,15 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.SetOutput(stderr)
 	f.StringVar(&o.suites, "suite", "all", "suites to run, comma-separated, or all: "+strings.Join(suiteNames(), ", "))
-	f.StringVar(&o.cases, "cases", "", "cases to run, comma-separated; empty means all of the suite but optional ones"+optionalCases())
-	f.StringVar(&o.compare, "compare", "", "compare with the figures that -json has written to this file, on standard error")
-	f.BoolVar(&o.cores, "cores", false, "measure the cases of "+coresSuites()+" over the number of processors that the server may use")
+	f.StringVar(&o.cases, "cases", "", "cases to run, comma-separated; empty means all of the suite")
 	f.StringVar(&o.peers, "peers", "", "implementations to run, comma-separated; empty means all of the suite")
 	f.BoolVar(&o.json, "json", false, "print one JSON object per figure instead of a table")
-	f.BoolVar(&o.check, "check", false, "compare with the thresholds of the suite and with goals, on standard error; a threshold that is missed makes the exit status 2")
-	f.DurationVar(&o.duration, "d", 0, "duration of one measurement; 0 means the suite's default: "+durations())
-	f.IntVar(&o.rounds, "rounds", 3, "measurements of each figure, of which the median is printed")
+	f.BoolVar(&o.check, "check", false, "compare with the goals of the suite, on standard error; one that is missed makes the exit status 2")
+	f.DurationVar(&o.duration, "d", 0, "duration of one measurement; 0 means the suite's default")
+	f.IntVar(&o.rounds, "rounds", 3, "measurements of each figure, of which the median is printed; one in virtual time")
 	f.DurationVar(&o.timeout, "timeout", 5*time.Minute, "give up when a measurement takes so much longer than -d, or in virtual time 12 times that; 0 means never")
-	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile to this file; the profile of the suite server's process goes to the same name with .server, of the last measurement")
-	f.StringVar(&o.out, "out", "", "also write a table in Markdown and charts in SVG to this folder")
+	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile to this file")
+	f.StringVar(&o.out, "out", "", "also write a table in Markdown to this folder")
 	f.Uint64Var(&o.seed, "seed", streamsSeed, "seed of the losses in streams")
 	f.StringVar(&o.recordings, "recordings", "", "files of recorded links for the suite paths, comma-separated: how many packets of 1500 bytes could leave in each 20 ms")
 	if err := f.Parse(args); err != nil {
@@ -152,17 +129,6 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 		return nil, errors.New("-rounds must be positive, and -d not negative")
 	}
 	return o, nil
-}
-
-// durations says how long a measurement takes without -d.
-func durations() string {
-	text := defaultDuration.String()
-	for _, name := range suiteNames() {
-		if d := suites[name].duration; d != 0 {
-			text += fmt.Sprintf(", %v for %s", d, name)
-		}
-	}
-	return text
 }
 
 // virtualPatience is how many times longer a measurement in virtual time may take: a
@@ -178,7 +144,7 @@ func runSuite(w, table io.Writer, s *suite, o *options) (results map[string]seri
 		p.rounds = 1
 		p.timeout *= virtualPatience
 	}
-	if p.cases, err = s.selectCases(o.cases, o.cores); err != nil {
+	if p.cases, err = restrict(s.cases, o.cases, "case"); err != nil {
 		return nil, err
 	}
 	if p.impls, err = restrict(s.impls, o.peers, "implementation"); err != nil {
@@ -188,9 +154,7 @@ func runSuite(w, table io.Writer, s *suite, o *options) (results map[string]seri
 		return nil, err
 	}
 	if table != nil {
-		if err := writeResults(table, o.out, s, p, results); err != nil {
-			return nil, err
-		}
+		writeResults(table, s, p, results)
 	}
 	if o.json {
 		err = writeJSON(w, s, p, results)

@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -46,10 +45,9 @@ type pathLinks struct{ there, back netsim.LinkConfig }
 
 // pathRow is a row of the matrix.
 type pathRow struct {
-	links   pathLinks
-	metrics []string
-	window  int  // of kcp-go; 0: pathWindow
-	stream  bool // the transfer has a stream; the session itself otherwise
+	links  pathLinks
+	window int  // of kcp-go; 0: pathWindow
+	stream bool // the transfer has a stream; the session itself otherwise
 
 	// beside is who has a transfer beside this one. Empty means nobody, and same means
 	// the implementation that is measured.
@@ -94,7 +92,7 @@ var pathRows = map[string]*pathRow{
 	"narrower-20-1":   narrower(narrow(20, 100*ms, 40*ms), narrow(1, 100*ms, 40*ms)),
 	"narrower-none-4": narrower(delayed(40*ms), narrow(4, 50*ms, 40*ms)),
 	"longer": {
-		links: narrow(20, 100*ms, 10*ms), warm: 5 * time.Second, metrics: []string{metricGoodput},
+		links: narrow(20, 100*ms, 10*ms), warm: 5 * time.Second,
 		measure: func(r *pathRun) figures {
 			r.change(narrow(20, 100*ms, 200*ms))
 			r.during(2 * time.Second)
@@ -106,7 +104,7 @@ var pathRows = map[string]*pathRow{
 	"deep-1mbit":   deep(1),
 	"deep-5mbit":   deep(5),
 	"varying": {
-		links: recorded(varying(1, 20, 200*ms)), warm: 5 * time.Second, metrics: []string{metricGoodput, metricResent},
+		links: recorded(varying(1, 20, 200*ms)), warm: 5 * time.Second,
 		measure: shareAndResent(time.Minute),
 	},
 
@@ -148,19 +146,17 @@ func init() {
 			r := pathRows[c]
 			return impl == kcpGoSmux && !r.stream || impl == kcpGo && strings.HasPrefix(c, "stream-")
 		},
-		omits: func(c, impl, metric string) bool {
-			return !slices.Contains(pathRows[c].metrics, metric) || impl == kcpGo && metric == metricMessage
-		},
 		measure: measurePath,
 		virtual: true,
+		goals:   pathGoals(),
 	})
 }
 
 // bunches is a path whose packets arrive at the multiples of a time.
 func bunches(every time.Duration) *pathRow {
 	return &pathRow{
-		links:   narrow(50, 100*ms, 20*ms).with(func(p *pathLinks) { p.there.Bunch = every }),
-		metrics: []string{metricGoodput, metricResent}, warm: 5 * time.Second, measure: shareAndResent(20 * time.Second),
+		links: narrow(50, 100*ms, 20*ms).with(func(p *pathLinks) { p.there.Bunch = every }),
+		warm:  5 * time.Second, measure: shareAndResent(20 * time.Second),
 	}
 }
 
@@ -175,7 +171,7 @@ func shareAndResent(d time.Duration) func(r *pathRun) figures {
 // after that, and slow how many of the last eight have less than 0.8 of the link.
 func narrower(from, to pathLinks) *pathRow {
 	return &pathRow{
-		links: from, warm: 5 * time.Second, metrics: []string{metricSent, metricSlow},
+		links: from, warm: 5 * time.Second,
 		measure: func(r *pathRun) figures {
 			const seconds = 10
 			r.change(to)
@@ -195,7 +191,7 @@ func narrower(from, to pathLinks) *pathRow {
 // deep is a slow link with a queue of 20 s.
 func deep(rate float64) *pathRow {
 	return &pathRow{
-		links: narrow(rate, 20*time.Second, 40*ms), warm: 10 * time.Second, metrics: []string{metricGoodput, metricSegments},
+		links: narrow(rate, 20*time.Second, 40*ms), warm: 10 * time.Second,
 		measure: func(r *pathRun) figures {
 			s := r.during(time.Minute)
 			return figures{metricGoodput: s.share, metricSegments: s.wait.Seconds() * rate * 1e6 / 8 / wireMTU}
@@ -209,7 +205,7 @@ func back(rate float64) *pathRow {
 		links: narrow(50, 100*ms, 40*ms).with(func(p *pathLinks) {
 			p.back.Rate, p.back.Queue, p.back.Overhead = int64(rate*1e6/8), 32<<10, netsim.OverheadIPv4
 		}),
-		metrics: []string{metricGoodput}, warm: 5 * time.Second, measure: shareOnly(10 * time.Second),
+		warm: 5 * time.Second, measure: shareOnly(10 * time.Second),
 	}
 }
 
@@ -221,8 +217,8 @@ func shareOnly(d time.Duration) func(r *pathRun) figures {
 // round trip quic-go v0.59 closes the connection: its receiver has too many gaps.
 func long(rtt time.Duration, loss float64, stream bool) *pathRow {
 	return &pathRow{
-		links:   narrow(100, rtt, rtt).with(func(p *pathLinks) { p.there.Loss = loss }),
-		metrics: []string{metricGoodput}, window: 8192, stream: stream, warm: 10 * rtt, measure: shareOnly(10 * time.Second),
+		links:  narrow(100, rtt, rtt).with(func(p *pathLinks) { p.there.Loss = loss }),
+		window: 8192, stream: stream, warm: 10 * rtt, measure: shareOnly(10 * time.Second),
 	}
 }
 
@@ -231,7 +227,7 @@ func long(rtt time.Duration, loss float64, stream bool) *pathRow {
 func sharing(queue time.Duration, beside string, second bool) *pathRow {
 	return &pathRow{
 		links: narrow(100, queue*50*ms, 50*ms), beside: beside, second: second,
-		metrics: []string{metricRatio}, warm: 10 * time.Second,
+		warm: 10 * time.Second,
 		measure: func(r *pathRun) figures {
 			before := r.other.received.Load()
 			s := r.during(20 * time.Second)
@@ -245,7 +241,7 @@ func sharing(queue time.Duration, beside string, second bool) *pathRow {
 func outage(rtt time.Duration) *pathRow {
 	links := narrow(100, rtt, rtt)
 	return &pathRow{
-		links: links, warm: 5 * time.Second, metrics: []string{metricRecovery},
+		links: links, warm: 5 * time.Second,
 		measure: func(r *pathRun) figures {
 			r.change(links.with(func(p *pathLinks) { p.there.Down, p.back.Down = true, true }))
 			r.sleep(10 * time.Second)
@@ -294,7 +290,7 @@ func addRecordings(files string) error {
 		s.cases = append(s.cases, row)
 		pathRows[row] = &pathRow{
 			links: recorded(r), stream: true, warm: 5 * time.Second,
-			metrics: []string{metricGoodput, metricWait, metricMessage}, measure: measureRecorded,
+			measure: measureRecorded,
 		}
 	}
 	return nil
@@ -309,4 +305,33 @@ func measureRecorded(r *pathRun) figures {
 		f[metricMessage] = messages.quantile(0.95)
 	}
 	return f
+}
+
+// pathGoals are what is aimed at.
+func pathGoals() (all []goal) {
+	least := func(metric string, min float64, rows ...string) {
+		for _, c := range rows {
+			all = append(all, goal{c: c, impl: ours, metric: metric, min: min})
+		}
+	}
+	most := func(metric string, max float64, rows ...string) {
+		for _, c := range rows {
+			all = append(all, goal{c: c, impl: ours, metric: metric, max: max})
+		}
+	}
+	least(metricGoodput, 0.92, "bunches-50ms", "bunches-102ms", "bunches-205ms")
+	most(metricResent, 0.005, "bunches-50ms", "bunches-102ms", "bunches-205ms")
+	most(metricSent, 1.25, "narrower-100-4", "narrower-20-1")
+	most(metricSent, 1.9, "narrower-none-4")
+	most(metricSlow, 0.5, "narrower-100-4", "narrower-20-1", "narrower-none-4")
+	least(metricGoodput, 0.95, "longer", "deep-0.2mbit", "deep-1mbit", "deep-5mbit")
+	least(metricGoodput, 0.85, "varying", "long-200ms-loss1", "stream-200ms-loss1")
+	most(metricResent, 0.02, "varying")
+	least(metricGoodput, 0.9, "back-256kbit", "long-300ms", "long-600ms", "stream-300ms", "stream-600ms")
+	least(metricGoodput, 0.6, "back-64kbit")
+	least(metricRatio, 0.33, "before-cubic", "after-cubic", "with-cubic-2bdp")
+	most(metricRatio, 3, "before-cubic", "after-cubic", "with-cubic-2bdp")
+	most(metricRecovery, 2*50+200, "outage-50ms")
+	most(metricRecovery, 2*200+200, "outage-200ms")
+	return all
 }

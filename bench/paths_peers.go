@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
-	"net/netip"
 	"sync/atomic"
 	"time"
 
@@ -28,47 +27,48 @@ var pathPeers = map[string]pathPeer{
 
 // sockets opens the sockets of both hosts.
 func (r *pathRun) sockets(port uint16) (s [2]net.PacketConn, err error) {
-	for i, host := range []string{pathSender, pathReceiver} {
-		pc, err := r.network.Listen(netip.AddrPortFrom(netip.MustParseAddr(host), port).String())
-		if err != nil {
-			return s, err
-		}
-		s[i] = pc
-		r.closes = append(r.closes, func() { _ = pc.Close() })
-	}
-	return s, nil
+	s, shut, err := streamsSockets(r.network, port)
+	r.atEnd(func() { shut() })
+	return s, err
 }
 
 // atEnd has f called at the end of the run, before what was asked for earlier.
 func (r *pathRun) atEnd(f func()) { r.closes = append([]func(){f}, r.closes...) }
+
+// kcpPair opens a session of this module from the first socket to the second.
+func kcpPair(s [2]net.PacketConn, config kcp.Config) (near, far *kcp.Conn, stop func(), err error) {
+	var ends [2]*kcp.Endpoint
+	for i := range s {
+		if ends[i], err = kcp.NewEndpoint(s[i], &config); err != nil {
+			return nil, nil, nil, err
+		}
+	}
+	l, err := ends[1].Listen()
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if near, err = ends[0].Dial(context.Background(), l.Addr()); err != nil {
+		return nil, nil, nil, err
+	}
+	if far, err = l.AcceptKCP(context.Background()); err != nil {
+		return nil, nil, nil, err
+	}
+	return near, far, func() {
+		_, _ = near.Abort(), far.Abort()
+		_, _ = ends[0].Close(), ends[1].Close()
+	}, nil
+}
 
 func kcpPath(r *pathRun, port uint16, control func() congestion.Control) (*pathEnds, error) {
 	s, err := r.sockets(port)
 	if err != nil {
 		return nil, err
 	}
-	var ends [2]*kcp.Endpoint
-	for i, pc := range s {
-		e, err := kcp.NewEndpoint(pc, &kcp.Config{CongestionControl: control, Repetition: r.repetition})
-		if err != nil {
-			return nil, err
-		}
-		ends[i] = e
-		r.atEnd(func() { _ = e.Close() })
-	}
-	l, err := ends[1].Listen()
+	near, far, stop, err := kcpPair(s, kcp.Config{CongestionControl: control, Repetition: r.repetition})
 	if err != nil {
 		return nil, err
 	}
-	near, err := ends[0].Dial(context.Background(), l.Addr())
-	if err != nil {
-		return nil, err
-	}
-	far, err := l.AcceptKCP(context.Background())
-	if err != nil {
-		return nil, err
-	}
-	r.atEnd(func() { _, _ = near.Abort(), far.Abort() })
+	r.atEnd(stop)
 	p := &pathEnds{w: near, r: far, counts: func() (segments, again float64) {
 		s := near.Stats()
 		return float64(s.SegmentsSent + s.Retransmits()), float64(s.Retransmits())

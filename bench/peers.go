@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 
@@ -28,13 +29,11 @@ type settings struct {
 
 // Modes of a connection.
 const (
-	plain  = "plain"
-	aesGCM = "aes-gcm"
-	aesCFB = "aes-cfb"
-	fecMix = "fec-10-3"
-
-	overTLS = "tls"        // a handshake for each connection
-	tickets = "tls-ticket" // the same, resumed by a ticket
+	plain   = "plain"
+	aesGCM  = "aes-gcm"
+	aesCFB  = "aes-cfb"
+	fecMix  = "fec-10-3"
+	overTLS = "tls"
 )
 
 const (
@@ -44,6 +43,8 @@ const (
 	fecDataPart  = 10
 	fecExtraPart = 3
 )
+
+var packetKey = bytes.Repeat([]byte{7}, 16)
 
 // peer is an implementation with one listening end on the loopback interface.
 type peer interface {
@@ -63,13 +64,10 @@ func newPeer(impl string, s settings) (peer, error) {
 	case kcpGo:
 		return newKCPGoPeer(s)
 	case kcpGoAPI:
-		return newKCPGoAPIPeer(s)
+		return newFacadePeer(s)
 	case quicGo:
 		return newQUICPeer(s)
 	case kernelTCP:
-		if s.overTLS() {
-			return newTLSPeer(s)
-		}
 		return newTCPPeer()
 	}
 	return nil, fmt.Errorf("no implementation %q", impl)
@@ -148,7 +146,7 @@ const ropePeriod = 65537
 
 func newRope() *rope {
 	one := make([]byte, ropePeriod)
-	fill(one)
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(one)
 	return &rope{table: append(one, one...), period: ropePeriod}
 }
 

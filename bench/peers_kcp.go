@@ -13,7 +13,6 @@ import (
 
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/crypt"
-	kcpgo "github.com/xtaci/kcp-go/v5"
 )
 
 // minRTO is as in the kernel's TCP. With many busy goroutines on few
@@ -41,15 +40,20 @@ func ourConfig(s settings) (*kcp.Config, error) {
 	switch s.mode {
 	case plain:
 	case aesGCM:
-		c.Cipher, err = crypt.AESGCM(packetKey[:16])
+		c.Cipher, err = crypt.AESGCM(packetKey)
 	case aesCFB:
-		block, e := aes.NewCipher(packetKey[:16])
+		block, e := aes.NewCipher(packetKey)
 		if e != nil {
 			return nil, e
 		}
 		c.Cipher = crypt.CFB(block)
-	case overTLS, tickets:
-		c.TLS, err = sharedTLS(s)
+	case overTLS:
+		server, client, e := selfSigned()
+		if e != nil {
+			return nil, e
+		}
+		server.RootCAs, server.ServerName = client.RootCAs, client.ServerName // both ends can have it
+		c.TLS = server
 	case fecMix:
 		c.FEC = kcp.FEC{Data: fecDataPart, Parity: fecExtraPart}
 	default:
@@ -91,11 +95,7 @@ func newKCPPeer(s settings) (*kcpPeer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newKCPPeerOf(c, s.buffer)
-}
-
-func newKCPPeerOf(c *kcp.Config, buffer int) (*kcpPeer, error) {
-	e, err := newKCPEnd(c, buffer)
+	e, err := newKCPEnd(c, s.buffer)
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +103,7 @@ func newKCPPeerOf(c *kcp.Config, buffer int) (*kcpPeer, error) {
 	if err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
-	return &kcpPeer{e, l, buffer}, nil
+	return &kcpPeer{e, l, s.buffer}, nil
 }
 
 func (p *kcpPeer) Accept() (io.ReadWriteCloser, error) { return p.listener.Accept() }
@@ -134,94 +134,3 @@ type ownSocket struct {
 func (c *ownSocket) Close() error {
 	return errors.Join(c.ReadWriteCloser.Close(), c.socket.Close())
 }
-
-// kcpGoPeer is kcp-go, set up as it is for speed: nodelay 1, interval 10,
-// resend 2, no congestion control, stream mode, no write delay.
-type kcpGoPeer struct {
-	settings
-	listener *kcpgo.Listener
-	socket   *net.UDPConn
-}
-
-func newKCPGoPeer(s settings) (*kcpGoPeer, error) {
-	block, data, parity, err := kcpGoMode(s.mode)
-	if err != nil {
-		return nil, err
-	}
-	socket, err := openSocket(s.buffer)
-	if err != nil {
-		return nil, err
-	}
-	l, err := kcpgo.ServeConn(block, data, parity, socket)
-	if err != nil {
-		return nil, errors.Join(err, socket.Close())
-	}
-	return &kcpGoPeer{s, l, socket}, nil
-}
-
-// kcpGoMode returns the arguments that stand for a mode.
-func kcpGoMode(mode string) (block kcpgo.BlockCrypt, data, parity int, err error) {
-	switch mode {
-	case plain:
-	case aesGCM:
-		block, err = kcpgo.NewAESGCMCrypt(packetKey[:16])
-	case aesCFB:
-		block, err = kcpgo.NewAESBlockCrypt(packetKey[:16])
-	case fecMix:
-		data, parity = fecDataPart, fecExtraPart
-	default:
-		err = fmt.Errorf("no mode %q", mode)
-	}
-	return block, data, parity, err
-}
-
-// tuneKCPGo has c work as the settings say.
-func tuneKCPGo(s settings, c *kcpgo.UDPSession) *kcpgo.UDPSession {
-	c.SetNoDelay(1, 10, 2, 1)
-	c.SetWindowSize(s.window, s.window)
-	//lint:ignore SA1019 there is no other way to have it
-	c.SetStreamMode(true)
-	c.SetWriteDelay(false)
-	c.SetMtu(wireMTU)
-	return c
-}
-
-func (p *kcpGoPeer) Accept() (io.ReadWriteCloser, error) {
-	c, err := p.listener.AcceptKCP()
-	if err != nil {
-		return nil, err
-	}
-	return tuneKCPGo(p.settings, c), nil
-}
-
-func (p *kcpGoPeer) Dial() (io.ReadWriteCloser, error) {
-	socket, err := openSocket(p.buffer)
-	if err != nil {
-		return nil, err
-	}
-	c, err := p.dialFrom(socket)
-	if err != nil {
-		return nil, errors.Join(err, socket.Close())
-	}
-	return &ownSocket{c, socket}, nil
-}
-
-// dialFrom dials from a socket that no other session uses.
-func (p *kcpGoPeer) dialFrom(socket *net.UDPConn) (io.ReadWriteCloser, error) {
-	return dialKCPGo(p.settings, p.listener.Addr().String(), socket)
-}
-
-// dialKCPGo dials addr from a socket that no other session uses.
-func dialKCPGo(s settings, addr string, socket *net.UDPConn) (*kcpgo.UDPSession, error) {
-	block, data, parity, err := kcpGoMode(s.mode)
-	if err != nil {
-		return nil, err
-	}
-	c, err := kcpgo.NewConn(addr, block, data, parity, socket)
-	if err != nil {
-		return nil, err
-	}
-	return tuneKCPGo(s, c), nil
-}
-
-func (p *kcpGoPeer) Close() error { return errors.Join(p.listener.Close(), p.socket.Close()) }

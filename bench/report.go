@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -32,15 +33,14 @@ type record struct {
 // writeJSON writes one line for each figure.
 func writeJSON(w io.Writer, s *suite, p plan, results map[string]series) error {
 	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false) // "kcp<kcp-go" is a name
 	for _, c := range p.cases {
 		for _, impl := range p.impls {
 			for _, m := range s.metrics {
-				if !s.hasFigure(c, impl, m.name) {
+				v := results[c].values(impl, m.name)
+				if len(v) == 0 {
 					continue
 				}
-				r := record{s.name, c, impl, m.name, s.unitOf(c, m.name), median(results[c].values(impl, m.name))}
-				if err := enc.Encode(r); err != nil {
+				if err := enc.Encode(record{s.name, c, impl, m.name, m.unit, median(v)}); err != nil {
 					return err
 				}
 			}
@@ -49,12 +49,11 @@ func writeJSON(w io.Writer, s *suite, p plan, results map[string]series) error {
 	return nil
 }
 
-// writeTable writes a table with a line for each case and metric: the median
-// of each implementation, with half its range if there were several rounds.
+// writeTable writes a table with a line for each case and metric.
 func writeTable(w io.Writer, s *suite, p plan, results map[string]series) error {
 	fmt.Fprintf(w, "suite %s: %s\n%s\n\n", s.name, s.about, how(s, p))
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	for _, row := range tableOf(s, p, results) {
+	for _, row := range tableOf(s, p, results, true) {
 		fmt.Fprintln(t, strings.Join(row, "\t")+"\t")
 	}
 	if err := t.Flush(); err != nil {
@@ -64,42 +63,42 @@ func writeTable(w io.Writer, s *suite, p plan, results map[string]series) error 
 	return err
 }
 
-// tableOf returns the rows of the table of a suite, the head first.
-func tableOf(s *suite, p plan, results map[string]series) [][]string {
-	head := append([]string{"case", "metric", "unit", "better"}, p.impls...)
+// tableOf returns the rows of the table of a suite, the head first: the median of
+// each implementation, and half its range if that is wanted and known.
+func tableOf(s *suite, p plan, results map[string]series, ranges bool) [][]string {
+	head := append([]string{"case", "metric"}, p.impls...)
 	compare := slices.Contains(p.impls, ours) && slices.ContainsFunc(p.impls, func(impl string) bool { return slices.Contains(rivals, impl) })
 	if compare {
-		head = append(head, "than the best")
+		head = append(head, "times better")
 	}
 	rows := [][]string{head}
 	for _, c := range p.cases {
 		for _, m := range s.metrics {
-			if !s.hasRow(c, m.name, p.impls) {
-				continue
-			}
-			row := []string{c, m.name, s.unitOf(c, m.name), better(m.name)}
+			row, any := []string{c, m.name + ", " + m.unit}, false
 			for _, impl := range p.impls {
 				cell := ""
 				if v := results[c].values(impl, m.name); len(v) > 0 {
-					cell = number(median(v))
-					if len(v) > 1 {
+					cell, any = number(median(v)), true
+					if ranges && len(v) > 1 {
 						cell += " ± " + spread(v)
 					}
 				}
 				row = append(row, cell)
 			}
 			if compare {
-				row = append(row, thanTheBest(m.name, results[c]))
+				row = append(row, timesBetter(m.name, results[c]))
 			}
-			rows = append(rows, row)
+			if any {
+				rows = append(rows, row)
+			}
 		}
 	}
 	return rows
 }
 
-// thanTheBest returns how many times better ours is than the best of the rivals: above
-// 1 it is better. A ratio to a residue of the measurement itself says nothing.
-func thanTheBest(metric string, r series) string {
+// timesBetter returns how many times better ours is than the best of the rivals. A
+// ratio to a residue of the measurement itself says nothing.
+func timesBetter(metric string, r series) string {
 	const negligible = 0.005
 	own := r.values(ours, metric)
 	var all []float64
@@ -111,15 +110,18 @@ func thanTheBest(metric string, r series) string {
 	if len(own) == 0 || len(all) == 0 {
 		return ""
 	}
-	best := slices.Min(all)
-	if better(metric) == "more" {
-		best = slices.Max(all)
+	over, under := slices.Min(all), median(own)
+	if slices.Contains(moreIsBetter, metric) {
+		over, under = under, slices.Max(all)
 	}
-	if median(own) < negligible || best < negligible {
+	if over < negligible || under < negligible {
 		return "-"
 	}
-	return fmt.Sprintf("%.2f", improvement(metric, best, median(own)))
+	return fmt.Sprintf("%.2f", over/under)
 }
+
+// moreIsBetter are the metrics of which that is true.
+var moreIsBetter = []string{metricGoodput, metricRate, metricSlowest}
 
 // number formats v with about four digits.
 func number(v float64) string {
@@ -141,6 +143,14 @@ func spread(v []float64) string {
 		return "-"
 	}
 	return fmt.Sprintf("%.1f%%", 50*(slices.Max(v)-slices.Min(v))/mid)
+}
+
+// how says how the figures of a suite came about.
+func how(s *suite, p plan) string {
+	if s.virtual {
+		return "In virtual time, one round."
+	}
+	return fmt.Sprintf("Medians of %d rounds of %v.", p.rounds, p.duration)
 }
 
 // writeHeader says what the figures were measured on.
@@ -171,4 +181,33 @@ func kernel() string {
 		return "unknown"
 	}
 	return strings.TrimSpace(string(release))
+}
+
+// createResults makes a folder and begins its table.
+func createResults(dir string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.Create(filepath.Join(dir, "README.md"))
+	if err != nil {
+		return nil, err
+	}
+	fmt.Fprint(f, "# Results\n\nWritten by `make bench`. Only ratios of figures of one run mean anything. The last column\n"+
+		"compares kcp with the best of kcp-go, smux over it, quic-go and TCP.\n\n```\n")
+	if err := writeHeader(f); err != nil {
+		return nil, err
+	}
+	fmt.Fprint(f, "```\n")
+	return f, nil
+}
+
+// writeResults adds the table of a suite in Markdown.
+func writeResults(w io.Writer, s *suite, p plan, results map[string]series) {
+	fmt.Fprintf(w, "\n## %s\n\n%s.\n%s\n\n", s.name, s.about, how(s, p))
+	for i, row := range tableOf(s, p, results, false) {
+		fmt.Fprintf(w, "|%s|\n", strings.Join(row, "|"))
+		if i == 0 {
+			fmt.Fprintln(w, "|"+strings.Repeat("---|", len(row)))
+		}
+	}
 }

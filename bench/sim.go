@@ -1,6 +1,7 @@
 package main
 
 import (
+	"container/heap"
 	"crypto/rand"
 	"fmt"
 	mathrand "math/rand/v2"
@@ -26,6 +27,7 @@ const packetOverhead = 28
 type sim struct {
 	now    time.Duration
 	events eventQueue
+	pushed uint64 // events so far
 	ends   []*simEnd
 	err    error // the first of any end; ends the run
 }
@@ -33,10 +35,6 @@ type sim struct {
 // simLink is one direction of a path. Several conversations may share it.
 type simLink struct {
 	*netsim.Link
-	// observe, if not nil, is told of every packet that will be delivered: when
-	// it was sent and when it arrives, and its size with packetOverhead.
-	observe func(sent, arrives time.Duration, size int)
-
 	// tap, if not nil, is told of every packet put on the link, without
 	// packetOverhead.
 	tap func(e *simEnd, packet []byte)
@@ -81,7 +79,7 @@ func (s *sim) pair(impl simImpl, forward, back *simLink) (a, b *simEnd, err erro
 
 // at has call called at a time.
 func (s *sim) at(at time.Duration, call func()) {
-	s.events.push(event{at: max(at, s.now), call: call})
+	s.push(event{at: max(at, s.now), call: call})
 }
 
 // every has call called at a time and then after each interval.
@@ -96,10 +94,10 @@ func (s *sim) every(first, interval time.Duration, call func()) {
 // until nothing is left to happen or limit is reached, which are errors.
 func (s *sim) run(limit time.Duration, done func() bool) error {
 	for !done() {
-		if len(s.events.heap) == 0 {
+		if len(s.events) == 0 {
 			return fmt.Errorf("nothing left to happen at %v", s.now)
 		}
-		if s.events.heap[0].at > limit {
+		if s.events[0].at > limit {
 			return fmt.Errorf("not done by %v", limit)
 		}
 		s.step()
@@ -113,7 +111,7 @@ func (s *sim) run(limit time.Duration, done func() bool) error {
 // step lets the next event happen. Packets that reach an end at the same
 // instant are one batch, as they are for a session.
 func (s *sim) step() {
-	ev := s.events.pop()
+	ev := s.pop()
 	s.now = ev.at
 	switch {
 	case ev.call != nil:
@@ -122,12 +120,12 @@ func (s *sim) step() {
 		ev.end.wakeUp()
 	default:
 		ev.end.take(ev.packet)
-		for len(s.events.heap) > 0 {
-			next := &s.events.heap[0]
+		for len(s.events) > 0 {
+			next := &s.events[0]
 			if next.at != s.now || next.end != ev.end || next.packet == nil {
 				break
 			}
-			ev.end.take(s.events.pop().packet)
+			ev.end.take(s.pop().packet)
 		}
 		ev.end.afterInput()
 	}
@@ -178,7 +176,7 @@ func (e *simEnd) arm() {
 	at = max(at, e.sim.now+time.Microsecond)
 	if e.timer == 0 || at < e.timer {
 		e.timer = at
-		e.sim.events.push(event{at: at, end: e})
+		e.sim.push(event{at: at, end: e})
 	}
 }
 
@@ -210,10 +208,7 @@ func (e *simEnd) output(packet []byte) {
 		l.tap(e, packet)
 	}
 	for _, d := range l.Send(now, l.padded) {
-		if l.observe != nil {
-			l.observe(now, d.At, len(d.Data))
-		}
-		e.sim.events.push(event{at: d.At, end: e.peer, packet: d.Data[packetOverhead:]})
+		e.sim.push(event{at: d.At, end: e.peer, packet: d.Data[packetOverhead:]})
 	}
 }
 
@@ -227,52 +222,35 @@ type event struct {
 	packet []byte
 }
 
-// eventQueue is a binary heap of events.
-type eventQueue struct {
-	heap  []event
-	count uint64
+// eventQueue has the next event first.
+type eventQueue []event
+
+func (q eventQueue) Len() int { return len(q) }
+
+func (q eventQueue) Less(i, j int) bool {
+	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].order < q[j].order
 }
 
-func (q *eventQueue) before(i, j int) bool {
-	a, b := &q.heap[i], &q.heap[j]
-	return a.at < b.at || a.at == b.at && a.order < b.order
+func (q eventQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+
+func (q *eventQueue) Push(ev any) { *q = append(*q, ev.(event)) }
+
+func (q *eventQueue) Pop() any {
+	last := (*q)[len(*q)-1]
+	(*q)[len(*q)-1] = event{}
+	*q = (*q)[:len(*q)-1]
+	return last
 }
 
-func (q *eventQueue) push(ev event) {
-	q.count++
-	ev.order = q.count
-	q.heap = append(q.heap, ev)
-	for i := len(q.heap) - 1; i > 0; {
-		up := (i - 1) / 2
-		if !q.before(i, up) {
-			break
-		}
-		q.heap[i], q.heap[up] = q.heap[up], q.heap[i]
-		i = up
-	}
+// push adds an event.
+func (s *sim) push(ev event) {
+	s.pushed++
+	ev.order = s.pushed
+	heap.Push(&s.events, ev)
 }
 
-func (q *eventQueue) pop() event {
-	first, last := q.heap[0], len(q.heap)-1
-	q.heap[0] = q.heap[last]
-	q.heap[last] = event{}
-	q.heap = q.heap[:last]
-	for i := 0; ; {
-		down := 2*i + 1
-		if down >= last {
-			break
-		}
-		if down+1 < last && q.before(down+1, down) {
-			down++
-		}
-		if !q.before(down, i) {
-			break
-		}
-		q.heap[i], q.heap[down] = q.heap[down], q.heap[i]
-		i = down
-	}
-	return first
-}
+// pop takes the next one.
+func (s *sim) pop() event { return heap.Pop(&s.events).(event) }
 
 // frozen calls f while the clock of the time package stands still. kcp-go
 // reads that clock; setKCPGoClock alone would let it go on during a call.

@@ -1,14 +1,19 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/netsim"
 )
 
@@ -18,21 +23,16 @@ import (
 // its answer, and what is left for the download.
 //
 // kcp has each flow on a stream of one session, the small ones with higher
-// priority. kcp-one has all of them on the session itself, with a head in front of
-// each message. kcp-apart has a session for each flow, at the same time. kcp-bulk
+// priority. kcp-apart has a session for each flow, at the same time. kcp-bulk
 // has nothing but the download. kcp-go-smux is smux over kcp-go as it is mostly
 // run, quic-go has a stream for each flow.
 //
-// Figures of this module repeat to the last digit; see streams_steps.go. Figures of
-// the others differ by some percent from run to run, though losses fall on the same
-// packets. smux passes what is written through goroutines and selects of its own,
-// of which the runtime chooses the order. quic-go has a goroutine for each
-// connection, for sending, and for the socket, which run at the same instant as
-// the application's; and packet numbers that it leaves out, connection ids and
-// signatures come from crypto/rand, and change the sizes of its packets.
+// Figures of this module repeat to the last digit, as kcp.Config.Repetition has it.
+// Figures of the others differ by some percent from run to run, though losses fall on
+// the same packets: goroutines of theirs run at the same instant, and quic-go draws
+// from crypto/rand what changes the sizes of its packets.
 
 const (
-	kcpOne    = "kcp-one"
 	kcpApart  = "kcp-apart"
 	kcpBulk   = "kcp-bulk"
 	kcpGoSmux = "kcp-go-smux"
@@ -83,7 +83,7 @@ var streamsCases = map[string]streamsCase{
 // streamsLink has a queue of 100 ms.
 func streamsLink(loss float64, burst netsim.GilbertElliott) netsim.LinkConfig {
 	return netsim.LinkConfig{
-		Delay: streamsRTT/2 + hopTime, Rate: streamsRate, Queue: streamsRate / 10, Overhead: netsim.OverheadIPv4,
+		Delay: streamsRTT / 2, Rate: streamsRate, Queue: streamsRate / 10, Overhead: netsim.OverheadIPv4,
 		Loss: loss, Burst: burst,
 	}
 }
@@ -93,33 +93,27 @@ func init() {
 		name:    "streams",
 		about:   "a state feed, calls, a chat and a download beside each other at 20 Mbit/s, RTT 80 ms, in virtual time",
 		cases:   []string{"loss0", "loss2", "loss5", "bursts", "unread"},
-		impls:   []string{ours, kcpOne, kcpApart, kcpBulk, kcpGoSmux, quicGo},
+		impls:   []string{ours, kcpApart, kcpBulk, kcpGoSmux, quicGo},
 		measure: measureStreams,
 		virtual: true,
-		lacks: func(c, impl string) bool {
-			return c == "unread" && impl != ours || c == burstsSeeds && impl != ours && impl != quicGo
-		},
-		optional: []string{burstsSeeds},
-		omits: func(_, impl, metric string) bool {
-			return impl == kcpBulk && metric != metricGoodput
-		},
+		lacks:   func(c, impl string) bool { return c == "unread" && impl != ours },
 	}
 	for _, f := range streamFlows[:bulkOfMix] {
-		for _, q := range []string{metricP50, metricP99, metricP999} {
+		for _, q := range []string{metricP50, metricP99} {
 			s.metrics = append(s.metrics, metric{f.name + "-" + q, "ms"})
 		}
 		for _, c := range s.cases {
 			p99 := f.name + "-" + metricP99
-			s.thresholds = append(s.thresholds,
-				threshold{c: c, impl: ours, metric: p99, max: 1.15, of: kcpApart},
-				threshold{c: c, impl: ours, metric: p99, max: 0.5, of: kcpGoSmux},
-				threshold{c: c, impl: ours, metric: p99, max: 1, of: quicGo})
+			s.goals = append(s.goals,
+				goal{c: c, impl: ours, metric: p99, max: 1.15, of: kcpApart},
+				goal{c: c, impl: ours, metric: p99, max: 0.5, of: kcpGoSmux},
+				goal{c: c, impl: ours, metric: p99, max: 1, of: quicGo})
 		}
 	}
 	for _, c := range s.cases {
-		s.thresholds = append(s.thresholds, threshold{c: c, impl: ours, metric: metricGoodput, min: 0.9, of: kcpBulk})
+		s.goals = append(s.goals, goal{c: c, impl: ours, metric: metricGoodput, min: 0.9, of: kcpBulk})
 	}
-	s.thresholds = append(s.thresholds, threshold{c: "unread", impl: ours, metric: metricGoodput, min: 0.95, ofCase: "loss2"})
+	s.goals = append(s.goals, goal{c: "unread", impl: ours, metric: metricGoodput, min: 0.95, ofCase: "loss2"})
 	s.metrics = append(s.metrics, metric{metricGoodput, "Mbit/s"})
 	register(s)
 }
@@ -130,9 +124,11 @@ type flowEnds struct{ near, far io.ReadWriter }
 
 // streamsImpl opens the flows of the mix between two hosts of a network. close ends
 // all of it.
-type streamsImpl func(n *netsim.Network) (flows []flowEnds, close func(), err error)
+type streamsImpl func(n *netsim.Network, unread bool) (flows []flowEnds, close func(), err error)
 
-var streamsImpls = map[string]streamsImpl{kcpGoSmux: smuxStreams, quicGo: quicStreams}
+var streamsImpls = map[string]streamsImpl{
+	ours: kcpStreams, kcpApart: kcpApartSessions, kcpBulk: kcpBulkAlone, kcpGoSmux: smuxStreams, quicGo: quicStreams,
+}
 
 // streamsRun collects what arrives.
 type streamsRun struct {
@@ -141,104 +137,79 @@ type streamsRun struct {
 	until time.Duration
 	times [][]float64 // ms, by flow
 	bulk  int64       // bytes that arrived between streamsSettle and until
+	err   error
 }
 
-// burstsSeeds is the case bursts with several seeds: its figures are their means.
-const burstsSeeds = "bursts-12-seeds"
-
+// measureStreams returns the figures of a case.
 func measureStreams(name, impl string, d time.Duration) (figures, error) {
-	if name != burstsSeeds {
-		return measureStreamsSeed(name, impl, streamsSeed, d)
-	}
-	const seeds = 12
-	mean := figures{}
-	for seed := range uint64(seeds) {
-		f, err := measureStreamsSeed("bursts", impl, seed+1, d)
-		if err != nil {
-			return nil, fmt.Errorf("seed %d: %w", seed+1, err)
-		}
-		for name, v := range f {
-			mean[name] += v / seeds
-		}
-	}
-	return mean, nil
-}
-
-// measureStreamsSeed measures a case with the losses of one seed.
-func measureStreamsSeed(name, impl string, seed uint64, d time.Duration) (figures, error) {
 	c, ok := streamsCases[name]
 	if !ok {
 		return nil, fmt.Errorf("no case %q", name)
 	}
-	if streamsImpls[impl] == nil && steppedImpls[impl] == nil {
+	open := streamsImpls[impl]
+	if open == nil {
 		return nil, fmt.Errorf("no implementation %q", impl)
 	}
 	r := &streamsRun{until: streamsSettle + streamsTime, times: make([][]float64, bulkOfMix)}
 	if d < quickRun {
-		r.until = streamsSettle + 2*time.Second
+		r.until = streamsSettle + time.Second
 	}
-	err := frozen(func() error {
-		if n := netsim.NewNetwork(seed, c.link); steppedImpls[impl] == nil {
-			return r.run(n, impl)
-		} else {
-			return r.runSteps(n, impl, c.unread)
-		}
-	})
-	if err != nil {
-		return nil, err
+	err := frozen(func() error { return r.run(netsim.NewNetwork(streamsSeed, c.link), open, c.unread) })
+	if err != nil || r.err != nil {
+		return nil, errors.Join(err, r.err)
 	}
 	f := figures{metricGoodput: float64(r.bulk) * 8 / 1e6 / (r.until - streamsSettle).Seconds()}
 	for i, times := range r.times {
-		if impl == kcpBulk {
-			break
-		}
-		if slices.Sort(times); len(times) == 0 {
-			return nil, fmt.Errorf("nothing of %s has arrived", streamFlows[i].name)
-		}
-		for metric, q := range map[string]float64{metricP50: 0.5, metricP99: 0.99, metricP999: 0.999} {
-			f[streamFlows[i].name+"-"+metric] = quantile(times, q)
+		if slices.Sort(times); len(times) > 0 {
+			f[streamFlows[i].name+"-"+metricP50] = quantile(times, 0.5)
+			f[streamFlows[i].name+"-"+metricP99] = quantile(times, 0.99)
 		}
 	}
 	return f, nil
 }
 
-// run lets all flows go until the end.
-func (r *streamsRun) run(n *netsim.Network, impl string) error {
-	flows, stop, err := streamsImpls[impl](n)
+// run lets all flows go until the end. No two of their goroutines begin at the same
+// instant.
+func (r *streamsRun) run(n *netsim.Network, open streamsImpl, unread bool) error {
+	flows, stop, err := open(n, unread)
 	if err != nil {
 		return err
 	}
 	r.start = time.Now()
 	var wg sync.WaitGroup
-	for i := range streamFlows {
-		f, ends := &streamFlows[i], flows[i]
-		wg.Go(func() { r.send(f, ends.near) })
-		wg.Go(func() { r.receive(i, ends.far, f.answered) })
-		if f.answered {
-			wg.Go(func() { r.receive(i, ends.near, false) })
-		}
+	begin := func(f func()) {
+		wg.Go(f)
+		time.Sleep(time.Microsecond)
 	}
-	time.Sleep(r.until)
+	for i, ends := range flows {
+		if ends.near == nil {
+			continue
+		}
+		f := &streamFlows[min(i, bulkOfMix)]
+		if i <= bulkOfMix {
+			begin(func() { r.receive(i, ends.far, f.answered) })
+		}
+		if f.answered {
+			begin(func() { r.receive(i, ends.near, false) })
+		}
+		begin(func() { r.send(f, time.Duration(i)*time.Microsecond, ends.near) })
+	}
+	time.Sleep(time.Until(r.start.Add(r.until)))
 	stop()
 	wg.Wait()
 	time.Sleep(time.Minute) // goroutines of the implementations end
 	return nil
 }
 
-// message returns a message that begins with the time.
-func (r *streamsRun) message(f *streamFlow) []byte {
-	b := make([]byte, f.size)
-	binary.LittleEndian.PutUint64(b, uint64(time.Since(r.start)))
-	return b
-}
-
-// send writes messages.
-func (r *streamsRun) send(f *streamFlow, w io.Writer) {
+// send writes messages, which begin with the time.
+func (r *streamsRun) send(f *streamFlow, odds time.Duration, w io.Writer) {
+	b := bytes.Clone(pattern[:f.size])
 	for n := 0; ; n++ {
 		if f.every > 0 {
-			time.Sleep(time.Until(r.start.Add(time.Duration(n) * f.every)))
+			time.Sleep(time.Until(r.start.Add(time.Duration(n)*f.every + odds)))
 		}
-		if _, err := w.Write(r.message(f)); err != nil {
+		binary.LittleEndian.PutUint64(b, uint64(time.Since(r.start)))
+		if _, err := w.Write(b); err != nil {
 			return
 		}
 	}
@@ -257,25 +228,91 @@ func (r *streamsRun) receive(i int, rw io.ReadWriter, answers bool) {
 			}
 			continue
 		}
-		r.note(i, time.Duration(binary.LittleEndian.Uint64(b)))
+		r.note(i, b)
 	}
 }
 
-func (r *streamsRun) note(i int, sent time.Duration) {
+// note takes a message that has arrived.
+func (r *streamsRun) note(i int, b []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now := time.Since(r.start)
+	if !bytes.Equal(b[8:], pattern[8:len(b)]) {
+		r.err = errContent
+	}
+	now, sent := time.Since(r.start), time.Duration(binary.LittleEndian.Uint64(b))
 	switch {
-	case now > r.until || now < streamsSettle || i > bulkOfMix:
+	case now > r.until || now < streamsSettle:
 	case i == bulkOfMix:
-		r.bulk += int64(streamFlows[i].size)
+		r.bulk += int64(len(b))
 	default:
 		r.times[i] = append(r.times[i], float64(now-sent)/float64(time.Millisecond))
 	}
 }
 
-func quicStreams(n *netsim.Network) (flows []flowEnds, stop func(), err error) {
-	sockets, shut, err := streamsSockets(n)
+// kcpStreams has each flow on a stream of one session.
+func kcpStreams(n *netsim.Network, unread bool) ([]flowEnds, func(), error) {
+	kinds := streamFlows
+	if unread {
+		kinds = append(slices.Clip(kinds), kinds[bulkOfMix])
+	}
+	return kcpStreamsOf(n, kinds)
+}
+
+// kcpBulkAlone has the download only.
+func kcpBulkAlone(n *netsim.Network, _ bool) ([]flowEnds, func(), error) {
+	flows, stop, err := kcpStreamsOf(n, streamFlows[bulkOfMix:])
+	return append(make([]flowEnds, bulkOfMix), flows...), stop, err
+}
+
+func kcpStreamsOf(n *netsim.Network, kinds []streamFlow) (flows []flowEnds, stop func(), err error) {
+	near, far, stop, err := streamsPair(n, 4000, kcp.NewRepetition(streamsSeed))
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, kind := range kinds {
+		s, err := near.OpenStream(context.Background(), &kcp.StreamOptions{Priority: kind.priority})
+		if err != nil {
+			return nil, nil, err
+		}
+		r, err := far.AcceptStream(context.Background())
+		if err != nil {
+			return nil, nil, err
+		}
+		flows = append(flows, flowEnds{s, r})
+	}
+	return flows, stop, nil
+}
+
+// kcpApartSessions has a session for each flow.
+func kcpApartSessions(n *netsim.Network, _ bool) (flows []flowEnds, _ func(), err error) {
+	var stops []func()
+	repetition := kcp.NewRepetition(streamsSeed)
+	for i := range streamFlows {
+		near, far, stop, err := streamsPair(n, 4000+uint16(i), repetition)
+		if err != nil {
+			return nil, nil, err
+		}
+		flows, stops = append(flows, flowEnds{near, far}), append(stops, stop)
+	}
+	return flows, func() {
+		for _, stop := range stops {
+			stop()
+		}
+	}, nil
+}
+
+// streamsPair opens a session of this module.
+func streamsPair(n *netsim.Network, port uint16, repetition *kcp.Repetition) (near, far *kcp.Conn, stop func(), err error) {
+	sockets, shut, err := streamsSockets(n, port)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	near, far, end, err := kcpPair(sockets, kcp.Config{Repetition: repetition})
+	return near, far, func() { end(); shut() }, err
+}
+
+func quicStreams(n *netsim.Network, _ bool) (flows []flowEnds, stop func(), err error) {
+	sockets, shut, err := streamsSockets(n, 4000)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -294,9 +331,9 @@ func quicStreams(n *netsim.Network) (flows []flowEnds, stop func(), err error) {
 }
 
 // streamsSockets opens the sockets of both hosts, the one that dials first.
-func streamsSockets(n *netsim.Network) (s [2]net.PacketConn, shut func(), err error) {
-	for i, addr := range []string{"10.0.0.2:4000", "10.0.0.1:4000"} {
-		if s[i], err = n.Listen(addr); err != nil {
+func streamsSockets(n *netsim.Network, port uint16) (s [2]net.PacketConn, shut func(), err error) {
+	for i, host := range []string{pathSender, pathReceiver} {
+		if s[i], err = n.Listen(netip.AddrPortFrom(netip.MustParseAddr(host), port).String()); err != nil {
 			return s, nil, err
 		}
 	}
@@ -411,8 +448,8 @@ func (c *driven) Close() error {
 // smuxWindow is kcp-go's window, in segments: enough for the path and its queue.
 const smuxWindow = 512
 
-func smuxStreams(n *netsim.Network) (flows []flowEnds, stop func(), err error) {
-	sockets, shut, err := streamsSockets(n)
+func smuxStreams(n *netsim.Network, _ bool) (flows []flowEnds, stop func(), err error) {
+	sockets, shut, err := streamsSockets(n, 4000)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -13,35 +14,17 @@ import (
 // own and registers itself from an init function.
 type suite struct {
 	name    string
-	about   string   // one line for the usage text and the head of the table
+	about   string   // one line for the head of the table
 	cases   []string // in the order of the table
 	impls   []string // implementations, likewise
-	metrics []metric // what measure returns figures for, likewise
+	metrics []metric // likewise
 
 	// lacks reports that there is no such case of an implementation; nil means
 	// that there are all.
 	lacks func(c, impl string) bool
 
-	// omits reports that measure returns no figure of a metric in a case of an
-	// implementation. nil means that it returns all.
-	omits func(c, impl, metric string) bool
-
-	// units returns the unit of a metric in a case, or "" for the unit of the
-	// metric. nil means the metric's in all cases.
-	units func(c, metric string) string
-
-	// optional are cases that are measured only if -cases names them.
-	optional []string
-
-	// overCores are the cases that -cores measures with one processor, two, and
-	// so on. The name of a case then ends in coresMark and the number.
-	overCores []string
-
-	charts []chart // of what is shown in pictures
-
-	// measure runs one implementation through one case for about d, not
-	// counting preparation, and returns a figure for every metric,
-	// except those that omits names.
+	// measure runs one implementation through one case for about d, not counting
+	// preparation, and returns figures of some of the metrics.
 	measure func(c, impl string, d time.Duration) (figures, error)
 
 	// virtual says that time is virtual. Figures of this module then repeat to the last
@@ -52,12 +35,15 @@ type suite struct {
 	// defaultDuration.
 	duration time.Duration
 
-	// thresholds are what -check holds the figures against.
-	thresholds []threshold
+	// goals are what -check holds the figures against.
+	goals []goal
 }
 
 // defaultDuration is how long a measurement of most suites takes.
 const defaultDuration = 500 * time.Millisecond
+
+// quickRun is the duration below which a measurement is a trial.
+const quickRun = 100 * time.Millisecond
 
 // metric is a quantity that a suite measures.
 type metric struct {
@@ -72,40 +58,22 @@ type figures map[string]float64
 var suites = map[string]*suite{}
 
 // register makes s known. It is meant for init functions.
-func register(s *suite) {
-	if suites[s.name] != nil {
-		panic("bench: two suites named " + s.name)
-	}
-	suites[s.name] = s
-}
+func register(s *suite) { suites[s.name] = s }
 
 // suiteNames returns the names of all suites in order.
-func suiteNames() []string {
-	var names []string
-	for name := range suites {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
+func suiteNames() []string { return slices.Sorted(maps.Keys(suites)) }
 
 // selectSuites returns the suites of a comma-separated list, or all of them
 // for "all".
-func selectSuites(list string) ([]*suite, error) {
-	names := splitList(list)
-	if list == "all" {
-		names = suiteNames()
-	}
-	var selected []*suite
-	for _, name := range names {
-		s := suites[name]
-		if s == nil {
-			return nil, fmt.Errorf("no suite %q; there are: %s", name, strings.Join(suiteNames(), ", "))
+func selectSuites(list string) (selected []*suite, err error) {
+	names := suiteNames()
+	if list != "all" {
+		if names, err = restrict(names, list, "suite"); err != nil {
+			return nil, err
 		}
-		selected = append(selected, s)
 	}
-	if len(selected) == 0 {
-		return nil, errors.New("no suite selected")
+	for _, name := range names {
+		selected = append(selected, suites[name])
 	}
 	return selected, nil
 }
@@ -113,96 +81,21 @@ func selectSuites(list string) ([]*suite, error) {
 // restrict returns the elements of all that the comma-separated list names, in the
 // order of all; an empty list means all.
 func restrict(all []string, list, what string) ([]string, error) {
-	names := splitList(list)
-	if len(names) == 0 {
+	if list == "" {
 		return all, nil
 	}
+	names := splitList(list)
 	for _, name := range names {
 		if !slices.Contains(all, name) {
 			return nil, fmt.Errorf("no %s %q; there are: %s", what, name, strings.Join(all, ", "))
 		}
 	}
+	if len(names) == 0 {
+		return nil, errors.New("no " + what + " is named")
+	}
 	return slices.DeleteFunc(slices.Clone(all), func(name string) bool {
 		return !slices.Contains(names, name)
 	}), nil
-}
-
-// coresMark stands between the name of a case and a number of processors.
-const coresMark = "/cores="
-
-// selectCases returns the cases that the comma-separated list names, in the
-// order of the table. An empty list means all but the optional ones. With cores
-// they are the cases over numbers of processors.
-func (s *suite) selectCases(list string, cores bool) ([]string, error) {
-	if cores {
-		all := s.casesOverCores(runtime.NumCPU())
-		if len(all) == 0 {
-			return nil, fmt.Errorf("suite %s has no cases for -cores", s.name)
-		}
-		return restrict(all, list, "case")
-	}
-	if list == "" {
-		return s.cases, nil
-	}
-	return restrict(slices.Concat(s.cases, s.optional), list, "case")
-}
-
-// casesOverCores returns the cases of -cores on a machine of n processors: with
-// 1, 2, 4 and so on, and with n.
-func (s *suite) casesOverCores(n int) []string {
-	var all []string
-	for _, c := range s.overCores {
-		for cores := 1; cores < n; cores *= 2 {
-			all = append(all, fmt.Sprint(c, coresMark, cores))
-		}
-		all = append(all, fmt.Sprint(c, coresMark, n))
-	}
-	return all
-}
-
-// unitOf returns the unit of a metric in a case.
-func (s *suite) unitOf(c, name string) string {
-	if s.units != nil {
-		if unit := s.units(c, name); unit != "" {
-			return unit
-		}
-	}
-	for _, m := range s.metrics {
-		if m.name == name {
-			return m.unit
-		}
-	}
-	return ""
-}
-
-// hasFigure reports whether there is a figure of a metric in a case of an
-// implementation.
-func (s *suite) hasFigure(c, impl, metric string) bool {
-	return s.has(c, impl) && (s.omits == nil || !s.omits(c, impl, metric))
-}
-
-// hasRow reports whether any of impls has a figure of a metric in a case.
-func (s *suite) hasRow(c, metric string, impls []string) bool {
-	return slices.ContainsFunc(impls, func(impl string) bool { return s.hasFigure(c, impl, metric) })
-}
-
-// optionalCases says which cases are optional, for the usage text.
-func optionalCases() string {
-	var names []string
-	for _, name := range suiteNames() {
-		names = append(names, suites[name].optional...)
-	}
-	if len(names) == 0 {
-		return ""
-	}
-	return " (" + strings.Join(names, ", ") + ")"
-}
-
-// coresSuites returns the names of the suites with cases for -cores.
-func coresSuites() string {
-	return strings.Join(slices.DeleteFunc(suiteNames(), func(name string) bool {
-		return len(suites[name].overCores) == 0
-	}), ", ")
 }
 
 // splitList splits at commas and drops what is empty.
@@ -269,12 +162,10 @@ func (s *suite) guarded(c, impl string, p plan) (figures, error) {
 		f, err := s.measure(c, impl, p.duration)
 		done <- result{f, err}
 	}()
-	timer := time.NewTimer(p.duration + p.timeout)
-	defer timer.Stop()
 	select {
 	case r := <-done:
 		return r.f, r.err
-	case <-timer.C:
+	case <-time.After(p.duration + p.timeout):
 		return nil, fmt.Errorf("hangs: no result after %v", p.duration+p.timeout)
 	}
 }
@@ -302,4 +193,9 @@ func median(v []float64) float64 {
 		return v[mid]
 	}
 	return (v[mid-1] + v[mid]) / 2
+}
+
+// quantile returns the value that a share q of sorted does not exceed.
+func quantile(sorted []float64, q float64) float64 {
+	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
 }
