@@ -272,7 +272,7 @@ balancer:
 		{ apt-get update && apt-get install -y --no-install-recommends $(BALANCER_PACKAGES); }
 	KCP_BALANCER=1 $(GO) test -count=1 -v -parallel 4 -timeout 60m ./examples/balancer
 
-# Everything is measured, and bench/results gets a table and charts; 40 minutes.
+# Everything is measured, and bench/results gets a table; 25 minutes.
 bench:
 	cd bench && $(GO) run . -out results
 

@@ -1,12 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/arqnet/kcp"
@@ -18,18 +18,13 @@ import (
 // The links suite sends bulk data over one bottleneck on the simulator: as
 // much as the path takes, for 30 seconds from the start of the flow. Both
 // directions have the rate, the delay and the loss of the case; what waits for
-// the bottleneck, beyond the room for one bandwidth-delay product or what the
-// case says, is dropped.
+// the bottleneck, beyond the room for one bandwidth-delay product, is dropped.
 //
 // kcp is this module as its sessions run it by default; the others with its
 // name run with that congestion control. kcp-go is driven as its sessions do,
 // with the windows of ours and the settings most of its users choose:
-// NoDelay(1, 10, 2, 1), which has no congestion control.
-//
-// The small messages at a window of 65535 are left out for kcp-go: it goes over
-// the whole window with every flush, and with every acknowledgement up to it, so
-// that these 30 s take a processor 19 minutes. Measured once: goodput 0.585, 49 %
-// retransmitted, a queue of 1.0.
+// NoDelay(1, 10, 2, 1), which has no congestion control. The small messages at a
+// window of 65535 are left out for kcp-go, as they take it many minutes.
 //
 // Goodput is what was read, as a share of what the link can carry, so packet
 // headers of 24 and 28 bytes count against it. Retransmitted is the share of
@@ -37,8 +32,13 @@ import (
 // packets waited for the bottleneck, as a share of the round-trip time.
 //
 // The tbf cases are a token bucket with room for two packets at the sender, as Linux's
-// tbf with burst 2 or 3 KB and limit 3000. The short ones are transfers of 500 KB and 2.5 MB from their start. Dropped is how many packets
-// were, for each that passed.
+// tbf with burst 2 or 3 KB and limit 3000. The short ones are transfers of 500 KB and
+// 2.5 MB from their start. Dropped is how many packets were, for each that passed.
+//
+// The start cases send startBytes over a path without a bottleneck that loses much: 30
+// to 40 ms each way. Only the windows limit the rate. The figures are over startSeeds
+// runs: how long a transfer takes, from the first Write until the last byte is read. A
+// start-up that the losses end too early shows in the tail.
 
 const (
 	metricRetransmitted = "retransmitted"
@@ -56,9 +56,8 @@ type linkCase struct {
 	mbit    int64
 	rtt     time.Duration
 	loss    float64
-	queue   float64 // in bandwidth-delay products
-	message int     // bytes; 0: a stream in full segments
-	window  int     // segments; 0: the default
+	message int // bytes; 0: a stream in full segments
+	window  int // segments; 0: the default
 
 	// A token bucket in place of a queue of bandwidth-delay products, in bytes; 0: none.
 	bucket, room int
@@ -66,13 +65,13 @@ type linkCase struct {
 }
 
 var linkCases = map[string]linkCase{
-	"100mbit-50ms-loss0":   {mbit: 100, rtt: 50 * time.Millisecond, queue: 1},
-	"100mbit-50ms-loss0.1": {mbit: 100, rtt: 50 * time.Millisecond, queue: 1, loss: 0.001},
-	"100mbit-50ms-loss1":   {mbit: 100, rtt: 50 * time.Millisecond, queue: 1, loss: 0.01},
-	"100mbit-50ms-loss5":   {mbit: 100, rtt: 50 * time.Millisecond, queue: 1, loss: 0.05},
-	"100mbit-50ms-loss2":   {mbit: 100, rtt: 50 * time.Millisecond, queue: 1, loss: 0.02},
-	"100mbit-50ms-loss10":  {mbit: 100, rtt: 50 * time.Millisecond, queue: 1, loss: 0.1},
-	"200mbit-200ms-180B":   {mbit: 200, rtt: 200 * time.Millisecond, queue: 1, message: 180, window: 65535},
+	"100mbit-50ms-loss0":   {mbit: 100, rtt: 50 * time.Millisecond},
+	"100mbit-50ms-loss0.1": {mbit: 100, rtt: 50 * time.Millisecond, loss: 0.001},
+	"100mbit-50ms-loss1":   {mbit: 100, rtt: 50 * time.Millisecond, loss: 0.01},
+	"100mbit-50ms-loss5":   {mbit: 100, rtt: 50 * time.Millisecond, loss: 0.05},
+	"100mbit-50ms-loss2":   {mbit: 100, rtt: 50 * time.Millisecond, loss: 0.02},
+	"100mbit-50ms-loss10":  {mbit: 100, rtt: 50 * time.Millisecond, loss: 0.1},
+	"200mbit-200ms-180B":   {mbit: 200, rtt: 200 * time.Millisecond, message: 180, window: 65535},
 
 	"tbf-1mbit":      {mbit: 1, rtt: shortRTT, bucket: 2000, room: 3000, length: 4 * time.Second},
 	"tbf-1mbit-30s":  {mbit: 1, rtt: shortRTT, bucket: 2000, room: 3000},
@@ -102,7 +101,7 @@ func init() {
 		metrics: []metric{{metricGoodput, "share"}, {metricRetransmitted, "share"}, {metricQueue, "share of RTT"}, {metricDropped, "of what passed"}, {metricP50, "ms"}, {metricP99, "ms"}},
 		measure: measureLinks,
 		lacks: func(c, impl string) bool {
-			return impl == kcpGo && linkCases[c].message > 0 || isStart(c) && !slices.Contains(startImpls, impl)
+			return impl == kcpGo && linkCases[c].message > 0 || isStart(c) && impl != ours && impl != kcpGo
 		},
 		virtual: true,
 	}
@@ -133,45 +132,93 @@ func init() {
 // trial from the whole.
 func measureLinks(name, impl string, d time.Duration) (figures, error) {
 	if isStart(name) {
-		return measureStart(startCases[name], impl, d)
+		return measureStart(name, impl, d)
 	}
 	c, ok := linkCases[name]
 	if !ok {
 		return nil, fmt.Errorf("no case %q", name)
 	}
-	length := cmp.Or(c.length, linksTime)
-	if d < quickRun {
-		length = linksQuick
-	}
-	p := newPath(c, 1)
 	ends, err := linkImpl(impl, c)
 	if err != nil {
 		return nil, err
 	}
+	length, rate := cmp.Or(c.length, linksTime), c.mbit*1e6/8
+	if d < quickRun {
+		length = linksQuick
+	}
+	there := netsim.LinkConfig{
+		Delay: c.rtt / 2, Loss: c.loss, Rate: rate, Queue: int(float64(rate) * c.rtt.Seconds()),
+	}
+	back, start := there, time.Duration(0)
+	if c.bucket > 0 { // it is at the sender
+		there.Bucket, there.Queue = c.bucket, c.room
+		back = netsim.LinkConfig{Delay: c.rtt / 2}
+		start = time.Millisecond // a state machine does not see what is lost of its time 0
+	}
+	ends, counts := counted(ends)
+	f := &linkFlow{c: c, offered: 1 << 62}
 	err = frozen(func() error {
-		var start time.Duration
-		if c.bucket > 0 {
-			start = time.Millisecond // a state machine does not see what is lost of its time 0
-		}
-		if _, err := p.flow(ends, c, start); err != nil {
+		if err := f.open(ends, there, back, 1, start); err != nil {
 			return err
 		}
-		return p.runUntil(length)
+		over := false
+		f.sim.at(length, func() { over = true })
+		return errors.Join(f.sim.run(length+time.Second, func() bool { return over }), f.err)
 	})
 	if err != nil {
 		return nil, err
 	}
-	f := p.flows[0]
+	segments, again := counts()
 	figures := figures{
-		metricGoodput:       float64(f.received) / (float64(p.rate) * length.Seconds()),
-		metricRetransmitted: f.retransmitted(),
+		metricGoodput:       float64(f.received) / (float64(rate) * length.Seconds()),
+		metricRetransmitted: again / max(segments, 1),
 	}
-	if queue := p.forward.Stats(); c.bucket > 0 {
+	if queue := f.there.Stats(); c.bucket > 0 {
 		figures[metricDropped] = float64(queue.Overflow.Packets) / float64(max(queue.Delivered.Packets, 1))
 	} else {
-		figures[metricQueue] = p.forward.QueueDelays().Quantile(0.95).Seconds() / c.rtt.Seconds()
+		figures[metricQueue] = f.there.QueueDelays().Quantile(0.95).Seconds() / c.rtt.Seconds()
 	}
 	return figures, nil
+}
+
+const (
+	startBytes = 8 << 20
+	startSeeds = 200
+)
+
+func isStart(name string) bool { return strings.HasPrefix(name, "start-loss") }
+
+// measureStart runs one start case with all seeds, or two in a trial.
+func measureStart(name, impl string, d time.Duration) (figures, error) {
+	loss, err := strconv.Atoi(strings.TrimPrefix(name, "start-loss"))
+	if err != nil {
+		return nil, err
+	}
+	ends, err := linkImpl(impl, linkCase{})
+	if err != nil {
+		return nil, err
+	}
+	link := netsim.LinkConfig{Delay: 30 * time.Millisecond, Jitter: 10 * time.Millisecond, Loss: float64(loss) / 100}
+	times := make([]float64, startSeeds)
+	if d < quickRun {
+		times = times[:2]
+	}
+	err = frozen(func() error {
+		for seed := range times {
+			f := &linkFlow{offered: startBytes}
+			if err := f.open(ends, link, link, uint64(seed), 0); err != nil {
+				return err
+			}
+			err := f.sim.run(time.Hour, func() bool { return f.received >= startBytes || f.err != nil })
+			if err = errors.Join(err, f.err); err != nil {
+				return fmt.Errorf("seed %d: %w", seed, err)
+			}
+			times[seed] = f.sim.now.Seconds() * 1000
+		}
+		return nil
+	})
+	slices.Sort(times)
+	return figures{metricP50: times[len(times)/2], metricP99: times[(len(times)-1)*99/100]}, err
 }
 
 // linkImpl returns an implementation with the settings of this suite.
@@ -198,104 +245,42 @@ func (c linkCase) windowOrDefault() int {
 	return 2048
 }
 
-// path is a bottleneck and the flows over it.
-type path struct {
-	sim           *sim
-	forward, back *simLink
-	rate          int64 // bytes a second
-	flows         []*linkFlow
+// linkFlow sends as much as it can over a path of its own.
+type linkFlow struct {
+	c           linkCase
+	sim         sim
+	there, back *simLink
+	a, b        *simEnd
+	rope        *rope
+	written     int64
+	offered     int64 // what the application has to send
+	received    int64
+	buf         []byte
+	err         error
 }
 
-func newPath(c linkCase, seed uint64) *path {
-	p := &path{sim: new(sim), rate: c.mbit * 1e6 / 8}
-	cfg := netsim.LinkConfig{
-		Delay: c.rtt / 2, Loss: c.loss, Rate: p.rate,
-		Queue: int(float64(p.rate) * c.rtt.Seconds() * c.queue),
-	}
-	if c.bucket > 0 {
-		cfg.Bucket, cfg.Queue = c.bucket, c.room
-	}
-	p.forward, p.back = newSimLink(cfg, 2*seed), newSimLink(cfg, 2*seed+1)
-	if c.bucket > 0 { // it is at the sender
-		p.back = newSimLink(netsim.LinkConfig{Delay: cfg.Delay}, 2*seed+1)
-	}
-	p.forward.tap = func(e *simEnd, packet []byte) {
-		for _, f := range p.flows {
-			if f.a == e {
-				f.count(packet)
-			}
-		}
-	}
-	return p
-}
-
-// runUntil lets the time pass until then.
-func (p *path) runUntil(then time.Duration) error {
-	over := false
-	p.sim.at(then, func() { over = true })
-	if err := p.sim.run(then+time.Second, func() bool { return over }); err != nil {
+// open opens the path, and begins at a time.
+func (f *linkFlow) open(impl simImpl, there, back netsim.LinkConfig, seed uint64, start time.Duration) (err error) {
+	f.rope, f.buf = newRope(), make([]byte, readSize)
+	f.there, f.back = newSimLink(there, 2*seed), newSimLink(back, 2*seed+1)
+	if f.a, f.b, err = f.sim.pair(impl, f.there, f.back); err != nil {
 		return err
 	}
-	for _, f := range p.flows {
-		if f.err != nil {
-			return f.err
-		}
-	}
-	return nil
-}
-
-// linkFlow sends as much as it can.
-type linkFlow struct {
-	c              linkCase
-	a, b           *simEnd
-	written        int64
-	offered        int64 // what the application has to send so far; bulk: no limit
-	received       int64
-	lastRead       time.Duration
-	segments, sent int64 // data segments, and all transmissions of them
-	next           uint32
-	buf            []byte
-	err            error
-}
-
-// pattern is what flows send, over and over.
-var pattern = func() []byte {
-	b := make([]byte, 1<<20)
-	for i := range b {
-		b[i] = byte(i % 251)
-	}
-	return b[:len(b)-len(b)%251]
-}()
-
-// flow adds a flow that begins at a time.
-func (p *path) flow(impl simImpl, c linkCase, start time.Duration) (*linkFlow, error) {
-	f := &linkFlow{c: c, buf: make([]byte, 1<<16)}
-	var err error
-	if f.a, f.b, err = p.sim.pair(impl, p.forward, p.back); err != nil {
-		return nil, err
-	}
-	p.flows = append(p.flows, f)
 	f.b.readable = f.read
-	f.offered = 1 << 62
-	p.sim.at(start, func() {
+	f.sim.at(start, func() {
 		f.a.readable = f.fill
 		f.fill()
 	})
-	return f, nil
+	return nil
 }
 
 // fill writes until the write buffer of the session is full.
 func (f *linkFlow) fill() {
-	size := f.c.message
-	if size == 0 {
-		size = coreMTU - 24
-	}
+	size := cmp.Or(f.c.message, coreMTU-24)
 	limit := f.limit(size)
-	for f.a.backlog() < limit && f.written < f.offered && f.a.sim.err == nil {
-		at := int(f.written % int64(len(pattern)))
-		n := min(size, len(pattern)-at)
-		f.a.Write(pattern[at : at+n])
-		f.written += int64(n)
+	for f.a.backlog() < limit && f.written < f.offered && f.sim.err == nil {
+		f.a.Write(f.rope.at(uint64(f.written), size))
+		f.written += int64(size)
 	}
 }
 
@@ -313,46 +298,8 @@ func (f *linkFlow) limit(size int) int {
 
 // read takes what has arrived and compares it with what was sent.
 func (f *linkFlow) read() {
-	for {
-		n := f.b.Read(f.buf)
-		if n == 0 {
-			return
-		}
-		for b := f.buf[:n]; len(b) > 0; {
-			at := int(f.received % int64(len(pattern)))
-			m := min(len(b), len(pattern)-at)
-			if !bytes.Equal(b[:m], pattern[at:at+m]) {
-				f.err = errors.Join(f.err, fmt.Errorf("other bytes than were sent, after %d", f.received))
-				return
-			}
-			f.received += int64(m)
-			b = b[m:]
-		}
-		f.lastRead = f.b.sim.now
+	for n := f.b.Read(f.buf); n > 0 && f.err == nil; n = f.b.Read(f.buf) {
+		f.err = f.rope.check(uint64(f.received), f.buf[:n])
+		f.received += int64(n)
 	}
-}
-
-// count looks at a packet on its way.
-func (f *linkFlow) count(packet []byte) {
-	const header, cmdPush = 24, 81
-	for len(packet) >= header {
-		size := binary.LittleEndian.Uint32(packet[20:])
-		if packet[4] == cmdPush {
-			f.sent++
-			if sn := binary.LittleEndian.Uint32(packet[12:]); sn == f.next {
-				f.next++
-				f.segments++
-			}
-		}
-		packet = packet[header+size:]
-	}
-}
-
-// retransmitted returns the share of transmissions that were not the first of
-// their segment.
-func (f *linkFlow) retransmitted() float64 {
-	if f.sent == 0 {
-		return 0
-	}
-	return float64(f.sent-f.segments) / float64(f.sent)
 }

@@ -35,10 +35,6 @@ type sim struct {
 // simLink is one direction of a path. Several conversations may share it.
 type simLink struct {
 	*netsim.Link
-	// tap, if not nil, is told of every packet put on the link, without
-	// packetOverhead.
-	tap func(e *simEnd, packet []byte)
-
 	padded []byte
 }
 
@@ -204,9 +200,6 @@ func (e *simEnd) output(packet []byte) {
 	l.padded = append(append(l.padded[:0], make([]byte, packetOverhead)...), packet...)
 	e.packets++
 	e.bytes += int64(len(l.padded))
-	if l.tap != nil {
-		l.tap(e, packet)
-	}
 	for _, d := range l.Send(now, l.padded) {
 		e.sim.push(event{at: d.At, end: e.peer, packet: d.Data[packetOverhead:]})
 	}

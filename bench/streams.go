@@ -62,6 +62,9 @@ const (
 	streamsRate   = 20_000_000 / 8 // bytes a second
 )
 
+// streamPattern is what messages hold behind the time.
+var streamPattern = newRope().at(0, 16<<10)
+
 // streamsSeed is the seed of the network. The published figures are of 1.
 var streamsSeed uint64 = 1
 
@@ -203,7 +206,7 @@ func (r *streamsRun) run(n *netsim.Network, open streamsImpl, unread bool) error
 
 // send writes messages, which begin with the time.
 func (r *streamsRun) send(f *streamFlow, odds time.Duration, w io.Writer) {
-	b := bytes.Clone(pattern[:f.size])
+	b := bytes.Clone(streamPattern[:f.size])
 	for n := 0; ; n++ {
 		if f.every > 0 {
 			time.Sleep(time.Until(r.start.Add(time.Duration(n)*f.every + odds)))
@@ -236,7 +239,7 @@ func (r *streamsRun) receive(i int, rw io.ReadWriter, answers bool) {
 func (r *streamsRun) note(i int, b []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !bytes.Equal(b[8:], pattern[8:len(b)]) {
+	if !bytes.Equal(b[8:], streamPattern[8:len(b)]) {
 		r.err = errContent
 	}
 	now, sent := time.Since(r.start), time.Duration(binary.LittleEndian.Uint64(b))
