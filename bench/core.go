@@ -10,26 +10,19 @@ import (
 )
 
 // The core suite measures the state machines alone: two ends joined in memory
-// in one goroutine, full segments one way and acknowledgements the other.
+// in one goroutine, full segments one way and acknowledgements the other. What is
+// measured is processor time, the garbage collector's included.
 //
 // Both implementations are driven by the same code through the same calls, on
 // a clock that the driver moves on by one flush interval at a time. kcp-go
 // reads a clock of its own, so its epoch is moved to make that clock show the
-// driver's time. This lets kcp-go run at its best: every Update finds that its
-// interval has passed and flushes, no cycle is spent on waiting for that, and
-// a time-out costs the flushes that fall into it and not the time it lasts.
-// What is measured is processor time, the garbage collector's included.
+// driver's time. So no cycle is spent on waiting.
 //
 // In every interval the sender is given up to coreBatch segments and flushes;
-// the receiver takes each packet out of the sender's hands, without a copy in
-// between, hands up what has arrived, and flushes its acknowledgements. These
-// come back as many intervals later as it takes to fill the window, so that
-// the window is full, as it is on a path whose bandwidth-delay product is the
-// window. kcp-go flushes in Input too when una has moved; that is its own
-// doing and is left to it. A batch is what a path of 70 Mbit/s carries in an
-// interval. kcp-go acknowledges it in two packets, each of which makes it walk
-// its window once, as Update does; the walks are fewer per segment, to its
-// advantage, where batches are larger.
+// the receiver takes each packet, hands up what has arrived, and flushes its
+// acknowledgements. These come back as many intervals later as it takes to fill the
+// window. kcp-go flushes in Input too when una has moved, and walks its window each
+// time; the walks are fewer per segment, to its advantage, where batches are larger.
 //
 // Loss strikes whole packets both ways, from the same seed in each run.
 

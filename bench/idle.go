@@ -14,8 +14,8 @@ import (
 // leaves them alone. A pair is both ends of a connection.
 //
 // The sessions of kcp are dialled from one endpoint; kcp-go and package kcpgo, which
-// have one session a dialled socket, get as many sockets as they need. Memory is what the Go
-// heap and the stacks of goroutines occupy, after garbage collection, with the
+// have one session a dialled socket, get as many sockets as they need. Memory is what the
+// Go heap and the stacks of goroutines occupy, after garbage collection, with the
 // sessions, less the same with the sockets and a first session: with that the buffers
 // come that its socket is read into. Goroutines are counted alike. What the kernel
 // holds is not counted.

@@ -23,9 +23,6 @@ import (
 // the link, or of 1400 bytes for each packet that a recorded link lets pass. Packets of
 // more than 1400 bytes do not pass. Resent is the share of segments that were sent again;
 // with quic-go, of packets that it took for lost.
-//
-// Figures of this module are the same in every run. Those of the others differ by some
-// percent: see the streams suite.
 
 const (
 	metricSent     = "sent"
@@ -300,7 +297,7 @@ func addRecordings(files string) error {
 func measureRecorded(r *pathRun) figures {
 	messages := r.message()
 	f := figures{metricGoodput: r.during(100 * time.Second).share}
-	f[metricWait] = float64(r.network.QueueDelays(pathSender, pathReceiver).Quantile(0.95)) / float64(ms)
+	f[metricWait] = float64(r.network.QueueDelays(senderHost, receiverHost).Quantile(0.95)) / float64(ms)
 	if messages != nil {
 		f[metricMessage] = messages.quantile(0.95)
 	}

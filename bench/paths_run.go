@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -10,40 +11,24 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/netsim"
 )
 
-const (
-	pathSender   = "10.0.0.2"
-	pathReceiver = "10.0.0.1"
-	pathMessage  = 100 // bytes
-)
+const pathMessage = 100 // bytes
 
 // pathRun is one implementation on one row.
 type pathRun struct {
-	row        *pathRow
-	network    *netsim.Network
-	repetition *kcp.Repetition // of all endpoints of this module
-	links      pathLinks
-	quick      bool
-	transfer   *pathTransfer
-	other      *pathTransfer // the one beside; nil: none
-	closes     []func()
-}
-
-// pathEnds are the ends of a transfer, and of a stream for messages where an
-// implementation has streams.
-type pathEnds struct {
-	w                        io.Writer
-	r                        io.Reader
-	messagesTo, messagesFrom io.ReadWriter
-	counts                   func() (segments, again float64)
+	*world
+	row      *pathRow
+	links    pathLinks
+	quick    bool
+	transfer *pathTransfer
+	other    *pathTransfer // the one beside; nil: none
 }
 
 // pathTransfer is a transfer that lasts for ever.
 type pathTransfer struct {
-	*pathEnds
+	*pair
 	received atomic.Int64
 	failed   atomic.Pointer[error] // other bytes than were sent
 }
@@ -54,13 +39,11 @@ func measurePath(name, impl string, d time.Duration) (f figures, err error) {
 	if row == nil {
 		return nil, fmt.Errorf("no case %q", name)
 	}
-	if pathPeers[impl] == nil {
+	if !slices.Contains(suites["paths"].impls, impl) {
 		return nil, fmt.Errorf("no implementation %q", impl)
 	}
 	err = frozen(func() error {
-		r := &pathRun{
-			row: row, network: netsim.NewNetwork(1, netsim.LinkConfig{}), repetition: kcp.NewRepetition(1), quick: d < quickRun,
-		}
+		r := &pathRun{world: newWorld(1, netsim.LinkConfig{}), row: row, quick: d < quickRun}
 		defer r.close()
 		r.change(row.links)
 		if err := r.start(impl); err != nil {
@@ -80,8 +63,13 @@ func measurePath(name, impl string, d time.Duration) (f figures, err error) {
 func (r *pathRun) start(impl string) (err error) {
 	begin := func(impl string) (t *pathTransfer, err error) {
 		t = new(pathTransfer)
-		if t.pathEnds, err = pathPeers[impl](r, uint16(4000+len(r.closes))); err != nil {
+		if t.pair, err = r.open(impl, cmp.Or(r.row.window, pathWindow)); err != nil {
 			return nil, err
+		}
+		if r.row.stream || t.near == nil {
+			if t.near, t.far, err = t.stream(0); err != nil {
+				return nil, err
+			}
 		}
 		rope := newRope()
 		go t.read(rope)
@@ -110,18 +98,10 @@ func (r *pathRun) start(impl string) (err error) {
 	return err
 }
 
-// close ends everything.
-func (r *pathRun) close() {
-	for _, f := range r.closes {
-		f()
-	}
-	time.Sleep(time.Minute) // what goes on in the background ends
-}
-
 // write sends as much as it can.
 func (t *pathTransfer) write(rope *rope) {
 	for at := uint64(0); ; {
-		n, err := t.w.Write(rope.at(at, writeSize))
+		n, err := t.near.Write(rope.at(at, writeSize))
 		if at += uint64(n); err != nil {
 			return
 		}
@@ -131,7 +111,7 @@ func (t *pathTransfer) write(rope *rope) {
 // read counts what arrives.
 func (t *pathTransfer) read(rope *rope) {
 	for b := make([]byte, readSize); ; {
-		n, err := t.r.Read(b)
+		n, err := t.far.Read(b)
 		if e := rope.check(uint64(t.received.Load()), b[:n]); e != nil {
 			t.failed.Store(&e)
 			return
@@ -145,8 +125,8 @@ func (t *pathTransfer) read(rope *rope) {
 // change changes the path.
 func (r *pathRun) change(links pathLinks) {
 	r.links = links
-	r.network.SetLink(pathSender, pathReceiver, links.there)
-	r.network.SetLink(pathReceiver, pathSender, links.back)
+	r.network.SetLink(senderHost, receiverHost, links.there)
+	r.network.SetLink(receiverHost, senderHost, links.back)
 }
 
 // sleep lets a time pass, or an instant in a trial.
@@ -176,9 +156,9 @@ func (r *pathRun) during(d time.Duration) pathSpan {
 	}
 	look := func() (s state) {
 		s.received = float64(r.transfer.received.Load())
-		s.offered = float64(r.network.LinkStats(pathSender, pathReceiver).Sent.Bytes)
+		s.offered = float64(r.network.LinkStats(senderHost, receiverHost).Sent.Bytes)
 		s.segments, s.again = r.transfer.counts()
-		s.waits, s.at = r.network.QueueDelays(pathSender, pathReceiver), r.network.Elapsed()
+		s.waits, s.at = r.network.QueueDelays(senderHost, receiverHost), r.network.Elapsed()
 		return s
 	}
 	a := look()
@@ -209,9 +189,12 @@ type pathMessages struct {
 // message begins to send 20 messages a second, until the end. It returns nil if the
 // implementation has no streams.
 func (r *pathRun) message() *pathMessages {
-	to, from := r.transfer.messagesTo, r.transfer.messagesFrom
-	if to == nil {
+	if r.transfer.stream == nil {
 		return nil
+	}
+	to, from, err := r.transfer.stream(1)
+	if err != nil {
+		return nil // the transfer has failed
 	}
 	m := new(pathMessages)
 	go m.read(from)

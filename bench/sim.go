@@ -2,12 +2,7 @@ package main
 
 import (
 	"container/heap"
-	"crypto/rand"
 	"fmt"
-	mathrand "math/rand/v2"
-	"sync"
-	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/arqnet/kcp/netsim"
@@ -244,29 +239,3 @@ func (s *sim) push(ev event) {
 
 // pop takes the next one.
 func (s *sim) pop() event { return heap.Pop(&s.events).(event) }
-
-// frozen calls f while the clock of the time package stands still. kcp-go
-// reads that clock; setKCPGoClock alone would let it go on during a call.
-// Everything that runs kcp-go in a simulation has to be inside f.
-//
-// What f draws from crypto/rand is the same each time: sessions draw the base of
-// their clock there, and BBR the times at which it probes from the clock.
-func frozen(f func() error) (err error) {
-	random := rand.Reader
-	rand.Reader = &repeatable{stream: mathrand.NewChaCha8([32]byte{1})}
-	defer func() { rand.Reader = random }()
-	synctest.Test(new(testing.T), func(*testing.T) { err = f() })
-	return err
-}
-
-// repeatable is a source for crypto/rand that is the same each time.
-type repeatable struct {
-	mu     sync.Mutex
-	stream *mathrand.ChaCha8
-}
-
-func (r *repeatable) Read(b []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.stream.Read(b)
-}

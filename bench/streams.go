@@ -2,18 +2,14 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/netsim"
 )
 
@@ -26,11 +22,6 @@ import (
 // priority. kcp-apart has a session for each flow, at the same time. kcp-bulk
 // has nothing but the download. kcp-go-smux is smux over kcp-go as it is mostly
 // run, quic-go has a stream for each flow.
-//
-// Figures of this module repeat to the last digit, as kcp.Config.Repetition has it.
-// Figures of the others differ by some percent from run to run, though losses fall on
-// the same packets: goroutines of theirs run at the same instant, and quic-go draws
-// from crypto/rand what changes the sizes of its packets.
 
 const (
 	kcpApart  = "kcp-apart"
@@ -87,7 +78,7 @@ var streamsCases = map[string]streamsCase{
 func streamsLink(loss float64, burst netsim.GilbertElliott) netsim.LinkConfig {
 	return netsim.LinkConfig{
 		Delay: streamsRTT / 2, Rate: streamsRate, Queue: streamsRate / 10, Overhead: netsim.OverheadIPv4,
-		Loss: loss, Burst: burst,
+		Loss: loss, Burst: burst, MTU: wireMTU,
 	}
 }
 
@@ -125,12 +116,38 @@ func init() {
 // the second, and answers come back.
 type flowEnds struct{ near, far io.ReadWriter }
 
-// streamsImpl opens the flows of the mix between two hosts of a network. close ends
-// all of it.
-type streamsImpl func(n *netsim.Network, unread bool) (flows []flowEnds, close func(), err error)
+// smuxWindow is kcp-go's window, in segments: enough for the path and its queue.
+const smuxWindow = 512
 
-var streamsImpls = map[string]streamsImpl{
-	ours: kcpStreams, kcpApart: kcpApartSessions, kcpBulk: kcpBulkAlone, kcpGoSmux: smuxStreams, quicGo: quicStreams,
+// openFlows opens the flows of the mix, and with unread one more.
+func openFlows(w *world, impl string, unread bool) ([]flowEnds, error) {
+	kinds := streamFlows
+	if unread {
+		kinds = append(slices.Clip(kinds), kinds[bulkOfMix])
+	}
+	flows := make([]flowEnds, len(kinds))
+	var p *pair
+	var err error
+	for i, kind := range kinds {
+		if impl == kcpBulk && i < bulkOfMix {
+			continue
+		}
+		if p == nil || impl == kcpApart {
+			if p, err = w.open(impl, smuxWindow); err != nil {
+				return nil, err
+			}
+		}
+		if impl == kcpApart {
+			flows[i] = flowEnds{p.near, p.far}
+			continue
+		}
+		near, far, err := p.stream(kind.priority)
+		if err != nil {
+			return nil, err
+		}
+		flows[i] = flowEnds{near, far}
+	}
+	return flows, nil
 }
 
 // streamsRun collects what arrives.
@@ -149,15 +166,14 @@ func measureStreams(name, impl string, d time.Duration) (figures, error) {
 	if !ok {
 		return nil, fmt.Errorf("no case %q", name)
 	}
-	open := streamsImpls[impl]
-	if open == nil {
+	if !slices.Contains(suites["streams"].impls, impl) {
 		return nil, fmt.Errorf("no implementation %q", impl)
 	}
 	r := &streamsRun{until: streamsSettle + streamsTime, times: make([][]float64, bulkOfMix)}
 	if d < quickRun {
 		r.until = streamsSettle + time.Second
 	}
-	err := frozen(func() error { return r.run(netsim.NewNetwork(streamsSeed, c.link), open, c.unread) })
+	err := frozen(func() error { return r.run(newWorld(streamsSeed, c.link), impl, c.unread) })
 	if err != nil || r.err != nil {
 		return nil, errors.Join(err, r.err)
 	}
@@ -173,13 +189,15 @@ func measureStreams(name, impl string, d time.Duration) (figures, error) {
 
 // run lets all flows go until the end. No two of their goroutines begin at the same
 // instant.
-func (r *streamsRun) run(n *netsim.Network, open streamsImpl, unread bool) error {
-	flows, stop, err := open(n, unread)
+func (r *streamsRun) run(w *world, impl string, unread bool) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer w.close()
+	flows, err := openFlows(w, impl, unread)
 	if err != nil {
 		return err
 	}
 	r.start = time.Now()
-	var wg sync.WaitGroup
 	begin := func(f func()) {
 		wg.Go(f)
 		time.Sleep(time.Microsecond)
@@ -198,9 +216,6 @@ func (r *streamsRun) run(n *netsim.Network, open streamsImpl, unread bool) error
 		begin(func() { r.send(f, time.Duration(i)*time.Microsecond, ends.near) })
 	}
 	time.Sleep(time.Until(r.start.Add(r.until)))
-	stop()
-	wg.Wait()
-	time.Sleep(time.Minute) // goroutines of the implementations end
 	return nil
 }
 
@@ -250,236 +265,4 @@ func (r *streamsRun) note(i int, b []byte) {
 	default:
 		r.times[i] = append(r.times[i], float64(now-sent)/float64(time.Millisecond))
 	}
-}
-
-// kcpStreams has each flow on a stream of one session.
-func kcpStreams(n *netsim.Network, unread bool) ([]flowEnds, func(), error) {
-	kinds := streamFlows
-	if unread {
-		kinds = append(slices.Clip(kinds), kinds[bulkOfMix])
-	}
-	return kcpStreamsOf(n, kinds)
-}
-
-// kcpBulkAlone has the download only.
-func kcpBulkAlone(n *netsim.Network, _ bool) ([]flowEnds, func(), error) {
-	flows, stop, err := kcpStreamsOf(n, streamFlows[bulkOfMix:])
-	return append(make([]flowEnds, bulkOfMix), flows...), stop, err
-}
-
-func kcpStreamsOf(n *netsim.Network, kinds []streamFlow) (flows []flowEnds, stop func(), err error) {
-	near, far, stop, err := streamsPair(n, 4000, kcp.NewRepetition(streamsSeed))
-	if err != nil {
-		return nil, nil, err
-	}
-	for _, kind := range kinds {
-		s, err := near.OpenStream(context.Background(), &kcp.StreamOptions{Priority: kind.priority})
-		if err != nil {
-			return nil, nil, err
-		}
-		r, err := far.AcceptStream(context.Background())
-		if err != nil {
-			return nil, nil, err
-		}
-		flows = append(flows, flowEnds{s, r})
-	}
-	return flows, stop, nil
-}
-
-// kcpApartSessions has a session for each flow.
-func kcpApartSessions(n *netsim.Network, _ bool) (flows []flowEnds, _ func(), err error) {
-	var stops []func()
-	repetition := kcp.NewRepetition(streamsSeed)
-	for i := range streamFlows {
-		near, far, stop, err := streamsPair(n, 4000+uint16(i), repetition)
-		if err != nil {
-			return nil, nil, err
-		}
-		flows, stops = append(flows, flowEnds{near, far}), append(stops, stop)
-	}
-	return flows, func() {
-		for _, stop := range stops {
-			stop()
-		}
-	}, nil
-}
-
-// streamsPair opens a session of this module.
-func streamsPair(n *netsim.Network, port uint16, repetition *kcp.Repetition) (near, far *kcp.Conn, stop func(), err error) {
-	sockets, shut, err := streamsSockets(n, port)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	near, far, end, err := kcpPair(sockets, kcp.Config{Repetition: repetition})
-	return near, far, func() { end(); shut() }, err
-}
-
-func quicStreams(n *netsim.Network, _ bool) (flows []flowEnds, stop func(), err error) {
-	sockets, shut, err := streamsSockets(n, 4000)
-	if err != nil {
-		return nil, nil, err
-	}
-	near, far, end, err := quicPair(sockets, quicConfig)
-	if err != nil {
-		return nil, nil, err
-	}
-	for range streamFlows {
-		to, from, err := quicStreamPair(near, far)
-		if err != nil {
-			return nil, nil, err
-		}
-		flows = append(flows, flowEnds{to, from})
-	}
-	return flows, func() { end(); shut() }, nil
-}
-
-// streamsSockets opens the sockets of both hosts, the one that dials first.
-func streamsSockets(n *netsim.Network, port uint16) (s [2]net.PacketConn, shut func(), err error) {
-	for i, host := range []string{pathSender, pathReceiver} {
-		if s[i], err = n.Listen(netip.AddrPortFrom(netip.MustParseAddr(host), port).String()); err != nil {
-			return s, nil, err
-		}
-	}
-	return s, func() { _, _ = s[0].Close(), s[1].Close() }, nil
-}
-
-// driven is a net.Conn over a driver, as kcp-go's UDPSession is over its state
-// machine; in virtual time, where kcp-go's own timers do not run.
-type driven struct {
-	mu     sync.Mutex
-	change sync.Cond
-	d      driver
-	socket net.PacketConn
-	peer   net.Addr
-	start  time.Time
-	window int // segments that may wait
-	closed bool
-	buf    []byte
-}
-
-func newDriven(impl simImpl, socket net.PacketConn, peer net.Addr, window int) (*driven, error) {
-	c := &driven{socket: socket, peer: peer, start: time.Now(), window: window}
-	c.change.L = &c.mu
-	var err error
-	c.d, err = impl(func(packet []byte) { _, _ = c.socket.WriteTo(packet, c.peer) })
-	if err == nil {
-		go c.readPackets()
-		go c.tick()
-	}
-	return c, err
-}
-
-func (c *driven) now() time.Duration { return time.Since(c.start) }
-
-// readPackets feeds the driver until the socket is closed.
-func (c *driven) readPackets() {
-	b := make([]byte, 2048)
-	for {
-		n, _, err := c.socket.ReadFrom(b)
-		if err != nil {
-			return
-		}
-		c.mu.Lock()
-		if c.d.input(c.now(), b[:n]) == nil {
-			c.d.answer(c.now())
-		}
-		c.change.Broadcast()
-		c.mu.Unlock()
-	}
-}
-
-// tick wakes the driver until the connection is closed.
-func (c *driven) tick() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for !c.closed {
-		at, ok := c.d.next(c.now())
-		if ok && at <= c.now() {
-			c.d.wake(c.now())
-			c.change.Broadcast()
-			continue
-		}
-		c.mu.Unlock()
-		time.Sleep(max(at-c.now(), time.Millisecond))
-		c.mu.Lock()
-	}
-}
-
-func (c *driven) Read(p []byte) (int, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for {
-		if c.closed {
-			return 0, net.ErrClosed
-		}
-		if len(c.buf) > 0 {
-			n := copy(p, c.buf)
-			c.buf = c.buf[n:]
-			return n, nil
-		}
-		b := make([]byte, 1<<16)
-		n, err := c.d.read(c.now(), b)
-		if err != nil {
-			return 0, err
-		}
-		if c.buf = b[:n]; n == 0 {
-			c.change.Wait()
-		}
-	}
-}
-
-func (c *driven) Write(p []byte) (int, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for c.d.backlog() >= c.window && !c.closed {
-		c.change.Wait()
-	}
-	if c.closed {
-		return 0, net.ErrClosed
-	}
-	return len(p), c.d.write(c.now(), p)
-}
-
-func (c *driven) Close() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.closed = true
-	c.change.Broadcast()
-	return nil
-}
-
-// smuxWindow is kcp-go's window, in segments: enough for the path and its queue.
-const smuxWindow = 512
-
-func smuxStreams(n *netsim.Network, _ bool) (flows []flowEnds, stop func(), err error) {
-	sockets, shut, err := streamsSockets(n, 4000)
-	if err != nil {
-		return nil, nil, err
-	}
-	var ends [2]*driven
-	for i := range ends {
-		if ends[i], err = newDriven(newKCPGoImpl(1, 10, 2, 1, smuxWindow, 0), sockets[i], sockets[1-i].LocalAddr(), smuxWindow); err != nil {
-			return nil, nil, err
-		}
-	}
-	client, server, err := smuxOver(ends)
-	if err != nil {
-		return nil, nil, err
-	}
-	for range streamFlows {
-		s, err := client.OpenStream()
-		if err != nil {
-			return nil, nil, err
-		}
-		r, err := server.AcceptStream()
-		if err != nil {
-			return nil, nil, err
-		}
-		flows = append(flows, flowEnds{s, r})
-	}
-	return flows, func() {
-		_, _ = client.Close(), server.Close()
-		_, _ = ends[0].Close(), ends[1].Close()
-		shut()
-	}, nil
 }
