@@ -36,51 +36,29 @@ type kcpGoPeer struct {
 }
 
 func newKCPGoPeer(s settings) (*kcpGoPeer, error) {
-	var data, parity int
-	if s.mode == fecMix {
-		data, parity = fecDataPart, fecExtraPart
-	}
-	var block kcpgo.BlockCrypt
-	var err error
-	switch s.mode {
-	case aesGCM:
-		block, err = kcpgo.NewAESGCMCrypt(packetKey)
-	case aesCFB:
-		block, err = kcpgo.NewAESBlockCrypt(packetKey)
-	}
-	if err != nil {
-		return nil, err
-	}
-	socket, err := openSocket(s.buffer)
-	if err != nil {
-		return nil, err
-	}
-	l, err := kcpgo.ServeConn(block, data, parity, socket)
-	if err != nil {
-		return nil, errors.Join(err, socket.Close())
-	}
-	return &kcpGoPeer{
-		s, l.Addr(), func() (kcpGoSession, error) { return l.AcceptKCP() },
-		func(to net.Addr, socket *net.UDPConn) (kcpGoSession, error) {
-			return kcpgo.NewConn2(to, block, data, parity, socket)
-		},
-		closers{socket, l},
-	}, nil
+	return newKCPGoPeerOf(s, kcpgo.NewAESGCMCrypt, kcpgo.NewAESBlockCrypt, kcpgo.ServeConn, (*kcpgo.Listener).AcceptKCP, kcpgo.NewConn2)
 }
 
-// newFacadePeer is set up by the same calls as newKCPGoPeer.
+// newFacadePeer is package kcpgo.
 func newFacadePeer(s settings) (*kcpGoPeer, error) {
+	return newKCPGoPeerOf(s, facade.NewAESGCMCrypt, facade.NewAESBlockCrypt, facade.ServeConn, (*facade.Listener).AcceptKCP, facade.NewConn2)
+}
+
+// newKCPGoPeerOf starts the listening end by calls that both packages have.
+func newKCPGoPeerOf[B any, L net.Listener, S kcpGoSession](
+	s settings, gcm, cfb func([]byte) (B, error), serve func(B, int, int, net.PacketConn) (L, error),
+	accept func(L) (S, error), dial func(net.Addr, B, int, int, net.PacketConn) (S, error),
+) (*kcpGoPeer, error) {
 	var data, parity int
-	if s.mode == fecMix {
-		data, parity = fecDataPart, fecExtraPart
-	}
-	var block facade.BlockCrypt
+	var block B
 	var err error
 	switch s.mode {
+	case fecMix:
+		data, parity = fecDataPart, fecExtraPart
 	case aesGCM:
-		block, err = facade.NewAESGCMCrypt(packetKey)
+		block, err = gcm(packetKey)
 	case aesCFB:
-		block, err = facade.NewAESBlockCrypt(packetKey)
+		block, err = cfb(packetKey)
 	}
 	if err != nil {
 		return nil, err
@@ -89,14 +67,14 @@ func newFacadePeer(s settings) (*kcpGoPeer, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := facade.ServeConn(block, data, parity, socket)
+	l, err := serve(block, data, parity, socket)
 	if err != nil {
 		return nil, errors.Join(err, socket.Close())
 	}
 	return &kcpGoPeer{
-		s, l.Addr(), func() (kcpGoSession, error) { return l.AcceptKCP() },
+		s, l.Addr(), func() (kcpGoSession, error) { return accept(l) },
 		func(to net.Addr, socket *net.UDPConn) (kcpGoSession, error) {
-			return facade.NewConn2(to, block, data, parity, socket)
+			return dial(to, block, data, parity, socket)
 		},
 		closers{socket, l},
 	}, nil

@@ -99,7 +99,7 @@ func tableOf(s *suite, p plan, results map[string]series, ranges bool) [][]strin
 // timesBetter returns how many times better ours is than the best of the rivals. A
 // ratio to a residue of the measurement itself says nothing.
 func timesBetter(metric string, r series) string {
-	const negligible = 0.005
+	const negligible = 0.05
 	own := r.values(ours, metric)
 	var all []float64
 	for _, impl := range rivals {

@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/binary"
 	"io"
-	mathrand "math/rand/v2"
 	"net"
 	"net/netip"
 	"sync"
@@ -344,28 +342,10 @@ func (c *driven) Close() error {
 	return nil
 }
 
-// frozen calls f while the clock of the time package stands still. kcp-go
-// reads that clock; setKCPGoClock alone would let it go on during a call.
-// Everything that runs kcp-go in a simulation has to be inside f.
-//
-// What f draws from crypto/rand is the same each time: sessions draw the base of
-// their clock there, and BBR the times at which it probes from the clock.
+// frozen calls f in a bubble of virtual time, where the clock of the time package stands
+// still while anything runs. kcp-go reads that clock; setKCPGoClock alone would let it go
+// on during a call.
 func frozen(f func() error) (err error) {
-	random := rand.Reader
-	rand.Reader = &repeatable{stream: mathrand.NewChaCha8([32]byte{1})}
-	defer func() { rand.Reader = random }()
 	synctest.Test(new(testing.T), func(*testing.T) { err = f() })
 	return err
-}
-
-// repeatable is a source for crypto/rand that is the same each time.
-type repeatable struct {
-	mu     sync.Mutex
-	stream *mathrand.ChaCha8
-}
-
-func (r *repeatable) Read(b []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.stream.Read(b)
 }
