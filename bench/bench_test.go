@@ -89,15 +89,18 @@ func TestSuites(t *testing.T) {
 	}
 }
 
-// TestRecording runs a row of a recorded link.
+// TestRecording runs a row of a recorded link, with all implementations.
 func TestRecording(t *testing.T) {
 	file := t.TempDir() + "/a.down"
 	fatal(t, os.WriteFile(file, []byte("20 0 3\n"), 0o600))
 	var out bytes.Buffer
-	fatal(t, run([]string{"-suite", "paths", "-recordings", file, "-cases", "recorded-a.down", "-peers", "kcp", "-d", "1ms", "-json"}, &out, io.Discard))
+	fatal(t, run([]string{"-suite", "paths", "-recordings", file, "-cases", "recorded-a.down", "-d", "1ms", "-json"}, &out, io.Discard))
 	for _, m := range []string{metricGoodput, metricWait, metricMessage} {
-		if !strings.Contains(out.String(), `"case":"recorded-a.down","impl":"kcp","metric":"`+m+`"`) {
-			t.Errorf("no %s in\n%s", m, &out)
+		for _, impl := range suites["paths"].impls {
+			has := strings.Contains(out.String(), `"case":"recorded-a.down","impl":"`+impl+`","metric":"`+m+`"`)
+			if want := impl != kcpGo || m != metricMessage; has != want {
+				t.Errorf("%s of %s: %v in\n%s", m, impl, has, &out)
+			}
 		}
 	}
 	if err := run([]string{"-recordings", file + "x"}, io.Discard, io.Discard); err == nil {

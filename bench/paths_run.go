@@ -66,7 +66,7 @@ func (r *pathRun) start(impl string) (err error) {
 		if t.pair, err = r.open(impl, cmp.Or(r.row.window, pathWindow)); err != nil {
 			return nil, err
 		}
-		if r.row.stream || t.near == nil {
+		if t.near == nil || r.row.stream && t.stream != nil {
 			if t.near, t.far, err = t.stream(0); err != nil {
 				return nil, err
 			}
