@@ -97,7 +97,8 @@ func tableOf(s *suite, p plan, results map[string]series, ranges bool) [][]strin
 }
 
 // timesBetter returns how many times better ours is than the best of the rivals. A
-// ratio to a residue of the measurement itself says nothing.
+// ratio to a residue of the measurement itself says nothing. What is best of metricRatio
+// is neither the most nor the least.
 func timesBetter(metric string, r series) string {
 	const negligible = 0.05
 	own := r.values(ours, metric)
@@ -107,7 +108,7 @@ func timesBetter(metric string, r series) string {
 			all = append(all, median(v))
 		}
 	}
-	if len(own) == 0 || len(all) == 0 {
+	if len(own) == 0 || len(all) == 0 || metric == metricRatio {
 		return ""
 	}
 	over, under := slices.Min(all), median(own)
