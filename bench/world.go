@@ -32,6 +32,7 @@ type world struct {
 	network    *netsim.Network
 	repetition *kcp.Repetition // of all endpoints of this module
 	ports      uint16          // in use
+	turn       sync.Mutex      // of all of kcp-go, which has one clock
 	closes     []func()
 }
 
@@ -131,7 +132,7 @@ func (w *world) openKCPGo(s [2]net.PacketConn, window int, streams bool) (*pair,
 	first, counts := counted(impl)
 	var ends [2]*driven
 	for i, impl := range []simImpl{first, impl} {
-		c, err := newDriven(impl, s[i], s[1-i].LocalAddr(), window)
+		c, err := newDriven(&w.turn, impl, s[i], s[1-i].LocalAddr(), window)
 		if err != nil {
 			return nil, err
 		}
@@ -240,7 +241,7 @@ func counted(impl simImpl) (first simImpl, counts func() (segments, again float6
 // driven is a net.Conn over a driver, as kcp-go's UDPSession is over its state
 // machine; in virtual time, where kcp-go's own timers do not run.
 type driven struct {
-	mu     sync.Mutex
+	mu     *sync.Mutex
 	change sync.Cond
 	d      driver
 	socket net.PacketConn
@@ -251,9 +252,9 @@ type driven struct {
 	buf    []byte
 }
 
-func newDriven(impl simImpl, socket net.PacketConn, peer net.Addr, window int) (*driven, error) {
-	c := &driven{socket: socket, peer: peer, start: time.Now(), window: window}
-	c.change.L = &c.mu
+func newDriven(turn *sync.Mutex, impl simImpl, socket net.PacketConn, peer net.Addr, window int) (*driven, error) {
+	c := &driven{mu: turn, socket: socket, peer: peer, start: time.Now(), window: window}
+	c.change.L = turn
 	var err error
 	c.d, err = impl(func(packet []byte) { _, _ = c.socket.WriteTo(packet, c.peer) })
 	if err == nil {
