@@ -1,7 +1,18 @@
+// Package cluster carries github.com/hashicorp/memberlist over KCP: nodes that find each
+// other, notice when one of them dies, and send each other messages. All of it runs in
+// sessions with mutual TLS 1.3, on one UDP port for each node.
+//
+//	t, err := cluster.Listen(&cluster.Config{Bind: "10.0.0.1:7946", Certificate: cert, CA: pool, Cluster: "nodes.example"})
+//	list, err := memberlist.Create(t.Memberlist())
+//	_, err = list.Join([]string{"10.0.0.2:7946"})
+//
+// Command node is a node on the command line.
 package cluster
 
 import (
 	"context"
+	"crypto/hkdf"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -9,6 +20,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -16,262 +28,313 @@ import (
 	"github.com/arqnet/kcp"
 )
 
-// protocol is the application protocol (ALPN) of sessions between nodes.
-const protocol = "kcp-cluster/1"
-
-// PacketSize is the size of packets that fit into a datagram on every path, in bytes.
-// It is what memberlist.Config.UDPBufferSize has to be.
-const PacketSize = 1100
-
-// Bounds on what other nodes, and memberlist, can make a Transport hold.
 const (
-	maxLargePacket        = 64 << 10 // bytes of a packet that goes by stream
-	maxLargePackets       = 16       // of them on their way out, in a session
-	maxArrived            = 1024     // packets that wait for memberlist
-	maxQueuedPackets      = 64       // packets that wait for a dial
-	maxDials              = 128      // dials at the same time
-	maxSessionsPerNode    = 8        // sessions with one name
-	maxSessionsPerPath    = 4        // sessions with one address
-	maxStreams            = 64       // streams that a node may have open in a session
-	defaultMaxSessions    = 4096
-	defaultMaxBuffered    = 256 << 20
-	maxBufferedForWriting = 1 << 20 // bytes of a session written ahead
+	protocol   = "kcp-cluster/1" // application protocol (ALPN)
+	packetSize = 1100            // bytes that fit into a datagram on every path
+
+	maxArrived = 1024 // packets that wait for memberlist
+	maxDials   = 128  // at a time
+	maxWaiting = 16   // packets that wait for one dial
+
+	dialTimeout  = 5 * time.Second
+	drainTimeout = 500 * time.Millisecond // of Shutdown
 )
 
-// Times of a Transport.
-const (
-	dialTimeout   = 5 * time.Second        // of a dial that nobody waits for
-	dialPause     = 250 * time.Millisecond // after a dial that has failed
-	kindTimeout   = 5 * time.Second        // until a stream has said what it is for
-	handOffLimit  = 5 * time.Second        // until memberlist has taken a stream
-	packetTimeout = 5 * time.Second        // of a packet that goes by stream
-	drainTimeout  = 500 * time.Millisecond // of Shutdown
-	peerTimeout   = 10 * time.Second       // default of kcp.Config.PeerTimeout
-	idleTimeout   = 2 * time.Minute        // default of kcp.Config.IdleTimeout
-)
-
-// Errors of a Transport, besides *WrongNameError, net.ErrClosed and the errors of package
-// kcp.
-var (
-	// ErrPacketTooLarge is returned by WriteTo for packets of more than 64 KiB.
-	ErrPacketTooLarge = errors.New("cluster: packet larger than 64 KiB")
-	// ErrTooManyDials means that 128 addresses are being dialled already.
-	ErrTooManyDials = errors.New("cluster: too many dials at once")
-	// ErrOwnAddress means that the address is the Transport's own.
-	ErrOwnAddress = errors.New("cluster: own address")
-)
-
-// WrongNameError means that the node at an address has a certificate for another name.
-type WrongNameError struct {
-	Addr      netip.AddrPort
-	Want, Got string
+// Config has the settings of a Transport.
+type Config struct {
+	Bind        string          // UDP address to listen on: an IP address and a port
+	PacketConn  net.PacketConn  // if not nil, takes the place of a socket on Bind
+	Certificate tls.Certificate // of this node, whose name is the common name in it
+	CA          *x509.CertPool  // verifies the certificates of all nodes
+	Cluster     string          // DNS name that is in the certificates of all nodes
 }
 
-func (e *WrongNameError) Error() string {
-	return fmt.Sprintf("cluster: node at %v is %q, not %q", e.Addr, e.Got, e.Want)
-}
-
-// TransportConfig holds the settings of a Transport. It must not be changed while it is
-// in use.
-type TransportConfig struct {
-	// Bind is the UDP address to listen on: an IP address and a port. With port 0 the
-	// system chooses one.
-	Bind string
-	// PacketConn, if not nil, takes the place of a socket on Bind. Shutdown closes it.
-	PacketConn net.PacketConn
-	// Certificate is this node's, with its key. The common name of its subject is
-	// the name of the node.
-	Certificate tls.Certificate
-	// CA verifies the certificates of all nodes.
-	CA *x509.CertPool
-	// Cluster is the DNS name that the certificates of all nodes must have.
-	Cluster string
-	// KCP holds settings of sessions; nil means the defaults. TLS, limits on streams and
-	// StatelessResetKey are set by the Transport. PeerTimeout is 10 seconds by default
-	// here, IdleTimeout 2 minutes, MaxSessions 4096, and MaxBuffered 256 MiB.
-	KCP *kcp.Config
-}
-
-// Transport is a memberlist.NodeAwareTransport on one KCP endpoint. It keeps the
-// sessions with other nodes, whoever has dialled them, and dials those that are missing
-// or have ended.
+// Transport is a memberlist.NodeAwareTransport on one KCP endpoint. It keeps a session
+// with each node that it talks to, whoever has dialled it.
 type Transport struct {
-	// The fields above mu are immutable, or synchronize themselves.
 	name     string // of this node
 	pc       net.PacketConn
 	endpoint *kcp.Endpoint
 	listener *kcp.Listener
-	own      netip.AddrPort // the address of the socket
-	ctx      context.Context
+	ctx      context.Context // done at Shutdown
 	cancel   context.CancelFunc
-	running  sync.WaitGroup // all goroutines; Add only under mu, or from one of them
-	down     chan struct{}  // closed when Shutdown is done
+	running  sync.WaitGroup
 	packets  chan *memberlist.Packet
 	streams  chan net.Conn
-	handlers handlers
-	counters counters
 
-	mu      sync.Mutex // guards the fields below; no other lock is taken under it
-	byAddr  map[netip.AddrPort][]*session
-	byName  map[string][]*session
-	dials   map[netip.AddrPort]*dial
-	dialing int // goroutines that dial
-	closed  bool
+	mu     sync.Mutex // guards the fields below
+	peers  map[netip.AddrPort]*peer
+	dials  int
+	closed bool
 }
 
-// handlers take what is not for memberlist; nil: it is dropped, and counted.
-type handlers struct {
-	datagram func(from string, b []byte)       // must not block, and owns b
-	messages func(from string, st *kcp.Stream) // owns st; may block
-	goodbye  func(from string)                 // must not block
+// peer is a session with the node at an address, or the dial of one.
+type peer struct {
+	ready   chan struct{} // closed when the fields below are set
+	conn    *kcp.Conn
+	name    string // in the certificate
+	err     error  // of the dial
+	waiting atomic.Int32
 }
 
 var _ memberlist.NodeAwareTransport = (*Transport)(nil)
 
-// NewTransport returns a transport that listens, for memberlist.Config.Transport.
-func NewTransport(c *TransportConfig) (*Transport, error) {
-	t, err := newTransport(c, handlers{})
+// Listen returns a transport that takes sessions.
+func Listen(c *Config) (*Transport, error) {
+	name, err := nameIn(&c.Certificate)
 	if err != nil {
 		return nil, err
 	}
-	return t, t.start(t.accept)
-}
-
-// newTransport returns a transport that takes sessions once accept runs.
-func newTransport(c *TransportConfig, h handlers) (*Transport, error) {
-	name, err := c.nodeName()
+	config, err := c.kcpConfig()
 	if err != nil {
 		return nil, err
 	}
 	pc := c.PacketConn
 	if pc == nil {
-		bind, err := netip.ParseAddrPort(c.Bind)
-		if err != nil {
-			return nil, fmt.Errorf("cluster: Bind: %w", err)
-		}
-		if pc, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(bind)); err != nil {
+		if pc, err = net.ListenPacket("udp", c.Bind); err != nil {
 			return nil, err
 		}
 	}
 	t := &Transport{
-		name: name, pc: pc, handlers: h,
-		down:    make(chan struct{}),
-		packets: make(chan *memberlist.Packet, maxArrived),
-		streams: make(chan net.Conn),
-		byAddr:  make(map[netip.AddrPort][]*session),
-		byName:  make(map[string][]*session),
-		dials:   make(map[netip.AddrPort]*dial),
+		name: name, pc: pc, peers: make(map[netip.AddrPort]*peer),
+		packets: make(chan *memberlist.Packet, maxArrived), streams: make(chan net.Conn),
 	}
-	if err := t.listen(c); err != nil {
+	if t.endpoint, err = kcp.NewEndpoint(pc, config); err == nil {
+		t.listener, err = t.endpoint.Listen()
+	}
+	if err != nil {
 		_ = pc.Close() // the error that matters is err
 		return nil, err
 	}
+	t.ctx, t.cancel = context.WithCancel(context.Background())
+	t.running.Go(t.accept)
 	return t, nil
 }
 
-// listen makes the endpoint.
-func (t *Transport) listen(c *TransportConfig) error {
-	own, ok := t.pc.LocalAddr().(*net.UDPAddr)
-	if !ok {
-		return fmt.Errorf("cluster: local address of type %T, not *net.UDPAddr", t.pc.LocalAddr())
-	}
-	t.own = unmap(own.AddrPort())
-	var err error
-	if t.endpoint, err = kcp.NewEndpoint(t.pc, c.kcpConfig()); err != nil {
-		return err
-	}
-	if t.listener, err = t.endpoint.Listen(); err != nil {
-		_ = t.endpoint.Close() // the error that matters is err
-		return err
-	}
-	t.ctx, t.cancel = context.WithCancel(context.Background())
-	return nil
+// Memberlist returns settings for a local network on this transport.
+func (t *Transport) Memberlist() *memberlist.Config {
+	c := memberlist.DefaultLANConfig()
+	at := addrOf(t.pc.LocalAddr())
+	c.Name, c.Transport, c.UDPBufferSize = t.name, t, packetSize
+	c.BindAddr, c.BindPort, c.AdvertisePort = at.Addr().String(), int(at.Port()), int(at.Port())
+	return c
 }
 
-// nodeName checks what has no default, and returns the name in the certificate.
-func (c *TransportConfig) nodeName() (string, error) {
+// kcpConfig returns the settings of the endpoint. Each end verifies that the other has a
+// certificate of the authority, with the name of the cluster in it.
+func (c *Config) kcpConfig() (*kcp.Config, error) {
 	if c.CA == nil || c.Cluster == "" {
-		return "", errors.New("cluster: CA and Cluster must be set")
+		return nil, errors.New("cluster: CA and Cluster must be set")
 	}
-	if len(c.Certificate.Certificate) == 0 {
-		return "", errors.New("cluster: Certificate must be set")
-	}
-	leaf, err := x509.ParseCertificate(c.Certificate.Certificate[0])
-	if err != nil {
-		return "", err
-	}
-	if err := leaf.VerifyHostname(c.Cluster); err != nil {
-		return "", err
-	}
-	return nameIn(leaf)
-}
-
-// kcpConfig returns the settings of the endpoint.
-func (c *TransportConfig) kcpConfig() *kcp.Config {
-	var k kcp.Config
-	if c.KCP != nil {
-		k = *c.KCP
-	}
-	k.TLS = tlsConfig(c)
-	k.StatelessResetKey = resetKey(c.Certificate.PrivateKey)
-	k.MaxStreams = maxStreams
-	if k.PeerTimeout == 0 {
-		k.PeerTimeout = peerTimeout
-	}
-	if k.IdleTimeout == 0 {
-		k.IdleTimeout = idleTimeout
-	}
-	if k.MaxSessions == 0 {
-		k.MaxSessions = defaultMaxSessions
-	}
-	if k.MaxBuffered == 0 {
-		k.MaxBuffered = defaultMaxBuffered
-	}
-	if k.WriteBuffer == 0 {
-		k.WriteBuffer = maxBufferedForWriting
-	}
-	return &k
-}
-
-// Name returns the name of this node.
-func (t *Transport) Name() string { return t.name }
-
-// Addr returns the address of the socket.
-func (t *Transport) Addr() netip.AddrPort { return t.own }
-
-// FinalAdvertiseAddr returns the address that other nodes are told: ip and port if they
-// are given, otherwise the socket's. If that is bound to all addresses, it is the
-// first private address of the system's interfaces.
-func (t *Transport) FinalAdvertiseAddr(ip string, port int) (net.IP, int, error) {
-	if port == 0 || ip == "" {
-		port = int(t.own.Port())
-	}
-	if ip != "" {
-		addr, err := netip.ParseAddr(ip)
-		if err != nil {
-			return nil, 0, fmt.Errorf("cluster: address to advertise: %w", err)
-		}
-		return addr.Unmap().AsSlice(), port, nil
-	}
-	if !t.own.Addr().IsUnspecified() {
-		return t.own.Addr().AsSlice(), port, nil
-	}
-	addr, err := privateAddr()
-	return addr, port, err
-}
-
-// privateAddr returns the first private IPv4 address of the system's interfaces.
-func privateAddr() (net.IP, error) {
-	addrs, err := net.InterfaceAddrs()
+	key, err := x509.MarshalPKCS8PrivateKey(c.Certificate.PrivateKey)
 	if err != nil {
 		return nil, err
 	}
-	for _, a := range addrs {
-		if n, ok := a.(*net.IPNet); ok && n.IP.IsPrivate() && n.IP.To4() != nil {
-			return n.IP.To4(), nil
+	// It is the same after a restart, so that others learn at once that their sessions
+	// with this node are gone.
+	reset, err := hkdf.Key(sha256.New, key, nil, "cluster stateless reset", 32)
+	return &kcp.Config{
+		TLS: &tls.Config{
+			Certificates: []tls.Certificate{c.Certificate},
+			RootCAs:      c.CA, ClientCAs: c.CA, ClientAuth: tls.RequireAndVerifyClientCert,
+			ServerName: c.Cluster, NextProtos: []string{protocol},
+			VerifyConnection: func(s tls.ConnectionState) error {
+				return s.PeerCertificates[0].VerifyHostname(c.Cluster)
+			},
+		},
+		StatelessResetKey: reset, MaxStreams: 64, MaxBuffered: 256 << 20,
+		PeerTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+	}, err
+}
+
+// nameIn returns the name of the node in a certificate.
+func nameIn(c *tls.Certificate) (string, error) {
+	if len(c.Certificate) == 0 {
+		return "", errors.New("cluster: Certificate must be set")
+	}
+	leaf, err := x509.ParseCertificate(c.Certificate[0])
+	if err == nil && leaf.Subject.CommonName == "" {
+		err = errors.New("cluster: certificate without a common name")
+	}
+	if err != nil {
+		return "", err
+	}
+	return leaf.Subject.CommonName, nil
+}
+
+// accept takes the sessions that other nodes dial. They dial from the port that they
+// listen on, so a packet for that address goes by the same session.
+func (t *Transport) accept() {
+	for {
+		conn, err := t.listener.AcceptKCP(t.ctx)
+		if err != nil {
+			return
+		}
+		p := &peer{ready: make(chan struct{})}
+		t.mu.Lock()
+		// If both have dialled at once, each sends by the session that it accepted.
+		t.peers[addrOf(conn.RemoteAddr())] = p
+		t.startLocked(p, conn)
+		t.mu.Unlock()
+	}
+}
+
+// startLocked begins to take what arrives in a session.
+func (t *Transport) startLocked(p *peer, conn *kcp.Conn) {
+	p.conn, p.name = conn, conn.ConnectionState().TLS.PeerCertificates[0].Subject.CommonName
+	close(p.ready)
+	if t.closed {
+		_ = conn.Abort()
+		return
+	}
+	from := addrOf(conn.RemoteAddr())
+	t.running.Go(func() { t.takeStreams(conn) })
+	t.running.Go(func() {
+		t.takePackets(conn)
+		_ = conn.Close()
+		t.forget(from, p)
+	})
+}
+
+// forget has the next packet for an address dial again.
+func (t *Transport) forget(addr netip.AddrPort, p *peer) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.peers[addr] == p {
+		delete(t.peers, addr)
+	}
+}
+
+// takePackets takes datagrams until the session ends. If memberlist is slow they are
+// dropped, as by any network.
+func (t *Transport) takePackets(conn *kcp.Conn) {
+	for {
+		b, err := conn.ReceiveDatagram(t.ctx)
+		if err != nil {
+			return
+		}
+		select {
+		case t.packets <- &memberlist.Packet{Buf: b, From: conn.RemoteAddr(), Timestamp: time.Now()}:
+		default:
 		}
 	}
-	return nil, errors.New("cluster: bound to all addresses, and no interface has a private one: set one to advertise")
+}
+
+// takeStreams takes streams until the session ends.
+func (t *Transport) takeStreams(conn *kcp.Conn) {
+	for {
+		st, err := conn.AcceptStream(t.ctx)
+		if err != nil {
+			return
+		}
+		select {
+		case t.streams <- st:
+		case <-t.ctx.Done():
+			_ = st.Reset(0)
+			return
+		}
+	}
+}
+
+// peer returns the session with the node at an address, or dials one in the background.
+func (t *Transport) peer(address string) (*peer, error) {
+	addr, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return nil, fmt.Errorf("cluster: address of a node: %w", err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch p := t.peers[addr]; {
+	case p != nil:
+		return p, nil
+	case t.closed:
+		return nil, net.ErrClosed
+	case t.dials == maxDials:
+		return nil, errors.New("cluster: too many dials at a time")
+	}
+	p := &peer{ready: make(chan struct{})}
+	t.peers[addr] = p
+	t.dials++
+	t.running.Go(func() { t.dial(addr, p) })
+	return p, nil
+}
+
+func (t *Transport) dial(addr netip.AddrPort, p *peer) {
+	ctx, cancel := context.WithTimeout(t.ctx, dialTimeout)
+	defer cancel()
+	conn, err := t.endpoint.Dial(ctx, net.UDPAddrFromAddrPort(addr))
+	if err != nil {
+		t.forget(addr, p)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.dials--
+	if err != nil {
+		p.err = err
+		close(p.ready)
+		return
+	}
+	t.startLocked(p, conn)
+}
+
+// session waits for a session with a node of that name; any, if the name is empty.
+func (p *peer) session(ctx context.Context, name string) (*kcp.Conn, error) {
+	select {
+	case <-p.ready:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if p.err == nil && name != "" && name != p.name {
+		return nil, fmt.Errorf("cluster: the node at %v is %q, not %q", p.conn.RemoteAddr(), p.name, name)
+	}
+	return p.conn, p.err
+}
+
+// WriteToAddress sends a packet, and does not wait. Some packets wait for a session that
+// is dialled; further ones are dropped.
+func (t *Transport) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
+	p, err := t.peer(a.Addr)
+	if err != nil {
+		return time.Time{}, err
+	}
+	select {
+	case <-p.ready:
+		conn, err := p.session(t.ctx, a.Name)
+		if err == nil {
+			err = conn.SendDatagram(b)
+		}
+		return time.Now(), err
+	default:
+	}
+	if p.waiting.Add(1) > maxWaiting {
+		return time.Now(), nil
+	}
+	b = append([]byte(nil), b...)
+	go func() { // until the dial ends
+		if conn, err := p.session(t.ctx, a.Name); err == nil {
+			_ = conn.SendDatagram(b)
+		}
+	}()
+	return time.Now(), nil
+}
+
+// DialAddressTimeout opens a stream to a node.
+func (t *Transport) DialAddressTimeout(a memberlist.Address, timeout time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(t.ctx, timeout)
+	defer cancel()
+	p, err := t.peer(a.Addr)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := p.session(ctx, a.Name)
+	if err != nil {
+		return nil, err
+	}
+	st, err := conn.OpenStream(ctx, nil)
+	if err != nil { // not a nil *kcp.Stream in a net.Conn
+		return nil, err
+	}
+	return st, nil
 }
 
 // WriteTo is WriteToAddress for a node whose name is not known.
@@ -279,94 +342,55 @@ func (t *Transport) WriteTo(b []byte, addr string) (time.Time, error) {
 	return t.WriteToAddress(b, memberlist.Address{Addr: addr})
 }
 
-// WriteToAddress sends a packet to a node, and does not wait. If there is no session
-// with it, the packet waits for one that is dialled in the background, and is dropped
-// if that fails. A packet that does not fit into a datagram goes by a stream of its own.
-func (t *Transport) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
-	if len(b) > maxLargePacket {
-		return time.Time{}, ErrPacketTooLarge
-	}
-	addr, err := parseAddr(a.Addr)
-	if err != nil {
-		return time.Time{}, err
-	}
-	if err := t.write(addr, a.Name, append([]byte{datagramPacket}, b...)); err != nil {
-		return time.Time{}, err
-	}
-	return time.Now(), nil
-}
-
-// PacketCh returns the packets that arrive for memberlist.
-func (t *Transport) PacketCh() <-chan *memberlist.Packet { return t.packets }
-
 // DialTimeout is DialAddressTimeout for a node whose name is not known.
 func (t *Transport) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
 	return t.DialAddressTimeout(memberlist.Address{Addr: addr}, timeout)
 }
 
-// DialAddressTimeout opens a stream to a node. If there is no session with it, it dials
-// one, and waits for that. The result is a *kcp.Stream.
-func (t *Transport) DialAddressTimeout(a memberlist.Address, timeout time.Duration) (net.Conn, error) {
-	addr, err := parseAddr(a.Addr)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(t.ctx, timeout)
-	defer cancel()
-	st, err := t.open(ctx, addr, a.Name, streamMemberlist)
-	if err != nil {
-		return nil, err
-	}
-	return st, nil
-}
+// PacketCh returns the packets that arrive.
+func (t *Transport) PacketCh() <-chan *memberlist.Packet { return t.packets }
 
-// StreamCh returns the streams that other nodes open for memberlist.
+// StreamCh returns the streams that other nodes open.
 func (t *Transport) StreamCh() <-chan net.Conn { return t.streams }
 
+// FinalAdvertiseAddr returns the address that other nodes are told: the one that is
+// given, or the socket's.
+func (t *Transport) FinalAdvertiseAddr(ip string, port int) (net.IP, int, error) {
+	at := addrOf(t.pc.LocalAddr())
+	if ip != "" {
+		addr, err := netip.ParseAddr(ip)
+		return addr.AsSlice(), port, err
+	}
+	if at.Addr().IsUnspecified() {
+		return nil, 0, errors.New("cluster: bound to all addresses: set memberlist.Config.AdvertiseAddr")
+	}
+	return at.Addr().AsSlice(), int(at.Port()), nil
+}
+
 // Shutdown ends all sessions, and closes the socket. What was written before has half a
-// second to arrive. It returns when all goroutines have ended. A further call waits for
-// the first one.
+// second to arrive.
 func (t *Transport) Shutdown() error {
 	t.mu.Lock()
 	again := t.closed
 	t.closed = true
 	t.mu.Unlock()
 	if again {
-		<-t.down
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), drainTimeout)
 	defer cancel()
 	_ = t.endpoint.Shutdown(ctx) // what has not arrived by then is lost
 	t.cancel()
-	_ = t.endpoint.Close() // closed by Shutdown, unless that was cut short
 	err := t.pc.Close()
 	t.running.Wait()
-	close(t.down)
 	return err
 }
 
-// start runs f on a goroutine that Shutdown waits for.
-func (t *Transport) start(f func()) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.closed {
-		return net.ErrClosed
+// addrOf returns a UDP address, an IPv4 address as such.
+func addrOf(a net.Addr) netip.AddrPort {
+	u, ok := a.(*net.UDPAddr)
+	if !ok {
+		return netip.AddrPort{}
 	}
-	t.running.Go(f)
-	return nil
-}
-
-// parseAddr returns the address that memberlist means.
-func parseAddr(addr string) (netip.AddrPort, error) {
-	a, err := netip.ParseAddrPort(addr)
-	if err != nil {
-		return a, fmt.Errorf("cluster: address of a node: %w", err)
-	}
-	return unmap(a), nil
-}
-
-// unmap returns an IPv4 address as such, if it was mapped into IPv6.
-func unmap(a netip.AddrPort) netip.AddrPort {
-	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+	return netip.AddrPortFrom(u.AddrPort().Addr().Unmap(), u.AddrPort().Port())
 }

@@ -1,9 +1,9 @@
-// Command node is a node of a cluster on the command line. It prints who joins, leaves
-// and dies, and what the others send.
+// Command node is a node of a cluster on the command line. It prints who joins and who
+// is gone, and what the others send.
 //
-//	node certs -dir certs -cluster nodes.example a b c    # an authority, and certificates
-//	node run -dir certs -cluster nodes.example -bind 127.0.0.1:7001 a
-//	node run -dir certs -cluster nodes.example -bind 127.0.0.1:7002 -seeds 127.0.0.1:7001 b
+//	node certs -dir certs a b c       # an authority, and certificates
+//	node run -dir certs -bind 127.0.0.1:7001 a
+//	node run -dir certs -bind 127.0.0.1:7002 -seeds 127.0.0.1:7001 b
 //
 // A line of its input goes to all members. "@b text" goes to b alone, "~text" to all as
 // a datagram. At the end of its input, and with an interrupt, the node leaves.
@@ -15,171 +15,160 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
+	"log"
 	"os"
 	"os/signal"
-	"strconv"
 	"strings"
 	"time"
+
+	"github.com/hashicorp/memberlist"
 
 	"github.com/arqnet/kcp/examples/cluster"
 )
 
-const authority = "authority" // name of its files
-
 func main() {
-	if err := run(os.Args[1:]); err != nil {
-		fmt.Fprintln(os.Stderr, err)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdin, os.Stdout); err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "node:", err)
 		os.Exit(1)
 	}
 }
 
-var errUsage = errors.New("usage: node certs [flags] NAME..., or node run [flags] NAME; -h has the flags")
-
-func run(args []string) error {
+// run is the program without its process.
+func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error {
+	usage := errors.New("usage: node certs [flags] NAME..., or node run [flags] NAME; -h has the flags")
 	if len(args) == 0 {
-		return errUsage
+		return usage
 	}
 	flags := flag.NewFlagSet("node "+args[0], flag.ContinueOnError)
-	dir := flags.String("dir", "certs", "folder of the certificates")
-	name := flags.String("cluster", "nodes.example", "name that all certificates have")
-	switch args[0] {
-	case "certs":
-		if err := flags.Parse(args[1:]); err != nil {
-			return err
-		}
-		return certs(*dir, *name, flags.Args())
-	case "run":
-		bind := flags.String("bind", "127.0.0.1:0", "address to listen on")
-		advertise := flags.String("advertise", "", "address that the others are told")
-		seeds := flags.String("seeds", "", "addresses of some nodes, with commas between")
-		if err := flags.Parse(args[1:]); err != nil {
-			return err
-		}
-		if flags.NArg() != 1 {
-			return errUsage
-		}
-		c := &cluster.Config{Advertise: *advertise}
-		c.Bind, c.Cluster = *bind, *name
-		if *seeds != "" {
-			c.Seeds = strings.Split(*seeds, ",")
-		}
-		return serve(c, *dir, flags.Arg(0))
-	}
-	return errUsage
-}
-
-// certs makes an authority, and a certificate for each name.
-func certs(dir, clusterName string, names []string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	dir := flags.String("dir", "certs", "`folder` of the certificates")
+	name := flags.String("cluster", "nodes.example", "`name` that all certificates have")
+	bind := flags.String("bind", "127.0.0.1:0", "`address` to listen on")
+	advertise := flags.String("advertise", "", "IP `address` that the others are told (default: of -bind)")
+	seeds := flags.String("seeds", "", "`addresses` of some nodes, with commas between")
+	if err := flags.Parse(args[1:]); err != nil {
 		return err
 	}
-	a, err := cluster.NewAuthority(clusterName)
-	if err != nil {
-		return err
-	}
-	if err := cluster.Save(dir, authority, a.Certificate); err != nil {
-		return err
-	}
-	for _, name := range names {
-		cert, err := a.Issue(name)
-		if err != nil {
-			return err
-		}
-		if err := cluster.Save(dir, name, cert); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// serve runs a node until the end of its input, or an interrupt.
-func serve(c *cluster.Config, dir, name string) (err error) {
-	if c.Certificate, err = cluster.Load(dir, name); err != nil {
-		return err
-	}
-	if c.CA, err = cluster.LoadPool(dir, authority); err != nil {
-		return err
-	}
-	n, err := cluster.Start(c)
-	if err != nil {
-		return err
-	}
-	defer n.Close()
-	fmt.Printf("%s listens on %v\n", n.Name(), n.Addr())
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	go printEvents(ctx, n)
-	go printMessages(ctx, n)
-	lines := make(chan string)
-	go readLines(lines)
-	for {
-		select {
-		case line, ok := <-lines:
-			if !ok {
-				return n.Leave(time.Second)
-			}
-			if err := send(ctx, n, line); err != nil {
-				fmt.Println("error:", err)
-			}
-		case <-ctx.Done():
-			return n.Leave(time.Second)
-		}
-	}
-}
-
-func readLines(lines chan<- string) {
-	defer close(lines)
-	in := bufio.NewScanner(os.Stdin)
-	for in.Scan() {
-		lines <- in.Text()
-	}
-}
-
-// send sends a line to whom it is for.
-func send(ctx context.Context, n *cluster.Node, line string) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
 	switch {
-	case line == "":
-		return nil
-	case line[0] == '~':
-		return n.BroadcastDatagram([]byte(line[1:]))
-	case line[0] == '@':
-		to, text, _ := strings.Cut(line[1:], " ")
-		return n.Send(ctx, to, []byte(text))
+	case args[0] == "certs":
+		return certs(*dir, *name, flags.Args())
+	case args[0] != "run" || flags.NArg() != 1:
+		return usage
 	}
-	return n.Broadcast(ctx, []byte(line))
+	cert, pool, err := load(*dir, flags.Arg(0))
+	if err != nil {
+		return err
+	}
+	t, err := cluster.Listen(&cluster.Config{Bind: *bind, Certificate: cert, CA: pool, Cluster: *name})
+	if err != nil {
+		return err
+	}
+	defer t.Shutdown()
+	c := t.Memberlist()
+	c.AdvertiseAddr = *advertise
+	n := &node{name: c.Name, out: log.New(out, "", 0)}
+	c.Events, c.Delegate, c.LogOutput = n, n, io.Discard
+	if n.list, err = memberlist.Create(c); err != nil {
+		return err
+	}
+	defer n.list.Shutdown()
+	n.out.Printf("%s listens on %v", n.name, n.list.LocalNode().FullAddress().Addr)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if *seeds != "" {
+		go n.join(ctx, strings.Split(*seeds, ","))
+	}
+	n.read(ctx, in)
+	return n.list.Leave(time.Second)
 }
 
-func printEvents(ctx context.Context, n *cluster.Node) {
+// node prints what memberlist tells it. memberlist calls its methods.
+type node struct {
+	name string
+	list *memberlist.Memberlist
+	out  *log.Logger
+}
+
+// join asks the seeds to let this node join, as long as it knows nobody. So two halves of
+// a network that was cut find each other again.
+func (n *node) join(ctx context.Context, seeds []string) {
+	retry := time.NewTicker(5 * time.Second)
+	defer retry.Stop()
 	for {
+		if n.list.NumMembers() == 1 {
+			_, _ = n.list.Join(seeds) // asked again
+		}
 		select {
-		case e := <-n.Events():
-			fmt.Printf("* %s has %s (%v)\n", shown(e.Member.Name), e.Kind, e.Member.Addr)
+		case <-retry.C:
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-func printMessages(ctx context.Context, n *cluster.Node) {
+// read sends lines of input until its end.
+func (n *node) read(ctx context.Context, in io.Reader) {
+	lines := make(chan string)
+	go func() {
+		defer close(lines)
+		for s := bufio.NewScanner(in); s.Scan(); {
+			select {
+			case lines <- s.Text():
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
 	for {
-		m, err := n.Receive(ctx)
-		if err != nil {
+		select {
+		case line, more := <-lines:
+			if !more {
+				return
+			}
+			n.send(line)
+		case <-ctx.Done():
 			return
 		}
-		how := ""
-		if !m.Reliable {
-			how = " (datagram)"
-		}
-		fmt.Printf("%s%s: %q\n", shown(m.From), how, m.Data)
 	}
 }
 
-// shown returns a name that another node has given, in quotes if it does not print.
-func shown(name string) string {
-	if quoted := strconv.Quote(name); quoted != `"`+name+`"` {
-		return quoted
+// send sends a line to whom it is for. SendReliable uses a stream, SendBestEffort a
+// datagram.
+func (n *node) send(line string) {
+	to, text, one := strings.Cut(strings.TrimPrefix(line, "@"), " ")
+	if one = one && strings.HasPrefix(line, "@"); !one {
+		text = strings.TrimPrefix(line, "~")
 	}
-	return name
+	text = n.name + ": " + text
+	for _, m := range n.list.Members() {
+		if m.Name == n.name || one && m.Name != to {
+			continue
+		}
+		send := n.list.SendReliable
+		if strings.HasPrefix(line, "~") {
+			send = n.list.SendBestEffort
+		}
+		go func() { // a member that is gone holds up no other
+			if err := send(m, []byte(text)); err != nil {
+				n.out.Printf("not sent to %q: %v", m.Name, err)
+			}
+		}()
+	}
 }
+
+// What others send is quoted, as it may steer the terminal.
+
+func (n *node) NotifyMsg(b []byte) { n.out.Printf("%q", b) }
+func (n *node) NotifyJoin(m *memberlist.Node) {
+	n.out.Printf("* %q has joined (%v)", m.Name, m.Address())
+}
+func (n *node) NotifyLeave(m *memberlist.Node) {
+	n.out.Printf("* %q is gone (%v)", m.Name, m.Address())
+}
+func (n *node) NotifyUpdate(m *memberlist.Node)   {}
+func (n *node) NodeMeta(int) []byte               { return nil }
+func (n *node) GetBroadcasts(_, _ int) [][]byte   { return nil }
+func (n *node) LocalState(bool) []byte            { return nil }
+func (n *node) MergeRemoteState(_ []byte, _ bool) {}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+const authority = "authority" // name of its files
+
+// certs makes an authority, and a certificate for each name, in files.
+func certs(dir, cluster string, names []string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	ca, err := issue(nil, authority, cluster)
+	if err == nil {
+		err = save(dir, authority, ca)
+	}
+	for _, name := range names {
+		if err != nil {
+			return err
+		}
+		var c *tls.Certificate
+		if c, err = issue(ca, name, cluster); err == nil {
+			err = save(dir, name, c)
+		}
+	}
+	return err
+}
+
+// issue returns a certificate for a node, signed by an authority; by itself if that is nil.
+func issue(by *tls.Certificate, node, cluster string) (*tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
+	if err != nil {
+		return nil, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{CommonName: node}, DNSNames: []string{cluster},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(1, 0, 0), // clocks differ
+	}
+	parent, signer := template, any(key)
+	if by == nil {
+		template.IsCA, template.BasicConstraintsValid = true, true
+	} else {
+		parent, signer = by.Leaf, by.PrivateKey
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
+	if err != nil {
+		return nil, err
+	}
+	leaf, err := x509.ParseCertificate(der)
+	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, err
+}
+
+// save writes a certificate and its key to files.
+func save(dir, name string, c *tls.Certificate) error {
+	key, err := x509.MarshalPKCS8PrivateKey(c.PrivateKey)
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(dir, name)
+	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate[0]})
+	if err := os.WriteFile(file+".crt", cert, 0o644); err != nil {
+		return err
+	}
+	return os.WriteFile(file+".key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), 0o600)
+}
+
+// load reads what save has written: the certificate of a node, and of the authority.
+func load(dir, node string) (tls.Certificate, *x509.CertPool, error) {
+	file := filepath.Join(dir, node)
+	cert, err := tls.LoadX509KeyPair(file+".crt", file+".key")
+	if err != nil {
+		return cert, nil, err
+	}
+	ca, err := os.ReadFile(filepath.Join(dir, authority+".crt"))
+	pool := x509.NewCertPool()
+	if err == nil && !pool.AppendCertsFromPEM(ca) {
+		err = fmt.Errorf("no certificate in %s.crt", authority)
+	}
+	return cert, pool, err
+}
