@@ -4,8 +4,7 @@ go 1.25.0
 
 require (
 	github.com/arqnet/kcp v0.0.0-00010101000000-000000000000
-	github.com/hashicorp/mdns v1.0.7
-	github.com/miekg/dns v1.1.72
+	github.com/libp2p/zeroconf/v2 v2.2.0
 	github.com/pion/ice/v4 v4.4.9
 	github.com/pion/stun/v4 v4.0.1
 	github.com/stretchr/testify v1.12.1
@@ -15,6 +14,7 @@ require (
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/klauspost/cpuid/v2 v2.3.0 // indirect
 	github.com/klauspost/reedsolomon v1.14.2 // indirect
+	github.com/miekg/dns v1.1.72 // indirect
 	github.com/pion/dtls/v3 v3.1.9 // indirect
 	github.com/pion/logging v0.2.4 // indirect
 	github.com/pion/mdns/v2 v2.2.2 // indirect

@@ -1,171 +1,65 @@
 package main
 
 import (
-	"net"
 	"net/netip"
-	"os"
-	"sync"
 	"time"
 
 	"github.com/arqnet/kcp/netsim"
 )
 
-// mapping and filtering are the kinds of NATs (RFC 4787 §4.1 and §5).
-type (
-	mapping   int
-	filtering int
-)
+// router is a NAT in front of one socket, which lets in only what answers a packet:
+// address and port-dependent filtering (RFC 4787 §5).
+type router struct {
+	inside, outside netip.Addr
+	symmetric       bool // another port for each destination: address and port-dependent mapping
 
-const (
-	independentMapping mapping = iota
-	dependentMapping           // another port for each destination: "symmetric"
-)
-
-const (
-	independentFiltering filtering = iota
-	addressFiltering
-	portFiltering
-)
-
-// nat is a socket behind a NAT, which has an address of its own on the network. A mapping
-// is a socket of the network.
-type nat struct {
-	network *netsim.Network
-	inside  netip.AddrPort
-	outside netip.Addr
-	maps    mapping
-	filters filtering
-
-	mu       sync.Mutex
-	mapped   map[netip.AddrPort]*netsim.PacketConn // by destination; one for all has the zero key
-	sent     map[netip.AddrPort]bool
-	dropped  int
-	queue    []inbound
-	deadline time.Time
-	closed   bool
-	changed  chan struct{} // closed, and replaced, when one of the fields above has changed
+	mapped map[netip.AddrPort]netip.AddrPort // source outside, by destination; by the zero value without symmetric
+	sent   map[[2]netip.AddrPort]bool        // source outside, and destination
+	socket netip.AddrPort
 }
 
-type inbound struct {
-	packet []byte
-	from   netip.AddrPort
-}
-
-func newNAT(network *netsim.Network, inside, outside string, m mapping, f filtering) *nat {
-	return &nat{
-		network: network, inside: netip.MustParseAddrPort(inside), outside: netip.MustParseAddr(outside), maps: m, filters: f,
-		mapped: make(map[netip.AddrPort]*netsim.PacketConn), sent: make(map[netip.AddrPort]bool), changed: make(chan struct{}),
+func newRouter(inside, outside string, symmetric bool) *router {
+	return &router{
+		netip.MustParseAddr(inside), netip.MustParseAddr(outside), symmetric,
+		make(map[netip.AddrPort]netip.AddrPort), make(map[[2]netip.AddrPort]bool), netip.AddrPort{},
 	}
 }
 
-// change changes the fields under the mutex.
-func (n *nat) change(f func()) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	f()
-	close(n.changed)
-	n.changed = make(chan struct{})
+// out returns the source that a packet of the socket gets.
+func (r *router) out(from, to netip.AddrPort) netip.AddrPort {
+	r.socket = from
+	key := netip.AddrPort{}
+	if r.symmetric {
+		key = to
+	}
+	if !r.mapped[key].IsValid() {
+		r.mapped[key] = netip.AddrPortFrom(r.outside, uint16(20_000+len(r.mapped)))
+	}
+	r.sent[[2]netip.AddrPort{r.mapped[key], to}] = true
+	return r.mapped[key]
 }
 
-func (n *nat) WriteTo(b []byte, to net.Addr) (int, error) {
-	at := addrPort(to)
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.closed {
-		return 0, net.ErrClosed
-	}
-	key := at
-	if n.maps == independentMapping {
-		key = netip.AddrPort{}
-	}
-	pc := n.mapped[key]
-	if pc == nil {
-		var err error
-		if pc, err = n.network.Listen(netip.AddrPortFrom(n.outside, 0).String()); err != nil {
-			return 0, err
-		}
-		n.mapped[key] = pc
-		go n.forward(pc, key)
-	}
-	n.sent[at] = true
-	return pc.WriteToAddrPort(b, at)
-}
-
-// forward lets in what the NAT does not filter of what comes to a mapping.
-func (n *nat) forward(pc *netsim.PacketConn, key netip.AddrPort) {
-	b := make([]byte, 65536)
-	for {
-		size, from, err := pc.ReadFromAddrPort(b)
-		if err != nil {
-			return
-		}
-		packet := append([]byte(nil), b[:size]...)
-		n.change(func() {
-			ok := key == from || !key.IsValid() && n.passes(from)
-			if ok {
-				n.queue = append(n.queue, inbound{packet, from})
-			} else {
-				n.dropped++
+// routed puts routers into a network.
+func routed(n *netsim.Network, routers ...*router) {
+	n.SetFilter(func(from, to netip.AddrPort, packet []byte) bool {
+		source, destination := from, to
+		for _, r := range routers {
+			if from.Addr() == r.inside {
+				source = r.out(from, to)
 			}
-		})
-	}
-}
-
-func (n *nat) passes(from netip.AddrPort) bool {
-	ok := n.filters == independentFiltering || n.sent[from]
-	for to := range n.sent {
-		ok = ok || n.filters == addressFiltering && to.Addr() == from.Addr()
-	}
-	return ok
-}
-
-func (n *nat) ReadFrom(b []byte) (int, net.Addr, error) {
-	for {
-		n.mu.Lock()
-		if n.closed {
-			n.mu.Unlock()
-			return 0, nil, net.ErrClosed
 		}
-		if !n.deadline.IsZero() && !time.Now().Before(n.deadline) {
-			n.mu.Unlock()
-			return 0, nil, os.ErrDeadlineExceeded
+		for _, r := range routers {
+			if to.Addr() == r.outside && r.sent[[2]netip.AddrPort{to, source}] {
+				destination = r.socket
+			} else if to.Addr() == r.outside {
+				return false
+			}
 		}
-		if len(n.queue) > 0 {
-			in := n.queue[0]
-			n.queue = n.queue[1:]
-			n.mu.Unlock()
-			return copy(b, in.packet), net.UDPAddrFromAddrPort(in.from), nil
+		if source == from && destination == to {
+			return true // by the link
 		}
-		changed := n.changed
-		var due <-chan time.Time
-		if !n.deadline.IsZero() {
-			due = time.After(time.Until(n.deadline))
-		}
-		n.mu.Unlock()
-		select {
-		case <-changed:
-		case <-due:
-		}
-	}
-}
-
-func (n *nat) Close() error {
-	n.change(func() {
-		n.closed = true
-		for _, pc := range n.mapped {
-			_ = pc.Close()
-		}
+		packet = append([]byte(nil), packet...)
+		time.AfterFunc(20*time.Millisecond, func() { n.Inject(source, destination, packet) })
+		return false
 	})
-	return nil
 }
-
-func (n *nat) LocalAddr() net.Addr { return net.UDPAddrFromAddrPort(n.inside) }
-
-func (n *nat) SetDeadline(t time.Time) error { return n.SetReadDeadline(t) }
-
-func (n *nat) SetReadDeadline(t time.Time) error {
-	n.change(func() { n.deadline = t })
-	return nil
-}
-
-func (n *nat) SetWriteDeadline(time.Time) error { return nil }

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/selfsigned"
+)
+
+const (
+	// Application protocols (ALPN): with the rendezvous server, and with the peer.
+	protoMeet, protoFile = "p2p-meet/2", "p2p-file/2"
+
+	roleSend, roleGet = "send", "get"
+
+	peerTimeout = 15 * time.Second
+	// keepAlive is below the 30 seconds for which some NATs keep a mapping. The least
+	// that they should is two minutes (RFC 4787 §4.3).
+	keepAlive = 10 * time.Second
+)
+
+// node is an end: one socket for all that it does, so that a NAT maps all of it to the
+// same address.
+type node struct {
+	role   string
+	secret *secret
+	pc     net.PacketConn
+	ep     *kcp.Endpoint
+	key    string         // fingerprint of its own key
+	peer   atomic.Value   // a string: fingerprint of the peer's
+	mapped netip.AddrPort // where a STUN server sees the socket
+	log    *log.Logger
+}
+
+// newNode returns an end at pc. It asks a STUN server first, as long as KCP does not read
+// from pc; nil means none.
+func newNode(ctx context.Context, pc net.PacketConn, stun net.Addr, role, code string, log *log.Logger) (*node, error) {
+	s, err := newSecret(code)
+	if err != nil {
+		return nil, err
+	}
+	cert, _, err := selfsigned.New("p2p")
+	if err != nil {
+		return nil, err
+	}
+	n := &node{role: role, secret: s, pc: pc, key: fingerprint(cert.Certificate[0]), log: log}
+	if stun != nil {
+		if n.mapped, err = mapped(ctx, pc, stun); err != nil {
+			log.Printf("%v: %v", stun, err)
+		}
+	}
+	n.ep, err = kcp.NewEndpoint(pc, &kcp.Config{TLS: n.tls(cert), PeerTimeout: peerTimeout, KeepAlive: keepAlive, MaxStreams: -1})
+	return n, err
+}
+
+// tls returns the settings of an end that may become the client or the server of the
+// session with its peer. ALPN tells the peer from the rendezvous server.
+func (n *node) tls(cert *tls.Certificate) *tls.Config {
+	return &tls.Config{
+		Certificates:           []tls.Certificate{*cert},
+		NextProtos:             []string{protoFile, protoMeet}, // the server has the second only
+		ClientAuth:             tls.RequireAnyClientCert,
+		InsecureSkipVerify:     true, // VerifyConnection takes its place
+		SessionTicketsDisabled: true,
+		VerifyConnection: func(state tls.ConnectionState) error {
+			if state.NegotiatedProtocol == protoMeet {
+				return nil
+			}
+			if got := fingerprint(state.PeerCertificates[0].Raw); got != n.peer.Load() {
+				return fmt.Errorf("the peer has the fingerprint %s, which its card does not name", got)
+			}
+			return nil
+		},
+	}
+}
+
+// fingerprint returns the SHA-256 of a certificate, which is made for one use of the
+// program.
+func fingerprint(cert []byte) string {
+	sum := sha256.Sum256(cert)
+	return base64.RawStdEncoding.EncodeToString(sum[:])
+}
+
+// close ends the sessions, once their peers have all, and the socket.
+func (n *node) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	_ = n.ep.Shutdown(ctx)
+	_ = n.pc.Close()
+}
+
+// meet meets the peer at a rendezvous server, and opens a session with it.
+func (n *node) meet(ctx context.Context, server net.Addr) (*kcp.Conn, error) {
+	conn, err := n.ep.Dial(ctx, server)
+	if err != nil {
+		return nil, fmt.Errorf("rendezvous server: %w", err)
+	}
+	defer conn.Abort()
+	defer context.AfterFunc(ctx, func() { _ = conn.Abort() })()
+	in := json.NewDecoder(io.LimitReader(conn, 2*maxJSON))
+	var g greeting
+	if err := in.Decode(&g); err != nil {
+		return nil, fmt.Errorf("rendezvous server: %w", err)
+	}
+	me := &card{n.role, n.key, natKind(g.Observed, n.mapped), addresses(addrPort(n.pc.LocalAddr()), g.Observed, n.mapped)}
+	n.log.Printf("NAT: %s; addresses: %v", me.nat, me.at)
+	if err := json.NewEncoder(conn).Encode(join{n.secret.room, n.role, n.secret.seal(me)}); err != nil {
+		return nil, fmt.Errorf("rendezvous server: %w", err)
+	}
+	n.log.Print("waiting for the peer")
+	var m match
+	if err := in.Decode(&m); err != nil {
+		return nil, fmt.Errorf("rendezvous server: %w", err)
+	}
+	peer, err := n.secret.open(m.Card, n.role)
+	if err != nil {
+		return nil, err
+	}
+	peer.at = append([]netip.AddrPort{m.Observed}, peer.at...)
+	return n.open(ctx, me, peer)
+}
+
+// open opens the session with the peer. Both ends dial at the same time (simultaneous
+// open), so NATs at both let the packets in.
+func (n *node) open(ctx context.Context, me, peer *card) (*kcp.Conn, error) {
+	n.peer.Store(peer.key)
+	var addrs []net.Addr
+	for i, a := range peer.at {
+		reachable := a.IsValid() && (a.Addr().Is4() || !addrPort(n.pc.LocalAddr()).Addr().Is4())
+		if reachable && !slices.Contains(peer.at[:i], a) {
+			addrs = append(addrs, net.UDPAddrFromAddrPort(a))
+		}
+	}
+	if len(addrs) == 0 {
+		return nil, errors.New("the peer has named no address that this end can reach")
+	}
+	n.log.Printf("dialling the peer at %v, as it dials this end", addrs)
+	conn, err := n.ep.DialWith(ctx, addrs[0], kcp.DialOptions{SimultaneousOpen: true, Candidates: addrs[1:]})
+	if err != nil {
+		return nil, explain(err, me, peer)
+	}
+	if conn.ConnectionState().TLS.NegotiatedProtocol != protoFile { // then VerifyConnection has not compared
+		_ = conn.Abort()
+		return nil, errors.New("the session is not with the peer")
+	}
+	n.log.Printf("session with the peer at %s", conn.RemoteAddr())
+	return conn, nil
+}
+
+// explain adds to an error which end has a NAT that lets nothing pass.
+func explain(err error, me, peer *card) error {
+	var none *kcp.NoAnswerError
+	switch {
+	case !errors.As(err, &none):
+		return err
+	case me.nat == natSymmetric:
+		return fmt.Errorf("this end is behind a symmetric NAT, which needs a relay: %w", err)
+	case peer.nat == natSymmetric:
+		return fmt.Errorf("the peer is behind a symmetric NAT, which needs a relay: %w", err)
+	}
+	return fmt.Errorf("the peer has gone, or a NAT or firewall lets nothing pass: %w", err)
+}
