@@ -5,7 +5,7 @@
 
 GO      ?= go
 GOFLAGS ?=
-MODULES  = . interop_test bench examples/mux examples/cluster examples/grpc examples/p2p examples/upgrade/tableflip kcpgo kcpgo/contract observe tunnel tunnel/bench
+MODULES  = . interop_test bench examples/mux examples/cluster examples/grpc examples/p2p kcpgo kcpgo/contract observe tunnel tunnel/bench
 
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.7.0
 GOVULNCHECK = golang.org/x/vuln/cmd/govulncheck@v1.9.0
@@ -35,12 +35,12 @@ NO_RACE = LEFT OUT: the race detector needs cgo and a C compiler (CGO_ENABLED=$(
 SEEDS   ?= 500
 WORKERS ?= 12
 
-.PHONY: check test test-long conformance unit quick race offload-off 386 oldest interop interop-full bench-test mux-test cluster-test grpc-test p2p-test tableflip-test kcpgo-test kcpgo observe-test observe-rules observe-browser tunnel-test tunnel-programs tunnel-soak tunnel-bench dissector fuzz fuzz-short fuzz-state tls-hostile soak lives schedules cross vet lint bench fmt mutate balancer
+.PHONY: check test test-long conformance unit quick race offload-off 386 oldest interop interop-full bench-test mux-test cluster-test grpc-test p2p-test kcpgo-test kcpgo observe-test observe-rules observe-browser tunnel-test tunnel-programs tunnel-soak tunnel-bench dissector fuzz fuzz-short fuzz-state tls-hostile soak lives schedules cross vet lint bench fmt mutate balancer
 
 # What `make test` does, and what `make test-long` does besides. A stage by itself is in
 # full.
 STAGES = lint unit tunnel-test race interop kcpgo-test vet
-LONG   = $(STAGES) 386 oldest cross offload-off bench-test mux-test cluster-test grpc-test p2p-test tableflip-test observe-test schedules soak fuzz-state fuzz-short
+LONG   = $(STAGES) 386 oldest cross offload-off bench-test mux-test cluster-test grpc-test p2p-test observe-test schedules soak fuzz-state fuzz-short
 
 # The tests that a change is most likely to break.
 check:
@@ -168,17 +168,14 @@ mux-test:
 	cd examples/mux && $(GO) test $(TESTFLAGS) ./...
 
 cluster-test:
-	cd examples/cluster && $(GO) test -short $(TESTFLAGS) ./...
+	cd examples/cluster && $(GO) test $(TESTFLAGS) ./...
 
 grpc-test:
 	cd examples/grpc && $(GO) test $(TESTFLAGS) ./...
 
-# As root on Linux also between network namespaces, behind two routers: 100 MB in full.
+# As root on Linux also between network namespaces, behind two routers.
 p2p-test:
-	cd examples/p2p && $(GO) test $(SHORT) $(TESTFLAGS) ./...
-
-tableflip-test:
-	cd examples/upgrade/tableflip && $(GO) test $(TESTFLAGS) ./...
+	cd examples/p2p && $(GO) test $(TESTFLAGS) ./...
 
 # The API of kcp-go: the same tests of behaviour with ours in its place, and in full with
 # kcp-go.

@@ -5,8 +5,11 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/netip"
 	"slices"
 	"sync"
 	"testing"
@@ -39,12 +42,12 @@ func inWorld(t *testing.T, test func(w *world)) {
 	})
 }
 
-// transport returns the transport of node i of a cluster, with a certificate of ca.
-func (w *world) transport(i int, name, cluster string, ca *tls.Certificate) *Transport {
+// transport returns the transport of a node, host i of the network.
+func (w *world) transport(i int, name string) *Transport {
 	pc, err := w.net.Listen(fmt.Sprintf("10.0.0.%d:7946", i))
 	require.NoError(w, err)
-	cert := testenv.Certificate(w, ca, false, name, cluster)
-	t, err := Listen(&Config{PacketConn: pc, Certificate: cert, CA: w.pool, Cluster: cluster})
+	cert := testenv.Certificate(w, &w.ca, false, name, "nodes.test")
+	t, err := Listen(&Config{PacketConn: pc, Certificate: cert, CA: w.pool, Cluster: "nodes.test"})
 	require.NoError(w, err)
 	w.Cleanup(func() { _ = t.Shutdown() })
 	return t
@@ -69,7 +72,7 @@ func (n *node) NotifyMsg(b []byte) {
 }
 
 func (w *world) node(i int) *node {
-	t := w.transport(i, fmt.Sprint("node ", i), "nodes.test", &w.ca)
+	t := w.transport(i, fmt.Sprint("node ", i))
 	n, c := new(node), t.Memberlist()
 	c.Delegate, c.LogOutput = n, io.Discard
 	var err error
@@ -140,17 +143,27 @@ func TestCluster(t *testing.T) {
 func TestStrangers(t *testing.T) {
 	inWorld(t, func(w *world) {
 		a := memberlist.Address{Addr: "10.0.0.1:7946", Name: "a"}
-		w.transport(1, "a", "nodes.test", &w.ca)
-		other := testenv.Certificate(w, nil, true, "other authority")
-		for i, b := range []*Transport{
-			w.transport(2, "b", "nodes.test", &other),
-			w.transport(3, "b", "other.test", &w.ca),
+		at := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(a.Addr))
+		w.transport(1, "a")
+		other := testenv.Certificate(w, nil, true, "authority")
+		for i, cert := range []tls.Certificate{
+			testenv.Certificate(w, &w.ca, false, "b", "nodes.test"),
+			testenv.Certificate(w, &w.ca, false, "b", "other.test"),
+			testenv.Certificate(w, &other, false, "b", "nodes.test"),
 		} {
-			_, err := b.DialAddressTimeout(a, 3*time.Second)
-			var handshake *kcp.HandshakeError
-			require.ErrorAs(w, err, &handshake, i)
+			config, err := (&Config{Certificate: cert, CA: w.pool, Cluster: "nodes.test"}).kcpConfig()
+			require.NoError(w, err)
+			config.TLS.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil }
+			pc, err := w.net.Listen("10.0.0.9:0")
+			require.NoError(w, err)
+			e, err := kcp.NewEndpoint(pc, config)
+			require.NoError(w, err)
+			_, err = e.Dial(w.Context(), at)
+			var alert tls.AlertError
+			require.Equal(w, i > 0, errors.As(err, &alert), err)
+			require.NoError(w, e.Close())
 		}
-		b := w.transport(4, "b", "nodes.test", &w.ca)
+		b := w.transport(2, "b")
 		_, err := b.DialAddressTimeout(memberlist.Address{Addr: a.Addr, Name: "c"}, time.Second)
 		require.ErrorContains(w, err, `is "a", not "c"`)
 		_, err = b.WriteToAddress([]byte("for c"), memberlist.Address{Addr: a.Addr, Name: "c"})
@@ -164,7 +177,7 @@ func TestStrangers(t *testing.T) {
 // may.
 func TestDeadNode(t *testing.T) {
 	inWorld(t, func(w *world) {
-		b, begin := w.transport(1, "b", "nodes.test", &w.ca), time.Now()
+		b, begin := w.transport(1, "b"), time.Now()
 		for range 1000 {
 			_, err := b.WriteTo([]byte("into the dark"), "10.0.0.9:7946")
 			require.NoError(w, err)
