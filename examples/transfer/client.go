@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,7 +14,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"sync/atomic"
 	"time"
 
 	"github.com/arqnet/kcp"
@@ -29,13 +30,7 @@ const (
 type client struct {
 	dial func(ctx context.Context) (*kcp.Conn, error)
 	log  *log.Logger
-	bar  *progress
 }
-
-var (
-	errChanged = errors.New("the file has become shorter")
-	errDiffers = errors.New("the server has answered with another SHA-256")
-)
 
 // put sends a file, in as many sessions as it takes, until ctx is done.
 func (c *client) put(ctx context.Context, path string) error {
@@ -44,16 +39,17 @@ func (c *client) put(ctx context.Context, path string) error {
 		return err
 	}
 	defer f.Close()
-	r, err := c.describe(ctx, f)
+	hash := sha256.New()
+	size, err := io.Copy(hash, f)
 	if err != nil {
 		return err
 	}
-	c.log.Printf("%q: %d bytes, sha256 %x", r.name, r.size, r.sum)
+	r := &request{filepath.Base(path), size, hash.Sum(nil)}
 	furthest, pause := int64(0), shortestPause
 	for {
 		reached, err := c.session(ctx, f, r)
 		if err == nil {
-			c.log.Printf("%q: complete; the server has sha256 %x, too", r.name, r.sum)
+			c.log.Printf("%q: complete; the server has SHA-256 %x, too", r.Name, r.Sum)
 			return nil
 		}
 		if ctx.Err() != nil {
@@ -76,90 +72,47 @@ func (c *client) put(ctx context.Context, path string) error {
 	}
 }
 
-// describe makes the request for a file.
-func (c *client) describe(ctx context.Context, f *os.File) (*request, error) {
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%q is not a regular file", f.Name())
-	}
-	r := &request{size: info.Size(), name: filepath.Base(f.Name())}
-	if len(r.name) > maxName {
-		return nil, fmt.Errorf("the name has more than %d bytes", maxName)
-	}
-	var read atomic.Int64
-	defer c.bar.show("reading", r.size, read.Load)()
-	r.sum, err = sumOf(f, ctx.Done(), &read)
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
-	}
-	return r, err
-}
-
-// session sends what the server does not have yet, and waits until it has compared
-// the SHA-256. reached is how much of the file had arrived when the session ended; 0
-// if the server has not said where to begin.
-func (c *client) session(ctx context.Context, f *os.File, r *request) (reached int64, err error) {
+// session sends what the server does not have yet, and waits until it has compared the
+// SHA-256. at is where in the file the session began.
+func (c *client) session(ctx context.Context, f *os.File, r *request) (at int64, err error) {
 	conn, err := c.dial(ctx)
 	if err != nil {
 		return 0, err
 	}
 	defer conn.Abort() // after Close it does nothing
-	defer context.AfterFunc(ctx, func() { _ = conn.AbortWithError(codeInterrupted, "interrupted") })()
-	head := r.bytes()
-	if _, err := conn.Write(head); err != nil {
+	defer context.AfterFunc(ctx, func() { _ = conn.Abort() })()
+	if err := json.NewEncoder(conn).Encode(r); err != nil {
 		return 0, err
 	}
-	var at int64
 	if err := binary.Read(conn, binary.BigEndian, &at); err != nil {
 		return 0, err
 	}
-	if at < 0 || at > r.size {
+	if at < 0 || at > r.Size {
 		return 0, fmt.Errorf("the server says that it has %d bytes", at)
 	}
-	c.log.Printf("%q: the server has %d of %d bytes", r.name, at, r.size)
-	// What is written may wait here for long. What counts is what the peer has.
-	arrived := func() int64 { return at + max(int64(conn.Stats().BytesAcked)-int64(len(head)), 0) }
-	defer func() { reached = arrived() }()
-	defer c.bar.show("sending", r.size, arrived)()
-	return 0, send(conn, f, r, at)
-}
-
-// send sends the file from an offset on, and waits for the answer.
-func send(conn *kcp.Conn, f *os.File, r *request, at int64) error {
-	if _, err := f.Seek(at, io.SeekStart); err != nil {
-		return err
+	c.log.Printf("%q: the server has %d of %d bytes", r.Name, at, r.Size)
+	if _, err := io.Copy(conn, io.NewSectionReader(f, at, r.Size-at)); err != nil {
+		return at, err
 	}
-	if _, err := io.CopyN(conn, f, r.size-at); err == io.EOF {
-		return errChanged
-	} else if err != nil {
-		return err
+	sum := make([]byte, sha256.Size)
+	if _, err := io.ReadFull(conn, sum); err != nil {
+		return at, err
 	}
-	var sum [sha256.Size]byte
-	if _, err := io.ReadFull(conn, sum[:]); err != nil {
-		return err
-	}
-	if sum != r.sum {
-		return errDiffers
+	if !bytes.Equal(sum, r.Sum) {
+		return at, errors.New("the server has another SHA-256")
 	}
 	_ = conn.Close() // the server has all, whatever becomes of the session
-	return nil
+	return at, nil
 }
 
 // mayPass reports whether another attempt may succeed after an error. A session that
-// was taken over must not dial again, or two clients take over from each other
-// forever.
+// was taken over must not dial again, or two clients take over from each other forever.
 func mayPass(err error) bool {
 	var closed *kcp.PeerCloseError
 	var handshake *kcp.HandshakeError
 	var file *fs.PathError
-	switch {
-	case errors.As(err, &closed):
+	if errors.As(err, &closed) {
 		return closed.Code == codeBusy
-	case errors.As(err, &handshake), errors.As(err, &file), errors.Is(err, errChanged), errors.Is(err, errDiffers):
-		return false
 	}
-	return true // the network, or the server, is not there at the moment
+	return !errors.As(err, &handshake) && !errors.As(err, &file)
 }

@@ -1,5 +1,5 @@
-// Command transfer sends files to a server, and goes on where it was after whatever
-// may happen on the way: an outage, another network, the end of either process.
+// Command transfer sends files to a server, and goes on where it was after an outage, or
+// the end of either process.
 //
 //	go run ./examples/transfer serve -dir /tmp/received
 //	go run ./examples/transfer put FILE localhost:4000
@@ -13,9 +13,7 @@
 // the later session takes over from the earlier one (see owners.take), which does not
 // write any more once the later one knows how much there is.
 //
-// Without -cert anybody may send files, and read on the way what others send. With
-// -cert and -ca at the server only clients with certificates may. What all of them
-// store together is bounded by the disk alone.
+// Anybody may send files: examples/mtls shows how to let in those with certificates.
 package main
 
 import (
@@ -25,115 +23,77 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"net"
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/arqnet/kcp"
 )
 
-const usage = `usage: transfer serve [flags]
-       transfer put [flags] FILE ADDRESS
+// config has the settings of both ends. A peer that is silent for so long is lost.
+var config = &kcp.Config{PeerTimeout: 10 * time.Second, MaxSessions: 256}
 
-  serve  receives files into a directory until it is interrupted
-  put    sends a file, and does not give up until the server has all of it
+// request is what a client asks for, as JSON on a line. Equal ones are the same transfer.
+// The server answers with the bytes that it has, a number of 8 bytes, big-endian. The
+// client sends the rest of the file, and the server the SHA-256 of what is on its disk.
+type request struct {
+	Name string
+	Size int64
+	Sum  []byte // SHA-256
+}
 
-flags:
-`
+// maxRequest is the size of the longest request, in bytes.
+const maxRequest = 1024
+
+// Codes with which the server ends sessions (kcp.PeerCloseError.Code).
+const (
+	codeRefused   = iota + 1 // it is useless to ask again
+	codeBusy                 // not now
+	codeTakenOver            // another session continues this transfer
+)
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "transfer:", err)
 		os.Exit(1)
 	}
 }
 
 // run is the program without its process.
-func run(ctx context.Context, args []string, out, messages io.Writer) error {
-	command := ""
-	if len(args) > 0 {
-		command, args = args[0], args[1:]
+func run(ctx context.Context, args []string, out io.Writer) error {
+	usage := errors.New("usage: transfer serve [flags], or transfer put FILE ADDRESS; serve -h lists the flags")
+	if len(args) == 0 {
+		return usage
 	}
-	flags := flag.NewFlagSet("transfer "+command, flag.ContinueOnError)
-	flags.SetOutput(messages)
-	flags.Usage = func() {
-		fmt.Fprint(messages, usage)
-		flags.PrintDefaults()
-	}
-	var work func() error
-	switch command {
-	case "serve":
-		work = serveCommand(ctx, flags, out)
-	case "put":
-		work = putCommand(ctx, flags, out, messages)
-	default:
-		flags.Usage()
-		return fmt.Errorf("unknown command %q", command)
-	}
-	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
-		return nil
-	} else if err != nil {
-		return err
-	}
-	return work()
-}
-
-// serveCommand defines the flags of serve, and returns what it does.
-func serveCommand(ctx context.Context, flags *flag.FlagSet, out io.Writer) func() error {
-	limits := defaultLimits()
-	var files tlsFiles
+	flags := flag.NewFlagSet("transfer "+args[0], flag.ContinueOnError)
 	addr := flags.String("addr", "localhost:4000", "`address` to listen on")
 	dir := flags.String("dir", ".", "`directory` for the files")
-	flags.Int64Var(&limits.size, "max-size", limits.size, "largest file, in `bytes`")
-	flags.IntVar(&limits.transfers, "max-transfers", limits.transfers, "most transfers at a `time`")
-	flags.StringVar(&files.cert, "cert", "", "accept only sessions with TLS 1.3, with this certificate (PEM `file`)")
-	flags.StringVar(&files.key, "key", "", "its private key (PEM `file`)")
-	flags.StringVar(&files.ca, "ca", "", "accept only clients with a certificate of these authorities (PEM `file`)")
-	return func() error {
-		config, err := files.serverConfig()
-		if err != nil {
-			return err
-		}
-		root, err := os.OpenRoot(*dir)
-		if err != nil {
-			return err
-		}
-		defer root.Close()
-		l, err := kcp.Listen("udp", *addr, config)
-		if err != nil {
-			return err
-		}
-		fmt.Fprintln(out, "serving on", l.Addr())
-		return newServer(root, limits, log.New(out, "", log.Ltime)).run(ctx, l)
+	most := flags.Int64("max-size", 16<<30, "largest file, in `bytes`")
+	if err := flags.Parse(args[1:]); err != nil {
+		return err
 	}
-}
-
-// putCommand defines the flags of put, and returns what it does.
-func putCommand(ctx context.Context, flags *flag.FlagSet, out, messages io.Writer) func() error {
-	var files tlsFiles
-	flags.BoolVar(&files.on, "tls", false, "use TLS 1.3, as a server with -cert wants")
-	flags.StringVar(&files.ca, "ca", "", "use TLS, and trust these authorities (PEM `file`) in place of the system's")
-	flags.StringVar(&files.cert, "cert", "", "use TLS, and show the server this certificate (PEM `file`)")
-	flags.StringVar(&files.key, "key", "", "its private key (PEM `file`)")
-	return func() error {
-		if flags.NArg() != 2 {
-			flags.Usage()
-			return errors.New("put needs a file and an address")
-		}
-		path, addr := flags.Arg(0), flags.Arg(1)
-		if _, _, err := net.SplitHostPort(addr); err != nil {
-			return err
-		}
-		config, err := files.clientConfig()
-		if err != nil {
-			return err
-		}
-		// Each attempt has a socket of its own: the address of the last one may be gone.
-		dial := func(ctx context.Context) (*kcp.Conn, error) { return kcp.DialContext(ctx, "udp", addr, config) }
-		c := &client{dial: dial, log: log.New(out, "", log.Ltime), bar: newProgress(messages)}
-		return c.put(ctx, path)
+	logger := log.New(out, "", log.Ltime)
+	switch {
+	case args[0] == "put" && flags.NArg() == 2:
+		c := &client{log: logger, dial: func(ctx context.Context) (*kcp.Conn, error) {
+			return kcp.DialContext(ctx, "udp", flags.Arg(1), config) // each time from a new socket
+		}}
+		return c.put(ctx, flags.Arg(0))
+	case args[0] != "serve" || flags.NArg() != 0:
+		return usage
 	}
+	root, err := os.OpenRoot(*dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	l, err := kcp.Listen("udp", *addr, config)
+	if err != nil {
+		return err
+	}
+	logger.Print("serving on ", l.Addr())
+	return newServer(root, *most, logger).run(ctx, l)
 }

@@ -1,67 +1,70 @@
 package main
 
 import (
+	"bufio"
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"log"
 	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/arqnet/kcp"
 )
 
-// maxSessions is the most sessions of the server, including those that have not asked
-// for anything yet.
-const maxSessions = 256
+// What clients can cause at most, besides the size of a file.
+const (
+	maxTransfers = 16          // at a time
+	maxParts     = 64          // incomplete files
+	maxIdle      = time.Minute // between bytes
+)
 
-// limits are what clients can cause at most.
-type limits struct {
-	size      int64         // of a file, in bytes
-	transfers int           // at a time
-	parts     int           // incomplete files
-	keep      time.Duration // of an incomplete file, if there are too many
-	request   time.Duration // until a session has asked for something
-	idle      time.Duration // between bytes of a file
-}
+// partsDir has the files that are not complete. No request can name it.
+const partsDir = ".parts"
 
-func defaultLimits() limits {
-	return limits{
-		size: 16 << 30, transfers: 16,
-		parts: 64, keep: 7 * 24 * time.Hour,
-		request: 10 * time.Second, idle: time.Minute,
-	}
-}
-
-// server receives files.
+// server receives files into a directory.
 type server struct {
-	limits limits
+	root   *os.Root
+	most   int64 // bytes of a file
 	owners *owners
-	store  *store
 	log    *log.Logger
 }
 
-func newServer(root *os.Root, l limits, log *log.Logger) *server {
-	return &server{l, newOwners(l.transfers), &store{root: root, parts: l.parts, keep: l.keep}, log}
+func newServer(root *os.Root, most int64, log *log.Logger) *server {
+	return &server{root, most, newOwners(maxTransfers), log}
 }
 
-// run serves the sessions of l until ctx is done or l is closed. Clients whose
-// transfers are not complete dial again.
+// refusal is the reason with which the server ends a session.
+type refusal struct {
+	code uint64
+	text string
+}
+
+func (r *refusal) Error() string { return r.text }
+
+// run serves the sessions of l until ctx is done or l is closed. Clients whose transfers
+// are not complete dial again.
 func (s *server) run(ctx context.Context, l *kcp.Listener) error {
-	defer l.Endpoint().Close()
 	var sessions sync.WaitGroup
+	defer sessions.Wait()
+	defer l.Endpoint().Close() // ends the sessions
 	for {
 		conn, err := l.AcceptKCP(ctx)
-		if err != nil {
-			_ = l.Endpoint().Close() // ends the sessions; it fails only if it was closed
-			sessions.Wait()
-			if ctx.Err() != nil {
-				return nil
-			}
+		if ctx.Err() != nil {
+			return nil
+		} else if err != nil {
 			return err
 		}
 		sessions.Go(func() { s.serve(conn) })
@@ -74,100 +77,135 @@ func (s *server) serve(conn *kcp.Conn) {
 	var refused *refusal
 	if err == nil {
 		_ = conn.Close() // a client that does not get the answer asks again
-	} else if errors.As(err, &refused) {
-		s.log.Printf("%s: refused: %s", conn.RemoteAddr(), refused)
+		return
+	}
+	s.log.Printf("%s: %v", conn.RemoteAddr(), err)
+	if errors.As(err, &refused) {
 		_ = conn.CloseWithError(refused.code, refused.text)
 	} else {
-		s.log.Printf("%s: %s", conn.RemoteAddr(), err)
-		_ = conn.Abort() // fails only if it has ended
+		_ = conn.Abort()
 	}
 }
 
 // receive does what a session asks for.
 func (s *server) receive(conn *kcp.Conn) error {
-	_ = conn.SetReadDeadline(time.Now().Add(s.limits.request)) // Read fails if this does
-	r, err := readRequest(conn)
+	in := bufio.NewReaderSize(impatient{conn}, maxRequest)
+	line, err := in.ReadSlice('\n') // which is no longer than that
 	if err != nil {
 		return err
 	}
-	if err := r.check(s.limits); err != nil {
-		return err
+	var r request
+	if json.Unmarshal(line, &r) != nil || len(r.Sum) != sha256.Size || r.Size < 0 || r.Size > s.most || !plainName(r.Name) {
+		return &refusal{codeRefused, "the server takes no such file"}
 	}
-	release, err := s.owners.take(r.id(), conn)
+	id := sha256.Sum256(line)
+	part := path.Join(partsDir, hex.EncodeToString(id[:]))
+	release, err := s.owners.take(part, conn)
 	if err != nil {
 		return err
 	}
 	defer release()
-	err = s.write(conn, r)
-	if failed := (*fs.PathError)(nil); errors.As(err, &failed) {
-		s.log.Printf("%q: %s", r.name, err)
-		return &refusal{codeBusy, "the server cannot store the file"}
+	f, at, err := s.open(&r, part)
+	if err != nil {
+		return err
 	}
+	defer f.Close()
+	if err := binary.Write(conn, binary.BigEndian, at); err != nil {
+		return err
+	}
+	s.log.Printf("%q from %s: goes on at %d of %d bytes", r.Name, conn.RemoteAddr(), at, r.Size)
+	if n, err := io.CopyN(f, in, r.Size-at); err != nil {
+		return fmt.Errorf("%q stopped at %d bytes: %w", r.Name, at+n, err)
+	}
+	if err := s.finish(f, &r, part); err != nil {
+		return err
+	}
+	s.log.Printf("%q: complete, SHA-256 %x", r.Name, r.Sum)
+	_, err = conn.Write(r.Sum)
 	return err
 }
 
-// write writes the rest of a file, and sends the answers. The session owns the
-// transfer meanwhile.
-func (s *server) write(conn *kcp.Conn, r *request) error {
-	part, err := s.store.open(r)
+// open opens the file of a transfer, and returns how much of it there is.
+func (s *server) open(r *request, part string) (f *os.File, at int64, err error) {
+	if f, err = s.root.Open(r.Name); errors.Is(err, fs.ErrNotExist) {
+		f, err = s.openPart(part)
+	}
 	if err != nil {
-		return err
+		return nil, 0, err
 	}
-	defer part.Close()
-	if _, err := conn.Write(binary.BigEndian.AppendUint64(nil, uint64(part.size))); err != nil {
-		return err
+	info, err := f.Stat()
+	if err == nil && (info.Size() > r.Size || !info.Mode().IsRegular()) {
+		err = &refusal{codeRefused, "the server has another file of that name"}
 	}
-	s.log.Printf("%q from %s: goes on at %d of %d bytes", r.name, conn.RemoteAddr(), part.size, r.size)
-	n, err := io.CopyN(part, &impatient{conn, s.limits.idle}, r.size-part.size)
 	if err != nil {
-		return fmt.Errorf("%q stopped at %d bytes: %w", r.name, part.size+n, err)
+		_ = f.Close()
+		return nil, 0, err
 	}
-	if err := s.verify(conn, r, part); err != nil {
-		return err
-	}
-	s.log.Printf("%q from %s: complete, sha256 %x", r.name, conn.RemoteAddr(), r.sum)
-	_, err = conn.Write(r.sum[:])
-	return err
+	return f, info.Size(), nil
 }
 
-// verify compares what is on the disk with what the client has announced, and gives
-// the file its name. It reads all of the file, as most of it may come from earlier
-// sessions, or from an earlier process.
-func (s *server) verify(conn *kcp.Conn, r *request, p *part) error {
-	if _, err := p.Seek(0, io.SeekStart); err != nil {
-		return err
+// openPart opens an incomplete file, and has all of it on the disk: what a process has
+// written before it was killed may be in memory alone. Somebody has to delete those that
+// nobody continues.
+func (s *server) openPart(part string) (*os.File, error) {
+	if err := s.root.Mkdir(partsDir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
 	}
-	sum, err := sumOf(p, conn.Done(), nil)
+	parts, err := fs.ReadDir(s.root.FS(), partsDir)
 	if err != nil {
+		return nil, err
+	}
+	if _, err := s.root.Stat(part); err != nil && len(parts) >= maxParts {
+		return nil, &refusal{codeBusy, "too many incomplete files"}
+	}
+	f, err := s.root.OpenFile(part, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
+	if err == nil {
+		err = f.Sync()
+	}
+	return f, err
+}
+
+// finish compares what is on the disk with what the client has announced, and gives the
+// file its name. It reads all of it, as most may come from earlier sessions.
+func (s *server) finish(f *os.File, r *request, part string) error {
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
-	switch {
-	case p.named && sum == r.sum:
-		return nil
-	case p.named:
-		return &refusal{codeRefused, "the server has another file of that name"}
-	case sum == r.sum:
-		err = p.Sync()
+	hash := sha256.New()
+	_, err := io.Copy(hash, f)
+	_, missing := s.root.Lstat(r.Name)
+	if missing != nil && err == nil {
+		err = f.Sync()
 	}
 	// Windows neither renames nor deletes a file that is open.
-	if err := errors.Join(err, p.Close()); err != nil {
+	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	if sum != r.sum {
-		return errors.Join(&refusal{codeDamaged, "the server's copy differs, and is deleted: send it again"}, s.store.discard(r))
+	same := bytes.Equal(hash.Sum(nil), r.Sum)
+	switch {
+	case missing == nil && same:
+		return nil
+	case missing == nil:
+		return &refusal{codeRefused, "the server has another file of that name"}
+	case !same:
+		return errors.Join(&refusal{codeRefused, "the server's copy differs, and is deleted"}, s.root.Remove(part))
 	}
-	return s.store.finish(r)
+	return s.root.Rename(part, r.Name)
+}
+
+// plainName reports whether a server takes a file of that name, on any system. Whoever
+// lists the files prints it: what steers terminals is in none.
+func plainName(name string) bool {
+	return name != "" && len(name) <= 200 && name[0] != '.' && !strings.ContainsAny(name, "/\\:") &&
+		filepath.IsLocal(name) && !strings.ContainsFunc(name, func(r rune) bool { return !strconv.IsPrint(r) })
 }
 
 // impatient reads from a session that has to send something now and then.
-type impatient struct {
-	conn *kcp.Conn
-	idle time.Duration
-}
+type impatient struct{ *kcp.Conn }
 
-func (r *impatient) Read(b []byte) (int, error) {
-	if err := r.conn.SetReadDeadline(time.Now().Add(r.idle)); err != nil {
+func (r impatient) Read(b []byte) (int, error) {
+	if err := r.SetReadDeadline(time.Now().Add(maxIdle)); err != nil {
 		return 0, err
 	}
-	return r.conn.Read(b)
+	return r.Conn.Read(b)
 }
