@@ -1,45 +1,55 @@
 package main
 
 import (
+	"bufio"
 	"context"
-	"errors"
+	"fmt"
 	"io"
 	"log"
-	"net"
-	"os"
-	"time"
+	"strconv"
+	"sync"
 
 	"github.com/arqnet/kcp"
 )
 
-// client sends messages, and fetches files, over as many sessions as it takes.
+// client sends lines, over as many sessions as it takes.
 type client struct {
-	id   [idSize]byte // who it is for the server, in all sessions
+	id   string // who it is for the server, in all sessions
 	link *link
-	out  *outbox
+
+	mu      sync.Mutex
+	first   uint64        // number of the first in waiting
+	waiting []string      // lines that the server has not acknowledged, in order
+	changed chan struct{} // closed, and replaced, when something is added, or leaves
 }
 
-// newClient returns a client that begins with run.
-func newClient(id [idSize]byte, config *kcp.Config, open func() (net.PacketConn, error), resolve func(context.Context) ([]net.Addr, error), log *log.Logger) *client {
-	c := &client{id: id, out: newOutbox()}
-	c.link = &link{
-		open: open, config: config, resolve: resolve, use: c.converse, log: log,
-		changed: make(chan struct{}), woken: make(chan struct{}, 1),
-	}
+// newClient returns a client that begins with link.run.
+func newClient(id string, dial func(context.Context) (*kcp.Conn, error), log *log.Logger) *client {
+	c := &client{id: id, first: 1, changed: make(chan struct{})}
+	c.link = &link{dial: dial, use: c.converse, log: log, woken: make(chan struct{}, 1)}
 	return c
 }
 
-// run keeps a session until ctx is done, or an error comes that will come again.
-func (c *client) run(ctx context.Context) error { return c.link.run(ctx) }
+// change changes the fields under the mutex, and wakes who waits.
+func (c *client) change(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f()
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
 
-// send queues a message of at most maxMessage bytes. The server gets all of them once,
-// in order.
-func (c *client) send(m []byte) { c.out.add(m) }
+// send queues a line.
+func (c *client) send(line string) {
+	c.change(func() { c.waiting = append(c.waiting, line) })
+}
 
-// flush waits until the server has all messages.
+// flush waits until the server has all lines.
 func (c *client) flush(ctx context.Context) error {
 	for {
-		n, changed := c.out.waiting()
+		c.mu.Lock()
+		n, changed := len(c.waiting), c.changed
+		c.mu.Unlock()
 		if n == 0 {
 			return nil
 		}
@@ -51,121 +61,49 @@ func (c *client) flush(ctx context.Context) error {
 	}
 }
 
-// converse uses a session: it sends what the server does not have, and takes from the
-// server what it has.
-func (c *client) converse(ctx context.Context, conn *kcp.Conn) error {
-	if _, err := conn.Write(c.id[:]); err != nil {
-		return err
-	}
-	var stored uint64
-	if err := readNumbers(conn, &stored); err != nil {
-		return err
-	}
-	if err := c.out.stored(stored); err != nil {
-		return err
-	}
-	written := make(chan struct{})
-	go func() {
-		defer close(written)
-		c.write(conn, stored)
-	}()
-	defer func() {
-		_ = conn.Abort() // ends the other goroutine, too
-		<-written
-	}()
-	for {
-		if err := readNumbers(conn, &stored); err != nil {
-			return err
-		}
-		if err := c.out.stored(stored); err != nil {
-			return err
-		}
-	}
-}
-
-// write sends the messages from number next on, until the session ends.
-func (c *client) write(conn *kcp.Conn, next uint64) {
-	for {
-		m, changed := c.out.at(next)
-		if changed != nil {
-			select {
-			case <-changed:
-				continue
-			case <-conn.Done():
-				return
-			}
-		}
-		if err := writeMessage(conn, m); err != nil {
-			return // the reader gets it, too
-		}
-		next++
-	}
-}
-
-// fetch gets a file, and goes on where it was after each session that ends. f is empty,
-// or has a part of the version that is given; 0: of none.
-func (c *client) fetch(ctx context.Context, name string, f *os.File, version uint64) error {
-	for {
-		conn, err := c.link.await(ctx)
+// converse uses a session: it sends what the server does not have, and takes from it what
+// it has acknowledged. What Flush says would be too little: the server's endpoint may have
+// a line when the process is killed.
+func (c *client) converse(_ context.Context, conn *kcp.Conn) error {
+	var writing sync.WaitGroup
+	writing.Go(func() { c.write(conn) })
+	defer writing.Wait()
+	defer conn.Abort() // ends write, too
+	in := bufio.NewScanner(conn)
+	for in.Scan() {
+		n, err := strconv.ParseUint(in.Text(), 10, 64)
 		if err != nil {
 			return err
 		}
-		var done bool
-		version, done, err = c.fetchRest(ctx, conn, name, f, version)
-		if done {
-			return err
+		c.change(func() {
+			for ; c.first <= n && len(c.waiting) > 0; c.first++ {
+				c.waiting = c.waiting[1:]
+			}
+		})
+	}
+	if in.Err() != nil {
+		return in.Err()
+	}
+	return io.EOF
+}
+
+// write sends the lines that the server does not have, until the session ends.
+func (c *client) write(conn *kcp.Conn) {
+	_, err := fmt.Fprintln(conn, c.id)
+	for next := uint64(0); err == nil; {
+		c.mu.Lock()
+		next = max(next, c.first)
+		i, lines, changed := int(next-c.first), c.waiting, c.changed
+		c.mu.Unlock()
+		if i < len(lines) {
+			_, err = fmt.Fprintf(conn, "%d %s\n", next, lines[i])
+			next++
+			continue
 		}
-		select { // the session is ending, or the server has ended the stream without an answer
+		select {
+		case <-changed:
 		case <-conn.Done():
-		case <-time.After(patience):
-			return err
-		case <-ctx.Done():
-			return context.Cause(ctx)
+			return
 		}
 	}
-}
-
-// refused reports whether err is of the stream alone: the session goes on, and another
-// one would not help. A server that is closing refuses new streams.
-func refused(err error) bool {
-	var ended *kcp.StreamError
-	return errors.As(err, &ended) && ended.Code != kcp.StreamRefused
-}
-
-// fetchRest gets what is missing of a file, in one session. done reports whether another
-// session would not help.
-func (c *client) fetchRest(ctx context.Context, conn *kcp.Conn, name string, f *os.File, version uint64) (_ uint64, done bool, err error) {
-	info, err := f.Stat()
-	if err != nil {
-		return version, true, err
-	}
-	stream, err := conn.OpenStream(ctx, nil)
-	if err != nil {
-		return version, ctx.Err() != nil, err
-	}
-	defer stream.Close()
-	defer context.AfterFunc(ctx, func() { _ = stream.Reset(0) })()
-	err = errors.Join(writeMessage(stream, []byte(name)), writeNumbers(stream, version, uint64(info.Size())), stream.CloseWrite())
-	if err != nil {
-		return version, refused(err), err
-	}
-	var now, size, from uint64
-	if err := readNumbers(stream, &now, &size, &from); err != nil {
-		return version, refused(err), err
-	}
-	if err := f.Truncate(int64(from)); err != nil {
-		return version, true, err
-	}
-	got, err := io.Copy(io.NewOffsetWriter(f, int64(from)), stream)
-	switch local := (&os.PathError{}); {
-	case errors.As(err, &local):
-		return now, true, err
-	case ctx.Err() != nil:
-		return now, true, context.Cause(ctx)
-	}
-	if err == nil && from+uint64(got) != size {
-		err = errors.New("the file has become shorter")
-		return now, true, err
-	}
-	return now, err == nil || refused(err), err
 }
