@@ -2,88 +2,78 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
-	"strconv"
-	"strings"
+	"net"
+	"net/netip"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/examples/internal/lab"
+	"github.com/arqnet/kcp/internal/testenv"
+	"github.com/arqnet/kcp/netsim"
 )
 
-// All players see each other, hear what is said, and are told of the end.
-func TestDemo(t *testing.T) {
-	for _, addr := range []string{"127.0.0.1:4000", "[::1]:4000"} {
-		var out lab.Output
-		const players = 6
-		results, err := demo(t.Context(), settings{addr: addr, players: players, duration: time.Second}, &out)
-		require.NoError(t, err)
-		require.Len(t, results, players)
-		for i, r := range results {
-			require.Equal(t, io.EOF, r.end)
-			require.Equal(t, players, r.players)
-			require.Positive(t, r.worlds)
-			require.Contains(t, r.lines, fmt.Sprintf("bot %d: hello from %d", i, i))
-			require.Contains(t, r.lines, "the server closes")
+// Two players on a bad network see where each other walks, and hear each other, and that
+// one leaves. What they say steers no terminal. The other is told of the end.
+func TestGame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := netsim.NewNetwork(1, netsim.LinkConfig{Delay: 30 * time.Millisecond, Loss: 0.05})
+		endpoint := func(addr string) *kcp.Endpoint {
+			pc, err := n.Listen(addr)
+			require.NoError(t, err)
+			e, err := kcp.NewEndpoint(pc, config())
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = e.Close(); _ = pc.Close() })
+			return e
 		}
-	}
+		l, err := endpoint("10.0.0.1:4000").Listen()
+		require.NoError(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		var served testenv.Records
+		ended := make(chan error, 1)
+		go func() { ended <- newServer(&served).run(ctx, l) }()
+		join := func(host, name string) (typed *io.PipeWriter, seen *testenv.Records, left chan error) {
+			conn, err := endpoint(host+":0").Dial(t.Context(), net.UDPAddrFromAddrPort(netip.MustParseAddrPort("10.0.0.1:4000")))
+			require.NoError(t, err)
+			in, typed := io.Pipe()
+			t.Cleanup(func() { _ = typed.Close() })
+			seen, left = new(testenv.Records), make(chan error, 1)
+			go func() { left <- play(t.Context(), conn, name, in, seen) }()
+			return typed, seen, left
+		}
+		_, ann, annLeft := join("10.0.0.2", "ann")
+		bob, _, bobLeft := join("10.0.0.3", "bob")
+		_, err = io.WriteString(bob, "a\nhello \x1b[2J there\n")
+		require.NoError(t, err)
+		ann.Find(t, `"bob: hello \\x1b\[2J there"`)
+		ann.Find(t, `[ 1]111.*\n(?s:.*)2222`)
+		require.NoError(t, bob.Close())
+		require.NoError(t, <-bobLeft)
+		ann.Find(t, `"bob has left"`)
+		stop()
+		require.NoError(t, <-ended)
+		require.NoError(t, <-annLeft)
+		ann.Find(t, "the server has closed")
+		served.Find(t, `"bob: hello \\x1b\[2J there"`)
+		time.Sleep(time.Minute)
+	})
 }
 
-// A player in the terminal: the field, chat, and both ends' goodbye.
-func TestPlay(t *testing.T) {
-	l, err := kcp.Listen("udp", "127.0.0.1:0", config())
-	require.NoError(t, err)
+// The program, over loopback.
+func TestRun(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
-	var log, seen, other lab.Output
-	served, played := make(chan error, 1), make(chan error, 1)
-	go func() { served <- newServer(&log).run(ctx, l) }()
-	in, typed := io.Pipe()
-	args := []string{"play", "-addr", l.Addr().String(), "-name"}
-	go func() { played <- run(t.Context(), append(args, "ann"), in, &seen, &seen) }()
-	_, err = io.WriteString(typed, "a\nhello \x1b[2J there\n")
-	require.NoError(t, err)
-	shows := func(o *lab.Output, text string) {
-		t.Helper()
-		await.True(t, func() bool { return strings.Contains(o.String(), text) })
-	}
-	shows(&seen, "ann: hello ?[2J there")
-	shows(&seen, "players: 1")
-	require.NoError(t, run(t.Context(), append(args, "bob"), strings.NewReader("hi\n"), &other, &other))
-	shows(&seen, "bob: hi")
-	shows(&seen, "bob has left")
+	var served, seen testenv.Records
+	ended := make(chan error, 2)
+	go func() { ended <- run(ctx, []string{"serve", "-addr", "127.0.0.1:0"}, nil, &served) }()
+	addr := served.Find(t, "serving on (.*)")
+	in, _ := io.Pipe()
+	go func() { ended <- run(t.Context(), []string{"play", "-addr", addr, "-name", "ann"}, in, &seen) }()
+	seen.Find(t, `"ann is here as number 1"`)
 	stop()
-	require.NoError(t, <-served)
-	require.NoError(t, <-played)
-	shows(&seen, "the server has closed")
-}
-
-// Names and chat do not steer the terminal of the server, nor begin lines of their own.
-func TestLogIsPrintable(t *testing.T) {
-	var log lab.Output
-	s := newServer(&log)
-	for _, name := range []string{"\x1b]0;title\a", "\x1b[2J", "a\nb", "\u202egnp", "\xff", "\u2028", "\u009b2J"} {
-		s.say("%s is here as number %d", name, 1)
-	}
-	lines := strings.Split(strings.TrimSuffix(log.String(), "\n"), "\n")
-	require.Len(t, lines, 7)
-	for _, line := range lines {
-		require.Contains(t, line, " is here as number 1")
-		require.False(t, strings.ContainsFunc(line, func(r rune) bool { return !strconv.IsPrint(r) }), "%q", line)
-	}
-	require.NotContains(t, string(s.lines[0]), "?", "players get what was said")
-}
-
-func TestUsage(t *testing.T) {
-	for _, args := range [][]string{nil, {"fly"}, {"serve", "-nope"}} {
-		var messages lab.Output
-		require.Error(t, run(t.Context(), args, nil, io.Discard, &messages))
-		require.Contains(t, messages.String(), "usage: game serve|play|demo")
-	}
-	require.NoError(t, run(t.Context(), []string{"play", "-h"}, nil, io.Discard, io.Discard))
-	require.Error(t, run(t.Context(), []string{"serve", "-addr", "nowhere"}, nil, io.Discard, io.Discard))
+	require.NoError(t, <-ended)
+	require.NoError(t, <-ended)
+	seen.Find(t, "the server has closed")
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -21,9 +22,7 @@ type server struct {
 	lastID  uint16
 	world   world
 
-	batch  []kcp.Outgoing // what the current tick sends
-	lines  [][]byte       // of chat, of the current tick
-	memory []byte         // for the world, as it is sent
+	lines [][]byte // of chat, of the current tick
 }
 
 // player is a session, and one that plays once it has a name.
@@ -36,10 +35,7 @@ type player struct {
 }
 
 func newServer(log io.Writer) *server {
-	return &server{
-		log: log, group: kcp.NewGroup(), players: make(map[*kcp.Conn]*player),
-		world: world{players: make(map[uint16]position)},
-	}
+	return &server{log: log, group: kcp.NewGroup(), players: make(map[*kcp.Conn]*player)}
 }
 
 // run serves the sessions of l until ctx is done. Then it tells the players, and
@@ -111,9 +107,10 @@ func (s *server) handle(e *kcp.Event) {
 		s.message(e.Conn, p, e.Data)
 	case kcp.EventDatagram:
 		// A datagram may come before the name, twice, or late.
-		if seq, at, ok := parsePosition(e.Data); ok && p.name != "" && int32(seq-p.seq) > 0 {
-			p.seq = seq
-			s.world.move(p.id, at)
+		var at position
+		if decode(e.Data, &at) && p.name != "" && int32(at.Seq-p.seq) > 0 && at.Cell < width*height {
+			p.seq = at.Seq
+			s.world.Cells[at.Cell] = p.id
 		}
 	case kcp.EventEOF:
 		if e.Stream == nil { // the end of a stream does not end the session
@@ -122,7 +119,6 @@ func (s *server) handle(e *kcp.Event) {
 	case kcp.EventEnded:
 		_ = e.Conn.Close() // nothing that it was to be told matters any more
 		delete(s.players, e.Conn)
-		delete(s.world.players, p.id)
 		if p.name == "" {
 			return
 		}
@@ -152,7 +148,6 @@ func (s *server) message(c *kcp.Conn, p *player, text []byte) {
 		_ = c.Abort() // no client of ours
 	case p.name == "":
 		p.name = string(text)
-		s.world.move(p.id, position{width / 2, height / 2})
 		s.say("%s is here as number %d", p.name, p.id)
 	default:
 		s.say("%s: %s", p.name, text)
@@ -162,34 +157,37 @@ func (s *server) message(c *kcp.Conn, p *player, text []byte) {
 // say sends a line to all players, with the next tick.
 func (s *server) say(format string, args ...any) {
 	line := fmt.Appendf(nil, format, args...)
-	fmt.Fprintln(s.log, printable(string(line))) // names, and what players say
+	fmt.Fprintf(s.log, "%q\n", line) // in quotes, as it may steer the terminal
 	s.lines = append(s.lines, line)
 }
 
 // tick sends the world, and what was said, to all players, in one batch. Send does not
 // wait: not even a player that gets nothing any more holds up the others.
 func (s *server) tick() {
-	s.world.tick++
-	s.memory = s.world.append(s.memory[:0])
-	s.batch = s.batch[:0]
+	s.world.Tick++
+	now, err := binary.Append(nil, binary.LittleEndian, &s.world)
+	if err != nil {
+		panic(err) // it has a fixed size
+	}
+	var batch []kcp.Outgoing
 	for _, p := range s.players {
 		if p.name == "" {
 			continue
 		}
 		for _, line := range s.lines {
-			s.batch = append(s.batch, kcp.Outgoing{Stream: p.chat, Data: line})
+			batch = append(batch, kcp.Outgoing{Stream: p.chat, Data: line})
 		}
 		if p.worlds != nil {
-			s.batch = append(s.batch, kcp.Outgoing{Stream: p.worlds, Data: s.memory, Lifetime: worldLifetime})
+			batch = append(batch, kcp.Outgoing{Stream: p.worlds, Data: now, Lifetime: worldLifetime})
 		}
 	}
 	s.lines = s.lines[:0]
-	if s.group.Send(s.batch) == len(s.batch) {
+	if s.group.Send(batch) == len(batch) {
 		return
 	}
-	for i := range s.batch {
+	for i := range batch {
 		// A player may miss a world, as the next one has all of it, but no line.
-		if o := &s.batch[i]; o.Lifetime == 0 && errors.Is(o.Err, kcp.ErrWouldBlock) {
+		if o := &batch[i]; o.Lifetime == 0 && errors.Is(o.Err, kcp.ErrWouldBlock) {
 			_ = o.Stream.Conn().Abort() // so far behind that it will not catch up
 		}
 	}

@@ -10,25 +10,19 @@ import (
 	"github.com/arqnet/kcp"
 )
 
-// sessionTLS tells gRPC that a session is secured by kcp.Config.TLS. The TLS
-// handshake was done by Dial, or before Accept, so there is none here.
+// sessionTLS are the credentials of gRPC for sessions with kcp.Config.TLS, at either end.
+// The TLS handshake was done by Dial, or before Accept, so there is none here. Handlers
+// find the peer's certificates in the peer's AuthInfo, a credentials.TLSInfo, and
+// per-call credentials that demand a secure transport work.
 type sessionTLS struct{}
-
-// newCredentials returns the credentials for sessions with kcp.Config.TLS, at
-// either end. Handlers find the peer's certificates in the peer's AuthInfo, a
-// credentials.TLSInfo, and per-call credentials that demand a secure transport work.
-func newCredentials() credentials.TransportCredentials { return sessionTLS{} }
 
 // infoOf returns what TLS has agreed on for a session.
 func infoOf(c net.Conn) (credentials.TLSInfo, error) {
 	session, ok := c.(*kcp.Conn)
-	if !ok {
-		return credentials.TLSInfo{}, errors.New("not a KCP session")
+	if !ok || session.ConnectionState().TLS == nil {
+		return credentials.TLSInfo{}, errors.New("not a KCP session with TLS")
 	}
 	state := session.ConnectionState().TLS
-	if state == nil {
-		return credentials.TLSInfo{}, errors.New("a session without TLS")
-	}
 	if state.NegotiatedProtocol != protocol {
 		return credentials.TLSInfo{}, errors.New("the peer does not name " + protocol + " in ALPN")
 	}
@@ -42,21 +36,15 @@ func infoOf(c net.Conn) (credentials.TLSInfo, error) {
 // Dial has verified it for the ServerName of its own settings, which may be another.
 func (sessionTLS) ClientHandshake(_ context.Context, authority string, c net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	info, err := infoOf(c)
-	if err != nil {
-		return nil, nil, err
+	if err == nil {
+		err = info.ValidateAuthority(authority)
 	}
-	if err := info.ValidateAuthority(authority); err != nil {
-		return nil, nil, err
-	}
-	return c, info, nil
+	return c, info, err
 }
 
 func (sessionTLS) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	info, err := infoOf(c)
-	if err != nil {
-		return nil, nil, err
-	}
-	return c, info, nil
+	return c, info, err
 }
 
 func (sessionTLS) Info() credentials.ProtocolInfo {
@@ -66,6 +54,4 @@ func (sessionTLS) Info() credentials.ProtocolInfo {
 func (s sessionTLS) Clone() credentials.TransportCredentials { return s }
 
 // OverrideServerName is deprecated, and not called: use grpc.WithAuthority.
-func (sessionTLS) OverrideServerName(string) error {
-	return errors.New("use grpc.WithAuthority")
-}
+func (sessionTLS) OverrideServerName(string) error { return errors.New("use grpc.WithAuthority") }

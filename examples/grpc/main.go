@@ -18,23 +18,21 @@ package main
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"fmt"
 	"log"
-	"math/big"
 	"net"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/selfsigned"
 )
 
 const (
@@ -47,148 +45,103 @@ const (
 // the end, are delivered in the background.
 func settings(config *tls.Config) *kcp.Config { return &kcp.Config{TLS: config, Linger: -1} }
 
-// newServer returns a server of the service, and of gRPC's health service. Its Serve
-// takes a *kcp.Listener with kcp.Config.TLS. See shutdown for its end.
-func newServer(options ...grpc.ServerOption) *grpc.Server {
-	s := grpc.NewServer(append(options, grpc.Creds(newCredentials()))...)
-	s.RegisterService(&description, demoServer{})
+// newServer returns a server of gRPC's health service. Its Serve takes a *kcp.Listener
+// with kcp.Config.TLS. See shutdown for its end.
+func newServer() *grpc.Server {
+	s := grpc.NewServer(grpc.Creds(sessionTLS{}), grpc.UnaryInterceptor(tellName))
 	grpc_health_v1.RegisterHealthServer(s, health.NewServer())
 	return s
+}
+
+// tellName tells the client, beside the answer, who it is by its certificate.
+func tellName(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	p, _ := peer.FromContext(ctx)
+	name := p.AuthInfo.(credentials.TLSInfo).State.PeerCertificates[0].DNSNames[0]
+	if err := grpc.SetHeader(ctx, metadata.Pairs("you-are", name)); err != nil {
+		return nil, err
+	}
+	return handler(ctx, request)
 }
 
 // shutdown ends a server that serves l: the calls in progress finish, and what they
 // have sent is delivered, or ctx ends. Sessions go on after gRPC has closed them until
 // the client has all, so a program must not end before.
 func shutdown(ctx context.Context, s *grpc.Server, l *kcp.Listener) error {
-	stop := context.AfterFunc(ctx, s.Stop)
-	defer stop()
+	defer context.AfterFunc(ctx, s.Stop)()
 	s.GracefulStop()
 	return l.Shutdown(ctx)
 }
 
-// dialFunc opens a session with the server at an address.
-type dialFunc func(ctx context.Context, address string) (net.Conn, error)
-
-// newClient returns a client of the server at an address. It dials with the first
-// call, and again after a session has ended.
-func newClient(address string, dial dialFunc) (*grpc.ClientConn, error) {
-	return grpc.NewClient("passthrough:///"+address, // resolved by dial, if it is a name
-		grpc.WithContextDialer(dial),
-		grpc.WithTransportCredentials(newCredentials()),
-		grpc.WithAuthority(serverName))
+// newClient returns a client of the server that dial opens sessions with. It dials with
+// the first call, and again after a session has ended.
+func newClient(dial func(ctx context.Context) (net.Conn, error)) (*grpc.ClientConn, error) {
+	return grpc.NewClient("passthrough:///"+serverName,
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return dial(ctx) }),
+		grpc.WithTransportCredentials(sessionTLS{}), grpc.WithAuthority(serverName))
 }
 
-// newIdentities makes certificates, and returns the settings of a server and of the
-// client of that name, which trust each other. Real programs would load certificates
-// from files: examples/mtls has an authority that issues them.
-func newIdentities(clientName string) (server, client *tls.Config, err error) {
-	serverCert, err := newCertificate(serverName)
+// identities makes certificates, and returns the settings of a server and of a client,
+// which trust each other. Real programs load them from files: examples/mtls has an
+// authority that issues them.
+func identities(client string) (forServer, forClient *tls.Config, err error) {
+	serverCert, servers, err := selfsigned.New(serverName)
 	if err != nil {
 		return nil, nil, err
 	}
-	clientCert, err := newCertificate(clientName)
+	clientCert, clients, err := selfsigned.New(client)
 	if err != nil {
 		return nil, nil, err
 	}
-	servers, clients := x509.NewCertPool(), x509.NewCertPool()
-	servers.AddCert(serverCert.Leaf)
-	clients.AddCert(clientCert.Leaf)
-	server = &tls.Config{
-		Certificates: []tls.Certificate{serverCert},
-		ClientAuth:   tls.RequireAndVerifyClientCert,
-		ClientCAs:    clients,
-		NextProtos:   []string{protocol},
-	}
-	client = &tls.Config{
-		Certificates: []tls.Certificate{clientCert},
-		RootCAs:      servers,
-		ServerName:   serverName,
-		NextProtos:   []string{protocol},
-	}
-	return server, client, nil
+	return &tls.Config{
+			Certificates: []tls.Certificate{*serverCert}, NextProtos: []string{protocol},
+			ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients,
+		}, &tls.Config{
+			Certificates: []tls.Certificate{*clientCert}, NextProtos: []string{protocol},
+			RootCAs: servers, ServerName: serverName,
+		}, nil
 }
 
-// newCertificate makes a certificate that is signed by itself.
-func newCertificate(name string) (tls.Certificate, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+// check asks whether the server serves, and who this client is for it.
+func check(ctx context.Context, c *grpc.ClientConn) (status, name string, err error) {
+	var header metadata.MD
+	answer, err := grpc_health_v1.NewHealthClient(c).Check(ctx, new(grpc_health_v1.HealthCheckRequest), grpc.Header(&header))
 	if err != nil {
-		return tls.Certificate{}, err
+		return "", "", err
 	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1),
-		Subject:      pkix.Name{CommonName: name},
-		DNSNames:     []string{name},
-		NotBefore:    time.Now().Add(-time.Hour),
-		NotAfter:     time.Now().Add(24 * time.Hour),
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		return tls.Certificate{}, err
-	}
-	leaf, err := x509.ParseCertificate(der)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, err
+	return answer.Status.String(), header.Get("you-are")[0], nil
 }
 
-// show makes a call of each kind.
-func show(ctx context.Context, c *grpc.ClientConn) error {
-	state, err := grpc_health_v1.NewHealthClient(c).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
+func run(ctx context.Context) error {
+	forServer, forClient, err := identities("alice")
 	if err != nil {
 		return err
 	}
-	name, err := client{c}.WhoAmI(ctx)
-	if err != nil {
-		return err
-	}
-	fmt.Printf("the server is %v, and knows us as %q\n", state.Status, name)
-
-	counting, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stream, err := client{c}.Count(counting, 0)
-	if err != nil {
-		return err
-	}
-	for {
-		number, err := stream.Recv()
-		if err != nil {
-			fmt.Printf("the count has ended: %q\n", err) // with a text of the server's
-			return nil
-		}
-		if number.Value == 1000 {
-			fmt.Println("counted to", number.Value)
-			cancel() // the server's Send fails
-		}
-	}
-}
-
-func run() error {
-	server, client, err := newIdentities("alice")
-	if err != nil {
-		return err
-	}
-	l, err := kcp.Listen("udp", "127.0.0.1:0", settings(server))
+	l, err := kcp.Listen("udp", "127.0.0.1:0", settings(forServer))
 	if err != nil {
 		return err
 	}
 	s := newServer()
 	defer s.Stop()
 	go s.Serve(l) // until Stop or shutdown
-	c, err := newClient(l.Addr().String(), func(ctx context.Context, address string) (net.Conn, error) {
-		return kcp.DialContext(ctx, "udp", address, settings(client))
+	c, err := newClient(func(ctx context.Context) (net.Conn, error) {
+		return kcp.DialContext(ctx, "udp", l.Addr().String(), settings(forClient))
 	})
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	if err := show(ctx, c); err != nil {
+	status, name, err := check(ctx, c)
+	if err != nil {
 		return err
 	}
+	fmt.Printf("the server is %s, and knows us as %q\n", status, name)
 	return shutdown(ctx, s, l)
 }
 
 func main() {
-	if err := run(); err != nil {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := run(ctx); err != nil {
 		log.Fatal(err)
 	}
 }
