@@ -11,21 +11,17 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"log"
-	"math/big"
 	"net"
 	"net/http"
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/selfsigned"
 )
 
 const serverName = "kcp.example"
@@ -112,35 +108,24 @@ type secured struct {
 
 func (c secured) ConnectionState() tls.ConnectionState { return c.state }
 
-// echoHandler answers a request with its body, and says what it has seen of it. The
-// name in the client's certificate is the answer to /whoami.
-func echoHandler() http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /whoami", func(w http.ResponseWriter, r *http.Request) {
-		if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
-			http.Error(w, "a client without a certificate", http.StatusForbidden)
-			return
-		}
-		_, _ = io.WriteString(w, r.TLS.PeerCertificates[0].DNSNames[0])
-	})
-	mux.HandleFunc("POST /echo", func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		w.Header().Set("Protocol", r.Proto)
-		if r.TLS != nil {
-			w.Header().Set("TLS", tls.VersionName(r.TLS.Version))
-		}
-		_, _ = w.Write(body) // fails only if the client is gone
-	})
-	return mux
+// echoHandler answers a request with its body, and says what it has seen of it: the
+// protocol, and the name in the client's certificate.
+func echoHandler(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Protocol", r.Proto)
+	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
+		w.Header().Set("You-Are", r.TLS.PeerCertificates[0].DNSNames[0])
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	_, _ = w.Write(body) // fails only if the client is gone
 }
 
 // echo posts data. It returns the answer, and its headers.
-func echo(ctx context.Context, c *http.Client, scheme string, data []byte) ([]byte, *http.Response, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, scheme+"://"+serverName+"/echo", bytes.NewReader(data))
+func echo(ctx context.Context, c *http.Client, scheme string, data []byte) ([]byte, http.Header, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, scheme+"://"+serverName, bytes.NewReader(data))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -149,82 +134,55 @@ func echo(ctx context.Context, c *http.Client, scheme string, data []byte) ([]by
 		return nil, nil, err
 	}
 	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return nil, nil, errors.New(response.Status)
-	}
 	answer, err := io.ReadAll(response.Body)
-	return answer, response, err
-}
-
-// newIdentity makes a certificate, and returns the settings of a server that
-// shows it and of a client that trusts it alone. A real program would load it
-// from a file.
-func newIdentity() (server, client *tls.Config, err error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, nil, err
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = errors.New(response.Status)
 	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1),
-		DNSNames:     []string{serverName},
-		NotBefore:    time.Now().Add(-time.Hour),
-		NotAfter:     time.Now().Add(24 * time.Hour),
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		return nil, nil, err
-	}
-	leaf, err := x509.ParseCertificate(der)
-	if err != nil {
-		return nil, nil, err
-	}
-	roots := x509.NewCertPool()
-	roots.AddCert(leaf)
-	return &tls.Config{
-		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
-		NextProtos:   []string{"h2", "http/1.1"},
-	}, &tls.Config{RootCAs: roots, ServerName: serverName}, nil
+	return answer, response.Header, err
 }
 
 // show starts a server and sends it a request.
-func show(scheme string, http2 bool, server, client *tls.Config) error {
+func show(ctx context.Context, http2 bool) error {
+	// Real programs load certificates from files: examples/mtls has an authority.
+	cert, roots, err := selfsigned.New(serverName)
+	if err != nil {
+		return err
+	}
+	protocol := map[bool]string{false: "http/1.1", true: "h2"}[http2]
+	server := &tls.Config{
+		Certificates: []tls.Certificate{*cert}, NextProtos: []string{"h2", "http/1.1"},
+		ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: roots,
+	}
+	client := &tls.Config{
+		Certificates: []tls.Certificate{*cert}, NextProtos: []string{protocol},
+		RootCAs: roots, ServerName: serverName,
+	}
 	l, err := kcp.Listen("udp", "127.0.0.1:0", settings(server))
 	if err != nil {
 		return err
 	}
-	s := newServer(echoHandler())
+	s := newServer(http.HandlerFunc(echoHandler))
 	defer s.Close()
 	go s.Serve(l) // until Close or shutdown
-	if client != nil {
-		client = client.Clone()
-		client.NextProtos = []string{map[bool]string{false: "http/1.1", true: "h2"}[http2]}
-	}
 	c := newClient(func(ctx context.Context) (net.Conn, error) {
 		return kcp.DialContext(ctx, "udp", l.Addr().String(), settings(client))
 	}, http2)
 	defer c.CloseIdleConnections()
 	question := bytes.Repeat([]byte("over KCP. "), 100_000)
-	answer, response, err := echo(context.Background(), c, scheme, question)
+	answer, header, err := echo(ctx, c, "https", question)
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%s, %q: %d bytes sent, %d came back, equal: %v\n", response.Header.Get("Protocol"),
-		response.Header.Get("TLS"), len(question), len(answer), bytes.Equal(question, answer))
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
+	fmt.Printf("%s, from %q: %d bytes sent, %d came back, equal: %v\n", header.Get("Protocol"), header.Get("You-Are"),
+		len(question), len(answer), bytes.Equal(question, answer))
 	return shutdown(ctx, s, l)
 }
 
 func main() {
-	server, client, err := newIdentity()
-	if err != nil {
-		log.Fatal(err)
-	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
 	for _, http2 := range []bool{false, true} {
-		if err := show("http", http2, nil, nil); err != nil {
-			log.Fatal(err)
-		}
-		if err := show("https", http2, server, client); err != nil {
+		if err := show(ctx, http2); err != nil {
 			log.Fatal(err)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/xtaci/smux"
 
 	"github.com/arqnet/kcp/examples/internal/lab"
+	"github.com/arqnet/kcp/internal/testenv"
 )
 
 func TestStreams(t *testing.T) {
@@ -24,7 +25,7 @@ func TestStreams(t *testing.T) {
 		for i := range uint64(10) {
 			streams.Go(func() {
 				for round := range uint64(3) {
-					content := lab.Content(i<<8|round, 30_000)
+					content := testenv.Content(i<<8|round, 30_000)
 					answer, err := ask(session, content)
 					assert.NoError(t, err)
 					assert.True(t, bytes.Equal(content, answer))

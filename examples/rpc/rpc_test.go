@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp/examples/internal/lab"
+	"github.com/arqnet/kcp/internal/testenv"
 )
 
 func TestCalls(t *testing.T) {
@@ -25,7 +26,7 @@ func TestCalls(t *testing.T) {
 		var calls sync.WaitGroup
 		for i := range uint64(values) {
 			calls.Go(func() {
-				name, value := fmt.Sprint(i), lab.Content(i, 10_000)
+				name, value := fmt.Sprint(i), testenv.Content(i, 10_000)
 				var count int
 				assert.NoError(t, client.Call("Store.Put", Item{name, value}, &count))
 				assert.LessOrEqual(t, count, values)

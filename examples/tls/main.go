@@ -8,54 +8,17 @@ package main
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"io"
 	"log"
-	"math/big"
 	"net"
-	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/selfsigned"
 )
 
 const serverName = "kcp.example"
-
-// newIdentity makes a certificate. It returns the settings of a server that
-// shows it, and of a client that trusts it alone. A real program would load it
-// from a file.
-func newIdentity() (server, client *tls.Config, err error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, nil, err
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1),
-		DNSNames:     []string{serverName},
-		NotBefore:    time.Now().Add(-time.Hour),
-		NotAfter:     time.Now().Add(24 * time.Hour),
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		return nil, nil, err
-	}
-	leaf, err := x509.ParseCertificate(der)
-	if err != nil {
-		return nil, nil, err
-	}
-	roots := x509.NewCertPool()
-	roots.AddCert(leaf)
-	server = &tls.Config{
-		MinVersion:   tls.VersionTLS13,
-		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
-	}
-	client = &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, ServerName: serverName}
-	return server, client, nil
-}
 
 // serve sends back what each session receives, until l is closed.
 func serve(l net.Listener) {
@@ -97,7 +60,8 @@ func exchange(session net.Conn, config *tls.Config, data []byte) ([]byte, error)
 }
 
 func main() {
-	server, client, err := newIdentity()
+	// A real program would load a certificate from a file.
+	cert, roots, err := selfsigned.New(serverName)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -106,14 +70,14 @@ func main() {
 		log.Fatal(err)
 	}
 	defer l.Close()
-	go serve(tls.NewListener(l, server))
+	go serve(tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{*cert}}))
 
 	session, err := kcp.Dial("udp", l.Addr().String(), nil)
 	if err != nil {
 		log.Fatal(err)
 	}
 	question := bytes.Repeat([]byte("over TLS over KCP. "), 50_000)
-	answer, err := exchange(session, client, question)
+	answer, err := exchange(session, &tls.Config{RootCAs: roots, ServerName: serverName}, question)
 	if err != nil {
 		log.Fatal(err)
 	}

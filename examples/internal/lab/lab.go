@@ -3,12 +3,9 @@
 package lab
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"net"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -92,34 +89,4 @@ func lossy(t *testing.T, seed uint64, config *kcp.Config, test func(t *testing.T
 	if stats := network.Stats(); stats.Sent.Packets > 100 {
 		require.NotZero(t, stats.Lost, "a network without loss")
 	}
-}
-
-// Content returns pseudo-random bytes.
-func Content(seed uint64, size int) []byte {
-	rng := rand.New(rand.NewPCG(seed, 1))
-	b := make([]byte, size)
-	for i := range b {
-		b[i] = byte(rng.Uint32())
-	}
-	return b
-}
-
-// Output is a buffer that several goroutines may use, for what a program prints.
-type Output struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (o *Output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(b)
-}
-
-// String returns what was written.
-func (o *Output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
 }
