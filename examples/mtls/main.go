@@ -28,26 +28,28 @@ const (
 	protocol   = "balance/1" // ALPN: both ends have to name it
 )
 
-// authority issues certificates. A real one is elsewhere, and its key never on a
-// server.
-type authority struct{ tls.Certificate }
-
-// newAuthority makes an authority.
-func newAuthority() (*authority, error) {
-	cert, err := issue(nil, "authority")
-	return &authority{cert}, err
+// newAuthority makes a certificate that can sign others, and the pool that trusts it. A
+// real one is elsewhere, and its key never on a server.
+func newAuthority() (*tls.Certificate, *x509.CertPool, error) {
+	ca, err := issue(nil, "authority")
+	if err != nil {
+		return nil, nil, err
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(ca.Leaf)
+	return ca, pool, nil
 }
 
-// issue returns a certificate for a name, signed by the authority; by itself if
-// that is nil.
-func issue(by *authority, name string) (tls.Certificate, error) {
+// issue returns a certificate for a name, signed by an authority; by itself if that is
+// nil.
+func issue(by *tls.Certificate, name string) (*tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return tls.Certificate{}, err
+		return nil, err
 	}
 	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
 	if err != nil {
-		return tls.Certificate{}, err
+		return nil, err
 	}
 	template := &x509.Certificate{
 		SerialNumber: serial,
@@ -64,40 +66,30 @@ func issue(by *authority, name string) (tls.Certificate, error) {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
 	if err != nil {
-		return tls.Certificate{}, err
+		return nil, err
 	}
 	leaf, err := x509.ParseCertificate(der)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, err
+	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, err
 }
 
-// pool returns the certificates that trust in the authority stands on.
-func (a *authority) pool() *x509.CertPool {
-	p := x509.NewCertPool()
-	p.AddCert(a.Leaf)
-	return p
-}
-
-// serverConfig returns the settings of the server: only clients with a
-// certificate of the authority get to Accept.
-func (a *authority) serverConfig() (*kcp.Config, error) {
-	cert, err := issue(a, serverName)
+// config returns the settings of the server, or of the client of that name, with a
+// certificate that an authority has issued. Only clients with one that the pool trusts get
+// to Accept.
+func config(ca *tls.Certificate, trusted *x509.CertPool, name string) (*kcp.Config, error) {
+	cert, err := issue(ca, name)
+	if err != nil {
+		return nil, err
+	}
 	return &kcp.Config{TLS: &tls.Config{
-		Certificates: []tls.Certificate{cert},
-		ClientAuth:   tls.RequireAndVerifyClientCert,
-		ClientCAs:    a.pool(),
+		Certificates: []tls.Certificate{*cert},
 		NextProtos:   []string{protocol},
-	}}, err
-}
-
-// clientConfig returns the settings of the client of that name.
-func (a *authority) clientConfig(name string) (*kcp.Config, error) {
-	cert, err := issue(a, name)
-	return &kcp.Config{TLS: &tls.Config{
-		Certificates: []tls.Certificate{cert},
-		RootCAs:      a.pool(),
-		ServerName:   serverName,
-		NextProtos:   []string{protocol},
-	}}, err
+		// Of a server:
+		ClientAuth: tls.RequireAndVerifyClientCert,
+		ClientCAs:  trusted,
+		// Of a client:
+		ServerName: serverName,
+		RootCAs:    trusted,
+	}}, nil
 }
 
 // bank counts what each client pays in.
@@ -153,46 +145,40 @@ func pay(conn net.Conn, amounts ...int) (answers string, err error) {
 }
 
 func run() error {
-	ca, err := newAuthority()
+	ca, trusted, err := newAuthority()
 	if err != nil {
 		return err
 	}
-	config, err := ca.serverConfig()
+	c, err := config(ca, trusted, serverName)
 	if err != nil {
 		return err
 	}
-	l, err := kcp.Listen("udp", "127.0.0.1:0", config)
+	l, err := kcp.Listen("udp", "127.0.0.1:0", c)
 	if err != nil {
 		return err
 	}
 	defer l.Close()
 	go (&bank{balances: make(map[string]int)}).serve(l)
-	for _, name := range []string{"alice", "bob", "alice"} {
-		config, err := ca.clientConfig(name)
+	stranger, _, err := newAuthority()
+	if err != nil {
+		return err
+	}
+	for name, by := range map[string]*tls.Certificate{"alice": ca, "bob": ca, "eve": stranger} {
+		c, err := config(by, trusted, name)
 		if err != nil {
 			return err
 		}
-		conn, err := kcp.Dial("udp", l.Addr().String(), config)
+		conn, err := kcp.Dial("udp", l.Addr().String(), c)
 		if err != nil {
-			return err
+			fmt.Printf("%s: %v\n", name, err)
+			continue
 		}
 		answers, err := pay(conn, 10, 20)
 		if err != nil {
 			return err
 		}
-		fmt.Printf("%q\n", answers)
+		fmt.Printf("%s: %q\n", name, answers)
 	}
-	stranger, err := newAuthority()
-	if err != nil {
-		return err
-	}
-	config, err = stranger.clientConfig("alice")
-	if err != nil {
-		return err
-	}
-	config.TLS.RootCAs = ca.pool()
-	_, err = kcp.Dial("udp", l.Addr().String(), config)
-	fmt.Println("somebody who only says to be alice:", err)
 	return nil
 }
 

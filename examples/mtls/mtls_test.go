@@ -11,11 +11,14 @@ import (
 
 // Clients have the accounts of their certificates, and others have none.
 func TestMutualTLS(t *testing.T) {
-	ca, err := newAuthority()
+	ca, trusted, err := newAuthority()
 	require.NoError(t, err)
-	config, err := ca.serverConfig()
-	require.NoError(t, err)
-	l, err := kcp.Listen("udp", "127.0.0.1:0", config)
+	settings := func(by *tls.Certificate, name string) *kcp.Config {
+		c, err := config(by, trusted, name)
+		require.NoError(t, err)
+		return c
+	}
+	l, err := kcp.Listen("udp", "127.0.0.1:0", settings(ca, serverName))
 	require.NoError(t, err)
 	defer l.Close()
 	go (&bank{balances: make(map[string]int)}).serve(l)
@@ -24,22 +27,20 @@ func TestMutualTLS(t *testing.T) {
 		{"bob", "bob has 10\nbob has 30\n"},
 		{"alice", "alice has 40\nalice has 60\n"},
 	} {
-		config, err := ca.clientConfig(test.name)
+		conn, err := kcp.Dial("udp", l.Addr().String(), settings(ca, test.name))
 		require.NoError(t, err)
-		conn, err := kcp.Dial("udp", l.Addr().String(), config)
-		require.NoError(t, err)
-		require.Equal(t, protocol, conn.ConnectionState().TLS.NegotiatedProtocol)
 		got, err := pay(conn, 10, 20)
 		require.NoError(t, err)
 		require.Equal(t, test.want, got)
 	}
 
-	other, err := newAuthority()
+	other, _, err := newAuthority()
 	require.NoError(t, err)
-	config, err = other.clientConfig("alice")
-	require.NoError(t, err)
-	config.TLS.RootCAs = ca.pool()
-	_, err = kcp.Dial("udp", l.Addr().String(), config)
+	eve := settings(other, "alice")
+	eve.TLS.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		return &eve.TLS.Certificates[0], nil
+	}
+	_, err = kcp.Dial("udp", l.Addr().String(), eve)
 	var alert tls.AlertError
 	require.ErrorAs(t, err, &alert)
 }

@@ -9,7 +9,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"io"
 	"log"
@@ -51,61 +50,33 @@ func serve(l net.Listener) {
 				if err != nil {
 					return // the client has closed the session
 				}
-				go echo(stream)
+				go func() {
+					defer stream.Close()
+					_, _ = io.Copy(stream, stream) // until the client closes it
+				}()
 			}
 		}()
 	}
 }
 
-// echo sends back the messages of a stream.
-func echo(stream *smux.Stream) {
-	defer stream.Close()
-	for {
-		message, err := receive(stream)
-		if err != nil {
-			return // the client has closed the stream
-		}
-		if err := send(stream, message); err != nil {
-			return
-		}
-	}
-}
-
-// send writes a message after its length in four bytes, since a stream of smux
-// has neither boundaries nor a half close.
-func send(w io.Writer, message []byte) error {
-	_, err := w.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(message))), message...))
-	return err
-}
-
-const maxMessage = 1 << 20
-
-// receive reads a message of up to maxMessage bytes.
-func receive(r io.Reader) ([]byte, error) {
-	var head [4]byte
-	if _, err := io.ReadFull(r, head[:]); err != nil {
-		return nil, err
-	}
-	n := binary.BigEndian.Uint32(head[:])
-	if n > maxMessage {
-		return nil, fmt.Errorf("a message of %d bytes", n)
-	}
-	message := make([]byte, n)
-	_, err := io.ReadFull(r, message)
-	return message, err
-}
-
-// ask sends a message over a stream of its own and returns the reply.
+// ask sends a message over a stream of its own and returns the reply, which is as long: a
+// stream of smux has neither boundaries nor a half close.
 func ask(session *smux.Session, message []byte) ([]byte, error) {
 	stream, err := session.OpenStream()
 	if err != nil {
 		return nil, err
 	}
 	defer stream.Close()
-	if err := send(stream, message); err != nil {
+	sent := make(chan error, 1)
+	go func() {
+		_, err := stream.Write(message)
+		sent <- err
+	}()
+	reply := make([]byte, len(message))
+	if _, err := io.ReadFull(stream, reply); err != nil {
 		return nil, err
 	}
-	return receive(stream)
+	return reply, <-sent
 }
 
 func main() {

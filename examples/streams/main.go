@@ -1,6 +1,6 @@
 // Command streams is a game's traffic over one session, on a bad network: the
 // state of the game sixty times a second, of which only the newest matters, a chat,
-// calls with answers, and the download of an asset, each on a stream of its own.
+// and the download of an asset, each on a stream of its own.
 //
 //	go run ./examples/streams
 package main
@@ -9,11 +9,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"log"
-	"net"
 	"sync"
 	"time"
 
@@ -25,7 +25,6 @@ import (
 const (
 	forState = 's' // from the server
 	forChat  = 'c' // lines, which the server sends back
-	forCall  = 'r' // a question and its answer
 	forAsset = 'a' // from the server
 )
 
@@ -33,7 +32,6 @@ const (
 var options = map[byte]*kcp.StreamOptions{
 	forState: {Unordered: true, MaxLifetime: 100 * time.Millisecond, Priority: 2},
 	forChat:  {Priority: 1},
-	forCall:  {Priority: 1},
 	forAsset: nil,
 }
 
@@ -70,9 +68,6 @@ func server(conn *kcp.Conn, asset []byte, ticks int) error {
 			switch purpose[0] {
 			case forChat:
 				io.Copy(s, s)
-			case forCall:
-				question, _ := io.ReadAll(s)
-				fmt.Fprintf(s, "%d bytes", len(question))
 			case forAsset:
 				s.Write(asset)
 			}
@@ -101,25 +96,21 @@ func sendState(conn *kcp.Conn, ticks int) error {
 
 // report is what a client has seen.
 type report struct {
-	states  int           // that have arrived
-	chat    time.Duration // the longest round trip of a line
-	answers []string
-	asset   []byte
+	states int           // that have arrived
+	chat   time.Duration // the longest round trip of a line
+	asset  []byte
 }
 
 // client uses all flows at once, and closes the session.
 func client(conn *kcp.Conn) (r report, err error) {
 	var flows sync.WaitGroup
-	var failures [4]error
+	var failures [3]error
 	flows.Go(func() { failures[0] = r.receiveState(conn) })
 	flows.Go(func() { failures[1] = r.chatAWhile(conn) })
-	flows.Go(func() { failures[2] = r.call(conn) })
-	flows.Go(func() { failures[3] = r.download(conn) })
+	flows.Go(func() { failures[2] = r.download(conn) })
 	flows.Wait()
-	for _, err := range failures {
-		if err != nil {
-			return r, err
-		}
+	if err := errors.Join(failures[:]...); err != nil {
+		return r, err
 	}
 	return r, conn.CloseWithError(0, "thanks")
 }
@@ -163,31 +154,6 @@ func (r *report) chatAWhile(conn *kcp.Conn) error {
 	return nil
 }
 
-// call has a stream for each question.
-func (r *report) call(conn *kcp.Conn) error {
-	for i := range 3 {
-		s, err := open(conn, forCall)
-		if err != nil {
-			return err
-		}
-		if _, err := s.Write(make([]byte, 1000*(i+1))); err != nil {
-			return err
-		}
-		if err := s.CloseWrite(); err != nil {
-			return err
-		}
-		answer, err := io.ReadAll(s)
-		if err != nil {
-			return err
-		}
-		r.answers = append(r.answers, string(answer))
-		if err := s.Close(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func (r *report) download(conn *kcp.Conn) error {
 	s, err := open(conn, forAsset)
 	if err != nil {
@@ -198,41 +164,41 @@ func (r *report) download(conn *kcp.Conn) error {
 	return err
 }
 
+// endpoint opens an endpoint on n. close ends it.
+func endpoint(n *netsim.Network, addr string) (e *kcp.Endpoint, close func(), err error) {
+	pc, err := n.Listen(addr)
+	if err != nil {
+		return nil, nil, err
+	}
+	e, err = kcp.NewEndpoint(pc, nil)
+	return e, func() { e.Close(); pc.Close() }, err
+}
+
 // play lets both ends meet on n.
-func play(n *netsim.Network, asset []byte, ticks int) (r report, err error) {
-	near, err := n.Listen("10.0.0.1:4000")
+func play(ctx context.Context, n *netsim.Network, asset []byte, ticks int) (r report, err error) {
+	near, closeNear, err := endpoint(n, "10.0.0.1:4000")
 	if err != nil {
 		return r, err
 	}
-	defer near.Close()
-	far, err := n.Listen("10.0.0.2:4000")
+	defer closeNear()
+	far, closeFar, err := endpoint(n, "10.0.0.2:4000")
 	if err != nil {
 		return r, err
 	}
-	defer far.Close()
-	se, err := kcp.NewEndpoint(near, nil)
-	if err != nil {
-		return r, err
-	}
-	defer se.Close()
-	l, err := se.Listen()
+	defer closeFar()
+	l, err := near.Listen()
 	if err != nil {
 		return r, err
 	}
 	served := make(chan error, 1)
 	go func() {
-		conn, err := l.AcceptKCP(context.Background())
+		conn, err := l.AcceptKCP(ctx)
 		if err == nil {
 			err = server(conn, asset, ticks)
 		}
 		served <- err
 	}()
-	ce, err := kcp.NewEndpoint(far, nil)
-	if err != nil {
-		return r, err
-	}
-	defer ce.Close()
-	conn, err := ce.Dial(context.Background(), net.UDPAddrFromAddrPort(near.AddrPort()))
+	conn, err := far.Dial(ctx, near.LocalAddr())
 	if err != nil {
 		return r, err
 	}
@@ -249,12 +215,11 @@ func main() {
 		Delay: 40 * time.Millisecond, Loss: *loss, Rate: 2_500_000, Queue: 250_000,
 	})
 	asset := bytes.Repeat([]byte("asset "), 1_000_000)
-	r, err := play(n, asset, 180)
+	r, err := play(context.Background(), n, asset, 180)
 	if err != nil {
 		log.Fatal(err)
 	}
 	fmt.Printf("%d of 180 states arrived in time\n", r.states)
 	fmt.Printf("chat: the longest round trip was %v\n", r.chat.Round(time.Millisecond))
-	fmt.Printf("answers: %q\n", r.answers)
 	fmt.Printf("asset: %d bytes, whole: %v\n", len(r.asset), bytes.Equal(r.asset, asset))
 }

@@ -18,11 +18,10 @@ func TestStreams(t *testing.T) {
 			Delay: 40 * time.Millisecond, Loss: 0.05, Rate: 2_500_000, Queue: 250_000,
 		})
 		asset := bytes.Repeat([]byte("asset "), 300_000)
-		r, err := play(n, asset, 120)
+		r, err := play(t.Context(), n, asset, 120)
 		require.NoError(t, err)
 		require.Greater(t, r.states, 100)
 		require.Less(t, r.chat, 500*time.Millisecond)
-		require.Equal(t, []string{"1000 bytes", "2000 bytes", "3000 bytes"}, r.answers)
 		require.True(t, bytes.Equal(asset, r.asset))
 		time.Sleep(2 * time.Minute)
 	})
