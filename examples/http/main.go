@@ -18,6 +18,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/arqnet/kcp"
@@ -113,7 +114,7 @@ func (c secured) ConnectionState() tls.ConnectionState { return c.state }
 func echoHandler(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Protocol", r.Proto)
 	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
-		w.Header().Set("You-Are", r.TLS.PeerCertificates[0].DNSNames[0])
+		w.Header().Set("You-Are", strings.Join(r.TLS.PeerCertificates[0].DNSNames, ","))
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
 	if err != nil {

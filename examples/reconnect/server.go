@@ -18,8 +18,10 @@ const (
 	codeBusy      = 2 // try again later
 )
 
-// maxClients is the most clients that the server remembers.
-const maxClients = 1024
+const (
+	maxClients = 1024 // that the server remembers: it forgets none
+	maxID      = 64   // bytes
+)
 
 // server prints what clients say. A client begins a session with a line that says who it
 // is. Then each line is a number, and a text; the server answers with the number.
@@ -52,7 +54,7 @@ func (s *server) run(ctx context.Context, l *kcp.Listener) error {
 func (s *server) serve(conn *kcp.Conn) {
 	defer conn.Close()
 	lines := bufio.NewScanner(conn) // of 64 KiB at most
-	if !lines.Scan() {
+	if !lines.Scan() || len(lines.Text()) > maxID {
 		return
 	}
 	id := lines.Text()
