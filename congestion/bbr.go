@@ -45,6 +45,7 @@ const (
 
 	// ACK aggregation.
 	bbrAggregation = 2 // how much faster than expected a bunch is acknowledged, at least
+	bbrAckShare    = 4 // 1/bbrAckShare of a round trip may pass between acknowledgements
 	bbrExtraRounds = 5 // half of ExtraAckedFilterLen; there are two such windows
 )
 
@@ -352,6 +353,12 @@ func (c *bbrControl) aggregated() float64 {
 	return max(c.extraAcked.most[0], c.extraAcked.most[1])
 }
 
+// heldBack returns the same without what the peer holds back: it acknowledges as rarely as
+// four times in a round trip. At an acknowledgement that is not in flight.
+func (c *bbrControl) heldBack() float64 {
+	return max(c.aggregated()-c.bdp()/bbrAckShare, 0)
+}
+
 // answerProbe ends a probe that has caused too much loss, and records in
 // inflightHi what was in flight then. The losses of Startup and bbrUp are known
 // up to two rounds later.
@@ -422,14 +429,14 @@ func (c *bbrControl) step(s *State) {
 			c.enter(bbrDrain, bbrDrainPace)
 		}
 	case bbrDrain:
-		if flight <= c.bdp()+c.aggregated() {
+		if flight <= c.bdp()+c.heldBack() {
 			c.enterDown()
 		}
 	case bbrDown:
 		if c.limited {
 			break // followCeiling ends it
 		}
-		if c.rounds >= 2 && flight <= min(c.bdp()+c.aggregated(), bbrHeadroom*c.inflightHi) || c.probeDue() {
+		if c.rounds >= 2 && flight <= min(c.bdp()+c.heldBack(), bbrHeadroom*c.inflightHi) || c.probeDue() {
 			c.enter(bbrCruise, 1)
 		}
 	case bbrCruise:

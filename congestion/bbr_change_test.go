@@ -152,3 +152,20 @@ func TestBunchesStayInFlight(t *testing.T) {
 	}
 	require.InDelta(t, 205_000, b.aggregated(), 30_000)
 }
+
+// What the peer acknowledges late, four times in a round trip, is no queue that may stay: a
+// drained path has no more in flight than it takes.
+func TestLateAcksAreNoQueue(t *testing.T) {
+	for _, excess := range []float64{0, 0.25, 1} {
+		b, s := changing()
+		b.extraAcked.most[0] = excess * b.bdp()
+		b.enterDown()
+		b.rounds = 5
+		for flight := 2 * b.bdp(); b.state == bbrDown; flight -= b.mss {
+			require.Positive(t, flight)
+			s.FlightBytes = int64(flight)
+			b.step(s)
+		}
+		require.InDelta(t, b.bdp()*(1+max(excess-0.25, 0)), s.FlightBytes, 2*b.mss, "%v", excess)
+	}
+}

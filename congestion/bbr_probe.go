@@ -25,7 +25,7 @@ func (c *bbrControl) probe(s *State, flight float64) {
 		// round, then twice as much in each.
 		c.inflightHi += c.growth * float64(s.Sample.Acked)
 	}
-	over := flight >= bbrUpPace*c.bdp()+c.aggregated()+c.quantum()
+	over := flight >= bbrUpPace*c.bdp()+c.heldBack()+c.quantum()
 	if c.rounds >= 1 && over || c.fullCount >= bbrFullRounds {
 		c.enterDown()
 	}
@@ -44,7 +44,7 @@ func (c *bbrControl) startProbeRTT() {
 	}
 	c.drained = max(bbrProbeRTTCwnd*rate*float64(c.minRTT)/1e6, bbrProbeRTTLeast*c.mss)
 	if c.change.loaded == 0 {
-		c.drained += c.aggregated()
+		c.drained += c.heldBack()
 	}
 	c.enter(bbrProbeRTT, 1)
 	c.probeRTTDone, c.probed = 0, 0
