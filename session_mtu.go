@@ -187,7 +187,7 @@ func (c *session) followMTU(do pmtud.Do, now time.Duration) {
 // large packets are lost, while the peer gives signs of life. Then the path may
 // be why the peer acknowledges nothing, so Close waits on.
 func (c *session) confirmingMTU(now time.Duration) bool {
-	return c.plpmtu.Confirming() && now-c.live.LastHeard() < pmtud.MaxWait && c.kcp.watchedSizes().Lost > 0
+	return c.plpmtu.Confirming() && now-c.live.LastHeard() < max(pmtud.MaxWait, c.requestWait()) && c.kcp.watchedSizes().Lost > 0
 }
 
 // sizeRefused is called when the system does not send packets of size bytes to the
@@ -239,7 +239,7 @@ func probePing(nonce uint32) signal { return signal{sigPing, nonce, ^nonce} }
 // with a probe.
 func (c *session) pingAnswered(s signal) {
 	if c.plpmtu.Awaits(s.sn) && s == probePing(s.sn).answer() {
-		c.plpmtu.Heard()
+		c.plpmtu.Heard(c.step.inputAt)
 	}
 }
 

@@ -251,7 +251,7 @@ func (p *Path) Sent(nonce uint32, now, wait time.Duration) {
 func (p *Path) Awaits(nonce uint32) bool { return p != nil && p.search.out && p.search.nonce == nonce }
 
 // Heard is Search.Heard.
-func (p *Path) Heard() { p.search.Heard() }
+func (p *Path) Heard(now time.Duration) { p.search.Heard(now) }
 
 // Answered is Search.Answered. The path takes packets of the size in use then.
 func (p *Path) Answered(nonce uint32, size int, now time.Duration) bool {

@@ -44,7 +44,7 @@ func TestPathShrinks(t *testing.T) {
 			require.Zero(t, p.Step(now, lost), "one is outstanding")
 			require.False(t, p.Awaits(8))
 			require.True(t, p.Awaits(7))
-			p.Heard()
+			p.Heard(now)
 			now = p.Next()
 		}
 		return p.Step(now, lost)
@@ -200,7 +200,7 @@ func TestPathConfirms(t *testing.T) {
 		require.Equal(t, Probe, step(0)&Probe)
 		p.Sent(8, now, 0)
 		if heard {
-			p.Heard()
+			p.Heard(now)
 		}
 		now = p.Next()
 	}

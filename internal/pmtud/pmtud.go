@@ -24,7 +24,7 @@ const (
 	EtherIPv6 = 1452
 	// Step is how exact the search is.
 	Step = 20
-	// MaxWait is the longest time that a probe is given [PROBE_TIMER].
+	// MaxWait bounds the doubled time that a probe is given [PROBE_TIMER].
 	MaxWait = 2 * time.Second
 	// RaiseAfter is when a search is repeated, as the path may have become
 	// better [PMTU_RAISE_TIMER].
@@ -189,17 +189,21 @@ func (s *Search) complete(now time.Duration) {
 }
 
 // Sent records that a probe of ProbeSize bytes leaves, and with it a small
-// packet, both with the nonce. wait is how long an answer may take, which is
-// bounded [PROBE_TIMER] and doubles with each probe into silence.
+// packet, both with the nonce. wait is how long an answer may take. It doubles with
+// each probe into silence, up to MaxWait if it was not longer before.
 func (s *Search) Sent(nonce uint32, now, wait time.Duration) {
-	wait = max(wait, minWait) << min(s.unheard, 4)
-	s.out, s.heard, s.nonce, s.next = true, false, nonce, now+min(wait, MaxWait)
+	wait = max(wait, minWait)
+	wait = max(wait, min(wait<<min(s.unheard, 4), MaxWait))
+	s.out, s.heard, s.nonce, s.next = true, false, nonce, now+wait
 }
 
 // Heard records that the small packet sent with the outstanding probe was
 // answered. It tells a path that does not take the probe from one that takes
-// nothing.
-func (s *Search) Heard() { s.heard = true }
+// nothing. The answer to the probe follows soon, or does not come.
+func (s *Search) Heard(now time.Duration) {
+	s.heard, s.unheard = true, 0
+	s.next = min(s.next, now+max(minWait, (s.next-now)/4))
+}
 
 // Answered records the answer to a probe, and reports whether it is one to the
 // outstanding probe. If so, the size probed is in use from then on.

@@ -18,7 +18,7 @@ func searchOn(t *testing.T, s *Search, path int, now time.Duration) (sizes []int
 		require.False(t, s.Next() > 0 && s.Due(s.Next()-1))
 		now = max(now, s.Next())
 		if s.Outstanding() {
-			s.Heard()
+			s.Heard(now)
 			if s.Expire(now); !s.Active() {
 				break
 			}
@@ -154,6 +154,26 @@ func TestSearchInSilence(t *testing.T) {
 	require.False(t, s.Active())
 }
 
+// A probe is given as long as answers take, on a path that is longer than MaxWait too. Once
+// the small packet is answered, the rest of that shrinks to a quarter.
+func TestProbeWaits(t *testing.T) {
+	for _, test := range []struct{ wait, silent, answered, heard time.Duration }{
+		{10 * time.Millisecond, minWait, 10 * time.Millisecond, minWait},
+		{time.Second, time.Second, 600 * time.Millisecond, 800 * time.Millisecond},
+		{8 * time.Second, 8 * time.Second, 4 * time.Second, 5 * time.Second},
+	} {
+		s := New(Floor, 1400, 1400, EtherIPv4)
+		s.Suspect(0)
+		s.Sent(1, 0, test.wait)
+		require.Equal(t, test.silent, s.Next())
+		s.Heard(test.answered)
+		require.Equal(t, test.heard, s.Next())
+		s.Expire(s.Next())
+		s.Sent(2, 0, test.wait)
+		require.Equal(t, test.silent, s.Next(), "there was no silence")
+	}
+}
+
 // After silence, a path that takes packets again is probed at once.
 func TestSearchRevived(t *testing.T) {
 	s := New(Base, 1400, 1472, EtherIPv4)
@@ -187,7 +207,7 @@ func TestSearchGoesOnAfterDoubt(t *testing.T) {
 		s.Suspect(now)
 		for range maxProbes { // the path takes no more than 1268
 			s.Sent(1, now, time.Second)
-			s.Heard()
+			s.Heard(now)
 			now = s.Next()
 			s.Expire(now)
 		}
