@@ -29,8 +29,9 @@ const (
 	ackAfter = 200
 	ackHold  = 250
 	// echoMemory is how many transmissions of data segments are remembered. An ACK of
-	// any of them validates the address.
-	echoMemory = 8
+	// any of them validates the address. Four leave in two seconds while the peer is
+	// heard, so an ACK may take half a minute.
+	echoMemory = 64
 	// answerPeriod is the time, in milliseconds, in which a number of requests of the
 	// peer are answered.
 	answerPeriod = 100

@@ -15,7 +15,7 @@ func TestRuleFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
 		{delayed, "200 bytes", ackAfter},
 		{delayed, "250 ms", ackHold * time.Millisecond},
-		{"| An address is validated", "8 transmissions", echoMemory},
+		{"| An address is validated", "64 transmissions", echoMemory},
 		{"| Until then", "3 x", factor},
 		{"| Until then", "1 MiB", maxCredit},
 		{"| Requests: while 16", "100 ms", answerPeriod * time.Millisecond},
@@ -101,18 +101,18 @@ func TestWithholds(t *testing.T) {
 	require.False(t, New(0, false, begun).Withholds(true, begun))
 }
 
-// An ACK of any of the last 8 transmissions validates an address, and of no other.
+// An ACK of any of the last 64 transmissions validates an address, and of no other.
 func TestEchoMemory(t *testing.T) {
-	for back := range 10 {
+	for back := range 70 {
 		l := New(0, false, 0)
-		for i := range serial.Number(20) {
+		for i := range serial.Number(100) {
 			l.Transmitted(i, 1000+i)
 		}
-		latest := 19 - serial.Number(back)
+		latest := 99 - serial.Number(back)
 		require.False(t, l.Acknowledged(latest, 1000+latest+1), "another ts")
 		require.False(t, l.Echoed())
-		require.Equal(t, back < 8, l.Acknowledged(latest, 1000+latest), "%d before the last", back)
-		require.Equal(t, back < 8, l.Echoed())
+		require.Equal(t, back < 64, l.Acknowledged(latest, 1000+latest), "%d before the last", back)
+		require.Equal(t, back < 64, l.Echoed())
 	}
 	require.False(t, New(0, false, 0).Acknowledged(0, 0), "nothing was sent")
 }
