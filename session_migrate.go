@@ -122,6 +122,7 @@ func (c *session) packetFromNewAddress(p *inPacket, numbered bool, now time.Dura
 	switch answered, aborted := c.answersChallenge(p, to, now); {
 	case aborted:
 		c.closing.ending = ErrReset
+		c.noteAbort()
 		c.finishStep(now)
 		return true, false
 	case answered:
@@ -160,11 +161,13 @@ func (c *session) challengeOf(to source, at time.Duration) signal {
 // answersChallenge reads a packet from another address. answered reports
 // whether it answers the challenge of that address and shows the session's
 // tokens, which another holder of the key does not know. aborted reports
-// whether it has an ABORT of the peer, which counts from any address.
+// whether it has an ABORT of the peer, which counts from any address, with the reason
+// before it.
 func (c *session) answersChallenge(p *inPacket, from source, now time.Duration) (answered, aborted bool) {
 	var answers [2]signal
 	l, shown := &c.hs, false
-	ok := c.eachSignal(p, func(s signal) {
+	var reason []byte
+	ok := c.eachSignal(p, func(s signal, payload []byte) {
 		switch {
 		case s.code == sigPing|sigAnswer:
 			if answers[0].code == 0 {
@@ -173,10 +176,15 @@ func (c *session) answersChallenge(p *inPacket, from source, now time.Duration) 
 			answered = answered || s == answers[0] || s == answers[1]
 		case s == signal{sigToken, l.token, l.peerToken}:
 			shown = true
+		case s.code == sigClose && s.ts == l.token:
+			reason = payload
 		case s.code == sigAbort && s.sn == l.token:
 			aborted = true
 		}
 	})
+	if ok && aborted {
+		c.noteReason(reason)
+	}
 	return ok && answered && shown, ok && aborted
 }
 

@@ -279,7 +279,7 @@ func (c *session) repeatByCipher(s signal) {
 // endpoint that does not know the session, and so cannot number them; takeReset accepts
 // those that echo a request of ours. It reports whether the packet has any.
 func (c *session) takeResets(p *inPacket) (found bool) {
-	c.eachSignal(p, func(s signal) {
+	c.eachSignal(p, func(s signal, _ []byte) {
 		if s.code == sigReset {
 			c.takeReset(s)
 			found = true
@@ -288,9 +288,10 @@ func (c *session) takeResets(p *inPacket) (found bool) {
 	return found
 }
 
-// eachSignal calls f for each signal in a packet. It reports false, possibly after some
-// calls, if the packet is malformed or has a segment of another conversation.
-func (c *session) eachSignal(p *inPacket, f func(signal)) bool {
+// eachSignal calls f for each signal in a packet, with its payload. It reports false,
+// possibly after some calls, if the packet is malformed or has a segment of another
+// conversation.
+func (c *session) eachSignal(p *inPacket, f func(s signal, payload []byte)) bool {
 	data, ok := admission.Segments(p.kind, p.Data)
 	for ok && len(data) >= headerSize {
 		h := decodeHeader(data)
@@ -299,7 +300,7 @@ func (c *session) eachSignal(p *inPacket, f func(signal)) bool {
 			return false
 		}
 		if s, is := h.signal(); is {
-			f(s)
+			f(s, payload)
 		}
 		data = data[headerSize+len(payload):]
 	}
