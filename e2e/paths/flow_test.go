@@ -68,6 +68,22 @@ func (f *flow) during(d time.Duration) span {
 	return span{(r - received) / d.Seconds(), (o - offered) / d.Seconds(), (a - resent) / math.Max(s-segments, 1)}
 }
 
+// lasting returns how long something goes on: all of the time with KCP_LONG=1.
+func lasting(long, short time.Duration) time.Duration {
+	if testenv.InFull() {
+		return long
+	}
+	return short
+}
+
+// fast returns a rate in Mbit/s: the high one with KCP_LONG=1.
+func fast(high, low float64) float64 {
+	if testenv.InFull() {
+		return high
+	}
+	return low
+}
+
 // megabits is a rate in bytes a second.
 func megabits(n float64) int64 { return int64(n * 1e6 / 8) }
 
@@ -105,13 +121,17 @@ func TestBunches(t *testing.T) {
 			"packets": func(p *path) { p.down.Bunch = every }, "acknowledgements": func(p *path) { p.up.Bunch = every },
 		} {
 			t.Run(every.String()+" "+name, func(t *testing.T) {
-				if testing.Short() && every == 102*time.Millisecond {
+				if !testenv.InFull() && every == 102*time.Millisecond {
 					t.Skip("others show it")
 				}
 				t.Parallel()
-				p := changed(narrow(50, 100*time.Millisecond, 20*time.Millisecond), set)
+				rate := fast(50, 20)
+				if every > 200*time.Millisecond {
+					rate = 50
+				}
+				p := changed(narrow(rate, 100*time.Millisecond, 20*time.Millisecond), set)
 				full(t, p, 5*time.Second, false, func(f *flow) {
-					s := f.during(20 * time.Second)
+					s := f.during(lasting(20*time.Second, max(6*time.Second, 75*every)))
 					t.Logf("%.3f of the link, %.4f again", s.rate/float64(p.down.Rate), s.resent)
 					least, most := 0.92, 0.01
 					if every > 200*time.Millisecond { // more than the queue has room for
@@ -137,7 +157,7 @@ func TestNarrower(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			full(t, tc.from, 5*time.Second, false, func(f *flow) {
+			full(t, tc.from, lasting(5*time.Second, time.Second), false, func(f *flow) {
 				f.w.set(tc.to)
 				link := float64(tc.to.down.Rate)
 				first, second := f.during(time.Second), f.during(time.Second)
@@ -155,16 +175,17 @@ func TestNarrower(t *testing.T) {
 
 // A path becomes longer, shorter, wider, lossier, and is used.
 func TestPathChanges(t *testing.T) {
-	from := narrow(20, 100*time.Millisecond, 40*time.Millisecond)
+	rate := fast(20, 10)
+	from := narrow(rate, 100*time.Millisecond, 40*time.Millisecond)
 	for name, tc := range map[string]struct {
 		from, to path
 		after    time.Duration
 		least    float64 // of the link
 	}{
-		"10 to 200 ms":  {narrow(20, 100*time.Millisecond, 10*time.Millisecond), narrow(20, 100*time.Millisecond, 200*time.Millisecond), 3 * time.Second, 0.93},
-		"40 to 600 ms":  {from, narrow(20, 100*time.Millisecond, 600*time.Millisecond), 10 * time.Second, 0.8},
-		"300 to 20 ms":  {narrow(20, 100*time.Millisecond, 300*time.Millisecond), narrow(20, 100*time.Millisecond, 20*time.Millisecond), 3 * time.Second, 0.93},
-		"4 to 50":       {narrow(4, 100*time.Millisecond, 40*time.Millisecond), narrow(50, 100*time.Millisecond, 40*time.Millisecond), 8 * time.Second, 0.9},
+		"10 to 200 ms":  {narrow(rate, 100*time.Millisecond, 10*time.Millisecond), narrow(rate, 100*time.Millisecond, 200*time.Millisecond), 3 * time.Second, 0.93},
+		"40 to 600 ms":  {from, narrow(rate, 100*time.Millisecond, 600*time.Millisecond), 10 * time.Second, 0.8},
+		"300 to 20 ms":  {narrow(rate, 100*time.Millisecond, 300*time.Millisecond), narrow(rate, 100*time.Millisecond, 20*time.Millisecond), 3 * time.Second, 0.93},
+		"4 to 50":       {narrow(4, 100*time.Millisecond, 40*time.Millisecond), narrow(fast(50, 20), 100*time.Millisecond, 40*time.Millisecond), 8 * time.Second, 0.9},
 		"loss of 5 %":   {from, changed(from, func(p *path) { p.down.Loss = 0.05 }), 3 * time.Second, 0.85},
 		"less to 1252":  {from, changed(from, func(p *path) { p.down.MTU = 1252 }), 3 * time.Second, 0.9},
 		"all at once":   {from, changed(narrow(4, 100*time.Millisecond, 200*time.Millisecond), func(p *path) { p.down.Loss, p.down.MTU = 0.01, 1252 }), 8 * time.Second, 0.8},
@@ -172,10 +193,10 @@ func TestPathChanges(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			full(t, tc.from, 5*time.Second, false, func(f *flow) {
+			full(t, tc.from, lasting(5*time.Second, 3*time.Second), false, func(f *flow) {
 				f.w.set(tc.to)
 				f.during(tc.after)
-				s := f.during(10 * time.Second)
+				s := f.during(lasting(10*time.Second, 5*time.Second))
 				t.Logf("%.3f of the link", s.rate/float64(tc.to.down.Rate))
 				require.Greater(t, s.rate, tc.least*float64(tc.to.down.Rate))
 			})
@@ -185,11 +206,11 @@ func TestPathChanges(t *testing.T) {
 
 // A slow link with a deep queue has little in it, for an hour.
 func TestDeepQueue(t *testing.T) {
-	spans := 2
+	spans := 1
 	if testenv.InFull() {
 		spans = 60
 	}
-	for _, rate := range []float64{0.2, 1, 5} {
+	for _, rate := range []float64{0.2, 1, fast(5, 2)} {
 		t.Run("", func(t *testing.T) {
 			t.Parallel()
 			p := narrow(rate, 20*time.Second, 40*time.Millisecond)
@@ -224,9 +245,9 @@ func TestVaryingRate(t *testing.T) {
 	p := delay(40 * time.Millisecond)
 	p.down.Recording, p.down.Queue = varying(1, 20, 200*time.Millisecond, 1), 1<<20
 	full(t, p, 5*time.Second, false, func(f *flow) {
-		from := f.w.net.Elapsed()
-		s := f.during(time.Minute)
-		share := s.rate * 60 / 1376 / p.down.Recording.Packets(from, from+time.Minute)
+		from, lasts := f.w.net.Elapsed(), lasting(time.Minute, 30*time.Second)
+		s := f.during(lasts)
+		share := s.rate * lasts.Seconds() / 1376 / p.down.Recording.Packets(from, from+lasts)
 		queue := f.w.net.QueueDelays(serverHost, clientHost).Quantile(0.95)
 		t.Logf("%.3f of the link, queue %v", share, queue)
 		require.Greater(t, share, 0.75)
@@ -239,8 +260,8 @@ func TestNarrowWayBack(t *testing.T) {
 	for _, back := range []float64{0.256, 0.064} {
 		p := narrow(50, 100*time.Millisecond, 40*time.Millisecond)
 		p.up.Rate, p.up.Queue, p.up.Overhead = megabits(back), 32<<10, netsim.OverheadIPv4
-		full(t, p, 5*time.Second, false, func(f *flow) {
-			s := f.during(10 * time.Second)
+		full(t, p, lasting(5*time.Second, 3*time.Second), false, func(f *flow) {
+			s := f.during(lasting(10*time.Second, 3*time.Second))
 			t.Logf("%.3f of the link", s.rate/float64(p.down.Rate))
 			require.Greater(t, s.rate, 0.9*float64(p.down.Rate))
 		})
@@ -253,14 +274,14 @@ func TestLongFatPath(t *testing.T) {
 		for _, stream := range []bool{false, true} {
 			for _, loss := range []float64{0, 0.01} {
 				t.Run(rtt.String(), func(t *testing.T) {
-					if rtt > 300*time.Millisecond && (testing.Short() || loss > 0) || testing.Short() && stream == (loss > 0) {
+					if rtt > 300*time.Millisecond && (!testenv.InFull() || loss > 0) || !testenv.InFull() && stream == (loss > 0) {
 						t.Skip("takes a while")
 					}
 					t.Parallel()
 					p := narrow(100, 200*time.Millisecond, rtt)
 					p.down.Loss = loss
 					full(t, p, 10*rtt, stream, func(f *flow) {
-						s := f.during(10 * time.Second)
+						s := f.during(lasting(10*time.Second, 3*time.Second))
 						t.Logf("stream %v, loss %v: %.3f of the link", stream, loss, s.rate/float64(p.down.Rate))
 						require.Greater(t, s.rate, (0.87-9*loss)*float64(p.down.Rate))
 					})

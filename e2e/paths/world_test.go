@@ -2,6 +2,7 @@ package paths
 
 import (
 	"context"
+	"math/rand/v2"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -19,47 +20,59 @@ const (
 	clientHost = "10.0.0.2"
 )
 
-// path is both ways of a path.
-type path struct{ up, down netsim.LinkConfig }
-
-// delay returns a path of a round-trip time.
-func delay(rtt time.Duration) path {
-	link := netsim.LinkConfig{Delay: rtt / 2}
-	return path{link, link}
-}
-
 // world is a session over a path, in virtual time.
 type world struct {
-	t              *testing.T
-	net            *netsim.Network
-	client, server *kcp.Conn
-	repetition     *kcp.Repetition      // makes runs repeat
-	sockets        []*netsim.PacketConn // the server's and the client's
-}
-
-// set changes the path.
-func (w *world) set(p path) {
-	w.net.SetLink(clientHost, serverHost, p.up)
-	w.net.SetLink(serverHost, clientHost, p.down)
+	t                   *testing.T
+	net                 *netsim.Network
+	random              *rand.Rand
+	client, server      *kcp.Conn
+	dialling, listening *kcp.Endpoint
+	listener            *kcp.Listener
+	repetition          *kcp.Repetition      // makes runs repeat
+	sockets             []*netsim.PacketConn // the server's and the client's
+	paths               []path               // before and after the change
+	gone                time.Duration        // how long nothing passes
+	change              change
+	others              chan error // what goroutines beside the test return
+	running             int
 }
 
 // over runs f with a session over a path.
 func over(t *testing.T, p path, server, client *kcp.Config, f func(w *world)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, net: netsim.NewNetwork(1, netsim.LinkConfig{}), repetition: kcp.NewRepetition(1)}
-		w.set(p)
-		listening, dialling := w.endpoint(serverHost+":4000", server), w.endpoint(clientHost+":5000", client)
-		l, err := listening.Listen()
-		require.NoError(t, err)
-		w.client, err = dialling.Dial(t.Context(), l.Addr())
-		require.NoError(t, err)
-		w.server, err = l.AcceptKCP(t.Context())
-		require.NoError(t, err)
+	between(t, p, 1, server, client, func(w *world) {
+		w.opens()
 		f(w)
 		_ = w.client.Abort()
 		_ = w.server.Abort()
 	})
+}
+
+// between runs f with two endpoints at the ends of a path, one of which listens. All ends
+// with it.
+func between(t *testing.T, p path, seed uint64, server, client *kcp.Config, f func(w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{
+			t: t, net: netsim.NewNetwork(seed, netsim.LinkConfig{}), random: rand.New(rand.NewPCG(seed, 1)),
+			repetition: kcp.NewRepetition(seed), paths: []path{p}, others: make(chan error, 100),
+		}
+		w.set(p)
+		w.listening, w.dialling = w.endpoint(serverHost+":4000", server), w.endpoint(clientHost+":5000", client)
+		var err error
+		w.listener, err = w.listening.Listen()
+		require.NoError(t, err)
+		f(w)
+	})
+}
+
+// opens opens the session.
+func (w *world) opens() {
+	var err error
+	w.client, err = w.dialling.Dial(w.t.Context(), w.listener.Addr())
+	require.NoError(w.t, err)
+	w.server, err = w.listener.AcceptKCP(w.t.Context())
+	require.NoError(w.t, err)
 }
 
 // endpoint opens an endpoint, as long as the test runs.
@@ -83,6 +96,19 @@ func (w *world) within(d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(w.t.Context(), d)
 	w.t.Cleanup(cancel)
 	return ctx
+}
+
+// also runs f beside the test, until join.
+func (w *world) also(f func() error) {
+	w.running++
+	go func() { w.others <- f() }()
+}
+
+// join waits for what runs beside the test.
+func (w *world) join() {
+	for ; w.running > 0; w.running-- {
+		require.NoError(w.t, <-w.others)
+	}
 }
 
 // protections are the settings of both ends, by what protects their packets.
