@@ -40,9 +40,10 @@ type pathChange struct {
 	longest  int64      // largest
 
 	// If the present ProbeRTT tests whether the path is longer, the round-trip time and
-	// the rate before it, in microseconds and bytes a second; loaded is 0 otherwise.
-	loaded  int64
-	carried float64
+	// the rate and the window before it, in microseconds, bytes a second and bytes; loaded
+	// is 0 otherwise.
+	loaded          int64
+	carried, window float64
 }
 
 // recent returns the largest delivery rate of the last rounds; 0: not known. If what is
@@ -125,7 +126,7 @@ func (c *bbrControl) judgeLonger() {
 	}
 	if steady && c.minRTT >= p.loaded-p.loaded/4 {
 		c.full, c.rate = false, 0
-		c.cwnd = max(c.cwnd, c.bdp()) // as before the test
+		c.cwnd = max(c.cwnd, min(c.bdp(), p.window)) // as before the test
 	}
 	p.loaded, p.longer = 0, 0
 }

@@ -169,3 +169,19 @@ func TestLateAcksAreNoQueue(t *testing.T) {
 		require.InDelta(t, b.bdp()*(1+max(excess-0.25, 0)), s.FlightBytes, 2*b.mss, "%v", excess)
 	}
 }
+
+// A link that stands still looks like a long path. The window is no larger than before it
+// was tested.
+func TestStalledLinkKeepsTheWindow(t *testing.T) {
+	b, s := changing()
+	for b.state != bbrProbeRTT {
+		round(b, s, 900_000, 1e5, 20_000)
+	}
+	window := b.change.window
+	for n := 0; b.state == bbrProbeRTT; n++ {
+		require.Less(t, n, 30)
+		round(b, s, 900_000, 500, 0)
+	}
+	require.Equal(t, bbrStartup, b.state)
+	require.Less(t, b.cwnd, window+3000)
+}

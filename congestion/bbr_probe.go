@@ -36,7 +36,7 @@ func (c *bbrControl) probe(s *State, flight float64) {
 // that of a queue, the queue would stay.
 func (c *bbrControl) startProbeRTT() {
 	if c.isLonger() {
-		c.change.loaded, c.change.carried = c.change.leastRTT, c.change.recent()
+		c.change.loaded, c.change.carried, c.change.window = c.change.leastRTT, c.change.recent(), c.cwnd
 	}
 	rate := c.bandwidth()
 	if recent := c.change.recent(); recent > 0 {
