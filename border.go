@@ -19,7 +19,7 @@ import (
 // otherwise.
 
 // tableEntry returns the place of c in the endpoint's table. Endpoint.mu guards it.
-func (c *Conn) tableEntry() *admission.Entry { return &c.entry }
+func (c *Conn) tableEntry() *admission.Entry { return &c.session.entry }
 
 // becomeDialled makes a new session one that this end dials.
 func (c *session) becomeDialled() { c.hs.Role = opening.Dialled }
@@ -41,11 +41,11 @@ func (c *session) halfOpen() bool { return c.hs.unvalidated.Load() }
 // the last call keeps it. Endpoint.mu is held.
 func (c *Conn) evictable(now time.Duration) longestqueue.Look {
 	switch {
-	case !c.entry.Validated() && !c.halfOpen(): // countValidated comes next
+	case !c.session.entry.Validated() && !c.session.halfOpen(): // countValidated comes next
 		return longestqueue.Stays
-	case now-c.hs.born < evictAfter:
+	case now-c.session.hs.born < evictAfter:
 		return longestqueue.Young
-	case c.hs.active.Swap(false):
+	case c.session.hs.active.Swap(false):
 		return longestqueue.Active
 	}
 	return longestqueue.Idle
@@ -54,15 +54,15 @@ func (c *Conn) evictable(now time.Duration) longestqueue.Look {
 // tally adds the figures of the session, which has ended, to t. Conn.mu and
 // Endpoint.mu are held.
 func (c *Conn) tally(t *sessionTally) {
-	countEnd(&t.ended, c.closing.err, c.hs.Role != opening.Accepted)
-	c.addTo(&t.totals)
+	countEnd(&t.ended, c.session.closing.err, c.session.hs.Role != opening.Accepted)
+	c.session.addTo(&t.totals)
 }
 
 // total locks c.mu and adds the session's figures to t.
 func (c *Conn) total(t *SessionTotals) {
 	c.mu.Lock()
 	defer c.unlock()
-	c.addTo(t)
+	c.session.addTo(t)
 }
 
 // timeWaitState returns the state to remember of a session that has ended.
@@ -90,25 +90,25 @@ func (c *session) timeWaitState() timeWait {
 // without Conn.mu, as newConn.
 func newAccepted(e *Endpoint, first *admission.First, remote net.Addr, p *inPacket, validated bool) *Conn {
 	c := newConn(e, first.Key, remote)
-	c.ends.Store(&pathEnds{remote, p.from.local})
-	c.hs.openedFEC = p.kind == fecPacket
+	c.session.ends.Store(&pathEnds{remote, p.from.local})
+	c.session.hs.openedFEC = p.kind == fecPacket
 	greets := first.Hello.Code != 0
 	if greets {
-		c.takeHello(signalOf(first.Hello))
+		c.session.takeHello(signalOf(first.Hello))
 	}
 	if greets && first.Info.Code != 0 && first.Keys == nil {
-		c.onInfo(signalOf(first.Info)) // the session may be accepted, and used, before p is fed to it
+		c.session.onInfo(signalOf(first.Info)) // the session may be accepted, and used, before p is fed to it
 	}
 	if first.Keys != nil {
-		c.tls.handshake.Accept(first.Keys, c.hs.token, c.hs.peerToken, c.infoSignal().toHandshake())
+		c.session.tls.handshake.Accept(first.Keys, c.session.hs.token, c.session.hs.peerToken, c.session.infoSignal().toHandshake())
 	}
 	if !validated {
-		c.hs.unvalidated.Store(true)
+		c.session.hs.unvalidated.Store(true)
 		room := e.overhead.total
-		if !c.hs.openedFEC {
+		if !c.session.hs.openedFEC {
 			room -= e.overhead.fecHead
 		}
-		c.kcp.limitUnvalidated(room, !greets)
+		c.session.kcp.limitUnvalidated(room, !greets)
 	}
 	return c
 }

@@ -108,11 +108,11 @@ func TestTLSOtherConversationInside(t *testing.T) {
 		time.Sleep(time.Second)
 		inject := func(conv uint32) {
 			a.mu.Lock()
-			head, tail := a.tls.app.Overhead()
+			head, tail := a.session.tls.app.Overhead()
 			content := packetOf(conv, segment(cmdWins, 0, 0, 0, 0, ""))
 			p := append(make([]byte, head), content...)
 			p = append(p, make([]byte, tail)...)
-			require.NoError(t, a.tls.app.Seal(p, nil))
+			require.NoError(t, a.session.tls.app.Seal(p, nil))
 			a.mu.Unlock()
 			w.net.Inject(a.LocalAddr().(*net.UDPAddr).AddrPort(), b.LocalAddr().(*net.UDPAddr).AddrPort(), p)
 			time.Sleep(100 * time.Millisecond)
@@ -155,7 +155,7 @@ func TestBadShardsAreCounted(t *testing.T) {
 		a, b, _ := w.pair(nil, nil)
 		bad := []byte{1, 0, 0, 0, 0xf1, 0, 77, 0, 1, 2, 3}
 		b.mu.Lock()
-		_, ok := b.decode(inPacket{Packet: protect.Packet{Data: bad}, kind: fecPacket}, arrival{}, b.ep.now())
+		_, ok := b.session.decode(inPacket{Packet: protect.Packet{Data: bad}, kind: fecPacket}, arrival{}, b.ep.now())
 		b.mu.Unlock()
 		require.False(t, ok)
 		require.EqualValues(t, 1, b.Stats().Dropped.FEC)
@@ -169,12 +169,12 @@ func TestDatagramsAfterClose(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		b.mu.Lock()
-		b.takeDatagram([]byte{1})
-		was := b.closing
-		b.closing.Stop()
-		b.takeDatagram([]byte{2})
-		s := b.in.datagrams.Stats
-		b.closing = was
+		b.session.takeDatagram([]byte{1})
+		was := b.session.closing
+		b.session.closing.Stop()
+		b.session.takeDatagram([]byte{2})
+		s := b.session.in.datagrams.Stats
+		b.session.closing = was
 		b.mu.Unlock()
 		require.EqualValues(t, []uint64{2, 1}, []uint64{s.Received, s.Dropped})
 		require.NoError(t, a.Abort())
@@ -205,12 +205,12 @@ func TestSecondFinBesideStreams(t *testing.T) {
 		writeAll(t, s, []byte("x"))
 		time.Sleep(time.Second)
 		b.mu.Lock()
-		next := uint32(b.kcp.position().received)
-		require.True(t, b.takeFin(signal{sigFin, next + 5, 0}))
-		require.True(t, b.takeFin(signal{sigFin, next + 5, 0}), "again")
-		require.False(t, b.takeFin(signal{sigFin, next + 6, 0}))
-		require.False(t, b.takeFin(signal{sigClose, next + 4, 0}))
-		require.True(t, b.takeFin(signal{sigClose, next + 6, 0}))
+		next := uint32(b.session.kcp.position().received)
+		require.True(t, b.session.takeFin(signal{sigFin, next + 5, 0}))
+		require.True(t, b.session.takeFin(signal{sigFin, next + 5, 0}), "again")
+		require.False(t, b.session.takeFin(signal{sigFin, next + 6, 0}))
+		require.False(t, b.session.takeFin(signal{sigClose, next + 4, 0}))
+		require.True(t, b.session.takeFin(signal{sigClose, next + 6, 0}))
 		b.mu.Unlock()
 		require.NoError(t, a.Abort())
 	})
@@ -249,14 +249,14 @@ func TestTracerOfNothing(t *testing.T) {
 func TestNoProbesToOthers(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
-		require.True(t, a.mayProbeMTU())
+		require.True(t, a.session.mayProbeMTU())
 		a.mu.Lock()
-		a.hs.capabilities &^= capPMTU
+		a.session.hs.capabilities &^= capPMTU
 		a.mu.Unlock()
 		go io.Copy(io.Discard, b)
 		writeAll(t, a, make([]byte, 1<<20))
 		time.Sleep(time.Minute)
-		require.False(t, a.plpmtu.Begun())
+		require.False(t, a.session.plpmtu.Begun())
 		require.NoError(t, a.Abort())
 	})
 }
@@ -282,8 +282,8 @@ func TestNoDecoderUnderPressure(t *testing.T) {
 		var decoders []bool
 		b.mu.Lock()
 		for _, short := range []bool{true, false} {
-			_, ok := b.decode(inPacket{Packet: protect.Packet{Data: shard}, kind: fecPacket}, arrival{unvalidated: short}, b.ep.now())
-			decoders = append(decoders, ok, b.in.decoder != nil)
+			_, ok := b.session.decode(inPacket{Packet: protect.Packet{Data: shard}, kind: fecPacket}, arrival{unvalidated: short}, b.ep.now())
+			decoders = append(decoders, ok, b.session.in.decoder != nil)
 		}
 		b.mu.Unlock()
 		require.Equal(t, []bool{true, false, true, true}, decoders)
@@ -378,11 +378,11 @@ func TestPacketsOfNewAddresses(t *testing.T) {
 		for _, test := range []struct{ unvalidated, numbered, mine bool }{
 			{false, false, true}, {true, false, false}, {false, true, false},
 		} {
-			was := b.hs.unvalidated.Swap(test.unvalidated)
+			was := b.session.hs.unvalidated.Swap(test.unvalidated)
 			p := packet
 			p.from = source{addr: netip.MustParseAddrPort("10.0.0.9:9")}
 			mine, moved := b.packetFromNewAddress(&p, test.numbered, b.ep.now())
-			b.hs.unvalidated.Store(was)
+			b.session.hs.unvalidated.Store(was)
 			require.Equal(t, test.mine, mine, "%+v", test)
 			require.False(t, moved)
 		}
@@ -396,12 +396,12 @@ func TestPayloadsOfSignalsFit(t *testing.T) {
 		a, b, _ := w.pair(nil, nil)
 		a.mu.Lock()
 		s := signal{code: sigClose, sn: 1}
-		a.hs.reasons = &closeReasons{ours: make([]byte, 100)}
-		fits := a.kcp.signalPayload(s)
-		mtu := a.kcp.cfg.mtu
-		a.kcp.cfg.mtu = headerSize + 99
-		tooLong := a.kcp.signalPayload(s)
-		a.kcp.cfg.mtu = mtu
+		a.session.hs.reasons = &closeReasons{ours: make([]byte, 100)}
+		fits := a.session.kcp.signalPayload(s)
+		mtu := a.session.kcp.cfg.mtu
+		a.session.kcp.cfg.mtu = headerSize + 99
+		tooLong := a.session.kcp.signalPayload(s)
+		a.session.kcp.cfg.mtu = mtu
 		a.mu.Unlock()
 		require.Len(t, fits, 100)
 		require.Empty(t, tooLong)

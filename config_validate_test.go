@@ -329,7 +329,7 @@ func TestSettersCheck(t *testing.T) {
 		machine := func() (machineConfig, uint32) {
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			return a.kcp.cfg, a.kcp.snd.rtt.minRTO
+			return a.session.kcp.cfg, a.session.kcp.snd.rtt.minRTO
 		}
 		config, minRTO := machine()
 		for _, n := range []int{-1, 1, minMTU, room + minMTU - 1, maxUDPPayload + 1, math.MaxInt32, math.MinInt32} {
@@ -352,7 +352,7 @@ func TestSettersCheck(t *testing.T) {
 		after, minRTOAfter := machine()
 		require.Equal(t, config, after)
 		require.Equal(t, minRTO, minRTOAfter)
-		require.Nil(t, a.rare)
+		require.Nil(t, a.session.rare)
 
 		require.NoError(t, a.SetMTU(room+minMTU))
 		require.NoError(t, a.SetWindow(1, 1))
@@ -378,7 +378,7 @@ func TestSettersCheck(t *testing.T) {
 			require.ErrorIs(t, err, net.ErrClosed)
 		}
 		require.NoError(t, errors.Join(setters(b)...), "it has ended, and is not closed")
-		require.Nil(t, b.settings())
+		require.Nil(t, b.session.settings())
 	})
 }
 
@@ -432,7 +432,7 @@ func TestSetReceiveWindow(t *testing.T) {
 		queued := func() uint32 {
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			return b.kcp.rcv.queue.n
+			return b.session.kcp.rcv.queue.n
 		}
 		require.EqualValues(t, 128, queued())
 		require.Zero(t, a.Stats().RemoteWindow)

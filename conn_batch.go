@@ -36,15 +36,15 @@ func (b *sendBatch) add(c *Conn) {
 		}
 	}()
 	c.mu.Lock()
-	w := sessionWrite{c, c.beginWrite()}
+	w := sessionWrite{c, c.session.beginWrite()}
 	c.mu.Unlock()
 	if len(b.writes) > 0 && (b.ep != c.ep || b.shard != w.shard || len(b.batch) >= sendBatchSize) {
 		b.send()
 	}
 	b.ep, b.shard = c.ep, w.shard
-	w.packets, w.err = c.encode(w.packets, w.to, w.by)
+	w.packets, w.err = c.session.encode(w.packets, w.to, w.by)
 	b.writes = append(b.writes, w)
-	b.batch = append(b.batch, c.outgoing.batch...)
+	b.batch = append(b.batch, c.session.outgoing.batch...)
 	done = true
 }
 
@@ -66,7 +66,7 @@ func (b *sendBatch) noteRefused() {
 	rest := b.batch
 	for i := range b.writes {
 		w := &b.writes[i]
-		own := w.conn.outgoing.batch // which nobody else uses while it is in a sendBatch
+		own := w.conn.session.outgoing.batch // which nobody else uses while it is in a sendBatch
 		copy(own, rest)
 		rest = rest[len(own):]
 		w.refused = slices.ContainsFunc(own, func(d udp.Datagram) bool { return d.TooLarge })
@@ -99,10 +99,10 @@ func (b *sendBatch) reset() {
 func (c *Conn) endBatch(w *written) {
 	c.mu.Lock()
 	defer c.unlock()
-	failed := c.endWrite(w)
-	c.outgoing.sending, c.outgoing.batched = false, false
+	failed := c.session.endWrite(w)
+	c.session.outgoing.sending, c.session.outgoing.batched = false, false
 	if failed != nil {
-		c.end(failed)
+		c.session.end(failed)
 	}
 }
 
@@ -128,8 +128,8 @@ func (c *Conn) writePackets() {
 			r.probe.write(c, &r.written)
 			continue
 		}
-		r.packets, r.err = c.encode(r.packets, r.to, r.by)
-		r.refused = c.ep.write(r.shard, c.outgoing.batch)
+		r.packets, r.err = c.session.encode(r.packets, r.to, r.by)
+		r.refused = c.ep.write(r.shard, c.session.outgoing.batch)
 		c.ep.recycle(r.packets)
 	}
 	if r.log != nil {
@@ -144,30 +144,30 @@ func (c *Conn) nextRound(r *sendRound, round int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer c.letGoOn()
-	o := &c.outgoing
+	o := &c.session.outgoing
 	failed := r.err
 	if r.probe != nil {
-		c.endProbe(r.probe, &r.written)
+		c.session.endProbe(r.probe, &r.written)
 		r.probe = nil
 	} else if round > 0 {
-		failed = c.endWrite(&r.written)
+		failed = c.session.endWrite(&r.written)
 	}
 	switch {
 	case failed != nil, o.waiting() == 0:
-	case round >= sendRounds && c.closing.Phase < closing.Ended:
-		c.wake(c.ep.now())
+	case round >= sendRounds && c.session.closing.Phase < closing.Ended:
+		c.session.wake(c.ep.now())
 	case o.probe != nil:
-		r.probe, r.written = c.beginProbe()
+		r.probe, r.written = c.session.beginProbe()
 		return true
 	default:
-		r.written = c.beginWrite()
+		r.written = c.session.beginWrite()
 		return true
 	}
 	o.sending, r.done = false, true
 	if failed != nil {
-		c.end(failed)
+		c.session.end(failed)
 	}
-	if c.closing.Phase >= closing.Ended && c.closing.Phase != closing.Retired {
+	if c.session.closing.Phase >= closing.Ended && c.session.closing.Phase != closing.Retired {
 		c.retire()
 		r.log = c.logEnd()
 	}
@@ -179,9 +179,9 @@ func (c *Conn) endUnsent() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer c.letGoOn()
-	c.outgoing.sending, c.outgoing.batched = false, false
+	c.session.outgoing.sending, c.session.outgoing.batched = false, false
 	done := false
-	c.endIfUnwound(&done)
+	c.session.endIfUnwound(&done)
 	c.retire() // if it had ended before
 }
 

@@ -21,8 +21,8 @@ import (
 func (c *Conn) CloseWithError(code uint64, text string) error {
 	begun := false
 	return c.await(blocking{op: "close"}, func() (pause, error) {
-		if !begun && c.closing.Caller == closing.Uses {
-			c.closeReasons().ours = c.encodeReason(code, text, headerSize)
+		if !begun && c.session.closing.Caller == closing.Uses {
+			c.session.closeReasons().ours = c.session.encodeReason(code, text, headerSize)
 		}
 		return c.tryClose(&begun, false)
 	}, nil)
@@ -36,9 +36,9 @@ func (c *Conn) CloseWithError(code uint64, text string) error {
 func (c *Conn) AbortWithError(code uint64, text string) error {
 	c.mu.Lock()
 	defer c.unlockWhenSent()
-	if c.closing.Phase < closing.Ended {
-		r := c.closeReasons()
-		r.ours, r.abrupt = c.encodeReason(code, text, 2*headerSize), true
+	if c.session.closing.Phase < closing.Ended {
+		r := c.session.closeReasons()
+		r.ours, r.abrupt = c.session.encodeReason(code, text, 2*headerSize), true
 	}
 	return c.abortByCall()
 }
@@ -71,9 +71,9 @@ func (c *Conn) Close() error {
 func (c *Conn) closeKeeping(keep bool) (received [][]byte, err error) {
 	begun := false
 	err = c.await(blocking{op: "close"}, func() (pause, error) {
-		for size := c.kcp.PeekSize(); keep && !begun && size >= 0; size = c.kcp.PeekSize() {
+		for size := c.session.kcp.PeekSize(); keep && !begun && size >= 0; size = c.session.kcp.PeekSize() {
 			b := make([]byte, size)
-			_, _ = c.kcp.Recv(b) // it is there, and fits
+			_, _ = c.session.kcp.Recv(b) // it is there, and fits
 			received = append(received, b)
 		}
 		return c.tryClose(&begun, true)
@@ -86,31 +86,31 @@ func (c *Conn) closeKeeping(keep bool) (received [][]byte, err error) {
 func (c *Conn) tryClose(begun *bool, whole bool) (p pause, err error) {
 	if !*begun {
 		*begun = true
-		if c.closing.Caller != closing.Uses {
+		if c.session.closing.Caller != closing.Uses {
 			return p, net.ErrClosed
 		}
 		grouped := c.io.member != nil // its goroutine may serve many sessions, or read the socket
-		c.stopCalls()
-		if c.closing.Phase >= closing.Ended {
-			c.dropReceived()
-			c.kcp.Compact()
-			c.account()
+		c.session.stopCalls()
+		if c.session.closing.Phase >= closing.Ended {
+			c.session.dropReceived()
+			c.session.kcp.Compact()
+			c.session.account()
 			switch {
-			case c.closing.Undelivered() && c.closing.Read == closing.ReadClosed:
+			case c.session.closing.Undelivered() && c.session.closing.Read == closing.ReadClosed:
 				return p, ErrNotDelivered
-			case c.closing.Undelivered() && !c.io.errReported && !errors.Is(c.closing.err, net.ErrClosed):
-				return p, c.closing.err
+			case c.session.closing.Undelivered() && !c.io.errReported && !errors.Is(c.session.closing.err, net.ErrClosed):
+				return p, c.session.closing.err
 			}
 			return p, nil
 		}
-		c.startClose(c.closing.Linger <= 0 || grouped, whole)
+		c.session.startClose(c.session.closing.Linger <= 0 || grouped, whole)
 	}
 	switch {
-	case c.closing.Caller != closing.Leaves && c.closing.Closing():
+	case c.session.closing.Caller != closing.Leaves && c.session.closing.Closing():
 		p.on = &c.io.canWrite
-	case !c.closing.Undelivered():
-	case c.closing.Phase >= closing.Ended && c.closing.err != nil && c.closing.err != ErrPeerClosed:
-		err = c.closing.err
+	case !c.session.closing.Undelivered():
+	case c.session.closing.Phase >= closing.Ended && c.session.closing.err != nil && c.session.closing.err != ErrPeerClosed:
+		err = c.session.closing.err
 	default:
 		err = ErrNotDelivered
 	}
@@ -132,21 +132,21 @@ func (c *Conn) CloseWrite() error {
 
 // tryCloseWrite is CloseWrite without waiting, as long as the peer's kind is not known.
 func (c *Conn) tryCloseWrite() (p pause, err error) {
-	l, now := &c.hs, c.ep.now()
+	l, now := &c.session.hs, c.ep.now()
 	switch {
-	case c.closing.Caller != closing.Uses || c.closing.Write != closing.WriteOpen:
+	case c.session.closing.Caller != closing.Uses || c.session.closing.Write != closing.WriteOpen:
 		return p, net.ErrClosed
-	case c.closing.Read == closing.ReadClosed && !c.closing.Undelivered() && c.reason(ErrPeerClosed) == ErrPeerClosed:
+	case c.session.closing.Read == closing.ReadClosed && !c.session.closing.Undelivered() && c.session.reason(ErrPeerClosed) == ErrPeerClosed:
 		return p, nil
-	case c.closing.Read == closing.ReadClosed:
-		return p, c.reason(ErrPeerClosed)
-	case c.closing.err != nil:
-		return p, c.reason(c.closing.err)
+	case c.session.closing.Read == closing.ReadClosed:
+		return p, c.session.reason(ErrPeerClosed)
+	case c.session.closing.err != nil:
+		return p, c.session.reason(c.session.closing.err)
 	case l.Peer >= opening.Extended:
-		c.dropSpentMessages()
-		c.closing.Fin()
-		c.step.ready |= writers
-		c.kick(now)
+		c.session.dropSpentMessages()
+		c.session.closing.Fin()
+		c.session.step.ready |= writers
+		c.session.kick(now)
 		return p, nil
 	case l.Peer == opening.Legacy, l.Role < opening.Dialled && now-l.born >= helloAfterData:
 		return p, ErrLegacyPeer
@@ -156,9 +156,9 @@ func (c *Conn) tryCloseWrite() (p pause, err error) {
 	if p.on = &c.io.canWrite; l.Role < opening.Dialled {
 		p.until = l.born + helloAfterData
 	}
-	c.hs.kindAwaited = true
+	c.session.hs.kindAwaited = true
 	if l.Role == opening.Quiet && l.silent() {
-		c.startHandshake(now)
+		c.session.startHandshake(now)
 	}
 	return p, nil
 }
@@ -178,7 +178,7 @@ func (c *Conn) Abort() error {
 // left. What is in a batch of several sessions leaves soon by itself, and may have to
 // wait for the caller.
 func (c *Conn) unlockWhenSent() {
-	wait := c.outgoing.sending && !c.outgoing.batched
+	wait := c.session.outgoing.sending && !c.session.outgoing.batched
 	c.unlock()
 	if wait {
 		awaitWrites([]*Conn{c})
@@ -187,10 +187,10 @@ func (c *Conn) unlockWhenSent() {
 
 // abortByCall is Abort with c.mu held, which does not wait.
 func (c *Conn) abortByCall() error {
-	if c.closing.Caller != closing.Uses && c.closing.Phase >= closing.Ended {
+	if c.session.closing.Caller != closing.Uses && c.session.closing.Phase >= closing.Ended {
 		return c.opError("close", net.ErrClosed)
 	}
-	c.forget(net.ErrClosed)
+	c.session.forget(net.ErrClosed)
 	return nil
 }
 
@@ -204,21 +204,21 @@ func (c *Conn) SetLinger(d time.Duration) error {
 	}
 	c.mu.Lock()
 	defer c.unlock()
-	if c.closing.Caller != closing.Uses {
+	if c.session.closing.Caller != closing.Uses {
 		return c.opError("set", net.ErrClosed)
 	}
-	c.closing.Linger = d
+	c.session.closing.Linger = d
 	return nil
 }
 
 // retire removes an ended session from the endpoint, which keeps its TIME-WAIT
 // entry (RFC 9293 §3.6.1).
 func (c *Conn) retire() {
-	if c.closing.Phase != closing.Retired {
-		c.release()
-		c.ep.remove(c, c.timeWaitState())
+	if c.session.closing.Phase != closing.Retired {
+		c.session.release()
+		c.ep.remove(c, c.session.timeWaitState())
 		c.calls.end()
-		c.wakeAll() // last: a call that returns finds the session gone from the endpoint
+		c.session.wakeAll() // last: a call that returns finds the session gone from the endpoint
 	}
 }
 
@@ -227,12 +227,12 @@ func (c *Conn) retire() {
 func (c *Conn) waitClosed(ctx context.Context) (result shutResult) {
 	_ = c.await(blocking{ctx: ctx}, func() (p pause, err error) {
 		switch {
-		case c.shutting() && ctx.Err() == nil:
+		case c.session.shutting() && ctx.Err() == nil:
 			p.on = &c.io.canWrite
-		case c.closing.Undelivered():
+		case c.session.closing.Undelivered():
 			result = shutUndelivered
-		case c.shutting() && c.closing.Phase != closing.Draining:
-			c.forget(net.ErrClosed)
+		case c.session.shutting() && c.session.closing.Phase != closing.Draining:
+			c.session.forget(net.ErrClosed)
 			result = shutCut
 		default:
 			result = shutDelivered

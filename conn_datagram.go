@@ -31,8 +31,8 @@ type datagramHandler struct {
 func (c *Conn) HandleDatagrams(f func(b []byte)) {
 	c.mu.Lock()
 	defer c.unlock()
-	if f != nil || c.in.datagrams != nil {
-		c.datagramQueue().Handled = f != nil
+	if f != nil || c.session.in.datagrams != nil {
+		c.session.datagramQueue().Handled = f != nil
 	}
 	if f != nil {
 		c.state().handler = &datagramHandler{handle: f}
@@ -59,13 +59,13 @@ func (c *Conn) handleDatagram(b []byte) {
 // nil: it is dropped. It unlocks c.mu, also if a hook of the trace panics.
 func (c *Conn) handlerOf(b []byte) *datagramHandler {
 	defer c.unlock()
-	q, h := c.datagramQueue(), c.state().handler
+	q, h := c.session.datagramQueue(), c.state().handler
 	q.Arrived(len(b))
-	c.traceDatagram(trace.DatagramReceived, len(b))
-	c.noteActivity(c.ep.now())
-	if h == nil || c.closing.Caller != closing.Uses {
+	c.session.traceDatagram(trace.DatagramReceived, len(b))
+	c.session.noteActivity(c.ep.now())
+	if h == nil || c.session.closing.Caller != closing.Uses {
 		q.Stats.Dropped++
-		c.traceDatagram(trace.DatagramDropped, len(b))
+		c.session.traceDatagram(trace.DatagramDropped, len(b))
 		return nil
 	}
 	return h
@@ -81,10 +81,10 @@ func (c *Conn) handlerOf(b []byte) *datagramHandler {
 func (c *Conn) MaxDatagramSize() int {
 	c.mu.Lock()
 	defer c.unlock()
-	if c.closing.Phase < closing.Ended {
-		c.wantMTU(0)
+	if c.session.closing.Phase < closing.Ended {
+		c.session.wantMTU(0)
 	}
-	size, _ := c.maxDatagramSize()
+	size, _ := c.session.maxDatagramSize()
 	return size
 }
 
@@ -106,7 +106,7 @@ func (c *Conn) MaxDatagramSize() int {
 func (c *Conn) SendDatagram(b []byte) error {
 	c.mu.Lock()
 	defer c.unlock()
-	if err := c.queueDatagram(b); err != nil {
+	if err := c.session.queueDatagram(b); err != nil {
 		return c.opError("write", err)
 	}
 	return nil
@@ -120,9 +120,9 @@ func (c *Conn) SendDatagram(b []byte) error {
 // the peer has closed it.
 func (c *Conn) ReceiveDatagram(ctx context.Context) (next []byte, err error) {
 	err = c.await(blocking{op: "read", ctx: ctx}, func() (pause, error) {
-		q := c.datagramQueue()
+		q := c.session.datagramQueue()
 		switch {
-		case c.closing.Caller != closing.Uses:
+		case c.session.closing.Caller != closing.Uses:
 			return pause{}, net.ErrClosed
 		case c.io.member != nil:
 			return pause{}, ErrGrouped
@@ -132,10 +132,10 @@ func (c *Conn) ReceiveDatagram(ctx context.Context) (next []byte, err error) {
 			return pause{}, os.ErrDeadlineExceeded
 		case q.Len() > 0:
 			next = q.Pop()
-			c.accountRead(len(next))
+			c.session.accountRead(len(next))
 			return pause{}, nil
 		}
-		return pause{on: &c.io.canRead}, c.reason(c.closing.err)
+		return pause{on: &c.io.canRead}, c.session.reason(c.session.closing.err)
 	}, nil)
 	return next, err
 }

@@ -14,7 +14,7 @@ import (
 // is of streams and what is not take turns.
 func (c *Conn) takeEvent(m *groupMember, memory *groupMemory, e *Event) gotWhat {
 	*e = Event{Conn: c}
-	if c.closing.Caller != closing.Uses {
+	if c.session.closing.Caller != closing.Uses {
 		return c.takeEnd(m, e, net.ErrClosed)
 	}
 	for range 2 {
@@ -34,10 +34,10 @@ func (c *Conn) takeEvent(m *groupMember, memory *groupMemory, e *Event) gotWhat 
 // takeArrived is takeEvent for what has arrived outside of streams. Datagrams and data
 // take turns.
 func (c *Conn) takeArrived(m *groupMember, memory *groupMemory, e *Event) gotWhat {
-	if q := c.in.datagrams; q != nil && q.Len() > 0 && !(m.datagram && c.kcp.receiver().readable()) {
+	if q := c.session.in.datagrams; q != nil && q.Len() > 0 && !(m.datagram && c.session.kcp.receiver().readable()) {
 		m.datagram = true
 		e.Kind, e.Data = EventDatagram, q.Pop()
-		c.accountRead(len(e.Data))
+		c.session.accountRead(len(e.Data))
 		return gotEvent
 	}
 	return c.takeData(m, memory, e)
@@ -45,10 +45,10 @@ func (c *Conn) takeArrived(m *groupMember, memory *groupMemory, e *Event) gotWha
 
 // takeState is takeEvent for ends, and for room, after all that has arrived.
 func (c *Conn) takeState(m *groupMember, e *Event) gotWhat {
-	ended := c.closing.Phase == closing.Retired
+	ended := c.session.closing.Phase == closing.Retired
 	if err := c.readEnd(); err != nil && ended {
-		if m.peerDone && c.closing.err != ErrPeerClosed {
-			err = c.closing.err
+		if m.peerDone && c.session.closing.err != ErrPeerClosed {
+			err = c.session.closing.err
 			c.io.errReported = true
 		}
 		return c.takeEnd(m, e, err)
@@ -67,12 +67,12 @@ func (c *Conn) takeState(m *groupMember, e *Event) gotWhat {
 
 // takeData is takeEvent for messages and data of the stream.
 func (c *Conn) takeData(m *groupMember, memory *groupMemory, e *Event) gotWhat {
-	if !c.kcp.receiver().readable() {
+	if !c.session.kcp.receiver().readable() {
 		return gotNothing
 	}
 	n := 0
-	if c.messageMode() {
-		size := c.kcp.PeekSize()
+	if c.session.messageMode() {
+		size := c.session.kcp.PeekSize()
 		if size < 0 {
 			return gotNothing
 		}
@@ -80,28 +80,28 @@ func (c *Conn) takeData(m *groupMember, memory *groupMemory, e *Event) gotWhat {
 		if free == nil && size > 0 {
 			return gotNoMemory
 		}
-		n, _ = c.kcp.Recv(free) // the message is there, and fits
+		n, _ = c.session.kcp.Recv(free) // the message is there, and fits
 		e.Kind = EventMessage
 	} else {
 		free := memory.free(leastRun, groupRun)
 		if free == nil {
 			return gotNoMemory
 		}
-		if n = c.kcp.recvBytes(free); n == 0 {
+		if n = c.session.kcp.recvBytes(free); n == 0 {
 			return gotNothing // it went to a Read that has yet to return
 		}
 		e.Kind = EventData
 	}
 	e.Data = memory.take(n)
 	m.datagram = false
-	c.afterRead(n)
+	c.session.afterRead(n)
 	return gotEvent
 }
 
 // atEOF reports whether EventEOF is due, if the peer's data has ended. If the
 // peer has closed the session, that ends in the same step.
 func (c *Conn) atEOF(m *groupMember) bool {
-	return !m.peerDone && c.closing.Phase < closing.Lingering && c.allReceived() && c.closing.Read != closing.ReadClosed
+	return !m.peerDone && c.session.closing.Phase < closing.Lingering && c.session.allReceived() && c.session.closing.Read != closing.ReadClosed
 }
 
 // takeEnd fills in the last event of the session, and takes it out of the group.
@@ -114,16 +114,16 @@ func (c *Conn) takeEnd(m *groupMember, e *Event, err error) gotWhat {
 
 // hasEvent reports whether takeEvent may have an event for m.
 func (c *Conn) hasEvent(m *groupMember) bool {
-	return c.closing.Caller != closing.Uses || c.closing.Phase == closing.Retired || c.kcp.receiver().readable() ||
-		c.in.datagrams.Len() > 0 ||
+	return c.session.closing.Caller != closing.Uses || c.session.closing.Phase == closing.Retired || c.session.kcp.receiver().readable() ||
+		c.session.in.datagrams.Len() > 0 ||
 		c.atEOF(m) || c.writableLocked(m) ||
-		m.streams && (c.calls != nil && c.calls.ready.First() != nil || c.streams != nil && c.streams.Waiting() > 0)
+		m.streams && (c.calls != nil && c.calls.ready.First() != nil || c.session.streams != nil && c.session.streams.Waiting() > 0)
 }
 
 // writableLocked reports whether EventWritable is due for m. A write that came in the
 // middle of another would be refused again until that is done.
 func (c *Conn) writableLocked(m *groupMember) bool {
-	return m.wantsRoom && !m.refused && c.room() > 0
+	return m.wantsRoom && !m.refused && c.session.room() > 0
 }
 
 // joinGroup makes m the session's place in a group. What streams have is there for
@@ -131,7 +131,7 @@ func (c *Conn) writableLocked(m *groupMember) bool {
 func (c *Conn) joinGroup(m *groupMember) {
 	c.io.member = m
 	if m.streams {
-		c.wakeStreams()
+		c.session.wakeStreams()
 	}
 }
 
@@ -164,7 +164,7 @@ func (c *Conn) endTurnsLocked() {
 // is to be an event of the group that the session joins next.
 func (s *Stream) endWaitsLocked() bool {
 	c := s.conn
-	return c.calls.reported && c.closing.Caller == closing.Uses && !s.closed && !s.eof && s.state.Gone() && s.state.ReadEnd() != nil
+	return c.calls.reported && c.session.closing.Caller == closing.Uses && !s.closed && !s.eof && s.state.Gone() && s.state.ReadEnd() != nil
 }
 
 // reportsStreams reports whether a group has the events of the session's streams.
@@ -177,7 +177,7 @@ func turnOf(s *Stream) *list.Links[Stream] { return &s.turn }
 // events. All that the peer has opened come first, so no other event of a stream
 // comes before its EventStream.
 func (c *Conn) takeStream(m *groupMember, memory *groupMemory, e *Event) gotWhat {
-	t := c.streams
+	t := c.session.streams
 	if !m.streams || t == nil {
 		return gotNothing
 	}
@@ -226,7 +226,7 @@ func (s *Stream) takeEventLocked(memory *groupMemory, e *Event) gotWhat {
 	if err := s.state.ReadEnd(); err != nil && !s.eof {
 		s.eof = true
 		s.state.ReadDone()
-		s.conn.kickStreams() // the stream may be over
+		s.conn.session.kickStreams() // the stream may be over
 		e.Kind, e.Stream, e.Err = EventEOF, s, s.conn.opError("read", err)
 		s.goOnLocked()
 		return gotEvent
@@ -234,7 +234,7 @@ func (s *Stream) takeEventLocked(memory *groupMemory, e *Event) gotWhat {
 	if s.writer == nil || s.refused {
 		return gotNothing
 	}
-	room, half := s.conn.streamRoom(&s.state, 1)
+	room, half := s.conn.session.streamRoom(&s.state, 1)
 	s.stopAwaitingLocked()
 	if room <= 0 && s.conn.cannotWrite(s) == nil {
 		s.awaitRoomLocked(half)
@@ -251,7 +251,7 @@ func (s *Stream) takeDataLocked(memory *groupMemory, e *Event) gotWhat {
 		return gotNothing
 	}
 	n, kind := 0, EventData
-	if s.messages || s.conn.messageMode() {
+	if s.messages || s.conn.session.messageMode() {
 		kind = EventMessage
 		free := memory.free(size, size)
 		if free == nil && size > 0 {
@@ -328,11 +328,11 @@ func (c *Conn) tryQueue(o *Outgoing) (flush bool) {
 	what := batchedData
 	if o.Datagram && o.Stream == nil {
 		what = batchedDatagram
-		if o.Err = c.queueDatagram(o.Data); o.Err == nil {
+		if o.Err = c.session.queueDatagram(o.Data); o.Err == nil {
 			o.N = len(o.Data)
 		}
 	} else {
-		w := writeCall{b: o.Data, free: free, message: c.messageMode() || o.Stream != nil && o.Stream.messages, begun: c.ep.now()}
+		w := writeCall{b: o.Data, free: free, message: c.session.messageMode() || o.Stream != nil && o.Stream.messages, begun: c.ep.now()}
 		if o.Lifetime != 0 {
 			w.message, w.options = true, &MessageOptions{Lifetime: o.Lifetime}
 			o.Err = w.options.check()
@@ -359,7 +359,7 @@ func (c *Conn) flushBatched(b *sendBatch) {
 	defer c.unlockWith(b)
 	what := c.io.batched
 	c.io.batched = 0
-	if what&batchedData != 0 && c.closing.Phase < closing.Ended {
-		c.push()
+	if what&batchedData != 0 && c.session.closing.Phase < closing.Ended {
+		c.session.push()
 	}
 }

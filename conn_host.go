@@ -36,7 +36,7 @@ func (h *sessionHost) offer() (ok, none bool) {
 		return false, true
 	}
 	ok = l.offer((*Conn)(h), true)
-	if ok && h.tls != nil {
+	if ok && h.session.tls != nil {
 		h.ep.handshakeOver((*Conn)(h)) // the session is established, and makes no room
 	}
 	return ok, false
@@ -45,7 +45,7 @@ func (h *sessionHost) offer() (ok, none bool) {
 func (h *sessionHost) validated() bool { return h.ep.countValidated((*Conn)(h)) }
 
 func (h *sessionHost) move(to source) bool {
-	return h.ep.rekey((*Conn)(h), admission.MakeKey(to.addr, to.peer, h.entry.Conv))
+	return h.ep.rekey((*Conn)(h), admission.MakeKey(to.addr, to.peer, h.session.entry.Conv))
 }
 
 func (h *sessionHost) reply(to source, by protect.Protection, first header, signals ...signal) bool {
@@ -53,13 +53,13 @@ func (h *sessionHost) reply(to source, by protect.Protection, first header, sign
 }
 
 func (h *sessionHost) pays(n int) bool {
-	key := h.entry.Key()
+	key := h.session.entry.Key()
 	key.Conv = 0
 	return h.ep.opens.Take(key, n)
 }
 
 func (h *sessionHost) challenge(to source, token uint32, at time.Duration) signal {
-	return h.ep.challengeOf(to, h.entry.Conv, token, at)
+	return h.ep.challengeOf(to, h.session.entry.Conv, token, at)
 }
 
 func (h *sessionHost) resetKey() *packetkeys.ToldKey { return h.ep.resetKeyOf((*Conn)(h)) }
@@ -68,7 +68,7 @@ func (h *sessionHost) resetKey() *packetkeys.ToldKey { return h.ep.resetKeyOf((*
 func (h *sessionHost) workTLS(from netblock.Block, x *handshake.Exchange, work handshake.Work) {
 	c, e := (*Conn)(h), h.ep
 	turn := e.handshakes.Go(from, func() {
-		e.env.Woken(nil, c.entry.Conv, inturn.TLS)
+		e.env.Woken(nil, c.session.entry.Conv, inturn.TLS)
 		c.workTLS(x, work)
 	})
 	x.Cancel = turn.Cancel
@@ -77,7 +77,7 @@ func (h *sessionHost) workTLS(from netblock.Block, x *handshake.Exchange, work h
 func (h *sessionHost) handshakeOver() { h.ep.handshakeOver((*Conn)(h)) }
 
 func (h *sessionHost) handshakeFailed(err *HandshakeError) {
-	if !h.ep.opens.Fail((*Conn)(h), !h.hs.unvalidated.Load(), err) {
+	if !h.ep.opens.Fail((*Conn)(h), !h.session.hs.unvalidated.Load(), err) {
 		h.ep.reportHandshake((*Conn)(h).RemoteAddr(), err)
 	}
 }
@@ -85,7 +85,9 @@ func (h *sessionHost) handshakeFailed(err *HandshakeError) {
 func (h *sessionHost) arrived(shard int) uint32        { return h.ep.arrived(shard) }
 func (h *sessionHost) unread(shard int, n uint32) bool { return h.ep.unread(shard, n) }
 func (h *sessionHost) incast(shard int) *socketIncast  { return h.ep.incastOf(shard) }
-func (h *sessionHost) hand(b []byte)                   { h.ep.hand(int(h.path.shard), handedDatagram{(*Conn)(h), b}) }
+func (h *sessionHost) hand(b []byte) {
+	h.ep.hand(int(h.session.path.shard), handedDatagram{(*Conn)(h), b})
+}
 
 func (h *sessionHost) newStream(p *streams.Params) *streams.Stream {
 	c := (*Conn)(h)
@@ -99,7 +101,7 @@ func (h *sessionHost) newStream(p *streams.Params) *streams.Stream {
 
 func (h *sessionHost) look()                 { h.ep.look(0) }
 func (h *sessionHost) looked() time.Duration { return h.ep.looked() }
-func (h *sessionHost) keepsWhole() bool      { return h.ep.keepsWhole(int(h.path.shard)) }
+func (h *sessionHost) keepsWhole() bool      { return h.ep.keepsWhole(int(h.session.path.shard)) }
 func (h *sessionHost) socketError(since time.Duration) error {
 	return h.ep.socketErrorOf((*Conn)(h).RemoteAddr(), since)
 }
@@ -118,16 +120,16 @@ func takeGrant(s *session, g incast.Grant, now time.Duration) bool {
 	c := connOf(s)
 	c.mu.Lock()
 	defer c.unlock()
-	return c.takeGrant(g, now)
+	return c.session.takeGrant(g, now)
 }
 
 // letGoOn lets the calls, and whatever else, go on that a step has made ready.
 func (c *Conn) letGoOn() {
-	ready := c.step.ready &^ woken
+	ready := c.session.step.ready &^ woken
 	if ready == 0 {
 		return
 	}
-	c.step.ready &= woken
+	c.session.step.ready &= woken
 	if ready&stopped != 0 {
 		c.stopDeadlines()
 	}
@@ -143,8 +145,8 @@ func (c *Conn) letGoOn() {
 			c.io.member.wake()
 		}
 	}
-	if ready&receivers != 0 && !c.rare.receipts.running {
-		c.rare.receipts.running = true
+	if ready&receivers != 0 && !c.session.rare.receipts.running {
+		c.session.rare.receipts.running = true
 		go c.runReceipts()
 	}
 	if f := c.ep.compat.Validated; f != nil && ready&admitted != 0 {
@@ -164,7 +166,7 @@ func (c *Conn) stopDeadlines() {
 // What package compat and benchmarks use, and no package of others can.
 var _ = compatibility.Connect(compatibility.Hooks{
 	Set:       func(endpoint any, o compatibility.Options) { endpoint.(*Endpoint).compat = o },
-	Validated: func(conn any) bool { return !conn.(*Conn).halfOpen() },
+	Validated: func(conn any) bool { return !conn.(*Conn).session.halfOpen() },
 	Close:     func(conn any) ([][]byte, error) { return conn.(*Conn).closeKeeping(true) },
 	Machine: func(config, k any, alike bool) (mtu int) {
 		c := config.(*Config).withDefaults()
@@ -253,7 +255,7 @@ func (c *Conn) endDraining() {
 func (c *Conn) fail(err error) {
 	c.mu.Lock()
 	defer c.unlock()
-	c.abort(err)
+	c.session.abort(err)
 }
 
 func (c *Conn) hellos() int {
@@ -273,8 +275,8 @@ func (c *Conn) keepQuiet() {
 func (c *Conn) evict() {
 	c.mu.Lock()
 	defer c.unlock()
-	if c.halfOpen() || c.hs.Role == opening.Accepted {
-		c.abort(ErrReset)
+	if c.session.halfOpen() || c.session.hs.Role == opening.Accepted {
+		c.session.abort(ErrReset)
 	}
 }
 
@@ -282,12 +284,12 @@ func (c *Conn) evict() {
 func (c *Conn) opening() bool {
 	c.mu.Lock()
 	defer c.unlock()
-	return c.hs.Role == opening.Accepted && c.closing.Phase < closing.Ended
+	return c.session.hs.Role == opening.Accepted && c.session.closing.Phase < closing.Ended
 }
 
 // wasOffered reports whether the session was offered to Accept, or dialled.
 func (c *Conn) wasOffered() bool {
 	c.mu.Lock()
 	defer c.unlock()
-	return c.hs.Role != opening.Accepted
+	return c.session.hs.Role != opening.Accepted
 }

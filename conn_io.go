@@ -24,31 +24,31 @@ func (c *Conn) Read(b []byte) (n int, err error) {
 	lent := false // the state machine copies what arrives straight into b
 	takeBack := func() int {
 		lent, c.io.filling = false, false
-		return len(b) - c.kcp.receiver().takeBuffer()
+		return len(b) - c.session.kcp.receiver().takeBuffer()
 	}
 	err = c.await(blocking{op: "read"}, func() (pause, error) {
 		if lent {
 			n = takeBack()
 		}
 		if n > 0 {
-			n += c.kcp.recvBytes(b[n:])
+			n += c.session.kcp.recvBytes(b[n:])
 		} else if err := c.cannotRead(); err != nil || len(b) == 0 {
 			return pause{}, err
-		} else if n = c.kcp.recvBytes(b); n == 0 {
+		} else if n = c.session.kcp.recvBytes(b); n == 0 {
 			if err := c.readEnd(); err != nil {
 				return pause{}, err
 			}
 			if !c.io.filling { // else another Read has lent its buffer, and comes first
 				lent, c.io.filling = true, true
-				c.kcp.receiver().lendBuffer(b)
+				c.session.kcp.receiver().lendBuffer(b)
 			}
 			return pause{on: &c.io.canRead}, nil
 		}
-		c.afterRead(n)
+		c.session.afterRead(n)
 		return pause{}, nil
 	}, func() {
 		if done := false; lent && takeBack() > 0 {
-			c.endIfUnwound(&done) // what is in b is lost
+			c.session.endIfUnwound(&done) // what is in b is lost
 		}
 	})
 	return n, err
@@ -64,11 +64,11 @@ func (c *Conn) ReadMessage(b []byte) (n int, err error) {
 		if err := c.cannotRead(); err != nil {
 			return pause{}, err
 		}
-		size, err := c.kcp.Recv(b)
+		size, err := c.session.kcp.Recv(b)
 		switch err {
 		case nil:
 			n = size
-			c.afterRead(n)
+			c.session.afterRead(n)
 			return pause{}, nil
 		case io.ErrShortBuffer:
 			return pause{}, err
@@ -81,12 +81,12 @@ func (c *Conn) ReadMessage(b []byte) (n int, err error) {
 // cannotRead returns why a Read fails even if data has arrived; nil if it does not.
 func (c *Conn) cannotRead() error {
 	switch {
-	case c.closing.Caller != closing.Uses:
+	case c.session.closing.Caller != closing.Uses:
 		return net.ErrClosed
 	case c.io.member != nil:
 		return ErrGrouped
 	case c.io.readDeadline.expired() && !(c.ep.compat.DataBeforeDeadline &&
-		(c.kcp.receiver().readable() || c.allReceived() || c.closing.err != nil)):
+		(c.session.kcp.receiver().readable() || c.session.allReceived() || c.session.closing.err != nil)):
 		return os.ErrDeadlineExceeded
 	}
 	return nil
@@ -96,17 +96,17 @@ func (c *Conn) cannotRead() error {
 // io.EOF once the peer has closed its side and all its data was read. nil: more may
 // arrive.
 func (c *Conn) readEnd() error {
-	if c.allReceived() && c.closing.err != ErrMemoryPressure && c.closing.err != errUnwound { // which drop what was not read
-		if c.kcp.receiver().queued() {
+	if c.session.allReceived() && c.session.closing.err != ErrMemoryPressure && c.session.closing.err != errUnwound { // which drop what was not read
+		if c.session.kcp.receiver().queued() {
 			return io.ErrUnexpectedEOF // a message without its end
 		}
-		if c.closing.Read == closing.ReadClosed && c.hs.reasons != nil && c.hs.reasons.peer != nil {
-			return c.hs.reasons.peer
+		if c.session.closing.Read == closing.ReadClosed && c.session.hs.reasons != nil && c.session.hs.reasons.peer != nil {
+			return c.session.hs.reasons.peer
 		}
 		return io.EOF
 	}
-	c.io.errReported = c.io.errReported || c.closing.err != nil
-	return c.reason(c.closing.err)
+	c.io.errReported = c.io.errReported || c.session.closing.err != nil
+	return c.session.reason(c.session.closing.err)
 }
 
 // Write queues b, and sends at once as much as the windows allow. It blocks while
@@ -158,7 +158,7 @@ func (c *Conn) write(s *Stream, w writeCall) (int, error) {
 			p.on = &s.canWrite
 		}
 		if w.n > before || w.message && err == nil {
-			c.push()
+			c.session.push()
 		}
 		switch {
 		case err == nil && w.n < len(w.b):
@@ -194,11 +194,11 @@ func (c *Conn) write(s *Stream, w writeCall) (int, error) {
 func (c *Conn) tryWrite(s *Stream, w *writeCall) error {
 	if s != nil {
 		w.stream = &s.state
-	} else if w.message && !c.messageMode() {
+	} else if w.message && !c.session.messageMode() {
 		return ErrNotMessageMode
 	}
 	err := c.cannotWrite(s)
-	c.io.errReported = c.io.errReported || s == nil && err != nil && err == c.reason(c.closing.err)
+	c.io.errReported = c.io.errReported || s == nil && err != nil && err == c.session.reason(c.session.closing.err)
 	if err == nil || err == os.ErrDeadlineExceeded && w.goesOn(c.ep.compat.SegmentBound) {
 		err = c.session.write(w)
 	}
@@ -223,10 +223,10 @@ func (c *Conn) tryWrite(s *Stream, w *writeCall) error {
 func (c *Conn) MaxMessageSize() int {
 	c.mu.Lock()
 	defer c.unlock()
-	if !c.messageMode() {
+	if !c.session.messageMode() {
 		return 0
 	}
-	most, _ := c.kcp.messageLimit()
+	most, _ := c.session.kcp.messageLimit()
 	return most
 }
 
@@ -242,12 +242,12 @@ func (c *Conn) WriteMessage(b []byte) error {
 // session; nil if something may.
 func (c *Conn) cannotWrite(s *Stream) error {
 	if s == nil {
-		if c.closing.Caller == closing.Uses && c.io.writeDeadline.expired() && !(c.ep.compat.DataBeforeDeadline && c.room() > 0) {
+		if c.session.closing.Caller == closing.Uses && c.io.writeDeadline.expired() && !(c.ep.compat.DataBeforeDeadline && c.session.room() > 0) {
 			return os.ErrDeadlineExceeded
 		}
-		return c.writeEnd(nil)
+		return c.session.writeEnd(nil)
 	}
-	err := c.writeEnd(&s.state)
+	err := c.session.writeEnd(&s.state)
 	switch {
 	case s.closed:
 		return net.ErrClosed
@@ -264,7 +264,7 @@ func (c *Conn) cannotWrite(s *Stream) error {
 func (c *Conn) NextMessageSize() (size int, ok bool) {
 	c.mu.Lock()
 	defer c.unlock()
-	if size = c.kcp.PeekSize(); size < 0 || c.cannotRead() != nil {
+	if size = c.session.kcp.PeekSize(); size < 0 || c.cannotRead() != nil {
 		return 0, false
 	}
 	return size, true
@@ -324,11 +324,11 @@ func (c *Conn) TrySendMessage(b []byte, options *MessageOptions) error {
 func (c *Conn) WriteAvailable() int {
 	c.mu.Lock()
 	defer c.unlock()
-	room := c.room()
+	room := c.session.room()
 	if room <= 0 || c.cannotWrite(nil) != nil {
 		return 0
 	}
-	payload := c.kcp.load().payload
+	payload := c.session.kcp.load().payload
 	full, rest := room/(payload+writeCostPerSegment), room%(payload+writeCostPerSegment)
 	return max(full*payload+max(rest-writeCostPerSegment, 0), 1)
 }
@@ -351,7 +351,7 @@ func (c *Conn) WriteReady() <-chan struct{} {
 
 // announceRoom closes the channel of WriteReady if a write would not wait.
 func (c *Conn) announceRoom(w *callState) {
-	if c.room() > 0 || c.cannotWrite(nil) != nil {
+	if c.session.room() > 0 || c.cannotWrite(nil) != nil {
 		close(w.room)
 		w.room = nil
 	}

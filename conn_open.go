@@ -30,7 +30,7 @@ type PeerInfo struct {
 func (c *Conn) Peer() PeerInfo {
 	c.mu.Lock()
 	defer c.unlock()
-	l := &c.hs
+	l := &c.session.hs
 	return PeerInfo{Known: l.Peer != opening.Unknown, Legacy: l.Peer == opening.Legacy, Version: int(min(l.version, maxInt32))}
 }
 
@@ -41,11 +41,11 @@ func (c *Conn) connect(ctx context.Context, called time.Duration) (err error) {
 	c.startTrace(SessionDialled)
 	begun, limit := false, c.ep.config.DialTimeout
 	_ = c.await(blocking{ctx: ctx}, func() (pause, error) {
-		if !begun && c.closing.Phase < closing.Ended { // else a packet, or the endpoint's end, was first
+		if !begun && c.session.closing.Phase < closing.Ended { // else a packet, or the endpoint's end, was first
 			if limit > 0 {
-				c.hs.Role = opening.Dialling
+				c.session.hs.Role = opening.Dialling
 			}
-			c.startHandshake(c.ep.now())
+			c.session.startHandshake(c.ep.now())
 		}
 		begun = true
 		// A session that has failed may have to tell the peer why, which the caller's
@@ -53,7 +53,7 @@ func (c *Conn) connect(ctx context.Context, called time.Duration) (err error) {
 		late := c.ep.now() >= called+limit
 		switch {
 		case limit == 0:
-		case !c.hs.Reached && c.closing.Phase != closing.Retired && !late && ctx.Err() == nil:
+		case !c.session.hs.Reached && c.session.closing.Phase != closing.Retired && !late && ctx.Err() == nil:
 			return pause{on: &c.io.canWrite, until: called + limit}, nil
 		default:
 			err = c.connected(ctx, called)
@@ -65,15 +65,15 @@ func (c *Conn) connect(ctx context.Context, called time.Duration) (err error) {
 
 // connected is what connect does in the end, with c.mu held.
 func (c *Conn) connected(ctx context.Context, called time.Duration) error {
-	c.hs.Role = opening.Dialled
-	if c.closing.Phase < closing.Ended {
-		c.schedule(c.ep.now())
+	c.session.hs.Role = opening.Dialled
+	if c.session.closing.Phase < closing.Ended {
+		c.session.schedule(c.ep.now())
 	}
-	if c.hs.Reached && (c.closing.err == nil || c.closing.err == ErrPeerClosed) {
+	if c.session.hs.Reached && (c.session.closing.err == nil || c.session.closing.err == ErrPeerClosed) {
 		return nil // there may be data from before the peer closed
 	}
-	err := c.closing.err
-	if err == nil && c.closing.Caller != closing.Uses {
+	err := c.session.closing.err
+	if err == nil && c.session.closing.Caller != closing.Uses {
 		err = net.ErrClosed // by Shutdown
 	}
 	if err == nil {
@@ -81,7 +81,7 @@ func (c *Conn) connected(ctx context.Context, called time.Duration) error {
 			err = &NoAnswerError{Waited: c.ep.now() - called, Socket: c.ep.socketErrorSince(called)}
 		}
 	}
-	c.forget(err)
+	c.session.forget(err)
 	return err
 }
 
@@ -92,20 +92,20 @@ func (c *Conn) begin(now time.Duration, l *Listener, offered bool) bool {
 	c.startTrace(SessionAccepted)
 	c.mu.Lock()
 	defer c.unlock()
-	if c.closing.Phase >= closing.Ended {
+	if c.session.closing.Phase >= closing.Ended {
 		return false
 	}
 	if offered {
-		if l.offer(c, !c.hs.unvalidated.Load()) {
-			c.hs.Role = opening.Offered
+		if l.offer(c, !c.session.hs.unvalidated.Load()) {
+			c.session.hs.Role = opening.Offered
 		}
-		if c.hs.Role == opening.Accepted && c.hs.Peer < opening.Extended { // an extended peer repeats CONFIRM
+		if c.session.hs.Role == opening.Accepted && c.session.hs.Peer < opening.Extended { // an extended peer repeats CONFIRM
 			c.ep.counters.dropBacklog.Add(1)
-			c.forget(ErrRefused)
+			c.session.forget(ErrRefused)
 			return false
 		}
 	}
-	c.schedule(now)
+	c.session.schedule(now)
 	return true
 }
 
@@ -124,8 +124,8 @@ func (c *Conn) ConnectionState() ConnectionState {
 	c.mu.Lock()
 	defer c.unlock()
 	var secured *securedState
-	if c.tls != nil {
-		secured = c.tls.secured
+	if c.session.tls != nil {
+		secured = c.session.tls.secured
 	}
 	if secured == nil {
 		return ConnectionState{}
@@ -145,5 +145,5 @@ func (c *Conn) workTLS(x *handshake.Exchange, work handshake.Work) {
 	}
 	c.mu.Lock()
 	defer c.unlock()
-	c.workedTLS(x, s)
+	c.session.workedTLS(x, s)
 }

@@ -13,10 +13,10 @@ import (
 // of their setters: net.ErrClosed after Close or Abort, and nil if the session
 // has ended otherwise.
 func (c *Conn) unsettable() (bool, error) {
-	if c.closing.Caller != closing.Uses {
+	if c.session.closing.Caller != closing.Uses {
 		return true, c.opError("set", net.ErrClosed)
 	}
-	return c.closing.Phase >= closing.Ended, nil
+	return c.session.closing.Phase >= closing.Ended, nil
 }
 
 // SetMTU sets the size of the largest UDP payload sent, in bytes, in place of
@@ -38,14 +38,14 @@ func (c *Conn) SetMTU(n int) error {
 	if done, err := c.unsettable(); done {
 		return err
 	}
-	c.ownSettings().mtu = n
-	c.plpmtu.Restart()
-	c.outgoing.dropProbe()
-	c.kcp.configure(machineSettings{mtu: c.firstMTU() - room})
-	if c.hs.capabilities&capPMTU != 0 {
-		c.enablePieces()
+	c.session.ownSettings().mtu = n
+	c.session.plpmtu.Restart()
+	c.session.outgoing.dropProbe()
+	c.session.kcp.configure(machineSettings{mtu: c.session.firstMTU() - room})
+	if c.session.hs.capabilities&capPMTU != 0 {
+		c.session.enablePieces()
 	}
-	c.schedule(c.ep.now())
+	c.session.schedule(c.ep.now())
 	return nil
 }
 
@@ -67,13 +67,13 @@ func (c *Conn) SetWindow(send, receive int) error {
 	if done, err := c.unsettable(); done {
 		return err
 	}
-	c.in.fixedWindow = c.in.fixedWindow || receive != 0
-	c.kcp.configure(machineSettings{sendWindow: send, receiveWindow: receive})
-	if c.readable() {
-		c.step.ready |= readers // a message that the old window could not hold
+	c.session.in.fixedWindow = c.session.in.fixedWindow || receive != 0
+	c.session.kcp.configure(machineSettings{sendWindow: send, receiveWindow: receive})
+	if c.session.readable() {
+		c.session.step.ready |= readers // a message that the old window could not hold
 	}
-	c.step.ready |= writers
-	c.push() // what the new windows allow, or a window update
+	c.session.step.ready |= writers
+	c.session.push() // what the new windows allow, or a window update
 	return nil
 }
 
@@ -96,7 +96,7 @@ func (c *Conn) SetNoDelay(mode NoDelay, interval time.Duration, fastResend int) 
 	if done, err := c.unsettable(); done {
 		return err
 	}
-	c.kcp.configure(machineSettings{
+	c.session.kcp.configure(machineSettings{
 		noDelay: mode, minRTO: int(c.ep.config.MinRTO.Milliseconds()),
 		interval: int(interval.Milliseconds()), fastResend: min(fastResend, maxInt32),
 	})
@@ -119,9 +119,9 @@ func (c *Conn) SetCongestionControl(f func() congestion.Control) error {
 	if done, err := c.unsettable(); done {
 		return err
 	}
-	c.ownSettings().congestion = f
-	c.call(func() { c.kcp.SetCongestionControl(cc) })
-	c.push()
+	c.session.ownSettings().congestion = f
+	c.session.call(func() { c.session.kcp.SetCongestionControl(cc) })
+	c.session.push()
 	return nil
 }
 
@@ -137,15 +137,15 @@ func (c *Conn) SetMessageMode(on bool) error {
 	if done, err := c.unsettable(); done {
 		return err
 	}
-	if on == c.messageMode() {
+	if on == c.session.messageMode() {
 		return nil
 	}
-	c.ownSettings().messageMode = on
+	c.session.ownSettings().messageMode = on
 	data := streamData
 	if on {
 		data = messageData
 	}
-	c.kcp.configure(machineSettings{data: data})
+	c.session.kcp.configure(machineSettings{data: data})
 	return nil
 }
 
@@ -162,8 +162,8 @@ func (c *Conn) SetWriteBuffer(bytes int) error {
 	if done, err := c.unsettable(); done {
 		return err
 	}
-	c.ownSettings().writeBuffer = bytes
-	c.step.ready |= writers
+	c.session.ownSettings().writeBuffer = bytes
+	c.session.step.ready |= writers
 	return nil
 }
 
@@ -190,12 +190,12 @@ func (c *Conn) SetMaxRate(bytes int) error {
 	if done, err := c.unsettable(); done {
 		return err
 	}
-	c.setClock(c.ep.now())
-	c.capRate(bytes)
-	c.step.ready |= writers // the write buffer may have room
-	if c.streams != nil {
-		c.streams.WakeWriter()
+	c.session.setClock(c.ep.now())
+	c.session.capRate(bytes)
+	c.session.step.ready |= writers // the write buffer may have room
+	if c.session.streams != nil {
+		c.session.streams.WakeWriter()
 	}
-	c.push()
+	c.session.push()
 	return nil
 }

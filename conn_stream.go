@@ -102,7 +102,7 @@ func (c *Conn) openStream(ctx context.Context, options *StreamOptions, waits boo
 	var room *notifier       // on which it does
 	err = c.await(blocking{op: "open", ctx: ctx}, func() (p pause, err error) {
 		now := c.ep.now()
-		known, err := c.peerTakesStreams(now)
+		known, err := c.session.peerTakesStreams(now)
 		switch {
 		case err != nil:
 			return p, err
@@ -111,13 +111,13 @@ func (c *Conn) openStream(ctx context.Context, options *StreamOptions, waits boo
 		case !known && !waits:
 			return p, errKindUnknown
 		case !known:
-			c.hs.kindAwaited = true
-			if p.on = &c.io.canWrite; c.hs.Role < opening.Dialled {
-				p.until = c.hs.born + helloAfterData
+			c.session.hs.kindAwaited = true
+			if p.on = &c.io.canWrite; c.session.hs.Role < opening.Dialled {
+				p.until = c.session.hs.born + helloAfterData
 			}
 			return p, nil
 		}
-		t := c.streamTable()
+		t := c.session.streamTable()
 		switch may := t.MayOpen(line); {
 		case !may && !waits:
 			return p, errNoStreamYet
@@ -137,12 +137,12 @@ func (c *Conn) openStream(ctx context.Context, options *StreamOptions, waits boo
 		if t.openAt == 0 {
 			t.openAt = now + openDelay
 		}
-		c.wake(t.openAt)
+		c.session.wake(t.openAt)
 		s = streamOf(state)
 		return p, nil
 	}, func() {
 		if line != nil {
-			c.streams.Leave(line)
+			c.session.streams.Leave(line)
 		}
 	})
 	return s, err
@@ -164,9 +164,9 @@ func (c *Conn) TryOpenStream(options *StreamOptions) (*Stream, error) {
 // with which the session ended.
 func (c *Conn) AcceptStream(ctx context.Context) (s *Stream, err error) {
 	err = c.await(blocking{op: "accept", ctx: ctx}, func() (pause, error) {
-		t, calls := c.streamTable(), c.state()
+		t, calls := c.session.streamTable(), c.state()
 		switch {
-		case c.closing.Caller != closing.Uses:
+		case c.session.closing.Caller != closing.Uses:
 			return pause{}, net.ErrClosed
 		case ctx.Err() != nil:
 			return pause{}, ctx.Err()
@@ -177,7 +177,7 @@ func (c *Conn) AcceptStream(ctx context.Context) (s *Stream, err error) {
 			s = streamOf(next)
 			return pause{}, nil
 		}
-		err := c.reason(c.closing.err)
+		err := c.session.reason(c.session.closing.err)
 		if err == nil && c.ep.config.MaxStreams == 0 {
 			err = errNoStreamsHere
 		}
@@ -228,7 +228,7 @@ func (s *Stream) setDeadlines(t time.Time, read, write bool) error {
 	c := s.conn
 	c.mu.Lock()
 	defer c.unlock()
-	if s.closed || c.closing.Caller != closing.Uses {
+	if s.closed || c.session.closing.Caller != closing.Uses {
 		return c.opError("set", net.ErrClosed)
 	}
 	if read {
@@ -261,7 +261,7 @@ func (s *Stream) Close() error {
 	s.noteEndLocked()
 	s.state.StopReading(0)
 	s.state.Finish()
-	c.kickStreams()
+	c.session.kickStreams()
 	return nil
 }
 
@@ -272,10 +272,10 @@ func (s *Stream) CloseWrite() error {
 	c := s.conn
 	c.mu.Lock()
 	defer c.unlock()
-	defer c.kickStreams() // the stream may be over
+	defer c.session.kickStreams() // the stream may be over
 	s.state.WriteDone()
-	answered := c.closing.Caller == closing.Uses && s.state.NeedsNoFin()
-	if err := c.writeEnd(&s.state); s.closed {
+	answered := c.session.closing.Caller == closing.Uses && s.state.NeedsNoFin()
+	if err := c.session.writeEnd(&s.state); s.closed {
 		return c.opError("close", net.ErrClosed)
 	} else if err != nil && !answered {
 		return c.opError("close", err)
@@ -302,7 +302,7 @@ func (s *Stream) Reset(code uint64) error {
 	s.canRead.Broadcast()
 	s.canWrite.Broadcast()
 	s.noteEndLocked()
-	c.kickStreams()
+	c.session.kickStreams()
 	return nil
 }
 

@@ -76,11 +76,11 @@ func (s *Stream) endLocked() error {
 	switch c := s.conn; {
 	case s.closed:
 		return net.ErrClosed
-	case c.closing.err != nil:
-		return c.reason(c.closing.err)
-	case c.closing.Read == closing.ReadClosed:
-		return c.reason(ErrPeerClosed)
-	case c.closing.Caller != closing.Uses:
+	case c.session.closing.err != nil:
+		return c.session.reason(c.session.closing.err)
+	case c.session.closing.Read == closing.ReadClosed:
+		return c.session.reason(ErrPeerClosed)
+	case c.session.closing.Caller != closing.Uses:
 		return net.ErrClosed
 	}
 	return nil
@@ -95,10 +95,10 @@ func (s *Stream) CancelRead(code uint64) error {
 	c := s.conn
 	c.mu.Lock()
 	defer c.unlock()
-	if s.closed || c.closing.Caller != closing.Uses || !s.state.StopReading(code&maxStreamCode) {
+	if s.closed || c.session.closing.Caller != closing.Uses || !s.state.StopReading(code&maxStreamCode) {
 		return c.opError("close", net.ErrClosed)
 	}
-	c.kickStreams()
+	c.session.kickStreams()
 	return nil
 }
 
@@ -113,11 +113,11 @@ func (s *Stream) CancelWrite(code uint64) error {
 	c.mu.Lock()
 	defer c.unlock()
 	switch {
-	case s.closed || c.closing.Caller != closing.Uses:
+	case s.closed || c.session.closing.Caller != closing.Uses:
 		return c.opError("close", net.ErrClosed)
 	case !s.state.CancelWrite(code & maxStreamCode):
-		return c.opError("close", c.writeEnd(&s.state))
+		return c.opError("close", c.session.writeEnd(&s.state))
 	}
-	c.kickStreams()
+	c.session.kickStreams()
 	return nil
 }

@@ -46,7 +46,7 @@ func (s *Stream) SendMessage(b []byte, options *MessageOptions) error {
 // cannotReadLocked returns why a call that reads fails at once; nil if it does not.
 func (s *Stream) cannotReadLocked() error {
 	switch {
-	case s.closed, s.conn.closing.Caller != closing.Uses:
+	case s.closed, s.conn.session.closing.Caller != closing.Uses:
 		return net.ErrClosed
 	case s.conn.reportsStreams():
 		return ErrGrouped
@@ -63,21 +63,21 @@ func (s *Stream) readEndLocked() error {
 	if err := s.state.ReadEnd(); err != nil {
 		c.calls.ready.Remove(turnOf, s) // no group has to tell it
 		s.state.ReadDone()
-		c.kickStreams() // the stream may be over
+		c.session.kickStreams() // the stream may be over
 		return err
 	}
-	if c.closing.Phase >= closing.Ended && c.closing.err == nil {
+	if c.session.closing.Phase >= closing.Ended && c.session.closing.err == nil {
 		return net.ErrClosed
 	}
-	return c.reason(c.closing.err)
+	return c.session.reason(c.session.closing.err)
 }
 
 // afterReadLocked sends the credit that a call has made due, which has read n bytes.
 func (s *Stream) afterReadLocked(n int) {
 	c := s.conn
-	c.accountRead(n)
-	if s.state.CreditDue() && c.closing.Phase < closing.Lingering {
-		c.push()
+	c.session.accountRead(n)
+	if s.state.CreditDue() && c.session.closing.Phase < closing.Lingering {
+		c.session.push()
 	}
 }
 
@@ -120,7 +120,7 @@ func (s *Stream) Read(b []byte) (n int, err error) {
 		return pause{}, nil
 	}, func() {
 		if done := false; lent && takeBack() > 0 {
-			s.conn.endIfUnwound(&done) // what is in b is lost
+			s.conn.session.endIfUnwound(&done) // what is in b is lost
 		}
 	})
 	return n, err

@@ -40,7 +40,7 @@ func (n *notifier) Broadcast() {
 		m.wake()
 	}
 	if n.waiting > 0 {
-		c.step.ready |= woken
+		c.session.step.ready |= woken
 		// Of several calls of streams, none takes the read turn.
 		c.io.wokeWaiter = c.io.wokeWaiter || c.calls == nil || c.calls.waiting <= 1
 		switch held := c.io.wakes&holdWakes != 0; {
@@ -138,9 +138,9 @@ func (c *Conn) await(call blocking, try func() (pause, error), end func()) error
 			p.on.waiting++
 			p.on.cond.Wait()
 			p.on.waiting--
-			c.step.ready &^= woken
+			c.session.step.ready &^= woken
 			if c.ep.env != nil {
-				c.ep.env.Woken(p.on.cond.L, c.entry.Conv, p.on.place(call.stream))
+				c.ep.env.Woken(p.on.cond.L, c.session.entry.Conv, p.on.place(call.stream))
 			}
 			if call.stream != nil {
 				c.calls.waiting--
@@ -176,12 +176,12 @@ func (c *Conn) beforeWait(p pause) (s *shard, wait bool) {
 		c.letGoOn()
 		return nil, true // for as long as the session lasts, while others read and reply
 	}
-	pending := c.step.reply == replyLeft
+	pending := c.session.step.reply == replyLeft
 	if pending {
-		c.respondLocked(c.ep.now())
+		c.session.respondLocked(c.ep.now())
 	}
 	c.letGoOn()
-	if pending || p.again || c.toWrite() {
+	if pending || p.again || c.session.toWrite() {
 		return nil, false
 	}
 	if s = c.ep.takeReadTurn(); s != nil {
@@ -230,11 +230,11 @@ func (c *Conn) afterReading(n *notifier, count uint32, s *shard, end bool) bool 
 	switch {
 	case end:
 		follow = false
-	case c.step.reply != noReply && c.mayDeferReply(n):
-		c.step.reply = replyLeft
+	case c.session.step.reply != noReply && c.mayDeferReply(n):
+		c.session.step.reply = replyLeft
 	default:
-		if c.step.reply != noReply {
-			c.respondLocked(c.ep.now())
+		if c.session.step.reply != noReply {
+			c.session.respondLocked(c.ep.now())
 		}
 		c.letGoOn()
 		if n.count == count {
@@ -242,7 +242,7 @@ func (c *Conn) afterReading(n *notifier, count uint32, s *shard, end bool) bool 
 			return false
 		}
 	}
-	c.endReading(s, follow && c.closing.Phase < closing.Ended)
+	c.endReading(s, follow && c.session.closing.Phase < closing.Ended)
 	return true
 }
 
@@ -251,7 +251,7 @@ func (c *Conn) endReading(s *shard, follow bool) {
 	c.io.readerWaitsFor = nil
 	c.ep.endReadTurn(s, c, follow)
 	if c.othersWait() {
-		c.wakeAll() // one of them takes the read turn
+		c.session.wakeAll() // one of them takes the read turn
 	}
 }
 
@@ -263,9 +263,9 @@ func (c *Conn) mayDeferReply(n *notifier) bool {
 	case c.othersWait() || c.io.member != nil:
 		return false
 	case n == &c.io.canRead:
-		return c.readable()
+		return c.session.readable()
 	}
-	return c.room() > 0
+	return c.session.room() > 0
 }
 
 // othersWait reports whether calls wait besides the one that reads the socket.

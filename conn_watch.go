@@ -53,7 +53,7 @@ func (c *Conn) Done() <-chan struct{} {
 	w := c.state()
 	if w.done == nil {
 		w.done = make(chan struct{})
-		if c.closing.Phase == closing.Retired {
+		if c.session.closing.Phase == closing.Retired {
 			w.end()
 		}
 	}
@@ -78,12 +78,12 @@ func (c *Conn) Err() error {
 	c.mu.Lock()
 	defer c.unlock()
 	switch {
-	case c.closing.Phase < closing.Ended:
+	case c.session.closing.Phase < closing.Ended:
 		return nil
-	case c.closing.err == nil:
+	case c.session.closing.err == nil:
 		return net.ErrClosed
 	}
-	return c.reason(c.closing.err)
+	return c.session.reason(c.session.closing.err)
 }
 
 // Endpoint returns the endpoint that carries the session. Dial makes one for the session
@@ -104,16 +104,16 @@ func (c *Conn) startTrace(first SessionState) {
 	}
 	c.mu.Lock()
 	defer c.unlock()
-	if c.closing.Phase >= closing.Ended {
+	if c.session.closing.Phase >= closing.Ended {
 		return
 	}
-	c.kcp.SetTrace(t)
-	c.traceState(first, nil)
-	if first == SessionAccepted && !c.hs.unvalidated.Load() {
-		c.traceState(SessionEstablished, nil)
+	c.session.kcp.SetTrace(t)
+	c.session.traceState(first, nil)
+	if first == SessionAccepted && !c.session.hs.unvalidated.Load() {
+		c.session.traceState(SessionEstablished, nil)
 	}
 	if t.MTU != nil {
-		c.call(func() { t.MTU(c.kcp.packetSize()) })
+		c.session.call(func() { t.MTU(c.session.kcp.packetSize()) })
 	}
 }
 
@@ -130,24 +130,24 @@ func (c *Conn) logEnd() func() {
 		return nil
 	}
 	var n SessionTotals
-	c.addTo(&n)
+	c.session.addTo(&n)
 	cause := "closed in order"
-	if c.closing.err != nil {
-		cause = c.closing.err.Error()
+	if c.session.closing.err != nil {
+		cause = c.session.closing.err.Error()
 	}
 	attrs := []slog.Attr{
 		slog.String("remote", c.RemoteAddr().String()),
 		convAttr(c.Conv()),
 		slog.String("cause", cause),
-		slog.Bool("undelivered", c.closing.Undelivered()),
-		slog.Duration("age", (e.now() - c.hs.born).Round(time.Millisecond)),
+		slog.Bool("undelivered", c.session.closing.Undelivered()),
+		slog.Duration("age", (e.now() - c.session.hs.born).Round(time.Millisecond)),
 		slog.Uint64("bytes_sent", n.BytesSent),
 		slog.Uint64("bytes_received", n.BytesReceived),
 		slog.Uint64("segments_sent", n.SegmentsSent),
 		slog.Uint64("retransmits", n.Retransmits()),
 		slog.Uint64("spurious", n.SpuriousRetransmits),
-		slog.Duration("rtt", time.Duration(c.kcp.snapshot().srtt)*time.Millisecond),
-		slog.Int("mtu", c.mtu()),
+		slog.Duration("rtt", time.Duration(c.session.kcp.snapshot().srtt)*time.Millisecond),
+		slog.Int("mtu", c.session.mtu()),
 		slog.Uint64("dropped", n.Dropped.Total()),
 	}
 	if left > 0 {
@@ -160,7 +160,7 @@ func (c *Conn) logEnd() func() {
 func (c *Conn) Dialled() bool {
 	c.mu.Lock()
 	defer c.unlock()
-	return c.hs.Role >= opening.Dialled
+	return c.session.hs.Role >= opening.Dialled
 }
 
 // Flush waits until the peer's endpoint has acknowledged all that was written before the
@@ -178,11 +178,11 @@ func (c *Conn) Flush(ctx context.Context) error {
 	var end *seq
 	return c.await(blocking{op: "flush", ctx: ctx}, func() (pause, error) {
 		if end == nil {
-			end = c.measures().flushes.Begin(c.kcp.position().end)
+			end = c.session.measures().flushes.Begin(c.session.kcp.position().end)
 		}
 		// What the peer has not taken before its CLOSE is out of the queue, too.
-		discarded := c.closing.Read == closing.ReadClosed && c.closing.Undelivered()
-		if !discarded && (!c.kcp.position().acked.Before(*end) || c.kcp.WaitSend() == 0) {
+		discarded := c.session.closing.Read == closing.ReadClosed && c.session.closing.Undelivered()
+		if !discarded && (!c.session.kcp.position().acked.Before(*end) || c.session.kcp.WaitSend() == 0) {
 			return pause{}, nil
 		}
 		if err := c.cannotDeliver(); err != nil {
@@ -191,21 +191,21 @@ func (c *Conn) Flush(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return pause{}, err
 		}
-		c.rare.measure.flushes.WaitFor(*end)
+		c.session.rare.measure.flushes.WaitFor(*end)
 		return pause{on: &c.io.canWrite}, nil
-	}, func() { c.rare.measure.flushes.End(end) })
+	}, func() { c.session.rare.measure.flushes.End(end) })
 }
 
 // cannotDeliver returns why what is not acknowledged will not be; nil if it may.
 func (c *Conn) cannotDeliver() error {
 	switch {
-	case c.closing.Caller != closing.Uses:
+	case c.session.closing.Caller != closing.Uses:
 		return net.ErrClosed
-	case c.closing.Read == closing.ReadClosed:
-		return c.reason(ErrPeerClosed)
-	case c.closing.Phase >= closing.Ended:
+	case c.session.closing.Read == closing.ReadClosed:
+		return c.session.reason(ErrPeerClosed)
+	case c.session.closing.Phase >= closing.Ended:
 		c.io.errReported = true
-		return c.reason(c.closing.err)
+		return c.session.reason(c.session.closing.err)
 	}
 	return nil
 }
@@ -218,9 +218,9 @@ func (c *Conn) cannotDeliver() error {
 func (c *Conn) runReceipts() {
 	for {
 		c.mu.Lock()
-		due := c.rare.receipts.Take()
+		due := c.session.rare.receipts.Take()
 		if len(due) == 0 {
-			c.rare.receipts = receipts{}
+			c.session.rare.receipts = receipts{}
 			c.unlock()
 			return
 		}
@@ -243,22 +243,22 @@ func (c *Conn) Ping(ctx context.Context) (rtt time.Duration, err error) {
 	var start, next, wait time.Duration // when PING is repeated, and how long after the last
 	err = c.await(blocking{op: "ping", ctx: ctx}, func() (pause, error) {
 		if w == nil {
-			w = c.measures()
+			w = c.session.measures()
 			start = c.ep.now()
 		}
 		if w.pinged >= start {
 			rtt = w.pong
 			return pause{}, nil
 		}
-		if err := cmp.Or(c.cannotPing(), ctx.Err()); err != nil {
+		if err := cmp.Or(c.session.cannotPing(), ctx.Err()); err != nil {
 			return pause{}, err
 		}
 		if now := c.ep.now(); now >= next {
-			wait = max(c.requestWait(), min(2*wait, opening.MaxWait))
+			wait = max(c.session.requestWait(), min(2*wait, opening.MaxWait))
 			next = now + wait
-			c.setClock(now)
-			c.queuePing(now)
-			c.call(c.kcp.sendSignals)
+			c.session.setClock(now)
+			c.session.queuePing(now)
+			c.session.call(c.session.kcp.sendSignals)
 		}
 		return pause{on: &c.io.canWrite, until: next}, nil
 	}, nil)

@@ -275,7 +275,7 @@ func (e *Endpoint) peerAddrs(addr net.Addr, candidates []net.Addr) (sources []so
 	e.mu.RLock()
 	defer e.mu.RUnlock()
 	for _, c := range e.table.Slots() {
-		if c == nil || c.halfOpen() {
+		if c == nil || c.session.halfOpen() {
 			continue // anybody may have opened it in the name of that address
 		}
 		key := c.tableEntry().Key()
@@ -452,7 +452,7 @@ func drawTie(o *simultaneousOpen, c *Conn, again bool) {
 	if number, ok := o.Inherits(); ok {
 		tie.sn, tie.ts = uint32(number), uint32(number>>32)
 	}
-	r := c.rarely()
+	r := c.session.rarely()
 	r.tie, r.again = tie, again
 	o.Dial(c, c.Conv(), tieNumber(tie))
 }
@@ -463,14 +463,14 @@ func drawTie(o *simultaneousOpen, c *Conn, again bool) {
 func greet(c *Conn, to *source, now time.Duration) {
 	c.mu.Lock()
 	defer c.unlock()
-	l := &c.hs
-	if l.Reached || l.peerToken != 0 || c.closing.Phase >= closing.Ended || to != nil && !c.migrateTo(*to) {
+	l := &c.session.hs
+	if l.Reached || l.peerToken != 0 || c.session.closing.Phase >= closing.Ended || to != nil && !c.session.migrateTo(*to) {
 		return
 	}
 	at := max(now, l.HelloAt+opening.HelloGap)
-	if l.Unanswered&opening.Hello != 0 && at < l.Next() && c.mayHasten() {
+	if l.Unanswered&opening.Hello != 0 && at < l.Next() && c.session.mayHasten() {
 		l.Hurry(opening.Hello, at)
-		c.kick(now)
+		c.session.kick(now)
 	}
 }
 
@@ -479,8 +479,8 @@ func greet(c *Conn, to *source, now time.Duration) {
 func moveOpening(c *Conn, to source) bool {
 	c.mu.Lock()
 	defer c.unlock()
-	l := &c.hs
-	return c.closing.Phase < closing.Ended && (l.Role >= opening.Dialled && !l.Reached || l.unvalidated.Load()) && c.migrateTo(to)
+	l := &c.session.hs
+	return c.session.closing.Phase < closing.Ended && (l.Role >= opening.Dialled && !l.Reached || l.unvalidated.Load()) && c.session.migrateTo(to)
 }
 
 // dropLate ends sessions that have not come of a simultaneous open. One whose TLS
@@ -489,7 +489,7 @@ func dropLate(conns []*Conn) {
 	each(conns, func(c *Conn) {
 		c.mu.Lock()
 		defer c.unlock()
-		if x := c.tlsHandshake(); x == nil || !x.Failed {
+		if x := c.session.tlsHandshake(); x == nil || !x.Failed {
 			c.session.discard(ErrRefused)
 		}
 	})

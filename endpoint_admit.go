@@ -22,8 +22,10 @@ func (e *Endpoint) initGate() {
 		_, _ = e.env.Read(t.ResetSecret) // cannot fail
 	}
 	t.Hooks = admission.Hooks[Conn]{
-		Extended: (*Conn).extended, Keys: (*Conn).packetKeys, Look: (*Conn).evictable,
-		Full: func(privileged bool) bool { return e.listener.full(privileged) },
+		Extended: func(c *Conn) bool { return c.session.extended() },
+		Keys:     func(c *Conn) protect.Protection { return c.session.packetKeys() },
+		Look:     (*Conn).evictable,
+		Full:     func(privileged bool) bool { return e.listener.full(privileged) },
 	}
 	t.Rules = admission.Rules{
 		TLS: c.TLS != nil, Authentic: e.protection.Authentic, Migrates: e.migrates, SharedConvs: c.SharedConvs,
@@ -153,7 +155,7 @@ func (e *Endpoint) ask(v *admission.Verdict[Conn], first *admission.First, p *in
 func (e *Endpoint) sealedFromNewAddress(c *Conn, p *inPacket, now time.Duration) (mine, moved bool) {
 	q := *p
 	q.Data = bytes.Clone(p.Data) // a packet that does not open is destroyed
-	if e.open(c.packetKeys(), &q) != nil || q.kind == sealedPacket {
+	if e.open(c.session.packetKeys(), &q) != nil || q.kind == sealedPacket {
 		return false, false
 	}
 	if _, moved = c.packetFromNewAddress(&q, true, now); moved {

@@ -83,7 +83,7 @@ func (e *Endpoint) weigh(now time.Duration, heavy *[mostShed]*Conn) (n int, done
 		if c == nil {
 			continue
 		}
-		if held, lately := c.weight(now); floods && c.halfOpen() || s.Pays(held, lately, share, ratio) {
+		if held, lately := c.session.weight(now); floods && c.session.halfOpen() || s.Pays(held, lately, share, ratio) {
 			heavy[n] = c
 			n++
 		}

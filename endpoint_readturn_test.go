@@ -98,7 +98,7 @@ func TestLeaderAnswersLater(t *testing.T) {
 			writeAll(t, a, []byte("hello"))
 			require.NoError(t, <-done)
 			b.mu.Lock()
-			owes := b.step.reply == replyLeft
+			owes := b.session.step.reply == replyLeft
 			b.mu.Unlock()
 			require.True(t, owes)
 			if says {
@@ -138,7 +138,7 @@ func TestStreamCallsReadTheSocket(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 		}
 		b.mu.Lock()
-		held := b.streams.Held()
+		held := b.session.streams.Held()
 		b.mu.Unlock()
 		require.Zero(t, held)
 

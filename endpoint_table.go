@@ -37,7 +37,7 @@ func (e *Endpoint) beginsNoMoreLocked() bool {
 // chosen. With Config.SharedConvs a chosen id may be in TIME-WAIT.
 func (e *Endpoint) openSession(key sessionKey, addr net.Addr, chosen bool) (*Conn, error) {
 	c := newConn(e, key, addr) // not under the lock: it calls code of the caller's Config
-	c.becomeDialled()
+	c.session.becomeDialled()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.beginsNoMoreLocked() {
@@ -52,7 +52,7 @@ func (e *Endpoint) openSession(key sessionKey, addr net.Addr, chosen bool) (*Con
 			return nil, ErrConvInUse
 		}
 		key.Conv = e.env.Uint32()
-		c.setConv(key.Conv)
+		c.session.setConv(key.Conv)
 	}
 	e.addLocked(c)
 	e.table.tally.dialled++
@@ -80,7 +80,7 @@ func (e *Endpoint) remove(c *Conn, tw timeWait) {
 	if e.takeover.leaving != nil || e.takeover.Gate.Load() != nil {
 		e.takeover.Tell(takeover.EndOf(c.tableEntry().Key(), tw, e.mute()))
 	}
-	e.socket.holdUntil = max(e.socket.holdUntil, e.now()+c.holdSocket())
+	e.socket.holdUntil = max(e.socket.holdUntil, e.now()+c.session.holdSocket())
 	e.shutIfUnusedLocked()
 }
 

@@ -21,7 +21,7 @@ func (e *Endpoint) openSealed(c *Conn, p *inPacket, now time.Duration) bool {
 	if e.config.TLS != nil && len(p.Data) <= packetkeys.MaxReset {
 		kept = bytes.Clone(p.Data) // no packet of segments is so small
 	}
-	switch err := e.open(c.packetKeys(), p); {
+	switch err := e.open(c.session.packetKeys(), p); {
 	case err == nil:
 		if p.kind == fecPacket && e.config.TLS == nil && !e.table.Bound(c) {
 			e.bindFEC(c)
@@ -31,7 +31,7 @@ func (e *Endpoint) openSealed(c *Conn, p *inPacket, now time.Duration) bool {
 		c.fail(crypt.ErrKeyExhausted)
 	case errors.Is(err, packetkeys.ErrTooFast):
 		c.fail(ErrKeyUpdate)
-	case c.resetBy(kept):
+	case c.session.resetBy(kept):
 		c.statelessReset(now)
 	}
 	return false

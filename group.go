@@ -132,7 +132,7 @@ func NewGroup() *Group {
 func (g *Group) Add(c *Conn) error {
 	c.mu.Lock()
 	defer c.unlock()
-	if c.closing.Caller != closing.Uses {
+	if c.session.closing.Caller != closing.Uses {
 		return c.opError("add", net.ErrClosed)
 	}
 	if c.io.member != nil {
@@ -143,7 +143,7 @@ func (g *Group) Add(c *Conn) error {
 		return c.opError("add", net.ErrClosed)
 	}
 	c.joinGroup(m)
-	c.step.ready |= readers // for blocked calls, and for what is there already
+	c.session.step.ready |= readers // for blocked calls, and for what is there already
 	return nil
 }
 

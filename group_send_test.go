@@ -125,7 +125,7 @@ func TestGroupWritableAfterAWrite(t *testing.T) {
 			}
 			return true
 		})
-		data := content(1, 2*writeBatch*b.kcp.cfg.mss)
+		data := content(1, 2*writeBatch*b.session.kcp.cfg.mss)
 		writeAll(t, b, data)
 		require.Same(t, ErrWouldBlock, refused)
 		w.net.SetFilter(nil)

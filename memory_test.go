@@ -129,11 +129,11 @@ func TestDeferredPacketIsCounted(t *testing.T) {
 		defer b.mu.Unlock()
 		const size = 1200
 		before := l.Stats().Buffered
-		b.path.validating().Defer(&inPacket{Packet: protect.Packet{Data: make([]byte, size)}}, 1, size)
-		b.account()
+		b.session.path.validating().Defer(&inPacket{Packet: protect.Packet{Data: make([]byte, size)}}, 1, size)
+		b.session.account()
 		require.GreaterOrEqual(t, l.Stats().Buffered-before, size)
-		b.dropUnreliable()
-		b.account()
+		b.session.dropUnreliable()
+		b.session.account()
 		require.Less(t, l.Stats().Buffered-before, size)
 	})
 }
@@ -162,7 +162,7 @@ func TestReadingIsProgress(t *testing.T) {
 					_, err := a.Ping(context.Background()) // the peer is there
 					require.NoError(t, err)
 				}
-				h := &b.in.holding
+				h := &b.session.in.holding
 				require.Greater(t, h.bytes.Load(), int64(30_000))
 				rank := shed.Of(h.bytes.Load(), h.lately(l.ep.now()), false)
 				require.Equal(t, !reads, rank.Holds(4), "%s, %d of %d", kind, h.lately(l.ep.now()), h.bytes.Load())
@@ -218,10 +218,10 @@ func TestWhatWaitsForTheCapIsCounted(t *testing.T) {
 		}
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		a.accountWrites()
-		counted := a.ep.load.written.Load()*writeGrain - int64(a.kcp.load().memory)
+		a.session.accountWrites()
+		counted := a.ep.load.written.Load()*writeGrain - int64(a.session.kcp.load().memory)
 		bytes := 0
-		for p := range a.capped.datagrams.Beyond(0) {
+		for p := range a.session.capped.datagrams.Beyond(0) {
 			bytes += cap(p.pooled.b)
 		}
 		require.Greater(t, bytes, 10*writeGrain)

@@ -20,7 +20,7 @@ import (
 func progress(c *Conn) (next uint64, sends, heard bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n, ok := (*c.in.protection.Load()).(interface {
+	n, ok := (*c.session.in.protection.Load()).(interface {
 		Progress() (next uint64, sends, heard bool)
 	})
 	if !ok {
@@ -39,7 +39,7 @@ func TestNumbersDoNotRepeat(t *testing.T) {
 			_, sends, _ := progress(c)
 			require.True(t, sends)
 		}
-		(*a.in.protection.Load()).(*protect.Numbered).Skip(1<<32-3, 0) // of 4 bytes, but for the last
+		(*a.session.in.protection.Load()).(*protect.Numbered).Skip(1<<32-3, 0) // of 4 bytes, but for the last
 		for range 2 {
 			require.NoError(t, a.SendDatagram([]byte("numbered")))
 		}
@@ -146,7 +146,7 @@ func TestKeyHolderDoesNotTakeOver(t *testing.T) {
 					return true
 				})
 				b.mu.Lock()
-				next, una := uint32(b.kcp.rcv.nxt), uint32(b.kcp.snd.nxt)
+				next, una := uint32(b.session.kcp.rcv.nxt), uint32(b.session.kcp.snd.nxt)
 				b.mu.Unlock()
 				order := segment(cmdPush, 0, 0, next, una, "order of the attacker")
 				for range 20 {

@@ -249,9 +249,9 @@ func TestOwnSegmentsNeedThePeer(t *testing.T) {
 			a, b, _ := w.pair(nil, nil)
 			for _, c := range []*Conn{a, b} {
 				c.mu.Lock()
-				require.NotZero(t, c.hs.capabilities&capOwnOrder)
+				require.NotZero(t, c.session.hs.capabilities&capOwnOrder)
 				if !takes {
-					c.hs.capabilities &^= capOwnOrder
+					c.session.hs.capabilities &^= capOwnOrder
 				}
 				c.mu.Unlock()
 			}
@@ -265,7 +265,7 @@ func TestOwnSegmentsNeedThePeer(t *testing.T) {
 			receive(t, r, content(2, 50_000))
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			require.Equal(t, takes, a.kcp.load().payload < a.kcp.cfg.mss)
+			require.Equal(t, takes, a.session.kcp.load().payload < a.session.kcp.cfg.mss)
 		})
 	}
 }

@@ -37,10 +37,13 @@ type Conn struct {
 	// mu guards the fields below, unless their comment says otherwise. Unexported
 	// methods require it, unless their comment says that they lock it or run
 	// without it.
-	mu sync.Mutex
-	session
-	io    ioState
-	calls *callState // nil: nothing of it is needed
+	mu      sync.Mutex
+	session session
+	io      ioState
+	calls   *callState // nil: nothing of it is needed
+
+	wakeAt   int32  // position in its queue of Endpoint.wakes, from 1; 0: not queued; guarded by its lock
+	wakeSeed uint32 // which queue that is; random, immutable
 }
 
 // ioState is the state of the application's calls: what they wait for.
@@ -65,9 +68,16 @@ func newConn(e *Endpoint, key sessionKey, remote net.Addr) *Conn {
 	c := &Conn{ep: e}
 	c.io.canRead.init(c)
 	c.io.canWrite.init(c)
-	c.init(e.shared(), (*sessionHost)(c), key, remote)
+	c.session.init(e.shared(), (*sessionHost)(c), key, remote)
+	c.wakeSeed = c.session.seed()
 	return c
 }
+
+// wakeIndex returns where the session keeps its position in Endpoint.wakes.
+func (c *Conn) wakeIndex() *int32 { return &c.wakeAt }
+
+// wakeHash returns a random number of the session, which does not change.
+func (c *Conn) wakeHash() uint32 { return c.wakeSeed }
 
 // input locks c.mu and feeds packets to the state machine. It reports whether
 // the caller must call respond after the batch, at most once per batch.
@@ -75,17 +85,17 @@ func (c *Conn) input(packets []inPacket, shard int, now time.Duration) bool {
 	c.mu.Lock()
 	defer c.unlock()
 	done := false
-	defer c.endIfUnwound(&done)
+	defer c.session.endIfUnwound(&done)
 	c.io.readerWaitsFor = nil
-	changed := c.inputLocked(packets, shard, now)
+	changed := c.session.inputLocked(packets, shard, now)
 	done = true
-	if c.closing.ending == nil { // else respond ends the session first: it may drop what has arrived
+	if c.session.closing.ending == nil { // else respond ends the session first: it may drop what has arrived
 		c.letGoOn()
 	}
-	if !changed && !c.io.wokeWaiter || c.step.reply != noReply || c.closing.Phase >= closing.Ended {
+	if !changed && !c.io.wokeWaiter || c.session.step.reply != noReply || c.session.closing.Phase >= closing.Ended {
 		return false
 	}
-	c.step.reply = replyDue
+	c.session.step.reply = replyDue
 	return true
 }
 
@@ -96,7 +106,7 @@ func (c *Conn) respond(now time.Duration, b *sendBatch) bool {
 	c.mu.Lock()
 	defer c.unlockWith(b)
 	c.io.wakes |= holdWakes
-	if !c.respondLocked(now) {
+	if !c.session.respondLocked(now) {
 		return false
 	}
 	c.letGoOn()
@@ -110,10 +120,10 @@ func (c *Conn) respond(now time.Duration, b *sendBatch) bool {
 func (c *Conn) respondLater() {
 	c.mu.Lock()
 	defer c.unlock()
-	if c.step.reply != noReply && c.closing.Phase < closing.Ended {
-		c.step.reply = noReply
-		c.wakeAll()
-		c.wake(c.ep.now())
+	if c.session.step.reply != noReply && c.session.closing.Phase < closing.Ended {
+		c.session.step.reply = noReply
+		c.session.wakeAll()
+		c.session.wake(c.ep.now())
 	}
 }
 
@@ -121,9 +131,9 @@ func (c *Conn) respondLater() {
 // released: see writePackets. Nothing lets go of c.mu in the middle but await.
 func (c *Conn) unlock() {
 	c.letGoOn()
-	held, writes := c.io.wakes, c.toWrite()
+	held, writes := c.io.wakes, c.session.toWrite()
 	c.io.wakes = 0
-	c.outgoing.sending = c.outgoing.sending || writes
+	c.session.outgoing.sending = c.session.outgoing.sending || writes
 	c.mu.Unlock()
 	if held&heldRead != 0 {
 		c.io.canRead.cond.Broadcast() // without c.mu, which the calls lock at once
@@ -138,11 +148,11 @@ func (c *Conn) unlock() {
 
 // unlockWith is unlock, but leaves the packets to b, unless that is nil.
 func (c *Conn) unlockWith(b *sendBatch) {
-	if b == nil || !c.toWrite() || c.outgoing.waiting() == 0 || c.outgoing.probe != nil {
+	if b == nil || !c.session.toWrite() || c.session.outgoing.waiting() == 0 || c.session.outgoing.probe != nil {
 		c.unlock()
 		return
 	}
-	c.outgoing.sending, c.outgoing.batched = true, true
+	c.session.outgoing.sending, c.session.outgoing.batched = true, true
 	c.unlock()
 	b.add(c)
 }
@@ -169,7 +179,7 @@ func each(conns []*Conn, f func(*Conn)) {
 func (c *Conn) LocalAddr() net.Addr {
 	socket := c.ep.LocalAddr()
 	at, ok := socket.(*net.UDPAddr)
-	if own := c.ends.Load().local.Addr(); ok && own.IsValid() {
+	if own := c.session.ends.Load().local.Addr(); ok && own.IsValid() {
 		return net.UDPAddrFromAddrPort(netip.AddrPortFrom(own, at.AddrPort().Port()))
 	}
 	return socket
@@ -177,10 +187,10 @@ func (c *Conn) LocalAddr() net.Addr {
 
 // RemoteAddr returns the address of the peer. It changes when the peer migrates (RFC
 // 9000 §9), which needs TLS, or a Cipher that authenticates. So may LocalAddr.
-func (c *Conn) RemoteAddr() net.Addr { return c.ends.Load().remote }
+func (c *Conn) RemoteAddr() net.Addr { return c.session.ends.Load().remote }
 
 // Conv returns the conversation id, which never changes, and is the same at both ends.
-func (c *Conn) Conv() uint32 { return c.entry.Conv }
+func (c *Conn) Conv() uint32 { return c.session.entry.Conv }
 
 // SetDeadline sets the read and the write deadline; see SetReadDeadline and
 // SetWriteDeadline.
@@ -200,7 +210,7 @@ func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t, fa
 func (c *Conn) setDeadlines(t time.Time, read, write bool) error {
 	c.mu.Lock()
 	defer c.unlock()
-	if c.closing.Caller != closing.Uses {
+	if c.session.closing.Caller != closing.Uses {
 		return c.opError("set", net.ErrClosed)
 	}
 	if read {

@@ -65,11 +65,11 @@ func (v *attacked) attack(forge func(to, from *Conn) (source netip.AddrPort, pac
 func (v *attacked) inside(c *Conn) [][]byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	k, l := c.kcp, &c.hs
+	k, l := c.session.kcp, &c.session.hs
 	var all [][]byte
 	add := func(cmd uint8, sn, ts uint32, payload string) {
 		p := segment(cmd, 0, ts, sn, uint32(k.snd.nxt), payload)
-		binary.LittleEndian.PutUint32(p, c.entry.Conv)
+		binary.LittleEndian.PutUint32(p, c.session.entry.Conv)
 		all = append(all, p)
 	}
 	add(cmdPush, uint32(k.rcv.nxt), 0, "forged")
@@ -78,7 +78,7 @@ func (v *attacked) inside(c *Conn) [][]byte {
 	add(cmdAck, uint32(k.snd.nxt)-1, 0, "")
 	add(cmdWask, 0, 0, "")
 	shut := segment(cmdWins, 0, 0, 0, uint32(k.snd.una), "")
-	binary.LittleEndian.PutUint32(shut, c.entry.Conv)
+	binary.LittleEndian.PutUint32(shut, c.session.entry.Conv)
 	binary.LittleEndian.PutUint16(shut[6:], 0)
 	all = append(all, shut)
 	for _, s := range []signal{
@@ -87,7 +87,7 @@ func (v *attacked) inside(c *Conn) [][]byte {
 		{sigAbort, l.token, 0}, {sigReset, l.Of(opening.Ping).Signal.sn, l.Of(opening.Ping).Signal.ts},
 		{sigClose | sigAnswer, uint32(k.position().end), l.peerToken},
 	} {
-		all = append(all, packetOf(c.entry.Conv, bytesOf(s)))
+		all = append(all, packetOf(c.session.entry.Conv, bytesOf(s)))
 	}
 	return all
 }
@@ -143,7 +143,7 @@ func (v *attacked) signals(_ [][]byte, to, from *Conn) (netip.AddrPort, []byte) 
 		code = signalCode(r.Uint32()) | 1
 	}
 	to.mu.Lock()
-	una, final := to.kcp.snd.una, uint32(to.kcp.rcv.nxt)
+	una, final := to.session.kcp.snd.una, uint32(to.session.kcp.rcv.nxt)
 	to.mu.Unlock()
 	args := []uint32{0, 1, final, final + 1, final - 1, r.Uint32()}
 	p := make([]byte, headerSize)
@@ -205,15 +205,15 @@ func TestImpossibleFins(t *testing.T) {
 		time.Sleep(time.Second)
 		from, to := a.LocalAddr().(*net.UDPAddr).AddrPort(), b.LocalAddr().(*net.UDPAddr).AddrPort()
 		fin := func(code signalCode, final uint32) {
-			w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(signal{code, final, b.hs.token})))
+			w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(signal{code, final, b.session.hs.token})))
 			synctest.Wait()
 		}
-		next := uint32(b.kcp.rcv.nxt)
+		next := uint32(b.session.kcp.rcv.nxt)
 		for _, final := range []uint32{0, next - 1, next - 1<<30} {
 			fin(sigFin, final)
 			fin(sigClose, final)
 		}
-		require.False(t, b.closing.Read != closing.ReadOpen)
+		require.False(t, b.session.closing.Read != closing.ReadOpen)
 		require.NoError(t, a.CloseWrite())
 		_, err := b.Read(make([]byte, 1))
 		require.Equal(t, io.EOF, err)
@@ -225,7 +225,7 @@ func TestImpossibleFins(t *testing.T) {
 		a, b, l := w.pair(nil, nil)
 		from, to := a.LocalAddr().(*net.UDPAddr).AddrPort(), l.Addr().(*net.UDPAddr).AddrPort()
 		w.net.Inject(from, to, packetOf(a.Conv(), push(3, 0, "late"), push(2, 0, "y")))
-		w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(signal{sigFin, 2, b.hs.token})))
+		w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(signal{sigFin, 2, b.session.hs.token})))
 		w.net.Inject(from, to, packetOf(a.Conv(), push(1, 0, "x")))
 		require.NoError(t, b.SetReadDeadline(time.Now().Add(time.Minute)))
 		all, err := io.ReadAll(b)

@@ -238,7 +238,7 @@ func TestForgedEndsOfHandshakes(t *testing.T) {
 		e, _ := w.endpoint("10.0.0.2:5000", secured(Config{}))
 		w.outage(2, 1000)
 		a := w.dial(e)
-		for _, s := range []signal{{sigAbort, a.hs.token, 0}, {sigReset, 0, a.hs.token}, {sigAlert, 40, a.hs.token}} {
+		for _, s := range []signal{{sigAbort, a.session.hs.token, 0}, {sigReset, 0, a.session.hs.token}, {sigAlert, 40, a.session.hs.token}} {
 			for _, under := range []byte{0, 0xa1, 0xa2, 0xa3} {
 				p := packetOf(a.Conv(), bytesOf(s))
 				if under != 0 {

@@ -98,7 +98,7 @@ func attackKeyed(t *testing.T, w *world, a, b *Conn, c crypt.Cipher, recorded []
 	before := []ConnStats{a.Stats(), b.Stats()}
 	random := rand.New(rand.NewPCG(12, 1))
 	a.mu.Lock()
-	next, una := uint32(a.kcp.rcv.nxt), uint32(a.kcp.snd.nxt)
+	next, una := uint32(a.session.kcp.rcv.nxt), uint32(a.session.kcp.snd.nxt)
 	a.mu.Unlock()
 	order := packetOf(a.Conv(), segment(cmdPush, 0, 0, next, una, "order of the attacker"))
 	for _, p := range recorded {

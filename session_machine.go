@@ -250,7 +250,6 @@ type timerState struct {
 	compactAt time.Duration // when spare memory is released; 0: there is none
 	heldSince uint32        // since when time-outs wait, in ms since the epoch, from 1; 0: they do not
 	heldFor   uint32        // for what they wait; see Endpoint.arrived
-	wakeIndex int32         // position in its queue of Endpoint.wakes, from 1; 0: not queued; guarded by its lock
 	clockBase uint32        // the state machine's clock at the epoch, ms; random, see internal/amplification
 }
 

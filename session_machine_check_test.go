@@ -233,7 +233,7 @@ func TestDroppedDataIsNoEnd(t *testing.T) {
 		require.NoError(t, a.CloseWrite())
 		time.Sleep(time.Second)
 		b.mu.Lock()
-		all := b.allReceived()
+		all := b.session.allReceived()
 		b.mu.Unlock()
 		require.True(t, all)
 		require.True(t, b.shedMemory())

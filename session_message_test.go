@@ -154,14 +154,14 @@ func TestBadAbandonedSegments(t *testing.T) {
 			require.NoError(t, a.WriteMessage([]byte("before")))
 			receive(t, b, []byte("before"))
 			b.mu.Lock()
-			h := header{conv: b.Conv(), cmd: cmdStream, wnd: 100, sn: b.kcp.rcv.nxt + v.sn, una: b.kcp.snd.una, len: uint32(len(v.payload))}
+			h := header{conv: b.Conv(), cmd: cmdStream, wnd: 100, sn: b.session.kcp.rcv.nxt + v.sn, una: b.session.kcp.snd.una, len: uint32(len(v.payload))}
 			p := make([]byte, headerSize+len(v.payload))
 			h.encode(p)
 			copy(p[headerSize:], v.payload)
-			before := b.kcp.counters.OutOfWindow
-			b.packetDone(b.kcp.Input(p), len(p), b.ep.now())
-			require.Equal(t, v.beyond, b.kcp.counters.OutOfWindow-before, v.name)
-			moved := b.kcp.rcv.nxt == h.sn+1
+			before := b.session.kcp.counters.OutOfWindow
+			b.session.packetDone(b.session.kcp.Input(p), len(p), b.ep.now())
+			require.Equal(t, v.beyond, b.session.kcp.counters.OutOfWindow-before, v.name)
+			moved := b.session.kcp.rcv.nxt == h.sn+1
 			b.mu.Unlock()
 			require.Equal(t, v.want, b.Stats().Dropped, v.name)
 			require.Equal(t, v.beyond == 0 && v.want.Command == 0, moved, v.name)

@@ -156,7 +156,7 @@ func TestMaxRate(t *testing.T) {
 				if name == "CUBIC" || name == "TLS" { // a window that the cap leaves unused does not grow
 					require.Less(t, a.Stats().CongestionWindow, 32)
 					a.mu.Lock()
-					limited := a.kcp.snd.rate.AppLimited()
+					limited := a.session.kcp.snd.rate.AppLimited()
 					a.mu.Unlock()
 					require.True(t, limited)
 				}
@@ -250,6 +250,6 @@ func TestMaxRateEndsWithTheSession(t *testing.T) {
 		require.EqualValues(t, 10, s.Sent+s.Unsent)
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		require.Zero(t, a.capped.waiting())
+		require.Zero(t, a.session.capped.waiting())
 	})
 }

@@ -100,7 +100,7 @@ func TestOnlyExtendedPeersWaitForACKs(t *testing.T) {
 		a, b, l := w.pair(nil, nil)
 		for _, c := range []*Conn{a, b, newConn(l.ep, sessionKey{}, nil)} {
 			c.mu.Lock()
-			require.Equal(t, c == a || c == b, c.kcp.cfg.ext.AwaitReplies)
+			require.Equal(t, c == a || c == b, c.session.kcp.cfg.ext.AwaitReplies)
 			c.mu.Unlock()
 		}
 	})
@@ -114,23 +114,23 @@ func TestForgedCloseReasons(t *testing.T) {
 		b.mu.Lock()
 		defer func() { _ = a.Abort() }()
 		defer b.mu.Unlock()
-		token, next := b.hs.token, b.kcp.position().received
+		token, next := b.session.hs.token, b.session.kcp.position().received
 		forge := func(token uint32, payload []byte) {
 			p := make([]byte, headerSize+len(payload))
 			signal{sigClose, uint32(next), token}.encode(header{conv: b.Conv(), wnd: 128}, p)
 			putPayload(p, payload)
-			require.NoError(t, b.kcp.Input(p))
+			require.NoError(t, b.session.kcp.Input(p))
 		}
 		forge(token+1, content(1, closing.ReasonCode)) // with another token it is nothing
-		require.Nil(t, b.hs.reasons)
-		require.False(t, b.closing.Read == closing.ReadClosed)
+		require.Nil(t, b.session.hs.reasons)
+		require.False(t, b.session.closing.Read == closing.ReadClosed)
 		forge(token, content(1, closing.ReasonCode-1))
 		forge(token, content(1, closing.ReasonCode+closing.MaxReasonText+1))
-		require.Nil(t, b.hs.reasons)
-		require.True(t, b.closing.Read == closing.ReadClosed)
+		require.Nil(t, b.session.hs.reasons)
+		require.True(t, b.session.closing.Read == closing.ReadClosed)
 		forge(token, append(make([]byte, closing.ReasonCode), "first"...))
 		forge(token, append(make([]byte, closing.ReasonCode), "second"...))
-		require.Equal(t, "first", b.hs.reasons.peer.Text)
+		require.Equal(t, "first", b.session.hs.reasons.peer.Text)
 	})
 }
 
@@ -139,7 +139,7 @@ func TestCloseReasonOfEarlierPeer(t *testing.T) {
 	inWorld(t, 3, netsim.LinkConfig{Delay: 5 * time.Millisecond}, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		a.mu.Lock()
-		a.hs.capabilities &^= capReason
+		a.session.hs.capabilities &^= capReason
 		a.mu.Unlock()
 		require.NoError(t, a.CloseWithError(9, "not for you"))
 		_, err := b.Read(make([]byte, 1))
@@ -199,8 +199,8 @@ func TestGoodPacketAfterABadOne(t *testing.T) {
 		synctest.Wait()
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		require.EqualValues(t, 1, a.rare.dropped.Una)
-		require.Greater(t, a.live.LastHeard(), time.Minute)
+		require.EqualValues(t, 1, a.session.rare.dropped.Una)
+		require.Greater(t, a.session.live.LastHeard(), time.Minute)
 	})
 }
 
@@ -218,9 +218,9 @@ func TestResetOfPingAfterClose(t *testing.T) {
 		go func() { closed <- a.Close() }()
 		time.Sleep(2 * time.Second)
 		a.mu.Lock()
-		ping := a.hs.Of(opening.Ping).Signal
-		require.True(t, a.hs.Asked(opening.Ping))
-		require.NotZero(t, a.hs.Unanswered&opening.Finish)
+		ping := a.session.hs.Of(opening.Ping).Signal
+		require.True(t, a.session.hs.Asked(opening.Ping))
+		require.NotZero(t, a.session.hs.Unanswered&opening.Finish)
 		a.mu.Unlock()
 		w.net.SetFilter(nil)
 		w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(signal{sigReset, ping.sn, ping.ts})))

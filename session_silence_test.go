@@ -33,13 +33,13 @@ func TestWhatWaitsIsNoSilence(t *testing.T) {
 		"other peer without signals": {config: Config{MaxRate: 1000}, open: func(_ *testing.T, a, b *Conn) (net.Conn, net.Conn) {
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			a.hs.Peer = opening.Legacy
+			a.session.hs.Peer = opening.Legacy
 			return a, b
 		}},
 		"zero window": {config: Config{WriteBuffer: 4096}, open: func(t *testing.T, a, b *Conn) (net.Conn, net.Conn) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			b.kcp.configure(machineSettings{receiveWindow: 2})
+			b.session.kcp.configure(machineSettings{receiveWindow: 2})
 			return a, b
 		}, pause: 30 * time.Second},
 	} {

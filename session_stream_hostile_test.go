@@ -229,9 +229,9 @@ func (tc *badStreamCase) checkReset(t *testing.T, s, r *Stream) {
 func (c *Conn) sendRaw(payload []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	buf := c.kcp.newBuffer(len(payload))
+	buf := c.session.kcp.newBuffer(len(payload))
 	copy(buf[len(buf)-len(payload):], payload)
-	c.kcp.queueStream(new(streams.Tag), buf)
-	c.streamTable() // which hears of the acknowledgement
-	c.push()
+	c.session.kcp.queueStream(new(streams.Tag), buf)
+	c.session.streamTable() // which hears of the acknowledgement
+	c.session.push()
 }

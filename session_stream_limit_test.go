@@ -228,18 +228,18 @@ type streamFigures struct{ streams, held, fromPeer, refused, ahead, awaited int 
 func figuresOf(c *Conn) streamFigures {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t := c.streams
+	t := c.session.streams
 	f := t.Figures()
 	return streamFigures{f.Streams, f.Held, f.FromPeer, f.Refused, f.IDs, receiptsToCome(c)}
 }
 
 // receiptsToCome returns how many messages await a receipt. c.mu is held.
 func receiptsToCome(c *Conn) (n int) {
-	if c.rare != nil {
-		n += c.rare.awaiting.Len() + c.rare.receipts.Len()
+	if c.session.rare != nil {
+		n += c.session.rare.awaiting.Len() + c.session.rare.receipts.Len()
 	}
-	if c.streams != nil {
-		n += c.streams.Figures().Awaiting
+	if c.session.streams != nil {
+		n += c.session.streams.Figures().Awaiting
 	}
 	return n
 }
@@ -302,7 +302,7 @@ func TestPeersWithoutStreams(t *testing.T) {
 		require.ErrorContains(t, err, "kcp: the peer takes no streams, as with a negative Config.MaxStreams")
 		bothWays(t, a, b, []byte("up"), []byte("down"))
 		a.mu.Lock()
-		a.hs.Peer, a.hs.capabilities, a.hs.version = opening.Legacy, 0, 0
+		a.session.hs.Peer, a.session.hs.capabilities, a.session.hs.version = opening.Legacy, 0, 0
 		a.mu.Unlock()
 		begin := time.Now()
 		_, err = a.OpenStream(context.Background(), nil)

@@ -155,7 +155,7 @@ func blockedStreams(t *testing.T, a *Conn, n int, write func(s *Stream) error) i
 	wg.Wait()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.streams.Queued()
+	return a.session.streams.Queued()
 }
 
 // writerStack is the most that the stack of a goroutine takes that waits in Write. On
@@ -181,7 +181,7 @@ func TestStreamWriteBuffersAreBounded(t *testing.T) {
 			w.net.Cut("10.0.0.1", "10.0.0.2")
 			time.Sleep(time.Second)
 			a.mu.Lock()
-			a.kcp.peer.wnd = 0 // as the peer has said last
+			a.session.kcp.peer.wnd = 0 // as the peer has said last
 			a.mu.Unlock()
 			all, size, others := &a.ep.load.written, defaultWriteBuffer, int64(0)
 			if pressed {
@@ -199,7 +199,7 @@ func TestStreamWriteBuffersAreBounded(t *testing.T) {
 			require.EqualValues(t, all.Load()*writeGrain, a.Endpoint().Stats().WriteBuffered)
 			require.NoError(t, a.Abort())
 			require.Equal(t, others, all.Load())
-			require.Zero(t, a.streams.Queued())
+			require.Zero(t, a.session.streams.Queued())
 		})
 	}
 }

@@ -71,7 +71,7 @@ func TestStreamIDsAfterForgedHello(t *testing.T) {
 			s, err := open()
 			require.Equal(t, tc.quiet, err == nil, "%s: before WELCOME", name)
 			if !tc.quiet {
-				greet(signal{sigHello | sigAnswer, tc.answer, c.hs.token}, tc.then)
+				greet(signal{sigHello | sigAnswer, tc.answer, c.session.hs.token}, tc.then)
 				s, err = open()
 			}
 			require.NoError(t, err)
@@ -99,7 +99,7 @@ func openStream(t *testing.T, c *Conn, options *StreamOptions) *Stream {
 func ignoreLimit(c *Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.hs.capabilities &= 1<<capLimitShift - 1
+	c.session.hs.capabilities &= 1<<capLimitShift - 1
 }
 
 func acceptStream(t *testing.T, c *Conn) *Stream {

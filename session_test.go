@@ -63,7 +63,7 @@ func TestDoneErrAndTheirCount(t *testing.T) {
 		"endpoint": {&mortal, func(_ *world, a *Conn) error { return a.Endpoint().Close() }, net.ErrClosed, ErrReset, "Aborted", "Reset"},
 		"memory": {&mortal, func(_ *world, a *Conn) error {
 			a.mu.Lock()
-			a.kcp.Compact() // without spare memory there is nothing to give up
+			a.session.kcp.Compact() // without spare memory there is nothing to give up
 			a.mu.Unlock()
 			require.True(t, a.shedMemory())
 			return nil
@@ -298,12 +298,12 @@ func TestIdleSessionCostsNothing(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		for _, c := range []*Conn{a, b} {
 			c.mu.Lock()
-			require.Zero(t, c.timers.wakeAt)
-			require.Zero(t, c.kcp.snd.ring.Len())
-			require.Zero(t, c.kcp.rcv.ring.Len())
-			require.Nil(t, c.outgoing.outbox)
-			require.Nil(t, c.kcp.snd.ccState)
-			require.Nil(t, c.kcp.snd.rate.Input)
+			require.Zero(t, c.session.timers.wakeAt)
+			require.Zero(t, c.session.kcp.snd.ring.Len())
+			require.Zero(t, c.session.kcp.rcv.ring.Len())
+			require.Nil(t, c.session.outgoing.outbox)
+			require.Nil(t, c.session.kcp.snd.ccState)
+			require.Nil(t, c.session.kcp.snd.rate.Input)
 			c.mu.Unlock()
 			require.True(t, c.ep.wakes.Idle())
 		}
@@ -384,7 +384,7 @@ func TestSettingsTakeEffect(t *testing.T) {
 			CongestionControl: congestion.NewNone, MessageMode: true, Redundancy: 0.5,
 		}
 		a, _, _ := w.pair(cfg, nil)
-		k := a.kcp
+		k := a.session.kcp
 		require.Equal(t, 600, k.cfg.mtu)
 		require.Equal(t, uint32(77), k.cfg.sndWnd)
 		require.Equal(t, uint32(333), k.cfg.rcvWnd)

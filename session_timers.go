@@ -133,11 +133,8 @@ func (c *session) wake(at time.Duration) {
 	}
 }
 
-// wakeIndex returns where the session keeps its position in Endpoint.wakes.
-func (c *session) wakeIndex() *int32 { return &c.timers.wakeIndex }
-
-// wakeHash returns a random number of the session, which does not change.
-func (c *session) wakeHash() uint32 { return c.timers.clockBase }
+// seed returns a random number of the session, which does not change.
+func (c *session) seed() uint32 { return c.timers.clockBase }
 
 // onWake does what is due. The endpoint's timer calls it. Often that is nothing: the
 // delayed ACK has left with an answer, or what was to be repeated was acknowledged.

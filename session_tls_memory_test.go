@@ -76,7 +76,7 @@ func TestTLSCertificatesAreCounted(t *testing.T) {
 		w.settle()
 		require.Zero(t, l.Stats().Buffered)
 		require.Zero(t, a.Endpoint().Stats().Buffered)
-		tw, ok := l.Endpoint().table.TimeWaits.At(b.entry.Key(), l.Endpoint().now())
+		tw, ok := l.Endpoint().table.TimeWaits.At(b.session.entry.Key(), l.Endpoint().now())
 		require.True(t, ok)
 		require.NotEmpty(t, a.ConnectionState().TLS.PeerCertificates)
 		require.NotEmpty(t, b.ConnectionState().TLS.PeerCertificates)
@@ -145,16 +145,16 @@ func TestTLSUnvalidatedPeersHoldLittle(t *testing.T) {
 			c.mu.Lock()
 			unlock := sync.OnceFunc(c.mu.Unlock)
 			defer unlock()
-			x := c.tlsHandshake()
+			x := c.session.tlsHandshake()
 			require.Equal(t, packets == 2, x.Started)
 			if !x.Started {
-				c.inputHandshake(cryptoOf(c, 16<<10-1, []byte{1}), c.ep.now())
+				c.session.inputHandshake(cryptoOf(c, 16<<10-1, []byte{1}), c.ep.now())
 				require.Positive(t, x.Received())
 				require.Less(t, x.Held(), 2<<10, "1 byte, far ahead")
 			}
 			for i := range 1000 {
-				c.inputHandshake(cryptoOf(c, 2000+200*i, make([]byte, 100)), c.ep.now())
-				c.inputHandshake(sealedJunk(c, 500+i), c.ep.now())
+				c.session.inputHandshake(cryptoOf(c, 2000+200*i, make([]byte, 100)), c.ep.now())
+				c.session.inputHandshake(sealedJunk(c, 500+i), c.ep.now())
 				require.LessOrEqual(t, x.Received(), unvalidatedBytes)
 			}
 			require.Equal(t, x.Started, len(x.Early()) > 0, "without a handshake there can be no keys")
@@ -164,7 +164,7 @@ func TestTLSUnvalidatedPeersHoldLittle(t *testing.T) {
 				require.GreaterOrEqual(t, x.Held(), held)
 			} else {
 				require.LessOrEqual(t, x.Held(), unvalidatedBytes)
-				c.account()
+				c.session.account()
 			}
 			unlock()
 			if !x.Started {
@@ -181,7 +181,7 @@ func TestTLSUnvalidatedPeersHoldLittle(t *testing.T) {
 // it is once opened.
 func cryptoOf(c *Conn, offset int, data []byte) *inPacket {
 	h := header{conv: c.Conv(), cmd: cmdWins, frg: uint8(sigCrypto), sn: seq(offset), ts: seq(len(data)), len: uint32(len(data))}
-	b := packetOf(c.Conv(), bytesOf(signal{sigHello, 0, c.hs.peerToken}), make([]byte, headerSize))
+	b := packetOf(c.Conv(), bytesOf(signal{sigHello, 0, c.session.hs.peerToken}), make([]byte, headerSize))
 	h.encode(b[headerSize:])
 	return &inPacket{Packet: protect.Packet{Data: append(b, data...)}, conv: c.Conv(), kind: openedPacket}
 }
@@ -306,7 +306,7 @@ func TestTLSApplicationDataBeforeFinished(t *testing.T) {
 			binary.LittleEndian.PutUint16(content[4:], fec.TypeOOB)
 			binary.LittleEndian.PutUint16(content[6:], datagramHeader+3-6)
 			binary.LittleEndian.PutUint32(content[8:], server.Conv())
-			if assert.NoError(t, server.tls.app.Seal(b, nil)) {
+			if assert.NoError(t, server.session.tls.app.Seal(b, nil)) {
 				forged++
 				w.net.Inject(from, to, b)
 			}
@@ -376,7 +376,7 @@ func TestTLSForgedInTimeWait(t *testing.T) {
 		require.NoError(t, b.Close())
 		w.settle()
 		e := l.Endpoint()
-		key, now := b.entry.Key(), e.now()
+		key, now := b.session.entry.Key(), e.now()
 		packet := make([]byte, 200)
 		for phase := range byte(2) {
 			allocations := testing.AllocsPerRun(100, func() {

@@ -155,10 +155,10 @@ func resetOf(k *packetkeys.ToldKey, conv uint32, after int) []byte {
 func told(c *Conn) *packetkeys.ToldKey {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.tls.reset.Ours
+	return c.session.tls.reset.Ours
 }
 
-func known(c *Conn) *packetkeys.ToldKey { return c.tls.reset.Theirs.Load() }
+func known(c *Conn) *packetkeys.ToldKey { return c.session.tls.reset.Theirs.Load() }
 
 // No reset ends a session but one of its peer's that was made while there was no
 // session.

@@ -69,7 +69,7 @@ func echoServer(t *testing.T, config *Config) *Listener {
 			if err != nil {
 				return
 			}
-			c.tls.app.Keys.SetUpdateAfter(20)
+			c.session.tls.app.Keys.SetUpdateAfter(20)
 			c.HandleDatagrams(func(b []byte) { _ = c.SendDatagram(b) })
 			go func() {
 				_, _ = io.Copy(c, c)
@@ -84,7 +84,7 @@ func echoServer(t *testing.T, config *Config) *Listener {
 func echoOver(t *testing.T, addr string, config *Config) {
 	c, err := Dial("udp", addr, config)
 	require.NoError(t, err)
-	c.tls.app.Keys.SetUpdateAfter(20)
+	c.session.tls.app.Keys.SetUpdateAfter(20)
 	want := content(1, 500_000)
 	go func() { _, _ = c.Write(want) }()
 	receive(t, c, want)
@@ -93,7 +93,7 @@ func echoOver(t *testing.T, addr string, config *Config) {
 	got, err := c.ReceiveDatagram(context.Background())
 	require.NoError(t, err)
 	require.Equal(t, datagram, got)
-	sent, received := c.tls.app.Keys.Generations()
+	sent, received := c.session.tls.app.Keys.Generations()
 	require.Greater(t, min(sent, received), uint64(3))
 	require.NoError(t, c.Close())
 }
@@ -174,7 +174,7 @@ func FuzzTLSContent(f *testing.F) {
 					h.conv = a.Conv()
 					h.encode(inner)
 				}
-				require.NoError(t, from.tls.app.Seal(packet, nil))
+				require.NoError(t, from.session.tls.app.Seal(packet, nil))
 				if fromServer {
 					w.net.Inject(server, client, packet)
 				} else {
@@ -209,7 +209,7 @@ func TestTLSKeyUpdateTooFast(t *testing.T) {
 			return false
 		})
 		for range 2 {
-			require.NoError(t, a.tls.app.Keys.Update())
+			require.NoError(t, a.session.tls.app.Keys.Update())
 			require.NoError(t, a.SendDatagram([]byte("under new keys")))
 		}
 		require.Len(t, batch, 2)

@@ -34,7 +34,7 @@ func TestTryWrite(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 10, n)
 		room := a.WriteAvailable()
-		require.Equal(t, minWriteBuffer-a.Stats().WriteBufferUsed, a.room())
+		require.Equal(t, minWriteBuffer-a.Stats().WriteBufferUsed, a.session.room())
 		require.Greater(t, room, 2000)
 		m, err := a.TryWrite(data[n : n+room])
 		require.NoError(t, err, "of all that is available")
@@ -177,7 +177,7 @@ func TestWriteMemoryFollowsPressure(t *testing.T) {
 			64 << 20: defaultWriteBuffer, 64<<20 + writeGrain: 256 << 10, 128 << 20: 128 << 10, 512 << 20: 32 << 10, 1 << 30: 16 << 10, 1 << 40: 16 << 10,
 		} {
 			a.ep.load.written.Store(held / writeGrain)
-			require.InDelta(t, want, a.writeBuffer(), 100)
+			require.InDelta(t, want, a.session.writeBuffer(), 100)
 		}
 		a.ep.load.written.Store(0)
 	})

@@ -53,45 +53,45 @@ func countDrop(d *Drops, err error) {
 func (c *Conn) Stats() ConnStats {
 	c.mu.Lock()
 	defer c.unlock()
-	k, now := c.kcp.snapshot(), c.ep.now()
-	c.rtt.Ask(now)
+	k, now := c.session.kcp.snapshot(), c.ep.now()
+	c.session.rtt.Ask(now)
 	var t SessionTotals
-	limit, open := c.addTo(&t), 0
-	t.Probes.MTU = c.mtu()
-	if c.streams != nil {
-		open = c.streams.Len()
+	limit, open := c.session.addTo(&t), 0
+	t.Probes.MTU = c.session.mtu()
+	if c.session.streams != nil {
+		open = c.session.streams.Len()
 	}
 	s := ConnStats{
-		Counters:         *c.kcp.counts(),
+		Counters:         *c.session.kcp.counts(),
 		LimitedBy:        limit,
 		Limited:          t.Limited,
 		Dropped:          t.Dropped,
-		RTT:              c.rtt.Current(k.srtt),
-		RTTMin:           c.rtt.Least(),
-		RTTAge:           c.rtt.Age(now),
-		Jitter:           time.Duration(c.rtt.Jitter) * time.Microsecond,
-		Silence:          c.live.Silence(now, liveness.Lost),
+		RTT:              c.session.rtt.Current(k.srtt),
+		RTTMin:           c.session.rtt.Least(),
+		RTTAge:           c.session.rtt.Age(now),
+		Jitter:           time.Duration(c.session.rtt.Jitter) * time.Microsecond,
+		Silence:          c.session.live.Silence(now, liveness.Lost),
 		RTTVar:           time.Duration(k.rttvar) * time.Millisecond,
 		RTO:              time.Duration(k.rto) * time.Millisecond,
 		InFlight:         k.inFlight,
 		Queued:           k.queued,
-		WriteBuffered:    c.kcp.load().bytes,
-		WriteBufferUsed:  c.kcp.load().used,
+		WriteBuffered:    c.session.kcp.load().bytes,
+		WriteBufferUsed:  c.session.kcp.load().used,
 		ReadBuffered:     k.readable,
 		RemoteWindow:     k.window,
 		RemoteUnread:     k.unread,
-		Held:             c.held(),
+		Held:             c.session.held(),
 		CongestionWindow: k.congestionWindow,
-		MaxRate:          c.maxRate(),
+		MaxRate:          c.session.maxRate(),
 		Streams:          open,
 		Moves:            int(t.Moves),
-		Sent:             stats.Traffic{Packets: c.outgoing.sent + t.Probes.Sent, Bytes: c.outgoing.bytes},
-		Received:         stats.Traffic{Packets: c.in.packets, Bytes: c.in.bytes},
+		Sent:             stats.Traffic{Packets: c.session.outgoing.sent + t.Probes.Sent, Bytes: c.session.outgoing.bytes},
+		Received:         stats.Traffic{Packets: c.session.in.packets, Bytes: c.session.in.bytes},
 		Datagrams:        t.Datagrams,
-		FEC:              c.fecStats(),
+		FEC:              c.session.fecStats(),
 		PathMTU:          t.Probes,
 	}
-	s.Sent.Loss, s.Received.Loss = c.losses.Loss()
+	s.Sent.Loss, s.Received.Loss = c.session.losses.Loss()
 	return s
 }
 
