@@ -344,7 +344,7 @@ func TestAckAwaitsCall(t *testing.T) {
 			})
 			if late {
 				b.mu.Lock()
-				b.session.step.ready |= woken // as nothing waits, no call takes it back
+				b.session.callWoken(true) // as nothing waits, no call takes it back
 				b.unlock()
 			}
 			writeAll(t, a, []byte("x"))

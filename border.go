@@ -6,8 +6,6 @@ import (
 
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/longestqueue"
-	"github.com/arqnet/kcp/internal/opening"
-	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -19,42 +17,18 @@ import (
 // otherwise.
 
 // tableEntry returns the place of c in the endpoint's table. Endpoint.mu guards it.
-func (c *Conn) tableEntry() *admission.Entry { return &c.session.entry }
+func (c *Conn) tableEntry() *admission.Entry { return c.session.place() }
 
-// becomeDialled makes a new session one that this end dials.
-func (c *session) becomeDialled() { c.hs.Role = opening.Dialled }
-
-// setConv gives a new session, which is in no table yet, another conversation id.
-func (c *session) setConv(conv uint32) {
-	c.entry.Conv = conv
-	c.kcp.setConv(conv)
-	c.protect()
-}
-
-// extended reports whether the peer is known to be an extended one.
-func (c *session) extended() bool { return c.hs.greeted.Load() }
-
-// halfOpen reports whether the peer's address is not validated.
-func (c *session) halfOpen() bool { return c.hs.unvalidated.Load() }
-
-// evictable reports whether the session may be ended to make room. A packet since
-// the last call keeps it. Endpoint.mu is held.
+// evictable reports whether the session may be ended to make room. Endpoint.mu is held.
 func (c *Conn) evictable(now time.Duration) longestqueue.Look {
-	switch {
-	case !c.session.entry.Validated() && !c.session.halfOpen(): // countValidated comes next
-		return longestqueue.Stays
-	case now-c.session.hs.born < evictAfter:
-		return longestqueue.Young
-	case c.session.hs.active.Swap(false):
-		return longestqueue.Active
-	}
-	return longestqueue.Idle
+	return c.session.evictable(now)
 }
 
 // tally adds the figures of the session, which has ended, to t. Conn.mu and
 // Endpoint.mu are held.
 func (c *Conn) tally(t *sessionTally) {
-	countEnd(&t.ended, c.session.closing.err, c.session.hs.Role != opening.Accepted)
+	s := c.session.state()
+	countEnd(&t.ended, s.err, s.offered)
 	c.session.addTo(&t.totals)
 }
 
@@ -65,74 +39,13 @@ func (c *Conn) total(t *SessionTotals) {
 	c.session.addTo(t)
 }
 
-// timeWaitState returns the state to remember of a session that has ended.
-// Conn.mu is held.
-func (c *session) timeWaitState() timeWait {
-	l := &c.hs
-	tw := timeWait{Una: uint32(c.kcp.position().received), Protection: *c.in.protection.Load()}
-	if t := c.tls; t != nil && t.ended != nil {
-		tw.Protection, tw.Shaking = t.ended, true
-	}
-	if l.Peer >= opening.Extended {
-		tw.Token, tw.Own = l.peerToken, l.token
-		tw.Aborted = c.closing.err != nil && c.closing.err != ErrPeerClosed
-		tw.Dropped = l.Role == opening.Accepted || c.hs.dropped
-		tw.End = uint32(c.kcp.position().end)
-		if r := l.reasons; r != nil && l.capabilities&capReason != 0 {
-			tw.Reason = r.ours
-		}
-	}
-	return tw
-}
-
 // newAccepted returns a new session of the peer at an address, whose first packet is
 // p, as first says. validated reports whether the peer's address is validated. It runs
 // without Conn.mu, as newConn.
 func newAccepted(e *Endpoint, first *admission.First, remote net.Addr, p *inPacket, validated bool) *Conn {
 	c := newConn(e, first.Key, remote)
-	c.session.ends.Store(&pathEnds{remote, p.from.local})
-	c.session.hs.openedFEC = p.kind == fecPacket
-	greets := first.Hello.Code != 0
-	if greets {
-		c.session.takeHello(signalOf(first.Hello))
-	}
-	if greets && first.Info.Code != 0 && first.Keys == nil {
-		c.session.onInfo(signalOf(first.Info)) // the session may be accepted, and used, before p is fed to it
-	}
-	if first.Keys != nil {
-		c.session.tls.handshake.Accept(first.Keys, c.session.hs.token, c.session.hs.peerToken, c.session.infoSignal().toHandshake())
-	}
-	if !validated {
-		c.session.hs.unvalidated.Store(true)
-		room := e.overhead.total
-		if !c.session.hs.openedFEC {
-			room -= e.overhead.fecHead
-		}
-		c.session.kcp.limitUnvalidated(room, !greets)
-	}
+	c.session.accept(first, p, validated)
 	return c
-}
-
-// packetKeys returns what opens packets under keys of the session; nil: there are none.
-func (c *session) packetKeys() protect.Protection { return protect.Keys(*c.in.protection.Load()) }
-
-// resetBy reports whether a packet that did not open is a stateless reset of the
-// peer of a session with TLS.
-func (c *session) resetBy(packet []byte) bool { return c.tls != nil && c.tls.reset.By(packet) }
-
-// shutResult is how a session has ended in Shutdown.
-type shutResult uint8
-
-const (
-	shutDelivered shutResult = iota
-	shutUndelivered
-	shutCut // the context has ended first
-)
-
-// weight returns how many bytes the session holds because of its peer, and how
-// many have arrived, or were read, in the last seconds.
-func (c *session) weight(now time.Duration) (held, lately int64) {
-	return c.in.holding.bytes.Load(), c.in.holding.lately(now)
 }
 
 // What a session asks of its endpoint.

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/takeover"
@@ -381,7 +382,7 @@ func TestPacketsOfNewAddresses(t *testing.T) {
 			was := b.session.hs.unvalidated.Swap(test.unvalidated)
 			p := packet
 			p.from = source{addr: netip.MustParseAddrPort("10.0.0.9:9")}
-			mine, moved := b.packetFromNewAddress(&p, test.numbered, b.ep.now())
+			mine, moved := b.claims(question{what: admission.AskPacket, numbered: test.numbered}, &p, b.ep.now())
 			b.session.hs.unvalidated.Store(was)
 			require.Equal(t, test.mine, mine, "%+v", test)
 			require.False(t, moved)

@@ -3,7 +3,6 @@ package kcp
 import (
 	"slices"
 
-	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -27,7 +26,7 @@ type sessionWrite struct {
 // sendBatchSize is from how many packets on a sendBatch is written.
 const sendBatchSize = 64
 
-// add takes the packets of c, which has set outgoing.sending. It runs without any lock.
+// add takes the packets of c, which are for it. It runs without any lock.
 func (b *sendBatch) add(c *Conn) {
 	done := false
 	defer func() {
@@ -35,16 +34,17 @@ func (b *sendBatch) add(c *Conn) {
 			c.endUnsent()
 		}
 	}()
+	w := sessionWrite{conn: c}
 	c.mu.Lock()
-	w := sessionWrite{c, c.session.beginWrite()}
+	c.session.beginWrite(&w.written)
 	c.mu.Unlock()
 	if len(b.writes) > 0 && (b.ep != c.ep || b.shard != w.shard || len(b.batch) >= sendBatchSize) {
 		b.send()
 	}
 	b.ep, b.shard = c.ep, w.shard
-	w.packets, w.err = c.session.encode(w.packets, w.to, w.by)
+	c.session.encode(&w.written)
 	b.writes = append(b.writes, w)
-	b.batch = append(b.batch, c.session.outgoing.batch...)
+	b.batch = append(b.batch, w.datagrams...)
 	done = true
 }
 
@@ -66,7 +66,7 @@ func (b *sendBatch) noteRefused() {
 	rest := b.batch
 	for i := range b.writes {
 		w := &b.writes[i]
-		own := w.conn.session.outgoing.batch // which nobody else uses while it is in a sendBatch
+		own := w.datagrams
 		copy(own, rest)
 		rest = rest[len(own):]
 		w.refused = slices.ContainsFunc(own, func(d udp.Datagram) bool { return d.TooLarge })
@@ -99,96 +99,55 @@ func (b *sendBatch) reset() {
 func (c *Conn) endBatch(w *written) {
 	c.mu.Lock()
 	defer c.unlock()
-	failed := c.session.endWrite(w)
-	c.session.outgoing.sending, c.session.outgoing.batched = false, false
-	if failed != nil {
-		c.session.end(failed)
-	}
-}
-
-// sendRound is what writePackets writes with one call of the system.
-type sendRound struct {
-	written
-	probe *sentProbe // in place of packets; nil: none
-	log   func()     // after the last, what tells the Logger that the session has ended; nil: nothing
-	done  bool       // there is nothing more
+	c.session.wrote(w)
 }
 
 // writePackets encodes and writes the collected packets, and then retires a session that
-// has ended. The goroutine that has set outgoing.sending calls it, without c.mu.
+// has ended. The goroutine that has claimed them calls it, without c.mu.
 func (c *Conn) writePackets() {
-	var r sendRound
+	var w written
+	unwound := true
 	defer func() {
-		if !r.done {
+		if unwound {
 			c.endUnsent()
 		}
 	}()
-	for round := 0; c.nextRound(&r, round); round++ {
-		if r.probe != nil {
-			r.probe.write(c, &r.written)
-			continue
+	var log func()
+	for round := 0; ; round++ {
+		var more bool
+		if more, log = c.nextWrite(&w, round); !more {
+			break
 		}
-		r.packets, r.err = c.session.encode(r.packets, r.to, r.by)
-		r.refused = c.ep.write(r.shard, c.session.outgoing.batch)
-		c.ep.recycle(r.packets)
+		c.session.encode(&w)
+		w.refused = c.ep.write(w.shard, w.datagrams)
+		c.ep.recycle(w.packets)
 	}
-	if r.log != nil {
-		r.log()
+	if unwound = false; log != nil {
+		log()
 	}
 }
 
-// nextRound locks c.mu, records what was written, and takes what is to be written next.
-// It reports false if that is nothing: then other goroutines may write, and a session
-// that has ended was retired.
-func (c *Conn) nextRound(r *sendRound, round int) bool {
+// nextWrite locks c.mu, records that w was written, and takes what is to be written next.
+// It reports false if that is nothing: then a session that has ended was retired. log is
+// what tells the Logger so; nil: nothing does.
+func (c *Conn) nextWrite(w *written, round int) (more bool, log func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer c.letGoOn()
-	o := &c.session.outgoing
-	failed := r.err
-	if r.probe != nil {
-		c.session.endProbe(r.probe, &r.written)
-		r.probe = nil
-	} else if round > 0 {
-		failed = c.session.endWrite(&r.written)
-	}
-	switch {
-	case failed != nil, o.waiting() == 0:
-	case round >= sendRounds && c.session.closing.Phase < closing.Ended:
-		c.session.wake(c.ep.now())
-	case o.probe != nil:
-		r.probe, r.written = c.session.beginProbe()
-		return true
-	default:
-		r.written = c.session.beginWrite()
-		return true
-	}
-	o.sending, r.done = false, true
-	if failed != nil {
-		c.session.end(failed)
-	}
-	if c.session.closing.Phase >= closing.Ended && c.session.closing.Phase != closing.Retired {
+	more, over := c.session.nextWrite(w, round)
+	if over {
 		c.retire()
-		r.log = c.logEnd()
+		log = c.logEnd()
 	}
-	return false
+	return more, log
 }
 
-// endUnsent locks c.mu, and is endIfUnwound for who has set outgoing.sending.
+// endUnsent locks c.mu, and ends a session while whose packets were to be written code of
+// the application's has panicked.
 func (c *Conn) endUnsent() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer c.letGoOn()
-	c.session.outgoing.sending, c.session.outgoing.batched = false, false
-	done := false
-	c.session.endIfUnwound(&done)
-	c.retire() // if it had ended before
-}
-
-// write writes the probe to the socket, without c.mu.
-func (p *sentProbe) write(c *Conn, w *written) {
-	if w.err = w.by.Seal(p.buf, nil); w.err == nil {
-		w.refused = c.ep.write(w.shard, []udp.Datagram{w.to.datagram(p.buf)})
-		c.ep.recycle([]packet{{buf: p.buf}})
-	}
+	c.session.wrote(nil)
+	c.retire()
 }

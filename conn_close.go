@@ -2,14 +2,9 @@ package kcp
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"os"
 	"time"
-
-	"github.com/arqnet/kcp/internal/closing"
-	"github.com/arqnet/kcp/internal/opening"
 )
 
 // CloseWithError is Close with a reason. After the last byte the peer's Read returns a
@@ -19,13 +14,7 @@ import (
 // and is cut to 256 bytes, or to what fits into a packet. The reason is lost if the
 // session is aborted. Legacy peers do not learn it.
 func (c *Conn) CloseWithError(code uint64, text string) error {
-	begun := false
-	return c.await(blocking{op: "close"}, func() (pause, error) {
-		if !begun && c.session.closing.Caller == closing.Uses {
-			c.session.closeReasons().ours = c.session.encodeReason(code, text, headerSize)
-		}
-		return c.tryClose(&begun, false)
-	}, nil)
+	return c.close(&closeCall{explained: true, code: code, text: text})
 }
 
 // AbortWithError is Abort with a reason: what is not delivered is lost, and the calls of
@@ -34,13 +23,7 @@ func (c *Conn) CloseWithError(code uint64, text string) error {
 // fits into a packet. If that is lost, the answer to the peer's next packet repeats it
 // (docs/calls.md). Legacy peers learn of nothing. Errors are as for Abort.
 func (c *Conn) AbortWithError(code uint64, text string) error {
-	c.mu.Lock()
-	defer c.unlockWhenSent()
-	if c.session.closing.Phase < closing.Ended {
-		r := c.session.closeReasons()
-		r.ours, r.abrupt = c.session.encodeReason(code, text, 2*headerSize), true
-	}
-	return c.abortByCall()
+	return c.abort(&closeCall{abrupt: true, explained: true, code: code, text: text})
 }
 
 // Close closes the session in both directions. Blocked calls return net.ErrClosed. Data
@@ -62,59 +45,18 @@ func (c *Conn) AbortWithError(code uint64, text string) error {
 //
 // Without an error the peer has acknowledged all that was written. With one, data need
 // not be lost: acknowledgements may be (docs/calls.md).
-func (c *Conn) Close() error {
-	_, err := c.closeKeeping(false)
-	return err
-}
+func (c *Conn) Close() error { return c.close(new(closeCall)) }
 
-// closeKeeping locks c.mu, and is Close. With keep it returns what could be read.
-func (c *Conn) closeKeeping(keep bool) (received [][]byte, err error) {
-	begun := false
-	err = c.await(blocking{op: "close"}, func() (pause, error) {
-		for size := c.session.kcp.PeekSize(); keep && !begun && size >= 0; size = c.session.kcp.PeekSize() {
-			b := make([]byte, size)
-			_, _ = c.session.kcp.Recv(b) // it is there, and fits
-			received = append(received, b)
+// close locks c.mu, and is Close.
+func (c *Conn) close(call *closeCall) error {
+	return c.await(blocking{op: "close"}, func() (p pause, err error) {
+		call.background = c.io.member != nil // its goroutine may serve many sessions, or read the socket
+		waits, err := c.session.close(call)
+		if waits {
+			p.on = &c.io.canWrite
 		}
-		return c.tryClose(&begun, true)
+		return p, err
 	}, nil)
-	return received, err
-}
-
-// tryClose is Close without waiting, which begins unless it has begun. whole is as for
-// startClose.
-func (c *Conn) tryClose(begun *bool, whole bool) (p pause, err error) {
-	if !*begun {
-		*begun = true
-		if c.session.closing.Caller != closing.Uses {
-			return p, net.ErrClosed
-		}
-		grouped := c.io.member != nil // its goroutine may serve many sessions, or read the socket
-		c.session.stopCalls()
-		if c.session.closing.Phase >= closing.Ended {
-			c.session.dropReceived()
-			c.session.kcp.Compact()
-			c.session.account()
-			switch {
-			case c.session.closing.Undelivered() && c.session.closing.Read == closing.ReadClosed:
-				return p, ErrNotDelivered
-			case c.session.closing.Undelivered() && !c.io.errReported && !errors.Is(c.session.closing.err, net.ErrClosed):
-				return p, c.session.closing.err
-			}
-			return p, nil
-		}
-		c.session.startClose(c.session.closing.Linger <= 0 || grouped, whole)
-	}
-	switch {
-	case c.session.closing.Caller != closing.Leaves && c.session.closing.Closing():
-		p.on = &c.io.canWrite
-	case !c.session.closing.Undelivered():
-	case c.session.closing.Phase >= closing.Ended && c.session.closing.err != nil && c.session.closing.err != ErrPeerClosed:
-		err = c.session.closing.err
-	default:
-		err = ErrNotDelivered
-	}
-	return p, err
 }
 
 // CloseWrite closes the session for writing: the peer reads io.EOF after the last byte.
@@ -127,40 +69,17 @@ func (c *Conn) tryClose(begun *bool, whole bool) (p pause, err error) {
 // passes during the wait; ErrPeerClosed when the peer has closed the session, with a
 // reason or before all was taken; and the error with which the session ended.
 func (c *Conn) CloseWrite() error {
-	return c.await(blocking{op: "close"}, c.tryCloseWrite, nil)
-}
-
-// tryCloseWrite is CloseWrite without waiting, as long as the peer's kind is not known.
-func (c *Conn) tryCloseWrite() (p pause, err error) {
-	l, now := &c.session.hs, c.ep.now()
-	switch {
-	case c.session.closing.Caller != closing.Uses || c.session.closing.Write != closing.WriteOpen:
-		return p, net.ErrClosed
-	case c.session.closing.Read == closing.ReadClosed && !c.session.closing.Undelivered() && c.session.reason(ErrPeerClosed) == ErrPeerClosed:
-		return p, nil
-	case c.session.closing.Read == closing.ReadClosed:
-		return p, c.session.reason(ErrPeerClosed)
-	case c.session.closing.err != nil:
-		return p, c.session.reason(c.session.closing.err)
-	case l.Peer >= opening.Extended:
-		c.session.dropSpentMessages()
-		c.session.closing.Fin()
-		c.session.step.ready |= writers
-		c.session.kick(now)
-		return p, nil
-	case l.Peer == opening.Legacy, l.Role < opening.Dialled && now-l.born >= helloAfterData:
-		return p, ErrLegacyPeer
-	case c.io.writeDeadline.expired():
-		return p, os.ErrDeadlineExceeded
-	}
-	if p.on = &c.io.canWrite; l.Role < opening.Dialled {
-		p.until = l.born + helloAfterData
-	}
-	c.session.hs.kindAwaited = true
-	if l.Role == opening.Quiet && l.silent() {
-		c.session.startHandshake(now)
-	}
-	return p, nil
+	return c.await(blocking{op: "close"}, func() (p pause, err error) {
+		late := c.io.writeDeadline.expired()
+		waits, until, err := c.session.closeWrite(late)
+		switch {
+		case waits && late:
+			return p, os.ErrDeadlineExceeded
+		case waits:
+			p.on, p.until = &c.io.canWrite, until
+		}
+		return p, err
+	}, nil)
 }
 
 // Abort ends the session at once, also one that lingers after Close. What is not
@@ -168,29 +87,26 @@ func (c *Conn) tryCloseWrite() (p pause, err error) {
 // goroutine is sending packets of the session, Abort waits until they and its own have
 // left, for a second at most, so that the program may exit then. It returns net.ErrClosed
 // if Close or Abort was called before and the session has ended.
-func (c *Conn) Abort() error {
-	c.mu.Lock()
-	defer c.unlockWhenSent()
-	return c.abortByCall()
-}
+func (c *Conn) Abort() error { return c.abort(&closeCall{abrupt: true}) }
 
-// unlockWhenSent releases c.mu after an abort, and waits until what the session sends has
-// left. What is in a batch of several sessions leaves soon by itself, and may have to
-// wait for the caller.
-func (c *Conn) unlockWhenSent() {
-	wait := c.session.outgoing.sending && !c.session.outgoing.batched
-	c.unlock()
-	if wait {
+// abort locks c.mu, and is Abort, which waits until what the session sends has left. What
+// is in a batch of several sessions leaves soon by itself, and may have to wait for the
+// caller.
+func (c *Conn) abort(call *closeCall) error {
+	sending := false
+	err := func() error {
+		c.mu.Lock()
+		defer c.unlock()
+		_, err := c.session.close(call)
+		sending = c.session.state().sending
+		return err
+	}()
+	if sending {
 		awaitWrites([]*Conn{c})
 	}
-}
-
-// abortByCall is Abort with c.mu held, which does not wait.
-func (c *Conn) abortByCall() error {
-	if c.session.closing.Caller != closing.Uses && c.session.closing.Phase >= closing.Ended {
-		return c.opError("close", net.ErrClosed)
+	if err != nil {
+		return c.opError("close", err)
 	}
-	c.session.forget(net.ErrClosed)
 	return nil
 }
 
@@ -202,23 +118,15 @@ func (c *Conn) SetLinger(d time.Duration) error {
 	if d > maxTimeout {
 		return &ConfigError{"Linger", d, fmt.Sprintf("must be at most %v", maxTimeout)}
 	}
-	c.mu.Lock()
-	defer c.unlock()
-	if c.session.closing.Caller != closing.Uses {
-		return c.opError("set", net.ErrClosed)
-	}
-	c.session.closing.Linger = d
-	return nil
+	return c.set(&change{of: ofLinger, wait: d})
 }
 
 // retire removes an ended session from the endpoint, which keeps its TIME-WAIT
-// entry (RFC 9293 §3.6.1).
+// entry (RFC 9293 §3.6.1). A call that returns finds the session gone from there.
 func (c *Conn) retire() {
-	if c.session.closing.Phase != closing.Retired {
-		c.session.release()
-		c.ep.remove(c, c.session.timeWaitState())
+	if end, first := c.session.retire(); first {
+		c.ep.remove(c, end)
 		c.calls.end()
-		c.session.wakeAll() // last: a call that returns finds the session gone from the endpoint
 	}
 }
 
@@ -226,16 +134,8 @@ func (c *Conn) retire() {
 // answer to CLOSE is missing. It aborts the session if ctx ends first.
 func (c *Conn) waitClosed(ctx context.Context) (result shutResult) {
 	_ = c.await(blocking{ctx: ctx}, func() (p pause, err error) {
-		switch {
-		case c.session.shutting() && ctx.Err() == nil:
+		if result = c.session.shut(ctx.Err() != nil); result == shutWaits {
 			p.on = &c.io.canWrite
-		case c.session.closing.Undelivered():
-			result = shutUndelivered
-		case c.session.shutting() && c.session.closing.Phase != closing.Draining:
-			c.session.forget(net.ErrClosed)
-			result = shutCut
-		default:
-			result = shutDelivered
 		}
 		return p, nil
 	}, nil)

@@ -5,9 +5,6 @@ import (
 	"net"
 	"os"
 	"sync"
-
-	"github.com/arqnet/kcp/internal/closing"
-	"github.com/arqnet/kcp/trace"
 )
 
 // datagramHandler is a handler of datagrams. running is held while handle runs.
@@ -31,9 +28,7 @@ type datagramHandler struct {
 func (c *Conn) HandleDatagrams(f func(b []byte)) {
 	c.mu.Lock()
 	defer c.unlock()
-	if f != nil || c.session.in.datagrams != nil {
-		c.session.datagramQueue().Handled = f != nil
-	}
+	c.session.handDatagrams(f != nil)
 	if f != nil {
 		c.state().handler = &datagramHandler{handle: f}
 	} else if c.calls != nil {
@@ -59,13 +54,8 @@ func (c *Conn) handleDatagram(b []byte) {
 // nil: it is dropped. It unlocks c.mu, also if a hook of the trace panics.
 func (c *Conn) handlerOf(b []byte) *datagramHandler {
 	defer c.unlock()
-	q, h := c.session.datagramQueue(), c.state().handler
-	q.Arrived(len(b))
-	c.session.traceDatagram(trace.DatagramReceived, len(b))
-	c.session.noteActivity(c.ep.now())
-	if h == nil || c.session.closing.Caller != closing.Uses {
-		q.Stats.Dropped++
-		c.session.traceDatagram(trace.DatagramDropped, len(b))
+	h := c.state().handler
+	if !c.session.handed(len(b), h != nil) {
 		return nil
 	}
 	return h
@@ -81,11 +71,7 @@ func (c *Conn) handlerOf(b []byte) *datagramHandler {
 func (c *Conn) MaxDatagramSize() int {
 	c.mu.Lock()
 	defer c.unlock()
-	if c.session.closing.Phase < closing.Ended {
-		c.session.wantMTU(0)
-	}
-	size, _ := c.session.maxDatagramSize()
-	return size
+	return c.session.datagramSize()
 }
 
 // SendDatagram sends a copy of b as one packet beside the byte stream: unreliable,
@@ -106,7 +92,7 @@ func (c *Conn) MaxDatagramSize() int {
 func (c *Conn) SendDatagram(b []byte) error {
 	c.mu.Lock()
 	defer c.unlock()
-	if err := c.session.queueDatagram(b); err != nil {
+	if err := c.session.sendDatagram(b); err != nil {
 		return c.opError("write", err)
 	}
 	return nil
@@ -120,9 +106,9 @@ func (c *Conn) SendDatagram(b []byte) error {
 // the peer has closed it.
 func (c *Conn) ReceiveDatagram(ctx context.Context) (next []byte, err error) {
 	err = c.await(blocking{op: "read", ctx: ctx}, func() (pause, error) {
-		q := c.session.datagramQueue()
+		s := c.session.state()
 		switch {
-		case c.session.closing.Caller != closing.Uses:
+		case s.left:
 			return pause{}, net.ErrClosed
 		case c.io.member != nil:
 			return pause{}, ErrGrouped
@@ -130,12 +116,13 @@ func (c *Conn) ReceiveDatagram(ctx context.Context) (next []byte, err error) {
 			return pause{}, ctx.Err()
 		case c.io.readDeadline.expired():
 			return pause{}, os.ErrDeadlineExceeded
-		case q.Len() > 0:
-			next = q.Pop()
-			c.session.accountRead(len(next))
+		}
+		b, ok := c.session.receiveDatagram()
+		if ok {
+			next = b
 			return pause{}, nil
 		}
-		return pause{on: &c.io.canRead}, c.session.reason(c.session.closing.err)
+		return pause{on: &c.io.canRead}, s.err
 	}, nil)
 	return next, err
 }

@@ -3,7 +3,6 @@ package kcp
 import (
 	"net"
 
-	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/list"
 	"github.com/arqnet/kcp/internal/streams"
 )
@@ -14,7 +13,7 @@ import (
 // is of streams and what is not take turns.
 func (c *Conn) takeEvent(m *groupMember, memory *groupMemory, e *Event) gotWhat {
 	*e = Event{Conn: c}
-	if c.session.closing.Caller != closing.Uses {
+	if c.session.state().left {
 		return c.takeEnd(m, e, net.ErrClosed)
 	}
 	for range 2 {
@@ -34,10 +33,10 @@ func (c *Conn) takeEvent(m *groupMember, memory *groupMemory, e *Event) gotWhat 
 // takeArrived is takeEvent for what has arrived outside of streams. Datagrams and data
 // take turns.
 func (c *Conn) takeArrived(m *groupMember, memory *groupMemory, e *Event) gotWhat {
-	if q := c.session.in.datagrams; q != nil && q.Len() > 0 && !(m.datagram && c.session.kcp.receiver().readable()) {
+	if w := c.session.waiting(); w.datagrams > 0 && !(m.datagram && w.data) {
 		m.datagram = true
-		e.Kind, e.Data = EventDatagram, q.Pop()
-		c.session.accountRead(len(e.Data))
+		e.Kind = EventDatagram
+		e.Data, _ = c.session.receiveDatagram()
 		return gotEvent
 	}
 	return c.takeData(m, memory, e)
@@ -45,14 +44,9 @@ func (c *Conn) takeArrived(m *groupMember, memory *groupMemory, e *Event) gotWha
 
 // takeState is takeEvent for ends, and for room, after all that has arrived.
 func (c *Conn) takeState(m *groupMember, e *Event) gotWhat {
-	ended := c.session.closing.Phase == closing.Retired
-	if err := c.readEnd(); err != nil && ended {
-		if m.peerDone && c.session.closing.err != ErrPeerClosed {
-			err = c.session.closing.err
-			c.io.errReported = true
-		}
+	if err := c.session.readEnd(m.peerDone); err != nil && c.session.state().retired {
 		return c.takeEnd(m, e, err)
-	} else if err != nil && c.atEOF(m) {
+	} else if err != nil && !m.peerDone && c.session.waiting().eof {
 		m.peerDone = true
 		e.Kind, e.Err = EventEOF, c.opError("read", err)
 		return gotEvent
@@ -67,12 +61,12 @@ func (c *Conn) takeState(m *groupMember, e *Event) gotWhat {
 
 // takeData is takeEvent for messages and data of the stream.
 func (c *Conn) takeData(m *groupMember, memory *groupMemory, e *Event) gotWhat {
-	if !c.session.kcp.receiver().readable() {
+	if !c.session.waiting().data {
 		return gotNothing
 	}
 	n := 0
 	if c.session.messageMode() {
-		size := c.session.kcp.PeekSize()
+		size := c.session.nextMessage()
 		if size < 0 {
 			return gotNothing
 		}
@@ -80,28 +74,21 @@ func (c *Conn) takeData(m *groupMember, memory *groupMemory, e *Event) gotWhat {
 		if free == nil && size > 0 {
 			return gotNoMemory
 		}
-		n, _ = c.session.kcp.Recv(free) // the message is there, and fits
+		n, _ = c.session.readMessage(free) // the message is there, and fits
 		e.Kind = EventMessage
 	} else {
 		free := memory.free(leastRun, groupRun)
 		if free == nil {
 			return gotNoMemory
 		}
-		if n = c.session.kcp.recvBytes(free); n == 0 {
+		if n = c.session.read(free, 0); n == 0 {
 			return gotNothing // it went to a Read that has yet to return
 		}
 		e.Kind = EventData
 	}
 	e.Data = memory.take(n)
 	m.datagram = false
-	c.session.afterRead(n)
 	return gotEvent
-}
-
-// atEOF reports whether EventEOF is due, if the peer's data has ended. If the
-// peer has closed the session, that ends in the same step.
-func (c *Conn) atEOF(m *groupMember) bool {
-	return !m.peerDone && c.session.closing.Phase < closing.Lingering && c.session.allReceived() && c.session.closing.Read != closing.ReadClosed
 }
 
 // takeEnd fills in the last event of the session, and takes it out of the group.
@@ -114,10 +101,9 @@ func (c *Conn) takeEnd(m *groupMember, e *Event, err error) gotWhat {
 
 // hasEvent reports whether takeEvent may have an event for m.
 func (c *Conn) hasEvent(m *groupMember) bool {
-	return c.session.closing.Caller != closing.Uses || c.session.closing.Phase == closing.Retired || c.session.kcp.receiver().readable() ||
-		c.session.in.datagrams.Len() > 0 ||
-		c.atEOF(m) || c.writableLocked(m) ||
-		m.streams && (c.calls != nil && c.calls.ready.First() != nil || c.session.streams != nil && c.session.streams.Waiting() > 0)
+	s, w := c.session.state(), c.session.waiting()
+	return s.left || s.retired || w.data || w.datagrams > 0 || w.eof && !m.peerDone || c.writableLocked(m) ||
+		m.streams && (c.calls != nil && c.calls.ready.First() != nil || w.streams > 0)
 }
 
 // writableLocked reports whether EventWritable is due for m. A write that came in the
@@ -164,7 +150,7 @@ func (c *Conn) endTurnsLocked() {
 // is to be an event of the group that the session joins next.
 func (s *Stream) endWaitsLocked() bool {
 	c := s.conn
-	return c.calls.reported && c.session.closing.Caller == closing.Uses && !s.closed && !s.eof && s.state.Gone() && s.state.ReadEnd() != nil
+	return c.calls.reported && !c.session.state().left && !s.closed && !s.eof && s.state.Gone() && s.state.ReadEnd() != nil
 }
 
 // reportsStreams reports whether a group has the events of the session's streams.
@@ -177,15 +163,18 @@ func turnOf(s *Stream) *list.Links[Stream] { return &s.turn }
 // events. All that the peer has opened come first, so no other event of a stream
 // comes before its EventStream.
 func (c *Conn) takeStream(m *groupMember, memory *groupMemory, e *Event) gotWhat {
-	t := c.session.streams
-	if !m.streams || t == nil {
+	if !m.streams {
 		return gotNothing
 	}
-	if s := t.Accept(); s != nil {
+	if c.session.waiting().streams > 0 {
+		s, _ := c.session.acceptStream()
 		e.Kind, e.Stream = EventStream, streamOf(s)
 		return gotEvent
 	}
-	ready := &c.state().ready
+	if c.calls == nil {
+		return gotNothing
+	}
+	ready := &c.calls.ready
 	for s := ready.First(); s != nil; s = ready.First() {
 		ready.Remove(turnOf, s)
 		got := s.takeEventLocked(memory, e)
@@ -223,10 +212,9 @@ func (s *Stream) takeEventLocked(memory *groupMemory, e *Event) gotWhat {
 	if got := s.takeDataLocked(memory, e); got != gotNothing {
 		return got
 	}
-	if err := s.state.ReadEnd(); err != nil && !s.eof {
+	if !s.eof && s.state.ReadEnd() != nil {
 		s.eof = true
-		s.state.ReadDone()
-		s.conn.session.kickStreams() // the stream may be over
+		err := s.conn.session.streamReadEnd(&s.state)
 		e.Kind, e.Stream, e.Err = EventEOF, s, s.conn.opError("read", err)
 		s.goOnLocked()
 		return gotEvent
@@ -236,7 +224,7 @@ func (s *Stream) takeEventLocked(memory *groupMemory, e *Event) gotWhat {
 	}
 	room, half := s.conn.session.streamRoom(&s.state, 1)
 	s.stopAwaitingLocked()
-	if room <= 0 && s.conn.cannotWrite(s) == nil {
+	if room <= 0 && s.conn.session.cannotWrite(s.conn.address(new(writeCall), s)) == nil {
 		s.awaitRoomLocked(half)
 		return gotNothing
 	}
@@ -257,19 +245,18 @@ func (s *Stream) takeDataLocked(memory *groupMemory, e *Event) gotWhat {
 		if free == nil && size > 0 {
 			return gotNoMemory
 		}
-		n = s.state.ReadMessage(free)
+		n = s.conn.session.readStream(&s.state, free, 0, true)
 	} else {
 		free := memory.free(leastRun, groupRun)
 		if free == nil {
 			return gotNoMemory
 		}
-		if n = s.state.Read(free); n == 0 {
+		if n = s.conn.session.readStream(&s.state, free, 0, false); n == 0 {
 			return gotNothing // empty messages, and nothing else
 		}
 	}
 	e.Kind, e.Stream, e.Data = kind, s, memory.take(n)
 	s.goOnLocked()
-	s.afterReadLocked(n)
 	return gotEvent
 }
 
@@ -328,7 +315,7 @@ func (c *Conn) tryQueue(o *Outgoing) (flush bool) {
 	what := batchedData
 	if o.Datagram && o.Stream == nil {
 		what = batchedDatagram
-		if o.Err = c.session.queueDatagram(o.Data); o.Err == nil {
+		if o.Err = c.session.sendDatagram(o.Data); o.Err == nil {
 			o.N = len(o.Data)
 		}
 	} else {
@@ -359,7 +346,7 @@ func (c *Conn) flushBatched(b *sendBatch) {
 	defer c.unlockWith(b)
 	what := c.io.batched
 	c.io.batched = 0
-	if what&batchedData != 0 && c.session.closing.Phase < closing.Ended {
+	if what&batchedData != 0 && !c.session.state().ended {
 		c.session.push()
 	}
 }

@@ -4,13 +4,11 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
-	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/compatibility"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/incast"
 	"github.com/arqnet/kcp/internal/inturn"
 	"github.com/arqnet/kcp/internal/netblock"
-	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/streams"
@@ -36,7 +34,7 @@ func (h *sessionHost) offer() (ok, none bool) {
 		return false, true
 	}
 	ok = l.offer((*Conn)(h), true)
-	if ok && h.session.tls != nil {
+	if ok && h.ep.config.TLS != nil {
 		h.ep.handshakeOver((*Conn)(h)) // the session is established, and makes no room
 	}
 	return ok, false
@@ -45,7 +43,7 @@ func (h *sessionHost) offer() (ok, none bool) {
 func (h *sessionHost) validated() bool { return h.ep.countValidated((*Conn)(h)) }
 
 func (h *sessionHost) move(to source) bool {
-	return h.ep.rekey((*Conn)(h), admission.MakeKey(to.addr, to.peer, h.session.entry.Conv))
+	return h.ep.rekey((*Conn)(h), admission.MakeKey(to.addr, to.peer, (*Conn)(h).Conv()))
 }
 
 func (h *sessionHost) reply(to source, by protect.Protection, first header, signals ...signal) bool {
@@ -53,13 +51,13 @@ func (h *sessionHost) reply(to source, by protect.Protection, first header, sign
 }
 
 func (h *sessionHost) pays(n int) bool {
-	key := h.session.entry.Key()
+	key := (*Conn)(h).tableEntry().Key()
 	key.Conv = 0
 	return h.ep.opens.Take(key, n)
 }
 
 func (h *sessionHost) challenge(to source, token uint32, at time.Duration) signal {
-	return h.ep.challengeOf(to, h.session.entry.Conv, token, at)
+	return h.ep.challengeOf(to, (*Conn)(h).Conv(), token, at)
 }
 
 func (h *sessionHost) resetKey() *packetkeys.ToldKey { return h.ep.resetKeyOf((*Conn)(h)) }
@@ -68,7 +66,7 @@ func (h *sessionHost) resetKey() *packetkeys.ToldKey { return h.ep.resetKeyOf((*
 func (h *sessionHost) workTLS(from netblock.Block, x *handshake.Exchange, work handshake.Work) {
 	c, e := (*Conn)(h), h.ep
 	turn := e.handshakes.Go(from, func() {
-		e.env.Woken(nil, c.session.entry.Conv, inturn.TLS)
+		e.env.Woken(nil, c.Conv(), inturn.TLS)
 		c.workTLS(x, work)
 	})
 	x.Cancel = turn.Cancel
@@ -77,7 +75,7 @@ func (h *sessionHost) workTLS(from netblock.Block, x *handshake.Exchange, work h
 func (h *sessionHost) handshakeOver() { h.ep.handshakeOver((*Conn)(h)) }
 
 func (h *sessionHost) handshakeFailed(err *HandshakeError) {
-	if !h.ep.opens.Fail((*Conn)(h), !h.session.hs.unvalidated.Load(), err) {
+	if !h.ep.opens.Fail((*Conn)(h), !h.session.halfOpen(), err) {
 		h.ep.reportHandshake((*Conn)(h).RemoteAddr(), err)
 	}
 }
@@ -85,8 +83,8 @@ func (h *sessionHost) handshakeFailed(err *HandshakeError) {
 func (h *sessionHost) arrived(shard int) uint32        { return h.ep.arrived(shard) }
 func (h *sessionHost) unread(shard int, n uint32) bool { return h.ep.unread(shard, n) }
 func (h *sessionHost) incast(shard int) *socketIncast  { return h.ep.incastOf(shard) }
-func (h *sessionHost) hand(b []byte) {
-	h.ep.hand(int(h.session.path.shard), handedDatagram{(*Conn)(h), b})
+func (h *sessionHost) hand(shard int, b []byte) {
+	h.ep.hand(shard, handedDatagram{(*Conn)(h), b})
 }
 
 func (h *sessionHost) newStream(p *streams.Params) *streams.Stream {
@@ -99,9 +97,9 @@ func (h *sessionHost) newStream(p *streams.Params) *streams.Stream {
 	return &s.state
 }
 
-func (h *sessionHost) look()                 { h.ep.look(0) }
-func (h *sessionHost) looked() time.Duration { return h.ep.looked() }
-func (h *sessionHost) keepsWhole() bool      { return h.ep.keepsWhole(int(h.session.path.shard)) }
+func (h *sessionHost) look()                     { h.ep.look(0) }
+func (h *sessionHost) looked() time.Duration     { return h.ep.looked() }
+func (h *sessionHost) keepsWhole(shard int) bool { return h.ep.keepsWhole(shard) }
 func (h *sessionHost) socketError(since time.Duration) error {
 	return h.ep.socketErrorOf((*Conn)(h).RemoteAddr(), since)
 }
@@ -125,11 +123,10 @@ func takeGrant(s *session, g incast.Grant, now time.Duration) bool {
 
 // letGoOn lets the calls, and whatever else, go on that a step has made ready.
 func (c *Conn) letGoOn() {
-	ready := c.session.step.ready &^ woken
+	ready := c.session.take().ready
 	if ready == 0 {
 		return
 	}
-	c.session.step.ready &= woken
 	if ready&stopped != 0 {
 		c.stopDeadlines()
 	}
@@ -145,8 +142,8 @@ func (c *Conn) letGoOn() {
 			c.io.member.wake()
 		}
 	}
-	if ready&receivers != 0 && !c.session.rare.receipts.running {
-		c.session.rare.receipts.running = true
+	if ready&receivers != 0 && !c.io.receipts {
+		c.io.receipts = true
 		go c.runReceipts()
 	}
 	if f := c.ep.compat.Validated; f != nil && ready&admitted != 0 {
@@ -167,7 +164,11 @@ func (c *Conn) stopDeadlines() {
 var _ = compatibility.Connect(compatibility.Hooks{
 	Set:       func(endpoint any, o compatibility.Options) { endpoint.(*Endpoint).compat = o },
 	Validated: func(conn any) bool { return !conn.(*Conn).session.halfOpen() },
-	Close:     func(conn any) ([][]byte, error) { return conn.(*Conn).closeKeeping(true) },
+	Close: func(conn any) ([][]byte, error) {
+		call := &closeCall{keeps: true}
+		err := conn.(*Conn).close(call)
+		return call.received, err
+	},
 	Machine: func(config, k any, alike bool) (mtu int) {
 		c := config.(*Config).withDefaults()
 		if c.apply(k.(*KCP)); alike {
@@ -179,34 +180,16 @@ var _ = compatibility.Connect(compatibility.Hooks{
 
 // What endpoints and timers have sessions do: lock, do it, and carry out the effects.
 
-func (c *Conn) handshakeFromNewAddress(p *inPacket, now time.Duration) (mine, moved bool) {
+func (c *Conn) claims(q question, p *inPacket, now time.Duration) (mine, moved bool) {
 	c.mu.Lock()
 	defer c.unlock()
-	return c.session.handshakeFromNewAddress(p, now)
-}
-
-func (c *Conn) helloFromNewAddress(token uint32, from source, shown bool, now time.Duration) (mine, moved bool) {
-	c.mu.Lock()
-	defer c.unlock()
-	return c.session.helloFromNewAddress(token, from, shown, now)
-}
-
-func (c *Conn) packetFromNewAddress(p *inPacket, numbered bool, now time.Duration) (mine, moved bool) {
-	c.mu.Lock()
-	defer c.unlock()
-	return c.session.packetFromNewAddress(p, numbered, now)
+	return c.session.claims(q, p, now)
 }
 
 func (c *Conn) rerouted(moved bool) {
 	c.mu.Lock()
 	defer c.unlock()
 	c.session.rerouted(moved)
-}
-
-func (c *Conn) welcomeElsewhere(p *inPacket, hello signal) bool {
-	c.mu.Lock()
-	defer c.unlock()
-	return c.session.welcomeElsewhere(p, hello)
 }
 
 func (c *Conn) onWake() {
@@ -221,41 +204,22 @@ func (c *Conn) shedMemory() bool {
 	return c.session.shedMemory()
 }
 
-func (c *Conn) statelessReset(now time.Duration) {
+func (c *Conn) endFor(why cause, err error) {
 	c.mu.Lock()
 	defer c.unlock()
-	c.session.statelessReset(now)
+	c.session.endFor(why, err)
 }
 
-func (c *Conn) closeForShutdown() {
+func (c *Conn) hasten(to *source, now time.Duration) {
 	c.mu.Lock()
 	defer c.unlock()
-	c.session.closeForShutdown()
+	c.session.hasten(to, now)
 }
 
-func (c *Conn) unreachable() {
+func (c *Conn) moveOpening(to source) bool {
 	c.mu.Lock()
 	defer c.unlock()
-	c.session.unreachable()
-}
-
-func (c *Conn) discard(err error) {
-	c.mu.Lock()
-	defer c.unlock()
-	c.session.discard(err)
-}
-
-func (c *Conn) endDraining() {
-	c.mu.Lock()
-	defer c.unlock()
-	c.session.endDraining()
-}
-
-// fail ends the session with err.
-func (c *Conn) fail(err error) {
-	c.mu.Lock()
-	defer c.unlock()
-	c.session.abort(err)
+	return c.session.moveOpening(to)
 }
 
 func (c *Conn) hellos() int {
@@ -270,26 +234,9 @@ func (c *Conn) keepQuiet() {
 	c.session.keepQuiet()
 }
 
-// evict ends the session to make room for another one, unless it has become established
-// meanwhile.
-func (c *Conn) evict() {
+// lookAt locks c.mu, and returns what may be asked of the session.
+func (c *Conn) lookAt() sessionState {
 	c.mu.Lock()
 	defer c.unlock()
-	if c.session.halfOpen() || c.session.hs.Role == opening.Accepted {
-		c.session.abort(ErrReset)
-	}
-}
-
-// opening reports whether the session may still be offered to Accept.
-func (c *Conn) opening() bool {
-	c.mu.Lock()
-	defer c.unlock()
-	return c.session.hs.Role == opening.Accepted && c.session.closing.Phase < closing.Ended
-}
-
-// wasOffered reports whether the session was offered to Accept, or dialled.
-func (c *Conn) wasOffered() bool {
-	c.mu.Lock()
-	defer c.unlock()
-	return c.session.hs.Role != opening.Accepted
+	return c.session.state()
 }

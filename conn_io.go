@@ -4,8 +4,6 @@ import (
 	"io"
 	"net"
 	"os"
-
-	"github.com/arqnet/kcp/internal/closing"
 )
 
 // Read reads up to len(b) bytes, and waits until there are some. The rest of a message
@@ -24,31 +22,30 @@ func (c *Conn) Read(b []byte) (n int, err error) {
 	lent := false // the state machine copies what arrives straight into b
 	takeBack := func() int {
 		lent, c.io.filling = false, false
-		return len(b) - c.session.kcp.receiver().takeBuffer()
+		return len(b) - c.session.takeBack()
 	}
 	err = c.await(blocking{op: "read"}, func() (pause, error) {
 		if lent {
 			n = takeBack()
 		}
-		if n > 0 {
-			n += c.session.kcp.recvBytes(b[n:])
-		} else if err := c.cannotRead(); err != nil || len(b) == 0 {
-			return pause{}, err
-		} else if n = c.session.kcp.recvBytes(b); n == 0 {
-			if err := c.readEnd(); err != nil {
+		if n == 0 {
+			if err := c.cannotRead(); err != nil || len(b) == 0 {
 				return pause{}, err
 			}
-			if !c.io.filling { // else another Read has lent its buffer, and comes first
-				lent, c.io.filling = true, true
-				c.session.kcp.receiver().lendBuffer(b)
-			}
-			return pause{on: &c.io.canRead}, nil
 		}
-		c.session.afterRead(n)
-		return pause{}, nil
+		if n = c.session.read(b, n); n > 0 {
+			return pause{}, nil
+		} else if err := c.session.readEnd(false); err != nil {
+			return pause{}, err
+		}
+		if !c.io.filling { // else another Read has lent its buffer, and comes first
+			lent, c.io.filling = true, true
+			c.session.lend(b)
+		}
+		return pause{on: &c.io.canRead}, nil
 	}, func() {
-		if done := false; lent && takeBack() > 0 {
-			c.session.endIfUnwound(&done) // what is in b is lost
+		if lent && takeBack() > 0 {
+			c.session.unwind() // what is in b is lost
 		}
 	})
 	return n, err
@@ -64,49 +61,33 @@ func (c *Conn) ReadMessage(b []byte) (n int, err error) {
 		if err := c.cannotRead(); err != nil {
 			return pause{}, err
 		}
-		size, err := c.session.kcp.Recv(b)
+		size, err := c.session.readMessage(b)
 		switch err {
 		case nil:
 			n = size
-			c.session.afterRead(n)
 			return pause{}, nil
 		case io.ErrShortBuffer:
 			return pause{}, err
 		}
-		return pause{on: &c.io.canRead}, c.readEnd()
+		return pause{on: &c.io.canRead}, c.session.readEnd(false)
 	}, nil)
 	return n, err
 }
 
 // cannotRead returns why a Read fails even if data has arrived; nil if it does not.
 func (c *Conn) cannotRead() error {
+	s := c.session.state()
 	switch {
-	case c.session.closing.Caller != closing.Uses:
+	case s.left:
 		return net.ErrClosed
 	case c.io.member != nil:
 		return ErrGrouped
-	case c.io.readDeadline.expired() && !(c.ep.compat.DataBeforeDeadline &&
-		(c.session.kcp.receiver().readable() || c.session.allReceived() || c.session.closing.err != nil)):
-		return os.ErrDeadlineExceeded
+	case c.io.readDeadline.expired():
+		if w := c.session.waiting(); !c.ep.compat.DataBeforeDeadline || !w.data && !w.all && s.err == nil {
+			return os.ErrDeadlineExceeded
+		}
 	}
 	return nil
-}
-
-// readEnd returns why nothing more can be read once the queue has no complete message:
-// io.EOF once the peer has closed its side and all its data was read. nil: more may
-// arrive.
-func (c *Conn) readEnd() error {
-	if c.session.allReceived() && c.session.closing.err != ErrMemoryPressure && c.session.closing.err != errUnwound { // which drop what was not read
-		if c.session.kcp.receiver().queued() {
-			return io.ErrUnexpectedEOF // a message without its end
-		}
-		if c.session.closing.Read == closing.ReadClosed && c.session.hs.reasons != nil && c.session.hs.reasons.peer != nil {
-			return c.session.hs.reasons.peer
-		}
-		return io.EOF
-	}
-	c.io.errReported = c.io.errReported || c.session.closing.err != nil
-	return c.session.reason(c.session.closing.err)
 }
 
 // Write queues b, and sends at once as much as the windows allow. It blocks while
@@ -189,19 +170,11 @@ func (c *Conn) write(s *Stream, w writeCall) (int, error) {
 	return w.n, err
 }
 
-// tryWrite is session.write to s, or if that is nil to the session, as far as deadlines
-// allow. What has to follow is noted: EventWritable of a group, or that s was cut.
+// tryWrite is session.write to s, or if that is nil to the session. What has to follow is
+// noted: EventWritable of a group.
 func (c *Conn) tryWrite(s *Stream, w *writeCall) error {
-	if s != nil {
-		w.stream = &s.state
-	} else if w.message && !c.session.messageMode() {
-		return ErrNotMessageMode
-	}
-	err := c.cannotWrite(s)
-	c.io.errReported = c.io.errReported || s == nil && err != nil && err == c.session.reason(c.session.closing.err)
-	if err == nil || err == os.ErrDeadlineExceeded && w.goesOn(c.ep.compat.SegmentBound) {
-		err = c.session.write(w)
-	}
+	c.address(w, s)
+	err := c.session.write(w)
 	if err == ErrWouldBlock && !w.waits {
 		if m := c.io.member; s != nil {
 			s.refused = s.refused || !w.free
@@ -210,10 +183,19 @@ func (c *Conn) tryWrite(s *Stream, w *writeCall) error {
 			m.wantsRoom, m.refused = true, m.refused || !w.free
 		}
 	}
-	if s != nil && w.free && (w.waits || !w.message || err != ErrWouldBlock) { // else it is meant to be missed
-		s.state.SetCut(err != nil || w.n < len(w.b))
-	}
 	return err
+}
+
+// address makes w a call that writes to s, or if that is nil to the session.
+func (c *Conn) address(w *writeCall, s *Stream) *writeCall {
+	at := &c.io.writeDeadline
+	if s != nil {
+		at, w.stream, w.closed = &s.writeDeadline, &s.state, s.closed
+	}
+	if w.late = nil; at.expired() {
+		w.late = os.ErrDeadlineExceeded
+	}
+	return w
 }
 
 // MaxMessageSize returns the largest message that WriteMessage takes, in bytes; 0
@@ -223,11 +205,7 @@ func (c *Conn) tryWrite(s *Stream, w *writeCall) error {
 func (c *Conn) MaxMessageSize() int {
 	c.mu.Lock()
 	defer c.unlock()
-	if !c.session.messageMode() {
-		return 0
-	}
-	most, _ := c.session.kcp.messageLimit()
-	return most
+	return c.session.maxMessage()
 }
 
 // WriteMessage queues b as one message, which may be empty. It blocks as Write does. If
@@ -238,25 +216,6 @@ func (c *Conn) WriteMessage(b []byte) error {
 	return err
 }
 
-// cannotWrite returns why nothing may be written now to s, or if that is nil to the
-// session; nil if something may.
-func (c *Conn) cannotWrite(s *Stream) error {
-	if s == nil {
-		if c.session.closing.Caller == closing.Uses && c.io.writeDeadline.expired() && !(c.ep.compat.DataBeforeDeadline && c.session.room() > 0) {
-			return os.ErrDeadlineExceeded
-		}
-		return c.session.writeEnd(nil)
-	}
-	err := c.session.writeEnd(&s.state)
-	switch {
-	case s.closed:
-		return net.ErrClosed
-	case err != net.ErrClosed && s.writeDeadline.expired():
-		return os.ErrDeadlineExceeded
-	}
-	return err
-}
-
 // NextMessageSize returns the size in bytes, which may be 0, of the message that
 // ReadMessage would return now. It does not wait: ok is false if ReadMessage would wait
 // or fail. The size serves to make a buffer after io.ErrShortBuffer, if no other call
@@ -264,7 +223,7 @@ func (c *Conn) cannotWrite(s *Stream) error {
 func (c *Conn) NextMessageSize() (size int, ok bool) {
 	c.mu.Lock()
 	defer c.unlock()
-	if size = c.session.kcp.PeekSize(); size < 0 || c.cannotRead() != nil {
+	if size = c.session.nextMessage(); size < 0 || c.cannotRead() != nil {
 		return 0, false
 	}
 	return size, true
@@ -324,13 +283,7 @@ func (c *Conn) TrySendMessage(b []byte, options *MessageOptions) error {
 func (c *Conn) WriteAvailable() int {
 	c.mu.Lock()
 	defer c.unlock()
-	room := c.session.room()
-	if room <= 0 || c.cannotWrite(nil) != nil {
-		return 0
-	}
-	payload := c.session.kcp.load().payload
-	full, rest := room/(payload+writeCostPerSegment), room%(payload+writeCostPerSegment)
-	return max(full*payload+max(rest-writeCostPerSegment, 0), 1)
+	return c.session.available(c.address(new(writeCall), nil))
 }
 
 // WriteReady returns a channel that is closed as soon as the write buffer has room, so
@@ -351,7 +304,7 @@ func (c *Conn) WriteReady() <-chan struct{} {
 
 // announceRoom closes the channel of WriteReady if a write would not wait.
 func (c *Conn) announceRoom(w *callState) {
-	if c.session.room() > 0 || c.cannotWrite(nil) != nil {
+	if c.session.room() > 0 || c.session.cannotWrite(c.address(new(writeCall), nil)) != nil {
 		close(w.room)
 		w.room = nil
 	}

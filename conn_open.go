@@ -3,12 +3,9 @@ package kcp
 import (
 	"context"
 	"crypto/tls"
-	"net"
 	"time"
 
-	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/handshake"
-	"github.com/arqnet/kcp/internal/opening"
 )
 
 // PeerInfo is what a session knows of its peer.
@@ -30,8 +27,7 @@ type PeerInfo struct {
 func (c *Conn) Peer() PeerInfo {
 	c.mu.Lock()
 	defer c.unlock()
-	l := &c.session.hs
-	return PeerInfo{Known: l.Peer != opening.Unknown, Legacy: l.Peer == opening.Legacy, Version: int(min(l.version, maxInt32))}
+	return c.session.peer()
 }
 
 // connect locks c.mu, starts the handshake, and waits for the peer's answer as
@@ -41,72 +37,44 @@ func (c *Conn) connect(ctx context.Context, called time.Duration) (err error) {
 	c.startTrace(SessionDialled)
 	begun, limit := false, c.ep.config.DialTimeout
 	_ = c.await(blocking{ctx: ctx}, func() (pause, error) {
-		if !begun && c.session.closing.Phase < closing.Ended { // else a packet, or the endpoint's end, was first
-			if limit > 0 {
-				c.session.hs.Role = opening.Dialling
-			}
-			c.session.startHandshake(c.ep.now())
+		if !begun {
+			c.session.dial(limit > 0)
 		}
 		begun = true
 		// A session that has failed may have to tell the peer why, which the caller's
 		// closing of the endpoint must not forestall.
-		late := c.ep.now() >= called+limit
+		late, s := c.ep.now() >= called+limit, c.session.state()
 		switch {
 		case limit == 0:
-		case !c.session.hs.Reached && c.session.closing.Phase != closing.Retired && !late && ctx.Err() == nil:
+		case !s.reached && !s.retired && !late && ctx.Err() == nil:
 			return pause{on: &c.io.canWrite, until: called + limit}, nil
 		default:
-			err = c.connected(ctx, called)
+			err = c.session.dialled(func() error { return c.unanswered(ctx, called) })
 		}
 		return pause{}, nil
 	}, nil)
 	return err
 }
 
-// connected is what connect does in the end, with c.mu held.
-func (c *Conn) connected(ctx context.Context, called time.Duration) error {
-	c.session.hs.Role = opening.Dialled
-	if c.session.closing.Phase < closing.Ended {
-		c.session.schedule(c.ep.now())
+// unanswered returns why Dial fails without an answer. c.mu is held.
+func (c *Conn) unanswered(ctx context.Context, called time.Duration) error {
+	if err := ctx.Err(); err != nil && err != context.DeadlineExceeded {
+		return err
 	}
-	if c.session.hs.Reached && (c.session.closing.err == nil || c.session.closing.err == ErrPeerClosed) {
-		return nil // there may be data from before the peer closed
-	}
-	err := c.session.closing.err
-	if err == nil && c.session.closing.Caller != closing.Uses {
-		err = net.ErrClosed // by Shutdown
-	}
-	if err == nil {
-		if err = ctx.Err(); err == nil || err == context.DeadlineExceeded {
-			err = &NoAnswerError{Waited: c.ep.now() - called, Socket: c.ep.socketErrorSince(called)}
-		}
-	}
-	c.session.forget(err)
-	return err
+	return &NoAnswerError{Waited: c.ep.now() - called, Socket: c.ep.socketErrorSince(called)}
 }
 
 // begin locks c.mu and starts the timers of an accepted session. If offered, it
 // puts the session into l's backlog. It reports false if the session has ended,
 // be it because the backlog is full.
-func (c *Conn) begin(now time.Duration, l *Listener, offered bool) bool {
+func (c *Conn) begin(l *Listener, offered bool) bool {
 	c.startTrace(SessionAccepted)
 	c.mu.Lock()
 	defer c.unlock()
-	if c.session.closing.Phase >= closing.Ended {
-		return false
+	if !offered {
+		return c.session.begin(nil)
 	}
-	if offered {
-		if l.offer(c, !c.session.hs.unvalidated.Load()) {
-			c.session.hs.Role = opening.Offered
-		}
-		if c.session.hs.Role == opening.Accepted && c.session.hs.Peer < opening.Extended { // an extended peer repeats CONFIRM
-			c.ep.counters.dropBacklog.Add(1)
-			c.session.forget(ErrRefused)
-			return false
-		}
-	}
-	c.session.schedule(now)
-	return true
+	return c.session.begin(func(validated bool) bool { return l.offer(c, validated) })
 }
 
 // ConnectionState is how a session is secured. It is a type of this package because
@@ -123,15 +91,7 @@ type ConnectionState struct {
 func (c *Conn) ConnectionState() ConnectionState {
 	c.mu.Lock()
 	defer c.unlock()
-	var secured *securedState
-	if c.session.tls != nil {
-		secured = c.session.tls.secured
-	}
-	if secured == nil {
-		return ConnectionState{}
-	}
-	state := secured.state
-	return ConnectionState{TLS: &state}
+	return ConnectionState{TLS: c.session.agreed()}
 }
 
 // workTLS is the goroutine of advanceTLS. It locks c.mu, but not while TLS works.

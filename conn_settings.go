@@ -2,21 +2,19 @@ package kcp
 
 import (
 	"fmt"
-	"net"
 	"time"
 
 	"github.com/arqnet/kcp/congestion"
-	"github.com/arqnet/kcp/internal/closing"
 )
 
-// unsettable reports whether settings have no effect any more, with the error
-// of their setters: net.ErrClosed after Close or Abort, and nil if the session
-// has ended otherwise.
-func (c *Conn) unsettable() (bool, error) {
-	if c.session.closing.Caller != closing.Uses {
-		return true, c.opError("set", net.ErrClosed)
+// set locks c.mu, and changes settings.
+func (c *Conn) set(to *change) error {
+	c.mu.Lock()
+	defer c.unlock()
+	if err := c.session.set(to); err != nil {
+		return c.opError("set", err)
 	}
-	return c.session.closing.Phase >= closing.Ended, nil
+	return nil
 }
 
 // SetMTU sets the size of the largest UDP payload sent, in bytes, in place of
@@ -33,20 +31,7 @@ func (c *Conn) SetMTU(n int) error {
 	if least := room + minMTU; n != 0 && (n < least || n > maxUDPPayload) {
 		return &ConfigError{"MTU", n, fmt.Sprintf("must be in [%d, %d], or 0 for the value of Config", least, maxUDPPayload)}
 	}
-	c.mu.Lock()
-	defer c.unlock()
-	if done, err := c.unsettable(); done {
-		return err
-	}
-	c.session.ownSettings().mtu = n
-	c.session.plpmtu.Restart()
-	c.session.outgoing.dropProbe()
-	c.session.kcp.configure(machineSettings{mtu: c.session.firstMTU() - room})
-	if c.session.hs.capabilities&capPMTU != 0 {
-		c.session.enablePieces()
-	}
-	c.session.schedule(c.ep.now())
-	return nil
+	return c.set(&change{of: ofMTU, n: n})
 }
 
 // SetWindow sets the windows in segments, in place of Config.SendWindow and
@@ -62,19 +47,7 @@ func (c *Conn) SetWindow(send, receive int) error {
 			return &ConfigError{w.field, w.value, fmt.Sprintf("must be in [1, %d], or 0 to leave it", maxWindow)}
 		}
 	}
-	c.mu.Lock()
-	defer c.unlock()
-	if done, err := c.unsettable(); done {
-		return err
-	}
-	c.session.in.fixedWindow = c.session.in.fixedWindow || receive != 0
-	c.session.kcp.configure(machineSettings{sendWindow: send, receiveWindow: receive})
-	if c.session.readable() {
-		c.session.step.ready |= readers // a message that the old window could not hold
-	}
-	c.session.step.ready |= writers
-	c.session.push() // what the new windows allow, or a window update
-	return nil
+	return c.set(&change{of: ofWindow, n: send, m: receive})
 }
 
 // SetNoDelay sets how segments are retransmitted, in place of Config.NoDelay,
@@ -91,16 +64,10 @@ func (c *Conn) SetNoDelay(mode NoDelay, interval time.Duration, fastResend int) 
 	if interval != 0 && (interval < least || interval > most) {
 		return &ConfigError{"Interval", interval, fmt.Sprintf("must be in [%v, %v], or 0 to leave it", least, most)}
 	}
-	c.mu.Lock()
-	defer c.unlock()
-	if done, err := c.unsettable(); done {
-		return err
-	}
-	c.session.kcp.configure(machineSettings{
+	return c.set(&change{of: ofTuning, machine: machineSettings{
 		noDelay: mode, minRTO: int(c.ep.config.MinRTO.Milliseconds()),
 		interval: int(interval.Milliseconds()), fastResend: min(fastResend, maxInt32),
-	})
-	return nil
+	}})
 }
 
 // SetCongestionControl makes the session use the controller that f returns, in place of
@@ -113,16 +80,7 @@ func (c *Conn) SetCongestionControl(f func() congestion.Control) error {
 	if f == nil {
 		first = c.ep.config.CongestionControl
 	}
-	cc := first()
-	c.mu.Lock()
-	defer c.unlock()
-	if done, err := c.unsettable(); done {
-		return err
-	}
-	c.session.ownSettings().congestion = f
-	c.session.call(func() { c.session.kcp.SetCongestionControl(cc) })
-	c.session.push()
-	return nil
+	return c.set(&change{of: ofCongestion, control: f, first: first()})
 }
 
 // SetMessageMode sets whether Write and WriteMessage send messages, or a byte stream,
@@ -132,21 +90,11 @@ func (c *Conn) SetCongestionControl(f func() congestion.Control) error {
 // otherwise. Streams are not concerned. The error is net.ErrClosed after Close or
 // Abort.
 func (c *Conn) SetMessageMode(on bool) error {
-	c.mu.Lock()
-	defer c.unlock()
-	if done, err := c.unsettable(); done {
-		return err
-	}
-	if on == c.session.messageMode() {
-		return nil
-	}
-	c.session.ownSettings().messageMode = on
-	data := streamData
+	to := &change{of: ofMessages}
 	if on {
-		data = messageData
+		to.n = 1
 	}
-	c.session.kcp.configure(machineSettings{data: data})
-	return nil
+	return c.set(to)
 }
 
 // SetWriteBuffer sets how many bytes may be written ahead of the peer's
@@ -157,14 +105,7 @@ func (c *Conn) SetWriteBuffer(bytes int) error {
 	if bytes != 0 && (bytes < minWriteBuffer || bytes > maxConfigWriteBuffer) {
 		return &ConfigError{"WriteBuffer", bytes, fmt.Sprintf("must be in [%d, %d], or 0 for the value of Config", minWriteBuffer, maxConfigWriteBuffer)}
 	}
-	c.mu.Lock()
-	defer c.unlock()
-	if done, err := c.unsettable(); done {
-		return err
-	}
-	c.session.ownSettings().writeBuffer = bytes
-	c.session.step.ready |= writers
-	return nil
+	return c.set(&change{of: ofWriteBuffer, n: bytes})
 }
 
 // SetMaxRate caps the rate at which the session sends from now on, in bytes a second, in
@@ -185,17 +126,5 @@ func (c *Conn) SetMaxRate(bytes int) error {
 	if err := validateRate(bytes); err != nil {
 		return err
 	}
-	c.mu.Lock()
-	defer c.unlock()
-	if done, err := c.unsettable(); done {
-		return err
-	}
-	c.session.setClock(c.ep.now())
-	c.session.capRate(bytes)
-	c.session.step.ready |= writers // the write buffer may have room
-	if c.session.streams != nil {
-		c.session.streams.WakeWriter()
-	}
-	c.session.push()
-	return nil
+	return c.set(&change{of: ofRate, n: bytes})
 }

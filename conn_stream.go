@@ -7,9 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/list"
-	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/streams"
 )
 
@@ -98,53 +96,27 @@ func (c *Conn) openStream(ctx context.Context, options *StreamOptions, waits boo
 	if err != nil {
 		return nil, c.opError("open", err)
 	}
-	var line *streams.Opener // the call, while it waits for room
-	var room *notifier       // on which it does
-	err = c.await(blocking{op: "open", ctx: ctx}, func() (p pause, err error) {
-		now := c.ep.now()
-		known, err := c.session.peerTakesStreams(now)
+	call := openCall{params: params, waits: waits}
+	var turn *notifier // on which the call waits for its turn
+	if waits {
+		turn = new(notifier)
+		turn.init(c)
+		call.wake = turn.Broadcast
+	}
+	err = c.await(blocking{op: "open", ctx: ctx}, func() (pause, error) {
+		call.why = ctx.Err()
+		state, err := c.session.openStream(&call)
 		switch {
 		case err != nil:
-			return p, err
-		case ctx.Err() != nil:
-			return p, ctx.Err()
-		case !known && !waits:
-			return p, errKindUnknown
-		case !known:
-			c.session.hs.kindAwaited = true
-			if p.on = &c.io.canWrite; c.session.hs.Role < opening.Dialled {
-				p.until = c.session.hs.born + helloAfterData
-			}
-			return p, nil
+			return pause{}, err
+		case state != nil:
+			s = streamOf(state)
+			return pause{}, nil
+		case call.inLine:
+			return pause{on: turn}, nil
 		}
-		t := c.session.streamTable()
-		switch may := t.MayOpen(line); {
-		case !may && !waits:
-			return p, errNoStreamYet
-		case !may:
-			if line == nil {
-				room = new(notifier)
-				room.init(c)
-				line = &streams.Opener{Wake: room.Broadcast}
-			}
-			t.Await(line)
-			return pause{on: room}, nil
-		}
-		state, err := t.Open(params)
-		if err != nil {
-			return p, err
-		}
-		if t.openAt == 0 {
-			t.openAt = now + openDelay
-		}
-		c.session.wake(t.openAt)
-		s = streamOf(state)
-		return p, nil
-	}, func() {
-		if line != nil {
-			c.session.streams.Leave(line)
-		}
-	})
+		return pause{on: &c.io.canWrite, until: call.until}, nil
+	}, func() { c.session.leaveLine(&call) })
 	return s, err
 }
 
@@ -164,22 +136,19 @@ func (c *Conn) TryOpenStream(options *StreamOptions) (*Stream, error) {
 // with which the session ended.
 func (c *Conn) AcceptStream(ctx context.Context) (s *Stream, err error) {
 	err = c.await(blocking{op: "accept", ctx: ctx}, func() (pause, error) {
-		t, calls := c.session.streamTable(), c.state()
+		calls := c.state()
 		switch {
-		case c.session.closing.Caller != closing.Uses:
+		case c.session.state().left:
 			return pause{}, net.ErrClosed
 		case ctx.Err() != nil:
 			return pause{}, ctx.Err()
 		case c.reportsStreams():
 			return pause{}, ErrGrouped
 		}
-		if next := t.Accept(); next != nil {
+		next, err := c.session.acceptStream()
+		if next != nil {
 			s = streamOf(next)
 			return pause{}, nil
-		}
-		err := c.session.reason(c.session.closing.err)
-		if err == nil && c.ep.config.MaxStreams == 0 {
-			err = errNoStreamsHere
 		}
 		return pause{on: &calls.canAccept}, err
 	}, nil)
@@ -228,7 +197,7 @@ func (s *Stream) setDeadlines(t time.Time, read, write bool) error {
 	c := s.conn
 	c.mu.Lock()
 	defer c.unlock()
-	if s.closed || c.session.closing.Caller != closing.Uses {
+	if s.closed || c.session.state().left {
 		return c.opError("set", net.ErrClosed)
 	}
 	if read {
@@ -259,10 +228,7 @@ func (s *Stream) Close() error {
 	s.canRead.Broadcast()
 	s.canWrite.Broadcast()
 	s.noteEndLocked()
-	s.state.StopReading(0)
-	s.state.Finish()
-	c.session.kickStreams()
-	return nil
+	return c.session.endStream(&s.state, closeStream, 0, false)
 }
 
 // CloseWrite closes the stream for writing, without waiting: the peer reads io.EOF after
@@ -272,15 +238,9 @@ func (s *Stream) CloseWrite() error {
 	c := s.conn
 	c.mu.Lock()
 	defer c.unlock()
-	defer c.session.kickStreams() // the stream may be over
-	s.state.WriteDone()
-	answered := c.session.closing.Caller == closing.Uses && s.state.NeedsNoFin()
-	if err := c.session.writeEnd(&s.state); s.closed {
-		return c.opError("close", net.ErrClosed)
-	} else if err != nil && !answered {
+	if err := c.session.endStream(&s.state, finishStream, 0, s.closed); err != nil {
 		return c.opError("close", err)
 	}
-	s.state.Finish()
 	s.canWrite.Broadcast()
 	return nil
 }
@@ -298,12 +258,11 @@ func (s *Stream) Reset(code uint64) error {
 	}
 	s.closed = true
 	s.noEventsLocked()
-	s.state.Reset(code & maxStreamCode)
+	err := c.session.endStream(&s.state, resetStream, code&maxStreamCode, false)
 	s.canRead.Broadcast()
 	s.canWrite.Broadcast()
 	s.noteEndLocked()
-	c.session.kickStreams()
-	return nil
+	return err
 }
 
 // Stats returns a snapshot of the stream.

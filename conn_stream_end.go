@@ -2,8 +2,6 @@ package kcp
 
 import (
 	"net"
-
-	"github.com/arqnet/kcp/internal/closing"
 )
 
 // streamWatch is of streams whose end the application has asked for; under Conn.mu.
@@ -73,17 +71,10 @@ func (s *Stream) endLocked() error {
 	if err := s.state.Ended(); err != nil {
 		return err
 	}
-	switch c := s.conn; {
-	case s.closed:
-		return net.ErrClosed
-	case c.session.closing.err != nil:
-		return c.session.reason(c.session.closing.err)
-	case c.session.closing.Read == closing.ReadClosed:
-		return c.session.reason(ErrPeerClosed)
-	case c.session.closing.Caller != closing.Uses:
+	if s.closed {
 		return net.ErrClosed
 	}
-	return nil
+	return s.conn.session.streamsEnd()
 }
 
 // CancelRead ends reading, and does not wait. What was not read, and what still arrives,
@@ -92,14 +83,7 @@ func (s *Stream) endLocked() error {
 // this code, below 1<<62; higher bits are cleared. Writing goes on (compare STOP_SENDING,
 // RFC 9000 §3.5). It returns net.ErrClosed after Close, Reset or CancelRead.
 func (s *Stream) CancelRead(code uint64) error {
-	c := s.conn
-	c.mu.Lock()
-	defer c.unlock()
-	if s.closed || c.session.closing.Caller != closing.Uses || !s.state.StopReading(code&maxStreamCode) {
-		return c.opError("close", net.ErrClosed)
-	}
-	c.session.kickStreams()
-	return nil
+	return s.end(stopReading, code)
 }
 
 // CancelWrite ends writing at once, also after CloseWrite: what was not delivered is
@@ -109,15 +93,16 @@ func (s *Stream) CancelRead(code uint64) error {
 // net.ErrClosed after Close, Reset or CancelWrite, and after CloseWrite once all is
 // delivered, and otherwise the errors of Write.
 func (s *Stream) CancelWrite(code uint64) error {
+	return s.end(stopWriting, code)
+}
+
+// end ends one direction of the stream.
+func (s *Stream) end(how streamEnd, code uint64) error {
 	c := s.conn
 	c.mu.Lock()
 	defer c.unlock()
-	switch {
-	case s.closed || c.session.closing.Caller != closing.Uses:
-		return c.opError("close", net.ErrClosed)
-	case !s.state.CancelWrite(code & maxStreamCode):
-		return c.opError("close", c.session.writeEnd(&s.state))
+	if err := c.session.endStream(&s.state, how, code&maxStreamCode, s.closed); err != nil {
+		return c.opError("close", err)
 	}
-	c.session.kickStreams()
 	return nil
 }

@@ -4,8 +4,6 @@ import (
 	"io"
 	"net"
 	"os"
-
-	"github.com/arqnet/kcp/internal/closing"
 )
 
 // Write queues b, and sends at once as much as may leave. It blocks while
@@ -46,7 +44,7 @@ func (s *Stream) SendMessage(b []byte, options *MessageOptions) error {
 // cannotReadLocked returns why a call that reads fails at once; nil if it does not.
 func (s *Stream) cannotReadLocked() error {
 	switch {
-	case s.closed, s.conn.session.closing.Caller != closing.Uses:
+	case s.closed, s.conn.session.state().left:
 		return net.ErrClosed
 	case s.conn.reportsStreams():
 		return ErrGrouped
@@ -60,25 +58,10 @@ func (s *Stream) cannotReadLocked() error {
 // more may arrive.
 func (s *Stream) readEndLocked() error {
 	c := s.conn
-	if err := s.state.ReadEnd(); err != nil {
+	if s.state.ReadEnd() != nil {
 		c.calls.ready.Remove(turnOf, s) // no group has to tell it
-		s.state.ReadDone()
-		c.session.kickStreams() // the stream may be over
-		return err
 	}
-	if c.session.closing.Phase >= closing.Ended && c.session.closing.err == nil {
-		return net.ErrClosed
-	}
-	return c.session.reason(c.session.closing.err)
-}
-
-// afterReadLocked sends the credit that a call has made due, which has read n bytes.
-func (s *Stream) afterReadLocked(n int) {
-	c := s.conn
-	c.session.accountRead(n)
-	if s.state.CreditDue() && c.session.closing.Phase < closing.Lingering {
-		c.session.push()
-	}
+	return c.session.streamReadEnd(&s.state)
 }
 
 // Read reads up to len(b) bytes, and waits until there are some, unless b is empty. The
@@ -99,28 +82,27 @@ func (s *Stream) Read(b []byte) (n int, err error) {
 		if lent {
 			n = takeBack()
 		}
-		if n > 0 {
-			n += s.state.Read(b[n:])
-		} else if err := s.cannotReadLocked(); err != nil {
-			return pause{}, err
-		} else if n = s.state.Read(b); n == 0 {
-			if _, more := s.state.NextMessage(); more {
-				return pause{}, nil // b is empty
-			}
-			if err := s.readEndLocked(); err != nil || len(b) == 0 {
+		if n == 0 {
+			if err := s.cannotReadLocked(); err != nil {
 				return pause{}, err
 			}
-			if !s.filling { // else another Read has lent its buffer, and comes first
-				lent, s.filling = true, true
-				s.state.Lend(b)
-			}
-			return pause{on: &s.canRead}, nil
 		}
-		s.afterReadLocked(n)
-		return pause{}, nil
+		if n = s.conn.session.readStream(&s.state, b, n, false); n > 0 {
+			return pause{}, nil
+		} else if _, more := s.state.NextMessage(); more {
+			return pause{}, nil // b is empty
+		}
+		if err := s.readEndLocked(); err != nil || len(b) == 0 {
+			return pause{}, err
+		}
+		if !s.filling { // else another Read has lent its buffer, and comes first
+			lent, s.filling = true, true
+			s.state.Lend(b)
+		}
+		return pause{on: &s.canRead}, nil
 	}, func() {
-		if done := false; lent && takeBack() > 0 {
-			s.conn.session.endIfUnwound(&done) // what is in b is lost
+		if lent && takeBack() > 0 {
+			s.conn.session.unwind() // what is in b is lost
 		}
 	})
 	return n, err
@@ -142,9 +124,7 @@ func (s *Stream) ReadMessage(b []byte) (n int, err error) {
 		case size > len(b):
 			return pause{}, io.ErrShortBuffer
 		}
-		n = size
-		s.state.ReadMessage(b)
-		s.afterReadLocked(n)
+		n = s.conn.session.readStream(&s.state, b, 0, true)
 		return pause{}, nil
 	}, nil)
 	return n, err

@@ -5,7 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/inturn"
 )
 
@@ -40,7 +39,7 @@ func (n *notifier) Broadcast() {
 		m.wake()
 	}
 	if n.waiting > 0 {
-		c.session.step.ready |= woken
+		c.session.callWoken(true)
 		// Of several calls of streams, none takes the read turn.
 		c.io.wokeWaiter = c.io.wokeWaiter || c.calls == nil || c.calls.waiting <= 1
 		switch held := c.io.wakes&holdWakes != 0; {
@@ -138,9 +137,9 @@ func (c *Conn) await(call blocking, try func() (pause, error), end func()) error
 			p.on.waiting++
 			p.on.cond.Wait()
 			p.on.waiting--
-			c.session.step.ready &^= woken
+			c.session.callWoken(false)
 			if c.ep.env != nil {
-				c.ep.env.Woken(p.on.cond.L, c.session.entry.Conv, p.on.place(call.stream))
+				c.ep.env.Woken(p.on.cond.L, c.Conv(), p.on.place(call.stream))
 			}
 			if call.stream != nil {
 				c.calls.waiting--
@@ -176,12 +175,12 @@ func (c *Conn) beforeWait(p pause) (s *shard, wait bool) {
 		c.letGoOn()
 		return nil, true // for as long as the session lasts, while others read and reply
 	}
-	pending := c.session.step.reply == replyLeft
+	pending := c.session.state().owes
 	if pending {
-		c.session.respondLocked(c.ep.now())
+		c.session.respond(c.ep.now())
 	}
 	c.letGoOn()
-	if pending || p.again || c.session.toWrite() {
+	if pending || p.again || c.session.toWrite(nobody) {
 		return nil, false
 	}
 	if s = c.ep.takeReadTurn(); s != nil {
@@ -227,14 +226,15 @@ func (c *Conn) afterReading(n *notifier, count uint32, s *shard, end bool) bool 
 	c.mu.Lock()
 	defer c.unlock()
 	follow := c.ep.single() && (c.calls == nil || c.calls.waiting == 0)
+	replies := c.session.state().replies
 	switch {
 	case end:
 		follow = false
-	case c.session.step.reply != noReply && c.mayDeferReply(n):
-		c.session.step.reply = replyLeft
+	case replies && c.mayDeferReply(n):
+		c.session.leaveReply()
 	default:
-		if c.session.step.reply != noReply {
-			c.session.respondLocked(c.ep.now())
+		if replies {
+			c.session.respond(c.ep.now())
 		}
 		c.letGoOn()
 		if n.count == count {
@@ -242,7 +242,7 @@ func (c *Conn) afterReading(n *notifier, count uint32, s *shard, end bool) bool 
 			return false
 		}
 	}
-	c.endReading(s, follow && c.session.closing.Phase < closing.Ended)
+	c.endReading(s, follow && !c.session.state().ended)
 	return true
 }
 
@@ -251,7 +251,8 @@ func (c *Conn) endReading(s *shard, follow bool) {
 	c.io.readerWaitsFor = nil
 	c.ep.endReadTurn(s, c, follow)
 	if c.othersWait() {
-		c.session.wakeAll() // one of them takes the read turn
+		c.io.canRead.Broadcast() // one of them takes the read turn
+		c.io.canWrite.Broadcast()
 	}
 }
 

@@ -1,15 +1,12 @@
 package kcp
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
 	"net"
 	"time"
 
-	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/list"
-	"github.com/arqnet/kcp/internal/opening"
 )
 
 // callState is what only some applications have of a session besides Read and Write:
@@ -53,7 +50,7 @@ func (c *Conn) Done() <-chan struct{} {
 	w := c.state()
 	if w.done == nil {
 		w.done = make(chan struct{})
-		if c.session.closing.Phase == closing.Retired {
+		if c.session.state().retired {
 			w.end()
 		}
 	}
@@ -77,13 +74,13 @@ func (c *Conn) Done() <-chan struct{} {
 func (c *Conn) Err() error {
 	c.mu.Lock()
 	defer c.unlock()
-	switch {
-	case c.session.closing.Phase < closing.Ended:
-		return nil
-	case c.session.closing.err == nil:
+	s := c.session.state()
+	if s.ended && s.err == nil {
 		return net.ErrClosed
+	} else if !s.ended {
+		return nil
 	}
-	return c.session.reason(c.session.closing.err)
+	return s.err
 }
 
 // Endpoint returns the endpoint that carries the session. Dial makes one for the session
@@ -104,17 +101,7 @@ func (c *Conn) startTrace(first SessionState) {
 	}
 	c.mu.Lock()
 	defer c.unlock()
-	if c.session.closing.Phase >= closing.Ended {
-		return
-	}
-	c.session.kcp.SetTrace(t)
-	c.session.traceState(first, nil)
-	if first == SessionAccepted && !c.session.hs.unvalidated.Load() {
-		c.session.traceState(SessionEstablished, nil)
-	}
-	if t.MTU != nil {
-		c.session.call(func() { t.MTU(c.session.kcp.packetSize()) })
-	}
+	c.session.startTrace(t, first)
 }
 
 // logEnd returns what tells the Logger that the session has ended, with the cause and its
@@ -129,25 +116,24 @@ func (c *Conn) logEnd() func() {
 	if !ok {
 		return nil
 	}
-	var n SessionTotals
-	c.session.addTo(&n)
+	n := c.session.report()
 	cause := "closed in order"
-	if c.session.closing.err != nil {
-		cause = c.session.closing.err.Error()
+	if n.err != nil {
+		cause = n.err.Error()
 	}
 	attrs := []slog.Attr{
 		slog.String("remote", c.RemoteAddr().String()),
 		convAttr(c.Conv()),
 		slog.String("cause", cause),
-		slog.Bool("undelivered", c.session.closing.Undelivered()),
-		slog.Duration("age", (e.now() - c.session.hs.born).Round(time.Millisecond)),
+		slog.Bool("undelivered", n.undelivered),
+		slog.Duration("age", n.age.Round(time.Millisecond)),
 		slog.Uint64("bytes_sent", n.BytesSent),
 		slog.Uint64("bytes_received", n.BytesReceived),
 		slog.Uint64("segments_sent", n.SegmentsSent),
 		slog.Uint64("retransmits", n.Retransmits()),
 		slog.Uint64("spurious", n.SpuriousRetransmits),
-		slog.Duration("rtt", time.Duration(c.session.kcp.snapshot().srtt)*time.Millisecond),
-		slog.Int("mtu", c.session.mtu()),
+		slog.Duration("rtt", n.rtt),
+		slog.Int("mtu", n.mtu),
 		slog.Uint64("dropped", n.Dropped.Total()),
 	}
 	if left > 0 {
@@ -160,7 +146,7 @@ func (c *Conn) logEnd() func() {
 func (c *Conn) Dialled() bool {
 	c.mu.Lock()
 	defer c.unlock()
-	return c.session.hs.Role >= opening.Dialled
+	return c.session.state().dialled
 }
 
 // Flush waits until the peer's endpoint has acknowledged all that was written before the
@@ -175,39 +161,13 @@ func (c *Conn) Dialled() bool {
 //   - ErrPeerClosed if the peer has closed the session without taking the data;
 //   - the error with which the session ended; some of the data may have arrived.
 func (c *Conn) Flush(ctx context.Context) error {
-	var end *seq
+	var call flushCall
 	return c.await(blocking{op: "flush", ctx: ctx}, func() (pause, error) {
-		if end == nil {
-			end = c.session.measures().flushes.Begin(c.session.kcp.position().end)
-		}
-		// What the peer has not taken before its CLOSE is out of the queue, too.
-		discarded := c.session.closing.Read == closing.ReadClosed && c.session.closing.Undelivered()
-		if !discarded && (!c.session.kcp.position().acked.Before(*end) || c.session.kcp.WaitSend() == 0) {
-			return pause{}, nil
-		}
-		if err := c.cannotDeliver(); err != nil {
+		if done, err := c.session.delivered(&call, ctx.Err()); done || err != nil {
 			return pause{}, err
 		}
-		if err := ctx.Err(); err != nil {
-			return pause{}, err
-		}
-		c.session.rare.measure.flushes.WaitFor(*end)
 		return pause{on: &c.io.canWrite}, nil
-	}, func() { c.session.rare.measure.flushes.End(end) })
-}
-
-// cannotDeliver returns why what is not acknowledged will not be; nil if it may.
-func (c *Conn) cannotDeliver() error {
-	switch {
-	case c.session.closing.Caller != closing.Uses:
-		return net.ErrClosed
-	case c.session.closing.Read == closing.ReadClosed:
-		return c.session.reason(ErrPeerClosed)
-	case c.session.closing.Phase >= closing.Ended:
-		c.io.errReported = true
-		return c.session.reason(c.session.closing.err)
-	}
-	return nil
+	}, func() { c.session.flushEnds(&call) })
 }
 
 // Receipts: calls of MessageOptions.Done. They run on a goroutine of the session, one
@@ -218,9 +178,9 @@ func (c *Conn) cannotDeliver() error {
 func (c *Conn) runReceipts() {
 	for {
 		c.mu.Lock()
-		due := c.session.rare.receipts.Take()
+		due := c.session.takeReceipts()
 		if len(due) == 0 {
-			c.session.rare.receipts = receipts{}
+			c.io.receipts = false
 			c.unlock()
 			return
 		}
@@ -239,28 +199,12 @@ func (c *Conn) runReceipts() {
 // Its errors are ctx.Err() when ctx is done; ErrLegacyPeer for a legacy peer;
 // net.ErrClosed after Close or Abort; and the error with which the session ended.
 func (c *Conn) Ping(ctx context.Context) (rtt time.Duration, err error) {
-	var w *measurement
-	var start, next, wait time.Duration // when PING is repeated, and how long after the last
+	var call pingCall
 	err = c.await(blocking{op: "ping", ctx: ctx}, func() (pause, error) {
-		if w == nil {
-			w = c.session.measures()
-			start = c.ep.now()
-		}
-		if w.pinged >= start {
-			rtt = w.pong
-			return pause{}, nil
-		}
-		if err := cmp.Or(c.session.cannotPing(), ctx.Err()); err != nil {
+		if waits, err := c.session.measure(&call, ctx.Err()); !waits {
 			return pause{}, err
 		}
-		if now := c.ep.now(); now >= next {
-			wait = max(c.session.requestWait(), min(2*wait, opening.MaxWait))
-			next = now + wait
-			c.session.setClock(now)
-			c.session.queuePing(now)
-			c.session.call(c.session.kcp.sendSignals)
-		}
-		return pause{on: &c.io.canWrite, until: next}, nil
+		return pause{on: &c.io.canWrite, until: call.next}, nil
 	}, nil)
-	return rtt, err
+	return call.rtt, err
 }

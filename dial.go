@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
-	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/eyeballs"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/opening"
@@ -320,7 +319,7 @@ func (e *Endpoint) openSimultaneously(ctx context.Context, addr net.Addr, option
 		return nil, errOpening
 	}
 	defer o.End(dropLate)
-	each(others, func(c *Conn) { c.fail(ErrReset) })
+	each(others, func(c *Conn) { c.endFor(causeFailed, ErrReset) })
 	key, called, hellos := keys[0], e.now(), 0
 	for dials := 1; ; dials++ {
 		key.Conv = e.env.Uint32()
@@ -335,7 +334,7 @@ func (e *Endpoint) openSimultaneously(ctx context.Context, addr net.Addr, option
 		err = e.connect(within, c, false, called)
 		won, failed := o.Dialled(c, err == nil)
 		if err == nil && won != c {
-			c.discard(ErrReset)
+			c.endFor(causeDiscarded, ErrReset)
 			err = ErrReset
 		}
 		if hellos += c.hellos(); won == nil && failed == nil && err == ErrReset && dials < maxDraws {
@@ -390,7 +389,7 @@ func (e *Endpoint) probeCandidates(ctx context.Context, o *simultaneousOpen, to 
 			e.sendReplies(0)
 		}
 		if c, _, _, ok := o.Dials(); ok && aim >= 0 {
-			greet(c, &to[aim], now)
+			c.hasten(&to[aim], now)
 		}
 		select {
 		case <-ctx.Done():
@@ -452,47 +451,14 @@ func drawTie(o *simultaneousOpen, c *Conn, again bool) {
 	if number, ok := o.Inherits(); ok {
 		tie.sn, tie.ts = uint32(number), uint32(number>>32)
 	}
-	r := c.session.rarely()
-	r.tie, r.again = tie, again
+	c.session.dialAnother(tie, again)
 	o.Dial(c, c.Conv(), tieNumber(tie))
-}
-
-// greet has c send HELLO again without waiting for its time-out, to another address
-// unless to is nil: the peer's packets have come from there, so a NAT at its end that has
-// dropped ours lets this one pass.
-func greet(c *Conn, to *source, now time.Duration) {
-	c.mu.Lock()
-	defer c.unlock()
-	l := &c.session.hs
-	if l.Reached || l.peerToken != 0 || c.session.closing.Phase >= closing.Ended || to != nil && !c.session.migrateTo(*to) {
-		return
-	}
-	at := max(now, l.HelloAt+opening.HelloGap)
-	if l.Unanswered&opening.Hello != 0 && at < l.Next() && c.session.mayHasten() {
-		l.Hurry(opening.Hello, at)
-		c.session.kick(now)
-	}
-}
-
-// moveOpening moves a session to an address of its peer, by which the opening goes on. It
-// reports whether packets that come from there are of c.
-func moveOpening(c *Conn, to source) bool {
-	c.mu.Lock()
-	defer c.unlock()
-	l := &c.session.hs
-	return c.session.closing.Phase < closing.Ended && (l.Role >= opening.Dialled && !l.Reached || l.unvalidated.Load()) && c.session.migrateTo(to)
 }
 
 // dropLate ends sessions that have not come of a simultaneous open. One whose TLS
 // handshake has failed goes on to tell its peer for a while.
 func dropLate(conns []*Conn) {
-	each(conns, func(c *Conn) {
-		c.mu.Lock()
-		defer c.unlock()
-		if x := c.session.tlsHandshake(); x == nil || !x.Failed {
-			c.session.discard(ErrRefused)
-		}
-	})
+	each(conns, func(c *Conn) { c.endFor(causeLate, nil) })
 }
 
 // maxDraws is how many sessions an end dials at most, one after the other, in a
@@ -511,7 +477,7 @@ func (e *Endpoint) meet(first *admission.First, p *inPacket, now time.Duration) 
 		}
 		v, mine := e.opens.Elsewhere(key, first.Key.Conv, p.size, now)
 		e.tell(&v, first, p.from, now)
-		if v.Do == rendezvous.Move && moveOpening(v.Session, p.from) {
+		if v.Do == rendezvous.Move && v.Session.moveOpening(p.from) {
 			return v.Session, nil, true
 		}
 		return nil, nil, mine && v.Do != rendezvous.Move
@@ -526,14 +492,14 @@ func (e *Endpoint) meet(first *admission.First, p *inPacket, now time.Duration) 
 		if v.Aim {
 			to = &p.from
 		}
-		greet(v.Session, to, now)
+		v.Session.hasten(to, now)
 	case rendezvous.Again:
-		v.Session.fail(ErrReset)
+		v.Session.endFor(causeFailed, ErrReset)
 	case rendezvous.Accept:
 		first.Expected, first.Crowded = true, v.Crowded
 		return nil, v.Open, false
 	case rendezvous.Move:
-		if moveOpening(v.Session, p.from) {
+		if v.Session.moveOpening(p.from) {
 			return v.Session, nil, true
 		}
 	case rendezvous.Ignore:

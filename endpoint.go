@@ -307,8 +307,8 @@ func (e *Endpoint) shut(err error) bool {
 		e.wakes.Stop()
 		e.stopReaders()
 	}()
-	defer each(conns, func(c *Conn) { c.fail(err) })
-	each(waits, func(c *Conn) { c.discard(err) })
+	defer each(conns, func(c *Conn) { c.endFor(causeFailed, err) })
+	each(waits, func(c *Conn) { c.endFor(causeDiscarded, err) })
 	return true
 }
 
@@ -361,8 +361,8 @@ func (e *Endpoint) dropListener(l *Listener) {
 	}
 	e.mu.Unlock()
 	each(conns, func(c *Conn) {
-		if !c.wasOffered() && !e.opens.Expects(c) {
-			c.discard(ErrRefused)
+		if !c.lookAt().offered && !e.opens.Expects(c) {
+			c.endFor(causeDiscarded, ErrRefused)
 		}
 	})
 }

@@ -125,17 +125,10 @@ func (e *Endpoint) ask(v *admission.Verdict[Conn], first *admission.First, p *in
 				break
 			}
 			var mine, moved bool
-			switch v.Question {
-			case admission.AskPacket:
-				mine, moved = c.packetFromNewAddress(p, numbered, now)
-			case admission.AskWelcome:
-				mine = c.welcomeElsewhere(p, signalOf(first.Hello))
-			case admission.AskHello:
-				mine, moved = c.helloFromNewAddress(first.Request.TS, p.from, v.Shown, now)
-			case admission.AskHandshake:
-				mine, moved = c.handshakeFromNewAddress(p, now)
-			case admission.AskSealed:
+			if v.Question == admission.AskSealed {
 				mine, moved = e.sealedFromNewAddress(c, p, now)
+			} else {
+				mine, moved = c.claims(question{v.Question, first, v.Shown, numbered}, p, now)
 			}
 			if moved {
 				return c, true
@@ -150,7 +143,7 @@ func (e *Endpoint) ask(v *admission.Verdict[Conn], first *admission.First, p *in
 	return nil, false
 }
 
-// sealedFromNewAddress is packetFromNewAddress for a packet under the application keys of
+// sealedFromNewAddress is claims for a packet under the application keys of
 // c, which it opens. mine reports whether it does open.
 func (e *Endpoint) sealedFromNewAddress(c *Conn, p *inPacket, now time.Duration) (mine, moved bool) {
 	q := *p
@@ -158,7 +151,7 @@ func (e *Endpoint) sealedFromNewAddress(c *Conn, p *inPacket, now time.Duration)
 	if e.open(c.session.packetKeys(), &q) != nil || q.kind == sealedPacket {
 		return false, false
 	}
-	if _, moved = c.packetFromNewAddress(&q, true, now); moved {
+	if _, moved = c.claims(question{what: admission.AskPacket, numbered: true}, &q, now); moved {
 		*p = q
 	}
 	return true, moved
@@ -168,12 +161,12 @@ func (e *Endpoint) sealedFromNewAddress(c *Conn, p *inPacket, now time.Duration)
 // endpoint has changed since the verdict. It returns the session of the packet.
 func (e *Endpoint) openAccepted(v *admission.Verdict[Conn], first *admission.First, p *inPacket, l *Listener, o *simultaneousOpen, now time.Duration) *Conn {
 	if v.Evicted != nil {
-		v.Evicted.evict()
+		v.Evicted.endFor(causeEvicted, nil)
 	}
 	var dropped *Conn
 	defer func() {
 		if dropped != nil {
-			dropped.fail(ErrReset)
+			dropped.endFor(causeFailed, ErrReset)
 		}
 	}()
 	// It calls Config.CongestionControl, the caller's own code: not under the lock.
@@ -208,7 +201,7 @@ func (e *Endpoint) openAccepted(v *admission.Verdict[Conn], first *admission.Fir
 	unbegun := c
 	defer discardIfUnwound(&unbegun)
 	e.debug("session opened", remote, first.Key.Conv)
-	began := c.begin(now, l, v.Offers && o == nil)
+	began := c.begin(l, v.Offers && o == nil)
 	if unbegun = nil; !began {
 		return nil
 	}

@@ -37,7 +37,7 @@ func (e *Endpoint) DialWith(ctx context.Context, addr net.Addr, o DialOptions) (
 	}
 	_, key := addressOf(addr)
 	if e.opens.N.Load() > 0 {
-		each(e.opens.Claim(key), func(c *Conn) { c.fail(ErrReset) })
+		each(e.opens.Claim(key), func(c *Conn) { c.endFor(causeFailed, ErrReset) })
 	}
 	if o.Conv != nil {
 		key.Conv = *o.Conv
@@ -138,7 +138,7 @@ func (e *Endpoint) connect(ctx context.Context, c *Conn, quiet bool, called time
 // that is nil, as code of the application's has panicked.
 func discardIfUnwound(c **Conn) {
 	if *c != nil {
-		(*c).discard(errUnwound)
+		(*c).endFor(causeDiscarded, errUnwound)
 	}
 }
 

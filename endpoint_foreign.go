@@ -103,7 +103,7 @@ func (e *Endpoint) refused(err error) {
 		waiting = e.table.Sessions()
 	}
 	e.mu.RUnlock()
-	each(waiting, (*Conn).unreachable)
+	each(waiting, func(c *Conn) { c.endFor(causeRefused, nil) })
 }
 
 // stopReaders makes the readers end. It closes owned sockets, and sets a read

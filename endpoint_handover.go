@@ -252,7 +252,7 @@ type drainer struct {
 }
 
 func (e *drainer) Opening() bool {
-	e.opening = slices.DeleteFunc(e.opening, func(c *Conn) bool { return !c.opening() })
+	e.opening = slices.DeleteFunc(e.opening, func(c *Conn) bool { s := c.lookAt(); return s.offered || s.ended })
 	return len(e.opening) > 0
 }
 

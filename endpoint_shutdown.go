@@ -58,7 +58,7 @@ func (e *Endpoint) Shutdown(ctx context.Context) error {
 		_ = listener.Close() // the application may have closed it
 	}
 	conns := slices.Collect(e.Sessions())
-	each(conns, (*Conn).closeForShutdown)
+	each(conns, func(c *Conn) { c.endFor(causeShutdown, nil) })
 	failed := ShutdownError{}
 	for _, c := range conns {
 		switch c.waitClosed(ctx) {

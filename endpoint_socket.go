@@ -106,7 +106,7 @@ func (e *Endpoint) giveUp() {
 	conns := e.table.Sessions()
 	e.mu.RUnlock()
 	for _, c := range conns {
-		c.endDraining()
+		c.endFor(causeDrained, nil)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -160,7 +160,7 @@ func TestForeignDeadlines(t *testing.T) {
 		"close":    {(*Conn).Close, net.ErrClosed},
 		"abort":    {(*Conn).Abort, net.ErrClosed},
 		"endpoint": {func(b *Conn) error { return b.ep.Close() }, net.ErrClosed},
-		"failure":  {func(b *Conn) error { b.fail(ErrReset); return nil }, ErrReset},
+		"failure":  {func(b *Conn) error { b.endFor(causeFailed, ErrReset); return nil }, ErrReset},
 	} {
 		for _, most := range []time.Duration{0, late} {
 			inWorld(t, 1, clean, func(t *testing.T, w *world) {

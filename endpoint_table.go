@@ -59,10 +59,10 @@ func (e *Endpoint) openSession(key sessionKey, addr net.Addr, chosen bool) (*Con
 	return c, nil
 }
 
-// remove takes the ended session c out of the tables, and leaves tw in its
+// remove takes the ended session c out of the tables, and leaves end in its
 // place. Stragglers of it are recognised for a while, so that they do not open
 // a new session (TIME-WAIT, RFC 9293 §3.6.1). c.mu is held.
-func (e *Endpoint) remove(c *Conn, tw timeWait) {
+func (e *Endpoint) remove(c *Conn, end sessionEnd) {
 	e.wakes.Remove(c)
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -75,12 +75,12 @@ func (e *Endpoint) remove(c *Conn, tw timeWait) {
 	}
 	c.tally(&e.table.tally)
 	if !e.closed {
-		e.rememberLocked(c.tableEntry().Key(), tw, tw.Token != 0)
+		e.rememberLocked(c.tableEntry().Key(), end.state, end.state.Token != 0)
 	}
 	if e.takeover.leaving != nil || e.takeover.Gate.Load() != nil {
-		e.takeover.Tell(takeover.EndOf(c.tableEntry().Key(), tw, e.mute()))
+		e.takeover.Tell(takeover.EndOf(c.tableEntry().Key(), end.state, e.mute()))
 	}
-	e.socket.holdUntil = max(e.socket.holdUntil, e.now()+c.session.holdSocket())
+	e.socket.holdUntil = max(e.socket.holdUntil, e.now()+end.hold)
 	e.shutIfUnusedLocked()
 }
 
@@ -179,7 +179,7 @@ func (e *Endpoint) Sessions() iter.Seq[*Conn] {
 		conns := e.table.Slots()
 		e.mu.RUnlock()
 		for _, c := range conns {
-			if c != nil && c.wasOffered() && !yield(c) {
+			if c != nil && c.lookAt().offered && !yield(c) {
 				return
 			}
 		}

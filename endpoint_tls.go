@@ -28,11 +28,11 @@ func (e *Endpoint) openSealed(c *Conn, p *inPacket, now time.Duration) bool {
 		}
 		return true
 	case errors.Is(err, packetkeys.ErrExhausted):
-		c.fail(crypt.ErrKeyExhausted)
+		c.endFor(causeFailed, crypt.ErrKeyExhausted)
 	case errors.Is(err, packetkeys.ErrTooFast):
-		c.fail(ErrKeyUpdate)
+		c.endFor(causeFailed, ErrKeyUpdate)
 	case c.session.resetBy(kept):
-		c.statelessReset(now)
+		c.endFor(causeReset, nil)
 	}
 	return false
 }

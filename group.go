@@ -6,7 +6,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/inturn"
 	"github.com/arqnet/kcp/internal/pollset"
 )
@@ -132,7 +131,7 @@ func NewGroup() *Group {
 func (g *Group) Add(c *Conn) error {
 	c.mu.Lock()
 	defer c.unlock()
-	if c.session.closing.Caller != closing.Uses {
+	if c.session.state().left {
 		return c.opError("add", net.ErrClosed)
 	}
 	if c.io.member != nil {
@@ -143,7 +142,7 @@ func (g *Group) Add(c *Conn) error {
 		return c.opError("add", net.ErrClosed)
 	}
 	c.joinGroup(m)
-	c.session.step.ready |= readers // for blocked calls, and for what is there already
+	c.io.canRead.Broadcast() // for blocked calls, and for what is there already
 	return nil
 }
 

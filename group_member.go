@@ -114,7 +114,7 @@ func (m *groupMember) accept(hold bool) *groupMember {
 	}
 	of := m.group.adopt(c, hold)
 	if of == nil && !m.listener.putBack(c) {
-		c.discard(net.ErrClosed)
+		c.endFor(causeDiscarded, net.ErrClosed)
 	}
 	return of
 }

@@ -255,7 +255,7 @@ func (l *Listener) Close() error {
 		return opError("close", nil, l.Addr(), net.ErrClosed)
 	}
 	for _, c := range waiting {
-		c.discard(net.ErrClosed)
+		c.endFor(causeDiscarded, net.ErrClosed)
 	}
 	l.ep.dropListener(l)
 	return nil

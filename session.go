@@ -6,8 +6,6 @@ import (
 	"net/netip"
 	"sync"
 	"time"
-
-	"github.com/arqnet/kcp/internal/closing"
 )
 
 // Conn is a session: a reliable, ordered connection with one peer. It implements
@@ -55,11 +53,11 @@ type ioState struct {
 	writeDeadline  deadline
 	member         *groupMember // the session's place in a Group; nil: it is in none
 
-	filling     bool      // a blocked Read has lent its buffer to the state machine
-	errReported bool      // Read or Write has returned closing.err
-	wokeWaiter  bool      // a waiting call was woken since the last respond
-	wakes       heldWakes // wake-ups that are held back until c.mu is free
-	batched     batched
+	filling    bool      // a blocked Read has lent its buffer to the state machine
+	receipts   bool      // runReceipts runs
+	wokeWaiter bool      // a waiting call was woken since the last respond
+	wakes      heldWakes // wake-ups that are held back until c.mu is free
+	batched    batched
 }
 
 // newConn returns a session that is not yet in the endpoint's tables. It runs
@@ -84,19 +82,10 @@ func (c *Conn) wakeHash() uint32 { return c.wakeSeed }
 func (c *Conn) input(packets []inPacket, shard int, now time.Duration) bool {
 	c.mu.Lock()
 	defer c.unlock()
-	done := false
-	defer c.session.endIfUnwound(&done)
 	c.io.readerWaitsFor = nil
-	changed := c.session.inputLocked(packets, shard, now)
-	done = true
-	if c.session.closing.ending == nil { // else respond ends the session first: it may drop what has arrived
-		c.letGoOn()
-	}
-	if !changed && !c.io.wokeWaiter || c.session.step.reply != noReply || c.session.closing.Phase >= closing.Ended {
-		return false
-	}
-	c.session.step.reply = replyDue
-	return true
+	changed := c.session.feed(packets, shard, now)
+	c.letGoOn()
+	return c.session.oweReply(changed || c.io.wokeWaiter)
 }
 
 // respond locks c.mu, sends what a batch of input has caused, and wakes the
@@ -106,7 +95,7 @@ func (c *Conn) respond(now time.Duration, b *sendBatch) bool {
 	c.mu.Lock()
 	defer c.unlockWith(b)
 	c.io.wakes |= holdWakes
-	if !c.session.respondLocked(now) {
+	if !c.session.respond(now) {
 		return false
 	}
 	c.letGoOn()
@@ -120,20 +109,15 @@ func (c *Conn) respond(now time.Duration, b *sendBatch) bool {
 func (c *Conn) respondLater() {
 	c.mu.Lock()
 	defer c.unlock()
-	if c.session.step.reply != noReply && c.session.closing.Phase < closing.Ended {
-		c.session.step.reply = noReply
-		c.session.wakeAll()
-		c.session.wake(c.ep.now())
-	}
+	c.session.postponeReply()
 }
 
 // unlock carries out what a step has brought about. Packets are written once c.mu is
 // released: see writePackets. Nothing lets go of c.mu in the middle but await.
 func (c *Conn) unlock() {
 	c.letGoOn()
-	held, writes := c.io.wakes, c.session.toWrite()
+	held, writes := c.io.wakes, c.session.toWrite(caller)
 	c.io.wakes = 0
-	c.session.outgoing.sending = c.session.outgoing.sending || writes
 	c.mu.Unlock()
 	if held&heldRead != 0 {
 		c.io.canRead.cond.Broadcast() // without c.mu, which the calls lock at once
@@ -148,13 +132,11 @@ func (c *Conn) unlock() {
 
 // unlockWith is unlock, but leaves the packets to b, unless that is nil.
 func (c *Conn) unlockWith(b *sendBatch) {
-	if b == nil || !c.session.toWrite() || c.session.outgoing.waiting() == 0 || c.session.outgoing.probe != nil {
-		c.unlock()
-		return
-	}
-	c.session.outgoing.sending, c.session.outgoing.batched = true, true
+	writes := b != nil && c.session.toWrite(batcher)
 	c.unlock()
-	b.add(c)
+	if writes {
+		b.add(c)
+	}
 }
 
 // each calls f for each of conns, also for those behind one for which code of the
@@ -179,7 +161,7 @@ func each(conns []*Conn, f func(*Conn)) {
 func (c *Conn) LocalAddr() net.Addr {
 	socket := c.ep.LocalAddr()
 	at, ok := socket.(*net.UDPAddr)
-	if own := c.session.ends.Load().local.Addr(); ok && own.IsValid() {
+	if _, own := c.session.addresses(); ok && own.IsValid() {
 		return net.UDPAddrFromAddrPort(netip.AddrPortFrom(own, at.AddrPort().Port()))
 	}
 	return socket
@@ -187,10 +169,13 @@ func (c *Conn) LocalAddr() net.Addr {
 
 // RemoteAddr returns the address of the peer. It changes when the peer migrates (RFC
 // 9000 §9), which needs TLS, or a Cipher that authenticates. So may LocalAddr.
-func (c *Conn) RemoteAddr() net.Addr { return c.session.ends.Load().remote }
+func (c *Conn) RemoteAddr() net.Addr {
+	remote, _ := c.session.addresses()
+	return remote
+}
 
 // Conv returns the conversation id, which never changes, and is the same at both ends.
-func (c *Conn) Conv() uint32 { return c.session.entry.Conv }
+func (c *Conn) Conv() uint32 { return c.tableEntry().Conv }
 
 // SetDeadline sets the read and the write deadline; see SetReadDeadline and
 // SetWriteDeadline.
@@ -210,7 +195,7 @@ func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t, fa
 func (c *Conn) setDeadlines(t time.Time, read, write bool) error {
 	c.mu.Lock()
 	defer c.unlock()
-	if c.session.closing.Caller != closing.Uses {
+	if c.session.state().left {
 		return c.opError("set", net.ErrClosed)
 	}
 	if read {

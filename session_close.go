@@ -1,12 +1,132 @@
 package kcp
 
 import (
+	"errors"
 	"net"
 	"time"
 
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/opening"
 )
+
+// closeCall is a call of the application that ends a session.
+type closeCall struct {
+	abrupt     bool // Abort, which delivers nothing more
+	background bool // Close does not wait
+	explained  bool // the peer gets code and text
+	code       uint64
+	text       string
+	keeps      bool     // Close leaves in received what could be read
+	received   [][]byte // messages
+	begun      bool
+}
+
+// close is Close or Abort without waiting, which begins unless it has begun. It reports
+// whether Close has to wait.
+func (c *session) close(call *closeCall) (waits bool, err error) {
+	s := &c.closing
+	switch {
+	case call.abrupt:
+		return false, c.closeAbruptly(call)
+	case !call.begun:
+		call.begun = true
+		for size := c.kcp.PeekSize(); call.keeps && size >= 0; size = c.kcp.PeekSize() {
+			b := make([]byte, size)
+			_, _ = c.kcp.Recv(b) // it is there, and fits
+			call.received = append(call.received, b)
+		}
+		if s.Caller != closing.Uses {
+			return false, net.ErrClosed
+		}
+		if call.explained {
+			c.closeReasons().ours = c.encodeReason(call.code, call.text, headerSize)
+		}
+		c.stopCalls()
+		if s.Phase >= closing.Ended {
+			return false, c.closeEnded()
+		}
+		c.startClose(s.Linger <= 0 || call.background, !call.explained)
+	}
+	switch {
+	case s.Caller != closing.Leaves && s.Closing():
+		return true, nil
+	case !s.Undelivered():
+		return false, nil
+	case s.Phase >= closing.Ended && s.err != nil && s.err != ErrPeerClosed:
+		return false, s.err
+	}
+	return false, ErrNotDelivered
+}
+
+// closeEnded is close for a session that has ended before. It returns why what was
+// written is lost, unless a call has returned it.
+func (c *session) closeEnded() error {
+	c.dropReceived()
+	c.kcp.Compact()
+	c.account()
+	switch s := &c.closing; {
+	case s.Undelivered() && s.Read == closing.ReadClosed:
+		return ErrNotDelivered
+	case s.Undelivered() && !s.reported && !errors.Is(s.err, net.ErrClosed):
+		return s.err
+	}
+	return nil
+}
+
+// closeAbruptly is Abort.
+func (c *session) closeAbruptly(call *closeCall) error {
+	if call.explained && c.closing.Phase < closing.Ended {
+		r := c.closeReasons()
+		r.ours, r.abrupt = c.encodeReason(call.code, call.text, 2*headerSize), true
+	}
+	if c.closing.Caller != closing.Uses && c.closing.Phase >= closing.Ended {
+		return net.ErrClosed
+	}
+	c.forget(net.ErrClosed)
+	return nil
+}
+
+// closeWrite is CloseWrite without waiting. It reports whether CloseWrite has to wait for
+// the peer's kind, and until when: a time since the epoch, 0 for however long. late says
+// that its deadline has passed; then it does nothing for that.
+func (c *session) closeWrite(late bool) (waits bool, until time.Duration, err error) {
+	l, now := &c.hs, c.host.now()
+	switch {
+	case c.closing.Caller != closing.Uses || c.closing.Write != closing.WriteOpen:
+		return false, 0, net.ErrClosed
+	case c.closing.Read == closing.ReadClosed && !c.closing.Undelivered() && c.reason(ErrPeerClosed) == ErrPeerClosed:
+		return false, 0, nil
+	case c.closing.Read == closing.ReadClosed:
+		return false, 0, c.reason(ErrPeerClosed)
+	case c.closing.err != nil:
+		return false, 0, c.reason(c.closing.err)
+	case l.Peer >= opening.Extended:
+		c.dropSpentMessages()
+		c.closing.Fin()
+		c.step.ready |= writers
+		c.kick(now)
+		return false, 0, nil
+	case l.Peer == opening.Legacy, l.Role < opening.Dialled && now-l.born >= helloAfterData:
+		return false, 0, ErrLegacyPeer
+	case late:
+		return true, 0, nil
+	}
+	until = c.awaitKind()
+	if l.Role == opening.Quiet && l.silent() {
+		c.startHandshake(now)
+	}
+	return true, until, nil
+}
+
+// awaitKind has the calls that write tried again once the peer's kind is known. It
+// returns until when they wait for that; 0: however long.
+func (c *session) awaitKind() (until time.Duration) {
+	c.hs.kindAwaited = true
+	if c.hs.Role < opening.Dialled {
+		return c.hs.born + helloAfterData
+	}
+	return 0
+}
 
 // startClose starts what Close waits for, unless it goes on in the background.
 // Calls of the application were stopped. If whole is set, its last write to a stream may
@@ -95,14 +215,6 @@ func (c *session) leave(now time.Duration) {
 	c.compact()
 }
 
-// endDraining ends a session that is only there to acknowledge what a
-// legacy peer repeats.
-func (c *session) endDraining() {
-	if c.closing.Phase == closing.Draining {
-		c.end(nil)
-	}
-}
-
 // abort ends the session with err. It sends ABORT to an extended peer, unless both
 // directions are over. If the peer's address is not validated, TIME-WAIT does that when
 // a packet arrives, except for an endpoint that is closed.
@@ -155,6 +267,36 @@ func (c *session) end(err error) {
 	}
 	c.traceState(SessionEnded, err)
 	c.kcp.SetTrace(nil)
+}
+
+// retire gives up what an ended session holds, and returns what the endpoint keeps of
+// it. It reports false if that was done.
+func (c *session) retire() (end sessionEnd, first bool) {
+	if c.closing.Phase == closing.Retired {
+		return sessionEnd{}, false
+	}
+	c.release()
+	c.wakeAll()
+	return sessionEnd{c.timeWaitState(), c.holdSocket()}, true
+}
+
+// timeWaitState returns the state to remember of a session that has ended.
+func (c *session) timeWaitState() timeWait {
+	l := &c.hs
+	tw := timeWait{Una: uint32(c.kcp.position().received), Protection: *c.in.protection.Load()}
+	if t := c.tls; t != nil && t.ended != nil {
+		tw.Protection, tw.Shaking = t.ended, true
+	}
+	if l.Peer >= opening.Extended {
+		tw.Token, tw.Own = l.peerToken, l.token
+		tw.Aborted = c.closing.err != nil && c.closing.err != ErrPeerClosed
+		tw.Dropped = l.Role == opening.Accepted || c.hs.dropped
+		tw.End = uint32(c.kcp.position().end)
+		if r := l.reasons; r != nil && l.capabilities&capReason != 0 {
+			tw.Reason = r.ours
+		}
+	}
+	return tw
 }
 
 // release gives up what an ended session holds.
@@ -333,10 +475,77 @@ func (c *session) closeForShutdown() {
 	}
 }
 
+// shutResult is how a session has ended in Shutdown.
+type shutResult uint8
+
+const (
+	shutWaits shutResult = iota // it has not
+	shutDelivered
+	shutUndelivered
+	shutCut // Shutdown has not waited for it
+)
+
+// shut returns how the session has ended in Shutdown, or that only the answer to CLOSE is
+// missing. With cut it ends now.
+func (c *session) shut(cut bool) shutResult {
+	switch {
+	case c.shutting() && !cut:
+		return shutWaits
+	case c.closing.Undelivered():
+		return shutUndelivered
+	case c.shutting() && c.closing.Phase != closing.Draining:
+		c.forget(net.ErrClosed)
+		return shutCut
+	}
+	return shutDelivered
+}
+
 // shutting reports whether Shutdown has to wait for the session.
 func (c *session) shutting() bool {
 	given := c.closing.Caller == closing.Leaves && c.closing.Phase == closing.Lingering && c.kcp.WaitSend() == 0
 	return c.closing.Phase != closing.Retired && !given
+}
+
+// cause is what ends a session besides its application, its peer and its timers.
+type cause uint8
+
+const (
+	causeFailed    cause = iota // err
+	causeDiscarded              // no application has it; err says why
+	causeEvicted                // it makes room, unless its peer's address was validated meanwhile
+	causeLate                   // a simultaneous open was decided; one that tells its peer of a failed TLS handshake goes on
+	causeReset                  // the peer's endpoint knows nothing of it any more
+	causeRefused                // no socket is open at the peer's address
+	causeDrained                // the endpoint needs the socket; it was there to acknowledge what a legacy peer repeats
+	causeShutdown               // Shutdown was called: it is closed
+)
+
+// endFor ends the session for a cause, as far as that concerns it.
+func (c *session) endFor(why cause, err error) {
+	switch why {
+	case causeFailed:
+		c.abort(err)
+	case causeDiscarded:
+		c.discard(err)
+	case causeEvicted:
+		if c.hs.unvalidated.Load() || c.hs.Role == opening.Accepted {
+			c.abort(ErrReset)
+		}
+	case causeLate:
+		if x := c.tlsHandshake(); x == nil || !x.Failed {
+			c.discard(ErrRefused)
+		}
+	case causeReset:
+		c.statelessReset(c.host.now())
+	case causeRefused:
+		c.unreachable()
+	case causeDrained:
+		if c.closing.Phase == closing.Draining {
+			c.end(nil)
+		}
+	case causeShutdown:
+		c.closeForShutdown()
+	}
 }
 
 // unreachable handles ECONNREFUSED: no socket is open at the peer's address. It ends a

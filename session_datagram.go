@@ -18,7 +18,7 @@ import (
 func (c *session) takeDatagram(b []byte) {
 	q := c.datagramQueue()
 	if q.Handled && c.closing.Caller == closing.Uses {
-		c.host.hand(b)
+		c.host.hand(int(c.path.shard), b)
 		return
 	}
 	c.traceDatagram(trace.DatagramReceived, len(b))
@@ -30,6 +30,48 @@ func (c *session) takeDatagram(b []byte) {
 	if oldest := q.Add(b); oldest != nil {
 		c.traceDatagram(trace.DatagramDropped, len(oldest))
 	}
+}
+
+// handDatagrams has datagrams handed over from now on, or queued again.
+func (c *session) handDatagrams(on bool) {
+	if on || c.in.datagrams != nil {
+		c.datagramQueue().Handled = on
+	}
+}
+
+// handed counts a datagram that was handed over. It reports false if it is
+// dropped, as has is false: nobody takes it, or the session is closed.
+func (c *session) handed(size int, has bool) bool {
+	q := c.datagramQueue()
+	q.Arrived(size)
+	c.traceDatagram(trace.DatagramReceived, size)
+	c.noteActivity(c.host.now())
+	if has && c.closing.Caller == closing.Uses {
+		return true
+	}
+	q.Stats.Dropped++
+	c.traceDatagram(trace.DatagramDropped, size)
+	return false
+}
+
+// receiveDatagram returns the oldest datagram that waits, if there is one.
+func (c *session) receiveDatagram() (b []byte, ok bool) {
+	q := c.datagramQueue()
+	if q.Len() == 0 {
+		return nil, false
+	}
+	b = q.Pop()
+	c.accountRead(len(b))
+	return b, true
+}
+
+// datagramSize is MaxDatagramSize.
+func (c *session) datagramSize() int {
+	if c.closing.Phase < closing.Ended {
+		c.wantMTU(0)
+	}
+	size, _ := c.maxDatagramSize()
+	return size
 }
 
 // datagramQueue returns the queue, which it allocates: most sessions need none.
@@ -48,8 +90,8 @@ func (c *session) maxDatagramSize() (promised, taken int) {
 	return max(promised-room, 0), max(taken-room, 0)
 }
 
-// queueDatagram is SendDatagram without writing the packet.
-func (c *session) queueDatagram(b []byte) error {
+// sendDatagram is SendDatagram without writing the packet.
+func (c *session) sendDatagram(b []byte) error {
 	switch _, most := c.maxDatagramSize(); {
 	case c.closing.Caller != closing.Uses:
 		return net.ErrClosed

@@ -1,10 +1,13 @@
 package kcp
 
 import (
+	"net"
 	"sync/atomic"
 	"time"
 
+	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/longestqueue"
 	"github.com/arqnet/kcp/internal/opening"
 )
 
@@ -55,6 +58,138 @@ func (c *session) startHandshake(now time.Duration) {
 	if c.beginOpening(now) {
 		c.kick(now)
 	}
+}
+
+// becomeDialled makes a new session one that this end dials.
+func (c *session) becomeDialled() { c.hs.Role = opening.Dialled }
+
+// dial begins a session that this end dials, unless it has ended, as a packet, or the
+// endpoint's end, was first. waits says that Dial waits for the peer's answer.
+func (c *session) dial(waits bool) {
+	if c.closing.Phase >= closing.Ended {
+		return
+	}
+	if waits {
+		c.hs.Role = opening.Dialling
+	}
+	c.startHandshake(c.host.now())
+}
+
+// dialled ends the wait of Dial. If the peer has not answered, it ends the session, and
+// returns why, which may be what unanswered returns.
+func (c *session) dialled(unanswered func() error) error {
+	c.hs.Role = opening.Dialled
+	if c.closing.Phase < closing.Ended {
+		c.schedule(c.host.now())
+	}
+	err := c.closing.err
+	switch {
+	case c.hs.Reached && (err == nil || err == ErrPeerClosed):
+		return nil // there may be data from before the peer closed
+	case err == nil && c.closing.Caller != closing.Uses:
+		err = net.ErrClosed // by Shutdown
+	case err == nil:
+		err = unanswered()
+	}
+	c.forget(err)
+	return err
+}
+
+// accept makes a new session one whose first packet is p, as first says. validated
+// reports whether the peer's address is validated. No other goroutine has c yet.
+func (c *session) accept(first *admission.First, p *inPacket, validated bool) {
+	c.ends.Store(&pathEnds{c.ends.Load().remote, p.from.local})
+	c.hs.openedFEC = p.kind == fecPacket
+	greets := first.Hello.Code != 0
+	if greets {
+		c.takeHello(signalOf(first.Hello))
+	}
+	if greets && first.Info.Code != 0 && first.Keys == nil {
+		c.onInfo(signalOf(first.Info)) // the session may be accepted, and used, before p is fed to it
+	}
+	if first.Keys != nil {
+		c.tls.handshake.Accept(first.Keys, c.hs.token, c.hs.peerToken, c.infoSignal().toHandshake())
+	}
+	if validated {
+		return
+	}
+	c.hs.unvalidated.Store(true)
+	room := c.shared.overhead.total
+	if !c.hs.openedFEC {
+		room -= c.shared.overhead.fecHead
+	}
+	c.kcp.limitUnvalidated(room, !greets)
+}
+
+// begin starts the timers of an accepted session. offer, unless it is nil, puts the
+// session into the listener's backlog, which has room for it or not. begin reports false
+// if the session has ended, be it for that.
+func (c *session) begin(offer func(validated bool) bool) bool {
+	if c.closing.Phase >= closing.Ended {
+		return false
+	}
+	if offer != nil {
+		if offer(!c.hs.unvalidated.Load()) {
+			c.hs.Role = opening.Offered
+		}
+		if c.hs.Role == opening.Accepted && c.hs.Peer < opening.Extended { // an extended peer repeats CONFIRM
+			c.shared.counters.dropBacklog.Add(1)
+			c.forget(ErrRefused)
+			return false
+		}
+	}
+	c.schedule(c.host.now())
+	return true
+}
+
+// setConv gives a new session, which is in no table yet, another conversation id.
+func (c *session) setConv(conv uint32) {
+	c.entry.Conv = conv
+	c.kcp.setConv(conv)
+	c.protect()
+}
+
+// dialAnother makes a new session one whose peer dials too: tie goes with HELLO. again
+// says that this end has dialled another before.
+func (c *session) dialAnother(tie signal, again bool) {
+	r := c.rarely()
+	r.tie, r.again = tie, again
+}
+
+// hasten sends HELLO again without waiting for its time-out, to another address unless to
+// is nil: the peer's packets have come from there, so a NAT at its end that has dropped
+// ours lets this one pass.
+func (c *session) hasten(to *source, now time.Duration) {
+	l := &c.hs
+	if l.Reached || l.peerToken != 0 || c.closing.Phase >= closing.Ended || to != nil && !c.migrateTo(*to) {
+		return
+	}
+	at := max(now, l.HelloAt+opening.HelloGap)
+	if l.Unanswered&opening.Hello != 0 && at < l.Next() && c.mayHasten() {
+		l.Hurry(opening.Hello, at)
+		c.kick(now)
+	}
+}
+
+// moveOpening moves the session to an address of its peer, by which the opening goes on.
+// It reports whether packets that come from there are of the session.
+func (c *session) moveOpening(to source) bool {
+	l := &c.hs
+	return c.closing.Phase < closing.Ended && (l.Role >= opening.Dialled && !l.Reached || l.unvalidated.Load()) && c.migrateTo(to)
+}
+
+// evictable reports whether the session may be ended to make room. A packet since
+// the last call keeps it. Endpoint.mu is held; it needs no other lock.
+func (c *session) evictable(now time.Duration) longestqueue.Look {
+	switch {
+	case !c.entry.Validated() && !c.halfOpen(): // it is about to be counted
+		return longestqueue.Stays
+	case now-c.hs.born < evictAfter:
+		return longestqueue.Young
+	case c.hs.active.Swap(false):
+		return longestqueue.Active
+	}
+	return longestqueue.Idle
 }
 
 // beginOpening starts a HELLO and reports true, or with TLS begins the handshake.

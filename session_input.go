@@ -11,15 +11,17 @@ import (
 	"github.com/arqnet/kcp/internal/protect"
 )
 
-// inputLocked feeds packets to the state machine. It reports whether that may have
-// changed anything.
-func (c *session) inputLocked(packets []inPacket, shard int, now time.Duration) bool {
+// feed feeds packets to the state machine. It reports whether that may have changed
+// anything.
+func (c *session) feed(packets []inPacket, shard int, now time.Duration) (changed bool) {
 	if c.closing.Phase >= closing.Ended {
 		c.shared.counters.dropEnded.Add(uint64(len(packets)))
 		return false
 	}
+	done := false
+	defer c.endIfUnwound(&done)
 	c.setClock(now)
-	changed := c.path.shard != uint16(shard) && c.changeShard(uint16(shard))
+	changed = c.path.shard != uint16(shard) && c.changeShard(uint16(shard))
 	segments, fresh := c.kcp.counts().SegmentsReceived, uint64(0)
 	beside := c.shared.several() || c.in.sending != (incast.Sender{}) // other sessions, now or lately
 	if beside {
@@ -47,6 +49,7 @@ func (c *session) inputLocked(packets []inPacket, shard int, now time.Duration) 
 	if !changed {
 		c.account() // else respond does it
 	}
+	done = true
 	return changed
 }
 
@@ -172,9 +175,9 @@ func (c *session) packetDone(err error, size int, now time.Duration) {
 // drops returns the drop counters, which it allocates: most sessions drop nothing.
 func (c *session) drops() *Drops { return &c.rarely().dropped }
 
-// respondLocked sends what a batch of input has caused, and lets calls go on that wait
+// respond sends what a batch of input has caused, and lets calls go on that wait
 // for it. It reports false if the session had ended.
-func (c *session) respondLocked(now time.Duration) bool {
+func (c *session) respond(now time.Duration) bool {
 	c.step.reply = noReply
 	if c.closing.Phase >= closing.Ended {
 		return false
@@ -213,6 +216,12 @@ func (c *session) endIfUnwound(done *bool) {
 	}
 	c.dropReceived()
 	c.end(errUnwound)
+}
+
+// unwind is endIfUnwound for a caller that has lost what it had taken.
+func (c *session) unwind() {
+	done := false
+	c.endIfUnwound(&done)
 }
 
 // call calls f, which is, or calls, code of the application's.

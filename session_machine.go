@@ -1,10 +1,11 @@
 package kcp
 
 import (
-	"github.com/arqnet/kcp/internal/rightsize"
 	"net"
 	"sync/atomic"
 	"time"
+
+	"github.com/arqnet/kcp/internal/rightsize"
 
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/closing"
@@ -22,7 +23,6 @@ import (
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/roundtrip"
 	"github.com/arqnet/kcp/internal/streams"
-	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/trace"
 )
 
@@ -102,8 +102,8 @@ type host interface {
 	unread(shard int, n uint32) bool
 	// incast returns what a socket does against incast.
 	incast(shard int) *incast.Socket[session]
-	// hand leaves a datagram of the batch of input to the handler of datagrams.
-	hand(b []byte)
+	// hand leaves a datagram of the batch of input of a socket to the handler of datagrams.
+	hand(shard int, b []byte)
 
 	// newStream makes a stream of the application's.
 	newStream(p *streams.Params) *streams.Stream
@@ -112,8 +112,8 @@ type host interface {
 	// shared.looks is set.
 	look()
 	looked() time.Duration
-	// keepsWhole reports whether what the socket sends is fragmented nowhere.
-	keepsWhole() bool
+	// keepsWhole reports whether what a socket sends is fragmented nowhere.
+	keepsWhole(shard int) bool
 	// socketError returns an error of the socket since a time; nil: there was none.
 	socketError(since time.Duration) error
 	// ownSocket reports whether the socket is the session's own. linger keeps it, then,
@@ -129,32 +129,11 @@ type stepState struct {
 	inputAt    time.Duration // arrival of the current batch of input, since the epoch
 	ready      ready
 	reply      pendingReply
+	woken      bool   // a call was woken, and none has run since
 	ping       signal // a PING in the current packet that may be a challenge; code 0: none
 	offPath    bool   // a signal of the current packet is not from within the session
 	challenged bool   // the current packet has a PING, which may be a path challenge
 }
-
-// pendingReply is whether respond has something to do, and who calls it.
-type pendingReply uint8
-
-const (
-	noReply   pendingReply = iota
-	replyDue               // at the end of the batch
-	replyLeft              // to the next call of the application, or the read loop
-)
-
-// ready is who can go on after a step, or has something to do.
-type ready uint8
-
-const (
-	readers   ready = 1 << iota // calls that read
-	writers                     // calls that write, or wait for a state of the session
-	acceptors                   // calls of AcceptStream
-	stopped                     // all calls fail from now on, and deadlines are void
-	receivers                   // of receipts
-	admitted                    // compatibility.Options.Validated
-	woken                       // a call was woken, and none has run since; this stays
-)
 
 // init sets up a new session with the peer of key.
 func (c *session) init(e *sharedState, h host, key sessionKey, remote net.Addr) {
@@ -180,6 +159,21 @@ func (c *session) init(e *sharedState, h host, key sessionKey, remote net.Addr) 
 	c.setClock(now)
 	if e.config.MaxRate > 0 {
 		c.capRate(e.config.MaxRate)
+	}
+}
+
+// startTrace has t called from now on, first with what the session begins as.
+func (c *session) startTrace(t *Trace, first SessionState) {
+	if c.closing.Phase >= closing.Ended {
+		return
+	}
+	c.kcp.SetTrace(t)
+	c.traceState(first, nil)
+	if first == SessionAccepted && !c.hs.unvalidated.Load() {
+		c.traceState(SessionEstablished, nil)
+	}
+	if t.MTU != nil {
+		c.call(func() { t.MTU(c.kcp.packetSize()) })
 	}
 }
 
@@ -229,18 +223,13 @@ type pathState struct {
 	blocked    bool                            // a packet of a TLS handshake exceeds what may be sent to an address that is not validated
 }
 
-// pathEnds is the addresses of a path. It is immutable.
-type pathEnds struct {
-	remote net.Addr  // the peer's, as applications see it
-	local  udp.Local // of an accepted session: the one that its peer sends to
-}
-
 // closeState is how far a session is with its end, and why it ends. Times are since the
 // endpoint's epoch.
 type closeState struct {
 	closing.State
-	err    error // why the session ended; nil: it has not, or was closed in order
-	ending error // ends the session after the batch of input; nil: it goes on
+	err      error // why the session ended; nil: it has not, or was closed in order
+	ending   error // ends the session after the batch of input; nil: it goes on
+	reported bool  // a call of the application has returned err
 }
 
 // timerState is the session's timers. Times are since the endpoint's epoch.

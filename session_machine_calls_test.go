@@ -1,13 +1,12 @@
 package kcp
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"net"
 	"time"
 
-	"github.com/arqnet/kcp/internal/closing"
-	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/testenv/life"
 )
@@ -19,20 +18,12 @@ var _ life.End = (*machineEnd)(nil)
 // queue has w queued as far as there is room, and sends it.
 func (e *machineEnd) queue(w writeCall, id uint32) (n int, err error) {
 	if s := e.streams[id]; id != 0 {
-		if s.closed {
-			return 0, net.ErrClosed
-		}
-		w.stream = &s.state
+		w.stream, w.closed = &s.state, s.closed
 	}
 	w.free, w.begun = true, e.w.now
-	if err := e.conn.writeEnd(w.stream); err != nil {
-		return 0, err
+	if err = e.conn.write(&w); w.n > 0 || w.message && err == nil {
+		e.conn.push()
 	}
-	err = e.conn.write(&w)
-	if w.stream != nil && !w.message {
-		w.stream.SetCut(err != nil)
-	}
-	e.conn.push()
 	e.carryOut()
 	return w.n, err
 }
@@ -48,107 +39,69 @@ func (e *machineEnd) SendMessage(id uint32, b []byte, o life.Options, _ bool) er
 }
 
 func (e *machineEnd) SendDatagram(b []byte) error {
-	err := e.conn.queueDatagram(b)
+	err := e.conn.sendDatagram(b)
 	e.carryOut()
 	return err
 }
 
-// orNothing returns why there is nothing more to read; ErrWouldBlock: there may be later.
-func (c *session) orNothing() error {
-	if err := c.reason(c.closing.err); err != nil {
-		return err
-	}
-	return ErrWouldBlock
-}
-
 func (e *machineEnd) Read(id uint32, b []byte, messages bool) (n int, err error) {
 	c := e.conn
+	defer e.carryOut()
 	switch {
-	case c.closing.Caller != closing.Uses:
+	case c.state().left:
 		return 0, net.ErrClosed
 	case id == life.Datagrams:
-		q := c.in.datagrams
-		if q.Len() == 0 {
+		d, ok := c.receiveDatagram()
+		if !ok {
 			return 0, ErrWouldBlock
 		}
-		n = copy(b, q.Pop())
-		c.accountRead(n)
-		e.carryOut()
-		return n, nil
+		return copy(b, d), nil
 	case id != 0:
 		return e.readStream(e.streams[id], b, messages)
-	case c.kcp.PeekSize() < 0 && !c.kcp.receiver().readable():
-		if c.allReceived() && c.closing.err != ErrMemoryPressure && !c.kcp.receiver().queued() {
-			return 0, c.reason(io.EOF)
-		}
-		return 0, c.orNothing()
 	case c.messageMode():
-		n, err = c.kcp.Recv(b)
+		if c.nextMessage() >= 0 {
+			return c.readMessage(b)
+		}
 	default:
-		n = c.kcp.recvBytes(b)
+		n = c.read(b, 0)
 	}
-	c.afterRead(n)
-	e.carryOut()
-	return n, err
+	if n > 0 {
+		return n, nil
+	}
+	return 0, cmp.Or(c.readEnd(false), error(ErrWouldBlock))
 }
 
 func (e *machineEnd) readStream(s *machineStream, b []byte, messages bool) (n int, err error) {
-	c := e.conn
 	if s.closed {
 		return 0, net.ErrClosed
 	}
-	size, more := s.state.NextMessage()
-	switch {
-	case messages && more:
-		n = size
-		s.state.ReadMessage(b[:n])
-	case !messages:
-		n = s.state.Read(b)
-		more = n > 0
+	if size, more := s.state.NextMessage(); messages && more {
+		return e.conn.readStream(&s.state, b[:size], 0, true), nil
+	} else if !messages {
+		n = e.conn.readStream(&s.state, b, 0, false)
 	}
-	if !more {
-		if err := s.state.ReadEnd(); err != nil {
-			s.state.ReadDone()
-			c.account()
-			return 0, err
-		}
-		return 0, c.orNothing()
+	if n > 0 {
+		return n, nil
 	}
-	c.accountRead(n)
-	if s.state.CreditDue() && c.closing.Phase == closing.Open {
-		c.push()
-	}
-	e.carryOut()
-	return n, nil
+	return 0, cmp.Or(e.conn.streamReadEnd(&s.state), error(ErrWouldBlock))
 }
 
 // OpenStream is Conn.TryOpenStream.
 func (e *machineEnd) OpenStream(o life.StreamOptions, _ bool) (uint32, error) {
-	c := e.conn
-	if known, err := c.peerTakesStreams(e.w.now); !known || err != nil {
-		return 0, ErrWouldBlock
-	}
-	t := c.streamTable()
-	s, err := t.Open(streams.Params{
+	s, err := e.conn.openStream(&openCall{params: streams.Params{
 		Unordered: o.Unordered, Priority: int8(o.Priority), Retransmits: uint16(o.Retransmits), Lifetime: uint32(o.Lifetime.Milliseconds()),
-	})
+	}})
+	e.carryOut()
 	if err != nil {
 		return 0, err
 	}
-	if t.openAt == 0 {
-		t.openAt = e.w.now + openDelay
-	}
-	c.wake(t.openAt)
 	return e.addStream(s), nil
 }
 
 // acceptStreams takes the streams that the peer has opened.
 func (e *machineEnd) acceptStreams(p *life.Party) {
-	for c := e.conn; c.streams != nil && c.closing.Caller == closing.Uses; {
-		s := c.streams.Accept()
-		if s == nil {
-			return
-		}
+	for c := e.conn; !c.state().left && c.waiting().streams > 0; {
+		s, _ := c.acceptStream()
 		o := s.Params()
 		p.Has(e.addStream(s), life.StreamOptions{
 			Unordered: o.Unordered, Priority: int(o.Priority), Retransmits: int(o.Retransmits), Lifetime: time.Duration(o.Lifetime) * time.Millisecond,
@@ -164,101 +117,36 @@ func (e *machineEnd) addStream(s *streams.Stream) uint32 {
 
 func (e *machineEnd) EndStream(id uint32, how life.Op, code uint64) error {
 	c, s := e.conn, e.streams[id]
+	defer e.carryOut()
 	if id == 0 {
-		return e.closeWrite()
-	}
-	if how == life.Fin {
-		s.state.WriteDone()
-		if err := c.writeEnd(&s.state); s.closed || err != nil {
-			c.account()
-			return err
+		waits, _, err := c.closeWrite(false)
+		if waits {
+			err = ErrWouldBlock
 		}
-		s.state.Finish()
-	} else if s.closed || c.closing.Caller != closing.Uses && how != life.Reset {
-		return net.ErrClosed
-	}
-	switch how {
-	case life.EndStream:
-		s.closed = true
-		s.state.StopReading(0)
-		s.state.Finish()
-	case life.Reset:
-		s.closed = true
-		s.state.Reset(code)
-	case life.StopRead:
-		s.state.StopReading(code)
-	case life.StopWrite:
-		s.state.CancelWrite(code)
-	}
-	c.kickStreams()
-	e.carryOut()
-	return nil
-}
-
-// closeWrite is Conn.CloseWrite once the peer's kind is known.
-func (e *machineEnd) closeWrite() error {
-	c := e.conn
-	if err := c.writeEnd(nil); err != nil {
 		return err
 	}
-	if c.hs.Peer < opening.Extended {
-		return ErrWouldBlock
+	ways := map[life.Op]streamEnd{
+		life.Fin: finishStream, life.EndStream: closeStream, life.Reset: resetStream, life.StopRead: stopReading, life.StopWrite: stopWriting,
 	}
-	c.dropSpentMessages()
-	c.closing.Fin()
-	c.step.ready |= writers
-	c.kick(e.w.now)
-	e.carryOut()
-	return nil
+	if how == life.EndStream && (s.closed || c.state().left) {
+		return net.ErrClosed
+	}
+	err := c.endStream(&s.state, ways[how], code, s.closed)
+	s.closed = s.closed || how == life.EndStream || how == life.Reset
+	return err
 }
 
 // Close is Conn.Close, which does not wait, or Conn.Abort.
 func (e *machineEnd) Close(how life.Op) error {
-	switch c := e.conn; {
-	case how == life.Abort:
-		c.forget(net.ErrClosed)
-	case c.closing.Caller != closing.Uses:
-		return nil
-	case c.closing.Phase >= closing.Ended:
-		c.stopCalls()
-		c.dropReceived()
-		c.kcp.Compact()
-		c.account()
-	default:
-		c.stopCalls()
-		c.startClose(how == life.Background, true)
-	}
+	_, _ = e.conn.close(&closeCall{abrupt: how == life.Abort, background: how == life.Background})
 	e.carryOut()
 	return nil
 }
 
 // Set is what changes settings of a session.
 func (e *machineEnd) Set(s life.Step) error {
-	c := e.conn
-	if c.closing.Caller != closing.Uses || c.closing.Phase >= closing.Ended {
-		return nil
-	}
-	switch s.Op {
-	case life.MTU:
-		c.ownSettings().mtu = s.N
-		c.plpmtu.Restart()
-		c.outgoing.dropProbe()
-		c.kcp.configure(machineSettings{mtu: c.firstMTU() - c.shared.overhead.total})
-		if c.hs.capabilities&capPMTU != 0 {
-			c.enablePieces()
-		}
-		c.schedule(e.w.now)
-	case life.Window:
-		c.kcp.configure(machineSettings{sendWindow: s.N, receiveWindow: s.N * 4})
-		c.push()
-	case life.Rate:
-		c.setClock(e.w.now)
-		c.capRate(s.N)
-		if c.streams != nil {
-			c.streams.WakeWriter()
-		}
-		c.push()
-	}
+	to := map[life.Op]change{life.MTU: {of: ofMTU, n: s.N}, life.Window: {of: ofWindow, n: s.N, m: s.N * 4}, life.Rate: {of: ofRate, n: s.N}}[s.Op]
+	_ = e.conn.set(&to)
 	e.carryOut()
 	return nil
 }

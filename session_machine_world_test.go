@@ -11,13 +11,11 @@ import (
 
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/admission"
-	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/incast"
 	"github.com/arqnet/kcp/internal/inturn"
 	"github.com/arqnet/kcp/internal/longestqueue"
 	"github.com/arqnet/kcp/internal/netblock"
-	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/streams"
@@ -96,14 +94,14 @@ func newMachineEnd(w *machineWorld, side int, config *Config, env *inturn.Enviro
 	s.load.sessions.Store(1)
 	e.turns.Init((*session).sender, func(*session, incast.Grant, time.Duration) bool { return true }, func() {})
 	g := &e.gate
-	g.Init(func(c *session) *admission.Entry { return &c.entry }, c.MaxSessionsPerAddress)
+	g.Init((*session).place, c.MaxSessionsPerAddress)
 	g.Cookies.Random = env
 	if c.TLS != nil {
 		g.ResetSecret = make([]byte, 32)
 		_, _ = env.Read(g.ResetSecret) // cannot fail
 	}
 	g.Hooks = admission.Hooks[session]{
-		Extended: func(c *session) bool { return c.hs.greeted.Load() }, Full: func(bool) bool { return e.backlog },
+		Extended: (*session).extended, Full: func(bool) bool { return e.backlog },
 		Look: func(*session, time.Duration) longestqueue.Look { return longestqueue.Young },
 		Keys: (*session).packetKeys,
 	}
@@ -128,7 +126,7 @@ func (w *machineWorld) dial(conv uint32, quiet bool) {
 	if quiet {
 		c.keepQuiet()
 	} else {
-		c.startHandshake(w.now)
+		c.dial(false)
 	}
 	e.carryOut()
 }
@@ -139,46 +137,46 @@ func (e *machineEnd) carryOut() {
 	if c == nil {
 		return
 	}
-	for o := &c.outgoing; o.waiting() > 0; {
-		write := e.writePackets
-		if o.probe != nil {
-			write = e.writeProbe
+	var w written
+	for round := 0; ; round++ {
+		more, over := c.nextWrite(&w, round)
+		if over {
+			e.retire()
 		}
-		if err := write(); err != nil {
-			c.end(err)
+		if !more {
 			break
 		}
+		c.encode(&w)
+		w.refused = e.write(w.datagrams)
+		e.shared.recycle(w.packets)
 	}
-	if c.closing.Phase == closing.Ended {
-		e.retire()
-	}
-	if c.step.ready&receivers != 0 {
-		for due := c.rare.receipts.Take(); len(due) > 0; due = c.rare.receipts.Take() {
+	done := c.take()
+	if done.ready&receivers != 0 {
+		for due := c.takeReceipts(); len(due) > 0; due = c.takeReceipts() {
 			for _, r := range due {
 				r.Done(r.Err)
 			}
 		}
 	}
-	e.ready |= c.step.ready
-	c.step.ready = 0
+	e.ready |= done.ready
 }
 
 // retire is Conn.retire.
 func (e *machineEnd) retire() {
 	c := e.conn
-	c.release()
+	end, _ := c.retire()
 	e.wakeAt = 0
 	if !e.gate.Lists(c) {
 		return
 	}
-	key, ended := c.entry.Key(), c.timeWaitState()
+	key := c.place().Key()
 	e.gate.Remove(c)
-	e.gate.Remember(key, ended, ended.Token != 0, e.w.now)
+	e.gate.Remember(key, end.state, end.state.Token != 0, e.w.now)
 }
 
 // write lets packets leave, and reports whether the interface has refused some.
 func (e *machineEnd) write(batch []udp.Datagram) (refused bool) {
-	if e.conn.closing.Phase == closing.Retired {
+	if e.conn.state().retired {
 		e.w.t.Fatalf("end %d sends after its end", e.side)
 	}
 	for i := range batch {
@@ -190,27 +188,6 @@ func (e *machineEnd) write(batch []udp.Datagram) (refused bool) {
 		e.w.send(e, d)
 	}
 	return refused
-}
-
-// writeProbe writes a probe of the path MTU.
-func (e *machineEnd) writeProbe() error {
-	p, b := e.conn.beginProbe()
-	if err := b.by.Seal(p.buf, nil); err != nil {
-		return err
-	}
-	b.refused = e.write([]udp.Datagram{b.to.datagram(p.buf)})
-	e.conn.endProbe(p, &b)
-	return nil
-}
-
-// writePackets writes what is collected.
-func (e *machineEnd) writePackets() error {
-	c := e.conn
-	b := c.beginWrite()
-	b.packets, b.err = c.encode(b.packets, b.to, b.by)
-	b.refused = e.write(c.outgoing.batch)
-	e.shared.recycle(b.packets)
-	return c.endWrite(&b)
 }
 
 // receive takes a packet from an address. Of what it causes, replies are left to respond.
@@ -234,10 +211,8 @@ func (e *machineEnd) receive(b []byte, from netip.AddrPort) {
 		e.gate.BindFEC(c)
 	}
 	if c != nil && (p.kind != sealedPacket || e.openSealed(p)) {
-		if c.inputLocked([]inPacket{*p}, 0, e.w.now) {
-			if c.closing.Phase < closing.Ended {
-				c.step.reply = replyDue
-			}
+		if changed := c.feed([]inPacket{*p}, 0, e.w.now); changed {
+			c.oweReply(true)
 		} else if p.kind == datagramPacket {
 			e.stale = true
 		}
@@ -247,8 +222,8 @@ func (e *machineEnd) receive(b []byte, from netip.AddrPort) {
 
 // respond sends what a batch of packets has caused.
 func (e *machineEnd) respond() {
-	if c := e.conn; c != nil && c.step.reply != noReply {
-		c.respondLocked(e.w.now)
+	if c := e.conn; c != nil && c.state().replies {
+		c.respond(e.w.now)
 		e.stale = false
 		e.carryOut()
 	}
@@ -261,11 +236,11 @@ func (e *machineEnd) openSealed(p *inPacket) bool {
 	case err == nil:
 		return true
 	case errors.Is(err, packetkeys.ErrExhausted):
-		c.abort(crypt.ErrKeyExhausted)
+		c.endFor(causeFailed, crypt.ErrKeyExhausted)
 	case errors.Is(err, packetkeys.ErrTooFast):
-		c.abort(ErrKeyUpdate)
+		c.endFor(causeFailed, ErrKeyUpdate)
 	case c.resetBy(kept):
-		c.statelessReset(e.w.now)
+		c.endFor(causeReset, nil)
 	}
 	return false
 }
@@ -311,25 +286,21 @@ func (e *machineEnd) admit(key sessionKey, p *inPacket) *session {
 func (e *machineEnd) ask(v *admission.Verdict[session], first *admission.First, p *inPacket) (to *session, claimed bool) {
 	c, now := v.Asked[0], e.w.now
 	var mine, moved bool
-	switch v.Question {
-	case admission.AskPacket:
-		if mine, moved = c.packetFromNewAddress(p, true, now); !mine {
-			mine, moved = c.packetFromNewAddress(p, false, now)
-		}
-	case admission.AskWelcome:
-		mine = c.welcomeElsewhere(p, signalOf(first.Hello))
-	case admission.AskHello:
-		mine, moved = c.helloFromNewAddress(first.Request.TS, p.from, v.Shown, now)
-	case admission.AskHandshake:
-		mine, moved = c.handshakeFromNewAddress(p, now)
+	switch q := (question{v.Question, first, v.Shown, true}); q.what {
 	case admission.AskSealed:
-		q := *p
-		q.Data = bytes.Clone(p.Data)
-		if e.shared.open(c.packetKeys(), &q) == nil && q.kind != sealedPacket {
-			if _, moved = c.packetFromNewAddress(&q, true, now); moved {
-				*p = q
+		at := *p
+		at.Data = bytes.Clone(p.Data)
+		if e.shared.open(c.packetKeys(), &at) == nil && at.kind != sealedPacket {
+			q.what = admission.AskPacket
+			if _, moved = c.claims(q, &at, now); moved {
+				*p = at
 			}
 			mine = true
+		}
+	default:
+		if mine, moved = c.claims(q, p, now); !mine && q.what == admission.AskPacket {
+			q.numbered = false
+			mine, moved = c.claims(q, p, now)
 		}
 	}
 	e.carryOut()
@@ -343,35 +314,19 @@ func (e *machineEnd) ask(v *admission.Verdict[session], first *admission.First, 
 func (e *machineEnd) accept(first *admission.First, p *inPacket, validated, offers bool) *session {
 	c := new(session)
 	c.init(&e.shared, e, first.Key, p.from.netAddr())
-	c.hs.openedFEC = p.kind == fecPacket
-	greets := first.Hello.Code != 0
-	if greets {
-		c.takeHello(signalOf(first.Hello))
-	}
-	if greets && first.Info.Code != 0 && first.Keys == nil {
-		c.onInfo(signalOf(first.Info))
-	}
-	if first.Keys != nil {
-		c.tls.handshake.Accept(first.Keys, c.hs.token, c.hs.peerToken, c.infoSignal().toHandshake())
-	}
-	if !validated {
-		c.hs.unvalidated.Store(true)
-		room := e.shared.overhead.total
-		if !c.hs.openedFEC {
-			room -= e.shared.overhead.fecHead
-		}
-		c.kcp.limitUnvalidated(room, !greets)
-		e.shared.load.halfOpen.Add(1)
-	} else {
+	if c.accept(first, p, validated); validated {
 		e.gate.SetValidated(c)
+	} else {
+		e.shared.load.halfOpen.Add(1)
 	}
 	e.gate.SetShaking(c, first.Keys != nil)
 	e.gate.Add(c)
 	e.conn = c
+	var offer func(bool) bool
 	if offers {
-		c.hs.Role = opening.Offered
+		offer = func(bool) bool { return true }
 	}
-	c.schedule(e.w.now)
+	c.begin(offer)
 	return c
 }
 
@@ -461,7 +416,7 @@ func (e *machineEnd) handshakeFailed(err *HandshakeError) { e.failed = err }
 func (e *machineEnd) arrived(int) uint32                  { return 0 }
 func (e *machineEnd) unread(int, uint32) bool             { return e.delayed }
 func (e *machineEnd) incast(int) *socketIncast            { return &e.turns }
-func (e *machineEnd) hand([]byte)                         {}
+func (e *machineEnd) hand(int, []byte)                    {}
 
 func (e *machineEnd) newStream(*streams.Params) *streams.Stream {
 	s := new(machineStream)
@@ -471,7 +426,7 @@ func (e *machineEnd) newStream(*streams.Params) *streams.Stream {
 
 func (e *machineEnd) look()                 {}
 func (e *machineEnd) looked() time.Duration { return 0 }
-func (e *machineEnd) keepsWhole() bool      { return true }
+func (e *machineEnd) keepsWhole(int) bool   { return true }
 func (e *machineEnd) socketError(time.Duration) error {
 	return nil
 }

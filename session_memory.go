@@ -2,6 +2,7 @@ package kcp
 
 import (
 	"fmt"
+	"io"
 	"math"
 	"sync/atomic"
 	"time"
@@ -26,6 +27,12 @@ func (h *holding) lately(now time.Duration) int64 { return shed.Recent(h.recent.
 // moved adds n bytes to recent.
 func (h *holding) moved(n int64, now time.Duration) {
 	h.recent.Store(uint64(shed.Recent(h.recent.Load()).Add(n, now)))
+}
+
+// weight returns how many bytes the session holds because of its peer, and how many have
+// arrived, or were read, in the last seconds. It needs no lock.
+func (c *session) weight(now time.Duration) (held, lately int64) {
+	return c.in.holding.bytes.Load(), c.in.holding.lately(now)
 }
 
 // held returns the memory that the session holds because of its peer, in bytes.
@@ -246,6 +253,76 @@ func (c *session) scarceWriteBuffer(all int64) int {
 	flight := int64(c.kcp.snapshot().sendWindow) * int64(c.kcp.packetSize()-headerSize+writeCostPerSegment)
 	scarce := max(scarceWriteBuffer*writePressure/all, leastWriteBuffer)
 	return int(min(max(2*flight, scarce), defaultWriteBuffer))
+}
+
+// read copies what has arrived into b, which has n bytes already. It returns how many it
+// has then.
+func (c *session) read(b []byte, n int) int {
+	if n += c.kcp.recvBytes(b[n:]); n > 0 {
+		c.afterRead(n)
+	}
+	return n
+}
+
+// lend has what arrives copied straight into b, until takeBack.
+func (c *session) lend(b []byte) { c.kcp.receiver().lendBuffer(b) }
+
+// takeBack ends what lend has begun. It returns how many bytes of b are not filled.
+func (c *session) takeBack() (left int) { return c.kcp.receiver().takeBuffer() }
+
+// nextMessage returns the size of the next message; negative: none is complete.
+func (c *session) nextMessage() (size int) { return c.kcp.PeekSize() }
+
+// readMessage copies the next message into b. Errors are those of KCP.Recv.
+func (c *session) readMessage(b []byte) (n int, err error) {
+	if n, err = c.kcp.Recv(b); err == nil {
+		c.afterRead(n)
+	}
+	return n, err
+}
+
+// readEnd returns why nothing more can be read once the queue has no complete message:
+// io.EOF once the peer has closed its side and all its data was read. nil: more may
+// arrive. told says that the application has been told of io.EOF: then it is why the
+// session has ended, once that is retired.
+func (c *session) readEnd(told bool) error {
+	s := &c.closing
+	if told && s.Phase == closing.Retired && s.err != nil && s.err != ErrPeerClosed {
+		s.reported = true
+		return s.err
+	}
+	if c.allReceived() && s.err != ErrMemoryPressure && s.err != errUnwound { // which drop what was not read
+		if c.kcp.receiver().queued() {
+			return io.ErrUnexpectedEOF // a message without its end
+		}
+		if s.Read == closing.ReadClosed && c.hs.reasons != nil && c.hs.reasons.peer != nil {
+			return c.hs.reasons.peer
+		}
+		return io.EOF
+	}
+	s.reported = s.reported || s.err != nil
+	return c.reason(s.err)
+}
+
+// maxMessage returns the largest message that may be written, in bytes; 0 outside of
+// message mode.
+func (c *session) maxMessage() int {
+	if !c.messageMode() {
+		return 0
+	}
+	most, _ := c.kcp.messageLimit()
+	return most
+}
+
+// available returns how many bytes a call that writes would queue now.
+func (c *session) available(w *writeCall) int {
+	room := c.room()
+	if room <= 0 || c.cannotWrite(w) != nil {
+		return 0
+	}
+	payload := c.kcp.load().payload
+	full, rest := room/(payload+writeCostPerSegment), room%(payload+writeCostPerSegment)
+	return max(full*payload+max(rest-writeCostPerSegment, 0), 1)
 }
 
 // afterRead follows a read of n bytes: it schedules the release of spare

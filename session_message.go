@@ -21,6 +21,24 @@ type writeCall struct {
 	half    streams.Half    // of a stream without room: what there has to be room for
 	line    *streams.Writer // its place among the calls that wait for that; nil: it does not
 	begun   time.Duration   // when the lifetime of the message began
+	late    error           // fails the call, as its deadline has passed; nil: it has not
+	closed  bool            // the application has closed or reset the stream
+}
+
+// cannotWrite returns why nothing may be written now; nil if something may.
+func (c *session) cannotWrite(w *writeCall) error {
+	s := w.stream
+	if s == nil && w.late != nil && c.closing.Caller == closing.Uses && !(c.shared.compat.DataBeforeDeadline && c.room() > 0) {
+		return w.late
+	}
+	err := c.writeEnd(s)
+	switch {
+	case w.closed:
+		return net.ErrClosed
+	case s != nil && w.late != nil && err != net.ErrClosed:
+		return w.late
+	}
+	return err
 }
 
 // writeEnd returns why nothing more may be written to a stream, or if that is nil to the
@@ -45,8 +63,27 @@ func (c *session) writeEnd(s *streams.Stream) error {
 // write queues as much of w.b as there is room for; a message whole, or not at all. It
 // does not wait: ErrWouldBlock means that there is no room, w.half in which half of a
 // stream's. Messages whose lifetime is over make room. If the call waits, one round is
-// queued, of at most writeBatch segments, so that it is on its way before the next.
+// queued, of at most writeBatch segments, so that it is on its way before the next. push
+// sends what is queued.
 func (c *session) write(w *writeCall) error {
+	if w.message && w.stream == nil && !c.messageMode() {
+		return ErrNotMessageMode
+	}
+	err := c.cannotWrite(w)
+	if w.stream == nil && err != nil && err == c.reason(c.closing.err) {
+		c.closing.reported = true
+	}
+	if err == nil || err == w.late && w.goesOn(c.shared.compat.SegmentBound) {
+		err = c.queue(w)
+	}
+	if w.stream != nil && w.free && (w.waits || !w.message || err != ErrWouldBlock) { // else it is meant to be missed
+		w.stream.SetCut(err != nil || w.n < len(w.b))
+	}
+	return err
+}
+
+// queue is write for a session, or stream, that may be written to.
+func (c *session) queue(w *writeCall) error {
 	least := 1
 	if s := w.stream; w.message {
 		if least = len(w.b); s != nil && least > s.MaxMessage() {
@@ -236,18 +273,21 @@ func (c *session) segmentsGivenUp() int {
 	return 0
 }
 
-// receipts are the receipts of a session that are due.
-type receipts struct {
-	streams.Receipts
-	running bool // runReceipts is
-}
-
 // finish lets the receipt of t be called with err, if it was not.
 func (c *session) finish(t *streams.Tag, err error) {
 	if t.Awaited() {
 		c.rarely().receipts.Finish(t, err)
 		c.step.ready |= receivers
 	}
+}
+
+// takeReceipts returns receipts that are due. If there are none it drops their memory.
+func (c *session) takeReceipts() []streams.Receipt {
+	due := c.rare.receipts.Take()
+	if len(due) == 0 {
+		c.rare.receipts = streams.Receipts{}
+	}
+	return due
 }
 
 // failAll lets the receipts of all messages of a be called with what f says, and

@@ -19,6 +19,22 @@ import (
 // shows. And the peer must get what is sent to the new address: it answers a challenge
 // from there. That is path validation (RFC 9000 §8.2, which has the reasons).
 
+// claims answers a question about p. mine reports whether the packet is of this session,
+// moved whether that has migrated to where it comes from, and is to be fed it.
+func (c *session) claims(q question, p *inPacket, now time.Duration) (mine, moved bool) {
+	switch q.what {
+	case admission.AskPacket:
+		return c.packetFromNewAddress(p, q.numbered, now)
+	case admission.AskWelcome:
+		return c.welcomeElsewhere(p, signalOf(q.first.Hello)), false
+	case admission.AskHello:
+		return c.helloFromNewAddress(q.first.Request.TS, p.from, q.shown, now)
+	case admission.AskHandshake:
+		return c.handshakeFromNewAddress(p, now)
+	}
+	return false, false
+}
+
 // welcomeElsewhere answers a HELLO from a second address: the peer's
 // address has changed during the handshake. It gets the WELCOME of the session that its
 // first HELLO has opened, confirms that, and migrates it. A second session would be
@@ -75,7 +91,7 @@ func (c *session) handshakeFromNewAddress(p *inPacket, now time.Duration) (mine,
 		return true, true
 	}
 	if c.inputPacket(p, now) {
-		c.respondLocked(now)
+		c.respond(now)
 	}
 	if c.closing.Phase >= closing.Ended {
 		return true, false

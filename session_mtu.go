@@ -8,6 +8,7 @@ import (
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/reassembly"
+	"github.com/arqnet/kcp/internal/udp"
 )
 
 // Path MTU discovery of a session (DPLPMTUD, RFC 8899; WIRE.md §5.5).
@@ -90,7 +91,7 @@ func (c *session) sizes() *pmtud.Path {
 		ether = pmtud.EtherIPv4
 	}
 	limit := cfg.MaxMTU
-	if limit == 0 && c.entry.Peer == "" && c.host.keepsWhole() {
+	if limit == 0 && c.entry.Peer == "" && c.host.keepsWhole(int(c.path.shard)) {
 		limit = ether
 	}
 	if pinned := c.pinnedMTU(); pinned > 0 {
@@ -266,17 +267,25 @@ type sentProbe struct {
 	nonce uint32 // of the search when the probe was taken
 }
 
-// beginProbe takes the probe that waits, as beginWrite takes packets.
-func (c *session) beginProbe() (*sentProbe, written) {
+// takeProbe takes the probe that waits.
+func (c *session) takeProbe() *sentProbe {
 	p := &sentProbe{c.outgoing.probe, c.plpmtu.Nonce()}
 	c.outgoing.probe = nil
 	c.outgoing.bytes += uint64(len(p.buf))
-	return p, written{shard: int(c.path.shard), to: c.origin(), by: (*c.in.protection.Load()).Sender()}
+	return p
+}
+
+// sealProbe is encode for a probe.
+func (w *written) sealProbe() {
+	if w.err = w.by.Seal(w.probe.buf, nil); w.err == nil {
+		w.packets = []packet{{buf: w.probe.buf}}
+		w.datagrams = []udp.Datagram{w.to.datagram(w.probe.buf)}
+	}
 }
 
 // endProbe records that the probe was written.
-func (c *session) endProbe(p *sentProbe, w *written) {
-	if w.refused && c.plpmtu.Awaits(p.nonce) {
+func (c *session) endProbe(w *written) {
+	if w.refused && c.plpmtu.Awaits(w.probe.nonce) {
 		now := c.host.now()
 		c.followMTU(c.plpmtu.ProbeRefused(now), now)
 		c.schedule(now)

@@ -1,6 +1,7 @@
 package kcp
 
 import (
+	"cmp"
 	"net"
 	"time"
 
@@ -143,6 +144,80 @@ func (c *session) cannotPing() error {
 		return net.ErrClosed
 	case c.hs.Peer < opening.Extended:
 		return ErrLegacyPeer
+	}
+	return nil
+}
+
+// pingCall is a call of Ping.
+type pingCall struct {
+	rtt   time.Duration // once it is answered
+	begun bool
+	start time.Duration // since the epoch
+	next  time.Duration // when PING is repeated
+	wait  time.Duration // how long after the last
+}
+
+// measure asks the peer for the round-trip time. It reports whether it waits for the
+// answer; then it is to be called again at call.next. It fails with why if nothing else
+// speaks against it.
+func (c *session) measure(call *pingCall, why error) (waits bool, err error) {
+	w, now := c.measures(), c.host.now()
+	if !call.begun {
+		call.begun, call.start = true, now
+	}
+	if w.pinged >= call.start {
+		call.rtt = w.pong
+		return false, nil
+	}
+	if err := cmp.Or(c.cannotPing(), why); err != nil {
+		return false, err
+	}
+	if now >= call.next {
+		call.wait = max(c.requestWait(), min(2*call.wait, opening.MaxWait))
+		call.next = now + call.wait
+		c.setClock(now)
+		c.queuePing(now)
+		c.call(c.kcp.sendSignals)
+	}
+	return true, nil
+}
+
+// flushCall is a call of Flush.
+type flushCall struct {
+	end *seq // of what was written before; nil: it has not begun
+}
+
+// delivered reports whether all has arrived that was written before a call of Flush. If
+// it may still, the call waits, unless why is an error, which it fails with.
+func (c *session) delivered(call *flushCall, why error) (bool, error) {
+	if call.end == nil {
+		call.end = c.measures().flushes.Begin(c.kcp.position().end)
+	}
+	// What the peer has not taken before its CLOSE is out of the queue, too.
+	discarded := c.closing.Read == closing.ReadClosed && c.closing.Undelivered()
+	if !discarded && (!c.kcp.position().acked.Before(*call.end) || c.kcp.WaitSend() == 0) {
+		return true, nil
+	}
+	if err := cmp.Or(c.cannotDeliver(), why); err != nil {
+		return false, err
+	}
+	c.rare.measure.flushes.WaitFor(*call.end)
+	return false, nil
+}
+
+// flushEnds ends a call of Flush.
+func (c *session) flushEnds(call *flushCall) { c.rare.measure.flushes.End(call.end) }
+
+// cannotDeliver returns why what is not acknowledged will not be; nil if it may.
+func (c *session) cannotDeliver() error {
+	switch {
+	case c.closing.Caller != closing.Uses:
+		return net.ErrClosed
+	case c.closing.Read == closing.ReadClosed:
+		return c.reason(ErrPeerClosed)
+	case c.closing.Phase >= closing.Ended:
+		c.closing.reported = true
+		return c.reason(c.closing.err)
 	}
 	return nil
 }

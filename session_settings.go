@@ -1,9 +1,11 @@
 package kcp
 
 import (
+	"net"
 	"time"
 
 	"github.com/arqnet/kcp/congestion"
+	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/pacing"
 	"github.com/arqnet/kcp/internal/streams"
@@ -14,13 +16,13 @@ type rareState struct {
 	dropped  Drops
 	settings *connSettings     // nil: as in Config
 	decoded  *fec.DecoderStats // final statistics of inputState.decoder; nil: none
-	receipts receipts
-	awaiting streams.Awaiting // messages of Conn.SendMessage that await a receipt
-	messages bool             // SendMessage was called with options
-	failed   bool             // failMessages was called: no more of them are delivered
-	measure  *measurement     // nil: nothing of it is needed
-	tie      signal           // goes with our HELLO, as the peer dials too; code 0: it does not
-	again    bool             // for tie: this end has dialled another session before
+	receipts streams.Receipts  // that are due
+	awaiting streams.Awaiting  // messages of Conn.SendMessage that await a receipt
+	messages bool              // SendMessage was called with options
+	failed   bool              // failMessages was called: no more of them are delivered
+	measure  *measurement      // nil: nothing of it is needed
+	tie      signal            // goes with our HELLO, as the peer dials too; code 0: it does not
+	again    bool              // for tie: this end has dialled another session before
 }
 
 // measurement returns what Flush and Ping watch; nil: nothing was of it.
@@ -66,6 +68,99 @@ func (c *session) ownSettings() *connSettings {
 		r.settings = &connSettings{messageMode: cfg.MessageMode}
 	}
 	return r.settings
+}
+
+// setting is what of a session's settings a call changes.
+type setting uint8
+
+const (
+	ofMTU         setting = iota // n bytes; 0: as in Config
+	ofWindow                     // n segments to send, m to receive; 0: as they are
+	ofTuning                     // machine
+	ofCongestion                 // control, of which first is the next; nil: as in Config
+	ofMessages                   // n is 1: in message mode
+	ofWriteBuffer                // n bytes; 0: as in Config
+	ofRate                       // n bytes a second; 0: none
+	ofLinger                     // wait
+)
+
+// change is a call that changes settings.
+type change struct {
+	of      setting
+	n, m    int
+	machine machineSettings
+	control func() congestion.Control
+	first   congestion.Control
+	wait    time.Duration
+}
+
+// set changes settings. It does nothing if the session has ended, and fails with
+// net.ErrClosed if it was closed or aborted at this end.
+func (c *session) set(to *change) error {
+	if c.closing.Caller != closing.Uses {
+		return net.ErrClosed
+	}
+	if to.of == ofLinger {
+		c.closing.Linger = to.wait
+	} else if c.closing.Phase < closing.Ended {
+		c.change(to)
+	}
+	return nil
+}
+
+// change is set for a session that goes on.
+func (c *session) change(to *change) {
+	switch to.of {
+	case ofMTU:
+		c.ownSettings().mtu = to.n
+		c.plpmtu.Restart()
+		c.outgoing.dropProbe()
+		c.kcp.configure(machineSettings{mtu: c.firstMTU() - c.shared.overhead.total})
+		if c.hs.capabilities&capPMTU != 0 {
+			c.enablePieces()
+		}
+		c.schedule(c.host.now())
+	case ofWindow:
+		c.in.fixedWindow = c.in.fixedWindow || to.m != 0
+		c.kcp.configure(machineSettings{sendWindow: to.n, receiveWindow: to.m})
+		if c.readable() {
+			c.step.ready |= readers // a message that the old window could not hold
+		}
+		c.step.ready |= writers
+		c.push() // what the new windows allow, or a window update
+	case ofTuning:
+		c.kcp.configure(to.machine)
+	case ofCongestion:
+		c.ownSettings().congestion = to.control
+		c.call(func() { c.kcp.SetCongestionControl(to.first) })
+		c.push()
+	case ofMessages:
+		c.setMessageMode(to.n > 0)
+	case ofWriteBuffer:
+		c.ownSettings().writeBuffer = to.n
+		c.step.ready |= writers
+	case ofRate:
+		c.setClock(c.host.now())
+		c.capRate(to.n)
+		c.step.ready |= writers // the write buffer may have room
+		if c.streams != nil {
+			c.streams.WakeWriter()
+		}
+		c.push()
+	}
+}
+
+// setMessageMode is SetMessageMode.
+func (c *session) setMessageMode(on bool) {
+	if on == c.messageMode() {
+		return
+	}
+	c.ownSettings().messageMode = on
+	data := streamData
+	if on {
+		data = messageData
+	}
+	c.kcp.configure(machineSettings{data: data})
 }
 
 // settings returns the session's own settings; nil if it has none.

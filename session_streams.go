@@ -357,6 +357,164 @@ func (c *session) peerTakesStreams(now time.Duration) (known bool, err error) {
 	return false, nil
 }
 
+// openCall is a call that opens a stream.
+type openCall struct {
+	params streams.Params
+	waits  bool
+	why    error           // it fails with that once nothing else speaks against it
+	wake   func()          // lets the call try again, once it is its turn
+	line   *streams.Opener // its place among the calls that wait; nil: it has none
+	inLine bool            // it waits for its turn, and not for the peer's kind
+	until  time.Duration   // then at most until that time, since the epoch; 0: however long
+}
+
+// openStream opens a stream. It returns none, and no error, if the call has to wait.
+func (c *session) openStream(call *openCall) (*streams.Stream, error) {
+	now := c.host.now()
+	call.inLine, call.until = false, 0
+	known, err := c.peerTakesStreams(now)
+	switch {
+	case err != nil:
+		return nil, err
+	case call.why != nil:
+		return nil, call.why
+	case !known && !call.waits:
+		return nil, errKindUnknown
+	case !known:
+		call.until = c.awaitKind()
+		return nil, nil
+	}
+	t := c.streamTable()
+	switch may := t.MayOpen(call.line); {
+	case !may && !call.waits:
+		return nil, errNoStreamYet
+	case !may:
+		if call.line == nil {
+			call.line = &streams.Opener{Wake: call.wake}
+		}
+		t.Await(call.line)
+		call.inLine = true
+		return nil, nil
+	}
+	s, err := t.Open(call.params)
+	if err != nil {
+		return nil, err
+	}
+	if t.openAt == 0 {
+		t.openAt = now + openDelay
+	}
+	c.wake(t.openAt)
+	return s, nil
+}
+
+// leaveLine ends the wait of a call for its turn to open a stream.
+func (c *session) leaveLine(call *openCall) {
+	if call.line != nil {
+		c.streams.Leave(call.line)
+	}
+}
+
+// acceptStream returns the next stream that the peer has opened; nil: there is none. The
+// error is why there will be none.
+func (c *session) acceptStream() (*streams.Stream, error) {
+	if s := c.streamTable().Accept(); s != nil {
+		return s, nil
+	}
+	if c.closing.err == nil && c.shared.config.MaxStreams == 0 {
+		return nil, errNoStreamsHere
+	}
+	return nil, c.reason(c.closing.err)
+}
+
+// streamEnd is how an application ends a stream, or one direction of it.
+type streamEnd uint8
+
+const (
+	finishStream streamEnd = iota // CloseWrite
+	closeStream                   // Close
+	resetStream                   // Reset
+	stopReading                   // CancelRead
+	stopWriting                   // CancelWrite
+)
+
+// endStream ends a stream, with a code for the peer. closed says that the application has
+// closed or reset it before.
+func (c *session) endStream(s *streams.Stream, how streamEnd, code uint64, closed bool) error {
+	left := c.closing.Caller != closing.Uses
+	switch how {
+	case finishStream:
+		defer c.kickStreams() // the stream may be over
+		s.WriteDone()
+		answered := !left && s.NeedsNoFin()
+		if err := c.writeEnd(s); closed {
+			return net.ErrClosed
+		} else if err != nil && !answered {
+			return err
+		}
+		s.Finish()
+		return nil
+	case closeStream:
+		s.StopReading(0)
+		s.Finish()
+	case resetStream:
+		s.Reset(code)
+	case stopReading:
+		if closed || left || !s.StopReading(code) {
+			return net.ErrClosed
+		}
+	case stopWriting:
+		if closed || left {
+			return net.ErrClosed
+		} else if !s.CancelWrite(code) {
+			return c.writeEnd(s)
+		}
+	}
+	c.kickStreams()
+	return nil
+}
+
+// readStream reads into b, which has n bytes already, or a whole message, which is there
+// and fits. It returns how many bytes b has then.
+func (c *session) readStream(s *streams.Stream, b []byte, n int, message bool) int {
+	if message {
+		n = s.ReadMessage(b)
+	} else if n += s.Read(b[n:]); n == 0 {
+		return 0
+	}
+	c.accountRead(n)
+	if s.CreditDue() && c.closing.Phase < closing.Lingering {
+		c.push()
+	}
+	return n
+}
+
+// streamReadEnd returns why nothing more can be read, once nothing can; nil if more may
+// arrive.
+func (c *session) streamReadEnd(s *streams.Stream) error {
+	if err := s.ReadEnd(); err != nil {
+		s.ReadDone()
+		c.kickStreams() // the stream may be over
+		return err
+	}
+	if c.closing.Phase >= closing.Ended && c.closing.err == nil {
+		return net.ErrClosed
+	}
+	return c.reason(c.closing.err)
+}
+
+// streamsEnd returns why the session has ended all streams; nil if it has not.
+func (c *session) streamsEnd() error {
+	switch {
+	case c.closing.err != nil:
+		return c.reason(c.closing.err)
+	case c.closing.Read == closing.ReadClosed:
+		return c.reason(ErrPeerClosed)
+	case c.closing.Caller != closing.Uses:
+		return net.ErrClosed
+	}
+	return nil
+}
+
 // kickStreams sends what the call of an application has made due, and accounts
 // what it has dropped.
 func (c *session) kickStreams() {

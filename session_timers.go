@@ -133,9 +133,6 @@ func (c *session) wake(at time.Duration) {
 	}
 }
 
-// seed returns a random number of the session, which does not change.
-func (c *session) seed() uint32 { return c.timers.clockBase }
-
 // onWake does what is due. The endpoint's timer calls it. Often that is nothing: the
 // delayed ACK has left with an answer, or what was to be repeated was acknowledged.
 func (c *session) onWake() {
@@ -270,7 +267,7 @@ func (c *session) flushDue(now time.Duration) {
 	if c.tls != nil && c.tls.handshake != nil {
 		c.sendFlight()
 	}
-	if c.step.ready&woken != 0 && c.kcp.receiver().acksPending() {
+	if c.step.woken && c.kcp.receiver().acksPending() {
 		c.kcp.receiver().awaitCall(c.clock(now), c.kcp.sender())
 	}
 	if at, ok := c.kcp.NextFlush(); len(*c.kcp.signalQueue()) > 0 || c.timers.heldSince != 0 || c.capped != nil && c.capped.waiting() > 0 || ok && !seq(at).After(c.clock(now)) {

@@ -97,6 +97,14 @@ func (s signal) toHandshake() handshake.Signal {
 // signalOf is the reverse of toHandshake.
 func signalOf(s handshake.Signal) signal { return signal{signalCode(s.Code), s.SN, s.TS} }
 
+// packetKeys returns what opens packets under keys of the session; nil: there are none.
+// It needs no lock.
+func (c *session) packetKeys() protect.Protection { return protect.Keys(*c.in.protection.Load()) }
+
+// resetBy reports whether a packet that did not open is a stateless reset of the
+// peer of a session with TLS. It needs no lock.
+func (c *session) resetBy(packet []byte) bool { return c.tls != nil && c.tls.reset.By(packet) }
+
 // advanceTLS runs TLS if something has arrived for it. That may take milliseconds,
 // and calls callbacks of the application's tls.Config: so it is done on a goroutine
 // of its own, without locks, when it is the turn of the peer's network. Addresses that
@@ -140,7 +148,7 @@ func (c *session) workedTLS(x *handshake.Exchange, s handshake.Step) {
 	}
 	c.inputEarly(x, now)
 	c.advanceTLS()
-	c.respondLocked(now)
+	c.respond(now)
 }
 
 // inputHandshake takes a packet of the handshake, in the clear or under the

@@ -163,11 +163,27 @@ func (c *session) overdrawn() bool {
 	return true
 }
 
-// toWrite reports whether writePackets has something to do, and no other goroutine is in
-// it.
-func (c *session) toWrite() bool {
-	o := &c.outgoing
-	return !o.sending && (o.waiting() > 0 || c.closing.Phase >= closing.Ended && c.closing.Phase != closing.Retired)
+// writeClaim is who writes the packets that wait.
+type writeClaim uint8
+
+const (
+	nobody  writeClaim = iota
+	caller             // calls nextWrite, until that reports false
+	batcher            // calls beginWrite, and wrote; a session that has ended is not for it
+)
+
+// toWrite reports whether packets wait, or a session that has ended is to be retired, and
+// no goroutine writes. by is who does from now on.
+func (c *session) toWrite(by writeClaim) bool {
+	o, waits := &c.outgoing, false
+	if o.outbox != nil {
+		waits = len(o.packets) > 0 && !(by == batcher && o.probe != nil)
+	}
+	if o.sending || !waits && (by == batcher || c.closing.Phase < closing.Ended || c.closing.Phase == closing.Retired) {
+		return false
+	}
+	o.sending, o.batched = by != nobody, by == batcher
+	return true
 }
 
 // origin returns the addresses that packets of the peer have.
@@ -180,20 +196,32 @@ func (c *session) origin() source {
 	return o
 }
 
-// encode adds FEC to packets and encrypts them into o.batch, with the parity
-// packets between them. It returns packets with the parity packets appended; with
-// o.hold they are in o.parity instead, and not encrypted. On an error the batch is
-// empty. The goroutine that has set sending calls it, without c.mu.
-func (c *session) encode(packets []packet, to source, by protect.Protection) ([]packet, error) {
+// encode adds FEC to the packets of w and encrypts them into w.datagrams, with the
+// parity packets between them. Those are appended to w.packets; with o.hold they are in
+// o.parity instead, and not encrypted. With an error there are no datagrams. The
+// goroutine that has claimed the write calls it, without Conn.mu.
+func (c *session) encode(w *written) {
 	o := &c.outgoing
+	if w.probe != nil {
+		w.sealProbe()
+		return
+	}
 	o.batch = o.batch[:0]
-	now := uint32(0)
+	if w.err = c.encodeAll(w); w.err != nil {
+		o.batch = o.batch[:0]
+	}
+	w.datagrams = o.batch
+}
+
+// encodeAll is encode for all packets but probes.
+func (c *session) encodeAll(w *written) error {
+	o, now := &c.outgoing, uint32(0)
 	if o.encoder != nil {
 		now = clock(c.host.now())
 	}
-	n := len(packets)
+	n := len(w.packets)
 	for i := range n {
-		p := &packets[i]
+		p := &w.packets[i]
 		var parity [][]byte
 		if !p.ready && !p.parity {
 			if o.fec == noFEC && !p.datagram {
@@ -202,9 +230,8 @@ func (c *session) encode(packets []packet, to source, by protect.Protection) ([]
 				parity = c.addFEC(p, now)
 			}
 		}
-		if err := c.seal(p, to, by); err != nil {
-			o.batch = o.batch[:0]
-			return packets, err
+		if err := c.seal(p, w); err != nil {
+			return err
 		}
 		if o.fec != withParity {
 			parity = nil
@@ -217,14 +244,13 @@ func (c *session) encode(packets []packet, to source, by protect.Protection) ([]
 				o.parity = append(o.parity, q)
 				continue
 			}
-			packets = append(packets, q)
-			if err := c.seal(&q, to, by); err != nil {
-				o.batch = o.batch[:0]
-				return packets, err
+			w.packets = append(w.packets, q)
+			if err := c.seal(&q, w); err != nil {
+				return err
 			}
 		}
 	}
-	return packets, nil
+	return nil
 }
 
 // repeatsWhole is how many transmissions of a packet of a TLS handshake leave whole.
@@ -235,7 +261,7 @@ const repeatsWhole = 3
 // buffer of a segment that has to stay as it is goes to a buffer of its own, but the
 // segment has yet to be released. Packets of a handshake that leave again are not merged:
 // the system may not be able to. Like encode, it runs without c.mu.
-func (c *session) seal(p *packet, to source, by protect.Protection) error {
+func (c *session) seal(p *packet, w *written) error {
 	if !p.ready {
 		var content []byte
 		if p.segment != nil && c.shared.sealsFrom() {
@@ -243,12 +269,12 @@ func (c *session) seal(p *packet, to source, by protect.Protection) error {
 			sealed := c.shared.packet(c.shared.overhead.total + len(content))
 			p.buf, p.pooled = sealed.buf, sealed.pooled
 		}
-		if err := by.Seal(p.buf, content); err != nil {
+		if err := w.by.Seal(p.buf, content); err != nil {
 			return err
 		}
 	}
 	o := &c.outgoing
-	d := to.datagram(p.buf)
+	d := w.to.datagram(p.buf)
 	d.Cut = len(p.buf) > o.whole || p.repeats >= repeatsWhole && len(p.buf) > pmtud.Floor
 	d.Alone = p.repeats > 0
 	o.batch = append(o.batch, d)
@@ -274,23 +300,66 @@ func (c *session) addFEC(p *packet, now uint32) [][]byte {
 }
 
 // written is packets of a session on their way to the socket. The goroutine that has
-// set outgoing.sending has it.
+// claimed the write has it.
 type written struct {
-	packets []packet
-	data    int // of packets, those that are not parity
-	taken   int // of packets, without those that encode has added
-	shard   int
-	to      source
-	by      protect.Protection
-	err     error // of encode
-	refused bool  // the system has refused some as too large
+	datagrams []udp.Datagram // the packets, encoded
+	shard     int            // the socket
+	refused   bool           // the system has refused some as too large
+	packets   []packet
+	data      int // of packets, those that are not parity
+	taken     int // of packets, without those that encode has added
+	to        source
+	by        protect.Protection
+	err       error      // of encode
+	probe     *sentProbe // that leaves alone; nil: packets do
 }
 
-// beginWrite takes the collected packets to be encoded and written. endWrite must
-// follow.
-func (c *session) beginWrite() written {
+// nextWrite records that w was written, unless round is 0, and takes what is to be
+// written in this round. It reports false if that is nothing: then other goroutines may
+// write. over reports whether the session has ended then, and is to be retired.
+func (c *session) nextWrite(w *written, round int) (more, over bool) {
+	if round > 0 {
+		c.endWrite(w)
+	}
+	o, failed := &c.outgoing, w.err
+	if failed == nil && o.outbox != nil && len(o.packets) > 0 {
+		if round < sendRounds || c.closing.Phase >= closing.Ended {
+			c.beginWrite(w)
+			return true, false
+		}
+		c.wake(c.host.now())
+	}
+	if o.sending, o.batched = false, false; failed != nil {
+		c.end(failed)
+	}
+	return false, c.closing.Phase >= closing.Ended && c.closing.Phase != closing.Retired
+}
+
+// wrote records that w, which was written beside packets of other sessions, has left. w
+// is nil if code of the application's has panicked meanwhile.
+func (c *session) wrote(w *written) {
+	if w != nil {
+		c.endWrite(w)
+	}
+	c.outgoing.sending, c.outgoing.batched = false, false
+	switch {
+	case w == nil:
+		c.unwind()
+	case w.err != nil:
+		c.end(w.err)
+	}
+}
+
+// beginWrite takes the collected packets, or the probe before them, to be encoded and
+// written.
+func (c *session) beginWrite(w *written) {
 	o := &c.outgoing
-	w := written{packets: o.packets, data: len(o.packets), taken: len(o.packets), shard: int(c.path.shard), to: c.origin(), by: (*c.in.protection.Load()).Sender()}
+	*w = written{shard: int(c.path.shard), to: c.origin(), by: (*c.in.protection.Load()).Sender()}
+	if o.probe != nil {
+		w.probe = c.takeProbe()
+		return
+	}
+	w.packets, w.data, w.taken = o.packets, len(o.packets), len(o.packets)
 	o.packets = o.spare[:0]
 	o.spare = nil
 	// A peer whose address is not validated gets the packet format that it
@@ -310,12 +379,15 @@ func (c *session) beginWrite() written {
 	if o.encoder != nil {
 		w.data -= countParity(w.packets)
 	}
-	return w
 }
 
-// endWrite records that packets were written, and returns why not.
-func (c *session) endWrite(w *written) error {
+// endWrite records that w was written.
+func (c *session) endWrite(w *written) {
 	o := &c.outgoing
+	if w.probe != nil {
+		c.endProbe(w)
+		return
+	}
 	if o.fec != noFEC {
 		o.fecData += uint64(w.data)
 		o.fecParity += uint64(len(w.packets) - w.data)
@@ -342,7 +414,6 @@ func (c *session) endWrite(w *written) error {
 	if o.hold {
 		c.holdParity()
 	}
-	return w.err
 }
 
 // smallestRefused returns the size of the smallest datagram that the system has

@@ -1,15 +1,12 @@
 package kcp
 
 import (
-	"math"
+	"context"
+	"errors"
+	"net"
 	"sync/atomic"
-	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
-	"github.com/arqnet/kcp/internal/fec"
-	"github.com/arqnet/kcp/internal/limited"
-	"github.com/arqnet/kcp/internal/liveness"
-	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/stats"
 )
 
@@ -53,88 +50,44 @@ func countDrop(d *Drops, err error) {
 func (c *Conn) Stats() ConnStats {
 	c.mu.Lock()
 	defer c.unlock()
-	k, now := c.session.kcp.snapshot(), c.ep.now()
-	c.session.rtt.Ask(now)
-	var t SessionTotals
-	limit, open := c.session.addTo(&t), 0
-	t.Probes.MTU = c.session.mtu()
-	if c.session.streams != nil {
-		open = c.session.streams.Len()
-	}
-	s := ConnStats{
-		Counters:         *c.session.kcp.counts(),
-		LimitedBy:        limit,
-		Limited:          t.Limited,
-		Dropped:          t.Dropped,
-		RTT:              c.session.rtt.Current(k.srtt),
-		RTTMin:           c.session.rtt.Least(),
-		RTTAge:           c.session.rtt.Age(now),
-		Jitter:           time.Duration(c.session.rtt.Jitter) * time.Microsecond,
-		Silence:          c.session.live.Silence(now, liveness.Lost),
-		RTTVar:           time.Duration(k.rttvar) * time.Millisecond,
-		RTO:              time.Duration(k.rto) * time.Millisecond,
-		InFlight:         k.inFlight,
-		Queued:           k.queued,
-		WriteBuffered:    c.session.kcp.load().bytes,
-		WriteBufferUsed:  c.session.kcp.load().used,
-		ReadBuffered:     k.readable,
-		RemoteWindow:     k.window,
-		RemoteUnread:     k.unread,
-		Held:             c.session.held(),
-		CongestionWindow: k.congestionWindow,
-		MaxRate:          c.session.maxRate(),
-		Streams:          open,
-		Moves:            int(t.Moves),
-		Sent:             stats.Traffic{Packets: c.session.outgoing.sent + t.Probes.Sent, Bytes: c.session.outgoing.bytes},
-		Received:         stats.Traffic{Packets: c.session.in.packets, Bytes: c.session.in.bytes},
-		Datagrams:        t.Datagrams,
-		FEC:              c.session.fecStats(),
-		PathMTU:          t.Probes,
-	}
-	s.Sent.Loss, s.Received.Loss = c.session.losses.Loss()
-	return s
+	return c.session.stats()
 }
 
-// startLimits begins to count what limits the session, once the handshake does not.
-func (c *session) startLimits(now time.Duration) {
-	if l := &c.hs; !l.securing && !l.unvalidated.Load() && (l.Reached || l.Role < opening.Dialled) {
-		l.took = uint32(min(max((now-l.born).Milliseconds(), 1), math.MaxUint32))
-		c.limitedBy(c.kcp.snapshot().limit)
-	}
-}
+// countEnd counts a session that has ended with err. offered says whether it was
+// dialled, or Accept could have returned it.
+func countEnd(n *EndedSessions, err error, offered bool) { *endCounter(n, err, offered)++ }
 
-// limitedBy is the machine's hook for what limits it from now on.
-func (c *session) limitedBy(l stats.Limit) {
-	if c.hs.took > 0 && (c.limits != nil || l != stats.LimitApplication) {
-		c.limits = c.limitClock()
-		c.limits.Change(l, c.host.now())
+// endCounter returns the counter of a session that has ended with err.
+func endCounter(n *EndedSessions, err error, offered bool) *uint64 {
+	var lost *PeerLostError
+	var silent *NoAnswerError
+	switch {
+	case !offered:
+		return &n.Unaccepted
+	case err == nil:
+		return &n.Closed
+	case errors.Is(err, ErrPeerClosed):
+		return &n.PeerClosed
+	case errors.Is(err, net.ErrClosed), errors.Is(err, context.Canceled):
+		return &n.Aborted
+	case errors.Is(err, ErrNotDelivered):
+		return &n.NotDelivered
+	case errors.Is(err, ErrReset):
+		return &n.Reset
+	case errors.Is(err, ErrRefused):
+		return &n.Refused
+	case errors.Is(err, ErrMemoryPressure):
+		return &n.Memory
+	case errors.As(err, &silent):
+		return &n.NoAnswer
+	case errors.As(err, &lost) && lost.Idle:
+		return &n.Idle
+	case lost != nil && lost.Stalled > 0:
+		return &n.Stalled
+	case lost != nil:
+		return &n.Lost
 	}
-}
-
-// limitClock returns c.limits, or what it stands for; nil: the handshake limits.
-func (c *session) limitClock() *limited.Clock {
-	if l := &c.hs; c.limits == nil && l.took > 0 {
-		return limited.New(l.born, l.born+time.Duration(l.took)*time.Millisecond, stats.LimitApplication)
-	}
-	return c.limits
-}
-
-// fecStats returns what both directions of FEC have done. c.mu is held.
-func (c *session) fecStats() (s FECStats) {
-	s.DataSent, s.ParitySent = c.outgoing.fecData, c.outgoing.fecParity
-	var d *fec.DecoderStats
-	if c.in.decoder != nil {
-		now := c.in.decoder.Stats()
-		d = &now
-	} else if c.rare != nil {
-		d = c.rare.decoded
-	}
-	if d != nil {
-		s.DataReceived, s.ParityReceived = d.Data, d.Parity
-		s.Recovered, s.Lost = d.Recovered, d.Lost
-		s.PeerRatio = FEC{Data: d.DataShards, Parity: d.ParityShards}
-	}
-	return s
+	return &n.Failed
 }
 
 // limits returns the limits that EndpointStats has.

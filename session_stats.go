@@ -1,0 +1,148 @@
+package kcp
+
+import (
+	"math"
+	"time"
+
+	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/internal/limited"
+	"github.com/arqnet/kcp/internal/liveness"
+	"github.com/arqnet/kcp/internal/opening"
+	"github.com/arqnet/kcp/stats"
+)
+
+// The figures of a session.
+
+// stats returns a snapshot.
+func (c *session) stats() ConnStats {
+	k, now := c.kcp.snapshot(), c.host.now()
+	c.rtt.Ask(now)
+	var t SessionTotals
+	limit, open := c.addTo(&t), 0
+	t.Probes.MTU = c.mtu()
+	if c.streams != nil {
+		open = c.streams.Len()
+	}
+	s := ConnStats{
+		Counters:         *c.kcp.counts(),
+		LimitedBy:        limit,
+		Limited:          t.Limited,
+		Dropped:          t.Dropped,
+		RTT:              c.rtt.Current(k.srtt),
+		RTTMin:           c.rtt.Least(),
+		RTTAge:           c.rtt.Age(now),
+		Jitter:           time.Duration(c.rtt.Jitter) * time.Microsecond,
+		Silence:          c.live.Silence(now, liveness.Lost),
+		RTTVar:           time.Duration(k.rttvar) * time.Millisecond,
+		RTO:              time.Duration(k.rto) * time.Millisecond,
+		InFlight:         k.inFlight,
+		Queued:           k.queued,
+		WriteBuffered:    c.kcp.load().bytes,
+		WriteBufferUsed:  c.kcp.load().used,
+		ReadBuffered:     k.readable,
+		RemoteWindow:     k.window,
+		RemoteUnread:     k.unread,
+		Held:             c.held(),
+		CongestionWindow: k.congestionWindow,
+		MaxRate:          c.maxRate(),
+		Streams:          open,
+		Moves:            int(t.Moves),
+		Sent:             stats.Traffic{Packets: c.outgoing.sent + t.Probes.Sent, Bytes: c.outgoing.bytes},
+		Received:         stats.Traffic{Packets: c.in.packets, Bytes: c.in.bytes},
+		Datagrams:        t.Datagrams,
+		FEC:              c.fecStats(),
+		PathMTU:          t.Probes,
+	}
+	s.Sent.Loss, s.Received.Loss = c.losses.Loss()
+	return s
+}
+
+// sessionReport is what there is to say of a session at its end.
+type sessionReport struct {
+	SessionTotals
+	err         error // why it has ended
+	undelivered bool  // the peer lacks something of what was written
+	age, rtt    time.Duration
+	mtu         int
+}
+
+// report returns what there is to say of the session at its end.
+func (c *session) report() sessionReport {
+	r := sessionReport{
+		err: c.closing.err, undelivered: c.closing.Undelivered(), mtu: c.mtu(),
+		age: c.host.now() - c.hs.born, rtt: time.Duration(c.kcp.snapshot().srtt) * time.Millisecond,
+	}
+	c.addTo(&r.SessionTotals)
+	return r
+}
+
+// startLimits begins to count what limits the session, once the handshake does not.
+func (c *session) startLimits(now time.Duration) {
+	if l := &c.hs; !l.securing && !l.unvalidated.Load() && (l.Reached || l.Role < opening.Dialled) {
+		l.took = uint32(min(max((now-l.born).Milliseconds(), 1), math.MaxUint32))
+		c.limitedBy(c.kcp.snapshot().limit)
+	}
+}
+
+// limitedBy is the machine's hook for what limits it from now on.
+func (c *session) limitedBy(l stats.Limit) {
+	if c.hs.took > 0 && (c.limits != nil || l != stats.LimitApplication) {
+		c.limits = c.limitClock()
+		c.limits.Change(l, c.host.now())
+	}
+}
+
+// limitClock returns c.limits, or what it stands for; nil: the handshake limits.
+func (c *session) limitClock() *limited.Clock {
+	if l := &c.hs; c.limits == nil && l.took > 0 {
+		return limited.New(l.born, l.born+time.Duration(l.took)*time.Millisecond, stats.LimitApplication)
+	}
+	return c.limits
+}
+
+// fecStats returns what both directions of FEC have done. c.mu is held.
+func (c *session) fecStats() (s FECStats) {
+	s.DataSent, s.ParitySent = c.outgoing.fecData, c.outgoing.fecParity
+	var d *fec.DecoderStats
+	if c.in.decoder != nil {
+		now := c.in.decoder.Stats()
+		d = &now
+	} else if c.rare != nil {
+		d = c.rare.decoded
+	}
+	if d != nil {
+		s.DataReceived, s.ParityReceived = d.Data, d.Parity
+		s.Recovered, s.Lost = d.Recovered, d.Lost
+		s.PeerRatio = FEC{Data: d.DataShards, Parity: d.ParityShards}
+	}
+	return s
+}
+
+// addTo adds the session's figures to t, and returns what limits it. c.mu is held.
+func (c *session) addTo(t *SessionTotals) stats.Limit {
+	now := c.host.now()
+	c.noteOutage(now)
+	t.Counters.Add(c.kcp.counts())
+	if c.rare != nil {
+		t.Dropped.Add(&c.rare.dropped)
+	}
+	if q := c.in.datagrams; q != nil {
+		t.Datagrams.Add(&q.Stats)
+	}
+	if s := c.streams; s != nil {
+		n := stats.Streams(s.Counts)
+		if c.closing.Phase >= closing.Ended {
+			n.Ended = n.Opened + n.Accepted // none is carried any more
+		}
+		t.Streams.Add(&n)
+	}
+	f := c.fecStats()
+	t.FEC.Add(&f)
+	p := c.plpmtu.Counts()
+	t.Probes.Sent += uint64(p.Sent)
+	t.Probes.Lost += uint64(p.Lost)
+	t.Probes.BlackHoles += uint64(p.BlackHoles)
+	t.Moves += uint64(c.path.validation.Moves()) + uint64(c.path.moves)
+	return c.limitClock().Add(&t.Limited, c.hs.born, now)
+}
