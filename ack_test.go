@@ -344,7 +344,7 @@ func TestAckAwaitsCall(t *testing.T) {
 			})
 			if late {
 				b.mu.Lock()
-				b.session.callWoken(true) // as nothing waits, no call takes it back
+				b.io.woken = true // as nothing waits, no call takes it back
 				b.unlock()
 			}
 			writeAll(t, a, []byte("x"))

@@ -1,11 +1,9 @@
 package kcp
 
 import (
-	"net"
 	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
-	"github.com/arqnet/kcp/internal/longestqueue"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -15,14 +13,6 @@ import (
 
 // What an endpoint asks of its sessions. Without Conn.mu, unless the comment says
 // otherwise.
-
-// tableEntry returns the place of c in the endpoint's table. Endpoint.mu guards it.
-func (c *Conn) tableEntry() *admission.Entry { return c.session.place() }
-
-// evictable reports whether the session may be ended to make room. Endpoint.mu is held.
-func (c *Conn) evictable(now time.Duration) longestqueue.Look {
-	return c.session.evictable(now)
-}
 
 // tally adds the figures of the session, which has ended, to t. Conn.mu and
 // Endpoint.mu are held.
@@ -39,19 +29,7 @@ func (c *Conn) total(t *SessionTotals) {
 	c.session.addTo(t)
 }
 
-// newAccepted returns a new session of the peer at an address, whose first packet is
-// p, as first says. validated reports whether the peer's address is validated. It runs
-// without Conn.mu, as newConn.
-func newAccepted(e *Endpoint, first *admission.First, remote net.Addr, p *inPacket, validated bool) *Conn {
-	c := newConn(e, first.Key, remote)
-	c.session.accept(first, p, validated)
-	return c
-}
-
 // What a session asks of its endpoint.
-
-// shared returns what the endpoint has in common with its sessions.
-func (e *Endpoint) shared() *sharedState { return &e.sharedState }
 
 // acceptor returns the listener; nil: there is none.
 func (e *Endpoint) acceptor() *Listener {

@@ -65,7 +65,7 @@ func (c *Conn) takeData(m *groupMember, memory *groupMemory, e *Event) gotWhat {
 		return gotNothing
 	}
 	n := 0
-	if c.session.messageMode() {
+	if c.session.state().message {
 		size := c.session.nextMessage()
 		if size < 0 {
 			return gotNothing
@@ -224,7 +224,7 @@ func (s *Stream) takeEventLocked(memory *groupMemory, e *Event) gotWhat {
 	}
 	room, half := s.conn.session.streamRoom(&s.state, 1)
 	s.stopAwaitingLocked()
-	if room <= 0 && s.conn.session.cannotWrite(s.conn.address(new(writeCall), s)) == nil {
+	if room <= 0 && s.conn.session.cannotWrite(&writeCall{stream: &s.state, late: s.writeDeadline.err(), closed: s.closed}) == nil {
 		s.awaitRoomLocked(half)
 		return gotNothing
 	}
@@ -239,7 +239,7 @@ func (s *Stream) takeDataLocked(memory *groupMemory, e *Event) gotWhat {
 		return gotNothing
 	}
 	n, kind := 0, EventData
-	if s.messages || s.conn.session.messageMode() {
+	if s.messages || s.conn.session.state().message {
 		kind = EventMessage
 		free := memory.free(size, size)
 		if free == nil && size > 0 {
@@ -319,7 +319,7 @@ func (c *Conn) tryQueue(o *Outgoing) (flush bool) {
 			o.N = len(o.Data)
 		}
 	} else {
-		w := writeCall{b: o.Data, free: free, message: c.session.messageMode() || o.Stream != nil && o.Stream.messages, begun: c.ep.now()}
+		w := writeCall{b: o.Data, free: free, message: c.session.state().message || o.Stream != nil && o.Stream.messages, begun: c.ep.now()}
 		if o.Lifetime != 0 {
 			w.message, w.options = true, &MessageOptions{Lifetime: o.Lifetime}
 			o.Err = w.options.check()

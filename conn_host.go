@@ -9,6 +9,7 @@ import (
 	"github.com/arqnet/kcp/internal/incast"
 	"github.com/arqnet/kcp/internal/inturn"
 	"github.com/arqnet/kcp/internal/netblock"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/streams"
@@ -20,8 +21,7 @@ type sessionHost Conn
 // connOf returns the Conn of a session.
 func connOf(c *session) *Conn { return (*Conn)(c.host.(*sessionHost)) }
 
-func (h *sessionHost) now() time.Duration    { return h.ep.now() }
-func (h *sessionHost) wake(at time.Duration) { h.ep.wakes.Set((*Conn)(h), at) }
+func (h *sessionHost) now() time.Duration { return h.ep.now() }
 
 func (h *sessionHost) offer() (ok, none bool) {
 	if h.ep.opens.N.Load() > 0 {
@@ -51,7 +51,7 @@ func (h *sessionHost) reply(to source, by protect.Protection, first header, sign
 }
 
 func (h *sessionHost) pays(n int) bool {
-	key := (*Conn)(h).tableEntry().Key()
+	key := h.session.place().Key()
 	key.Conv = 0
 	return h.ep.opens.Take(key, n)
 }
@@ -70,14 +70,6 @@ func (h *sessionHost) workTLS(from netblock.Block, x *handshake.Exchange, work h
 		c.workTLS(x, work)
 	})
 	x.Cancel = turn.Cancel
-}
-
-func (h *sessionHost) handshakeOver() { h.ep.handshakeOver((*Conn)(h)) }
-
-func (h *sessionHost) handshakeFailed(err *HandshakeError) {
-	if !h.ep.opens.Fail((*Conn)(h), !h.session.halfOpen(), err) {
-		h.ep.reportHandshake((*Conn)(h).RemoteAddr(), err)
-	}
 }
 
 func (h *sessionHost) arrived(shard int) uint32        { return h.ep.arrived(shard) }
@@ -106,25 +98,26 @@ func (h *sessionHost) socketError(since time.Duration) error {
 func (h *sessionHost) stopped() bool   { return h.ep.stopped() }
 func (h *sessionHost) ownSocket() bool { return h.ep.disposable() }
 
-func (h *sessionHost) linger() {
-	if h.ep.disposable() {
-		h.ep.linger()
-	}
-}
-
 // takeGrant locks Conn.mu, and tells the peer of a session a window. It reports whether
 // the session goes on.
 func takeGrant(s *session, g incast.Grant, now time.Duration) bool {
 	c := connOf(s)
 	c.mu.Lock()
 	defer c.unlock()
-	return c.session.takeGrant(g, now)
+	return c.session.takeGrant(g, now, c.io.woken)
 }
 
 // letGoOn lets the calls, and whatever else, go on that a step has made ready.
 func (c *Conn) letGoOn() {
-	ready := c.session.take().ready
-	if ready == 0 {
+	left := c.session.take()
+	if left.wakeAt > 0 {
+		c.ep.wakes.Set(c, left.wakeAt)
+	}
+	if left.replied && c.io.reply == replyLeft {
+		c.io.reply = noReply
+	}
+	ready := left.ready
+	if ready == 0 && left.failed == nil {
 		return
 	}
 	if ready&stopped != 0 {
@@ -141,6 +134,15 @@ func (c *Conn) letGoOn() {
 		if c.reportsStreams() {
 			c.io.member.wake()
 		}
+	}
+	if ready&shaken != 0 {
+		c.ep.handshakeOver(c)
+	}
+	if ready&lingers != 0 && c.ep.disposable() {
+		c.ep.linger()
+	}
+	if left.failed != nil && !c.ep.opens.Fail(c, !c.session.halfOpen(), left.failed) {
+		c.ep.reportHandshake(c.RemoteAddr(), left.failed)
 	}
 	if ready&receivers != 0 && !c.io.receipts {
 		c.io.receipts = true
@@ -195,7 +197,7 @@ func (c *Conn) rerouted(moved bool) {
 func (c *Conn) onWake() {
 	c.mu.Lock()
 	defer c.unlock()
-	c.session.onWake()
+	c.session.onWake(c.io.woken)
 }
 
 func (c *Conn) shedMemory() bool {
@@ -222,16 +224,10 @@ func (c *Conn) moveOpening(to source) bool {
 	return c.session.moveOpening(to)
 }
 
-func (c *Conn) hellos() int {
-	c.mu.Lock()
-	defer c.unlock()
-	return c.session.hellos()
-}
-
 func (c *Conn) keepQuiet() {
 	c.mu.Lock()
 	defer c.unlock()
-	c.session.keepQuiet()
+	c.session.dial(opening.Quiet)
 }
 
 // lookAt locks c.mu, and returns what may be asked of the session.

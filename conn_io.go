@@ -173,7 +173,9 @@ func (c *Conn) write(s *Stream, w writeCall) (int, error) {
 // tryWrite is session.write to s, or if that is nil to the session. What has to follow is
 // noted: EventWritable of a group.
 func (c *Conn) tryWrite(s *Stream, w *writeCall) error {
-	c.address(w, s)
+	if w.late = c.io.writeDeadline.err(); s != nil {
+		w.late, w.stream, w.closed = s.writeDeadline.err(), &s.state, s.closed
+	}
 	err := c.session.write(w)
 	if err == ErrWouldBlock && !w.waits {
 		if m := c.io.member; s != nil {
@@ -184,18 +186,6 @@ func (c *Conn) tryWrite(s *Stream, w *writeCall) error {
 		}
 	}
 	return err
-}
-
-// address makes w a call that writes to s, or if that is nil to the session.
-func (c *Conn) address(w *writeCall, s *Stream) *writeCall {
-	at := &c.io.writeDeadline
-	if s != nil {
-		at, w.stream, w.closed = &s.writeDeadline, &s.state, s.closed
-	}
-	if w.late = nil; at.expired() {
-		w.late = os.ErrDeadlineExceeded
-	}
-	return w
 }
 
 // MaxMessageSize returns the largest message that WriteMessage takes, in bytes; 0
@@ -283,7 +273,7 @@ func (c *Conn) TrySendMessage(b []byte, options *MessageOptions) error {
 func (c *Conn) WriteAvailable() int {
 	c.mu.Lock()
 	defer c.unlock()
-	return c.session.available(c.address(new(writeCall), nil))
+	return c.session.available(&writeCall{late: c.io.writeDeadline.err()})
 }
 
 // WriteReady returns a channel that is closed as soon as the write buffer has room, so
@@ -304,7 +294,7 @@ func (c *Conn) WriteReady() <-chan struct{} {
 
 // announceRoom closes the channel of WriteReady if a write would not wait.
 func (c *Conn) announceRoom(w *callState) {
-	if c.session.room() > 0 || c.session.cannotWrite(c.address(new(writeCall), nil)) != nil {
+	if c.session.room() > 0 || c.session.cannotWrite(&writeCall{late: c.io.writeDeadline.err()}) != nil {
 		close(w.room)
 		w.room = nil
 	}

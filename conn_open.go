@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/opening"
 )
 
 // PeerInfo is what a session knows of its peer.
@@ -35,10 +36,13 @@ func (c *Conn) Peer() PeerInfo {
 // error, the session has ended. ErrReset means that the peer has dropped it.
 func (c *Conn) connect(ctx context.Context, called time.Duration) (err error) {
 	c.startTrace(SessionDialled)
-	begun, limit := false, c.ep.config.DialTimeout
+	begun, limit, as := false, c.ep.config.DialTimeout, opening.Dialled
+	if limit > 0 {
+		as = opening.Dialling
+	}
 	_ = c.await(blocking{ctx: ctx}, func() (pause, error) {
 		if !begun {
-			c.session.dial(limit > 0)
+			c.session.dial(as)
 		}
 		begun = true
 		// A session that has failed may have to tell the peer why, which the caller's

@@ -39,7 +39,7 @@ func (n *notifier) Broadcast() {
 		m.wake()
 	}
 	if n.waiting > 0 {
-		c.session.callWoken(true)
+		c.io.woken = true
 		// Of several calls of streams, none takes the read turn.
 		c.io.wokeWaiter = c.io.wokeWaiter || c.calls == nil || c.calls.waiting <= 1
 		switch held := c.io.wakes&holdWakes != 0; {
@@ -137,7 +137,7 @@ func (c *Conn) await(call blocking, try func() (pause, error), end func()) error
 			p.on.waiting++
 			p.on.cond.Wait()
 			p.on.waiting--
-			c.session.callWoken(false)
+			c.io.woken = false
 			if c.ep.env != nil {
 				c.ep.env.Woken(p.on.cond.L, c.Conv(), p.on.place(call.stream))
 			}
@@ -175,11 +175,13 @@ func (c *Conn) beforeWait(p pause) (s *shard, wait bool) {
 		c.letGoOn()
 		return nil, true // for as long as the session lasts, while others read and reply
 	}
-	pending := c.session.state().owes
+	c.letGoOn() // what has been sent may be the reply
+	pending := c.io.reply == replyLeft
 	if pending {
-		c.session.respond(c.ep.now())
+		c.io.reply = noReply
+		c.session.respond(c.ep.now(), c.io.woken)
+		c.letGoOn()
 	}
-	c.letGoOn()
 	if pending || p.again || c.session.toWrite(nobody) {
 		return nil, false
 	}
@@ -226,15 +228,15 @@ func (c *Conn) afterReading(n *notifier, count uint32, s *shard, end bool) bool 
 	c.mu.Lock()
 	defer c.unlock()
 	follow := c.ep.single() && (c.calls == nil || c.calls.waiting == 0)
-	replies := c.session.state().replies
 	switch {
 	case end:
 		follow = false
-	case replies && c.mayDeferReply(n):
-		c.session.leaveReply()
+	case c.io.reply != noReply && c.mayDeferReply(n):
+		c.io.reply = replyLeft
 	default:
-		if replies {
-			c.session.respond(c.ep.now())
+		if c.io.reply != noReply {
+			c.io.reply = noReply
+			c.session.respond(c.ep.now(), c.io.woken)
 		}
 		c.letGoOn()
 		if n.count == count {
@@ -264,7 +266,7 @@ func (c *Conn) mayDeferReply(n *notifier) bool {
 	case c.othersWait() || c.io.member != nil:
 		return false
 	case n == &c.io.canRead:
-		return c.session.readable()
+		return c.session.waiting().any
 	}
 	return c.session.room() > 0
 }

@@ -1,6 +1,7 @@
 package kcp
 
 import (
+	"os"
 	"sync"
 	"time"
 )
@@ -16,6 +17,14 @@ var past = &time.Timer{}
 
 // expired reports whether the deadline has passed.
 func (d *deadline) expired() bool { return d.timer == past }
+
+// err returns os.ErrDeadlineExceeded if the deadline has passed.
+func (d *deadline) err() error {
+	if d.timer == past {
+		return os.ErrDeadlineExceeded
+	}
+	return nil
+}
 
 // set moves the deadline; the zero time means never. The caller holds mu, which
 // guards the deadline. When the deadline passes, set or its timer calls

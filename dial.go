@@ -277,7 +277,7 @@ func (e *Endpoint) peerAddrs(addr net.Addr, candidates []net.Addr) (sources []so
 		if c == nil || c.session.halfOpen() {
 			continue // anybody may have opened it in the name of that address
 		}
-		key := c.tableEntry().Key()
+		key := c.session.place().Key()
 		key.Conv = 0
 		if i := slices.Index(keys, key); i > 0 {
 			sources, keys = slices.Delete(sources, i, i+1), slices.Delete(keys, i, i+1)
@@ -337,7 +337,7 @@ func (e *Endpoint) openSimultaneously(ctx context.Context, addr net.Addr, option
 			c.endFor(causeDiscarded, ErrReset)
 			err = ErrReset
 		}
-		if hellos += c.hellos(); won == nil && failed == nil && err == ErrReset && dials < maxDraws {
+		if hellos += c.lookAt().hellos; won == nil && failed == nil && err == ErrReset && dials < maxDraws {
 			if e.pauseUntil(within, called+opening.HelloTime(hellos)) {
 				continue
 			}

@@ -6,16 +6,20 @@ import (
 
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/longestqueue"
 	"github.com/arqnet/kcp/internal/protect"
 )
 
 // Admission: packets that belong to no session. Package admission decides on them; what
 // it decides is done here.
 
+// placeOf returns the place of a session in the table. Endpoint.mu guards it.
+func placeOf(c *Conn) *admission.Entry { return c.session.place() }
+
 // initGate prepares the endpoint's gate.
 func (e *Endpoint) initGate() {
 	c, t := &e.config, &e.table
-	t.Init((*Conn).tableEntry, c.MaxSessionsPerAddress)
+	t.Init(placeOf, c.MaxSessionsPerAddress)
 	t.Cookies.Random = e.env
 	if t.ResetSecret = c.StatelessResetKey; len(t.ResetSecret) == 0 && c.TLS != nil {
 		t.ResetSecret = make([]byte, 32) // that only this endpoint knows
@@ -24,7 +28,7 @@ func (e *Endpoint) initGate() {
 	t.Hooks = admission.Hooks[Conn]{
 		Extended: func(c *Conn) bool { return c.session.extended() },
 		Keys:     func(c *Conn) protect.Protection { return c.session.packetKeys() },
-		Look:     (*Conn).evictable,
+		Look:     func(c *Conn, now time.Duration) longestqueue.Look { return c.session.evictable(now) },
 		Full:     func(privileged bool) bool { return e.listener.full(privileged) },
 	}
 	t.Rules = admission.Rules{
@@ -171,7 +175,8 @@ func (e *Endpoint) openAccepted(v *admission.Verdict[Conn], first *admission.Fir
 	}()
 	// It calls Config.CongestionControl, the caller's own code: not under the lock.
 	remote := p.from.netAddr()
-	c := newAccepted(e, first, remote, p, v.Validated)
+	c := newConn(e, first.Key, remote, false)
+	c.session.accept(first, p, v.Validated)
 	e.mu.Lock()
 	switch other := e.table.Get(first.Key); {
 	case other != nil: // another reader has opened the session first

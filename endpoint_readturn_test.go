@@ -98,7 +98,7 @@ func TestLeaderAnswersLater(t *testing.T) {
 			writeAll(t, a, []byte("hello"))
 			require.NoError(t, <-done)
 			b.mu.Lock()
-			owes := b.session.step.reply == replyLeft
+			owes := b.io.reply == replyLeft
 			b.mu.Unlock()
 			require.True(t, owes)
 			if says {

@@ -36,8 +36,7 @@ func (e *Endpoint) beginsNoMoreLocked() bool {
 // of key is in use, or in TIME-WAIT, it draws another, or fails if that was
 // chosen. With Config.SharedConvs a chosen id may be in TIME-WAIT.
 func (e *Endpoint) openSession(key sessionKey, addr net.Addr, chosen bool) (*Conn, error) {
-	c := newConn(e, key, addr) // not under the lock: it calls code of the caller's Config
-	c.session.becomeDialled()
+	c := newConn(e, key, addr, true) // not under the lock: it calls code of the caller's Config
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.beginsNoMoreLocked() {
@@ -75,10 +74,10 @@ func (e *Endpoint) remove(c *Conn, end sessionEnd) {
 	}
 	c.tally(&e.table.tally)
 	if !e.closed {
-		e.rememberLocked(c.tableEntry().Key(), end.state, end.state.Token != 0)
+		e.rememberLocked(c.session.place().Key(), end.state, end.state.Token != 0)
 	}
 	if e.takeover.leaving != nil || e.takeover.Gate.Load() != nil {
-		e.takeover.Tell(takeover.EndOf(c.tableEntry().Key(), end.state, e.mute()))
+		e.takeover.Tell(takeover.EndOf(c.session.place().Key(), end.state, e.mute()))
 	}
 	e.socket.holdUntil = max(e.socket.holdUntil, e.now()+end.hold)
 	e.shutIfUnusedLocked()
@@ -161,7 +160,7 @@ func (e *Endpoint) bindFEC(c *Conn) {
 func (e *Endpoint) rekey(c *Conn, key sessionKey) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	from := c.tableEntry().Key()
+	from := c.session.place().Key()
 	if !e.table.Move(c, key) {
 		return false
 	}

@@ -53,7 +53,7 @@ func (e *Endpoint) reportHandshake(remote net.Addr, err *HandshakeError) {
 // the key may be known to another peer, which has, or had within TIME-WAIT, a
 // session with the same conversation id. c.mu is held.
 func (e *Endpoint) resetKeyOf(c *Conn) *packetkeys.ToldKey {
-	key, now := c.tableEntry().Key(), e.now()
+	key, now := c.session.place().Key(), e.now()
 	e.mu.RLock()
 	_, before := e.table.TimeWaits.AtAnyAddress(key.Conv, now)
 	alone := e.table.Alone(c) && !before && !e.table.TimeWaits.Forgot(resetKeyWithin, now)

@@ -40,8 +40,7 @@ type Conn struct {
 	io      ioState
 	calls   *callState // nil: nothing of it is needed
 
-	wakeAt   int32  // position in its queue of Endpoint.wakes, from 1; 0: not queued; guarded by its lock
-	wakeSeed uint32 // which queue that is; random, immutable
+	wakeAt int32 // position in its queue of Endpoint.wakes, from 1; 0: not queued; guarded by its lock
 }
 
 // ioState is the state of the application's calls: what they wait for.
@@ -53,21 +52,32 @@ type ioState struct {
 	writeDeadline  deadline
 	member         *groupMember // the session's place in a Group; nil: it is in none
 
-	filling    bool      // a blocked Read has lent its buffer to the state machine
-	receipts   bool      // runReceipts runs
+	filling    bool // a blocked Read has lent its buffer to the state machine
+	receipts   bool // runReceipts runs
+	woken      bool // a waiting call was woken, and none has run since
+	reply      pendingReply
 	wokeWaiter bool      // a waiting call was woken since the last respond
 	wakes      heldWakes // wake-ups that are held back until c.mu is free
 	batched    batched
 }
 
-// newConn returns a session that is not yet in the endpoint's tables. It runs
+// pendingReply is whether respond has something to do, and who calls it.
+type pendingReply uint8
+
+const (
+	noReply   pendingReply = iota
+	replyDue               // at the end of the batch
+	replyLeft              // to the next call of the application, or the read loop
+)
+
+// newConn returns a session that is not yet in the endpoint's tables. dialled says that
+// this end opens it. It runs
 // without Conn.mu, as no other goroutine knows the session.
-func newConn(e *Endpoint, key sessionKey, remote net.Addr) *Conn {
+func newConn(e *Endpoint, key sessionKey, remote net.Addr, dialled bool) *Conn {
 	c := &Conn{ep: e}
 	c.io.canRead.init(c)
 	c.io.canWrite.init(c)
-	c.session.init(e.shared(), (*sessionHost)(c), key, remote)
-	c.wakeSeed = c.session.seed()
+	c.session.init(&e.sharedState, (*sessionHost)(c), key, remote, dialled)
 	return c
 }
 
@@ -75,7 +85,7 @@ func newConn(e *Endpoint, key sessionKey, remote net.Addr) *Conn {
 func (c *Conn) wakeIndex() *int32 { return &c.wakeAt }
 
 // wakeHash returns a random number of the session, which does not change.
-func (c *Conn) wakeHash() uint32 { return c.wakeSeed }
+func (c *Conn) wakeHash() uint32 { return c.session.seed() }
 
 // input locks c.mu and feeds packets to the state machine. It reports whether
 // the caller must call respond after the batch, at most once per batch.
@@ -85,7 +95,11 @@ func (c *Conn) input(packets []inPacket, shard int, now time.Duration) bool {
 	c.io.readerWaitsFor = nil
 	changed := c.session.feed(packets, shard, now)
 	c.letGoOn()
-	return c.session.oweReply(changed || c.io.wokeWaiter)
+	if !changed && !c.io.wokeWaiter || c.io.reply != noReply {
+		return false
+	}
+	c.io.reply = replyDue
+	return true
 }
 
 // respond locks c.mu, sends what a batch of input has caused, and wakes the
@@ -95,7 +109,8 @@ func (c *Conn) respond(now time.Duration, b *sendBatch) bool {
 	c.mu.Lock()
 	defer c.unlockWith(b)
 	c.io.wakes |= holdWakes
-	if !c.session.respond(now) {
+	c.io.reply = noReply
+	if !c.session.respond(now, c.io.woken) {
 		return false
 	}
 	c.letGoOn()
@@ -109,7 +124,12 @@ func (c *Conn) respond(now time.Duration, b *sendBatch) bool {
 func (c *Conn) respondLater() {
 	c.mu.Lock()
 	defer c.unlock()
-	c.session.postponeReply()
+	if c.io.reply != noReply {
+		c.io.reply = noReply
+		c.io.canRead.Broadcast()
+		c.io.canWrite.Broadcast()
+		c.session.wake(c.ep.now())
+	}
 }
 
 // unlock carries out what a step has brought about. Packets are written once c.mu is
@@ -175,7 +195,7 @@ func (c *Conn) RemoteAddr() net.Addr {
 }
 
 // Conv returns the conversation id, which never changes, and is the same at both ends.
-func (c *Conn) Conv() uint32 { return c.tableEntry().Conv }
+func (c *Conn) Conv() uint32 { return c.session.place().Conv }
 
 // SetDeadline sets the read and the write deadline; see SetReadDeadline and
 // SetWriteDeadline.

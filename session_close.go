@@ -103,7 +103,7 @@ func (c *session) closeWrite(late bool) (waits bool, until time.Duration, err er
 	case l.Peer >= opening.Extended:
 		c.dropSpentMessages()
 		c.closing.Fin()
-		c.step.ready |= writers
+		c.step.left.ready |= writers
 		c.kick(now)
 		return false, 0, nil
 	case l.Peer == opening.Legacy, l.Role < opening.Dialled && now-l.born >= helloAfterData:
@@ -112,8 +112,8 @@ func (c *session) closeWrite(late bool) (waits bool, until time.Duration, err er
 		return true, 0, nil
 	}
 	until = c.awaitKind()
-	if l.Role == opening.Quiet && l.silent() {
-		c.startHandshake(now)
+	if l.Role == opening.Quiet && l.silent() && c.beginOpening(now) {
+		c.kick(now)
 	}
 	return true, until, nil
 }
@@ -175,7 +175,7 @@ func (c *session) closingSession() closing.Session {
 // repeats CLOSE in the background.
 func (c *session) giveUp(now time.Duration) {
 	if c.closing.GoOn(now, c.undelivered()) {
-		c.step.ready |= writers
+		c.step.left.ready |= writers
 		return
 	}
 	c.abort(ErrNotDelivered)
@@ -193,7 +193,7 @@ func (c *session) dropReceived() {
 // stopCalls makes blocked and future calls of the application return net.ErrClosed.
 func (c *session) stopCalls() {
 	c.closing.Stop()
-	c.step.ready |= stopped | readers | writers
+	c.step.left.ready |= stopped | readers | writers
 	c.wakeStreams()
 }
 
@@ -210,7 +210,7 @@ func (c *session) leave(now time.Duration) {
 	}
 	c.closing.Drain(now, time.Duration(c.kcp.sender().rto())*time.Millisecond)
 	c.traceState(SessionDraining, nil)
-	c.host.linger()
+	c.step.left.ready |= lingers
 	c.wakeAll()
 	c.compact()
 }
@@ -277,6 +277,7 @@ func (c *session) retire() (end sessionEnd, first bool) {
 	}
 	c.release()
 	c.wakeAll()
+	c.step.left.wakeAt = 0
 	return sessionEnd{c.timeWaitState(), c.holdSocket()}, true
 }
 
@@ -373,7 +374,7 @@ func (c *session) progress(now time.Duration) {
 		c.failMessages(c.reason(ErrPeerClosed))
 		c.failStreams(c.reason(ErrPeerClosed))
 		c.kcp.discardSend()
-		c.step.ready |= writers
+		c.step.left.ready |= writers
 	}
 	c.advanceClose(now)
 	if c.closing.Phase == closing.Lingering {
@@ -381,7 +382,7 @@ func (c *session) progress(now time.Duration) {
 	}
 	if c.hs.kindAwaited && c.hs.Peer != opening.Unknown {
 		c.hs.kindAwaited = false
-		c.step.ready |= writers
+		c.step.left.ready |= writers
 	}
 	if c.closing.ending != nil {
 		c.end(c.closing.ending)

@@ -53,26 +53,19 @@ func (c *session) requestWait() time.Duration {
 	return max(opening.MinWait, min(rto, opening.MaxWait), c.rtt.Timeout())
 }
 
-// startHandshake begins the handshake of a dialled session.
-func (c *session) startHandshake(now time.Duration) {
-	if c.beginOpening(now) {
-		c.kick(now)
-	}
-}
-
-// becomeDialled makes a new session one that this end dials.
-func (c *session) becomeDialled() { c.hs.Role = opening.Dialled }
-
 // dial begins a session that this end dials, unless it has ended, as a packet, or the
-// endpoint's end, was first. waits says that Dial waits for the peer's answer.
-func (c *session) dial(waits bool) {
+// endpoint's end, was first. With opening.Dialling Dial waits for the peer's answer, with
+// opening.Dialled it does not, and with opening.Quiet nothing leaves before there is data.
+func (c *session) dial(as opening.Role) {
 	if c.closing.Phase >= closing.Ended {
 		return
 	}
-	if waits {
-		c.hs.Role = opening.Dialling
+	now := c.host.now()
+	if c.hs.Role = as; as == opening.Quiet {
+		c.schedule(now)
+	} else if c.beginOpening(now) {
+		c.kick(now)
 	}
-	c.startHandshake(c.host.now())
 }
 
 // dialled ends the wait of Dial. If the peer has not answered, it ends the session, and
@@ -228,9 +221,6 @@ func (c *session) helloSize() int {
 	return c.shared.overhead.total + 4*headerSize // with INFO, TIEBREAKER and maybe a cookie
 }
 
-// hellos returns how often HELLO was sent.
-func (c *session) hellos() int { return int(c.hs.Of(opening.Hello).Tries) }
-
 // starved reports whether nothing may be sent to the peer before a packet comes from it
 // (anti-amplification limit, RFC 9000 §8.1).
 func (c *session) starved() bool {
@@ -251,15 +241,6 @@ func (c *session) breakSilence(now time.Duration) {
 	if c.beginOpening(now) {
 		c.setClock(now)
 		c.sendDueRequests(now)
-	}
-}
-
-// keepQuiet starts the timers of a session that was dialled
-// quietly, unless it has ended meanwhile.
-func (c *session) keepQuiet() {
-	c.hs.Role = opening.Quiet
-	if c.closing.Phase < closing.Ended {
-		c.schedule(c.host.now())
 	}
 }
 
@@ -295,7 +276,7 @@ func (c *session) addressValidated() {
 	c.shared.load.halfOpen.Add(-1)
 	c.kcp.validateAddress()
 	c.traceState(SessionEstablished, nil)
-	c.step.ready |= admitted
+	c.step.left.ready |= admitted
 	if c.hs.Peer == opening.Unknown {
 		c.hs.Peer = opening.Legacy // a HELLO may still correct that
 	}

@@ -75,11 +75,12 @@ func (c *session) changeShard(shard uint16) bool {
 
 // takeGrant tells the peer a window. If the session has ended, it gives up its turn, and
 // returns false.
-func (c *session) takeGrant(g incast.Grant, now time.Duration) bool {
+func (c *session) takeGrant(g incast.Grant, now time.Duration, woken bool) bool {
 	if c.closing.Phase >= closing.Ended {
 		c.leaveTurn()
 		return false
 	}
+	c.step.woken = woken
 	c.setClock(now)
 	c.limitWindow(g, true)
 	c.flushDue(now)

@@ -114,7 +114,7 @@ func (c *session) decode(p inPacket, a arrival, now time.Duration) ([]byte, bool
 	if p.kind == datagramPacket {
 		if c.closing.Phase < closing.Lingering {
 			c.takeDatagram(p.Data[datagramHeader:])
-			c.step.ready |= readers
+			c.step.left.ready |= readers
 			c.heard(now)
 		}
 		return nil, false
@@ -176,14 +176,14 @@ func (c *session) packetDone(err error, size int, now time.Duration) {
 func (c *session) drops() *Drops { return &c.rarely().dropped }
 
 // respond sends what a batch of input has caused, and lets calls go on that wait
-// for it. It reports false if the session had ended.
-func (c *session) respond(now time.Duration) bool {
-	c.step.reply = noReply
+// for it. woken is as for onWake. It reports false if the session had ended.
+func (c *session) respond(now time.Duration, woken bool) bool {
+	c.step.left.replied, c.step.woken = true, woken
 	if c.closing.Phase >= closing.Ended {
 		return false
 	}
-	if c.readable() {
-		c.step.ready |= readers
+	if c.kcp.receiver().readable() || c.closing.Read != closing.ReadOpen {
+		c.step.left.ready |= readers
 	}
 	done := false
 	defer c.endIfUnwound(&done)
@@ -191,16 +191,10 @@ func (c *session) respond(now time.Duration) bool {
 	c.flushDue(now)
 	c.finishStep(now)
 	if c.kcp.WaitSend() == 0 || c.room() > 0 || c.flushDelivers() {
-		c.step.ready |= writers
+		c.step.left.ready |= writers
 	}
 	done = true
 	return true
-}
-
-// readable reports whether a waiting Read must look again: there is data, or
-// the peer has announced its end.
-func (c *session) readable() bool {
-	return c.kcp.receiver().readable() || c.closing.Read != closing.ReadOpen
 }
 
 // endIfUnwound is deferred by what calls code of the application's in the middle of a
@@ -233,4 +227,4 @@ func (c *session) call(f func()) {
 }
 
 // wakeAll wakes all waiting calls, which then look why.
-func (c *session) wakeAll() { c.step.ready |= readers | writers }
+func (c *session) wakeAll() { c.step.left.ready |= readers | writers }

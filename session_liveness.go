@@ -167,7 +167,7 @@ func (c *session) noteReached() {
 		c.traceState(SessionEstablished, nil)
 		c.live.MoreExpected(c.step.inputAt)
 	}
-	c.step.ready |= writers
+	c.step.left.ready |= writers
 }
 
 // startPing has a PING sent at a time, and repeated until it is answered.

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/rightsize"
 
 	"github.com/arqnet/kcp/internal/admission"
@@ -66,8 +67,6 @@ type session struct {
 type host interface {
 	// now returns the time since the endpoint's epoch.
 	now() time.Duration
-	// wake has onWake called at a time, in place of the one asked for before.
-	wake(at time.Duration)
 
 	// offer puts an accepted session into the backlog of the listener. It reports false
 	// if that has no room, and with none whether there is no listener.
@@ -92,10 +91,6 @@ type host interface {
 	// workTLS does work of a TLS handshake for a network, and calls workedTLS with
 	// what it has come to.
 	workTLS(from netblock.Block, x *handshake.Exchange, work handshake.Work)
-	// handshakeOver says that the TLS handshake is not in progress any more, and
-	// handshakeFailed that it has failed.
-	handshakeOver()
-	handshakeFailed(err *HandshakeError)
 
 	// arrived and unread are about what waits at a socket; see Endpoint.arrived.
 	arrived(shard int) uint32
@@ -116,10 +111,8 @@ type host interface {
 	keepsWhole(shard int) bool
 	// socketError returns an error of the socket since a time; nil: there was none.
 	socketError(since time.Duration) error
-	// ownSocket reports whether the socket is the session's own. linger keeps it, then,
-	// for a peer that repeats its end.
+	// ownSocket reports whether the socket is the session's own.
 	ownSocket() bool
-	linger()
 	// stopped reports whether the endpoint is closed.
 	stopped() bool
 }
@@ -127,17 +120,19 @@ type host interface {
 // stepState is about the step that is under way, and what it leaves for the next.
 type stepState struct {
 	inputAt    time.Duration // arrival of the current batch of input, since the epoch
-	ready      ready
-	reply      pendingReply
+	left       effects
 	woken      bool   // a call was woken, and none has run since
 	ping       signal // a PING in the current packet that may be a challenge; code 0: none
 	offPath    bool   // a signal of the current packet is not from within the session
 	challenged bool   // the current packet has a PING, which may be a path challenge
 }
 
-// init sets up a new session with the peer of key.
-func (c *session) init(e *sharedState, h host, key sessionKey, remote net.Addr) {
+// init sets up a new session with the peer of key. dialled says that this end opens it.
+func (c *session) init(e *sharedState, h host, key sessionKey, remote net.Addr, dialled bool) {
 	c.shared, c.host = e, h
+	if dialled {
+		c.hs.Role = opening.Dialled
+	}
 	c.timers.clockBase = e.env.Uint32()
 	c.ends.Store(&pathEnds{remote: remote})
 	c.entry.SetKey(key)

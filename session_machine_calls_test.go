@@ -179,11 +179,10 @@ var machineErrors = map[error]life.Class{
 // for a wake-up; 0: it has not.
 func (e *machineEnd) dueAgain() time.Duration {
 	c := e.conn
-	was := c.timers
-	e.fixed = true
+	was, left := c.timers, c.step.left
 	c.timers.dueAt, c.timers.wakeAt = 0, 0
 	c.schedule(e.w.now)
 	due := c.timers.dueAt
-	c.timers, e.fixed = was, false
+	c.timers, c.step.left = was, left
 	return due
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/arqnet/kcp/internal/inturn"
 	"github.com/arqnet/kcp/internal/longestqueue"
 	"github.com/arqnet/kcp/internal/netblock"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/streams"
@@ -45,10 +46,10 @@ type machineEnd struct {
 	conn    *session       // nil: there was none yet
 	work    []func()       // of TLS, that waits
 	wakeAt  time.Duration  // when onWake is due; 0: never
-	fixed   bool           // wake changes nothing
 	limit   int            // largest packet that its interface takes; 0: any
 	backlog bool           // its listener takes no session now
 	delayed bool           // what has arrived at its socket was not read
+	owes    bool           // respond has something to do
 	stale   bool           // a datagram has answered a PING, whose timer goes on
 	ready   ready          // what its steps have brought about since somebody looked
 	others  int64          // bytes that its other sessions hold
@@ -118,15 +119,14 @@ func newMachineEnd(w *machineWorld, side int, config *Config, env *inturn.Enviro
 func (w *machineWorld) dial(conv uint32, quiet bool) {
 	e, to := w.ends[0], w.ends[1]
 	c := new(session)
-	c.init(&e.shared, e, admission.MakeKey(to.addr, nil, conv), net.UDPAddrFromAddrPort(to.addr))
-	c.becomeDialled()
+	c.init(&e.shared, e, admission.MakeKey(to.addr, nil, conv), net.UDPAddrFromAddrPort(to.addr), true)
 	e.conn = c
 	e.gate.SetValidated(c)
 	e.gate.Add(c)
 	if quiet {
-		c.keepQuiet()
+		c.dial(opening.Quiet)
 	} else {
-		c.dial(false)
+		c.dial(opening.Dialled)
 	}
 	e.carryOut()
 }
@@ -151,12 +151,21 @@ func (e *machineEnd) carryOut() {
 		e.shared.recycle(w.packets)
 	}
 	done := c.take()
+	if done.wakeAt > 0 {
+		e.wakeAt = done.wakeAt
+	}
 	if done.ready&receivers != 0 {
 		for due := c.takeReceipts(); len(due) > 0; due = c.takeReceipts() {
 			for _, r := range due {
 				r.Done(r.Err)
 			}
 		}
+	}
+	if done.ready&shaken != 0 {
+		e.gate.SetShaking(c, false)
+	}
+	if done.failed != nil {
+		e.failed = done.failed
 	}
 	e.ready |= done.ready
 }
@@ -212,7 +221,7 @@ func (e *machineEnd) receive(b []byte, from netip.AddrPort) {
 	}
 	if c != nil && (p.kind != sealedPacket || e.openSealed(p)) {
 		if changed := c.feed([]inPacket{*p}, 0, e.w.now); changed {
-			c.oweReply(true)
+			e.owes = true
 		} else if p.kind == datagramPacket {
 			e.stale = true
 		}
@@ -222,8 +231,9 @@ func (e *machineEnd) receive(b []byte, from netip.AddrPort) {
 
 // respond sends what a batch of packets has caused.
 func (e *machineEnd) respond() {
-	if c := e.conn; c != nil && c.state().replies {
-		c.respond(e.w.now)
+	if c := e.conn; c != nil && e.owes {
+		e.owes = false
+		c.respond(e.w.now, false)
 		e.stale = false
 		e.carryOut()
 	}
@@ -313,7 +323,7 @@ func (e *machineEnd) ask(v *admission.Verdict[session], first *admission.First, 
 // accept is Endpoint.openAccepted.
 func (e *machineEnd) accept(first *admission.First, p *inPacket, validated, offers bool) *session {
 	c := new(session)
-	c.init(&e.shared, e, first.Key, p.from.netAddr())
+	c.init(&e.shared, e, first.Key, p.from.netAddr(), false)
 	if c.accept(first, p, validated); validated {
 		e.gate.SetValidated(c)
 	} else {
@@ -345,7 +355,7 @@ func (e *machineEnd) answer(to source, by protect.Protection, content []byte) {
 func (e *machineEnd) wakes() {
 	if e.wakeAt > 0 && e.wakeAt <= e.w.now {
 		e.wakeAt, e.stale = 0, false
-		e.conn.onWake()
+		e.conn.onWake(false)
 		e.carryOut()
 	}
 }
@@ -363,12 +373,6 @@ func (e *machineEnd) works() {
 // What a session asks of its host.
 
 func (e *machineEnd) now() time.Duration { return e.w.now }
-
-func (e *machineEnd) wake(at time.Duration) {
-	if !e.fixed {
-		e.wakeAt = at
-	}
-}
 
 func (e *machineEnd) offer() (ok, none bool) { return !e.backlog, false }
 func (e *machineEnd) validated() bool        { return e.gate.SetValidated(e.conn) }
@@ -411,12 +415,10 @@ func (e *machineEnd) workTLS(_ netblock.Block, x *handshake.Exchange, work hands
 	})
 }
 
-func (e *machineEnd) handshakeOver()                      { e.gate.SetShaking(e.conn, false) }
-func (e *machineEnd) handshakeFailed(err *HandshakeError) { e.failed = err }
-func (e *machineEnd) arrived(int) uint32                  { return 0 }
-func (e *machineEnd) unread(int, uint32) bool             { return e.delayed }
-func (e *machineEnd) incast(int) *socketIncast            { return &e.turns }
-func (e *machineEnd) hand(int, []byte)                    {}
+func (e *machineEnd) arrived(int) uint32       { return 0 }
+func (e *machineEnd) unread(int, uint32) bool  { return e.delayed }
+func (e *machineEnd) incast(int) *socketIncast { return &e.turns }
+func (e *machineEnd) hand(int, []byte)         {}
 
 func (e *machineEnd) newStream(*streams.Params) *streams.Stream {
 	s := new(machineStream)
@@ -431,5 +433,4 @@ func (e *machineEnd) socketError(time.Duration) error {
 	return nil
 }
 func (e *machineEnd) ownSocket() bool { return false }
-func (e *machineEnd) linger()         {}
 func (e *machineEnd) stopped() bool   { return false }

@@ -373,9 +373,7 @@ func (c *session) push() {
 	done := false
 	defer c.endIfUnwound(&done)
 	now := c.host.now()
-	if c.step.reply == replyLeft { // the flush sends the reply, too
-		c.step.reply = noReply
-	}
+	c.step.left.replied = true // the flush sends the reply, too
 	if c.hs.Role == opening.Quiet && c.hs.silent() && c.kcp.WaitSend() > 0 {
 		c.breakSilence(now)
 	}

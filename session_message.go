@@ -25,29 +25,20 @@ type writeCall struct {
 	closed  bool            // the application has closed or reset the stream
 }
 
-// cannotWrite returns why nothing may be written now; nil if something may.
+// cannotWrite returns why nothing may be written to a stream, or if that is nil to the
+// session itself; nil if something may.
 func (c *session) cannotWrite(w *writeCall) error {
 	s := w.stream
-	if s == nil && w.late != nil && c.closing.Caller == closing.Uses && !(c.shared.compat.DataBeforeDeadline && c.room() > 0) {
-		return w.late
-	}
-	err := c.writeEnd(s)
 	switch {
-	case w.closed:
+	case c.closing.Caller != closing.Uses || w.closed:
 		return net.ErrClosed
-	case s != nil && w.late != nil && err != net.ErrClosed:
+	case s == nil && w.late != nil && !(c.shared.compat.DataBeforeDeadline && c.room() > 0):
 		return w.late
-	}
-	return err
-}
-
-// writeEnd returns why nothing more may be written to a stream, or if that is nil to the
-// session itself; nil if it may.
-func (c *session) writeEnd(s *streams.Stream) error {
-	if c.closing.Caller != closing.Uses {
-		return net.ErrClosed
-	} else if s != nil && s.CannotWrite() != nil {
+	case s == nil:
+	case s.CannotWrite() != nil && (w.late == nil || s.CannotWrite() == net.ErrClosed):
 		return s.CannotWrite()
+	case w.late != nil && (c.closing.err != net.ErrClosed || c.closing.Read == closing.ReadClosed):
+		return w.late
 	}
 	switch {
 	case c.closing.Read == closing.ReadClosed:
@@ -247,7 +238,7 @@ func (c *session) messageAcked(t *streams.Tag) {
 // room.
 func (c *session) messageAbandoned(t *streams.Tag) {
 	c.finish(t, ErrMessageAbandoned)
-	c.step.ready |= writers
+	c.step.left.ready |= writers
 }
 
 // failMessages reports all messages that are not delivered as failed, because of
@@ -277,7 +268,7 @@ func (c *session) segmentsGivenUp() int {
 func (c *session) finish(t *streams.Tag, err error) {
 	if t.Awaited() {
 		c.rarely().receipts.Finish(t, err)
-		c.step.ready |= receivers
+		c.step.left.ready |= receivers
 	}
 }
 
@@ -296,6 +287,6 @@ func (c *session) failAll(a *streams.Awaiting, f streams.Failure) {
 	if !a.Empty() {
 		f.At = c.kcp.micros()
 		c.rarely().receipts.Fail(a, f)
-		c.step.ready |= receivers
+		c.step.left.ready |= receivers
 	}
 }

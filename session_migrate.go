@@ -91,7 +91,7 @@ func (c *session) handshakeFromNewAddress(p *inPacket, now time.Duration) (mine,
 		return true, true
 	}
 	if c.inputPacket(p, now) {
-		c.respond(now)
+		c.respond(now, c.step.woken)
 	}
 	if c.closing.Phase >= closing.Ended {
 		return true, false

@@ -45,7 +45,7 @@ func (c *session) onInfo(s signal) {
 		c.kcp.enable(featureCopies)
 	}
 	if c.hs.kindAwaited {
-		c.step.ready |= writers // OpenStream may wait for it
+		c.step.left.ready |= writers // OpenStream may wait for it
 	}
 	if s.ts&capPMTU != 0 {
 		c.enablePieces()

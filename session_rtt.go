@@ -128,7 +128,7 @@ func (c *session) pongArrived(s signal) bool {
 	c.prompted(rtt)
 	if w := c.measurement(); w != nil {
 		w.pong, w.pinged = rtt, sent
-		c.step.ready |= writers
+		c.step.left.ready |= writers
 	}
 	return true
 }

@@ -123,10 +123,10 @@ func (c *session) change(to *change) {
 	case ofWindow:
 		c.in.fixedWindow = c.in.fixedWindow || to.m != 0
 		c.kcp.configure(machineSettings{sendWindow: to.n, receiveWindow: to.m})
-		if c.readable() {
-			c.step.ready |= readers // a message that the old window could not hold
+		if c.waiting().any {
+			c.step.left.ready |= readers // a message that the old window could not hold
 		}
-		c.step.ready |= writers
+		c.step.left.ready |= writers
 		c.push() // what the new windows allow, or a window update
 	case ofTuning:
 		c.kcp.configure(to.machine)
@@ -138,11 +138,11 @@ func (c *session) change(to *change) {
 		c.setMessageMode(to.n > 0)
 	case ofWriteBuffer:
 		c.ownSettings().writeBuffer = to.n
-		c.step.ready |= writers
+		c.step.left.ready |= writers
 	case ofRate:
 		c.setClock(c.host.now())
 		c.capRate(to.n)
-		c.step.ready |= writers // the write buffer may have room
+		c.step.left.ready |= writers // the write buffer may have room
 		if c.streams != nil {
 			c.streams.WakeWriter()
 		}

@@ -98,7 +98,7 @@ func TestPacketsPerExchange(t *testing.T) {
 func TestOnlyExtendedPeersWaitForACKs(t *testing.T) {
 	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		a, b, l := w.pair(nil, nil)
-		for _, c := range []*Conn{a, b, newConn(l.ep, sessionKey{}, nil)} {
+		for _, c := range []*Conn{a, b, newConn(l.ep, sessionKey{}, nil, false)} {
 			c.mu.Lock()
 			require.Equal(t, c == a || c == b, c.session.kcp.cfg.ext.AwaitReplies)
 			c.mu.Unlock()

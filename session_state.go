@@ -22,8 +22,8 @@ type sessionState struct {
 	dialled bool  // this end has opened it
 	offered bool  // it was dialled, or offered to Accept
 	reached bool  // something has come from the peer
-	replies bool  // respond has something to do
-	owes    bool  // it was left to the next call to do that
+	message bool  // what is written are messages
+	hellos  int   // how often HELLO was sent
 	sending bool  // a goroutine is writing packets of this session alone
 	err     error // why it has ended, as applications see it; nil: it has not, or was closed in order
 }
@@ -33,8 +33,7 @@ func (c *session) state() sessionState {
 	s := sessionState{
 		left: c.closing.Caller != closing.Uses, ended: c.closing.Phase >= closing.Ended, retired: c.closing.Phase == closing.Retired,
 		dialled: c.hs.Role >= opening.Dialled, offered: c.hs.Role != opening.Accepted, reached: c.hs.Reached,
-		replies: c.step.reply != noReply, owes: c.step.reply == replyLeft,
-		sending: c.outgoing.sending && !c.outgoing.batched,
+		sending: c.outgoing.sending && !c.outgoing.batched, message: c.messageMode(), hellos: int(c.hs.Of(opening.Hello).Tries),
 	}
 	if c.closing.err != nil {
 		s.err = c.reason(c.closing.err)
@@ -44,6 +43,7 @@ func (c *session) state() sessionState {
 
 // arrivals is what of the peer's waits for the application.
 type arrivals struct {
+	any       bool // data, or the peer has announced its end
 	data      bool // bytes of the session itself, or a part of a message
 	all       bool // all of the peer's data has arrived, up to its end
 	eof       bool // the same, and the peer has not closed the session
@@ -54,6 +54,7 @@ type arrivals struct {
 // waiting returns what of the peer's waits for the application.
 func (c *session) waiting() arrivals {
 	a := arrivals{data: c.kcp.receiver().readable(), all: c.allReceived(), datagrams: c.in.datagrams.Len()}
+	a.any = a.data || c.closing.Read != closing.ReadOpen
 	a.eof = a.all && c.closing.Phase < closing.Lingering && c.closing.Read != closing.ReadClosed
 	if c.streams != nil {
 		a.streams = c.streams.Waiting()
@@ -61,15 +62,18 @@ func (c *session) waiting() arrivals {
 	return a
 }
 
-// effects is what a step has left to the session's caller.
+// effects is what steps have left to the session's caller.
 type effects struct {
-	ready ready
+	ready   ready
+	replied bool            // what batches of input have made due has left
+	failed  *HandshakeError // why the TLS handshake of an accepted session has failed; nil: it has not
+	wakeAt  time.Duration   // when onWake is to be called, in place of the time before, since the epoch; 0: that stays
 }
 
 // take returns what steps have left to do since the last time.
 func (c *session) take() effects {
-	e := effects{ready: c.step.ready}
-	c.step.ready = 0
+	e := c.step.left
+	c.step.left = effects{}
 	return e
 }
 
@@ -97,41 +101,9 @@ const (
 	stopped                     // all calls fail from now on, and deadlines are void
 	receivers                   // of receipts
 	admitted                    // compatibility.Options.Validated
+	shaken                      // the TLS handshake is not in progress any more
+	lingers                     // a socket of its own stays, for a peer that repeats its end
 )
-
-// pendingReply is whether respond has something to do, and who calls it.
-type pendingReply uint8
-
-const (
-	noReply   pendingReply = iota
-	replyDue               // at the end of the batch
-	replyLeft              // to the next call of the application, or the read loop
-)
-
-// oweReply makes respond due, if a batch has changed something. It reports whether the
-// caller has to call it, and has not to anyway.
-func (c *session) oweReply(changed bool) bool {
-	if !changed || c.step.reply != noReply || c.closing.Phase >= closing.Ended {
-		return false
-	}
-	c.step.reply = replyDue
-	return true
-}
-
-// leaveReply leaves a reply that is due to the next call.
-func (c *session) leaveReply() { c.step.reply = replyLeft }
-
-// postponeReply leaves what respond would do to the waiting calls and the next wake-up.
-func (c *session) postponeReply() {
-	if c.step.reply != noReply && c.closing.Phase < closing.Ended {
-		c.step.reply = noReply
-		c.wakeAll()
-		c.wake(c.host.now())
-	}
-}
-
-// callWoken records whether a call was woken, and none has run since.
-func (c *session) callWoken(is bool) { c.step.woken = is }
 
 // pathEnds is the addresses of a path. It is immutable.
 type pathEnds struct {

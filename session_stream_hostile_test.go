@@ -228,7 +228,7 @@ func (tc *badStreamCase) checkReset(t *testing.T, s, r *Stream) {
 // sendRaw sends a stream segment with this payload.
 func (c *Conn) sendRaw(payload []byte) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	buf := c.session.kcp.newBuffer(len(payload))
 	copy(buf[len(buf)-len(payload):], payload)
 	c.session.kcp.queueStream(new(streams.Tag), buf)

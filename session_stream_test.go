@@ -270,15 +270,20 @@ func TestTryOpenStreamOfFirstPacket(t *testing.T) {
 		e := w.listen(nil).Endpoint()
 		remote := &net.UDPAddr{IP: net.IPv4(10, 0, 0, 2), Port: 1}
 		first := admission.First{Initial: admission.Initial{Hello: signal{sigHello, 0, 7}.toHandshake()}}
-		_, err := newAccepted(e, &first, remote, &inPacket{}, true).TryOpenStream(nil)
+		accepted := func() *Conn {
+			c := newConn(e, first.Key, remote, false)
+			c.session.accept(&first, &inPacket{}, true)
+			return c
+		}
+		_, err := accepted().TryOpenStream(nil)
 		require.ErrorIs(t, err, errKindUnknown, "nothing says that the peer takes streams")
 		first.Info = e.infoSignal().toHandshake()
-		c := newAccepted(e, &first, remote, &inPacket{}, true)
+		c := accepted()
 		s, err := c.TryOpenStream(nil)
 		require.NoError(t, err)
 		require.NoError(t, s.TryWriteMessage([]byte("state")))
 		first.Info.TS &^= capStreams
-		_, err = newAccepted(e, &first, remote, &inPacket{}, true).TryOpenStream(nil)
+		_, err = accepted().TryOpenStream(nil)
 		require.ErrorIs(t, err, ErrNoStreams)
 	})
 }

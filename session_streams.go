@@ -112,7 +112,7 @@ func (h *streamHost) NewStream(p *streams.Params) *streams.Stream {
 	return h.host.newStream(p)
 }
 
-func (h *streamHost) Opened() { h.step.ready |= acceptors }
+func (h *streamHost) Opened() { h.step.left.ready |= acceptors }
 
 func (h *streamHost) Dropped() { (*session)(h).drops().Stream++ }
 
@@ -446,7 +446,7 @@ func (c *session) endStream(s *streams.Stream, how streamEnd, code uint64, close
 		defer c.kickStreams() // the stream may be over
 		s.WriteDone()
 		answered := !left && s.NeedsNoFin()
-		if err := c.writeEnd(s); closed {
+		if err := c.cannotWrite(&writeCall{stream: s}); closed {
 			return net.ErrClosed
 		} else if err != nil && !answered {
 			return err
@@ -466,7 +466,7 @@ func (c *session) endStream(s *streams.Stream, how streamEnd, code uint64, close
 		if closed || left {
 			return net.ErrClosed
 		} else if !s.CancelWrite(code) {
-			return c.writeEnd(s)
+			return c.cannotWrite(&writeCall{stream: s})
 		}
 	}
 	c.kickStreams()

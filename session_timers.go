@@ -114,7 +114,7 @@ func (c *session) schedule(now time.Duration) {
 func (c *session) postpone(now time.Duration) {
 	if t := &c.timers; t.wakeAt > now && t.wakeAt-now < (t.dueAt-now)/2 {
 		t.wakeAt = t.dueAt
-		c.host.wake(t.dueAt)
+		c.step.left.wakeAt = t.dueAt
 	}
 }
 
@@ -129,15 +129,16 @@ func (c *session) wake(at time.Duration) {
 	}
 	if t.wakeAt == 0 || at < t.wakeAt {
 		t.wakeAt = at
-		c.host.wake(at)
+		c.step.left.wakeAt = at
 	}
 }
 
 // onWake does what is due. The endpoint's timer calls it. Often that is nothing: the
-// delayed ACK has left with an answer, or what was to be repeated was acknowledged.
-func (c *session) onWake() {
+// delayed ACK has left with an answer, or what was to be repeated was acknowledged. woken
+// says that a call was woken, and none has run since.
+func (c *session) onWake(woken bool) {
 	t := &c.timers
-	t.wakeAt = 0
+	t.wakeAt, c.step.woken = 0, woken
 	if c.closing.Phase >= closing.Ended || t.dueAt == 0 {
 		return
 	}
@@ -184,7 +185,7 @@ func (c *session) onWake() {
 	c.flushDue(now)
 	c.finishStep(now)
 	if c.room() > 0 { // perhaps since other sessions hold less; compare sk_stream_wait_memory of Linux
-		c.step.ready |= writers
+		c.step.left.ready |= writers
 	}
 	if c.streams != nil {
 		c.streams.WakeWriter()

@@ -148,7 +148,7 @@ func (c *session) workedTLS(x *handshake.Exchange, s handshake.Step) {
 	}
 	c.inputEarly(x, now)
 	c.advanceTLS()
-	c.respond(now)
+	c.respond(now, c.step.woken)
 }
 
 // inputHandshake takes a packet of the handshake, in the clear or under the
@@ -214,7 +214,7 @@ func (c *session) failTLS(x *handshake.Exchange, err *HandshakeError) {
 	c.sendFlight()
 	c.hs.Unanswered &^= opening.Hello
 	if c.hs.Role < opening.Dialled {
-		c.host.handshakeFailed(err)
+		c.step.left.failed = err
 	}
 	if c.hs.Role >= opening.Dialled || err.Remote {
 		c.closing.ending = err
@@ -386,7 +386,7 @@ func (c *session) closeTLS() {
 	if x != nil {
 		t.handshake = nil
 		x.Close()
-		c.host.handshakeOver()
+		c.step.left.ready |= shaken
 	}
 }
 

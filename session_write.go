@@ -207,20 +207,12 @@ func (c *session) encode(w *written) {
 		return
 	}
 	o.batch = o.batch[:0]
-	if w.err = c.encodeAll(w); w.err != nil {
-		o.batch = o.batch[:0]
-	}
-	w.datagrams = o.batch
-}
-
-// encodeAll is encode for all packets but probes.
-func (c *session) encodeAll(w *written) error {
-	o, now := &c.outgoing, uint32(0)
+	now := uint32(0)
 	if o.encoder != nil {
 		now = clock(c.host.now())
 	}
 	n := len(w.packets)
-	for i := range n {
+	for i := 0; i < n && w.err == nil; i++ {
 		p := &w.packets[i]
 		var parity [][]byte
 		if !p.ready && !p.parity {
@@ -230,27 +222,32 @@ func (c *session) encodeAll(w *written) error {
 				parity = c.addFEC(p, now)
 			}
 		}
-		if err := c.seal(p, w); err != nil {
-			return err
-		}
-		if o.fec != withParity {
-			parity = nil
-		}
-		for _, shard := range parity {
-			q := c.shared.packet(c.shared.overhead.cipherHead + len(shard) + c.shared.overhead.tail)
-			copy(q.buf[c.shared.overhead.cipherHead:], shard)
-			if o.hold {
-				q.parity = true
-				o.parity = append(o.parity, q)
-				continue
-			}
-			w.packets = append(w.packets, q)
-			if err := c.seal(&q, w); err != nil {
-				return err
-			}
+		if w.err = c.seal(p, w); o.fec == withParity && w.err == nil {
+			c.encodeParity(w, parity)
 		}
 	}
-	return nil
+	if w.err != nil {
+		o.batch = o.batch[:0]
+	}
+	w.datagrams = o.batch
+}
+
+// encodeParity is encode for the parity packets of a group.
+func (c *session) encodeParity(w *written, parity [][]byte) {
+	o := &c.outgoing
+	for _, shard := range parity {
+		q := c.shared.packet(c.shared.overhead.cipherHead + len(shard) + c.shared.overhead.tail)
+		copy(q.buf[c.shared.overhead.cipherHead:], shard)
+		if o.hold {
+			q.parity = true
+			o.parity = append(o.parity, q)
+			continue
+		}
+		w.packets = append(w.packets, q)
+		if w.err = c.seal(&q, w); w.err != nil {
+			return
+		}
+	}
 }
 
 // repeatsWhole is how many transmissions of a packet of a TLS handshake leave whole.
