@@ -69,16 +69,17 @@ func TestMachineStandsAlone(t *testing.T) {
 }
 
 // The layers above call methods of the state machine, exported ones or those of
-// sessionPort, and touch no field.
+// sessionPort, and touch no field. Nor do the layers above the session touch its fields.
 func TestSessionsUseThePort(t *testing.T) {
 	t.Parallel()
 	ofSources(t)
 	findsAll(t, portViolations,
-		"func bad1(c *session) { _ = c.kcp.rcv }",
-		"func bad2(c *session) { k := c.kcp; k.signals = nil }",
-		"func bad3(c *session) { c.kcp.emit() }",
-		"func bad4(c *session) int { return c.kcp.sender().bytes }",
+		"func bad1(k *KCP) { _ = k.rcv }",
+		"func bad2(k *KCP) { k.signals = nil }",
+		"func bad3(k *KCP) { k.emit() }",
+		"func bad4(k *KCP) int { return k.sender().bytes }",
 		"func bad5(s *sendSegment) []byte { return s.buf }",
+		"func bad6(c *Conn) { c.session.shared = nil }",
 	)
 }
 
@@ -177,6 +178,9 @@ func portViolations(t *testing.T, more string) (places []string) {
 		at := fset.Position(sel.Pos())
 		recv := s.Recv().String()
 		_, of, _ := strings.Cut(recv, "kcp.")
+		if of == "session" && s.Kind() == types.FieldVal && (at.Filename == "session_more.go" || !strings.HasPrefix(at.Filename, "session_")) {
+			places = append(places, fmt.Sprintf("%v: %s", at, sel.Sel.Name))
+		}
 		if slices.Contains(machine, at.Filename) || !slices.Contains(opaque, of) {
 			continue
 		}
@@ -244,48 +248,29 @@ func TestMachineIsPure(t *testing.T) {
 	}
 }
 
-// Files of sessions use no fields that files of endpoints declare, and the
-// reverse, except for what session_state.go has for them.
-func TestBorder(t *testing.T) {
-	t.Parallel()
-	ofSources(t)
-	findsAll(t, crossings, "func bad(e *Endpoint) { e.closed = true }")
-}
-
-// crossings returns where fields are used across the border, in the package with
-// the text of more added.
-func crossings(t *testing.T, more string) (found []string) {
-	t.Helper()
-	fset := token.NewFileSet()
-	info, files, _ := typeCheck(t, fset, noImports{}, rootFiles(t), more)
-	side := func(pos token.Pos) string {
-		for _, s := range []string{"session_", "endpoint"} {
-			if strings.HasPrefix(fset.Position(pos).Filename, s) {
-				return s
-			}
-		}
-		return ""
-	}
-	for _, file := range files {
-		ast.Inspect(file, func(n ast.Node) bool {
-			id, ok := n.(*ast.Ident)
-			if !ok {
-				return true
-			}
-			field, ok := info.Uses[id].(*types.Var)
-			if !ok || !field.IsField() || field.Pkg() == nil || field.Pkg().Path() != "kcp" {
-				return true
-			}
-			declared := fset.Position(field.Pos()).Filename
-			if from, of := side(id.Pos()), side(field.Pos()); from != "" && of != "" && from != of && declared != "session_state.go" {
-				found = append(found, fmt.Sprintf("%s uses %s:%s", fset.Position(id.Pos()), declared, field.Name()))
-			}
-			return true
-		})
-	}
-	return found
-}
-
 // prefixes are what the names of the root's files begin with that are not of the state
 // machine (ARCHITECTURE.md).
 var prefixes = []string{"session", "conn", "endpoint", "border", "shared", "group", "listener", "dial", "config", "errors", "stats", "deadline", "doc"}
+
+// The session compiles without the layers above it: it knows no Conn and no Endpoint.
+// Config does, as its Tracer gets one.
+func TestSessionStandsAlone(t *testing.T) {
+	t.Parallel()
+	ofSources(t)
+	sequential(t)
+	files := machineFiles(t)
+	for _, name := range rootFiles(t) {
+		if strings.HasPrefix(name, "session_") || slices.Contains([]string{"shared.go", "config.go", "config_validate.go", "errors.go", "stats.go"}, name) {
+			files = append(files, name)
+		}
+	}
+	var unknown []string
+	_, _, errs := typeCheck(t, token.NewFileSet(), noImports{}, files, "func bad(c *Conn) {}")
+	for _, err := range errs {
+		if place, name, ok := strings.Cut(err.Error(), ": undefined: "); ok {
+			file, _, _ := strings.Cut(place, ":")
+			unknown = append(unknown, file+": "+name)
+		}
+	}
+	require.Equal(t, []string{"config.go: Conn", "session_more.go: Conn"}, unknown)
+}

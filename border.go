@@ -7,29 +7,7 @@ import (
 	"github.com/arqnet/kcp/internal/udp"
 )
 
-// The border between sessions and endpoints: what either may ask of the other.
-// Files of sessions use no fields that are declared in files of endpoints, and the
-// reverse (TestBorder).
-
-// What an endpoint asks of its sessions. Without Conn.mu, unless the comment says
-// otherwise.
-
-// tally adds the figures of the session, which has ended, to t. Conn.mu and
-// Endpoint.mu are held.
-func (c *Conn) tally(t *sessionTally) {
-	s := c.session.state()
-	countEnd(&t.ended, s.err, s.offered)
-	c.session.addTo(&t.totals)
-}
-
-// total locks c.mu and adds the session's figures to t.
-func (c *Conn) total(t *SessionTotals) {
-	c.mu.Lock()
-	defer c.unlock()
-	c.session.addTo(t)
-}
-
-// What a session asks of its endpoint.
+// What the Conn of a session may ask of its endpoint.
 
 // acceptor returns the listener; nil: there is none.
 func (e *Endpoint) acceptor() *Listener {

@@ -206,6 +206,41 @@ func (c *Config) validateRanges() error {
 	return nil
 }
 
+// StreamOptions are the properties of a stream, in both directions. The zero value, and
+// nil, mean ordered, reliable, of normal priority. If a stream is unordered or not
+// reliable, each Write is a message.
+type StreamOptions struct {
+	// Unordered delivers each message when it is complete, whatever is missing before it.
+	Unordered bool
+	// MaxLifetime, if positive, is how long after it was written a message may be sent,
+	// and sent again, in whole milliseconds, 1 ms to 49 days. After that it is given up:
+	// the peer never sees it, and what follows does not wait for it.
+	MaxLifetime time.Duration
+	// MaxRetransmits is how often each segment of a message may be sent again before the
+	// message is given up: up to 65534. 0 means any number, negative not at all.
+	MaxRetransmits int
+	// Priority is -8 to 7, default 0. Whatever a stream of higher priority has to send
+	// leaves first; streams of equal priority, and the bytes of the session itself, of 0,
+	// share what is left.
+	Priority int
+}
+
+const (
+	maxLifetime        = (1<<32 - 1) * time.Millisecond
+	maxRetransmitLimit = 1<<16 - 2
+)
+
+// OptionError means that an option of a stream, a message or DialWith is not allowed.
+type OptionError struct {
+	Option string // as in StreamOptions.Priority
+	Value  any    // its value
+	Reason string // what it must be
+}
+
+func (e *OptionError) Error() string {
+	return fmt.Sprintf("kcp: %s is %v: %s", e.Option, e.Value, e.Reason)
+}
+
 // params returns what of the options the peer has to know.
 func (o *StreamOptions) params() (p streams.Params, err error) {
 	if o == nil {

@@ -9,7 +9,6 @@ import (
 	"github.com/arqnet/kcp/internal/incast"
 	"github.com/arqnet/kcp/internal/inturn"
 	"github.com/arqnet/kcp/internal/netblock"
-	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/streams"
@@ -19,7 +18,7 @@ import (
 type sessionHost Conn
 
 // connOf returns the Conn of a session.
-func connOf(c *session) *Conn { return (*Conn)(c.host.(*sessionHost)) }
+func connOf(c *session) *Conn { return (*Conn)(c.owner().(*sessionHost)) }
 
 func (h *sessionHost) now() time.Duration { return h.ep.now() }
 
@@ -182,16 +181,16 @@ var _ = compatibility.Connect(compatibility.Hooks{
 
 // What endpoints and timers have sessions do: lock, do it, and carry out the effects.
 
+func (c *Conn) do(f func(*session)) {
+	c.mu.Lock()
+	defer c.unlock()
+	f(&c.session)
+}
+
 func (c *Conn) claims(q question, p *inPacket, now time.Duration) (mine, moved bool) {
 	c.mu.Lock()
 	defer c.unlock()
 	return c.session.claims(q, p, now)
-}
-
-func (c *Conn) rerouted(moved bool) {
-	c.mu.Lock()
-	defer c.unlock()
-	c.session.rerouted(moved)
 }
 
 func (c *Conn) onWake() {
@@ -212,22 +211,10 @@ func (c *Conn) endFor(why cause, err error) {
 	c.session.endFor(why, err)
 }
 
-func (c *Conn) hasten(to *source, now time.Duration) {
-	c.mu.Lock()
-	defer c.unlock()
-	c.session.hasten(to, now)
-}
-
 func (c *Conn) moveOpening(to source) bool {
 	c.mu.Lock()
 	defer c.unlock()
 	return c.session.moveOpening(to)
-}
-
-func (c *Conn) keepQuiet() {
-	c.mu.Lock()
-	defer c.unlock()
-	c.session.dial(opening.Quiet)
 }
 
 // lookAt locks c.mu, and returns what may be asked of the session.

@@ -9,20 +9,6 @@ import (
 	"github.com/arqnet/kcp/internal/opening"
 )
 
-// PeerInfo is what a session knows of its peer.
-type PeerInfo struct {
-	// Known reports whether the peer's packets have shown its kind. Until then the other
-	// fields are zero.
-	Known bool
-	// Legacy reports whether the peer is without this package's signals, such as kcp-go
-	// or the C reference. A session may take an extended peer for a legacy one until its
-	// first signal arrives.
-	Legacy bool
-	// Version is the version of the peer's signals, now 2; 0 for a legacy peer, and
-	// before INFO has arrived (WIRE.md §5).
-	Version int
-}
-
 // Peer returns what kind of peer the session knows that it has now. RemoteAddr is its
 // address, ConnectionState its certificates.
 func (c *Conn) Peer() PeerInfo {

@@ -90,11 +90,7 @@ func (c *Conn) SetCongestionControl(f func() congestion.Control) error {
 // otherwise. Streams are not concerned. The error is net.ErrClosed after Close or
 // Abort.
 func (c *Conn) SetMessageMode(on bool) error {
-	to := &change{of: ofMessages}
-	if on {
-		to.n = 1
-	}
-	return c.set(to)
+	return c.set(&change{of: ofMessages, on: on})
 }
 
 // SetWriteBuffer sets how many bytes may be written ahead of the peer's

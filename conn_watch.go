@@ -87,6 +87,28 @@ func (c *Conn) Err() error {
 // alone.
 func (c *Conn) Endpoint() *Endpoint { return c.ep }
 
+// Stats returns a snapshot of the session.
+func (c *Conn) Stats() ConnStats {
+	c.mu.Lock()
+	defer c.unlock()
+	return c.session.stats()
+}
+
+// tally adds the figures of the session, which has ended, to t. Conn.mu and
+// Endpoint.mu are held.
+func (c *Conn) tally(t *sessionTally) {
+	s := c.session.state()
+	countEnd(&t.ended, s.err, s.offered)
+	c.session.addTo(&t.totals)
+}
+
+// total locks c.mu and adds the session's figures to t.
+func (c *Conn) total(t *SessionTotals) {
+	c.mu.Lock()
+	defer c.unlock()
+	c.session.addTo(t)
+}
+
 // startTrace gets the hooks of the session from Config.Tracer, and shows its
 // first state. It locks c.mu, but not while it calls the application's code. No
 // hook of the session is called before.

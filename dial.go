@@ -389,7 +389,7 @@ func (e *Endpoint) probeCandidates(ctx context.Context, o *simultaneousOpen, to 
 			e.sendReplies(0)
 		}
 		if c, _, _, ok := o.Dials(); ok && aim >= 0 {
-			c.hasten(&to[aim], now)
+			c.do(func(s *session) { s.hasten(&to[aim], now) })
 		}
 		select {
 		case <-ctx.Done():
@@ -492,7 +492,7 @@ func (e *Endpoint) meet(first *admission.First, p *inPacket, now time.Duration) 
 		if v.Aim {
 			to = &p.from
 		}
-		v.Session.hasten(to, now)
+		v.Session.do(func(s *session) { s.hasten(to, now) })
 	case rendezvous.Again:
 		v.Session.endFor(causeFailed, ErrReset)
 	case rendezvous.Accept:

@@ -82,7 +82,7 @@ func (e *Endpoint) lookNow(own *ownAddress) {
 		conns := e.table.Sessions()
 		e.mu.RUnlock()
 		for _, c := range conns {
-			c.rerouted(moved)
+			c.do(func(s *session) { s.rerouted(moved) })
 		}
 	}
 }

@@ -52,10 +52,6 @@ func refusesLegacy(c *Config, scheme *protect.Scheme) bool {
 	return scheme.Authentic
 }
 
-// evictAfter is the age from which a session that is not established may be ended to make
-// room for one of a network that has as many.
-const evictAfter = 3 * time.Second
-
 // admit handles a packet for which there is no session. It returns the session that the
 // packet has opened, or the one that has migrated to the packet's address. A packet is
 // judged three times at most.

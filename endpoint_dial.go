@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -126,7 +127,7 @@ func (e *Endpoint) connect(ctx context.Context, c *Conn, quiet bool, called time
 	defer discardIfUnwound(&c)
 	e.debug("session dialled", c.RemoteAddr(), c.Conv())
 	if quiet {
-		c.keepQuiet()
+		c.do(func(s *session) { s.dial(opening.Quiet) })
 	} else {
 		err = c.connect(ctx, called)
 	}

@@ -219,7 +219,7 @@ func TestReroutedSendsAtOnce(t *testing.T) {
 			down.Store(false)
 			again := time.Now()
 			if rerouted {
-				a.rerouted(false)
+				a.do(func(s *session) { s.rerouted(false) })
 			}
 			receive(t, b, []byte("in the outage"))
 			if took := time.Since(again); rerouted {
@@ -240,18 +240,18 @@ func TestReroutedBeginsPathAnew(t *testing.T) {
 		w.move(a, b, 1, 200_000)
 		w.settle()
 		cwnd := a.Stats().CongestionWindow
-		a.rerouted(false)
+		a.do(func(s *session) { s.rerouted(false) })
 		require.Equal(t, cwnd, a.Stats().CongestionWindow)
 		w.settle()
 		sent := a.ep.Stats().PacketsSent
-		a.rerouted(true)
+		a.do(func(s *session) { s.rerouted(true) })
 		require.Less(t, a.Stats().CongestionWindow, cwnd)
 		w.settle()
 		require.Greater(t, a.ep.Stats().PacketsSent, sent)
 		w.move(a, b, 2, 200_000)
 		require.NoError(t, a.Close())
 		sent = a.ep.Stats().PacketsSent
-		a.rerouted(true)
+		a.do(func(s *session) { s.rerouted(true) })
 		w.settle()
 		require.Equal(t, sent, a.ep.Stats().PacketsSent)
 	})

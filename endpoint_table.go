@@ -200,3 +200,64 @@ func (e *Endpoint) Totals() SessionTotals {
 	}
 	return totals
 }
+
+// Stats returns a snapshot of the endpoint. Totals has the sums over its sessions.
+func (e *Endpoint) Stats() EndpointStats {
+	e.mu.RLock()
+	sessions, l := e.table.Len(), e.acceptorLocked()
+	tally := &e.table.tally
+	peak, dialled, accepted, ended := tally.peak, tally.dialled, tally.accepted, tally.ended
+	e.mu.RUnlock()
+	n := &e.counters
+	s := EndpointStats{
+		Sessions:        sessions,
+		Peak:            peak,
+		Dialled:         dialled,
+		Accepted:        accepted,
+		Ended:           ended,
+		PacketsSent:     n.packetsSent.Load(),
+		PacketsReceived: n.packetsReceived.Load(),
+		BytesSent:       n.bytesSent.Load(),
+		BytesReceived:   n.bytesReceived.Load(),
+		ReadErrors:      n.readErrors.Load(),
+		WriteErrors:     n.writeErrors.Load(),
+		TooLarge:        n.tooLarge.Load(),
+		DropShort:       n.dropShort.Load(),
+		DropCipher:      n.dropCipher.Load(),
+		DropReplay:      n.dropReplay.Load(),
+		DropUnknown:     n.dropUnknown.Load(),
+		DropEnded:       n.dropEnded.Load(),
+		DropSessions:    n.dropSessions.Load(),
+		DropBacklog:     n.dropBacklog.Load(),
+		DropHalfOpen:    n.dropHalfOpen.Load(),
+		DropReplies:     n.dropReplies.Load(),
+		DropCredit:      n.dropCredit.Load(),
+		DropHandshake:   n.dropHandshake.Load(),
+		HandshakeErrors: n.handshakeErrors.Load(),
+		CookiesSent:     n.cookiesSent.Load(),
+		ResetsSent:      n.resetsSent.Load(),
+		HalfOpen:        int(e.load.halfOpen.Load()),
+		Buffered:        int(e.load.held()),
+		WriteBuffered:   int(e.load.written.Load()) * writeGrain,
+		EndedForMemory:  n.endedForMemory.Load(),
+		Limits:          e.config.limits(),
+	}
+	before := &e.takeover.Before
+	s.Forwarded, s.DropForward, s.PredecessorSessions = before.Forwarded.Load(), before.Dropped.Load(), before.Sessions()
+	if l != nil {
+		l.mu.Lock()
+		s.Backlog = len(l.backlog)
+		l.mu.Unlock()
+	}
+	s.Lag.P50, s.Lag.Max = e.wakes.Lag(l != nil) // a socket of its own for each session would cost as many probes
+	for i := range e.socket.shards {
+		shard := &e.socket.shards[i]
+		s.SocketDrops += shard.dropped()
+		m := shard.sock().Merging()
+		s.Unmerged, s.UnmergedPeers = m.Off, s.UnmergedPeers+m.Refused
+	}
+	return s
+}
+
+// Stats returns a snapshot of the listener's endpoint.
+func (l *Listener) Stats() EndpointStats { return l.ep.Stats() }

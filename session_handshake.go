@@ -171,6 +171,10 @@ func (c *session) moveOpening(to source) bool {
 	return c.closing.Phase < closing.Ended && (l.Role >= opening.Dialled && !l.Reached || l.unvalidated.Load()) && c.migrateTo(to)
 }
 
+// evictAfter is the age from which a session that is not established may be ended to make
+// room for one of a network that has as many.
+const evictAfter = 3 * time.Second
+
 // evictable reports whether the session may be ended to make room. A packet since
 // the last call keeps it. Endpoint.mu is held; it needs no other lock.
 func (c *session) evictable(now time.Duration) longestqueue.Look {

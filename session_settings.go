@@ -78,7 +78,7 @@ const (
 	ofWindow                     // n segments to send, m to receive; 0: as they are
 	ofTuning                     // machine
 	ofCongestion                 // control, of which first is the next; nil: as in Config
-	ofMessages                   // n is 1: in message mode
+	ofMessages                   // on
 	ofWriteBuffer                // n bytes; 0: as in Config
 	ofRate                       // n bytes a second; 0: none
 	ofLinger                     // wait
@@ -88,6 +88,7 @@ const (
 type change struct {
 	of      setting
 	n, m    int
+	on      bool
 	machine machineSettings
 	control func() congestion.Control
 	first   congestion.Control
@@ -135,7 +136,7 @@ func (c *session) change(to *change) {
 		c.call(func() { c.kcp.SetCongestionControl(to.first) })
 		c.push()
 	case ofMessages:
-		c.setMessageMode(to.n > 0)
+		c.setMessageMode(to.on)
 	case ofWriteBuffer:
 		c.ownSettings().writeBuffer = to.n
 		c.step.left.ready |= writers

@@ -118,6 +118,9 @@ func (c *session) addresses() (remote net.Addr, own netip.Addr) {
 	return ends.remote, ends.local.Addr()
 }
 
+// owner returns the host of the session. It needs no lock.
+func (c *session) owner() host { return c.host }
+
 // place returns the session's place in the endpoint's table. Endpoint.mu guards it.
 func (c *session) place() *admission.Entry { return &c.entry }
 

@@ -146,3 +146,23 @@ func (c *session) addTo(t *SessionTotals) stats.Limit {
 	t.Moves += uint64(c.path.validation.Moves()) + uint64(c.path.moves)
 	return c.limitClock().Add(&t.Limited, c.hs.born, now)
 }
+
+// countDrop counts one packet that the state machine has dropped with err.
+func countDrop(d *Drops, err error) {
+	switch err {
+	case ErrPacketShort:
+		d.Short++
+	case ErrConv:
+		d.Conv++
+	case ErrSegmentLength:
+		d.Length++
+	case ErrCommand:
+		d.Command++
+	case ErrForgedUna:
+		d.Una++
+	case ErrPiece:
+		d.Piece++
+	case ErrRequests:
+		d.Requests++
+	}
+}

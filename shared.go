@@ -44,6 +44,38 @@ type endpointLoad struct {
 	share    atomic.Int64 // bytes that a session may hold; 0: memory is not short, or not scanned yet
 }
 
+// endpointCounters are the counters behind EndpointStats.
+type endpointCounters struct {
+	packetsSent, packetsReceived atomic.Uint64
+	bytesSent, bytesReceived     atomic.Uint64
+	readErrors, writeErrors      atomic.Uint64
+	tooLarge                     atomic.Uint64
+
+	dropShort, dropUnknown, dropEnded atomic.Uint64
+	dropCipher, dropReplay            atomic.Uint64
+	dropSessions, dropBacklog         atomic.Uint64
+	dropHalfOpen, dropReplies         atomic.Uint64
+	dropCredit, dropHandshake         atomic.Uint64
+	handshakeErrors                   atomic.Uint64
+	cookiesSent, endedForMemory       atomic.Uint64
+	resetsSent                        atomic.Uint64
+}
+
+// count counts packets without a session, and the answers to them.
+func (n *endpointCounters) count(what ...admission.Reason) {
+	counters := [...]*atomic.Uint64{
+		admission.Short: &n.dropShort, admission.Cipher: &n.dropCipher, admission.Replay: &n.dropReplay,
+		admission.Unknown: &n.dropUnknown, admission.EndedSession: &n.dropEnded, admission.Sessions: &n.dropSessions,
+		admission.Backlog: &n.dropBacklog, admission.HalfOpen: &n.dropHalfOpen, admission.Shaking: &n.dropHandshake,
+		admission.Limited: &n.dropReplies, admission.CookieSent: &n.cookiesSent, admission.ResetSent: &n.resetsSent,
+	}
+	for _, w := range what {
+		if w != admission.NoReason {
+			counters[w].Add(1)
+		}
+	}
+}
+
 // halfOpenMemory returns what half-open sessions themselves take, in bytes.
 func (l *endpointLoad) halfOpenMemory() int64 { return int64(l.halfOpen.Load()) * halfOpenBytes }
 
