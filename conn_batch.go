@@ -36,7 +36,7 @@ func (b *sendBatch) add(c *Conn) {
 	}()
 	w := sessionWrite{conn: c}
 	c.mu.Lock()
-	c.session.beginWrite(&w.written)
+	c.session.nextWrite(&w.written, 0)
 	c.mu.Unlock()
 	if len(b.writes) > 0 && (b.ep != c.ep || b.shard != w.shard || len(b.batch) >= sendBatchSize) {
 		b.send()

@@ -28,7 +28,7 @@ type datagramHandler struct {
 func (c *Conn) HandleDatagrams(f func(b []byte)) {
 	c.mu.Lock()
 	defer c.unlock()
-	c.session.handDatagrams(f != nil)
+	_ = c.session.set(&change{of: ofDatagrams, on: f != nil}) // which does not fail
 	if f != nil {
 		c.state().handler = &datagramHandler{handle: f}
 	} else if c.calls != nil {

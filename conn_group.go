@@ -222,10 +222,11 @@ func (s *Stream) takeEventLocked(memory *groupMemory, e *Event) gotWhat {
 	if s.writer == nil || s.refused {
 		return gotNothing
 	}
-	room, half := s.conn.session.streamRoom(&s.state, 1)
+	w := writeCall{stream: &s.state, late: s.writeDeadline.err(), closed: s.closed}
+	writable := s.conn.session.writable(&w)
 	s.stopAwaitingLocked()
-	if room <= 0 && s.conn.session.cannotWrite(&writeCall{stream: &s.state, late: s.writeDeadline.err(), closed: s.closed}) == nil {
-		s.awaitRoomLocked(half)
+	if !writable {
+		s.awaitRoomLocked(w.half)
 		return gotNothing
 	}
 	e.Kind, e.Stream = EventWritable, s

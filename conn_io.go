@@ -294,7 +294,7 @@ func (c *Conn) WriteReady() <-chan struct{} {
 
 // announceRoom closes the channel of WriteReady if a write would not wait.
 func (c *Conn) announceRoom(w *callState) {
-	if c.session.room() > 0 || c.session.cannotWrite(&writeCall{late: c.io.writeDeadline.err()}) != nil {
+	if c.session.writable(&writeCall{late: c.io.writeDeadline.err()}) {
 		close(w.room)
 		w.room = nil
 	}

@@ -14,7 +14,8 @@ import (
 func (c *Conn) Peer() PeerInfo {
 	c.mu.Lock()
 	defer c.unlock()
-	return c.session.peer()
+	info, _ := c.session.peer()
+	return info
 }
 
 // connect locks c.mu, starts the handshake, and waits for the peer's answer as
@@ -81,7 +82,8 @@ type ConnectionState struct {
 func (c *Conn) ConnectionState() ConnectionState {
 	c.mu.Lock()
 	defer c.unlock()
-	return ConnectionState{TLS: c.session.agreed()}
+	_, secured := c.session.peer()
+	return ConnectionState{TLS: secured}
 }
 
 // workTLS is the goroutine of advanceTLS. It locks c.mu, but not while TLS works.

@@ -275,7 +275,22 @@ func (c *session) retire() (end sessionEnd, first bool) {
 	if c.closing.Phase == closing.Retired {
 		return sessionEnd{}, false
 	}
-	c.release()
+	c.closing.Retire()
+	if c.hs.unvalidated.CompareAndSwap(true, false) {
+		c.shared.load.halfOpen.Add(-1)
+	}
+	c.closeTLS()
+	c.kcp.receiver().dropAcks()
+	c.kcp.signalQueue().drop()
+	c.kcp.Compact()
+	if c.path.validation != nil {
+		c.path.validation.Drop()
+	}
+	c.dropDecoder()
+	c.dropHeld()
+	c.leaveTurn()
+	c.account()
+	c.accountWrites()
 	c.wakeAll()
 	c.step.left.wakeAt = 0
 	return sessionEnd{c.timeWaitState(), c.holdSocket()}, true
@@ -300,38 +315,12 @@ func (c *session) timeWaitState() timeWait {
 	return tw
 }
 
-// release gives up what an ended session holds.
-func (c *session) release() {
-	c.closing.Retire()
-	if c.hs.unvalidated.CompareAndSwap(true, false) {
-		c.shared.load.halfOpen.Add(-1)
-	}
-	c.closeTLS()
-	c.kcp.receiver().dropAcks()
-	c.kcp.signalQueue().drop()
-	c.kcp.Compact()
-	if c.path.validation != nil {
-		c.path.validation.Drop()
-	}
-	c.dropDecoder()
-	c.dropHeld()
-	c.leaveTurn()
-	c.account()
-	c.accountWrites()
-}
-
 // dropDecoder releases the FEC decoder, and keeps its statistics.
 func (c *session) dropDecoder() {
 	if c.in.decoder != nil {
 		stats := c.in.decoder.Stats()
 		c.in.decoder, c.rarely().decoded = nil, &stats
 	}
-}
-
-// discard ends, with err, a session that no application has.
-func (c *session) discard(err error) {
-	c.hs.dropped = true
-	c.forget(err)
 }
 
 // forget ends the session with err, and all calls of the application with net.ErrClosed.
@@ -527,17 +516,21 @@ func (c *session) endFor(why cause, err error) {
 	case causeFailed:
 		c.abort(err)
 	case causeDiscarded:
-		c.discard(err)
+		c.hs.dropped = true
+		c.forget(err)
 	case causeEvicted:
 		if c.hs.unvalidated.Load() || c.hs.Role == opening.Accepted {
 			c.abort(ErrReset)
 		}
 	case causeLate:
 		if x := c.tlsHandshake(); x == nil || !x.Failed {
-			c.discard(ErrRefused)
+			c.endFor(causeDiscarded, ErrRefused)
 		}
 	case causeReset:
-		c.statelessReset(c.host.now())
+		if c.closing.Phase < closing.Ended {
+			c.forgotten(opening.Ping)
+			c.finishStep(c.host.now())
+		}
 	case causeRefused:
 		c.unreachable()
 	case causeDrained:

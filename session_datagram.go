@@ -32,13 +32,6 @@ func (c *session) takeDatagram(b []byte) {
 	}
 }
 
-// handDatagrams has datagrams handed over from now on, or queued again.
-func (c *session) handDatagrams(on bool) {
-	if on || c.in.datagrams != nil {
-		c.datagramQueue().Handled = on
-	}
-}
-
 // handed counts a datagram that was handed over. It reports false if it is
 // dropped, as has is false: nobody takes it, or the session is closed.
 func (c *session) handed(size int, has bool) bool {

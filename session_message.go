@@ -178,6 +178,18 @@ func (c *session) queueMessage(w *writeCall) (err error) {
 	return nil
 }
 
+// writable reports whether a write of a byte would not wait. If one to a stream would,
+// w.half is for which half of its room.
+func (c *session) writable(w *writeCall) bool {
+	room := 0
+	if w.stream == nil {
+		room = c.room()
+	} else {
+		room, w.half = c.streamRoom(w.stream, 1)
+	}
+	return room > 0 || c.cannotWrite(w) != nil
+}
+
 // streamRoom is Room of a stream, for which messages whose lifetime is over make room.
 func (c *session) streamRoom(s *streams.Stream, n int) (room int, half streams.Half) {
 	if room, half = s.Room(n); room <= 0 {

@@ -82,6 +82,7 @@ const (
 	ofWriteBuffer                // n bytes; 0: as in Config
 	ofRate                       // n bytes a second; 0: none
 	ofLinger                     // wait
+	ofDatagrams                  // on: those that arrive are handed over; also of a session that was closed
 )
 
 // change is a call that changes settings.
@@ -98,12 +99,16 @@ type change struct {
 // set changes settings. It does nothing if the session has ended, and fails with
 // net.ErrClosed if it was closed or aborted at this end.
 func (c *session) set(to *change) error {
-	if c.closing.Caller != closing.Uses {
+	switch {
+	case to.of == ofDatagrams:
+		if to.on || c.in.datagrams != nil {
+			c.datagramQueue().Handled = to.on
+		}
+	case c.closing.Caller != closing.Uses:
 		return net.ErrClosed
-	}
-	if to.of == ofLinger {
+	case to.of == ofLinger:
 		c.closing.Linger = to.wait
-	} else if c.closing.Phase < closing.Ended {
+	case c.closing.Phase < closing.Ended:
 		c.change(to)
 	}
 	return nil
@@ -136,7 +141,14 @@ func (c *session) change(to *change) {
 		c.call(func() { c.kcp.SetCongestionControl(to.first) })
 		c.push()
 	case ofMessages:
-		c.setMessageMode(to.on)
+		data := streamData
+		if to.on {
+			data = messageData
+		}
+		if to.on != c.messageMode() {
+			c.ownSettings().messageMode = to.on
+			c.kcp.configure(machineSettings{data: data})
+		}
 	case ofWriteBuffer:
 		c.ownSettings().writeBuffer = to.n
 		c.step.left.ready |= writers
@@ -149,19 +161,6 @@ func (c *session) change(to *change) {
 		}
 		c.push()
 	}
-}
-
-// setMessageMode is SetMessageMode.
-func (c *session) setMessageMode(on bool) {
-	if on == c.messageMode() {
-		return
-	}
-	c.ownSettings().messageMode = on
-	data := streamData
-	if on {
-		data = messageData
-	}
-	c.kcp.configure(machineSettings{data: data})
 }
 
 // settings returns the session's own settings; nil if it has none.

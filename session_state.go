@@ -133,17 +133,14 @@ func (c *session) extended() bool { return c.hs.greeted.Load() }
 // halfOpen reports whether the peer's address is not validated. It needs no lock.
 func (c *session) halfOpen() bool { return c.hs.unvalidated.Load() }
 
-// peer returns what is known of the peer.
-func (c *session) peer() PeerInfo {
+// peer returns what is known of the peer, and what the TLS handshake has agreed on; nil:
+// nothing yet.
+func (c *session) peer() (info PeerInfo, secured *tls.ConnectionState) {
 	l := &c.hs
-	return PeerInfo{Known: l.Peer != opening.Unknown, Legacy: l.Peer == opening.Legacy, Version: int(min(l.version, maxInt32))}
-}
-
-// agreed returns what the TLS handshake has agreed on; nil: nothing yet.
-func (c *session) agreed() *tls.ConnectionState {
-	if c.tls == nil || c.tls.secured == nil {
-		return nil
+	info = PeerInfo{Known: l.Peer != opening.Unknown, Legacy: l.Peer == opening.Legacy, Version: int(min(l.version, maxInt32))}
+	if c.tls != nil && c.tls.secured != nil {
+		state := c.tls.secured.state
+		secured = &state
 	}
-	state := c.tls.secured.state
-	return &state
+	return info, secured
 }

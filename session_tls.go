@@ -460,12 +460,3 @@ func (c *session) noteResetKey(s signal, payload []byte) {
 		reset.Theirs.Store(k)
 	}
 }
-
-// statelessReset ends the session, of which the peer's endpoint knows nothing any more.
-func (c *session) statelessReset(now time.Duration) {
-	if c.closing.Phase >= closing.Ended {
-		return
-	}
-	c.forgotten(opening.Ping)
-	c.finishStep(now)
-}

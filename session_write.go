@@ -169,7 +169,7 @@ type writeClaim uint8
 const (
 	nobody  writeClaim = iota
 	caller             // calls nextWrite, until that reports false
-	batcher            // calls beginWrite, and wrote; a session that has ended is not for it
+	batcher            // calls nextWrite once, and wrote; a session that has ended is not for it
 )
 
 // toWrite reports whether packets wait, or a session that has ended is to be retired, and
