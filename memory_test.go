@@ -328,7 +328,7 @@ func TestSpareMemoryIsReleased(t *testing.T) {
 		state := func() (sent, spare bool) {
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			return a.kcp.WaitSend() == 0, a.kcp.snd.ring.Len() > 0
+			return a.session.kcp.WaitSend() == 0, a.session.kcp.snd.ring.Len() > 0
 		}
 		for sent := false; !sent; time.Sleep(time.Millisecond) {
 			sent, _ = state()
@@ -347,12 +347,12 @@ func TestWriteBufferFollowsTheFlight(t *testing.T) {
 		a, _, _ := w.pair(nil, nil)
 		var sizes []int
 		a.mu.Lock()
-		was := a.kcp.snd.flightBytes
+		was := a.session.kcp.snd.flightBytes
 		for _, flight := range []int64{0, 2<<20 + 1, 16<<20 - 1, 17 << 20} {
-			a.kcp.snd.flightBytes = flight
-			sizes = append(sizes, a.writeBuffer())
+			a.session.kcp.snd.flightBytes = flight
+			sizes = append(sizes, a.session.writeBuffer())
 		}
-		a.kcp.snd.flightBytes = was
+		a.session.kcp.snd.flightBytes = was
 		a.mu.Unlock()
 		require.Equal(t, []int{4 << 20, 4<<20 + 2, 32<<20 - 2, 32 << 20}, sizes)
 		require.NoError(t, a.Abort())
