@@ -58,7 +58,7 @@ func TestArchitectureFileMap(t *testing.T) {
 			return "Machine"
 		case strings.HasPrefix(file, "session_"), file == "shared.go":
 			return "Session"
-		case file == "session.go", strings.HasPrefix(file, "conn"):
+		case strings.HasPrefix(file, "conn"):
 			return "Conn"
 		case strings.HasPrefix(file, "endpoint"):
 			return "Endpoint"
