@@ -13,13 +13,10 @@ import (
 // Admission: packets that belong to no session. Package admission decides on them; what
 // it decides is done here.
 
-// placeOf returns the place of a session in the table. Endpoint.mu guards it.
-func placeOf(c *Conn) *admission.Entry { return c.session.place() }
-
 // initGate prepares the endpoint's gate.
 func (e *Endpoint) initGate() {
 	c, t := &e.config, &e.table
-	t.Init(placeOf, c.MaxSessionsPerAddress)
+	t.Init(func(c *Conn) *admission.Entry { return c.session.place() }, c.MaxSessionsPerAddress)
 	t.Cookies.Random = e.env
 	if t.ResetSecret = c.StatelessResetKey; len(t.ResetSecret) == 0 && c.TLS != nil {
 		t.ResetSecret = make([]byte, 32) // that only this endpoint knows

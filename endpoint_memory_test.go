@@ -235,6 +235,6 @@ func TestMemoryScansAreBounded(t *testing.T) {
 			require.Equal(t, want == mostShed, n == mostShed)
 		}
 		e.load.buffered.Store(0)
-		e.table.Init(placeOf, 0)
+		e.initGate()
 	})
 }
