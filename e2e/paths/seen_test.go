@@ -122,7 +122,7 @@ func TestOutageIsSeen(t *testing.T) {
 					w.net.Cut(serverHost, clientHost)
 					time.Sleep(lasts - time.Millisecond)
 					s := w.server.Stats()
-					if lasts > 2*time.Second || kind == "data" {
+					if lasts > 2*time.Second || kind == "data" && lasts > s.RTO+50*time.Millisecond {
 						require.Equal(w.t, stats.LimitOutage, s.LimitedBy)
 						require.InDelta(w.t, lasts.Seconds(), s.Silence.Seconds(), 1.1)
 						require.InDelta(w.t, lasts.Seconds(), s.Limited[stats.LimitOutage].Seconds(), 0.02+least(kind))
