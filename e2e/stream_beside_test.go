@@ -87,6 +87,6 @@ func TestAnswerIntoOneWayOutage(t *testing.T) {
 		lose = func() bool { packets++; return time.Now().Before(until) }
 		call()
 		t.Logf("%d packets", packets)
-		require.Less(t, packets, 45) // with a copy each round trip they are 81
+		require.Less(t, packets, 60) // 38 to 46; with a copy each round trip they are 81
 	})
 }
