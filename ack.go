@@ -1,7 +1,7 @@
 package kcp
 
 import (
-	"github.com/arqnet/kcp/internal/delayedack"
+	"github.com/arqnet/kcp/internal/recovery"
 )
 
 // Delayed ACK (RFC 1122 §4.2.3.2), Extensions.ThinAcks. The reference answers
@@ -83,7 +83,7 @@ func (k *KCP) waitNoLonger() {
 	if s == nil || s.xmit != 1 || s.group == nil {
 		return
 	}
-	if k.clock.now.Diff(s.ts) <= e.srtt+max(e.srtt/4, e.variation(), delayedack.MinDelay) {
+	if k.clock.now.Diff(s.ts) <= e.srtt+max(e.srtt/4, e.variation(), recovery.MinAckDelay) {
 		return
 	}
 	if at := s.ts + k.firstTimeout(s.rto); at.Before(s.resendTS) {
@@ -103,5 +103,5 @@ func (k *KCP) repeatAcks(h *header) {
 	if len(k.rcv.acks) == 0 || k.snd.validation != nil {
 		return
 	}
-	k.rcv.ackRepeats.Repeat(k.rcv.nxt, k.clock.now, func(a delayedack.Ack) { k.putAck(h, a, 0) })
+	k.rcv.ackRepeats.Repeat(k.rcv.nxt, k.clock.now, func(a recovery.Ack) { k.putAck(h, a, 0) })
 }

@@ -6,8 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/arqnet/kcp/internal/delayedack"
-	"github.com/arqnet/kcp/internal/replyrhythm"
+	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -112,7 +111,7 @@ func TestThinAcksGap(t *testing.T) {
 // has waited is no sample. Without the extension frg of an ACK means nothing.
 func TestAckHold(t *testing.T) {
 	for _, on := range []bool{true, false} {
-		for _, frg := range []uint8{0, 1, 77, replyrhythm.HoldMask, replyrhythm.Waited, replyrhythm.Waited | 77, 0xff} {
+		for _, frg := range []uint8{0, 1, 77, recovery.HoldMask, recovery.Waited, recovery.Waited | 77, 0xff} {
 			t.Run(fmt.Sprint(on, frg), func(t *testing.T) {
 				h := thinHarness(t, 40, Extensions{AwaitReplies: on})
 				before := h.k.snd.rtt
@@ -121,13 +120,13 @@ func TestAckHold(t *testing.T) {
 				h.now += 90
 				h.k.SetClock(h.now)
 				h.input(segment(cmdAck, frg, h.now-90, 1, 2, ""))
-				waited := on && frg&replyrhythm.Waited != 0
+				waited := on && frg&recovery.Waited != 0
 				require.Equal(t, waited, h.k.snd.rtt == before)
 				require.Equal(t, waited, h.k.snd.rate.Sample.RTT == 0)
 				h.out = nil
 				hold := uint32(0)
 				if on {
-					hold = uint32(frg & replyrhythm.HoldMask)
+					hold = uint32(frg & recovery.HoldMask)
 				}
 				h.send("y")
 				h.advance(0)
@@ -309,12 +308,12 @@ func TestRepeatAcks(t *testing.T) {
 	step("ack 3 ts=0 una=0 wnd=128", "ack 4 ts=0 una=0 wnd=128")
 	h.input(push(5, 0, "f"))
 	step("ack 4 ts=0 una=0 wnd=128", "ack 5 ts=0 una=0 wnd=128")
-	h.now += 2 * delayedack.RepeatDelay
+	h.now += 2 * recovery.RepeatDelay
 	h.input(push(6, 0, "g"))
 	step("ack 6 ts=0 una=0 wnd=128")
 	h.input(push(0, 0, "a")) // una covers all
 	step("ack 0 ts=0 una=7 wnd=121")
-	h.k.rcv.ackRepeats = delayedack.RepeatFor(1)
+	h.k.rcv.ackRepeats = recovery.RepeatFor(1)
 	h.input(push(8, 0, "i"), push(9, 0, "j"))
 	step("ack 8 ts=0 una=7 wnd=121", "ack 9 ts=0 una=7 wnd=121")
 	h.send("x")

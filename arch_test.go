@@ -199,10 +199,8 @@ var machineImports = []string{"encoding/binary", "errors", "fmt", "io", "math", 
 // pure are the packages of the module that the state machine imports.
 var pure = []string{
 	"congestion", "stats", "trace",
-	"internal/amplification", "internal/bufpool", "internal/copies", "internal/delayedack",
-	"internal/deliveryrate", "internal/limited", "internal/pacing", "internal/pmtud",
-	"internal/reassembly", "internal/recovery", "internal/replyrhythm", "internal/ring",
-	"internal/serial", "internal/streams",
+	"internal/amplification", "internal/bufpool", "internal/pmtud", "internal/recovery",
+	"internal/ring", "internal/serial", "internal/streams",
 }
 
 const module = "github.com/arqnet/kcp"

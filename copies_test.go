@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/arqnet/kcp/internal/copies"
+	"github.com/arqnet/kcp/internal/recovery"
 )
 
 // carriesCopies reports whether a segment with such a header may carry copies.
@@ -15,24 +15,24 @@ func carriesCopies(h *header) bool {
 	if h.cmd == cmdAck {
 		return h.len > 0
 	}
-	return h.frg&copies.Flag != 0 && (h.cmd == cmdPush || h.cmd == cmdStream)
+	return h.frg&recovery.CopiesFlag != 0 && (h.cmd == cmdPush || h.cmd == cmdStream)
 }
 
 // copiesIn returns the segments of a packet, without its copies, and the copies.
-func copiesIn(t *testing.T, packet []byte) (plain []byte, carried []copies.Copy) {
+func copiesIn(t *testing.T, packet []byte) (plain []byte, carried []recovery.Copy) {
 	for len(packet) > 0 {
 		h := decodeHeader(packet)
 		payload, ok := h.payload(packet[headerSize:])
 		require.True(t, ok)
 		packet = packet[headerSize+len(payload):]
 		if carriesCopies(&h) {
-			data, s, ok := copies.Split(h.cmd == cmdAck, payload, h.sn, h.ts)
+			data, s, ok := recovery.SplitCopies(h.cmd == cmdAck, payload, h.sn, h.ts)
 			require.True(t, ok)
 			for c, more := s.Next(); more; c, more = s.Next() {
 				carried = append(carried, c)
 			}
 			if payload = data; h.cmd != cmdAck {
-				h.frg &^= copies.Flag
+				h.frg &^= recovery.CopiesFlag
 			}
 		}
 		plain = append(plain, segment(h.cmd, h.frg, uint32(h.ts), uint32(h.sn), uint32(h.una), string(payload))...)
@@ -58,9 +58,9 @@ func shortHarness(t *testing.T, ext Extensions) *harness {
 }
 
 // carrier returns a PUSH, or an ACK, that carries copies.
-func carrier(cmd uint8, frg uint8, ts, sn, una uint32, data string, all ...copies.Copy) []byte {
+func carrier(cmd uint8, frg uint8, ts, sn, una uint32, data string, all ...recovery.Copy) []byte {
 	packet := segment(cmd, frg, ts, sn, una, data)
-	var c copies.Carrier
+	var c recovery.CopyCarrier
 	if !c.Find(packet, seq(sn)) {
 		panic("it cannot carry copies")
 	}
@@ -95,7 +95,7 @@ func TestShortCopies(t *testing.T) {
 	h.want(`push 4 frg=0 "e"`)
 	step("f", `push 5 frg=0 "f"`, `copy 4 frg=0 "e"`, `copy 3 frg=0 "d"`)
 	step("g", `push 6 frg=0 "g"`, `copy 5 frg=0 "f"`, `copy 4 frg=0 "e"`, `copy 3 frg=0 "d"`)
-	h.send(strings.Repeat("L", copies.MaxSize+1))
+	h.send(strings.Repeat("L", recovery.MaxCopied+1))
 	h.advance(10)
 	h.out = nil
 	step("h", `push 8 frg=0 "h"`, `copy 6 frg=0 "g"`, `copy 5 frg=0 "f"`)
@@ -108,7 +108,7 @@ func TestCopiesAreTaken(t *testing.T) {
 	h.input(push(0, 0, "a"))
 	h.advance(0)
 	h.out = nil
-	h.input(carrier(cmdPush, 0, 5, 3, 0, "d", copies.Copy{SN: 2, Data: []byte("c")}, copies.Copy{SN: 1, Data: []byte("b")}, copies.Copy{SN: 0, Data: []byte("a")}))
+	h.input(carrier(cmdPush, 0, 5, 3, 0, "d", recovery.Copy{SN: 2, Data: []byte("c")}, recovery.Copy{SN: 1, Data: []byte("b")}, recovery.Copy{SN: 0, Data: []byte("a")}))
 	for _, want := range []string{"a", "b", "c", "d"} {
 		h.recv(want)
 	}
@@ -118,8 +118,8 @@ func TestCopiesAreTaken(t *testing.T) {
 	require.EqualValues(t, 1, h.k.Counters().Duplicates)
 	require.EqualValues(t, 4, h.k.Counters().BytesReceived)
 
-	h.input(carrier(cmdAck, 0, 900, 4, 0, "", copies.Copy{SN: 4, Frg: 1, Data: []byte("e")}))
-	h.input(carrier(cmdPush, 0, 9, 6, 0, "g", copies.Copy{SN: 5, Data: []byte("f")}))
+	h.input(carrier(cmdAck, 0, 900, 4, 0, "", recovery.Copy{SN: 4, Frg: 1, Data: []byte("e")}))
+	h.input(carrier(cmdPush, 0, 9, 6, 0, "g", recovery.Copy{SN: 5, Data: []byte("f")}))
 	h.recv("ef")
 	h.recv("g")
 	h.out = nil
@@ -131,11 +131,11 @@ func TestCopiesAreTaken(t *testing.T) {
 // an ACK's payload means nothing.
 func TestCopiesHaveToBeAnnounced(t *testing.T) {
 	h := newHarness(t, nil)
-	with := carrier(cmdPush, 0, 5, 1, 0, "d", copies.Copy{SN: 0, Data: []byte("c")})
+	with := carrier(cmdPush, 0, 5, 1, 0, "d", recovery.Copy{SN: 0, Data: []byte("c")})
 	h.input(with)
 	require.Equal(t, uint8(0x80), h.k.rcv.ring.at(1).frg)
 	require.Equal(t, string(with[headerSize:]), string(h.k.rcv.ring.at(1).data))
-	h.input(carrier(cmdAck, 0, 5, 2, 0, "", copies.Copy{SN: 0, Data: []byte("c")}))
+	h.input(carrier(cmdAck, 0, 5, 2, 0, "", recovery.Copy{SN: 0, Data: []byte("c")}))
 	require.Zero(t, h.k.rcv.nxt)
 	h.out = nil
 	h.advance(0)
@@ -145,7 +145,7 @@ func TestCopiesHaveToBeAnnounced(t *testing.T) {
 // Copies far ahead or behind, of streams that nobody takes, and with lengths that lie,
 // are dropped and counted, and move nothing.
 func TestHostileCopies(t *testing.T) {
-	c := copies.Copy{SN: 1, Data: []byte("x")}
+	c := recovery.Copy{SN: 1, Data: []byte("x")}
 	for _, test := range []struct {
 		name    string
 		packet  []byte
@@ -153,16 +153,16 @@ func TestHostileCopies(t *testing.T) {
 		outside uint64 // segments that lie beyond the window
 		twice   uint64 // that have arrived
 	}{
-		{"beyond the window", carrier(cmdPush, 0, 0, 127, 0, "d", copies.Copy{SN: 128 + 5}), nil, 1, 0},
-		{"of a segment half the circle away", carrier(cmdPush, 0, 0, 1<<31-5, 0, "d", copies.Copy{SN: 1<<31 - 6}), nil, 2, 0},
-		{"long ago", carrier(cmdPush, 0, 0, 1<<32-60, 0, "d", copies.Copy{SN: 1<<32 - 100}), nil, 0, 2},
-		{"in an ACK, beyond the window", carrier(cmdAck, 0, 0, 1<<20, 0, "", copies.Copy{SN: 1 << 20}), nil, 1, 0},
-		{"of a stream", carrier(cmdPush, 0, 0, 2, 0, "d", copies.Copy{SN: 1, Stream: true}), ErrCommand, 0, 0},
-		{"no size", segment(cmdPush, copies.Flag, 0, 2, 0, "d"), ErrSegmentLength, 0, 0},
-		{"a size that lies", segment(cmdPush, copies.Flag, 0, 2, 0, "data\x05\x00"), ErrSegmentLength, 0, 0},
-		{"a length that lies", segment(cmdPush, copies.Flag, 0, 2, 0, "\x01\x7fabcd\x06\x00"), ErrSegmentLength, 0, 0},
+		{"beyond the window", carrier(cmdPush, 0, 0, 127, 0, "d", recovery.Copy{SN: 128 + 5}), nil, 1, 0},
+		{"of a segment half the circle away", carrier(cmdPush, 0, 0, 1<<31-5, 0, "d", recovery.Copy{SN: 1<<31 - 6}), nil, 2, 0},
+		{"long ago", carrier(cmdPush, 0, 0, 1<<32-60, 0, "d", recovery.Copy{SN: 1<<32 - 100}), nil, 0, 2},
+		{"in an ACK, beyond the window", carrier(cmdAck, 0, 0, 1<<20, 0, "", recovery.Copy{SN: 1 << 20}), nil, 1, 0},
+		{"of a stream", carrier(cmdPush, 0, 0, 2, 0, "d", recovery.Copy{SN: 1, Stream: true}), ErrCommand, 0, 0},
+		{"no size", segment(cmdPush, recovery.CopiesFlag, 0, 2, 0, "d"), ErrSegmentLength, 0, 0},
+		{"a size that lies", segment(cmdPush, recovery.CopiesFlag, 0, 2, 0, "data\x05\x00"), ErrSegmentLength, 0, 0},
+		{"a length that lies", segment(cmdPush, recovery.CopiesFlag, 0, 2, 0, "\x01\x7fabcd\x06\x00"), ErrSegmentLength, 0, 0},
 		{"too short for an ACK's", segment(cmdAck, 0, 0, 2, 0, "1234567"), ErrSegmentLength, 0, 0},
-		{"too many", segment(cmdPush, copies.Flag, 0, 2, 0, string(make([]byte, 2*copies.Most+2))+"\x42\x00"), ErrSegmentLength, 0, 0},
+		{"too many", segment(cmdPush, recovery.CopiesFlag, 0, 2, 0, string(make([]byte, 2*recovery.MostCopies+2))+"\x42\x00"), ErrSegmentLength, 0, 0},
 		{"another conversation", append([]byte{9}, carrier(cmdPush, 0, 0, 2, 0, "d", c)[1:]...), ErrConv, 0, 0},
 		{"una that was never sent", carrier(cmdPush, 0, 0, 2, 1, "d", c), ErrForgedUna, 0, 0},
 	} {

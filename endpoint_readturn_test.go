@@ -11,8 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/arqnet/kcp/internal/delayedack"
 	"github.com/arqnet/kcp/internal/readturn"
+	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/netsim"
 )
 
@@ -73,7 +73,7 @@ func TestLoopTakesTheLeadBack(t *testing.T) {
 		writeAll(t, a, []byte("hello"))
 		require.NoError(t, <-done)
 		require.Equal(t, readturn.Nobody, lead.Who())
-		_, err := a.Write(content(1, delayedack.FullSegments*1376)) // to be acknowledged at once
+		_, err := a.Write(content(1, recovery.FullSegments*1376)) // to be acknowledged at once
 		require.NoError(t, err)
 		time.Sleep(2*delay + readturn.Grace)
 		require.Zero(t, a.Stats().InFlight)
@@ -87,7 +87,7 @@ func TestLeaderAnswersLater(t *testing.T) {
 	const delay = 10 * time.Millisecond
 	for says, wait := range map[bool]time.Duration{
 		true:  delay,
-		false: delay + 2*readturn.Grace + delayedack.MaxDelay*time.Millisecond,
+		false: delay + 2*readturn.Grace + recovery.MaxAckDelay*time.Millisecond,
 	} {
 		inWorld(t, 1, netsim.LinkConfig{Delay: delay}, func(t *testing.T, w *world) {
 			a, b, _ := w.ledPair(nil)

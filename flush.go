@@ -4,9 +4,7 @@ import (
 	"math"
 
 	"github.com/arqnet/kcp/congestion"
-	"github.com/arqnet/kcp/internal/delayedack"
-	"github.com/arqnet/kcp/internal/limited"
-	"github.com/arqnet/kcp/internal/pacing"
+	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/stats"
 )
 
@@ -174,12 +172,12 @@ func (k *KCP) tellController(window uint32, timedOut, fast bool) {
 
 // noteLimit records what has ended a flush, and reports whether new segments wait.
 func (k *KCP) noteLimit(window uint32) bool {
-	f := limited.Facts{Waits: k.snd.queue.n > 0, Reader: 2*k.rcv.queue.n > k.cfg.rcvWnd, Resend: k.snd.loss.again.n+k.snd.loss.due.n > 0}
+	f := recovery.LimitFacts{Waits: k.snd.queue.n > 0, Reader: 2*k.rcv.queue.n > k.cfg.rcvWnd, Resend: k.snd.loss.again.n+k.snd.loss.due.n > 0}
 	if k.rare != nil && k.streaming() {
 		on := k.hooks.host.streamsWait()
 		f.Waits, f.Reader, f.Credit = f.Waits || on.Some, f.Reader || on.Unread, on.Blocked
 	}
-	if f != (limited.Facts{}) || k.limit.By != stats.LimitApplication || k.limit.Refused {
+	if f != (recovery.LimitFacts{}) || k.limit.By != stats.LimitApplication || k.limit.Refused {
 		f.InFlight, f.Capped, f.Address, f.Peer = k.snd.inFlight > 0, k.capped(), k.snd.validation != nil, !k.inPeerWindow()
 		f.Congestion = !k.inCongestionWindow() && (!f.Peer || k.snd.cc.Window() < int(min(k.cfg.sndWnd, k.peer.wnd))) || !f.Peer && !k.mayAdmit(window)
 		f.Send = f.Peer && k.peer.wnd > k.cfg.sndWnd
@@ -210,7 +208,7 @@ func (k *KCP) flushAcks(h *header) {
 
 // putAck puts an acknowledgement into a packet, unless the anti-amplification
 // limit forbids it (RFC 9000 §8.1). frg is 0 except for putReplyAck.
-func (k *KCP) putAck(h *header, a delayedack.Ack, frg uint8) {
+func (k *KCP) putAck(h *header, a recovery.Ack, frg uint8) {
 	if k.snd.validation != nil && !k.maySend(headerSize) {
 		return // the peer retransmits, and is acknowledged then
 	}
@@ -312,7 +310,7 @@ func (k *KCP) inPeerWindow() bool {
 func (k *KCP) admit(window uint32, rate int64) {
 	room := 0    // bytes left in the packet that these segments fill
 	pending := 0 // bytes admitted for an address that is not validated
-	var capped *pacing.Shaper
+	var capped *recovery.Shaper
 	planned := 0 // bytes that the cap has yet to count
 	if k.rare != nil {
 		if capped = k.rare.capped; capped != nil {
@@ -414,7 +412,7 @@ func (k *KCP) probeTimeout(rtt uint32) uint32 {
 	if !k.cfg.ext.TailProbe || k.cfg.nodelay == NoDelayOff || k.snd.inFlight < 2 || rtt == 0 || k.snd.recovery.Reordering.Dominates() {
 		return math.MaxUint32
 	}
-	return 2*rtt + max(delayedack.MaxDelay, k.cfg.interval)
+	return 2*rtt + max(recovery.MaxAckDelay, k.cfg.interval)
 }
 
 // sendSegment puts s into a packet and starts its retransmission timer.

@@ -1,8 +1,7 @@
 package kcp
 
 import (
-	"github.com/arqnet/kcp/internal/copies"
-	"github.com/arqnet/kcp/internal/replyrhythm"
+	"github.com/arqnet/kcp/internal/recovery"
 )
 
 // Bits of peerWindow.probe: the window segments that the next flush sends.
@@ -73,7 +72,7 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 			}
 			k.ackBelow(h.una)
 		}
-		if k.rcv.copies && (h.cmd == cmdAck && h.len > 0 || h.frg&copies.Flag != 0 && (h.cmd == cmdPush || h.cmd == cmdStream)) {
+		if k.rcv.copies && (h.cmd == cmdAck && h.len > 0 || h.frg&recovery.CopiesFlag != 0 && (h.cmd == cmdPush || h.cmd == cmdStream)) {
 			if payload, err = k.inputCopies(&h, payload, recovered); err != nil {
 				return err
 			}
@@ -237,8 +236,8 @@ func (k *KCP) noteAckHold(h *header, recovered bool) {
 	}
 	k.snd.rate.Waited = k.peer.ackHold > 0
 	if h.cmd == cmdAck && !recovered {
-		k.peer.ackHold = h.frg & replyrhythm.HoldMask
-		k.snd.rate.Waited = h.frg&replyrhythm.Waited != 0
+		k.peer.ackHold = h.frg & recovery.HoldMask
+		k.snd.rate.Waited = h.frg&recovery.Waited != 0
 	}
 }
 

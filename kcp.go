@@ -3,8 +3,6 @@ package kcp
 import (
 	"errors"
 
-	"github.com/arqnet/kcp/internal/limited"
-	"github.com/arqnet/kcp/internal/pacing"
 	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/stats"
 )
@@ -54,10 +52,10 @@ var (
 // safe for concurrent use, and the output function must not call its methods.
 type KCP struct {
 	conv     uint32
-	dead     bool          // a segment reached the dead-link limit; see SetDeadLink
-	limit    limited.State // what kept the last flush from sending more
-	cfg      machineConfig // settings
-	hooks    hooks         // the output function, and the session's callbacks
+	dead     bool           // a segment reached the dead-link limit; see SetDeadLink
+	limit    recovery.Limit // what kept the last flush from sending more
+	cfg      machineConfig  // settings
+	hooks    hooks          // the output function, and the session's callbacks
 	clock    machineClock
 	snd      sender
 	peer     peerWindow
@@ -74,7 +72,7 @@ type rareMachine struct {
 	streamSegments int  // of streams that are waiting or in flight
 	streamBytes    int  // their payload
 	own            ownFlow
-	capped         *pacing.Shaper // nil: the rate is not capped
+	capped         *recovery.Shaper // nil: the rate is not capped
 	overdue        recovery.Overdue
 }
 
@@ -294,7 +292,7 @@ func (k *KCP) Compact() {
 	k.out.packet, k.out.scratch = nil, nil
 	if k.WaitSend() == 0 {
 		k.snd.ring = sendRing{}
-		k.snd.ccState, k.snd.rate.Input = nil, nil
+		k.snd.ccState, k.snd.rate.RateSample = nil, nil
 	}
 	if k.rcv.queue.n == 0 {
 		k.rcv.queue = recvQueue{}

@@ -2,7 +2,7 @@ package kcp
 
 import (
 	"github.com/arqnet/kcp/internal/bufpool"
-	"github.com/arqnet/kcp/internal/deliveryrate"
+	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/ring"
 	"github.com/arqnet/kcp/internal/streams"
 )
@@ -169,11 +169,11 @@ type sendSegment struct {
 	numbered     bool      // and is of the session itself, with an SSN
 	chosen       bool      // waits, and the host has nothing that leaves before it
 
-	tx     deliveryrate.Record // of the last transmission
-	lostAt int64               // when the one before it left, in microseconds; 0: not lost
-	tag    *streams.Tag        // of a stream segment, or a message that may be given up; nil: neither
-	packet int32               // bytes of the largest packet of its last transmission, so far
-	least  int32               // the least that packet was at a transmission before; 0: none
+	tx     recovery.Transmission // of the last transmission
+	lostAt int64                 // when the one before it left, in microseconds; 0: not lost
+	tag    *streams.Tag          // of a stream segment, or a message that may be given up; nil: neither
+	packet int32                 // bytes of the largest packet of its last transmission, so far
+	least  int32                 // the least that packet was at a transmission before; 0: none
 
 	group *timeoutGroup // of equal resendTS, see rto.go; nil: no timer runs
 	timer link          // in group

@@ -13,9 +13,8 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/arqnet/kcp/internal/delayedack"
-	"github.com/arqnet/kcp/internal/pacing"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/shed"
 	"github.com/stretchr/testify/require"
 )
@@ -204,7 +203,7 @@ func TestSizesAreOfMemory(t *testing.T) {
 		t.Skip("pointers are smaller, and count as if they were not")
 	}
 	require.EqualValues(t, unsafe.Sizeof(recvSegment{}), placeBytes)
-	require.EqualValues(t, unsafe.Sizeof(delayedack.Ack{}), ackBytesHeld)
+	require.EqualValues(t, unsafe.Sizeof(recovery.Ack{}), ackBytesHeld)
 	require.EqualValues(t, unsafe.Sizeof(signal{}), signalBytesHeld)
 }
 
@@ -213,7 +212,7 @@ func TestSizesAreOfMemory(t *testing.T) {
 func TestWhatWaitsForTheCapIsCounted(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, _, _ := w.pair(&Config{MaxRate: 20_000, FEC: FEC{Data: 1, Parity: 4}}, nil)
-		for range pacing.MaxHeld {
+		for range recovery.MaxHeld {
 			require.NoError(t, a.SendDatagram(make([]byte, 1000)))
 		}
 		a.mu.Lock()

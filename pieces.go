@@ -2,7 +2,7 @@ package kcp
 
 import (
 	"github.com/arqnet/kcp/internal/pmtud"
-	"github.com/arqnet/kcp/internal/reassembly"
+	"github.com/arqnet/kcp/internal/recovery"
 )
 
 // PIECE segments (WIRE.md §5.6). A segment cannot be divided once it has its sequence
@@ -25,7 +25,7 @@ const (
 // inputPiece processes one piece. If it is the last missing one, the whole
 // segment is processed as a PUSH.
 func (k *KCP) inputPiece(h *header, payload []byte, recovered bool) error {
-	p, ok := reassembly.Decode(payload)
+	p, ok := recovery.DecodePiece(payload)
 	if !ok {
 		return ErrPiece
 	}
@@ -41,16 +41,16 @@ func (k *KCP) inputPiece(h *header, payload []byte, recovered bool) error {
 	}
 	k.expirePieces()
 	if k.rcv.assembly == nil {
-		k.rcv.assembly = new(reassembly.Segments)
+		k.rcv.assembly = new(recovery.PartialSegments)
 	}
 	a := k.rcv.assembly
 	switch a.Compare(h.sn, h.frg, &p) {
-	case reassembly.Known:
+	case recovery.KnownPiece:
 		return nil
-	case reassembly.Contradict: // there is no telling which of the two is forged
+	case recovery.ContradictingPiece: // there is no telling which of the two is forged
 		a.Drop(h.sn, &k.rcv.buffers)
 		return ErrPiece
-	case reassembly.First:
+	case recovery.FirstPiece:
 		if !k.mayAssemble(h.sn, len(p.Data), p.Size) {
 			if first {
 				k.counters.SegmentsReceived++
@@ -82,9 +82,9 @@ func (k *KCP) mayAssemble(sn seq, n, size int) bool {
 		return false
 	}
 	if k.rcv.peerUnvalidated || k.rcv.pressure == pressureReserved {
-		return sn == k.rcv.nxt && k.Held()+reassembly.Overhead+2*size <= unvalidatedBytes
+		return sn == k.rcv.nxt && k.Held()+recovery.PieceOverhead+2*size <= unvalidatedBytes
 	}
-	return sn == k.rcv.nxt || k.rcv.assembly.Bytes()+n+reassembly.Overhead <= maxAssembly
+	return sn == k.rcv.nxt || k.rcv.assembly.Bytes()+n+recovery.PieceOverhead <= maxAssembly
 }
 
 // assemblyTime returns the milliseconds without a further piece after which the
@@ -111,20 +111,20 @@ func (k *KCP) needsPieces(s *sendSegment, size int) bool {
 
 // divisible reports whether pieces of s fit into packets of size bytes.
 func (k *KCP) divisible(s *sendSegment, size int) bool {
-	return reassembly.Unit(len(s.data)) <= size-headerSize-reassembly.HeaderSize
+	return recovery.PieceUnit(len(s.data)) <= size-headerSize-recovery.PieceHeader
 }
 
 // putPieces puts s, in pieces, into packets of up to size bytes. h is the
 // header of the whole segment.
 func (k *KCP) putPieces(s *sendSegment, h *header, size int) {
-	unit := reassembly.Unit(len(s.data))
-	room := (size - headerSize - reassembly.HeaderSize) / unit * unit
+	unit := recovery.PieceUnit(len(s.data))
+	room := (size - headerSize - recovery.PieceHeader) / unit * unit
 	if h.cmd = cmdPiece; s.streamed {
 		h.cmd = cmdStreamPiece
 	}
 	for at := 0; at < len(s.data); at += room {
-		p := reassembly.Piece{At: at, Size: len(s.data), Data: s.data[at:min(at+room, len(s.data))]}
-		h.len = uint32(reassembly.HeaderSize + len(p.Data))
+		p := recovery.Piece{At: at, Size: len(s.data), Data: s.data[at:min(at+room, len(s.data))]}
+		h.len = uint32(recovery.PieceHeader + len(p.Data))
 		b := k.reserve(headerSize+int(h.len), size)
 		h.encode(b)
 		p.Encode(b[headerSize:])

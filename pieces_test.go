@@ -10,7 +10,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/handshake"
-	"github.com/arqnet/kcp/internal/reassembly"
+	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/stretchr/testify/require"
 )
 
@@ -32,7 +32,7 @@ func TestPieces(t *testing.T) {
 		random := rand.New(rand.NewPCG(seed, 5))
 		size := []int{1, 2, 63, 64, 65, 100, 1376, 1 + random.IntN(3000), 65535}[seed%9]
 		want := string(content(seed, size))
-		unit := reassembly.Unit(size)
+		unit := recovery.PieceUnit(size)
 		var pieces [][]byte
 		missing := make(map[int]bool)
 		for range 1 + random.IntN(3) {
@@ -48,7 +48,7 @@ func TestPieces(t *testing.T) {
 		random.Shuffle(len(pieces), func(i, j int) { pieces[i], pieces[j] = pieces[j], pieces[i] })
 		h := newHarness(t, takesPieces)
 		for _, p := range pieces {
-			got, ok := reassembly.Decode(p[headerSize:])
+			got, ok := recovery.DecodePiece(p[headerSize:])
 			require.True(t, ok)
 			before := len(missing)
 			for i := range got.Data {
@@ -58,7 +58,7 @@ func TestPieces(t *testing.T) {
 			require.Equal(t, len(missing) == 0, h.k.PeekSize() == size, "seed %d", seed)
 			if len(missing) > 0 {
 				require.Zero(t, h.k.Counters().SegmentsReceived)
-				require.LessOrEqual(t, h.k.rcv.assembly.Bytes(), max(4*size, 128)+2*reassembly.Overhead)
+				require.LessOrEqual(t, h.k.rcv.assembly.Bytes(), max(4*size, 128)+2*recovery.PieceOverhead)
 				requireBooks(t, h.k)
 				h.advance(10)
 				h.want()
@@ -125,7 +125,7 @@ func TestContradictoryPieces(t *testing.T) {
 func TestPiecesAreBounded(t *testing.T) {
 	h := newHarness(t, takesPieces)
 	size := 60000
-	unit := strings.Repeat("x", reassembly.Unit(size))
+	unit := strings.Repeat("x", recovery.PieceUnit(size))
 	h.input(piece(minRcvWnd, 0, 0, size, unit), piece(1<<31+1, 0, 0, size, unit))
 	require.EqualValues(t, 2, h.k.Counters().OutOfWindow)
 	for sn := range uint32(minRcvWnd) {
@@ -238,7 +238,7 @@ func TestRetransmissionsAreNoLargerThanWhatArrived(t *testing.T) {
 		require.Equal(t, want, largest)
 	}
 	h.send(strings.Repeat("x", 1276))
-	wait(10, headerSize+reassembly.HeaderSize+1276)
+	wait(10, headerSize+recovery.PieceHeader+1276)
 	require.EqualValues(t, largest, h.k.snd.ring.at(0).packet, "the size that left")
 	h.send(strings.Repeat("x", 1276))
 	wait(10, headerSize+1276)
@@ -246,12 +246,12 @@ func TestRetransmissionsAreNoLargerThanWhatArrived(t *testing.T) {
 	wait(10, headerSize+640)
 	h.send(strings.Repeat("x", 640))
 	wait(10, headerSize+640)
-	wait(500, headerSize+reassembly.HeaderSize+1160) // the largest multiple of 20 that fits into 1200
+	wait(500, headerSize+recovery.PieceHeader+1160) // the largest multiple of 20 that fits into 1200
 	h.input(ack(1, h.now, 0))
 	require.EqualValues(t, 1188, h.k.snd.blackHole.Taken, "any transmission may be the one that has arrived")
 	require.EqualValues(t, 2, h.k.watchedSizes().Lost, "one packet each")
 	h.k.blackHole().Probed(1300)
-	wait(2000, headerSize+reassembly.HeaderSize+1260)
+	wait(2000, headerSize+recovery.PieceHeader+1260)
 	require.Zero(t, h.k.watchedSizes().Lost)
 	h.input(ack(3, h.now, 4))
 }

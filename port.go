@@ -2,8 +2,8 @@ package kcp
 
 import (
 	"github.com/arqnet/kcp/internal/amplification"
-	"github.com/arqnet/kcp/internal/pacing"
 	"github.com/arqnet/kcp/internal/pmtud"
+	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/stats"
 )
@@ -60,7 +60,7 @@ type sessionPort interface {
 
 	// The cap of the rate.
 	capRate(rate int64, overhead int)
-	rateCap() *pacing.Shaper
+	rateCap() *recovery.Shaper
 
 	// Address validation.
 	limitUnvalidated(overhead int, legacy bool)
@@ -115,7 +115,7 @@ type arrival struct {
 func (k *KCP) feed(packet []byte, a arrival) (rtt int64, err error) {
 	k.rcv.pressure, k.rcv.peerUnvalidated = a.pressure, a.unvalidated
 	err = k.input(packet, a.recovered)
-	if k.snd.rate.Input != nil {
+	if k.snd.rate.RateSample != nil {
 		rtt = k.snd.rate.Sample.RTT
 	}
 	return rtt, err

@@ -3,9 +3,7 @@ package kcp
 import (
 	"io"
 
-	"github.com/arqnet/kcp/internal/copies"
-	"github.com/arqnet/kcp/internal/delayedack"
-	"github.com/arqnet/kcp/internal/reassembly"
+	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/stats"
 )
@@ -21,18 +19,18 @@ type receiver struct {
 	bytes   int       // payload in them that was not read
 	buffers buffers
 
-	assembly *reassembly.Segments // segments that arrive in pieces; nil: none have
-	readInto []byte               // buffer of a blocked Read, filled directly; nil: none
+	assembly *recovery.PartialSegments // segments that arrive in pieces; nil: none have
+	readInto []byte                    // buffer of a blocked Read, filled directly; nil: none
 
-	acks       []delayedack.Ack // to be sent with the next flush
-	ackPolicy  delayedack.Policy
-	share      uint32               // the most that is advertised, in segments; 0: no limit
-	ackRepeats *delayedack.Repeater // nil: no duplicate has come lately
-	early      uint32               // segments in ring
-	tsRecent   seq                  // ts of the newest PUSH that was not recovered by FEC
-	hasRecent  bool                 // there was one
-	readDirect bool                 // something was put into readInto
-	rest       uint8                // fragments that are still to be skipped of a message that was abandoned
+	acks       []recovery.Ack // to be sent with the next flush
+	ackPolicy  recovery.DelayedAck
+	share      uint32             // the most that is advertised, in segments; 0: no limit
+	ackRepeats *recovery.Repeater // nil: no duplicate has come lately
+	early      uint32             // segments in ring
+	tsRecent   seq                // ts of the newest PUSH that was not recovered by FEC
+	hasRecent  bool               // there was one
+	readDirect bool               // something was put into readInto
+	rest       uint8              // fragments that are still to be skipped of a message that was abandoned
 
 	shut   bool // the window that is advertised is zero
 	copies bool // segments may carry copies
@@ -78,7 +76,7 @@ func (r *receiver) dropAcks() { r.acks = nil }
 // reports whether there is any.
 func (r *receiver) ackAgain() bool {
 	if r.early > 0 {
-		r.acks = delayedack.Again(r.acks, r.nxt, r.ring.Len(), r.tsRecent, func(sn seq) bool { return r.ring.at(sn).stream })
+		r.acks = recovery.RepeatedAcks(r.acks, r.nxt, r.ring.Len(), r.tsRecent, func(sn seq) bool { return r.ring.at(sn).stream })
 	}
 	return r.early > 0
 }
@@ -189,7 +187,7 @@ func (k *KCP) afterRecv(full bool) {
 // inputCopies processes the copies that a segment carries (WIRE.md §5.11), and returns
 // the rest of its payload. What has arrived before needs no ACK.
 func (k *KCP) inputCopies(h *header, payload []byte, recovered bool) ([]byte, error) {
-	data, s, ok := copies.Split(h.cmd == cmdAck, payload, h.sn, h.ts)
+	data, s, ok := recovery.SplitCopies(h.cmd == cmdAck, payload, h.sn, h.ts)
 	if !ok {
 		return nil, ErrSegmentLength
 	}
@@ -207,7 +205,7 @@ func (k *KCP) inputCopies(h *header, payload []byte, recovered bool) ([]byte, er
 		}
 	}
 	if h.cmd != cmdAck {
-		h.frg &^= copies.Flag
+		h.frg &^= recovery.CopiesFlag
 	}
 	return data, nil
 }
@@ -227,7 +225,7 @@ func (k *KCP) inputPush(h *header, payload []byte, recovered bool) {
 	if k.rcv.assembly != nil {
 		k.rcv.assembly.Drop(h.sn, &k.rcv.buffers)
 	}
-	ack := delayedack.Ack{SN: h.sn, TS: k.echo(h.ts, recovered)}
+	ack := recovery.Ack{SN: h.sn, TS: k.echo(h.ts, recovered)}
 	next := h.sn == k.rcv.nxt
 	fresh := k.keep(h, payload, ack)
 	if !fresh && k.cfg.ext.ThinAcks && k.ackedRecently(h.sn) {
@@ -238,16 +236,16 @@ func (k *KCP) inputPush(h *header, payload []byte, recovered bool) {
 	}
 	k.rcv.acks = append(k.rcv.acks, ack)
 	if k.cfg.ext.ThinAcks {
-		k.rcv.ackPolicy.Received(delayedack.Arrival{
+		k.rcv.ackPolicy.Received(recovery.Arrival{
 			Ack: ack, Bytes: len(payload), Fresh: fresh, Next: next,
 			Alone: len(k.rcv.acks) == 1, Gap: k.rcv.early > 0,
-		}, delayedack.Path{Now: k.clock.now, Next: k.rcv.nxt, SRTT: uint32(k.snd.rtt.srtt), Wait: k.cfg.ext.AwaitReplies})
+		}, recovery.AckPath{Now: k.clock.now, Next: k.rcv.nxt, SRTT: uint32(k.snd.rtt.srtt), Wait: k.cfg.ext.AwaitReplies})
 	}
 }
 
 // keep stores the payload of a PUSH below the end of the window, and reports
 // whether the segment is new. ack is its acknowledgement.
-func (k *KCP) keep(h *header, payload []byte, ack delayedack.Ack) bool {
+func (k *KCP) keep(h *header, payload []byte, ack recovery.Ack) bool {
 	if h.sn.Before(k.rcv.nxt) {
 		k.duplicate()
 		return false
@@ -297,7 +295,7 @@ func (k *KCP) copyOf(payload []byte) []byte {
 
 // earlyPlace takes the place of segment sn, and returns it for the caller to fill in;
 // nil if the segment has arrived before. ack is its acknowledgement.
-func (k *KCP) earlyPlace(sn seq, ack delayedack.Ack) *recvSegment {
+func (k *KCP) earlyPlace(sn seq, ack recovery.Ack) *recvSegment {
 	k.rcv.ring.Reserve(uint32(k.rcv.nxt), int(sn-k.rcv.nxt)+1)
 	s := k.rcv.ring.at(sn)
 	if s.held {
@@ -314,7 +312,7 @@ func (k *KCP) earlyPlace(sn seq, ack delayedack.Ack) *recvSegment {
 
 // takePlace takes the place of segment sn, whose data does not wait for the segments
 // before it, and reports whether it is new.
-func (k *KCP) takePlace(sn seq, ack delayedack.Ack) bool {
+func (k *KCP) takePlace(sn seq, ack recovery.Ack) bool {
 	if sn == k.rcv.nxt && (k.rcv.early == 0 || !k.rcv.ring.at(sn).held) {
 		k.rcv.nxt++
 		return true
@@ -330,7 +328,7 @@ func (k *KCP) takePlace(sn seq, ack delayedack.Ack) bool {
 func (k *KCP) duplicate() {
 	k.counters.Duplicates++
 	if k.rcv.ackRepeats == nil {
-		k.rcv.ackRepeats = new(delayedack.Repeater)
+		k.rcv.ackRepeats = new(recovery.Repeater)
 	}
 	k.rcv.ackRepeats.Duplicate()
 }

@@ -426,6 +426,6 @@ func TestFewAcksResendLittle(t *testing.T) {
 		}
 		k.Flush()
 		require.NotEmpty(t, r.sent, name)
-		require.LessOrEqual(t, len(r.sent), recovery.First+6*recovery.Growth+10+6, name)
+		require.LessOrEqual(t, len(r.sent), recovery.FreeResends+6*recovery.ResendGrowth+10+6, name)
 	}
 }

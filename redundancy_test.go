@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp/congestion"
-	"github.com/arqnet/kcp/internal/copies"
 	"github.com/arqnet/kcp/internal/recovery"
 )
 
@@ -62,13 +61,13 @@ func TestRedundancyShare(t *testing.T) {
 		h := redundantHarness(t, &packets, Extensions{Redundancy: share})
 		require.NoError(t, h.k.SetWindow(1<<16, 128))
 		h.k.peer.wnd = 1 << 16
-		h.k.hooks.output = func(packet []byte) { bytes += len(packet) + copies.PacketOverhead }
+		h.k.hooks.output = func(packet []byte) { bytes += len(packet) + recovery.PacketOverhead }
 		for range 2000 {
 			h.send("12345678")
 			h.k.snd.rtt.rto = 60000
 			h.advance(1)
 		}
-		once := 2000 * (8 + headerSize + copies.PacketOverhead)
+		once := 2000 * (8 + headerSize + recovery.PacketOverhead)
 		require.InDelta(t, once*(100+int(share))/100, bytes, float64(once)/50)
 		require.Equal(t, bytes-once, int(h.k.Counters().Repeats)*(8+headerSize))
 	}
@@ -103,13 +102,13 @@ func TestEarlyRepair(t *testing.T) {
 	exchange(0, `push 0 frg=0 "m"`, `push 2 frg=0 "m"`)
 	exchange(0, `push 3 frg=0 "m"`, `push 0 frg=0 "m"`, `push 2 frg=0 "m"`)
 	exchange(0, `push 4 frg=0 "m"`, `push 3 frg=0 "m"`)
-	for i := range uint32(copies.Memory) - 2 {
+	for i := range uint32(recovery.LossMemory) - 2 {
 		h.input(segment(cmdPush, 0, 0, sn, 4+i, "p"))
 		sn++
 		h.send("m")
 		h.advance(10)
 	}
-	require.InDelta(t, copies.Memory, h.k.Counters().Repeats, 10)
+	require.InDelta(t, recovery.LossMemory, h.k.Counters().Repeats, 10)
 	h.out = nil
 	before := h.k.Counters().Repeats
 	for range 5 {
@@ -127,15 +126,15 @@ func TestEarlyRepairIsPaidFor(t *testing.T) {
 	require.NoError(t, h.k.SetWindow(1000, 1000))
 	h.k.peer.wnd = 1000
 	h.k.snd.redundancy.OnLoss(0)
-	message := strings.Repeat("m", 4*copies.Saved-headerSize)
-	for sn := range uint32(copies.Memory - 4) {
+	message := strings.Repeat("m", 4*recovery.SavedAck-headerSize)
+	for sn := range uint32(recovery.LossMemory - 4) {
 		h.k.snd.rtt.rto = 60000
 		h.input(push(sn, 0, "p"))
 		h.send(message)
 		h.advance(10)
 		h.out = nil
 	}
-	require.EqualValues(t, (copies.Memory-4)/4, h.k.Counters().Repeats)
+	require.EqualValues(t, (recovery.LossMemory-4)/4, h.k.Counters().Repeats)
 }
 
 // fastControl is no congestion control but a pacing rate.

@@ -4,7 +4,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/arqnet/kcp/internal/copies"
 	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/recovery"
 )
@@ -83,7 +82,7 @@ func (k *KCP) flushLost(h *header, rate int64) {
 		k.resend(s, h)
 		k.repeatInSpare(s, h, rate)
 	}
-	c.Left = min(c.Left, recovery.Saved)
+	c.Left = min(c.Left, recovery.MaxResendCredit)
 }
 
 // repeatInSpare sends copies of s, which was just retransmitted, in packets of their own.
@@ -198,11 +197,11 @@ func (k *KCP) flushRedundant(h *header, first seq) {
 		return // ACKs do not wait for the cap, but what would fill their packet does
 	}
 	r := &k.snd.redundancy
-	var room copies.Carrier
+	var room recovery.CopyCarrier
 	by, most := r.Begin(&room, k.out.packet, k.cfg.ext.Redundancy, k.snd.nxt)
 	// One copy of each segment that was retransmitted because it was lost. Losses come
 	// together, and all later data waits for these. They are few, so they may overdraw.
-	for i, sn := 0, k.snd.una; k.cfg.ext.EarlyRepair && i < copies.RetransmitsReach && sn.Before(first); i, sn = i+1, sn+1 {
+	for i, sn := 0, k.snd.una; k.cfg.ext.EarlyRepair && i < recovery.RetransmitsReach && sn.Before(first); i, sn = i+1, sn+1 {
 		if s := k.snd.ring.at(sn); k.mayRepeat(s) && s.xmit > 1 && s.repeats == 0 {
 			r.Credit -= s.size()
 			k.repeat(s, h, by)
@@ -211,7 +210,7 @@ func (k *KCP) flushRedundant(h *header, first seq) {
 	if most == 0 || k.waiting() {
 		return // nothing is being lost, or the stream is not thin
 	}
-	for i, sn := 0, first-1; i < copies.Reach && !sn.Before(k.snd.una); i, sn = i+1, sn-1 {
+	for i, sn := 0, first-1; i < recovery.CopyReach && !sn.Before(k.snd.una); i, sn = i+1, sn-1 {
 		s := k.snd.ring.at(sn)
 		if !k.mayRepeat(s) || int(s.repeats) >= most {
 			continue
@@ -231,13 +230,13 @@ func (k *KCP) flushRedundant(h *header, first seq) {
 // into the packet under construction.
 func (k *KCP) mayRepeat(s *sendSegment) bool {
 	return s != nil && s.ts != k.clock.now && s.repeated != k.clock.now && !k.snd.loss.suspect(s) &&
-		len(s.data) <= copies.MaxSize && k.fits(s.size(), k.cfg.mtu)
+		len(s.data) <= recovery.MaxCopied && k.fits(s.size(), k.cfg.mtu)
 }
 
 // copyOfSent returns a copy of s in the short form (WIRE.md §5.11), for which the packet
 // grows by n bytes. If n is 0 it needs a header.
-func (k *KCP) copyOfSent(s *sendSegment, by *copies.Carrier) (c copies.Copy, n int) {
-	c = copies.Copy{SN: s.sn, Stream: s.streamed, Frg: s.frg, Data: s.data}
+func (k *KCP) copyOfSent(s *sendSegment, by *recovery.CopyCarrier) (c recovery.Copy, n int) {
+	c = recovery.Copy{SN: s.sn, Stream: s.streamed, Frg: s.frg, Data: s.data}
 	if s.tag != nil {
 		k.abandonIfSpent(s, 0) // a redundant copy does not go through sendSegment
 		if s.tag.Abandoned {
@@ -249,7 +248,7 @@ func (k *KCP) copyOfSent(s *sendSegment, by *copies.Carrier) (c copies.Copy, n i
 
 // repeat puts a redundant copy of s into the packet under construction, in the short
 // form if by can carry it. Time-outs and loss detection do not see it.
-func (k *KCP) repeat(s *sendSegment, h *header, by *copies.Carrier) {
+func (k *KCP) repeat(s *sendSegment, h *header, by *recovery.CopyCarrier) {
 	s.repeated = k.clock.now
 	s.repeats = uint8(min(int(s.repeats)+1, math.MaxUint8))
 	if c, n := k.copyOfSent(s, by); n > 0 {

@@ -3,7 +3,7 @@ package kcp
 import (
 	"encoding/binary"
 
-	"github.com/arqnet/kcp/internal/delayedack"
+	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/streams"
 )
 
@@ -44,7 +44,7 @@ func (k *KCP) refusesOwn(h *header, payload []byte) bool {
 
 // keepOwn is keep for a segment with an SSN, which refusesOwn lets pass. Its sn waits for
 // nothing; its data waits for the segments of the session itself before it.
-func (k *KCP) keepOwn(h *header, o *streams.Own, ack delayedack.Ack) bool {
+func (k *KCP) keepOwn(h *header, o *streams.Own, ack recovery.Ack) bool {
 	if !k.takePlace(h.sn, ack) {
 		return false
 	}

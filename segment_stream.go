@@ -1,7 +1,7 @@
 package kcp
 
 import (
-	"github.com/arqnet/kcp/internal/delayedack"
+	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/stats"
 )
@@ -192,7 +192,7 @@ func (k *KCP) inputWhole(h *header, payload []byte, recovered bool) {
 
 // keepStream passes the payload of a new stream segment to the host. Its place
 // is kept until all before it has arrived.
-func (k *KCP) keepStream(h *header, payload []byte, ack delayedack.Ack) bool {
+func (k *KCP) keepStream(h *header, payload []byte, ack recovery.Ack) bool {
 	if !k.takePlace(h.sn, ack) {
 		return false
 	}

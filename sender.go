@@ -3,9 +3,6 @@ package kcp
 import (
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/amplification"
-	"github.com/arqnet/kcp/internal/copies"
-	"github.com/arqnet/kcp/internal/deliveryrate"
-	"github.com/arqnet/kcp/internal/pacing"
 	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/streams"
@@ -25,11 +22,11 @@ type sender struct {
 	timeouts    timeouts
 	loss        lossDetector
 	recovery    recovery.State
-	rate        deliveryrate.Sampler
-	pace        pacing.Pacer
+	rate        recovery.RateSampler
+	pace        recovery.Pacer
 	cc          congestion.Control
 	ccState     *congestion.State // nil until first needed
-	redundancy  copies.Policy
+	redundancy  recovery.CopyPolicy
 	blackHole   pmtud.BlackHole
 	lastAlive   transmission // oldest in flight at the last good packet
 
@@ -227,7 +224,7 @@ func (k *KCP) dropAcked(s *sendSegment, last bool) {
 	if k.cfg.trace != nil {
 		k.cfg.trace.acked(s)
 	}
-	if k.snd.rate.Input == nil { // after Compact, without input since
+	if k.snd.rate.RateSample == nil { // after Compact, without input since
 		k.snd.rate.Begin()
 	}
 	k.snd.rate.Acked(&s.tx, s.size(), k.clock.micros, s.acknowledged(last))
@@ -257,16 +254,16 @@ func (k *KCP) dropAcked(s *sendSegment, last bool) {
 }
 
 // acknowledged returns what the acknowledgement of s shows of its transmissions.
-func (s *sendSegment) acknowledged(last bool) deliveryrate.How {
+func (s *sendSegment) acknowledged(last bool) recovery.Transmissions {
 	switch {
 	case s.xmit == 1 && s.repeats == 0:
-		return deliveryrate.Once
+		return recovery.Once
 	case s.xmit == 1:
-		return deliveryrate.Repeated
+		return recovery.Repeated
 	case last:
-		return deliveryrate.Last
+		return recovery.Last
 	}
-	return deliveryrate.Unknown
+	return recovery.Ambiguous
 }
 
 func (s *sendSegment) info() congestion.Segment {
@@ -418,13 +415,13 @@ func (k *KCP) capRate(rate int64, overhead int) {
 	}
 	r := k.rareMachine()
 	if r.capped == nil {
-		r.capped = pacing.NewShaper(overhead, k.cfg.mtu)
+		r.capped = recovery.NewShaper(overhead, k.cfg.mtu)
 	}
 	r.capped.SetRate(rate, k.clock.micros)
 }
 
 // rateCap returns the cap; nil: there is none.
-func (k *KCP) rateCap() *pacing.Shaper {
+func (k *KCP) rateCap() *recovery.Shaper {
 	if k.rare == nil {
 		return nil
 	}
@@ -433,7 +430,7 @@ func (k *KCP) rateCap() *pacing.Shaper {
 
 // unspent returns the bytes of the packet under construction that has waited for the
 // cap, and is not counted yet. ACKs alone have not.
-func (k *KCP) unspent(c *pacing.Shaper) int {
+func (k *KCP) unspent(c *recovery.Shaper) int {
 	if k.out.last == nil {
 		return 0
 	}

@@ -5,23 +5,22 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/arqnet/kcp/internal/opening"
-	"github.com/arqnet/kcp/internal/rightsize"
-
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/datagrams"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/incast"
-	"github.com/arqnet/kcp/internal/limited"
 	"github.com/arqnet/kcp/internal/liveness"
 	"github.com/arqnet/kcp/internal/migration"
 	"github.com/arqnet/kcp/internal/netblock"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/pathloss"
 	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/recovery"
+	"github.com/arqnet/kcp/internal/rightsize"
 	"github.com/arqnet/kcp/internal/roundtrip"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/trace"
@@ -52,9 +51,9 @@ type session struct {
 	rare     *rareState      // nil: nothing of it is needed
 	capped   *cappedOutput   // nil: the rate is not capped
 	rtt      roundtrip.Estimate
-	asked    *roundtrip.Asked // PINGs that wait for their answers; nil: none
-	losses   *pathloss.State  // nil: the ends have told each other nothing
-	limits   *limited.Clock   // nil: the handshake has limited for hs.took, and since then the application
+	asked    *roundtrip.Asked     // PINGs that wait for their answers; nil: none
+	losses   *pathloss.State      // nil: the ends have told each other nothing
+	limits   *recovery.LimitClock // nil: the handshake has limited for hs.took, and since then the application
 
 	// entry is the session's place in the endpoint's table. To change the key takes
 	// Conn.mu and Endpoint.mu, so either is enough to read it; entry.Conv does not

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp/internal/closing"
-	"github.com/arqnet/kcp/internal/reassembly"
+	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/testenv/life"
 	"github.com/arqnet/kcp/internal/udp"
@@ -233,7 +233,7 @@ func traceSegments(t *testing.T, packet []byte) (texts []string) {
 func traceStream(h *header, payload []byte) string {
 	what := ""
 	if h.cmd == cmdStreamPiece {
-		what, payload = "piece of ", payload[reassembly.HeaderSize:]
+		what, payload = "piece of ", payload[recovery.PieceHeader:]
 	}
 	n := len(payload) - streams.OwnHeader
 	if s, data, ok := streams.Decode(payload); ok {

@@ -7,7 +7,7 @@ import (
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/pmtud"
-	"github.com/arqnet/kcp/internal/reassembly"
+	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -97,10 +97,10 @@ func (c *session) sizes() *pmtud.Path {
 	if pinned := c.pinnedMTU(); pinned > 0 {
 		limit = pinned
 	}
-	// A segment of that size must still be divisible into reassembly.MaxPieces pieces.
+	// A segment of that size must still be divisible into recovery.MaxPieces pieces.
 	room, least := c.shared.overhead.total, c.leastPMTU()
 	divisible := func(least int) int {
-		return room + headerSize + reassembly.MaxPieces*(least-room-headerSize-reassembly.HeaderSize)
+		return room + headerSize + recovery.MaxPieces*(least-room-headerSize-recovery.PieceHeader)
 	}
 	if floor := max(pmtud.Floor, room+minMTU); c.hs.capabilities&capPMTU != 0 && floor < least && limit <= divisible(floor) {
 		least = floor

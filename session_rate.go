@@ -4,7 +4,7 @@ import (
 	"iter"
 	"time"
 
-	"github.com/arqnet/kcp/internal/pacing"
+	"github.com/arqnet/kcp/internal/recovery"
 )
 
 // The cap of the rate at which a session sends. The state machine counts the bytes and
@@ -17,8 +17,8 @@ const heldPacketBytes = 128
 // cappedOutput is the output side of a session with a cap of the rate.
 type cappedOutput struct {
 	rate      int // bytes a second
-	datagrams pacing.Held[packet]
-	parity    pacing.Held[packet]
+	datagrams recovery.Held[packet]
+	parity    recovery.Held[packet]
 }
 
 // waiting returns how many packets wait for the cap.
@@ -72,7 +72,7 @@ func (c *session) dropDatagrams(dropped iter.Seq[packet]) {
 func (c *session) holdParity() {
 	o := &c.outgoing
 	if s := c.capped; s != nil && len(o.parity) > 0 {
-		most, now := pacing.MaxHeld, c.host.now()
+		most, now := recovery.MaxHeld, c.host.now()
 		if c.kcp.rateCap().Indebted() {
 			most = 0
 		}

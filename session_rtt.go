@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/closing"
-	"github.com/arqnet/kcp/internal/flushes"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/pathloss"
+	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/roundtrip"
 )
 
@@ -224,7 +224,7 @@ func (c *session) cannotDeliver() error {
 
 // measurement is what a session watches for Flush and Ping.
 type measurement struct {
-	flushes flushes.Calls
+	flushes recovery.FlushCalls
 
 	pong   time.Duration // the round-trip time that the last answer to a PING has shown
 	pinged time.Duration // when that PING was sent, since the epoch

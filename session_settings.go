@@ -7,7 +7,7 @@ import (
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/fec"
-	"github.com/arqnet/kcp/internal/pacing"
+	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/streams"
 )
 
@@ -192,7 +192,7 @@ func (c *session) writeBuffer() int {
 		size = c.scarceWriteBuffer(all)
 	}
 	if s := c.capped; s != nil {
-		size = min(size, pacing.WriteBuffer(s.rate, defaultWriteBuffer))
+		size = min(size, recovery.WriteBuffer(s.rate, defaultWriteBuffer))
 	}
 	return size
 }

@@ -13,9 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp/internal/closing"
-	"github.com/arqnet/kcp/internal/delayedack"
 	"github.com/arqnet/kcp/internal/opening"
-	"github.com/arqnet/kcp/internal/replyrhythm"
+	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/netsim"
 )
 
@@ -51,7 +50,7 @@ func exchange(t *testing.T, a *Conn, n int, pause time.Duration) {
 // those of the path.
 func TestPacketsPerExchange(t *testing.T) {
 	const ms = time.Millisecond
-	const n = 2 * replyrhythm.Sampled // exchanges
+	const n = 2 * recovery.UndelayedShare // exchanges
 	cases := []struct {
 		oneWay, think, pause time.Duration
 		client, server       uint64 // packets in n exchanges
@@ -79,14 +78,14 @@ func TestPacketsPerExchange(t *testing.T) {
 			inWorld(t, uint64(i/2), netsim.LinkConfig{Delay: c.oneWay}, func(t *testing.T, w *world) {
 				a, b, _ := w.pair(&config, &config)
 				go echoAfter(b, c.think)
-				exchange(t, a, replyrhythm.FirstReplies+5, c.pause)
+				exchange(t, a, recovery.FirstReplies+5, c.pause)
 				before, answered := a.Stats().PacketsSent, b.Stats().PacketsSent
 				exchange(t, a, n, c.pause)
 				require.Equal(t, c.client, a.Stats().PacketsSent-before)
 				require.Equal(t, c.server, b.Stats().PacketsSent-answered)
 				for _, s := range []ConnStats{a.Stats(), b.Stats()} {
 					require.Zero(t, s.Retransmits()+s.Repeats)
-					most := 2*c.oneWay + min(delayedack.MaxDelay*ms, max(delayedack.MinDelay*ms, c.oneWay)) + ms
+					most := 2*c.oneWay + min(recovery.MaxAckDelay*ms, max(recovery.MinAckDelay*ms, c.oneWay)) + ms
 					require.LessOrEqual(t, s.RTT, most)
 				}
 			})

@@ -6,9 +6,9 @@ import (
 
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/fec"
-	"github.com/arqnet/kcp/internal/limited"
 	"github.com/arqnet/kcp/internal/liveness"
 	"github.com/arqnet/kcp/internal/opening"
+	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/stats"
 )
 
@@ -94,9 +94,9 @@ func (c *session) limitedBy(l stats.Limit) {
 }
 
 // limitClock returns c.limits, or what it stands for; nil: the handshake limits.
-func (c *session) limitClock() *limited.Clock {
+func (c *session) limitClock() *recovery.LimitClock {
 	if l := &c.hs; c.limits == nil && l.took > 0 {
-		return limited.New(l.born, l.born+time.Duration(l.took)*time.Millisecond, stats.LimitApplication)
+		return recovery.NewLimitClock(l.born, l.born+time.Duration(l.took)*time.Millisecond, stats.LimitApplication)
 	}
 	return c.limits
 }

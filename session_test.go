@@ -303,7 +303,7 @@ func TestIdleSessionCostsNothing(t *testing.T) {
 			require.Zero(t, c.session.kcp.rcv.ring.Len())
 			require.Nil(t, c.session.outgoing.outbox)
 			require.Nil(t, c.session.kcp.snd.ccState)
-			require.Nil(t, c.session.kcp.snd.rate.Input)
+			require.Nil(t, c.session.kcp.snd.rate.RateSample)
 			c.mu.Unlock()
 			require.True(t, c.ep.wakes.Idle())
 		}

@@ -6,8 +6,8 @@ import (
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/liveness"
 	"github.com/arqnet/kcp/internal/opening"
-	"github.com/arqnet/kcp/internal/pacing"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/recovery"
 )
 
 // finishStep ends every step: it advances the state, accounts, and sets the wake-up.
@@ -53,7 +53,7 @@ func (c *session) schedule(now time.Duration) {
 	if s := c.capped; s != nil && !c.hs.securing {
 		held := c.kcp.rateCap()
 		if wait := held.Wait(c.kcp.micros()); s.waiting() > 0 || wait > 0 && held.Blocked() {
-			sooner(now + pacing.WakeAfter(s.rate, wait))
+			sooner(now + recovery.WakeAfter(s.rate, wait))
 		}
 	}
 	if c.timers.heldSince != 0 { // NextFlush leaves them out

@@ -1,11 +1,13 @@
-// Package recovery has parts of loss detection and recovery: what retransmissions have
-// shown of the path, and how much may be sent again.
+// Package recovery has what the state machine stands on for loss, rate and
+// acknowledgement: what retransmissions have shown of the path, and how much may be sent
+// again; redundant copies; delayed ACKs, and who waits for the peer's; the delivery rate,
+// pacing, and what limits sending; segments in pieces.
 //
-// It has no clock: times are in milliseconds on the clock of the state machine.
+// It has no clock, lock or socket. Times are in milliseconds on the clock of the state
+// machine, or in microseconds where that is said.
 package recovery
 
 import (
-	"github.com/arqnet/kcp/internal/deliveryrate"
 	"github.com/arqnet/kcp/internal/serial"
 )
 
@@ -42,7 +44,7 @@ type Retransmission struct {
 	Early  bool // it was not retransmitted by a time-out
 	Second bool // the last transmission was the second one
 	open   bool
-	Tx     deliveryrate.Record // of the last transmission
+	Tx     Transmission // of the last transmission
 }
 
 // Retransmissions are the last of them that may turn out to have been spurious.
@@ -236,15 +238,15 @@ const (
 )
 
 const (
-	// First is how many segments may be retransmitted in each round trip,
+	// FreeResends is how many segments may be retransmitted in each round trip,
 	// whatever congestion control says: as many as the least window of BBR has. Many
 	// sessions on a narrow link would take all of it for retransmissions
-	// otherwise (congestion collapse, RFC 2914 §5). Growth is how many more
+	// otherwise (congestion collapse, RFC 2914 §5). ResendGrowth is how many more
 	// for each segment acknowledged.
-	First  = 4
-	Growth = 1
-	// Saved is how many of these may be saved up while nothing is lost.
-	Saved = 64
+	FreeResends  = 4
+	ResendGrowth = 1
+	// MaxResendCredit is how many of these may be saved up while nothing is lost.
+	MaxResendCredit = 64
 	// minRound is the shortest time that counts as a round trip, in
 	// milliseconds.
 	minRound = 10
@@ -260,7 +262,7 @@ type Credit struct {
 }
 
 // Earn adds what the acknowledgement of acked segments allows.
-func (c *Credit) Earn(acked int) { c.Left += Growth * acked }
+func (c *Credit) Earn(acked int) { c.Left += ResendGrowth * acked }
 
 // Round returns what counts as a round trip, in milliseconds. srtt is 0 before the first
 // sample. If nothing has arrived since before the last refill it is longer, as time-outs
@@ -276,10 +278,10 @@ func (c *Credit) Round(o *Outage, srtt int32, rto uint32) uint32 {
 // Refill adds what the time since the last call allows, if acknowledgements
 // have not allowed as much. round is the round trip in milliseconds.
 func (c *Credit) Refill(now serial.Number, round uint32) {
-	n := min(uint64(uint32(now-c.last))*First/uint64(round), First)
+	n := min(uint64(uint32(now-c.last))*FreeResends/uint64(round), FreeResends)
 	if n > 0 {
 		c.last = now
-		c.Left = max(c.Left, min(c.Left+int(n), First))
+		c.Left = max(c.Left, min(c.Left+int(n), FreeResends))
 	}
 }
 
@@ -295,7 +297,7 @@ func (c *Credit) Wait(now serial.Number, round uint32) uint32 {
 	if c.Left > 0 {
 		return 0
 	}
-	next := (round + First - 1) / First
+	next := (round + FreeResends - 1) / FreeResends
 	return next - min(next, uint32(now-c.last))
 }
 

@@ -201,9 +201,9 @@ func TestRuleFigures(t *testing.T) {
 		{"| Tail of a", "16 in flight", MostOverdue},
 		{"| Tail of a", "5 ms", overdueMargin * time.Millisecond},
 		{"| Tail of a", "8 oldest", OverdueReach},
-		{"| What is lost", "1 segment for each one acknowledged", Growth},
-		{"| What is lost", "4 a round trip", First},
-		{"| What is lost", "64 in reserve", Saved},
+		{"| What is lost", "1 segment for each one acknowledged", ResendGrowth},
+		{"| What is lost", "4 a round trip", FreeResends},
+		{"| What is lost", "64 in reserve", MaxResendCredit},
 		{"| Outage", "16 segments", OutageFirst},
 		{"| Outage", "2 for each one", OutageGrowth},
 		{"| Copies of a retransmission", "2, in separate", SpareCopies},
@@ -226,7 +226,7 @@ func TestCreditInSilence(t *testing.T) {
 		}
 	}
 	require.IsIncreasing(t, waits[6:20])
-	require.EqualValues(t, mostRound/First, waits[len(waits)-1])
+	require.EqualValues(t, mostRound/FreeResends, waits[len(waits)-1])
 	o.Alive(31_000, 0, 0, 0)
 	require.EqualValues(t, 100, c.Round(&o, 100, 200))
 	require.EqualValues(t, mostRound, c.Round(&o, 0, 1<<32-1))

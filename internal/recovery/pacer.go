@@ -1,10 +1,8 @@
-// Package pacing spreads what a sender sends over time: a token bucket over a rate
-// (RFC 9002 §7.7). It is pure: the caller passes the time and guards the bucket.
-package pacing
+package recovery
 
-// Pacer is a token bucket over the controller's pacing rate. It may be
-// overdrawn by one packet, which keeps it exact for packets of any size. Its
-// zero value is full.
+// Pacer spreads what a sender sends over time (RFC 9002 §7.7): a token bucket over the
+// controller's pacing rate. It may be overdrawn by one packet, which keeps it exact for
+// packets of any size. Its zero value is full.
 //
 // It must not turn a clock of milliseconds into larger bursts than necessary.
 // Acknowledgements release data between two ticks. What a late timer has missed

@@ -1,5 +1,4 @@
-// Package limited decides what limits the sending of a session, and counts for how long.
-package limited
+package recovery
 
 import (
 	"time"
@@ -7,8 +6,8 @@ import (
 	"github.com/arqnet/kcp/stats"
 )
 
-// Facts are what a flush has found at its end.
-type Facts struct {
+// LimitFacts are what a flush has found at its end.
+type LimitFacts struct {
 	Waits      bool // segments wait to be sent for the first time
 	Resend     bool // some wait to be sent again
 	InFlight   bool // some are not acknowledged
@@ -21,8 +20,8 @@ type Facts struct {
 	Reader     bool // what has arrived and was not read fills half of the window
 }
 
-// State is what limits a session, and what that depends on beside Facts.
-type State struct {
+// Limit is what limits a session, and what that depends on beside LimitFacts.
+type Limit struct {
 	By      stats.Limit // the present limit
 	Refused bool        // a write was, for lack of room, and none has come since
 	Outage  bool        // the peer answers nothing
@@ -36,7 +35,7 @@ const rounds = 2
 
 // Next finds what limits the session from now on, a time in milliseconds, and reports
 // whether that has changed. rtt is the round-trip time in milliseconds.
-func (s *State) Next(f Facts, now uint32, rtt int32) bool {
+func (s *Limit) Next(f LimitFacts, now uint32, rtt int32) bool {
 	was := s.By
 	s.Refused = s.Refused && f.InFlight
 	switch waits := f.Waits || f.Resend; {
@@ -79,24 +78,24 @@ func (s *State) Next(f Facts, now uint32, rtt int32) bool {
 	return s.By != was
 }
 
-// Clock counts for how long each limit has been the present one. Times are of one clock,
-// which does not run backwards. It has no lock. A nil Clock belongs to a session
-// whose handshake goes on.
-type Clock struct {
+// LimitClock counts for how long each limit has been the present one. Times are of one
+// clock, which does not run backwards. It has no lock. A nil LimitClock belongs to a
+// session whose handshake goes on.
+type LimitClock struct {
 	times stats.LimitTimes // up to since
 	since time.Duration    // when by began
 	by    stats.Limit
 	ended bool // nothing is counted any more
 }
 
-// New returns a Clock of a session whose handshake lasted from born until now, and which
-// by limits from now on.
-func New(born, now time.Duration, by stats.Limit) *Clock {
-	return &Clock{stats.LimitTimes{stats.LimitHandshake: now - born}, now, by, false}
+// NewLimitClock returns a LimitClock of a session whose handshake lasted from born until
+// now, and which by limits from now on.
+func NewLimitClock(born, now time.Duration, by stats.Limit) *LimitClock {
+	return &LimitClock{stats.LimitTimes{stats.LimitHandshake: now - born}, now, by, false}
 }
 
 // Change makes by the present limit.
-func (c *Clock) Change(by stats.Limit, now time.Duration) {
+func (c *LimitClock) Change(by stats.Limit, now time.Duration) {
 	if !c.ended {
 		c.times[c.by] += max(now-c.since, 0)
 		c.since, c.by = max(now, c.since), by
@@ -104,9 +103,9 @@ func (c *Clock) Change(by stats.Limit, now time.Duration) {
 }
 
 // End ends the count of a session that was born at a time, for good, and returns it.
-func (c *Clock) End(born, now time.Duration) *Clock {
+func (c *LimitClock) End(born, now time.Duration) *LimitClock {
 	if c == nil {
-		c = New(born, now, stats.LimitHandshake)
+		c = NewLimitClock(born, now, stats.LimitHandshake)
 	}
 	c.Change(c.by, now)
 	c.ended = true
@@ -115,9 +114,9 @@ func (c *Clock) End(born, now time.Duration) *Clock {
 
 // Add adds to t for how long each limit has been the present one, of a session that was
 // born at a time, and returns the present one.
-func (c *Clock) Add(t *stats.LimitTimes, born, now time.Duration) stats.Limit {
+func (c *LimitClock) Add(t *stats.LimitTimes, born, now time.Duration) stats.Limit {
 	if c == nil {
-		c = New(born, now, stats.LimitHandshake)
+		c = NewLimitClock(born, now, stats.LimitHandshake)
 	}
 	c.Change(c.by, now)
 	for i, d := range c.times {

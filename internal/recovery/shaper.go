@@ -1,9 +1,9 @@
-package pacing
+package recovery
 
-// Shaper is a Cap of all that a session sends: data, and datagrams beside them, which
+// Shaper is a RateCap of all that a session sends: data, and datagrams beside them, which
 // leave first up to half of the rate.
 type Shaper struct {
-	Cap
+	RateCap
 	Overhead int // bytes of UDP payload that a packet has beside its segments
 	packet   int // bytes of the largest packet, without overhead
 	lead     int // by how many bytes datagrams are ahead of data

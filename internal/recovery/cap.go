@@ -1,11 +1,11 @@
-package pacing
+package recovery
 
-// Cap is a token bucket over a rate that is not to be exceeded. A packet may begin
+// RateCap is a token bucket over a rate that is not to be exceeded. A packet may begin
 // while the budget is not negative, and overdraws it. Nothing is saved up while
 // nothing waits. So in any time no more leaves than the rate allows, one packet, and
 // what was borrowed. The caller passes the time in microseconds, which must not be
 // negative. SetRate is called first.
-type Cap struct {
+type RateCap struct {
 	rate    int64   // bytes a second
 	budget  float64 // bytes; negative: what is to be paid for
 	debt    float64 // bytes that were borrowed and are to be paid back
@@ -15,7 +15,7 @@ type Cap struct {
 
 // SetRate sets the rate in bytes a second, from now on. What was earned at another
 // rate is forgotten, and what is to be paid beyond what this one lets be borrowed.
-func (c *Cap) SetRate(rate, now int64) {
+func (c *RateCap) SetRate(rate, now int64) {
 	if c.rate > 0 {
 		c.refill(now)
 	}
@@ -27,7 +27,7 @@ func (c *Cap) SetRate(rate, now int64) {
 
 // refill adds what was earned until now. What a late timer has missed is made up for,
 // up to a limit, if something was waiting. A debt takes half, and what is left over.
-func (c *Cap) refill(now int64) {
+func (c *RateCap) refill(now int64) {
 	if now <= c.last {
 		return
 	}
@@ -46,7 +46,7 @@ func (c *Cap) refill(now int64) {
 
 // Ready reports whether a packet may begin now, after pending bytes that are not
 // spent yet. If not, something waits for that.
-func (c *Cap) Ready(now int64, pending int) bool {
+func (c *RateCap) Ready(now int64, pending int) bool {
 	c.refill(now)
 	ready := c.budget-float64(pending) >= 0
 	c.blocked = c.blocked || !ready
@@ -55,23 +55,23 @@ func (c *Cap) Ready(now int64, pending int) bool {
 
 // Blocked reports whether something has to wait, as Ready has said since the budget
 // was last refilled.
-func (c *Cap) Blocked() bool { return c.blocked }
+func (c *RateCap) Blocked() bool { return c.blocked }
 
 // Spend takes n bytes from the budget.
-func (c *Cap) Spend(n int) { c.budget -= float64(n) }
+func (c *RateCap) Spend(n int) { c.budget -= float64(n) }
 
 // Borrow is Spend for what does not wait for the budget. The debt is bounded by what
 // debtTime allows, and one packet. While it lasts the rest has half of the rate, however
 // much is borrowed.
-func (c *Cap) Borrow(n int) {
+func (c *RateCap) Borrow(n int) {
 	c.debt = min(c.debt+float64(n), -floor(c.rate, packetSize))
 }
 
 // Indebted reports whether more is borrowed than the rate allows.
-func (c *Cap) Indebted() bool { return c.debt >= float64(c.rate)*debtTime/1e6 }
+func (c *RateCap) Indebted() bool { return c.debt >= float64(c.rate)*debtTime/1e6 }
 
 // Wait returns the microseconds from now until a packet may begin.
-func (c *Cap) Wait(now int64) int64 {
+func (c *RateCap) Wait(now int64) int64 {
 	if c.budget >= 0 {
 		return 0
 	}

@@ -1,10 +1,4 @@
-// Package reassembly puts segments together that travel in pieces (PIECE, WIRE.md
-// §5.6; compare fragmentation, RFC 791 §3.2). It knows no clock or lock.
-//
-// Pieces begin and end at multiples of a 64th of the segment, however they are
-// cut. So pieces of different transmissions, at different MTUs, fit together, and
-// one word of bits records which have arrived.
-package reassembly
+package recovery
 
 import (
 	"encoding/binary"
@@ -12,19 +6,26 @@ import (
 	"github.com/arqnet/kcp/internal/serial"
 )
 
+// Segments that travel in pieces (PIECE, WIRE.md §5.6; compare fragmentation, RFC 791
+// §3.2).
+//
+// Pieces begin and end at multiples of a 64th of the segment, however they are
+// cut. So pieces of different transmissions, at different MTUs, fit together, and
+// one word of bits records which have arrived.
+
 const (
-	// HeaderSize is what a piece has in front of its payload: its offset in the
+	// PieceHeader is what a piece has in front of its payload: its offset in the
 	// segment and the size of the segment's payload, 2 bytes each.
-	HeaderSize = 4
+	PieceHeader = 4
 	// MaxPieces is how many pieces a segment has at most.
 	MaxPieces = 64
-	// Overhead is what a segment takes in memory beside its payload, in bytes.
-	Overhead = 256
+	// PieceOverhead is what a segment takes in memory beside its payload, in bytes.
+	PieceOverhead = 256
 )
 
-// Unit returns the unit, in bytes, of the offsets of a segment's pieces. size is
+// PieceUnit returns the unit, in bytes, of the offsets of a segment's pieces. size is
 // the payload of the whole segment.
-func Unit(size int) int { return (size + MaxPieces - 1) / MaxPieces }
+func PieceUnit(size int) int { return (size + MaxPieces - 1) / MaxPieces }
 
 // Piece is a piece of a segment.
 type Piece struct {
@@ -33,20 +34,20 @@ type Piece struct {
 	Data []byte // at least one byte
 }
 
-// Decode decodes the payload of a PIECE segment. ok is false if it is not part of a
+// DecodePiece decodes the payload of a PIECE segment. ok is false if it is not part of a
 // segment.
-func Decode(payload []byte) (p Piece, ok bool) {
-	if len(payload) <= HeaderSize {
+func DecodePiece(payload []byte) (p Piece, ok bool) {
+	if len(payload) <= PieceHeader {
 		return p, false
 	}
 	p.At = int(binary.LittleEndian.Uint16(payload))
 	p.Size = int(binary.LittleEndian.Uint16(payload[2:]))
-	p.Data = payload[HeaderSize:]
+	p.Data = payload[PieceHeader:]
 	end := p.At + len(p.Data)
 	if end > p.Size {
 		return p, false
 	}
-	unit := Unit(p.Size)
+	unit := PieceUnit(p.Size)
 	return p, p.At%unit == 0 && (end%unit == 0 || end == p.Size)
 }
 
@@ -54,11 +55,11 @@ func Decode(payload []byte) (p Piece, ok bool) {
 func (p *Piece) Encode(b []byte) {
 	binary.LittleEndian.PutUint16(b, uint16(p.At))
 	binary.LittleEndian.PutUint16(b[2:], uint16(p.Size))
-	copy(b[HeaderSize:], p.Data)
+	copy(b[PieceHeader:], p.Data)
 }
 
 // units returns the bits of the units that p covers.
-func (p *Piece) units() uint64 { return unitsIn(p.At, p.At+len(p.Data), Unit(p.Size)) }
+func (p *Piece) units() uint64 { return unitsIn(p.At, p.At+len(p.Data), PieceUnit(p.Size)) }
 
 // unitsIn returns the bits of the units in [from, to). from is a multiple of unit.
 func unitsIn(from, to, unit int) uint64 {
@@ -72,18 +73,19 @@ type Buffers interface {
 	Put(b []byte)
 }
 
-// Segments are the segments of which only some pieces have arrived, by their sequence
-// number. The zero value has none, and nil, of which Bytes, Len and Has may be called.
-type Segments struct {
-	held   map[serial.Number]*segment // nil: none
+// PartialSegments are the segments of which only some pieces have arrived, by their
+// sequence number. The zero value has none, and nil, of which Bytes, Len and Has may be
+// called.
+type PartialSegments struct {
+	held   map[serial.Number]*partial // nil: none
 	bytes  int                        // of memory
 	expire serial.Number              // when Expire looks next
 }
 
-// segment is a segment being reassembled. Until half of it has arrived, data holds
+// partial is a segment being reassembled. Until half of it has arrived, data holds
 // its pieces one after the other, in order of arrival. So a small piece does not
 // reserve the whole segment.
-type segment struct {
+type partial struct {
 	data  []byte        // the whole segment, or its pieces; nil: nothing yet
 	parts []part        // the pieces in data; nil: data is the whole segment
 	size  int           // of the whole segment, in bytes
@@ -96,10 +98,10 @@ type segment struct {
 type part struct{ at, size uint16 }
 
 // memory returns the bytes of memory that s takes.
-func (s *segment) memory() int { return Overhead + cap(s.data) + 4*cap(s.parts) }
+func (s *partial) memory() int { return PieceOverhead + cap(s.data) + 4*cap(s.parts) }
 
 // add takes a piece, some of which is new.
-func (s *segment) add(p *Piece, b Buffers) {
+func (s *partial) add(p *Piece, b Buffers) {
 	whole := s.parts == nil && s.data != nil
 	if !whole && 2*(len(s.data)+len(p.Data)) < s.size {
 		s.data = append(s.data, p.Data...)
@@ -113,7 +115,7 @@ func (s *segment) add(p *Piece, b Buffers) {
 }
 
 // putTogether turns data from single pieces into the whole segment.
-func (s *segment) putTogether(b Buffers) {
+func (s *partial) putTogether(b Buffers) {
 	whole, from := b.Get(s.size), s.data
 	for _, q := range s.parts {
 		from = from[copy(whole[q.at:], from[:q.size]):]
@@ -122,7 +124,7 @@ func (s *segment) putTogether(b Buffers) {
 }
 
 // Bytes returns the memory that the segments take, in bytes.
-func (a *Segments) Bytes() int {
+func (a *PartialSegments) Bytes() int {
 	if a == nil {
 		return 0
 	}
@@ -130,7 +132,7 @@ func (a *Segments) Bytes() int {
 }
 
 // Len returns the number of segments.
-func (a *Segments) Len() int {
+func (a *PartialSegments) Len() int {
 	if a == nil {
 		return 0
 	}
@@ -138,42 +140,42 @@ func (a *Segments) Len() int {
 }
 
 // Has reports whether pieces of segment sn have arrived.
-func (a *Segments) Has(sn serial.Number) bool { return a != nil && a.held[sn] != nil }
+func (a *PartialSegments) Has(sn serial.Number) bool { return a != nil && a.held[sn] != nil }
 
-// News is what a piece is to those that have arrived before.
-type News uint8
+// PieceNews is what a piece is to those that have arrived before.
+type PieceNews uint8
 
 const (
-	First      News = iota // of its segment
-	More                   // with something that was missing
-	Known                  // all of it has arrived before
-	Contradict             // another size or frg of the segment: one of the two is forged
+	FirstPiece         PieceNews = iota // of its segment
+	MorePiece                           // with something that was missing
+	KnownPiece                          // all of it has arrived before
+	ContradictingPiece                  // another size or frg of the segment: one of the two is forged
 )
 
 // Compare returns what p is, a piece of segment sn with the given frg.
-func (a *Segments) Compare(sn serial.Number, frg uint8, p *Piece) News {
+func (a *PartialSegments) Compare(sn serial.Number, frg uint8, p *Piece) PieceNews {
 	s := a.held[sn]
 	switch units := p.units(); {
 	case s == nil:
-		return First
+		return FirstPiece
 	case s.size != p.Size || s.frg != frg:
-		return Contradict
+		return ContradictingPiece
 	case s.have&units == units:
-		return Known
+		return KnownPiece
 	}
-	return More
+	return MorePiece
 }
 
-// Add takes a piece that is First or More. If the segment is complete, Add removes
-// it, and returns it in a buffer of b. now and wait are as for Expire.
-func (a *Segments) Add(sn serial.Number, frg uint8, p *Piece, b Buffers, now, wait serial.Number) (whole []byte) {
+// Add takes a piece that is FirstPiece or MorePiece. If the segment is complete, Add
+// removes it, and returns it in a buffer of b. now and wait are as for Expire.
+func (a *PartialSegments) Add(sn serial.Number, frg uint8, p *Piece, b Buffers, now, wait serial.Number) (whole []byte) {
 	if a.held == nil {
-		a.held = make(map[serial.Number]*segment)
+		a.held = make(map[serial.Number]*partial)
 		a.expire = now + wait
 	}
 	s := a.held[sn]
 	if s == nil {
-		s = &segment{size: p.Size, frg: frg}
+		s = &partial{size: p.Size, frg: frg}
 		a.held[sn] = s
 	} else {
 		a.bytes -= s.memory()
@@ -182,7 +184,7 @@ func (a *Segments) Add(sn serial.Number, frg uint8, p *Piece, b Buffers, now, wa
 	a.bytes += s.memory()
 	s.have |= p.units()
 	s.last = now
-	if s.have != unitsIn(0, s.size, Unit(s.size)) {
+	if s.have != unitsIn(0, s.size, PieceUnit(s.size)) {
 		return nil
 	}
 	a.remove(sn, s)
@@ -190,7 +192,7 @@ func (a *Segments) Add(sn serial.Number, frg uint8, p *Piece, b Buffers, now, wa
 }
 
 // remove removes segment sn.
-func (a *Segments) remove(sn serial.Number, s *segment) {
+func (a *PartialSegments) remove(sn serial.Number, s *partial) {
 	a.bytes -= s.memory()
 	if delete(a.held, sn); len(a.held) == 0 {
 		a.held = nil
@@ -198,7 +200,7 @@ func (a *Segments) remove(sn serial.Number, s *segment) {
 }
 
 // Drop drops the pieces of segment sn, if there are any.
-func (a *Segments) Drop(sn serial.Number, b Buffers) {
+func (a *PartialSegments) Drop(sn serial.Number, b Buffers) {
 	s := a.held[sn]
 	if s == nil {
 		return
@@ -211,7 +213,7 @@ func (a *Segments) Drop(sn serial.Number, b Buffers) {
 
 // Expire drops segments of which no piece has arrived for the time wait. It looks
 // for them once in that time.
-func (a *Segments) Expire(now, wait serial.Number, b Buffers) {
+func (a *PartialSegments) Expire(now, wait serial.Number, b Buffers) {
 	if a.held == nil || now.Before(a.expire) {
 		return
 	}

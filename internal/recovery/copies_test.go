@@ -1,4 +1,4 @@
-package copies
+package recovery
 
 import (
 	"bytes"
@@ -23,12 +23,12 @@ func segment(cmd, frg uint8, ts, sn uint32, data string) []byte {
 }
 
 // read returns what the last segment of a packet carries: its data and the copies.
-func read(t *testing.T, packet []byte, at int) (data []byte, s Section, all []Copy) {
+func read(t *testing.T, packet []byte, at int) (data []byte, s CopySection, all []Copy) {
 	h := packet[at:]
 	cmd, length := h[4], binary.LittleEndian.Uint32(h[20:])
 	require.Len(t, h, headerSize+int(length), "the carrier is the end of the packet")
-	require.True(t, cmd == cmdAck && length > 0 || h[5]&Flag != 0)
-	data, s, ok := Split(cmd == cmdAck, h[headerSize:], serial.Number(binary.LittleEndian.Uint32(h[12:])), serial.Number(binary.LittleEndian.Uint32(h[8:])))
+	require.True(t, cmd == cmdAck && length > 0 || h[5]&CopiesFlag != 0)
+	data, s, ok := SplitCopies(cmd == cmdAck, h[headerSize:], serial.Number(binary.LittleEndian.Uint32(h[12:])), serial.Number(binary.LittleEndian.Uint32(h[8:])))
 	require.True(t, ok)
 	rest := s
 	for c, more := rest.Next(); more; c, more = rest.Next() {
@@ -52,7 +52,7 @@ func TestShortForm(t *testing.T) {
 		{"long", segment(cmdPush, 0, 5, 9, ""), Copy{SN: 8, Data: make([]byte, 256)}, "\x01\x80\x08" + string(make([]byte, 256)) + "\x03\x01"},
 		{"ACK", segment(cmdAck, 0, 5, 9, ""), Copy{SN: 300, Data: []byte("c")}, "\x2d\x01\x00\x00\x07\x00\x00\x00\x01\x01c"},
 	} {
-		var c Carrier
+		var c CopyCarrier
 		packet := append(segment(cmdAck, 0, 1, 2, ""), test.last...)
 		require.True(t, c.Find(packet, 301), test.name)
 		n := c.Cost(&test.copy)
@@ -74,20 +74,20 @@ func TestRandomCopies(t *testing.T) {
 	for range 2000 {
 		sn, ts := random.Uint32(), random.Uint32()
 		carrier := []uint8{cmdPush, cmdStream, cmdAck}[random.IntN(3)]
-		data, frg := "", uint8(random.IntN(Flag))
+		data, frg := "", uint8(random.IntN(CopiesFlag))
 		if carrier != cmdAck {
 			data = string(make([]byte, random.IntN(100)))
 		}
 		first := segment(84, 2, 0, 0, "")
 		packet := append(bytes.Clone(first), segment(carrier, frg, ts, sn, data)...)
-		var c Carrier
+		var c CopyCarrier
 		require.True(t, c.Find(packet, serial.Number(sn)))
 		var put []Copy
-		for range random.IntN(Most + 3) {
+		for range random.IntN(MostCopies + 3) {
 			of := Copy{SN: serial.Number(sn + random.Uint32N(260) - 130), Frg: uint8(random.IntN(3)), Stream: random.IntN(2) == 0, Data: make([]byte, random.IntN(1<<random.IntN(14)))}
 			n := c.Cost(&of)
 			d := serial.Number(sn).Diff(of.SN)
-			require.Equal(t, d >= -128 && d < 128 && len(put) < Most && len(of.Data) <= MaxPayload, n > 0)
+			require.Equal(t, d >= -128 && d < 128 && len(put) < MostCopies && len(of.Data) <= MaxCopyPayload, n > 0)
 			if n == 0 || len(packet)+n > 1<<16 {
 				continue
 			}
@@ -106,7 +106,7 @@ func TestRandomCopies(t *testing.T) {
 		require.Equal(t, data, string(got))
 		require.Equal(t, serial.Number(ts), s.TS)
 		require.Equal(t, put, all)
-		require.False(t, new(Carrier).Find(packet, 0), "a segment carries copies once")
+		require.False(t, new(CopyCarrier).Find(packet, 0), "a segment carries copies once")
 	}
 }
 
@@ -114,13 +114,13 @@ func TestRandomCopies(t *testing.T) {
 func TestCarriers(t *testing.T) {
 	for cmd := range uint8(90) {
 		want := cmd == cmdPush || cmd == cmdAck || cmd == cmdStream
-		require.Equal(t, want, new(Carrier).Find(segment(cmd, 0, 0, 0, ""), 0), cmd)
+		require.Equal(t, want, new(CopyCarrier).Find(segment(cmd, 0, 0, 0, ""), 0), cmd)
 	}
-	require.False(t, new(Carrier).Find(segment(cmdAck, 0, 0, 0, "x"), 0))
-	var c *Carrier
+	require.False(t, new(CopyCarrier).Find(segment(cmdAck, 0, 0, 0, "x"), 0))
+	var c *CopyCarrier
 	require.Zero(t, c.Cost(new(Copy)))
 	c.Close()
-	c = new(Carrier)
+	c = new(CopyCarrier)
 	packet := segment(cmdPush, 0, 0, 0, "x")
 	require.True(t, c.Find(packet, 0))
 	require.NotZero(t, c.Cost(new(Copy)))
@@ -136,18 +136,18 @@ func TestMalformedCopies(t *testing.T) {
 		"\x01\x05abcd\x06\x00", "\x01\x80\x02\x00", // more data than there is, no third byte
 		"\x01\x80\x04" + string(make([]byte, 127)) + "\x82\x00", // 128 bytes
 		"\x01\x81\x02\x03\x00", // no frg
-		string(make([]byte, 2*(Most+1))) + "\x42\x00",
+		string(make([]byte, 2*(MostCopies+1))) + "\x42\x00",
 	} {
-		_, _, ok := Split(false, []byte(payload), 0, 0)
+		_, _, ok := SplitCopies(false, []byte(payload), 0, 0)
 		require.False(t, ok, "%q", payload)
 	}
-	for _, payload := range []string{"", "1234567", "12345678\x01", "12345678\x01\x01", "12345678" + string(make([]byte, 2*(Most+1)))} {
-		_, _, ok := Split(true, []byte(payload), 0, 0)
+	for _, payload := range []string{"", "1234567", "12345678\x01", "12345678\x01\x01", "12345678" + string(make([]byte, 2*(MostCopies+1)))} {
+		_, _, ok := SplitCopies(true, []byte(payload), 0, 0)
 		require.False(t, ok, "%q", payload)
 	}
-	_, _, ok := Split(false, append(make([]byte, 2*Most), 2*Most, 0), 0, 0)
+	_, _, ok := SplitCopies(false, append(make([]byte, 2*MostCopies), 2*MostCopies, 0), 0, 0)
 	require.True(t, ok)
-	_, _, ok = Split(true, []byte("12345678"), 0, 0)
+	_, _, ok = SplitCopies(true, []byte("12345678"), 0, 0)
 	require.True(t, ok, "none")
 }
 
@@ -157,7 +157,7 @@ func FuzzSplit(f *testing.F) {
 	f.Add(false, []byte("d\x01\x81\x02\x04c\x05\x00"))
 	f.Add(true, []byte("\x2d\x01\x00\x00\x07\x00\x00\x00\x01\x01c"))
 	f.Fuzz(func(t *testing.T, ack bool, payload []byte) {
-		data, s, ok := Split(ack, payload, 100, 7)
+		data, s, ok := SplitCopies(ack, payload, 100, 7)
 		if !ok {
 			return
 		}
@@ -165,30 +165,30 @@ func FuzzSplit(f *testing.F) {
 		for c, more := s.Next(); more; c, more = s.Next() {
 			bytes, n = bytes+2+len(c.Data), n+1
 		}
-		if bytes > len(payload) || n > Most || ack && len(data) > 0 {
+		if bytes > len(payload) || n > MostCopies || ack && len(data) > 0 {
 			t.Fatalf("%d copies, %d bytes of %d", n, bytes, len(payload))
 		}
 	})
 }
 
 // The constants of the package are the figures that RULES.md and WIRE.md say.
-func TestRuleFigures(t *testing.T) {
+func TestCopyFigures(t *testing.T) {
 	const small = "| Copies of small segments"
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
-		{small, "256 bytes", MaxSize},
-		{small, "newest 16", Reach},
+		{small, "256 bytes", MaxCopied},
+		{small, "newest 16", CopyReach},
 		{small, "28 for IPv4", PacketOverhead},
-		{small, "48 segments", Memory},
-		{small, "28 bytes", Saved},
+		{small, "48 segments", LossMemory},
+		{small, "28 bytes", SavedAck},
 		{small, "1024 in reserve", burst},
 		{"| Copies of small segments", "4 segments", RetransmitsReach},
-		{"Copies in the short form", "2 of each", Least},
-		{"Copies in the short form", "400 segments", LongMemory},
-		{"Copies in the short form", "28 bytes", Saved},
-		{"Copies in the short form", "32 in a segment", Most},
+		{"Copies in the short form", "2 of each", LeastCopies},
+		{"Copies in the short form", "400 segments", LongLossMemory},
+		{"Copies in the short form", "28 bytes", SavedAck},
+		{"Copies in the short form", "32 in a segment", MostCopies},
 	})
 	rulebook.Check(t, "WIRE.md", []rulebook.Figure{
-		{"- A segment has at most", "32 copies", Most},
-		{"Redundant copies: the next packet carries", "256 bytes", MaxSize},
+		{"- A segment has at most", "32 copies", MostCopies},
+		{"Redundant copies: the next packet carries", "256 bytes", MaxCopied},
 	})
 }

@@ -1,4 +1,4 @@
-package copies
+package recovery
 
 import (
 	"testing"
@@ -16,15 +16,15 @@ func ack() []byte {
 }
 
 // decide returns how many copies of a segment Begin allows.
-func (p *Policy) decide(share uint32, next serial.Number) int {
-	var c Carrier
+func (p *CopyPolicy) decide(share uint32, next serial.Number) int {
+	var c CopyCarrier
 	_, most := p.Begin(&c, ack(), share, next)
 	return most
 }
 
 // Copies are paid for by acknowledgements left out, or by what Redundancy allows.
 func TestCopiesArePaidFor(t *testing.T) {
-	p := Policy{dear: true}
+	p := CopyPolicy{dear: true}
 	for range 100 {
 		p.Earn(1)
 	}
@@ -48,7 +48,7 @@ func TestCopiesArePaidFor(t *testing.T) {
 func TestLossesAreRecent(t *testing.T) {
 	next := serial.Number(1<<32 - 20)
 	for _, short := range []bool{false, true} {
-		p := Policy{Short: short}
+		p := CopyPolicy{Short: short}
 		require.Zero(t, p.decide(0, next), "nothing was lost")
 		p.OnLoss(next)
 		require.Equal(t, map[bool]int{false: 1, true: 2}[short], p.decide(0, next+47))
@@ -67,7 +67,7 @@ func TestLossesAreRecent(t *testing.T) {
 // as many as it pays for.
 func TestCopiesOfRedundancy(t *testing.T) {
 	for share, want := range map[uint32][2]int{1: {1, 1}, 20: {1, 1}, 49: {1, 1}, 50: {1, 2}, 100: {2, 3}, 200: {4, 5}, 400: {8, 9}} {
-		p := Policy{Short: true, Credit: 1024}
+		p := CopyPolicy{Short: true, Credit: 1024}
 		require.Equal(t, want[0], p.decide(share, 100), share)
 		p.OnLoss(100)
 		require.Equal(t, want[1], p.decide(share, 499), share)

@@ -1,4 +1,4 @@
-package replyrhythm
+package recovery
 
 import (
 	"testing"
@@ -15,7 +15,7 @@ const (
 
 // exchange is data that arrives at now and is answered took milliseconds later. It
 // returns for how long its ACK might have waited.
-func exchange(r *Rhythm, now, took uint32) uint32 {
+func exchange(r *Replies, now, took uint32) uint32 {
 	r.Arrived(now)
 	delay := r.Delay(now, usual, srtt)
 	r.Replied(now + took)
@@ -24,9 +24,9 @@ func exchange(r *Rhythm, now, took uint32) uint32 {
 
 // regular returns a rhythm of replies that take 20 ms, and the time after it. The
 // first of them comes at a time that is about to wrap around.
-func regular(t *testing.T) (*Rhythm, uint32) {
+func regular(t *testing.T) (*Replies, uint32) {
 	t.Helper()
-	r, now := new(Rhythm), uint32(1<<32-800)
+	r, now := new(Replies), uint32(1<<32-800)
 	for range 16 {
 		require.EqualValues(t, usual, exchange(r, now, 20))
 		require.Zero(t, r.Announcement())
@@ -56,15 +56,15 @@ func TestSamples(t *testing.T) {
 // How many replies it takes until ACKs wait again.
 func TestPauses(t *testing.T) {
 	for name, test := range map[string]struct {
-		pause func(r *Rhythm, now uint32)
+		pause func(r *Replies, now uint32)
 		again int
 	}{
-		"a loss":             {func(r *Rhythm, _ uint32) { r.Disturbed() }, 250},
-		"a reply of 101 ms":  {func(r *Rhythm, now uint32) { exchange(r, now, 101) }, 16},
-		"a reply of 100 ms":  {func(r *Rhythm, now uint32) { exchange(r, now, 100) }, 0},
-		"an ACK alone":       {func(r *Rhythm, now uint32) { r.Arrived(now); r.Delay(now, usual, srtt); r.Alone(now + 32) }, 17}, // the reply to it is late
-		"an ACK before that": {func(r *Rhythm, now uint32) { r.Arrived(now); r.Delay(now, usual, srtt); r.Alone(now + 31) }, 0},
-		"quick replies": {func(r *Rhythm, now uint32) {
+		"a loss":             {func(r *Replies, _ uint32) { r.Disturbed() }, 250},
+		"a reply of 101 ms":  {func(r *Replies, now uint32) { exchange(r, now, 101) }, 16},
+		"a reply of 100 ms":  {func(r *Replies, now uint32) { exchange(r, now, 100) }, 0},
+		"an ACK alone":       {func(r *Replies, now uint32) { r.Arrived(now); r.Delay(now, usual, srtt); r.Alone(now + 32) }, 17}, // the reply to it is late
+		"an ACK before that": {func(r *Replies, now uint32) { r.Arrived(now); r.Delay(now, usual, srtt); r.Alone(now + 31) }, 0},
+		"quick replies": {func(r *Replies, now uint32) {
 			for range 200 {
 				exchange(r, now, 0)
 				now += 100
@@ -99,11 +99,11 @@ func TestDataThatIsNoReply(t *testing.T) {
 }
 
 // The constants of the package are the figures that RULES.md says.
-func TestRuleFigures(t *testing.T) {
+func TestReplyFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
 		{"| An ACK waits", "100 ms", MaxHold * time.Millisecond},
 		{"| An ACK waits", "16 replies", FirstReplies},
 		{"| An ACK waits", "250 after", Streak},
-		{"| An ACK waits", "of 32", Sampled},
+		{"| An ACK waits", "of 32", UndelayedShare},
 	})
 }

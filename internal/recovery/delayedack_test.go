@@ -1,4 +1,4 @@
-package delayedack
+package recovery
 
 import (
 	"testing"
@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/arqnet/kcp/internal/replyrhythm"
 	"github.com/arqnet/kcp/internal/rulebook"
 	"github.com/arqnet/kcp/internal/serial"
 )
@@ -53,12 +52,12 @@ func TestRepeat(t *testing.T) {
 }
 
 // path is one with a round trip of srtt milliseconds.
-func path(now serial.Number, srtt uint32) Path { return Path{Now: now, SRTT: srtt} }
+func path(now serial.Number, srtt uint32) AckPath { return AckPath{Now: now, SRTT: srtt} }
 
 // An ACK waits for a quarter of a round trip, 2 to 25 ms, from the first segment on.
 func TestDelay(t *testing.T) {
 	for srtt, want := range map[uint32]serial.Number{0: 2, 1: 2, 40: 10, 100: 25, 1000: 25} {
-		var p Policy
+		var p DelayedAck
 		p.Received(Arrival{Bytes: 1, Fresh: true, Next: true, Alone: true}, path(1000, srtt))
 		p.Received(Arrival{Bytes: 1, Fresh: true, Next: true}, path(1020, srtt))
 		p.Decide(1020, srtt, false, 1000, 0)
@@ -79,7 +78,7 @@ func TestDelayOfMuch(t *testing.T) {
 		{3, 10, 0, 1025, false}, {4, 10, 0, 1005, false}, {1, 255, 0, 1025, false}, {1, 256, 0, 1005, false},
 		{3, 1000, 0, 1005, false}, {4, 1000, 0, 1025, true}, {2, 10, 5, 1025, false}, {2, 10, 4, 1025, true},
 	} {
-		var p Policy
+		var p DelayedAck
 		for i := range test.segments {
 			p.Received(Arrival{Bytes: test.bytes, Fresh: true, Next: true, Alone: i == 0}, path(1000, 100))
 		}
@@ -92,7 +91,7 @@ func TestDelayOfMuch(t *testing.T) {
 // Behind a new gap three packets are acknowledged at once. What fills the gap is too,
 // with its own ts.
 func TestGap(t *testing.T) {
-	var p Policy
+	var p DelayedAck
 	at := path(1000, 100)
 	arrive := func(sn serial.Number, next, gap bool) bool {
 		p.Urgent = false
@@ -122,19 +121,19 @@ func TestGap(t *testing.T) {
 func TestAgain(t *testing.T) {
 	next := serial.Number(0xfffffff0)
 	held := map[serial.Number]bool{next + 1: true, next + 3: true, 5: true, 6: true, next + 64: true}
-	got := Again([]Ack{{SN: 1, TS: 2}}, next, 64, 9, func(sn serial.Number) bool { return held[sn] })
+	got := RepeatedAcks([]Ack{{SN: 1, TS: 2}}, next, 64, 9, func(sn serial.Number) bool { return held[sn] })
 	require.Equal(t, []Ack{{SN: 1, TS: 2}, {SN: 6, TS: 9}, {SN: 5, TS: 9}, {SN: next + 3, TS: 9}, {SN: next + 1, TS: 9}}, got)
-	got = Again(nil, next, 64, 9, func(serial.Number) bool { return true })
+	got = RepeatedAcks(nil, next, 64, 9, func(serial.Number) bool { return true })
 	require.Len(t, got, atClose)
 	require.Equal(t, next+63, got[0].SN)
-	require.Empty(t, Again(nil, next, 0, 9, func(serial.Number) bool { return true }))
+	require.Empty(t, RepeatedAcks(nil, next, 0, 9, func(serial.Number) bool { return true }))
 }
 
 // For a call that was woken an ACK waits twice as long each time, 25 ms and half of a
 // round trip at most. One that is urgent does not.
 func TestAwaitCall(t *testing.T) {
 	begin := serial.Number(1<<32 - 10)
-	arrived := func() (p Policy) {
+	arrived := func() (p DelayedAck) {
 		p.Received(Arrival{Bytes: 1, Fresh: true, Next: true, Alone: true}, path(begin, 40))
 		require.Equal(t, begin+10, p.Due)
 		return p
@@ -156,18 +155,18 @@ func TestAwaitCall(t *testing.T) {
 }
 
 // The constants of the package are the figures that RULES.md says.
-func TestRuleFigures(t *testing.T) {
+func TestAckFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
-		{"| Delayed ACK", "25 ms", MaxDelay * time.Millisecond},
+		{"| Delayed ACK", "25 ms", MaxAckDelay * time.Millisecond},
 		{"| Delayed ACK", "srtt/4", delayShare},
-		{"| Delayed ACK", "2 ms", MinDelay * time.Millisecond},
+		{"| Delayed ACK", "2 ms", MinAckDelay * time.Millisecond},
 		{"| Delayed ACK", "4 segments", manySegments},
 		{"| Delayed ACK", "256 bytes", manyBytes},
 		{"| Delayed ACK", "5 ms", soonDelay * time.Millisecond},
 		{"| Delayed ACK", "srtt/16", SoonShare},
 		{"| ACK at once", "4 full segments", FullSegments},
-		{"| ACKs that are due", "25 ms", MaxDelay * time.Millisecond},
-		{"| ACKs that are due", "100 ms", replyrhythm.MaxHold * time.Millisecond},
+		{"| ACKs that are due", "25 ms", MaxAckDelay * time.Millisecond},
+		{"| ACKs that are due", "100 ms", MaxHold * time.Millisecond},
 		{"| ACK at once", "3 packets", gapAcks},
 		{"ACK repetition", "400 ACKs", repeatLength},
 		{"ACK repetition", "4000 at most", repeatMost},

@@ -1,13 +1,4 @@
-// Package copies has redundancy for thin streams: packets that leave anyway carry recent
-// small segments that are not acknowledged once more. To any receiver these are
-// duplicates, which it drops. The next packet then makes up for a loss, instead of a
-// retransmission a round trip later. What follows the lost segment, and would have to
-// wait for it, is not delayed either. The package decides how many copies packets carry,
-// and has their short form (WIRE.md §5.11).
-//
-// A copy in the short form has no header of its own. It rides behind the data of a
-// segment, or in the payload of an ACK, and says by how much its sn differs.
-package copies
+package recovery
 
 import (
 	"encoding/binary"
@@ -15,13 +6,23 @@ import (
 	"github.com/arqnet/kcp/internal/serial"
 )
 
+// Redundancy for thin streams: packets that leave anyway carry recent small segments that
+// are not acknowledged once more. To any receiver these are duplicates, which it drops.
+// The next packet then makes up for a loss, instead of a retransmission a round trip
+// later. What follows the lost segment, and would have to wait for it, is not delayed
+// either. CopyPolicy decides how many copies packets carry. This file has their short
+// form (WIRE.md §5.11).
+//
+// A copy in the short form has no header of its own. It rides behind the data of a
+// segment, or in the payload of an ACK, and says by how much its sn differs.
+
 const (
-	// Flag in frg says that copies follow the data of a PUSH or STREAM segment.
-	Flag = 0x80
-	// Most is how many copies a segment carries at most.
-	Most = 32
-	// MaxPayload is the largest payload of a copy, in bytes.
-	MaxPayload = 1<<13 - 1
+	// CopiesFlag in frg says that copies follow the data of a PUSH or STREAM segment.
+	CopiesFlag = 0x80
+	// MostCopies is how many copies a segment carries at most.
+	MostCopies = 32
+	// MaxCopyPayload is the largest payload of a copy, in bytes.
+	MaxCopyPayload = 1<<13 - 1
 
 	headerSize = 24 // of a segment
 	sizeSize   = 2  // behind the copies that follow data: their size
@@ -90,8 +91,8 @@ func (c *Copy) append(b []byte, base serial.Number) []byte {
 	return append(b, c.Data...)
 }
 
-// Carrier is the last segment of a packet, if that can carry copies.
-type Carrier struct {
+// CopyCarrier is the last segment of a packet, if that can carry copies.
+type CopyCarrier struct {
 	at   int           // where it begins
 	base serial.Number // to which the sn of copies are related
 	n    int           // copies in it
@@ -100,8 +101,8 @@ type Carrier struct {
 
 // Find makes c the last segment of a packet that this end has made, and reports whether
 // it can carry copies, and carries none. next is the base of those in an ACK.
-func (c *Carrier) Find(packet []byte, next serial.Number) bool {
-	*c = Carrier{}
+func (c *CopyCarrier) Find(packet []byte, next serial.Number) bool {
+	*c = CopyCarrier{}
 	for end := c.end(packet); end < len(packet); end = c.end(packet) {
 		c.at = end
 	}
@@ -111,15 +112,15 @@ func (c *Carrier) Find(packet []byte, next serial.Number) bool {
 		c.base, c.ack = next, true
 		return len(packet) == c.at+headerSize
 	case cmdPush, cmdStream:
-		return packet[c.at+5]&Flag == 0
+		return packet[c.at+5]&CopiesFlag == 0
 	}
 	return false
 }
 
 // Cost returns by how many bytes the packet grows for a copy; 0: c, which may be nil,
 // cannot carry it.
-func (c *Carrier) Cost(of *Copy) int {
-	if c == nil || c.n == Most || len(of.Data) > MaxPayload {
+func (c *CopyCarrier) Cost(of *Copy) int {
+	if c == nil || c.n == MostCopies || len(of.Data) > MaxCopyPayload {
 		return 0
 	}
 	if d := c.base.Diff(of.SN); d != int32(int8(d)) {
@@ -137,20 +138,20 @@ func (c *Carrier) Cost(of *Copy) int {
 }
 
 // Close records that another segment follows, in the packet or the next.
-func (c *Carrier) Close() {
+func (c *CopyCarrier) Close() {
 	if c != nil {
-		c.n = Most
+		c.n = MostCopies
 	}
 }
 
 // end returns where c ends in its packet.
-func (c *Carrier) end(packet []byte) int {
+func (c *CopyCarrier) end(packet []byte) int {
 	return c.at + headerSize + int(binary.LittleEndian.Uint32(packet[c.at+20:]))
 }
 
 // Append appends a copy to the packet, which has room for what it costs. now is the ts
 // of the packet.
-func (c *Carrier) Append(packet []byte, of *Copy, now serial.Number) []byte {
+func (c *CopyCarrier) Append(packet []byte, of *Copy, now serial.Number) []byte {
 	h := packet[c.at:]
 	length := binary.LittleEndian.Uint32(h[20:])
 	n := c.Cost(of)
@@ -162,7 +163,7 @@ func (c *Carrier) Append(packet []byte, of *Copy, now serial.Number) []byte {
 		packet = binary.LittleEndian.AppendUint32(packet, uint32(now))
 	case c.ack:
 	case c.n == 0:
-		h[5] |= Flag
+		h[5] |= CopiesFlag
 	default:
 		size = int(binary.LittleEndian.Uint16(packet[len(packet)-sizeSize:]))
 		packet = packet[:len(packet)-sizeSize]
@@ -175,16 +176,17 @@ func (c *Carrier) Append(packet []byte, of *Copy, now serial.Number) []byte {
 	return packet
 }
 
-// Section is the copies that a segment carries.
-type Section struct {
+// CopySection is the copies that a segment carries.
+type CopySection struct {
 	Base serial.Number
 	TS   serial.Number
 	rest []byte
 }
 
-// Split divides the payload of a segment into its data and the copies that it carries;
-// ok is false if it is malformed. sn and ts are the segment's. An ACK has no data.
-func Split(ack bool, payload []byte, sn, ts serial.Number) (data []byte, s Section, ok bool) {
+// SplitCopies divides the payload of a segment into its data and the copies that it
+// carries; ok is false if it is malformed. sn and ts are the segment's. An ACK has no
+// data.
+func SplitCopies(ack bool, payload []byte, sn, ts serial.Number) (data []byte, s CopySection, ok bool) {
 	if ack {
 		if len(payload) < baseSize {
 			return nil, s, false
@@ -202,14 +204,14 @@ func Split(ack bool, payload []byte, sn, ts serial.Number) (data []byte, s Secti
 	if at -= int(binary.LittleEndian.Uint16(payload[at:])); at < 0 {
 		return nil, s, false
 	}
-	s = Section{sn, ts, rest[at:]}
+	s = CopySection{sn, ts, rest[at:]}
 	return payload[:at], s, s.wellFormed()
 }
 
 // wellFormed reports whether s consists of copies, of which there are not too many.
-func (s Section) wellFormed() bool {
+func (s CopySection) wellFormed() bool {
 	for n := 0; len(s.rest) > 0; n++ {
-		if _, ok := s.Next(); !ok || n == Most {
+		if _, ok := s.Next(); !ok || n == MostCopies {
 			return false
 		}
 	}
@@ -217,7 +219,7 @@ func (s Section) wellFormed() bool {
 }
 
 // Next takes the next copy off s. ok is false if there is none.
-func (s *Section) Next() (c Copy, ok bool) {
+func (s *CopySection) Next() (c Copy, ok bool) {
 	b := s.rest
 	if len(b) < 2 {
 		return c, false

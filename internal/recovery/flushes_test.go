@@ -1,4 +1,4 @@
-package flushes
+package recovery
 
 import (
 	"testing"
@@ -8,10 +8,10 @@ import (
 	"github.com/arqnet/kcp/internal/serial"
 )
 
-// Calls are woken once what the first of them waits for is acknowledged, and say then
+// FlushCalls are woken once what the first of them waits for is acknowledged, and say then
 // what they wait for.
 func TestCallsAreWoken(t *testing.T) {
-	var c Calls
+	var c FlushCalls
 	base := serial.Number(1<<32 - 2)
 	require.False(t, c.Delivers(base))
 	first, second := c.Begin(base+3), c.Begin(base+5)
@@ -30,7 +30,7 @@ func TestCallsAreWoken(t *testing.T) {
 // A segment that leaves before what waits moves what calls wait for, but not that of
 // calls all of whose segments have left.
 func TestSegmentsThatLeaveBefore(t *testing.T) {
-	var c Calls
+	var c FlushCalls
 	base := serial.Number(1<<32 - 2)
 	left, waits := c.Begin(base+1), c.Begin(base+4)
 	c.Overtaken(base + 1)

@@ -1,4 +1,4 @@
-package deliveryrate
+package recovery
 
 import (
 	"testing"
@@ -9,8 +9,8 @@ import (
 // The rate is what was delivered since a segment left, over the longer of the time in
 // which it was sent and that in which it was acknowledged.
 func TestRate(t *testing.T) {
-	var r Sampler
-	records := make([]Record, 20)
+	var r RateSampler
+	records := make([]Transmission, 20)
 	for i := range records { // 1000 bytes each 10 ms
 		records[i] = r.Sent(1000, int64(10_000*i), int64(1000*i))
 	}
@@ -35,26 +35,26 @@ func TestRate(t *testing.T) {
 // Only a segment that was sent once, without copies, shows a round trip. One that
 // was sent again shows a rate if the last transmission is known to have arrived.
 func TestAckedAgain(t *testing.T) {
-	for how, want := range map[How][2]int64{Once: {50, 50}, Repeated: {0, 50}, Last: {0, 0}, Unknown: {0, 0}} {
-		var r Sampler
+	for how, want := range map[Transmissions][2]int64{Once: {50, 50}, Repeated: {0, 50}, Last: {0, 0}, Ambiguous: {0, 0}} {
+		var r RateSampler
 		tx := r.Sent(1000, 100, 0)
 		r.Begin()
 		r.Acked(&tx, 1000, 150, how)
 		require.Equal(t, want[0], r.Sample.RTT, "%d", how)
 		require.Equal(t, want[1], r.MinRTT, "%d", how)
-		require.Equal(t, how != Unknown, r.Sampled, "%d", how)
+		require.Equal(t, how != Ambiguous, r.Sampled, "%d", how)
 	}
 }
 
 // A sender without data is limited by itself until what was in flight then has
 // arrived.
 func TestAppLimited(t *testing.T) {
-	var r Sampler
+	var r RateSampler
 	first := r.Sent(1000, 0, 0)
 	r.Limited(1000)
 	require.True(t, r.AppLimited())
 	second := r.Sent(1000, 10, 1000)
-	for i, tx := range []*Record{&first, &second} {
+	for i, tx := range []*Transmission{&first, &second} {
 		r.Begin()
 		r.Acked(tx, 1000, 100, Once)
 		r.Finish(1)
@@ -68,7 +68,7 @@ func TestAppLimited(t *testing.T) {
 
 // What acknowledges nothing new makes no sample.
 func TestNoSample(t *testing.T) {
-	var r Sampler
+	var r RateSampler
 	tx := r.Sent(1000, 100, 0)
 	r.Begin()
 	r.Acked(&tx, 1000, 150, Once)
@@ -81,7 +81,7 @@ func TestNoSample(t *testing.T) {
 
 // An acknowledgement that took half as long again as the shortest shows a queue.
 func TestQueued(t *testing.T) {
-	var r Sampler
+	var r RateSampler
 	for i, test := range []struct {
 		rtt    int64
 		queued bool

@@ -1,5 +1,4 @@
-// Package flushes has what calls wait for until it is acknowledged.
-package flushes
+package recovery
 
 import (
 	"slices"
@@ -7,9 +6,9 @@ import (
 	"github.com/arqnet/kcp/internal/serial"
 )
 
-// Calls are the calls of Flush, each of which waits until snd_una reaches a number. The
-// zero value has none.
-type Calls struct {
+// FlushCalls are the calls of Flush, each of which waits until snd_una reaches a number.
+// The zero value has none.
+type FlushCalls struct {
 	lowest  serial.Number    // that a call waits for
 	waits   bool             // lowest is valid
 	waiting []*serial.Number // what each call waits for
@@ -17,19 +16,19 @@ type Calls struct {
 
 // Begin returns where a call of Flush keeps what snd_una has to reach, until
 // end.
-func (w *Calls) Begin(end serial.Number) *serial.Number {
+func (w *FlushCalls) Begin(end serial.Number) *serial.Number {
 	w.waiting = append(w.waiting, &end)
 	return &end
 }
 
 // End records that a call of Flush returns.
-func (w *Calls) End(end *serial.Number) {
+func (w *FlushCalls) End(end *serial.Number) {
 	w.waiting = slices.DeleteFunc(w.waiting, func(p *serial.Number) bool { return p == end })
 }
 
 // Overtaken records that a segment of a stream leaves before all that wait, of
 // which the first would have been next.
-func (w *Calls) Overtaken(next serial.Number) {
+func (w *FlushCalls) Overtaken(next serial.Number) {
 	for _, end := range w.waiting {
 		if next.Before(*end) {
 			*end++
@@ -38,7 +37,7 @@ func (w *Calls) Overtaken(next serial.Number) {
 }
 
 // WaitFor records that a call of Flush waits for snd_una to reach end.
-func (w *Calls) WaitFor(end serial.Number) {
+func (w *FlushCalls) WaitFor(end serial.Number) {
 	if !w.waits || end.Before(w.lowest) {
 		w.lowest, w.waits = end, true
 	}
@@ -46,7 +45,7 @@ func (w *Calls) WaitFor(end serial.Number) {
 
 // Delivers reports whether calls of Flush are to be woken, as snd_una is now
 // una. They then ask again.
-func (w *Calls) Delivers(una serial.Number) bool {
+func (w *FlushCalls) Delivers(una serial.Number) bool {
 	if !w.waits || una.Before(w.lowest) {
 		return false
 	}

@@ -1,4 +1,4 @@
-package pacing
+package recovery
 
 import (
 	"iter"
@@ -6,7 +6,7 @@ import (
 )
 
 const (
-	// heldTime is how long datagrams wait for a Cap at most.
+	// heldTime is how long datagrams wait for a RateCap at most.
 	heldTime = 100 * time.Millisecond
 	// MaxHeld is how many packets a Held has at most. The oldest make room: fresh
 	// datagrams are worth more, and old parity is of no use.
@@ -21,7 +21,7 @@ const (
 	LeastWriteBuffer = 64 << 10
 )
 
-// Held is the packets that wait for a Cap, oldest first. The zero value has none.
+// Held is the packets that wait for a RateCap, oldest first. The zero value has none.
 type Held[P any] struct{ waiting []held[P] }
 
 type held[P any] struct {
@@ -35,7 +35,7 @@ func (h *Held[P]) Len() int { return len(h.waiting) }
 // Add lets a packet wait from now on.
 func (h *Held[P]) Add(p P, now time.Duration) { h.waiting = append(h.waiting, held[P]{p, now}) }
 
-// First returns the oldest packet. There must be one.
+// FreeResends returns the oldest packet. There must be one.
 func (h *Held[P]) First() *P { return &h.waiting[0].packet }
 
 // Take removes the oldest packet, and returns it. There must be one.
@@ -64,7 +64,7 @@ func (h *Held[P]) Stale(now time.Duration) iter.Seq[P] {
 	return h.Beyond(min(len(h.waiting)-n, MaxHeld))
 }
 
-// WakeAfter returns after what time something that waits for a Cap is to be looked at
+// WakeAfter returns after what time something that waits for a RateCap is to be looked at
 // again, of so many bytes a second, whose Wait is wait.
 func WakeAfter(rate int, wait int64) time.Duration {
 	at := time.Duration(wait) * time.Microsecond

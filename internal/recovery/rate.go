@@ -1,13 +1,12 @@
-// Package deliveryrate estimates the rate at which data arrives
-// (draft-cheng-iccrg-delivery-rate-estimation). It is pure: the caller passes the
-// time and guards the sampler.
-package deliveryrate
+package recovery
 
 import "github.com/arqnet/kcp/congestion"
 
-// Record is what the sampler records of every transmission. The fields from
+// The rate at which data arrives (draft-cheng-iccrg-delivery-rate-estimation).
+
+// Transmission is what the sampler records of every transmission. The fields from
 // delivered on are the totals and times at that moment.
-type Record struct {
+type Transmission struct {
 	At          int64  // when it left, in microseconds
 	Number      uint64 // of the transmission, counted over all segments
 	delivered   int64
@@ -18,9 +17,9 @@ type Record struct {
 	appLimited  bool
 }
 
-// Sampler holds the totals that rate samples are taken from. All its times
+// RateSampler holds the totals that rate samples are taken from. All its times
 // are in microseconds, and its bytes include segment headers.
-type Sampler struct {
+type RateSampler struct {
 	Delivered       int64  // bytes acknowledged
 	DeliveredAt     int64  // when the last of them were
 	Lost            int64  // bytes of transmissions declared lost
@@ -32,25 +31,25 @@ type Sampler struct {
 	NewestAckedRTT  int64  // time until it was acknowledged
 	appLimitedUntil int64  // delivered at which a lack of data has no more effect; 0: none
 
-	*Input // nil before the first input, and after Compact with no data left
+	*RateSample // nil before the first input, and after Compact with no data left
 }
 
-// Input is the sample of the current input.
-type Input struct {
+// RateSample is the sample of the current input.
+type RateSample struct {
 	Sample  congestion.Sample
-	Newest  Record // of the newest segment acknowledged
-	Sampled bool   // newest is valid
-	Waited  bool   // the acknowledgement may have waited: it shows no round trip
+	Newest  Transmission // of the newest segment acknowledged
+	Sampled bool         // newest is valid
+	Waited  bool         // the acknowledgement may have waited: it shows no round trip
 }
 
 // Sent returns the record of a transmission of size bytes. Before it, inFlight bytes
 // were in flight.
-func (r *Sampler) Sent(size int, now, inFlight int64) Record {
+func (r *RateSampler) Sent(size int, now, inFlight int64) Transmission {
 	if inFlight <= 0 {
 		r.firstSent, r.DeliveredAt = now, now
 	}
 	r.count++
-	return Record{
+	return Transmission{
 		At: now, Number: r.count, delivered: r.Delivered, deliveredAt: r.DeliveredAt, firstSent: r.firstSent,
 		lost: r.Lost, inFlight: inFlight + int64(size), appLimited: r.appLimitedUntil > 0,
 	}
@@ -58,45 +57,45 @@ func (r *Sampler) Sent(size int, now, inFlight int64) Record {
 
 // Limited records that the sender has run out of data, with inFlight bytes in
 // flight.
-func (r *Sampler) Limited(inFlight int64) {
+func (r *RateSampler) Limited(inFlight int64) {
 	r.appLimitedUntil = max(r.Delivered+inFlight, 1)
 }
 
 // AppLimited reports whether the sender was short of data lately, so that samples say
 // less than what the path takes.
-func (r *Sampler) AppLimited() bool { return r.appLimitedUntil > 0 }
+func (r *RateSampler) AppLimited() bool { return r.appLimitedUntil > 0 }
 
 // Queued reports whether the newest acknowledgement took half as long again as the
 // shortest: a queue is on the path, and losses may be its overflow.
-func (r *Sampler) Queued() bool { return 2*r.NewestAckedRTT >= 3*r.MinRTT }
+func (r *RateSampler) Queued() bool { return 2*r.NewestAckedRTT >= 3*r.MinRTT }
 
 // MostLost reports whether more was declared lost than was delivered since the newest
 // segment left that is acknowledged.
-func (r *Sampler) MostLost() bool {
-	return r.Input != nil && r.Lost-r.Newest.lost > r.Delivered-r.Newest.delivered
+func (r *RateSampler) MostLost() bool {
+	return r.RateSample != nil && r.Lost-r.Newest.lost > r.Delivered-r.Newest.delivered
 }
 
 // Begin starts the sample of a new input.
-func (r *Sampler) Begin() {
-	if r.Input == nil {
-		r.Input = new(Input)
+func (r *RateSampler) Begin() {
+	if r.RateSample == nil {
+		r.RateSample = new(RateSample)
 	}
 	r.Sample, r.Sampled, r.Waited = congestion.Sample{}, false, false
 }
 
-// How is how often a segment was sent before it was acknowledged.
-type How uint8
+// Transmissions is how often a segment was sent before it was acknowledged.
+type Transmissions uint8
 
 const (
-	Once     How = iota // once
-	Repeated            // once, and in redundant copies
-	Last                // more than once, and the last transmission has arrived
-	Unknown             // more than once, and which transmission has arrived is not known
+	Once      Transmissions = iota // once
+	Repeated                       // once, and in redundant copies
+	Last                           // more than once, and the last transmission has arrived
+	Ambiguous                      // more than once, and which transmission has arrived is not known
 )
 
 // Acked records the acknowledgement of a segment of size bytes. tx is of its last
 // transmission.
-func (r *Sampler) Acked(tx *Record, size int, now int64, how How) {
+func (r *RateSampler) Acked(tx *Transmission, size int, now int64, how Transmissions) {
 	r.Delivered += int64(size)
 	r.DeliveredAt = now
 	r.Sample.Acked += int64(size)
@@ -109,14 +108,14 @@ func (r *Sampler) Acked(tx *Record, size int, now int64, how How) {
 	if how <= Repeated && !r.Waited && (r.MinRTT == 0 || rtt < r.MinRTT) {
 		r.MinRTT = rtt
 	}
-	if how != Unknown {
+	if how != Ambiguous {
 		r.OnDelivered(tx, rtt)
 	}
 }
 
 // OnDelivered records that transmission tx was delivered. Its acknowledgement
 // took rtt microseconds.
-func (r *Sampler) OnDelivered(tx *Record, rtt int64) {
+func (r *RateSampler) OnDelivered(tx *Transmission, rtt int64) {
 	if !r.Sampled || tx.Number > r.Newest.Number {
 		r.Newest, r.Sampled = *tx, true
 	}
@@ -127,7 +126,7 @@ func (r *Sampler) OnDelivered(tx *Record, rtt int64) {
 
 // Finish completes the sample of the current input. Times are exact to grain
 // microseconds.
-func (r *Sampler) Finish(grain int64) {
+func (r *RateSampler) Finish(grain int64) {
 	if r.appLimitedUntil > 0 && r.Delivered > r.appLimitedUntil {
 		r.appLimitedUntil = 0
 	}
@@ -150,7 +149,7 @@ func (r *Sampler) Finish(grain int64) {
 
 // DeclaredLost records that the last transmission of a segment of size bytes is
 // declared lost. tx is of that transmission.
-func (r *Sampler) DeclaredLost(tx *Record, size int) {
+func (r *RateSampler) DeclaredLost(tx *Transmission, size int) {
 	r.Lost += int64(size)
 	r.LostSent = max(r.LostSent, tx.At)
 }

@@ -1,4 +1,4 @@
-package limited
+package recovery
 
 import (
 	"testing"
@@ -10,15 +10,15 @@ import (
 )
 
 // next is State.Next, and returns the limit.
-func next(s *State, f Facts, now uint32, rtt int32) stats.Limit {
+func next(s *Limit, f LimitFacts, now uint32, rtt int32) stats.Limit {
 	s.Next(f, now, rtt)
 	return s.By
 }
 
 // Each limit is named, also if others hold beside it that do not matter.
 func TestNext(t *testing.T) {
-	all := Facts{InFlight: true, Congestion: true, Peer: true, Send: true, Address: true}
-	for want, cases := range map[stats.Limit][]Facts{
+	all := LimitFacts{InFlight: true, Congestion: true, Peer: true, Send: true, Address: true}
+	for want, cases := range map[stats.Limit][]LimitFacts{
 		stats.LimitApplication: {{}, all},
 		stats.LimitReader:      {{Reader: true}},
 		stats.LimitPeerWindow: {
@@ -33,7 +33,7 @@ func TestNext(t *testing.T) {
 		stats.LimitPacing:     {{Waits: true}, {Resend: true}, {Resend: true, Peer: true}, {Waits: true, Reader: true, Credit: true}},
 	} {
 		for _, f := range cases {
-			s := State{Outage: want == stats.LimitOutage}
+			s := Limit{Outage: want == stats.LimitOutage}
 			require.Equal(t, want, next(&s, f, 1e9, 100), "%+v", f)
 			require.False(t, s.Next(f, 1e9, 100), "it is the same")
 		}
@@ -42,24 +42,24 @@ func TestNext(t *testing.T) {
 
 // A write that waits for room is what limits only while something is in flight.
 func TestRefusedWrite(t *testing.T) {
-	s := State{Refused: true}
-	require.Equal(t, stats.LimitCongestion, next(&s, Facts{Waits: true, Congestion: true, InFlight: true}, 0, 100))
-	require.Equal(t, stats.LimitWriteBuffer, next(&s, Facts{InFlight: true}, 10, 100))
-	require.Equal(t, stats.LimitApplication, next(&s, Facts{}, 20, 100))
-	require.Equal(t, stats.LimitApplication, next(&s, Facts{InFlight: true}, 30, 100))
+	s := Limit{Refused: true}
+	require.Equal(t, stats.LimitCongestion, next(&s, LimitFacts{Waits: true, Congestion: true, InFlight: true}, 0, 100))
+	require.Equal(t, stats.LimitWriteBuffer, next(&s, LimitFacts{InFlight: true}, 10, 100))
+	require.Equal(t, stats.LimitApplication, next(&s, LimitFacts{}, 20, 100))
+	require.Equal(t, stats.LimitApplication, next(&s, LimitFacts{InFlight: true}, 30, 100))
 }
 
 // A window that was full in the last round trips is why pacing is slow, and not before
 // that, nor after others were.
 func TestPacedByWindow(t *testing.T) {
-	for full, f := range map[stats.Limit]Facts{
+	for full, f := range map[stats.Limit]LimitFacts{
 		stats.LimitPeerWindow: {Waits: true, Peer: true}, stats.LimitSendWindow: {Waits: true, Peer: true, Send: true},
 	} {
-		s, paced, now := State{}, Facts{Waits: true}, uint32(1<<32-50) // which comes around
+		s, paced, now := Limit{}, LimitFacts{Waits: true}, uint32(1<<32-50) // which comes around
 		require.Equal(t, stats.LimitPacing, next(&s, paced, now, 100))
 		require.Equal(t, full, next(&s, f, now, 100))
 		require.Equal(t, full, next(&s, paced, now+200, 100))
-		require.Equal(t, stats.LimitApplication, next(&s, Facts{}, now+200, 100))
+		require.Equal(t, stats.LimitApplication, next(&s, LimitFacts{}, now+200, 100))
 		require.Equal(t, stats.LimitPacing, next(&s, paced, now+201, 100))
 		require.Equal(t, stats.LimitPacing, next(&s, paced, now, 100), "it is forgotten")
 	}
@@ -67,19 +67,19 @@ func TestPacedByWindow(t *testing.T) {
 
 // Every moment counts for the limit of then, and none for two.
 func TestClock(t *testing.T) {
-	at := func(c *Clock, now time.Duration) (stats.Limit, stats.LimitTimes) {
+	at := func(c *LimitClock, now time.Duration) (stats.Limit, stats.LimitTimes) {
 		var times stats.LimitTimes
 		return c.Add(&times, time.Second, now), times
 	}
 	by, times := at(nil, 2*time.Second)
 	require.Equal(t, stats.LimitHandshake, by)
 	require.Equal(t, stats.LimitTimes{stats.LimitHandshake: time.Second}, times)
-	var none *Clock
+	var none *LimitClock
 	by, times = at(none.End(time.Second, 4*time.Second), time.Hour)
 	require.Equal(t, stats.LimitHandshake, by)
 	require.Equal(t, stats.LimitTimes{stats.LimitHandshake: 3 * time.Second}, times)
 
-	c := New(time.Second, 3*time.Second, stats.LimitHandshake)
+	c := NewLimitClock(time.Second, 3*time.Second, stats.LimitHandshake)
 	by, times = at(c, 3*time.Second)
 	require.Equal(t, stats.LimitHandshake, by)
 	require.Equal(t, stats.LimitTimes{stats.LimitHandshake: 2 * time.Second}, times)
@@ -115,6 +115,6 @@ func TestNames(t *testing.T) {
 }
 
 // The constants of the package are the figures that RULES.md says.
-func TestRuleFigures(t *testing.T) {
+func TestLimitFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{{"| What limits: ", "2 round trips", rounds}})
 }

@@ -1,25 +1,20 @@
-// Package delayedack decides when acknowledgements leave (RFC 1122 §4.2.3.2), and which
-// leave twice.
-//
-// It has no clock: times are in milliseconds on the clock of the state machine.
-package delayedack
+package recovery
 
 import (
-	"github.com/arqnet/kcp/internal/replyrhythm"
 	"github.com/arqnet/kcp/internal/serial"
 )
 
 const (
-	// MaxDelay bounds how long an acknowledgement waits, in milliseconds, as
+	// MaxAckDelay bounds how long an acknowledgement waits, in milliseconds, as
 	// max_ack_delay does in QUIC (RFC 9000 §18.2). On short paths the bound is
 	// the part 1/delayShare of a round trip, since time-outs are short too.
-	MaxDelay   = 25
-	delayShare = 4
-	// MinDelay is the shortest wait in milliseconds, so that it lasts a full
+	MaxAckDelay = 25
+	delayShare  = 4
+	// MinAckDelay is the shortest wait in milliseconds, so that it lasts a full
 	// tick of the clock. Even on the shortest paths a reply may come in that
 	// time and carry the acknowledgement.
-	MinDelay = 2
-	// soonDelay, in milliseconds, and SoonShare take the place of MaxDelay
+	MinAckDelay = 2
+	// soonDelay, in milliseconds, and SoonShare take the place of MaxAckDelay
 	// and delayShare once manySegments segments or manyBytes bytes wait. A
 	// spurious retransmission of that much would be expensive. There is still
 	// time for the rest of a message to arrive, and for a reply to leave.
@@ -31,9 +26,10 @@ const (
 	// a long transfer opens its window by acknowledgements.
 	FullSegments = 4
 	// PerRound is how many acknowledgements a round trip of long transfers needs, if it
-	// lasts longRound milliseconds at least. More would fill a narrow way back (RFC 5690).
+	// lasts longRound milliseconds at least. More would fill a narrow way back (RFC
+	// 5690).
 	PerRound  = 4
-	longRound = PerRound * MinDelay
+	longRound = PerRound * MinAckDelay
 	// gapAcks is how many packets behind a new gap are acknowledged at once.
 	// Many senders wait for two such acknowledgements (RFC 5681 §3.2 has
 	// three), and one may be lost.
@@ -44,8 +40,8 @@ const (
 // answers.
 type Ack struct{ SN, TS serial.Number }
 
-// Policy is the state of Extensions.ThinAcks. Its zero value is ready.
-type Policy struct {
+// DelayedAck is the state of Extensions.ThinAcks. Its zero value is ready.
+type DelayedAck struct {
 	Due        serial.Number // when the waiting acknowledgements must leave
 	End        serial.Number // one more than the highest sn received
 	Sampled    serial.Number // when the last ACK of a segment below una left
@@ -60,7 +56,7 @@ type Policy struct {
 	Filler     Ack           // valid if filled
 	Segments   int32         // new segments since the last flush
 	Bytes      int32         // their payload
-	Replies    replyrhythm.Rhythm
+	Replies    Replies
 
 	round    serial.Number // when the present round trip began
 	arrived  uint32        // new segments in it
@@ -77,8 +73,8 @@ type Arrival struct {
 	Gap   bool // there is a gap now
 }
 
-// Path is what the policy has to know of the path and of both directions.
-type Path struct {
+// AckPath is what the policy has to know of the path and of both directions.
+type AckPath struct {
 	Now  serial.Number
 	Next serial.Number // rcv_nxt
 	SRTT uint32        // milliseconds
@@ -86,7 +82,7 @@ type Path struct {
 }
 
 // Received records a data segment.
-func (p *Policy) Received(s Arrival, at Path) {
+func (p *DelayedAck) Received(s Arrival, at AckPath) {
 	if s.Fresh {
 		p.Replies.Arrived(uint32(at.Now))
 	} else {
@@ -119,8 +115,8 @@ func (p *Policy) Received(s Arrival, at Path) {
 }
 
 // delay returns for how many milliseconds the ACK of what has just arrived may wait.
-func (p *Policy) delay(at Path) uint32 {
-	delay := min(MaxDelay, max(MinDelay, at.SRTT/delayShare))
+func (p *DelayedAck) delay(at AckPath) uint32 {
+	delay := min(MaxAckDelay, max(MinAckDelay, at.SRTT/delayShare))
 	if at.Wait {
 		return p.Replies.Delay(uint32(at.Now), delay, at.SRTT)
 	}
@@ -131,7 +127,7 @@ func (p *Policy) delay(at Path) uint32 {
 // there is a gap: the news of a missing segment leaves at once, because the peer acts on
 // it. mss is the payload of a full segment in bytes; share is the most that is advertised
 // as the window, in segments; 0: no limit.
-func (p *Policy) Decide(now serial.Number, srtt uint32, gap bool, mss int, share uint32) {
+func (p *DelayedAck) Decide(now serial.Number, srtt uint32, gap bool, mss int, share uint32) {
 	if p.early && gap && p.urgentAcks > 0 {
 		p.urgentAcks--
 		p.Urgent = true
@@ -142,7 +138,7 @@ func (p *Policy) Decide(now serial.Number, srtt uint32, gap bool, mss int, share
 	case int(p.Bytes) >= full*mss, share > 0 && 2*uint32(p.Segments) >= share:
 		p.Urgent = true // in the second case the peer can send little more before it
 	case full == FullSegments && (p.Segments >= manySegments || p.Bytes >= manyBytes):
-		soon := now + serial.Number(min(soonDelay, max(MinDelay, srtt/SoonShare)))
+		soon := now + serial.Number(min(soonDelay, max(MinAckDelay, srtt/SoonShare)))
 		if soon.Before(p.Due) {
 			p.Due = soon
 		}
@@ -150,7 +146,7 @@ func (p *Policy) Decide(now serial.Number, srtt uint32, gap bool, mss int, share
 }
 
 // full returns how many full segments are acknowledged at once.
-func (p *Policy) full(now serial.Number, srtt uint32) int {
+func (p *DelayedAck) full(now serial.Number, srtt uint32) int {
 	if took := uint32(now - p.round); took >= max(srtt, 1) {
 		p.perRound = uint32(uint64(p.arrived) * uint64(srtt) / uint64(took))
 		p.round, p.arrived = now, 0
@@ -163,14 +159,14 @@ func (p *Policy) full(now serial.Number, srtt uint32) int {
 
 // AwaitCall lets acknowledgements that are due wait on, for a call of the application
 // that was woken but has not run: in a process that is short of processor time, the data
-// that it writes comes soon. In all they wait MaxDelay and half of a round trip, but no
-// more than 100 ms, so that the peer's probe time-out (RFC 8985 §7.2) comes later.
-func (p *Policy) AwaitCall(now serial.Number, srtt uint32) {
+// that it writes comes soon. In all they wait MaxAckDelay and half of a round trip, but
+// no more than 100 ms, so that the peer's probe time-out (RFC 8985 §7.2) comes later.
+func (p *DelayedAck) AwaitCall(now serial.Number, srtt uint32) {
 	if p.Urgent || p.Due.After(now) {
 		return
 	}
 	since := p.Due - serial.Number(p.wait)
-	if waited, most := now.Diff(since), int32(min(MaxDelay+srtt/2, replyrhythm.MaxHold)); waited < most {
+	if waited, most := now.Diff(since), int32(min(MaxAckDelay+srtt/2, MaxHold)); waited < most {
 		p.wait = uint8(min(2*max(waited, 1), most))
 		p.Due = since + serial.Number(p.wait)
 	}
@@ -178,20 +174,20 @@ func (p *Policy) AwaitCall(now serial.Number, srtt uint32) {
 
 // SampledRecently reports whether an ACK of a segment below una has left within
 // a round trip.
-func (p *Policy) SampledRecently(now, srtt serial.Number) bool {
+func (p *DelayedAck) SampledRecently(now, srtt serial.Number) bool {
 	return p.started && now.Within(p.Sampled, p.Sampled+srtt)
 }
 
 // Announce records that an ACK leaves that una covers, and returns what it announces in
 // frg.
-func (p *Policy) Announce(now serial.Number) uint8 {
+func (p *DelayedAck) Announce(now serial.Number) uint8 {
 	p.Sampled, p.started, p.Filled = now, true, false
 	p.Announced = p.Replies.Hold > 0
 	return p.Replies.Announcement()
 }
 
 // Sent records what a flush has sent: new segments for the first time, or others again.
-func (p *Policy) Sent(now serial.Number, fresh, again bool) {
+func (p *DelayedAck) Sent(now serial.Number, fresh, again bool) {
 	switch {
 	case again:
 		p.Replies.Disturbed()
@@ -206,9 +202,10 @@ func (p *Policy) Sent(now serial.Number, fresh, again bool) {
 // atClose is how many ACKs of segments behind a gap leave again with CLOSE at most.
 const atClose = 32
 
-// Again appends to acks what acknowledges the segments at the places behind next that
-// have arrived, the newest first. Their ACKs may be lost or late, and una covers none.
-func Again(acks []Ack, next serial.Number, places int, ts serial.Number, arrived func(sn serial.Number) bool) []Ack {
+// RepeatedAcks appends to acks what acknowledges the segments at the places behind next
+// that have arrived, the newest first. Their ACKs may be lost or late, and una covers
+// none.
+func RepeatedAcks(acks []Ack, next serial.Number, places int, ts serial.Number, arrived func(sn serial.Number) bool) []Ack {
 	left := atClose
 	for sn := next + serial.Number(places) - 1; sn.After(next) && left > 0; sn-- {
 		if arrived(sn) {

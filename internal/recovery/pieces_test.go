@@ -1,4 +1,4 @@
-package reassembly
+package recovery
 
 import (
 	"bytes"
@@ -13,20 +13,20 @@ import (
 )
 
 // recount returns the memory of all segments.
-func (a *Segments) recount() (n int) {
+func (a *PartialSegments) recount() (n int) {
 	for _, s := range a.held {
 		n += s.memory()
 	}
 	return n
 }
 
-// Segments that are cut anew at each transmission, and whose pieces come in any
+// PartialSegments that are cut anew at each transmission, and whose pieces come in any
 // order and twice, are whole when all bytes have come, and not before. What is held
 // is what is counted.
 func TestSegments(t *testing.T) {
 	for seed := range uint64(25) {
 		random := rand.New(rand.NewPCG(seed, 1))
-		var a Segments
+		var a PartialSegments
 		var pool bufpool.Pool[int]
 		const segments = 5
 		var want [segments][]byte
@@ -42,7 +42,7 @@ func TestSegments(t *testing.T) {
 			size := len(want[sn])
 			for range 1 + random.IntN(3) {
 				for at := 0; at < size; {
-					n := min(Unit(size)*(1+random.IntN(20)), size-at)
+					n := min(PieceUnit(size)*(1+random.IntN(20)), size-at)
 					pieces, of = append(pieces, Piece{at, size, want[sn][at : at+n]}), append(of, sn)
 					at += n
 				}
@@ -50,9 +50,9 @@ func TestSegments(t *testing.T) {
 		}
 		done := make(map[int]bool)
 		for _, i := range random.Perm(len(pieces)) {
-			b := make([]byte, HeaderSize+len(pieces[i].Data))
+			b := make([]byte, PieceHeader+len(pieces[i].Data))
 			pieces[i].Encode(b)
-			p, ok := Decode(b)
+			p, ok := DecodePiece(b)
 			require.True(t, ok)
 			sn, left := of[i], 0
 			if done[sn] {
@@ -66,7 +66,7 @@ func TestSegments(t *testing.T) {
 					left++
 				}
 			}
-			if a.Compare(serial.Number(sn), 3, &p) == Known {
+			if a.Compare(serial.Number(sn), 3, &p) == KnownPiece {
 				continue
 			}
 			whole := a.Add(serial.Number(sn), 3, &p, &pool, 0, 100)
@@ -84,7 +84,7 @@ func TestSegments(t *testing.T) {
 // What has waited too long is dropped, and nothing else, also when the clock wraps
 // around.
 func TestExpire(t *testing.T) {
-	var a Segments
+	var a PartialSegments
 	var pool bufpool.Pool[int]
 	p := Piece{0, 200, make([]byte, 4)}
 	start := ^serial.Number(0) - 50
@@ -96,17 +96,17 @@ func TestExpire(t *testing.T) {
 	require.False(t, a.Has(1))
 	require.True(t, a.Has(2))
 	require.Equal(t, a.recount(), a.Bytes())
-	require.Equal(t, Contradict, a.Compare(2, 1, &p))
-	require.Equal(t, Contradict, a.Compare(2, 0, &Piece{0, 199, p.Data}))
-	require.Equal(t, Known, a.Compare(2, 0, &p))
-	require.Equal(t, More, a.Compare(2, 0, &Piece{4, 200, p.Data}))
+	require.Equal(t, ContradictingPiece, a.Compare(2, 1, &p))
+	require.Equal(t, ContradictingPiece, a.Compare(2, 0, &Piece{0, 199, p.Data}))
+	require.Equal(t, KnownPiece, a.Compare(2, 0, &p))
+	require.Equal(t, MorePiece, a.Compare(2, 0, &Piece{4, 200, p.Data}))
 	a.Drop(2, &pool)
 	require.Zero(t, a.Bytes())
 }
 
 func TestUnitsIn(t *testing.T) {
 	for size := 1; size < 70000; size += 1 + size/7 {
-		unit := Unit(size)
+		unit := PieceUnit(size)
 		all := unitsIn(0, size, unit)
 		require.LessOrEqual(t, bits.OnesCount64(all), MaxPieces)
 		require.Equal(t, (size+unit-1)/unit, bits.OnesCount64(all))

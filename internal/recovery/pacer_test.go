@@ -1,4 +1,4 @@
-package pacing
+package recovery
 
 import (
 	"math"
@@ -53,7 +53,7 @@ func TestNothingToWaitFor(t *testing.T) {
 func TestCap(t *testing.T) {
 	for _, size := range []int{100, 1400, 9000} {
 		const rate, micros = 125_000, 10_000_000
-		var c Cap
+		var c RateCap
 		c.SetRate(rate, 0)
 		sent, wakes := 0, 0
 		for now := int64(0); now < micros; wakes++ {
@@ -74,7 +74,7 @@ func TestCap(t *testing.T) {
 // is paid back the rest has half of the rate. A lower rate forgets what is beyond.
 func TestCapBorrow(t *testing.T) {
 	const rate, size = 100_000, 1400
-	var c Cap
+	var c RateCap
 	c.SetRate(rate, 0)
 	c.Borrow(size)
 	require.False(t, c.Indebted())
@@ -107,7 +107,7 @@ func TestCapBorrow(t *testing.T) {
 
 // Another rate counts from the moment that it is set.
 func TestCapChanges(t *testing.T) {
-	var c Cap
+	var c RateCap
 	c.SetRate(1000, 0)
 	require.True(t, c.Ready(0, 0))
 	c.Spend(1000)
@@ -128,7 +128,7 @@ func TestCapChanges(t *testing.T) {
 // The largest and the smallest rate do not overflow.
 func TestCapExtremes(t *testing.T) {
 	for _, rate := range []int64{1, math.MaxInt64} {
-		var c Cap
+		var c RateCap
 		c.SetRate(rate, 0)
 		c.Spend(1000)
 		c.Borrow(1000)
@@ -168,7 +168,7 @@ func TestStrictPacer(t *testing.T) {
 }
 
 // The constants of the package are the figures that RULES.md says.
-func TestRuleFigures(t *testing.T) {
+func TestPacingFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
 		{"| Pacing", "2 ms", burstTime * time.Microsecond},
 		{"| Pacing", "10 packets", idleBurst},

@@ -1,15 +1,16 @@
-// Package replyrhythm decides how long a delayed ACK waits for the application's next
-// data. An application that writes at its own rhythm, such as 20 times a second, or
-// that takes some milliseconds to answer, sends a packet that carries the
-// acknowledgement (RFC 1122 §4.2.3.2). The usual delay would let the ACK leave before
-// it, in a packet of its own. So the ACK waits as long as that has lately taken.
+package recovery
+
+// How long a delayed ACK waits for the application's next data. An application that
+// writes at its own rhythm, such as 20 times a second, or that takes some milliseconds to
+// answer, sends a packet that carries the acknowledgement (RFC 1122 §4.2.3.2). The usual
+// delay would let the ACK leave before it, in a packet of its own. So the ACK waits as
+// long as that has lately taken.
 //
 // The receiver announces how long (max_ack_delay, RFC 9000 §18.2). The peer adds it to
 // its retransmission time-out (RFC 9002 §6.2.1), and takes no round-trip sample from an
 // ACK that has waited, so the samples still measure the path. Every other packet of the
 // receiver shows una. One that does not cover what has long arrived shows a loss, for
 // which the peer then does not wait. Times are milliseconds and wrap around.
-package replyrhythm
 
 const (
 	// MaxHold bounds how long an ACK waits for data, in milliseconds. The
@@ -20,8 +21,8 @@ const (
 	// Streak, so that losses of a few in a thousand keep ACKs from waiting.
 	FirstReplies = 16
 	Streak       = 250
-	// Sampled is of how many ACKs one does not wait, for a round-trip sample.
-	Sampled = 32
+	// UndelayedShare is of how many ACKs one does not wait, for a round-trip sample.
+	UndelayedShare = 32
 )
 
 // Parts of an announcement, which is frg of an ACK. 0 means that ACKs do not wait.
@@ -30,9 +31,9 @@ const (
 	Waited   = 0x80 // this one may have waited
 )
 
-// Rhythm is how soon the application writes after data has arrived. Its
+// Replies is how soon the application writes after data has arrived. Its
 // zero value is ready.
-type Rhythm struct {
+type Replies struct {
 	since  uint32 // when the first data arrived that no new data has followed; valid if Open
 	from   uint32 // when the peer has learned of hold; valid if Hold > 0
 	took   uint8  // milliseconds that replies take: the most, which decays
@@ -45,14 +46,14 @@ type Rhythm struct {
 }
 
 // Arrived records new data.
-func (r *Rhythm) Arrived(now uint32) {
+func (r *Replies) Arrived(now uint32) {
 	if !r.Open {
 		r.Open, r.since = true, now
 	}
 }
 
 // Replied records data that is sent for the first time.
-func (r *Rhythm) Replied(now uint32) {
+func (r *Replies) Replied(now uint32) {
 	if !r.Open {
 		return
 	}
@@ -72,22 +73,22 @@ func (r *Rhythm) Replied(now uint32) {
 
 // Paused makes ACKs wait no longer than usual: no reply has come in time, or the peer has
 // sent again what had arrived, for which the ACK was late or got lost.
-func (r *Rhythm) Paused() { r.streak, r.took, r.Hold, r.Waits = 0, 0, 0, false }
+func (r *Replies) Paused() { r.streak, r.took, r.Hold, r.Waits = 0, 0, 0, false }
 
 // Disturbed is Paused, for longer: something was lost.
-func (r *Rhythm) Disturbed() {
+func (r *Replies) Disturbed() {
 	r.Paused()
 	r.lossy = true
 }
 
 // regular reports whether there were enough replies in a row.
-func (r *Rhythm) regular() bool {
+func (r *Replies) regular() bool {
 	return r.streak >= FirstReplies && !r.lossy || r.streak >= Streak
 }
 
 // Delay returns for how many milliseconds the ACK of what has just arrived may
 // wait. usual is that time without replies, and srtt the round trip.
-func (r *Rhythm) Delay(now uint32, usual, srtt uint32) uint32 {
+func (r *Replies) Delay(now uint32, usual, srtt uint32) uint32 {
 	r.Waits = false
 	took := uint32(r.took)
 	if !r.regular() || took <= usual {
@@ -103,7 +104,7 @@ func (r *Rhythm) Delay(now uint32, usual, srtt uint32) uint32 {
 		r.Hold = uint8(want)
 	}
 	r.acks++
-	r.Waits = int32(now-r.from) >= 0 && r.acks%Sampled != 0 && uint32(r.Hold) > usual
+	r.Waits = int32(now-r.from) >= 0 && r.acks%UndelayedShare != 0 && uint32(r.Hold) > usual
 	if r.Waits {
 		return uint32(r.Hold)
 	}
@@ -111,7 +112,7 @@ func (r *Rhythm) Delay(now uint32, usual, srtt uint32) uint32 {
 }
 
 // Announcement returns frg of an ACK that una covers.
-func (r *Rhythm) Announcement() uint8 {
+func (r *Replies) Announcement() uint8 {
 	if r.Waits {
 		return r.Hold | Waited
 	}
@@ -119,7 +120,7 @@ func (r *Rhythm) Announcement() uint8 {
 }
 
 // Alone records that an ACK leaves without new data.
-func (r *Rhythm) Alone(now uint32) {
+func (r *Replies) Alone(now uint32) {
 	if r.Waits && r.Open && int32(now-r.since) >= int32(r.Hold) {
 		r.Paused()
 	}
