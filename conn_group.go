@@ -3,7 +3,7 @@ package kcp
 import (
 	"net"
 
-	"github.com/arqnet/kcp/internal/list"
+	"github.com/arqnet/kcp/internal/container"
 	"github.com/arqnet/kcp/internal/streams"
 )
 
@@ -136,7 +136,7 @@ func (c *Conn) leaveGroup() {
 // group.
 func (c *Conn) endTurnsLocked() {
 	t := c.calls
-	var ended list.List[Stream]
+	var ended container.List[Stream]
 	for s := t.ready.First(); s != nil; s = t.ready.First() {
 		s.noEventsLocked()
 		if s.endWaitsLocked() {
@@ -157,7 +157,7 @@ func (s *Stream) endWaitsLocked() bool {
 func (c *Conn) reportsStreams() bool { return c.io.member != nil && c.io.member.streams }
 
 // turnOf returns the place of a stream in sessionStreams.ready.
-func turnOf(s *Stream) *list.Links[Stream] { return &s.turn }
+func turnOf(s *Stream) *container.Links[Stream] { return &s.turn }
 
 // takeStream is takeEvent for the streams of the session, if the group has their
 // events. All that the peer has opened come first, so no other event of a stream

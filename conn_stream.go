@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/arqnet/kcp/internal/list"
+	"github.com/arqnet/kcp/internal/container"
 	"github.com/arqnet/kcp/internal/streams"
 )
 
@@ -34,9 +34,9 @@ type Stream struct {
 	refused       bool         // a write did not wait for the one that holds writing
 	watch         *streamWatch // nil: neither Done nor Err was called
 
-	turn   list.Links[Stream] // in sessionStreams.ready
-	writer *streams.Writer    // EventWritable of a group is due; nil: it is not
-	eof    bool               // EventEOF was delivered
+	turn   container.Links[Stream] // in sessionStreams.ready
+	writer *streams.Writer         // EventWritable of a group is due; nil: it is not
+	eof    bool                    // EventEOF was delivered
 }
 
 // OpenStream opens a stream. It waits until the first packets show whether the peer takes

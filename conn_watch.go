@@ -6,7 +6,7 @@ import (
 	"net"
 	"time"
 
-	"github.com/arqnet/kcp/internal/list"
+	"github.com/arqnet/kcp/internal/container"
 )
 
 // callState is what only some applications have of a session besides Read and Write:
@@ -18,9 +18,9 @@ type callState struct {
 	handler *datagramHandler // nil: there is none
 
 	canAccept notifier
-	ready     list.List[Stream] // that may have an event for the session's group, or the next
-	reported  bool              // a group had the events of streams, and the session has left it
-	waiting   int32             // calls of streams that do not read the socket while they wait
+	ready     container.List[Stream] // that may have an event for the session's group, or the next
+	reported  bool                   // a group had the events of streams, and the session has left it
+	waiting   int32                  // calls of streams that do not read the socket while they wait
 }
 
 // state returns c.calls, which it makes.

@@ -1,9 +1,8 @@
 package kcp
 
 import (
-	"github.com/arqnet/kcp/internal/bufpool"
+	"github.com/arqnet/kcp/internal/container"
 	"github.com/arqnet/kcp/internal/recovery"
-	"github.com/arqnet/kcp/internal/ring"
 	"github.com/arqnet/kcp/internal/streams"
 )
 
@@ -61,14 +60,14 @@ func (k *KCP) Held() int {
 func (k *KCP) costOf(sn seq, n int) int {
 	cost := 0
 	if n > 0 {
-		cost = bufpool.Size(n)
+		cost = container.BufferSize(n)
 	}
 	places, have := int(sn-k.rcv.nxt)+1, k.rcv.ring.Len()
 	if sn == k.rcv.nxt && !k.receiveFull() {
 		places, have = int(k.rcv.queue.n)+1, k.rcv.queue.places.Len()
 	}
 	if places > have {
-		cost += (ring.Size(places) - have) * placeBytes
+		cost += (container.RingSize(places) - have) * placeBytes
 	}
 	return cost
 }
@@ -241,7 +240,7 @@ func (s *sendSegment) unlinkOrder() {
 
 // sendRing holds the segments in flight, from snd_una on. The slot of an acknowledged
 // segment is nil.
-type sendRing struct{ ring.Ring[*sendSegment] }
+type sendRing struct{ container.Ring[*sendSegment] }
 
 // at returns the segment sn, or nil if the ring does not hold it.
 func (r *sendRing) at(sn seq) *sendSegment {
@@ -252,7 +251,7 @@ func (r *sendRing) at(sn seq) *sendSegment {
 }
 
 // buffers are the spare payload buffers and segments of one direction.
-type buffers = bufpool.Pool[sendSegment]
+type buffers = container.Pool[sendSegment]
 
 // recycle takes back s and its buffer. If the buffer is still being written
 // (hooks.outputInPlace), s is only marked, and releaseSegment recycles it.
@@ -296,13 +295,13 @@ type recvSegment struct {
 }
 
 // recvRing holds early segments: from rcv_nxt on, or by SSN.
-type recvRing struct{ ring.Ring[recvSegment] }
+type recvRing struct{ container.Ring[recvSegment] }
 
 func (r *recvRing) at(sn seq) *recvSegment { return r.At(uint32(sn)) }
 
 // recvQueue holds the segments that have arrived in order and wait to be read.
 type recvQueue struct {
-	places ring.Ring[recvSegment]
+	places container.Ring[recvSegment]
 	first  uint32 // place of the first
 	n      uint32
 }

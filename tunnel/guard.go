@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/arqnet/kcp/internal/list"
+	"github.com/arqnet/kcp/internal/container"
 	"github.com/arqnet/kcp/internal/netblock"
 )
 
@@ -54,15 +54,15 @@ type attempts struct {
 	source source
 	since  time.Time
 	n      int
-	links  list.Links[attempts]
+	links  container.Links[attempts]
 }
 
-func (a *attempts) place() *list.Links[attempts] { return &a.links }
+func (a *attempts) place() *container.Links[attempts] { return &a.links }
 
 // memory is what is remembered of sources.
 type memory struct {
 	all   map[source]*attempts
-	order list.List[attempts] // by since
+	order container.List[attempts] // by since
 }
 
 // forget forgets what began before, and the oldest if there are more than most.

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/arqnet/kcp/internal/list"
+	"github.com/arqnet/kcp/internal/container"
 	"github.com/arqnet/kcp/internal/netblock"
 )
 
@@ -27,18 +27,18 @@ type Queue struct {
 	running []*Work    // that have a slot
 	sites   map[netip.Addr]*turn
 	subnets map[netip.Addr]*turn
-	turns   list.List[turn] // of sites that have work waiting
-	waiting int             // pieces of work
-	armed   bool            // a timer calls expire
+	turns   container.List[turn] // of sites that have work waiting
+	waiting int                  // pieces of work
+	armed   bool                 // a timer calls expire
 }
 
 // turn is a site or a subnet that has work waiting.
 type turn struct {
 	addr  netip.Addr
-	site  *turn           // of a subnet
-	turns list.List[turn] // of the subnets of a site
-	work  list.List[Work] // of a subnet
-	links list.Links[turn]
+	site  *turn                // of a subnet
+	turns container.List[turn] // of the subnets of a site
+	work  container.List[Work] // of a subnet
+	links container.Links[turn]
 }
 
 // Work is a piece of work.
@@ -47,11 +47,11 @@ type Work struct {
 	run   func()
 	turn  *turn     // of its subnet; nil: it does not wait
 	since time.Time // it runs
-	links list.Links[Work]
+	links container.Links[Work]
 }
 
-func (t *turn) place() *list.Links[turn] { return &t.links }
-func (w *Work) place() *list.Links[Work] { return &w.links }
+func (t *turn) place() *container.Links[turn] { return &t.links }
+func (w *Work) place() *container.Links[Work] { return &w.links }
 
 // New returns a queue that runs so many pieces of work at a time. A piece keeps another
 // from running for so long at most: what takes longer waits for something other than a

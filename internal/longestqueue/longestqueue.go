@@ -7,7 +7,7 @@ package longestqueue
 import (
 	"net/netip"
 
-	"github.com/arqnet/kcp/internal/list"
+	"github.com/arqnet/kcp/internal/container"
 	"github.com/arqnet/kcp/internal/netblock"
 )
 
@@ -24,7 +24,7 @@ type Queues[E any] struct {
 type Place struct {
 	element any     // a pointer
 	subnet  *subnet // nil: the element is in no queue
-	links   list.Links[Place]
+	links   container.Links[Place]
 }
 
 // subnet is the queue of a netblock.Block.Subnet.
@@ -32,8 +32,8 @@ type subnet struct {
 	addr     netip.Addr
 	site     *site
 	n        int
-	elements list.List[Place] // oldest first
-	links    list.Links[subnet]
+	elements container.List[Place] // oldest first
+	links    container.Links[subnet]
 }
 
 // site is the queues of a netblock.Block.Site.
@@ -41,12 +41,12 @@ type site struct {
 	addr  netip.Addr
 	n     int // elements of all
 	order ranking[subnet]
-	links list.Links[site]
+	links container.Links[site]
 }
 
-func (p *Place) place() *list.Links[Place]   { return &p.links }
-func (s *subnet) place() *list.Links[subnet] { return &s.links }
-func (s *site) place() *list.Links[site]     { return &s.links }
+func (p *Place) place() *container.Links[Place]   { return &p.links }
+func (s *subnet) place() *container.Links[subnet] { return &s.links }
+func (s *site) place() *container.Links[site]     { return &s.links }
 
 // Look is what the owner of a table finds out about an element that may make room.
 type Look uint8
@@ -207,7 +207,7 @@ func (q *Queues[E]) take(p *Place) *E {
 
 // ranking orders networks by their numbers of elements.
 type ranking[N any] struct {
-	by []list.List[N] // by[n-1]: those with n, in the order in which they got there; the last is not empty
+	by []container.List[N] // by[n-1]: those with n, in the order in which they got there; the last is not empty
 }
 
 // most returns the network with most elements; nil: there is none.
@@ -219,12 +219,12 @@ func (r *ranking[N]) most() *N {
 }
 
 // move says that a network has so many elements, which were one more or one fewer.
-func (r *ranking[N]) move(links func(*N) *list.Links[N], network *N, from, to int) {
+func (r *ranking[N]) move(links func(*N) *container.Links[N], network *N, from, to int) {
 	if from > 0 {
 		r.by[from-1].Remove(links, network)
 	}
 	if to > len(r.by) {
-		r.by = append(r.by, list.List[N]{})
+		r.by = append(r.by, container.List[N]{})
 	}
 	if to > 0 {
 		r.by[to-1].Add(links, network, false)

@@ -9,7 +9,7 @@ import (
 	"net"
 	"sync"
 
-	"github.com/arqnet/kcp/internal/list"
+	"github.com/arqnet/kcp/internal/container"
 )
 
 // Set is a set of members of type M. Init must be called before the other methods,
@@ -21,10 +21,10 @@ type Set[M any] struct {
 	done  chan struct{} // closed by Close
 
 	mu       sync.Mutex // guards the fields below
-	members  list.List[M]
-	ready    list.List[M] // members that may have an event, in the order of their turns
-	counted  int          // members, except for those with Place.Uncounted
-	sleeping int          // calls that block in Sleep
+	members  container.List[M]
+	ready    container.List[M] // members that may have an event, in the order of their turns
+	counted  int               // members, except for those with Place.Uncounted
+	sleeping int               // calls that block in Sleep
 	mode     Mode
 	calls    int  // since Enter, without Leave
 	handling bool // a goroutine calls the handler, or is about to
@@ -34,7 +34,7 @@ type Set[M any] struct {
 // Place is the place of a member in a Set, which alone uses it.
 type Place[M any] struct {
 	Uncounted      bool // Len leaves it out; set before Add
-	members, ready list.Links[M]
+	members, ready container.Links[M]
 }
 
 func (p *Place[M]) count() int {
@@ -62,8 +62,8 @@ func (s *Set[M]) Init(place func(*M) *Place[M]) {
 	s.place, s.wake, s.done = place, make(chan struct{}, 1), make(chan struct{})
 }
 
-func (s *Set[M]) inMembers(m *M) *list.Links[M] { return &s.place(m).members }
-func (s *Set[M]) inReady(m *M) *list.Links[M]   { return &s.place(m).ready }
+func (s *Set[M]) inMembers(m *M) *container.Links[M] { return &s.place(m).members }
+func (s *Set[M]) inReady(m *M) *container.Links[M]   { return &s.place(m).ready }
 
 // Add makes m a member. It reports false if the set is closed.
 func (s *Set[M]) Add(m *M) bool {

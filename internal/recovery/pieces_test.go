@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/arqnet/kcp/internal/bufpool"
+	"github.com/arqnet/kcp/internal/container"
 	"github.com/arqnet/kcp/internal/serial"
 )
 
@@ -27,7 +27,7 @@ func TestSegments(t *testing.T) {
 	for seed := range uint64(25) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		var a PartialSegments
-		var pool bufpool.Pool[int]
+		var pool container.Pool[int]
 		const segments = 5
 		var want [segments][]byte
 		var pieces []Piece
@@ -85,7 +85,7 @@ func TestSegments(t *testing.T) {
 // around.
 func TestExpire(t *testing.T) {
 	var a PartialSegments
-	var pool bufpool.Pool[int]
+	var pool container.Pool[int]
 	p := Piece{0, 200, make([]byte, 4)}
 	start := ^serial.Number(0) - 50
 	a.Add(1, 0, &p, &pool, start, 100)

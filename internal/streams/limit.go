@@ -1,6 +1,6 @@
 package streams
 
-import "github.com/arqnet/kcp/internal/list"
+import "github.com/arqnet/kcp/internal/container"
 
 // How many streams an end may open (MAX_STREAMS, RFC 9000 §19.11). Each end tells its
 // peer how many streams it takes in all since the session began, those that are over
@@ -17,10 +17,10 @@ const (
 // Opener is a call that waits until this end may open a stream.
 type Opener struct {
 	Wake  func() // lets the call try again
-	links list.Links[Opener]
+	links container.Links[Opener]
 }
 
-func openerLinks(o *Opener) *list.Links[Opener] { return &o.links }
+func openerLinks(o *Opener) *container.Links[Opener] { return &o.links }
 
 // begun returns how many streams this end has opened.
 func (t *Table) begun() uint32 {

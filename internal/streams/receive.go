@@ -4,9 +4,9 @@ import (
 	"io"
 	"net"
 
+	"github.com/arqnet/kcp/internal/container"
 	"github.com/arqnet/kcp/internal/rightsize"
 	"github.com/arqnet/kcp/internal/serial"
-	"github.com/arqnet/kcp/internal/sparse"
 )
 
 const (
@@ -25,32 +25,32 @@ const (
 
 // receiveSide is the receiving side of a stream.
 type receiveSide struct {
-	ready  []received               // to be read; from head on
-	head   int                      // in ready
-	lent   []byte                   // what is left of the buffer of a Read that waits
-	early  sparse.Map[earlyMessage] // by message: incomplete, or behind a missing one
-	next   serial.Number            // below it all messages are read, ready or abandoned
-	skip   serial.Number            // below it none is waited for; not below next
-	end    serial.Number            // one more than the last known, read, early or abandoned
-	got    serial.Number            // cost of all data that has arrived
-	owed   int                      // cost of what is to arrive of messages of which only ABANDON has
-	freed  serial.Number            // that part of got that holds nothing any more
-	limit  serial.Number            // of got, as the peer knows it
-	window int                      // how far limit may be ahead of freed, in bytes
-	meter  rightsize.Meter          // of what is read
-	bytes  int                      // payload held
-	held   int                      // memory held, in bytes
-	last   serial.Number            // number of messages, if fin
-	lags   bool                     // counted in Table.lagging
-	fin    bool                     // the peer's FIN has arrived
-	reset  bool                     // RESET has arrived, or this end has ended the stream
-	stop   bool                     // this end reads no more
-	err    error                    // why nothing more is read; nil: it is
-	stats  Stats                    // of both directions
+	ready  []received                        // to be read; from head on
+	head   int                               // in ready
+	lent   []byte                            // what is left of the buffer of a Read that waits
+	early  container.SparseMap[earlyMessage] // by message: incomplete, or behind a missing one
+	next   serial.Number                     // below it all messages are read, ready or abandoned
+	skip   serial.Number                     // below it none is waited for; not below next
+	end    serial.Number                     // one more than the last known, read, early or abandoned
+	got    serial.Number                     // cost of all data that has arrived
+	owed   int                               // cost of what is to arrive of messages of which only ABANDON has
+	freed  serial.Number                     // that part of got that holds nothing any more
+	limit  serial.Number                     // of got, as the peer knows it
+	window int                               // how far limit may be ahead of freed, in bytes
+	meter  rightsize.Meter                   // of what is read
+	bytes  int                               // payload held
+	held   int                               // memory held, in bytes
+	last   serial.Number                     // number of messages, if fin
+	lags   bool                              // counted in Table.lagging
+	fin    bool                              // the peer's FIN has arrived
+	reset  bool                              // RESET has arrived, or this end has ended the stream
+	stop   bool                              // this end reads no more
+	err    error                             // why nothing more is read; nil: it is
+	stats  Stats                             // of both directions
 }
 
 // fragments are the fragments of one message, by number.
-type fragments = sparse.Map[[]byte]
+type fragments = container.SparseMap[[]byte]
 
 // received is a message that can be read.
 type received struct {
@@ -177,7 +177,7 @@ func (s *Stream) endReading(err error) {
 	if in.err == nil {
 		in.err = err
 	}
-	in.ready, in.head, in.early, in.bytes = nil, 0, sparse.Map[earlyMessage]{}, 0
+	in.ready, in.head, in.early, in.bytes = nil, 0, container.SparseMap[earlyMessage]{}, 0
 	in.skip = in.next
 	s.hold(-in.held)
 	if in.lags {

@@ -1,6 +1,6 @@
 package streams
 
-import "github.com/arqnet/kcp/internal/list"
+import "github.com/arqnet/kcp/internal/container"
 
 // What waits in streams is bounded for all streams of a session together. Half of
 // that room is for anything. The other half is for what the peer has given credit
@@ -32,10 +32,10 @@ const (
 type Writer struct {
 	stream *Stream
 	half   Half
-	links  list.Links[Writer]
+	links  container.Links[Writer]
 }
 
-func linksOf(w *Writer) *list.Links[Writer] { return &w.links }
+func linksOf(w *Writer) *container.Links[Writer] { return &w.links }
 
 // waiting adds n, which may be negative, to the memory of what waits.
 func (s *Stream) waiting(n int) {

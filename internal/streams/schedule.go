@@ -3,7 +3,7 @@ package streams
 import (
 	"math/bits"
 
-	"github.com/arqnet/kcp/internal/list"
+	"github.com/arqnet/kcp/internal/container"
 )
 
 // scheduler decides which stream sends next: control first, then by priority, and
@@ -18,11 +18,11 @@ type scheduler struct {
 
 // queue is the streams that wait for their turn.
 type queue struct {
-	list.List[Stream]
+	container.List[Stream]
 	n int
 }
 
-func turnOf(s *Stream) *list.Links[Stream] { return &s.out.turn }
+func turnOf(s *Stream) *container.Links[Stream] { return &s.out.turn }
 
 func (q *queue) push(s *Stream) {
 	q.n++

@@ -4,7 +4,7 @@ import (
 	"math"
 	"net"
 
-	"github.com/arqnet/kcp/internal/list"
+	"github.com/arqnet/kcp/internal/container"
 	"github.com/arqnet/kcp/internal/serial"
 )
 
@@ -45,14 +45,14 @@ type sendSide struct {
 	code        uint64          // of RESET
 	stopCode    uint64          // of STOP
 
-	turn      list.Links[Stream] // in a queue of the scheduler
-	deficit   int32              // bytes that may be sent in this round
-	due       uint8              // due bits
-	listed    uint8              // in which queue of the scheduler
-	unsent    bool               // counted in scheduler.unsent
-	announced bool               // a segment with the options has been queued
-	known     bool               // and acknowledged
-	fin       bool               // FIN is to follow the data, unless reset
+	turn      container.Links[Stream] // in a queue of the scheduler
+	deficit   int32                   // bytes that may be sent in this round
+	due       uint8                   // due bits
+	listed    uint8                   // in which queue of the scheduler
+	unsent    bool                    // counted in scheduler.unsent
+	announced bool                    // a segment with the options has been queued
+	known     bool                    // and acknowledged
+	fin       bool                    // FIN is to follow the data, unless reset
 	finSent   bool
 	reset     bool // RESET was, or is to be, sent; or the peer has refused the stream
 	needless  bool // the peer has closed the stream, and nothing that waited was dropped

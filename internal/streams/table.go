@@ -4,8 +4,7 @@ import (
 	"maps"
 	"net"
 
-	"github.com/arqnet/kcp/internal/list"
-	"github.com/arqnet/kcp/internal/sparse"
+	"github.com/arqnet/kcp/internal/container"
 )
 
 const (
@@ -37,27 +36,27 @@ type Table struct {
 	backlog []*Stream          // opened by the peer, for Accept; oldest first
 	sched   scheduler
 
-	next     uint32                    // id of the next stream of this end; 0: not decided yet
-	theirs   sparse.Set                // of the peer's streams: those that have been opened
-	fromPeer int                       // streams of the peer that are not over, or that the application is not done with
-	openings []*Stream                 // opened by this end, and the peer may not know of it
-	refused  []uint32                  // ids of streams to be refused
-	openers  list.List[Opener]         // calls that wait to open a stream, oldest first
-	allowed  uint32                    // streams that this end may open in all, by the last MaxStreams; 0: none came
-	told     uint32                    // streams that the peer may open in all, by the last MaxStreams; 0: none was sent
-	tell     bool                      // MaxStreams is to be sent
-	closed   bool                      // Close was called
-	control  Tag                       // of segments that belong to no stream of the table
-	held     int                       // bytes of memory held for received messages
-	lagging  int                       // streams of whose buffer more than half was not read
-	grown    int                       // bytes of receive buffers beyond Limits.ReceiveBuffer
-	queued   int                       // bytes of memory of messages that wait to be sent
-	ready    int                       // part of queued: of streams that have credit for some
-	writers  [halves]list.List[Writer] // calls that wait for room of the session, oldest first
-	blocked  int                       // calls that wait for room, of the session or of a stream
-	shown    int                       // bytes of the largest credit that the peer has given
-	headroom int                       // bytes in front of the header of a segment
-	failed   bool                      // the session has ended, or delivers nothing more
+	next     uint32                         // id of the next stream of this end; 0: not decided yet
+	theirs   container.SparseSet            // of the peer's streams: those that have been opened
+	fromPeer int                            // streams of the peer that are not over, or that the application is not done with
+	openings []*Stream                      // opened by this end, and the peer may not know of it
+	refused  []uint32                       // ids of streams to be refused
+	openers  container.List[Opener]         // calls that wait to open a stream, oldest first
+	allowed  uint32                         // streams that this end may open in all, by the last MaxStreams; 0: none came
+	told     uint32                         // streams that the peer may open in all, by the last MaxStreams; 0: none was sent
+	tell     bool                           // MaxStreams is to be sent
+	closed   bool                           // Close was called
+	control  Tag                            // of segments that belong to no stream of the table
+	held     int                            // bytes of memory held for received messages
+	lagging  int                            // streams of whose buffer more than half was not read
+	grown    int                            // bytes of receive buffers beyond Limits.ReceiveBuffer
+	queued   int                            // bytes of memory of messages that wait to be sent
+	ready    int                            // part of queued: of streams that have credit for some
+	writers  [halves]container.List[Writer] // calls that wait for room of the session, oldest first
+	blocked  int                            // calls that wait for room, of the session or of a stream
+	shown    int                            // bytes of the largest credit that the peer has given
+	headroom int                            // bytes in front of the header of a segment
+	failed   bool                           // the session has ended, or delivers nothing more
 
 	pulled    *Tag   // of the segment that Pull is about to return
 	pulledBuf []byte // and its buffer

@@ -11,7 +11,7 @@ import (
 	"cmp"
 	"time"
 
-	"github.com/arqnet/kcp/internal/list"
+	"github.com/arqnet/kcp/internal/container"
 )
 
 // State is what has passed on a flow.
@@ -36,7 +36,7 @@ const (
 type Entry[F any] struct {
 	Owner *F
 
-	links list.Links[Entry[F]]
+	links container.Links[Entry[F]]
 	state State
 	last  time.Duration // when the last packet passed
 }
@@ -45,13 +45,13 @@ type Entry[F any] struct {
 func (e *Entry[F]) State() State { return e.state }
 
 // place returns the links of an entry.
-func (e *Entry[F]) place() *list.Links[Entry[F]] { return &e.links }
+func (e *Entry[F]) place() *container.Links[Entry[F]] { return &e.links }
 
 // Table is a table of flows.
 type Table[F any] struct {
 	limit     int
 	lifetimes [states]time.Duration
-	idle      [states]list.List[Entry[F]] // by last, the longest idle first
+	idle      [states]container.List[Entry[F]] // by last, the longest idle first
 	n         int
 }
 

@@ -1,10 +1,11 @@
-// Package bufpool recycles buffers of a few sizes, and elements of one type. A pool
-// belongs to one owner, whose lock guards it. All that it holds was in use at one
-// time, so it never exceeds the peak of its owner's queues. Trim lets go of what was not
-// needed since the last Trim.
-package bufpool
+package container
 
 import "unsafe"
+
+// A pool recycles buffers of a few sizes, and elements of one type. It belongs to one
+// owner, whose lock guards it. All that it holds was in use at one time, so it never
+// exceeds the peak of its owner's queues. Trim lets go of what was not needed since the
+// last Trim.
 
 // Buffers come in a few sizes, so that a small message does not occupy a full
 // segment. The Go allocator rounds none of these sizes up. The third holds the
@@ -19,9 +20,9 @@ const (
 	classes = 6
 )
 
-// Size returns the size of a buffer for n bytes, which is at most what a datagram
+// BufferSize returns the size of a buffer for n bytes, which is at most what a datagram
 // can hold.
-func Size(n int) int {
+func BufferSize(n int) int {
 	_, size := classOf(n)
 	return size
 }

@@ -1,7 +1,8 @@
-// Package ring holds what is numbered in sequence in a slice whose length is a power
-// of two. Finding, adding and removing cost the same at every size. Numbers are
-// uint32 and wrap around.
-package ring
+package container
+
+// A ring holds what is numbered in sequence in a slice whose length is a power of two.
+// Finding, adding and removing cost the same at every size. Numbers are uint32 and wrap
+// around.
 
 // smallest is the number of places of the smallest ring.
 const smallest = 8
@@ -23,15 +24,15 @@ func (r *Ring[E]) Reserve(first uint32, n int) {
 		return
 	}
 	old := *r
-	r.places = make([]E, Size(n))
+	r.places = make([]E, RingSize(n))
 	for i := range old.places {
 		sn := first + uint32(i)
 		*r.At(sn) = *old.At(sn)
 	}
 }
 
-// Size returns the number of places of a ring for n numbers, a power of two.
-func Size(n int) int {
+// RingSize returns the number of places of a ring for n numbers, a power of two.
+func RingSize(n int) int {
 	size := smallest
 	for size < n {
 		size *= 2

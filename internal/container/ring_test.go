@@ -1,4 +1,4 @@
-package ring
+package container
 
 import (
 	"testing"
@@ -6,9 +6,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestSize(t *testing.T) {
+func TestRingSize(t *testing.T) {
 	for _, test := range []struct{ n, want int }{{0, 8}, {8, 8}, {9, 16}, {16, 16}, {17, 32}, {1000, 1024}} {
-		require.Equal(t, test.want, Size(test.n), test.n)
+		require.Equal(t, test.want, RingSize(test.n), test.n)
 	}
 }
 

@@ -1,4 +1,4 @@
-package bufpool
+package container
 
 import (
 	"testing"
@@ -12,7 +12,7 @@ func TestSizes(t *testing.T) {
 		{1, 128}, {128, 128}, {129, 512}, {512, 512}, {513, 1536}, {1536, 1536}, {1537, 4096},
 		{4096, 4096}, {4097, 16384}, {16384, 16384}, {16385, 65536}, {65536, 65536},
 	} {
-		require.Equal(t, test.want, Size(test.n), test.n)
+		require.Equal(t, test.want, BufferSize(test.n), test.n)
 		buf := new(Pool[int]).Get(test.n)
 		require.Len(t, buf, test.n)
 		require.Equal(t, test.want, cap(buf), test.n)

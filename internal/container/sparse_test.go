@@ -1,4 +1,4 @@
-package sparse
+package container
 
 import (
 	"math/rand/v2"
@@ -14,7 +14,7 @@ func TestSet(t *testing.T) {
 	const reach = 1000
 	for seed := range uint64(10) {
 		random := rand.New(rand.NewPCG(seed, 1))
-		var s Set
+		var s SparseSet
 		s.floor = random.Uint32() >> 1 // as after so many
 		start, model := s.floor, make(map[uint32]bool)
 		far := 1 + random.Uint32N(2*reach)
@@ -37,7 +37,7 @@ func TestSet(t *testing.T) {
 
 // missing adds the first number that is missing, and reports whether no other is
 // known beyond.
-func (s *Set) missing(start uint32, model map[uint32]bool) (done bool) {
+func (s *SparseSet) missing(start uint32, model map[uint32]bool) (done bool) {
 	if s.ahead == 0 {
 		return true
 	}
@@ -47,7 +47,7 @@ func (s *Set) missing(start uint32, model map[uint32]bool) (done bool) {
 }
 
 func TestSetReach(t *testing.T) {
-	var s Set
+	var s SparseSet
 	require.False(t, s.Add(1<<16+1, 1<<16))
 	require.False(t, s.Add(1<<32-1, 1<<16))
 	require.Zero(t, s.Size())
@@ -59,7 +59,7 @@ func TestSetReach(t *testing.T) {
 }
 
 // keysOf returns the keys of m in order.
-func keysOf(m *Map[uint32]) (keys []uint32) {
+func keysOf(m *SparseMap[uint32]) (keys []uint32) {
 	m.All(func(key uint32, v *uint32) bool {
 		keys = append(keys, *v)
 		return true
@@ -71,7 +71,7 @@ func keysOf(m *Map[uint32]) (keys []uint32) {
 func TestMap(t *testing.T) {
 	for seed := range uint64(10) {
 		random := rand.New(rand.NewPCG(seed, 2))
-		var m Map[uint32]
+		var m SparseMap[uint32]
 		base := -random.Uint32N(500) // what follows wraps
 		var model []uint32           // distances from base
 		for range 2000 {
@@ -116,7 +116,7 @@ func TestMapDepth(t *testing.T) {
 		"spread":  func(i uint32) uint32 { return i * 0x9e3779b1 >> 1 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			var m Map[int]
+			var m SparseMap[int]
 			for i := range uint32(n) {
 				if m.Get(key(i)) == nil {
 					m.Add(key(i))

@@ -1,4 +1,4 @@
-package list
+package container
 
 import (
 	"math/rand/v2"

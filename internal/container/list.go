@@ -1,7 +1,11 @@
-// Package list has doubly linked lists of elements that carry their own links, so
-// that no element costs an allocation. The zero value of each type is empty. The
+// Package container has containers that several layers use: rings of what is numbered in
+// sequence, lists, sets and maps of numbers that a peer chooses, pools of buffers. The
+// owner's lock guards them.
+package container
+
+// Doubly linked lists of elements that carry their own links, so that no element costs an
+// allocation. The zero value of each type is empty. The
 // owner's lock guards a list and the links of what is in it.
-package list
 
 // Links are the neighbours of an element in a List.
 type Links[E any] struct {

@@ -1,23 +1,24 @@
-// Package sparse holds a set and a map of numbers that a peer chooses. Whatever
-// it chooses, a call takes little time, and memory is within a known bound.
-package sparse
+package container
 
 import (
 	"math/bits"
 	"math/rand/v2"
 )
 
-// Set is a set of numbers that grows from 0 up, almost in order: stream ids, of
+// A set and a map of numbers that a peer chooses. Whatever it chooses, a call takes little
+// time, and memory is within a known bound.
+
+// SparseSet is a set of numbers that grows from 0 up, almost in order: stream ids, of
 // which each may be used once (RFC 9000 §2.1). It holds a bit for each number from the
 // first that is missing up to the largest. The zero value is empty.
-type Set struct {
+type SparseSet struct {
 	floor uint32   // all below it are in the set
 	ahead int      // how many are beyond
 	words []uint64 // a ring of bits for them: of n in word n/64; its length is a power of two
 }
 
 // Has reports whether n is in the set.
-func (s *Set) Has(n uint32) bool {
+func (s *SparseSet) Has(n uint32) bool {
 	if n < s.floor {
 		return true
 	}
@@ -27,7 +28,7 @@ func (s *Set) Has(n uint32) bool {
 
 // Add adds n, which is not in the set. It reports false, and adds nothing, if n is
 // more than reach ahead of the first number that is missing.
-func (s *Set) Add(n, reach uint32) bool {
+func (s *SparseSet) Add(n, reach uint32) bool {
 	switch {
 	case n-s.floor > reach:
 		return false
@@ -44,14 +45,14 @@ func (s *Set) Add(n, reach uint32) bool {
 }
 
 // Size returns the memory that the set takes beside the Set itself, in bytes.
-func (s *Set) Size() int { return 8 * cap(s.words) }
+func (s *SparseSet) Size() int { return 8 * cap(s.words) }
 
-func (s *Set) word(n uint32) uint64 { return s.words[n/64&uint32(len(s.words)-1)] }
+func (s *SparseSet) word(n uint32) uint64 { return s.words[n/64&uint32(len(s.words)-1)] }
 
-func (s *Set) set(n uint32) { s.words[n/64&uint32(len(s.words)-1)] |= 1 << (n % 64) }
+func (s *SparseSet) set(n uint32) { s.words[n/64&uint32(len(s.words)-1)] |= 1 << (n % 64) }
 
 // grow makes the ring n words long, at least.
-func (s *Set) grow(n int) {
+func (s *SparseSet) grow(n int) {
 	if n <= len(s.words) {
 		return
 	}
@@ -63,7 +64,7 @@ func (s *Set) grow(n int) {
 }
 
 // advance moves floor past the numbers that are in the set, a word at a time.
-func (s *Set) advance() {
+func (s *SparseSet) advance() {
 	for s.ahead > 0 {
 		at := s.floor % 64
 		n := bits.TrailingZeros64(^(s.word(s.floor) >> at))
@@ -77,10 +78,10 @@ func (s *Set) advance() {
 	s.words = nil
 }
 
-// Map is an ordered map: a tree with random weights (a treap), which keeps its
+// SparseMap is an ordered map: a tree with random weights (a treap), which keeps its
 // depth small whatever the order in which keys come. Keys are in the order of
 // their difference modulo 2^32, and less than 2^31 apart. The zero value is empty.
-type Map[V any] struct{ root *node[V] }
+type SparseMap[V any] struct{ root *node[V] }
 
 type node[V any] struct {
 	less, more  *node[V]
@@ -97,10 +98,10 @@ func (n *node[V]) child(key uint32) **node[V] {
 }
 
 // Empty reports whether the map has no entry.
-func (m *Map[V]) Empty() bool { return m.root == nil }
+func (m *SparseMap[V]) Empty() bool { return m.root == nil }
 
 // Get returns the value of key; nil if there is none.
-func (m *Map[V]) Get(key uint32) *V {
+func (m *SparseMap[V]) Get(key uint32) *V {
 	n := m.root
 	for n != nil && n.key != key {
 		n = *n.child(key)
@@ -112,7 +113,7 @@ func (m *Map[V]) Get(key uint32) *V {
 }
 
 // Add adds key, which has no entry, and returns its value, the zero value.
-func (m *Map[V]) Add(key uint32) *V {
+func (m *SparseMap[V]) Add(key uint32) *V {
 	n := &node[V]{key: key, weight: rand.Uint32()}
 	at := &m.root
 	for *at != nil && (*at).weight >= n.weight {
@@ -133,7 +134,7 @@ func (m *Map[V]) Add(key uint32) *V {
 }
 
 // First returns the first key and its value; nil if the map is empty.
-func (m *Map[V]) First() (key uint32, v *V) {
+func (m *SparseMap[V]) First() (key uint32, v *V) {
 	n := m.root
 	if n == nil {
 		return 0, nil
@@ -145,7 +146,7 @@ func (m *Map[V]) First() (key uint32, v *V) {
 }
 
 // RemoveFirst removes the first entry, which there is.
-func (m *Map[V]) RemoveFirst() {
+func (m *SparseMap[V]) RemoveFirst() {
 	at := &m.root
 	for (*at).less != nil {
 		at = &(*at).less
@@ -154,7 +155,7 @@ func (m *Map[V]) RemoveFirst() {
 }
 
 // All calls f with each key and its value, in order.
-func (m *Map[V]) All(f func(key uint32, v *V) bool) { m.root.all(f) }
+func (m *SparseMap[V]) All(f func(key uint32, v *V) bool) { m.root.all(f) }
 
 func (n *node[V]) all(f func(key uint32, v *V) bool) bool {
 	return n == nil || n.less.all(f) && f(n.key, &n.value) && n.more.all(f)
