@@ -199,8 +199,8 @@ var machineImports = []string{"encoding/binary", "errors", "fmt", "io", "math", 
 // pure are the packages of the module that the state machine imports.
 var pure = []string{
 	"congestion", "stats", "trace",
-	"internal/amplification", "internal/container", "internal/pmtud", "internal/recovery",
-	"internal/serial", "internal/streams",
+	"internal/container", "internal/netpath", "internal/recovery", "internal/serial",
+	"internal/streams",
 }
 
 const module = "github.com/arqnet/kcp"

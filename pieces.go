@@ -1,7 +1,7 @@
 package kcp
 
 import (
-	"github.com/arqnet/kcp/internal/pmtud"
+	"github.com/arqnet/kcp/internal/netpath"
 	"github.com/arqnet/kcp/internal/recovery"
 )
 
@@ -132,7 +132,7 @@ func (k *KCP) putPieces(s *sendSegment, h *header, size int) {
 	}
 }
 
-// Black hole detection (RFC 8899 §4.3): what internal/pmtud finds is done.
+// Black hole detection (RFC 8899 §4.3): what internal/netpath finds is done.
 
 // arrivedIn returns in how large a packet s has arrived at least, in bytes. Any
 // of its transmissions may be the one acknowledged.
@@ -144,7 +144,7 @@ func (s *sendSegment) arrivedIn() int32 {
 }
 
 // blackHole returns the detector.
-func (k *KCP) blackHole() *pmtud.BlackHole { return &k.snd.blackHole }
+func (k *KCP) blackHole() *netpath.BlackHole { return &k.snd.blackHole }
 
 // maxPacket returns the size of the largest packet that may be sent now, in bytes.
 // While large packets are suspect it is no more than nearly every path takes.

@@ -1,8 +1,7 @@
 package kcp
 
 import (
-	"github.com/arqnet/kcp/internal/amplification"
-	"github.com/arqnet/kcp/internal/pmtud"
+	"github.com/arqnet/kcp/internal/netpath"
 	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/stats"
@@ -64,14 +63,14 @@ type sessionPort interface {
 
 	// Address validation.
 	limitUnvalidated(overhead int, legacy bool)
-	validation() *amplification.Limit
+	validation() *netpath.AmplificationLimit
 	validateAddress()
 
 	// Path MTU discovery.
 	packetSize() int
 	resizePackets(mtu int)
-	watchedSizes() pmtud.Watched
-	blackHole() *pmtud.BlackHole
+	watchedSizes() netpath.Watched
+	blackHole() *netpath.BlackHole
 	packetsRefused(size int)
 
 	tracing() *Trace
@@ -272,7 +271,7 @@ func (k *KCP) resizePackets(mtu int) {
 }
 
 // watchedSizes returns what the large packets have shown that are watched.
-func (k *KCP) watchedSizes() pmtud.Watched {
+func (k *KCP) watchedSizes() netpath.Watched {
 	return k.snd.blackHole.Watched(uint32(k.clock.now), k.snd.rtt.rto, int32(k.cfg.mtu), k.cfg.ext.SendPieces)
 }
 

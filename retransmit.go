@@ -4,7 +4,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/arqnet/kcp/internal/pmtud"
+	"github.com/arqnet/kcp/internal/netpath"
 	"github.com/arqnet/kcp/internal/recovery"
 )
 
@@ -117,7 +117,7 @@ func (k *KCP) noteLost(s *sendSegment) {
 	k.snd.redundancy.OnLoss(k.snd.nxt)
 	k.snd.rate.DeclaredLost(&s.tx, s.size())
 	s.lostAt = s.tx.At
-	k.snd.blackHole.DeclaredLost(pmtud.Loss{
+	k.snd.blackHole.DeclaredLost(netpath.SizedLosses{
 		Size: s.packet, MTU: int32(k.cfg.mtu), Now: uint32(k.clock.now), SN: uint32(s.sn), Next: uint32(k.snd.nxt),
 	})
 }

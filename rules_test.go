@@ -10,8 +10,8 @@ import (
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/lingering"
+	"github.com/arqnet/kcp/internal/netpath"
 	"github.com/arqnet/kcp/internal/opening"
-	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/rulebook"
 )
@@ -50,7 +50,7 @@ func machineFigures() []rulebook.Figure {
 		{pieces, "1 MiB", maxAssembly},
 		{pieces, "2 s", assemblyTime * millis},
 		{pieces, "4 RTO", assemblyRTOs},
-		{"| Black hole (RFC", "3 losses", pmtud.WatchedLosses},
+		{"| Black hole (RFC", "3 losses", netpath.WatchedLosses},
 		{requests, "16 signals", maxSignals},
 		{"| Data is taken", "4096 segments", sessionReach},
 		{"| Data is taken", "16 x", reachGrowth},

@@ -2,8 +2,7 @@ package kcp
 
 import (
 	"github.com/arqnet/kcp/congestion"
-	"github.com/arqnet/kcp/internal/amplification"
-	"github.com/arqnet/kcp/internal/pmtud"
+	"github.com/arqnet/kcp/internal/netpath"
 	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/streams"
 )
@@ -27,10 +26,10 @@ type sender struct {
 	cc          congestion.Control
 	ccState     *congestion.State // nil until first needed
 	redundancy  recovery.CopyPolicy
-	blackHole   pmtud.BlackHole
+	blackHole   netpath.BlackHole
 	lastAlive   transmission // oldest in flight at the last good packet
 
-	validation *amplification.Limit // nil: the peer's address is validated
+	validation *netpath.AmplificationLimit // nil: the peer's address is validated
 }
 
 // sender returns the sending side.
@@ -323,18 +322,18 @@ func (k *KCP) dropWaiting(s *sendSegment) {
 	k.out.recycle(s)
 }
 
-// Address validation (RFC 9000 §8): what internal/amplification decides is done. A state
+// Address validation (RFC 9000 §8): what internal/netpath decides is done. A state
 // machine without a limit has a peer whose address is validated.
 
 // limitUnvalidated applies the anti-amplification limit to a peer whose address
 // is not validated. Each packet to it has overhead bytes beside its segments.
 // Acknowledgements to a legacy peer are withheld at first.
 func (k *KCP) limitUnvalidated(overhead int, legacy bool) {
-	k.snd.validation = amplification.New(overhead, legacy, k.clock.now)
+	k.snd.validation = netpath.NewAmplificationLimit(overhead, legacy, k.clock.now)
 }
 
 // validation returns the limit; nil: there is none.
-func (k *KCP) validation() *amplification.Limit { return k.snd.validation }
+func (k *KCP) validation() *netpath.AmplificationLimit { return k.snd.validation }
 
 // holdsAcks reports whether acknowledgements to the peer are withheld for now.
 func (k *KCP) holdsAcks() bool {

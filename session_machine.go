@@ -12,16 +12,13 @@ import (
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/incast"
 	"github.com/arqnet/kcp/internal/liveness"
-	"github.com/arqnet/kcp/internal/migration"
 	"github.com/arqnet/kcp/internal/netblock"
+	"github.com/arqnet/kcp/internal/netpath"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/packetkeys"
-	"github.com/arqnet/kcp/internal/pathloss"
-	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/rightsize"
-	"github.com/arqnet/kcp/internal/roundtrip"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/trace"
 )
@@ -43,16 +40,16 @@ type session struct {
 	live     liveness.State
 	closing  closeState
 	timers   timerState
-	plpmtu   *pmtud.Path // nil: nothing has shown what the path takes
+	plpmtu   *netpath.PathMTU // nil: nothing has shown what the path takes
 	in       inputState
 	tls      *tlsState // nil without TLS; the pointer is immutable
 	outgoing outgoing
 	streams  *sessionStreams // nil: there have been none
 	rare     *rareState      // nil: nothing of it is needed
 	capped   *cappedOutput   // nil: the rate is not capped
-	rtt      roundtrip.Estimate
-	asked    *roundtrip.Asked     // PINGs that wait for their answers; nil: none
-	losses   *pathloss.State      // nil: the ends have told each other nothing
+	rtt      netpath.RTTEstimate
+	asked    *netpath.AskedPings  // PINGs that wait for their answers; nil: none
+	losses   *netpath.Losses      // nil: the ends have told each other nothing
 	limits   *recovery.LimitClock // nil: the handshake has limited for hs.took, and since then the application
 
 	// entry is the session's place in the endpoint's table. To change the key takes
@@ -208,13 +205,13 @@ func (c *session) traceSignal(sent bool, code signalCode) {
 
 // pathState is the network path to the peer.
 type pathState struct {
-	validation *migration.Validation[inPacket] // nil: no packet has come from another address
-	shard      uint16                          // index of the endpoint's socket that receives the peer's packets
-	moves      uint32                          // of this end's own address; see noteChallenge
-	challenge  uint32                          // the number of the last challenge
-	rerouted   bool                            // the next challenge is due to a move that moves has
-	outage     bool                            // the peer answers nothing; see setOutage
-	blocked    bool                            // a packet of a TLS handshake exceeds what may be sent to an address that is not validated
+	validation *netpath.Validation[inPacket] // nil: no packet has come from another address
+	shard      uint16                        // index of the endpoint's socket that receives the peer's packets
+	moves      uint32                        // of this end's own address; see noteChallenge
+	challenge  uint32                        // the number of the last challenge
+	rerouted   bool                          // the next challenge is due to a move that moves has
+	outage     bool                          // the peer answers nothing; see setOutage
+	blocked    bool                          // a packet of a TLS handshake exceeds what may be sent to an address that is not validated
 }
 
 // closeState is how far a session is with its end, and why it ends. Times are since the
@@ -233,7 +230,7 @@ type timerState struct {
 	compactAt time.Duration // when spare memory is released; 0: there is none
 	heldSince uint32        // since when time-outs wait, in ms since the epoch, from 1; 0: they do not
 	heldFor   uint32        // for what they wait; see Endpoint.arrived
-	clockBase uint32        // the state machine's clock at the epoch, ms; random, see internal/amplification
+	clockBase uint32        // the state machine's clock at the epoch, ms; random, see internal/netpath
 }
 
 // inputState is what handles input before the state machine, or beside it.

@@ -7,10 +7,9 @@ import (
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/handshake"
-	"github.com/arqnet/kcp/internal/migration"
+	"github.com/arqnet/kcp/internal/netpath"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/protect"
-	"github.com/arqnet/kcp/internal/roundtrip"
 )
 
 // Connection migration (RFC 9000 §9, WIRE.md §5.4). A session survives a change of the
@@ -161,9 +160,9 @@ func (c *session) packetFromNewAddress(p *inPacket, numbered bool, now time.Dura
 }
 
 // validating returns the state of path validation, which it allocates.
-func (p *pathState) validating() *migration.Validation[inPacket] {
+func (p *pathState) validating() *netpath.Validation[inPacket] {
 	if p.validation == nil {
-		p.validation = new(migration.Validation[inPacket])
+		p.validation = new(netpath.Validation[inPacket])
 	}
 	return p.validation
 }
@@ -230,7 +229,7 @@ func (c *session) migrateTo(to source) bool {
 func (c *session) beginPath() {
 	c.kcp.SetCongestionControl(c.newCongestionControl())
 	c.restartMTUSearch()
-	c.rtt = roundtrip.Estimate{}
+	c.rtt = netpath.RTTEstimate{}
 }
 
 // rerouted sends at once, without waiting for time-outs, as there is a

@@ -5,14 +5,14 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/netpath"
 	"github.com/arqnet/kcp/internal/opening"
-	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
 // Path MTU discovery of a session (DPLPMTUD, RFC 8899; WIRE.md §5.5).
-// pmtud.Search decides; this file sends its probes and sets the MTU that it
+// netpath.Search decides; this file sends its probes and sets the MTU that it
 // finds. It requires a peer that answers PROBE. With other peers the MTU is
 // Config's until a black hole shows, or the system refuses the size.
 
@@ -68,13 +68,13 @@ func (c *session) enablePieces() {
 // arrive; packets of the base size [BASE_PLPMTU] if the path has shown it.
 func (c *session) watchSizes() {
 	room := c.shared.overhead.total
-	c.kcp.blackHole().Watch(c.leastPMTU()-room, pmtud.Floor-room, pmtud.Base-room)
+	c.kcp.blackHole().Watch(c.leastPMTU()-room, netpath.FloorMTU-room, netpath.BaseMTU-room)
 }
 
 // leastPMTU returns the UDP payload to fall back to at last, in bytes
 // [MIN_PLPMTU]: the base size, or less if the session begins with less.
 func (c *session) leastPMTU() int {
-	return min(max(pmtud.Base, c.shared.overhead.total+minMTU), c.firstMTU())
+	return min(max(netpath.BaseMTU, c.shared.overhead.total+minMTU), c.firstMTU())
 }
 
 // mtu returns the largest UDP payload that is sent, in bytes.
@@ -82,13 +82,13 @@ func (c *session) mtu() int { return c.kcp.packetSize() + c.shared.overhead.tota
 
 // sizes returns what is known of the sizes that the path takes. It begins a search, from
 // the current MTU, if there has been none.
-func (c *session) sizes() *pmtud.Path {
+func (c *session) sizes() *netpath.PathMTU {
 	if c.plpmtu.Begun() {
 		return c.plpmtu
 	}
-	cfg, ether := &c.shared.config, pmtud.EtherIPv6
+	cfg, ether := &c.shared.config, netpath.EtherIPv6
 	if c.entry.Addr.Addr().Unmap().Is4() {
-		ether = pmtud.EtherIPv4
+		ether = netpath.EtherIPv4
 	}
 	limit := cfg.MaxMTU
 	if limit == 0 && c.entry.Peer == "" && c.host.keepsWhole(int(c.path.shard)) {
@@ -102,14 +102,14 @@ func (c *session) sizes() *pmtud.Path {
 	divisible := func(least int) int {
 		return room + headerSize + recovery.MaxPieces*(least-room-headerSize-recovery.PieceHeader)
 	}
-	if floor := max(pmtud.Floor, room+minMTU); c.hs.capabilities&capPMTU != 0 && floor < least && limit <= divisible(floor) {
+	if floor := max(netpath.FloorMTU, room+minMTU); c.hs.capabilities&capPMTU != 0 && floor < least && limit <= divisible(floor) {
 		least = floor
 	}
 	limit = min(limit, divisible(least))
 	if c.plpmtu == nil {
-		c.plpmtu = new(pmtud.Path)
+		c.plpmtu = new(netpath.PathMTU)
 	}
-	c.plpmtu.Begin(pmtud.New(least, c.mtu(), limit, ether))
+	c.plpmtu.Begin(netpath.NewSearch(least, c.mtu(), limit, ether))
 	return c.plpmtu
 }
 
@@ -129,7 +129,7 @@ func (c *session) datagramMTU() (promised, taken int) {
 // known to answer PROBE. One of size bytes leaves; 0: that is asked for.
 func (c *session) wantMTU(size int) {
 	if c.plpmtu == nil {
-		c.plpmtu = new(pmtud.Path)
+		c.plpmtu = new(netpath.PathMTU)
 	}
 	if c.plpmtu.Want(size) {
 		c.schedule(c.host.now())
@@ -159,27 +159,27 @@ func (c *session) advanceMTU(now time.Duration) {
 	if wanted {
 		w.Recent = c.kcp.blackHole().TakeRecent() + c.shared.overhead.total
 	}
-	if w.Suspect || w.BySize || wanted || probes && w.Full >= pmtud.SearchAfter || c.plpmtu != nil && c.plpmtu.Begun() {
+	if w.Suspect || w.BySize || wanted || probes && w.Full >= netpath.SearchAfter || c.plpmtu != nil && c.plpmtu.Begun() {
 		w.Heard, w.Probes = c.live.LastHeard(), probes
 		c.followMTU(c.sizes().Step(now, w), now)
 	}
 }
 
 // followMTU does what c.plpmtu has decided, and sets the size that it has found.
-func (c *session) followMTU(do pmtud.Do, now time.Duration) {
-	if do&pmtud.Forget != 0 {
+func (c *session) followMTU(do netpath.Do, now time.Duration) {
+	if do&netpath.Forget != 0 {
 		c.kcp.blackHole().Forget()
 	}
-	if do&pmtud.Watch != 0 {
+	if do&netpath.Watch != 0 {
 		c.kcp.blackHole().Restart()
 	}
 	if n := c.plpmtu.Size(); n != c.mtu() {
 		c.useMTU(n)
 	}
-	if do&pmtud.Probe != 0 {
+	if do&netpath.Probe != 0 {
 		c.sendMTUProbe(now)
 	}
-	if do&pmtud.Ping != 0 && c.hs.Unanswered&opening.Ping == 0 {
+	if do&netpath.Ping != 0 && c.hs.Unanswered&opening.Ping == 0 {
 		c.startPing(now)
 	}
 }
@@ -188,7 +188,7 @@ func (c *session) followMTU(do pmtud.Do, now time.Duration) {
 // large packets are lost, while the peer gives signs of life. Then the path may
 // be why the peer acknowledges nothing, so Close waits on.
 func (c *session) confirmingMTU(now time.Duration) bool {
-	return c.plpmtu.Confirming() && now-c.live.LastHeard() < max(pmtud.MaxWait, c.requestWait()) && c.kcp.watchedSizes().Lost > 0
+	return c.plpmtu.Confirming() && now-c.live.LastHeard() < max(netpath.MaxWait, c.requestWait()) && c.kcp.watchedSizes().Lost > 0
 }
 
 // sizeRefused is called when the system does not send packets of size bytes to the
@@ -201,7 +201,7 @@ func (c *session) sizeRefused(size int) {
 	now := c.host.now()
 	do := c.sizes().Refused(size, now, c.hs.capabilities&capPMTU != 0)
 	c.followMTU(do, now)
-	if do&pmtud.Resend != 0 {
+	if do&netpath.Resend != 0 {
 		c.setClock(now)
 		c.kcp.packetsRefused(size - c.shared.overhead.total)
 	}

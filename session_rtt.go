@@ -6,10 +6,9 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/netpath"
 	"github.com/arqnet/kcp/internal/opening"
-	"github.com/arqnet/kcp/internal/pathloss"
 	"github.com/arqnet/kcp/internal/recovery"
-	"github.com/arqnet/kcp/internal/roundtrip"
 )
 
 // measuredByData takes a sample of an ACK; 0 is none. If the application wants to know
@@ -51,11 +50,11 @@ func (c *session) measureOpening() {
 
 // mayPing reports whether the last sample is old enough for a PING the peer can answer.
 func (c *session) mayPing(now time.Duration) bool {
-	if c.hs.Peer < opening.Extended || c.hs.unvalidated.Load() || c.rtt.Prompt && now-c.rtt.At < roundtrip.RefreshAfter {
+	if c.hs.Peer < opening.Extended || c.hs.unvalidated.Load() || c.rtt.Prompt && now-c.rtt.At < netpath.RefreshAfter {
 		return false
 	}
 	last := c.asked.Last()
-	return last == 0 || now-last >= roundtrip.RefreshAfter
+	return last == 0 || now-last >= netpath.RefreshAfter
 }
 
 // queuePing queues a PING that measures the round-trip time. It is not repeated,
@@ -69,7 +68,7 @@ func (c *session) queuePing(now time.Duration) {
 // another: the answer shows which of them it is to.
 func (c *session) newPing(now time.Duration) signal {
 	if c.asked == nil {
-		c.asked = new(roundtrip.Asked)
+		c.asked = new(netpath.AskedPings)
 	}
 	ping := signal{sigPing, c.shared.env.Uint32(), c.shared.env.Uint32()}
 	c.asked.Sent(ping.sn, ping.ts, max(now, 1))
@@ -77,9 +76,9 @@ func (c *session) newPing(now time.Duration) signal {
 }
 
 // pathLoss returns what the ends have told each other, which it allocates.
-func (c *session) pathLoss() *pathloss.State {
+func (c *session) pathLoss() *netpath.Losses {
 	if c.losses == nil {
-		c.losses = new(pathloss.State)
+		c.losses = new(netpath.Losses)
 	}
 	return c.losses
 }
@@ -91,7 +90,7 @@ func (c *session) queueCount(now time.Duration) {
 		return
 	}
 	o := &c.outgoing
-	o.askAt = o.sent + pathloss.AskAfter
+	o.askAt = o.sent + netpath.AskAfter
 	sent, missing := c.pathLoss().Ask(o.seen()+1, now)
 	c.queueAnswer(signal{sigCount, sent, missing})
 }

@@ -3,8 +3,7 @@ package kcp
 import (
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/fec"
-	"github.com/arqnet/kcp/internal/pathloss"
-	"github.com/arqnet/kcp/internal/pmtud"
+	"github.com/arqnet/kcp/internal/netpath"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
 )
@@ -96,7 +95,7 @@ const (
 
 // init sets up o for a session.
 func (o *outgoing) init(e *sharedState) {
-	o.askAt = pathloss.AskAfter
+	o.askAt = netpath.AskAfter
 	if f := e.config.FEC; f != (FEC{}) {
 		// The ratio has passed Validate.
 		o.encoder, _ = fec.NewEncoder(f.Data, f.Parity)
@@ -272,7 +271,7 @@ func (c *session) seal(p *packet, w *written) error {
 	}
 	o := &c.outgoing
 	d := w.to.datagram(p.buf)
-	d.Cut = len(p.buf) > o.whole || p.repeats >= repeatsWhole && len(p.buf) > pmtud.Floor
+	d.Cut = len(p.buf) > o.whole || p.repeats >= repeatsWhole && len(p.buf) > netpath.FloorMTU
 	d.Alone = p.repeats > 0
 	o.batch = append(o.batch, d)
 	return nil

@@ -7,7 +7,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/congestion"
-	"github.com/arqnet/kcp/internal/pmtud"
+	"github.com/arqnet/kcp/internal/netpath"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
@@ -32,7 +32,7 @@ func TestPiecesAreAsLargeAsTheBase(t *testing.T) {
 		time.Sleep(3 * time.Second) // all was there before the verdict
 		s := a.Stats()
 		require.EqualValues(t, 1, s.PathMTU.BlackHoles)
-		require.GreaterOrEqual(t, s.PathMTU.MTU, pmtud.Base)
+		require.GreaterOrEqual(t, s.PathMTU.MTU, netpath.BaseMTU)
 		packets, segments := s.PacketsSent-before.PacketsSent, s.SegmentsSent-before.SegmentsSent+s.Retransmits()-before.Retransmits()
 		require.Less(t, packets, 2*segments+100)
 	})
@@ -45,9 +45,9 @@ func TestPathMTUIsRaised(t *testing.T) {
 	for _, test := range []struct{ limit, path, least, most int }{
 		{1472, 0, 1472, 1472},
 		{9000, 1472, 1472, 1472},
-		{9000, 4000, 4000 - pmtud.Step, 4000},
+		{9000, 4000, 4000 - netpath.Step, 4000},
 		{65507, 0, 65507, 65507},
-		{1472, 1420, 1420 - pmtud.Step, 1420},
+		{1472, 1420, 1420 - netpath.Step, 1420},
 		{-1, 0, 1400, 1400},
 		{1000, 0, 1400, 1400},
 	} {
@@ -97,7 +97,7 @@ func TestPathMTUBlackHole(t *testing.T) {
 				w.move(a, b, 1, 1<<20)
 				size := tap.Largest(2, 1)
 				require.LessOrEqual(t, size, mtu)
-				require.Greater(t, size, mtu-pmtud.Step-50)
+				require.Greater(t, size, mtu-netpath.Step-50)
 				require.Equal(t, kcp.Drops{}, b.Stats().Dropped)
 				require.NoError(t, a.Close())
 				require.NoError(t, b.Close())
@@ -143,7 +143,7 @@ func TestPathMTUProbesPastFEC(t *testing.T) {
 			require.Zero(t, b.Stats().Dropped.FEC)
 
 			w.net.SetLink("", "", path(0))
-			time.Sleep(pmtud.RaiseAfter)
+			time.Sleep(netpath.RaiseAfter)
 			w.move(a, b, 2, 1<<20)
 			require.Equal(t, 1472, a.Stats().PathMTU.MTU)
 			require.Equal(t, 1472, largest())

@@ -14,7 +14,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/crypt"
-	"github.com/arqnet/kcp/internal/pmtud"
+	"github.com/arqnet/kcp/internal/netpath"
 	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
@@ -208,7 +208,7 @@ func TestDatagrams(t *testing.T) {
 				n := open(t, p)
 				got := make(chan []byte, 16)
 				require.NoError(t, n.theirs().SetOOBHandler(func(b []byte) { got <- bytes.Clone(b) }))
-				require.Equal(t, n.theirs().GetOOBMaxSize()-(1400-pmtud.Base), n.ours().MaxDatagramSize(), "kcp-go answers no PROBE")
+				require.Equal(t, n.theirs().GetOOBMaxSize()-(1400-netpath.BaseMTU), n.ours().MaxDatagramSize(), "kcp-go answers no PROBE")
 				// Before kcp-go has acknowledged something, datagrams may be dropped.
 				await.True(t, func() bool { return n.ours().Stats().WriteBuffered == 0 })
 				for _, size := range []int{0, 1, 500, n.ours().MaxDatagramSize(), n.theirs().GetOOBMaxSize()} {

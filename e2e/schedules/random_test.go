@@ -15,7 +15,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/crypt"
-	"github.com/arqnet/kcp/internal/pmtud"
+	"github.com/arqnet/kcp/internal/netpath"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/testenv/life"
 	"github.com/arqnet/kcp/internal/testenv/life/ends"
@@ -118,10 +118,10 @@ func randomLife(t *testing.T, seed uint64) {
 	c.randomConfigs(t, random)
 	switch random.IntN(4) { // the path may swallow what is large
 	case 0:
-		link.MTU = pmtud.Base + random.IntN(300)
+		link.MTU = netpath.BaseMTU + random.IntN(300)
 	case 1:
 		c.client.MaxMTU, c.server.MaxMTU = 1472, 9000
-		link.MTU = pmtud.Base + random.IntN(4000)
+		link.MTU = netpath.BaseMTU + random.IntN(4000)
 	}
 	testenv.InWorld(t, seed, link, func(t *testing.T, network *netsim.Network, leads bool) {
 		c.t, c.net, c.leads, c.calm = t, network, leads, make(chan struct{})

@@ -1,11 +1,11 @@
-package roundtrip
+package netpath
 
 import "time"
 
-// Asked is the last PINGs that wait for their answers. A PING that is sent again has other
-// numbers, so an answer shows which it is to, and each is a sample of the round-trip time:
-// what packet numbers do for QUIC (RFC 9002 §5.1).
-type Asked struct {
+// AskedPings is the last PINGs that wait for their answers. A PING that is sent again has
+// other numbers, so an answer shows which it is to, and each is a sample of the round-trip
+// time: what packet numbers do for QUIC (RFC 9002 §5.1).
+type AskedPings struct {
 	last [remembered]ask
 	next uint8 // of last, modulo remembered
 }
@@ -21,13 +21,13 @@ type ask struct {
 }
 
 // Sent takes a PING that is sent now. The one sent longest ago is forgotten for it.
-func (a *Asked) Sent(sn, ts uint32, now time.Duration) {
+func (a *AskedPings) Sent(sn, ts uint32, now time.Duration) {
 	a.last[a.next%remembered] = ask{sn, ts, now}
 	a.next = (a.next + 1) % remembered
 }
 
 // find returns the PING with these numbers; nil: none waits.
-func (a *Asked) find(sn, ts uint32) *ask {
+func (a *AskedPings) find(sn, ts uint32) *ask {
 	if a == nil || sn == 0 && ts == 0 {
 		return nil
 	}
@@ -40,11 +40,11 @@ func (a *Asked) find(sn, ts uint32) *ask {
 }
 
 // Waits reports whether a PING with these numbers waits for its answer. a may be nil.
-func (a *Asked) Waits(sn, ts uint32) bool { return a.find(sn, ts) != nil }
+func (a *AskedPings) Waits(sn, ts uint32) bool { return a.find(sn, ts) != nil }
 
 // Answered takes the answer to a PING, and returns when that was sent. It reports false if
 // none with these numbers waits. a may be nil.
-func (a *Asked) Answered(sn, ts uint32) (sent time.Duration, ok bool) {
+func (a *AskedPings) Answered(sn, ts uint32) (sent time.Duration, ok bool) {
 	p := a.find(sn, ts)
 	if p == nil {
 		return 0, false
@@ -55,7 +55,7 @@ func (a *Asked) Answered(sn, ts uint32) (sent time.Duration, ok bool) {
 
 // Last returns when the last PING was sent; 0: it is answered, or there was none. a may be
 // nil.
-func (a *Asked) Last() time.Duration {
+func (a *AskedPings) Last() time.Duration {
 	if a == nil {
 		return 0
 	}
@@ -64,7 +64,7 @@ func (a *Asked) Last() time.Duration {
 
 // After returns when the first PING was sent after a time that waits for its answer; ok is
 // false if none does. a may be nil.
-func (a *Asked) After(t time.Duration) (first time.Duration, ok bool) {
+func (a *AskedPings) After(t time.Duration) (first time.Duration, ok bool) {
 	if a == nil {
 		return 0, false
 	}

@@ -1,4 +1,4 @@
-package pathloss
+package netpath
 
 import (
 	"math"
@@ -12,7 +12,7 @@ import (
 	"github.com/arqnet/kcp/stats"
 )
 
-func TestRuleFigures(t *testing.T) {
+func TestLossFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
 		{"| Packets that are lost", "256 packets", AskAfter},
 		{"| Packets that are lost", "1 s", askEvery},
@@ -20,20 +20,20 @@ func TestRuleFigures(t *testing.T) {
 }
 
 // loss is Loss without the last interval.
-func loss(s *State) (out, in [2]uint64) {
+func loss(s *Losses) (out, in [2]uint64) {
 	o, i := s.Loss()
 	return [2]uint64{o.Counted, o.Lost}, [2]uint64{i.Counted, i.Lost}
 }
 
 // Two ends tell each other, also when their counts come around.
 func TestCounts(t *testing.T) {
-	var none *State
+	var none *Losses
 	out, in := none.Loss()
 	require.Zero(t, out)
 	require.Zero(t, in)
 	require.False(t, none.Heard())
 	for _, step := range []uint64{100, math.MaxInt32 - 7} {
-		var a, b State
+		var a, b Losses
 		now, sent, lost := time.Duration(0), uint64(0), uint64(0)
 		for range 10 { // a sends, of which a fifth is lost
 			now += time.Second
@@ -57,7 +57,7 @@ func TestCounts(t *testing.T) {
 
 // Counts that come late or twice change nothing, nor do answers to no question.
 func TestLateCounts(t *testing.T) {
-	var s State
+	var s Losses
 	s.Ask(100, time.Second)
 	s.Take(50, 10, true, 40, time.Second)
 	was := s
@@ -84,7 +84,7 @@ func TestFalseCounts(t *testing.T) {
 		}
 		return random.Uint32()
 	}
-	var s State
+	var s Losses
 	now, sent, received := time.Duration(0), uint64(0), uint64(0)
 	for range 10_000 {
 		now += time.Duration(random.Int64N(int64(time.Second)))

@@ -1,11 +1,9 @@
-// Package migration has the state of path validation (RFC 9000 §8.2): a session gets
-// packets of its peer from another address, challenges that address, and migrates there
-// once the challenge is answered.
-//
-// It is told what happens, and when. It has no clock: times are since any epoch.
-package migration
+package netpath
 
 import "time"
+
+// Path validation (RFC 9000 §8.2): a session gets packets of its peer from another
+// address, challenges that address, and migrates there once the challenge is answered.
 
 // challengeEvery is the least time between two challenges of one address.
 const challengeEvery = 50 * time.Millisecond

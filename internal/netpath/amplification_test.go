@@ -1,4 +1,4 @@
-package amplification
+package netpath
 
 import (
 	"testing"
@@ -10,7 +10,7 @@ import (
 )
 
 // The constants of the package are the figures that RULES.md says.
-func TestRuleFigures(t *testing.T) {
+func TestAmplificationFigures(t *testing.T) {
 	const delayed = "| An unvalidated legacy peer"
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
 		{delayed, "200 bytes", ackAfter},
@@ -24,7 +24,7 @@ func TestRuleFigures(t *testing.T) {
 
 // A peer is sent three times what has come from it, 1 MiB at a time.
 func TestSendCredit(t *testing.T) {
-	l := New(0, false, 0)
+	l := NewAmplificationLimit(0, false, 0)
 	require.False(t, l.Take(1))
 	require.True(t, l.Received(1000))
 	require.True(t, l.Take(3000))
@@ -45,7 +45,7 @@ func TestSendCredit(t *testing.T) {
 
 // Nil is no limit.
 func TestNoLimit(t *testing.T) {
-	var l *Limit
+	var l *AmplificationLimit
 	require.False(t, l.Received(1))
 	require.True(t, l.Take(1<<30))
 	require.False(t, l.Overdrawn())
@@ -56,7 +56,7 @@ func TestNoLimit(t *testing.T) {
 
 // Half of the credit is left for retransmissions, unless nothing is in flight.
 func TestMayBegin(t *testing.T) {
-	l := New(50, false, 0)
+	l := NewAmplificationLimit(50, false, 0)
 	l.Received(100)
 	require.Equal(t, 50, l.Overhead())
 	require.True(t, l.Allows(300, false))
@@ -74,7 +74,7 @@ func TestMayBegin(t *testing.T) {
 
 // The first segment can be sent six times, or twice if the peer goes on to retransmit.
 func TestFirstSize(t *testing.T) {
-	l := New(26, true, 0)
+	l := NewAmplificationLimit(26, true, 0)
 	l.Received(100)
 	require.Equal(t, 1, l.FirstSize(1000, 24, false))
 	l.Received(100)
@@ -89,7 +89,7 @@ func TestFirstSize(t *testing.T) {
 func TestWithholds(t *testing.T) {
 	const begun = serial.Number(1<<32 - 100)
 	for sent := 199; sent <= 200; sent++ {
-		l := New(0, true, begun)
+		l := NewAmplificationLimit(0, true, begun)
 		l.Received(sent)
 		for ms := serial.Number(248); ms <= 252; ms++ {
 			require.Equal(t, sent < 200 && ms < 250, l.Withholds(false, begun+ms), "%d bytes, %d ms", sent, ms)
@@ -98,13 +98,13 @@ func TestWithholds(t *testing.T) {
 		l.AcknowledgeAtOnce()
 		require.False(t, l.Withholds(true, begun))
 	}
-	require.False(t, New(0, false, begun).Withholds(true, begun))
+	require.False(t, NewAmplificationLimit(0, false, begun).Withholds(true, begun))
 }
 
 // An ACK of any of the last 64 transmissions validates an address, and of no other.
 func TestEchoMemory(t *testing.T) {
 	for back := range 70 {
-		l := New(0, false, 0)
+		l := NewAmplificationLimit(0, false, 0)
 		for i := range serial.Number(100) {
 			l.Transmitted(i, 1000+i)
 		}
@@ -114,12 +114,12 @@ func TestEchoMemory(t *testing.T) {
 		require.Equal(t, back < 64, l.Acknowledged(latest, 1000+latest), "%d before the last", back)
 		require.Equal(t, back < 64, l.Echoed())
 	}
-	require.False(t, New(0, false, 0).Acknowledged(0, 0), "nothing was sent")
+	require.False(t, NewAmplificationLimit(0, false, 0).Acknowledged(0, 0), "nothing was sent")
 }
 
 // A number of requests are answered in 100 ms, from the first of them on.
 func TestMayAnswer(t *testing.T) {
-	l, now := New(0, false, 0), serial.Number(1<<32-50)
+	l, now := NewAmplificationLimit(0, false, 0), serial.Number(1<<32-50)
 	for range 3 {
 		for range 4 {
 			require.True(t, l.MayAnswer(now, 4))

@@ -1,4 +1,4 @@
-package pmtud
+package netpath
 
 // BlackHole is black hole detection (RFC 8899 §4.3): a path may begin
 // to drop large packets without a word, while small ones get through. The
@@ -68,8 +68,8 @@ func (w *BlackHole) Restart() {
 	w.Forget()
 }
 
-// Loss is the loss of a packet of Size bytes.
-type Loss struct {
+// SizedLosses is the loss of a packet of Size bytes.
+type SizedLosses struct {
 	Size, MTU int32
 	Now       uint32 // in milliseconds
 	SN, Next  uint32 // of the segment in it, and of the next new one
@@ -77,7 +77,7 @@ type Loss struct {
 
 // DeclaredLost records that a packet is declared lost. One larger than the MTU dates from
 // before the MTU shrank, and says nothing new.
-func (w *BlackHole) DeclaredLost(l Loss) {
+func (w *BlackHole) DeclaredLost(l SizedLosses) {
 	size, now := l.Size, l.Now
 	above := w.above(l.MTU)
 	if above == 0 || size > l.MTU {

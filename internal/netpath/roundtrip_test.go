@@ -1,4 +1,4 @@
-package roundtrip
+package netpath
 
 import (
 	"testing"
@@ -10,7 +10,7 @@ import (
 )
 
 // The constants of the package are the figures that RULES.md says.
-func TestRuleFigures(t *testing.T) {
+func TestRoundTripFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
 		{"| Round-trip time shown", "1 s", RefreshAfter},
 		{"| Round-trip time shown", "10 s", askedFor * time.Second},
@@ -20,7 +20,7 @@ func TestRuleFigures(t *testing.T) {
 
 // Samples at their extremes.
 func TestRTTSamples(t *testing.T) {
-	var r Estimate
+	var r RTTEstimate
 	r.Prompted(0, 0)
 	r.Prompted(-time.Second, 0)
 	require.Zero(t, r)
@@ -51,7 +51,7 @@ func TestWanted(t *testing.T) {
 		"too far apart":  {[]time.Duration{second, 11 * second}, 12 * second, false},
 		"18 hours later": {[]time.Duration{65535 * second, 65538 * second}, 65539 * second, true},
 	} {
-		var r Estimate
+		var r RTTEstimate
 		for _, at := range test.asked {
 			r.Ask(at)
 		}
@@ -63,7 +63,7 @@ func TestWanted(t *testing.T) {
 // and what data has shown does not count into it.
 func TestPromptSamples(t *testing.T) {
 	const ms, second = time.Millisecond, time.Second
-	var r Estimate
+	var r RTTEstimate
 	r.ByData(80*ms, second)
 	require.Equal(t, 80*ms, r.Current(0))
 	r.Ask(second)
@@ -85,7 +85,7 @@ func TestPromptSamples(t *testing.T) {
 // change nothing.
 func TestLeast(t *testing.T) {
 	const ms = time.Millisecond
-	var r Estimate
+	var r RTTEstimate
 	require.Zero(t, r.Least())
 	for i, step := range []struct{ at, sample, least time.Duration }{
 		{0, 20 * ms, 20 * ms},

@@ -1,4 +1,4 @@
-package pmtud
+package netpath
 
 import (
 	"testing"
@@ -8,15 +8,15 @@ import (
 
 func TestSizeWatch(t *testing.T) {
 	w := BlackHole{}
-	w.DeclaredLost(Loss{Size: 1400, MTU: 1400, Now: 1})
+	w.DeclaredLost(SizedLosses{Size: 1400, MTU: 1400, Now: 1})
 	require.Zero(t, w.large.n, "nothing is watched")
 	w.Watch(1200, 0, 0)
-	w.DeclaredLost(Loss{Size: 1200, MTU: 1400, Now: 1})
-	w.DeclaredLost(Loss{Size: 1401, MTU: 1400, Now: 1})
+	w.DeclaredLost(SizedLosses{Size: 1200, MTU: 1400, Now: 1})
+	w.DeclaredLost(SizedLosses{Size: 1401, MTU: 1400, Now: 1})
 	require.Zero(t, w.large.n, "small ones, and those from before the MTU has shrunk")
-	w.DeclaredLost(Loss{Size: 1350, MTU: 1400, Now: 2})
-	w.DeclaredLost(Loss{Size: 1300, MTU: 1400, Now: 3})
-	w.DeclaredLost(Loss{Size: 1400, MTU: 1400, Now: 4})
+	w.DeclaredLost(SizedLosses{Size: 1350, MTU: 1400, Now: 2})
+	w.DeclaredLost(SizedLosses{Size: 1300, MTU: 1400, Now: 3})
+	w.DeclaredLost(SizedLosses{Size: 1400, MTU: 1400, Now: 4})
 	require.Equal(t, BlackHole{watchAbove: 1200, large: losses{3, 1300, 2}, bySize: bySize{large: 3}}, w)
 	w.Arrived(1299)
 	require.EqualValues(t, 3, w.large.n, "that says nothing of larger ones")
@@ -68,10 +68,10 @@ func TestSmallLossesAreWatched(t *testing.T) {
 	var w BlackHole
 	w.Watch(1200, 548, 1200)
 	for now := range uint32(3) {
-		w.DeclaredLost(Loss{Size: 548, MTU: 1400, Now: now})
-		w.DeclaredLost(Loss{Size: 1000, MTU: 1400, Now: now * rto})
+		w.DeclaredLost(SizedLosses{Size: 548, MTU: 1400, Now: now})
+		w.DeclaredLost(SizedLosses{Size: 1000, MTU: 1400, Now: now * rto})
 	}
-	w.DeclaredLost(Loss{Size: 1400, MTU: 1400, Now: 0})
+	w.DeclaredLost(SizedLosses{Size: 1400, MTU: 1400, Now: 0})
 	require.False(t, w.Suspected(rto-1, rto))
 	require.True(t, w.Suspected(rto, rto))
 	require.EqualValues(t, 1400, w.Most(rto, rto, 1400), "a probe decides")
@@ -93,7 +93,7 @@ func TestLossBySize(t *testing.T) {
 		for range 6 {
 			require.False(t, w.Divides() && w.SendsSmall(1, 1))
 			w.Full += 40
-			w.DeclaredLost(Loss{Size: 1400, MTU: 1400, Now: 1})
+			w.DeclaredLost(SizedLosses{Size: 1400, MTU: 1400, Now: 1})
 			w.Arrived(1400)
 		}
 		require.True(t, w.Divides())
@@ -109,12 +109,12 @@ func TestLossBySize(t *testing.T) {
 	now := uint32(1)
 	lose := func(w *BlackHole, large, small int) {
 		for range small {
-			w.DeclaredLost(Loss{Size: 1190, MTU: 1400, Now: 1})
-			w.DeclaredLost(Loss{Size: 600, MTU: 1400, Now: 1}) // no half of the trial
+			w.DeclaredLost(SizedLosses{Size: 1190, MTU: 1400, Now: 1})
+			w.DeclaredLost(SizedLosses{Size: 600, MTU: 1400, Now: 1}) // no half of the trial
 		}
 		for range large {
 			w.Arrived(1400)
-			w.DeclaredLost(Loss{Size: 1400, MTU: 1400, Now: now})
+			w.DeclaredLost(SizedLosses{Size: 1400, MTU: 1400, Now: now})
 		}
 		w.Forget()
 	}
@@ -154,7 +154,7 @@ func TestLossBySize(t *testing.T) {
 	w.Watch(1200, 548, 1200)
 	for range 100 {
 		w.Full += 100
-		w.DeclaredLost(Loss{Size: 1400, MTU: 1400, Now: 1})
+		w.DeclaredLost(SizedLosses{Size: 1400, MTU: 1400, Now: 1})
 		w.Arrived(1400)
 	}
 	require.False(t, w.Divides(), "one of a hundred is lost")

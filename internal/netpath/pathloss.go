@@ -1,16 +1,17 @@
-// Package pathloss finds out how many packets of a session are lost in each direction. Both
-// ends tell each other how many they have sent, and how many of the other's are missing
-// (compare the receiver reports of RTP, RFC 3550 §6.4.1).
-//
-// It has no clock: times are since any epoch. What the peer tells may be false. Counts
-// neither wrap nor fall, and of this end's packets no more are lost than it has sent.
-package pathloss
+package netpath
 
 import (
 	"time"
 
 	"github.com/arqnet/kcp/stats"
 )
+
+// How many packets of a session are lost in each direction. Both ends tell each other how
+// many they have sent, and how many of the other's are missing (compare the receiver
+// reports of RTP, RFC 3550 §6.4.1).
+//
+// What the peer tells may be false. Counts neither wrap nor fall, and of this end's
+// packets no more are lost than it has sent.
 
 const (
 	// interval is the least time of an interval.
@@ -24,8 +25,8 @@ const (
 	answerTime = 5 * time.Second
 )
 
-// State is what both ends have told. The zero value is ready.
-type State struct {
+// Losses is what both ends have told. The zero value is ready.
+type Losses struct {
 	out, in direction // this end's packets, and the peer's
 
 	told     uint64        // packets of this end, as it has told last
@@ -55,7 +56,7 @@ func (d *direction) settle(now time.Duration) {
 
 // Ask tells, with a question, how many packets this end has sent, the one with this
 // included, and how many of the peer's are missing, modulo 2^32.
-func (s *State) Ask(sent uint64, now time.Duration) (uint32, uint32) {
+func (s *Losses) Ask(sent uint64, now time.Duration) (uint32, uint32) {
 	told, missing := s.Answer(sent)
 	if now = max(now, 1); !s.waits || now-s.askedAt >= askEvery { // else the answer may be to the one before
 		s.waits, s.asked, s.askedAt = true, s.told, now
@@ -64,14 +65,14 @@ func (s *State) Ask(sent uint64, now time.Duration) (uint32, uint32) {
 }
 
 // Answer is Ask without a question.
-func (s *State) Answer(sent uint64) (uint32, uint32) {
+func (s *Losses) Answer(sent uint64) (uint32, uint32) {
 	s.told = max(s.told, sent)
 	return uint32(s.told), uint32(s.in.Lost)
 }
 
 // Take takes what the peer tells, and whether that answers. received is how many of its
 // packets have arrived. What comes late is left out.
-func (s *State) Take(sent, missing uint32, answers bool, received uint64, now time.Duration) {
+func (s *Losses) Take(sent, missing uint32, answers bool, received uint64, now time.Duration) {
 	news := int32(sent - s.peerSent)
 	if news <= 0 {
 		return
@@ -92,7 +93,7 @@ func (s *State) Take(sent, missing uint32, answers bool, received uint64, now ti
 }
 
 // settle takes what the peer has told for what it knows of so many packets.
-func (s *State) settle(told uint64, now time.Duration) {
+func (s *Losses) settle(told uint64, now time.Duration) {
 	if more := int32(s.missing - s.taken); more > 0 && s.out.Lost+uint64(more) <= told {
 		s.out.Lost, s.taken = s.out.Lost+uint64(more), s.missing
 	}
@@ -102,13 +103,13 @@ func (s *State) settle(told uint64, now time.Duration) {
 
 // Due reports whether a question may leave beside data, AskAfter packets after the last.
 // s may be nil.
-func (s *State) Due(now time.Duration) bool { return s == nil || now-s.askedAt >= askEvery }
+func (s *Losses) Due(now time.Duration) bool { return s == nil || now-s.askedAt >= askEvery }
 
 // Heard reports whether the peer has told something. s may be nil.
-func (s *State) Heard() bool { return s != nil && s.heard }
+func (s *Losses) Heard() bool { return s != nil && s.heard }
 
 // Loss returns the loss of this end's packets, and of the peer's. s may be nil.
-func (s *State) Loss() (out, in stats.Loss) {
+func (s *Losses) Loss() (out, in stats.Loss) {
 	if s == nil {
 		return out, in
 	}

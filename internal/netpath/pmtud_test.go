@@ -1,4 +1,4 @@
-package pmtud
+package netpath
 
 import (
 	"testing"
@@ -52,7 +52,7 @@ func TestSearch(t *testing.T) {
 		{1460, 1472, 1472, []int{1472}, 1472},
 		{1460, 1472, 1465, []int{1472, 1472, 1472}, 1460},
 	} {
-		s := New(min(Base, test.size), test.size, test.limit, EtherIPv4)
+		s := NewSearch(min(BaseMTU, test.size), test.size, test.limit, EtherIPv4)
 		s.Begin(0, SearchAfter-1)
 		require.False(t, s.Active(), "too little was sent")
 		s.Begin(0, SearchAfter)
@@ -71,7 +71,7 @@ func TestSearch(t *testing.T) {
 
 // A search is repeated after ten minutes, if enough was sent since.
 func TestSearchIsRepeated(t *testing.T) {
-	s := New(Base, 1400, 1472, EtherIPv4)
+	s := NewSearch(BaseMTU, 1400, 1472, EtherIPv4)
 	s.Begin(0, 100)
 	_, now := searchOn(t, s, 1400, 0)
 	s.Begin(now+RaiseAfter-1, 100000)
@@ -89,7 +89,7 @@ func TestSearchIsRepeated(t *testing.T) {
 // In doubt the size in use is probed. If it does not pass, the sizes from the
 // base up to it are searched.
 func TestSearchInDoubt(t *testing.T) {
-	s := New(Base, 1400, 1472, EtherIPv4)
+	s := NewSearch(BaseMTU, 1400, 1472, EtherIPv4)
 	s.Suspect(0)
 	sizes, _ := searchOn(t, s, 1400, 0)
 	require.Equal(t, []int{1400}, sizes)
@@ -110,7 +110,7 @@ func TestSearchInDoubt(t *testing.T) {
 // Doubts that probes dispel again and again are raised at growing intervals, up
 // to a limit, until data of the size arrives.
 func TestSearchTrustGrows(t *testing.T) {
-	s := New(Base, 1400, 1400, EtherIPv4)
+	s := NewSearch(BaseMTU, 1400, 1400, EtherIPv4)
 	confirm := func(now time.Duration) time.Duration {
 		s.Suspect(now)
 		s.Sent(1, now, time.Second)
@@ -130,7 +130,7 @@ func TestSearchTrustGrows(t *testing.T) {
 // Probes into silence prove nothing. They leave at growing intervals, and a
 // search ends. Confirming the size in use does not.
 func TestSearchInSilence(t *testing.T) {
-	s := New(Base, 1400, 1472, EtherIPv4)
+	s := NewSearch(BaseMTU, 1400, 1472, EtherIPv4)
 	s.Begin(0, SearchAfter)
 	count, now := 0, time.Duration(0)
 	for ; s.Active(); count++ {
@@ -154,15 +154,15 @@ func TestSearchInSilence(t *testing.T) {
 	require.False(t, s.Active())
 }
 
-// A probe is given as long as answers take, on a path that is longer than MaxWait too. Once
-// the small packet is answered, the rest of that shrinks to a quarter.
+// A probe is given as long as answers take, on a path that is longer than MaxWait too.
+// Once the small packet is answered, the rest of that shrinks to a quarter.
 func TestProbeWaits(t *testing.T) {
 	for _, test := range []struct{ wait, silent, answered, heard time.Duration }{
 		{10 * time.Millisecond, minWait, 10 * time.Millisecond, minWait},
 		{time.Second, time.Second, 600 * time.Millisecond, 800 * time.Millisecond},
 		{8 * time.Second, 8 * time.Second, 4 * time.Second, 5 * time.Second},
 	} {
-		s := New(Floor, 1400, 1400, EtherIPv4)
+		s := NewSearch(FloorMTU, 1400, 1400, EtherIPv4)
 		s.Suspect(0)
 		s.Sent(1, 0, test.wait)
 		require.Equal(t, test.silent, s.Next())
@@ -176,7 +176,7 @@ func TestProbeWaits(t *testing.T) {
 
 // After silence, a path that takes packets again is probed at once.
 func TestSearchRevived(t *testing.T) {
-	s := New(Base, 1400, 1472, EtherIPv4)
+	s := NewSearch(BaseMTU, 1400, 1472, EtherIPv4)
 	s.Revive(0)
 	require.False(t, s.Active(), "there is nothing to probe")
 	s.Begin(0, SearchAfter)
@@ -201,7 +201,7 @@ func TestSearchGoesOnAfterDoubt(t *testing.T) {
 		},
 		"data": func(s *Search) { s.ConfirmedByData(0) },
 	} {
-		s := New(Base, 1400, 1472, EtherIPv4)
+		s := NewSearch(BaseMTU, 1400, 1472, EtherIPv4)
 		s.Begin(0, SearchAfter)
 		_, now := searchOn(t, s, 1472, 0)
 		s.Suspect(now)
@@ -211,7 +211,7 @@ func TestSearchGoesOnAfterDoubt(t *testing.T) {
 			now = s.Next()
 			s.Expire(now)
 		}
-		require.Equal(t, Base, s.Size())
+		require.Equal(t, BaseMTU, s.Size())
 		require.Equal(t, 1336, s.ProbeSize())
 		s.Suspect(now)
 		require.Equal(t, 1200, s.ProbeSize(), name)
@@ -225,20 +225,20 @@ func TestSearchGoesOnAfterDoubt(t *testing.T) {
 // What the system refuses is lowered at once, and the search goes on below it. What is
 // smaller than the size in use cannot be refused for its size twice.
 func TestSearchLowered(t *testing.T) {
-	s := New(Base, 1400, 9000, EtherIPv4)
+	s := NewSearch(BaseMTU, 1400, 9000, EtherIPv4)
 	require.True(t, s.Lower(1400, 0))
-	require.Equal(t, Base, s.Size())
+	require.Equal(t, BaseMTU, s.Size())
 	sizes, _ := searchOn(t, s, 1250, 0)
 	require.Equal(t, []int{1300, 1300, 1300, 1250}, sizes[:4])
 	require.Equal(t, 1250, s.Size())
 	require.False(t, s.Lower(1400, 0), "that is known")
 	require.False(t, s.Active())
-	require.False(t, s.Lower(Base, 0), "there is nothing smaller")
+	require.False(t, s.Lower(BaseMTU, 0), "there is nothing smaller")
 	require.True(t, s.Lower(1210, 0))
-	require.Equal(t, Base, s.Size())
+	require.Equal(t, BaseMTU, s.Size())
 	require.False(t, s.Active(), "exact enough")
 
-	s = New(Base, 1400, 1472, EtherIPv4)
+	s = NewSearch(BaseMTU, 1400, 1472, EtherIPv4)
 	s.Begin(0, SearchAfter)
 	s.Sent(1, 0, time.Second)
 	require.False(t, s.Lower(1460, 0), "the size in use passes")
@@ -247,12 +247,12 @@ func TestSearchLowered(t *testing.T) {
 	require.False(t, s.Lower(1470, 0))
 	require.Equal(t, 1430, s.ProbeSize())
 
-	s = New(500, 500, 1472, EtherIPv4)
+	s = NewSearch(500, 500, 1472, EtherIPv4)
 	require.False(t, s.Lower(500, 0), "there is nothing smaller")
 }
 
 // The constants of the package are the figures that RULES.md says.
-func TestRuleFigures(t *testing.T) {
+func TestMTUFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
 		{"| DPLPMTUD (RFC", "64 full segments", SearchAfter},
 		{"| DPLPMTUD (RFC", "20 bytes", Step},
@@ -261,9 +261,9 @@ func TestRuleFigures(t *testing.T) {
 		{"| DPLPMTUD (RFC", "10 min", RaiseAfter},
 		{"| DPLPMTUD: a probe", "200 ms", minWait},
 		{"| DPLPMTUD: a probe", "2 s", MaxWait},
-		{"| Black hole (RFC", "1200 bytes", Base},
+		{"| Black hole (RFC", "1200 bytes", BaseMTU},
 		{"| Black hole to", "15 s", doubtTime},
-		{"| Only these may", "548 bytes", Floor},
+		{"| Only these may", "548 bytes", FloorMTU},
 		{"| Black hole (RFC", "1 s", minTrust},
 		{"| Black hole (RFC", "8 s", maxTrust},
 	})

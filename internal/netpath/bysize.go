@@ -1,4 +1,4 @@
-package pmtud
+package netpath
 
 // A path may lose a part of the large packets, and few small ones: radio links, or one
 // of several routers behind a load balancer that has a smaller MTU. A probe passes
@@ -10,7 +10,8 @@ const (
 	periodFull = 256
 	periodLost = 6
 	// It lasts for trialFull full segments, or trialLost losses, at most. The next begins
-	// trialGap milliseconds later at the earliest, doubled with each up to maxTrials times.
+	// trialGap milliseconds later at the earliest, doubled with each up to maxTrials
+	// times.
 	trialFull = 1024
 	trialLost = 32
 	trialGap  = 1000
@@ -38,7 +39,7 @@ type bySize struct {
 
 // lost records a loss, after so many full segments. Packets of more than above bytes are
 // large.
-func (t *bySize) lost(full uint64, above int32, l Loss) {
+func (t *bySize) lost(full uint64, above int32, l SizedLosses) {
 	switch large := l.Size > above; {
 	case t.found, t.trying && int32(l.SN-t.first) < 0:
 	case !t.trying && large:

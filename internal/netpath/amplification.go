@@ -1,15 +1,16 @@
-// Package amplification is the anti-amplification limit (RFC 9000 §8.1), and how the
-// ACK of a segment lifts it. Anyone can open a session with a forged source address.
-// Until the peer has shown that it receives what is sent to its address, at most three
-// times as many bytes are sent there as have arrived from it. All bytes count.
+package netpath
+
+import "github.com/arqnet/kcp/internal/serial"
+
+// The anti-amplification limit (RFC 9000 §8.1), and how the ACK of a segment lifts it.
+// Anyone can open a session with a forged source address. Until the peer has shown that
+// it receives what is sent to its address, at most three times as many bytes are sent
+// there as have arrived from it. All bytes count.
 //
 // The peer shows it by echoing something that only the packets sent to it contain. For
 // an extended peer that is a token or the argument of a PING. Every KCP peer echoes the
 // ts of a segment in its ACK, which cannot be guessed if the clock begins at a random
 // time. snd_una and sequence numbers prove nothing: they begin at 0.
-package amplification
-
-import "github.com/arqnet/kcp/internal/serial"
 
 const (
 	// factor is how many bytes may be sent to an address that is not validated for each
@@ -37,9 +38,10 @@ const (
 	answerPeriod = 100
 )
 
-// Limit is the limit for a peer whose address is not validated. Times are on a clock of
-// milliseconds. Methods whose comment says so may be called of nil: there is no limit.
-type Limit struct {
+// AmplificationLimit is the limit for a peer whose address is not validated. Times are on
+// a clock of milliseconds. Methods whose comment says so may be called of nil: there is no
+// limit.
+type AmplificationLimit struct {
 	credit   int           // bytes that may still be sent; negative: overdrawn
 	overhead int           // bytes that a packet has beside its segments
 	unacked  int           // bytes that must still arrive before the peer is acknowledged
@@ -57,10 +59,10 @@ type Limit struct {
 // transmission identifies a transmission by what an ACK of it echoes.
 type transmission struct{ sn, ts serial.Number }
 
-// New returns a limit for packets that have overhead bytes beside their segments.
-// Acknowledgements to a legacy peer are withheld at first.
-func New(overhead int, legacy bool, now serial.Number) *Limit {
-	l := &Limit{overhead: overhead, begun: now}
+// NewAmplificationLimit returns a limit for packets that have overhead bytes beside their
+// segments. Acknowledgements to a legacy peer are withheld at first.
+func NewAmplificationLimit(overhead int, legacy bool, now serial.Number) *AmplificationLimit {
+	l := &AmplificationLimit{overhead: overhead, begun: now}
 	if legacy {
 		l.unacked = ackAfter
 	}
@@ -69,7 +71,7 @@ func New(overhead int, legacy bool, now serial.Number) *Limit {
 
 // Received adds the credit for a packet of n bytes from the peer's address. It reports
 // whether there is a limit: l may be nil.
-func (l *Limit) Received(n int) bool {
+func (l *AmplificationLimit) Received(n int) bool {
 	if l == nil {
 		return false
 	}
@@ -80,11 +82,11 @@ func (l *Limit) Received(n int) bool {
 }
 
 // Total returns the bytes that have arrived, up to 1 MiB.
-func (l *Limit) Total() int { return l.total }
+func (l *AmplificationLimit) Total() int { return l.total }
 
 // Take takes n bytes from the credit, for a packet. It reports false, and takes
 // nothing, if the credit is smaller. l may be nil.
-func (l *Limit) Take(n int) bool {
+func (l *AmplificationLimit) Take(n int) bool {
 	if l == nil {
 		return true
 	}
@@ -96,10 +98,10 @@ func (l *Limit) Take(n int) bool {
 }
 
 // Overhead returns the bytes that a packet has beside its segments.
-func (l *Limit) Overhead() int { return l.overhead }
+func (l *AmplificationLimit) Overhead() int { return l.overhead }
 
 // Allows reports whether n bytes may be sent, which begin a packet or fit into another.
-func (l *Limit) Allows(n int, begin bool) bool {
+func (l *AmplificationLimit) Allows(n int, begin bool) bool {
 	if begin {
 		n += l.overhead
 	}
@@ -108,7 +110,7 @@ func (l *Limit) Allows(n int, begin bool) bool {
 
 // Charge takes n bytes from the credit, which may become negative. They begin a packet or
 // fit into another.
-func (l *Limit) Charge(n int, begin bool) {
+func (l *AmplificationLimit) Charge(n int, begin bool) {
 	if begin {
 		n += l.overhead
 	}
@@ -116,12 +118,12 @@ func (l *Limit) Charge(n int, begin bool) {
 }
 
 // Overdrawn reports whether more was charged than may be sent. l may be nil.
-func (l *Limit) Overdrawn() bool { return l != nil && l.credit < 0 }
+func (l *AmplificationLimit) Overdrawn() bool { return l != nil && l.credit < 0 }
 
 // MayBegin reports whether the credit allows a data segment that is sent for the first
 // time, of n bytes with those before it that were not charged yet. Half of the credit
 // is left for retransmissions, unless nothing is in flight.
-func (l *Limit) MayBegin(n int, inFlight bool) bool {
+func (l *AmplificationLimit) MayBegin(n int, inFlight bool) bool {
 	n += l.overhead
 	if inFlight {
 		n *= 2
@@ -134,7 +136,7 @@ func (l *Limit) MayBegin(n int, inFlight bool) bool {
 // cut short if need be, so that it can be sent several times: the others may have to
 // wait for its ACK. While acknowledgements are withheld the peer keeps retransmitting,
 // and earns credit, so credit for two transmissions is enough.
-func (l *Limit) FirstSize(n, header int, withheld bool) int {
+func (l *AmplificationLimit) FirstSize(n, header int, withheld bool) int {
 	header += l.overhead
 	if withheld && n <= l.credit/2-header {
 		return n
@@ -143,13 +145,13 @@ func (l *Limit) FirstSize(n, header int, withheld bool) int {
 }
 
 // Withholds reports whether the peer is not acknowledged for now. l may be nil.
-func (l *Limit) Withholds(inFlight bool, now serial.Number) bool {
+func (l *AmplificationLimit) Withholds(inFlight bool, now serial.Number) bool {
 	return l != nil && l.unacked > 0 && (inFlight || now-l.begun < ackHold)
 }
 
 // AcknowledgeAtOnce ends Withholds: the peer has turned out to be an extended one. l
 // may be nil.
-func (l *Limit) AcknowledgeAtOnce() {
+func (l *AmplificationLimit) AcknowledgeAtOnce() {
 	if l != nil {
 		l.unacked = 0
 	}
@@ -157,7 +159,7 @@ func (l *Limit) AcknowledgeAtOnce() {
 
 // MayAnswer reports whether a request that arrives now is answered, and counts it. most
 // of them are in a tenth of a second.
-func (l *Limit) MayAnswer(now serial.Number, most int) bool {
+func (l *AmplificationLimit) MayAnswer(now serial.Number, most int) bool {
 	if l.answers == 0 || now-l.answered >= answerPeriod {
 		l.answers, l.answered = 0, now
 	}
@@ -169,7 +171,7 @@ func (l *Limit) MayAnswer(now serial.Number, most int) bool {
 }
 
 // Transmitted records a transmission of a data segment.
-func (l *Limit) Transmitted(sn, ts serial.Number) {
+func (l *AmplificationLimit) Transmitted(sn, ts serial.Number) {
 	l.sent[l.count%echoMemory] = transmission{sn, ts}
 	l.count++
 }
@@ -177,7 +179,7 @@ func (l *Limit) Transmitted(sn, ts serial.Number) {
 // Acknowledged reports whether an ACK echoes one of the latest transmissions. Any other
 // ACK, and any una, may be guessed. They count for nothing until the address is
 // validated.
-func (l *Limit) Acknowledged(sn, ts serial.Number) bool {
+func (l *AmplificationLimit) Acknowledged(sn, ts serial.Number) bool {
 	for _, s := range l.sent[:min(l.count, echoMemory)] {
 		if s == (transmission{sn, ts}) {
 			l.done = true
@@ -189,4 +191,4 @@ func (l *Limit) Acknowledged(sn, ts serial.Number) bool {
 
 // Echoed reports whether an ACK has echoed a transmission, which validates the address.
 // l may be nil.
-func (l *Limit) Echoed() bool { return l != nil && l.done }
+func (l *AmplificationLimit) Echoed() bool { return l != nil && l.done }

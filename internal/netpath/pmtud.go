@@ -1,24 +1,29 @@
-// Package pmtud searches for the largest packet that a path takes: Datagram
-// Packetization Layer Path MTU Discovery, DPLPMTUD (RFC 8899). Terms of the RFC
-// are in brackets.
+// Package netpath has what a session knows of the path to its peer, and finds out: the
+// largest packet that it takes, round trips, losses in each direction, and whether the
+// peer receives what is sent to its address.
 //
-// A Search decides what is probed and when, and what an answer or a loss means.
-// It knows no clock, socket, lock or packet format. The caller tells it the
-// time, sends the probes, and reports what became of them.
-//
-// Sizes are sizes of UDP payloads, in bytes. Times are since an epoch of the
-// caller's choice.
-package pmtud
+// It is told what happens, and when. It has no clock, socket or lock: times are since any
+// epoch.
+package netpath
 
 import "time"
 
+// Search searches for the largest packet that a path takes: Datagram Packetization Layer
+// Path MTU Discovery, DPLPMTUD (RFC 8899). Terms of the RFC are in brackets.
+//
+// It decides what is probed and when, and what an answer or a loss means. It knows no
+// packet format. The caller sends the probes, and reports what became of them.
+//
+// Sizes are sizes of UDP payloads, in bytes. Times are since an epoch of the
+// caller's choice.
+
 const (
-	// Base is a size that nearly every path takes [BASE_PLPMTU].
-	Base = 1200
-	// Floor is the payload of the smallest packet that every host takes (RFC 1122
-	// §3.3.3). A search does not go below Base, or where it has begun. The caller
-	// takes sizes up to Floor to arrive.
-	Floor = 548
+	// BaseMTU is a size that nearly every path takes [BASE_PLPMTU].
+	BaseMTU = 1200
+	// FloorMTU is the payload of the smallest packet that every host takes (RFC 1122
+	// §3.3.3). A search does not go below BaseMTU, or where it has begun. The caller
+	// takes sizes up to FloorMTU to arrive.
+	FloorMTU = 548
 	// EtherIPv4 and EtherIPv6 fill a packet of 1500 bytes.
 	EtherIPv4 = 1472
 	EtherIPv6 = 1452
@@ -87,11 +92,11 @@ type Search struct {
 	after uint64        // and how many full segments are sent before it
 }
 
-// New returns the search on a path whose packets had size bytes until now and may
-// have up to limit. If the size in use passes no longer, packets shrink to Base,
-// and if that passes no longer either, to least [MIN_PLPMTU]. The size ether,
-// which most paths take, is tried early.
-func New(least, size, limit, ether int) *Search {
+// NewSearch returns the search on a path whose packets had size bytes until now and may
+// have up to limit. If the size in use passes no longer, packets shrink to BaseMTU, and
+// if that passes no longer either, to least [MIN_PLPMTU]. The size ether, which most
+// paths take, is tried early.
+func NewSearch(least, size, limit, ether int) *Search {
 	return &Search{least: least, size: size, limit: max(limit, size), ether: ether, after: SearchAfter}
 }
 
@@ -158,7 +163,7 @@ func (s *Search) Confirm(now time.Duration) {
 // Fall makes the base size that in use until the next search: many packets of the size
 // in use are lost, though some arrive.
 func (s *Search) Fall(now time.Duration) {
-	s.size = max(s.least, min(s.size, Base))
+	s.size = max(s.least, min(s.size, BaseMTU))
 	s.complete(now)
 }
 
@@ -273,8 +278,8 @@ func (s *Search) Refuse(now time.Duration) (shrunk bool) {
 
 // below returns what is in use once size turns out not to pass.
 func (s *Search) below(size int) int {
-	if size > Base {
-		return max(s.least, Base)
+	if size > BaseMTU {
+		return max(s.least, BaseMTU)
 	}
 	return s.least
 }

@@ -1,16 +1,14 @@
-// Package roundtrip has the round-trip time as the application sees it, of data and of
-// signals. It has no clock: times are since any epoch.
-package roundtrip
+package netpath
 
 import (
 	"math"
 	"time"
 )
 
-// Estimate is the round-trip time as the application sees it, of data and of
+// RTTEstimate is the round-trip time as the application sees it, of data and of
 // signals. The time-outs of data do not depend on it: the state machine has its
 // own estimate (RFC 6298).
-type Estimate struct {
+type RTTEstimate struct {
 	At       time.Duration // the last sample that counted, since the epoch; 0: none yet
 	Smoothed uint32        // microseconds; 0: no sample yet
 	least    uint32        // of the minute of the last sample, in microseconds; 0: no sample yet
@@ -32,14 +30,15 @@ const (
 	// askedFor is for how many seconds after a call of Stats PINGs measure beside data,
 	// if it was not the first.
 	askedFor = 10
-	// leastWindow is the time whose shortest sample is kept, beside that of the one before.
+	// leastWindow is the time whose shortest sample is kept, beside that of the one
+	// before.
 	leastWindow = time.Minute
 	// mostTimeout is the longest time-out.
 	mostTimeout = 10 * time.Second
 )
 
 // Prompted takes a sample of an answer that leaves at once; 0 is none.
-func (r *Estimate) Prompted(sample, now time.Duration) {
+func (r *RTTEstimate) Prompted(sample, now time.Duration) {
 	if sample > 0 {
 		if r.again && !r.Prompt {
 			r.Smoothed = 0
@@ -51,7 +50,7 @@ func (r *Estimate) Prompted(sample, now time.Duration) {
 
 // ByData takes a sample of an ACK, which may have been delayed. It reports whether the
 // application wants to know the round-trip time.
-func (r *Estimate) ByData(sample, now time.Duration) (wanted bool) {
+func (r *RTTEstimate) ByData(sample, now time.Duration) (wanted bool) {
 	wanted = r.wanted(now)
 	if !wanted || !r.Prompt || now-r.At >= promptFor {
 		r.add(sample, now)
@@ -61,10 +60,10 @@ func (r *Estimate) ByData(sample, now time.Duration) (wanted bool) {
 }
 
 // Recent reports whether the last sample is recent.
-func (r *Estimate) Recent(now time.Duration) bool { return r.At > 0 && now-r.At < RefreshAfter }
+func (r *RTTEstimate) Recent(now time.Duration) bool { return r.At > 0 && now-r.At < RefreshAfter }
 
 // add takes a sample.
-func (r *Estimate) add(sample, now time.Duration) {
+func (r *RTTEstimate) add(sample, now time.Duration) {
 	us := uint32(min(max(sample.Microseconds(), 1), math.MaxUint32))
 	switch minute := uint32(now / leastWindow); { // what is older is of a route that may have changed
 	case r.least > 0 && minute == r.minute:
@@ -85,7 +84,7 @@ func (r *Estimate) add(sample, now time.Duration) {
 }
 
 // Least returns the shortest sample of the last one to two minutes with samples; 0: none.
-func (r *Estimate) Least() time.Duration {
+func (r *RTTEstimate) Least() time.Duration {
 	us := r.least
 	if r.before > 0 {
 		us = min(us, r.before)
@@ -95,7 +94,7 @@ func (r *Estimate) Least() time.Duration {
 
 // Ask notes that the application wants to know the round-trip time. A single call of
 // Stats, or several within a moment, change nothing on the wire.
-func (r *Estimate) Ask(now time.Duration) {
+func (r *RTTEstimate) Ask(now time.Duration) {
 	at := max(uint16(now/time.Second)+1, 1) // once in 18 hours it would be 0
 	switch age := at - r.asked; {
 	case r.asked == 0 || age >= askedFor:
@@ -106,7 +105,7 @@ func (r *Estimate) Ask(now time.Duration) {
 }
 
 // wanted reports whether the application asks for the round-trip time now and then.
-func (r *Estimate) wanted(now time.Duration) bool {
+func (r *RTTEstimate) wanted(now time.Duration) bool {
 	if r.again && uint16(now/time.Second)+1-r.asked >= askedFor {
 		r.asked, r.again = 0, false // else it would be recent again after 18 hours
 	}
@@ -115,7 +114,7 @@ func (r *Estimate) wanted(now time.Duration) bool {
 
 // Current returns the smoothed round-trip time. Without a sample that is the
 // state machine's, srtt in milliseconds.
-func (r *Estimate) Current(srtt int32) time.Duration {
+func (r *RTTEstimate) Current(srtt int32) time.Duration {
 	if r.Smoothed == 0 {
 		return time.Duration(srtt) * time.Millisecond
 	}
@@ -124,13 +123,13 @@ func (r *Estimate) Current(srtt int32) time.Duration {
 
 // Timeout returns how long an answer may take that is not lost (RFC 6298 §2), 10 s at
 // most; 0 without a sample.
-func (r *Estimate) Timeout() time.Duration {
+func (r *RTTEstimate) Timeout() time.Duration {
 	us := uint64(r.Smoothed) + max(4*uint64(r.Jitter), uint64(r.Smoothed)/2)
 	return min(time.Duration(us)*time.Microsecond, mostTimeout)
 }
 
 // Age returns the time since the last sample; 0: none.
-func (r *Estimate) Age(now time.Duration) time.Duration {
+func (r *RTTEstimate) Age(now time.Duration) time.Duration {
 	if r.At == 0 {
 		return 0
 	}

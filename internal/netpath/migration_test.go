@@ -1,4 +1,4 @@
-package migration
+package netpath
 
 import (
 	"testing"
@@ -9,7 +9,7 @@ import (
 	"github.com/arqnet/kcp/internal/rulebook"
 )
 
-func TestRuleFigures(t *testing.T) {
+func TestValidationFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
 		{"| Path validation", "50 ms", challengeEvery},
 	})

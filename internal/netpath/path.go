@@ -1,4 +1,4 @@
-package pmtud
+package netpath
 
 import "time"
 
@@ -42,9 +42,9 @@ const (
 	answered       // it has given a sign of life after that, so this is not an outage
 )
 
-// Path is what a session knows of the sizes that its path takes. Begun, Restart, Counts,
-// Confirming, Awaits and Answered may have a nil receiver.
-type Path struct {
+// PathMTU is what a session knows of the sizes that its path takes. Begun, Restart,
+// Counts, Confirming, Awaits and Answered may have a nil receiver.
+type PathMTU struct {
 	search Search
 	since  time.Duration // when doubt changed last
 	counts Counts
@@ -62,12 +62,12 @@ type Path struct {
 // Want tells that packets of size bytes leave which nobody acknowledges, or that their
 // largest size is asked for, with size 0. Then that is confirmed. due reports that Next
 // may have changed.
-func (p *Path) Want(size int) (due bool) {
+func (p *PathMTU) Want(size int) (due bool) {
 	p.wanted = true
 	if size > 0 && size >= p.search.size {
 		p.full++
 	}
-	if p.left || size <= Floor && (size > 0 || p.passes > 0 || p.whole > 0) {
+	if p.left || size <= FloorMTU && (size > 0 || p.passes > 0 || p.whole > 0) {
 		return false
 	}
 	p.left = true
@@ -75,13 +75,13 @@ func (p *Path) Want(size int) (due bool) {
 }
 
 // Wanted reports whether Want was called.
-func (p *Path) Wanted() bool { return p.wanted }
+func (p *PathMTU) Wanted() bool { return p.wanted }
 
 // Promised returns the largest size, up to most, that is known to pass. Until anything
 // is, that is the base size, or least if that is more. known reports whether there was a
 // verdict about this path. p may be nil.
-func (p *Path) Promised(least, most int) (size int, known bool) {
-	size = min(most, max(Base, least))
+func (p *PathMTU) Promised(least, most int) (size int, known bool) {
+	size = min(most, max(BaseMTU, least))
 	if p == nil {
 		return size, false
 	}
@@ -95,30 +95,30 @@ func (p *Path) Promised(least, most int) (size int, known bool) {
 }
 
 // Begun reports whether Begin was called for this path.
-func (p *Path) Begun() bool { return p != nil && p.search.size > 0 }
+func (p *PathMTU) Begun() bool { return p != nil && p.search.size > 0 }
 
-// Begin begins with a search as New returns it.
-func (p *Path) Begin(s *Search) { p.search = *s }
+// Begin begins with a search as NewSearch returns it.
+func (p *PathMTU) Begin(s *Search) { p.search = *s }
 
 // Restart forgets all but the counts, as it is of another path.
-func (p *Path) Restart() {
+func (p *PathMTU) Restart() {
 	if p != nil {
-		*p = Path{counts: p.counts, wanted: p.wanted, left: p.wanted}
+		*p = PathMTU{counts: p.counts, wanted: p.wanted, left: p.wanted}
 	}
 }
 
 // Size returns the size in use.
-func (p *Path) Size() int { return p.search.size }
+func (p *PathMTU) Size() int { return p.search.size }
 
 // ProbeSize returns the size that the next probe has.
-func (p *Path) ProbeSize() int { return p.search.probe }
+func (p *PathMTU) ProbeSize() int { return p.search.probe }
 
 // Nonce returns the nonce of the last probe.
-func (p *Path) Nonce() uint32 { return p.search.nonce }
+func (p *PathMTU) Nonce() uint32 { return p.search.nonce }
 
 // Whole returns the size above which packets may be fragmented, as they cannot be
 // smaller; most: none may.
-func (p *Path) Whole(most int) int {
+func (p *PathMTU) Whole(most int) int {
 	if p.whole == 0 {
 		return most
 	}
@@ -126,7 +126,7 @@ func (p *Path) Whole(most int) int {
 }
 
 // Counts returns the figures so far.
-func (p *Path) Counts() Counts {
+func (p *PathMTU) Counts() Counts {
 	if p == nil {
 		return Counts{}
 	}
@@ -134,7 +134,7 @@ func (p *Path) Counts() Counts {
 }
 
 // Next returns when the next probe is due, if the peer answers them; 0: never.
-func (p *Path) Next() time.Duration {
+func (p *PathMTU) Next() time.Duration {
 	switch {
 	case p.search.Active():
 		return max(p.search.next, 1)
@@ -145,13 +145,13 @@ func (p *Path) Next() time.Duration {
 }
 
 // Confirming reports whether a probe is to confirm the size in use.
-func (p *Path) Confirming() bool { return p != nil && p.search.Confirming() }
+func (p *PathMTU) Confirming() bool { return p != nil && p.search.Confirming() }
 
 // Revive is Search.Revive.
-func (p *Path) Revive(now time.Duration) { p.search.Revive(now) }
+func (p *PathMTU) Revive(now time.Duration) { p.search.Revive(now) }
 
 // Step takes what large packets have shown until now, and returns what is to be done.
-func (p *Path) Step(now time.Duration, w Watched) (do Do) {
+func (p *PathMTU) Step(now time.Duration, w Watched) (do Do) {
 	s := &p.search
 	if !w.Probes {
 		return p.judge(now, w)
@@ -183,7 +183,7 @@ func (p *Path) Step(now time.Duration, w Watched) (do Do) {
 	if s.Outstanding() {
 		p.counts.Lost++
 		if was := s.size; s.Expire(now) {
-			do |= p.blackHole(was, Floor)
+			do |= p.blackHole(was, FloorMTU)
 			p.fell(now, w.Small)
 		}
 	}
@@ -194,20 +194,20 @@ func (p *Path) Step(now time.Duration, w Watched) (do Do) {
 }
 
 // confirm starts to confirm the size in use.
-func (p *Path) confirm(now time.Duration) {
+func (p *PathMTU) confirm(now time.Duration) {
 	p.search.Confirm(now)
 	p.left, p.check = false, now+ConfirmAfter
 }
 
 // passed records that a packet of the size in use has arrived.
-func (p *Path) passed(now time.Duration) {
+func (p *PathMTU) passed(now time.Duration) {
 	p.passes, p.left, p.check = p.search.size, false, now+ConfirmAfter
 }
 
 // fell is called when the size in use has turned out not to pass. If that was not the
 // last, the one that is left is confirmed before a larger one is tried, if it is wanted
 // or in doubt.
-func (p *Path) fell(now time.Duration, doubted bool) {
+func (p *PathMTU) fell(now time.Duration, doubted bool) {
 	switch p.passes = 0; {
 	case !p.wanted && !doubted:
 	case p.whole > 0:
@@ -220,7 +220,7 @@ func (p *Path) fell(now time.Duration, doubted bool) {
 // judge is Step for a peer that answers no probes. Losses show a black hole if the peer
 // has given a sign of life, and all large packets are lost again after that. In an
 // outage it gives none.
-func (p *Path) judge(now time.Duration, w Watched) Do {
+func (p *PathMTU) judge(now time.Duration, w Watched) Do {
 	switch {
 	case w.Lost == 0:
 		if p.doubt == asked || w.Arrived {
@@ -233,7 +233,7 @@ func (p *Path) judge(now time.Duration, w Watched) Do {
 	case p.doubt == answered && now-p.since < doubtTime:
 		p.doubt = none
 		p.counts.BlackHoles++
-		return p.fallBack(Floor, false)
+		return p.fallBack(FloorMTU, false)
 	default:
 		p.doubt, p.since = asked, now
 		return Ping
@@ -242,19 +242,21 @@ func (p *Path) judge(now time.Duration, w Watched) Do {
 }
 
 // Sent is Search.Sent.
-func (p *Path) Sent(nonce uint32, now, wait time.Duration) {
+func (p *PathMTU) Sent(nonce uint32, now, wait time.Duration) {
 	p.search.Sent(nonce, now, wait)
 	p.counts.Sent++
 }
 
 // Awaits reports whether the probe with the nonce is neither answered nor expired.
-func (p *Path) Awaits(nonce uint32) bool { return p != nil && p.search.out && p.search.nonce == nonce }
+func (p *PathMTU) Awaits(nonce uint32) bool {
+	return p != nil && p.search.out && p.search.nonce == nonce
+}
 
 // Heard is Search.Heard.
-func (p *Path) Heard(now time.Duration) { p.search.Heard(now) }
+func (p *PathMTU) Heard(now time.Duration) { p.search.Heard(now) }
 
 // Answered is Search.Answered. The path takes packets of the size in use then.
-func (p *Path) Answered(nonce uint32, size int, now time.Duration) bool {
+func (p *PathMTU) Answered(nonce uint32, size int, now time.Duration) bool {
 	if p == nil || !p.search.Answered(nonce, size, now) {
 		return false
 	}
@@ -265,7 +267,7 @@ func (p *Path) Answered(nonce uint32, size int, now time.Duration) bool {
 
 // ProbeRefused tells that the system does not send the probe that Awaits reports: the
 // path need not be tried.
-func (p *Path) ProbeRefused(now time.Duration) Do {
+func (p *PathMTU) ProbeRefused(now time.Duration) Do {
 	s := &p.search
 	p.counts.Lost++
 	if was, size := s.size, s.probe; s.Refuse(now) {
@@ -278,7 +280,7 @@ func (p *Path) ProbeRefused(now time.Duration) Do {
 
 // Refused tells that the system does not send packets of size bytes to the peer, which
 // probes says of what Watched.Probes does: the interface takes less.
-func (p *Path) Refused(size int, now time.Duration, probes bool) (do Do) {
+func (p *PathMTU) Refused(size int, now time.Duration, probes bool) (do Do) {
 	s := &p.search
 	was, whole := s.size, p.whole
 	switch {
@@ -297,7 +299,7 @@ func (p *Path) Refused(size int, now time.Duration, probes bool) (do Do) {
 
 // blackHole is called when the size in use seems to pass no longer. It was more, or what
 // is larger than fits may be fragmented.
-func (p *Path) blackHole(was, fits int) Do {
+func (p *PathMTU) blackHole(was, fits int) Do {
 	p.counts.BlackHoles++
 	if p.search.size < was {
 		return 0
@@ -308,7 +310,7 @@ func (p *Path) blackHole(was, fits int) Do {
 // fallBack makes the least size that in use. Segments of a peer that takes no pieces may
 // be larger; then these packets may be fragmented. If not even the least size passes,
 // those may be that are larger than fits.
-func (p *Path) fallBack(fits int, pieces bool) Do {
+func (p *PathMTU) fallBack(fits int, pieces bool) Do {
 	s := &p.search
 	if s.size <= s.least {
 		return p.stuck(fits)
@@ -321,7 +323,7 @@ func (p *Path) fallBack(fits int, pieces bool) Do {
 }
 
 // stuck lets packets be fragmented that are larger than fits.
-func (p *Path) stuck(fits int) Do {
+func (p *PathMTU) stuck(fits int) Do {
 	if p.whole == 0 || fits < int(p.whole) {
 		p.whole = uint16(fits)
 	}

@@ -1,4 +1,4 @@
-package pmtud
+package netpath
 
 import (
 	"testing"
@@ -8,15 +8,15 @@ import (
 )
 
 // onPath returns a path whose packets have had size bytes.
-func onPath(least, size, limit int) *Path {
-	p := new(Path)
-	p.Begin(New(least, size, limit, EtherIPv4))
+func onPath(least, size, limit int) *PathMTU {
+	p := new(PathMTU)
+	p.Begin(NewSearch(least, size, limit, EtherIPv4))
 	return p
 }
 
 // A path is asked before anything is known of it.
 func TestPathUnknown(t *testing.T) {
-	for _, p := range []*Path{nil, new(Path)} {
+	for _, p := range []*PathMTU{nil, new(PathMTU)} {
 		p.Restart()
 		require.False(t, p.Begun())
 		require.False(t, p.Confirming())
@@ -24,7 +24,7 @@ func TestPathUnknown(t *testing.T) {
 		require.False(t, p.Answered(0, 0, 1))
 		require.Zero(t, p.Counts())
 	}
-	p := new(Path)
+	p := new(PathMTU)
 	p.Revive(1)
 	require.Zero(t, p.Next())
 	require.Equal(t, 1500, p.Whole(1500))
@@ -34,7 +34,7 @@ func TestPathUnknown(t *testing.T) {
 // shrink. If the least size does not pass either, packets of more than 548 bytes may be
 // fragmented until a probe is answered. Another path is searched anew.
 func TestPathShrinks(t *testing.T) {
-	p, now := onPath(Base, 1400, 1400), time.Second
+	p, now := onPath(BaseMTU, 1400, 1400), time.Second
 	lost := Watched{Probes: true, Lost: 3, Suspect: true}
 	expire := func() (do Do) {
 		for range maxProbes {
@@ -52,13 +52,13 @@ func TestPathShrinks(t *testing.T) {
 	require.Zero(t, p.Step(now, Watched{Probes: true, Lost: 2}))
 	require.Zero(t, p.Step(now, Watched{Probes: true}), "nothing is in doubt")
 	require.Zero(t, expire()&Forget)
-	require.Equal(t, Base, p.Size())
+	require.Equal(t, BaseMTU, p.Size())
 	require.Zero(t, p.Whole(0))
 	require.Equal(t, Counts{Sent: 3, Lost: 3, BlackHoles: 1}, p.Counts())
 
 	require.Equal(t, Forget, expire()&Forget)
-	require.Equal(t, Base, p.Size())
-	require.Equal(t, Floor, p.Whole(0))
+	require.Equal(t, BaseMTU, p.Size())
+	require.Equal(t, FloorMTU, p.Whole(0))
 	require.Equal(t, Counts{Sent: 6, Lost: 6, BlackHoles: 2}, p.Counts())
 
 	p.Step(now, lost)
@@ -75,7 +75,7 @@ func TestPathShrinks(t *testing.T) {
 // Acknowledged data ends the doubts without an answer. After an answer losses do not
 // count for a while.
 func TestPathIsConfirmed(t *testing.T) {
-	p, now := onPath(Base, 1400, 1400), time.Second
+	p, now := onPath(BaseMTU, 1400, 1400), time.Second
 	lost := Watched{Probes: true, Lost: 3, Suspect: true}
 	require.Equal(t, Probe, p.Step(now, lost))
 	p.Sent(1, now, 0)
@@ -97,8 +97,8 @@ func TestPathIsConfirmed(t *testing.T) {
 func TestPathWithoutProbes(t *testing.T) {
 	const asked = time.Minute
 	lost := Watched{Lost: 3, Suspect: true}
-	begin := func() *Path {
-		p := onPath(Base, 1400, 1400)
+	begin := func() *PathMTU {
+		p := onPath(BaseMTU, 1400, 1400)
 		require.Zero(t, p.Step(asked, Watched{Lost: 2}))
 		require.Equal(t, Ping, p.Step(asked, lost))
 		lost.Heard = asked
@@ -110,15 +110,15 @@ func TestPathWithoutProbes(t *testing.T) {
 	p := begin()
 	require.Zero(t, p.Step(asked+2, Watched{}))
 	require.Zero(t, p.Step(asked+doubtTime, lost))
-	require.Equal(t, Base, p.Size())
-	require.Equal(t, Base, p.Whole(0), "segments were cut for more")
+	require.Equal(t, BaseMTU, p.Size())
+	require.Equal(t, BaseMTU, p.Whole(0), "segments were cut for more")
 	require.Equal(t, Counts{BlackHoles: 1}, p.Counts())
 	require.Equal(t, Ping, p.Step(asked+doubtTime, lost), "one answer shows one black hole")
 	lost.Heard = 2 * asked
 	require.Equal(t, Watch, p.Step(2*asked, lost))
 	require.Equal(t, Forget, p.Step(2*asked, lost))
-	require.Equal(t, Base, p.Size())
-	require.Equal(t, Floor, p.Whole(0))
+	require.Equal(t, BaseMTU, p.Size())
+	require.Equal(t, FloorMTU, p.Whole(0))
 	require.Zero(t, p.Next(), "it is sent no probes")
 
 	require.Equal(t, Ping, begin().Step(asked+1+doubtTime, lost), "that is too long ago")
@@ -140,21 +140,21 @@ func TestPathRefuses(t *testing.T) {
 		do          Do
 		size, whole int
 	}{
-		{"less is searched for", 1300, true, Resend, Base, 0},
-		{"the size in use is too large", 1400, true, Resend, Base, 0},
-		{"the least is left", Base, true, Resend, Base, 0},
-		{"segments were cut for more", 1300, false, Resend, Base, Base},
+		{"less is searched for", 1300, true, Resend, BaseMTU, 0},
+		{"the size in use is too large", 1400, true, Resend, BaseMTU, 0},
+		{"the least is left", BaseMTU, true, Resend, BaseMTU, 0},
+		{"segments were cut for more", 1300, false, Resend, BaseMTU, BaseMTU},
 		{"a segment cut before", 1401, true, Forget | Resend, 1400, 1400},
 	} {
-		p := onPath(Base, 1400, 1400)
+		p := onPath(BaseMTU, 1400, 1400)
 		require.Equal(t, test.do, p.Refused(test.refused, 1, test.probes), test.name)
 		require.Equal(t, test.size, p.Size(), test.name)
 		require.Equal(t, test.whole, p.Whole(0), test.name)
 	}
-	p := onPath(Base, Base, 1400)
-	require.Equal(t, Forget|Resend, p.Refused(Base, 1, true))
-	require.Equal(t, Base-1, p.Whole(0))
-	require.Equal(t, Forget, p.Refused(Base, 1, true), "that is known")
+	p := onPath(BaseMTU, BaseMTU, 1400)
+	require.Equal(t, Forget|Resend, p.Refused(BaseMTU, 1, true))
+	require.Equal(t, BaseMTU-1, p.Whole(0))
+	require.Equal(t, Forget, p.Refused(BaseMTU, 1, true), "that is known")
 	require.Equal(t, Forget|Resend, p.Refused(1000, 1, true))
 	require.Equal(t, Forget, p.Refused(1100, 1, true))
 	require.Equal(t, 999, p.Whole(0))
@@ -162,7 +162,7 @@ func TestPathRefuses(t *testing.T) {
 
 // A probe that the system refuses is lost at once.
 func TestPathRefusesProbes(t *testing.T) {
-	p := onPath(Base, Base, 1400)
+	p := onPath(BaseMTU, BaseMTU, 1400)
 	require.Equal(t, Probe, p.Step(1, Watched{Probes: true, Full: SearchAfter}))
 	p.Sent(1, 1, 0)
 	require.Zero(t, p.ProbeRefused(1))
@@ -171,17 +171,17 @@ func TestPathRefusesProbes(t *testing.T) {
 	require.Equal(t, Counts{Sent: 1, Lost: 1}, p.Counts())
 
 	require.Equal(t, Probe, p.Step(2, Watched{Probes: true, Lost: 3, Suspect: true}))
-	require.Equal(t, Base, p.ProbeSize())
+	require.Equal(t, BaseMTU, p.ProbeSize())
 	p.Sent(2, 2, 0)
 	require.Equal(t, Forget, p.ProbeRefused(2))
-	require.Equal(t, Base-1, p.Whole(0))
+	require.Equal(t, BaseMTU-1, p.Whole(0))
 	require.EqualValues(t, 1, p.Counts().BlackHoles)
 }
 
 // Packets that nobody acknowledges have the size in use confirmed, at once and while they
 // leave. Until then the base size is promised, and less if that does not pass.
 func TestPathConfirms(t *testing.T) {
-	p, now := onPath(Floor, 1400, 1400), time.Second
+	p, now := onPath(FloorMTU, 1400, 1400), time.Second
 	step := func(recent int) Do { return p.Step(now, Watched{Probes: true, Recent: recent}) }
 	promised := func(size int, known bool) {
 		t.Helper()
@@ -204,10 +204,10 @@ func TestPathConfirms(t *testing.T) {
 		}
 		now = p.Next()
 	}
-	promised(Base, false)
+	promised(BaseMTU, false)
 	require.Zero(t, step(1400), "nobody wants to know")
 	require.Zero(t, p.Next())
-	promised(Base, false)
+	promised(BaseMTU, false)
 	require.False(t, p.Wanted())
 
 	require.True(t, p.Want(0))
@@ -219,9 +219,9 @@ func TestPathConfirms(t *testing.T) {
 
 	now += ConfirmAfter
 	require.False(t, p.Want(0))
-	require.False(t, p.Want(Floor))
+	require.False(t, p.Want(FloorMTU))
 	require.Zero(t, step(0), "none has left that may be too large")
-	require.True(t, p.Want(Floor+1))
+	require.True(t, p.Want(FloorMTU+1))
 	require.Zero(t, step(1400), "data shows it")
 	require.True(t, p.Want(1400))
 	now += ConfirmAfter - 1
@@ -232,20 +232,20 @@ func TestPathConfirms(t *testing.T) {
 		lose(true)
 	}
 	require.Equal(t, Probe, step(0)&Probe, "the base is tried at once")
-	require.Equal(t, Base, p.ProbeSize())
-	promised(Base, false)
+	require.Equal(t, BaseMTU, p.ProbeSize())
+	promised(BaseMTU, false)
 	for range maxProbes {
 		lose(true)
 	}
 	require.Equal(t, Probe, step(0)&Probe)
-	promised(Floor, false)
+	promised(FloorMTU, false)
 	answer()
-	promised(Floor, true)
-	require.Greater(t, p.ProbeSize(), Floor, "it is searched from there")
+	promised(FloorMTU, true)
+	require.Greater(t, p.ProbeSize(), FloorMTU, "it is searched from there")
 
 	p.Restart()
 	require.True(t, p.Wanted())
-	p.Begin(New(Base, Base, 1400, EtherIPv4))
+	p.Begin(NewSearch(BaseMTU, BaseMTU, 1400, EtherIPv4))
 	for range maxUnheard {
 		lose(false)
 	}
@@ -257,10 +257,10 @@ func TestPathConfirms(t *testing.T) {
 		lose(true)
 	}
 	step(0)
-	promised(Floor, true)
+	promised(FloorMTU, true)
 	require.Equal(t, now+RaiseAfter, p.Next(), "the least size does not pass")
 
-	n, known := (*Path)(nil).Promised(1300, 1400)
+	n, known := (*PathMTU)(nil).Promised(1300, 1400)
 	require.Equal(t, 1300, n, "the least that a session may have")
 	require.False(t, known)
 }
