@@ -5,10 +5,10 @@ import (
 
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/compatibility"
+	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/incast"
 	"github.com/arqnet/kcp/internal/inturn"
-	"github.com/arqnet/kcp/internal/netblock"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/streams"
@@ -62,7 +62,7 @@ func (h *sessionHost) challenge(to source, token uint32, at time.Duration) signa
 func (h *sessionHost) resetKey() *packetkeys.ToldKey { return h.ep.resetKeyOf((*Conn)(h)) }
 
 // workTLS has the work done when it is the turn of its network.
-func (h *sessionHost) workTLS(from netblock.Block, x *handshake.Exchange, work handshake.Work) {
+func (h *sessionHost) workTLS(from fair.Block, x *handshake.Exchange, work handshake.Work) {
 	c, e := (*Conn)(h), h.ep
 	turn := e.handshakes.Go(from, func() {
 		e.env.Woken(nil, c.Conv(), inturn.TLS)

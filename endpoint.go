@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/callqueue"
-	"github.com/arqnet/kcp/internal/fairqueue"
+	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/inturn"
 	"github.com/arqnet/kcp/internal/neterr"
 	"github.com/arqnet/kcp/internal/pollset"
@@ -29,7 +29,7 @@ type Endpoint struct {
 
 	sharedState
 	wakes      wakeq.Queues[*Conn]
-	handshakes *fairqueue.Queue // work of TLS, fewer pieces at a time than processors; nil without TLS
+	handshakes *fair.Queue // work of TLS, fewer pieces at a time than processors; nil without TLS
 	log        endpointLog
 	failed     callqueue.Queue // calls of Config.HandshakeFailed
 
@@ -143,7 +143,7 @@ func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoi
 	}
 	e.protection = protect.NewScheme(e.config.Cipher, e.config.TLS != nil, e.env.Nonces())
 	if e.config.TLS != nil {
-		e.handshakes = fairqueue.New(max(1, runtime.GOMAXPROCS(0)-1), fairqueue.Lease)
+		e.handshakes = fair.NewQueue(max(1, runtime.GOMAXPROCS(0)-1), fair.Lease)
 	}
 	e.migrates = (e.protection.Authentic || e.protection.Derives) && !e.config.SharedConvs
 	e.outside, e.overhead = e.protection.Outside, e.config.overhead()

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/handshake"
-	"github.com/arqnet/kcp/internal/longestqueue"
 	"github.com/arqnet/kcp/internal/protect"
 )
 
@@ -25,7 +25,7 @@ func (e *Endpoint) initGate() {
 	t.Hooks = admission.Hooks[Conn]{
 		Extended: func(c *Conn) bool { return c.session.extended() },
 		Keys:     func(c *Conn) protect.Protection { return c.session.packetKeys() },
-		Look:     func(c *Conn, now time.Duration) longestqueue.Look { return c.session.evictable(now) },
+		Look:     func(c *Conn, now time.Duration) fair.Look { return c.session.evictable(now) },
 		Full:     func(privileged bool) bool { return e.listener.full(privileged) },
 	}
 	t.Rules = admission.Rules{

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/arqnet/kcp/internal/shed"
+	"github.com/arqnet/kcp/internal/fair"
 )
 
 // Memory pressure (compare Linux tcp_mem). Config.MaxBuffered bounds the memory
@@ -31,7 +31,7 @@ const (
 // pressure is the state of an endpoint's memory pressure, besides endpointLoad.share.
 type pressure struct {
 	next atomic.Int64 // time of the next part of a scan, as time.Duration since the epoch; never: it is under way
-	scan *shed.Scan   // of the reader that has set next to never; nil: none has begun
+	scan *fair.Scan   // of the reader that has set next to never; nil: none has begun
 }
 
 // relieve scans sessions while memory is short, and ends some if needed. The
@@ -69,10 +69,10 @@ func (e *Endpoint) relieve(now time.Duration) {
 func (e *Endpoint) weigh(now time.Duration, heavy *[mostShed]*Conn) (n int, done bool) {
 	p := &e.pressure
 	if p.scan == nil {
-		p.scan = shed.NewScan(leastShare)
+		p.scan = fair.NewScan(leastShare)
 	}
 	over, margin := e.overload()
-	s, share, ratio := p.scan, max(e.load.share.Load(), leastShare), shed.LeastRatio(over, margin)
+	s, share, ratio := p.scan, max(e.load.share.Load(), leastShare), fair.LeastRatio(over, margin)
 	// Sessions that anybody may have opened do not take the memory of others.
 	floods := e.load.halfOpenMemory() > int64(e.config.MaxBuffered)/4
 	e.mu.RLock()

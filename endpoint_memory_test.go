@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/arqnet/kcp/internal/shed"
+	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
@@ -226,7 +226,7 @@ func TestMemoryScansAreBounded(t *testing.T) {
 			conns[i].session.in.holding.bytes.Store(1 << 20)
 		}
 		for _, want := range []int{scanned, mostShed} {
-			*e.pressure.scan = *shed.NewScan(leastShare)
+			*e.pressure.scan = *fair.NewScan(leastShare)
 			if want == mostShed {
 				e.pressure.scan.Line = 0
 			}

@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/incast"
-	"github.com/arqnet/kcp/internal/lingering"
 	"github.com/arqnet/kcp/internal/neterr"
 	"github.com/arqnet/kcp/internal/readturn"
 	"github.com/arqnet/kcp/internal/takeover"
@@ -86,7 +86,7 @@ func (e *Endpoint) advanceTurns(s *shard) {
 // descriptors are short: some are always left to the application.
 
 // lingerers are the endpoints of the process whose sockets are open for that only.
-var lingerers lingering.Set[*Endpoint]
+var lingerers fair.Lingering[*Endpoint]
 
 // linger counts the endpoint's socket as one that is open for peers of ended sessions
 // only. The one that has been so for longest is given up if there are too many.
@@ -94,7 +94,7 @@ func (e *Endpoint) linger() {
 	if _, ok := e.socket.shards[0].conn().(*net.UDPConn); !ok {
 		return // a simulated socket has no descriptor
 	}
-	if oldest, ok := lingerers.Add(e, lingering.Limit(udp.Descriptors())); ok {
+	if oldest, ok := lingerers.Add(e, fair.LingeringLimit(udp.Descriptors())); ok {
 		time.AfterFunc(0, oldest.giveUp) // locks of e are held
 	}
 }

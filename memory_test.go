@@ -13,9 +13,9 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/recovery"
-	"github.com/arqnet/kcp/internal/shed"
 	"github.com/stretchr/testify/require"
 )
 
@@ -163,7 +163,7 @@ func TestReadingIsProgress(t *testing.T) {
 				}
 				h := &b.session.in.holding
 				require.Greater(t, h.bytes.Load(), int64(30_000))
-				rank := shed.Of(h.bytes.Load(), h.lately(l.ep.now()), false)
+				rank := fair.RankOf(h.bytes.Load(), h.lately(l.ep.now()), false)
 				require.Equal(t, !reads, rank.Holds(4), "%s, %d of %d", kind, h.lately(l.ep.now()), h.bytes.Load())
 			})
 		}

@@ -6,10 +6,9 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/closing"
-	"github.com/arqnet/kcp/internal/fairqueue"
+	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/handshake"
-	"github.com/arqnet/kcp/internal/lingering"
 	"github.com/arqnet/kcp/internal/netpath"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/protect"
@@ -97,8 +96,8 @@ func sessionFigures() []rulebook.Figure {
 		{legacy, "2 plain window updates", legacyAnswers},
 		{legacy, "8 HELLOs", helloTries},
 		{closing, "5 s", defaultLinger},
-		{linger, "256 sockets", lingering.Most},
-		{linger, "an 8th", lingering.Part},
+		{linger, "256 sockets", fair.MostLingering},
+		{linger, "an 8th", fair.LingeringPart},
 		{keepAlive, "25 s", defaultKeepAlive},
 
 		{"| Idle timeout", "30 min", defaultStallTimeout},
@@ -124,7 +123,7 @@ func endpointFigures() []rulebook.Figure {
 		{"| Packets of several sessions", "64", sendBatchSize},
 		{foreign, "1 s", closeWait},
 		{"| A dropped handshake", "3 times", maxDials - 1},
-		{"| TLS works on fewer handshakes", "100 ms", fairqueue.Lease},
+		{"| TLS works on fewer handshakes", "100 ms", fair.Lease},
 		{"| Errors: an alert", "16 wait", maxFailures},
 		{"| After a handover", "800 ms", drainHold},
 		{records, "100 a second", sessionLogRate},

@@ -7,7 +7,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/closing"
-	"github.com/arqnet/kcp/internal/longestqueue"
+	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/opening"
 )
 
@@ -177,16 +177,16 @@ const evictAfter = 3 * time.Second
 
 // evictable reports whether the session may be ended to make room. A packet since
 // the last call keeps it. Endpoint.mu is held; it needs no other lock.
-func (c *session) evictable(now time.Duration) longestqueue.Look {
+func (c *session) evictable(now time.Duration) fair.Look {
 	switch {
 	case !c.entry.Validated() && !c.halfOpen(): // it is about to be counted
-		return longestqueue.Stays
+		return fair.Stays
 	case now-c.hs.born < evictAfter:
-		return longestqueue.Young
+		return fair.Young
 	case c.hs.active.Swap(false):
-		return longestqueue.Active
+		return fair.Active
 	}
-	return longestqueue.Idle
+	return fair.Idle
 }
 
 // beginOpening starts a HELLO and reports true, or with TLS begins the handshake.

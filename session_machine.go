@@ -8,11 +8,11 @@ import (
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/datagrams"
+	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/incast"
 	"github.com/arqnet/kcp/internal/liveness"
-	"github.com/arqnet/kcp/internal/netblock"
 	"github.com/arqnet/kcp/internal/netpath"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/packetkeys"
@@ -86,7 +86,7 @@ type host interface {
 
 	// workTLS does work of a TLS handshake for a network, and calls workedTLS with
 	// what it has come to.
-	workTLS(from netblock.Block, x *handshake.Exchange, work handshake.Work)
+	workTLS(from fair.Block, x *handshake.Exchange, work handshake.Work)
 
 	// arrived and unread are about what waits at a socket; see Endpoint.arrived.
 	arrived(shard int) uint32

@@ -11,11 +11,10 @@ import (
 
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/incast"
 	"github.com/arqnet/kcp/internal/inturn"
-	"github.com/arqnet/kcp/internal/longestqueue"
-	"github.com/arqnet/kcp/internal/netblock"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
@@ -103,7 +102,7 @@ func newMachineEnd(w *machineWorld, side int, config *Config, env *inturn.Enviro
 	}
 	g.Hooks = admission.Hooks[session]{
 		Extended: (*session).extended, Full: func(bool) bool { return e.backlog },
-		Look: func(*session, time.Duration) longestqueue.Look { return longestqueue.Young },
+		Look: func(*session, time.Duration) fair.Look { return fair.Young },
 		Keys: (*session).packetKeys,
 	}
 	g.Rules = admission.Rules{
@@ -405,7 +404,7 @@ func (e *machineEnd) resetKey() *packetkeys.ToldKey {
 	return &packetkeys.ToldKey{ResetKey: key.ResetKey(e.gate.ResetSecret, e.addr.String()), Since: uint32(e.shared.epoch.Add(e.w.now).Unix())}
 }
 
-func (e *machineEnd) workTLS(_ netblock.Block, x *handshake.Exchange, work handshake.Work) {
+func (e *machineEnd) workTLS(_ fair.Block, x *handshake.Exchange, work handshake.Work) {
 	e.work = append(e.work, func() {
 		var s handshake.Step
 		if !x.Over() {

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/opening"
-	"github.com/arqnet/kcp/internal/shed"
 )
 
 // holding is the account of the memory that a session holds because of its
@@ -17,16 +17,16 @@ import (
 // it, and so needs no lock of a session to weigh all of them.
 type holding struct {
 	bytes  atomic.Int64  // the session's part of endpointLoad.buffered, within accountGrain
-	recent atomic.Uint64 // shed.Recent of the payload that has arrived, each byte once, or was read
+	recent atomic.Uint64 // fair.Recent of the payload that has arrived, each byte once, or was read
 }
 
 // lately returns how many bytes have arrived, or were read, in the last seconds. It
 // needs no lock.
-func (h *holding) lately(now time.Duration) int64 { return shed.Recent(h.recent.Load()).At(now) }
+func (h *holding) lately(now time.Duration) int64 { return fair.Recent(h.recent.Load()).At(now) }
 
 // moved adds n bytes to recent.
 func (h *holding) moved(n int64, now time.Duration) {
-	h.recent.Store(uint64(shed.Recent(h.recent.Load()).Add(n, now)))
+	h.recent.Store(uint64(fair.Recent(h.recent.Load()).Add(n, now)))
 }
 
 // weight returns how many bytes the session holds because of its peer, and how many have

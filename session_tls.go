@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/handshake"
-	"github.com/arqnet/kcp/internal/netblock"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
@@ -117,7 +117,7 @@ func (c *session) advanceTLS() {
 	var r handshake.Result
 	work, ok := x.Next(&r)
 	if ok {
-		var from netblock.Block
+		var from fair.Block
 		if !c.hs.unvalidated.Load() {
 			from = c.entry.Key().Block()
 		}

@@ -23,7 +23,7 @@ import (
 	"time"
 	"weak"
 
-	"github.com/arqnet/kcp/internal/fairqueue"
+	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/packetkeys"
@@ -277,7 +277,7 @@ func TestTLSHandshakesTakeTurns(t *testing.T) {
 			took := time.Since(start)
 			time.Sleep(2 * time.Minute)
 			if stuck {
-				require.Less(t, took, 2*roundTrip+3*fairqueue.Lease)
+				require.Less(t, took, 2*roundTrip+3*fair.Lease)
 				return
 			}
 			require.Less(t, took, 2*roundTrip+4*work)

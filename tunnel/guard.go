@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/container"
-	"github.com/arqnet/kcp/internal/netblock"
+	"github.com/arqnet/kcp/internal/fair"
 )
 
 const (
@@ -111,7 +111,7 @@ func (m *memory) of(s source) int {
 // begin counts an attempt from addr as failed until succeed says otherwise, so that
 // those at the same time count too. It reports whether the attempt may be looked at.
 func (g *guard) begin(addr net.Addr, name string) bool {
-	all := source{network: netblock.OfAddr(addr).Subnet}
+	all := source{network: fair.BlockOfAddr(addr).Subnet}
 	one, now := sourceOf(all.network, name), g.now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -135,7 +135,7 @@ func (g *guard) most() int {
 
 // succeed takes back the attempt that begin has counted.
 func (g *guard) succeed(addr net.Addr, name string) {
-	all := source{network: netblock.OfAddr(addr).Subnet}
+	all := source{network: fair.BlockOfAddr(addr).Subnet}
 	one := sourceOf(all.network, name)
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/arqnet/kcp/internal/netblock"
+	"github.com/arqnet/kcp/internal/fair"
 	"github.com/stretchr/testify/require"
 )
 
@@ -37,7 +37,7 @@ func TestGuard(t *testing.T) {
 		require.True(t, g.begin(ip("192.0.2.9"), "me"))
 		g.succeed(ip("192.0.2.9"), "me")
 	}
-	require.Zero(t, g.failed.of(source{network: netblock.OfAddr(ip("192.0.2.9")).Subnet}))
+	require.Zero(t, g.failed.of(source{network: fair.BlockOfAddr(ip("192.0.2.9")).Subnet}))
 }
 
 // Guesses of many names from one network are limited together. Whoever was right there
@@ -87,7 +87,7 @@ func TestGuardForgets(t *testing.T) {
 		require.LessOrEqual(t, len(g.known.all), 8)
 		now = now.Add(time.Second)
 	}
-	require.Positive(t, g.failed.of(source{network: netblock.OfAddr(ip("10.0.0.99")).Subnet}))
+	require.Positive(t, g.failed.of(source{network: fair.BlockOfAddr(ip("10.0.0.99")).Subnet}))
 	now = now.Add(guardMemory)
 	g.begin(ip("10.0.0.1"), "x")
 	require.Len(t, g.failed.all, 2)

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/arqnet/kcp/internal/fairqueue"
-	"github.com/arqnet/kcp/internal/netblock"
+	"github.com/arqnet/kcp/internal/fair"
+
 	"golang.org/x/crypto/bcrypt"
 )
 
@@ -109,7 +109,7 @@ func (u *Users) withHash(name, hash string) *user {
 // hash, the password that it was found to be of, so that a client that comes again costs
 // next to nothing.
 type verifier struct {
-	turns *fairqueue.Queue
+	turns *fair.Queue
 	key   []byte // of proved; drawn by newVerifier
 	// compare is bcrypt.CompareHashAndPassword; tests count its calls.
 	compare func(hash, password []byte) error
@@ -120,7 +120,7 @@ type verifier struct {
 
 // newVerifier returns a verifier that leaves half of the processors to the rest.
 func newVerifier() *verifier {
-	v := &verifier{turns: fairqueue.New(max(1, runtime.GOMAXPROCS(0)/2), 0), key: make([]byte, sha256.Size), compare: bcrypt.CompareHashAndPassword}
+	v := &verifier{turns: fair.NewQueue(max(1, runtime.GOMAXPROCS(0)/2), 0), key: make([]byte, sha256.Size), compare: bcrypt.CompareHashAndPassword}
 	rand.Read(v.key)
 	return v
 }
@@ -128,7 +128,7 @@ func newVerifier() *verifier {
 // prove returns the hash of the user, if the password has that, and otherwise the empty
 // string. It waits until it may compute: strangers of one network do not delay users of
 // others by more than one verification each. The lobby bounds how many wait.
-func (v *verifier) prove(ctx context.Context, from netblock.Block, users *Users, name, password string) (string, error) {
+func (v *verifier) prove(ctx context.Context, from fair.Block, users *Users, name, password string) (string, error) {
 	hash, known := users.hashOf(name)
 	if hash == "" || users.withPassword(name, digestOf(password)) != nil {
 		return "", nil

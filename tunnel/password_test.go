@@ -16,8 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/crypto/bcrypt"
 
-	"github.com/arqnet/kcp/internal/fairqueue"
-	"github.com/arqnet/kcp/internal/netblock"
+	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/testenv"
 )
 
@@ -83,7 +82,7 @@ func TestHashedPasswords(t *testing.T) {
 	} {
 		shown := &clientIdentity{name: who[0], password: digestOf(who[1])}
 		var err error
-		shown.hash, err = s.verifier.prove(t.Context(), netblock.Block{}, u, who[0], who[1])
+		shown.hash, err = s.verifier.prove(t.Context(), fair.Block{}, u, who[0], who[1])
 		require.NoError(t, err)
 		require.Equal(t, right, shown.among(u) != nil, "%q", who)
 	}
@@ -133,7 +132,7 @@ func TestVerifierRemembers(t *testing.T) {
 		return bcrypt.CompareHashAndPassword(hash, password)
 	}
 	prove := func(name, password string) bool {
-		hash, err := v.prove(t.Context(), netblock.Block{}, u, name, password)
+		hash, err := v.prove(t.Context(), fair.Block{}, u, name, password)
 		require.NoError(t, err)
 		return hash != ""
 	}
@@ -151,7 +150,7 @@ func TestVerifierRemembers(t *testing.T) {
 	require.Len(t, computed, 4)
 
 	plain := parsed(t, everything)
-	_, err := v.prove(t.Context(), netblock.Block{}, plain, "me", "wrong")
+	_, err := v.prove(t.Context(), fair.Block{}, plain, "me", "wrong")
 	require.NoError(t, err)
 	require.Len(t, computed, 4, "a file without hashes needs none")
 }
@@ -176,7 +175,7 @@ func TestWrongPasswordsCostTheSame(t *testing.T) {
 	}
 	prove := func(name, password string) bool {
 		work = 0
-		hash, err := v.prove(t.Context(), netblock.Block{}, u, name, password)
+		hash, err := v.prove(t.Context(), fair.Block{}, u, name, password)
 		require.NoError(t, err)
 		return hash != ""
 	}
@@ -198,7 +197,7 @@ func TestWrongPasswordsCostTheSame(t *testing.T) {
 }
 
 // blockOf returns the networks of an address.
-func blockOf(addr string) netblock.Block { return netblock.Of(netip.MustParseAddr(addr), "") }
+func blockOf(addr string) fair.Block { return fair.BlockOf(netip.MustParseAddr(addr), "") }
 
 // At most as much is computed at a time as there are slots, and a site with many
 // attempts, of one subnet or of many, delays one with few by one of them.
@@ -215,7 +214,7 @@ func TestVerificationsTakeTurns(t *testing.T) {
 func verifyInTurn(t *testing.T, flood func(i int) string) {
 	u := parsed(t, fmt.Sprintf(`{"me:%s": [""]}`, hashed(t, "secret")))
 	v := newVerifier()
-	v.turns = fairqueue.New(2, 0)
+	v.turns = fair.NewQueue(2, 0)
 	var running atomic.Int64
 	var most testenv.Peak
 	v.compare = func(hash, password []byte) error {

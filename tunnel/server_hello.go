@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/netblock"
+	"github.com/arqnet/kcp/internal/fair"
 )
 
 // clientIdentity is who a client has shown to be.
@@ -139,7 +139,7 @@ func (s *Server) examine(ctx context.Context, conn *kcp.Conn, stream *kcp.Stream
 	}
 	users := s.users.Load()
 	if !who.certificate {
-		if who.hash, err = s.verifier.prove(ctx, netblock.OfAddr(conn.RemoteAddr()), users, h.User, h.Password); err != nil {
+		if who.hash, err = s.verifier.prove(ctx, fair.BlockOfAddr(conn.RemoteAddr()), users, h.User, h.Password); err != nil {
 			return nil, fmt.Errorf("the password was not verified in time: %w", err)
 		}
 	}

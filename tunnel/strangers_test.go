@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/fairqueue"
+	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -34,7 +34,7 @@ func onNetwork(t *testing.T, f func(n *simulatedNetwork)) {
 		defer pc.Close()
 		s, err := Listen(&ServerConfig{Socket: pc, Certificate: key(t), Users: parsed(t, fmt.Sprintf(`{"me:%s": [""]}`, hashed(t, "secret")))})
 		require.NoError(t, err)
-		s.verifier.turns = fairqueue.New(1, 0)
+		s.verifier.turns = fair.NewQueue(1, 0)
 		s.verifier.compare = func(_, password []byte) error {
 			time.Sleep(60 * time.Millisecond)
 			if string(password) != "secret" {

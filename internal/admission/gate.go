@@ -4,8 +4,8 @@ import (
 	"io"
 	"time"
 
+	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/handshake"
-	"github.com/arqnet/kcp/internal/longestqueue"
 	"github.com/arqnet/kcp/internal/protect"
 )
 
@@ -34,7 +34,7 @@ type Hooks[S any] struct {
 	// Keys returns what opens packets under the keys of a session; nil: there are none.
 	Keys func(*S) protect.Protection
 	// Look reports whether a session may be ended to make room.
-	Look func(*S, time.Duration) longestqueue.Look
+	Look func(*S, time.Duration) fair.Look
 	// Full reports whether the listener takes no more sessions. privileged says that
 	// the session waits for Accept only after its peer has shown its address.
 	Full func(privileged bool) bool

@@ -3,8 +3,8 @@ package admission
 import (
 	"time"
 
+	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/handshake"
-	"github.com/arqnet/kcp/internal/longestqueue"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 )
@@ -286,7 +286,7 @@ func (g *Gate[S]) full() bool { return g.Len() >= g.MaxSessions }
 // does. While there are as many sessions as there may be, any session of an address
 // that is not validated does. What is established makes room for nobody.
 func (g *Gate[S]) makeRoom(key Key, validated bool, now time.Duration) (evicted *S, why Reason) {
-	look := func(s *S) longestqueue.Look { return g.Look(s, now) }
+	look := func(s *S) fair.Look { return g.Look(s, now) }
 	block, shakes := key.Block(), g.TLS && validated
 	switch {
 	case g.Crowded(key, validated):
@@ -302,11 +302,11 @@ func (g *Gate[S]) makeRoom(key Key, validated bool, now time.Duration) (evicted 
 	case !validated:
 		evicted, why = g.halfOpen.MakeRoom(block, look), Sessions
 	default:
-		evicted = g.halfOpen.MakeRoom(block, func(s *S) longestqueue.Look {
-			if look(s) == longestqueue.Stays {
-				return longestqueue.Stays
+		evicted = g.halfOpen.MakeRoom(block, func(s *S) fair.Look {
+			if look(s) == fair.Stays {
+				return fair.Stays
 			}
-			return longestqueue.Idle
+			return fair.Idle
 		})
 		if evicted == nil {
 			evicted = g.shaking.MakeRoom(block, look)

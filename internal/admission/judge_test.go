@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/handshake"
-	"github.com/arqnet/kcp/internal/longestqueue"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/rulebook"
@@ -52,7 +52,7 @@ func newGate(wire string, seed uint64) *gate {
 	}
 	g.Hooks = Hooks[session]{
 		Extended: func(s *session) bool { return s.look != Young },
-		Look:     func(s *session, _ time.Duration) longestqueue.Look { return s.look },
+		Look:     func(s *session, _ time.Duration) fair.Look { return s.look },
 		Full:     func(privileged bool) bool { return g.full || g.half && !privileged },
 	}
 	g.ResetSecret, g.Cookies.Random = []byte("secret"), g.Random
@@ -70,7 +70,7 @@ func keyOf(at netip.AddrPort) Key { return MakeKey(at, nil, conv) }
 const local = "10.0.0.1:1"
 
 // add adds a session of conv at an address.
-func (g *gate) add(at netip.AddrPort, look longestqueue.Look) *session {
+func (g *gate) add(at netip.AddrPort, look fair.Look) *session {
 	s := &session{entry: entryOf(keyOf(at)), look: look}
 	g.Add(s)
 	return s

@@ -15,9 +15,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/handshake"
-	"github.com/arqnet/kcp/internal/netblock"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/serial"
@@ -295,4 +295,4 @@ func (k Key) ResetKey(secret []byte, local string) packetkeys.ResetKey {
 }
 
 // Block returns the networks that limits count the session for.
-func (k Key) Block() netblock.Block { return netblock.Of(k.Addr.Addr(), k.Peer) }
+func (k Key) Block() fair.Block { return fair.BlockOf(k.Addr.Addr(), k.Peer) }

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/arqnet/kcp/internal/longestqueue"
+	"github.com/arqnet/kcp/internal/fair"
 )
 
 // Table finds sessions of type S. Each has an Entry, which the table alone
@@ -25,7 +25,7 @@ type Table[S any] struct {
 	networks map[netip.Addr]int // validated sessions of a subnet; nil: they are not counted
 	most     int                // of those
 
-	halfOpen, shaking longestqueue.Queues[S] // what may make room, as Count counts it
+	halfOpen, shaking fair.LongestQueues[S] // what may make room, as Count counts it
 }
 
 // Entry is a session's place in a Table. The caller sets the key before Add, and
@@ -37,10 +37,10 @@ type Entry struct {
 
 	fecBound  uint32 // 1 if it is listed in Table.fec; atomic
 	slot      uint32
-	validated bool                // counts as Count.Validated
-	shaking   bool                // counts as Count.Shaking, if it is validated too
-	rest      bool                // listed in Table.rest
-	place     *longestqueue.Place // nil: the session makes no room, as most
+	validated bool        // counts as Count.Validated
+	shaking   bool        // counts as Count.Shaking, if it is validated too
+	rest      bool        // listed in Table.rest
+	place     *fair.Place // nil: the session makes no room, as most
 }
 
 // place is where one of the sessions of a conversation id is found. It does not
@@ -304,7 +304,7 @@ func (t *Table[S]) recount(s *S, change func(*Entry)) (listed bool) {
 func (t *Table[S]) count(s *S, e *Entry) {
 	block := e.Key().Block()
 	if !e.validated || e.shaking {
-		e.place = new(longestqueue.Place)
+		e.place = new(fair.Place)
 		t.queueOf(e).Add(e.place, s, block)
 	}
 	if e.validated && t.networks != nil {
@@ -328,7 +328,7 @@ func (t *Table[S]) uncount(e *Entry) {
 }
 
 // queueOf returns the queue of a session that may make room.
-func (t *Table[S]) queueOf(e *Entry) *longestqueue.Queues[S] {
+func (t *Table[S]) queueOf(e *Entry) *fair.LongestQueues[S] {
 	if e.validated {
 		return &t.shaking
 	}

@@ -8,19 +8,19 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/arqnet/kcp/internal/longestqueue"
+	"github.com/arqnet/kcp/internal/fair"
 	"github.com/stretchr/testify/require"
 )
 
 const (
-	Young = longestqueue.Young
-	Idle  = longestqueue.Idle
+	Young = fair.Young
+	Idle  = fair.Idle
 )
 
 // session is a session of the tests.
 type session struct {
 	entry Entry
-	look  longestqueue.Look
+	look  fair.Look
 }
 
 func entryOf(k Key) (e Entry) {

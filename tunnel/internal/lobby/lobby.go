@@ -1,6 +1,6 @@
 // Package lobby bounds the sessions of strangers, who have not shown yet who they are,
 // or that there is anybody. When a lobby is full, one of the network that has most makes
-// room (internal/longestqueue). So strangers of few networks end each other's sessions,
+// room (internal/fair). So strangers of few networks end each other's sessions,
 // and leave the users alone who are about to come in.
 package lobby
 
@@ -11,9 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/loglimit"
-	"github.com/arqnet/kcp/internal/longestqueue"
-	"github.com/arqnet/kcp/internal/netblock"
 )
 
 // Lobby is such a bound. All methods are safe for concurrent use.
@@ -23,14 +22,14 @@ type Lobby struct {
 	records    loglimit.Limit
 
 	mu     sync.Mutex
-	queues longestqueue.Queues[Visitor]
+	queues fair.LongestQueues[Visitor]
 }
 
 // Visitor is a session in a lobby.
 type Visitor struct {
 	end   func()
 	ended atomic.Bool
-	place longestqueue.Place // guarded by Lobby.mu
+	place fair.Place // guarded by Lobby.mu
 }
 
 // New returns a lobby with room for so many sessions, and for so many of one address, or
@@ -55,8 +54,8 @@ func (l *Lobby) Warn(log *slog.Logger, text string, args ...any) {
 // Enter takes in a session from addr, which end ends. If there is no room it ends another
 // one.
 func (l *Lobby) Enter(addr net.Addr, end func()) *Visitor {
-	v, of := &Visitor{end: end}, netblock.OfAddr(addr)
-	any := func(*Visitor) longestqueue.Look { return longestqueue.Idle }
+	v, of := &Visitor{end: end}, fair.BlockOfAddr(addr)
+	any := func(*Visitor) fair.Look { return fair.Idle }
 	var oldest *Visitor
 	l.mu.Lock()
 	if l.queues.Of(of.Subnet) >= l.each {

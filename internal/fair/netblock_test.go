@@ -1,4 +1,4 @@
-package netblock
+package fair
 
 import (
 	"net"
@@ -10,7 +10,7 @@ import (
 
 // Addresses count together by /48 and /64, or by /24 and one by one, however they are
 // written.
-func TestOf(t *testing.T) {
+func TestBlockOf(t *testing.T) {
 	for _, test := range []struct {
 		a, b         string
 		site, subnet bool // the same
@@ -28,25 +28,25 @@ func TestOf(t *testing.T) {
 		{"fe80::1%eth0", "fe80::2%eth1", true, true},
 		{"::", "::1", true, true},
 	} {
-		a, b := Of(netip.MustParseAddr(test.a), ""), Of(netip.MustParseAddr(test.b), "")
+		a, b := BlockOf(netip.MustParseAddr(test.a), ""), BlockOf(netip.MustParseAddr(test.b), "")
 		require.Equal(t, test.site, a.Site == b.Site, "%s and %s", test.a, test.b)
 		require.Equal(t, test.subnet, a.Subnet == b.Subnet, "%s and %s", test.a, test.b)
 		require.NotEqual(t, Block{}, a)
 		for _, other := range []string{"memory a", "memory b", "", "::", "10.0.0.1"} {
-			require.NotEqual(t, a.Site, Of(netip.Addr{}, other).Site)
-			require.NotEqual(t, a.Subnet, Of(netip.Addr{}, other).Subnet)
+			require.NotEqual(t, a.Site, BlockOf(netip.Addr{}, other).Site)
+			require.NotEqual(t, a.Subnet, BlockOf(netip.Addr{}, other).Subnet)
 		}
 	}
-	require.NotEqual(t, Of(netip.Addr{}, "memory a"), Of(netip.Addr{}, "memory b"))
+	require.NotEqual(t, BlockOf(netip.Addr{}, "memory a"), BlockOf(netip.Addr{}, "memory b"))
 }
 
 // An address of package net counts as what it stands for.
-func TestOfAddr(t *testing.T) {
+func TestBlockOfAddr(t *testing.T) {
 	udp := func(s string) net.Addr { return net.UDPAddrFromAddrPort(netip.MustParseAddrPort(s)) }
-	require.Equal(t, Of(netip.MustParseAddr("10.0.0.1"), ""), OfAddr(udp("[::ffff:10.0.0.1]:7")))
-	require.Equal(t, OfAddr(udp("10.0.0.1:1")), OfAddr(udp("10.0.0.1:2")))
+	require.Equal(t, BlockOf(netip.MustParseAddr("10.0.0.1"), ""), BlockOfAddr(udp("[::ffff:10.0.0.1]:7")))
+	require.Equal(t, BlockOfAddr(udp("10.0.0.1:1")), BlockOfAddr(udp("10.0.0.1:2")))
 	unix := func(name string) net.Addr { return &net.UnixAddr{Name: name, Net: "unixgram"} }
-	require.Equal(t, OfAddr(unix("/a")), OfAddr(unix("/a")))
-	require.NotEqual(t, OfAddr(unix("/a")), OfAddr(unix("/b")))
-	require.Equal(t, Block{}, OfAddr(nil))
+	require.Equal(t, BlockOfAddr(unix("/a")), BlockOfAddr(unix("/a")))
+	require.NotEqual(t, BlockOfAddr(unix("/a")), BlockOfAddr(unix("/b")))
+	require.Equal(t, Block{}, BlockOfAddr(nil))
 }

@@ -1,4 +1,4 @@
-package lingering
+package fair
 
 import (
 	"testing"
@@ -9,7 +9,7 @@ import (
 // Whoever comes is taken, and the oldest goes.
 func TestOldestGoesFirst(t *testing.T) {
 	t.Parallel()
-	var s Set[int]
+	var s Lingering[int]
 	for i := range 3 {
 		_, full := s.Add(i, 3)
 		require.False(t, full)
@@ -36,9 +36,9 @@ func TestOldestGoesFirst(t *testing.T) {
 }
 
 // The application has most of the descriptors.
-func TestLimit(t *testing.T) {
+func TestLingeringLimit(t *testing.T) {
 	t.Parallel()
 	for descriptors, want := range map[int]int{0: 256, 4: 1, 64: 8, 1024: 128, 2048: 256, 1 << 20: 256} {
-		require.Equal(t, want, Limit(descriptors), "of %d", descriptors)
+		require.Equal(t, want, LingeringLimit(descriptors), "of %d", descriptors)
 	}
 }

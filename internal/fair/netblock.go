@@ -1,11 +1,12 @@
-// Package netblock says whose an address is, for limits: which addresses count together,
-// as one owner may have all of them.
-package netblock
+package fair
 
 import (
 	"net"
 	"net/netip"
 )
+
+// Whose an address is, for limits: which addresses count together, as one owner may have
+// all of them.
 
 // Block is the two networks that an address counts for. The zero Block has no
 // address: all that anybody may have forged counts together there.
@@ -18,10 +19,10 @@ type Block struct {
 	Subnet netip.Addr
 }
 
-// Of returns the block of an IP address. An IPv4 address may be mapped to IPv6, and zones
-// do not count. If addr is not valid, text stands for another kind of address, which is a
-// site and a subnet by itself.
-func Of(addr netip.Addr, text string) Block {
+// BlockOf returns the block of an IP address. An IPv4 address may be mapped to IPv6, and
+// zones do not count. If addr is not valid, text stands for another kind of address, which
+// is a site and a subnet by itself.
+func BlockOf(addr netip.Addr, text string) Block {
 	switch addr = addr.Unmap().WithZone(""); {
 	case addr.Is4():
 		return Block{prefix(addr, 24), addr}
@@ -34,15 +35,15 @@ func Of(addr netip.Addr, text string) Block {
 	return Block{other, other}
 }
 
-// OfAddr returns the block of an address of package net.
-func OfAddr(addr net.Addr) Block {
+// BlockOfAddr returns the block of an address of package net.
+func BlockOfAddr(addr net.Addr) Block {
 	switch a := addr.(type) {
 	case *net.UDPAddr:
-		return Of(a.AddrPort().Addr(), "")
+		return BlockOf(a.AddrPort().Addr(), "")
 	case nil:
 		return Block{}
 	}
-	return Of(netip.Addr{}, addr.Network()+" "+addr.String())
+	return BlockOf(netip.Addr{}, addr.Network()+" "+addr.String())
 }
 
 // prefix returns the address with all bits after the first ones cleared.

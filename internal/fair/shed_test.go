@@ -1,4 +1,4 @@
-package shed
+package fair
 
 import (
 	"math"
@@ -51,36 +51,36 @@ func TestRanks(t *testing.T) {
 	for _, large := range []bool{false, true} {
 		for i, held := range sizes {
 			for j, recent := range sizes {
-				if r := Of(held, recent, large); i > 0 && j > 0 {
-					require.GreaterOrEqual(t, r, Of(sizes[i-1], recent, large))
-					require.LessOrEqual(t, r, Of(held, sizes[j-1], large))
-					require.Less(t, r, None)
+				if r := RankOf(held, recent, large); i > 0 && j > 0 {
+					require.GreaterOrEqual(t, r, RankOf(sizes[i-1], recent, large))
+					require.LessOrEqual(t, r, RankOf(held, sizes[j-1], large))
+					require.Less(t, r, NoRank)
 				}
 			}
 		}
 		for held := int64(1 << 10); held < 1<<24; held += held / 7 {
-			require.Equal(t, Of(held, 0, large)+4, Of(2*held, 0, large))
-			require.LessOrEqual(t, Of(held*5/4, 0, large)-Of(held, 0, large), Rank(2))
+			require.Equal(t, RankOf(held, 0, large)+4, RankOf(2*held, 0, large))
+			require.LessOrEqual(t, RankOf(held*5/4, 0, large)-RankOf(held, 0, large), Rank(2))
 		}
-		require.Equal(t, Of(16<<10, 0, large), Of(32<<10, 1<<10, large))
-		require.Zero(t, Of(0, 0, large))
+		require.Equal(t, RankOf(16<<10, 0, large), RankOf(32<<10, 1<<10, large))
+		require.Zero(t, RankOf(0, 0, large))
 		for exponent := -4; exponent < 20; exponent++ {
 			held := int64(spared) << (exponent + 8) >> 8
-			require.True(t, Of(held, 0, large).Holds(exponent))
-			require.False(t, Of(held-held/10, 0, large).Holds(exponent))
+			require.True(t, RankOf(held, 0, large).Holds(exponent))
+			require.False(t, RankOf(held-held/10, 0, large).Holds(exponent))
 		}
 	}
-	require.Greater(t, Of(spared/2, 0, true), Of(1<<40, 0, false))
-	require.Equal(t, Of(spared/2-1, 0, true), Of(spared/2-1, 0, false))
+	require.Greater(t, RankOf(spared/2, 0, true), RankOf(1<<40, 0, false))
+	require.Equal(t, RankOf(spared/2-1, 0, true), RankOf(spared/2-1, 0, false))
 }
 
 // Those of the highest rank pay, and no more of them than hold enough. Who is
 // spared for the time being, as its ratio is too low, is not replaced by others
 // of lower rank.
 func TestLine(t *testing.T) {
-	fresh, stuck := Of(100<<10, 100<<10, true), Of(80<<10, 0, true)
-	slow, idle := Of(50<<10, 5<<10, false), Of(4<<10, 0, false)
-	running := Of(1<<20, 30<<20, true)
+	fresh, stuck := RankOf(100<<10, 100<<10, true), RankOf(80<<10, 0, true)
+	slow, idle := RankOf(50<<10, 5<<10, false), RankOf(4<<10, 0, false)
+	running := RankOf(1<<20, 30<<20, true)
 	require.True(t, stuck > fresh && fresh > slow && slow > idle && idle > running)
 	var c Census
 	for r, held := range map[Rank]int64{fresh: 500, stuck: 100, slow: 50, idle: 4, running: 1000} {
@@ -91,11 +91,11 @@ func TestLine(t *testing.T) {
 		exponent int
 		line     Rank
 	}{
-		{-1, 0, None}, {0, 0, None}, {1, 4, stuck}, {100, 4, stuck}, {101, 4, stuck}, {5000, 4, stuck}, {5000, 7, None},
+		{-1, 0, NoRank}, {0, 0, NoRank}, {1, 4, stuck}, {100, 4, stuck}, {101, 4, stuck}, {5000, 4, stuck}, {5000, 7, NoRank},
 		{100, -1, stuck}, {101, -1, fresh}, {600, -1, fresh}, {601, 2, slow}, {601, 3, slow}, {601, 4, stuck},
 		{650, 2, slow}, {651, 2, idle}, {651, 3, slow}, {5000, 0, idle}, {655, -20, running},
 	} {
 		require.Equal(t, tc.line, c.Line(tc.excess, tc.exponent), "%+v", tc)
 	}
-	require.Equal(t, None, new(Census).Line(1, -20))
+	require.Equal(t, NoRank, new(Census).Line(1, -20))
 }

@@ -1,13 +1,13 @@
-// Package shed decides who gives memory up when it is short (load shedding).
-// Every holder has a rank: what it holds for each byte that has moved lately.
-// By Little's law that is how long the average byte stays. Holders of the highest
-// rank pay first, and large ones before small ones.
-package shed
+package fair
 
 import (
 	"math/bits"
 	"time"
 )
+
+// Who gives memory up when it is short (load shedding). Every holder has a rank: what it
+// holds for each byte that has moved lately. By Little's law that is how long the average
+// byte stays. Holders of the highest rank pay first, and large ones before small ones.
 
 const (
 	// period is the time, in milliseconds, after which bytes count half.
@@ -56,8 +56,8 @@ func (r Recent) age(now time.Duration) uint64 {
 type Rank uint8
 
 const (
-	// None is above every rank.
-	None Rank = 255
+	// NoRank is above every rank.
+	NoRank Rank = 255
 	// even is the rank of the ratio 1.
 	even = 4 * (1 + ratioBits - 2)
 	// mostly is the rank of the ratio 1/2, and raised how much higher large
@@ -68,9 +68,9 @@ const (
 	ratioBits = 16
 )
 
-// Of returns the rank of a holder of held bytes that has moved recent bytes
+// RankOf returns the rank of a holder of held bytes that has moved recent bytes
 // lately. It takes sizes up to 2^47.
-func Of(held, recent int64, large bool) Rank {
+func RankOf(held, recent int64, large bool) Rank {
 	ratio := uint64(held) << ratioBits / uint64(recent+spared)
 	exponent := bits.Len64(ratio)
 	if exponent < 3 {
@@ -78,7 +78,7 @@ func Of(held, recent int64, large bool) Rank {
 	}
 	r := min(Rank(4*(exponent-2))+Rank(ratio>>(exponent-3)&3), mostly+raised-1)
 	if large && r >= mostly {
-		return min(r+raised, None-1)
+		return min(r+raised, NoRank-1)
 	}
 	return r
 }
@@ -92,17 +92,17 @@ func (r Rank) Holds(exponent int) bool {
 }
 
 // Census is how much memory is held at each rank. The zero value is empty.
-type Census [None]int64
+type Census [NoRank]int64
 
 // Add counts a holder.
 func (c *Census) Add(r Rank, held int64) { c[r] += held }
 
 // Line returns the rank from which on holders pay that hold the given power of
 // two of what they have moved lately: holders of higher rank together, whether
-// they pay or not, hold less than excess bytes. It returns None if nobody pays.
+// they pay or not, hold less than excess bytes. It returns NoRank if nobody pays.
 func (c *Census) Line(excess int64, exponent int) Rank {
-	line, held := None, int64(0)
-	for r := None; r > 0 && held < excess; {
+	line, held := NoRank, int64(0)
+	for r := NoRank; r > 0 && held < excess; {
 		if r--; c[r] > 0 {
 			held += c[r]
 			if r.Holds(exponent) {

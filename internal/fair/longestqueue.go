@@ -1,19 +1,19 @@
-// Package longestqueue says who makes room in a full table: the oldest element of the
-// longest queue (longest queue drop, Suter et al. 1998). Each network has a queue. So a
-// stranger who fills the table ends what is the stranger's own, whatever addresses one
-// owner may have. Nothing here loops over the table.
-package longestqueue
+package fair
 
 import (
 	"net/netip"
 
 	"github.com/arqnet/kcp/internal/container"
-	"github.com/arqnet/kcp/internal/netblock"
 )
 
-// Queues holds the elements of a table by their networks. The zero value is empty. The
-// owner's lock guards it, and the places of what is in it.
-type Queues[E any] struct {
+// Who makes room in a full table: the oldest element of the longest queue (longest queue
+// drop, Suter et al. 1998). Each network has a queue. So a stranger who fills the table
+// ends what is the stranger's own, whatever addresses one owner may have. Nothing here
+// loops over the table.
+
+// LongestQueues holds the elements of a table by their networks. The zero value is empty.
+// The owner's lock guards it, and the places of what is in it.
+type LongestQueues[E any] struct {
 	n       int
 	sites   map[netip.Addr]*site
 	subnets map[netip.Addr]*subnet
@@ -27,7 +27,7 @@ type Place struct {
 	links   container.Links[Place]
 }
 
-// subnet is the queue of a netblock.Block.Subnet.
+// subnet is the queue of a fair.Block.Subnet.
 type subnet struct {
 	addr     netip.Addr
 	site     *site
@@ -36,7 +36,7 @@ type subnet struct {
 	links    container.Links[subnet]
 }
 
-// site is the queues of a netblock.Block.Site.
+// site is the queues of a fair.Block.Site.
 type site struct {
 	addr  netip.Addr
 	n     int // elements of all
@@ -62,10 +62,10 @@ const (
 const looks = 16
 
 // Len returns the number of elements.
-func (q *Queues[E]) Len() int { return q.n }
+func (q *LongestQueues[E]) Len() int { return q.n }
 
 // Of returns the number of elements of a subnet.
-func (q *Queues[E]) Of(addr netip.Addr) int { return q.subnets[addr].len() }
+func (q *LongestQueues[E]) Of(addr netip.Addr) int { return q.subnets[addr].len() }
 
 func (s *subnet) len() int {
 	if s == nil {
@@ -82,7 +82,7 @@ func (s *site) len() int {
 }
 
 // Add adds e, of a block, as the youngest. p is its place, which is in no queue.
-func (q *Queues[E]) Add(p *Place, e *E, of netblock.Block) {
+func (q *LongestQueues[E]) Add(p *Place, e *E, of Block) {
 	if q.sites == nil {
 		q.sites, q.subnets = make(map[netip.Addr]*site), make(map[netip.Addr]*subnet)
 	}
@@ -102,7 +102,7 @@ func (q *Queues[E]) Add(p *Place, e *E, of netblock.Block) {
 }
 
 // Remove removes an element, if it is there.
-func (q *Queues[E]) Remove(p *Place) {
+func (q *LongestQueues[E]) Remove(p *Place) {
 	in := p.subnet
 	if in == nil {
 		return
@@ -117,12 +117,12 @@ func (q *Queues[E]) Remove(p *Place) {
 		delete(q.sites, in.site.addr)
 	}
 	if q.n == 0 {
-		*q = Queues[E]{} // a map gives no memory back
+		*q = LongestQueues[E]{} // a map gives no memory back
 	}
 }
 
 // count adds one element to the counts of a subnet, or takes one away.
-func (q *Queues[E]) count(in *subnet, by int) {
+func (q *LongestQueues[E]) count(in *subnet, by int) {
 	q.n += by
 	in.n += by
 	in.site.n += by
@@ -136,7 +136,7 @@ func (q *Queues[E]) count(in *subnet, by int) {
 // site comes first. Where the newcomer's network would not be the smaller one even then,
 // it competes with its equals, and an element makes room only after its chance,
 // as look says. nil: none has, and the newcomer has to come again.
-func (q *Queues[E]) MakeRoom(of netblock.Block, look func(*E) Look) *E {
+func (q *LongestQueues[E]) MakeRoom(of Block, look func(*E) Look) *E {
 	for range looks {
 		p, crowd := q.choose(of)
 		if p == nil {
@@ -156,7 +156,7 @@ func (q *Queues[E]) MakeRoom(of netblock.Block, look func(*E) Look) *E {
 
 // choose returns the place of who makes room for a newcomer, and whether its network has
 // more than the newcomer's will have.
-func (q *Queues[E]) choose(of netblock.Block) (p *Place, crowd bool) {
+func (q *LongestQueues[E]) choose(of Block) (p *Place, crowd bool) {
 	most := q.order.most()
 	if most == nil {
 		return nil, false
@@ -177,7 +177,7 @@ func (q *Queues[E]) choose(of netblock.Block) (p *Place, crowd bool) {
 
 // MakeRoomWithin is MakeRoom for a newcomer whose subnet has its share: one of the subnet
 // makes room, after its chance.
-func (q *Queues[E]) MakeRoomWithin(addr netip.Addr, look func(*E) Look) *E {
+func (q *LongestQueues[E]) MakeRoomWithin(addr netip.Addr, look func(*E) Look) *E {
 	for range min(looks, q.Of(addr)) {
 		switch p := q.subnets[addr].elements.First(); look(p.element.(*E)) {
 		case Young:
@@ -192,14 +192,14 @@ func (q *Queues[E]) MakeRoomWithin(addr netip.Addr, look func(*E) Look) *E {
 }
 
 // requeue makes an element the youngest.
-func (q *Queues[E]) requeue(p *Place) {
-	e, of := p.element.(*E), netblock.Block{Site: p.subnet.site.addr, Subnet: p.subnet.addr}
+func (q *LongestQueues[E]) requeue(p *Place) {
+	e, of := p.element.(*E), Block{Site: p.subnet.site.addr, Subnet: p.subnet.addr}
 	q.Remove(p)
 	q.Add(p, e, of)
 }
 
 // take removes and returns an element.
-func (q *Queues[E]) take(p *Place) *E {
+func (q *LongestQueues[E]) take(p *Place) *E {
 	e := p.element.(*E)
 	q.Remove(p)
 	return e

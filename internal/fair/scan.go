@@ -1,4 +1,4 @@
-package shed
+package fair
 
 // anyRatio is a ratio below all others, as a power of two.
 const anyRatio = -64
@@ -11,11 +11,11 @@ type Scan struct {
 	holders int64  // those that are large
 	rest    int64  // what the others hold
 	census  Census // of the holders before at that do not pay
-	Line    Rank   // holders of this rank or above pay; shed.None: not known yet, or none
+	Line    Rank   // holders of this rank or above pay; fair.NoRank: not known yet, or none
 }
 
 // NewScan returns a scan in which nobody pays yet.
-func NewScan(large int64) *Scan { return &Scan{large: large, Line: None} }
+func NewScan(large int64) *Scan { return &Scan{large: large, Line: NoRank} }
 
 // Pays reports whether a holder pays, of held bytes that has moved recent ones lately. It
 // does if it is above the line, and its ratio at least the given power of two. share is
@@ -24,7 +24,7 @@ func (s *Scan) Pays(held, recent, share int64, exponent int) bool {
 	if held == 0 {
 		return false
 	}
-	rank := Of(held, recent, held > share)
+	rank := RankOf(held, recent, held > share)
 	if rank >= s.Line && rank.Holds(exponent) {
 		return true
 	}
@@ -41,7 +41,7 @@ func (s *Scan) Pays(held, recent, share int64, exponent int) bool {
 func (s *Scan) Passed(slots int) { s.At += slots }
 
 // Nobody reports whether nobody pays in this scan.
-func (s *Scan) Nobody() bool { return s.Line == None }
+func (s *Scan) Nobody() bool { return s.Line == NoRank }
 
 // End ends a scan, and begins another. It returns the share of a holder (max-min
 // fairness): what those leave of limit that are not large, divided by the number of the

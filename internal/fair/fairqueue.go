@@ -1,8 +1,6 @@
-// Package fairqueue runs work that takes processor time, a bounded number of pieces at
-// a time, and lets the networks that have work waiting take turns (fair queuing, RFC
-// 970): first the sites, then the subnets within each. It does not bound how much
-// waits: its callers do.
-package fairqueue
+// Package fair says who gets what is scarce, and who gives it up, so that no network gets
+// the part of others: processor time, room in a table, memory, sockets that are kept.
+package fair
 
 import (
 	"net/netip"
@@ -11,8 +9,11 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/container"
-	"github.com/arqnet/kcp/internal/netblock"
 )
+
+// A Queue runs work that takes processor time, a bounded number of pieces at a time, and
+// lets the networks that have work waiting take turns (fair queuing, RFC 970): first the
+// sites, then the subnets within each. It does not bound how much waits: its callers do.
 
 // Lease is a lease for work that may call what waits for something other than a
 // processor.
@@ -53,13 +54,13 @@ type Work struct {
 func (t *turn) place() *container.Links[turn] { return &t.links }
 func (w *Work) place() *container.Links[Work] { return &w.links }
 
-// New returns a queue that runs so many pieces of work at a time. A piece keeps another
-// from running for so long at most: what takes longer waits for something other than a
-// processor. With a lease of 0 it is until its end.
-func New(slots int, lease time.Duration) *Queue { return &Queue{slots: slots, lease: lease} }
+// NewQueue returns a queue that runs so many pieces of work at a time. A piece keeps
+// another from running for so long at most: what takes longer waits for something other
+// than a processor. With a lease of 0 it is until its end.
+func NewQueue(slots int, lease time.Duration) *Queue { return &Queue{slots: slots, lease: lease} }
 
 // Go has f run on a goroutine of its own: at once, or when it is the turn of its network.
-func (q *Queue) Go(from netblock.Block, f func()) *Work {
+func (q *Queue) Go(from Block, f func()) *Work {
 	w := &Work{queue: q, run: f}
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -92,7 +93,7 @@ func (q *Queue) Waiting() int {
 }
 
 // waitLocked adds work behind what its subnet has waiting.
-func (q *Queue) waitLocked(w *Work, from netblock.Block) {
+func (q *Queue) waitLocked(w *Work, from Block) {
 	if q.sites == nil {
 		q.sites, q.subnets = make(map[netip.Addr]*turn), make(map[netip.Addr]*turn)
 	}

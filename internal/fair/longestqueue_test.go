@@ -1,4 +1,4 @@
-package longestqueue
+package fair
 
 import (
 	"math/rand/v2"
@@ -6,7 +6,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/arqnet/kcp/internal/netblock"
 	"github.com/arqnet/kcp/internal/rulebook"
 	"github.com/stretchr/testify/require"
 )
@@ -18,16 +17,16 @@ func TestRuleFigures(t *testing.T) {
 
 // element is one of a table.
 type element struct {
-	of    netblock.Block
+	of    Block
 	look  Look
 	place Place
 }
 
-func block(addr string) netblock.Block { return netblock.Of(netip.MustParseAddr(addr), "") }
+func block(addr string) Block { return BlockOf(netip.MustParseAddr(addr), "") }
 
 // table is a table of the tests.
 type table struct {
-	Queues[element]
+	LongestQueues[element]
 	all []*element // oldest first
 }
 
@@ -115,7 +114,7 @@ func TestMakeRoom(t *testing.T) {
 		for _, e := range slices.Clone(q.all) {
 			q.remove(e)
 		}
-		require.Zero(t, q.Queues, "nothing is kept")
+		require.Zero(t, q.LongestQueues, "nothing is kept")
 	}
 }
 

@@ -1,4 +1,4 @@
-package fairqueue
+package fair
 
 import (
 	"net/netip"
@@ -8,7 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/arqnet/kcp/internal/netblock"
 	"github.com/stretchr/testify/require"
 )
 
@@ -19,8 +18,8 @@ type job struct {
 }
 
 // at returns the block of an address.
-func at(site, host byte) netblock.Block {
-	return netblock.Of(netip.AddrFrom4([4]byte{10, 0, site, host}), "")
+func at(site, host byte) Block {
+	return BlockOf(netip.AddrFrom4([4]byte{10, 0, site, host}), "")
 }
 
 // requireEmpty requires that nothing runs or waits.
@@ -39,7 +38,7 @@ func (q *Queue) requireEmpty(t *testing.T) {
 // when each began, and how many ran at a time.
 func run(t *testing.T, slots int, jobs []job) (flows []byte, began []time.Duration, most int) {
 	synctest.Test(t, func(t *testing.T) {
-		q, start := New(slots, Lease), time.Now()
+		q, start := NewQueue(slots, Lease), time.Now()
 		type event struct {
 			flow byte
 			at   time.Duration
@@ -96,9 +95,9 @@ func TestLease(t *testing.T) {
 // Work may end its goroutine.
 func TestWorkThatExits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q, done := New(1, Lease), make(chan bool)
-		q.Go(netblock.Block{}, runtime.Goexit)
-		q.Go(netblock.Block{}, func() { close(done) })
+		q, done := NewQueue(1, Lease), make(chan bool)
+		q.Go(Block{}, runtime.Goexit)
+		q.Go(Block{}, func() { close(done) })
 		<-done
 		synctest.Wait()
 		q.requireEmpty(t)
@@ -107,9 +106,9 @@ func TestWorkThatExits(t *testing.T) {
 
 // started gives a queue work of a millisecond for each of the networks. order waits for
 // all, and returns the networks in the order in which their work began.
-func started(t *testing.T, q *Queue, from ...netblock.Block) (order func() []netblock.Block, all []*Work) {
+func started(t *testing.T, q *Queue, from ...Block) (order func() []Block, all []*Work) {
 	var mu sync.Mutex
-	var begun []netblock.Block
+	var begun []Block
 	for _, of := range from {
 		all = append(all, q.Go(of, func() {
 			mu.Lock()
@@ -118,7 +117,7 @@ func started(t *testing.T, q *Queue, from ...netblock.Block) (order func() []net
 			time.Sleep(time.Millisecond)
 		}))
 	}
-	return func() []netblock.Block {
+	return func() []Block {
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		q.requireEmpty(t)
@@ -130,9 +129,9 @@ func started(t *testing.T, q *Queue, from ...netblock.Block) (order func() []net
 // take turns within it.
 func TestSitesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := New(1, 0)
+		q := NewQueue(1, 0)
 		order, _ := started(t, q, at(9, 9), at(1, 1), at(1, 1), at(1, 2), at(1, 3), at(1, 4), at(2, 1), at(2, 1))
-		require.Equal(t, []netblock.Block{at(9, 9), at(1, 1), at(2, 1), at(1, 2), at(2, 1), at(1, 3), at(1, 4), at(1, 1)}, order())
+		require.Equal(t, []Block{at(9, 9), at(1, 1), at(2, 1), at(1, 2), at(2, 1), at(1, 3), at(1, 4), at(1, 1)}, order())
 	})
 }
 
@@ -140,7 +139,7 @@ func TestSitesTakeTurns(t *testing.T) {
 // taken back.
 func TestCancel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := New(1, 0)
+		q := NewQueue(1, 0)
 		order, all := started(t, q, at(9, 9), at(1, 1), at(1, 2), at(2, 1), at(3, 1), at(3, 1))
 		require.False(t, all[0].Cancel())
 		require.Equal(t, 5, q.Waiting())
@@ -148,7 +147,7 @@ func TestCancel(t *testing.T) {
 			require.True(t, all[i].Cancel())
 			require.False(t, all[i].Cancel())
 		}
-		require.Equal(t, []netblock.Block{at(9, 9), at(1, 2), at(3, 1)}, order())
+		require.Equal(t, []Block{at(9, 9), at(1, 2), at(3, 1)}, order())
 		require.False(t, all[2].Cancel())
 	})
 }
@@ -156,7 +155,7 @@ func TestCancel(t *testing.T) {
 // Without a lease work keeps its slot.
 func TestNoLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q, start := New(1, 0), time.Now()
+		q, start := NewQueue(1, 0), time.Now()
 		q.Go(at(1, 1), func() { time.Sleep(time.Hour) })
 		done := make(chan time.Duration)
 		q.Go(at(1, 2), func() { done <- time.Since(start) })
