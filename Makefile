@@ -74,7 +74,7 @@ unit:
 	$(GO) test $(SHORT) $(TESTFLAGS) ./...
 
 # Where goroutines meet sockets. In full, all packages.
-RACED = $(if $(SHORT),./e2e/sockets ./internal/udp ./internal/wakeq,./...)
+RACED = $(if $(SHORT),./e2e/sockets ./internal/udp ./internal/wakeup,./...)
 
 race:
 ifneq ($(RACE),)

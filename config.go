@@ -11,9 +11,9 @@ import (
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/fec"
-	"github.com/arqnet/kcp/internal/inturn"
 	"github.com/arqnet/kcp/internal/liveness"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/wakeup"
 	"github.com/arqnet/kcp/stats"
 )
 
@@ -286,7 +286,7 @@ type Config struct {
 // Repetition makes runs of a test repeat, and has nothing to do with Config.Redundancy:
 // see Config.Repetition. All endpoints of a run share one, which puts what they do at
 // the same instant in order. All methods are safe for concurrent use.
-type Repetition struct{ run inturn.Run }
+type Repetition struct{ run wakeup.Run }
 
 // NewRepetition returns a Repetition with a seed of which all that is random
 // depends. It serves one run: the next one has its own.

@@ -8,10 +8,10 @@ import (
 	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/incast"
-	"github.com/arqnet/kcp/internal/inturn"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/streams"
+	"github.com/arqnet/kcp/internal/wakeup"
 )
 
 // sessionHost is a Conn as the host of its session. Conn.mu is held.
@@ -65,7 +65,7 @@ func (h *sessionHost) resetKey() *packetkeys.ToldKey { return h.ep.resetKeyOf((*
 func (h *sessionHost) workTLS(from fair.Block, x *handshake.Exchange, work handshake.Work) {
 	c, e := (*Conn)(h), h.ep
 	turn := e.handshakes.Go(from, func() {
-		e.env.Woken(nil, c.Conv(), inturn.TLS)
+		e.env.Woken(nil, c.Conv(), wakeup.AtTLS)
 		c.workTLS(x, work)
 	})
 	x.Cancel = turn.Cancel

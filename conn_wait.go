@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/arqnet/kcp/internal/inturn"
+	"github.com/arqnet/kcp/internal/wakeup"
 )
 
 // notifier is what the calls of a session wait on: a condition variable with
@@ -192,16 +192,16 @@ func (c *Conn) beforeWait(p pause) (s *shard, wait bool) {
 }
 
 // place returns the place of a call among the session's calls that are woken at once.
-func (n *notifier) place(s *Stream) inturn.Place {
+func (n *notifier) place(s *Stream) wakeup.Place {
 	switch c := n.conn(); {
 	case s != nil:
-		return inturn.OfStream(uint64(s.state.ID()), n == &s.canWrite)
+		return wakeup.AtStream(uint64(s.state.ID()), n == &s.canWrite)
 	case n == &c.io.canRead:
-		return inturn.Read
+		return wakeup.AtRead
 	case n == &c.io.canWrite:
-		return inturn.Write
+		return wakeup.AtWrite
 	}
-	return inturn.AcceptStream
+	return wakeup.AtAcceptStream
 }
 
 // readWhile reads the socket, as the leader of the leader/followers pattern, until n has

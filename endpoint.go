@@ -8,16 +8,14 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/arqnet/kcp/internal/callqueue"
 	"github.com/arqnet/kcp/internal/fair"
-	"github.com/arqnet/kcp/internal/inturn"
 	"github.com/arqnet/kcp/internal/neterr"
-	"github.com/arqnet/kcp/internal/pollset"
+	"github.com/arqnet/kcp/internal/wakeup"
+
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/rendezvous"
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/udp"
-	"github.com/arqnet/kcp/internal/wakeq"
 )
 
 // Endpoint carries any number of sessions, dialled and accepted, with any number of
@@ -28,13 +26,13 @@ type Endpoint struct {
 	// Fields above mu are immutable or need no lock, unless their comments name one.
 
 	sharedState
-	wakes      wakeq.Queues[*Conn]
+	wakes      wakeup.Queues[*Conn]
 	handshakes *fair.Queue // work of TLS, fewer pieces at a time than processors; nil without TLS
 	log        endpointLog
-	failed     callqueue.Queue // calls of Config.HandshakeFailed
+	failed     wakeup.CallQueue // calls of Config.HandshakeFailed
 
 	socket   socketState
-	feeding  pollset.Batches[Group] // groups take the events of a batch together, after it
+	feeding  wakeup.Batches[Group] // groups take the events of a batch together, after it
 	takeover takeoverState
 
 	opens    rendezvous.Table[sessionKey, *Conn] // calls of DialWith whose peers dial too
@@ -139,7 +137,7 @@ func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoi
 	var turn func() // of the wake-ups; nil: they need none
 	if r := e.config.Repetition; r != nil {
 		e.env, procs = r.run.Environment(), 1
-		turn = func() { e.env.Woken(nil, 0, inturn.WakeUp) }
+		turn = func() { e.env.Woken(nil, 0, wakeup.AtWakeUp) }
 	}
 	e.protection = protect.NewScheme(e.config.Cipher, e.config.TLS != nil, e.env.Nonces())
 	if e.config.TLS != nil {
@@ -157,7 +155,7 @@ func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoi
 		s.sock().OnRefusal(e.warnRefusal)
 		s.batch = make([]udp.Datagram, s.sock().BatchSize())
 		s.incast.Init((*session).sender, takeGrant, func() {
-			e.env.Woken(nil, 0, inturn.Incast)
+			e.env.Woken(nil, 0, wakeup.AtIncast)
 			e.advanceTurns(s)
 		})
 		if len(sockets) == 1 && e.env == nil && udp.IsInterruptible(s.conn()) {

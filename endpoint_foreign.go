@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/neterr"
-	"github.com/arqnet/kcp/internal/readturn"
+	"github.com/arqnet/kcp/internal/wakeup"
 )
 
 // Sockets that somebody else may use, too: sockets of NewEndpoint. Their owners may
@@ -134,7 +134,7 @@ func (e *Endpoint) awaitReaders() bool {
 	}()
 	limit := time.NewTimer(closeWait)
 	defer limit.Stop()
-	for wait := readturn.Soon; ; wait = min(2*wait, readturn.Late) {
+	for wait := wakeup.Soon; ; wait = min(2*wait, wakeup.Late) {
 		again := time.NewTimer(wait)
 		select {
 		case <-ended:

@@ -11,8 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/arqnet/kcp/internal/readturn"
 	"github.com/arqnet/kcp/internal/recovery"
+	"github.com/arqnet/kcp/internal/wakeup"
 	"github.com/arqnet/kcp/netsim"
 )
 
@@ -42,7 +42,7 @@ func (w *world) readMessages(a, b *Conn, n int32) (done chan error) {
 	synctest.Wait()
 	for range 100 { // the loop may be reluctant
 		w.hello(a)
-		if b.ep.socket.shards[0].lead.Who() == readturn.Call {
+		if b.ep.socket.shards[0].lead.Who() == wakeup.Call {
 			left.Store(n)
 			return done
 		}
@@ -69,15 +69,15 @@ func TestLoopTakesTheLeadBack(t *testing.T) {
 			w.hello(a)
 		}
 		lead := &b.ep.socket.shards[0].lead
-		require.Equal(t, readturn.Call, lead.Who())
+		require.Equal(t, wakeup.Call, lead.Who())
 		writeAll(t, a, []byte("hello"))
 		require.NoError(t, <-done)
-		require.Equal(t, readturn.Nobody, lead.Who())
+		require.Equal(t, wakeup.Nobody, lead.Who())
 		_, err := a.Write(content(1, recovery.FullSegments*1376)) // to be acknowledged at once
 		require.NoError(t, err)
-		time.Sleep(2*delay + readturn.Grace)
+		time.Sleep(2*delay + wakeup.Grace)
 		require.Zero(t, a.Stats().InFlight)
-		require.Equal(t, readturn.Loop, lead.Who())
+		require.Equal(t, wakeup.Loop, lead.Who())
 	})
 }
 
@@ -87,7 +87,7 @@ func TestLeaderAnswersLater(t *testing.T) {
 	const delay = 10 * time.Millisecond
 	for says, wait := range map[bool]time.Duration{
 		true:  delay,
-		false: delay + 2*readturn.Grace + recovery.MaxAckDelay*time.Millisecond,
+		false: delay + 2*wakeup.Grace + recovery.MaxAckDelay*time.Millisecond,
 	} {
 		inWorld(t, 1, netsim.LinkConfig{Delay: delay}, func(t *testing.T, w *world) {
 			a, b, _ := w.ledPair(nil)
@@ -132,7 +132,7 @@ func TestStreamCallsReadTheSocket(t *testing.T) {
 			require.Equal(t, x, <-got)
 			synctest.Wait()
 		}
-		for i := 0; lead.Who() != readturn.Call; i++ { // the loop may be reluctant
+		for i := 0; lead.Who() != wakeup.Call; i++ { // the loop may be reluctant
 			require.Less(t, i, 100, "no call reads the socket")
 			hello(want[i])
 			time.Sleep(100 * time.Millisecond)
@@ -148,10 +148,10 @@ func TestStreamCallsReadTheSocket(t *testing.T) {
 			done <- err
 		}()
 		synctest.Wait()
-		require.Equal(t, readturn.Call, lead.Who())
+		require.Equal(t, wakeup.Call, lead.Who())
 		for _, x := range want[100:] {
 			hello(x)
-			require.Equal(t, readturn.Loop, lead.Who())
+			require.Equal(t, wakeup.Loop, lead.Who())
 		}
 		require.NoError(t, other.Close())
 		require.ErrorIs(t, <-done, net.ErrClosed)

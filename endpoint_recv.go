@@ -5,10 +5,10 @@ import (
 
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/incast"
-	"github.com/arqnet/kcp/internal/inturn"
 	"github.com/arqnet/kcp/internal/neterr"
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/udp"
+	"github.com/arqnet/kcp/internal/wakeup"
 )
 
 // The packet pipeline: output passes forward error correction and then the cipher,
@@ -44,7 +44,7 @@ func (e *Endpoint) readOnce(s *shard, reading *Conn) (woke, ok bool) {
 	s.failures = neterr.Failures{}
 	s.in.size = n
 	if e.env != nil {
-		e.env.Woken(nil, uint32(s.in.shard), inturn.Reader)
+		e.env.Woken(nil, uint32(s.in.shard), wakeup.AtReader)
 	}
 	if !e.stopped() { // else the reader ends only now, and what it has read is lost
 		grouped := reading == nil && e.feeding.Used.Load()

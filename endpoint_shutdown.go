@@ -7,12 +7,12 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/closing"
-	"github.com/arqnet/kcp/internal/readturn"
+	"github.com/arqnet/kcp/internal/wakeup"
 )
 
 // inHandler reports whether the calling goroutine is in a handler, and may be the one
 // that reads the socket.
-func inHandler() bool { return readturn.Within((*Group).dispatch, (*Conn).handleDatagram) }
+func inHandler() bool { return wakeup.Within((*Group).dispatch, (*Conn).handleDatagram) }
 
 // Shutdown ends the endpoint in order: it stops accepting and dialling, closes all
 // sessions as Conn.Close does, all at the same time, and waits until their peers have

@@ -8,9 +8,9 @@ import (
 	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/incast"
 	"github.com/arqnet/kcp/internal/neterr"
-	"github.com/arqnet/kcp/internal/readturn"
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/udp"
+	"github.com/arqnet/kcp/internal/wakeup"
 )
 
 // shard is one socket of an endpoint. All shards have the same port, so peers
@@ -18,7 +18,7 @@ import (
 // packets arrive at: then it runs on the same processor as that shard's reader.
 type shard struct {
 	link atomic.Pointer[takeover.Socket]
-	lead readturn.Turn[Conn] // whose turn it is to read
+	lead wakeup.ReadTurn[Conn] // whose turn it is to read
 
 	asked   atomic.Bool   // interrupt was called since the last time-out
 	taking  atomic.Int64  // since when its reader has fed a batch to the sessions, in ns since the epoch; 0: it does not

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/neterr"
-	"github.com/arqnet/kcp/internal/readturn"
+	"github.com/arqnet/kcp/internal/wakeup"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -151,7 +151,7 @@ func (m meddled) SetReadDeadline(t time.Time) error {
 // endpoint return.
 func TestForeignDeadlines(t *testing.T) {
 	const undone = 5
-	late := (1<<undone - 1) * readturn.Soon // the sum of the waits
+	late := (1<<undone - 1) * wakeup.Soon // the sum of the waits
 	for name, test := range map[string]struct {
 		end  func(b *Conn) error
 		want error

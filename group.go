@@ -6,8 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/arqnet/kcp/internal/inturn"
-	"github.com/arqnet/kcp/internal/pollset"
+	"github.com/arqnet/kcp/internal/wakeup"
 )
 
 // Group is a set of sessions whose events one call returns: a poll group, as
@@ -28,7 +27,7 @@ import (
 // datagrams of a session wait. Sessions with events take turns, one event each. All
 // methods are safe for concurrent use.
 type Group struct {
-	set     pollset.Set[groupMember]
+	set     wakeup.PollSet[groupMember]
 	streams atomic.Bool   // by ReportStreams
 	handler func([]Event) // of Handle; set under mu, before a goroutine may call it
 
@@ -204,7 +203,7 @@ func (g *Group) opError(op string, err error) error { return opError(op, nil, ni
 // Wait is for one goroutine at a time: it returns ErrGroupInUse at once while another
 // call of Wait or Serve runs, and after Handle. For more, use several groups, or Serve.
 func (g *Group) Wait(ctx context.Context, events []Event) (n int, err error) {
-	if err := g.enter("wait", pollset.Waits); err != nil {
+	if err := g.enter("wait", wakeup.Waits); err != nil {
 		return 0, err
 	}
 	defer g.set.Leave()
@@ -249,7 +248,7 @@ func (g *Group) fill(events []Event) (n int) {
 func (g *Group) Serve(ctx context.Context, handler func(Event)) error {
 	if handler == nil {
 		return g.opError("wait", errNoHandler)
-	} else if err := g.enter("wait", pollset.Serves); err != nil {
+	} else if err := g.enter("wait", wakeup.Serves); err != nil {
 		return err
 	}
 	defer g.set.Leave()
@@ -293,7 +292,7 @@ func (g *Group) Handle(handler func(events []Event)) error {
 	if first {
 		g.handler = handler // before others may call it
 	}
-	if err := g.enter("handle", pollset.Handles); err != nil {
+	if err := g.enter("handle", wakeup.Handles); err != nil {
 		if first {
 			g.handler = nil
 		}
@@ -315,9 +314,9 @@ func (g *Group) dispatch() {
 }
 
 // enter begins to take events in a way.
-func (g *Group) enter(op string, mode pollset.Mode) error {
+func (g *Group) enter(op string, mode wakeup.PollMode) error {
 	err := g.set.Enter(mode)
-	if err == pollset.ErrInUse {
+	if err == wakeup.ErrInUse {
 		err = ErrGroupInUse
 	}
 	if err != nil {
@@ -367,7 +366,7 @@ func (g *Group) dispatchInTurn() {
 // waitTurn waits for the turn of who takes events.
 func (g *Group) waitTurn() {
 	if m := g.set.First(); m != nil {
-		m.endpoint().env.Woken(nil, 0, inturn.Group)
+		m.endpoint().env.Woken(nil, 0, wakeup.AtGroup)
 	}
 }
 

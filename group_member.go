@@ -3,7 +3,7 @@ package kcp
 import (
 	"net"
 
-	"github.com/arqnet/kcp/internal/pollset"
+	"github.com/arqnet/kcp/internal/wakeup"
 )
 
 // groupMember is the place of a session, or of a listener, in a group.
@@ -13,7 +13,7 @@ type groupMember struct {
 	listener *Listener // immutable; nil: a session
 	streams  bool      // the events of streams are had, too; immutable
 
-	place pollset.Place[groupMember] // in Group.set, which alone uses it
+	place wakeup.PollPlace[groupMember] // in Group.set, which alone uses it
 
 	// Conn.mu, or Listener.mu, guards the fields below.
 	ready     bool // in Group.set's queue, or just taken out of it
@@ -26,7 +26,7 @@ type groupMember struct {
 }
 
 // groupPlace returns the place of m in Group.set.
-func (m *groupMember) groupPlace() *pollset.Place[groupMember] { return &m.place }
+func (m *groupMember) groupPlace() *wakeup.PollPlace[groupMember] { return &m.place }
 
 // wake puts m into the ready list, unless it is there or a handler runs for it.
 // The lock of its session or listener is held.

@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/arqnet/kcp/internal/inturn"
 	"github.com/arqnet/kcp/internal/udp"
+	"github.com/arqnet/kcp/internal/wakeup"
 )
 
 // Listener accepts the sessions that peers open on an Endpoint. It is a
@@ -148,7 +148,7 @@ func (l *Listener) AcceptKCP(ctx context.Context) (*Conn, error) {
 			return nil, opError("accept", nil, l.Addr(), net.ErrClosed)
 		}
 		l.changed.Wait()
-		l.ep.env.Woken(&l.mu, 0, inturn.Accept)
+		l.ep.env.Woken(&l.mu, 0, wakeup.AtAccept)
 	}
 }
 

@@ -14,12 +14,12 @@ import (
 	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/incast"
-	"github.com/arqnet/kcp/internal/inturn"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/udp"
+	"github.com/arqnet/kcp/internal/wakeup"
 )
 
 // Two sessions without endpoints: no goroutine, lock, socket or clock. What an endpoint
@@ -67,7 +67,7 @@ func (*machineStream) Writable() {}
 
 // newMachineWorld returns two ends, of which none has a session.
 func newMachineWorld(t testing.TB, seed uint64, configs ...*Config) *machineWorld {
-	run := new(inturn.Run)
+	run := new(wakeup.Run)
 	run.Seed(seed)
 	w := &machineWorld{t: t, now: time.Second}
 	for side := range w.ends {
@@ -76,7 +76,7 @@ func newMachineWorld(t testing.TB, seed uint64, configs ...*Config) *machineWorl
 	return w
 }
 
-func newMachineEnd(w *machineWorld, side int, config *Config, env *inturn.Environment) *machineEnd {
+func newMachineEnd(w *machineWorld, side int, config *Config, env *wakeup.Environment) *machineEnd {
 	e := &machineEnd{
 		w: w, side: side, streams: make(map[uint32]*machineStream),
 		addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(side + 1)}), 4000),

@@ -20,7 +20,7 @@ import (
 
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/crypt"
-	"github.com/arqnet/kcp/internal/readturn"
+	"github.com/arqnet/kcp/internal/wakeup"
 	"github.com/stretchr/testify/require"
 )
 
@@ -252,7 +252,7 @@ func (w *panicWorld) requireUnlocked(t *testing.T) {
 	defer w.c.mu.Unlock()
 	require.False(t, w.c.session.outgoing.sending, "a writer that is gone")
 	require.False(t, w.c.io.filling || w.stream.filling && w.reads == nil, "a reader that is gone")
-	require.NotEqual(t, readturn.Call, w.e.socket.shards[0].lead.Who(), "a call that is gone reads the socket")
+	require.NotEqual(t, wakeup.Call, w.e.socket.shards[0].lead.Who(), "a call that is gone reads the socket")
 }
 
 // requireUsable fails unless the session goes on, or has ended and says so, and unless

@@ -10,15 +10,15 @@ import (
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/compatibility"
 	"github.com/arqnet/kcp/internal/handshake"
-	"github.com/arqnet/kcp/internal/inturn"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
+	"github.com/arqnet/kcp/internal/wakeup"
 )
 
 // sharedState is what an endpoint has in common with its sessions. It needs no lock.
 type sharedState struct {
 	config           Config                // immutable
-	env              *inturn.Environment   // immutable
+	env              *wakeup.Environment   // immutable
 	fixedWriteBuffer bool                  // Config.WriteBuffer was not 0; immutable
 	fixedWindow      bool                  // the same of Config.ReceiveWindow
 	mostStreamBuffer int                   // bytes that the receive buffer of a stream grows to; immutable

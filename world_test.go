@@ -9,8 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/arqnet/kcp/internal/readturn"
 	"github.com/arqnet/kcp/internal/testenv"
+	"github.com/arqnet/kcp/internal/wakeup"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -172,7 +172,7 @@ func accepted(t *testing.T, l *Listener) *Conn {
 // settle lets the endpoints read all that has arrived. A socket that calls read
 // may be without a reader for some time.
 func (w *world) settle() {
-	time.Sleep(3 * readturn.Grace)
+	time.Sleep(3 * wakeup.Grace)
 	synctest.Wait()
 }
 

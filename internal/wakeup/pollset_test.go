@@ -1,4 +1,4 @@
-package pollset
+package wakeup
 
 import (
 	"context"
@@ -9,12 +9,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-type member struct{ at Place[member] }
+type member struct{ at PollPlace[member] }
 
-func (m *member) place() *Place[member] { return &m.at }
+func (m *member) place() *PollPlace[member] { return &m.at }
 
-func newSet() *Set[member] {
-	s := new(Set[member])
+func newSet() *PollSet[member] {
+	s := new(PollSet[member])
 	s.Init((*member).place)
 	return s
 }
@@ -48,7 +48,7 @@ func TestTurns(t *testing.T) {
 func TestModes(t *testing.T) {
 	s := newSet()
 	require.NoError(t, s.Enter(Waits))
-	for _, mode := range []Mode{Waits, Serves, Handles} {
+	for _, mode := range []PollMode{Waits, Serves, Handles} {
 		require.Equal(t, ErrInUse, s.Enter(mode))
 	}
 	s.Leave()

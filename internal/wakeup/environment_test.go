@@ -1,4 +1,4 @@
-package inturn
+package wakeup
 
 import (
 	"slices"
@@ -53,7 +53,7 @@ func TestWoken(t *testing.T) {
 		Place
 	}
 	var want []who
-	for _, places := range [][]Place{{Reader, TLS}, {Group, Read, OfStream(0, false), OfStream(0, true), OfStream(1, false)}} {
+	for _, places := range [][]Place{{AtReader, AtTLS}, {AtGroup, AtRead, AtStream(0, false), AtStream(0, true), AtStream(1, false)}} {
 		for of := range 2 {
 			for conv := range 2 {
 				for _, p := range places {
@@ -86,9 +86,9 @@ func TestWokenInReality(t *testing.T) {
 	var none *Environment
 	var lock sync.Mutex
 	lock.Lock()
-	none.Woken(&lock, 1, Accept)
+	none.Woken(&lock, 1, AtAccept)
 	require.False(t, lock.TryLock())
-	none.Woken(nil, 1, Reader)
+	none.Woken(nil, 1, AtReader)
 	none.Settle()
 }
 
@@ -99,7 +99,7 @@ func TestSettleWaitsForSeveralTurns(t *testing.T) {
 		var turns atomic.Int32
 		go func() {
 			for range 3 {
-				e.Woken(nil, 1, WakeUp)
+				e.Woken(nil, 1, AtWakeUp)
 				turns.Add(1)
 			}
 		}()

@@ -1,4 +1,4 @@
-package readturn
+package wakeup
 
 import (
 	"sync/atomic"
@@ -17,7 +17,7 @@ type session struct{}
 // have read eight times in a row.
 func TestTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var turn Turn[session]
+		var turn ReadTurn[session]
 		require.False(t, turn.Possible())
 		turn.Init()
 		require.True(t, turn.Possible())
@@ -59,7 +59,7 @@ func TestTurn(t *testing.T) {
 // now and then find out anew.
 func TestTimerOfFewCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var turn Turn[session]
+		var turn ReadTurn[session]
 		turn.Init()
 		armed := func() bool {
 			turn.mu.Lock()
@@ -100,7 +100,7 @@ func TestTimerOfFewCalls(t *testing.T) {
 // time up to 8 ms, and for 1 ms again once fewer or a burst of packets have come.
 func TestTimerOfManyCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var turn Turn[session]
+		var turn ReadTurn[session]
 		turn.Init()
 		require.True(t, turn.HandOver())
 		packets := 1
@@ -143,7 +143,7 @@ func TestTimerOfManyCalls(t *testing.T) {
 // turn for calls.
 func TestStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var turn Turn[session]
+		var turn ReadTurn[session]
 		turn.Init()
 		require.True(t, turn.HandOver())
 		require.True(t, turn.Acquire())
@@ -164,7 +164,7 @@ func TestStop(t *testing.T) {
 // and not in the turn of another.
 func TestInsist(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var turn Turn[session]
+		var turn ReadTurn[session]
 		turn.Init()
 		var interrupts atomic.Int32 // counted on the timer's goroutine
 		insist := func() { turn.Insist(func() { interrupts.Add(1) }) }
@@ -188,7 +188,7 @@ func TestInsist(t *testing.T) {
 }
 
 // The constants of the package are the figures that RULES.md says.
-func TestRuleFigures(t *testing.T) {
+func TestReadTurnFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
 		{"| A blocked call", "1 ms", Grace},
 		{"| A blocked call", "2 come", fewCalls},

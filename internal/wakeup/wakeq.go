@@ -1,17 +1,20 @@
-// Package wakeq wakes many elements at times of their choice with one timer of
-// the runtime.
-//
-// A Queue has at most one wake-up for each element. While no element asks for one
-// it costs nothing: the timer is not set, and there is a goroutine only between
-// wake-ups that follow each other soon. An element keeps its place in the queue
-// itself. So a wake-up is moved or removed without a search, and takes no memory
-// but its entry in a slice.
-package wakeq
+// Package wakeup says who goes on, and when: elements at times of their choice, members
+// of a poll group that may have events, the call whose turn it is to read a socket, calls
+// of the application's code. In virtual time it puts in order what goes on at one instant.
+package wakeup
 
 import (
 	"sync"
 	"time"
 )
+
+// A Queue wakes many elements at times of their choice with one timer of the runtime.
+//
+// It has at most one wake-up for each element. While no element asks for one
+// it costs nothing: the timer is not set, and there is a goroutine only between
+// wake-ups that follow each other soon. An element keeps its place in the queue
+// itself. So a wake-up is moved or removed without a search, and takes no memory
+// but its entry in a slice.
 
 // Queue is a priority queue of wake-ups, with the timer that carries them out.
 // Init is called before any other method. The others are safe for concurrent

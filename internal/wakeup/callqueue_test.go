@@ -1,4 +1,4 @@
-package callqueue
+package wakeup
 
 import (
 	"runtime"
@@ -12,7 +12,7 @@ import (
 // ends its goroutine stops none of the others, and no goroutine is left.
 func TestCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var q Queue
+		var q CallQueue
 		var made []int
 		blocked, running := make(chan struct{}), 0
 		for i := range 6 {

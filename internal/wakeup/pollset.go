@@ -1,7 +1,4 @@
-// Package pollset keeps the members of a poll group, such as the sessions of one
-// goroutine, and gives those turns that may have events. It decides who takes the
-// events: calls that wait, or a handler.
-package pollset
+package wakeup
 
 import (
 	"context"
@@ -12,61 +9,63 @@ import (
 	"github.com/arqnet/kcp/internal/container"
 )
 
-// Set is a set of members of type M. Init must be called before the other methods,
-// which are safe for concurrent use. They call nothing of the members', and take no
-// other lock.
-type Set[M any] struct {
-	place func(*M) *Place[M]
+// PollSet keeps the members of a poll group, such as the sessions of one goroutine, and
+// gives those turns that may have events. It decides who takes the events: calls that
+// wait, or a handler. M is the type of members. Init must be called before the other
+// methods, which are safe for concurrent use. They call nothing of the members', and take
+// no other lock.
+type PollSet[M any] struct {
+	place func(*M) *PollPlace[M]
 	wake  chan struct{} // capacity 1: rouses a call that blocks in Sleep
 	done  chan struct{} // closed by Close
 
 	mu       sync.Mutex // guards the fields below
 	members  container.List[M]
 	ready    container.List[M] // members that may have an event, in the order of their turns
-	counted  int               // members, except for those with Place.Uncounted
+	counted  int               // members, except for those with PollPlace.Uncounted
 	sleeping int               // calls that block in Sleep
-	mode     Mode
+	mode     PollMode
 	calls    int  // since Enter, without Leave
 	handling bool // a goroutine calls the handler, or is about to
 	closed   bool
 }
 
-// Place is the place of a member in a Set, which alone uses it.
-type Place[M any] struct {
+// PollPlace is the place of a member in a PollSet, which alone uses it.
+type PollPlace[M any] struct {
 	Uncounted      bool // Len leaves it out; set before Add
 	members, ready container.Links[M]
 }
 
-func (p *Place[M]) count() int {
+func (p *PollPlace[M]) count() int {
 	if p.Uncounted {
 		return 0
 	}
 	return 1
 }
 
-// Mode is how the events of a set are taken.
-type Mode uint8
+// PollMode is how the events of a set are taken.
+type PollMode uint8
 
 const (
-	Idle    Mode = iota // not at the moment
-	Waits               // by one call that waits
-	Serves              // by several calls that wait
-	Handles             // by a handler, for good
+	Idle    PollMode = iota // not at the moment
+	Waits                   // by one call that waits
+	Serves                  // by several calls that wait
+	Handles                 // by a handler, for good
 )
 
 // ErrInUse says that events are taken in another way.
 var ErrInUse = errors.New("the set is in use")
 
-// Init prepares an empty set. place returns the Place of a member.
-func (s *Set[M]) Init(place func(*M) *Place[M]) {
+// Init prepares an empty set. place returns the PollPlace of a member.
+func (s *PollSet[M]) Init(place func(*M) *PollPlace[M]) {
 	s.place, s.wake, s.done = place, make(chan struct{}, 1), make(chan struct{})
 }
 
-func (s *Set[M]) inMembers(m *M) *container.Links[M] { return &s.place(m).members }
-func (s *Set[M]) inReady(m *M) *container.Links[M]   { return &s.place(m).ready }
+func (s *PollSet[M]) inMembers(m *M) *container.Links[M] { return &s.place(m).members }
+func (s *PollSet[M]) inReady(m *M) *container.Links[M]   { return &s.place(m).ready }
 
 // Add makes m a member. It reports false if the set is closed.
-func (s *Set[M]) Add(m *M) bool {
+func (s *PollSet[M]) Add(m *M) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -78,13 +77,13 @@ func (s *Set[M]) Add(m *M) bool {
 }
 
 // Remove takes a member out, unless it is out already.
-func (s *Set[M]) Remove(m *M) {
+func (s *PollSet[M]) Remove(m *M) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.removeLocked(m)
 }
 
-func (s *Set[M]) removeLocked(m *M) {
+func (s *PollSet[M]) removeLocked(m *M) {
 	if s.inMembers(m).In() {
 		s.counted -= s.place(m).count()
 	}
@@ -93,7 +92,7 @@ func (s *Set[M]) removeLocked(m *M) {
 }
 
 // Len returns the number of members that count.
-func (s *Set[M]) Len() int {
+func (s *PollSet[M]) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.counted
@@ -101,7 +100,7 @@ func (s *Set[M]) Len() int {
 
 // Close closes the set, and returns the members, which are out. Calls in Sleep
 // return. It fails with net.ErrClosed on a closed set.
-func (s *Set[M]) Close() (members []*M, err error) {
+func (s *PollSet[M]) Close() (members []*M, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -117,14 +116,14 @@ func (s *Set[M]) Close() (members []*M, err error) {
 }
 
 // Closed reports whether Close was called.
-func (s *Set[M]) Closed() bool {
+func (s *PollSet[M]) Closed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.closed
 }
 
 // Enter begins to take events in a way. Its errors are net.ErrClosed and ErrInUse.
-func (s *Set[M]) Enter(mode Mode) error {
+func (s *PollSet[M]) Enter(mode PollMode) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -139,7 +138,7 @@ func (s *Set[M]) Enter(mode Mode) error {
 }
 
 // Leave ends what Enter has begun.
-func (s *Set[M]) Leave() {
+func (s *PollSet[M]) Leave() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.calls--; s.calls == 0 {
@@ -149,7 +148,7 @@ func (s *Set[M]) Leave() {
 
 // Push gives a member a turn: after the others, or as the next. It reports whether
 // Attend must follow. It does nothing for one that is out.
-func (s *Set[M]) Push(m *M, first bool) (attend bool) {
+func (s *PollSet[M]) Push(m *M, first bool) (attend bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.inMembers(m).In() {
@@ -161,14 +160,14 @@ func (s *Set[M]) Push(m *M, first bool) (attend bool) {
 
 // Attend wakes a call in Sleep if there is something for it. It reports whether the
 // handler is to be called instead.
-func (s *Set[M]) Attend() (handles bool) {
+func (s *PollSet[M]) Attend() (handles bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.rouseLocked()
 	return s.mode == Handles
 }
 
-func (s *Set[M]) rouseLocked() {
+func (s *PollSet[M]) rouseLocked() {
 	if s.sleeping > 0 && s.ready.First() != nil {
 		select {
 		case s.wake <- struct{}{}:
@@ -178,14 +177,14 @@ func (s *Set[M]) rouseLocked() {
 }
 
 // First returns the member whose turn it is; nil: none.
-func (s *Set[M]) First() *M {
+func (s *PollSet[M]) First() *M {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ready.First()
 }
 
 // Next ends the turn of the member that First returns, and returns it.
-func (s *Set[M]) Next() *M {
+func (s *PollSet[M]) Next() *M {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.ready.First()
@@ -198,7 +197,7 @@ func (s *Set[M]) Next() *M {
 
 // Handling reports whether the calling goroutine is to call the handler: there are
 // turns, and no other goroutine does. goesOn says that it has done so.
-func (s *Set[M]) Handling(goesOn bool) bool {
+func (s *PollSet[M]) Handling(goesOn bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.handling && !goesOn {
@@ -211,7 +210,7 @@ func (s *Set[M]) Handling(goesOn bool) bool {
 // Sleep waits until there is a turn. It returns ctx.Err() if ctx is done first, and
 // net.ErrClosed if the set is closed; if it is closed meanwhile, the next call
 // does. woken, which may be nil, is called without any lock after the wait.
-func (s *Set[M]) Sleep(ctx context.Context, woken func()) error {
+func (s *PollSet[M]) Sleep(ctx context.Context, woken func()) error {
 	s.mu.Lock()
 	switch {
 	case s.closed:

@@ -1,21 +1,21 @@
-// Package callqueue makes calls of an application's code, one after another and without
-// locks, on a goroutine that ends with the last.
-package callqueue
+package wakeup
 
 import (
 	"slices"
 	"sync"
 )
 
-// Queue is calls that wait. The zero value has none. It is safe for concurrent use.
-type Queue struct {
+// CallQueue makes calls of an application's code, one after another and without locks, on
+// a goroutine that ends with the last. The zero value has none. It is safe for concurrent
+// use.
+type CallQueue struct {
 	mu      sync.Mutex // guards the fields below; locked last
 	waiting []func()
 	calling bool // a goroutine makes them
 }
 
 // Add has f called after those that wait, unless these are as many as most.
-func (q *Queue) Add(most int, f func()) {
+func (q *CallQueue) Add(most int, f func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.waiting) >= most {
@@ -30,7 +30,7 @@ func (q *Queue) Add(most int, f func()) {
 
 // call makes the calls that wait, and those that come meanwhile. One of them may end the
 // goroutine: another then goes on.
-func (q *Queue) call() {
+func (q *CallQueue) call() {
 	done := false
 	defer func() {
 		if !done {

@@ -1,4 +1,4 @@
-package wakeq
+package wakeup
 
 import (
 	"math/bits"
@@ -369,7 +369,7 @@ func TestQueuesOfProcessors(t *testing.T) {
 }
 
 // The constants of the package are the figures that RULES.md says.
-func TestRuleFigures(t *testing.T) {
+func TestLagFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
 		{"| `EndpointStats.Lag`", "10 to 20 s", LagTime},
 		{"| `EndpointStats.Lag`", "90 s", probeFor},

@@ -1,4 +1,4 @@
-package readturn
+package wakeup
 
 import (
 	"reflect"

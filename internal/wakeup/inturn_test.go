@@ -1,4 +1,4 @@
-package inturn
+package wakeup
 
 import (
 	"math/rand/v2"

@@ -1,4 +1,4 @@
-package wakeq
+package wakeup
 
 import (
 	"math/bits"

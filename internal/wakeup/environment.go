@@ -1,4 +1,4 @@
-package inturn
+package wakeup
 
 import (
 	"crypto/rand"
@@ -58,7 +58,7 @@ type Environment struct {
 	random mathrand.ChaCha8
 }
 
-// Read fills b with random bytes. It cannot fail.
+// AtRead fills b with random bytes. It cannot fail.
 func (e *Environment) Read(b []byte) (int, error) {
 	if e == nil {
 		return rand.Read(b)
@@ -99,20 +99,20 @@ func (e *Environment) Nonces() io.Reader {
 type Place uint64
 
 const (
-	Reader Place = iota
-	WakeUp
-	TLS
-	Incast
-	Group // from here on calls of the application
-	Accept
-	Read
-	Write
-	AcceptStream
+	AtReader Place = iota
+	AtWakeUp
+	AtTLS
+	AtIncast
+	AtGroup // from here on calls of the application
+	AtAccept
+	AtRead
+	AtWrite
+	AtAcceptStream
 	ofStream // of the first stream; each has two
 )
 
-// OfStream returns the place of a call that reads from a stream, or writes to it.
-func OfStream(id uint64, writes bool) Place {
+// AtStream returns the place of a call that reads from a stream, or writes to it.
+func AtStream(id uint64, writes bool) Place {
 	p := ofStream + 2*Place(id)
 	if writes {
 		p++
@@ -133,7 +133,7 @@ func (e *Environment) Woken(l sync.Locker, of uint32, p Place) {
 	}
 	e.woken.Add(1)
 	defer e.woken.Add(-1)
-	e.order.Wait(Rank{Calls: p >= Group, Group: e.index<<32 | uint64(of), Member: uint64(p)})
+	e.order.Wait(Rank{Calls: p >= AtGroup, Group: e.index<<32 | uint64(of), Member: uint64(p)})
 }
 
 // Settle returns once nothing of the endpoint waits for its turn any more: a bubble ends

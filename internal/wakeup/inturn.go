@@ -1,11 +1,4 @@
-// Package inturn puts goroutines that are woken at the same instant of virtual
-// time in order, so that a run of a program can be repeated.
-//
-// In a bubble of testing/synctest the scheduler is what remains of chance:
-// goroutines that run at the same instant run in any order, and at the same time
-// on several processors. But time passes only when all of them are blocked. So
-// goroutines that sleep for different times run one by one, each until it blocks.
-package inturn
+package wakeup
 
 import (
 	"cmp"
@@ -13,6 +6,14 @@ import (
 	"sync"
 	"time"
 )
+
+// Order puts goroutines that are woken at the same instant of virtual
+// time in order, so that a run of a program can be repeated.
+//
+// In a bubble of testing/synctest the scheduler is what remains of chance:
+// goroutines that run at the same instant run in any order, and at the same time
+// on several processors. But time passes only when all of them are blocked. So
+// goroutines that sleep for different times run one by one, each until it blocks.
 
 // Rank is the place of a goroutine among those that come at the same instant. It
 // must not depend on the scheduler. Lower ones are first, compared by Calls,

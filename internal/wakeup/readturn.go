@@ -1,8 +1,14 @@
-// Package readturn decides whose turn it is to read a socket. An endpoint has a read
-// goroutine, the loop. When a single session uses the socket, a call of that session that
-// would block reads the socket instead, as the leader of the leader/followers
-// pattern. Then input is not handed from goroutine to goroutine, and from
-// processor to processor.
+package wakeup
+
+import (
+	"sync"
+	"time"
+)
+
+// A ReadTurn says whose turn it is to read a socket. An endpoint has a read goroutine,
+// the loop. When a single session uses the socket, a call of that session that would
+// block reads the socket instead, as the leader of the leader/followers pattern. Then
+// input is not handed from goroutine to goroutine, and from processor to processor.
 //
 // Replies to that input are deferred until the application's next call, or
 // until the call waits again. That call usually carries the acknowledgement
@@ -13,12 +19,6 @@
 //	                                | ^
 //	               a call blocks    v |   it has what it waits for
 //	                               a call
-package readturn
-
-import (
-	"sync"
-	"time"
-)
 
 // Grace is how long a socket may have no reader while the application is between two
 // calls. If there were calls since the timer was set, it is up to twice that. It delays
@@ -66,10 +66,10 @@ const (
 	Call
 )
 
-// Turn is whose turn it is to read a socket: the loop's or a call's of a session
+// ReadTurn is whose turn it is to read a socket: the loop's or a call's of a session
 // of type S. The zero value lets the loop alone read. All methods are safe for
 // concurrent use, and call nothing with the lock held but what Insist is given.
-type Turn[S any] struct {
+type ReadTurn[S any] struct {
 	possible bool          // calls may read; immutable after Init
 	back     chan struct{} // capacity 1; the loop waits here while it has no turn
 
@@ -90,26 +90,26 @@ type Turn[S any] struct {
 }
 
 // Init lets calls read. It comes before all other methods.
-func (t *Turn[S]) Init() {
+func (t *ReadTurn[S]) Init() {
 	t.possible = true
 	t.back = make(chan struct{}, 1)
 	t.nextHoldoff = 1
 }
 
 // Who returns who reads the socket.
-func (t *Turn[S]) Who() Reader {
+func (t *ReadTurn[S]) Who() Reader {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.who
 }
 
 // Possible reports whether calls may read.
-func (t *Turn[S]) Possible() bool { return t.possible }
+func (t *ReadTurn[S]) Possible() bool { return t.possible }
 
 // HandOver ends the loop's turn in favour of a call that the loop has just
 // woken. It reports false if the loop must go on reading. Otherwise the loop
 // must call Await.
-func (t *Turn[S]) HandOver() bool {
+func (t *ReadTurn[S]) HandOver() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.stopped {
@@ -125,7 +125,7 @@ func (t *Turn[S]) HandOver() bool {
 }
 
 // Acquire takes the turn for a call, and reports whether it was free.
-func (t *Turn[S]) Acquire() bool {
+func (t *ReadTurn[S]) Acquire() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.who != Nobody || t.stopped {
@@ -143,7 +143,7 @@ func (t *Turn[S]) Acquire() bool {
 
 // Release ends the turn of a call of c, which has read so many packets last. If no other
 // call is expected to follow, the loop gets it back at once.
-func (t *Turn[S]) Release(c *S, packets int, follow bool) {
+func (t *ReadTurn[S]) Release(c *S, packets int, follow bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.lastReader = c
@@ -157,7 +157,7 @@ func (t *Turn[S]) Release(c *S, packets int, follow bool) {
 
 // leaveOpenLocked leaves the turn to the next call, for about Grace.
 // t.mu is held.
-func (t *Turn[S]) leaveOpenLocked() {
+func (t *ReadTurn[S]) leaveOpenLocked() {
 	t.who = Nobody
 	if !t.armed {
 		t.armLocked()
@@ -167,7 +167,7 @@ func (t *Turn[S]) leaveOpenLocked() {
 // armLocked sets the timer. While calls follow each other soon, Acquire does not stop
 // it: letting it fire now and then costs less. If few do, it is the reverse. t.mu is
 // held.
-func (t *Turn[S]) armLocked() {
+func (t *ReadTurn[S]) armLocked() {
 	t.armed, t.armedAt, t.burst = true, t.acquired, false
 	if t.timer == nil {
 		t.grace = Grace
@@ -178,7 +178,7 @@ func (t *Turn[S]) armLocked() {
 }
 
 // expire gives the turn back to the loop if no call has come since armLocked.
-func (t *Turn[S]) expire() {
+func (t *ReadTurn[S]) expire() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.armed = false
@@ -207,13 +207,13 @@ func (t *Turn[S]) expire() {
 }
 
 // reclaimLocked gives the turn back to the loop. t.mu is held.
-func (t *Turn[S]) reclaimLocked() {
+func (t *ReadTurn[S]) reclaimLocked() {
 	t.who = Loop
 	t.back <- struct{}{}
 }
 
 // Stop lets no further call read. It does not wait for the one that is reading.
-func (t *Turn[S]) Stop() {
+func (t *ReadTurn[S]) Stop() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.stopped {
@@ -226,7 +226,7 @@ func (t *Turn[S]) Stop() {
 }
 
 // Start lets calls read again after Stop.
-func (t *Turn[S]) Start() {
+func (t *ReadTurn[S]) Start() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.stopped = false
@@ -234,7 +234,7 @@ func (t *Turn[S]) Start() {
 
 // Await blocks the loop after HandOver, until it has the turn again. It returns
 // the session that may have deferred its reply, or nil.
-func (t *Turn[S]) Await() *S {
+func (t *ReadTurn[S]) Await() *S {
 	<-t.back
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -245,7 +245,7 @@ func (t *Turn[S]) Await() *S {
 
 // Insist calls interrupt, with t.mu held, at growing intervals until the call
 // that has the turn has left it.
-func (t *Turn[S]) Insist(interrupt func()) {
+func (t *ReadTurn[S]) Insist(interrupt func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.who != Call {

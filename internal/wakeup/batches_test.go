@@ -1,4 +1,4 @@
-package pollset
+package wakeup
 
 import (
 	"testing"
