@@ -12,10 +12,9 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
-	"github.com/arqnet/kcp/internal/eyeballs"
+	"github.com/arqnet/kcp/internal/dialling"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/opening"
-	"github.com/arqnet/kcp/internal/rendezvous"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -107,11 +106,11 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (*Conn, erro
 	if len(addrs) == 0 {
 		return d.dialOne(ctx, config, network, address)
 	}
-	delay := eyeballs.Delay
+	delay := dialling.AttemptDelay
 	if d.wantsPort() {
 		delay = 0 // one socket at a time can have the port
 	}
-	return eyeballs.Race(ctx, len(addrs), delay, func(ctx context.Context, i int) (*Conn, error) {
+	return dialling.Race(ctx, len(addrs), delay, func(ctx context.Context, i int) (*Conn, error) {
 		return d.dialOne(ctx, config, network, net.JoinHostPort(addrs[i].String(), port))
 	}, func(c *Conn) { _ = c.Abort() })
 }
@@ -143,7 +142,7 @@ func (d *Dialer) resolve(ctx context.Context, network, address string) (addrs []
 			addrs = append(addrs, a)
 		}
 	}
-	return eyeballs.Interleave(addrs), port, nil
+	return dialling.Interleave(addrs), port, nil
 }
 
 // dialOne dials one address, or the first of a name for which a socket can be
@@ -214,14 +213,14 @@ func checkNetwork(op, network string) error {
 }
 
 // simultaneousOpen is a call of DialWith whose peer dials too (RFC 9293 §3.5).
-type simultaneousOpen = rendezvous.Open[sessionKey, *Conn]
+type simultaneousOpen = dialling.Open[sessionKey, *Conn]
 
 // tieNumber returns the number of a TIEBREAKER.
 func tieNumber(s signal) uint64 { return uint64(s.ts)<<32 | uint64(s.sn) }
 
 // helloOf returns what a packet with TIEBREAKER says.
-func helloOf(p *admission.First) rendezvous.Hello {
-	h := rendezvous.Hello{Conv: p.Key.Conv, Token: p.Hello.TS, Tie: tieNumber(signalOf(p.Tie)), Size: p.Size}
+func helloOf(p *admission.First) dialling.Hello {
+	h := dialling.Hello{Conv: p.Key.Conv, Token: p.Hello.TS, Tie: tieNumber(signalOf(p.Tie)), Size: p.Size}
 	h.Opens, h.Asks = p.Hello.Code != 0, p.Request.Code == handshake.CodePing
 	return h
 }
@@ -249,8 +248,8 @@ func (e *Endpoint) checkSimultaneous(o *DialOptions) error {
 	if e.config.DialTimeout <= 0 {
 		return &OptionError{"DialOptions.SimultaneousOpen", true, "needs Config.DialTimeout, as DialWith has to wait"}
 	}
-	if n := len(o.Candidates); n > rendezvous.MaxCandidates {
-		return &OptionError{"DialOptions.Candidates", n, fmt.Sprintf("must be at most %d", rendezvous.MaxCandidates)}
+	if n := len(o.Candidates); n > dialling.MaxCandidates {
+		return &OptionError{"DialOptions.Candidates", n, fmt.Sprintf("must be at most %d", dialling.MaxCandidates)}
 	}
 	return e.config.listenable()
 }
@@ -424,7 +423,7 @@ func (e *Endpoint) probeSignals(to source, tie uint64, ask bool, answer signal, 
 
 // tell is probe for the sender of a packet, as v says, if what has come from its address
 // pays for that.
-func (e *Endpoint) tell(v *rendezvous.Verdict[sessionKey, *Conn], first *admission.First, to source, now time.Duration) {
+func (e *Endpoint) tell(v *dialling.Verdict[sessionKey, *Conn], first *admission.First, to source, now time.Duration) {
 	if !v.Tell {
 		return
 	}
@@ -477,32 +476,32 @@ func (e *Endpoint) meet(first *admission.First, p *inPacket, now time.Duration) 
 		}
 		v, mine := e.opens.Elsewhere(key, first.Key.Conv, p.size, now)
 		e.tell(&v, first, p.from, now)
-		if v.Do == rendezvous.Move && v.Session.moveOpening(p.from) {
+		if v.Do == dialling.Move && v.Session.moveOpening(p.from) {
 			return v.Session, nil, true
 		}
-		return nil, nil, mine && v.Do != rendezvous.Move
+		return nil, nil, mine && v.Do != dialling.Move
 	}
 	h := helloOf(first)
 	h.Shows = e.answersPath(first, p.from, now)
 	v := e.opens.Judge(key, h, now)
 	e.tell(&v, first, p.from, now)
 	switch v.Do {
-	case rendezvous.Greet:
+	case dialling.Greet:
 		var to *source
 		if v.Aim {
 			to = &p.from
 		}
 		v.Session.do(func(s *session) { s.hasten(to, now) })
-	case rendezvous.Again:
+	case dialling.Again:
 		v.Session.endFor(causeFailed, ErrReset)
-	case rendezvous.Accept:
+	case dialling.Accept:
 		first.Expected, first.Crowded = true, v.Crowded
 		return nil, v.Open, false
-	case rendezvous.Move:
+	case dialling.Move:
 		if v.Session.moveOpening(p.from) {
 			return v.Session, nil, true
 		}
-	case rendezvous.Ignore:
+	case dialling.Ignore:
 		return nil, nil, v.Open != nil
 	}
 	return nil, nil, true

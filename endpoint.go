@@ -8,14 +8,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/arqnet/kcp/internal/dialling"
 	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/neterr"
-	"github.com/arqnet/kcp/internal/wakeup"
-
 	"github.com/arqnet/kcp/internal/protect"
-	"github.com/arqnet/kcp/internal/rendezvous"
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/udp"
+	"github.com/arqnet/kcp/internal/wakeup"
 )
 
 // Endpoint carries any number of sessions, dialled and accepted, with any number of
@@ -35,7 +34,7 @@ type Endpoint struct {
 	feeding  wakeup.Batches[Group] // groups take the events of a batch together, after it
 	takeover takeoverState
 
-	opens    rendezvous.Table[sessionKey, *Conn] // calls of DialWith whose peers dial too
+	opens    dialling.Table[sessionKey, *Conn] // calls of DialWith whose peers dial too
 	pressure pressure
 
 	mu       sync.RWMutex // guards the fields below

@@ -1,11 +1,6 @@
-// Package rendezvous decides how two ends that dial each other come to one session
-// (simultaneous open, RFC 9293 §3.5; WIRE.md §5.1). Each end dials a session of its
-// own, and sends a random number with its HELLO. The end with the greater number is the
-// one that has dialled (compare the tie-breaker of ICE, RFC 8445 §7.3.1.1): it drops what
-// the other dials, and the other accepts its session.
-//
-// It has no clock and sends nothing. A is the type of addresses, S the type of sessions.
-package rendezvous
+// Package dialling decides which of several attempts becomes a session: of the addresses
+// of one host, and of two ends that dial each other.
+package dialling
 
 import (
 	"slices"
@@ -13,6 +8,14 @@ import (
 	"sync/atomic"
 	"time"
 )
+
+// How two ends that dial each other come to one session (simultaneous open, RFC 9293
+// §3.5; WIRE.md §5.1). Each end dials a session of its own, and sends a random number
+// with its HELLO. The end with the greater number is the one that has dialled (compare
+// the tie-breaker of ICE, RFC 8445 §7.3.1.1): it drops what the other dials, and the
+// other accepts its session.
+//
+// It has no clock and sends nothing. A is the type of addresses, S the type of sessions.
 
 // MaxHalfOpen is how many sessions of the peer's an open has half open: what claims to
 // be of the peer may be forged.

@@ -1,6 +1,4 @@
-// Package eyeballs connects to the first of several addresses that answers (Happy
-// Eyeballs Version 2, RFC 8305).
-package eyeballs
+package dialling
 
 import (
 	"context"
@@ -9,8 +7,11 @@ import (
 	"time"
 )
 
-// Delay is the Connection Attempt Delay (RFC 8305 §5).
-const Delay = 250 * time.Millisecond
+// The first of several addresses that answers is connected to (Happy Eyeballs Version 2,
+// RFC 8305).
+
+// AttemptDelay is the Connection Attempt Delay (RFC 8305 §5).
+const AttemptDelay = 250 * time.Millisecond
 
 // Interleave returns addrs with the two address families in turn, beginning with
 // the first one's (RFC 8305 §4). The order within each stays.

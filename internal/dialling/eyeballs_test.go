@@ -1,4 +1,4 @@
-package eyeballs
+package dialling
 
 import (
 	"context"
@@ -47,18 +47,18 @@ func TestRace(t *testing.T) {
 		discard  int
 	}{
 		{name: "first", attempts: []attempt{{after: 100}, {after: 1}}, won: 0, took: 100, begun: 1},
-		{name: "silent first", attempts: []attempt{{after: never}, {after: 100}}, won: 1, took: Delay + 100, begun: 2},
+		{name: "silent first", attempts: []attempt{{after: never}, {after: 100}}, won: 1, took: AttemptDelay + 100, begun: 2},
 		{name: "refused first", attempts: []attempt{{after: 50, err: bad}, {after: 100}}, won: 1, took: 150, begun: 2},
-		{name: "slow first", attempts: []attempt{{after: Delay + 5}, {after: never}}, won: 0, took: Delay + 5, begun: 2},
+		{name: "slow first", attempts: []attempt{{after: AttemptDelay + 5}, {after: never}}, won: 0, took: AttemptDelay + 5, begun: 2},
 		{name: "all refuse", attempts: []attempt{{after: 50, err: bad}, {after: 10, err: worse}}, won: -1, err: bad, took: 60, begun: 2},
-		{name: "last error first", attempts: []attempt{{after: 2 * Delay, err: bad}, {after: 10, err: worse}}, won: -1, err: bad, took: 2 * Delay, begun: 2},
-		{name: "both succeed", attempts: []attempt{{after: Delay + 20, deaf: true}, {after: 10}}, won: 1, took: Delay + 20, begun: 2, discard: 1},
-		{name: "serial", attempts: []attempt{{after: 5 * Delay, err: bad}, {after: 10}}, serial: true, won: 1, took: 5*Delay + 10, begun: 2},
-		{name: "out of time", attempts: []attempt{{after: never}, {after: never}, {after: 1}}, limit: Delay + 10, won: -1, err: context.DeadlineExceeded, took: Delay + 10, begun: 2},
+		{name: "last error first", attempts: []attempt{{after: 2 * AttemptDelay, err: bad}, {after: 10, err: worse}}, won: -1, err: bad, took: 2 * AttemptDelay, begun: 2},
+		{name: "both succeed", attempts: []attempt{{after: AttemptDelay + 20, deaf: true}, {after: 10}}, won: 1, took: AttemptDelay + 20, begun: 2, discard: 1},
+		{name: "serial", attempts: []attempt{{after: 5 * AttemptDelay, err: bad}, {after: 10}}, serial: true, won: 1, took: 5*AttemptDelay + 10, begun: 2},
+		{name: "out of time", attempts: []attempt{{after: never}, {after: never}, {after: 1}}, limit: AttemptDelay + 10, won: -1, err: context.DeadlineExceeded, took: AttemptDelay + 10, begun: 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				ctx, delay, start := context.Background(), Delay, time.Now()
+				ctx, delay, start := context.Background(), AttemptDelay, time.Now()
 				if c.serial {
 					delay = 0
 				}
