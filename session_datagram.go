@@ -6,7 +6,7 @@ import (
 	"net"
 
 	"github.com/arqnet/kcp/internal/closing"
-	"github.com/arqnet/kcp/internal/datagrams"
+	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/trace"
 )
 
@@ -22,7 +22,7 @@ func (c *session) takeDatagram(b []byte) {
 		return
 	}
 	c.traceDatagram(trace.DatagramReceived, len(b))
-	if c.closing.Caller != closing.Uses || c.memoryPressure() != pressureNone || c.hs.unvalidated.Load() && c.held()+len(b)+datagrams.EntryBytes > unvalidatedBytes {
+	if c.closing.Caller != closing.Uses || c.memoryPressure() != pressureNone || c.hs.unvalidated.Load() && c.held()+len(b)+streams.DatagramEntryBytes > unvalidatedBytes {
 		q.Refuse()
 		c.traceDatagram(trace.DatagramDropped, len(b))
 		return
@@ -68,9 +68,9 @@ func (c *session) datagramSize() int {
 }
 
 // datagramQueue returns the queue, which it allocates: most sessions need none.
-func (c *session) datagramQueue() *datagrams.Queue {
+func (c *session) datagramQueue() *streams.Datagrams {
 	if c.in.datagrams == nil {
-		c.in.datagrams = new(datagrams.Queue)
+		c.in.datagrams = new(streams.Datagrams)
 	}
 	return c.in.datagrams
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/closing"
-	"github.com/arqnet/kcp/internal/datagrams"
 	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/handshake"
@@ -18,7 +17,6 @@ import (
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/recovery"
-	"github.com/arqnet/kcp/internal/rightsize"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/trace"
 )
@@ -235,10 +233,10 @@ type timerState struct {
 
 // inputState is what handles input before the state machine, or beside it.
 type inputState struct {
-	decoder   *fec.Decoder     // nil until the peer sends FEC, and once the session is retired
-	datagrams *datagrams.Queue // nil until the first
-	holding   holding          // memory held because of the peer
-	meter     rightsize.Meter  // of what the application reads
+	decoder   *fec.Decoder        // nil until the peer sends FEC, and once the session is retired
+	datagrams *streams.Datagrams  // nil until the first
+	holding   holding             // memory held because of the peer
+	meter     streams.BufferMeter // of what the application reads
 
 	unmetered      int    // bytes read that meter does not have yet
 	packets, bytes uint64 // of the peer's packets

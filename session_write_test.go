@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/congestion"
-	"github.com/arqnet/kcp/internal/datagrams"
+	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -261,15 +261,15 @@ func TestDatagramLimits(t *testing.T) {
 		requireTimeout(t, err)
 		require.NoError(t, b.SetReadDeadline(time.Time{}))
 
-		const n = 3 * datagrams.Most
+		const n = 3 * streams.MostDatagrams
 		for i := range n {
 			require.NoError(t, a.SendDatagram([]byte{byte(i >> 8), byte(i)}))
 		}
 		time.Sleep(time.Second)
 		s := b.Stats().Datagrams
 		require.Equal(t, uint64(n), s.Received)
-		require.Equal(t, uint64(n-datagrams.Most), s.Dropped)
-		for i := n - datagrams.Most; i < n; i++ {
+		require.Equal(t, uint64(n-streams.MostDatagrams), s.Dropped)
+		for i := n - streams.MostDatagrams; i < n; i++ {
 			got, err := b.ReceiveDatagram(context.Background())
 			require.NoError(t, err)
 			require.Equal(t, []byte{byte(i >> 8), byte(i)}, got)

@@ -5,7 +5,6 @@ import (
 	"net"
 
 	"github.com/arqnet/kcp/internal/container"
-	"github.com/arqnet/kcp/internal/rightsize"
 	"github.com/arqnet/kcp/internal/serial"
 )
 
@@ -37,7 +36,7 @@ type receiveSide struct {
 	freed  serial.Number                     // that part of got that holds nothing any more
 	limit  serial.Number                     // of got, as the peer knows it
 	window int                               // how far limit may be ahead of freed, in bytes
-	meter  rightsize.Meter                   // of what is read
+	meter  BufferMeter                       // of what is read
 	bytes  int                               // payload held
 	held   int                               // memory held, in bytes
 	last   serial.Number                     // number of messages, if fin

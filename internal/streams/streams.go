@@ -1,7 +1,7 @@
-// Package streams is the streams of a session as a state machine: what their
-// segments mean, what is sent next, what can be read, and the memory that all of
-// it takes (WIRE.md §5.9; compare RFC 9000 §2 to §4 and RFC 8260). It knows no
-// lock, clock, socket or session.
+// Package streams is the streams of a session as a state machine: what their segments
+// mean, what is sent next, what can be read, and the memory that all of it takes (WIRE.md
+// §5.9; compare RFC 9000 §2 to §4 and RFC 8260). Beside them it has the datagrams that
+// wait to be read. It knows no lock, clock, socket or session.
 //
 // Segments go into Table.Input, and come out of Table.Pull. The state machine of the
 // session, which sends and acknowledges them, tells Table.Acked and Table.GivenUp what

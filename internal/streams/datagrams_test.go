@@ -1,4 +1,4 @@
-package datagrams
+package streams
 
 import (
 	"strconv"
@@ -11,22 +11,22 @@ import (
 )
 
 // The constants of the package are the figures that RULES.md says.
-func TestRuleFigures(t *testing.T) {
+func TestDatagramFigures(t *testing.T) {
 	if strconv.IntSize == 64 {
-		require.EqualValues(t, 2*unsafe.Sizeof([]byte{}), EntryBytes, "as append allocates twice as many")
+		require.EqualValues(t, 2*unsafe.Sizeof([]byte{}), DatagramEntryBytes, "as append allocates twice as many")
 	}
 }
 
 // At most 256 wait, the newest, and each is a copy.
 func TestNewestWait(t *testing.T) {
-	var q Queue
+	var q Datagrams
 	b := make([]byte, 1)
 	for i := range 300 {
 		b[0] = byte(i)
 		q.Add(b)
 	}
 	require.Equal(t, 256, q.Len())
-	require.Equal(t, 256*(EntryBytes+1), q.Memory()-256*(cap(append(make([]byte, 0, 1), 0))-1))
+	require.Equal(t, 256*(DatagramEntryBytes+1), q.Memory()-256*(cap(append(make([]byte, 0, 1), 0))-1))
 	require.Equal(t, stats.Datagrams{Received: 300, Dropped: 44}, q.Stats)
 	require.EqualValues(t, 300, q.Moved)
 	for i := range 256 {
@@ -38,11 +38,11 @@ func TestNewestWait(t *testing.T) {
 
 // What is dropped is counted, but for what nobody reads any more.
 func TestDropped(t *testing.T) {
-	var none *Queue
+	var none *Datagrams
 	require.Zero(t, none.Len())
 	require.Zero(t, none.Memory())
 	none.Shed()
-	var q Queue
+	var q Datagrams
 	q.Add([]byte("a"))
 	q.Clear()
 	require.Zero(t, q.Stats.Dropped)

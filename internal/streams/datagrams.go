@@ -1,51 +1,50 @@
-// Package datagrams has the datagrams of a session that have arrived, and counts them.
-package datagrams
+package streams
 
 import "github.com/arqnet/kcp/stats"
 
-// Most is the most datagrams that wait for ReceiveDatagram. One
+// MostDatagrams is the most datagrams that wait for ReceiveDatagram. One
 // more pushes out the oldest: unreliable data should at least be fresh.
-const Most = 256
+const MostDatagrams = 256
 
-// EntryBytes is the memory of a waiting datagram beside its payload, in
+// DatagramEntryBytes is the memory of a waiting datagram beside its payload, in
 // bytes.
-const EntryBytes = 48
+const DatagramEntryBytes = 48
 
-// Queue holds datagrams that have arrived.
-type Queue struct {
+// Datagrams holds datagrams that have arrived.
+type Datagrams struct {
 	waiting [][]byte // oldest first
-	bytes   int      // memory of waiting, with EntryBytes for each
+	bytes   int      // memory of waiting, with DatagramEntryBytes for each
 	Stats   stats.Datagrams
 	Moved   uint64 // payload bytes received and sent
 	Handled bool   // by a handler; else datagrams wait for ReceiveDatagram
 }
 
 // Arrived counts one that has arrived, with so many bytes of payload.
-func (q *Queue) Arrived(payload int) {
+func (q *Datagrams) Arrived(payload int) {
 	q.Stats.Received++
 	q.Moved += uint64(payload)
 }
 
 // Add queues a copy of b, and counts it. It returns the one that was dropped for that, the
 // oldest; nil: none.
-func (q *Queue) Add(b []byte) (dropped []byte) {
+func (q *Datagrams) Add(b []byte) (dropped []byte) {
 	q.Arrived(len(b))
-	if len(q.waiting) >= Most {
+	if len(q.waiting) >= MostDatagrams {
 		dropped = q.Pop()
 		q.Stats.Dropped++
 	}
 	b = append(make([]byte, 0, len(b)), b...)
 	q.waiting = append(q.waiting, b)
-	q.bytes += cap(b) + EntryBytes
+	q.bytes += cap(b) + DatagramEntryBytes
 	return dropped
 }
 
 // Pop removes and returns the oldest datagram.
-func (q *Queue) Pop() []byte {
+func (q *Datagrams) Pop() []byte {
 	b := q.waiting[0]
 	q.waiting[0] = nil
 	q.waiting = q.waiting[1:]
-	q.bytes -= cap(b) + EntryBytes
+	q.bytes -= cap(b) + DatagramEntryBytes
 	if len(q.waiting) == 0 {
 		q.waiting = nil
 	}
@@ -53,7 +52,7 @@ func (q *Queue) Pop() []byte {
 }
 
 // Len returns how many wait. q may be nil.
-func (q *Queue) Len() int {
+func (q *Datagrams) Len() int {
 	if q == nil {
 		return 0
 	}
@@ -61,7 +60,7 @@ func (q *Queue) Len() int {
 }
 
 // Memory returns the bytes of memory of those that wait. q may be nil.
-func (q *Queue) Memory() int {
+func (q *Datagrams) Memory() int {
 	if q == nil {
 		return 0
 	}
@@ -69,10 +68,10 @@ func (q *Queue) Memory() int {
 }
 
 // Clear forgets those that wait.
-func (q *Queue) Clear() { q.waiting, q.bytes = nil, 0 }
+func (q *Datagrams) Clear() { q.waiting, q.bytes = nil, 0 }
 
 // Shed drops those that wait, and counts them. q may be nil.
-func (q *Queue) Shed() {
+func (q *Datagrams) Shed() {
 	if q != nil {
 		q.Stats.Dropped += uint64(len(q.waiting))
 		q.Clear()
@@ -80,13 +79,13 @@ func (q *Queue) Shed() {
 }
 
 // Refuse counts one that has arrived and is dropped.
-func (q *Queue) Refuse() {
+func (q *Datagrams) Refuse() {
 	q.Stats.Received++
 	q.Stats.Dropped++
 }
 
 // Sent counts one that leaves, with so many bytes of payload.
-func (q *Queue) Sent(payload int) {
+func (q *Datagrams) Sent(payload int) {
 	q.Stats.Sent++
 	q.Moved += uint64(payload)
 }

@@ -1,16 +1,14 @@
-// Package rightsize decides when a receive buffer is too small for its path
-// (dynamic right-sizing, as Linux does it for TCP). A sender has at most a buffer
-// of data on its way, and so sends at most a buffer in each round trip.
-//
-// It knows no clock, lock or buffer. Times are since an epoch of the caller's
-// choice.
-package rightsize
+package streams
 
 import "time"
 
-// Meter measures how fast a reader takes data out of a receive buffer. The zero
+// Dynamic right-sizing decides when a receive buffer is too small for its path, as Linux
+// does it for TCP. A sender has at most a buffer of data on its way, and so sends at most
+// a buffer in each round trip. Times are since an epoch of the caller's choice.
+
+// BufferMeter measures how fast a reader takes data out of a receive buffer. The zero
 // value has measured nothing. It is not safe for concurrent use.
-type Meter struct {
+type BufferMeter struct {
 	since time.Duration // when read was 0
 	read  int           // bytes
 	all   int           // bytes read since the buffer was doubled
@@ -25,7 +23,7 @@ const trips = 2
 // reports whether the buffer should be doubled: half of it was read within two
 // round trips. So data that nobody reads lets no buffer grow. rtt is the
 // round-trip time; 0 means that it is not known.
-func (m *Meter) Read(n, size int, now, rtt time.Duration) (double bool) {
+func (m *BufferMeter) Read(n, size int, now, rtt time.Duration) (double bool) {
 	if m.read == 0 {
 		m.since = now
 	}
@@ -41,12 +39,12 @@ func (m *Meter) Read(n, size int, now, rtt time.Duration) (double bool) {
 // hold what has arrived behind a lost segment, or have yet to arrive, and that is half of
 // it: the sender may have to wait before the segment is sent again. The reader must have
 // read half of it before, at any speed.
-func (m *Meter) Early(used, size int) bool {
+func (m *BufferMeter) Early(used, size int) bool {
 	return m.doubled(used > size/2 && m.all >= size/2)
 }
 
 // doubled records that the buffer is to be doubled, if now is set, which it returns.
-func (m *Meter) doubled(now bool) bool {
+func (m *BufferMeter) doubled(now bool) bool {
 	if now {
 		m.all = 0
 	}

@@ -1,4 +1,4 @@
-package rightsize
+package streams
 
 import (
 	"testing"
@@ -11,7 +11,7 @@ import (
 // fill has a reader take rate bytes a millisecond out of a buffer that grows from
 // size to limit, for a second, and returns its size then.
 func fill(size, limit, rate int, rtt time.Duration) int {
-	var m Meter
+	var m BufferMeter
 	for now := range time.Duration(1000) {
 		taken := min(rate, size/max(int(rtt.Milliseconds()), 1)) // what the buffer allows
 		if m.Read(taken, size, now*time.Millisecond, rtt) && size < limit {
@@ -36,7 +36,7 @@ func TestBufferFollowsThePath(t *testing.T) {
 
 // A pause of the reader counts: the sender had time for more.
 func TestPausesCount(t *testing.T) {
-	var m Meter
+	var m BufferMeter
 	require.False(t, m.Read(49, 100, 0, time.Second))
 	require.False(t, m.Read(1, 100, 2*time.Second+1, time.Second))
 	require.False(t, m.Read(49, 100, 3*time.Second, time.Second))
@@ -46,7 +46,7 @@ func TestPausesCount(t *testing.T) {
 // While a segment is missing, half a buffer in use is enough for it to grow, once for
 // each half that was read.
 func TestEarly(t *testing.T) {
-	var m Meter
+	var m BufferMeter
 	require.False(t, m.Early(100, 100), "nothing was read")
 	require.False(t, m.Read(49, 100, 0, time.Second))
 	require.False(t, m.Early(100, 100))
@@ -59,7 +59,7 @@ func TestEarly(t *testing.T) {
 }
 
 // The constants of the package are the figures that RULES.md says.
-func TestRuleFigures(t *testing.T) {
+func TestRightSizingFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
 		{"| Dynamic right-sizing", "2 round trips", trips},
 	})
