@@ -8,7 +8,6 @@ import (
 	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/incast"
-	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/wakeup"
@@ -59,7 +58,7 @@ func (h *sessionHost) challenge(to source, token uint32, at time.Duration) signa
 	return h.ep.challengeOf(to, (*Conn)(h).Conv(), token, at)
 }
 
-func (h *sessionHost) resetKey() *packetkeys.ToldKey { return h.ep.resetKeyOf((*Conn)(h)) }
+func (h *sessionHost) resetKey() *protect.ToldKey { return h.ep.resetKeyOf((*Conn)(h)) }
 
 // workTLS has the work done when it is the turn of its network.
 func (h *sessionHost) workTLS(from fair.Block, x *handshake.Exchange, work handshake.Work) {

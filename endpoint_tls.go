@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
-	"github.com/arqnet/kcp/internal/packetkeys"
+	"github.com/arqnet/kcp/internal/protect"
 )
 
 // Packets of endpoints with TLS (WIRE.md §8). The header of a protected packet
@@ -18,7 +18,7 @@ import (
 // reports false for one that is dropped.
 func (e *Endpoint) openSealed(c *Conn, p *inPacket, now time.Duration) bool {
 	var kept []byte // as a packet that does not open is destroyed
-	if e.config.TLS != nil && len(p.Data) <= packetkeys.MaxReset {
+	if e.config.TLS != nil && len(p.Data) <= protect.MaxReset {
 		kept = bytes.Clone(p.Data) // no packet of segments is so small
 	}
 	switch err := e.open(c.session.packetKeys(), p); {
@@ -27,9 +27,9 @@ func (e *Endpoint) openSealed(c *Conn, p *inPacket, now time.Duration) bool {
 			e.bindFEC(c)
 		}
 		return true
-	case errors.Is(err, packetkeys.ErrExhausted):
+	case errors.Is(err, protect.ErrExhausted):
 		c.endFor(causeFailed, crypt.ErrKeyExhausted)
-	case errors.Is(err, packetkeys.ErrTooFast):
+	case errors.Is(err, protect.ErrTooFast):
 		c.endFor(causeFailed, ErrKeyUpdate)
 	case c.session.resetBy(kept):
 		c.endFor(causeReset, nil)
@@ -52,7 +52,7 @@ func (e *Endpoint) reportHandshake(remote net.Addr, err *HandshakeError) {
 // resetKeyOf returns what the peer of a session is told about its resets; nil if
 // the key may be known to another peer, which has, or had within TIME-WAIT, a
 // session with the same conversation id. c.mu is held.
-func (e *Endpoint) resetKeyOf(c *Conn) *packetkeys.ToldKey {
+func (e *Endpoint) resetKeyOf(c *Conn) *protect.ToldKey {
 	key, now := c.session.place().Key(), e.now()
 	e.mu.RLock()
 	_, before := e.table.TimeWaits.AtAnyAddress(key.Conv, now)
@@ -61,5 +61,5 @@ func (e *Endpoint) resetKeyOf(c *Conn) *packetkeys.ToldKey {
 	if !alone {
 		return nil
 	}
-	return &packetkeys.ToldKey{ResetKey: key.ResetKey(e.table.ResetSecret, e.LocalAddr().String()), Since: uint32(e.epoch.Add(now).Unix())}
+	return &protect.ToldKey{ResetKey: key.ResetKey(e.table.ResetSecret, e.LocalAddr().String()), Since: uint32(e.epoch.Add(now).Unix())}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/liveness"
 	"github.com/arqnet/kcp/internal/opening"
-	"github.com/arqnet/kcp/internal/packetkeys"
+	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -242,8 +242,8 @@ func TestForgedEndsOfHandshakes(t *testing.T) {
 			for _, under := range []byte{0, 0xa1, 0xa2, 0xa3} {
 				p := packetOf(a.Conv(), bytesOf(s))
 				if under != 0 {
-					p = append(append(make([]byte, packetkeys.HeaderSize), p...), make([]byte, packetkeys.TagSize)...)
-					copy(p, p[packetkeys.HeaderSize:][:4])
+					p = append(append(make([]byte, protect.HeaderSize), p...), make([]byte, protect.TagSize)...)
+					copy(p, p[protect.HeaderSize:][:4])
 					p[4] = under
 				}
 				w.net.Inject(server, client, p)
@@ -291,7 +291,7 @@ func TestForgedEndsOfHandshakes(t *testing.T) {
 		time.Sleep(time.Second)
 		w.settle()
 		require.Len(t, answers, sent)
-		p := content(2, packetkeys.Overhead+headerSize+1) // what may go on with the handshake is answered
+		p := content(2, protect.KeyedOverhead+headerSize+1) // what may go on with the handshake is answered
 		copy(p, answers[0][:4])
 		p[4] = 0xa2
 		w.net.Inject(client, server, p)

@@ -14,7 +14,6 @@ import (
 	"github.com/arqnet/kcp/internal/liveness"
 	"github.com/arqnet/kcp/internal/netpath"
 	"github.com/arqnet/kcp/internal/opening"
-	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/streams"
@@ -80,7 +79,7 @@ type host interface {
 	// challenge returns the challenge of an address.
 	challenge(to source, token uint32, at time.Duration) signal
 	// resetKey returns the key of stateless resets for the peer; nil: it gets none.
-	resetKey() *packetkeys.ToldKey
+	resetKey() *protect.ToldKey
 
 	// workTLS does work of a TLS handshake for a network, and calls workedTLS with
 	// what it has come to.

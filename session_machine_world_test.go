@@ -15,7 +15,6 @@ import (
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/incast"
 	"github.com/arqnet/kcp/internal/opening"
-	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/udp"
@@ -244,9 +243,9 @@ func (e *machineEnd) openSealed(p *inPacket) bool {
 	switch err := e.shared.open(c.packetKeys(), p); {
 	case err == nil:
 		return true
-	case errors.Is(err, packetkeys.ErrExhausted):
+	case errors.Is(err, protect.ErrExhausted):
 		c.endFor(causeFailed, crypt.ErrKeyExhausted)
-	case errors.Is(err, packetkeys.ErrTooFast):
+	case errors.Is(err, protect.ErrTooFast):
 		c.endFor(causeFailed, ErrKeyUpdate)
 	case c.resetBy(kept):
 		c.endFor(causeReset, nil)
@@ -399,9 +398,9 @@ func (e *machineEnd) challenge(to source, token uint32, at time.Duration) signal
 	return signal{sigPing, s[0], s[1]}
 }
 
-func (e *machineEnd) resetKey() *packetkeys.ToldKey {
+func (e *machineEnd) resetKey() *protect.ToldKey {
 	key := e.conn.entry.Key()
-	return &packetkeys.ToldKey{ResetKey: key.ResetKey(e.gate.ResetSecret, e.addr.String()), Since: uint32(e.shared.epoch.Add(e.w.now).Unix())}
+	return &protect.ToldKey{ResetKey: key.ResetKey(e.gate.ResetSecret, e.addr.String()), Since: uint32(e.shared.epoch.Add(e.w.now).Unix())}
 }
 
 func (e *machineEnd) workTLS(_ fair.Block, x *handshake.Exchange, work handshake.Work) {

@@ -9,7 +9,6 @@ import (
 	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/opening"
-	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 )
 
@@ -31,7 +30,7 @@ const failedTime = 3 * time.Second
 type tlsState struct {
 	app       *protect.TLS        // of the session's packets; immutable
 	handshake *handshake.Exchange // nil once the handshake is over and settled
-	reset     packetkeys.ToldKeys
+	reset     protect.ToldKeys
 
 	// ended is the protection of the handshake of an accepted session that has
 	// ended within it: its peer is told under these keys. nil: none.
@@ -99,7 +98,7 @@ func signalOf(s handshake.Signal) signal { return signal{signalCode(s.Code), s.S
 
 // packetKeys returns what opens packets under keys of the session; nil: there are none.
 // It needs no lock.
-func (c *session) packetKeys() protect.Protection { return protect.Keys(*c.in.protection.Load()) }
+func (c *session) packetKeys() protect.Protection { return protect.KeysOf(*c.in.protection.Load()) }
 
 // resetBy reports whether a packet that did not open is a stateless reset of the
 // peer of a session with TLS. It needs no lock.
@@ -256,7 +255,7 @@ func (c *session) greetTLS(asked bool, now time.Duration) {
 func (c *session) inputEarly(x *handshake.Exchange, now time.Duration) {
 	for _, packet := range x.Early() {
 		p := inPacket{Packet: protect.Packet{Data: packet}, from: c.origin(), conv: c.entry.Conv, kind: handshakePacket}
-		if packetkeys.LevelOf(packet) == packetkeys.Application {
+		if protect.LevelOf(packet) == protect.Application {
 			p.kind = sealedPacket
 			if !c.hs.securing && c.shared.open(c.tls.app, &p) != nil {
 				continue
@@ -447,15 +446,15 @@ func (c *session) renewResetKey() {
 
 // noteResetKey takes the peer's RESETKEY.
 func (c *session) noteResetKey(s signal, payload []byte) {
-	if c.tls == nil || len(payload) != packetkeys.ResetKeySize {
+	if c.tls == nil || len(payload) != protect.ResetKeySize {
 		return
 	}
 	reset := &c.tls.reset
 	if c.hs.Role >= opening.Dialled && reset.Theirs.Load() == nil && c.step.inputAt-c.hs.born > resetKeyWithin {
 		return
 	}
-	k := &packetkeys.ToldKey{Since: s.sn}
-	k.Key, k.Mask = [packetkeys.ResetKeySize]byte(payload), s.ts
+	k := &protect.ToldKey{Since: s.sn}
+	k.Key, k.Mask = [protect.ResetKeySize]byte(payload), s.ts
 	if old := reset.Theirs.Load(); old == nil || *old != *k {
 		reset.Theirs.Store(k)
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/opening"
-	"github.com/arqnet/kcp/internal/packetkeys"
+	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -22,13 +22,13 @@ import (
 // as anybody can who sees it. Other packets are changed as they are.
 func resealed(t *testing.T, packet []byte, change func(packet []byte) []byte) []byte {
 	t.Helper()
-	if _, ok := handshake.InitialAt(packet); !ok || packetkeys.LevelOf(packet) != packetkeys.Clear {
+	if _, ok := handshake.InitialAt(packet); !ok || protect.LevelOf(packet) != protect.Clear {
 		return change(packet)
 	}
-	keys := func(packet []byte, seals bool) *packetkeys.Initial {
+	keys := func(packet []byte, seals bool) *protect.Initial {
 		m, _ := handshake.Parse(packet, binary.LittleEndian.Uint32(packet))
 		dialled := m.Hello.Code != 0 // the packet is of the dialling end
-		return packetkeys.NewInitial(binary.LittleEndian.Uint32(packet), m.Hello.TS|m.Welcome.TS, dialled == seals)
+		return protect.NewInitial(binary.LittleEndian.Uint32(packet), m.Hello.TS|m.Welcome.TS, dialled == seals)
 	}
 	packet, err := handshake.OpenInitial(keys(packet, false), packet)
 	require.NoError(t, err)
@@ -37,7 +37,7 @@ func resealed(t *testing.T, packet []byte, change func(packet []byte) []byte) []
 	if !ok {
 		return packet
 	}
-	packet = append(packet, make([]byte, packetkeys.InitialOverhead)...)
+	packet = append(packet, make([]byte, protect.InitialOverhead)...)
 	h := decodeHeader(packet[at-headerSize:])
 	h.len = uint32(len(packet) - at)
 	h.encode(packet[at-headerSize:])

@@ -26,7 +26,6 @@ import (
 	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/handshake"
-	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -301,8 +300,8 @@ func TestTLSApplicationDataBeforeFinished(t *testing.T) {
 			if server == nil {
 				server = l.Endpoint().only(t)
 			}
-			b := make([]byte, packetkeys.Overhead+datagramHeader+3)
-			content := b[packetkeys.HeaderSize:]
+			b := make([]byte, protect.KeyedOverhead+datagramHeader+3)
+			content := b[protect.HeaderSize:]
 			binary.LittleEndian.PutUint16(content[4:], fec.TypeOOB)
 			binary.LittleEndian.PutUint16(content[6:], datagramHeader+3-6)
 			binary.LittleEndian.PutUint32(content[8:], server.Conv())

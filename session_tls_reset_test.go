@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
-	"github.com/arqnet/kcp/internal/packetkeys"
+	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -144,21 +144,21 @@ func TestTLSForgottenSession(t *testing.T) {
 
 // resetOf returns a stateless reset of a session under a key of the tests'
 // choice, made at a time in seconds after the key was told.
-func resetOf(k *packetkeys.ToldKey, conv uint32, after int) []byte {
-	packet := make([]byte, packetkeys.MaxReset)
+func resetOf(k *protect.ToldKey, conv uint32, after int) []byte {
+	packet := make([]byte, protect.MaxReset)
 	k.Reset(rand.Reader, packet, conv, k.Since+uint32(after))
 	return packet
 }
 
 // told returns the key that an end has told its peer, and known the one that it
 // knows of its peer; nil: none.
-func told(c *Conn) *packetkeys.ToldKey {
+func told(c *Conn) *protect.ToldKey {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.session.tls.reset.Ours
 }
 
-func known(c *Conn) *packetkeys.ToldKey { return c.session.tls.reset.Theirs.Load() }
+func known(c *Conn) *protect.ToldKey { return c.session.tls.reset.Theirs.Load() }
 
 // No reset ends a session but one of its peer's that was made while there was no
 // session.
@@ -168,8 +168,8 @@ func TestTLSForgedResets(t *testing.T) {
 		server, client := netip.MustParseAddrPort(serverAddr), netip.MustParseAddrPort("10.0.0.2:5000")
 		held := false
 		w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
-			switch packetkeys.LevelOf(p) {
-			case packetkeys.Clear:
+			switch protect.LevelOf(p) {
+			case protect.Clear:
 				if !held && from == client {
 					held = true
 					ask := make([]byte, 100)
@@ -181,8 +181,8 @@ func TestTLSForgedResets(t *testing.T) {
 					return false
 				}
 				return true
-			case packetkeys.Application:
-				if from == server && len(p) <= packetkeys.MaxReset {
+			case protect.Application:
+				if from == server && len(p) <= protect.MaxReset {
 					early = append(early, bytes.Clone(p))
 					return false
 				}
@@ -205,10 +205,10 @@ func TestTLSForgedResets(t *testing.T) {
 			"made before its key":      resetOf(theirs, a.Conv(), -1),
 			"of another session":       resetOf(known(other), a.Conv(), 1),
 			"of the session's own end": resetOf(ours, a.Conv(), 1),
-			"of no key":                resetOf(new(packetkeys.ToldKey), a.Conv(), 1<<30),
+			"of no key":                resetOf(new(protect.ToldKey), a.Conv(), 1<<30),
 			"too short":                resetOf(theirs, a.Conv(), 1)[1:],
 		}
-		for i := range 8 * packetkeys.MaxReset {
+		for i := range 8 * protect.MaxReset {
 			p := resetOf(theirs, a.Conv(), 1)
 			p[i/8] ^= 1 << (i % 8)
 			w.net.Inject(server, client, p)
@@ -262,7 +262,7 @@ func TestTLSResetsAreBounded(t *testing.T) {
 		l := w.listen(config)
 		e, _ := w.endpoint("10.0.0.2:5000", config)
 		from, to := netip.MustParseAddrPort("10.0.0.2:5000"), netip.MustParseAddrPort(serverAddr)
-		for size := range 2 * packetkeys.MaxReset {
+		for size := range 2 * protect.MaxReset {
 			packet := content(uint64(size), size)
 			if size > 4 {
 				packet[4] = 0xa2 | byte(size)&1
@@ -276,7 +276,7 @@ func TestTLSResetsAreBounded(t *testing.T) {
 			})
 			w.net.Inject(from, to, packet)
 			time.Sleep(time.Second)
-			require.Equal(t, size > packetkeys.MaxReset, l.Stats().ResetsSent > before, "%d bytes", size)
+			require.Equal(t, size > protect.MaxReset, l.Stats().ResetsSent > before, "%d bytes", size)
 		}
 		require.Zero(t, e.Stats().ResetsSent)
 		w.net.SetFilter(nil)
@@ -294,7 +294,7 @@ func TestTLSResetsAreBounded(t *testing.T) {
 		n := l.Stats().ResetsSent - s.ResetsSent
 		require.InDelta(t, admission.ResetRate/10, n, admission.ResetRate/20)
 		require.EqualValues(t, flood, n+l.Stats().DropReplies-s.DropReplies)
-		require.LessOrEqual(t, l.Stats().BytesSent-s.BytesSent, n*packetkeys.MaxReset)
+		require.LessOrEqual(t, l.Stats().BytesSent-s.BytesSent, n*protect.MaxReset)
 		bothWays(t, a, b, []byte("up"), []byte("down"))
 	})
 }
@@ -342,7 +342,7 @@ func TestTLSResetKeyIsNotTold(t *testing.T) {
 			time.Sleep(timeWaitTime)
 			require.Equal(t, want, told(b) != nil)
 		}
-		keys := make(map[packetkeys.ResetKey]bool)
+		keys := make(map[protect.ResetKey]bool)
 		for _, of := range []*Endpoint{e, server} {
 			for _, addr := range []string{"10.0.0.5:1", "10.0.0.6:1", "10.0.0.5:2"} {
 				for conv := range uint32(2) {

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/opening"
-	"github.com/arqnet/kcp/internal/packetkeys"
+	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/stretchr/testify/require"
 )
@@ -31,7 +31,7 @@ func TestTLSUnderFIPS(t *testing.T) {
 	config.TLS.ClientAuth = tls.RequireAnyClientCert
 	config.TLS.ClientSessionCache = tls.NewLRUClientSessionCache(1)
 	if addr := os.Getenv("KCP_TEST_FIPS"); addr != "" {
-		require.True(t, packetkeys.OwnNonces())
+		require.True(t, protect.OwnNonces())
 		// crypto/tls of Go 1.25.0 offers X25519, which crypto/ecdh then refuses.
 		config.TLS.CurvePreferences = []tls.CurveID{tls.CurveP256}
 		echoOver(t, addr, &Config{TLS: &tls.Config{InsecureSkipVerify: true, Certificates: config.TLS.Certificates, CurvePreferences: config.TLS.CurvePreferences}})
@@ -132,7 +132,7 @@ func FuzzTLSHandshake(f *testing.F) {
 // inFront returns a packet with a segment behind the signals of p, and a CRYPTO
 // segment at the end if there is one in p, if p is in the clear; or else p.
 func inFront(t *testing.T, p []byte, h header, payload []byte) []byte {
-	if len(p) < 2*headerSize || packetkeys.LevelOf(p) != packetkeys.Clear {
+	if len(p) < 2*headerSize || protect.LevelOf(p) != protect.Clear {
 		return p
 	}
 	return resealed(t, bytes.Clone(p), func(p []byte) []byte {
@@ -167,9 +167,9 @@ func FuzzTLSContent(f *testing.F) {
 			}
 			client, server := pc.AddrPort(), netip.MustParseAddrPort(serverAddr)
 			for _, conv := range []bool{true, false} {
-				packet := make([]byte, packetkeys.Overhead+len(content))
-				copy(packet[packetkeys.HeaderSize:], content)
-				if inner := packet[packetkeys.HeaderSize : packetkeys.HeaderSize+len(content)]; conv && len(inner) >= headerSize {
+				packet := make([]byte, protect.KeyedOverhead+len(content))
+				copy(packet[protect.HeaderSize:], content)
+				if inner := packet[protect.HeaderSize : protect.HeaderSize+len(content)]; conv && len(inner) >= headerSize {
 					h := decodeHeader(inner)
 					h.conv = a.Conv()
 					h.encode(inner)
@@ -324,10 +324,10 @@ func (w *world) passUpTo(server, client int) {
 		if to.String() == serverAddr {
 			upTo = server
 		}
-		switch packetkeys.LevelOf(p) {
-		case packetkeys.Clear:
+		switch protect.LevelOf(p) {
+		case protect.Clear:
 			return upTo >= initialLevel || upTo == firstPacket && seen[to] == 1
-		case packetkeys.Handshake:
+		case protect.Handshake:
 			return upTo >= handshakeKeys
 		}
 		return false

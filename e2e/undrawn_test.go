@@ -15,7 +15,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/congestion"
-	"github.com/arqnet/kcp/internal/packetkeys"
+	"github.com/arqnet/kcp/internal/protect"
 	"github.com/stretchr/testify/require"
 )
 
@@ -189,9 +189,9 @@ func TestOpenThatUnwinds(t *testing.T) {
 func TestSessionEndsBeforeItBegins(t *testing.T) {
 	const conv = 77
 	hello := packetOf(conv, segment(83, 1, 5, 0, 0, ""), segment(84, 2, 2, 2, 0, ""))
-	crypto := packetOf(conv, segment(84, 12, 0, 0, 0, string(make([]byte, packetkeys.InitialOverhead))))
+	crypto := packetOf(conv, segment(84, 12, 0, 0, 0, string(make([]byte, protect.InitialOverhead))))
 	sealed := append(hello, crypto...)
-	packetkeys.NewInitial(conv, 5, true).Seal(sealed, len(sealed)-packetkeys.InitialOverhead)
+	protect.NewInitial(conv, 5, true).Seal(sealed, len(sealed)-protect.InitialOverhead)
 	for protection, config := range peerConfigs(t) {
 		for name, options := range map[string]kcp.DialOptions{
 			"dialled": {Conv: id(conv)}, "quiet": {Conv: id(conv), Quiet: true}, "simultaneous": {SimultaneousOpen: true},

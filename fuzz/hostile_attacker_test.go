@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/arqnet/kcp/internal/packetkeys"
+	"github.com/arqnet/kcp/internal/protect"
 )
 
 // attacker sends packets in the name of either end of the sessions that it sees, as an
@@ -67,7 +67,7 @@ type speaker struct {
 	segments int
 	numbered bool   // with an AEAD: packets have numbers
 	number   uint32 // behind the highest, seen or used
-	tls      [packetkeys.Application + 1]*tlsKeys
+	tls      [protect.Application + 1]*tlsKeys
 	resetKey *segment // the last RESETKEY
 }
 
@@ -150,7 +150,7 @@ func (a *attacker) observe(from, to netip.AddrPort, packet []byte) *dialogue {
 	}
 	if a.wire.tls {
 		content = a.wire.log.openTLS(c, end, packet)
-		if content != nil && packetkeys.LevelOf(packet) == packetkeys.Application {
+		if content != nil && protect.LevelOf(packet) == protect.Application {
 			a.opened++
 		}
 	} else if a.wire.gcm != nil {

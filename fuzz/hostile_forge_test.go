@@ -1,6 +1,6 @@
 package fuzz_test
 
-import "github.com/arqnet/kcp/internal/packetkeys"
+import "github.com/arqnet/kcp/internal/protect"
 
 // What sessions say beyond the segments of script_test.go: signals (WIRE.md §5), the
 // header of error correction (§4.2), and streams (§5.9). It is written down here a
@@ -126,7 +126,7 @@ func (a *attacker) forgeSegments(c *dialogue, d int) (p []byte) {
 func (a *attacker) forgeTLS(c *dialogue, d int) []byte {
 	end := other(d)
 	n := a.random.IntN(32)
-	if a.wire.log.keys(c, end, packetkeys.Application, nil) == nil {
+	if a.wire.log.keys(c, end, protect.Application, nil) == nil {
 		if n = a.random.IntN(9); !a.lethal && a.random.IntN(16) > 0 {
 			return nil // so that sessions come into being
 		}
@@ -141,11 +141,11 @@ func (a *attacker) forgeTLS(c *dialogue, d int) []byte {
 		}
 		return a.mutate(sealInitial(c.ends[0].token, d == 1, a.crypto(&c.ends[end], p)))
 	case n < 8:
-		return a.sealTLS(c, end, packetkeys.Handshake, a.mutate(a.crypto(&c.ends[end], nil)))
+		return a.sealTLS(c, end, protect.Handshake, a.mutate(a.crypto(&c.ends[end], nil)))
 	case n == 8: // what is plain counts for nothing
 		return a.forgeSegment(c, d, nil)
 	}
-	return a.sealTLS(c, end, packetkeys.Application, a.forgeSegments(c, d))
+	return a.sealTLS(c, end, protect.Application, a.forgeSegments(c, d))
 }
 
 // crypto puts CRYPTO behind p: bytes that were seen, or others.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/handshake"
-	"github.com/arqnet/kcp/internal/packetkeys"
+	"github.com/arqnet/kcp/internal/protect"
 )
 
 // wire is what an attacker seals and opens packets with.
@@ -86,7 +86,7 @@ type keyLog struct {
 }
 
 // secrets are those of a session, by level and end. 0 has dialled.
-type secrets [packetkeys.Application + 1][2][]byte
+type secrets [protect.Application + 1][2][]byte
 
 // Write takes one line.
 func (k *keyLog) Write(line []byte) (int, error) {
@@ -95,10 +95,10 @@ func (k *keyLog) Write(line []byte) (int, error) {
 	if strings.HasPrefix(label, "SERVER") {
 		end = 1
 	}
-	level := packetkeys.Application
+	level := protect.Application
 	switch label[len("SERVER_"):] {
 	case "HANDSHAKE_TRAFFIC_SECRET":
-		level = packetkeys.Handshake
+		level = protect.Handshake
 	case "TRAFFIC_SECRET_0":
 	default:
 		return len(line), nil
@@ -115,11 +115,11 @@ func (k *keyLog) Write(line []byte) (int, error) {
 
 // tlsKeys are the keys of one end at one level, which open and seal.
 type tlsKeys struct {
-	packetkeys.Keys
+	protect.PacketKeys
 	seen, sealed uint64 // numbers: behind the highest of the end, and of seal
 }
 
-func newKeys(conv uint32, level packetkeys.Level, suite uint16, secret []byte) *tlsKeys {
+func newKeys(conv uint32, level protect.Level, suite uint16, secret []byte) *tlsKeys {
 	k := new(tlsKeys)
 	k.Init(conv, level, false)
 	_, _ = k.SetOpenSecret(suite, secret), k.SetSealSecret(suite, secret)
@@ -128,7 +128,7 @@ func newKeys(conv uint32, level packetkeys.Level, suite uint16, secret []byte) *
 
 // keys returns those of an end of c at a level; nil if they are not known. The first
 // packet under them shows which of the secrets are those of c.
-func (k *keyLog) keys(c *dialogue, end int, level packetkeys.Level, packet []byte) *tlsKeys {
+func (k *keyLog) keys(c *dialogue, end int, level protect.Level, packet []byte) *tlsKeys {
 	if k == nil {
 		return nil
 	}
@@ -164,11 +164,11 @@ func suitesOf(secret []byte) []uint16 {
 
 // openTLS returns the content of a packet of an end of c; nil if it does not open.
 func (k *keyLog) openTLS(c *dialogue, end int, packet []byte) []byte {
-	level := packetkeys.LevelOf(packet)
+	level := protect.LevelOf(packet)
 	packet = bytes.Clone(packet)
-	if level == packetkeys.Clear {
+	if level == protect.Clear {
 		if len(packet) >= headerSize { // HELLO, or its answer
-			content, _ := handshake.OpenInitial(packetkeys.NewInitial(c.conv, parse(packet).ts, end == 1), packet)
+			content, _ := handshake.OpenInitial(protect.NewInitial(c.conv, parse(packet).ts, end == 1), packet)
 			return content
 		}
 		return nil
@@ -186,14 +186,14 @@ func (k *keyLog) openTLS(c *dialogue, end int, packet []byte) []byte {
 }
 
 // sealTLS seals a packet in the name of an end of c; nil if no keys are known.
-func (a *attacker) sealTLS(c *dialogue, end int, level packetkeys.Level, content []byte) []byte {
+func (a *attacker) sealTLS(c *dialogue, end int, level protect.Level, content []byte) []byte {
 	k := a.wire.log.keys(c, end, level, nil)
 	if k == nil {
 		return nil
 	}
 	put := func(content []byte) []byte {
-		p := make([]byte, packetkeys.HeaderSize+len(content)+packetkeys.TagSize)
-		copy(p[packetkeys.HeaderSize:], content)
+		p := make([]byte, protect.HeaderSize+len(content)+protect.TagSize)
+		copy(p[protect.HeaderSize:], content)
 		k.sealed++
 		_ = k.Seal(p)
 		return p
@@ -201,7 +201,7 @@ func (a *attacker) sealTLS(c *dialogue, end int, level packetkeys.Level, content
 	for k.sealed < k.seen+uint64(c.lead) {
 		put(nil)
 	}
-	if level == packetkeys.Application && a.random.IntN(60) == 0 {
+	if level == protect.Application && a.random.IntN(60) == 0 {
 		_ = k.Update()
 	}
 	return put(content)
@@ -213,22 +213,22 @@ func sealInitial(token uint32, dialled bool, p []byte) []byte {
 	if !ok {
 		return p
 	}
-	p = append(p, make([]byte, packetkeys.InitialOverhead)...)
+	p = append(p, make([]byte, protect.InitialOverhead)...)
 	le.PutUint32(p[at-4:], uint32(len(p)-at))
-	packetkeys.NewInitial(le.Uint32(p), token, dialled).Seal(p, at)
+	protect.NewInitial(le.Uint32(p), token, dialled).Seal(p, at)
 	return p
 }
 
 // statelessReset makes a stateless reset in the name of an end of c, which is real if
 // its key has been seen.
 func (a *attacker) statelessReset(c *dialogue, end int) []byte {
-	var key packetkeys.ResetKey
+	var key protect.ResetKey
 	since := a.random.Uint32()
 	if k := c.ends[end].resetKey; k != nil && (a.lethal || a.random.IntN(20) == 0) {
 		copy(key.Key[:], k.payload)
 		key.Mask, since = k.ts, k.sn+1
 	}
-	p := make([]byte, packetkeys.MinReset+a.random.IntN(packetkeys.MaxReset-packetkeys.MinReset+1))
+	p := make([]byte, protect.MinReset+a.random.IntN(protect.MaxReset-protect.MinReset+1))
 	key.Reset(crand.Reader, p, c.conv, a.near(since))
 	return p
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/handshake"
-	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 )
 
@@ -135,7 +134,7 @@ func (g *Gate[S]) random32() uint32 {
 // reset is smaller than the packet, and too small to be answered itself (RFC 9000
 // §10.3.3).
 func (g *Gate[S]) mayReset(p *First, now time.Duration, v *Verdict[S]) {
-	if !g.TLS || p.ask != AskNone || p.Size <= packetkeys.MaxReset || p.Kind != Sealed || p.state.Closed {
+	if !g.TLS || p.ask != AskNone || p.Size <= protect.MaxReset || p.Kind != Sealed || p.state.Closed {
 		return
 	}
 	if g.mayReply(&g.resets, ResetRate, now, v) {
@@ -146,7 +145,7 @@ func (g *Gate[S]) mayReset(p *First, now time.Duration, v *Verdict[S]) {
 // StatelessReset returns the answer to a packet after a verdict of ResetSent. local is
 // the address of the socket. It runs without a lock.
 func (g *Gate[S]) StatelessReset(p *First, local string, now time.Duration) Answer {
-	a := Answer{By: g.Outside, Size: packetkeys.MinReset + int(g.random32()%(packetkeys.MaxReset-packetkeys.MinReset+1))}
+	a := Answer{By: g.Outside, Size: protect.MinReset + int(g.random32()%(protect.MaxReset-protect.MinReset+1))}
 	k := p.Key.ResetKey(g.ResetSecret, local)
 	k.Reset(g.Random, a.Content[:a.Size], p.Key.Conv, uint32(g.Epoch.Add(now).Unix()))
 	return a

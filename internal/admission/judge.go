@@ -5,7 +5,6 @@ import (
 
 	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/handshake"
-	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 )
 
@@ -17,8 +16,8 @@ type First struct {
 	Size   int // of the UDP payload, in bytes
 	Packet *protect.Packet
 
-	Initial                     // zero while the packet is sealed, or if it is not well-formed
-	Keys    *packetkeys.Initial // what has opened the first packet of a TLS handshake; nil: nothing has
+	Initial                  // zero while the packet is sealed, or if it is not well-formed
+	Keys    *protect.Initial // what has opened the first packet of a TLS handshake; nil: nothing has
 
 	// Claimed says that a session that was asked has taken the packet, though it has not
 	// moved. The caller sets it.
@@ -68,7 +67,7 @@ func (p *First) Unseal() (why Reason, ok bool) {
 		if p.Hello.Code != 0 {
 			hello = p.Hello
 		}
-		k := packetkeys.NewInitial(p.Key.Conv, hello.TS, false)
+		k := protect.NewInitial(p.Key.Conv, hello.TS, false)
 		if p.Packet.Data, err = handshake.OpenInitial(k, p.Packet.Data); err != nil {
 			return Cipher, false
 		}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/handshake"
-	"github.com/arqnet/kcp/internal/packetkeys"
+	"github.com/arqnet/kcp/internal/protect"
 	"github.com/stretchr/testify/require"
 )
 
@@ -50,7 +50,7 @@ func FuzzJudge(f *testing.F) {
 		if bit(9) {
 			e := Ended{Token: token * (state >> 10 & 1), Aborted: bit(11), Dropped: bit(12), Mute: bit(13)}
 			if g.TLS {
-				ours, _ := g.pair(packetkeys.Level(1 + state>>14&1))
+				ours, _ := g.pair(protect.Level(1 + state>>14&1))
 				e.Protection, e.Shaking = ours, !bit(14)
 			}
 			g.end(from, e)
@@ -70,7 +70,7 @@ func FuzzJudge(f *testing.F) {
 // sealedSeed returns a packet that looks like one of a session with TLS.
 func sealedSeed() []byte {
 	g := newGate("tls", 1)
-	_, k := g.pair(packetkeys.Application)
+	_, k := g.pair(protect.Application)
 	return sealed(k, later)
 }
 

@@ -15,7 +15,6 @@ import (
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/handshake"
-	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/rulebook"
 	"github.com/stretchr/testify/require"
@@ -142,8 +141,8 @@ var (
 
 // initial returns the first packet of a TLS handshake. una is that of its CRYPTO.
 func initial(una uint32, head ...[]byte) []byte {
-	b := packetOf(append(head, segment(cmdWins, handshake.CodeCrypto, 0, 4, una, 100+packetkeys.InitialOverhead))...)
-	packetkeys.NewInitial(conv, token, true).Seal(b, len(b)-100-packetkeys.InitialOverhead)
+	b := packetOf(append(head, segment(cmdWins, handshake.CodeCrypto, 0, 4, una, 100+protect.InitialOverhead))...)
+	protect.NewInitial(conv, token, true).Seal(b, len(b)-100-protect.InitialOverhead)
 	return b
 }
 
@@ -159,10 +158,10 @@ func sealed(by protect.Protection, content []byte) []byte {
 }
 
 // pair returns both ends' keys of a session with TLS, at a level.
-func (g *gate) pair(level packetkeys.Level) (ours, theirs *protect.TLS) {
+func (g *gate) pair(level protect.Level) (ours, theirs *protect.TLS) {
 	of := func() *protect.TLS {
 		_, app, shaking := g.scheme.Session(conv)
-		if level == packetkeys.Handshake {
+		if level == protect.Handshake {
 			return shaking
 		}
 		return app
@@ -419,17 +418,17 @@ func TestVerdicts(t *testing.T) {
 		{"handshake of nobody elsewhere", "tls", func(g *gate) { g.add(elsewhere, Idle) }, just(initial(0, hello, put(info(true)))), false, "ask hello, open, keys"},
 		{"request in the clear", "tls", nil, just(ping), false, "unknown, RESET, seen"},
 
-		{"sealed", "tls", nil, func(g *gate) []byte { _, k := g.pair(packetkeys.Application); return sealed(k, later) }, false, "unknown, a reset, stateless"},
-		{"sealed, closed", "tls", func(g *gate) { g.state.Closed = true }, func(g *gate) []byte { _, k := g.pair(packetkeys.Application); return sealed(k, later) }, false, "unknown"},
-		{"sealed, small", "tls", nil, func(g *gate) []byte { _, k := g.pair(packetkeys.Application); return sealed(k, make([]byte, 23)) }, false, "unknown"},
+		{"sealed", "tls", nil, func(g *gate) []byte { _, k := g.pair(protect.Application); return sealed(k, later) }, false, "unknown, a reset, stateless"},
+		{"sealed, closed", "tls", func(g *gate) { g.state.Closed = true }, func(g *gate) []byte { _, k := g.pair(protect.Application); return sealed(k, later) }, false, "unknown"},
+		{"sealed, small", "tls", nil, func(g *gate) []byte { _, k := g.pair(protect.Application); return sealed(k, make([]byte, 23)) }, false, "unknown"},
 		{"sealed, no more resets", "tls", func(g *gate) {
 			for g.resets.Take(g.now, ResetRate) {
 			}
-		}, func(g *gate) []byte { _, k := g.pair(packetkeys.Application); return sealed(k, later) }, false, "unknown, limited"},
-		{"sealed handshake", "tls", nil, func(g *gate) []byte { _, k := g.pair(packetkeys.Handshake); return sealed(k, later) }, false, "unknown"},
-		{"sealed from a new address", "tls", func(g *gate) { g.add(elsewhere, Idle) }, func(g *gate) []byte { _, k := g.pair(packetkeys.Application); return sealed(k, later) }, true, "ask sealed"},
-		{"sealed by nobody elsewhere", "tls", func(g *gate) { g.add(elsewhere, Idle) }, func(g *gate) []byte { _, k := g.pair(packetkeys.Application); return sealed(k, later) }, false, "ask sealed, unknown"},
-		{"handshake keys from a new address", "tls", func(g *gate) { g.add(elsewhere, Idle) }, func(g *gate) []byte { _, k := g.pair(packetkeys.Handshake); return sealed(k, later) }, true, "ask handshake"},
+		}, func(g *gate) []byte { _, k := g.pair(protect.Application); return sealed(k, later) }, false, "unknown, limited"},
+		{"sealed handshake", "tls", nil, func(g *gate) []byte { _, k := g.pair(protect.Handshake); return sealed(k, later) }, false, "unknown"},
+		{"sealed from a new address", "tls", func(g *gate) { g.add(elsewhere, Idle) }, func(g *gate) []byte { _, k := g.pair(protect.Application); return sealed(k, later) }, true, "ask sealed"},
+		{"sealed by nobody elsewhere", "tls", func(g *gate) { g.add(elsewhere, Idle) }, func(g *gate) []byte { _, k := g.pair(protect.Application); return sealed(k, later) }, false, "ask sealed, unknown"},
+		{"handshake keys from a new address", "tls", func(g *gate) { g.add(elsewhere, Idle) }, func(g *gate) []byte { _, k := g.pair(protect.Handshake); return sealed(k, later) }, true, "ask handshake"},
 	} {
 		for _, wire := range wires {
 			if test.wires != "" && !strings.Contains(test.wires, wire) {

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/arqnet/kcp/internal/handshake"
-	"github.com/arqnet/kcp/internal/packetkeys"
+	"github.com/arqnet/kcp/internal/protect"
 	"github.com/stretchr/testify/require"
 )
 
@@ -90,34 +90,34 @@ func TestVerdictsOfSealedInTimeWait(t *testing.T) {
 	crypto := segment(cmdWins, handshake.CodeCrypto, 0, 0, 0, 30)
 	for _, test := range []struct {
 		name    string
-		level   packetkeys.Level // of the keys that were left
-		packet  packetkeys.Level
+		level   protect.Level // of the keys that were left
+		packet  protect.Level
 		content []byte
 		change  func(*Ended)
 		damage  bool
 		want    string
 	}{
-		{"data", packetkeys.Application, packetkeys.Application, later, nil, false, "ended, INFO@9"},
-		{"PING", packetkeys.Application, packetkeys.Application, ping, nil, false, "ended, CLOSE@9"},
-		{"aborted", packetkeys.Application, packetkeys.Application, later, func(e *Ended) { e.Aborted = true }, false, "ended, ABORT@9"},
-		{"damaged", packetkeys.Application, packetkeys.Application, later, nil, true, "cipher"},
-		{"of another session inside", packetkeys.Application, packetkeys.Application, packetOf([]byte{1}, later[1:]), nil, false, "unknown"},
-		{"short inside", packetkeys.Application, packetkeys.Application, later[:20], nil, false, "short"},
-		{"malformed inside", packetkeys.Application, packetkeys.Application, segment(200, 0, 0, 0, 0, 0), nil, false, "ended"},
-		{"handshake under other keys", packetkeys.Application, packetkeys.Handshake, crypto, nil, false, "cipher"},
-		{"mute", packetkeys.Application, packetkeys.Application, later, func(e *Ended) { e.Mute = true }, false, "ended, a reset, stateless"},
-		{"within the handshake", packetkeys.Handshake, packetkeys.Handshake, crypto, nil, false, "ended, ABORT"},
-		{"damaged within the handshake", packetkeys.Handshake, packetkeys.Handshake, crypto, nil, true, "ended, cipher"},
-		{"an answer within the handshake", packetkeys.Handshake, packetkeys.Handshake, signal(handshake.CodeAbort, 1, 0), nil, false, "ended"},
-		{"data within the handshake", packetkeys.Handshake, packetkeys.Application, later, nil, false, "ended, ABORT"},
-		{"little data within the handshake", packetkeys.Handshake, packetkeys.Application, ping, nil, false, "ended"},
+		{"data", protect.Application, protect.Application, later, nil, false, "ended, INFO@9"},
+		{"PING", protect.Application, protect.Application, ping, nil, false, "ended, CLOSE@9"},
+		{"aborted", protect.Application, protect.Application, later, func(e *Ended) { e.Aborted = true }, false, "ended, ABORT@9"},
+		{"damaged", protect.Application, protect.Application, later, nil, true, "cipher"},
+		{"of another session inside", protect.Application, protect.Application, packetOf([]byte{1}, later[1:]), nil, false, "unknown"},
+		{"short inside", protect.Application, protect.Application, later[:20], nil, false, "short"},
+		{"malformed inside", protect.Application, protect.Application, segment(200, 0, 0, 0, 0, 0), nil, false, "ended"},
+		{"handshake under other keys", protect.Application, protect.Handshake, crypto, nil, false, "cipher"},
+		{"mute", protect.Application, protect.Application, later, func(e *Ended) { e.Mute = true }, false, "ended, a reset, stateless"},
+		{"within the handshake", protect.Handshake, protect.Handshake, crypto, nil, false, "ended, ABORT"},
+		{"damaged within the handshake", protect.Handshake, protect.Handshake, crypto, nil, true, "ended, cipher"},
+		{"an answer within the handshake", protect.Handshake, protect.Handshake, signal(handshake.CodeAbort, 1, 0), nil, false, "ended"},
+		{"data within the handshake", protect.Handshake, protect.Application, later, nil, false, "ended, ABORT"},
+		{"little data within the handshake", protect.Handshake, protect.Application, ping, nil, false, "ended"},
 	} {
 		g := newGate("tls", 1)
 		ours, theirs := g.pair(test.level)
 		if test.packet != test.level {
 			_, theirs = g.pair(test.packet)
 		}
-		e := Ended{Token: token, Own: 5, Una: 9, Shaking: test.level == packetkeys.Handshake, Protection: ours}
+		e := Ended{Token: token, Own: 5, Una: 9, Shaking: test.level == protect.Handshake, Protection: ours}
 		if test.change != nil {
 			test.change(&e)
 		}

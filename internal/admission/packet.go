@@ -18,7 +18,6 @@ import (
 	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/handshake"
-	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/serial"
 )
@@ -55,8 +54,8 @@ func Classify(data []byte, tls bool) (kind Kind, conv uint32, ok bool) {
 		}
 		if tls {
 			kind = [...]Kind{
-				packetkeys.Clear: Clear, packetkeys.Handshake: Handshake, packetkeys.Application: Sealed,
-			}[packetkeys.LevelOf(data)]
+				protect.Clear: Clear, protect.Handshake: Handshake, protect.Application: Sealed,
+			}[protect.LevelOf(data)]
 		}
 		return kind, binary.LittleEndian.Uint32(data), true
 	case binary.LittleEndian.Uint16(data[4:]) == fec.TypeParity:
@@ -93,10 +92,10 @@ const segmentSize = handshake.SegmentSize
 // packet with an error is dropped, for the reason.
 func OpenSealed(by protect.Protection, p *protect.Packet, conv uint32) (Kind, Reason, error) {
 	if by == nil { // a header that names the session says so by luck
-		return Sealed, Cipher, packetkeys.ErrForged
+		return Sealed, Cipher, protect.ErrForged
 	}
 	switch err := by.Open(p); {
-	case errors.Is(err, packetkeys.ErrNotReady):
+	case errors.Is(err, protect.ErrNotReady):
 		return Sealed, NoReason, nil
 	case err != nil:
 		return Sealed, Cipher, err
@@ -104,9 +103,9 @@ func OpenSealed(by protect.Protection, p *protect.Packet, conv uint32) (Kind, Re
 	kind, inner, ok := Classify(p.Data, false)
 	switch {
 	case !ok:
-		return kind, Short, packetkeys.ErrForged
+		return kind, Short, protect.ErrForged
 	case kind != Parity && inner != conv:
-		return kind, Unknown, packetkeys.ErrForged
+		return kind, Unknown, protect.ErrForged
 	}
 	return kind, NoReason, nil
 }
@@ -284,14 +283,14 @@ func (k Key) address() Key {
 // ResetKey returns the key of the stateless resets of the session, from a secret. It
 // depends on the address of the socket too, local, as several endpoints may have one
 // secret.
-func (k Key) ResetKey(secret []byte, local string) packetkeys.ResetKey {
+func (k Key) ResetKey(secret []byte, local string) protect.ResetKey {
 	text := binary.LittleEndian.AppendUint32(nil, k.Conv)
 	text = binary.LittleEndian.AppendUint16(text, k.Addr.Port())
 	ip := k.Addr.Addr().As16()
 	text = append(append(text, ip[:]...), k.Addr.Addr().Zone()...)
 	text = append(append(text, 0), k.Peer...)
 	text = append(append(text, 0), local...)
-	return packetkeys.NewResetKey(secret, text)
+	return protect.NewResetKey(secret, text)
 }
 
 // Block returns the networks that limits count the session for.

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 )
 
@@ -47,9 +46,9 @@ type Exchange struct {
 
 	info Signal // of this end
 
-	tls     *TLS                // nil before it has started
-	initial *packetkeys.Initial // nil before the dialling end's token is known
-	app     *protect.TLS        // of the level Application
+	tls     *TLS             // nil before it has started
+	initial *protect.Initial // nil before the dialling end's token is known
+	app     *protect.TLS     // of the level Application
 	streams [Levels]Stream
 
 	peerInfo Signal   // the peer's INFO as it came in the clear
@@ -102,13 +101,13 @@ func NewExchange(conv uint32, config *tls.Config, app, keys *protect.TLS) *Excha
 // Dial begins the handshake of the dialling end. info is its INFO.
 func (x *Exchange) Dial(config *tls.Config, token uint32, info Signal) {
 	x.config, x.dialled, x.token, x.info = config, true, token, info
-	x.initial = packetkeys.NewInitial(x.conv, token, true)
+	x.initial = protect.NewInitial(x.conv, token, true)
 	x.tls = Client(config, x.params().Encode())
 }
 
 // Accept begins the handshake of the listening end. initial has opened the packet
 // that HELLO came in.
-func (x *Exchange) Accept(initial *packetkeys.Initial, token, peerToken uint32, info Signal) {
+func (x *Exchange) Accept(initial *protect.Initial, token, peerToken uint32, info Signal) {
 	x.initial, x.token, x.peerToken, x.info = initial, token, peerToken, info
 }
 

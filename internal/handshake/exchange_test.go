@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/stretchr/testify/require"
 )
@@ -71,21 +70,21 @@ func (p *party) packets() (out [][]byte) {
 // input has p take a packet, whatever its level, and returns what came of it.
 func (p *party) input(packet []byte) (r Result) {
 	in := protect.Packet{Data: bytes.Clone(packet)}
-	switch packetkeys.LevelOf(packet) {
-	case packetkeys.Clear:
+	switch protect.LevelOf(packet) {
+	case protect.Clear:
 		if p.x.initial == nil {
 			m, ok := Parse(packet, testConv)
 			if !ok || m.Hello.Code == 0 {
 				return r
 			}
-			k := packetkeys.NewInitial(testConv, m.Hello.TS, false)
+			k := protect.NewInitial(testConv, m.Hello.TS, false)
 			if _, err := OpenInitial(k, bytes.Clone(packet)); err != nil {
 				return r
 			}
 			p.x.Accept(k, tokenB, m.Hello.TS, serverInfo)
 		}
 		p.x.Input(InClear, &in, open, &r)
-	case packetkeys.Handshake:
+	case protect.Handshake:
 		p.x.Input(Protected, &in, open, &r)
 	default:
 		if p.app.Open(&in) != nil {
@@ -188,16 +187,16 @@ func TestExchangeIsBound(t *testing.T) {
 		defer a.x.Close()
 		defer b.x.Close()
 		change := func(p []byte) []byte {
-			if packetkeys.LevelOf(p) != packetkeys.Clear {
+			if protect.LevelOf(p) != protect.Clear {
 				return p
 			}
-			p, err := OpenInitial(packetkeys.NewInitial(testConv, tokenA, !ofClient), p)
+			p, err := OpenInitial(protect.NewInitial(testConv, tokenA, !ofClient), p)
 			require.NoError(t, err)
 			p[SegmentSize+8] ^= 64 // capabilities
 			at, _ := InitialAt(p)
-			p = append(p, make([]byte, packetkeys.InitialOverhead)...)
+			p = append(p, make([]byte, protect.InitialOverhead)...)
 			binary.LittleEndian.PutUint32(p[at-4:], uint32(len(p)-at))
-			packetkeys.NewInitial(testConv, tokenA, ofClient).Seal(p, at)
+			protect.NewInitial(testConv, tokenA, ofClient).Seal(p, at)
 			return p
 		}
 		for range 10 {
@@ -238,7 +237,7 @@ func TestExchangeFailsMeanwhile(t *testing.T) {
 	for _, p := range b.packets() {
 		in := protect.Packet{Data: p}
 		kind := InClear
-		if packetkeys.LevelOf(p) == packetkeys.Handshake {
+		if protect.LevelOf(p) == protect.Handshake {
 			kind = Protected
 		}
 		a.x.Input(kind, &in, open, &a.r)

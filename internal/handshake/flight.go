@@ -3,7 +3,6 @@ package handshake
 import (
 	"slices"
 
-	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 )
 
@@ -78,7 +77,7 @@ func (x *Exchange) nextOwed() (p outgoing, ok bool) {
 		p = outgoing{level: Handshake, signals: []Signal{x.alert}, clears: owesAlert}
 		p.head, p.tail = x.Protection.Overhead()
 	case x.owes&owesAlert != 0 && !x.Protection.Keys.Opens() && x.initial != nil:
-		p = outgoing{signals: append(x.clearSignals(), x.alert), crypto: true, tail: packetkeys.InitialOverhead, clears: owesAlert}
+		p = outgoing{signals: append(x.clearSignals(), x.alert), crypto: true, tail: protect.InitialOverhead, clears: owesAlert}
 	case x.owes&owesAbort != 0:
 		p = outgoing{plain: true, signals: []Signal{{CodeAbort, x.peerToken, 0}}, clears: owesAbort}
 	default:
@@ -90,7 +89,7 @@ func (x *Exchange) nextOwed() (p outgoing, ok bool) {
 // flight returns a packet with bytes of a level, as many as fit, and an
 // acknowledgement.
 func (x *Exchange) flight(level Level) outgoing {
-	p := outgoing{level: level, crypto: true, tail: packetkeys.InitialOverhead, clears: owesAny}
+	p := outgoing{level: level, crypto: true, tail: protect.InitialOverhead, clears: owesAny}
 	if level == Initial {
 		p.signals = x.clearSignals()
 	} else {
@@ -107,7 +106,7 @@ func (x *Exchange) flight(level Level) outgoing {
 
 // HelloSize returns how many bytes the packets of HELLO have together, at most.
 func (x *Exchange) HelloSize() int {
-	room := PacketSize - (len(x.clearSignals())+1)*SegmentSize - packetkeys.InitialOverhead
+	room := PacketSize - (len(x.clearSignals())+1)*SegmentSize - protect.InitialOverhead
 	return (len(x.streams[Initial].out) + room - 1) / room * PacketSize
 }
 
@@ -150,7 +149,7 @@ func (x *Exchange) Put(packet []byte) bool {
 		n := p.n + p.padding
 		c := Segment{Conv: x.conv, Cmd: cmdWins, Window: window, Code: CodeCrypto, SN: offset, TS: uint32(p.n), Una: s.Received(), Len: uint32(n)}
 		if p.level == Initial {
-			c.Len += packetkeys.InitialOverhead
+			c.Len += protect.InitialOverhead
 		}
 		c.Put(packet[at:])
 		at += SegmentSize

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"fmt"
 
-	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 )
 
@@ -77,7 +76,7 @@ func (x *Exchange) Input(kind Kind, p *protect.Packet, peer Peer, r *Result) (ch
 			return false
 		}
 	case Protected:
-		if err = x.Protection.Open(p); err == packetkeys.ErrNotReady {
+		if err = x.Protection.Open(p); err == protect.ErrNotReady {
 			x.keep(p.Data, peer, r) // it has overtaken ServerHello
 			return false
 		} else if err != nil {
@@ -110,7 +109,7 @@ func (x *Exchange) bothDial(packet []byte, r *Result) bool {
 	if !ok || m.Hello.Code == 0 || m.Hello.TS == x.token || !m.Crypto {
 		return false
 	}
-	if _, err := OpenInitial(packetkeys.NewInitial(x.conv, m.Hello.TS, false), bytes.Clone(packet)); err != nil {
+	if _, err := OpenInitial(protect.NewInitial(x.conv, m.Hello.TS, false), bytes.Clone(packet)); err != nil {
 		return false
 	}
 	r.PeerToken = m.Hello.TS
@@ -127,7 +126,7 @@ func (x *Exchange) keep(packet []byte, peer Peer, r *Result) {
 	}
 	kept := bytes.Clone(packet)
 	size := cap(kept) + earlyEntry
-	if x.tls == nil || x.dialled && packetkeys.LevelOf(packet) == packetkeys.Application ||
+	if x.tls == nil || x.dialled && protect.LevelOf(packet) == protect.Application ||
 		len(x.early) >= count || size > room || peer.Pressed {
 		r.Dropped++
 		return

@@ -3,7 +3,7 @@ package handshake
 import (
 	"encoding/binary"
 
-	"github.com/arqnet/kcp/internal/packetkeys"
+	"github.com/arqnet/kcp/internal/protect"
 )
 
 // Packets of the handshake (WIRE.md §8.1). They are made of segments, as all
@@ -194,7 +194,7 @@ func InitialAt(packet []byte) (at int, ok bool) {
 
 // OpenInitial opens a packet in the clear, in place, and returns it with its
 // CRYPTO segment as in other packets. One without that stays as it is.
-func OpenInitial(k *packetkeys.Initial, packet []byte) ([]byte, error) {
+func OpenInitial(k *protect.Initial, packet []byte) ([]byte, error) {
 	at, ok := InitialAt(packet)
 	if !ok {
 		return packet, nil

@@ -5,7 +5,6 @@ import (
 	"io"
 
 	"github.com/arqnet/kcp/crypt"
-	"github.com/arqnet/kcp/internal/replay"
 )
 
 // replayContent is how many bytes of content the replay filter compares besides
@@ -22,7 +21,7 @@ type filtered struct {
 	nonces    crypt.NonceCipher // the cipher, if packets can be numbered; else nil
 	random    io.Reader         // of nonces; nil: the cipher draws them
 	authentic bool              // the cipher authenticates
-	replays   replay.Filter
+	replays   Filter
 }
 
 // newFiltered returns the protection of a cipher. Without authentication there is

@@ -4,11 +4,9 @@ import (
 	"bytes"
 
 	"github.com/arqnet/kcp/crypt"
-	"github.com/arqnet/kcp/internal/packetkeys"
-	"github.com/arqnet/kcp/internal/replay"
 )
 
-// Keys of sessions under a cipher that does not authenticate, as kcp-go's do not. Two
+// KeysOf of sessions under a cipher that does not authenticate, as kcp-go's do not. Two
 // ends of this package derive keys from the cipher, and change over to an AEAD under
 // them. WIRE.md §4.1 specifies that.
 
@@ -23,12 +21,12 @@ const (
 // only who has its key can know. It returns nil for a cipher that authenticates, one that
 // hides nothing, one whose nonces cannot be chosen, and one that makes something else of
 // the same packet the next time.
-func newPreshared(f *filtered) *packetkeys.Preshared {
+func newPreshared(f *filtered) *Preshared {
 	if f.authentic || f.nonces == nil {
 		return nil
 	}
 	head, tail := f.cipher.Overhead()
-	if head < len(keySource) || head+tail != packetkeys.PresharedOverhead {
+	if head < len(keySource) || head+tail != PresharedOverhead {
 		return nil
 	}
 	var made [2][]byte
@@ -42,7 +40,7 @@ func newPreshared(f *filtered) *packetkeys.Preshared {
 	if !bytes.Equal(made[0], made[1]) {
 		return nil
 	}
-	s, err := packetkeys.NewPreshared(made[0])
+	s, err := NewPreshared(made[0])
 	if err != nil {
 		return nil
 	}
@@ -71,7 +69,7 @@ func (s *Scheme) key(p Protection, conv, token, peerToken, capabilities uint32, 
 
 // capabilities returns Scheme.Capabilities of an end that derives keys.
 func capabilities() uint32 {
-	if packetkeys.FastGCM() {
+	if FastGCM() {
 		return CapKeys
 	}
 	return CapKeys | CapChaCha
@@ -82,8 +80,8 @@ func capabilities() uint32 {
 // scratch is working memory.
 func (s *Scheme) ReadHeader(p *Packet, scratch *[]byte) (conv uint32, named, ok bool) {
 	if p.headed = false; s.preshared != nil {
-		if len(*scratch) < packetkeys.TagSize {
-			*scratch = make([]byte, packetkeys.TagSize)
+		if len(*scratch) < TagSize {
+			*scratch = make([]byte, TagSize)
 		}
 		p.headed = s.preshared.Read(p.Data, *scratch, &p.header)
 	}
@@ -97,17 +95,17 @@ func (s *Scheme) ReadHeader(p *Packet, scratch *[]byte) (conv uint32, named, ok 
 // the session only, whose header Scheme.ReadHeader has read.
 type Keyed struct {
 	*filtered
-	keys *packetkeys.SessionKeys
+	keys *SessionKeys
 
-	sends  bool          // our packets leave under the keys: the peer is known to have them
-	heard  bool          // a packet of the peer has come under them
-	window replay.Window // of the peer's numbers
+	sends  bool   // our packets leave under the keys: the peer is known to have them
+	heard  bool   // a packet of the peer has come under them
+	window Window // of the peer's numbers
 }
 
 // Seal seals a packet under the keys of the session.
 func (k *Keyed) Seal(packet, content []byte) error {
 	err := k.keys.Seal(packet, content)
-	if err == packetkeys.ErrExhausted {
+	if err == ErrExhausted {
 		return crypt.ErrKeyExhausted
 	}
 	return err

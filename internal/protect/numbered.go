@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 
 	"github.com/arqnet/kcp/crypt"
-	"github.com/arqnet/kcp/internal/replay"
 )
 
 // Packet numbers. kcp-go's format has none, but it has nonces, and a receiver
@@ -86,7 +85,7 @@ type Numbered struct {
 	next   atomic.Uint64 // number of the next packet sent
 	sends  bool          // our packets are numbered: the peer is known to have both tokens
 	heard  bool          // the peer's packets are numbered: one such packet has arrived
-	window replay.Window // of the peer's numbers
+	window Window        // of the peer's numbers
 }
 
 // newNumbered returns the protection of a session whose ends have drawn two tokens, which

@@ -1,6 +1,7 @@
-// Package protect protects the packets of sessions, and recognises replays:
-// ciphers of pre-shared keys with or without packet numbers, and TLS. It has no
-// clock, socket or goroutine. WIRE.md §4.1 and §8.3 specify the formats.
+// Package protect protects the packets of sessions, and recognises replays: ciphers of
+// pre-shared keys with or without packet numbers, and TLS. It has the keys of packets,
+// and how they are derived and changed. It has no clock, socket or goroutine. WIRE.md
+// §4.1 and §8 specify the formats.
 package protect
 
 import (
@@ -9,7 +10,6 @@ import (
 	"sync/atomic"
 
 	"github.com/arqnet/kcp/crypt"
-	"github.com/arqnet/kcp/internal/packetkeys"
 )
 
 // Protection is how the packets of a session are protected. A Scheme makes them.
@@ -52,9 +52,9 @@ type Protection interface {
 	Compact()
 }
 
-// Keys returns what opens packets under keys of the session that p protects, of TLS or
+// KeysOf returns what opens packets under keys of the session that p protects, of TLS or
 // derived from the cipher; nil: there are none.
-func Keys(p Protection) Protection {
+func KeysOf(p Protection) Protection {
 	switch p.(type) {
 	case *TLS, *Keyed:
 		return p
@@ -70,9 +70,9 @@ type Packet struct {
 	mark   uint64 // the hash by which the replay filter knows it, or its number under keys
 	opened bool   // with TLS: under the keys of its session
 
-	headed bool                       // header is set
-	header packetkeys.PresharedHeader // of a packet under the keys of a Keyed
-	by     *packetkeys.SessionKeys    // those that have opened it; nil: none
+	headed bool            // header is set
+	header PresharedHeader // of a packet under the keys of a Keyed
+	by     *SessionKeys    // those that have opened it; nil: none
 }
 
 // Clone returns a copy of p with memory of its own.
@@ -84,7 +84,7 @@ func (p *Packet) Clone() Packet {
 
 // Header returns what Scheme.ReadHeader has returned for the packet.
 func (p *Packet) Header() (conv uint32, named, ok bool) {
-	return p.header.Conv, p.header.Form != packetkeys.Nameless, p.headed
+	return p.header.Conv, p.header.Form != Nameless, p.headed
 }
 
 // ErrShort is the error of Protection.Open for a packet shorter than its overhead.
@@ -113,8 +113,8 @@ type Scheme struct {
 
 	Capabilities uint32 // in INFO: CapKeys, CapChaCha
 
-	cipher    *filtered             // nil: there is no cipher
-	preshared *packetkeys.Preshared // nil: no keys are derived from the cipher
+	cipher    *filtered  // nil: there is no cipher
+	preshared *Preshared // nil: no keys are derived from the cipher
 	tls       bool
 	own       bool // with TLS: packets have nonces of their own
 }
@@ -124,7 +124,7 @@ type Scheme struct {
 // number.
 func NewScheme(cipher crypt.Cipher, tls bool, random io.Reader) *Scheme {
 	if cipher == nil {
-		return &Scheme{Outside: none{}, Authentic: tls, SealsFrom: tls, None: !tls, tls: tls, own: tls && packetkeys.OwnNonces()}
+		return &Scheme{Outside: none{}, Authentic: tls, SealsFrom: tls, None: !tls, tls: tls, own: tls && OwnNonces()}
 	}
 	f := newFiltered(cipher, random)
 	derived := newPreshared(f)
@@ -140,8 +140,8 @@ func NewScheme(cipher crypt.Cipher, tls bool, random io.Reader) *Scheme {
 // nil.
 func (s *Scheme) Session(conv uint32) (p Protection, app, handshake *TLS) {
 	if s.tls {
-		app = newTLS(conv, packetkeys.Application, s.own)
-		return app, app, newTLS(conv, packetkeys.Handshake, s.own)
+		app = newTLS(conv, Application, s.own)
+		return app, app, newTLS(conv, Handshake, s.own)
 	}
 	return s.Outside, nil, nil
 }
@@ -185,7 +185,7 @@ func Overhead(cipher crypt.Cipher, tls bool) (head, tail int) {
 	case cipher != nil:
 		return cipher.Overhead()
 	case tls:
-		return tlsOverhead(packetkeys.OwnNonces())
+		return tlsOverhead(OwnNonces())
 	}
 	return 0, 0
 }

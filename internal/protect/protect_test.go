@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/arqnet/kcp/crypt"
-	"github.com/arqnet/kcp/internal/packetkeys"
+
 	"github.com/stretchr/testify/require"
 )
 
@@ -61,7 +61,7 @@ func TestKeyedPacket(t *testing.T) {
 	}
 	k := end(2, 3)
 	content := append([]byte{1, 0, 0, 0}, "hello"...)
-	packet := make([]byte, packetkeys.PresharedOverhead+len(content))
+	packet := make([]byte, PresharedOverhead+len(content))
 	for range 6 {
 		require.NoError(t, k.Seal(packet, content))
 	}
@@ -79,7 +79,7 @@ func TestKeyedPacket(t *testing.T) {
 	require.Equal(t, content, p.Data)
 }
 
-// Keys are derived from ciphers that hide content, as long as they make the same of the
+// KeysOf are derived from ciphers that hide content, as long as they make the same of the
 // same, and from no other.
 func TestWhatDerivesKeys(t *testing.T) {
 	salsa, err := crypt.Salsa20(make([]byte, 32))

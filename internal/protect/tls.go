@@ -2,31 +2,20 @@ package protect
 
 import (
 	"github.com/arqnet/kcp/crypt"
-	"github.com/arqnet/kcp/internal/packetkeys"
-	"github.com/arqnet/kcp/internal/replay"
-)
-
-// Errors of TLS.Open.
-var (
-	// ErrNotReady means that the keys of a packet are not known yet. The packet
-	// stays as it is.
-	ErrNotReady = packetkeys.ErrNotReady
-	// ErrForged means that a packet does not open.
-	ErrForged = packetkeys.ErrForged
 )
 
 // TLS is the protection of a session with the secrets of a TLS handshake (WIRE.md
 // §8.3) at one encryption level.
 type TLS struct {
-	Keys   packetkeys.Keys
-	window replay.Window // of the peer's numbers
-	head   uint8         // bytes of Overhead; immutable, as is tail
+	Keys   PacketKeys
+	window Window // of the peer's numbers
+	head   uint8  // bytes of Overhead; immutable, as is tail
 	tail   uint8
 }
 
 // newTLS returns the protection of a conversation at a level, without secrets.
-// own is as in packetkeys.Keys.
-func newTLS(conv uint32, level packetkeys.Level, own bool) *TLS {
+// own is as in protect.PacketKeys.
+func newTLS(conv uint32, level Level, own bool) *TLS {
 	head, tail := tlsOverhead(own)
 	t := &TLS{head: uint8(head), tail: uint8(tail)}
 	t.Keys.Init(conv, level, own)
@@ -34,12 +23,12 @@ func newTLS(conv uint32, level packetkeys.Level, own bool) *TLS {
 }
 
 // tlsOverhead returns the bytes around the content of packets. own is as in
-// packetkeys.Keys.
+// protect.PacketKeys.
 func tlsOverhead(own bool) (head, tail int) {
 	if own {
-		return packetkeys.HeaderSize, packetkeys.TagSize + packetkeys.NonceSize
+		return HeaderSize, TagSize + NonceSize
 	}
-	return packetkeys.HeaderSize, packetkeys.TagSize
+	return HeaderSize, TagSize
 }
 
 func (t *TLS) Overhead() (head, tail int) { return int(t.head), int(t.tail) }
@@ -50,7 +39,7 @@ func (t *TLS) Seal(packet, content []byte) error {
 		content = t.Keys.Content(packet)
 	}
 	err := t.Keys.SealFrom(packet, content)
-	if err == packetkeys.ErrExhausted {
+	if err == ErrExhausted {
 		return crypt.ErrKeyExhausted
 	}
 	return err

@@ -1,4 +1,4 @@
-package packetkeys
+package protect
 
 import (
 	"bytes"

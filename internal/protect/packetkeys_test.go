@@ -1,4 +1,4 @@
-package packetkeys
+package protect
 
 import (
 	"bytes"
@@ -25,13 +25,13 @@ func secretOf(t testing.TB, suite uint16, fill byte) []byte {
 }
 
 // pair returns the keys of two ends.
-func pair(t testing.TB, suite uint16, level Level) (a, b *Keys) {
+func pair(t testing.TB, suite uint16, level Level) (a, b *PacketKeys) {
 	return pairOf(t, suite, level, false, false)
 }
 
 // pairOf is pair for ends that seal packets with nonces of their own, or not.
-func pairOf(t testing.TB, suite uint16, level Level, ownA, ownB bool) (a, b *Keys) {
-	a, b = new(Keys), new(Keys)
+func pairOf(t testing.TB, suite uint16, level Level, ownA, ownB bool) (a, b *PacketKeys) {
+	a, b = new(PacketKeys), new(PacketKeys)
 	a.Init(testConv, level, ownA)
 	b.Init(testConv, level, ownB)
 	up, down := secretOf(t, suite, 1), secretOf(t, suite, 2)
@@ -42,9 +42,9 @@ func pairOf(t testing.TB, suite uint16, level Level, ownA, ownB bool) (a, b *Key
 	return a, b
 }
 
-// sealed returns content as a packet of k.
-func sealed(t testing.TB, k *Keys, content string) []byte {
-	size := Overhead + len(content)
+// sealedBy returns content as a packet of k.
+func sealedBy(t testing.TB, k *PacketKeys, content string) []byte {
+	size := KeyedOverhead + len(content)
 	if k.own {
 		size += NonceSize
 	}
@@ -55,7 +55,7 @@ func sealed(t testing.TB, k *Keys, content string) []byte {
 }
 
 // requireOpens opens a packet, which must have that content and number.
-func requireOpens(t testing.TB, k *Keys, packet []byte, content string, number uint64) {
+func requireOpens(t testing.TB, k *PacketKeys, packet []byte, content string, number uint64) {
 	t.Helper()
 	got, n, err := k.Open(bytes.Clone(packet))
 	require.NoError(t, err)
@@ -90,7 +90,7 @@ func TestDerivation(t *testing.T) {
 
 	a, b := pair(t, suite, Application)
 	a.seal.next = 0x1_0000_0007
-	packet := sealed(t, a, "hello")
+	packet := sealedBy(t, a, "hello")
 	require.Equal(t, recordedPacket, hex.EncodeToString(packet))
 	recorded, err := hex.DecodeString(recordedPacket)
 	require.NoError(t, err)
@@ -106,7 +106,7 @@ const recordedPacket = "01020304a207000000c404e50f4382e3a4c445225b0cf8e07a00a35d
 func TestLevels(t *testing.T) {
 	a, _ := pair(t, tls.TLS_AES_128_GCM_SHA256, Handshake)
 	_, b := pair(t, tls.TLS_AES_128_GCM_SHA256, Application)
-	_, _, err := b.Open(sealed(t, a, "x"))
+	_, _, err := b.Open(sealedBy(t, a, "x"))
 	require.ErrorIs(t, err, ErrForged)
 	require.Equal(t, Clear, LevelOf(make([]byte, 100)))
 	for cmd := byte(81); cmd <= 85; cmd++ {
@@ -119,11 +119,11 @@ func TestLevels(t *testing.T) {
 		p[4] = fec
 		require.Equal(t, Clear, LevelOf(p))
 	}
-	require.Equal(t, Clear, LevelOf(sealed(t, a, "")[:Overhead-1]))
+	require.Equal(t, Clear, LevelOf(sealedBy(t, a, "")[:KeyedOverhead-1]))
 }
 
 func TestNoSecret(t *testing.T) {
-	var k Keys
+	var k PacketKeys
 	k.Init(testConv, Application, false)
 	require.False(t, k.Opens() || k.Seals())
 	require.ErrorIs(t, k.Seal(make([]byte, 100)), ErrNotReady)
@@ -141,7 +141,7 @@ func TestKeyUpdateReordered(t *testing.T) {
 	a.seal.update = 8
 	var packets [][]byte
 	for range 16 {
-		packets = append(packets, sealed(t, a, "x"))
+		packets = append(packets, sealedBy(t, a, "x"))
 	}
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, i := range random.Perm(len(packets)) {
@@ -149,10 +149,10 @@ func TestKeyUpdateReordered(t *testing.T) {
 	}
 	// Both directions have many updates, with packets held back over one.
 	for range 5 {
-		requireOpens(t, a, sealed(t, b, "y"), "y", b.seal.next-1)
-		late := sealed(t, a, "late") // begins the next generation, or is of this one
+		requireOpens(t, a, sealedBy(t, b, "y"), "y", b.seal.next-1)
+		late := sealedBy(t, a, "late") // begins the next generation, or is of this one
 		for range 8 {
-			packet := sealed(t, a, "x")
+			packet := sealedBy(t, a, "x")
 			requireOpens(t, b, packet, "x", a.seal.next-1)
 		}
 		number := a.seal.next - 9
@@ -164,16 +164,16 @@ func TestKeyUpdateReordered(t *testing.T) {
 // not before: its packets open once this end has.
 func TestKeyUpdateTooFast(t *testing.T) {
 	a, b := pair(t, tls.TLS_AES_128_GCM_SHA256, Application)
-	require.ErrorIs(t, new(Keys).Update(), ErrNotReady)
+	require.ErrorIs(t, new(PacketKeys).Update(), ErrNotReady)
 	require.NoError(t, a.Update())
-	requireOpens(t, b, sealed(t, a, "first"), "first", 0)
+	requireOpens(t, b, sealedBy(t, a, "first"), "first", 0)
 	require.NoError(t, a.Update())
-	early := sealed(t, a, "second")
+	early := sealedBy(t, a, "second")
 	for range 2 {
 		_, _, err := b.Open(bytes.Clone(early))
 		require.ErrorIs(t, err, ErrTooFast)
 	}
-	sealed(t, b, "followed")
+	sealedBy(t, b, "followed")
 	requireOpens(t, b, early, "second", 1)
 }
 
@@ -186,14 +186,14 @@ func TestLimits(t *testing.T) {
 	require.Equal(t, uint64(1<<36), a.open.limit)
 	a.seal.update, a.seal.limit = 4, 8
 	for range 4 + 8 {
-		sealed(t, a, "x")
+		sealedBy(t, a, "x")
 	}
-	require.ErrorIs(t, a.Seal(make([]byte, Overhead)), ErrExhausted)
+	require.ErrorIs(t, a.Seal(make([]byte, KeyedOverhead)), ErrExhausted)
 
 	a.seal.limit, b.open.limit = 100, 3
-	good := sealed(t, a, "good")
+	good := sealedBy(t, a, "good")
 	for range 2 {
-		_, _, err := b.Open(make([]byte, Overhead))
+		_, _, err := b.Open(make([]byte, KeyedOverhead))
 		require.ErrorIs(t, err, ErrForged) // no packet of this level: not counted
 		forged := bytes.Clone(good)
 		forged[20] ^= 1
@@ -210,8 +210,8 @@ func TestLimits(t *testing.T) {
 
 	c, _ := pair(t, tls.TLS_AES_128_GCM_SHA256, Application)
 	c.seal.next = lastNumber
-	sealed(t, c, "last")
-	require.ErrorIs(t, c.Seal(make([]byte, Overhead)), ErrExhausted)
+	sealedBy(t, c, "last")
+	require.ErrorIs(t, c.Seal(make([]byte, KeyedOverhead)), ErrExhausted)
 }
 
 // An end whose packets have nonces of their own and one whose packets have not
@@ -224,11 +224,11 @@ func TestOwnNonces(t *testing.T) {
 			a.seal.update, b.seal.update = 3, 3
 			nonces := make(map[string]bool)
 			for n := range uint64(20) {
-				up := sealed(t, a, "up")
+				up := sealedBy(t, a, "up")
 				require.Equal(t, own[0], up[typeAt]&ownNonce != 0)
 				require.Equal(t, Application, LevelOf(up))
 				if own[0] {
-					require.Len(t, up, Overhead+NonceSize+2)
+					require.Len(t, up, KeyedOverhead+NonceSize+2)
 					nonces[string(up[HeaderSize:][:NonceSize])] = true
 				}
 				for i := range 8 * len(up) {
@@ -242,7 +242,7 @@ func TestOwnNonces(t *testing.T) {
 					require.ErrorIs(t, err, ErrForged, "%d bytes", i)
 				}
 				requireOpens(t, b, up, "up", n)
-				requireOpens(t, a, sealed(t, b, "down"), "down", n)
+				requireOpens(t, a, sealedBy(t, b, "down"), "down", n)
 				a.Compact()
 			}
 			require.True(t, !own[0] || len(nonces) == 20)
@@ -250,7 +250,7 @@ func TestOwnNonces(t *testing.T) {
 			require.Greater(t, min(sent, received), uint64(3))
 		}
 	}
-	var k Keys
+	var k PacketKeys
 	k.Init(testConv, Application, true)
 	require.Error(t, k.SetSealSecret(tls.TLS_CHACHA20_POLY1305_SHA256, make([]byte, 32)))
 }
@@ -260,20 +260,20 @@ func FuzzOpen(f *testing.F) {
 	f.Add(make([]byte, 100), uint8(1), uint32(9))
 	f.Fuzz(func(t *testing.T, packet []byte, kind uint8, number uint32) {
 		a, b := pair(t, tls.TLS_AES_128_GCM_SHA256, Application)
-		if len(packet) >= Overhead {
+		if len(packet) >= KeyedOverhead {
 			packet[typeAt] = typeHandshake + kind%3
 		}
 		if _, _, err := b.Open(bytes.Clone(packet)); err == nil {
 			t.Fatal("a forged packet opens")
 		}
 		a.seal.next = uint64(number)
-		own := sealed(t, a, string(packet))
+		own := sealedBy(t, a, string(packet))
 		requireOpens(t, b, own, string(packet), uint64(number))
 	})
 }
 
 // The constants of the package are the figures that RULES.md and WIRE.md say.
-func TestRuleFigures(t *testing.T) {
+func TestKeyFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
 		{"| Key update", "2^22", updateAfter},
 		{"| Key update", "2^23", confidentialityLimit},
@@ -297,6 +297,6 @@ func TestRuleFigures(t *testing.T) {
 		{"nonce (12) | sealed bytes", "nonce (12)", NonceSize},
 		{"nonce (12) | sealed bytes", "tag (16)", TagSize},
 		{"nonce (12) | sealed bytes", "tag (16)", InitialOverhead - NonceSize},
-		{"conv  | type | number  | sealed", "tag (16)", Overhead - HeaderSize},
+		{"conv  | type | number  | sealed", "tag (16)", KeyedOverhead - HeaderSize},
 	})
 }

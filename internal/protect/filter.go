@@ -1,12 +1,12 @@
-// Package replay recognises packets that were received before: the anti-replay
-// window of RFC 4303 §3.4.3 for packets with numbers (Window), and a table of
-// recent packets for those without (Filter).
-package replay
+package protect
 
 import (
 	"hash/maphash"
 	"sync"
 )
+
+// Packets that were received before are recognised by the anti-replay window of RFC 4303
+// §3.4.3 if they have numbers (Window), else by a table of recent packets (Filter).
 
 // Filter recognises packets that were received before, or that this end has sent
 // itself. It knows them by a hash of their first bytes: the nonce, or whatever

@@ -1,4 +1,4 @@
-package replay
+package protect
 
 import (
 	"encoding/binary"
@@ -127,7 +127,7 @@ func TestFilterConcurrentUse(t *testing.T) {
 }
 
 // The constants of the package are the figures that RULES.md says.
-func TestRuleFigures(t *testing.T) {
+func TestReplayFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
 		{"| Anti-replay window", "1984", (words - 1) * 64},
 		{"| Anti-replay window", "16384", tableSize},

@@ -1,4 +1,4 @@
-package packetkeys
+package protect
 
 import (
 	"bytes"
@@ -113,8 +113,8 @@ func TestPresharedForgeries(t *testing.T) {
 	}
 }
 
-// Keys change with the numbers, in whatever order packets come there, and what is forged
-// in between changes nothing. A number much farther away is taken for forged.
+// PacketKeys change with the numbers, in whatever order packets come there, and what is
+// forged in between changes nothing. A number much farther away is taken for forged.
 func TestPresharedKeysChange(t *testing.T) {
 	s, a, b := presharedEnds(t, 77)
 	const border = 5 << keyBits

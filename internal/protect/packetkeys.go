@@ -1,8 +1,4 @@
-// Package packetkeys protects packets with the secrets of a TLS 1.3 handshake,
-// as QUIC does (RFC 9001 §5 and §6): keys for each direction, nonces made of
-// packet numbers, and key updates that a bit in the header announces. The layout
-// of packets and the labels are as in WIRE.md §8.
-package packetkeys
+package protect
 
 import (
 	"crypto/cipher"
@@ -11,16 +7,18 @@ import (
 	"math"
 	"sync"
 	"sync/atomic"
-
-	"github.com/arqnet/kcp/internal/replay"
 )
+
+// Packets are protected with the secrets of a TLS 1.3 handshake, as QUIC does (RFC 9001 §5
+// and §6): keys for each direction, nonces made of packet numbers, and key updates that a
+// bit in the header announces. The layout of packets and the labels are as in WIRE.md §8.
 
 // Layout of a protected packet: conversation id, type, packet number, sealed
 // content, tag. Integers are little-endian. The header is additional data.
 const (
-	HeaderSize = 9  // bytes before the content
-	TagSize    = 16 // bytes behind the content
-	Overhead   = HeaderSize + TagSize
+	HeaderSize    = 9  // bytes before the content
+	TagSize       = 16 // bytes behind the content
+	KeyedOverhead = HeaderSize + TagSize
 	// NonceSize is how many bytes more a packet with a nonce of its own has. The
 	// nonce lies between header and content.
 	NonceSize = 12
@@ -52,7 +50,7 @@ const (
 // LevelOf returns the level of a packet by its type byte. It returns Clear for a
 // packet that is too short to have one, or of no known type.
 func LevelOf(packet []byte) Level {
-	if len(packet) < Overhead {
+	if len(packet) < KeyedOverhead {
 		return Clear
 	}
 	switch packet[typeAt] &^ ownNonce {
@@ -76,26 +74,26 @@ const (
 	// 2^52.
 	integrityLimit = 1 << 36
 	// lastNumber is the highest packet number that is used (RFC 9000 §12.3).
-	lastNumber = replay.MaxNumber
+	lastNumber = MaxNumber
 )
 
 var (
 	// ErrNotReady means that the secret of that direction is not known yet.
-	ErrNotReady = errors.New("packetkeys: no key yet")
+	ErrNotReady = errors.New("protect: no key yet")
 	// ErrForged means that a packet does not open: it was forged or damaged.
-	ErrForged = errors.New("packetkeys: packet fails authentication")
+	ErrForged = errors.New("protect: packet fails authentication")
 	// ErrExhausted means that the keys must not be used any more (RFC 9001
 	// §6.6).
-	ErrExhausted = errors.New("packetkeys: the keys are used up")
+	ErrExhausted = errors.New("protect: the keys are used up")
 	// ErrTooFast means that the peer has changed its keys twice, and this end has
 	// not followed in between (KEY_UPDATE_ERROR, RFC 9001 §6.2).
-	ErrTooFast = errors.New("packetkeys: the peer updates its keys too fast")
+	ErrTooFast = errors.New("protect: the peer updates its keys too fast")
 )
 
-// Keys seals the packets of one end of a session, and opens the other end's,
+// PacketKeys seals the packets of one end of a session, and opens the other end's,
 // at one encryption level. The zero value has no secrets yet; Init comes before
 // all else. All methods are safe for concurrent use.
-type Keys struct {
+type PacketKeys struct {
 	conv   uint32 // immutable after Init, as are level and own
 	level  Level
 	own    bool          // nonces are random, and in the packets sealed
@@ -136,7 +134,7 @@ type opener struct {
 // Init prepares k for packets of a conversation, at the level Handshake or
 // Application. own says that packets are sealed with random nonces of their own;
 // see OwnNonces. Packets of either kind are opened.
-func (k *Keys) Init(conv uint32, level Level, own bool) {
+func (k *PacketKeys) Init(conv uint32, level Level, own bool) {
 	k.conv, k.level, k.own = conv, level, own
 	k.seal.update, k.seal.limit = updateAfter, confidentialityLimit
 	k.open.limit = integrityLimit
@@ -144,7 +142,7 @@ func (k *Keys) Init(conv uint32, level Level, own bool) {
 
 // SetSealSecret sets the secret of the packets sent. suite is a cipher suite of
 // TLS 1.3. It must be called once at most.
-func (k *Keys) SetSealSecret(suite uint16, secret []byte) error {
+func (k *PacketKeys) SetSealSecret(suite uint16, secret []byte) error {
 	key, err := newKey(suite, secret, k.own)
 	if err != nil {
 		return err
@@ -157,7 +155,7 @@ func (k *Keys) SetSealSecret(suite uint16, secret []byte) error {
 
 // SetOpenSecret sets the secret of the packets received, as SetSealSecret does
 // for those sent.
-func (k *Keys) SetOpenSecret(suite uint16, secret []byte) error {
+func (k *PacketKeys) SetOpenSecret(suite uint16, secret []byte) error {
 	key, err := newKey(suite, secret, k.own)
 	if err != nil {
 		return err
@@ -169,14 +167,14 @@ func (k *Keys) SetOpenSecret(suite uint16, secret []byte) error {
 }
 
 // Opens reports whether packets of the peer can be opened.
-func (k *Keys) Opens() bool {
+func (k *PacketKeys) Opens() bool {
 	k.open.mu.Lock()
 	defer k.open.mu.Unlock()
 	return k.open.key.secret != nil
 }
 
 // Seals reports whether packets can be sealed.
-func (k *Keys) Seals() bool {
+func (k *PacketKeys) Seals() bool {
 	k.seal.mu.Lock()
 	defer k.seal.mu.Unlock()
 	return k.seal.key.secret != nil
@@ -184,7 +182,7 @@ func (k *Keys) Seals() bool {
 
 // Compact releases what can be derived again when a packet is sealed or opened,
 // which is most of the memory of k.
-func (k *Keys) Compact() {
+func (k *PacketKeys) Compact() {
 	k.seal.mu.Lock()
 	k.seal.key.aead = nil
 	k.seal.mu.Unlock()
@@ -199,7 +197,7 @@ func (k *Keys) Compact() {
 // SetUpdateAfter sets how many packets are sealed with a key before the next one is
 // used; 0 stands for none, so that each is under a new key, if the peer follows.
 // Tests shorten it.
-func (k *Keys) SetUpdateAfter(packets uint32) {
+func (k *PacketKeys) SetUpdateAfter(packets uint32) {
 	k.seal.mu.Lock()
 	defer k.seal.mu.Unlock()
 	k.seal.update = packets
@@ -207,7 +205,7 @@ func (k *Keys) SetUpdateAfter(packets uint32) {
 
 // Update changes the keys for sending at once. A peer refuses what is sealed after
 // a second call if it has not sealed anything in between.
-func (k *Keys) Update() error {
+func (k *PacketKeys) Update() error {
 	k.seal.mu.Lock()
 	defer k.seal.mu.Unlock()
 	if k.seal.key.secret == nil {
@@ -217,7 +215,7 @@ func (k *Keys) Update() error {
 }
 
 // advanceLocked changes the keys for sending. k.seal.mu is held.
-func (k *Keys) advanceLocked() error {
+func (k *PacketKeys) advanceLocked() error {
 	if err := k.seal.advance(); err != nil {
 		return err
 	}
@@ -230,12 +228,12 @@ func (k *Keys) advanceLocked() error {
 // with nonces of their own, NonceSize bytes more lie behind.
 // Packets leave under a new key when the peer's do (RFC 9001 §6.1), or when
 // enough were sealed with the present one.
-func (k *Keys) Seal(packet []byte) error {
+func (k *PacketKeys) Seal(packet []byte) error {
 	return k.SealFrom(packet, k.Content(packet))
 }
 
 // Content returns the place of the content in a packet to be sealed.
-func (k *Keys) Content(packet []byte) []byte {
+func (k *PacketKeys) Content(packet []byte) []byte {
 	tail := TagSize
 	if k.own {
 		tail += NonceSize
@@ -244,7 +242,7 @@ func (k *Keys) Content(packet []byte) []byte {
 }
 
 // SealFrom is Seal for a content that is not in the packet, and stays as it is.
-func (k *Keys) SealFrom(packet, content []byte) error {
+func (k *PacketKeys) SealFrom(packet, content []byte) error {
 	s := &k.seal
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -289,7 +287,7 @@ func (s *sealer) advance() error {
 }
 
 // typeByte returns the type byte of packets of a key generation.
-func (k *Keys) typeByte(generation uint64) byte {
+func (k *PacketKeys) typeByte(generation uint64) byte {
 	switch {
 	case k.level == Handshake:
 		return typeHandshake
@@ -307,7 +305,7 @@ func (k *Keys) typeByte(generation uint64) byte {
 // The error is ErrNotReady without a secret, ErrForged for what does not open,
 // and ErrExhausted from then on when too much did not open. It is ErrTooFast for a
 // packet under keys that the peer must not use yet.
-func (k *Keys) Open(packet []byte) (content []byte, number uint64, err error) {
+func (k *PacketKeys) Open(packet []byte) (content []byte, number uint64, err error) {
 	o := &k.open
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -316,10 +314,10 @@ func (k *Keys) Open(packet []byte) (content []byte, number uint64, err error) {
 		return nil, 0, ErrNotReady
 	case o.forged >= o.limit:
 		return nil, 0, ErrExhausted
-	case len(packet) < Overhead || LevelOf(packet) != k.level:
+	case len(packet) < KeyedOverhead || LevelOf(packet) != k.level:
 		return nil, 0, ErrForged
 	}
-	number = replay.Expand(binary.LittleEndian.Uint32(packet[numberAt:]), o.next)
+	number = Expand(binary.LittleEndian.Uint32(packet[numberAt:]), o.next)
 	used, generation, err := o.choose(packet[typeAt]&^ownNonce, number)
 	if err == nil {
 		err = used.prepare()
@@ -396,7 +394,7 @@ func (o *opener) choose(kind byte, number uint64) (*key, uint64, error) {
 }
 
 // Generations returns how many key updates each direction has seen.
-func (k *Keys) Generations() (sent, received uint64) {
+func (k *PacketKeys) Generations() (sent, received uint64) {
 	k.seal.mu.Lock()
 	defer k.seal.mu.Unlock()
 	return k.seal.generation, k.opened.Load()

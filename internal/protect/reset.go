@@ -1,4 +1,4 @@
-package packetkeys
+package protect
 
 import (
 	"crypto/hmac"
@@ -23,7 +23,7 @@ const (
 	// packet of segments is larger than MaxReset, so that a reset may be smaller
 	// than what it answers, and is never answered itself.
 	MinReset = HeaderSize + 16 + TagSize
-	MaxReset = Overhead + 23
+	MaxReset = KeyedOverhead + 23
 	// ResetKeySize is the size of the part of a ResetKey that is a key, in bytes.
 	ResetKeySize = 16
 

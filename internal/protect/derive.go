@@ -1,4 +1,4 @@
-package packetkeys
+package protect
 
 import (
 	"crypto/aes"
@@ -42,7 +42,7 @@ func newSuite(id uint16) (*suite, error) {
 	case tls.TLS_CHACHA20_POLY1305_SHA256:
 		return &suite{sha256.New, sha256.Size, chacha20poly1305.KeySize, chacha20poly1305.New, nil}, nil
 	}
-	return nil, fmt.Errorf("packetkeys: unknown cipher suite %#04x", id)
+	return nil, fmt.Errorf("protect: unknown cipher suite %#04x", id)
 }
 
 // newGCM returns AES-GCM.
@@ -83,7 +83,7 @@ func newKey(id uint16, secret []byte, own bool) (key, error) {
 		return key{}, err
 	}
 	if len(secret) != s.size {
-		return key{}, fmt.Errorf("packetkeys: a secret of %d bytes, not %d", len(secret), s.size)
+		return key{}, fmt.Errorf("protect: a secret of %d bytes, not %d", len(secret), s.size)
 	}
 	return derive(id, append([]byte(nil), secret...), own)
 }
@@ -100,7 +100,7 @@ func derive(id uint16, secret []byte, own bool) (k key, err error) {
 		build = s.own
 	}
 	if build == nil {
-		return key{}, fmt.Errorf("packetkeys: cipher suite %#04x has no nonces of its own", id)
+		return key{}, fmt.Errorf("protect: cipher suite %#04x has no nonces of its own", id)
 	}
 	raw, err := s.expand(secret, labelKey, nil, s.keySize)
 	if err != nil {

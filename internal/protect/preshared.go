@@ -1,4 +1,4 @@
-package packetkeys
+package protect
 
 import (
 	"crypto/aes"
@@ -9,7 +9,6 @@ import (
 	"runtime"
 	"sync"
 
-	"github.com/arqnet/kcp/internal/replay"
 	"golang.org/x/crypto/chacha20poly1305"
 	"golang.org/x/sys/cpu"
 )
@@ -282,7 +281,7 @@ func (k *SessionKeys) Open(packet []byte, h *PresharedHeader) (content []byte, n
 	if o.forged >= integrityLimit {
 		return nil, 0, ErrExhausted
 	}
-	number = replay.ExpandBits(h.word&numberMask, numberBits, o.next)
+	number = ExpandBits(h.word&numberMask, numberBits, o.next)
 	key, err := k.keyOf(number, h.word>>chachaShift != 0)
 	if err != nil {
 		return nil, 0, err
