@@ -14,7 +14,7 @@ import (
 
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/incast"
-	"github.com/arqnet/kcp/internal/simsocket"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -23,7 +23,7 @@ import (
 // stopped.
 type crowd struct {
 	w        *world
-	socket   *simsocket.Socket
+	socket   *testenv.SimulatedSocket
 	listener *Listener
 	failed   atomic.Int32 // reads of what was not sent
 
@@ -44,7 +44,7 @@ const crowdChunk = 16 << 10
 // newCrowd opens the listening endpoint, with a socket buffer of limit bytes
 // whose reader takes pace for each datagram.
 func newCrowd(w *world, config *Config, limit int, pace time.Duration) *crowd {
-	pc, err := simsocket.Listen(w.net, serverAddr, limit, pace)
+	pc, err := testenv.ListenSimulated(w.net, serverAddr, limit, pace)
 	require.NoError(w.t, err)
 	c := &crowd{w: w, socket: pc}
 	e, err := NewEndpoint(c.socket, config)

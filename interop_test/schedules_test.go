@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/schedule"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -32,13 +32,13 @@ const (
 // scheduleRun is a question and its answer, between a session and kcp-go's state
 // machine.
 type scheduleRun struct {
-	plan             schedule.Schedule
+	plan             testenv.Schedule
 	net              *netsim.Network
 	question, answer []byte
 
 	mu    sync.Mutex // guards what follows
-	count map[schedule.Side]int
-	sent  []schedule.Packet
+	count map[testenv.Side]int
+	sent  []testenv.Packet
 	wrong []string
 }
 
@@ -52,10 +52,10 @@ func (r *scheduleRun) fail(format string, args ...any) {
 type scheduledSocket struct {
 	*netsim.PacketConn
 	r    *scheduleRun
-	side schedule.Side
+	side testenv.Side
 }
 
-func (r *scheduleRun) listen(side schedule.Side, addr string) *scheduledSocket {
+func (r *scheduleRun) listen(side testenv.Side, addr string) *scheduledSocket {
 	pc, err := r.net.Listen(addr)
 	if err != nil {
 		panic(err)
@@ -72,28 +72,28 @@ func (s *scheduledSocket) WriteTo(b []byte, addr net.Addr) (int, error) {
 func (s *scheduledSocket) WriteToAddrPort(b []byte, to netip.AddrPort) (int, error) {
 	s.r.mu.Lock()
 	s.r.count[s.side]++
-	p := schedule.Packet{From: s.side, N: s.r.count[s.side]}
+	p := testenv.Packet{From: s.side, N: s.r.count[s.side]}
 	s.r.sent = append(s.r.sent, p)
 	fault, _ := s.r.plan.At(p)
 	s.r.mu.Unlock()
 	switch fault {
-	case schedule.Drop:
+	case testenv.Drop:
 		return len(b), nil
-	case schedule.Hold, schedule.Overtake:
+	case testenv.Hold, testenv.Overtake:
 		late, delay := bytes.Clone(b), schedulePath+scheduleHold
-		if fault == schedule.Overtake {
+		if fault == testenv.Overtake {
 			delay = schedulePath + scheduleOvertake
 		}
 		time.AfterFunc(delay, func() { s.r.net.Inject(s.AddrPort(), to, late) })
 		return len(b), nil
-	case schedule.Duplicate:
+	case testenv.Duplicate:
 		_, _ = s.PacketConn.WriteToAddrPort(b, to)
 	}
 	return s.PacketConn.WriteToAddrPort(b, to)
 }
 
 // kcpGo returns kcp-go's end. It dials to, unless that is nil.
-func (r *scheduleRun) kcpGo(side schedule.Side, addr string, to net.Addr) *machine {
+func (r *scheduleRun) kcpGo(side testenv.Side, addr string, to net.Addr) *machine {
 	m := &machine{pc: r.listen(side, addr), window: 256, arrived: make(chan struct{}, 1)}
 	if to != nil {
 		m.begin(77, to)
@@ -127,7 +127,7 @@ func converse(c *kcp.Conn, sends, takes []byte, first bool) error {
 // run is one run. If asks is set, the session asks, and else kcp-go.
 func (r *scheduleRun) run(ctx context.Context, asks bool) {
 	begun := time.Now()
-	ours, theirs, peer := schedule.Server, schedule.Client, "10.0.0.2:5000"
+	ours, theirs, peer := testenv.Server, testenv.Client, "10.0.0.2:5000"
 	if asks {
 		ours, theirs = theirs, ours
 	}
@@ -200,12 +200,12 @@ func TestSchedules(t *testing.T) {
 	if long {
 		depth = 3
 	}
-	faults := []schedule.Act{schedule.Drop, schedule.Duplicate, schedule.Hold, schedule.Overtake}
+	faults := []testenv.Act{testenv.Drop, testenv.Duplicate, testenv.Hold, testenv.Overtake}
 	for name, asks := range map[string]bool{"asked": false, "asking": true} {
 		t.Run(name, func(t *testing.T) {
 			var runs, failing atomic.Int32
-			try := func(plan schedule.Schedule) []schedule.Packet {
-				r := &scheduleRun{plan: plan, question: bytes.Repeat([]byte("question"), 200), answer: bytes.Repeat([]byte("reply"), 700), count: make(map[schedule.Side]int)}
+			try := func(plan testenv.Schedule) []testenv.Packet {
+				r := &scheduleRun{plan: plan, question: bytes.Repeat([]byte("question"), 200), answer: bytes.Repeat([]byte("reply"), 700), count: make(map[testenv.Side]int)}
 				synctest.Test(t, func(t *testing.T) {
 					r.net = netsim.NewNetwork(1, netsim.LinkConfig{Delay: schedulePath})
 					r.run(t.Context(), asks)
@@ -217,13 +217,13 @@ func TestSchedules(t *testing.T) {
 				return r.sent
 			}
 			if text, ok := os.LookupEnv("KCP_SCHEDULE"); ok {
-				plan, err := schedule.Parse(text)
+				plan, err := testenv.ParseSchedule(text)
 				require.NoError(t, err)
 				t.Logf("sent %v", try(plan))
 				return
 			}
-			var grow func(plan schedule.Schedule, more int)
-			grow = func(plan schedule.Schedule, more int) {
+			var grow func(plan testenv.Schedule, more int)
+			grow = func(plan testenv.Schedule, more int) {
 				if failing.Load() > 20 {
 					return
 				}

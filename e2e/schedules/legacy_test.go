@@ -3,7 +3,7 @@ package schedules
 import (
 	"net"
 
-	"github.com/arqnet/kcp/internal/schedule"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/testenv/life"
 	"github.com/arqnet/kcp/internal/testenv/life/ends"
 )
@@ -12,7 +12,7 @@ const legacyConv = 77
 
 // bare opens an end without signals, which lives until all has been said. If to is nil, it
 // answers the first who sends.
-func (tr *trial) bare(side schedule.Side, addr string, to net.Addr) *ends.Bare {
+func (tr *trial) bare(side testenv.Side, addr string, to net.Addr) *ends.Bare {
 	pc, err := tr.net.Listen(addr)
 	if err != nil {
 		panic(err)
@@ -26,7 +26,7 @@ func (tr *trial) bare(side schedule.Side, addr string, to net.Addr) *ends.Bare {
 
 // answerAsLegacy is a server without signals.
 func (tr *trial) answerAsLegacy() {
-	m := tr.bare(schedule.Server, serverAddr, nil)
+	m := tr.bare(testenv.Server, serverAddr, nil)
 	tr.lives.Add(1)
 	go func() {
 		defer tr.lives.Add(-1)

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/schedule"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/testenv/life"
 	"github.com/arqnet/kcp/internal/testenv/life/ends"
 )
@@ -104,16 +104,16 @@ func (tr *trial) session(conv uint32) *life.Session {
 		Fail: func(text string) { tr.fail("%s", text) },
 		Now:  func() time.Duration { return time.Since(tr.begun) },
 	}
-	s.Clean = !s.Broken && !tr.mayBreak() && !tr.life.unread && tr.plan.Event() != schedule.Move && tr.life.legacy == none && !tr.life.shuts
+	s.Clean = !s.Broken && !tr.mayBreak() && !tr.life.unread && tr.plan.Event() != testenv.Move && tr.life.legacy == none && !tr.life.shuts
 	if !tr.wire.moves { // packets have no numbers that nobody can repeat
 		s.Copies = tr.plan.Faults()
 	}
 	s.Slack = pathDelay + 10*time.Millisecond
 	for _, step := range tr.plan {
 		switch step.Act {
-		case schedule.Hold:
+		case testenv.Hold:
 			s.Slack += heldFor
-		case schedule.Move: // what is kept until a new address is validated
+		case testenv.Move: // what is kept until a new address is validated
 			s.Slack += runLimit
 		}
 	}
@@ -136,7 +136,7 @@ func (tr *trial) converse(attempt int) bool {
 	tr.again = attempt > 1
 	tr.mu.Unlock()
 	if tr.life.legacy == 0 {
-		m := tr.bare(schedule.Client, "10.0.0.7:7", serverUDP)
+		m := tr.bare(testenv.Client, "10.0.0.7:7", serverUDP)
 		e := &end{tr, life.NewParty(tr.session(legacyConv), 0, m), nil, tr.client}
 		e.perform()
 		return true
@@ -238,7 +238,7 @@ func (e *end) live() {
 // judgeSessions judges what the applications have seen, when all has ended.
 func (tr *trial) judgeSessions() {
 	for _, s := range tr.sessions {
-		if tr.satisfied.Load() && tr.plan.Event() == schedule.Move {
+		if tr.satisfied.Load() && tr.plan.Event() == testenv.Move {
 			// If the client's last acknowledgements are lost, the server cannot know.
 			s.Note(0, func(e *life.Seen) { e.Left = true })
 		}
@@ -293,7 +293,7 @@ func (tr *trial) judgeRest() {
 	switch {
 	case tr.mayBreak():
 		limit = tr.breakLimit()
-	case tr.plan.Event() == schedule.Move:
+	case tr.plan.Event() == testenv.Move:
 		limit = movedLimit
 	}
 	for waited := time.Duration(0); open() > 0 && waited < limit; waited += time.Second / 4 {
@@ -332,7 +332,7 @@ func (tr *trial) judgeRest() {
 func (tr *trial) judgeOpened(who string, s *kcp.EndpointStats) {
 	opened, half := s.Dialled+s.Accepted, s.Ended.Unaccepted
 	good := opened == uint64(tr.dials) && half == 0
-	if tr.plan.Event() == schedule.Move {
+	if tr.plan.Event() == testenv.Move {
 		good = opened-half >= uint64(tr.dials) && opened <= uint64(tr.dials)+2
 	}
 	if !good && !tr.broken() {

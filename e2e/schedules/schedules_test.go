@@ -19,7 +19,6 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/crypt"
-	"github.com/arqnet/kcp/internal/schedule"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/require"
 )
@@ -29,14 +28,14 @@ type wire struct {
 	name   string
 	config kcp.Config
 	moves  bool // a session goes on when its client has another address
-	faults []schedule.Act
+	faults []testenv.Act
 	lives  []*conversation
 }
 
 // Nothing in a plain packet shows that it was damaged: that is left to the checksum of
 // UDP, for which it is a packet that is lost.
-var unchecked, checked = []schedule.Act{schedule.Drop, schedule.Duplicate, schedule.Hold, schedule.Overtake},
-	[]schedule.Act{schedule.Drop, schedule.Duplicate, schedule.Hold, schedule.Overtake, schedule.Damage}
+var unchecked, checked = []testenv.Act{testenv.Drop, testenv.Duplicate, testenv.Hold, testenv.Overtake},
+	[]testenv.Act{testenv.Drop, testenv.Duplicate, testenv.Hold, testenv.Overtake, testenv.Damage}
 
 func scheduleWires(t *testing.T) []*wire {
 	t.Helper()
@@ -165,7 +164,7 @@ func TestSchedulesMended(t *testing.T) {
 	for text, seed := range map[string]uint64{
 		"c7:late s6:drop c16:hold": 9, "c7:drop s6:drop c13:hold": 9, "c3:drop s5:damage c22:damage": 10,
 	} {
-		plan, err := schedule.Parse(text)
+		plan, err := testenv.ParseSchedule(text)
 		require.NoError(t, err)
 		for _, w := range scheduleWires(t) {
 			for _, l := range w.lives {
@@ -211,7 +210,7 @@ type scene struct {
 const mostFailures = 20
 
 // try runs one schedule, and returns what was sent.
-func (s *scene) try(plan schedule.Schedule) []schedule.Packet {
+func (s *scene) try(plan testenv.Schedule) []testenv.Packet {
 	s.room <- struct{}{}
 	defer func() { <-s.room }()
 	sent, failures := runSchedule(s.t, s.wire, s.life, plan, s.seed)
@@ -229,7 +228,7 @@ func (s *scene) try(plan schedule.Schedule) []schedule.Packet {
 
 // alone runs the schedule of a text, and shows it.
 func (s *scene) alone(text string) {
-	plan, err := schedule.Parse(text)
+	plan, err := testenv.ParseSchedule(text)
 	require.NoError(s.t, err)
 	s.t.Logf("seed %d, %q: sent %v", s.seed, plan, s.try(plan))
 }
@@ -244,7 +243,7 @@ func (s *scene) explore() {
 	}
 	var all sync.WaitGroup
 	defer all.Wait()
-	grow := func(roots []schedule.Schedule, depth, one int) {
+	grow := func(roots []testenv.Schedule, depth, one int) {
 		for part := range cap(s.room) {
 			all.Go(func() {
 				for i := part; i < len(roots); i += cap(s.room) {
@@ -253,21 +252,21 @@ func (s *scene) explore() {
 			})
 		}
 	}
-	grow(schedule.Schedule(nil).Extend(first, s.wire.faults), depth-1, one)
+	grow(testenv.Schedule(nil).Extend(first, s.wire.faults), depth-1, one)
 	if s.wire.name != "legacy" {
-		grow(schedule.Schedule(nil).Events(first, schedule.Client, schedule.Move), b.eventDepth, b.eventOne)
-		grow(schedule.Schedule(nil).Events(first, schedule.Client, schedule.Kill), b.eventDepth, b.eventOne)
-		grow(schedule.Schedule(nil).Events(first, schedule.Server, schedule.Kill), b.eventDepth, b.eventOne)
+		grow(testenv.Schedule(nil).Events(first, testenv.Client, testenv.Move), b.eventDepth, b.eventOne)
+		grow(testenv.Schedule(nil).Events(first, testenv.Client, testenv.Kill), b.eventDepth, b.eventOne)
+		grow(testenv.Schedule(nil).Events(first, testenv.Server, testenv.Kill), b.eventDepth, b.eventOne)
 	}
 }
 
 // grow tries a schedule, and all with up to so many faults more.
-func (s *scene) grow(plan schedule.Schedule, more, one int) {
+func (s *scene) grow(plan testenv.Schedule, more, one int) {
 	if s.failed.Load() >= mostFailures {
 		return
 	}
 	name := fmt.Sprint(s.wire.name, " ", s.life.name, " ", plan)
-	if more == 0 && !schedule.Share(name, s.seed, uint64(one)) {
+	if more == 0 && !testenv.InShare(name, s.seed, uint64(one)) {
 		return
 	}
 	sent := s.try(plan)

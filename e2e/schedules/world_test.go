@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/schedule"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/testenv/life"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/netsim"
@@ -44,7 +44,7 @@ const (
 type trial struct {
 	wire  *wire
 	life  *conversation
-	plan  schedule.Schedule
+	plan  testenv.Schedule
 	seed  uint64
 	net   *netsim.Network
 	rules kcp.Config // of both ends
@@ -61,8 +61,8 @@ type trial struct {
 	finished chan struct{}
 
 	mu       sync.Mutex // guards what follows
-	count    map[schedule.Side]int
-	sent     []schedule.Packet
+	count    map[testenv.Side]int
+	sent     []testenv.Packet
 	failures []string
 	happened bool // the event of the plan
 	dials    int
@@ -83,7 +83,7 @@ type process struct {
 
 // runSchedule runs a conversation in a bubble of its own, and returns which packets were
 // sent, and what was wrong.
-func runSchedule(t *testing.T, w *wire, l *conversation, plan schedule.Schedule, seed uint64) (sent []schedule.Packet, failures []string) {
+func runSchedule(t *testing.T, w *wire, l *conversation, plan testenv.Schedule, seed uint64) (sent []testenv.Packet, failures []string) {
 	var tr *trial
 	defer func() {
 		if p := recover(); p != nil { // goroutines that are left are a deadlock
@@ -97,14 +97,14 @@ func runSchedule(t *testing.T, w *wire, l *conversation, plan schedule.Schedule,
 	return tr.sent, tr.failures
 }
 
-func newTrial(w *wire, l *conversation, plan schedule.Schedule, seed uint64) *trial {
+func newTrial(w *wire, l *conversation, plan testenv.Schedule, seed uint64) *trial {
 	tr := &trial{
 		wire: w, life: l, plan: plan, seed: seed,
 		net:    netsim.NewNetwork(seed, netsim.LinkConfig{Delay: pathDelay}),
 		rules:  w.config,
 		begun:  time.Now(),
 		killed: make(chan struct{}), rests: make(chan struct{}), finished: make(chan struct{}),
-		count: make(map[schedule.Side]int), sessions: make(map[uint32]*life.Session),
+		count: make(map[testenv.Side]int), sessions: make(map[uint32]*life.Session),
 	}
 	tr.rules.Repetition = kcp.NewRepetition(seed)
 	tr.rules.MessageMode = l.mode
@@ -118,9 +118,9 @@ func newTrial(w *wire, l *conversation, plan schedule.Schedule, seed uint64) *tr
 // has forgotten, and one whose client has moved if its packets could be anybody's.
 func (tr *trial) mayBreak() bool {
 	switch tr.plan.Event() {
-	case schedule.Kill:
+	case testenv.Kill:
 		return true
-	case schedule.Move:
+	case testenv.Move:
 		return !tr.wire.moves
 	}
 	return false
@@ -145,7 +145,7 @@ func (tr *trial) fail(format string, args ...any) {
 func (tr *trial) run() {
 	watchdog := time.AfterFunc(hangLimit, tr.hang)
 	defer watchdog.Stop()
-	tr.client = tr.open(schedule.Client, "10.0.0.2:5000")
+	tr.client = tr.open(testenv.Client, "10.0.0.2:5000")
 	if tr.life.legacy == 1 {
 		tr.answerAsLegacy()
 	} else {
@@ -191,9 +191,9 @@ func (tr *trial) hang() {
 }
 
 // open opens the endpoint of one side.
-func (tr *trial) open(side schedule.Side, addr string) *process {
+func (tr *trial) open(side testenv.Side, addr string) *process {
 	p := &process{who: "client"}
-	if side == schedule.Server {
+	if side == testenv.Server {
 		p.who = "server"
 	}
 	var err error
@@ -213,7 +213,7 @@ func (tr *trial) open(side schedule.Side, addr string) *process {
 
 // listen opens a server.
 func (tr *trial) listen() {
-	p := tr.open(schedule.Server, serverAddr)
+	p := tr.open(testenv.Server, serverAddr)
 	var err error
 	if p.listener, err = p.endpoint.Listen(); err != nil {
 		panic(err)
@@ -285,7 +285,7 @@ type faultySocket struct {
 	*netsim.PacketConn
 	tr   *trial
 	of   *process
-	side schedule.Side
+	side testenv.Side
 }
 
 // leadableSocket is one that calls may read.
@@ -309,21 +309,21 @@ func (s *faultySocket) WriteToAddrPort(b []byte, to netip.AddrPort) (int, error)
 		return 0, net.ErrClosed
 	}
 	switch fault {
-	case schedule.Drop:
+	case testenv.Drop:
 		return len(b), nil
-	case schedule.Hold, schedule.Overtake:
+	case testenv.Hold, testenv.Overtake:
 		delay := pathDelay + heldFor
-		if fault == schedule.Overtake {
+		if fault == testenv.Overtake {
 			delay = pathDelay + overtakenBy
 		}
 		from, late := s.PublicAddrPort(), bytes.Clone(b)
 		time.AfterFunc(delay, func() { s.tr.net.Inject(from, to, late) })
 		return len(b), nil
-	case schedule.Duplicate:
+	case testenv.Duplicate:
 		if n, err := s.PacketConn.WriteToAddrPort(b, to); err != nil {
 			return n, err
 		}
-	case schedule.Damage:
+	case testenv.Damage:
 		b = bytes.Clone(b)
 		at := (uint64(p.N)*7919 + s.tr.seed*104729) % uint64(8*len(b))
 		b[at/8] ^= 1 << (at % 8)
@@ -333,17 +333,17 @@ func (s *faultySocket) WriteToAddrPort(b []byte, to netip.AddrPort) (int, error)
 
 // leaves counts a packet, and has the event happen that the plan has at it. It returns
 // the fault that the packet meets.
-func (tr *trial) leaves(s *faultySocket) (fault schedule.Act, p schedule.Packet) {
+func (tr *trial) leaves(s *faultySocket) (fault testenv.Act, p testenv.Packet) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	tr.count[s.side]++
-	p = schedule.Packet{From: s.side, N: tr.count[s.side]}
+	p = testenv.Packet{From: s.side, N: tr.count[s.side]}
 	tr.sent = append(tr.sent, p)
 	fault, event := tr.plan.At(p)
 	switch event {
-	case schedule.Move:
+	case testenv.Move:
 		_ = tr.client.socket.Rebind(net.JoinHostPort("10.0.0.2", strconv.Itoa(6000+p.N)))
-	case schedule.Kill:
+	case testenv.Kill:
 		server := tr.servers[len(tr.servers)-1]
 		server.dead.Store(true)
 		_ = server.socket.Close()

@@ -1,4 +1,4 @@
-package schedule
+package testenv
 
 import (
 	"fmt"
@@ -10,19 +10,19 @@ import (
 // What String returns, Parse takes, and nothing else.
 func TestParse(t *testing.T) {
 	for _, text := range []string{"", "c3:drop", "c3:drop s1:hold s12:dup c4:damage", "c5:move c1:hold", "s2:kill"} {
-		s, err := Parse(text)
+		s, err := ParseSchedule(text)
 		require.NoError(t, err)
 		require.Equal(t, text, s.String())
 	}
 	for _, text := range []string{"x3:drop", "c0:drop", "c-1:drop", "c:drop", ":drop", "c3", "c3:", "c3:lose", "3:drop"} {
-		_, err := Parse(text)
+		_, err := ParseSchedule(text)
 		require.Error(t, err, text)
 	}
 }
 
 // A packet meets its own fault and event, and no other.
 func TestAt(t *testing.T) {
-	s, err := Parse("c3:drop c3:move s3:hold")
+	s, err := ParseSchedule("c3:drop c3:move s3:hold")
 	require.NoError(t, err)
 	for p, want := range map[Packet][2]Act{
 		{Client, 3}: {Drop, Move}, {Server, 3}: {Hold, ""}, {Client, 2}: {}, {Server, 33}: {},
@@ -100,14 +100,14 @@ func TestShare(t *testing.T) {
 	const all, n = 20_000, 10
 	for i := range all {
 		text := fmt.Sprint("c", i, ":drop")
-		a, b := Share(text, 1, n), Share(text, 2, n)
+		a, b := InShare(text, 1, n), InShare(text, 2, n)
 		if a {
 			first++
 		}
 		if a && b {
 			both++
 		}
-		require.True(t, Share(text, 1, 1))
+		require.True(t, InShare(text, 1, 1))
 	}
 	require.InDelta(t, all/n, first, all/n/4)
 	require.InDelta(t, all/n/n, both, all/n/n/2)

@@ -1,7 +1,4 @@
-// Package schedule enumerates what a network may do to the packets of a short
-// conversation: every placement of a few faults, beside an event such as a client that
-// moves. It is pure: it decides, and whoever runs the conversation carries it out.
-package schedule
+package testenv
 
 import (
 	"fmt"
@@ -10,6 +7,10 @@ import (
 	"strconv"
 	"strings"
 )
+
+// A Schedule is what a network does to the packets of a short conversation: every
+// placement of a few faults, beside an event such as a client that moves. It decides, and
+// whoever runs the conversation carries it out.
 
 // Side is the end that a packet leaves.
 type Side byte
@@ -52,14 +53,14 @@ func (a Act) IsFault() bool {
 	return a == Drop || a == Duplicate || a == Hold || a == Overtake || a == Damage
 }
 
-// Step is an act at a packet.
-type Step struct {
+// ScheduleStep is an act at a packet.
+type ScheduleStep struct {
 	Packet
 	Act
 }
 
 // Schedule is what happens in a run. A packet has at most one fault.
-type Schedule []Step
+type Schedule []ScheduleStep
 
 // String returns s as Parse takes it, such as "c3:drop s1:hold".
 func (s Schedule) String() string {
@@ -70,12 +71,12 @@ func (s Schedule) String() string {
 	return strings.Join(words, " ")
 }
 
-// Parse returns the schedule of a text. An empty one is a run without faults.
-func Parse(text string) (s Schedule, err error) {
+// ParseSchedule returns the schedule of a text. An empty one is a run without faults.
+func ParseSchedule(text string) (s Schedule, err error) {
 	acts := []Act{Drop, Duplicate, Hold, Overtake, Damage, Move, Kill}
 	for _, word := range strings.Fields(text) {
 		at, act, _ := strings.Cut(word, ":")
-		step := Step{Act: Act(act)}
+		step := ScheduleStep{Act: Act(act)}
 		if at != "" {
 			step.From = Side(at[0])
 			step.N, err = strconv.Atoi(at[1:])
@@ -124,7 +125,7 @@ func (s Schedule) Event() Act {
 
 // With returns s and a further step.
 func (s Schedule) With(p Packet, a Act) Schedule {
-	return append(slices.Clip(slices.Clone(s)), Step{p, a})
+	return append(slices.Clip(slices.Clone(s)), ScheduleStep{p, a})
 }
 
 // Extend returns s with one fault more, in all ways. sent is the packets of a run of s,
@@ -162,9 +163,9 @@ func (s Schedule) Events(sent []Packet, from Side, event Act) (all []Schedule) {
 	return all
 }
 
-// Share reports whether a schedule is among one in n of all that a seed chooses. What
+// InShare reports whether a schedule is among one in n of all that a seed chooses. What
 // names it is text, so that placements in different conversations are chosen apart.
-func Share(text string, seed, n uint64) bool {
+func InShare(text string, seed, n uint64) bool {
 	if n <= 1 {
 		return true
 	}

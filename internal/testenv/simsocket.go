@@ -1,6 +1,4 @@
-// Package simsocket is a simulated socket whose receive buffer can fill up, for
-// tests of incast.
-package simsocket
+package testenv
 
 import (
 	"net/netip"
@@ -10,17 +8,18 @@ import (
 	"github.com/arqnet/kcp/netsim"
 )
 
-// Socket is a socket of a simulated network whose reader takes a time for each
-// datagram. It tells the state of its receive buffer, as Linux does.
-type Socket struct {
+// SimulatedSocket is a socket of a simulated network, for tests of incast, whose reader
+// takes a time for each datagram. It tells the state of its receive buffer, as Linux
+// does.
+type SimulatedSocket struct {
 	*netsim.PacketConn
 	pace  time.Duration
 	limit int // bytes
 }
 
-// Listen opens a socket in n with a receive buffer of limit bytes. Its reader
+// ListenSimulated opens a socket in n with a receive buffer of limit bytes. Its reader
 // takes pace for each datagram.
-func Listen(n *netsim.Network, addr string, limit int, pace time.Duration) (*Socket, error) {
+func ListenSimulated(n *netsim.Network, addr string, limit int, pace time.Duration) (*SimulatedSocket, error) {
 	pc, err := n.Listen(addr)
 	if err != nil {
 		return nil, err
@@ -28,18 +27,18 @@ func Listen(n *netsim.Network, addr string, limit int, pace time.Duration) (*Soc
 	if err := pc.SetReadBuffer(limit); err != nil {
 		return nil, err
 	}
-	return &Socket{pc, pace, limit}, nil
+	return &SimulatedSocket{pc, pace, limit}, nil
 }
 
 // ReadFromAddrPort is netsim.PacketConn's, and takes its time.
-func (s *Socket) ReadFromAddrPort(b []byte) (n int, from netip.AddrPort, err error) {
+func (s *SimulatedSocket) ReadFromAddrPort(b []byte) (n int, from netip.AddrPort, err error) {
 	n, from, err = s.PacketConn.ReadFromAddrPort(b)
 	time.Sleep(s.pace)
 	return n, from, err
 }
 
 // ReadQueue sets q to the state of the receive buffer, and returns true.
-func (s *Socket) ReadQueue(q *udp.Queue) bool {
+func (s *SimulatedSocket) ReadQueue(q *udp.Queue) bool {
 	*q = udp.Queue{Used: s.Unread(), Limit: s.limit, Drops: uint32(s.Dropped().Packets)}
 	return true
 }
