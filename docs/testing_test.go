@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/tracepage"
+	"github.com/arqnet/kcp/internal/pages"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/arqnet/kcp/qlog"
 )
@@ -139,7 +139,7 @@ func TestRunAgain(t *testing.T) {
 		for _, file := range files {
 			trace, err := os.ReadFile(file)
 			require.NoError(t, err)
-			require.NoError(t, tracepage.Write(io.Discard, bytes.NewReader(trace), file))
+			require.NoError(t, pages.WriteTrace(io.Discard, bytes.NewReader(trace), file))
 			run[filepath.Base(file)] = trace
 		}
 		traces = append(traces, run)

@@ -15,13 +15,13 @@ import (
 	"net/http"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/livepage"
+	"github.com/arqnet/kcp/internal/pages"
 )
 
 // Endpoints is a set of endpoints to observe. It is a prometheus.Collector. The
 // zero value is empty and ready. All methods are safe for concurrent use.
 type Endpoints struct {
-	set    livepage.Set
+	set    pages.Set
 	losses losses
 }
 

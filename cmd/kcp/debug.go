@@ -8,13 +8,13 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/livepage"
+	"github.com/arqnet/kcp/internal/pages"
 )
 
 // debugServer serves the live page of -debug. A nil debugServer serves nothing,
 // which is what a command without -debug has.
 type debugServer struct {
-	set livepage.Set
+	set pages.Set
 	srv *http.Server
 }
 

@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/tracepage"
+	"github.com/arqnet/kcp/internal/pages"
 	"github.com/arqnet/kcp/qlog"
 )
 
@@ -60,7 +60,7 @@ func runTrace(_ context.Context, std streams, args []string) error {
 		in = f
 	}
 	var page bytes.Buffer
-	if err := tracepage.Write(&page, in, filepath.Base(name)); err != nil {
+	if err := pages.WriteTrace(&page, in, filepath.Base(name)); err != nil {
 		if errors.Is(err, qlog.ErrFormat) {
 			return fmt.Errorf("%s: %w", name, err)
 		}

@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/arqnet/kcp/internal/livepage"
+	"github.com/arqnet/kcp/internal/pages"
 	"github.com/arqnet/kcp/observe"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -36,7 +36,7 @@ func serveDebug(addr string, log *slog.Logger, others ...prometheus.Collector) (
 	mux := http.NewServeMux()
 	mux.Handle("/", endpoints.Handler(host))
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	server := &http.Server{Handler: livepage.Only(mux, host), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
+	server := &http.Server{Handler: pages.Only(mux, host), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -1,7 +1,6 @@
-// Package livepage serves a page that shows endpoints and their sessions while
-// they run, with charts, and the figures behind it as JSON. It needs nothing
-// from elsewhere.
-package livepage
+// Package pages has pages for browsers with charts, and figures behind them as JSON: of
+// endpoints and sessions while they run, and of a trace. They need nothing from elsewhere.
+package pages
 
 import (
 	_ "embed"
@@ -16,14 +15,13 @@ import (
 	"sync"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/uplot"
 )
 
-//go:embed page.html
-var page string
+//go:embed live.html
+var livePage string
 
-//go:embed page.js
-var script string
+//go:embed live.js
+var liveScript string
 
 // Set is the endpoints that are shown. The zero value is empty. Its methods are
 // safe for concurrent use.
@@ -156,11 +154,11 @@ func (s *Set) serve(w http.ResponseWriter, r *http.Request) {
 func (s *Set) servePage(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Content-Security-Policy", "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
-	_ = template.Must(template.New("live").Parse(page)).Execute(w, map[string]any{ // the client may be gone
-		"License": template.HTML("<!--\n" + uplot.License + "-->"),
-		"Style":   template.CSS(uplot.Style),
-		"Charts":  template.JS(uplot.Script),
-		"Script":  template.JS(script),
+	_ = template.Must(template.New("live").Parse(livePage)).Execute(w, map[string]any{ // the client may be gone
+		"License": template.HTML("<!--\n" + PlotLicense + "-->"),
+		"Style":   template.CSS(PlotStyle),
+		"Charts":  template.JS(PlotScript),
+		"Script":  template.JS(liveScript),
 	})
 }
 

@@ -1,4 +1,4 @@
-package livepage
+package pages
 
 import (
 	"container/heap"

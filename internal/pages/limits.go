@@ -1,4 +1,4 @@
-package tracepage
+package pages
 
 import (
 	"encoding/json"

@@ -1,4 +1,4 @@
-package livepage
+package pages
 
 import (
 	"context"
@@ -190,7 +190,7 @@ func TestRefuses(t *testing.T) {
 }
 
 // The page needs nothing from elsewhere, and its policy forbids it.
-func TestPage(t *testing.T) {
+func TestLivePage(t *testing.T) {
 	var s Set
 	w, _ := get(t, &s, "/debug/kcp/")
 	require.Equal(t, 200, w.Code)

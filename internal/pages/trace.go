@@ -1,7 +1,4 @@
-// Package tracepage makes a page of a trace that package qlog has written: a
-// time-sequence diagram, round-trip times, windows, rates and losses. The page
-// is one file that needs nothing else.
-package tracepage
+package pages
 
 import (
 	_ "embed"
@@ -9,21 +6,21 @@ import (
 	"io"
 	"time"
 
-	"github.com/arqnet/kcp/internal/uplot"
 	"github.com/arqnet/kcp/qlog"
 )
 
-//go:embed page.html
-var page string
+//go:embed trace.html
+var tracePage string
 
-//go:embed page.js
-var script string
+//go:embed trace.js
+var traceScript string
 
-// Write reads a trace from r and writes the page to w. name is what the page
-// calls the trace, such as its file. An error of the trace wraps
-// qlog.ErrFormat; nothing is written then. Memory does not grow with the length
-// of the trace: of long ones it shows a part of the points.
-func Write(w io.Writer, r io.Reader, name string) error {
+// WriteTrace reads a trace of package qlog from r and writes the page to w: a
+// time-sequence diagram, round-trip times, windows, rates and losses. The page is one
+// file. name is what the page calls the trace, such as its file. An error of the trace
+// wraps qlog.ErrFormat; nothing is written then. Memory does not grow with the length of
+// the trace: of long ones it shows a part of the points.
+func WriteTrace(w io.Writer, r io.Reader, name string) error {
 	d := newData(name)
 	h, err := qlog.Read(r, func(e qlog.Event) error {
 		d.add(&e)
@@ -33,12 +30,12 @@ func Write(w io.Writer, r io.Reader, name string) error {
 		return err
 	}
 	d.finish(&h)
-	return template.Must(template.New("trace").Parse(page)).Execute(w, map[string]any{
+	return template.Must(template.New("trace").Parse(tracePage)).Execute(w, map[string]any{
 		"Name":    name,
-		"License": template.HTML("<!--\n" + uplot.License + "-->"),
-		"Style":   template.CSS(uplot.Style),
-		"Charts":  template.JS(uplot.Script),
-		"Script":  template.JS(script),
+		"License": template.HTML("<!--\n" + PlotLicense + "-->"),
+		"Style":   template.CSS(PlotStyle),
+		"Charts":  template.JS(PlotScript),
+		"Script":  template.JS(traceScript),
 		"Data":    d,
 	})
 }

@@ -1,4 +1,4 @@
-package tracepage
+package pages
 
 import (
 	"bytes"
@@ -23,7 +23,7 @@ func pageOf(t *testing.T, hooks func(h *kcp.Trace)) (string, map[string]any) {
 	w := qlog.NewWriter(&trace, &qlog.Options{Client: true, Conv: 7, MaxBytes: -1})
 	hooks(w.Trace())
 	require.NoError(t, w.Close())
-	require.NoError(t, Write(&page, &trace, "name <b>"))
+	require.NoError(t, WriteTrace(&page, &trace, "name <b>"))
 	m := regexp.MustCompile(`(?m)^<script>const trace = (.*);</script>$`).FindSubmatch(page.Bytes())
 	require.NotNil(t, m)
 	var data map[string]any
@@ -40,7 +40,7 @@ func column(data map[string]any, name string, i int) []any {
 }
 
 // The page has what the trace has, and nothing from elsewhere.
-func TestPage(t *testing.T) {
+func TestTracePage(t *testing.T) {
 	page, data := pageOf(t, func(h *kcp.Trace) {
 		h.State(kcp.SessionDialled, nil)
 		h.Sent(1<<32-1, 1376, 1, 200)
@@ -149,7 +149,7 @@ func TestPageHasLimits(t *testing.T) {
 // Bad traces are errors, and nothing is written.
 func TestPageRefuses(t *testing.T) {
 	var page bytes.Buffer
-	require.ErrorIs(t, Write(&page, strings.NewReader("hello"), "x"), qlog.ErrFormat)
+	require.ErrorIs(t, WriteTrace(&page, strings.NewReader("hello"), "x"), qlog.ErrFormat)
 	require.Zero(t, page.Len())
 }
 
