@@ -117,7 +117,8 @@ func scheduleBudget() budget {
 //     authenticate packets. Then the errors are those of package kcp for a peer that is
 //     gone or has forgotten the session, and a second Dial and conversation succeed. If
 //     a client has closed after it has moved, the server need not know (docs/calls.md):
-//     its Close may return ErrNotDelivered, and its session stay for 45 s.
+//     its Close may return ErrNotDelivered, Shutdown may count it, and its session may
+//     stay for 45 s.
 //   - Times. All has been said within 8 s, or after such an event, within the time
 //     after which a peer counts as lost more. A message is not read later after its
 //     lifetime than the path takes, unless a fault has held it, or it waited for Accept,
