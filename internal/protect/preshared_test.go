@@ -113,7 +113,7 @@ func TestPresharedForgeries(t *testing.T) {
 	}
 }
 
-// PacketKeys change with the numbers, in whatever order packets come there, and what is
+// Keys change with the numbers, in whatever order packets come there, and what is
 // forged in between changes nothing. A number much farther away is taken for forged.
 func TestPresharedKeysChange(t *testing.T) {
 	s, a, b := presharedEnds(t, 77)

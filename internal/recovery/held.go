@@ -35,7 +35,7 @@ func (h *Held[P]) Len() int { return len(h.waiting) }
 // Add lets a packet wait from now on.
 func (h *Held[P]) Add(p P, now time.Duration) { h.waiting = append(h.waiting, held[P]{p, now}) }
 
-// FreeResends returns the oldest packet. There must be one.
+// First returns the oldest packet. There must be one.
 func (h *Held[P]) First() *P { return &h.waiting[0].packet }
 
 // Take removes the oldest packet, and returns it. There must be one.

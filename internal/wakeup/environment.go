@@ -58,7 +58,7 @@ type Environment struct {
 	random mathrand.ChaCha8
 }
 
-// AtRead fills b with random bytes. It cannot fail.
+// Read fills b with random bytes. It cannot fail.
 func (e *Environment) Read(b []byte) (int, error) {
 	if e == nil {
 		return rand.Read(b)
