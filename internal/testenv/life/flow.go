@@ -16,7 +16,7 @@ import (
 // Datagrams is the ID of the flow of an end's datagrams.
 const Datagrams = 1<<32 - 1
 
-var datagramsName = fmt.Sprint(Datagrams)
+var datagramsName = fmt.Sprint(uint32(Datagrams))
 
 // Flow is one direction of a stream, or of a session: what was written at one end, and
 // what was read at the other. Its methods may be called at any time, in any goroutine.
