@@ -15,9 +15,6 @@ type Tag struct {
 	next, prev *Tag        // in a ring of those that await one
 }
 
-// Partial reports whether the message may be given up.
-func (t *Tag) Partial() bool { return t.Abandoned || t.Deadline > 0 || t.Limit > 0 }
-
 // Spent reports whether a transmission at the time now, the xmit-th of its
 // segment, may not carry the message any more.
 func (t *Tag) Spent(now int64, xmit uint32) bool {
