@@ -1,4 +1,4 @@
-# `make test` is what every change has to pass, in two minutes. `make test-long` is the
+# `make test` is what every change has to pass, in three minutes. `make test-long` is the
 # rest. CONTRIBUTING.md has the other targets. Modules and tools come by exact version
 # through the Go module proxy. Nothing else has to be installed, except for a C compiler
 # if the race detector is to run.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -137,32 +136,9 @@ func (w *world) call(what string, bytes int, f func() error) {
 	require.LessOrEqual(w.t, took, w.patience(bytes), what)
 }
 
-// content is what is sent, and compared.
-func content(n, number int) []byte {
-	b := make([]byte, n)
-	random := rand.New(rand.NewPCG(uint64(number), 0))
-	for i := range b {
-		b[i] = byte(random.Uint32())
-	}
-	return b
-}
-
-// gets requires that what follows in r is want.
-func gets(r io.Reader, want []byte) error {
-	b := make([]byte, len(want))
-	n, err := io.ReadFull(r, b)
-	if err == nil && !bytes.Equal(b, want) {
-		err = errors.New("other bytes than were sent")
-	}
-	if err != nil {
-		return fmt.Errorf("after %d of %d bytes: %w", n, len(want), err)
-	}
-	return nil
-}
-
 // getsAll requires that what follows in r is want, and the end.
 func getsAll(r io.Reader, want []byte) error {
-	if err := gets(r, want); err != nil {
+	if err := testenv.Compare(r, want); err != nil {
 		return err
 	}
 	if n, err := r.Read(make([]byte, 1)); n != 0 || err != io.EOF {
@@ -206,7 +182,7 @@ func (w *world) echo(c *kcp.Conn) {
 const some = 18_000 // bytes
 
 func dials(w *world) {
-	first := content(some, 1)
+	first := testenv.Content(1, some)
 	w.pathChanges()
 	w.call("Dial", 10_000, func() (err error) {
 		w.client, err = w.dialling.Dial(context.Background(), w.listener.Addr())
@@ -220,16 +196,16 @@ func dials(w *world) {
 		w.server, err = w.listener.AcceptKCP(context.Background())
 		return err
 	})
-	w.call("Read", 10_000+some, func() error { return gets(w.server, first) })
+	w.call("Read", 10_000+some, func() error { return testenv.Compare(w.server, first) })
 	w.call("Write back", 0, func() error {
 		_, err := w.server.Write(first)
 		return err
 	})
-	w.call("Read back", some, func() error { return gets(w.client, first) })
+	w.call("Read back", some, func() error { return testenv.Compare(w.client, first) })
 }
 
 func echoes(w *world) {
-	a, b := content(some, 1), content(some, 2)
+	a, b := testenv.Content(1, some), testenv.Content(2, some)
 	w.echo(w.server)
 	w.call("Write", 0, func() error {
 		_, err := w.client.Write(a)
@@ -267,25 +243,25 @@ func asks(w *world) {
 				return err
 			})
 			w.call("Write and Flush", 100, func() error {
-				if _, err := c.Write(content(100, i)); err != nil {
+				if _, err := c.Write(testenv.Content(uint64(i), 100)); err != nil {
 					return err
 				}
 				return c.Flush(context.Background())
 			})
-			w.call("Read", 0, func() error { return gets(other, content(100, i)) })
+			w.call("Read", 0, func() error { return testenv.Compare(other, testenv.Content(uint64(i), 100)) })
 			w.call("OpenStream and AcceptStream", 100, func() error {
 				s, err := c.OpenStream(context.Background(), nil)
 				if err != nil {
 					return err
 				}
-				if err = writes(s, content(100, i)); err != nil {
+				if err = writes(s, testenv.Content(uint64(i), 100)); err != nil {
 					return err
 				}
 				r, err := other.AcceptStream(context.Background())
 				if err != nil {
 					return err
 				}
-				if err = getsAll(r, content(100, i)); err != nil {
+				if err = getsAll(r, testenv.Content(uint64(i), 100)); err != nil {
 					return err
 				}
 				return errors.Join(r.Close(), s.Close())
@@ -325,7 +301,7 @@ func sendsDatagrams(w *world) {
 // fillsBuffers has writers wait for readers.
 func fillsBuffers(w *world) {
 	const n = 300_000
-	a, b := content(n, 1), content(n, 2)
+	a, b := testenv.Content(1, n), testenv.Content(2, n)
 	s, err := w.client.OpenStream(context.Background(), nil)
 	require.NoError(w.t, err)
 	w.also(func() error { return writes(w.client, a) })
@@ -353,7 +329,7 @@ func waitsForStreams(w *world) {
 			_, err = s.Write([]byte("begin"))
 			require.NoError(w.t, err)
 			r, err = w.server.AcceptStream(context.Background())
-			return errors.Join(err, gets(r, []byte("begin")))
+			return errors.Join(err, testenv.Compare(r, []byte("begin")))
 		})
 		return s, r
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/testenv"
 )
 
 // endsStreams ends streams in each way, and the peer learns of it.
@@ -25,7 +26,7 @@ func endsStreams(w *world) {
 		require.NoError(w.t, err)
 		r, err := w.server.AcceptStream(context.Background())
 		require.NoError(w.t, err)
-		require.NoError(w.t, gets(r, []byte("begin")))
+		require.NoError(w.t, testenv.Compare(r, []byte("begin")))
 		pairs = append(pairs, pair{s, r})
 	}
 	w.pathChanges()
@@ -67,7 +68,7 @@ func endsStreams(w *world) {
 }
 
 func closes(w *world) {
-	a := content(some, 1)
+	a := testenv.Content(1, some)
 	w.pathChanges()
 	w.call("Write", 0, func() error {
 		_, err := w.client.Write(a)
@@ -90,14 +91,14 @@ func closes(w *world) {
 }
 
 func closesWithReason(w *world) {
-	a := content(some, 1)
+	a := testenv.Content(1, some)
 	w.pathChanges()
 	w.call("Write", 0, func() error {
 		_, err := w.server.Write(a)
 		return err
 	})
 	w.also(func() error {
-		if err := gets(w.client, a); err != nil {
+		if err := testenv.Compare(w.client, a); err != nil {
 			return err
 		}
 		_, err := w.client.Read(make([]byte, 1))
@@ -122,7 +123,7 @@ func hasReason(err error, aborted bool) error {
 func aborts(w *world) {
 	w.pathChanges()
 	time.Sleep(w.paths[0].round())
-	_, err := w.client.Write(content(some, 1))
+	_, err := w.client.Write(testenv.Content(1, some))
 	require.NoError(w.t, err)
 	w.call("AbortWithError", 0, func() error { return w.client.AbortWithError(5, "why") })
 	if w.change.moves && w.gone > 0 {
@@ -151,7 +152,7 @@ func (w *world) several(n int) (clients, servers []*kcp.Conn) {
 func shutsDown(w *world) {
 	clients, servers := w.several(3)
 	for i, s := range servers {
-		a := content(some, i)
+		a := testenv.Content(uint64(i), some)
 		_, err := s.Write(a)
 		require.NoError(w.t, err)
 		w.also(func() error { return errors.Join(getsAll(clients[i], a), clients[i].Close()) })
@@ -168,7 +169,7 @@ func shutsDown(w *world) {
 
 // closesListener leaves the sessions as they are. New ones are refused.
 func closesListener(w *world) {
-	a := content(some, 1)
+	a := testenv.Content(1, some)
 	w.echo(w.server)
 	w.pathChanges()
 	w.call("Close", 0, w.listener.Close)

@@ -68,7 +68,7 @@ func afterCut(t *testing.T, f func(c *cut)) {
 						require.NoError(t, err)
 						r, err := []*kcp.Conn{w.server, w.client}[i].AcceptStream(context.Background())
 						require.NoError(t, err)
-						require.NoError(t, gets(r, []byte("begin")))
+						require.NoError(t, testenv.Compare(r, []byte("begin")))
 						c.streams = append(c.streams, s)
 					}
 					time.Sleep(w.patience(100))

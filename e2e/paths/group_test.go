@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/testenv"
 )
 
 // echoer returns what arrives in a group, of sessions and of streams.
@@ -34,7 +35,7 @@ func grouped(w *world, takes func(w *world, e *echoer)) {
 	w.client, err = w.dialling.Dial(context.Background(), w.listener.Addr())
 	require.NoError(w.t, err)
 	w.pathChanges()
-	c, a, b := w.client, content(some, 1), content(some, 2)
+	c, a, b := w.client, testenv.Content(1, some), testenv.Content(2, some)
 	w.also(func() error { return writes(c, a) })
 	w.also(func() error {
 		s, err := c.OpenStream(context.Background(), nil)
@@ -48,8 +49,8 @@ func grouped(w *world, takes func(w *world, e *echoer)) {
 		if err != nil {
 			return err
 		}
-		err = s.WriteMessage(content(3000, 3))
-		return errors.Join(err, s.CloseWrite(), getsAll(s, content(3000, 3)), s.Close())
+		err = s.WriteMessage(testenv.Content(3, 3000))
+		return errors.Join(err, s.CloseWrite(), getsAll(s, testenv.Content(3, 3000)), s.Close())
 	})
 	w.call("Read", 5*some, func() error { return getsAll(c, a) })
 	w.call("streams", 5*some, func() error {

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/testenv"
 )
 
 // sizes of messages.
@@ -23,7 +24,7 @@ func sendsMessages(w *world) {
 	w.pathChanges()
 	w.also(func() (err error) {
 		for i, n := range sizes {
-			err = errors.Join(err, w.client.SendMessage(content(n, i), &kcp.MessageOptions{Done: func(err error) { receipts <- err }}))
+			err = errors.Join(err, w.client.SendMessage(testenv.Content(uint64(i), n), &kcp.MessageOptions{Done: func(err error) { receipts <- err }}))
 		}
 		return err
 	})
@@ -34,7 +35,7 @@ func sendsMessages(w *world) {
 		}
 		return err
 	})
-	w.call("WriteMessage", 0, func() error { return w.server.WriteMessage(content(sizes[2], 2)) })
+	w.call("WriteMessage", 0, func() error { return w.server.WriteMessage(testenv.Content(2, sizes[2])) })
 	w.call("ReadMessage back", 1000, func() error { return getMessages(w.client, 2) })
 }
 
@@ -46,7 +47,7 @@ func getMessages(c *kcp.Conn, numbers ...int) error {
 		if err != nil {
 			return err
 		}
-		if want := content(sizes[i], i); !bytes.Equal(b[:n], want) {
+		if want := testenv.Content(uint64(i), sizes[i]); !bytes.Equal(b[:n], want) {
 			return fmt.Errorf("message %d of %d bytes has %d, or others", i, len(want), n)
 		}
 	}

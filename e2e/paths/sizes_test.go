@@ -209,8 +209,8 @@ func TestSizesOfLongPaths(t *testing.T) {
 					over(t, p, nil, nil, func(w *world) {
 						w.paths[0] = both(p, func(l *netsim.LinkConfig) { l.Delay = rtt / 2 })
 						w.set(w.paths[0])
-						w.also(func() error { return writes(w.client, content(some, 1)) })
-						w.call("Read", some, func() error { return getsAll(w.server, content(some, 1)) })
+						w.also(func() error { return writes(w.client, testenv.Content(1, some)) })
+						w.call("Read", some, func() error { return getsAll(w.server, testenv.Content(1, some)) })
 						w.join()
 					})
 				})

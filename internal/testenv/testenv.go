@@ -7,6 +7,7 @@ package testenv
 
 import (
 	"bytes"
+	"fmt"
 	"hash/fnv"
 	"io"
 	"math/rand/v2"
@@ -183,13 +184,23 @@ func Send(t testing.TB, c io.Writer, data []byte) {
 	}()
 }
 
-// Receive reads as many bytes as want has and compares them.
+// Compare reads as many bytes as want has, and returns an error unless they are the same.
+func Compare(r io.Reader, want []byte) error {
+	got := make([]byte, len(want))
+	n, err := io.ReadFull(r, got)
+	if err == nil && !bytes.Equal(got, want) {
+		err = fmt.Errorf("content differs: %x, want %x", Sum(got), Sum(want))
+	}
+	if err != nil {
+		return fmt.Errorf("after %d of %d bytes: %w", n, len(want), err)
+	}
+	return nil
+}
+
+// Receive is Compare, and fails the test.
 func Receive(t testing.TB, c io.Reader, want []byte) {
 	t.Helper()
-	got := make([]byte, len(want))
-	n, err := io.ReadFull(c, got)
-	require.NoError(t, err, "after %d of %d bytes", n, len(want))
-	require.True(t, bytes.Equal(got, want), "content differs: %x, want %x", Sum(got), Sum(want))
+	require.NoError(t, Compare(c, want))
 }
 
 // BothWays sends up from a to b and down from b to a at once.

@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"context"
 	"crypto/aes"
-	"errors"
 	"fmt"
 	"hash/fnv"
-	"io"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -20,6 +18,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/netsim"
 )
 
@@ -207,7 +206,7 @@ func (w *world) accept(e *kcp.Endpoint, socket net.PacketConn, first []byte) {
 	require.NoError(w.t, err)
 	w.ours, err = l.AcceptKCP(w.t.Context())
 	require.NoError(w.t, err)
-	require.NoError(w.t, gets(w.ours, first))
+	require.NoError(w.t, testenv.Compare(w.ours, first))
 }
 
 // dial has kcp-go listen.
@@ -221,7 +220,7 @@ func (w *world) dial(e *kcp.Endpoint, socket net.PacketConn, first []byte) {
 	require.NoError(w.t, err)
 	w.their, err = l.AcceptKCP()
 	require.NoError(w.t, err)
-	require.NoError(w.t, gets(tune(w.their), first))
+	require.NoError(w.t, testenv.Compare(tune(w.their), first))
 }
 
 // change has the path change within a second.
@@ -243,15 +242,15 @@ const patience = 5 * time.Minute
 
 // converse makes the calls of this package's end that wait for the peer.
 func (w *world) converse() {
-	up, down := content(30_000, 1), content(30_000, 2)
+	up, down := testenv.Content(1, 30_000), testenv.Content(2, 30_000)
 	begin := w.net.Elapsed()
 	done := make(chan error, 3)
-	go func() { done <- gets(w.their, up) }()
+	go func() { done <- testenv.Compare(w.their, up) }()
 	go func() {
 		_, err := w.their.Write(down)
 		done <- err
 	}()
-	go func() { done <- gets(w.ours, down) }()
+	go func() { done <- testenv.Compare(w.ours, down) }()
 	_, err := w.ours.Write(up)
 	require.NoError(w.t, err)
 	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
@@ -266,26 +265,4 @@ func (w *world) converse() {
 		require.NoError(w.t, <-done)
 	}
 	require.Less(w.t, w.net.Elapsed()-begin, patience)
-}
-
-// content is what is sent, and compared.
-func content(n int, seed uint64) []byte {
-	b, random := make([]byte, n), rand.New(rand.NewPCG(seed, 0))
-	for i := range b {
-		b[i] = byte(random.Uint32())
-	}
-	return b
-}
-
-// gets requires that want follows in r.
-func gets(r io.Reader, want []byte) error {
-	b := make([]byte, len(want))
-	n, err := io.ReadFull(r, b)
-	if err == nil && !bytes.Equal(b, want) {
-		err = errors.New("other bytes than were sent")
-	}
-	if err != nil {
-		return fmt.Errorf("after %d of %d bytes: %w", n, len(want), err)
-	}
-	return nil
 }
