@@ -215,43 +215,8 @@ func (k *KCP) answerHeader() header {
 	return header{conv: k.conv, wnd: k.wndUnused(), una: k.rcv.nxt}
 }
 
-// signalQueue is the signals that leave with the next flush; nil: none. NextFlush does
-// not consider them.
-type signalQueue []signal
-
 // signalQueue returns the signals that wait.
 func (k *KCP) signalQueue() *signalQueue { return &k.signals }
-
-// add appends signals.
-func (q *signalQueue) add(s ...signal) { *q = append(*q, s...) }
-
-// addOnce appends s unless it equals the last signal, or limit signals wait.
-func (q *signalQueue) addOnce(s signal, limit int) {
-	if len(*q) < limit && (len(*q) == 0 || q.last() != s) {
-		q.add(s)
-	}
-}
-
-// last returns the last signal; the zero signal if there is none.
-func (q *signalQueue) last() signal {
-	if n := len(*q); n > 0 {
-		return (*q)[n-1]
-	}
-	return signal{}
-}
-
-// take takes s back if it is the last signal.
-func (q *signalQueue) take(s signal) {
-	if q.last() == s {
-		*q = (*q)[:len(*q)-1]
-	}
-}
-
-// drop drops all that wait.
-func (q *signalQueue) drop() { *q = nil }
-
-// replace puts signals in place of all that wait.
-func (q *signalQueue) replace(s ...signal) { *q = append((*q)[:0], s...) }
 
 // packetSize returns the size of the largest packet that the machine sends, in
 // bytes.

@@ -15,7 +15,10 @@ const (
 	cmdWask = 83 // asks for the peer's window
 	cmdWins = 84 // advertises the sender's window
 
-	cmdPiece = 85 // part of a data segment; Extensions.TakePieces
+	cmdPiece = 85 // part of a data segment
+
+	cmdStream      = 86 // a segment of a stream
+	cmdStreamPiece = 87 // a PIECE of one
 )
 
 // maxWindow is the largest window the 16-bit wnd field can carry.
@@ -85,3 +88,6 @@ func (h *header) payload(rest []byte) ([]byte, bool) {
 	}
 	return rest[:h.len], true
 }
+
+// streamCmd reports whether cmd is one of those that need a host.
+func streamCmd(cmd uint8) bool { return cmd == cmdStream || cmd == cmdStreamPiece }

@@ -15,14 +15,9 @@ import (
 //
 // All this is off without a host. The bare state machine does not know of it.
 
-const (
-	cmdStream      = 86 // a segment of a stream
-	cmdStreamPiece = 87 // a PIECE of one
-
-	// pieceOfStream is the frg under which the pieces of a stream segment are
-	// held. No PUSH has it: a message has fewer fragments.
-	pieceOfStream = 255
-)
+// pieceOfStream is the frg under which the pieces of a stream segment are held. No PUSH
+// has it: a message has fewer fragments.
+const pieceOfStream = 255
 
 // machineHost is the session as the machine sees it. What a method may call of
 // the machine is said there; see hooks for onSignal.
@@ -62,9 +57,6 @@ type machineHost interface {
 	// limitedBy tells what limits the sending from now on. It changes nothing here.
 	limitedBy(l stats.Limit)
 }
-
-// streamCmd reports whether cmd is one of those that need a host.
-func streamCmd(cmd uint8) bool { return cmd == cmdStream || cmd == cmdStreamPiece }
 
 // streaming reports whether the host may queue stream segments now. A peer whose
 // address is not validated gets none.

@@ -38,14 +38,6 @@ const (
 // than fit into one packet. An honest peer's packets have a handful of requests.
 const maxSignals = 16
 
-// mayAnswer reports whether a further request of the peer is looked at. An
-// unvalidated peer has maxSignals of them answered in a tenth of a second, whatever was
-// sent meanwhile: such a peer has little to ask.
-func (k *KCP) mayAnswer() bool {
-	v := k.snd.validation
-	return len(k.signals) < maxSignals && (v == nil || v.MayAnswer(k.clock.now, maxSignals))
-}
-
 // signal is a signal with its two arguments.
 type signal struct {
 	code   signalCode
@@ -89,41 +81,57 @@ func (c signalCode) mayHavePayload() bool {
 	return c == sigProbe || c == sigClose || c == sigResetKey
 }
 
-// signalPayload returns the payload of s when it is sent: the one of the host, if
-// it fits into a packet.
-func (k *KCP) signalPayload(s signal) []byte {
-	if k.hooks.host == nil || !s.code.mayHavePayload() {
-		return nil
+// String returns the name of the signal in WIRE.md §5.
+func (c signalCode) String() string {
+	if c == sigHello|sigAnswer {
+		return "WELCOME"
 	}
-	payload := k.hooks.host.signalPayload(s.code)
-	if len(payload) > k.cfg.mtu-headerSize {
-		return nil
+	names := [...]string{
+		sigHello: "HELLO", sigInfo: "INFO", sigConfirm: "CONFIRM", sigFin: "FIN", sigClose: "CLOSE", sigPing: "PING",
+		sigCookie: "COOKIE", sigReset: "RESET", sigAbort: "ABORT", sigProbe: "PROBE", sigToken: "TOKEN",
+		sigCrypto: "CRYPTO", sigAlert: "ALERT", sigResetKey: "RESETKEY", sigTiebreak: "TIEBREAKER", sigCount: "COUNT",
 	}
-	return payload
+	n := c &^ sigAnswer
+	switch {
+	case int(n) >= len(names) || names[n] == "":
+		return "unknown signal"
+	case c&sigAnswer != 0:
+		return "answer to " + names[n]
+	}
+	return names[n]
 }
 
-// flushSignals sends the waiting signals.
-func (k *KCP) flushSignals(h *header) {
-	for _, s := range k.signals {
-		payload := k.signalPayload(s)
-		if !k.maySend(headerSize + len(payload)) {
-			break // requests are repeated, by us or by the peer
-		}
-		b := k.reserve(headerSize+len(payload), k.maxPacket())
-		s.encode(*h, b)
-		if len(payload) > 0 {
-			putPayload(b, payload)
-		}
-		k.cfg.trace.signal(true, s.code)
+// signalQueue is the signals that leave with the next flush; nil: none. NextFlush does
+// not consider them.
+type signalQueue []signal
+
+// add appends signals.
+func (q *signalQueue) add(s ...signal) { *q = append(*q, s...) }
+
+// addOnce appends s unless it equals the last signal, or limit signals wait.
+func (q *signalQueue) addOnce(s signal, limit int) {
+	if len(*q) < limit && (len(*q) == 0 || q.last() != s) {
+		q.add(s)
 	}
-	if k.snd.blackHole.Losing() && len(k.signals) > 0 {
-		k.emit() // in a larger packet they might not arrive (black hole detection)
-	}
-	k.signals = k.signals[:0]
 }
 
-// sendSignals sends the waiting signals and nothing else.
-func (k *KCP) sendSignals() {
-	k.flushSignals(&header{conv: k.conv, wnd: k.wndUnused(), una: k.unaToSend()})
-	k.emit()
+// last returns the last signal; the zero signal if there is none.
+func (q *signalQueue) last() signal {
+	if n := len(*q); n > 0 {
+		return (*q)[n-1]
+	}
+	return signal{}
 }
+
+// take takes s back if it is the last signal.
+func (q *signalQueue) take(s signal) {
+	if q.last() == s {
+		*q = (*q)[:len(*q)-1]
+	}
+}
+
+// drop drops all that wait.
+func (q *signalQueue) drop() { *q = nil }
+
+// replace puts signals in place of all that wait.
+func (q *signalQueue) replace(s ...signal) { *q = append((*q)[:0], s...) }

@@ -176,23 +176,3 @@ func (k *KCP) traceMetrics() {
 		}
 	}
 }
-
-// String returns the name of the signal in WIRE.md §5.
-func (c signalCode) String() string {
-	if c == sigHello|sigAnswer {
-		return "WELCOME"
-	}
-	names := [...]string{
-		sigHello: "HELLO", sigInfo: "INFO", sigConfirm: "CONFIRM", sigFin: "FIN", sigClose: "CLOSE", sigPing: "PING",
-		sigCookie: "COOKIE", sigReset: "RESET", sigAbort: "ABORT", sigProbe: "PROBE", sigToken: "TOKEN",
-		sigCrypto: "CRYPTO", sigAlert: "ALERT", sigResetKey: "RESETKEY", sigTiebreak: "TIEBREAKER", sigCount: "COUNT",
-	}
-	n := c &^ sigAnswer
-	switch {
-	case int(n) >= len(names) || names[n] == "":
-		return "unknown signal"
-	case c&sigAnswer != 0:
-		return "answer to " + names[n]
-	}
-	return names[n]
-}
