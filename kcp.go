@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/arqnet/kcp/internal/recovery"
+	"github.com/arqnet/kcp/internal/serial"
 	"github.com/arqnet/kcp/stats"
 )
 
@@ -43,6 +44,11 @@ var (
 	ErrNoData          = errors.New("kcp: nothing to receive")
 	ErrPartialMessage  = errors.New("kcp: message not yet complete")
 )
+
+// seq is a sequence number or a millisecond timestamp. Both live on a circle of
+// 2^32 values. A number from the network that is half the circle away counts as
+// one from the future, so it is refused, and no loop runs towards it.
+type seq = serial.Number
 
 // KCP is the protocol's state machine, driven by calls alone. The caller passes it
 // packets with Input, data with Send and the time with Update; it passes packets to the

@@ -24,20 +24,15 @@ const (
 // maxWindow is the largest window the 16-bit wnd field can carry.
 const maxWindow = 0xffff
 
-// seq is a sequence number or a millisecond timestamp. Both live on a circle of
-// 2^32 values. A number from the network that is half the circle away counts as
-// one from the future, so it is refused, and no loop runs towards it.
-type seq = serial.Number
-
 // header is the fixed part of a segment.
 type header struct {
 	conv uint32
 	cmd  uint8
 	frg  uint8
 	wnd  uint16
-	ts   seq
-	sn   seq
-	una  seq
+	ts   serial.Number
+	sn   serial.Number
+	una  serial.Number
 	len  uint32
 }
 
@@ -49,9 +44,9 @@ func decodeHeader(b []byte) header {
 		cmd:  b[4],
 		frg:  b[5],
 		wnd:  binary.LittleEndian.Uint16(b[6:]),
-		ts:   seq(binary.LittleEndian.Uint32(b[8:])),
-		sn:   seq(binary.LittleEndian.Uint32(b[12:])),
-		una:  seq(binary.LittleEndian.Uint32(b[16:])),
+		ts:   serial.Number(binary.LittleEndian.Uint32(b[8:])),
+		sn:   serial.Number(binary.LittleEndian.Uint32(b[12:])),
+		una:  serial.Number(binary.LittleEndian.Uint32(b[16:])),
 		len:  binary.LittleEndian.Uint32(b[20:]),
 	}
 }

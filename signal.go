@@ -1,5 +1,7 @@
 package kcp
 
+import "github.com/arqnet/kcp/internal/serial"
+
 // Signals are the messages that two endpoints of this package exchange beyond
 // the reference's protocol. They are WASK and WINS segments whose frg is not 0,
 // without payload except for PROBE, CLOSE and RESETKEY. Other implementations
@@ -63,7 +65,7 @@ func (s signal) encode(h header, b []byte) {
 	if s.asks() {
 		h.cmd = cmdWask
 	}
-	h.frg, h.sn, h.ts, h.len = uint8(s.code), seq(s.sn), seq(s.ts), 0
+	h.frg, h.sn, h.ts, h.len = uint8(s.code), serial.Number(s.sn), serial.Number(s.ts), 0
 	h.encode(b)
 }
 
