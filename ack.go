@@ -2,6 +2,7 @@ package kcp
 
 import (
 	"github.com/arqnet/kcp/internal/recovery"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // Delayed ACK (RFC 1122 §4.2.3.2), Extensions.ThinAcks. The reference answers
@@ -28,7 +29,7 @@ func (k *KCP) ackedRecently(sn seq) bool {
 // flushEarlyAcks puts out an ACK for every segment that una does not cover. Of
 // the other ACKs, if there are any, it leaves the one with the oldest ts
 // (RFC 7323 §4.3) to flushCoveredAck.
-func (k *KCP) flushEarlyAcks(h *header) {
+func (k *KCP) flushEarlyAcks(h *wire.Header) {
 	p := &k.rcv.ackPolicy
 	covered := k.rcv.acks[:0]
 	for _, a := range k.rcv.acks {
@@ -59,7 +60,7 @@ func (k *KCP) flushEarlyAcks(h *header) {
 //   - The peer should take a round-trip sample again. One for each round trip
 //     is enough (RFC 6298 §3).
 //   - A gap was filled, and the peer may want to know by which transmission.
-func (k *KCP) flushCoveredAck(h *header, bare bool) {
+func (k *KCP) flushCoveredAck(h *wire.Header, bare bool) {
 	p := &k.rcv.ackPolicy
 	if p.Filled {
 		k.rcv.acks = append(k.rcv.acks[:0], p.Filler)
@@ -99,7 +100,7 @@ func (k *KCP) waitNoLonger() {
 // repeatAcks puts out once more the ACKs of packets before this one. They stand
 // in front of the new ACKs, because kcp-go takes its round-trip sample from the
 // last ACK of a packet.
-func (k *KCP) repeatAcks(h *header) {
+func (k *KCP) repeatAcks(h *wire.Header) {
 	if len(k.rcv.acks) == 0 || k.snd.validation != nil {
 		return
 	}

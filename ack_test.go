@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/recovery"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -39,7 +40,7 @@ func TestThinAcks(t *testing.T) {
 	var una seq
 	out := h.k.hooks.output
 	h.k.hooks.output = func(packet []byte) {
-		una = decodeHeader(packet).una
+		una = wire.DecodeHeader(packet).Una
 		out(packet)
 	}
 	h.input(push(0, 0, "a"))
@@ -50,13 +51,13 @@ func TestThinAcks(t *testing.T) {
 	h.input(push(1, 0, "b"))
 	h.advance(0) // whatever leaves may take it along, and this does
 	h.want("ack 1 ts=0 una=2 wnd=126")
-	h.input(segment(cmdPush, 0, 5, 2, 0, "c"), segment(cmdPush, 0, 6, 3, 0, "d"))
+	h.input(segment(wire.CmdPush, 0, 5, 2, 0, "c"), segment(wire.CmdPush, 0, 6, 3, 0, "d"))
 	h.send("y")
 	h.advance(5)
 	h.want(`push 2 frg=0 "y"`)
 	require.Equal(t, seq(4), una)
 	h.input(ack(2, h.now, 3))
-	h.input(segment(cmdPush, 0, 7, 4, 0, "e"), segment(cmdPush, 0, 8, 5, 0, "f"))
+	h.input(segment(wire.CmdPush, 0, 7, 4, 0, "e"), segment(wire.CmdPush, 0, 8, 5, 0, "f"))
 	srtt := uint32(h.k.snd.rtt.srtt)
 	h.due(srtt / 4)
 	h.advance(srtt / 4)
@@ -97,11 +98,11 @@ func TestThinAcksGap(t *testing.T) {
 	h.advance(0)
 	h.want("ack 7 ts=0 una=0 wnd=128")
 	// What fills the gap is named, with its ts: it tells which transmission came.
-	h.input(segment(cmdPush, 0, 3, 0, 0, "x"))
+	h.input(segment(wire.CmdPush, 0, 3, 0, 0, "x"))
 	h.send("y")
 	h.advance(1)
 	h.want(`push 1 frg=0 "y"`, "ack 0 ts=3 una=6 wnd=122")
-	h.input(segment(cmdPush, 0, 9, 6, 0, "x"), segment(cmdPush, 0, 5, 8, 0, "x"))
+	h.input(segment(wire.CmdPush, 0, 9, 6, 0, "x"), segment(wire.CmdPush, 0, 5, 8, 0, "x"))
 	h.send("y")
 	h.advance(1)
 	h.want(`push 2 frg=0 "y"`, "ack 6 ts=9 una=9 wnd=119")
@@ -119,7 +120,7 @@ func TestAckHold(t *testing.T) {
 				h.advance(0)
 				h.now += 90
 				h.k.SetClock(h.now)
-				h.input(segment(cmdAck, frg, h.now-90, 1, 2, ""))
+				h.input(segment(wire.CmdAck, frg, h.now-90, 1, 2, ""))
 				waited := on && frg&recovery.Waited != 0
 				require.Equal(t, waited, h.k.snd.rtt == before)
 				require.Equal(t, waited, h.k.snd.rate.Sample.RTT == 0)
@@ -140,7 +141,7 @@ func TestAckHold(t *testing.T) {
 				h.want(`push 3 frg=0 "z"`)
 				h.now++
 				h.k.SetClock(h.now)
-				h.input(segment(cmdWins, 0, 0, 0, 4, ""))
+				h.input(segment(wire.CmdWins, 0, 0, 0, 4, ""))
 				require.Equal(t, hold == 0, h.k.snd.rate.Sample.RTT > 0)
 			})
 		}
@@ -155,14 +156,14 @@ func TestAckHoldEnds(t *testing.T) {
 		h.send("x")
 		h.advance(0)
 		h.later(40)
-		h.input(segment(cmdAck, 77, h.now-40, 1, 2, ""))
+		h.input(segment(wire.CmdAck, 77, h.now-40, 1, 2, ""))
 		h.k.snd.rtt.rttvar = 20
 		h.out = nil
 		h.send("y")
 		h.advance(0)
 		rto := h.k.snd.rtt.rto
 		h.later(ms)
-		h.input(segment(cmdWins, 0, 0, 0, 2, ""))
+		h.input(segment(wire.CmdWins, 0, 0, 0, 2, ""))
 		left := rto - min(ms, rto)
 		if !ends {
 			left = rto + 77 - ms

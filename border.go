@@ -5,6 +5,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/udp"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // What the Conn of a session may ask of its endpoint.
@@ -45,11 +46,11 @@ func (e *Endpoint) mayLogSession() (left uint64, ok bool) {
 // arguments are a MAC of both addresses, the conversation and token with the endpoint's
 // secret, as in a cookie. So no state is kept for addresses that the peer is not at,
 // however many they are. A challenge is valid for 10 to 20 seconds.
-func (e *Endpoint) challengeOf(path source, conv, token uint32, at time.Duration) signal {
+func (e *Endpoint) challengeOf(path source, conv, token uint32, at time.Duration) wire.Signal {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s := e.table.Cookies.Challenge(admission.MakeKey(path.addr, path.peer, conv), path.local.Addr(), token, at)
-	return signal{sigPing, s[0], s[1]}
+	return wire.Signal{Code: wire.Ping, SN: s[0], TS: s[1]}
 }
 
 // keepsWhole reports whether what a socket sends is fragmented nowhere, as probes of

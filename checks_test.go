@@ -16,6 +16,7 @@ import (
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/testenv"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -92,7 +93,7 @@ func TestTLSHelloWithoutCrypto(t *testing.T) {
 		pc, err := w.net.Listen("10.0.0.9:9")
 		require.NoError(t, err)
 		defer pc.Close()
-		packet := packetOf(77, segment(cmdWask, 1, 12345, 0, 0, ""), segment(cmdWins, 2, capTLS, handshake.Version, 0, ""))
+		packet := packetOf(77, segment(wire.CmdWask, 1, 12345, 0, 0, ""), segment(wire.CmdWins, 2, capTLS, handshake.Version, 0, ""))
 		_, err = pc.WriteTo(packet, l.Addr())
 		require.NoError(t, err)
 		time.Sleep(time.Second)
@@ -110,7 +111,7 @@ func TestTLSOtherConversationInside(t *testing.T) {
 		inject := func(conv uint32) {
 			a.mu.Lock()
 			head, tail := a.session.tls.app.Overhead()
-			content := packetOf(conv, segment(cmdWins, 0, 0, 0, 0, ""))
+			content := packetOf(conv, segment(wire.CmdWins, 0, 0, 0, 0, ""))
 			p := append(make([]byte, head), content...)
 			p = append(p, make([]byte, tail)...)
 			require.NoError(t, a.session.tls.app.Seal(p, nil))
@@ -207,11 +208,11 @@ func TestSecondFinBesideStreams(t *testing.T) {
 		time.Sleep(time.Second)
 		b.mu.Lock()
 		next := uint32(b.session.kcp.position().received)
-		require.True(t, b.session.takeFin(signal{sigFin, next + 5, 0}))
-		require.True(t, b.session.takeFin(signal{sigFin, next + 5, 0}), "again")
-		require.False(t, b.session.takeFin(signal{sigFin, next + 6, 0}))
-		require.False(t, b.session.takeFin(signal{sigClose, next + 4, 0}))
-		require.True(t, b.session.takeFin(signal{sigClose, next + 6, 0}))
+		require.True(t, b.session.takeFin(wire.Signal{Code: wire.Fin, SN: next + 5, TS: 0}))
+		require.True(t, b.session.takeFin(wire.Signal{Code: wire.Fin, SN: next + 5, TS: 0}), "again")
+		require.False(t, b.session.takeFin(wire.Signal{Code: wire.Fin, SN: next + 6, TS: 0}))
+		require.False(t, b.session.takeFin(wire.Signal{Code: wire.Close, SN: next + 4, TS: 0}))
+		require.True(t, b.session.takeFin(wire.Signal{Code: wire.Close, SN: next + 6, TS: 0}))
 		b.mu.Unlock()
 		require.NoError(t, a.Abort())
 	})
@@ -266,7 +267,7 @@ func TestNoProbesToOthers(t *testing.T) {
 func TestNoAnswerToOldVersionWithoutListener(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		e, pc := w.endpoint("10.0.0.2:5000", &Config{TLS: testenv.TLS()})
-		packet := packetOf(77, segment(cmdWask, 1, 12345, 0, 0, ""), segment(cmdWins, 2, capTLS, 1, 0, ""), segment(cmdWask, 0, 0, 0, 0, ""))
+		packet := packetOf(77, segment(wire.CmdWask, 1, 12345, 0, 0, ""), segment(wire.CmdWins, 2, capTLS, 1, 0, ""), segment(wire.CmdWask, 0, 0, 0, 0, ""))
 		to := pc.LocalAddr().(*net.UDPAddr).AddrPort()
 		w.net.Inject(netip.MustParseAddrPort("10.0.0.9:9"), to, packet)
 		time.Sleep(time.Second)
@@ -279,7 +280,7 @@ func TestNoAnswerToOldVersionWithoutListener(t *testing.T) {
 func TestNoDecoderUnderPressure(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
-		shard := fecShard(0, packetOf(b.Conv(), segment(cmdWins, 0, 0, 0, 0, "")))
+		shard := fecShard(0, packetOf(b.Conv(), segment(wire.CmdWins, 0, 0, 0, 0, "")))
 		var decoders []bool
 		b.mu.Lock()
 		for _, short := range []bool{true, false} {
@@ -334,7 +335,7 @@ func TestSilenceBeginsWithTheLastPacket(t *testing.T) {
 	later()
 	sent := h.k.sender().silentTransmissions()
 	require.Greater(t, sent, 1)
-	h.input(segment(cmdWask, 0, 0, 0, 0, ""))
+	h.input(segment(wire.CmdWask, 0, 0, 0, 0, ""))
 	require.Zero(t, h.k.sender().silentTransmissions())
 	later()
 	require.Positive(t, h.k.sender().silentTransmissions())
@@ -375,7 +376,7 @@ func TestTLSFlightIsWithinCredit(t *testing.T) {
 func TestPacketsOfNewAddresses(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
-		packet := inPacket{Packet: protect.Packet{Data: packetOf(b.Conv(), segment(cmdWins, 0, 0, 0, 0, ""))}}
+		packet := inPacket{Packet: protect.Packet{Data: packetOf(b.Conv(), segment(wire.CmdWins, 0, 0, 0, 0, ""))}}
 		for _, test := range []struct{ unvalidated, numbered, mine bool }{
 			{false, false, true}, {true, false, false}, {false, true, false},
 		} {
@@ -396,11 +397,11 @@ func TestPayloadsOfSignalsFit(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		a.mu.Lock()
-		s := signal{code: sigClose, sn: 1}
+		s := wire.Signal{Code: wire.Close, SN: 1}
 		a.session.hs.reasons = &closeReasons{ours: make([]byte, 100)}
 		fits := a.session.kcp.signalPayload(s)
 		mtu := a.session.kcp.cfg.mtu
-		a.session.kcp.cfg.mtu = headerSize + 99
+		a.session.kcp.cfg.mtu = wire.HeaderSize + 99
 		tooLong := a.session.kcp.signalPayload(s)
 		a.session.kcp.cfg.mtu = mtu
 		a.mu.Unlock()
@@ -435,7 +436,7 @@ func TestTwoWindowUpdatesShowALegacyPeer(t *testing.T) {
 			c := w.dial(e)
 			time.Sleep(100 * time.Millisecond) // before the second HELLO
 			for range updates {
-				w.net.Inject(netip.MustParseAddrPort(serverAddr), netip.MustParseAddrPort("10.0.0.2:5000"), packetOf(c.Conv(), segment(cmdWins, 0, 0, 0, 0, "")))
+				w.net.Inject(netip.MustParseAddrPort(serverAddr), netip.MustParseAddrPort("10.0.0.2:5000"), packetOf(c.Conv(), segment(wire.CmdWins, 0, 0, 0, 0, "")))
 				time.Sleep(20 * time.Millisecond)
 			}
 			require.Equal(t, updates >= 2, c.Peer().Legacy, "after %d", updates)

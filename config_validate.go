@@ -8,6 +8,7 @@ import (
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/streams"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // ConfigError reports an invalid setting, or with TakeOver and HandOver one of the new
@@ -170,8 +171,8 @@ func (c *Config) validateRanges() error {
 		min, max int
 	}{
 		{"MTU", c.MTU, minMTU, maxUDPPayload},
-		{"SendWindow", c.SendWindow, 1, maxWindow},
-		{"ReceiveWindow", c.ReceiveWindow, 1, maxWindow},
+		{"SendWindow", c.SendWindow, 1, wire.MaxWindow},
+		{"ReceiveWindow", c.ReceiveWindow, 1, wire.MaxWindow},
 		{"WriteBuffer", c.WriteBuffer, minWriteBuffer, maxConfigWriteBuffer},
 		{"Backlog", c.Backlog, 1, maxInt32},
 		{"MaxSessions", c.MaxSessions, 1, maxInt32},

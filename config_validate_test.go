@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/testenv"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/require"
 )
 
@@ -335,7 +336,7 @@ func TestSettersCheck(t *testing.T) {
 		for _, n := range []int{-1, 1, minMTU, room + minMTU - 1, maxUDPPayload + 1, math.MaxInt32, math.MinInt32} {
 			requireConfigError(t, "MTU", a.SetMTU(n))
 		}
-		for _, n := range []int{-1, maxWindow + 1, math.MaxInt32, math.MinInt32} {
+		for _, n := range []int{-1, wire.MaxWindow + 1, math.MaxInt32, math.MinInt32} {
 			requireConfigError(t, "SendWindow", a.SetWindow(n, 0))
 			requireConfigError(t, "ReceiveWindow", a.SetWindow(1, n))
 		}
@@ -360,7 +361,7 @@ func TestSettersCheck(t *testing.T) {
 		require.NoError(t, a.SetNoDelay(NoDelayTurbo, 10*time.Millisecond, math.MinInt32))
 		require.NoError(t, a.SetWriteBuffer(minWriteBuffer))
 		w.move(a, b, 1, 5000)
-		require.NoError(t, a.SetWindow(maxWindow, maxWindow))
+		require.NoError(t, a.SetWindow(wire.MaxWindow, wire.MaxWindow))
 		require.NoError(t, a.SetMTU(maxUDPPayload))
 		require.NoError(t, a.SetWriteBuffer(maxConfigWriteBuffer))
 		require.NoError(t, a.SetMaxRate(math.MaxInt))

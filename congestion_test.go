@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/congestion"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -261,8 +262,8 @@ func TestOnRecovered(t *testing.T) {
 	}{
 		{"first", 5, [][]byte{ack(1, 1080, 1)}, []bool{true}},
 		{"second", 80, [][]byte{ack(1, 1160, 1)}, []bool{false}},
-		{"una, too soon for the second", 5, [][]byte{segment(cmdWins, 0, 0, 0, 3, "")}, []bool{true}},
-		{"una, either", 85, [][]byte{segment(cmdWins, 0, 0, 0, 3, "")}, []bool{false}},
+		{"una, too soon for the second", 5, [][]byte{segment(wire.CmdWins, 0, 0, 0, 3, "")}, []bool{true}},
+		{"una, either", 85, [][]byte{segment(wire.CmdWins, 0, 0, 0, 3, "")}, []bool{false}},
 		{"una, and the first", 85, [][]byte{ack(1, 1080, 3)}, []bool{true}},
 		{"una, and the second", 85, [][]byte{ack(1, 1160, 3)}, []bool{false}},
 		{"nothing of it", 5, [][]byte{ack(3, 1080, 1)}, nil},

@@ -11,6 +11,7 @@ import (
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/wakeup"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // sessionHost is a Conn as the host of its session. Conn.mu is held.
@@ -44,7 +45,7 @@ func (h *sessionHost) move(to source) bool {
 	return h.ep.rekey((*Conn)(h), admission.MakeKey(to.addr, to.peer, (*Conn)(h).Conv()))
 }
 
-func (h *sessionHost) reply(to source, by protect.Protection, first header, signals ...signal) bool {
+func (h *sessionHost) reply(to source, by protect.Protection, first wire.Header, signals ...wire.Signal) bool {
 	return h.ep.reply(to, by, first, signals...)
 }
 
@@ -54,7 +55,7 @@ func (h *sessionHost) pays(n int) bool {
 	return h.ep.opens.Take(key, n)
 }
 
-func (h *sessionHost) challenge(to source, token uint32, at time.Duration) signal {
+func (h *sessionHost) challenge(to source, token uint32, at time.Duration) wire.Signal {
 	return h.ep.challengeOf(to, (*Conn)(h).Conv(), token, at)
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/congestion"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // set locks c.mu, and changes settings.
@@ -43,8 +44,8 @@ func (c *Conn) SetWindow(send, receive int) error {
 		field string
 		value int
 	}{{"SendWindow", send}, {"ReceiveWindow", receive}} {
-		if w.value < 0 || w.value > maxWindow {
-			return &ConfigError{w.field, w.value, fmt.Sprintf("must be in [1, %d], or 0 to leave it", maxWindow)}
+		if w.value < 0 || w.value > wire.MaxWindow {
+			return &ConfigError{w.field, w.value, fmt.Sprintf("must be in [1, %d], or 0 to leave it", wire.MaxWindow)}
 		}
 	}
 	return c.set(&change{of: ofWindow, n: send, m: receive})

@@ -8,34 +8,35 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp/internal/recovery"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // carriesCopies reports whether a segment with such a header may carry copies.
-func carriesCopies(h *header) bool {
-	if h.cmd == cmdAck {
-		return h.len > 0
+func carriesCopies(h *wire.Header) bool {
+	if h.Cmd == wire.CmdAck {
+		return h.Len > 0
 	}
-	return h.frg&recovery.CopiesFlag != 0 && (h.cmd == cmdPush || h.cmd == cmdStream)
+	return h.Frg&recovery.CopiesFlag != 0 && (h.Cmd == wire.CmdPush || h.Cmd == wire.CmdStream)
 }
 
 // copiesIn returns the segments of a packet, without its copies, and the copies.
 func copiesIn(t *testing.T, packet []byte) (plain []byte, carried []recovery.Copy) {
 	for len(packet) > 0 {
-		h := decodeHeader(packet)
-		payload, ok := h.payload(packet[headerSize:])
+		h := wire.DecodeHeader(packet)
+		payload, ok := h.Payload(packet[wire.HeaderSize:])
 		require.True(t, ok)
-		packet = packet[headerSize+len(payload):]
+		packet = packet[wire.HeaderSize+len(payload):]
 		if carriesCopies(&h) {
-			data, s, ok := recovery.SplitCopies(h.cmd == cmdAck, payload, h.sn, h.ts)
+			data, s, ok := recovery.SplitCopies(h.Cmd == wire.CmdAck, payload, h.SN, h.TS)
 			require.True(t, ok)
 			for c, more := s.Next(); more; c, more = s.Next() {
 				carried = append(carried, c)
 			}
-			if payload = data; h.cmd != cmdAck {
-				h.frg &^= recovery.CopiesFlag
+			if payload = data; h.Cmd != wire.CmdAck {
+				h.Frg &^= recovery.CopiesFlag
 			}
 		}
-		plain = append(plain, segment(h.cmd, h.frg, uint32(h.ts), uint32(h.sn), uint32(h.una), string(payload))...)
+		plain = append(plain, segment(h.Cmd, h.Frg, uint32(h.TS), uint32(h.SN), uint32(h.Una), string(payload))...)
 	}
 	return plain, carried
 }
@@ -85,7 +86,7 @@ func TestShortCopies(t *testing.T) {
 	step("c", `push 2 frg=0 "c"`, `copy 1 frg=0 "b"`, `copy 0 frg=0 "a"`)
 	step("d", `push 3 frg=0 "d"`, `copy 2 frg=0 "c"`, `copy 1 frg=0 "b"`)
 	require.EqualValues(t, 5, h.k.Counters().Repeats)
-	h.input(segment(cmdPush, 0, 7, 0, 3, "p"))
+	h.input(segment(wire.CmdPush, 0, 7, 0, 3, "p"))
 	h.advance(10)
 	h.want(`ack 0 ts=7 una=1 wnd=128`, `copy 3 frg=0 "d"`)
 	h.input(ack(4, 0, 3)) // nothing of the kind was sent
@@ -108,7 +109,7 @@ func TestCopiesAreTaken(t *testing.T) {
 	h.input(push(0, 0, "a"))
 	h.advance(0)
 	h.out = nil
-	h.input(carrier(cmdPush, 0, 5, 3, 0, "d", recovery.Copy{SN: 2, Data: []byte("c")}, recovery.Copy{SN: 1, Data: []byte("b")}, recovery.Copy{SN: 0, Data: []byte("a")}))
+	h.input(carrier(wire.CmdPush, 0, 5, 3, 0, "d", recovery.Copy{SN: 2, Data: []byte("c")}, recovery.Copy{SN: 1, Data: []byte("b")}, recovery.Copy{SN: 0, Data: []byte("a")}))
 	for _, want := range []string{"a", "b", "c", "d"} {
 		h.recv(want)
 	}
@@ -118,8 +119,8 @@ func TestCopiesAreTaken(t *testing.T) {
 	require.EqualValues(t, 1, h.k.Counters().Duplicates)
 	require.EqualValues(t, 4, h.k.Counters().BytesReceived)
 
-	h.input(carrier(cmdAck, 0, 900, 4, 0, "", recovery.Copy{SN: 4, Frg: 1, Data: []byte("e")}))
-	h.input(carrier(cmdPush, 0, 9, 6, 0, "g", recovery.Copy{SN: 5, Data: []byte("f")}))
+	h.input(carrier(wire.CmdAck, 0, 900, 4, 0, "", recovery.Copy{SN: 4, Frg: 1, Data: []byte("e")}))
+	h.input(carrier(wire.CmdPush, 0, 9, 6, 0, "g", recovery.Copy{SN: 5, Data: []byte("f")}))
 	h.recv("ef")
 	h.recv("g")
 	h.out = nil
@@ -131,11 +132,11 @@ func TestCopiesAreTaken(t *testing.T) {
 // an ACK's payload means nothing.
 func TestCopiesHaveToBeAnnounced(t *testing.T) {
 	h := newHarness(t, nil)
-	with := carrier(cmdPush, 0, 5, 1, 0, "d", recovery.Copy{SN: 0, Data: []byte("c")})
+	with := carrier(wire.CmdPush, 0, 5, 1, 0, "d", recovery.Copy{SN: 0, Data: []byte("c")})
 	h.input(with)
 	require.Equal(t, uint8(0x80), h.k.rcv.ring.at(1).frg)
-	require.Equal(t, string(with[headerSize:]), string(h.k.rcv.ring.at(1).data))
-	h.input(carrier(cmdAck, 0, 5, 2, 0, "", recovery.Copy{SN: 0, Data: []byte("c")}))
+	require.Equal(t, string(with[wire.HeaderSize:]), string(h.k.rcv.ring.at(1).data))
+	h.input(carrier(wire.CmdAck, 0, 5, 2, 0, "", recovery.Copy{SN: 0, Data: []byte("c")}))
 	require.Zero(t, h.k.rcv.nxt)
 	h.out = nil
 	h.advance(0)
@@ -153,18 +154,18 @@ func TestHostileCopies(t *testing.T) {
 		outside uint64 // segments that lie beyond the window
 		twice   uint64 // that have arrived
 	}{
-		{"beyond the window", carrier(cmdPush, 0, 0, 127, 0, "d", recovery.Copy{SN: 128 + 5}), nil, 1, 0},
-		{"of a segment half the circle away", carrier(cmdPush, 0, 0, 1<<31-5, 0, "d", recovery.Copy{SN: 1<<31 - 6}), nil, 2, 0},
-		{"long ago", carrier(cmdPush, 0, 0, 1<<32-60, 0, "d", recovery.Copy{SN: 1<<32 - 100}), nil, 0, 2},
-		{"in an ACK, beyond the window", carrier(cmdAck, 0, 0, 1<<20, 0, "", recovery.Copy{SN: 1 << 20}), nil, 1, 0},
-		{"of a stream", carrier(cmdPush, 0, 0, 2, 0, "d", recovery.Copy{SN: 1, Stream: true}), ErrCommand, 0, 0},
-		{"no size", segment(cmdPush, recovery.CopiesFlag, 0, 2, 0, "d"), ErrSegmentLength, 0, 0},
-		{"a size that lies", segment(cmdPush, recovery.CopiesFlag, 0, 2, 0, "data\x05\x00"), ErrSegmentLength, 0, 0},
-		{"a length that lies", segment(cmdPush, recovery.CopiesFlag, 0, 2, 0, "\x01\x7fabcd\x06\x00"), ErrSegmentLength, 0, 0},
-		{"too short for an ACK's", segment(cmdAck, 0, 0, 2, 0, "1234567"), ErrSegmentLength, 0, 0},
-		{"too many", segment(cmdPush, recovery.CopiesFlag, 0, 2, 0, string(make([]byte, 2*recovery.MostCopies+2))+"\x42\x00"), ErrSegmentLength, 0, 0},
-		{"another conversation", append([]byte{9}, carrier(cmdPush, 0, 0, 2, 0, "d", c)[1:]...), ErrConv, 0, 0},
-		{"una that was never sent", carrier(cmdPush, 0, 0, 2, 1, "d", c), ErrForgedUna, 0, 0},
+		{"beyond the window", carrier(wire.CmdPush, 0, 0, 127, 0, "d", recovery.Copy{SN: 128 + 5}), nil, 1, 0},
+		{"of a segment half the circle away", carrier(wire.CmdPush, 0, 0, 1<<31-5, 0, "d", recovery.Copy{SN: 1<<31 - 6}), nil, 2, 0},
+		{"long ago", carrier(wire.CmdPush, 0, 0, 1<<32-60, 0, "d", recovery.Copy{SN: 1<<32 - 100}), nil, 0, 2},
+		{"in an ACK, beyond the window", carrier(wire.CmdAck, 0, 0, 1<<20, 0, "", recovery.Copy{SN: 1 << 20}), nil, 1, 0},
+		{"of a stream", carrier(wire.CmdPush, 0, 0, 2, 0, "d", recovery.Copy{SN: 1, Stream: true}), ErrCommand, 0, 0},
+		{"no size", segment(wire.CmdPush, recovery.CopiesFlag, 0, 2, 0, "d"), ErrSegmentLength, 0, 0},
+		{"a size that lies", segment(wire.CmdPush, recovery.CopiesFlag, 0, 2, 0, "data\x05\x00"), ErrSegmentLength, 0, 0},
+		{"a length that lies", segment(wire.CmdPush, recovery.CopiesFlag, 0, 2, 0, "\x01\x7fabcd\x06\x00"), ErrSegmentLength, 0, 0},
+		{"too short for an ACK's", segment(wire.CmdAck, 0, 0, 2, 0, "1234567"), ErrSegmentLength, 0, 0},
+		{"too many", segment(wire.CmdPush, recovery.CopiesFlag, 0, 2, 0, string(make([]byte, 2*recovery.MostCopies+2))+"\x42\x00"), ErrSegmentLength, 0, 0},
+		{"another conversation", append([]byte{9}, carrier(wire.CmdPush, 0, 0, 2, 0, "d", c)[1:]...), ErrConv, 0, 0},
+		{"una that was never sent", carrier(wire.CmdPush, 0, 0, 2, 1, "d", c), ErrForgedUna, 0, 0},
 	} {
 		h := shortHarness(t, Extensions{})
 		require.ErrorIs(t, h.k.Input(test.packet), test.err, test.name)

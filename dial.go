@@ -16,6 +16,7 @@ import (
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/udp"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // Dialer dials sessions, each from a socket of its own. The zero value is ready to use.
@@ -216,7 +217,7 @@ func checkNetwork(op, network string) error {
 type simultaneousOpen = dialling.Open[sessionKey, *Conn]
 
 // tieNumber returns the number of a TIEBREAKER.
-func tieNumber(s signal) uint64 { return uint64(s.ts)<<32 | uint64(s.sn) }
+func tieNumber(s wire.Signal) uint64 { return uint64(s.TS)<<32 | uint64(s.SN) }
 
 // helloOf returns what a packet with TIEBREAKER says.
 func helloOf(p *admission.First) dialling.Hello {
@@ -227,7 +228,7 @@ func helloOf(p *admission.First) dialling.Hello {
 
 // pathChallenge returns the challenge of an address of a peer, at a time (RFC 9000
 // §8.2). Only what was sent there has it.
-func (e *Endpoint) pathChallenge(to source, at time.Duration) signal {
+func (e *Endpoint) pathChallenge(to source, at time.Duration) wire.Signal {
 	to.local = udp.Local{} // a probe leaves before anything has come
 	return e.challengeOf(to, 0, 0, at)
 }
@@ -236,7 +237,7 @@ func (e *Endpoint) pathChallenge(to source, at time.Duration) signal {
 // from.
 func (e *Endpoint) answersPath(first *admission.First, from source, now time.Duration) bool {
 	pong := signalOf(first.Pong)
-	return pong.code != 0 && (pong == e.pathChallenge(from, now).answer() || pong == e.pathChallenge(from, now-admission.CookieTime).answer())
+	return pong.Code != 0 && (pong == e.pathChallenge(from, now).Answer() || pong == e.pathChallenge(from, now-admission.CookieTime).Answer())
 }
 
 // checkSimultaneous returns an error if SimultaneousOpen does not go with the other
@@ -384,7 +385,7 @@ func (e *Endpoint) probeCandidates(ctx context.Context, o *simultaneousOpen, to 
 		now := e.now()
 		probe, ask, aim, wait := o.Probe(now)
 		if probe >= 0 {
-			e.probe(o, to[probe], ask, signal{}, now)
+			e.probe(o, to[probe], ask, wire.Signal{}, now)
 			e.sendReplies(0)
 		}
 		if c, _, _, ok := o.Dials(); ok && aim >= 0 {
@@ -401,18 +402,18 @@ func (e *Endpoint) probeCandidates(ctx context.Context, o *simultaneousOpen, to 
 // probe sends TIEBREAKER to an address of a peer, as far as the limit of replies allows:
 // with a challenge of the address if ask is set, and with the answer to the peer's,
 // unless its code is 0.
-func (e *Endpoint) probe(o *simultaneousOpen, to source, ask bool, answer signal, now time.Duration) {
+func (e *Endpoint) probe(o *simultaneousOpen, to source, ask bool, answer wire.Signal, now time.Duration) {
 	_, conv, tie, ok := o.Dials()
 	if !ok {
 		return // no number is drawn
 	}
-	e.reply(to, e.outside, header{conv: conv, wnd: minRcvWnd}, e.probeSignals(to, tie, ask, answer, now)...)
+	e.reply(to, e.outside, wire.Header{Conv: conv, Wnd: minRcvWnd}, e.probeSignals(to, tie, ask, answer, now)...)
 }
 
 // probeSignals returns the signals of probe.
-func (e *Endpoint) probeSignals(to source, tie uint64, ask bool, answer signal, now time.Duration) []signal {
-	signals := []signal{{sigTiebreak, uint32(tie), uint32(tie >> 32)}}
-	if answer.code != 0 {
+func (e *Endpoint) probeSignals(to source, tie uint64, ask bool, answer wire.Signal, now time.Duration) []wire.Signal {
+	signals := []wire.Signal{{Code: wire.Tiebreak, SN: uint32(tie), TS: uint32(tie >> 32)}}
+	if answer.Code != 0 {
 		signals = append(signals, answer)
 	}
 	if ask {
@@ -427,12 +428,12 @@ func (e *Endpoint) tell(v *dialling.Verdict[sessionKey, *Conn], first *admission
 	if !v.Tell {
 		return
 	}
-	size, answer := headerSize, signal{}
+	size, answer := wire.HeaderSize, wire.Signal{}
 	if first.Request.Code == handshake.CodePing {
-		size, answer = size+headerSize, signalOf(first.Request).answer()
+		size, answer = size+wire.HeaderSize, signalOf(first.Request).Answer()
 	}
 	if v.Ask {
-		size += headerSize
+		size += wire.HeaderSize
 	}
 	key := first.Key
 	key.Conv = 0
@@ -446,9 +447,9 @@ func (e *Endpoint) tell(v *dialling.Verdict[sessionKey, *Conn], first *admission
 func drawTie(o *simultaneousOpen, c *Conn, again bool) {
 	c.mu.Lock()
 	defer c.unlock()
-	tie := signal{sigTiebreak, c.ep.env.Uint32(), c.ep.env.Uint32()}
+	tie := wire.Signal{Code: wire.Tiebreak, SN: c.ep.env.Uint32(), TS: c.ep.env.Uint32()}
 	if number, ok := o.Inherits(); ok {
-		tie.sn, tie.ts = uint32(number), uint32(number>>32)
+		tie.SN, tie.TS = uint32(number), uint32(number>>32)
 	}
 	c.session.dialAnother(tie, again)
 	o.Dial(c, c.Conv(), tieNumber(tie))

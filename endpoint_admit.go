@@ -32,7 +32,7 @@ func (e *Endpoint) initGate() {
 		TLS: c.TLS != nil, Authentic: e.protection.Authentic, Migrates: e.migrates, SharedConvs: c.SharedConvs,
 		RefusesLegacy: refusesLegacy(c, e.protection), AlwaysValidate: c.AddressValidation == ValidateAlways,
 		MaxSessions: c.MaxSessions, MaxHalfOpen: c.MaxHalfOpen,
-		Protection: e.protection, Outside: e.outside, Info: e.infoSignal().toHandshake(), Random: e.env, Epoch: e.epoch,
+		Protection: e.protection, Outside: e.outside, Info: handshakeSignal(e.infoSignal()), Random: e.env, Epoch: e.epoch,
 	}
 }
 

@@ -13,17 +13,18 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/require"
 )
 
 // bytesOf returns the segment of a signal.
-func bytesOf(s signal) []byte {
-	b := make([]byte, headerSize)
-	s.encode(header{conv: 7, wnd: 128}, b)
+func bytesOf(s wire.Signal) []byte {
+	b := make([]byte, wire.HeaderSize)
+	s.Encode(wire.Header{Conv: 7, Wnd: 128}, b)
 	return b
 }
 
-func hello(token uint32) []byte { return bytesOf(signal{sigHello, 0, token}) }
+func hello(token uint32) []byte { return bytesOf(wire.Signal{Code: wire.Hello, SN: 0, TS: token}) }
 
 // floods are first packets of unknown senders.
 var floods = []struct {
@@ -36,7 +37,7 @@ var floods = []struct {
 		return packetOf(r.Uint32(), hello(r.Uint32()), bytesOf(infoSignal()), push(0, 0, string(make([]byte, 500))))
 	}},
 	{"hello with wrong cookie", func(r *rand.Rand) []byte {
-		return packetOf(r.Uint32(), hello(r.Uint32()), bytesOf(signal{sigCookie, r.Uint32(), r.Uint32()}), bytesOf(infoSignal()))
+		return packetOf(r.Uint32(), hello(r.Uint32()), bytesOf(wire.Signal{Code: wire.Cookie, SN: r.Uint32(), TS: r.Uint32()}), bytesOf(infoSignal()))
 	}},
 	{"push", func(r *rand.Rand) []byte { return packetOf(r.Uint32(), push(0, 0, string(make([]byte, 1300)))) }},
 	{"short push", func(r *rand.Rand) []byte { return packetOf(r.Uint32(), push(0, 0, "")) }},
@@ -47,14 +48,14 @@ var floods = []struct {
 		}
 		return packetOf(r.Uint32(), p)
 	}},
-	{"wask", func(r *rand.Rand) []byte { return packetOf(r.Uint32(), segment(cmdWask, 0, 0, 0, 0, "")) }},
+	{"wask", func(r *rand.Rand) []byte { return packetOf(r.Uint32(), segment(wire.CmdWask, 0, 0, 0, 0, "")) }},
 	{"signal", func(r *rand.Rand) []byte {
-		return packetOf(r.Uint32(), bytesOf(signal{signalCode(1 + r.IntN(255)), r.Uint32(), r.Uint32()}))
+		return packetOf(r.Uint32(), bytesOf(wire.Signal{Code: wire.Code(1 + r.IntN(255)), SN: r.Uint32(), TS: r.Uint32()}))
 	}},
 	{"signals", func(r *rand.Rand) []byte {
 		p := []byte(nil)
 		for range 40 {
-			p = append(p, bytesOf(signal{signalCode(1 + r.IntN(9)), r.Uint32() * uint32(r.IntN(2)), r.Uint32()})...)
+			p = append(p, bytesOf(wire.Signal{Code: wire.Code(1 + r.IntN(9)), SN: r.Uint32() * uint32(r.IntN(2)), TS: r.Uint32()})...)
 		}
 		return packetOf(r.Uint32(), p)
 	}},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/streams"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -27,7 +28,7 @@ type memoryHog struct {
 func streamMessages(id, sn uint32, first, n, size int) (p []byte) {
 	for i := range n {
 		h := streams.Header{ID: id, Kind: streams.Data, End: true, Opens: true, MID: seq(first + i)}
-		p = append(p, segment(cmdStream, 0, 0, sn+uint32(i), 0, string(h.Append(nil))+string(make([]byte, size)))...)
+		p = append(p, segment(wire.CmdStream, 0, 0, sn+uint32(i), 0, string(h.Append(nil))+string(make([]byte, size)))...)
 	}
 	return p
 }
@@ -65,8 +66,8 @@ func newMemoryWorld(w *world, config *Config) *memoryWorld {
 			return true
 		}
 		for _, s := range signalsOf(p) {
-			if s.code == sigHello|sigAnswer {
-				m.tokens[to] = s.sn
+			if s.Code == wire.Hello|wire.Answer {
+				m.tokens[to] = s.SN
 			}
 		}
 		return false
@@ -88,7 +89,7 @@ func (m *memoryWorld) hog(n int) {
 	}
 	m.settle()
 	for i := range n {
-		m.net.Inject(floodAddr(i), m.to, packetOf(uint32(1000+i), bytesOf(signal{sigConfirm, m.tokens[floodAddr(i)], 9})))
+		m.net.Inject(floodAddr(i), m.to, packetOf(uint32(1000+i), bytesOf(wire.Signal{Code: wire.Confirm, SN: m.tokens[floodAddr(i)], TS: 9})))
 	}
 	m.settle()
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/arqnet/kcp/internal/neterr"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // write writes batch to a socket. A write error concerns one packet, which then
@@ -87,18 +88,18 @@ func (e *Endpoint) writeFailed(err error) bool {
 
 // reply sends three signals at most to an address that is not the peer's of a session,
 // which by seals. It reports whether the limit of the rate allows that.
-func (e *Endpoint) reply(to source, by protect.Protection, h header, signals ...signal) bool {
+func (e *Endpoint) reply(to source, by protect.Protection, h wire.Header, signals ...wire.Signal) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !e.table.MayReply(e.now()) {
 		e.counters.dropReplies.Add(1)
 		return false
 	}
-	var content [3 * headerSize]byte
+	var content [3 * wire.HeaderSize]byte
 	for i, s := range signals {
-		s.encode(h, content[i*headerSize:])
+		s.Encode(h, content[i*wire.HeaderSize:])
 	}
-	e.queueReplyLocked(to, by, content[:len(signals)*headerSize])
+	e.queueReplyLocked(to, by, content[:len(signals)*wire.HeaderSize])
 	return true
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/stats"
 	"github.com/stretchr/testify/require"
 )
@@ -24,8 +25,8 @@ func TestAnswersAreBounded(t *testing.T) {
 		a, b, l := w.pair(nil, nil)
 		var answered atomic.Int32
 		w.net.SetFilter(func(from, _ netip.AddrPort, p []byte) bool {
-			for ; from.Port() == 4000 && len(p) >= headerSize; p = p[headerSize:] {
-				if h := decodeHeader(p); h.frg == uint8(sigPing|sigAnswer) {
+			for ; from.Port() == 4000 && len(p) >= wire.HeaderSize; p = p[wire.HeaderSize:] {
+				if h := wire.DecodeHeader(p); h.Frg == uint8(wire.Ping|wire.Answer) {
 					answered.Add(1)
 				}
 			}
@@ -33,14 +34,14 @@ func TestAnswersAreBounded(t *testing.T) {
 		})
 		var questions []byte
 		for i := range uint32(2000) {
-			questions = append(questions, packetOf(a.Conv(), bytesOf(signal{sigPing, i, i}))...)
+			questions = append(questions, packetOf(a.Conv(), bytesOf(wire.Signal{Code: wire.Ping, SN: i, TS: i}))...)
 		}
 		from, to := a.LocalAddr().(*net.UDPAddr).AddrPort(), l.Addr().(*net.UDPAddr).AddrPort()
 		before := b.Stats().ProbesReceived
 		w.net.Inject(from, to, questions)
 		time.Sleep(time.Second)
-		require.EqualValues(t, maxSignals, answered.Load())
-		require.EqualValues(t, maxSignals, b.Stats().ProbesReceived-before)
+		require.EqualValues(t, wire.MaxSignals, answered.Load())
+		require.EqualValues(t, wire.MaxSignals, b.Stats().ProbesReceived-before)
 		require.Equal(t, Drops{Requests: 1}, b.Stats().Dropped)
 		send(t, a, content(1, 50000))
 		receive(t, b, content(1, 50000))

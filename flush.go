@@ -5,6 +5,7 @@ import (
 
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/recovery"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/stats"
 )
 
@@ -74,9 +75,9 @@ func (k *KCP) Flush() {
 		return
 	}
 	due := k.dueNow()
-	h := header{conv: k.conv, wnd: k.wndUnused(), una: k.rcv.nxt}
+	h := wire.Header{Conv: k.conv, Wnd: k.wndUnused(), Una: k.rcv.nxt}
 	if due&dueValidation != 0 {
-		if h.una = k.unaToSend(); k.holdsAcks() {
+		if h.Una = k.unaToSend(); k.holdsAcks() {
 			k.rcv.acks = k.rcv.acks[:0]
 		}
 	}
@@ -196,7 +197,7 @@ func (k *KCP) refuse() {
 
 // flushAcks sends one ACK for every PUSH received since the last flush, or as
 // few as Extensions.SparseAcks allows.
-func (k *KCP) flushAcks(h *header) {
+func (k *KCP) flushAcks(h *wire.Header) {
 	for i, a := range k.rcv.acks {
 		if k.cfg.ext.SparseAcks && i != len(k.rcv.acks)-1 && a.SN.Before(k.rcv.nxt) {
 			continue
@@ -208,12 +209,12 @@ func (k *KCP) flushAcks(h *header) {
 
 // putAck puts an acknowledgement into a packet, unless the anti-amplification
 // limit forbids it (RFC 9000 §8.1). frg is 0 except for putReplyAck.
-func (k *KCP) putAck(h *header, a recovery.Ack, frg uint8) {
-	if k.snd.validation != nil && !k.maySend(headerSize) {
+func (k *KCP) putAck(h *wire.Header, a recovery.Ack, frg uint8) {
+	if k.snd.validation != nil && !k.maySend(wire.HeaderSize) {
 		return // the peer retransmits, and is acknowledged then
 	}
-	h.cmd, h.frg, h.sn, h.ts, h.len = cmdAck, frg, a.SN, a.TS, 0
-	h.encode(k.reserve(headerSize, k.maxPacket()))
+	h.Cmd, h.Frg, h.SN, h.TS, h.Len = wire.CmdAck, frg, a.SN, a.TS, 0
+	h.Encode(k.reserve(wire.HeaderSize, k.maxPacket()))
 	k.counters.AcksSent++
 }
 
@@ -254,18 +255,18 @@ func (k *KCP) scheduleProbe() {
 // flushProbes sends the window probes and updates that are due. Their sn and ts
 // are left over from the last ACK of this flush, as in the reference; no
 // receiver reads them.
-func (k *KCP) flushProbes(h *header) {
-	if !k.maySend(2 * headerSize) {
+func (k *KCP) flushProbes(h *wire.Header) {
+	if !k.maySend(2 * wire.HeaderSize) {
 		k.peer.probe = 0
 	}
 	if k.peer.probe&sendWask != 0 {
-		h.cmd = cmdWask
-		h.encode(k.reserve(headerSize, k.maxPacket()))
+		h.Cmd = wire.CmdWask
+		h.Encode(k.reserve(wire.HeaderSize, k.maxPacket()))
 		k.counters.ProbesSent++
 	}
 	if k.peer.probe&sendWins != 0 {
-		h.cmd = cmdWins
-		h.encode(k.reserve(headerSize, k.maxPacket()))
+		h.Cmd = wire.CmdWins
+		h.Encode(k.reserve(wire.HeaderSize, k.maxPacket()))
 	}
 	k.peer.probe = 0
 }
@@ -378,7 +379,7 @@ func (k *KCP) backOff(s *sendSegment) {
 }
 
 // flushNew sends the segments from first on for the first time.
-func (k *KCP) flushNew(h *header, first seq) {
+func (k *KCP) flushNew(h *wire.Header, first seq) {
 	resendTS := k.clock.now + k.firstTimeout(k.snd.rtt.rto) + seq(k.peer.ackHold)
 	for sn := first; sn != k.snd.nxt; sn++ {
 		s := k.snd.ring.at(sn)
@@ -416,7 +417,7 @@ func (k *KCP) probeTimeout(rtt uint32) uint32 {
 }
 
 // sendSegment puts s into a packet and starts its retransmission timer.
-func (k *KCP) sendSegment(s *sendSegment, h *header) {
+func (k *KCP) sendSegment(s *sendSegment, h *wire.Header) {
 	if s.tag != nil {
 		k.abandonIfSpent(s, s.xmit)
 	}
@@ -437,8 +438,8 @@ func (k *KCP) sendSegment(s *sendSegment, h *header) {
 
 // putSegment puts s into a packet, cuts it into several, or passes it to
 // outputInPlace as a packet of its own.
-func (k *KCP) putSegment(s *sendSegment, h *header) {
-	h.cmd, h.frg, h.ts, h.sn, h.len = cmdPush, s.frg, k.clock.now, s.sn, uint32(len(s.data))
+func (k *KCP) putSegment(s *sendSegment, h *wire.Header) {
+	h.Cmd, h.Frg, h.TS, h.SN, h.Len = wire.CmdPush, s.frg, k.clock.now, s.sn, uint32(len(s.data))
 	if k.snd.validation != nil {
 		k.snd.validation.Transmitted(s.sn, k.clock.now)
 	}
@@ -453,7 +454,7 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 		}
 	}
 	if s.streamed {
-		h.cmd, h.frg = cmdStream, 0
+		h.Cmd, h.Frg = wire.CmdStream, 0
 	}
 	size := k.cfg.mtu
 	if s.xmit > 1 || s.repeats > 0 || k.snd.blackHole.Divides() {
@@ -465,7 +466,7 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 	}
 	if k.hooks.outputInPlace != nil && len(s.data) == k.cfg.mss && !s.beingWritten {
 		k.emit() // a full segment does not fit behind others
-		h.encode(s.buf[k.hooks.headroom-headerSize:])
+		h.Encode(s.buf[k.hooks.headroom-wire.HeaderSize:])
 		s.beingWritten = true
 		if k.snd.validation != nil {
 			k.snd.validation.Charge(s.size(), !k.fits(s.size(), size))
@@ -480,8 +481,8 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 		return
 	}
 	b := k.reserve(s.size(), size)
-	h.encode(b)
-	copy(b[headerSize:], s.data)
+	h.Encode(b)
+	copy(b[wire.HeaderSize:], s.data)
 	k.packed(s)
 }
 

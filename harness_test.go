@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/arqnet/kcp/congestion"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/require"
 )
 
@@ -41,25 +42,25 @@ func newHarness(t *testing.T, setup func(k *KCP)) *harness {
 func describe(t *testing.T, packet []byte) []string {
 	var out []string
 	for len(packet) > 0 {
-		require.GreaterOrEqual(t, len(packet), headerSize)
-		h := decodeHeader(packet)
-		payload, ok := h.payload(packet[headerSize:])
+		require.GreaterOrEqual(t, len(packet), wire.HeaderSize)
+		h := wire.DecodeHeader(packet)
+		payload, ok := h.Payload(packet[wire.HeaderSize:])
 		require.True(t, ok)
-		switch h.cmd {
-		case cmdPush:
-			out = append(out, fmt.Sprintf("push %d frg=%d %q", h.sn, h.frg, payload))
-		case cmdAck:
-			s := fmt.Sprintf("ack %d ts=%d una=%d wnd=%d", h.sn, h.ts, h.una, h.wnd)
-			if h.frg != 0 {
-				s += fmt.Sprintf(" frg=%#x", h.frg)
+		switch h.Cmd {
+		case wire.CmdPush:
+			out = append(out, fmt.Sprintf("push %d frg=%d %q", h.SN, h.Frg, payload))
+		case wire.CmdAck:
+			s := fmt.Sprintf("ack %d ts=%d una=%d wnd=%d", h.SN, h.TS, h.Una, h.Wnd)
+			if h.Frg != 0 {
+				s += fmt.Sprintf(" frg=%#x", h.Frg)
 			}
 			out = append(out, s)
-		case cmdWask:
+		case wire.CmdWask:
 			out = append(out, "wask")
-		case cmdWins:
-			out = append(out, fmt.Sprintf("wins una=%d wnd=%d", h.una, h.wnd))
+		case wire.CmdWins:
+			out = append(out, fmt.Sprintf("wins una=%d wnd=%d", h.Una, h.Wnd))
 		}
-		packet = packet[headerSize+len(payload):]
+		packet = packet[wire.HeaderSize+len(payload):]
 	}
 	return out
 }

@@ -2,6 +2,7 @@ package kcp
 
 import (
 	"github.com/arqnet/kcp/internal/recovery"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // Bits of peerWindow.probe: the window segments that the next flush sends.
@@ -35,7 +36,7 @@ func (k *KCP) Input(packet []byte) error { return k.input(packet, false) }
 func (k *KCP) InputRecovered(packet []byte) error { return k.input(packet, true) }
 
 func (k *KCP) input(packet []byte, recovered bool) error {
-	if len(packet) < headerSize {
+	if len(packet) < wire.HeaderSize {
 		return ErrPacketShort
 	}
 	k.counters.PacketsReceived++
@@ -45,21 +46,21 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 	k.rcv.ackPolicy.Gap = k.rcv.early > 0
 	flying, early := k.snd.inFlight, uint32(0)
 	var newest newestAck
-	for len(packet) >= headerSize {
-		h := decodeHeader(packet)
-		payload, err := k.checkSegment(&h, packet[headerSize:])
+	for len(packet) >= wire.HeaderSize {
+		h := wire.DecodeHeader(packet)
+		payload, err := k.checkSegment(&h, packet[wire.HeaderSize:])
 		if err != nil {
 			return err
 		}
 		isSignal, outside := false, false
-		if h.frg != 0 && (h.cmd == cmdWask || h.cmd == cmdWins) {
+		if h.Frg != 0 && (h.Cmd == wire.CmdWask || h.Cmd == wire.CmdWins) {
 			isSignal, outside = k.inputSignal(&h, payload)
 		}
 		if outside {
-			packet = packet[headerSize+len(payload):]
+			packet = packet[wire.HeaderSize+len(payload):]
 			continue
 		}
-		if h.una.After(k.snd.nxt) {
+		if h.Una.After(k.snd.nxt) {
 			return ErrForgedUna
 		}
 		if !recovered {
@@ -70,39 +71,39 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 			if k.rare != nil && !recovered {
 				k.noteCovered(&h)
 			}
-			k.ackBelow(h.una)
+			k.ackBelow(h.Una)
 		}
-		if k.rcv.copies && (h.cmd == cmdAck && h.len > 0 || h.frg&recovery.CopiesFlag != 0 && (h.cmd == cmdPush || h.cmd == cmdStream)) {
+		if k.rcv.copies && (h.Cmd == wire.CmdAck && h.Len > 0 || h.Frg&recovery.CopiesFlag != 0 && (h.Cmd == wire.CmdPush || h.Cmd == wire.CmdStream)) {
 			if payload, err = k.inputCopies(&h, payload, recovered); err != nil {
 				return err
 			}
 		}
-		switch h.cmd {
-		case cmdAck:
+		switch h.Cmd {
+		case wire.CmdAck:
 			k.inputAck(&h, una, recovered)
-			newest.add(h.sn, h.ts)
-			if h.sn.After(h.una) {
+			newest.add(h.SN, h.TS)
+			if h.SN.After(h.Una) {
 				early++
 			}
-		case cmdPush:
+		case wire.CmdPush:
 			k.inputPush(&h, payload, recovered)
-		case cmdStream:
+		case wire.CmdStream:
 			k.inputStream(&h, payload, recovered)
-		case cmdPiece, cmdStreamPiece:
+		case wire.CmdPiece, wire.CmdStreamPiece:
 			if err := k.inputPiece(&h, payload, recovered); err != nil {
 				return err
 			}
-		case cmdWask:
+		case wire.CmdWask:
 			k.counters.ProbesReceived++
 			if !isSignal {
 				k.peer.probe |= sendWins
 			}
-		case cmdWins:
+		case wire.CmdWins:
 			if !isSignal {
 				k.counters.WindowUpdates++
 			}
 		}
-		packet = packet[headerSize+int(h.len):]
+		packet = packet[wire.HeaderSize+int(h.Len):]
 	}
 	if k.peer.ackHold != 0 {
 		k.waitNoLonger()
@@ -139,18 +140,18 @@ func (k *KCP) afterInput(una seq, flying int) {
 
 // checkSegment returns the payload of the segment with header h, or the reason
 // why the segment is bad. rest is what follows the header.
-func (k *KCP) checkSegment(h *header, rest []byte) ([]byte, error) {
-	if h.conv != k.conv {
+func (k *KCP) checkSegment(h *wire.Header, rest []byte) ([]byte, error) {
+	if h.Conv != k.conv {
 		return nil, ErrConv
 	}
-	payload, ok := h.payload(rest)
+	payload, ok := h.Payload(rest)
 	if !ok {
 		return nil, ErrSegmentLength
 	}
-	if !knownCmd(h.cmd) && !(h.cmd == cmdPiece && k.cfg.ext.TakePieces) && !(streamCmd(h.cmd) && k.hooks.host != nil && k.hooks.host.takesStreams()) {
+	if !wire.IsReference(h.Cmd) && !(h.Cmd == wire.CmdPiece && k.cfg.ext.TakePieces) && !(wire.IsStream(h.Cmd) && k.hooks.host != nil && k.hooks.host.takesStreams()) {
 		return nil, ErrCommand
 	}
-	if h.cmd == cmdWask && h.frg != 0 && k.hooks.host != nil && !k.mayAnswer() {
+	if h.Cmd == wire.CmdWask && h.Frg != 0 && k.hooks.host != nil && !k.mayAnswer() {
 		return nil, ErrRequests
 	}
 	return payload, nil
@@ -160,47 +161,47 @@ func (k *KCP) checkSegment(h *header, rest []byte) ([]byte, error) {
 // false, and the segment counts as the plain window probe or update that it
 // looks like. outside reports that the segment is from outside the session, so
 // that nothing else in it counts.
-func (k *KCP) inputSignal(h *header, payload []byte) (isSignal, outside bool) {
+func (k *KCP) inputSignal(h *wire.Header, payload []byte) (isSignal, outside bool) {
 	if k.hooks.host == nil {
 		return false, false
 	}
-	s, isSignal := h.signal()
+	s, isSignal := h.Signal()
 	if !isSignal {
 		return false, false
 	}
-	k.cfg.trace.signal(false, s.code)
+	k.cfg.trace.signal(false, s.Code)
 	return true, k.hooks.host.onSignal(s, payload)
 }
 
 // inputWindow takes the window that the peer advertises. A peer's una never decreases,
 // so a segment whose una is below the highest seen is older than that one.
-func (k *KCP) inputWindow(h *header) {
-	k.peer.unaWentBack = k.peer.wndMax > 0 && h.una.Before(k.peer.una)
-	if k.cfg.ext.FreshWindow && k.peer.wndMax > 0 && h.una.Before(k.peer.una) {
+func (k *KCP) inputWindow(h *wire.Header) {
+	k.peer.unaWentBack = k.peer.wndMax > 0 && h.Una.Before(k.peer.una)
+	if k.cfg.ext.FreshWindow && k.peer.wndMax > 0 && h.Una.Before(k.peer.una) {
 		return
 	}
-	k.peer.una = h.una
-	k.peer.wnd = uint32(h.wnd)
+	k.peer.una = h.Una
+	k.peer.wnd = uint32(h.Wnd)
 	k.peer.wndMax = max(k.peer.wndMax, k.peer.wnd)
 }
 
 // inputAck processes the acknowledgement of one segment. una is snd_una before
 // the packet. The packet's own una may have taken the segment out already, so
 // its ACK still counts as new.
-func (k *KCP) inputAck(h *header, una seq, recovered bool) {
+func (k *KCP) inputAck(h *wire.Header, una seq, recovered bool) {
 	k.counters.AcksReceived++
-	if v := k.snd.validation; v != nil && !v.Acknowledged(h.sn, h.ts) {
+	if v := k.snd.validation; v != nil && !v.Acknowledged(h.SN, h.TS) {
 		return
 	}
 	var s *sendSegment
-	if h.sn.Within(k.snd.una, k.snd.nxt) {
-		s = k.snd.ring.at(h.sn)
+	if h.SN.Within(k.snd.una, k.snd.nxt) {
+		s = k.snd.ring.at(h.SN)
 	}
-	isNew := s != nil || h.sn.Within(una, k.snd.una)
-	rtt := k.clock.now.Diff(h.ts)
+	isNew := s != nil || h.SN.Within(una, k.snd.una)
+	rtt := k.clock.now.Diff(h.TS)
 	if rtt >= 0 && !recovered && !k.snd.rate.Waited && (isNew || !k.cfg.ext.StrictRTT) {
 		if k.cfg.ext.StrictRTT {
-			k.snd.rtt.sampleWeighed(rtt, h.ts, k.clock.now, k.snd.inFlight, k.cfg.interval)
+			k.snd.rtt.sampleWeighed(rtt, h.TS, k.clock.now, k.snd.inFlight, k.cfg.interval)
 		} else {
 			k.snd.rtt.sample(rtt, k.cfg.interval)
 		}
@@ -210,13 +211,13 @@ func (k *KCP) inputAck(h *header, una seq, recovered bool) {
 		}
 	}
 	if s == nil {
-		k.matchLateAck(h.sn, h.ts)
+		k.matchLateAck(h.SN, h.TS)
 		return
 	}
 	switch {
 	case s.xmit == 1:
 	// An earlier transmission has arrived (Eifel detection, RFC 3522).
-	case h.ts.Before(s.ts):
+	case h.TS.Before(s.ts):
 		k.snd.recovery.Episode.Count(s.xmit == 2)
 		k.onSpurious(s.repaired)
 		k.cfg.trace.spurious(s.sn)
@@ -224,20 +225,20 @@ func (k *KCP) inputAck(h *header, una seq, recovered bool) {
 		k.snd.recovery.Episode.Count(false)
 		k.snd.recovery.Reordering.Genuine()
 	}
-	k.dropAcked(s, h.ts == s.ts)
+	k.dropAcked(s, h.TS == s.ts)
 	k.advanceUna()
 }
 
 // noteAckHold takes the peer's announcement from a segment, before its una. What
 // una acknowledges shows no round trip if the ACK may have waited.
-func (k *KCP) noteAckHold(h *header, recovered bool) {
+func (k *KCP) noteAckHold(h *wire.Header, recovered bool) {
 	if !k.cfg.ext.AwaitReplies {
 		return
 	}
 	k.snd.rate.Waited = k.peer.ackHold > 0
-	if h.cmd == cmdAck && !recovered {
-		k.peer.ackHold = h.frg & recovery.HoldMask
-		k.snd.rate.Waited = h.frg&recovery.Waited != 0
+	if h.Cmd == wire.CmdAck && !recovered {
+		k.peer.ackHold = h.Frg & recovery.HoldMask
+		k.snd.rate.Waited = h.Frg&recovery.Waited != 0
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/serial"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/stats"
 )
 
@@ -67,7 +68,7 @@ type KCP struct {
 	peer     peerWindow
 	rcv      receiver
 	out      packetBuilder
-	signals  signalQueue
+	signals  wire.Queue
 	counters Counters
 	rare     *rareMachine // nil: all of it is zero
 }
@@ -118,7 +119,7 @@ func newMachine(conv uint32, h hooks) *KCP {
 		hooks: h,
 		cfg: machineConfig{
 			mtu:       defaultMTU,
-			mss:       defaultMTU - headerSize,
+			mss:       defaultMTU - wire.HeaderSize,
 			sndWnd:    defaultSndWnd,
 			rcvWnd:    minRcvWnd,
 			nodelay:   NoDelayOff,
@@ -223,7 +224,7 @@ func (k *KCP) NextFlush() (at uint32, ok bool) {
 		switch {
 		case k.peer.wnd == 0 && k.peer.probeWait == 0:
 			earlier(k.clock.now)
-		case k.peer.wnd == 0 && !k.maySend(2*headerSize):
+		case k.peer.wnd == 0 && !k.maySend(2*wire.HeaderSize):
 		case k.peer.wnd == 0:
 			earlier(k.peer.tsProbe)
 		case k.mayAdmit(k.sendWindow()) && (k.snd.queue.n == 0 || k.snd.validation == nil || k.mayBegin(k.snd.queue.head, 0)):

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/require"
 )
 
@@ -36,7 +37,7 @@ func TestForgedUna(t *testing.T) {
 	h.advance(0)
 	h.want(`push 0 frg=0 "one"`)
 	for _, una := range []uint32{2, 1000, 0x7fffffff, 0x80000000, 0x80000001} {
-		require.ErrorIs(t, h.k.Input(segment(cmdWins, 0, 0, 0, una, "")), ErrForgedUna)
+		require.ErrorIs(t, h.k.Input(segment(wire.CmdWins, 0, 0, 0, una, "")), ErrForgedUna)
 		require.ErrorIs(t, h.k.Input(ack(0, 1000, una)), ErrForgedUna)
 	}
 	require.Equal(t, 1, h.k.WaitSend())
@@ -68,7 +69,7 @@ func TestSenderRefuses(t *testing.T) {
 	require.ErrorIs(t, err, ErrMessageTooLarge)
 	require.Zero(t, h.k.WaitSend())
 
-	p := segment(cmdWins, 0, 0, 0, 0, "")
+	p := segment(wire.CmdWins, 0, 0, 0, 0, "")
 	binary.LittleEndian.PutUint16(p[6:], 32)
 	h.input(p)
 	_, err = h.k.Send(make([]byte, 32*h.k.cfg.mss+1))
@@ -85,7 +86,7 @@ func TestSenderRefuses(t *testing.T) {
 func TestWindowAboveWire(t *testing.T) {
 	for window, want := range map[int]string{65535: "65535", 65536: "65535", 100000: "65535", 65534: "65534"} {
 		h := newHarness(t, func(k *KCP) { require.NoError(t, k.SetWindow(32, window)) })
-		h.input(segment(cmdWask, 0, 0, 0, 0, ""))
+		h.input(segment(wire.CmdWask, 0, 0, 0, 0, ""))
 		h.advance(0)
 		h.want("wins una=0 wnd=" + want)
 	}
@@ -136,8 +137,8 @@ func TestRecoveredPackets(t *testing.T) {
 
 	// A segment recovered late is acknowledged with the ts of the newest
 	// packet that came by itself: the peer measures the path.
-	h.input(segment(cmdPush, 0, 5000, 1, 2, "b"))
-	require.NoError(t, h.k.InputRecovered(segment(cmdPush, 0, 4000, 0, 2, "a")))
+	h.input(segment(wire.CmdPush, 0, 5000, 1, 2, "b"))
+	require.NoError(t, h.k.InputRecovered(segment(wire.CmdPush, 0, 4000, 0, 2, "a")))
 	h.advance(0)
 	h.want("ack 1 ts=5000 una=2 wnd=126", "ack 0 ts=5000 una=2 wnd=126")
 	h.recv("a")
@@ -148,7 +149,7 @@ func TestRecoveredPackets(t *testing.T) {
 // of the clock's circle has passed (RFC 7323 §5.5).
 func TestTimestampsAfterARest(t *testing.T) {
 	h := newHarness(t, nil)
-	h.input(segment(cmdPush, 0, 5000, 0, 0, "a"))
+	h.input(segment(wire.CmdPush, 0, 5000, 0, 0, "a"))
 	h.advance(0)
 	h.want("ack 0 ts=5000 una=1 wnd=127")
 	h.recv("a")
@@ -156,7 +157,7 @@ func TestTimestampsAfterARest(t *testing.T) {
 	h.now += 1 << 31
 	h.k.SetClock(h.now)
 	const ts = 5000 + 1<<31 + 10
-	require.NoError(t, h.k.InputRecovered(segment(cmdPush, 0, ts, 1, 0, "b")))
+	require.NoError(t, h.k.InputRecovered(segment(wire.CmdPush, 0, ts, 1, 0, "b")))
 	h.advance(0)
 	h.want(fmt.Sprintf("ack 1 ts=%d una=2 wnd=127", uint32(ts)))
 	h.recv("b")
@@ -355,7 +356,7 @@ func TestFreshWindow(t *testing.T) {
 		h.advance(0)
 		h.out = nil
 		window := func(una uint32, wnd uint16) []byte {
-			p := segment(cmdWins, 0, 0, 0, una, "")
+			p := segment(wire.CmdWins, 0, 0, 0, una, "")
 			binary.LittleEndian.PutUint16(p[6:], wnd)
 			return p
 		}

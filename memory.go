@@ -4,6 +4,7 @@ import (
 	"github.com/arqnet/kcp/internal/container"
 	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/streams"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // Accounting for the memory held because of the peer. What a peer sends is
@@ -181,7 +182,7 @@ type sendSegment struct {
 }
 
 // size returns the bytes of s on the wire.
-func (s *sendSegment) size() int { return headerSize + len(s.data) }
+func (s *sendSegment) size() int { return wire.HeaderSize + len(s.data) }
 
 // link chains a segment into an intrusive list.
 type link struct{ prev, next *sendSegment }

@@ -16,6 +16,7 @@ import (
 	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/recovery"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/require"
 )
 
@@ -45,7 +46,7 @@ var holders = []holder{
 	{"shards", func(i int) []byte { return fecShard(uint32(i), push(uint32(i), 0, string(make([]byte, 1200)))) }},
 	{"parity", func(i int) []byte { return fecShard(uint32(i), nil) }},
 	{"duplicates", func(i int) []byte { return manyPushes(0, 50, "x", 0, 0) }},
-	{"pings", func(i int) []byte { return bytesOf(signal{sigPing, uint32(i), 1}) }},
+	{"pings", func(i int) []byte { return bytesOf(wire.Signal{Code: wire.Ping, SN: uint32(i), TS: 1}) }},
 }
 
 // manyPushes returns a packet of n segments from sn on, whose frg are those given
@@ -178,8 +179,8 @@ func TestEndedForMemory(t *testing.T) {
 		e, _ := w.endpoint("10.0.0.2:5000", nil)
 		a := w.dial(e)
 		w.net.SetFilter(func(_, _ netip.AddrPort, p []byte) bool {
-			h := decodeHeader(p)
-			return !h.carriesData() || h.sn != 0
+			h := wire.DecodeHeader(p)
+			return !carriesData(&h) || h.SN != 0
 		})
 		b := accepted(t, l)
 		go func() { _, _ = a.Write(make([]byte, 1<<20)) }()
@@ -194,7 +195,7 @@ func TestEndedForMemory(t *testing.T) {
 }
 
 // carriesData reports whether a segment is one of data, or a piece of one.
-func (h *header) carriesData() bool { return h.cmd == cmdPush || h.cmd == cmdPiece }
+func carriesData(h *wire.Header) bool { return h.Cmd == wire.CmdPush || h.Cmd == wire.CmdPiece }
 
 // What a place of the receive ring, a waiting acknowledgement and a signal count is what
 // they take in memory.
@@ -204,7 +205,7 @@ func TestSizesAreOfMemory(t *testing.T) {
 	}
 	require.EqualValues(t, unsafe.Sizeof(recvSegment{}), placeBytes)
 	require.EqualValues(t, unsafe.Sizeof(recovery.Ack{}), ackBytesHeld)
-	require.EqualValues(t, unsafe.Sizeof(signal{}), signalBytesHeld)
+	require.EqualValues(t, unsafe.Sizeof(wire.Signal{}), signalBytesHeld)
 }
 
 // Datagrams that wait for the cap of the rate are on the account of what waits to be
@@ -236,8 +237,8 @@ func (h *holder) held(w *world, l *Listener, n int, validated bool) (inUse, coun
 	tokens := map[netip.AddrPort]uint32{}
 	w.net.SetFilter(func(_, to netip.AddrPort, p []byte) bool {
 		for _, s := range signalsOf(p) {
-			if s.code == sigHello|sigAnswer {
-				tokens[to] = s.sn
+			if s.Code == wire.Hello|wire.Answer {
+				tokens[to] = s.SN
 			}
 		}
 		return to.Addr().As4()[0] != 172
@@ -250,7 +251,7 @@ func (h *holder) held(w *world, l *Listener, n int, validated bool) (inUse, coun
 	all(func(int) []byte { return hello(9) })
 	synctest.Wait()
 	if validated {
-		all(func(i int) []byte { return bytesOf(signal{sigConfirm, tokens[floodAddr(i)], 9}) })
+		all(func(i int) []byte { return bytesOf(wire.Signal{Code: wire.Confirm, SN: tokens[floodAddr(i)], TS: 9}) })
 		synctest.Wait()
 		require.Equal(w.t, n, l.Stats().Backlog)
 	}

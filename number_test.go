@@ -12,6 +12,7 @@ import (
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/require"
 )
 
@@ -137,9 +138,9 @@ func TestKeyHolderDoesNotTakeOver(t *testing.T) {
 						challenges++
 						p, err := aead.Open(append([]byte(nil), p...))
 						require.NoError(t, err)
-						h := decodeHeader(p)
-						if s, ok := h.signal(); ok && s.code == sigPing {
-							answer := append(bytesOf(s.answer()), bytesOf(signal{sigToken, random.Uint32(), random.Uint32()})...)
+						h := wire.DecodeHeader(p)
+						if s, ok := h.Signal(); ok && s.Code == wire.Ping {
+							answer := append(bytesOf(s.Answer()), bytesOf(wire.Signal{Code: wire.Token, SN: random.Uint32(), TS: random.Uint32()})...)
 							w.net.Inject(elsewhere, netip.MustParseAddrPort(serverAddr), sealed(t, aead, packetOf(b.Conv(), answer)))
 						}
 					}
@@ -148,7 +149,7 @@ func TestKeyHolderDoesNotTakeOver(t *testing.T) {
 				b.mu.Lock()
 				next, una := uint32(b.session.kcp.rcv.nxt), uint32(b.session.kcp.snd.nxt)
 				b.mu.Unlock()
-				order := segment(cmdPush, 0, 0, next, una, "order of the attacker")
+				order := segment(wire.CmdPush, 0, 0, next, una, "order of the attacker")
 				for range 20 {
 					w.net.Inject(elsewhere, netip.MustParseAddrPort(serverAddr), sealed(t, aead, packetOf(b.Conv(), order)))
 					time.Sleep(100 * time.Millisecond)

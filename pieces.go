@@ -3,6 +3,7 @@ package kcp
 import (
 	"github.com/arqnet/kcp/internal/netpath"
 	"github.com/arqnet/kcp/internal/recovery"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // PIECE segments (WIRE.md §5.6). A segment cannot be divided once it has its sequence
@@ -24,16 +25,16 @@ const (
 
 // inputPiece processes one piece. If it is the last missing one, the whole
 // segment is processed as a PUSH.
-func (k *KCP) inputPiece(h *header, payload []byte, recovered bool) error {
+func (k *KCP) inputPiece(h *wire.Header, payload []byte, recovered bool) error {
 	p, ok := recovery.DecodePiece(payload)
 	if !ok {
 		return ErrPiece
 	}
-	if h.cmd == cmdStreamPiece {
-		h.cmd, h.frg = cmdStream, pieceOfStream
+	if h.Cmd == wire.CmdStreamPiece {
+		h.Cmd, h.Frg = wire.CmdStream, pieceOfStream
 	}
 	first := p.At == 0 // the piece that is counted, and acknowledged, for the segment
-	if k.arrived(h.sn) {
+	if k.arrived(h.SN) {
 		if first {
 			k.inputWhole(h, p.Data, recovered)
 		}
@@ -44,14 +45,14 @@ func (k *KCP) inputPiece(h *header, payload []byte, recovered bool) error {
 		k.rcv.assembly = new(recovery.PartialSegments)
 	}
 	a := k.rcv.assembly
-	switch a.Compare(h.sn, h.frg, &p) {
+	switch a.Compare(h.SN, h.Frg, &p) {
 	case recovery.KnownPiece:
 		return nil
 	case recovery.ContradictingPiece: // there is no telling which of the two is forged
-		a.Drop(h.sn, &k.rcv.buffers)
+		a.Drop(h.SN, &k.rcv.buffers)
 		return ErrPiece
 	case recovery.FirstPiece:
-		if !k.mayAssemble(h.sn, len(p.Data), p.Size) {
+		if !k.mayAssemble(h.SN, len(p.Data), p.Size) {
 			if first {
 				k.counters.SegmentsReceived++
 				k.counters.OutOfWindow++
@@ -59,7 +60,7 @@ func (k *KCP) inputPiece(h *header, payload []byte, recovered bool) error {
 			return nil
 		}
 	}
-	if whole := a.Add(h.sn, h.frg, &p, &k.rcv.buffers, k.clock.now, k.assemblyTime()); whole != nil {
+	if whole := a.Add(h.SN, h.Frg, &p, &k.rcv.buffers, k.clock.now, k.assemblyTime()); whole != nil {
 		k.inputWhole(h, whole, recovered)
 		k.rcv.buffers.Put(whole)
 	}
@@ -111,23 +112,23 @@ func (k *KCP) needsPieces(s *sendSegment, size int) bool {
 
 // divisible reports whether pieces of s fit into packets of size bytes.
 func (k *KCP) divisible(s *sendSegment, size int) bool {
-	return recovery.PieceUnit(len(s.data)) <= size-headerSize-recovery.PieceHeader
+	return recovery.PieceUnit(len(s.data)) <= size-wire.HeaderSize-recovery.PieceHeader
 }
 
 // putPieces puts s, in pieces, into packets of up to size bytes. h is the
 // header of the whole segment.
-func (k *KCP) putPieces(s *sendSegment, h *header, size int) {
+func (k *KCP) putPieces(s *sendSegment, h *wire.Header, size int) {
 	unit := recovery.PieceUnit(len(s.data))
-	room := (size - headerSize - recovery.PieceHeader) / unit * unit
-	if h.cmd = cmdPiece; s.streamed {
-		h.cmd = cmdStreamPiece
+	room := (size - wire.HeaderSize - recovery.PieceHeader) / unit * unit
+	if h.Cmd = wire.CmdPiece; s.streamed {
+		h.Cmd = wire.CmdStreamPiece
 	}
 	for at := 0; at < len(s.data); at += room {
 		p := recovery.Piece{At: at, Size: len(s.data), Data: s.data[at:min(at+room, len(s.data))]}
-		h.len = uint32(recovery.PieceHeader + len(p.Data))
-		b := k.reserve(headerSize+int(h.len), size)
-		h.encode(b)
-		p.Encode(b[headerSize:])
+		h.Len = uint32(recovery.PieceHeader + len(p.Data))
+		b := k.reserve(wire.HeaderSize+int(h.Len), size)
+		h.Encode(b)
+		p.Encode(b[wire.HeaderSize:])
 		k.packed(s)
 	}
 }

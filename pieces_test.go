@@ -11,6 +11,7 @@ import (
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/recovery"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/require"
 )
 
@@ -18,7 +19,7 @@ import (
 func piece(sn uint32, frg uint8, at, size int, data string) []byte {
 	prefix := binary.LittleEndian.AppendUint16(nil, uint16(at))
 	prefix = binary.LittleEndian.AppendUint16(prefix, uint16(size))
-	return segment(cmdPiece, frg, 0, sn, 0, string(prefix)+data)
+	return segment(wire.CmdPiece, frg, 0, sn, 0, string(prefix)+data)
 }
 
 func takesPieces(k *KCP) { k.SetExtensions(Extensions{TakePieces: true}) }
@@ -48,7 +49,7 @@ func TestPieces(t *testing.T) {
 		random.Shuffle(len(pieces), func(i, j int) { pieces[i], pieces[j] = pieces[j], pieces[i] })
 		h := newHarness(t, takesPieces)
 		for _, p := range pieces {
-			got, ok := recovery.DecodePiece(p[headerSize:])
+			got, ok := recovery.DecodePiece(p[wire.HeaderSize:])
 			require.True(t, ok)
 			before := len(missing)
 			for i := range got.Data {
@@ -92,7 +93,7 @@ func TestMalformedPieces(t *testing.T) {
 		"ends within a unit":   "\x04\x00\xc8\x00" + body[:3],
 	} {
 		h := newHarness(t, takesPieces)
-		require.Equal(t, ErrPiece, h.k.Input(segment(cmdPiece, 0, 0, 0, 0, payload)), name)
+		require.Equal(t, ErrPiece, h.k.Input(segment(wire.CmdPiece, 0, 0, 0, 0, payload)), name)
 		require.Zero(t, h.k.rcv.held, name)
 		require.Zero(t, h.k.rcv.assembly.Len(), name)
 		h.advance(10)
@@ -201,22 +202,22 @@ func TestSendPieces(t *testing.T) {
 // Package admission reads segments and signals as the machine writes them.
 func TestFirstPacketsAreReadAsWritten(t *testing.T) {
 	for n := range 256 {
-		cmd, code := uint8(n), signalCode(n)
+		cmd, code := uint8(n), wire.Code(n)
 		_, ok := admission.Parse(plainPacket, segment(cmd, 0, 0, 0, 0, ""), 7)
-		require.Equal(t, knownCmd(cmd) || cmd == cmdPiece || streamCmd(cmd), ok, cmd)
-		s := signal{code, 8, 9}
+		require.Equal(t, wire.IsReference(cmd) || cmd == wire.CmdPiece || wire.IsStream(cmd), ok, cmd)
+		s := wire.Signal{Code: code, SN: 8, TS: 9}
 		for _, payload := range []string{"", "x"} {
-			cmd := uint8(cmdWins)
-			if s.asks() {
-				cmd = cmdWask
+			cmd := uint8(wire.CmdWins)
+			if s.Asks() {
+				cmd = wire.CmdWask
 			}
-			h := header{cmd: cmd, frg: uint8(code), sn: 8, ts: 9, len: uint32(len(payload))}
-			read, is := h.signal()
+			h := wire.Header{Cmd: cmd, Frg: uint8(code), SN: 8, TS: 9, Len: uint32(len(payload))}
+			read, is := h.Signal()
 			f, ok := admission.Parse(plainPacket, segment(cmd, uint8(code), 9, 8, 0, payload), 7)
 			require.True(t, ok)
-			require.Equal(t, is && s.asks(), f.Request.Code != 0, code)
-			for code, of := range map[signalCode]handshake.Signal{sigHello: f.Hello, sigCookie: f.Cookie, sigInfo: f.Info} {
-				require.Equal(t, is && s.code == code, of == read.toHandshake() && is, code)
+			require.Equal(t, is && s.Asks(), f.Request.Code != 0, code)
+			for code, of := range map[wire.Code]handshake.Signal{wire.Hello: f.Hello, wire.Cookie: f.Cookie, wire.Info: f.Info} {
+				require.Equal(t, is && s.Code == code, of == handshakeSignal(read) && is, code)
 			}
 		}
 	}
@@ -238,20 +239,20 @@ func TestRetransmissionsAreNoLargerThanWhatArrived(t *testing.T) {
 		require.Equal(t, want, largest)
 	}
 	h.send(strings.Repeat("x", 1276))
-	wait(10, headerSize+recovery.PieceHeader+1276)
+	wait(10, wire.HeaderSize+recovery.PieceHeader+1276)
 	require.EqualValues(t, largest, h.k.snd.ring.at(0).packet, "the size that left")
 	h.send(strings.Repeat("x", 1276))
-	wait(10, headerSize+1276)
+	wait(10, wire.HeaderSize+1276)
 	h.send(strings.Repeat("x", 640))
-	wait(10, headerSize+640)
+	wait(10, wire.HeaderSize+640)
 	h.send(strings.Repeat("x", 640))
-	wait(10, headerSize+640)
-	wait(500, headerSize+recovery.PieceHeader+1160) // the largest multiple of 20 that fits into 1200
+	wait(10, wire.HeaderSize+640)
+	wait(500, wire.HeaderSize+recovery.PieceHeader+1160) // the largest multiple of 20 that fits into 1200
 	h.input(ack(1, h.now, 0))
 	require.EqualValues(t, 1188, h.k.snd.blackHole.Taken, "any transmission may be the one that has arrived")
 	require.EqualValues(t, 2, h.k.watchedSizes().Lost, "one packet each")
 	h.k.blackHole().Probed(1300)
-	wait(2000, headerSize+recovery.PieceHeader+1260)
+	wait(2000, wire.HeaderSize+recovery.PieceHeader+1260)
 	require.Zero(t, h.k.watchedSizes().Lost)
 	h.input(ack(3, h.now, 4))
 }

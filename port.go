@@ -4,6 +4,7 @@ import (
 	"github.com/arqnet/kcp/internal/netpath"
 	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/streams"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/stats"
 )
 
@@ -40,10 +41,10 @@ type sessionPort interface {
 	setOutage(on bool)
 	probePath()
 	releaseSegment(*sendSegment)
-	answerHeader() header
+	answerHeader() wire.Header
 
 	// Signals.
-	signalQueue() *signalQueue
+	signalQueue() *wire.Queue
 	sendSignals()
 
 	// Streams.
@@ -211,12 +212,12 @@ func (k *KCP) enable(f features) {
 func (k *KCP) micros() int64 { return k.clock.micros }
 
 // answerHeader returns the header of segments that are sent outside a flush.
-func (k *KCP) answerHeader() header {
-	return header{conv: k.conv, wnd: k.wndUnused(), una: k.rcv.nxt}
+func (k *KCP) answerHeader() wire.Header {
+	return wire.Header{Conv: k.conv, Wnd: k.wndUnused(), Una: k.rcv.nxt}
 }
 
 // signalQueue returns the signals that wait.
-func (k *KCP) signalQueue() *signalQueue { return &k.signals }
+func (k *KCP) signalQueue() *wire.Queue { return &k.signals }
 
 // packetSize returns the size of the largest packet that the machine sends, in
 // bytes.

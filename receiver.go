@@ -5,6 +5,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/streams"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/stats"
 )
 
@@ -186,13 +187,13 @@ func (k *KCP) afterRecv(full bool) {
 
 // inputCopies processes the copies that a segment carries (WIRE.md §5.11), and returns
 // the rest of its payload. What has arrived before needs no ACK.
-func (k *KCP) inputCopies(h *header, payload []byte, recovered bool) ([]byte, error) {
-	data, s, ok := recovery.SplitCopies(h.cmd == cmdAck, payload, h.sn, h.ts)
+func (k *KCP) inputCopies(h *wire.Header, payload []byte, recovered bool) ([]byte, error) {
+	data, s, ok := recovery.SplitCopies(h.Cmd == wire.CmdAck, payload, h.SN, h.TS)
 	if !ok {
 		return nil, ErrSegmentLength
 	}
 	for c, more := s.Next(); more; c, more = s.Next() {
-		one := header{k.conv, c.Cmd(), c.Frg, h.wnd, s.TS, c.SN, h.una, uint32(len(c.Data))}
+		one := wire.Header{Conv: k.conv, Cmd: c.Cmd(), Frg: c.Frg, Wnd: h.Wnd, TS: s.TS, SN: c.SN, Una: h.Una, Len: uint32(len(c.Data))}
 		if _, err := k.checkSegment(&one, c.Data); err != nil {
 			return nil, err
 		}
@@ -204,31 +205,31 @@ func (k *KCP) inputCopies(h *header, payload []byte, recovered bool) ([]byte, er
 			k.inputWhole(&one, c.Data, recovered)
 		}
 	}
-	if h.cmd != cmdAck {
-		h.frg &^= recovery.CopiesFlag
+	if h.Cmd != wire.CmdAck {
+		h.Frg &^= recovery.CopiesFlag
 	}
 	return data, nil
 }
 
 // inputPush processes one data segment. It acknowledges the segment if it lies
 // below the end of the window, and keeps it if it is new.
-func (k *KCP) inputPush(h *header, payload []byte, recovered bool) {
+func (k *KCP) inputPush(h *wire.Header, payload []byte, recovered bool) {
 	k.counters.SegmentsReceived++
 	if k.cfg.trace != nil {
 		k.cfg.trace.received(h, payload)
 	}
-	if !h.sn.Before(k.rcv.nxt+seq(k.cfg.rcvWnd)) || k.dropsForMemory(h.sn, len(payload)) && !k.arrived(h.sn) ||
-		h.cmd == cmdStream && k.refusesOwn(h, payload) {
+	if !h.SN.Before(k.rcv.nxt+seq(k.cfg.rcvWnd)) || k.dropsForMemory(h.SN, len(payload)) && !k.arrived(h.SN) ||
+		h.Cmd == wire.CmdStream && k.refusesOwn(h, payload) {
 		k.counters.OutOfWindow++
 		return
 	}
 	if k.rcv.assembly != nil {
-		k.rcv.assembly.Drop(h.sn, &k.rcv.buffers)
+		k.rcv.assembly.Drop(h.SN, &k.rcv.buffers)
 	}
-	ack := recovery.Ack{SN: h.sn, TS: k.echo(h.ts, recovered)}
-	next := h.sn == k.rcv.nxt
+	ack := recovery.Ack{SN: h.SN, TS: k.echo(h.TS, recovered)}
+	next := h.SN == k.rcv.nxt
 	fresh := k.keep(h, payload, ack)
-	if !fresh && k.cfg.ext.ThinAcks && k.ackedRecently(h.sn) {
+	if !fresh && k.cfg.ext.ThinAcks && k.ackedRecently(h.SN) {
 		return
 	}
 	if k.rcv.peerUnvalidated && len(k.rcv.acks) >= unvalidatedAcks {
@@ -245,13 +246,13 @@ func (k *KCP) inputPush(h *header, payload []byte, recovered bool) {
 
 // keep stores the payload of a PUSH below the end of the window, and reports
 // whether the segment is new. ack is its acknowledgement.
-func (k *KCP) keep(h *header, payload []byte, ack recovery.Ack) bool {
-	if h.sn.Before(k.rcv.nxt) {
+func (k *KCP) keep(h *wire.Header, payload []byte, ack recovery.Ack) bool {
+	if h.SN.Before(k.rcv.nxt) {
 		k.duplicate()
 		return false
 	}
 	abandoned := false
-	if h.cmd == cmdStream {
+	if h.Cmd == wire.CmdStream {
 		if o, ok := streams.DecodeOwn(payload); ok {
 			return k.keepOwn(h, &o, ack)
 		}
@@ -260,10 +261,10 @@ func (k *KCP) keep(h *header, payload []byte, ack recovery.Ack) bool {
 		}
 		payload = nil
 	}
-	next := h.sn == k.rcv.nxt && k.rcv.rest == 0 && !abandoned && (k.rcv.early == 0 || !k.rcv.ring.at(h.sn).held)
+	next := h.SN == k.rcv.nxt && k.rcv.rest == 0 && !abandoned && (k.rcv.early == 0 || !k.rcv.ring.at(h.SN).held)
 	if next && !k.receiveFull() {
-		if !k.deliverDirect(h.frg, payload) {
-			k.enqueue(h.frg).data = k.copyOf(payload)
+		if !k.deliverDirect(h.Frg, payload) {
+			k.enqueue(h.Frg).data = k.copyOf(payload)
 		}
 		k.rcv.nxt++
 		if k.rare != nil {
@@ -273,12 +274,12 @@ func (k *KCP) keep(h *header, payload []byte, ack recovery.Ack) bool {
 		k.deliver()
 		return true
 	}
-	s := k.earlyPlace(h.sn, ack)
+	s := k.earlyPlace(h.SN, ack)
 	if s == nil {
 		k.deliver() // the window may have grown since
 		return false
 	}
-	s.data, s.frg, s.abandoned = k.copyOf(payload), h.frg, abandoned
+	s.data, s.frg, s.abandoned = k.copyOf(payload), h.Frg, abandoned
 	k.counters.BytesReceived += uint64(len(payload))
 	k.deliver()
 	return true
@@ -441,7 +442,7 @@ func (k *KCP) wndUnused() uint16 {
 	if queued >= limit || k.rcv.shut {
 		return 0
 	}
-	free := min(limit-queued, maxWindow)
+	free := min(limit-queued, wire.MaxWindow)
 	if k.rcv.share > 0 {
 		free = min(free, k.rcv.share)
 	}

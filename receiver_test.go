@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/arqnet/kcp/congestion"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/require"
 )
 
@@ -136,7 +137,7 @@ func TestShareOfWindow(t *testing.T) {
 }
 
 // data returns a PUSH with a time stamp.
-func data(sn, ts uint32, payload string) []byte { return segment(cmdPush, 0, ts, sn, 0, payload) }
+func data(sn, ts uint32, payload string) []byte { return segment(wire.CmdPush, 0, ts, sn, 0, payload) }
 
 // ACKs that the una beside them covers are left out, but not the newest.
 func TestSparseAcks(t *testing.T) {
@@ -158,12 +159,12 @@ func TestSparseAcks(t *testing.T) {
 func TestLentSegments(t *testing.T) {
 	var lent []*sendSegment
 	h := newHarness(t, func(k *KCP) {
-		k.hooks.headroom = headerSize + 3
+		k.hooks.headroom = wire.HeaderSize + 3
 		k.hooks.outputInPlace = func(s *sendSegment, _ []byte) { lent = append(lent, s) }
 		require.NoError(t, k.SetMTU(minMTU))
 	})
 	payload := func(b byte) string {
-		p := make([]byte, minMTU-headerSize)
+		p := make([]byte, minMTU-wire.HeaderSize)
 		for i := range p {
 			p[i] = b
 		}
@@ -187,7 +188,7 @@ func TestLentSegments(t *testing.T) {
 	h.advance(0)
 	require.Len(t, lent, 3)
 	require.NotSame(t, first, lent[2])
-	require.Equal(t, payload('a'), string(first.buf[3+headerSize:3+minMTU]))
+	require.Equal(t, payload('a'), string(first.buf[3+wire.HeaderSize:3+minMTU]))
 	h.k.releaseSegment(first)
 	h.send(payload('d'))
 	h.advance(0)
@@ -230,9 +231,9 @@ func TestSilenceIsNotFilled(t *testing.T) {
 	sent := map[uint32]int{}
 	k := New(7, func(packet []byte) {
 		for len(packet) > 0 {
-			h := decodeHeader(packet)
-			sent[uint32(h.sn)]++
-			packet = packet[headerSize+int(h.len):]
+			h := wire.DecodeHeader(packet)
+			sent[uint32(h.SN)]++
+			packet = packet[wire.HeaderSize+int(h.Len):]
 		}
 	})
 	config := (*Config)(nil).withDefaults()

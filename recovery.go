@@ -5,6 +5,7 @@ import (
 
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/recovery"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // Loss detection and recovery beyond the reference, after RACK-TLP (RFC 8985):
@@ -89,16 +90,16 @@ func (k *KCP) tailLossProbe(expired []*sendSegment) []*sendSegment {
 }
 
 // noteCovered notes when data of the peer has left, and how old what its una covers is.
-func (k *KCP) noteCovered(h *header) {
-	if h.cmd != cmdPush && h.cmd != cmdStream {
+func (k *KCP) noteCovered(h *wire.Header) {
+	if h.Cmd != wire.CmdPush && h.Cmd != wire.CmdStream {
 		return
 	}
 	o := &k.rare.overdue
-	o.Arrived(k.clock.now, h.ts)
-	if s := k.snd.oldest(); s == nil || s.xmit > 1 || !h.una.After(s.sn) {
+	o.Arrived(k.clock.now, h.TS)
+	if s := k.snd.oldest(); s == nil || s.xmit > 1 || !h.Una.After(s.sn) {
 		return // what has waited behind a gap shows no time
 	}
-	if s := k.snd.ring.at(h.una - 1); s != nil && s.xmit == 1 {
+	if s := k.snd.ring.at(h.Una - 1); s != nil && s.xmit == 1 {
 		o.Covered(s.ts)
 	}
 }
@@ -165,7 +166,7 @@ func (k *KCP) probePath() {
 
 // flushOutageProbe sends a copy of the oldest segment in flight every
 // OutageProbe milliseconds during an outage.
-func (k *KCP) flushOutageProbe(h *header) {
+func (k *KCP) flushOutageProbe(h *wire.Header) {
 	o := &k.snd.recovery.Outage
 	if !o.On || k.clock.now.Before(o.ProbeAt) {
 		return

@@ -9,6 +9,7 @@ import (
 
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/recovery"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // recoveryHarness returns a harness with three segments in flight, sent at
@@ -139,7 +140,7 @@ func TestUnaDoesNotTellWhichTransmission(t *testing.T) {
 		second bool // the second transmission is known to have arrived
 		first  bool
 	}{
-		{"una", [][]byte{segment(cmdWins, 0, 0, 0, 4, "")}, false, false},
+		{"una", [][]byte{segment(wire.CmdWins, 0, 0, 0, 4, "")}, false, false},
 		{"second", [][]byte{ack(1, 1160, 4)}, true, false},
 		{"first", [][]byte{ack(1, 1080, 4)}, false, true},
 		{"second, behind another", [][]byte{ack(3, 1080, 4), ack(1, 1160, 4)}, true, false},
@@ -309,11 +310,11 @@ func newResender(t *testing.T, control congestion.Control, n int) *resender {
 	r := &resender{now: 1_000_000}
 	r.k = New(7, func(p []byte) {
 		for len(p) > 0 {
-			h := decodeHeader(p)
-			if h.cmd == cmdPush {
-				r.sent = append(r.sent, h.sn)
+			h := wire.DecodeHeader(p)
+			if h.Cmd == wire.CmdPush {
+				r.sent = append(r.sent, h.SN)
 			}
-			p = p[headerSize+int(h.len):]
+			p = p[wire.HeaderSize+int(h.Len):]
 		}
 	})
 	k := r.k
@@ -405,7 +406,7 @@ func TestAcknowledgedBeforeResending(t *testing.T) {
 	require.Equal(t, waiting-1, k.snd.loss.due.n)
 	require.EqualValues(t, 1, k.snd.recovery.Reordering.Spurious)
 	require.Zero(t, k.counters.SpuriousRetransmits)
-	require.NoError(t, k.Input(segment(cmdWins, 0, 0, 0, 512, "")))
+	require.NoError(t, k.Input(segment(wire.CmdWins, 0, 0, 0, 512, "")))
 	require.Zero(t, k.snd.loss.due.n)
 	require.Zero(t, k.WaitSend())
 	_, ok := k.NextFlush()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/recovery"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // redundantHarness returns a harness that counts packets in *packets.
@@ -67,9 +68,9 @@ func TestRedundancyShare(t *testing.T) {
 			h.k.snd.rtt.rto = 60000
 			h.advance(1)
 		}
-		once := 2000 * (8 + headerSize + recovery.PacketOverhead)
+		once := 2000 * (8 + wire.HeaderSize + recovery.PacketOverhead)
 		require.InDelta(t, once*(100+int(share))/100, bytes, float64(once)/50)
-		require.Equal(t, bytes-once, int(h.k.Counters().Repeats)*(8+headerSize))
+		require.Equal(t, bytes-once, int(h.k.Counters().Repeats)*(8+wire.HeaderSize))
 	}
 }
 
@@ -83,7 +84,7 @@ func TestEarlyRepair(t *testing.T) {
 	// exchange has the peer send a message and acknowledge all of ours below una.
 	exchange := func(una uint32, want ...string) {
 		t.Helper()
-		h.input(segment(cmdPush, 0, 0, sn, una, "p"))
+		h.input(segment(wire.CmdPush, 0, 0, sn, una, "p"))
 		sn++
 		h.send("m")
 		h.advance(10)
@@ -103,7 +104,7 @@ func TestEarlyRepair(t *testing.T) {
 	exchange(0, `push 3 frg=0 "m"`, `push 0 frg=0 "m"`, `push 2 frg=0 "m"`)
 	exchange(0, `push 4 frg=0 "m"`, `push 3 frg=0 "m"`)
 	for i := range uint32(recovery.LossMemory) - 2 {
-		h.input(segment(cmdPush, 0, 0, sn, 4+i, "p"))
+		h.input(segment(wire.CmdPush, 0, 0, sn, 4+i, "p"))
 		sn++
 		h.send("m")
 		h.advance(10)
@@ -126,7 +127,7 @@ func TestEarlyRepairIsPaidFor(t *testing.T) {
 	require.NoError(t, h.k.SetWindow(1000, 1000))
 	h.k.peer.wnd = 1000
 	h.k.snd.redundancy.OnLoss(0)
-	message := strings.Repeat("m", 4*recovery.SavedAck-headerSize)
+	message := strings.Repeat("m", 4*recovery.SavedAck-wire.HeaderSize)
 	for sn := range uint32(recovery.LossMemory - 4) {
 		h.k.snd.rtt.rto = 60000
 		h.input(push(sn, 0, "p"))
@@ -184,8 +185,8 @@ func TestRepeatInSpare(t *testing.T) {
 			h.input(ack(1, 1002, 0))
 			test.set(h.k)
 			h.k.snd.recovery.Credit.Left = 1
-			h.k.flushRetransmissions(&header{conv: 7}, h.k.snd.cc.PacingRate())
-			h.k.flushLost(&header{conv: 7}, h.k.snd.cc.PacingRate())
+			h.k.flushRetransmissions(&wire.Header{Conv: 7}, h.k.snd.cc.PacingRate())
+			h.k.flushLost(&wire.Header{Conv: 7}, h.k.snd.cc.PacingRate())
 			h.k.emit()
 			if !test.copies {
 				h.want(push(0))

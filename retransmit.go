@@ -6,6 +6,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/netpath"
 	"github.com/arqnet/kcp/internal/recovery"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // Retransmission in sessions, Extensions.PipeWindow. A segment that is declared lost
@@ -65,7 +66,7 @@ func (k *KCP) resendWait() uint32 {
 }
 
 // flushLost retransmits the lost segments that wait, oldest first, as far as they may.
-func (k *KCP) flushLost(h *header, rate int64) {
+func (k *KCP) flushLost(h *wire.Header, rate int64) {
 	c := &k.snd.recovery.Credit
 	c.Refill(k.clock.now, c.Round(&k.snd.recovery.Outage, k.snd.rtt.srtt, k.snd.rtt.rto))
 	for k.snd.loss.again.n+k.snd.loss.due.n > 0 {
@@ -88,7 +89,7 @@ func (k *KCP) flushLost(h *header, rate int64) {
 // repeatInSpare sends copies of s, which was just retransmitted, in packets of their own.
 // It does so if new data cannot leave, as there is none or the peer's window is full, and
 // little is in flight. More would push other flows out of a queue.
-func (k *KCP) repeatInSpare(s *sendSegment, h *header, rate int64) {
+func (k *KCP) repeatInSpare(s *sendSegment, h *wire.Header, rate int64) {
 	if !k.cfg.ext.EarlyRepair || k.snd.queue.n > 0 && k.inPeerWindow() || k.streaming() || k.snd.recovery.Outage.On || k.snd.validation != nil ||
 		k.snd.rate.Queued() || recovery.SpareShare*k.snd.inFlight >= k.snd.cc.Window() {
 		return
@@ -123,7 +124,7 @@ func (k *KCP) noteLost(s *sendSegment) {
 }
 
 // resend retransmits s.
-func (k *KCP) resend(s *sendSegment, h *header) {
+func (k *KCP) resend(s *sendSegment, h *wire.Header) {
 	s.repaired = s.fastDue
 	if s.fastDue {
 		s.fastDue, s.early = false, false
@@ -142,7 +143,7 @@ func (k *KCP) resend(s *sendSegment, h *header) {
 // flushRetransmissions retransmits, in the order of sn, the segments that timed out or
 // are suspects. It reports which of the two it found; a first time-out does not count
 // with Extensions.TailProbe. rate is the controller's pacing rate.
-func (k *KCP) flushRetransmissions(h *header, rate int64) (timedOut, fast bool) {
+func (k *KCP) flushRetransmissions(h *wire.Header, rate int64) (timedOut, fast bool) {
 	again := k.out.scratch[:0]
 	if !k.snd.loss.held {
 		again = k.postpone(k.snd.timeouts.expire(k.clock.now, again))
@@ -189,7 +190,7 @@ func (k *KCP) flushRetransmissions(h *header, rate int64) (timedOut, fast bool) 
 // flushRedundant puts redundant copies (package copies) into the packet under
 // construction, if there is one. The segments from first on have just been sent for the
 // first time.
-func (k *KCP) flushRedundant(h *header, first seq) {
+func (k *KCP) flushRedundant(h *wire.Header, first seq) {
 	if len(k.out.packet) == 0 || !k.cfg.ext.EarlyRepair && k.cfg.ext.Redundancy == 0 || k.snd.validation != nil {
 		return
 	}
@@ -248,7 +249,7 @@ func (k *KCP) copyOfSent(s *sendSegment, by *recovery.CopyCarrier) (c recovery.C
 
 // repeat puts a redundant copy of s into the packet under construction, in the short
 // form if by can carry it. Time-outs and loss detection do not see it.
-func (k *KCP) repeat(s *sendSegment, h *header, by *recovery.CopyCarrier) {
+func (k *KCP) repeat(s *sendSegment, h *wire.Header, by *recovery.CopyCarrier) {
 	s.repeated = k.clock.now
 	s.repeats = uint8(min(int(s.repeats)+1, math.MaxUint8))
 	if c, n := k.copyOfSent(s, by); n > 0 {

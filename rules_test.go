@@ -13,6 +13,7 @@ import (
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/rulebook"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 const millis = time.Millisecond
@@ -50,7 +51,7 @@ func machineFigures() []rulebook.Figure {
 		{pieces, "2 s", assemblyTime * millis},
 		{pieces, "4 RTO", assemblyRTOs},
 		{"| Black hole (RFC", "3 losses", netpath.WatchedLosses},
-		{requests, "16 signals", maxSignals},
+		{requests, "16 signals", wire.MaxSignals},
 		{"| Data is taken", "4096 segments", sessionReach},
 		{"| Data is taken", "16 x", reachGrowth},
 		{"| Data is taken", "64 if unvalidated", unvalidatedReach},
@@ -140,15 +141,15 @@ func wireFigures() []rulebook.Figure {
 		unvalidated = "What is received is kept up to"
 	)
 	return []rulebook.Figure{
-		{packet, "24 bytes", headerSize},
+		{packet, "24 bytes", wire.HeaderSize},
 		{packet, "default 1400", defaultConfigMTU},
-		{command, "81 PUSH", cmdPush},
-		{command, "82 ACK", cmdAck},
-		{command, "83 WASK", cmdWask},
-		{command, "84 WINS", cmdWins},
-		{command, "85 PIECE", cmdPiece},
-		{command, "86", cmdStream},
-		{command, "87 STREAM", cmdStreamPiece},
+		{command, "81 PUSH", wire.CmdPush},
+		{command, "82 ACK", wire.CmdAck},
+		{command, "83 WASK", wire.CmdWask},
+		{command, "84 WINS", wire.CmdWins},
+		{command, "85 PIECE", wire.CmdPiece},
+		{command, "86", wire.CmdStream},
+		{command, "87 STREAM", wire.CmdStreamPiece},
 		{info, "bit 1", bits.TrailingZeros(capTLS)},
 		{info, "bit 2", bits.TrailingZeros(capReason)},
 		{info, "bit 3", bits.TrailingZeros(capStreams)},

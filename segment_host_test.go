@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/arqnet/kcp/internal/streams"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/stats"
 )
 
@@ -52,11 +53,11 @@ func (p streamPart) payload() []byte {
 	return append(b, bytes.Repeat([]byte{byte(p.n) ^ byte(p.part)}, int((p.n*131+uint64(p.part)*17)%160))...)
 }
 
-func (*testHost) onSignal(signal, []byte) bool    { return false }
-func (*testHost) signalPayload(signalCode) []byte { return nil }
-func (*testHost) takesStreams() bool              { return true }
-func (*testHost) limitedBy(stats.Limit)           {}
-func (h *testHost) streamsWait() streams.Waiting  { return streams.Waiting{Some: len(h.queue) > 0} }
+func (*testHost) onSignal(wire.Signal, []byte) bool { return false }
+func (*testHost) signalPayload(wire.Code) []byte    { return nil }
+func (*testHost) takesStreams() bool                { return true }
+func (*testHost) limitedBy(stats.Limit)             {}
+func (h *testHost) streamsWait() streams.Waiting    { return streams.Waiting{Some: len(h.queue) > 0} }
 
 func (h *testHost) onStream(payload []byte) {
 	s, data, ok := streams.Decode(payload)

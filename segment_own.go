@@ -5,6 +5,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/streams"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // Segments of the session itself beside streams (WIRE.md §5.9). PUSH is in order among
@@ -37,15 +38,15 @@ func (k *KCP) enterOwn(s *sendSegment) {
 
 // refusesOwn reports whether a new segment with an SSN lies beyond the receive window,
 // in which the peer can have only as many that wait for others.
-func (k *KCP) refusesOwn(h *header, payload []byte) bool {
+func (k *KCP) refusesOwn(h *wire.Header, payload []byte) bool {
 	o, ok := streams.DecodeOwn(payload)
-	return ok && !k.arrived(h.sn) && !o.SSN.Within(k.rare.own.arrived, k.rare.own.arrived+seq(k.cfg.rcvWnd))
+	return ok && !k.arrived(h.SN) && !o.SSN.Within(k.rare.own.arrived, k.rare.own.arrived+seq(k.cfg.rcvWnd))
 }
 
 // keepOwn is keep for a segment with an SSN, which refusesOwn lets pass. Its sn waits for
 // nothing; its data waits for the segments of the session itself before it.
-func (k *KCP) keepOwn(h *header, o *streams.Own, ack recovery.Ack) bool {
-	if !k.takePlace(h.sn, ack) {
+func (k *KCP) keepOwn(h *wire.Header, o *streams.Own, ack recovery.Ack) bool {
+	if !k.takePlace(h.SN, ack) {
 		return false
 	}
 	f := &k.rare.own

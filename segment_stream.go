@@ -3,6 +3,7 @@ package kcp
 import (
 	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/streams"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/stats"
 )
 
@@ -24,11 +25,11 @@ const pieceOfStream = 255
 type machineHost interface {
 	// onSignal takes a signal, and what its segment carries. True means that
 	// nothing else in the segment counts.
-	onSignal(s signal, payload []byte) bool
+	onSignal(s wire.Signal, payload []byte) bool
 	// signalPayload returns the payload of a signal that is sent: it should fit
 	// into packets of every size to come. nil: none. It must not change the
 	// machine.
-	signalPayload(code signalCode) []byte
+	signalPayload(code wire.Code) []byte
 	// onStream takes the payload of a stream segment, once for each sn. The
 	// payload is valid only during the call. It must not change the machine.
 	onStream(payload []byte)
@@ -142,12 +143,12 @@ func (k *KCP) abandonIfSpent(s *sendSegment, xmit uint32) {
 // nor its message leaves a gap. It also tells up to which message all are given
 // up that have not arrived (compare FORWARD TSN, RFC 3758 §3.2): the first such
 // segment that arrives lets an ordered stream go on.
-func (k *KCP) putAbandoned(s *sendSegment, h *header) {
+func (k *KCP) putAbandoned(s *sendSegment, h *wire.Header) {
 	var room [streams.MaxHeader]byte
 	payload := room[:0]
 	switch {
 	case s.numbered:
-		h.frg = 0
+		h.Frg = 0
 		payload = streams.AppendAbandonOwn(payload, s.data)
 	case s.ofStream():
 		last, ok := k.hooks.host.abandonedUpTo(s.tag)
@@ -155,15 +156,15 @@ func (k *KCP) putAbandoned(s *sendSegment, h *header) {
 	default:
 		payload = (&streams.Header{Kind: streams.Abandon}).Append(payload) // of stream 0
 	}
-	b := k.reserve(headerSize+len(payload), k.maxPacketOf(s))
-	h.cmd, h.len = cmdStream, uint32(len(payload))
-	h.encode(b)
-	copy(b[headerSize:], payload)
+	b := k.reserve(wire.HeaderSize+len(payload), k.maxPacketOf(s))
+	h.Cmd, h.Len = wire.CmdStream, uint32(len(payload))
+	h.Encode(b)
+	copy(b[wire.HeaderSize:], payload)
 	k.packed(s)
 }
 
 // inputStream processes one stream segment.
-func (k *KCP) inputStream(h *header, payload []byte, recovered bool) {
+func (k *KCP) inputStream(h *wire.Header, payload []byte, recovered bool) {
 	if k.rcv.peerUnvalidated {
 		k.counters.SegmentsReceived++
 		k.counters.OutOfWindow++
@@ -174,8 +175,8 @@ func (k *KCP) inputStream(h *header, payload []byte, recovered bool) {
 }
 
 // inputWhole processes a segment that has arrived in pieces.
-func (k *KCP) inputWhole(h *header, payload []byte, recovered bool) {
-	if h.cmd == cmdStream {
+func (k *KCP) inputWhole(h *wire.Header, payload []byte, recovered bool) {
+	if h.Cmd == wire.CmdStream {
 		k.inputStream(h, payload, recovered)
 		return
 	}
@@ -184,8 +185,8 @@ func (k *KCP) inputWhole(h *header, payload []byte, recovered bool) {
 
 // keepStream passes the payload of a new stream segment to the host. Its place
 // is kept until all before it has arrived.
-func (k *KCP) keepStream(h *header, payload []byte, ack recovery.Ack) bool {
-	if !k.takePlace(h.sn, ack) {
+func (k *KCP) keepStream(h *wire.Header, payload []byte, ack recovery.Ack) bool {
+	if !k.takePlace(h.SN, ack) {
 		return false
 	}
 	k.counters.BytesReceived += uint64(len(payload))

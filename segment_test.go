@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/arqnet/kcp/internal/streams"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -73,11 +74,11 @@ func TestEmptyRing(t *testing.T) {
 
 // The layout is little-endian at fixed offsets, on every machine.
 func TestSegmentGolden(t *testing.T) {
-	h := header{
-		conv: 0x11223344, cmd: cmdPush, frg: 0x7e, wnd: 0xa1b2,
-		ts: 0xc1c2c3c4, sn: 0xd1d2d3d4, una: 0xe1e2e3e4, len: 0xf1f2f3f4,
+	h := wire.Header{
+		Conv: 0x11223344, Cmd: wire.CmdPush, Frg: 0x7e, Wnd: 0xa1b2,
+		TS: 0xc1c2c3c4, SN: 0xd1d2d3d4, Una: 0xe1e2e3e4, Len: 0xf1f2f3f4,
 	}
-	want := [headerSize]byte{
+	want := [wire.HeaderSize]byte{
 		0x44, 0x33, 0x22, 0x11, // conv
 		81,         // cmd
 		0x7e,       // frg
@@ -87,17 +88,17 @@ func TestSegmentGolden(t *testing.T) {
 		0xe4, 0xe3, 0xe2, 0xe1, // una
 		0xf4, 0xf3, 0xf2, 0xf1, // len
 	}
-	var got [headerSize]byte
-	h.encode(got[:])
+	var got [wire.HeaderSize]byte
+	h.Encode(got[:])
 	require.Equal(t, want, got)
-	require.Equal(t, h, decodeHeader(want[:]))
+	require.Equal(t, h, wire.DecodeHeader(want[:]))
 }
 
 // FuzzSegment decodes and encodes any bytes: the codec loses nothing, and the
 // payload is what the header says or is refused. What is shorter than a header
 // is never decoded: Input refuses it, as it does a una beyond what was sent.
 func FuzzSegment(f *testing.F) {
-	for _, n := range []int{0, 1, headerSize - 1} {
+	for _, n := range []int{0, 1, wire.HeaderSize - 1} {
 		f.Add(make([]byte, n)) // short datagrams
 	}
 	f.Add(push(0, 0, ""))                             // 1: no payload
@@ -105,16 +106,16 @@ func FuzzSegment(f *testing.F) {
 	f.Add(ack(0xfffffff0, 0xffffffff, 0x80000000))    // 3 and 13
 	f.Add(append(push(1, 0, "a"), push(2, 0, "")...)) // 1: two in a packet
 	for _, distance := range []uint32{1, 128, 1<<31 - 1, 1 << 31, 1<<31 + 1, 1<<32 - 1} {
-		for cmd := uint8(cmdPush); cmd <= cmdPiece; cmd++ {
+		for cmd := uint8(wire.CmdPush); cmd <= wire.CmdPiece; cmd++ {
 			f.Add(segment(cmd, 0, 0, 0, distance, "")) // una
 			f.Add(segment(cmd, 0, 0, distance, 0, "")) // sn
 			f.Add(segment(cmd, 0, distance, 0, 0, "")) // ts
 		}
 	}
-	for code := sigHello; code <= sigTiebreak+1; code++ {
-		for _, cmd := range []uint8{cmdWask, cmdWins} {
+	for code := wire.Hello; code <= wire.Tiebreak+1; code++ {
+		for _, cmd := range []uint8{wire.CmdWask, wire.CmdWins} {
 			f.Add(segment(cmd, uint8(code), 5, 6, 0, ""))
-			f.Add(segment(cmd, uint8(code|sigAnswer), 1<<32-1, 1<<31, 0, ""))
+			f.Add(segment(cmd, uint8(code|wire.Answer), 1<<32-1, 1<<31, 0, ""))
 		}
 	}
 	for _, size := range []uint32{1, 2, 0x7fffffff, 0x80000000, 0xffffffff} {
@@ -123,26 +124,26 @@ func FuzzSegment(f *testing.F) {
 		f.Add(p)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if len(b) < headerSize {
+		if len(b) < wire.HeaderSize {
 			k := New(0, func([]byte) { t.Fatal("output") })
 			require.Equal(t, ErrPacketShort, k.Input(b))
 			require.Equal(t, Counters{}, k.Counters())
 			return
 		}
-		h := decodeHeader(b)
-		var again [headerSize]byte
-		h.encode(again[:])
-		require.Equal(t, b[:headerSize], again[:])
-		rest := b[headerSize:]
-		payload, ok := h.payload(rest)
-		require.Equal(t, uint64(h.len) <= uint64(len(rest)), ok)
+		h := wire.DecodeHeader(b)
+		var again [wire.HeaderSize]byte
+		h.Encode(again[:])
+		require.Equal(t, b[:wire.HeaderSize], again[:])
+		rest := b[wire.HeaderSize:]
+		payload, ok := h.Payload(rest)
+		require.Equal(t, uint64(h.Len) <= uint64(len(rest)), ok)
 		if ok {
-			require.Equal(t, rest[:h.len], payload)
+			require.Equal(t, rest[:h.Len], payload)
 		}
 		// A machine that has sent nothing takes no una ahead of it.
-		k := New(h.conv, func([]byte) {})
+		k := New(h.Conv, func([]byte) {})
 		err := k.Input(b)
-		if ahead := h.una-1 < 1<<31; ahead && ok && knownCmd(h.cmd) {
+		if ahead := h.Una-1 < 1<<31; ahead && ok && wire.IsReference(h.Cmd) {
 			require.Equal(t, ErrForgedUna, err)
 		}
 		require.Zero(t, k.snd.una)
@@ -152,12 +153,12 @@ func FuzzSegment(f *testing.F) {
 // own returns a segment of the session itself with an SSN.
 func own(sn, ssn uint32, kind, frg uint8, data string) []byte {
 	b := binary.LittleEndian.AppendUint32([]byte{0, 0, 0, 0, kind}, ssn)
-	return segment(cmdStream, 0, 0, sn, 0, string(append(append(b, frg), data...)))
+	return segment(wire.CmdStream, 0, 0, sn, 0, string(append(append(b, frg), data...)))
 }
 
 // ofStream returns a segment of a stream.
 func ofStream(sn uint32) []byte {
-	return segment(cmdStream, 0, 0, sn, 0, "\x01\x00\x00\x00\x08\x00\x00\x00\x00......12345678")
+	return segment(wire.CmdStream, 0, 0, sn, 0, "\x01\x00\x00\x00\x08\x00\x00\x00\x00......12345678")
 }
 
 // Segments of the session itself are read in the order of their SSN, which counts PUSH
@@ -196,7 +197,7 @@ func TestOwnSegments(t *testing.T) {
 		{name: "beyond the window", input: [][]byte{own(1, 128, streams.OwnData, 0, "a"), own(2, 1<<31, streams.OwnData, 0, "x"), own(3, 1<<32-1, streams.OwnData, 0, "x")}},
 		{name: "a duplicate", acks: 2, read: []string{"a"},
 			input: [][]byte{own(1, 0, streams.OwnData, 0, "a"), own(1, 0, streams.OwnData, 0, "x")}},
-		{name: "too short", acks: 1, input: [][]byte{segment(cmdStream, 0, 0, 0, 0, "\x00\x00\x00\x00\x00\x00\x00\x00\x00")}},
+		{name: "too short", acks: 1, input: [][]byte{segment(wire.CmdStream, 0, 0, 0, 0, "\x00\x00\x00\x00\x00\x00\x00\x00\x00")}},
 		{name: "ABANDON with data", acks: 1, input: [][]byte{own(0, 0, streams.OwnAbandon, 0, "x")}},
 	} {
 		h := newHarness(t, func(k *KCP) { k.hooks.host = &droppingHost{testHost: newTestHost(t, k)} })

@@ -7,6 +7,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/opening"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // closeCall is a call of the application that ends a session.
@@ -39,7 +40,7 @@ func (c *session) close(call *closeCall) (waits bool, err error) {
 			return false, net.ErrClosed
 		}
 		if call.explained {
-			c.closeReasons().ours = c.encodeReason(call.code, call.text, headerSize)
+			c.closeReasons().ours = c.encodeReason(call.code, call.text, wire.HeaderSize)
 		}
 		c.stopCalls()
 		if s.Phase >= closing.Ended {
@@ -77,7 +78,7 @@ func (c *session) closeEnded() error {
 func (c *session) closeAbruptly(call *closeCall) error {
 	if call.explained && c.closing.Phase < closing.Ended {
 		r := c.closeReasons()
-		r.ours, r.abrupt = c.encodeReason(call.code, call.text, 2*headerSize), true
+		r.ours, r.abrupt = c.encodeReason(call.code, call.text, 2*wire.HeaderSize), true
 	}
 	if c.closing.Caller != closing.Uses && c.closing.Phase >= closing.Ended {
 		return net.ErrClosed
@@ -226,11 +227,11 @@ func (c *session) abort(err error) {
 	defer c.endIfUnwound(&done)
 	closed := c.host.stopped()
 	if l := &c.hs; l.Peer >= opening.Extended && !c.over() && (closed || !c.hs.unvalidated.Load()) {
-		abort := signal{sigAbort, l.peerToken, 0}
+		abort := wire.Signal{Code: wire.Abort, SN: l.peerToken, TS: 0}
 		if r := l.reasons; r != nil && r.abrupt && l.capabilities&capReason != 0 {
-			c.kcp.signalQueue().replace(signal{sigClose, uint32(c.kcp.position().end), l.peerToken}, abort)
+			c.kcp.signalQueue().Replace(wire.Signal{Code: wire.Close, SN: uint32(c.kcp.position().end), TS: l.peerToken}, abort)
 		} else {
-			c.kcp.signalQueue().replace(abort)
+			c.kcp.signalQueue().Replace(abort)
 		}
 		if c.hs.securing && closed {
 			c.abortTLS(abort)
@@ -281,7 +282,7 @@ func (c *session) retire() (end sessionEnd, first bool) {
 	}
 	c.closeTLS()
 	c.kcp.receiver().dropAcks()
-	c.kcp.signalQueue().drop()
+	c.kcp.signalQueue().Drop()
 	c.kcp.Compact()
 	if c.path.validation != nil {
 		c.path.validation.Drop()
@@ -401,18 +402,18 @@ func (c *session) allReceived() bool { return c.closing.AllReceived(c.kcp.positi
 
 // takeFin takes the end of the peer's data from a FIN or CLOSE. It reports
 // false if that end is impossible.
-func (c *session) takeFin(s signal) bool {
+func (c *session) takeFin(s wire.Signal) bool {
 	with := c.closingSession()
-	return c.closing.TakeFinal(seq(s.sn), s.code == sigClose, &with)
+	return c.closing.TakeFinal(seq(s.SN), s.Code == wire.Close, &with)
 }
 
 // takeReset takes a RESET, our stateless reset (RFC 9000 §10.3). It ends the session if s
 // echoes a waiting request's arguments, which only the peer and the path can know.
-func (c *session) takeReset(s signal) {
+func (c *session) takeReset(s wire.Signal) {
 	l := &c.hs
 	for _, k := range opening.Kinds {
 		r := l.Of(k)
-		if k == opening.Ping || !l.Asked(k) || r.Signal.sn != s.sn || r.Signal.ts != s.ts {
+		if k == opening.Ping || !l.Asked(k) || r.Signal.SN != s.SN || r.Signal.TS != s.TS {
 			continue
 		}
 		if k == opening.Hello && (l.Role == opening.Quiet || c.rare.simultaneous() && l.capabilities&capTLS == 0) {
@@ -420,7 +421,7 @@ func (c *session) takeReset(s signal) {
 		}
 		c.forgotten(k)
 	}
-	if c.asked.Waits(s.sn, s.ts) {
+	if c.asked.Waits(s.SN, s.TS) {
 		c.forgotten(opening.Ping)
 	}
 }

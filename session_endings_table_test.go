@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/require"
 )
 
@@ -360,26 +361,26 @@ func TestTimeWaitExpires(t *testing.T) {
 	for _, aborts := range []bool{true, false} {
 		inWorld(t, 4, clean, func(t *testing.T, w *world) {
 			a, b, l, pc := w.movable(mortal())
-			end, want := (*Conn).Close, sigClose
+			end, want := (*Conn).Close, wire.Close
 			if aborts {
-				end, want = (*Conn).Abort, sigAbort
+				end, want = (*Conn).Abort, wire.Abort
 			}
 			time.Sleep(time.Second)
 			require.NoError(t, end(b))
 			start := time.Now()
-			answerAt := func(at time.Duration) signalCode {
+			answerAt := func(at time.Duration) wire.Code {
 				time.Sleep(at - time.Since(start))
 				seen := w.watched()
-				w.net.Inject(pc.AddrPort(), netip.MustParseAddrPort(serverAddr), packetOf(a.Conv(), bytesOf(signal{sigPing, 1, 2})))
+				w.net.Inject(pc.AddrPort(), netip.MustParseAddrPort(serverAddr), packetOf(a.Conv(), bytesOf(wire.Signal{Code: wire.Ping, SN: 1, TS: 2})))
 				w.settle()
 				answers := seen.all(w)
 				require.Len(t, answers, 1)
-				h := decodeHeader(answers[0].data)
-				answer, _ := h.signal()
-				return answer.code
+				h := wire.DecodeHeader(answers[0].data)
+				answer, _ := h.Signal()
+				return answer.Code
 			}
 			require.Equal(t, want, answerAt(timeWaitTime-time.Second))
-			require.Equal(t, sigReset, answerAt(timeWaitTime+time.Second))
+			require.Equal(t, wire.Reset, answerAt(timeWaitTime+time.Second))
 			require.Zero(t, l.Stats().Sessions)
 		})
 	}

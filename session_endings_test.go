@@ -12,6 +12,7 @@ import (
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/opening"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/require"
 )
 
@@ -344,7 +345,7 @@ func TestDroppedDialIsRefused(t *testing.T) {
 				client, _ := w.endpoint("10.0.0.2:5000", config)
 				heardFrom, ended := time.Now().Add(3*roundTrip+time.Millisecond), make(chan error, 1)
 				w.net.SetFilter(func(from, _ netip.AddrPort, packet []byte) bool {
-					return time.Now().After(heardFrom) || from.String() != serverAddr || len(packet) == headerSize // a COOKIE
+					return time.Now().After(heardFrom) || from.String() != serverAddr || len(packet) == wire.HeaderSize // a COOKIE
 				})
 				time.AfterFunc(3*roundTrip, func() { ended <- end(l) })
 				_, err := client.Dial(context.Background(), udpAddr(serverAddr))
@@ -370,16 +371,16 @@ func TestStrangersHoldNoSocket(t *testing.T) {
 				}
 				return true
 			})
-			stranger := func(i int, signals ...signal) {
-				packet := make([]byte, len(signals)*headerSize)
+			stranger := func(i int, signals ...wire.Signal) {
+				packet := make([]byte, len(signals)*wire.HeaderSize)
 				for n, s := range signals {
-					s.encode(header{conv: uint32(i + 1), wnd: 128}, packet[n*headerSize:])
+					s.Encode(wire.Header{Conv: uint32(i + 1), Wnd: 128}, packet[n*wire.HeaderSize:])
 				}
 				sent[floodAddr(i)] += len(packet)
 				w.net.Inject(floodAddr(i), netip.MustParseAddrPort(serverAddr), packet)
 			}
 			for i := range 100 {
-				stranger(i, signal{sigHello, 0, uint32(i + 1)}, infoSignal())
+				stranger(i, wire.Signal{Code: wire.Hello, SN: 0, TS: uint32(i + 1)}, infoSignal())
 			}
 			time.Sleep(roundTrip)
 			require.Equal(t, 100, l.Stats().HalfOpen)
@@ -387,10 +388,10 @@ func TestStrangersHoldNoSocket(t *testing.T) {
 			ended := make(chan error, 1)
 			go func() { ended <- end(l) }()
 			for i := 0; time.Since(start) < 3*time.Second; i++ {
-				stranger(i%100, signal{sigHello, 0, uint32(i%100 + 1)}, infoSignal())
-				stranger(i%100, signal{sigPing, 1, 2})
-				stranger(i%100, signal{sigConfirm, 1, uint32(i%100 + 1)})
-				stranger(100+i, signal{sigHello, 0, uint32(i + 1)}, infoSignal())
+				stranger(i%100, wire.Signal{Code: wire.Hello, SN: 0, TS: uint32(i%100 + 1)}, infoSignal())
+				stranger(i%100, wire.Signal{Code: wire.Ping, SN: 1, TS: 2})
+				stranger(i%100, wire.Signal{Code: wire.Confirm, SN: 1, TS: uint32(i%100 + 1)})
+				stranger(100+i, wire.Signal{Code: wire.Hello, SN: 0, TS: uint32(i + 1)}, infoSignal())
 				time.Sleep(roundTrip)
 			}
 			require.NoError(t, <-ended)
@@ -399,7 +400,7 @@ func TestStrangersHoldNoSocket(t *testing.T) {
 			require.True(t, l.ep.isClosed(), how)
 			for addr, n := range got {
 				if how == "Endpoint.Close" {
-					n -= headerSize
+					n -= wire.HeaderSize
 				}
 				require.LessOrEqual(t, n, sent[addr], how)
 			}

@@ -15,6 +15,7 @@ import (
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/opening"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/require"
 )
 
@@ -72,20 +73,20 @@ func (v *attacked) inside(c *Conn) [][]byte {
 		binary.LittleEndian.PutUint32(p, c.session.entry.Conv)
 		all = append(all, p)
 	}
-	add(cmdPush, uint32(k.rcv.nxt), 0, "forged")
-	add(cmdPush, uint32(k.rcv.nxt)+1, 0, "forged")
-	add(cmdAck, uint32(k.snd.una), uint32(k.clock.now), "")
-	add(cmdAck, uint32(k.snd.nxt)-1, 0, "")
-	add(cmdWask, 0, 0, "")
-	shut := segment(cmdWins, 0, 0, 0, uint32(k.snd.una), "")
+	add(wire.CmdPush, uint32(k.rcv.nxt), 0, "forged")
+	add(wire.CmdPush, uint32(k.rcv.nxt)+1, 0, "forged")
+	add(wire.CmdAck, uint32(k.snd.una), uint32(k.clock.now), "")
+	add(wire.CmdAck, uint32(k.snd.nxt)-1, 0, "")
+	add(wire.CmdWask, 0, 0, "")
+	shut := segment(wire.CmdWins, 0, 0, 0, uint32(k.snd.una), "")
 	binary.LittleEndian.PutUint32(shut, c.session.entry.Conv)
 	binary.LittleEndian.PutUint16(shut[6:], 0)
 	all = append(all, shut)
-	for _, s := range []signal{
-		{sigHello, 0, l.peerToken}, {sigHello, 0, 1}, {sigHello | sigAnswer, 1, l.token},
-		{sigFin, uint32(k.rcv.nxt), l.token}, {sigClose, uint32(k.rcv.nxt), l.token},
-		{sigAbort, l.token, 0}, {sigReset, l.Of(opening.Ping).Signal.sn, l.Of(opening.Ping).Signal.ts},
-		{sigClose | sigAnswer, uint32(k.position().end), l.peerToken},
+	for _, s := range []wire.Signal{
+		{Code: wire.Hello, SN: 0, TS: l.peerToken}, {Code: wire.Hello, SN: 0, TS: 1}, {Code: wire.Hello | wire.Answer, SN: 1, TS: l.token},
+		{Code: wire.Fin, SN: uint32(k.rcv.nxt), TS: l.token}, {Code: wire.Close, SN: uint32(k.rcv.nxt), TS: l.token},
+		{Code: wire.Abort, SN: l.token, TS: 0}, {Code: wire.Reset, SN: l.Of(opening.Ping).Signal.SN, TS: l.Of(opening.Ping).Signal.TS},
+		{Code: wire.Close | wire.Answer, SN: uint32(k.position().end), TS: l.peerToken},
 	} {
 		all = append(all, packetOf(c.session.entry.Conv, bytesOf(s)))
 	}
@@ -138,16 +139,16 @@ func forgings(t *testing.T) map[string]forging {
 // signals returns a signal of who does not know the tokens.
 func (v *attacked) signals(_ [][]byte, to, from *Conn) (netip.AddrPort, []byte) {
 	r := v.random
-	code := signalCode(1 + r.IntN(9))
+	code := wire.Code(1 + r.IntN(9))
 	if r.IntN(3) == 0 {
-		code = signalCode(r.Uint32()) | 1
+		code = wire.Code(r.Uint32()) | 1
 	}
 	to.mu.Lock()
 	una, final := to.session.kcp.snd.una, uint32(to.session.kcp.rcv.nxt)
 	to.mu.Unlock()
 	args := []uint32{0, 1, final, final + 1, final - 1, r.Uint32()}
-	p := make([]byte, headerSize)
-	signal{code, args[r.IntN(len(args))], args[r.IntN(len(args))]}.encode(header{conv: to.Conv(), wnd: 1000, una: una}, p)
+	p := make([]byte, wire.HeaderSize)
+	wire.Signal{Code: code, SN: args[r.IntN(len(args))], TS: args[r.IntN(len(args))]}.Encode(wire.Header{Conv: to.Conv(), Wnd: 1000, Una: una}, p)
 	return v.addrOf(from), p
 }
 
@@ -204,20 +205,20 @@ func TestImpossibleFins(t *testing.T) {
 		receive(t, b, []byte("four"))
 		time.Sleep(time.Second)
 		from, to := a.LocalAddr().(*net.UDPAddr).AddrPort(), b.LocalAddr().(*net.UDPAddr).AddrPort()
-		fin := func(code signalCode, final uint32) {
-			w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(signal{code, final, b.session.hs.token})))
+		fin := func(code wire.Code, final uint32) {
+			w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(wire.Signal{Code: code, SN: final, TS: b.session.hs.token})))
 			synctest.Wait()
 		}
 		next := uint32(b.session.kcp.rcv.nxt)
 		for _, final := range []uint32{0, next - 1, next - 1<<30} {
-			fin(sigFin, final)
-			fin(sigClose, final)
+			fin(wire.Fin, final)
+			fin(wire.Close, final)
 		}
 		require.False(t, b.session.closing.Read != closing.ReadOpen)
 		require.NoError(t, a.CloseWrite())
 		_, err := b.Read(make([]byte, 1))
 		require.Equal(t, io.EOF, err)
-		fin(sigClose, next+1)
+		fin(wire.Close, next+1)
 		send(t, b, []byte("still here"))
 		receive(t, a, []byte("still here"))
 	})
@@ -225,7 +226,7 @@ func TestImpossibleFins(t *testing.T) {
 		a, b, l := w.pair(nil, nil)
 		from, to := a.LocalAddr().(*net.UDPAddr).AddrPort(), l.Addr().(*net.UDPAddr).AddrPort()
 		w.net.Inject(from, to, packetOf(a.Conv(), push(3, 0, "late"), push(2, 0, "y")))
-		w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(signal{sigFin, 2, b.session.hs.token})))
+		w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(wire.Signal{Code: wire.Fin, SN: 2, TS: b.session.hs.token})))
 		w.net.Inject(from, to, packetOf(a.Conv(), push(1, 0, "x")))
 		require.NoError(t, b.SetReadDeadline(time.Now().Add(time.Minute)))
 		all, err := io.ReadAll(b)
@@ -241,28 +242,28 @@ func TestConfirmShowsBothTokens(t *testing.T) {
 	inWorld(t, 3, clean, func(t *testing.T, w *world) {
 		l := w.listen(&Config{KeepAlive: -1})
 		from, to := netip.MustParseAddrPort("10.0.0.9:9"), netip.MustParseAddrPort(serverAddr)
-		var answers []signal
+		var answers []wire.Signal
 		w.net.SetFilter(func(_, _ netip.AddrPort, p []byte) bool {
 			answers = append(answers, signalsOf(p)...)
 			return true
 		})
 		const ours = 12345
-		ask := func(s signal) []signal {
+		ask := func(s wire.Signal) []wire.Signal {
 			answers = nil
 			w.net.Inject(from, to, packetOf(77, bytesOf(s)))
 			time.Sleep(50 * time.Millisecond)
 			return answers
 		}
-		welcome := ask(signal{sigHello, 0, ours})
+		welcome := ask(wire.Signal{Code: wire.Hello, SN: 0, TS: ours})
 		require.NotEmpty(t, welcome)
-		theirs := welcome[0].sn
-		require.Equal(t, signal{sigHello | sigAnswer, theirs, ours}, welcome[0])
-		reset := ask(signal{sigConfirm, theirs + 1, ours})
+		theirs := welcome[0].SN
+		require.Equal(t, wire.Signal{Code: wire.Hello | wire.Answer, SN: theirs, TS: ours}, welcome[0])
+		reset := ask(wire.Signal{Code: wire.Confirm, SN: theirs + 1, TS: ours})
 		require.Len(t, reset, 1)
-		require.Equal(t, sigReset, reset[0].code)
-		require.Empty(t, ask(signal{sigConfirm, theirs, ours + 1}))
+		require.Equal(t, wire.Reset, reset[0].Code)
+		require.Empty(t, ask(wire.Signal{Code: wire.Confirm, SN: theirs, TS: ours + 1}))
 		require.Equal(t, 1, l.Stats().HalfOpen)
-		require.NotEmpty(t, ask(signal{sigConfirm, theirs, ours}))
+		require.NotEmpty(t, ask(wire.Signal{Code: wire.Confirm, SN: theirs, TS: ours}))
 		require.Zero(t, l.Stats().HalfOpen)
 		require.NoError(t, accepted(t, l).Abort())
 	})

@@ -9,6 +9,7 @@ import (
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/opening"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // handshakeState is what the two ends know of each other, and the signals that
@@ -20,7 +21,7 @@ type handshakeState struct {
 	greeted     atomic.Bool // the peer is extended
 	took        uint32      // how long the handshake limited the session, in milliseconds; 0: it does still
 
-	opening.State[signal]
+	opening.State[wire.Signal]
 	kindAwaited  bool          // CloseWrite waits until Peer is known
 	dropped      bool          // ended by the listener's end, before the application had it
 	securing     bool          // with TLS: the machine's packets cannot be sent, as their keys are not agreed on
@@ -29,7 +30,7 @@ type handshakeState struct {
 	peerToken    uint32        // the peer's, which our signals must show; 0: not known
 	version      uint32        // of the peer's signals; 0: not known
 	capabilities uint32        // of the peer, from its INFO: capPMTU, capReason
-	cookie       signal        // goes with our HELLO; code 0: none
+	cookie       wire.Signal   // goes with our HELLO; code 0: none
 	born         time.Duration // when the session began
 	reasons      *closeReasons // why the ends have closed the session; nil: neither has said so
 }
@@ -101,7 +102,7 @@ func (c *session) accept(first *admission.First, p *inPacket, validated bool) {
 		c.onInfo(signalOf(first.Info)) // the session may be accepted, and used, before p is fed to it
 	}
 	if first.Keys != nil {
-		c.tls.handshake.Accept(first.Keys, c.hs.token, c.hs.peerToken, c.infoSignal().toHandshake())
+		c.tls.handshake.Accept(first.Keys, c.hs.token, c.hs.peerToken, handshakeSignal(c.infoSignal()))
 	}
 	if validated {
 		return
@@ -144,7 +145,7 @@ func (c *session) setConv(conv uint32) {
 
 // dialAnother makes a new session one whose peer dials too: tie goes with HELLO. again
 // says that this end has dialled another before.
-func (c *session) dialAnother(tie signal, again bool) {
+func (c *session) dialAnother(tie wire.Signal, again bool) {
 	r := c.rarely()
 	r.tie, r.again = tie, again
 }
@@ -197,7 +198,7 @@ func (c *session) beginOpening(now time.Duration) bool {
 		c.dialTLS()
 		return false
 	}
-	l.Start(opening.Hello, signal{sigHello, 0, l.token}, now, c.firstHello())
+	l.Start(opening.Hello, wire.Signal{Code: wire.Hello, SN: 0, TS: l.token}, now, c.firstHello())
 	return true
 }
 
@@ -222,20 +223,20 @@ func (c *session) helloSize() int {
 	if x := c.tlsHandshake(); x != nil {
 		return x.HelloSize()
 	}
-	return c.shared.overhead.total + 4*headerSize // with INFO, TIEBREAKER and maybe a cookie
+	return c.shared.overhead.total + 4*wire.HeaderSize // with INFO, TIEBREAKER and maybe a cookie
 }
 
 // starved reports whether nothing may be sent to the peer before a packet comes from it
 // (anti-amplification limit, RFC 9000 §8.1).
 func (c *session) starved() bool {
 	v := c.kcp.validation()
-	return v != nil && (c.path.blocked || !v.Allows(headerSize, true))
+	return v != nil && (c.path.blocked || !v.Allows(wire.HeaderSize, true))
 }
 
 // silent reports whether a session that was dialled quietly has yet to send its
 // HELLO. It need not if the peer's HELLO came first.
 func (l *handshakeState) silent() bool {
-	return l.Role == opening.Quiet && l.Of(opening.Hello).Signal.code == 0 && l.Peer < opening.Extended
+	return l.Role == opening.Quiet && l.Of(opening.Hello).Signal.Code == 0 && l.Peer < opening.Extended
 }
 
 // breakSilence queues HELLO, to leave together with the first data. With TLS it
@@ -262,12 +263,12 @@ func (c *session) kick(now time.Duration) {
 // INFO, and TIEBREAKER.
 func (c *session) queueHello() {
 	l, k := &c.hs, c.kcp
-	k.signalQueue().add(l.Of(opening.Hello).Signal)
-	if l.cookie.code != 0 {
-		k.signalQueue().add(l.cookie)
+	k.signalQueue().Add(l.Of(opening.Hello).Signal)
+	if l.cookie.Code != 0 {
+		k.signalQueue().Add(l.cookie)
 	}
-	k.signalQueue().add(c.infoSignal())
-	k.signalQueue().add(c.rare.tiebreaker()...)
+	k.signalQueue().Add(c.infoSignal())
+	k.signalQueue().Add(c.rare.tiebreaker()...)
 }
 
 // addressValidated marks the peer's address as validated (RFC 9000 §8), and

@@ -13,6 +13,7 @@ import (
 	"github.com/arqnet/kcp/internal/liveness"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -215,9 +216,9 @@ func TestDialBeginsAnewSometimes(t *testing.T) {
 		require.NoError(t, err)
 		defer pc.Close()
 		w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
-			f, _ := admission.Parse(plainPacket, p, decodeHeader(p).conv)
+			f, _ := admission.Parse(plainPacket, p, wire.DecodeHeader(p).Conv)
 			hellos++
-			abort := packetOf(decodeHeader(p).conv, bytesOf(signal{sigAbort, f.Hello.TS, 0}))
+			abort := packetOf(wire.DecodeHeader(p).Conv, bytesOf(wire.Signal{Code: wire.Abort, SN: f.Hello.TS, TS: 0}))
 			time.AfterFunc(roundTrip, func() { w.net.Inject(to, from, abort) })
 			return false
 		})
@@ -238,7 +239,7 @@ func TestForgedEndsOfHandshakes(t *testing.T) {
 		e, _ := w.endpoint("10.0.0.2:5000", secured(Config{}))
 		w.outage(2, 1000)
 		a := w.dial(e)
-		for _, s := range []signal{{sigAbort, a.session.hs.token, 0}, {sigReset, 0, a.session.hs.token}, {sigAlert, 40, a.session.hs.token}} {
+		for _, s := range []wire.Signal{{Code: wire.Abort, SN: a.session.hs.token, TS: 0}, {Code: wire.Reset, SN: 0, TS: a.session.hs.token}, {Code: wire.Alert, SN: 40, TS: a.session.hs.token}} {
 			for _, under := range []byte{0, 0xa1, 0xa2, 0xa3} {
 				p := packetOf(a.Conv(), bytesOf(s))
 				if under != 0 {
@@ -260,7 +261,7 @@ func TestForgedEndsOfHandshakes(t *testing.T) {
 			w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
 				if from == client {
 					for token := range uint32(100) {
-						w.net.Inject(to, from, packetOf(decodeHeader(p).conv, bytesOf(signal{sigAbort, token, 0})))
+						w.net.Inject(to, from, packetOf(wire.DecodeHeader(p).Conv, bytesOf(wire.Signal{Code: wire.Abort, SN: token, TS: 0})))
 					}
 				}
 				return true
@@ -291,7 +292,7 @@ func TestForgedEndsOfHandshakes(t *testing.T) {
 		time.Sleep(time.Second)
 		w.settle()
 		require.Len(t, answers, sent)
-		p := content(2, protect.KeyedOverhead+headerSize+1) // what may go on with the handshake is answered
+		p := content(2, protect.KeyedOverhead+wire.HeaderSize+1) // what may go on with the handshake is answered
 		copy(p, answers[0][:4])
 		p[4] = 0xa2
 		w.net.Inject(client, server, p)
@@ -310,12 +311,12 @@ func TestPingBeforeWelcome(t *testing.T) {
 		start, pings := time.Now(), 0
 		w.net.SetFilter(func(_, _ netip.AddrPort, p []byte) bool {
 			at := time.Since(start)
-			switch h := decodeHeader(p); signalCode(h.frg) {
-			case sigPing:
+			switch h := wire.DecodeHeader(p); wire.Code(h.Frg) {
+			case wire.Ping:
 				pings++
-			case sigHello:
+			case wire.Hello:
 				return at < 100*time.Millisecond || at > 4*time.Second
-			case sigHello | sigAnswer:
+			case wire.Hello | wire.Answer:
 				return at > 4*time.Second
 			}
 			return true

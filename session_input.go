@@ -160,7 +160,7 @@ func (c *session) decodePlain(p inPacket) ([]byte, bool) {
 func (c *session) packetDone(err error, size int, now time.Duration) {
 	outside := c.step.offPath
 	c.step.offPath = false
-	if c.step.ping.code != 0 {
+	if c.step.ping.Code != 0 {
 		c.noteChallenge()
 	}
 	switch {

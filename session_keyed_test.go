@@ -12,6 +12,7 @@ import (
 
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -100,7 +101,7 @@ func attackKeyed(t *testing.T, w *world, a, b *Conn, c crypt.Cipher, recorded []
 	a.mu.Lock()
 	next, una := uint32(a.session.kcp.rcv.nxt), uint32(a.session.kcp.snd.nxt)
 	a.mu.Unlock()
-	order := packetOf(a.Conv(), segment(cmdPush, 0, 0, next, una, "order of the attacker"))
+	order := packetOf(a.Conv(), segment(wire.CmdPush, 0, 0, next, una, "order of the attacker"))
 	for _, p := range recorded {
 		for _, forged := range append(forgeries(t, c, p.data, random), p.data, sealed(t, c, order)) {
 			w.net.Inject(p.from, p.to, forged)
@@ -196,9 +197,9 @@ func TestChangeOver(t *testing.T) {
 			bothWays(t, a, b, content(2, 3000), content(3, 3000))
 			for _, p := range late.all(w) {
 				if content, err := cipher.Open(p.data); err == nil && !toClient { // a request that is repeated
-					h := decodeHeader(content)
-					s, ok := h.signal()
-					require.True(t, ok && h.cmd == cmdWask && s.code&sigAnswer == 0 && len(content) == headerSize)
+					h := wire.DecodeHeader(content)
+					s, ok := h.Signal()
+					require.True(t, ok && h.Cmd == wire.CmdWask && s.Code&wire.Answer == 0 && len(content) == wire.HeaderSize)
 				}
 			}
 			require.NoError(t, a.Close())
@@ -285,17 +286,17 @@ func TestRestartUnderKeys(t *testing.T) {
 // It reports whether there was one.
 func withoutKeys(c crypt.Cipher, packet []byte) (content []byte, found bool) {
 	content, err := c.Open(bytes.Clone(packet))
-	for b := content; err == nil && len(b) >= headerSize; {
-		h := decodeHeader(b)
-		payload, fits := h.payload(b[headerSize:])
+	for b := content; err == nil && len(b) >= wire.HeaderSize; {
+		h := wire.DecodeHeader(b)
+		payload, fits := h.Payload(b[wire.HeaderSize:])
 		if !fits {
 			break
 		}
-		if s, ok := h.signal(); ok && s.code == sigInfo && s.ts&protect.CapKeys != 0 {
-			binary.LittleEndian.PutUint32(b[8:], s.ts&^(protect.CapKeys|protect.CapChaCha))
+		if s, ok := h.Signal(); ok && s.Code == wire.Info && s.TS&protect.CapKeys != 0 {
+			binary.LittleEndian.PutUint32(b[8:], s.TS&^(protect.CapKeys|protect.CapChaCha))
 			found = true
 		}
-		b = b[headerSize+len(payload):]
+		b = b[wire.HeaderSize+len(payload):]
 	}
 	return content, found
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/liveness"
 	"github.com/arqnet/kcp/internal/opening"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/stats"
 )
 
@@ -173,7 +174,7 @@ func (c *session) noteReached() {
 // startPing has a PING sent at a time, and repeated until it is answered.
 func (c *session) startPing(at time.Duration) {
 	wait, _ := c.pingWait()
-	c.hs.Start(opening.Ping, signal{}, at, wait) // see newPing
+	c.hs.Start(opening.Ping, wire.Signal{}, at, wait) // see newPing
 }
 
 // pingWait returns how long to wait for the answer to a PING before repeating

@@ -17,6 +17,7 @@ import (
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/streams"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/trace"
 )
 
@@ -72,12 +73,12 @@ type host interface {
 	move(to source) bool
 	// reply sends signals to an address that is not the peer's, as far as the limit of
 	// the rate allows, and reports whether it does.
-	reply(to source, by protect.Protection, h header, signals ...signal) bool
+	reply(to source, by protect.Protection, h wire.Header, signals ...wire.Signal) bool
 	// pays takes n bytes from what has come from the peer's address in a simultaneous
 	// open, and reports whether so many may leave for it.
 	pays(n int) bool
 	// challenge returns the challenge of an address.
-	challenge(to source, token uint32, at time.Duration) signal
+	challenge(to source, token uint32, at time.Duration) wire.Signal
 	// resetKey returns the key of stateless resets for the peer; nil: it gets none.
 	resetKey() *protect.ToldKey
 
@@ -114,10 +115,10 @@ type host interface {
 type stepState struct {
 	inputAt    time.Duration // arrival of the current batch of input, since the epoch
 	left       effects
-	woken      bool   // a call was woken, and none has run since
-	ping       signal // a PING in the current packet that may be a challenge; code 0: none
-	offPath    bool   // a signal of the current packet is not from within the session
-	challenged bool   // the current packet has a PING, which may be a path challenge
+	woken      bool        // a call was woken, and none has run since
+	ping       wire.Signal // a PING in the current packet that may be a challenge; code 0: none
+	offPath    bool        // a signal of the current packet is not from within the session
+	challenged bool        // the current packet has a PING, which may be a path challenge
 }
 
 // init sets up a new session with the peer of key. dialled says that this end opens it.
@@ -133,9 +134,9 @@ func (c *session) init(e *sharedState, h host, key sessionKey, remote net.Addr, 
 	hooks := hooks{output: c.collect, packetBuffer: c.packetBuffer, host: c, frugal: true}
 	switch {
 	case e.sealsFrom():
-		hooks.outputInPlace, hooks.headroom = c.queueSegment, headerSize
+		hooks.outputInPlace, hooks.headroom = c.queueSegment, wire.HeaderSize
 	case e.protection.None:
-		hooks.outputInPlace, hooks.headroom = c.queueSegment, int32(e.overhead.head+headerSize)
+		hooks.outputInPlace, hooks.headroom = c.queueSegment, int32(e.overhead.head+wire.HeaderSize)
 	}
 	c.kcp = newMachine(key.Conv, hooks)
 	c.in.fixedWindow = e.fixedWindow
@@ -194,7 +195,7 @@ func (c *session) traceDatagram(e trace.DatagramEvent, size int) {
 }
 
 // traceSignal calls Trace.Signal for a signal that does not pass the state machine.
-func (c *session) traceSignal(sent bool, code signalCode) {
+func (c *session) traceSignal(sent bool, code wire.Code) {
 	if t := c.kcp.tracing(); t != nil && t.Signal != nil {
 		c.call(func() { t.Signal(sent, code.String()) })
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/testenv/life"
 	"github.com/arqnet/kcp/internal/udp"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/require"
 )
 
@@ -248,13 +249,13 @@ func TestDroppedDataIsNoEnd(t *testing.T) {
 func TestHellosBeforeAnOutageEnds(t *testing.T) {
 	t.Parallel()
 	w := newMachineWorld(t, 1, &Config{}, &Config{})
-	var wire [2][][]byte
+	var onWire [2][][]byte
 	lost := func(from *machineEnd, p []byte) bool {
-		return from.side == 0 && (w.now < 6*time.Second || w.now < 9*time.Second && hasSignal(p, sigHello))
+		return from.side == 0 && (w.now < 6*time.Second || w.now < 9*time.Second && hasSignal(p, wire.Hello))
 	}
 	w.send = func(from *machineEnd, d *udp.Datagram) {
 		if to := 1 - from.side; !lost(from, d.Buf) {
-			wire[to] = append(wire[to], bytes.Clone(d.Buf))
+			onWire[to] = append(onWire[to], bytes.Clone(d.Buf))
 		}
 	}
 	w.dial(7, false)
@@ -262,8 +263,8 @@ func TestHellosBeforeAnOutageEnds(t *testing.T) {
 	require.NoError(t, err)
 	for ; w.now < 20*time.Second; w.now += 10 * time.Millisecond {
 		for side, e := range w.ends {
-			arrived := wire[side]
-			wire[side] = nil
+			arrived := onWire[side]
+			onWire[side] = nil
 			for _, p := range arrived {
 				e.receive(p, w.ends[1-side].addr)
 			}
@@ -279,14 +280,14 @@ func TestHellosBeforeAnOutageEnds(t *testing.T) {
 }
 
 // hasSignal reports whether a packet in the clear has a signal.
-func hasSignal(packet []byte, code signalCode) bool {
-	for len(packet) >= headerSize {
-		h := decodeHeader(packet)
-		if s, is := h.signal(); is && s.code == code {
+func hasSignal(packet []byte, code wire.Code) bool {
+	for len(packet) >= wire.HeaderSize {
+		h := wire.DecodeHeader(packet)
+		if s, is := h.Signal(); is && s.Code == code {
 			return true
 		}
-		payload, _ := h.payload(packet[headerSize:])
-		packet = packet[headerSize+len(payload):]
+		payload, _ := h.Payload(packet[wire.HeaderSize:])
+		packet = packet[wire.HeaderSize+len(payload):]
 	}
 	return false
 }

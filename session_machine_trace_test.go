@@ -19,6 +19,7 @@ import (
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/testenv/life"
 	"github.com/arqnet/kcp/internal/udp"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 var rewriteTraces = flag.Bool("rewrite", false, "write what the traces of testdata/session come to")
@@ -191,37 +192,37 @@ func (s *sessionTrace) put(side int, data []byte) {
 // traceSegments returns the segments of a packet as text.
 func traceSegments(t *testing.T, packet []byte) (texts []string) {
 	for len(packet) > 0 {
-		h := decodeHeader(packet)
-		payload, ok := h.payload(packet[headerSize:])
+		h := wire.DecodeHeader(packet)
+		payload, ok := h.Payload(packet[wire.HeaderSize:])
 		require.True(t, ok)
-		packet = packet[headerSize+len(payload):]
+		packet = packet[wire.HeaderSize+len(payload):]
 		text := ""
-		if sig, is := h.signal(); is {
-			text = sig.code.String()
-			if code := sig.code &^ sigAnswer; code == sigFin || code == sigClose {
-				text += fmt.Sprintf(" sn=%d", sig.sn)
-			} else if code == sigProbe {
-				text += fmt.Sprintf(" size=%d", sig.ts)
+		if sig, is := h.Signal(); is {
+			text = sig.Code.String()
+			if code := sig.Code &^ wire.Answer; code == wire.Fin || code == wire.Close {
+				text += fmt.Sprintf(" sn=%d", sig.SN)
+			} else if code == wire.Probe {
+				text += fmt.Sprintf(" size=%d", sig.TS)
 			}
-			if len(payload) > 0 && sig.code == sigProbe {
+			if len(payload) > 0 && sig.Code == wire.Probe {
 				text += " padding"
 			}
 			texts = append(texts, text)
 			continue
 		}
-		switch h.cmd {
-		case cmdPush:
-			text = fmt.Sprintf("push sn=%d una=%d len=%d", h.sn, h.una, len(payload))
-		case cmdAck:
-			text = fmt.Sprintf("ack sn=%d una=%d", h.sn, h.una)
-		case cmdWask:
+		switch h.Cmd {
+		case wire.CmdPush:
+			text = fmt.Sprintf("push sn=%d una=%d len=%d", h.SN, h.Una, len(payload))
+		case wire.CmdAck:
+			text = fmt.Sprintf("ack sn=%d una=%d", h.SN, h.Una)
+		case wire.CmdWask:
 			text = "wask"
-		case cmdWins:
-			text = fmt.Sprintf("wins una=%d wnd=%d", h.una, h.wnd)
-		case cmdPiece:
-			text = fmt.Sprintf("piece sn=%d una=%d len=%d", h.sn, h.una, len(payload))
+		case wire.CmdWins:
+			text = fmt.Sprintf("wins una=%d wnd=%d", h.Una, h.Wnd)
+		case wire.CmdPiece:
+			text = fmt.Sprintf("piece sn=%d una=%d len=%d", h.SN, h.Una, len(payload))
 		}
-		if streamCmd(h.cmd) {
+		if wire.IsStream(h.Cmd) {
 			text = traceStream(&h, payload)
 		}
 		texts = append(texts, text)
@@ -230,9 +231,9 @@ func traceSegments(t *testing.T, packet []byte) (texts []string) {
 }
 
 // traceStream returns a segment of a stream as text. Stream 0 is the session itself.
-func traceStream(h *header, payload []byte) string {
+func traceStream(h *wire.Header, payload []byte) string {
 	what := ""
-	if h.cmd == cmdStreamPiece {
+	if h.Cmd == wire.CmdStreamPiece {
 		what, payload = "piece of ", payload[recovery.PieceHeader:]
 	}
 	n := len(payload) - streams.OwnHeader
@@ -242,7 +243,7 @@ func traceStream(h *header, payload []byte) string {
 	} else {
 		what += "data"
 	}
-	return fmt.Sprintf("%s of stream %d sn=%d una=%d len=%d", what, streams.ID(payload), h.sn, h.una, n)
+	return fmt.Sprintf("%s of stream %d sn=%d una=%d len=%d", what, streams.ID(payload), h.SN, h.Una, n)
 }
 
 // take takes a packet off the wire.

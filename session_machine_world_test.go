@@ -19,6 +19,7 @@ import (
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/internal/wakeup"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // Two sessions without endpoints: no goroutine, lock, socket or clock. What an endpoint
@@ -108,7 +109,7 @@ func newMachineEnd(w *machineWorld, side int, config *Config, env *wakeup.Enviro
 		TLS: c.TLS != nil, Authentic: s.protection.Authentic, Migrates: s.migrates,
 		RefusesLegacy: refusesLegacy(c, s.protection), AlwaysValidate: c.AddressValidation == ValidateAlways,
 		MaxSessions: c.MaxSessions, MaxHalfOpen: c.MaxHalfOpen,
-		Protection: s.protection, Outside: s.outside, Info: s.infoSignal().toHandshake(), Random: env, Epoch: s.epoch,
+		Protection: s.protection, Outside: s.outside, Info: handshakeSignal(s.infoSignal()), Random: env, Epoch: s.epoch,
 	}
 	return e
 }
@@ -379,13 +380,13 @@ func (e *machineEnd) move(to source) bool {
 	return e.gate.Move(e.conn, admission.MakeKey(to.addr, to.peer, e.conn.entry.Conv))
 }
 
-func (e *machineEnd) reply(to source, by protect.Protection, h header, signals ...signal) bool {
+func (e *machineEnd) reply(to source, by protect.Protection, h wire.Header, signals ...wire.Signal) bool {
 	if !e.gate.MayReply(e.w.now) {
 		return false
 	}
-	content := make([]byte, len(signals)*headerSize)
+	content := make([]byte, len(signals)*wire.HeaderSize)
 	for i, s := range signals {
-		s.encode(h, content[i*headerSize:])
+		s.Encode(h, content[i*wire.HeaderSize:])
 	}
 	e.answer(to, by, content)
 	return true
@@ -393,9 +394,9 @@ func (e *machineEnd) reply(to source, by protect.Protection, h header, signals .
 
 func (e *machineEnd) pays(int) bool { return true }
 
-func (e *machineEnd) challenge(to source, token uint32, at time.Duration) signal {
+func (e *machineEnd) challenge(to source, token uint32, at time.Duration) wire.Signal {
 	s := e.gate.Cookies.Challenge(admission.MakeKey(to.addr, to.peer, e.conn.entry.Conv), to.local.Addr(), token, at)
-	return signal{sigPing, s[0], s[1]}
+	return wire.Signal{Code: wire.Ping, SN: s[0], TS: s[1]}
 }
 
 func (e *machineEnd) resetKey() *protect.ToldKey {

@@ -10,6 +10,7 @@ import (
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/opening"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // holding is the account of the memory that a session holds because of its
@@ -250,7 +251,7 @@ func (c *session) accountWrites() {
 // default size, while all together hold so much that memory is scarce. It is twice
 // what may be in flight, within bounds (compare tcp_sndbuf_expand of Linux).
 func (c *session) scarceWriteBuffer(all int64) int {
-	flight := int64(c.kcp.snapshot().sendWindow) * int64(c.kcp.packetSize()-headerSize+writeCostPerSegment)
+	flight := int64(c.kcp.snapshot().sendWindow) * int64(c.kcp.packetSize()-wire.HeaderSize+writeCostPerSegment)
 	scarce := max(scarceWriteBuffer*writePressure/all, leastWriteBuffer)
 	return int(min(max(2*flight, scarce), defaultWriteBuffer))
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/streams"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/require"
 )
 
@@ -90,15 +91,15 @@ func TestAbandonedSegments(t *testing.T) {
 			for _, sn := range order {
 				input := func() {
 					p := tc.parts[sn]
-					h := header{conv: 1, cmd: cmdPush, frg: p.frg, wnd: 32, sn: seq(sn), len: uint32(len(p.text))}
+					h := wire.Header{Conv: 1, Cmd: wire.CmdPush, Frg: p.frg, Wnd: 32, SN: seq(sn), Len: uint32(len(p.text))}
 					payload := []byte(p.text)
 					if p.text == "" {
 						payload = (&streams.Header{Kind: streams.Abandon}).Append(nil)
-						h.cmd, h.len = cmdStream, uint32(len(payload))
+						h.Cmd, h.Len = wire.CmdStream, uint32(len(payload))
 					}
-					b := make([]byte, headerSize+len(payload))
-					h.encode(b)
-					copy(b[headerSize:], payload)
+					b := make([]byte, wire.HeaderSize+len(payload))
+					h.Encode(b)
+					copy(b[wire.HeaderSize:], payload)
 					require.NoError(t, k.Input(b))
 					books, err := k.recount()
 					require.NoError(t, err)
@@ -142,7 +143,7 @@ func TestBadAbandonedSegments(t *testing.T) {
 	}{
 		{name: "as it must be", payload: abandon},
 		{name: "outside the window", payload: abandon, sn: 1 << 31, beyond: 1},
-		{name: "behind the window", payload: abandon, sn: maxWindow, beyond: 1},
+		{name: "behind the window", payload: abandon, sn: wire.MaxWindow, beyond: 1},
 		{name: "too long", payload: append(slices.Clone(abandon), 0), want: Drops{Stream: 1}},
 		{name: "too short", payload: abandon[:10], want: Drops{Stream: 1}},
 		{name: "with bit 3", payload: (&streams.Header{Kind: streams.Abandon, End: true}).Append(nil), want: Drops{Stream: 1}},
@@ -154,14 +155,14 @@ func TestBadAbandonedSegments(t *testing.T) {
 			require.NoError(t, a.WriteMessage([]byte("before")))
 			receive(t, b, []byte("before"))
 			b.mu.Lock()
-			h := header{conv: b.Conv(), cmd: cmdStream, wnd: 100, sn: b.session.kcp.rcv.nxt + v.sn, una: b.session.kcp.snd.una, len: uint32(len(v.payload))}
-			p := make([]byte, headerSize+len(v.payload))
-			h.encode(p)
-			copy(p[headerSize:], v.payload)
+			h := wire.Header{Conv: b.Conv(), Cmd: wire.CmdStream, Wnd: 100, SN: b.session.kcp.rcv.nxt + v.sn, Una: b.session.kcp.snd.una, Len: uint32(len(v.payload))}
+			p := make([]byte, wire.HeaderSize+len(v.payload))
+			h.Encode(p)
+			copy(p[wire.HeaderSize:], v.payload)
 			before := b.session.kcp.counters.OutOfWindow
 			b.session.packetDone(b.session.kcp.Input(p), len(p), b.ep.now())
 			require.Equal(t, v.beyond, b.session.kcp.counters.OutOfWindow-before, v.name)
-			moved := b.session.kcp.rcv.nxt == h.sn+1
+			moved := b.session.kcp.rcv.nxt == h.SN+1
 			b.mu.Unlock()
 			require.Equal(t, v.want, b.Stats().Dropped, v.name)
 			require.Equal(t, v.beyond == 0 && v.want.Command == 0, moved, v.name)

@@ -10,6 +10,7 @@ import (
 	"github.com/arqnet/kcp/internal/netpath"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // Connection migration (RFC 9000 §9, WIRE.md §5.4). A session survives a change of the
@@ -38,12 +39,12 @@ func (c *session) claims(q question, p *inPacket, now time.Duration) (mine, move
 // address has changed during the handshake. It gets the WELCOME of the session that its
 // first HELLO has opened, confirms that, and migrates it. A second session would be
 // confused with it. welcomeElsewhere reports whether c is that session.
-func (c *session) welcomeElsewhere(p *inPacket, hello signal) bool {
-	if c.hs.Role >= opening.Dialled || c.closing.Phase >= closing.Ended || c.hs.Peer < opening.Extended || c.hs.peerToken != hello.ts {
+func (c *session) welcomeElsewhere(p *inPacket, hello wire.Signal) bool {
+	if c.hs.Role >= opening.Dialled || c.closing.Phase >= closing.Ended || c.hs.Peer < opening.Extended || c.hs.peerToken != hello.TS {
 		return false
 	}
-	answer := []signal{{sigHello | sigAnswer, c.hs.token, c.hs.peerToken}}
-	if data, _ := admission.Segments(p.kind, p.Data); len(data) >= 2*headerSize {
+	answer := []wire.Signal{{Code: wire.Hello | wire.Answer, SN: c.hs.token, TS: c.hs.peerToken}}
+	if data, _ := admission.Segments(p.kind, p.Data); len(data) >= 2*wire.HeaderSize {
 		answer = append(answer, c.infoSignal()) // so the answer is not larger than the packet
 	}
 	c.host.reply(p.from, c.shared.outside, c.kcp.answerHeader(), answer...)
@@ -84,7 +85,7 @@ func (c *session) handshakeFromNewAddress(p *inPacket, now time.Duration) (mine,
 	c.setClock(now)
 	to, answers := p.from, [2]handshake.Signal{}
 	for i, s := range c.challengeAnswers(to, now) {
-		answers[i] = s.toHandshake()
+		answers[i] = handshakeSignal(s)
 	}
 	if x.Answers(content, answers) && c.moveHandshake(x, to, now) {
 		return true, true
@@ -152,9 +153,9 @@ func (c *session) packetFromNewAddress(p *inPacket, numbered bool, now time.Dura
 	if numbered && !c.hs.unvalidated.Load() && (*c.in.protection.Load()).IsLatest(number) && v.Alive(number) {
 		c.live.Heard(now)
 	}
-	c.deferPacket(p, ask.sn)
-	if v.Due(ask.sn, now) && c.host.reply(to, (*c.in.protection.Load()).Sender(), c.kcp.answerHeader(), ask) {
-		v.Sent(ask.sn, now)
+	c.deferPacket(p, ask.SN)
+	if v.Due(ask.SN, now) && c.host.reply(to, (*c.in.protection.Load()).Sender(), c.kcp.answerHeader(), ask) {
+		v.Sent(ask.SN, now)
 	}
 	return true, false
 }
@@ -169,7 +170,7 @@ func (p *pathState) validating() *netpath.Validation[inPacket] {
 
 // challengeOf returns the challenge of the session for an address. It is valid for
 // one migration.
-func (c *session) challengeOf(to source, at time.Duration) signal {
+func (c *session) challengeOf(to source, at time.Duration) wire.Signal {
 	return c.host.challenge(to, c.hs.token+c.path.validation.Moves(), at)
 }
 
@@ -179,21 +180,21 @@ func (c *session) challengeOf(to source, at time.Duration) signal {
 // whether it has an ABORT of the peer, which counts from any address, with the reason
 // before it.
 func (c *session) answersChallenge(p *inPacket, from source, now time.Duration) (answered, aborted bool) {
-	var answers [2]signal
+	var answers [2]wire.Signal
 	l, shown := &c.hs, false
 	var reason []byte
-	ok := c.eachSignal(p, func(s signal, payload []byte) {
+	ok := c.eachSignal(p, func(s wire.Signal, payload []byte) {
 		switch {
-		case s.code == sigPing|sigAnswer:
-			if answers[0].code == 0 {
+		case s.Code == wire.Ping|wire.Answer:
+			if answers[0].Code == 0 {
 				answers = c.challengeAnswers(from, now)
 			}
 			answered = answered || s == answers[0] || s == answers[1]
-		case s == signal{sigToken, l.token, l.peerToken}:
+		case s == wire.Signal{Code: wire.Token, SN: l.token, TS: l.peerToken}:
 			shown = true
-		case s.code == sigClose && s.ts == l.token:
+		case s.Code == wire.Close && s.TS == l.token:
 			reason = payload
-		case s.code == sigAbort && s.sn == l.token:
+		case s.Code == wire.Abort && s.SN == l.token:
 			aborted = true
 		}
 	})
@@ -205,8 +206,8 @@ func (c *session) answersChallenge(p *inPacket, from source, now time.Duration) 
 
 // challengeAnswers returns the answers to the challenges of an address that are
 // still valid.
-func (c *session) challengeAnswers(to source, now time.Duration) [2]signal {
-	return [2]signal{c.challengeOf(to, now).answer(), c.challengeOf(to, now-admission.CookieTime).answer()}
+func (c *session) challengeAnswers(to source, now time.Duration) [2]wire.Signal {
+	return [2]wire.Signal{c.challengeOf(to, now).Answer(), c.challengeOf(to, now-admission.CookieTime).Answer()}
 }
 
 // migrateTo moves the session to a new address. It reports false if the endpoint has
@@ -254,7 +255,7 @@ func (c *session) rerouted(moved bool) {
 		}
 	}
 	if l.Reached && l.Unanswered&opening.Ping == 0 && !(c.closing.Read != closing.ReadOpen && c.over()) {
-		l.Start(opening.Ping, signal{}, now, wait)
+		l.Start(opening.Ping, wire.Signal{}, now, wait)
 	}
 	c.kcp.probePath()
 	c.kick(now)
@@ -265,11 +266,11 @@ func (c *session) rerouted(moved bool) {
 // packets of this end come to the peer from another address, its own or that of a NAT.
 func (c *session) noteChallenge() {
 	p, ping := &c.path, c.step.ping
-	c.step.ping = signal{}
-	if !c.shared.migrates || !c.losses.Heard() || ping == probePing(ping.sn) || ping.sn == p.challenge {
+	c.step.ping = wire.Signal{}
+	if !c.shared.migrates || !c.losses.Heard() || ping == probePing(ping.SN) || ping.SN == p.challenge {
 		return
 	}
-	if p.challenge = ping.sn; !p.rerouted {
+	if p.challenge = ping.SN; !p.rerouted {
 		p.moves++
 	}
 	p.rerouted = false

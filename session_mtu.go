@@ -9,6 +9,7 @@ import (
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/udp"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // Path MTU discovery of a session (DPLPMTUD, RFC 8899; WIRE.md §5.5).
@@ -28,26 +29,26 @@ const capCounts = 1 << 10
 
 // onInfo takes the peer's INFO. A peer sends the same each time, so the first
 // counts; a later one, which may be forged, does not.
-func (c *session) onInfo(s signal) {
+func (c *session) onInfo(s wire.Signal) {
 	l := &c.hs
-	if l.Peer == opening.Unknown && s.ts&capTLS != 0 && c.shared.config.TLS == nil {
+	if l.Peer == opening.Unknown && s.TS&capTLS != 0 && c.shared.config.TLS == nil {
 		l.capabilities = capTLS // why a RESET refuses the session
 	}
 	if l.version != 0 || l.Peer < opening.Extended {
 		return // an extended peer sends INFO with HELLO, WELCOME and the answer to CONFIRM
 	}
-	l.version, l.capabilities = s.sn, s.ts
+	l.version, l.capabilities = s.SN, s.TS
 	c.number(l.Peer == opening.Welcomed)
-	if s.ts&capAckDelay != 0 {
+	if s.TS&capAckDelay != 0 {
 		c.kcp.enable(featureReplies)
 	}
-	if s.ts&capCopies != 0 {
+	if s.TS&capCopies != 0 {
 		c.kcp.enable(featureCopies)
 	}
 	if c.hs.kindAwaited {
 		c.step.left.ready |= writers // OpenStream may wait for it
 	}
-	if s.ts&capPMTU != 0 {
+	if s.TS&capPMTU != 0 {
 		c.enablePieces()
 	}
 	if c.streams != nil {
@@ -100,7 +101,7 @@ func (c *session) sizes() *netpath.PathMTU {
 	// A segment of that size must still be divisible into recovery.MaxPieces pieces.
 	room, least := c.shared.overhead.total, c.leastPMTU()
 	divisible := func(least int) int {
-		return room + headerSize + recovery.MaxPieces*(least-room-headerSize-recovery.PieceHeader)
+		return room + wire.HeaderSize + recovery.MaxPieces*(least-room-wire.HeaderSize-recovery.PieceHeader)
 	}
 	if floor := max(netpath.FloorMTU, room+minMTU); c.hs.capabilities&capPMTU != 0 && floor < least && limit <= divisible(floor) {
 		least = floor
@@ -219,35 +220,35 @@ func (c *session) useMTU(size int) {
 func (c *session) sendMTUProbe(now time.Duration) {
 	k, p, room, nonce := c.kcp, c.plpmtu, &c.shared.overhead, c.shared.env.Uint32()
 	p.Sent(nonce, now, c.requestWait())
-	k.signalQueue().add(probePing(nonce))
+	k.signalQueue().Add(probePing(nonce))
 	k.sendSignals()
 
 	// The probe bypasses FEC, which would recover it although it was lost.
 	buf := make([]byte, p.ProbeSize())
 	content := buf[room.cipherHead : len(buf)-room.tail]
-	c.traceSignal(true, sigProbe)
-	signal{sigProbe, nonce, uint32(p.ProbeSize())}.encode(k.answerHeader(), content)
-	binary.LittleEndian.PutUint32(content[headerSize-4:], uint32(len(content)-headerSize))
+	c.traceSignal(true, wire.Probe)
+	wire.Signal{Code: wire.Probe, SN: nonce, TS: uint32(p.ProbeSize())}.Encode(k.answerHeader(), content)
+	binary.LittleEndian.PutUint32(content[wire.HeaderSize-4:], uint32(len(content)-wire.HeaderSize))
 	c.outgoing.open().probe = buf
 	k.rateCap().Charge(len(buf))
 }
 
 // probePing returns the PING that is sent with the probe of that nonce. Its
 // values distinguish the answer to it from the answers to other PINGs.
-func probePing(nonce uint32) signal { return signal{sigPing, nonce, ^nonce} }
+func probePing(nonce uint32) wire.Signal { return wire.Signal{Code: wire.Ping, SN: nonce, TS: ^nonce} }
 
 // pingAnswered takes the answer to a PING, which may be the one that was sent
 // with a probe.
-func (c *session) pingAnswered(s signal) {
-	if c.plpmtu.Awaits(s.sn) && s == probePing(s.sn).answer() {
+func (c *session) pingAnswered(s wire.Signal) {
+	if c.plpmtu.Awaits(s.SN) && s == probePing(s.SN).Answer() {
 		c.plpmtu.Heard(c.step.inputAt)
 	}
 }
 
 // probeAnswered takes the answer to a probe: packets of its size arrive.
-func (c *session) probeAnswered(s signal) {
-	if c.mayProbeMTU() && c.plpmtu.Answered(s.sn, int(s.ts), c.step.inputAt) {
-		c.kcp.blackHole().Probed(int(s.ts) - c.shared.overhead.total) // losses were by chance, or of other sizes
+func (c *session) probeAnswered(s wire.Signal) {
+	if c.mayProbeMTU() && c.plpmtu.Answered(s.SN, int(s.TS), c.step.inputAt) {
+		c.kcp.blackHole().Probed(int(s.TS) - c.shared.overhead.total) // losses were by chance, or of other sizes
 		c.followMTU(0, c.step.inputAt)
 	}
 }

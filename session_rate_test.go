@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/congestion"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -148,7 +149,7 @@ func TestMaxRate(t *testing.T) {
 				to := w.net.Elapsed()
 				sent := m.between(from, to)
 				require.InEpsilon(t, rate*10, sent, 0.02)
-				require.LessOrEqual(t, m.excess(from, to, rate), float64(packet+headerSize+36+1), "in any time, but for signals")
+				require.LessOrEqual(t, m.excess(from, to, rate), float64(packet+wire.HeaderSize+36+1), "in any time, but for signals")
 				require.InEpsilon(t, float64(sent)*(1-test.loss), l.Stats().BytesReceived-arrived, 0.03)
 				if test.loss == 0 {
 					require.Zero(t, a.Stats().FastRetransmits+a.Stats().TimeoutRetransmits)

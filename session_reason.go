@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // Why an application has closed a session (compare the CONNECTION_CLOSE of
@@ -70,11 +71,11 @@ func (c *session) encodeReason(code uint64, text string, headers int) []byte {
 // signalPayload is the state machine's hook for the payload of signals. The payload of
 // CLOSE shows why the application has closed the session, if it has said so and
 // the peer understands it.
-func (c *session) signalPayload(code signalCode) []byte {
+func (c *session) signalPayload(code wire.Code) []byte {
 	switch r := c.hs.reasons; {
-	case code == sigClose && r != nil && c.hs.capabilities&capReason != 0:
+	case code == wire.Close && r != nil && c.hs.capabilities&capReason != 0:
 		return r.ours
-	case code == sigResetKey:
+	case code == wire.ResetKey:
 		return c.resetKeyPayload()
 	}
 	return nil

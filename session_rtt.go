@@ -9,6 +9,7 @@ import (
 	"github.com/arqnet/kcp/internal/netpath"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/recovery"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // measuredByData takes a sample of an ACK; 0 is none. If the application wants to know
@@ -60,18 +61,18 @@ func (c *session) mayPing(now time.Duration) bool {
 // queuePing queues a PING that measures the round-trip time. It is not repeated,
 // and nothing else depends on its answer.
 func (c *session) queuePing(now time.Duration) {
-	c.kcp.signalQueue().add(c.newPing(now))
+	c.kcp.signalQueue().Add(c.newPing(now))
 	c.queueCount(now)
 }
 
 // newPing returns a PING that is sent now. Its numbers are its own, also if it repeats
 // another: the answer shows which of them it is to.
-func (c *session) newPing(now time.Duration) signal {
+func (c *session) newPing(now time.Duration) wire.Signal {
 	if c.asked == nil {
 		c.asked = new(netpath.AskedPings)
 	}
-	ping := signal{sigPing, c.shared.env.Uint32(), c.shared.env.Uint32()}
-	c.asked.Sent(ping.sn, ping.ts, max(now, 1))
+	ping := wire.Signal{Code: wire.Ping, SN: c.shared.env.Uint32(), TS: c.shared.env.Uint32()}
+	c.asked.Sent(ping.SN, ping.TS, max(now, 1))
 	return ping
 }
 
@@ -92,31 +93,31 @@ func (c *session) queueCount(now time.Duration) {
 	o := &c.outgoing
 	o.askAt = o.sent + netpath.AskAfter
 	sent, missing := c.pathLoss().Ask(o.seen()+1, now)
-	c.queueAnswer(signal{sigCount, sent, missing})
+	c.queueAnswer(wire.Signal{Code: wire.Count, SN: sent, TS: missing})
 }
 
 // takeCount takes COUNT, or the answer to it. PROBEs are not counted, as they may be too
 // large for the path.
-func (c *session) takeCount(s signal) {
+func (c *session) takeCount(s wire.Signal) {
 	if c.hs.capabilities&capCounts == 0 {
 		return
 	}
-	l, answers := c.pathLoss(), s.code&sigAnswer != 0
-	l.Take(s.sn, s.ts, answers, c.in.packets-min(uint64(c.in.probes), c.in.packets), c.step.inputAt)
+	l, answers := c.pathLoss(), s.Code&wire.Answer != 0
+	l.Take(s.SN, s.TS, answers, c.in.packets-min(uint64(c.in.probes), c.in.packets), c.step.inputAt)
 	if answers {
 		return
 	}
-	if c.step.ping.code != 0 { // it was no challenge
-		c.step.ping, c.step.challenged = signal{}, false
-		c.kcp.signalQueue().take(signal{sigToken, c.hs.peerToken, c.hs.token})
+	if c.step.ping.Code != 0 { // it was no challenge
+		c.step.ping, c.step.challenged = wire.Signal{}, false
+		c.kcp.signalQueue().Take(wire.Signal{Code: wire.Token, SN: c.hs.peerToken, TS: c.hs.token})
 	}
 	sent, missing := l.Answer(c.outgoing.seen() + 1)
-	c.queueAnswer(signal{sigCount | sigAnswer, sent, missing})
+	c.queueAnswer(wire.Signal{Code: wire.Count | wire.Answer, SN: sent, TS: missing})
 }
 
 // pongArrived takes the answer to a PING. It reports whether the PING was newPing's.
-func (c *session) pongArrived(s signal) bool {
-	sent, ok := c.asked.Answered(s.sn, s.ts)
+func (c *session) pongArrived(s wire.Signal) bool {
+	sent, ok := c.asked.Answered(s.SN, s.TS)
 	if !ok {
 		return false
 	}

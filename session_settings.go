@@ -9,6 +9,7 @@ import (
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/streams"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // rareState is what most sessions do without.
@@ -21,7 +22,7 @@ type rareState struct {
 	messages bool              // SendMessage was called with options
 	failed   bool              // failMessages was called: no more of them are delivered
 	measure  *measurement      // nil: nothing of it is needed
-	tie      signal            // goes with our HELLO, as the peer dials too; code 0: it does not
+	tie      wire.Signal       // goes with our HELLO, as the peer dials too; code 0: it does not
 	again    bool              // for tie: this end has dialled another session before
 }
 

@@ -6,22 +6,23 @@ import (
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/streams"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // onSignal is the state machine's hook for signals. It reports true if s is not from
 // within the session: una and wnd of its segment are then ignored, and its packet is
 // not a sign of life. It may queue signals and call what else port.go permits to hooks.
 // payload is what the segment carries, and valid only during the call.
-func (c *session) onSignal(s signal, payload []byte) bool {
+func (c *session) onSignal(s wire.Signal, payload []byte) bool {
 	if l := &c.hs; l.Role >= opening.Dialled && l.Peer == opening.Legacy { // too many of its answers were lost
 		l.Peer = opening.Unknown
 		l.Restart(c.step.inputAt)
 	}
 	outside := c.takeSignal(s)
 	switch {
-	case s.code == sigClose && !outside:
+	case s.Code == wire.Close && !outside:
 		c.noteReason(payload)
-	case s.code == sigResetKey:
+	case s.Code == wire.ResetKey:
 		c.noteResetKey(s, payload)
 	}
 	c.step.offPath = c.step.offPath || outside
@@ -30,18 +31,18 @@ func (c *session) onSignal(s signal, payload []byte) bool {
 
 // takeSignal processes s. outside reports whether s is not from within the
 // session. A signal that ends the session takes effect at the end of the batch.
-func (c *session) takeSignal(s signal) (outside bool) {
-	switch s.code {
-	case sigInfo:
+func (c *session) takeSignal(s wire.Signal) (outside bool) {
+	switch s.Code {
+	case wire.Info:
 		c.onInfo(s)
-		if c.kcp.signalQueue().last().code == sigHello|sigAnswer {
+		if c.kcp.signalQueue().Last().Code == wire.Hello|wire.Answer {
 			c.queueAnswer(c.infoSignal()) // one INFO for one: the answer is not larger than HELLO and INFO
 		}
-	case sigCookie, sigReset, sigAbort:
+	case wire.Cookie, wire.Reset, wire.Abort:
 		c.takeOutside(s)
 		return true
 	default:
-		if s.code&sigAnswer != 0 {
+		if s.Code&wire.Answer != 0 {
 			return c.takeAnswer(s)
 		}
 		return c.takeRequest(s)
@@ -51,39 +52,39 @@ func (c *session) takeSignal(s signal) (outside bool) {
 
 // queueAnswer queues a for the next flush. It drops a if that is the last signal
 // queued, so repeated requests get one answer, or if maxSignals are queued.
-func (c *session) queueAnswer(a signal) {
-	c.kcp.signalQueue().addOnce(a, maxSignals)
+func (c *session) queueAnswer(a wire.Signal) {
+	c.kcp.signalQueue().AddOnce(a, wire.MaxSignals)
 }
 
 // takeRequest is takeSignal for a signal that asks for an answer.
-func (c *session) takeRequest(s signal) (outside bool) {
+func (c *session) takeRequest(s wire.Signal) (outside bool) {
 	l := &c.hs
 	ours := l.Peer >= opening.Extended
-	switch s.code {
-	case sigHello:
+	switch s.Code {
+	case wire.Hello:
 		if !c.takeHello(s) {
 			return true
 		}
-		c.queueAnswer(signal{sigHello | sigAnswer, l.token, l.peerToken})
-	case sigConfirm:
-		if s.sn != l.token {
+		c.queueAnswer(wire.Signal{Code: wire.Hello | wire.Answer, SN: l.token, TS: l.peerToken})
+	case wire.Confirm:
+		if s.SN != l.token {
 			c.queueAnswer(c.rejectToken(s))
 			return true
 		}
-		if !ours || s.ts != l.peerToken {
+		if !ours || s.TS != l.peerToken {
 			return true
 		}
 		if c.offer() { // else the peer repeats CONFIRM
 			c.addressValidated()
 			l.Confirmed = true
 			c.kcp.enable(featureInformed)
-			c.queueAnswer(s.answer())
+			c.queueAnswer(s.Answer())
 			c.queueAnswer(c.infoSignal())
 			c.tellResetKey()
 			c.measureOpening()
 		}
-	case sigFin, sigClose:
-		if s.ts != l.token {
+	case wire.Fin, wire.Close:
+		if s.TS != l.token {
 			c.queueAnswer(c.rejectToken(s))
 			return true
 		}
@@ -95,76 +96,76 @@ func (c *session) takeRequest(s signal) (outside bool) {
 		if !c.takeFin(s) {
 			return true
 		}
-		c.queueAnswer(s.answer())
-	case sigPing:
+		c.queueAnswer(s.Answer())
+	case wire.Ping:
 		if l.token == 0 { // an extended peer, whose HELLO this session has never had
 			c.queueAnswer(c.rejectToken(s))
 			return true
 		}
-		c.queueAnswer(s.answer())
+		c.queueAnswer(s.Answer())
 		if ours && (*c.in.protection.Load()).Authentic() && !c.hs.unvalidated.Load() {
-			c.queueAnswer(signal{sigToken, l.peerToken, l.token}) // the PING may be a challenge
+			c.queueAnswer(wire.Signal{Code: wire.Token, SN: l.peerToken, TS: l.token}) // the PING may be a challenge
 			c.step.challenged, c.step.ping = c.shared.migrates, s
 			if c.path.validation.Moves() > 0 {
 				c.tellResetKey() // for its new address; what told it before may be lost
 			}
 		}
 		return c.hs.Role >= opening.Dialled && !ours // only the WELCOME, which was lost, shows who answers
-	case sigCount:
+	case wire.Count:
 		c.takeCount(s)
-	case sigProbe:
+	case wire.Probe:
 		c.in.probes++
-		c.queueAnswer(s.answer())
+		c.queueAnswer(s.Answer())
 		return c.hs.Role >= opening.Dialled && !ours
 	}
 	return false
 }
 
 // takeAnswer is takeSignal for the answer to a request.
-func (c *session) takeAnswer(s signal) (outside bool) {
+func (c *session) takeAnswer(s wire.Signal) (outside bool) {
 	l := &c.hs
-	switch s.code {
-	case sigHello | sigAnswer:
-		if c.hs.Role < opening.Dialled || l.token == 0 || s.ts != l.token || s.sn == 0 {
+	switch s.Code {
+	case wire.Hello | wire.Answer:
+		if c.hs.Role < opening.Dialled || l.token == 0 || s.TS != l.token || s.SN == 0 {
 			return true
 		}
 		if l.Peer != opening.Welcomed && l.Of(opening.Hello).Tries == 1 {
 			c.prompted(c.step.inputAt - l.HelloAt)
 		}
 		if l.Peer != opening.Welcomed { // the sender of an earlier HELLO did not know our token
-			if l.peerToken != s.sn {
+			if l.peerToken != s.SN {
 				l.version, l.capabilities = 0, 0 // of another; INFO comes with WELCOME
 			}
 			l.Unanswered &^= opening.Hello
-			l.Peer, l.peerToken, l.Of(opening.Finish).Signal.ts = opening.Welcomed, s.sn, s.sn
+			l.Peer, l.peerToken, l.Of(opening.Finish).Signal.TS = opening.Welcomed, s.SN, s.SN
 			c.hs.greeted.Store(true)
 			c.kcp.enable(featureInformed)
 			c.number(true)
-			l.Start(opening.Confirm, signal{sigConfirm, l.peerToken, l.token}, c.step.inputAt, c.requestWait())
+			l.Start(opening.Confirm, wire.Signal{Code: wire.Confirm, SN: l.peerToken, TS: l.token}, c.step.inputAt, c.requestWait())
 		}
-	case sigConfirm | sigAnswer:
-		if s == l.Of(opening.Confirm).Signal.answer() {
+	case wire.Confirm | wire.Answer:
+		if s == l.Of(opening.Confirm).Signal.Answer() {
 			l.Unanswered &^= opening.Confirm
 			c.measureOpening()
 		}
-	case sigFin | sigAnswer, sigClose | sigAnswer:
-		if l.peerToken == 0 || s.ts != l.peerToken {
+	case wire.Fin | wire.Answer, wire.Close | wire.Answer:
+		if l.peerToken == 0 || s.TS != l.peerToken {
 			return true // of an earlier session; see Config.SharedConvs
 		}
-		if l.Unanswered&opening.Finish != 0 && s == l.Of(opening.Finish).Signal.answer() {
+		if l.Unanswered&opening.Finish != 0 && s == l.Of(opening.Finish).Signal.Answer() {
 			l.Unanswered &^= opening.Finish
 			c.closing.Answer()
-		} else if s == (signal{sigFin | sigAnswer, uint32(c.kcp.position().end), l.peerToken}) {
+		} else if s == (wire.Signal{Code: wire.Fin | wire.Answer, SN: uint32(c.kcp.position().end), TS: l.peerToken}) {
 			c.closing.AnswerFin()
 		}
-	case sigPing | sigAnswer:
+	case wire.Ping | wire.Answer:
 		if c.pongArrived(s) {
 			c.addressValidated()
 		}
 		c.pingAnswered(s)
-	case sigCount | sigAnswer:
+	case wire.Count | wire.Answer:
 		c.takeCount(s)
-	case sigProbe | sigAnswer:
+	case wire.Probe | wire.Answer:
 		c.probeAnswered(s)
 	}
 	return false
@@ -179,30 +180,30 @@ func (c *session) takeAnswer(s signal) (outside bool) {
 // The session does not end here. Otherwise one packet with forged tokens would
 // end a session with a legacy peer. Instead a PING is sent, and PeerTimeout
 // runs until a packet arrives.
-func (c *session) rejectToken(s signal) signal {
+func (c *session) rejectToken(s wire.Signal) wire.Signal {
 	if l := &c.hs; l.Peer < opening.Extended && l.Unanswered&opening.Ping == 0 {
 		c.startPing(c.step.inputAt + c.requestWait()) // the peer gets RESET first
 	}
-	return signal{sigReset, s.sn, s.ts}
+	return wire.Signal{Code: wire.Reset, SN: s.SN, TS: s.TS}
 }
 
 // takeOutside takes a signal that an end without the session may send: COOKIE,
 // RESET or ABORT.
-func (c *session) takeOutside(s signal) {
+func (c *session) takeOutside(s wire.Signal) {
 	l := &c.hs
-	switch s.code {
-	case sigCookie:
+	switch s.Code {
+	case wire.Cookie:
 		if l.Unanswered&opening.Hello != 0 {
 			c.outgoing.unseen = c.outgoing.sent // the peer has kept nothing
 			if l.cookie = s; c.mayHasten() {
 				l.Cookie(c.step.inputAt, l.securing) // packets of a TLS handshake are large
 			}
 		}
-	case sigReset:
+	case wire.Reset:
 		c.takeReset(s)
-	case sigAbort:
+	case wire.Abort:
 		// It may be all that the peer answers HELLO by: its WELCOME was lost.
-		if (l.Peer >= opening.Extended || l.Role >= opening.Dialled && l.Unanswered&opening.Hello != 0) && s.sn == l.token {
+		if (l.Peer >= opening.Extended || l.Role >= opening.Dialled && l.Unanswered&opening.Hello != 0) && s.SN == l.token {
 			c.closing.ending = ErrReset
 			c.noteAbort()
 		}
@@ -212,19 +213,19 @@ func (c *session) takeOutside(s signal) {
 // takeHello takes the peer's token from its HELLO. It reports false for a HELLO
 // with another token than before, which is of another session, as after a
 // restart, and for our own. So it does for 0, which no end draws.
-func (c *session) takeHello(s signal) bool {
+func (c *session) takeHello(s wire.Signal) bool {
 	l := &c.hs
-	if s.ts == 0 || l.peerToken != 0 && l.peerToken != s.ts {
+	if s.TS == 0 || l.peerToken != 0 && l.peerToken != s.TS {
 		return false
 	}
-	if own := s == l.Of(opening.Hello).Signal; own || c.rare != nil && c.rare.tie.code != 0 {
+	if own := s == l.Of(opening.Hello).Signal; own || c.rare != nil && c.rare.tie.Code != 0 {
 		c.closing.ending = cmp.Or(c.rare.bothDial(own), c.closing.ending)
 		return false
 	}
 	if l.token == 0 {
 		l.token = c.shared.env.Token()
 	}
-	l.peerToken, l.Peer = s.ts, max(l.Peer, opening.Extended)
+	l.peerToken, l.Peer = s.TS, max(l.Peer, opening.Extended)
 	c.hs.greeted.Store(true)
 	c.kcp.validation().AcknowledgeAtOnce()
 	c.number(false)
@@ -232,30 +233,30 @@ func (c *session) takeHello(s signal) bool {
 }
 
 // infoSignal returns our INFO: the version of our signals, and our capabilities.
-func (c *session) infoSignal() signal {
+func (c *session) infoSignal() wire.Signal {
 	s := c.shared.infoSignal()
 	if c.hs.Role >= opening.Dialled {
-		s.ts |= capDialled
+		s.TS |= capDialled
 	}
 	return s
 }
 
 // infoSignal returns the INFO that sessions of the endpoint send.
-func (e *sharedState) infoSignal() signal {
+func (e *sharedState) infoSignal() wire.Signal {
 	s := infoSignal()
-	s.ts |= e.protection.Capabilities
+	s.TS |= e.protection.Capabilities
 	if n := e.config.MaxStreams; n > 0 {
-		s.ts |= capStreams | capOwnOrder | uint32(min(n, streams.MostAtFirst))<<capLimitShift
+		s.TS |= capStreams | capOwnOrder | uint32(min(n, streams.MostAtFirst))<<capLimitShift
 	}
 	if e.config.TLS != nil {
-		s.ts |= capTLS
+		s.TS |= capTLS
 	}
 	return s
 }
 
 // infoSignal returns the INFO of an endpoint without streams and TLS.
-func infoSignal() signal {
-	return signal{sigInfo, signalVersion, capPMTU | capReason | capAckDelay | capCopies | capCounts}
+func infoSignal() wire.Signal {
+	return wire.Signal{Code: wire.Info, SN: signalVersion, TS: capPMTU | capReason | capAckDelay | capCopies | capCounts}
 }
 
 // number starts packet numbers with the peer once both tokens are known. sends reports
@@ -266,10 +267,10 @@ func (c *session) number(sends bool) {
 
 // repeatByCipher sends a request again, under the cipher: a peer that was restarted has
 // no keys, and answers that by RESET.
-func (c *session) repeatByCipher(s signal) {
+func (c *session) repeatByCipher(s wire.Signal) {
 	head, tail := c.shared.outside.Overhead()
-	p := c.shared.packet(head + headerSize + tail)
-	s.encode(c.kcp.answerHeader(), p.buf[head:])
+	p := c.shared.packet(head + wire.HeaderSize + tail)
+	s.Encode(c.kcp.answerHeader(), p.buf[head:])
 	if p.ready = c.shared.outside.Seal(p.buf, nil) == nil; p.ready {
 		c.outgoing.add(p)
 	}
@@ -279,8 +280,8 @@ func (c *session) repeatByCipher(s signal) {
 // endpoint that does not know the session, and so cannot number them; takeReset accepts
 // those that echo a request of ours. It reports whether the packet has any.
 func (c *session) takeResets(p *inPacket) (found bool) {
-	c.eachSignal(p, func(s signal, _ []byte) {
-		if s.code == sigReset {
+	c.eachSignal(p, func(s wire.Signal, _ []byte) {
+		if s.Code == wire.Reset {
 			c.takeReset(s)
 			found = true
 		}
@@ -291,18 +292,18 @@ func (c *session) takeResets(p *inPacket) (found bool) {
 // eachSignal calls f for each signal in a packet, with its payload. It reports false,
 // possibly after some calls, if the packet is malformed or has a segment of another
 // conversation.
-func (c *session) eachSignal(p *inPacket, f func(s signal, payload []byte)) bool {
+func (c *session) eachSignal(p *inPacket, f func(s wire.Signal, payload []byte)) bool {
 	data, ok := admission.Segments(p.kind, p.Data)
-	for ok && len(data) >= headerSize {
-		h := decodeHeader(data)
-		payload, fits := h.payload(data[headerSize:])
-		if !fits || h.conv != c.entry.Conv {
+	for ok && len(data) >= wire.HeaderSize {
+		h := wire.DecodeHeader(data)
+		payload, fits := h.Payload(data[wire.HeaderSize:])
+		if !fits || h.Conv != c.entry.Conv {
 			return false
 		}
-		if s, is := h.signal(); is {
+		if s, is := h.Signal(); is {
 			f(s, payload)
 		}
-		data = data[headerSize+len(payload):]
+		data = data[wire.HeaderSize+len(payload):]
 	}
 	return ok
 }

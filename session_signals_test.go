@@ -15,6 +15,7 @@ import (
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/recovery"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
 )
 
@@ -115,9 +116,9 @@ func TestForgedCloseReasons(t *testing.T) {
 		defer b.mu.Unlock()
 		token, next := b.session.hs.token, b.session.kcp.position().received
 		forge := func(token uint32, payload []byte) {
-			p := make([]byte, headerSize+len(payload))
-			signal{sigClose, uint32(next), token}.encode(header{conv: b.Conv(), wnd: 128}, p)
-			putPayload(p, payload)
+			p := make([]byte, wire.HeaderSize+len(payload))
+			wire.Signal{Code: wire.Close, SN: uint32(next), TS: token}.Encode(wire.Header{Conv: b.Conv(), Wnd: 128}, p)
+			wire.PutPayload(p, payload)
 			require.NoError(t, b.session.kcp.Input(p))
 		}
 		forge(token+1, content(1, closing.ReasonCode)) // with another token it is nothing
@@ -170,13 +171,13 @@ func TestTextsOfPeersPrint(t *testing.T) {
 }
 
 // signalsOf returns the signals of a packet.
-func signalsOf(p []byte) (all []signal) {
-	for len(p) >= headerSize {
-		h := decodeHeader(p)
-		if s, ok := h.signal(); ok {
+func signalsOf(p []byte) (all []wire.Signal) {
+	for len(p) >= wire.HeaderSize {
+		h := wire.DecodeHeader(p)
+		if s, ok := h.Signal(); ok {
 			all = append(all, s)
 		}
-		p = p[headerSize+int(h.len):]
+		p = p[wire.HeaderSize+int(h.Len):]
 	}
 	return all
 }
@@ -188,10 +189,10 @@ func TestGoodPacketAfterABadOne(t *testing.T) {
 		a, b, _ := w.pair(&Config{KeepAlive: -1}, &Config{KeepAlive: -1})
 		time.Sleep(time.Minute)
 		from, to := b.LocalAddr().(*net.UDPAddr).AddrPort(), a.LocalAddr().(*net.UDPAddr).AddrPort()
-		outside, bad := make([]byte, headerSize), make([]byte, headerSize)
-		signal{sigReset, 1, 2}.encode(header{conv: a.Conv()}, outside)
-		h := header{conv: a.Conv(), cmd: cmdWins, una: 1000} // acknowledges what was never sent
-		h.encode(bad)
+		outside, bad := make([]byte, wire.HeaderSize), make([]byte, wire.HeaderSize)
+		wire.Signal{Code: wire.Reset, SN: 1, TS: 2}.Encode(wire.Header{Conv: a.Conv()}, outside)
+		h := wire.Header{Conv: a.Conv(), Cmd: wire.CmdWins, Una: 1000} // acknowledges what was never sent
+		h.Encode(bad)
 		w.net.Inject(from, to, append(outside, bad...))
 		writeAll(t, b, []byte("good"))
 		time.Sleep(time.Second)
@@ -222,7 +223,7 @@ func TestResetOfPingAfterClose(t *testing.T) {
 		require.NotZero(t, a.session.hs.Unanswered&opening.Finish)
 		a.mu.Unlock()
 		w.net.SetFilter(nil)
-		w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(signal{sigReset, ping.sn, ping.ts})))
+		w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(wire.Signal{Code: wire.Reset, SN: ping.SN, TS: ping.TS})))
 		synctest.Wait()
 		require.NoError(t, <-closed)
 		require.ErrorIs(t, a.Err(), net.ErrClosed)

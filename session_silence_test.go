@@ -12,6 +12,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/udp"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -250,7 +251,7 @@ func answersMore(t *testing.T, l *Listener, more int) {
 // states that may send nothing do not wake for more than what they send.
 func TestSilentSessionsSleep(t *testing.T) {
 	hello := func(conv uint32) []byte {
-		return packetOf(conv, segment(cmdWask, byte(sigHello), conv, 0, 0, ""), segment(cmdWins, byte(sigInfo), infoSignal().ts, infoSignal().sn, 0, ""))
+		return packetOf(conv, segment(wire.CmdWask, byte(wire.Hello), conv, 0, 0, ""), segment(wire.CmdWins, byte(wire.Info), infoSignal().TS, infoSignal().SN, 0, ""))
 	}
 	data := func(conv uint32) []byte { return packetOf(conv, push(0, 0, "x")) }
 	full := func(conv uint32) []byte { return packetOf(conv, push(0, 0, string(content(1, 500)))) }

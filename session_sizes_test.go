@@ -16,6 +16,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/udp"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -271,7 +272,7 @@ func (w *world) takingPeer(addr string, conv uint32, say []byte, n int, got chan
 				return
 			}
 			if to = from; k == nil {
-				begin(decodeHeader(buf).conv)
+				begin(wire.DecodeHeader(buf).Conv)
 			}
 			k.SetClock(uint32(time.Since(start).Milliseconds()))
 			_ = k.Input(buf[:size])
@@ -377,7 +378,7 @@ func TestPathMTUAndSizes(t *testing.T) {
 	inWorld(t, 1, path(1472), func(t *testing.T, w *world) {
 		cfg := &Config{MessageMode: true, MaxMTU: 1472, MTU: 1300}
 		a, b, _ := w.pair(cfg, cfg)
-		longest := maxFragments * (1300 - headerSize)
+		longest := maxFragments * (1300 - wire.HeaderSize)
 		write := func(n int) error {
 			want := content(uint64(n), n)
 			if err := a.WriteMessage(want); err != nil {
@@ -408,7 +409,7 @@ func TestPathMTUAndSizes(t *testing.T) {
 		require.ErrorIs(t, err, ErrDatagramTooLarge)
 		require.ErrorContains(t, err, fmt.Sprintf("kcp: datagram of %d bytes is larger than %d, what fits into a packet of 1200 bytes", 1472-datagramHeader, a.MaxDatagramSize()))
 		require.NoError(t, write(longest))
-		longest = maxFragments * (1472 - headerSize) // as was possible in between
+		longest = maxFragments * (1472 - wire.HeaderSize) // as was possible in between
 		require.Equal(t, longest, a.MaxMessageSize())
 		require.NoError(t, write(longest))
 		require.ErrorIs(t, write(longest+1), ErrMessageTooLarge)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/streams"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -52,15 +53,15 @@ func TestStreamIDsAfterForgedHello(t *testing.T) {
 	} {
 		inWorld(t, 20, netsim.LinkConfig{}, func(t *testing.T, w *world) {
 			const conv = 5
-			greet := func(s signal, dialled bool) {
+			greet := func(s wire.Signal, dialled bool) {
 				info := infoSignal()
-				if info.ts |= capStreams; dialled {
-					info.ts |= capDialled
+				if info.TS |= capStreams; dialled {
+					info.TS |= capDialled
 				}
 				w.net.Inject(server, client, packetOf(conv, bytesOf(s), bytesOf(info)))
 			}
 			e, _ := w.endpoint("10.0.0.2:5000", nil)
-			time.AfterFunc(time.Millisecond, func() { greet(signal{sigHello, 0, tc.hello}, tc.first) })
+			time.AfterFunc(time.Millisecond, func() { greet(wire.Signal{Code: wire.Hello, SN: 0, TS: tc.hello}, tc.first) })
 			c := w.dialWith(e, serverAddr, DialOptions{Conv: id(conv), Quiet: tc.quiet})
 			time.Sleep(2 * time.Millisecond)
 			open := func() (*Stream, error) {
@@ -71,13 +72,13 @@ func TestStreamIDsAfterForgedHello(t *testing.T) {
 			s, err := open()
 			require.Equal(t, tc.quiet, err == nil, "%s: before WELCOME", name)
 			if !tc.quiet {
-				greet(signal{sigHello | sigAnswer, tc.answer, c.session.hs.token}, tc.then)
+				greet(wire.Signal{Code: wire.Hello | wire.Answer, SN: tc.answer, TS: c.session.hs.token}, tc.then)
 				s, err = open()
 			}
 			require.NoError(t, err)
 			require.Equal(t, tc.ours, s.ID(), name)
 			message := (&streams.Header{ID: 3 - tc.ours, Kind: streams.Data, Opens: true, End: true}).Append(nil)
-			w.net.Inject(server, client, packetOf(conv, segment(cmdStream, 0, 0, 0, 0, string(message)+"x")))
+			w.net.Inject(server, client, packetOf(conv, segment(wire.CmdStream, 0, 0, 0, 0, string(message)+"x")))
 			r := acceptStream(t, c)
 			require.Equal(t, 3-tc.ours, r.ID(), name)
 			receive(t, r, []byte("x"))
@@ -269,7 +270,7 @@ func TestTryOpenStreamOfFirstPacket(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		e := w.listen(nil).Endpoint()
 		remote := &net.UDPAddr{IP: net.IPv4(10, 0, 0, 2), Port: 1}
-		first := admission.First{Initial: admission.Initial{Hello: signal{sigHello, 0, 7}.toHandshake()}}
+		first := admission.First{Initial: admission.Initial{Hello: handshakeSignal(wire.Signal{Code: wire.Hello, SN: 0, TS: 7})}}
 		accepted := func() *Conn {
 			c := newConn(e, first.Key, remote, false)
 			c.session.accept(&first, &inPacket{}, true)
@@ -277,7 +278,7 @@ func TestTryOpenStreamOfFirstPacket(t *testing.T) {
 		}
 		_, err := accepted().TryOpenStream(nil)
 		require.ErrorIs(t, err, errKindUnknown, "nothing says that the peer takes streams")
-		first.Info = e.infoSignal().toHandshake()
+		first.Info = handshakeSignal(e.infoSignal())
 		c := accepted()
 		s, err := c.TryOpenStream(nil)
 		require.NoError(t, err)

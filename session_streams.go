@@ -7,6 +7,7 @@ import (
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/streams"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // The streams of a session are a state machine of their own, internal/streams. This
@@ -76,7 +77,7 @@ func (h *streamHost) GrowSegment(buf []byte, n int) []byte {
 	return h.kcp.segmentBuffers().Grow(buf, n)
 }
 
-func (h *streamHost) SegmentPayload() int { return h.kcp.packetSize() - headerSize }
+func (h *streamHost) SegmentPayload() int { return h.kcp.packetSize() - wire.HeaderSize }
 func (h *streamHost) Now() int64          { return h.kcp.micros() }
 func (h *streamHost) MemoryIsShort() bool { return h.shared.overMemoryLimit() }
 
@@ -141,7 +142,7 @@ func (c *session) takesStreams() bool {
 // shows that. An end that was silent until then sends no HELLO, and gets no
 // WELCOME.
 func (l *handshakeState) tokensKnown() bool {
-	return l.Role < opening.Dialled || l.Peer == opening.Welcomed || l.Of(opening.Hello).Signal.code == 0
+	return l.Role < opening.Dialled || l.Peer == opening.Welcomed || l.Of(opening.Hello).Signal.Code == 0
 }
 
 // onStream is the state machine's hook for stream segments. Once the session closes,
@@ -327,7 +328,7 @@ func (c *session) purgeStreams(now time.Duration) {
 // written by the session itself.
 func (c *session) roomBesideStreams(room int) int {
 	if c.streams.Len() > 0 {
-		room = min(room, bulkAhead-c.kcp.load().unsent*(c.kcp.packetSize()-headerSize+writeCostPerSegment))
+		room = min(room, bulkAhead-c.kcp.load().unsent*(c.kcp.packetSize()-wire.HeaderSize+writeCostPerSegment))
 	}
 	return room
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/congestion"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/nettest"
@@ -253,18 +254,18 @@ func TestZeroWindowProbes(t *testing.T) {
 			w.net.SetFilter(func(src, _ netip.AddrPort, p []byte) bool {
 				mu.Lock()
 				defer mu.Unlock()
-				for rest := p; len(rest) >= headerSize; {
-					h := decodeHeader(rest)
+				for rest := p; len(rest) >= wire.HeaderSize; {
+					h := wire.DecodeHeader(rest)
 					switch {
-					case src == from && h.cmd == cmdWask && h.frg == 0:
+					case src == from && h.Cmd == wire.CmdWask && h.Frg == 0:
 						probes = append(probes, time.Now())
-					case src != from && h.wnd == 0:
+					case src != from && h.Wnd == 0:
 						select {
 						case closed <- time.Now().Add(clean.Delay):
 						default:
 						}
 					}
-					rest = rest[headerSize+int(h.len):]
+					rest = rest[wire.HeaderSize+int(h.Len):]
 				}
 				return true
 			})

@@ -8,6 +8,7 @@ import (
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/recovery"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // finishStep ends every step: it advances the state, accounts, and sets the wake-up.
@@ -300,11 +301,11 @@ func (c *session) sendDueSignals(now time.Duration) {
 		return
 	}
 	if c.closing.Write != closing.WriteOpen && l.Peer >= opening.Extended && !c.closing.Answered() && l.Unanswered&opening.Finish == 0 {
-		code := sigFin
+		code := wire.Fin
 		if c.closing.Write >= closing.CloseSent {
-			code = sigClose
+			code = wire.Close
 		}
-		l.Start(opening.Finish, signal{code, uint32(k.position().end), l.peerToken}, now, c.requestWait())
+		l.Start(opening.Finish, wire.Signal{Code: code, SN: uint32(k.position().end), TS: l.peerToken}, now, c.requestWait())
 	}
 	s := c.liveness()
 	if _, due := c.live.Next(now, &s); due&liveness.Ping != 0 {
@@ -344,7 +345,7 @@ func (c *session) sendDueRequests(now time.Duration) {
 			l.Of(k).Signal = c.newPing(now)
 			_, most = c.pingWait()
 		}
-		c.kcp.signalQueue().add(l.Of(k).Signal)
+		c.kcp.signalQueue().Add(l.Of(k).Signal)
 		c.live.Asked(now)
 		switch k {
 		case opening.Ping:

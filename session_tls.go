@@ -10,6 +10,7 @@ import (
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // TLS 1.3 of a session (WIRE.md §8). crypto/tls makes the handshake, through the
@@ -67,16 +68,16 @@ func (c *session) tlsHandshake() *handshake.Exchange {
 // dialTLS begins the handshake of a dialled session. HELLO leaves with what TLS
 // has to say.
 func (c *session) dialTLS() {
-	c.hs.Of(opening.Hello).Signal = signal{sigHello, 0, c.hs.token} // the session is not silent any more
+	c.hs.Of(opening.Hello).Signal = wire.Signal{Code: wire.Hello, SN: 0, TS: c.hs.token} // the session is not silent any more
 	config := c.shared.config.TLS
 	if config.ServerName == "" {
 		config = config.Clone()
 		config.ServerName = serverName(c.ends.Load().remote.String())
 	}
 	if c.rare != nil {
-		c.tls.handshake.Tie = c.rare.tie.toHandshake()
+		c.tls.handshake.Tie = handshakeSignal(c.rare.tie)
 	}
-	c.tls.handshake.Dial(config, c.hs.token, c.infoSignal().toHandshake())
+	c.tls.handshake.Dial(config, c.hs.token, handshakeSignal(c.infoSignal()))
 	c.advanceTLS()
 }
 
@@ -88,13 +89,15 @@ func serverName(address string) string {
 	return address
 }
 
-// toHandshake returns s as internal/handshake knows signals.
-func (s signal) toHandshake() handshake.Signal {
-	return handshake.Signal{Code: uint8(s.code), SN: s.sn, TS: s.ts}
+// handshakeSignal returns s as internal/handshake knows signals.
+func handshakeSignal(s wire.Signal) handshake.Signal {
+	return handshake.Signal{Code: uint8(s.Code), SN: s.SN, TS: s.TS}
 }
 
-// signalOf is the reverse of toHandshake.
-func signalOf(s handshake.Signal) signal { return signal{signalCode(s.Code), s.SN, s.TS} }
+// signalOf is the reverse of handshakeSignal.
+func signalOf(s handshake.Signal) wire.Signal {
+	return wire.Signal{Code: wire.Code(s.Code), SN: s.SN, TS: s.TS}
+}
 
 // packetKeys returns what opens packets under keys of the session; nil: there are none.
 // It needs no lock.
@@ -138,7 +141,7 @@ func (c *session) workedTLS(x *handshake.Exchange, s handshake.Step) {
 	c.setClock(now)
 	c.tookHandshake(x, &r)
 	if l := &c.hs; !x.Failed && l.Unanswered&opening.Hello == 0 && x.Unacknowledged() {
-		l.Start(opening.Hello, signal{sigHello, 0, l.token}, now, c.firstHello())
+		l.Start(opening.Hello, wire.Signal{Code: wire.Hello, SN: 0, TS: l.token}, now, c.firstHello())
 		l.Sent(opening.Hello, now, opening.MaxWait)
 		c.live.Asked(now)
 	}
@@ -187,7 +190,7 @@ func (c *session) tookHandshake(x *handshake.Exchange, r *handshake.Result) {
 	}
 	if r.Cookie.Code != 0 {
 		c.takeOutside(signalOf(r.Cookie))
-		x.Cookie = l.cookie.toHandshake()
+		x.Cookie = handshakeSignal(l.cookie)
 	}
 	switch {
 	case r.End == handshake.Reset:
@@ -228,8 +231,8 @@ func (c *session) securedTLS(by *handshake.Completed, now time.Duration) {
 	c.live.Heard(now)
 	c.hs.Peer = max(c.hs.Peer, opening.Extended)
 	c.greetTLS(by.Asked, now)
-	b := make([]byte, headerSize)
-	signalOf(by.Info).encode(header{conv: c.entry.Conv, wnd: minRcvWnd}, b)
+	b := make([]byte, wire.HeaderSize)
+	signalOf(by.Info).Encode(wire.Header{Conv: c.entry.Conv, Wnd: minRcvWnd}, b)
 	_, _ = c.kcp.feed(b, arrival{}) // cannot fail: una is as in a session without data
 }
 
@@ -240,8 +243,8 @@ func (c *session) greetTLS(asked bool, now time.Duration) {
 	l := &c.hs
 	l.greeted.Store(true)
 	if l.Role >= opening.Dialled {
-		l.Peer, l.Of(opening.Finish).Signal.ts = opening.Welcomed, l.peerToken
-		l.Start(opening.Confirm, signal{sigConfirm, l.peerToken, l.token}, now, c.requestWait())
+		l.Peer, l.Of(opening.Finish).Signal.TS = opening.Welcomed, l.peerToken
+		l.Start(opening.Confirm, wire.Signal{Code: wire.Confirm, SN: l.peerToken, TS: l.token}, now, c.requestWait())
 		if !asked {
 			c.noteReached()
 		}
@@ -325,15 +328,15 @@ func (c *session) queueFlight(p packet, sealed bool) bool {
 
 // abortTLS sends ABORT under the handshake keys, as far as the anti-amplification limit
 // permits.
-func (c *session) abortTLS(abort signal) {
+func (c *session) abortTLS(abort wire.Signal) {
 	x := c.tlsHandshake()
 	if x == nil || !x.Protection.Keys.Seals() {
 		return
 	}
 	head, tail := x.Protection.Overhead()
-	if size := head + headerSize + tail; c.kcp.validation().Take(size) {
+	if size := head + wire.HeaderSize + tail; c.kcp.validation().Take(size) {
 		p := c.shared.packet(size)
-		abort.encode(header{conv: c.entry.Conv, wnd: minRcvWnd}, p.buf[head:])
+		abort.Encode(wire.Header{Conv: c.entry.Conv, Wnd: minRcvWnd}, p.buf[head:])
 		c.queueFlight(p, x.Protection.Seal(p.buf, nil) == nil)
 	}
 }
@@ -424,7 +427,7 @@ func (c *session) tellResetKey() {
 		c.tls.reset.Ours = c.host.resetKey()
 	}
 	if k := c.tls.reset.Ours; k != nil {
-		c.queueAnswer(signal{sigResetKey, k.Since, k.Mask})
+		c.queueAnswer(wire.Signal{Code: wire.ResetKey, SN: k.Since, TS: k.Mask})
 	}
 }
 
@@ -445,7 +448,7 @@ func (c *session) renewResetKey() {
 }
 
 // noteResetKey takes the peer's RESETKEY.
-func (c *session) noteResetKey(s signal, payload []byte) {
+func (c *session) noteResetKey(s wire.Signal, payload []byte) {
 	if c.tls == nil || len(payload) != protect.ResetKeySize {
 		return
 	}
@@ -453,8 +456,8 @@ func (c *session) noteResetKey(s signal, payload []byte) {
 	if c.hs.Role >= opening.Dialled && reset.Theirs.Load() == nil && c.step.inputAt-c.hs.born > resetKeyWithin {
 		return
 	}
-	k := &protect.ToldKey{Since: s.sn}
-	k.Key, k.Mask = [protect.ResetKeySize]byte(payload), s.ts
+	k := &protect.ToldKey{Since: s.SN}
+	k.Key, k.Mask = [protect.ResetKeySize]byte(payload), s.TS
 	if old := reset.Theirs.Load(); old == nil || *old != *k {
 		reset.Theirs.Store(k)
 	}

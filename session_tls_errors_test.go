@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -256,13 +257,13 @@ func (w *world) rewriter(change func(toServer bool, packet []byte) []byte) {
 
 // withSignals calls change for each segment of a packet in the clear.
 func withSignals(packet []byte, change func(segment []byte)) []byte {
-	for rest := packet; len(rest) >= headerSize; {
-		h := decodeHeader(rest)
-		if h.cmd < cmdPush || h.cmd > cmdPiece {
+	for rest := packet; len(rest) >= wire.HeaderSize; {
+		h := wire.DecodeHeader(rest)
+		if h.Cmd < wire.CmdPush || h.Cmd > wire.CmdPiece {
 			break // protected
 		}
 		change(rest)
-		rest = rest[min(headerSize+int(h.len), len(rest)):]
+		rest = rest[min(wire.HeaderSize+int(h.Len), len(rest)):]
 	}
 	return packet
 }
@@ -273,13 +274,13 @@ func TestTLSDowngrade(t *testing.T) {
 	const tsAt, snAt = 8, 12
 	set := func(at int, value uint32) func(segment []byte) {
 		return func(segment []byte) {
-			if signalCode(segment[5]) == sigInfo {
+			if wire.Code(segment[5]) == wire.Info {
 				binary.LittleEndian.PutUint32(segment[at:], value)
 			}
 		}
 	}
 	noInfo := func(s []byte) {
-		if signalCode(s[5]) == sigInfo {
+		if wire.Code(s[5]) == wire.Info {
 			s[5] = 0x7f
 		}
 	}
@@ -298,7 +299,7 @@ func TestTLSDowngrade(t *testing.T) {
 		{"INFO of the client", true, noInfo, nil},
 		{"INFO of the server", false, noInfo, ErrHandshakeChanged},
 		{"token of the client", true, func(s []byte) {
-			if signalCode(s[5]) == sigHello {
+			if wire.Code(s[5]) == wire.Hello {
 				s[tsAt] ^= 1
 			}
 		}, nil},

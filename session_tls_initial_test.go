@@ -14,6 +14,7 @@ import (
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -38,9 +39,9 @@ func resealed(t *testing.T, packet []byte, change func(packet []byte) []byte) []
 		return packet
 	}
 	packet = append(packet, make([]byte, protect.InitialOverhead)...)
-	h := decodeHeader(packet[at-headerSize:])
-	h.len = uint32(len(packet) - at)
-	h.encode(packet[at-headerSize:])
+	h := wire.DecodeHeader(packet[at-wire.HeaderSize:])
+	h.Len = uint32(len(packet) - at)
+	h.Encode(packet[at-wire.HeaderSize:])
 	keys(packet, true).Seal(packet, at)
 	return packet
 }
@@ -85,7 +86,7 @@ func TestTLSDamagedPacketsAreRepeated(t *testing.T) {
 // or of a peer without TLS, or like another request, is not answered, as the answer
 // would end the Dial. Nor does one of the server that looks like one without TLS.
 func TestTLSDamageLooksLikeAnother(t *testing.T) {
-	const info, crypto = headerSize, 2 * headerSize
+	const info, crypto = wire.HeaderSize, 2 * wire.HeaderSize
 	cases := map[string]struct {
 		toServer bool
 		packets  int // of ClientHello, or of ServerHello
@@ -93,7 +94,7 @@ func TestTLSDamageLooksLikeAnother(t *testing.T) {
 	}{
 		"una":             {true, 2, map[int]byte{crypto + 16: 1}},
 		"without TLS":     {true, 2, map[int]byte{info + 8: capTLS}},
-		"CONFIRM":         {true, 2, map[int]byte{5: byte(sigHello ^ sigConfirm)}},
+		"CONFIRM":         {true, 2, map[int]byte{5: byte(wire.Hello ^ wire.Confirm)}},
 		"a plain WELCOME": {false, 1, map[int]byte{info + 8: capTLS, crypto + 5: 1}},
 		"no INFO":         {false, 2, map[int]byte{info + 5: 4, crypto + 5: 1}},
 	}
@@ -213,17 +214,17 @@ func TestTLSVersionBefore(t *testing.T) {
 			answers = append(answers, m)
 			return true
 		})
-		hello := bytesOf(signal{sigCrypto, 0, 1128})
+		hello := bytesOf(wire.Signal{Code: wire.Crypto, SN: 0, TS: 1128})
 		binary.LittleEndian.PutUint32(hello[20:], 1128)
-		info := signal{sigInfo, handshake.VersionUnsealed, capTLS | capPMTU}
-		hello = packetOf(conv, bytesOf(signal{sigHello, 0, token}), bytesOf(info), append(hello, content(1, 1128)...))
+		info := wire.Signal{Code: wire.Info, SN: handshake.VersionUnsealed, TS: capTLS | capPMTU}
+		hello = packetOf(conv, bytesOf(wire.Signal{Code: wire.Hello, SN: 0, TS: token}), bytesOf(info), append(hello, content(1, 1128)...))
 		w.net.Inject(netip.MustParseAddrPort("10.0.0.2:5000"), netip.MustParseAddrPort(serverAddr), hello)
 		require.ErrorContains(t, <-failures, "the peer speaks version 1, this end 2")
 		w.settle()
 		require.Len(t, answers, 1)
 		require.EqualValues(t, token, answers[0].Welcome.TS)
 		require.NotZero(t, answers[0].Info.TS&capTLS)
-		require.Equal(t, signal{sigAlert, alertProtocolVersion, token}, signalOf(answers[0].Alert))
+		require.Equal(t, wire.Signal{Code: wire.Alert, SN: alertProtocolVersion, TS: token}, signalOf(answers[0].Alert))
 		require.EqualValues(t, 1, l.Stats().HandshakeErrors)
 		require.Zero(t, l.Stats().Sessions)
 	})

@@ -27,6 +27,7 @@ import (
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -179,9 +180,9 @@ func TestTLSUnvalidatedPeersHoldLittle(t *testing.T) {
 // cryptoOf returns a packet of the dialling end with bytes of the ClientHello, as
 // it is once opened.
 func cryptoOf(c *Conn, offset int, data []byte) *inPacket {
-	h := header{conv: c.Conv(), cmd: cmdWins, frg: uint8(sigCrypto), sn: seq(offset), ts: seq(len(data)), len: uint32(len(data))}
-	b := packetOf(c.Conv(), bytesOf(signal{sigHello, 0, c.session.hs.peerToken}), make([]byte, headerSize))
-	h.encode(b[headerSize:])
+	h := wire.Header{Conv: c.Conv(), Cmd: wire.CmdWins, Frg: uint8(wire.Crypto), SN: seq(offset), TS: seq(len(data)), Len: uint32(len(data))}
+	b := packetOf(c.Conv(), bytesOf(wire.Signal{Code: wire.Hello, SN: 0, TS: c.session.hs.peerToken}), make([]byte, wire.HeaderSize))
+	h.Encode(b[wire.HeaderSize:])
 	return &inPacket{Packet: protect.Packet{Data: append(b, data...)}, conv: c.Conv(), kind: openedPacket}
 }
 

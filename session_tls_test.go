@@ -16,6 +16,7 @@ import (
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/require"
 )
 
@@ -102,11 +103,11 @@ func echoOver(t *testing.T, addr string, config *Config) {
 // sealed, in front of one that is on its way, in each state of either end. The handshake
 // fails with an error of its own, or the session is as good as any.
 func FuzzTLSHandshake(f *testing.F) {
-	f.Add([]byte{1, 0, 0, 4, 0, 0, 0, 0}, uint8(0), uint32(0), uint32(0), uint32(0), uint8(sigCrypto))
-	f.Add([]byte{2, 0, 0, 4, 0, 0, 0, 0}, uint8(2), uint32(1), uint32(9), uint32(8), uint8(sigCrypto))
-	f.Add([]byte{}, uint8(3), uint32(40), uint32(0), uint32(0), uint8(sigAlert))
-	f.Add(make([]byte, 1000), uint8(5), uint32(1<<31), uint32(1<<32-1), uint32(1<<32-1), uint8(sigCrypto))
-	f.Add([]byte{1, 2, 3}, uint8(1), uint32(0), uint32(0), uint32(0), uint8(sigCookie))
+	f.Add([]byte{1, 0, 0, 4, 0, 0, 0, 0}, uint8(0), uint32(0), uint32(0), uint32(0), uint8(wire.Crypto))
+	f.Add([]byte{2, 0, 0, 4, 0, 0, 0, 0}, uint8(2), uint32(1), uint32(9), uint32(8), uint8(wire.Crypto))
+	f.Add([]byte{}, uint8(3), uint32(40), uint32(0), uint32(0), uint8(wire.Alert))
+	f.Add(make([]byte, 1000), uint8(5), uint32(1<<31), uint32(1<<32-1), uint32(1<<32-1), uint8(wire.Crypto))
+	f.Add([]byte{1, 2, 3}, uint8(1), uint32(0), uint32(0), uint32(0), uint8(wire.Cookie))
 	f.Fuzz(func(t *testing.T, payload []byte, at uint8, sn, ts, una uint32, code uint8) {
 		payload = payload[:min(len(payload), 1200)]
 		inWorld(t, 0, clean, func(t *testing.T, w *world) {
@@ -117,7 +118,7 @@ func FuzzTLSHandshake(f *testing.F) {
 			seen := uint8(0)
 			w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
 				if seen++; seen == 1+at%8 {
-					w.net.Inject(from, to, inFront(t, p, header{cmd: cmdWins, frg: code, sn: seq(sn), ts: seq(ts), una: seq(una)}, payload))
+					w.net.Inject(from, to, inFront(t, p, wire.Header{Cmd: wire.CmdWins, Frg: code, SN: seq(sn), TS: seq(ts), Una: seq(una)}, payload))
 				}
 				return true
 			})
@@ -131,18 +132,18 @@ func FuzzTLSHandshake(f *testing.F) {
 
 // inFront returns a packet with a segment behind the signals of p, and a CRYPTO
 // segment at the end if there is one in p, if p is in the clear; or else p.
-func inFront(t *testing.T, p []byte, h header, payload []byte) []byte {
-	if len(p) < 2*headerSize || protect.LevelOf(p) != protect.Clear {
+func inFront(t *testing.T, p []byte, h wire.Header, payload []byte) []byte {
+	if len(p) < 2*wire.HeaderSize || protect.LevelOf(p) != protect.Clear {
 		return p
 	}
 	return resealed(t, bytes.Clone(p), func(p []byte) []byte {
-		h.conv, h.len = decodeHeader(p).conv, uint32(len(payload))
-		b := bytes.Clone(p[:2*headerSize])
-		b = append(b, make([]byte, headerSize)...)
-		h.encode(b[2*headerSize:])
+		h.Conv, h.Len = wire.DecodeHeader(p).Conv, uint32(len(payload))
+		b := bytes.Clone(p[:2*wire.HeaderSize])
+		b = append(b, make([]byte, wire.HeaderSize)...)
+		h.Encode(b[2*wire.HeaderSize:])
 		b = append(b, payload...)
-		if h.cmd != cmdWins || signalCode(h.frg) != sigCrypto {
-			b = append(b, p[2*headerSize:]...)
+		if h.Cmd != wire.CmdWins || wire.Code(h.Frg) != wire.Crypto {
+			b = append(b, p[2*wire.HeaderSize:]...)
 		}
 		return b
 	})
@@ -152,9 +153,9 @@ func inFront(t *testing.T, p []byte, h header, payload []byte) []byte {
 // else suffers.
 func FuzzTLSContent(f *testing.F) {
 	f.Add([]byte("content"), false)
-	f.Add(bytesOf(signal{sigPing, 1, 2}), true)
+	f.Add(bytesOf(wire.Signal{Code: wire.Ping, SN: 1, TS: 2}), true)
 	f.Add(packetOf(0, push(0, 0, "x"), push(1, 0, "y")), false)
-	f.Add(append(bytesOf(signal{sigCrypto, 0, 0}), 1, 2, 3), true)
+	f.Add(append(bytesOf(wire.Signal{Code: wire.Crypto, SN: 0, TS: 0}), 1, 2, 3), true)
 	f.Add([]byte{0, 0, 0, 0, 0xf1, 0, 30, 0, 1, 2, 3, 4}, false)
 	f.Add([]byte{0, 0, 0, 0, 0xf2, 0, 30, 0, 1, 2, 3, 4}, true)
 	f.Fuzz(func(t *testing.T, content []byte, fromServer bool) {
@@ -169,10 +170,10 @@ func FuzzTLSContent(f *testing.F) {
 			for _, conv := range []bool{true, false} {
 				packet := make([]byte, protect.KeyedOverhead+len(content))
 				copy(packet[protect.HeaderSize:], content)
-				if inner := packet[protect.HeaderSize : protect.HeaderSize+len(content)]; conv && len(inner) >= headerSize {
-					h := decodeHeader(inner)
-					h.conv = a.Conv()
-					h.encode(inner)
+				if inner := packet[protect.HeaderSize : protect.HeaderSize+len(content)]; conv && len(inner) >= wire.HeaderSize {
+					h := wire.DecodeHeader(inner)
+					h.Conv = a.Conv()
+					h.Encode(inner)
 				}
 				require.NoError(t, from.session.tls.app.Seal(packet, nil))
 				if fromServer {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/arqnet/kcp/congestion"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // machineConfig holds the settings that KCP's setters change.
@@ -202,7 +203,7 @@ func (k *KCP) SetMTU(mtu int) error {
 		return fmt.Errorf("kcp: MTU %d is not in [%d, 65535]", mtu, minMTU)
 	}
 	k.cfg.mtu = mtu
-	k.cfg.mss = mtu - headerSize
+	k.cfg.mss = mtu - wire.HeaderSize
 	if k.rare != nil && k.rare.capped != nil {
 		k.rare.capped.SetPacket(mtu)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/internal/wakeup"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // sharedState is what an endpoint has in common with its sessions. It needs no lock.
@@ -238,14 +239,14 @@ const timeWaitTime = admission.TimeWait
 
 // simultaneous reports whether the peer of a session that this end dials does so too
 // (simultaneous open, RFC 9293 §3.5). r may be nil.
-func (r *rareState) simultaneous() bool { return r != nil && r.tie.code != 0 }
+func (r *rareState) simultaneous() bool { return r != nil && r.tie.Code != 0 }
 
 // tiebreaker returns the TIEBREAKER that goes with HELLO then, and otherwise nothing.
-func (r *rareState) tiebreaker() []signal {
+func (r *rareState) tiebreaker() []wire.Signal {
 	if !r.simultaneous() {
 		return nil
 	}
-	return []signal{r.tie}
+	return []wire.Signal{r.tie}
 }
 
 // bothDial returns why a dialled session ends for which a HELLO has come: its own, or the

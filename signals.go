@@ -1,39 +1,41 @@
 package kcp
 
+import "github.com/arqnet/kcp/internal/wire"
+
 // mayAnswer reports whether a further request of the peer is looked at. An
 // unvalidated peer has maxSignals of them answered in a tenth of a second, whatever was
 // sent meanwhile: such a peer has little to ask.
 func (k *KCP) mayAnswer() bool {
 	v := k.snd.validation
-	return len(k.signals) < maxSignals && (v == nil || v.MayAnswer(k.clock.now, maxSignals))
+	return len(k.signals) < wire.MaxSignals && (v == nil || v.MayAnswer(k.clock.now, wire.MaxSignals))
 }
 
 // signalPayload returns the payload of s when it is sent: the one of the host, if
 // it fits into a packet.
-func (k *KCP) signalPayload(s signal) []byte {
-	if k.hooks.host == nil || !s.code.mayHavePayload() {
+func (k *KCP) signalPayload(s wire.Signal) []byte {
+	if k.hooks.host == nil || !s.Code.MayHavePayload() {
 		return nil
 	}
-	payload := k.hooks.host.signalPayload(s.code)
-	if len(payload) > k.cfg.mtu-headerSize {
+	payload := k.hooks.host.signalPayload(s.Code)
+	if len(payload) > k.cfg.mtu-wire.HeaderSize {
 		return nil
 	}
 	return payload
 }
 
 // flushSignals sends the waiting signals.
-func (k *KCP) flushSignals(h *header) {
+func (k *KCP) flushSignals(h *wire.Header) {
 	for _, s := range k.signals {
 		payload := k.signalPayload(s)
-		if !k.maySend(headerSize + len(payload)) {
+		if !k.maySend(wire.HeaderSize + len(payload)) {
 			break // requests are repeated, by us or by the peer
 		}
-		b := k.reserve(headerSize+len(payload), k.maxPacket())
-		s.encode(*h, b)
+		b := k.reserve(wire.HeaderSize+len(payload), k.maxPacket())
+		s.Encode(*h, b)
 		if len(payload) > 0 {
-			putPayload(b, payload)
+			wire.PutPayload(b, payload)
 		}
-		k.cfg.trace.signal(true, s.code)
+		k.cfg.trace.signal(true, s.Code)
 	}
 	if k.snd.blackHole.Losing() && len(k.signals) > 0 {
 		k.emit() // in a larger packet they might not arrive (black hole detection)
@@ -43,6 +45,6 @@ func (k *KCP) flushSignals(h *header) {
 
 // sendSignals sends the waiting signals and nothing else.
 func (k *KCP) sendSignals() {
-	k.flushSignals(&header{conv: k.conv, wnd: k.wndUnused(), una: k.unaToSend()})
+	k.flushSignals(&wire.Header{Conv: k.conv, Wnd: k.wndUnused(), Una: k.unaToSend()})
 	k.emit()
 }

@@ -3,6 +3,7 @@ package kcp
 import (
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/streams"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/trace"
 )
 
@@ -62,12 +63,12 @@ func (t *tracer) stream(s *sendSegment) {
 }
 
 // receivedStream calls Stream if h, with its payload, is a segment of a stream.
-func (t *tracer) receivedStream(h *header, payload []byte) {
-	if t.hooks.Stream == nil || h.cmd != cmdStream {
+func (t *tracer) receivedStream(h *wire.Header, payload []byte) {
+	if t.hooks.Stream == nil || h.Cmd != wire.CmdStream {
 		return
 	}
 	if s, _, ok := streams.Decode(payload); ok && s.ID != 0 {
-		t.hooks.Stream(uint32(h.sn), streams.ID(payload))
+		t.hooks.Stream(uint32(h.SN), streams.ID(payload))
 	}
 }
 
@@ -91,13 +92,13 @@ func (t *tracer) repeated(s *sendSegment) {
 	}
 }
 
-func (t *tracer) received(h *header, payload []byte) {
+func (t *tracer) received(h *wire.Header, payload []byte) {
 	if t == nil {
 		return
 	}
 	t.receivedStream(h, payload)
 	if t.hooks.Received != nil {
-		t.hooks.Received(uint32(h.sn), len(payload))
+		t.hooks.Received(uint32(h.SN), len(payload))
 	}
 }
 
@@ -135,7 +136,7 @@ func (t *tracer) mtu(size int) {
 	}
 }
 
-func (t *tracer) signal(sent bool, code signalCode) {
+func (t *tracer) signal(sent bool, code wire.Code) {
 	if t != nil && t.hooks.Signal != nil {
 		t.hooks.Signal(sent, code.String())
 	}

@@ -3,6 +3,7 @@ package kcp
 import (
 	"testing"
 
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/require"
 )
 
@@ -116,10 +117,10 @@ func TestTraceNames(t *testing.T) {
 		require.False(t, seen[name], name)
 		seen[name] = true
 	}
-	for c := sigHello; c <= sigTiebreak; c++ {
+	for c := wire.Hello; c <= wire.Tiebreak; c++ {
 		add(c.String())
-		if (signal{code: c}).asks() {
-			add((c | sigAnswer).String())
+		if (wire.Signal{Code: c}).Asks() {
+			add((c | wire.Answer).String())
 		}
 	}
 	for s := SessionDialled; s <= SessionEnded; s++ {
@@ -128,8 +129,8 @@ func TestTraceNames(t *testing.T) {
 	for c := LossFastRetransmit; c <= LossOutage; c++ {
 		add(c.String())
 	}
-	require.Equal(t, "unknown signal", signalCode(0x7f).String())
-	require.Equal(t, "unknown signal", signalCode(0xff).String())
+	require.Equal(t, "unknown signal", wire.Code(0x7f).String())
+	require.Equal(t, "unknown signal", wire.Code(0xff).String())
 	require.Equal(t, "unknown", SessionState(0).String())
 	require.Equal(t, "unknown", LossCause(0).String())
 }
@@ -151,7 +152,7 @@ func TestTraceMetrics(t *testing.T) {
 	require.Len(t, got, n+1)
 	last := got[n]
 	require.Equal(t, 1, last.InFlight)
-	require.Equal(t, int64(headerSize+3), last.BytesInFlight)
+	require.Equal(t, int64(wire.HeaderSize+3), last.BytesInFlight)
 	h.advance(40)
 	h.input(ack(0, h.now-40, 1))
 	last = got[len(got)-1]
