@@ -2,7 +2,6 @@ package kcp
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -23,28 +22,6 @@ import (
 
 // Checks of rules that the larger tests would not miss: each brings about what one of
 // them refuses.
-
-// To an address that is not validated only the oldest segment is retransmitted, and the
-// others once it is.
-func TestUnvalidatedGetsTheOldestOnly(t *testing.T) {
-	h := newHarness(t, nil)
-	h.k.limitUnvalidated(0, false)
-	h.k.validation().Received(10_000)
-	for _, s := range []string{"a", "b", "c"} {
-		h.send(s)
-	}
-	h.advance(0)
-	h.want(`push 0 frg=0 "a"`, `push 1 frg=0 "b"`, `push 2 frg=0 "c"`)
-	h.advance(250)
-	h.want(`push 0 frg=0 "a"`)
-	for h.k.validation().Take(1) {
-	}
-	h.advance(1000)
-	h.want()
-	h.k.validateAddress()
-	h.advance(1000)
-	h.want(`push 0 frg=0 "a"`, `push 1 frg=0 "b"`, `push 2 frg=0 "c"`)
-}
 
 // A HELLO that is sent once more, when its session is forgotten, opens none.
 func TestReplayedHelloOpensNothing(t *testing.T) {
@@ -128,27 +105,6 @@ func TestTLSOtherConversationInside(t *testing.T) {
 		require.EqualValues(t, 1, l.Stats().DropUnknown)
 		require.NoError(t, a.Close())
 	})
-}
-
-// A segment is suspected after 5 transmissions no more.
-func TestFastResendLimit(t *testing.T) {
-	for sent, want := range map[uint32]bool{5: true, 6: false} {
-		h := recoveryHarness(t, 2, Extensions{EarlyRetransmit: true, SendOrder: true})
-		s := h.k.snd.ring.at(1)
-		s.xmit = sent
-		h.later(80)
-		h.input(ack(3, 1080, 1))
-		require.Equal(t, want, s.early, "after %d", sent)
-		h.out = nil
-
-		counted := recoveryHarness(t, 1, Extensions{SendOrder: true})
-		counted.k.snd.ring.at(1).xmit = sent
-		counted.later(80)
-		counted.input(ack(3, 1080, 1))
-		counted.advance(0)
-		require.Equal(t, want, slices.Contains(counted.out, `push 1 frg=0 "a"`), "after %d", sent)
-		counted.out = nil
-	}
 }
 
 // What is not in the format of FEC is dropped, and counted.
@@ -309,39 +265,6 @@ func TestEndsAreLoggedWithinTheLimit(t *testing.T) {
 	}
 }
 
-// To an address that is not validated no redundant copies are sent.
-func TestNoCopiesToTheUnvalidated(t *testing.T) {
-	packets := 0
-	h := redundantHarness(t, &packets, Extensions{Redundancy: 100})
-	h.k.limitUnvalidated(0, false)
-	h.k.validation().Received(10_000)
-	for i, s := range []string{"a", "b"} {
-		h.send(s)
-		h.advance(10)
-		h.want(fmt.Sprintf("push %d frg=0 %q", i, s))
-	}
-}
-
-// Only transmissions since the peer was last heard count for DeadLink.
-func TestSilenceBeginsWithTheLastPacket(t *testing.T) {
-	h := newHarness(t, nil)
-	require.Zero(t, h.k.sender().silentTransmissions(), "nothing is in flight")
-	h.send("x")
-	later := func() {
-		for range 100 {
-			h.advance(50)
-		}
-	}
-	later()
-	sent := h.k.sender().silentTransmissions()
-	require.Greater(t, sent, 1)
-	h.input(segment(wire.CmdWask, 0, 0, 0, 0, ""))
-	require.Zero(t, h.k.sender().silentTransmissions())
-	later()
-	require.Positive(t, h.k.sender().silentTransmissions())
-	h.out = nil
-}
-
 // The flight of a listener, and its repetitions, are within three times what has
 // arrived from an address that is not validated.
 func TestTLSFlightIsWithinCredit(t *testing.T) {
@@ -392,25 +315,6 @@ func TestPacketsOfNewAddresses(t *testing.T) {
 	})
 }
 
-// A payload that does not fit into a packet stays away from its signal.
-func TestPayloadsOfSignalsFit(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(nil, nil)
-		a.mu.Lock()
-		s := wire.Signal{Code: wire.Close, SN: 1}
-		a.session.hs.reasons = &closeReasons{ours: make([]byte, 100)}
-		fits := a.session.kcp.signalPayload(s)
-		mtu := a.session.kcp.cfg.mtu
-		a.session.kcp.cfg.mtu = wire.HeaderSize + 99
-		tooLong := a.session.kcp.signalPayload(s)
-		a.session.kcp.cfg.mtu = mtu
-		a.mu.Unlock()
-		require.Len(t, fits, 100)
-		require.Empty(t, tooLong)
-		require.NoError(t, b.Abort())
-	})
-}
-
 // A conversation id that another process has used counts as used after a takeover.
 func TestUsedConvsAreInherited(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
@@ -454,4 +358,88 @@ func TestDropsByTheirErrors(t *testing.T) {
 		}
 	}
 	require.Equal(t, Drops{Short: 1, Conv: 2, Length: 3, Command: 4, Una: 5, Piece: 6, Requests: 7}, d)
+}
+
+// While a woken call has not run, an ACK waits for it, for 25 ms and half of a round trip
+// in all.
+func TestAckAwaitsCall(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		inWorld(t, 1, netsim.LinkConfig{Delay: 20 * time.Millisecond}, func(t *testing.T, w *world) {
+			l := w.listen(nil)
+			e, _ := w.endpoint("10.0.0.2:0", nil)
+			a := w.dial(e)
+			b := accepted(t, l)
+			bothWays(t, a, b, []byte("here"), []byte("here"))
+			time.Sleep(time.Second)
+			sent := make(chan time.Duration, 10)
+			begin := time.Now()
+			w.net.SetFilter(func(from, _ netip.AddrPort, p []byte) bool {
+				if from == netip.MustParseAddrPort(serverAddr) {
+					sent <- time.Since(begin)
+				}
+				return true
+			})
+			if late {
+				b.mu.Lock()
+				b.io.woken = true // as nothing waits, no call takes it back
+				b.unlock()
+			}
+			writeAll(t, a, []byte("x"))
+			time.Sleep(500 * time.Millisecond)
+			require.Len(t, sent, 1)
+			waited := <-sent - 20*time.Millisecond
+			if late {
+				require.InDelta(t, 45, waited.Milliseconds(), 2)
+			} else {
+				require.InDelta(t, 10, waited.Milliseconds(), 2)
+			}
+			require.Zero(t, a.Stats().SpuriousRetransmits)
+			require.Zero(t, a.Stats().TimeoutRetransmits)
+		})
+	}
+}
+
+// What follows a question and its answer is the initial window, in bytes, however
+// small those were. While nothing is known of the path it is not paced.
+func TestFirstWindow(t *testing.T) {
+	inWorld(t, 2, netsim.LinkConfig{Delay: 100 * time.Millisecond}, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(nil, nil)
+		bothWays(t, a, b, []byte("ask"), []byte("answer"))
+		time.Sleep(50 * time.Millisecond)
+		start, data := time.Now(), content(3, 200_000)
+		go func() { _, _ = a.Write(data) }()
+		receive(t, b, data[:13_000])
+		require.Less(t, time.Since(start), 150*time.Millisecond)
+		first := a.Stats()
+		require.LessOrEqual(t, first.InFlight, 10+1)
+		receive(t, b, data[13_000:])
+	})
+}
+
+// A peer that does not take DATA of stream 0 gets PUSH.
+func TestOwnSegmentsNeedThePeer(t *testing.T) {
+	for _, takes := range []bool{true, false} {
+		inWorld(t, 3, netsim.LinkConfig{Loss: 0.1}, func(t *testing.T, w *world) {
+			a, b, _ := w.pair(nil, nil)
+			for _, c := range []*Conn{a, b} {
+				c.mu.Lock()
+				require.NotZero(t, c.session.hs.capabilities&capOwnOrder)
+				if !takes {
+					c.session.hs.capabilities &^= capOwnOrder
+				}
+				c.mu.Unlock()
+			}
+			writeAll(t, a, content(1, 5000))
+			s := openStream(t, a, nil)
+			send(t, s, content(2, 50_000))
+			writeAll(t, a, content(3, 5000))
+			r, err := b.AcceptStream(t.Context())
+			require.NoError(t, err)
+			receive(t, b, slices.Concat(content(1, 5000), content(3, 5000)))
+			receive(t, r, content(2, 50_000))
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			require.Equal(t, takes, a.session.kcp.load().payload < a.session.kcp.cfg.mss)
+		})
+	}
 }

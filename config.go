@@ -376,7 +376,6 @@ const (
 	maxShards            = 256
 	maxRedundancy        = 4
 	sessionMaxRTO        = 5 * time.Second
-	zeroWindowProbeWait  = 200 * time.Millisecond
 	minWriteBuffer       = 4096
 	minMaxBuffered       = 1 << 16
 	maxConfigWriteBuffer = 1 << 30

@@ -59,11 +59,10 @@ func newCourse(t *testing.T, cc congestion.Control, rate int64, rtt time.Duratio
 		Delay: rtt / 2, Rate: rate, Loss: loss, Queue: int(float64(rate) * rtt.Seconds() * queue),
 	}
 	c.forward, c.back = netsim.NewLink(c.cfg, 1), netsim.NewLink(c.cfg, 2)
-	config := (&Config{CongestionControl: func() congestion.Control { return cc }}).withDefaults()
 	c.a = New(1, func(p []byte) { c.put(c.forward, c.b, p) })
 	c.b = New(1, func(p []byte) { c.put(c.back, c.a, p) })
-	config.apply(c.a)
-	config.apply(c.b)
+	asSession(c.a, cc)
+	asSession(c.b, cc)
 	c.a.SetClockMicros(0)
 	c.b.SetClockMicros(0)
 	return c
@@ -222,23 +221,6 @@ func TestBBRFollowsThePath(t *testing.T) {
 	c.change(func(l *netsim.LinkConfig) { l.Delay *= 3 })
 	c.run(32 * time.Second) // the least round-trip time is forgotten after ten
 	require.Greater(t, c.run(35*time.Second), 0.85*courseRate)
-}
-
-// What follows a question and its answer is the initial window, in bytes, however
-// small those were. While nothing is known of the path it is not paced.
-func TestFirstWindow(t *testing.T) {
-	inWorld(t, 2, netsim.LinkConfig{Delay: 100 * time.Millisecond}, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(nil, nil)
-		bothWays(t, a, b, []byte("ask"), []byte("answer"))
-		time.Sleep(50 * time.Millisecond)
-		start, data := time.Now(), content(3, 200_000)
-		go func() { _, _ = a.Write(data) }()
-		receive(t, b, data[:13_000])
-		require.Less(t, time.Since(start), 150*time.Millisecond)
-		first := a.Stats()
-		require.LessOrEqual(t, first.InFlight, 10+1)
-		receive(t, b, data[13_000:])
-	})
 }
 
 // recoveries is no control that writes down what it is told of recoveries.

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/require"
 )
 
@@ -125,7 +126,7 @@ func TestGroupWritableAfterAWrite(t *testing.T) {
 			}
 			return true
 		})
-		data := content(1, 2*writeBatch*b.session.kcp.cfg.mss)
+		data := content(1, 2*writeBatch*(b.session.kcp.packetSize()-wire.HeaderSize))
 		writeAll(t, b, data)
 		require.Same(t, ErrWouldBlock, refused)
 		w.net.SetFilter(nil)

@@ -7,11 +7,9 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
-	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
-	"unsafe"
 
 	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/protect"
@@ -92,35 +90,6 @@ func withConv(conv uint32, p []byte) []byte {
 	return p
 }
 
-// A segment far ahead keeps few places for what is missing before it.
-func TestReachIsBounded(t *testing.T) {
-	long(t)
-	k := New(7, func([]byte) {})
-	require.NoError(t, k.SetWindow(1, 65535))
-	k.hooks.frugal = true
-	require.NoError(t, k.Input(push(0, 0, "x")))
-	require.NoError(t, k.Input(push(65000, 0, "x")))
-	require.EqualValues(t, 1, k.Counters().OutOfWindow)
-	require.NoError(t, k.Input(push(4000, 0, "x")))
-	require.LessOrEqual(t, k.Held(), 2*sessionReach*placeBytes)
-	for sn := range uint32(60000) { // an honest gap
-		if sn > 0 && sn != 30000 {
-			require.NoError(t, k.Input(push(sn, 0, "x")))
-		}
-	}
-	require.EqualValues(t, 1, k.Counters().OutOfWindow)
-
-	k = New(7, func([]byte) {})
-	require.NoError(t, k.SetWindow(1, 65535))
-	k.rcv.pressure, k.rcv.peerUnvalidated = pressureNone, true
-	require.NoError(t, k.Input(push(unvalidatedReach+1, 0, "x")))
-	require.EqualValues(t, 1, k.Counters().OutOfWindow)
-	require.Zero(t, k.rcv.early)
-	require.NoError(t, k.Input(push(unvalidatedReach, 0, "x")))
-	require.EqualValues(t, 1, k.Counters().OutOfWindow)
-	require.EqualValues(t, 1, k.rcv.early)
-}
-
 // What waits until a peer's new address is validated counts, and no longer.
 func TestDeferredPacketIsCounted(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
@@ -196,17 +165,6 @@ func TestEndedForMemory(t *testing.T) {
 
 // carriesData reports whether a segment is one of data, or a piece of one.
 func carriesData(h *wire.Header) bool { return h.Cmd == wire.CmdPush || h.Cmd == wire.CmdPiece }
-
-// What a place of the receive ring, a waiting acknowledgement and a signal count is what
-// they take in memory.
-func TestSizesAreOfMemory(t *testing.T) {
-	if strconv.IntSize == 32 {
-		t.Skip("pointers are smaller, and count as if they were not")
-	}
-	require.EqualValues(t, unsafe.Sizeof(recvSegment{}), placeBytes)
-	require.EqualValues(t, unsafe.Sizeof(recovery.Ack{}), ackBytesHeld)
-	require.EqualValues(t, unsafe.Sizeof(wire.Signal{}), signalBytesHeld)
-}
 
 // Datagrams that wait for the cap of the rate are on the account of what waits to be
 // sent.
@@ -328,7 +286,7 @@ func TestSpareMemoryIsReleased(t *testing.T) {
 		state := func() (sent, spare bool) {
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			return a.session.kcp.WaitSend() == 0, a.session.kcp.snd.ring.Len() > 0
+			return a.session.kcp.WaitSend() == 0, a.session.kcp.inspect().send > 0
 		}
 		for sent := false; !sent; time.Sleep(time.Millisecond) {
 			sent, _ = state()
@@ -343,18 +301,7 @@ func TestSpareMemoryIsReleased(t *testing.T) {
 
 // The write buffer has its size, or twice what is in flight, up to 32 MiB.
 func TestWriteBufferFollowsTheFlight(t *testing.T) {
-	inWorld(t, 3, clean, func(t *testing.T, w *world) {
-		a, _, _ := w.pair(nil, nil)
-		var sizes []int
-		a.mu.Lock()
-		was := a.session.kcp.snd.flightBytes
-		for _, flight := range []int64{0, 2<<20 + 1, 16<<20 - 1, 17 << 20} {
-			a.session.kcp.snd.flightBytes = flight
-			sizes = append(sizes, a.session.writeBuffer())
-		}
-		a.session.kcp.snd.flightBytes = was
-		a.mu.Unlock()
-		require.Equal(t, []int{4 << 20, 4<<20 + 2, 32<<20 - 2, 32 << 20}, sizes)
-		require.NoError(t, a.Abort())
-	})
+	for flying, want := range map[int]int{0: 4 << 20, 2<<20 + 1: 4<<20 + 2, 16<<20 - 1: 32<<20 - 2, 17 << 20: 32 << 20} {
+		require.Equal(t, want, writeBufferFor(flying), "%d in flight", flying)
+	}
 }

@@ -2,25 +2,15 @@ package kcp
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
 
-	"github.com/arqnet/kcp/internal/admission"
-	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/require"
 )
-
-// piece returns a PIECE segment of conversation 7.
-func piece(sn uint32, frg uint8, at, size int, data string) []byte {
-	prefix := binary.LittleEndian.AppendUint16(nil, uint16(at))
-	prefix = binary.LittleEndian.AppendUint16(prefix, uint16(size))
-	return segment(wire.CmdPiece, frg, 0, sn, 0, string(prefix)+data)
-}
 
 func takesPieces(k *KCP) { k.SetExtensions(Extensions{TakePieces: true}) }
 
@@ -196,30 +186,6 @@ func TestSendPieces(t *testing.T) {
 		require.NoError(t, h.k.SetMTU(minMTU))
 		h.advance(10)
 		h.want(fmt.Sprintf("push 0 frg=0 %q", big))
-	}
-}
-
-// Package admission reads segments and signals as the machine writes them.
-func TestFirstPacketsAreReadAsWritten(t *testing.T) {
-	for n := range 256 {
-		cmd, code := uint8(n), wire.Code(n)
-		_, ok := admission.Parse(plainPacket, segment(cmd, 0, 0, 0, 0, ""), 7)
-		require.Equal(t, wire.IsReference(cmd) || cmd == wire.CmdPiece || wire.IsStream(cmd), ok, cmd)
-		s := wire.Signal{Code: code, SN: 8, TS: 9}
-		for _, payload := range []string{"", "x"} {
-			cmd := uint8(wire.CmdWins)
-			if s.Asks() {
-				cmd = wire.CmdWask
-			}
-			h := wire.Header{Cmd: cmd, Frg: uint8(code), SN: 8, TS: 9, Len: uint32(len(payload))}
-			read, is := h.Signal()
-			f, ok := admission.Parse(plainPacket, segment(cmd, uint8(code), 9, 8, 0, payload), 7)
-			require.True(t, ok)
-			require.Equal(t, is && s.Asks(), f.Request.Code != 0, code)
-			for code, of := range map[wire.Code]handshake.Signal{wire.Hello: f.Hello, wire.Cookie: f.Cookie, wire.Info: f.Info} {
-				require.Equal(t, is && s.Code == code, of == handshakeSignal(read) && is, code)
-			}
-		}
 	}
 }
 

@@ -236,9 +236,7 @@ func TestSilenceIsNotFilled(t *testing.T) {
 			packet = packet[wire.HeaderSize+int(h.Len):]
 		}
 	})
-	config := (*Config)(nil).withDefaults()
-	config.CongestionControl = congestion.NewNone
-	config.apply(k)
+	asSession(k, congestion.NewNone())
 	now := uint32(1000)
 	k.SetClock(now)
 	for range 20 {

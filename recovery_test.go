@@ -2,6 +2,7 @@ package kcp
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -318,8 +319,7 @@ func newResender(t *testing.T, control congestion.Control, n int) *resender {
 		}
 	})
 	k := r.k
-	c := (*Config)(nil).withDefaults()
-	c.apply(k)
+	asSession(k, control)
 	require.NoError(t, k.SetWindow(n, n))
 	k.peer.wnd, k.peer.wndMax = uint32(n), uint32(n)
 	k.SetCongestionControl(control)
@@ -429,4 +429,45 @@ func TestFewAcksResendLittle(t *testing.T) {
 		require.NotEmpty(t, r.sent, name)
 		require.LessOrEqual(t, len(r.sent), recovery.FreeResends+6*recovery.ResendGrowth+10+6, name)
 	}
+}
+
+// A segment is suspected after 5 transmissions no more.
+func TestFastResendLimit(t *testing.T) {
+	for sent, want := range map[uint32]bool{5: true, 6: false} {
+		h := recoveryHarness(t, 2, Extensions{EarlyRetransmit: true, SendOrder: true})
+		s := h.k.snd.ring.at(1)
+		s.xmit = sent
+		h.later(80)
+		h.input(ack(3, 1080, 1))
+		require.Equal(t, want, s.early, "after %d", sent)
+		h.out = nil
+
+		counted := recoveryHarness(t, 1, Extensions{SendOrder: true})
+		counted.k.snd.ring.at(1).xmit = sent
+		counted.later(80)
+		counted.input(ack(3, 1080, 1))
+		counted.advance(0)
+		require.Equal(t, want, slices.Contains(counted.out, `push 1 frg=0 "a"`), "after %d", sent)
+		counted.out = nil
+	}
+}
+
+// Only transmissions since the peer was last heard count for DeadLink.
+func TestSilenceBeginsWithTheLastPacket(t *testing.T) {
+	h := newHarness(t, nil)
+	require.Zero(t, h.k.sender().silentTransmissions(), "nothing is in flight")
+	h.send("x")
+	later := func() {
+		for range 100 {
+			h.advance(50)
+		}
+	}
+	later()
+	sent := h.k.sender().silentTransmissions()
+	require.Greater(t, sent, 1)
+	h.input(segment(wire.CmdWask, 0, 0, 0, 0, ""))
+	require.Zero(t, h.k.sender().silentTransmissions())
+	later()
+	require.Positive(t, h.k.sender().silentTransmissions())
+	h.out = nil
 }

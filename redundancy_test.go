@@ -198,3 +198,38 @@ func TestRepeatInSpare(t *testing.T) {
 		})
 	}
 }
+
+// To an address that is not validated only the oldest segment is retransmitted, and the
+// others once it is.
+func TestUnvalidatedGetsTheOldestOnly(t *testing.T) {
+	h := newHarness(t, nil)
+	h.k.limitUnvalidated(0, false)
+	h.k.validation().Received(10_000)
+	for _, s := range []string{"a", "b", "c"} {
+		h.send(s)
+	}
+	h.advance(0)
+	h.want(`push 0 frg=0 "a"`, `push 1 frg=0 "b"`, `push 2 frg=0 "c"`)
+	h.advance(250)
+	h.want(`push 0 frg=0 "a"`)
+	for h.k.validation().Take(1) {
+	}
+	h.advance(1000)
+	h.want()
+	h.k.validateAddress()
+	h.advance(1000)
+	h.want(`push 0 frg=0 "a"`, `push 1 frg=0 "b"`, `push 2 frg=0 "c"`)
+}
+
+// To an address that is not validated no redundant copies are sent.
+func TestNoCopiesToTheUnvalidated(t *testing.T) {
+	packets := 0
+	h := redundantHarness(t, &packets, Extensions{Redundancy: 100})
+	h.k.limitUnvalidated(0, false)
+	h.k.validation().Received(10_000)
+	for i, s := range []string{"a", "b"} {
+		h.send(s)
+		h.advance(10)
+		h.want(fmt.Sprintf("push %d frg=0 %q", i, s))
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/stats"
+	"github.com/stretchr/testify/require"
 )
 
 // streamPart is one segment of a message.
@@ -135,3 +136,19 @@ func (h *testHost) check() {
 		h.t.Fatalf("%d segments too many, %d bytes; counted are %+v", flight, size, l)
 	}
 }
+
+// A payload that does not fit into a packet stays away from its signal.
+func TestPayloadsOfSignalsFit(t *testing.T) {
+	k := New(1, func([]byte) {})
+	k.hooks.host = payloadHost{newTestHost(t, k)}
+	s := wire.Signal{Code: wire.Close, SN: 1}
+	for room, want := range map[int]int{100: 100, 99: 0} {
+		k.cfg.mtu = wire.HeaderSize + room
+		require.Len(t, k.signalPayload(s), want)
+	}
+}
+
+// payloadHost has a payload of 100 bytes for signals.
+type payloadHost struct{ *testHost }
+
+func (payloadHost) signalPayload(wire.Code) []byte { return make([]byte, 100) }

@@ -4,12 +4,10 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"slices"
 	"testing"
 
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/wire"
-	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
 
@@ -241,34 +239,6 @@ func TestOwnSegmentsAreBounded(t *testing.T) {
 	}
 	require.Zero(t, h.k.rare.own.early)
 	h.out = nil
-}
-
-// A peer that does not take DATA of stream 0 gets PUSH.
-func TestOwnSegmentsNeedThePeer(t *testing.T) {
-	for _, takes := range []bool{true, false} {
-		inWorld(t, 3, netsim.LinkConfig{Loss: 0.1}, func(t *testing.T, w *world) {
-			a, b, _ := w.pair(nil, nil)
-			for _, c := range []*Conn{a, b} {
-				c.mu.Lock()
-				require.NotZero(t, c.session.hs.capabilities&capOwnOrder)
-				if !takes {
-					c.session.hs.capabilities &^= capOwnOrder
-				}
-				c.mu.Unlock()
-			}
-			writeAll(t, a, content(1, 5000))
-			s := openStream(t, a, nil)
-			send(t, s, content(2, 50_000))
-			writeAll(t, a, content(3, 5000))
-			r, err := b.AcceptStream(t.Context())
-			require.NoError(t, err)
-			receive(t, b, slices.Concat(content(1, 5000), content(3, 5000)))
-			receive(t, r, content(2, 50_000))
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			require.Equal(t, takes, a.session.kcp.load().payload < a.session.kcp.cfg.mss)
-		})
-	}
 }
 
 // The longest message is as long with an SSN as without.

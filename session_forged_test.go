@@ -67,24 +67,25 @@ func (v *attacked) inside(c *Conn) [][]byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k, l := c.session.kcp, &c.session.hs
+	at := k.position()
 	var all [][]byte
 	add := func(cmd uint8, sn, ts uint32, payload string) {
-		p := segment(cmd, 0, ts, sn, uint32(k.snd.nxt), payload)
+		p := segment(cmd, 0, ts, sn, uint32(at.sent), payload)
 		binary.LittleEndian.PutUint32(p, c.session.entry.Conv)
 		all = append(all, p)
 	}
-	add(wire.CmdPush, uint32(k.rcv.nxt), 0, "forged")
-	add(wire.CmdPush, uint32(k.rcv.nxt)+1, 0, "forged")
-	add(wire.CmdAck, uint32(k.snd.una), uint32(k.clock.now), "")
-	add(wire.CmdAck, uint32(k.snd.nxt)-1, 0, "")
+	add(wire.CmdPush, uint32(at.received), 0, "forged")
+	add(wire.CmdPush, uint32(at.received)+1, 0, "forged")
+	add(wire.CmdAck, uint32(at.acked), uint32(k.micros()/1000), "")
+	add(wire.CmdAck, uint32(at.sent)-1, 0, "")
 	add(wire.CmdWask, 0, 0, "")
-	shut := segment(wire.CmdWins, 0, 0, 0, uint32(k.snd.una), "")
+	shut := segment(wire.CmdWins, 0, 0, 0, uint32(at.acked), "")
 	binary.LittleEndian.PutUint32(shut, c.session.entry.Conv)
 	binary.LittleEndian.PutUint16(shut[6:], 0)
 	all = append(all, shut)
 	for _, s := range []wire.Signal{
 		{Code: wire.Hello, SN: 0, TS: l.peerToken}, {Code: wire.Hello, SN: 0, TS: 1}, {Code: wire.Hello | wire.Answer, SN: 1, TS: l.token},
-		{Code: wire.Fin, SN: uint32(k.rcv.nxt), TS: l.token}, {Code: wire.Close, SN: uint32(k.rcv.nxt), TS: l.token},
+		{Code: wire.Fin, SN: uint32(at.received), TS: l.token}, {Code: wire.Close, SN: uint32(at.received), TS: l.token},
 		{Code: wire.Abort, SN: l.token, TS: 0}, {Code: wire.Reset, SN: l.Of(opening.Ping).Signal.SN, TS: l.Of(opening.Ping).Signal.TS},
 		{Code: wire.Close | wire.Answer, SN: uint32(k.position().end), TS: l.peerToken},
 	} {
@@ -144,7 +145,7 @@ func (v *attacked) signals(_ [][]byte, to, from *Conn) (netip.AddrPort, []byte) 
 		code = wire.Code(r.Uint32()) | 1
 	}
 	to.mu.Lock()
-	una, final := to.session.kcp.snd.una, uint32(to.session.kcp.rcv.nxt)
+	una, final := to.session.kcp.position().acked, uint32(to.session.kcp.position().received)
 	to.mu.Unlock()
 	args := []uint32{0, 1, final, final + 1, final - 1, r.Uint32()}
 	p := make([]byte, wire.HeaderSize)
@@ -209,7 +210,7 @@ func TestImpossibleFins(t *testing.T) {
 			w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(wire.Signal{Code: code, SN: final, TS: b.session.hs.token})))
 			synctest.Wait()
 		}
-		next := uint32(b.session.kcp.rcv.nxt)
+		next := uint32(b.session.kcp.position().received)
 		for _, final := range []uint32{0, next - 1, next - 1<<30} {
 			fin(wire.Fin, final)
 			fin(wire.Close, final)

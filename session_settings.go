@@ -188,7 +188,7 @@ func (c *session) writeBuffer() int {
 	if c.shared.fixedWriteBuffer {
 		return c.shared.config.WriteBuffer
 	}
-	size := min(max(defaultWriteBuffer, 2*c.kcp.sender().flying()), mostWriteBuffer)
+	size := writeBufferFor(c.kcp.sender().flying())
 	if all := c.shared.load.written.Load(); all > writePressure {
 		size = c.scarceWriteBuffer(all)
 	}
@@ -197,6 +197,9 @@ func (c *session) writeBuffer() int {
 	}
 	return size
 }
+
+// writeBufferFor returns the size of the write buffer for the bytes in flight.
+func writeBufferFor(flying int) int { return min(max(defaultWriteBuffer, 2*flying), mostWriteBuffer) }
 
 // pinnedMTU returns the UDP payload of SetMTU in bytes; 0: none.
 func (c *session) pinnedMTU() int {
@@ -246,29 +249,9 @@ func (c *Config) apply(k *KCP) {
 		minRTO:     int(c.MinRTO.Milliseconds()),
 		interval:   int(c.Interval.Milliseconds()),
 		fastResend: c.FastResend, fastResendLimit: limit,
-		deadLink: c.DeadLink,
-		data:     data,
-		extensions: Extensions{
-			StrictRTT:         true,
-			FreshFastAck:      true,
-			FreshWindow:       true,
-			PipeWindow:        true,
-			PostponeTimeouts:  true,
-			SendOrder:         true,
-			RepeatAcks:        true,
-			LimitToPeerWindow: true,
-			SparseAcks:        true,
-			MaxRTO:            uint32(longest.Milliseconds()),
-			ProbeWait:         uint32(min(zeroWindowProbeWait, longest).Milliseconds()),
-			MaxProbeWait:      uint32(longest.Milliseconds()),
-			ThinAcks:          true,
-			EarlyRetransmit:   true,
-			TailProbe:         true,
-			EarlyRepair:       true,
-			OutageProbe:       uint32(min(zeroWindowProbeWait, longest).Milliseconds()),
-			Redundancy:        uint32(c.Redundancy * 100),
-			TakePieces:        true,
-		},
+		deadLink:   c.DeadLink,
+		data:       data,
+		extensions: sessionExtensions(uint32(longest.Milliseconds()), uint32(c.Redundancy*100)),
 	})
 	k.SetCongestionControl(c.CongestionControl())
 }

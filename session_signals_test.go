@@ -100,7 +100,7 @@ func TestOnlyExtendedPeersWaitForACKs(t *testing.T) {
 		a, b, l := w.pair(nil, nil)
 		for _, c := range []*Conn{a, b, newConn(l.ep, sessionKey{}, nil, false)} {
 			c.mu.Lock()
-			require.Equal(t, c == a || c == b, c.session.kcp.cfg.ext.AwaitReplies)
+			require.Equal(t, c == a || c == b, c.session.kcp.inspect().extensions.AwaitReplies)
 			c.mu.Unlock()
 		}
 	})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/testenv"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/require"
 )
 
@@ -181,7 +182,10 @@ func TestStreamWriteBuffersAreBounded(t *testing.T) {
 			w.net.Cut("10.0.0.1", "10.0.0.2")
 			time.Sleep(time.Second)
 			a.mu.Lock()
-			a.session.kcp.peer.wnd = 0 // as the peer has said last
+			at := a.session.kcp.position()
+			shut := make([]byte, wire.HeaderSize) // as the peer has said last
+			(&wire.Header{Conv: a.Conv(), Cmd: wire.CmdWins, Una: at.acked}).Encode(shut)
+			require.NoError(t, a.session.kcp.Input(shut))
 			a.mu.Unlock()
 			all, size, others := &a.ep.load.written, defaultWriteBuffer, int64(0)
 			if pressed {

@@ -300,11 +300,10 @@ func TestIdleSessionCostsNothing(t *testing.T) {
 		for _, c := range []*Conn{a, b} {
 			c.mu.Lock()
 			require.Zero(t, c.session.timers.wakeAt)
-			require.Zero(t, c.session.kcp.snd.ring.Len())
-			require.Zero(t, c.session.kcp.rcv.ring.Len())
+			inside := c.session.kcp.inspect()
+			require.Zero(t, inside.send+inside.recv)
 			require.Nil(t, c.session.outgoing.outbox)
-			require.Nil(t, c.session.kcp.snd.ccState)
-			require.Nil(t, c.session.kcp.snd.rate.RateSample)
+			require.False(t, inside.samples)
 			c.mu.Unlock()
 			require.True(t, c.ep.wakes.Idle())
 		}
@@ -385,19 +384,14 @@ func TestSettingsTakeEffect(t *testing.T) {
 			CongestionControl: congestion.NewNone, MessageMode: true, Redundancy: 0.5,
 		}
 		a, _, _ := w.pair(cfg, nil)
-		k := a.session.kcp
-		require.Equal(t, 600, k.cfg.mtu)
-		require.Equal(t, uint32(77), k.cfg.sndWnd)
-		require.Equal(t, uint32(333), k.cfg.rcvWnd)
-		require.Equal(t, NoDelayTurbo, k.cfg.nodelay)
-		require.Equal(t, uint32(55), k.snd.rtt.minRTO)
-		require.Equal(t, uint32(20), k.cfg.interval)
-		require.Equal(t, uint32(4), k.cfg.fastResend)
-		require.Equal(t, uint32(9), k.cfg.fastLimit)
-		require.Equal(t, uint32(3), k.cfg.deadLink)
-		require.Equal(t, uint32(50), k.cfg.ext.Redundancy)
-		require.False(t, k.cfg.stream)
-		require.IsType(t, congestion.NewNone(), k.snd.cc)
+		k := a.session.kcp.inspect()
+		require.EqualValues(t, 50, k.extensions.Redundancy)
+		k.extensions = Extensions{}
+		require.Equal(t, machineSettings{
+			mtu: 600, sendWindow: 77, receiveWindow: 333, noDelay: NoDelayTurbo,
+			minRTO: 55, interval: 20, fastResend: 4, fastResendLimit: 9, deadLink: 3, data: messageData,
+		}, k.machineSettings)
+		require.IsType(t, congestion.NewNone(), k.control)
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/protect"
@@ -228,4 +229,28 @@ func TestTLSVersionBefore(t *testing.T) {
 		require.EqualValues(t, 1, l.Stats().HandshakeErrors)
 		require.Zero(t, l.Stats().Sessions)
 	})
+}
+
+// Package admission reads segments and signals as the machine writes them.
+func TestFirstPacketsAreReadAsWritten(t *testing.T) {
+	for n := range 256 {
+		cmd, code := uint8(n), wire.Code(n)
+		_, ok := admission.Parse(plainPacket, segment(cmd, 0, 0, 0, 0, ""), 7)
+		require.Equal(t, wire.IsReference(cmd) || cmd == wire.CmdPiece || wire.IsStream(cmd), ok, cmd)
+		s := wire.Signal{Code: code, SN: 8, TS: 9}
+		for _, payload := range []string{"", "x"} {
+			cmd := uint8(wire.CmdWins)
+			if s.Asks() {
+				cmd = wire.CmdWask
+			}
+			h := wire.Header{Cmd: cmd, Frg: uint8(code), SN: 8, TS: 9, Len: uint32(len(payload))}
+			read, is := h.Signal()
+			f, ok := admission.Parse(plainPacket, segment(cmd, uint8(code), 9, 8, 0, payload), 7)
+			require.True(t, ok)
+			require.Equal(t, is && s.Asks(), f.Request.Code != 0, code)
+			for code, of := range map[wire.Code]handshake.Signal{wire.Hello: f.Hello, wire.Cookie: f.Cookie, wire.Info: f.Info} {
+				require.Equal(t, is && s.Code == code, of == handshakeSignal(read) && is, code)
+			}
+		}
+	}
 }

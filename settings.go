@@ -196,6 +196,36 @@ type Extensions struct {
 	TakePieces, SendPieces bool
 }
 
+// zeroWindowProbeWait is when sessions first probe a window of zero, and how often an
+// outage, in milliseconds (WIRE.md §6).
+const zeroWindowProbeWait = 200
+
+// sessionExtensions returns the extensions of sessions. longest bounds the time-outs of
+// segments, in milliseconds; redundancy is Extensions.Redundancy.
+func sessionExtensions(longest, redundancy uint32) Extensions {
+	return Extensions{
+		StrictRTT:         true,
+		FreshFastAck:      true,
+		FreshWindow:       true,
+		PipeWindow:        true,
+		PostponeTimeouts:  true,
+		SendOrder:         true,
+		RepeatAcks:        true,
+		LimitToPeerWindow: true,
+		SparseAcks:        true,
+		MaxRTO:            longest,
+		ProbeWait:         min(zeroWindowProbeWait, longest),
+		MaxProbeWait:      longest,
+		ThinAcks:          true,
+		EarlyRetransmit:   true,
+		TailProbe:         true,
+		EarlyRepair:       true,
+		OutageProbe:       min(zeroWindowProbeWait, longest),
+		Redundancy:        redundancy,
+		TakePieces:        true,
+	}
+}
+
 // SetMTU sets the largest packet in bytes: 50 to 65535, default 1400. Segments already
 // queued keep their size. Outside that range it returns an error, and changes nothing.
 func (k *KCP) SetMTU(mtu int) error {

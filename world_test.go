@@ -33,6 +33,7 @@ var (
 	lossy, clean   = testenv.Lossy(), testenv.Clean()
 
 	segment   = testenv.Segment
+	piece     = testenv.Piece
 	push      = testenv.Push
 	ack       = testenv.Ack
 	concat    = testenv.Concat

@@ -17,6 +17,13 @@ func Segment(cmd, frg uint8, ts, sn, una uint32, payload string) []byte {
 	return append(b, payload...)
 }
 
+// Piece returns a PIECE, with data of a segment of size bytes from at on.
+func Piece(sn uint32, frg uint8, at, size int, data string) []byte {
+	prefix := binary.LittleEndian.AppendUint16(nil, uint16(at))
+	prefix = binary.LittleEndian.AppendUint16(prefix, uint16(size))
+	return Segment(85, frg, 0, sn, 0, string(prefix)+data)
+}
+
 // Push returns a PUSH.
 func Push(sn uint32, frg uint8, payload string) []byte { return Segment(81, frg, 0, sn, 0, payload) }
 
