@@ -439,7 +439,7 @@ func TestOwnSegmentsNeedThePeer(t *testing.T) {
 			receive(t, r, content(2, 50_000))
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			require.Equal(t, takes, a.session.kcp.load().payload < a.session.kcp.cfg.mss)
+			require.Equal(t, takes, a.session.kcp.load().payload < a.session.kcp.packetSize()-wire.HeaderSize)
 		})
 	}
 }

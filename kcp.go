@@ -69,7 +69,7 @@ type KCP struct {
 	rcv      receiver
 	out      packetBuilder
 	signals  wire.Queue
-	counters Counters
+	counters stats.Counters
 	rare     *rareMachine // nil: all of it is zero
 }
 
@@ -336,15 +336,12 @@ func (k *KCP) segmentSize(n int) int {
 	return k.cfg.messageMSS
 }
 
-// Counters counts what a state machine has done: go doc kcp/stats.Counters.
-type Counters = stats.Counters
-
 // Counters returns a copy of the counters of k.
-func (k *KCP) Counters() Counters { return k.counters }
+func (k *KCP) Counters() stats.Counters { return k.counters }
 
 // newSegments returns how many data segments have arrived that count: neither again
 // nor beyond what is taken.
-func newSegments(s *Counters) uint64 { return s.SegmentsReceived - s.Duplicates - s.OutOfWindow }
+func newSegments(s *stats.Counters) uint64 { return s.SegmentsReceived - s.Duplicates - s.OutOfWindow }
 
 // ackTime returns when the waiting acknowledgements must leave.
 func (k *KCP) ackTime() seq {

@@ -3,6 +3,8 @@ package kcp
 import (
 	"math"
 	"slices"
+
+	"github.com/arqnet/kcp/trace"
 )
 
 // lossDetector counts, for each segment in flight, the acknowledgements of
@@ -229,7 +231,7 @@ func (k *KCP) countAck(newest newestAck, early uint32) {
 			s.resendTS = at
 			k.snd.timeouts.add(s)
 		}
-		k.retransmitAt(s, at, LossReordering)
+		k.retransmitAt(s, at, trace.LossReordering)
 	}
 	clear(k.snd.loss.counted)
 	k.out.scratch, k.snd.loss.counted, k.snd.loss.collect = k.snd.loss.counted[:0], nil, false
@@ -237,7 +239,7 @@ func (k *KCP) countAck(newest newestAck, early uint32) {
 
 // retransmitAt schedules s to be fast-retransmitted at a time, unless it times
 // out before. cause is why.
-func (k *KCP) retransmitAt(s *sendSegment, at seq, cause LossCause) {
+func (k *KCP) retransmitAt(s *sendSegment, at seq, cause trace.LossCause) {
 	if s.early || k.snd.loss.waits(s) || !at.Before(s.resendTS) {
 		return
 	}
@@ -258,7 +260,7 @@ func (k *KCP) takeSuspects(again []*sendSegment) []*sendSegment {
 			s.unlinkOrder()
 		default:
 			k.snd.timeouts.remove(s)
-			s.fastDue, s.cause = true, LossFastRetransmit
+			s.fastDue, s.cause = true, trace.LossFastRetransmit
 			again = append(again, s)
 		}
 		s = next

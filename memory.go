@@ -5,6 +5,7 @@ import (
 	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/wire"
+	"github.com/arqnet/kcp/trace"
 )
 
 // Accounting for the memory held because of the peer. What a peer sends is
@@ -156,18 +157,18 @@ type sendSegment struct {
 	xmit         uint32 // transmissions so far
 	fastack      uint32 // acknowledgements of segments sent after its last transmission
 	frg          uint8
-	fastDue      bool      // its next transmission is a fast retransmission (RFC 5681 §3.2)
-	early        bool      // resendTS is the time of a fast retransmission, not a time-out
-	repaired     bool      // its last retransmission was before its time-out
-	beingWritten bool      // outputInPlace has buf
-	orphaned     bool      // and the segment is of no more use; see releaseSegment
-	cause        LossCause // of the last loss, or of the one that early announces
-	repeats      uint8     // redundant copies since the last transmission; see flushRedundant
-	repeated     seq       // when the last of them was sent
-	closed       bool      // takes no more data
-	streamed     bool      // travels as a STREAM segment
-	numbered     bool      // and is of the session itself, with an SSN
-	chosen       bool      // waits, and the host has nothing that leaves before it
+	fastDue      bool            // its next transmission is a fast retransmission (RFC 5681 §3.2)
+	early        bool            // resendTS is the time of a fast retransmission, not a time-out
+	repaired     bool            // its last retransmission was before its time-out
+	beingWritten bool            // outputInPlace has buf
+	orphaned     bool            // and the segment is of no more use; see releaseSegment
+	cause        trace.LossCause // of the last loss, or of the one that early announces
+	repeats      uint8           // redundant copies since the last transmission; see flushRedundant
+	repeated     seq             // when the last of them was sent
+	closed       bool            // takes no more data
+	streamed     bool            // travels as a STREAM segment
+	numbered     bool            // and is of the session itself, with an SSN
+	chosen       bool            // waits, and the host has nothing that leaves before it
 
 	tx     recovery.Transmission // of the last transmission
 	lostAt int64                 // when the one before it left, in microseconds; 0: not lost

@@ -4,6 +4,7 @@ import (
 	"github.com/arqnet/kcp/internal/netpath"
 	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/wire"
+	"github.com/arqnet/kcp/trace"
 )
 
 // PIECE segments (WIRE.md §5.6). A segment cannot be divided once it has its sequence
@@ -179,7 +180,7 @@ func (k *KCP) packetsRefused(size int) {
 	for _, l := range []*segmentList{&k.snd.loss.fresh, &k.snd.loss.resent} {
 		for s := l.head; s != nil; s = s.order.next {
 			if s.packet >= int32(size) {
-				k.retransmitAt(s, k.clock.now, LossRefused)
+				k.retransmitAt(s, k.clock.now, trace.LossRefused)
 			}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/stats"
+	"github.com/arqnet/kcp/trace"
 )
 
 // sessionPort is what the session layer may ask of the state machine beyond the
@@ -19,7 +20,7 @@ type sessionPort interface {
 
 	// Incoming packets.
 	feed(packet []byte, a arrival) (rtt int64, err error)
-	counts() *Counters
+	counts() *stats.Counters
 	position() position
 
 	// The receive side.
@@ -74,7 +75,7 @@ type sessionPort interface {
 	blackHole() *netpath.BlackHole
 	packetsRefused(size int)
 
-	tracing() *Trace
+	tracing() *trace.Hooks
 	snapshot() machineStats
 }
 
@@ -142,7 +143,7 @@ func (d *sender) timeoutDue(at seq) bool {
 }
 
 // counts returns the counters, which the caller must not change.
-func (k *KCP) counts() *Counters { return &k.counters }
+func (k *KCP) counts() *stats.Counters { return &k.counters }
 
 // windowReopened reports whether the next flush sends the peer a window update.
 func (k *KCP) windowReopened() bool { return k.peer.probe&sendWins != 0 }
@@ -251,7 +252,7 @@ func (k *KCP) setOutage(on bool) {
 }
 
 // tracing returns the hooks that SetTrace has installed; nil: none.
-func (k *KCP) tracing() *Trace {
+func (k *KCP) tracing() *trace.Hooks {
 	if k.cfg.trace == nil {
 		return nil
 	}

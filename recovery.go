@@ -6,6 +6,7 @@ import (
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/wire"
+	"github.com/arqnet/kcp/trace"
 )
 
 // Loss detection and recovery beyond the reference, after RACK-TLP (RFC 8985):
@@ -119,7 +120,7 @@ func (k *KCP) resendOverdue() {
 	for sn := k.snd.una; sn.Within(k.snd.una, k.snd.una+recovery.OverdueReach) && sn.Before(k.snd.nxt); sn++ {
 		s := k.snd.ring.at(sn)
 		if s != nil && s.ts.Before(before) && s.xmit <= recovery.OverdueSends && !k.snd.loss.suspect(s) {
-			k.retransmitAt(s, k.clock.now, LossReordering)
+			k.retransmitAt(s, k.clock.now, trace.LossReordering)
 		}
 	}
 }
@@ -192,7 +193,7 @@ func (k *KCP) resendAfterOutage() {
 			continue // it has arrived, or may be on its way
 		}
 		s.rto = k.snd.rtt.rto
-		k.retransmitAt(s, k.clock.now, LossOutage)
+		k.retransmitAt(s, k.clock.now, trace.LossOutage)
 		o.Resent()
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/arqnet/kcp/internal/netpath"
 	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/wire"
+	"github.com/arqnet/kcp/trace"
 )
 
 // Retransmission in sessions, Extensions.PipeWindow. A segment that is declared lost
@@ -159,9 +160,9 @@ func (k *KCP) flushRetransmissions(h *wire.Header, rate int64) (timedOut, fast b
 			continue
 		}
 		k.backOff(s)
-		s.cause = LossTimeout
+		s.cause = trace.LossTimeout
 		if s.xmit == 1 && k.cfg.ext.TailProbe {
-			s.cause = LossTailProbe
+			s.cause = trace.LossTailProbe
 			continue
 		}
 		timedOut = true

@@ -8,6 +8,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/wire"
+	"github.com/arqnet/kcp/stats"
 	"github.com/stretchr/testify/require"
 )
 
@@ -125,7 +126,7 @@ func FuzzSegment(f *testing.F) {
 		if len(b) < wire.HeaderSize {
 			k := New(0, func([]byte) { t.Fatal("output") })
 			require.Equal(t, ErrPacketShort, k.Input(b))
-			require.Equal(t, Counters{}, k.Counters())
+			require.Equal(t, stats.Counters{}, k.Counters())
 			return
 		}
 		h := wire.DecodeHeader(b)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/wire"
+	"github.com/arqnet/kcp/trace"
 )
 
 // machineConfig holds the settings that KCP's setters change.
@@ -310,7 +311,7 @@ func (k *KCP) SetStream(on bool) { k.cfg.stream = on }
 func (k *KCP) SetExtensions(e Extensions) { k.cfg.ext = e }
 
 // SetTrace installs hooks for logging and tools; nil removes them.
-func (k *KCP) SetTrace(t *Trace) { k.cfg.trace = newTracer(t) }
+func (k *KCP) SetTrace(t *trace.Hooks) { k.cfg.trace = newTracer(t) }
 
 // SetCongestionControl installs and initializes c; nil: congestion.NewReference. A change
 // between congestion.NewReference and NewNone keeps the window, as one of nc does in the

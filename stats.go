@@ -6,6 +6,7 @@ import (
 	"net"
 
 	"github.com/arqnet/kcp/stats"
+	"github.com/arqnet/kcp/trace"
 )
 
 // Figures of sessions, streams and endpoints. go doc shows the fields of an alias under
@@ -79,3 +80,38 @@ func endCounter(n *EndedSessions, err error, offered bool) *uint64 {
 func (c *Config) limits() stats.Limits {
 	return stats.Limits{Sessions: c.MaxSessions, Backlog: c.Backlog, HalfOpen: c.MaxHalfOpen, Buffered: c.MaxBuffered}
 }
+
+// Counters counts what a state machine has done: go doc kcp/stats.Counters.
+type Counters = stats.Counters
+
+// Package trace describes what hooks see.
+
+type (
+	Trace         = trace.Hooks         // hooks of a session or state machine: go doc kcp/trace.Hooks
+	TraceMetrics  = trace.Metrics       // what determines how much may be sent: go doc kcp/trace.Metrics
+	LossCause     = trace.LossCause     // why a transmission was declared lost: go doc kcp/trace.LossCause
+	DatagramEvent = trace.DatagramEvent // as Trace.Datagram shows it: go doc kcp/trace.DatagramEvent
+	SessionState  = trace.SessionState  // as Trace.State shows it: go doc kcp/trace.SessionState
+)
+
+// Values of LossCause and SessionState.
+const (
+	LossFastRetransmit = trace.LossFastRetransmit
+	LossReordering     = trace.LossReordering
+	LossTailProbe      = trace.LossTailProbe
+	LossTimeout        = trace.LossTimeout
+	LossOutage         = trace.LossOutage
+	LossRefused        = trace.LossRefused
+
+	DatagramSent     = trace.DatagramSent
+	DatagramUnsent   = trace.DatagramUnsent
+	DatagramReceived = trace.DatagramReceived
+	DatagramDropped  = trace.DatagramDropped
+
+	SessionDialled     = trace.SessionDialled
+	SessionAccepted    = trace.SessionAccepted
+	SessionEstablished = trace.SessionEstablished
+	SessionClosing     = trace.SessionClosing
+	SessionDraining    = trace.SessionDraining
+	SessionEnded       = trace.SessionEnded
+)

@@ -7,48 +7,16 @@ import (
 	"github.com/arqnet/kcp/trace"
 )
 
-// Package trace describes what hooks see.
-
-type (
-	Trace         = trace.Hooks         // hooks of a session or state machine: go doc kcp/trace.Hooks
-	TraceMetrics  = trace.Metrics       // what determines how much may be sent: go doc kcp/trace.Metrics
-	LossCause     = trace.LossCause     // why a transmission was declared lost: go doc kcp/trace.LossCause
-	DatagramEvent = trace.DatagramEvent // as Trace.Datagram shows it: go doc kcp/trace.DatagramEvent
-	SessionState  = trace.SessionState  // as Trace.State shows it: go doc kcp/trace.SessionState
-)
-
-// Values of LossCause and SessionState.
-const (
-	LossFastRetransmit = trace.LossFastRetransmit
-	LossReordering     = trace.LossReordering
-	LossTailProbe      = trace.LossTailProbe
-	LossTimeout        = trace.LossTimeout
-	LossOutage         = trace.LossOutage
-	LossRefused        = trace.LossRefused
-
-	DatagramSent     = trace.DatagramSent
-	DatagramUnsent   = trace.DatagramUnsent
-	DatagramReceived = trace.DatagramReceived
-	DatagramDropped  = trace.DatagramDropped
-
-	SessionDialled     = trace.SessionDialled
-	SessionAccepted    = trace.SessionAccepted
-	SessionEstablished = trace.SessionEstablished
-	SessionClosing     = trace.SessionClosing
-	SessionDraining    = trace.SessionDraining
-	SessionEnded       = trace.SessionEnded
-)
-
 // tracer calls the hooks of a Trace. A nil tracer calls nothing, which is what
 // a state machine without Trace has.
 type tracer struct {
-	hooks *Trace
-	last  TraceMetrics // as of the last call of Metrics
-	state string       // of the congestion controller, as of the last call of CongestionState
+	hooks *trace.Hooks
+	last  trace.Metrics // as of the last call of Metrics
+	state string        // of the congestion controller, as of the last call of CongestionState
 }
 
 // newTracer returns the tracer of t; nil if t is nil.
-func newTracer(t *Trace) *tracer {
+func newTracer(t *trace.Hooks) *tracer {
 	if t == nil {
 		return nil
 	}
@@ -147,7 +115,7 @@ func (t *tracer) signal(sent bool, code wire.Code) {
 func (k *KCP) traceMetrics() {
 	t := k.cfg.trace
 	if t.hooks.Metrics != nil {
-		m := TraceMetrics{
+		m := trace.Metrics{
 			CongestionWindow: k.snd.cc.Window(),
 			PacingRate:       k.snd.cc.PacingRate(),
 			InFlight:         k.snd.inFlight,

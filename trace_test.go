@@ -4,19 +4,20 @@ import (
 	"testing"
 
 	"github.com/arqnet/kcp/internal/wire"
+	"github.com/arqnet/kcp/trace"
 	"github.com/stretchr/testify/require"
 )
 
 // lossRecord collects what a Trace says of losses, of one segment each.
 type lossRecord struct {
-	causes   map[uint32][]LossCause
+	causes   map[uint32][]trace.LossCause
 	spurious []uint32
 }
 
-func (r *lossRecord) trace() *Trace {
-	r.causes = make(map[uint32][]LossCause)
-	return &Trace{
-		Lost:     func(sn uint32, _, _ int, cause LossCause) { r.causes[sn] = append(r.causes[sn], cause) },
+func (r *lossRecord) trace() *trace.Hooks {
+	r.causes = make(map[uint32][]trace.LossCause)
+	return &trace.Hooks{
+		Lost:     func(sn uint32, _, _ int, cause trace.LossCause) { r.causes[sn] = append(r.causes[sn], cause) },
 		Spurious: func(sn uint32) { r.spurious = append(r.spurious, sn) },
 	}
 }
@@ -41,14 +42,14 @@ func TestLossCauses(t *testing.T) {
 		h, r := start(t, 1, Extensions{})
 		h.advance(wireTestRTO)
 		h.out = nil
-		require.Equal(t, map[uint32][]LossCause{0: {LossTimeout}}, r.causes)
+		require.Equal(t, map[uint32][]trace.LossCause{0: {trace.LossTimeout}}, r.causes)
 	})
 	t.Run("tail loss probe", func(t *testing.T) {
 		h, r := start(t, 2, Extensions{TailProbe: true, SendOrder: true, EarlyRetransmit: true})
 		h.advance(wireTestRTO)
 		h.advance(2 * wireTestRTO)
 		h.out = nil
-		require.Equal(t, []LossCause{LossTailProbe, LossTimeout}, r.causes[1])
+		require.Equal(t, []trace.LossCause{trace.LossTailProbe, trace.LossTimeout}, r.causes[1])
 	})
 	t.Run("fast retransmit", func(t *testing.T) {
 		h, r := start(t, 3, Extensions{})
@@ -56,7 +57,7 @@ func TestLossCauses(t *testing.T) {
 		h.input(ack(2, 1002, 0))
 		h.advance(1)
 		h.want(`push 0 frg=0 "x"`)
-		require.Equal(t, map[uint32][]LossCause{0: {LossFastRetransmit}}, r.causes)
+		require.Equal(t, map[uint32][]trace.LossCause{0: {trace.LossFastRetransmit}}, r.causes)
 		h.input(ack(0, 1000, 0)) // of the first transmission
 		require.Equal(t, []uint32{0}, r.spurious)
 	})
@@ -66,7 +67,7 @@ func TestLossCauses(t *testing.T) {
 		h.input(ack(1, 1001, 0))
 		h.advance(30)
 		h.out = nil
-		require.Equal(t, map[uint32][]LossCause{0: {LossReordering}}, r.causes)
+		require.Equal(t, map[uint32][]trace.LossCause{0: {trace.LossReordering}}, r.causes)
 	})
 	t.Run("end of outage", func(t *testing.T) {
 		h, r := start(t, 4, Extensions{OutageProbe: 200, EarlyRetransmit: true, SendOrder: true})
@@ -77,7 +78,7 @@ func TestLossCauses(t *testing.T) {
 		h.input(ack(0, h.now-100, 1))
 		h.advance(0)
 		h.out = nil
-		require.Equal(t, []LossCause{LossOutage}, r.causes[3])
+		require.Equal(t, []trace.LossCause{trace.LossOutage}, r.causes[3])
 	})
 }
 
@@ -89,7 +90,7 @@ const wireTestRTO = 250
 func TestDiscardedIsNotAcknowledged(t *testing.T) {
 	acked := 0
 	h := newHarness(t, func(k *KCP) {
-		k.SetTrace(&Trace{Acked: func(uint32, int, int) { acked++ }})
+		k.SetTrace(&trace.Hooks{Acked: func(uint32, int, int) { acked++ }})
 	})
 	h.send("a")
 	h.send("b")
@@ -123,24 +124,24 @@ func TestTraceNames(t *testing.T) {
 			add((c | wire.Answer).String())
 		}
 	}
-	for s := SessionDialled; s <= SessionEnded; s++ {
+	for s := trace.SessionDialled; s <= trace.SessionEnded; s++ {
 		add(s.String())
 	}
-	for c := LossFastRetransmit; c <= LossOutage; c++ {
+	for c := trace.LossFastRetransmit; c <= trace.LossOutage; c++ {
 		add(c.String())
 	}
 	require.Equal(t, "unknown signal", wire.Code(0x7f).String())
 	require.Equal(t, "unknown signal", wire.Code(0xff).String())
-	require.Equal(t, "unknown", SessionState(0).String())
-	require.Equal(t, "unknown", LossCause(0).String())
+	require.Equal(t, "unknown", trace.SessionState(0).String())
+	require.Equal(t, "unknown", trace.LossCause(0).String())
 }
 
 // A machine without hooks allocates nothing for them, and one with hooks is told
 // of its figures only when they change.
 func TestTraceMetrics(t *testing.T) {
-	var got []TraceMetrics
+	var got []trace.Metrics
 	h := newHarness(t, func(k *KCP) {
-		k.SetTrace(&Trace{Metrics: func(m TraceMetrics) { got = append(got, m) }})
+		k.SetTrace(&trace.Hooks{Metrics: func(m trace.Metrics) { got = append(got, m) }})
 	})
 	n := len(got)
 	h.advance(10)
