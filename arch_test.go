@@ -4,14 +4,11 @@ import (
 	"fmt"
 	"go/ast"
 	"go/build"
-	"go/importer"
 	"go/parser"
 	"go/token"
 	"go/types"
 	"path/filepath"
-	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -54,33 +51,6 @@ func typeCheck(t *testing.T, fset *token.FileSet, imports types.Importer, files 
 	parsed = append(parsed, file)
 	_, _ = config.Check("kcp", fset, parsed, info)
 	return info, parsed, errs
-}
-
-// The state machine compiles without the layers above it.
-func TestMachineStandsAlone(t *testing.T) {
-	t.Parallel()
-	ofSources(t)
-	sequential(t)
-	fset := token.NewFileSet()
-	imports := &sourceImports{fset: fset, std: importer.ForCompiler(fset, "gc", nil)}
-	_, _, errs := typeCheck(t, fset, imports, machineFiles(t), "func bad(c *Conn) {}")
-	require.Len(t, errs, 1, "what the machine cannot know has been found in it, or is not found")
-	require.Contains(t, errs[0].Error(), "session_more.go")
-}
-
-// The layers above call methods of the state machine, exported ones or those of
-// sessionPort, and touch no field. Nor do the layers above the session touch its fields.
-func TestSessionsUseThePort(t *testing.T) {
-	t.Parallel()
-	ofSources(t)
-	findsAll(t, portViolations,
-		"func bad1(k *KCP) { _ = k.rcv }",
-		"func bad2(k *KCP) { k.signals = nil }",
-		"func bad3(k *KCP) { k.emit() }",
-		"func bad4(k *KCP) int { return k.sender().bytes }",
-		"func bad5(s *sendSegment) []byte { return s.buf }",
-		"func bad6(c *Conn) { c.session.shared = nil }",
-	)
 }
 
 // finds wants no violation in the package, and one with each bad function added.
@@ -159,91 +129,6 @@ type noImports struct{}
 
 func (noImports) Import(path string) (*types.Package, error) {
 	return nil, fmt.Errorf("%s is not loaded", path)
-}
-
-// opaque are the machine and the parts of it that sessions see, but not their fields.
-var opaque = []string{"KCP", "sendSegment", "sender", "receiver"}
-
-// portViolations returns where a file of another layer, or more, passes by the
-// port.
-func portViolations(t *testing.T, more string) (places []string) {
-	t.Helper()
-	fset := token.NewFileSet()
-	// What comes from other packages is unknown to the check, and no field of the
-	// machine.
-	info, _, _ := typeCheck(t, fset, noImports{}, rootFiles(t), more)
-	machine := machineFiles(t)
-	port := reflect.TypeFor[sessionPort]()
-	for sel, s := range info.Selections {
-		at := fset.Position(sel.Pos())
-		recv := s.Recv().String()
-		_, of, _ := strings.Cut(recv, "kcp.")
-		if of == "session" && s.Kind() == types.FieldVal && (at.Filename == "session_more.go" || !strings.HasPrefix(at.Filename, "session_")) {
-			places = append(places, fmt.Sprintf("%v: %s", at, sel.Sel.Name))
-		}
-		if slices.Contains(machine, at.Filename) || !slices.Contains(opaque, of) {
-			continue
-		}
-		_, listed := port.MethodByName(sel.Sel.Name)
-		if s.Kind() == types.FieldVal || of == "KCP" && !listed && !sel.Sel.IsExported() {
-			places = append(places, fmt.Sprintf("%v: %s", at, sel.Sel.Name))
-		}
-	}
-	return places
-}
-
-// machineImports is all that the state machine may import besides packages of the module
-// that are as pure: these have no lock, clock, socket or goroutine.
-var machineImports = []string{"encoding/binary", "errors", "fmt", "io", "math", "slices"}
-
-// pure are the packages of the module that the state machine imports.
-var pure = []string{
-	"congestion", "stats", "trace",
-	"internal/container", "internal/netpath", "internal/recovery", "internal/serial",
-	"internal/streams",
-}
-
-const module = "github.com/arqnet/kcp"
-
-// The state machine has no goroutine, channel, lock or clock, and no package variable but
-// errors. Distances of sequence numbers are taken by serial.Number alone.
-func TestMachineIsPure(t *testing.T) {
-	ofSources(t)
-	for _, name := range machineFiles(t) {
-		fset := token.NewFileSet()
-		file, err := parser.ParseFile(fset, name, nil, 0)
-		require.NoError(t, err)
-		for _, imp := range file.Imports {
-			path, _ := strconv.Unquote(imp.Path.Value)
-			of, ours := strings.CutPrefix(path, module+"/")
-			require.True(t, ours && slices.Contains(pure, of) || slices.Contains(machineImports, path), "%s imports %s", name, path)
-		}
-		for _, d := range file.Decls {
-			if g, ok := d.(*ast.GenDecl); ok && g.Tok == token.VAR {
-				for _, spec := range g.Specs {
-					for _, id := range spec.(*ast.ValueSpec).Names {
-						require.True(t, id.Name == "_" || strings.HasPrefix(id.Name, "Err"),
-							"%s has the package variable %s", name, id.Name)
-					}
-				}
-			}
-		}
-		ast.Inspect(file, func(n ast.Node) bool {
-			switch n := n.(type) {
-			case *ast.GoStmt, *ast.SelectStmt, *ast.SendStmt, *ast.ChanType:
-				t.Errorf("%s: concurrency in the state machine", fset.Position(n.Pos()))
-			case *ast.CallExpr:
-				fun, _ := n.Fun.(*ast.Ident)
-				if fun == nil || fun.Name != "int32" || name == "segment.go" {
-					break
-				}
-				if arg, _ := n.Args[0].(*ast.BinaryExpr); arg != nil && arg.Op == token.SUB {
-					t.Errorf("%s: use serial.Number.Diff", fset.Position(n.Pos()))
-				}
-			}
-			return true
-		})
-	}
 }
 
 // prefixes are what the names of the root's files begin with that are not of the state

@@ -12,6 +12,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/testenv"
@@ -113,7 +114,7 @@ func TestBadShardsAreCounted(t *testing.T) {
 		a, b, _ := w.pair(nil, nil)
 		bad := []byte{1, 0, 0, 0, 0xf1, 0, 77, 0, 1, 2, 3}
 		b.mu.Lock()
-		_, ok := b.session.decode(inPacket{Packet: protect.Packet{Data: bad}, kind: fecPacket}, arrival{}, b.ep.now())
+		_, ok := b.session.decode(inPacket{Packet: protect.Packet{Data: bad}, kind: fecPacket}, machine.Arrival{}, b.ep.now())
 		b.mu.Unlock()
 		require.False(t, ok)
 		require.EqualValues(t, 1, b.Stats().Dropped.FEC)
@@ -163,7 +164,7 @@ func TestSecondFinBesideStreams(t *testing.T) {
 		writeAll(t, s, []byte("x"))
 		time.Sleep(time.Second)
 		b.mu.Lock()
-		next := uint32(b.session.kcp.position().received)
+		next := uint32(b.session.kcp.Position().Received)
 		require.True(t, b.session.takeFin(wire.Signal{Code: wire.Fin, SN: next + 5, TS: 0}))
 		require.True(t, b.session.takeFin(wire.Signal{Code: wire.Fin, SN: next + 5, TS: 0}), "again")
 		require.False(t, b.session.takeFin(wire.Signal{Code: wire.Fin, SN: next + 6, TS: 0}))
@@ -240,7 +241,7 @@ func TestNoDecoderUnderPressure(t *testing.T) {
 		var decoders []bool
 		b.mu.Lock()
 		for _, short := range []bool{true, false} {
-			_, ok := b.session.decode(inPacket{Packet: protect.Packet{Data: shard}, kind: fecPacket}, arrival{unvalidated: short}, b.ep.now())
+			_, ok := b.session.decode(inPacket{Packet: protect.Packet{Data: shard}, kind: fecPacket}, machine.Arrival{Unvalidated: short}, b.ep.now())
 			decoders = append(decoders, ok, b.session.in.decoder != nil)
 		}
 		b.mu.Unlock()
@@ -439,7 +440,7 @@ func TestOwnSegmentsNeedThePeer(t *testing.T) {
 			receive(t, r, content(2, 50_000))
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			require.Equal(t, takes, a.session.kcp.load().payload < a.session.kcp.packetSize()-wire.HeaderSize)
+			require.Equal(t, takes, a.session.kcp.Load().Payload < a.session.kcp.PacketSize()-wire.HeaderSize)
 		})
 	}
 }

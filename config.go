@@ -12,6 +12,7 @@ import (
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/liveness"
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/wakeup"
 	"github.com/arqnet/kcp/stats"
@@ -408,10 +409,10 @@ func Classic() Config {
 	return Config{
 		MessageMode:   true,
 		NoDelay:       NoDelayOff,
-		Interval:      defaultInterval * time.Millisecond,
+		Interval:      machine.DefaultInterval * time.Millisecond,
 		FastResend:    -1,
-		SendWindow:    defaultSndWnd,
-		ReceiveWindow: minRcvWnd,
+		SendWindow:    machine.DefaultSndWnd,
+		ReceiveWindow: machine.MinRcvWnd,
 
 		CongestionControl: congestion.NewReference,
 	}
@@ -430,13 +431,13 @@ func (c *Config) withDefaults() Config {
 	}
 	d.StatelessResetKey = slices.Clone(d.StatelessResetKey)
 	setDefault(&d.MTU, defaultConfigMTU)
-	setDefault(&d.SendWindow, mostWindow)
+	setDefault(&d.SendWindow, machine.MostWindow)
 	setDefault(&d.ReceiveWindow, defaultWindow)
 	setDefault(&d.WriteBuffer, defaultWriteBuffer)
 	setDefault(&d.NoDelay, NoDelayOn)
 	setDefault(&d.Interval, defaultVariance)
 	setDefault(&d.FastResend, defaultFastResend)
-	setDefault(&d.FastResendLimit, defaultFastLimit)
+	setDefault(&d.FastResendLimit, machine.DefaultFastLimit)
 	setDefault(&d.PeerTimeout, defaultPeerTimeout)
 	if d.PeerTimeout > 0 && d.PeerTimeout < defaultPeerTimeout {
 		setDefault(&d.KeepAlive, max(d.PeerTimeout/2, minKeepAlive))

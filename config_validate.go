@@ -7,6 +7,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/wire"
 )
@@ -61,8 +62,8 @@ func (c *Config) Validate() error {
 	}
 	mtu := c.MTU
 	setDefault(&mtu, defaultConfigMTU)
-	if room := c.overhead().total; mtu-room < minMTU {
-		return &ConfigError{"MTU", mtu, fmt.Sprintf("must leave at least %d bytes beside the %d that Cipher and FEC add", minMTU, room)}
+	if room := c.overhead().total; mtu-room < machine.MinMTU {
+		return &ConfigError{"MTU", mtu, fmt.Sprintf("must leave at least %d bytes beside the %d that Cipher and FEC add", machine.MinMTU, room)}
 	}
 	if !(c.Redundancy >= 0 && c.Redundancy <= maxRedundancy) {
 		return &ConfigError{"Redundancy", c.Redundancy, fmt.Sprintf("must be in [0, %d]", maxRedundancy)}
@@ -170,7 +171,7 @@ func (c *Config) validateRanges() error {
 		value    int
 		min, max int
 	}{
-		{"MTU", c.MTU, minMTU, maxUDPPayload},
+		{"MTU", c.MTU, machine.MinMTU, maxUDPPayload},
 		{"SendWindow", c.SendWindow, 1, wire.MaxWindow},
 		{"ReceiveWindow", c.ReceiveWindow, 1, wire.MaxWindow},
 		{"WriteBuffer", c.WriteBuffer, minWriteBuffer, maxConfigWriteBuffer},
@@ -193,8 +194,8 @@ func (c *Config) validateRanges() error {
 		value    time.Duration
 		min, max time.Duration
 	}{
-		{"MinRTO", c.MinRTO, time.Millisecond, rtoMax * time.Millisecond},
-		{"Interval", c.Interval, minInterval * time.Millisecond, maxInterval * time.Millisecond},
+		{"MinRTO", c.MinRTO, time.Millisecond, machine.MaxRTO * time.Millisecond},
+		{"Interval", c.Interval, machine.MinInterval * time.Millisecond, machine.MaxInterval * time.Millisecond},
 	}
 	for _, f := range durations {
 		if f.value != 0 && (f.value < f.min || f.value > f.max) {

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/require"
@@ -101,7 +102,7 @@ func TestConfigErrors(t *testing.T) {
 	}
 	require.NoError(t, (*Config)(nil).Validate())
 
-	k := New(1, func([]byte) {})
+	k := machine.New(1, func([]byte) {})
 	for _, err := range []error{
 		k.SetMTU(49), k.SetMTU(65536), k.SetWindow(0, 128), k.SetWindow(128, 0),
 		k.SetInterval(9), k.SetInterval(5001), k.SetMinRTO(0), k.SetMinRTO(60001),
@@ -133,11 +134,11 @@ func TestLongestTimeouts(t *testing.T) {
 		go func() { _, _ = io.Copy(io.Discard, b) }()
 		require.NoError(t, a.Close())
 		require.NoError(t, b.Close())
-		k := New(1, func([]byte) {})
-		settled := config.withDefaults()
-		settled.apply(k)
-		require.EqualValues(t, maxInt32, k.inspect().deadLink)
-		require.EqualValues(t, maxInt32, k.inspect().fastResend)
+		k := machine.New(1, func([]byte) {})
+		Inspection := config.withDefaults()
+		Inspection.apply(k)
+		require.EqualValues(t, maxInt32, k.Inspect().DeadLink)
+		require.EqualValues(t, maxInt32, k.Inspect().FastResend)
 	})
 }
 
@@ -327,13 +328,13 @@ func TestSettersCheck(t *testing.T) {
 		cfg := &Config{Cipher: testAEAD(t), FEC: FEC{Data: 3, Parity: 1}}
 		a, b, _ := w.pair(cfg, cfg)
 		room := cfg.overhead().total
-		machine := func() machineSettings {
+		figures := func() machine.Settings {
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			return a.session.kcp.inspect().machineSettings
+			return a.session.kcp.Inspect().Settings
 		}
-		config := machine()
-		for _, n := range []int{-1, 1, minMTU, room + minMTU - 1, maxUDPPayload + 1, math.MaxInt32, math.MinInt32} {
+		config := figures()
+		for _, n := range []int{-1, 1, machine.MinMTU, room + machine.MinMTU - 1, maxUDPPayload + 1, math.MaxInt32, math.MinInt32} {
 			requireConfigError(t, "MTU", a.SetMTU(n))
 		}
 		for _, n := range []int{-1, wire.MaxWindow + 1, math.MaxInt32, math.MinInt32} {
@@ -350,10 +351,10 @@ func TestSettersCheck(t *testing.T) {
 		for _, n := range []int{-1, 1, minMaxRate - 1, math.MinInt32} {
 			requireConfigError(t, "MaxRate", a.SetMaxRate(n))
 		}
-		require.Equal(t, config, machine())
+		require.Equal(t, config, figures())
 		require.Nil(t, a.session.rare)
 
-		require.NoError(t, a.SetMTU(room+minMTU))
+		require.NoError(t, a.SetMTU(room+machine.MinMTU))
 		require.NoError(t, a.SetWindow(1, 1))
 		require.NoError(t, a.SetNoDelay(NoDelayTurbo, 5*time.Second, math.MaxInt32))
 		require.NoError(t, a.SetNoDelay(NoDelayTurbo, 10*time.Millisecond, math.MinInt32))
@@ -431,7 +432,7 @@ func TestSetReceiveWindow(t *testing.T) {
 		queued := func() int {
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			return b.session.kcp.inspect().queued
+			return b.session.kcp.Inspect().Queued
 		}
 		require.EqualValues(t, 128, queued())
 		require.Zero(t, a.Stats().RemoteWindow)

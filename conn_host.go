@@ -8,6 +8,7 @@ import (
 	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/incast"
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/wakeup"
@@ -172,8 +173,8 @@ var _ = compatibility.Connect(compatibility.Hooks{
 	},
 	Machine: func(config, k any, alike bool) (mtu int) {
 		c := config.(*Config).withDefaults()
-		if c.apply(k.(*KCP)); alike {
-			k.(*KCP).enable(featureCopies | featureInformed)
+		if c.apply(k.(*machine.KCP)); alike {
+			k.(*machine.KCP).Enable(machine.FeatureCopies | machine.FeatureInformed)
 		}
 		return c.MTU
 	},

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/congestion"
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/wire"
 )
 
@@ -29,7 +30,7 @@ func (c *Conn) set(to *change) error {
 // net.ErrClosed after Close or Abort. A session that has ended ignores it.
 func (c *Conn) SetMTU(n int) error {
 	room := c.ep.overhead.total
-	if least := room + minMTU; n != 0 && (n < least || n > maxUDPPayload) {
+	if least := room + machine.MinMTU; n != 0 && (n < least || n > maxUDPPayload) {
 		return &ConfigError{"MTU", n, fmt.Sprintf("must be in [%d, %d], or 0 for the value of Config", least, maxUDPPayload)}
 	}
 	return c.set(&change{of: ofMTU, n: n})
@@ -61,13 +62,13 @@ func (c *Conn) SetNoDelay(mode NoDelay, interval time.Duration, fastResend int) 
 	if mode > NoDelayTurbo {
 		return &ConfigError{"NoDelay", mode, "must be one of the NoDelay modes"}
 	}
-	const least, most = minInterval * time.Millisecond, maxInterval * time.Millisecond
+	const least, most = machine.MinInterval * time.Millisecond, machine.MaxInterval * time.Millisecond
 	if interval != 0 && (interval < least || interval > most) {
 		return &ConfigError{"Interval", interval, fmt.Sprintf("must be in [%v, %v], or 0 to leave it", least, most)}
 	}
-	return c.set(&change{of: ofTuning, machine: machineSettings{
-		noDelay: mode, minRTO: int(c.ep.config.MinRTO.Milliseconds()),
-		interval: int(interval.Milliseconds()), fastResend: min(fastResend, maxInt32),
+	return c.set(&change{of: ofTuning, machine: machine.Settings{
+		NoDelay: machine.NoDelay(mode), MinRTO: int(c.ep.config.MinRTO.Milliseconds()),
+		Interval: int(interval.Milliseconds()), FastResend: min(fastResend, maxInt32),
 	}})
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/dialling"
 	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/internal/wire"
@@ -407,7 +408,7 @@ func (e *Endpoint) probe(o *simultaneousOpen, to source, ask bool, answer wire.S
 	if !ok {
 		return // no number is drawn
 	}
-	e.reply(to, e.outside, wire.Header{Conv: conv, Wnd: minRcvWnd}, e.probeSignals(to, tie, ask, answer, now)...)
+	e.reply(to, e.outside, wire.Header{Conv: conv, Wnd: machine.MinRcvWnd}, e.probeSignals(to, tie, ask, answer, now)...)
 }
 
 // probeSignals returns the signals of probe.

@@ -227,10 +227,10 @@ func TestTurnsOfAnotherShard(t *testing.T) {
 		c.session.in.sending.Segments(incast.Least)
 		g, _ := i.Arrived(&c.session, 1, l.ep.now())
 		c.session.limitWindow(g, false)
-		require.Zero(t, c.session.kcp.inspect().unused)
+		require.Zero(t, c.session.kcp.Inspect().Unused)
 		require.True(t, c.session.changeShard(0))
-		require.Positive(t, c.session.kcp.inspect().unused)
-		require.True(t, c.session.kcp.windowReopened(), "the peer is told")
+		require.Positive(t, c.session.kcp.Inspect().Unused)
+		require.True(t, c.session.kcp.WindowReopened(), "the peer is told")
 		require.False(t, c.session.changeShard(0))
 	})
 }

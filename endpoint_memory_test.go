@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/fair"
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
@@ -27,7 +28,7 @@ type memoryHog struct {
 // each of size bytes, as segments from sn on. Message 0 opens the stream.
 func streamMessages(id, sn uint32, first, n, size int) (p []byte) {
 	for i := range n {
-		h := streams.Header{ID: id, Kind: streams.Data, End: true, Opens: true, MID: seq(first + i)}
+		h := streams.Header{ID: id, Kind: streams.Data, End: true, Opens: true, MID: machine.Seq(first + i)}
 		p = append(p, segment(wire.CmdStream, 0, 0, sn+uint32(i), 0, string(h.Append(nil))+string(make([]byte, size)))...)
 	}
 	return p

@@ -1,55 +1,10 @@
 package kcp
 
 import (
-	"errors"
-
-	"github.com/arqnet/kcp/internal/recovery"
-	"github.com/arqnet/kcp/internal/serial"
-	"github.com/arqnet/kcp/internal/wire"
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/stats"
+	"github.com/arqnet/kcp/trace"
 )
-
-// Defaults and limits of the reference. MTUs are in bytes, windows in segments,
-// intervals in milliseconds.
-const (
-	defaultMTU       = 1400
-	minMTU           = 50
-	defaultSndWnd    = 32
-	minRcvWnd        = 128 // holds the longest message
-	defaultInterval  = 100
-	minInterval      = 10
-	maxInterval      = 5000
-	defaultDeadLink  = 20
-	defaultFastLimit = 5
-	maxFragments     = 127
-
-	// clockJump is the distance, in milliseconds, between the clock and the
-	// next scheduled flush from which the schedule is restarted.
-	clockJump = 10000
-)
-
-// Errors of the state machine. Input returns ErrPacketShort, ErrConv,
-// ErrSegmentLength, ErrCommand, ErrForgedUna, ErrPiece and ErrRequests. Each
-// says why the rest of a packet was dropped; segments before the offending one
-// have taken effect. Send returns ErrMessageTooLarge, Recv ErrNoData and
-// ErrPartialMessage.
-var (
-	ErrPacketShort     = errors.New("kcp: packet shorter than a segment header")
-	ErrConv            = errors.New("kcp: segment of another conversation")
-	ErrSegmentLength   = errors.New("kcp: segment longer than its packet")
-	ErrCommand         = errors.New("kcp: unknown segment command")
-	ErrForgedUna       = errors.New("kcp: acknowledges data that was never sent")
-	ErrPiece           = errors.New("kcp: piece does not fit into a segment")
-	ErrRequests        = errors.New("kcp: too many requests at a time")
-	ErrMessageTooLarge = errors.New("kcp: message needs more than 127 fragments, or more than the peer can hold")
-	ErrNoData          = errors.New("kcp: nothing to receive")
-	ErrPartialMessage  = errors.New("kcp: message not yet complete")
-)
-
-// seq is a sequence number or a millisecond timestamp. Both live on a circle of
-// 2^32 values. A number from the network that is half the circle away counts as
-// one from the future, so it is refused, and no loop runs towards it.
-type seq = serial.Number
 
 // KCP is the protocol's state machine, driven by calls alone. The caller passes it
 // packets with Input, data with Send and the time with Update; it passes packets to the
@@ -57,296 +12,37 @@ type seq = serial.Number
 // does, byte for byte, except for the few differences that WIRE.md lists. All times are
 // milliseconds on a uint32 clock that may wrap and must not run backwards. A KCP is not
 // safe for concurrent use, and the output function must not call its methods.
-type KCP struct {
-	conv     uint32
-	dead     bool           // a segment reached the dead-link limit; see SetDeadLink
-	limit    recovery.Limit // what kept the last flush from sending more
-	cfg      machineConfig  // settings
-	hooks    hooks          // the output function, and the session's callbacks
-	clock    machineClock
-	snd      sender
-	peer     peerWindow
-	rcv      receiver
-	out      packetBuilder
-	signals  wire.Queue
-	counters stats.Counters
-	rare     *rareMachine // nil: all of it is zero
-}
-
-// rareMachine is what few conversations need.
-type rareMachine struct {
-	streaming      bool // the host queues stream segments
-	streamSegments int  // of streams that are waiting or in flight
-	streamBytes    int  // their payload
-	own            ownFlow
-	capped         *recovery.Shaper // nil: the rate is not capped
-	overdue        recovery.Overdue
-}
-
-// rareMachine returns k.rare, which it makes if there is none.
-func (k *KCP) rareMachine() *rareMachine {
-	if k.rare == nil {
-		// No segment of a stream was sent, or has arrived, before.
-		k.rare = &rareMachine{own: ownFlow{next: k.snd.nxt, arrived: k.rcv.nxt}}
-	}
-	return k.rare
-}
-
-// machineClock is the time as the caller last set it.
-type machineClock struct {
-	now     seq   // milliseconds; wraps
-	micros  int64 // the same instant in microseconds; does not wrap
-	fine    bool  // micros is exact, not a multiple of a millisecond
-	started bool  // Update or SetClock has been called
-	tsFlush seq   // next scheduled flush, in milliseconds
-}
+type KCP struct{ m *machine.KCP }
 
 // New returns a bare state machine, which has no socket (Dial and Listen have), for
 // conversation conv with the reference's default settings. conv must be the same at
 // both ends. output is called with each packet to be sent, which is valid only during
 // the call. New panics if it is nil.
-func New(conv uint32, output func(packet []byte)) *KCP {
-	if output == nil {
-		panic("kcp: New: nil output")
-	}
-	return newMachine(conv, hooks{output: output})
-}
+func New(conv uint32, output func(packet []byte)) *KCP { return &KCP{machine.New(conv, output)} }
 
-// newMachine is New with the hooks of a session.
-func newMachine(conv uint32, h hooks) *KCP {
-	k := &KCP{
-		conv:  conv,
-		hooks: h,
-		cfg: machineConfig{
-			mtu:       defaultMTU,
-			mss:       defaultMTU - wire.HeaderSize,
-			sndWnd:    defaultSndWnd,
-			rcvWnd:    minRcvWnd,
-			nodelay:   NoDelayOff,
-			interval:  defaultInterval,
-			fastLimit: defaultFastLimit,
-			deadLink:  defaultDeadLink,
-		},
-		clock: machineClock{tsFlush: defaultInterval},
-		snd:   sender{rtt: rttEstimator{rto: rtoInitial, minRTO: rtoMin}},
-		peer:  peerWindow{wnd: minRcvWnd},
-	}
-	k.SetCongestionControl(nil)
-	return k
-}
-
-// Conv returns the conversation id.
-func (k *KCP) Conv() uint32 { return k.conv }
-
-// Dead reports whether some segment has been transmitted as often as the dead-link limit
-// (SetDeadLink). The state machine continues all the same.
-func (k *KCP) Dead() bool { return k.dead }
+// Extend switches on what sessions have beyond the reference, as far as one end alone can:
+// RACK and tail loss probes (RFC 8985), delayed ACKs, bounded time-outs. It is called
+// before the first packet.
+func (k *KCP) Extend() { k.m.Extend() }
 
 // Update sets the clock to now, in milliseconds, and flushes if the interval has passed
 // since the last scheduled flush. Call it when Check says, or every 10 to 100 ms.
-func (k *KCP) Update(now uint32) {
-	k.setClock(seq(now))
-	if !k.clock.started {
-		k.clock.started = true
-		k.clock.tsFlush = k.clock.now
-	}
-	late := k.clock.now.Diff(k.clock.tsFlush)
-	if late >= clockJump || late < -clockJump {
-		k.clock.tsFlush = k.clock.now
-		late = 0
-	}
-	if late < 0 {
-		return
-	}
-	k.clock.tsFlush += seq(k.cfg.interval)
-	if !k.clock.now.Before(k.clock.tsFlush) {
-		k.clock.tsFlush = k.clock.now + seq(k.cfg.interval)
-	}
-	k.Flush()
-}
+func (k *KCP) Update(now uint32) { k.m.Update(now) }
+
+// Check returns the time in milliseconds at which Update should be called next, if
+// neither Input nor Send is called before: one interval from now at most.
+func (k *KCP) Check(now uint32) uint32 { return k.m.Check(now) }
 
 // SetClock sets the clock to now, in milliseconds, without flushing. Together with Flush
 // and NextFlush it drives a KCP by events. The interval then only affects the RTO.
 // SetClock is not part of the reference.
-func (k *KCP) SetClock(now uint32) {
-	k.setClock(seq(now))
-	k.started()
-}
+func (k *KCP) SetClock(now uint32) { k.m.SetClock(now) }
 
-// SetClockMicros is SetClock in microseconds, with which congestion control paces and
-// measures more exactly. The wire and time-outs still count milliseconds. A driver must
-// use one or the other throughout.
-func (k *KCP) SetClockMicros(now uint64) {
-	k.clock.now, k.clock.micros, k.clock.fine = seq(now/1000), int64(now), true
-	if !k.clock.started {
-		k.started()
-	}
-}
-
-func (k *KCP) setClock(now seq) {
-	k.clock.micros += int64(now.Diff(k.clock.now)) * 1000
-	k.clock.now = now
-}
-
-// started makes the first SetClock take the place of the first Update.
-func (k *KCP) started() {
-	if !k.clock.started {
-		k.clock.started = true
-		k.clock.tsFlush = k.clock.now
-		k.snd.cc.OnTick(k.congestionState())
-	}
-}
-
-// NextFlush returns when the next Flush will have something to do, if neither Input nor
-// Send is called before: at once, or when a segment times out, an acknowledgement's
-// delay ends, pacing allows more, or a closed window is due to be probed. ok is false if
-// the conversation is idle. Call SetClock before it; docs/recipes.md has a loop.
-func (k *KCP) NextFlush() (at uint32, ok bool) {
-	if k.peer.probe != 0 || k.snd.loss.suspects.head != nil {
-		return uint32(k.clock.now), true
-	}
-	next, ok := k.nextTimeout()
-	earlier := func(t seq) {
-		if !ok || t.Before(next) {
-			next, ok = t, true
-		}
-	}
-	if len(k.rcv.acks) > 0 {
-		earlier(k.ackTime())
-	}
-	if k.snd.recovery.Outage.On && k.snd.inFlight > 0 && k.snd.validation == nil {
-		earlier(k.snd.recovery.Outage.ProbeAt)
-	}
-	if k.snd.loss.again.n+k.snd.loss.due.n > 0 {
-		earlier(k.clock.now + seq(k.resendWait()))
-	}
-	if k.snd.queue.n > 0 || k.rare != nil && k.streaming() && k.hooks.host.streamsWait().Some {
-		switch {
-		case k.peer.wnd == 0 && k.peer.probeWait == 0:
-			earlier(k.clock.now)
-		case k.peer.wnd == 0 && !k.maySend(2*wire.HeaderSize):
-		case k.peer.wnd == 0:
-			earlier(k.peer.tsProbe)
-		case k.mayAdmit(k.sendWindow()) && (k.snd.queue.n == 0 || k.snd.validation == nil || k.mayBegin(k.snd.queue.head, 0)):
-			earlier(k.clock.now + seq(k.pacingDelay()))
-		}
-	}
-	return uint32(next), ok
-}
-
-// nextTimeout returns when a segment times out, unless time-outs wait. ok is false if
-// there is none. To an address that is not validated only the oldest is retransmitted,
-// and that only if the credit suffices: otherwise a packet has to come first.
-func (k *KCP) nextTimeout() (at seq, ok bool) {
-	g := k.snd.timeouts.first
-	if g == nil || k.snd.loss.held {
-		return 0, false
-	}
-	if k.snd.validation == nil {
-		return g.at, true
-	}
-	s := k.snd.oldest()
-	if s == nil || s.group == nil || !k.maySend(s.size()) {
-		return 0, false
-	}
-	return s.group.at, true
-}
-
-// pacingDelay returns the milliseconds until pacing and the cap allow a new segment.
-func (k *KCP) pacingDelay() uint32 {
-	wait := k.rateWait()
-	if rate := k.snd.cc.PacingRate(); rate > 0 {
-		wait = max(wait, k.snd.pace.Wait(k.clock.micros, rate))
-	}
-	return k.wholeMillis(wait)
-}
-
-// wholeMillis returns by how many whole milliseconds the clock must advance
-// until wait microseconds have passed from now.
-func (k *KCP) wholeMillis(wait int64) uint32 {
-	if wait == 0 {
-		return 0
-	}
-	return uint32((k.clock.micros%1000 + wait + 999) / 1000)
-}
-
-// Check returns the time in milliseconds at which Update should be called next, if
-// neither Input nor Send is called before: one interval from now at most.
-func (k *KCP) Check(now uint32) uint32 {
-	current, flush := seq(now), k.clock.tsFlush
-	if !k.clock.started {
-		return now
-	}
-	late := current.Diff(flush)
-	if late >= clockJump || late < -clockJump || late >= 0 {
-		return now
-	}
-	wait := uint32(-late)
-	if at, ok := k.snd.timeouts.next(); ok {
-		d := at.Diff(current)
-		if d <= 0 {
-			return now
-		}
-		wait = min(wait, uint32(d))
-	}
-	return now + min(wait, k.cfg.interval)
-}
-
-// Compact releases spare memory, of a conversation that has become idle.
-func (k *KCP) Compact() {
-	k.out.buffers, k.rcv.buffers = buffers{}, buffers{}
-	k.snd.timeouts.spare = nil
-	k.out.packet, k.out.scratch = nil, nil
-	if k.WaitSend() == 0 {
-		k.snd.ring = sendRing{}
-		k.snd.ccState, k.snd.rate.RateSample = nil, nil
-	}
-	if k.rcv.queue.n == 0 {
-		k.rcv.queue = recvQueue{}
-	}
-	if k.rcv.early == 0 {
-		k.rcv.ring = recvRing{}
-	}
-	if k.rare != nil && k.rare.own.early == 0 {
-		k.rare.own.ring = recvRing{}
-	}
-	if len(k.rcv.acks) == 0 {
-		k.rcv.acks = nil
-	}
-	if len(k.signals) == 0 {
-		k.signals = nil
-	}
-	if k.expirePieces(); k.rcv.assembly != nil && k.rcv.assembly.Len() == 0 {
-		k.rcv.assembly = nil
-	}
-	if k.rcv.early == 0 {
-		k.rcv.ackRepeats = nil
-	}
-	k.rcv.hasRecent = false // after weeks it would not be before what follows (RFC 7323 §5.5)
-}
-
-// segmentSize returns the payload size of the segments that n bytes are split
-// into. A message that is now too long for fragmentLimit segments is split at
-// the size from before the MTU shrank. So a message that could be sent before
-// still can; its segments leave in pieces (see pieces.go).
-func (k *KCP) segmentSize(n int) int {
-	if k.cfg.stream || k.cfg.messageMSS <= k.cfg.mss || n <= k.fragmentLimit()*k.cfg.mss {
-		return k.cfg.mss
-	}
-	return k.cfg.messageMSS
-}
+// SetTrace installs hooks for logging and tools; nil removes them.
+func (k *KCP) SetTrace(t *trace.Hooks) { k.m.SetTrace(t) }
 
 // Counters returns a copy of the counters of k.
-func (k *KCP) Counters() stats.Counters { return k.counters }
+func (k *KCP) Counters() stats.Counters { return k.m.Counters() }
 
-// newSegments returns how many data segments have arrived that count: neither again
-// nor beyond what is taken.
-func newSegments(s *stats.Counters) uint64 { return s.SegmentsReceived - s.Duplicates - s.OutOfWindow }
-
-// ackTime returns when the waiting acknowledgements must leave.
-func (k *KCP) ackTime() seq {
-	if k.cfg.ext.ThinAcks && !k.rcv.ackPolicy.Urgent {
-		return k.rcv.ackPolicy.Due
-	}
-	return k.clock.now
-}
+// Conv returns the conversation id.
+func (k *KCP) Conv() uint32 { return k.m.Conv() }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/fair"
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/wire"
@@ -177,7 +178,7 @@ func TestWhatWaitsForTheCapIsCounted(t *testing.T) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.session.accountWrites()
-		counted := a.ep.load.written.Load()*writeGrain - int64(a.session.kcp.load().memory)
+		counted := a.ep.load.written.Load()*writeGrain - int64(a.session.kcp.Load().Memory)
 		bytes := 0
 		for p := range a.session.capped.datagrams.Beyond(0) {
 			bytes += cap(p.pooled.b)
@@ -243,8 +244,8 @@ func TestUnvalidatedPeersHoldLittle(t *testing.T) {
 			inWorld(t, 2, clean, func(t *testing.T, w *world) {
 				l := w.listen(&Config{ReceiveWindow: 65535, MaxHalfOpen: 4 * n, Backlog: 4 * n})
 				inUse, counted := h.held(w, l, n, false)
-				require.LessOrEqual(t, counted, int64(unvalidatedBytes+halfOpenBytes))
-				require.Less(t, inUse, int64(unvalidatedBytes)+8<<10)
+				require.LessOrEqual(t, counted, int64(machine.UnvalidatedBytes+halfOpenBytes))
+				require.Less(t, inUse, int64(machine.UnvalidatedBytes)+8<<10)
 			})
 		})
 	}
@@ -286,7 +287,7 @@ func TestSpareMemoryIsReleased(t *testing.T) {
 		state := func() (sent, spare bool) {
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			return a.session.kcp.WaitSend() == 0, a.session.kcp.inspect().send > 0
+			return a.session.kcp.WaitSend() == 0, a.session.kcp.Inspect().Send > 0
 		}
 		for sent := false; !sent; time.Sleep(time.Millisecond) {
 			sent, _ = state()

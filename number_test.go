@@ -147,7 +147,7 @@ func TestKeyHolderDoesNotTakeOver(t *testing.T) {
 					return true
 				})
 				b.mu.Lock()
-				next, una := uint32(b.session.kcp.position().received), uint32(b.session.kcp.position().sent)
+				next, una := uint32(b.session.kcp.Position().Received), uint32(b.session.kcp.Position().Sent)
 				b.mu.Unlock()
 				order := segment(wire.CmdPush, 0, 0, next, una, "order of the attacker")
 				for range 20 {

@@ -9,6 +9,7 @@ import (
 	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/netpath"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/protect"
@@ -41,7 +42,7 @@ func sessionFigures() []rulebook.Figure {
 		{"| Fast retransmit", "2 ACKs", defaultFastResend},
 		{"| Black hole (RFC", "3 losses", netpath.WatchedLosses},
 		{"| Write buffer, unless", "4 MiB", defaultWriteBuffer},
-		{"| Write buffer, unless", "64 bytes", writeCostPerSegment},
+		{"| Write buffer, unless", "64 bytes", machine.WriteCostPerSegment},
 		{"| Cap of the rate", "1000 bytes a second", minMaxRate},
 		{"| At the cap the write", "4 MiB", defaultWriteBuffer},
 		{writes, "64 MiB", writePressure * writeGrain},
@@ -129,8 +130,8 @@ func wireFigures() []rulebook.Figure {
 		{info, "bit 9", bits.TrailingZeros(protect.CapChaCha)},
 		{info, "version, now 2", handshake.Version},
 		{"- CLOSE may carry why", "code 8", closing.ReasonCode},
-		{"Peers with signals are shown", "128 first", minRcvWnd},
-		{unvalidated, "16 KiB", unvalidatedBytes},
+		{"Peers with signals are shown", "128 first", machine.MinRcvWnd},
+		{unvalidated, "16 KiB", machine.UnvalidatedBytes},
 		{"a dialler takes no first key", "30 s", resetKeyWithin},
 		{"| 0x00f3 | datagram", "conv 4", datagramHeader - fec.HeaderSize},
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/wire"
 )
@@ -149,7 +150,7 @@ func (c *session) beginClose(now time.Duration) {
 	with := c.closingSession()
 	c.closing.Close(now, &with)
 	c.hs.Unanswered &^= opening.Finish // CLOSE takes the place of FIN
-	if c.kcp.receiver().ackAgain() {
+	if c.kcp.Receiver().AckAgain() {
 		c.flush(now) // in front of CLOSE, by which the peer judges what was delivered
 	}
 	c.dropReceived()
@@ -160,7 +161,7 @@ func (c *session) beginClose(now time.Duration) {
 func (c *session) closingSession() closing.Session {
 	l := &c.hs
 	s := closing.Session{
-		Next: c.kcp.position().received, Una: c.kcp.position().acked,
+		Next: c.kcp.Position().Received, Una: c.kcp.Position().Acked,
 		Unsent:  c.kcp.WaitSend() > 0,
 		Streams: c.streams != nil,
 		Signals: l.Peer >= opening.Extended,
@@ -184,7 +185,7 @@ func (c *session) giveUp(now time.Duration) {
 
 // dropReceived drops what the application will not read, and takes no more data.
 func (c *session) dropReceived() {
-	c.kcp.closeReceive()
+	c.kcp.CloseReceive()
 	if q := c.in.datagrams; q != nil {
 		q.Clear()
 	}
@@ -205,11 +206,11 @@ const helloAfterData = opening.FirstHello + 100*time.Millisecond
 // leave ends a closed session in order. For a legacy peer that has sent data,
 // it drains: the peer's retransmissions are acknowledged for some time.
 func (c *session) leave(now time.Duration) {
-	if c.hs.Peer >= opening.Extended || c.kcp.counts().SegmentsReceived == 0 {
+	if c.hs.Peer >= opening.Extended || c.kcp.Counts().SegmentsReceived == 0 {
 		c.end(nil)
 		return
 	}
-	c.closing.Drain(now, time.Duration(c.kcp.sender().rto())*time.Millisecond)
+	c.closing.Drain(now, time.Duration(c.kcp.Sender().RTO())*time.Millisecond)
 	c.traceState(SessionDraining, nil)
 	c.step.left.ready |= lingers
 	c.wakeAll()
@@ -229,14 +230,14 @@ func (c *session) abort(err error) {
 	if l := &c.hs; l.Peer >= opening.Extended && !c.over() && (closed || !c.hs.unvalidated.Load()) {
 		abort := wire.Signal{Code: wire.Abort, SN: l.peerToken, TS: 0}
 		if r := l.reasons; r != nil && r.abrupt && l.capabilities&capReason != 0 {
-			c.kcp.signalQueue().Replace(wire.Signal{Code: wire.Close, SN: uint32(c.kcp.position().end), TS: l.peerToken}, abort)
+			c.kcp.SignalQueue().Replace(wire.Signal{Code: wire.Close, SN: uint32(c.kcp.Position().End), TS: l.peerToken}, abort)
 		} else {
-			c.kcp.signalQueue().Replace(abort)
+			c.kcp.SignalQueue().Replace(abort)
 		}
 		if c.hs.securing && closed {
 			c.abortTLS(abort)
 		} else {
-			c.kcp.sendSignals()
+			c.kcp.SendSignals()
 		}
 	}
 	c.end(err)
@@ -250,7 +251,7 @@ func (c *session) end(err error) {
 	if c.closing.Phase >= closing.Ended {
 		return
 	}
-	if (err == nil || err == ErrPeerClosed) && c.kcp.receiver().acksPending() {
+	if (err == nil || err == ErrPeerClosed) && c.kcp.Receiver().AcksPending() {
 		c.flush(c.host.now()) // the ACKs cannot wait any longer
 	}
 	c.closing.End()
@@ -281,8 +282,8 @@ func (c *session) retire() (end sessionEnd, first bool) {
 		c.shared.load.halfOpen.Add(-1)
 	}
 	c.closeTLS()
-	c.kcp.receiver().dropAcks()
-	c.kcp.signalQueue().Drop()
+	c.kcp.Receiver().DropAcks()
+	c.kcp.SignalQueue().Drop()
 	c.kcp.Compact()
 	if c.path.validation != nil {
 		c.path.validation.Drop()
@@ -300,7 +301,7 @@ func (c *session) retire() (end sessionEnd, first bool) {
 // timeWaitState returns the state to remember of a session that has ended.
 func (c *session) timeWaitState() timeWait {
 	l := &c.hs
-	tw := timeWait{Una: uint32(c.kcp.position().received), Protection: *c.in.protection.Load()}
+	tw := timeWait{Una: uint32(c.kcp.Position().Received), Protection: *c.in.protection.Load()}
 	if t := c.tls; t != nil && t.ended != nil {
 		tw.Protection, tw.Shaking = t.ended, true
 	}
@@ -308,7 +309,7 @@ func (c *session) timeWaitState() timeWait {
 		tw.Token, tw.Own = l.peerToken, l.token
 		tw.Aborted = c.closing.err != nil && c.closing.err != ErrPeerClosed
 		tw.Dropped = l.Role == opening.Accepted || c.hs.dropped
-		tw.End = uint32(c.kcp.position().end)
+		tw.End = uint32(c.kcp.Position().End)
 		if r := l.reasons; r != nil && l.capabilities&capReason != 0 {
 			tw.Reason = r.ours
 		}
@@ -347,8 +348,8 @@ func (c *session) holdSocket() time.Duration {
 	if c.host.ownSocket() {
 		return closing.DialledHold
 	}
-	n := c.kcp.counts()
-	return closing.AnswerFor(time.Duration(c.kcp.sender().rto())*time.Millisecond, n.Retransmits()+n.Duplicates > 0)
+	n := c.kcp.Counts()
+	return closing.AnswerFor(time.Duration(c.kcp.Sender().RTO())*time.Millisecond, n.Retransmits()+n.Duplicates > 0)
 }
 
 // progress advances the session's state after input, an application's call or a timer.
@@ -363,12 +364,12 @@ func (c *session) progress(now time.Duration) {
 		}
 		c.failMessages(c.reason(ErrPeerClosed))
 		c.failStreams(c.reason(ErrPeerClosed))
-		c.kcp.discardSend()
+		c.kcp.DiscardSend()
 		c.step.left.ready |= writers
 	}
 	c.advanceClose(now)
 	if c.closing.Phase == closing.Lingering {
-		c.closing.Progress(now, c.kcp.position().acked, c.confirmingMTU(now))
+		c.closing.Progress(now, c.kcp.Position().Acked, c.confirmingMTU(now))
 	}
 	if c.hs.kindAwaited && c.hs.Peer != opening.Unknown {
 		c.hs.kindAwaited = false
@@ -398,13 +399,13 @@ func (c *session) over() bool {
 
 // allReceived reports whether all of the peer's data up to its FIN or CLOSE has
 // arrived.
-func (c *session) allReceived() bool { return c.closing.AllReceived(c.kcp.position().received) }
+func (c *session) allReceived() bool { return c.closing.AllReceived(c.kcp.Position().Received) }
 
 // takeFin takes the end of the peer's data from a FIN or CLOSE. It reports
 // false if that end is impossible.
 func (c *session) takeFin(s wire.Signal) bool {
 	with := c.closingSession()
-	return c.closing.TakeFinal(seq(s.SN), s.Code == wire.Close, &with)
+	return c.closing.TakeFinal(machine.Seq(s.SN), s.Code == wire.Close, &with)
 }
 
 // takeReset takes a RESET, our stateless reset (RFC 9000 §10.3). It ends the session if s

@@ -6,6 +6,7 @@ import (
 	"net"
 
 	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/trace"
 )
@@ -22,7 +23,7 @@ func (c *session) takeDatagram(b []byte) {
 		return
 	}
 	c.traceDatagram(trace.DatagramReceived, len(b))
-	if c.closing.Caller != closing.Uses || c.memoryPressure() != pressureNone || c.hs.unvalidated.Load() && c.held()+len(b)+streams.DatagramEntryBytes > unvalidatedBytes {
+	if c.closing.Caller != closing.Uses || c.memoryPressure() != machine.PressureNone || c.hs.unvalidated.Load() && c.held()+len(b)+streams.DatagramEntryBytes > machine.UnvalidatedBytes {
 		q.Refuse()
 		c.traceDatagram(trace.DatagramDropped, len(b))
 		return
@@ -96,7 +97,7 @@ func (c *session) sendDatagram(b []byte) error {
 	}
 	o := &c.outgoing
 	at := c.shared.overhead.cipherHead
-	if o.waiting() >= maxOutgoing || c.hs.securing || !c.kcp.validation().Take(at+datagramHeader+len(b)+c.shared.overhead.tail) {
+	if o.waiting() >= maxOutgoing || c.hs.securing || !c.kcp.Validation().Take(at+datagramHeader+len(b)+c.shared.overhead.tail) {
 		c.unsent(len(b))
 		return nil
 	}

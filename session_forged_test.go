@@ -67,27 +67,27 @@ func (v *attacked) inside(c *Conn) [][]byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k, l := c.session.kcp, &c.session.hs
-	at := k.position()
+	at := k.Position()
 	var all [][]byte
 	add := func(cmd uint8, sn, ts uint32, payload string) {
-		p := segment(cmd, 0, ts, sn, uint32(at.sent), payload)
+		p := segment(cmd, 0, ts, sn, uint32(at.Sent), payload)
 		binary.LittleEndian.PutUint32(p, c.session.entry.Conv)
 		all = append(all, p)
 	}
-	add(wire.CmdPush, uint32(at.received), 0, "forged")
-	add(wire.CmdPush, uint32(at.received)+1, 0, "forged")
-	add(wire.CmdAck, uint32(at.acked), uint32(k.micros()/1000), "")
-	add(wire.CmdAck, uint32(at.sent)-1, 0, "")
+	add(wire.CmdPush, uint32(at.Received), 0, "forged")
+	add(wire.CmdPush, uint32(at.Received)+1, 0, "forged")
+	add(wire.CmdAck, uint32(at.Acked), uint32(k.Micros()/1000), "")
+	add(wire.CmdAck, uint32(at.Sent)-1, 0, "")
 	add(wire.CmdWask, 0, 0, "")
-	shut := segment(wire.CmdWins, 0, 0, 0, uint32(at.acked), "")
+	shut := segment(wire.CmdWins, 0, 0, 0, uint32(at.Acked), "")
 	binary.LittleEndian.PutUint32(shut, c.session.entry.Conv)
 	binary.LittleEndian.PutUint16(shut[6:], 0)
 	all = append(all, shut)
 	for _, s := range []wire.Signal{
 		{Code: wire.Hello, SN: 0, TS: l.peerToken}, {Code: wire.Hello, SN: 0, TS: 1}, {Code: wire.Hello | wire.Answer, SN: 1, TS: l.token},
-		{Code: wire.Fin, SN: uint32(at.received), TS: l.token}, {Code: wire.Close, SN: uint32(at.received), TS: l.token},
+		{Code: wire.Fin, SN: uint32(at.Received), TS: l.token}, {Code: wire.Close, SN: uint32(at.Received), TS: l.token},
 		{Code: wire.Abort, SN: l.token, TS: 0}, {Code: wire.Reset, SN: l.Of(opening.Ping).Signal.SN, TS: l.Of(opening.Ping).Signal.TS},
-		{Code: wire.Close | wire.Answer, SN: uint32(k.position().end), TS: l.peerToken},
+		{Code: wire.Close | wire.Answer, SN: uint32(k.Position().End), TS: l.peerToken},
 	} {
 		all = append(all, packetOf(c.session.entry.Conv, bytesOf(s)))
 	}
@@ -145,7 +145,7 @@ func (v *attacked) signals(_ [][]byte, to, from *Conn) (netip.AddrPort, []byte) 
 		code = wire.Code(r.Uint32()) | 1
 	}
 	to.mu.Lock()
-	una, final := to.session.kcp.position().acked, uint32(to.session.kcp.position().received)
+	una, final := to.session.kcp.Position().Acked, uint32(to.session.kcp.Position().Received)
 	to.mu.Unlock()
 	args := []uint32{0, 1, final, final + 1, final - 1, r.Uint32()}
 	p := make([]byte, wire.HeaderSize)
@@ -210,7 +210,7 @@ func TestImpossibleFins(t *testing.T) {
 			w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(wire.Signal{Code: code, SN: final, TS: b.session.hs.token})))
 			synctest.Wait()
 		}
-		next := uint32(b.session.kcp.position().received)
+		next := uint32(b.session.kcp.Position().Received)
 		for _, final := range []uint32{0, next - 1, next - 1<<30} {
 			fin(wire.Fin, final)
 			fin(wire.Close, final)

@@ -50,7 +50,7 @@ const (
 // requestWait returns how long to wait for an answer before a request is repeated: the
 // machine's RTO within limits, and no less than what answers to signals have taken.
 func (c *session) requestWait() time.Duration {
-	rto := time.Duration(c.kcp.sender().rto()) * time.Millisecond
+	rto := time.Duration(c.kcp.Sender().RTO()) * time.Millisecond
 	return max(opening.MinWait, min(rto, opening.MaxWait), c.rtt.Timeout())
 }
 
@@ -112,7 +112,7 @@ func (c *session) accept(first *admission.First, p *inPacket, validated bool) {
 	if !c.hs.openedFEC {
 		room -= c.shared.overhead.fecHead
 	}
-	c.kcp.limitUnvalidated(room, !greets)
+	c.kcp.LimitUnvalidated(room, !greets)
 }
 
 // begin starts the timers of an accepted session. offer, unless it is nil, puts the
@@ -139,7 +139,7 @@ func (c *session) begin(offer func(validated bool) bool) bool {
 // setConv gives a new session, which is in no table yet, another conversation id.
 func (c *session) setConv(conv uint32) {
 	c.entry.Conv = conv
-	c.kcp.setConv(conv)
+	c.kcp.SetConv(conv)
 	c.protect()
 }
 
@@ -229,7 +229,7 @@ func (c *session) helloSize() int {
 // starved reports whether nothing may be sent to the peer before a packet comes from it
 // (anti-amplification limit, RFC 9000 §8.1).
 func (c *session) starved() bool {
-	v := c.kcp.validation()
+	v := c.kcp.Validation()
 	return v != nil && (c.path.blocked || !v.Allows(wire.HeaderSize, true))
 }
 
@@ -263,12 +263,12 @@ func (c *session) kick(now time.Duration) {
 // INFO, and TIEBREAKER.
 func (c *session) queueHello() {
 	l, k := &c.hs, c.kcp
-	k.signalQueue().Add(l.Of(opening.Hello).Signal)
+	k.SignalQueue().Add(l.Of(opening.Hello).Signal)
 	if l.cookie.Code != 0 {
-		k.signalQueue().Add(l.cookie)
+		k.SignalQueue().Add(l.cookie)
 	}
-	k.signalQueue().Add(c.infoSignal())
-	k.signalQueue().Add(c.rare.tiebreaker()...)
+	k.SignalQueue().Add(c.infoSignal())
+	k.SignalQueue().Add(c.rare.tiebreaker()...)
 }
 
 // addressValidated marks the peer's address as validated (RFC 9000 §8), and
@@ -279,7 +279,7 @@ func (c *session) addressValidated() {
 		return
 	}
 	c.shared.load.halfOpen.Add(-1)
-	c.kcp.validateAddress()
+	c.kcp.ValidateAddress()
 	c.traceState(SessionEstablished, nil)
 	c.step.left.ready |= admitted
 	if c.hs.Peer == opening.Unknown {

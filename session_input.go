@@ -8,6 +8,7 @@ import (
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/incast"
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/protect"
 )
 
@@ -22,10 +23,10 @@ func (c *session) feed(packets []inPacket, shard int, now time.Duration) (change
 	defer c.endIfUnwound(&done)
 	c.setClock(now)
 	changed = c.path.shard != uint16(shard) && c.changeShard(uint16(shard))
-	segments, fresh := c.kcp.counts().SegmentsReceived, uint64(0)
+	segments, fresh := c.kcp.Counts().SegmentsReceived, uint64(0)
 	beside := c.shared.several() || c.in.sending != (incast.Sender{}) // other sessions, now or lately
 	if beside {
-		fresh = newSegments(c.kcp.counts())
+		fresh = machine.NewSegments(c.kcp.Counts())
 	}
 	if c.path.validation != nil {
 		changed = c.inputDeferred(now) || changed
@@ -38,12 +39,12 @@ func (c *session) feed(packets []inPacket, shard int, now time.Duration) (change
 		}
 		changed = c.inputPacket(p, now) || changed
 	}
-	if n := c.kcp.counts().SegmentsReceived - segments; n > 0 {
+	if n := c.kcp.Counts().SegmentsReceived - segments; n > 0 {
 		c.live.MoreExpected(now)
 		if beside {
-			c.takeShare(packets, int(newSegments(c.kcp.counts())-fresh), c.host.incast(shard), now)
+			c.takeShare(packets, int(machine.NewSegments(c.kcp.Counts())-fresh), c.host.incast(shard), now)
 		}
-	} else if beside && c.kcp.counts().PacketsSent == 0 {
+	} else if beside && c.kcp.Counts().PacketsSent == 0 {
 		c.limitFirstWindow(c.host.incast(shard))
 	}
 	if !changed {
@@ -71,11 +72,11 @@ func (c *session) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 		return false
 	}
 	c.step.inputAt = now
-	a := arrival{unvalidated: c.hs.unvalidated.Load()}
-	if a.unvalidated || c.shared.overMemoryLimit() {
-		a.pressure = c.memoryPressure()
+	a := machine.Arrival{Unvalidated: c.hs.unvalidated.Load()}
+	if a.Unvalidated || c.shared.overMemoryLimit() {
+		a.Pressure = c.memoryPressure()
 	}
-	credited := a.unvalidated && c.credit(p) // what waits for that may leave
+	credited := a.Unvalidated && c.credit(p) // what waits for that may leave
 	if c.tls != nil && c.takeSecured(p) {
 		return true
 	}
@@ -86,9 +87,9 @@ func (c *session) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 			return p.kind != datagramPacket || credited // parity may have recovered something
 		}
 	}
-	rtt, err := c.kcp.feed(data, a)
+	rtt, err := c.kcp.Feed(data, a)
 	c.packetDone(err, len(data), now)
-	if c.kcp.receiver().gapped() {
+	if c.kcp.Receiver().Gapped() {
 		c.growWindow(0)
 	}
 	c.measuredByData(time.Duration(rtt)*time.Microsecond, now)
@@ -98,7 +99,7 @@ func (c *session) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 // credit adds a packet to what may be sent to the peer's address, if that is not
 // validated and the packet comes from there (RFC 9000 §8.1). It reports whether it does.
 func (c *session) credit(p *inPacket) bool {
-	v := c.kcp.validation()
+	v := c.kcp.Validation()
 	if v == nil || admission.MakeKey(p.from.addr, p.from.peer, c.entry.Conv) != c.entry.Key() {
 		return false
 	}
@@ -110,7 +111,7 @@ func (c *session) credit(p *inPacket) bool {
 // decode takes a packet with an FEC header, and feeds packets that it recovers
 // to the state machine. It returns the packet's own data. It reports false if
 // there is none for the state machine.
-func (c *session) decode(p inPacket, a arrival, now time.Duration) ([]byte, bool) {
+func (c *session) decode(p inPacket, a machine.Arrival, now time.Duration) ([]byte, bool) {
 	if p.kind == datagramPacket {
 		if c.closing.Phase < closing.Lingering {
 			c.takeDatagram(p.Data[datagramHeader:])
@@ -119,16 +120,16 @@ func (c *session) decode(p inPacket, a arrival, now time.Duration) ([]byte, bool
 		}
 		return nil, false
 	}
-	if a.unvalidated || a.pressure != pressureNone {
+	if a.Unvalidated || a.Pressure != machine.PressureNone {
 		return c.decodePlain(p) // under pressure, nothing is kept for recovery
 	}
 	if c.in.decoder == nil {
 		c.in.decoder = fec.NewDecoder()
 	}
 	recovered := a
-	recovered.recovered = true
+	recovered.Recovered = true
 	data, kind, err := c.in.decoder.Decode(p.Data, clock(now), func(packet []byte) {
-		_, err := c.kcp.feed(packet, recovered)
+		_, err := c.kcp.Feed(packet, recovered)
 		c.packetDone(err, len(packet), now)
 	})
 	if err != nil {
@@ -182,7 +183,7 @@ func (c *session) respond(now time.Duration, woken bool) bool {
 	if c.closing.Phase >= closing.Ended {
 		return false
 	}
-	if c.kcp.receiver().readable() || c.closing.Read != closing.ReadOpen {
+	if c.kcp.Receiver().Readable() || c.closing.Read != closing.ReadOpen {
 		c.step.left.ready |= readers
 	}
 	done := false

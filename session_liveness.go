@@ -22,7 +22,7 @@ func (c *session) liveness() liveness.Session {
 		Signals:     l.Peer >= opening.Extended,
 		Unvalidated: l.unvalidated.Load(),
 		Migrates:    c.shared.migrates && (*c.in.protection.Load()).Authentic(),
-		DeadLink:    cfg.DeadLink > 0 && c.kcp.sender().silentTransmissions() >= cfg.DeadLink,
+		DeadLink:    cfg.DeadLink > 0 && c.kcp.Sender().SilentTransmissions() >= cfg.DeadLink,
 	}
 	if c.closing.Phase > closing.Lingering {
 		return s
@@ -35,7 +35,7 @@ func (c *session) liveness() liveness.Session {
 	}
 	if s.Looks = c.shared.looks; s.Looks {
 		s.Looked = c.host.looked()
-		s.RTO = time.Duration(c.kcp.sender().rto()) * time.Millisecond
+		s.RTO = time.Duration(c.kcp.Sender().RTO()) * time.Millisecond
 	}
 	return s
 }
@@ -77,29 +77,29 @@ func (c *session) heard(now time.Duration) {
 	case c.step.challenged && asked:
 		wait, _ := c.pingWait()
 		l.Again(opening.Ping, now, wait)
-	case l.Unanswered != 0 && (asked || !c.kcp.position().regressed):
+	case l.Unanswered != 0 && (asked || !c.kcp.Position().Regressed):
 		l.Unanswered &^= opening.Ping
 	}
 	c.step.challenged = false
 	if !l.Reached {
 		c.noteReached()
 	}
-	if l.Peer == opening.Unknown && l.Unanswered&opening.Hello != 0 && c.kcp.counts().WindowUpdates >= legacyAnswers {
+	if l.Peer == opening.Unknown && l.Unanswered&opening.Hello != 0 && c.kcp.Counts().WindowUpdates >= legacyAnswers {
 		l.Unanswered &^= opening.Hello
 		l.Peer = opening.Legacy
 	}
-	if l.Peer == opening.Unknown && l.Of(opening.Hello).Tries == 1 && c.kcp.counts().WindowUpdates > 0 {
+	if l.Peer == opening.Unknown && l.Of(opening.Hello).Tries == 1 && c.kcp.Counts().WindowUpdates > 0 {
 		l.Hurry(opening.Hello, now) // it seems to be a legacy peer; a second answer shows it
 	}
 	if l.Peer < opening.Extended {
-		restarted, ask := c.live.Restarted(now, c.kcp.position().regressed && !l.unvalidated.Load(), asked)
+		restarted, ask := c.live.Restarted(now, c.kcp.Position().Regressed && !l.unvalidated.Load(), asked)
 		if restarted {
 			c.closing.ending = ErrReset
 		} else if ask > 0 && l.Unanswered&opening.Ping == 0 {
 			c.startPing(ask)
 		}
 	}
-	if l.unvalidated.Load() && c.kcp.validation().Echoed() {
+	if l.unvalidated.Load() && c.kcp.Validation().Echoed() {
 		c.addressValidated()
 	}
 }
@@ -113,7 +113,7 @@ const leastOutage, ackDelay = 50 * time.Millisecond, 25 * time.Millisecond
 func (c *session) outageAfter() time.Duration {
 	patience := c.rtt.Timeout()
 	if patience == 0 {
-		patience = time.Duration(c.kcp.sender().rto()) * time.Millisecond
+		patience = time.Duration(c.kcp.Sender().RTO()) * time.Millisecond
 	}
 	return max(patience+ackDelay, leastOutage)
 }
@@ -154,7 +154,7 @@ func (c *session) setOutage(on bool, since time.Duration) {
 		c.limits = c.limitClock()
 		c.limits.Change(stats.LimitOutage, since)
 	}
-	c.kcp.setOutage(on)
+	c.kcp.SetOutage(on)
 }
 
 // noteReached records that the peer has shown to be there. Dial waits for it.
@@ -185,8 +185,8 @@ func (c *session) pingWait() (wait, longest time.Duration) {
 
 // noteActivity tells c.live what the last step has brought about.
 func (c *session) noteActivity(now time.Duration) {
-	at := c.kcp.position()
-	p := liveness.Progress{Received: c.kcp.counts().BytesReceived, Next: uint32(at.received), Una: uint32(at.acked)}
+	at := c.kcp.Position()
+	p := liveness.Progress{Received: c.kcp.Counts().BytesReceived, Next: uint32(at.Received), Una: uint32(at.Acked)}
 	if c.in.datagrams != nil {
 		p.Datagrams = c.in.datagrams.Moved
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/incast"
 	"github.com/arqnet/kcp/internal/liveness"
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/netpath"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/protect"
@@ -31,7 +32,7 @@ type session struct {
 	host   host         // immutable
 	ends   atomic.Pointer[pathEnds]
 
-	kcp      *KCP // the state machine of the protocol; the pointer is immutable
+	kcp      *machine.KCP // the state machine of the protocol; the pointer is immutable
 	path     pathState
 	step     stepState
 	hs       handshakeState
@@ -131,14 +132,14 @@ func (c *session) init(e *sharedState, h host, key sessionKey, remote net.Addr, 
 	c.ends.Store(&pathEnds{remote: remote})
 	c.entry.SetKey(key)
 	c.outgoing.init(e)
-	hooks := hooks{output: c.collect, packetBuffer: c.packetBuffer, host: c, frugal: true}
+	hooks := machine.Hooks{Output: c.collect, PacketBuffer: c.packetBuffer, Host: c, Frugal: true}
 	switch {
 	case e.sealsFrom():
-		hooks.outputInPlace, hooks.headroom = c.queueSegment, wire.HeaderSize
+		hooks.OutputInPlace, hooks.Headroom = c.queueSegment, wire.HeaderSize
 	case e.protection.None:
-		hooks.outputInPlace, hooks.headroom = c.queueSegment, int32(e.overhead.head+wire.HeaderSize)
+		hooks.OutputInPlace, hooks.Headroom = c.queueSegment, int32(e.overhead.head+wire.HeaderSize)
 	}
-	c.kcp = newMachine(key.Conv, hooks)
+	c.kcp = machine.NewWith(key.Conv, hooks)
 	c.in.fixedWindow = e.fixedWindow
 	e.config.apply(c.kcp)
 	now := h.now()
@@ -162,41 +163,41 @@ func (c *session) startTrace(t *Trace, first SessionState) {
 		c.traceState(SessionEstablished, nil)
 	}
 	if t.MTU != nil {
-		c.call(func() { t.MTU(c.kcp.packetSize()) })
+		c.call(func() { t.MTU(c.kcp.PacketSize()) })
 	}
 }
 
 // traceState calls Trace.State.
 func (c *session) traceState(s SessionState, err error) {
-	if t := c.kcp.tracing(); t != nil && t.State != nil {
+	if t := c.kcp.Tracing(); t != nil && t.State != nil {
 		c.call(func() { t.State(s, err) })
 	}
 }
 
 // traceMoved calls Trace.Moved with the address that the peer now has.
 func (c *session) traceMoved() {
-	if t := c.kcp.tracing(); t != nil && t.Moved != nil {
+	if t := c.kcp.Tracing(); t != nil && t.Moved != nil {
 		c.call(func() { t.Moved(c.ends.Load().remote.String()) })
 	}
 }
 
 // traceDropped calls Trace.Dropped.
 func (c *session) traceDropped(size int, reason error) {
-	if t := c.kcp.tracing(); t != nil && t.Dropped != nil {
+	if t := c.kcp.Tracing(); t != nil && t.Dropped != nil {
 		c.call(func() { t.Dropped(size, reason) })
 	}
 }
 
 // traceDatagram calls Trace.Datagram.
 func (c *session) traceDatagram(e trace.DatagramEvent, size int) {
-	if t := c.kcp.tracing(); t != nil && t.Datagram != nil {
+	if t := c.kcp.Tracing(); t != nil && t.Datagram != nil {
 		c.call(func() { t.Datagram(e, size) })
 	}
 }
 
 // traceSignal calls Trace.Signal for a signal that does not pass the state machine.
 func (c *session) traceSignal(sent bool, code wire.Code) {
-	if t := c.kcp.tracing(); t != nil && t.Signal != nil {
+	if t := c.kcp.Tracing(); t != nil && t.Signal != nil {
 		c.call(func() { t.Signal(sent, code.String()) })
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/testenv/life"
 	"github.com/arqnet/kcp/internal/udp"
@@ -26,7 +27,7 @@ func (l *sessionLink) check(e *machineEnd) {
 		t.Fatalf("end %d was in state %d, and is in %d", e.side, l.seen[e.side], state)
 	}
 	l.seen[e.side] = state
-	if err := c.kcp.audit(); err != nil {
+	if err := c.kcp.Audit(); err != nil {
 		t.Fatalf("end %d: %v", e.side, err)
 	}
 	held, counted := int64(c.held()), c.in.holding.bytes.Load()
@@ -34,7 +35,7 @@ func (l *sessionLink) check(e *machineEnd) {
 		held = counted // it is counted when TLS has done its work
 	}
 	exact := held == 0 || c.hs.unvalidated.Load() || c.hs.Role == opening.Accepted
-	if d := max(held-counted, counted-held); d > 0 && exact || d >= accountGrain+16*signalBytesHeld { // PING beside a datagram is not counted at once
+	if d := max(held-counted, counted-held); d > 0 && exact || d >= accountGrain+16*machine.SignalBytesHeld { // PING beside a datagram is not counted at once
 		t.Fatalf("end %d holds %d, and has counted %d; state %d", e.side, held, counted, state)
 	}
 	if n := load.buffered.Load(); n != counted+e.others {
@@ -54,7 +55,7 @@ func (l *sessionLink) check(e *machineEnd) {
 // checkWrites holds the account of write buffers against what they have.
 func (l *sessionLink) checkWrites(e *machineEnd) {
 	c := e.conn
-	used := c.kcp.load().memory
+	used := c.kcp.Load().Memory
 	if c.streams != nil {
 		used += c.streams.Queued()
 	}
@@ -204,7 +205,7 @@ func TestCreditOfDatagrams(t *testing.T) {
 	sent := 0
 	w.send = func(*machineEnd, *udp.Datagram) { sent++ }
 	server, from := w.ends[1], w.ends[0].addr
-	legacy := New(conv, func(p []byte) { server.receive(p, from) })
+	legacy := machine.New(conv, func(p []byte) { server.receive(p, from) })
 	legacy.SetClock(1)
 	_, err := legacy.Send(make([]byte, 300))
 	require.NoError(t, err)

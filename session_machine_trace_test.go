@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/testenv/life"
@@ -72,7 +73,7 @@ type sessionTrace struct {
 	*machineWorld
 	t       *testing.T
 	begun   time.Duration
-	legacy  *KCP // in the place of the server; nil: there is none
+	legacy  *machine.KCP // in the place of the server; nil: there is none
 	wire    []*tracePacket
 	sent    [2]int
 	effects []string
@@ -167,8 +168,8 @@ func (s *sessionTrace) begin(options []string) {
 	s.machineWorld = newMachineWorld(s.t, 1, config, config)
 	s.send = func(from *machineEnd, d *udp.Datagram) { s.put(from.side, d.Buf) }
 	if s.begun = s.now; legacy {
-		s.legacy = New(7, func(p []byte) { s.put(1, p) })
-		s.legacy.SetNoDelay(NoDelayOn)
+		s.legacy = machine.New(7, func(p []byte) { s.put(1, p) })
+		s.legacy.SetNoDelay(machine.NoDelayOn)
 		s.legacy.SetClock(1000)
 	}
 }
@@ -417,7 +418,7 @@ func (s *sessionTrace) look() {
 			s.states[side] = state
 			s.say("%s is %s", traceSides[side], state)
 		}
-		if e.ready&readers != 0 && c.kcp.receiver().readable() {
+		if e.ready&readers != 0 && c.kcp.Receiver().Readable() {
 			s.say("%s has something to read", traceSides[side])
 		}
 		e.ready = 0

@@ -9,6 +9,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/fair"
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/wire"
 )
@@ -92,7 +93,7 @@ func (c *session) account() {
 		c.shared.load.buffered.Add(d)
 		h.bytes.Store(n)
 	}
-	if d := uint32(c.kcp.counts().BytesReceived) - c.in.arrived; d >= accountGrain {
+	if d := uint32(c.kcp.Counts().BytesReceived) - c.in.arrived; d >= accountGrain {
 		c.in.arrived += d
 		h.moved(int64(d), c.host.now())
 	}
@@ -124,7 +125,7 @@ func (c *session) growWindow(n int) {
 	if in.unmetered += n; in.fixedWindow || n > 0 && in.unmetered < meterGrain {
 		return
 	}
-	size, used, largest := c.kcp.receiveWindow()
+	size, used, largest := c.kcp.ReceiveWindow()
 	if largest || c.closing.Caller != closing.Uses {
 		return
 	}
@@ -139,7 +140,7 @@ func (c *session) growWindow(n int) {
 		c.queuePing(now) // an end that only receives learns of a longer path by that alone
 	}
 	if double && size <= int(mostWindowRate*rtt.Seconds()) && !c.shared.overMemoryLimit() {
-		c.kcp.doubleWindow()
+		c.kcp.DoubleWindow()
 	}
 }
 
@@ -175,7 +176,7 @@ func (c *session) shedMemory() bool {
 	if c.account(); before > 0 && 2*c.held() <= before {
 		return false
 	}
-	c.kcp.closeReceive()
+	c.kcp.CloseReceive()
 	c.dropStreams(c.reason(ErrMemoryPressure))
 	c.dropDecoder()
 	c.abort(ErrMemoryPressure)
@@ -196,14 +197,14 @@ func (c *session) dropUnreliable() {
 
 // memoryPressure returns the memory pressure on the session, after Linux's
 // tcp_mem.
-func (c *session) memoryPressure() memoryPressure {
+func (c *session) memoryPressure() machine.Pressure {
 	switch {
 	case c.hs.unvalidated.Load() && c.hs.Role == opening.Accepted:
-		return pressureReserved
+		return machine.PressureReserved
 	case c.overShare():
-		return pressureHigh
+		return machine.PressureHigh
 	}
-	return pressureNone
+	return machine.PressureNone
 }
 
 // Memory of write buffers (compare tcp_mem and sk_forward_alloc of Linux). A
@@ -229,7 +230,7 @@ const (
 // accountWrites updates endpointLoad.written, which is exact to within a grain
 // of each session, either way.
 func (c *session) accountWrites() {
-	used, old := c.kcp.load().memory, int(c.outgoing.grains)
+	used, old := c.kcp.Load().Memory, int(c.outgoing.grains)
 	if c.streams != nil {
 		used += c.streams.Queued()
 	}
@@ -251,7 +252,7 @@ func (c *session) accountWrites() {
 // default size, while all together hold so much that memory is scarce. It is twice
 // what may be in flight, within bounds (compare tcp_sndbuf_expand of Linux).
 func (c *session) scarceWriteBuffer(all int64) int {
-	flight := int64(c.kcp.snapshot().sendWindow) * int64(c.kcp.packetSize()-wire.HeaderSize+writeCostPerSegment)
+	flight := int64(c.kcp.Snapshot().SendWindow) * int64(c.kcp.PacketSize()-wire.HeaderSize+machine.WriteCostPerSegment)
 	scarce := max(scarceWriteBuffer*writePressure/all, leastWriteBuffer)
 	return int(min(max(2*flight, scarce), defaultWriteBuffer))
 }
@@ -259,17 +260,17 @@ func (c *session) scarceWriteBuffer(all int64) int {
 // read copies what has arrived into b, which has n bytes already. It returns how many it
 // has then.
 func (c *session) read(b []byte, n int) int {
-	if n += c.kcp.recvBytes(b[n:]); n > 0 {
+	if n += c.kcp.RecvBytes(b[n:]); n > 0 {
 		c.afterRead(n)
 	}
 	return n
 }
 
 // lend has what arrives copied straight into b, until takeBack.
-func (c *session) lend(b []byte) { c.kcp.receiver().lendBuffer(b) }
+func (c *session) lend(b []byte) { c.kcp.Receiver().LendBuffer(b) }
 
 // takeBack ends what lend has begun. It returns how many bytes of b are not filled.
-func (c *session) takeBack() (left int) { return c.kcp.receiver().takeBuffer() }
+func (c *session) takeBack() (left int) { return c.kcp.Receiver().TakeBuffer() }
 
 // nextMessage returns the size of the next message; negative: none is complete.
 func (c *session) nextMessage() (size int) { return c.kcp.PeekSize() }
@@ -293,7 +294,7 @@ func (c *session) readEnd(told bool) error {
 		return s.err
 	}
 	if c.allReceived() && s.err != ErrMemoryPressure && s.err != errUnwound { // which drop what was not read
-		if c.kcp.receiver().queued() {
+		if c.kcp.Receiver().Queued() {
 			return io.ErrUnexpectedEOF // a message without its end
 		}
 		if s.Read == closing.ReadClosed && c.hs.reasons != nil && c.hs.reasons.peer != nil {
@@ -311,7 +312,7 @@ func (c *session) maxMessage() int {
 	if !c.messageMode() {
 		return 0
 	}
-	most, _ := c.kcp.messageLimit()
+	most, _ := c.kcp.MessageLimit()
 	return most
 }
 
@@ -321,9 +322,9 @@ func (c *session) available(w *writeCall) int {
 	if room <= 0 || c.cannotWrite(w) != nil {
 		return 0
 	}
-	payload := c.kcp.load().payload
-	full, rest := room/(payload+writeCostPerSegment), room%(payload+writeCostPerSegment)
-	return max(full*payload+max(rest-writeCostPerSegment, 0), 1)
+	payload := c.kcp.Load().Payload
+	full, rest := room/(payload+machine.WriteCostPerSegment), room%(payload+machine.WriteCostPerSegment)
+	return max(full*payload+max(rest-machine.WriteCostPerSegment, 0), 1)
 }
 
 // afterRead follows a read of n bytes: it schedules the release of spare
@@ -336,7 +337,7 @@ func (c *session) afterRead(n int) {
 		c.wake(c.timers.compactAt)
 	}
 	c.accountRead(n)
-	if c.kcp.windowReopened() && c.closing.Phase < closing.Ended {
+	if c.kcp.WindowReopened() && c.closing.Phase < closing.Ended {
 		c.push()
 	}
 }
@@ -346,9 +347,9 @@ func (c *session) sizeError(err error, size int) error {
 	if err != ErrMessageTooLarge {
 		return err
 	}
-	means := fmt.Sprintf("the most that %d segments take", maxFragments)
-	most, n := c.kcp.messageLimit()
-	if n < maxFragments {
+	means := fmt.Sprintf("the most that %d segments take", machine.MaxFragments)
+	most, n := c.kcp.MessageLimit()
+	if n < machine.MaxFragments {
 		means = fmt.Sprintf("what fits into the peer's receive window of %d segments", n)
 	}
 	return &SizeError{size, most, err, means}
@@ -356,11 +357,11 @@ func (c *session) sizeError(err error, size int) error {
 
 // room returns how many bytes may be written, negative if the write buffer is overfull.
 func (c *session) room() int {
-	l := c.kcp.load()
-	room := c.writeBuffer() - l.used
+	l := c.kcp.Load()
+	room := c.writeBuffer() - l.Used
 	if c.shared.compat.SegmentBound {
 		const most = 1 << 14 // segments, so that an int holds their bytes
-		room = min(max(l.window-l.segments+l.streamSegments, -most), most) * (l.payload + writeCostPerSegment)
+		room = min(max(l.Window-l.Segments+l.StreamSegments, -most), most) * (l.Payload + machine.WriteCostPerSegment)
 	}
 	if c.streams != nil {
 		room = c.roomBesideStreams(room)

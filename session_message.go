@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/streams"
 )
@@ -92,7 +93,7 @@ func (c *session) queue(w *writeCall) error {
 		var err error
 		switch {
 		case (room <= 0 || !w.free) && !w.goesOn(c.shared.compat.SegmentBound):
-			c.kcp.refuse()
+			c.kcp.Refuse()
 			return ErrWouldBlock
 		case w.message:
 			err = c.queueMessage(w)
@@ -117,8 +118,8 @@ func (w *writeCall) goesOn(segmentBound bool) bool {
 // queueBytes queues bytes of w.b to the session itself, which has room bytes free. In
 // message mode each segment is a message.
 func (c *session) queueBytes(w *writeCall, room int) error {
-	payload := c.kcp.load().payload
-	segments := min(max(room/(payload+writeCostPerSegment), 1), writeBatch)
+	payload := c.kcp.Load().Payload
+	segments := min(max(room/(payload+machine.WriteCostPerSegment), 1), writeBatch)
 	if c.shared.compat.SegmentBound {
 		segments = writeBatch
 	}
@@ -163,7 +164,7 @@ func (c *session) queueMessage(w *writeCall) (err error) {
 		_, err = c.kcp.Send(w.b)
 	default:
 		t := &streams.Tag{Limit: uint32(p.Retransmits), Deadline: deadline}
-		if err = c.kcp.sendMessage(w.b, t); err == nil {
+		if err = c.kcp.SendMessage(w.b, t); err == nil {
 			c.rarely().messages = true
 			if done != nil {
 				c.rare.awaiting.Add(t, done)
@@ -214,7 +215,7 @@ func tooLargeFor(s *streams.Stream, n int) error {
 func (c *session) deadlineLocked(lifetime uint32, begun time.Duration) int64 {
 	left := time.Duration(lifetime)*time.Millisecond - (c.host.now() - begun)
 	c.setClock(c.host.now())
-	return c.kcp.micros() + left.Microseconds()
+	return c.kcp.Micros() + left.Microseconds()
 }
 
 // usesMessages reports whether SendMessage was called with options.
@@ -227,13 +228,13 @@ func (c *session) dropSpentMessages() {
 		return
 	}
 	c.setClock(c.host.now())
-	for c.kcp.dropSpent() {
+	for c.kcp.DropSpent() {
 	}
 }
 
-// givingUp is the machine's hook for what may become of a message that is given
+// GivingUp is the machine's hook for what may become of a message that is given
 // up. Once FIN has told the peer how many segments there are, none may be missing.
-func (c *session) givingUp() (drop, abandon bool) {
+func (c *session) GivingUp() (drop, abandon bool) {
 	l := &c.hs
 	extended := l.Peer >= opening.Extended
 	return !extended || c.closing.Write == closing.WriteOpen, extended && l.tokensKnown() && l.capabilities&capStreams != 0
@@ -263,7 +264,7 @@ func (c *session) failMessages(err error) {
 		err = ErrNotDelivered
 	}
 	c.rare.failed = true
-	drop, abandon := c.givingUp()
+	drop, abandon := c.GivingUp()
 	c.failAll(&c.rare.awaiting, streams.Failure{Err: err, Begun: abandon, Unsent: abandon || drop})
 }
 
@@ -271,7 +272,7 @@ func (c *session) failMessages(err error) {
 // and need not have.
 func (c *session) segmentsGivenUp() int {
 	if c.usesMessages() {
-		return c.kcp.segmentsGivenUp()
+		return c.kcp.SegmentsGivenUp()
 	}
 	return 0
 }
@@ -297,7 +298,7 @@ func (c *session) takeReceipts() []streams.Receipt {
 // empties it.
 func (c *session) failAll(a *streams.Awaiting, f streams.Failure) {
 	if !a.Empty() {
-		f.At = c.kcp.micros()
+		f.At = c.kcp.Micros()
 		c.rarely().receipts.Fail(a, f)
 		c.step.left.ready |= receivers
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/require"
@@ -61,7 +62,7 @@ func TestBadAbandonedSegments(t *testing.T) {
 	for _, v := range []struct {
 		name    string
 		payload []byte
-		sn      seq // beyond rcv_nxt
+		sn      machine.Seq // beyond rcv_nxt
 		streams int
 		want    Drops
 		beyond  uint64 // counted as out of the window
@@ -80,14 +81,14 @@ func TestBadAbandonedSegments(t *testing.T) {
 			require.NoError(t, a.WriteMessage([]byte("before")))
 			receive(t, b, []byte("before"))
 			b.mu.Lock()
-			h := wire.Header{Conv: b.Conv(), Cmd: wire.CmdStream, Wnd: 100, SN: b.session.kcp.position().received + v.sn, Una: b.session.kcp.position().acked, Len: uint32(len(v.payload))}
+			h := wire.Header{Conv: b.Conv(), Cmd: wire.CmdStream, Wnd: 100, SN: b.session.kcp.Position().Received + v.sn, Una: b.session.kcp.Position().Acked, Len: uint32(len(v.payload))}
 			p := make([]byte, wire.HeaderSize+len(v.payload))
 			h.Encode(p)
 			copy(p[wire.HeaderSize:], v.payload)
-			before := b.session.kcp.counts().OutOfWindow
+			before := b.session.kcp.Counts().OutOfWindow
 			b.session.packetDone(b.session.kcp.Input(p), len(p), b.ep.now())
-			require.Equal(t, v.beyond, b.session.kcp.counts().OutOfWindow-before, v.name)
-			moved := b.session.kcp.position().received == h.SN+1
+			require.Equal(t, v.beyond, b.session.kcp.Counts().OutOfWindow-before, v.name)
+			moved := b.session.kcp.Position().Received == h.SN+1
 			b.mu.Unlock()
 			require.Equal(t, v.want, b.Stats().Dropped, v.name)
 			require.Equal(t, v.beyond == 0 && v.want.Command == 0, moved, v.name)

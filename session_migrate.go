@@ -7,6 +7,7 @@ import (
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/netpath"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/protect"
@@ -47,7 +48,7 @@ func (c *session) welcomeElsewhere(p *inPacket, hello wire.Signal) bool {
 	if data, _ := admission.Segments(p.kind, p.Data); len(data) >= 2*wire.HeaderSize {
 		answer = append(answer, c.infoSignal()) // so the answer is not larger than the packet
 	}
-	c.host.reply(p.from, c.shared.outside, c.kcp.answerHeader(), answer...)
+	c.host.reply(p.from, c.shared.outside, c.kcp.AnswerHeader(), answer...)
 	return true
 }
 
@@ -100,7 +101,7 @@ func (c *session) handshakeFromNewAddress(p *inPacket, now time.Duration) (mine,
 	if !c.hs.securing {
 		by = *c.in.protection.Load() // the peer has these keys too
 	}
-	c.host.reply(to, by, c.kcp.answerHeader(), c.challengeOf(to, now))
+	c.host.reply(to, by, c.kcp.AnswerHeader(), c.challengeOf(to, now))
 	return true, false
 }
 
@@ -154,7 +155,7 @@ func (c *session) packetFromNewAddress(p *inPacket, numbered bool, now time.Dura
 		c.live.Heard(now)
 	}
 	c.deferPacket(p, ask.SN)
-	if v.Due(ask.SN, now) && c.host.reply(to, (*c.in.protection.Load()).Sender(), c.kcp.answerHeader(), ask) {
+	if v.Due(ask.SN, now) && c.host.reply(to, (*c.in.protection.Load()).Sender(), c.kcp.AnswerHeader(), ask) {
 		v.Sent(ask.SN, now)
 	}
 	return true, false
@@ -257,7 +258,7 @@ func (c *session) rerouted(moved bool) {
 	if l.Reached && l.Unanswered&opening.Ping == 0 && !(c.closing.Read != closing.ReadOpen && c.over()) {
 		l.Start(opening.Ping, wire.Signal{}, now, wait)
 	}
-	c.kcp.probePath()
+	c.kcp.ProbePath()
 	c.kick(now)
 }
 
@@ -280,7 +281,7 @@ func (c *session) noteChallenge() {
 // answered, if none that is larger waits for that. Under memory pressure it keeps none.
 func (c *session) deferPacket(p *inPacket, challenge uint32) {
 	v := c.path.validation
-	if c.memoryPressure() != pressureNone {
+	if c.memoryPressure() != machine.PressureNone {
 		v.Drop()
 	} else if v.Defers(challenge, p.size) {
 		kept := *p

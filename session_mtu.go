@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/netpath"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/recovery"
@@ -40,10 +41,10 @@ func (c *session) onInfo(s wire.Signal) {
 	l.version, l.capabilities = s.SN, s.TS
 	c.number(l.Peer == opening.Welcomed)
 	if s.TS&capAckDelay != 0 {
-		c.kcp.enable(featureReplies)
+		c.kcp.Enable(machine.FeatureReplies)
 	}
 	if s.TS&capCopies != 0 {
-		c.kcp.enable(featureCopies)
+		c.kcp.Enable(machine.FeatureCopies)
 	}
 	if c.hs.kindAwaited {
 		c.step.left.ready |= writers // OpenStream may wait for it
@@ -58,7 +59,7 @@ func (c *session) onInfo(s wire.Signal) {
 
 // enablePieces lets segments leave in pieces.
 func (c *session) enablePieces() {
-	c.kcp.enable(featurePieces)
+	c.kcp.Enable(machine.FeaturePieces)
 	c.watchSizes()
 	if c.plpmtu != nil {
 		c.plpmtu.Restart() // what it knows is from losses
@@ -69,17 +70,17 @@ func (c *session) enablePieces() {
 // arrive; packets of the base size [BASE_PLPMTU] if the path has shown it.
 func (c *session) watchSizes() {
 	room := c.shared.overhead.total
-	c.kcp.blackHole().Watch(c.leastPMTU()-room, netpath.FloorMTU-room, netpath.BaseMTU-room)
+	c.kcp.BlackHole().Watch(c.leastPMTU()-room, netpath.FloorMTU-room, netpath.BaseMTU-room)
 }
 
 // leastPMTU returns the UDP payload to fall back to at last, in bytes
 // [MIN_PLPMTU]: the base size, or less if the session begins with less.
 func (c *session) leastPMTU() int {
-	return min(max(netpath.BaseMTU, c.shared.overhead.total+minMTU), c.firstMTU())
+	return min(max(netpath.BaseMTU, c.shared.overhead.total+machine.MinMTU), c.firstMTU())
 }
 
 // mtu returns the largest UDP payload that is sent, in bytes.
-func (c *session) mtu() int { return c.kcp.packetSize() + c.shared.overhead.total }
+func (c *session) mtu() int { return c.kcp.PacketSize() + c.shared.overhead.total }
 
 // sizes returns what is known of the sizes that the path takes. It begins a search, from
 // the current MTU, if there has been none.
@@ -103,7 +104,7 @@ func (c *session) sizes() *netpath.PathMTU {
 	divisible := func(least int) int {
 		return room + wire.HeaderSize + recovery.MaxPieces*(least-room-wire.HeaderSize-recovery.PieceHeader)
 	}
-	if floor := max(netpath.FloorMTU, room+minMTU); c.hs.capabilities&capPMTU != 0 && floor < least && limit <= divisible(floor) {
+	if floor := max(netpath.FloorMTU, room+machine.MinMTU); c.hs.capabilities&capPMTU != 0 && floor < least && limit <= divisible(floor) {
 		least = floor
 	}
 	limit = min(limit, divisible(least))
@@ -119,7 +120,7 @@ func (c *session) sizes() *netpath.PathMTU {
 // confirmed (RFC 9221 §5, RFC 8899 §5.1.1), or is the base size. Until there is a verdict,
 // and of peers that answer no PROBE, all is taken that fits into the size in use.
 func (c *session) datagramMTU() (promised, taken int) {
-	promised, known := c.plpmtu.Promised(c.shared.overhead.total+minMTU, c.mtu())
+	promised, known := c.plpmtu.Promised(c.shared.overhead.total+machine.MinMTU, c.mtu())
 	if known {
 		return promised, promised
 	}
@@ -155,10 +156,10 @@ func (c *session) advanceMTU(now time.Duration) {
 	if !probes {
 		c.watchSizes()
 	}
-	w := c.kcp.watchedSizes()
+	w := c.kcp.WatchedSizes()
 	wanted := probes && c.plpmtu != nil && c.plpmtu.Wanted()
 	if wanted {
-		w.Recent = c.kcp.blackHole().TakeRecent() + c.shared.overhead.total
+		w.Recent = c.kcp.BlackHole().TakeRecent() + c.shared.overhead.total
 	}
 	if w.Suspect || w.BySize || wanted || probes && w.Full >= netpath.SearchAfter || c.plpmtu != nil && c.plpmtu.Begun() {
 		w.Heard, w.Probes = c.live.LastHeard(), probes
@@ -169,10 +170,10 @@ func (c *session) advanceMTU(now time.Duration) {
 // followMTU does what c.plpmtu has decided, and sets the size that it has found.
 func (c *session) followMTU(do netpath.Do, now time.Duration) {
 	if do&netpath.Forget != 0 {
-		c.kcp.blackHole().Forget()
+		c.kcp.BlackHole().Forget()
 	}
 	if do&netpath.Watch != 0 {
-		c.kcp.blackHole().Restart()
+		c.kcp.BlackHole().Restart()
 	}
 	if n := c.plpmtu.Size(); n != c.mtu() {
 		c.useMTU(n)
@@ -189,7 +190,7 @@ func (c *session) followMTU(do netpath.Do, now time.Duration) {
 // large packets are lost, while the peer gives signs of life. Then the path may
 // be why the peer acknowledges nothing, so Close waits on.
 func (c *session) confirmingMTU(now time.Duration) bool {
-	return c.plpmtu.Confirming() && now-c.live.LastHeard() < max(netpath.MaxWait, c.requestWait()) && c.kcp.watchedSizes().Lost > 0
+	return c.plpmtu.Confirming() && now-c.live.LastHeard() < max(netpath.MaxWait, c.requestWait()) && c.kcp.WatchedSizes().Lost > 0
 }
 
 // sizeRefused is called when the system does not send packets of size bytes to the
@@ -204,14 +205,14 @@ func (c *session) sizeRefused(size int) {
 	c.followMTU(do, now)
 	if do&netpath.Resend != 0 {
 		c.setClock(now)
-		c.kcp.packetsRefused(size - c.shared.overhead.total)
+		c.kcp.PacketsRefused(size - c.shared.overhead.total)
 	}
 	c.schedule(now)
 }
 
 // useMTU sets the largest UDP payload that is sent from now on, in bytes.
 func (c *session) useMTU(size int) {
-	c.call(func() { c.kcp.resizePackets(size - c.shared.overhead.total) })
+	c.call(func() { c.kcp.ResizePackets(size - c.shared.overhead.total) })
 }
 
 // sendMTUProbe sends a probe, and a PING in a packet of its own. The answer to
@@ -220,17 +221,17 @@ func (c *session) useMTU(size int) {
 func (c *session) sendMTUProbe(now time.Duration) {
 	k, p, room, nonce := c.kcp, c.plpmtu, &c.shared.overhead, c.shared.env.Uint32()
 	p.Sent(nonce, now, c.requestWait())
-	k.signalQueue().Add(probePing(nonce))
-	k.sendSignals()
+	k.SignalQueue().Add(probePing(nonce))
+	k.SendSignals()
 
 	// The probe bypasses FEC, which would recover it although it was lost.
 	buf := make([]byte, p.ProbeSize())
 	content := buf[room.cipherHead : len(buf)-room.tail]
 	c.traceSignal(true, wire.Probe)
-	wire.Signal{Code: wire.Probe, SN: nonce, TS: uint32(p.ProbeSize())}.Encode(k.answerHeader(), content)
+	wire.Signal{Code: wire.Probe, SN: nonce, TS: uint32(p.ProbeSize())}.Encode(k.AnswerHeader(), content)
 	binary.LittleEndian.PutUint32(content[wire.HeaderSize-4:], uint32(len(content)-wire.HeaderSize))
 	c.outgoing.open().probe = buf
-	k.rateCap().Charge(len(buf))
+	k.RateCap().Charge(len(buf))
 }
 
 // probePing returns the PING that is sent with the probe of that nonce. Its
@@ -248,7 +249,7 @@ func (c *session) pingAnswered(s wire.Signal) {
 // probeAnswered takes the answer to a probe: packets of its size arrive.
 func (c *session) probeAnswered(s wire.Signal) {
 	if c.mayProbeMTU() && c.plpmtu.Answered(s.SN, int(s.TS), c.step.inputAt) {
-		c.kcp.blackHole().Probed(int(s.TS) - c.shared.overhead.total) // losses were by chance, or of other sizes
+		c.kcp.BlackHole().Probed(int(s.TS) - c.shared.overhead.total) // losses were by chance, or of other sizes
 		c.followMTU(0, c.step.inputAt)
 	}
 }
@@ -258,7 +259,7 @@ func (c *session) probeAnswered(s wire.Signal) {
 func (c *session) restartMTUSearch() {
 	c.plpmtu.Restart()
 	c.outgoing.dropProbe()
-	c.kcp.blackHole().Restart()
+	c.kcp.BlackHole().Restart()
 	c.useMTU(c.firstMTU())
 }
 

@@ -35,7 +35,7 @@ func (c *session) maxRate() int {
 // capRate caps the rate, in bytes a second; 0: no cap. What waited for the cap that ends
 // leaves with the packets that are sent next.
 func (c *session) capRate(rate int) {
-	c.kcp.capRate(int64(rate), c.shared.overhead.total)
+	c.kcp.CapRate(int64(rate), c.shared.overhead.total)
 	s := c.capped
 	switch {
 	case rate > 0 && s == nil:
@@ -54,7 +54,7 @@ func (c *session) capRate(rate int) {
 func (c *session) holdDatagram(s *cappedOutput, p packet, now time.Duration) {
 	c.setClock(now)
 	s.datagrams.Add(p, now)
-	c.releaseHeld(s, now, c.kcp.rateCap().DatagramsFirst())
+	c.releaseHeld(s, now, c.kcp.RateCap().DatagramsFirst())
 	c.schedule(now)
 }
 
@@ -73,7 +73,7 @@ func (c *session) holdParity() {
 	o := &c.outgoing
 	if s := c.capped; s != nil && len(o.parity) > 0 {
 		most, now := recovery.MaxHeld, c.host.now()
-		if c.kcp.rateCap().Indebted() {
+		if c.kcp.RateCap().Indebted() {
 			most = 0
 		}
 		for _, p := range o.parity {
@@ -103,12 +103,12 @@ func countParity(packets []packet) (n int) {
 func (c *session) releaseHeld(s *cappedOutput, now time.Duration, datagrams bool) {
 	c.dropDatagrams(s.datagrams.Stale(now))
 	for datagrams && s.datagrams.Len() > 0 {
-		if !c.kcp.rateCap().Pass(len(s.datagrams.First().buf), true, c.kcp.micros()) {
+		if !c.kcp.RateCap().Pass(len(s.datagrams.First().buf), true, c.kcp.Micros()) {
 			return
 		}
 		c.addDatagram(s.datagrams.Take())
 	}
-	for s.parity.Len() > 0 && c.kcp.rateCap().Pass(len(s.parity.First().buf), false, c.kcp.micros()) {
+	for s.parity.Len() > 0 && c.kcp.RateCap().Pass(len(s.parity.First().buf), false, c.kcp.Micros()) {
 		c.outgoing.add(s.parity.Take())
 	}
 }

@@ -157,7 +157,7 @@ func TestMaxRate(t *testing.T) {
 				if name == "CUBIC" || name == "TLS" { // a window that the cap leaves unused does not grow
 					require.Less(t, a.Stats().CongestionWindow, 32)
 					a.mu.Lock()
-					limited := a.session.kcp.inspect().appLimited
+					limited := a.session.kcp.Inspect().AppLimited
 					a.mu.Unlock()
 					require.True(t, limited)
 				}

@@ -68,10 +68,10 @@ func (c *session) encodeReason(code uint64, text string, headers int) []byte {
 	return closing.EncodeReason(code, text, c.leastPMTU()-c.shared.overhead.total-headers)
 }
 
-// signalPayload is the state machine's hook for the payload of signals. The payload of
+// SignalPayload is the state machine's hook for the payload of signals. The payload of
 // CLOSE shows why the application has closed the session, if it has said so and
 // the peer understands it.
-func (c *session) signalPayload(code wire.Code) []byte {
+func (c *session) SignalPayload(code wire.Code) []byte {
 	switch r := c.hs.reasons; {
 	case code == wire.Close && r != nil && c.hs.capabilities&capReason != 0:
 		return r.ours

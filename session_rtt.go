@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/netpath"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/recovery"
@@ -28,7 +29,7 @@ func (c *session) measuredByData(sample, now time.Duration) {
 // only receives knows how often a round trip is.
 func (c *session) prompted(rtt time.Duration) {
 	c.rtt.Prompted(rtt, c.step.inputAt)
-	c.kcp.seedRTT(uint32((rtt + time.Millisecond - 1) / time.Millisecond))
+	c.kcp.SeedRTT(uint32((rtt + time.Millisecond - 1) / time.Millisecond))
 }
 
 // refreshRTT sends a PING with a datagram if the last sample is old: datagrams
@@ -37,7 +38,7 @@ func (c *session) refreshRTT(now time.Duration) {
 	if c.kcp.WaitSend() == 0 && !c.rtt.Recent(now) && c.mayPing(now) {
 		c.noteOutage(now)
 		c.queuePing(now)
-		c.call(c.kcp.sendSignals)
+		c.call(c.kcp.SendSignals)
 	}
 }
 
@@ -61,7 +62,7 @@ func (c *session) mayPing(now time.Duration) bool {
 // queuePing queues a PING that measures the round-trip time. It is not repeated,
 // and nothing else depends on its answer.
 func (c *session) queuePing(now time.Duration) {
-	c.kcp.signalQueue().Add(c.newPing(now))
+	c.kcp.SignalQueue().Add(c.newPing(now))
 	c.queueCount(now)
 }
 
@@ -109,7 +110,7 @@ func (c *session) takeCount(s wire.Signal) {
 	}
 	if c.step.ping.Code != 0 { // it was no challenge
 		c.step.ping, c.step.challenged = wire.Signal{}, false
-		c.kcp.signalQueue().Take(wire.Signal{Code: wire.Token, SN: c.hs.peerToken, TS: c.hs.token})
+		c.kcp.SignalQueue().Take(wire.Signal{Code: wire.Token, SN: c.hs.peerToken, TS: c.hs.token})
 	}
 	sent, missing := l.Answer(c.outgoing.seen() + 1)
 	c.queueAnswer(wire.Signal{Code: wire.Count | wire.Answer, SN: sent, TS: missing})
@@ -177,25 +178,25 @@ func (c *session) measure(call *pingCall, why error) (waits bool, err error) {
 		call.next = now + call.wait
 		c.setClock(now)
 		c.queuePing(now)
-		c.call(c.kcp.sendSignals)
+		c.call(c.kcp.SendSignals)
 	}
 	return true, nil
 }
 
 // flushCall is a call of Flush.
 type flushCall struct {
-	end *seq // of what was written before; nil: it has not begun
+	end *machine.Seq // of what was written before; nil: it has not begun
 }
 
 // delivered reports whether all has arrived that was written before a call of Flush. If
 // it may still, the call waits, unless why is an error, which it fails with.
 func (c *session) delivered(call *flushCall, why error) (bool, error) {
 	if call.end == nil {
-		call.end = c.measures().flushes.Begin(c.kcp.position().end)
+		call.end = c.measures().flushes.Begin(c.kcp.Position().End)
 	}
 	// What the peer has not taken before its CLOSE is out of the queue, too.
 	discarded := c.closing.Read == closing.ReadClosed && c.closing.Undelivered()
-	if !discarded && (!c.kcp.position().acked.Before(*call.end) || c.kcp.WaitSend() == 0) {
+	if !discarded && (!c.kcp.Position().Acked.Before(*call.end) || c.kcp.WaitSend() == 0) {
 		return true, nil
 	}
 	if err := cmp.Or(c.cannotDeliver(), why); err != nil {
@@ -233,5 +234,5 @@ type measurement struct {
 // flushDelivers reports whether calls of Flush are to be woken.
 func (c *session) flushDelivers() bool {
 	w := c.measurement()
-	return w != nil && w.flushes.Delivers(c.kcp.position().acked)
+	return w != nil && w.flushes.Delivers(c.kcp.Position().Acked)
 }

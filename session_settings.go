@@ -7,6 +7,7 @@ import (
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/wire"
@@ -91,7 +92,7 @@ type change struct {
 	of      setting
 	n, m    int
 	on      bool
-	machine machineSettings
+	machine machine.Settings
 	control func() congestion.Control
 	first   congestion.Control
 	wait    time.Duration
@@ -122,33 +123,33 @@ func (c *session) change(to *change) {
 		c.ownSettings().mtu = to.n
 		c.plpmtu.Restart()
 		c.outgoing.dropProbe()
-		c.kcp.configure(machineSettings{mtu: c.firstMTU() - c.shared.overhead.total})
+		c.kcp.Configure(machine.Settings{MTU: c.firstMTU() - c.shared.overhead.total})
 		if c.hs.capabilities&capPMTU != 0 {
 			c.enablePieces()
 		}
 		c.schedule(c.host.now())
 	case ofWindow:
 		c.in.fixedWindow = c.in.fixedWindow || to.m != 0
-		c.kcp.configure(machineSettings{sendWindow: to.n, receiveWindow: to.m})
+		c.kcp.Configure(machine.Settings{SendWindow: to.n, ReceiveWindow: to.m})
 		if c.waiting().any {
 			c.step.left.ready |= readers // a message that the old window could not hold
 		}
 		c.step.left.ready |= writers
 		c.push() // what the new windows allow, or a window update
 	case ofTuning:
-		c.kcp.configure(to.machine)
+		c.kcp.Configure(to.machine)
 	case ofCongestion:
 		c.ownSettings().congestion = to.control
 		c.call(func() { c.kcp.SetCongestionControl(to.first) })
 		c.push()
 	case ofMessages:
-		data := streamData
+		data := machine.StreamData
 		if to.on {
-			data = messageData
+			data = machine.MessageData
 		}
 		if to.on != c.messageMode() {
 			c.ownSettings().messageMode = to.on
-			c.kcp.configure(machineSettings{data: data})
+			c.kcp.Configure(machine.Settings{Data: data})
 		}
 	case ofWriteBuffer:
 		c.ownSettings().writeBuffer = to.n
@@ -188,7 +189,7 @@ func (c *session) writeBuffer() int {
 	if c.shared.fixedWriteBuffer {
 		return c.shared.config.WriteBuffer
 	}
-	size := writeBufferFor(c.kcp.sender().flying())
+	size := writeBufferFor(c.kcp.Sender().Flying())
 	if all := c.shared.load.written.Load(); all > writePressure {
 		size = c.scarceWriteBuffer(all)
 	}
@@ -228,30 +229,30 @@ func (c *session) newCongestionControl() congestion.Control {
 
 // apply configures a session's state machine, which is new. The settings have passed
 // Validate.
-func (c *Config) apply(k *KCP) {
+func (c *Config) apply(k *machine.KCP) {
 	// While the peer is silent it must be asked several times within
 	// PeerTimeout, or its silence would mean nothing.
 	longest := sessionMaxRTO
 	if c.PeerTimeout > 0 {
 		longest = max(min(longest, c.PeerTimeout/4), time.Millisecond)
 	}
-	limit, data := c.FastResendLimit, streamData
+	limit, data := c.FastResendLimit, machine.StreamData
 	if limit == 0 {
 		limit = -1
 	}
 	if c.MessageMode {
-		data = messageData
+		data = machine.MessageData
 	}
-	k.configure(machineSettings{
-		mtu:        c.MTU - c.overhead().total,
-		sendWindow: c.SendWindow, receiveWindow: c.ReceiveWindow,
-		noDelay:    c.NoDelay,
-		minRTO:     int(c.MinRTO.Milliseconds()),
-		interval:   int(c.Interval.Milliseconds()),
-		fastResend: c.FastResend, fastResendLimit: limit,
-		deadLink:   c.DeadLink,
-		data:       data,
-		extensions: sessionExtensions(uint32(longest.Milliseconds()), uint32(c.Redundancy*100)),
+	k.Configure(machine.Settings{
+		MTU:        c.MTU - c.overhead().total,
+		SendWindow: c.SendWindow, ReceiveWindow: c.ReceiveWindow,
+		NoDelay:    machine.NoDelay(c.NoDelay),
+		MinRTO:     int(c.MinRTO.Milliseconds()),
+		Interval:   int(c.Interval.Milliseconds()),
+		FastResend: c.FastResend, FastResendLimit: limit,
+		DeadLink:   c.DeadLink,
+		Data:       data,
+		Extensions: machine.SessionExtensions(uint32(longest.Milliseconds()), uint32(c.Redundancy*100)),
 	})
 	k.SetCongestionControl(c.CongestionControl())
 }

@@ -4,16 +4,17 @@ import (
 	"cmp"
 
 	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/wire"
 )
 
-// onSignal is the state machine's hook for signals. It reports true if s is not from
+// OnSignal is the state machine's hook for signals. It reports true if s is not from
 // within the session: una and wnd of its segment are then ignored, and its packet is
 // not a sign of life. It may queue signals and call what else port.go permits to hooks.
 // payload is what the segment carries, and valid only during the call.
-func (c *session) onSignal(s wire.Signal, payload []byte) bool {
+func (c *session) OnSignal(s wire.Signal, payload []byte) bool {
 	if l := &c.hs; l.Role >= opening.Dialled && l.Peer == opening.Legacy { // too many of its answers were lost
 		l.Peer = opening.Unknown
 		l.Restart(c.step.inputAt)
@@ -35,7 +36,7 @@ func (c *session) takeSignal(s wire.Signal) (outside bool) {
 	switch s.Code {
 	case wire.Info:
 		c.onInfo(s)
-		if c.kcp.signalQueue().Last().Code == wire.Hello|wire.Answer {
+		if c.kcp.SignalQueue().Last().Code == wire.Hello|wire.Answer {
 			c.queueAnswer(c.infoSignal()) // one INFO for one: the answer is not larger than HELLO and INFO
 		}
 	case wire.Cookie, wire.Reset, wire.Abort:
@@ -53,7 +54,7 @@ func (c *session) takeSignal(s wire.Signal) (outside bool) {
 // queueAnswer queues a for the next flush. It drops a if that is the last signal
 // queued, so repeated requests get one answer, or if maxSignals are queued.
 func (c *session) queueAnswer(a wire.Signal) {
-	c.kcp.signalQueue().AddOnce(a, wire.MaxSignals)
+	c.kcp.SignalQueue().AddOnce(a, wire.MaxSignals)
 }
 
 // takeRequest is takeSignal for a signal that asks for an answer.
@@ -77,7 +78,7 @@ func (c *session) takeRequest(s wire.Signal) (outside bool) {
 		if c.offer() { // else the peer repeats CONFIRM
 			c.addressValidated()
 			l.Confirmed = true
-			c.kcp.enable(featureInformed)
+			c.kcp.Enable(machine.FeatureInformed)
 			c.queueAnswer(s.Answer())
 			c.queueAnswer(c.infoSignal())
 			c.tellResetKey()
@@ -139,7 +140,7 @@ func (c *session) takeAnswer(s wire.Signal) (outside bool) {
 			l.Unanswered &^= opening.Hello
 			l.Peer, l.peerToken, l.Of(opening.Finish).Signal.TS = opening.Welcomed, s.SN, s.SN
 			c.hs.greeted.Store(true)
-			c.kcp.enable(featureInformed)
+			c.kcp.Enable(machine.FeatureInformed)
 			c.number(true)
 			l.Start(opening.Confirm, wire.Signal{Code: wire.Confirm, SN: l.peerToken, TS: l.token}, c.step.inputAt, c.requestWait())
 		}
@@ -155,7 +156,7 @@ func (c *session) takeAnswer(s wire.Signal) (outside bool) {
 		if l.Unanswered&opening.Finish != 0 && s == l.Of(opening.Finish).Signal.Answer() {
 			l.Unanswered &^= opening.Finish
 			c.closing.Answer()
-		} else if s == (wire.Signal{Code: wire.Fin | wire.Answer, SN: uint32(c.kcp.position().end), TS: l.peerToken}) {
+		} else if s == (wire.Signal{Code: wire.Fin | wire.Answer, SN: uint32(c.kcp.Position().End), TS: l.peerToken}) {
 			c.closing.AnswerFin()
 		}
 	case wire.Ping | wire.Answer:
@@ -227,7 +228,7 @@ func (c *session) takeHello(s wire.Signal) bool {
 	}
 	l.peerToken, l.Peer = s.TS, max(l.Peer, opening.Extended)
 	c.hs.greeted.Store(true)
-	c.kcp.validation().AcknowledgeAtOnce()
+	c.kcp.Validation().AcknowledgeAtOnce()
 	c.number(false)
 	return true
 }
@@ -270,7 +271,7 @@ func (c *session) number(sends bool) {
 func (c *session) repeatByCipher(s wire.Signal) {
 	head, tail := c.shared.outside.Overhead()
 	p := c.shared.packet(head + wire.HeaderSize + tail)
-	s.Encode(c.kcp.answerHeader(), p.buf[head:])
+	s.Encode(c.kcp.AnswerHeader(), p.buf[head:])
 	if p.ready = c.shared.outside.Seal(p.buf, nil) == nil; p.ready {
 		c.outgoing.add(p)
 	}

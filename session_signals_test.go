@@ -100,7 +100,7 @@ func TestOnlyExtendedPeersWaitForACKs(t *testing.T) {
 		a, b, l := w.pair(nil, nil)
 		for _, c := range []*Conn{a, b, newConn(l.ep, sessionKey{}, nil, false)} {
 			c.mu.Lock()
-			require.Equal(t, c == a || c == b, c.session.kcp.inspect().extensions.AwaitReplies)
+			require.Equal(t, c == a || c == b, c.session.kcp.Inspect().Extensions.AwaitReplies)
 			c.mu.Unlock()
 		}
 	})
@@ -114,7 +114,7 @@ func TestForgedCloseReasons(t *testing.T) {
 		b.mu.Lock()
 		defer func() { _ = a.Abort() }()
 		defer b.mu.Unlock()
-		token, next := b.session.hs.token, b.session.kcp.position().received
+		token, next := b.session.hs.token, b.session.kcp.Position().Received
 		forge := func(token uint32, payload []byte) {
 			p := make([]byte, wire.HeaderSize+len(payload))
 			wire.Signal{Code: wire.Close, SN: uint32(next), TS: token}.Encode(wire.Header{Conv: b.Conv(), Wnd: 128}, p)

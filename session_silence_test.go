@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/internal/wire"
@@ -40,7 +41,7 @@ func TestWhatWaitsIsNoSilence(t *testing.T) {
 		"zero window": {config: Config{WriteBuffer: 4096}, open: func(t *testing.T, a, b *Conn) (net.Conn, net.Conn) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			b.session.kcp.configure(machineSettings{receiveWindow: 2})
+			b.session.kcp.Configure(machine.Settings{ReceiveWindow: 2})
 			return a, b
 		}, pause: 30 * time.Second},
 	} {

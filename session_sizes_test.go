@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/internal/wire"
@@ -243,9 +244,9 @@ func (w *world) takingPeer(addr string, conv uint32, say []byte, n int, got chan
 	pc, err := w.net.Listen(addr)
 	require.NoError(w.t, err)
 	start, to := time.Now(), net.Addr(udpAddr(serverAddr))
-	var k *KCP
+	var k *machine.KCP
 	begin := func(conv uint32) {
-		k = New(conv, func(packet []byte) { _, _ = pc.WriteTo(packet, to) })
+		k = machine.New(conv, func(packet []byte) { _, _ = pc.WriteTo(packet, to) })
 		if n > 0 {
 			k.SetStream(true)
 			_ = k.SetWindow(1024, 1024)
@@ -378,7 +379,7 @@ func TestPathMTUAndSizes(t *testing.T) {
 	inWorld(t, 1, path(1472), func(t *testing.T, w *world) {
 		cfg := &Config{MessageMode: true, MaxMTU: 1472, MTU: 1300}
 		a, b, _ := w.pair(cfg, cfg)
-		longest := maxFragments * (1300 - wire.HeaderSize)
+		longest := machine.MaxFragments * (1300 - wire.HeaderSize)
 		write := func(n int) error {
 			want := content(uint64(n), n)
 			if err := a.WriteMessage(want); err != nil {
@@ -409,7 +410,7 @@ func TestPathMTUAndSizes(t *testing.T) {
 		require.ErrorIs(t, err, ErrDatagramTooLarge)
 		require.ErrorContains(t, err, fmt.Sprintf("kcp: datagram of %d bytes is larger than %d, what fits into a packet of 1200 bytes", 1472-datagramHeader, a.MaxDatagramSize()))
 		require.NoError(t, write(longest))
-		longest = maxFragments * (1472 - wire.HeaderSize) // as was possible in between
+		longest = machine.MaxFragments * (1472 - wire.HeaderSize) // as was possible in between
 		require.Equal(t, longest, a.MaxMessageSize())
 		require.NoError(t, write(longest))
 		require.ErrorIs(t, write(longest+1), ErrMessageTooLarge)

@@ -53,7 +53,7 @@ type arrivals struct {
 
 // waiting returns what of the peer's waits for the application.
 func (c *session) waiting() arrivals {
-	a := arrivals{data: c.kcp.receiver().readable(), all: c.allReceived(), datagrams: c.in.datagrams.Len()}
+	a := arrivals{data: c.kcp.Receiver().Readable(), all: c.allReceived(), datagrams: c.in.datagrams.Len()}
 	a.any = a.data || c.closing.Read != closing.ReadOpen
 	a.eof = a.all && c.closing.Phase < closing.Lingering && c.closing.Read != closing.ReadClosed
 	if c.streams != nil {

@@ -16,7 +16,7 @@ import (
 
 // stats returns a snapshot.
 func (c *session) stats() ConnStats {
-	k, now := c.kcp.snapshot(), c.host.now()
+	k, now := c.kcp.Snapshot(), c.host.now()
 	c.rtt.Ask(now)
 	var t SessionTotals
 	limit, open := c.addTo(&t), 0
@@ -25,26 +25,26 @@ func (c *session) stats() ConnStats {
 		open = c.streams.Len()
 	}
 	s := ConnStats{
-		Counters:         *c.kcp.counts(),
+		Counters:         *c.kcp.Counts(),
 		LimitedBy:        limit,
 		Limited:          t.Limited,
 		Dropped:          t.Dropped,
-		RTT:              c.rtt.Current(k.srtt),
+		RTT:              c.rtt.Current(k.SRTT),
 		RTTMin:           c.rtt.Least(),
 		RTTAge:           c.rtt.Age(now),
 		Jitter:           time.Duration(c.rtt.Jitter) * time.Microsecond,
 		Silence:          c.live.Silence(now, liveness.Lost),
-		RTTVar:           time.Duration(k.rttvar) * time.Millisecond,
-		RTO:              time.Duration(k.rto) * time.Millisecond,
-		InFlight:         k.inFlight,
-		Queued:           k.queued,
-		WriteBuffered:    c.kcp.load().bytes,
-		WriteBufferUsed:  c.kcp.load().used,
-		ReadBuffered:     k.readable,
-		RemoteWindow:     k.window,
-		RemoteUnread:     k.unread,
+		RTTVar:           time.Duration(k.RTTVar) * time.Millisecond,
+		RTO:              time.Duration(k.RTO) * time.Millisecond,
+		InFlight:         k.InFlight,
+		Queued:           k.Queued,
+		WriteBuffered:    c.kcp.Load().Bytes,
+		WriteBufferUsed:  c.kcp.Load().Used,
+		ReadBuffered:     k.Readable,
+		RemoteWindow:     k.Window,
+		RemoteUnread:     k.Unread,
 		Held:             c.held(),
-		CongestionWindow: k.congestionWindow,
+		CongestionWindow: k.CongestionWindow,
 		MaxRate:          c.maxRate(),
 		Streams:          open,
 		Moves:            int(t.Moves),
@@ -71,7 +71,7 @@ type sessionReport struct {
 func (c *session) report() sessionReport {
 	r := sessionReport{
 		err: c.closing.err, undelivered: c.closing.Undelivered(), mtu: c.mtu(),
-		age: c.host.now() - c.hs.born, rtt: time.Duration(c.kcp.snapshot().srtt) * time.Millisecond,
+		age: c.host.now() - c.hs.born, rtt: time.Duration(c.kcp.Snapshot().SRTT) * time.Millisecond,
 	}
 	c.addTo(&r.SessionTotals)
 	return r
@@ -81,12 +81,12 @@ func (c *session) report() sessionReport {
 func (c *session) startLimits(now time.Duration) {
 	if l := &c.hs; !l.securing && !l.unvalidated.Load() && (l.Reached || l.Role < opening.Dialled) {
 		l.took = uint32(min(max((now-l.born).Milliseconds(), 1), math.MaxUint32))
-		c.limitedBy(c.kcp.snapshot().limit)
+		c.LimitedBy(c.kcp.Snapshot().Limit)
 	}
 }
 
-// limitedBy is the machine's hook for what limits it from now on.
-func (c *session) limitedBy(l stats.Limit) {
+// LimitedBy is the machine's hook for what limits it from now on.
+func (c *session) LimitedBy(l stats.Limit) {
 	if c.hs.took > 0 && (c.limits != nil || l != stats.LimitApplication) {
 		c.limits = c.limitClock()
 		c.limits.Change(l, c.host.now())
@@ -123,7 +123,7 @@ func (c *session) fecStats() (s FECStats) {
 func (c *session) addTo(t *SessionTotals) stats.Limit {
 	now := c.host.now()
 	c.noteOutage(now)
-	t.Counters.Add(c.kcp.counts())
+	t.Counters.Add(c.kcp.Counts())
 	if c.rare != nil {
 		t.Dropped.Add(&c.rare.dropped)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/streams"
 )
 
@@ -30,7 +31,7 @@ func badData(change func(h *streams.Header), n int) []byte {
 }
 
 // badMessage returns a whole message of stream 1.
-func badMessage(mid seq) []byte { return badData(func(h *streams.Header) { h.MID = mid }, 1) }
+func badMessage(mid machine.Seq) []byte { return badData(func(h *streams.Header) { h.MID = mid }, 1) }
 
 // badPart returns a fragment of message 1 of stream 1.
 func badPart(fsn uint32, end bool) []byte {
@@ -43,14 +44,14 @@ func badControl(h streams.Header) []byte {
 	return h.Append(nil)
 }
 
-func badFin(n seq) []byte { return badControl(streams.Header{Kind: streams.Fin, MID: n}) }
+func badFin(n machine.Seq) []byte { return badControl(streams.Header{Kind: streams.Fin, MID: n}) }
 
-func badAbandon(mid seq, size uint16) []byte {
+func badAbandon(mid machine.Seq, size uint16) []byte {
 	return badControl(streams.Header{Kind: streams.Abandon, MID: mid, Size: size})
 }
 
 // badAbandonAll returns an ABANDON of all messages up to mid.
-func badAbandonAll(mid seq) []byte {
+func badAbandonAll(mid machine.Seq) []byte {
 	return badControl(streams.Header{Kind: streams.Abandon, End: true, MID: mid, Size: streams.NoSegment})
 }
 
@@ -59,7 +60,7 @@ func badAbandonAll(mid seq) []byte {
 func badCredit(n int, parts bool) (all [][]byte) {
 	for i := range n {
 		all = append(all, badData(func(h *streams.Header) {
-			if h.MID = seq(i); parts {
+			if h.MID = machine.Seq(i); parts {
 				h.MID, h.Part, h.End, h.FSN = 0, true, false, uint32(i)
 			}
 		}, streams.InitialCredit/64-streams.SegmentCost))
@@ -71,11 +72,11 @@ func badCredit(n int, parts bool) (all [][]byte) {
 // before, and with their DATA that, too.
 func badAbandons(n int, data bool) (all [][]byte) {
 	for i := range n {
-		all = append(all, badAbandon(seq(i+1), streams.NoSegment))
+		all = append(all, badAbandon(machine.Seq(i+1), streams.NoSegment))
 	}
 	for i := range n {
 		if data {
-			all = append(all, badData(func(h *streams.Header) { h.MID, h.Part, h.End = seq(i+1), true, false }, 0))
+			all = append(all, badData(func(h *streams.Header) { h.MID, h.Part, h.End = machine.Seq(i+1), true, false }, 0))
 		}
 	}
 	return all
@@ -229,9 +230,9 @@ func (tc *badStreamCase) checkReset(t *testing.T, s, r *Stream) {
 func (c *Conn) sendRaw(payload []byte) {
 	c.mu.Lock()
 	defer c.unlock()
-	buf := c.session.kcp.newBuffer(len(payload))
+	buf := c.session.kcp.NewBuffer(len(payload))
 	copy(buf[len(buf)-len(payload):], payload)
-	c.session.kcp.queueStream(new(streams.Tag), buf)
+	c.session.kcp.QueueStream(new(streams.Tag), buf)
 	c.session.streamTable() // which hears of the acknowledgement
 	c.session.push()
 }

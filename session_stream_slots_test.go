@@ -8,6 +8,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/wire"
@@ -34,7 +35,7 @@ var hostileEnds = map[string]struct{ end, work func(s *Stream) }{
 	},
 	"CloseWrite, CancelRead": {func(s *Stream) { _ = s.CloseWrite(); _ = s.CancelRead(0) }, func(s *Stream) { _, _ = io.ReadAll(s) }},
 	"against the rules": {func(s *Stream) {
-		for _, n := range []seq{5, 6} {
+		for _, n := range []machine.Seq{5, 6} {
 			s.conn.sendRaw((&streams.Header{ID: s.ID(), Opens: true, Kind: streams.Fin, MID: n}).Append(nil))
 		}
 	}, func(s *Stream) { _, _ = io.ReadAll(s) }},
@@ -112,7 +113,7 @@ func TestShownCreditIsBelievedWithinLimits(t *testing.T) {
 		inWorld(t, 5, clean, func(t *testing.T, w *world) {
 			a, b, _ := w.pair(&tc.config, nil)
 			s, _ := streamPair(t, a, b, nil)
-			for _, limit := range []seq{1 << 30, 1<<31 - 1, 1<<31 + 65535, 1<<32 - 1} {
+			for _, limit := range []machine.Seq{1 << 30, 1<<31 - 1, 1<<31 + 65535, 1<<32 - 1} {
 				b.sendRaw((&streams.Header{ID: s.ID(), Kind: streams.Credit, Limit: limit}).Append(nil))
 				time.Sleep(time.Second)
 				require.LessOrEqual(t, s.MaxMessageSize(), tc.most)
@@ -182,9 +183,9 @@ func TestStreamWriteBuffersAreBounded(t *testing.T) {
 			w.net.Cut("10.0.0.1", "10.0.0.2")
 			time.Sleep(time.Second)
 			a.mu.Lock()
-			at := a.session.kcp.position()
+			at := a.session.kcp.Position()
 			shut := make([]byte, wire.HeaderSize) // as the peer has said last
-			(&wire.Header{Conv: a.Conv(), Cmd: wire.CmdWins, Una: at.acked}).Encode(shut)
+			(&wire.Header{Conv: a.Conv(), Cmd: wire.CmdWins, Una: at.Acked}).Encode(shut)
 			require.NoError(t, a.session.kcp.Input(shut))
 			a.mu.Unlock()
 			all, size, others := &a.ep.load.written, defaultWriteBuffer, int64(0)

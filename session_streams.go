@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/wire"
@@ -61,24 +62,24 @@ func (c *session) streamTable() *sessionStreams {
 // startStreams tells the machine that there are streams. What the session itself writes
 // waits for none of their losses, if the peer can do so.
 func (c *session) startStreams() {
-	f := featureStreams
-	if c.takesStreams() && c.hs.capabilities&capOwnOrder != 0 {
-		f |= featureOrder
+	f := machine.FeatureStreams
+	if c.TakesStreams() && c.hs.capabilities&capOwnOrder != 0 {
+		f |= machine.FeatureOrder
 	}
-	c.kcp.enable(f)
+	c.kcp.Enable(f)
 }
 
 // streamHost is a session as the streams.Host.
 type streamHost session
 
-func (h *streamHost) NewSegment(n int) []byte { return h.kcp.newBuffer(n) }
-func (h *streamHost) FreeSegment(buf []byte)  { h.kcp.segmentBuffers().Put(buf) }
+func (h *streamHost) NewSegment(n int) []byte { return h.kcp.NewBuffer(n) }
+func (h *streamHost) FreeSegment(buf []byte)  { h.kcp.SegmentBuffers().Put(buf) }
 func (h *streamHost) GrowSegment(buf []byte, n int) []byte {
-	return h.kcp.segmentBuffers().Grow(buf, n)
+	return h.kcp.SegmentBuffers().Grow(buf, n)
 }
 
-func (h *streamHost) SegmentPayload() int { return h.kcp.packetSize() - wire.HeaderSize }
-func (h *streamHost) Now() int64          { return h.kcp.micros() }
+func (h *streamHost) SegmentPayload() int { return h.kcp.PacketSize() - wire.HeaderSize }
+func (h *streamHost) Now() int64          { return h.kcp.Micros() }
 func (h *streamHost) MemoryIsShort() bool { return h.shared.overMemoryLimit() }
 
 func (h *streamHost) RoundTrip() (last, rtt time.Duration) {
@@ -129,10 +130,10 @@ func (h *streamHost) Fail(a *streams.Awaiting, f streams.Failure) { (*session)(h
 // PeerLimit returns what the peer's INFO says.
 func (h *streamHost) PeerLimit() int { return int(h.hs.capabilities >> capLimitShift) }
 
-// takesStreams reports whether this end has told its peer that it takes stream
+// TakesStreams reports whether this end has told its peer that it takes stream
 // segments, and knows which end opens which streams. Until then the machine
 // drops and does not acknowledge them, so that the peer sends them again.
-func (c *session) takesStreams() bool {
+func (c *session) TakesStreams() bool {
 	return c.hs.Peer >= opening.Extended && c.hs.tokensKnown() && c.shared.config.MaxStreams > 0
 }
 
@@ -145,43 +146,45 @@ func (l *handshakeState) tokensKnown() bool {
 	return l.Role < opening.Dialled || l.Peer == opening.Welcomed || l.Of(opening.Hello).Signal.Code == 0
 }
 
-// onStream is the state machine's hook for stream segments. Once the session closes,
+// OnStream is the state machine's hook for stream segments. Once the session closes,
 // the peer does not wait for them.
-func (c *session) onStream(payload []byte) {
+func (c *session) OnStream(payload []byte) {
 	if c.closing.Phase < closing.Lingering {
 		c.streamTable().Input(payload, c.closing.Caller != closing.Uses)
 	}
 }
 
-// streamsWait is the machine's hook for what waits. Nothing may follow CLOSE.
-func (c *session) streamsWait() (w streams.Waiting) {
+// StreamsWait is the machine's hook for what waits. Nothing may follow CLOSE.
+func (c *session) StreamsWait() (w streams.Waiting) {
 	if c.streams != nil && c.closing.Phase < closing.Lingering {
 		w = c.streams.Waits()
 	}
 	return w
 }
 
-// pull is the machine's hook for the segment that is sent next. After FIN, whose
+// Pull is the machine's hook for the segment that is sent next. After FIN, whose
 // final is known to the peer, nothing may come between what the session itself
 // has still to send.
-func (c *session) pull(plain bool) (t *streams.Tag, buf []byte, ok bool) {
+func (c *session) Pull(plain bool) (t *streams.Tag, buf []byte, ok bool) {
 	if plain && c.closing.Write != closing.WriteOpen || c.closing.Phase >= closing.Lingering {
 		return nil, nil, false
 	}
 	c.streams.openAt = 0
 	if t, buf, ok = c.streams.Pull(plain); ok && c.rare != nil && c.rare.measure != nil {
-		c.rare.measure.flushes.Overtaken(c.kcp.position().sent)
+		c.rare.measure.flushes.Overtaken(c.kcp.Position().Sent)
 	}
 	return t, buf, ok
 }
 
-// abandonedUpTo is the machine's hook for how far the messages of a stream are
+// AbandonedUpTo is the machine's hook for how far the messages of a stream are
 // delivered or given up.
-func (c *session) abandonedUpTo(t *streams.Tag) (mid seq, ok bool) { return c.streams.AbandonedUpTo(t) }
+func (c *session) AbandonedUpTo(t *streams.Tag) (mid machine.Seq, ok bool) {
+	return c.streams.AbandonedUpTo(t)
+}
 
-// segmentAcked is the machine's hook for a segment with a tag that was
+// SegmentAcked is the machine's hook for a segment with a tag that was
 // acknowledged.
-func (c *session) segmentAcked(t *streams.Tag) {
+func (c *session) SegmentAcked(t *streams.Tag) {
 	if t.OfSession {
 		c.messageAcked(t)
 	} else {
@@ -189,8 +192,8 @@ func (c *session) segmentAcked(t *streams.Tag) {
 	}
 }
 
-// abandonedMessage is the machine's hook for a message that is given up.
-func (c *session) abandonedMessage(t *streams.Tag) {
+// AbandonedMessage is the machine's hook for a message that is given up.
+func (c *session) AbandonedMessage(t *streams.Tag) {
 	if t.OfSession {
 		c.messageAbandoned(t)
 	} else {
@@ -263,7 +266,7 @@ func (c *session) closeStreams(now time.Duration, whole bool) bool {
 	if t.Drained() {
 		return false
 	}
-	c.closing.Flush(now, c.kcp.position().acked)
+	c.closing.Flush(now, c.kcp.Position().Acked)
 	return true
 }
 
@@ -274,8 +277,8 @@ func (c *session) undelivered() bool {
 	if c.streams != nil && c.streams.Owes() {
 		return true
 	}
-	l := c.kcp.load()
-	return l.segments > l.streamSegments && l.segments > l.streamSegments+c.segmentsGivenUp()
+	l := c.kcp.Load()
+	return l.Segments > l.StreamSegments && l.Segments > l.StreamSegments+c.segmentsGivenUp()
 }
 
 // advanceClose goes on with Close once streams have nothing more to send, or have
@@ -285,7 +288,7 @@ func (c *session) advanceClose(now time.Duration) {
 	if c.closing.Phase != closing.Flushing {
 		return
 	}
-	c.closing.Progress(now, c.kcp.position().acked, false)
+	c.closing.Progress(now, c.kcp.Position().Acked, false)
 	c.purgeStreams(now)
 	switch {
 	case t.Failed() || t.Drained():
@@ -328,7 +331,7 @@ func (c *session) purgeStreams(now time.Duration) {
 // written by the session itself.
 func (c *session) roomBesideStreams(room int) int {
 	if c.streams.Len() > 0 {
-		room = min(room, bulkAhead-c.kcp.load().unsent*(c.kcp.packetSize()-wire.HeaderSize+writeCostPerSegment))
+		room = min(room, bulkAhead-c.kcp.Load().Unsent*(c.kcp.PacketSize()-wire.HeaderSize+machine.WriteCostPerSegment))
 	}
 	return room
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/congestion"
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
@@ -246,7 +247,7 @@ func TestZeroWindowProbes(t *testing.T) {
 	long(t)
 	for _, limit := range []time.Duration{5 * time.Second, time.Second} {
 		inWorld(t, 2, clean, func(t *testing.T, w *world) {
-			a, b, _ := w.pair(&Config{PeerTimeout: 4 * limit, KeepAlive: -1}, &Config{ReceiveWindow: minRcvWnd, KeepAlive: -1})
+			a, b, _ := w.pair(&Config{PeerTimeout: 4 * limit, KeepAlive: -1}, &Config{ReceiveWindow: machine.MinRcvWnd, KeepAlive: -1})
 			closed := make(chan time.Time, 1) // when the window of zero arrives
 			var mu sync.Mutex
 			var probes []time.Time
@@ -300,10 +301,10 @@ func TestIdleSessionCostsNothing(t *testing.T) {
 		for _, c := range []*Conn{a, b} {
 			c.mu.Lock()
 			require.Zero(t, c.session.timers.wakeAt)
-			inside := c.session.kcp.inspect()
-			require.Zero(t, inside.send+inside.recv)
+			inside := c.session.kcp.Inspect()
+			require.Zero(t, inside.Send+inside.Recv)
 			require.Nil(t, c.session.outgoing.outbox)
-			require.False(t, inside.samples)
+			require.False(t, inside.Samples)
 			c.mu.Unlock()
 			require.True(t, c.ep.wakes.Idle())
 		}
@@ -384,14 +385,14 @@ func TestSettingsTakeEffect(t *testing.T) {
 			CongestionControl: congestion.NewNone, MessageMode: true, Redundancy: 0.5,
 		}
 		a, _, _ := w.pair(cfg, nil)
-		k := a.session.kcp.inspect()
-		require.EqualValues(t, 50, k.extensions.Redundancy)
-		k.extensions = Extensions{}
-		require.Equal(t, machineSettings{
-			mtu: 600, sendWindow: 77, receiveWindow: 333, noDelay: NoDelayTurbo,
-			minRTO: 55, interval: 20, fastResend: 4, fastResendLimit: 9, deadLink: 3, data: messageData,
-		}, k.machineSettings)
-		require.IsType(t, congestion.NewNone(), k.control)
+		k := a.session.kcp.Inspect()
+		require.EqualValues(t, 50, k.Extensions.Redundancy)
+		k.Extensions = machine.Extensions{}
+		require.Equal(t, machine.Settings{
+			MTU: 600, SendWindow: 77, ReceiveWindow: 333, NoDelay: machine.NoDelayTurbo,
+			MinRTO: 55, Interval: 20, FastResend: 4, FastResendLimit: 9, DeadLink: 3, Data: machine.MessageData,
+		}, k.Settings)
+		require.IsType(t, congestion.NewNone(), k.Control)
 	})
 }
 
@@ -415,7 +416,7 @@ func TestOtherNetworksAreRefused(t *testing.T) {
 
 // What is nil and cannot be does harm where it is given, and not at the first packet.
 func TestNilIsFoundWhereItIsGiven(t *testing.T) {
-	require.PanicsWithValue(t, "kcp: New: nil output", func() { New(1, nil) })
+	require.PanicsWithValue(t, "kcp: New: nil output", func() { machine.New(1, nil) })
 	g := NewGroup()
 	for _, err := range []error{g.Handle(nil), g.Serve(t.Context(), nil)} {
 		require.ErrorIs(t, err, errNoHandler)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/liveness"
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/recovery"
@@ -48,12 +49,12 @@ func (c *session) schedule(now time.Duration) {
 	if at, ok := c.kcp.NextFlush(); ok && !c.hs.securing {
 		// The state machine's clock counts whole milliseconds, so at is reached
 		// when its millisecond begins.
-		wait := time.Duration(seq(at).Diff(c.clock(now)))
+		wait := time.Duration(machine.Seq(at).Diff(c.clock(now)))
 		sooner(now.Truncate(time.Millisecond) + wait*time.Millisecond)
 	}
 	if s := c.capped; s != nil && !c.hs.securing {
-		held := c.kcp.rateCap()
-		if wait := held.Wait(c.kcp.micros()); s.waiting() > 0 || wait > 0 && held.Blocked() {
+		held := c.kcp.RateCap()
+		if wait := held.Wait(c.kcp.Micros()); s.waiting() > 0 || wait > 0 && held.Blocked() {
 			sooner(now + recovery.WakeAfter(s.rate, wait))
 		}
 	}
@@ -214,18 +215,18 @@ func (c *session) flush(now time.Duration) {
 		return
 	}
 	c.setClock(now)
-	if c.kcp.sender().timeoutDue(c.clock(now)) || c.timers.heldSince != 0 {
+	if c.kcp.Sender().TimeoutDue(c.clock(now)) || c.timers.heldSince != 0 {
 		c.holdTimeouts(now)
 	}
-	asked := asking(c.kcp.counts())
+	asked := asking(c.kcp.Counts())
 	if s := c.capped; s != nil {
-		c.releaseHeld(s, now, c.kcp.rateCap().DatagramsFirst())
+		c.releaseHeld(s, now, c.kcp.RateCap().DatagramsFirst())
 		c.kcp.Flush()
 		c.releaseHeld(s, now, true)
 	} else {
 		c.kcp.Flush()
 	}
-	if asking(c.kcp.counts()) != asked {
+	if asking(c.kcp.Counts()) != asked {
 		c.live.Asked(now)
 	}
 	if c.timers.compactAt == 0 || c.live.Silence(now, liveness.Idle) < compactAfter { // not if it only repeats
@@ -246,12 +247,12 @@ const (
 // among that, and to retransmit would be spurious.
 func (c *session) holdTimeouts(now time.Duration) {
 	t, shard := &c.timers, int(c.path.shard)
-	ms, due := max(clock(now), 1), c.kcp.sender().timeoutDue(c.clock(now))
+	ms, due := max(clock(now), 1), c.kcp.Sender().TimeoutDue(c.clock(now))
 	if due && t.heldSince == 0 {
 		t.heldSince, t.heldFor = ms, c.host.arrived(shard)
 	}
 	hold := due && c.waited(now) < mostHold && c.host.unread(shard, t.heldFor)
-	c.kcp.sender().holdTimeouts(hold)
+	c.kcp.Sender().HoldTimeouts(hold)
 	if !hold {
 		t.heldSince = 0
 	}
@@ -260,7 +261,7 @@ func (c *session) holdTimeouts(now time.Duration) {
 // waited returns for how long time-outs have waited, if they do. now may be a little
 // before they began to.
 func (c *session) waited(now time.Duration) time.Duration {
-	ms := seq(clock(now)).Diff(seq(c.timers.heldSince))
+	ms := machine.Seq(clock(now)).Diff(machine.Seq(c.timers.heldSince))
 	return time.Duration(max(ms, 0)) * time.Millisecond
 }
 
@@ -269,10 +270,10 @@ func (c *session) flushDue(now time.Duration) {
 	if c.tls != nil && c.tls.handshake != nil {
 		c.sendFlight()
 	}
-	if c.step.woken && c.kcp.receiver().acksPending() {
-		c.kcp.receiver().awaitCall(c.clock(now), c.kcp.sender())
+	if c.step.woken && c.kcp.Receiver().AcksPending() {
+		c.kcp.Receiver().AwaitCall(c.clock(now), c.kcp.Sender())
 	}
-	if at, ok := c.kcp.NextFlush(); len(*c.kcp.signalQueue()) > 0 || c.timers.heldSince != 0 || c.capped != nil && c.capped.waiting() > 0 || ok && !seq(at).After(c.clock(now)) {
+	if at, ok := c.kcp.NextFlush(); len(*c.kcp.SignalQueue()) > 0 || c.timers.heldSince != 0 || c.capped != nil && c.capped.waiting() > 0 || ok && !machine.Seq(at).After(c.clock(now)) {
 		c.flush(now)
 	}
 }
@@ -283,8 +284,8 @@ func (c *session) setClock(now time.Duration) {
 }
 
 // clock returns the time now on the state machine's clock, in milliseconds.
-func (c *session) clock(now time.Duration) seq {
-	return seq(c.timers.clockBase + uint32(now.Milliseconds()))
+func (c *session) clock(now time.Duration) machine.Seq {
+	return machine.Seq(c.timers.clockBase + uint32(now.Milliseconds()))
 }
 
 // sendDueSignals starts the requests that have become due, sends those whose
@@ -305,7 +306,7 @@ func (c *session) sendDueSignals(now time.Duration) {
 		if c.closing.Write >= closing.CloseSent {
 			code = wire.Close
 		}
-		l.Start(opening.Finish, wire.Signal{Code: code, SN: uint32(k.position().end), TS: l.peerToken}, now, c.requestWait())
+		l.Start(opening.Finish, wire.Signal{Code: code, SN: uint32(k.Position().End), TS: l.peerToken}, now, c.requestWait())
 	}
 	s := c.liveness()
 	if _, due := c.live.Next(now, &s); due&liveness.Ping != 0 {
@@ -315,7 +316,7 @@ func (c *session) sendDueSignals(now time.Duration) {
 	if l.Unanswered != 0 {
 		c.sendDueRequests(now)
 	}
-	if len(*k.signalQueue()) > 0 {
+	if len(*k.SignalQueue()) > 0 {
 		c.flush(now)
 	}
 	c.advanceMTU(now)
@@ -345,7 +346,7 @@ func (c *session) sendDueRequests(now time.Duration) {
 			l.Of(k).Signal = c.newPing(now)
 			_, most = c.pingWait()
 		}
-		c.kcp.signalQueue().Add(l.Of(k).Signal)
+		c.kcp.SignalQueue().Add(l.Of(k).Signal)
 		c.live.Asked(now)
 		switch k {
 		case opening.Ping:

@@ -8,6 +8,7 @@ import (
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/wire"
@@ -164,8 +165,8 @@ func (c *session) inputHandshake(p *inPacket, now time.Duration) (changed bool) 
 	}
 	c.step.inputAt = now
 	credited := c.credit(p)
-	peer := handshake.Peer{Waiting: c.hs.Unanswered&opening.Hello != 0, Unvalidated: c.hs.unvalidated.Load(), Room: unvalidatedBytes}
-	peer.Pressed = c.memoryPressure() == pressureHigh
+	peer := handshake.Peer{Waiting: c.hs.Unanswered&opening.Hello != 0, Unvalidated: c.hs.unvalidated.Load(), Room: machine.UnvalidatedBytes}
+	peer.Pressed = c.memoryPressure() == machine.PressureHigh
 	var r handshake.Result
 	changed = x.Input(handshake.Kind(p.kind-clearPacket), &p.Packet, peer, &r)
 	c.tookHandshake(x, &r)
@@ -232,8 +233,8 @@ func (c *session) securedTLS(by *handshake.Completed, now time.Duration) {
 	c.hs.Peer = max(c.hs.Peer, opening.Extended)
 	c.greetTLS(by.Asked, now)
 	b := make([]byte, wire.HeaderSize)
-	signalOf(by.Info).Encode(wire.Header{Conv: c.entry.Conv, Wnd: minRcvWnd}, b)
-	_, _ = c.kcp.feed(b, arrival{}) // cannot fail: una is as in a session without data
+	signalOf(by.Info).Encode(wire.Header{Conv: c.entry.Conv, Wnd: machine.MinRcvWnd}, b)
+	_, _ = c.kcp.Feed(b, machine.Arrival{}) // cannot fail: una is as in a session without data
 }
 
 // greetTLS takes the place of WELCOME and CONFIRM in the clear. The dialling end
@@ -299,7 +300,7 @@ func (c *session) takeSecured(p *inPacket) bool {
 func (c *session) sendFlight() {
 	x := c.tls.handshake
 	for size := x.Pending(); size > 0; size = x.Pending() {
-		if !c.kcp.validation().Take(size) {
+		if !c.kcp.Validation().Take(size) {
 			if !x.Skip() {
 				c.path.blocked = true
 				return
@@ -322,7 +323,7 @@ func (c *session) queueFlight(p packet, sealed bool) bool {
 	p.ready = true
 	p.repeats = max(c.hs.Of(opening.Hello).Tries, 1) - 1
 	c.outgoing.add(p)
-	c.kcp.rateCap().Charge(len(p.buf))
+	c.kcp.RateCap().Charge(len(p.buf))
 	return true
 }
 
@@ -334,9 +335,9 @@ func (c *session) abortTLS(abort wire.Signal) {
 		return
 	}
 	head, tail := x.Protection.Overhead()
-	if size := head + wire.HeaderSize + tail; c.kcp.validation().Take(size) {
+	if size := head + wire.HeaderSize + tail; c.kcp.Validation().Take(size) {
 		p := c.shared.packet(size)
-		abort.Encode(wire.Header{Conv: c.entry.Conv, Wnd: minRcvWnd}, p.buf[head:])
+		abort.Encode(wire.Header{Conv: c.entry.Conv, Wnd: machine.MinRcvWnd}, p.buf[head:])
 		c.queueFlight(p, x.Protection.Seal(p.buf, nil) == nil)
 	}
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/assert"
@@ -155,7 +156,7 @@ func TestTLSUnvalidatedPeersHoldLittle(t *testing.T) {
 			for i := range 1000 {
 				c.session.inputHandshake(cryptoOf(c, 2000+200*i, make([]byte, 100)), c.ep.now())
 				c.session.inputHandshake(sealedJunk(c, 500+i), c.ep.now())
-				require.LessOrEqual(t, x.Received(), unvalidatedBytes)
+				require.LessOrEqual(t, x.Received(), machine.UnvalidatedBytes)
 			}
 			require.Equal(t, x.Started, len(x.Early()) > 0, "without a handshake there can be no keys")
 			held := x.Received()
@@ -163,12 +164,12 @@ func TestTLSUnvalidatedPeersHoldLittle(t *testing.T) {
 				held += handshake.TLSBytes
 				require.GreaterOrEqual(t, x.Held(), held)
 			} else {
-				require.LessOrEqual(t, x.Held(), unvalidatedBytes)
+				require.LessOrEqual(t, x.Held(), machine.UnvalidatedBytes)
 				c.session.account()
 			}
 			unlock()
 			if !x.Started {
-				require.LessOrEqual(t, l.Stats().Buffered, unvalidatedBytes)
+				require.LessOrEqual(t, l.Stats().Buffered, machine.UnvalidatedBytes)
 			}
 			time.Sleep(handshakeTime + time.Second)
 			require.Zero(t, l.Stats().Sessions)
@@ -180,7 +181,7 @@ func TestTLSUnvalidatedPeersHoldLittle(t *testing.T) {
 // cryptoOf returns a packet of the dialling end with bytes of the ClientHello, as
 // it is once opened.
 func cryptoOf(c *Conn, offset int, data []byte) *inPacket {
-	h := wire.Header{Conv: c.Conv(), Cmd: wire.CmdWins, Frg: uint8(wire.Crypto), SN: seq(offset), TS: seq(len(data)), Len: uint32(len(data))}
+	h := wire.Header{Conv: c.Conv(), Cmd: wire.CmdWins, Frg: uint8(wire.Crypto), SN: machine.Seq(offset), TS: machine.Seq(len(data)), Len: uint32(len(data))}
 	b := packetOf(c.Conv(), bytesOf(wire.Signal{Code: wire.Hello, SN: 0, TS: c.session.hs.peerToken}), make([]byte, wire.HeaderSize))
 	h.Encode(b[wire.HeaderSize:])
 	return &inPacket{Packet: protect.Packet{Data: append(b, data...)}, conv: c.Conv(), kind: openedPacket}

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
@@ -118,7 +119,7 @@ func FuzzTLSHandshake(f *testing.F) {
 			seen := uint8(0)
 			w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
 				if seen++; seen == 1+at%8 {
-					w.net.Inject(from, to, inFront(t, p, wire.Header{Cmd: wire.CmdWins, Frg: code, SN: seq(sn), TS: seq(ts), Una: seq(una)}, payload))
+					w.net.Inject(from, to, inFront(t, p, wire.Header{Cmd: wire.CmdWins, Frg: code, SN: machine.Seq(sn), TS: machine.Seq(ts), Una: machine.Seq(una)}, payload))
 				}
 				return true
 			})

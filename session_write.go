@@ -3,6 +3,7 @@ package kcp
 import (
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/netpath"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
@@ -143,9 +144,9 @@ func (c *session) collect(data []byte) {
 // of its segment, without a copy. A cipher has to leave that as it is, since it
 // may have to be retransmitted: see Endpoint.sealsFrom. Sessions with other
 // ciphers do not use queueSegment.
-func (c *session) queueSegment(s *sendSegment, data []byte) {
+func (c *session) queueSegment(s *machine.Segment, data []byte) {
 	if c.hs.securing || c.hs.unvalidated.Load() && c.overdrawn() {
-		c.kcp.releaseSegment(s)
+		c.kcp.ReleaseSegment(s)
 		return
 	}
 	c.outgoing.add(packet{buf: data, segment: s})
@@ -155,7 +156,7 @@ func (c *session) queueSegment(s *sendSegment, data []byte) {
 // exceeds the anti-amplification limit (RFC 9000 §8.1), and counts it. The
 // state machine keeps the limit itself; this is a second line of defence.
 func (c *session) overdrawn() bool {
-	if !c.kcp.validation().Overdrawn() {
+	if !c.kcp.Validation().Overdrawn() {
 		return false
 	}
 	c.shared.counters.dropCredit.Add(1)
@@ -402,7 +403,7 @@ func (c *session) endWrite(w *written) {
 	clear(o.batch)
 	for i := range w.packets {
 		if s := w.packets[i].segment; s != nil {
-			c.kcp.releaseSegment(s)
+			c.kcp.ReleaseSegment(s)
 		}
 	}
 	clear(w.packets)

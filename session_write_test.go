@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/congestion"
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
@@ -123,7 +124,7 @@ func TestWriteMemoryPressure(t *testing.T) {
 	full := content(1, defaultWriteBuffer+1)
 	inWorld(t, 61, clean, func(t *testing.T, w *world) {
 		l := w.listen(nil)
-		const segment, stranger = defaultConfigMTU + writeCostPerSegment, writePressure + 1 // what other sessions hold
+		const segment, stranger = defaultConfigMTU + machine.WriteCostPerSegment, writePressure + 1 // what other sessions hold
 		for i, test := range []struct {
 			config            Config
 			scarce, set, much int // 0: not tried

@@ -10,6 +10,7 @@ import (
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/compatibility"
 	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/internal/wakeup"
@@ -135,12 +136,12 @@ const (
 // pool, or to a segment.
 type packet struct {
 	buf      []byte
-	pooled   *buffer      // of buf, to return to the pool; nil: buf is the segment's
-	segment  *sendSegment // to release once the packet is written; nil: there is none
-	datagram bool         // from SendDatagram: bypasses the state machine and FEC
-	ready    bool         // of a TLS handshake: leaves as it is
-	repeats  uint8        // if ready: how often the flight has left before
-	parity   bool         // of FEC, held back by the cap of the rate
+	pooled   *buffer          // of buf, to return to the pool; nil: buf is the segment's
+	segment  *machine.Segment // to release once the packet is written; nil: there is none
+	datagram bool             // from SendDatagram: bypasses the state machine and FEC
+	ready    bool             // of a TLS handshake: leaves as it is
+	repeats  uint8            // if ready: how often the flight has left before
+	parity   bool             // of FEC, held back by the cap of the rate
 }
 
 // buffer is a packet buffer of the endpoint's pool.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/compatibility"
+	"github.com/arqnet/kcp/internal/machine"
 	kcpgo "github.com/xtaci/kcp-go/v5"
 )
 
@@ -34,7 +35,7 @@ func simClock(now time.Duration) uint32 { return uint32(now / time.Millisecond) 
 // sessionEnd is our state machine driven as Conn drives it: it flushes after
 // every write and after every batch of input, and else when NextFlush says.
 type sessionEnd struct {
-	*kcp.KCP
+	*machine.KCP
 	segment int // payload bytes
 }
 
@@ -49,7 +50,7 @@ func newSessionTo(config kcp.Config, alike bool) simImpl {
 		if err := config.Validate(); err != nil {
 			return nil, err
 		}
-		k := kcp.New(simConv, output)
+		k := machine.New(simConv, output)
 		mtu := compatibility.Root.Machine(&config, k, alike)
 		k.SetClockMicros(0)
 		return &sessionEnd{KCP: k, segment: mtu - 24}, nil

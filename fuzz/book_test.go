@@ -3,7 +3,8 @@ package fuzz_test
 import (
 	"testing"
 
-	kcp "github.com/arqnet/kcp"
+	kcp "github.com/arqnet/kcp/internal/machine"
+	"github.com/arqnet/kcp/trace"
 
 	"github.com/arqnet/kcp/congestion"
 )
@@ -81,7 +82,7 @@ func (b *book) attach(k *kcp.KCP) {
 	b.flights = make(map[uint32]flight)
 	b.rmtWnd, b.rto = 128, 200
 	b.traced = true
-	k.SetTrace(&kcp.Trace{Sent: b.trace, RTT: b.rtt})
+	k.SetTrace(&trace.Hooks{Sent: b.trace, RTT: b.rtt})
 	b.install(k, congestion.NewReference())
 }
 

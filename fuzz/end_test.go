@@ -6,7 +6,7 @@ import (
 	"io"
 	"testing"
 
-	kcp "github.com/arqnet/kcp"
+	kcp "github.com/arqnet/kcp/internal/machine"
 )
 
 // conversation is the id that both ends of a link use.

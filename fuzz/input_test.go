@@ -7,7 +7,8 @@ import (
 	"slices"
 	"testing"
 
-	kcp "github.com/arqnet/kcp"
+	kcp "github.com/arqnet/kcp/internal/machine"
+	"github.com/arqnet/kcp/stats"
 
 	"github.com/arqnet/kcp/congestion"
 )
@@ -397,7 +398,7 @@ type view struct {
 	wait, peek  int
 	check, next uint32
 	due, dead   bool
-	counters    kcp.Counters
+	counters    stats.Counters
 }
 
 func answers(k *kcp.KCP, now uint32) view {

@@ -4,7 +4,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	kcp "github.com/arqnet/kcp"
+	kcp "github.com/arqnet/kcp/internal/machine"
 )
 
 // Operations of a link script: the low four bits of a byte. The high four are

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	kcp "github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/stats"
 )
 
 // weather is what a link does to packets, the probabilities in 1/256.
@@ -261,7 +261,7 @@ func (w *world) checkArrival() {
 // acknowledgements, and probes of a window that was shut when last heard of.
 func (w *world) checkSilence() {
 	w.run(4*uint64(w.ends[0].slack()+w.ends[1].slack()) + 4*w.weather.delay + 100)
-	var before [2]kcp.Counters
+	var before [2]stats.Counters
 	for i, e := range w.ends {
 		if at, ok := e.k.NextFlush(); ok {
 			e.fatalf("idle, and yet wants a flush in %d ms", int32(at-e.clock(w.now)))

@@ -5,8 +5,9 @@ import (
 	"io"
 	"time"
 
-	engine "github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/congestion"
+	engine "github.com/arqnet/kcp/internal/machine"
+	"github.com/arqnet/kcp/stats"
 )
 
 // KCP is the protocol of one conversation without a socket. The program passes
@@ -25,7 +26,7 @@ type KCP struct {
 	noControl  bool
 
 	acks    int // acknowledgements that wait since the last flush, at most
-	counted engine.Counters
+	counted stats.Counters
 }
 
 // clockStart is where the clock of every KCP begins.
