@@ -3,7 +3,6 @@ package kcp
 import (
 	"fmt"
 	"go/ast"
-	"go/build"
 	"go/parser"
 	"go/token"
 	"go/types"
@@ -14,18 +13,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 )
-
-// machineFiles returns the files of the state machine: all but those of another
-// layer. They know no clock, socket, lock or goroutine.
-func machineFiles(t *testing.T) (files []string) {
-	t.Helper()
-	for _, name := range rootFiles(t) {
-		if !slices.ContainsFunc(prefixes, func(layer string) bool { return strings.HasPrefix(name, layer) }) {
-			files = append(files, name)
-		}
-	}
-	return files
-}
 
 // rootFiles returns the Go files of the package, without its tests.
 func rootFiles(t *testing.T) (files []string) {
@@ -80,50 +67,6 @@ func findsAll(t *testing.T, violations func(t *testing.T, added string) []string
 	require.Equal(t, want, lines)
 }
 
-// sourceImports finds packages of the module, whose declarations it checks, and of the
-// standard library. What is of other modules is unknown.
-type sourceImports struct {
-	fset   *token.FileSet
-	std    types.Importer
-	loaded map[string]*types.Package
-}
-
-func (s *sourceImports) Import(path string) (*types.Package, error) {
-	dir, ours := strings.CutPrefix(path, "github.com/arqnet/kcp/")
-	if !ours {
-		return s.std.Import(path)
-	}
-	if p := s.loaded[path]; p != nil {
-		return p, nil
-	}
-	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
-	if err != nil {
-		return nil, err
-	}
-	var files []*ast.File
-	for _, name := range names {
-		built, err := build.Default.MatchFile(filepath.Split(name))
-		if err != nil {
-			return nil, err
-		}
-		if !built || strings.HasSuffix(name, "_test.go") {
-			continue
-		}
-		file, err := parser.ParseFile(s.fset, name, nil, 0)
-		if err != nil {
-			return nil, err
-		}
-		files = append(files, file)
-	}
-	config := types.Config{Importer: s, IgnoreFuncBodies: true, Error: func(error) {}}
-	p, _ := config.Check(path, s.fset, files, nil)
-	if s.loaded == nil {
-		s.loaded = make(map[string]*types.Package)
-	}
-	s.loaded[path] = p
-	return p, nil
-}
-
 // noImports finds no package.
 type noImports struct{}
 
@@ -131,9 +74,27 @@ func (noImports) Import(path string) (*types.Package, error) {
 	return nil, fmt.Errorf("%s is not loaded", path)
 }
 
-// prefixes are what the names of the root's files begin with that are not of the state
-// machine (ARCHITECTURE.md).
-var prefixes = []string{"session", "conn", "endpoint", "border", "shared", "group", "listener", "dial", "config", "errors", "stats", "deadline", "doc"}
+// The layers above the session call its methods, and touch no field.
+func TestSessionsHideTheirFields(t *testing.T) {
+	t.Parallel()
+	ofSources(t)
+	findsAll(t, fieldsOfSessions, "func bad(c *Conn) { c.session.shared = nil }")
+}
+
+// fieldsOfSessions returns where a file of another layer, or more, uses a field.
+func fieldsOfSessions(t *testing.T, more string) (places []string) {
+	t.Helper()
+	fset := token.NewFileSet()
+	info, _, _ := typeCheck(t, fset, noImports{}, rootFiles(t), more)
+	for sel, s := range info.Selections {
+		at := fset.Position(sel.Pos())
+		_, of, _ := strings.Cut(s.Recv().String(), "kcp.")
+		if of == "session" && s.Kind() == types.FieldVal && (at.Filename == "session_more.go" || !strings.HasPrefix(at.Filename, "session_")) {
+			places = append(places, fmt.Sprintf("%v: %s", at, sel.Sel.Name))
+		}
+	}
+	return places
+}
 
 // The session compiles without the layers above it: it knows no Conn and no Endpoint.
 // Config does, as its Tracer gets one.
@@ -141,9 +102,9 @@ func TestSessionStandsAlone(t *testing.T) {
 	t.Parallel()
 	ofSources(t)
 	sequential(t)
-	files := machineFiles(t)
+	var files []string
 	for _, name := range rootFiles(t) {
-		if strings.HasPrefix(name, "session_") || slices.Contains([]string{"shared.go", "config.go", "config_validate.go", "errors.go", "stats.go"}, name) {
+		if strings.HasPrefix(name, "session_") || slices.Contains([]string{"kcp.go", "input.go", "rto.go", "shared.go", "config.go", "config_validate.go", "errors.go", "stats.go"}, name) {
 			files = append(files, name)
 		}
 	}

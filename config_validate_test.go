@@ -438,7 +438,7 @@ func TestSetReceiveWindow(t *testing.T) {
 		require.Zero(t, a.Stats().RemoteWindow)
 		require.NoError(t, b.SetWindow(0, 300))
 		time.Sleep(2*clean.Delay + time.Millisecond) // a window update, and what it lets go
-		require.Greater(t, queued(), uint32(128))
+		require.Greater(t, queued(), 128)
 		time.Sleep(time.Second)
 		require.EqualValues(t, 300, queued())
 		require.NoError(t, b.SetWindow(0, 128)) // less than it holds

@@ -145,7 +145,7 @@ func TestWriteMemoryPressure(t *testing.T) {
 				require.InDelta(t, want, c.Stats().WriteBufferUsed, segment)
 			}
 			account := func(want int) { // the account is within two grains of that
-				allocated := float64(want) * (1536 + 224) / segment
+				allocated := float64(want) * (1536 + 256) / segment
 				require.InDelta(t, allocated/writeGrain, held.Load(), allocated/writeGrain/40+3)
 			}
 			held.Add(stranger)
