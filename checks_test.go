@@ -18,6 +18,7 @@ import (
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
+	"github.com/arqnet/kcp/stats"
 	"github.com/stretchr/testify/require"
 )
 
@@ -352,13 +353,13 @@ func TestTwoWindowUpdatesShowALegacyPeer(t *testing.T) {
 
 // Each error of a packet has a count of its own.
 func TestDropsByTheirErrors(t *testing.T) {
-	var d Drops
+	var d stats.Drops
 	for i, err := range []error{ErrPacketShort, ErrConv, ErrSegmentLength, ErrCommand, ErrForgedUna, ErrPiece, ErrRequests} {
 		for range i + 1 {
 			countDrop(&d, err)
 		}
 	}
-	require.Equal(t, Drops{Short: 1, Conv: 2, Length: 3, Command: 4, Una: 5, Piece: 6, Requests: 7}, d)
+	require.Equal(t, stats.Drops{Short: 1, Conv: 2, Length: 3, Command: 4, Una: 5, Piece: 6, Requests: 7}, d)
 }
 
 // While a woken call has not run, an ACK waits for it, for 25 ms and half of a round trip

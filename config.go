@@ -206,7 +206,7 @@ type Config struct {
 	// otherwise no limit.
 	MaxSessionsPerAddress int
 	// MaxBuffered is how much memory, in bytes, all sessions together may hold because of
-	// what their peers have sent, as EndpointStats.Buffered counts it: 64 KiB to 2 GiB,
+	// what their peers have sent, as stats.Endpoint.Buffered counts it: 64 KiB to 2 GiB,
 	// default 1 GiB. Beyond it, a session that holds more than an equal share takes only
 	// what can be read at once. Those that hold most for each byte that has arrived
 	// lately are ended with ErrMemoryPressure. docs/settings.md has the order.
@@ -265,13 +265,13 @@ type Config struct {
 	// *HandshakeError when the TLS handshake of a session fails that a peer has opened.
 	// Anybody can cause such calls, and may have forged the address. They run without
 	// locks, one after another, on a goroutine of their own. While 16 wait, further ones
-	// are left out; EndpointStats.HandshakeErrors counts all.
+	// are left out; stats.Endpoint.HandshakeErrors counts all.
 	HandshakeFailed func(remote net.Addr, err error)
 	// Tracer, if not nil, is called once for every session, before it has sent or
 	// received anything, and returns the hooks for that one; nil: none. No lock is held,
 	// so it may call the methods of the Conn that do not wait, but the hooks themselves
 	// must not. It may run on the goroutine that reads the socket. Hooks of different
-	// sessions run at the same time. The last call is State with SessionEnded.
+	// sessions run at the same time. The last call is State with trace.SessionEnded.
 	Tracer func(*Conn) *Trace
 
 	// Repetition, if not nil, makes runs of a test repeat, in a bubble of

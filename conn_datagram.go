@@ -80,10 +80,10 @@ func (c *Conn) MaxDatagramSize() int {
 // and passes it to its handler if its FEC is on.
 //
 // What is larger than MaxDatagramSize is ErrDatagramTooLarge. Until the path MTU has been
-// confirmed, and to a legacy peer, all is taken that fits into PathMTUStats.MTU: it may be
+// confirmed, and to a legacy peer, all is taken that fits into stats.PathMTU.MTU: it may be
 // lost.
 //
-// b is dropped, and counted as DatagramStats.Unsent, if 4096 packets of the session wait
+// b is dropped, and counted as stats.Datagrams.Unsent, if 4096 packets of the session wait
 // for the socket, or at the anti-amplification limit of a peer whose address is not
 // validated (RFC 9000 §8.1). With a cap of the rate, see SetMaxRate, up to 256 datagrams
 // wait for it, for 100 ms at most; the oldest are dropped then. The errors are
@@ -99,7 +99,7 @@ func (c *Conn) SendDatagram(b []byte) error {
 }
 
 // ReceiveDatagram waits for the next datagram of the peer and returns it. At most 256
-// wait for it; further ones push out the oldest, which DatagramStats.Dropped counts. Its
+// wait for it; further ones push out the oldest, which stats.Datagrams.Dropped counts. Its
 // errors are ctx's when it is done, os.ErrDeadlineExceeded when the read deadline
 // has passed, net.ErrClosed after Close or Abort, ErrGrouped in a Group, and after the
 // last datagram the error with which the session ended, ErrPeerClosed (not io.EOF) if

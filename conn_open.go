@@ -7,6 +7,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/opening"
+	"github.com/arqnet/kcp/trace"
 )
 
 // Peer returns what kind of peer the session knows that it has now. RemoteAddr is its
@@ -22,7 +23,7 @@ func (c *Conn) Peer() PeerInfo {
 // Endpoint.Dial documents, which was called at a time since the epoch. If it returns an
 // error, the session has ended. ErrReset means that the peer has dropped it.
 func (c *Conn) connect(ctx context.Context, called time.Duration) (err error) {
-	c.startTrace(SessionDialled)
+	c.startTrace(trace.SessionDialled)
 	begun, limit, as := false, c.ep.config.DialTimeout, opening.Dialled
 	if limit > 0 {
 		as = opening.Dialling
@@ -59,7 +60,7 @@ func (c *Conn) unanswered(ctx context.Context, called time.Duration) error {
 // puts the session into l's backlog. It reports false if the session has ended,
 // be it because the backlog is full.
 func (c *Conn) begin(l *Listener, offered bool) bool {
-	c.startTrace(SessionAccepted)
+	c.startTrace(trace.SessionAccepted)
 	c.mu.Lock()
 	defer c.unlock()
 	if !offered {

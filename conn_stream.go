@@ -8,6 +8,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/container"
 	"github.com/arqnet/kcp/internal/streams"
+	"github.com/arqnet/kcp/stats"
 )
 
 // Stream is one of several flows of a session (compare RFC 9000 §2 and RFC 8260). It
@@ -230,11 +231,11 @@ func (s *Stream) Reset(code uint64) error {
 }
 
 // Stats returns a snapshot of the stream.
-func (s *Stream) Stats() StreamStats {
+func (s *Stream) Stats() stats.Stream {
 	s.conn.mu.Lock()
 	defer s.conn.unlock()
 	st := s.state.Stats()
-	return StreamStats{
+	return stats.Stream{
 		MessagesSent: st.MessagesSent, MessagesReceived: st.MessagesReceived,
 		BytesSent: st.BytesSent, BytesReceived: st.BytesReceived,
 		Abandoned: st.Abandoned, Skipped: st.Skipped,

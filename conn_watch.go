@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/container"
+	"github.com/arqnet/kcp/stats"
+	"github.com/arqnet/kcp/trace"
 )
 
 // callState is what only some applications have of a session besides Read and Write:
@@ -88,7 +90,7 @@ func (c *Conn) Err() error {
 func (c *Conn) Endpoint() *Endpoint { return c.ep }
 
 // Stats returns a snapshot of the session.
-func (c *Conn) Stats() ConnStats {
+func (c *Conn) Stats() stats.Conn {
 	c.mu.Lock()
 	defer c.unlock()
 	return c.session.stats()
@@ -103,7 +105,7 @@ func (c *Conn) tally(t *sessionTally) {
 }
 
 // total locks c.mu and adds the session's figures to t.
-func (c *Conn) total(t *SessionTotals) {
+func (c *Conn) total(t *stats.Totals) {
 	c.mu.Lock()
 	defer c.unlock()
 	c.session.addTo(t)
@@ -112,7 +114,7 @@ func (c *Conn) total(t *SessionTotals) {
 // startTrace gets the hooks of the session from Config.Tracer, and shows its
 // first state. It locks c.mu, but not while it calls the application's code. No
 // hook of the session is called before.
-func (c *Conn) startTrace(first SessionState) {
+func (c *Conn) startTrace(first trace.SessionState) {
 	tracer := c.ep.config.Tracer
 	if tracer == nil {
 		return

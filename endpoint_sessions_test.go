@@ -42,7 +42,7 @@ func TestAnswersAreBounded(t *testing.T) {
 		time.Sleep(time.Second)
 		require.EqualValues(t, wire.MaxSignals, answered.Load())
 		require.EqualValues(t, wire.MaxSignals, b.Stats().ProbesReceived-before)
-		require.Equal(t, Drops{Requests: 1}, b.Stats().Dropped)
+		require.Equal(t, stats.Drops{Requests: 1}, b.Stats().Dropped)
 		send(t, a, content(1, 50000))
 		receive(t, b, content(1, 50000))
 	})
@@ -126,7 +126,7 @@ func TestTotalsAreTheSums(t *testing.T) {
 		}
 		require.NoError(t, conns[1].Close())
 		w.settle()
-		var want SessionTotals
+		var want stats.Totals
 		for _, c := range conns {
 			s := c.Stats()
 			want.Counters.Add(&s.Counters)
@@ -179,14 +179,14 @@ func number(v reflect.Value, next uint64) (last, sum uint64) {
 
 // Every count is added up, those of fields to come included.
 func TestSumsLeaveNothingOut(t *testing.T) {
-	for _, of := range []any{new(Counters), new(Drops), new(DatagramStats), new(stats.Streams), new(FECStats)} {
+	for _, of := range []any{new(stats.Counters), new(stats.Drops), new(stats.Datagrams), new(stats.Streams), new(stats.FEC)} {
 		part := reflect.ValueOf(of)
 		number(part.Elem(), 0)
 		sum := reflect.New(part.Type().Elem())
 		sum.MethodByName("Add").Call([]reflect.Value{part})
 		require.Equal(t, of, sum.Interface())
 	}
-	var n EndedSessions
+	var n stats.Ended
 	_, sum := number(reflect.ValueOf(&n).Elem(), 0)
 	require.Equal(t, sum, n.Total())
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/takeover"
+	"github.com/arqnet/kcp/stats"
 )
 
 // sessionTable finds sessions by everything that a packet may identify them by.
@@ -22,8 +23,8 @@ type sessionTable struct {
 type sessionTally struct {
 	peak              int    // most sessions at a time
 	dialled, accepted uint64 // opened so far
-	ended             EndedSessions
-	totals            SessionTotals // of the ended sessions
+	ended             stats.Ended
+	totals            stats.Totals // of the ended sessions
 }
 
 // beginsNoMoreLocked reports whether no session may begin: the endpoint is closed, or
@@ -189,7 +190,7 @@ func (e *Endpoint) Sessions() iter.Seq[*Conn] {
 // included, so no figure ever falls. It takes the lock of each session for a moment, so
 // it is as costly as Conn.Stats of all of them. Stats has the figures of the endpoint
 // itself, and costs the same for any number of them.
-func (e *Endpoint) Totals() SessionTotals {
+func (e *Endpoint) Totals() stats.Totals {
 	e.mu.RLock()
 	conns, totals := e.table.Slots(), e.table.tally.totals
 	e.mu.RUnlock()
@@ -202,14 +203,14 @@ func (e *Endpoint) Totals() SessionTotals {
 }
 
 // Stats returns a snapshot of the endpoint. Totals has the sums over its sessions.
-func (e *Endpoint) Stats() EndpointStats {
+func (e *Endpoint) Stats() stats.Endpoint {
 	e.mu.RLock()
 	sessions, l := e.table.Len(), e.acceptorLocked()
 	tally := &e.table.tally
 	peak, dialled, accepted, ended := tally.peak, tally.dialled, tally.accepted, tally.ended
 	e.mu.RUnlock()
 	n := &e.counters
-	s := EndpointStats{
+	s := stats.Endpoint{
 		Sessions:        sessions,
 		Peak:            peak,
 		Dialled:         dialled,
@@ -260,4 +261,4 @@ func (e *Endpoint) Stats() EndpointStats {
 }
 
 // Stats returns a snapshot of the listener's endpoint.
-func (l *Listener) Stats() EndpointStats { return l.ep.Stats() }
+func (l *Listener) Stats() stats.Endpoint { return l.ep.Stats() }

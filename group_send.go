@@ -38,7 +38,7 @@ type Outgoing struct {
 // SendMessage for a message, Write for bytes, and Conn.SendDatagram for a datagram.
 //
 // A peer that does not read takes a whole receive window before that: see RemoteUnread of
-// ConnStats. An element without Conn and Stream gets an error that wraps syscall.EINVAL.
+// stats.Conn. An element without Conn and Stream gets an error that wraps syscall.EINVAL.
 // Errors of one element do not affect others. A session may occur several times, and
 // several calls may run at once. Send works after Close, too.
 func (g *Group) Send(batch []Outgoing) (queued int) {

@@ -13,6 +13,7 @@ import (
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/wire"
+	"github.com/arqnet/kcp/stats"
 	"github.com/stretchr/testify/require"
 )
 
@@ -79,7 +80,7 @@ func TestNothingCountsTwice(t *testing.T) {
 				require.NoError(t, err)
 			}
 			kept := path.all(w)
-			before := []ConnStats{a.Stats(), b.Stats()}
+			before := []stats.Conn{a.Stats(), b.Stats()}
 			w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false }) // cut off
 			for range 3 {
 				l.ep.protection.Forget()

@@ -9,6 +9,7 @@ import (
 	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/wire"
+	"github.com/arqnet/kcp/trace"
 )
 
 // closeCall is a call of the application that ends a session.
@@ -154,7 +155,7 @@ func (c *session) beginClose(now time.Duration) {
 		c.flush(now) // in front of CLOSE, by which the peer judges what was delivered
 	}
 	c.dropReceived()
-	c.traceState(SessionClosing, nil)
+	c.traceState(trace.SessionClosing, nil)
 }
 
 // closingSession returns what else than c.closing decides how the session ends.
@@ -211,7 +212,7 @@ func (c *session) leave(now time.Duration) {
 		return
 	}
 	c.closing.Drain(now, time.Duration(c.kcp.Sender().RTO())*time.Millisecond)
-	c.traceState(SessionDraining, nil)
+	c.traceState(trace.SessionDraining, nil)
 	c.step.left.ready |= lingers
 	c.wakeAll()
 	c.compact()
@@ -267,7 +268,7 @@ func (c *session) end(err error) {
 		c.dropReceived()
 		c.account()
 	}
-	c.traceState(SessionEnded, err)
+	c.traceState(trace.SessionEnded, err)
 	c.kcp.SetTrace(nil)
 }
 

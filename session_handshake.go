@@ -10,6 +10,7 @@ import (
 	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/wire"
+	"github.com/arqnet/kcp/trace"
 )
 
 // handshakeState is what the two ends know of each other, and the signals that
@@ -280,7 +281,7 @@ func (c *session) addressValidated() {
 	}
 	c.shared.load.halfOpen.Add(-1)
 	c.kcp.ValidateAddress()
-	c.traceState(SessionEstablished, nil)
+	c.traceState(trace.SessionEstablished, nil)
 	c.step.left.ready |= admitted
 	if c.hs.Peer == opening.Unknown {
 		c.hs.Peer = opening.Legacy // a HELLO may still correct that

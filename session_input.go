@@ -10,6 +10,7 @@ import (
 	"github.com/arqnet/kcp/internal/incast"
 	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/stats"
 )
 
 // feed feeds packets to the state machine. It reports whether that may have changed
@@ -174,7 +175,7 @@ func (c *session) packetDone(err error, size int, now time.Duration) {
 }
 
 // drops returns the drop counters, which it allocates: most sessions drop nothing.
-func (c *session) drops() *Drops { return &c.rarely().dropped }
+func (c *session) drops() *stats.Drops { return &c.rarely().dropped }
 
 // respond sends what a batch of input has caused, and lets calls go on that wait
 // for it. woken is as for onWake. It reports false if the session had ended.

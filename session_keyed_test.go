@@ -14,6 +14,7 @@ import (
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
+	"github.com/arqnet/kcp/stats"
 	"github.com/stretchr/testify/require"
 )
 
@@ -96,7 +97,7 @@ func TestForgeriesUnderKeysDoNotCount(t *testing.T) {
 // it counts.
 func attackKeyed(t *testing.T, w *world, a, b *Conn, c crypt.Cipher, recorded []keptPacket) {
 	t.Helper()
-	before := []ConnStats{a.Stats(), b.Stats()}
+	before := []stats.Conn{a.Stats(), b.Stats()}
 	random := rand.New(rand.NewPCG(12, 1))
 	a.mu.Lock()
 	next, una := uint32(a.session.kcp.Position().Received), uint32(a.session.kcp.Position().Sent)

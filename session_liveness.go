@@ -8,6 +8,7 @@ import (
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/stats"
+	"github.com/arqnet/kcp/trace"
 )
 
 // liveness returns what else than c.live decides when the peer is asked for a sign of
@@ -55,7 +56,7 @@ func (c *session) lost(now time.Duration, due liveness.Due) error {
 }
 
 // asking counts what has left of the state machine that the peer has to answer.
-func asking(s *Counters) uint64 {
+func asking(s *stats.Counters) uint64 {
 	return s.SegmentsSent + s.FastRetransmits + s.TimeoutRetransmits + s.ProbesSent
 }
 
@@ -165,7 +166,7 @@ func (c *session) noteReached() {
 	c.hs.Reached = true
 	c.hs.Of(opening.Hello).Tries = min(c.hs.Of(opening.Hello).Tries, 2) // an outage shows no legacy peer; see helloTries
 	if c.hs.Role >= opening.Dialled {
-		c.traceState(SessionEstablished, nil)
+		c.traceState(trace.SessionEstablished, nil)
 		c.live.MoreExpected(c.step.inputAt)
 	}
 	c.step.left.ready |= writers

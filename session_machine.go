@@ -153,14 +153,14 @@ func (c *session) init(e *sharedState, h host, key sessionKey, remote net.Addr, 
 }
 
 // startTrace has t called from now on, first with what the session begins as.
-func (c *session) startTrace(t *Trace, first SessionState) {
+func (c *session) startTrace(t *Trace, first trace.SessionState) {
 	if c.closing.Phase >= closing.Ended {
 		return
 	}
 	c.kcp.SetTrace(t)
 	c.traceState(first, nil)
-	if first == SessionAccepted && !c.hs.unvalidated.Load() {
-		c.traceState(SessionEstablished, nil)
+	if first == trace.SessionAccepted && !c.hs.unvalidated.Load() {
+		c.traceState(trace.SessionEstablished, nil)
 	}
 	if t.MTU != nil {
 		c.call(func() { t.MTU(c.kcp.PacketSize()) })
@@ -168,7 +168,7 @@ func (c *session) startTrace(t *Trace, first SessionState) {
 }
 
 // traceState calls Trace.State.
-func (c *session) traceState(s SessionState, err error) {
+func (c *session) traceState(s trace.SessionState, err error) {
 	if t := c.kcp.Tracing(); t != nil && t.State != nil {
 		c.call(func() { t.State(s, err) })
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/wire"
+	"github.com/arqnet/kcp/stats"
 	"github.com/stretchr/testify/require"
 )
 
@@ -64,17 +65,17 @@ func TestBadAbandonedSegments(t *testing.T) {
 		payload []byte
 		sn      machine.Seq // beyond rcv_nxt
 		streams int
-		want    Drops
+		want    stats.Drops
 		beyond  uint64 // counted as out of the window
 	}{
 		{name: "as it must be", payload: abandon},
 		{name: "outside the window", payload: abandon, sn: 1 << 31, beyond: 1},
 		{name: "behind the window", payload: abandon, sn: wire.MaxWindow, beyond: 1},
-		{name: "too long", payload: append(slices.Clone(abandon), 0), want: Drops{Stream: 1}},
-		{name: "too short", payload: abandon[:10], want: Drops{Stream: 1}},
-		{name: "with bit 3", payload: (&streams.Header{Kind: streams.Abandon, End: true}).Append(nil), want: Drops{Stream: 1}},
-		{name: "DATA", payload: append((&streams.Header{Kind: streams.Data, End: true}).Append(nil), 0, 0), want: Drops{Stream: 1}},
-		{name: "no streams here", payload: abandon, streams: -1, want: Drops{Command: 1}},
+		{name: "too long", payload: append(slices.Clone(abandon), 0), want: stats.Drops{Stream: 1}},
+		{name: "too short", payload: abandon[:10], want: stats.Drops{Stream: 1}},
+		{name: "with bit 3", payload: (&streams.Header{Kind: streams.Abandon, End: true}).Append(nil), want: stats.Drops{Stream: 1}},
+		{name: "DATA", payload: append((&streams.Header{Kind: streams.Data, End: true}).Append(nil), 0, 0), want: stats.Drops{Stream: 1}},
+		{name: "no streams here", payload: abandon, streams: -1, want: stats.Drops{Command: 1}},
 	} {
 		inWorld(t, 7, clean, func(t *testing.T, w *world) {
 			a, b, _ := w.pair(&Config{MessageMode: true}, &Config{MaxStreams: v.streams})

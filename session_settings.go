@@ -11,11 +11,12 @@ import (
 	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/wire"
+	"github.com/arqnet/kcp/stats"
 )
 
 // rareState is what most sessions do without.
 type rareState struct {
-	dropped  Drops
+	dropped  stats.Drops
 	settings *connSettings     // nil: as in Config
 	decoded  *fec.DecoderStats // final statistics of inputState.decoder; nil: none
 	receipts streams.Receipts  // that are due

@@ -17,6 +17,7 @@ import (
 	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
+	"github.com/arqnet/kcp/stats"
 )
 
 // echoAfter answers each message of b, after a time, until the session ends.
@@ -84,7 +85,7 @@ func TestPacketsPerExchange(t *testing.T) {
 				exchange(t, a, n, c.pause)
 				require.Equal(t, c.client, a.Stats().PacketsSent-before)
 				require.Equal(t, c.server, b.Stats().PacketsSent-answered)
-				for _, s := range []ConnStats{a.Stats(), b.Stats()} {
+				for _, s := range []stats.Conn{a.Stats(), b.Stats()} {
 					require.Zero(t, s.Retransmits()+s.Repeats)
 					most := 2*c.oneWay + min(recovery.MaxAckDelay*ms, max(recovery.MinAckDelay*ms, c.oneWay)) + ms
 					require.LessOrEqual(t, s.RTT, most)

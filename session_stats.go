@@ -15,16 +15,16 @@ import (
 // The figures of a session.
 
 // stats returns a snapshot.
-func (c *session) stats() ConnStats {
+func (c *session) stats() stats.Conn {
 	k, now := c.kcp.Snapshot(), c.host.now()
 	c.rtt.Ask(now)
-	var t SessionTotals
+	var t stats.Totals
 	limit, open := c.addTo(&t), 0
 	t.Probes.MTU = c.mtu()
 	if c.streams != nil {
 		open = c.streams.Len()
 	}
-	s := ConnStats{
+	s := stats.Conn{
 		Counters:         *c.kcp.Counts(),
 		LimitedBy:        limit,
 		Limited:          t.Limited,
@@ -60,7 +60,7 @@ func (c *session) stats() ConnStats {
 
 // sessionReport is what there is to say of a session at its end.
 type sessionReport struct {
-	SessionTotals
+	stats.Totals
 	err         error // why it has ended
 	undelivered bool  // the peer lacks something of what was written
 	age, rtt    time.Duration
@@ -73,7 +73,7 @@ func (c *session) report() sessionReport {
 		err: c.closing.err, undelivered: c.closing.Undelivered(), mtu: c.mtu(),
 		age: c.host.now() - c.hs.born, rtt: time.Duration(c.kcp.Snapshot().SRTT) * time.Millisecond,
 	}
-	c.addTo(&r.SessionTotals)
+	c.addTo(&r.Totals)
 	return r
 }
 
@@ -102,7 +102,7 @@ func (c *session) limitClock() *recovery.LimitClock {
 }
 
 // fecStats returns what both directions of FEC have done. c.mu is held.
-func (c *session) fecStats() (s FECStats) {
+func (c *session) fecStats() (s stats.FEC) {
 	s.DataSent, s.ParitySent = c.outgoing.fecData, c.outgoing.fecParity
 	var d *fec.DecoderStats
 	if c.in.decoder != nil {
@@ -120,7 +120,7 @@ func (c *session) fecStats() (s FECStats) {
 }
 
 // addTo adds the session's figures to t, and returns what limits it. c.mu is held.
-func (c *session) addTo(t *SessionTotals) stats.Limit {
+func (c *session) addTo(t *stats.Totals) stats.Limit {
 	now := c.host.now()
 	c.noteOutage(now)
 	t.Counters.Add(c.kcp.Counts())
@@ -148,7 +148,7 @@ func (c *session) addTo(t *SessionTotals) stats.Limit {
 }
 
 // countDrop counts one packet that the state machine has dropped with err.
-func countDrop(d *Drops, err error) {
+func countDrop(d *stats.Drops, err error) {
 	switch err {
 	case ErrPacketShort:
 		d.Short++

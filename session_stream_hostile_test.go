@@ -9,6 +9,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/streams"
+	"github.com/arqnet/kcp/stats"
 )
 
 // badStreamCase is what a peer sends that it should not, as payloads of stream
@@ -179,8 +180,8 @@ func TestBadStreamSegments(t *testing.T) {
 				time.Sleep(time.Second)
 				st := a.Stats()
 				require.Zero(t, st.InFlight+st.Queued, "they are acknowledged")
-				require.Equal(t, Drops{Stream: tc.drops}, b.Stats().Dropped)
-				require.Equal(t, Drops{Stream: tc.atSender}, st.Dropped)
+				require.Equal(t, stats.Drops{Stream: tc.drops}, b.Stats().Dropped)
+				require.Equal(t, stats.Drops{Stream: tc.atSender}, st.Dropped)
 				tc.checkReset(t, s, r)
 
 				require.Equal(t, before, peer.Stats())

@@ -19,6 +19,7 @@ import (
 	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
+	"github.com/arqnet/kcp/stats"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/nettest"
 )
@@ -58,7 +59,7 @@ func TestDoneErrAndTheirCount(t *testing.T) {
 		config               *Config
 		end                  func(w *world, a *Conn) error
 		ours, theirs         error  // nil: not looked at
-		ourCounter, theirOne string // in EndedSessions; "": not looked at
+		ourCounter, theirOne string // in stats.Ended; "": not looked at
 	}{
 		"close":    {&mortal, func(_ *world, a *Conn) error { return a.Close() }, net.ErrClosed, ErrPeerClosed, "Closed", "PeerClosed"},
 		"abort":    {&mortal, func(_ *world, a *Conn) error { return a.Abort() }, net.ErrClosed, ErrReset, "Aborted", "Reset"},
@@ -175,7 +176,7 @@ func TestHandlerOfClosedSession(t *testing.T) {
 		b.HandleDatagrams(func([]byte) { t.Error("called after Abort") })
 		require.NoError(t, b.Abort())
 		b.handleDatagram([]byte("x"))
-		require.Equal(t, DatagramStats{Received: 1, Dropped: 1}, b.Stats().Datagrams)
+		require.Equal(t, stats.Datagrams{Received: 1, Dropped: 1}, b.Stats().Datagrams)
 	})
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
+	"github.com/arqnet/kcp/stats"
 	"github.com/stretchr/testify/require"
 )
 
@@ -74,7 +75,7 @@ func TestTLSDamagedPacketsAreRepeated(t *testing.T) {
 				a := w.dial(e)
 				b := accepted(t, l)
 				bothWays(t, a, b, []byte("up"), []byte("down"))
-				drops := func(s EndpointStats) uint64 {
+				drops := func(s stats.Endpoint) uint64 {
 					return s.DropCipher + s.DropHandshake + s.DropUnknown + s.DropShort + s.DropReplay + s.DropEnded
 				}
 				require.Positive(t, drops(l.Stats())+drops(e.Stats()))

@@ -27,7 +27,7 @@ type outgoing struct {
 	askAt       uint64 // sent from which data takes COUNT along
 	unseen      uint64 // of sent, those that left before the peer had the session
 
-	fecData, fecParity uint64 // packets encoded so far, as in FECStats
+	fecData, fecParity uint64 // packets encoded so far, as in stats.FEC
 }
 
 // fecUse is what forward error correction adds to packets.

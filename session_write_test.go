@@ -14,6 +14,7 @@ import (
 	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/netsim"
+	"github.com/arqnet/kcp/stats"
 	"github.com/stretchr/testify/require"
 )
 
@@ -227,7 +228,7 @@ func TestFECOfTwoSessions(t *testing.T) {
 		b2 := accepted(t, l)
 		receive(t, b2, []byte{42})
 		time.Sleep(time.Second) // what came before the second session is dealt with
-		before := [2]FECStats{b1.Stats().FEC, b2.Stats().FEC}
+		before := [2]stats.FEC{b1.Stats().FEC, b2.Stats().FEC}
 		up := [2][]byte{content(7, 1<<20), content(8, 1<<20)}
 		send(t, a1, up[0])
 		send(t, a2, up[1])

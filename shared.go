@@ -46,7 +46,7 @@ type endpointLoad struct {
 	share    atomic.Int64 // bytes that a session may hold; 0: memory is not short, or not scanned yet
 }
 
-// endpointCounters are the counters behind EndpointStats.
+// endpointCounters are the counters behind stats.Endpoint.
 type endpointCounters struct {
 	packetsSent, packetsReceived atomic.Uint64
 	bytesSent, bytesReceived     atomic.Uint64

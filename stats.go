@@ -9,22 +9,6 @@ import (
 	"github.com/arqnet/kcp/trace"
 )
 
-// Figures of sessions, streams and endpoints. go doc shows the fields of an alias under
-// the name that its comment gives.
-
-type (
-	ConnStats     = stats.Conn      // of a session: go doc kcp/stats.Conn
-	StreamStats   = stats.Stream    // of a stream: go doc kcp/stats.Stream
-	EndpointStats = stats.Endpoint  // of an endpoint and its listener: go doc kcp/stats.Endpoint
-	SessionTotals = stats.Totals    // sums over the sessions of an endpoint: go doc kcp/stats.Totals
-	EndedSessions = stats.Ended     // sessions that have ended, by cause: go doc kcp/stats.Ended
-	Drops         = stats.Drops     // packets dropped, by reason: go doc kcp/stats.Drops
-	TrafficStats  = stats.Traffic   // packets of a session in one direction, and their loss: go doc kcp/stats.Traffic
-	DatagramStats = stats.Datagrams // datagrams: go doc kcp/stats.Datagrams
-	FECStats      = stats.FEC       // forward error correction: go doc kcp/stats.FEC
-	PathMTUStats  = stats.PathMTU   // path MTU discovery: go doc kcp/stats.PathMTU
-)
-
 // PeerInfo is what a session knows of its peer.
 type PeerInfo struct {
 	// Known reports whether the peer's packets have shown its kind. Until then the other
@@ -41,10 +25,10 @@ type PeerInfo struct {
 
 // countEnd counts a session that has ended with err. offered says whether it was
 // dialled, or Accept could have returned it.
-func countEnd(n *EndedSessions, err error, offered bool) { *endCounter(n, err, offered)++ }
+func countEnd(n *stats.Ended, err error, offered bool) { *endCounter(n, err, offered)++ }
 
 // endCounter returns the counter of a session that has ended with err.
-func endCounter(n *EndedSessions, err error, offered bool) *uint64 {
+func endCounter(n *stats.Ended, err error, offered bool) *uint64 {
 	var lost *PeerLostError
 	var silent *NoAnswerError
 	switch {
@@ -76,7 +60,7 @@ func endCounter(n *EndedSessions, err error, offered bool) *uint64 {
 	return &n.Failed
 }
 
-// limits returns the limits that EndpointStats has.
+// limits returns the limits that stats.Endpoint has.
 func (c *Config) limits() stats.Limits {
 	return stats.Limits{Sessions: c.MaxSessions, Backlog: c.Backlog, HalfOpen: c.MaxHalfOpen, Buffered: c.MaxBuffered}
 }

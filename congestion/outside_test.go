@@ -12,6 +12,7 @@ import (
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/netsim"
+	"github.com/arqnet/kcp/stats"
 )
 
 // outside is a controller as one of another module: it has what BBR has only
@@ -43,7 +44,7 @@ func (o inBytes) State() string { return o.Control.(congestion.StateNamer).State
 
 // transfer sends data of mixed sizes over a path that reorders and loses, and
 // returns what the sender has done and how long it took.
-func transfer(t *testing.T, control func() congestion.Control, delay time.Duration) (stats kcp.ConnStats, states []string, took time.Duration) {
+func transfer(t *testing.T, control func() congestion.Control, delay time.Duration) (stats stats.Conn, states []string, took time.Duration) {
 	synctest.Test(t, func(t *testing.T) {
 		network := netsim.NewNetwork(2, netsim.LinkConfig{Delay: delay, Jitter: delay, Reorder: 0.02, Loss: 0.01, Rate: 20_000_000, Queue: 200_000})
 		repetition := kcp.NewRepetition(7)

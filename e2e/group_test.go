@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/stats"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -133,7 +134,7 @@ func TestHandleDatagrams(t *testing.T) {
 				_, err := b.ReceiveDatagram(context.Background())
 				require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 				require.NoError(t, b.SetReadDeadline(time.Time{}))
-				require.Equal(t, kcp.DatagramStats{Received: 4, Sent: 3}, b.Stats().Datagrams)
+				require.Equal(t, stats.Datagrams{Received: 4, Sent: 3}, b.Stats().Datagrams)
 				b.HandleDatagrams(nil)
 				b.HandleDatagrams(nil)
 				sends("late")

@@ -73,10 +73,10 @@ func (c *limitCase) run(t *testing.T, w *world, streamed bool) {
 	ended.Go(func() { c.drain(to) })
 	defer func() { require.NoError(t, a.Abort()); require.NoError(t, b.Abort()) }()
 	time.Sleep(5 * time.Second) // until it is steady
-	before := [2]kcp.ConnStats{a.Stats(), b.Stats()}
+	before := [2]stats.Conn{a.Stats(), b.Stats()}
 	length := time.Duration(some(30, 10)) * time.Second
 	time.Sleep(length)
-	after := [2]kcp.ConnStats{a.Stats(), b.Stats()}
+	after := [2]stats.Conn{a.Stats(), b.Stats()}
 	share := func(end int, of ...stats.Limit) (share float64) {
 		for _, l := range of {
 			share += (after[end].Limited[l] - before[end].Limited[l]).Seconds() / length.Seconds()
@@ -127,7 +127,7 @@ func (c *limitCase) drain(r io.Reader) {
 	}
 }
 
-// ConnStats says how many streams are open, and how far the reader is behind.
+// stats.Conn says how many streams are open, and how far the reader is behind.
 func TestStatsCountStreams(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(&kcp.Config{MessageMode: true}, nil)

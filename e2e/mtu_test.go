@@ -10,6 +10,7 @@ import (
 	"github.com/arqnet/kcp/internal/netpath"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/netsim"
+	"github.com/arqnet/kcp/stats"
 	"github.com/stretchr/testify/require"
 )
 
@@ -60,7 +61,7 @@ func TestPathMTUIsRaised(t *testing.T) {
 			require.GreaterOrEqual(t, s.MTU, test.least, "%+v", test)
 			require.LessOrEqual(t, s.MTU, test.most, "%+v", test)
 			require.Zero(t, s.BlackHoles)
-			require.Equal(t, kcp.PathMTUStats{MTU: 1400}, b.Stats().PathMTU)
+			require.Equal(t, stats.PathMTU{MTU: 1400}, b.Stats().PathMTU)
 			if test.limit > 1400 {
 				require.LessOrEqual(t, s.Sent, uint64(50))
 			} else {
@@ -98,7 +99,7 @@ func TestPathMTUBlackHole(t *testing.T) {
 				size := tap.Largest(2, 1)
 				require.LessOrEqual(t, size, mtu)
 				require.Greater(t, size, mtu-netpath.Step-50)
-				require.Equal(t, kcp.Drops{}, b.Stats().Dropped)
+				require.Equal(t, stats.Drops{}, b.Stats().Dropped)
 				require.NoError(t, a.Close())
 				require.NoError(t, b.Close())
 				require.Zero(t, l.Stats().Buffered)

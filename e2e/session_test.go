@@ -10,6 +10,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/congestion"
+	"github.com/arqnet/kcp/stats"
 	"github.com/stretchr/testify/require"
 )
 
@@ -36,7 +37,7 @@ func TestBadPacketsAreCounted(t *testing.T) {
 			w.net.Inject(addrPort(a.LocalAddr()), addrPort(b.LocalAddr()), p)
 		}
 		w.settle()
-		require.Equal(t, kcp.Drops{Length: 1, Command: 1, Una: 1, Conv: 1}, b.Stats().Dropped)
+		require.Equal(t, stats.Drops{Length: 1, Command: 1, Una: 1, Conv: 1}, b.Stats().Dropped)
 		require.Equal(t, uint64(2), l.Stats().DropShort)
 		require.Equal(t, uint64(1), l.Stats().DropUnknown)
 		w.move(a, b, 1, 100000)

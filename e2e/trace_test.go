@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/trace"
 	"github.com/stretchr/testify/require"
 )
 
@@ -23,11 +24,11 @@ type traced struct {
 	lost     int
 	spurious uint64
 	samples  int
-	states   []kcp.SessionState
+	states   []trace.SessionState
 	err      error
 	control  []string
 	signals  []string
-	metrics  kcp.TraceMetrics
+	metrics  trace.Metrics
 	moved    []string
 	dropped  []error
 }
@@ -58,9 +59,9 @@ func (s *tracedSessions) tracer(c *kcp.Conn) *kcp.Trace {
 		Received: func(uint32, int) { r.received++ },
 		RTT:      func(_, _, _ uint32) { r.samples++ },
 		Acked:    func(sn uint32, _, _ int) { r.acked[sn]++ },
-		Lost:     func(uint32, int, int, kcp.LossCause) { r.lost++ },
+		Lost:     func(uint32, int, int, trace.LossCause) { r.lost++ },
 		Spurious: func(uint32) { r.spurious++ },
-		Metrics:  func(m kcp.TraceMetrics) { r.metrics = m },
+		Metrics:  func(m trace.Metrics) { r.metrics = m },
 		CongestionState: func(old, state string) {
 			if n := len(r.control); n > 0 && r.control[n-1] != old {
 				r.control = append(r.control, "gap")
@@ -74,7 +75,7 @@ func (s *tracedSessions) tracer(c *kcp.Conn) *kcp.Trace {
 			}
 			r.signals = append(r.signals, way+name)
 		},
-		State:   func(s kcp.SessionState, err error) { r.states, r.err = append(r.states, s), err },
+		State:   func(s trace.SessionState, err error) { r.states, r.err = append(r.states, s), err },
 		Moved:   func(to string) { r.moved = append(r.moved, to) },
 		Dropped: func(_ int, err error) { r.dropped = append(r.dropped, err) },
 	}
@@ -117,7 +118,7 @@ func TestTracer(t *testing.T) {
 			w.settle()
 			for i, c := range clients.all {
 				c.requireCounts(t)
-				require.Equal(t, []kcp.SessionState{kcp.SessionDialled, kcp.SessionEstablished, kcp.SessionClosing, kcp.SessionEnded}, c.states)
+				require.Equal(t, []trace.SessionState{trace.SessionDialled, trace.SessionEstablished, trace.SessionClosing, trace.SessionEnded}, c.states)
 				require.Equal(t, []string{">HELLO", ">INFO"}, c.signals[:2])
 				for _, s := range []string{"<WELCOME", ">CONFIRM", ">CLOSE"} {
 					require.Contains(t, c.signals, s)
@@ -128,8 +129,8 @@ func TestTracer(t *testing.T) {
 				require.Positive(t, c.metrics.SRTT)
 				s := servers.all[i]
 				s.requireCounts(t)
-				require.Equal(t, []kcp.SessionState{kcp.SessionAccepted, kcp.SessionEstablished}, s.states[:2])
-				require.Equal(t, kcp.SessionEnded, s.states[len(s.states)-1])
+				require.Equal(t, []trace.SessionState{trace.SessionAccepted, trace.SessionEstablished}, s.states[:2])
+				require.Equal(t, trace.SessionEnded, s.states[len(s.states)-1])
 				require.Contains(t, s.signals, "<HELLO")
 				require.Contains(t, s.signals, ">WELCOME")
 			}
@@ -148,12 +149,12 @@ func TestTracerTellsTheEnd(t *testing.T) {
 			a, b, _ := w.pair(&client, &server)
 			bothWays(t, a, b, content(1, 10_000), content(2, 10_000))
 			c, s := clients.all[0], servers.all[0]
-			require.Equal(t, []kcp.SessionState{kcp.SessionDialled, kcp.SessionEstablished}, c.states)
-			require.Equal(t, []kcp.SessionState{kcp.SessionAccepted, kcp.SessionEstablished}, s.states)
+			require.Equal(t, []trace.SessionState{trace.SessionDialled, trace.SessionEstablished}, c.states)
+			require.Equal(t, []trace.SessionState{trace.SessionAccepted, trace.SessionEstablished}, s.states)
 			time.Sleep(time.Second)
 			require.NoError(t, b.Abort())
 			require.ErrorIs(t, end(a), kcp.ErrReset)
-			require.Equal(t, kcp.SessionEnded, c.states[len(c.states)-1])
+			require.Equal(t, trace.SessionEnded, c.states[len(c.states)-1])
 			require.ErrorIs(t, c.err, kcp.ErrReset)
 			require.ErrorIs(t, s.err, net.ErrClosed)
 			require.Equal(t, "<ABORT", c.signals[len(c.signals)-1])
@@ -185,7 +186,7 @@ func TestTracerShowsMovesAndDrops(t *testing.T) {
 		w.net.Inject(floodAddr(1), acceptorAddr, packetOf(7, segment(cmdAck, 0, 0, 0, 9, "")))
 		w.settle()
 		require.Equal(t, []error{kcp.ErrForgedUna}, sessions.all[0].dropped)
-		require.Equal(t, []kcp.SessionState{kcp.SessionAccepted}, sessions.all[0].states)
+		require.Equal(t, []trace.SessionState{trace.SessionAccepted}, sessions.all[0].states)
 	})
 }
 
@@ -251,7 +252,7 @@ func (r *shown) tracer(t *testing.T) *kcp.Trace {
 		Sent:     func(sn uint32, _, _ int, _ uint32) { note(r.sent, sn) },
 		Repeated: func(sn uint32, _ int) { note(r.repeated, sn) },
 		Received: func(sn uint32, _ int) { note(r.received, sn) },
-		Lost:     func(sn uint32, _, _ int, _ kcp.LossCause) { note(r.lost, sn) },
+		Lost:     func(sn uint32, _, _ int, _ trace.LossCause) { note(r.lost, sn) },
 	}
 }
 

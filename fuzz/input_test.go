@@ -11,6 +11,7 @@ import (
 	"github.com/arqnet/kcp/stats"
 
 	"github.com/arqnet/kcp/congestion"
+	"github.com/arqnet/kcp/stats"
 )
 
 // rig is a live state machine under attack. It talks to an honest peer over a

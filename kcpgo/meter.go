@@ -6,6 +6,7 @@ import (
 	"time"
 
 	engine "github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/stats"
 )
 
 // meters adds what the sockets of the process count to DefaultSnmp. It does so
@@ -74,8 +75,8 @@ func (m *meterSet) remove(p *port) {
 
 // meter is what was counted of an endpoint.
 type meter struct {
-	stats  engine.EndpointStats
-	totals engine.SessionTotals
+	stats  stats.Endpoint
+	totals stats.Totals
 }
 
 // read adds what e has counted since the last reading to s, and reports whether

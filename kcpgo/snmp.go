@@ -4,7 +4,7 @@ import (
 	"strconv"
 	"sync/atomic"
 
-	engine "github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/stats"
 )
 
 // DefaultSnmp counts what all sessions of the process do. BytesSent,
@@ -131,22 +131,22 @@ func (s *Snmp) Reset() {
 }
 
 // addSegments adds what a state machine has counted from before to now.
-func (s *Snmp) addSegments(before, now *engine.Counters) {
-	add := func(field *uint64, count func(*engine.Counters) uint64) {
+func (s *Snmp) addSegments(before, now *stats.Counters) {
+	add := func(field *uint64, count func(*stats.Counters) uint64) {
 		if d := count(now) - count(before); d != 0 {
 			atomic.AddUint64(field, d)
 		}
 	}
-	add(&s.InSegs, func(c *engine.Counters) uint64 {
+	add(&s.InSegs, func(c *stats.Counters) uint64 {
 		return c.SegmentsReceived + c.AcksReceived + c.ProbesReceived + c.WindowUpdates
 	})
-	add(&s.OutSegs, func(c *engine.Counters) uint64 {
+	add(&s.OutSegs, func(c *stats.Counters) uint64 {
 		return c.SegmentsSent + c.Retransmits() + c.Repeats + c.AcksSent + c.ProbesSent
 	})
-	add(&s.RetransSegs, func(c *engine.Counters) uint64 { return c.Retransmits() })
-	add(&s.FastRetransSegs, func(c *engine.Counters) uint64 { return c.FastRetransmits })
-	add(&s.LostSegs, func(c *engine.Counters) uint64 { return c.TimeoutRetransmits })
-	add(&s.RepeatSegs, func(c *engine.Counters) uint64 { return c.Duplicates })
+	add(&s.RetransSegs, func(c *stats.Counters) uint64 { return c.Retransmits() })
+	add(&s.FastRetransSegs, func(c *stats.Counters) uint64 { return c.FastRetransmits })
+	add(&s.LostSegs, func(c *stats.Counters) uint64 { return c.TimeoutRetransmits })
+	add(&s.RepeatSegs, func(c *stats.Counters) uint64 { return c.Duplicates })
 }
 
 // opened counts a session that has begun.

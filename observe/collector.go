@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/stats"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -51,7 +52,7 @@ type metric struct {
 	name, help string
 	label      string // besides "endpoint"; empty: none
 	kind       prometheus.ValueType
-	values     func(s *kcp.EndpointStats, t *kcp.SessionTotals) []value
+	values     func(s *stats.Endpoint, t *stats.Totals) []value
 }
 
 // value is a figure of a metric, with the value of its label.
@@ -68,7 +69,7 @@ func (m *metric) desc() *prometheus.Desc {
 	return prometheus.NewDesc("kcp_"+m.name, m.help, labels, nil)
 }
 
-func (m *metric) collect(endpoint string, s *kcp.EndpointStats, t *kcp.SessionTotals, to chan<- prometheus.Metric) {
+func (m *metric) collect(endpoint string, s *stats.Endpoint, t *stats.Totals, to chan<- prometheus.Metric) {
 	desc := m.desc()
 	for _, v := range m.values(s, t) {
 		labels := []string{endpoint}

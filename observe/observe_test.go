@@ -16,6 +16,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/netsim"
+	"github.com/arqnet/kcp/stats"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/expfmt"
 	"github.com/stretchr/testify/require"
@@ -155,10 +156,10 @@ func TestAddAndRemove(t *testing.T) {
 	})
 }
 
-// Every count of EndpointStats and SessionTotals is in a metric.
+// Every count of stats.Endpoint and stats.Totals is in a metric.
 func TestEveryCountIsThere(t *testing.T) {
-	var s kcp.EndpointStats
-	var totals kcp.SessionTotals
+	var s stats.Endpoint
+	var totals stats.Totals
 	n := uint64(1000)
 	names := make(map[uint64]string)
 	fill(reflect.ValueOf(&s).Elem(), "EndpointStats", &n, names)

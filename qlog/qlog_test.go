@@ -17,6 +17,7 @@ import (
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/arqnet/kcp/stats"
+	"github.com/arqnet/kcp/trace"
 	"github.com/stretchr/testify/require"
 )
 
@@ -29,35 +30,35 @@ func TestRecords(t *testing.T) {
 			Local: &net.UDPAddr{IP: net.IPv4(10, 0, 0, 2), Port: 5000}, Remote: &net.UDPAddr{IP: net.ParseIP("2001:db8::1"), Port: 4000},
 		})
 		h := w.Trace()
-		h.State(kcp.SessionDialled, nil)
+		h.State(trace.SessionDialled, nil)
 		h.MTU(1400)
 		h.Signal(true, "HELLO")
 		time.Sleep(20*time.Millisecond + 50*time.Microsecond)
 		h.Signal(false, "WELCOME")
-		h.State(kcp.SessionEstablished, nil)
+		h.State(trace.SessionEstablished, nil)
 		h.Stream(7, 5)
 		h.Sent(7, 1376, 1, 200)
 		h.Repeated(7, 1376)
 		h.Received(3, 20)
 		h.RTT(21, 20, 50)
-		h.Metrics(kcp.TraceMetrics{LimitedBy: stats.LimitPacing, CongestionWindow: 10, PacingRate: 1000, InFlight: 1, BytesInFlight: 1400, Queued: 2,
+		h.Metrics(trace.Metrics{LimitedBy: stats.LimitPacing, CongestionWindow: 10, PacingRate: 1000, InFlight: 1, BytesInFlight: 1400, Queued: 2,
 			RemoteWindow: 128, SegmentSize: 1376, SRTT: 20, RTTVar: 10, RTO: 50, MinRTT: 20050})
-		h.Metrics(kcp.TraceMetrics{CongestionWindow: 1<<31 - 1, SegmentSize: 1376})
+		h.Metrics(trace.Metrics{CongestionWindow: 1<<31 - 1, SegmentSize: 1376})
 		h.CongestionState("", "startup")
 		h.CongestionState("startup", "drain")
-		h.Lost(7, 1376, 1, kcp.LossTailProbe)
+		h.Lost(7, 1376, 1, trace.LossTailProbe)
 		h.Stream(8, 6)
-		h.Lost(8, 1376, 1, kcp.LossFastRetransmit)
-		h.Lost(9, 1376, 1, kcp.LossReordering)
+		h.Lost(8, 1376, 1, trace.LossFastRetransmit)
+		h.Lost(9, 1376, 1, trace.LossReordering)
 		h.Spurious(7)
 		h.Acked(1<<32-1, 1376, 2)
 		h.MTU(1472)
 		h.Moved("10.0.0.3:6000")
 		h.Dropped(24, errors.New(`with "quotes" and </script>`))
-		h.Datagram(kcp.DatagramSent, 100)
-		h.Datagram(kcp.DatagramDropped, 0)
-		h.State(kcp.SessionClosing, nil)
-		h.State(kcp.SessionEnded, kcp.ErrReset)
+		h.Datagram(trace.DatagramSent, 100)
+		h.Datagram(trace.DatagramDropped, 0)
+		h.State(trace.SessionClosing, nil)
+		h.State(trace.SessionEnded, kcp.ErrReset)
 		h.Sent(8, 1, 1, 1) // too late
 		require.NoError(t, w.Close())
 		require.Equal(t, want, strings.ReplaceAll(out.String(), "\x1e", "^"))

@@ -4,6 +4,7 @@ import (
 	"net"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/trace"
 )
 
 // Trace returns the hooks that write to t. They serve one session.
@@ -70,17 +71,17 @@ func (t *Writer) acked(sn uint32, size, transmissions int) {
 }
 
 // trigger returns the name that the draft has for a cause of losses.
-func trigger(c kcp.LossCause) string {
+func trigger(c trace.LossCause) string {
 	switch c {
-	case kcp.LossFastRetransmit:
+	case trace.LossFastRetransmit:
 		return "reordering_threshold"
-	case kcp.LossReordering:
+	case trace.LossReordering:
 		return "time_threshold"
 	}
 	return "pto_expired"
 }
 
-func (t *Writer) segmentLost(sn uint32, size, transmissions int, cause kcp.LossCause) {
+func (t *Writer) segmentLost(sn uint32, size, transmissions int, cause trace.LossCause) {
 	stream := t.takeStream()
 	t.event("quic:packet_lost", func(b []byte) []byte {
 		b = packet(b, sn, size, stream)
@@ -94,7 +95,7 @@ func (t *Writer) spurious(sn uint32) {
 	t.event("kcp:spurious_loss", func(b []byte) []byte { return number(b, "packet_number", sn) })
 }
 
-func (t *Writer) metrics(m kcp.TraceMetrics) {
+func (t *Writer) metrics(m trace.Metrics) {
 	t.event("quic:recovery_metrics_updated", func(b []byte) []byte {
 		b = number(b, "bytes_in_flight", m.BytesInFlight)
 		b = number(append(b, ','), "packets_in_flight", m.InFlight)
@@ -149,7 +150,7 @@ func (t *Writer) signal(sent bool, name string) {
 	t.event(event, func(b []byte) []byte { return text(b, "signal", name) })
 }
 
-func (t *Writer) datagram(e kcp.DatagramEvent, size int) {
+func (t *Writer) datagram(e trace.DatagramEvent, size int) {
 	t.event("kcp:datagram_"+e.String(), func(b []byte) []byte {
 		b = append(b, `"raw":{`...)
 		return append(number(b, "payload_length", size), '}')
@@ -157,22 +158,22 @@ func (t *Writer) datagram(e kcp.DatagramEvent, size int) {
 }
 
 // stateName returns the name that the draft has for a state of a session.
-func stateName(s kcp.SessionState) string {
+func stateName(s trace.SessionState) string {
 	switch s {
-	case kcp.SessionDialled, kcp.SessionAccepted:
+	case trace.SessionDialled, trace.SessionAccepted:
 		return "attempted"
-	case kcp.SessionEstablished:
+	case trace.SessionEstablished:
 		return "handshake_confirmed"
-	case kcp.SessionClosing:
+	case trace.SessionClosing:
 		return "closing"
-	case kcp.SessionDraining:
+	case trace.SessionDraining:
 		return "draining"
 	}
 	return "closed"
 }
 
-func (t *Writer) sessionState(s kcp.SessionState, err error) {
-	if s == kcp.SessionDialled || s == kcp.SessionAccepted {
+func (t *Writer) sessionState(s trace.SessionState, err error) {
+	if s == trace.SessionDialled || s == trace.SessionAccepted {
 		t.event("quic:connection_started", func(b []byte) []byte {
 			b = endpoint(b, "local", t.opts.Local)
 			return endpoint(append(b, ','), "remote", t.opts.Remote)
@@ -186,7 +187,7 @@ func (t *Writer) sessionState(s kcp.SessionState, err error) {
 		}
 		return text(b, "new", t.state)
 	})
-	if s != kcp.SessionEnded {
+	if s != trace.SessionEnded {
 		return
 	}
 	t.event("quic:connection_closed", func(b []byte) []byte {

@@ -1,8 +1,7 @@
 // Package stats has the figures that sessions, streams and endpoints of package kcp
 // return as snapshots: Conn.Stats, Stream.Stats, Endpoint.Stats, Endpoint.Totals.
-// Counts begin at 0 with what they count, and wrap only at 2^64. Package kcp has each
-// type under a name of its own, such as kcp.ConnStats. Names such as Config.MaxBuffered
-// in the comments are in package kcp.
+// Counts begin at 0 with what they count, and wrap only at 2^64. Names such as
+// Config.WriteBuffer in the comments are in package kcp.
 package stats
 
 import "time"

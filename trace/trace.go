@@ -1,7 +1,6 @@
 // Package trace has the hooks that show what sessions and state machines of package
 // kcp do, and the names that they use. Config.Tracer and KCP.SetTrace install them.
-// Package qlog writes what they see to a file. Package kcp has each type under a name
-// of its own, such as kcp.Trace.
+// Package qlog writes what they see to a file. kcp.Trace is Hooks.
 package trace
 
 import "github.com/arqnet/kcp/stats"

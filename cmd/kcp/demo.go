@@ -19,6 +19,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/netsim"
+	"github.com/arqnet/kcp/stats"
 )
 
 // demo moves a file both ways at once between two sessions on loopback, through
@@ -169,7 +170,7 @@ type direction struct {
 	receivedSum []byte
 
 	// Set at the end.
-	sender, receiver kcp.ConnStats
+	sender, receiver stats.Conn
 	relayed          netsim.LinkStats
 }
 

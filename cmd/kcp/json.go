@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"io"
 
-	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/stats"
 )
 
 // jsonOption returns the flag -json. where names the stream of the objects.
@@ -31,7 +31,7 @@ type jsonSegments struct {
 	SegmentsResent uint64  `json:"segments_resent"`
 }
 
-func segmentsOf(s *kcp.ConnStats) jsonSegments {
+func segmentsOf(s *stats.Conn) jsonSegments {
 	return jsonSegments{s.RTT.Seconds(), s.SegmentsSent, s.Retransmits()}
 }
 

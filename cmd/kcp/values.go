@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/stats"
 )
 
 // sizeUnits are the units of parseSize, in lower case and without the final b.
@@ -221,7 +222,7 @@ func formatTime(d time.Duration) string {
 }
 
 // resentShare returns the share of retransmissions in all transmissions.
-func resentShare(s *kcp.ConnStats) string {
+func resentShare(s *stats.Conn) string {
 	again := float64(s.Retransmits())
 	return formatShare(again, float64(s.SegmentsSent)+again)
 }

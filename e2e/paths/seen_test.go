@@ -15,6 +15,7 @@ import (
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/arqnet/kcp/stats"
+	"github.com/arqnet/kcp/trace"
 )
 
 // After a change of the route the shortest round trip is that of the new one within two
@@ -261,11 +262,11 @@ func TestMovesAreSeen(t *testing.T) {
 
 // A trace shows each datagram, as the counters do.
 func TestDatagramsAreTraced(t *testing.T) {
-	events := make(map[string]map[kcp.DatagramEvent]uint64)
+	events := make(map[string]map[trace.DatagramEvent]uint64)
 	traced := func(end string) *kcp.Config {
-		events[end] = make(map[kcp.DatagramEvent]uint64)
+		events[end] = make(map[trace.DatagramEvent]uint64)
 		return &kcp.Config{Tracer: func(*kcp.Conn) *kcp.Trace {
-			return &kcp.Trace{Datagram: func(e kcp.DatagramEvent, size int) {
+			return &kcp.Trace{Datagram: func(e trace.DatagramEvent, size int) {
 				require.Equal(t, 100, size)
 				events[end][e]++
 			}}
@@ -281,13 +282,13 @@ func TestDatagramsAreTraced(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		for end, c := range map[string]*kcp.Conn{"server": w.server, "client": w.client} {
 			is := c.Stats().Datagrams
-			require.Equal(t, is, kcp.DatagramStats{
-				Sent: events[end][kcp.DatagramSent], Unsent: events[end][kcp.DatagramUnsent],
-				Received: events[end][kcp.DatagramReceived], Dropped: events[end][kcp.DatagramDropped],
+			require.Equal(t, is, stats.Datagrams{
+				Sent: events[end][trace.DatagramSent], Unsent: events[end][trace.DatagramUnsent],
+				Received: events[end][trace.DatagramReceived], Dropped: events[end][trace.DatagramDropped],
 			})
 		}
-		require.Positive(t, events["server"][kcp.DatagramUnsent], "beyond the cap")
-		require.Positive(t, events["client"][kcp.DatagramDropped], "nobody reads")
+		require.Positive(t, events["server"][trace.DatagramUnsent], "beyond the cap")
+		require.Positive(t, events["client"][trace.DatagramDropped], "nobody reads")
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/testenv/life"
 	"github.com/arqnet/kcp/internal/testenv/life/ends"
+	"github.com/arqnet/kcp/stats"
 )
 
 // conversation is what the two applications do, each in the order of the script. What is
@@ -334,7 +335,7 @@ func (tr *trial) judgeRest() {
 
 // judgeOpened judges how many sessions there were at one end. The first packets of a
 // client that moves could be those of two clients, and its Dial may begin anew.
-func (tr *trial) judgeOpened(who string, s *kcp.EndpointStats) {
+func (tr *trial) judgeOpened(who string, s *stats.Endpoint) {
 	opened, half := s.Dialled+s.Accepted, s.Ended.Unaccepted
 	good := opened == uint64(tr.dials) && half == 0
 	if tr.plan.Event() == testenv.Move {

@@ -21,6 +21,7 @@ import (
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/testenv"
+	"github.com/arqnet/kcp/stats"
 	"github.com/stretchr/testify/require"
 )
 
@@ -225,7 +226,7 @@ func (p *process) leaves() {
 }
 
 // stats returns the endpoint's statistics.
-func (p *process) stats() (s kcp.EndpointStats) {
+func (p *process) stats() (s stats.Endpoint) {
 	p.t.Helper()
 	p.do("stats")
 	require.NoError(p.t, json.Unmarshal([]byte(p.says("stats")), &s))

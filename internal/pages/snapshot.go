@@ -86,10 +86,10 @@ type snapshot struct {
 
 // endpointState is what is shown of an endpoint.
 type endpointState struct {
-	Name   string            `json:"name"`
-	Local  string            `json:"local"`
-	Stats  kcp.EndpointStats `json:"stats"`
-	Totals kcp.SessionTotals `json:"totals"`
+	Name   string         `json:"name"`
+	Local  string         `json:"local"`
+	Stats  stats.Endpoint `json:"stats"`
+	Totals stats.Totals   `json:"totals"`
 }
 
 // snapshots has the latest snapshot. To take one costs the lock of each session
@@ -200,10 +200,10 @@ type answer struct {
 // selected is the one session that is shown in full, as of now.
 type selected struct {
 	row
-	Time       int64         `json:"time"` // Unix milliseconds
-	Stats      kcp.ConnStats `json:"stats"`
-	WriteQueue int           `json:"writeQueue"` // segments not sent yet
-	Limits     []string      `json:"limits"`     // names of the indexes of Stats.Limited
+	Time       int64      `json:"time"` // Unix milliseconds
+	Stats      stats.Conn `json:"stats"`
+	WriteQueue int        `json:"writeQueue"` // segments not sent yet
+	Limits     []string   `json:"limits"`     // names of the indexes of Stats.Limited
 }
 
 // answer returns the answer to q.

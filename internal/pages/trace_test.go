@@ -13,6 +13,7 @@ import (
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/qlog"
 	"github.com/arqnet/kcp/stats"
+	"github.com/arqnet/kcp/trace"
 	"github.com/stretchr/testify/require"
 )
 
@@ -42,17 +43,17 @@ func column(data map[string]any, name string, i int) []any {
 // The page has what the trace has, and nothing from elsewhere.
 func TestTracePage(t *testing.T) {
 	page, data := pageOf(t, func(h *kcp.Trace) {
-		h.State(kcp.SessionDialled, nil)
+		h.State(trace.SessionDialled, nil)
 		h.Sent(1<<32-1, 1376, 1, 200)
 		h.Sent(0, 1376, 1, 200) // the numbers wrap
-		h.Lost(1<<32-1, 1376, 1, kcp.LossFastRetransmit)
+		h.Lost(1<<32-1, 1376, 1, trace.LossFastRetransmit)
 		h.Sent(1<<32-1, 1376, 2, 200)
 		h.Spurious(1<<32 - 1)
 		h.Repeated(0, 1376)
 		h.Acked(1<<32-1, 1376, 2)
 		h.Received(5, 100)
 		h.RTT(30, 20, 100)
-		h.Metrics(kcp.TraceMetrics{CongestionWindow: 2, SegmentSize: 1000, SRTT: 20, PacingRate: 5000})
+		h.Metrics(trace.Metrics{CongestionWindow: 2, SegmentSize: 1000, SRTT: 20, PacingRate: 5000})
 		h.Dropped(24, fmt.Errorf("</script><script>alert(1)</script>"))
 	})
 	require.Equal(t, []any{4294967295., 4294967296.}, column(data, "sent", 1))
@@ -84,7 +85,7 @@ func TestPageHasStreams(t *testing.T) {
 			time.Sleep(time.Second)
 			h.Acked(2, 100, 1)
 			h.Stream(1, 5)
-			h.Lost(1, 100, 1, kcp.LossTimeout)
+			h.Lost(1, 100, 1, trace.LossTimeout)
 			h.Stream(1, 5)
 			h.Sent(1, 100, 2, 200)
 			h.Stream(1, 5)
@@ -111,13 +112,13 @@ func TestPageHasStreams(t *testing.T) {
 func TestPageHasLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, data := pageOf(t, func(h *kcp.Trace) {
-			h.Metrics(kcp.TraceMetrics{LimitedBy: stats.LimitApplication})
+			h.Metrics(trace.Metrics{LimitedBy: stats.LimitApplication})
 			time.Sleep(time.Second)
-			h.Metrics(kcp.TraceMetrics{LimitedBy: stats.LimitPeerWindow})
+			h.Metrics(trace.Metrics{LimitedBy: stats.LimitPeerWindow})
 			time.Sleep(25 * time.Millisecond)
-			h.Metrics(kcp.TraceMetrics{LimitedBy: stats.LimitPeerWindow, InFlight: 1})
+			h.Metrics(trace.Metrics{LimitedBy: stats.LimitPeerWindow, InFlight: 1})
 			time.Sleep(time.Hour)
-			h.Metrics(kcp.TraceMetrics{LimitedBy: stats.LimitApplication})
+			h.Metrics(trace.Metrics{LimitedBy: stats.LimitApplication})
 			time.Sleep(3 * time.Second)
 			h.Sent(1, 100, 1, 200)
 		})

@@ -371,9 +371,9 @@ func TestQueuesOfProcessors(t *testing.T) {
 // The constants of the package are the figures that RULES.md says.
 func TestLagFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
-		{"| `EndpointStats.Lag`", "10 to 20 s", LagTime},
-		{"| `EndpointStats.Lag`", "90 s", probeFor},
-		{"| `EndpointStats.Lag`", "100 ms", probeEvery},
+		{"| `stats.Endpoint.Lag`", "10 to 20 s", LagTime},
+		{"| `stats.Endpoint.Lag`", "90 s", probeFor},
+		{"| `stats.Endpoint.Lag`", "100 ms", probeEvery},
 		{"| Wake queues", "16", mostQueues},
 	})
 }
