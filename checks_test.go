@@ -38,11 +38,11 @@ func TestReplayedHelloOpensNothing(t *testing.T) {
 		require.NoError(t, b.Close())
 		time.Sleep(70 * time.Second)
 		hello := seen.all(w)[0]
-		require.Zero(t, l.Stats().DropReplay)
+		require.Zero(t, l.Endpoint().Stats().DropReplay)
 		w.net.Inject(hello.from, hello.to, hello.data)
 		time.Sleep(time.Second)
-		require.EqualValues(t, 1, l.Stats().DropReplay)
-		require.Zero(t, l.Stats().Sessions)
+		require.EqualValues(t, 1, l.Endpoint().Stats().DropReplay)
+		require.Zero(t, l.Endpoint().Stats().Sessions)
 	})
 }
 
@@ -53,7 +53,7 @@ func TestOtherErrorsRefuseNobody(t *testing.T) {
 		e.socket.connected = true
 		failed := make(chan error)
 		go func() {
-			_, err := e.Dial(context.Background(), udpAddr("10.0.0.9:9"))
+			_, err := e.Dial(context.Background(), udpAddr("10.0.0.9:9"), nil)
 			failed <- err
 		}()
 		time.Sleep(time.Second)
@@ -76,7 +76,7 @@ func TestTLSHelloWithoutCrypto(t *testing.T) {
 		_, err = pc.WriteTo(packet, l.Addr())
 		require.NoError(t, err)
 		time.Sleep(time.Second)
-		s := l.Stats()
+		s := l.Endpoint().Stats()
 		require.EqualValues(t, []uint64{1, 0}, []uint64{s.DropHandshake, s.DropCipher})
 	})
 }
@@ -101,10 +101,10 @@ func TestTLSOtherConversationInside(t *testing.T) {
 		was := b.Stats().PacketsReceived
 		inject(a.Conv())
 		require.Equal(t, was+1, b.Stats().PacketsReceived)
-		require.Zero(t, l.Stats().DropUnknown)
+		require.Zero(t, l.Endpoint().Stats().DropUnknown)
 		inject(a.Conv() + 1)
 		require.Equal(t, was+1, b.Stats().PacketsReceived)
-		require.EqualValues(t, 1, l.Stats().DropUnknown)
+		require.EqualValues(t, 1, l.Endpoint().Stats().DropUnknown)
 		require.NoError(t, a.Close())
 	})
 }
@@ -119,8 +119,8 @@ func TestBadShardsAreCounted(t *testing.T) {
 		b.mu.Unlock()
 		require.False(t, ok)
 		require.EqualValues(t, 1, b.Stats().Dropped.FEC)
-		require.NoError(t, a.Abort())
-		require.ErrorIs(t, a.Abort(), net.ErrClosed, "it was ended before")
+		require.NoError(t, a.Abort(0, ""))
+		require.ErrorIs(t, a.Abort(0, ""), net.ErrClosed, "it was ended before")
 	})
 }
 
@@ -137,7 +137,7 @@ func TestDatagramsAfterClose(t *testing.T) {
 		b.session.closing = was
 		b.mu.Unlock()
 		require.EqualValues(t, []uint64{2, 1}, []uint64{s.Received, s.Dropped})
-		require.NoError(t, a.Abort())
+		require.NoError(t, a.Abort(0, ""))
 	})
 }
 
@@ -152,7 +152,7 @@ func TestLargeStreamWriteBuffer(t *testing.T) {
 		e.load.written.Store(writePressure + 1)
 		require.Equal(t, 8<<20, (*streamHost)(&c.session).WriteBuffer(), "also when memory is short")
 		e.load.written.Store(0)
-		require.NoError(t, c.Abort())
+		require.NoError(t, c.Abort(0, ""))
 	})
 }
 
@@ -172,7 +172,7 @@ func TestSecondFinBesideStreams(t *testing.T) {
 		require.False(t, b.session.takeFin(wire.Signal{Code: wire.Close, SN: next + 4, TS: 0}))
 		require.True(t, b.session.takeFin(wire.Signal{Code: wire.Close, SN: next + 6, TS: 0}))
 		b.mu.Unlock()
-		require.NoError(t, a.Abort())
+		require.NoError(t, a.Abort(0, ""))
 	})
 }
 
@@ -181,12 +181,12 @@ func TestNothingLeavesAnEndedSession(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		time.Sleep(time.Second)
-		require.NoError(t, a.Abort())
+		require.NoError(t, a.Abort(0, ""))
 		time.Sleep(time.Second)
 		_, err := b.Read(make([]byte, 1))
 		require.ErrorIs(t, err, ErrReset)
 		seen := w.watched()
-		require.NoError(t, b.Abort())
+		require.NoError(t, b.Abort(0, ""))
 		time.Sleep(time.Second)
 		require.Empty(t, seen.all(w))
 	})
@@ -201,7 +201,7 @@ func TestTracerOfNothing(t *testing.T) {
 		send(t, a, []byte("hello"))
 		receive(t, b, []byte("hello"))
 		require.Equal(t, 2, asked)
-		require.NoError(t, a.Abort())
+		require.NoError(t, a.Abort(0, ""))
 	})
 }
 
@@ -217,7 +217,7 @@ func TestNoProbesToOthers(t *testing.T) {
 		writeAll(t, a, make([]byte, 1<<20))
 		time.Sleep(time.Minute)
 		require.False(t, a.session.plpmtu.Begun())
-		require.NoError(t, a.Abort())
+		require.NoError(t, a.Abort(0, ""))
 	})
 }
 
@@ -247,7 +247,7 @@ func TestNoDecoderUnderPressure(t *testing.T) {
 		}
 		b.mu.Unlock()
 		require.Equal(t, []bool{true, false, true, true}, decoders)
-		require.NoError(t, a.Abort())
+		require.NoError(t, a.Abort(0, ""))
 	})
 }
 
@@ -261,7 +261,7 @@ func TestEndsAreLoggedWithinTheLimit(t *testing.T) {
 				_, ok = a.ep.mayLogSession()
 			}
 			was := len(records.Of("kcp"))
-			require.NoError(t, a.Abort())
+			require.NoError(t, a.Abort(0, ""))
 			require.Equal(t, used, len(records.Of("kcp")) == was)
 		})
 	}
@@ -287,7 +287,7 @@ func TestTLSFlightIsWithinCredit(t *testing.T) {
 			return true
 		})
 		e, _ := w.endpoint("10.0.0.2:0", config)
-		_, err := e.Dial(t.Context(), l.Addr())
+		_, err := e.Dial(t.Context(), l.Addr(), nil)
 		require.NoError(t, err)
 		time.Sleep(15 * time.Second)
 		w.net.SetFilter(nil)
@@ -313,7 +313,7 @@ func TestPacketsOfNewAddresses(t *testing.T) {
 			require.Equal(t, test.mine, mine, "%+v", test)
 			require.False(t, moved)
 		}
-		require.NoError(t, a.Abort())
+		require.NoError(t, a.Abort(0, ""))
 	})
 }
 
@@ -346,7 +346,7 @@ func TestTwoWindowUpdatesShowALegacyPeer(t *testing.T) {
 				time.Sleep(20 * time.Millisecond)
 			}
 			require.Equal(t, updates >= 2, c.Peer().Legacy, "after %d", updates)
-			require.NoError(t, c.Abort())
+			require.NoError(t, c.Abort(0, ""))
 		})
 	}
 }

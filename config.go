@@ -93,23 +93,8 @@ type Config struct {
 	// itself writes waits to be sent for the first time, as it has its place before them.
 	WriteBuffer int
 
-	// NoDelay is how the retransmission time-out is bounded and backed off. Default
-	// NoDelayOn.
-	NoDelay NoDelay
-	// MinRTO is the minimum retransmission time-out: 1 ms to 60 s. The default is as in
-	// NoDelay.
-	MinRTO time.Duration
-	// Interval is the least variance term of the retransmission time-out: 10 ms to 5 s,
-	// default 30 ms. With less, the jitter of ordinary paths causes spurious time-outs.
-	// Unlike the reference's flush interval, it delays no packet.
-	Interval time.Duration
-	// FastResend is how many acknowledgements of later segments cause a segment to be
-	// retransmitted before its time-out (fast retransmission, RFC 5681 §3.2). Default 2;
-	// negative means never.
-	FastResend int
-	// FastResendLimit is the number of transmissions after which a segment is no longer
-	// retransmitted early, but only at its time-out. Default 5; negative means no limit.
-	FastResendLimit int
+	// Tuning says when segments are retransmitted.
+	Tuning Tuning
 	// Redundancy is how many bytes of redundant copies may be sent for each byte sent
 	// otherwise: 0 to 4. Packets that leave anyway and have room carry copies of recent
 	// segments of up to 256 bytes, which any peer drops as duplicates. With 1, game input
@@ -134,10 +119,6 @@ type Config struct {
 	// count. Nor does the time for which this process was frozen, if it was an eighth of
 	// PeerTimeout or more. 10 ms to a year (8760 h). Default 30 s; negative means never.
 	PeerTimeout time.Duration
-	// DeadLink, if positive, is the number of transmissions of one segment, with nothing
-	// arriving from the peer, after which the peer is considered lost. That may be much
-	// sooner than PeerTimeout. Default 0: off.
-	DeadLink int
 	// KeepAlive is the silence after which the peer is asked for a sign of life
 	// (keep-alive, RFC 9293 §3.8.4). It keeps NAT bindings open, and detects a lost peer
 	// even if the application does not write: PeerTimeout then runs as for unacknowledged
@@ -180,37 +161,8 @@ type Config struct {
 	// ended should wait for as long as the path may delay packets.
 	SharedConvs bool
 
-	// Limits on what unknown peers can cause.
-
-	// Backlog is the most sessions waiting for Accept. While it is full no new ones are
-	// created: peers repeat their first packets, and their Dial returns *NoAnswerError in
-	// the end. Those whose peers had not finished the handshake when it filled are there
-	// besides. Default 128.
-	Backlog int
-	// MaxSessions is the most sessions of one endpoint, dialled and accepted. Default
-	// 65536.
-	MaxSessions int
-	// MaxHalfOpen is the most accepted sessions whose peers have not yet validated
-	// their addresses (RFC 9000 §8), with a token or, if legacy, by an ACK of data
-	// written to them. Default 1024. Beyond it, the oldest of the network with most, a
-	// /48 of IPv6 or a /24 of IPv4, is evicted for a new one of another network; for
-	// one of a network with as many, one that has been silent, and is at least 3
-	// seconds old. A half-open session is sent at most three times as much as has
-	// arrived from it (anti-amplification limit, RFC 9000 §8.1). With TLS, as many
-	// handshakes besides may be in progress with validated peers, by the same rule.
-	MaxHalfOpen int
-	// MaxSessionsPerAddress is the most sessions with one IPv4 address, or one IPv6
-	// network of 64 bits; peers behind a NAT share one. Half-open sessions do not count
-	// against peers that have validated their addresses. At the limit, new peers are
-	// asked for a cookie. The default is half of MaxSessions if that is 64 or more, and
-	// otherwise no limit.
-	MaxSessionsPerAddress int
-	// MaxBuffered is how much memory, in bytes, all sessions together may hold because of
-	// what their peers have sent, as stats.Endpoint.Buffered counts it: 64 KiB to 2 GiB,
-	// default 1 GiB. Beyond it, a session that holds more than an equal share takes only
-	// what can be read at once. Those that hold most for each byte that has arrived
-	// lately are ended with ErrMemoryPressure. docs/settings.md has the order.
-	MaxBuffered int
+	// Limits bounds what peers can cause.
+	Limits Limits
 	// AddressValidation is when a new peer must return a cookie before any state is kept
 	// for it. Legacy peers cannot. Default ValidateUnderPressure.
 	AddressValidation AddressValidation
@@ -237,12 +189,6 @@ type Config struct {
 
 	// Streams of the session; see Conn.OpenStream.
 
-	// MaxStreams is the most streams that a peer may have in a session; its OpenStream
-	// waits for room. A stream counts until the peer has ended it and the application
-	// has called Close, or CloseWrite and read to the end. Default 256; negative means
-	// that the session takes and opens none: OpenStream and AcceptStream return
-	// ErrNoStreams.
-	MaxStreams int
 	// StreamReceiveBuffer is how many bytes of a stream may wait to be read, or for what
 	// is missing, before its sender has to stop: 64 KiB to 1 GiB. Each segment counts 128
 	// more. A message has to fit. The default is 1 MiB, and grows to 16 MiB, 32 MiB for
@@ -284,6 +230,70 @@ type Config struct {
 	Repetition *Repetition
 }
 
+// Tuning says when segments are retransmitted.
+type Tuning struct {
+	// NoDelay is how the retransmission time-out is bounded and backed off. Default
+	// NoDelayOn.
+	NoDelay NoDelay
+	// MinRTO is the minimum retransmission time-out: 1 ms to 60 s. The default is as in
+	// NoDelay.
+	MinRTO time.Duration
+	// Interval is the least variance term of the retransmission time-out: 10 ms to 5 s,
+	// default 30 ms. With less, the jitter of ordinary paths causes spurious time-outs.
+	// Unlike the reference's flush interval, it delays no packet.
+	Interval time.Duration
+	// FastResend is how many acknowledgements of later segments cause a segment to be
+	// retransmitted before its time-out (fast retransmission, RFC 5681 §3.2). Default 2;
+	// negative means never.
+	FastResend int
+	// FastResendLimit is the number of transmissions after which a segment is no longer
+	// retransmitted early, but only at its time-out. Default 5; negative means no limit.
+	FastResendLimit int
+	// DeadLink, if positive, is the number of transmissions of one segment, with nothing
+	// arriving from the peer, after which the peer is considered lost. That may be much
+	// sooner than PeerTimeout. Default 0: off.
+	DeadLink int
+}
+
+// Limits bounds what peers can cause.
+type Limits struct {
+	// Backlog is the most sessions waiting for Accept. While it is full no new ones are
+	// created: peers repeat their first packets, and their Dial returns *NoAnswerError in
+	// the end. Those whose peers had not finished the handshake when it filled are there
+	// besides. Default 128.
+	Backlog int
+	// MaxSessions is the most sessions of one endpoint, dialled and accepted. Default
+	// 65536.
+	MaxSessions int
+	// MaxHalfOpen is the most accepted sessions whose peers have not yet validated
+	// their addresses (RFC 9000 §8), with a token or, if legacy, by an ACK of data
+	// written to them. Default 1024. Beyond it, the oldest of the network with most, a
+	// /48 of IPv6 or a /24 of IPv4, is evicted for a new one of another network; for
+	// one of a network with as many, one that has been silent, and is at least 3
+	// seconds old. A half-open session is sent at most three times as much as has
+	// arrived from it (anti-amplification limit, RFC 9000 §8.1). With TLS, as many
+	// handshakes besides may be in progress with validated peers, by the same rule.
+	MaxHalfOpen int
+	// MaxSessionsPerAddress is the most sessions with one IPv4 address, or one IPv6
+	// network of 64 bits; peers behind a NAT share one. Half-open sessions do not count
+	// against peers that have validated their addresses. At the limit, new peers are
+	// asked for a cookie. The default is half of MaxSessions if that is 64 or more, and
+	// otherwise no limit.
+	MaxSessionsPerAddress int
+	// MaxBuffered is how much memory, in bytes, all sessions together may hold because of
+	// what their peers have sent, as stats.Endpoint.Buffered counts it: 64 KiB to 2 GiB,
+	// default 1 GiB. Beyond it, a session that holds more than an equal share takes only
+	// what can be read at once. Those that hold most for each byte that has arrived
+	// lately are ended with ErrMemoryPressure. docs/settings.md has the order.
+	MaxBuffered int
+	// MaxStreams is the most streams that a peer may have in a session; its OpenStream
+	// waits for room. A stream counts until the peer has ended it and the application
+	// has called Close, or CloseWrite and read to the end. Default 256; negative means
+	// that the session takes and opens none: OpenStream and AcceptStream return
+	// ErrNoStreams.
+	MaxStreams int
+}
+
 // Repetition makes runs of a test repeat, and has nothing to do with Config.Redundancy:
 // see Config.Repetition. All endpoints of a run share one, which puts what they do at
 // the same instant in order. All methods are safe for concurrent use.
@@ -302,8 +312,8 @@ func NewRepetition(seed uint64) *Repetition {
 type AddressValidation uint8
 
 const (
-	// ValidateUnderPressure asks for cookies while half of Config.MaxHalfOpen (with TLS
-	// an eighth) or half of Config.MaxSessions is reached, or while the peer's address
+	// ValidateUnderPressure asks for cookies while half of Limits.MaxHalfOpen (with TLS
+	// an eighth) or half of Limits.MaxSessions is reached, or while the peer's address
 	// has as many sessions as it may.
 	ValidateUnderPressure AddressValidation = iota
 	// ValidateAlways asks every extended peer. Legacy peers cannot be asked; LegacyRefuse
@@ -393,9 +403,7 @@ const (
 // the address.
 func LowLatency() Config {
 	return Config{
-		NoDelay:           NoDelayTurbo,
-		Interval:          10 * time.Millisecond,
-		FastResend:        1,
+		Tuning:            Tuning{NoDelay: NoDelayTurbo, Interval: 10 * time.Millisecond, FastResend: 1},
 		SendWindow:        512,
 		CongestionControl: congestion.NewNone,
 	}
@@ -408,9 +416,7 @@ func LowLatency() Config {
 func Classic() Config {
 	return Config{
 		MessageMode:   true,
-		NoDelay:       NoDelayOff,
-		Interval:      machine.DefaultInterval * time.Millisecond,
-		FastResend:    -1,
+		Tuning:        Tuning{NoDelay: NoDelayOff, Interval: machine.DefaultInterval * time.Millisecond, FastResend: -1},
 		SendWindow:    machine.DefaultSndWnd,
 		ReceiveWindow: machine.MinRcvWnd,
 
@@ -434,10 +440,10 @@ func (c *Config) withDefaults() Config {
 	setDefault(&d.SendWindow, machine.MostWindow)
 	setDefault(&d.ReceiveWindow, defaultWindow)
 	setDefault(&d.WriteBuffer, defaultWriteBuffer)
-	setDefault(&d.NoDelay, NoDelayOn)
-	setDefault(&d.Interval, defaultVariance)
-	setDefault(&d.FastResend, defaultFastResend)
-	setDefault(&d.FastResendLimit, machine.DefaultFastLimit)
+	setDefault(&d.Tuning.NoDelay, NoDelayOn)
+	setDefault(&d.Tuning.Interval, defaultVariance)
+	setDefault(&d.Tuning.FastResend, defaultFastResend)
+	setDefault(&d.Tuning.FastResendLimit, machine.DefaultFastLimit)
 	setDefault(&d.PeerTimeout, defaultPeerTimeout)
 	if d.PeerTimeout > 0 && d.PeerTimeout < defaultPeerTimeout {
 		setDefault(&d.KeepAlive, max(d.PeerTimeout/2, minKeepAlive))
@@ -446,22 +452,22 @@ func (c *Config) withDefaults() Config {
 	setDefault(&d.StallTimeout, defaultStallTimeout)
 	setDefault(&d.DialTimeout, defaultDialTimeout)
 	setDefault(&d.Linger, defaultLinger)
-	setDefault(&d.MaxHalfOpen, defaultMaxHalfOpen)
-	setDefault(&d.MaxBuffered, defaultMaxBuffered)
-	setDefault(&d.Backlog, defaultBacklog)
-	setDefault(&d.MaxSessions, defaultMaxSessions)
+	setDefault(&d.Limits.MaxHalfOpen, defaultMaxHalfOpen)
+	setDefault(&d.Limits.MaxBuffered, defaultMaxBuffered)
+	setDefault(&d.Limits.Backlog, defaultBacklog)
+	setDefault(&d.Limits.MaxSessions, defaultMaxSessions)
 	setDefault(&d.SocketBuffer, defaultSocketBuffer)
 	setDefault(&d.Shards, 1)
-	setDefault(&d.MaxStreams, defaultMaxStreams)
-	d.MaxStreams = max(d.MaxStreams, 0)
+	setDefault(&d.Limits.MaxStreams, defaultMaxStreams)
+	d.Limits.MaxStreams = max(d.Limits.MaxStreams, 0)
 	setDefault(&d.StreamReceiveBuffer, defaultStreamReceive)
 	setDefault(&d.StreamWriteBuffer, defaultStreamWrite)
-	if d.MaxSessions >= minSharedSessions {
-		setDefault(&d.MaxSessionsPerAddress, d.MaxSessions/2)
+	if d.Limits.MaxSessions >= minSharedSessions {
+		setDefault(&d.Limits.MaxSessionsPerAddress, d.Limits.MaxSessions/2)
 	}
-	d.FastResend = min(max(d.FastResend, 0), maxInt32)
-	d.FastResendLimit = min(max(d.FastResendLimit, 0), maxInt32)
-	d.DeadLink = min(d.DeadLink, maxInt32)
+	d.Tuning.FastResend = min(max(d.Tuning.FastResend, 0), maxInt32)
+	d.Tuning.FastResendLimit = min(max(d.Tuning.FastResendLimit, 0), maxInt32)
+	d.Tuning.DeadLink = min(d.Tuning.DeadLink, maxInt32)
 	d.PeerTimeout = max(d.PeerTimeout, 0)
 	d.KeepAlive = max(d.KeepAlive, 0)
 	d.StallTimeout = max(d.StallTimeout, 0)

@@ -68,8 +68,8 @@ func (c *Config) Validate() error {
 	if !(c.Redundancy >= 0 && c.Redundancy <= maxRedundancy) {
 		return &ConfigError{"Redundancy", c.Redundancy, fmt.Sprintf("must be in [0, %d]", maxRedundancy)}
 	}
-	if c.NoDelay > NoDelayTurbo {
-		return &ConfigError{"NoDelay", c.NoDelay, "must be one of the NoDelay modes"}
+	if c.Tuning.NoDelay > NoDelayTurbo {
+		return &ConfigError{"Tuning.NoDelay", c.Tuning.NoDelay, "must be one of the NoDelay modes"}
 	}
 	if c.AddressValidation > ValidateAlways {
 		return &ConfigError{"AddressValidation", c.AddressValidation, "must be one of the AddressValidation modes"}
@@ -83,8 +83,8 @@ func (c *Config) Validate() error {
 	if err := validateRate(c.MaxRate); err != nil {
 		return err
 	}
-	if c.DeadLink < 0 {
-		return &ConfigError{"DeadLink", c.DeadLink, "must not be negative"}
+	if c.Tuning.DeadLink < 0 {
+		return &ConfigError{"Tuning.DeadLink", c.Tuning.DeadLink, "must not be negative"}
 	}
 	return c.validateTimeouts()
 }
@@ -175,12 +175,12 @@ func (c *Config) validateRanges() error {
 		{"SendWindow", c.SendWindow, 1, wire.MaxWindow},
 		{"ReceiveWindow", c.ReceiveWindow, 1, wire.MaxWindow},
 		{"WriteBuffer", c.WriteBuffer, minWriteBuffer, maxConfigWriteBuffer},
-		{"Backlog", c.Backlog, 1, maxInt32},
-		{"MaxSessions", c.MaxSessions, 1, maxInt32},
+		{"Limits.Backlog", c.Limits.Backlog, 1, maxInt32},
+		{"Limits.MaxSessions", c.Limits.MaxSessions, 1, maxInt32},
 		{"Shards", c.Shards, 1, maxShards},
-		{"MaxHalfOpen", c.MaxHalfOpen, 1, maxInt32},
-		{"MaxSessionsPerAddress", c.MaxSessionsPerAddress, 1, maxInt32},
-		{"MaxBuffered", c.MaxBuffered, minMaxBuffered, maxInt32},
+		{"Limits.MaxHalfOpen", c.Limits.MaxHalfOpen, 1, maxInt32},
+		{"Limits.MaxSessionsPerAddress", c.Limits.MaxSessionsPerAddress, 1, maxInt32},
+		{"Limits.MaxBuffered", c.Limits.MaxBuffered, minMaxBuffered, maxInt32},
 		{"StreamReceiveBuffer", c.StreamReceiveBuffer, streams.InitialCredit, maxConfigWriteBuffer},
 		{"StreamWriteBuffer", c.StreamWriteBuffer, minWriteBuffer, maxConfigWriteBuffer},
 	}
@@ -194,8 +194,8 @@ func (c *Config) validateRanges() error {
 		value    time.Duration
 		min, max time.Duration
 	}{
-		{"MinRTO", c.MinRTO, time.Millisecond, machine.MaxRTO * time.Millisecond},
-		{"Interval", c.Interval, machine.MinInterval * time.Millisecond, machine.MaxInterval * time.Millisecond},
+		{"Tuning.MinRTO", c.Tuning.MinRTO, time.Millisecond, machine.MaxRTO * time.Millisecond},
+		{"Tuning.Interval", c.Tuning.Interval, machine.MinInterval * time.Millisecond, machine.MaxInterval * time.Millisecond},
 	}
 	for _, f := range durations {
 		if f.value != 0 && (f.value < f.min || f.value > f.max) {
@@ -232,7 +232,7 @@ const (
 	maxRetransmitLimit = 1<<16 - 2
 )
 
-// OptionError means that an option of a stream, a message or DialWith is not allowed.
+// OptionError means that an option of a stream, a message or Dial is not allowed.
 type OptionError struct {
 	Option string // as in StreamOptions.Priority
 	Value  any    // its value
@@ -271,6 +271,15 @@ func (o *MessageOptions) check() error {
 	return checkLimits("MessageOptions.Lifetime", o.Lifetime, "MessageOptions.MaxRetransmits", o.MaxRetransmits)
 }
 
+// call returns the call that writes b as a message with the options.
+func (o *MessageOptions) call(b []byte) writeCall {
+	w := writeCall{b: b, message: true, waits: o == nil || !o.NoWait}
+	if o != nil && (o.Lifetime != 0 || o.MaxRetransmits != 0 || o.Done != nil) {
+		w.options = o
+	}
+	return w
+}
+
 // checkLimits returns an *OptionError if a lifetime or a number of retransmissions, which
 // are options of the given names, is out of its range.
 func checkLimits(lifetimeOf string, lifetime time.Duration, retransmitsOf string, retransmits int) error {
@@ -306,7 +315,10 @@ type MessageOptions struct {
 	// stream, if they are not 0. For a message of the session itself 0 means no limit.
 	Lifetime       time.Duration
 	MaxRetransmits int
-	// Done, if not nil, is called exactly once, if SendMessage has returned nil: with nil
+	// NoWait makes WriteMessage return ErrWouldBlock, and queue nothing, if the write
+	// buffer has no room at all, or another goroutine is in a call that writes.
+	NoWait bool
+	// Done, if not nil, is called exactly once, if WriteMessage has returned nil: with nil
 	// when the peer's endpoint has acknowledged the whole message. Otherwise the argument
 	// says why that is not known: ErrMessageAbandoned, a *StreamError, or the error with
 	// which the session ended; the message may have arrived all the same.

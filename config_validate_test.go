@@ -40,11 +40,11 @@ func wrongConfigs(t *testing.T) []wrongConfig {
 		{"WriteBuffer", Config{WriteBuffer: 1}},
 		{"MaxRate", Config{MaxRate: -1}},
 		{"MaxRate", Config{MaxRate: minMaxRate - 1}},
-		{"MinRTO", Config{MinRTO: time.Hour}},
-		{"Interval", Config{Interval: time.Millisecond}},
-		{"NoDelay", Config{NoDelay: NoDelayTurbo + 1}},
+		{"Tuning.MinRTO", Config{Tuning: Tuning{MinRTO: time.Hour}}},
+		{"Tuning.Interval", Config{Tuning: Tuning{Interval: time.Millisecond}}},
+		{"Tuning.NoDelay", Config{Tuning: Tuning{NoDelay: NoDelayTurbo + 1}}},
 		{"AddressValidation", Config{AddressValidation: ValidateAlways + 1}},
-		{"DeadLink", Config{DeadLink: -1}},
+		{"Tuning.DeadLink", Config{Tuning: Tuning{DeadLink: -1}}},
 		{"Redundancy", Config{Redundancy: math.NaN()}},
 		{"IdleTimeout", Config{IdleTimeout: 10*time.Millisecond - 1}},
 		{"PeerTimeout", Config{PeerTimeout: 10*time.Millisecond - 1}},
@@ -55,11 +55,11 @@ func wrongConfigs(t *testing.T) []wrongConfig {
 		{"MaxLinger", Config{MaxLinger: time.Millisecond - 1}},
 		{"IdleTimeout", Config{IdleTimeout: maxTimeout + 1}},
 		{"MaxLinger", Config{MaxLinger: maxTimeout + 1}},
-		{"Backlog", Config{Backlog: -1}},
-		{"MaxSessions", Config{MaxSessions: -5}},
-		{"MaxHalfOpen", Config{MaxHalfOpen: -1}},
-		{"MaxSessionsPerAddress", Config{MaxSessionsPerAddress: -1}},
-		{"MaxBuffered", Config{MaxBuffered: 1}},
+		{"Limits.Backlog", Config{Limits: Limits{Backlog: -1}}},
+		{"Limits.MaxSessions", Config{Limits: Limits{MaxSessions: -5}}},
+		{"Limits.MaxHalfOpen", Config{Limits: Limits{MaxHalfOpen: -1}}},
+		{"Limits.MaxSessionsPerAddress", Config{Limits: Limits{MaxSessionsPerAddress: -1}}},
+		{"Limits.MaxBuffered", Config{Limits: Limits{MaxBuffered: 1}}},
 		{"Shards", Config{Shards: maxShards + 1}},
 		{"StreamReceiveBuffer", Config{StreamReceiveBuffer: 1}},
 		{"StreamWriteBuffer", Config{StreamWriteBuffer: 1}},
@@ -97,7 +97,7 @@ func TestConfigErrors(t *testing.T) {
 		DialTimeout: wait, Linger: wait, MaxLinger: wait,
 	}
 	never := Config{PeerTimeout: -1, KeepAlive: -1, StallTimeout: -1, DialTimeout: -1, Linger: -1, MaxLinger: -1}
-	for _, good := range []Config{{}, LowLatency(), Classic(), {MTU: 50}, {MaxMTU: -1}, {FastResend: -1, FastResendLimit: -1}, {Redundancy: 4}, {MaxRate: minMaxRate}, *secured(Config{MTU: 1200}), shortest, longestTimeouts, never} {
+	for _, good := range []Config{{}, LowLatency(), Classic(), {MTU: 50}, {MaxMTU: -1}, {Tuning: Tuning{FastResend: -1, FastResendLimit: -1}}, {Redundancy: 4}, {MaxRate: minMaxRate}, *secured(Config{MTU: 1200}), shortest, longestTimeouts, never} {
 		require.NoError(t, good.Validate())
 	}
 	require.NoError(t, (*Config)(nil).Validate())
@@ -113,7 +113,7 @@ func TestConfigErrors(t *testing.T) {
 
 var longestTimeouts = Config{
 	PeerTimeout: maxTimeout, KeepAlive: maxTimeout, IdleTimeout: maxTimeout, StallTimeout: maxTimeout,
-	DialTimeout: maxTimeout, Linger: maxTimeout, MaxLinger: maxTimeout, DeadLink: math.MaxInt, FastResend: math.MaxInt, FastResendLimit: math.MaxInt,
+	DialTimeout: maxTimeout, Linger: maxTimeout, MaxLinger: maxTimeout, Tuning: Tuning{DeadLink: math.MaxInt, FastResend: math.MaxInt, FastResendLimit: math.MaxInt},
 }
 
 // With the longest time-outs a session carries data, rests without a packet, and ends.
@@ -253,7 +253,7 @@ func TestFailuresCloseTheirSockets(t *testing.T) {
 		}},
 		{"Dial, TLS required", background, "udp4", server.Addr().String(), func(c *Config) { c.DialTimeout = 10 * time.Second }},
 		{"Dial, field", background, "udp4", taken, func(c *Config) { c.Shards = -1 }},
-		{"Listen, field", nil, "udp4", "127.0.0.1:0", func(c *Config) { c.Backlog = -1 }},
+		{"Listen, field", nil, "udp4", "127.0.0.1:0", func(c *Config) { c.Limits.Backlog = -1 }},
 	} {
 		t.Run(f.name, func(t *testing.T) {
 			o := openSockets{before: descriptors(t)}
@@ -265,7 +265,7 @@ func TestFailuresCloseTheirSockets(t *testing.T) {
 			if f.ctx == nil {
 				_, err = Listen(f.network, f.address, config)
 			} else {
-				_, err = DialContext(f.ctx, f.network, f.address, config)
+				_, err = (&Dialer{Config: config}).DialContext(f.ctx, f.network, f.address)
 			}
 			require.Error(t, err)
 			o.requireNone(t)
@@ -311,10 +311,10 @@ func TestFailuresLeaveTheCallersSocket(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	for _, o := range []DialOptions{{}, {Quiet: true}, {Conv: id(7)}} {
-		_, err = e.DialWith(ctx, pc.LocalAddr(), o)
+		_, err = e.Dial(ctx, pc.LocalAddr(), &o)
 		require.ErrorIs(t, err, context.Canceled)
 	}
-	_, err = e.Dial(context.Background(), open().LocalAddr())
+	_, err = e.Dial(context.Background(), open().LocalAddr(), nil)
 	var silent *NoAnswerError
 	require.ErrorAs(t, err, &silent)
 	require.NoError(t, e.Close())
@@ -341,9 +341,9 @@ func TestSettersCheck(t *testing.T) {
 			requireConfigError(t, "SendWindow", a.SetWindow(n, 0))
 			requireConfigError(t, "ReceiveWindow", a.SetWindow(1, n))
 		}
-		requireConfigError(t, "NoDelay", a.SetNoDelay(NoDelayTurbo+1, 0, 0))
+		requireConfigError(t, "Tuning.NoDelay", a.SetNoDelay(NoDelayTurbo+1, 0, 0))
 		for _, d := range []time.Duration{-1, 1, 10*time.Millisecond - 1, 5*time.Second + 1, math.MaxInt64, math.MinInt64} {
-			requireConfigError(t, "Interval", a.SetNoDelay(0, d, 1))
+			requireConfigError(t, "Tuning.Interval", a.SetNoDelay(0, d, 1))
 		}
 		for _, n := range []int{-1, 1, minWriteBuffer - 1, maxConfigWriteBuffer + 1, math.MaxInt32} {
 			requireConfigError(t, "WriteBuffer", a.SetWriteBuffer(n))
@@ -455,7 +455,7 @@ func TestSetMessageModeDuringWrite(t *testing.T) {
 		w.net.Cut("10.0.0.1", "10.0.0.2")
 		writeAll(t, a, content(1, 4000))
 		waiting := make(chan error, 1)
-		go func() { waiting <- a.WriteMessage([]byte("message")) }()
+		go func() { waiting <- a.WriteMessage([]byte("message"), nil) }()
 		time.Sleep(time.Second)
 		require.NoError(t, a.SetMessageMode(false))
 		w.net.Heal("10.0.0.1", "10.0.0.2")

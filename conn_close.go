@@ -17,15 +17,6 @@ func (c *Conn) CloseWithError(code uint64, text string) error {
 	return c.close(&closeCall{explained: true, code: code, text: text})
 }
 
-// AbortWithError is Abort with a reason: what is not delivered is lost, and the calls of
-// the peer fail with a *PeerCloseError that has Aborted set, in place of ErrReset, after
-// what it has received. The text should be UTF-8, and is cut to 256 bytes, or to what
-// fits into a packet. If that is lost, the answer to the peer's next packet repeats it
-// (docs/calls.md). Legacy peers learn of nothing. Errors are as for Abort.
-func (c *Conn) AbortWithError(code uint64, text string) error {
-	return c.abort(&closeCall{abrupt: true, explained: true, code: code, text: text})
-}
-
 // Close closes the session in both directions. Blocked calls return net.ErrClosed. Data
 // that has arrived but was not read is dropped. Close waits until the peer has
 // acknowledged all that was written and, if extended, the end of the stream: it reads
@@ -83,11 +74,16 @@ func (c *Conn) CloseWrite() error {
 }
 
 // Abort ends the session at once, also one that lingers after Close. What is not
-// delivered is lost, and the calls of an extended peer fail with ErrReset. While another
-// goroutine is sending packets of the session, Abort waits until they and its own have
-// left, for a second at most, so that the program may exit then. It returns net.ErrClosed
-// if Close or Abort was called before and the session has ended.
-func (c *Conn) Abort() error { return c.abort(&closeCall{abrupt: true}) }
+// delivered is lost. After what they have received the calls of an extended peer fail with
+// a *PeerCloseError that has Aborted set, or with ErrReset if code is 0 and text empty.
+// The text should be UTF-8, and is cut to 256 bytes, or to what fits into a packet.
+//
+// While another goroutine is sending packets of the session, Abort waits until they and
+// its own have left, for a second at most, so that the program may exit then. It returns
+// net.ErrClosed if Close or Abort was called before and the session has ended.
+func (c *Conn) Abort(code uint64, text string) error {
+	return c.abort(&closeCall{abrupt: true, explained: code != 0 || text != "", code: code, text: text})
+}
 
 // abort locks c.mu, and is Abort, which waits until what the session sends has left. What
 // is in a batch of several sessions leaves soon by itself, and may have to wait for the

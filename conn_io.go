@@ -125,6 +125,7 @@ func (c *Conn) write(s *Stream, w writeCall) (int, error) {
 		if !begun {
 			begun = true
 			w.free = w.waits || writing.TryLock() // after c.mu: the one that holds it sees a refusal
+			w.message = w.message || s == nil && !w.waits && c.session.state().message
 			if w.message {
 				w.begun = c.ep.now()
 			}
@@ -198,11 +199,21 @@ func (c *Conn) MaxMessageSize() int {
 	return c.session.maxMessage()
 }
 
-// WriteMessage queues b as one message, which may be empty. It blocks as Write does. If
-// it fails, nothing was queued. Its errors are as for Write, ErrNotMessageMode without
-// Config.MessageMode, and ErrMessageTooLarge for more than MaxMessageSize bytes.
-func (c *Conn) WriteMessage(b []byte) error {
-	_, err := c.write(nil, writeCall{b: b, message: true, waits: true})
+// WriteMessage queues b as one message, which may be empty, of up to MaxMessageSize bytes.
+// options nil means none: the message is delivered if the session lasts. One that is given
+// up is not delivered, unless all of it has arrived before. What follows it keeps its
+// order and does not wait for it.
+//
+// A peer that does not take streams, see OpenStream, cannot be told that a message is
+// given up of which something was sent. For it Lifetime ends a message of which nothing
+// was sent, and MaxRetransmits has no effect. Done works with every peer.
+//
+// WriteMessage blocks as Write does, which counts towards Lifetime. If it fails, nothing
+// was queued. Its errors are as for Write, an error that wraps errors.ErrUnsupported
+// without Config.MessageMode, a *SizeError for a larger message, an *OptionError for an
+// option out of its range, and ErrWouldBlock itself with MessageOptions.NoWait.
+func (c *Conn) WriteMessage(b []byte, options *MessageOptions) error {
+	_, err := c.write(nil, options.call(b))
 	return err
 }
 
@@ -219,61 +230,16 @@ func (c *Conn) NextMessageSize() (size int, ok bool) {
 	return size, true
 }
 
-// SendMessage is WriteMessage with options for this message; nil means none,
-// as WriteMessage: it is delivered if the session lasts. A message that is given up is
-// not delivered, unless all of it has arrived before. What follows it keeps its order and
-// does not wait for it.
-//
-// A peer that does not take streams, see OpenStream, cannot be told that a message is
-// given up of which something was sent. For it Lifetime ends a message of which nothing
-// was sent, and MaxRetransmits has no effect. Done works with every peer.
-//
-// SendMessage blocks as Write does, which counts towards Lifetime. If it fails, nothing
-// was queued, and Done is not called. Its errors are as for WriteMessage, and an
-// *OptionError for an option that is out of its range.
-func (c *Conn) SendMessage(b []byte, options *MessageOptions) error {
-	_, err := c.write(nil, writeCall{b: b, message: true, options: options, waits: true})
-	return err
-}
-
 // TryWrite is Write without waiting: it queues as much of b as the write buffer has room
 // for, sends at once as much as the windows allow, and returns the number of bytes
-// queued. If that is not all of b, the error is ErrWouldBlock itself: there is no more
-// room, or another goroutine is in Write or WriteMessage. Its other errors are as for
-// Write.
+// queued. In message mode b is one message, which is queued whole or not at all. If not
+// all of b is queued, the error is ErrWouldBlock itself: there is no more room, or
+// another goroutine is in Write or WriteMessage. Its other errors are as for those.
 //
 // WriteReady waits for room. In a Group EventWritable follows ErrWouldBlock; for a
 // stream after ReportStreams.
 func (c *Conn) TryWrite(b []byte) (n int, err error) {
 	return c.write(nil, writeCall{b: b})
-}
-
-// TryWriteMessage is WriteMessage without waiting: it queues b as one message if the
-// write buffer has any room. Otherwise, and while another goroutine is in Write or
-// WriteMessage, it returns ErrWouldBlock itself. Its other errors are as for
-// WriteMessage. After any error nothing of b was queued.
-func (c *Conn) TryWriteMessage(b []byte) error {
-	_, err := c.write(nil, writeCall{b: b, message: true})
-	return err
-}
-
-// TrySendMessage is SendMessage without waiting: it returns ErrWouldBlock itself as
-// TryWriteMessage does. Messages whose lifetime is over make room, as for SendMessage.
-// Its other errors are as for SendMessage. After any error nothing of b was queued, and
-// MessageOptions.Done is not called.
-func (c *Conn) TrySendMessage(b []byte, options *MessageOptions) error {
-	_, err := c.write(nil, writeCall{b: b, message: true, options: options})
-	return err
-}
-
-// WriteAvailable returns how many bytes TryWrite would queue now: what is left of
-// Config.WriteBuffer, less 64 bytes for each segment, or 0 if nothing can be written any
-// more. If it is not 0, TryWriteMessage would queue a message of whatever size. Under
-// memory pressure other sessions change it.
-func (c *Conn) WriteAvailable() int {
-	c.mu.Lock()
-	defer c.unlock()
-	return c.session.available(&writeCall{late: c.io.writeDeadline.err()})
 }
 
 // WriteReady returns a channel that is closed as soon as the write buffer has room, so

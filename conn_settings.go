@@ -52,22 +52,22 @@ func (c *Conn) SetWindow(send, receive int) error {
 	return c.set(&change{of: ofWindow, n: send, m: receive})
 }
 
-// SetNoDelay sets how segments are retransmitted, in place of Config.NoDelay,
-// Config.Interval and Config.FastResend. NoDelayDefault leaves the mode as it is, and 0
+// SetNoDelay sets how segments are retransmitted, in place of Tuning.NoDelay,
+// Tuning.Interval and Tuning.FastResend. NoDelayDefault leaves the mode as it is, and 0
 // the others. interval is 10 ms to 5 s, in whole milliseconds. fastResend is a number
 // of acknowledgements; negative means no fast retransmission. Another mode also sets
-// its minimum retransmission time-out, unless Config.MinRTO is set. Errors are as for
+// its minimum retransmission time-out, unless Tuning.MinRTO is set. Errors are as for
 // SetMTU.
 func (c *Conn) SetNoDelay(mode NoDelay, interval time.Duration, fastResend int) error {
 	if mode > NoDelayTurbo {
-		return &ConfigError{"NoDelay", mode, "must be one of the NoDelay modes"}
+		return &ConfigError{"Tuning.NoDelay", mode, "must be one of the NoDelay modes"}
 	}
 	const least, most = machine.MinInterval * time.Millisecond, machine.MaxInterval * time.Millisecond
 	if interval != 0 && (interval < least || interval > most) {
-		return &ConfigError{"Interval", interval, fmt.Sprintf("must be in [%v, %v], or 0 to leave it", least, most)}
+		return &ConfigError{"Tuning.Interval", interval, fmt.Sprintf("must be in [%v, %v], or 0 to leave it", least, most)}
 	}
 	return c.set(&change{of: ofTuning, machine: machine.Settings{
-		NoDelay: machine.NoDelay(mode), MinRTO: int(c.ep.config.MinRTO.Milliseconds()),
+		NoDelay: machine.NoDelay(mode), MinRTO: int(c.ep.config.Tuning.MinRTO.Milliseconds()),
 		Interval: int(interval.Milliseconds()), FastResend: min(fastResend, maxInt32),
 	}})
 }

@@ -15,7 +15,7 @@ import (
 // implements net.Conn, and keeps the boundaries of messages. What is lost on one stream
 // delays no other. Both applications have to close or reset it, or both to call
 // CloseWrite and read to the end, whatever has happened to the stream before. Then it no
-// longer counts for Config.MaxStreams of the end that did not open it, and what it holds
+// longer counts for Limits.MaxStreams of the end that did not open it, and what it holds
 // is released. Errors are of type *net.OpError, except io.EOF. All methods are safe for
 // concurrent use.
 type Stream struct {
@@ -41,13 +41,13 @@ type Stream struct {
 }
 
 // OpenStream opens a stream. It waits until the first packets show whether the peer takes
-// streams, and while the peer has Config.MaxStreams of them; calls that wait open theirs
+// streams, and while the peer has Limits.MaxStreams of them; calls that wait open theirs
 // in the order in which they came. It does not wait for the peer to accept the stream,
 // which learns of it with the first message, or a millisecond later. Streams share the
 // session's receive window, so the peer must go on to read the session's own bytes.
 //
 // Errors are an *OptionError for an option out of its range, ErrLegacyPeer and
-// ErrNoStreams if the peer takes no streams, ErrNoStreams if Config.MaxStreams of this
+// ErrNoStreams if the peer takes no streams, ErrNoStreams if Limits.MaxStreams of this
 // end is negative, the error of ctx when it is done, net.ErrClosed after Close or
 // Abort, and the error with which the session ended. A peer that tells no limit
 // (WIRE.md §5.9) resets streams beyond its own with StreamRefused.
@@ -94,10 +94,10 @@ func (c *Conn) TryOpenStream(options *StreamOptions) (*Stream, error) {
 }
 
 // AcceptStream waits for a stream that the peer has opened, and returns it. A peer that
-// takes no streams, such as kcp-go or one with a negative Config.MaxStreams, opens none:
+// takes no streams, such as kcp-go or one with a negative Limits.MaxStreams, opens none:
 // AcceptStream then waits until ctx is done or the session ends. Its errors are the error
 // of ctx when it is done, net.ErrClosed after Close or Abort, ErrGrouped in a group with
-// ReportStreams, ErrNoStreams if Config.MaxStreams of this end is negative, and the error
+// ReportStreams, ErrNoStreams if Limits.MaxStreams of this end is negative, and the error
 // with which the session ended.
 func (c *Conn) AcceptStream(ctx context.Context) (s *Stream, err error) {
 	err = c.await(blocking{op: "accept", ctx: ctx}, func() (pause, error) {
@@ -154,7 +154,7 @@ func (s *Stream) SetDeadline(t time.Time) error { return s.setDeadlines(t, true,
 // os.ErrDeadlineExceeded; the zero time means never.
 func (s *Stream) SetReadDeadline(t time.Time) error { return s.setDeadlines(t, true, false) }
 
-// SetWriteDeadline sets the time after which Write, WriteMessage and SendMessage
+// SetWriteDeadline sets the time after which Write and WriteMessage
 // fail with os.ErrDeadlineExceeded; the zero time means never.
 func (s *Stream) SetWriteDeadline(t time.Time) error { return s.setDeadlines(t, false, true) }
 

@@ -17,7 +17,7 @@ func (s *Stream) Write(b []byte) (n int, err error) {
 	return s.conn.write(s, writeCall{b: b, message: s.messages, waits: true})
 }
 
-// MaxMessageSize returns the largest message that WriteMessage and SendMessage take, in
+// MaxMessageSize returns the largest message that WriteMessage takes, in
 // bytes: what fits into a Config.StreamReceiveBuffer like this end's, or into more if
 // the peer has shown in this session that it has more, which it does once it reads. That
 // is believed up to 16 MiB, or StreamReceiveBuffer or StreamWriteBuffer of this end. A
@@ -30,14 +30,12 @@ func (s *Stream) MaxMessageSize() int {
 }
 
 // WriteMessage queues b as one message, which may be empty, of up to MaxMessageSize
-// bytes. It blocks and fails as Write does; a larger message queues nothing, and fails
-// with a *SizeError, which wraps ErrMessageTooLarge.
-func (s *Stream) WriteMessage(b []byte) error { return s.SendMessage(b, nil) }
-
-// SendMessage is WriteMessage with options for this message; nil means the stream's own.
-// An option that is out of its range is an *OptionError.
-func (s *Stream) SendMessage(b []byte, options *MessageOptions) error {
-	_, err := s.conn.write(s, writeCall{b: b, message: true, options: options, waits: true})
+// bytes. options nil, and what they do not set, means the stream's own. It blocks and
+// fails as Write does, with an *OptionError for an option out of its range, a *SizeError
+// for a larger message, and ErrWouldBlock itself with MessageOptions.NoWait. Then nothing
+// was queued.
+func (s *Stream) WriteMessage(b []byte, options *MessageOptions) error {
+	_, err := s.conn.write(s, options.call(b))
 	return err
 }
 
@@ -149,18 +147,4 @@ func (s *Stream) NextMessageSize() (size int, ok bool) {
 // writes. Its other errors are as for Write.
 func (s *Stream) TryWrite(b []byte) (n int, err error) {
 	return s.conn.write(s, writeCall{b: b, message: s.messages})
-}
-
-// TryWriteMessage is WriteMessage without waiting: it queues b as one message if the
-// write buffers have any room. Otherwise, and while another goroutine is in a call that
-// writes, it returns ErrWouldBlock itself. Its other errors are as for WriteMessage.
-// After any error nothing of b was queued.
-func (s *Stream) TryWriteMessage(b []byte) error { return s.TrySendMessage(b, nil) }
-
-// TrySendMessage is TryWriteMessage with options for this message; nil means the
-// stream's own. An option that is out of its range is an *OptionError. After any error
-// MessageOptions.Done is not called.
-func (s *Stream) TrySendMessage(b []byte, options *MessageOptions) error {
-	_, err := s.conn.write(s, writeCall{b: b, message: true, options: options})
-	return err
 }

@@ -32,14 +32,13 @@ type Dialer struct {
 	LocalAddr net.Addr
 }
 
-// DialOptions are the options of Endpoint.DialWith. The zero value is as for
-// Endpoint.Dial.
+// DialOptions are the options of Endpoint.Dial. The zero value, and nil, mean none.
 type DialOptions struct {
 	// Conv is the conversation id, for a peer that expects a certain one. nil draws one
 	// at random. The ids of the sessions with one peer must differ. Forgers guess more
 	// easily those that are not random; see also Config.SharedConvs.
 	Conv *uint32
-	// Quiet makes DialWith return at once, and send nothing. HELLO leaves with the first
+	// Quiet makes Dial return at once, and send nothing. HELLO leaves with the first
 	// data, or with CloseWrite. A refusal is not an error: the session repeats its data
 	// until Config.PeerTimeout has passed.
 	Quiet bool
@@ -58,7 +57,7 @@ type DialOptions struct {
 // It waits for the peer's answer, and has the errors of Endpoint.Dial: ErrRefused if no
 // endpoint accepts sessions there, a *NoAnswerError if no answer arrived within
 // Config.DialTimeout. That does not bound the lookup of the name: the context of
-// DialContext does. The addresses of a name are tried in turn, each 250 ms after the
+// Dialer.DialContext does. The addresses of a name are tried in turn, each 250 ms after the
 // one before (Happy Eyeballs, RFC 8305). If none answers, the error is the one of the
 // first.
 //
@@ -69,12 +68,6 @@ type DialOptions struct {
 func Dial(network, address string, config *Config) (*Conn, error) {
 	d := Dialer{Config: config}
 	return d.dial(context.Background(), network, address)
-}
-
-// DialContext is Dial with a context, as for Dialer.DialContext.
-func DialContext(ctx context.Context, network, address string, config *Config) (*Conn, error) {
-	d := Dialer{Config: config}
-	return d.dial(ctx, network, address)
 }
 
 // DialContext opens a session as Dial does; the result is a *Conn. It fits where
@@ -114,7 +107,7 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (*Conn, erro
 	}
 	return dialling.Race(ctx, len(addrs), delay, func(ctx context.Context, i int) (*Conn, error) {
 		return d.dialOne(ctx, config, network, net.JoinHostPort(addrs[i].String(), port))
-	}, func(c *Conn) { _ = c.Abort() })
+	}, func(c *Conn) { _ = c.Abort(0, "") })
 }
 
 // resolve returns the addresses that dial tries in turn. There are none if one
@@ -174,7 +167,7 @@ func (d *Dialer) dialOne(ctx context.Context, config *Config, network, address s
 			_ = e.Close()
 		}
 	}()
-	c, err := e.Dial(ctx, socket.RemoteAddr())
+	c, err := e.Dial(ctx, socket.RemoteAddr(), nil)
 	unwound = false
 	if err != nil {
 		_ = e.Close() // the error that matters is err
@@ -214,7 +207,7 @@ func checkNetwork(op, network string) error {
 	return &net.OpError{Op: op, Net: network, Err: net.UnknownNetworkError(network)}
 }
 
-// simultaneousOpen is a call of DialWith whose peer dials too (RFC 9293 §3.5).
+// simultaneousOpen is a call of Dial whose peer dials too (RFC 9293 §3.5).
 type simultaneousOpen = dialling.Open[sessionKey, *Conn]
 
 // tieNumber returns the number of a TIEBREAKER.
@@ -248,7 +241,7 @@ func (e *Endpoint) checkSimultaneous(o *DialOptions) error {
 		return &OptionError{"DialOptions.SimultaneousOpen", true, "must not be combined with Conv or Quiet"}
 	}
 	if e.config.DialTimeout <= 0 {
-		return &OptionError{"DialOptions.SimultaneousOpen", true, "needs Config.DialTimeout, as DialWith has to wait"}
+		return &OptionError{"DialOptions.SimultaneousOpen", true, "needs Config.DialTimeout, as Dial has to wait"}
 	}
 	if n := len(o.Candidates); n > dialling.MaxCandidates {
 		return &OptionError{"DialOptions.Candidates", n, fmt.Sprintf("must be at most %d", dialling.MaxCandidates)}
@@ -303,7 +296,7 @@ func isUnicast(a netip.AddrPort) bool {
 	return a.Port() != 0 && !ip.IsUnspecified() && !ip.IsMulticast() && ip != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
-// openSimultaneously is DialWith with SimultaneousOpen.
+// openSimultaneously is Dial with SimultaneousOpen.
 func (e *Endpoint) openSimultaneously(ctx context.Context, addr net.Addr, options *DialOptions) (*Conn, error) {
 	if err := e.checkSimultaneous(options); err != nil {
 		return nil, err

@@ -1,7 +1,6 @@
 package kcp
 
 import (
-	"context"
 	"net"
 	"runtime"
 	"sync"
@@ -34,7 +33,7 @@ type Endpoint struct {
 	feeding  wakeup.Batches[Group] // groups take the events of a batch together, after it
 	takeover takeoverState
 
-	opens    dialling.Table[sessionKey, *Conn] // calls of DialWith whose peers dial too
+	opens    dialling.Table[sessionKey, *Conn] // calls of Dial whose peers dial too
 	pressure pressure
 
 	mu       sync.RWMutex // guards the fields below
@@ -193,29 +192,6 @@ func (e *Endpoint) LocalAddr() net.Addr {
 		return own.socket.LocalAddr()
 	}
 	return e.socket.shards[0].conn().LocalAddr()
-}
-
-// Dial opens a session with the peer at addr. It draws a conversation id at random,
-// sends HELLO (WIRE.md §5.1) and waits for any answer. Every KCP endpoint that accepts
-// sessions answers, extended or legacy. After Dial has returned, ctx has no effect on
-// the session. With a negative DialTimeout Dial does not wait. A later Read or Write, and
-// Err, then return what Dial would have: ErrRefused, ErrTLSRequired, ErrNoTLS or a
-// *HandshakeError; and a *PeerLostError if the peer does not answer.
-//
-// Errors are wrapped in a *net.OpError:
-//   - ErrRefused if the peer or its system reports that it accepts no sessions;
-//   - a *NoAnswerError if no answer arrived within Config.DialTimeout, or before the
-//     deadline of ctx; ctx.Err() if ctx is cancelled;
-//   - ErrReset if the peer has dropped the session four times before its answer arrived;
-//   - with Config.TLS, ErrNoTLS if the peer has none, and a *HandshakeError if the
-//     handshake fails; without, ErrTLSRequired if the peer has it;
-//   - a *net.AddrError if a UDP socket cannot send to addr: it is nil or no *net.UDPAddr,
-//     or IPv6 and the socket is IPv4; or if addr is the endpoint's own;
-//   - net.ErrWriteToConnected if the UDP socket is connected to another address;
-//   - ErrTooManySessions if the endpoint has Config.MaxSessions already;
-//   - net.ErrClosed if it is closed.
-func (e *Endpoint) Dial(ctx context.Context, addr net.Addr) (*Conn, error) {
-	return e.DialWith(ctx, addr, DialOptions{})
 }
 
 // Listen lets peers open sessions. An endpoint has one listener at a time: it fails with

@@ -16,7 +16,7 @@ import (
 // initGate prepares the endpoint's gate.
 func (e *Endpoint) initGate() {
 	c, t := &e.config, &e.table
-	t.Init(func(c *Conn) *admission.Entry { return c.session.place() }, c.MaxSessionsPerAddress)
+	t.Init(func(c *Conn) *admission.Entry { return c.session.place() }, c.Limits.MaxSessionsPerAddress)
 	t.Cookies.Random = e.env
 	if t.ResetSecret = c.StatelessResetKey; len(t.ResetSecret) == 0 && c.TLS != nil {
 		t.ResetSecret = make([]byte, 32) // that only this endpoint knows
@@ -31,7 +31,7 @@ func (e *Endpoint) initGate() {
 	t.Rules = admission.Rules{
 		TLS: c.TLS != nil, Authentic: e.protection.Authentic, Migrates: e.migrates, SharedConvs: c.SharedConvs,
 		RefusesLegacy: refusesLegacy(c, e.protection), AlwaysValidate: c.AddressValidation == ValidateAlways,
-		MaxSessions: c.MaxSessions, MaxHalfOpen: c.MaxHalfOpen,
+		MaxSessions: c.Limits.MaxSessions, MaxHalfOpen: c.Limits.MaxHalfOpen,
 		Protection: e.protection, Outside: e.outside, Info: handshakeSignal(e.infoSignal()), Random: e.env, Epoch: e.epoch,
 	}
 }
@@ -175,7 +175,7 @@ func (e *Endpoint) openAccepted(v *admission.Verdict[Conn], first *admission.Fir
 	case other != nil: // another reader has opened the session first
 		e.mu.Unlock()
 		return other
-	case e.closed || o == nil && (e.listener != l || e.table.Len() >= e.config.MaxSessions):
+	case e.closed || o == nil && (e.listener != l || e.table.Len() >= e.config.Limits.MaxSessions):
 		e.mu.Unlock()
 		return nil
 	}

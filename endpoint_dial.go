@@ -11,13 +11,32 @@ import (
 	"github.com/arqnet/kcp/internal/udp"
 )
 
-// DialWith opens a session with the peer at addr, as Dial does, with options. Errors
-// besides Dial's: ErrConvInUse if the endpoint has a session of the chosen
-// conversation id with that peer, or had one within the last minute; with
-// Config.SharedConvs, only if it has one. Without SharedConvs a chosen id is not dialled
-// again after ErrReset. With Quiet, ErrTooManySessions, net.ErrClosed, errors of the
-// address and the error of a ctx that is done are the only others.
-func (e *Endpoint) DialWith(ctx context.Context, addr net.Addr, o DialOptions) (*Conn, error) {
+// Dial opens a session with the peer at addr; options nil means none. It sends HELLO
+// (WIRE.md §5.1) and waits for any answer. Every KCP endpoint that accepts sessions
+// answers, extended or legacy. After Dial has returned, ctx has no effect on the session.
+// With a negative Config.DialTimeout it does not wait; see there.
+//
+// Errors are wrapped in a *net.OpError:
+//   - ErrRefused if the peer or its system reports that it accepts no sessions;
+//   - a *NoAnswerError if no answer arrived within Config.DialTimeout, or before the
+//     deadline of ctx; ctx.Err() if ctx is cancelled;
+//   - ErrReset if the peer has dropped the session four times before its answer arrived,
+//     or once if options choose the id, without Config.SharedConvs;
+//   - with Config.TLS, ErrNoTLS if the peer has none, and a *HandshakeError if the
+//     handshake fails; without, ErrTLSRequired if the peer has it;
+//   - a *net.AddrError if a UDP socket cannot send to addr: it is nil or no *net.UDPAddr,
+//     or IPv6 and the socket is IPv4; or if addr is the endpoint's own;
+//   - net.ErrWriteToConnected if the UDP socket is connected to another address;
+//   - ErrTooManySessions if the endpoint has Limits.MaxSessions already;
+//   - ErrInUse, which wraps syscall.EADDRINUSE, if the endpoint has a session of the
+//     chosen id with that peer or, without SharedConvs, had one within the last minute;
+//   - an *OptionError for options that do not go together;
+//   - net.ErrClosed if it is closed.
+func (e *Endpoint) Dial(ctx context.Context, addr net.Addr, options *DialOptions) (*Conn, error) {
+	var o DialOptions
+	if options != nil {
+		o = *options
+	}
 	if err := ctx.Err(); err != nil {
 		return nil, opError("dial", e.LocalAddr(), addr, err)
 	}

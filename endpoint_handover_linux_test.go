@@ -104,7 +104,7 @@ func dials(t *testing.T, addr net.Addr, config *Config, name string) *client {
 	patient.DialTimeout = time.Hour // the test binary has a shorter limit
 	c, err := Dial("udp", addr.String(), &patient)
 	require.NoError(t, err)
-	t.Cleanup(func() { c.Abort() })
+	t.Cleanup(func() { c.Abort(0, "") })
 	_, err = c.Write([]byte{'?'}) // a legacy session begins with data
 	require.NoError(t, err)
 	receive(t, c, []byte(name+"?"))
@@ -175,12 +175,12 @@ func TestTakeover(t *testing.T) {
 				}
 			}
 			last := generations[2].l
-			require.Equal(t, 8, last.Stats().PredecessorSessions)
-			require.NotZero(t, last.Stats().Forwarded)
+			require.Equal(t, 8, last.Endpoint().Stats().PredecessorSessions)
+			require.NotZero(t, last.Endpoint().Stats().Forwarded)
 			for i := range 2 { // not in the order of their age
 				g := generations[1-i]
 				require.ErrorIs(t, <-g.ended, net.ErrClosed)
-				_, err := g.l.Endpoint().Dial(context.Background(), l.Addr())
+				_, err := g.l.Endpoint().Dial(context.Background(), l.Addr(), nil)
 				require.ErrorIs(t, err, net.ErrClosed)
 				require.ErrorIs(t, g.l.HandOver(context.Background(), unconnected(t)), net.ErrClosed)
 				for _, c := range clients[1-i] {
@@ -191,7 +191,7 @@ func TestTakeover(t *testing.T) {
 				require.True(t, g.l.Endpoint().stopped())
 				g.l.Endpoint().socket.readers.Wait()
 			}
-			await.True(t, func() bool { return last.Stats().PredecessorSessions == 0 })
+			await.True(t, func() bool { return last.Endpoint().Stats().PredecessorSessions == 0 })
 			await.True(t, func() bool { return !last.ep.takeover.Before.Any() })
 			for _, c := range clients[2] {
 				c.echoes(t, 20_000)
@@ -240,7 +240,7 @@ func TestTakeoverSuccessorDies(t *testing.T) {
 				require.NoError(t, <-g1.left)
 			}
 			c2.echoes(t, 10_000)
-			await.True(t, func() bool { return g2.l.Stats().PredecessorSessions == 0 })
+			await.True(t, func() bool { return g2.l.Endpoint().Stats().PredecessorSessions == 0 })
 		})
 	}
 }
@@ -362,7 +362,7 @@ func dialsDeaf(t *testing.T, addr net.Addr, config *Config) (*Conn, *deaf) {
 	e, err := NewEndpoint(socket, config)
 	require.NoError(t, err)
 	t.Cleanup(func() { _, _ = e.Close(), pc.Close() })
-	c, err := e.Dial(t.Context(), addr)
+	c, err := e.Dial(t.Context(), addr, nil)
 	require.NoError(t, err)
 	writeAll(t, c, []byte{'?'})
 	receive(t, c, []byte("g0?"))
@@ -394,7 +394,7 @@ func TestTakeoverLostAnswerOldGone(t *testing.T) {
 			g1 := g0.handsOver(t, "g1", &config)
 			socket.set.Store(true)
 			go c.Close()
-			await.True(t, func() bool { return g1.l.Stats().PredecessorSessions == 0 })
+			await.True(t, func() bool { return g1.l.Endpoint().Stats().PredecessorSessions == 0 })
 			require.NoError(t, <-g0.left)
 			await.True(t, func() bool { return !g1.l.ep.takeover.Before.Any() })
 			socket.hearsAgain(t, c)
@@ -418,8 +418,8 @@ func TestTakeoverSameConvAnew(t *testing.T) {
 			conv := first.Conv()
 			g1 := g0.handsOver(t, "g1", config)
 			require.NoError(t, first.Close())
-			await.True(t, func() bool { return first.ep.Stats().Sessions+g1.l.Stats().PredecessorSessions == 1 })
-			c, err := first.ep.DialWith(t.Context(), l.Addr(), DialOptions{Conv: &conv})
+			await.True(t, func() bool { return first.ep.Stats().Sessions+g1.l.Endpoint().Stats().PredecessorSessions == 1 })
+			c, err := first.ep.Dial(t.Context(), l.Addr(), &DialOptions{Conv: &conv})
 			require.NoError(t, err)
 			writeAll(t, c, []byte{'?'})
 			receive(t, c, []byte("g1?"))
@@ -447,7 +447,7 @@ func TestTakeoverSameConvMoves(t *testing.T) {
 			require.NoError(t, err)
 			t.Cleanup(func() { _, _ = e.Close(), pc.Close() })
 			conv := old.Conv()
-			c, err := e.DialWith(t.Context(), relay.front.LocalAddr(), DialOptions{Conv: &conv})
+			c, err := e.Dial(t.Context(), relay.front.LocalAddr(), &DialOptions{Conv: &conv})
 			require.NoError(t, err)
 			writeAll(t, c, []byte{'?'})
 			receive(t, c, []byte("g1?"))

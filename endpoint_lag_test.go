@@ -138,7 +138,7 @@ func TestLateWakeUps(t *testing.T) {
 				defer func() {
 					s.ended.Store(true)
 					for _, c := range ends {
-						require.NoError(t, c[0].Abort())
+						require.NoError(t, c[0].Abort(0, ""))
 					}
 				}()
 				time.Sleep(length)

@@ -109,7 +109,7 @@ func TestFlood(t *testing.T) {
 // shown its address, and gets an answer when the table is full.
 func TestCookiesAtHalfOfMaxSessions(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		l := w.listen(&Config{MaxSessions: 8, MaxSessionsPerAddress: 8})
+		l := w.listen(&Config{Limits: Limits{MaxSessions: 8, MaxSessionsPerAddress: 8}})
 		to := l.Addr().(*net.UDPAddr).AddrPort()
 		e, _ := w.endpoint("10.0.0.2:0", nil)
 		for range 4 {
@@ -119,13 +119,13 @@ func TestCookiesAtHalfOfMaxSessions(t *testing.T) {
 			w.net.Inject(floodAddr(i), to, packetOf(uint32(i), hello(9), bytesOf(infoSignal())))
 		}
 		synctest.Wait()
-		require.Equal(t, 4, l.Stats().Sessions)
-		require.EqualValues(t, 100, l.Stats().CookiesSent)
+		require.Equal(t, 4, l.Endpoint().Stats().Sessions)
+		require.EqualValues(t, 100, l.Endpoint().Stats().CookiesSent)
 		for range 4 {
 			w.dial(e)
 		}
 		start := time.Now()
-		_, err := e.Dial(context.Background(), l.Addr())
+		_, err := e.Dial(context.Background(), l.Addr(), nil)
 		require.ErrorIs(t, err, ErrRefused)
 		require.Equal(t, 2*roundTrip, time.Since(start))
 	})
@@ -136,7 +136,7 @@ func TestCookiesAtHalfOfMaxSessions(t *testing.T) {
 func TestMaxHalfOpen(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		const limit = 10
-		l := w.listen(&Config{MaxHalfOpen: limit, Backlog: 1000})
+		l := w.listen(&Config{Limits: Limits{MaxHalfOpen: limit, Backlog: 1000}})
 		to := l.Addr().(*net.UDPAddr).AddrPort()
 		flood := func(first, n int, segments func(i int) []byte) {
 			for i := first; i < first+n; i++ {
@@ -145,22 +145,22 @@ func TestMaxHalfOpen(t *testing.T) {
 			synctest.Wait()
 		}
 		flood(0, 100, func(i int) []byte { return hello(uint32(i) + 1) }) // no token is 0
-		require.Equal(t, limit/2, l.Stats().HalfOpen)
-		require.EqualValues(t, 100-limit/2, l.Stats().CookiesSent)
+		require.Equal(t, limit/2, l.Endpoint().Stats().HalfOpen)
+		require.EqualValues(t, 100-limit/2, l.Endpoint().Stats().CookiesSent)
 		flood(100, 100, func(int) []byte { return push(0, 0, "x") })
-		require.Equal(t, limit, l.Stats().HalfOpen)
-		require.EqualValues(t, 100-limit/2, l.Stats().DropHalfOpen)
+		require.Equal(t, limit, l.Endpoint().Stats().HalfOpen)
+		require.EqualValues(t, 100-limit/2, l.Endpoint().Stats().DropHalfOpen)
 
 		e, _ := w.endpoint("10.0.0.2:0", nil)
 		start := time.Now()
 		w.dial(e)
 		require.Equal(t, 2*roundTrip, time.Since(start)) // with a cookie
-		require.Equal(t, limit+1, l.Stats().Sessions)
+		require.Equal(t, limit+1, l.Endpoint().Stats().Sessions)
 
 		time.Sleep(evictAfter)
 		flood(200, 3, func(int) []byte { return push(0, 0, "x") })
-		require.Equal(t, limit, l.Stats().HalfOpen)
-		require.EqualValues(t, 100-limit/2, l.Stats().DropHalfOpen)
+		require.Equal(t, limit, l.Endpoint().Stats().HalfOpen)
+		require.EqualValues(t, 100-limit/2, l.Endpoint().Stats().DropHalfOpen)
 	})
 }
 
@@ -170,12 +170,12 @@ func TestMaxHalfOpen(t *testing.T) {
 func TestDialsBeyondTheLimitWithTLS(t *testing.T) {
 	const most, dials = 10, 40
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		l := w.listen(&Config{TLS: testTLS(), MaxSessions: 1000, MaxSessionsPerAddress: most})
+		l := w.listen(&Config{TLS: testTLS(), Limits: Limits{MaxSessions: 1000, MaxSessionsPerAddress: most}})
 		e, _ := w.endpoint("10.0.0.2:0", &Config{TLS: testTLS()})
 		results := make(chan error)
 		for range dials {
 			go func() {
-				c, err := e.Dial(t.Context(), l.Addr())
+				c, err := e.Dial(t.Context(), l.Addr(), nil)
 				if err == nil {
 					_, err = c.Write([]byte{1})
 					if _, failed := c.Read(make([]byte, 1)); err == nil {
@@ -247,15 +247,15 @@ func flood(w *world, config *Config, n int, make_ func(*rand.Rand) []byte) {
 	require.Less(t, most, int64(16<<20))
 	require.Zero(t, tooLarge.Load(), "replies are larger than what they answer")
 	if config.LegacyPeers == LegacyRefuse {
-		require.Zero(t, l.Stats().Backlog)
+		require.Zero(t, l.Endpoint().Stats().Backlog)
 	}
 	require.NoError(t, l.Close())
 	time.Sleep(5 * time.Minute)
 	w.move(a, b, 2, 50000)
-	require.Equal(t, 1, l.Stats().Sessions)
-	require.Zero(t, l.Stats().HalfOpen)
+	require.Equal(t, 1, l.Endpoint().Stats().Sessions)
+	require.Zero(t, l.Endpoint().Stats().HalfOpen)
 	time.Sleep(2 * compactAfter) // spare buffers count
-	require.Zero(t, l.Stats().Buffered)
+	require.Zero(t, l.Endpoint().Stats().Buffered)
 	for i := range replied {
 		require.LessOrEqual(t, replied[i], 4*uint32(sent[i]), "in all to %d", i)
 	}
@@ -266,21 +266,21 @@ func flood(w *world, config *Config, n int, make_ func(*rand.Rand) []byte) {
 func TestMaxSessionsPerAddress(t *testing.T) {
 	for _, mode := range []AddressValidation{ValidateUnderPressure, ValidateAlways} {
 		inWorld(t, 1, clean, func(t *testing.T, w *world) {
-			l := w.listen(&Config{MaxSessionsPerAddress: 2, AddressValidation: mode})
+			l := w.listen(&Config{Limits: Limits{MaxSessionsPerAddress: 2}, AddressValidation: mode})
 			var conns []*Conn
 			for _, addr := range []string{"10.0.0.2:1", "10.0.0.2:2", "10.0.0.3:1"} {
 				e, _ := w.endpoint(addr, nil)
 				conns = append(conns, w.dial(e))
 			}
 			e, _ := w.endpoint("10.0.0.2:3", &Config{DialTimeout: 2 * time.Second})
-			_, err := e.Dial(context.Background(), l.Addr())
+			_, err := e.Dial(context.Background(), l.Addr(), nil)
 			require.ErrorIs(t, err, ErrRefused, "who has shown its address is told")
-			require.Equal(t, 3, l.Stats().Sessions)
-			require.Positive(t, l.Stats().DropSessions)
-			require.NoError(t, conns[0].Abort())
+			require.Equal(t, 3, l.Endpoint().Stats().Sessions)
+			require.Positive(t, l.Endpoint().Stats().DropSessions)
+			require.NoError(t, conns[0].Abort(0, ""))
 			time.Sleep(time.Second)
 			w.dial(e)
-			require.Equal(t, 3, l.Stats().Sessions)
+			require.Equal(t, 3, l.Endpoint().Stats().Sessions)
 		})
 	}
 }
@@ -298,7 +298,7 @@ func TestTimeWaitEnds(t *testing.T) {
 				accepted(t, l)
 			}
 			for _, c := range conns { // at one time
-				require.NoError(t, c.Abort())
+				require.NoError(t, c.Abort(0, ""))
 			}
 		}
 		remembered := func() int {
@@ -339,7 +339,7 @@ func (w *world) strangers(l *Listener, config *Config, networks int, addr func(i
 	go func() {
 		defer close(ended)
 		for i := 0; ctx.Err() == nil; i++ {
-			go func() { _, _ = all[i%networks].Dial(ctx, l.Addr()) }()
+			go func() { _, _ = all[i%networks].Dial(ctx, l.Addr(), nil) }()
 			time.Sleep(time.Second / 51)
 		}
 	}()
@@ -364,11 +364,11 @@ func TestStrangersOfOneSite(t *testing.T) {
 		honest   string
 		shaking  int // handshakes in the full table
 	}{
-		"600 networks of a /48": {Config{MaxHalfOpen: 256}, 600, 6 * time.Second, v6, "192.0.%d.1:0", 256},
-		"behind cookies":        {Config{MaxHalfOpen: 64, AddressValidation: ValidateAlways}, 100, 2 * time.Second, v6, "[2001:db9:%x::1]:0", 64},
-		"addresses of a /24":    {Config{MaxHalfOpen: 64}, 100, 2 * time.Second, func(i int) string { return fmt.Sprintf("172.16.0.%d:0", i+1) }, "192.0.%d.1:0", 64},
-		"MaxSessions":           {Config{MaxSessions: 64, MaxHalfOpen: 1000}, 100, 2 * time.Second, v6, "192.0.%d.1:0", 63},
-		"their own /24":         {Config{MaxHalfOpen: 64}, 6, 4 * time.Second, func(i int) string { return fmt.Sprintf("172.16.0.%d:0", i+1) }, "172.16.0.%d:7", 60},
+		"600 networks of a /48": {Config{Limits: Limits{MaxHalfOpen: 256}}, 600, 6 * time.Second, v6, "192.0.%d.1:0", 256},
+		"behind cookies":        {Config{Limits: Limits{MaxHalfOpen: 64}, AddressValidation: ValidateAlways}, 100, 2 * time.Second, v6, "[2001:db9:%x::1]:0", 64},
+		"addresses of a /24":    {Config{Limits: Limits{MaxHalfOpen: 64}}, 100, 2 * time.Second, func(i int) string { return fmt.Sprintf("172.16.0.%d:0", i+1) }, "192.0.%d.1:0", 64},
+		"MaxSessions":           {Config{Limits: Limits{MaxSessions: 64, MaxHalfOpen: 1000}}, 100, 2 * time.Second, v6, "192.0.%d.1:0", 63},
+		"their own /24":         {Config{Limits: Limits{MaxHalfOpen: 64}}, 6, 4 * time.Second, func(i int) string { return fmt.Sprintf("172.16.0.%d:0", i+1) }, "172.16.0.%d:7", 60},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if testing.Short() && test.networks == 600 {
@@ -383,7 +383,7 @@ func TestStrangersOfOneSite(t *testing.T) {
 				for i := range 20 {
 					e, _ := w.endpoint(fmt.Sprintf(test.honest, i+10), config)
 					ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-					c, err := e.Dial(ctx, l.Addr())
+					c, err := e.Dial(ctx, l.Addr(), nil)
 					cancel()
 					require.NoError(t, err, "dial %d", i)
 					bothWays(t, c, accepted(t, l), []byte("up"), []byte("down"))

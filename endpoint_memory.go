@@ -8,7 +8,7 @@ import (
 	"github.com/arqnet/kcp/internal/fair"
 )
 
-// Memory pressure (compare Linux tcp_mem). Config.MaxBuffered bounds the memory
+// Memory pressure (compare Linux tcp_mem). Limits.MaxBuffered bounds the memory
 // that all sessions hold because of their peers. Beyond it, a session goes on
 // unimpeded that holds no more than its share, or than what its path has
 // carried lately. One that holds more accepts only what can be read at once,
@@ -74,7 +74,7 @@ func (e *Endpoint) weigh(now time.Duration, heavy *[mostShed]*Conn) (n int, done
 	over, margin := e.overload()
 	s, share, ratio := p.scan, max(e.load.share.Load(), leastShare), fair.LeastRatio(over, margin)
 	// Sessions that anybody may have opened do not take the memory of others.
-	floods := e.load.halfOpenMemory() > int64(e.config.MaxBuffered)/4
+	floods := e.load.halfOpenMemory() > int64(e.config.Limits.MaxBuffered)/4
 	e.mu.RLock()
 	conns, last := e.table.Part(s.At, scanned)
 	looked := 0
@@ -93,7 +93,7 @@ func (e *Endpoint) weigh(now time.Duration, heavy *[mostShed]*Conn) (n int, done
 	e.mu.RUnlock()
 	if done {
 		over, _ = e.overload()
-		e.load.share.Store(s.End(int64(e.config.MaxBuffered), over, ratio))
+		e.load.share.Store(s.End(int64(e.config.Limits.MaxBuffered), over, ratio))
 	}
 	return n, done
 }

@@ -124,7 +124,7 @@ func (m *memoryWorld) session(addr string, config *Config) (a, b *Conn) {
 // beside returns the rate of an upload, in bytes a second, over a path with
 // losses beside hogs that hold more than the endpoint may.
 func (m *memoryWorld) beside(h *memoryHog, hogs, size int) (rate float64) {
-	t, limit := m.t, m.l.ep.config.MaxBuffered
+	t, limit := m.t, m.l.ep.config.Limits.MaxBuffered
 	a, b := m.session("10.0.0.2:5000", nil)
 	slowly, slow := m.session("10.0.0.3:5000", &Config{MTU: 150, MaxMTU: 150})
 	calm, idle := m.session("10.0.0.4:5000", nil)
@@ -143,7 +143,7 @@ func (m *memoryWorld) beside(h *memoryHog, hogs, size int) (rate float64) {
 	if h != nil {
 		m.hog(hogs)
 		m.feed(hogs, h)
-		require.Greater(t, m.l.Stats().Buffered, limit*7/8) // some may have been ended
+		require.Greater(t, m.l.Endpoint().Stats().Buffered, limit*7/8) // some may have been ended
 	}
 	want := content(1, size)
 	start := time.Now()
@@ -151,12 +151,12 @@ func (m *memoryWorld) beside(h *memoryHog, hogs, size int) (rate float64) {
 	receive(t, b, want)
 	rate = float64(size) / time.Since(start).Seconds()
 	time.Sleep(30 * time.Second)
-	require.LessOrEqual(t, m.l.Stats().Buffered, limit)
+	require.LessOrEqual(t, m.l.Endpoint().Stats().Buffered, limit)
 	require.NoError(t, slow.Err())
 	require.InDelta(t, 20<<10, slow.Stats().Held, 4<<10, "below the share of a session")
 	require.NoError(t, idle.Err())
 	receive(t, idle, make([]byte, 4000))
-	if ended := m.l.Stats().EndedForMemory; h == nil || h.lean {
+	if ended := m.l.Endpoint().Stats().EndedForMemory; h == nil || h.lean {
 		require.Zero(t, ended)
 	} else {
 		require.Positive(t, ended)
@@ -178,7 +178,7 @@ func TestHoldersWithoutProgressPay(t *testing.T) {
 		inWorld(t, 60, clean, func(t *testing.T, w *world) {
 			w.net.SetLink("10.0.0.2", "10.0.0.1", link)
 			w.net.SetLink("10.0.0.1", "10.0.0.2", link)
-			rate = newMemoryWorld(w, &Config{MaxBuffered: limit, Backlog: 2 * hogs}).beside(h, hogs, 6<<20)
+			rate = newMemoryWorld(w, &Config{Limits: Limits{MaxBuffered: limit, Backlog: 2 * hogs}}).beside(h, hogs, 6<<20)
 			t.Logf("%.0f kB/s", rate/1000)
 		})
 		return rate
@@ -193,7 +193,7 @@ func TestHoldersWithoutProgressPay(t *testing.T) {
 // looked at, and fewer to be ended; and all of them get their turn.
 func TestMemoryScansAreBounded(t *testing.T) {
 	inWorld(t, 62, clean, func(t *testing.T, w *world) {
-		l := w.listen(&Config{MaxBuffered: 1 << 20})
+		l := w.listen(&Config{Limits: Limits{MaxBuffered: 1 << 20}})
 		e := l.ep
 		conns := make([]Conn, 10*scanned+7)
 		for i := range conns {

@@ -155,7 +155,7 @@ func TestStreamCallsReadTheSocket(t *testing.T) {
 		}
 		require.NoError(t, other.Close())
 		require.ErrorIs(t, <-done, net.ErrClosed)
-		require.NoError(t, b.Abort())
+		require.NoError(t, b.Abort(0, ""))
 		_, open := <-got
 		require.False(t, open)
 	})

@@ -51,7 +51,7 @@ func TestAnswersAreBounded(t *testing.T) {
 // dialWith opens a session from e to addr.
 func (w *world) dialWith(e *Endpoint, addr string, o DialOptions) *Conn {
 	w.t.Helper()
-	c, err := e.DialWith(context.Background(), udpAddr(addr), o)
+	c, err := e.Dial(context.Background(), udpAddr(addr), &o)
 	require.NoError(w.t, err)
 	return c
 }
@@ -149,7 +149,7 @@ func TestMoveDoesNotCollide(t *testing.T) {
 	inWorld(t, 28, clean, func(t *testing.T, w *world) {
 		e, _ := w.endpoint(serverAddr, &Config{Cipher: testAEAD(t), DialTimeout: -1})
 		at := func(port int) net.Addr { return &net.UDPAddr{IP: net.IPv4(10, 0, 0, 2).To4(), Port: port} }
-		x, err := e.Dial(context.Background(), at(1))
+		x, err := e.Dial(context.Background(), at(1), nil)
 		require.NoError(t, err)
 		key := x.session.entry.Key()
 		key.Addr = netip.AddrPortFrom(key.Addr.Addr(), 2)
@@ -319,11 +319,11 @@ func TestGiveUp(t *testing.T) {
 		require.False(t, e.isClosed(), "there is a session")
 		require.NoError(t, a.Close())
 		require.False(t, e.isClosed(), "it lingers")
-		again, err := e.Dial(context.Background(), udpAddr(serverAddr))
+		again, err := e.Dial(context.Background(), udpAddr(serverAddr), nil)
 		require.NoError(t, err)
 		e.giveUp()
 		require.False(t, e.isClosed(), "it is in use again")
-		require.NoError(t, again.Abort())
+		require.NoError(t, again.Abort(0, ""))
 		e.giveUp()
 		require.True(t, e.isClosed())
 		e.giveUp()

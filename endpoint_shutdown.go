@@ -82,10 +82,6 @@ func (e *Endpoint) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// Shutdown is Endpoint.Shutdown of the listener's endpoint: it also closes the
-// sessions that were dialled from there.
-func (l *Listener) Shutdown(ctx context.Context) error { return l.ep.Shutdown(ctx) }
-
 // holdForPeers waits while peers of ended sessions may need an answer. It
 // reports false if the socket goes on to answer in the background.
 func (e *Endpoint) holdForPeers(ctx context.Context) bool {

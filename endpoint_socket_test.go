@@ -76,8 +76,8 @@ func (g *gated) WriteToAddrPort(b []byte, to netip.AddrPort) (int, error) {
 func TestCloseWaitsForWrites(t *testing.T) {
 	for name, close := range map[string]func(b *Conn) error{
 		"endpoint": func(b *Conn) error { return b.Endpoint().Close() },
-		"abort":    (*Conn).Abort,
-		"reason":   func(b *Conn) error { return b.AbortWithError(7, "why") },
+		"abort":    func(c *Conn) error { return c.Abort(0, "") },
+		"reason":   func(b *Conn) error { return b.Abort(7, "why") },
 	} {
 		t.Run(name, func(t *testing.T) { closeWaitsForWrites(t, close, name == "reason") })
 	}
@@ -158,7 +158,7 @@ func TestForeignDeadlines(t *testing.T) {
 	}{
 		"deadline": {func(b *Conn) error { return b.SetReadDeadline(time.Now()) }, os.ErrDeadlineExceeded},
 		"close":    {(*Conn).Close, net.ErrClosed},
-		"abort":    {(*Conn).Abort, net.ErrClosed},
+		"abort":    {func(c *Conn) error { return c.Abort(0, "") }, net.ErrClosed},
 		"endpoint": {func(b *Conn) error { return b.ep.Close() }, net.ErrClosed},
 		"failure":  {func(b *Conn) error { b.endFor(causeFailed, ErrReset); return nil }, ErrReset},
 	} {
@@ -265,7 +265,7 @@ func TestLastingSocketErrors(t *testing.T) {
 				require.ErrorIs(t, b.Err(), test.err)
 				_, err = l.Accept()
 				require.ErrorIs(t, err, test.err, "later calls, too")
-				_, err = l.Endpoint().Dial(context.Background(), e.LocalAddr())
+				_, err = l.Endpoint().Dial(context.Background(), e.LocalAddr(), nil)
 				require.ErrorIs(t, err, net.ErrClosed)
 				pc.FailReads(nil, 0)
 				require.ErrorIs(t, l.Endpoint().Close(), net.ErrClosed)
@@ -315,7 +315,7 @@ func TestShards(t *testing.T) {
 		}
 		running.Wait()
 		require.True(t, len(shards) == 1 || len(used) > 1, "all peers at one socket")
-		require.NotZero(t, l.Stats().PacketsReceived)
+		require.NotZero(t, l.Endpoint().Stats().PacketsReceived)
 		require.NoError(t, l.Endpoint().Close())
 		l.ep.socket.readers.Wait()
 		pc, err := net.ListenPacket("udp4", l.Addr().String())
@@ -333,7 +333,7 @@ func TestSocketIsClosedByItsOwner(t *testing.T) {
 	require.NoError(t, err)
 	e, err := NewEndpoint(pc, nil)
 	require.NoError(t, err)
-	c, err := e.Dial(context.Background(), l.Addr())
+	c, err := e.Dial(context.Background(), l.Addr(), nil)
 	require.NoError(t, err)
 	require.NoError(t, pc.Close())
 	const cause = "kcp: the socket of the endpoint: use of closed network connection"

@@ -43,8 +43,8 @@ func (e *Endpoint) openSession(key sessionKey, addr net.Addr, chosen bool) (*Con
 	if e.beginsNoMoreLocked() {
 		return nil, net.ErrClosed
 	}
-	if e.table.Len() >= e.config.MaxSessions {
-		return nil, fmt.Errorf("%w: this endpoint has %d, as Config.MaxSessions allows", ErrTooManySessions, e.config.MaxSessions)
+	if e.table.Len() >= e.config.Limits.MaxSessions {
+		return nil, fmt.Errorf("%w: this endpoint has %d, as Limits.MaxSessions allows", ErrTooManySessions, e.config.Limits.MaxSessions)
 	}
 	e.table.SetValidated(c)
 	for e.table.Get(key) != nil || e.table.TimeWaits.Holds(key, e.now()) && !(chosen && e.config.SharedConvs) {
@@ -261,4 +261,3 @@ func (e *Endpoint) Stats() stats.Endpoint {
 }
 
 // Stats returns a snapshot of the listener's endpoint.
-func (l *Listener) Stats() stats.Endpoint { return l.ep.Stats() }

@@ -29,13 +29,13 @@ var (
 	ErrNotMessageMode = errors.New("kcp: session is not in message mode (Config.MessageMode)")
 	// ErrDatagramTooLarge is returned by SendDatagram beyond what it takes.
 	ErrDatagramTooLarge = errors.New("kcp: datagram does not fit into a packet")
-	// ErrTooManySessions is returned by Dial at Config.MaxSessions.
+	// ErrTooManySessions is returned by Dial at Limits.MaxSessions.
 	ErrTooManySessions = errors.New("kcp: too many sessions")
 	// ErrConvInUse is returned by Endpoint.DialWith if there is, or was within the last
 	// minute, a session of the id with that peer. It wraps syscall.EADDRINUSE.
 	ErrConvInUse error = &neterr.Error{Text: "kcp: conversation id is in use", Errno: syscall.EADDRINUSE}
 	// ErrRefused is returned by Dial if the peer, or its system, reports that no one
-	// accepts sessions there, or the peer that it has as many as Config.MaxSessions or
+	// accepts sessions there, or the peer that it has as many as Limits.MaxSessions or
 	// MaxSessionsPerAddress allow. It wraps syscall.ECONNREFUSED.
 	ErrRefused error = &neterr.Error{Text: "kcp: connection refused by the peer", Errno: syscall.ECONNREFUSED}
 	// ErrReset means that the peer has aborted the session, or ended it by one of its
@@ -47,7 +47,7 @@ var (
 	// ErrLegacyPeer is returned by CloseWrite, Ping and OpenStream for a legacy peer.
 	ErrLegacyPeer = errors.New("kcp: not supported by the peer (kcp-go or C KCP)")
 	// ErrMemoryPressure means that the endpoint's sessions held more than
-	// Config.MaxBuffered, and this one was ended to free memory. The peer gets ErrReset.
+	// Limits.MaxBuffered, and this one was ended to free memory. The peer gets ErrReset.
 	ErrMemoryPressure = errors.New("kcp: session ended under memory pressure")
 	// ErrGrouped is returned by calls that read from a session, or accept from a
 	// listener, that is in a Group, and if it is to be put into another.
@@ -220,7 +220,7 @@ func (e *SocketError) Error() string { return fmt.Sprintf("kcp: socket cannot be
 func (e *SocketError) Unwrap() error { return e.Err }
 
 // NoAnswerError means that a peer did not answer Dial within Waited: it is absent, not
-// to be reached, has another key, or is full: Config.Backlog sessions wait for Accept.
+// to be reached, has another key, or is full: Limits.Backlog sessions wait for Accept.
 // With DialOptions.SimultaneousOpen, the peer did not dial too, or a NAT or firewall lets
 // nothing pass.
 type NoAnswerError struct {
@@ -302,7 +302,7 @@ func opError(op string, local, remote net.Addr, err error) error {
 // Codes of a StreamError that this package gives. Applications' are
 // below 1<<62.
 const (
-	// StreamRefused means that the peer closes, or has Config.MaxStreams streams and
+	// StreamRefused means that the peer closes, or has Limits.MaxStreams streams and
 	// tells no limit. Its application has seen nothing of this one.
 	StreamRefused = streams.Refused
 	// StreamViolation means that what arrived breaks the rules of WIRE.md §5.9.
@@ -318,13 +318,13 @@ const (
 // errors of package net.
 var (
 	// ErrNoStreams means that an extended peer takes no streams, or that this end does
-	// not, by its Config.MaxStreams.
+	// not, by its Limits.MaxStreams.
 	ErrNoStreams = errors.New("kcp: this end or the peer takes no streams")
 	// These are ErrNoStreams, or ErrWouldBlock of TryOpenStream, with details.
-	errNoStreamsHere  error = &detailedError{"kcp: this end takes no streams: Config.MaxStreams is negative", ErrNoStreams}
+	errNoStreamsHere  error = &detailedError{"kcp: this end takes no streams: Limits.MaxStreams is negative", ErrNoStreams}
 	errKindUnknown    error = &detailedError{"kcp: not known yet whether the peer takes streams", ErrWouldBlock}
-	errNoStreamYet    error = &detailedError{"kcp: the peer takes no more streams now: Config.MaxStreams", ErrWouldBlock}
-	errNoStreamsThere error = &detailedError{"kcp: the peer takes no streams, as with a negative Config.MaxStreams", ErrNoStreams}
+	errNoStreamYet    error = &detailedError{"kcp: the peer takes no more streams now: Limits.MaxStreams", ErrWouldBlock}
+	errNoStreamsThere error = &detailedError{"kcp: the peer takes no streams, as with a negative Limits.MaxStreams", ErrNoStreams}
 	// ErrStreamClosed means that the peer has closed the stream, or reads no more, with
 	// code 0. A *StreamError wraps it. It wraps syscall.EPIPE.
 	ErrStreamClosed error = &neterr.Error{Text: "kcp: stream closed by the peer", Errno: syscall.EPIPE}

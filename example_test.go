@@ -71,7 +71,7 @@ func ExampleConn_SendDatagram() {
 	defer game.Close()
 
 	for _, input := range []string{"jump", "fire"} {
-		if err := player.WriteMessage([]byte(input)); err != nil {
+		if err := player.WriteMessage([]byte(input), nil); err != nil {
 			log.Fatal(err)
 		}
 	}
@@ -194,7 +194,7 @@ func ExampleDialer() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer conn.(*kcp.Conn).Abort()
+	defer conn.(*kcp.Conn).Abort(0, "")
 	fmt.Println("open:", conn.RemoteAddr().String() == socket.LocalAddr().String())
 	// Output:
 	// refused: true

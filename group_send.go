@@ -35,7 +35,7 @@ type Outgoing struct {
 // ErrWouldBlock itself if the write buffer of the session or stream has no room, or a
 // Write to it is not done; EventWritable follows if the session is in the group; for a
 // stream, if the group has its events: see ReportStreams. Other errors are as for
-// SendMessage for a message, Write for bytes, and Conn.SendDatagram for a datagram.
+// WriteMessage for a message, Write for bytes, and Conn.SendDatagram for a datagram.
 //
 // A peer that does not read takes a whole receive window before that: see RemoteUnread of
 // stats.Conn. An element without Conn and Stream gets an error that wraps syscall.EINVAL.

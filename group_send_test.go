@@ -70,7 +70,7 @@ func TestGroupSend(t *testing.T) {
 				Outgoing{Conn: c, Data: []byte{byte(i), 3}, Datagram: true})
 		}
 		w.settle()
-		require.NoError(t, batch[3].Conn.Abort())
+		require.NoError(t, batch[3].Conn.Abort(0, ""))
 		big := Outgoing{Conn: batch[0].Conn, Data: make([]byte, 100_000), Datagram: true, N: 7}
 		nowhere := Outgoing{Data: []byte("to no one"), N: 7}
 		batch = append(batch, nowhere, big)
@@ -170,7 +170,7 @@ func TestGroupMemory(t *testing.T) {
 		a, _, g := w.grouped(&Config{MessageMode: true, ReceiveWindow: 1024})
 		sizes := []int{60_000, 60_000, 60_000, 1, groupMemorySize + 1000, 1}
 		for i, size := range sizes {
-			require.NoError(t, a.WriteMessage(content(uint64(i), size)))
+			require.NoError(t, a.WriteMessage(content(uint64(i), size), nil))
 		}
 		time.Sleep(10 * time.Second)
 		all := take(t, g)
@@ -218,7 +218,7 @@ func TestSendBatch(t *testing.T) {
 				require.Len(t, b.writes, some)
 				_, err := servers[0].Write([]byte(" and more"))
 				require.NoError(t, err)
-				require.NoError(t, servers[1].Abort())
+				require.NoError(t, servers[1].Abort(0, ""))
 				require.Equal(t, before, sent(), "what is written meanwhile leaves behind them")
 				for i, c := range servers[some:] {
 					queue(c, fmt.Sprint("message ", some+i))
@@ -261,7 +261,7 @@ func TestEndInSendBatch(t *testing.T) {
 	require.True(t, d.tryQueue(&o))
 	d.flushBatched(&b)
 	require.Len(t, b.writes, 1)
-	require.NoError(t, d.Abort())
+	require.NoError(t, d.Abort(0, ""))
 	b.send()
 	<-d.Done()
 	require.Zero(t, d.Endpoint().Stats().WriteErrors)

@@ -38,9 +38,9 @@ func TestGroupStreams(t *testing.T) {
 		inWorld(t, 0, clean, func(t *testing.T, w *world) {
 			a, b, g := w.withStreams(&Config{MessageMode: c.messages})
 			s := openStream(t, a, c.options)
-			require.NoError(t, s.WriteMessage([]byte("one")))
-			require.NoError(t, s.WriteMessage(nil))
-			require.NoError(t, s.WriteMessage([]byte("two")))
+			require.NoError(t, s.WriteMessage([]byte("one"), nil))
+			require.NoError(t, s.WriteMessage(nil, nil))
+			require.NoError(t, s.WriteMessage([]byte("two"), nil))
 			require.NoError(t, s.CloseWrite())
 			time.Sleep(time.Second)
 			all := take(t, g)
@@ -57,7 +57,7 @@ func TestGroupStreams(t *testing.T) {
 			}
 			require.ErrorIs(t, all[len(all)-1].Err, io.EOF)
 			r := all[0].Stream
-			require.NoError(t, r.TryWriteMessage([]byte("answer")))
+			require.NoError(t, r.WriteMessage([]byte("answer"), &MessageOptions{NoWait: true}))
 			answer := make([]byte, 10)
 			n, err := s.ReadMessage(answer)
 			require.NoError(t, err)
@@ -68,7 +68,7 @@ func TestGroupStreams(t *testing.T) {
 			_, err = b.AcceptStream(context.Background())
 			require.ErrorIs(t, err, ErrGrouped)
 			other := openStream(t, a, c.options)
-			require.NoError(t, other.WriteMessage([]byte("dropped")))
+			require.NoError(t, other.WriteMessage([]byte("dropped"), nil))
 			require.NoError(t, other.Reset(7))
 			time.Sleep(time.Second)
 			all = take(t, g)
@@ -78,9 +78,9 @@ func TestGroupStreams(t *testing.T) {
 			require.Equal(t, StreamError{Code: 7, Remote: true}, *reset)
 
 			last := openStream(t, a, c.options)
-			require.NoError(t, last.WriteMessage([]byte("last")))
+			require.NoError(t, last.WriteMessage([]byte("last"), nil))
 			time.Sleep(time.Second)
-			require.NoError(t, a.Abort())
+			require.NoError(t, a.Abort(0, ""))
 			time.Sleep(time.Second)
 			all = take(t, g)
 			require.Equal(t, []EventKind{EventStream, c.want, EventEnded}, kinds(all))
@@ -212,11 +212,11 @@ func TestGroupStreamsAreFair(t *testing.T) {
 		for range 3 {
 			s := openStream(t, a, nil)
 			for range 4 {
-				require.NoError(t, s.WriteMessage([]byte{byte(s.ID())}))
+				require.NoError(t, s.WriteMessage([]byte{byte(s.ID())}, nil))
 			}
 		}
 		for range 4 {
-			require.NoError(t, a.WriteMessage([]byte{0}))
+			require.NoError(t, a.WriteMessage([]byte{0}, nil))
 		}
 		time.Sleep(time.Second)
 		var streams []byte
@@ -319,7 +319,7 @@ func TestGroupSendToStreams(t *testing.T) {
 		require.Equal(t, 1, g.Send(late))
 		time.Sleep(200 * time.Millisecond)
 		w.net.SetFilter(nil)
-		require.NoError(t, limited.TryWriteMessage([]byte("fresh")))
+		require.NoError(t, limited.WriteMessage([]byte("fresh"), &MessageOptions{NoWait: true}))
 		r := make([]byte, 10)
 		n, err := toLimited.ReadMessage(r)
 		require.NoError(t, err)

@@ -77,11 +77,11 @@ func TestGroupEnds(t *testing.T) {
 		err  error
 	}{
 		{"peer closes", func(_ *world, a, _ *Conn) { go a.Close() }, []EventKind{EventData, EventEnded}, io.EOF},
-		{"peer aborts", func(_ *world, a, _ *Conn) { time.Sleep(time.Second); _ = a.Abort() }, []EventKind{EventData, EventEnded}, ErrReset},
+		{"peer aborts", func(_ *world, a, _ *Conn) { time.Sleep(time.Second); _ = a.Abort(0, "") }, []EventKind{EventData, EventEnded}, ErrReset},
 		{"peer half-closes", func(_ *world, a, _ *Conn) { _ = a.CloseWrite() }, []EventKind{EventData, EventEOF}, nil},
 		{"peer half-closes and closes", func(_ *world, a, _ *Conn) { _ = a.CloseWrite(); time.Sleep(time.Second); _ = a.Close() }, []EventKind{EventData, EventEnded}, io.EOF},
 		{"close", func(_ *world, _, b *Conn) { _ = b.Close() }, []EventKind{EventEnded}, net.ErrClosed},
-		{"abort", func(_ *world, _, b *Conn) { _ = b.Abort() }, []EventKind{EventEnded}, net.ErrClosed},
+		{"abort", func(_ *world, _, b *Conn) { _ = b.Abort(0, "") }, []EventKind{EventEnded}, net.ErrClosed},
 		{"endpoint closed", func(_ *world, _, b *Conn) { time.Sleep(time.Second); _ = b.ep.Close() }, []EventKind{EventData, EventEnded}, net.ErrClosed},
 		{"peer lost", func(w *world, a, b *Conn) {
 			time.Sleep(time.Second)
@@ -107,7 +107,7 @@ func TestGroupEnds(t *testing.T) {
 					require.Equal(t, 1, g.Len())
 					writeAll(t, b, []byte("answer"))
 					receive(t, a, []byte("answer"))
-					require.NoError(t, a.Abort())
+					require.NoError(t, a.Abort(0, ""))
 					time.Sleep(time.Second)
 					require.ErrorIs(t, takeOne(t, g, EventEnded).Err, ErrReset)
 				} else if lost := (&PeerLostError{}); errors.As(end.err, &lost) {
@@ -233,7 +233,7 @@ func TestGroupWait(t *testing.T) {
 // The listener of a group, and what becomes of its backlog.
 func TestGroupListener(t *testing.T) {
 	inWorld(t, 0, clean, func(t *testing.T, w *world) {
-		config := Config{Backlog: 4}
+		config := Config{Limits: Limits{Backlog: 4}}
 		l := w.listen(&config)
 		e, _ := w.endpoint("10.0.0.2:0", &config)
 		g, other := NewGroup(), NewGroup()
@@ -283,12 +283,12 @@ func TestGroupListener(t *testing.T) {
 
 		require.NoError(t, l.AcceptInto(other))
 		fourth := w.dial(e)
-		for range config.Backlog + 3 { // more than may wait
-			go e.Dial(w.t.Context(), l.Addr())
+		for range config.Limits.Backlog + 3 { // more than may wait
+			go e.Dial(w.t.Context(), l.Addr(), nil)
 		}
 		time.Sleep(time.Second)
 		l.mu.Lock()
-		require.Len(t, l.backlog, config.Backlog)
+		require.Len(t, l.backlog, config.Limits.Backlog)
 		l.mu.Unlock()
 		require.NoError(t, l.Close())
 		require.Empty(t, take(t, other))

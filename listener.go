@@ -97,7 +97,7 @@ func (l *Listener) full(validated bool) bool {
 // fullLocked is full with Listener.mu held. Peers whose addresses are not
 // validated get half of the backlog, so that they cannot keep others out.
 func (l *Listener) fullLocked(validated bool) bool {
-	limit := l.ep.config.Backlog
+	limit := l.ep.config.Limits.Backlog
 	if !validated {
 		limit = (limit + 1) / 2
 	}
@@ -117,7 +117,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 // AcceptKCP waits for the next session, in the order in which they became acceptable: an
 // extended peer's once its address is validated (WIRE.md §5.1) and its TLS handshake
 // done, a legacy peer's with its first data. Handshakes that fail go to
-// Config.HandshakeFailed. At most Config.Backlog sessions wait.
+// Config.HandshakeFailed. At most Limits.Backlog sessions wait.
 //
 // It fails when ctx is done, with ctx.Err(); when a deadline of SetDeadline has passed,
 // with os.ErrDeadlineExceeded; when the listener is closed, with net.ErrClosed, or a
@@ -162,7 +162,7 @@ func (l *Listener) takeLocked() *Conn {
 
 // AcceptInto makes sessions go into a group as soon as they can be accepted, with the
 // event EventAccepted first; sessions of the backlog, too. Calls of Accept and AcceptKCP
-// return ErrGrouped. Config.Backlog bounds the sessions whose EventAccepted was not
+// return ErrGrouped. Limits.Backlog bounds the sessions whose EventAccepted was not
 // taken; closing the listener ends them. With a nil group, or when the group is closed,
 // sessions go to Accept again. AcceptInto fails with ErrGrouped if the listener has a
 // group already, and with net.ErrClosed if the listener or the group is closed.

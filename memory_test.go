@@ -98,13 +98,13 @@ func TestDeferredPacketIsCounted(t *testing.T) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		const size = 1200
-		before := l.Stats().Buffered
+		before := l.Endpoint().Stats().Buffered
 		b.session.path.validating().Defer(&inPacket{Packet: protect.Packet{Data: make([]byte, size)}}, 1, size)
 		b.session.account()
-		require.GreaterOrEqual(t, l.Stats().Buffered-before, size)
+		require.GreaterOrEqual(t, l.Endpoint().Stats().Buffered-before, size)
 		b.session.dropUnreliable()
 		b.session.account()
-		require.Less(t, l.Stats().Buffered-before, size)
+		require.Less(t, l.Endpoint().Stats().Buffered-before, size)
 	})
 }
 
@@ -145,7 +145,7 @@ func TestReadingIsProgress(t *testing.T) {
 // free.
 func TestEndedForMemory(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		l := w.listen(&Config{MaxBuffered: minMaxBuffered})
+		l := w.listen(&Config{Limits: Limits{MaxBuffered: minMaxBuffered}})
 		e, _ := w.endpoint("10.0.0.2:5000", nil)
 		a := w.dial(e)
 		w.net.SetFilter(func(_, _ netip.AddrPort, p []byte) bool {
@@ -159,8 +159,8 @@ func TestEndedForMemory(t *testing.T) {
 		require.ErrorIs(t, err, ErrMemoryPressure)
 		_, err = a.Read(make([]byte, 1))
 		require.ErrorIs(t, err, ErrReset)
-		require.Zero(t, l.Stats().Buffered)
-		require.EqualValues(t, 1, l.Stats().EndedForMemory)
+		require.Zero(t, l.Endpoint().Stats().Buffered)
+		require.EqualValues(t, 1, l.Endpoint().Stats().EndedForMemory)
 	})
 }
 
@@ -212,7 +212,7 @@ func (h *holder) held(w *world, l *Listener, n int, validated bool) (inUse, coun
 	if validated {
 		all(func(i int) []byte { return bytesOf(wire.Signal{Code: wire.Confirm, SN: tokens[floodAddr(i)], TS: 9}) })
 		synctest.Wait()
-		require.Equal(w.t, n, l.Stats().Backlog)
+		require.Equal(w.t, n, l.Endpoint().Stats().Backlog)
 	}
 	empty := memoryInUse()
 	for j := range packets {
@@ -220,10 +220,10 @@ func (h *holder) held(w *world, l *Listener, n int, validated bool) (inUse, coun
 		time.Sleep(time.Millisecond)
 	}
 	synctest.Wait()
-	inUse, counted = (memoryInUse()-empty)/int64(n), int64(l.Stats().Buffered/n)
+	inUse, counted = (memoryInUse()-empty)/int64(n), int64(l.Endpoint().Stats().Buffered/n)
 	w.t.Logf("a session holds %d, counted %d", inUse, counted)
 	if !validated {
-		require.Equal(w.t, n, l.Stats().HalfOpen)
+		require.Equal(w.t, n, l.Endpoint().Stats().HalfOpen)
 	}
 	runtime.KeepAlive(l)
 	return inUse, counted
@@ -242,7 +242,7 @@ func TestUnvalidatedPeersHoldLittle(t *testing.T) {
 	for _, h := range holders {
 		t.Run(h.name, func(t *testing.T) {
 			inWorld(t, 2, clean, func(t *testing.T, w *world) {
-				l := w.listen(&Config{ReceiveWindow: 65535, MaxHalfOpen: 4 * n, Backlog: 4 * n})
+				l := w.listen(&Config{ReceiveWindow: 65535, Limits: Limits{MaxHalfOpen: 4 * n, Backlog: 4 * n}})
 				inUse, counted := h.held(w, l, n, false)
 				require.LessOrEqual(t, counted, int64(machine.UnvalidatedBytes+halfOpenBytes))
 				require.Less(t, inUse, int64(machine.UnvalidatedBytes)+8<<10)
@@ -265,7 +265,7 @@ func TestHeldIsCounted(t *testing.T) {
 		t.Run(h.name, func(t *testing.T) {
 			for try, good := 1, false; !good; try++ {
 				inWorld(t, 2, clean, func(t *testing.T, w *world) {
-					l := w.listen(&Config{ReceiveWindow: 65535, Backlog: 4 * n})
+					l := w.listen(&Config{ReceiveWindow: 65535, Limits: Limits{Backlog: 4 * n}})
 					inUse, counted := h.held(w, l, n, true)
 					most, least := counted+counted/2+12<<10, (counted-8<<10)/2
 					good = inUse < most && inUse > least

@@ -161,7 +161,7 @@ func TestKeyHolderDoesNotTakeOver(t *testing.T) {
 					require.Zero(t, challenges)
 				}
 				bothWays(t, a, b, []byte("of the owner"), []byte("to the owner"))
-				require.Equal(t, 1, l.Stats().Sessions)
+				require.Equal(t, 1, l.Endpoint().Stats().Sessions)
 			})
 		})
 	}
@@ -180,7 +180,7 @@ func TestMoveAmongOtherAddresses(t *testing.T) {
 					x, err := l.ep.openSession(other, &net.UDPAddr{IP: net.IPv4(10, 0, 0, 7), Port: port + 1}, false)
 					require.NoError(t, err)
 					if port == 0 {
-						require.NoError(t, x.Abort())
+						require.NoError(t, x.Abort(0, ""))
 					}
 				}
 				require.NoError(t, pc.Rebind("10.0.0.3:6000"))

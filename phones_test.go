@@ -242,7 +242,7 @@ func TestPhones(t *testing.T) {
 				w := &world{t: t, net: netsim.NewNetwork(1, netsim.LinkConfig{Delay: oneWay})}
 				p := newPhone(t, w, configs[i])
 				sameCell(t, cell, p.see(phoneEvents[row[0]], phoneUses[row[1]]), row)
-				_ = p.conn.Abort()
+				_ = p.conn.Abort(0, "")
 			})
 		}
 	}

@@ -165,7 +165,7 @@ func TestRecordedSessionDoesNothing(t *testing.T) {
 						time.Sleep(time.Minute)
 						require.EqualValues(t, 3, server.Load())
 						require.Zero(t, other.Load())
-						require.Zero(t, l.Stats().Sessions+l2.Stats().Sessions)
+						require.Zero(t, l.Endpoint().Stats().Sessions+l2.Endpoint().Stats().Sessions)
 					})
 				})
 			}
@@ -206,7 +206,7 @@ func TestLegacyPeers(t *testing.T) {
 			}
 			w.net.Inject(elsewhere, netip.MustParseAddrPort(serverAddr), p)
 			time.Sleep(time.Second)
-			require.Equal(t, v.opens, l.Stats().Backlog == 1, "%+v", v.config)
+			require.Equal(t, v.opens, l.Endpoint().Stats().Backlog == 1, "%+v", v.config)
 		})
 	}
 }

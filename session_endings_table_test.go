@@ -135,10 +135,10 @@ var endingEvents = [6]struct {
 	do   func(*stage)
 }{
 	{"peer vanishes", func(s *stage) { s.net.Cut("10.0.0.1", "10.0.0.2") }},
-	{"peer aborts", func(s *stage) { require.NoError(s.t, s.them.c.Abort()) }},
+	{"peer aborts", func(s *stage) { require.NoError(s.t, s.them.c.Abort(0, "")) }},
 	{"peer closes", func(s *stage) { s.them.close() }},
 	{"application closes", func(s *stage) { s.us.close() }},
-	{"application aborts", func(s *stage) { require.NoError(s.t, s.us.c.Abort()) }},
+	{"application aborts", func(s *stage) { require.NoError(s.t, s.us.c.Abort(0, "")) }},
 	{"endpoint closes", func(s *stage) { require.NoError(s.t, s.us.e.Close()) }},
 }
 
@@ -349,7 +349,7 @@ func TestAbortOfHalfOpenSession(t *testing.T) {
 		s.first(1, 1000)
 		w.net.SetFilter(nil)
 		require.Equal(t, 1, s.us.e.Stats().HalfOpen)
-		require.NoError(t, s.them.c.Abort())
+		require.NoError(t, s.them.c.Abort(0, ""))
 		time.Sleep(roundTrip)
 		require.Zero(t, s.us.e.Stats().Sessions+s.us.e.Stats().HalfOpen)
 	})
@@ -363,7 +363,7 @@ func TestTimeWaitExpires(t *testing.T) {
 			a, b, l, pc := w.movable(mortal())
 			end, want := (*Conn).Close, wire.Close
 			if aborts {
-				end, want = (*Conn).Abort, wire.Abort
+				end, want = func(c *Conn) error { return c.Abort(0, "") }, wire.Abort
 			}
 			time.Sleep(time.Second)
 			require.NoError(t, end(b))
@@ -381,7 +381,7 @@ func TestTimeWaitExpires(t *testing.T) {
 			}
 			require.Equal(t, want, answerAt(timeWaitTime-time.Second))
 			require.Equal(t, wire.Reset, answerAt(timeWaitTime+time.Second))
-			require.Zero(t, l.Stats().Sessions)
+			require.Zero(t, l.Endpoint().Stats().Sessions)
 		})
 	}
 }

@@ -269,7 +269,7 @@ func (e *Endpoint) isClosed() bool {
 // dropping are the calls that end a listener with the sessions that it has not accepted.
 var dropping = map[string]func(l *Listener) error{
 	"Listener.Close": func(l *Listener) error { return l.Close() },
-	"Shutdown":       func(l *Listener) error { return l.Shutdown(context.Background()) },
+	"Shutdown":       func(l *Listener) error { return l.Endpoint().Shutdown(context.Background()) },
 	"Endpoint.Close": func(l *Listener) error { return l.Endpoint().Close() },
 }
 
@@ -348,7 +348,7 @@ func TestDroppedDialIsRefused(t *testing.T) {
 					return time.Now().After(heardFrom) || from.String() != serverAddr || len(packet) == wire.HeaderSize // a COOKIE
 				})
 				time.AfterFunc(3*roundTrip, func() { ended <- end(l) })
-				_, err := client.Dial(context.Background(), udpAddr(serverAddr))
+				_, err := client.Dial(context.Background(), udpAddr(serverAddr), nil)
 				require.ErrorIs(t, err, ErrRefused, how)
 				require.Less(t, w.net.Elapsed(), time.Second, how)
 				require.NoError(t, <-ended)
@@ -383,7 +383,7 @@ func TestStrangersHoldNoSocket(t *testing.T) {
 				stranger(i, wire.Signal{Code: wire.Hello, SN: 0, TS: uint32(i + 1)}, infoSignal())
 			}
 			time.Sleep(roundTrip)
-			require.Equal(t, 100, l.Stats().HalfOpen)
+			require.Equal(t, 100, l.Endpoint().Stats().HalfOpen)
 			start := time.Now()
 			ended := make(chan error, 1)
 			go func() { ended <- end(l) }()
@@ -415,7 +415,7 @@ func TestCloseCutsTheHoldOfShutdown(t *testing.T) {
 		client, _ := w.endpoint("10.0.0.2:5000", nil)
 		w.dial(client)
 		start, ended := time.Now(), make(chan error, 1)
-		go func() { ended <- l.Shutdown(context.Background()) }()
+		go func() { ended <- l.Endpoint().Shutdown(context.Background()) }()
 		time.Sleep(roundTrip)
 		require.NoError(t, l.Endpoint().Close())
 		require.NoError(t, <-ended)

@@ -178,7 +178,7 @@ func TestForgedPackets(t *testing.T) {
 					cfg.Cipher = theirs
 				}
 				old, _, l := w.pair(cfg, cfg) // leaves packets of another session
-				require.NoError(t, old.Abort())
+				require.NoError(t, old.Abort(0, ""))
 				a := w.dial(old.ep)
 				b := accepted(t, l)
 				v := &attacked{w, a, b, rand.New(rand.NewPCG(8, 8))}
@@ -191,7 +191,7 @@ func TestForgedPackets(t *testing.T) {
 					return f.forge(v, sent[v.addrOf(to)], to, from)
 				})
 				time.Sleep(time.Minute)
-				require.Zero(t, l.Stats().Sessions)
+				require.Zero(t, l.Endpoint().Stats().Sessions)
 			})
 		})
 	}
@@ -263,9 +263,9 @@ func TestConfirmShowsBothTokens(t *testing.T) {
 		require.Len(t, reset, 1)
 		require.Equal(t, wire.Reset, reset[0].Code)
 		require.Empty(t, ask(wire.Signal{Code: wire.Confirm, SN: theirs, TS: ours + 1}))
-		require.Equal(t, 1, l.Stats().HalfOpen)
+		require.Equal(t, 1, l.Endpoint().Stats().HalfOpen)
 		require.NotEmpty(t, ask(wire.Signal{Code: wire.Confirm, SN: theirs, TS: ours}))
-		require.Zero(t, l.Stats().HalfOpen)
-		require.NoError(t, accepted(t, l).Abort())
+		require.Zero(t, l.Endpoint().Stats().HalfOpen)
+		require.NoError(t, accepted(t, l).Abort(0, ""))
 	})
 }

@@ -274,7 +274,7 @@ func (c *session) queueHello() {
 
 // addressValidated marks the peer's address as validated (RFC 9000 §8), and
 // lifts the anti-amplification limit (RFC 9000 §8.1). It ends the session after
-// the batch if the peer's network exceeds Config.MaxSessionsPerAddress.
+// the batch if the peer's network exceeds Limits.MaxSessionsPerAddress.
 func (c *session) addressValidated() {
 	if !c.hs.unvalidated.CompareAndSwap(true, false) {
 		return

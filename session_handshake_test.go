@@ -107,7 +107,7 @@ func TestServerRestarted(t *testing.T) {
 					defer cancel()
 					_, err = l.AcceptKCP(ctx)
 					require.ErrorIs(t, err, context.DeadlineExceeded)
-					require.Zero(t, l.Stats().Sessions)
+					require.Zero(t, l.Endpoint().Stats().Sessions)
 				})
 			}
 		}
@@ -169,7 +169,7 @@ func TestDialOutlivesOutage(t *testing.T) {
 					w.outage(up, down)
 					time.AfterFunc(outageTime, func() { w.net.SetFilter(nil) })
 					start := time.Now()
-					a, err := e.Dial(context.Background(), udpAddr(serverAddr))
+					a, err := e.Dial(context.Background(), udpAddr(serverAddr), nil)
 					require.NoError(t, err, "%s: %d up, %d down", name, up, down)
 					if time.Since(start) < outageTime { // it has had the whole flight of the server
 						require.LessOrEqual(t, wantReadErr(t, a, ErrReset), outageTime+opening.MaxWait+roundTrip)
@@ -177,7 +177,7 @@ func TestDialOutlivesOutage(t *testing.T) {
 					}
 					require.Less(t, time.Since(start), outageTime+opening.MaxWait+4*roundTrip)
 					bothWays(t, a, accepted(t, l), []byte("here"), []byte("there"))
-					require.Equal(t, 1, l.Stats().Sessions)
+					require.Equal(t, 1, l.Endpoint().Stats().Sessions)
 					require.Equal(t, 1, e.Stats().Sessions)
 				})
 			}
@@ -197,7 +197,7 @@ func TestDialOfChosenConvInOutage(t *testing.T) {
 			w.outage(1, 0)
 			time.AfterFunc(outageTime, func() { w.net.SetFilter(nil) })
 			start := time.Now()
-			_, err := e.DialWith(context.Background(), udpAddr(serverAddr), DialOptions{Conv: id(7)})
+			_, err := e.Dial(context.Background(), udpAddr(serverAddr), &DialOptions{Conv: id(7)})
 			if shared {
 				require.NoError(t, err)
 			} else {
@@ -223,7 +223,7 @@ func TestDialBeginsAnewSometimes(t *testing.T) {
 			return false
 		})
 		e, _ := w.endpoint("10.0.0.2:5000", nil)
-		_, err = e.Dial(context.Background(), udpAddr(serverAddr))
+		_, err = e.Dial(context.Background(), udpAddr(serverAddr), nil)
 		require.ErrorIs(t, err, ErrReset)
 		require.Equal(t, maxDials, hellos)
 		require.Zero(t, e.Stats().Sessions)
@@ -300,7 +300,7 @@ func TestForgedEndsOfHandshakes(t *testing.T) {
 		w.settle()
 		require.Len(t, answers, sent+1)
 		require.Less(t, len(answers[sent]), len(p))
-		require.Zero(t, l.Stats().Sessions)
+		require.Zero(t, l.Endpoint().Stats().Sessions)
 	})
 }
 

@@ -72,7 +72,7 @@ func TestForgeriesUnderKeysDoNotCount(t *testing.T) {
 					require.NoError(t, a.SendDatagram([]byte("old")))
 					time.Sleep(time.Second)
 					recorded := old.all(w) // of a session before
-					require.NoError(t, a.Abort())
+					require.NoError(t, a.Abort(0, ""))
 					server := b.ep
 					a = w.dial(a.ep)
 					b = accepted(t, server.listener)

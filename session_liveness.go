@@ -23,7 +23,7 @@ func (c *session) liveness() liveness.Session {
 		Signals:     l.Peer >= opening.Extended,
 		Unvalidated: l.unvalidated.Load(),
 		Migrates:    c.shared.migrates && (*c.in.protection.Load()).Authentic(),
-		DeadLink:    cfg.DeadLink > 0 && c.kcp.Sender().SilentTransmissions() >= cfg.DeadLink,
+		DeadLink:    cfg.Tuning.DeadLink > 0 && c.kcp.Sender().SilentTransmissions() >= cfg.Tuning.DeadLink,
 	}
 	if c.closing.Phase > closing.Lingering {
 		return s

@@ -62,8 +62,8 @@ func sessionConfig(world uint32) *Config {
 	c := &Config{
 		MessageMode: mode&4 > 0, PeerTimeout: 10 * time.Minute,
 		SendWindow: []int{0, 8, 32, 1024}[shape&3], ReceiveWindow: []int{0, 128, 256, 1024}[shape>>2&3],
-		NoDelay: NoDelay(shape>>4&3) % (NoDelayTurbo + 1), MTU: []int{0, 600, 0, 1300}[shape>>6],
-		WriteBuffer: []int{0, 0, 8192, 65536}[mode>>3&3], MaxBuffered: 1 << 20,
+		Tuning: Tuning{NoDelay: NoDelay(shape>>4&3) % (NoDelayTurbo + 1)}, MTU: []int{0, 600, 0, 1300}[shape>>6],
+		WriteBuffer: []int{0, 0, 8192, 65536}[mode>>3&3], Limits: Limits{MaxBuffered: 1 << 20},
 	}
 	if mode&32 > 0 {
 		c.AddressValidation = ValidateAlways
@@ -280,7 +280,7 @@ func (l *sessionLink) strain(e *machineEnd, s life.Step) bool {
 		l.receive(e.side)
 	case life.Full:
 		load.buffered.Add(-e.others)
-		e.others = int64(s.N/8) * int64(e.shared.config.MaxBuffered) * 9 / 8
+		e.others = int64(s.N/8) * int64(e.shared.config.Limits.MaxBuffered) * 9 / 8
 		load.buffered.Add(e.others)
 		load.share.Store(int64(s.N/8) * leastShare)
 	case life.Shed:

@@ -94,7 +94,7 @@ func newMachineEnd(w *machineWorld, side int, config *Config, env *wakeup.Enviro
 	s.load.sessions.Store(1)
 	e.turns.Init((*session).sender, func(*session, incast.Grant, time.Duration) bool { return true }, func() {})
 	g := &e.gate
-	g.Init((*session).place, c.MaxSessionsPerAddress)
+	g.Init((*session).place, c.Limits.MaxSessionsPerAddress)
 	g.Cookies.Random = env
 	if c.TLS != nil {
 		g.ResetSecret = make([]byte, 32)
@@ -108,7 +108,7 @@ func newMachineEnd(w *machineWorld, side int, config *Config, env *wakeup.Enviro
 	g.Rules = admission.Rules{
 		TLS: c.TLS != nil, Authentic: s.protection.Authentic, Migrates: s.migrates,
 		RefusesLegacy: refusesLegacy(c, s.protection), AlwaysValidate: c.AddressValidation == ValidateAlways,
-		MaxSessions: c.MaxSessions, MaxHalfOpen: c.MaxHalfOpen,
+		MaxSessions: c.Limits.MaxSessions, MaxHalfOpen: c.Limits.MaxHalfOpen,
 		Protection: s.protection, Outside: s.outside, Info: handshakeSignal(s.infoSignal()), Random: env, Epoch: s.epoch,
 	}
 	return e

@@ -74,7 +74,7 @@ const accountGrain = 1 << 10
 // leastShare is the least share of a session, in bytes, whatever the others hold.
 const leastShare = 64 << 10
 
-// leastMargin is the least by which Config.MaxBuffered may be exceeded before a session
+// leastMargin is the least by which Limits.MaxBuffered may be exceeded before a session
 // is ended early: the size in buffers, in bytes, of the reference's longest message at
 // the default MTU. All of it has to be held before any can be read.
 const leastMargin = 256 << 10
@@ -144,7 +144,7 @@ func (c *session) growWindow(n int) {
 	}
 }
 
-// overShare reports whether all sessions together exceed Config.MaxBuffered and
+// overShare reports whether all sessions together exceed Limits.MaxBuffered and
 // this one holds more than its share. Its share is at least three quarters of
 // what has arrived in the last two to four seconds, of which the rest has been
 // read then: many windows of its path, so that the path runs even if it loses

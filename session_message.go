@@ -218,7 +218,7 @@ func (c *session) deadlineLocked(lifetime uint32, begun time.Duration) int64 {
 	return c.kcp.Micros() + left.Microseconds()
 }
 
-// usesMessages reports whether SendMessage was called with options.
+// usesMessages reports whether WriteMessage was called with options.
 func (c *session) usesMessages() bool { return c.rare != nil && c.rare.messages }
 
 // dropSpentMessages gives up the messages at the head of the queue whose lifetime

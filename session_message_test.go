@@ -33,24 +33,24 @@ func TestSendMessageErrors(t *testing.T) {
 			{MessageOptions{MaxRetransmits: 65535}, OptionError{"MessageOptions.MaxRetransmits", 65535, "must be at most 65534"}},
 		} {
 			tc.options.Done = never
-			for _, send := range []func([]byte, *MessageOptions) error{a.SendMessage, a.TrySendMessage, s.SendMessage, s.TrySendMessage} {
+			for _, send := range []func([]byte, *MessageOptions) error{a.WriteMessage, s.WriteMessage} {
 				requireOption(t, tc.want, send(nil, &tc.options))
 			}
 		}
 		n := a.MaxMessageSize()
-		err := a.SendMessage(make([]byte, n+1), &MessageOptions{Done: never})
+		err := a.WriteMessage(make([]byte, n+1), &MessageOptions{Done: never})
 		require.ErrorIs(t, err, ErrMessageTooLarge)
 		require.ErrorContains(t, err, fmt.Sprintf("kcp: message of %d bytes is larger than %d, the most that 127 segments take", n+1, n))
-		require.ErrorIs(t, b.SendMessage(nil, &MessageOptions{Done: never}), ErrNotMessageMode)
-		require.ErrorIs(t, b.SendMessage(nil, nil), ErrNotMessageMode)
-		require.NoError(t, a.SendMessage([]byte("x"), nil))
-		require.NoError(t, a.SendMessage(nil, &MessageOptions{}))
+		require.ErrorIs(t, b.WriteMessage(nil, &MessageOptions{Done: never}), ErrNotMessageMode)
+		require.ErrorIs(t, b.WriteMessage(nil, nil), ErrNotMessageMode)
+		require.NoError(t, a.WriteMessage([]byte("x"), nil))
+		require.NoError(t, a.WriteMessage(nil, &MessageOptions{}))
 		receive(t, b, []byte("x"))
 		n, err = b.ReadMessage(nil)
 		require.NoError(t, err)
 		require.Zero(t, n)
 		require.NoError(t, a.Close())
-		require.ErrorIs(t, a.SendMessage(nil, &MessageOptions{Done: never}), net.ErrClosed)
+		require.ErrorIs(t, a.WriteMessage(nil, &MessageOptions{Done: never}), net.ErrClosed)
 		require.NoError(t, b.Close())
 	})
 }
@@ -78,8 +78,8 @@ func TestBadAbandonedSegments(t *testing.T) {
 		{name: "no streams here", payload: abandon, streams: -1, want: stats.Drops{Command: 1}},
 	} {
 		inWorld(t, 7, clean, func(t *testing.T, w *world) {
-			a, b, _ := w.pair(&Config{MessageMode: true}, &Config{MaxStreams: v.streams})
-			require.NoError(t, a.WriteMessage([]byte("before")))
+			a, b, _ := w.pair(&Config{MessageMode: true}, &Config{Limits: Limits{MaxStreams: v.streams}})
+			require.NoError(t, a.WriteMessage([]byte("before"), nil))
 			receive(t, b, []byte("before"))
 			b.mu.Lock()
 			h := wire.Header{Conv: b.Conv(), Cmd: wire.CmdStream, Wnd: 100, SN: b.session.kcp.Position().Received + v.sn, Una: b.session.kcp.Position().Acked, Len: uint32(len(v.payload))}
@@ -94,10 +94,10 @@ func TestBadAbandonedSegments(t *testing.T) {
 			require.Equal(t, v.want, b.Stats().Dropped, v.name)
 			require.Equal(t, v.beyond == 0 && v.want.Command == 0, moved, v.name)
 			if moved { // the sender would find that out as if it had sent it
-				_ = a.Abort()
+				_ = a.Abort(0, "")
 				return
 			}
-			require.NoError(t, a.WriteMessage([]byte("after")))
+			require.NoError(t, a.WriteMessage([]byte("after"), nil))
 			receive(t, b, []byte("after"))
 			require.NoError(t, a.Close())
 		})
@@ -125,7 +125,7 @@ var receiptCases = []receiptCase{
 	{name: "reset by the peer", mute: true, want: &StreamError{Code: 7, Remote: true},
 		end: func(_ *world, _, _ *Conn, _, r *Stream) { _ = r.Reset(7) }},
 	{name: "abort", cut: true, want: net.ErrClosed,
-		end: func(_ *world, a, _ *Conn, _, _ *Stream) { _ = a.Abort() }},
+		end: func(_ *world, a, _ *Conn, _, _ *Stream) { _ = a.Abort(0, "") }},
 	{name: "close", mute: true, want: ErrNotDelivered,
 		end: func(_ *world, a, _ *Conn, _, _ *Stream) { _ = a.Close() }},
 	{name: "close of the peer", mute: true, want: ErrPeerClosed,
@@ -194,15 +194,15 @@ func (tc *receiptCase) run(w *world) {
 	}
 	if tc.mute {
 		for s.Stats().WriteQueued == 0 { // r reads nothing
-			require.NoError(t, s.WriteMessage(make([]byte, 1000)))
+			require.NoError(t, s.WriteMessage(make([]byte, 1000), nil))
 			time.Sleep(100 * time.Millisecond)
 		}
 	}
 	results := make(chan error, 100)
 	options := &MessageOptions{Lifetime: tc.lifetime}
-	write := s.SendMessage
+	write := s.WriteMessage
 	if tc.own {
-		write = a.SendMessage
+		write = a.WriteMessage
 	}
 	held := make(chan struct{})
 	options.Done = func(err error) {
@@ -246,5 +246,5 @@ func (tc *receiptCase) run(w *world) {
 	require.Zero(t, receiptsToCome(a))
 	a.mu.Unlock()
 	w.net.Heal("10.0.0.1", "10.0.0.2")
-	_, _ = a.Abort(), b.Abort()
+	_, _ = a.Abort(0, ""), b.Abort(0, "")
 }

@@ -107,8 +107,8 @@ func (s trappedSocket) ReadFromAddrPort(b []byte) (int, netip.AddrPort, error) {
 // config returns a Config of which everything that it calls reaches the trap.
 func (b *trap) config(t *testing.T) *Config {
 	return &Config{
-		MaxStreams: 10,
-		Cipher:     trappedCipher{testAEAD(t), b},
+		Limits: Limits{MaxStreams: 10},
+		Cipher: trappedCipher{testAEAD(t), b},
 		Tracer: func(*Conn) *Trace {
 			b.reached("Tracer")
 			return b.hooks()
@@ -148,7 +148,7 @@ func inPanicWorld(t *testing.T, f func(w *panicWorld)) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		w.leads = true
 		p := &panicWorld{world: w, trap: new(trap)}
-		l := w.listen(&Config{Cipher: testAEAD(t), MaxStreams: 10, MTU: 1400})
+		l := w.listen(&Config{Cipher: testAEAD(t), Limits: Limits{MaxStreams: 10}, MTU: 1400})
 		go func() {
 			for {
 				c, err := l.AcceptKCP(context.Background())
@@ -322,13 +322,13 @@ func panicCalls() map[string]func(w *panicWorld) {
 		"SetMTU":               func(w *panicWorld) { _ = w.c.SetMTU(700) },
 		"SetCongestionControl": func(w *panicWorld) { _ = w.c.SetCongestionControl(nil) },
 		"Dial": func(w *panicWorld) {
-			if c, err := w.e.Dial(ctx, udpAddr(serverAddr)); err == nil {
-				_ = c.Abort()
+			if c, err := w.e.Dial(ctx, udpAddr(serverAddr), nil); err == nil {
+				_ = c.Abort(0, "")
 			}
 		},
 		"CloseWrite, over":       func(w *panicWorld) { _ = w.c.CloseWrite() },
 		"Close, over":            func(w *panicWorld) { _ = w.c.Close() },
-		"AbortWithError, over":   func(w *panicWorld) { _ = w.c.AbortWithError(1, "text") },
+		"AbortWithError, over":   func(w *panicWorld) { _ = w.c.Abort(1, "text") },
 		"several, over":          func(w *panicWorld) { w.dial(w.e); _ = w.e.Close() },
 		"Shutdown several, over": func(w *panicWorld) { w.dial(w.e); _ = w.e.Shutdown(ctx) },
 	}
@@ -400,13 +400,13 @@ func panicOf(w *world, culprit string) {
 	if culprit == "HandshakeFailed" {
 		w.listen(&Config{TLS: testTLS(), HandshakeFailed: func(net.Addr, error) { theCulprit(culprit) }})
 		e, _ := w.endpoint("10.0.0.2:0", &Config{TLS: &tls.Config{ServerName: "another"}})
-		_, _ = e.Dial(context.Background(), udpAddr(serverAddr))
+		_, _ = e.Dial(context.Background(), udpAddr(serverAddr), nil)
 	} else {
 		config := &Config{MessageMode: true}
 		a, b, _ := w.pair(config, config)
 		b.HandleDatagrams(func([]byte) { theCulprit(culprit) })
 		if culprit == "Done" {
-			_ = a.SendMessage([]byte("x"), &MessageOptions{Done: func(error) { theCulprit(culprit) }})
+			_ = a.WriteMessage([]byte("x"), &MessageOptions{Done: func(error) { theCulprit(culprit) }})
 		} else {
 			_ = a.SendDatagram([]byte("x"))
 		}

@@ -142,7 +142,7 @@ func TestMaxRate(t *testing.T) {
 				require.Zero(t, b.Stats().MaxRate)
 				readAll(b)
 				m := w.meter()
-				arrived, from := l.Stats().BytesReceived, w.net.Elapsed()
+				arrived, from := l.Endpoint().Stats().BytesReceived, w.net.Elapsed()
 				keepBusy(t, a, test.streams, test.datagrams, 300)
 				time.Sleep(10 * time.Second)
 				synctest.Wait()
@@ -150,7 +150,7 @@ func TestMaxRate(t *testing.T) {
 				sent := m.between(from, to)
 				require.InEpsilon(t, rate*10, sent, 0.02)
 				require.LessOrEqual(t, m.excess(from, to, rate), float64(packet+wire.HeaderSize+36+1), "in any time, but for signals")
-				require.InEpsilon(t, float64(sent)*(1-test.loss), l.Stats().BytesReceived-arrived, 0.03)
+				require.InEpsilon(t, float64(sent)*(1-test.loss), l.Endpoint().Stats().BytesReceived-arrived, 0.03)
 				if test.loss == 0 {
 					require.Zero(t, a.Stats().FastRetransmits+a.Stats().TimeoutRetransmits)
 				}
@@ -165,7 +165,7 @@ func TestMaxRate(t *testing.T) {
 					require.Zero(t, a.Stats().Datagrams.Unsent, "they take less than half")
 					require.Greater(t, a.Stats().Datagrams.Sent, uint64(600))
 				}
-				require.NoError(t, errors.Join(a.Abort(), b.Abort()))
+				require.NoError(t, errors.Join(a.Abort(0, ""), b.Abort(0, "")))
 			})
 		})
 	}
@@ -246,7 +246,7 @@ func TestMaxRateEndsWithTheSession(t *testing.T) {
 		for range 10 {
 			require.NoError(t, a.SendDatagram(make([]byte, 500)))
 		}
-		require.NoError(t, errors.Join(a.Abort(), b.Abort()))
+		require.NoError(t, errors.Join(a.Abort(0, ""), b.Abort(0, "")))
 		s := a.Stats().Datagrams
 		require.EqualValues(t, 10, s.Sent+s.Unsent)
 		a.mu.Lock()

@@ -16,13 +16,13 @@ import (
 const capReason = 4
 
 // PeerCloseError means that the peer has closed the session with CloseWithError, or has
-// ended it with AbortWithError. After CloseWithError Read returns it after the last byte,
+// ended it with Abort. After CloseWithError Read returns it after the last byte,
 // in place of io.EOF, and Write in place of ErrPeerClosed, which it wraps.
 type PeerCloseError struct {
 	Code uint64 // the peer's; the application gives it its meaning
 	Text string // valid UTF-8, which may have control characters; may be empty or cut
 	// Aborted reports that the peer has ended the session before it had delivered all: by
-	// AbortWithError, or as its CloseWithError has given up. The error then takes the
+	// Abort, or as its CloseWithError has given up. The error then takes the
 	// place of ErrReset, and wraps that.
 	Aborted bool
 }

@@ -20,8 +20,8 @@ type rareState struct {
 	settings *connSettings     // nil: as in Config
 	decoded  *fec.DecoderStats // final statistics of inputState.decoder; nil: none
 	receipts streams.Receipts  // that are due
-	awaiting streams.Awaiting  // messages of Conn.SendMessage that await a receipt
-	messages bool              // SendMessage was called with options
+	awaiting streams.Awaiting  // messages of Conn.WriteMessage that await a receipt
+	messages bool              // WriteMessage was called with options
 	failed   bool              // failMessages was called: no more of them are delivered
 	measure  *measurement      // nil: nothing of it is needed
 	tie      wire.Signal       // goes with our HELLO, as the peer dials too; code 0: it does not
@@ -237,7 +237,7 @@ func (c *Config) apply(k *machine.KCP) {
 	if c.PeerTimeout > 0 {
 		longest = max(min(longest, c.PeerTimeout/4), time.Millisecond)
 	}
-	limit, data := c.FastResendLimit, machine.StreamData
+	limit, data := c.Tuning.FastResendLimit, machine.StreamData
 	if limit == 0 {
 		limit = -1
 	}
@@ -247,11 +247,11 @@ func (c *Config) apply(k *machine.KCP) {
 	k.Configure(machine.Settings{
 		MTU:        c.MTU - c.overhead().total,
 		SendWindow: c.SendWindow, ReceiveWindow: c.ReceiveWindow,
-		NoDelay:    machine.NoDelay(c.NoDelay),
-		MinRTO:     int(c.MinRTO.Milliseconds()),
-		Interval:   int(c.Interval.Milliseconds()),
-		FastResend: c.FastResend, FastResendLimit: limit,
-		DeadLink:   c.DeadLink,
+		NoDelay:    machine.NoDelay(c.Tuning.NoDelay),
+		MinRTO:     int(c.Tuning.MinRTO.Milliseconds()),
+		Interval:   int(c.Tuning.Interval.Milliseconds()),
+		FastResend: c.Tuning.FastResend, FastResendLimit: limit,
+		DeadLink:   c.Tuning.DeadLink,
 		Data:       data,
 		Extensions: machine.SessionExtensions(uint32(longest.Milliseconds()), uint32(c.Redundancy*100)),
 	})

@@ -113,7 +113,7 @@ func TestForgedCloseReasons(t *testing.T) {
 	inWorld(t, 2, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		b.mu.Lock()
-		defer func() { _ = a.Abort() }()
+		defer func() { _ = a.Abort(0, "") }()
 		defer b.mu.Unlock()
 		token, next := b.session.hs.token, b.session.kcp.Position().Received
 		forge := func(token uint32, payload []byte) {
@@ -245,7 +245,7 @@ func TestAbortWithError(t *testing.T) {
 				time.Sleep(time.Second)
 			}
 			begin := time.Now()
-			require.NoError(t, a.AbortWithError(7, "full"))
+			require.NoError(t, a.Abort(7, "full"))
 			<-b.Done()
 			require.LessOrEqual(t, time.Since(begin), oneWay+oneWay/4)
 			want := &PeerCloseError{Code: 7, Text: "full", Aborted: true}
@@ -263,7 +263,7 @@ func TestAbortWithError(t *testing.T) {
 			require.NotEmpty(t, got)
 			require.Less(t, len(got), 3<<20)
 			require.Equal(t, net.ErrClosed, a.Err())
-			require.ErrorIs(t, a.AbortWithError(8, ""), net.ErrClosed)
+			require.ErrorIs(t, a.Abort(8, ""), net.ErrClosed)
 		})
 	}
 }

@@ -335,7 +335,7 @@ func TestIdleSessionsSleep(t *testing.T) {
 				config := tc.config
 				config.PeerTimeout, config.KeepAlive = -1, -1
 				e := w.counts("10.0.0.2:5000", &config)
-				a, err := e.Dial(context.Background(), udpAddr(serverAddr))
+				a, err := e.Dial(context.Background(), udpAddr(serverAddr), nil)
 				require.NoError(t, err)
 				writeAll(t, a, []byte("x"))
 				b := accepted(t, l)
@@ -357,7 +357,7 @@ func TestIdleSessionsSleep(t *testing.T) {
 // not.
 func TestHalfOpenSessionsAreCounted(t *testing.T) {
 	inWorld(t, 2, netsim.LinkConfig{}, func(t *testing.T, w *world) {
-		config := Config{MaxHalfOpen: 3000, MaxSessionsPerAddress: 5000, MaxBuffered: 1 << 23, Backlog: 5000}
+		config := Config{Limits: Limits{MaxHalfOpen: 3000, MaxSessionsPerAddress: 5000, MaxBuffered: 1 << 23, Backlog: 5000}}
 		l := w.listen(&config)
 		e, _ := w.endpoint("10.0.0.2:5000", nil)
 		c := w.dial(e)
@@ -374,11 +374,11 @@ func TestHalfOpenSessionsAreCounted(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		before, held := memoryInUse(), l.Stats().Buffered
+		before, held := memoryInUse(), l.Endpoint().Stats().Buffered
 		open(0, 1000)
-		require.Equal(t, 1000, l.Stats().HalfOpen)
+		require.Equal(t, 1000, l.Endpoint().Stats().HalfOpen)
 		if !raceEnabled {
-			require.Less(t, memoryInUse()-before-int64(l.Stats().Buffered-held), int64(1000<<10))
+			require.Less(t, memoryInUse()-before-int64(l.Endpoint().Stats().Buffered-held), int64(1000<<10))
 		}
 		open(1000, 3000)
 		time.Sleep(4 * time.Second)
@@ -386,8 +386,8 @@ func TestHalfOpenSessionsAreCounted(t *testing.T) {
 			open(0, 1)
 			time.Sleep(10 * time.Millisecond)
 		}
-		require.LessOrEqual(t, l.Stats().Buffered, config.MaxBuffered)
-		require.Less(t, l.Stats().HalfOpen, 1500)
+		require.LessOrEqual(t, l.Endpoint().Stats().Buffered, config.Limits.MaxBuffered)
+		require.Less(t, l.Endpoint().Stats().HalfOpen, 1500)
 		require.NoError(t, s.Err())
 		receive(t, s, content(1, 60_000))
 	})

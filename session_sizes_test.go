@@ -226,7 +226,7 @@ func TestSizesOfLegacyPeers(t *testing.T) {
 					require.Zero(t, cut+lost)
 				}
 				require.Zero(t, e.Stats().WriteErrors)
-				require.NoError(t, a.Abort())
+				require.NoError(t, a.Abort(0, ""))
 			})
 		})
 	}
@@ -310,7 +310,7 @@ func TestSizesBeforeSetMTU(t *testing.T) {
 		cut, cutSmall, _ := s.counts()
 		require.Positive(t, cut)
 		require.Zero(t, cutSmall)
-		require.NoError(t, a.Abort())
+		require.NoError(t, a.Abort(0, ""))
 	})
 }
 
@@ -382,7 +382,7 @@ func TestPathMTUAndSizes(t *testing.T) {
 		longest := machine.MaxFragments * (1300 - wire.HeaderSize)
 		write := func(n int) error {
 			want := content(uint64(n), n)
-			if err := a.WriteMessage(want); err != nil {
+			if err := a.WriteMessage(want, nil); err != nil {
 				return err
 			}
 			got := make([]byte, n)

@@ -50,9 +50,9 @@ var streamEnds = []struct {
 		_ = r.CloseWrite()
 	}, net.ErrClosed, true},
 	{"session closed by the peer", func(_, b *Conn, _, _ *Stream) { _ = b.CloseWithError(3, "bye") }, &PeerCloseError{Code: 3, Text: "bye"}, false},
-	{"session aborted by the peer", func(_, b *Conn, _, _ *Stream) { _ = b.Abort() }, ErrReset, false},
-	{"session aborted by the peer, with a reason", func(_, b *Conn, _, _ *Stream) { _ = b.AbortWithError(3, "bye") }, &PeerCloseError{Code: 3, Text: "bye", Aborted: true}, false},
-	{"session aborted", func(a, _ *Conn, _, _ *Stream) { _ = a.Abort() }, net.ErrClosed, false},
+	{"session aborted by the peer", func(_, b *Conn, _, _ *Stream) { _ = b.Abort(0, "") }, ErrReset, false},
+	{"session aborted by the peer, with a reason", func(_, b *Conn, _, _ *Stream) { _ = b.Abort(3, "bye") }, &PeerCloseError{Code: 3, Text: "bye", Aborted: true}, false},
+	{"session aborted", func(a, _ *Conn, _, _ *Stream) { _ = a.Abort(0, "") }, net.ErrClosed, false},
 }
 
 // Done of a stream is closed by each of its ends, and Err says which it was, now
@@ -82,8 +82,8 @@ func TestStreamDone(t *testing.T) {
 					require.Equal(t, tc.want, s.Err())
 					_ = r.Reset(9)
 					_ = s.Close()
-					_ = b.Abort()
-					_ = a.Abort()
+					_ = b.Abort(0, "")
+					_ = a.Abort(0, "")
 					time.Sleep(time.Second)
 					require.Equal(t, tc.want, s.Err())
 				})
@@ -260,13 +260,13 @@ func TestStreamMaxMessageSize(t *testing.T) {
 				n := s.MaxMessageSize()
 				require.Greater(t, n, least)
 				require.Less(t, n, most)
-				err := s.WriteMessage(make([]byte, n+1))
+				err := s.WriteMessage(make([]byte, n+1), nil)
 				require.ErrorIs(t, err, ErrMessageTooLarge)
 				var tooLarge *SizeError
 				require.ErrorAs(t, err, &tooLarge)
 				require.EqualError(t, tooLarge, fmt.Sprintf("kcp: message of %d bytes is larger than %d, %s", n+1, n, means))
-				require.Equal(t, err, s.TryWriteMessage(make([]byte, n+1)))
-				require.NoError(t, s.WriteMessage(make([]byte, n)))
+				require.Equal(t, err, s.WriteMessage(make([]byte, n+1), &MessageOptions{NoWait: true}))
+				require.NoError(t, s.WriteMessage(make([]byte, n), nil))
 				got, err := r.ReadMessage(make([]byte, size))
 				require.NoError(t, err)
 				require.Equal(t, n, got)
@@ -288,13 +288,13 @@ var answerEnds = []struct {
 	want  error
 }{
 	{"CloseWithError during Write", writeAnswer, refuseAnswer, errMaintenance},
-	{"Shutdown during Write", writeAnswer, func(_ *Conn, l *Listener, _ *Stream) { _ = l.Shutdown(context.Background()) }, ErrPeerClosed},
+	{"Shutdown during Write", writeAnswer, func(_ *Conn, l *Listener, _ *Stream) { _ = l.Endpoint().Shutdown(context.Background()) }, ErrPeerClosed},
 	{"Close during Write, which closes the stream", func(s *Stream, answer []byte) int {
 		defer func() { _ = s.Close() }()
 		return writeAnswer(s, answer)
 	}, closeAnswer, ErrPeerClosed},
 	{"Close during WriteMessage", func(s *Stream, answer []byte) (n int) {
-		for len(answer) > 0 && s.WriteMessage(answer[:50000]) == nil {
+		for len(answer) > 0 && s.WriteMessage(answer[:50000], nil) == nil {
 			n, answer = n+50000, answer[50000:]
 		}
 		return n
@@ -302,7 +302,7 @@ var answerEnds = []struct {
 	{"Close between calls of TryWriteMessage", func(s *Stream, answer []byte) int {
 		n, _ := s.TryWrite(answer[:200000])
 		time.Sleep(2 * time.Second)
-		_ = s.TryWriteMessage(answer[n : n+1])
+		_ = s.WriteMessage(answer[n:n+1], &MessageOptions{NoWait: true})
 		return n
 	}, closeAnswer, ErrPeerClosed},
 	{"Close after a deadline", func(s *Stream, answer []byte) int {
@@ -318,7 +318,7 @@ var answerEnds = []struct {
 	{"CloseWithError after CloseWrite", writeAndFinish, refuseAnswer, io.EOF},
 	{"Close after Write", writeSome, closeAnswer, io.EOF},
 	{"Close after a message was missed", func(s *Stream, answer []byte) (n int) {
-		for s.TryWriteMessage(answer[n:n+1000]) == nil {
+		for s.WriteMessage(answer[n:n+1000], &MessageOptions{NoWait: true}) == nil {
 			n += 1000
 		}
 		return n

@@ -163,7 +163,7 @@ func TestBadStreamSegments(t *testing.T) {
 	for _, tc := range badStreamCases {
 		t.Run(tc.name, func(t *testing.T) {
 			inWorld(t, 10, clean, func(t *testing.T, w *world) {
-				a, b, _ := w.pair(nil, &Config{MaxStreams: 4, StreamReceiveBuffer: streams.InitialCredit})
+				a, b, _ := w.pair(nil, &Config{Limits: Limits{MaxStreams: 4}, StreamReceiveBuffer: streams.InitialCredit})
 				s, r := streamPair(t, a, b, nil)
 				require.EqualValues(t, 1, s.ID())
 				other, peer := streamPair(t, a, b, nil)

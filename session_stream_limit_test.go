@@ -68,13 +68,13 @@ func TestOpenStreamWaits(t *testing.T) {
 		"deadline":         {do: func(*ends) {}, want: context.DeadlineExceeded, timeout: 3 * time.Second, within: 4 * time.Second},
 		"context":          {do: func(e *ends) { e.cancel() }, want: context.Canceled, within: time.Millisecond},
 		"Close":            {do: func(e *ends) { _ = e.a.Close() }, want: net.ErrClosed, within: time.Second / 10},
-		"Abort":            {do: func(e *ends) { _ = e.a.Abort() }, want: net.ErrClosed, within: time.Second / 10},
+		"Abort":            {do: func(e *ends) { _ = e.a.Abort(0, "") }, want: net.ErrClosed, within: time.Second / 10},
 		"the peer closes":  {do: func(e *ends) { _ = e.b.Close() }, want: ErrPeerClosed, within: time.Second / 10},
-		"the peer aborts":  {do: func(e *ends) { _ = e.b.Abort() }, want: ErrReset, within: time.Second / 10},
+		"the peer aborts":  {do: func(e *ends) { _ = e.b.Abort(0, "") }, want: ErrReset, within: time.Second / 10},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, 1, clean, func(t *testing.T, w *world) {
-				a, b, _ := w.pair(nil, &Config{MaxStreams: 1})
+				a, b, _ := w.pair(nil, &Config{Limits: Limits{MaxStreams: 1}})
 				e := &ends{a: a, b: b}
 				e.s, e.r = streamPair(t, a, b, nil)
 				_, err := a.TryOpenStream(nil)
@@ -108,7 +108,7 @@ func TestOpenStreamWaits(t *testing.T) {
 					_, err = a.OpenStream(ctx, nil)
 					require.Error(t, err, "also where it need not wait")
 				}
-				_, _ = a.Abort(), b.Abort()
+				_, _ = a.Abort(0, ""), b.Abort(0, "")
 			})
 		})
 	}
@@ -124,7 +124,7 @@ func TestStreamLifetimeWithoutCredit(t *testing.T) {
 		var abandoned []time.Duration // ages; at most one at a time calls Done
 		for range 100 {
 			begin := time.Now()
-			require.NoError(t, s.SendMessage(content(1, 10000), &MessageOptions{Done: func(err error) {
+			require.NoError(t, s.WriteMessage(content(1, 10000), &MessageOptions{Done: func(err error) {
 				if err != nil { // nil: there was credit
 					assert.Equal(t, ErrMessageAbandoned, err)
 					abandoned = append(abandoned, time.Since(begin))
@@ -132,14 +132,14 @@ func TestStreamLifetimeWithoutCredit(t *testing.T) {
 			}}))
 			require.LessOrEqual(t, time.Since(begin), lifetime+purgeInterval)
 		}
-		for s.TryWriteMessage(content(1, 10000)) == nil {
+		for s.WriteMessage(content(1, 10000), &MessageOptions{NoWait: true}) == nil {
 		}
 		begin := time.Now()
 		for len(take(t, g)) == 0 {
 			time.Sleep(time.Millisecond)
 		}
 		require.LessOrEqual(t, time.Since(begin), lifetime+purgeInterval)
-		require.NoError(t, s.TryWriteMessage(content(1, 10000)))
+		require.NoError(t, s.WriteMessage(content(1, 10000), &MessageOptions{NoWait: true}))
 		time.Sleep(time.Second)
 		require.Zero(t, s.Stats().WriteQueued)
 		require.Greater(t, len(abandoned), 50)
@@ -150,7 +150,7 @@ func TestStreamLifetimeWithoutCredit(t *testing.T) {
 		last := acceptStream(t, a) // which has all that it had credit for
 		time.Sleep(time.Second)
 		begin = time.Now()
-		require.NoError(t, s.WriteMessage([]byte("last")))
+		require.NoError(t, s.WriteMessage([]byte("last"), nil))
 		require.NoError(t, s.CloseWrite())
 		buf := make([]byte, 10000)
 		for n, err := 0, error(nil); err == nil; {
@@ -178,7 +178,7 @@ func TestStreamLifetime(t *testing.T) {
 			go func() {
 				for i := range messages {
 					p := append(binary.LittleEndian.AppendUint64(nil, uint64(i)), make([]byte, 92)...)
-					_ = s.SendMessage(p, &MessageOptions{Done: func(err error) {
+					_ = s.WriteMessage(p, &MessageOptions{Done: func(err error) {
 						delivered := 1
 						if err != nil {
 							assert.ErrorIs(t, err, ErrMessageAbandoned)
@@ -263,7 +263,7 @@ func TestStreamMessages(t *testing.T) {
 			sizes := []int{0, 1, 1354, 1355, 1356, 1359, 1360, 0, 0, 70000 * mtu / 1400, 400000 * mtu / 1400, 3}
 			go func() {
 				for i, size := range sizes {
-					if err := s.WriteMessage(bytes.Repeat([]byte{byte(i + 1)}, size)); err != nil {
+					if err := s.WriteMessage(bytes.Repeat([]byte{byte(i + 1)}, size), nil); err != nil {
 						t.Error(err)
 					}
 				}
@@ -296,10 +296,10 @@ func TestStreamMessages(t *testing.T) {
 // known at once, and the session goes on.
 func TestPeersWithoutStreams(t *testing.T) {
 	inWorld(t, 11, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(nil, &Config{MaxStreams: -1})
+		a, b, _ := w.pair(nil, &Config{Limits: Limits{MaxStreams: -1}})
 		_, err := a.OpenStream(context.Background(), nil)
 		require.ErrorIs(t, err, ErrNoStreams)
-		require.ErrorContains(t, err, "kcp: the peer takes no streams, as with a negative Config.MaxStreams")
+		require.ErrorContains(t, err, "kcp: the peer takes no streams, as with a negative Limits.MaxStreams")
 		bothWays(t, a, b, []byte("up"), []byte("down"))
 		a.mu.Lock()
 		a.session.hs.Peer, a.session.hs.capabilities, a.session.hs.version = opening.Legacy, 0, 0
@@ -334,7 +334,7 @@ func TestPeersWithoutStreams(t *testing.T) {
 // An end that takes no streams opens none either, and both calls say so at once.
 func TestEndWithoutStreams(t *testing.T) {
 	inWorld(t, 11, clean, func(t *testing.T, w *world) {
-		_, b, _ := w.pair(nil, &Config{MaxStreams: -1})
+		_, b, _ := w.pair(nil, &Config{Limits: Limits{MaxStreams: -1}})
 		begin := time.Now()
 		_, err := b.OpenStream(context.Background(), nil)
 		require.ErrorIs(t, err, ErrNoStreams)
@@ -344,7 +344,7 @@ func TestEndWithoutStreams(t *testing.T) {
 		defer cancel()
 		_, err = b.AcceptStream(ctx)
 		require.ErrorIs(t, err, ErrNoStreams)
-		require.ErrorContains(t, err, "kcp: this end takes no streams: Config.MaxStreams is negative")
+		require.ErrorContains(t, err, "kcp: this end takes no streams: Limits.MaxStreams is negative")
 		require.Zero(t, time.Since(begin))
 		require.NoError(t, b.Close())
 		_, err = b.AcceptStream(ctx)

@@ -44,7 +44,7 @@ var hostileEnds = map[string]struct{ end, work func(s *Stream) }{
 	}, func(*Stream) {}},
 }
 
-// Whatever the peer does to its streams, at most Config.MaxStreams are worked on at a
+// Whatever the peer does to its streams, at most Limits.MaxStreams are worked on at a
 // time: until the application has closed one, it counts (compare CVE-2023-44487). When
 // it has closed all, there is room for as many.
 func TestStreamsWorkedOnAreBounded(t *testing.T) {
@@ -52,7 +52,7 @@ func TestStreamsWorkedOnAreBounded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, 1, clean, func(t *testing.T, w *world) {
 				const most = 8
-				a, b, _ := w.pair(nil, &Config{MaxStreams: most})
+				a, b, _ := w.pair(nil, &Config{Limits: Limits{MaxStreams: most}})
 				ignoreLimit(a)
 				var working atomic.Int64
 				var peak testenv.Peak
@@ -91,7 +91,7 @@ func TestStreamsWorkedOnAreBounded(t *testing.T) {
 				time.Sleep(time.Second)
 				require.EqualValues(t, most, working.Load())
 				require.Equal(t, refused, b.Endpoint().Totals().Streams.Refused)
-				_, _ = a.Abort(), b.Abort()
+				_, _ = a.Abort(0, ""), b.Abort(0, "")
 				all.Wait()
 			})
 		})
@@ -119,7 +119,7 @@ func TestShownCreditIsBelievedWithinLimits(t *testing.T) {
 				require.LessOrEqual(t, s.MaxMessageSize(), tc.most)
 			}
 			require.Greater(t, s.MaxMessageSize(), tc.most/10*9)
-			require.ErrorIs(t, s.WriteMessage(make([]byte, tc.most)), ErrMessageTooLarge)
+			require.ErrorIs(t, s.WriteMessage(make([]byte, tc.most), nil), ErrMessageTooLarge)
 		})
 	}
 }
@@ -134,9 +134,9 @@ type streamWriter struct {
 var streamWriters = []streamWriter{
 	{name: "bytes", size: 1536, write: func(s *Stream) error { _, err := s.Write(make([]byte, 1<<20)); return err }},
 	{name: "a few bytes", size: 1536, write: func(s *Stream) error { _, err := s.Write([]byte{1}); return err }},
-	{name: "empty messages", write: func(s *Stream) error { return s.WriteMessage(nil) }},
-	{name: "messages", size: 1000, write: func(s *Stream) error { return s.WriteMessage(make([]byte, 1000)) }},
-	{name: "long messages", size: 1 << 20, write: func(s *Stream) error { return s.WriteMessage(make([]byte, 1<<20)) }},
+	{name: "empty messages", write: func(s *Stream) error { return s.WriteMessage(nil, nil) }},
+	{name: "messages", size: 1000, write: func(s *Stream) error { return s.WriteMessage(make([]byte, 1000), nil) }},
+	{name: "long messages", size: 1 << 20, write: func(s *Stream) error { return s.WriteMessage(make([]byte, 1<<20), nil) }},
 }
 
 // blockedStreams has n streams of a write as much as they can. b takes nothing.
@@ -202,7 +202,7 @@ func TestStreamWriteBuffersAreBounded(t *testing.T) {
 			require.Less(t, grown, int64(held+held/2+1<<20+many*writerStack), tc.name) // with the streams themselves
 			require.InDelta(t, held/writeGrain, all.Load()-others, 5)
 			require.EqualValues(t, all.Load()*writeGrain, a.Endpoint().Stats().WriteBuffered)
-			require.NoError(t, a.Abort())
+			require.NoError(t, a.Abort(0, ""))
 			require.Equal(t, others, all.Load())
 			require.Zero(t, a.session.streams.Queued())
 		})

@@ -20,7 +20,7 @@ import (
 func TestStreamsDoNotGrowUnderPressure(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		_, b, l := w.pair(nil, nil)
-		load, pressure := &l.ep.load.buffered, 2*int64(l.ep.config.MaxBuffered)
+		load, pressure := &l.ep.load.buffered, 2*int64(l.ep.config.Limits.MaxBuffered)
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		load.Add(pressure)
@@ -82,7 +82,7 @@ func TestStreamIDsAfterForgedHello(t *testing.T) {
 			r := acceptStream(t, c)
 			require.Equal(t, 3-tc.ours, r.ID(), name)
 			receive(t, r, []byte("x"))
-			time.AfterFunc(time.Second, func() { _ = c.Abort() })
+			time.AfterFunc(time.Second, func() { _ = c.Abort(0, "") })
 			_, err = r.Read(make([]byte, 1))
 			require.ErrorIs(t, err, net.ErrClosed, name)
 		})
@@ -135,7 +135,7 @@ func TestStreamTryWrite(t *testing.T) {
 		for m := 1; m > 0; n += m {
 			m, _ = s.TryWrite(data[n:])
 		}
-		require.Same(t, ErrWouldBlock, s.TryWriteMessage(nil))
+		require.Same(t, ErrWouldBlock, s.WriteMessage(nil, &MessageOptions{NoWait: true}))
 		m, err := s.TryWrite(nil)
 		require.NoError(t, err, "as Write")
 		require.Zero(t, m)
@@ -163,7 +163,7 @@ func TestStreamTryWriteBesideWrite(t *testing.T) {
 		synctest.Wait()
 		_, err := s.TryWrite([]byte{1})
 		require.Same(t, ErrWouldBlock, err)
-		require.Same(t, ErrWouldBlock, s.TryWriteMessage(nil))
+		require.Same(t, ErrWouldBlock, s.WriteMessage(nil, &MessageOptions{NoWait: true}))
 		require.NoError(t, s.Reset(5))
 		require.ErrorIs(t, <-written, net.ErrClosed)
 		_, err = s.TryWrite(nil)
@@ -174,15 +174,15 @@ func TestStreamTryWriteBesideWrite(t *testing.T) {
 
 // Messages that were taken arrive whole, and those that were refused do not: Done
 // is called for the former alone, and late ones make room for new ones.
-func TestTrySendMessage(t *testing.T) {
+func TestWriteMessageNoWait(t *testing.T) {
 	for _, ofStream := range []bool{true, false} {
 		inWorld(t, 1, clean, func(t *testing.T, w *world) {
 			config := &Config{MessageMode: true, StreamWriteBuffer: 64 << 10, WriteBuffer: 64 << 10, SendWindow: 8}
 			a, b, _ := w.pair(config, config)
 			s, r := streamPair(t, a, b, nil)
-			send, read := s.TrySendMessage, r.ReadMessage
+			send, read := s.WriteMessage, r.ReadMessage
 			if !ofStream {
-				send, read = a.TrySendMessage, b.ReadMessage
+				send, read = a.WriteMessage, b.ReadMessage
 			}
 			w.settle()
 			w.deaf()
@@ -190,7 +190,7 @@ func TestTrySendMessage(t *testing.T) {
 			var taken, refused int
 			fill := func(lifetime time.Duration) (n int) {
 				for {
-					o := &MessageOptions{Lifetime: lifetime, Done: func(err error) { results <- err }}
+					o := &MessageOptions{NoWait: true, Lifetime: lifetime, Done: func(err error) { results <- err }}
 					err := send(content(uint64(taken+n), 3000), o)
 					if err != nil {
 						require.Same(t, ErrWouldBlock, err)
@@ -253,12 +253,12 @@ func TestTryOpenStream(t *testing.T) {
 		r, err := b.TryOpenStream(&StreamOptions{Priority: 3})
 		require.NoError(t, err)
 		require.Equal(t, 3, r.Options().Priority)
-		require.NoError(t, r.WriteMessage([]byte("here")))
+		require.NoError(t, r.WriteMessage([]byte("here"), nil))
 		require.NoError(t, r.CloseWrite())
 		got, err := io.ReadAll(acceptStream(t, a))
 		require.NoError(t, err)
 		require.Equal(t, "here", string(got))
-		require.NoError(t, a.Abort())
+		require.NoError(t, a.Abort(0, ""))
 		_, err = a.TryOpenStream(nil)
 		require.ErrorIs(t, err, net.ErrClosed)
 	})
@@ -282,7 +282,7 @@ func TestTryOpenStreamOfFirstPacket(t *testing.T) {
 		c := accepted()
 		s, err := c.TryOpenStream(nil)
 		require.NoError(t, err)
-		require.NoError(t, s.TryWriteMessage([]byte("state")))
+		require.NoError(t, s.WriteMessage([]byte("state"), &MessageOptions{NoWait: true}))
 		first.Info.TS &^= capStreams
 		_, err = accepted().TryOpenStream(nil)
 		require.ErrorIs(t, err, ErrNoStreams)

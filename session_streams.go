@@ -49,7 +49,7 @@ func (c *session) streamTable() *sessionStreams {
 		cfg := &c.shared.config
 		t := new(sessionStreams)
 		t.Init((*streamHost)(c), streams.Limits{
-			Streams: cfg.MaxStreams, WriteBuffer: cfg.StreamWriteBuffer,
+			Streams: cfg.Limits.MaxStreams, WriteBuffer: cfg.StreamWriteBuffer,
 			ReceiveBuffer: cfg.StreamReceiveBuffer, MostReceiveBuffer: c.shared.mostStreamBuffer,
 			MostShown: max(maxStreamReceive, cfg.StreamReceiveBuffer, cfg.StreamWriteBuffer),
 		})
@@ -134,7 +134,7 @@ func (h *streamHost) PeerLimit() int { return int(h.hs.capabilities >> capLimitS
 // segments, and knows which end opens which streams. Until then the machine
 // drops and does not acknowledge them, so that the peer sends them again.
 func (c *session) TakesStreams() bool {
-	return c.hs.Peer >= opening.Extended && c.hs.tokensKnown() && c.shared.config.MaxStreams > 0
+	return c.hs.Peer >= opening.Extended && c.hs.tokensKnown() && c.shared.config.Limits.MaxStreams > 0
 }
 
 // tokensKnown reports whether peerToken remains what it is, if the peer is
@@ -349,7 +349,7 @@ func (c *session) peerTakesStreams(now time.Duration) (known bool, err error) {
 		return true, c.reason(c.closing.err)
 	case c.closing.Write >= closing.CloseSent:
 		return true, net.ErrClosed
-	case c.shared.config.MaxStreams == 0:
+	case c.shared.config.Limits.MaxStreams == 0:
 		return true, errNoStreamsHere // nothing of the peer's answer would be taken
 	case l.tokensKnown() && l.capabilities&capStreams != 0:
 		return true, nil
@@ -424,7 +424,7 @@ func (c *session) acceptStream() (*streams.Stream, error) {
 	if s := c.streamTable().Accept(); s != nil {
 		return s, nil
 	}
-	if c.closing.err == nil && c.shared.config.MaxStreams == 0 {
+	if c.closing.err == nil && c.shared.config.Limits.MaxStreams == 0 {
 		return nil, errNoStreamsHere
 	}
 	return nil, c.reason(c.closing.err)

@@ -57,7 +57,7 @@ func (w *world) dialTLS(client, server *Config) (took time.Duration, dialErr, ac
 		accepted <- err
 	}()
 	start := time.Now()
-	c, err := e.Dial(context.Background(), l.Addr())
+	c, err := e.Dial(context.Background(), l.Addr(), nil)
 	took = time.Since(start)
 	if err == nil {
 		_, err = c.Write([]byte("x"))
@@ -164,7 +164,7 @@ func TestTLSAcceptGoesOn(t *testing.T) {
 		require.NoError(t, l.AcceptInto(g))
 		for _, c := range append(clients, clients...) {
 			e, _ := w.endpoint("10.0.0.3:0", c)
-			_, err := e.Dial(context.Background(), l.Addr())
+			_, err := e.Dial(context.Background(), l.Addr(), nil)
 			require.ErrorAs(t, err, new(*HandshakeError))
 			require.NoError(t, e.Close())
 		}
@@ -184,8 +184,8 @@ func TestTLSAcceptGoesOn(t *testing.T) {
 		for _, err := range alerts {
 			require.ErrorAs(t, err, new(*HandshakeError))
 		}
-		require.EqualValues(t, 2*len(clients), l.Stats().HandshakeErrors)
-		require.EqualValues(t, 2, l.Stats().Sessions)
+		require.EqualValues(t, 2*len(clients), l.Endpoint().Stats().HandshakeErrors)
+		require.EqualValues(t, 2, l.Endpoint().Stats().Sessions)
 		require.Len(t, log.Of("TLS handshake of a peer failed"), 1, "within a second")
 		require.NoError(t, l.Endpoint().Close())
 	})
@@ -207,13 +207,13 @@ func TestTLSFailuresAreBounded(t *testing.T) {
 		const dials = 2 * maxFailures
 		for range dials {
 			e, _ := w.endpoint("10.0.0.3:0", clients[0])
-			_, err := e.Dial(context.Background(), l.Addr())
+			_, err := e.Dial(context.Background(), l.Addr(), nil)
 			require.Error(t, err)
 			require.NoError(t, e.Close())
 		}
 		time.Sleep(time.Second)
 		require.EqualValues(t, 1, calls.Load(), "one after another")
-		require.EqualValues(t, dials, l.Stats().HandshakeErrors)
+		require.EqualValues(t, dials, l.Endpoint().Stats().HandshakeErrors)
 		close(slow)
 		w.settle()
 		require.EqualValues(t, 1+maxFailures, calls.Load())
@@ -241,7 +241,7 @@ func TestTLSMismatch(t *testing.T) {
 	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		e, _ := w.endpoint("10.0.0.2:0", secured(Config{}))
 		w.endpoint(serverAddr, secured(Config{}))
-		_, err := e.Dial(context.Background(), udpAddr(serverAddr))
+		_, err := e.Dial(context.Background(), udpAddr(serverAddr), nil)
 		require.ErrorIs(t, err, ErrRefused)
 	})
 }

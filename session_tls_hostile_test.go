@@ -168,7 +168,7 @@ func TestTLSHostileRelay(t *testing.T) {
 				}
 			}
 			time.Sleep(2 * handshakeTime) // first packets that were repeated
-			require.Zero(t, l.Stats().Sessions)
+			require.Zero(t, l.Endpoint().Stats().Sessions)
 		})
 	}
 }
@@ -209,10 +209,10 @@ func TestTLSHostileHandshake(t *testing.T) {
 				}
 			}
 			time.Sleep(time.Minute)
-			require.Zero(t, l.Stats().Sessions)
-			require.Zero(t, l.Stats().HalfOpen)
+			require.Zero(t, l.Endpoint().Stats().Sessions)
+			require.Zero(t, l.Endpoint().Stats().HalfOpen)
 			require.Zero(t, e.Stats().Sessions)
-			require.Zero(t, l.Stats().Buffered)
+			require.Zero(t, l.Endpoint().Stats().Buffered)
 		})
 	}
 	require.Positive(t, dialled)
@@ -221,7 +221,7 @@ func TestTLSHostileHandshake(t *testing.T) {
 // dialsOrFails dials a server that echoes. It reports whether there is a session, which
 // then carries data; if not, the error has to be one of handshakes.
 func (w *world) dialsOrFails(e *Endpoint, data []byte) bool {
-	c, err := e.Dial(context.Background(), udpAddr(serverAddr))
+	c, err := e.Dial(context.Background(), udpAddr(serverAddr), nil)
 	if err != nil {
 		is := errors.As(err, new(*HandshakeError)) || errors.As(err, new(*NoAnswerError)) || errors.Is(err, ErrRefused)
 		require.True(w.t, is, "%v", err)

@@ -78,7 +78,7 @@ func TestTLSDamagedPacketsAreRepeated(t *testing.T) {
 				drops := func(s stats.Endpoint) uint64 {
 					return s.DropCipher + s.DropHandshake + s.DropUnknown + s.DropShort + s.DropReplay + s.DropEnded
 				}
-				require.Positive(t, drops(l.Stats())+drops(e.Stats()))
+				require.Positive(t, drops(l.Endpoint().Stats())+drops(e.Stats()))
 			})
 		}
 	}
@@ -157,7 +157,7 @@ func TestTLSFloodMakesNoWork(t *testing.T) {
 	long(t)
 	inWorld(t, 3, clean, func(t *testing.T, w *world) {
 		const flood = 500
-		config := secured(Config{MaxHalfOpen: 256})
+		config := secured(Config{Limits: Limits{MaxHalfOpen: 256}})
 		l := w.listen(config)
 		hello := w.recordHello(config)
 		from := netip.MustParseAddr("10.0.9.9")
@@ -171,7 +171,7 @@ func TestTLSFloodMakesNoWork(t *testing.T) {
 			}
 		}
 		w.settle()
-		s := l.Stats()
+		s := l.Endpoint().Stats()
 		require.LessOrEqual(t, s.HalfOpen, 32+1)
 		require.Greater(t, s.CookiesSent, uint64(flood-100))
 		require.LessOrEqual(t, s.HandshakeErrors, uint64(33), "each stands for one that ran TLS")
@@ -179,9 +179,9 @@ func TestTLSFloodMakesNoWork(t *testing.T) {
 		e, _ := w.endpoint("10.0.0.2:0", config)
 		bothWays(t, w.dial(e), accepted(t, l), []byte("up"), []byte("down"))
 		time.Sleep(time.Minute)
-		require.Equal(t, 1, l.Stats().Sessions)
-		require.Zero(t, l.Stats().HalfOpen)
-		require.Less(t, l.Stats().Buffered, 4096)
+		require.Equal(t, 1, l.Endpoint().Stats().Sessions)
+		require.Zero(t, l.Endpoint().Stats().HalfOpen)
+		require.Less(t, l.Endpoint().Stats().Buffered, 4096)
 	})
 }
 
@@ -195,7 +195,7 @@ func (w *world) recordHello(config *Config) (packets [][]byte) {
 	defer w.net.SetFilter(nil)
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()
-	_, err := e.Dial(ctx, udpAddr("10.0.7.8:1"))
+	_, err := e.Dial(ctx, udpAddr("10.0.7.8:1"), nil)
 	require.Error(w.t, err)
 	require.Len(w.t, packets, 2)
 	require.Len(w.t, packets[0], handshake.PacketSize)
@@ -227,8 +227,8 @@ func TestTLSVersionBefore(t *testing.T) {
 		require.EqualValues(t, token, answers[0].Welcome.TS)
 		require.NotZero(t, answers[0].Info.TS&capTLS)
 		require.Equal(t, wire.Signal{Code: wire.Alert, SN: alertProtocolVersion, TS: token}, signalOf(answers[0].Alert))
-		require.EqualValues(t, 1, l.Stats().HandshakeErrors)
-		require.Zero(t, l.Stats().Sessions)
+		require.EqualValues(t, 1, l.Endpoint().Stats().HandshakeErrors)
+		require.Zero(t, l.Endpoint().Stats().Sessions)
 	})
 }
 

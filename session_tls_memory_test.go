@@ -70,12 +70,12 @@ func TestTLSCertificatesAreCounted(t *testing.T) {
 		const size = 40_000
 		a, b, l := w.pair(withCertificate(Config{}, longChain(t, 1, size)), withCertificate(Config{}, longChain(t, 2, size)))
 		w.settle()
-		require.Greater(t, l.Stats().Buffered, size)
+		require.Greater(t, l.Endpoint().Stats().Buffered, size)
 		require.Greater(t, a.Endpoint().Stats().Buffered, size)
 		require.NoError(t, a.Close())
 		require.NoError(t, b.Close())
 		w.settle()
-		require.Zero(t, l.Stats().Buffered)
+		require.Zero(t, l.Endpoint().Stats().Buffered)
 		require.Zero(t, a.Endpoint().Stats().Buffered)
 		tw, ok := l.Endpoint().table.TimeWaits.At(b.session.entry.Key(), l.Endpoint().now())
 		require.True(t, ok)
@@ -169,11 +169,11 @@ func TestTLSUnvalidatedPeersHoldLittle(t *testing.T) {
 			}
 			unlock()
 			if !x.Started {
-				require.LessOrEqual(t, l.Stats().Buffered, machine.UnvalidatedBytes)
+				require.LessOrEqual(t, l.Endpoint().Stats().Buffered, machine.UnvalidatedBytes)
 			}
 			time.Sleep(handshakeTime + time.Second)
-			require.Zero(t, l.Stats().Sessions)
-			require.Zero(t, l.Stats().Buffered)
+			require.Zero(t, l.Endpoint().Stats().Sessions)
+			require.Zero(t, l.Endpoint().Stats().Buffered)
 		})
 	}
 }
@@ -200,21 +200,21 @@ func sealedJunk(c *Conn, n int) *inPacket {
 func TestTLSHandshakesInProgressAreLimited(t *testing.T) {
 	t.Parallel()
 	inWorld(t, 0, clean, func(t *testing.T, w *world) {
-		config := secured(Config{MaxHalfOpen: 32, AddressValidation: ValidateAlways})
+		config := secured(Config{Limits: Limits{MaxHalfOpen: 32}, AddressValidation: ValidateAlways})
 		l := w.listen(config)
 		w.net.SetFilter(func(from, _ netip.AddrPort, p []byte) bool { // none of these is completed
 			return from.Addr() != netip.MustParseAddr("10.0.9.9") || p[4] != 0xa1
 		})
 		e, _ := w.endpoint("10.0.9.9:0", config)
 		for range 64 {
-			go func() { _, _ = e.Dial(context.Background(), l.Addr()) }()
+			go func() { _, _ = e.Dial(context.Background(), l.Addr(), nil) }()
 		}
 		for range 5 {
 			time.Sleep(time.Second)
-			require.Equal(t, 11, l.Stats().Sessions, "as many as are left for one other network, twice")
+			require.Equal(t, 11, l.Endpoint().Stats().Sessions, "as many as are left for one other network, twice")
 		}
-		require.Greater(t, l.Stats().Buffered, 11*handshake.TLSBytes)
-		require.Positive(t, l.Stats().DropHandshake)
+		require.Greater(t, l.Endpoint().Stats().Buffered, 11*handshake.TLSBytes)
+		require.Positive(t, l.Endpoint().Stats().DropHandshake)
 		other, _ := w.endpoint("10.0.0.2:0", config)
 		start := time.Now()
 		for range 20 { // one after the other
@@ -267,7 +267,7 @@ func TestTLSHandshakesTakeTurns(t *testing.T) {
 				config.TLS = config.TLS.Clone()
 				config.TLS.InsecureSkipVerify, config.TLS.ServerName = true, name
 				e, _ := w.endpoint(addr, &config)
-				_, _ = e.Dial(context.Background(), l.Addr())
+				_, _ = e.Dial(context.Background(), l.Addr(), nil)
 			}
 			for i := range many {
 				go dial("10.0.9.9:0", []string{"stuck", "many"}[min(i/2, 1)])
@@ -314,7 +314,7 @@ func TestTLSApplicationDataBeforeFinished(t *testing.T) {
 			return true
 		})
 		e, _ := w.endpoint("10.0.0.2:0", secured(Config{}))
-		a, err := e.DialWith(context.Background(), l.Addr(), DialOptions{Quiet: true})
+		a, err := e.Dial(context.Background(), l.Addr(), &DialOptions{Quiet: true})
 		require.NoError(t, err)
 		handled := 0
 		a.HandleDatagrams(func([]byte) { handled++ })
@@ -360,7 +360,7 @@ func TestTLSDearClients(t *testing.T) {
 		dial := func(cert tls.Certificate) error {
 			e, _ := w.endpoint("10.0.1.1:0", withCertificate(Config{}, cert))
 			defer e.Close()
-			_, err := e.Dial(context.Background(), udpAddr(serverAddr))
+			_, err := e.Dial(context.Background(), udpAddr(serverAddr), nil)
 			return err
 		}
 		require.NoError(t, dial(good))

@@ -57,9 +57,9 @@ func TestTLSRestarted(t *testing.T) {
 				a, _, _, server := w.secureLife(resettable(config))
 				l := w.restarted(server, resettable(config))
 				requireResetNow(t, a)
-				require.EqualValues(t, 1, l.Stats().ResetsSent)
+				require.EqualValues(t, 1, l.Endpoint().Stats().ResetsSent)
 				time.Sleep(time.Minute)
-				require.Zero(t, l.Stats().Sessions)
+				require.Zero(t, l.Endpoint().Stats().Sessions)
 			})
 		}
 	})
@@ -107,7 +107,7 @@ func TestTLSRestarted(t *testing.T) {
 			writeAll(t, a, []byte("anyone there?"))
 			_, err := a.Read(make([]byte, 1))
 			require.ErrorAs(t, err, new(*PeerLostError))
-			require.Greater(t, l.Stats().ResetsSent, uint64(1))
+			require.Greater(t, l.Endpoint().Stats().ResetsSent, uint64(1))
 		})
 	})
 }
@@ -267,7 +267,7 @@ func TestTLSResetsAreBounded(t *testing.T) {
 			if size > 4 {
 				packet[4] = 0xa2 | byte(size)&1
 			}
-			sent, before := 0, l.Stats().ResetsSent
+			sent, before := 0, l.Endpoint().Stats().ResetsSent
 			w.net.SetFilter(func(_, _ netip.AddrPort, p []byte) bool {
 				if sent++; sent > 1 {
 					require.Less(t, len(p), size)
@@ -276,14 +276,14 @@ func TestTLSResetsAreBounded(t *testing.T) {
 			})
 			w.net.Inject(from, to, packet)
 			time.Sleep(time.Second)
-			require.Equal(t, size > protect.MaxReset, l.Stats().ResetsSent > before, "%d bytes", size)
+			require.Equal(t, size > protect.MaxReset, l.Endpoint().Stats().ResetsSent > before, "%d bytes", size)
 		}
 		require.Zero(t, e.Stats().ResetsSent)
 		w.net.SetFilter(nil)
 
 		a := w.dial(e)
 		b := accepted(t, l)
-		s := l.Stats()
+		s := l.Endpoint().Stats()
 		const flood = 2000
 		for i := range flood {
 			packet := content(uint64(i), 1200)
@@ -291,10 +291,10 @@ func TestTLSResetsAreBounded(t *testing.T) {
 			w.net.Inject(netip.AddrPortFrom(floodAddr(i).Addr(), 1), to, packet)
 		}
 		w.settle()
-		n := l.Stats().ResetsSent - s.ResetsSent
+		n := l.Endpoint().Stats().ResetsSent - s.ResetsSent
 		require.InDelta(t, admission.ResetRate/10, n, admission.ResetRate/20)
-		require.EqualValues(t, flood, n+l.Stats().DropReplies-s.DropReplies)
-		require.LessOrEqual(t, l.Stats().BytesSent-s.BytesSent, n*protect.MaxReset)
+		require.EqualValues(t, flood, n+l.Endpoint().Stats().DropReplies-s.DropReplies)
+		require.LessOrEqual(t, l.Endpoint().Stats().BytesSent-s.BytesSent, n*protect.MaxReset)
 		bothWays(t, a, b, []byte("up"), []byte("down"))
 	})
 }
@@ -320,7 +320,7 @@ func TestTLSResetKeyIsNotTold(t *testing.T) {
 			require.NoError(t, c.Close())
 			require.NoError(t, b.Close())
 			if i == 0 {
-				require.NoError(t, a.Abort()) // it is in TIME-WAIT for the second
+				require.NoError(t, a.Abort(0, "")) // it is in TIME-WAIT for the second
 			}
 			require.NoError(t, y.Close())
 			y, _ = w.endpoint("10.0.0.4:0", config)

@@ -41,7 +41,7 @@ func TestTLSUnderFIPS(t *testing.T) {
 		for range 2 { // the second is resumed
 			echoOver(t, l.Addr().String(), config)
 		}
-		require.Zero(t, l.Stats().DropCipher)
+		require.Zero(t, l.Endpoint().Stats().DropCipher)
 		return
 	}
 	var offered []uint16
@@ -54,7 +54,7 @@ func TestTLSUnderFIPS(t *testing.T) {
 	test.Env = append(os.Environ(), "GODEBUG=fips140=only", "KCP_TEST_FIPS="+l.Addr().String())
 	out, err := test.CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	require.Zero(t, l.Stats().DropCipher)
+	require.Zero(t, l.Endpoint().Stats().DropCipher)
 	require.True(t, slices.Contains(offered, tls.TLS_AES_128_GCM_SHA256))
 	require.False(t, slices.Contains(offered, tls.TLS_CHACHA20_POLY1305_SHA256))
 }
@@ -125,8 +125,8 @@ func FuzzTLSHandshake(f *testing.F) {
 			})
 			w.dialsOrFails(e, []byte("question"))
 			time.Sleep(time.Minute)
-			require.Zero(t, l.Stats().Sessions)
-			require.Zero(t, l.Stats().Buffered)
+			require.Zero(t, l.Endpoint().Stats().Sessions)
+			require.Zero(t, l.Endpoint().Stats().Buffered)
 		})
 	})
 }
@@ -188,8 +188,8 @@ func FuzzTLSContent(f *testing.F) {
 			_, _ = to.Read(make([]byte, 2000))
 			_, _ = a.Close(), b.Close()
 			time.Sleep(2 * time.Minute)
-			require.Zero(t, l.Stats().Sessions)
-			require.Zero(t, l.Stats().Buffered)
+			require.Zero(t, l.Endpoint().Stats().Sessions)
+			require.Zero(t, l.Endpoint().Stats().Buffered)
 			e, _ := w.endpoint("10.0.0.4:0", secured(Config{}))
 			c := w.dial(e)
 			bothWays(t, c, accepted(t, l), []byte("up"), []byte("down"))
@@ -281,7 +281,7 @@ func TestTLSStates(t *testing.T) {
 						e, pc := w.endpoint("10.0.0.2:5000", config)
 						dialled := make(chan dialOutcome, 1)
 						go func() {
-							c, err := e.Dial(context.Background(), udpAddr(serverAddr))
+							c, err := e.Dial(context.Background(), udpAddr(serverAddr), nil)
 							dialled <- dialOutcome{c, err}
 						}()
 						time.Sleep(100 * time.Millisecond)

@@ -24,8 +24,8 @@ func small(messages bool) *Config {
 	return &Config{MessageMode: messages, WriteBuffer: minWriteBuffer, ReceiveWindow: 128, SendWindow: 4}
 }
 
-// TryWrite queues what there is room for, WriteAvailable says how much that is,
-// and WriteReady when there is more.
+// TryWrite queues what there is room for, and WriteReady says when there is
+// more.
 func TestTryWrite(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(small(false), nil)
@@ -35,7 +35,7 @@ func TestTryWrite(t *testing.T) {
 		n, err := a.TryWrite(data[:10])
 		require.NoError(t, err)
 		require.Equal(t, 10, n)
-		room := a.WriteAvailable()
+		room := available(a)
 		require.Equal(t, minWriteBuffer-a.Stats().WriteBufferUsed, a.session.room())
 		require.Greater(t, room, 2000)
 		m, err := a.TryWrite(data[n : n+room])
@@ -51,7 +51,7 @@ func TestTryWrite(t *testing.T) {
 				break
 			}
 		}
-		require.Zero(t, a.WriteAvailable())
+		require.Zero(t, available(a))
 		require.GreaterOrEqual(t, a.Stats().WriteBufferUsed, minWriteBuffer)
 		again, err := a.TryWrite(data[n:])
 		require.Same(t, ErrWouldBlock, err)
@@ -62,7 +62,7 @@ func TestTryWrite(t *testing.T) {
 		w.net.SetFilter(nil)
 		for n < len(data) {
 			<-a.WriteReady()
-			require.NotZero(t, a.WriteAvailable())
+			require.NotZero(t, available(a))
 			m, err := a.TryWrite(data[n:])
 			require.NotZero(t, m)
 			if n += m; n < len(data) {
@@ -86,7 +86,7 @@ func TestTryWriteAfterTheEnd(t *testing.T) {
 	}{
 		"closed":      {func(a, _ *Conn) { _ = a.Close() }, net.ErrClosed},
 		"half-closed": {func(a, _ *Conn) { _ = a.CloseWrite() }, net.ErrClosed},
-		"aborted":     {func(_, b *Conn) { _ = b.Abort() }, ErrReset},
+		"aborted":     {func(_, b *Conn) { _ = b.Abort(0, "") }, ErrReset},
 		"peer closed": {func(_, b *Conn) { _ = b.Close() }, ErrPeerClosed},
 		"deadline":    {func(a, _ *Conn) { _ = a.SetWriteDeadline(time.Now().Add(time.Second)) }, os.ErrDeadlineExceeded},
 	} {
@@ -94,7 +94,7 @@ func TestTryWriteAfterTheEnd(t *testing.T) {
 			config := small(true)
 			config.Linger = -1
 			a, b, _ := w.pair(config, config)
-			for a.TryWriteMessage(make([]byte, 1000)) == nil {
+			for a.WriteMessage(make([]byte, 1000), &MessageOptions{NoWait: true}) == nil {
 			}
 			writeAll(t, a, nil)
 			ready := a.WriteReady()
@@ -104,17 +104,17 @@ func TestTryWriteAfterTheEnd(t *testing.T) {
 			}
 			c.end(a, b)
 			<-ready
-			require.ErrorIs(t, a.TryWriteMessage(nil), c.want, name)
+			require.ErrorIs(t, a.WriteMessage(nil, &MessageOptions{NoWait: true}), c.want, name)
 			_, err := a.TryWrite(nil)
 			require.ErrorIs(t, err, c.want)
 			require.ErrorAs(t, err, new(*net.OpError))
-			require.Zero(t, a.WriteAvailable())
+			require.Zero(t, available(a))
 			require.True(t, isDone(a.WriteReady()))
 		})
 	}
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, _, _ := w.pair(nil, nil)
-		require.ErrorIs(t, a.TryWriteMessage(nil), ErrNotMessageMode)
+		require.ErrorIs(t, a.WriteMessage(nil, &MessageOptions{NoWait: true}), ErrNotMessageMode)
 	})
 }
 
@@ -151,12 +151,12 @@ func TestWriteMemoryPressure(t *testing.T) {
 			}
 			held.Add(stranger)
 			fill(test.scarce)
-			require.Zero(t, c.WriteAvailable())
+			require.Zero(t, available(c))
 			if test.set > 0 {
 				require.NoError(t, c.SetWriteBuffer(test.set))
 				fill(test.set)
 				require.NoError(t, c.SetWriteBuffer(0))
-				require.Zero(t, c.WriteAvailable(), "that of the Config again")
+				require.Zero(t, available(c), "that of the Config again")
 			}
 			held.Add(-stranger)
 			account(max(test.scarce, test.set))
@@ -164,7 +164,7 @@ func TestWriteMemoryPressure(t *testing.T) {
 				fill(test.much)
 				account(test.much)
 			}
-			require.NoError(t, c.Abort())
+			require.NoError(t, c.Abort(0, ""))
 			require.Zero(t, held.Load(), "what has ended holds nothing")
 		}
 	})
@@ -208,7 +208,7 @@ func TestWriteMemoryPressureEnds(t *testing.T) {
 		require.NoError(t, <-done)
 		<-ready
 		takeOne(t, g, EventWritable)
-		require.NoError(t, a.Abort())
+		require.NoError(t, a.Abort(0, ""))
 	})
 }
 
@@ -242,7 +242,7 @@ func TestFECOfTwoSessions(t *testing.T) {
 		go func() { _ = a2.Close() }()
 		require.NoError(t, b2.Close())
 		time.Sleep(10 * time.Second) // until both have drained
-		require.Equal(t, 1, l.Stats().Sessions)
+		require.Equal(t, 1, l.Endpoint().Stats().Sessions)
 		send(t, a1, up[1])
 		receive(t, b1, up[1])
 		require.Greater(t, b1.Stats().FEC.Recovered, before[0].Recovered+10)

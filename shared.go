@@ -170,15 +170,15 @@ func (e *sharedState) several() bool { return e.load.sessions.Load() > 1 }
 func (e *sharedState) single() bool { return e.load.sessions.Load()-e.load.halfOpen.Load() == 1 }
 
 // overMemoryLimit reports whether all sessions together hold more than
-// Config.MaxBuffered.
+// Limits.MaxBuffered.
 func (e *sharedState) overMemoryLimit() bool {
-	return e.load.held() > int64(e.config.MaxBuffered)
+	return e.load.held() > int64(e.config.Limits.MaxBuffered)
 }
 
 // overload returns the bytes by which the sessions together exceed MaxBuffered,
 // and a margin: they never exceed it by more than four times that.
 func (e *sharedState) overload() (over, margin int64) {
-	limit := int64(e.config.MaxBuffered)
+	limit := int64(e.config.Limits.MaxBuffered)
 	return e.load.held() - limit, max(limit/8, leastMargin)
 }
 

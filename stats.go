@@ -62,7 +62,7 @@ func endCounter(n *stats.Ended, err error, offered bool) *uint64 {
 
 // limits returns the limits that stats.Endpoint has.
 func (c *Config) limits() stats.Limits {
-	return stats.Limits{Sessions: c.MaxSessions, Backlog: c.Backlog, HalfOpen: c.MaxHalfOpen, Buffered: c.MaxBuffered}
+	return stats.Limits{Sessions: c.Limits.MaxSessions, Backlog: c.Limits.Backlog, HalfOpen: c.Limits.MaxHalfOpen, Buffered: c.Limits.MaxBuffered}
 }
 
 // Counters counts what a state machine has done: go doc kcp/stats.Counters.

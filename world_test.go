@@ -129,7 +129,7 @@ func (w *world) dial(e *Endpoint) *Conn {
 	w.t.Helper()
 	addr, err := net.ResolveUDPAddr("udp", serverAddr)
 	require.NoError(w.t, err)
-	c, err := e.Dial(context.Background(), addr)
+	c, err := e.Dial(context.Background(), addr, nil)
 	require.NoError(w.t, err)
 	return c
 }

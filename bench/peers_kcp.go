@@ -28,12 +28,9 @@ func ourConfig(s settings) (*kcp.Config, error) {
 		SendWindow:        s.window,
 		ReceiveWindow:     s.window,
 		WriteBuffer:       min(s.window*wireMTU+1<<16, 4<<20), // the default is 4 MiB
-		NoDelay:           kcp.NoDelayOn,
-		Interval:          10 * time.Millisecond,
-		FastResend:        2,
-		MinRTO:            minRTO,
+		Tuning:            kcp.Tuning{NoDelay: kcp.NoDelayOn, Interval: 10 * time.Millisecond, FastResend: 2, MinRTO: minRTO},
 		CongestionControl: congestion.NewNone,
-		Backlog:           4096,
+		Limits:            kcp.Limits{Backlog: 4096},
 		SocketBuffer:      -1, // openSocket sets them
 	}
 	var err error
@@ -122,7 +119,7 @@ func (p *kcpPeer) Dial() (io.ReadWriteCloser, error) {
 
 // dialFrom dials from an endpoint that other sessions may use too.
 func (p *kcpPeer) dialFrom(e *kcpEnd) (*kcp.Conn, error) {
-	return e.Dial(context.Background(), p.LocalAddr())
+	return e.Dial(context.Background(), p.LocalAddr(), nil)
 }
 
 // ownSocket is a connection that closes its socket too.

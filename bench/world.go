@@ -105,7 +105,7 @@ func (w *world) openKCP(s [2]net.PacketConn, config kcp.Config) (*pair, error) {
 	if err != nil {
 		return nil, err
 	}
-	near, err := ends[0].Dial(ctx, l.Addr())
+	near, err := ends[0].Dial(ctx, l.Addr(), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +113,7 @@ func (w *world) openKCP(s [2]net.PacketConn, config kcp.Config) (*pair, error) {
 	if err != nil {
 		return nil, err
 	}
-	w.atEnd(func() { _, _ = near.Abort(), far.Abort() })
+	w.atEnd(func() { _, _ = near.Abort(0, ""), far.Abort(0, "") })
 	return &pair{near, far, func(priority int) (io.ReadWriter, io.ReadWriter, error) {
 		to, err := near.OpenStream(ctx, &kcp.StreamOptions{Priority: priority})
 		if err != nil {

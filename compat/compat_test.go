@@ -34,7 +34,7 @@ func pair(t *testing.T, config *kcp.Config, o compat.Options, f func(t *testing.
 		}
 		l, err := ends[0].Listen()
 		require.NoError(t, err)
-		a, err := ends[1].Dial(t.Context(), ends[0].LocalAddr())
+		a, err := ends[1].Dial(t.Context(), ends[0].LocalAddr(), nil)
 		require.NoError(t, err)
 		b, err := l.AcceptKCP(context.Background())
 		require.NoError(t, err)
@@ -67,7 +67,7 @@ func TestSegmentBound(t *testing.T) {
 		pair(t, config, compat.Options{}, func(t *testing.T, a, b *kcp.Conn) {
 			big := make([]byte, 3<<19)
 			require.False(t, returned(write(a, big)), "more than WriteBuffer: the way of package kcp")
-			require.NoError(t, a.Abort())
+			require.NoError(t, a.Abort(0, ""))
 			_ = b
 		})
 		pair(t, config, bound, func(t *testing.T, a, b *kcp.Conn) {
@@ -93,7 +93,7 @@ func TestSegmentBound(t *testing.T) {
 			require.NoError(t, a.SetWriteDeadline(time.Now().Add(-1)))
 			_, err := a.Write([]byte("x"))
 			require.ErrorIs(t, err, os.ErrDeadlineExceeded)
-			require.NoError(t, a.Abort())
+			require.NoError(t, a.Abort(0, ""))
 			_ = b
 		})
 	}
@@ -147,7 +147,7 @@ func TestClose(t *testing.T) {
 		_, err := a.Write([]byte("data"))
 		require.NoError(t, err)
 		time.Sleep(time.Second)
-		require.NoError(t, b.Abort())
+		require.NoError(t, b.Abort(0, ""))
 		require.Empty(t, received(b))
 	})
 }
@@ -184,7 +184,7 @@ func TestDataBeforeDeadline(t *testing.T) {
 			expect(err)
 			_, err = a.Write(make([]byte, 100_000))
 			require.ErrorIs(t, err, os.ErrDeadlineExceeded, "no room for all of it")
-			require.NoError(t, a.Abort())
+			require.NoError(t, a.Abort(0, ""))
 			time.Sleep(time.Second)
 			if _, err = io.Copy(io.Discard, b); late {
 				require.ErrorIs(t, err, kcp.ErrReset)

@@ -62,7 +62,7 @@ func transfer(t *testing.T, control func() congestion.Control, delay time.Durati
 		}})
 		l, err := server.Listen()
 		require.NoError(t, err)
-		c, err := client.Dial(t.Context(), server.LocalAddr())
+		c, err := client.Dial(t.Context(), server.LocalAddr(), nil)
 		require.NoError(t, err)
 		s, err := l.AcceptKCP(t.Context())
 		require.NoError(t, err)

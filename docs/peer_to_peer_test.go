@@ -15,13 +15,13 @@ import (
 
 // meet opens a session with a peer that calls it too, as docs/peer-to-peer.md has it.
 func meet(ctx context.Context, endpoint *kcp.Endpoint, peer net.Addr) (*kcp.Conn, error) {
-	c, err := endpoint.DialWith(ctx, peer, kcp.DialOptions{SimultaneousOpen: true})
+	c, err := endpoint.Dial(ctx, peer, &kcp.DialOptions{SimultaneousOpen: true})
 	return c, err
 }
 
 // meetAt is meet with a peer that has an address in its network too.
 func meetAt(ctx context.Context, endpoint *kcp.Endpoint, public, local net.Addr) (*kcp.Conn, error) {
-	return endpoint.DialWith(ctx, public, kcp.DialOptions{
+	return endpoint.Dial(ctx, public, &kcp.DialOptions{
 		SimultaneousOpen: true,
 		Candidates:       []net.Addr{local},
 	})

@@ -37,7 +37,7 @@ func TestAlive(t *testing.T) {
 		network.Heal("10.0.0.1", "")
 		asks(true, 11*time.Millisecond)
 		network.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool { return from.Addr().String() != "10.0.0.1" })
-		require.NoError(t, accepted.Abort())
+		require.NoError(t, accepted.Abort(0, ""))
 		network.SetFilter(nil)
 		time.Sleep(time.Second)
 		asks(false, 11*time.Millisecond)

@@ -50,9 +50,9 @@ func _(ctx context.Context, conn *kcp.Conn, position, order []byte, receipts cha
 	state, err := conn.OpenStream(ctx, &kcp.StreamOptions{
 		Unordered: true, MaxLifetime: 100 * time.Millisecond, Priority: 1,
 	})
-	err = state.WriteMessage(position) // given up once it is too old
-	s, err := conn.AcceptStream(ctx)   // a net.Conn, with messages of any size
-	err = s.SendMessage(order, &kcp.MessageOptions{Done: func(err error) { receipts <- err }})
+	err = state.WriteMessage(position, nil) // given up once it is too old
+	s, err := conn.AcceptStream(ctx)        // a net.Conn, with messages of any size
+	err = s.WriteMessage(order, &kcp.MessageOptions{Done: func(err error) { receipts <- err }})
 	return err
 }
 

@@ -38,7 +38,7 @@ func session(t *testing.T, config *kcp.Config) (dialled, accepted *kcp.Conn, n *
 	client, _ := endpoint(t, n, "10.0.0.2:4000", config)
 	l, err := server.Listen()
 	require.NoError(t, err)
-	dialled, err = client.Dial(context.Background(), server.LocalAddr())
+	dialled, err = client.Dial(context.Background(), server.LocalAddr(), nil)
 	require.NoError(t, err)
 	accepted, err = l.AcceptKCP(context.Background())
 	require.NoError(t, err)
@@ -100,7 +100,7 @@ func TestReconnectTriesAgain(t *testing.T) {
 	}
 	conn, err := reconnectTo(t, server, client)
 	require.NoError(t, err)
-	require.NoError(t, conn.Abort())
+	require.NoError(t, conn.Abort(0, ""))
 	require.EqualValues(t, 2, hellos.Load())
 }
 

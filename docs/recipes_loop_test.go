@@ -45,7 +45,7 @@ func sendTick(group *kcp.Group, players []*kcp.Conn, positions []byte, lines [][
 	group.Send(batch)
 	for i := range batch {
 		if o := &batch[i]; errors.Is(o.Err, kcp.ErrWouldBlock) { // a line was missed
-			_ = o.Conn.AbortWithError(kicked, "too far behind")
+			_ = o.Conn.Abort(kicked, "too far behind")
 		}
 	}
 }
@@ -68,7 +68,7 @@ func TestGameLoop(t *testing.T) {
 	inHall(t, 1, &config, func(t *testing.T, h *hall) {
 		const tick, ticks = time.Second / 20, 200
 		e, _ := endpoint(t, h.net, "10.0.0.3:4000", &config)
-		client, err := e.Dial(t.Context(), h.listener.Addr())
+		client, err := e.Dial(t.Context(), h.listener.Addr(), nil)
 		require.NoError(t, err)
 		player, err := h.listener.AcceptKCP(t.Context())
 		require.NoError(t, err)
@@ -127,7 +127,7 @@ func TestSendTickEndsSlow(t *testing.T) {
 			time.Sleep(time.Second / 20)
 			sendTick(group, h.accepted, []byte("positions"), [][]byte{make([]byte, 100)})
 		}
-		require.ErrorIs(t, h.accepted[0].WriteMessage(nil), net.ErrClosed)
+		require.ErrorIs(t, h.accepted[0].WriteMessage(nil, nil), net.ErrClosed)
 		require.NoError(t, h.accepted[1].Close())
 		require.ErrorIs(t, <-reading, io.EOF)
 	})

@@ -17,7 +17,7 @@ import (
 	"github.com/arqnet/kcp/netsim"
 )
 
-// Codes for CloseWithError, AbortWithError and Stream.Reset.
+// Codes for CloseWithError, Abort and Stream.Reset.
 const (
 	kicked    = 2
 	cancelled = 3
@@ -39,7 +39,7 @@ func upload(ctx context.Context, conn *kcp.Conn, file io.Reader, show func(deliv
 		case <-tick.C:
 			show(conn.Stats().BytesAcked)
 		case <-ctx.Done(): // Close would make half a file look whole
-			_ = conn.AbortWithError(cancelled, "the upload was cancelled")
+			_ = conn.Abort(cancelled, "the upload was cancelled")
 			return ctx.Err()
 		}
 	}
@@ -47,7 +47,7 @@ func upload(ctx context.Context, conn *kcp.Conn, file io.Reader, show func(deliv
 
 func broadcast(conns []*kcp.Conn, message []byte) (missed []*kcp.Conn) {
 	for _, conn := range conns {
-		if err := conn.TryWriteMessage(message); errors.Is(err, kcp.ErrWouldBlock) {
+		if err := conn.WriteMessage(message, &kcp.MessageOptions{NoWait: true}); errors.Is(err, kcp.ErrWouldBlock) {
 			missed = append(missed, conn)
 		}
 	}
@@ -144,7 +144,7 @@ func kick(conn *kcp.Conn, reason string) {
 }
 
 func stop(ctx context.Context, l *kcp.Listener) error {
-	return l.Shutdown(ctx) // a *ShutdownError says how many clients did not get all
+	return l.Endpoint().Shutdown(ctx) // a *ShutdownError says how many clients did not get all
 }
 
 // hall is a server with clients on a simulated network. It has to be used in
@@ -304,7 +304,7 @@ func TestPositions(t *testing.T) {
 		return s
 	}
 	for name, send := range map[string]func(s *kcp.Stream, b []byte) error{
-		"positions": (*kcp.Stream).WriteMessage,
+		"positions": func(s *kcp.Stream, b []byte) error { return s.WriteMessage(b, nil) },
 		"state": func(s *kcp.Stream, b []byte) error {
 			group := kcp.NewGroup()
 			defer group.Close()
@@ -347,7 +347,7 @@ func TestPositions(t *testing.T) {
 // no stream is refused. When a context ends, so do a question that waits for its answer,
 // which the peer learns, and those that wait for room.
 func TestAsk(t *testing.T) {
-	inHall(t, 1, &kcp.Config{MaxStreams: 20}, func(t *testing.T, h *hall) {
+	inHall(t, 1, &kcp.Config{Limits: kcp.Limits{MaxStreams: 20}}, func(t *testing.T, h *hall) {
 		const calls = 50
 		answering, ended := make(chan struct{}), make(chan error, calls)
 		go func() {

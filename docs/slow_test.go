@@ -45,7 +45,7 @@ func TestSlowest(t *testing.T) {
 		most, share = slowest(a, 2*time.Second)
 		require.Equal(t, stats.LimitPeerWindow, most)
 		require.Greater(t, share, 0.9)
-		require.NoError(t, a.Abort())
+		require.NoError(t, a.Abort(0, ""))
 		require.Error(t, <-written)
 	})
 }

@@ -205,7 +205,7 @@ func dialAll(ctx context.Context, e *kcp.Endpoint, server net.Addr, conns []*kcp
 	for i := range conns {
 		go func() {
 			var err error
-			conns[i], err = e.Dial(ctx, server)
+			conns[i], err = e.Dial(ctx, server, nil)
 			results <- err
 		}()
 	}
@@ -216,7 +216,7 @@ func dialAll(ctx context.Context, e *kcp.Endpoint, server net.Addr, conns []*kcp
 }
 
 func _(l *kcp.Listener) {
-	expvar.Publish("kcp", expvar.Func(func() any { return l.Stats() }))
+	expvar.Publish("kcp", expvar.Func(func() any { return l.Endpoint().Stats() }))
 }
 
 func drain(l *kcp.Listener, patience time.Duration) {

@@ -19,7 +19,7 @@ import (
 // In the old process, which has started the new one. It returns when the last session
 // has ended. Those that are left after a time are closed.
 func leave(ctx context.Context, l *kcp.Listener, successor *net.UnixConn, patience time.Duration) error {
-	timer := time.AfterFunc(patience, func() { _ = l.Shutdown(ctx) })
+	timer := time.AfterFunc(patience, func() { _ = l.Endpoint().Shutdown(ctx) })
 	defer timer.Stop()
 	return l.HandOver(ctx, successor)
 }
@@ -96,7 +96,7 @@ func TestLeaveAndEnter(t *testing.T) {
 	defer l.Endpoint().Close()
 	comes, err := kcp.Dial("udp", addr, nil)
 	require.NoError(t, err)
-	defer comes.Abort()
+	defer comes.Abort(0, "")
 	_, err = l.Accept()
 	require.NoError(t, err)
 	require.NoError(t, <-left)

@@ -123,7 +123,7 @@ var answers = map[string]func(c *kcp.Conn){
 	"echo":     func(c *kcp.Conn) { _, _ = io.Copy(c, c) },
 	"megabyte": func(c *kcp.Conn) { _, _ = c.Write(make([]byte, 1<<20)) },
 	"message": func(c *kcp.Conn) {
-		for c.WriteMessage(make([]byte, 3000)) == nil {
+		for c.WriteMessage(make([]byte, 3000), nil) == nil {
 		}
 	},
 	"endless": func(c *kcp.Conn) {
@@ -182,8 +182,8 @@ func checkAmplification(t *testing.T, config kcp.Config, name string, forge func
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		require.LessOrEqual(t, f.worst, 3.0, "%s: %d bytes have brought %d", name, f.sent, f.provoked)
-		require.Zero(t, l.Stats().DropCredit, "%s: packets were made in vain", name)
-		require.Zero(t, l.Stats().Sessions, "%s: a session is left whose peer never answered", name)
+		require.Zero(t, l.Endpoint().Stats().DropCredit, "%s: packets were made in vain", name)
+		require.Zero(t, l.Endpoint().Stats().Sessions, "%s: a session is left whose peer never answered", name)
 	})
 }
 
@@ -233,8 +233,8 @@ func TestLegacyPeerIsValidated(t *testing.T) {
 								time.Sleep(100 * time.Millisecond)
 							}
 							require.Equal(t, sum(want), sum(p.received()))
-							require.Zero(t, l.Stats().HalfOpen)
-							require.Zero(t, l.Stats().DropCredit)
+							require.Zero(t, l.Endpoint().Stats().HalfOpen)
+							require.Zero(t, l.Endpoint().Stats().DropCredit)
 						})
 					})
 				}
@@ -267,7 +267,7 @@ func TestFECPeerIsAnsweredInKind(t *testing.T) {
 func TestForgedSessionsStayHalfOpen(t *testing.T) {
 	long(t)
 	inWorld(t, 4, clean, func(t *testing.T, w *world) {
-		l := w.listen(&kcp.Config{MaxSessions: 4096})
+		l := w.listen(&kcp.Config{Limits: kcp.Limits{MaxSessions: 4096}})
 		go serve(l, func(c *kcp.Conn) { _ = end(c) })
 		random := rand.New(rand.NewPCG(4, 4))
 		for range some(28, 6) { // seconds
@@ -279,7 +279,7 @@ func TestForgedSessionsStayHalfOpen(t *testing.T) {
 				}
 				time.Sleep(250 * time.Millisecond)
 			}
-			s := l.Stats()
+			s := l.Endpoint().Stats()
 			require.LessOrEqual(t, s.Sessions, 1024)
 			require.Equal(t, s.Sessions, s.HalfOpen)
 		}
@@ -292,13 +292,13 @@ func TestForgedSessionsStayHalfOpen(t *testing.T) {
 // Sessions in the name of an address do not keep out who has it: cookies tell.
 func TestForgedSessionsOfAnAddress(t *testing.T) {
 	inWorld(t, 5, clean, func(t *testing.T, w *world) {
-		l := w.listen(&kcp.Config{MaxSessionsPerAddress: 16})
+		l := w.listen(&kcp.Config{Limits: kcp.Limits{MaxSessionsPerAddress: 16}})
 		name := netip.MustParseAddr("10.0.0.2")
 		for i := range uint32(100) {
 			w.net.Inject(netip.AddrPortFrom(name, uint16(1000+i)), acceptorAddr, packetOf(i+1, hello(i+1), bytesOf(infoSignal())))
 		}
 		synctest.Wait()
-		require.Equal(t, 16, l.Stats().HalfOpen)
+		require.Equal(t, 16, l.Endpoint().Stats().HalfOpen)
 		start := time.Now()
 		w.dial(w.client(nil))
 		require.Less(t, time.Since(start), time.Second)

@@ -17,9 +17,9 @@ func TestFlushErrors(t *testing.T) {
 		want error
 	}{
 		"closed":      {func(_ *world, a, _ *kcp.Conn) { _ = a.Close() }, net.ErrClosed},
-		"abort":       {func(_ *world, a, _ *kcp.Conn) { _ = a.Abort() }, net.ErrClosed},
+		"abort":       {func(_ *world, a, _ *kcp.Conn) { _ = a.Abort(0, "") }, net.ErrClosed},
 		"endpoint":    {func(_ *world, a, _ *kcp.Conn) { _ = a.Endpoint().Close() }, net.ErrClosed},
-		"peer aborts": {func(_ *world, _, b *kcp.Conn) { _ = b.Abort() }, kcp.ErrReset},
+		"peer aborts": {func(_ *world, _, b *kcp.Conn) { _ = b.Abort(0, "") }, kcp.ErrReset},
 		"peer closes": {func(_ *world, _, b *kcp.Conn) { _ = b.Close() }, kcp.ErrPeerClosed},
 		"peer dies":   {func(w *world, _, _ *kcp.Conn) { w.deaf() }, nil},
 	} {
@@ -70,13 +70,13 @@ func TestFlushBesideOthers(t *testing.T) {
 		begin := time.Now()
 		receive(t, b, data)
 		require.Zero(t, time.Since(begin), "it had arrived")
-		_, _ = a.Abort(), b.Abort()
+		_, _ = a.Abort(0, ""), b.Abort(0, "")
 	})
 	inWorld(t, 4, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(&kcp.Config{MessageMode: true, SendWindow: 4}, nil)
 		w.cut()
 		for range 20 {
-			require.NoError(t, a.SendMessage(make([]byte, 2000), &kcp.MessageOptions{Lifetime: 100 * time.Millisecond}))
+			require.NoError(t, a.WriteMessage(make([]byte, 2000), &kcp.MessageOptions{Lifetime: 100 * time.Millisecond}))
 		}
 		w.after(time.Second, w.heal)
 		start := time.Now()

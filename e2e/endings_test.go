@@ -64,7 +64,7 @@ func TestRestartBeforeTheFirstData(t *testing.T) {
 				}
 				isLost(t, <-ended)
 				require.LessOrEqual(t, time.Since(start), allAtAnEnd(cfg))
-				require.Zero(t, l.Stats().Sessions)
+				require.Zero(t, l.Endpoint().Stats().Sessions)
 				require.Zero(t, a.Endpoint().Stats().Sessions)
 			})
 		}
@@ -105,8 +105,8 @@ func TestFirstDataOpensNoOtherSession(t *testing.T) {
 				w.say(a, string(content(1, size)))
 				l := w.listen(cfg)
 				require.ErrorIs(t, end(a), kcp.ErrReset)
-				require.Zero(t, l.Stats().Sessions)
-				require.Zero(t, l.Stats().Backlog)
+				require.Zero(t, l.Endpoint().Stats().Sessions)
+				require.Zero(t, l.Endpoint().Stats().Backlog)
 			})
 		}
 	}
@@ -136,8 +136,8 @@ func TestPeerGoneAfterItsFirstPackets(t *testing.T) {
 					})
 					a := w.dial(w.client(&kcp.Config{DialTimeout: -1}))
 					time.Sleep(max(cfg.KeepAlive*3/2, handshakeTime) + cfg.PeerTimeout + time.Second)
-					require.Zero(t, l.Stats().Sessions, "%v, %d packets", validation, packets)
-					require.NoError(t, a.Abort())
+					require.Zero(t, l.Endpoint().Stats().Sessions, "%v, %d packets", validation, packets)
+					require.NoError(t, a.Abort(0, ""))
 				})
 			}
 		}

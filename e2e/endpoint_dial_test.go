@@ -29,10 +29,10 @@ func TestChosenConv(t *testing.T) {
 			w.hear(b, "hello")
 		}
 		again := func() error {
-			c, err := e.DialWith(context.Background(), l.Addr(), kcp.DialOptions{Conv: id(7)})
+			c, err := e.Dial(context.Background(), l.Addr(), &kcp.DialOptions{Conv: id(7)})
 			if err == nil {
 				require.EqualValues(t, 7, c.Conv())
-				require.NoError(t, c.Abort())
+				require.NoError(t, c.Abort(0, ""))
 			}
 			return err
 		}
@@ -44,7 +44,7 @@ func TestChosenConv(t *testing.T) {
 		require.ErrorIs(t, again(), kcp.ErrConvInUse, "in TIME-WAIT")
 		time.Sleep(timeWaitTime)
 		require.NoError(t, again())
-		_, err := e.DialWith(context.Background(), udpAddr("10.0.0.3:1"), kcp.DialOptions{Conv: id(7), Quiet: true})
+		_, err := e.Dial(context.Background(), udpAddr("10.0.0.3:1"), &kcp.DialOptions{Conv: id(7), Quiet: true})
 		require.NoError(t, err, "another peer")
 		require.NotZero(t, w.dialWith(e, serverAddr, kcp.DialOptions{}).Conv())
 	})
@@ -201,7 +201,7 @@ func TestSharedConvsBeginAgain(t *testing.T) {
 						_ = a.Close()
 						<-closed
 					case 2:
-						require.NoError(t, b.Abort())
+						require.NoError(t, b.Abort(0, ""))
 						_ = a.Close()
 					default:
 						_ = a.Close() // the server learns of the end

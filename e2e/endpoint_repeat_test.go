@@ -91,7 +91,7 @@ func TestRunsRepeat(t *testing.T) {
 	size := int(some(4, 1)) << 20
 	for name, change := range map[string]func(*kcp.Config){
 		"plain":    func(*kcp.Config) {},
-		"messages": func(c *kcp.Config) { c.MessageMode = true; c.NoDelay = kcp.NoDelayTurbo },
+		"messages": func(c *kcp.Config) { c.MessageMode = true; c.Tuning.NoDelay = kcp.NoDelayTurbo },
 		"fec":      func(c *kcp.Config) { c.FEC = kcp.FEC{Data: 10, Parity: 3} },
 		"aead":     func(c *kcp.Config) { c.Cipher = testAEAD(t) },
 		"cfb":      func(c *kcp.Config) { c.Cipher = testCiphers(t, 7)["aes-cfb"] },
@@ -170,7 +170,7 @@ func TestRepetitionIsRefused(t *testing.T) {
 	_, err = kcp.Dial("udp", "127.0.0.1:9", config)
 	refused(err)
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		_, err := w.client(config).Dial(context.Background(), udpAddr("10.0.0.9:1"))
+		_, err := w.client(config).Dial(context.Background(), udpAddr("10.0.0.9:1"), nil)
 		require.Error(t, err)
 	})
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {

@@ -54,7 +54,7 @@ func TestCallbacksMayUseTheEndpoint(t *testing.T) {
 			a := w.dial(e)
 			w.move(a, accepted(t, l), 1, 50000)
 			require.NoError(t, a.Close())
-			c, err := l.Endpoint().Dial(context.Background(), e.LocalAddr())
+			c, err := l.Endpoint().Dial(context.Background(), e.LocalAddr(), nil)
 			require.ErrorIs(t, err, kcp.ErrRefused)
 			require.Nil(t, c)
 			require.Positive(t, cipher.calls.Load())
@@ -85,7 +85,7 @@ func TestForgedCookiesWhileDialling(t *testing.T) {
 				w.net.Inject(acceptorAddr, pc.AddrPort(), p)
 			}
 		}()
-		_, err := e.Dial(context.Background(), udpAddr(serverAddr))
+		_, err := e.Dial(context.Background(), udpAddr(serverAddr), nil)
 		require.ErrorAs(t, err, new(*kcp.NoAnswerError))
 		require.Less(t, sent, came/5)
 	})
@@ -102,7 +102,7 @@ func TestRequestsLeaveCookiesAlone(t *testing.T) {
 			flood(i)
 		}
 		synctest.Wait()
-		require.Positive(t, l.Stats().DropReplies)
+		require.Positive(t, l.Endpoint().Stats().DropReplies)
 		for i := range 2000 { // half a second of more than are answered
 			w.after(time.Duration(i)*250*time.Microsecond, func() {
 				for range 5 {
@@ -157,7 +157,7 @@ func TestSessionsIterator(t *testing.T) {
 		w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool { return from != acceptorAddr }) // the client never confirms
 		w.dial(w.client(&kcp.Config{DialTimeout: -1}))
 		time.Sleep(time.Second)
-		require.Equal(t, before+1, l.Stats().Sessions)
+		require.Equal(t, before+1, l.Endpoint().Stats().Sessions)
 		require.Equal(t, before, accepted())
 		w.hearing()
 		time.Sleep(3 * time.Second)
@@ -211,21 +211,21 @@ func TestShutdown(t *testing.T) {
 				accept <- err
 			}()
 			time.AfterFunc(20*time.Millisecond, func() {
-				_, err := clients[0].Endpoint().Dial(context.Background(), udpAddr(serverAddr))
+				_, err := clients[0].Endpoint().Dial(context.Background(), udpAddr(serverAddr), nil)
 				dialled <- err
 			})
-			require.NoError(t, l.Shutdown(context.Background()))
+			require.NoError(t, l.Endpoint().Shutdown(context.Background()))
 			for range clients {
 				require.NoError(t, <-heard)
 			}
 			require.ErrorIs(t, <-accept, net.ErrClosed)
 			require.Error(t, <-dialled)
-			s := l.Stats()
+			s := l.Endpoint().Stats()
 			require.Zero(t, s.Sessions)
 			require.EqualValues(t, 20, s.Ended.Closed+s.Ended.PeerClosed+s.Ended.Aborted, "%+v", s.Ended) // of some, the answer to CLOSE was missing
 			_, err := server[0].Write(nil)
 			require.ErrorIs(t, err, net.ErrClosed)
-			require.ErrorIs(t, l.Shutdown(context.Background()), net.ErrClosed)
+			require.ErrorIs(t, l.Endpoint().Shutdown(context.Background()), net.ErrClosed)
 			require.ErrorIs(t, l.Endpoint().Close(), net.ErrClosed)
 			_, err = l.Endpoint().Listen()
 			require.ErrorIs(t, err, net.ErrClosed)
@@ -283,14 +283,14 @@ func TestShutdownBesideOthers(t *testing.T) {
 		closed := closing(clients[0])
 		time.Sleep(5 * time.Millisecond)
 		require.NoError(t, server[0].Err())
-		require.NoError(t, l.Shutdown(context.Background()))
+		require.NoError(t, l.Endpoint().Shutdown(context.Background()))
 		require.NoError(t, <-closed)
 		require.Error(t, server[0].Err())
 
 		dials, idle := w.client(nil), w.client(nil)
 		dialled := make(chan error, 1)
 		go func() {
-			_, err := dials.Dial(context.Background(), udpAddr("10.0.0.9:9")) // nobody is there
+			_, err := dials.Dial(context.Background(), udpAddr("10.0.0.9:9"), nil) // nobody is there
 			dialled <- err
 		}()
 		time.Sleep(time.Second)
@@ -299,7 +299,7 @@ func TestShutdownBesideOthers(t *testing.T) {
 		require.ErrorIs(t, <-dialled, net.ErrClosed)
 		require.Less(t, time.Since(start), time.Second)
 		require.NoError(t, idle.Shutdown(cancelled()))
-		_, err := idle.Dial(context.Background(), udpAddr(serverAddr))
+		_, err := idle.Dial(context.Background(), udpAddr(serverAddr), nil)
 		require.ErrorIs(t, err, net.ErrClosed)
 	})
 }
@@ -317,10 +317,10 @@ func TestShutdownInAHandler(t *testing.T) {
 					if !began {
 						began = true
 						start := time.Now()
-						result <- l.Shutdown(context.Background())
+						result <- l.Endpoint().Shutdown(context.Background())
 						require.Equal(t, start, time.Now())
 						require.NoError(t, b.Err())
-						go func() { elsewhere <- l.Shutdown(context.Background()) }()
+						go func() { elsewhere <- l.Endpoint().Shutdown(context.Background()) }()
 					}
 				})
 				require.NoError(t, a.SendDatagram([]byte("shut down")))
@@ -343,7 +343,7 @@ func TestShutdownInServe(t *testing.T) {
 		go func() {
 			_ = g.Serve(t.Context(), func(e kcp.Event) {
 				if e.Kind == kcp.EventDatagram {
-					result <- l.Shutdown(context.Background())
+					result <- l.Endpoint().Shutdown(context.Background())
 					_ = g.Close()
 				}
 			})

@@ -67,7 +67,7 @@ func TestGroupHandlerCalls(t *testing.T) {
 		require.Equal(t, []string{"data panic", "data write", "data remove", "data close", "ended "}, seen)
 		require.Zero(t, g.Len())
 	})
-	for want, end := range map[error]func(*kcp.Conn) error{kcp.ErrReset: (*kcp.Conn).Abort, io.EOF: (*kcp.Conn).Close} {
+	for want, end := range map[error]func(*kcp.Conn) error{kcp.ErrReset: func(c *kcp.Conn) error { return c.Abort(0, "") }, io.EOF: (*kcp.Conn).Close} {
 		inWorld(t, 0, clean, func(t *testing.T, w *world) {
 			a, b, g := w.grouped(nil)
 			var ends []error

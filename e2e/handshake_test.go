@@ -36,7 +36,7 @@ func TestDialNobody(t *testing.T) {
 			}
 			e := w.client(&kcp.Config{DialTimeout: 6500 * time.Millisecond})
 			start := time.Now()
-			_, err := e.Dial(context.Background(), udpAddr(serverAddr))
+			_, err := e.Dial(context.Background(), udpAddr(serverAddr), nil)
 			var none *kcp.NoAnswerError
 			require.ErrorAs(t, err, &none)
 			require.Equal(t, 6500*time.Millisecond, none.Waited)
@@ -47,14 +47,14 @@ func TestDialNobody(t *testing.T) {
 			start = time.Now()
 			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 			defer cancel()
-			_, err = e.Dial(ctx, udpAddr(serverAddr))
+			_, err = e.Dial(ctx, udpAddr(serverAddr), nil)
 			require.ErrorAs(t, err, &none)
 			require.Equal(t, 2*time.Second, time.Since(start))
 			requireTimeout(t, err)
 
 			ctx, cancel = context.WithCancel(context.Background())
 			time.AfterFunc(time.Second, cancel)
-			_, err = e.Dial(ctx, udpAddr(serverAddr))
+			_, err = e.Dial(ctx, udpAddr(serverAddr), nil)
 			require.ErrorIs(t, err, context.Canceled)
 			require.False(t, errors.As(err, &none))
 			require.Zero(t, e.Stats().Sessions)
@@ -69,11 +69,11 @@ func TestDialNobody(t *testing.T) {
 // beginning is survived.
 func TestDialTimeoutIsThatOfDial(t *testing.T) {
 	for _, cfg := range []kcp.Config{
-		{PeerTimeout: 3 * time.Second}, {PeerTimeout: 6 * time.Second}, {IdleTimeout: time.Second}, {DeadLink: 1},
+		{PeerTimeout: 3 * time.Second}, {PeerTimeout: 6 * time.Second}, {IdleTimeout: time.Second}, {Tuning: kcp.Tuning{DeadLink: 1}},
 	} {
 		inWorld(t, 9, clean, func(t *testing.T, w *world) {
 			cfg.DialTimeout = 6 * time.Second
-			_, err := w.client(&cfg).Dial(context.Background(), udpAddr(serverAddr))
+			_, err := w.client(&cfg).Dial(context.Background(), udpAddr(serverAddr), nil)
 			require.ErrorAs(t, err, new(*kcp.NoAnswerError))
 			requireTimeout(t, err)
 			require.Equal(t, 6*time.Second, w.net.Elapsed())
@@ -94,7 +94,7 @@ func TestDialRefused(t *testing.T) {
 		server, _ := w.endpoint(serverAddr, nil)
 		e := w.client(nil)
 		start := time.Now()
-		_, err := e.Dial(context.Background(), udpAddr(serverAddr))
+		_, err := e.Dial(context.Background(), udpAddr(serverAddr), nil)
 		require.ErrorIs(t, err, kcp.ErrRefused)
 		require.ErrorIs(t, err, syscall.ECONNREFUSED)
 		require.Equal(t, roundTrip, time.Since(start))
@@ -166,15 +166,15 @@ func TestStragglers(t *testing.T) {
 		require.Equal(t, io.EOF, end(a))
 		require.NoError(t, a.Close())
 		time.Sleep(30 * time.Second)
-		require.Zero(t, l.Stats().Sessions)
+		require.Zero(t, l.Endpoint().Stats().Sessions)
 		n := len(packets)
 		for _, p := range packets[:n] {
 			w.net.Inject(from, acceptorAddr, p)
 		}
 		synctest.Wait()
-		require.Zero(t, l.Stats().Sessions)
-		require.Zero(t, l.Stats().Backlog)
-		require.GreaterOrEqual(t, l.Stats().DropEnded, uint64(n))
+		require.Zero(t, l.Endpoint().Stats().Sessions)
+		require.Zero(t, l.Endpoint().Stats().Backlog)
+		require.GreaterOrEqual(t, l.Endpoint().Stats().DropEnded, uint64(n))
 	})
 }
 

@@ -29,7 +29,7 @@ func TestConnMessages(t *testing.T) {
 		sizes := []int{0, 1, 1375, 1376, 1377, 0, 0, 50000, 127 * 1376, 3}
 		go func() {
 			for i, size := range sizes {
-				if err := a.WriteMessage(content(uint64(i), size)); err != nil {
+				if err := a.WriteMessage(content(uint64(i), size), nil); err != nil {
 					t.Error(err)
 				}
 			}
@@ -49,24 +49,24 @@ func TestConnMessages(t *testing.T) {
 			readsMessage(t, b, content(uint64(i), size))
 		}
 		require.Equal(t, 127*1376, a.MaxMessageSize())
-		require.ErrorIs(t, a.WriteMessage(make([]byte, 127*1376+1)), kcp.ErrMessageTooLarge)
+		require.ErrorIs(t, a.WriteMessage(make([]byte, 127*1376+1), nil), kcp.ErrMessageTooLarge)
 		require.NoError(t, a.SetMessageMode(false))
 		require.Zero(t, a.MaxMessageSize())
 		require.NoError(t, a.SetMessageMode(true))
 
 		// Read goes through boundaries; ReadMessage then gives what is left.
-		require.NoError(t, a.WriteMessage([]byte("hello world")))
-		require.NoError(t, a.WriteMessage([]byte("next")))
+		require.NoError(t, a.WriteMessage([]byte("hello world"), nil))
+		require.NoError(t, a.WriteMessage([]byte("next"), nil))
 		w.hear(b, "hello ")
 		next(len("world"))
 		readsMessage(t, b, []byte("world"))
 		readsMessage(t, b, []byte("next"))
 		_, ok := b.NextMessageSize()
 		require.False(t, ok)
-		require.NoError(t, a.WriteMessage(nil))
+		require.NoError(t, a.WriteMessage(nil, nil))
 		time.Sleep(time.Second)
 		next(0)
-		require.NoError(t, b.Abort())
+		require.NoError(t, b.Abort(0, ""))
 		_, ok = b.NextMessageSize()
 		require.False(t, ok)
 	})
@@ -76,7 +76,7 @@ func TestConnMessages(t *testing.T) {
 func TestReadMessageOfStream(t *testing.T) {
 	inWorld(t, 3, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
-		require.ErrorIs(t, a.WriteMessage([]byte("x")), kcp.ErrNotMessageMode)
+		require.ErrorIs(t, a.WriteMessage([]byte("x"), nil), kcp.ErrNotMessageMode)
 		for range 5 {
 			w.say(a, "abc")
 		}
@@ -120,16 +120,16 @@ func TestSlowReader(t *testing.T) {
 // MaxSessions bounds what one endpoint holds, dialled and accepted.
 func TestMaxSessions(t *testing.T) {
 	inWorld(t, 3, clean, func(t *testing.T, w *world) {
-		l := w.listen(&kcp.Config{MaxSessions: 3})
-		e := w.client(&kcp.Config{MaxSessions: 5, DialTimeout: -1})
+		l := w.listen(&kcp.Config{Limits: kcp.Limits{MaxSessions: 3}})
+		e := w.client(&kcp.Config{Limits: kcp.Limits{MaxSessions: 5}, DialTimeout: -1})
 		for range 5 {
 			w.say(w.dial(e), "x")
 		}
-		_, err := e.Dial(context.Background(), l.Addr())
+		_, err := e.Dial(context.Background(), l.Addr(), nil)
 		require.ErrorIs(t, err, kcp.ErrTooManySessions)
-		require.ErrorContains(t, err, "kcp: too many sessions: this endpoint has 5, as Config.MaxSessions allows")
+		require.ErrorContains(t, err, "kcp: too many sessions: this endpoint has 5, as Limits.MaxSessions allows")
 		time.Sleep(100 * time.Millisecond)
-		require.Equal(t, 3, l.Stats().Sessions)
-		require.Positive(t, l.Stats().DropSessions)
+		require.Equal(t, 3, l.Endpoint().Stats().Sessions)
+		require.Positive(t, l.Endpoint().Stats().DropSessions)
 	})
 }

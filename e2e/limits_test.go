@@ -71,7 +71,7 @@ func (c *limitCase) run(t *testing.T, w *world, streamed bool) {
 	defer ended.Wait()
 	ended.Go(func() { c.pour(from) })
 	ended.Go(func() { c.drain(to) })
-	defer func() { require.NoError(t, a.Abort()); require.NoError(t, b.Abort()) }()
+	defer func() { require.NoError(t, a.Abort(0, "")); require.NoError(t, b.Abort(0, "")) }()
 	time.Sleep(5 * time.Second) // until it is steady
 	before := [2]stats.Conn{a.Stats(), b.Stats()}
 	length := time.Duration(some(30, 10)) * time.Second

@@ -153,7 +153,7 @@ func TestPing(t *testing.T) {
 			_, err := a.Ping(context.Background())
 			failed <- err
 		}()
-		require.NoError(t, a.Abort())
+		require.NoError(t, a.Abort(0, ""))
 		if err := <-failed; err != nil { // it may have been answered
 			require.ErrorIs(t, err, net.ErrClosed)
 		}
@@ -178,14 +178,14 @@ func TestLegacyPeerThatOnlySends(t *testing.T) {
 				p.write([]byte("first"))
 				for range some(11, 5) {
 					w.hear(c, "first")
-					require.Equal(t, 1, l.Stats().HalfOpen)
+					require.Equal(t, 1, l.Endpoint().Stats().HalfOpen)
 					time.Sleep(time.Minute)
 					p.write([]byte("first"))
 				}
 				w.deaf()
 				<-c.Done()
 				require.LessOrEqual(t, isLost(t, c.Err()).Silence, max(config.PeerTimeout, 30*time.Second))
-				require.Zero(t, l.Stats().Sessions)
+				require.Zero(t, l.Endpoint().Stats().Sessions)
 			})
 		}
 	}

@@ -40,7 +40,7 @@ func (l *messageLog) send(c *kcp.Conn, size int, o kcp.MessageOptions) {
 		}
 		l.done[i] = err
 	}
-	if err := c.SendMessage(p, &o); err != nil {
+	if err := c.WriteMessage(p, &o); err != nil {
 		l.t.Error(err)
 	}
 }
@@ -135,7 +135,7 @@ func TestSendMessageThatFails(t *testing.T) {
 	}{
 		{"close", []kcp.MessageOptions{{MaxRetransmits: -1}, brief, brief}, closes, []error{givenUp, givenUp, givenUp}, nil},
 		{"close with a loss", []kcp.MessageOptions{brief, {}, brief}, closes, []error{givenUp, kcp.ErrNotDelivered, givenUp}, kcp.ErrNotDelivered},
-		{"abort", []kcp.MessageOptions{{}, {Lifetime: time.Hour}}, func(_ *world, a, _ *kcp.Conn) error { return a.Abort() },
+		{"abort", []kcp.MessageOptions{{}, {Lifetime: time.Hour}}, func(_ *world, a, _ *kcp.Conn) error { return a.Abort(0, "") },
 			[]error{net.ErrClosed, net.ErrClosed}, nil},
 		{"peer closes", []kcp.MessageOptions{{}, {Lifetime: time.Hour}}, func(w *world, _, b *kcp.Conn) error {
 			w.heal()
@@ -154,7 +154,7 @@ func TestSendMessageThatFails(t *testing.T) {
 					defer mu.Unlock()
 					got[i] = append(got[i], err)
 				}
-				require.NoError(t, a.SendMessage(content(uint64(i), 5000), &o))
+				require.NoError(t, a.WriteMessage(content(uint64(i), 5000), &o))
 			}
 			time.Sleep(time.Second)
 			require.ErrorIs(t, tc.end(w, a, b), tc.err, tc.name)

@@ -102,7 +102,7 @@ func TestPathMTUBlackHole(t *testing.T) {
 				require.Equal(t, stats.Drops{}, b.Stats().Dropped)
 				require.NoError(t, a.Close())
 				require.NoError(t, b.Close())
-				require.Zero(t, l.Stats().Buffered)
+				require.Zero(t, l.Endpoint().Stats().Buffered)
 			})
 		}
 	}

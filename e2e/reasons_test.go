@@ -115,7 +115,7 @@ func TestAbortReasonIsRepeated(t *testing.T) {
 						return true
 					})
 					text := strings.Repeat("the reason is long: ", 20)
-					require.NoError(t, b.AbortWithError(7, text))
+					require.NoError(t, b.Abort(7, text))
 					if test.writes > 0 {
 						time.Sleep(time.Second)
 						w.say(a, string(content(1, test.writes)))

@@ -38,8 +38,8 @@ func TestBadPacketsAreCounted(t *testing.T) {
 		}
 		w.settle()
 		require.Equal(t, stats.Drops{Length: 1, Command: 1, Una: 1, Conv: 1}, b.Stats().Dropped)
-		require.Equal(t, uint64(2), l.Stats().DropShort)
-		require.Equal(t, uint64(1), l.Stats().DropUnknown)
+		require.Equal(t, uint64(2), l.Endpoint().Stats().DropShort)
+		require.Equal(t, uint64(1), l.Endpoint().Stats().DropUnknown)
 		w.move(a, b, 1, 100000)
 	})
 }
@@ -71,7 +71,7 @@ func TestVanishedPeer(t *testing.T) {
 // DeadLink ends a silent session after so many transmissions.
 func TestDeadLink(t *testing.T) {
 	inWorld(t, 12, clean, func(t *testing.T, w *world) {
-		a, _, _ := w.pair(&kcp.Config{DeadLink: 5, PeerTimeout: -1}, nil)
+		a, _, _ := w.pair(&kcp.Config{Tuning: kcp.Tuning{DeadLink: 5}, PeerTimeout: -1}, nil)
 		time.Sleep(time.Second) // nothing is in flight
 		w.deaf()
 		w.say(a, "x")
@@ -107,23 +107,23 @@ func TestLingerIsBounded(t *testing.T) {
 // a Dial that does not wait are not lost.
 func TestFullBacklog(t *testing.T) {
 	inWorld(t, 23, clean, func(t *testing.T, w *world) {
-		l := w.listen(&kcp.Config{Backlog: 2})
+		l := w.listen(&kcp.Config{Limits: kcp.Limits{Backlog: 2}})
 		e, patient := w.client(&kcp.Config{DialTimeout: 4 * time.Second}), w.client(&kcp.Config{DialTimeout: -1})
 		for i := range 2 {
 			w.say(w.dial(e), string(rune('a'+i)))
 		}
 		time.Sleep(time.Second)
 		start := time.Now()
-		_, err := e.Dial(context.Background(), l.Addr())
+		_, err := e.Dial(context.Background(), l.Addr(), nil)
 		require.ErrorAs(t, err, new(*kcp.NoAnswerError))
 		require.Equal(t, 4*time.Second, time.Since(start))
-		require.Positive(t, l.Stats().DropBacklog)
-		require.Equal(t, 2, l.Stats().Sessions)
+		require.Positive(t, l.Endpoint().Stats().DropBacklog)
+		require.Equal(t, 2, l.Endpoint().Stats().Sessions)
 		for i := range 8 {
 			w.say(w.dial(patient), string(rune('c'+i)))
 		}
 		time.Sleep(500 * time.Millisecond)
-		require.Equal(t, 2, l.Stats().Backlog)
+		require.Equal(t, 2, l.Endpoint().Stats().Backlog)
 		seen := make(map[byte]bool)
 		for range 10 {
 			b := make([]byte, 2)
@@ -162,7 +162,7 @@ func TestSocketErrors(t *testing.T) {
 			w.move(a, b, uint64(i), 40000)
 			time.Sleep(time.Second)
 		}
-		require.GreaterOrEqual(t, l.Stats().ReadErrors, uint64(20*len(fail)-20))
+		require.GreaterOrEqual(t, l.Endpoint().Stats().ReadErrors, uint64(20*len(fail)-20))
 		// What is left over would only delay the next dial.
 		serverPC.FailReads(nil, 0)
 		clientPC.FailReads(nil, 0)

@@ -58,9 +58,9 @@ func TestSetMessageMode(t *testing.T) {
 		require.NoError(t, a.SetMessageMode(false))
 		w.say(a, "thi")
 		w.say(a, "rd")
-		require.ErrorIs(t, a.WriteMessage(nil), kcp.ErrNotMessageMode)
+		require.ErrorIs(t, a.WriteMessage(nil, nil), kcp.ErrNotMessageMode)
 		require.NoError(t, a.SetMessageMode(true))
-		require.NoError(t, a.WriteMessage([]byte("fourth")))
+		require.NoError(t, a.WriteMessage([]byte("fourth"), nil))
 		require.NoError(t, a.SetMessageMode(true)) // no change
 		for _, want := range []string{"first", "second", "third", "fourth"} {
 			readsMessage(t, b, []byte(want))

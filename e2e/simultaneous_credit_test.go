@@ -153,7 +153,7 @@ func hostileOpen(t *testing.T, w *world, seed uint64, config *kcp.Config, to []s
 	for i, e := range []*kcp.Endpoint{b, c} {
 		calls.Go(func() {
 			time.Sleep(later)
-			s, err := e.DialWith(ctx, udpAddr(peerA), kcp.DialOptions{SimultaneousOpen: true})
+			s, err := e.Dial(ctx, udpAddr(peerA), &kcp.DialOptions{SimultaneousOpen: true})
 			if err == nil && i == 0 {
 				_, _ = s.Write(content(1, 50_000))
 				<-ctx.Done()
@@ -164,7 +164,7 @@ func hostileOpen(t *testing.T, w *world, seed uint64, config *kcp.Config, to []s
 		_ = x.c.SetWriteDeadline(time.Now().Add(5 * time.Second))
 		_, _ = x.c.Write(content(2, 200_000))
 		time.Sleep(3 * time.Second)
-		_ = x.c.Abort()
+		_ = x.c.Abort(0, "")
 	}
 	cancel()
 	calls.Wait()

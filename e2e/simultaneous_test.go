@@ -34,7 +34,7 @@ func peerConfigs(t *testing.T) map[string]*kcp.Config {
 	}
 }
 
-// opened is what DialWith has returned.
+// opened is what Dial has returned.
 type opened struct {
 	c   *kcp.Conn
 	err error
@@ -48,7 +48,7 @@ func open(e *kcp.Endpoint, to []string) opened {
 	for _, s := range to[1:] {
 		o.Candidates = append(o.Candidates, udpAddr(s))
 	}
-	c, err := e.DialWith(context.Background(), udpAddr(to[0]), o)
+	c, err := e.Dial(context.Background(), udpAddr(to[0]), &o)
 	return opened{c, err, time.Since(begin)}
 }
 
@@ -180,7 +180,7 @@ func TestSimultaneousOpenErrors(t *testing.T) {
 		open := func(e *kcp.Endpoint, o kcp.DialOptions) error {
 			begin := time.Now()
 			o.SimultaneousOpen = true
-			_, err := e.DialWith(context.Background(), udpAddr(peerB), o)
+			_, err := e.Dial(context.Background(), udpAddr(peerB), &o)
 			require.Zero(t, time.Since(begin))
 			return err
 		}
@@ -198,7 +198,7 @@ func TestSimultaneousOpenErrors(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		first := make(chan error)
 		go func() {
-			_, err := e.DialWith(ctx, udpAddr(peerB), kcp.DialOptions{SimultaneousOpen: true})
+			_, err := e.Dial(ctx, udpAddr(peerB), &kcp.DialOptions{SimultaneousOpen: true})
 			first <- err
 		}()
 		synctest.Wait()

@@ -42,8 +42,8 @@ func callsBesideUpload(t *testing.T, link netsim.LinkConfig, lose *func() bool, 
 			time.Sleep(time.Until(begin.Add(100 * time.Millisecond)))
 			return took
 		}, server)
-		require.NoError(t, client.Abort())
-		_ = server.Abort() // the peer may have ended it
+		require.NoError(t, client.Abort(0, ""))
+		_ = server.Abort(0, "") // the peer may have ended it
 	})
 }
 

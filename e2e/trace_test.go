@@ -152,7 +152,7 @@ func TestTracerTellsTheEnd(t *testing.T) {
 			require.Equal(t, []trace.SessionState{trace.SessionDialled, trace.SessionEstablished}, c.states)
 			require.Equal(t, []trace.SessionState{trace.SessionAccepted, trace.SessionEstablished}, s.states)
 			time.Sleep(time.Second)
-			require.NoError(t, b.Abort())
+			require.NoError(t, b.Abort(0, ""))
 			require.ErrorIs(t, end(a), kcp.ErrReset)
 			require.Equal(t, trace.SessionEnded, c.states[len(c.states)-1])
 			require.ErrorIs(t, c.err, kcp.ErrReset)
@@ -195,7 +195,7 @@ func TestTracerShowsMovesAndDrops(t *testing.T) {
 func TestLoggerIsBounded(t *testing.T) {
 	inWorld(t, 2, clean, func(t *testing.T, w *world) {
 		var log records
-		w.listen(&kcp.Config{Logger: log.Logger(), Backlog: 4000, MaxHalfOpen: 4000})
+		w.listen(&kcp.Config{Logger: log.Logger(), Limits: kcp.Limits{Backlog: 4000, MaxHalfOpen: 4000}})
 		open := func(i int) { w.net.Inject(floodAddr(i), acceptorAddr, packetOf(uint32(i+1), push(0, 0, "x"))) }
 		for i := range 1000 {
 			open(i)
@@ -218,7 +218,7 @@ func TestLoggerTellsOfAnotherKey(t *testing.T) {
 		var log records
 		w.listen(&kcp.Config{Cipher: testAEAD(t), Logger: log.Logger()})
 		e := w.client(&kcp.Config{Cipher: testCiphers(t, 6)["aes-gcm"], DialTimeout: 35 * time.Second})
-		_, err := e.Dial(context.Background(), udpAddr(serverAddr))
+		_, err := e.Dial(context.Background(), udpAddr(serverAddr), nil)
 		require.Error(t, err)
 		synctest.Wait()
 		warnings := log.Of("packets cannot be opened")

@@ -209,7 +209,7 @@ func TestSessionEndsBeforeItBegins(t *testing.T) {
 							"HELLO":    func() { w.inject(peerB, peerA, sealed); w.settle() },
 							"Abort": func() { // who looks at all sessions
 								for c := range e.Sessions() {
-									_ = c.Abort()
+									_ = c.Abort(0, "")
 								}
 							},
 						}[by]
@@ -221,7 +221,7 @@ func TestSessionEndsBeforeItBegins(t *testing.T) {
 						}))
 						e, _ = w.endpoint(peerA, &logs)
 						sent := e.Stats().PacketsSent
-						c, err := e.DialWith(context.Background(), udpAddr(peerB), options)
+						c, err := e.Dial(context.Background(), udpAddr(peerB), &options)
 						if err == nil { // quiet: a later call says so
 							_, err = c.Write([]byte("x"))
 						}

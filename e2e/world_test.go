@@ -155,7 +155,7 @@ func (w *world) server(config *kcp.Config) (*kcp.Listener, *netsim.PacketConn) {
 // dial opens a session from e to the server.
 func (w *world) dial(e *kcp.Endpoint) *kcp.Conn {
 	w.t.Helper()
-	c, err := e.Dial(context.Background(), udpAddr(serverAddr))
+	c, err := e.Dial(context.Background(), udpAddr(serverAddr), nil)
 	require.NoError(w.t, err)
 	return c
 }
@@ -163,7 +163,7 @@ func (w *world) dial(e *kcp.Endpoint) *kcp.Conn {
 // dialWith opens a session from e to addr.
 func (w *world) dialWith(e *kcp.Endpoint, addr string, o kcp.DialOptions) *kcp.Conn {
 	w.t.Helper()
-	c, err := e.DialWith(context.Background(), udpAddr(addr), o)
+	c, err := e.Dial(context.Background(), udpAddr(addr), &o)
 	require.NoError(w.t, err)
 	return c
 }

@@ -27,7 +27,7 @@ func TestTransfersThroughPipeline(t *testing.T) {
 						dropped.FEC = 0 // the link repeats parity packets
 						require.Zero(t, dropped)
 					}
-					require.Zero(t, l.Stats().DropCipher)
+					require.Zero(t, l.Endpoint().Stats().DropCipher)
 					require.Equal(t, fec.Data > 0, b.Stats().FEC.Recovered > 0)
 					require.Equal(t, i%2 == 0, a.Stats().FEC.Recovered > 0)
 					if fec.Data > 0 {

@@ -55,7 +55,7 @@ func (w *hostile) echo(i int, c *kcp.Conn) {
 		w.call(i, patience, "CloseWrite", func() { err = c.CloseWrite() })
 	}
 	if err != nil {
-		if _ = c.Abort(); n > 0 {
+		if _ = c.Abort(0, ""); n > 0 {
 			w.t.Errorf("echo, after %d bytes: %v", n, err)
 		}
 		return
@@ -79,7 +79,7 @@ func (w *hostile) honest(from, to, size int) {
 		w.mu.Unlock()
 		w.call(from, 2*time.Minute, "honest Dial", func() {
 			to := net.UDPAddrFromAddrPort(w.addrs[to])
-			if c, err = w.ends[from].DialWith(context.Background(), to, kcp.DialOptions{Conv: &conv}); err != nil {
+			if c, err = w.ends[from].Dial(context.Background(), to, &kcp.DialOptions{Conv: &conv}); err != nil {
 				return
 			}
 			w.note(from, c)
@@ -87,7 +87,7 @@ func (w *hostile) honest(from, to, size int) {
 				_, err = io.ReadFull(c, first)
 			}
 			if err != nil {
-				_ = c.Abort()
+				_ = c.Abort(0, "")
 			}
 		})
 		if err == nil {

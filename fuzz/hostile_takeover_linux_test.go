@@ -115,7 +115,7 @@ func newTakeovers(t *testing.T, seed uint64) *takeovers {
 	w.hook(1, &server)
 	w.hook(0, &client)
 	for _, c := range []*kcp.Config{&server, &client} {
-		if c.MaxStreams, c.Linger = 4, time.Second/2; !w.intact {
+		if c.Limits.MaxStreams, c.Linger = 4, time.Second/2; !w.intact {
 			c.DialTimeout = 2 * time.Second
 		}
 	}
@@ -142,7 +142,7 @@ func (w *takeovers) disturbed(i int, c *kcp.Conn) {
 	_ = c.SetDeadline(time.Now().Add(time.Second / 2))
 	w.call(i, 0, "Write", func() { _, _ = c.Write([]byte{1}) })
 	w.call(i, 0, "Read", func() { _, _ = io.Copy(io.Discard, c) })
-	w.call(i, 0, "Abort", func() { _ = c.Abort() })
+	w.call(i, 0, "Abort", func() { _ = c.Abort(0, "") })
 }
 
 // accept serves the sessions of a process.

@@ -244,7 +244,7 @@ func (w *hostile) dialTo(i int, to netip.AddrPort, o kcp.DialOptions) (c *kcp.Co
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	w.call(i, limit, "DialWith", func() { c, err = w.ends[i].DialWith(ctx, net.UDPAddrFromAddrPort(to), o) })
+	w.call(i, limit, "Dial with options", func() { c, err = w.ends[i].Dial(ctx, net.UDPAddrFromAddrPort(to), &o) })
 	return c, err
 }
 
@@ -271,7 +271,7 @@ func (w *hostile) openBoth() {
 			}
 			c, err := w.dialTo(i, w.addrs[1-i], o)
 			if err != nil && w.reachable && !w.limited && !w.attacker.sees {
-				w.t.Errorf("DialWith at %d, both: %v; %+v", i, err, w.ends[i].Stats())
+				w.t.Errorf("Dial at %d, both: %v; %+v", i, err, w.ends[i].Stats())
 			}
 			got[i] <- c
 		}()

@@ -43,7 +43,7 @@ type hostile struct {
 	ends      [3]*kcp.Endpoint
 	sockets   [3]*netsim.PacketConn
 	addrs     [3]netip.AddrPort
-	limits    [2]int    // Config.MaxBuffered
+	limits    [2]int    // Limits.MaxBuffered
 	until     time.Time // of the attack
 	apps      sync.WaitGroup
 	opened    atomic.Int32 // sessions of honest with an end that is attacked
@@ -104,15 +104,15 @@ func (w *hostile) settings(c *kcp.Config) {
 	r := w.random
 	c.MTU, c.MaxMTU = one(r, 0, 0, 100, 300, 576, 1200, 9000), one(r, 0, -1, 1472, 9000)
 	c.SendWindow, c.ReceiveWindow = one(r, 0, 1, 2, 16, 1024), one(r, 0, 1, 128, 200, 65535)
-	c.WriteBuffer, c.MaxStreams = one(r, 0, 4096, 1<<16), one(r, 0, 1, 4)
+	c.WriteBuffer, c.Limits.MaxStreams = one(r, 0, 4096, 1<<16), one(r, 0, 1, 4)
 	c.StreamReceiveBuffer, c.StreamWriteBuffer = one(r, 0, 1<<16, 100000), one(r, 0, 4096)
-	c.NoDelay, c.FastResend, c.Redundancy = kcp.NoDelay(r.IntN(4)), one(r, 0, -1, 1, 3), float64(one(r, 0, 0, 1, 4))
+	c.Tuning.NoDelay, c.Tuning.FastResend, c.Redundancy = kcp.NoDelay(r.IntN(4)), one(r, 0, -1, 1, 3), float64(one(r, 0, 0, 1, 4))
 	c.PeerTimeout, c.DialTimeout = time.Duration(10+r.IntN(20))*time.Second, 30*time.Second
 	c.KeepAlive, c.IdleTimeout = time.Duration(one(r, 0, 1, 5))*time.Second, time.Duration(one(r, 0, 0, 40))*time.Second
-	c.Linger, c.DeadLink = time.Duration(one(r, 0, -1, 1, 10))*time.Second, one(r, 0, 0, 40)
+	c.Linger, c.Tuning.DeadLink = time.Duration(one(r, 0, -1, 1, 10))*time.Second, one(r, 0, 0, 40)
 	if c.AddressValidation = kcp.AddressValidation(r.IntN(2)); w.limited {
-		c.Backlog, c.MaxSessions, c.MaxHalfOpen = one(r, 0, 4, 16), one(r, 0, 16, 64), one(r, 0, 8, 16)
-		c.MaxBuffered = one(r, 0, 1<<19, 1<<20)
+		c.Limits.Backlog, c.Limits.MaxSessions, c.Limits.MaxHalfOpen = one(r, 0, 4, 16), one(r, 0, 16, 64), one(r, 0, 8, 16)
+		c.Limits.MaxBuffered = one(r, 0, 1<<19, 1<<20)
 	}
 	c.LegacyPeers = one(r, kcp.LegacyDefault, kcp.LegacyDefault, kcp.LegacyRefuse)
 	for c.Validate() != nil {
@@ -126,7 +126,7 @@ func (w *hostile) open(i int) {
 	if i < 2 {
 		w.settings(&config)
 		w.hook(i, &config)
-		w.limits[i] = config.MaxBuffered
+		w.limits[i] = config.Limits.MaxBuffered
 	} else {
 		config.PeerTimeout = time.Minute
 	}

@@ -113,12 +113,12 @@ func (o ours) config(t testing.TB) *kcp.Config {
 	}
 	c.MessageMode, c.MTU, c.SocketBuffer = o.has(messages), o.mtu, socketBuffer
 	c.SendWindow, c.ReceiveWindow = o.window, o.window
-	c.NoDelay, c.FastResend, c.CongestionControl = kcp.NoDelayOff, -1, congestion.NewReference
+	c.Tuning.NoDelay, c.Tuning.FastResend, c.CongestionControl = kcp.NoDelayOff, -1, congestion.NewReference
 	if o.has(nodelay) {
-		c.NoDelay = kcp.NoDelayOn
+		c.Tuning.NoDelay = kcp.NoDelayOn
 	}
 	if o.has(resend) {
-		c.FastResend = fastResend
+		c.Tuning.FastResend = fastResend
 	}
 	if o.has(nc) {
 		c.CongestionControl = congestion.NewNone
@@ -129,7 +129,7 @@ func (o ours) config(t testing.TB) *kcp.Config {
 func (o ours) dial(t testing.TB, address string) end {
 	c, err := kcp.Dial("udp", address, o.config(t))
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = c.Abort() })
+	t.Cleanup(func() { _ = c.Abort(0, "") })
 	return ourEnd{c}
 }
 

@@ -46,7 +46,7 @@ func TestPeerRestarted(t *testing.T) {
 	config.KeepAlive = time.Second
 	c, err := kcp.Dial("udp", l.address(), config)
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = c.Abort() })
+	t.Cleanup(func() { _ = c.Abort(0, "") })
 	testenv.Send(t, c, []byte("hello"))
 	e, err := l.accept()
 	require.NoError(t, err)

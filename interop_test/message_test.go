@@ -48,10 +48,15 @@ func TestMessagesToKCPGo(t *testing.T) {
 		}
 		largest := maxFragments * u.mss()
 		sizes = append(sizes, largest-1, largest)
-		pass(t, sizes, sizes, n.ours().WriteMessage, n.theirs().Read)
-		require.ErrorIs(t, n.ours().WriteMessage(make([]byte, largest+1)), kcp.ErrMessageTooLarge)
-		pass(t, []int{largest}, []int{largest}, n.ours().WriteMessage, n.theirs().Read)
+		pass(t, sizes, sizes, message(n.ours()), n.theirs().Read)
+		require.ErrorIs(t, n.ours().WriteMessage(make([]byte, largest+1), nil), kcp.ErrMessageTooLarge)
+		pass(t, []int{largest}, []int{largest}, message(n.ours()), n.theirs().Read)
 	})
+}
+
+// message returns what writes a message to c.
+func message(c *kcp.Conn) func(b []byte) error {
+	return func(b []byte) error { return c.WriteMessage(b, nil) }
 }
 
 // TestMessagesFromKCPGo has kcp-go write. It makes a message of its own of
@@ -83,10 +88,10 @@ func TestMessageBeyondPeerWindow(t *testing.T) {
 	forMessages(t, true, func(t *testing.T, n *session, u tuning) {
 		most := defaultWindow * u.mss()
 		for _, tooLarge := range []int{most + 1, most + u.mss(), maxFragments * u.mss()} {
-			err := n.ours().WriteMessage(make([]byte, tooLarge))
+			err := n.ours().WriteMessage(make([]byte, tooLarge), nil)
 			require.ErrorIs(t, err, kcp.ErrMessageTooLarge, "%d bytes", tooLarge)
 			fits := []int{most, 1, most - 1}
-			pass(t, fits, fits, n.ours().WriteMessage, n.theirs().Read)
+			pass(t, fits, fits, message(n.ours()), n.theirs().Read)
 		}
 	})
 }

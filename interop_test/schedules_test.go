@@ -179,7 +179,7 @@ func (r *scheduleRun) run(ctx context.Context, asks bool) {
 func (r *scheduleRun) session(e *kcp.Endpoint, l *kcp.Listener, peer net.Addr) error {
 	ctx := context.Background()
 	if l == nil {
-		c, err := e.Dial(ctx, peer)
+		c, err := e.Dial(ctx, peer, nil)
 		if err != nil {
 			return err
 		}

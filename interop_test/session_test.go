@@ -130,7 +130,7 @@ func (s *service) acceptAll() {
 
 func closeAtOnce(e end) {
 	if o, ok := e.(ourEnd); ok {
-		_ = o.Abort()
+		_ = o.Abort(0, "")
 		return
 	}
 	_ = e.Close()

@@ -43,21 +43,16 @@ func newConfig(block BlockCrypt, dataShards, parityShards int) *engine.Config {
 		MaxMTU:        -1,
 		SendWindow:    IKCP_WND_SND,
 		ReceiveWindow: IKCP_WND_RCV,
-		NoDelay:       engine.NoDelayOff,
-		Interval:      IKCP_INTERVAL * time.Millisecond,
-		FastResend:    -1,
+		Tuning:        engine.Tuning{NoDelay: engine.NoDelayOff, Interval: IKCP_INTERVAL * time.Millisecond, FastResend: -1},
 
 		PeerTimeout:  peerTimeout,
 		KeepAlive:    -1,
 		StallTimeout: -1,
 		Linger:       -1,
 
-		SharedConvs:           true,
-		Backlog:               acceptBacklog,
-		MaxSessions:           mostSessions,
-		MaxHalfOpen:           mostHalfOpen,
-		MaxSessionsPerAddress: mostSessions,
-		SocketBuffer:          -1,
+		SharedConvs:  true,
+		Limits:       engine.Limits{Backlog: acceptBacklog, MaxSessions: mostSessions, MaxHalfOpen: mostHalfOpen, MaxSessionsPerAddress: mostSessions},
+		SocketBuffer: -1,
 	}
 	if usesFEC(dataShards, parityShards) {
 		c.FEC = engine.FEC{Data: dataShards, Parity: parityShards}

@@ -53,7 +53,7 @@ func openPort(block BlockCrypt, dataShards, parityShards int, own bool, pc net.P
 // dial opens a session without a word to the peer, which learns of it with the
 // first data.
 func (p *port) dial(raddr net.Addr, conv uint32) (*engine.Conn, error) {
-	return p.endpoint.DialWith(context.Background(), raddr, engine.DialOptions{Conv: &conv, Quiet: true})
+	return p.endpoint.Dial(context.Background(), raddr, &engine.DialOptions{Conv: &conv, Quiet: true})
 }
 
 // shut ends the endpoint and its sessions, and closes an owned socket. Further

@@ -241,7 +241,7 @@ func (s *UDPSession) Close() error {
 func (s *UDPSession) supersede() {
 	if !s.closed.Swap(true) {
 		DefaultSnmp.closed()
-		_ = s.conn.Abort()
+		_ = s.conn.Abort(0, "")
 	}
 }
 

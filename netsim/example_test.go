@@ -51,7 +51,7 @@ func Example() {
 	defer client.Close()
 	go serve(server)
 
-	conn, err := client.Dial(context.Background(), server.LocalAddr())
+	conn, err := client.Dial(context.Background(), server.LocalAddr(), nil)
 	if err != nil {
 		log.Fatal(err)
 	}

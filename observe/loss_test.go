@@ -26,7 +26,7 @@ func TestLossySessions(t *testing.T) {
 		s.Add("server", server)
 		var accepted []*kcp.Conn
 		for i := range 11 {
-			c, err := endpoint(t, network, fmt.Sprintf("10.0.1.%d:5000", i)).Dial(context.Background(), server.LocalAddr())
+			c, err := endpoint(t, network, fmt.Sprintf("10.0.1.%d:5000", i)).Dial(context.Background(), server.LocalAddr(), nil)
 			require.NoError(t, err)
 			_, err = c.Write([]byte("hello"))
 			require.NoError(t, err)
@@ -69,7 +69,7 @@ func TestQueueing(t *testing.T) {
 		server, client := endpoint(t, network, "10.0.0.1:4000"), endpoint(t, network, "10.0.0.2:5000")
 		_, err := server.Listen()
 		require.NoError(t, err)
-		c, err := client.Dial(context.Background(), server.LocalAddr())
+		c, err := client.Dial(context.Background(), server.LocalAddr(), nil)
 		require.NoError(t, err)
 		var s Endpoints
 		s.Add("client", client)

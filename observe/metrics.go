@@ -38,10 +38,10 @@ func sessionMetrics() []metric {
 		{"sessions_half_open", "Accepted sessions of peers whose addresses are not validated.", "", gauge, one(func(s *stats.Endpoint, t *stats.Totals) float64 { return float64(s.HalfOpen) })},
 		{"held_bytes", "Memory that sessions hold because of what their peers have sent.", "", gauge, one(func(s *stats.Endpoint, t *stats.Totals) float64 { return float64(s.Buffered) })},
 		{"write_buffered_bytes", "Memory of what sessions and their streams have to send, or to be acknowledged.", "", gauge, one(func(s *stats.Endpoint, t *stats.Totals) float64 { return float64(s.WriteBuffered) })},
-		{"max_sessions", "The most sessions that may be open (Config.MaxSessions).", "", gauge, one(func(s *stats.Endpoint, t *stats.Totals) float64 { return float64(s.Limits.Sessions) })},
-		{"max_sessions_backlog", "The most sessions that may wait for Accept (Config.Backlog).", "", gauge, one(func(s *stats.Endpoint, t *stats.Totals) float64 { return float64(s.Limits.Backlog) })},
-		{"max_sessions_half_open", "The most accepted sessions of peers whose addresses are not validated (Config.MaxHalfOpen).", "", gauge, one(func(s *stats.Endpoint, t *stats.Totals) float64 { return float64(s.Limits.HalfOpen) })},
-		{"max_buffered_bytes", "The limit of kcp_held_bytes (Config.MaxBuffered).", "", gauge, one(func(s *stats.Endpoint, t *stats.Totals) float64 { return float64(s.Limits.Buffered) })},
+		{"max_sessions", "The most sessions that may be open (Limits.MaxSessions).", "", gauge, one(func(s *stats.Endpoint, t *stats.Totals) float64 { return float64(s.Limits.Sessions) })},
+		{"max_sessions_backlog", "The most sessions that may wait for Accept (Limits.Backlog).", "", gauge, one(func(s *stats.Endpoint, t *stats.Totals) float64 { return float64(s.Limits.Backlog) })},
+		{"max_sessions_half_open", "The most accepted sessions of peers whose addresses are not validated (Limits.MaxHalfOpen).", "", gauge, one(func(s *stats.Endpoint, t *stats.Totals) float64 { return float64(s.Limits.HalfOpen) })},
+		{"max_buffered_bytes", "The limit of kcp_held_bytes (Limits.MaxBuffered).", "", gauge, one(func(s *stats.Endpoint, t *stats.Totals) float64 { return float64(s.Limits.Buffered) })},
 		{"sessions_opened_total", "Sessions opened, by the side that opened them.", "side", counter, func(s *stats.Endpoint, t *stats.Totals) []value {
 			return []value{
 				{"dialled", float64(s.Dialled)},
@@ -183,7 +183,7 @@ func streamMetrics() []metric {
 				{"peer", float64(t.Streams.Accepted)},
 			}
 		}},
-		{"streams_refused_total", "Streams of peers that were refused, beyond Config.MaxStreams.", "", counter, one(func(s *stats.Endpoint, t *stats.Totals) float64 { return float64(t.Streams.Refused) })},
+		{"streams_refused_total", "Streams of peers that were refused, beyond Limits.MaxStreams.", "", counter, one(func(s *stats.Endpoint, t *stats.Totals) float64 { return float64(t.Streams.Refused) })},
 		{"streams_ended_total", "Streams that are over, also of ended sessions.", "", counter, one(func(s *stats.Endpoint, t *stats.Totals) float64 { return float64(t.Streams.Ended) })},
 		{"streams_reset_total", "Streams reset with a code other than 0, by either end.", "", counter, one(func(s *stats.Endpoint, t *stats.Totals) float64 { return float64(t.Streams.Reset) })},
 	}

@@ -45,7 +45,7 @@ func busy(t *testing.T, n int, f func(t *testing.T, s *Endpoints, client, server
 		s.Add("client", client)
 		var conns []*kcp.Conn
 		for range n {
-			a, err := client.Dial(context.Background(), server.LocalAddr())
+			a, err := client.Dial(context.Background(), server.LocalAddr(), nil)
 			require.NoError(t, err)
 			_, err = a.Write(make([]byte, 30000))
 			require.NoError(t, err)
@@ -98,7 +98,7 @@ func TestCollector(t *testing.T) {
 		} {
 			has(t, out, want)
 		}
-		require.NoError(t, conns[0].Abort())
+		require.NoError(t, conns[0].Abort(0, ""))
 		out = text(t, s)
 		has(t, out, `kcp_sessions_ended_total{cause="aborted",endpoint="client"} 1`)
 		has(t, out, `kcp_payload_sent_bytes_total{endpoint="client"} 90000`) // never falls

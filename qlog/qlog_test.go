@@ -215,7 +215,7 @@ func TestDir(t *testing.T) {
 		traces := NewDir(dir, &DirOptions{MaxFiles: 2})
 		client := endpoint("10.0.0.2:5000", &kcp.Config{Tracer: traces.Trace})
 		for range 3 {
-			a, err := client.Dial(context.Background(), server.LocalAddr())
+			a, err := client.Dial(context.Background(), server.LocalAddr(), nil)
 			require.NoError(t, err)
 			_, err = a.Write(make([]byte, 50000))
 			require.NoError(t, err)
@@ -263,7 +263,7 @@ func TestDirFails(t *testing.T) {
 		require.NoError(t, err)
 		e, err := kcp.NewEndpoint(pc, &kcp.Config{DialTimeout: -1})
 		require.NoError(t, err)
-		c, err := e.Dial(context.Background(), &net.UDPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 4000})
+		c, err := e.Dial(context.Background(), &net.UDPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 4000}, nil)
 		require.NoError(t, err)
 		require.Nil(t, NewDir(filepath.Join(dir, "missing"), nil).Trace(c))
 		traces := NewDir(dir, nil)

@@ -74,7 +74,7 @@ func serve(p *plan, port int) error {
 	case <-term:
 		s.terminate()
 	case <-unneeded: // those in the backlog are served
-		await(func() bool { return s.l.Stats().Sessions == 0 })
+		await(func() bool { return s.l.Endpoint().Stats().Sessions == 0 })
 	}
 	s.quit()
 	return nil
@@ -153,8 +153,8 @@ func (s *server) quit() {
 	if s.group != nil {
 		s.group.End()
 	}
-	await(func() bool { n := s.l.Stats(); return n.Sessions == 0 && n.HalfOpen == 0 && n.Buffered == 0 })
-	if n := s.l.Stats(); n.Sessions != 0 || n.HalfOpen != 0 || n.Buffered != 0 {
+	await(func() bool { n := s.l.Endpoint().Stats(); return n.Sessions == 0 && n.HalfOpen == 0 && n.Buffered == 0 })
+	if n := s.l.Endpoint().Stats(); n.Sessions != 0 || n.HalfOpen != 0 || n.Buffered != 0 {
 		s.fail(fmt.Sprintf("left are %d sessions, %d half open, %d bytes", n.Sessions, n.HalfOpen, n.Buffered))
 	}
 	_ = s.l.Endpoint().Close() // which may be closed already

@@ -162,7 +162,7 @@ func (x *trial) session(d dial) {
 
 func (x *trial) dial(ctx context.Context, e *endpoint) (*kcp.Conn, error) {
 	if e != nil {
-		return e.Dial(ctx, x.relay.Addr())
+		return e.Dial(ctx, x.relay.Addr(), nil)
 	}
 	d := kcp.Dialer{Config: &x.plan.client}
 	c, err := d.DialContext(ctx, "udp4", x.relay.Addr().String())

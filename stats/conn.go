@@ -33,7 +33,7 @@ type Conn struct {
 	Queued        int           // segments waiting to be sent
 	WriteBuffered int           // payload bytes of InFlight and Queued
 	// WriteBufferUsed is how much of Config.WriteBuffer is in use, in bytes. It
-	// is WriteBuffered and 64 for each segment; see Conn.WriteAvailable.
+	// is WriteBuffered and 64 for each segment.
 	WriteBufferUsed int
 	ReadBuffered    int // payload bytes waiting to be read, or for a missing segment
 	RemoteWindow    int // the window that the peer advertises, in segments

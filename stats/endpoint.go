@@ -8,7 +8,7 @@ type Endpoint struct {
 	Peak     int // the most sessions that were open at a time
 	Backlog  int // waiting for Accept
 	HalfOpen int // accepted, of peers whose addresses are not validated
-	Buffered int // the sum of Conn.Held, in bytes, which Config.MaxBuffered bounds
+	Buffered int // the sum of Conn.Held, in bytes, which Limits.MaxBuffered bounds
 	// WriteBuffered is the memory in bytes, to within 16 KiB a session, of what all
 	// sessions and streams have to send, or to be acknowledged, and keep to send more.
 	WriteBuffered  int
@@ -51,9 +51,9 @@ type Endpoint struct {
 	DropReplay   uint64 // replayed, changed, or not from within its session; with a cipher that hides the content
 	DropUnknown  uint64 // matched no session and could not open one
 	DropEnded    uint64 // late packets of a session that has ended
-	DropSessions uint64 // would exceed Config.MaxSessions or MaxSessionsPerAddress
-	DropHalfOpen uint64 // would exceed Config.MaxHalfOpen
-	DropBacklog  uint64 // would exceed Config.Backlog
+	DropSessions uint64 // would exceed Limits.MaxSessions or MaxSessionsPerAddress
+	DropHalfOpen uint64 // would exceed Limits.MaxHalfOpen
+	DropBacklog  uint64 // would exceed Limits.Backlog
 	DropReplies  uint64 // replies outside sessions not sent, because of the rate limit
 	DropCredit   uint64 // packets not sent, because of the anti-amplification limit (RFC 9000 §8.1)
 	// DropHandshake counts packets of TLS handshakes: not well-formed, of another one or
@@ -71,10 +71,10 @@ type Endpoint struct {
 
 // Limits are the limits of an endpoint's Config, with its defaults. They do not change.
 type Limits struct {
-	Sessions int // Config.MaxSessions, for Endpoint.Sessions
-	Backlog  int // Config.Backlog, for Endpoint.Backlog
-	HalfOpen int // Config.MaxHalfOpen, for Endpoint.HalfOpen
-	Buffered int // Config.MaxBuffered, in bytes, for Endpoint.Buffered
+	Sessions int // Limits.MaxSessions, for Endpoint.Sessions
+	Backlog  int // Limits.Backlog, for Endpoint.Backlog
+	HalfOpen int // Limits.MaxHalfOpen, for Endpoint.HalfOpen
+	Buffered int // Limits.MaxBuffered, in bytes, for Endpoint.Buffered
 }
 
 // Lag is how late wake-ups were, in the last 10 to 20 seconds; 0 if there was none.
@@ -100,7 +100,7 @@ type Totals struct {
 type Streams struct {
 	Opened   uint64 // by this end
 	Accepted uint64 // opened by peers, those that AcceptStream has not returned included
-	Refused  uint64 // of peers: beyond Config.MaxStreams, or in a session that closes; none of the others
+	Refused  uint64 // of peers: beyond Limits.MaxStreams, or in a session that closes; none of the others
 	Ended    uint64 // both directions are over, or the session has ended
 	// Reset counts streams that were reset with a code other than 0, by either end:
 	// by Stream.Reset, a break of the rules, or a refusal. Close of both directions

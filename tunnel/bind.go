@@ -51,7 +51,11 @@ func parseBind(text string) (netip.Addr, error) {
 // their addresses change.
 func (c *Client) dialWay(ctx context.Context, w way) (*kcp.Conn, error) {
 	if w.bind == "" {
-		return kcp.DialContext(ctx, "udp", w.server, c.settings)
+		conn, err := (&kcp.Dialer{Config: c.settings}).DialContext(ctx, "udp", w.server)
+		if err != nil {
+			return nil, err
+		}
+		return conn.(*kcp.Conn), nil
 	}
 	addr, err := parseBind(w.bind)
 	if err != nil {

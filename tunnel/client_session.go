@@ -163,7 +163,7 @@ func (c *Client) connect(ctx context.Context, w way, welcomed func()) error {
 		if errors.As(err, &away) { // the server has ended the session
 			_ = conn.Close()
 		} else {
-			_ = conn.Abort()
+			_ = conn.Abort(0, "")
 		}
 		return err
 	}
@@ -275,7 +275,7 @@ func (s *clientSession) idle() bool {
 func (c *Client) hello(ctx context.Context, conn *kcp.Conn) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.config.OpenTimeout, errors.New("the server does not answer the hello"))
 	defer cancel()
-	stop := context.AfterFunc(ctx, func() { _ = conn.Abort() })
+	stop := context.AfterFunc(ctx, func() { _ = conn.Abort(0, "") })
 	defer stop()
 	o := opening{kind: kindHello}
 	stream, err := conn.OpenStream(ctx, &kcp.StreamOptions{Priority: o.priority()})

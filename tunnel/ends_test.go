@@ -55,7 +55,7 @@ func TestEndsWithStuckConnections(t *testing.T) {
 
 			s.mu.Lock()
 			for each := range s.sessions {
-				_ = each.conn.Abort()
+				_ = each.conn.Abort(0, "")
 			}
 			s.mu.Unlock()
 			again := client.address(t) // the client has connected again

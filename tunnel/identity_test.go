@@ -168,11 +168,11 @@ func TestCertificates(t *testing.T) {
 func raw(t *testing.T, s *testServer) *kcp.Conn {
 	t.Helper()
 	conn, err := kcp.Dial("udp", s.Addr().String(), &kcp.Config{
-		MaxStreams: 1024,
-		TLS:        &tls.Config{InsecureSkipVerify: true, NextProtos: []string{protocol}},
+		Limits: kcp.Limits{MaxStreams: 1024},
+		TLS:    &tls.Config{InsecureSkipVerify: true, NextProtos: []string{protocol}},
 	})
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Abort() })
+	t.Cleanup(func() { _ = conn.Abort(0, "") })
 	return conn
 }
 

@@ -147,7 +147,7 @@ func TestConnectionsOfAUserAreLimited(t *testing.T) {
 	require.NoError(t, ask(kindListenTCP, "127.0.0.1:0"))
 	require.ErrorIs(t, ask(kindTCP, at), codeFailed)
 	require.ErrorIs(t, ask(kindListenTCP, "127.0.0.1:0"), codeFailed)
-	require.NoError(t, conn.Abort())
+	require.NoError(t, conn.Abort(0, ""))
 	waitFor(t, func() bool { return account.conns.Load() == 0 })
 	s.accounts.leave("me")
 	waitFor(t, func() bool {
@@ -289,8 +289,8 @@ func TestIdleFlowsAreSmall(t *testing.T) {
 		for i := range upto - from {
 			stream, err := conn.OpenStream(context.Background(), &kcp.StreamOptions{Unordered: true})
 			require.NoError(t, err)
-			require.NoError(t, stream.WriteMessage(opening{kind: kindUDP, target: to}.append([]byte{messageControl})))
-			require.NoError(t, stream.WriteMessage([]byte{messagePacket, byte(i)}))
+			require.NoError(t, stream.WriteMessage(opening{kind: kindUDP, target: to}.append([]byte{messageControl}), nil))
+			require.NoError(t, stream.WriteMessage([]byte{messagePacket, byte(i)}, nil))
 		}
 		waitFor(t, func() bool { return s.Status().Connections == upto })
 	}
@@ -316,7 +316,7 @@ func TestFlowsThatEndAreCounted(t *testing.T) {
 	for range 2 + more {
 		stream, err := conn.OpenStream(context.Background(), &kcp.StreamOptions{Unordered: true})
 		require.NoError(t, err)
-		require.NoError(t, stream.WriteMessage(opening{kind: kindUDP, target: "127.0.0.1:9"}.append([]byte{messageControl})))
+		require.NoError(t, stream.WriteMessage(opening{kind: kindUDP, target: "127.0.0.1:9"}.append([]byte{messageControl}), nil))
 		streams = append(streams, stream)
 	}
 	for ended := range more {
@@ -345,7 +345,7 @@ func TestPacketsBeforeTheOpening(t *testing.T) {
 	require.NoError(t, err)
 	packet := append([]byte{messagePacket}, testenv.Random(100)...)
 	for range 2 * flowQueue {
-		require.NoError(t, stream.WriteMessage(packet))
+		require.NoError(t, stream.WriteMessage(packet, nil))
 	}
 	waitFor(t, func() bool { return account.packets.Load() == flowQueue*100 })
 	require.NoError(t, stream.Reset(1))

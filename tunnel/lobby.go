@@ -29,7 +29,7 @@ func expectNothing(ctx context.Context, conn *kcp.Conn) (stop func()) {
 	go func() {
 		defer close(ended)
 		if _, err := conn.AcceptStream(ctx); err == nil {
-			_ = conn.Abort()
+			_ = conn.Abort(0, "")
 		}
 	}()
 	return func() {

@@ -59,7 +59,7 @@ func TestRecordsOfAUserAreLimited(t *testing.T) {
 		stream := start(t, conn, opening{kind: kindListenTCP, target: "127.0.0.1:0"}.append(nil))
 		require.Equal(t, codeForbidden, refusalOf(t, stream))
 	}
-	require.NoError(t, conn.Abort())
+	require.NoError(t, conn.Abort(0, ""))
 	waitFor(t, func() bool { return strings.Contains(s.log.String(), "session ended") })
 	require.Less(t, strings.Count(s.log.String(), "msg=refused"), 500)
 }

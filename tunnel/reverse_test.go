@@ -169,7 +169,7 @@ func TestReverseOverTwoWays(t *testing.T) {
 		}
 	}
 	s.mu.Unlock()
-	require.NoError(t, later.conn.Abort())
+	require.NoError(t, later.conn.Abort(0, ""))
 	require.Equal(t, at, c.address(t))
 	exchange(t, dial(t, at), 1000)
 }

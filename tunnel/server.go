@@ -168,7 +168,7 @@ func withDefaults(given *kcp.Config) *kcp.Config {
 	if given != nil {
 		c = *given
 	}
-	setDefault(&c.MaxStreams, defaultMaxStreams)
+	setDefault(&c.Limits.MaxStreams, defaultMaxStreams)
 	setDefault(&c.Redundancy, defaultRedundancy)
 	setDefault(&c.KeepAlive, defaultKeepAlive)
 	return &c
@@ -359,7 +359,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	sessions.Wait()
 	limit, stop := context.WithTimeout(context.Background(), s.config.shutdown)
 	defer stop()
-	_ = s.listener.Shutdown(limit)
+	_ = s.listener.Endpoint().Shutdown(limit)
 	if ended || left {
 		return nil
 	}
@@ -370,7 +370,7 @@ func (s *Server) Serve(ctx context.Context) error {
 func (s *Server) serveConn(ctx context.Context, conn *kcp.Conn) {
 	addr := conn.RemoteAddr()
 	log := s.log.With("client", addr.String())
-	visitor := s.lobby.Enter(addr, func() { _ = conn.AbortWithError(closeRoom, errFull.Error()) })
+	visitor := s.lobby.Enter(addr, func() { _ = conn.Abort(closeRoom, errFull.Error()) })
 	identity, err := s.welcome(ctx, conn)
 	s.lobby.Leave(visitor)
 	var told *turnedAway

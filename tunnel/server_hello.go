@@ -64,11 +64,11 @@ func (t *turnedAway) Error() string {
 func (s *Server) welcome(ctx context.Context, conn *kcp.Conn) (*clientIdentity, error) {
 	limited, cancel := context.WithTimeout(ctx, openDeadline)
 	defer cancel()
-	stop := context.AfterFunc(limited, func() { _ = conn.Abort() })
+	stop := context.AfterFunc(limited, func() { _ = conn.Abort(0, "") })
 	defer stop()
 	stream, err := conn.AcceptStream(limited)
 	if err != nil {
-		_ = conn.Abort()
+		_ = conn.Abort(0, "")
 		return nil, fmt.Errorf("no hello: %w", err)
 	}
 	expected := expectNothing(limited, conn)
@@ -87,7 +87,7 @@ func (s *Server) welcome(ctx context.Context, conn *kcp.Conn) (*clientIdentity, 
 		return nil, err
 	}
 	if err != nil {
-		_ = conn.Abort()
+		_ = conn.Abort(0, "")
 		return nil, fmt.Errorf("no hello: %w", err)
 	}
 	if !stop() {

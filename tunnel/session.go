@@ -186,7 +186,7 @@ func (s *session) open(ctx context.Context, o opening) (*kcp.Stream, error) {
 	}
 	s.register(stream, nil)
 	if o.kind.packets() {
-		err = stream.WriteMessage(o.append([]byte{messageControl}))
+		err = stream.WriteMessage(o.append([]byte{messageControl}), nil)
 	} else {
 		_, err = stream.Write(o.append(nil))
 	}

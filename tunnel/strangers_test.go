@@ -61,11 +61,11 @@ func (n *simulatedNetwork) client(ctx context.Context, address string, f func(*k
 	e, err := kcp.NewEndpoint(pc, &kcp.Config{TLS: &tls.Config{InsecureSkipVerify: true, NextProtos: []string{protocol}}})
 	require.NoError(n.t, err)
 	defer e.Close()
-	conn, err := e.Dial(ctx, n.at)
+	conn, err := e.Dial(ctx, n.at, nil)
 	if err != nil {
 		return err
 	}
-	defer conn.Abort()
+	defer conn.Abort(0, "")
 	return f(conn)
 }
 
@@ -76,7 +76,7 @@ func (n *simulatedNetwork) login(ctx context.Context, address, password string) 
 		if err != nil {
 			return err
 		}
-		stop := context.AfterFunc(ctx, func() { _ = conn.Abort() })
+		stop := context.AfterFunc(ctx, func() { _ = conn.Abort(0, "") })
 		defer stop()
 		if _, err = stream.Write(opening{kind: kindHello}.append(nil)); err == nil {
 			err = writeJSON(stream, hello{User: "me", Password: password})

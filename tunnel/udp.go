@@ -111,7 +111,7 @@ func (f *flow) transmit(frame, packet []byte) []byte {
 		}
 	}
 	frame = append(append(frame[:0], messagePacket), packet...)
-	err := f.stream.TrySendMessage(frame, &kcp.MessageOptions{Lifetime: packetLifetime})
+	err := f.stream.WriteMessage(frame, &kcp.MessageOptions{NoWait: true, Lifetime: packetLifetime})
 	if errors.Is(err, kcp.ErrWouldBlock) {
 		f.wait(bytes.Clone(frame))
 	} else if err == nil {
@@ -142,7 +142,7 @@ func (f *flow) sendWaiting() {
 		f.mu.Lock()
 		message := f.waiting[0]
 		f.mu.Unlock()
-		if err := f.stream.SendMessage(message, &kcp.MessageOptions{Lifetime: packetLifetime}); err == nil {
+		if err := f.stream.WriteMessage(message, &kcp.MessageOptions{Lifetime: packetLifetime}); err == nil {
 			f.s.tally.send(len(message) - 1)
 		}
 		f.s.account.dropPacket(len(message))
@@ -288,7 +288,7 @@ func (s *session) handleFlow(ctx context.Context, stream *kcp.Stream) {
 	}
 	f := s.newFlow(stream, false, func(packet []byte) { _, _ = conn.Write(packet) })
 	f.known.Store(true) // the opener knows its own flow
-	if err := stream.WriteMessage([]byte{messageControl, statusOpen}); err != nil {
+	if err := stream.WriteMessage([]byte{messageControl, statusOpen}, nil); err != nil {
 		f.end(codeFailed)
 	}
 	for _, packet := range early {

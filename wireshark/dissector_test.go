@@ -167,7 +167,7 @@ func (w *world) pair(client, server *kcp.Config) (a, b *kcp.Conn) {
 	w.t.Helper()
 	l, err := w.endpoint(server).Listen()
 	require.NoError(w.t, err)
-	a, err = w.endpoint(client).Dial(context.Background(), l.Addr())
+	a, err = w.endpoint(client).Dial(context.Background(), l.Addr(), nil)
 	require.NoError(w.t, err)
 	w.move(a, nil)
 	b, err = l.AcceptKCP(context.Background())
@@ -213,7 +213,7 @@ func (w *world) everything() {
 	time.Sleep(10 * time.Second)
 	_, err := io.ReadFull(b, make([]byte, 1<<20))
 	require.NoError(t, err)
-	_ = a.Abort()
+	_ = a.Abort(0, "")
 	_ = b.Close()
 
 	// Error correction, and a packet from another address under a cipher.
@@ -240,7 +240,7 @@ func (w *world) everything() {
 	_, _ = a.Close(), b.Close()
 
 	// Nobody is there.
-	_, err = w.endpoint(nil).Dial(context.Background(), w.endpoint(nil).LocalAddr())
+	_, err = w.endpoint(nil).Dial(context.Background(), w.endpoint(nil).LocalAddr(), nil)
 	require.ErrorIs(t, err, kcp.ErrRefused)
 
 	w.streams()
@@ -256,7 +256,7 @@ func (w *world) everything() {
 	server.NextProtos, client.NextProtos = []string{"this"}, []string{"that"}
 	l, err := w.endpoint(&kcp.Config{TLS: server}).Listen()
 	require.NoError(t, err)
-	_, err = w.endpoint(&kcp.Config{TLS: client}).Dial(context.Background(), l.Addr())
+	_, err = w.endpoint(&kcp.Config{TLS: client}).Dial(context.Background(), l.Addr(), nil)
 	var alert tls.AlertError
 	require.ErrorAs(t, err, &alert)
 	time.Sleep(time.Second)
@@ -265,7 +265,7 @@ func (w *world) everything() {
 // streams makes sessions send STREAM segments of every kind.
 func (w *world) streams() {
 	t, ctx := w.t, context.Background()
-	a, b := w.pair(nil, &kcp.Config{MaxStreams: 1}) // so that MAX_STREAMS follows each
+	a, b := w.pair(nil, &kcp.Config{Limits: kcp.Limits{MaxStreams: 1}}) // so that MAX_STREAMS follows each
 	open := func(o *kcp.StreamOptions) (x, y *kcp.Stream) {
 		x, err := a.OpenStream(ctx, o)
 		require.NoError(t, err)
@@ -276,13 +276,13 @@ func (w *world) streams() {
 	}
 	l, err := w.endpoint(nil).Listen()
 	require.NoError(t, err)
-	first, err := w.endpoint(nil).Dial(ctx, l.Addr()) // its first data is of a stream
+	first, err := w.endpoint(nil).Dial(ctx, l.Addr(), nil) // its first data is of a stream
 	require.NoError(t, err)
 	only, err := first.OpenStream(ctx, nil)
 	require.NoError(t, err)
-	require.NoError(t, only.WriteMessage(make([]byte, 100)))
+	require.NoError(t, only.WriteMessage(make([]byte, 100), nil))
 	time.Sleep(100 * time.Millisecond)
-	require.NoError(t, first.Abort())
+	require.NoError(t, first.Abort(0, ""))
 
 	x, y := open(nil)
 	go func() { _, _ = x.Write(make([]byte, 1<<18)) }()
@@ -291,7 +291,7 @@ func (w *world) streams() {
 	require.NoError(t, x.Close())
 	require.NoError(t, y.Close())
 	x, y = open(&kcp.StreamOptions{Unordered: true, Priority: -2})
-	require.NoError(t, x.WriteMessage(make([]byte, 5000)))
+	require.NoError(t, x.WriteMessage(make([]byte, 5000), nil))
 	require.NoError(t, y.Reset(9))
 	time.Sleep(100 * time.Millisecond)
 	_ = x.Reset(10)
@@ -299,7 +299,7 @@ func (w *world) streams() {
 	// What nobody hears is given up.
 	x, y = open(nil)
 	w.deaf.Store(true)
-	require.NoError(t, x.SendMessage(make([]byte, 5000), &kcp.MessageOptions{Lifetime: 50 * time.Millisecond}))
+	require.NoError(t, x.WriteMessage(make([]byte, 5000), &kcp.MessageOptions{Lifetime: 50 * time.Millisecond}))
 	time.Sleep(100 * time.Millisecond)
 	w.deaf.Store(false)
 	time.Sleep(5 * time.Second)

@@ -275,7 +275,7 @@ func connect(ctx context.Context, l *kcp.Listener, addr string, cfg *kcp.Config)
 		if accepted, err = l.AcceptKCP(ctx); err == nil {
 			return dialed, accepted, nil
 		}
-		_ = dialed.Abort()
+		_ = dialed.Abort(0, "")
 	}
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
@@ -299,8 +299,8 @@ func (d *demo) move(ctx context.Context, up, down *direction) error {
 		}
 	}
 	stopWatching := context.AfterFunc(work, func() {
-		_ = up.from.Abort() // fails only if the session has ended
-		_ = down.from.Abort()
+		_ = up.from.Abort(0, "") // fails only if the session has ended
+		_ = down.from.Abort(0, "")
 	})
 	var m *meter
 	if !d.json {

@@ -63,7 +63,7 @@ func (n *netcat) open(ctx context.Context) (*kcp.Conn, error) {
 	conn, err := n.dial(ctx)
 	if ctx.Err() != nil {
 		if err == nil {
-			_ = conn.Abort()
+			_ = conn.Abort(0, "")
 		}
 		return nil, errInterrupted
 	}

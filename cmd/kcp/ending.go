@@ -50,7 +50,7 @@ func (p *pipe) close(ctx context.Context) error {
 		select {
 		case err = <-closed:
 		case <-time.After(p.linger):
-			_ = p.conn.Abort()
+			_ = p.conn.Abort(0, "")
 			<-closed
 			err = kcp.ErrNotDelivered
 			if p.unacknowledged() == 0 {
@@ -95,7 +95,7 @@ func (p *pipe) breakOff(sending <-chan struct{}, err error) error {
 	select {
 	case lost = <-closed:
 	case <-limit.C:
-		_ = p.conn.Abort()
+		_ = p.conn.Abort(0, "")
 		<-closed
 	}
 	if local == nil && p.unacknowledged() > 0 {

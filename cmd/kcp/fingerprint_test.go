@@ -35,7 +35,7 @@ func listenTLS(t *testing.T, protocol string, life time.Duration) (addr, fingerp
 			if err != nil {
 				return
 			}
-			time.AfterFunc(life, func() { _ = conn.Abort() })
+			time.AfterFunc(life, func() { _ = conn.Abort(0, "") })
 		}
 	}()
 	return l.Addr().String(), identity.Fingerprint(pair.Leaf), func() int { return int(l.Endpoint().Stats().Accepted) }

@@ -45,7 +45,7 @@ func inLegacyBubble(t *testing.T, dialled bool, f func(t *testing.T, b *bench, c
 		p := &legacyPeer{Bare: ends.NewBare(socket, o)}
 		var conn *kcp.Conn
 		if dialled {
-			conn, err = e.Dial(t.Context(), at)
+			conn, err = e.Dial(t.Context(), at, nil)
 			require.NoError(t, err)
 			p.send(t, "hello")
 		} else {

@@ -144,7 +144,7 @@ func testListenKeepsListening(t *testing.T) {
 	conn, err := kcp.Dial("udp", addr, nil) // a reset ends its session alone
 	require.NoError(t, err)
 	l.err.Find(t, `(?s)(session with.*session with.*session with \S+\n)`)
-	require.NoError(t, conn.Abort())
+	require.NoError(t, conn.Abort(0, ""))
 	l.err.Find(t, `session with \S+: the peer (broke off)`)
 	l.err.Find(t, `(?s)ended after.*ended after.*(ended after)`)
 	cancel()

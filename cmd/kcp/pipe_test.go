@@ -38,7 +38,7 @@ func inBubble(t *testing.T, f func(t *testing.T, b *bench)) {
 		l := b.listen(t)
 		e := b.endpoint(t, dialler)
 		var err error
-		b.dialed, err = e.Dial(t.Context(), listener)
+		b.dialed, err = e.Dial(t.Context(), listener, nil)
 		require.NoError(t, err)
 		b.accepted, err = l.AcceptKCP(t.Context())
 		require.NoError(t, err)
@@ -258,9 +258,9 @@ func TestPipeSeesThatThePeerCloses(t *testing.T) {
 		want  string
 	}{
 		"close":                  {(*kcp.Conn).Close, "closed the session"},
-		"abort":                  {(*kcp.Conn).Abort, "broke off"},
+		"abort":                  {func(c *kcp.Conn) error { return c.Abort(0, "") }, "broke off"},
 		"a code of its own":      {func(c *kcp.Conn) error { return c.CloseWithError(7, "\x1b[2Jgo") }, `with code 7 ("\x1b[2Jgo")`},
-		"abort after its end":    {func(c *kcp.Conn) error { _ = c.CloseWrite(); time.Sleep(time.Second); return c.Abort() }, "broke off"},
+		"abort after its end":    {func(c *kcp.Conn) error { _ = c.CloseWrite(); time.Sleep(time.Second); return c.Abort(0, "") }, "broke off"},
 		"close after its end":    {func(c *kcp.Conn) error { _ = c.CloseWrite(); time.Sleep(time.Second); return c.Close() }, "closed the session"},
 		"gone after its end":     {func(c *kcp.Conn) error { return c.CloseWrite() }, "peer lost"},
 		"answer, then it closes": {func(c *kcp.Conn) error { _, _ = c.Write([]byte("bye")); return c.Close() }, "closed the session"},

@@ -135,7 +135,7 @@ func (p *plan) connect(t *testing.T, from, to string, config *kcp.Config) (a, b 
 	if host == "::" { // any address
 		host = "10.3.0.2"
 	}
-	a, err = client.Dial(t.Context(), &net.UDPAddr{IP: net.ParseIP(host), Port: pc.LocalAddr().(*net.UDPAddr).Port})
+	a, err = client.Dial(t.Context(), &net.UDPAddr{IP: net.ParseIP(host), Port: pc.LocalAddr().(*net.UDPAddr).Port}, nil)
 	require.NoError(t, err)
 	b, err = l.AcceptKCP(t.Context())
 	require.NoError(t, err)
@@ -256,7 +256,7 @@ func TestDialOverANarrowPath(t *testing.T) {
 				t.Cleanup(func() { _ = l.Close() })
 				a, err := kcp.Dial("udp", l.Addr().String(), config)
 				require.NoError(t, err)
-				t.Cleanup(func() { _ = a.Abort() })
+				t.Cleanup(func() { _ = a.Abort(0, "") })
 				b := ends.Accepted(t, l)
 				found := func(c *kcp.Conn) bool { return c.Stats().PathMTU.MTU <= max(mtu-28, 1200) }
 				for i := uint64(0); !(found(a) && found(b)); i++ {
@@ -265,7 +265,7 @@ func TestDialOverANarrowPath(t *testing.T) {
 				}
 				transfer(t, a, b, 2<<20, 100)
 				transfer(t, b, a, 2<<20, 101)
-				require.Zero(t, l.Stats().WriteErrors)
+				require.Zero(t, l.Endpoint().Stats().WriteErrors)
 				t.Logf("%+v, %+v", a.Stats().PathMTU, b.Stats().PathMTU)
 			})
 		}

@@ -37,7 +37,7 @@ var scenarios = []scenario{
 	{name: "full buffers", do: fillsBuffers, configure: func(c *kcp.Config) {
 		c.WriteBuffer, c.StreamWriteBuffer, c.StreamReceiveBuffer, c.ReceiveWindow = 64<<10, 4096, 64<<10, 128
 	}},
-	{name: "limit of streams", do: waitsForStreams, configure: func(c *kcp.Config) { c.MaxStreams = 1 }},
+	{name: "limit of streams", do: waitsForStreams, configure: func(c *kcp.Config) { c.Limits.MaxStreams = 1 }},
 	{name: "ends of streams", do: endsStreams},
 	{name: "close", brief: true, do: closes},
 	{name: "close with a reason", brief: true, do: closesWithReason},
@@ -110,7 +110,7 @@ func (s scenario) over(t *testing.T, p path, c change, seed uint64, protected fu
 func (w *world) leavesNothing() {
 	for _, c := range []*kcp.Conn{w.client, w.server} {
 		if c != nil {
-			_ = c.Abort()
+			_ = c.Abort(0, "")
 		}
 	}
 	time.Sleep(w.patience(0) + 10*time.Second)
@@ -185,7 +185,7 @@ func dials(w *world) {
 	first := testenv.Content(1, some)
 	w.pathChanges()
 	w.call("Dial", 10_000, func() (err error) {
-		w.client, err = w.dialling.Dial(context.Background(), w.listener.Addr())
+		w.client, err = w.dialling.Dial(context.Background(), w.listener.Addr(), nil)
 		return err
 	})
 	w.call("Write", 0, func() error {

@@ -71,7 +71,7 @@ func (w *world) timely(each time.Duration) *timely {
 		m.mu.Lock()
 		m.sent++
 		m.mu.Unlock()
-		return s.TryWriteMessage(b)
+		return s.WriteMessage(b, &kcp.MessageOptions{NoWait: true})
 	})
 	return m
 }

@@ -125,7 +125,7 @@ func aborts(w *world) {
 	time.Sleep(w.paths[0].round())
 	_, err := w.client.Write(testenv.Content(1, some))
 	require.NoError(w.t, err)
-	w.call("AbortWithError", 0, func() error { return w.client.AbortWithError(5, "why") })
+	w.call("AbortWithError", 0, func() error { return w.client.Abort(5, "why") })
 	if w.change.moves && w.gone > 0 {
 		return // if that is lost, the peer asks at the other address
 	}
@@ -174,7 +174,7 @@ func closesListener(w *world) {
 	w.pathChanges()
 	w.call("Close", 0, w.listener.Close)
 	w.call("Dial", 0, func() error {
-		if _, err := w.dialling.Dial(context.Background(), w.listening.LocalAddr()); !errors.Is(err, kcp.ErrRefused) {
+		if _, err := w.dialling.Dial(context.Background(), w.listening.LocalAddr(), nil); !errors.Is(err, kcp.ErrRefused) {
 			return fmt.Errorf("want ErrRefused: %w", err)
 		}
 		return nil
@@ -217,7 +217,7 @@ func TestReasonFromAnotherAddress(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			over(t, delay(80*time.Millisecond), protected(kcp.Config{}), protected(kcp.Config{}), func(w *world) {
 				require.NoError(t, w.sockets[1].Rebind("10.0.0.3:6000"))
-				require.NoError(t, w.client.AbortWithError(5, "why"))
+				require.NoError(t, w.client.Abort(5, "why"))
 				_, err := w.server.Read(make([]byte, 1))
 				require.NoError(t, hasReason(err, true))
 			})

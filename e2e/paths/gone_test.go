@@ -17,7 +17,7 @@ import (
 )
 
 // narrowBuffers makes calls wait for the peer.
-var narrowBuffers = kcp.Config{WriteBuffer: 4096, StreamWriteBuffer: 4096, MaxStreams: 1}
+var narrowBuffers = kcp.Config{WriteBuffer: 4096, StreamWriteBuffer: 4096, Limits: kcp.Limits{MaxStreams: 1}}
 
 // waiting returns the calls that wait for the peer at c, which has the stream s.
 func waiting(ctx context.Context, c *kcp.Conn, s *kcp.Stream) map[string]func() error {
@@ -162,12 +162,12 @@ func TestEndsWithoutAPath(t *testing.T) {
 		require.ErrorIs(c.t, err, kcp.ErrNotDelivered)
 		var none *kcp.NoAnswerError
 		err = took(10*time.Second, 10*time.Second+time.Millisecond, func() error { // Config.DialTimeout
-			_, err := c.dialling.Dial(context.Background(), c.listener.Addr())
+			_, err := c.dialling.Dial(context.Background(), c.listener.Addr(), nil)
 			return err
 		})
 		require.ErrorAs(c.t, err, &none)
 		err = took(time.Second, time.Second+time.Millisecond, func() error {
-			_, err := c.dialling.Dial(c.within(time.Second), c.listener.Addr())
+			_, err := c.dialling.Dial(c.within(time.Second), c.listener.Addr(), nil)
 			return err
 		})
 		require.ErrorAs(c.t, err, &none)

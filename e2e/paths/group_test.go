@@ -32,7 +32,7 @@ func grouped(w *world, takes func(w *world, e *echoer)) {
 	require.NoError(w.t, w.listener.AcceptInto(e.group))
 	takes(w, e)
 	var err error
-	w.client, err = w.dialling.Dial(context.Background(), w.listener.Addr())
+	w.client, err = w.dialling.Dial(context.Background(), w.listener.Addr(), nil)
 	require.NoError(w.t, err)
 	w.pathChanges()
 	c, a, b := w.client, testenv.Content(1, some), testenv.Content(2, some)
@@ -49,7 +49,7 @@ func grouped(w *world, takes func(w *world, e *echoer)) {
 		if err != nil {
 			return err
 		}
-		err = s.WriteMessage(testenv.Content(3, 3000))
+		err = s.WriteMessage(testenv.Content(3, 3000), nil)
 		return errors.Join(err, s.CloseWrite(), getsAll(s, testenv.Content(3, 3000)), s.Close())
 	})
 	w.call("Read", 5*some, func() error { return getsAll(c, a) })

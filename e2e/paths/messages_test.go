@@ -24,7 +24,7 @@ func sendsMessages(w *world) {
 	w.pathChanges()
 	w.also(func() (err error) {
 		for i, n := range sizes {
-			err = errors.Join(err, w.client.SendMessage(testenv.Content(uint64(i), n), &kcp.MessageOptions{Done: func(err error) { receipts <- err }}))
+			err = errors.Join(err, w.client.WriteMessage(testenv.Content(uint64(i), n), &kcp.MessageOptions{Done: func(err error) { receipts <- err }}))
 		}
 		return err
 	})
@@ -35,7 +35,7 @@ func sendsMessages(w *world) {
 		}
 		return err
 	})
-	w.call("WriteMessage", 0, func() error { return w.server.WriteMessage(testenv.Content(2, sizes[2])) })
+	w.call("WriteMessage", 0, func() error { return w.server.WriteMessage(testenv.Content(2, sizes[2]), nil) })
 	w.call("ReadMessage back", 1000, func() error { return getMessages(w.client, 2) })
 }
 
@@ -94,7 +94,7 @@ func sendNumbered(s *kcp.Stream, reliable bool) (acked []int, err error) {
 	receipts := make(chan receipt, 20)
 	for i := range cap(receipts) {
 		done := func(err error) { receipts <- receipt{i, err} }
-		err = errors.Join(err, s.SendMessage(numbered(700, i), &kcp.MessageOptions{Done: done}))
+		err = errors.Join(err, s.WriteMessage(numbered(700, i), &kcp.MessageOptions{Done: done}))
 	}
 	for range cap(receipts) {
 		switch r := <-receipts; {

@@ -157,7 +157,7 @@ func messaging(w *world, from, to *kcp.Conn, retransmits, size int, each time.Du
 	go func() {
 		defer close(done)
 		for number := 0; !stop; number++ {
-			if out.SendMessage(numbered(size, number), nil) != nil {
+			if out.WriteMessage(numbered(size, number), nil) != nil {
 				return
 			}
 			m.sent++

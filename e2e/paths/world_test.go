@@ -43,8 +43,8 @@ func over(t *testing.T, p path, server, client *kcp.Config, f func(w *world)) {
 	between(t, p, 1, server, client, func(w *world) {
 		w.opens()
 		f(w)
-		_ = w.client.Abort()
-		_ = w.server.Abort()
+		_ = w.client.Abort(0, "")
+		_ = w.server.Abort(0, "")
 	})
 }
 
@@ -69,7 +69,7 @@ func between(t *testing.T, p path, seed uint64, server, client *kcp.Config, f fu
 // opens opens the session.
 func (w *world) opens() {
 	var err error
-	w.client, err = w.dialling.Dial(w.t.Context(), w.listener.Addr())
+	w.client, err = w.dialling.Dial(w.t.Context(), w.listener.Addr(), nil)
 	require.NoError(w.t, err)
 	w.server, err = w.listener.AcceptKCP(w.t.Context())
 	require.NoError(w.t, err)

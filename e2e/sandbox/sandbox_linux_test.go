@@ -124,7 +124,7 @@ func dialAll(port int, config *kcp.Config) (conns [3]*kcp.Conn, err error) {
 	if err != nil {
 		return conns, err
 	}
-	conns[2], err = e.Dial(context.Background(), to)
+	conns[2], err = e.Dial(context.Background(), to, nil)
 	return conns, err
 }
 

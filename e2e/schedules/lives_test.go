@@ -142,7 +142,7 @@ func (tr *trial) converse(attempt int) bool {
 		e.perform()
 		return true
 	}
-	c, err := tr.client.endpoint.Dial(context.Background(), serverUDP)
+	c, err := tr.client.endpoint.Dial(context.Background(), serverUDP, nil)
 	if err != nil {
 		is, _ := ends.Class(err)
 		over := tr.life.shuts && tr.broken() // nobody is there for another one

@@ -105,7 +105,7 @@ func (c *crowd) randomConfigs(t *testing.T, random *rand.Rand) {
 		c.server.AddressValidation = kcp.ValidateAlways
 	}
 	if random.IntN(6) == 0 {
-		c.server.MaxBuffered, c.broken = 64<<10+random.IntN(1<<19), true
+		c.server.Limits.MaxBuffered, c.broken = 64<<10+random.IntN(1<<19), true
 	}
 }
 
@@ -259,7 +259,7 @@ func (c *crowd) dial(e *kcp.Endpoint, sessions int, random *rand.Rand) {
 		wait := time.Duration(random.IntN(300)) * time.Millisecond
 		c.running.Go(func() {
 			time.Sleep(wait)
-			conn, err := e.Dial(context.Background(), serverUDP)
+			conn, err := e.Dial(context.Background(), serverUDP, nil)
 			if err != nil {
 				if is, _ := ends.Class(err); is != life.NoAnswer && is != life.Refused && is != life.ResetByPeer && !c.gone[e] {
 					c.t.Errorf("Dial: %v", err)

@@ -61,7 +61,7 @@ func TestDialAddress(t *testing.T) {
 		{&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9}, "a *net.TCPAddr, not a *net.UDPAddr"},
 		{&net.UDPAddr{IP: net.IPv6loopback, Port: 9}, "non-IPv4 address"},
 	} {
-		_, err := e.Dial(context.Background(), tc.addr)
+		_, err := e.Dial(context.Background(), tc.addr, nil)
 		var wrong *net.AddrError
 		require.ErrorAs(t, err, &wrong, "%v", tc.addr)
 		require.Equal(t, tc.want, wrong.Err)
@@ -79,10 +79,10 @@ func TestDialConnected(t *testing.T) {
 		e, err := kcp.NewEndpoint(pc.(*net.UDPConn), nil)
 		require.NoError(t, err)
 		defer e.Close()
-		_, err = e.Dial(t.Context(), other.Addr())
+		_, err = e.Dial(t.Context(), other.Addr(), nil)
 		require.ErrorIs(t, err, net.ErrWriteToConnected)
 		require.ErrorContains(t, err, other.Addr().String())
-		c, err := e.Dial(t.Context(), l.Addr())
+		c, err := e.Dial(t.Context(), l.Addr(), nil)
 		require.NoError(t, err)
 		s := accepted(t, l)
 		testenv.BothWays(t, c, s, []byte("hello"), []byte("hello"))
@@ -115,7 +115,7 @@ func TestErrorTexts(t *testing.T) {
 	e, err := kcp.NewEndpoint(pc, &kcp.Config{DialTimeout: 10 * time.Millisecond, SocketBuffer: 1 << 16})
 	require.NoError(t, err)
 	defer e.Close()
-	_, err = e.Dial(context.Background(), &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}) // no port
+	_, err = e.Dial(context.Background(), &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}, nil) // no port
 	var silent *kcp.NoAnswerError
 	require.ErrorAs(t, err, &silent)
 	require.Error(t, silent.Socket)
@@ -190,8 +190,8 @@ func TestDialTriesAllAddresses(t *testing.T) {
 		c, err := kcp.Dial("udp", "server.example:"+port, nil)
 		require.NoError(t, err, "%v", addrs)
 		require.Equal(t, l.Addr().String(), c.RemoteAddr().String())
-		require.NoError(t, c.Abort())
-		require.NoError(t, accepted(t, l).Abort())
+		require.NoError(t, c.Abort(0, ""))
+		require.NoError(t, accepted(t, l).Abort(0, ""))
 	}
 	withNames(t, "127.0.0.2", "127.0.0.5")
 	_, err = kcp.Dial("udp", "server.example:"+port, nil)
@@ -205,7 +205,7 @@ func TestDialTriesAllAddresses(t *testing.T) {
 	c, err := kcp.Dial("udp", "server.example:"+port, &kcp.Config{DialTimeout: -1})
 	require.NoError(t, err)
 	require.Equal(t, "127.0.0.2:"+port, c.RemoteAddr().String(), "there is no answer to go by")
-	require.NoError(t, c.Abort())
+	require.NoError(t, c.Abort(0, ""))
 }
 
 func TestDialErrors(t *testing.T) {

@@ -57,7 +57,7 @@ func asks(t *testing.T, address string, config *kcp.Config) {
 	t.Helper()
 	c, err := kcp.Dial("udp", address, config)
 	require.NoError(t, err)
-	defer c.Abort()
+	defer c.Abort(0, "")
 	want := testenv.Content(1, 100_000) // enough for merged packets
 	testenv.Send(t, c, want)
 	testenv.Receive(t, c, append([]byte(address+"\n"), want...))
@@ -183,10 +183,10 @@ func TestTimeWaitAnswersFromAskedAddress(t *testing.T) {
 			pc := stray(t, joinPort(addr, l.Addr().(*net.UDPAddr).Port)).(*net.UDPConn)
 			e, err := kcp.NewEndpoint(pc, nil)
 			require.NoError(t, err)
-			c, err := e.Dial(t.Context(), pc.RemoteAddr())
+			c, err := e.Dial(t.Context(), pc.RemoteAddr(), nil)
 			require.NoError(t, err)
 			require.NoError(t, c.Close())
-			await.True(t, func() bool { return l.Stats().Sessions == 0 })
+			await.True(t, func() bool { return l.Endpoint().Stats().Sessions == 0 })
 			require.NoError(t, e.Close())
 			answered(t, pc, ping(c.Conv()), answers(c.Conv(), 5))
 		}

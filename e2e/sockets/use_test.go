@@ -32,7 +32,7 @@ func dial(t *testing.T, l *kcp.Listener, config *kcp.Config) *kcp.Conn {
 	t.Helper()
 	c, err := kcp.Dial("udp4", l.Addr().String(), config)
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = c.Abort() })
+	t.Cleanup(func() { _ = c.Abort(0, "") })
 	return c
 }
 
@@ -53,7 +53,7 @@ func TestConcurrentUse(t *testing.T) {
 				wg.Go(func() {
 					for range 100 {
 						_ = c.Stats()
-						_ = l.Stats()
+						_ = l.Endpoint().Stats()
 					}
 				})
 				s, err := c.OpenStream(context.Background(), nil)
@@ -179,8 +179,8 @@ func TestCloseOfUnusedEndpoint(t *testing.T) {
 			c := dial(t, l, nil)
 			s := accepted(t, l)
 			require.NoError(t, l.Close())
-			require.NoError(t, s.Abort())
-			require.NoError(t, c.Abort())
+			require.NoError(t, s.Abort(0, ""))
+			require.NoError(t, c.Abort(0, ""))
 			for _, e := range []*kcp.Endpoint{l.Endpoint(), c.Endpoint()} {
 				require.NoError(t, end(e))
 				require.ErrorIs(t, end(e), net.ErrClosed)

@@ -28,7 +28,7 @@ func dial(t testing.TB, addr net.Addr, kind, name string) *client {
 	config.KeepAlive = time.Second // so that one that only waits learns that its process was killed
 	c, err := kcp.Dial("udp4", addr.String(), config)
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = c.Abort() })
+	t.Cleanup(func() { _ = c.Abort(0, "") })
 	_, err = c.Write([]byte("?"))
 	require.NoError(t, err)
 	var b [8]byte

@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 
 // configOf returns the configuration of both ends of a kind.
 func configOf(kind string) *kcp.Config {
-	c := &kcp.Config{MaxSessionsPerAddress: 5000, Backlog: 5000}
+	c := &kcp.Config{Limits: kcp.Limits{MaxSessionsPerAddress: 5000, Backlog: 5000}}
 	switch kind {
 	case "aes-gcm":
 		gcm, err := crypt.AESGCM(bytes.Repeat([]byte{5}, 16))
@@ -92,7 +92,7 @@ func serve(name string) {
 			case "handover":
 				go handOver(l, path, left)
 			case "stats":
-				b, _ := json.Marshal(l.Stats())
+				b, _ := json.Marshal(l.Endpoint().Stats())
 				say("stats", string(b))
 			}
 		}

@@ -104,7 +104,7 @@ func startServer(t *testing.T, config *kcp.Config) *server {
 	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
 	require.NoError(t, err)
 	mine := *config
-	mine.MaxSessionsPerAddress = 65536 // all clients have the balancer's address
+	mine.Limits.MaxSessionsPerAddress = 65536 // all clients have the balancer's address
 	e, err := kcp.NewEndpoint(pc, &mine)
 	require.NoError(t, err)
 	l, err := e.Listen()
@@ -174,7 +174,7 @@ func TestBalancer(t *testing.T) {
 			for range 30 {
 				conn, err := kcp.Dial("udp", relay.Addr().String(), config)
 				require.NoError(t, err)
-				defer conn.Abort()
+				defer conn.Abort(0, "")
 				name := make([]byte, 22)
 				_, err = io.ReadFull(conn, name)
 				require.NoError(t, err)

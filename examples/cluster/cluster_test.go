@@ -158,7 +158,7 @@ func TestStrangers(t *testing.T) {
 			require.NoError(w, err)
 			e, err := kcp.NewEndpoint(pc, config)
 			require.NoError(w, err)
-			_, err = e.Dial(w.Context(), at)
+			_, err = e.Dial(w.Context(), at, nil)
 			var alert tls.AlertError
 			require.Equal(w, i > 0, errors.As(err, &alert), err)
 			require.NoError(w, e.Close())

@@ -142,7 +142,7 @@ func (c *Config) kcpConfig() (*kcp.Config, error) {
 				return s.PeerCertificates[0].VerifyHostname(c.Cluster)
 			},
 		},
-		StatelessResetKey: reset, MaxStreams: 64, MaxBuffered: 256 << 20,
+		StatelessResetKey: reset, Limits: kcp.Limits{MaxStreams: 64, MaxBuffered: 256 << 20},
 		PeerTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 	}, err
 }
@@ -184,7 +184,7 @@ func (t *Transport) startLocked(p *peer, conn *kcp.Conn) {
 	p.conn, p.name = conn, conn.ConnectionState().TLS.PeerCertificates[0].Subject.CommonName
 	close(p.ready)
 	if t.closed {
-		_ = conn.Abort()
+		_ = conn.Abort(0, "")
 		return
 	}
 	from := addrOf(conn.RemoteAddr())
@@ -262,7 +262,7 @@ func (t *Transport) peer(address string) (*peer, error) {
 func (t *Transport) dial(addr netip.AddrPort, p *peer) {
 	ctx, cancel := context.WithTimeout(t.ctx, dialTimeout)
 	defer cancel()
-	conn, err := t.endpoint.Dial(ctx, net.UDPAddrFromAddrPort(addr))
+	conn, err := t.endpoint.Dial(ctx, net.UDPAddrFromAddrPort(addr), nil)
 	if err != nil {
 		t.forget(addr, p)
 	}

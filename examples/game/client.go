@@ -23,7 +23,7 @@ func play(ctx context.Context, conn *kcp.Conn, name string, in io.Reader, out io
 	defer conn.Close()
 	chat, err := conn.OpenStream(ctx, chatOptions)
 	if err == nil {
-		err = chat.WriteMessage([]byte(name))
+		err = chat.WriteMessage([]byte(name), nil)
 	}
 	if err != nil {
 		return err
@@ -58,7 +58,7 @@ func play(ctx context.Context, conn *kcp.Conn, name string, in io.Reader, out io
 			} else if to, ok := directions[line]; ok {
 				dx, dy = to[0], to[1]
 			} else if line != "" {
-				if err := chat.WriteMessage([]byte(line[:min(len(line), maxChat)])); err != nil {
+				if err := chat.WriteMessage([]byte(line[:min(len(line), maxChat)]), nil); err != nil {
 					return err
 				}
 			}

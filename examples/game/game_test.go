@@ -36,7 +36,7 @@ func TestGame(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- newServer(&served).run(ctx, l) }()
 		join := func(host, name string) (typed *io.PipeWriter, seen *testenv.Records, left chan error) {
-			conn, err := endpoint(host+":0").Dial(t.Context(), net.UDPAddrFromAddrPort(netip.MustParseAddrPort("10.0.0.1:4000")))
+			conn, err := endpoint(host+":0").Dial(t.Context(), net.UDPAddrFromAddrPort(netip.MustParseAddrPort("10.0.0.1:4000")), nil)
 			require.NoError(t, err)
 			in, typed := io.Pipe()
 			t.Cleanup(func() { _ = typed.Close() })

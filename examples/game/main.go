@@ -47,11 +47,11 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 		return err
 	}
 	if args[0] == "play" {
-		conn, err := kcp.DialContext(ctx, "udp", *addr, config())
+		conn, err := (&kcp.Dialer{Config: config()}).DialContext(ctx, "udp", *addr)
 		if err != nil {
 			return err
 		}
-		return play(ctx, conn, *name, in, out)
+		return play(ctx, conn.(*kcp.Conn), *name, in, out)
 	}
 	l, err := kcp.Listen("udp", *addr, config())
 	if err != nil {

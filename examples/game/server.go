@@ -101,7 +101,7 @@ func (s *server) handle(e *kcp.Event) {
 		p.chat = e.Stream
 	case kcp.EventMessage:
 		if e.Stream == nil || e.Stream != p.chat {
-			_ = e.Conn.Abort() // no client of ours
+			_ = e.Conn.Abort(0, "") // no client of ours
 			return
 		}
 		s.message(e.Conn, p, e.Data)
@@ -135,7 +135,7 @@ func (s *server) handle(e *kcp.Event) {
 func (s *server) accept(c *kcp.Conn) {
 	worlds, err := c.TryOpenStream(worldOptions)
 	if errors.Is(err, kcp.ErrLegacyPeer) || errors.Is(err, kcp.ErrNoStreams) {
-		_ = c.Abort() // no client of ours
+		_ = c.Abort(0, "") // no client of ours
 	} // else, after an error, it has left already; what it has said follows
 	s.lastID++
 	s.players[c] = &player{id: s.lastID, worlds: worlds}
@@ -145,7 +145,7 @@ func (s *server) accept(c *kcp.Conn) {
 func (s *server) message(c *kcp.Conn, p *player, text []byte) {
 	switch {
 	case p.name == "" && (len(text) == 0 || len(text) > maxName), len(text) > maxChat:
-		_ = c.Abort() // no client of ours
+		_ = c.Abort(0, "") // no client of ours
 	case p.name == "":
 		p.name = string(text)
 		s.say("%s is here as number %d", p.name, p.id)
@@ -188,7 +188,7 @@ func (s *server) tick() {
 	for i := range batch {
 		// A player may miss a world, as the next one has all of it, but no line.
 		if o := &batch[i]; o.Lifetime == 0 && errors.Is(o.Err, kcp.ErrWouldBlock) {
-			_ = o.Stream.Conn().Abort() // so far behind that it will not catch up
+			_ = o.Stream.Conn().Abort(0, "") // so far behind that it will not catch up
 		}
 	}
 }

@@ -70,7 +70,7 @@ func tellName(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler
 func shutdown(ctx context.Context, s *grpc.Server, l *kcp.Listener) error {
 	defer context.AfterFunc(ctx, s.Stop)()
 	s.GracefulStop()
-	return l.Shutdown(ctx)
+	return l.Endpoint().Shutdown(ctx)
 }
 
 // newClient returns a client of the server that dial opens sessions with. It dials with
@@ -125,7 +125,7 @@ func run(ctx context.Context) error {
 	defer s.Stop()
 	go s.Serve(l) // until Stop or shutdown
 	c, err := newClient(func(ctx context.Context) (net.Conn, error) {
-		return kcp.DialContext(ctx, "udp", l.Addr().String(), settings(forClient))
+		return (&kcp.Dialer{Config: settings(forClient)}).DialContext(ctx, "udp", l.Addr().String())
 	})
 	if err != nil {
 		return err

@@ -69,7 +69,7 @@ func newServer(handler http.Handler) *http.Server {
 // those in progress are delivered, or ctx ends. Sessions go on after http.Server has
 // closed them until the client has all, so a program must not end before.
 func shutdown(ctx context.Context, s *http.Server, l *kcp.Listener) error {
-	return errors.Join(s.Shutdown(ctx), l.Shutdown(ctx))
+	return errors.Join(s.Shutdown(ctx), l.Endpoint().Shutdown(ctx))
 }
 
 // dialFunc opens a session, or a stream, with the one server that a client talks
@@ -166,7 +166,7 @@ func show(ctx context.Context, http2 bool) error {
 	defer s.Close()
 	go s.Serve(l) // until Close or shutdown
 	c := newClient(func(ctx context.Context) (net.Conn, error) {
-		return kcp.DialContext(ctx, "udp", l.Addr().String(), settings(client))
+		return (&kcp.Dialer{Config: settings(client)}).DialContext(ctx, "udp", l.Addr().String())
 	}, http2)
 	defer c.CloseIdleConnections()
 	question := bytes.Repeat([]byte("over KCP. "), 100_000)

@@ -46,8 +46,8 @@ func describe(f *os.File) (*offer, error) {
 
 // send sends a file, and waits until the peer has compared the SHA-256.
 func send(ctx context.Context, conn *kcp.Conn, f *os.File, o *offer) error {
-	defer conn.Abort() // after Close it does nothing
-	defer context.AfterFunc(ctx, func() { _ = conn.Abort() })()
+	defer conn.Abort(0, "") // after Close it does nothing
+	defer context.AfterFunc(ctx, func() { _ = conn.Abort(0, "") })()
 	if err := json.NewEncoder(conn).Encode(o); err != nil {
 		return err
 	}
@@ -70,8 +70,8 @@ func send(ctx context.Context, conn *kcp.Conn, f *os.File, o *offer) error {
 // receive gets a file of at most so many bytes into a directory. It gets its name when it
 // is complete.
 func receive(ctx context.Context, conn *kcp.Conn, dir *os.Root, most int64) (o *offer, err error) {
-	defer conn.Abort() // after Close it does nothing
-	defer context.AfterFunc(ctx, func() { _ = conn.Abort() })()
+	defer conn.Abort(0, "") // after Close it does nothing
+	defer context.AfterFunc(ctx, func() { _ = conn.Abort(0, "") })()
 	in := bufio.NewReaderSize(impatient{conn}, maxJSON)
 	line, err := in.ReadSlice('\n') // which is no longer than that
 	if err != nil {

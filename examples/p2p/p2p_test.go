@@ -175,7 +175,7 @@ func TestServer(t *testing.T) {
 		require.EqualValues(w, codeTooLate, closed.Code)
 		require.Less(w, time.Since(begin), waitTimeout+time.Minute)
 		for _, text := range []string{`{"Room":"a","Role":"rob"}`, `{"Role":"get"}`, strings.Repeat("[", maxJSON)} {
-			conn, err := n.ep.Dial(w.Context(), serverAddr)
+			conn, err := n.ep.Dial(w.Context(), serverAddr, nil)
 			require.NoError(w, err)
 			require.NoError(w, json.NewDecoder(conn).Decode(new(greeting)))
 			begin := time.Now()

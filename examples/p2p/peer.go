@@ -62,7 +62,7 @@ func newNode(ctx context.Context, pc net.PacketConn, stun net.Addr, role, code s
 			log.Printf("%v: %v", stun, err)
 		}
 	}
-	n.ep, err = kcp.NewEndpoint(pc, &kcp.Config{TLS: n.tls(cert), PeerTimeout: peerTimeout, KeepAlive: keepAlive, MaxStreams: -1})
+	n.ep, err = kcp.NewEndpoint(pc, &kcp.Config{TLS: n.tls(cert), PeerTimeout: peerTimeout, KeepAlive: keepAlive, Limits: kcp.Limits{MaxStreams: -1}})
 	return n, err
 }
 
@@ -104,12 +104,12 @@ func (n *node) close() {
 
 // meet meets the peer at a rendezvous server, and opens a session with it.
 func (n *node) meet(ctx context.Context, server net.Addr) (*kcp.Conn, error) {
-	conn, err := n.ep.Dial(ctx, server)
+	conn, err := n.ep.Dial(ctx, server, nil)
 	if err != nil {
 		return nil, fmt.Errorf("rendezvous server: %w", err)
 	}
-	defer conn.Abort()
-	defer context.AfterFunc(ctx, func() { _ = conn.Abort() })()
+	defer conn.Abort(0, "")
+	defer context.AfterFunc(ctx, func() { _ = conn.Abort(0, "") })()
 	in := json.NewDecoder(io.LimitReader(conn, 2*maxJSON))
 	var g greeting
 	if err := in.Decode(&g); err != nil {
@@ -148,12 +148,12 @@ func (n *node) open(ctx context.Context, me, peer *card) (*kcp.Conn, error) {
 		return nil, errors.New("the peer has named no address that this end can reach")
 	}
 	n.log.Printf("dialling the peer at %v, as it dials this end", addrs)
-	conn, err := n.ep.DialWith(ctx, addrs[0], kcp.DialOptions{SimultaneousOpen: true, Candidates: addrs[1:]})
+	conn, err := n.ep.Dial(ctx, addrs[0], &kcp.DialOptions{SimultaneousOpen: true, Candidates: addrs[1:]})
 	if err != nil {
 		return nil, explain(err, me, peer)
 	}
 	if conn.ConnectionState().TLS.NegotiatedProtocol != protoFile { // then VerifyConnection has not compared
-		_ = conn.Abort()
+		_ = conn.Abort(0, "")
 		return nil, errors.New("the session is not with the peer")
 	}
 	n.log.Printf("session with the peer at %s", conn.RemoteAddr())

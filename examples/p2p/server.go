@@ -74,7 +74,7 @@ func serverConfig() (*kcp.Config, error) {
 	}
 	return &kcp.Config{
 		TLS:         &tls.Config{Certificates: []tls.Certificate{*cert}, NextProtos: []string{protoMeet}},
-		MaxSessions: 4096, MaxSessionsPerAddress: 64, MaxStreams: -1, MaxBuffered: 64 << 20,
+		Limits:      kcp.Limits{MaxSessions: 4096, MaxSessionsPerAddress: 64, MaxStreams: -1, MaxBuffered: 64 << 20},
 		PeerTimeout: peerTimeout, KeepAlive: keepAlive,
 	}, nil
 }

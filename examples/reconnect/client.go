@@ -68,7 +68,7 @@ func (c *client) converse(_ context.Context, conn *kcp.Conn) error {
 	var writing sync.WaitGroup
 	writing.Go(func() { c.write(conn) })
 	defer writing.Wait()
-	defer conn.Abort() // ends write, too
+	defer conn.Abort(0, "") // ends write, too
 	in := bufio.NewScanner(conn)
 	for in.Scan() {
 		n, err := strconv.ParseUint(in.Text(), 10, 64)

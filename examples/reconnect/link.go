@@ -66,7 +66,7 @@ func (l *link) session(ctx context.Context) (lasted time.Duration, err error) {
 	if err != nil {
 		return 0, err
 	}
-	defer conn.Abort() // after Close it does nothing
+	defer conn.Abort(0, "") // after Close it does nothing
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	begin := time.Now()
 	l.set(conn)
@@ -101,7 +101,7 @@ func (l *link) wake(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, wakeTimeout)
 	defer cancel()
 	if _, err := conn.Ping(ctx); err != nil {
-		_ = conn.Abort()
+		_ = conn.Abort(0, "")
 	}
 }
 

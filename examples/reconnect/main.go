@@ -59,7 +59,11 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 // talk sends the lines of its input, and waits until the server has them.
 func talk(ctx context.Context, addr string, in io.Reader, logger *log.Logger) error {
 	c := newClient(rand.Text(), func(ctx context.Context) (*kcp.Conn, error) {
-		return kcp.DialContext(ctx, "udp", addr, clientConfig) // looks the name up
+		conn, err := (&kcp.Dialer{Config: clientConfig}).DialContext(ctx, "udp", addr) // looks the name up
+		if err != nil {
+			return nil, err
+		}
+		return conn.(*kcp.Conn), nil
 	}, logger)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -67,7 +67,7 @@ func (w *world) serve() {
 func (w *world) start(id, host string) (c *client, ended chan error) {
 	c = newClient(id, func(ctx context.Context) (*kcp.Conn, error) {
 		e, end := w.endpoint(host+":0", clientConfig)
-		conn, err := e.Dial(ctx, serverAddr)
+		conn, err := e.Dial(ctx, serverAddr, nil)
 		if err != nil {
 			end()
 		}

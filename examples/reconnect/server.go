@@ -67,7 +67,7 @@ func (s *server) serve(conn *kcp.Conn) {
 		number, text, _ := strings.Cut(lines.Text(), " ")
 		n, err := strconv.ParseUint(number, 10, 64)
 		if err != nil || !s.store(in, conn, n, fmt.Sprintf("%.20q: %q", id, text)) {
-			_ = conn.Abort()
+			_ = conn.Abort(0, "")
 			return
 		}
 		if _, err := fmt.Fprintln(conn, n); err != nil {
@@ -89,7 +89,7 @@ func (s *server) take(id string, conn *kcp.Conn) *inbox {
 		in = new(inbox)
 		s.inboxes[id] = in
 	} else if in.conn.Err() == nil {
-		_ = in.conn.AbortWithError(codeTakenOver, "the client has another session")
+		_ = in.conn.Abort(codeTakenOver, "the client has another session")
 	}
 	in.conn = conn
 	return in

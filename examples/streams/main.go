@@ -42,7 +42,7 @@ func open(conn *kcp.Conn, purpose byte) (*kcp.Stream, error) {
 		return nil, err
 	}
 	// It arrives: the streams that clients open have no lifetime.
-	return s, s.WriteMessage([]byte{purpose})
+	return s, s.WriteMessage([]byte{purpose}, nil)
 }
 
 // server serves one session: it answers the client's streams, and sends it the
@@ -86,7 +86,7 @@ func sendState(conn *kcp.Conn, ticks int) error {
 	state := make([]byte, 100)
 	for tick := range ticks {
 		binary.LittleEndian.PutUint32(state, uint32(tick))
-		if err := s.WriteMessage(state); err != nil {
+		if err := s.WriteMessage(state, nil); err != nil {
 			return err
 		}
 		time.Sleep(time.Second / 60)
@@ -198,7 +198,7 @@ func play(ctx context.Context, n *netsim.Network, asset []byte, ticks int) (r re
 		}
 		served <- err
 	}()
-	conn, err := far.Dial(ctx, near.LocalAddr())
+	conn, err := far.Dial(ctx, near.LocalAddr(), nil)
 	if err != nil {
 		return r, err
 	}

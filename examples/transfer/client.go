@@ -79,8 +79,8 @@ func (c *client) session(ctx context.Context, f *os.File, r *request) (at int64,
 	if err != nil {
 		return 0, err
 	}
-	defer conn.Abort() // after Close it does nothing
-	defer context.AfterFunc(ctx, func() { _ = conn.Abort() })()
+	defer conn.Abort(0, "") // after Close it does nothing
+	defer context.AfterFunc(ctx, func() { _ = conn.Abort(0, "") })()
 	if err := json.NewEncoder(conn).Encode(r); err != nil {
 		return 0, err
 	}

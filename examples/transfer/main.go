@@ -32,7 +32,7 @@ import (
 )
 
 // config has the settings of both ends. A peer that is silent for so long is lost.
-var config = &kcp.Config{PeerTimeout: 10 * time.Second, MaxSessions: 256}
+var config = &kcp.Config{PeerTimeout: 10 * time.Second, Limits: kcp.Limits{MaxSessions: 256}}
 
 // request is what a client asks for, as JSON on a line. Equal ones are the same transfer.
 // The server answers with the bytes that it has, a number of 8 bytes, big-endian. The
@@ -79,7 +79,11 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	switch {
 	case args[0] == "put" && flags.NArg() == 2:
 		c := &client{log: logger, dial: func(ctx context.Context) (*kcp.Conn, error) {
-			return kcp.DialContext(ctx, "udp", flags.Arg(1), config) // each time from a new socket
+			conn, err := (&kcp.Dialer{Config: config}).DialContext(ctx, "udp", flags.Arg(1)) // each time from a new socket
+			if err != nil {
+				return nil, err
+			}
+			return conn.(*kcp.Conn), nil
 		}}
 		return c.put(ctx, flags.Arg(0))
 	case args[0] != "serve" || flags.NArg() != 0:

@@ -43,7 +43,7 @@ func (o *owners) take(id string, conn *kcp.Conn) (release func(), err error) {
 	if before != nil {
 		// Close would deliver what was written before. This ends the session now, and
 		// the calls of its goroutine fail.
-		_ = before.conn.AbortWithError(codeTakenOver, "another session continues the transfer")
+		_ = before.conn.Abort(codeTakenOver, "another session continues the transfer")
 		<-before.released
 	}
 	return func() {

@@ -83,7 +83,7 @@ func (s *server) serve(conn *kcp.Conn) {
 	if errors.As(err, &refused) {
 		_ = conn.CloseWithError(refused.code, refused.text)
 	} else {
-		_ = conn.Abort()
+		_ = conn.Abort(0, "")
 	}
 }
 

@@ -77,7 +77,7 @@ func (w *world) serve() (kill func()) {
 // put sends the file.
 func (w *world) put() error {
 	e, _ := w.endpoint("10.0.0.2:0")
-	dial := func(ctx context.Context) (*kcp.Conn, error) { return e.Dial(ctx, serverAddr) }
+	dial := func(ctx context.Context) (*kcp.Conn, error) { return e.Dial(ctx, serverAddr, nil) }
 	return (&client{dial, log.New(w.Output(), "client: ", 0)}).put(w.Context(), w.path)
 }
 
@@ -143,7 +143,7 @@ func TestLaterSessionWins(t *testing.T) {
 		go func() { ended <- w.put() }()
 		time.Sleep(2 * time.Second)
 		e, _ := w.endpoint("10.0.0.3:0")
-		later, err := e.Dial(w.Context(), serverAddr)
+		later, err := e.Dial(w.Context(), serverAddr, nil)
 		require.NoError(w, err)
 		parts, err := filepath.Glob(filepath.Join(w.dir, partsDir, "*"))
 		require.NoError(w, err)

@@ -101,7 +101,7 @@ func run(addr, pid string, drain time.Duration) error {
 func end(l *kcp.Listener) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	if err := l.Shutdown(ctx); err != nil {
+	if err := l.Endpoint().Shutdown(ctx); err != nil {
 		log.Print(err) // clients that had gone; no reason for an alarm
 	}
 	return nil

@@ -110,7 +110,7 @@ func (s *service) join() *client {
 	s.Helper()
 	conn, err := kcp.Dial("udp", s.addr, config)
 	require.NoError(s, err)
-	s.Cleanup(func() { _ = conn.Abort() })
+	s.Cleanup(func() { _ = conn.Abort(0, "") })
 	return &client{conn, bufio.NewReader(conn)}
 }
 

@@ -61,7 +61,7 @@ func TestFigures(t *testing.T) {
 			time.Sleep(500 * time.Millisecond)
 		}
 		for i := range 3 {
-			c, err := client.Dial(context.Background(), server.LocalAddr())
+			c, err := client.Dial(context.Background(), server.LocalAddr(), nil)
 			require.NoError(t, err)
 			conns = append(conns, c)
 			move(i, 10000)
@@ -92,7 +92,7 @@ func TestFigures(t *testing.T) {
 		time.Sleep(snapshotEvery / 4)
 		_, b := get(t, &s, "/stats.json")
 		require.Equal(t, a.Time, b.Time)
-		require.NoError(t, conns[1].Abort())
+		require.NoError(t, conns[1].Abort(0, ""))
 		_, a = get(t, &s, "/stats.json?session="+id)
 		require.Nil(t, a.Selected)
 		time.Sleep(time.Second)
@@ -123,7 +123,7 @@ func TestManySessions(t *testing.T) {
 		require.NoError(t, err)
 		e, err := kcp.NewEndpoint(pc, &kcp.Config{DialTimeout: -1})
 		require.NoError(t, err)
-		c, err := e.Dial(context.Background(), &net.UDPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 4000})
+		c, err := e.Dial(context.Background(), &net.UDPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 4000}, nil)
 		require.NoError(t, err)
 		snap := &snapshot{at: time.Now().Add(time.Hour)}
 		of := &Named{Name: "Many", Endpoint: e}

@@ -214,7 +214,7 @@ func (w *world) dial(e *kcp.Endpoint, socket net.PacketConn, first []byte) {
 	l, err := kcpgo.ServeConn(w.mode.theirs(w.t), w.mode.fec.Data, w.mode.fec.Parity, socket)
 	require.NoError(w.t, err)
 	w.t.Cleanup(func() { _ = l.Close() })
-	w.ours, err = e.Dial(w.t.Context(), l.Addr())
+	w.ours, err = e.Dial(w.t.Context(), l.Addr(), nil)
 	require.NoError(w.t, err)
 	_, err = w.ours.Write(first)
 	require.NoError(w.t, err)

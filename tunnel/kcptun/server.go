@@ -124,7 +124,7 @@ func (s *server) validate(ctx context.Context, conn *kcp.UDPSession) error {
 		return nil
 	default:
 	}
-	stranger := s.strangers.Enter(conn.RemoteAddr(), func() { _ = session.Abort() })
+	stranger := s.strangers.Enter(conn.RemoteAddr(), func() { _ = session.Abort(0, "") })
 	defer s.strangers.Leave(stranger)
 	_, _ = conn.Write(s.nop) // if it fails, the session has ended
 	var err error
@@ -139,7 +139,7 @@ func (s *server) validate(ctx context.Context, conn *kcp.UDPSession) error {
 	if stranger.Ended() {
 		err = errFull
 	}
-	_ = session.Abort()
+	_ = session.Abort(0, "")
 	return err
 }
 

@@ -86,7 +86,7 @@ func lossy(t *testing.T, seed uint64, config *kcp.Config, test func(t *testing.T
 	defer client.Close()
 	l, err := server.Listen()
 	require.NoError(t, err)
-	test(t, l, func(ctx context.Context) (net.Conn, error) { return client.Dial(ctx, server.LocalAddr()) })
+	test(t, l, func(ctx context.Context) (net.Conn, error) { return client.Dial(ctx, server.LocalAddr(), nil) })
 	if stats := network.Stats(); stats.Sent.Packets > 100 {
 		require.NotZero(t, stats.Lost, "a network without loss")
 	}

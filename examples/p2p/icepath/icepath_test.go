@@ -93,7 +93,7 @@ func TestSessionOverICE(t *testing.T) {
 		_, _ = io.Copy(c, c) // ReadAll has the error
 		_ = c.Close()
 	}()
-	c, err := dials.Dial(ctx, icepath.Peer{})
+	c, err := dials.Dial(ctx, icepath.Peer{}, nil)
 	require.NoError(t, err)
 	go func() {
 		_, _ = c.Write(data) // what is missing is missing below

@@ -139,7 +139,7 @@ func newEnds(config *kcp.Config) *sessions {
 	listener := get(listening.Listen())
 	accepted := make(chan *kcp.Conn)
 	go func() { accepted <- get(listener.AcceptKCP(context.Background())) }()
-	client := get(dialling.Dial(context.Background(), b.LocalAddr()))
+	client := get(dialling.Dial(context.Background(), b.LocalAddr(), nil))
 	return &sessions{client: client, server: <-accepted, toServer: &b.in, toClient: &a.in}
 }
 

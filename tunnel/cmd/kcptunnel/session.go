@@ -95,10 +95,10 @@ func sessionConfig(c *cli.Command) *kcp.Config {
 	}
 	config := &kcp.Config{
 		Shards: c.Int("shards"), KeepAlive: orNever(keepAliveFlag), PeerTimeout: orNever(peerTimeoutFlag), IdleTimeout: c.Duration(idleTimeoutFlag),
-		MaxSessions: c.Int(maxSessionsFlag), MaxSessionsPerAddress: c.Int(maxEachFlag),
+		Limits: kcp.Limits{MaxSessions: c.Int(maxSessionsFlag), MaxSessionsPerAddress: c.Int(maxEachFlag)},
 	}
 	if s := c.String(maxMemoryFlag); s != "" {
-		config.MaxBuffered, _ = memorySize(s) // the flag has looked at it
+		config.Limits.MaxBuffered, _ = memorySize(s) // the flag has looked at it
 	}
 	return config
 }

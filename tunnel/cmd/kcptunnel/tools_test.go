@@ -223,7 +223,7 @@ func TestSessionFlags(t *testing.T) {
 	flags := map[string]string{
 		"keepalive": "7s", "peer-timeout": "20s", "idle-timeout": "1h", "max-memory": "32MiB", "max-sessions": "100", "max-sessions-per-address": "8",
 	}
-	want := &kcp.Config{KeepAlive: 7 * time.Second, PeerTimeout: 20 * time.Second, IdleTimeout: time.Hour, MaxBuffered: 32 << 20, MaxSessions: 100, MaxSessionsPerAddress: 8}
+	want := &kcp.Config{KeepAlive: 7 * time.Second, PeerTimeout: 20 * time.Second, IdleTimeout: time.Hour, Limits: kcp.Limits{MaxBuffered: 32 << 20, MaxSessions: 100, MaxSessionsPerAddress: 8}}
 	configOf := func(args ...string) (got *kcp.Config) {
 		p := &program{stdout: io.Discard, stderr: io.Discard}
 		root := p.commands()

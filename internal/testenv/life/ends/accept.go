@@ -33,7 +33,7 @@ func Accepted(t testing.TB, l *kcp.Listener) *kcp.Conn {
 // OwnAddress requires that dialling addr fails, as it is the endpoint's own.
 func OwnAddress(t testing.TB, e *kcp.Endpoint, addr net.Addr) {
 	t.Helper()
-	_, err := e.Dial(context.Background(), addr)
+	_, err := e.Dial(context.Background(), addr, nil)
 	require.ErrorAs(t, err, new(*net.AddrError))
 	require.ErrorContains(t, err, "own address")
 	require.ErrorContains(t, err, addr.String())

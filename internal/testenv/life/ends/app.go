@@ -135,7 +135,7 @@ func (a *App) isBlocked(id uint32) {
 func (a *App) CheckRoom() {
 	a.amu.Lock()
 	defer a.amu.Unlock()
-	if a.blocked[0] && a.Conn.WriteAvailable() > 0 && a.Conn.Err() == nil {
+	if a.blocked[0] && a.Conn.Err() == nil && isClosed(a.Conn.WriteReady()) && a.Conn.Err() == nil {
 		a.Fail("no EventWritable, though there is room")
 	}
 }
@@ -233,5 +233,15 @@ func (a *App) awaitReads() {
 			return
 		}
 		time.Sleep(time.Microsecond)
+	}
+}
+
+// isClosed reports whether a channel is closed.
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }

@@ -121,19 +121,13 @@ func (e *End) Write(id uint32, b []byte, waits bool) (int, error) {
 // SendMessage implements life.End.
 func (e *End) SendMessage(id uint32, b []byte, o life.Options, waits bool) error {
 	var options *kcp.MessageOptions
-	if o.Done != nil || o.Step.Lifetime() > 0 || o.Step.Retransmits() != 0 {
-		options = &kcp.MessageOptions{Lifetime: o.Step.Lifetime(), MaxRetransmits: o.Step.Retransmits(), Done: o.Done}
+	if !waits || o.Done != nil || o.Step.Lifetime() > 0 || o.Step.Retransmits() != 0 {
+		options = &kcp.MessageOptions{NoWait: !waits, Lifetime: o.Step.Lifetime(), MaxRetransmits: o.Step.Retransmits(), Done: o.Done}
 	}
-	switch s := e.Stream(id); {
-	case id == 0 && waits:
-		return e.Conn.SendMessage(b, options)
-	case id == 0:
-		return e.Conn.TrySendMessage(b, options)
-	case waits:
-		return s.SendMessage(b, options)
-	default:
-		return s.TrySendMessage(b, options)
+	if id == 0 {
+		return e.Conn.WriteMessage(b, options)
 	}
+	return e.Stream(id).WriteMessage(b, options)
 }
 
 // SendDatagram implements life.End.
@@ -179,7 +173,7 @@ func (e *End) Close(how life.Op) error {
 	case life.Reason:
 		return e.Conn.CloseWithError(Code, Text)
 	case life.Abort:
-		return e.Conn.Abort()
+		return e.Conn.Abort(0, "")
 	default:
 		return e.Conn.Close()
 	}
@@ -234,7 +228,6 @@ func (e *End) Set(s life.Step) error {
 		return c.Flush(context.Background())
 	case life.Look:
 		c.Stats()
-		c.WriteAvailable()
 		c.NextMessageSize()
 		c.WriteReady()
 		if stream != nil {
