@@ -289,8 +289,8 @@ type Limits struct {
 	// MaxStreams is the most streams that a peer may have in a session; its OpenStream
 	// waits for room. A stream counts until the peer has ended it and the application
 	// has called Close, or CloseWrite and read to the end. Default 256; negative means
-	// that the session takes and opens none: OpenStream and AcceptStream return
-	// ErrNoStreams.
+	// that the session takes and opens none: the error of OpenStream and
+	// AcceptStream then wraps errors.ErrUnsupported.
 	MaxStreams int
 }
 

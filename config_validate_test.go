@@ -460,6 +460,6 @@ func TestSetMessageModeDuringWrite(t *testing.T) {
 		require.NoError(t, a.SetMessageMode(false))
 		w.net.Heal("10.0.0.1", "10.0.0.2")
 		receive(t, b, content(1, 4000))
-		require.ErrorIs(t, <-waiting, ErrNotMessageMode)
+		require.ErrorIs(t, <-waiting, errNotMessageMode)
 	})
 }

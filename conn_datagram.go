@@ -101,7 +101,7 @@ func (c *Conn) SendDatagram(b []byte) error {
 // ReceiveDatagram waits for the next datagram of the peer and returns it. At most 256
 // wait for it; further ones push out the oldest, which stats.Datagrams.Dropped counts. Its
 // errors are ctx's when it is done, os.ErrDeadlineExceeded when the read deadline
-// has passed, net.ErrClosed after Close or Abort, ErrGrouped in a Group, and after the
+// has passed, net.ErrClosed after Close or Abort, ErrInUse in a Group, and after the
 // last datagram the error with which the session ended, ErrPeerClosed (not io.EOF) if
 // the peer has closed it.
 func (c *Conn) ReceiveDatagram(ctx context.Context) (next []byte, err error) {
@@ -111,7 +111,7 @@ func (c *Conn) ReceiveDatagram(ctx context.Context) (next []byte, err error) {
 		case s.left:
 			return pause{}, net.ErrClosed
 		case c.io.member != nil:
-			return pause{}, ErrGrouped
+			return pause{}, errGrouped
 		case ctx.Err() != nil:
 			return pause{}, ctx.Err()
 		case c.io.readDeadline.expired():

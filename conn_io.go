@@ -11,7 +11,7 @@ import (
 // goes to one of them.
 //
 // Read fails at once with os.ErrDeadlineExceeded when the read deadline has passed,
-// ErrGrouped in a Group, and net.ErrClosed after Close or Abort. After all data that has
+// ErrInUse in a Group, and net.ErrClosed after Close or Abort. After all data that has
 // arrived, it returns
 //   - io.EOF if the peer has closed the session, or its side of it;
 //   - io.ErrUnexpectedEOF if the peer has done so within a message;
@@ -81,7 +81,7 @@ func (c *Conn) cannotRead() error {
 	case s.left:
 		return net.ErrClosed
 	case c.io.member != nil:
-		return ErrGrouped
+		return errGrouped
 	case c.io.readDeadline.expired():
 		if w := c.session.waiting(); !c.ep.compat.DataBeforeDeadline || !w.data && !w.all && s.err == nil {
 			return os.ErrDeadlineExceeded

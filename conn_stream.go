@@ -46,11 +46,11 @@ type Stream struct {
 // which learns of it with the first message, or a millisecond later. Streams share the
 // session's receive window, so the peer must go on to read the session's own bytes.
 //
-// Errors are an *OptionError for an option out of its range, ErrLegacyPeer and
-// ErrNoStreams if the peer takes no streams, ErrNoStreams if Limits.MaxStreams of this
-// end is negative, the error of ctx when it is done, net.ErrClosed after Close or
-// Abort, and the error with which the session ended. A peer that tells no limit
-// (WIRE.md §5.9) resets streams beyond its own with StreamRefused.
+// Errors are an *OptionError for an option out of its range; one that wraps
+// errors.ErrUnsupported if this end or the peer takes no streams, ErrLegacyPeer of a
+// legacy one; the error of ctx when it is done; net.ErrClosed after Close or Abort; and
+// the error with which the session ended. A peer that tells no limit (WIRE.md §5.9)
+// resets streams beyond its own with StreamRefused.
 func (c *Conn) OpenStream(ctx context.Context, options *StreamOptions) (*Stream, error) {
 	return c.openStream(ctx, options, true)
 }
@@ -96,8 +96,8 @@ func (c *Conn) TryOpenStream(options *StreamOptions) (*Stream, error) {
 // AcceptStream waits for a stream that the peer has opened, and returns it. A peer that
 // takes no streams, such as kcp-go or one with a negative Limits.MaxStreams, opens none:
 // AcceptStream then waits until ctx is done or the session ends. Its errors are the error
-// of ctx when it is done, net.ErrClosed after Close or Abort, ErrGrouped in a group with
-// ReportStreams, ErrNoStreams if Limits.MaxStreams of this end is negative, and the error
+// of ctx when it is done, net.ErrClosed after Close or Abort, ErrInUse in a group with
+// ReportStreams, errors.ErrUnsupported if Limits.MaxStreams here is negative, and the error
 // with which the session ended.
 func (c *Conn) AcceptStream(ctx context.Context) (s *Stream, err error) {
 	err = c.await(blocking{op: "accept", ctx: ctx}, func() (pause, error) {
@@ -108,7 +108,7 @@ func (c *Conn) AcceptStream(ctx context.Context) (s *Stream, err error) {
 		case ctx.Err() != nil:
 			return pause{}, ctx.Err()
 		case c.reportsStreams():
-			return pause{}, ErrGrouped
+			return pause{}, errGrouped
 		}
 		next, err := c.session.acceptStream()
 		if next != nil {

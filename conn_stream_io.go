@@ -45,7 +45,7 @@ func (s *Stream) cannotReadLocked() error {
 	case s.closed, s.conn.session.state().left:
 		return net.ErrClosed
 	case s.conn.reportsStreams():
-		return ErrGrouped
+		return errGrouped
 	case s.readDeadline.expired():
 		return os.ErrDeadlineExceeded
 	}

@@ -71,7 +71,7 @@ func (c *Conn) Done() <-chan struct{} {
 //   - after a Dial that did not wait, with a negative Config.DialTimeout, what it would
 //     have returned: ErrRefused, ErrTLSRequired, ErrNoTLS or a *HandshakeError;
 //   - a *SocketError if the endpoint has ended because its socket cannot be read;
-//   - with TLS, ErrKeyUpdate;
+//   - with TLS, that the peer changes its keys too fast (RFC 9001 §6.2);
 //   - ErrMemoryPressure, or an error of the Cipher.
 func (c *Conn) Err() error {
 	c.mu.Lock()

@@ -195,7 +195,7 @@ func (e *Endpoint) LocalAddr() net.Addr {
 }
 
 // Listen lets peers open sessions. An endpoint has one listener at a time: it fails with
-// ErrListening until that one is closed, with net.ErrClosed on a closed endpoint, and
+// ErrInUse until that one is closed, with net.ErrClosed on a closed endpoint, and
 // with a *ConfigError if Config.TLS has no certificate.
 func (e *Endpoint) Listen() (*Listener, error) {
 	e.mu.Lock()
@@ -204,7 +204,7 @@ func (e *Endpoint) Listen() (*Listener, error) {
 		return nil, opError("listen", nil, e.LocalAddr(), net.ErrClosed)
 	}
 	if e.listener != nil {
-		return nil, opError("listen", nil, e.LocalAddr(), ErrListening)
+		return nil, opError("listen", nil, e.LocalAddr(), errListening)
 	}
 	if err := e.config.listenable(); err != nil {
 		return nil, err
@@ -227,7 +227,7 @@ func (c *Config) listenable() error {
 // Close ends the listener and all sessions at once: calls of them return net.ErrClosed,
 // and extended peers get ErrReset, as after Conn.Abort. It does not linger; Shutdown
 // does. It waits until the endpoint no longer uses the net.PacketConn, or returns
-// ErrReadPending if a ReadFrom does not return within a second although its read
+// ErrInUse if a ReadFrom does not return within a second although its read
 // deadline has passed, as in a handler of Group.Handle. On an endpoint that was closed it
 // returns net.ErrClosed; one with a socket of its own that has closed itself, after the
 // listener and the last session, counts as open until then.

@@ -163,7 +163,7 @@ func (e *Endpoint) releaseSockets() error {
 		errs = append(errs, s.conn().SetReadDeadline(time.Time{}))
 	}
 	if !ended {
-		return opError("close", nil, e.LocalAddr(), ErrReadPending)
+		return opError("close", nil, e.LocalAddr(), errReadPending)
 	}
 	return errors.Join(errs...)
 }

@@ -45,7 +45,7 @@ func TestCloseOfStubbornSocket(t *testing.T) {
 			w.hear(b, "hello")
 			time.Sleep(time.Second) // nothing is on its way that would end the read
 			start := time.Now()
-			require.ErrorIs(t, server.Close(), ErrReadPending)
+			require.ErrorIs(t, server.Close(), errReadPending)
 			require.Equal(t, closeWait, time.Since(start))
 			require.ErrorIs(t, server.Close(), net.ErrClosed)
 			received := server.Stats().PacketsReceived

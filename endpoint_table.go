@@ -49,7 +49,7 @@ func (e *Endpoint) openSession(key sessionKey, addr net.Addr, chosen bool) (*Con
 	e.table.SetValidated(c)
 	for e.table.Get(key) != nil || e.table.TimeWaits.Holds(key, e.now()) && !(chosen && e.config.SharedConvs) {
 		if chosen {
-			return nil, ErrConvInUse
+			return nil, errConvInUse
 		}
 		key.Conv = e.env.Uint32()
 		c.session.setConv(key.Conv)

@@ -30,7 +30,7 @@ func (e *Endpoint) openSealed(c *Conn, p *inPacket, now time.Duration) bool {
 	case errors.Is(err, protect.ErrExhausted):
 		c.endFor(causeFailed, crypt.ErrKeyExhausted)
 	case errors.Is(err, protect.ErrTooFast):
-		c.endFor(causeFailed, ErrKeyUpdate)
+		c.endFor(causeFailed, errKeyUpdate)
 	case c.session.resetBy(kept):
 		c.endFor(causeReset, nil)
 	}

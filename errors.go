@@ -25,15 +25,27 @@ var (
 	// ErrNotDelivered is returned by Close if the peer did not acknowledge all written
 	// data in time, or closed the session without taking it.
 	ErrNotDelivered = errors.New("kcp: closed before all data was acknowledged")
-	// ErrNotMessageMode is returned by WriteMessage without Config.MessageMode.
-	ErrNotMessageMode = errors.New("kcp: session is not in message mode (Config.MessageMode)")
+	// errNotMessageMode is the error of WriteMessage without Config.MessageMode.
+	errNotMessageMode error = &detailedError{"kcp: session is not in message mode (Config.MessageMode)", errors.ErrUnsupported}
 	// ErrDatagramTooLarge is returned by SendDatagram beyond what it takes.
 	ErrDatagramTooLarge = errors.New("kcp: datagram does not fit into a packet")
 	// ErrTooManySessions is returned by Dial at Limits.MaxSessions.
 	ErrTooManySessions = errors.New("kcp: too many sessions")
-	// ErrConvInUse is returned by Endpoint.DialWith if there is, or was within the last
-	// minute, a session of the id with that peer. It wraps syscall.EADDRINUSE.
-	ErrConvInUse error = &neterr.Error{Text: "kcp: conversation id is in use", Errno: syscall.EADDRINUSE}
+	// ErrInUse means that something else uses what the call needs: a Group the session or
+	// the listener, another call the events of the Group, a session the id that Dial was
+	// to use, a Listener the endpoint, a ReadFrom the net.PacketConn. Or Group.Remove was
+	// called for a session of another group, or of none. It wraps syscall.EADDRINUSE.
+	ErrInUse error = &neterr.Error{Text: "kcp: in use", Errno: syscall.EADDRINUSE}
+	// These are ErrInUse, with details.
+	errConvInUse error = &detailedError{"kcp: conversation id is in use", ErrInUse}
+	errGrouped   error = &detailedError{"kcp: session is in a Group; take its events instead of reading", ErrInUse}
+	// errGroupedBefore refuses a session or listener that is to be put into a second
+	// Group, or twice into one.
+	errGroupedBefore error = &detailedError{"kcp: already in a Group", ErrInUse}
+	errNotGrouped    error = &detailedError{"kcp: session is not in the Group", ErrInUse}
+	errGroupInUse    error = &detailedError{"kcp: events of the Group are being taken by another call", ErrInUse}
+	errReadPending   error = &detailedError{"kcp: net.PacketConn.ReadFrom did not return after its deadline", ErrInUse}
+	errListening     error = &detailedError{"kcp: endpoint already has a listener", ErrInUse}
 	// ErrRefused is returned by Dial if the peer, or its system, reports that no one
 	// accepts sessions there, or the peer that it has as many as Limits.MaxSessions or
 	// MaxSessionsPerAddress allow. It wraps syscall.ECONNREFUSED.
@@ -44,27 +56,16 @@ var (
 	// ErrPeerClosed is returned by Write if the peer has closed the session. It wraps
 	// syscall.EPIPE.
 	ErrPeerClosed error = &neterr.Error{Text: "kcp: session closed by the peer", Errno: syscall.EPIPE}
-	// ErrLegacyPeer is returned by CloseWrite, Ping and OpenStream for a legacy peer.
-	ErrLegacyPeer = errors.New("kcp: not supported by the peer (kcp-go or C KCP)")
+	// ErrLegacyPeer is returned by CloseWrite, Ping and OpenStream for a legacy peer. It
+	// wraps errors.ErrUnsupported, as do the errors of OpenStream if an extended peer
+	// takes no streams, or this end does not, by its Limits.MaxStreams.
+	ErrLegacyPeer error = &detailedError{"kcp: not supported by the peer (kcp-go or C KCP)", errors.ErrUnsupported}
 	// ErrMemoryPressure means that the endpoint's sessions held more than
 	// Limits.MaxBuffered, and this one was ended to free memory. The peer gets ErrReset.
 	ErrMemoryPressure = errors.New("kcp: session ended under memory pressure")
-	// ErrGrouped is returned by calls that read from a session, or accept from a
-	// listener, that is in a Group, and if it is to be put into another.
-	ErrGrouped = errors.New("kcp: session is in a Group; take its events instead of reading")
-	// errGroupedBefore refuses a session or listener that is to be put into a second
-	// Group, or twice into one.
-	errGroupedBefore error = &detailedError{"kcp: already in a Group", ErrGrouped}
-	// ErrNotGrouped is returned by Group.Remove for a session of no, or another, group.
-	ErrNotGrouped = errors.New("kcp: session is not in the Group")
-	// ErrGroupInUse is returned by Group.Wait, Serve and Handle while the events of the
-	// group are taken by another call.
-	ErrGroupInUse = errors.New("kcp: events of the Group are being taken by another call")
-	// ErrWouldBlock is returned, unwrapped, by TryWrite, TryWriteMessage, TrySendMessage
-	// and Group.Send if the write buffer has no room. Errors of TryOpenStream wrap it.
+	// ErrWouldBlock is returned, unwrapped, by TryWrite, Group.Send and WriteMessage with
+	// NoWait if the write buffer has no room. Errors of TryOpenStream wrap it.
 	ErrWouldBlock = errors.New("kcp: no room in the write buffer")
-	// ErrReadPending is returned by Endpoint.Close if a ReadFrom does not return.
-	ErrReadPending = errors.New("kcp: net.PacketConn.ReadFrom did not return after its deadline")
 	// errNoTarget is the error of an Outgoing without Conn and Stream.
 	errNoTarget error = &neterr.Error{Text: "kcp: Outgoing has no Conn and no Stream", Errno: syscall.EINVAL}
 	// errOwnAddress is the error of a Dial whose packets come back.
@@ -72,7 +73,7 @@ var (
 	// errBothDial ends a session with TLS that both ends have dialled.
 	errBothDial = errors.New("kcp: the peer dials this session too (both ends need DialOptions.SimultaneousOpen)")
 	// errOpening refuses a second simultaneous open with an address.
-	errOpening error = &detailedError{"kcp: a simultaneous open with this address is in progress", ErrConvInUse}
+	errOpening error = &detailedError{"kcp: a simultaneous open with this address is in progress", ErrInUse}
 	// errNoHandler is the error of Group.Handle without a handler.
 	errNoHandler error = &neterr.Error{Text: "kcp: the handler is nil", Errno: syscall.EINVAL}
 	// errInHandler is the error of Endpoint.Shutdown in a handler.
@@ -83,8 +84,6 @@ var (
 	errUnwound = errors.New("kcp: session ended: a callback of the application did not return")
 	// errSocketClosed is what calls return once the socket was closed under the endpoint.
 	errSocketClosed = fmt.Errorf("kcp: the socket of the endpoint: %w", net.ErrClosed)
-	// ErrListening is returned by Endpoint.Listen while there is a Listener.
-	ErrListening = errors.New("kcp: endpoint already has a listener")
 )
 
 // Errors of TLS, besides *HandshakeError.
@@ -94,12 +93,9 @@ var (
 	// Config.TLS refuses, and ErrNoTLS comes without a *HandshakeError. A legacy peer
 	// cannot say so: its answers are told by their form, and a *HandshakeError wraps it.
 	ErrNoTLS = handshake.ErrNoTLS
-	// ErrHandshakeChanged means that what the ends have said in the clear was changed on
-	// the way. It comes in a *HandshakeError.
-	ErrHandshakeChanged = handshake.ErrChanged
-	// ErrKeyUpdate ends a session whose peer changes its TLS keys again before this end
+	// errKeyUpdate ends a session whose peer changes its TLS keys again before this end
 	// has followed (KEY_UPDATE_ERROR, RFC 9001 §6.2).
-	ErrKeyUpdate = errors.New("kcp: the peer changes its TLS keys too fast")
+	errKeyUpdate = errors.New("kcp: the peer changes its TLS keys too fast")
 	// ErrTLSRequired is returned by Dial without Config.TLS if the peer accepts only
 	// sessions with TLS. It wraps syscall.ECONNREFUSED.
 	ErrTLSRequired error = &neterr.Error{Text: "kcp: the peer requires TLS", Errno: syscall.ECONNREFUSED}
@@ -107,8 +103,8 @@ var (
 
 // HandshakeError means that a TLS handshake has failed. It wraps what crypto/tls
 // returns, such as a *tls.CertificateVerificationError, together with a tls.AlertError;
-// or the tls.AlertError that the peer has sent; or ErrHandshakeChanged; or ErrNoTLS, if a
-// legacy peer answers.
+// or the tls.AlertError that the peer has sent; or that what the ends have said in the
+// clear was changed on the way; or ErrNoTLS, if a legacy peer answers.
 type HandshakeError struct {
 	Remote bool  // the peer has refused the handshake
 	Err    error // the cause; see above
@@ -317,14 +313,11 @@ const (
 // Errors of streams, besides *StreamError, *OptionError, errors of the session and
 // errors of package net.
 var (
-	// ErrNoStreams means that an extended peer takes no streams, or that this end does
-	// not, by its Limits.MaxStreams.
-	ErrNoStreams = errors.New("kcp: this end or the peer takes no streams")
-	// These are ErrNoStreams, or ErrWouldBlock of TryOpenStream, with details.
-	errNoStreamsHere  error = &detailedError{"kcp: this end takes no streams: Limits.MaxStreams is negative", ErrNoStreams}
+	// Why OpenStream opens none, and ErrWouldBlock of TryOpenStream with details.
+	errNoStreamsHere  error = &detailedError{"kcp: this end takes no streams: Limits.MaxStreams is negative", errors.ErrUnsupported}
 	errKindUnknown    error = &detailedError{"kcp: not known yet whether the peer takes streams", ErrWouldBlock}
 	errNoStreamYet    error = &detailedError{"kcp: the peer takes no more streams now: Limits.MaxStreams", ErrWouldBlock}
-	errNoStreamsThere error = &detailedError{"kcp: the peer takes no streams, as with a negative Limits.MaxStreams", ErrNoStreams}
+	errNoStreamsThere error = &detailedError{"kcp: the peer takes no streams, as with a negative Limits.MaxStreams", errors.ErrUnsupported}
 	// ErrStreamClosed means that the peer has closed the stream, or reads no more, with
 	// code 0. A *StreamError wraps it. It wraps syscall.EPIPE.
 	ErrStreamClosed error = &neterr.Error{Text: "kcp: stream closed by the peer", Errno: syscall.EPIPE}

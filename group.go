@@ -19,7 +19,7 @@ import (
 //   - Handle sets a function that the goroutine that reads the socket calls.
 //
 // A session is in one group at most. Meanwhile Read, ReadMessage and ReceiveDatagram
-// return ErrGrouped at once, also those that were blocked, and the read deadline has no
+// return ErrInUse at once, also those that were blocked, and the read deadline has no
 // effect. Writing works as ever; Send writes to many sessions at once. Close does not
 // wait: delivery goes on in the background, as with a negative Config.Linger.
 //
@@ -124,8 +124,8 @@ func NewGroup() *Group {
 
 // Add puts a session into the group. What has arrived and was not read is for the group;
 // a session that has ended delivers its data, and its end. Calls of Read, ReadMessage
-// and ReceiveDatagram that wait return ErrGrouped, or what they have received already.
-// Add fails with ErrGrouped if the session is in a group, this one or another, and with
+// and ReceiveDatagram that wait return ErrInUse, or what they have received already.
+// Add fails with ErrInUse if the session is in a group, this one or another, and with
 // net.ErrClosed if the group or the session is closed.
 func (g *Group) Add(c *Conn) error {
 	c.mu.Lock()
@@ -146,7 +146,7 @@ func (g *Group) Add(c *Conn) error {
 }
 
 // ReportStreams makes the group have the events of streams, too, of all sessions that
-// join it afterwards; call it first. Read, ReadMessage and AcceptStream return ErrGrouped
+// join it afterwards; call it first. Read, ReadMessage and AcceptStream return ErrInUse
 // for their streams. Without it streams are read and accepted as ever.
 //
 // What arrives on a stream is EventMessage if the stream is unordered or not reliable, or
@@ -159,13 +159,13 @@ func (g *Group) ReportStreams() { g.streams.Store(true) }
 // Remove takes a session out of the group: what was not taken is for Read, or for the
 // next group. After it nothing more is taken. Only a call of Wait that runs may still
 // return events of the session, and the handler be called for the events of its call. It
-// fails with ErrNotGrouped if the session is not in this group.
+// fails with ErrInUse if the session is not in this group.
 func (g *Group) Remove(c *Conn) error {
 	c.mu.Lock()
 	defer c.unlock()
 	m := c.io.member
 	if m == nil || m.group != g {
-		return c.opError("remove", ErrNotGrouped)
+		return c.opError("remove", errNotGrouped)
 	}
 	c.leaveGroup()
 	g.set.Remove(m)
@@ -200,7 +200,7 @@ func (g *Group) opError(op string, err error) error { return opError(op, nil, ni
 // there are returned even if ctx is done; without any the errors are ctx.Err() itself,
 // and net.ErrClosed when the group is closed.
 //
-// Wait is for one goroutine at a time: it returns ErrGroupInUse at once while another
+// Wait is for one goroutine at a time: it returns ErrInUse at once while another
 // call of Wait or Serve runs, and after Handle. For more, use several groups, or Serve.
 func (g *Group) Wait(ctx context.Context, events []Event) (n int, err error) {
 	if err := g.enter("wait", wakeup.Waits); err != nil {
@@ -239,7 +239,7 @@ func (g *Group) fill(events []Event) (n int) {
 
 // Serve calls handler for each event of the group's sessions, on the calling goroutine,
 // until ctx is done or the group is closed. It returns ctx.Err() itself, or
-// net.ErrClosed, and at once ErrGroupInUse while a call of Wait runs, and after Handle,
+// net.ErrClosed, and at once ErrInUse while a call of Wait runs, and after Handle,
 // and syscall.EINVAL if handler is nil.
 //
 // Several goroutines may call Serve at once. The events of one session are in order,
@@ -279,7 +279,7 @@ func (g *Group) Serve(ctx context.Context, handler func(Event)) error {
 // session in the group do not wait; Add, Remove and Close of the group may be called. If
 // it panics, the program ends.
 //
-// Handle fails with ErrGroupInUse while a call of Wait or Serve runs, or if the group
+// Handle fails with ErrInUse while a call of Wait or Serve runs, or if the group
 // has a handler, with net.ErrClosed if the group is closed, and with syscall.EINVAL if
 // handler is nil. The handler stays until the group is closed.
 func (g *Group) Handle(handler func(events []Event)) error {
@@ -317,7 +317,7 @@ func (g *Group) dispatch() {
 func (g *Group) enter(op string, mode wakeup.PollMode) error {
 	err := g.set.Enter(mode)
 	if err == wakeup.ErrInUse {
-		err = ErrGroupInUse
+		err = errGroupInUse
 	}
 	if err != nil {
 		return g.opError(op, err)

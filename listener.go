@@ -121,7 +121,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 //
 // It fails when ctx is done, with ctx.Err(); when a deadline of SetDeadline has passed,
 // with os.ErrDeadlineExceeded; when the listener is closed, with net.ErrClosed, or a
-// *SocketError if its socket has failed; and in a Group, with ErrGrouped. All come
+// *SocketError if its socket has failed; and in a Group, with ErrInUse. All come
 // wrapped in a *net.OpError, and take effect even if a session is waiting.
 func (l *Listener) AcceptKCP(ctx context.Context) (*Conn, error) {
 	stop := context.AfterFunc(ctx, func() {
@@ -137,7 +137,7 @@ func (l *Listener) AcceptKCP(ctx context.Context) (*Conn, error) {
 		case l.closed:
 			return nil, opError("accept", nil, l.Addr(), l.cause)
 		case l.member != nil:
-			return nil, opError("accept", nil, l.Addr(), ErrGrouped)
+			return nil, opError("accept", nil, l.Addr(), errGrouped)
 		case ctx.Err() != nil:
 			return nil, opError("accept", nil, l.Addr(), ctx.Err())
 		case l.deadline.expired():
@@ -162,9 +162,9 @@ func (l *Listener) takeLocked() *Conn {
 
 // AcceptInto makes sessions go into a group as soon as they can be accepted, with the
 // event EventAccepted first; sessions of the backlog, too. Calls of Accept and AcceptKCP
-// return ErrGrouped. Limits.Backlog bounds the sessions whose EventAccepted was not
+// return ErrInUse. Limits.Backlog bounds the sessions whose EventAccepted was not
 // taken; closing the listener ends them. With a nil group, or when the group is closed,
-// sessions go to Accept again. AcceptInto fails with ErrGrouped if the listener has a
+// sessions go to Accept again. AcceptInto fails with ErrInUse if the listener has a
 // group already, and with net.ErrClosed if the listener or the group is closed.
 func (l *Listener) AcceptInto(g *Group) error {
 	l.mu.Lock()

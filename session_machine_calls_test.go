@@ -172,7 +172,7 @@ var machineErrors = map[error]life.Class{
 	io.EOF: life.EOF, ErrReset: life.ResetByPeer, ErrPeerClosed: life.PeerClosed, ErrNotDelivered: life.NotDelivered,
 	net.ErrClosed: life.ClosedHere, ErrMessageAbandoned: life.Abandoned, ErrMemoryPressure: life.NoMemory,
 	ErrWouldBlock: life.WouldBlock, ErrLegacyPeer: life.Legacy, ErrRefused: life.Refused,
-	ErrMessageTooLarge: life.TooLarge, ErrDatagramTooLarge: life.TooLarge, ErrNoStreams: life.Legacy, ErrStreamClosed: life.StreamHere,
+	ErrMessageTooLarge: life.TooLarge, ErrDatagramTooLarge: life.TooLarge, errors.ErrUnsupported: life.Legacy, ErrStreamClosed: life.StreamHere,
 }
 
 // dueAgain returns when the session has something to do next, as if it had never asked

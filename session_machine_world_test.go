@@ -247,7 +247,7 @@ func (e *machineEnd) openSealed(p *inPacket) bool {
 	case errors.Is(err, protect.ErrExhausted):
 		c.endFor(causeFailed, crypt.ErrKeyExhausted)
 	case errors.Is(err, protect.ErrTooFast):
-		c.endFor(causeFailed, ErrKeyUpdate)
+		c.endFor(causeFailed, errKeyUpdate)
 	case c.resetBy(kept):
 		c.endFor(causeReset, nil)
 	}

@@ -59,7 +59,7 @@ func (c *session) cannotWrite(w *writeCall) error {
 // sends what is queued.
 func (c *session) write(w *writeCall) error {
 	if w.message && w.stream == nil && !c.messageMode() {
-		return ErrNotMessageMode
+		return errNotMessageMode
 	}
 	err := c.cannotWrite(w)
 	if w.stream == nil && err != nil && err == c.reason(c.closing.err) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
 	"sync"
@@ -298,7 +299,7 @@ func TestPeersWithoutStreams(t *testing.T) {
 	inWorld(t, 11, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, &Config{Limits: Limits{MaxStreams: -1}})
 		_, err := a.OpenStream(context.Background(), nil)
-		require.ErrorIs(t, err, ErrNoStreams)
+		require.ErrorIs(t, err, errors.ErrUnsupported)
 		require.ErrorContains(t, err, "kcp: the peer takes no streams, as with a negative Limits.MaxStreams")
 		bothWays(t, a, b, []byte("up"), []byte("down"))
 		a.mu.Lock()
@@ -337,13 +338,13 @@ func TestEndWithoutStreams(t *testing.T) {
 		_, b, _ := w.pair(nil, &Config{Limits: Limits{MaxStreams: -1}})
 		begin := time.Now()
 		_, err := b.OpenStream(context.Background(), nil)
-		require.ErrorIs(t, err, ErrNoStreams)
+		require.ErrorIs(t, err, errors.ErrUnsupported)
 		_, err = b.TryOpenStream(nil)
-		require.ErrorIs(t, err, ErrNoStreams)
+		require.ErrorIs(t, err, errors.ErrUnsupported)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		_, err = b.AcceptStream(ctx)
-		require.ErrorIs(t, err, ErrNoStreams)
+		require.ErrorIs(t, err, errors.ErrUnsupported)
 		require.ErrorContains(t, err, "kcp: this end takes no streams: Limits.MaxStreams is negative")
 		require.Zero(t, time.Since(begin))
 		require.NoError(t, b.Close())

@@ -2,6 +2,7 @@ package kcp
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/netip"
@@ -285,6 +286,6 @@ func TestTryOpenStreamOfFirstPacket(t *testing.T) {
 		require.NoError(t, s.WriteMessage([]byte("state"), &MessageOptions{NoWait: true}))
 		first.Info.TS &^= capStreams
 		_, err = accepted().TryOpenStream(nil)
-		require.ErrorIs(t, err, ErrNoStreams)
+		require.ErrorIs(t, err, errors.ErrUnsupported)
 	})
 }

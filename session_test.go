@@ -329,7 +329,7 @@ func TestListener(t *testing.T) {
 	inWorld(t, 3, clean, func(t *testing.T, w *world) {
 		a, b, l := w.pair(nil, nil)
 		_, err := l.Endpoint().Listen()
-		require.ErrorIs(t, err, ErrListening)
+		require.ErrorIs(t, err, errListening)
 
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/assert"
@@ -291,13 +292,13 @@ func TestTLSDowngrade(t *testing.T) {
 		want     error // of a *HandshakeError; nil: no answer
 	}{
 		{"capability of the client", true, set(tsAt, capPMTU), nil},
-		{"capability of the server", false, set(tsAt, capPMTU), ErrHandshakeChanged},
-		{"path MTU of the client", true, set(tsAt, capTLS), ErrHandshakeChanged},
-		{"path MTU of the server", false, set(tsAt, capTLS), ErrHandshakeChanged},
-		{"version of the client", true, set(snAt, 7), ErrHandshakeChanged},
-		{"version of the server", false, set(snAt, 0), ErrHandshakeChanged},
+		{"capability of the server", false, set(tsAt, capPMTU), handshake.ErrChanged},
+		{"path MTU of the client", true, set(tsAt, capTLS), handshake.ErrChanged},
+		{"path MTU of the server", false, set(tsAt, capTLS), handshake.ErrChanged},
+		{"version of the client", true, set(snAt, 7), handshake.ErrChanged},
+		{"version of the server", false, set(snAt, 0), handshake.ErrChanged},
 		{"INFO of the client", true, noInfo, nil},
-		{"INFO of the server", false, noInfo, ErrHandshakeChanged},
+		{"INFO of the server", false, noInfo, handshake.ErrChanged},
 		{"token of the client", true, func(s []byte) {
 			if wire.Code(s[5]) == wire.Hello {
 				s[tsAt] ^= 1

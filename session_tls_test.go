@@ -217,7 +217,7 @@ func TestTLSKeyUpdateTooFast(t *testing.T) {
 		require.Len(t, batch, 2)
 		b.ep.take(batch, new(readState), nil)
 		require.NoError(t, b.SetReadDeadline(time.Now().Add(time.Second)))
-		wantReadErr(t, b, ErrKeyUpdate)
+		wantReadErr(t, b, errKeyUpdate)
 	})
 }
 

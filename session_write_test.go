@@ -114,7 +114,7 @@ func TestTryWriteAfterTheEnd(t *testing.T) {
 	}
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, _, _ := w.pair(nil, nil)
-		require.ErrorIs(t, a.WriteMessage(nil, &MessageOptions{NoWait: true}), ErrNotMessageMode)
+		require.ErrorIs(t, a.WriteMessage(nil, &MessageOptions{NoWait: true}), errNotMessageMode)
 	})
 }
 

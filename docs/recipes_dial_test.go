@@ -133,7 +133,7 @@ func TestHopeless(t *testing.T) {
 		kcp.ErrRefused, kcp.ErrReset, &kcp.NoAnswerError{}, &kcp.PeerLostError{}, syscall.ENETUNREACH,
 		&kcp.PeerCloseError{Code: restarting}, &kcp.PeerCloseError{Code: restarting, Aborted: true},
 		&kcp.HandshakeError{Remote: true, Err: internalError}, &net.DNSError{IsTimeout: true},
-		kcp.ErrTooManySessions, kcp.ErrMemoryPressure, kcp.ErrConvInUse, kcp.ErrNotDelivered,
+		kcp.ErrTooManySessions, kcp.ErrMemoryPressure, kcp.ErrInUse, kcp.ErrNotDelivered,
 	} {
 		require.False(t, hopeless(&net.OpError{Op: "dial", Err: err}), err)
 	}
@@ -141,7 +141,7 @@ func TestHopeless(t *testing.T) {
 	for _, err := range []error{
 		&kcp.PeerCloseError{Code: kicked}, &kcp.PeerCloseError{Code: kicked, Aborted: true},
 		&kcp.HandshakeError{Remote: true, Err: badCertificate}, &kcp.HandshakeError{Err: internalError},
-		&kcp.HandshakeError{Remote: true, Err: kcp.ErrHandshakeChanged},
+		&kcp.HandshakeError{Remote: true, Err: errors.New("changed on the way")},
 		kcp.ErrNoTLS, kcp.ErrTLSRequired, &kcp.ConfigError{}, &net.DNSError{IsNotFound: true}, &net.AddrError{},
 		net.ErrClosed, net.UnknownNetworkError("sctp"),
 	} {

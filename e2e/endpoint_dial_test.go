@@ -36,12 +36,12 @@ func TestChosenConv(t *testing.T) {
 			}
 			return err
 		}
-		require.ErrorIs(t, again(), kcp.ErrConvInUse)
+		require.ErrorIs(t, again(), kcp.ErrInUse)
 		require.ErrorIs(t, again(), syscall.EADDRINUSE)
 		for c := range e.Sessions() {
 			require.NoError(t, c.Close())
 		}
-		require.ErrorIs(t, again(), kcp.ErrConvInUse, "in TIME-WAIT")
+		require.ErrorIs(t, again(), kcp.ErrInUse, "in TIME-WAIT")
 		time.Sleep(timeWaitTime)
 		require.NoError(t, again())
 		_, err := e.Dial(context.Background(), udpAddr("10.0.0.3:1"), &kcp.DialOptions{Conv: id(7), Quiet: true})

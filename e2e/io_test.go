@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"testing"
 	"time"
@@ -76,7 +77,7 @@ func TestConnMessages(t *testing.T) {
 func TestReadMessageOfStream(t *testing.T) {
 	inWorld(t, 3, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
-		require.ErrorIs(t, a.WriteMessage([]byte("x"), nil), kcp.ErrNotMessageMode)
+		require.ErrorIs(t, a.WriteMessage([]byte("x"), nil), errors.ErrUnsupported)
 		for range 5 {
 			w.say(a, "abc")
 		}

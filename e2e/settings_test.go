@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -58,7 +59,7 @@ func TestSetMessageMode(t *testing.T) {
 		require.NoError(t, a.SetMessageMode(false))
 		w.say(a, "thi")
 		w.say(a, "rd")
-		require.ErrorIs(t, a.WriteMessage(nil, nil), kcp.ErrNotMessageMode)
+		require.ErrorIs(t, a.WriteMessage(nil, nil), errors.ErrUnsupported)
 		require.NoError(t, a.SetMessageMode(true))
 		require.NoError(t, a.WriteMessage([]byte("fourth"), nil))
 		require.NoError(t, a.SetMessageMode(true)) // no change

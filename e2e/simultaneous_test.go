@@ -202,7 +202,7 @@ func TestSimultaneousOpenErrors(t *testing.T) {
 			first <- err
 		}()
 		synctest.Wait()
-		require.ErrorIs(t, open(e, kcp.DialOptions{}), kcp.ErrConvInUse)
+		require.ErrorIs(t, open(e, kcp.DialOptions{}), kcp.ErrInUse)
 		cancel()
 		require.ErrorIs(t, <-first, context.Canceled)
 		e, _ = w.endpoint("203.0.113.3:4000", &kcp.Config{DialTimeout: -1})

@@ -134,7 +134,7 @@ func (s *server) handle(e *kcp.Event) {
 // so it needs no goroutine.
 func (s *server) accept(c *kcp.Conn) {
 	worlds, err := c.TryOpenStream(worldOptions)
-	if errors.Is(err, kcp.ErrLegacyPeer) || errors.Is(err, kcp.ErrNoStreams) {
+	if errors.Is(err, errors.ErrUnsupported) {
 		_ = c.Abort(0, "") // no client of ours
 	} // else, after an error, it has left already; what it has said follows
 	s.lastID++

@@ -65,9 +65,9 @@ func Class(err error) (life.Class, uint64) {
 var classes = map[error]life.Class{
 	kcp.ErrReset: life.ResetByPeer, kcp.ErrRefused: life.Refused, kcp.ErrPeerClosed: life.PeerClosed,
 	kcp.ErrNotDelivered: life.NotDelivered, net.ErrClosed: life.ClosedHere, kcp.ErrMessageAbandoned: life.Abandoned,
-	kcp.ErrMemoryPressure: life.NoMemory, kcp.ErrWouldBlock: life.WouldBlock, kcp.ErrGrouped: life.InGroup,
+	kcp.ErrMemoryPressure: life.NoMemory, kcp.ErrWouldBlock: life.WouldBlock, kcp.ErrInUse: life.InGroup,
 	kcp.ErrLegacyPeer: life.Legacy, os.ErrDeadlineExceeded: life.Timeout, context.DeadlineExceeded: life.Timeout,
-	kcp.ErrNoStreams: life.Legacy, kcp.ErrStreamClosed: life.StreamHere,
+	errors.ErrUnsupported: life.Legacy, kcp.ErrStreamClosed: life.StreamHere,
 	// A message ends with the session, or the session within a message.
 	io.ErrUnexpectedEOF: life.PeerClosed,
 }
