@@ -15,17 +15,9 @@ type datagramHandler struct {
 	handle  func(b []byte)
 }
 
-// HandleDatagrams makes f take the datagrams that arrive from now on, in place of
-// ReceiveDatagram and before EventDatagram; nil ends that. Those that had arrived before
-// stay for ReceiveDatagram. Those that arrive after Close are dropped.
-//
-// Calls of f do not overlap. They are made on the goroutine that reads the socket, which
-// may be in a blocked Read or Write; nothing else is received meanwhile. So f must
-// not block, and must not call what may: Read, Write, Close of a session that lingers,
-// Shutdown. It may call SendDatagram and HandleDatagrams. b is valid during the
-// call only; f may change it. When HandleDatagrams returns, the old handler may still be
-// running.
-func (c *Conn) HandleDatagrams(f func(b []byte)) {
+// handleDatagrams makes f take the datagrams that arrive from now on, as
+// compat.HandleDatagrams says.
+func (c *Conn) handleDatagrams(f func(b []byte)) {
 	c.mu.Lock()
 	defer c.unlock()
 	_ = c.session.set(&change{of: ofDatagrams, on: f != nil}) // which does not fail
@@ -76,7 +68,7 @@ func (c *Conn) MaxDatagramSize() int {
 
 // SendDatagram sends a copy of b as one packet beside the byte stream: unreliable,
 // unordered, not protected by FEC, and not limited by the windows. It does not wait. The
-// peer gets b from ReceiveDatagram or by HandleDatagrams. kcp-go calls it an OOB packet,
+// peer gets b from ReceiveDatagram. kcp-go calls it an OOB packet,
 // and passes it to its handler if its FEC is on.
 //
 // What is larger than MaxDatagramSize is ErrDatagramTooLarge. Until the path MTU has been

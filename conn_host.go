@@ -166,6 +166,7 @@ func (c *Conn) stopDeadlines() {
 var _ = compatibility.Connect(compatibility.Hooks{
 	Set:       func(endpoint any, o compatibility.Options) { endpoint.(*Endpoint).compat = o },
 	Validated: func(conn any) bool { return !conn.(*Conn).session.halfOpen() },
+	Datagrams: func(conn any, f func([]byte)) { conn.(*Conn).handleDatagrams(f) },
 	Close: func(conn any) ([][]byte, error) {
 		call := &closeCall{keeps: true}
 		err := conn.(*Conn).close(call)

@@ -30,8 +30,8 @@ func inHandler() bool { return wakeup.Within((*Group).dispatch, (*Conn).handleDa
 //
 // Shutdown waits up to 3 seconds longer if the peer of an ended session may still need
 // an answer, and up to 6 seconds while it acknowledges what a legacy peer retransmits.
-// The end of ctx cuts that short without an error. In a handler of Group.Handle or
-// HandleDatagrams it does nothing, and fails with syscall.EDEADLK.
+// The end of ctx cuts that short without an error. In a handler of Group.Handle it does
+// nothing, and fails with syscall.EDEADLK.
 func (e *Endpoint) Shutdown(ctx context.Context) error {
 	if inHandler() {
 		return opError("shutdown", nil, e.LocalAddr(), errInHandler)

@@ -11,10 +11,9 @@ import (
 // Conn is a session: a reliable, ordered connection with one peer. It implements
 // net.Conn. With Config.MessageMode it also keeps message boundaries. All methods are
 // safe for concurrent use. They are
-//   - the stream of bytes: Read, Write, TryWrite, WriteAvailable, WriteReady, Flush;
-//   - messages: ReadMessage, NextMessageSize, WriteMessage, TryWriteMessage,
-//     SendMessage, MaxMessageSize;
-//   - unreliable datagrams: SendDatagram, ReceiveDatagram, HandleDatagrams,
+//   - the stream of bytes: Read, Write, TryWrite, WriteReady, Flush;
+//   - messages: ReadMessage, NextMessageSize, WriteMessage, MaxMessageSize;
+//   - unreliable datagrams: SendDatagram, ReceiveDatagram,
 //     MaxDatagramSize;
 //   - several flows in one session: OpenStream, AcceptStream;
 //   - deadlines: SetDeadline, SetReadDeadline, SetWriteDeadline;

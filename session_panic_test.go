@@ -165,7 +165,7 @@ func inPanicWorld(t *testing.T, f func(w *panicWorld)) {
 		require.NoError(t, err)
 		defer p.e.Close()
 		p.c = w.dial(p.e)
-		p.c.HandleDatagrams(func([]byte) { p.reached("HandleDatagrams") })
+		p.c.handleDatagrams(func([]byte) { p.reached("HandleDatagrams") })
 		p.stream, err = p.c.OpenStream(context.Background(), nil)
 		require.NoError(t, err)
 		p.exchange(3)
@@ -404,7 +404,7 @@ func panicOf(w *world, culprit string) {
 	} else {
 		config := &Config{MessageMode: true}
 		a, b, _ := w.pair(config, config)
-		b.HandleDatagrams(func([]byte) { theCulprit(culprit) })
+		b.handleDatagrams(func([]byte) { theCulprit(culprit) })
 		if culprit == "Done" {
 			_ = a.WriteMessage([]byte("x"), &MessageOptions{Done: func(error) { theCulprit(culprit) }})
 		} else {

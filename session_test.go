@@ -162,7 +162,7 @@ func TestHandlerInGroup(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, g := w.grouped(nil)
 		var calls atomic.Int32
-		b.HandleDatagrams(func(p []byte) {
+		b.handleDatagrams(func(p []byte) {
 			calls.Add(1)
 			_ = b.Abort(0, "") // does not wait
 		})
@@ -180,7 +180,7 @@ func TestHandlerInGroup(t *testing.T) {
 func TestHandlerOfClosedSession(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		_, b, _ := w.pair(nil, nil)
-		b.HandleDatagrams(func([]byte) { t.Error("called after Abort") })
+		b.handleDatagrams(func([]byte) { t.Error("called after Abort") })
 		require.NoError(t, b.Abort(0, ""))
 		b.handleDatagram([]byte("x"))
 		require.Equal(t, stats.Datagrams{Received: 1, Dropped: 1}, b.Stats().Datagrams)

@@ -317,7 +317,7 @@ func TestTLSApplicationDataBeforeFinished(t *testing.T) {
 		a, err := e.Dial(context.Background(), l.Addr(), &DialOptions{Quiet: true})
 		require.NoError(t, err)
 		handled := 0
-		a.HandleDatagrams(func([]byte) { handled++ })
+		a.handleDatagrams(func([]byte) { handled++ })
 		writeAll(t, a, []byte("x"))
 		receive(t, accepted(t, l), []byte("x"))
 		w.settle()

@@ -72,7 +72,7 @@ func echoServer(t *testing.T, config *Config) *Listener {
 				return
 			}
 			c.session.tls.app.Keys.SetUpdateAfter(20)
-			c.HandleDatagrams(func(b []byte) { _ = c.SendDatagram(b) })
+			c.handleDatagrams(func(b []byte) { _ = c.SendDatagram(b) })
 			go func() {
 				_, _ = io.Copy(c, c)
 				_ = c.Close()

@@ -45,3 +45,14 @@ func Validated(c *kcp.Conn) bool { return compatibility.Root.Validated(c) }
 // Close is c.Close. It also returns the messages that had arrived in order and were not
 // read, or the segments of a stream of bytes.
 func Close(c *kcp.Conn) (received [][]byte, err error) { return compatibility.Root.Close(c) }
+
+// HandleDatagrams makes f take the datagrams of a session that arrive from now on, in
+// place of ReceiveDatagram and before EventDatagram; nil ends that. Those that had
+// arrived before stay for ReceiveDatagram. Those that arrive after Close are dropped.
+//
+// Calls of f do not overlap. They are made on the goroutine that reads the socket, which
+// may be in a blocked Read or Write; nothing else is received meanwhile. So f must not
+// block, nor call what may: Read, Write, Close of a session that lingers, Shutdown. It may
+// call SendDatagram and HandleDatagrams. b is valid during the call only; f may change
+// it. When HandleDatagrams returns, the old handler may still be running.
+func HandleDatagrams(c *kcp.Conn, f func(b []byte)) { compatibility.Root.Datagrams(c, f) }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/compat"
 	"github.com/arqnet/kcp/stats"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -108,7 +109,7 @@ func TestHandleDatagrams(t *testing.T) {
 				time.Sleep(time.Second)
 				var mu sync.Mutex
 				var got []string
-				b.HandleDatagrams(func(p []byte) {
+				compat.HandleDatagrams(b, func(p []byte) {
 					mu.Lock()
 					got = append(got, string(p))
 					mu.Unlock()
@@ -135,8 +136,8 @@ func TestHandleDatagrams(t *testing.T) {
 				require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 				require.NoError(t, b.SetReadDeadline(time.Time{}))
 				require.Equal(t, stats.Datagrams{Received: 4, Sent: 3}, b.Stats().Datagrams)
-				b.HandleDatagrams(nil)
-				b.HandleDatagrams(nil)
+				compat.HandleDatagrams(b, nil)
+				compat.HandleDatagrams(b, nil)
 				sends("late")
 				gets(b, "late")
 			})

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	kcp "github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/compat"
 
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/testenv/life"
@@ -198,7 +199,7 @@ func (w *hostile) use(i int, c *kcp.Conn) {
 	g.Meanwhile = func() { w.step(i, true) }
 	a.Begin()
 	if r.IntN(4) == 0 {
-		w.call(i, 0, "HandleDatagrams", func() { c.HandleDatagrams(func([]byte) { w.step(i, true) }) })
+		w.call(i, 0, "HandleDatagrams", func() { compat.HandleDatagrams(c, func([]byte) { w.step(i, true) }) })
 	}
 	until := time.Now().Add(time.Duration(r.IntN(6000)) * time.Millisecond)
 	for _, s := range hostileSteps.Of(hostileSteps.Random(r, 10+r.IntN(100))).Steps {

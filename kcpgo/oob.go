@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	engine "github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/compat"
 )
 
 // OOBCallBackType is a handler of out-of-band packets. What it is given is valid
@@ -28,7 +29,7 @@ func (s *UDPSession) SetOOBHandler(callback OOBCallBackType) error {
 // handleOOB counts out-of-band packets, and passes them to callback, if there is
 // one.
 func (s *UDPSession) handleOOB(callback OOBCallBackType) {
-	s.conn.HandleDatagrams(func(b []byte) {
+	compat.HandleDatagrams(s.conn, func(b []byte) {
 		atomic.AddUint64(&DefaultSnmp.OOBPackets, 1)
 		if callback != nil {
 			callback(b)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/compat"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/testenv/life/ends"
 	"github.com/stretchr/testify/require"
@@ -287,7 +288,7 @@ func TestDatagramsOverANarrowPath(t *testing.T) {
 		for _, way := range [][2]*kcp.Conn{{a, b}, {b, a}} {
 			from, to := way[0], way[1]
 			arrived := make(chan []byte, 1)
-			to.HandleDatagrams(func(b []byte) {
+			compat.HandleDatagrams(to, func(b []byte) {
 				select {
 				case arrived <- bytes.Clone(b):
 				default:

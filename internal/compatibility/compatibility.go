@@ -15,6 +15,7 @@ type Hooks struct {
 	Set       func(endpoint any, o Options)
 	Validated func(conn any) bool
 	Close     func(conn any) (received [][]byte, err error)
+	Datagrams func(conn any, f func(b []byte))
 
 	// Machine sets up a state machine as a session with that Config does, for benchmarks
 	// of sessions without sockets. alike says that the peer is one as well. It returns

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/compat"
 	"github.com/stretchr/testify/require"
 )
 
@@ -49,9 +50,9 @@ var Handlers = map[string]func(t testing.TB, c *kcp.Conn, f func()){
 		require.NoError(t, g.Handle(func([]kcp.Event) { f() }))
 		require.NoError(t, g.Add(c))
 	},
-	"HandleDatagrams": func(_ testing.TB, c *kcp.Conn, f func()) { c.HandleDatagrams(func([]byte) { f() }) },
+	"HandleDatagrams": func(_ testing.TB, c *kcp.Conn, f func()) { compat.HandleDatagrams(c, func([]byte) { f() }) },
 	"HandleDatagrams within Read": func(_ testing.TB, c *kcp.Conn, f func()) {
-		c.HandleDatagrams(func([]byte) { f() })
+		compat.HandleDatagrams(c, func([]byte) { f() })
 		go func() { _, _ = io.Copy(io.Discard, c) }()
 	},
 }
