@@ -220,14 +220,10 @@ type Config struct {
 	// sessions run at the same time. The last call is State with trace.SessionEnded.
 	Tracer func(*Conn) *Trace
 
-	// Repetition, if not nil, makes runs of a test repeat, in a bubble of
-	// testing/synctest over package netsim, which has the conditions under Determinism.
-	// All endpoints of a run share one, and each run has its own. It is nil with sockets
-	// of the system, and for tests alone: whoever knows the seed can predict ids,
-	// tokens, cookies and secrets. TLS still draws from crypto/rand, as does all by
-	// default. Endpoint.Close returns after the calls that it wakes, so the test may end
-	// then. Call it without a lock that the goroutines of these calls may take.
-	Repetition *Repetition
+	// Repetition, if not nil, makes runs of a test repeat: netsim.NewRepetition makes it,
+	// for tests in virtual time over package netsim alone. Whoever knows its seed can
+	// predict ids, tokens, cookies and secrets; TLS still draws from crypto/rand.
+	Repetition *wakeup.Run
 }
 
 // Tuning says when segments are retransmitted.
@@ -292,19 +288,6 @@ type Limits struct {
 	// that the session takes and opens none: the error of OpenStream and
 	// AcceptStream then wraps errors.ErrUnsupported.
 	MaxStreams int
-}
-
-// Repetition makes runs of a test repeat, and has nothing to do with Config.Redundancy:
-// see Config.Repetition. All endpoints of a run share one, which puts what they do at
-// the same instant in order. All methods are safe for concurrent use.
-type Repetition struct{ run wakeup.Run }
-
-// NewRepetition returns a Repetition with a seed of which all that is random
-// depends. It serves one run: the next one has its own.
-func NewRepetition(seed uint64) *Repetition {
-	r := new(Repetition)
-	r.run.Seed(seed)
-	return r
 }
 
 // AddressValidation says when new peers must return a cookie, which costs them

@@ -37,7 +37,7 @@ func (c *Config) validateFor(system bool) error {
 		return err
 	case system:
 		return &ConfigError{"Repetition", "set", "must be nil with a socket of the system, as virtual time needs package netsim"}
-	case c.Repetition.run.IsSpent():
+	case c.Repetition.IsSpent():
 		return &ConfigError{"Repetition", "of an earlier run", "must be made in the run that it serves, as each run begins its numbers again"}
 	}
 	return nil

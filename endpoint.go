@@ -134,7 +134,7 @@ func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoi
 	procs := runtime.GOMAXPROCS(0)
 	var turn func() // of the wake-ups; nil: they need none
 	if r := e.config.Repetition; r != nil {
-		e.env, procs = r.run.Environment(), 1
+		e.env, procs = r.Environment(), 1
 		turn = func() { e.env.Woken(nil, 0, wakeup.AtWakeUp) }
 	}
 	e.protection = protect.NewScheme(e.config.Cipher, e.config.TLS != nil, e.env.Nonces())

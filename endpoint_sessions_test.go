@@ -14,6 +14,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/wire"
+	"github.com/arqnet/kcp/netsim"
 	"github.com/arqnet/kcp/stats"
 	"github.com/stretchr/testify/require"
 )
@@ -103,7 +104,7 @@ func TestQuietDialIsNotRefused(t *testing.T) {
 // Endpoints of one Repetition do not draw the same numbers.
 func TestEndpointsDrawTheirOwn(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		config := Config{Repetition: NewRepetition(1)}
+		config := Config{Repetition: netsim.NewRepetition(1)}
 		a, _ := w.endpoint("10.0.0.2:0", &config)
 		b, _ := w.endpoint("10.0.0.3:0", &config)
 		require.NotEqual(t, a.env.Uint32(), b.env.Uint32())

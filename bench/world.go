@@ -30,9 +30,9 @@ import (
 // world is a network of two hosts.
 type world struct {
 	network    *netsim.Network
-	repetition *kcp.Repetition // of all endpoints of this module
-	ports      uint16          // in use
-	turn       sync.Mutex      // of all of kcp-go, which has one clock
+	repetition *netsim.Repetition // of all endpoints of this module
+	ports      uint16             // in use
+	turn       sync.Mutex         // of all of kcp-go, which has one clock
 	closes     []func()
 }
 
@@ -42,7 +42,7 @@ const (
 )
 
 func newWorld(seed uint64, link netsim.LinkConfig) *world {
-	return &world{network: netsim.NewNetwork(seed, link), repetition: kcp.NewRepetition(seed)}
+	return &world{network: netsim.NewNetwork(seed, link), repetition: netsim.NewRepetition(seed)}
 }
 
 // close ends everything, the last first.

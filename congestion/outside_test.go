@@ -47,7 +47,7 @@ func (o inBytes) State() string { return o.Control.(congestion.StateNamer).State
 func transfer(t *testing.T, control func() congestion.Control, delay time.Duration) (stats stats.Conn, states []string, took time.Duration) {
 	synctest.Test(t, func(t *testing.T) {
 		network := netsim.NewNetwork(2, netsim.LinkConfig{Delay: delay, Jitter: delay, Reorder: 0.02, Loss: 0.01, Rate: 20_000_000, Queue: 200_000})
-		repetition := kcp.NewRepetition(7)
+		repetition := netsim.NewRepetition(7)
 		endpoint := func(address string, config kcp.Config) *kcp.Endpoint {
 			pc, err := network.Listen(address)
 			require.NoError(t, err)

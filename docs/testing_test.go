@@ -34,7 +34,7 @@ func TestFileEcho(t *testing.T) {
 	t.Logf("again: SEED=%d TRACES=/tmp go test -count 1 -run '^%s$'", seed, t.Name())
 	synctest.Test(t, func(t *testing.T) {
 		network := netsim.NewNetwork(seed, netsim.LinkConfig{Delay: 40 * time.Millisecond, Loss: 0.1})
-		config := &kcp.Config{Repetition: kcp.NewRepetition(seed)}
+		config := &kcp.Config{Repetition: netsim.NewRepetition(seed)}
 		if folder := os.Getenv("TRACES"); folder != "" {
 			traces := qlog.NewDir(folder, nil)
 			defer traces.Close() // after the endpoints

@@ -68,7 +68,7 @@ func repeats(t *testing.T, seed uint64, scenario func(t *testing.T, w *world)) {
 }
 
 // repeating is a configuration for one run.
-func repeating() *kcp.Config { return &kcp.Config{Repetition: kcp.NewRepetition(1)} }
+func repeating() *kcp.Config { return &kcp.Config{Repetition: netsim.NewRepetition(1)} }
 
 // transfer sends data both ways over a session, in an outage too.
 func transfer(n int, change func(*kcp.Config)) func(t *testing.T, w *world) {

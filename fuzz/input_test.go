@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	kcp "github.com/arqnet/kcp/internal/machine"
-	"github.com/arqnet/kcp/stats"
 
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/stats"

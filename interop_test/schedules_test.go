@@ -132,7 +132,7 @@ func (r *scheduleRun) run(ctx context.Context, asks bool) {
 		ours, theirs = theirs, ours
 	}
 	pc := r.listen(ours, "10.0.0.1:4000")
-	e, err := kcp.NewEndpoint(pc, &kcp.Config{Repetition: kcp.NewRepetition(1)})
+	e, err := kcp.NewEndpoint(pc, &kcp.Config{Repetition: netsim.NewRepetition(1)})
 	if err != nil {
 		panic(err)
 	}

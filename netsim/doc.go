@@ -33,7 +33,7 @@
 //		synctest.Test(t, func(t *testing.T) {
 //			network := netsim.NewNetwork(1, netsim.LinkConfig{Delay: 40 * time.Millisecond, Loss: 0.1})
 //			network.Play("", "", netsim.Outage(200*time.Millisecond, 3*time.Second))
-//			config := &kcp.Config{Repetition: kcp.NewRepetition(1)}
+//			config := &kcp.Config{Repetition: netsim.NewRepetition(1)}
 //			pc, _ := network.Listen("10.0.0.1:4000")
 //			server, _ := kcp.NewEndpoint(pc, config)
 //			defer server.Close()

@@ -28,7 +28,7 @@ type world struct {
 	client, server      *kcp.Conn
 	dialling, listening *kcp.Endpoint
 	listener            *kcp.Listener
-	repetition          *kcp.Repetition      // makes runs repeat
+	repetition          *netsim.Repetition   // makes runs repeat
 	sockets             []*netsim.PacketConn // the server's and the client's
 	paths               []path               // before and after the change
 	gone                time.Duration        // how long nothing passes
@@ -55,7 +55,7 @@ func between(t *testing.T, p path, seed uint64, server, client *kcp.Config, f fu
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{
 			t: t, net: netsim.NewNetwork(seed, netsim.LinkConfig{}), random: rand.New(rand.NewPCG(seed, 1)),
-			repetition: kcp.NewRepetition(seed), paths: []path{p}, others: make(chan error, 100),
+			repetition: netsim.NewRepetition(seed), paths: []path{p}, others: make(chan error, 100),
 		}
 		w.set(p)
 		w.listening, w.dialling = w.endpoint(serverHost+":4000", server), w.endpoint(clientHost+":5000", client)

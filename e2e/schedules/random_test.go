@@ -84,7 +84,7 @@ func TestRandomLives(t *testing.T) {
 
 // randomConfigs draws the settings of both sides.
 func (c *crowd) randomConfigs(t *testing.T, random *rand.Rand) {
-	mode, repetition := random.IntN(3) == 0, kcp.NewRepetition(c.seed)
+	mode, repetition := random.IntN(3) == 0, netsim.NewRepetition(c.seed)
 	for _, x := range []*kcp.Config{&c.server, &c.client} {
 		*x = ends.RandomConfig(random)
 		x.MessageMode, x.Repetition = mode, repetition

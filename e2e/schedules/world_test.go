@@ -106,7 +106,7 @@ func newTrial(w *wire, l *conversation, plan testenv.Schedule, seed uint64) *tri
 		killed: make(chan struct{}), rests: make(chan struct{}), finished: make(chan struct{}),
 		count: make(map[testenv.Side]int), sessions: make(map[uint32]*life.Session),
 	}
-	tr.rules.Repetition = kcp.NewRepetition(seed)
+	tr.rules.Repetition = netsim.NewRepetition(seed)
 	tr.rules.MessageMode = l.mode
 	if tr.mayBreak() {
 		tr.rules.KeepAlive, tr.rules.PeerTimeout, tr.rules.Linger = 2*time.Second, 5*time.Second, time.Second
