@@ -35,7 +35,7 @@ NO_RACE = LEFT OUT: the race detector needs cgo and a C compiler (CGO_ENABLED=$(
 SEEDS   ?= 500
 WORKERS ?= 12
 
-.PHONY: check test test-long conformance unit quick race offload-off 386 oldest interop interop-full bench-test mux-test cluster-test grpc-test p2p-test kcpgo-test kcpgo observe-test observe-rules observe-browser tunnel-test tunnel-programs tunnel-soak tunnel-bench dissector fuzz fuzz-short fuzz-state tls-hostile soak lives schedules cross vet lint bench fmt mutate balancer
+.PHONY: check test test-long conformance unit quick race offload-off 386 oldest interop interop-full bench-test mux-test cluster-test grpc-test p2p-test kcpgo-test kcpgo observe-test observe-rules observe-browser tunnel-test tunnel-programs tunnel-soak tunnel-bench dissector fuzz fuzz-short fuzz-state tls-hostile soak lives schedules cross vet lint bench fmt balancer
 
 # What `make test` does, and what `make test-long` does besides. A stage by itself is in
 # full.
@@ -254,11 +254,6 @@ COMMA = ,
 
 fmt:
 	gofmt -w .
-
-# COUNT places of FILES (files or folders) are changed at random, one at a time, and tests
-# have to notice.
-mutate:
-	$(GO) run ./internal/rulebook/mutate -n $(or $(COUNT),60) -seed $(or $(SEED),1) $(FILES)
 
 # Sessions through nginx, by conversation id; a minute and a quarter. Debian's packages are
 # installed if they are missing, which needs root.

@@ -4,11 +4,11 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
-	"github.com/arqnet/kcp/internal/compatibility"
 	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/incast"
 	"github.com/arqnet/kcp/internal/machine"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/wakeup"
@@ -163,8 +163,8 @@ func (c *Conn) stopDeadlines() {
 }
 
 // What package compat and benchmarks use, and no package of others can.
-var _ = compatibility.Connect(compatibility.Hooks{
-	Set:       func(endpoint any, o compatibility.Options) { endpoint.(*Endpoint).compat = o },
+var _ = opening.ConnectCompat(opening.CompatHooks{
+	Set:       func(endpoint any, o opening.Compat) { endpoint.(*Endpoint).compat = o },
 	Validated: func(conn any) bool { return !conn.(*Conn).session.halfOpen() },
 	Datagrams: func(conn any, f func([]byte)) { conn.(*Conn).handleDatagrams(f) },
 	Close: func(conn any) ([][]byte, error) {

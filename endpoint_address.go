@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/arqnet/kcp/internal/reroute"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -16,9 +15,9 @@ import (
 // ownAddress is the socket of a Dial, and what is known of its route. It needs no lock.
 type ownAddress struct {
 	socket  *udp.Connected
-	looked  atomic.Int64  // when the last look was, in ns since the epoch
-	looking atomic.Bool   // a look is under way or about to be; who has set it uses watch
-	watch   reroute.Watch // used by the present look
+	looked  atomic.Int64   // when the last look was, in ns since the epoch
+	looking atomic.Bool    // a look is under way or about to be; who has set it uses watch
+	watch   udp.RouteWatch // used by the present look
 }
 
 // keepConnected has the socket of a Dial, which was opened from local, connected again
@@ -52,8 +51,8 @@ func (e *Endpoint) look(after time.Duration) {
 // troubled has the route looked at if an error of the socket may be due to it, and if no
 // look was just before.
 func (e *Endpoint) troubled(err error) {
-	if own := e.socket.own.Load(); own != nil && reroute.Concerns(err) {
-		e.look(time.Duration(own.looked.Load()) + reroute.Every - e.now())
+	if own := e.socket.own.Load(); own != nil && udp.ConcernsRoute(err) {
+		e.look(time.Duration(own.looked.Load()) + udp.RouteEvery - e.now())
 	}
 }
 
@@ -75,9 +74,9 @@ func (e *Endpoint) lookNow(own *ownAddress) {
 	again := own.watch.Again()
 	own.looking.Store(false)
 	switch action {
-	case reroute.Wait:
+	case udp.RouteMissing:
 		e.look(again)
-	case reroute.Ask, reroute.Connect, reroute.Resume:
+	case udp.RouteDoubted, udp.RouteChanged, udp.RouteBack:
 		e.mu.RLock()
 		conns := e.table.Sessions()
 		e.mu.RUnlock()
@@ -89,16 +88,16 @@ func (e *Endpoint) lookNow(own *ownAddress) {
 
 // follow looks at the socket and the route, and connects the socket again if that is to
 // be done. moved reports whether the socket has another address now.
-func (e *Endpoint) follow(own *ownAddress) (action reroute.Action, moved bool) {
+func (e *Endpoint) follow(own *ownAddress) (action udp.RouteOutcome, moved bool) {
 	socket, route, err := own.socket.Look()
 	if err != nil {
-		return reroute.Leave, false // it is closed
+		return udp.RouteKept, false // it is closed
 	}
 	action = own.watch.Decide(socket, route, own.socket.Peer(), e.migrates && e.protection.Authentic, e.now())
-	if action == reroute.Wait && route.Err != nil {
+	if action == udp.RouteMissing && route.Err != nil {
 		e.noteSocketError(route.Err)
 	}
-	if action != reroute.Connect {
+	if action != udp.RouteChanged {
 		return action, false
 	}
 	device := route.Device
@@ -111,7 +110,7 @@ func (e *Endpoint) follow(own *ownAddress) (action reroute.Action, moved bool) {
 	if err != nil {
 		e.noteSocketError(err)
 		e.warn("socket cannot be connected again", err)
-		return reroute.Wait, false
+		return udp.RouteMissing, false
 	}
 	if log := e.config.Logger; log != nil && moved {
 		log.Info("kcp: local address changed", "from", before.String(), "local", e.LocalAddr().String())

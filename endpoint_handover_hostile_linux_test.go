@@ -15,7 +15,6 @@ import (
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/testenv"
-	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 )
 
@@ -184,7 +183,7 @@ func TestTakeoverHostilePredecessor(t *testing.T) {
 			if name == "gone" {
 				require.EqualError(t, err, "take over kcp: the old process has ended, or closed the socket")
 			}
-			await.True(t, func() bool { return openFileCount(t) <= before })
+			testenv.Await(t, func() bool { return openFileCount(t) <= before })
 			link.Close()
 		})
 	}

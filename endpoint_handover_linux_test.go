@@ -17,7 +17,6 @@ import (
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/testenv"
-	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
@@ -191,8 +190,8 @@ func TestTakeover(t *testing.T) {
 				require.True(t, g.l.Endpoint().stopped())
 				g.l.Endpoint().socket.readers.Wait()
 			}
-			await.True(t, func() bool { return last.Endpoint().Stats().PredecessorSessions == 0 })
-			await.True(t, func() bool { return !last.ep.takeover.Before.Any() })
+			testenv.Await(t, func() bool { return last.Endpoint().Stats().PredecessorSessions == 0 })
+			testenv.Await(t, func() bool { return !last.ep.takeover.Before.Any() })
 			for _, c := range clients[2] {
 				c.echoes(t, 20_000)
 				require.NoError(t, c.Close())
@@ -240,7 +239,7 @@ func TestTakeoverSuccessorDies(t *testing.T) {
 				require.NoError(t, <-g1.left)
 			}
 			c2.echoes(t, 10_000)
-			await.True(t, func() bool { return g2.l.Endpoint().Stats().PredecessorSessions == 0 })
+			testenv.Await(t, func() bool { return g2.l.Endpoint().Stats().PredecessorSessions == 0 })
 		})
 	}
 }
@@ -394,9 +393,9 @@ func TestTakeoverLostAnswerOldGone(t *testing.T) {
 			g1 := g0.handsOver(t, "g1", &config)
 			socket.set.Store(true)
 			go c.Close()
-			await.True(t, func() bool { return g1.l.Endpoint().Stats().PredecessorSessions == 0 })
+			testenv.Await(t, func() bool { return g1.l.Endpoint().Stats().PredecessorSessions == 0 })
 			require.NoError(t, <-g0.left)
-			await.True(t, func() bool { return !g1.l.ep.takeover.Before.Any() })
+			testenv.Await(t, func() bool { return !g1.l.ep.takeover.Before.Any() })
 			socket.hearsAgain(t, c)
 		})
 	}
@@ -418,7 +417,7 @@ func TestTakeoverSameConvAnew(t *testing.T) {
 			conv := first.Conv()
 			g1 := g0.handsOver(t, "g1", config)
 			require.NoError(t, first.Close())
-			await.True(t, func() bool { return first.ep.Stats().Sessions+g1.l.Endpoint().Stats().PredecessorSessions == 1 })
+			testenv.Await(t, func() bool { return first.ep.Stats().Sessions+g1.l.Endpoint().Stats().PredecessorSessions == 1 })
 			c, err := first.ep.Dial(t.Context(), l.Addr(), &DialOptions{Conv: &conv})
 			require.NoError(t, err)
 			writeAll(t, c, []byte{'?'})

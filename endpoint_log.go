@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/arqnet/kcp/internal/loglimit"
+	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -33,7 +33,7 @@ const (
 
 // endpointLog bounds the records of an endpoint. It needs no lock.
 type endpointLog struct {
-	warnings, sessions, handshakes, unopened loglimit.Limit
+	warnings, sessions, handshakes, unopened fair.Limit
 
 	unopenedBefore atomic.Uint64 // endpointCounters.dropCipher as of the last record of unopened
 

@@ -100,7 +100,7 @@ const (
 	acceptors                   // calls of AcceptStream
 	stopped                     // all calls fail from now on, and deadlines are void
 	receivers                   // of receipts
-	admitted                    // compatibility.Options.Validated
+	admitted                    // opening.Compat.Validated
 	shaken                      // the TLS handshake is not in progress any more
 	lingers                     // a socket of its own stays, for a peer that repeats its end
 )

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
-	"github.com/arqnet/kcp/internal/compatibility"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/machine"
+	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/internal/wakeup"
@@ -19,18 +19,18 @@ import (
 
 // sharedState is what an endpoint has in common with its sessions. It needs no lock.
 type sharedState struct {
-	config           Config                // immutable
-	env              *wakeup.Environment   // immutable
-	fixedWriteBuffer bool                  // Config.WriteBuffer was not 0; immutable
-	fixedWindow      bool                  // the same of Config.ReceiveWindow
-	mostStreamBuffer int                   // bytes that the receive buffer of a stream grows to; immutable
-	epoch            time.Time             // origin of all times given as time.Duration; immutable
-	protection       *protect.Scheme       // immutable
-	outside          protect.Protection    // of packets of no session; immutable
-	overhead         overhead              // of sessions; immutable
-	migrates         bool                  // a cipher authenticates packets, and the id shows whose they are; immutable
-	looks            bool                  // the socket is connected again when its route changes; set before the first session
-	compat           compatibility.Options // set before the first session
+	config           Config              // immutable
+	env              *wakeup.Environment // immutable
+	fixedWriteBuffer bool                // Config.WriteBuffer was not 0; immutable
+	fixedWindow      bool                // the same of Config.ReceiveWindow
+	mostStreamBuffer int                 // bytes that the receive buffer of a stream grows to; immutable
+	epoch            time.Time           // origin of all times given as time.Duration; immutable
+	protection       *protect.Scheme     // immutable
+	outside          protect.Protection  // of packets of no session; immutable
+	overhead         overhead            // of sessions; immutable
+	migrates         bool                // a cipher authenticates packets, and the id shows whose they are; immutable
+	looks            bool                // the socket is connected again when its route changes; set before the first session
+	compat           opening.Compat      // set before the first session
 	counters         endpointCounters
 	load             endpointLoad
 	dear             handshake.Allowance // for clients whose signatures take long to check

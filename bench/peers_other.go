@@ -9,7 +9,7 @@ import (
 	"net"
 	"time"
 
-	"github.com/arqnet/kcp/internal/selfsigned"
+	"github.com/arqnet/kcp/internal/identity"
 	"github.com/quic-go/quic-go"
 )
 
@@ -80,7 +80,7 @@ func newQUICPeer(s settings) (*quicPeer, error) {
 // selfSigned returns the TLS settings of both ends with a certificate for this
 // one measurement.
 func selfSigned() (server, client *tls.Config, err error) {
-	certificate, roots, err := selfsigned.New("bench")
+	certificate, roots, err := identity.SelfSigned("bench")
 	if err != nil {
 		return nil, nil, err
 	}

@@ -6,8 +6,8 @@ import (
 	_ "unsafe" // for linkname
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/compatibility"
 	"github.com/arqnet/kcp/internal/machine"
+	"github.com/arqnet/kcp/internal/opening"
 	kcpgo "github.com/xtaci/kcp-go/v5"
 )
 
@@ -51,7 +51,7 @@ func newSessionTo(config kcp.Config, alike bool) simImpl {
 			return nil, err
 		}
 		k := machine.New(simConv, output)
-		mtu := compatibility.Root.Machine(&config, k, alike)
+		mtu := opening.CompatRoot.Machine(&config, k, alike)
 		k.SetClockMicros(0)
 		return &sessionEnd{KCP: k, segment: mtu - 24}, nil
 	}

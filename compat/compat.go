@@ -7,7 +7,7 @@ package compat
 
 import (
 	kcp "github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/compatibility"
+	"github.com/arqnet/kcp/internal/opening"
 )
 
 // Options are ways of kcp-go. The zero value is the behaviour of package kcp.
@@ -31,20 +31,20 @@ type Options struct {
 // Set sets the options of all sessions of an endpoint. It must be called before the
 // first call of Listen or Dial.
 func Set(e *kcp.Endpoint, o Options) {
-	shared := compatibility.Options{SegmentBound: o.SegmentBound, DataBeforeDeadline: o.DataBeforeDeadline}
+	shared := opening.Compat{SegmentBound: o.SegmentBound, DataBeforeDeadline: o.DataBeforeDeadline}
 	if o.Validated != nil {
 		shared.Validated = func(conn any) { o.Validated(conn.(*kcp.Conn)) }
 	}
-	compatibility.Root.Set(e, shared)
+	opening.CompatRoot.Set(e, shared)
 }
 
 // Validated reports whether the peer's address is validated. It is true before
 // Options.Validated is called.
-func Validated(c *kcp.Conn) bool { return compatibility.Root.Validated(c) }
+func Validated(c *kcp.Conn) bool { return opening.CompatRoot.Validated(c) }
 
 // Close is c.Close. It also returns the messages that had arrived in order and were not
 // read, or the segments of a stream of bytes.
-func Close(c *kcp.Conn) (received [][]byte, err error) { return compatibility.Root.Close(c) }
+func Close(c *kcp.Conn) (received [][]byte, err error) { return opening.CompatRoot.Close(c) }
 
 // HandleDatagrams makes f take the datagrams of a session that arrive from now on, in
 // place of ReceiveDatagram and before EventDatagram; nil ends that. Those that had
@@ -55,4 +55,4 @@ func Close(c *kcp.Conn) (received [][]byte, err error) { return compatibility.Ro
 // block, nor call what may: Read, Write, Close of a session that lingers, Shutdown. It may
 // call SendDatagram and HandleDatagrams. b is valid during the call only; f may change
 // it. When HandleDatagrams returns, the old handler may still be running.
-func HandleDatagrams(c *kcp.Conn, f func(b []byte)) { compatibility.Root.Datagrams(c, f) }
+func HandleDatagrams(c *kcp.Conn, f func(b []byte)) { opening.CompatRoot.Datagrams(c, f) }

@@ -15,7 +15,7 @@ import (
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/netpath"
-	"github.com/arqnet/kcp/internal/testenv/await"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 	"github.com/tjfoc/gmsm/sm4"
@@ -210,7 +210,7 @@ func TestDatagrams(t *testing.T) {
 				require.NoError(t, n.theirs().SetOOBHandler(func(b []byte) { got <- bytes.Clone(b) }))
 				require.Equal(t, n.theirs().GetOOBMaxSize()-(1400-netpath.BaseMTU), n.ours().MaxDatagramSize(), "kcp-go answers no PROBE")
 				// Before kcp-go has acknowledged something, datagrams may be dropped.
-				await.True(t, func() bool { return n.ours().Stats().WriteBuffered == 0 })
+				testenv.Await(t, func() bool { return n.ours().Stats().WriteBuffered == 0 })
 				for _, size := range []int{0, 1, 500, n.ours().MaxDatagramSize(), n.theirs().GetOOBMaxSize()} {
 					want := bytes.Repeat([]byte{byte(size)}, size)
 					require.NoError(t, n.ours().SendDatagram(want))

@@ -8,7 +8,6 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/testenv"
-	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 	kcpgo "github.com/xtaci/kcp-go/v5"
 )
@@ -28,7 +27,7 @@ func TestHalfCloseOfLegacyPeer(t *testing.T) {
 		t.Run(p.name(), func(t *testing.T) {
 			t.Parallel()
 			n := open(t, p)
-			await.True(t, func() bool { return n.ours().Peer().Known })
+			testenv.Await(t, func() bool { return n.ours().Peer().Known })
 			require.ErrorIs(t, n.ours().CloseWrite(), kcp.ErrLegacyPeer)
 			require.True(t, n.ours().Peer().Legacy)
 			n.transfer(100 * kB)
@@ -51,7 +50,7 @@ func TestPeerRestarted(t *testing.T) {
 	e, err := l.accept()
 	require.NoError(t, err)
 	testenv.Receive(t, e, []byte("hello"))
-	await.True(t, func() bool { return c.Stats().WriteBuffered == 0 })
+	testenv.Await(t, func() bool { return c.Stats().WriteBuffered == 0 })
 	require.NoError(t, l.Close())
 	closeAtOnce(e)
 	again, err := kcpgo.ListenWithOptions(l.address(), nil, 0, 0)

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 )
 
@@ -46,7 +45,7 @@ func TestRelayPlay(t *testing.T) {
 		{At: 0, Change: func(c *LinkConfig) { c.Down = true }},
 	}, Script{{At: time.Hour, Change: func(c *LinkConfig) { c.Down = true }}}))
 	write(t, client, "into the outage")
-	await.True(t, func() bool { up, _ := r.Stats(); return up.Lost.Packets == 1 })
+	await(t, func() bool { up, _ := r.Stats(); return up.Lost.Packets == 1 })
 	require.NoError(t, r.Play(Script{{At: 0, Change: func(c *LinkConfig) { c.Down = false }}}, nil))
 	write(t, client, "after it")
 	got, from := read(t, target)
@@ -75,7 +74,7 @@ func TestRelayCoDel(t *testing.T) {
 	up, _ := r.QueueDelays()
 	require.EqualValues(t, 10, up.Count())
 	require.Greater(t, up.Max(), 10*time.Millisecond)
-	await.True(t, func() bool { up, _ := r.Stats(); return up.Delivered.Packets == 10 })
+	await(t, func() bool { up, _ := r.Stats(); return up.Delivered.Packets == 10 })
 }
 
 func TestListenRelay(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 )
 
@@ -24,6 +23,14 @@ func socket(t testing.TB, ip net.IP) *net.UDPConn {
 }
 
 var loopback = net.IPv4(127, 0, 0, 1)
+
+// await is testenv.Await, which imports this package.
+func await(t testing.TB, condition func() bool) {
+	t.Helper()
+	for !condition() && !t.Failed() {
+		time.Sleep(time.Millisecond)
+	}
+}
 
 func relay(t testing.TB, target net.Addr, up, down LinkConfig) *Relay {
 	t.Helper()
@@ -79,7 +86,7 @@ func TestRelayBothWays(t *testing.T) {
 				got, _ = read(t, client)
 				require.True(t, ping+"?" == got, "%d bytes, want %d", len(got), size+1)
 			}
-			await.True(t, func() bool {
+			await(t, func() bool {
 				up, down := r.Stats()
 				return up == LinkStats{Sent: Tally{4, 31405}, Delivered: Tally{4, 31405}} &&
 					down == LinkStats{Sent: Tally{4, 31409}, Delivered: Tally{4, 31409}}
@@ -111,7 +118,7 @@ func TestRelayLinks(t *testing.T) {
 		require.NoError(t, err)
 	}
 	answer("lost")
-	await.True(t, func() bool { _, down := r.Stats(); return down.Lost.Packets == 1 })
+	await(t, func() bool { _, down := r.Stats(); return down.Lost.Packets == 1 })
 	r.SetLinks(LinkConfig{}, LinkConfig{Duplicate: 1})
 	answer("twice")
 	for range 2 {
@@ -119,7 +126,7 @@ func TestRelayLinks(t *testing.T) {
 		require.Equal(t, "twice", got)
 	}
 	require.Panics(t, func() { r.SetLinks(LinkConfig{}, LinkConfig{Loss: 2}) })
-	await.True(t, func() bool { _, down := r.Stats(); return down.Delivered.Packets == 2 })
+	await(t, func() bool { _, down := r.Stats(); return down.Delivered.Packets == 2 })
 	up, down := r.Stats()
 	requireBalanced(t, up)
 	requireBalanced(t, down)
@@ -136,7 +143,7 @@ func TestRelaySurvivesRefusal(t *testing.T) {
 	require.NoError(t, target.Close())
 	for i := range int64(100) {
 		write(t, client, "to nobody")
-		await.True(t, func() bool {
+		await(t, func() bool {
 			up, _ := r.Stats()
 			return up.Delivered.Packets+up.Unreachable.Packets == i+2
 		})
@@ -183,7 +190,7 @@ func TestRelayBoundsClients(t *testing.T) {
 		maps.DeleteFunc(r.clients, func(_ relayKey, c *relayClient) bool { return c == nil })
 	}()
 	write(t, dial(t, r), "one too many")
-	await.True(t, func() bool { up, _ := r.Stats(); return up.Overflow == Tally{1, 12} })
+	await(t, func() bool { up, _ := r.Stats(); return up.Overflow == Tally{1, 12} })
 	write(t, first, "still served")
 	got, _ := read(t, target)
 	require.Equal(t, "still served", got)

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/arqnet/kcp/internal/loglimit"
+	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/tunnel/internal/flowtable"
 )
@@ -43,7 +43,7 @@ type account struct {
 	conns   atomic.Int64  // dialled connections, and those that were accepted for the user
 	most    int64         // of conns
 	packets atomic.Int64  // bytes of UDP packets that wait
-	records loglimit.Texts
+	records fair.Records
 
 	sessions int // guarded by accounts.mu
 
@@ -54,8 +54,8 @@ type account struct {
 	flows    *flowtable.Table[flow]
 	timer    *time.Timer // ends idle flows; nil: there was none yet
 	due      time.Duration
-	evicted  int            // flows that were ended to make room
-	saidFull loglimit.Limit // of records of that
+	evicted  int        // flows that were ended to make room
+	saidFull fair.Limit // of records of that
 }
 
 // newAccount returns an account whose flows live for udpTimeout without packets.

@@ -10,7 +10,6 @@ import (
 
 	"github.com/arqnet/kcp/internal/neterr"
 	"github.com/arqnet/kcp/internal/testenv"
-	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 )
 
@@ -138,5 +137,5 @@ func TestHangingTarget(t *testing.T) {
 // waitFor waits for a condition.
 func waitFor(t *testing.T, condition func() bool) {
 	t.Helper()
-	await.True(t, condition)
+	testenv.Await(t, condition)
 }

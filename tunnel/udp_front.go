@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/loglimit"
+	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/tunnel/internal/replylimit"
 )
@@ -57,7 +57,7 @@ type front struct {
 	byKey map[flowKey]*flow // nil for those that were refused
 	rests int               // of byKey, those that were refused
 	began time.Time
-	said  loglimit.Limit // of records that packets were not sent
+	said  fair.Limit // of records that packets were not sent
 }
 
 // serve takes packets until the socket is closed, and ends the flows then.

@@ -21,7 +21,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/crypt"
-	"github.com/arqnet/kcp/internal/selfsigned"
+	"github.com/arqnet/kcp/internal/identity"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
@@ -246,7 +246,7 @@ func (w *world) everything() {
 	w.streams()
 
 	// TLS: a handshake that completes, and one that fails.
-	certificate, roots, err := selfsigned.New("localhost")
+	certificate, roots, err := identity.SelfSigned("localhost")
 	require.NoError(t, err)
 	server := &tls.Config{Certificates: []tls.Certificate{*certificate}}
 	client := &tls.Config{RootCAs: roots, ServerName: "localhost"}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/identity"
-	"github.com/arqnet/kcp/internal/testenv/await"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/require"
 )
 
@@ -87,7 +87,7 @@ func TestPingRenewsSessions(t *testing.T) {
 	require.NotEqual(t, conn, r.conn)
 	_, err = r.ping(ctx)
 	require.NoError(t, err)
-	await.True(t, func() bool { return accepted() == 2 && conn.Err() != nil })
+	testenv.Await(t, func() bool { return accepted() == 2 && conn.Err() != nil })
 }
 
 // While no further session can be opened, pings are lost; a refusal ends them.

@@ -7,7 +7,6 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/identity"
-	"github.com/arqnet/kcp/internal/selfsigned"
 )
 
 // tlsFlags are the flags of TLS. Which of them a subcommand has depends on its
@@ -139,7 +138,7 @@ func demoTLS() setting {
 			return err
 		}
 		const name = "demo"
-		cert, roots, err := selfsigned.New(name)
+		cert, roots, err := identity.SelfSigned(name)
 		if err == nil {
 			c.TLS = &tls.Config{Certificates: []tls.Certificate{*cert}, RootCAs: roots, ServerName: name}
 		}

@@ -10,7 +10,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/arqnet/kcp/internal/testenv/netns"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
@@ -50,7 +49,7 @@ func long(t *testing.T) {
 }
 
 // host is a thread with a network of its own, or the whole process.
-type host struct{ *netns.Host }
+type host struct{ *testenv.Host }
 
 // client returns the host that the process is, with nothing in it, or skips the test.
 func client(t *testing.T) *host {
@@ -58,7 +57,7 @@ func client(t *testing.T) *host {
 	if os.Getenv(inside) == "" {
 		t.Skip("needs the right to make a network namespace")
 	}
-	h := &host{netns.Process()}
+	h := &host{testenv.ProcessHost()}
 	h.Must(t, "ip link set lo up")
 	return h
 }
@@ -66,7 +65,7 @@ func client(t *testing.T) *host {
 // newHost returns a host of one thread.
 func newHost(t *testing.T) *host {
 	t.Helper()
-	h := &host{netns.New(t)}
+	h := &host{testenv.NewHost(t)}
 	h.Must(t, "ip link set lo up")
 	return h
 }

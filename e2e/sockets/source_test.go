@@ -11,7 +11,6 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/testenv"
-	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 )
 
@@ -69,7 +68,7 @@ func asks(t *testing.T, address string, config *kcp.Config) {
 func answered(t *testing.T, c net.Conn, packet []byte, isOne func(answer []byte) bool) {
 	t.Helper()
 	b := make([]byte, 2000)
-	await.True(t, func() bool {
+	testenv.Await(t, func() bool {
 		_, err := c.Write(packet)
 		require.NoError(t, err)
 		require.NoError(t, c.SetReadDeadline(time.Now().Add(100*time.Millisecond)))
@@ -186,7 +185,7 @@ func TestTimeWaitAnswersFromAskedAddress(t *testing.T) {
 			c, err := e.Dial(t.Context(), pc.RemoteAddr(), nil)
 			require.NoError(t, err)
 			require.NoError(t, c.Close())
-			await.True(t, func() bool { return l.Endpoint().Stats().Sessions == 0 })
+			testenv.Await(t, func() bool { return l.Endpoint().Stats().Sessions == 0 })
 			require.NoError(t, e.Close())
 			answered(t, pc, ping(c.Conv()), answers(c.Conv(), 5))
 		}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/testenv"
-	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/arqnet/kcp/internal/testenv/life/ends"
 	"github.com/stretchr/testify/require"
 )
@@ -93,7 +92,7 @@ func TestAcceptedWhileAdmitted(t *testing.T) {
 	require.NoError(t, err)
 	defer pc.Close()
 	for i := range uint32(50) {
-		await.True(t, func() bool { // a packet may be lost
+		testenv.Await(t, func() bool { // a packet may be lost
 			if !seen[i].Load() {
 				_, err := pc.Write(testenv.PacketOf(i+1, testenv.Push(0, 0, "x")))
 				require.NoError(t, err)

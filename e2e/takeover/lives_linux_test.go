@@ -13,7 +13,6 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/testenv"
-	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 )
 
@@ -92,7 +91,7 @@ func (l *life) run() {
 		l.end(s)
 	}
 	l.forget()
-	await.True(l.t, func() bool { return l.newest().stats().PredecessorSessions == 0 })
+	testenv.Await(l.t, func() bool { return l.newest().stats().PredecessorSessions == 0 })
 }
 
 // names returns the names of the processes, oldest first.

@@ -16,7 +16,6 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/testenv"
-	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/arqnet/kcp/netsim"
 )
 
@@ -54,7 +53,7 @@ func startNginx(t *testing.T, addr string, servers []*server, edits ...string) *
 		_ = n.cmd.Process.Signal(os.Interrupt)
 		_ = n.cmd.Wait()
 	})
-	await.True(t, func() bool { return len(n.workers()) == 2 })
+	testenv.Await(t, func() bool { return len(n.workers()) == 2 })
 	return n
 }
 
@@ -70,7 +69,7 @@ func (n *nginx) reload() {
 	before := n.workers()
 	out, err := exec.Command("nginx", append(n.args(), "-s", "reload")...).CombinedOutput()
 	require.NoError(n, err, "%s", out)
-	await.True(n, func() bool {
+	testenv.Await(n, func() bool {
 		now := n.workers()
 		for pid := range now {
 			if before[pid] {

@@ -33,7 +33,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/selfsigned"
+	"github.com/arqnet/kcp/internal/identity"
 )
 
 const (
@@ -85,11 +85,11 @@ func newClient(dial func(ctx context.Context) (net.Conn, error)) (*grpc.ClientCo
 // which trust each other. Real programs load them from files: examples/mtls has an
 // authority that issues them.
 func identities(client string) (forServer, forClient *tls.Config, err error) {
-	serverCert, servers, err := selfsigned.New(serverName)
+	serverCert, servers, err := identity.SelfSigned(serverName)
 	if err != nil {
 		return nil, nil, err
 	}
-	clientCert, clients, err := selfsigned.New(client)
+	clientCert, clients, err := identity.SelfSigned(client)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -22,7 +22,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/selfsigned"
+	"github.com/arqnet/kcp/internal/identity"
 )
 
 const serverName = "kcp.example"
@@ -145,7 +145,7 @@ func echo(ctx context.Context, c *http.Client, scheme string, data []byte) ([]by
 // show starts a server and sends it a request.
 func show(ctx context.Context, http2 bool) error {
 	// Real programs load certificates from files: examples/mtls has an authority.
-	cert, roots, err := selfsigned.New(serverName)
+	cert, roots, err := identity.SelfSigned(serverName)
 	if err != nil {
 		return err
 	}

@@ -8,19 +8,19 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/arqnet/kcp/internal/testenv/netns"
+	"github.com/arqnet/kcp/internal/testenv"
 )
 
 // host returns a host with a network of its own, or skips the test.
-func host(t *testing.T) *netns.Host {
-	h := netns.New(t)
+func host(t *testing.T) *testenv.Host {
+	h := testenv.NewHost(t)
 	h.Must(t, "ip link set lo up")
 	return h
 }
 
 // cable puts a cable between an interface of a host, with an address, and a port of the
 // bridge of another.
-func cable(t *testing.T, h *netns.Host, name, addr string, bridge *netns.Host, port string) {
+func cable(t *testing.T, h *testenv.Host, name, addr string, bridge *testenv.Host, port string) {
 	bridge.Must(t, fmt.Sprintf(`
 		ip link add %[1]s type veth peer name %[2]s netns %[3]s
 		ip link set %[1]s master br0
@@ -32,7 +32,7 @@ func cable(t *testing.T, h *netns.Host, name, addr string, bridge *netns.Host, p
 }
 
 // bridge makes the bridge of a host.
-func bridge(t *testing.T, h *netns.Host, addr string) {
+func bridge(t *testing.T, h *testenv.Host, addr string) {
 	h.Try(t, "ip link add br0 type bridge")
 	h.Must(t, "ip link set br0 up\nip addr add "+addr+" dev br0")
 }
@@ -56,7 +56,7 @@ table ip router {
 }`
 
 // home makes a router with a public address, and returns a host behind it.
-func home(t *testing.T, internet *netns.Host, public string) (behind *netns.Host) {
+func home(t *testing.T, internet *testenv.Host, public string) (behind *testenv.Host) {
 	router := host(t)
 	bridge(t, router, "192.168.1.1/24")
 	cable(t, router, "wan", public+"/24", internet, "wan-"+public[len(public)-1:])

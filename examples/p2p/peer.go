@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/selfsigned"
+	"github.com/arqnet/kcp/internal/identity"
 )
 
 const (
@@ -52,7 +52,7 @@ func newNode(ctx context.Context, pc net.PacketConn, stun net.Addr, role, code s
 	if err != nil {
 		return nil, err
 	}
-	cert, _, err := selfsigned.New("p2p")
+	cert, _, err := identity.SelfSigned("p2p")
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/selfsigned"
+	"github.com/arqnet/kcp/internal/identity"
 )
 
 // The protocol of the rendezvous, in JSON:
@@ -68,7 +68,7 @@ type guest struct {
 // serverConfig returns the settings of the server's sessions. Its key is a new one each
 // time: what has to be authentic is so under the code.
 func serverConfig() (*kcp.Config, error) {
-	cert, _, err := selfsigned.New("p2p")
+	cert, _, err := identity.SelfSigned("p2p")
 	if err != nil {
 		return nil, err
 	}

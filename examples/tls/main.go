@@ -15,7 +15,7 @@ import (
 	"net"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/selfsigned"
+	"github.com/arqnet/kcp/internal/identity"
 )
 
 const serverName = "kcp.example"
@@ -61,7 +61,7 @@ func exchange(session net.Conn, config *tls.Config, data []byte) ([]byte, error)
 
 func main() {
 	// A real program would load a certificate from a file.
-	cert, roots, err := selfsigned.New(serverName)
+	cert, roots, err := identity.SelfSigned(serverName)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -4,9 +4,9 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/arqnet/kcp/internal/container"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/protect"
-	"github.com/arqnet/kcp/internal/serial"
 )
 
 // Ended is a session in TIME-WAIT: as much as it takes to answer a peer that does not
@@ -180,7 +180,7 @@ func (g *Gate[S]) lastWords(e *Ended, f *Initial) handshake.Signal {
 		return handshake.Signal{}
 	case e.Aborted:
 		return abort(e.Token)
-	case f.Request.Code == handshake.CodePing, f.Data && !f.Newest.Before(serial.Number(e.Una)):
+	case f.Request.Code == handshake.CodePing, f.Data && !f.Newest.Before(container.Serial(e.Una)):
 		// The peer does not know that nothing more of it is taken: this end may have
 		// ended once both had sent FIN, and the peer has a stream.
 		return handshake.Signal{Code: handshake.CodeClose, SN: e.End, TS: e.Token}

@@ -15,11 +15,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/arqnet/kcp/internal/container"
 	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/protect"
-	"github.com/arqnet/kcp/internal/serial"
 )
 
 // Kind is the kind of a packet that arrives (WIRE.md §4).
@@ -188,7 +188,7 @@ func Segments(kind Kind, data []byte) (segments []byte, ok bool) {
 // Initial is what the first packet of a conversation says.
 type Initial struct {
 	Data    bool             // it contains a PUSH or PIECE
-	Newest  serial.Number    // for Data: the largest sn of those
+	Newest  container.Serial // for Data: the largest sn of those
 	Push    bool             // it contains the PUSH with sn 0, and acknowledges nothing
 	Crypto  bool             // it contains a CRYPTO segment, as first packets of peers with TLS do
 	Hello   handshake.Signal // code 0: none; the same below
@@ -220,7 +220,7 @@ func Parse(kind Kind, data []byte, conv uint32) (f Initial, ok bool) {
 		packet = packet[h.Len:]
 		old = old || h.Una != 0 || h.Cmd == cmdAck
 		if h.Cmd == cmdPush || h.Cmd >= cmdPiece {
-			if sn := serial.Number(h.SN); !f.Data || f.Newest.Before(sn) {
+			if sn := container.Serial(h.SN); !f.Data || f.Newest.Before(sn) {
 				f.Newest = sn
 			}
 			f.Data = true

@@ -8,7 +8,7 @@ package closing
 import (
 	"time"
 
-	"github.com/arqnet/kcp/internal/serial"
+	"github.com/arqnet/kcp/internal/container"
 )
 
 const (
@@ -79,12 +79,12 @@ const (
 
 // Session is what else of a session matters.
 type Session struct {
-	Next    serial.Number // rcv_nxt
-	Una     serial.Number // snd_una
-	Unsent  bool          // something that was written is not acknowledged
-	Streams bool          // there have been some
-	Signals bool          // the peer answers CLOSE
-	Unsure  bool          // it may yet turn out to do so
+	Next    container.Serial // rcv_nxt
+	Una     container.Serial // snd_una
+	Unsent  bool             // something that was written is not acknowledged
+	Streams bool             // there have been some
+	Signals bool             // the peer answers CLOSE
+	Unsure  bool             // it may yet turn out to do so
 }
 
 // State is the state of an end. The zero value is for an open session that does not
@@ -92,10 +92,10 @@ type Session struct {
 type State struct {
 	Linger time.Duration // how long Close waits without progress; <= 0: not at all
 
-	endAt   time.Duration // when the phase ends; 0: by events alone
-	closeBy time.Duration // when the session ends at the latest
-	una     serial.Number // at the last progress
-	final   serial.Number // where the peer's data ends, except for ReadOpen
+	endAt   time.Duration    // when the phase ends; 0: by events alone
+	closeBy time.Duration    // when the session ends at the latest
+	una     container.Serial // at the last progress
+	final   container.Serial // where the peer's data ends, except for ReadOpen
 
 	// Only the methods change these.
 	Phase  Phase
@@ -141,7 +141,7 @@ func (s *State) Begin(now, most time.Duration, unattended bool) {
 }
 
 // Flush begins to wait for what streams have to send.
-func (s *State) Flush(now time.Duration, una serial.Number) {
+func (s *State) Flush(now time.Duration, una container.Serial) {
 	s.Phase, s.una = Flushing, una
 	s.wait(now)
 }
@@ -173,7 +173,7 @@ func (s *State) wait(now time.Duration) {
 
 // Progress restarts the time if more is acknowledged than before, or if the path may be
 // why nothing is.
-func (s *State) Progress(now time.Duration, una serial.Number, path bool) {
+func (s *State) Progress(now time.Duration, una container.Serial, path bool) {
 	if s.Closing() && (una != s.una || path) {
 		s.una = una
 		s.wait(now)
@@ -274,7 +274,7 @@ func (s *State) AnswerFin() {
 }
 
 // AllReceived reports whether all of the peer's data has arrived, as next is rcv_nxt.
-func (s *State) AllReceived(next serial.Number) bool {
+func (s *State) AllReceived(next container.Serial) bool {
 	return s.Read != ReadOpen && !next.Before(s.final)
 }
 
@@ -294,7 +294,7 @@ func (s *State) Over(with *Session) bool {
 // reports false if that end is impossible: below rcv_nxt, beyond what any window reaches,
 // or another one than the peer has announced before. With streams, whose segments may
 // follow FIN, the answer to a CLOSE may be later.
-func (s *State) TakeFinal(final serial.Number, closed bool, with *Session) bool {
+func (s *State) TakeFinal(final container.Serial, closed bool, with *Session) bool {
 	if !final.Within(with.Next, with.Next+1<<31) && (closed || !with.Streams) {
 		return false
 	}

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/arqnet/kcp/internal/serial"
+	"github.com/arqnet/kcp/internal/container"
 	"github.com/stretchr/testify/require"
 )
 
@@ -97,7 +97,7 @@ func (e *end) acknowledged() { e.with.Unsent = false; e.with.Una = 60 }
 
 func (e *end) begin(unattended bool) { e.Begin(e.now, time.Minute, unattended) }
 
-func (e *end) final(at serial.Number, closed bool) { e.TakeFinal(at, closed, &e.with) }
+func (e *end) final(at container.Serial, closed bool) { e.TakeFinal(at, closed, &e.with) }
 
 // step does what a step of a session does.
 func (e *end) step() {
@@ -298,7 +298,7 @@ func TestFinal(t *testing.T) {
 	t.Parallel()
 	const fin, close = false, true
 	type end struct {
-		at     serial.Number
+		at     container.Serial
 		closed bool
 	}
 	none := end{}

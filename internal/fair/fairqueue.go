@@ -1,5 +1,6 @@
 // Package fair says who gets what is scarce, and who gives it up, so that no network gets
-// the part of others: processor time, room in a table, memory, sockets that are kept.
+// the part of others: processor time, room in a table, memory, sockets that are kept,
+// records of a log.
 package fair
 
 import (

@@ -8,14 +8,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/identity"
 	"github.com/arqnet/kcp/internal/rulebook"
-	"github.com/arqnet/kcp/internal/selfsigned"
 	"github.com/stretchr/testify/require"
 )
 
 // configs returns those of a client and a server that trust each other.
 func configs(t testing.TB) (client, server *tls.Config) {
-	cert, roots, err := selfsigned.New("test")
+	cert, roots, err := identity.SelfSigned("test")
 	require.NoError(t, err)
 	return &tls.Config{RootCAs: roots, ServerName: "test", MinVersion: tls.VersionTLS13},
 		&tls.Config{Certificates: []tls.Certificate{*cert}, MinVersion: tls.VersionTLS13}

@@ -1,5 +1,6 @@
-// Package identity has what programs show and check of certificates: fingerprints of
-// public keys, pins of them, and files of certificates.
+// Package identity has what programs say of themselves, and show and check of peers:
+// fingerprints of public keys, pins of them, files of certificates, and the version of
+// the build. For demonstrations it makes certificates.
 package identity
 
 import (

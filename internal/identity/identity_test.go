@@ -9,13 +9,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/arqnet/kcp/internal/selfsigned"
 	"github.com/stretchr/testify/require"
 )
 
 // A fingerprint is the SHA-256 of the key, and a pin wants one of those given.
 func TestPin(t *testing.T) {
-	pair, roots, err := selfsigned.New("test")
+	pair, roots, err := SelfSigned("test")
 	require.NoError(t, err)
 	cert, err := x509.ParseCertificate(pair.Certificate[0])
 	require.NoError(t, err)
@@ -38,7 +37,7 @@ func TestPin(t *testing.T) {
 }
 
 func TestFiles(t *testing.T) {
-	pair, _, err := selfsigned.New("test")
+	pair, _, err := SelfSigned("test")
 	require.NoError(t, err)
 	dir := t.TempDir()
 	cert, empty := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "empty.pem")

@@ -7,8 +7,6 @@ package liveness
 
 import (
 	"time"
-
-	"github.com/arqnet/kcp/internal/reroute"
 )
 
 const (
@@ -134,9 +132,9 @@ func (l *State) Next(now time.Duration, s *Session) (at time.Duration, due Due) 
 		after(l.heard, unvalidatedCheck, Ping)
 	}
 	if s.Looks {
-		look := reroute.After(l.data, l.since, s.Looked)
+		look := lookAfter(l.data, l.since, s.Looked)
 		if asks {
-			look = reroute.Next(quiet, reroute.Patience(s.RTO), s.Looked)
+			look = nextLook(quiet, patience(s.RTO), s.Looked)
 		}
 		if look > 0 {
 			after(look, 0, Look)

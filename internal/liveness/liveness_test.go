@@ -367,7 +367,7 @@ func TestRestarted(t *testing.T) {
 // The figures of RULES.md are those of the code.
 func TestRuleFigures(t *testing.T) {
 	t.Parallel()
-	const restart = "| Restart of a peer without signals"
+	const restart, route = "| Restart of a peer without signals", "| A dialled socket's route"
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
 		{"| Keep-alive", "1 s", ProbeAfter},
 		{"| Keep-alive", "16 times", pingTries},
@@ -375,5 +375,11 @@ func TestRuleFigures(t *testing.T) {
 		{restart, "5 s", restartAfter},
 		{restart, "2 answers", restartAnswers},
 		{"| Migration: by", "2 s", pathCheckAfter},
+		{route, "300 ms", leastPatience},
+		{route, "1 s", longPatience},
+		{route, "500 ms", listening},
+		{route, "every 250 ms", lookEvery},
+		{route, "5 s", lookWhile},
+		{route, "every 500 ms", lookLater},
 	})
 }

@@ -3,8 +3,8 @@ package machine
 import (
 	"errors"
 
+	"github.com/arqnet/kcp/internal/container"
 	"github.com/arqnet/kcp/internal/recovery"
-	"github.com/arqnet/kcp/internal/serial"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/stats"
 )
@@ -49,7 +49,7 @@ var (
 // Seq is a sequence number or a millisecond timestamp. Both live on a circle of
 // 2^32 values. A number from the network that is half the circle away counts as
 // one from the future, so it is refused, and no loop runs towards it.
-type Seq = serial.Number
+type Seq = container.Serial
 
 // KCP is the protocol's state machine, driven by calls alone. The caller passes it
 // packets with Input, data with Send and the time with Update; it passes packets to the

@@ -29,7 +29,7 @@ var machineImports = []string{"encoding/binary", "errors", "fmt", "io", "iter", 
 // pure are the packages of the module that the state machine imports.
 var pure = []string{
 	"congestion", "stats", "trace",
-	"internal/container", "internal/netpath", "internal/recovery", "internal/serial",
+	"internal/container", "internal/netpath", "internal/recovery",
 	"internal/streams", "internal/wire",
 }
 
@@ -37,7 +37,7 @@ var pure = []string{
 const module = "github.com/arqnet/kcp"
 
 // The state machine has no goroutine, channel, lock or clock, and no package variable but
-// errors. Distances of sequence numbers are taken by serial.Number alone.
+// errors. Distances of sequence numbers are taken by container.Serial alone.
 func TestMachineIsPure(t *testing.T) {
 	testenv.OfSources(t)
 	for _, name := range sources(t) {
@@ -69,7 +69,7 @@ func TestMachineIsPure(t *testing.T) {
 					break
 				}
 				if arg, _ := n.Args[0].(*ast.BinaryExpr); arg != nil && arg.Op == token.SUB {
-					t.Errorf("%s: use serial.Number.Diff", fset.Position(n.Pos()))
+					t.Errorf("%s: use container.Serial.Diff", fset.Position(n.Pos()))
 				}
 			}
 			return true

@@ -1,6 +1,6 @@
 package netpath
 
-import "github.com/arqnet/kcp/internal/serial"
+import "github.com/arqnet/kcp/internal/container"
 
 // The anti-amplification limit (RFC 9000 §8.1), and how the ACK of a segment lifts it.
 // Anyone can open a session with a forged source address. Until the peer has shown that
@@ -42,26 +42,26 @@ const (
 // a clock of milliseconds. Methods whose comment says so may be called of nil: there is no
 // limit.
 type AmplificationLimit struct {
-	credit   int           // bytes that may still be sent; negative: overdrawn
-	overhead int           // bytes that a packet has beside its segments
-	unacked  int           // bytes that must still arrive before the peer is acknowledged
-	total    int           // bytes that have arrived, up to maxCredit
-	begun    serial.Number // when the first packet arrived
+	credit   int              // bytes that may still be sent; negative: overdrawn
+	overhead int              // bytes that a packet has beside its segments
+	unacked  int              // bytes that must still arrive before the peer is acknowledged
+	total    int              // bytes that have arrived, up to maxCredit
+	begun    container.Serial // when the first packet arrived
 
 	sent  [echoMemory]transmission // a ring of the latest transmissions
 	count int                      // transmissions so far
 	done  bool                     // an ACK has echoed one of them
 
-	answers  int           // requests taken since answered
-	answered serial.Number // when the present answerPeriod began
+	answers  int              // requests taken since answered
+	answered container.Serial // when the present answerPeriod began
 }
 
 // transmission identifies a transmission by what an ACK of it echoes.
-type transmission struct{ sn, ts serial.Number }
+type transmission struct{ sn, ts container.Serial }
 
 // NewAmplificationLimit returns a limit for packets that have overhead bytes beside their
 // segments. Acknowledgements to a legacy peer are withheld at first.
-func NewAmplificationLimit(overhead int, legacy bool, now serial.Number) *AmplificationLimit {
+func NewAmplificationLimit(overhead int, legacy bool, now container.Serial) *AmplificationLimit {
 	l := &AmplificationLimit{overhead: overhead, begun: now}
 	if legacy {
 		l.unacked = ackAfter
@@ -145,7 +145,7 @@ func (l *AmplificationLimit) FirstSize(n, header int, withheld bool) int {
 }
 
 // Withholds reports whether the peer is not acknowledged for now. l may be nil.
-func (l *AmplificationLimit) Withholds(inFlight bool, now serial.Number) bool {
+func (l *AmplificationLimit) Withholds(inFlight bool, now container.Serial) bool {
 	return l != nil && l.unacked > 0 && (inFlight || now-l.begun < ackHold)
 }
 
@@ -159,7 +159,7 @@ func (l *AmplificationLimit) AcknowledgeAtOnce() {
 
 // MayAnswer reports whether a request that arrives now is answered, and counts it. most
 // of them are in a tenth of a second.
-func (l *AmplificationLimit) MayAnswer(now serial.Number, most int) bool {
+func (l *AmplificationLimit) MayAnswer(now container.Serial, most int) bool {
 	if l.answers == 0 || now-l.answered >= answerPeriod {
 		l.answers, l.answered = 0, now
 	}
@@ -171,7 +171,7 @@ func (l *AmplificationLimit) MayAnswer(now serial.Number, most int) bool {
 }
 
 // Transmitted records a transmission of a data segment.
-func (l *AmplificationLimit) Transmitted(sn, ts serial.Number) {
+func (l *AmplificationLimit) Transmitted(sn, ts container.Serial) {
 	l.sent[l.count%echoMemory] = transmission{sn, ts}
 	l.count++
 }
@@ -179,7 +179,7 @@ func (l *AmplificationLimit) Transmitted(sn, ts serial.Number) {
 // Acknowledged reports whether an ACK echoes one of the latest transmissions. Any other
 // ACK, and any una, may be guessed. They count for nothing until the address is
 // validated.
-func (l *AmplificationLimit) Acknowledged(sn, ts serial.Number) bool {
+func (l *AmplificationLimit) Acknowledged(sn, ts container.Serial) bool {
 	for _, s := range l.sent[:min(l.count, echoMemory)] {
 		if s == (transmission{sn, ts}) {
 			l.done = true

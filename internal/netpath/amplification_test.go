@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/container"
 	"github.com/arqnet/kcp/internal/rulebook"
-	"github.com/arqnet/kcp/internal/serial"
 	"github.com/stretchr/testify/require"
 )
 
@@ -87,11 +87,11 @@ func TestFirstSize(t *testing.T) {
 // A legacy peer gets no ACK for 250 ms before it has sent 200 bytes, and none while data
 // is in flight. An extended one gets them at once.
 func TestWithholds(t *testing.T) {
-	const begun = serial.Number(1<<32 - 100)
+	const begun = container.Serial(1<<32 - 100)
 	for sent := 199; sent <= 200; sent++ {
 		l := NewAmplificationLimit(0, true, begun)
 		l.Received(sent)
-		for ms := serial.Number(248); ms <= 252; ms++ {
+		for ms := container.Serial(248); ms <= 252; ms++ {
 			require.Equal(t, sent < 200 && ms < 250, l.Withholds(false, begun+ms), "%d bytes, %d ms", sent, ms)
 			require.Equal(t, sent < 200, l.Withholds(true, begun+ms))
 		}
@@ -105,10 +105,10 @@ func TestWithholds(t *testing.T) {
 func TestEchoMemory(t *testing.T) {
 	for back := range 70 {
 		l := NewAmplificationLimit(0, false, 0)
-		for i := range serial.Number(100) {
+		for i := range container.Serial(100) {
 			l.Transmitted(i, 1000+i)
 		}
-		latest := 99 - serial.Number(back)
+		latest := 99 - container.Serial(back)
 		require.False(t, l.Acknowledged(latest, 1000+latest+1), "another ts")
 		require.False(t, l.Echoed())
 		require.Equal(t, back < 64, l.Acknowledged(latest, 1000+latest), "%d before the last", back)
@@ -119,7 +119,7 @@ func TestEchoMemory(t *testing.T) {
 
 // A number of requests are answered in 100 ms, from the first of them on.
 func TestMayAnswer(t *testing.T) {
-	l, now := NewAmplificationLimit(0, false, 0), serial.Number(1<<32-50)
+	l, now := NewAmplificationLimit(0, false, 0), container.Serial(1<<32-50)
 	for range 3 {
 		for range 4 {
 			require.True(t, l.MayAnswer(now, 4))

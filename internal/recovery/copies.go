@@ -3,7 +3,7 @@ package recovery
 import (
 	"encoding/binary"
 
-	"github.com/arqnet/kcp/internal/serial"
+	"github.com/arqnet/kcp/internal/container"
 )
 
 // Redundancy for thin streams: packets that leave anyway carry recent small segments that
@@ -39,7 +39,7 @@ const (
 
 // Copy is a copy of a segment.
 type Copy struct {
-	SN     serial.Number
+	SN     container.Serial
 	Frg    uint8 // of a PUSH
 	Stream bool  // of a STREAM segment, otherwise of a PUSH
 	Data   []byte
@@ -72,7 +72,7 @@ func (c *Copy) frg() bool { return c.Frg != 0 && !c.Stream }
 func (c *Copy) long() bool { return len(c.Data) >= long || c.Stream || c.frg() }
 
 // append appends c to b. Its sn is related to base.
-func (c *Copy) append(b []byte, base serial.Number) []byte {
+func (c *Copy) append(b []byte, base container.Serial) []byte {
 	b = append(b, byte(base.Diff(c.SN)), byte(len(c.Data)))
 	if c.long() {
 		b[len(b)-1] |= long
@@ -93,20 +93,20 @@ func (c *Copy) append(b []byte, base serial.Number) []byte {
 
 // CopyCarrier is the last segment of a packet, if that can carry copies.
 type CopyCarrier struct {
-	at   int           // where it begins
-	base serial.Number // to which the sn of copies are related
-	n    int           // copies in it
+	at   int              // where it begins
+	base container.Serial // to which the sn of copies are related
+	n    int              // copies in it
 	ack  bool
 }
 
 // Find makes c the last segment of a packet that this end has made, and reports whether
 // it can carry copies, and carries none. next is the base of those in an ACK.
-func (c *CopyCarrier) Find(packet []byte, next serial.Number) bool {
+func (c *CopyCarrier) Find(packet []byte, next container.Serial) bool {
 	*c = CopyCarrier{}
 	for end := c.end(packet); end < len(packet); end = c.end(packet) {
 		c.at = end
 	}
-	c.base = serial.Number(binary.LittleEndian.Uint32(packet[c.at+12:]))
+	c.base = container.Serial(binary.LittleEndian.Uint32(packet[c.at+12:]))
 	switch packet[c.at+4] {
 	case cmdAck:
 		c.base, c.ack = next, true
@@ -151,7 +151,7 @@ func (c *CopyCarrier) end(packet []byte) int {
 
 // Append appends a copy to the packet, which has room for what it costs. now is the ts
 // of the packet.
-func (c *CopyCarrier) Append(packet []byte, of *Copy, now serial.Number) []byte {
+func (c *CopyCarrier) Append(packet []byte, of *Copy, now container.Serial) []byte {
 	h := packet[c.at:]
 	length := binary.LittleEndian.Uint32(h[20:])
 	n := c.Cost(of)
@@ -178,21 +178,21 @@ func (c *CopyCarrier) Append(packet []byte, of *Copy, now serial.Number) []byte 
 
 // CopySection is the copies that a segment carries.
 type CopySection struct {
-	Base serial.Number
-	TS   serial.Number
+	Base container.Serial
+	TS   container.Serial
 	rest []byte
 }
 
 // SplitCopies divides the payload of a segment into its data and the copies that it
 // carries; ok is false if it is malformed. sn and ts are the segment's. An ACK has no
 // data.
-func SplitCopies(ack bool, payload []byte, sn, ts serial.Number) (data []byte, s CopySection, ok bool) {
+func SplitCopies(ack bool, payload []byte, sn, ts container.Serial) (data []byte, s CopySection, ok bool) {
 	if ack {
 		if len(payload) < baseSize {
 			return nil, s, false
 		}
-		s.Base = serial.Number(binary.LittleEndian.Uint32(payload))
-		s.TS = serial.Number(binary.LittleEndian.Uint32(payload[4:]))
+		s.Base = container.Serial(binary.LittleEndian.Uint32(payload))
+		s.TS = container.Serial(binary.LittleEndian.Uint32(payload[4:]))
 		s.rest = payload[baseSize:]
 		return nil, s, s.wellFormed()
 	}
@@ -224,7 +224,7 @@ func (s *CopySection) Next() (c Copy, ok bool) {
 	if len(b) < 2 {
 		return c, false
 	}
-	c.SN = s.Base - serial.Number(int8(b[0]))
+	c.SN = s.Base - container.Serial(int8(b[0]))
 	size := int(b[1])
 	b = b[2:]
 	if size >= long {

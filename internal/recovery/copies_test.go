@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/arqnet/kcp/internal/container"
 	"github.com/arqnet/kcp/internal/rulebook"
-	"github.com/arqnet/kcp/internal/serial"
 )
 
 // segment returns a segment.
@@ -28,7 +28,7 @@ func read(t *testing.T, packet []byte, at int) (data []byte, s CopySection, all 
 	cmd, length := h[4], binary.LittleEndian.Uint32(h[20:])
 	require.Len(t, h, headerSize+int(length), "the carrier is the end of the packet")
 	require.True(t, cmd == cmdAck && length > 0 || h[5]&CopiesFlag != 0)
-	data, s, ok := SplitCopies(cmd == cmdAck, h[headerSize:], serial.Number(binary.LittleEndian.Uint32(h[12:])), serial.Number(binary.LittleEndian.Uint32(h[8:])))
+	data, s, ok := SplitCopies(cmd == cmdAck, h[headerSize:], container.Serial(binary.LittleEndian.Uint32(h[12:])), container.Serial(binary.LittleEndian.Uint32(h[8:])))
 	require.True(t, ok)
 	rest := s
 	for c, more := rest.Next(); more; c, more = rest.Next() {
@@ -63,7 +63,7 @@ func TestShortForm(t *testing.T) {
 		require.Len(t, all, 1)
 		require.Equal(t, test.copy.SN, all[0].SN, test.name)
 		require.Equal(t, test.copy.Stream, all[0].Stream, test.name)
-		require.Equal(t, map[bool]serial.Number{false: 5, true: 7}[test.name == "ACK"], s.TS, test.name)
+		require.Equal(t, map[bool]container.Serial{false: 5, true: 7}[test.name == "ACK"], s.TS, test.name)
 	}
 }
 
@@ -81,18 +81,18 @@ func TestRandomCopies(t *testing.T) {
 		first := segment(84, 2, 0, 0, "")
 		packet := append(bytes.Clone(first), segment(carrier, frg, ts, sn, data)...)
 		var c CopyCarrier
-		require.True(t, c.Find(packet, serial.Number(sn)))
+		require.True(t, c.Find(packet, container.Serial(sn)))
 		var put []Copy
 		for range random.IntN(MostCopies + 3) {
-			of := Copy{SN: serial.Number(sn + random.Uint32N(260) - 130), Frg: uint8(random.IntN(3)), Stream: random.IntN(2) == 0, Data: make([]byte, random.IntN(1<<random.IntN(14)))}
+			of := Copy{SN: container.Serial(sn + random.Uint32N(260) - 130), Frg: uint8(random.IntN(3)), Stream: random.IntN(2) == 0, Data: make([]byte, random.IntN(1<<random.IntN(14)))}
 			n := c.Cost(&of)
-			d := serial.Number(sn).Diff(of.SN)
+			d := container.Serial(sn).Diff(of.SN)
 			require.Equal(t, d >= -128 && d < 128 && len(put) < MostCopies && len(of.Data) <= MaxCopyPayload, n > 0)
 			if n == 0 || len(packet)+n > 1<<16 {
 				continue
 			}
 			before := len(packet)
-			packet = c.Append(packet, &of, serial.Number(ts))
+			packet = c.Append(packet, &of, container.Serial(ts))
 			require.Len(t, packet, before+n)
 			if of.Stream {
 				of.Frg = 0
@@ -104,7 +104,7 @@ func TestRandomCopies(t *testing.T) {
 		}
 		got, s, all := read(t, packet, len(first))
 		require.Equal(t, data, string(got))
-		require.Equal(t, serial.Number(ts), s.TS)
+		require.Equal(t, container.Serial(ts), s.TS)
 		require.Equal(t, put, all)
 		require.False(t, new(CopyCarrier).Find(packet, 0), "a segment carries copies once")
 	}

@@ -1,6 +1,6 @@
 package recovery
 
-import "github.com/arqnet/kcp/internal/serial"
+import "github.com/arqnet/kcp/internal/container"
 
 const (
 	// MaxCopied is the largest payload that is copied, in bytes. A larger one leaves
@@ -33,25 +33,25 @@ const (
 // CopyPolicy is the state of Extensions.Redundancy and EarlyRepair. Its
 // zero value is ready.
 type CopyPolicy struct {
-	Credit   int           // bytes of redundant copies that may be sent; copies of retransmissions overdraw it
-	lost     serial.Number // the next sn to be sent when the last loss was found; valid if Lossy
-	Lossy    bool          // there was a recent loss
-	Short    bool          // copies have the short form: the peer takes it, and is Informed
-	Informed bool          // the peer knows whether this end sends the short form
-	dear     bool          // copies in the present packet may cost more than SavedAck
+	Credit   int              // bytes of redundant copies that may be sent; copies of retransmissions overdraw it
+	lost     container.Serial // the next sn to be sent when the last loss was found; valid if Lossy
+	Lossy    bool             // there was a recent loss
+	Short    bool             // copies have the short form: the peer takes it, and is Informed
+	Informed bool             // the peer knows whether this end sends the short form
+	dear     bool             // copies in the present packet may cost more than SavedAck
 }
 
 // Earn adds the credit for n acknowledgements that were left out.
 func (p *CopyPolicy) Earn(n int) { p.Credit = min(p.Credit+n*SavedAck, burst) }
 
 // OnLoss records a loss. next is the next sn to be sent.
-func (p *CopyPolicy) OnLoss(next serial.Number) { p.Lossy, p.lost = true, next }
+func (p *CopyPolicy) OnLoss(next container.Serial) { p.Lossy, p.lost = true, next }
 
 // Begin decides how many copies a packet may carry. share is Redundancy in percent, next
 // the next sn to be sent. It returns c as the last segment of the packet, as Find does;
 // nil: that can carry none in the short form. most is how many copies there may be of a
 // segment, in all.
-func (p *CopyPolicy) Begin(c *CopyCarrier, packet []byte, share uint32, next serial.Number) (by *CopyCarrier, most int) {
+func (p *CopyPolicy) Begin(c *CopyCarrier, packet []byte, share uint32, next container.Serial) (by *CopyCarrier, most int) {
 	p.Credit = min(p.Credit+int(share)*(len(packet)+PacketOverhead)/100, burst)
 	p.dear = share > 0 || next.Before(p.lost+LossMemory)
 	p.Lossy = p.Lossy && (p.dear && share == 0 || p.Short && next.Before(p.lost+LongLossMemory))

@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/arqnet/kcp/internal/serial"
+	"github.com/arqnet/kcp/internal/container"
 )
 
 // ack returns a packet of one ACK.
@@ -16,7 +16,7 @@ func ack() []byte {
 }
 
 // decide returns how many copies of a segment Begin allows.
-func (p *CopyPolicy) decide(share uint32, next serial.Number) int {
+func (p *CopyPolicy) decide(share uint32, next container.Serial) int {
 	var c CopyCarrier
 	_, most := p.Begin(&c, ack(), share, next)
 	return most
@@ -46,7 +46,7 @@ func TestCopiesArePaidFor(t *testing.T) {
 // Without Redundancy losses are recent for 48 segments. In the short form, what costs no
 // more than an acknowledgement saves goes on for 400.
 func TestLossesAreRecent(t *testing.T) {
-	next := serial.Number(1<<32 - 20)
+	next := container.Serial(1<<32 - 20)
 	for _, short := range []bool{false, true} {
 		p := CopyPolicy{Short: short}
 		require.Zero(t, p.decide(0, next), "nothing was lost")

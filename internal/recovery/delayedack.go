@@ -1,7 +1,7 @@
 package recovery
 
 import (
-	"github.com/arqnet/kcp/internal/serial"
+	"github.com/arqnet/kcp/internal/container"
 )
 
 const (
@@ -38,29 +38,29 @@ const (
 
 // Ack is an acknowledgement to be sent: sn and ts of the segment it
 // answers.
-type Ack struct{ SN, TS serial.Number }
+type Ack struct{ SN, TS container.Serial }
 
 // DelayedAck is the state of Extensions.ThinAcks. Its zero value is ready.
 type DelayedAck struct {
-	Due        serial.Number // when the waiting acknowledgements must leave
-	End        serial.Number // one more than the highest sn received
-	Sampled    serial.Number // when the last ACK of a segment below una left
-	started    bool          // sampled is valid
-	Urgent     bool          // the waiting acknowledgements must leave at once
-	Gap        bool          // there was a gap before the current packet
-	early      bool          // the current packet brought a segment behind a gap
-	Filled     bool          // filler has filled a gap since the last flush
-	Announced  bool          // the present flush has put out an ACK that was to wait
-	urgentAcks uint8         // packets behind the gap still to be acknowledged at once
-	wait       uint8         // milliseconds that they wait until Due
-	Filler     Ack           // valid if filled
-	Segments   int32         // new segments since the last flush
-	Bytes      int32         // their payload
+	Due        container.Serial // when the waiting acknowledgements must leave
+	End        container.Serial // one more than the highest sn received
+	Sampled    container.Serial // when the last ACK of a segment below una left
+	started    bool             // sampled is valid
+	Urgent     bool             // the waiting acknowledgements must leave at once
+	Gap        bool             // there was a gap before the current packet
+	early      bool             // the current packet brought a segment behind a gap
+	Filled     bool             // filler has filled a gap since the last flush
+	Announced  bool             // the present flush has put out an ACK that was to wait
+	urgentAcks uint8            // packets behind the gap still to be acknowledged at once
+	wait       uint8            // milliseconds that they wait until Due
+	Filler     Ack              // valid if filled
+	Segments   int32            // new segments since the last flush
+	Bytes      int32            // their payload
 	Replies    Replies
 
-	round    serial.Number // when the present round trip began
-	arrived  uint32        // new segments in it
-	perRound uint32        // the same of the one before
+	round    container.Serial // when the present round trip began
+	arrived  uint32           // new segments in it
+	perRound uint32           // the same of the one before
 }
 
 // Arrival is what the policy has to know of a data segment that has arrived.
@@ -75,10 +75,10 @@ type Arrival struct {
 
 // AckPath is what the policy has to know of the path and of both directions.
 type AckPath struct {
-	Now  serial.Number
-	Next serial.Number // rcv_nxt
-	SRTT uint32        // milliseconds
-	Wait bool          // Extensions.AwaitReplies
+	Now  container.Serial
+	Next container.Serial // rcv_nxt
+	SRTT uint32           // milliseconds
+	Wait bool             // Extensions.AwaitReplies
 }
 
 // Received records a data segment.
@@ -90,7 +90,7 @@ func (p *DelayedAck) Received(s Arrival, at AckPath) {
 	}
 	if s.Alone {
 		p.wait = uint8(p.delay(at)) // MaxHold at most
-		p.Due = at.Now + serial.Number(p.wait)
+		p.Due = at.Now + container.Serial(p.wait)
 	}
 	if !s.Fresh {
 		return
@@ -127,7 +127,7 @@ func (p *DelayedAck) delay(at AckPath) uint32 {
 // there is a gap: the news of a missing segment leaves at once, because the peer acts on
 // it. mss is the payload of a full segment in bytes; share is the most that is advertised
 // as the window, in segments; 0: no limit.
-func (p *DelayedAck) Decide(now serial.Number, srtt uint32, gap bool, mss int, share uint32) {
+func (p *DelayedAck) Decide(now container.Serial, srtt uint32, gap bool, mss int, share uint32) {
 	if p.early && gap && p.urgentAcks > 0 {
 		p.urgentAcks--
 		p.Urgent = true
@@ -138,7 +138,7 @@ func (p *DelayedAck) Decide(now serial.Number, srtt uint32, gap bool, mss int, s
 	case int(p.Bytes) >= full*mss, share > 0 && 2*uint32(p.Segments) >= share:
 		p.Urgent = true // in the second case the peer can send little more before it
 	case full == FullSegments && (p.Segments >= manySegments || p.Bytes >= manyBytes):
-		soon := now + serial.Number(min(soonDelay, max(MinAckDelay, srtt/SoonShare)))
+		soon := now + container.Serial(min(soonDelay, max(MinAckDelay, srtt/SoonShare)))
 		if soon.Before(p.Due) {
 			p.Due = soon
 		}
@@ -146,7 +146,7 @@ func (p *DelayedAck) Decide(now serial.Number, srtt uint32, gap bool, mss int, s
 }
 
 // full returns how many full segments are acknowledged at once.
-func (p *DelayedAck) full(now serial.Number, srtt uint32) int {
+func (p *DelayedAck) full(now container.Serial, srtt uint32) int {
 	if took := uint32(now - p.round); took >= max(srtt, 1) {
 		p.perRound = uint32(uint64(p.arrived) * uint64(srtt) / uint64(took))
 		p.round, p.arrived = now, 0
@@ -161,33 +161,33 @@ func (p *DelayedAck) full(now serial.Number, srtt uint32) int {
 // that was woken but has not run: in a process that is short of processor time, the data
 // that it writes comes soon. In all they wait MaxAckDelay and half of a round trip, but
 // no more than 100 ms, so that the peer's probe time-out (RFC 8985 §7.2) comes later.
-func (p *DelayedAck) AwaitCall(now serial.Number, srtt uint32) {
+func (p *DelayedAck) AwaitCall(now container.Serial, srtt uint32) {
 	if p.Urgent || p.Due.After(now) {
 		return
 	}
-	since := p.Due - serial.Number(p.wait)
+	since := p.Due - container.Serial(p.wait)
 	if waited, most := now.Diff(since), int32(min(MaxAckDelay+srtt/2, MaxHold)); waited < most {
 		p.wait = uint8(min(2*max(waited, 1), most))
-		p.Due = since + serial.Number(p.wait)
+		p.Due = since + container.Serial(p.wait)
 	}
 }
 
 // SampledRecently reports whether an ACK of a segment below una has left within
 // a round trip.
-func (p *DelayedAck) SampledRecently(now, srtt serial.Number) bool {
+func (p *DelayedAck) SampledRecently(now, srtt container.Serial) bool {
 	return p.started && now.Within(p.Sampled, p.Sampled+srtt)
 }
 
 // Announce records that an ACK leaves that una covers, and returns what it announces in
 // frg.
-func (p *DelayedAck) Announce(now serial.Number) uint8 {
+func (p *DelayedAck) Announce(now container.Serial) uint8 {
 	p.Sampled, p.started, p.Filled = now, true, false
 	p.Announced = p.Replies.Hold > 0
 	return p.Replies.Announcement()
 }
 
 // Sent records what a flush has sent: new segments for the first time, or others again.
-func (p *DelayedAck) Sent(now serial.Number, fresh, again bool) {
+func (p *DelayedAck) Sent(now container.Serial, fresh, again bool) {
 	switch {
 	case again:
 		p.Replies.Disturbed()
@@ -205,9 +205,9 @@ const atClose = 32
 // RepeatedAcks appends to acks what acknowledges the segments at the places behind next
 // that have arrived, the newest first. Their ACKs may be lost or late, and una covers
 // none.
-func RepeatedAcks(acks []Ack, next serial.Number, places int, ts serial.Number, arrived func(sn serial.Number) bool) []Ack {
+func RepeatedAcks(acks []Ack, next container.Serial, places int, ts container.Serial, arrived func(sn container.Serial) bool) []Ack {
 	left := atClose
-	for sn := next + serial.Number(places) - 1; sn.After(next) && left > 0; sn-- {
+	for sn := next + container.Serial(places) - 1; sn.After(next) && left > 0; sn-- {
 		if arrived(sn) {
 			acks = append(acks, Ack{SN: sn, TS: ts})
 			left--
@@ -246,7 +246,7 @@ const repeatedBytes = 16
 
 type repeated struct {
 	Ack
-	at   serial.Number // when its segment arrived
+	at   container.Serial // when its segment arrived
 	sent bool
 }
 
@@ -254,7 +254,7 @@ type repeated struct {
 func RepeatFor(acks int) *Repeater { return &Repeater{left: acks} }
 
 // Note records an ACK that is to be sent, if repetition is on. r may be nil.
-func (r *Repeater) Note(a Ack, now serial.Number) {
+func (r *Repeater) Note(a Ack, now container.Serial) {
 	if r != nil && r.left > 0 {
 		r.left--
 		r.items = append(r.items, repeated{Ack: a, at: now})
@@ -271,7 +271,7 @@ func (r *Repeater) Memory() int { return cap(r.items) * repeatedBytes }
 
 // Repeat calls again for the ACKs that are to be sent once more, at or beyond rcv_nxt,
 // and forgets them.
-func (r *Repeater) Repeat(nxt, now serial.Number, again func(Ack)) {
+func (r *Repeater) Repeat(nxt, now container.Serial, again func(Ack)) {
 	keep := r.items[:0]
 	for _, a := range r.items {
 		switch {

@@ -7,8 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/arqnet/kcp/internal/container"
 	"github.com/arqnet/kcp/internal/rulebook"
-	"github.com/arqnet/kcp/internal/serial"
 )
 
 // After a duplicate segment 400 ACKs are repeated, and 4000 after many.
@@ -32,31 +32,31 @@ func TestRepeatLength(t *testing.T) {
 // or it is too old.
 func TestRepeat(t *testing.T) {
 	r := RepeatFor(3)
-	now := serial.Number(1<<32 - 5)
-	for sn := range serial.Number(4) {
+	now := container.Serial(1<<32 - 5)
+	for sn := range container.Serial(4) {
 		r.Note(Ack{SN: sn}, now+3*sn)
 	}
 	require.Len(t, r.items, 3, "it was for three")
-	flush := func(nxt, now serial.Number) (again []serial.Number) {
+	flush := func(nxt, now container.Serial) (again []container.Serial) {
 		r.Repeat(nxt, now, func(a Ack) { again = append(again, a.SN) })
 		return again
 	}
 	require.Empty(t, flush(0, now+6), "they leave for the first time")
-	require.Equal(t, []serial.Number{2}, flush(1, now+14), "una covers 0, and 1 is 11 ms old")
+	require.Equal(t, []container.Serial{2}, flush(1, now+14), "una covers 0, and 1 is 11 ms old")
 	require.Empty(t, flush(1, now+14))
 	r = RepeatFor(2)
 	r.Note(Ack{SN: 4}, now)
 	r.Note(Ack{SN: 5}, now)
 	flush(0, now+1)
-	require.Equal(t, []serial.Number{5}, flush(5, now+2), "una covers the other")
+	require.Equal(t, []container.Serial{5}, flush(5, now+2), "una covers the other")
 }
 
 // path is one with a round trip of srtt milliseconds.
-func path(now serial.Number, srtt uint32) AckPath { return AckPath{Now: now, SRTT: srtt} }
+func path(now container.Serial, srtt uint32) AckPath { return AckPath{Now: now, SRTT: srtt} }
 
 // An ACK waits for a quarter of a round trip, 2 to 25 ms, from the first segment on.
 func TestDelay(t *testing.T) {
-	for srtt, want := range map[uint32]serial.Number{0: 2, 1: 2, 40: 10, 100: 25, 1000: 25} {
+	for srtt, want := range map[uint32]container.Serial{0: 2, 1: 2, 40: 10, 100: 25, 1000: 25} {
 		var p DelayedAck
 		p.Received(Arrival{Bytes: 1, Fresh: true, Next: true, Alone: true}, path(1000, srtt))
 		p.Received(Arrival{Bytes: 1, Fresh: true, Next: true}, path(1020, srtt))
@@ -72,7 +72,7 @@ func TestDelayOfMuch(t *testing.T) {
 	for _, test := range []struct {
 		segments, bytes int
 		share           uint32
-		due             serial.Number
+		due             container.Serial
 		urgent          bool
 	}{
 		{3, 10, 0, 1025, false}, {4, 10, 0, 1005, false}, {1, 255, 0, 1025, false}, {1, 256, 0, 1005, false},
@@ -93,7 +93,7 @@ func TestDelayOfMuch(t *testing.T) {
 func TestGap(t *testing.T) {
 	var p DelayedAck
 	at := path(1000, 100)
-	arrive := func(sn serial.Number, next, gap bool) bool {
+	arrive := func(sn container.Serial, next, gap bool) bool {
 		p.Urgent = false
 		p.Received(Arrival{Ack: Ack{SN: sn, TS: 7 + sn}, Bytes: 1, Fresh: true, Next: next, Alone: true, Gap: gap}, at)
 		p.Decide(1000, 100, gap, 1000, 0)
@@ -101,7 +101,7 @@ func TestGap(t *testing.T) {
 	}
 	at.Next = 1
 	require.False(t, arrive(0, true, false))
-	for sn := range serial.Number(5) {
+	for sn := range container.Serial(5) {
 		require.Equal(t, sn < 3, arrive(2+sn, false, true), "%d", sn)
 	}
 	at.Next = 7
@@ -119,20 +119,20 @@ func TestGap(t *testing.T) {
 // What arrived behind a gap is acknowledged again, the newest first, each with the ts
 // given, and at most so many; numbers wrap around.
 func TestAgain(t *testing.T) {
-	next := serial.Number(0xfffffff0)
-	held := map[serial.Number]bool{next + 1: true, next + 3: true, 5: true, 6: true, next + 64: true}
-	got := RepeatedAcks([]Ack{{SN: 1, TS: 2}}, next, 64, 9, func(sn serial.Number) bool { return held[sn] })
+	next := container.Serial(0xfffffff0)
+	held := map[container.Serial]bool{next + 1: true, next + 3: true, 5: true, 6: true, next + 64: true}
+	got := RepeatedAcks([]Ack{{SN: 1, TS: 2}}, next, 64, 9, func(sn container.Serial) bool { return held[sn] })
 	require.Equal(t, []Ack{{SN: 1, TS: 2}, {SN: 6, TS: 9}, {SN: 5, TS: 9}, {SN: next + 3, TS: 9}, {SN: next + 1, TS: 9}}, got)
-	got = RepeatedAcks(nil, next, 64, 9, func(serial.Number) bool { return true })
+	got = RepeatedAcks(nil, next, 64, 9, func(container.Serial) bool { return true })
 	require.Len(t, got, atClose)
 	require.Equal(t, next+63, got[0].SN)
-	require.Empty(t, RepeatedAcks(nil, next, 0, 9, func(serial.Number) bool { return true }))
+	require.Empty(t, RepeatedAcks(nil, next, 0, 9, func(container.Serial) bool { return true }))
 }
 
 // For a call that was woken an ACK waits twice as long each time, 25 ms and half of a
 // round trip at most. One that is urgent does not.
 func TestAwaitCall(t *testing.T) {
-	begin := serial.Number(1<<32 - 10)
+	begin := container.Serial(1<<32 - 10)
 	arrived := func() (p DelayedAck) {
 		p.Received(Arrival{Bytes: 1, Fresh: true, Next: true, Alone: true}, path(begin, 40))
 		require.Equal(t, begin+10, p.Due)
@@ -141,7 +141,7 @@ func TestAwaitCall(t *testing.T) {
 	p := arrived()
 	p.AwaitCall(begin+9, 40)
 	require.Equal(t, begin+10, p.Due, "it is not due yet")
-	for _, due := range []serial.Number{20, 40, 45, 45} {
+	for _, due := range []container.Serial{20, 40, 45, 45} {
 		p.AwaitCall(p.Due, 40)
 		require.Equal(t, begin+due, p.Due)
 	}

@@ -5,14 +5,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/arqnet/kcp/internal/serial"
+	"github.com/arqnet/kcp/internal/container"
 )
 
 // FlushCalls are woken once what the first of them waits for is acknowledged, and say then
 // what they wait for.
 func TestCallsAreWoken(t *testing.T) {
 	var c FlushCalls
-	base := serial.Number(1<<32 - 2)
+	base := container.Serial(1<<32 - 2)
 	require.False(t, c.Delivers(base))
 	first, second := c.Begin(base+3), c.Begin(base+5)
 	c.WaitFor(*second)
@@ -31,7 +31,7 @@ func TestCallsAreWoken(t *testing.T) {
 // calls all of whose segments have left.
 func TestSegmentsThatLeaveBefore(t *testing.T) {
 	var c FlushCalls
-	base := serial.Number(1<<32 - 2)
+	base := container.Serial(1<<32 - 2)
 	left, waits := c.Begin(base+1), c.Begin(base+4)
 	c.Overtaken(base + 1)
 	require.Equal(t, base+1, *left)

@@ -3,7 +3,7 @@ package recovery
 import (
 	"encoding/binary"
 
-	"github.com/arqnet/kcp/internal/serial"
+	"github.com/arqnet/kcp/internal/container"
 )
 
 // Segments that travel in pieces (PIECE, WIRE.md §5.6; compare fragmentation, RFC 791
@@ -77,20 +77,20 @@ type Buffers interface {
 // sequence number. The zero value has none, and nil, of which Bytes, Len and Has may be
 // called.
 type PartialSegments struct {
-	held   map[serial.Number]*partial // nil: none
-	bytes  int                        // of memory
-	expire serial.Number              // when Expire looks next
+	held   map[container.Serial]*partial // nil: none
+	bytes  int                           // of memory
+	expire container.Serial              // when Expire looks next
 }
 
 // partial is a segment being reassembled. Until half of it has arrived, data holds
 // its pieces one after the other, in order of arrival. So a small piece does not
 // reserve the whole segment.
 type partial struct {
-	data  []byte        // the whole segment, or its pieces; nil: nothing yet
-	parts []part        // the pieces in data; nil: data is the whole segment
-	size  int           // of the whole segment, in bytes
-	have  uint64        // units that have arrived; see unitsIn
-	last  serial.Number // when the latest piece arrived
+	data  []byte           // the whole segment, or its pieces; nil: nothing yet
+	parts []part           // the pieces in data; nil: data is the whole segment
+	size  int              // of the whole segment, in bytes
+	have  uint64           // units that have arrived; see unitsIn
+	last  container.Serial // when the latest piece arrived
 	frg   uint8
 }
 
@@ -140,7 +140,7 @@ func (a *PartialSegments) Len() int {
 }
 
 // Has reports whether pieces of segment sn have arrived.
-func (a *PartialSegments) Has(sn serial.Number) bool { return a != nil && a.held[sn] != nil }
+func (a *PartialSegments) Has(sn container.Serial) bool { return a != nil && a.held[sn] != nil }
 
 // PieceNews is what a piece is to those that have arrived before.
 type PieceNews uint8
@@ -153,7 +153,7 @@ const (
 )
 
 // Compare returns what p is, a piece of segment sn with the given frg.
-func (a *PartialSegments) Compare(sn serial.Number, frg uint8, p *Piece) PieceNews {
+func (a *PartialSegments) Compare(sn container.Serial, frg uint8, p *Piece) PieceNews {
 	s := a.held[sn]
 	switch units := p.units(); {
 	case s == nil:
@@ -168,9 +168,9 @@ func (a *PartialSegments) Compare(sn serial.Number, frg uint8, p *Piece) PieceNe
 
 // Add takes a piece that is FirstPiece or MorePiece. If the segment is complete, Add
 // removes it, and returns it in a buffer of b. now and wait are as for Expire.
-func (a *PartialSegments) Add(sn serial.Number, frg uint8, p *Piece, b Buffers, now, wait serial.Number) (whole []byte) {
+func (a *PartialSegments) Add(sn container.Serial, frg uint8, p *Piece, b Buffers, now, wait container.Serial) (whole []byte) {
 	if a.held == nil {
-		a.held = make(map[serial.Number]*partial)
+		a.held = make(map[container.Serial]*partial)
 		a.expire = now + wait
 	}
 	s := a.held[sn]
@@ -192,7 +192,7 @@ func (a *PartialSegments) Add(sn serial.Number, frg uint8, p *Piece, b Buffers, 
 }
 
 // remove removes segment sn.
-func (a *PartialSegments) remove(sn serial.Number, s *partial) {
+func (a *PartialSegments) remove(sn container.Serial, s *partial) {
 	a.bytes -= s.memory()
 	if delete(a.held, sn); len(a.held) == 0 {
 		a.held = nil
@@ -200,7 +200,7 @@ func (a *PartialSegments) remove(sn serial.Number, s *partial) {
 }
 
 // Drop drops the pieces of segment sn, if there are any.
-func (a *PartialSegments) Drop(sn serial.Number, b Buffers) {
+func (a *PartialSegments) Drop(sn container.Serial, b Buffers) {
 	s := a.held[sn]
 	if s == nil {
 		return
@@ -213,7 +213,7 @@ func (a *PartialSegments) Drop(sn serial.Number, b Buffers) {
 
 // Expire drops segments of which no piece has arrived for the time wait. It looks
 // for them once in that time.
-func (a *PartialSegments) Expire(now, wait serial.Number, b Buffers) {
+func (a *PartialSegments) Expire(now, wait container.Serial, b Buffers) {
 	if a.held == nil || now.Before(a.expire) {
 		return
 	}

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp/internal/container"
-	"github.com/arqnet/kcp/internal/serial"
 )
 
 // recount returns the memory of all segments.
@@ -66,10 +65,10 @@ func TestSegments(t *testing.T) {
 					left++
 				}
 			}
-			if a.Compare(serial.Number(sn), 3, &p) == KnownPiece {
+			if a.Compare(container.Serial(sn), 3, &p) == KnownPiece {
 				continue
 			}
-			whole := a.Add(serial.Number(sn), 3, &p, &pool, 0, 100)
+			whole := a.Add(container.Serial(sn), 3, &p, &pool, 0, 100)
 			require.Equal(t, left == 0, whole != nil, "seed %d", seed)
 			require.Equal(t, a.recount(), a.Bytes())
 			if done[sn] = whole != nil; done[sn] {
@@ -87,7 +86,7 @@ func TestExpire(t *testing.T) {
 	var a PartialSegments
 	var pool container.Pool[int]
 	p := Piece{0, 200, make([]byte, 4)}
-	start := ^serial.Number(0) - 50
+	start := ^container.Serial(0) - 50
 	a.Add(1, 0, &p, &pool, start, 100)
 	a.Add(2, 0, &p, &pool, start+60, 100)
 	a.Expire(start+99, 100, &pool)

@@ -8,7 +8,7 @@
 package recovery
 
 import (
-	"github.com/arqnet/kcp/internal/serial"
+	"github.com/arqnet/kcp/internal/container"
 )
 
 const (
@@ -40,7 +40,7 @@ const (
 // Retransmission is a segment that was sent again and that only una has acknowledged:
 // which of its transmissions arrived is not known yet.
 type Retransmission struct {
-	SN, TS serial.Number
+	SN, TS container.Serial
 	Early  bool // it was not retransmitted by a time-out
 	Second bool // the last transmission was the second one
 	open   bool
@@ -70,7 +70,7 @@ func (m *Retransmissions) Remember(r Retransmission) {
 
 // Acked returns a record of segment sn, of which an ACK has come, and closes it; nil if
 // there is none, or no further.
-func (m *Retransmissions) Acked(sn serial.Number) *Retransmission {
+func (m *Retransmissions) Acked(sn container.Serial) *Retransmission {
 	for i := range m.records {
 		if p := &m.records[i]; p.open && p.SN == sn {
 			p.open = false
@@ -84,16 +84,16 @@ func (m *Retransmissions) Acked(sn serial.Number) *Retransmission {
 // Reordering is what spurious retransmissions have shown of reordering on the path, and
 // the reordering window that follows from it (RFC 8985 §6.2).
 type Reordering struct {
-	mult         uint32        // reo_wnd_mult - 1; 0: no reordering was seen lately
-	Spurious     int32         // grows with every spurious retransmission, shrinks with every genuine one
-	raisedAt     serial.Number // when mult last grew
-	persistUntil serial.Number // when mult shrinks
+	mult         uint32           // reo_wnd_mult - 1; 0: no reordering was seen lately
+	Spurious     int32            // grows with every spurious retransmission, shrinks with every genuine one
+	raisedAt     container.Serial // when mult last grew
+	persistUntil container.Serial // when mult shrinks
 }
 
 // Found records that a segment was declared lost, or was retransmitted, and had arrived.
 // If widen is set, the reordering window grows, at most once a round trip. Times are in
 // milliseconds.
-func (r *Reordering) Found(widen bool, now, srtt serial.Number) {
+func (r *Reordering) Found(widen bool, now, srtt container.Serial) {
 	r.Spurious = min(r.Spurious+1, mostSpurious)
 	if !widen {
 		return
@@ -117,7 +117,7 @@ func (r *Reordering) Dominates() bool { return r.Spurious >= leastSpurious }
 func (r *Reordering) Seen() bool { return r.mult > 0 || r.Spurious >= leastSpurious }
 
 // Decay makes the window smaller if there was no spurious retransmission for a while.
-func (r *Reordering) Decay(now, srtt serial.Number) {
+func (r *Reordering) Decay(now, srtt container.Serial) {
 	if r.mult > 0 && now.After(r.persistUntil) {
 		r.mult /= 2
 		r.persistUntil = now + persistRounds*srtt
@@ -125,8 +125,8 @@ func (r *Reordering) Decay(now, srtt serial.Number) {
 }
 
 // Window returns the reordering window in milliseconds, a round trip at most.
-func (r *Reordering) Window(srtt uint32) serial.Number {
-	return serial.Number(min((1+r.mult)*srtt/windowFraction, srtt))
+func (r *Reordering) Window(srtt uint32) container.Serial {
+	return container.Serial(min((1+r.mult)*srtt/windowFraction, srtt))
 }
 
 // Episode is the present loss episode: until all of the segments that were declared lost
@@ -173,28 +173,28 @@ func (e *Episode) End() (spurious, ok bool) {
 // packet arrives. Times are in milliseconds.
 type Outage struct {
 	On      bool
-	aliveAt serial.Number // when the last good packet arrived
-	ProbeAt serial.Number // when the next probe leaves, while on
-	From    serial.Number // [from, end) was in flight in an outage
-	End     serial.Number // and is not yet retransmitted
-	budget  int           // how many of these segments may be retransmitted
+	aliveAt container.Serial // when the last good packet arrived
+	ProbeAt container.Serial // when the next probe leaves, while on
+	From    container.Serial // [from, end) was in flight in an outage
+	End     container.Serial // and is not yet retransmitted
+	budget  int              // how many of these segments may be retransmitted
 }
 
 // Detect begins an outage when a segment has timed out again, and no packet at all has
 // arrived. Time-outs back off, so its end might go unnoticed for seconds without probes,
 // of which one leaves every so many milliseconds.
-func (o *Outage) Detect(now serial.Number, rto, every uint32) {
+func (o *Outage) Detect(now container.Serial, rto, every uint32) {
 	if !o.On && uint32(now-o.aliveAt) >= max(2*rto, every) {
-		o.Begin(now + serial.Number(every))
+		o.Begin(now + container.Serial(every))
 	}
 }
 
 // Begin begins an outage, in which the first probe leaves at a time.
-func (o *Outage) Begin(probeAt serial.Number) { o.On, o.ProbeAt = true, probeAt }
+func (o *Outage) Begin(probeAt container.Serial) { o.On, o.ProbeAt = true, probeAt }
 
 // Alive records a good packet. After an outage what was in flight, [una, nxt), leaves
 // again in growing numbers: acked is how many segments the packet has acknowledged.
-func (o *Outage) Alive(now, una, nxt serial.Number, acked int) {
+func (o *Outage) Alive(now, una, nxt container.Serial, acked int) {
 	o.aliveAt = now
 	if o.On {
 		o.On = false
@@ -211,7 +211,7 @@ func (o *Outage) Alive(now, una, nxt serial.Number, acked int) {
 
 // Next returns the next segment to look at of those that were in flight, while there is
 // budget; ok is false if there is none.
-func (o *Outage) Next() (sn serial.Number, ok bool) {
+func (o *Outage) Next() (sn container.Serial, ok bool) {
 	if !o.From.Before(o.End) {
 		o.From = o.End
 		return 0, false
@@ -257,8 +257,8 @@ const (
 // Credit is what may be retransmitted whatever congestion control says. Its
 // zero value is ready.
 type Credit struct {
-	Left int           // segments
-	last serial.Number // when refill last added some
+	Left int              // segments
+	last container.Serial // when refill last added some
 }
 
 // Earn adds what the acknowledgement of acked segments allows.
@@ -277,7 +277,7 @@ func (c *Credit) Round(o *Outage, srtt int32, rto uint32) uint32 {
 
 // Refill adds what the time since the last call allows, if acknowledgements
 // have not allowed as much. round is the round trip in milliseconds.
-func (c *Credit) Refill(now serial.Number, round uint32) {
+func (c *Credit) Refill(now container.Serial, round uint32) {
 	n := min(uint64(uint32(now-c.last))*FreeResends/uint64(round), FreeResends)
 	if n > 0 {
 		c.last = now
@@ -293,7 +293,7 @@ func (c *Credit) Spend(free bool) {
 }
 
 // Wait returns the milliseconds until there is credit.
-func (c *Credit) Wait(now serial.Number, round uint32) uint32 {
+func (c *Credit) Wait(now container.Serial, round uint32) uint32 {
 	if c.Left > 0 {
 		return 0
 	}
@@ -313,7 +313,7 @@ type State struct {
 
 // Lost records that a segment was declared lost. first says that it was sent once. Times
 // are in milliseconds.
-func (s *State) Lost(now, srtt serial.Number, first bool) {
+func (s *State) Lost(now, srtt container.Serial, first bool) {
 	s.Reordering.Decay(now, srtt)
 	if first {
 		s.Episode.Lost++

@@ -6,8 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/arqnet/kcp/internal/container"
 	"github.com/arqnet/kcp/internal/rulebook"
-	"github.com/arqnet/kcp/internal/serial"
 )
 
 // Without an acknowledgement four segments a round trip may be retransmitted, and
@@ -17,12 +17,12 @@ func TestResendCredit(t *testing.T) {
 		var c Credit
 		c.Refill(0, round)
 		require.Zero(t, c.Left)
-		c.Refill(serial.Number(round/4), round)
+		c.Refill(container.Serial(round/4), round)
 		require.Equal(t, 1, c.Left, "after a quarter of %d ms", round)
-		c.Refill(serial.Number(10*round), round)
+		c.Refill(container.Serial(10*round), round)
 		require.Equal(t, 4, c.Left, "and no more than 4, however long it takes")
 		c.Left = 0
-		require.Equal(t, (round+3)/4, c.Wait(serial.Number(10*round), round))
+		require.Equal(t, (round+3)/4, c.Wait(container.Serial(10*round), round))
 		c.Earn(3)
 		require.Equal(t, 3, c.Left)
 	}
@@ -33,7 +33,7 @@ func TestResendCredit(t *testing.T) {
 func TestReorderingWindow(t *testing.T) {
 	const srtt = 100
 	var r Reordering
-	now := serial.Number(1<<32 - 300) // the clock comes around
+	now := container.Serial(1<<32 - 300) // the clock comes around
 	require.EqualValues(t, 25, r.Window(srtt))
 	r.Found(false, now, srtt)
 	require.EqualValues(t, 25, r.Window(srtt), "it was a time-out that was spurious")
@@ -100,7 +100,7 @@ func TestEpisode(t *testing.T) {
 func TestRetransmissions(t *testing.T) {
 	var m Retransmissions
 	require.Zero(t, m.Open)
-	for sn := range serial.Number(10) {
+	for sn := range container.Serial(10) {
 		m.Remember(Retransmission{SN: sn, TS: sn + 100})
 	}
 	require.Nil(t, m.Acked(1), "the oldest have made room")
@@ -108,9 +108,9 @@ func TestRetransmissions(t *testing.T) {
 	require.Nil(t, m.Acked(2))
 	m.Remember(Retransmission{SN: 9, TS: 7})
 	first, second := m.Acked(9), m.Acked(9)
-	require.ElementsMatch(t, []serial.Number{7, 109}, []serial.Number{first.TS, second.TS})
+	require.ElementsMatch(t, []container.Serial{7, 109}, []container.Serial{first.TS, second.TS})
 	require.Nil(t, m.Acked(9))
-	for sn := range serial.Number(10) {
+	for sn := range container.Serial(10) {
 		m.Acked(sn)
 	}
 	require.Zero(t, m.Open)
@@ -120,7 +120,7 @@ func TestRetransmissions(t *testing.T) {
 // again, 16 segments at first, and two for each one acknowledged.
 func TestOutageEnds(t *testing.T) {
 	var o Outage
-	now := serial.Number(1<<32 - 100)
+	now := container.Serial(1<<32 - 100)
 	o.Alive(now, 0, 0, 0)
 	o.Detect(now+399, 200, 200)
 	require.False(t, o.On)
@@ -129,8 +129,8 @@ func TestOutageEnds(t *testing.T) {
 	o.Detect(now+400, 200, 200)
 	require.True(t, o.On)
 	require.Equal(t, now+600, o.ProbeAt)
-	una := serial.Number(1<<32 - 10)
-	take := func() (sent []serial.Number) {
+	una := container.Serial(1<<32 - 10)
+	take := func() (sent []container.Serial) {
 		for sn, ok := o.Next(); ok; sn, ok = o.Next() {
 			if sn%3 != 1 { // the others have arrived
 				sent = append(sent, sn)
@@ -150,7 +150,7 @@ func TestOutageEnds(t *testing.T) {
 	o.Alive(now+701, una, una+100, 3)
 	sent = take()
 	require.Len(t, sent, 6)
-	require.Less(t, sent[0]-last, serial.Number(3))
+	require.Less(t, sent[0]-last, container.Serial(3))
 	o.Alive(now+702, una+99, una+100, 1)
 	require.LessOrEqual(t, len(take()), 1, "the others are acknowledged")
 	require.Equal(t, o.From, o.End)
@@ -216,7 +216,7 @@ func TestCreditInSilence(t *testing.T) {
 	var c Credit
 	var o Outage
 	o.Alive(1000, 0, 0, 0)
-	before, waits := serial.Number(1000), []int32{}
+	before, waits := container.Serial(1000), []int32{}
 	c.Refill(before, 100)
 	c.Left = 0
 	for now := before; now < 31_000; now++ {

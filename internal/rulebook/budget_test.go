@@ -100,13 +100,12 @@ func lines(t *testing.T, root string) map[string]int {
 
 const module = "github.com/arqnet/kcp"
 
-// executed returns how many functions each operation of the program in the folder
-// executed executes.
+// executed returns how many functions each operation of testdata/executed executes.
 func executed(t *testing.T) map[string]int {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "program")
 	packages := strings.Join([]string{module, module + "/congestion", module + "/crypt", module + "/internal/..."}, ",")
-	output(t, nil, "go", "build", "-cover", "-covermode=atomic", "-coverpkg="+packages, "-o", program, "./executed")
+	output(t, nil, "go", "build", "-cover", "-covermode=atomic", "-coverpkg="+packages, "-o", program, "./testdata/executed")
 	figures := make(map[string]int)
 	for _, op := range []string{"write", "read", "dial", "stream"} {
 		counters := filepath.Join(dir, op)

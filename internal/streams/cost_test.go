@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/arqnet/kcp/internal/container"
 	"github.com/arqnet/kcp/internal/rulebook"
-	"github.com/arqnet/kcp/internal/serial"
 	"github.com/arqnet/kcp/internal/testenv"
 )
 
@@ -28,7 +28,7 @@ func (h *hostile) take(header Header, n int) {
 	h.table.Input(append(header.Append(nil), make([]byte, n)...), false)
 	if s := h.table.streams[1]; s != nil {
 		s.in.window = 1 << 28
-		s.in.limit = s.in.freed + serial.Number(s.in.window)
+		s.in.limit = s.in.freed + container.Serial(s.in.window)
 	}
 }
 
@@ -58,16 +58,16 @@ func (h *hostile) write(n int, deadline int64) (streams []*Stream) {
 var segmentCosts = map[string]func(h *hostile, n int) func(){
 	"FIN again": func(h *hostile, n int) func() {
 		h.notes(n)
-		h.take(Header{Kind: Fin, MID: serial.Number(n + 9)}, 0)
-		return func() { h.take(Header{Kind: Fin, MID: serial.Number(n + 9)}, 0) }
+		h.take(Header{Kind: Fin, MID: container.Serial(n + 9)}, 0)
+		return func() { h.take(Header{Kind: Fin, MID: container.Serial(n + 9)}, 0) }
 	},
 	"FIN": func(h *hostile, n int) func() {
 		h.notes(n)
-		return func() { h.take(Header{Kind: Fin, MID: serial.Number(n + 9)}, 0) }
+		return func() { h.take(Header{Kind: Fin, MID: container.Serial(n + 9)}, 0) }
 	},
 	"bad FIN": func(h *hostile, n int) func() {
 		h.notes(n)
-		return func() { h.take(Header{Kind: Fin, MID: serial.Number(n)}, 0) }
+		return func() { h.take(Header{Kind: Fin, MID: container.Serial(n)}, 0) }
 	},
 	"the message that was missing": func(h *hostile, n int) func() {
 		h.early(n)
@@ -79,18 +79,18 @@ var segmentCosts = map[string]func(h *hostile, n int) func(){
 	},
 	"all are abandoned": func(h *hostile, n int) func() {
 		h.early(n)
-		return func() { h.take(Header{Kind: Abandon, End: true, MID: serial.Number(n), Size: NoSegment}, 0) }
+		return func() { h.take(Header{Kind: Abandon, End: true, MID: container.Serial(n), Size: NoSegment}, 0) }
 	},
 	"half are abandoned": func(h *hostile, n int) func() {
 		h.early(n)
-		return func() { h.take(Header{Kind: Abandon, End: true, MID: serial.Number(n / 2), Size: NoSegment}, 0) }
+		return func() { h.take(Header{Kind: Abandon, End: true, MID: container.Serial(n / 2), Size: NoSegment}, 0) }
 	},
 	"those before all early ones are abandoned": func(h *hostile, n int) func() {
 		for i := range n {
-			h.take(Header{MID: serial.Number(2*n + i)}, 1)
+			h.take(Header{MID: container.Serial(2*n + i)}, 1)
 		}
 		return func() {
-			h.take(Header{Kind: Abandon, End: true, MID: serial.Number(2*n - 2), Size: NoSegment}, 0)
+			h.take(Header{Kind: Abandon, End: true, MID: container.Serial(2*n - 2), Size: NoSegment}, 0)
 		}
 	},
 	"the last fragment": func(h *hostile, n int) func() {
@@ -134,7 +134,7 @@ var segmentCosts = map[string]func(h *hostile, n int) func(){
 // early has n messages arrive behind a missing one.
 func (h *hostile) early(n int) {
 	for i := range n {
-		h.take(Header{MID: serial.Number(i + 1)}, 1)
+		h.take(Header{MID: container.Serial(i + 1)}, 1)
 	}
 	h.expect()
 }
@@ -143,7 +143,7 @@ func (h *hostile) early(n int) {
 func (h *hostile) notes(n int) {
 	h.take(Header{Kind: Open}, 0)
 	for i := range n {
-		h.take(Header{Kind: Abandon, MID: serial.Number(i + 1), Size: NoSegment}, 0)
+		h.take(Header{Kind: Abandon, MID: container.Serial(i + 1), Size: NoSegment}, 0)
 	}
 	h.expect()
 }
@@ -184,31 +184,31 @@ var hoards = []struct {
 }{
 	{"open", 256, false, false, true, func(h *Header, i int) bool { h.Kind = Open; return false }},
 	{"stopped", 256, false, false, true, func(h *Header, i int) bool { h.Kind, h.Code = Stop, 1; return false }},
-	{"unread", 16, false, false, true, func(h *Header, i int) bool { h.MID, h.End = serial.Number(i), true; return true }},
-	{"a few unread", 16, false, false, true, func(h *Header, i int) bool { h.MID, h.End = serial.Number(i), true; return i < 130 }},
-	{"early", 16, false, false, false, func(h *Header, i int) bool { h.MID, h.End = serial.Number(i+1), true; return true }},
+	{"unread", 16, false, false, true, func(h *Header, i int) bool { h.MID, h.End = container.Serial(i), true; return true }},
+	{"a few unread", 16, false, false, true, func(h *Header, i int) bool { h.MID, h.End = container.Serial(i), true; return i < 130 }},
+	{"early", 16, false, false, false, func(h *Header, i int) bool { h.MID, h.End = container.Serial(i+1), true; return true }},
 	{"fragments of one message", 16, false, false, false, func(h *Header, i int) bool { h.Part, h.FSN = true, uint32(i+1); return true }},
-	{"a fragment of each message", 16, false, false, false, func(h *Header, i int) bool { h.Part, h.MID, h.FSN = true, serial.Number(i+1), 7; return true }},
+	{"a fragment of each message", 16, false, false, false, func(h *Header, i int) bool { h.Part, h.MID, h.FSN = true, container.Serial(i+1), 7; return true }},
 	{"abandoned", 16, false, false, true, func(h *Header, i int) bool {
-		h.Kind, h.MID, h.Size = Abandon, serial.Number(i+1), NoSegment
+		h.Kind, h.MID, h.Size = Abandon, container.Serial(i+1), NoSegment
 		return true
 	}},
 	{"abandoned with their place", 16, false, false, true, func(h *Header, i int) bool {
-		h.Kind, h.MID, h.Size = Abandon, serial.Number(i/2+1), NoSegment
+		h.Kind, h.MID, h.Size = Abandon, container.Serial(i/2+1), NoSegment
 		if i%2 == 1 {
 			h.Size = 1
 		}
 		return true
 	}},
 	{"arrived, then abandoned", 16, false, false, false, func(h *Header, i int) bool {
-		if h.MID, h.Part = serial.Number(i/2+1), true; i%2 == 1 {
+		if h.MID, h.Part = container.Serial(i/2+1), true; i%2 == 1 {
 			h.Kind, h.Part, h.Size = Abandon, false, NoSegment
 		}
 		return true
 	}},
-	{"unordered, behind a missing one", 16, true, false, false, func(h *Header, i int) bool { h.MID, h.End = serial.Number(i+1), true; return true }},
-	{"unordered, and read", 16, true, true, false, func(h *Header, i int) bool { h.MID, h.End = serial.Number(i+1), true; return true }},
-	{"unordered, spread", 16, true, true, false, func(h *Header, i int) bool { h.MID, h.End = serial.Number(i*9+1), true; return true }},
+	{"unordered, behind a missing one", 16, true, false, false, func(h *Header, i int) bool { h.MID, h.End = container.Serial(i+1), true; return true }},
+	{"unordered, and read", 16, true, true, false, func(h *Header, i int) bool { h.MID, h.End = container.Serial(i+1), true; return true }},
+	{"unordered, spread", 16, true, true, false, func(h *Header, i int) bool { h.MID, h.End = container.Serial(i*9+1), true; return true }},
 }
 
 // hoard has segments arrive on each stream, as many as credit allows. It returns

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/arqnet/kcp/internal/serial"
+	"github.com/arqnet/kcp/internal/container"
 )
 
 // resetError is the error of a stream that was reset.
@@ -137,7 +137,7 @@ func (in *script) segment() []byte {
 	what := in.next()
 	h := Header{
 		ID: 1 + uint32(what>>4&3), Kind: Kind(in.next() % uint8(Kinds)), Opens: what&1 != 0,
-		MID: serial.Number(in.number()),
+		MID: container.Serial(in.number()),
 	}
 	switch h.Kind {
 	case Data:
@@ -150,7 +150,7 @@ func (in *script) segment() []byte {
 	case Reset, Stop:
 		h.Code = uint64(in.number()) << (what & 0x20)
 	case Credit:
-		h.Limit = serial.Number(in.number()) << (what & 8)
+		h.Limit = container.Serial(in.number()) << (what & 8)
 		if what&2 != 0 {
 			return (&Header{Kind: MaxStreams, Streams: uint32(h.Limit)}).Append(nil)
 		}
@@ -355,7 +355,7 @@ func check(t *testing.T, table *Table) {
 		for mid, m := range in.early.All {
 			held += m.memory()
 			size += int(m.bytes)
-			if serial.Number(mid).Before(in.next) || !serial.Number(mid).Before(in.end) {
+			if container.Serial(mid).Before(in.next) || !container.Serial(mid).Before(in.end) {
 				t.Fatalf("stream %d holds message %d, but not between %d and %d", s.id, mid, in.next, in.end)
 			}
 		}

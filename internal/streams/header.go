@@ -3,7 +3,7 @@ package streams
 import (
 	"encoding/binary"
 
-	"github.com/arqnet/kcp/internal/serial"
+	"github.com/arqnet/kcp/internal/container"
 )
 
 // Kind says what a stream segment is (WIRE.md §5.9).
@@ -60,11 +60,11 @@ type Header struct {
 	Part   bool // Data: one of several fragments
 	Opens  bool // Params are there
 	Params Params
-	MID    serial.Number // Data, Abandon: message; Fin: number of messages
-	FSN    uint32        // Data: number of the fragment in its message
-	Size   uint16        // Abandon: payload bytes of the segment whose place it takes
-	Code   uint64        // Reset, Stop
-	Limit  serial.Number // Credit
+	MID    container.Serial // Data, Abandon: message; Fin: number of messages
+	FSN    uint32           // Data: number of the fragment in its message
+	Size   uint16           // Abandon: payload bytes of the segment whose place it takes
+	Code   uint64           // Reset, Stop
+	Limit  container.Serial // Credit
 
 	Streams uint32 // MaxStreams
 }
@@ -155,11 +155,11 @@ func (h *Header) decodeFields(b []byte) (rest []byte, ok bool) {
 	}
 	switch h.Kind {
 	case Data, Abandon, Fin:
-		h.MID = serial.Number(binary.LittleEndian.Uint32(b))
+		h.MID = container.Serial(binary.LittleEndian.Uint32(b))
 	case Reset, Stop:
 		h.Code = binary.LittleEndian.Uint64(b)
 	case Credit:
-		h.Limit = serial.Number(binary.LittleEndian.Uint32(b))
+		h.Limit = container.Serial(binary.LittleEndian.Uint32(b))
 	}
 	if h.Part {
 		h.FSN = binary.LittleEndian.Uint32(b[4:])

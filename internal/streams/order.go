@@ -1,7 +1,7 @@
 package streams
 
 import (
-	"github.com/arqnet/kcp/internal/serial"
+	"github.com/arqnet/kcp/internal/container"
 )
 
 // What arrives on a stream out of order: messages behind a missing one, fragments,
@@ -47,11 +47,11 @@ func (in *receiveSide) behind() bool {
 		return true
 	}
 	mid, m := in.early.First()
-	return m != nil && m.complete && serial.Number(mid) == in.next
+	return m != nil && m.complete && container.Serial(mid) == in.next
 }
 
 // passTo moves next on to mid.
-func (in *receiveSide) passTo(mid serial.Number) {
+func (in *receiveSide) passTo(mid container.Serial) {
 	in.next = mid
 	if in.skip.Before(mid) {
 		in.skip = mid
@@ -105,7 +105,7 @@ func (s *Stream) keep(data []byte) []byte {
 
 // fits reports whether message mid, which is not before next, may be one of the
 // stream. It resets the stream if not.
-func (s *Stream) fits(mid serial.Number) bool {
+func (s *Stream) fits(mid container.Serial) bool {
 	in := &s.in
 	if mid-in.next > MaxMessagesAhead || in.fin && !mid.Before(in.last) {
 		s.violation(Violation)
@@ -118,7 +118,7 @@ func (s *Stream) fits(mid serial.Number) bool {
 }
 
 // earlyAt returns the message mid that cannot be read yet, which it makes.
-func (s *Stream) earlyAt(mid serial.Number) *earlyMessage {
+func (s *Stream) earlyAt(mid container.Serial) *earlyMessage {
 	m := s.in.early.Get(uint32(mid))
 	if m == nil {
 		m = s.in.early.Add(uint32(mid))
@@ -192,7 +192,7 @@ func (s *Stream) inputAbandon(h *Header) {
 // that. If nothing of it has arrived, SegmentCost is set aside for what will, in
 // its place if nothing else: the sender has counted that, so the credit bounds the
 // notes. It reports false if the stream was reset because of it.
-func (s *Stream) noteAbandoned(mid serial.Number) bool {
+func (s *Stream) noteAbandoned(mid container.Serial) bool {
 	in := &s.in
 	m := in.early.Get(uint32(mid))
 	switch {
@@ -232,12 +232,12 @@ func (s *Stream) advance() {
 	for range advanceSteps {
 		mid, m := in.early.First()
 		switch {
-		case m != nil && serial.Number(mid) == in.next && (m.complete || in.next.Before(in.skip)):
+		case m != nil && container.Serial(mid) == in.next && (m.complete || in.next.Before(in.skip)):
 			s.passEarly(m)
 		case in.next.Before(in.skip):
 			to := in.skip
-			if m != nil && serial.Number(mid).Before(to) {
-				to = serial.Number(mid)
+			if m != nil && container.Serial(mid).Before(to) {
+				to = container.Serial(mid)
 			}
 			in.stats.Skipped += uint64(to - in.next)
 			in.passTo(to)

@@ -5,26 +5,26 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/arqnet/kcp/internal/serial"
+	"github.com/arqnet/kcp/internal/container"
 )
 
 // An ABANDON of all up to a message lets those be read that are complete, in order,
 // and drops the others, whatever arrives of them later.
 func TestSkips(t *testing.T) {
-	whole := func(mid serial.Number) []byte {
+	whole := func(mid container.Serial) []byte {
 		return append((&Header{ID: 1, Kind: Data, Opens: true, End: true, MID: mid}).Append(nil), byte(mid))
 	}
-	part := func(mid serial.Number) []byte {
+	part := func(mid container.Serial) []byte {
 		return append((&Header{ID: 1, Kind: Data, Opens: true, Part: true, MID: mid}).Append(nil), byte(mid))
 	}
-	upTo := func(mid serial.Number) []byte {
+	upTo := func(mid container.Serial) []byte {
 		return (&Header{ID: 1, Kind: Abandon, Opens: true, End: true, MID: mid, Size: NoSegment}).Append(nil)
 	}
 	for _, tc := range []struct {
 		segments [][]byte
 		read     []byte // messages of one byte, their numbers
 		skipped  uint64
-		next     serial.Number
+		next     container.Serial
 	}{
 		{[][]byte{upTo(4)}, nil, 5, 5},
 		{[][]byte{whole(1), upTo(0)}, []byte{1}, 1, 2},
@@ -51,10 +51,10 @@ func TestSkips(t *testing.T) {
 		}
 		_, ok := r.NextMessage()
 		require.False(t, ok)
-		held, cost := 0, serial.Number(0)
+		held, cost := 0, container.Serial(0)
 		for _, m := range r.in.early.All {
 			held += m.memory()
-			cost += serial.Number(m.cost)
+			cost += container.Serial(m.cost)
 		}
 		require.Equal(t, held, r.in.held)
 		require.Equal(t, cost, r.in.got-r.in.freed)
@@ -67,7 +67,7 @@ func TestOneFragmentIsHeldAsAWhole(t *testing.T) {
 	h := newHost(2, someLimits)
 	h.table.Input((&Header{ID: 1, Kind: Open, Opens: true, Params: Params{Unordered: true}}).Append(nil), false)
 	r := h.table.Accept()
-	for mid := range serial.Number(InitialCredit / (SegmentCost + 1)) {
+	for mid := range container.Serial(InitialCredit / (SegmentCost + 1)) {
 		h.table.Input(append((&Header{ID: 1, Kind: Data, Part: true, End: true, MID: mid + 1}).Append(nil), byte(mid)), false)
 		check(t, &h.table)
 	}
@@ -88,7 +88,7 @@ func TestGrowth(t *testing.T) {
 		h.short = short
 		h.table.Input((&Header{ID: 1, Kind: Open, Opens: true}).Append(nil), false)
 		r := h.table.Accept()
-		for mid := range serial.Number(2000) {
+		for mid := range container.Serial(2000) {
 			h.table.Input(append((&Header{ID: 1, Kind: Data, End: true, MID: mid}).Append(nil), make([]byte, 1000)...), false)
 			require.Equal(t, 1000, r.Read(make([]byte, 2000)))
 			for h.pull(false) { // credit
@@ -175,7 +175,7 @@ func TestRoomForCredit(t *testing.T) {
 	s, err := h.table.Open(Params{})
 	require.NoError(t, err)
 	for credit, want := range map[int]Half{0: ForAny, 999: ForAny, 1000: ForCredit} {
-		s.out.limit = s.out.used + serial.Number(credit+SegmentCost)
+		s.out.limit = s.out.used + container.Serial(credit+SegmentCost)
 		_, half := s.Room(1000)
 		require.Equal(t, want, half, "%d", credit)
 	}

@@ -3,7 +3,7 @@ package streams
 import (
 	"encoding/binary"
 
-	"github.com/arqnet/kcp/internal/serial"
+	"github.com/arqnet/kcp/internal/container"
 )
 
 const (
@@ -35,7 +35,7 @@ func AppendAbandonOwn(b, payload []byte) []byte {
 // AppendAbandon appends the payload of the ABANDON that takes the place of a segment of a
 // stream, of which payload is the payload. If ok, all messages up to last are delivered
 // or given up.
-func AppendAbandon(b, payload []byte, last serial.Number, ok bool) []byte {
+func AppendAbandon(b, payload []byte, last container.Serial, ok bool) []byte {
 	was, data, _ := Decode(payload)
 	h := Header{ID: was.ID, Kind: Abandon, Opens: was.Opens, Params: was.Params, MID: was.MID, Size: uint16(len(data))}
 	if ok && !last.Before(was.MID) {
@@ -46,7 +46,7 @@ func AppendAbandon(b, payload []byte, last serial.Number, ok bool) []byte {
 
 // Own is a segment of the session itself, with an SSN.
 type Own struct {
-	SSN       serial.Number
+	SSN       container.Serial
 	Frg       uint8
 	Abandoned bool
 	Data      []byte
@@ -57,6 +57,6 @@ func DecodeOwn(b []byte) (o Own, ok bool) {
 	if len(b) < OwnHeader || binary.LittleEndian.Uint32(b) != 0 || b[4] != OwnData && b[4] != OwnAbandon {
 		return o, false
 	}
-	o = Own{serial.Number(binary.LittleEndian.Uint32(b[5:])), b[OwnHeader-1], b[4] == OwnAbandon, b[OwnHeader:]}
+	o = Own{container.Serial(binary.LittleEndian.Uint32(b[5:])), b[OwnHeader-1], b[4] == OwnAbandon, b[OwnHeader:]}
 	return o, !o.Abandoned || len(o.Data) == 0
 }

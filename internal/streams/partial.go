@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/arqnet/kcp/internal/serial"
+	"github.com/arqnet/kcp/internal/container"
 )
 
 // Partial reliability (RFC 3758): messages that are given up when their lifetime or
@@ -14,7 +14,7 @@ import (
 // or given up; ok is false if some that precede tag are not. It gives up those in
 // flight whose lifetime is over. Bytes are not among the messages of
 // sendSide.begun, so while some are in flight it knows nothing.
-func (t *Table) AbandonedUpTo(tag *Tag) (mid serial.Number, ok bool) {
+func (t *Table) AbandonedUpTo(tag *Tag) (mid container.Serial, ok bool) {
 	if tag.message == nil || t.failed {
 		return 0, false
 	}

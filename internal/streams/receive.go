@@ -5,7 +5,6 @@ import (
 	"net"
 
 	"github.com/arqnet/kcp/internal/container"
-	"github.com/arqnet/kcp/internal/serial"
 )
 
 const (
@@ -28,18 +27,18 @@ type receiveSide struct {
 	head   int                               // in ready
 	lent   []byte                            // what is left of the buffer of a Read that waits
 	early  container.SparseMap[earlyMessage] // by message: incomplete, or behind a missing one
-	next   serial.Number                     // below it all messages are read, ready or abandoned
-	skip   serial.Number                     // below it none is waited for; not below next
-	end    serial.Number                     // one more than the last known, read, early or abandoned
-	got    serial.Number                     // cost of all data that has arrived
+	next   container.Serial                  // below it all messages are read, ready or abandoned
+	skip   container.Serial                  // below it none is waited for; not below next
+	end    container.Serial                  // one more than the last known, read, early or abandoned
+	got    container.Serial                  // cost of all data that has arrived
 	owed   int                               // cost of what is to arrive of messages of which only ABANDON has
-	freed  serial.Number                     // that part of got that holds nothing any more
-	limit  serial.Number                     // of got, as the peer knows it
+	freed  container.Serial                  // that part of got that holds nothing any more
+	limit  container.Serial                  // of got, as the peer knows it
 	window int                               // how far limit may be ahead of freed, in bytes
 	meter  BufferMeter                       // of what is read
 	bytes  int                               // payload held
 	held   int                               // memory held, in bytes
-	last   serial.Number                     // number of messages, if fin
+	last   container.Serial                  // number of messages, if fin
 	lags   bool                              // counted in Table.lagging
 	fin    bool                              // the peer's FIN has arrived
 	reset  bool                              // RESET has arrived, or this end has ended the stream
@@ -229,7 +228,7 @@ func (in *receiveSide) credit() int {
 
 // spend counts a segment with n bytes of message mid towards the credit. It resets
 // the stream, and reports false, if that exceeds the credit.
-func (s *Stream) spend(mid serial.Number, n int) bool {
+func (s *Stream) spend(mid container.Serial, n int) bool {
 	in := &s.in
 	if in.stop || in.reset {
 		return false // dropped
@@ -245,7 +244,7 @@ func (s *Stream) spend(mid serial.Number, n int) bool {
 		s.violation(Violation)
 		return false
 	}
-	in.got += serial.Number(n + SegmentCost)
+	in.got += container.Serial(n + SegmentCost)
 	return true
 }
 
@@ -279,11 +278,11 @@ func (s *Stream) grow(cost int) {
 // nearly all of it in a round trip.
 func (s *Stream) free(cost int) {
 	in := &s.in
-	in.freed += serial.Number(cost)
+	in.freed += container.Serial(cost)
 	if in.stop || in.reset || in.fin {
 		return
 	}
-	if limit := in.freed + serial.Number(in.window); limit.Diff(in.limit) >= int32(in.window/creditParts) {
+	if limit := in.freed + container.Serial(in.window); limit.Diff(in.limit) >= int32(in.window/creditParts) {
 		in.limit = limit
 		s.control(dueCredit)
 	}
@@ -300,9 +299,9 @@ func (s *Stream) makeRoom() {
 	}
 	if full := s.table.limits.ReceiveBuffer; in.window < full {
 		in.window = full
-		in.limit = in.freed + serial.Number(in.window)
+		in.limit = in.freed + container.Serial(in.window)
 		s.control(dueCredit)
-	} else if mid, m := in.early.First(); left <= SegmentCost && m != nil && serial.Number(mid) == in.next {
+	} else if mid, m := in.early.First(); left <= SegmentCost && m != nil && container.Serial(mid) == in.next {
 		s.violation(TooLarge)
 	}
 }

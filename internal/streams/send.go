@@ -5,7 +5,6 @@ import (
 	"net"
 
 	"github.com/arqnet/kcp/internal/container"
-	"github.com/arqnet/kcp/internal/serial"
 )
 
 const (
@@ -28,22 +27,22 @@ const (
 
 // sendSide is the sending side of a stream.
 type sendSide struct {
-	first, last *piece          // waiting
-	latest      int64           // no deadline of those is later; on the machine's clock
-	begun       messages        // of which something was sent, from the oldest that may yet be delivered on
-	queued      int             // bytes of what waits
-	memory      int             // bytes of memory that it takes
-	inFlight    int             // segments with the machine
-	control     *message        // of segments without data; nil: none yet
-	bytes       *message        // of all that is written as bytes; nil: none yet
-	awaiting    Awaiting        // messages that await a receipt
-	err         error           // why nothing more can be written; nil: it can
-	abandoned   []serial.Number // messages to be announced as abandoned
-	used        serial.Number   // cost of all data sent
-	limit       serial.Number   // of used, as the peer allows
-	mid         serial.Number   // of the next message
-	code        uint64          // of RESET
-	stopCode    uint64          // of STOP
+	first, last *piece             // waiting
+	latest      int64              // no deadline of those is later; on the machine's clock
+	begun       messages           // of which something was sent, from the oldest that may yet be delivered on
+	queued      int                // bytes of what waits
+	memory      int                // bytes of memory that it takes
+	inFlight    int                // segments with the machine
+	control     *message           // of segments without data; nil: none yet
+	bytes       *message           // of all that is written as bytes; nil: none yet
+	awaiting    Awaiting           // messages that await a receipt
+	err         error              // why nothing more can be written; nil: it can
+	abandoned   []container.Serial // messages to be announced as abandoned
+	used        container.Serial   // cost of all data sent
+	limit       container.Serial   // of used, as the peer allows
+	mid         container.Serial   // of the next message
+	code        uint64             // of RESET
+	stopCode    uint64             // of STOP
 
 	turn      container.Links[Stream] // in a queue of the scheduler
 	deficit   int32                   // bytes that may be sent in this round
@@ -80,9 +79,9 @@ func (o *sendSide) credit() int {
 type message struct {
 	Tag
 	stream *Stream
-	later  *message      // in sendSide.begun
-	mid    serial.Number // valid once begun
-	fsn    uint32        // of the next segment
+	later  *message         // in sendSide.begun
+	mid    container.Serial // valid once begun
+	fsn    uint32           // of the next segment
 	begun  bool
 	sent   bool // all of it is with the machine
 }
@@ -498,7 +497,7 @@ func (s *Stream) pullData(h *Header) {
 	if h.End = end || m == o.bytes; h.End {
 		s.in.stats.MessagesSent++
 	}
-	o.used += serial.Number(n + SegmentCost)
+	o.used += container.Serial(n + SegmentCost)
 	if !whole {
 		s.copyData(s.put(m, h, n))
 		return

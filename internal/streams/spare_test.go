@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/arqnet/kcp/internal/serial"
+	"github.com/arqnet/kcp/internal/container"
 )
 
 // A stream that is read as it arrives needs no new memory. What it keeps for reuse
@@ -15,7 +15,7 @@ func TestBuffersAreUsedAgain(t *testing.T) {
 	const segments, size = 100, 1400
 	host := newHost(2, Limits{Streams: 4, WriteBuffer: 1 << 20, ReceiveBuffer: 1 << 20, MostReceiveBuffer: 1 << 20})
 	host.payload = size
-	mid, fill := serial.Number(0), byte(0)
+	mid, fill := container.Serial(0), byte(0)
 	packet, got := make([]byte, 0, size+MaxHeader), make([]byte, segments*size)
 	arrive := func() *Stream {
 		for range segments {

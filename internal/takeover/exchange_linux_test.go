@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/rulebook"
-	awaits "github.com/arqnet/kcp/internal/testenv/await"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/stretchr/testify/require"
 )
@@ -179,7 +179,7 @@ func TestExchange(t *testing.T) {
 		require.False(t, s.writeNotes())
 		s.leaveSuccessor()
 	}
-	awaits.True(t, func() bool { return !third.Before.Any() })
+	testenv.Await(t, func() bool { return !third.Before.Any() })
 	require.Len(t, third.heard(), 3)
 }
 
@@ -418,7 +418,7 @@ func TestPredecessorsEnd(t *testing.T) {
 	s.Start(Retained{gone, stays})
 	note := Note{Kind: Owns, Addr: netip.MustParseAddrPort("10.0.0.1:1"), Conv: 1}
 	require.True(t, other.TryWrite(note.Append(nil)))
-	awaits.True(t, func() bool { return s.Sessions() == 1 })
+	testenv.Await(t, func() bool { return s.Sessions() == 1 })
 	theirs.Close()
 	<-gone.stopped
 	kept := s.Pause()
@@ -426,7 +426,7 @@ func TestPredecessorsEnd(t *testing.T) {
 	require.True(t, other.TryWrite((&Note{Kind: Over}).Append(nil)))
 	require.True(t, s.Any(), "nothing is heard")
 	s.Start(kept)
-	awaits.True(t, func() bool { return !s.Any() })
+	testenv.Await(t, func() bool { return !s.Any() })
 	require.ErrorIs(t, stays.notes.SetReadDeadline(time.Time{}), net.ErrClosed)
 	late, _ := one()
 	s.Close()

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-
-	"github.com/arqnet/kcp/internal/testenv/await"
 )
 
 // Records keeps what is written, such as the records of its Logger, one a line.
@@ -52,7 +50,7 @@ func (r *Records) Find(t testing.TB, pattern string) string {
 	t.Helper()
 	re := regexp.MustCompile(pattern)
 	var found []string
-	await.True(t, func() bool {
+	Await(t, func() bool {
 		found = re.FindStringSubmatch(r.String())
 		return found != nil
 	})

@@ -5,8 +5,6 @@ import (
 	"net/netip"
 	"sync/atomic"
 	"syscall"
-
-	"github.com/arqnet/kcp/internal/reroute"
 )
 
 // Connected is a socket that is connected to one peer, and can be connected to it again,
@@ -51,10 +49,10 @@ func (k *Connected) Peer() netip.Addr { return k.peer.Addr() }
 
 // Look returns the state of the socket, and asks the system for the route to the peer.
 // No packet is sent.
-func (k *Connected) Look() (reroute.Socket, reroute.Route, error) {
+func (k *Connected) Look() (SocketState, Route, error) {
 	s, err := k.state()
 	if err != nil {
-		return s, reroute.Route{}, err
+		return s, Route{}, err
 	}
 	return s, k.route(), nil
 }

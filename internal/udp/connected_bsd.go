@@ -7,14 +7,12 @@ import (
 	"net/netip"
 	"os"
 	"syscall"
-
-	"github.com/arqnet/kcp/internal/reroute"
 )
 
 const canReconnect = true
 
 // state returns the state of the socket.
-func (k *Connected) state() (s reroute.Socket, err error) {
+func (k *Connected) state() (s SocketState, err error) {
 	s.Source = k.source()
 	err = k.raw.Control(func(fd uintptr) {
 		_, failed := syscall.Getpeername(int(fd))
@@ -24,14 +22,14 @@ func (k *Connected) state() (s reroute.Socket, err error) {
 }
 
 // route asks with a socket that is opened and connected as this one was.
-func (k *Connected) route() (r reroute.Route) {
+func (k *Connected) route() (r Route) {
 	d := net.Dialer{Control: k.control}
 	if k.chosen.IsValid() {
 		d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(k.chosen, 0))
 	}
 	c, err := d.Dial(k.network, k.peer.String())
 	if err != nil {
-		return reroute.Route{Err: err}
+		return Route{Err: err}
 	}
 	defer c.Close()
 	r.Source = Unmap(c.LocalAddr().(*net.UDPAddr).AddrPort()).Addr().WithZone("")

@@ -11,15 +11,13 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/arqnet/kcp/internal/reroute"
 )
 
 const canReconnect = true
 
 // state returns the state of the socket. A socket that the system has disconnected, as
 // for ss -K, has no peer.
-func (k *Connected) state() (s reroute.Socket, err error) {
+func (k *Connected) state() (s SocketState, err error) {
 	s.Source = k.source()
 	err = k.raw.Control(func(fd uintptr) {
 		_, failed := syscall.Getpeername(int(fd))
@@ -40,33 +38,33 @@ func device(fd int) string {
 }
 
 // route asks with a socket that is opened and connected as this one was.
-func (k *Connected) route() (r reroute.Route) {
+func (k *Connected) route() (r Route) {
 	domain := unix.AF_INET
 	if k.peer.Addr().Is6() {
 		domain = unix.AF_INET6
 	}
 	fd, err := unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return reroute.Route{Unknown: true} // no descriptor, or not permitted
+		return Route{Unknown: true} // no descriptor, or not permitted
 	}
 	asked := &descriptor{fd: fd}
 	defer asked.close()
 	if !k.sameNetwork(fd) {
-		return reroute.Route{Unknown: true}
+		return Route{Unknown: true}
 	}
 	if k.control != nil {
 		if err := k.control(k.network, k.peer.String(), asked); err != nil {
 			// A control that binds the socket has given its port away.
-			return reroute.Route{Err: err, Unknown: errors.Is(err, unix.EADDRINUSE)}
+			return Route{Err: err, Unknown: errors.Is(err, unix.EADDRINUSE)}
 		}
 	}
 	if k.chosen.IsValid() {
 		if err := unix.Bind(fd, systemAddr(fd, netip.AddrPortFrom(k.chosen, 0))); err != nil {
-			return reroute.Route{Err: os.NewSyscallError("bind", err)}
+			return Route{Err: os.NewSyscallError("bind", err)}
 		}
 	}
 	if err := unix.Connect(fd, systemAddr(fd, k.peer)); err != nil {
-		return reroute.Route{Err: os.NewSyscallError("connect", err)}
+		return Route{Err: os.NewSyscallError("connect", err)}
 	}
 	r.Source, r.Device = localOf(fd).Addr(), device(fd)
 	r.Unknown = !r.Source.IsValid()

@@ -4,14 +4,12 @@ package udp
 
 import (
 	"errors"
-
-	"github.com/arqnet/kcp/internal/reroute"
 )
 
 // Whether a socket can be connected again, from another address, is not known of these
 // systems.
 const canReconnect = false
 
-func (*Connected) state() (s reroute.Socket, err error)     { return s, errors.ErrUnsupported }
-func (*Connected) route() (r reroute.Route)                 { return r }
+func (*Connected) state() (s SocketState, err error)        { return s, errors.ErrUnsupported }
+func (*Connected) route() (r Route)                         { return r }
 func (*Connected) Reconnect(string) (moved bool, err error) { return false, errors.ErrUnsupported }

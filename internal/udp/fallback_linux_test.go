@@ -393,5 +393,7 @@ func TestRuleFigures(t *testing.T) {
 		{"| Lack of processor time", "16 KiB", shortCall},
 		{"| After a batch", "32 KiB", BurstLeast},
 		{"| After a batch", "512 KiB", burstMost},
+		{"| A dialled socket's route", "each 500 ms", routeIdle},
+		{"| It is connected again", "3 checks", confirmations},
 	})
 }

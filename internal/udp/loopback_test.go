@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/neterr"
-	awaits "github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 )
 
@@ -231,21 +230,19 @@ func TestRefusedIsNotTheEnd(t *testing.T) {
 		addr := addrOf(gone)
 		pc := dial(t, "udp4", "", addr)
 		c := newConn(pc, features)
-		awaits.True(t, func() bool {
+		for refused := false; !refused; {
 			_, err := c.WriteBatch(to(addr, 10))
-			return neterr.Is(err, syscall.ECONNREFUSED)
-		})
-		awaits.True(t, func() bool {
+			refused = neterr.Is(err, syscall.ECONNREFUSED)
+		}
+		for refused := false; !refused; {
 			if _, err := c.WriteBatch(to(addr, 10)); err != nil {
-				return false
+				continue
 			}
 			// The system limits how many refusals it sends (icmp_msgs_per_sec).
-			if pc.SetReadDeadline(time.Now().Add(100*time.Millisecond)) != nil {
-				return false
-			}
+			require.NoError(t, pc.SetReadDeadline(time.Now().Add(100*time.Millisecond)))
 			_, err := c.ReadBatch(make([]Datagram, 1))
-			return neterr.Is(err, syscall.ECONNREFUSED)
-		})
+			refused = neterr.Is(err, syscall.ECONNREFUSED)
+		}
 
 		require.NoError(t, gone.Close())
 		back, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(addr))

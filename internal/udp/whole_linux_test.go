@@ -4,9 +4,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
-	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -74,77 +71,6 @@ func TestWholeOnLoopback(t *testing.T) {
 					require.Equal(t, before, discovery(t, from))
 				})
 			}
-		}
-	}
-}
-
-// counter returns a counter of IP in the namespace.
-func (ns *namespace) counter(t *testing.T, name string) (value string) {
-	t.Helper()
-	ns.do(t, func() error {
-		text, err := os.ReadFile("/proc/thread-self/net/snmp")
-		if err != nil {
-			return err
-		}
-		lines := strings.Split(string(text), "\n")
-		values := strings.Fields(lines[1])
-		for i, field := range strings.Fields(lines[0]) {
-			if field == name {
-				value = values[i]
-			}
-		}
-		return nil
-	})
-	return value
-}
-
-// Nothing is fragmented, merged or not, and nothing is held to what the kernel
-// remembers of the path. What is larger than the interface takes is an error of that
-// datagram alone; with Cut it passes in fragments.
-func TestWholeOverCable(t *testing.T) {
-	a, b := cable(t)
-	a.Try(t, `
-		ip link set v0 mtu 1300
-		ip route replace 10.9.0.2/32 dev v0 mtu 1000`)
-	for _, features := range combinations {
-		for _, connected := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%v %v", features, connected), func(t *testing.T) {
-				r := b.socket(t, "udp4", "10.9.0.2:0")
-				from := a.socket(t, "udp4", "10.9.0.1:0")
-				if connected {
-					require.NoError(t, from.Close())
-					a.do(t, func() (err error) {
-						from, err = net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(addrOf(r)))
-						return err
-					})
-					from = prepare(t, from)
-				}
-				c := newConn(from, features)
-				fragments := a.counter(t, "FragCreates")
-				require.NotEmpty(t, fragments)
-				sizes := []int{1272, 1272, 1273, 1273, 1272, 1272, 1272, 3000, 3000, 100, 1272, 1272}
-				batch := to(addrOf(r), sizes...)
-				errs := writeAll(c, batch)
-				var failed []int
-				for i, err := range errs {
-					require.ErrorIs(t, err, syscall.EMSGSIZE)
-					failed = append(failed, i)
-				}
-				require.ElementsMatch(t, []int{2, 3, 7, 8}, failed)
-				require.Equal(t, fragments, a.counter(t, "FragCreates"))
-				batch[7].Cut = true
-				require.Empty(t, writeAll(c, batch[7:8]))
-				require.NotEqual(t, fragments, a.counter(t, "FragCreates"))
-
-				buf := make([]byte, 1<<16)
-				for _, want := range []int{1272, 1272, 1272, 1272, 1272, 100, 1272, 1272, 3000} {
-					n, err := r.Read(buf)
-					require.NoError(t, err)
-					require.Equal(t, want, n)
-				}
-				require.Equal(t, features.GSO, c.Features().GSO)
-				require.Zero(t, c.Merging().Refused)
-			})
 		}
 	}
 }

@@ -3,7 +3,7 @@ package wire
 import (
 	"encoding/binary"
 
-	"github.com/arqnet/kcp/internal/serial"
+	"github.com/arqnet/kcp/internal/container"
 )
 
 // Segment header layout and commands: WIRE.md §1 and, for PIECE, §5.6.
@@ -30,9 +30,9 @@ type Header struct {
 	Cmd  uint8
 	Frg  uint8
 	Wnd  uint16
-	TS   serial.Number
-	SN   serial.Number
-	Una  serial.Number
+	TS   container.Serial
+	SN   container.Serial
+	Una  container.Serial
 	Len  uint32
 }
 
@@ -44,9 +44,9 @@ func DecodeHeader(b []byte) Header {
 		Cmd:  b[4],
 		Frg:  b[5],
 		Wnd:  binary.LittleEndian.Uint16(b[6:]),
-		TS:   serial.Number(binary.LittleEndian.Uint32(b[8:])),
-		SN:   serial.Number(binary.LittleEndian.Uint32(b[12:])),
-		Una:  serial.Number(binary.LittleEndian.Uint32(b[16:])),
+		TS:   container.Serial(binary.LittleEndian.Uint32(b[8:])),
+		SN:   container.Serial(binary.LittleEndian.Uint32(b[12:])),
+		Una:  container.Serial(binary.LittleEndian.Uint32(b[16:])),
 		Len:  binary.LittleEndian.Uint32(b[20:]),
 	}
 }

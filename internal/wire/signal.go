@@ -1,6 +1,6 @@
 package wire
 
-import "github.com/arqnet/kcp/internal/serial"
+import "github.com/arqnet/kcp/internal/container"
 
 // Signals are the messages that two endpoints of this package exchange beyond
 // the reference's protocol. They are WASK and WINS segments whose frg is not 0,
@@ -65,7 +65,7 @@ func (s Signal) Encode(h Header, b []byte) {
 	if s.Asks() {
 		h.Cmd = CmdWask
 	}
-	h.Frg, h.SN, h.TS, h.Len = uint8(s.Code), serial.Number(s.SN), serial.Number(s.TS), 0
+	h.Frg, h.SN, h.TS, h.Len = uint8(s.Code), container.Serial(s.SN), container.Serial(s.TS), 0
 	h.Encode(b)
 }
 

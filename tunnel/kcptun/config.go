@@ -12,7 +12,7 @@ import (
 	"time"
 
 	engine "github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/loglimit"
+	"github.com/arqnet/kcp/internal/fair"
 	kcp "github.com/arqnet/kcp/kcpgo"
 	"github.com/xtaci/smux"
 )
@@ -205,7 +205,7 @@ func (c *Config) prepare() error {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	c.Logger = new(loglimit.Texts).Limited(c.Logger) // peers and applications cause records
+	c.Logger = new(fair.Records).Limited(c.Logger) // peers and applications cause records
 	switch c.Mode {
 	case "normal":
 		c.NoDelay, c.Interval, c.Resend, c.NoCongestion = 0, 40, 2, 1

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/arqnet/kcp/internal/testenv"
-	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 )
 
@@ -38,7 +37,7 @@ func start(t *testing.T, run func(context.Context, Config) error, config Config)
 func exchange(t *testing.T, address string, n int) {
 	t.Helper()
 	var conn net.Conn
-	await.True(t, func() (ok bool) {
+	testenv.Await(t, func() (ok bool) {
 		var err error
 		conn, err = net.Dial("tcp", address)
 		return err == nil

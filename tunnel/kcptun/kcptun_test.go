@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/testenv"
-	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/golang/snappy"
 	"github.com/stretchr/testify/require"
 )
@@ -121,7 +120,7 @@ func TestRefusedTarget(t *testing.T) {
 	require.NoError(t, err)
 	_, err = conn.Read(make([]byte, 1))
 	require.Error(t, err)
-	await.True(t, func() bool { return strings.Contains(log.String(), nobody) })
+	testenv.Await(t, func() bool { return strings.Contains(log.String(), nobody) })
 }
 
 func TestSettingsRefused(t *testing.T) {

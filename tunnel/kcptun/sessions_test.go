@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/testenv"
-	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 )
 
@@ -115,7 +114,7 @@ func TestScavenging(t *testing.T) {
 				require.NoError(t, says())
 				return
 			}
-			await.True(t, func() bool { return says() != nil })
+			testenv.Await(t, func() bool { return says() != nil })
 		})
 	}
 }
@@ -187,7 +186,7 @@ func TestEndsDiffer(t *testing.T) {
 				}
 			}
 			say()
-			await.True(t, func() bool {
+			testenv.Await(t, func() bool {
 				say()
 				return strings.Contains(there.String(), c.server) && strings.Contains(here.String(), c.said)
 			})

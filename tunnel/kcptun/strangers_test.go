@@ -12,7 +12,7 @@ import (
 	"time"
 
 	engine "github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/loglimit"
+	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/tunnel/internal/lobby"
 	"github.com/golang/snappy"
@@ -99,7 +99,7 @@ func TestStrangersReachNothing(t *testing.T) {
 	records, seconds := strings.Count(log.String(), "\n"), int(time.Since(begun)/time.Second)+1
 	require.LessOrEqual(t, records, 2*honest+10+lobby.Records*(seconds+1))
 	require.Contains(t, log.String(), errFull.Error())
-	require.Contains(t, log.String(), loglimit.LeftOut)
+	require.Contains(t, log.String(), fair.LeftOut)
 }
 
 // A peer without this package's signals is validated when it acknowledges the NOP: its

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/arqnet/kcp/internal/loglimit"
+	"github.com/arqnet/kcp/internal/fair"
 	kcp "github.com/arqnet/kcp/kcpgo"
 )
 
@@ -40,7 +40,7 @@ func watchKeys(ctx context.Context, log *slog.Logger) {
 	tick := time.NewTicker(keyWait)
 	defer tick.Stop()
 	last, begun := kcp.DefaultSnmp.Copy().InCsumErrors, time.Now()
-	var said loglimit.Limit
+	var said fair.Limit
 	for {
 		select {
 		case <-ctx.Done():

@@ -18,7 +18,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/arqnet/kcp/internal/version"
+	"github.com/arqnet/kcp/internal/identity"
 	"github.com/arqnet/kcp/tunnel"
 	"github.com/urfave/cli/v3"
 )
@@ -101,7 +101,7 @@ func (p *program) commands() *cli.Command {
 		Description: "The exit code is 0 when a signal ended the program, 1 when something failed, 2 for a\n" +
 			"mistake on the command line or in a file, and 3 if the server turned the client\n" +
 			"away, or is not the one that it should be.",
-		Version:               version.Line(),
+		Version:               identity.VersionLine(),
 		EnableShellCompletion: true,
 		ConfigureShellCompletionCommand: func(c *cli.Command) {
 			c.Hidden, c.Writer = false, p.stdout

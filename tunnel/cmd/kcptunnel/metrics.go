@@ -5,7 +5,7 @@ import (
 	"runtime"
 	"slices"
 
-	"github.com/arqnet/kcp/internal/version"
+	"github.com/arqnet/kcp/internal/identity"
 	"github.com/arqnet/kcp/tunnel"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -89,7 +89,7 @@ func (c userCollector) Collect(to chan<- prometheus.Metric) {
 func processCollectors() []prometheus.Collector {
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "kcptunnel_build_info", Help: "1, with the version of the program as a label.",
-		ConstLabels: prometheus.Labels{"version": version.Main(), "goversion": runtime.Version()},
+		ConstLabels: prometheus.Labels{"version": identity.Version(), "goversion": runtime.Version()},
 	})
 	build.Set(1)
 	return []prometheus.Collector{collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewGoCollector(), build}

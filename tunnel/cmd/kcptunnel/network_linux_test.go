@@ -10,12 +10,11 @@ import (
 	"testing"
 
 	"github.com/arqnet/kcp/internal/testenv"
-	"github.com/arqnet/kcp/internal/testenv/netns"
 	"github.com/stretchr/testify/require"
 )
 
 // runAt is run at a host.
-func runAt(t *testing.T, h *netns.Host, args ...string) (p *process) {
+func runAt(t *testing.T, h *testenv.Host, args ...string) (p *process) {
 	t.Helper()
 	require.NoError(t, h.Do(func() error {
 		p = run(t, "", nil, args...)
@@ -25,7 +24,7 @@ func runAt(t *testing.T, h *netns.Host, args ...string) (p *process) {
 }
 
 // echoesAt has a host send back what comes by TCP and UDP to the address.
-func echoesAt(t *testing.T, h *netns.Host, address string) {
+func echoesAt(t *testing.T, h *testenv.Host, address string) {
 	t.Helper()
 	require.NoError(t, h.Do(func() error {
 		l, err := net.Listen("tcp", address)
@@ -45,9 +44,9 @@ func echoesAt(t *testing.T, h *netns.Host, address string) {
 // laptop returns a host with two ways to a server, and what the server is reached by over
 // both: in the network lan it is host 2, the server 1, as in the network air, and the
 // address is one of the server alone.
-func laptop(t *testing.T, v6 bool) (client, server *netns.Host, address string) {
+func laptop(t *testing.T, v6 bool) (client, server *testenv.Host, address string) {
 	t.Helper()
-	client, server = netns.New(t), netns.New(t)
+	client, server = testenv.NewHost(t), testenv.NewHost(t)
 	client.Must(t, "ip link set lo up")
 	server.Must(t, "ip link set lo up")
 	lan, air, own, bits := "10.77.1.", "10.77.2.", "10.77.9.9", "24"
@@ -57,7 +56,7 @@ func laptop(t *testing.T, v6 bool) (client, server *netns.Host, address string) 
 	for dev, prefix := range map[string]string{"lan": lan, "air": air} {
 		client.Must(t, fmt.Sprintf("ip link add %s type veth peer name %s netns %s", dev, dev, server.Path))
 		t.Cleanup(func() { _ = client.Do(func() error { return exec.Command("ip", "link", "del", dev).Run() }) })
-		for _, h := range []*netns.Host{client, server} {
+		for _, h := range []*testenv.Host{client, server} {
 			require.NoError(t, h.Do(func() error {
 				return os.WriteFile("/proc/sys/net/ipv6/conf/"+dev+"/accept_dad", []byte("0"), 0)
 			}), "%s", dev)
@@ -91,7 +90,7 @@ func TestOwnAddressChanges(t *testing.T) {
 	}
 }
 
-func ownAddressChanges(t *testing.T, client, server *netns.Host, address, gone, again string) {
+func ownAddressChanges(t *testing.T, client, server *testenv.Host, address, gone, again string) {
 	echoesAt(t, client, "127.0.0.1:7")
 	echoesAt(t, server, "127.0.0.1:7")
 	s := runAt(t, server, "server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(t.TempDir(), "server.pem"), net.JoinHostPort(address, "4000"))
@@ -104,7 +103,7 @@ func ownAddressChanges(t *testing.T, client, server *netns.Host, address, gone, 
 	}
 	var conns []net.Conn
 	for _, one := range []struct {
-		host          *netns.Host
+		host          *testenv.Host
 		network, port string
 	}{{client, "tcp", "1001"}, {client, "udp", "1002"}, {server, "tcp", "1003"}, {server, "udp", "1004"}} {
 		require.NoError(t, one.host.Do(func() error {

@@ -14,7 +14,6 @@ import (
 	"testing"
 
 	"github.com/arqnet/kcp/internal/testenv"
-	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 )
 
@@ -136,7 +135,7 @@ func (u *unit) upgrade() {
 func (u *unit) gone(numbers ...int) {
 	u.t.Helper()
 	for _, n := range numbers {
-		await.True(u.t, func() bool { return !lives(u.pids[n]) })
+		testenv.Await(u.t, func() bool { return !lives(u.pids[n]) })
 	}
 }
 

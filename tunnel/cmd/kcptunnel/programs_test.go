@@ -14,7 +14,6 @@ import (
 	"testing"
 
 	"github.com/arqnet/kcp/internal/testenv"
-	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 )
 
@@ -75,7 +74,7 @@ func background(t *testing.T, args ...string) {
 // output runs a program, again until it succeeds, and returns what it prints.
 func (w *world) output(t *testing.T, args ...string) string {
 	var out []byte
-	await.True(t, func() (ok bool) {
+	testenv.Await(t, func() (ok bool) {
 		var err error
 		if out, err = exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput(); err != nil {
 			t.Logf("%q: %v: %s", args, err, out)

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/testenv"
-	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 )
 
@@ -45,7 +44,7 @@ func TestKcptunDebug(t *testing.T) {
 		}
 		return rows
 	}
-	await.True(t, func() bool { return len(read(dir+"/own")) >= 2 })
+	testenv.Await(t, func() bool { return len(read(dir+"/own")) >= 2 })
 	rows := read(dir + "/2026.log")
 	require.Len(t, rows, 5)
 	require.Equal(t, "Unix,BytesSent,BytesReceived", strings.Join(rows[0][:3], ","))

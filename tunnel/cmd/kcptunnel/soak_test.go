@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/testenv"
-	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/arqnet/kcp/tunnel"
 	"github.com/stretchr/testify/require"
 )
@@ -75,8 +74,8 @@ func TestSoak(t *testing.T) {
 		s.startServer(t)
 	}
 	running.Wait()
-	await.True(t, func() bool { return client.Status().Connections == 0 })
-	await.True(t, func() bool { return runtime.NumGoroutine() <= before+20 && testenv.OpenFiles() <= files+20 })
+	testenv.Await(t, func() bool { return client.Status().Connections == 0 })
+	testenv.Await(t, func() bool { return runtime.NumGoroutine() <= before+20 && testenv.OpenFiles() <= files+20 })
 	stop()
 	t.Logf("%d connections complete, %d ended with an error, %d not accepted; server killed or ended %d times, changed %d times",
 		s.complete.Load(), s.failed.Load(), s.refused.Load(), s.killed, s.changed)
@@ -182,11 +181,11 @@ func (s *soak) client(t *testing.T, at string) (c *tunnel.Client, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
-	await.True(t, func() bool { return c.Status().Sessions == 1 })
+	testenv.Await(t, func() bool { return c.Status().Sessions == 1 })
 	return c, func() {
 		cancel()
 		require.NoError(t, <-ended)
-		await.True(t, func() bool { return !strings.Contains(stacks(), "kcp/tunnel.") })
+		testenv.Await(t, func() bool { return !strings.Contains(stacks(), "kcp/tunnel.") })
 	}
 }
 

@@ -14,7 +14,6 @@ import (
 	"testing"
 
 	"github.com/arqnet/kcp/internal/testenv"
-	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/stretchr/testify/require"
 )
 
@@ -31,12 +30,12 @@ func TestUpgrades(t *testing.T) {
 	conns := []net.Conn{open(t, local)}
 	for n := range 3 {
 		u.upgrade()
-		await.True(t, func() bool { return strings.Count(c.err.String(), "session begun") == n+2 })
+		testenv.Await(t, func() bool { return strings.Count(c.err.String(), "session begun") == n+2 })
 		conns = append(conns, open(t, local))
 		for _, conn := range conns {
 			require.NoError(t, echoes(conn))
 		}
-		await.True(t, func() bool {
+		testenv.Await(t, func() bool {
 			r, err := http.Get("http://" + debug + "/metrics")
 			if err != nil {
 				return false
@@ -96,7 +95,7 @@ func TestUpgradeToNothing(t *testing.T) {
 	for i, text := range []string{"no program\x00", "#!/bin/sh\nexit 3\n", "#!/bin/sh\nprintf t >&5\nexit 4\n"} {
 		install(t, exe, []byte(text))
 		u.signal(0, syscall.SIGUSR2)
-		await.True(t, func() bool { return strings.Count(u.err.String(), "not upgraded") == i+1 })
+		testenv.Await(t, func() bool { return strings.Count(u.err.String(), "not upgraded") == i+1 })
 		exchange(t, local, 1000)
 	}
 	install(t, exe, ownProgram(t))
@@ -119,7 +118,7 @@ func TestReloadAcrossUpgrades(t *testing.T) {
 	u.signal(0, syscall.SIGHUP)
 	_, err := conn.Read(make([]byte, 1))
 	require.Error(t, err)
-	await.True(t, func() bool { return strings.Count(u.err.String(), "users reloaded") == 2 })
+	testenv.Await(t, func() bool { return strings.Count(u.err.String(), "users reloaded") == 2 })
 	require.True(t, lives(u.pids[1]))
 }
 
@@ -135,13 +134,13 @@ func TestSignalsDuringAnUpgrade(t *testing.T) {
 	install(t, exe+"2", ownProgram(t))
 	install(t, exe, fmt.Appendf(nil, "#!/bin/sh\n: >%s\nwhile [ ! -e %s ]; do sleep 0.01; done\nexec %s2 \"$@\"\n", begun, on, exe))
 	u.signal(0, syscall.SIGUSR2)
-	await.True(t, func() bool { _, err := os.Stat(begun); return err == nil })
+	testenv.Await(t, func() bool { _, err := os.Stat(begun); return err == nil })
 	u.signal(0, syscall.SIGHUP)
 	u.err.Find(t, "users reloaded")
 	u.signal(0, syscall.SIGHUP)
 	require.NoError(t, os.WriteFile(on, nil, 0o600))
 	u.ready()
-	await.True(t, func() bool { return strings.Count(u.err.String(), "users reloaded") >= 3 })
+	testenv.Await(t, func() bool { return strings.Count(u.err.String(), "users reloaded") >= 3 })
 }
 
 // A signal that arrives while the program begins does not end it.
@@ -196,7 +195,7 @@ func TestLastProcessIsKilled(t *testing.T) {
 	_ = open(t, local)
 	for n := range 2 {
 		u.upgrade()
-		await.True(t, func() bool { return strings.Count(c.err.String(), "session begun") == n+2 })
+		testenv.Await(t, func() bool { return strings.Count(c.err.String(), "session begun") == n+2 })
 	}
 	u.err.Find(t, "session ended") // of the second
 	require.True(t, lives(u.pids[1]), "it waits for the first")
@@ -245,7 +244,7 @@ func TestHangUpOfClients(t *testing.T) {
 		p.err.Find(t, `msg=listening`)
 		for n := range 2 {
 			require.NoError(t, p.cmd.Process.Signal(syscall.SIGHUP))
-			await.True(t, func() bool {
+			testenv.Await(t, func() bool {
 				return strings.Count(p.err.String(), "nothing to reload") > n || !lives(p.cmd.Process.Pid)
 			})
 			require.True(t, lives(p.cmd.Process.Pid), "%d", i)
@@ -265,7 +264,7 @@ func TestHangUpOfClients(t *testing.T) {
 	require.NoError(t, ssh.cmd.Process.Signal(syscall.SIGHUP))
 	<-ssh.ended
 	require.Zero(t, ssh.cmd.ProcessState.ExitCode(), "in order, so that the server knows")
-	await.True(t, func() bool { return strings.Count(u.err.String(), "closed by the peer") > before })
+	testenv.Await(t, func() bool { return strings.Count(u.err.String(), "closed by the peer") > before })
 }
 
 // Whoever reads what the program writes may go away: a server, whose log that is, serves

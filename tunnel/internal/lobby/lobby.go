@@ -12,14 +12,13 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/fair"
-	"github.com/arqnet/kcp/internal/loglimit"
 )
 
 // Lobby is such a bound. All methods are safe for concurrent use.
 type Lobby struct {
 	most, each int       // immutable
 	opened     time.Time // the origin of times for records; immutable
-	records    loglimit.Limit
+	records    fair.Limit
 
 	mu     sync.Mutex
 	queues fair.LongestQueues[Visitor]
@@ -46,7 +45,7 @@ func (l *Lobby) Warn(log *slog.Logger, text string, args ...any) {
 		return
 	}
 	if leftOut > 0 {
-		args = append(args, loglimit.LeftOut, leftOut)
+		args = append(args, fair.LeftOut, leftOut)
 	}
 	log.Warn(text, args...)
 }

@@ -1,5 +1,4 @@
-// Package loglimit bounds the records of a log that others can cause.
-package loglimit
+package fair
 
 import (
 	"context"
@@ -33,7 +32,7 @@ func (l *Limit) Allow(now, every time.Duration, burst int) (leftOut uint64, ok b
 	}
 }
 
-// Texts allows TextRate records of one text a second, and TextBurst at once. At
+// Records allows TextRate records of one text a second, and TextBurst at once. At
 // slog.LevelDebug it allows TextDebug times as many.
 const (
 	TextRate  = 10
@@ -44,16 +43,16 @@ const (
 // LeftOut is the attribute of a record that says how many were left out before it.
 const LeftOut = "records left out before"
 
-// Texts bounds the records of a log by their texts: so a flood of one leaves the others
+// Records bounds the records of a log by their texts: so a flood of one leaves the others
 // alone. The zero value is ready. It is safe for concurrent use.
-type Texts struct {
+type Records struct {
 	mu    sync.Mutex
 	begun time.Time         // the first record's time; the origin of all
 	texts map[string]*Limit // texts are constants of programs, so they are few
 }
 
 // of returns the limit of a text, and the time of a record for it.
-func (t *Texts) of(text string, at time.Time) (*Limit, time.Duration) {
+func (t *Records) of(text string, at time.Time) (*Limit, time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.texts == nil {
@@ -68,12 +67,12 @@ func (t *Texts) of(text string, at time.Time) (*Limit, time.Duration) {
 }
 
 // Limited returns a logger that leaves out what is too much for log.
-func (t *Texts) Limited(log *slog.Logger) *slog.Logger { return slog.New(&handler{log.Handler(), t}) }
+func (t *Records) Limited(log *slog.Logger) *slog.Logger { return slog.New(&handler{log.Handler(), t}) }
 
 // handler passes on the records that are not too many.
 type handler struct {
 	slog.Handler
-	texts *Texts
+	texts *Records
 }
 
 func (h *handler) Handle(ctx context.Context, r slog.Record) error {

@@ -1,4 +1,4 @@
-package netns
+package testenv
 
 import (
 	"errors"
@@ -13,19 +13,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Host is a thread with a network of its own, or the whole process.
+// Host is a thread with a network of its own, which is a network namespace, or the whole
+// process. Tests that have no right to make one skip themselves.
 type Host struct {
 	Path string // of its namespace, in /proc
 
 	jobs chan func() // nil: the process
 }
 
-// Process returns the host that the process is.
-func Process() *Host { return &Host{Path: fmt.Sprintf("/proc/%d/ns/net", os.Getpid())} }
+// ProcessHost returns the host that the process is.
+func ProcessHost() *Host { return &Host{Path: fmt.Sprintf("/proc/%d/ns/net", os.Getpid())} }
 
-// New returns a host with a network of its own, with nothing in it, as long as the test
+// NewHost returns a host with a network of its own, with nothing in it, as long as the test
 // runs. It skips the test where that is not permitted.
-func New(t testing.TB) *Host {
+func NewHost(t testing.TB) *Host {
 	t.Helper()
 	h := &Host{jobs: make(chan func())}
 	made := make(chan error)
@@ -42,7 +43,7 @@ func New(t testing.TB) *Host {
 func (h *Host) work(made chan error) {
 	runtime.LockOSThread() // and not unlocked: the thread ends with the goroutine
 	if unix.Gettid() == os.Getpid() {
-		// Process names the network of this thread. While it is locked, another
+		// ProcessHost names the network of this thread. While it is locked, another
 		// goroutine has another one.
 		elsewhere := make(chan error)
 		go h.work(elsewhere)

@@ -1,18 +1,17 @@
-// Package compatibility is what package compat and the root package have in common.
-package compatibility
+package opening
 
-// Options are ways of kcp-go in which the sessions of an endpoint may behave. Package
+// Compat is ways of kcp-go in which the sessions of an endpoint may behave. Package
 // compat describes them.
-type Options struct {
+type Compat struct {
 	SegmentBound       bool
 	DataBeforeDeadline bool
 	Validated          func(conn any)
 }
 
-// Hooks are functions of the root package. What they take is a *kcp.Endpoint, a
+// CompatHooks are functions of the root package, for package compat. What they take is a *kcp.Endpoint, a
 // *kcp.Conn, a *kcp.Config and a *kcp.KCP.
-type Hooks struct {
-	Set       func(endpoint any, o Options)
+type CompatHooks struct {
+	Set       func(endpoint any, o Compat)
 	Validated func(conn any) bool
 	Close     func(conn any) (received [][]byte, err error)
 	Datagrams func(conn any, f func(b []byte))
@@ -23,11 +22,11 @@ type Hooks struct {
 	Machine func(config, k any, alike bool) (mtu int)
 }
 
-// Root is the hooks that Connect was given.
-var Root Hooks
+// CompatRoot is the hooks that ConnectCompat was given.
+var CompatRoot CompatHooks
 
-// Connect sets Root. The root package calls it once, before main begins.
-func Connect(h Hooks) bool {
-	Root = h
+// ConnectCompat sets CompatRoot. The root package calls it once, before main begins.
+func ConnectCompat(h CompatHooks) bool {
+	CompatRoot = h
 	return true
 }

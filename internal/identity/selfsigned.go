@@ -1,6 +1,4 @@
-// Package selfsigned makes certificates for demonstrations and the benchmarks. In
-// earnest they would come from a file.
-package selfsigned
+package identity
 
 import (
 	"crypto/ecdsa"
@@ -12,9 +10,9 @@ import (
 	"time"
 )
 
-// New returns a certificate for the host name, good for a day, and the pool that
+// SelfSigned returns a certificate for the host name, good for a day, and the pool that
 // trusts it alone.
-func New(name string) (*tls.Certificate, *x509.CertPool, error) {
+func SelfSigned(name string) (*tls.Certificate, *x509.CertPool, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, err

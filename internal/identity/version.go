@@ -1,5 +1,4 @@
-// Package version tells which build of a program runs.
-package version
+package identity
 
 import (
 	"cmp"
@@ -8,11 +7,11 @@ import (
 	"runtime/debug"
 )
 
-// Main returns the version of the build.
-func Main() string { return main(build()) }
+// Version returns the version of the build of the program.
+func Version() string { return versionOf(build()) }
 
-// Line describes the build in one line.
-func Line() string { return line(build()) }
+// VersionLine describes the build in one line.
+func VersionLine() string { return lineOf(build()) }
 
 // build returns what the program knows of its build.
 func build() *debug.BuildInfo {
@@ -22,9 +21,9 @@ func build() *debug.BuildInfo {
 	return new(debug.BuildInfo)
 }
 
-func main(info *debug.BuildInfo) string { return cmp.Or(info.Main.Version, "(devel)") }
+func versionOf(info *debug.BuildInfo) string { return cmp.Or(info.Main.Version, "(devel)") }
 
-func line(info *debug.BuildInfo) string {
+func lineOf(info *debug.BuildInfo) string {
 	revision, modified := "", ""
 	for _, s := range info.Settings {
 		switch {
@@ -37,5 +36,5 @@ func line(info *debug.BuildInfo) string {
 	if revision != "" {
 		revision = fmt.Sprintf(" (revision %s%s)", revision, modified)
 	}
-	return fmt.Sprintf("%s%s, %s %s/%s", main(info), revision, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return fmt.Sprintf("%s%s, %s %s/%s", versionOf(info), revision, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

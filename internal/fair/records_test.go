@@ -1,4 +1,4 @@
-package loglimit
+package fair
 
 import (
 	"bytes"
@@ -41,7 +41,7 @@ func TestLogLimit(t *testing.T) {
 
 // Each text has a limit of its own, whatever attributes and groups the logger has.
 func TestTexts(t *testing.T) {
-	var l Texts
+	var l Records
 	var b bytes.Buffer
 	log := l.Limited(slog.New(slog.NewTextHandler(&b, &slog.HandlerOptions{Level: slog.LevelDebug}))).With("user", "me").WithGroup("g")
 	say := func(n int, at time.Time, level slog.Level, text string) int {
