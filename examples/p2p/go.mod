@@ -4,7 +4,6 @@ go 1.25.0
 
 require (
 	github.com/arqnet/kcp v0.0.0-00010101000000-000000000000
-	github.com/libp2p/zeroconf/v2 v2.2.0
 	github.com/pion/ice/v4 v4.4.9
 	github.com/pion/stun/v4 v4.0.1
 	github.com/stretchr/testify v1.12.1
@@ -14,7 +13,6 @@ require (
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/klauspost/cpuid/v2 v2.3.0 // indirect
 	github.com/klauspost/reedsolomon v1.14.2 // indirect
-	github.com/miekg/dns v1.1.72 // indirect
 	github.com/pion/dtls/v3 v3.1.9 // indirect
 	github.com/pion/logging v0.2.4 // indirect
 	github.com/pion/mdns/v2 v2.2.2 // indirect
@@ -24,12 +22,9 @@ require (
 	github.com/wlynxg/anet v0.0.5 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/crypto v0.54.0 // indirect
-	golang.org/x/mod v0.31.0 // indirect
 	golang.org/x/net v0.56.0 // indirect
-	golang.org/x/sync v0.19.0 // indirect
 	golang.org/x/sys v0.47.0 // indirect
 	golang.org/x/time v0.14.0 // indirect
-	golang.org/x/tools v0.40.0 // indirect
 )
 
 replace github.com/arqnet/kcp => ../../

@@ -4,14 +4,12 @@
 //	p2p send -server HOST:4000 FILE              on one machine; it prints a code
 //	p2p get -server HOST:4000 CODE               on the other
 //
-// On one LAN no server is needed: p2p send -lan FILE, and p2p get -lan CODE. README.md
-// has the rest.
-//
-// It is a module of its own, so that the package does not depend on what it uses: STUN
-// (pion/stun), DNS-SD (libp2p/zeroconf) and, in icepath, ICE (pion/ice).
+// README.md has the rest. It is a module of its own, so that the package does not depend on
+// what it uses: STUN (pion/stun) and, in icepath, ICE (pion/ice).
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -49,7 +47,6 @@ func main() {
 // settings are the command line.
 type settings struct {
 	addr, stun, server, dir string
-	lan                     bool
 	most                    int64
 	arg                     string // FILE or CODE
 }
@@ -74,7 +71,6 @@ func run(ctx context.Context, args []string, out, messages io.Writer) error {
 	flags.StringVar(&s.addr, "addr", local, "`address` of the socket")
 	flags.StringVar(&s.stun, "stun", stun, "`address` of a STUN server: where to serve, or whom to ask (default: port 4001 of the server)")
 	flags.StringVar(&s.server, "server", "", "rendezvous server of send and get, as `host:port`")
-	flags.BoolVar(&s.lan, "lan", false, "find the peer on the LAN, without a server")
 	flags.StringVar(&s.dir, "dir", ".", "`directory` for the file that get gets")
 	flags.Int64Var(&s.most, "max-size", 64<<30, "the largest that get gets, in `bytes`")
 	if err := flags.Parse(args[1:]); err != nil {
@@ -88,8 +84,6 @@ func run(ctx context.Context, args []string, out, messages io.Writer) error {
 	case command != "send" && command != "get" || flags.NArg() != 1:
 		flags.Usage()
 		return errors.New("one command, and one FILE or CODE")
-	case s.lan == (s.server != ""):
-		return errors.New("give -server, or -lan")
 	case command == "send":
 		return s.send(ctx, out, logger)
 	}
@@ -117,21 +111,17 @@ func (s *settings) serve(ctx context.Context, out io.Writer, logger *log.Logger)
 
 // connect opens a session with the end that has the same code.
 func (s *settings) connect(ctx context.Context, role, code string, logger *log.Logger) (n *node, conn *kcp.Conn, err error) {
-	var server, stun net.Addr
-	if !s.lan {
-		host, _, err := net.SplitHostPort(s.server)
-		if err != nil {
-			return nil, nil, err
-		}
-		if server, err = net.ResolveUDPAddr("udp", s.server); err != nil {
-			return nil, nil, err
-		}
-		if s.stun == "" {
-			s.stun = net.JoinHostPort(host, "4001")
-		}
-		if stun, err = net.ResolveUDPAddr("udp", s.stun); err != nil {
-			return nil, nil, err
-		}
+	host, _, err := net.SplitHostPort(s.server)
+	if err != nil {
+		return nil, nil, err
+	}
+	server, err := net.ResolveUDPAddr("udp", s.server)
+	if err != nil {
+		return nil, nil, err
+	}
+	stun, err := net.ResolveUDPAddr("udp", cmp.Or(s.stun, net.JoinHostPort(host, "4001")))
+	if err != nil {
+		return nil, nil, err
 	}
 	pc, err := net.ListenPacket("udp", s.addr)
 	if err != nil {
@@ -141,12 +131,7 @@ func (s *settings) connect(ctx context.Context, role, code string, logger *log.L
 		_ = pc.Close()
 		return nil, nil, err
 	}
-	if s.lan {
-		conn, err = n.meetOnLAN(ctx)
-	} else {
-		conn, err = n.meet(ctx, server)
-	}
-	if err != nil {
+	if conn, err = n.meet(ctx, server); err != nil {
 		n.close()
 	}
 	return n, conn, err
@@ -158,21 +143,18 @@ func (s *settings) send(ctx context.Context, out io.Writer, logger *log.Logger) 
 		return err
 	}
 	defer f.Close()
-	o, err := describe(f)
-	if err != nil {
-		return err
-	}
 	code := newCode()
-	fmt.Fprintf(out, "%q: %d bytes; the code is %s\n", o.Name, o.Size, code)
+	fmt.Fprintf(out, "the code is %s\n", code)
 	n, conn, err := s.connect(ctx, roleSend, code, logger)
 	if err != nil {
 		return err
 	}
 	defer n.close()
-	if err := send(ctx, conn, f, o); err != nil {
+	o, err := send(ctx, conn, f)
+	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "sent, and compared by SHA-256 %x\n", o.Sum)
+	fmt.Fprintf(out, "%s: %d bytes sent\n", o.Name, o.Size)
 	return nil
 }
 
@@ -191,6 +173,6 @@ func (s *settings) get(ctx context.Context, out io.Writer, logger *log.Logger) e
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "%s: %d bytes received, SHA-256 %x\n", o.Name, o.Size, o.Sum)
+	fmt.Fprintf(out, "%s: %d bytes received\n", o.Name, o.Size)
 	return nil
 }

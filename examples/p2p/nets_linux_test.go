@@ -84,16 +84,3 @@ func TestBehindRouters(t *testing.T) {
 	require.Contains(t, sender.all.String(), "session with the peer at 203.0.113.2:")
 	require.Contains(t, getter.all.String(), "session with the peer at 203.0.113.1:")
 }
-
-// On a LAN the ends find each other without a server.
-func TestOnLAN(t *testing.T) {
-	t.Parallel()
-	lan, a, b := host(t), host(t), host(t)
-	bridge(t, lan, "192.168.7.1/24")
-	cable(t, a, "eth0", "192.168.7.2/24", lan, "lan-a")
-	cable(t, b, "eth0", "192.168.7.3/24", lan, "lan-b")
-	a.Must(t, "ip route add default via 192.168.7.1")
-	b.Must(t, "ip route add default via 192.168.7.1")
-	sender, _ := transfer(t, a, b, 1_000_000, "-lan")
-	require.Contains(t, sender.all.String(), "session with the peer at ")
-}

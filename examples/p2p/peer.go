@@ -116,8 +116,12 @@ func (n *node) meet(ctx context.Context, server net.Addr) (*kcp.Conn, error) {
 		return nil, fmt.Errorf("rendezvous server: %w", err)
 	}
 	me := &card{n.role, n.key, natKind(g.Observed, n.mapped), addresses(addrPort(n.pc.LocalAddr()), g.Observed, n.mapped)}
-	n.log.Printf("NAT: %s; addresses: %v", me.nat, me.at)
-	if err := json.NewEncoder(conn).Encode(join{n.secret.room, n.role, n.secret.seal(me)}); err != nil {
+	n.log.Printf("NAT: %s; addresses: %v", me.NAT, me.At)
+	mine, err := n.secret.seal(me)
+	if err != nil {
+		return nil, err
+	}
+	if err := json.NewEncoder(conn).Encode(join{n.secret.room, n.role, mine}); err != nil {
 		return nil, fmt.Errorf("rendezvous server: %w", err)
 	}
 	n.log.Print("waiting for the peer")
@@ -129,18 +133,18 @@ func (n *node) meet(ctx context.Context, server net.Addr) (*kcp.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	peer.at = append([]netip.AddrPort{m.Observed}, peer.at...)
+	peer.At = append([]netip.AddrPort{m.Observed}, peer.At...)
 	return n.open(ctx, me, peer)
 }
 
 // open opens the session with the peer. Both ends dial at the same time (simultaneous
 // open), so NATs at both let the packets in.
 func (n *node) open(ctx context.Context, me, peer *card) (*kcp.Conn, error) {
-	n.peer.Store(peer.key)
+	n.peer.Store(peer.Key)
 	var addrs []net.Addr
-	for i, a := range peer.at {
+	for i, a := range peer.At {
 		reachable := a.IsValid() && (a.Addr().Is4() || !addrPort(n.pc.LocalAddr()).Addr().Is4())
-		if reachable && !slices.Contains(peer.at[:i], a) {
+		if reachable && !slices.Contains(peer.At[:i], a) {
 			addrs = append(addrs, net.UDPAddrFromAddrPort(a))
 		}
 	}
@@ -166,9 +170,9 @@ func explain(err error, me, peer *card) error {
 	switch {
 	case !errors.As(err, &none):
 		return err
-	case me.nat == natSymmetric:
+	case me.NAT == natSymmetric:
 		return fmt.Errorf("this end is behind a symmetric NAT, which needs a relay: %w", err)
-	case peer.nat == natSymmetric:
+	case peer.NAT == natSymmetric:
 		return fmt.Errorf("the peer is behind a symmetric NAT, which needs a relay: %w", err)
 	}
 	return fmt.Errorf("the peer has gone, or a NAT or firewall lets nothing pass: %w", err)

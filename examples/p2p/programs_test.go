@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// doer runs a function where a program is to start. A *netns.Host is one.
+// doer runs a function where a program is to start. A *testenv.Host is one.
 type doer interface{ Do(f func() error) error }
 
 // here is this host.

@@ -6,7 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base32"
-	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -15,7 +15,7 @@ import (
 
 // A code is a secret that the two users tell each other, by phone or mail. The room in
 // which their programs meet is derived from it, and so is the key that authenticates what
-// they say there. The rendezvous server, and others on a LAN, see neither.
+// they say there. The rendezvous server sees neither.
 
 const minCode = 16 // characters
 
@@ -40,55 +40,41 @@ func newSecret(code string) (*secret, error) {
 	return &secret{base32.StdEncoding.EncodeToString(room), key}, err
 }
 
-// maxAddresses is the most addresses on a card.
-const maxAddresses = 8
-
 // card is what an end tells the other about itself.
 type card struct {
-	role string           // send or get
-	key  string           // fingerprint of its public key
-	nat  string           // see natKind
-	at   []netip.AddrPort // its addresses, the best first
+	Role string           // send or get
+	Key  string           // fingerprint of its public key
+	NAT  string           // see natKind
+	At   []netip.AddrPort // its addresses, the best first
 }
 
-// seal returns the card as lines, with an authenticator under the secret. They are short,
-// as TXT records of DNS-SD need them (RFC 6763 §6.1).
-func (s *secret) seal(c *card) []string {
-	lines := []string{c.role, c.key, c.nat}
-	for _, a := range c.at[:min(len(c.at), maxAddresses)] {
-		lines = append(lines, a.String())
-	}
-	return append(lines, hex.EncodeToString(s.mac(lines)))
+// sealed is a card in JSON, with an authenticator under the secret.
+type sealed struct{ Card, MAC []byte }
+
+func (s *secret) seal(c *card) (*sealed, error) {
+	text, err := json.Marshal(c)
+	return &sealed{text, s.mac(text)}, err
 }
 
-func (s *secret) mac(lines []string) []byte {
+func (s *secret) mac(text []byte) []byte {
 	m := hmac.New(sha256.New, s.key)
-	m.Write([]byte(strings.Join(lines, "\n")))
+	m.Write(text)
 	return m.Sum(nil)
 }
 
 var errForged = errors.New("the peer's card was made by somebody who does not know the code")
 
 // open returns the card that the other end has sealed. role is the role of this end.
-func (s *secret) open(lines []string, role string) (*card, error) {
-	if len(lines) < 4 || len(lines) > 4+maxAddresses {
+func (s *secret) open(from *sealed, role string) (*card, error) {
+	if from == nil || !hmac.Equal(from.MAC, s.mac(from.Card)) {
 		return nil, errForged
 	}
-	last := len(lines) - 1
-	mac, err := hex.DecodeString(lines[last])
-	if err != nil || !hmac.Equal(mac, s.mac(lines[:last])) {
-		return nil, errForged
+	c := new(card)
+	if err := json.Unmarshal(from.Card, c); err != nil {
+		return nil, fmt.Errorf("the peer's card: %w", err)
 	}
-	c := &card{role: lines[0], key: lines[1], nat: lines[2]}
-	if c.role == role {
+	if c.Role == role {
 		return nil, fmt.Errorf("both ends %s", role)
-	}
-	for _, line := range lines[3:last] {
-		a, err := netip.ParseAddrPort(line)
-		if err != nil {
-			return nil, fmt.Errorf("the peer's card: %w", err)
-		}
-		c.at = append(c.at, a)
 	}
 	return c, nil
 }

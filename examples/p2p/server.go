@@ -26,11 +26,11 @@ type (
 	join struct {
 		Room string
 		Role string
-		Card []string
+		Card *sealed
 	}
 	match struct {
 		Observed netip.AddrPort // where the server sees the peer
-		Card     []string       // of the peer, as it has sent it
+		Card     *sealed        // of the peer, as it has sent it
 	}
 )
 
