@@ -16,8 +16,8 @@ const (
 // LinkConfig describes one direction of a link. The zero value is a perfect
 // link: no delay, no loss, no limits. Two configurations can be compared by ==.
 //
-// A packet meets the settings in this order: Down, MTU, Rate with Queue,
-// QueuePackets and CoDel, Loss, Burst, Duplicate, and then, for each copy on its
+// A packet meets the settings in this order: Down, MTU, Rate with Queue and
+// QueuePackets, Loss, Burst, Duplicate, and then, for each copy on its
 // own, Delay with Jitter, Reorder and Corrupt. Hence a packet that is lost has
 // used the rate all the same, and the second copy of a duplicate costs no rate. Recording
 // takes the place of Rate, and Bunch comes last.
@@ -102,9 +102,6 @@ type LinkConfig struct {
 	// QueuePackets is the same in packets. Where both are set, both count. Zero
 	// means unlimited.
 	QueuePackets int
-
-	// CoDel manages the queue actively, within its limits.
-	CoDel CoDel
 
 	// MTU is the size in bytes of the largest packet that passes; larger ones
 	// vanish without a word (a black hole). Zero means unlimited.
@@ -203,25 +200,6 @@ func (g GilbertElliott) Mean() float64 {
 	return (1-bad)*g.LossGood + bad*g.LossBad
 }
 
-// Defaults of CoDel: RFC 8289, sections 4.2 and 4.3.
-const (
-	codelTarget   = 5 * time.Millisecond
-	codelInterval = 100 * time.Millisecond
-)
-
-// CoDel is the active queue management of RFC 8289, by its pseudo-code in
-// section 5, without ECN: packets that wait are dropped from the head of the
-// queue, ever more often, while the time for which they had to wait has not been
-// below Target for an Interval. It has no effect where Rate is zero.
-//
-// As the RFC decides when a packet has its turn, and not when it is sent, a Link
-// with CoDel holds packets: see Link.Poll.
-type CoDel struct {
-	Enabled  bool          // the zero value is a drop-tail queue
-	Target   time.Duration // acceptable time in the queue, at most a year; zero means 5 ms
-	Interval time.Duration // about the longest RTT of the traffic, at most a year; zero means 100 ms
-}
-
 // The most that settings may be. With more, sums would come around, and nobody means it.
 const (
 	maxDelay    = 365 * 24 * time.Hour
@@ -268,7 +246,7 @@ func (c LinkConfig) Validate() error {
 		name  string
 		value time.Duration
 	}{
-		{"Delay", c.Delay}, {"Jitter", c.Jitter}, {"Bunch", c.Bunch}, {"CoDel.Target", c.CoDel.Target}, {"CoDel.Interval", c.CoDel.Interval},
+		{"Delay", c.Delay}, {"Jitter", c.Jitter}, {"Bunch", c.Bunch},
 	} {
 		switch {
 		case p.value < 0:

@@ -14,7 +14,7 @@
 //     command "kcp relay" is one.
 //
 // A link delays, jitters, loses at random and in bursts, duplicates, reorders,
-// corrupts, limits the rate, queues, manages its queue, swallows what is too big,
+// corrupts, limits the rate, queues, swallows what is too big,
 // and fails: see [LinkConfig]. The two directions between two hosts are two links
 // with settings of their own. A [Script] changes a link over time; [Network.At]
 // does anything at a time, such as [Network.Cut] and [Network.Heal] to part

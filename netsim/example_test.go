@@ -64,15 +64,14 @@ func Example() {
 	// Output: through thick and thin, from 10.0.0.1:4000
 }
 
-// Loss that comes in bursts of eight packets, on a slow line with a managed
-// queue, and an outage.
+// Loss that comes in bursts of eight packets, on a slow line, and an outage.
 func ExampleScript() {
 	link := netsim.NewLink(netsim.LinkConfig{
 		Delay:    20 * time.Millisecond,
 		Burst:    netsim.BurstLoss(0.02, 8),
 		Rate:     125_000, // 1 Mbit/s
 		Overhead: netsim.OverheadIPv4,
-		CoDel:    netsim.CoDel{Enabled: true},
+		Queue:    32_000,
 	}, 1)
 	if err := link.Play(netsim.Outage(5*time.Second, time.Second)); err != nil {
 		log.Fatal(err)

@@ -15,12 +15,10 @@ func TestValidateRefusesExtremes(t *testing.T) {
 		most int64
 		set  func(*LinkConfig, int64)
 	}{
-		"Delay":          {int64(maxDelay), func(c *LinkConfig, n int64) { c.Delay = time.Duration(n) }},
-		"Jitter":         {int64(maxDelay), func(c *LinkConfig, n int64) { c.Jitter = time.Duration(n) }},
-		"CoDel.Target":   {int64(maxDelay), func(c *LinkConfig, n int64) { c.CoDel.Target = time.Duration(n) }},
-		"CoDel.Interval": {int64(maxDelay), func(c *LinkConfig, n int64) { c.CoDel.Interval = time.Duration(n) }},
-		"Rate":           {maxRate, func(c *LinkConfig, n int64) { c.Rate = n }},
-		"Overhead":       {maxOverhead, func(c *LinkConfig, n int64) { c.Overhead = int(min(n, math.MaxInt)) }},
+		"Delay":    {int64(maxDelay), func(c *LinkConfig, n int64) { c.Delay = time.Duration(n) }},
+		"Jitter":   {int64(maxDelay), func(c *LinkConfig, n int64) { c.Jitter = time.Duration(n) }},
+		"Rate":     {maxRate, func(c *LinkConfig, n int64) { c.Rate = n }},
+		"Overhead": {maxOverhead, func(c *LinkConfig, n int64) { c.Overhead = int(min(n, math.MaxInt)) }},
 	} {
 		var c LinkConfig
 		set.set(&c, set.most)

@@ -37,26 +37,13 @@ type Link struct {
 	refilled  time.Duration // when the token bucket is full again
 	remainder int64         // fraction of a nanosecond to add to free, times Rate
 	waiting   fifo[waiter]  // accepted packets by the start of their turn
-	queued    int           // bytes in waiting and held
-
-	// Active queue management.
-	codel   codel
-	held    fifo[heldPacket] // packets whose turn is not yet known
-	payload fifo[[]byte]     // of held, where Send and Poll are in use
+	queued    int           // bytes in waiting
 }
 
-// waiter is a packet in the queue in front of Rate whose turn is known.
+// waiter is a packet in the queue in front of Rate.
 type waiter struct {
 	start time.Duration
 	size  int // with the overhead
-}
-
-// heldPacket is one whose fate is decided when its turn comes.
-type heldPacket struct {
-	sent time.Duration
-	size int
-	full int // with the overhead
-	draw luck
 }
 
 // flight is what befalls one copy of a packet.
@@ -66,11 +53,10 @@ type flight struct {
 	flip   int // the bit to flip, or -1
 }
 
-// verdict is what became of a packet: no flight, one or two, or not known yet.
+// verdict is what became of a packet: no flight, one or two.
 type verdict struct {
 	flights [2]flight
 	n       int
-	held    bool
 }
 
 // NewLink returns an idle link. It panics if cfg is not valid.
@@ -91,56 +77,17 @@ func NewLink(cfg LinkConfig, seed uint64) *Link {
 // in which they were returned. The time line is the caller's, but must not run
 // backwards: a now before the last call's counts as the last
 // call. Send does not keep packet.
-//
-// Where CoDel holds packets, what Poll would return comes first, and this packet
-// may have to wait for a later call.
-func (l *Link) Send(now time.Duration, packet []byte) []Delivery {
-	deliveries := l.Poll(now)
+func (l *Link) Send(now time.Duration, packet []byte) (deliveries []Delivery) {
 	v := l.plan(now, len(packet))
-	if v.held {
-		l.payload.push(append([]byte(nil), packet...))
-		return deliveries
-	}
-	return v.deliver(deliveries, packet)
-}
-
-// Poll returns the deliveries of packets that CoDel has held and that had their
-// turn by now. Calling it late does not change them, nor does a Send in between,
-// but what is returned late may lie in the past: who wants them in time calls it
-// at the times that Next tells.
-func (l *Link) Poll(now time.Duration) (deliveries []Delivery) {
-	l.now = max(l.now, now)
-	for {
-		v, ok := l.settle(l.now)
-		if !ok {
-			return deliveries
-		}
-		deliveries = v.deliver(deliveries, l.payload.pop())
-	}
-}
-
-// Next returns when Poll has something to decide, and false if no packet is
-// held, as is always so without CoDel.
-func (l *Link) Next() (at time.Duration, ok bool) {
-	if l.held.len() == 0 {
-		return l.free, false
-	}
-	p := l.held.first()
-	return max(l.turn(p.full), p.sent), true
-}
-
-// deliver appends the deliveries of a packet.
-func (v *verdict) deliver(to []Delivery, packet []byte) []Delivery {
 	for _, f := range v.flights[:v.n] {
-		to = append(to, Delivery{At: f.at, Data: f.copyTo(nil, packet), Queued: f.queued})
+		deliveries = append(deliveries, Delivery{At: f.at, Data: f.copyTo(nil, packet), Queued: f.queued})
 	}
-	return to
+	return deliveries
 }
 
 // SetConfig changes the settings for the packets sent from now on; packets
-// underway, and those waiting for their turn at Rate, keep their times, except
-// that those held by CoDel leave at the new Rate and meet the new settings: Poll
-// first if some had their turn before the change. It panics if cfg is not valid.
+// underway, and those waiting for their turn at Rate, keep their times. It panics if cfg
+// is not valid.
 func (l *Link) SetConfig(cfg LinkConfig) {
 	cfg.mustBeValid()
 	if cfg.Rate != l.cfg.Rate {
@@ -148,9 +95,6 @@ func (l *Link) SetConfig(cfg LinkConfig) {
 	}
 	if cfg.Burst != l.cfg.Burst {
 		l.bad = false
-	}
-	if cfg.CoDel != l.cfg.CoDel {
-		l.codel = codel{}
 	}
 	l.cfg = cfg
 	l.keepOrder(l.latest, l.ordered)
@@ -160,7 +104,7 @@ func (l *Link) SetConfig(cfg LinkConfig) {
 func (l *Link) Config() LinkConfig { return l.cfg }
 
 // Stats returns what has happened so far. Delivered counts the deliveries that
-// Send and Poll have returned.
+// Send has returned.
 func (l *Link) Stats() LinkStats { return l.stats }
 
 // QueueDelays returns how long packets have waited for their turn at Rate, those
@@ -171,11 +115,10 @@ func (l *Link) QueueDelays() Delays { return l.delays.clone() }
 // bytes with Overhead.
 func (l *Link) Backlog(now time.Duration) (packets, bytes int) {
 	l.leave(now)
-	return l.waiting.len() + l.held.len(), l.queued
+	return l.waiting.len(), l.queued
 }
 
-// plan decides on one packet of the given size, and counts it. There must be
-// nothing left to settle.
+// plan decides on one packet of the given size, and counts it.
 func (l *Link) plan(now time.Duration, size int) (v verdict) {
 	l.now = max(l.now, now)
 	l.runScript(l.now)
@@ -188,50 +131,21 @@ func (l *Link) plan(now time.Duration, size int) (v verdict) {
 	case l.cfg.MTU > 0 && size > l.cfg.MTU:
 		l.stats.TooBig.add(size)
 		return v
-	case !l.cfg.limited() && l.held.len() == 0:
+	case !l.cfg.limited():
 		return l.pass(l.now, 0, size, &draw)
 	}
 	l.leave(l.now)
 	full := size + l.cfg.Overhead
 	start := max(l.now, l.turn(full))
-	waits := start > l.now || l.held.len() > 0
-	if waits && !l.room(full) {
-		l.stats.Overflow.add(size)
-		return v
-	}
-	managed := l.cfg.CoDel.Enabled || l.held.len() > 0
-	switch {
-	case waits && managed:
-		l.held.push(heldPacket{l.now, size, full, draw})
-		l.queued += full
-		v.held = true
-		return v
-	case waits:
+	if start > l.now {
+		if !l.room(full) {
+			l.stats.Overflow.add(size)
+			return v
+		}
 		l.waiting.push(waiter{start, full})
 		l.queued += full
-	case managed: // it does not wait, but CoDel learns of it
-		l.codel.decide(l.cfg.CoDel, l.now, 0, full, l.queued)
 	}
 	return l.pass(l.serialise(start, full), start-l.now, size, &draw)
-}
-
-// settle decides on the first packet that is held, if its turn has come by now,
-// and else reports false.
-func (l *Link) settle(now time.Duration) (v verdict, ok bool) {
-	turn, ok := l.Next()
-	if !ok || turn > now {
-		return v, false
-	}
-	l.runScript(turn) // changes until its turn
-	p := l.held.pop()
-	l.leave(turn)
-	l.queued -= p.full
-	wait := turn - p.sent
-	if l.cfg.CoDel.Enabled && l.codel.decide(l.cfg.CoDel, turn, wait, p.full, l.queued) {
-		l.stats.Managed.add(p.size)
-		return v, true
-	}
-	return l.pass(l.serialise(turn, p.full), wait, p.size, &p.draw), true
 }
 
 // pass sends a packet on that has left at the given time.
@@ -269,9 +183,8 @@ func (l *Link) leave(now time.Duration) {
 
 // room reports whether a packet that has to wait finds room.
 func (l *Link) room(size int) bool {
-	packets := l.waiting.len() + l.held.len()
 	return (l.cfg.Queue == 0 || l.queued+size <= l.cfg.Queue) &&
-		(l.cfg.QueuePackets == 0 || packets < l.cfg.QueuePackets)
+		(l.cfg.QueuePackets == 0 || l.waiting.len() < l.cfg.QueuePackets)
 }
 
 // turn returns when a packet of size bytes, with the overhead, has its turn at the

@@ -1,6 +1,7 @@
 package netsim
 
 import (
+	"fmt"
 	"math"
 	"testing"
 	"time"
@@ -14,7 +15,7 @@ func requireBalanced(t *testing.T, s LinkStats) {
 	t.Helper()
 	in, out := s.Sent, s.Delivered
 	in.merge(s.Duplicated)
-	for _, tally := range []Tally{s.Lost, s.Overflow, s.Managed, s.TooBig, s.Filtered, s.Unreachable} {
+	for _, tally := range []Tally{s.Lost, s.Overflow, s.TooBig, s.Filtered, s.Unreachable} {
 		out.merge(tally)
 	}
 	require.Equal(t, in, out, "%+v", s)
@@ -85,4 +86,21 @@ func TestLinkTimeDoesNotRunBackwards(t *testing.T) {
 	l := NewLink(LinkConfig{Reorder: 1}, 1) // not held up by the order
 	l.Send(time.Second, nil)
 	require.Equal(t, time.Second, l.Send(0, nil)[0].At)
+}
+
+func ExampleLink() {
+	// A link of 1 MB/s whose queue takes 3 kB.
+	l := NewLink(LinkConfig{Rate: 1_000_000, Queue: 3000, Delay: 20 * time.Millisecond}, 1)
+	for i := range 5 {
+		for _, d := range l.Send(0, make([]byte, 1000)) {
+			fmt.Printf("packet %d arrives after %v, of which it waited %v\n", i, d.At, d.Queued)
+		}
+	}
+	fmt.Println("dropped:", l.Stats().Overflow.Packets)
+	// Output:
+	// packet 0 arrives after 21ms, of which it waited 0s
+	// packet 1 arrives after 22ms, of which it waited 1ms
+	// packet 2 arrives after 23ms, of which it waited 2ms
+	// packet 3 arrives after 24ms, of which it waited 3ms
+	// dropped: 1
 }

@@ -295,7 +295,6 @@ func newPipe(link *Link, write func(*relayClient, []byte) error) *pipe {
 func (p *pipe) setConfig(cfg LinkConfig) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.parcels.settle(&p.conduit, time.Since(p.start))
 	p.conduit.link.SetConfig(cfg)
 }
 

@@ -57,26 +57,6 @@ func TestRelayPlay(t *testing.T) {
 	require.Error(t, r.Play(nil, Script{{At: time.Hour, Change: func(c *LinkConfig) { c.MTU = -1 }}}))
 }
 
-// Packets that CoDel holds come out by the relay's own clock.
-func TestRelayCoDel(t *testing.T) {
-	target := socket(t, loopback)
-	r := relay(t, target.LocalAddr(), LinkConfig{Rate: 100_000, CoDel: CoDel{Enabled: true}}, LinkConfig{})
-	client := dial(t, r)
-	start := time.Now()
-	for i := range 10 {
-		write(t, client, string(number(i, 500))) // 5 ms each
-	}
-	for i := range 10 {
-		got, _ := read(t, target)
-		require.Equal(t, i, numberOf([]byte(got)))
-	}
-	require.GreaterOrEqual(t, time.Since(start), 50*time.Millisecond)
-	up, _ := r.QueueDelays()
-	require.EqualValues(t, 10, up.Count())
-	require.Greater(t, up.Max(), 10*time.Millisecond)
-	await(t, func() bool { up, _ := r.Stats(); return up.Delivered.Packets == 10 })
-}
-
 func TestListenRelay(t *testing.T) {
 	target := socket(t, loopback)
 	probe := socket(t, loopback)

@@ -24,18 +24,10 @@ func (n *Network) SetLink(from, to string, cfg LinkConfig) {
 	n.setRule(rule, cfg)
 }
 
-// setRule adds a rule. Links learn of it with the next packet, except for those
-// that have yet to decide on packets sent before.
+// setRule adds a rule. Links learn of it with the next packet.
 func (n *Network) setRule(rule flow, cfg LinkConfig) {
 	n.rules[rule] = cfg
 	n.edition++
-	for key, c := range n.links {
-		if c.held.len() > 0 {
-			n.parcels.settle(c, n.Elapsed())
-			_, cfg := n.match(key)
-			c.link.SetConfig(cfg)
-		}
-	}
 }
 
 // Link returns the settings that are in force for the direction from one place

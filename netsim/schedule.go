@@ -12,15 +12,12 @@ type parcel[T any] struct {
 	data []byte
 	dest T
 	via  *conduit[T] // nil for what takes no link
-	turn bool        // no packet, but the time to settle what via holds
 }
 
-// conduit is a link in use, with the packets that it holds.
+// conduit is a link in use.
 type conduit[T any] struct {
 	link  *Link
 	local LinkStats // what happened outside of the link
-	held  fifo[*parcel[T]]
-	turn  bool // is on the schedule
 }
 
 // stats returns what has become of the packets given to c.
@@ -49,53 +46,12 @@ type schedule[T any] struct {
 
 // send puts a packet on a link, and its copies on the schedule.
 func (s *schedule[T]) send(c *conduit[T], now time.Duration, packet []byte, dest T) {
-	s.settle(c, now)
 	v := c.link.plan(now, len(packet))
-	if v.held {
-		p := s.parcel(flight{flip: -1}, packet, dest)
-		s.bytes += len(p.data)
-		c.held.push(p)
-		s.awaitTurn(c)
-		return
-	}
 	for _, f := range v.flights[:v.n] {
-		s.add(c, f, packet, dest)
+		p := s.parcel(f, packet, dest)
+		p.via = c
+		s.push(p)
 	}
-}
-
-// settle makes parcels of the packets that had their turn.
-func (s *schedule[T]) settle(c *conduit[T], now time.Duration) {
-	for {
-		v, ok := c.link.settle(now)
-		if !ok {
-			return
-		}
-		p := c.held.pop()
-		for _, f := range v.flights[:v.n] {
-			s.add(c, f, p.data, p.dest)
-		}
-		s.bytes -= len(p.data)
-		s.release(p)
-	}
-}
-
-// awaitTurn has settle called when the next packet that c holds has its turn.
-func (s *schedule[T]) awaitTurn(c *conduit[T]) {
-	at, ok := c.link.Next()
-	if !ok || c.turn {
-		return
-	}
-	c.turn = true
-	p := s.parcel(flight{at: at, flip: -1}, nil, *new(T))
-	p.via, p.turn = c, true
-	s.push(p)
-}
-
-// add schedules a copy of packet.
-func (s *schedule[T]) add(c *conduit[T], f flight, packet []byte, dest T) {
-	p := s.parcel(f, packet, dest)
-	p.via = c
-	s.push(p)
 }
 
 func (s *schedule[T]) push(p *parcel[T]) {
@@ -112,7 +68,7 @@ func (s *schedule[T]) parcel(f flight, packet []byte, dest T) *parcel[T] {
 	if p == nil {
 		p = new(parcel[T])
 	}
-	p.at, p.dest, p.via, p.turn = f.at, dest, nil, false
+	p.at, p.dest, p.via = f.at, dest, nil
 	p.data = f.copyTo(p.data[:0], packet)
 	return p
 }
@@ -134,20 +90,6 @@ func (s *schedule[T]) next() (time.Duration, bool) {
 
 // due removes and returns the first parcel if its time has come, or else nil.
 func (s *schedule[T]) due(now time.Duration) *parcel[T] {
-	for {
-		p := s.pop(now)
-		if p == nil || !p.turn {
-			return p
-		}
-		c := p.via
-		s.release(p)
-		c.turn = false
-		s.settle(c, now)
-		s.awaitTurn(c)
-	}
-}
-
-func (s *schedule[T]) pop(now time.Duration) *parcel[T] {
 	if len(s.heap) == 0 || s.heap[0].at > now {
 		return nil
 	}

@@ -19,7 +19,7 @@ func (t *Tally) merge(o Tally) {
 // LinkStats counts what became of the packets given to a Link, a Network or one
 // direction of a Relay. Every packet is in Sent, and once none is underway
 //
-//	Sent + Duplicated = Delivered + Lost + Overflow + Managed + TooBig + Filtered + Unreachable
+//	Sent + Duplicated = Delivered + Lost + Overflow + TooBig + Filtered + Unreachable
 //
 // Reordered and Corrupted are copies counted a second time, when they are sent.
 type LinkStats struct {
@@ -30,7 +30,6 @@ type LinkStats struct {
 	Reordered   Tally // copies timed to arrive before a packet sent earlier
 	Corrupted   Tally // copies with a flipped bit
 	Overflow    Tally // dropped for lack of room in a queue
-	Managed     Tally // dropped by CoDel
 	TooBig      Tally // larger than the MTU
 	Filtered    Tally // dropped by a Network's filter
 	Unreachable Tally // arrived where no socket was, or refused by a Relay's socket
@@ -44,7 +43,6 @@ func (s *LinkStats) merge(o LinkStats) {
 	s.Reordered.merge(o.Reordered)
 	s.Corrupted.merge(o.Corrupted)
 	s.Overflow.merge(o.Overflow)
-	s.Managed.merge(o.Managed)
 	s.TooBig.merge(o.TooBig)
 	s.Filtered.merge(o.Filtered)
 	s.Unreachable.merge(o.Unreachable)

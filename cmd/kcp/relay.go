@@ -65,7 +65,7 @@ interrupted. Then it prints what became of the packets.`,
 		},
 		examples: `  kcp relay -listen :4000 -to example.com:9000 -loss 5% -delay 30ms
   kcp relay -to 127.0.0.1:9000 -loss 2% -burst 8 -rate 10mbit -queue 64kB
-  kcp relay -to 127.0.0.1:9000 -delay 20ms -direction up -rate 1mbit -codel
+  kcp relay -to 127.0.0.1:9000 -delay 20ms -direction up -rate 1mbit -queue 64kB
   kcp relay -to 127.0.0.1:9000 -profile satellite -outage 10s+3s`,
 	}
 }
@@ -88,7 +88,6 @@ func (r *relay) linkOptions() []option {
 		{"corrupt", "SHARE", "packets with a bit flipped", forLinks(r, parsePercent, func(e *relayEnd, v float64) { e.link.Corrupt = v })},
 		{"rate", "RATE", "bandwidth: 10mbit, 500kbit or 1MB per second,\nincluding headers", forLinks(r, parseRate, func(e *relayEnd, v int64) { e.link.Rate = v })},
 		{"queue", "SIZE", "size of the buffer in front of the rate limit;\ndefault: unlimited", forLinks(r, parseSize, func(e *relayEnd, v int64) { e.link.Queue = int(v) })},
-		{"codel", "", "manage that queue with CoDel (RFC 8289)", forLinks(r, parseSwitch, func(e *relayEnd, v bool) { e.link.CoDel.Enabled = v })},
 		{"mtu", "BYTES", "drop larger packets silently", forLinks(r, within(0, math.MaxInt32), func(e *relayEnd, v int) { e.link.MTU = v })},
 	}
 }
@@ -262,16 +261,16 @@ func (r *relay) tell(link *netsim.Relay) error {
 	up, down := link.Stats()
 	upDelays, downDelays := link.QueueDelays()
 	table := tabwriter.NewWriter(r.std.out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "\n\tpackets\tbytes\tdelivered\tlost\tqueue full\tCoDel\ttoo big\trefused\ttwice\treordered\tcorrupted\tqueued p50\tp95\tmax\t")
+	fmt.Fprintln(table, "\n\tpackets\tbytes\tdelivered\tlost\tqueue full\ttoo big\trefused\ttwice\treordered\tcorrupted\tqueued p50\tp95\tmax\t")
 	for _, d := range []struct {
 		name   string
 		stats  netsim.LinkStats
 		delays netsim.Delays
 	}{{"up", up, upDelays}, {"down", down, downDelays}} {
 		s := &d.stats
-		fmt.Fprintf(table, "%s\t%d\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%s\t%s\t\n", d.name,
+		fmt.Fprintf(table, "%s\t%d\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%s\t%s\t\n", d.name,
 			s.Sent.Packets, formatBytes(float64(s.Sent.Bytes)), s.Delivered.Packets, s.Lost.Packets,
-			s.Overflow.Packets, s.Managed.Packets, s.TooBig.Packets, s.Unreachable.Packets,
+			s.Overflow.Packets, s.TooBig.Packets, s.Unreachable.Packets,
 			s.Duplicated.Packets, s.Reordered.Packets, s.Corrupted.Packets,
 			formatTime(d.delays.Quantile(0.5)), formatTime(d.delays.Quantile(0.95)), formatTime(d.delays.Max()))
 	}
