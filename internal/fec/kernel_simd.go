@@ -12,9 +12,6 @@ import "github.com/klauspost/reedsolomon"
 // 1400 bytes takes less than 0.1 µs.
 const mulsPerShard = maxShards / 2
 
-// multiply fills d.rebuilt with the missing shards of g.
-func (d *Decoder) multiply(g *group, size int) { d.multiplyVector(g, size) }
-
 // mul sets out to c times in, element by element.
 func mul(c byte, in, out []byte) {
 	var kernels reedsolomon.LowLevel

@@ -96,11 +96,6 @@ func (d *Decoder) solve(g *group, size int) {
 	for range d.missing {
 		d.rebuilt = append(d.rebuilt, d.pool.get(size))
 	}
-	d.multiply(g, size)
-}
-
-// multiplyVector fills d.rebuilt, one missing shard after the other.
-func (d *Decoder) multiplyVector(g *group, size int) {
 	for n := range d.missing {
 		d.multiplyOne(g, n, size)
 	}
@@ -120,59 +115,6 @@ func (d *Decoder) multiplyOne(g *group, n, size int) {
 			shard = shard[:padded(len(shard))]
 			mulAdd(factor(d.sums, i, k), shard, all[:len(shard)])
 		}
-	}
-}
-
-// lanes is how many missing shards multiplyLanes fills at a time.
-const lanes = 4
-
-// multiplyLanes fills d.rebuilt as well, with one look at a table for several
-// missing shards. It is for systems without vector code.
-func (d *Decoder) multiplyLanes(g *group, size int) {
-	var sum [1024]uint32
-	for first := 0; first < len(d.missing); first += lanes {
-		missing := d.missing[first:min(first+lanes, len(d.missing))]
-		if len(missing) == 1 {
-			d.multiplyOne(g, first, size)
-			break
-		}
-		for from := 0; from < size; from += len(sum) {
-			to := min(from+len(sum), size)
-			clear(sum[:])
-			for _, k := range d.used {
-				d.addLanes(sum[:], missing, int(k), g.shards[k][from:to])
-			}
-			for k, shard := range g.shards[:d.code.data] {
-				if from < len(shard) {
-					d.addLanes(sum[:], missing, k, shard[from:min(to, len(shard))])
-				}
-			}
-			for lane := range missing {
-				out := d.rebuilt[first+lane][from:to]
-				for i := range out {
-					out[i] = byte(sum[i] >> (8 * lane))
-				}
-			}
-		}
-	}
-}
-
-// addLanes adds to sum, element by element, the products of part of shard k with
-// its factors in the missing shards. A byte of an element belongs to each.
-func (d *Decoder) addLanes(sum []uint32, missing []uint8, k int, part []byte) {
-	var products [256]uint32
-	for bit := 1; bit < len(products); bit <<= 1 {
-		p := uint32(0)
-		for lane, i := range missing {
-			p |= uint32(gfMul(factor(d.sums, int(i), k), byte(bit))) << (8 * lane)
-		}
-		for low := range bit {
-			products[bit+low] = products[low] ^ p
-		}
-	}
-	sum = sum[:len(part)]
-	for i, b := range part {
-		sum[i] ^= products[b]
 	}
 }
 
