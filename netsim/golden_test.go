@@ -59,7 +59,7 @@ func TestLinkGolden(t *testing.T) {
 		cfg := base
 		variant.change(&cfg)
 		l := NewLink(cfg, 42)
-		require.NoError(t, l.Play(append(Outage(60*time.Millisecond, 10*time.Millisecond), RateChange(90*time.Millisecond, 200_000)...)))
+		require.NoError(t, l.Play(append(Outage(60*time.Millisecond, 10*time.Millisecond), rateChange(90*time.Millisecond, 200_000)...)))
 		show := func(now time.Duration, deliveries []Delivery) {
 			for _, d := range deliveries {
 				// What was flipped is told only if the number is not.

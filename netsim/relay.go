@@ -131,13 +131,6 @@ func enlargeBuffers(c *net.UDPConn) {
 // Addr returns the address to which clients send.
 func (r *Relay) Addr() *net.UDPAddr { return r.listener.LocalAddr().(*net.UDPAddr) }
 
-// SetLinks changes both directions for the packets that come from now on. It
-// panics if a configuration is not valid.
-func (r *Relay) SetLinks(up, down LinkConfig) {
-	r.up.setConfig(up)
-	r.down.setConfig(down)
-}
-
 // Play adds a script for each direction, either of which may be nil. Their times
 // count from this call. The error is about the first step that sets something
 // out of range; then nothing is added to that direction.
@@ -290,12 +283,6 @@ func newPipe(link *Link, write func(*relayClient, []byte) error) *pipe {
 	p := &pipe{start: time.Now(), write: write, wake: make(chan struct{}, 1)}
 	p.conduit.link = link
 	return p
-}
-
-func (p *pipe) setConfig(cfg LinkConfig) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.conduit.link.SetConfig(cfg)
 }
 
 func (p *pipe) play(script Script) error {

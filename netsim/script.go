@@ -34,18 +34,6 @@ func Outage(at, length time.Duration) Script {
 	}
 }
 
-// RateChange returns the script of a change of the rate, in bytes per second.
-func RateChange(at time.Duration, rate int64) Script {
-	return Script{{at, func(c *LinkConfig) { c.Rate = rate }}}
-}
-
-// RouteChange returns the script of a change to a route of another delay and
-// jitter. If the new one is shorter, packets that are sent over it do not
-// overtake those still on the old one, unless LinkConfig.Reorder exempts them.
-func RouteChange(at, delay, jitter time.Duration) Script {
-	return Script{{at, func(c *LinkConfig) { c.Delay, c.Jitter = delay, jitter }}}
-}
-
 // inOrder returns a sorted copy of a script, shifted by a time, or the error of
 // the first step that makes a link that is not valid out of cfg.
 func (s Script) inOrder(cfg LinkConfig, shift time.Duration) (Script, error) {

@@ -14,14 +14,22 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+func rateChange(at time.Duration, rate int64) Script {
+	return Script{{at, func(c *LinkConfig) { c.Rate = rate }}}
+}
+
+func routeChange(at, delay, jitter time.Duration) Script {
+	return Script{{at, func(c *LinkConfig) { c.Delay, c.Jitter = delay, jitter }}}
+}
+
 const ms = time.Millisecond
 
 func TestLinkScript(t *testing.T) {
 	l := NewLink(LinkConfig{Delay: 10 * ms}, 1)
 	require.NoError(t, l.Play(slices.Concat(
-		RouteChange(50*ms, 30*ms, 0),
+		routeChange(50*ms, 30*ms, 0),
 		Outage(20*ms, 10*ms),
-		RateChange(40*ms, 1000),
+		rateChange(40*ms, 1000),
 	)))
 	for _, want := range []struct{ at, arrives time.Duration }{
 		{0, 10 * ms}, {20*ms - 1, 30*ms - 1},
@@ -59,7 +67,7 @@ func TestNetworkScriptIsExact(t *testing.T) {
 		n := NewNetwork(1, LinkConfig{Delay: ms})
 		a, b := listen(t, n, "10.0.0.1:1"), listen(t, n, "10.0.0.2:1")
 		require.NoError(t, n.Play("10.0.0.1", "10.0.0.2", slices.Concat(
-			Outage(10*ms, 10*ms), RouteChange(30*ms, 5*ms, 0),
+			Outage(10*ms, 10*ms), routeChange(30*ms, 5*ms, 0),
 		)))
 		start := time.Now()
 		for _, at := range []time.Duration{10*ms - 1, 10 * ms, 20*ms - 1, 20 * ms, 30*ms - 1, 30 * ms} {
