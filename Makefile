@@ -5,7 +5,7 @@
 
 GO      ?= go
 GOFLAGS ?=
-MODULES  = . interop_test bench examples/mux examples/cluster examples/grpc examples/p2p kcpgo kcpgo/contract observe tunnel tunnel/bench
+MODULES  = . interop_test bench examples/cluster examples/grpc examples/p2p kcpgo kcpgo/contract observe tunnel tunnel/bench
 
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.7.0
 GOVULNCHECK = golang.org/x/vuln/cmd/govulncheck@v1.9.0
@@ -35,12 +35,12 @@ NO_RACE = LEFT OUT: the race detector needs cgo and a C compiler (CGO_ENABLED=$(
 SEEDS   ?= 500
 WORKERS ?= 12
 
-.PHONY: check test test-long conformance unit quick race offload-off 386 oldest interop interop-full bench-test mux-test cluster-test grpc-test p2p-test kcpgo-test kcpgo observe-test observe-rules observe-browser tunnel-test tunnel-programs tunnel-soak tunnel-bench dissector fuzz fuzz-short fuzz-state tls-hostile soak lives schedules cross vet lint bench fmt balancer
+.PHONY: check test test-long conformance unit quick race offload-off 386 oldest interop interop-full bench-test cluster-test grpc-test p2p-test kcpgo-test kcpgo observe-test observe-rules observe-browser tunnel-test tunnel-programs tunnel-soak tunnel-bench dissector fuzz fuzz-short fuzz-state tls-hostile soak lives schedules cross vet lint bench fmt balancer
 
 # What `make test` does, and what `make test-long` does besides. A stage by itself is in
 # full.
 STAGES = lint unit tunnel-test race interop kcpgo-test vet
-LONG   = $(STAGES) 386 oldest cross offload-off bench-test mux-test cluster-test grpc-test p2p-test observe-test schedules soak fuzz-state fuzz-short
+LONG   = $(STAGES) 386 oldest cross offload-off bench-test cluster-test grpc-test p2p-test observe-test schedules soak fuzz-state fuzz-short
 
 # The tests that a change is most likely to break.
 check:
@@ -164,9 +164,6 @@ dissector:
 	$(GO) test -count=1 -v ./wireshark
 
 # The other examples are part of the root module.
-mux-test:
-	cd examples/mux && $(GO) test $(TESTFLAGS) ./...
-
 cluster-test:
 	cd examples/cluster && $(GO) test $(TESTFLAGS) ./...
 
