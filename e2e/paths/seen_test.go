@@ -110,11 +110,14 @@ var outages = []time.Duration{
 // An outage is what limits a session, as long as it lasts, and shows as silence of the
 // peer; a session without one is never limited by it.
 func TestOutageIsSeen(t *testing.T) {
-	for _, lasts := range outages {
+	for i, lasts := range outages {
+		if !testenv.InFull() && i%3 == 1 {
+			continue
+		}
 		for _, kind := range []string{"data", "datagrams", "requests"} {
 			t.Run(fmt.Sprint(kind, " ", lasts), func(t *testing.T) {
 				t.Parallel()
-				over(t, narrow(fast(20, 6), 100*time.Millisecond, 20*time.Millisecond), patient, patient, func(w *world) {
+				over(t, narrow(fast(20, 2), 100*time.Millisecond, 20*time.Millisecond), patient, patient, func(w *world) {
 					w.use(kind)
 					time.Sleep(10 * time.Second)
 					before := w.server.Stats()
