@@ -17,11 +17,11 @@ import (
 
 // plan is all that a seed determines, but for what applications do: see steps.
 type plan struct {
-	seed           uint64
-	client, server kcp.Config
-	sockets        [2]sockets // of the client, and of the server
-	grouped        bool       // a Group has the server's sessions
-	way            ends.Way
+	seed    uint64
+	configs [2]kcp.Config // of the client, and of the server
+	own     [2]bool       // sockets of package kcp: Dial, of each session; Listen
+	grouped bool          // a Group has the server's sessions
+	way     ends.Way
 
 	up, down netsim.LinkConfig
 	outages  netsim.Script
@@ -44,24 +44,15 @@ type dial struct {
 
 const keepAlive = time.Second
 
-// event is what happens to the server's process.
+// event is what happens to the server.
 type event string
 
 const (
 	noEvent   event = ""
-	kill      event = "kill"
-	restart   event = "restart"   // killed, and started again
-	terminate event = "terminate" // SIGTERM: the server closes everything and exits
+	kill      event = "kill"      // its socket is closed, so that it says nothing
+	restart   event = "restart"   // killed, and another one begins
+	terminate event = "terminate" // it closes everything
 	pathEnds  event = "path ends" // nothing arrives any more, on either side
-)
-
-// sockets is what a side's sessions run on.
-type sockets string
-
-const (
-	ownSockets sockets = "own"   // Dial: each session has one; Listen
-	oneSocket  sockets = "one"   // NewEndpoint on a *net.UDPConn
-	plainConn  sockets = "plain" // NewEndpoint on a net.PacketConn that is no *net.UDPConn
 )
 
 func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
@@ -75,10 +66,9 @@ func millis(r *rand.Rand, from, to int) time.Duration {
 // newPlan returns the plan of a seed.
 func newPlan(seed uint64) *plan {
 	r := rand.New(rand.NewPCG(seed, 0x736f616b))
-	p := &plan{seed: seed, client: ends.RandomConfig(r), server: ends.RandomConfig(r)}
-	p.grouped, p.way = chance(r, 25), ends.Way(r.IntN(int(ends.Ways)))
-	for i := range p.sockets {
-		p.sockets[i] = pick(r, ownSockets, ownSockets, oneSocket, plainConn)
+	p := &plan{seed: seed, grouped: chance(r, 25), way: ends.Way(r.IntN(int(ends.Ways)))}
+	for i := range p.own {
+		p.configs[i], p.own[i] = ends.RandomConfig(r), chance(r, 50)
 	}
 	p.randomPath(r, p.protect(r))
 	patience := 3 * time.Second
@@ -86,15 +76,18 @@ func newPlan(seed uint64) *plan {
 		patience = 8 * time.Second
 	}
 	mode := chance(r, 35)
-	for _, c := range []*kcp.Config{&p.client, &p.server} {
+	for i := range p.configs {
+		c := &p.configs[i]
 		c.MessageMode, c.KeepAlive, c.PeerTimeout, c.Linger, c.DialTimeout = mode, keepAlive, patience, patience, patience+2*time.Second
 	}
-	p.server.Shards, p.server.AddressValidation = pick(r, 0, 2, 4), kcp.AddressValidation(r.IntN(2))
-	p.server.LegacyPeers = pick(r, kcp.LegacyDefault, kcp.LegacyDefault, kcp.LegacyRefuse)
+	server := &p.configs[1]
+	server.Shards, server.AddressValidation = pick(r, 0, 2, 4), kcp.AddressValidation(r.IntN(2))
+	server.LegacyPeers = pick(r, kcp.LegacyDefault, kcp.LegacyDefault, kcp.LegacyRefuse)
 	p.event = pick(r, noEvent, noEvent, noEvent, noEvent, kill, restart, restart, terminate, pathEnds)
 	p.eventAt, p.downtime = millis(r, 0, 2000), millis(r, 0, 600)
+	p.own[1] = p.own[1] && p.event != kill && p.event != restart // the test closes the socket
 	for range 1 + r.IntN(8) {
-		d := dial{start: millis(r, 0, 1500), exits: p.sockets[0] != ownSockets && chance(r, 50)}
+		d := dial{start: millis(r, 0, 1500), exits: !p.own[0] && chance(r, 50)}
 		if chance(r, 10) {
 			d.giveUp = millis(r, 1, 150)
 		}
@@ -109,22 +102,20 @@ func newPlan(seed uint64) *plan {
 // protect sets the protection of both sides, and reports whether it authenticates packets.
 func (p *plan) protect(r *rand.Rand) (authenticated bool) {
 	cipher := pick(r, "no-cipher", "none", "aes-gcm", "aes-gcm", "chacha20", "aes-cfb", "salsa20", "xor", "tls", "tls", "tls", "tls")
-	key, small := fmt.Append(nil, "the reset key of seed ", p.seed), chance(r, 50)
+	key, resets := fmt.Append(nil, "the reset key of seed ", p.seed), chance(r, 50)
 	c := testenv.Ciphers(new(testing.T), byte(p.seed))[cipher]
-	for _, x := range []*kcp.Config{&p.client, &p.server} {
+	for i := range p.configs {
+		x := &p.configs[i]
 		if x.Cipher = c; cipher == "tls" {
-			x.MTU, x.TLS = max(x.MTU, leastTLSMTU), testTLS().Clone()
-			x.TLS.InsecureSkipVerify = true // each process has a certificate of its own
-			if small {
+			const least = 1200 // Config.MTU with TLS
+			x.MTU, x.TLS = max(x.MTU, least), testTLS()
+			if resets {
 				x.StatelessResetKey = key
 			}
 		}
 	}
 	return cipher == "tls" || c != nil && crypt.Authenticated(c)
 }
-
-// leastTLSMTU is the least Config.MTU with TLS.
-const leastTLSMTU = 1200
 
 var testTLS = sync.OnceValue(testenv.TLS)
 
