@@ -13,7 +13,7 @@ GOVULNCHECK = golang.org/x/vuln/cmd/govulncheck@v1.9.0
 # Fuzz targets as package:name, and how long each runs in `make fuzz`.
 FUZZ     = .:FuzzSegment ./internal/streams:FuzzStreams ./internal/streams:FuzzStreamPairs .:FuzzSessions .:FuzzTLSHandshake .:FuzzTLSContent \
            ./internal/protect:FuzzOpen ./internal/protect:FuzzProtection ./internal/handshake:FuzzExchange ./internal/admission:FuzzJudge \
-           ./fuzz:FuzzInput ./fuzz:FuzzLink \
+           ./fuzz:FuzzInput \
            ./crypt:FuzzOpen ./crypt:FuzzSeal ./internal/fec:FuzzDecode ./internal/fec:FuzzRoundTrip \
            ./netsim:FuzzLinkConserves ./qlog:FuzzRead
 # The same of the module tunnel.

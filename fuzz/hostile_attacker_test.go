@@ -92,6 +92,9 @@ func keep[T any](all []T, n int, x T) []T {
 	return append(all, x)
 }
 
+// other returns the index of the other end.
+func other(i int) int { return 1 - i }
+
 // one returns one of some.
 func one[T any](random *rand.Rand, of ...T) T { return of[random.IntN(len(of))] }
 

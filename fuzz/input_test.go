@@ -30,6 +30,22 @@ type rig struct {
 	sent, received [2]uint64 // bytes; 0: from k to the peer, 1: from the peer to k
 }
 
+// starts are clocks of which some come around soon.
+var starts = [8]uint32{0, 1<<32 - 1, 1<<32 - 100, 1<<32 - 5000, 1<<32 - 60000, 1<<31 - 100, 1<<31 - 30000, 1000}
+
+// watched is a congestion controller that checks what it is told.
+type watched struct {
+	congestion.Control
+	rig *rig
+}
+
+func (w watched) OnTick(s *congestion.State) {
+	if s.Now != w.rig.now {
+		w.rig.t.Fatalf("the controller is told that it is %d, at %d", s.Now, w.rig.now)
+	}
+	w.Control.OnTick(s)
+}
+
 // newRig reads the settings at the start of a script.
 func newRig(t testing.TB, s *script) *rig {
 	flags, more := s.byte(), s.byte()
@@ -52,9 +68,11 @@ func newRig(t testing.TB, s *script) *rig {
 		k.SetExtensions(x)
 		k.SetNoDelay(kcp.NoDelay(more & 3))
 		k.SetFastResend(uint32(more >> 2 & 3))
+		c := congestion.NewReference()
 		if flags>>7 > 0 {
-			k.SetCongestionControl(congestion.NewNone())
+			c = congestion.NewNone()
 		}
+		k.SetCongestionControl(watched{c, r})
 		r.model = receiver{window: [4]int{128, 129, 300, 65536}[more>>6], early: make(map[uint32]fragment)}
 		err := k.SetWindow([4]int{32, 1, 4, 128}[more>>4&3], r.model.window)
 		if err == nil {
@@ -101,8 +119,8 @@ func attack(t testing.TB, data []byte) {
 		r.readAll()
 		r.compare()
 	}
-	if r.honest && r.received != r.sent {
-		t.Fatalf("of %v bytes %v arrived, although nothing forged was taken", r.sent, r.received)
+	if c := r.k.Counters(); r.honest && (r.received != r.sent || [2]uint64{c.BytesSent, c.BytesReceived} != r.sent) {
+		t.Fatalf("of %v bytes %v arrived, although nothing forged was taken: %+v", r.sent, r.received, c)
 	}
 	r.checkAlive()
 }
@@ -406,6 +424,11 @@ func answers(k *kcp.KCP, now uint32) view {
 	v.next, v.due = k.NextFlush()
 	v.counters.PacketsReceived = 0 // counts those that had no effect too
 	return v
+}
+
+// forge makes a segment without payload of the conversation.
+func forge(cmd, frg byte, sn, una uint32) []byte {
+	return segment{conv: conversation, cmd: cmd, frg: frg, wnd: 128, sn: sn, una: una}.put(nil)
 }
 
 // FuzzInput attacks a live state machine with arbitrary packets. It must not

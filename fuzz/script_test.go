@@ -1,7 +1,6 @@
-// Package fuzz_test attacks the state machine through its exported API: with
-// arbitrary packets (FuzzInput), and with scripts of operations over a hostile
-// link whose outcome a model predicts (FuzzLink). KCP_SEED repeats one of the
-// random scripts that the plain tests run.
+// Package fuzz_test attacks the state machine through its exported API with arbitrary
+// packets (FuzzInput), and sessions (TestHostileSessions). KCP_SEED repeats one of the
+// random attacks that the plain tests run.
 package fuzz_test
 
 import (
@@ -117,6 +116,9 @@ func judge(packet []byte, conv, sndNxt uint32, pieces bool, take func(segment) e
 	}
 	return v
 }
+
+// conversation is the id of the state machines.
+const conversation = 0x5eed0001
 
 // script reads bytes as a sequence of decisions. Behind its end are zeros.
 type script struct{ data []byte }

@@ -2,8 +2,8 @@ package fuzz_test
 
 import "slices"
 
-// Seeds of FuzzInput. Others, and those of FuzzLink, are in testdata: circumstances in
-// which KCP libraries have failed.
+// Seeds of FuzzInput. Others are in testdata: circumstances in which KCP libraries have
+// failed.
 
 // Operations of an attack, of which the rest of the byte is an argument, and what makes a
 // forged packet credible; see rig.forge.
