@@ -66,12 +66,14 @@ FUZZSHORT ?= 5s
 
 # LIMIT ends the tests of a package if one hangs. Tests have no other limit, so it allows
 # for a machine that has ten times more to do than processors. Parallel tests mostly wait,
-# so there are more of them than processors. The stage vet does what go test does.
+# so there are more of them than processors. The stage vet does what go test does. What a
+# debugger needs takes a third of the time of linking.
 LIMIT     = $(if $(SHORT),20m,60m)
-TESTFLAGS = -parallel 8 -timeout $(LIMIT) -vet=off
+TESTFLAGS = -parallel 8 -timeout $(LIMIT) -vet=off -ldflags=-w
 
+# Tests of some packages wait for real time, so three packages run at a time.
 unit:
-	$(GO) test $(SHORT) $(TESTFLAGS) ./...
+	$(GO) test $(SHORT) -p 3 $(TESTFLAGS) ./...
 
 # Where goroutines meet sockets. In full, all packages.
 RACED = $(if $(SHORT),./e2e/sockets ./internal/udp ./internal/wakeup,./...)

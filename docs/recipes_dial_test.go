@@ -30,19 +30,11 @@ func endpoint(t *testing.T, n *netsim.Network, addr string, config *kcp.Config) 
 	return e, pc
 }
 
-// session returns the two ends of a session over a simulated network, and that
-// network. It has to run in virtual time.
+// session returns the two ends of a session over a simulated network without loss, and
+// that network. It has to run in virtual time.
 func session(t *testing.T, config *kcp.Config) (dialled, accepted *kcp.Conn, n *netsim.Network) {
-	n = netsim.NewNetwork(1, netsim.LinkConfig{Delay: 5 * time.Millisecond})
-	server, _ := endpoint(t, n, "10.0.0.1:4000", config)
-	client, _ := endpoint(t, n, "10.0.0.2:4000", config)
-	l, err := server.Listen()
-	require.NoError(t, err)
-	dialled, err = client.Dial(context.Background(), server.LocalAddr(), nil)
-	require.NoError(t, err)
-	accepted, err = l.AcceptKCP(context.Background())
-	require.NoError(t, err)
-	return dialled, accepted, n
+	h := newHall(t, 1, config, netsim.LinkConfig{Delay: 5 * time.Millisecond})
+	return h.dialled[0], h.accepted[0], h.net
 }
 
 // TestDrainAndReconnect runs the recipe for a restart on the same port: clients

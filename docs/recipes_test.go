@@ -157,10 +157,9 @@ type hall struct {
 	accepted []*kcp.Conn // the other ends of dialled
 }
 
-// newHall returns a hall of n clients, whose packets take 20 ms and get lost now
-// and then.
-func newHall(t *testing.T, n int, config *kcp.Config) *hall {
-	h := &hall{net: netsim.NewNetwork(1, netsim.LinkConfig{Delay: 20 * time.Millisecond, Loss: 0.02})}
+// newHall returns a hall of n clients.
+func newHall(t *testing.T, n int, config *kcp.Config, link netsim.LinkConfig) *hall {
+	h := &hall{net: netsim.NewNetwork(1, link)}
 	server, _ := endpoint(t, h.net, "10.0.0.1:4000", config)
 	h.client, _ = endpoint(t, h.net, "10.0.0.2:4000", config)
 	var err error
@@ -180,10 +179,12 @@ func newHall(t *testing.T, n int, config *kcp.Config) *hall {
 	return h
 }
 
-// inHall runs a test in virtual time.
+// inHall runs a test in virtual time. Packets take 20 ms, and get lost now and then.
 func inHall(t *testing.T, n int, config *kcp.Config, f func(t *testing.T, h *hall)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) { f(t, newHall(t, n, config)) })
+	synctest.Test(t, func(t *testing.T) {
+		f(t, newHall(t, n, config, netsim.LinkConfig{Delay: 20 * time.Millisecond, Loss: 0.02}))
+	})
 }
 
 // outage loses all packets from now on, for a while.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/takeover"
+	"github.com/arqnet/kcp/internal/testenv"
 )
 
 // In the old process, which has started the new one. It returns when the last session
@@ -61,21 +62,6 @@ func unixSocket(f *os.File) (*net.UnixConn, error) {
 	return c.(*net.UnixConn), nil
 }
 
-// unixPair returns two ends of a Unix socket.
-func unixPair(t *testing.T) (a, b *net.UnixConn) {
-	t.Chdir(t.TempDir()) // whose name may be too long for a socket
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: "socket"})
-	require.NoError(t, err)
-	defer l.Close()
-	a, err = net.DialUnix("unix", nil, &net.UnixAddr{Name: "socket"})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = a.Close() })
-	b, err = l.AcceptUnix()
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = b.Close() })
-	return a, b
-}
-
 // A session that does not end by itself is closed after the time that leave gives it.
 func TestLeaveAndEnter(t *testing.T) {
 	old, err := kcp.Listen("udp", "127.0.0.1:0", nil)
@@ -87,11 +73,11 @@ func TestLeaveAndEnter(t *testing.T) {
 	_, err = old.Accept()
 	require.NoError(t, err)
 
-	a, b := unixPair(t)
+	pair := testenv.UnixPair(t)
 	unhurried := takeover.WithFactor(t.Context(), 1000) // the machine may be busy
 	left := make(chan error, 1)
-	go func() { left <- leave(unhurried, old, a, 300*time.Millisecond) }()
-	l, err := enter(unhurried, b, nil)
+	go func() { left <- leave(unhurried, old, pair[0], 300*time.Millisecond) }()
+	l, err := enter(unhurried, pair[1], nil)
 	require.NoError(t, err)
 	defer l.Endpoint().Close()
 	comes, err := kcp.Dial("udp", addr, nil)

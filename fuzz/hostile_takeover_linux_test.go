@@ -7,13 +7,13 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
-	"os"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	kcp "github.com/arqnet/kcp"
+
+	"github.com/arqnet/kcp/internal/testenv"
 )
 
 // TestHostileBetweenTakeovers is TestHostileSessions for the calls by which a process
@@ -171,20 +171,7 @@ func (w *takeovers) accept(l *kcp.Listener) {
 // handOver hands l over, or tries to and fails. It returns the listener of the process
 // that has the socket afterwards.
 func (w *takeovers) handOver(l *kcp.Listener) *kcp.Listener {
-	ends, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	var conns [2]*net.UnixConn
-	for i, fd := range ends {
-		f := os.NewFile(uintptr(fd), "")
-		c, err := net.FileConn(f)
-		_ = f.Close()
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		conns[i] = c.(*net.UnixConn)
-	}
+	conns := testenv.UnixPair(w.t)
 	gives, takes := context.WithCancel(context.Background())
 	defer takes()
 	left := make(chan error, 1)
@@ -198,6 +185,7 @@ func (w *takeovers) handOver(l *kcp.Listener) *kcp.Listener {
 		time.AfterFunc(time.Duration(w.draw(3000))*time.Microsecond, takes)
 	}
 	var next *kcp.Listener
+	var err error
 	w.call(1, 0, "TakeOver", func() { next, err = kcp.TakeOver(gives, conns[1], w.server) })
 	_ = conns[1].Close()
 	if err != nil {

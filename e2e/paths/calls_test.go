@@ -45,14 +45,8 @@ var scenarios = []scenario{
 	{name: "shutdown", brief: true, opens: true, do: shutsDown},
 	{name: "close of the listener", do: closesListener},
 	{name: "close of the endpoint", do: closesEndpoint},
-	{name: "group, Wait", brief: true, opens: true, do: func(w *world) { grouped(w, waits) }, configure: tight},
-	{name: "group, Serve", brief: true, opens: true, do: func(w *world) { grouped(w, serves) }, configure: tight},
-	{name: "group, Handle", brief: true, opens: true, do: func(w *world) { grouped(w, handles) }, configure: tight},
 	{name: "measure", do: measures},
 }
-
-// tight makes EventWritable follow.
-func tight(c *kcp.Config) { c.WriteBuffer, c.StreamWriteBuffer = 8192, 8192 }
 
 // calm is how long a change may last without an end of the session.
 const calm = 2 * time.Minute
