@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -174,10 +173,7 @@ func hostileOpen(t *testing.T, w *world, seed uint64, config *kcp.Config, to []s
 // forgedOf returns a packet that may seem to be of the session of another, as far as its
 // sender does not know more than the conversation id.
 func forgedOf(random *rand.Rand, packet []byte) []byte {
-	b := append(make([]byte, 0, 64), packet[:4]...)
 	code := []byte{0, 2, 6, 7, 8, 9, 10, 15, 0x81, 0x86}[random.IntN(10)]
-	b = append(b, byte(81+random.IntN(4)), code, 128, 0)
-	b = binary.LittleEndian.AppendUint32(b, random.Uint32())
-	b = binary.LittleEndian.AppendUint32(b, uint32(random.IntN(2)))
-	return append(b, make([]byte, 8)...)
+	forged := segment(byte(81+random.IntN(4)), code, random.Uint32(), uint32(random.IntN(2)), 0, "")
+	return append(packet[:4:4], forged[4:]...)
 }

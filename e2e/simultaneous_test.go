@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"crypto/tls"
-	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -212,26 +211,13 @@ func TestSimultaneousOpenErrors(t *testing.T) {
 
 // forgedTie returns a packet that may seem to be the HELLO of an end whose peer dials it.
 func forgedTie(random *rand.Rand) []byte {
-	conv, most := random.Uint32(), uint32(1<<32-1)
-	signals := [][3]uint32{{1, 0, random.Uint32()}, {2, 2, 0x7d | random.Uint32()&2}, {15, most, most}}
+	hello, info := segment(83, 1, random.Uint32(), 0, 0, ""), segment(84, 2, 0x7d|random.Uint32()&2, 2, 0, "")
+	tie := segment(84, 15, 1<<32-1, 1<<32-1, 0, "")
 	switch random.IntN(4) {
 	case 0:
-		signals = signals[2:]
+		return packetOf(random.Uint32(), tie)
 	case 1:
-		signals[2] = [3]uint32{15, random.Uint32(), random.Uint32()}
+		tie = segment(84, 15, random.Uint32(), random.Uint32(), 0, "")
 	}
-	var packet []byte
-	for _, s := range signals {
-		cmd := byte(84)
-		if s[0] == 1 {
-			cmd = 83
-		}
-		b := binary.LittleEndian.AppendUint32(nil, conv)
-		b = append(b, cmd, byte(s[0]), 128, 0)
-		for _, v := range []uint32{s[2], s[1], 0, 0} {
-			b = binary.LittleEndian.AppendUint32(b, v)
-		}
-		packet = append(packet, b...)
-	}
-	return packet
+	return packetOf(random.Uint32(), hello, info, tie)
 }

@@ -31,8 +31,6 @@ var scenarios = []scenario{
 	{name: "dial without waiting", brief: true, opens: true, do: dials, configure: func(c *kcp.Config) { c.DialTimeout = -1 }},
 	{name: "echo", do: echoes},
 	{name: "ask", do: asks},
-	{name: "messages", do: sendsMessages, configure: func(c *kcp.Config) { c.MessageMode = true }},
-	{name: "messages of streams", do: sendsMessagesOfStreams},
 	{name: "datagrams", do: sendsDatagrams},
 	{name: "full buffers", do: fillsBuffers, configure: func(c *kcp.Config) {
 		c.WriteBuffer, c.StreamWriteBuffer, c.StreamReceiveBuffer, c.ReceiveWindow = 64<<10, 4096, 64<<10, 128
