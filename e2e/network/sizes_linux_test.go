@@ -148,20 +148,10 @@ func (p *plan) connect(t *testing.T, from, to string, config *kcp.Config) (a, b 
 func bulk(t *testing.T, from, to *kcp.Conn, n int, seed uint64) (end func()) {
 	t.Helper()
 	want := testenv.Content(seed, n)
-	wrote := make(chan error, 1)
-	go func() {
-		_, err := from.Write(want)
-		wrote <- err
-	}()
+	testenv.Send(t, from, want)
 	return func() {
-		got, buf := make([]byte, 0, n), make([]byte, 1<<16)
-		for len(got) < n {
-			k, err := to.Read(buf)
-			require.NoError(t, err, "after %d bytes, %+v", len(got), from.Stats().PathMTU)
-			got = append(got, buf[:k]...)
-		}
-		require.NoError(t, <-wrote)
-		require.True(t, bytes.Equal(want, got))
+		t.Helper()
+		testenv.Receive(t, to, want)
 	}
 }
 

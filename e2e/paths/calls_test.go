@@ -35,14 +35,10 @@ var scenarios = []scenario{
 	{name: "full buffers", do: fillsBuffers, configure: func(c *kcp.Config) {
 		c.WriteBuffer, c.StreamWriteBuffer, c.StreamReceiveBuffer, c.ReceiveWindow = 64<<10, 4096, 64<<10, 128
 	}},
-	{name: "limit of streams", do: waitsForStreams, configure: func(c *kcp.Config) { c.Limits.MaxStreams = 1 }},
-	{name: "ends of streams", do: endsStreams},
 	{name: "close", brief: true, do: closes},
 	{name: "close with a reason", brief: true, do: closesWithReason},
 	{name: "abort", brief: true, do: aborts},
 	{name: "shutdown", brief: true, opens: true, do: shutsDown},
-	{name: "close of the listener", do: closesListener},
-	{name: "close of the endpoint", do: closesEndpoint},
 	{name: "measure", do: measures},
 }
 
@@ -309,31 +305,6 @@ func fillsBuffers(w *world) {
 	require.NoError(w.t, err)
 	w.call("Read of the stream", n, func() error { return getsAll(r, b) })
 	w.join()
-}
-
-func waitsForStreams(w *world) {
-	open := func() (s, r *kcp.Stream) {
-		w.call("OpenStream", 0, func() (err error) {
-			s, err = w.client.OpenStream(context.Background(), nil)
-			return err
-		})
-		w.call("AcceptStream", 100, func() (err error) {
-			_, err = s.Write([]byte("begin"))
-			require.NoError(w.t, err)
-			r, err = w.server.AcceptStream(context.Background())
-			return errors.Join(err, testenv.Compare(r, []byte("begin")))
-		})
-		return s, r
-	}
-	s, r := open()
-	_, err := w.client.TryOpenStream(nil)
-	require.ErrorIs(w.t, err, kcp.ErrWouldBlock)
-	w.pathChanges()
-	for range 3 {
-		require.NoError(w.t, s.Close())
-		require.NoError(w.t, r.Close())
-		s, r = open()
-	}
 }
 
 // measures requires figures that are those of the path, some time after it has changed.

@@ -134,13 +134,9 @@ func echoAll(conns [3]*kcp.Conn) error {
 	var errs [6]error
 	var all sync.WaitGroup
 	for i, conn := range conns {
-		want, got := testenv.Content(uint64(i), 150_000), make([]byte, 150_000)
-		all.Go(func() { _, errs[i] = conn.Write(want) })
-		all.Go(func() {
-			if _, errs[3+i] = io.ReadFull(conn, got); errs[3+i] == nil && !bytes.Equal(want, got) {
-				errs[3+i] = errors.New("the data is another one")
-			}
-		})
+		data := testenv.Content(uint64(i), 150_000)
+		all.Go(func() { _, errs[i] = conn.Write(data) })
+		all.Go(func() { errs[3+i] = testenv.Compare(conn, data) })
 	}
 	all.Wait()
 	return errors.Join(errs[:]...)

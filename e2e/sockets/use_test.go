@@ -1,7 +1,6 @@
 package sockets
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"net"
@@ -63,8 +62,7 @@ func TestConcurrentUse(t *testing.T) {
 				wg.Go(func() { _, _ = s.Write(testenv.Content(1, 50000)) })
 				want := testenv.Content(uint64(i), 50000)
 				testenv.Send(t, c, want)
-				got := make([]byte, len(want))
-				if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, want) {
+				if err := testenv.Compare(c, want); err != nil {
 					t.Errorf("session %d: %v", i, err)
 				}
 				_ = c.SetLinger(-1)
@@ -134,9 +132,9 @@ func TestConcurrentGroups(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				want, got := testenv.Content(i, 20000), make([]byte, 20000)
+				want := testenv.Content(i, 20000)
 				testenv.Send(t, c, want)
-				if _, err = io.ReadFull(c, got); err != nil || !bytes.Equal(got, want) {
+				if err := testenv.Compare(c, want); err != nil {
 					t.Errorf("session %d: %v", i, err)
 				}
 				_ = c.Close()

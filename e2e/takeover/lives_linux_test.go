@@ -1,9 +1,7 @@
 package takeover
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -124,14 +122,10 @@ func (s *session) run(seed uint64) {
 		case <-time.After(time.Duration(random.IntN(20)) * time.Millisecond):
 		}
 		want := testenv.Content(random.Uint64(), 1+random.IntN(1<<random.IntN(18)))
-		got := make([]byte, len(want))
 		var writing sync.WaitGroup
 		writing.Go(func() { _, _ = s.c.Write(want) })
-		_, err := io.ReadFull(s.c, got)
+		err := testenv.Compare(s.c, want)
 		writing.Wait()
-		if err == nil && string(got) != string(want) {
-			err = errors.New("other bytes have come back")
-		}
 		if err != nil {
 			s.err = err
 			return
