@@ -97,27 +97,6 @@ func TestReadMessageOfStream(t *testing.T) {
 	})
 }
 
-// The application stops reading, and the window becomes zero. It opens again even
-// if the window update is lost.
-func TestSlowReader(t *testing.T) {
-	long(t)
-	for seed := range uint64(5) {
-		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
-			cfg := kcp.LowLatency()
-			cfg.ReceiveWindow = 128
-			a, b, _ := w.pair(&cfg, &cfg)
-			want := content(seed, 1<<20)
-			send(t, a, want)
-			for rest := want; len(rest) > 0; rest = rest[len(want)/8:] {
-				time.Sleep(time.Duration(1+seed*4) * time.Second)
-				start := time.Now()
-				receive(t, b, rest[:len(want)/8])
-				require.Less(t, time.Since(start), 12*time.Second)
-			}
-		})
-	}
-}
-
 // MaxSessions bounds what one endpoint holds, dialled and accepted.
 func TestMaxSessions(t *testing.T) {
 	inWorld(t, 3, clean, func(t *testing.T, w *world) {

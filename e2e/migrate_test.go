@@ -109,35 +109,6 @@ func TestChallengeDoesNotAnswerPing(t *testing.T) {
 	})
 }
 
-// bulkPath is a path that transfers take seconds on.
-var bulkPath = netsim.LinkConfig{Delay: 20 * time.Millisecond, Rate: 4 << 20, Queue: 256 << 10}
-
-// A peer whose address changes goes on, whoever sends, with and without FEC.
-func TestRebinding(t *testing.T) {
-	long(t)
-	for _, f := range []kcp.FEC{{}, {Data: 10, Parity: 3}} {
-		for _, up := range []bool{true, false} {
-			link := bulkPath
-			link.Loss = 0.02
-			inWorld(t, 28, link, func(t *testing.T, w *world) {
-				a, b, l, pc := w.movable(&kcp.Config{Cipher: testAEAD(t), FEC: f})
-				from, to := a, b
-				if !up {
-					from, to = b, a
-				}
-				w.after(500*time.Millisecond, func() { require.NoError(t, pc.Rebind("10.0.0.3:6000")) })
-				start := time.Now()
-				w.move(from, to, 28, 4<<20)
-				require.Less(t, time.Since(start), 20*time.Second)
-				require.Equal(t, "10.0.0.3:6000", b.RemoteAddr().String())
-				require.Equal(t, 1, l.Endpoint().Stats().Sessions)
-				require.NoError(t, a.Close())
-				require.NoError(t, b.Close())
-			})
-		}
-	}
-}
-
 const (
 	migratingDelay = 30 * time.Millisecond // of the path, in one direction
 	// validationTime is how long a path validation takes, from the first packet

@@ -31,21 +31,18 @@ type natNet struct {
 // packet leaves.
 type natHost struct {
 	*netsim.PacketConn
-	net       *natNet
-	lan       string // the hosts of one network reach each other
-	public    netip.AddrPort
-	kind      filtering
-	symmetric bool // a mapping for each address and port; otherwise there is one, public
-
+	net    *natNet
+	lan    string         // the hosts of one network reach each other
+	public netip.AddrPort // the mapping
+	kind   filtering
 	sent   map[netip.AddrPort]bool
-	byPeer map[netip.AddrPort]netip.AddrPort // mappings, if symmetric
 }
 
 // host adds a host to a network. It has one address there, and one outside.
 func (n *natNet) host(pc *netsim.PacketConn, lan, public string, kind filtering) *natHost {
 	h := &natHost{
 		PacketConn: pc, net: n, lan: lan, public: netip.MustParseAddrPort(public), kind: kind,
-		sent: make(map[netip.AddrPort]bool), byPeer: make(map[netip.AddrPort]netip.AddrPort),
+		sent: make(map[netip.AddrPort]bool),
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -55,19 +52,6 @@ func (n *natNet) host(pc *netsim.PacketConn, lan, public string, kind filtering)
 	n.mappings[h.public] = h
 	n.hosts = append(n.hosts, h)
 	return h
-}
-
-// mapping returns the source of what the host sends to an address.
-func (h *natHost) mapping(to netip.AddrPort) netip.AddrPort {
-	if !h.symmetric {
-		return h.public
-	}
-	if at, ok := h.byPeer[to]; ok {
-		return at
-	}
-	at := netip.AddrPortFrom(h.public.Addr(), h.public.Port()+1+uint16(len(h.byPeer)))
-	h.byPeer[to], h.net.mappings[at] = at, h
-	return at
 }
 
 // passes reports whether the NAT lets a packet in.
@@ -137,6 +121,6 @@ func (h *natHost) route(to netip.AddrPort) (head []byte, at netip.AddrPort) {
 	if other.lan == h.lan {
 		return nil, at // no hairpinning (RFC 4787 §6)
 	}
-	from, _ := h.mapping(to).MarshalBinary()
+	from, _ := h.public.MarshalBinary()
 	return append([]byte{byte(len(from))}, from...), other.AddrPort()
 }

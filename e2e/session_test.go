@@ -44,30 +44,6 @@ func TestBadPacketsAreCounted(t *testing.T) {
 	})
 }
 
-// A peer that has vanished shows as a typed error of Read and Write.
-func TestVanishedPeer(t *testing.T) {
-	inWorld(t, 12, clean, func(t *testing.T, w *world) {
-		a, _, _ := w.pair(&kcp.Config{PeerTimeout: 10 * time.Second, WriteBuffer: 10000}, nil)
-		time.Sleep(time.Second) // else the silence may have begun before
-		w.deaf()
-		start := time.Now()
-		read := make(chan error)
-		go func() { read <- end(a) }()
-		n, err := a.Write(make([]byte, 1<<20)) // more than is buffered: blocks
-		require.Less(t, n, 1<<20)
-		for _, err := range []error{err, <-read} {
-			lost := isLost(t, err)
-			require.False(t, lost.Idle)
-			require.GreaterOrEqual(t, lost.Silence, 10*time.Second)
-		}
-		require.GreaterOrEqual(t, time.Since(start), 10*time.Second)
-		require.Less(t, time.Since(start), 11*time.Second)
-		_, err = a.Write([]byte("x"))
-		isLost(t, err)
-		require.NoError(t, a.Close())
-	})
-}
-
 // DeadLink ends a silent session after so many transmissions.
 func TestDeadLink(t *testing.T) {
 	inWorld(t, 12, clean, func(t *testing.T, w *world) {

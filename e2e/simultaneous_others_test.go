@@ -135,7 +135,9 @@ func TestCandidatesThatAreNone(t *testing.T) {
 		_, err := a.Dial(context.Background(), udpAddr(peerB), &kcp.DialOptions{SimultaneousOpen: true, Candidates: candidates})
 		none := new(kcp.NoAnswerError)
 		require.ErrorAs(t, err, &none)
+		require.Equal(t, 10*time.Second, none.Waited)
 		require.Len(t, none.Tried, 2, "%v", none)
+		require.ErrorContains(t, err, "(peer did not dial, NATs or firewalls block it, or keys differ), tried at 198.51.100.2:4000, 192.0.2.10:4000")
 		require.NotZero(t, got(friend))
 		for _, s := range all {
 			require.Zero(t, got(s), s)

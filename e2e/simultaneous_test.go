@@ -154,25 +154,6 @@ func TestSimultaneousOpenCandidates(t *testing.T) {
 	}
 }
 
-// A NAT with a mapping for each address and port lets nothing pass, as the peer does not
-// know the mapping. The error names the addresses.
-func TestSimultaneousOpenSymmetric(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		n := new(natNet)
-		a, h := w.natted(n, hostA, peerA, portFiltering, nil)
-		b, _ := w.natted(n, hostB, peerB, portFiltering, nil)
-		h.symmetric = true
-		x, y := openBoth(a, b, []string{peerA, hostA}, []string{peerB, hostB}, 0)
-		for _, r := range []opened{x, y} {
-			var none *kcp.NoAnswerError
-			require.ErrorAs(t, r.err, &none)
-			require.Equal(t, 10*time.Second, r.in)
-			require.Len(t, none.Tried, 2)
-		}
-		require.ErrorContains(t, x.err, "(peer did not dial, NATs or firewalls block it, or keys differ), tried at 198.51.100.2:4000, 192.168.1.3:4000")
-	})
-}
-
 // What cannot become a session is an error at once.
 func TestSimultaneousOpenErrors(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {

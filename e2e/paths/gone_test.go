@@ -135,6 +135,7 @@ func TestPeerIsLost(t *testing.T) {
 		for _, e := range c.waits(context.Background()) {
 			var lost *kcp.PeerLostError
 			require.ErrorAs(c.t, e.err, &lost, e.what)
+			require.False(c.t, lost.Idle)
 			require.Greater(c.t, lost.Silence, 29*time.Second)
 			require.LessOrEqual(c.t, e.at, 31*time.Second, e.what)
 		}

@@ -5,8 +5,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/arqnet/kcp"
 )
 
 // roundTrips are those of a cable, of continents, of satellites, and of mobile links that
@@ -20,28 +18,6 @@ var roundTrips = []time.Duration{
 func near(t *testing.T, want, is time.Duration, what string) {
 	t.Helper()
 	require.InDelta(t, want.Seconds(), is.Seconds(), want.Seconds()/10+0.002, what)
-}
-
-// The round-trip time is known at both ends after an opening, and Ping returns it, before
-// any data, whatever it is.
-func TestRoundTripIsKnown(t *testing.T) {
-	for name, protected := range protections(t) {
-		for _, rtt := range roundTrips {
-			t.Run(name+" "+rtt.String(), func(t *testing.T) {
-				t.Parallel()
-				over(t, delay(rtt), protected(kcp.Config{}), protected(kcp.Config{}), func(w *world) {
-					time.Sleep(4 * rtt)
-					near(w.t, rtt, w.client.Stats().RTT, "the dialling end")
-					near(w.t, rtt, w.server.Stats().RTT, "the listening end")
-					for _, c := range []*kcp.Conn{w.client, w.server} {
-						ping, err := c.Ping(w.within(4*rtt + time.Second))
-						require.NoError(w.t, err)
-						near(w.t, rtt, ping, "Ping")
-					}
-				})
-			})
-		}
-	}
 }
 
 // Ping returns the round-trip time of a path that has changed meanwhile.
@@ -63,21 +39,5 @@ func TestPingAfterChange(t *testing.T) {
 				})
 			})
 		}
-	}
-}
-
-// An idle session sends few packets, whatever the round-trip time: a keep-alive and its
-// answer, and none is repeated.
-func TestIdleHour(t *testing.T) {
-	for _, rtt := range roundTrips {
-		t.Run(rtt.String(), func(t *testing.T) {
-			t.Parallel()
-			over(t, delay(rtt), nil, nil, func(w *world) {
-				time.Sleep(time.Minute)
-				before := w.net.Stats().Sent.Packets
-				time.Sleep(time.Hour)
-				require.LessOrEqual(w.t, w.net.Stats().Sent.Packets-before, int64(300))
-			})
-		})
 	}
 }
