@@ -226,8 +226,8 @@ else
 	@echo "fuzz-state under the race detector: $(NO_RACE)"
 endif
 
-# Random applications over real sockets, the server in a process of its own that
-# may be killed; some seven minutes. `make test` has a handful of seeds.
+# Random applications over real sockets, with a server that may be killed; some seven
+# minutes. `make test` has a handful of seeds.
 soak:
 	$(GO) test ./soak -v -timeout 60m -first 1 -seeds $(SEEDS) -workers $(WORKERS)
 

@@ -47,12 +47,12 @@ var passing = []Class{WouldBlock, InGroup, Timeout, TooLarge, Legacy}
 var broken = []Class{ResetByPeer, PeerLost, NotDelivered, NoMemory, Refused, SocketEnded}
 
 // Session is all that two applications have seen of a session, and its judge. What is not
-// set does not apply. A process that has one end only has a Session for it, which Merge
-// adds to that of the other.
+// set does not apply. Each end may have a Session of its own, which Merge adds to that of
+// the other.
 type Session struct {
-	Name  string               // that content depends on
-	Fail  func(text string)    `json:"-"`
-	Now   func() time.Duration `json:"-"` // nil: times do not matter
+	Name  string // that content depends on
+	Fail  func(text string)
+	Now   func() time.Duration // nil: times do not matter
 	Ends  [2]Seen
 	Flows map[string]*Flow // by writer and stream
 
@@ -126,7 +126,7 @@ func (s *Session) add(from int, id uint32, messages, ordered bool) *Flow {
 	return s.Flows[name]
 }
 
-// Merge adds what another process knows of end side.
+// Merge adds what another Session knows of end side.
 func (s *Session) Merge(o *Session, side int) {
 	s.Ends[side], s.Broken = o.Ends[side], s.Broken || o.Broken
 	for name, f := range o.Flows {

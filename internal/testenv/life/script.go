@@ -3,7 +3,7 @@
 // what both ends have seen.
 //
 // The tests that use it play scripts over sessions without endpoints (package kcp), over
-// endpoints in virtual time (e2e/schedules), and over sockets and processes (soak). So
+// endpoints in virtual time (e2e/schedules), and over sockets (soak). So
 // this package knows no type of package kcp: each of them is an End.
 package life
 
