@@ -5,7 +5,7 @@ import (
 	"sync"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/testenv/await"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/testenv/life"
 	"github.com/arqnet/kcp/internal/testenv/life/ends"
 )
@@ -102,13 +102,13 @@ func (s *server) terminate() {
 
 // quit waits for the end of all, those in the backlog included, and looks for what is left.
 func (s *server) quit() {
-	await.True(s.T, func() bool { return s.l.Endpoint().Stats().Sessions == 0 })
+	testenv.Await(s.T, func() bool { return s.l.Endpoint().Stats().Sessions == 0 })
 	_ = s.l.Close()
 	s.running.Wait()
 	if s.group != nil {
 		s.group.End()
 	}
-	await.True(s.T, func() bool { n := s.l.Endpoint().Stats(); return n.Sessions == 0 && n.HalfOpen == 0 && n.Buffered == 0 })
+	testenv.Await(s.T, func() bool { n := s.l.Endpoint().Stats(); return n.Sessions == 0 && n.HalfOpen == 0 && n.Buffered == 0 })
 	_ = s.l.Endpoint().Close() // which may be closed already
 	if s.e != nil {
 		_ = s.e.socket.Close()

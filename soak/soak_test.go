@@ -14,7 +14,6 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/testenv"
-	"github.com/arqnet/kcp/internal/testenv/await"
 	"github.com/arqnet/kcp/internal/testenv/life"
 	"github.com/arqnet/kcp/internal/testenv/life/ends"
 	"github.com/arqnet/kcp/netsim"
@@ -50,8 +49,8 @@ func TestSoak(t *testing.T) {
 	close(next)
 	running.Wait()
 	stacks := make([]byte, 1<<20)
-	await.True(t, func() bool { return !bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte("arqnet/kcp.")) })
-	await.True(t, func() bool { return testenv.OpenFiles() <= before }) // the runtime closes some by itself
+	testenv.Await(t, func() bool { return !bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte("arqnet/kcp.")) })
+	testenv.Await(t, func() bool { return testenv.OpenFiles() <= before }) // the runtime closes some by itself
 }
 
 // trial is a run of a plan.
@@ -324,7 +323,7 @@ func finish(a *ends.App) {
 func awaitEnd(t *testing.T, a *ends.App) {
 	<-a.Conn.Done()
 	a.Wait()
-	await.True(t, func() bool {
+	testenv.Await(t, func() bool {
 		for _, id := range append(a.Streams(), 0) {
 			if !a.Out(id).Received() {
 				return false

@@ -11,8 +11,7 @@ import (
 // What -debug serves is no business of a page whose name resolves to its address (DNS
 // rebinding): the page, its figures, and the metrics.
 func TestDebugChecksTheHost(t *testing.T) {
-	users := file(t, "users.json", `{"me:secret": [""]}`)
-	s := start(t, "server", "-auth", users, "-key", file(t, "dir", "")+".pem", "-debug", "127.0.0.1:0", "127.0.0.1:0")
+	s := serve(t, everyone, "-debug", "127.0.0.1:0")
 	base := strings.TrimSuffix(s.err.Find(t, `metrics=(\S+)`), "metrics")
 	for _, path := range []string{"", "stats.json", "metrics"} {
 		for host, want := range map[string]int{"": http.StatusOK, "localhost:1": http.StatusOK, "evil.example": http.StatusMisdirectedRequest} {

@@ -18,6 +18,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// TestMain makes the test binary the program itself if it is asked to be, so that a
+// test can kill a server.
+func TestMain(m *testing.M) {
+	if os.Getenv("KCPTUNNEL_TEST_MAIN") != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
 // started is a command that runs.
 type started struct {
 	reload   chan chan<- os.Signal // where a server takes SIGHUP
@@ -48,10 +57,17 @@ func (s *started) stop() (code int, text string) {
 // exit runs the command to its end, and returns the exit code and what it has said.
 func exit(t *testing.T, args ...string) (int, string) {
 	t.Helper()
-	var out, err testenv.Records
-	p := &program{stdin: strings.NewReader(""), stdout: &out, stderr: &err}
-	code := p.run(t.Context(), append([]string{"kcptunnel"}, args...))
-	return code, out.String() + err.String()
+	code, out, said := piped(t, "", args...)
+	return code, out + said
+}
+
+// piped is exit with something on standard input.
+func piped(t *testing.T, in string, args ...string) (code int, out, said string) {
+	t.Helper()
+	var stdout, stderr testenv.Records
+	p := &program{stdin: strings.NewReader(in), stdout: &stdout, stderr: &stderr}
+	code = p.run(t.Context(), append([]string{"kcptunnel"}, args...))
+	return code, stdout.String(), stderr.String()
 }
 
 // file writes a file, and returns its path.
@@ -60,6 +76,40 @@ func file(t *testing.T, name, text string) string {
 	path := filepath.Join(t.TempDir(), name)
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
+}
+
+// everyone is a file of users of whom "me" may reach everything.
+const everyone = `{"me:secret": [""]}`
+
+// served is a server as its clients see it.
+type served struct{ users, key, address, fingerprint string }
+
+// client returns the command line of a client of a user, with the password.
+func (s *served) client(user string, remotes ...string) []string {
+	return append([]string{"client", "-v", "-fingerprint", s.fingerprint, "-auth", user, s.address}, remotes...)
+}
+
+// connect runs a client of "me", and returns where it listens.
+func (s *served) connect(t *testing.T, remotes ...string) (c *started, local string) {
+	t.Helper()
+	c = start(t, s.client("me:secret", remotes...)...)
+	return c, c.err.Find(t, `msg=listening .*address=(\S+)`)
+}
+
+// startedServer is a server that runs in this process.
+type startedServer struct {
+	served
+	*started
+}
+
+// serve runs a server for the users of a file until the test ends.
+func serve(t *testing.T, users string, more ...string) *startedServer {
+	t.Helper()
+	s := &startedServer{served: served{users: file(t, "users.json", users), key: filepath.Join(t.TempDir(), "server.pem")}}
+	s.started = start(t, append(append([]string{"server", "-auth", s.users, "-key", s.key}, more...), "127.0.0.1:0")...)
+	s.fingerprint = s.out.Find(t, `fingerprint (SHA256:\S+)\n`)
+	s.address = s.err.Find(t, `listening address=(\S+)`)
+	return s
 }
 
 // says exchanges six bytes with an echo.
@@ -77,27 +127,23 @@ func exchange(t *testing.T, address string, n int) {
 // A server and a client, as the page of docs has them.
 func TestForwardAndReverse(t *testing.T) {
 	at := testenv.Target(t, testenv.Echo)
-	users := file(t, "users.json", `{"me:secret": [`+fmt.Sprintf("%q", "^"+regexp.QuoteMeta(at)+"$")+`, "^R:127\\.0\\.0\\.1:0$"]}`)
-	key := filepath.Join(t.TempDir(), "server.pem")
-	s := start(t, "server", "-auth", users, "-key", key, "127.0.0.1:0")
-	fingerprint := s.out.Find(t, `fingerprint (SHA256:\S+)\n`)
-	server := s.err.Find(t, `listening address=(\S+)`)
-	c := start(t, "client", "-v", "-fingerprint", fingerprint, "-auth", "me:secret", server, "0:"+at, "R:127.0.0.1:0:"+at)
-	says(t, c.err.Find(t, `msg=listening .*address=(\S+)`))
+	s := serve(t, `{"me:secret": [`+fmt.Sprintf("%q", "^"+regexp.QuoteMeta(at)+"$")+`, "^R:127\\.0\\.0\\.1:0$"]}`)
+	c, local := s.connect(t, "0:"+at, "R:127.0.0.1:0:"+at)
+	says(t, local)
 	says(t, "127.0.0.1:"+c.err.Find(t, `the server listens".* port=(\d+)`))
-	for _, p := range []*started{c, s} {
+	for _, p := range []*started{c, s.started} {
 		code, text := p.stop()
 		require.Equal(t, exitOK, code, text)
 	}
 	// The same key after a restart.
-	s = start(t, "server", "-auth", users, "-key", key, "127.0.0.1:0")
-	require.Equal(t, fingerprint, s.out.Find(t, `fingerprint (SHA256:\S+)\n`))
+	again := start(t, "server", "-auth", s.users, "-key", s.key, "127.0.0.1:0")
+	require.Equal(t, s.fingerprint, again.out.Find(t, `fingerprint (SHA256:\S+)\n`))
 }
 
 // Files of YAML and JSON have the names of flags; the command line goes before them.
 func TestConfigFile(t *testing.T) {
 	at := testenv.Target(t, testenv.Echo)
-	users := file(t, "users.json", `{"me:secret": [""]}`)
+	users := file(t, "users.json", everyone)
 	key := filepath.Join(t.TempDir(), "server.pem")
 	s := start(t, "server", "-config", file(t, "server.yaml", "listen: 127.0.0.1:0\nauth: "+users+"\nkey: "+key+"\nlog-format: json\nudp-timeout: 1m30s\n"))
 	fingerprint := s.out.Find(t, `fingerprint (SHA256:\S+)\n`)
@@ -134,7 +180,7 @@ func TestConfigFile(t *testing.T) {
 
 // Mistakes are named, with the value, and a code of their own.
 func TestMistakes(t *testing.T) {
-	users := file(t, "users.json", `{"me:secret": [""]}`)
+	users := file(t, "users.json", everyone)
 	for _, c := range []struct {
 		args []string
 		want string
@@ -177,12 +223,8 @@ func TestMistakes(t *testing.T) {
 
 // What the network refuses is a failure, with the address in it.
 func TestFailures(t *testing.T) {
-	users := file(t, "users.json", `{"me:secret": ["^127\\.0\\.0\\.1:80$"]}`)
-	key := filepath.Join(t.TempDir(), "server.pem")
-	s := start(t, "server", "-auth", users, "-key", key, "127.0.0.1:0")
-	server := s.err.Find(t, `listening address=(\S+)`)
-	fingerprint := s.out.Find(t, `fingerprint (SHA256:\S+)\n`)
-	other := "SHA256:" + strings.Repeat("A", 43)
+	s := serve(t, `{"me:secret": ["^127\\.0\\.0\\.1:80$"]}`)
+	other := served{address: s.address, fingerprint: "SHA256:" + strings.Repeat("A", 43)}
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer taken.Close()
@@ -196,16 +238,16 @@ func TestFailures(t *testing.T) {
 		args []string
 		want []string
 	}{
-		{exitFailed, []string{"server", "-auth", users, "-key", key, server}, []string{server, inUse}},
-		{exitFailed, []string{"server", "-auth", users, "-key", key, "-debug", taken.Addr().String(), "127.0.0.1:0"}, []string{"-debug", taken.Addr().String(), inUse}},
-		{exitFailed, []string{"client", "-auth", "me:secret", "-fingerprint", fingerprint, server, taken.Addr().String() + ":127.0.0.1:80"}, []string{taken.Addr().String(), inUse}},
+		{exitFailed, []string{"server", "-auth", s.users, "-key", s.key, s.address}, []string{s.address, inUse}},
+		{exitFailed, []string{"server", "-auth", s.users, "-key", s.key, "-debug", taken.Addr().String(), "127.0.0.1:0"}, []string{"-debug", taken.Addr().String(), inUse}},
+		{exitFailed, s.client("me:secret", taken.Addr().String()+":127.0.0.1:80"), []string{taken.Addr().String(), inUse}},
 		{exitFailed, []string{"client", "-auth", "me:secret", "-max-retries", "1", "no-such-name.invalid:4000", "0:127.0.0.1:80"}, []string{"no-such-name.invalid"}},
 		{exitFailed, []string{"kcptun-client", "-l", taken.Addr().String()}, []string{taken.Addr().String(), inUse}},
-		{exitFailed, []string{"kcptun-server", "-l", server}, []string{server, inUse}},
-		{exitAway, []string{"client", "-auth", "me:wrong", "-fingerprint", fingerprint, server, "0:127.0.0.1:80"}, []string{"wrong user or password"}},
-		{exitAway, []string{"client", "-auth", "me:secret", "-fingerprint", other, server, "0:127.0.0.1:80"}, []string{other, fingerprint}},
-		{exitAway, []string{"client", "-auth", "me:secret", server, "0:127.0.0.1:80"}, []string{"certificate"}},
-		{exitAway, []string{"client", "-auth", "me:secret", "-fingerprint", fingerprint, server, "0:127.0.0.1:81"}, []string{"127.0.0.1:81", "not allow"}},
+		{exitFailed, []string{"kcptun-server", "-l", s.address}, []string{s.address, inUse}},
+		{exitAway, s.client("me:wrong", "0:127.0.0.1:80"), []string{"wrong user or password"}},
+		{exitAway, other.client("me:secret", "0:127.0.0.1:80"), []string{other.fingerprint, s.fingerprint}},
+		{exitAway, []string{"client", "-auth", "me:secret", s.address, "0:127.0.0.1:80"}, []string{"certificate"}},
+		{exitAway, s.client("me:secret", "0:127.0.0.1:81"), []string{"127.0.0.1:81", "not allow"}},
 	} {
 		code, said := exit(t, c.args...)
 		require.Equal(t, c.code, code, "%q: %s", c.args, said)
@@ -219,47 +261,36 @@ func TestFailures(t *testing.T) {
 // nothing.
 func TestReload(t *testing.T) {
 	at := testenv.Target(t, testenv.Echo)
-	users := file(t, "users.json", `{"me:secret": [""]}`)
-	key := filepath.Join(t.TempDir(), "server.pem")
-	s := start(t, "server", "-auth", users, "-key", key, "127.0.0.1:0")
-	server := s.err.Find(t, `listening address=(\S+)`)
-	old := s.out.Find(t, `fingerprint (SHA256:\S+)\n`)
-	c := start(t, "client", "-v", "-fingerprint", old, "-auth", "me:secret", server, "0:"+at)
-	local := c.err.Find(t, `msg=listening .*address=(\S+)`)
+	s := serve(t, everyone)
+	c, local := s.connect(t, "0:"+at)
 	says(t, local)
-
 	reload := <-s.reload
-	require.NoError(t, os.WriteFile(users, []byte(`{"me:secret": [""`), 0o600))
-	reload <- syscall.SIGHUP
-	s.err.Find(t, `reload failed, keeping the old users.*users.json`)
-	says(t, local)
+	for _, bad := range []struct{ users, why string }{
+		{`{"me:secret": [""`, "users.json"},
+		{`{"me": [""]}`, "no authority"}, // which the start refuses, too
+	} {
+		require.NoError(t, os.WriteFile(s.users, []byte(bad.users), 0o600))
+		reload <- syscall.SIGHUP
+		s.err.Find(t, `reload failed, keeping the old users.*`+bad.why)
+		says(t, local)
+	}
 
-	// What the start refuses: nobody has an authority.
-	require.NoError(t, os.WriteFile(users, []byte(`{"me": [""]}`), 0o600))
+	require.NoError(t, os.WriteFile(s.users, []byte(`{"you:secret": [""]}`), 0o600))
+	require.NoError(t, os.Remove(s.key))
 	reload <- syscall.SIGHUP
-	s.err.Find(t, `reload failed, keeping the old users.*no authority`)
-	says(t, local)
-
-	require.NoError(t, os.WriteFile(users, []byte(`{"you:secret": [""]}`), 0o600))
-	require.NoError(t, os.Remove(key))
-	reload <- syscall.SIGHUP
-	s.err.Find(t, `users reloaded`)
-	fingerprint := s.err.Find(t, `(?s)users reloaded.*certificate reloaded" fingerprint=(SHA256:\S+)`)
-	require.NotEqual(t, old, fingerprint)
+	old := s.fingerprint
+	s.fingerprint = s.err.Find(t, `(?s)users reloaded.*certificate reloaded" fingerprint=(SHA256:\S+)`)
+	require.NotEqual(t, old, s.fingerprint)
 	c.err.Find(t, `session lost, reconnecting.*no longer valid`)
-	c = start(t, "client", "-fingerprint", fingerprint, "-auth", "you:secret", server, "0:"+at)
+	c = start(t, s.client("you:secret", "0:"+at)...)
 	says(t, c.err.Find(t, `msg=listening .*address=(\S+)`))
 }
 
 // Standard input and output carry a connection, and nothing else is written there.
 func TestStdio(t *testing.T) {
-	at := testenv.Target(t, testenv.Echo)
-	s := start(t, "server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(t.TempDir(), "server.pem"), "127.0.0.1:0")
-	var out, log testenv.Records
-	p := &program{stdin: strings.NewReader("hello"), stdout: &out, stderr: &log}
-	code := p.run(t.Context(), []string{"kcptunnel", "client", "-fingerprint", s.out.Find(t, `fingerprint (SHA256:\S+)\n`), "-auth", "me:secret", s.err.Find(t, `listening address=(\S+)`), "stdio:" + at})
-	require.Equal(t, exitOK, code, log.String())
-	require.Equal(t, "hello", out.String())
+	code, out, said := piped(t, "hello", serve(t, everyone).client("me:secret", "stdio:"+testenv.Target(t, testenv.Echo))...)
+	require.Equal(t, exitOK, code, said)
+	require.Equal(t, "hello", out)
 }
 
 func TestHelpAndCompletion(t *testing.T) {

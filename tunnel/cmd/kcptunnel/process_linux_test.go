@@ -64,11 +64,11 @@ func lives(pid int) bool {
 
 // unit is a server as systemd runs it, in processes that replace each other.
 type unit struct {
+	served
 	*process
-	t                           *testing.T
-	users, address, fingerprint string
-	notify                      *net.UnixConn // in place of systemd's
-	pids                        []int
+	t      *testing.T
+	notify *net.UnixConn // in place of systemd's
+	pids   []int
 }
 
 // newUnit starts the first process.
@@ -86,13 +86,13 @@ func prepare(t *testing.T) *unit {
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	return &unit{t: t, notify: conn, users: file(t, "users.json", `{"me:secret": [""]}`)}
+	return &unit{t: t, notify: conn, served: served{users: file(t, "users.json", everyone), key: filepath.Join(t.TempDir(), "server.pem")}}
 }
 
 func (u *unit) env() []string { return []string{"NOTIFY_SOCKET=" + u.notify.LocalAddr().String()} }
 
 func (u *unit) args(more ...string) []string {
-	args := append([]string{"server", "-v", "-auth", u.users, "-key", filepath.Join(u.t.TempDir(), "server.pem")}, more...)
+	args := append([]string{"server", "-v", "-auth", u.users, "-key", u.key}, more...)
 	return append(args, "127.0.0.1:0")
 }
 
@@ -137,17 +137,6 @@ func (u *unit) gone(numbers ...int) {
 	for _, n := range numbers {
 		testenv.Await(u.t, func() bool { return !lives(u.pids[n]) })
 	}
-}
-
-// clientArgs are those of a client of the unit.
-func (u *unit) clientArgs(remote string) []string {
-	return []string{"client", "-v", "-fingerprint", u.fingerprint, "-auth", "me:secret", u.address, remote}
-}
-
-// client runs a client, and returns where it listens.
-func (u *unit) client(target string) (c *started, local string) {
-	c = start(u.t, u.clientArgs("0:"+target)...)
-	return c, c.err.Find(u.t, `msg=listening .*address=(\S+)`)
 }
 
 // open opens a connection with an echo.

@@ -24,27 +24,10 @@ func TestPrograms(t *testing.T) {
 	if os.Getenv("KCP_PROGRAMS") == "" {
 		t.Skip("make tunnel-programs runs it")
 	}
-	s := start(t, "server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(t.TempDir(), "server.pem"), "127.0.0.1:0")
-	w := &world{
-		fingerprint: s.out.Find(t, `fingerprint (SHA256:\S+)\n`),
-		server:      s.err.Find(t, `listening address=(\S+)`),
-	}
-	t.Run("ssh", w.ssh)
-	t.Run("curl", w.curl)
-	t.Run("dig", w.dig)
-}
-
-// world is a server that programs are tried with.
-type world struct{ fingerprint, server string }
-
-// args returns the command line of a client.
-func (w *world) args(remotes ...string) []string {
-	return append([]string{"client", "-v", "-fingerprint", w.fingerprint, "-auth", "me:secret", w.server}, remotes...)
-}
-
-// client runs a client, and returns where it listens for its one remote.
-func (w *world) client(t *testing.T, remote string) string {
-	return start(t, w.args(remote)...).err.Find(t, `msg=listening .*address=(\S+)`)
+	s := serve(t, everyone)
+	t.Run("ssh", func(t *testing.T) { ssh(t, s) })
+	t.Run("curl", func(t *testing.T) { curl(t, s) })
+	t.Run("dig", func(t *testing.T) { dig(t, s) })
 }
 
 // need skips the test if a program is not installed.
@@ -72,7 +55,7 @@ func background(t *testing.T, args ...string) {
 }
 
 // output runs a program, again until it succeeds, and returns what it prints.
-func (w *world) output(t *testing.T, args ...string) string {
+func output(t *testing.T, args ...string) string {
 	var out []byte
 	testenv.Await(t, func() (ok bool) {
 		var err error
@@ -100,16 +83,16 @@ func web(t *testing.T) (address, sum string) {
 }
 
 // ssh with the tunnel as its ProxyCommand, so the program itself has to be there.
-func (w *world) ssh(t *testing.T) {
+func ssh(t *testing.T, s *startedServer) {
 	need(t, "ssh", "ssh-keygen", "/usr/sbin/sshd")
 	if os.Getuid() != 0 {
 		t.Skip("sshd needs root")
 	}
 	dir := t.TempDir()
 	bin := filepath.Join(dir, "kcptunnel")
-	w.output(t, "go", "build", "-o", bin, ".")
+	output(t, "go", "build", "-o", bin, ".")
 	for _, name := range []string{"host", "user"} {
-		w.output(t, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", filepath.Join(dir, name))
+		output(t, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", filepath.Join(dir, name))
 	}
 	public, err := os.ReadFile(filepath.Join(dir, "user.pub"))
 	require.NoError(t, err)
@@ -122,9 +105,9 @@ func (w *world) ssh(t *testing.T) {
 	rand.NewChaCha8([32]byte{}).Read(data)
 	path := filepath.Join(dir, "data")
 	require.NoError(t, os.WriteFile(path, data, 0o600))
-	proxy := bin + " " + strings.Join(w.args("stdio:%h:%p"), " ")
+	proxy := bin + " " + strings.Join(s.client("me:secret", "stdio:%h:%p"), " ")
 	base := []string{"ssh", "-q", "-p", p, "-i", filepath.Join(dir, "user"), "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "ProxyCommand=" + proxy + " 2>/dev/null", "root@127.0.0.1"}
-	require.Equal(t, string(data), w.output(t, append(base, "cat", path)...))
+	require.Equal(t, string(data), output(t, append(base, "cat", path)...))
 	cmd := exec.Command(base[0], append(base[1:], "sha256sum")...)
 	cmd.Stdin = bytes.NewReader(data)
 	out, err := cmd.Output()
@@ -133,21 +116,22 @@ func (w *world) ssh(t *testing.T) {
 }
 
 // curl by SOCKS5, with a name that the server resolves.
-func (w *world) curl(t *testing.T) {
+func curl(t *testing.T, s *startedServer) {
 	need(t, "curl", "sha256sum")
 	at, sum := web(t)
 	_, p, _ := net.SplitHostPort(at)
-	socks := w.client(t, "0:socks")
-	require.Contains(t, w.output(t, "sh", "-c", "curl -sS --fail --socks5-hostname "+socks+" http://localhost:"+p+"/file | sha256sum"), sum)
+	_, socks := s.connect(t, "0:socks")
+	require.Contains(t, output(t, "sh", "-c", "curl -sS --fail --socks5-hostname "+socks+" http://localhost:"+p+"/file | sha256sum"), sum)
 	out, err := exec.Command("curl", "-sS", "--socks5-hostname", socks, "http://no-such-name.invalid/").CombinedOutput()
 	require.Error(t, err)
 	require.NotEmpty(t, out)
 }
 
-func (w *world) dig(t *testing.T) {
+func dig(t *testing.T, s *startedServer) {
 	need(t, "dig", "dnsmasq")
 	_, p, _ := net.SplitHostPort(testenv.FreeAddress(t))
 	background(t, "dnsmasq", "-k", "-C", "/dev/null", "-p", p, "--listen-address=127.0.0.1", "--bind-interfaces", "--no-resolv", "--no-hosts", "--address=/kcp.test/192.0.2.7", "--user=root")
-	_, local, _ := net.SplitHostPort(w.client(t, "0:127.0.0.1:"+p+"/udp"))
-	require.Contains(t, w.output(t, "dig", "@127.0.0.1", "-p", local, "+short", "+notcp", "www.kcp.test"), "192.0.2.7")
+	_, at := s.connect(t, "0:127.0.0.1:"+p+"/udp")
+	_, local, _ := net.SplitHostPort(at)
+	require.Contains(t, output(t, "dig", "@127.0.0.1", "-p", local, "+short", "+notcp", "www.kcp.test"), "192.0.2.7")
 }

@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -23,15 +22,6 @@ import (
 	"github.com/arqnet/kcp/tunnel"
 	"github.com/stretchr/testify/require"
 )
-
-// TestMain makes the test binary the program itself if it is asked to be, so that a
-// test can kill a server.
-func TestMain(m *testing.M) {
-	if os.Getenv("KCPTUNNEL_TEST_MAIN") != "" {
-		main()
-	}
-	os.Exit(m.Run())
-}
 
 // Random connections both ways while the server is killed and restarted, upgraded, and
 // has other users. Each of them ends truly: it has all of its bytes, or an error. Nothing
@@ -48,7 +38,8 @@ func TestSoak(t *testing.T) {
 	t.Logf("seed %d, for %v", seed, long)
 	s := newSoak(t)
 	at := testenv.Target(t, reflect)
-	client, stop := s.client(t, at)
+	client, local := s.connect(t, "0:"+at, "R:"+s.reverse+":"+at, "-max-retry-interval", "1s")
+	client.err.Find(t, "the server listens")
 	before, files := runtime.NumGoroutine(), testenv.OpenFiles()
 
 	ctx, cancel := context.WithTimeout(context.Background(), long)
@@ -58,7 +49,7 @@ func TestSoak(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, uint64(i)))
 		running.Go(func() {
 			for ctx.Err() == nil {
-				s.connect(t, rng)
+				s.try(t, local, rng)
 			}
 		})
 	}
@@ -69,14 +60,15 @@ func TestSoak(t *testing.T) {
 			s.change(t, rng)
 		}
 		sleepRandom(ctx, rng, min(long/4, 8*time.Second))
-		s.kill(rng.IntN(2) == 0)
+		s.kill(t, rng.IntN(2) == 0)
 		sleepRandom(ctx, rng, time.Second)
-		s.startServer(t)
+		s.serve(t)
 	}
 	running.Wait()
-	testenv.Await(t, func() bool { return client.Status().Connections == 0 })
 	testenv.Await(t, func() bool { return runtime.NumGoroutine() <= before+20 && testenv.OpenFiles() <= files+20 })
-	stop()
+	code, said := client.stop()
+	require.Equal(t, exitOK, code, said)
+	testenv.Await(t, func() bool { return !strings.Contains(stacks(), "kcp/tunnel.") })
 	t.Logf("%d connections complete, %d ended with an error, %d not accepted; server killed or ended %d times, changed %d times",
 		s.complete.Load(), s.failed.Load(), s.refused.Load(), s.killed, s.changed)
 	require.Positive(t, s.complete.Load())
@@ -93,36 +85,33 @@ func sleepRandom(ctx context.Context, rng *rand.Rand, most time.Duration) {
 
 // soak is what TestSoak works with.
 type soak struct {
-	users, key, address, fingerprint string
-	server                           *exec.Cmd
-	killed, changed                  int
-	reverse                          string // where the server listens for the client
-	local                            atomic.Pointer[string]
+	served
+	server          *process
+	killed, changed int
+	reverse         string // where the server listens for the client
 
 	complete, failed, refused atomic.Int64
 }
 
 // newSoak starts a server on a free port.
 func newSoak(t *testing.T) *soak {
-	s := &soak{
-		users: file(t, "users.json", `{"me:secret": [""]}`), key: filepath.Join(t.TempDir(), "server.pem"),
-		address: testenv.FreeAddress(t), reverse: testenv.FreeAddress(t),
-	}
+	s := &soak{reverse: testenv.FreeAddress(t), served: served{
+		users: file(t, "users.json", everyone), key: filepath.Join(t.TempDir(), "server.pem"), address: testenv.FreeAddress(t),
+	}}
 	cert, err := tunnel.LoadKey(s.key)
 	require.NoError(t, err)
 	s.fingerprint = tunnel.Fingerprint(cert.Leaf)
-	s.startServer(t)
-	t.Cleanup(func() { s.kill(true) })
+	s.serve(t)
 	return s
 }
 
-// startServer starts the server, at the same port with the same key.
-func (s *soak) startServer(t *testing.T) {
-	s.server = exec.Command(os.Args[0], "server", "-auth", s.users, "-key", s.key, s.address)
-	s.server.Env = append(os.Environ(), "KCPTUNNEL_TEST_MAIN=1")
-	startGroup(s.server)
-	require.NoError(t, s.server.Start())
+// serve starts the server, at the same port with the same key.
+func (s *soak) serve(t *testing.T) {
+	s.server = run(t, "", nil, "server", "-auth", s.users, "-key", s.key, s.address)
 }
+
+// signal sends a signal to the server, and all processes that it has begun.
+func (s *soak) signal(how syscall.Signal) error { return syscall.Kill(-s.server.cmd.Process.Pid, how) }
 
 // change has the server read other users, or a file with a mistake, or upgrade itself.
 // The client's user stays.
@@ -131,26 +120,26 @@ func (s *soak) change(t *testing.T, rng *rand.Rand) {
 	switch rng.IntN(3) {
 	case 0:
 		require.NoError(t, os.WriteFile(s.users, fmt.Appendf(nil, `{"me:secret": [""], "other%d:word": [""]}`, rng.IntN(3)), 0o600))
-		signalGroup(s.server, reloads)
+		_ = s.signal(syscall.SIGHUP)
 	case 1:
 		require.NoError(t, os.WriteFile(s.users, []byte(`{"me": [""`), 0o600))
-		signalGroup(s.server, reloads)
+		_ = s.signal(syscall.SIGHUP)
 		time.Sleep(100 * time.Millisecond)
-		require.NoError(t, os.WriteFile(s.users, []byte(`{"me:secret": [""]}`), 0o600))
+		require.NoError(t, os.WriteFile(s.users, []byte(everyone), 0o600))
 	case 2:
-		signalGroup(s.server, upgrades)
+		_ = s.signal(syscall.SIGUSR2)
 	}
 }
 
 // kill ends the server, in order or not, with all processes that it has begun.
-func (s *soak) kill(hard bool) {
-	how := os.Signal(syscall.SIGTERM)
+func (s *soak) kill(t *testing.T, hard bool) {
+	how := syscall.SIGTERM
 	if hard {
-		how = os.Kill
+		how = syscall.SIGKILL
 	}
-	signalGroup(s.server, how)
-	_ = s.server.Wait()
-	awaitGroup(s.server)
+	_ = s.signal(how)
+	<-s.server.ended
+	testenv.Await(t, func() bool { return s.signal(0) != nil })
 	s.killed++
 }
 
@@ -161,43 +150,14 @@ func reflect(conn *net.TCPConn) {
 	}
 }
 
-// client runs a client of the server until stop is called.
-func (s *soak) client(t *testing.T, at string) (c *tunnel.Client, stop func()) {
-	var remotes []tunnel.Remote
-	for _, text := range []string{"0:" + at, "R:" + s.reverse + ":" + at} {
-		r, err := tunnel.ParseRemote(text)
-		require.NoError(t, err)
-		remotes = append(remotes, r)
-	}
-	c, err := tunnel.NewClient(&tunnel.ClientConfig{
-		Servers: []string{s.address}, Remotes: remotes, Fingerprints: []string{s.fingerprint}, User: "me", Password: "secret", MaxRetryAfter: time.Second,
-		Listening: func(r tunnel.Remote, a net.Addr) {
-			if at := a.String(); !r.Reverse {
-				s.local.Store(&at)
-			}
-		},
-	})
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- c.Run(ctx) }()
-	testenv.Await(t, func() bool { return c.Status().Sessions == 1 })
-	return c, func() {
-		cancel()
-		require.NoError(t, <-ended)
-		testenv.Await(t, func() bool { return !strings.Contains(stacks(), "kcp/tunnel.") })
-	}
-}
-
 // stacks returns the stacks of all goroutines.
 func stacks() string {
 	buf := make([]byte, 1<<20)
 	return string(buf[:runtime.Stack(buf, true)])
 }
 
-// connect makes one connection, and looks at how it ends.
-func (s *soak) connect(t *testing.T, rng *rand.Rand) {
-	at := *s.local.Load()
+// try makes one connection, and looks at how it ends.
+func (s *soak) try(t *testing.T, at string, rng *rand.Rand) {
 	if rng.IntN(3) == 0 {
 		at = s.reverse
 	}

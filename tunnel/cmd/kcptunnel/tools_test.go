@@ -28,15 +28,6 @@ import (
 	"github.com/urfave/cli/v3"
 )
 
-// piped runs a command with something on standard input.
-func piped(t *testing.T, in string, args ...string) (code int, out, said string) {
-	t.Helper()
-	var stdout, stderr testenv.Records
-	p := &program{stdin: strings.NewReader(in), stdout: &stdout, stderr: &stderr}
-	code = p.run(t.Context(), append([]string{"kcptunnel"}, args...))
-	return code, stdout.String(), stderr.String()
-}
-
 func TestVersionCommand(t *testing.T) {
 	code, out, _ := piped(t, "", "version")
 	require.Equal(t, exitOK, code)
@@ -86,9 +77,8 @@ func TestHashCommand(t *testing.T) {
 	code, out, said := piped(t, "se:cret\n", "hash", "-cost", "4", "me")
 	require.Equal(t, exitOK, code, said)
 	require.Regexp(t, `^me:\$2a\$04\$[./A-Za-z0-9]{53}\n$`, out)
-	users := file(t, "users.json", fmt.Sprintf(`{%q: [""]}`, strings.TrimSpace(out)))
-	s := start(t, "server", "-auth", users, "-key", filepath.Join(t.TempDir(), "k"), "127.0.0.1:0")
-	c := start(t, "client", "-fingerprint", s.out.Find(t, `fingerprint (SHA256:\S+)\n`), "-auth", "me:se:cret", s.err.Find(t, `listening address=(\S+)`), "0:"+at)
+	s := serve(t, fmt.Sprintf(`{%q: [""]}`, strings.TrimSpace(out)))
+	c := start(t, s.client("me:se:cret", "0:"+at)...)
 	says(t, c.err.Find(t, `msg=listening .*address=(\S+)`))
 
 	code, out, _ = piped(t, "x", "hash")
@@ -107,12 +97,10 @@ func TestHashCommand(t *testing.T) {
 
 // The fingerprint of a key that is there already, without a server.
 func TestFingerprintCommand(t *testing.T) {
-	key := filepath.Join(t.TempDir(), "server.pem")
-	s := start(t, "server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", key, "127.0.0.1:0")
-	want := s.out.Find(t, `fingerprint (SHA256:\S+)\n`)
-	code, out, said := piped(t, "", "fingerprint", key)
+	s := serve(t, everyone)
+	code, out, said := piped(t, "", "fingerprint", s.key)
 	require.Equal(t, exitOK, code, said)
-	require.Equal(t, want+"\n", out)
+	require.Equal(t, s.fingerprint+"\n", out)
 
 	missing := filepath.Join(t.TempDir(), "none.pem")
 	code, _, said = piped(t, "", "fingerprint", missing)
@@ -164,7 +152,7 @@ func TestWarningOfReadableConfigs(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("the modes of files say nothing there")
 	}
-	users := file(t, "users.json", `{"me:secret": [""]}`)
+	users := file(t, "users.json", everyone)
 	key := filepath.Join(t.TempDir(), "k")
 	server := file(t, "server.yaml", "auth: "+users+"\nkey: "+key+"\nlisten: 127.0.0.1:0\n")
 	client := file(t, "client.yaml", "auth: me:secret\nserver: 127.0.0.1:1\nremote: 0:127.0.0.1:1\n")
@@ -279,11 +267,10 @@ func scrape(t *testing.T, s *started) string {
 // name.
 func TestMetrics(t *testing.T) {
 	at := testenv.Target(t, testenv.Echo)
-	s := start(t, "server", "-auth", file(t, "users.json", `{"me:secret": [""], "you:x": [""]}`), "-key", filepath.Join(t.TempDir(), "k"), "-debug", "127.0.0.1:0", "127.0.0.1:0")
-	server, fingerprint := s.err.Find(t, `listening address=(\S+)`), s.out.Find(t, `fingerprint (SHA256:\S+)\n`)
-	c := start(t, "client", "-debug", "127.0.0.1:0", "-fingerprint", fingerprint, "-auth", "me:secret", server, "0:"+at)
-	says(t, c.err.Find(t, `msg=listening .*address=(\S+)`))
-	code, _ := exit(t, "client", "-fingerprint", fingerprint, "-auth", "you:wrong", server, "0:"+at)
+	s := serve(t, `{"me:secret": [""], "you:x": [""]}`, "-debug", "127.0.0.1:0")
+	c, local := s.connect(t, "0:"+at, "-debug", "127.0.0.1:0")
+	says(t, local)
+	code, _ := exit(t, s.client("you:wrong", "0:"+at)...)
 	require.Equal(t, exitAway, code)
 	for _, want := range []string{
 		`kcptunnel_sessions{user="me"} 1`, `kcptunnel_sessions{user="you"} 0`, `kcptunnel_connections_opened_total{user="me"} 1`,
@@ -292,10 +279,10 @@ func TestMetrics(t *testing.T) {
 		`kcptunnel_clients_turned_away_total{reason="wrong-identity"} 1`, `kcptunnel_clients_turned_away_total{reason="full"} 0`,
 		"\nkcptunnel_build_info{", "\ngo_goroutines ", `kcp_sessions{endpoint="server"} `,
 	} {
-		require.Contains(t, scrape(t, s), want)
+		require.Contains(t, scrape(t, s.started), want)
 	}
 	if runtime.GOOS == "linux" {
-		require.Contains(t, scrape(t, s), "\nprocess_open_fds ")
+		require.Contains(t, scrape(t, s.started), "\nprocess_open_fds ")
 		require.Contains(t, scrape(t, c), "\nprocess_cpu_seconds_total ")
 	}
 	page := strings.TrimSuffix(s.err.Find(t, `metrics=(\S+)`), "metrics")
@@ -313,9 +300,7 @@ func TestRulesOfTheTunnel(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("some series are of Linux")
 	}
-	s := start(t, "server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(t.TempDir(), "k"), "-debug", "127.0.0.1:0", "127.0.0.1:0")
-	s.err.Find(t, `msg=listening`)
-	shown := scrape(t, s)
+	shown := scrape(t, serve(t, everyone, "-debug", "127.0.0.1:0").started)
 	text, err := os.ReadFile("../../../observe/prometheus/kcptunnel.rules.yml")
 	require.NoError(t, err)
 	all := regexp.MustCompile(`((?:kcptunnel|process)_\w+)(?:\{(\w+)(!?=)"([^"]*)"\})?`).FindAllStringSubmatch(string(text), -1)

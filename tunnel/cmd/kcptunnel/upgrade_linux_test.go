@@ -26,7 +26,7 @@ func TestUpgrades(t *testing.T) {
 	debug := testenv.FreeAddress(t)
 	u := newUnit(t, "", "-debug", debug)
 	require.Equal(t, u.cmd.Process.Pid, u.pids[0])
-	c, local := u.client(testenv.Target(t, testenv.Echo))
+	c, local := u.connect(t, "0:"+testenv.Target(t, testenv.Echo))
 	conns := []net.Conn{open(t, local)}
 	for n := range 3 {
 		u.upgrade()
@@ -91,7 +91,7 @@ func TestUpgradeToNothing(t *testing.T) {
 	exe := filepath.Join(t.TempDir(), "kcptunnel")
 	install(t, exe, ownProgram(t))
 	u := newUnit(t, exe)
-	_, local := u.client(testenv.Target(t, testenv.Echo))
+	_, local := u.connect(t, "0:"+testenv.Target(t, testenv.Echo))
 	for i, text := range []string{"no program\x00", "#!/bin/sh\nexit 3\n", "#!/bin/sh\nprintf t >&5\nexit 4\n"} {
 		install(t, exe, []byte(text))
 		u.signal(0, syscall.SIGUSR2)
@@ -110,7 +110,7 @@ func TestReloadAcrossUpgrades(t *testing.T) {
 	heedsHangUp(t)
 	t.Parallel()
 	u := newUnit(t, "")
-	_, local := u.client(testenv.Target(t, testenv.Echo))
+	_, local := u.connect(t, "0:"+testenv.Target(t, testenv.Echo))
 	conn := open(t, local)
 	u.upgrade()
 	u.err.Find(t, `another process serves`)
@@ -170,7 +170,7 @@ func TestSignalAtTheStart(t *testing.T) {
 func TestEndAfterAnUpgrade(t *testing.T) {
 	t.Parallel()
 	u := newUnit(t, "")
-	c := run(t, "", nil, u.clientArgs("0:"+testenv.Target(t, testenv.Echo))...)
+	c := run(t, "", nil, u.client("me:secret", "0:"+testenv.Target(t, testenv.Echo))...)
 	_ = open(t, c.err.Find(t, `msg=listening .*address=(\S+)`))
 	u.upgrade()
 	c.err.Find(t, "(?s)session begun.*session begun")
@@ -191,7 +191,7 @@ func TestEndAfterAnUpgrade(t *testing.T) {
 func TestLastProcessIsKilled(t *testing.T) {
 	t.Parallel()
 	u := newUnit(t, "")
-	c, local := u.client(testenv.Target(t, testenv.Echo))
+	c, local := u.connect(t, "0:"+testenv.Target(t, testenv.Echo))
 	_ = open(t, local)
 	for n := range 2 {
 		u.upgrade()
@@ -222,7 +222,7 @@ func TestSocketActivation(t *testing.T) {
 	u.start(t, append(u.env(), "LISTEN_FDS=1"))
 	u.ready()
 	require.Equal(t, address, u.address)
-	_, local := u.client(testenv.Target(t, testenv.Echo))
+	_, local := u.connect(t, "0:"+testenv.Target(t, testenv.Echo))
 	exchange(t, local, 1000)
 	u.upgrade()
 	u.gone(0)
@@ -238,7 +238,7 @@ func TestHangUpOfClients(t *testing.T) {
 	u := newUnit(t, "")
 	at := testenv.Target(t, testenv.Echo)
 	for i, args := range [][]string{
-		u.clientArgs("0:" + at), {"kcptun-client", "-l", "127.0.0.1:0", "-r", "127.0.0.1:1"}, {"kcptun-server", "-l", "127.0.0.1:0"},
+		u.client("me:secret", "0:"+at), {"kcptun-client", "-l", "127.0.0.1:0", "-r", "127.0.0.1:1"}, {"kcptun-server", "-l", "127.0.0.1:0"},
 	} {
 		p := run(t, "", nil, args...)
 		p.err.Find(t, `msg=listening`)
@@ -256,7 +256,7 @@ func TestHangUpOfClients(t *testing.T) {
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
 	defer w.Close()
-	ssh := &process{cmd: exec.Command(os.Args[0], u.clientArgs("stdio:"+at)...), err: new(testenv.Records)}
+	ssh := &process{cmd: exec.Command(os.Args[0], u.client("me:secret", "stdio:"+at)...), err: new(testenv.Records)}
 	ssh.cmd.Stdin, ssh.cmd.Stderr = r, ssh.err
 	ssh.start(t, nil)
 	ssh.err.Find(t, `session begun`)
@@ -292,7 +292,7 @@ func TestReadersThatEnd(t *testing.T) {
 	_, rest, _ := strings.Cut(line("msg=listening address="), "address=")
 	u.address, _, _ = strings.Cut(rest, " ")
 	u.fingerprint = u.out.Find(t, `fingerprint (SHA256:\S+)\n`)
-	_, local := u.client(at)
+	_, local := u.connect(t, "0:"+at)
 	exchange(t, local, 1000)
 
 	in, give, err := os.Pipe()
@@ -300,7 +300,7 @@ func TestReadersThatEnd(t *testing.T) {
 	defer give.Close()
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
-	ssh := &process{cmd: exec.Command(os.Args[0], u.clientArgs("stdio:"+at)...)}
+	ssh := &process{cmd: exec.Command(os.Args[0], u.client("me:secret", "stdio:"+at)...)}
 	ssh.cmd.Stdin, ssh.cmd.Stdout = in, w
 	ssh.start(t, nil)
 	require.NoError(t, w.Close())
