@@ -47,9 +47,6 @@ type account struct {
 
 	sessions int // guarded by accounts.mu
 
-	readMu sync.Mutex
-	read   []byte // buffer of all sockets of flows; guarded by readMu
-
 	mu       sync.Mutex
 	flows    *flowtable.Table[flow]
 	timer    *time.Timer // ends idle flows; nil: there was none yet
@@ -122,11 +119,6 @@ func (a *account) removeConn() { a.conns.Add(-1) }
 
 // beginDial waits until the user has room for a dial in progress. endDial gives it back.
 func (a *account) beginDial(ctx context.Context) error {
-	select {
-	case a.dials <- struct{}{}:
-		return nil
-	default:
-	}
 	select {
 	case a.dials <- struct{}{}:
 		return nil

@@ -8,9 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"sync"
-	"time"
 
 	"github.com/arqnet/kcp"
 )
@@ -189,9 +187,3 @@ func (s *stdio) CloseWrite() error {
 }
 
 func (s *stdio) Close() error { return s.CloseWrite() }
-
-func (s *stdio) LocalAddr() net.Addr              { return &remoteAddr{"stdio", "stdio"} }
-func (s *stdio) RemoteAddr() net.Addr             { return &remoteAddr{"stdio", "stdio"} }
-func (s *stdio) SetDeadline(time.Time) error      { return os.ErrNoDeadline }
-func (s *stdio) SetReadDeadline(time.Time) error  { return os.ErrNoDeadline }
-func (s *stdio) SetWriteDeadline(time.Time) error { return os.ErrNoDeadline }

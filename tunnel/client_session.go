@@ -73,8 +73,7 @@ type clientSession struct {
 
 // keep keeps a session on a way, until ctx is done, or the server is given up.
 func (c *Client) keep(ctx context.Context, w way) error {
-	wait := backoff.NewExponentialBackOff()
-	wait.InitialInterval, wait.MaxInterval, wait.Multiplier = c.config.RetryAfter, c.config.MaxRetryAfter, 2
+	wait := c.backOff()
 	log := c.log.With("server", w)
 	known := false
 	for failed := 0; ; {
@@ -340,38 +339,32 @@ func targetHere(target string) (string, error) {
 // another one listens: that may have gone.
 const maxListenWait = 2 * time.Second
 
-// listenBackOff says when to ask again to listen.
-type listenBackOff struct{ backoff.ExponentialBackOff }
-
-// listenWait returns one that begins with first, and waits most at most, or a half more.
-func listenWait(first, most time.Duration) *listenBackOff {
-	w := &listenBackOff{*backoff.NewExponentialBackOff()}
-	w.InitialInterval, w.MaxInterval, w.Multiplier = first, most, 2
-	return w
-}
-
-// next returns how long to wait after err.
-func (w *listenBackOff) next(err error) time.Duration {
-	pause := w.NextBackOff()
+// listenPause returns how long to wait after err before asking again, when it would be
+// pause after other errors.
+func listenPause(err error, pause time.Duration) time.Duration {
 	if errors.Is(err, codeInUse) || errors.Is(err, codeTaken) {
 		return min(pause, maxListenWait)
 	}
 	return pause
 }
 
-// reset begins again.
-func (w *listenBackOff) reset() { w.Reset() }
+// backOff returns the waits between attempts, which double.
+func (c *Client) backOff() *backoff.ExponentialBackOff {
+	wait := backoff.NewExponentialBackOff()
+	wait.InitialInterval, wait.MaxInterval, wait.Multiplier = c.config.RetryAfter, c.config.MaxRetryAfter, 2
+	return wait
+}
 
 // keepListening has the server listen for a remote, until ctx is done. If it cannot, as
 // the address is in use, the client tries again.
 func (s *clientSession) keepListening(ctx context.Context, r Remote) {
-	wait := listenWait(s.client.config.RetryAfter, s.client.config.MaxRetryAfter)
+	wait := s.client.backOff()
 	for {
-		err := s.listenThere(ctx, r, wait.reset)
+		err := s.listenThere(ctx, r, wait.Reset)
 		if ctx.Err() != nil || s.isLeaving() || s.conn.Err() != nil { // the next session listens
 			return
 		}
-		pause := wait.next(err)
+		pause := listenPause(err, wait.NextBackOff())
 		level := slog.LevelWarn
 		if s.client.listening[listened{s.way.server, r}].Load() > 0 {
 			level = slog.LevelDebug // it does, for another session of this client

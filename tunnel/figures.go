@@ -118,7 +118,7 @@ func (t *tallies) keep(users *Users) {
 	defer t.mu.Unlock()
 	old := t.users
 	t.users = make(map[string]*tally)
-	for _, name := range users.names() {
+	for name := range users.byName {
 		t.users[name] = cmp.Or(old[name], new(tally))
 	}
 	for name, one := range old {
@@ -126,14 +126,6 @@ func (t *tallies) keep(users *Users) {
 			t.users[name] = one
 		}
 	}
-}
-
-// names returns the names of the users.
-func (u *Users) names() []string {
-	if u == nil {
-		return nil
-	}
-	return slices.Collect(maps.Keys(u.byName))
 }
 
 // begin counts a session of a user.

@@ -82,9 +82,6 @@ func notOfBcrypt(r rune) bool {
 // none it returns one that no password has, so that it takes as long. Without any hash
 // among the users it returns the empty string.
 func (u *Users) hashOf(name string) (hash string, known bool) {
-	if u == nil {
-		return "", false
-	}
 	if found := u.byName[name]; found != nil && found.hash != "" {
 		return found.hash, true
 	}
@@ -96,10 +93,7 @@ func (u *Users) hashOf(name string) (hash string, known bool) {
 
 // withHash returns the user of that name and hash, or nil.
 func (u *Users) withHash(name, hash string) *user {
-	if u == nil || hash == "" {
-		return nil
-	}
-	if found := u.byName[name]; found != nil && found.hash == hash {
+	if found := u.byName[name]; found != nil && hash != "" && found.hash == hash {
 		return found
 	}
 	return nil
@@ -198,9 +192,6 @@ func (v *verifier) keep(users *Users) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	left := make(map[string][]byte)
-	if users == nil {
-		users = new(Users)
-	}
 	for _, u := range users.byName {
 		if mac := v.proved[u.hash]; mac != nil {
 			left[u.hash] = mac

@@ -13,12 +13,12 @@ import (
 
 // localConn is a connection at this end: of TCP, or standard input and output.
 type localConn interface {
-	net.Conn
+	io.ReadWriteCloser
 	CloseWrite() error
 }
 
 // abort ends a connection so that its peer sees a reset, not an end.
-func abort(local net.Conn) {
+func abort(local io.Closer) {
 	endsByReset(local, true)
 	_ = local.Close()
 }
@@ -26,7 +26,7 @@ func abort(local net.Conn) {
 // endsByReset sets whether a connection ends with a reset when it is closed: by this
 // process, or by the system because the process was killed. Otherwise what was sent so
 // far would look complete.
-func endsByReset(local net.Conn, reset bool) {
+func endsByReset(local any, reset bool) {
 	if tcp, ok := local.(interface{ SetLinger(int) error }); ok {
 		seconds := -1 // the system's default: what was written is delivered
 		if reset {
@@ -89,13 +89,15 @@ const probeInterval = 2 * time.Second
 // watchfulWriter writes to a connection until the stream that it carries is reset,
 // which nobody would see if the connection takes nothing.
 type watchfulWriter struct {
-	local  net.Conn
+	local  localConn
 	stream *kcp.Stream
 }
 
 func (w *watchfulWriter) Write(b []byte) (n int, err error) {
 	for {
-		_ = w.local.SetWriteDeadline(time.Now().Add(probeInterval))
+		if conn, ok := w.local.(net.Conn); ok {
+			_ = conn.SetWriteDeadline(time.Now().Add(probeInterval))
+		}
 		m, err := w.local.Write(b[n:])
 		n += m
 		if !errors.Is(err, os.ErrDeadlineExceeded) {

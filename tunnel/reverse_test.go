@@ -131,18 +131,10 @@ func TestReverseOfOneThatVanished(t *testing.T) {
 // A client that is refused because somebody listens there tries again within 2 s,
 // however long it may wait for other things.
 func TestRefusedListenIsTriedSoon(t *testing.T) {
-	w := listenWait(time.Minute, time.Hour)
-	for range 20 {
-		require.LessOrEqual(t, w.next(codeInUse), maxListenWait)
-		require.LessOrEqual(t, w.next(codeTaken), maxListenWait)
-	}
-	longest := time.Duration(0)
-	for range 20 {
-		longest = max(longest, w.next(codeForbidden))
-	}
-	require.Greater(t, longest, maxListenWait)
-	w.reset()
-	require.LessOrEqual(t, w.next(codeForbidden), 90*time.Second)
+	require.Equal(t, maxListenWait, listenPause(codeInUse, time.Hour))
+	require.Equal(t, maxListenWait, listenPause(codeTaken, time.Hour))
+	require.Equal(t, time.Second, listenPause(codeTaken, time.Second))
+	require.Equal(t, time.Hour, listenPause(codeForbidden, time.Hour))
 }
 
 // A client with two ways to a server listens through the later one, and says nothing of

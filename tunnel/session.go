@@ -3,6 +3,7 @@ package tunnel
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -52,9 +53,9 @@ type session struct {
 	beginning chan struct{} // has an element for each stream that begins; serve has it
 
 	mu    sync.Mutex
-	over  bool                     // resetAll was called
-	carry map[*kcp.Stream]net.Conn // connections, by their streams; nil: there is none yet, or a flow
-	flows map[uint32]*flow         // by the number of the stream
+	over  bool                      // resetAll was called
+	carry map[*kcp.Stream]io.Closer // connections, by their streams; nil: there is none yet, or a flow
+	flows map[uint32]*flow          // by the number of the stream
 
 	outgoing *packetQueue // of flows; set with the first one
 }
@@ -139,7 +140,7 @@ func (s *session) resetAll() {
 }
 
 // cut resets a stream, and the connection that it carries, if there is one.
-func cut(stream *kcp.Stream, local net.Conn) {
+func cut(stream *kcp.Stream, local io.Closer) {
 	_ = stream.Reset(uint64(codeShutdown))
 	if local != nil {
 		abort(local)
@@ -148,7 +149,7 @@ func cut(stream *kcp.Stream, local net.Conn) {
 
 // register has resetAll reset the stream, and local if it is not nil, until release is
 // called. That has to be before anything is sent on the stream.
-func (s *session) register(stream *kcp.Stream, local net.Conn) {
+func (s *session) register(stream *kcp.Stream, local io.Closer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.over {
@@ -156,7 +157,7 @@ func (s *session) register(stream *kcp.Stream, local net.Conn) {
 		return
 	}
 	if s.carry == nil {
-		s.carry = make(map[*kcp.Stream]net.Conn)
+		s.carry = make(map[*kcp.Stream]io.Closer)
 	}
 	s.carry[stream] = local
 }

@@ -17,7 +17,8 @@ import (
 
 // socksConn is a connection that speaks SOCKS5: one of TCP.
 type socksConn interface {
-	localConn
+	net.Conn
+	CloseWrite() error
 	SetLinger(seconds int) error
 }
 

@@ -40,7 +40,7 @@ func onNetwork(t *testing.T, f func(n *simulatedNetwork)) {
 			if string(password) != "secret" {
 				return errors.New("wrong")
 			}
-			s.verifier.keep(nil) // as if each user had a password of their own
+			s.verifier.keep(new(Users)) // as if each user had a password of their own
 			return nil
 		}
 		n.at = s.Addr()

@@ -342,7 +342,7 @@ func (s *session) readFlowOpening(stream *kcp.Stream) (o opening, early [][]byte
 
 // readPackets passes the packets of a target to a flow until the socket is closed.
 func readPackets(conn *net.UDPConn, f *flow) {
-	r, err := newPacketReader(conn, f.s.account)
+	r, err := newPacketReader(conn)
 	if err != nil {
 		f.end(codeFailed)
 		return

@@ -10,7 +10,7 @@ import (
 // packetReader reads the packets of a connected socket. While it waits it has no buffer.
 type packetReader struct{ conn *net.UDPConn }
 
-func newPacketReader(conn *net.UDPConn, _ *account) (*packetReader, error) {
+func newPacketReader(conn *net.UDPConn) (*packetReader, error) {
 	return &packetReader{conn}, nil
 }
 

@@ -8,22 +8,20 @@ import (
 	"syscall"
 )
 
-// packetReader reads the packets of a connected socket. While it waits it has no buffer:
-// the sockets of a user share one.
+// packetReader reads the packets of a connected socket. While it waits it has no buffer.
 type packetReader struct {
-	raw     syscall.RawConn
-	account *account
-	read    func(fd uintptr) bool // readOnce, made once
-	packet  []byte
-	err     error
+	raw    syscall.RawConn
+	read   func(fd uintptr) bool // readOnce, made once
+	packet []byte
+	err    error
 }
 
-func newPacketReader(conn *net.UDPConn, a *account) (*packetReader, error) {
+func newPacketReader(conn *net.UDPConn) (*packetReader, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return nil, err
 	}
-	r := &packetReader{raw: raw, account: a}
+	r := &packetReader{raw: raw}
 	r.read = r.readOnce
 	return r, nil
 }
@@ -40,21 +38,17 @@ func (r *packetReader) next() ([]byte, error) {
 
 // readOnce reads a packet. It reports false if there is none.
 func (r *packetReader) readOnce(fd uintptr) bool {
-	a := r.account
-	a.readMu.Lock()
-	defer a.readMu.Unlock()
-	if a.read == nil {
-		a.read = make([]byte, maxPacket)
-	}
+	buf := messages.Get().(*[maxPacket + 1]byte)
+	defer messages.Put(buf)
 	var n int
 	for {
-		if n, r.err = syscall.Read(int(fd), a.read); r.err != syscall.EINTR {
+		if n, r.err = syscall.Read(int(fd), buf[:]); r.err != syscall.EINTR {
 			break
 		}
 	}
 	switch r.err {
 	case nil:
-		r.packet = bytes.Clone(a.read[:n])
+		r.packet = bytes.Clone(buf[:n])
 	case syscall.EAGAIN:
 		return false
 	}

@@ -178,9 +178,6 @@ func (u *Users) Len() int {
 // withPassword returns the user of that name and password, or nil. It takes as long
 // for a name that is not there.
 func (u *Users) withPassword(name string, password digest) *user {
-	if u == nil {
-		return nil
-	}
 	found := u.byName[name]
 	want := make([]byte, sha256.Size)
 	if found != nil && found.password != nil {
@@ -196,9 +193,6 @@ func (u *Users) withPassword(name string, password digest) *user {
 // withCertificate returns the user that the common name of a certificate names, or
 // nil.
 func (u *Users) withCertificate(name string) *user {
-	if u == nil {
-		return nil
-	}
 	if found := u.byName[name]; found != nil && found.password == nil {
 		return found
 	}
@@ -207,9 +201,6 @@ func (u *Users) withCertificate(name string) *user {
 
 // passwords reports whether any user has one.
 func (u *Users) passwords() bool {
-	if u == nil {
-		return false
-	}
 	for _, one := range u.byName {
 		if one.password != nil {
 			return true

@@ -130,33 +130,23 @@ const (
 )
 
 func (c refusal) Error() string {
-	switch c {
-	case codeGone:
-		return "connection reset at the other end"
-	case codeVersion:
-		return "the other end has another version of the protocol"
-	case codeMalformed:
-		return "the other end does not understand the request"
-	case codeForbidden:
-		return "not allowed by the server"
-	case codeConnRefused:
-		return "connection refused"
-	case codeTimeout:
-		return "no answer in time"
-	case codeUnreachable:
-		return "no route"
-	case codeUnresolvable:
-		return "the name does not resolve"
-	case codeInUse:
-		return "address already in use"
-	case codeFailed:
-		return "failed at the other end; its log says why"
-	case codeIdle:
-		return "idle"
-	case codeShutdown:
-		return "the other end is shutting down"
-	case codeTaken:
-		return "a later session of the same user listens there now"
+	texts := [...]string{
+		codeGone:         "connection reset at the other end",
+		codeVersion:      "the other end has another version of the protocol",
+		codeMalformed:    "the other end does not understand the request",
+		codeForbidden:    "not allowed by the server",
+		codeConnRefused:  "connection refused",
+		codeTimeout:      "no answer in time",
+		codeUnreachable:  "no route",
+		codeUnresolvable: "the name does not resolve",
+		codeInUse:        "address already in use",
+		codeFailed:       "failed at the other end; its log says why",
+		codeIdle:         "idle",
+		codeShutdown:     "the other end is shutting down",
+		codeTaken:        "a later session of the same user listens there now",
+	}
+	if c < refusal(len(texts)) && texts[c] != "" {
+		return texts[c]
 	}
 	return fmt.Sprintf("refused with code %d", uint64(c))
 }
