@@ -7,7 +7,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"io"
-	"math"
 	"net"
 	"strings"
 	"syscall"
@@ -293,11 +292,7 @@ func TestClientIsNoOpenDoor(t *testing.T) {
 	at := testenv.Target(t, testenv.Echo)
 	s, c := connected(t, "R:127.0.0.1:0:"+at)
 	exchange(t, dial(t, c.address(t)), 1000)
-	var conn *serverSession
-	s.mu.Lock()
-	for conn = range s.sessions {
-	}
-	s.mu.Unlock()
+	conn := theSession(t, s)
 	for _, o := range []opening{
 		{kind: kindTCP, target: at}, {kind: kindSocksTCP, target: at}, {kind: kindReverseTCP, target: at},
 		{kind: kindReverseTCP, listener: 999}, {kind: kindListenTCP, target: "127.0.0.1:0"},
@@ -322,13 +317,8 @@ func TestConfigsRefused(t *testing.T) {
 	defer s.Close()
 	_, err = Listen(&ServerConfig{Addr: s.Addr().String(), Certificate: cert, Users: users})
 	require.True(t, neterr.Is(err, syscall.EADDRINUSE), "%v", err)
-	for want, config := range map[string]*ServerConfig{
-		"DialTimeout is -1ns: must be in [0s, 8760h0m0s]": {DialTimeout: -1}, "UDPTimeout is 8760h0m0.000000001s: must be": {UDPTimeout: maxTime + 1},
-	} {
-		config.Addr, config.Certificate, config.Users = "127.0.0.1:0", cert, users
-		_, err = Listen(config)
-		require.ErrorContains(t, err, want)
-	}
+	_, err = Listen(&ServerConfig{Addr: "127.0.0.1:0", Certificate: cert, Users: users, DialTimeout: -1})
+	require.ErrorContains(t, err, "DialTimeout is -1ns: must be in [0s, 8760h0m0s]")
 
 	remote := Remote{Listen: "127.0.0.1:1", Target: "host:80"}
 	stdio := Remote{Stdio: true, Target: "host:80"}
@@ -347,21 +337,15 @@ func TestConfigsRefused(t *testing.T) {
 			require.ErrorContains(t, err, want)
 		}
 	}
-	for name, set := range map[string]func(*ClientConfig, time.Duration){
-		"RetryAfter":    func(c *ClientConfig, d time.Duration) { c.RetryAfter = d },
-		"MaxRetryAfter": func(c *ClientConfig, d time.Duration) { c.MaxRetryAfter = d },
-		"OpenTimeout":   func(c *ClientConfig, d time.Duration) { c.OpenTimeout = d },
-		"DialTimeout":   func(c *ClientConfig, d time.Duration) { c.DialTimeout = d },
-		"UDPTimeout":    func(c *ClientConfig, d time.Duration) { c.UDPTimeout = d },
+	for want, c := range map[string]ClientConfig{
+		"RetryAfter is -1ns": {RetryAfter: -1}, "MaxRetryAfter is -1ns": {MaxRetryAfter: -1}, "OpenTimeout is -1ns": {OpenTimeout: -1},
+		"DialTimeout is -1ns": {DialTimeout: -1}, "UDPTimeout is 8760h0m0.000000001s": {UDPTimeout: maxTime + 1}, "": {UDPTimeout: maxTime},
 	} {
-		config := &ClientConfig{Servers: []string{"a:1"}, Remotes: []Remote{remote}}
-		set(config, maxTime)
-		_, err := NewClient(config)
-		require.NoError(t, err, name)
-		for _, d := range []time.Duration{-1, maxTime + 1, math.MaxInt64} {
-			set(config, d)
-			_, err = NewClient(config)
-			require.ErrorContains(t, err, "tunnel: "+name+" is "+d.String())
+		c.Servers, c.Remotes = []string{"a:1"}, []Remote{remote}
+		if _, err := NewClient(&c); want == "" {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, "tunnel: "+want)
 		}
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -1,17 +1,10 @@
 package tunnel
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/crypto/bcrypt"
@@ -194,56 +187,4 @@ func TestWrongPasswordsCostTheSame(t *testing.T) {
 	u.byName["low"].hash = decoy(5)
 	require.False(t, prove("low", "secret"))
 	require.Equal(t, 1<<7, work, "whatever hashes there are")
-}
-
-// blockOf returns the networks of an address.
-func blockOf(addr string) fair.Block { return fair.BlockOf(netip.MustParseAddr(addr), "") }
-
-// At most as much is computed at a time as there are slots, and a site with many
-// attempts, of one subnet or of many, delays one with few by one of them.
-func TestVerificationsTakeTurns(t *testing.T) {
-	for name, flood := range map[string]func(i int) string{
-		"an address": func(int) string { return "10.0.0.1" },
-		"a /24":      func(i int) string { return fmt.Sprintf("10.0.0.%d", i) },
-		"a /48":      func(i int) string { return fmt.Sprintf("2001:db8:1:%x::1", i) },
-	} {
-		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { verifyInTurn(t, flood) }) })
-	}
-}
-
-func verifyInTurn(t *testing.T, flood func(i int) string) {
-	u := parsed(t, fmt.Sprintf(`{"me:%s": [""]}`, hashed(t, "secret")))
-	v := newVerifier()
-	v.turns = fair.NewQueue(2, 0)
-	var running atomic.Int64
-	var most testenv.Peak
-	v.compare = func(hash, password []byte) error {
-		most.Saw(running.Add(1))
-		time.Sleep(100 * time.Millisecond)
-		running.Add(-1)
-		return errors.New("wrong")
-	}
-	var all sync.WaitGroup
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	var late atomic.Int64
-	for i := range 200 {
-		all.Go(func() {
-			if _, err := v.prove(ctx, blockOf(flood(i)), u, "you", "x"); err != nil {
-				late.Add(1)
-			}
-		})
-	}
-	synctest.Wait()
-	start := time.Now()
-	_, err := v.prove(ctx, blockOf("10.0.1.2"), u, "me", "secret")
-	require.NoError(t, err)
-	require.LessOrEqual(t, time.Since(start), 300*time.Millisecond)
-	all.Wait()
-	require.EqualValues(t, 2, most.Load())
-	require.Greater(t, late.Load(), int64(150), "who waits too long is not verified at all")
-	start = time.Now()
-	_, err = v.prove(t.Context(), blockOf("10.0.1.2"), u, "me", "secret")
-	require.NoError(t, err)
-	require.Equal(t, 100*time.Millisecond, time.Since(start), "nothing is left of them")
 }

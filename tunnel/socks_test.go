@@ -1,7 +1,6 @@
 package tunnel
 
 import (
-	"encoding/binary"
 	"io"
 	"net"
 	"strings"
@@ -128,27 +127,6 @@ func TestReverseSocks(t *testing.T) {
 	require.EqualValues(t, statute.RepSuccess, reply.Response)
 	pc := dialUDP(t, reply.BndAddr.String())
 	testenv.ExchangePackets(t, &socksPackets{Conn: pc, target: udpTarget(t)}, 10, 20_000)
-}
-
-// What is not SOCKS5 ends the connection, and nothing else.
-func TestSocksGarbage(t *testing.T) {
-	t.Parallel()
-	_, c := connected(t, "0:socks")
-	proxy := c.address(t)
-	request := []byte{5, 1, 0, 5, 1, 0}
-	for _, b := range [][]byte{
-		[]byte("GET / HTTP/1.1\r\n\r\n"), {4, 1, 0, 80, 1, 2, 3, 4, 0}, {5, 0}, {5, 1, 2}, append(request, 9), append(request, 3, 3, 'a', ' ', 'b', 0, 80),
-		append(request, 3, 5, '1', '2', '7', '.', '1', 0, 80), binary.BigEndian.AppendUint16(append(request, 1, 1, 2, 3, 4), 0),
-	} {
-		conn := dial(t, proxy)
-		_, err := conn.Write(b)
-		require.NoError(t, err)
-		require.NoError(t, conn.CloseWrite())
-		_, _ = io.ReadAll(conn)
-	}
-	conn, reply := socksDial(t, proxy, statute.CommandConnect, testenv.Target(t, testenv.Echo))
-	require.EqualValues(t, statute.RepSuccess, reply.Response)
-	exchange(t, conn, 1000)
 }
 
 // A dial ends with the connection that has asked for it, so that who comes and goes

@@ -20,61 +20,6 @@ func named(name string) *flow {
 	return f
 }
 
-// A full table ends flows without an answer first, then those of one answer, and of one
-// kind the longest idle.
-func TestWhoMakesRoom(t *testing.T) {
-	table := New[flow](4, 30*time.Second, 2*time.Minute)
-	assured, answered, old, active := named("assured"), named("answered"), named("old"), named("active")
-	for i, f := range []*flow{assured, answered, old, active} {
-		require.Nil(t, table.Add(&f.Entry, time.Duration(i)*time.Second))
-	}
-	table.Pass(&assured.Entry, true, 4*time.Second)
-	table.Pass(&assured.Entry, false, 4*time.Second)
-	table.Pass(&answered.Entry, true, 5*time.Second)
-	table.Pass(&old.Entry, false, 6*time.Second)
-	table.Pass(&active.Entry, false, 7*time.Second)
-	require.Equal(t, []State{Assured, Answered, Unanswered}, []State{assured.State(), answered.State(), old.State()})
-	next := func(now time.Duration, answer bool) string {
-		f := named("new")
-		evicted := table.Add(&f.Entry, now)
-		require.NotNil(t, evicted)
-		require.Equal(t, 4, table.Len())
-		if answer {
-			table.Pass(&f.Entry, true, now)
-		}
-		return evicted.Owner.name
-	}
-	require.Equal(t, "old", next(10*time.Second, true))
-	require.Equal(t, "active", next(10*time.Second, true))
-	require.Equal(t, "answered", next(10*time.Second, true), "the longest idle of those with one answer")
-	require.Equal(t, "new", next(10*time.Second, true), "the conversation stays")
-	table.Pass(&old.Entry, true, 11*time.Second)
-	table.Remove(&old.Entry)
-	require.Equal(t, 4, table.Len(), "what was evicted is in the table no more")
-	for range 3 {
-		require.Equal(t, "new", next(12*time.Second, false), "those that were answered, before those that may be")
-	}
-	require.Equal(t, "new", next(4*time.Second+Dormant-1, false), "no answer, and long ago")
-	for range 2 {
-		require.Equal(t, "new", next(4*time.Second+Dormant-1, false))
-	}
-	require.Equal(t, "new", next(4*time.Second+Dormant-1, false), "the conversation is not dormant")
-	require.Equal(t, "assured", next(4*time.Second+Dormant, false), "it is")
-	require.Equal(t, "new", next(4*time.Second+Dormant, false))
-}
-
-// A flow that waits for its answer makes room once that is late, and not before.
-func TestGrace(t *testing.T) {
-	table := New[flow](2, 30*time.Second, 2*time.Minute)
-	question, first, second, third := named("question"), named("first"), named("second"), named("third")
-	table.Add(&question.Entry, 0)
-	table.Add(&first.Entry, 0)
-	table.Pass(&first.Entry, true, 0)
-	require.Equal(t, first, table.Add(&second.Entry, Grace-1).Owner)
-	table.Pass(&second.Entry, true, Grace-1)
-	require.Equal(t, question, table.Add(&third.Entry, Grace).Owner)
-}
-
 // Questions are answered one after the other through a full table, whether it is full of
 // answered ones, of those without an answer, or of conversations that are idle.
 func TestQuestionsWaitForTheirAnswers(t *testing.T) {
@@ -129,7 +74,8 @@ func TestLifetimes(t *testing.T) {
 	require.Zero(t, table.Len())
 }
 
-// A table does what a slice does, sorted by state and idleness.
+// A table does what a slice does, sorted by state and idleness: a full one ends flows
+// without an answer first, then those of one answer, and of one kind the longest idle.
 func TestTableIsLikeASlice(t *testing.T) {
 	for seed := range uint64(50) {
 		random := rand.New(rand.NewPCG(seed, 2))
@@ -153,7 +99,10 @@ func TestTableIsLikeASlice(t *testing.T) {
 				table.Remove(&f.Entry)
 				drop(f)
 			case f != nil:
-				table.Pass(&f.Entry, random.IntN(2) == 0, now)
+				answer, before := random.IntN(2) == 0, f.State()
+				table.Pass(&f.Entry, answer, now)
+				want := map[bool][]State{true: {Answered, Answered, Assured}, false: {Unanswered, Assured, Assured}}[answer][before]
+				require.Equal(t, want, f.State(), "seed %d", seed)
 				drop(f)
 				all = append(all, f)
 			}
