@@ -117,13 +117,18 @@ func TestDocumentedCommands(t *testing.T) {
 	mention := regexp.MustCompile("needs an argument|an argument is missing") // a flag, by its name alone
 	indent := regexp.MustCompile(`(?m)^ +`)
 	keep, out := false, ""
+	positional := map[string]int{"trace": 1, "dial": 1, "ping": 1, "listen": 1}
+	options := map[string]func() *optionSet{
+		"demo":   func() *optionSet { return newDemo(streams{}).options() },
+		"relay":  func() *optionSet { return newRelay(streams{}).options() },
+		"trace":  func() *optionSet { return traceOptions(&out) },
+		"dial":   func() *optionSet { return dialOptions(newNetcat(streams{}, "dial")) },
+		"ping":   func() *optionSet { return pingOptions(newNetcat(streams{}, "ping"), new(pinger)) },
+		"listen": func() *optionSet { return listenOptions(newNetcat(streams{}, "listen"), &keep) },
+	}
 	texts := []string{mainUsage()}
-	for _, o := range []*optionSet{
-		newDemo(streams{}).options(), newRelay(streams{}).options(), traceOptions(&out),
-		dialOptions(newNetcat(streams{}, "dial")), listenOptions(newNetcat(streams{}, "listen"), &keep),
-		pingOptions(newNetcat(streams{}, "ping"), new(pinger)),
-	} {
-		texts = append(texts, o.examples)
+	for _, o := range options {
+		texts = append(texts, o().examples)
 	}
 	for _, pattern := range []string{"../../*.md", "../../docs/*.md", "../../kcpgo/*.md"} {
 		files, err := filepath.Glob(pattern)
@@ -142,21 +147,7 @@ func TestDocumentedCommands(t *testing.T) {
 				continue // a subcommand by its name alone; a folder for traces
 			}
 			n++
-			var err error
-			switch args[0] {
-			case "demo":
-				_, err = newDemo(streams{}).options().parse(streams{}, args[1:], 0)
-			case "relay":
-				_, err = newRelay(streams{}).options().parse(streams{}, args[1:], 0)
-			case "trace":
-				_, err = traceOptions(&out).parse(streams{}, args[1:], 1)
-			case "dial":
-				_, err = dialOptions(newNetcat(streams{}, "dial")).parse(streams{}, args[1:], 1)
-			case "ping":
-				_, err = pingOptions(newNetcat(streams{}, "ping"), new(pinger)).parse(streams{}, args[1:], 1)
-			case "listen":
-				_, err = listenOptions(newNetcat(streams{}, "listen"), &keep).parse(streams{}, args[1:], 1)
-			}
+			_, err := options[args[0]]().parse(streams{}, args[1:], positional[args[0]])
 			if err != nil && !mention.MatchString(err.Error()) {
 				require.NoError(t, err, m[1])
 			}

@@ -37,32 +37,16 @@ func relayed(t *testing.T, use func(c *net.UDPConn), args ...string) string {
 	}()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	out, w := io.Pipe()
-	code := make(chan int, 1)
-	var stderr strings.Builder
-	go func() {
-		code <- run(ctx, append([]string{"relay", "-to", echo.LocalAddr().String()}, args...), nil, w, &stderr)
-		w.Close()
-	}()
-	first := make([]byte, 4096)
-	n, err := out.Read(first)
-	require.NoError(t, err, &stderr)
-	rest := make(chan string, 1)
-	go func() {
-		all, _ := io.ReadAll(out)
-		rest <- string(all)
-	}()
-	addr := regexp.MustCompile(`Relaying (\S+) to`).FindSubmatch(first[:n])
-	require.NotNil(t, addr, string(first[:n]))
-	to, err := net.ResolveUDPAddr("udp", string(addr[1]))
+	p := start(ctx, nil, append([]string{"relay", "-to", echo.LocalAddr().String()}, args...)...)
+	to, err := net.ResolveUDPAddr("udp", p.out.Find(t, `Relaying (\S+) to`))
 	require.NoError(t, err)
 	c, err := net.DialUDP("udp", nil, to)
 	require.NoError(t, err)
 	defer c.Close()
 	use(c)
 	cancel()
-	require.Equal(t, exitOK, <-code, &stderr)
-	return string(first[:n]) + <-rest
+	require.Equal(t, exitOK, p.wait(t), &p.err)
+	return p.out.String()
 }
 
 // ask sends a packet and returns the answer, and from where it was given.

@@ -1,13 +1,10 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -37,17 +34,8 @@ func TestTracePages(t *testing.T) {
 func TestDebugPage(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	in, out := io.Pipe()
-	stderr := &lockedWriter{w: out}
-	done := make(chan int, 1)
-	go func() {
-		done <- run(ctx, []string{"listen", "127.0.0.1:0", "-d", "-debug", "127.0.0.1:0"}, nil, io.Discard, stderr)
-	}()
-	line, err := bufio.NewReader(in).ReadString('\n')
-	require.NoError(t, err)
-	_, url, ok := strings.Cut(strings.TrimSpace(line), "live page at ")
-	require.True(t, ok, line)
-	go func() { _, _ = io.Copy(io.Discard, in) }()
+	p := start(ctx, nil, "listen", "127.0.0.1:0", "-d", "-debug", "127.0.0.1:0")
+	url := p.err.Find(t, `live page at (\S+)`)
 	for _, path := range []string{"", "stats.json"} {
 		r, err := http.Get(url + path)
 		require.NoError(t, err)
@@ -55,8 +43,8 @@ func TestDebugPage(t *testing.T) {
 		require.NoError(t, r.Body.Close())
 	}
 	cancel()
-	require.Equal(t, exitInterrupted, <-done)
-	_, err = http.Get(url)
+	require.Equal(t, exitInterrupted, p.wait(t))
+	_, err := http.Get(url)
 	require.Error(t, err)
 	require.Equal(t, exitUsage, runWith(t.Context(), nil, "demo", "-debug", "6060").code)
 }
