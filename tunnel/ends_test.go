@@ -3,11 +3,9 @@ package tunnel
 import (
 	"io"
 	"net"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/arqnet/kcp/internal/neterr"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/require"
 )
@@ -110,7 +108,7 @@ func TestResetOfStuckConnection(t *testing.T) {
 	}
 	waitFor(t, func() bool { return s.Status().Connections == 0 })
 	close(release)
-	require.True(t, neterr.Is(<-ended, syscall.ECONNRESET))
+	requireReset(t, <-ended)
 }
 
 // What is cut off does not look complete, however the session ends.
@@ -176,7 +174,7 @@ func TestLateConnectionIsReset(t *testing.T) {
 			continue // it no longer listens
 		}
 		_, err = io.ReadAll(conn)
-		require.True(t, neterr.Is(err, syscall.ECONNRESET), "%v", err)
+		requireReset(t, err)
 		require.NoError(t, conn.Close())
 	}
 }

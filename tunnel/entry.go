@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/tunnel/internal/tcp"
 )
 
 // socket is what listens: a *net.TCPListener or a *net.UDPConn.
@@ -23,17 +24,17 @@ type socket interface {
 func listenOn(ctx context.Context, network, address string) (socket, error) {
 	var lc net.ListenConfig
 	if network == "udp" {
-		pc, err := lc.ListenPacket(ctx, listenNetwork(network, address), address)
-		if err != nil {
-			return nil, err
-		}
-		return pc.(*net.UDPConn), nil
+		return socketOf(lc.ListenPacket(ctx, listenNetwork(network, address), address))
 	}
-	l, err := lc.Listen(ctx, listenNetwork(network, address), address)
+	return socketOf(lc.Listen(ctx, listenNetwork(network, address), address))
+}
+
+// socketOf returns what package net has opened for "tcp" or "udp" as a socket.
+func socketOf[T any](opened T, err error) (socket, error) {
 	if err != nil {
 		return nil, err
 	}
-	return l.(*net.TCPListener), nil
+	return any(opened).(socket), nil
 }
 
 // listenNetwork returns the network to listen with: an address of IPv4 is not all
@@ -79,7 +80,9 @@ type entry struct {
 func (e *entry) serve(ctx context.Context, s socket) {
 	switch s := s.(type) {
 	case *net.TCPListener:
-		accept(s, e.log, func(conn *net.TCPConn) { e.accepted(ctx, conn) })
+		var handling sync.WaitGroup
+		defer handling.Wait()
+		tcp.Accept(s, e.log, func(conn *net.TCPConn) { handling.Go(func() { e.accepted(ctx, conn) }) })
 	case *net.UDPConn:
 		f := front{pc: s, log: e.log, limited: e.limited, open: func(string) (*session, *kcp.Stream, error) {
 			return e.open(ctx, kindUDP, e.target)
@@ -93,7 +96,7 @@ func (e *entry) accepted(ctx context.Context, conn *net.TCPConn) {
 	log := e.log.With("from", conn.RemoteAddr())
 	if e.of != nil {
 		if !e.of.addConn() {
-			abort(conn)
+			tcp.Abort(conn)
 			log.Info("connection refused", "error", errTooMany)
 			return
 		}
@@ -117,30 +120,8 @@ func (e *entry) accepted(ctx context.Context, conn *net.TCPConn) {
 func (e *entry) carry(ctx context.Context, conn localConn) error {
 	s, stream, err := e.open(ctx, kindTCP, e.target)
 	if err != nil {
-		abort(conn)
+		tcp.Abort(conn)
 		return err
 	}
 	return s.relay(conn, stream, true)
-}
-
-// accept passes the connections of a listener to handle, each on a goroutine of its
-// own, until the listener is closed, and waits for them.
-func accept(l net.Listener, log *slog.Logger, handle func(*net.TCPConn)) {
-	var handling sync.WaitGroup
-	defer handling.Wait()
-	pause := 5 * time.Millisecond
-	for {
-		conn, err := l.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil { // such as no more file descriptors
-			log.Warn("cannot accept", "error", err)
-			time.Sleep(pause)
-			pause = min(2*pause, time.Second)
-			continue
-		}
-		pause = 5 * time.Millisecond
-		handling.Go(func() { handle(conn.(*net.TCPConn)) })
-	}
 }

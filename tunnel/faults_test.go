@@ -6,12 +6,10 @@ import (
 	"net"
 	"os"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/neterr"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/require"
 	"github.com/things-go/go-socks5/statute"
@@ -127,18 +125,14 @@ func TestServerRestarts(t *testing.T) {
 	local, reverse := c.address(t), c.address(t)
 	for range 3 {
 		conn, back := dial(t, local), dial(t, reverse)
-		for _, conn := range []net.Conn{conn, back} {
-			_, err := conn.Write([]byte("x"))
-			require.NoError(t, err)
-			_, err = io.ReadFull(conn, make([]byte, 1))
-			require.NoError(t, err)
-		}
+		require.NoError(t, echoes(conn))
+		require.NoError(t, echoes(back))
 		cert := s.config.Certificate
 		s.stop()
 		_, err := io.ReadAll(conn)
-		require.True(t, neterr.Is(err, syscall.ECONNRESET), "%v", err)
+		requireReset(t, err)
 		_, err = io.ReadAll(back)
-		require.True(t, neterr.Is(err, syscall.ECONNRESET), "%v", err)
+		requireReset(t, err)
 
 		early := dial(t, local) // waits for the server
 		s = startServer(t, everything, func(c *ServerConfig) { c.Addr, c.Certificate = address, cert })
@@ -160,13 +154,6 @@ func TestSeveralServers(t *testing.T) {
 	c := startClient(t, config)
 	local := c.address(t)
 	waitFor(t, func() bool { return c.Status().Sessions == 2 })
-	says := func(conn net.Conn) error {
-		_, err := conn.Write([]byte("x"))
-		if err == nil {
-			_, err = io.ReadFull(conn, make([]byte, 1))
-		}
-		return err
-	}
 	var conns []net.Conn
 	for i := range 11 {
 		if i == 10 {
@@ -176,12 +163,12 @@ func TestSeveralServers(t *testing.T) {
 			waitFor(t, func() bool { return c.Status().Sessions == 1 })
 		}
 		conns = append(conns, dial(t, local))
-		require.NoError(t, says(conns[i]))
+		require.NoError(t, echoes(conns[i]))
 	}
 	require.Equal(t, 6, second.Status().Connections)
 	lost := 0
 	for _, conn := range conns {
-		if says(conn) != nil {
+		if echoes(conn) != nil {
 			lost++
 		}
 	}
@@ -197,7 +184,7 @@ func TestNoServer(t *testing.T) {
 	config.OpenTimeout = 100 * time.Millisecond
 	c := startClient(t, config)
 	_, err := tryHello(t, c.address(t))
-	require.True(t, neterr.Is(err, syscall.ECONNRESET), "%v", err)
+	requireReset(t, err)
 	require.NoError(t, c.stop())
 
 	for n, want := range map[int]string{1: "given up after 1 retry: ", 2: "given up after 2 retries: "} {

@@ -10,9 +10,11 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/neterr"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/require"
 )
@@ -185,6 +187,21 @@ func tryHello(t *testing.T, address string) ([]byte, error) {
 	_, _ = io.WriteString(conn, "hello")
 	_ = conn.(*net.TCPConn).CloseWrite()
 	return io.ReadAll(conn)
+}
+
+// echoes exchanges a byte with an echo.
+func echoes(conn net.Conn) error {
+	_, err := io.WriteString(conn, "x")
+	if err == nil {
+		_, err = io.ReadFull(conn, make([]byte, 1))
+	}
+	return err
+}
+
+// requireReset requires that a connection has ended with a reset.
+func requireReset(t *testing.T, err error) {
+	t.Helper()
+	require.True(t, neterr.Is(err, syscall.ECONNRESET), "%v", err)
 }
 
 // exchange sends n bytes to an echo through conn, compares what returns, and ends both

@@ -93,21 +93,14 @@ func TestHashChanges(t *testing.T) {
 	s := startServer(t, fmt.Sprintf(`{"me:%s": [""]}`, hash), nil)
 	c := startClient(t, clientConfig(t, s, "0:"+testenv.Target(t, testenv.Echo)))
 	conn := dial(t, c.address(t))
-	says := func() error {
-		if _, err := conn.Write([]byte("x")); err != nil {
-			return err
-		}
-		_, err := conn.Read(make([]byte, 1))
-		return err
-	}
-	require.NoError(t, says())
+	require.NoError(t, echoes(conn))
 	s.SetUsers(file(hash))
-	require.NoError(t, says())
+	require.NoError(t, echoes(conn))
 	require.Len(t, s.verifier.proved, 1)
 	s.SetUsers(file(hashed(t, "secret"))) // another salt
 	var err error
 	waitFor(t, func() bool {
-		err = says()
+		err = echoes(conn)
 		return err != nil
 	})
 	require.NotErrorIs(t, err, os.ErrDeadlineExceeded)

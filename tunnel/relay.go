@@ -9,31 +9,13 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/tunnel/internal/tcp"
 )
 
 // localConn is a connection at this end: of TCP, or standard input and output.
 type localConn interface {
 	io.ReadWriteCloser
 	CloseWrite() error
-}
-
-// abort ends a connection so that its peer sees a reset, not an end.
-func abort(local io.Closer) {
-	endsByReset(local, true)
-	_ = local.Close()
-}
-
-// endsByReset sets whether a connection ends with a reset when it is closed: by this
-// process, or by the system because the process was killed. Otherwise what was sent so
-// far would look complete.
-func endsByReset(local any, reset bool) {
-	if tcp, ok := local.(interface{ SetLinger(int) error }); ok {
-		seconds := -1 // the system's default: what was written is delivered
-		if reset {
-			seconds = 0
-		}
-		_ = tcp.SetLinger(seconds)
-	}
 }
 
 const (
@@ -134,7 +116,7 @@ func (s *session) relay(local localConn, stream *kcp.Stream, awaiting bool) erro
 	s.active.Add(1)
 	defer s.active.Add(-1)
 	defer s.tally.connection()()
-	endsByReset(local, true)
+	tcp.EndsByReset(local, true)
 	s.register(stream, local)
 	defer s.release(stream)
 	var failed sync.Once
@@ -143,7 +125,7 @@ func (s *session) relay(local localConn, stream *kcp.Stream, awaiting bool) erro
 		failed.Do(func() {
 			cause = refused(err)
 			_ = stream.Reset(uint64(codeGone))
-			abort(local)
+			tcp.Abort(local)
 		})
 	}
 	var sending sync.WaitGroup
@@ -172,7 +154,7 @@ func (s *session) relay(local localConn, stream *kcp.Stream, awaiting bool) erro
 	sending.Wait()
 	_ = stream.Close()
 	if cause == nil {
-		endsByReset(local, false)
+		tcp.EndsByReset(local, false)
 	}
 	_ = local.Close()
 	return cause

@@ -69,17 +69,9 @@ func (c *claim) listen(ctx context.Context) (socket, error) {
 	}
 	defer file.Close()
 	if c.key.Network == "udp" {
-		pc, err := net.FilePacketConn(file)
-		if err != nil {
-			return nil, err
-		}
-		return pc.(*net.UDPConn), nil
+		return socketOf(net.FilePacketConn(file))
 	}
-	l, err := net.FileListener(file)
-	if err != nil {
-		return nil, err
-	}
-	return l.(*net.TCPListener), nil
+	return socketOf(net.FileListener(file))
 }
 
 // aliveWait is how long a client may take to answer, while another one of its user waits

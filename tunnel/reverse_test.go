@@ -5,11 +5,9 @@ import (
 	"io"
 	"net"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/arqnet/kcp/internal/neterr"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
@@ -58,16 +56,13 @@ func TestReverseIsTakenOver(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			s := startServer(t, everything, impatient)
-			at, echoes := testenv.FreeAddress(t), testenv.Target(t, testenv.Echo)
-			remote := "R:" + at + ":" + map[string]string{"tcp": echoes, "udp": udpTarget(t) + "/udp", "socks": "socks"}[kind]
+			at, target := testenv.FreeAddress(t), testenv.Target(t, testenv.Echo)
+			remote := "R:" + at + ":" + map[string]string{"tcp": target, "udp": udpTarget(t) + "/udp", "socks": "socks"}[kind]
 			cut := vanish(t, clientConfig(t, s, remote))
 			var before *net.TCPConn
 			if kind == "tcp" {
 				before = dial(t, at)
-				_, err := io.WriteString(before, "x")
-				require.NoError(t, err)
-				_, err = io.ReadFull(before, make([]byte, 1))
-				require.NoError(t, err)
+				require.NoError(t, echoes(before))
 			}
 			cut()
 			require.Equal(t, 1, s.Status().Sessions, "the server does not know yet")
@@ -81,7 +76,7 @@ func TestReverseIsTakenOver(t *testing.T) {
 			case "tcp":
 				exchange(t, dial(t, at), 1000)
 				_, err := io.ReadAll(before)
-				require.True(t, neterr.Is(err, syscall.ECONNRESET), "%v", err)
+				requireReset(t, err)
 			}
 		})
 	}

@@ -75,8 +75,12 @@ func (c *serverSession) admit(o opening) (string, error) {
 	default:
 		return "", refusal(codeMalformed)
 	}
-	target, err := canonicalTarget(o.target)
-	if err != nil {
+	return c.allowed(o, canonicalTarget)
+}
+
+// allowed returns the target of an opening as this host has it, if the user may have that.
+func (c *serverSession) allowed(o opening, canonical func(string) (string, error)) (target string, err error) {
+	if target, err = canonical(o.target); err != nil {
 		return "", refusal(codeMalformed)
 	}
 	if target, err = zoneHere(target); err != nil {
@@ -92,20 +96,12 @@ func (c *serverSession) admit(o opening) (string, error) {
 // listen listens for the client, until that ends the stream, or another session of the
 // same user takes over.
 func (c *serverSession) listen(ctx context.Context, stream *kcp.Stream, o opening) {
-	target, err := canonicalListen(o.target)
+	target, err := c.allowed(o, canonicalListen)
 	if err != nil {
-		c.refuse(stream, o, refusal(codeMalformed))
-		return
-	}
-	if target, err = zoneHere(target); err != nil {
-		c.refuse(stream, o, &dialError{codeForbidden, err})
+		c.refuse(stream, o, err)
 		return
 	}
 	o.target = target
-	if user := c.user(); user == nil || !user.allows(o) {
-		c.refuse(stream, o, refusal(codeForbidden))
-		return
-	}
 	if !c.account.addConn() {
 		c.refuse(stream, o, &dialError{codeFailed, errTooMany})
 		return

@@ -14,6 +14,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/neterr"
+	"github.com/arqnet/kcp/tunnel/internal/tcp"
 )
 
 // role is what a client and a server do each in their own way.
@@ -143,7 +144,7 @@ func (s *session) resetAll() {
 func cut(stream *kcp.Stream, local io.Closer) {
 	_ = stream.Reset(uint64(codeShutdown))
 	if local != nil {
-		abort(local)
+		tcp.Abort(local)
 	}
 }
 
@@ -264,7 +265,7 @@ func (s *session) handle(ctx context.Context, stream *kcp.Stream, begun func()) 
 	}
 	s.register(stream, local)
 	if _, err := stream.Write([]byte{statusOpen}); err != nil {
-		abort(local)
+		tcp.Abort(local)
 		_ = stream.Reset(uint64(codeFailed))
 		s.release(stream)
 		return

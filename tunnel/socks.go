@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/tunnel/internal/tcp"
 	"github.com/things-go/go-socks5"
 	"github.com/things-go/go-socks5/statute"
 )
@@ -26,7 +27,7 @@ type socksConn interface {
 // identity. Names go to the other end as they are. What it opens here is counted for a
 // user, unless that is nil.
 func serveSocks(ctx context.Context, conn socksConn, log *slog.Logger, of *account, open openFunc) {
-	stop := context.AfterFunc(ctx, func() { abort(conn) })
+	stop := context.AfterFunc(ctx, func() { tcp.Abort(conn) })
 	defer stop()
 	server := socks5.NewServer(
 		socks5.WithResolver(noResolver{}),

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/arqnet/kcp/internal/neterr"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/require"
 )
@@ -67,7 +66,7 @@ func TestRefusedTarget(t *testing.T) {
 	nobody := testenv.FreeAddress(t)
 	_, c := connected(t, "0:"+nobody)
 	_, err := tryHello(t, c.address(t))
-	require.True(t, neterr.Is(err, syscall.ECONNRESET), "%v", err)
+	requireReset(t, err)
 	waitFor(t, func() bool {
 		return strings.Contains(c.log.String(), "connection refused") && strings.Contains(c.log.String(), nobody)
 	})
@@ -94,7 +93,7 @@ func TestResetPassesThrough(t *testing.T) {
 	_, err := io.WriteString(conn, "r")
 	require.NoError(t, err)
 	_, err = io.ReadAll(conn)
-	require.True(t, neterr.Is(err, syscall.ECONNRESET), "%v", err)
+	requireReset(t, err)
 
 	conn = dial(t, at)
 	_, err = io.WriteString(conn, "x")
@@ -104,7 +103,7 @@ func TestResetPassesThrough(t *testing.T) {
 	require.NoError(t, conn.SetLinger(0))
 	require.NoError(t, conn.Close())
 	err = <-seen
-	require.True(t, neterr.Is(err, syscall.ECONNRESET), "%v", err)
+	requireReset(t, err)
 }
 
 // A target that does not answer, and a name that does not resolve, are resets too.
@@ -125,9 +124,9 @@ func TestHangingTarget(t *testing.T) {
 	c := startClient(t, clientConfig(t, s, "0:"+at, "0:no-such-name.invalid:80"))
 	first, second := c.address(t), c.address(t)
 	_, err = tryHello(t, first)
-	require.True(t, neterr.Is(err, syscall.ECONNRESET), "%v", err)
+	requireReset(t, err)
 	_, err = tryHello(t, second)
-	require.True(t, neterr.Is(err, syscall.ECONNRESET), "%v", err)
+	requireReset(t, err)
 	waitFor(t, func() bool {
 		log := c.log.String()
 		return strings.Contains(log, refusal(codeTimeout).Error()) && strings.Contains(log, refusal(codeUnresolvable).Error())

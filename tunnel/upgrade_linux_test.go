@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/arqnet/kcp/internal/neterr"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/require"
 	"github.com/things-go/go-socks5/statute"
@@ -50,48 +49,28 @@ func upgrade(t *testing.T, old *testServer, users string, edit func(*ServerConfi
 	}), handed
 }
 
-// talker is a connection that is used all the time, and has to stay.
-type talker struct {
-	net.Conn
-	t *testing.T
-}
-
-func (c *talker) says(text string) {
-	c.t.Helper()
-	_, err := io.WriteString(c, text)
-	require.NoError(c.t, err)
-	b := make([]byte, len(text))
-	_, err = io.ReadFull(c, b)
-	require.NoError(c.t, err)
-	require.Equal(c.t, text, string(b))
-}
-
 // Connections of each kind stay in the server that they began in, through several
 // upgrades; new ones come to the newest. A server ends with its last connection.
 func TestConnectionsOutliveUpgrades(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, everything, nil)
 	at, reverse := testenv.Target(t, testenv.Echo), testenv.FreeAddress(t)
-	var forward string
 	c := startClient(t, clientConfig(t, s, "0:"+at, "0:socks", "0:"+udpTarget(t)+"/udp", "R:"+reverse+":"+at))
 	forward, proxy, packets := c.address(t), c.address(t), c.address(t)
 	require.Equal(t, reverse, c.address(t))
-	open := func() (all []*talker) {
-		for _, conn := range []net.Conn{dial(t, forward), dial(t, reverse)} {
-			all = append(all, &talker{conn, t})
-		}
+	open := func() (all []net.Conn) {
 		conn, reply := socksDial(t, proxy, statute.CommandConnect, at)
 		require.EqualValues(t, statute.RepSuccess, reply.Response)
-		all = append(all, &talker{conn, t})
+		all = []net.Conn{dial(t, forward), dial(t, reverse), conn}
 		for _, one := range all {
-			one.says("first")
+			require.NoError(t, echoes(one))
 		}
 		return all
 	}
 	flow := dialUDP(t, packets)
 	testenv.ExchangePackets(t, flow, 100)
 
-	conns := [][]*talker{open()}
+	conns := [][]net.Conn{open()}
 	servers := []*testServer{s}
 	var ends []<-chan error
 	for i := range 3 {
@@ -100,7 +79,7 @@ func TestConnectionsOutliveUpgrades(t *testing.T) {
 		require.Equal(t, reverse, c.address(t), "the next session listens")
 		for _, all := range conns {
 			for _, one := range all {
-				one.says("more")
+				require.NoError(t, echoes(one))
 			}
 		}
 		conns = append(conns, open())
@@ -115,7 +94,7 @@ func TestConnectionsOutliveUpgrades(t *testing.T) {
 		default:
 		}
 		for _, one := range all {
-			one.says("last")
+			require.NoError(t, echoes(one))
 			require.NoError(t, one.Close())
 		}
 		if i == 0 {
@@ -132,7 +111,7 @@ func TestConnectionsOutliveUpgrades(t *testing.T) {
 		require.NoError(t, err)
 	}
 	for _, one := range conns[3] {
-		one.says("still there")
+		require.NoError(t, echoes(one))
 	}
 	require.Equal(t, 1, c.Status().Sessions)
 }
@@ -145,17 +124,17 @@ func TestDrain(t *testing.T) {
 	at := testenv.Target(t, testenv.Echo)
 	c := startClient(t, clientConfig(t, s, "0:"+at))
 	forward := c.address(t)
-	first := &talker{dial(t, forward), t}
-	first.says("hello")
+	first := dial(t, forward)
+	require.NoError(t, echoes(first))
 	brief := func(c *ServerConfig) { c.Drain = 200 * time.Millisecond }
 	second, handed := upgrade(t, s, everything, brief)
 	waitFor(t, func() bool { return second.Status().Sessions == 1 })
-	other := &talker{dial(t, forward), t}
-	other.says("hello")
+	other := dial(t, forward)
+	require.NoError(t, echoes(other))
 	_, later := upgrade(t, second, everything, brief)
-	for _, one := range []*talker{first, other} {
+	for _, one := range []net.Conn{first, other} {
 		_, err := io.ReadAll(one)
-		require.True(t, neterr.Is(err, syscall.ECONNRESET), "%v", err)
+		requireReset(t, err)
 	}
 	for _, end := range []<-chan error{handed, later} {
 		err := <-end
@@ -202,12 +181,12 @@ func TestServersBeforeFollow(t *testing.T) {
 	})
 	at := testenv.Target(t, testenv.Echo)
 	c := startClient(t, clientConfig(t, first, "0:"+at))
-	conn := &talker{dial(t, c.address(t)), t}
-	conn.says("hello")
+	conn := dial(t, c.address(t))
+	require.NoError(t, echoes(conn))
 	second, handed := upgrade(t, first, everything, nil)
 	third, later := upgrade(t, second, `{"me:secret": [""], "other:word": [""]}`, nil)
 	waitFor(t, func() bool { return c.Status().Sessions == 2 })
-	conn.says("hello again")
+	require.NoError(t, echoes(conn))
 	third.Reload()
 	require.EqualValues(t, 1, reloads.Load())
 	_, err := io.ReadAll(conn)
@@ -220,8 +199,8 @@ func TestServersBeforeFollow(t *testing.T) {
 		config.User, config.Password = "other", "word"
 		return config
 	}())
-	conn = &talker{dial(t, other.address(t)), t}
-	conn.says("hello")
+	conn = dial(t, other.address(t))
+	require.NoError(t, echoes(conn))
 	fourth, handed := upgrade(t, third, everything, nil)
 	fourth.stop()
 	_, err = io.ReadAll(conn)
@@ -234,18 +213,18 @@ func TestUpgradeFails(t *testing.T) {
 	t.Parallel()
 	s, c := connected(t, "0:"+testenv.Target(t, testenv.Echo))
 	at := c.address(t)
-	conn := &talker{dial(t, at), t}
-	conn.says("hello")
+	conn := dial(t, at)
+	require.NoError(t, echoes(conn))
 	sockets, theirs := unixPair(t)
 	control, theirControl := unixPair(t)
 	require.NoError(t, theirs.Close())
 	require.NoError(t, theirControl.Close())
 	require.Error(t, s.HandOver(context.Background(), Handover{sockets, control}))
-	conn.says("hello again")
+	require.NoError(t, echoes(conn))
 	exchange(t, dial(t, at), 1000)
 	require.NotContains(t, c.log.String(), "upgraded")
 	next, _ := upgrade(t, s, everything, nil)
-	conn.says("and again")
+	require.NoError(t, echoes(conn))
 	waitFor(t, func() bool { return next.Status().Sessions == 1 })
 	require.Equal(t, 1, strings.Count(c.log.String(), "upgraded"))
 }

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/crypto/bcrypt"
@@ -212,12 +213,7 @@ func (u *Users) passwords() bool {
 // matches reports whether one of the user's rules matches.
 func (u *user) matches(what string) bool {
 	kind := kindOfHost(what)
-	for _, rule := range u.rules {
-		if rule.matches(what, kind) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(u.rules, func(r rule) bool { return r.matches(what, kind) })
 }
 
 // rule returns what rules are matched against for an opening whose target is in

@@ -2,13 +2,13 @@ package kcptun
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"sync"
 	"time"
 
 	kcp "github.com/arqnet/kcp/kcpgo"
+	"github.com/arqnet/kcp/tunnel/internal/tcp"
 	"github.com/xtaci/smux"
 )
 
@@ -37,15 +37,10 @@ func Run(ctx context.Context, config Config) error {
 	c := &client{config: &config, block: block, ctx: ctx, slots: make([]slot, config.Conn), open: make(map[*smux.Session]*time.Timer)}
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
-	err = c.accept(l)
-	ended := ctx.Err() != nil
-	cancel()
+	c.accept(l)
 	c.closeAll()
 	c.running.Wait()
-	if ended {
-		return nil
-	}
-	return fmt.Errorf("kcptun: %w", err)
+	return nil
 }
 
 // client is what Run works with.
@@ -84,27 +79,15 @@ func (s *slot) alive(now time.Time) bool {
 }
 
 // accept takes connections until the listener is closed.
-func (c *client) accept(l net.Listener) error {
-	pause := 5 * time.Millisecond
-	for {
-		conn, err := l.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return err
-		}
-		if err != nil { // such as no more file descriptors
-			c.config.Logger.Warn("cannot accept", "error", err)
-			time.Sleep(pause)
-			pause = min(2*pause, time.Second)
-			continue
-		}
-		pause = 5 * time.Millisecond
+func (c *client) accept(l net.Listener) {
+	tcp.Accept(l, c.config.Logger, func(conn *net.TCPConn) {
 		c.running.Go(func() {
-			err := c.carry(conn.(*net.TCPConn))
+			err := c.carry(conn)
 			if !c.config.QuietConnections {
 				c.config.Logger.Debug("connection ended", "from", conn.RemoteAddr(), "error", err)
 			}
 		})
-	}
+	})
 }
 
 // carry carries a connection over one of the sessions.
@@ -117,7 +100,7 @@ func (c *client) carry(conn *net.TCPConn) error {
 		}
 		_ = session.Close() // it has no more numbers, or has ended
 	}
-	abort(conn)
+	tcp.Abort(conn)
 	c.config.Logger.Warn("connection refused", "server", c.config.Target, "error", err)
 	return err
 }

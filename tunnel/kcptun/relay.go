@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/arqnet/kcp/tunnel/internal/tcp"
 	"github.com/golang/snappy"
 	"github.com/xtaci/smux"
 )
@@ -113,7 +114,7 @@ func relay(local halfConn, stream *smux.Stream, wait time.Duration) error {
 	go carry(stream, local)
 	go carry(local, stream)
 	if err := <-ends; err != nil {
-		abort(local)
+		tcp.Abort(local)
 		_ = stream.Close()
 		<-ends
 		return err
@@ -125,7 +126,7 @@ func relay(local halfConn, stream *smux.Stream, wait time.Duration) error {
 		select {
 		case err := <-ends:
 			if err != nil {
-				abort(local)
+				tcp.Abort(local)
 			}
 			return err
 		case <-tick.C:
@@ -134,17 +135,9 @@ func relay(local halfConn, stream *smux.Stream, wait time.Duration) error {
 			last = now
 			continue
 		}
-		abort(local)
+		tcp.Abort(local)
 		_ = stream.Close()
 		<-ends
 		return errors.New("the other direction was idle after the end of one")
 	}
-}
-
-// abort ends a connection so that its peer sees a reset, not an end.
-func abort(local net.Conn) {
-	if tcp, ok := local.(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0)
-	}
-	_ = local.Close()
 }

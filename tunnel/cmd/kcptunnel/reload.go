@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"os/signal"
 	"time"
 
 	"github.com/arqnet/kcp/internal/identity"
@@ -18,7 +19,7 @@ func signals(notify func(chan<- os.Signal)) (sent <-chan os.Signal, ignore func(
 	if notify != nil {
 		notify(c)
 	}
-	return c, func() { ignoreSignals(c) }
+	return c, func() { signal.Stop(c) }
 }
 
 // onSignal calls f for each of the signals, until stop is called.

@@ -4,7 +4,6 @@ package main
 
 import (
 	"os"
-	"os/signal"
 )
 
 // signalReload does nothing: there is no SIGHUP here.
@@ -15,6 +14,3 @@ func outliveReaders() {}
 
 // signalUpgrade does nothing: there is no SIGUSR2 here.
 func signalUpgrade(chan<- os.Signal) {}
-
-// ignoreSignals sends no more signals to c.
-func ignoreSignals(c chan<- os.Signal) { signal.Stop(c) }

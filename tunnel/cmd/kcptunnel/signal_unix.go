@@ -22,6 +22,3 @@ func outliveReaders() { signal.Ignore(syscall.SIGPIPE) }
 
 // signalUpgrade sends SIGUSR2 to c.
 func signalUpgrade(c chan<- os.Signal) { signal.Notify(c, syscall.SIGUSR2) }
-
-// ignoreSignals sends no more signals to c.
-func ignoreSignals(c chan<- os.Signal) { signal.Stop(c) }
