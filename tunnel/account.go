@@ -49,10 +49,9 @@ type account struct {
 
 	mu       sync.Mutex
 	flows    *flowtable.Table[flow]
-	timer    *time.Timer // ends idle flows; nil: there was none yet
-	due      time.Duration
-	evicted  int        // flows that were ended to make room
-	saidFull fair.Limit // of records of that
+	timer    *time.Timer    // ends idle flows
+	evicted  int            // flows that were ended to make room
+	saidFull loglimit.Limit // of records of that
 }
 
 // newAccount returns an account whose flows live for udpTimeout without packets.
@@ -64,6 +63,8 @@ func newAccount(udpTimeout time.Duration) *account {
 	}
 	a.carried = make(chan struct{}, flows+min(maxEnding, flows/4+1))
 	a.flows = flowtable.New[flow](flows, min(unansweredTimeout, udpTimeout), udpTimeout)
+	a.timer = time.AfterFunc(time.Hour, a.expire)
+	a.timer.Stop() // until there is a flow
 	return a
 }
 
@@ -186,25 +187,17 @@ func (a *account) remove(f *flow) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.flows.Remove(&f.place)
-	if a.flows.Len() == 0 && a.timer != nil {
+	if a.flows.Len() == 0 {
 		a.timer.Stop()
-		a.due = 0
 	}
 }
 
 // armLocked has expire run when the first flow is idle for too long. A packet that passes
 // does not change that: expire looks again.
 func (a *account) armLocked() {
-	due, ok := a.flows.Due()
-	if !ok || a.due != 0 && a.due <= due {
-		return
+	if due, ok := a.flows.Due(); ok {
+		a.timer.Reset(due - a.now())
 	}
-	a.due = due
-	if a.timer == nil {
-		a.timer = time.AfterFunc(due-a.now(), a.expire)
-		return
-	}
-	a.timer.Reset(due - a.now())
 }
 
 // expire ends the flows that are idle for too long.
@@ -213,7 +206,6 @@ func (a *account) expire() {
 		a.mu.Lock()
 		e := a.flows.Expire(a.now())
 		if e == nil {
-			a.due = 0
 			a.armLocked()
 			a.mu.Unlock()
 			return

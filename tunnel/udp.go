@@ -34,6 +34,13 @@ const (
 	messagePacket  = 1
 )
 
+// A packet comes from the socket of a target, or from a front (udp_front.go), which knows
+// whose flow it is. flow.send puts it into the queue of the session (udp_queue.go), from
+// which one goroutine takes it and sends it: as a datagram, or as a message of the flow's
+// stream, which waits in the flow while the session has no room. At the other end
+// flow.arrived delivers it. The account of the user has the table of all flows, which says
+// when they end.
+
 // flow is a flow of UDP packets over a session. Its stream begins and ends it, and
 // carries what fits into no datagram. While no packet passes it has no buffer, and
 // one goroutine that waits for the stream. A flow to a target has one more, which waits
