@@ -22,8 +22,14 @@ func TestReverse(t *testing.T) {
 	at := c.address(t)
 	exchange(t, dial(t, at), 1_000_000)
 	require.NoError(t, c.stop())
-	waitFor(t, func() bool { // the server no longer listens
-		conn, err := net.Dial("tcp", at)
+	waitForRefusal(t, at)
+}
+
+// waitForRefusal waits until nobody listens at a TCP address.
+func waitForRefusal(t *testing.T, address string) {
+	t.Helper()
+	waitFor(t, func() bool {
+		conn, err := net.Dial("tcp", address)
 		if err == nil {
 			conn.Close()
 		}

@@ -3,10 +3,8 @@ package main
 import (
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -50,10 +48,6 @@ func TestFilesOfKcptun(t *testing.T) {
 			`{"localaddr": "127.0.0.1:0", "remoteaddr": "127.0.0.1:@port", "key": "k", "crypt": "aes", "mode": "turbo", "nodelay": 1, "interval": 10, "resend": 2, "nc": 1}`,
 			`settings="mode turbo, which is manual"`,
 		},
-		"ranges of ports": {
-			`{"listen": ":@port-@last", "target": "@target", "key": "k", "crypt": "aes-192", "nocomp": true}`,
-			`{"localaddr": "127.0.0.1:0", "remoteaddr": "127.0.0.1:@port-@last", "key": "k", "crypt": "aes-192", "nocomp": true, "conn": 8}`, "",
-		},
 		"the longest names, with a mark of byte order": {
 			"\ufeff" + `{"listen": "[::]:@port", "target": "@target", "key": "` + strings.Repeat("long ", 50) + `", "crypt": "sm4", "smuxver": 2, "log": "", "pprof": false}`,
 			`{"localaddr": "127.0.0.1:0", "remoteaddr": "127.0.0.1:@port", "key": "` + strings.Repeat("long ", 50) + `", "crypt": "sm4", "smuxver": 2, "log": "", "acknodelay": true}`,
@@ -62,8 +56,8 @@ func TestFilesOfKcptun(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			first := freePorts(t, 3)
-			fill := strings.NewReplacer("@port", fmt.Sprint(first), "@last", fmt.Sprint(first+2), "@target", at).Replace
+			_, port, _ := net.SplitHostPort(testenv.FreeAddress(t))
+			fill := strings.NewReplacer("@port", port, "@target", at).Replace
 			s := start(t, "kcptun-server", "-c", file(t, "server.json", fill(pair.server)))
 			s.err.Find(t, `msg=listening`)
 			c := start(t, "kcptun-client", "-v", "-c", file(t, "client.json", fill(pair.client)))
@@ -79,27 +73,6 @@ func TestFilesOfKcptun(t *testing.T) {
 			}
 		})
 	}
-}
-
-// freePorts returns the first of n ports of UDP that nobody has.
-func freePorts(t *testing.T, n int) int {
-	t.Helper()
-	for range 1000 {
-		first := 10000 + rand.IntN(4000)
-		var taken error
-		for i := range n {
-			pc, err := net.ListenPacket("udp", fmt.Sprintf(":%d", first+i))
-			if err == nil {
-				err = pc.Close()
-			}
-			taken = errors.Join(taken, err)
-		}
-		if taken == nil {
-			return first
-		}
-	}
-	t.Fatal("there are no free ports")
-	return 0
 }
 
 // What kcptun would refuse, or do differently, is refused, with the key and the file.
