@@ -102,9 +102,7 @@ func (s *screen) watch(status func() tunnel.Status) (stop func()) {
 	if !s.terminal {
 		return func() {}
 	}
-	quit, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
+	return inBackground(func(quit <-chan struct{}) {
 		tick := time.NewTicker(statusEvery)
 		defer tick.Stop()
 		last := status()
@@ -122,11 +120,7 @@ func (s *screen) watch(status func() tunnel.Status) (stop func()) {
 				last = now
 			}
 		}
-	}()
-	return func() {
-		close(quit)
-		<-done
-	}
+	})
 }
 
 // statusLine says in one line what there is, and what has passed since last.

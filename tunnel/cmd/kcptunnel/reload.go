@@ -24,9 +24,7 @@ func signals(notify func(chan<- os.Signal)) (sent <-chan os.Signal, ignore func(
 
 // onSignal calls f for each of the signals, until stop is called.
 func onSignal(signals <-chan os.Signal, f func(os.Signal)) (stop func()) {
-	quit, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
+	return inBackground(func(quit <-chan struct{}) {
 		for {
 			select {
 			case s := <-signals:
@@ -35,6 +33,15 @@ func onSignal(signals <-chan os.Signal, f func(os.Signal)) (stop func()) {
 				return
 			}
 		}
+	})
+}
+
+// inBackground runs f until stop is called, which closes quit and waits for the end of f.
+func inBackground(f func(quit <-chan struct{})) (stop func()) {
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		f(quit)
 	}()
 	return func() {
 		close(quit)
@@ -50,31 +57,28 @@ func reloadServer(s *tunnel.Server, c *cli.Command, log *slog.Logger) {
 	if err == nil {
 		err = s.SetUsers(users)
 	}
-	if err != nil {
-		log.Error("reload failed, keeping the old users", "error", err)
-	} else {
-		log.Info("users reloaded", "users", users.Len())
-	}
+	logReload(log, err, "users", "users reloaded", "users", users.Len())
 	if path := c.String("client-ca"); path != "" {
 		cas, err := identity.LoadCAs(path)
 		if err == nil {
 			err = s.SetClientCAs(cas)
 		}
-		if err != nil {
-			log.Error("reload failed, keeping the old authorities", "error", err)
-		} else {
-			log.Info("authorities of clients reloaded")
-		}
+		logReload(log, err, "authorities", "authorities of clients reloaded")
 	}
 	cert, err := serverCertificate(c)
 	if err == nil {
 		err = s.SetCertificate(cert)
 	}
+	logReload(log, err, "certificate", "certificate reloaded", "fingerprint", s.Fingerprint())
+}
+
+// logReload says what was reloaded, or that something stays as it was because of err.
+func logReload(log *slog.Logger, err error, old, text string, attrs ...any) {
 	if err != nil {
-		log.Error("reload failed, keeping the old certificate", "error", err)
+		log.Error("reload failed, keeping the old "+old, "error", err)
 		return
 	}
-	log.Info("certificate reloaded", "fingerprint", s.Fingerprint())
+	log.Info(text, attrs...)
 }
 
 // reloadClient reads the client's certificate again, if it has one.
@@ -88,11 +92,7 @@ func reloadClient(client *tunnel.Client, c *cli.Command, log *slog.Logger) {
 	if err == nil {
 		err = client.SetCertificate(&pair)
 	}
-	if err != nil {
-		log.Error("reload failed, keeping the old certificate", "error", err)
-		return
-	}
-	log.Info("certificate reloaded")
+	logReload(log, err, "certificate", "certificate reloaded")
 }
 
 // survivesHangUp has the process not end with SIGHUP, for which it calls reload. It still
@@ -138,17 +138,15 @@ func hasTerminal() bool {
 // serveDebugLater is serveDebug for a process that has taken over from one that still
 // serves there: it tries for a while. add is called with the endpoints.
 func serveDebugLater(addr string, log *slog.Logger, serve func() (stop func(), err error)) (stop func()) {
-	quit, done := make(chan struct{}), make(chan struct{})
-	served := func() {} // stops what serves; not the result, which the return sets
-	go func() {
-		defer close(done)
+	end := func() {} // of what serves; not the result, which the return sets
+	quit := inBackground(func(quit <-chan struct{}) {
 		tick := time.NewTicker(100 * time.Millisecond)
 		defer tick.Stop()
 		var err error
 		for range 100 {
-			var end func()
-			if end, err = serve(); err == nil {
-				served = end
+			var served func()
+			if served, err = serve(); err == nil {
+				end = served
 				return
 			}
 			select {
@@ -158,10 +156,9 @@ func serveDebugLater(addr string, log *slog.Logger, serve func() (stop func(), e
 			}
 		}
 		log.Error("cannot serve the live page", "address", addr, "error", err)
-	}()
+	})
 	return func() {
-		close(quit)
-		<-done
-		served()
+		quit()
+		end()
 	}
 }
