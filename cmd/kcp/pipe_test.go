@@ -242,15 +242,6 @@ func TestPipeBreaksOffWhenStdinFails(t *testing.T) {
 	})
 }
 
-func TestPipeBreaksOffWhenStdoutFails(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		d := startPipe(t.Context(), t, b.dialed, io.MultiReader(strings.NewReader("some"), endless(t)), nil)
-		a := startPipe(t.Context(), t, b.accepted, endless(t), func(p *pipe) { p.out = brokenWriter{} })
-		require.EqualError(t, <-a.done, "writing standard output: disk full")
-		require.ErrorContains(t, <-d.done, `the peer has failed ("writing standard output failed"): data is missing`)
-	})
-}
-
 // A peer that closes reads no more. A pipe that waits for stdin must notice.
 func TestPipeSeesThatThePeerCloses(t *testing.T) {
 	for name, test := range map[string]struct {
