@@ -167,6 +167,7 @@ var _ = opening.ConnectCompat(opening.CompatHooks{
 	Set:       func(endpoint any, o opening.Compat) { endpoint.(*Endpoint).compat = o },
 	Validated: func(conn any) bool { return !conn.(*Conn).session.halfOpen() },
 	Datagrams: func(conn any, f func([]byte)) { conn.(*Conn).handleDatagrams(f) },
+	Recovered: func(k any, packet []byte) error { return k.(*KCP).m.InputRecovered(packet) },
 	Close: func(conn any) ([][]byte, error) {
 		call := &closeCall{keeps: true}
 		err := conn.(*Conn).close(call)

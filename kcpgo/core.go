@@ -5,8 +5,9 @@ import (
 	"io"
 	"time"
 
+	engine "github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/compat"
 	"github.com/arqnet/kcp/congestion"
-	engine "github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/stats"
 )
 
@@ -92,7 +93,7 @@ func (kcp *KCP) Input(data []byte, pktType PacketType, ackNoDelay bool) int {
 	kcp.machine.SetClock(clock())
 	input := kcp.machine.Input
 	if pktType != IKCP_PACKET_REGULAR {
-		input = kcp.machine.InputRecovered
+		input = func(packet []byte) error { return compat.InputRecovered(kcp.machine, packet) }
 	}
 	err := input(data)
 	after := kcp.machine.Counters()

@@ -75,7 +75,7 @@ func (s *UDPSession) SetMtu(mtu int) bool {
 func (s *UDPSession) SetNoDelay(nodelay, interval, resend, nc int) {
 	mode := engine.NoDelayDefault // leaves it
 	if nodelay >= 0 {
-		mode = engine.NoDelay(noDelayMode(nodelay))
+		mode = noDelayMode(nodelay)
 	}
 	var wait time.Duration
 	if interval >= 0 {

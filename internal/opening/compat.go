@@ -15,6 +15,7 @@ type CompatHooks struct {
 	Validated func(conn any) bool
 	Close     func(conn any) (received [][]byte, err error)
 	Datagrams func(conn any, f func(b []byte))
+	Recovered func(k any, packet []byte) error
 
 	// Machine sets up a state machine as a session with that Config does, for benchmarks
 	// of sessions without sockets. alike says that the peer is one as well. It returns
