@@ -55,9 +55,9 @@ func Close(c *kcp.Conn) (received [][]byte, err error) { return opening.CompatRo
 // block, nor call what may: Read, Write, Close of a session that lingers, Shutdown. It may
 // call SendDatagram and HandleDatagrams. b is valid during the call only; f may change
 // it. When HandleDatagrams returns, the old handler may still be running.
-func HandleDatagrams(c *kcp.Conn, f func(b []byte)) { compatibility.Root.Datagrams(c, f) }
+func HandleDatagrams(c *kcp.Conn, f func(b []byte)) { opening.CompatRoot.Datagrams(c, f) }
 
 // InputRecovered is k.Input for a packet that forward error correction has reconstructed.
 func InputRecovered(k *kcp.KCP, packet []byte) error {
-	return compatibility.Root.Recovered(k, packet)
+	return opening.CompatRoot.Recovered(k, packet)
 }

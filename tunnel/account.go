@@ -49,9 +49,9 @@ type account struct {
 
 	mu       sync.Mutex
 	flows    *flowtable.Table[flow]
-	timer    *time.Timer    // ends idle flows
-	evicted  int            // flows that were ended to make room
-	saidFull loglimit.Limit // of records of that
+	timer    *time.Timer // ends idle flows
+	evicted  int         // flows that were ended to make room
+	saidFull fair.Limit  // of records of that
 }
 
 // newAccount returns an account whose flows live for udpTimeout without packets.

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/testenv"
-	"github.com/arqnet/kcp/internal/testenv/await"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -164,7 +164,7 @@ func (s *setup) run(t *testing.T, client, server string, link netsim.LinkConfig)
 	}
 	start(t, server, s.server(t, a))
 	start(t, client, s.client(t, a))
-	await.True(t, func() bool { // there is a way
+	testenv.Await(t, func() bool { // there is a way
 		conn, err := s.connect(a)
 		if err == nil {
 			_ = conn.Close()
