@@ -19,148 +19,104 @@ import (
 )
 
 // Config holds the settings of sessions. The zero value, and nil, mean the defaults,
-// which suit today's internet: low latency, windows that do not throttle, congestion
-// control on. Cipher and TLS must be the same at both ends, and a peer must understand
-// FEC if that is set. Nothing else has to match. A Config may be shared, but must not
-// be changed while it is in use. Its fields are, in order: what travels; sizes;
-// retransmission and congestion control; time-outs; limits on what unknown peers can
-// cause; sockets; streams; what shows what happens; tests. docs/settings.md says what
-// to change for which traffic.
+// which suit today's internet. Cipher and TLS must be the same at both ends, and a peer
+// must understand FEC if that is set; nothing else has to match. A Config may be shared,
+// but must not be changed while it is in use. docs/settings.md says what to change for
+// which traffic.
 type Config struct {
-	// Settings that must match the peer's.
-
-	// MessageMode preserves the boundaries of what WriteMessage sends. The default is a
-	// byte stream. Read and Write work in both modes, and with peers in either. kcp-go's
-	// SetStreamMode(true) is our default; its default is our MessageMode.
+	// MessageMode preserves the boundaries of what WriteMessage sends; the default is a
+	// byte stream. Read and Write work in both modes, and with peers in either.
 	MessageMode bool
 	// Cipher encrypts every packet; nil means none. See package crypt.
 	Cipher crypt.Cipher
-	// TLS turns on TLS 1.3: every packet is encrypted and authenticated under keys of its
-	// session, which the ends agree on by certificates (WIRE.md §8). nil means no TLS.
-	// Both ends must have it, and Cipher must be nil. Dial verifies the peer as tls.Dial
-	// does; Listen needs Certificates, GetCertificate or GetConfigForClient. Client
-	// certificates and tickets work as with crypto/tls. ALPN works as in QUIC: if one end
-	// has NextProtos, the other must have one of them too. There is no early data. MTU
-	// must be 1200 at least, and the peer may have ten certificates, with 64 KiB.
-	// docs/settings.md has more.
+	// TLS turns on TLS 1.3 in the packets (WIRE.md §8); nil means none. Both ends must
+	// have it, and Cipher must be nil. Dial verifies the peer as tls.Dial does; Listen
+	// needs Certificates, GetCertificate or GetConfigForClient. If one end has NextProtos,
+	// the other must have one of them too. There is no early data. MTU must be 1200 at
+	// least, and the peer may have ten certificates, with 64 KiB.
 	TLS *tls.Config
 	// StatelessResetKey lets peers of sessions with TLS learn at once that this end was
 	// restarted (stateless reset, RFC 9000 §10.3): their calls return ErrReset. It is
-	// secret, of at least 16 bytes, better 32 at random, must be the same after the
-	// restart, as must the address of the socket, and must not be shared by servers.
-	// With nil, the default, they learn that a session was given up, but not of a
-	// restart.
+	// secret, of at least 16 bytes, must be the same after the restart, as must the
+	// address of the socket, and must not be shared by servers. nil, the default, means
+	// that they learn of sessions that were given up, but not of a restart.
 	StatelessResetKey []byte
-	// FEC adds parity packets to what is sent. The zero value adds none. The peer need
-	// not send any itself, nor know the ratio, but it must understand them: kcp-go does,
-	// the C reference does not. What the peer sends is understood in any case. With FEC,
-	// one remote address should have one session: parity packets name no conversation.
+	// FEC adds parity packets to what is sent; the zero value adds none. The peer must
+	// understand them: kcp-go does, the C reference does not. What the peer sends is
+	// understood in any case. One remote address should then have one session.
 	FEC FEC
 
-	// Local tuning. The peer need not match any of it.
-
-	// MTU is the size of the largest UDP payload sent, in bytes, including what Cipher
-	// and FEC add: 50 to 65507, default 1400. With a peer of this package a session
-	// begins with it and discovers what the path takes (DPLPMTUD, RFC 8899); in a black
-	// hole it falls back to 1200. On Linux no packet of system sockets is fragmented on
-	// its way (DF), and what the interface refuses makes it smaller at once. With other
-	// peers the size falls to 1200 in a black hole, and stays there. What cannot be
-	// smaller then is sent without DF: see docs/settings.md. Elsewhere a path must take
-	// 1200 bytes, or MTU if that is less, and MTU bytes with other peers.
+	// MTU is the largest UDP payload sent, in bytes, with what Cipher and FEC add: 50 to
+	// 65507, default 1400. A session with a peer of this package discovers what the path
+	// takes (DPLPMTUD, RFC 8899). In a black hole MTU falls to 1200, with other peers for
+	// good. docs/settings.md says what is sent without DF.
 	MTU int
-	// MaxMTU is how far a session may raise its MTU once it has sent 64 full segments: up
-	// to 65507 bytes, and never less than MTU. Negative means not at all. The default is
-	// 1472 over IPv4 and 1452 over IPv6, if the system can keep probes from being
-	// fragmented: on Linux, with system sockets. With an explicit MaxMTU probes are sent
-	// in any case, and the net.PacketConn must not fragment.
+	// MaxMTU is how far a session may raise its MTU, up to 65507 bytes, and never less
+	// than MTU; negative means not at all. The default is 1472 over IPv4 and 1452 over
+	// IPv6 with system sockets on Linux, and elsewhere MTU. With an explicit MaxMTU the
+	// net.PacketConn must not fragment.
 	MaxMTU int
 	// SendWindow is the most segments in flight: 1 to 65535, default 16384. The peer's
 	// receive window and congestion control limit it further.
 	SendWindow int
-	// ReceiveWindow is the most segments held for Read: up to 65535. The default is 2048,
-	// and grows to 16384 while the application reads as fast as that allows (dynamic
-	// right-sizing). A window set here, or by SetWindow, stays as it is. Less
-	// than 128 is raised to 128, which holds the longest message. It takes at most two
-	// windows of memory, one waiting for Read and one behind a gap, in buffers of up to
-	// three times the peer's MTU. MaxBuffered bounds all of it.
+	// ReceiveWindow is the most segments held for Read: up to 65535; less than 128 is
+	// raised to 128. The default is 2048, and grows to 16384 while the application reads
+	// as fast as that allows. It takes at most two windows of memory.
 	ReceiveWindow int
 	// WriteBuffer is how many bytes may be written ahead of the peer's acknowledgements
-	// before Write blocks: 4096 to 1 GiB. Each segment counts 64 more than its payload.
-	// The default is 4 MiB, or twice what is in flight, 32 MiB at most. It is less while the sessions of the endpoint together have
-	// more than 64 MiB written ahead (see docs/settings.md; compare Linux tcp_mem). What
-	// waits in all streams of a session may take as much memory again; see
-	// StreamWriteBuffer. While streams are open, at most 64 KiB of what the session
-	// itself writes waits to be sent for the first time, as it has its place before them.
+	// before Write blocks: 4096 to 1 GiB. Each segment counts 64 more. The default is
+	// 4 MiB, or twice what is in flight, 32 MiB at most, and less while the sessions of
+	// the endpoint have more than 64 MiB written ahead (docs/settings.md).
 	WriteBuffer int
 
 	// Tuning says when segments are retransmitted.
 	Tuning Tuning
-	// Redundancy is how many bytes of redundant copies may be sent for each byte sent
-	// otherwise: 0 to 4. Packets that leave anyway and have room carry copies of recent
-	// segments of up to 256 bytes, which any peer drops as duplicates. With 1, game input
-	// is nearly immune to random loss; a peer of this package is sent two or three copies
-	// of each then. With 0, the default, such copies are sent only after losses, and no
-	// more bytes than are saved by leaving out acknowledgements.
+	// Redundancy is how many bytes of redundant copies of small segments may be sent for
+	// each byte sent otherwise: 0 to 4. With 0, the default, such copies are sent only
+	// after losses, and no more than acknowledgements that are left out have saved.
 	Redundancy float64
-	// CongestionControl returns the congestion controller of a new session. nil means
-	// congestion.NewBBR. The others are congestion.NewCubic, congestion.NewReference,
-	// which KCP users know, and congestion.NewNone. A controller runs with the session's
-	// lock held, so it must not call the Conn.
+	// CongestionControl returns the congestion controller of a new session; nil means
+	// congestion.NewBBR. A controller runs with the session's lock held, so it must not
+	// call the Conn.
 	CongestionControl func() congestion.Control
-
 	// MaxRate caps the rate at which each session sends, in bytes a second: 1000 or more;
-	// 0, the default, means no cap. Conn.SetMaxRate, which says what counts, changes it.
-	// It is not shared by the sessions of the endpoint. Congestion control may send less.
+	// 0, the default, means no cap. Conn.SetMaxRate says what counts.
 	MaxRate int
 
 	// PeerTimeout is how long a peer may send nothing at all after something was sent
-	// that it has to answer (no datagram), before it is lost: Read and Write then return
-	// a *PeerLostError. What waits to be sent, as for MaxRate or for a window, does not
-	// count. Nor does the time for which this process was frozen, if it was an eighth of
-	// PeerTimeout or more. 10 ms to a year (8760 h). Default 30 s; negative means never.
+	// that it has to answer, before it is lost: Read and Write then return a
+	// *PeerLostError. 10 ms to a year (8760 h), default 30 s; negative means never.
 	PeerTimeout time.Duration
 	// KeepAlive is the silence after which the peer is asked for a sign of life
-	// (keep-alive, RFC 9293 §3.8.4). It keeps NAT bindings open, and detects a lost peer
-	// even if the application does not write: PeerTimeout then runs as for unacknowledged
-	// data. The accepting side waits 1.5 times as long. 10 ms to a year. Default 25 s,
-	// or half of a PeerTimeout of less than 30 s, but then at least 500 ms. Negative
-	// means never.
+	// (RFC 9293 §3.8.4); the accepting side waits 1.5 times as long. 10 ms to a year. The
+	// default is 25 s, or half of a PeerTimeout of less than 30 s, but then at least
+	// 500 ms; negative means never.
 	KeepAlive time.Duration
 	// IdleTimeout, if positive, ends a session with a *PeerLostError if no data has
-	// passed over it for so long (idle timeout, RFC 9000 §10.1): nothing new arrived in
-	// order, nothing was acknowledged, and there was no datagram either way. 10 ms to a
-	// year. The other end gets ErrReset; if both have the same IdleTimeout, either may
-	// get either error. Default 0: off.
+	// passed over it for so long (RFC 9000 §10.1): 10 ms to a year. The other end gets
+	// ErrReset. Default 0: off.
 	IdleTimeout time.Duration
-	// StallTimeout ends a session with a *PeerLostError if the peer has accepted none of
-	// the written data for so long, because its application does not read, although it
-	// still sends packets. The peer gets ErrReset. 10 ms to a year. Default 30 min;
-	// negative means never.
+	// StallTimeout ends a session with a *PeerLostError if the peer, which still sends
+	// packets, has accepted none of the written data for so long: 10 ms to a year. The
+	// peer gets ErrReset. Default 30 min; negative means never.
 	StallTimeout time.Duration
-	// DialTimeout is how long Dial waits for the peer's answer, unless its context ends
-	// first. Only the context bounds the lookup of a name before. 1 ms to a year. Default
-	// 10 s; negative means that Dial does not wait: what would be an error of Dial then
-	// is returned by a later Read or Write. It is ErrRefused, ErrTLSRequired, ErrNoTLS
-	// or a *HandshakeError, and a *PeerLostError if the peer does not answer.
+	// DialTimeout is how long Dial waits for the peer's answer, without the lookup of a
+	// name: 1 ms to a year, default 10 s. Negative means that Dial does not wait: a later
+	// Read or Write returns ErrRefused, ErrTLSRequired, ErrNoTLS or a *HandshakeError,
+	// and a *PeerLostError if the peer does not answer.
 	DialTimeout time.Duration
 	// Linger is how long Close waits for the peer to acknowledge more of the written
-	// data. As long as the peer does, Close keeps waiting. 1 ms to a year, default 5 s.
-	// Negative means that Close does not wait; delivery then continues in the background
-	// until nothing is acknowledged for 30 s.
+	// data: 1 ms to a year, default 5 s. Negative means that Close does not wait;
+	// delivery then goes on in the background until nothing is acknowledged for 30 s.
 	Linger time.Duration
-	// MaxLinger bounds the total time that a closed session keeps delivering written
-	// data, whether Close waits or not: 1 ms to a year, and less than Linger counts as
-	// Linger. The default is what a full WriteBuffer takes at 32 KiB/s, and at least
-	// 2 minutes. Negative means no limit.
+	// MaxLinger bounds the total time that a closed session keeps delivering: 1 ms to a
+	// year, and less than Linger counts as Linger. The default is what a full WriteBuffer
+	// takes at 32 KiB/s, and at least 2 minutes. Negative means no limit.
 	MaxLinger time.Duration
 
-	// SharedConvs says that conversation ids are not unique, because programs choose
-	// them: sessions are told apart by address and id together. It is for peers that do
-	// not draw their ids at random, as endpoints of this package and kcp-go's Dial do. No
-	// session migrates then. A peer that opens a session with the id of one that has just
-	// ended should wait for as long as the path may delay packets.
+	// SharedConvs says that programs choose conversation ids, which are not unique:
+	// sessions are told apart by address and id together. No session migrates then.
 	SharedConvs bool
-
 	// Limits bounds what peers can cause.
 	Limits Limits
 	// AddressValidation is when a new peer must return a cookie before any state is kept
@@ -169,55 +125,42 @@ type Config struct {
 	// LegacyPeers is whether peers without signals, such as kcp-go, may open sessions.
 	// Default LegacyDefault.
 	LegacyPeers LegacyPeers
+
 	// Shards is how many sockets Listen opens on its one port, each with a goroutine that
-	// reads it: 1 to 256, default 1. The system distributes the peers among them by
-	// address (SO_REUSEPORT), on Linux only; elsewhere there is one socket. More may pay
-	// off on many processors; see docs/settings.md.
+	// reads it (SO_REUSEPORT): 1 to 256, default 1. Elsewhere than on Linux there is one.
 	Shards int
-	// Control, if not nil, is called for each socket that Dial and Listen open, before it
-	// is bound or connected, as net.ListenConfig.Control is: to set options such as DSCP
-	// or SO_BINDTODEVICE. If it returns an error, the socket is not opened. It is also
-	// called for sockets that only ask for the route of a session of Dial, perhaps often
-	// and at any time, and send nothing.
+	// Control, if not nil, is called for each socket that Dial and Listen open, as
+	// net.ListenConfig.Control is. If it returns an error, the socket is not opened. It
+	// is also called, at any time, for sockets that only ask for the route of a session.
 	Control func(network, address string, c syscall.RawConn) error
 	// SocketBuffer is the requested size of the receive and the send buffer of each
 	// socket that Dial or Listen opens, in bytes; if it is positive, also of a system
-	// socket of NewEndpoint. The system may grant less. Default 4 MiB; negative leaves
-	// the system's default. If several peers send at once, the windows advertised to them
-	// share the receive buffer.
+	// socket of NewEndpoint. Default 4 MiB; negative leaves the system's default.
 	SocketBuffer int
-
-	// Streams of the session; see Conn.OpenStream.
 
 	// StreamReceiveBuffer is how many bytes of a stream may wait to be read, or for what
 	// is missing, before its sender has to stop: 64 KiB to 1 GiB. Each segment counts 128
 	// more. A message has to fit. The default is 1 MiB, and grows to 16 MiB, 32 MiB for
-	// all streams of a session, while the application reads as fast as that allows
-	// (dynamic right-sizing). A size set here stays as it is.
+	// all streams of a session, while the application reads as fast as that allows.
 	StreamReceiveBuffer int
 	// StreamWriteBuffer is how many bytes of a stream may wait to be sent for the first
 	// time before its Write blocks: 4096 to 1 GiB, default 256 KiB. Each segment counts
-	// 128 more. WriteBuffer bounds what waits in all streams of a session; a larger size
-	// set here takes its place.
+	// 128 more. All streams of a session share WriteBuffer, or this if it is larger.
 	StreamWriteBuffer int
 
 	// Logger, if not nil, receives debug records of every session that begins and ends,
-	// at most 100 a second, and warnings: of socket errors, of sessions ended under
-	// memory pressure and of failed TLS handshakes at most one a second each, and of
-	// packets that Cipher does not open one every 10 seconds. It may be called from the
-	// goroutine that reads the socket, and must not block.
+	// at most 100 a second, and warnings, at most one a second of each kind. It may be
+	// called from the goroutine that reads the socket, and must not block.
 	Logger *slog.Logger
-	// HandshakeFailed, if not nil, is called with the address of the peer and a
-	// *HandshakeError when the TLS handshake of a session fails that a peer has opened.
-	// Anybody can cause such calls, and may have forged the address. They run without
-	// locks, one after another, on a goroutine of their own. While 16 wait, further ones
-	// are left out; stats.Endpoint.HandshakeErrors counts all.
+	// HandshakeFailed, if not nil, is called with the address of the peer, which may be
+	// forged, and a *HandshakeError when the TLS handshake of a session fails that a peer
+	// has opened. Calls run without locks, one after another, on a goroutine of their
+	// own. While 16 wait, further ones are left out.
 	HandshakeFailed func(remote net.Addr, err error)
 	// Tracer, if not nil, is called once for every session, before it has sent or
-	// received anything, and returns the hooks for that one; nil: none. No lock is held,
-	// so it may call the methods of the Conn that do not wait, but the hooks themselves
-	// must not. It may run on the goroutine that reads the socket. Hooks of different
-	// sessions run at the same time. The last call is State with trace.SessionEnded.
+	// received anything, and returns its hooks; nil: none. It may call the methods of the
+	// Conn that do not wait; the hooks must not. Hooks of different sessions run at the
+	// same time. The last call is State with trace.SessionEnded.
 	Tracer func(*Conn) *Trace
 
 	// Repetition, if not nil, makes runs of a test repeat: netsim.NewRepetition makes it,
@@ -235,58 +178,43 @@ type Tuning struct {
 	// NoDelay.
 	MinRTO time.Duration
 	// Interval is the least variance term of the retransmission time-out: 10 ms to 5 s,
-	// default 30 ms. With less, the jitter of ordinary paths causes spurious time-outs.
-	// Unlike the reference's flush interval, it delays no packet.
+	// default 30 ms. Unlike the reference's flush interval, it delays no packet.
 	Interval time.Duration
 	// FastResend is how many acknowledgements of later segments cause a segment to be
-	// retransmitted before its time-out (fast retransmission, RFC 5681 §3.2). Default 2;
-	// negative means never.
+	// retransmitted before its time-out (RFC 5681 §3.2). Default 2; negative means never.
 	FastResend int
-	// FastResendLimit is the number of transmissions after which a segment is no longer
-	// retransmitted early, but only at its time-out. Default 5; negative means no limit.
+	// FastResendLimit is the number of transmissions after which a segment is
+	// retransmitted only at its time-out. Default 5; negative means no limit.
 	FastResendLimit int
 	// DeadLink, if positive, is the number of transmissions of one segment, with nothing
-	// arriving from the peer, after which the peer is considered lost. That may be much
-	// sooner than PeerTimeout. Default 0: off.
+	// arriving from the peer, after which the peer is lost. Default 0: off.
 	DeadLink int
 }
 
-// Limits bounds what peers can cause.
+// Limits bounds what peers can cause. SECURITY.md says what follows at each limit.
 type Limits struct {
-	// Backlog is the most sessions waiting for Accept. While it is full no new ones are
-	// created: peers repeat their first packets, and their Dial returns *NoAnswerError in
-	// the end. Those whose peers had not finished the handshake when it filled are there
-	// besides. Default 128.
+	// Backlog is the most sessions waiting for Accept: default 128. While it is full no
+	// new ones are created, and Dial of their peers returns *NoAnswerError in the end.
 	Backlog int
 	// MaxSessions is the most sessions of one endpoint, dialled and accepted. Default
 	// 65536.
 	MaxSessions int
 	// MaxHalfOpen is the most accepted sessions whose peers have not yet validated
-	// their addresses (RFC 9000 §8), with a token or, if legacy, by an ACK of data
-	// written to them. Default 1024. Beyond it, the oldest of the network with most, a
-	// /48 of IPv6 or a /24 of IPv4, is evicted for a new one of another network; for
-	// one of a network with as many, one that has been silent, and is at least 3
-	// seconds old. A half-open session is sent at most three times as much as has
-	// arrived from it (anti-amplification limit, RFC 9000 §8.1). With TLS, as many
-	// handshakes besides may be in progress with validated peers, by the same rule.
+	// their addresses (RFC 9000 §8), and besides the most TLS handshakes with others.
+	// Default 1024. Beyond it, the oldest of the network with most is evicted.
 	MaxHalfOpen int
 	// MaxSessionsPerAddress is the most sessions with one IPv4 address, or one IPv6
-	// network of 64 bits; peers behind a NAT share one. Half-open sessions do not count
-	// against peers that have validated their addresses. At the limit, new peers are
-	// asked for a cookie. The default is half of MaxSessions if that is 64 or more, and
-	// otherwise no limit.
+	// network of 64 bits; peers behind a NAT share one. The default is half of
+	// MaxSessions if that is 64 or more, and otherwise no limit.
 	MaxSessionsPerAddress int
 	// MaxBuffered is how much memory, in bytes, all sessions together may hold because of
 	// what their peers have sent, as stats.Endpoint.Buffered counts it: 64 KiB to 2 GiB,
-	// default 1 GiB. Beyond it, a session that holds more than an equal share takes only
-	// what can be read at once. Those that hold most for each byte that has arrived
-	// lately are ended with ErrMemoryPressure. docs/settings.md has the order.
+	// default 1 GiB. Beyond it, sessions that hold most for each byte that has arrived
+	// lately are ended with ErrMemoryPressure.
 	MaxBuffered int
 	// MaxStreams is the most streams that a peer may have in a session; its OpenStream
-	// waits for room. A stream counts until the peer has ended it and the application
-	// has called Close, or CloseWrite and read to the end. Default 256; negative means
-	// that the session takes and opens none: the error of OpenStream and
-	// AcceptStream then wraps errors.ErrUnsupported.
+	// waits for room. Default 256; negative means that the session takes and opens none:
+	// the error of OpenStream and AcceptStream then wraps errors.ErrUnsupported.
 	MaxStreams int
 }
 

@@ -9,8 +9,7 @@ import (
 
 // CloseWithError is Close with a reason. After the last byte the peer's Read returns a
 // *PeerCloseError with code and text in place of io.EOF, as do its other calls in place
-// of ErrPeerClosed, and Read of each Stream for which this end has not called Close or
-// CloseWrite before. Code 0 with an empty text is a reason too. The text should be UTF-8,
+// of ErrPeerClosed. Code 0 with an empty text is a reason too. The text should be UTF-8,
 // and is cut to 256 bytes, or to what fits into a packet. The reason is lost if the
 // session is aborted. Legacy peers do not learn it.
 func (c *Conn) CloseWithError(code uint64, text string) error {
@@ -19,23 +18,18 @@ func (c *Conn) CloseWithError(code uint64, text string) error {
 
 // Close closes the session in both directions. Blocked calls return net.ErrClosed. Data
 // that has arrived but was not read is dropped. Close waits until the peer has
-// acknowledged all that was written and, if extended, the end of the stream: it reads
-// io.EOF after the last byte. In a Group it does not wait.
+// acknowledged all that was written and, if extended, the end: it reads io.EOF after the
+// last byte. In a Group Close does not wait.
 //
-// The peer reads io.EOF, after all that was written, on a Stream for which this end has
-// called Close or CloseWrite before. It also does if something was written, and no call
-// that writes was cut short, or fails before that end is sent. On any other stream the
-// peer reads ErrPeerClosed in place of io.EOF, so that half an answer does not look
-// whole.
+// On a Stream the peer reads io.EOF if this end has called Close or CloseWrite, or has
+// written something and no call that writes was cut short. On others it reads
+// ErrPeerClosed, so that half an answer does not look whole.
 //
-// The session is aborted if nothing more is acknowledged for Config.Linger (see
-// SetLinger), or not all within Config.MaxLinger. Close then returns ErrNotDelivered, or
-// a *PeerLostError if the peer is gone. If the session had ended before and written data
-// is lost, Close returns the cause, unless Read or Write has returned it. A further
-// Close returns net.ErrClosed.
-//
-// Without an error the peer has acknowledged all that was written. With one, data need
-// not be lost: acknowledgements may be (docs/calls.md).
+// The session is aborted if nothing more is acknowledged for Config.Linger, or not all
+// within Config.MaxLinger. Close then returns ErrNotDelivered, or a *PeerLostError. If the
+// session had ended before and written data is lost, it returns the cause, unless Read or
+// Write has. A further Close returns net.ErrClosed. Without an error the peer has
+// acknowledged all that was written.
 func (c *Conn) Close() error { return c.close(new(closeCall)) }
 
 // close locks c.mu, and is Close.
@@ -51,14 +45,13 @@ func (c *Conn) close(call *closeCall) error {
 }
 
 // CloseWrite closes the session for writing: the peer reads io.EOF after the last byte.
-// Reading goes on. It does not wait for the peer to acknowledge the end, but may wait
-// until the session knows whether the peer supports it: for its first answer, or on an
-// accepted session 300 ms from the beginning at most.
+// Reading goes on. It does not wait for an acknowledgement, but may wait until the session
+// knows whether the peer supports it, on an accepted session for 300 ms at most.
 //
-// Errors are net.ErrClosed after Close, Abort or CloseWrite; ErrLegacyPeer for a legacy
-// peer, to which Write still works; os.ErrDeadlineExceeded when the write deadline
-// passes during the wait; ErrPeerClosed when the peer has closed the session, with a
-// reason or before all was taken; and the error with which the session ended.
+// Errors are net.ErrClosed after Close, Abort or CloseWrite; ErrLegacyPeer, after which
+// Write still works; os.ErrDeadlineExceeded when the write deadline passes; ErrPeerClosed
+// when the peer has closed the session, with a reason or before all was taken; and the
+// error with which the session ended.
 func (c *Conn) CloseWrite() error {
 	return c.await(blocking{op: "close"}, func() (p pause, err error) {
 		late := c.io.writeDeadline.expired()
@@ -74,13 +67,10 @@ func (c *Conn) CloseWrite() error {
 }
 
 // Abort ends the session at once, also one that lingers after Close. What is not
-// delivered is lost. After what they have received the calls of an extended peer fail with
-// a *PeerCloseError that has Aborted set, or with ErrReset if code is 0 and text empty.
-// The text should be UTF-8, and is cut to 256 bytes, or to what fits into a packet.
-//
-// While another goroutine is sending packets of the session, Abort waits until they and
-// its own have left, for a second at most, so that the program may exit then. It returns
-// net.ErrClosed if Close or Abort was called before and the session has ended.
+// delivered is lost. The calls of an extended peer fail with a *PeerCloseError that has
+// Aborted set, or with ErrReset if code is 0 and text empty. The text is as for
+// CloseWithError. Abort waits until its packets have left, for a second at most. It
+// returns net.ErrClosed if Close or Abort was called before and the session has ended.
 func (c *Conn) Abort(code uint64, text string) error {
 	return c.abort(&closeCall{abrupt: true, explained: code != 0 || text != "", code: code, text: text})
 }

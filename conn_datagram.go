@@ -54,12 +54,10 @@ func (c *Conn) handlerOf(b []byte) *datagramHandler {
 }
 
 // MaxDatagramSize returns the size of the largest datagram that is known to pass, in
-// bytes. At first that is what fits into a UDP payload of 1200 bytes, or of Config.MTU if
-// that is smaller (RFC 8899 §5.1.2). The first call, or SendDatagram, has the path MTU
-// confirmed by a probe (RFC 9221 §5), which takes a round trip. Then it is what fits into
-// the path MTU, which may grow. While datagrams are sent that need more than 548 bytes, it
-// falls within four seconds, or some round trips more, if they do not pass. A legacy peer
-// answers no probe, so it does not grow there.
+// bytes: at first what fits into a UDP payload of 1200 bytes, or of Config.MTU if that is
+// smaller. The first call, or SendDatagram, has the path MTU confirmed by a probe, which
+// takes a round trip; then it is what fits into that, which may grow. It falls if large
+// datagrams do not pass. With a legacy peer it does not grow there.
 func (c *Conn) MaxDatagramSize() int {
 	c.mu.Lock()
 	defer c.unlock()
@@ -68,18 +66,13 @@ func (c *Conn) MaxDatagramSize() int {
 
 // SendDatagram sends a copy of b as one packet beside the byte stream: unreliable,
 // unordered, not protected by FEC, and not limited by the windows. It does not wait. The
-// peer gets b from ReceiveDatagram. kcp-go calls it an OOB packet,
-// and passes it to its handler if its FEC is on.
+// peer gets b from ReceiveDatagram; kcp-go passes it to its OOB handler.
 //
-// What is larger than MaxDatagramSize is ErrDatagramTooLarge. Until the path MTU has been
-// confirmed, and to a legacy peer, all is taken that fits into stats.PathMTU.MTU: it may be
-// lost.
-//
-// b is dropped, and counted as stats.Datagrams.Unsent, if 4096 packets of the session wait
-// for the socket, or at the anti-amplification limit of a peer whose address is not
-// validated (RFC 9000 §8.1). With a cap of the rate, see SetMaxRate, up to 256 datagrams
-// wait for it, for 100 ms at most; the oldest are dropped then. The errors are
-// ErrDatagramTooLarge, net.ErrClosed after Close or Abort, and the
+// Until the path MTU has been confirmed, and to a legacy peer, all is taken that fits into
+// stats.PathMTU.MTU: it may be lost. b is dropped, and counted as stats.Datagrams.Unsent,
+// if 4096 packets of the session wait for the socket, or at the anti-amplification limit
+// (RFC 9000 §8.1). With a cap of the rate, up to 256 datagrams wait for it, for 100 ms at
+// most. The errors are ErrDatagramTooLarge, net.ErrClosed after Close or Abort, and the
 // error with which the session ended.
 func (c *Conn) SendDatagram(b []byte) error {
 	c.mu.Lock()

@@ -92,15 +92,13 @@ func (c *Conn) cannotRead() error {
 
 // Write queues b, and sends at once as much as the windows allow. It blocks while
 // Config.WriteBuffer is full, and returns when all of b is queued; the peer need not
-// have acknowledged it. In message mode each segment of b is a message; see
-// WriteMessage. Concurrent calls of Write and WriteMessage do not interleave.
-//
-// The write deadline bounds the wait for room, not the time until delivery. If Write
-// fails, n bytes were queued and will be delivered if possible. Its errors are
+// have acknowledged it. In message mode each segment of b is a message; see WriteMessage.
+// Concurrent calls do not interleave. The write deadline bounds the wait for room, not the
+// time until delivery. If Write fails, n bytes were queued. Its errors are
 //   - os.ErrDeadlineExceeded when the write deadline has passed;
 //   - net.ErrClosed after Close, Abort or CloseWrite;
 //   - ErrPeerClosed when the peer has closed the session;
-//   - the error with which the session ended, such as a *PeerLostError or ErrReset.
+//   - the error with which the session ended.
 func (c *Conn) Write(b []byte) (n int, err error) {
 	return c.write(nil, writeCall{b: b, waits: true})
 }
@@ -201,17 +199,13 @@ func (c *Conn) MaxMessageSize() int {
 
 // WriteMessage queues b as one message, which may be empty, of up to MaxMessageSize bytes.
 // options nil means none: the message is delivered if the session lasts. One that is given
-// up is not delivered, unless all of it has arrived before. What follows it keeps its
-// order and does not wait for it.
-//
-// A peer that does not take streams, see OpenStream, cannot be told that a message is
-// given up of which something was sent. For it Lifetime ends a message of which nothing
-// was sent, and MaxRetransmits has no effect. Done works with every peer.
+// up is not delivered, unless all of it has arrived before; what follows does not wait for
+// it. A peer that takes no streams cannot be told that a message is given up of which
+// something was sent: docs/calls.md.
 //
 // WriteMessage blocks as Write does, which counts towards Lifetime. If it fails, nothing
-// was queued. Its errors are as for Write, an error that wraps errors.ErrUnsupported
-// without Config.MessageMode, a *SizeError for a larger message, an *OptionError for an
-// option out of its range, and ErrWouldBlock itself with MessageOptions.NoWait.
+// was queued. Its errors are as for Write, errors.ErrUnsupported without message mode, a
+// *SizeError, an *OptionError, and ErrWouldBlock itself with MessageOptions.NoWait.
 func (c *Conn) WriteMessage(b []byte, options *MessageOptions) error {
 	_, err := c.write(nil, options.call(b))
 	return err
@@ -231,13 +225,10 @@ func (c *Conn) NextMessageSize() (size int, ok bool) {
 }
 
 // TryWrite is Write without waiting: it queues as much of b as the write buffer has room
-// for, sends at once as much as the windows allow, and returns the number of bytes
-// queued. In message mode b is one message, which is queued whole or not at all. If not
-// all of b is queued, the error is ErrWouldBlock itself: there is no more room, or
-// another goroutine is in Write or WriteMessage. Its other errors are as for those.
-//
-// WriteReady waits for room. In a Group EventWritable follows ErrWouldBlock; for a
-// stream after ReportStreams.
+// for, and returns the number of bytes. In message mode b is one message, which is queued
+// whole or not at all. If not all of b is queued, the error is ErrWouldBlock itself: there
+// is no more room, or another goroutine is in a call that writes. Its other errors are as
+// for Write and WriteMessage. WriteReady waits for room; in a Group EventWritable follows.
 func (c *Conn) TryWrite(b []byte) (n int, err error) {
 	return c.write(nil, writeCall{b: b})
 }

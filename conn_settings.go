@@ -21,13 +21,9 @@ func (c *Conn) set(to *change) error {
 
 // SetMTU sets the size of the largest UDP payload sent, in bytes, in place of
 // Config.MTU: 50 to 65507 with what Cipher and FEC add, which must leave 50 bytes. Path
-// MTU discovery does not exceed it, whatever Config.MaxMTU says; packets that are lost
-// in a black hole still become smaller. 0 returns to Config.MTU, and to discovery.
-// Segments that are queued already travel in pieces to an extended peer if they are
-// larger, and to a legacy peer as they are.
-//
-// Errors are a *ConfigError for a size out of range, which changes nothing, and
-// net.ErrClosed after Close or Abort. A session that has ended ignores it.
+// MTU discovery does not exceed it; in a black hole packets still become smaller. 0
+// returns to Config.MTU, and to discovery. Errors are a *ConfigError for a size out of
+// range, which changes nothing, and net.ErrClosed after Close or Abort.
 func (c *Conn) SetMTU(n int) error {
 	room := c.ep.overhead.total
 	if least := room + machine.MinMTU; n != 0 && (n < least || n > maxUDPPayload) {
@@ -38,8 +34,7 @@ func (c *Conn) SetMTU(n int) error {
 
 // SetWindow sets the windows in segments, in place of Config.SendWindow and
 // Config.ReceiveWindow: 1 to 65535 each, 0 leaves one as it is. A receive window below
-// 128 is raised to 128. The peer learns of a smaller one with the next packet, and
-// retransmits what it has sent beyond. Errors are as for SetMTU.
+// 128 is raised to 128. Errors are as for SetMTU.
 func (c *Conn) SetWindow(send, receive int) error {
 	for _, w := range []struct {
 		field string
@@ -52,12 +47,10 @@ func (c *Conn) SetWindow(send, receive int) error {
 	return c.set(&change{of: ofWindow, n: send, m: receive})
 }
 
-// SetNoDelay sets how segments are retransmitted, in place of Tuning.NoDelay,
-// Tuning.Interval and Tuning.FastResend. NoDelayDefault leaves the mode as it is, and 0
-// the others. interval is 10 ms to 5 s, in whole milliseconds. fastResend is a number
-// of acknowledgements; negative means no fast retransmission. Another mode also sets
-// its minimum retransmission time-out, unless Tuning.MinRTO is set. Errors are as for
-// SetMTU.
+// SetNoDelay sets how segments are retransmitted, in place of these fields of Tuning.
+// NoDelayDefault leaves the mode as it is, and 0 the others. interval is 10 ms to 5 s, in
+// whole milliseconds; a negative fastResend means no fast retransmission. Another mode
+// also sets its minimum time-out, unless MinRTO is set. Errors are as for SetMTU.
 func (c *Conn) SetNoDelay(mode NoDelay, interval time.Duration, fastResend int) error {
 	if mode > NoDelayTurbo {
 		return &ConfigError{"Tuning.NoDelay", mode, "must be one of the NoDelay modes"}
@@ -73,10 +66,9 @@ func (c *Conn) SetNoDelay(mode NoDelay, interval time.Duration, fastResend int) 
 }
 
 // SetCongestionControl makes the session use the controller that f returns, in place of
-// Config.CongestionControl; nil returns to that. What was learnt of the path is lost. f
-// is called now, and again with the session's lock held if the session migrates (RFC
-// 9000 §9). Neither f nor a controller may call the Conn. The error is net.ErrClosed
-// after Close or Abort.
+// Config.CongestionControl; nil returns to that. f is called now, and again with the
+// session's lock held if the session migrates. Neither f nor a controller may call the
+// Conn. The error is net.ErrClosed after Close or Abort.
 func (c *Conn) SetCongestionControl(f func() congestion.Control) error {
 	first := f
 	if f == nil {
@@ -85,20 +77,17 @@ func (c *Conn) SetCongestionControl(f func() congestion.Control) error {
 	return c.set(&change{of: ofCongestion, control: f, first: first()})
 }
 
-// SetMessageMode sets whether Write and WriteMessage send messages, or a byte stream,
-// in place of Config.MessageMode. The boundary behind the last message written before
-// stays, and a Write that is waiting goes on in the new mode. How the session reads
-// does not change, but in a Group it gets EventMessage in message mode, and EventData
-// otherwise. Streams are not concerned. The error is net.ErrClosed after Close or
-// Abort.
+// SetMessageMode sets whether Write and WriteMessage send messages, or a byte stream, in
+// place of Config.MessageMode. The boundary behind the last message stays. How the session
+// reads does not change, but for the events of a Group. Streams are not concerned. The
+// error is net.ErrClosed after Close or Abort.
 func (c *Conn) SetMessageMode(on bool) error {
 	return c.set(&change{of: ofMessages, on: on})
 }
 
-// SetWriteBuffer sets how many bytes may be written ahead of the peer's
-// acknowledgements, in place of Config.WriteBuffer: 4096 to 1 GiB; 0 returns to
-// Config.WriteBuffer. Write blocks until what waits is less. The default of
-// Config.MaxLinger does not follow. Errors are as for SetMTU.
+// SetWriteBuffer sets how many bytes may be written ahead of the peer's acknowledgements,
+// in place of Config.WriteBuffer: 4096 to 1 GiB; 0 returns to that. Errors are as for
+// SetMTU.
 func (c *Conn) SetWriteBuffer(bytes int) error {
 	if bytes != 0 && (bytes < minWriteBuffer || bytes > maxConfigWriteBuffer) {
 		return &ConfigError{"WriteBuffer", bytes, fmt.Sprintf("must be in [%d, %d], or 0 for the value of Config", minWriteBuffer, maxConfigWriteBuffer)}
@@ -107,19 +96,12 @@ func (c *Conn) SetWriteBuffer(bytes int) error {
 }
 
 // SetMaxRate caps the rate at which the session sends from now on, in bytes a second, in
-// place of Config.MaxRate: 1000 or more; 0, the default, means no cap.
-//
-// All bytes of UDP payload count that the session sends: data and retransmissions of the
-// session and its streams, datagrams, ACKs, signals, path MTU probes, parity, and what
-// Cipher, TLS and FEC add. IP and UDP headers do not. In any time no more leaves than the
-// rate allows and one packet, and above 1 MB/s what it allows in 1 ms. A late timer is
-// made up for by at most 10 ms. ACKs, signals and probes do not wait; until they are paid
-// for, the rest has half of the rate.
-//
-// Data waits in the write buffer, where its lifetimes go on. That buffer, unless its
-// size is set, is what the rate carries in a second, at least 64 KiB. Write and
-// WriteReady wait for room in it. Datagrams leave before data, up to half of the rate;
-// see SendDatagram. Errors are as for SetMTU.
+// place of Config.MaxRate: 1000 or more; 0, the default, means no cap. All bytes of UDP
+// payload count. In any time no more leaves than the rate allows and one packet, and above
+// 1 MB/s what it allows in 1 ms. ACKs, signals and probes do not wait; until they are paid
+// for, the rest has half of the rate. Datagrams leave before data, up to half of the rate.
+// The write buffer, unless its size is set, is what the rate carries in a second, at least
+// 64 KiB. Errors are as for SetMTU.
 func (c *Conn) SetMaxRate(bytes int) error {
 	if err := validateRate(bytes); err != nil {
 		return err

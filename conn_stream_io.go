@@ -140,11 +140,9 @@ func (s *Stream) NextMessageSize() (size int, ok bool) {
 }
 
 // TryWrite is Write without waiting: it queues as much of b as the write buffers of the
-// stream and of the session have room for, sends at once as much as may leave, and
-// returns the number of bytes queued; if the stream is unordered or not reliable, b is
-// one message, which is queued whole or not at all. If that is not all of b, the error
-// is ErrWouldBlock itself: there is no more room, or another goroutine is in a call that
-// writes. Its other errors are as for Write.
+// stream and of the session have room for, and returns the number of bytes. If the stream
+// is unordered or not reliable, b is one message, which is queued whole or not at all. The
+// errors are as for Conn.TryWrite and Write.
 func (s *Stream) TryWrite(b []byte) (n int, err error) {
 	return s.conn.write(s, writeCall{b: b, message: s.messages})
 }

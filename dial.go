@@ -50,21 +50,17 @@ type DialOptions struct {
 }
 
 // Dial opens a session with the peer at address, from a socket of its own. network is
-// "udp", "udp4" or "udp6", another one is a net.UnknownNetworkError; address is
-// "host:port". config may be nil, which means the defaults; an invalid one is a
-// *ConfigError.
+// "udp", "udp4" or "udp6"; address is "host:port". config may be nil, which means the
+// defaults; an invalid one is a *ConfigError.
 //
-// It waits for the peer's answer, and has the errors of Endpoint.Dial: ErrRefused if no
-// endpoint accepts sessions there, a *NoAnswerError if no answer arrived within
-// Config.DialTimeout. That does not bound the lookup of the name: the context of
-// Dialer.DialContext does. The addresses of a name are tried in turn, each 250 ms after the
-// one before (Happy Eyeballs, RFC 8305). If none answers, the error is the one of the
-// first.
+// It waits for the peer's answer, and has the errors of Endpoint.Dial. Config.DialTimeout
+// does not bound the lookup of the name: the context of Dialer.DialContext does. The
+// addresses of a name are tried in turn, each 250 ms after the one before (RFC 8305). If
+// none answers, the error is the one of the first.
 //
-// When the host's address or its route changes, the socket sends from the new address,
-// on Unix systems: with TLS or a Cipher that authenticates the session goes on, otherwise
-// the peer resets it (docs/running.md). The socket outlives the session by up to seven
-// seconds, to answer retransmissions of the peer (docs/calls.md).
+// When the host's address or its route changes, the socket sends from the new address, on
+// Unix systems (docs/running.md). It outlives the session by up to seven seconds, to
+// answer retransmissions of the peer (docs/calls.md).
 func Dial(network, address string, config *Config) (*Conn, error) {
 	d := Dialer{Config: config}
 	return d.dial(context.Background(), network, address)

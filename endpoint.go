@@ -70,16 +70,13 @@ type replyQueue struct {
 }
 
 // NewEndpoint returns an endpoint that uses pc, which may be any net.PacketConn; nil is
-// an error that wraps syscall.EINVAL. config may be nil, which means the defaults; an
-// invalid one is a *ConfigError. It must not be changed while the endpoint is in use.
+// an error that wraps syscall.EINVAL. config is as for Listen. Until Endpoint.Close
+// returns, the caller must not read from pc, nor set its read deadline. On Linux UDP_GRO,
+// IP_MTU_DISCOVER and IPV6_MTU_DISCOVER are set until then. The endpoint does not close
+// pc.
 //
-// Until Endpoint.Close returns, the caller must not read from pc. The endpoint clears
-// read deadlines that the caller sets, and on Linux sets UDP_GRO, IP_MTU_DISCOVER and
-// IPV6_MTU_DISCOVER, which Close restores. It does not close pc.
-//
-// The endpoint ends when pc is closed (net.ErrClosed), and with a *SocketError when
-// ReadFrom has returned nothing but errors for 5 seconds, none of them a time-out or of
-// the system (syscall.Errno). It tries again after other errors.
+// It ends when pc is closed (net.ErrClosed), and with a *SocketError when ReadFrom has
+// returned nothing but errors for 5 seconds, none of them a time-out or of the system.
 func NewEndpoint(pc net.PacketConn, config *Config) (*Endpoint, error) {
 	u, system := pc.(*net.UDPConn)
 	if err := config.validateFor(system); err != nil {

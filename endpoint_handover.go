@@ -28,27 +28,23 @@ type takeoverState struct {
 }
 
 // HandOver passes the sockets of the listener's endpoint to the process at the other end
-// of conn, a Unix stream socket, which calls TakeOver. The sessions stay in this process,
-// and go on. The successor reads the sockets, opens all new sessions, and forwards the
-// packets of those that stayed.
-//
-// Sessions that wait for Accept can still be accepted, as can those that peers are about
-// to open. Then Accept returns net.ErrClosed. Dial returns it at once.
+// of conn, a Unix stream socket, which calls TakeOver. The successor opens all new
+// sessions; those of this process go on, and it forwards their packets. Sessions that
+// wait for Accept can still be accepted. Then Accept returns net.ErrClosed, as Dial does
+// at once.
 //
 // HandOver returns nil once the last session of this process has ended, when the endpoint
 // is closed, too. It returns ctx.Err() if ctx ends first: before the successor has
 // confirmed, all is as before; after that, the sessions go on until Endpoint.Close.
 //
-// If the successor dies before it has confirmed, refuses, is of another user, or does
-// not answer for 4 seconds, HandOver returns an error, and all is as before. If it dies
-// later, this process reads the sockets again for its own sessions, answers new ones as
-// after Listener.Close, and HandOver may be called for another successor. If it refuses
-// because its Config differs, the error wraps a *ConfigError with the successor's value.
+// If the successor dies before it has confirmed, refuses, is of another user, or does not
+// answer for 4 seconds, HandOver returns an error, and all is as before. The error wraps a
+// *ConfigError if the Config differs. If it dies later, this process reads the sockets
+// again for its own sessions, and HandOver may be called for another successor.
 //
-// HandOver works on Linux, with UDP sockets; otherwise the error is
-// errors.ErrUnsupported. It is net.ErrClosed if the listener is closed or was handed over
-// to a process that still runs. All come wrapped in a *net.OpError. HandOver does not
-// close conn, and uses it until the successor has confirmed.
+// It works on Linux, with UDP sockets; otherwise the error is errors.ErrUnsupported, and
+// net.ErrClosed if the listener is closed or was handed over. All come wrapped in a
+// *net.OpError. HandOver does not close conn.
 func (l *Listener) HandOver(ctx context.Context, conn *net.UnixConn) error {
 	e := l.ep
 	link, err := takeover.NewLink(ctx, conn, "the new process")

@@ -15,23 +15,19 @@ import (
 func inHandler() bool { return wakeup.Within((*Group).dispatch, (*Conn).handleDatagram) }
 
 // Shutdown ends the endpoint in order: it stops accepting and dialling, closes all
-// sessions as Conn.Close does, all at the same time, and waits until their peers have
-// all that was written. Then it closes the endpoint. On streams that this end has not
-// closed the peers read ErrPeerClosed in place of io.EOF. Blocked and future calls of the
-// sessions return net.ErrClosed. Sessions that wait for Accept are ended at once, and
-// peers that dial get ErrRefused.
+// sessions as Conn.Close does, all at the same time, and waits until their peers have all
+// that was written. Then it closes the endpoint. Blocked and future calls of the sessions
+// return net.ErrClosed. Peers that dial get ErrRefused.
 //
 // When ctx is done, the sessions that have not ended are aborted. A *ShutdownError says
 // how many, and how many have ended before all was delivered: their peers were gone, or
-// accepted nothing for Config.Linger, or 5 seconds if that is negative. All errors come
-// wrapped in a *net.OpError. On an endpoint that was closed, or that another call shuts
-// down, the error is net.ErrClosed; it is nil if the endpoint has closed itself, as Close
-// says.
+// accepted nothing for Config.Linger, or 5 seconds if that is negative. On an endpoint
+// that was closed, or that another call shuts down, the error is net.ErrClosed. All come
+// wrapped in a *net.OpError.
 //
-// Shutdown waits up to 3 seconds longer if the peer of an ended session may still need
-// an answer, and up to 6 seconds while it acknowledges what a legacy peer retransmits.
-// The end of ctx cuts that short without an error. In a handler of Group.Handle it does
-// nothing, and fails with syscall.EDEADLK.
+// Shutdown waits up to 6 seconds longer if the peer of an ended session may still need an
+// answer; the end of ctx cuts that short without an error. In a handler of Group.Handle it
+// does nothing, and fails with syscall.EDEADLK.
 func (e *Endpoint) Shutdown(ctx context.Context) error {
 	if inHandler() {
 		return opError("shutdown", nil, e.LocalAddr(), errInHandler)

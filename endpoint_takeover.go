@@ -13,21 +13,17 @@ import (
 // forwards packets of sessions that stayed in the processes before it.
 
 // TakeOver takes over the sockets of the process at the other end of conn, a Unix stream
-// socket, where Listener.HandOver is called. It returns a listener on them, which is one
-// of Listen in all other respects. The sessions stay in the other process; their packets
-// are forwarded to it.
+// socket, where Listener.HandOver is called, and returns a listener on them. The sessions
+// stay in the other process; their packets are forwarded to it.
 //
-// config must be as in the other process, as far as it decides which session a packet
-// belongs to: Cipher, whether TLS is set, whether FEC is, Shards, SharedConvs, and
-// whether legacy peers may open sessions. If it differs, the error wraps a *ConfigError
-// that says in what, and nothing has changed in the other process. SocketBuffer and
-// Control have no effect. With TLS the key of stateless resets is the other
-// process's, unless config sets one.
+// config must be as in the other process in Cipher, Shards, SharedConvs, whether TLS and
+// FEC are set, and whether legacy peers may open sessions. If it differs, the error wraps
+// a *ConfigError, and nothing has changed in the other process. SocketBuffer and Control
+// have no effect.
 //
-// TakeOver gives up after 4 seconds, or with ctx.Err() when ctx ends. It works on Linux;
-// elsewhere the error is errors.ErrUnsupported. It checks that the other process is of
-// the same user or of root. Errors come wrapped in a *net.OpError. TakeOver does not
-// close conn, and does not use it after it has returned.
+// TakeOver gives up after 4 seconds, or with ctx.Err(). It works on Linux, between
+// processes of the same user or root; elsewhere the error is errors.ErrUnsupported. Errors
+// come wrapped in a *net.OpError. TakeOver does not close conn.
 func TakeOver(ctx context.Context, conn *net.UnixConn, config *Config) (*Listener, error) {
 	if err := config.validateFor(true); err != nil {
 		return nil, err

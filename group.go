@@ -146,14 +146,11 @@ func (g *Group) Add(c *Conn) error {
 }
 
 // ReportStreams makes the group have the events of streams, too, of all sessions that
-// join it afterwards; call it first. Read, ReadMessage and AcceptStream return ErrInUse
-// for their streams. Without it streams are read and accepted as ever.
-//
-// What arrives on a stream is EventMessage if the stream is unordered or not reliable, or
-// the session has Config.MessageMode, else EventData. Messages of one stream are in
-// order. A session's own events and its streams' take turns, and so do its streams. A
-// stream that this end has opened has events, too, until it is closed or reset here. One
-// that is over when its session first joins such a group has none.
+// join it afterwards; call it first. Read, ReadMessage and AcceptStream of those return
+// ErrInUse. What arrives on a stream is EventMessage if the stream is unordered or not
+// reliable, or the session has Config.MessageMode, else EventData. Messages of one stream
+// are in order. A stream that this end has opened has events, too, until it is closed or
+// reset here.
 func (g *Group) ReportStreams() { g.streams.Store(true) }
 
 // Remove takes a session out of the group: what was not taken is for Read, or for the
@@ -266,22 +263,18 @@ func (g *Group) Serve(ctx context.Context, handler func(Event)) error {
 	}
 }
 
-// Handle makes handler be called with the events of the group's sessions, as many as
-// Wait would return, at most 64. A batch of packets is first fed to all of its sessions;
-// then the goroutine that has read it calls handler, so that no other has to be woken.
-// Events that do not come from a packet are handled on a goroutine of the group. Calls
-// of handler do not overlap. The events, and their data, are valid until it returns.
+// Handle makes handler be called with the events of the group's sessions, at most 64. A
+// batch of packets is first fed to all of its sessions; then the goroutine that has read
+// it calls handler, so that no other has to be woken. Other events are handled on a
+// goroutine of the group. Calls of handler do not overlap. The events, and their data, are
+// valid until it returns.
 //
-// While handler runs, nothing is read from the socket. It must not block, and not call
-// what waits for a peer, or for the goroutine itself: Write and WriteMessage to a
-// session whose write buffer may be full, CloseWrite right after EventAccepted, Dial on
-// the same endpoint, and Shutdown. Send, SendDatagram, Close and Abort of a
-// session in the group do not wait; Add, Remove and Close of the group may be called. If
-// it panics, the program ends.
-//
-// Handle fails with ErrInUse while a call of Wait or Serve runs, or if the group
-// has a handler, with net.ErrClosed if the group is closed, and with syscall.EINVAL if
-// handler is nil. The handler stays until the group is closed.
+// While handler runs, nothing is read from the socket. It must not block, nor call what
+// may wait: Write, CloseWrite right after EventAccepted, Dial on the same endpoint, and
+// Shutdown. Send, SendDatagram, Close and Abort do not wait. If it panics, the program
+// ends. Handle fails with ErrInUse while a call of Wait or Serve runs, or if the group has
+// a handler, with net.ErrClosed if the group is closed, and with syscall.EINVAL if handler
+// is nil. The handler stays until the group is closed.
 func (g *Group) Handle(handler func(events []Event)) error {
 	if handler == nil {
 		return g.opError("handle", errNoHandler)

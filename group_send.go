@@ -32,15 +32,9 @@ type Outgoing struct {
 // Send writes to many sessions without waiting: it queues all elements of the batch, in
 // order, and then sends what was queued, each session's in as few packets as possible.
 // It sets N and Err of each element, and returns how many have a nil Err. Err is
-// ErrWouldBlock itself if the write buffer of the session or stream has no room, or a
-// Write to it is not done; EventWritable follows if the session is in the group; for a
-// stream, if the group has its events: see ReportStreams. Other errors are as for
-// WriteMessage for a message, Write for bytes, and Conn.SendDatagram for a datagram.
-//
-// A peer that does not read takes a whole receive window before that: see RemoteUnread of
-// stats.Conn. An element without Conn and Stream gets an error that wraps syscall.EINVAL.
-// Errors of one element do not affect others. A session may occur several times, and
-// several calls may run at once. Send works after Close, too.
+// ErrWouldBlock itself if there is no room, or a Write is not done; EventWritable follows
+// if the session is in the group. Other errors are as for WriteMessage, Write and
+// SendDatagram, and syscall.EINVAL without Conn and Stream. Send works after Close, too.
 func (g *Group) Send(batch []Outgoing) (queued int) {
 	touched, out := g.takeTouched(), sendBatches.Get().(*sendBatch)
 	defer func() { // as the rest, even if code of the caller's panics

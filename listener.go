@@ -28,13 +28,11 @@ type Listener struct {
 	cause    error // of closed: net.ErrClosed or a *SocketError
 }
 
-// Listen opens a UDP socket on address and returns a listener on it. network is as for
-// Dial; with "udp" and an empty host it listens on IPv4 and IPv6. Answers leave from
-// the address that a peer has dialled; see Conn.LocalAddr. With Config.Shards, Linux
-// opens several sockets on the one port.
-//
-// config may be nil, which means the defaults; an invalid one is a *ConfigError. It must
-// not be changed while the listener or its sessions are in use.
+// Listen opens a UDP socket on address, or Config.Shards of them, and returns a listener
+// on it. network is as for Dial; with "udp" and an empty host it listens on IPv4 and IPv6.
+// Answers leave from the address that a peer has dialled. config may be nil, which means
+// the defaults; an invalid one is a *ConfigError. It must not be changed while the
+// listener or its sessions are in use.
 func Listen(network, address string, config *Config) (*Listener, error) {
 	if err := config.validateFor(true); err != nil {
 		return nil, err
@@ -114,15 +112,12 @@ func (l *Listener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// AcceptKCP waits for the next session, in the order in which they became acceptable: an
-// extended peer's once its address is validated (WIRE.md §5.1) and its TLS handshake
-// done, a legacy peer's with its first data. Handshakes that fail go to
-// Config.HandshakeFailed. At most Limits.Backlog sessions wait.
+// AcceptKCP waits for the next session: an extended peer's once its address is validated
+// (WIRE.md §5.1) and its TLS handshake done, a legacy peer's with its first data.
 //
 // It fails when ctx is done, with ctx.Err(); when a deadline of SetDeadline has passed,
 // with os.ErrDeadlineExceeded; when the listener is closed, with net.ErrClosed, or a
-// *SocketError if its socket has failed; and in a Group, with ErrInUse. All come
-// wrapped in a *net.OpError, and take effect even if a session is waiting.
+// *SocketError; and in a Group, with ErrInUse. All come wrapped in a *net.OpError.
 func (l *Listener) AcceptKCP(ctx context.Context) (*Conn, error) {
 	stop := context.AfterFunc(ctx, func() {
 		l.mu.Lock()
