@@ -233,14 +233,9 @@ const (
 )
 
 // LegacyPeers says whether legacy peers, such as kcp-go and the C reference, may open
-// sessions with an endpoint. Nothing in such a peer's format shows when a packet was
-// made, or that the peer is present. Anyone can forge its first packets, unless
-// Config.Cipher authenticates them; then anyone who has recorded them can replay the
-// session.
-//
-// Without TLS legacy peers can be dialled, whatever this says, if they ignore frg of
-// WASK and WINS, as kcp-go and the C reference do. A peer that fails at what it does
-// not know, cannot be dialled, but can dial: see docs/calls.md.
+// sessions with an endpoint. Anyone can forge their first packets, unless Config.Cipher
+// authenticates them; then anyone who has recorded them can replay the session. Without
+// TLS legacy peers can be dialled, whatever this says: see docs/calls.md.
 type LegacyPeers uint8
 
 const (
@@ -307,11 +302,9 @@ const (
 
 // LowLatency returns a Config for traffic that must arrive soon and is small compared
 // with the path's capacity: games, voice, remote control. It has no congestion control,
-// as KCP is mostly run, so it is not for bulk on shared links. At most SendWindow, 512
-// segments, are in flight: 115 Mbit/s at a round trip of 50 ms. NoDelay is
-// NoDelayTurbo, Interval 10 ms, FastResend 1. On most paths the default Config is as
-// quick (see docs/settings.md). It is a value to change, of which Dial and Listen take
-// the address.
+// so it is not for bulk on shared links. At most SendWindow, 512 segments, are in flight.
+// NoDelay is NoDelayTurbo, Interval 10 ms, FastResend 1. On most paths the default Config
+// is as quick (docs/settings.md).
 func LowLatency() Config {
 	return Config{
 		Tuning:            Tuning{NoDelay: NoDelayTurbo, Interval: 10 * time.Millisecond, FastResend: 1},

@@ -84,11 +84,10 @@ func (c *Conn) SendDatagram(b []byte) error {
 }
 
 // ReceiveDatagram waits for the next datagram of the peer and returns it. At most 256
-// wait for it; further ones push out the oldest, which stats.Datagrams.Dropped counts. Its
-// errors are ctx's when it is done, os.ErrDeadlineExceeded when the read deadline
-// has passed, net.ErrClosed after Close or Abort, ErrInUse in a Group, and after the
-// last datagram the error with which the session ended, ErrPeerClosed (not io.EOF) if
-// the peer has closed it.
+// wait for it; further ones push out the oldest. Its errors are ctx's when it is done,
+// os.ErrDeadlineExceeded when the read deadline has passed, net.ErrClosed after Close or
+// Abort, ErrInUse in a Group, and after the last datagram the error with which the session
+// ended, ErrPeerClosed (not io.EOF) if the peer has closed it.
 func (c *Conn) ReceiveDatagram(ctx context.Context) (next []byte, err error) {
 	err = c.await(blocking{op: "read", ctx: ctx}, func() (pause, error) {
 		s := c.session.state()

@@ -7,17 +7,13 @@ import (
 )
 
 // Read reads up to len(b) bytes, and waits until there are some. The rest of a message
-// that does not fit into b is for the next Read. Several goroutines may read; each byte
-// goes to one of them.
-//
-// Read fails at once with os.ErrDeadlineExceeded when the read deadline has passed,
-// ErrInUse in a Group, and net.ErrClosed after Close or Abort. After all data that has
-// arrived, it returns
+// that does not fit into b is for the next Read. It fails at once with
+// os.ErrDeadlineExceeded when the read deadline has passed, ErrInUse in a Group, and
+// net.ErrClosed after Close or Abort. After all data that has arrived, it returns
 //   - io.EOF if the peer has closed the session, or its side of it;
 //   - io.ErrUnexpectedEOF if the peer has done so within a message;
-//   - ErrReset if the peer has aborted the session;
-//   - a *PeerLostError if the peer is gone;
-//   - otherwise the error with which the session ended.
+//   - otherwise the error with which the session ended, such as ErrReset or a
+//     *PeerLostError.
 func (c *Conn) Read(b []byte) (n int, err error) {
 	lent := false // the state machine copies what arrives straight into b
 	takeBack := func() int {

@@ -11,13 +11,11 @@ import (
 	"github.com/arqnet/kcp/stats"
 )
 
-// Stream is one of several flows of a session (compare RFC 9000 §2 and RFC 8260). It
-// implements net.Conn, and keeps the boundaries of messages. What is lost on one stream
-// delays no other. Both applications have to close or reset it, or both to call
-// CloseWrite and read to the end, whatever has happened to the stream before. Then it no
-// longer counts for Limits.MaxStreams of the end that did not open it, and what it holds
-// is released. Errors are of type *net.OpError, except io.EOF. All methods are safe for
-// concurrent use.
+// Stream is one of several flows of a session (compare RFC 9000 §2). It implements
+// net.Conn, and keeps the boundaries of messages. What is lost on one stream delays no
+// other. Both applications have to close or reset it, or both to call CloseWrite and read
+// to the end: then it no longer counts for Limits.MaxStreams. Errors are of type
+// *net.OpError, except io.EOF. All methods are safe for concurrent use.
 type Stream struct {
 	conn     *Conn // immutable
 	messages bool  // each Write is one; immutable once the stream is open
@@ -41,16 +39,13 @@ type Stream struct {
 }
 
 // OpenStream opens a stream. It waits until the first packets show whether the peer takes
-// streams, and while the peer has Limits.MaxStreams of them; calls that wait open theirs
-// in the order in which they came. It does not wait for the peer to accept the stream,
-// which learns of it with the first message, or a millisecond later. Streams share the
-// session's receive window, so the peer must go on to read the session's own bytes.
+// streams, and while the peer has Limits.MaxStreams of them; calls open theirs in the
+// order in which they came. It does not wait for the peer to accept the stream. The peer
+// must go on to read the session's own bytes, whose receive window streams share.
 //
-// Errors are an *OptionError for an option out of its range; one that wraps
-// errors.ErrUnsupported if this end or the peer takes no streams, ErrLegacyPeer of a
-// legacy one; the error of ctx when it is done; net.ErrClosed after Close or Abort; and
-// the error with which the session ended. A peer that tells no limit (WIRE.md §5.9)
-// resets streams beyond its own with StreamRefused.
+// Errors are an *OptionError for an option out of its range; errors.ErrUnsupported if this
+// end or the peer takes no streams, ErrLegacyPeer of a legacy one; the error of ctx when it
+// is done; net.ErrClosed after Close or Abort; and the error with which the session ended.
 func (c *Conn) OpenStream(ctx context.Context, options *StreamOptions) (*Stream, error) {
 	return c.openStream(ctx, options, true)
 }
@@ -87,18 +82,15 @@ func (c *Conn) openStream(ctx context.Context, options *StreamOptions, waits boo
 
 // TryOpenStream is OpenStream without waiting: where that would wait, it returns an error
 // that wraps ErrWouldBlock, and no EventWritable follows. What the peer takes is known
-// when Dial or Accept has returned, and with EventAccepted, except for sessions dialled
-// with a negative Config.DialTimeout. Its other errors are as for OpenStream.
+// when Dial or Accept has returned, unless Config.DialTimeout is negative.
 func (c *Conn) TryOpenStream(options *StreamOptions) (*Stream, error) {
 	return c.openStream(context.Background(), options, false)
 }
 
-// AcceptStream waits for a stream that the peer has opened, and returns it. A peer that
-// takes no streams, such as kcp-go or one with a negative Limits.MaxStreams, opens none:
-// AcceptStream then waits until ctx is done or the session ends. Its errors are the error
-// of ctx when it is done, net.ErrClosed after Close or Abort, ErrInUse in a group with
-// ReportStreams, errors.ErrUnsupported if Limits.MaxStreams here is negative, and the error
-// with which the session ended.
+// AcceptStream waits for a stream that the peer has opened, and returns it. Its errors are
+// the error of ctx when it is done, net.ErrClosed after Close or Abort, ErrInUse in a group
+// with ReportStreams, errors.ErrUnsupported if Limits.MaxStreams of this end is negative,
+// and the error with which the session ended.
 func (c *Conn) AcceptStream(ctx context.Context) (s *Stream, err error) {
 	err = c.await(blocking{op: "accept", ctx: ctx}, func() (pause, error) {
 		calls := c.state()

@@ -8,21 +8,18 @@ import (
 
 // Write queues b, and sends at once as much as may leave. It blocks while
 // Config.StreamWriteBuffer bytes of the stream wait to be sent. If the stream is
-// unordered or not reliable, each Write is one message, as with WriteMessage. Errors are
-// os.ErrDeadlineExceeded when the write deadline has passed, net.ErrClosed after Close,
-// CloseWrite, CancelWrite or Reset, a *StreamError if the stream was reset or the peer
-// reads no more, ErrPeerClosed when the peer has closed the session, and the error with
-// which the session ended.
+// unordered or not reliable, each Write is one message. Errors are os.ErrDeadlineExceeded
+// when the write deadline has passed, net.ErrClosed after Close, CloseWrite, CancelWrite or
+// Reset, a *StreamError if the stream was reset or the peer reads no more, ErrPeerClosed
+// when the peer has closed the session, and the error with which the session ended.
 func (s *Stream) Write(b []byte) (n int, err error) {
 	return s.conn.write(s, writeCall{b: b, message: s.messages, waits: true})
 }
 
-// MaxMessageSize returns the largest message that WriteMessage takes, in
-// bytes: what fits into a Config.StreamReceiveBuffer like this end's, or into more if
-// the peer has shown in this session that it has more, which it does once it reads. That
-// is believed up to 16 MiB, or StreamReceiveBuffer or StreamWriteBuffer of this end. A
-// peer with a smaller one resets the stream with StreamTooLarge. It may change with the
-// path MTU: up to 128 bytes of the buffer are for each packet of the message.
+// MaxMessageSize returns the largest message that WriteMessage takes, in bytes: what fits
+// into a Config.StreamReceiveBuffer like this end's, or into more, up to 16 MiB, if the
+// peer has shown that it has more. A peer with a smaller one resets the stream with
+// StreamTooLarge. It may change with the path MTU.
 func (s *Stream) MaxMessageSize() int {
 	s.conn.mu.Lock()
 	defer s.conn.unlock()
@@ -67,9 +64,7 @@ func (s *Stream) readEndLocked() error {
 // os.ErrDeadlineExceeded when the read deadline has passed, and net.ErrClosed after
 // Close, CancelRead or Reset. After all that has arrived, it returns io.EOF if the peer
 // has closed its side, a *StreamError if the stream was reset, which also drops what was
-// not read, and otherwise the error with which the session ended. That is ErrPeerClosed
-// or a *PeerCloseError if the peer has closed the session while more might have followed:
-// see Conn.Close.
+// not read, and otherwise the error with which the session ended: see Conn.Close.
 func (s *Stream) Read(b []byte) (n int, err error) {
 	lent := false // what arrives may be copied straight into b
 	takeBack := func() int {

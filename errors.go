@@ -171,7 +171,7 @@ func (e *SizeError) Error() string {
 func (e *SizeError) Unwrap() error { return e.err }
 
 // PeerLostError means that the peer is gone, unreachable, or idle or stalled for too
-// long. This end has noticed it. If the peer lives, its calls return ErrReset.
+// long. If the peer lives, its calls return ErrReset.
 type PeerLostError struct {
 	// Silence is how long nothing had arrived from the peer or, if Idle is true, how long
 	// no data had been exchanged.

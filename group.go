@@ -9,19 +9,14 @@ import (
 	"github.com/arqnet/kcp/internal/wakeup"
 )
 
-// Group is a set of sessions whose events one call returns: a poll group, as
-// GameNetworkingSockets calls it. Nothing that one member sends goes to another. One
-// goroutine can serve thousands of sessions with it. Add puts a session into a group,
-// and Listener.AcceptInto all that a listener accepts. Events are to be had in one of
-// three ways:
-//   - Wait returns the next events, for a loop of the application;
-//   - Serve calls a function for each event, on the calling goroutine;
-//   - Handle sets a function that the goroutine that reads the socket calls.
+// Group is a set of sessions whose events one call returns: a poll group. Add puts a
+// session into a group, and Listener.AcceptInto all that a listener accepts. Wait returns
+// the next events; Serve calls a function for each, on the calling goroutine; or Handle
+// sets one that the goroutine that reads the socket calls.
 //
 // A session is in one group at most. Meanwhile Read, ReadMessage and ReceiveDatagram
-// return ErrInUse at once, also those that were blocked, and the read deadline has no
-// effect. Writing works as ever; Send writes to many sessions at once. Close does not
-// wait: delivery goes on in the background, as with a negative Config.Linger.
+// return ErrInUse at once, also those that were blocked. Writing works as ever. Close does
+// not wait: delivery goes on in the background, as with a negative Config.Linger.
 //
 // What is not taken stays in its session, and fills the receive window. At most 256
 // datagrams of a session wait. Sessions with events take turns, one event each. All
@@ -122,10 +117,9 @@ func NewGroup() *Group {
 	return g
 }
 
-// Add puts a session into the group. What has arrived and was not read is for the group;
-// a session that has ended delivers its data, and its end. Calls of Read, ReadMessage
-// and ReceiveDatagram that wait return ErrInUse, or what they have received already.
-// Add fails with ErrInUse if the session is in a group, this one or another, and with
+// Add puts a session into the group. What has arrived and was not read is for the group.
+// Calls of Read, ReadMessage and ReceiveDatagram that wait return ErrInUse, or what they
+// have received already. Add fails with ErrInUse if the session is in a group, and with
 // net.ErrClosed if the group or the session is closed.
 func (g *Group) Add(c *Conn) error {
 	c.mu.Lock()
@@ -154,8 +148,7 @@ func (g *Group) Add(c *Conn) error {
 func (g *Group) ReportStreams() { g.streams.Store(true) }
 
 // Remove takes a session out of the group: what was not taken is for Read, or for the
-// next group. After it nothing more is taken. Only a call of Wait that runs may still
-// return events of the session, and the handler be called for the events of its call. It
+// next group. A call of Wait that runs may still return events of the session. Remove
 // fails with ErrInUse if the session is not in this group.
 func (g *Group) Remove(c *Conn) error {
 	c.mu.Lock()
@@ -195,10 +188,8 @@ func (g *Group) opError(op string, err error) error { return opError(op, nil, ni
 // them. It returns how many; that is 0 only with an error, or if events is empty. Events
 // of one session are in order. Event.Data is valid until the next call. Events that are
 // there are returned even if ctx is done; without any the errors are ctx.Err() itself,
-// and net.ErrClosed when the group is closed.
-//
-// Wait is for one goroutine at a time: it returns ErrInUse at once while another
-// call of Wait or Serve runs, and after Handle. For more, use several groups, or Serve.
+// and net.ErrClosed when the group is closed. While another call of Wait or Serve runs,
+// and after Handle, it is ErrInUse.
 func (g *Group) Wait(ctx context.Context, events []Event) (n int, err error) {
 	if err := g.enter("wait", wakeup.Waits); err != nil {
 		return 0, err
@@ -235,13 +226,10 @@ func (g *Group) fill(events []Event) (n int) {
 }
 
 // Serve calls handler for each event of the group's sessions, on the calling goroutine,
-// until ctx is done or the group is closed. It returns ctx.Err() itself, or
-// net.ErrClosed, and at once ErrInUse while a call of Wait runs, and after Handle,
-// and syscall.EINVAL if handler is nil.
-//
-// Several goroutines may call Serve at once. The events of one session are in order,
-// one call at a time. handler may block, and may call any method of the session and of
-// the group but Wait. If it panics, so does Serve; its event counts as handled.
+// until ctx is done or the group is closed. It returns ctx.Err() itself, or net.ErrClosed,
+// and at once ErrInUse while a call of Wait runs, and after Handle, and syscall.EINVAL if
+// handler is nil. Several goroutines may call Serve at once. The events of one session are
+// in order, one call at a time. handler may block. If it panics, so does Serve.
 func (g *Group) Serve(ctx context.Context, handler func(Event)) error {
 	if handler == nil {
 		return g.opError("wait", errNoHandler)

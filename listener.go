@@ -156,11 +156,10 @@ func (l *Listener) takeLocked() *Conn {
 }
 
 // AcceptInto makes sessions go into a group as soon as they can be accepted, with the
-// event EventAccepted first; sessions of the backlog, too. Calls of Accept and AcceptKCP
-// return ErrInUse. Limits.Backlog bounds the sessions whose EventAccepted was not
-// taken; closing the listener ends them. With a nil group, or when the group is closed,
-// sessions go to Accept again. AcceptInto fails with ErrInUse if the listener has a
-// group already, and with net.ErrClosed if the listener or the group is closed.
+// event EventAccepted first; sessions of the backlog, too. Calls of Accept return ErrInUse.
+// Limits.Backlog bounds the sessions whose EventAccepted was not taken. With a nil group,
+// or when the group is closed, sessions go to Accept again. AcceptInto fails with ErrInUse
+// if the listener has a group already, and with net.ErrClosed if either is closed.
 func (l *Listener) AcceptInto(g *Group) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

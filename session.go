@@ -8,24 +8,11 @@ import (
 	"time"
 )
 
-// Conn is a session: a reliable, ordered connection with one peer. It implements
-// net.Conn. With Config.MessageMode it also keeps message boundaries. All methods are
-// safe for concurrent use. They are
-//   - the stream of bytes: Read, Write, TryWrite, WriteReady, Flush;
-//   - messages: ReadMessage, NextMessageSize, WriteMessage, MaxMessageSize;
-//   - unreliable datagrams: SendDatagram, ReceiveDatagram,
-//     MaxDatagramSize;
-//   - several flows in one session: OpenStream, AcceptStream;
-//   - deadlines: SetDeadline, SetReadDeadline, SetWriteDeadline;
-//   - the end: CloseWrite, Close, CloseWithError, Abort, SetLinger, Done, Err;
-//   - what there is to know: Stats, Ping, Peer, ConnectionState, Conv, LocalAddr,
-//     RemoteAddr, Dialled, Endpoint;
-//   - settings at run time: SetMTU, SetWindow, SetNoDelay, SetCongestionControl,
-//     SetMessageMode, SetWriteBuffer, SetMaxRate.
-//
-// Errors are of type *net.OpError, except io.EOF and errors of Err; use errors.Is and
-// errors.As. An extended peer is an endpoint of this package, and a legacy peer any
-// other, such as kcp-go or the C reference.
+// Conn is a session: a reliable, ordered connection with one peer. It implements net.Conn.
+// With Config.MessageMode it also keeps message boundaries. All methods are safe for
+// concurrent use. Errors are of type *net.OpError, except io.EOF and errors of Err; use
+// errors.Is and errors.As. An extended peer is an endpoint of this package, and a legacy
+// peer any other, such as kcp-go or the C reference.
 type Conn struct {
 	ep *Endpoint // immutable
 
