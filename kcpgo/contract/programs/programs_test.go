@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/testenv"
-	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
