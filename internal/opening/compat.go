@@ -8,8 +8,8 @@ type Compat struct {
 	Validated          func(conn any)
 }
 
-// CompatHooks are functions of the root package, for package compat. What they take is a *kcp.Endpoint, a
-// *kcp.Conn, a *kcp.Config and a *kcp.KCP.
+// CompatHooks are functions of the root package, for package compat. What they take is a
+// *kcp.Endpoint, a *kcp.Conn, a *kcp.Config and a *kcp.KCP.
 type CompatHooks struct {
 	Set       func(endpoint any, o Compat)
 	Validated func(conn any) bool
