@@ -10,10 +10,8 @@ import (
 
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/crypt"
-	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/liveness"
 	"github.com/arqnet/kcp/internal/machine"
-	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/wakeup"
 	"github.com/arqnet/kcp/stats"
 )
@@ -252,15 +250,19 @@ const (
 // packets. Its fields: go doc kcp/stats.Ratio.
 type FEC = stats.Ratio
 
-// overhead returns the bytes that a packet has around its content.
-func (c *Config) overhead() (o overhead) {
-	o.cipherHead, o.tail = protect.Overhead(c.Cipher, c.TLS != nil)
-	if c.FEC != (FEC{}) {
-		o.fecHead = fec.HeaderSize
+// ofSessions returns what sessions have to know.
+func (c *Config) ofSessions() sessionConfig {
+	return sessionConfig{
+		mtu: c.MTU, maxMTU: c.MaxMTU, sendWindow: c.SendWindow, receiveWindow: c.ReceiveWindow,
+		writeBuffer: c.WriteBuffer, maxBuffered: c.Limits.MaxBuffered, maxStreams: c.Limits.MaxStreams,
+		streamReceiveBuffer: c.StreamReceiveBuffer, streamWriteBuffer: c.StreamWriteBuffer,
+		maxRate: c.MaxRate, messageMode: c.MessageMode, redundancy: c.Redundancy, fec: c.FEC, tls: c.TLS,
+		congestionControl: c.CongestionControl,
+		noDelay:           machine.NoDelay(c.Tuning.NoDelay), minRTO: c.Tuning.MinRTO, interval: c.Tuning.Interval,
+		fastResend: c.Tuning.FastResend, fastResendLimit: c.Tuning.FastResendLimit, deadLink: c.Tuning.DeadLink,
+		keepAlive: c.KeepAlive, peerTimeout: c.PeerTimeout, idleTimeout: c.IdleTimeout, stallTimeout: c.StallTimeout,
+		linger: c.Linger, maxLinger: c.MaxLinger,
 	}
-	o.head = o.cipherHead + o.fecHead
-	o.total = o.head + o.tail
-	return o
 }
 
 // Defaults of Config.

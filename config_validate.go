@@ -62,7 +62,7 @@ func (c *Config) Validate() error {
 	}
 	mtu := c.MTU
 	setDefault(&mtu, defaultConfigMTU)
-	if room := c.overhead().total; mtu-room < machine.MinMTU {
+	if room := overheadOf(c.Cipher, c.TLS != nil, c.FEC).total; mtu-room < machine.MinMTU {
 		return &ConfigError{"MTU", mtu, fmt.Sprintf("must leave at least %d bytes beside the %d that Cipher and FEC add", machine.MinMTU, room)}
 	}
 	if !(c.Redundancy >= 0 && c.Redundancy <= maxRedundancy) {

@@ -135,8 +135,9 @@ func TestLongestTimeouts(t *testing.T) {
 		require.NoError(t, a.Close())
 		require.NoError(t, b.Close())
 		k := machine.New(1, func([]byte) {})
-		Inspection := config.withDefaults()
-		Inspection.apply(k)
+		whole := config.withDefaults()
+		settled := whole.ofSessions()
+		settled.apply(k, 0)
 		require.EqualValues(t, maxInt32, k.Inspect().DeadLink)
 		require.EqualValues(t, maxInt32, k.Inspect().FastResend)
 	})
@@ -327,7 +328,7 @@ func TestSettersCheck(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		cfg := &Config{Cipher: testAEAD(t), FEC: FEC{Data: 3, Parity: 1}}
 		a, b, _ := w.pair(cfg, cfg)
-		room := cfg.overhead().total
+		room := overheadOf(cfg.Cipher, cfg.TLS != nil, cfg.FEC).total
 		figures := func() machine.Settings {
 			a.mu.Lock()
 			defer a.mu.Unlock()

@@ -175,7 +175,8 @@ var _ = opening.ConnectCompat(opening.CompatHooks{
 	},
 	Machine: func(config, k any, alike bool) (mtu int) {
 		c := config.(*Config).withDefaults()
-		if c.apply(k.(*machine.KCP)); alike {
+		of := c.ofSessions()
+		if of.apply(k.(*machine.KCP), overheadOf(c.Cipher, c.TLS != nil, c.FEC).total); alike {
 			k.(*machine.KCP).Enable(machine.FeatureCopies | machine.FeatureInformed)
 		}
 		return c.MTU

@@ -24,6 +24,7 @@ type Endpoint struct {
 	// Fields above mu are immutable or need no lock, unless their comments name one.
 
 	sharedState
+	config     Config // immutable
 	wakes      wakeup.Queues[*Conn]
 	handshakes *fair.Queue // work of TLS, fewer pieces at a time than processors; nil without TLS
 	log        endpointLog
@@ -113,14 +114,15 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoint {
 	e := &Endpoint{
 		sharedState: sharedState{
-			config:           config.withDefaults(),
 			fixedWriteBuffer: config != nil && config.WriteBuffer != 0,
 			fixedWindow:      config != nil && config.ReceiveWindow != 0,
 			mostStreamBuffer: maxStreamReceive,
 			epoch:            time.Now(),
 		},
+		config: config.withDefaults(),
 		socket: socketState{owned: owned, done: make(chan struct{})},
 	}
+	e.sharedState.config = e.config.ofSessions()
 	if config != nil && config.StreamReceiveBuffer != 0 {
 		e.mostStreamBuffer = config.StreamReceiveBuffer
 	}
@@ -139,7 +141,7 @@ func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoi
 		e.handshakes = fair.NewQueue(max(1, runtime.GOMAXPROCS(0)-1), fair.Lease)
 	}
 	e.migrates = (e.protection.Authentic || e.protection.Derives) && !e.config.SharedConvs
-	e.outside, e.overhead = e.protection.Outside, e.config.overhead()
+	e.outside, e.overhead = e.protection.Outside, overheadOf(e.config.Cipher, e.config.TLS != nil, e.config.FEC)
 	e.initGate()
 	if c, ok := sockets[0].(net.Conn); ok && c.RemoteAddr() != nil {
 		procs = 1 // one peer, one wake queue

@@ -361,3 +361,36 @@ func (e *StreamError) Error() string {
 	}
 	return fmt.Sprintf("kcp: stream reset %s with code %d", who, e.Code)
 }
+
+// PeerCloseError means that the peer has closed the session with CloseWithError, or has
+// ended it with Abort. After CloseWithError Read returns it after the last byte,
+// in place of io.EOF, and Write in place of ErrPeerClosed, which it wraps.
+type PeerCloseError struct {
+	Code uint64 // the peer's; the application gives it its meaning
+	Text string // valid UTF-8, which may have control characters; may be empty or cut
+	// Aborted reports that the peer has ended the session before it had delivered all: by
+	// Abort, or as its CloseWithError has given up. The error then takes the
+	// place of ErrReset, and wraps that.
+	Aborted bool
+}
+
+// Error returns code and text, which is quoted if it does not print on one line.
+func (e *PeerCloseError) Error() string {
+	what := "closed"
+	if e.Aborted {
+		what = "aborted"
+	}
+	text := fmt.Sprintf("kcp: session %s by the peer with code %d", what, e.Code)
+	if e.Text != "" {
+		text += ": " + printable(e.Text)
+	}
+	return text
+}
+
+// Unwrap returns ErrPeerClosed, or ErrReset if Aborted is set.
+func (e *PeerCloseError) Unwrap() error {
+	if e.Aborted {
+		return ErrReset
+	}
+	return ErrPeerClosed
+}

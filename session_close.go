@@ -136,7 +136,7 @@ func (c *session) awaitKind() (until time.Duration) {
 // have been the end of that.
 func (c *session) startClose(background, whole bool) {
 	now := c.host.now()
-	c.closing.Begin(now, c.shared.config.MaxLinger, background)
+	c.closing.Begin(now, c.shared.config.maxLinger, background)
 	if c.closeStreams(now, whole) {
 		c.push()
 	} else {

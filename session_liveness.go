@@ -16,14 +16,14 @@ import (
 func (c *session) liveness() liveness.Session {
 	l, cfg := &c.hs, &c.shared.config
 	s := liveness.Session{
-		KeepAlive: cfg.KeepAlive, PeerTimeout: cfg.PeerTimeout, IdleTimeout: cfg.IdleTimeout, StallTimeout: cfg.StallTimeout,
+		KeepAlive: cfg.keepAlive, PeerTimeout: cfg.peerTimeout, IdleTimeout: cfg.idleTimeout, StallTimeout: cfg.stallTimeout,
 		Begun:   c.hs.born,
 		Open:    c.closing.Phase < closing.Lingering,
 		Dialled: l.Role >= opening.Dialled, Dialling: l.Role == opening.Dialling,
 		Signals:     l.Peer >= opening.Extended,
 		Unvalidated: l.unvalidated.Load(),
 		Migrates:    c.shared.migrates && (*c.in.protection.Load()).Authentic(),
-		DeadLink:    cfg.Tuning.DeadLink > 0 && c.kcp.Sender().SilentTransmissions() >= cfg.Tuning.DeadLink,
+		DeadLink:    cfg.deadLink > 0 && c.kcp.Sender().SilentTransmissions() >= cfg.deadLink,
 	}
 	if c.closing.Phase > closing.Lingering {
 		return s
@@ -181,7 +181,7 @@ func (c *session) startPing(at time.Duration) {
 // pingWait returns how long to wait for the answer to a PING before repeating
 // it, and the most to which that grows.
 func (c *session) pingWait() (wait, longest time.Duration) {
-	return liveness.PingWait(c.requestWait(), opening.MaxWait, c.shared.config.PeerTimeout, c.hs.unvalidated.Load())
+	return liveness.PingWait(c.requestWait(), opening.MaxWait, c.shared.config.peerTimeout, c.hs.unvalidated.Load())
 }
 
 // noteActivity tells c.live what the last step has brought about.

@@ -141,14 +141,14 @@ func (c *session) init(e *sharedState, h host, key sessionKey, remote net.Addr, 
 	}
 	c.kcp = machine.NewWith(key.Conv, hooks)
 	c.in.fixedWindow = e.fixedWindow
-	e.config.apply(c.kcp)
+	e.config.apply(c.kcp, e.overhead.total)
 	now := h.now()
 	c.hs.born, c.step.inputAt, c.live = now, now, liveness.New(now)
-	c.closing.Linger = e.config.Linger
+	c.closing.Linger = e.config.linger
 	c.protect()
 	c.setClock(now)
-	if e.config.MaxRate > 0 {
-		c.capRate(e.config.MaxRate)
+	if e.config.maxRate > 0 {
+		c.capRate(e.config.maxRate)
 	}
 }
 

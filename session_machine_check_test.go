@@ -60,7 +60,7 @@ func (l *sessionLink) checkWrites(e *machineEnd) {
 		used += c.streams.Queued()
 	}
 	if s := c.capped; s != nil {
-		used += s.waiting() * (c.shared.config.MTU + heldPacketBytes)
+		used += s.waiting() * (c.shared.config.mtu + heldPacketBytes)
 	}
 	if c.closing.Phase == closing.Retired {
 		used = 0
@@ -201,7 +201,7 @@ func (l *sessionLink) judge() {
 func TestCreditOfDatagrams(t *testing.T) {
 	t.Parallel()
 	const conv = 7
-	w := newMachineWorld(t, 1, &Config{}, &Config{})
+	w := newMachineWorld(t, 1, defaults(), defaults())
 	sent := 0
 	w.send = func(*machineEnd, *udp.Datagram) { sent++ }
 	server, from := w.ends[1], w.ends[0].addr
@@ -249,7 +249,7 @@ func TestDroppedDataIsNoEnd(t *testing.T) {
 // is lost beside the first data makes neither end take the other for one.
 func TestHellosBeforeAnOutageEnds(t *testing.T) {
 	t.Parallel()
-	w := newMachineWorld(t, 1, &Config{}, &Config{})
+	w := newMachineWorld(t, 1, defaults(), defaults())
 	var onWire [2][][]byte
 	lost := func(from *machineEnd, p []byte) bool {
 		return from.side == 0 && (w.now < 6*time.Second || w.now < 9*time.Second && hasSignal(p, wire.Hello))

@@ -2,6 +2,7 @@ package kcp
 
 import (
 	"bytes"
+	"crypto/tls"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -10,14 +11,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/testenv/life"
 	"github.com/arqnet/kcp/internal/udp"
+	"github.com/arqnet/kcp/stats"
 )
 
 // sessionLink is two sessions and a link between them, which a script drives.
@@ -56,33 +57,45 @@ var sessionSteps = life.Weighted(`write 6 open 2 fin 1 stopread 1 stopwrite 1 re
 	close 1 background 1 abort 1 rate 1 window 1 mtu 1 wait 10 rest 2 loss 1 delay 1 jitter 1 path 1
 	again 2 hold 2 lose 2 damage 1 move 1 rerouted 1 late 1 slow 1 full 1 shed 1 small 1 unread 1 backlog 1`)
 
-// sessionConfig returns the Config of both ends.
-func sessionConfig(world uint32) *Config {
+// configOf returns the settings of both ends.
+func configOf(world uint32) *worldConfig {
 	mode, shape := byte(world>>8), byte(world)
-	c := &Config{
-		MessageMode: mode&4 > 0, PeerTimeout: 10 * time.Minute,
-		SendWindow: []int{0, 8, 32, 1024}[shape&3], ReceiveWindow: []int{0, 128, 256, 1024}[shape>>2&3],
-		Tuning: Tuning{NoDelay: NoDelay(shape>>4&3) % (NoDelayTurbo + 1)}, MTU: []int{0, 600, 0, 1300}[shape>>6],
-		WriteBuffer: []int{0, 0, 8192, 65536}[mode>>3&3], Limits: Limits{MaxBuffered: 1 << 20},
+	c := defaults()
+	choose := func(field *int, of ...int) (chosen bool) {
+		n := of[int(shape)&(len(of)-1)]
+		if shape >>= 2; n != 0 {
+			*field = n
+		}
+		return n != 0
 	}
-	if mode&32 > 0 {
-		c.AddressValidation = ValidateAlways
+	choose(&c.sendWindow, 0, 8, 32, 1024)
+	choose(&c.receiveWindow, 0, 128, 256, 1024)
+	if n := machine.NoDelay(shape&3) % (machine.NoDelayTurbo + 1); n != machine.NoDelayDefault {
+		c.noDelay = n
 	}
+	shape >>= 2
+	choose(&c.mtu, 0, 600, 0, 1300)
+	shape = mode >> 3
+	c.fixedWrite = choose(&c.writeBuffer, 0, 0, 8192, 65536)
+	shape = byte(world)
+	c.messageMode, c.peerTimeout, c.maxBuffered = mode&4 > 0, 10*time.Minute, 1<<20
+	c.maxLinger = max(2*time.Minute, time.Duration(c.writeBuffer)*time.Second/(32<<10))
+	c.alwaysValidate = mode&32 > 0
 	if mode&64 > 0 {
-		c.MaxRate = 50_000
+		c.maxRate = 50_000
 	}
-	if mode&128 > 0 {
-		c.Redundancy, c.StreamReceiveBuffer = 0.5, 64<<10
+	if c.fixedRead = mode&128 > 0; c.fixedRead {
+		c.redundancy, c.streamReceiveBuffer = 0.5, 64<<10
 	}
 	var err error
 	switch mode & 3 {
 	case 1:
-		c.FEC = FEC{Data: 3, Parity: 1 + int(shape&1)}
+		c.fec = stats.Ratio{Data: 3, Parity: 1 + int(shape&1)}
 	case 2:
-		c.Cipher, err = crypt.ChaCha20Poly1305(bytes.Repeat([]byte{7}, 32))
+		c.cipher, err = crypt.ChaCha20Poly1305(bytes.Repeat([]byte{7}, 32))
 	case 3:
-		if c.TLS = testenv.TLS(); c.MTU == 600 {
-			c.MTU = 1250
+		if c.tls = minTLS(testenv.TLS()); c.mtu == 600 {
+			c.mtu = 1250
 		}
 	}
 	if err != nil {
@@ -93,15 +106,14 @@ func sessionConfig(world uint32) *Config {
 
 func newSessionLink(t testing.TB, world uint32) *sessionLink {
 	l := &sessionLink{delay: 10 * time.Millisecond, luck: rand.New(rand.NewPCG(uint64(world), 0))}
-	config := sessionConfig(world)
-	require.NoError(t, config.Validate())
+	config := configOf(world)
 	l.machineWorld = newMachineWorld(t, uint64(world), config, config)
 	l.send = l.put
 	l.Session = &life.Session{
 		Fail:  func(text string) { t.Fatal(text) },
-		Whole: true, Mode: config.MessageMode, Mixed: true, Codes: []uint64{StreamRefused, StreamTooLarge},
+		Whole: true, Mode: config.messageMode, Mixed: true, Codes: []uint64{StreamRefused, StreamTooLarge},
 	}
-	if config.Cipher == nil && config.TLS == nil {
+	if config.cipher == nil && config.tls == nil {
 		l.Copies = len(l.past) * maxPast // packets have no numbers
 	}
 	l.Begin()
@@ -262,7 +274,7 @@ func (l *sessionLink) disturb(s life.Step) {
 	case life.Lose:
 		*wire = slices.Delete(*wire, k, k+1)
 	case life.Damage:
-		if c := &l.ends[0].shared.config; c.Cipher != nil || c.TLS != nil { // else it counts
+		if !l.ends[0].shared.protection.None { // else it counts
 			p.data = bytes.Clone(p.data)
 			p.data[s.N*7%len(p.data)] ^= 1 << (s.How & 7)
 			(*wire)[k] = p
@@ -280,7 +292,7 @@ func (l *sessionLink) strain(e *machineEnd, s life.Step) bool {
 		l.receive(e.side)
 	case life.Full:
 		load.buffered.Add(-e.others)
-		e.others = int64(s.N/8) * int64(e.shared.config.Limits.MaxBuffered) * 9 / 8
+		e.others = int64(s.N/8) * int64(e.shared.config.maxBuffered) * 9 / 8
 		load.buffered.Add(e.others)
 		load.share.Store(int64(s.N/8) * leastShare)
 	case life.Shed:
@@ -363,4 +375,11 @@ func TestSessionMachines(t *testing.T) {
 			t.Fatal("the number of the subtest is the seed")
 		}
 	}
+}
+
+// minTLS returns config as endpoints have it.
+func minTLS(config *tls.Config) *tls.Config {
+	config = config.Clone()
+	config.MinVersion = tls.VersionTLS13
+	return config
 }

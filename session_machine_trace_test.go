@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/liveness"
 	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/streams"
@@ -148,7 +149,7 @@ func (s *sessionTrace) duration(text string) time.Duration {
 
 // begin begins anew.
 func (s *sessionTrace) begin(options []string) {
-	config := &Config{}
+	config, keepAlive := defaults(), time.Duration(0)
 	*s = sessionTrace{t: s.t}
 	legacy := false
 	for _, o := range options {
@@ -158,12 +159,18 @@ func (s *sessionTrace) begin(options []string) {
 		case "wakes":
 			s.shows = true
 		case "keepalive":
-			config.KeepAlive = s.duration(value)
+			keepAlive = s.duration(value)
 		case "timeout":
-			config.PeerTimeout = s.duration(value)
+			config.peerTimeout = s.duration(value)
 		default:
 			s.t.Fatalf("unknown option %s", o)
 		}
+	}
+	switch {
+	case keepAlive != 0:
+		config.keepAlive = max(keepAlive, 0)
+	case config.peerTimeout < liveness.DefaultPeerTimeout:
+		config.keepAlive = max(config.peerTimeout/2, 500*time.Millisecond)
 	}
 	s.machineWorld = newMachineWorld(s.t, 1, config, config)
 	s.send = func(from *machineEnd, d *udp.Datagram) { s.put(from.side, d.Buf) }

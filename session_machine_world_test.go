@@ -9,11 +9,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/incast"
+	"github.com/arqnet/kcp/internal/liveness"
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/streams"
@@ -66,7 +69,7 @@ func (*machineStream) Readable() {}
 func (*machineStream) Writable() {}
 
 // newMachineWorld returns two ends, of which none has a session.
-func newMachineWorld(t testing.TB, seed uint64, configs ...*Config) *machineWorld {
+func newMachineWorld(t testing.TB, seed uint64, configs ...*worldConfig) *machineWorld {
 	run := new(wakeup.Run)
 	run.Seed(seed)
 	w := &machineWorld{t: t, now: time.Second}
@@ -76,27 +79,46 @@ func newMachineWorld(t testing.TB, seed uint64, configs ...*Config) *machineWorl
 	return w
 }
 
-func newMachineEnd(w *machineWorld, side int, config *Config, env *wakeup.Environment) *machineEnd {
+// worldConfig is the settings of an end.
+type worldConfig struct {
+	sessionConfig
+	cipher         crypt.Cipher // nil: none
+	alwaysValidate bool
+	fixedWrite     bool // writeBuffer is the application's
+	fixedRead      bool // the same of streamReceiveBuffer
+}
+
+// defaults returns the settings that sessions have if an application sets none.
+func defaults() *worldConfig {
+	return &worldConfig{sessionConfig: sessionConfig{
+		mtu: 1400, sendWindow: machine.MostWindow, receiveWindow: 2048, writeBuffer: defaultWriteBuffer,
+		maxBuffered: 1 << 30, maxStreams: 256, streamReceiveBuffer: 1 << 20, streamWriteBuffer: defaultStreamWrite,
+		noDelay: machine.NoDelayOn, interval: 30 * time.Millisecond, fastResend: 2, fastResendLimit: 5,
+		keepAlive: 25 * time.Second, peerTimeout: liveness.DefaultPeerTimeout, stallTimeout: 30 * time.Minute,
+		linger: defaultLinger, maxLinger: 128 * time.Second, congestionControl: congestion.NewBBR,
+	}}
+}
+
+func newMachineEnd(w *machineWorld, side int, config *worldConfig, env *wakeup.Environment) *machineEnd {
 	e := &machineEnd{
 		w: w, side: side, streams: make(map[uint32]*machineStream),
 		addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(side + 1)}), 4000),
 	}
 	s := &e.shared
-	s.config, s.env, s.mostStreamBuffer, s.epoch = config.withDefaults(), env, maxStreamReceive, time.Unix(1e9, 0)
-	s.fixedWriteBuffer = config.WriteBuffer != 0
-	if config.StreamReceiveBuffer != 0 {
-		s.mostStreamBuffer = config.StreamReceiveBuffer
+	s.config, s.env, s.mostStreamBuffer, s.epoch = config.sessionConfig, env, maxStreamReceive, time.Unix(1e9, 0)
+	s.fixedWriteBuffer = config.fixedWrite
+	if config.fixedRead {
+		s.mostStreamBuffer = config.streamReceiveBuffer
 	}
-	c := &s.config
-	s.protection = protect.NewScheme(c.Cipher, c.TLS != nil, env.Nonces())
-	s.migrates = s.protection.Authentic && !c.SharedConvs
-	s.outside, s.overhead = s.protection.Outside, c.overhead()
+	s.protection = protect.NewScheme(config.cipher, config.tls != nil, env.Nonces())
+	s.migrates = s.protection.Authentic
+	s.outside, s.overhead = s.protection.Outside, overheadOf(config.cipher, config.tls != nil, config.fec)
 	s.load.sessions.Store(1)
 	e.turns.Init((*session).sender, func(*session, incast.Grant, time.Duration) bool { return true }, func() {})
 	g := &e.gate
-	g.Init((*session).place, c.Limits.MaxSessionsPerAddress)
+	g.Init((*session).place, 65536/2)
 	g.Cookies.Random = env
-	if c.TLS != nil {
+	if config.tls != nil {
 		g.ResetSecret = make([]byte, 32)
 		_, _ = env.Read(g.ResetSecret) // cannot fail
 	}
@@ -106,9 +128,9 @@ func newMachineEnd(w *machineWorld, side int, config *Config, env *wakeup.Enviro
 		Keys: (*session).packetKeys,
 	}
 	g.Rules = admission.Rules{
-		TLS: c.TLS != nil, Authentic: s.protection.Authentic, Migrates: s.migrates,
-		RefusesLegacy: refusesLegacy(c, s.protection), AlwaysValidate: c.AddressValidation == ValidateAlways,
-		MaxSessions: c.Limits.MaxSessions, MaxHalfOpen: c.Limits.MaxHalfOpen,
+		TLS: config.tls != nil, Authentic: s.protection.Authentic, Migrates: s.migrates,
+		RefusesLegacy: s.protection.Authentic, AlwaysValidate: config.alwaysValidate,
+		MaxSessions: 65536, MaxHalfOpen: 1024,
 		Protection: s.protection, Outside: s.outside, Info: handshakeSignal(s.infoSignal()), Random: env, Epoch: s.epoch,
 	}
 	return e

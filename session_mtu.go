@@ -32,7 +32,7 @@ const capCounts = 1 << 10
 // counts; a later one, which may be forged, does not.
 func (c *session) onInfo(s wire.Signal) {
 	l := &c.hs
-	if l.Peer == opening.Unknown && s.TS&capTLS != 0 && c.shared.config.TLS == nil {
+	if l.Peer == opening.Unknown && s.TS&capTLS != 0 && c.shared.config.tls == nil {
 		l.capabilities = capTLS // why a RESET refuses the session
 	}
 	if l.version != 0 || l.Peer < opening.Extended {
@@ -92,7 +92,7 @@ func (c *session) sizes() *netpath.PathMTU {
 	if c.entry.Addr.Addr().Unmap().Is4() {
 		ether = netpath.EtherIPv4
 	}
-	limit := cfg.MaxMTU
+	limit := cfg.maxMTU
 	if limit == 0 && c.entry.Peer == "" && c.host.keepsWhole(int(c.path.shard)) {
 		limit = ether
 	}

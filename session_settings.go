@@ -68,7 +68,7 @@ func (c *session) ownSettings() *connSettings {
 	r := c.rarely()
 	if r.settings == nil {
 		cfg := &c.shared.config
-		r.settings = &connSettings{messageMode: cfg.MessageMode}
+		r.settings = &connSettings{messageMode: cfg.messageMode}
 	}
 	return r.settings
 }
@@ -179,7 +179,7 @@ func (c *session) messageMode() bool {
 	if c.rare != nil && c.rare.settings != nil {
 		return c.rare.settings.messageMode
 	}
-	return c.shared.config.MessageMode
+	return c.shared.config.messageMode
 }
 
 // writeBuffer returns the size of the write buffer in bytes.
@@ -188,7 +188,7 @@ func (c *session) writeBuffer() int {
 		return c.rare.settings.writeBuffer
 	}
 	if c.shared.fixedWriteBuffer {
-		return c.shared.config.WriteBuffer
+		return c.shared.config.writeBuffer
 	}
 	size := writeBufferFor(c.kcp.Sender().Flying())
 	if all := c.shared.load.written.Load(); all > writePressure {
@@ -217,7 +217,7 @@ func (c *session) firstMTU() int {
 	if n := c.pinnedMTU(); n > 0 {
 		return n
 	}
-	return c.shared.config.MTU
+	return c.shared.config.mtu
 }
 
 // newCongestionControl returns a controller of the kind that was set.
@@ -225,35 +225,35 @@ func (c *session) newCongestionControl() congestion.Control {
 	if s := c.settings(); s != nil && s.congestion != nil {
 		return s.congestion()
 	}
-	return c.shared.config.CongestionControl()
+	return c.shared.config.congestionControl()
 }
 
 // apply configures a session's state machine, which is new. The settings have passed
 // Validate.
-func (c *Config) apply(k *machine.KCP) {
+func (c *sessionConfig) apply(k *machine.KCP, overhead int) {
 	// While the peer is silent it must be asked several times within
 	// PeerTimeout, or its silence would mean nothing.
 	longest := sessionMaxRTO
-	if c.PeerTimeout > 0 {
-		longest = max(min(longest, c.PeerTimeout/4), time.Millisecond)
+	if c.peerTimeout > 0 {
+		longest = max(min(longest, c.peerTimeout/4), time.Millisecond)
 	}
-	limit, data := c.Tuning.FastResendLimit, machine.StreamData
+	limit, data := c.fastResendLimit, machine.StreamData
 	if limit == 0 {
 		limit = -1
 	}
-	if c.MessageMode {
+	if c.messageMode {
 		data = machine.MessageData
 	}
 	k.Configure(machine.Settings{
-		MTU:        c.MTU - c.overhead().total,
-		SendWindow: c.SendWindow, ReceiveWindow: c.ReceiveWindow,
-		NoDelay:    machine.NoDelay(c.Tuning.NoDelay),
-		MinRTO:     int(c.Tuning.MinRTO.Milliseconds()),
-		Interval:   int(c.Tuning.Interval.Milliseconds()),
-		FastResend: c.Tuning.FastResend, FastResendLimit: limit,
-		DeadLink:   c.Tuning.DeadLink,
+		MTU:        c.mtu - overhead,
+		SendWindow: c.sendWindow, ReceiveWindow: c.receiveWindow,
+		NoDelay:    c.noDelay,
+		MinRTO:     int(c.minRTO.Milliseconds()),
+		Interval:   int(c.interval.Milliseconds()),
+		FastResend: c.fastResend, FastResendLimit: limit,
+		DeadLink:   c.deadLink,
 		Data:       data,
-		Extensions: machine.SessionExtensions(uint32(longest.Milliseconds()), uint32(c.Redundancy*100)),
+		Extensions: machine.SessionExtensions(uint32(longest.Milliseconds()), uint32(c.redundancy*100)),
 	})
-	k.SetCongestionControl(c.CongestionControl())
+	k.SetCongestionControl(c.congestionControl())
 }

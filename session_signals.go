@@ -246,10 +246,10 @@ func (c *session) infoSignal() wire.Signal {
 func (e *sharedState) infoSignal() wire.Signal {
 	s := infoSignal()
 	s.TS |= e.protection.Capabilities
-	if n := e.config.Limits.MaxStreams; n > 0 {
+	if n := e.config.maxStreams; n > 0 {
 		s.TS |= capStreams | capOwnOrder | uint32(min(n, streams.MostAtFirst))<<capLimitShift
 	}
-	if e.config.TLS != nil {
+	if e.config.tls != nil {
 		s.TS |= capTLS
 	}
 	return s

@@ -342,7 +342,7 @@ func TestEachSegmentPassesItsPath(t *testing.T) {
 		if seed%2 == 0 { // the first segment leaves in pieces, and so is 4 bytes larger than others
 			size = 1276 - random.IntN(int(seed%4*90)+1)
 		}
-		limit := max(min(1200, max(ends[0].MTU, ends[1].MTU)), size+beyond+ends[0].overhead().total)
+		limit := max(min(1200, max(ends[0].MTU, ends[1].MTU)), size+beyond+overheadOf(ends[0].Cipher, ends[0].TLS != nil, ends[0].FEC).total)
 		link := netsim.LinkConfig{Delay: 10 * time.Millisecond, MTU: limit}
 		inWorld(t, seed, link, func(t *testing.T, w *world) {
 			a, b, _ := w.pair(ends[0], ends[1])

@@ -49,9 +49,9 @@ func (c *session) streamTable() *sessionStreams {
 		cfg := &c.shared.config
 		t := new(sessionStreams)
 		t.Init((*streamHost)(c), streams.Limits{
-			Streams: cfg.Limits.MaxStreams, WriteBuffer: cfg.StreamWriteBuffer,
-			ReceiveBuffer: cfg.StreamReceiveBuffer, MostReceiveBuffer: c.shared.mostStreamBuffer,
-			MostShown: max(maxStreamReceive, cfg.StreamReceiveBuffer, cfg.StreamWriteBuffer),
+			Streams: cfg.maxStreams, WriteBuffer: cfg.streamWriteBuffer,
+			ReceiveBuffer: cfg.streamReceiveBuffer, MostReceiveBuffer: c.shared.mostStreamBuffer,
+			MostShown: max(maxStreamReceive, cfg.streamReceiveBuffer, cfg.streamWriteBuffer),
 		})
 		c.streams = t
 		c.startStreams()
@@ -89,7 +89,7 @@ func (h *streamHost) RoundTrip() (last, rtt time.Duration) {
 // WriteBuffer returns the size of a write buffer, or of one of a stream if it is
 // larger, and was set or memory is not short.
 func (h *streamHost) WriteBuffer() int {
-	size, ofOne := (*session)(h).writeBuffer(), h.shared.config.StreamWriteBuffer
+	size, ofOne := (*session)(h).writeBuffer(), h.shared.config.streamWriteBuffer
 	if ofOne != defaultStreamWrite || h.shared.load.written.Load() <= writePressure {
 		return max(size, ofOne)
 	}
@@ -134,7 +134,7 @@ func (h *streamHost) PeerLimit() int { return int(h.hs.capabilities >> capLimitS
 // segments, and knows which end opens which streams. Until then the machine
 // drops and does not acknowledge them, so that the peer sends them again.
 func (c *session) TakesStreams() bool {
-	return c.hs.Peer >= opening.Extended && c.hs.tokensKnown() && c.shared.config.Limits.MaxStreams > 0
+	return c.hs.Peer >= opening.Extended && c.hs.tokensKnown() && c.shared.config.maxStreams > 0
 }
 
 // tokensKnown reports whether peerToken remains what it is, if the peer is
@@ -349,7 +349,7 @@ func (c *session) peerTakesStreams(now time.Duration) (known bool, err error) {
 		return true, c.reason(c.closing.err)
 	case c.closing.Write >= closing.CloseSent:
 		return true, net.ErrClosed
-	case c.shared.config.Limits.MaxStreams == 0:
+	case c.shared.config.maxStreams == 0:
 		return true, errNoStreamsHere // nothing of the peer's answer would be taken
 	case l.tokensKnown() && l.capabilities&capStreams != 0:
 		return true, nil
@@ -424,7 +424,7 @@ func (c *session) acceptStream() (*streams.Stream, error) {
 	if s := c.streamTable().Accept(); s != nil {
 		return s, nil
 	}
-	if c.closing.err == nil && c.shared.config.Limits.MaxStreams == 0 {
+	if c.closing.err == nil && c.shared.config.maxStreams == 0 {
 		return nil, errNoStreamsHere
 	}
 	return nil, c.reason(c.closing.err)

@@ -149,7 +149,7 @@ func (c *session) onWake(woken bool) {
 		c.wake(t.dueAt)
 		return
 	}
-	c.live.Thaw(now-t.dueAt, c.shared.config.PeerTimeout)
+	c.live.Thaw(now-t.dueAt, c.shared.config.peerTimeout)
 	t.dueAt = 0
 	if c.closing.Phase == closing.Draining && c.closing.Late(now) {
 		c.end(nil)

@@ -52,7 +52,7 @@ func (c *session) protect() {
 	c.in.protection.Store(&c.shared.protection.Outside)
 	if p, app, keys := c.shared.protection.Session(c.entry.Conv); app != nil {
 		c.in.protection.Store(&p)
-		c.tls = &tlsState{app: app, handshake: handshake.NewExchange(c.entry.Conv, c.shared.config.TLS, app, keys)}
+		c.tls = &tlsState{app: app, handshake: handshake.NewExchange(c.entry.Conv, c.shared.config.tls, app, keys)}
 		c.hs.securing = true
 	}
 }
@@ -70,7 +70,7 @@ func (c *session) tlsHandshake() *handshake.Exchange {
 // has to say.
 func (c *session) dialTLS() {
 	c.hs.Of(opening.Hello).Signal = wire.Signal{Code: wire.Hello, SN: 0, TS: c.hs.token} // the session is not silent any more
-	config := c.shared.config.TLS
+	config := c.shared.config.tls
 	if config.ServerName == "" {
 		config = config.Clone()
 		config.ServerName = serverName(c.ends.Load().remote.String())

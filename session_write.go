@@ -97,7 +97,7 @@ const (
 // init sets up o for a session.
 func (o *outgoing) init(e *sharedState) {
 	o.askAt = netpath.AskAfter
-	if f := e.config.FEC; f != (FEC{}) {
+	if f := e.config.fec; f != (FEC{}) {
 		// The ratio has passed Validate.
 		o.encoder, _ = fec.NewEncoder(f.Data, f.Parity)
 	}

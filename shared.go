@@ -7,7 +7,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/opening"
@@ -15,11 +17,12 @@ import (
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/internal/wakeup"
 	"github.com/arqnet/kcp/internal/wire"
+	"github.com/arqnet/kcp/stats"
 )
 
 // sharedState is what an endpoint has in common with its sessions. It needs no lock.
 type sharedState struct {
-	config           Config              // immutable
+	config           sessionConfig       // immutable
 	env              *wakeup.Environment // immutable
 	fixedWriteBuffer bool                // Config.WriteBuffer was not 0; immutable
 	fixedWindow      bool                // the same of Config.ReceiveWindow
@@ -161,6 +164,17 @@ type overhead struct {
 	total int // head and tail
 }
 
+// overheadOf returns the overhead of packets under a cipher, or TLS, with FEC.
+func overheadOf(c crypt.Cipher, tls bool, f stats.Ratio) (o overhead) {
+	o.cipherHead, o.tail = protect.Overhead(c, tls)
+	if f != (stats.Ratio{}) {
+		o.fecHead = fec.HeaderSize
+	}
+	o.head = o.cipherHead + o.fecHead
+	o.total = o.head + o.tail
+	return o
+}
+
 // several reports whether there is more than one session, so that there may be incast.
 func (e *sharedState) several() bool { return e.load.sessions.Load() > 1 }
 
@@ -172,13 +186,13 @@ func (e *sharedState) single() bool { return e.load.sessions.Load()-e.load.halfO
 // overMemoryLimit reports whether all sessions together hold more than
 // Limits.MaxBuffered.
 func (e *sharedState) overMemoryLimit() bool {
-	return e.load.held() > int64(e.config.Limits.MaxBuffered)
+	return e.load.held() > int64(e.config.maxBuffered)
 }
 
 // overload returns the bytes by which the sessions together exceed MaxBuffered,
 // and a margin: they never exceed it by more than four times that.
 func (e *sharedState) overload() (over, margin int64) {
-	limit := int64(e.config.Limits.MaxBuffered)
+	limit := int64(e.config.maxBuffered)
 	return e.load.held() - limit, max(limit/8, leastMargin)
 }
 
@@ -189,7 +203,7 @@ func (e *sharedState) packet(n int) packet {
 		b = new(buffer)
 	}
 	if cap(b.b) < n {
-		b.b = make([]byte, max(n, e.config.MTU))
+		b.b = make([]byte, max(n, e.config.mtu))
 	}
 	return packet{buf: b.b[:n], pooled: b}
 }
@@ -223,7 +237,7 @@ func (e *sharedState) open(by protect.Protection, p *inPacket) error {
 // sealsFrom reports whether segments are sealed from their buffers, which stay as
 // they are: the protection can, and there is no FEC, whose header would have to be
 // in the content.
-func (e *sharedState) sealsFrom() bool { return e.protection.SealsFrom && e.config.FEC == (FEC{}) }
+func (e *sharedState) sealsFrom() bool { return e.protection.SealsFrom && e.config.fec == (FEC{}) }
 
 // clock returns a time since the epoch in milliseconds, modulo 2^32.
 func clock(now time.Duration) uint32 { return uint32(now.Milliseconds()) }
