@@ -275,7 +275,7 @@ func (o *MessageOptions) check() error {
 func (o *MessageOptions) call(b []byte) writeCall {
 	w := writeCall{b: b, message: true, waits: o == nil || !o.NoWait}
 	if o != nil && (o.Lifetime != 0 || o.MaxRetransmits != 0 || o.Done != nil) {
-		w.options = o
+		w.options = (*messageOptions)(o)
 	}
 	return w
 }
@@ -290,23 +290,6 @@ func checkLimits(lifetimeOf string, lifetime time.Duration, retransmitsOf string
 		return &OptionError{retransmitsOf, retransmits, fmt.Sprintf("must be at most %d", maxRetransmitLimit)}
 	}
 	return nil
-}
-
-// lifetimeMillis returns d, which checkLimits has let pass, in whole milliseconds, at
-// least one if d is positive.
-func lifetimeMillis(d time.Duration) uint32 {
-	return uint32((d + time.Millisecond - 1) / time.Millisecond)
-}
-
-// transmissions returns how often a segment may be sent; 0: any number.
-func transmissions(retransmits int) uint16 {
-	switch {
-	case retransmits == 0:
-		return 0
-	case retransmits < 0:
-		return 1
-	}
-	return uint16(retransmits + 1)
 }
 
 // MessageOptions are the properties of one message, of a stream or of a session.

@@ -322,8 +322,9 @@ func (c *Conn) tryQueue(o *Outgoing) (flush bool) {
 	} else {
 		w := writeCall{b: o.Data, free: free, message: c.session.state().message || o.Stream != nil && o.Stream.messages, begun: c.ep.now()}
 		if o.Lifetime != 0 {
-			w.message, w.options = true, &MessageOptions{Lifetime: o.Lifetime}
-			o.Err = w.options.check()
+			options := &MessageOptions{Lifetime: o.Lifetime}
+			w.message, w.options = true, (*messageOptions)(options)
+			o.Err = options.check()
 		}
 		if o.Err == nil {
 			o.Err = c.tryWrite(o.Stream, &w)

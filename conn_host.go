@@ -95,6 +95,8 @@ func (h *sessionHost) keepsWhole(shard int) bool { return h.ep.keepsWhole(shard)
 func (h *sessionHost) socketError(since time.Duration) error {
 	return h.ep.socketErrorOf((*Conn)(h).RemoteAddr(), since)
 }
+func (h *sessionHost) publicError(err error) error { return publicError(err) }
+
 func (h *sessionHost) stopped() bool   { return h.ep.stopped() }
 func (h *sessionHost) ownSocket() bool { return h.ep.disposable() }
 
@@ -142,7 +144,7 @@ func (c *Conn) letGoOn() {
 		c.ep.linger()
 	}
 	if left.failed != nil && !c.ep.opens.Fail(c, !c.session.halfOpen(), left.failed) {
-		c.ep.reportHandshake(c.RemoteAddr(), left.failed)
+		c.ep.reportHandshake(c.RemoteAddr(), left.failed.(*HandshakeError))
 	}
 	if ready&receivers != 0 && !c.io.receipts {
 		c.io.receipts = true

@@ -103,7 +103,7 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 // lock of those, writing, and c.mu.
 func (c *Conn) write(s *Stream, w writeCall) (int, error) {
 	if w.options != nil {
-		if err := w.options.check(); err != nil {
+		if err := (*MessageOptions)(w.options).check(); err != nil {
 			return 0, c.opError("write", err)
 		}
 	}

@@ -16,7 +16,7 @@ func (c *Conn) Peer() PeerInfo {
 	c.mu.Lock()
 	defer c.unlock()
 	info, _ := c.session.peer()
-	return info
+	return PeerInfo(info)
 }
 
 // connect locks c.mu, starts the handshake, and waits for the peer's answer as

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	"unicode/utf8"
 
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/neterr"
@@ -112,39 +111,9 @@ type HandshakeError struct {
 
 // Error returns the text of the cause, which may have names of the peer in it, and is
 // quoted if it does not print on one line.
-func (e *HandshakeError) Error() string {
-	if e.Remote {
-		return "kcp: TLS handshake refused by the peer: " + printable(e.Err.Error())
-	}
-	return "kcp: TLS handshake: " + printable(e.Err.Error())
-}
+func (e *HandshakeError) Error() string { return (*tlsError)(e).Error() }
 
 func (e *HandshakeError) Unwrap() error { return e.Err }
-
-// maxPrinted is how many bytes of what a peer has said an error prints.
-const maxPrinted = 1024
-
-// printable returns what a peer has said, in quotes if it contains what does not
-// print: a line break would make a record of its own in a log. It cuts what is long, such
-// as the names in a certificate.
-func printable(text string) string {
-	if len(text) > maxPrinted {
-		text = text[:maxPrinted] + "..."
-	}
-	if utf8.ValidString(text) && strings.IndexFunc(text, func(r rune) bool { return !strconv.IsPrint(r) }) < 0 {
-		return text
-	}
-	return strconv.Quote(text)
-}
-
-// detailedError is an error that counts as is, with a text that says more.
-type detailedError struct {
-	text string
-	is   error
-}
-
-func (e *detailedError) Error() string { return e.text }
-func (e *detailedError) Unwrap() error { return e.is }
 
 // SizeError means that a message is larger than MaxMessageSize, or a datagram than
 // MaxDatagramSize. It wraps ErrMessageTooLarge or ErrDatagramTooLarge.
@@ -156,15 +125,7 @@ type SizeError struct {
 }
 
 func (e *SizeError) Error() string {
-	what := "message"
-	if e.err == ErrDatagramTooLarge {
-		what = "datagram"
-	}
-	text := fmt.Sprintf("kcp: %s of %d bytes is larger than %d", what, e.Size, e.Limit)
-	if e.means != "" {
-		text += ", " + e.means
-	}
-	return text
+	return (&tooLargeError{e.Size, e.Limit, e.err, e.means}).Error()
 }
 
 // Unwrap returns ErrMessageTooLarge or ErrDatagramTooLarge.
@@ -189,19 +150,7 @@ type PeerLostError struct {
 // Unwrap returns Socket.
 func (e *PeerLostError) Unwrap() error { return e.Socket }
 
-func (e *PeerLostError) Error() string {
-	if e.Idle {
-		return fmt.Sprintf("kcp: peer lost: no data exchanged for %v", rounded(e.Silence))
-	}
-	if e.Stalled > 0 {
-		return fmt.Sprintf("kcp: peer lost: no data accepted for %v", rounded(e.Stalled))
-	}
-	text := fmt.Sprintf("kcp: peer lost: nothing received for %v", rounded(e.Silence))
-	if e.Socket != nil {
-		text += ": " + e.Socket.Error()
-	}
-	return text
-}
+func (e *PeerLostError) Error() string { return (*lostError)(e).Error() }
 
 // SocketError means that the endpoint has ended, as its net.PacketConn returned
 // nothing but errors; see NewEndpoint. Read, Write and Accept return it. Later
@@ -233,17 +182,6 @@ func (e *NoAnswerError) Error() string {
 
 // Unwrap returns Socket.
 func (e *NoAnswerError) Unwrap() error { return e.Socket }
-
-// rounded returns d as people want to read it: to three digits or so.
-func rounded(d time.Duration) time.Duration {
-	switch {
-	case d >= time.Second:
-		return d.Round(10 * time.Millisecond)
-	case d >= time.Millisecond:
-		return d.Round(10 * time.Microsecond)
-	}
-	return d
-}
 
 func (e *NoAnswerError) Timeout() bool { return true }
 
@@ -344,22 +282,7 @@ func (e *StreamError) Unwrap() error {
 }
 
 func (e *StreamError) Error() string {
-	if e.closed {
-		return ErrStreamClosed.Error()
-	}
-	who := "locally"
-	if e.Remote {
-		who = "by the peer"
-	}
-	switch e.Code {
-	case StreamRefused:
-		return "kcp: stream refused " + who + ": as many are open as MaxStreams allows"
-	case StreamViolation:
-		return "kcp: stream reset " + who + ": protocol violation"
-	case StreamTooLarge:
-		return "kcp: stream reset " + who + ": message larger than the receive buffer"
-	}
-	return fmt.Sprintf("kcp: stream reset %s with code %d", who, e.Code)
+	return (&streamError{e.Code, e.Remote, e.closed}).Error()
 }
 
 // PeerCloseError means that the peer has closed the session with CloseWithError, or has
@@ -375,17 +298,7 @@ type PeerCloseError struct {
 }
 
 // Error returns code and text, which is quoted if it does not print on one line.
-func (e *PeerCloseError) Error() string {
-	what := "closed"
-	if e.Aborted {
-		what = "aborted"
-	}
-	text := fmt.Sprintf("kcp: session %s by the peer with code %d", what, e.Code)
-	if e.Text != "" {
-		text += ": " + printable(e.Text)
-	}
-	return text
-}
+func (e *PeerCloseError) Error() string { return (*reasonError)(e).Error() }
 
 // Unwrap returns ErrPeerClosed, or ErrReset if Aborted is set.
 func (e *PeerCloseError) Unwrap() error {
@@ -393,4 +306,22 @@ func (e *PeerCloseError) Unwrap() error {
 		return ErrReset
 	}
 	return ErrPeerClosed
+}
+
+// publicError returns an error of a session, or of one of its streams, as the type that
+// applications know.
+func publicError(err error) error {
+	switch e := err.(type) {
+	case *lostError:
+		return (*PeerLostError)(e)
+	case *reasonError:
+		return (*PeerCloseError)(e)
+	case *tlsError:
+		return (*HandshakeError)(e)
+	case *streamError:
+		return &StreamError{e.Code, e.Remote, e.Closed}
+	case *tooLargeError:
+		return &SizeError{e.Size, e.Limit, e.Err, e.Means}
+	}
+	return err
 }

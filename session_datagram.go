@@ -93,7 +93,7 @@ func (c *session) sendDatagram(b []byte) error {
 		return c.reason(c.closing.err)
 	case len(b) > most:
 		_, size := c.datagramMTU()
-		return &SizeError{len(b), most, ErrDatagramTooLarge, fmt.Sprintf("what fits into a packet of %d bytes", size)}
+		return c.host.publicError(&tooLargeError{len(b), most, ErrDatagramTooLarge, fmt.Sprintf("what fits into a packet of %d bytes", size)})
 	}
 	o := &c.outgoing
 	at := c.shared.overhead.cipherHead

@@ -41,16 +41,16 @@ func (c *session) liveness() liveness.Session {
 	return s
 }
 
-// lost returns a *PeerLostError if a time-out is due; nil: none is.
+// lost returns an error if a time-out is due; nil: none is.
 func (c *session) lost(now time.Duration, due liveness.Due) error {
 	silence := c.live.Silence(now, liveness.Lost)
 	switch {
 	case due&liveness.Idle != 0:
-		return &PeerLostError{Silence: c.live.Silence(now, liveness.Idle), Idle: true}
+		return c.host.publicError(&lostError{Silence: c.live.Silence(now, liveness.Idle), Idle: true})
 	case due&liveness.Stalled != 0:
-		return &PeerLostError{Silence: silence, Stalled: c.live.Silence(now, liveness.Stalled)}
+		return c.host.publicError(&lostError{Silence: silence, Stalled: c.live.Silence(now, liveness.Stalled)})
 	case due&liveness.Lost != 0:
-		return &PeerLostError{Silence: silence, Socket: c.host.socketError(c.live.LastHeard())}
+		return c.host.publicError(&lostError{Silence: silence, Socket: c.host.socketError(c.live.LastHeard())})
 	}
 	return nil
 }

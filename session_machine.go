@@ -108,6 +108,8 @@ type host interface {
 	socketError(since time.Duration) error
 	// ownSocket reports whether the socket is the session's own.
 	ownSocket() bool
+	// publicError returns an error of this package as the type that applications know.
+	publicError(err error) error
 	// stopped reports whether the endpoint is closed.
 	stopped() bool
 }

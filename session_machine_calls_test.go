@@ -33,7 +33,7 @@ func (e *machineEnd) Write(id uint32, b []byte, _ bool) (int, error) {
 }
 
 func (e *machineEnd) SendMessage(id uint32, b []byte, o life.Options, _ bool) error {
-	options := &MessageOptions{Lifetime: o.Step.Lifetime(), MaxRetransmits: o.Step.Retransmits(), Done: o.Done}
+	options := &messageOptions{Lifetime: o.Step.Lifetime(), MaxRetransmits: o.Step.Retransmits(), Done: o.Done}
 	_, err := e.queue(writeCall{b: b, message: true, options: options}, id)
 	return err
 }
@@ -153,7 +153,7 @@ func (e *machineEnd) Set(s life.Step) error {
 
 // Class implements life.End.
 func (e *machineEnd) Class(err error) (life.Class, uint64) {
-	var reset *StreamError
+	var reset *streamError
 	if errors.As(err, &reset) {
 		return life.StreamReset, reset.Code
 	}
@@ -162,7 +162,7 @@ func (e *machineEnd) Class(err error) (life.Class, uint64) {
 			return is, 0
 		}
 	}
-	if errors.As(err, new(*PeerLostError)) {
+	if errors.As(err, new(*lostError)) {
 		return life.PeerLost, 0
 	}
 	return life.Unknown(err), 0

@@ -455,3 +455,5 @@ func (e *machineEnd) socketError(time.Duration) error {
 }
 func (e *machineEnd) ownSocket() bool { return false }
 func (e *machineEnd) stopped() bool   { return false }
+
+func (e *machineEnd) publicError(err error) error { return err }

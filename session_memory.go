@@ -298,7 +298,7 @@ func (c *session) readEnd(told bool) error {
 			return io.ErrUnexpectedEOF // a message without its end
 		}
 		if s.Read == closing.ReadClosed && c.hs.reasons != nil && c.hs.reasons.peer != nil {
-			return c.hs.reasons.peer
+			return c.hs.reasons.said
 		}
 		return io.EOF
 	}
@@ -352,7 +352,7 @@ func (c *session) sizeError(err error, size int) error {
 	if n < machine.MaxFragments {
 		means = fmt.Sprintf("what fits into the peer's receive window of %d segments", n)
 	}
-	return &SizeError{size, most, err, means}
+	return c.host.publicError(&tooLargeError{size, most, err, means})
 }
 
 // room returns how many bytes may be written, negative if the write buffer is overfull.

@@ -16,7 +16,7 @@ type writeCall struct {
 	b       []byte
 	n       int             // queued of b
 	message bool            // b is one message, which is queued whole or not at all
-	options *MessageOptions // of the message; nil: none
+	options *messageOptions // of the message; nil: none
 	waits   bool            // for other calls that write, and for room
 	free    bool            // no other call writes; if one does, there is no room
 	half    streams.Half    // of a stream without room: what there has to be room for
@@ -79,7 +79,7 @@ func (c *session) queue(w *writeCall) error {
 	least := 1
 	if s := w.stream; w.message {
 		if least = len(w.b); s != nil && least > s.MaxMessage() {
-			return tooLargeFor(s, least)
+			return c.tooLargeFor(s, least)
 		}
 	}
 	for queued := false; (w.n < len(w.b) || w.message && !queued) && !(queued && w.waits); queued = true {
@@ -202,12 +202,12 @@ func (c *session) streamRoom(s *streams.Stream, n int) (room int, half streams.H
 }
 
 // tooLargeFor returns why a stream takes no message of n bytes.
-func tooLargeFor(s *streams.Stream, n int) error {
+func (c *session) tooLargeFor(s *streams.Stream, n int) error {
 	means := "what fits into Config.StreamReceiveBuffer of this end, and the peer has shown no larger one"
 	if s.PeerTakesMore() {
 		means = "what fits into the peer's Config.StreamReceiveBuffer"
 	}
-	return &SizeError{n, s.MaxMessage(), ErrMessageTooLarge, means}
+	return c.host.publicError(&tooLargeError{n, s.MaxMessage(), ErrMessageTooLarge, means})
 }
 
 // deadlineLocked returns when the lifetime of a message ends, in milliseconds from
@@ -302,4 +302,29 @@ func (c *session) failAll(a *streams.Awaiting, f streams.Failure) {
 		c.rarely().receipts.Fail(a, f)
 		c.step.left.ready |= receivers
 	}
+}
+
+// messageOptions are the properties of one message; see kcp.MessageOptions.
+type messageOptions struct {
+	Lifetime       time.Duration
+	MaxRetransmits int
+	NoWait         bool
+	Done           func(err error)
+}
+
+// lifetimeMillis returns d, which is in range, in whole milliseconds, at least one if d is
+// positive.
+func lifetimeMillis(d time.Duration) uint32 {
+	return uint32((d + time.Millisecond - 1) / time.Millisecond)
+}
+
+// transmissions returns how often a segment may be sent; 0: any number.
+func transmissions(retransmits int) uint16 {
+	switch {
+	case retransmits == 0:
+		return 0
+	case retransmits < 0:
+		return 1
+	}
+	return uint16(retransmits + 1)
 }

@@ -16,9 +16,15 @@ const capReason = 4
 
 // closeReasons is why the two ends have closed the session.
 type closeReasons struct {
-	ours   []byte          // as the payload of CLOSE; nil: none
-	peer   *PeerCloseError // nil: none
-	abrupt bool            // ours goes in front of ABORT
+	ours   []byte       // as the payload of CLOSE; nil: none
+	peer   *reasonError // nil: none
+	said   error        // peer as applications see it
+	abrupt bool         // ours goes in front of ABORT
+}
+
+// say records what the peer has said.
+func (r *closeReasons) say(c *session, e reasonError) {
+	r.peer, r.said = &e, c.host.publicError(&e)
 }
 
 // closeReasons returns c.hs.reasons, which it makes if there is none.
@@ -52,7 +58,7 @@ func (c *session) SignalPayload(code wire.Code) []byte {
 func (c *session) noteReason(payload []byte) {
 	code, text, ok := closing.DecodeReason(payload)
 	if ok && (c.hs.reasons == nil || c.hs.reasons.peer == nil) {
-		c.closeReasons().peer = &PeerCloseError{Code: code, Text: text}
+		c.closeReasons().say(c, reasonError{Code: code, Text: text})
 	}
 }
 
@@ -62,7 +68,7 @@ func (c *session) noteAbort() {
 	if r := c.hs.reasons; r != nil && r.peer != nil {
 		aborted := *r.peer
 		aborted.Aborted = true
-		r.peer = &aborted
+		r.say(c, aborted)
 	}
 }
 
@@ -70,7 +76,7 @@ func (c *session) noteAbort() {
 // session, and in place of ErrReset why it has aborted it, if it has said so.
 func (c *session) reason(err error) error {
 	if r := c.hs.reasons; r != nil && r.peer != nil && (errors.Is(err, ErrPeerClosed) || r.peer.Aborted && err == ErrReset) {
-		return r.peer
+		return r.said
 	}
 	return err
 }

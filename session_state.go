@@ -2,6 +2,7 @@ package kcp
 
 import (
 	"crypto/tls"
+	"math"
 	"net"
 	"net/netip"
 	"time"
@@ -65,9 +66,9 @@ func (c *session) waiting() arrivals {
 // effects is what steps have left to the session's caller.
 type effects struct {
 	ready   ready
-	replied bool            // what batches of input have made due has left
-	failed  *HandshakeError // why the TLS handshake of an accepted session has failed; nil: it has not
-	wakeAt  time.Duration   // when onWake is to be called, in place of the time before, since the epoch; 0: that stays
+	replied bool          // what batches of input have made due has left
+	failed  error         // why the TLS handshake of an accepted session has failed; nil: it has not
+	wakeAt  time.Duration // when onWake is to be called, in place of the time before, since the epoch; 0: that stays
 }
 
 // take returns what steps have left to do since the last time.
@@ -133,11 +134,17 @@ func (c *session) extended() bool { return c.hs.greeted.Load() }
 // halfOpen reports whether the peer's address is not validated. It needs no lock.
 func (c *session) halfOpen() bool { return c.hs.unvalidated.Load() }
 
+// peerInfo is what is known of the peer; see kcp.PeerInfo.
+type peerInfo struct {
+	Known, Legacy bool
+	Version       int
+}
+
 // peer returns what is known of the peer, and what the TLS handshake has agreed on; nil:
 // nothing yet.
-func (c *session) peer() (info PeerInfo, secured *tls.ConnectionState) {
+func (c *session) peer() (info peerInfo, secured *tls.ConnectionState) {
 	l := &c.hs
-	info = PeerInfo{Known: l.Peer != opening.Unknown, Legacy: l.Peer == opening.Legacy, Version: int(min(l.version, maxInt32))}
+	info = peerInfo{Known: l.Peer != opening.Unknown, Legacy: l.Peer == opening.Legacy, Version: int(min(l.version, math.MaxInt32))}
 	if c.tls != nil && c.tls.secured != nil {
 		state := c.tls.secured.state
 		secured = &state

@@ -119,10 +119,12 @@ func (h *streamHost) Opened() { h.step.left.ready |= acceptors }
 func (h *streamHost) Dropped() { (*session)(h).drops().Stream++ }
 
 func (h *streamHost) Error(code uint64, remote bool) error {
-	return &StreamError{Code: code, Remote: remote}
+	return h.host.publicError(&streamError{Code: code, Remote: remote})
 }
 
-func (h *streamHost) Closed() error { return &StreamError{Remote: true, closed: true} }
+func (h *streamHost) Closed() error {
+	return h.host.publicError(&streamError{Remote: true, Closed: true})
+}
 
 func (h *streamHost) Finish(t *streams.Tag, err error)            { (*session)(h).finish(t, err) }
 func (h *streamHost) Fail(a *streams.Awaiting, f streams.Failure) { (*session)(h).failAll(a, f) }

@@ -205,13 +205,14 @@ func (c *session) tookHandshake(x *handshake.Exchange, r *handshake.Result) {
 		c.closing.ending = c.rare.bothDial(false)
 	}
 	if r.Failed != nil {
-		c.failTLS(x, &HandshakeError{Remote: r.Remote, Err: r.Failed})
+		c.failTLS(x, &tlsError{Remote: r.Remote, Err: r.Failed})
 	}
 }
 
 // failTLS records that the handshake has failed: the peer gets an alert. A
 // dialled session ends. An accepted one goes on for some time to repeat the alert.
-func (c *session) failTLS(x *handshake.Exchange, err *HandshakeError) {
+func (c *session) failTLS(x *handshake.Exchange, failed *tlsError) {
+	err := c.host.publicError(failed)
 	c.shared.counters.handshakeErrors.Add(1)
 	x.FailedAt = c.host.now()
 	c.sendFlight()
@@ -219,7 +220,7 @@ func (c *session) failTLS(x *handshake.Exchange, err *HandshakeError) {
 	if c.hs.Role < opening.Dialled {
 		c.step.left.failed = err
 	}
-	if c.hs.Role >= opening.Dialled || err.Remote {
+	if c.hs.Role >= opening.Dialled || failed.Remote {
 		c.closing.ending = err
 	}
 }
