@@ -89,11 +89,11 @@ func TestTLSOtherConversationInside(t *testing.T) {
 		time.Sleep(time.Second)
 		inject := func(conv uint32) {
 			a.mu.Lock()
-			head, tail := a.session.tls.app.Overhead()
+			head, tail := a.session.inside().keys().Overhead()
 			content := packetOf(conv, segment(wire.CmdWins, 0, 0, 0, 0, ""))
 			p := append(make([]byte, head), content...)
 			p = append(p, make([]byte, tail)...)
-			require.NoError(t, a.session.tls.app.Seal(p, nil))
+			require.NoError(t, a.session.inside().keys().Seal(p, nil))
 			a.mu.Unlock()
 			w.net.Inject(a.LocalAddr().(*net.UDPAddr).AddrPort(), b.LocalAddr().(*net.UDPAddr).AddrPort(), p)
 			time.Sleep(100 * time.Millisecond)
@@ -115,7 +115,7 @@ func TestBadShardsAreCounted(t *testing.T) {
 		a, b, _ := w.pair(nil, nil)
 		bad := []byte{1, 0, 0, 0, 0xf1, 0, 77, 0, 1, 2, 3}
 		b.mu.Lock()
-		_, ok := b.session.decode(inPacket{Packet: protect.Packet{Data: bad}, kind: fecPacket}, machine.Arrival{}, b.ep.now())
+		ok := b.session.inside().decode(inPacket{Packet: protect.Packet{Data: bad}, kind: fecPacket}, machine.Arrival{}, b.ep.now())
 		b.mu.Unlock()
 		require.False(t, ok)
 		require.EqualValues(t, 1, b.Stats().Dropped.FEC)
@@ -129,12 +129,12 @@ func TestDatagramsAfterClose(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		b.mu.Lock()
-		b.session.takeDatagram([]byte{1})
-		was := b.session.closing
-		b.session.closing.Stop()
-		b.session.takeDatagram([]byte{2})
-		s := b.session.in.datagrams.Stats
-		b.session.closing = was
+		b.session.inside().takeDatagram([]byte{1})
+		was := *b.session.inside().closing()
+		b.session.inside().closing().Stop()
+		b.session.inside().takeDatagram([]byte{2})
+		s := b.session.inside().datagrams()
+		*b.session.inside().closing() = was
 		b.mu.Unlock()
 		require.EqualValues(t, []uint64{2, 1}, []uint64{s.Received, s.Dropped})
 		require.NoError(t, a.Abort(0, ""))
@@ -148,9 +148,9 @@ func TestLargeStreamWriteBuffer(t *testing.T) {
 		e, _ := w.endpoint("10.0.0.2:0", &Config{StreamWriteBuffer: 8 << 20})
 		w.listen(nil)
 		c := w.dial(e)
-		require.Equal(t, 8<<20, (*streamHost)(&c.session).WriteBuffer())
+		require.Equal(t, 8<<20, c.session.inside().streamHost().WriteBuffer())
 		e.load.written.Store(writePressure + 1)
-		require.Equal(t, 8<<20, (*streamHost)(&c.session).WriteBuffer(), "also when memory is short")
+		require.Equal(t, 8<<20, c.session.inside().streamHost().WriteBuffer(), "also when memory is short")
 		e.load.written.Store(0)
 		require.NoError(t, c.Abort(0, ""))
 	})
@@ -165,12 +165,12 @@ func TestSecondFinBesideStreams(t *testing.T) {
 		writeAll(t, s, []byte("x"))
 		time.Sleep(time.Second)
 		b.mu.Lock()
-		next := uint32(b.session.kcp.Position().Received)
-		require.True(t, b.session.takeFin(wire.Signal{Code: wire.Fin, SN: next + 5, TS: 0}))
-		require.True(t, b.session.takeFin(wire.Signal{Code: wire.Fin, SN: next + 5, TS: 0}), "again")
-		require.False(t, b.session.takeFin(wire.Signal{Code: wire.Fin, SN: next + 6, TS: 0}))
-		require.False(t, b.session.takeFin(wire.Signal{Code: wire.Close, SN: next + 4, TS: 0}))
-		require.True(t, b.session.takeFin(wire.Signal{Code: wire.Close, SN: next + 6, TS: 0}))
+		next := uint32(b.session.inside().machine().Position().Received)
+		require.True(t, b.session.inside().takeFin(wire.Signal{Code: wire.Fin, SN: next + 5, TS: 0}))
+		require.True(t, b.session.inside().takeFin(wire.Signal{Code: wire.Fin, SN: next + 5, TS: 0}), "again")
+		require.False(t, b.session.inside().takeFin(wire.Signal{Code: wire.Fin, SN: next + 6, TS: 0}))
+		require.False(t, b.session.inside().takeFin(wire.Signal{Code: wire.Close, SN: next + 4, TS: 0}))
+		require.True(t, b.session.inside().takeFin(wire.Signal{Code: wire.Close, SN: next + 6, TS: 0}))
 		b.mu.Unlock()
 		require.NoError(t, a.Abort(0, ""))
 	})
@@ -209,14 +209,15 @@ func TestTracerOfNothing(t *testing.T) {
 func TestNoProbesToOthers(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
-		require.True(t, a.session.mayProbeMTU())
+		require.True(t, a.session.inside().mayProbeMTU())
 		a.mu.Lock()
-		a.session.hs.capabilities &^= capPMTU
+		*a.session.inside().capabilities() &^= capPMTU
 		a.mu.Unlock()
 		go io.Copy(io.Discard, b)
 		writeAll(t, a, make([]byte, 1<<20))
 		time.Sleep(time.Minute)
-		require.False(t, a.session.plpmtu.Begun())
+		_, begun := a.session.inside().probesMTU()
+		require.False(t, begun)
 		require.NoError(t, a.Abort(0, ""))
 	})
 }
@@ -242,8 +243,8 @@ func TestNoDecoderUnderPressure(t *testing.T) {
 		var decoders []bool
 		b.mu.Lock()
 		for _, short := range []bool{true, false} {
-			_, ok := b.session.decode(inPacket{Packet: protect.Packet{Data: shard}, kind: fecPacket}, machine.Arrival{Unvalidated: short}, b.ep.now())
-			decoders = append(decoders, ok, b.session.in.decoder != nil)
+			ok := b.session.inside().decode(inPacket{Packet: protect.Packet{Data: shard}, kind: fecPacket}, machine.Arrival{Unvalidated: short}, b.ep.now())
+			decoders = append(decoders, ok, b.session.inside().decodes())
 		}
 		b.mu.Unlock()
 		require.Equal(t, []bool{true, false, true, true}, decoders)
@@ -305,11 +306,11 @@ func TestPacketsOfNewAddresses(t *testing.T) {
 		for _, test := range []struct{ unvalidated, numbered, mine bool }{
 			{false, false, true}, {true, false, false}, {false, true, false},
 		} {
-			was := b.session.hs.unvalidated.Swap(test.unvalidated)
+			was := b.session.inside().unvalidated().Swap(test.unvalidated)
 			p := packet
 			p.from = source{addr: netip.MustParseAddrPort("10.0.0.9:9")}
 			mine, moved := b.claims(question{what: admission.AskPacket, numbered: test.numbered}, &p, b.ep.now())
-			b.session.hs.unvalidated.Store(was)
+			b.session.inside().unvalidated().Store(was)
 			require.Equal(t, test.mine, mine, "%+v", test)
 			require.False(t, moved)
 		}
@@ -425,9 +426,9 @@ func TestOwnSegmentsNeedThePeer(t *testing.T) {
 			a, b, _ := w.pair(nil, nil)
 			for _, c := range []*Conn{a, b} {
 				c.mu.Lock()
-				require.NotZero(t, c.session.hs.capabilities&capOwnOrder)
+				require.NotZero(t, *c.session.inside().capabilities()&capOwnOrder)
 				if !takes {
-					c.session.hs.capabilities &^= capOwnOrder
+					*c.session.inside().capabilities() &^= capOwnOrder
 				}
 				c.mu.Unlock()
 			}
@@ -441,7 +442,7 @@ func TestOwnSegmentsNeedThePeer(t *testing.T) {
 			receive(t, r, content(2, 50_000))
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			require.Equal(t, takes, a.session.kcp.Load().Payload < a.session.kcp.PacketSize()-wire.HeaderSize)
+			require.Equal(t, takes, a.session.inside().machine().Load().Payload < a.session.inside().machine().PacketSize()-wire.HeaderSize)
 		})
 	}
 }

@@ -269,8 +269,6 @@ func (c *Config) ofSessions() sessionConfig {
 const (
 	defaultConfigMTU     = 1400
 	defaultWindow        = 2048
-	defaultWriteBuffer   = 4 << 20
-	mostWriteBuffer      = 32 << 20 // of one that grows
 	defaultFastResend    = 2
 	defaultVariance      = 30 * time.Millisecond
 	defaultPeerTimeout   = liveness.DefaultPeerTimeout
@@ -278,7 +276,6 @@ const (
 	minKeepAlive         = 500 * time.Millisecond // of the default with a short PeerTimeout
 	defaultStallTimeout  = 30 * time.Minute
 	defaultDialTimeout   = 10 * time.Second
-	defaultLinger        = 5 * time.Second
 	defaultMaxLinger     = 2 * time.Minute
 	leastDrainRate       = 32 << 10 // bytes per second; sets the default of MaxLinger
 	defaultMaxHalfOpen   = 1024
@@ -288,13 +285,9 @@ const (
 	defaultSocketBuffer  = 4 << 20
 	defaultMaxStreams    = 256
 	defaultStreamReceive = 1 << 20
-	maxStreamReceive     = 16 << 20 // of a buffer that grows
-	defaultStreamWrite   = 256 << 10
 	minSharedSessions    = 64
-	maxUDPPayload        = 65507
 	maxShards            = 256
 	maxRedundancy        = 4
-	sessionMaxRTO        = 5 * time.Second
 	minWriteBuffer       = 4096
 	minMaxBuffered       = 1 << 16
 	maxConfigWriteBuffer = 1 << 30

@@ -332,7 +332,7 @@ func TestSettersCheck(t *testing.T) {
 		figures := func() machine.Settings {
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			return a.session.kcp.Inspect().Settings
+			return a.session.inside().machine().Inspect().Settings
 		}
 		config := figures()
 		for _, n := range []int{-1, 1, machine.MinMTU, room + machine.MinMTU - 1, maxUDPPayload + 1, math.MaxInt32, math.MinInt32} {
@@ -353,7 +353,7 @@ func TestSettersCheck(t *testing.T) {
 			requireConfigError(t, "MaxRate", a.SetMaxRate(n))
 		}
 		require.Equal(t, config, figures())
-		require.Nil(t, a.session.rare)
+		require.False(t, a.session.inside().isRare())
 
 		require.NoError(t, a.SetMTU(room+machine.MinMTU))
 		require.NoError(t, a.SetWindow(1, 1))
@@ -379,7 +379,7 @@ func TestSettersCheck(t *testing.T) {
 			require.ErrorIs(t, err, net.ErrClosed)
 		}
 		require.NoError(t, errors.Join(setters(b)...), "it has ended, and is not closed")
-		require.Nil(t, b.session.settings())
+		require.False(t, b.session.inside().hasSettings())
 	})
 }
 
@@ -433,7 +433,7 @@ func TestSetReceiveWindow(t *testing.T) {
 		queued := func() int {
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			return b.session.kcp.Inspect().Queued
+			return b.session.inside().machine().Inspect().Queued
 		}
 		require.EqualValues(t, 128, queued())
 		require.Zero(t, a.Stats().RemoteWindow)

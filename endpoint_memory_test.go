@@ -197,11 +197,11 @@ func TestMemoryScansAreBounded(t *testing.T) {
 		e := l.ep
 		conns := make([]Conn, 10*scanned+7)
 		for i := range conns {
-			conns[i].session.in.holding.bytes.Store(int64(i % 1000))
-			conns[i].session.entry.Conv = uint32(i)
+			conns[i].session.inside().held().Store(int64(i % 1000))
+			conns[i].session.inside().entry().Conv = uint32(i)
 			e.table.Add(&conns[i])
 		}
-		conns[7*scanned].session.in.holding.bytes.Store(1 << 20)
+		conns[7*scanned].session.inside().held().Store(1 << 20)
 		e.load.buffered.Store(2 << 20)
 		now := e.now()
 		var heavy [mostShed]*Conn
@@ -225,7 +225,7 @@ func TestMemoryScansAreBounded(t *testing.T) {
 		require.Same(t, &conns[7*scanned], heavy[0])
 
 		for i := range conns {
-			conns[i].session.in.holding.bytes.Store(1 << 20)
+			conns[i].session.inside().held().Store(1 << 20)
 		}
 		for _, want := range []int{scanned, mostShed} {
 			*e.pressure.scan = *fair.NewScan(leastShare)

@@ -138,7 +138,7 @@ func TestStreamCallsReadTheSocket(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 		}
 		b.mu.Lock()
-		held := b.session.streams.Held()
+		held := b.session.inside().streams().Held()
 		b.mu.Unlock()
 		require.Zero(t, held)
 

@@ -152,12 +152,12 @@ func TestMoveDoesNotCollide(t *testing.T) {
 		at := func(port int) net.Addr { return &net.UDPAddr{IP: net.IPv4(10, 0, 0, 2).To4(), Port: port} }
 		x, err := e.Dial(context.Background(), at(1), nil)
 		require.NoError(t, err)
-		key := x.session.entry.Key()
+		key := x.session.inside().entry().Key()
 		key.Addr = netip.AddrPortFrom(key.Addr.Addr(), 2)
 		_, err = e.openSession(key, at(2), false)
 		require.NoError(t, err)
 		require.False(t, e.rekey(x, key))
-		require.Equal(t, x, e.table.Get(x.session.entry.Key()))
+		require.Equal(t, x, e.table.Get(x.session.inside().entry().Key()))
 	})
 }
 
@@ -342,7 +342,7 @@ func TestGiveUp(t *testing.T) {
 		require.NoError(t, c.Close())
 		time.Sleep(500 * time.Millisecond)
 		c.mu.Lock()
-		require.Equal(t, closing.Draining, c.session.closing.Phase)
+		require.Equal(t, closing.Draining, c.session.inside().closing().Phase)
 		c.mu.Unlock()
 		require.False(t, e.isClosed())
 		e.giveUp()

@@ -310,7 +310,7 @@ func TestShards(t *testing.T) {
 				_ = c.Close()
 			})
 			c.mu.Lock()
-			used[int(c.session.path.shard)] = true
+			used[c.session.inside().shard()] = true
 			c.mu.Unlock()
 		}
 		running.Wait()

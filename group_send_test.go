@@ -126,7 +126,7 @@ func TestGroupWritableAfterAWrite(t *testing.T) {
 			}
 			return true
 		})
-		data := content(1, 2*writeBatch*(b.session.kcp.PacketSize()-wire.HeaderSize))
+		data := content(1, 2*writeBatch*(b.session.inside().machine().PacketSize()-wire.HeaderSize))
 		writeAll(t, b, data)
 		require.Same(t, ErrWouldBlock, refused)
 		w.net.SetFilter(nil)

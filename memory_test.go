@@ -99,11 +99,11 @@ func TestDeferredPacketIsCounted(t *testing.T) {
 		defer b.mu.Unlock()
 		const size = 1200
 		before := l.Endpoint().Stats().Buffered
-		b.session.path.validating().Defer(&inPacket{Packet: protect.Packet{Data: make([]byte, size)}}, 1, size)
-		b.session.account()
+		b.session.inside().deferPacket(&inPacket{Packet: protect.Packet{Data: make([]byte, size)}}, 1, size)
+		b.session.inside().account()
 		require.GreaterOrEqual(t, l.Endpoint().Stats().Buffered-before, size)
-		b.session.dropUnreliable()
-		b.session.account()
+		b.session.inside().dropUnreliable()
+		b.session.inside().account()
 		require.Less(t, l.Endpoint().Stats().Buffered-before, size)
 	})
 }
@@ -132,10 +132,10 @@ func TestReadingIsProgress(t *testing.T) {
 					_, err := a.Ping(context.Background()) // the peer is there
 					require.NoError(t, err)
 				}
-				h := &b.session.in.holding
-				require.Greater(t, h.bytes.Load(), int64(30_000))
-				rank := fair.RankOf(h.bytes.Load(), h.lately(l.ep.now()), false)
-				require.Equal(t, !reads, rank.Holds(4), "%s, %d of %d", kind, h.lately(l.ep.now()), h.bytes.Load())
+				h := b.session.inside()
+				require.Greater(t, h.held().Load(), int64(30_000))
+				rank := fair.RankOf(h.held().Load(), h.lately(l.ep.now()), false)
+				require.Equal(t, !reads, rank.Holds(4), "%s, %d of %d", kind, h.lately(l.ep.now()), h.held().Load())
 			})
 		}
 	}
@@ -177,12 +177,9 @@ func TestWhatWaitsForTheCapIsCounted(t *testing.T) {
 		}
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		a.session.accountWrites()
-		counted := a.ep.load.written.Load()*writeGrain - int64(a.session.kcp.Load().Memory)
-		bytes := 0
-		for p := range a.session.capped.datagrams.Beyond(0) {
-			bytes += cap(p.pooled.b)
-		}
+		a.session.inside().accountWrites()
+		counted := a.ep.load.written.Load()*writeGrain - int64(a.session.inside().machine().Load().Memory)
+		bytes := a.session.inside().datagramBytes()
 		require.Greater(t, bytes, 10*writeGrain)
 		require.InEpsilon(t, bytes, counted, 0.2)
 	})
@@ -287,7 +284,7 @@ func TestSpareMemoryIsReleased(t *testing.T) {
 		state := func() (sent, spare bool) {
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			return a.session.kcp.WaitSend() == 0, a.session.kcp.Inspect().Send > 0
+			return a.session.inside().machine().WaitSend() == 0, a.session.inside().machine().Inspect().Send > 0
 		}
 		for sent := false; !sent; time.Sleep(time.Millisecond) {
 			sent, _ = state()
@@ -305,4 +302,23 @@ func TestWriteBufferFollowsTheFlight(t *testing.T) {
 	for flying, want := range map[int]int{0: 4 << 20, 2<<20 + 1: 4<<20 + 2, 16<<20 - 1: 32<<20 - 2, 17 << 20: 32 << 20} {
 		require.Equal(t, want, writeBufferFor(flying), "%d in flight", flying)
 	}
+}
+
+// A session that was ended for want of memory has dropped what was not read. A call that
+// reads returns that, and not the end of the peer's data, which has arrived too.
+func TestDroppedDataIsNoEnd(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(nil, nil)
+		writeAll(t, a, make([]byte, 100_000))
+		require.NoError(t, a.CloseWrite())
+		time.Sleep(time.Second)
+		b.mu.Lock()
+		all := b.session.waiting().all
+		b.mu.Unlock()
+		require.True(t, all)
+		require.True(t, b.shedMemory())
+		n, err := b.Read(make([]byte, 10))
+		require.Zero(t, n)
+		require.ErrorIs(t, err, ErrMemoryPressure)
+	})
 }

@@ -22,7 +22,7 @@ import (
 func progress(c *Conn) (next uint64, sends, heard bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n, ok := (*c.session.in.protection.Load()).(interface {
+	n, ok := c.session.inside().protection().(interface {
 		Progress() (next uint64, sends, heard bool)
 	})
 	if !ok {
@@ -41,7 +41,7 @@ func TestNumbersDoNotRepeat(t *testing.T) {
 			_, sends, _ := progress(c)
 			require.True(t, sends)
 		}
-		(*a.session.in.protection.Load()).(*protect.Numbered).Skip(1<<32-3, 0) // of 4 bytes, but for the last
+		a.session.inside().protection().(*protect.Numbered).Skip(1<<32-3, 0) // of 4 bytes, but for the last
 		for range 2 {
 			require.NoError(t, a.SendDatagram([]byte("numbered")))
 		}
@@ -148,7 +148,7 @@ func TestKeyHolderDoesNotTakeOver(t *testing.T) {
 					return true
 				})
 				b.mu.Lock()
-				next, una := uint32(b.session.kcp.Position().Received), uint32(b.session.kcp.Position().Sent)
+				next, una := uint32(b.session.inside().machine().Position().Received), uint32(b.session.inside().machine().Position().Sent)
 				b.mu.Unlock()
 				order := segment(wire.CmdPush, 0, 0, next, una, "order of the attacker")
 				for range 20 {

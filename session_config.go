@@ -33,3 +33,14 @@ type sessionConfig struct {
 	keepAlive, peerTimeout, idleTimeout, stallTimeout time.Duration
 	linger, maxLinger                                 time.Duration
 }
+
+// Defaults and limits of the settings, in bytes but for times.
+const (
+	defaultLinger      = 5 * time.Second
+	defaultStreamWrite = 256 << 10
+	defaultWriteBuffer = 4 << 20
+	maxStreamReceive   = 16 << 20 // of a buffer that grows
+	maxUDPPayload      = 65507
+	mostWriteBuffer    = 32 << 20 // of one that grows
+	sessionMaxRTO      = 5 * time.Second
+)

@@ -237,7 +237,7 @@ func TestDialledSocketIsHeldForThePeer(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "bye", string(got))
 		a.mu.Lock()
-		require.Equal(t, closing.DialledHold, a.session.holdSocket())
+		require.Equal(t, closing.DialledHold, a.session.inside().holdSocket())
 		a.mu.Unlock()
 		require.NoError(t, a.Close())
 		require.NoError(t, <-closed)

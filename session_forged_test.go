@@ -66,12 +66,14 @@ func (v *attacked) attack(forge func(to, from *Conn) (source netip.AddrPort, pac
 func (v *attacked) inside(c *Conn) [][]byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	k, l := c.session.kcp, &c.session.hs
+	in := c.session.inside()
+	k := in.machine()
+	ours, peers := in.tokens()
 	at := k.Position()
 	var all [][]byte
 	add := func(cmd uint8, sn, ts uint32, payload string) {
 		p := segment(cmd, 0, ts, sn, uint32(at.Sent), payload)
-		binary.LittleEndian.PutUint32(p, c.session.entry.Conv)
+		binary.LittleEndian.PutUint32(p, c.session.inside().entry().Conv)
 		all = append(all, p)
 	}
 	add(wire.CmdPush, uint32(at.Received), 0, "forged")
@@ -80,16 +82,16 @@ func (v *attacked) inside(c *Conn) [][]byte {
 	add(wire.CmdAck, uint32(at.Sent)-1, 0, "")
 	add(wire.CmdWask, 0, 0, "")
 	shut := segment(wire.CmdWins, 0, 0, 0, uint32(at.Acked), "")
-	binary.LittleEndian.PutUint32(shut, c.session.entry.Conv)
+	binary.LittleEndian.PutUint32(shut, c.session.inside().entry().Conv)
 	binary.LittleEndian.PutUint16(shut[6:], 0)
 	all = append(all, shut)
 	for _, s := range []wire.Signal{
-		{Code: wire.Hello, SN: 0, TS: l.peerToken}, {Code: wire.Hello, SN: 0, TS: 1}, {Code: wire.Hello | wire.Answer, SN: 1, TS: l.token},
-		{Code: wire.Fin, SN: uint32(at.Received), TS: l.token}, {Code: wire.Close, SN: uint32(at.Received), TS: l.token},
-		{Code: wire.Abort, SN: l.token, TS: 0}, {Code: wire.Reset, SN: l.Of(opening.Ping).Signal.SN, TS: l.Of(opening.Ping).Signal.TS},
-		{Code: wire.Close | wire.Answer, SN: uint32(k.Position().End), TS: l.peerToken},
+		{Code: wire.Hello, SN: 0, TS: peers}, {Code: wire.Hello, SN: 0, TS: 1}, {Code: wire.Hello | wire.Answer, SN: 1, TS: ours},
+		{Code: wire.Fin, SN: uint32(at.Received), TS: ours}, {Code: wire.Close, SN: uint32(at.Received), TS: ours},
+		{Code: wire.Abort, SN: ours, TS: 0}, {Code: wire.Reset, SN: in.opening().Of(opening.Ping).Signal.SN, TS: in.opening().Of(opening.Ping).Signal.TS},
+		{Code: wire.Close | wire.Answer, SN: uint32(k.Position().End), TS: peers},
 	} {
-		all = append(all, packetOf(c.session.entry.Conv, bytesOf(s)))
+		all = append(all, packetOf(c.session.inside().entry().Conv, bytesOf(s)))
 	}
 	return all
 }
@@ -145,7 +147,7 @@ func (v *attacked) signals(_ [][]byte, to, from *Conn) (netip.AddrPort, []byte) 
 		code = wire.Code(r.Uint32()) | 1
 	}
 	to.mu.Lock()
-	una, final := to.session.kcp.Position().Acked, uint32(to.session.kcp.Position().Received)
+	una, final := to.session.inside().machine().Position().Acked, uint32(to.session.inside().machine().Position().Received)
 	to.mu.Unlock()
 	args := []uint32{0, 1, final, final + 1, final - 1, r.Uint32()}
 	p := make([]byte, wire.HeaderSize)
@@ -207,15 +209,15 @@ func TestImpossibleFins(t *testing.T) {
 		time.Sleep(time.Second)
 		from, to := a.LocalAddr().(*net.UDPAddr).AddrPort(), b.LocalAddr().(*net.UDPAddr).AddrPort()
 		fin := func(code wire.Code, final uint32) {
-			w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(wire.Signal{Code: code, SN: final, TS: b.session.hs.token})))
+			w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(wire.Signal{Code: code, SN: final, TS: ourToken(b)})))
 			synctest.Wait()
 		}
-		next := uint32(b.session.kcp.Position().Received)
+		next := uint32(b.session.inside().machine().Position().Received)
 		for _, final := range []uint32{0, next - 1, next - 1<<30} {
 			fin(wire.Fin, final)
 			fin(wire.Close, final)
 		}
-		require.False(t, b.session.closing.Read != closing.ReadOpen)
+		require.False(t, b.session.inside().closing().Read != closing.ReadOpen)
 		require.NoError(t, a.CloseWrite())
 		_, err := b.Read(make([]byte, 1))
 		require.Equal(t, io.EOF, err)
@@ -227,7 +229,7 @@ func TestImpossibleFins(t *testing.T) {
 		a, b, l := w.pair(nil, nil)
 		from, to := a.LocalAddr().(*net.UDPAddr).AddrPort(), l.Addr().(*net.UDPAddr).AddrPort()
 		w.net.Inject(from, to, packetOf(a.Conv(), push(3, 0, "late"), push(2, 0, "y")))
-		w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(wire.Signal{Code: wire.Fin, SN: 2, TS: b.session.hs.token})))
+		w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(wire.Signal{Code: wire.Fin, SN: 2, TS: ourToken(b)})))
 		w.net.Inject(from, to, packetOf(a.Conv(), push(1, 0, "x")))
 		require.NoError(t, b.SetReadDeadline(time.Now().Add(time.Minute)))
 		all, err := io.ReadAll(b)

@@ -239,7 +239,7 @@ func TestForgedEndsOfHandshakes(t *testing.T) {
 		e, _ := w.endpoint("10.0.0.2:5000", secured(Config{}))
 		w.outage(2, 1000)
 		a := w.dial(e)
-		for _, s := range []wire.Signal{{Code: wire.Abort, SN: a.session.hs.token, TS: 0}, {Code: wire.Reset, SN: 0, TS: a.session.hs.token}, {Code: wire.Alert, SN: 40, TS: a.session.hs.token}} {
+		for _, s := range []wire.Signal{{Code: wire.Abort, SN: ourToken(a), TS: 0}, {Code: wire.Reset, SN: 0, TS: ourToken(a)}, {Code: wire.Alert, SN: 40, TS: ourToken(a)}} {
 			for _, under := range []byte{0, 0xa1, 0xa2, 0xa3} {
 				p := packetOf(a.Conv(), bytesOf(s))
 				if under != 0 {

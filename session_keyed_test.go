@@ -100,7 +100,7 @@ func attackKeyed(t *testing.T, w *world, a, b *Conn, c crypt.Cipher, recorded []
 	before := []stats.Conn{a.Stats(), b.Stats()}
 	random := rand.New(rand.NewPCG(12, 1))
 	a.mu.Lock()
-	next, una := uint32(a.session.kcp.Position().Received), uint32(a.session.kcp.Position().Sent)
+	next, una := uint32(a.session.inside().machine().Position().Received), uint32(a.session.inside().machine().Position().Sent)
 	a.mu.Unlock()
 	order := packetOf(a.Conv(), segment(wire.CmdPush, 0, 0, next, una, "order of the attacker"))
 	for _, p := range recorded {

@@ -155,7 +155,7 @@ func (c *session) init(e *sharedState, h host, key sessionKey, remote net.Addr, 
 }
 
 // startTrace has t called from now on, first with what the session begins as.
-func (c *session) startTrace(t *Trace, first trace.SessionState) {
+func (c *session) startTrace(t *trace.Hooks, first trace.SessionState) {
 	if c.closing.Phase >= closing.Ended {
 		return
 	}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/testenv/life"
 )
@@ -170,9 +171,9 @@ func (e *machineEnd) Class(err error) (life.Class, uint64) {
 
 var machineErrors = map[error]life.Class{
 	io.EOF: life.EOF, ErrReset: life.ResetByPeer, ErrPeerClosed: life.PeerClosed, ErrNotDelivered: life.NotDelivered,
-	net.ErrClosed: life.ClosedHere, ErrMessageAbandoned: life.Abandoned, ErrMemoryPressure: life.NoMemory,
+	net.ErrClosed: life.ClosedHere, streams.ErrAbandoned: life.Abandoned, ErrMemoryPressure: life.NoMemory,
 	ErrWouldBlock: life.WouldBlock, ErrLegacyPeer: life.Legacy, ErrRefused: life.Refused,
-	ErrMessageTooLarge: life.TooLarge, ErrDatagramTooLarge: life.TooLarge, errors.ErrUnsupported: life.Legacy, ErrStreamClosed: life.StreamHere,
+	machine.ErrMessageTooLarge: life.TooLarge, ErrDatagramTooLarge: life.TooLarge, errors.ErrUnsupported: life.Legacy, ErrStreamClosed: life.StreamHere,
 }
 
 // dueAgain returns when the session has something to do next, as if it had never asked

@@ -226,25 +226,6 @@ func TestCreditOfDatagrams(t *testing.T) {
 	require.Greater(t, sent, before)
 }
 
-// A session that was ended for want of memory has dropped what was not read. A call that
-// reads returns that, and not the end of the peer's data, which has arrived too.
-func TestDroppedDataIsNoEnd(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		a, b, _ := w.pair(nil, nil)
-		writeAll(t, a, make([]byte, 100_000))
-		require.NoError(t, a.CloseWrite())
-		time.Sleep(time.Second)
-		b.mu.Lock()
-		all := b.session.allReceived()
-		b.mu.Unlock()
-		require.True(t, all)
-		require.True(t, b.shedMemory())
-		n, err := b.Read(make([]byte, 10))
-		require.Zero(t, n)
-		require.ErrorIs(t, err, ErrMemoryPressure)
-	})
-}
-
 // What an outage has lost of HELLO does not show a legacy peer. After it, one more that
 // is lost beside the first data makes neither end take the other for one.
 func TestHellosBeforeAnOutageEnds(t *testing.T) {

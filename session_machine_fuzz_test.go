@@ -15,6 +15,7 @@ import (
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/opening"
+	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/testenv/life"
 	"github.com/arqnet/kcp/internal/udp"
@@ -111,7 +112,7 @@ func newSessionLink(t testing.TB, world uint32) *sessionLink {
 	l.send = l.put
 	l.Session = &life.Session{
 		Fail:  func(text string) { t.Fatal(text) },
-		Whole: true, Mode: config.messageMode, Mixed: true, Codes: []uint64{StreamRefused, StreamTooLarge},
+		Whole: true, Mode: config.messageMode, Mixed: true, Codes: []uint64{streams.Refused, streams.TooLarge},
 	}
 	if config.cipher == nil && config.tls == nil {
 		l.Copies = len(l.past) * maxPast // packets have no numbers
@@ -362,7 +363,7 @@ var mendedSessions = []string{
 // Random scripts; see FuzzSessions. KCP_SCRIPT is one alone.
 func TestSessionMachines(t *testing.T) {
 	t.Parallel()
-	sequential(t)
+	testenv.Sequential(t)
 	if text := os.Getenv("KCP_SCRIPT"); text != "" {
 		playSessions(t, life.MustParse(text))
 		return
@@ -370,7 +371,7 @@ func TestSessionMachines(t *testing.T) {
 	for _, text := range mendedSessions {
 		playSessions(t, life.MustParse(text))
 	}
-	for seed := range fewer(4000) {
+	for seed := range testenv.Fewer(4000) {
 		if !t.Run(fmt.Sprint(seed), func(t *testing.T) { playSessions(t, sessionSteps.Of(sessionScript(seed))) }) {
 			t.Fatal("the number of the subtest is the seed")
 		}

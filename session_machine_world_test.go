@@ -269,7 +269,7 @@ func (e *machineEnd) openSealed(p *inPacket) bool {
 	case errors.Is(err, protect.ErrExhausted):
 		c.endFor(causeFailed, crypt.ErrKeyExhausted)
 	case errors.Is(err, protect.ErrTooFast):
-		c.endFor(causeFailed, errKeyUpdate)
+		c.endFor(causeFailed, errors.New("keys change too fast"))
 	case c.resetBy(kept):
 		c.endFor(causeReset, nil)
 	}

@@ -344,7 +344,7 @@ func (c *session) afterRead(n int) {
 
 // sizeError returns err, or ErrMessageTooLarge with the size of the message.
 func (c *session) sizeError(err error, size int) error {
-	if err != ErrMessageTooLarge {
+	if err != machine.ErrMessageTooLarge {
 		return err
 	}
 	means := fmt.Sprintf("the most that %d segments take", machine.MaxFragments)

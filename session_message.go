@@ -207,7 +207,7 @@ func (c *session) tooLargeFor(s *streams.Stream, n int) error {
 	if s.PeerTakesMore() {
 		means = "what fits into the peer's Config.StreamReceiveBuffer"
 	}
-	return c.host.publicError(&tooLargeError{n, s.MaxMessage(), ErrMessageTooLarge, means})
+	return c.host.publicError(&tooLargeError{n, s.MaxMessage(), machine.ErrMessageTooLarge, means})
 }
 
 // deadlineLocked returns when the lifetime of a message ends, in milliseconds from
@@ -250,7 +250,7 @@ func (c *session) messageAcked(t *streams.Tag) {
 // messageAbandoned records that the message of t is given up, which may make
 // room.
 func (c *session) messageAbandoned(t *streams.Tag) {
-	c.finish(t, ErrMessageAbandoned)
+	c.finish(t, streams.ErrAbandoned)
 	c.step.left.ready |= writers
 }
 

@@ -82,14 +82,14 @@ func TestBadAbandonedSegments(t *testing.T) {
 			require.NoError(t, a.WriteMessage([]byte("before"), nil))
 			receive(t, b, []byte("before"))
 			b.mu.Lock()
-			h := wire.Header{Conv: b.Conv(), Cmd: wire.CmdStream, Wnd: 100, SN: b.session.kcp.Position().Received + v.sn, Una: b.session.kcp.Position().Acked, Len: uint32(len(v.payload))}
+			h := wire.Header{Conv: b.Conv(), Cmd: wire.CmdStream, Wnd: 100, SN: b.session.inside().machine().Position().Received + v.sn, Una: b.session.inside().machine().Position().Acked, Len: uint32(len(v.payload))}
 			p := make([]byte, wire.HeaderSize+len(v.payload))
 			h.Encode(p)
 			copy(p[wire.HeaderSize:], v.payload)
-			before := b.session.kcp.Counts().OutOfWindow
-			b.session.packetDone(b.session.kcp.Input(p), len(p), b.ep.now())
-			require.Equal(t, v.beyond, b.session.kcp.Counts().OutOfWindow-before, v.name)
-			moved := b.session.kcp.Position().Received == h.SN+1
+			before := b.session.inside().machine().Counts().OutOfWindow
+			b.session.inside().packetDone(b.session.inside().machine().Input(p), len(p), b.ep.now())
+			require.Equal(t, v.beyond, b.session.inside().machine().Counts().OutOfWindow-before, v.name)
+			moved := b.session.inside().machine().Position().Received == h.SN+1
 			b.mu.Unlock()
 			require.Equal(t, v.want, b.Stats().Dropped, v.name)
 			require.Equal(t, v.beyond == 0 && v.want.Command == 0, moved, v.name)

@@ -250,7 +250,8 @@ func (w *panicWorld) requireUnlocked(t *testing.T) {
 	w.e.mu.Unlock()
 	w.c.mu.Lock()
 	defer w.c.mu.Unlock()
-	require.False(t, w.c.session.outgoing.sending, "a writer that is gone")
+	sending, _ := w.c.session.inside().writing()
+	require.False(t, sending, "a writer that is gone")
 	require.False(t, w.c.io.filling || w.stream.filling && w.reads == nil, "a reader that is gone")
 	require.NotEqual(t, wakeup.Call, w.e.socket.shards[0].lead.Who(), "a call that is gone reads the socket")
 }

@@ -157,7 +157,7 @@ func TestMaxRate(t *testing.T) {
 				if name == "CUBIC" || name == "TLS" { // a window that the cap leaves unused does not grow
 					require.Less(t, a.Stats().CongestionWindow, 32)
 					a.mu.Lock()
-					limited := a.session.kcp.Inspect().AppLimited
+					limited := a.session.inside().machine().Inspect().AppLimited
 					a.mu.Unlock()
 					require.True(t, limited)
 				}
@@ -251,6 +251,6 @@ func TestMaxRateEndsWithTheSession(t *testing.T) {
 		require.EqualValues(t, 10, s.Sent+s.Unsent)
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		require.Zero(t, a.session.capped.waiting())
+		require.Zero(t, a.session.inside().waitsForCap())
 	})
 }

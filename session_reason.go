@@ -22,6 +22,15 @@ type closeReasons struct {
 	abrupt bool         // ours goes in front of ABORT
 }
 
+// read returns what the peer has said, and whether either end has said something. r may
+// be nil.
+func (r *closeReasons) read() (peer string, said bool) {
+	if r != nil && r.peer != nil {
+		peer = r.peer.Text
+	}
+	return peer, r != nil
+}
+
 // say records what the peer has said.
 func (r *closeReasons) say(c *session, e reasonError) {
 	r.peer, r.said = &e, c.host.publicError(&e)

@@ -101,7 +101,7 @@ func TestOnlyExtendedPeersWaitForACKs(t *testing.T) {
 		a, b, l := w.pair(nil, nil)
 		for _, c := range []*Conn{a, b, newConn(l.ep, sessionKey{}, nil, false)} {
 			c.mu.Lock()
-			require.Equal(t, c == a || c == b, c.session.kcp.Inspect().Extensions.AwaitReplies)
+			require.Equal(t, c == a || c == b, c.session.inside().machine().Inspect().Extensions.AwaitReplies)
 			c.mu.Unlock()
 		}
 	})
@@ -115,23 +115,26 @@ func TestForgedCloseReasons(t *testing.T) {
 		b.mu.Lock()
 		defer func() { _ = a.Abort(0, "") }()
 		defer b.mu.Unlock()
-		token, next := b.session.hs.token, b.session.kcp.Position().Received
+		token, next := ourToken(b), b.session.inside().machine().Position().Received
 		forge := func(token uint32, payload []byte) {
 			p := make([]byte, wire.HeaderSize+len(payload))
 			wire.Signal{Code: wire.Close, SN: uint32(next), TS: token}.Encode(wire.Header{Conv: b.Conv(), Wnd: 128}, p)
 			wire.PutPayload(p, payload)
-			require.NoError(t, b.session.kcp.Input(p))
+			require.NoError(t, b.session.inside().machine().Input(p))
 		}
 		forge(token+1, content(1, closing.ReasonCode)) // with another token it is nothing
-		require.Nil(t, b.session.hs.reasons)
-		require.False(t, b.session.closing.Read == closing.ReadClosed)
+		_, said := b.session.inside().reasons()
+		require.False(t, said)
+		require.False(t, b.session.inside().closing().Read == closing.ReadClosed)
 		forge(token, content(1, closing.ReasonCode-1))
 		forge(token, content(1, closing.ReasonCode+closing.MaxReasonText+1))
-		require.Nil(t, b.session.hs.reasons)
-		require.True(t, b.session.closing.Read == closing.ReadClosed)
+		_, said = b.session.inside().reasons()
+		require.False(t, said)
+		require.True(t, b.session.inside().closing().Read == closing.ReadClosed)
 		forge(token, append(make([]byte, closing.ReasonCode), "first"...))
 		forge(token, append(make([]byte, closing.ReasonCode), "second"...))
-		require.Equal(t, "first", b.session.hs.reasons.peer.Text)
+		text, _ := b.session.inside().reasons()
+		require.Equal(t, "first", text)
 	})
 }
 
@@ -140,7 +143,7 @@ func TestCloseReasonOfEarlierPeer(t *testing.T) {
 	inWorld(t, 3, netsim.LinkConfig{Delay: 5 * time.Millisecond}, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		a.mu.Lock()
-		a.session.hs.capabilities &^= capReason
+		*a.session.inside().capabilities() &^= capReason
 		a.mu.Unlock()
 		require.NoError(t, a.CloseWithError(9, "not for you"))
 		_, err := b.Read(make([]byte, 1))
@@ -200,8 +203,8 @@ func TestGoodPacketAfterABadOne(t *testing.T) {
 		synctest.Wait()
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		require.EqualValues(t, 1, a.session.rare.dropped.Una)
-		require.Greater(t, a.session.live.LastHeard(), time.Minute)
+		require.EqualValues(t, 1, a.session.inside().drops().Una)
+		require.Greater(t, a.session.inside().lastHeard(), time.Minute)
 	})
 }
 
@@ -219,9 +222,9 @@ func TestResetOfPingAfterClose(t *testing.T) {
 		go func() { closed <- a.Close() }()
 		time.Sleep(2 * time.Second)
 		a.mu.Lock()
-		ping := a.session.hs.Of(opening.Ping).Signal
-		require.True(t, a.session.hs.Asked(opening.Ping))
-		require.NotZero(t, a.session.hs.Unanswered&opening.Finish)
+		ping := a.session.inside().opening().Of(opening.Ping).Signal
+		require.True(t, a.session.inside().opening().Asked(opening.Ping))
+		require.NotZero(t, a.session.inside().opening().Unanswered&opening.Finish)
 		a.mu.Unlock()
 		w.net.SetFilter(nil)
 		w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(wire.Signal{Code: wire.Reset, SN: ping.SN, TS: ping.TS})))

@@ -35,13 +35,13 @@ func TestWhatWaitsIsNoSilence(t *testing.T) {
 		"other peer without signals": {config: Config{MaxRate: 1000}, open: func(_ *testing.T, a, b *Conn) (net.Conn, net.Conn) {
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			a.session.hs.Peer = opening.Legacy
+			a.session.inside().opening().Peer = opening.Legacy
 			return a, b
 		}},
 		"zero window": {config: Config{WriteBuffer: 4096}, open: func(t *testing.T, a, b *Conn) (net.Conn, net.Conn) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			b.session.kcp.Configure(machine.Settings{ReceiveWindow: 2})
+			b.session.inside().machine().Configure(machine.Settings{ReceiveWindow: 2})
 			return a, b
 		}, pause: 30 * time.Second},
 	} {

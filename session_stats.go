@@ -7,6 +7,7 @@ import (
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/liveness"
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/stats"
@@ -114,7 +115,7 @@ func (c *session) fecStats() (s stats.FEC) {
 	if d != nil {
 		s.DataReceived, s.ParityReceived = d.Data, d.Parity
 		s.Recovered, s.Lost = d.Recovered, d.Lost
-		s.PeerRatio = FEC{Data: d.DataShards, Parity: d.ParityShards}
+		s.PeerRatio = stats.Ratio{Data: d.DataShards, Parity: d.ParityShards}
 	}
 	return s
 }
@@ -150,19 +151,19 @@ func (c *session) addTo(t *stats.Totals) stats.Limit {
 // countDrop counts one packet that the state machine has dropped with err.
 func countDrop(d *stats.Drops, err error) {
 	switch err {
-	case ErrPacketShort:
+	case machine.ErrPacketShort:
 		d.Short++
-	case ErrConv:
+	case machine.ErrConv:
 		d.Conv++
-	case ErrSegmentLength:
+	case machine.ErrSegmentLength:
 		d.Length++
-	case ErrCommand:
+	case machine.ErrCommand:
 		d.Command++
-	case ErrForgedUna:
+	case machine.ErrForgedUna:
 		d.Una++
-	case ErrPiece:
+	case machine.ErrPiece:
 		d.Piece++
-	case ErrRequests:
+	case machine.ErrRequests:
 		d.Requests++
 	}
 }

@@ -229,21 +229,13 @@ type streamFigures struct{ streams, held, fromPeer, refused, ahead, awaited int 
 func figuresOf(c *Conn) streamFigures {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t := c.session.streams
+	t := c.session.inside().streams()
 	f := t.Figures()
 	return streamFigures{f.Streams, f.Held, f.FromPeer, f.Refused, f.IDs, receiptsToCome(c)}
 }
 
 // receiptsToCome returns how many messages await a receipt. c.mu is held.
-func receiptsToCome(c *Conn) (n int) {
-	if c.session.rare != nil {
-		n += c.session.rare.awaiting.Len() + c.session.rare.receipts.Len()
-	}
-	if c.session.streams != nil {
-		n += c.session.streams.Figures().Awaiting
-	}
-	return n
-}
+func receiptsToCome(c *Conn) (n int) { return c.session.inside().receipts() }
 
 // wantReset checks that err says that the stream was reset.
 func wantReset(t *testing.T, err error, code uint64, remote bool) {
@@ -303,7 +295,7 @@ func TestPeersWithoutStreams(t *testing.T) {
 		require.ErrorContains(t, err, "kcp: the peer takes no streams, as with a negative Limits.MaxStreams")
 		bothWays(t, a, b, []byte("up"), []byte("down"))
 		a.mu.Lock()
-		a.session.hs.Peer, a.session.hs.capabilities, a.session.hs.version = opening.Legacy, 0, 0
+		a.session.inside().opening().Peer, *a.session.inside().capabilities(), *a.session.inside().version() = opening.Legacy, 0, 0
 		a.mu.Unlock()
 		begin := time.Now()
 		_, err = a.OpenStream(context.Background(), nil)

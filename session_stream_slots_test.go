@@ -157,7 +157,7 @@ func blockedStreams(t *testing.T, a *Conn, n int, write func(s *Stream) error) i
 	wg.Wait()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.session.streams.Queued()
+	return a.session.inside().streams().Queued()
 }
 
 // writerStack is the most that the stack of a goroutine takes that waits in Write. On
@@ -183,10 +183,10 @@ func TestStreamWriteBuffersAreBounded(t *testing.T) {
 			w.net.Cut("10.0.0.1", "10.0.0.2")
 			time.Sleep(time.Second)
 			a.mu.Lock()
-			at := a.session.kcp.Position()
+			at := a.session.inside().machine().Position()
 			shut := make([]byte, wire.HeaderSize) // as the peer has said last
 			(&wire.Header{Conv: a.Conv(), Cmd: wire.CmdWins, Una: at.Acked}).Encode(shut)
-			require.NoError(t, a.session.kcp.Input(shut))
+			require.NoError(t, a.session.inside().machine().Input(shut))
 			a.mu.Unlock()
 			all, size, others := &a.ep.load.written, defaultWriteBuffer, int64(0)
 			if pressed {
@@ -204,7 +204,7 @@ func TestStreamWriteBuffersAreBounded(t *testing.T) {
 			require.EqualValues(t, all.Load()*writeGrain, a.Endpoint().Stats().WriteBuffered)
 			require.NoError(t, a.Abort(0, ""))
 			require.Equal(t, others, all.Load())
-			require.Zero(t, a.session.streams.Queued())
+			require.Zero(t, a.session.inside().streams().Queued())
 		})
 	}
 }

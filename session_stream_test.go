@@ -25,9 +25,9 @@ func TestStreamsDoNotGrowUnderPressure(t *testing.T) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		load.Add(pressure)
-		require.True(t, (*streamHost)(&b.session).MemoryIsShort())
+		require.True(t, b.session.inside().streamHost().MemoryIsShort())
 		load.Add(-pressure)
-		require.False(t, (*streamHost)(&b.session).MemoryIsShort())
+		require.False(t, b.session.inside().streamHost().MemoryIsShort())
 	})
 }
 
@@ -73,7 +73,7 @@ func TestStreamIDsAfterForgedHello(t *testing.T) {
 			s, err := open()
 			require.Equal(t, tc.quiet, err == nil, "%s: before WELCOME", name)
 			if !tc.quiet {
-				greet(wire.Signal{Code: wire.Hello | wire.Answer, SN: tc.answer, TS: c.session.hs.token}, tc.then)
+				greet(wire.Signal{Code: wire.Hello | wire.Answer, SN: tc.answer, TS: ourToken(c)}, tc.then)
 				s, err = open()
 			}
 			require.NoError(t, err)
@@ -101,7 +101,7 @@ func openStream(t *testing.T, c *Conn, options *StreamOptions) *Stream {
 func ignoreLimit(c *Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.session.hs.capabilities &= 1<<capLimitShift - 1
+	*c.session.inside().capabilities() &= 1<<capLimitShift - 1
 }
 
 func acceptStream(t *testing.T, c *Conn) *Stream {

@@ -43,7 +43,7 @@ func TestFlushReturnsWithTheAcknowledgement(t *testing.T) {
 func available(c *Conn) int {
 	c.mu.Lock()
 	defer c.unlock()
-	return c.session.available(&writeCall{late: c.io.writeDeadline.err()})
+	return c.session.inside().available(&writeCall{late: c.io.writeDeadline.err()})
 }
 
 // isDone reports whether a channel of Done is closed.
@@ -73,7 +73,7 @@ func TestDoneErrAndTheirCount(t *testing.T) {
 		"endpoint": {&mortal, func(_ *world, a *Conn) error { return a.Endpoint().Close() }, net.ErrClosed, ErrReset, "Aborted", "Reset"},
 		"memory": {&mortal, func(_ *world, a *Conn) error {
 			a.mu.Lock()
-			a.session.kcp.Compact() // without spare memory there is nothing to give up
+			a.session.inside().machine().Compact() // without spare memory there is nothing to give up
 			a.mu.Unlock()
 			require.True(t, a.shedMemory())
 			return nil
@@ -308,10 +308,11 @@ func TestIdleSessionCostsNothing(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		for _, c := range []*Conn{a, b} {
 			c.mu.Lock()
-			require.Zero(t, c.session.timers.wakeAt)
-			inside := c.session.kcp.Inspect()
+			require.Zero(t, c.session.inside().wakeAt())
+			inside := c.session.inside().machine().Inspect()
 			require.Zero(t, inside.Send+inside.Recv)
-			require.Nil(t, c.session.outgoing.outbox)
+			_, outbox := c.session.inside().writing()
+			require.False(t, outbox)
 			require.False(t, inside.Samples)
 			c.mu.Unlock()
 			require.True(t, c.ep.wakes.Idle())
@@ -391,7 +392,7 @@ func TestSettingsTakeEffect(t *testing.T) {
 			CongestionControl: congestion.NewNone, MessageMode: true, Redundancy: 0.5,
 		}
 		a, _, _ := w.pair(cfg, nil)
-		k := a.session.kcp.Inspect()
+		k := a.session.inside().machine().Inspect()
 		require.EqualValues(t, 50, k.Extensions.Redundancy)
 		k.Extensions = machine.Extensions{}
 		require.Equal(t, machine.Settings{

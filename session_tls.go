@@ -197,7 +197,7 @@ func (c *session) tookHandshake(x *handshake.Exchange, r *handshake.Result) {
 	case r.End == handshake.Reset:
 		c.closing.ending = ErrReset
 	case r.End == handshake.NoTLS:
-		c.closing.ending = ErrNoTLS
+		c.closing.ending = handshake.ErrNoTLS
 	case r.End == handshake.Refused && l.Role != opening.Quiet && !c.rare.simultaneous(): // else the peer may come later
 		c.closing.ending = ErrRefused
 	case r.End == handshake.BothDial:

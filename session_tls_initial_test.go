@@ -142,8 +142,8 @@ func TestTLSResumption(t *testing.T) {
 				for _, c := range []*Conn{a, b} {
 					require.Equal(t, i > 0, c.ConnectionState().TLS.DidResume)
 					c.mu.Lock()
-					require.Nil(t, c.session.tlsHandshake())
-					require.Zero(t, c.session.hs.Unanswered&opening.Hello)
+					require.Nil(t, c.session.inside().exchange())
+					require.Zero(t, c.session.inside().opening().Unanswered&opening.Hello)
 					c.mu.Unlock()
 				}
 			}

@@ -77,7 +77,7 @@ func TestTLSCertificatesAreCounted(t *testing.T) {
 		w.settle()
 		require.Zero(t, l.Endpoint().Stats().Buffered)
 		require.Zero(t, a.Endpoint().Stats().Buffered)
-		tw, ok := l.Endpoint().table.TimeWaits.At(b.session.entry.Key(), l.Endpoint().now())
+		tw, ok := l.Endpoint().table.TimeWaits.At(b.session.inside().entry().Key(), l.Endpoint().now())
 		require.True(t, ok)
 		require.NotEmpty(t, a.ConnectionState().TLS.PeerCertificates)
 		require.NotEmpty(t, b.ConnectionState().TLS.PeerCertificates)
@@ -146,16 +146,16 @@ func TestTLSUnvalidatedPeersHoldLittle(t *testing.T) {
 			c.mu.Lock()
 			unlock := sync.OnceFunc(c.mu.Unlock)
 			defer unlock()
-			x := c.session.tlsHandshake()
+			x := c.session.inside().exchange()
 			require.Equal(t, packets == 2, x.Started)
 			if !x.Started {
-				c.session.inputHandshake(cryptoOf(c, 16<<10-1, []byte{1}), c.ep.now())
+				c.session.inside().inputHandshake(cryptoOf(c, 16<<10-1, []byte{1}), c.ep.now())
 				require.Positive(t, x.Received())
 				require.Less(t, x.Held(), 2<<10, "1 byte, far ahead")
 			}
 			for i := range 1000 {
-				c.session.inputHandshake(cryptoOf(c, 2000+200*i, make([]byte, 100)), c.ep.now())
-				c.session.inputHandshake(sealedJunk(c, 500+i), c.ep.now())
+				c.session.inside().inputHandshake(cryptoOf(c, 2000+200*i, make([]byte, 100)), c.ep.now())
+				c.session.inside().inputHandshake(sealedJunk(c, 500+i), c.ep.now())
 				require.LessOrEqual(t, x.Received(), machine.UnvalidatedBytes)
 			}
 			require.Equal(t, x.Started, len(x.Early()) > 0, "without a handshake there can be no keys")
@@ -165,7 +165,7 @@ func TestTLSUnvalidatedPeersHoldLittle(t *testing.T) {
 				require.GreaterOrEqual(t, x.Held(), held)
 			} else {
 				require.LessOrEqual(t, x.Held(), machine.UnvalidatedBytes)
-				c.session.account()
+				c.session.inside().account()
 			}
 			unlock()
 			if !x.Started {
@@ -182,7 +182,7 @@ func TestTLSUnvalidatedPeersHoldLittle(t *testing.T) {
 // it is once opened.
 func cryptoOf(c *Conn, offset int, data []byte) *inPacket {
 	h := wire.Header{Conv: c.Conv(), Cmd: wire.CmdWins, Frg: uint8(wire.Crypto), SN: machine.Seq(offset), TS: machine.Seq(len(data)), Len: uint32(len(data))}
-	b := packetOf(c.Conv(), bytesOf(wire.Signal{Code: wire.Hello, SN: 0, TS: c.session.hs.peerToken}), make([]byte, wire.HeaderSize))
+	b := packetOf(c.Conv(), bytesOf(wire.Signal{Code: wire.Hello, SN: 0, TS: peerToken(c)}), make([]byte, wire.HeaderSize))
 	h.Encode(b[wire.HeaderSize:])
 	return &inPacket{Packet: protect.Packet{Data: append(b, data...)}, conv: c.Conv(), kind: openedPacket}
 }
@@ -307,7 +307,7 @@ func TestTLSApplicationDataBeforeFinished(t *testing.T) {
 			binary.LittleEndian.PutUint16(content[4:], fec.TypeOOB)
 			binary.LittleEndian.PutUint16(content[6:], datagramHeader+3-6)
 			binary.LittleEndian.PutUint32(content[8:], server.Conv())
-			if assert.NoError(t, server.session.tls.app.Seal(b, nil)) {
+			if assert.NoError(t, server.session.inside().keys().Seal(b, nil)) {
 				forged++
 				w.net.Inject(from, to, b)
 			}
@@ -377,7 +377,7 @@ func TestTLSForgedInTimeWait(t *testing.T) {
 		require.NoError(t, b.Close())
 		w.settle()
 		e := l.Endpoint()
-		key, now := b.session.entry.Key(), e.now()
+		key, now := b.session.inside().entry().Key(), e.now()
 		packet := make([]byte, 200)
 		for phase := range byte(2) {
 			allocations := testing.AllocsPerRun(100, func() {

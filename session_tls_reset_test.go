@@ -155,10 +155,10 @@ func resetOf(k *protect.ToldKey, conv uint32, after int) []byte {
 func told(c *Conn) *protect.ToldKey {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.session.tls.reset.Ours
+	return c.session.inside().resetKeys().Ours
 }
 
-func known(c *Conn) *protect.ToldKey { return c.session.tls.reset.Theirs.Load() }
+func known(c *Conn) *protect.ToldKey { return c.session.inside().resetKeys().Theirs.Load() }
 
 // No reset ends a session but one of its peer's that was made while there was no
 // session.

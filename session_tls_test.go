@@ -71,7 +71,7 @@ func echoServer(t *testing.T, config *Config) *Listener {
 			if err != nil {
 				return
 			}
-			c.session.tls.app.Keys.SetUpdateAfter(20)
+			c.session.inside().keys().Keys.SetUpdateAfter(20)
 			c.handleDatagrams(func(b []byte) { _ = c.SendDatagram(b) })
 			go func() {
 				_, _ = io.Copy(c, c)
@@ -86,7 +86,7 @@ func echoServer(t *testing.T, config *Config) *Listener {
 func echoOver(t *testing.T, addr string, config *Config) {
 	c, err := Dial("udp", addr, config)
 	require.NoError(t, err)
-	c.session.tls.app.Keys.SetUpdateAfter(20)
+	c.session.inside().keys().Keys.SetUpdateAfter(20)
 	want := content(1, 500_000)
 	go func() { _, _ = c.Write(want) }()
 	receive(t, c, want)
@@ -95,7 +95,7 @@ func echoOver(t *testing.T, addr string, config *Config) {
 	got, err := c.ReceiveDatagram(context.Background())
 	require.NoError(t, err)
 	require.Equal(t, datagram, got)
-	sent, received := c.session.tls.app.Keys.Generations()
+	sent, received := c.session.inside().keys().Keys.Generations()
 	require.Greater(t, min(sent, received), uint64(3))
 	require.NoError(t, c.Close())
 }
@@ -176,7 +176,7 @@ func FuzzTLSContent(f *testing.F) {
 					h.Conv = a.Conv()
 					h.Encode(inner)
 				}
-				require.NoError(t, from.session.tls.app.Seal(packet, nil))
+				require.NoError(t, from.session.inside().keys().Seal(packet, nil))
 				if fromServer {
 					w.net.Inject(server, client, packet)
 				} else {
@@ -211,7 +211,7 @@ func TestTLSKeyUpdateTooFast(t *testing.T) {
 			return false
 		})
 		for range 2 {
-			require.NoError(t, a.session.tls.app.Keys.Update())
+			require.NoError(t, a.session.inside().keys().Keys.Update())
 			require.NoError(t, a.SendDatagram([]byte("under new keys")))
 		}
 		require.Len(t, batch, 2)

@@ -7,6 +7,7 @@ import (
 	"github.com/arqnet/kcp/internal/netpath"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
+	"github.com/arqnet/kcp/stats"
 )
 
 // outgoing is the output side of a session. Packets are collected with Conn.mu
@@ -97,7 +98,7 @@ const (
 // init sets up o for a session.
 func (o *outgoing) init(e *sharedState) {
 	o.askAt = netpath.AskAfter
-	if f := e.config.fec; f != (FEC{}) {
+	if f := e.config.fec; f != (stats.Ratio{}) {
 		// The ratio has passed Validate.
 		o.encoder, _ = fec.NewEncoder(f.Data, f.Parity)
 	}

@@ -179,7 +179,7 @@ func TestWriteMemoryFollowsPressure(t *testing.T) {
 			64 << 20: defaultWriteBuffer, 64<<20 + writeGrain: 256 << 10, 128 << 20: 128 << 10, 512 << 20: 32 << 10, 1 << 30: 16 << 10, 1 << 40: 16 << 10,
 		} {
 			a.ep.load.written.Store(held / writeGrain)
-			require.InDelta(t, want, a.session.writeBuffer(), 100)
+			require.InDelta(t, want, a.session.inside().writeBuffer(), 100)
 		}
 		a.ep.load.written.Store(0)
 	})

@@ -237,7 +237,9 @@ func (e *sharedState) open(by protect.Protection, p *inPacket) error {
 // sealsFrom reports whether segments are sealed from their buffers, which stay as
 // they are: the protection can, and there is no FEC, whose header would have to be
 // in the content.
-func (e *sharedState) sealsFrom() bool { return e.protection.SealsFrom && e.config.fec == (FEC{}) }
+func (e *sharedState) sealsFrom() bool {
+	return e.protection.SealsFrom && e.config.fec == (stats.Ratio{})
+}
 
 // clock returns a time since the epoch in milliseconds, modulo 2^32.
 func clock(now time.Duration) uint32 { return uint32(now.Milliseconds()) }

@@ -179,3 +179,15 @@ func (w *world) settle() {
 
 // id returns a conversation id for DialOptions.
 func id(conv uint32) *uint32 { return &conv }
+
+// ourToken returns the token that the peer's signals have to show.
+func ourToken(c *Conn) uint32 {
+	ours, _ := c.session.inside().tokens()
+	return ours
+}
+
+// peerToken returns the token of the peer.
+func peerToken(c *Conn) uint32 {
+	_, peers := c.session.inside().tokens()
+	return peers
+}
