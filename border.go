@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/internal/wire"
 )
@@ -46,10 +47,10 @@ func (e *Endpoint) mayLogSession() (left uint64, ok bool) {
 // arguments are a MAC of both addresses, the conversation and token with the endpoint's
 // secret, as in a cookie. So no state is kept for addresses that the peer is not at,
 // however many they are. A challenge is valid for 10 to 20 seconds.
-func (e *Endpoint) challengeOf(path source, conv, token uint32, at time.Duration) wire.Signal {
+func (e *Endpoint) challengeOf(path session.Source, conv, token uint32, at time.Duration) wire.Signal {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	s := e.table.Cookies.Challenge(admission.MakeKey(path.addr, path.peer, conv), path.local.Addr(), token, at)
+	s := e.table.Cookies.Challenge(admission.MakeKey(path.Addr, path.Peer, conv), path.Local.Addr(), token, at)
 	return wire.Signal{Code: wire.Ping, SN: s[0], TS: s[1]}
 }
 
@@ -58,12 +59,12 @@ func (e *Endpoint) challengeOf(path source, conv, token uint32, at time.Duration
 func (e *Endpoint) keepsWhole(shard int) bool { return e.socket.shards[shard].sock().KeepsWhole() }
 
 // incastOf returns what a socket does against incast.
-func (e *Endpoint) incastOf(shard int) *socketIncast { return &e.socket.shards[shard].incast }
+func (e *Endpoint) incastOf(shard int) *session.SocketIncast { return &e.socket.shards[shard].incast }
 
 // takeReadTurn returns the socket that a call which would block is to read in place of
 // the read goroutine, until endReadTurn; nil: the call waits.
 func (e *Endpoint) takeReadTurn() *shard {
-	if s := &e.socket.shards[0]; s.lead.Possible() && e.single() && s.lead.Acquire() {
+	if s := &e.socket.shards[0]; s.lead.Possible() && e.Single() && s.lead.Acquire() {
 		return s
 	}
 	return nil
@@ -109,7 +110,7 @@ func (e *Endpoint) unread(shard int, n uint32) bool {
 	if int32(s.fed.Load()-n) >= 0 && !udp.IsDelayed() || e.takeover.Gate.Load() != nil { // after a handover, another process reads the socket
 		return false
 	}
-	if since := s.taking.Load(); since != 0 && e.now()-time.Duration(since) > holdTime {
+	if since := s.taking.Load(); since != 0 && e.now()-time.Duration(since) > session.HoldTime {
 		return true
 	}
 	return s.readQueue(&q) && q.Used > 0

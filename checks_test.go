@@ -14,6 +14,7 @@ import (
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/wire"
@@ -72,8 +73,8 @@ func TestTLSHelloWithoutCrypto(t *testing.T) {
 		pc, err := w.net.Listen("10.0.0.9:9")
 		require.NoError(t, err)
 		defer pc.Close()
-		packet := packetOf(77, segment(wire.CmdWask, 1, 12345, 0, 0, ""), segment(wire.CmdWins, 2, capTLS, handshake.Version, 0, ""))
-		_, err = pc.WriteTo(packet, l.Addr())
+		Packet := packetOf(77, segment(wire.CmdWask, 1, 12345, 0, 0, ""), segment(wire.CmdWins, 2, session.CapTLS, handshake.Version, 0, ""))
+		_, err = pc.WriteTo(Packet, l.Addr())
 		require.NoError(t, err)
 		time.Sleep(time.Second)
 		s := l.Endpoint().Stats()
@@ -89,11 +90,11 @@ func TestTLSOtherConversationInside(t *testing.T) {
 		time.Sleep(time.Second)
 		inject := func(conv uint32) {
 			a.mu.Lock()
-			head, tail := a.session.inside().keys().Overhead()
+			head, tail := a.session.Inside().Keys().Overhead()
 			content := packetOf(conv, segment(wire.CmdWins, 0, 0, 0, 0, ""))
 			p := append(make([]byte, head), content...)
 			p = append(p, make([]byte, tail)...)
-			require.NoError(t, a.session.inside().keys().Seal(p, nil))
+			require.NoError(t, a.session.Inside().Keys().Seal(p, nil))
 			a.mu.Unlock()
 			w.net.Inject(a.LocalAddr().(*net.UDPAddr).AddrPort(), b.LocalAddr().(*net.UDPAddr).AddrPort(), p)
 			time.Sleep(100 * time.Millisecond)
@@ -115,7 +116,7 @@ func TestBadShardsAreCounted(t *testing.T) {
 		a, b, _ := w.pair(nil, nil)
 		bad := []byte{1, 0, 0, 0, 0xf1, 0, 77, 0, 1, 2, 3}
 		b.mu.Lock()
-		ok := b.session.inside().decode(inPacket{Packet: protect.Packet{Data: bad}, kind: fecPacket}, machine.Arrival{}, b.ep.now())
+		ok := b.session.Inside().Decode(session.InPacket{Packet: protect.Packet{Data: bad}, Kind: session.FecPacket}, machine.Arrival{}, b.ep.now())
 		b.mu.Unlock()
 		require.False(t, ok)
 		require.EqualValues(t, 1, b.Stats().Dropped.FEC)
@@ -129,12 +130,12 @@ func TestDatagramsAfterClose(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		b.mu.Lock()
-		b.session.inside().takeDatagram([]byte{1})
-		was := *b.session.inside().closing()
-		b.session.inside().closing().Stop()
-		b.session.inside().takeDatagram([]byte{2})
-		s := b.session.inside().datagrams()
-		*b.session.inside().closing() = was
+		b.session.Inside().TakeDatagram([]byte{1})
+		was := *b.session.Inside().Closing()
+		b.session.Inside().Closing().Stop()
+		b.session.Inside().TakeDatagram([]byte{2})
+		s := b.session.Inside().Datagrams()
+		*b.session.Inside().Closing() = was
 		b.mu.Unlock()
 		require.EqualValues(t, []uint64{2, 1}, []uint64{s.Received, s.Dropped})
 		require.NoError(t, a.Abort(0, ""))
@@ -148,10 +149,10 @@ func TestLargeStreamWriteBuffer(t *testing.T) {
 		e, _ := w.endpoint("10.0.0.2:0", &Config{StreamWriteBuffer: 8 << 20})
 		w.listen(nil)
 		c := w.dial(e)
-		require.Equal(t, 8<<20, c.session.inside().streamHost().WriteBuffer())
-		e.load.written.Store(writePressure + 1)
-		require.Equal(t, 8<<20, c.session.inside().streamHost().WriteBuffer(), "also when memory is short")
-		e.load.written.Store(0)
+		require.Equal(t, 8<<20, c.session.Inside().StreamHost().WriteBuffer())
+		e.Load.Written.Store(session.WritePressure + 1)
+		require.Equal(t, 8<<20, c.session.Inside().StreamHost().WriteBuffer(), "also when memory is short")
+		e.Load.Written.Store(0)
 		require.NoError(t, c.Abort(0, ""))
 	})
 }
@@ -165,12 +166,12 @@ func TestSecondFinBesideStreams(t *testing.T) {
 		writeAll(t, s, []byte("x"))
 		time.Sleep(time.Second)
 		b.mu.Lock()
-		next := uint32(b.session.inside().machine().Position().Received)
-		require.True(t, b.session.inside().takeFin(wire.Signal{Code: wire.Fin, SN: next + 5, TS: 0}))
-		require.True(t, b.session.inside().takeFin(wire.Signal{Code: wire.Fin, SN: next + 5, TS: 0}), "again")
-		require.False(t, b.session.inside().takeFin(wire.Signal{Code: wire.Fin, SN: next + 6, TS: 0}))
-		require.False(t, b.session.inside().takeFin(wire.Signal{Code: wire.Close, SN: next + 4, TS: 0}))
-		require.True(t, b.session.inside().takeFin(wire.Signal{Code: wire.Close, SN: next + 6, TS: 0}))
+		next := uint32(b.session.Inside().Machine().Position().Received)
+		require.True(t, b.session.Inside().TakeFin(wire.Signal{Code: wire.Fin, SN: next + 5, TS: 0}))
+		require.True(t, b.session.Inside().TakeFin(wire.Signal{Code: wire.Fin, SN: next + 5, TS: 0}), "again")
+		require.False(t, b.session.Inside().TakeFin(wire.Signal{Code: wire.Fin, SN: next + 6, TS: 0}))
+		require.False(t, b.session.Inside().TakeFin(wire.Signal{Code: wire.Close, SN: next + 4, TS: 0}))
+		require.True(t, b.session.Inside().TakeFin(wire.Signal{Code: wire.Close, SN: next + 6, TS: 0}))
 		b.mu.Unlock()
 		require.NoError(t, a.Abort(0, ""))
 	})
@@ -209,14 +210,14 @@ func TestTracerOfNothing(t *testing.T) {
 func TestNoProbesToOthers(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
-		require.True(t, a.session.inside().mayProbeMTU())
+		require.True(t, a.session.Inside().MayProbeMTU())
 		a.mu.Lock()
-		*a.session.inside().capabilities() &^= capPMTU
+		*a.session.Inside().Capabilities() &^= session.CapPMTU
 		a.mu.Unlock()
 		go io.Copy(io.Discard, b)
 		writeAll(t, a, make([]byte, 1<<20))
 		time.Sleep(time.Minute)
-		_, begun := a.session.inside().probesMTU()
+		_, begun := a.session.Inside().ProbesMTU()
 		require.False(t, begun)
 		require.NoError(t, a.Abort(0, ""))
 	})
@@ -226,9 +227,9 @@ func TestNoProbesToOthers(t *testing.T) {
 func TestNoAnswerToOldVersionWithoutListener(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		e, pc := w.endpoint("10.0.0.2:5000", &Config{TLS: testenv.TLS()})
-		packet := packetOf(77, segment(wire.CmdWask, 1, 12345, 0, 0, ""), segment(wire.CmdWins, 2, capTLS, 1, 0, ""), segment(wire.CmdWask, 0, 0, 0, 0, ""))
+		Packet := packetOf(77, segment(wire.CmdWask, 1, 12345, 0, 0, ""), segment(wire.CmdWins, 2, session.CapTLS, 1, 0, ""), segment(wire.CmdWask, 0, 0, 0, 0, ""))
 		to := pc.LocalAddr().(*net.UDPAddr).AddrPort()
-		w.net.Inject(netip.MustParseAddrPort("10.0.0.9:9"), to, packet)
+		w.net.Inject(netip.MustParseAddrPort("10.0.0.9:9"), to, Packet)
 		time.Sleep(time.Second)
 		require.Zero(t, e.Stats().HandshakeErrors)
 	})
@@ -243,8 +244,8 @@ func TestNoDecoderUnderPressure(t *testing.T) {
 		var decoders []bool
 		b.mu.Lock()
 		for _, short := range []bool{true, false} {
-			ok := b.session.inside().decode(inPacket{Packet: protect.Packet{Data: shard}, kind: fecPacket}, machine.Arrival{Unvalidated: short}, b.ep.now())
-			decoders = append(decoders, ok, b.session.inside().decodes())
+			ok := b.session.Inside().Decode(session.InPacket{Packet: protect.Packet{Data: shard}, Kind: session.FecPacket}, machine.Arrival{Unvalidated: short}, b.ep.now())
+			decoders = append(decoders, ok, b.session.Inside().Decodes())
 		}
 		b.mu.Unlock()
 		require.Equal(t, []bool{true, false, true, true}, decoders)
@@ -302,15 +303,15 @@ func TestTLSFlightIsWithinCredit(t *testing.T) {
 func TestPacketsOfNewAddresses(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
-		packet := inPacket{Packet: protect.Packet{Data: packetOf(b.Conv(), segment(wire.CmdWins, 0, 0, 0, 0, ""))}}
+		Packet := session.InPacket{Packet: protect.Packet{Data: packetOf(b.Conv(), segment(wire.CmdWins, 0, 0, 0, 0, ""))}}
 		for _, test := range []struct{ unvalidated, numbered, mine bool }{
 			{false, false, true}, {true, false, false}, {false, true, false},
 		} {
-			was := b.session.inside().unvalidated().Swap(test.unvalidated)
-			p := packet
-			p.from = source{addr: netip.MustParseAddrPort("10.0.0.9:9")}
-			mine, moved := b.claims(question{what: admission.AskPacket, numbered: test.numbered}, &p, b.ep.now())
-			b.session.inside().unvalidated().Store(was)
+			was := b.session.Inside().Unvalidated().Swap(test.unvalidated)
+			p := Packet
+			p.From = session.Source{Addr: netip.MustParseAddrPort("10.0.0.9:9")}
+			mine, moved := b.claims(session.Question{What: admission.AskPacket, Numbered: test.numbered}, &p, b.ep.now())
+			b.session.Inside().Unvalidated().Store(was)
 			require.Equal(t, test.mine, mine, "%+v", test)
 			require.False(t, moved)
 		}
@@ -357,7 +358,7 @@ func TestDropsByTheirErrors(t *testing.T) {
 	var d stats.Drops
 	for i, err := range []error{ErrPacketShort, ErrConv, ErrSegmentLength, ErrCommand, ErrForgedUna, ErrPiece, ErrRequests} {
 		for range i + 1 {
-			countDrop(&d, err)
+			session.CountDrop(&d, err)
 		}
 	}
 	require.Equal(t, stats.Drops{Short: 1, Conv: 2, Length: 3, Command: 4, Una: 5, Piece: 6, Requests: 7}, d)
@@ -426,9 +427,9 @@ func TestOwnSegmentsNeedThePeer(t *testing.T) {
 			a, b, _ := w.pair(nil, nil)
 			for _, c := range []*Conn{a, b} {
 				c.mu.Lock()
-				require.NotZero(t, *c.session.inside().capabilities()&capOwnOrder)
+				require.NotZero(t, *c.session.Inside().Capabilities()&session.CapOwnOrder)
 				if !takes {
-					*c.session.inside().capabilities() &^= capOwnOrder
+					*c.session.Inside().Capabilities() &^= session.CapOwnOrder
 				}
 				c.mu.Unlock()
 			}
@@ -442,7 +443,7 @@ func TestOwnSegmentsNeedThePeer(t *testing.T) {
 			receive(t, r, content(2, 50_000))
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			require.Equal(t, takes, a.session.inside().machine().Load().Payload < a.session.inside().machine().PacketSize()-wire.HeaderSize)
+			require.Equal(t, takes, a.session.Inside().Machine().Load().Payload < a.session.Inside().Machine().PacketSize()-wire.HeaderSize)
 		})
 	}
 }

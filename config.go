@@ -12,6 +12,7 @@ import (
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/liveness"
 	"github.com/arqnet/kcp/internal/machine"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/wakeup"
 	"github.com/arqnet/kcp/stats"
 )
@@ -251,17 +252,17 @@ const (
 type FEC = stats.Ratio
 
 // ofSessions returns what sessions have to know.
-func (c *Config) ofSessions() sessionConfig {
-	return sessionConfig{
-		mtu: c.MTU, maxMTU: c.MaxMTU, sendWindow: c.SendWindow, receiveWindow: c.ReceiveWindow,
-		writeBuffer: c.WriteBuffer, maxBuffered: c.Limits.MaxBuffered, maxStreams: c.Limits.MaxStreams,
-		streamReceiveBuffer: c.StreamReceiveBuffer, streamWriteBuffer: c.StreamWriteBuffer,
-		maxRate: c.MaxRate, messageMode: c.MessageMode, redundancy: c.Redundancy, fec: c.FEC, tls: c.TLS,
-		congestionControl: c.CongestionControl,
-		noDelay:           machine.NoDelay(c.Tuning.NoDelay), minRTO: c.Tuning.MinRTO, interval: c.Tuning.Interval,
-		fastResend: c.Tuning.FastResend, fastResendLimit: c.Tuning.FastResendLimit, deadLink: c.Tuning.DeadLink,
-		keepAlive: c.KeepAlive, peerTimeout: c.PeerTimeout, idleTimeout: c.IdleTimeout, stallTimeout: c.StallTimeout,
-		linger: c.Linger, maxLinger: c.MaxLinger,
+func (c *Config) ofSessions() session.Config {
+	return session.Config{
+		Mtu: c.MTU, MaxMTU: c.MaxMTU, SendWindow: c.SendWindow, ReceiveWindow: c.ReceiveWindow,
+		WriteBuffer: c.WriteBuffer, MaxBuffered: c.Limits.MaxBuffered, MaxStreams: c.Limits.MaxStreams,
+		StreamReceiveBuffer: c.StreamReceiveBuffer, StreamWriteBuffer: c.StreamWriteBuffer,
+		MaxRate: c.MaxRate, MessageMode: c.MessageMode, Redundancy: c.Redundancy, Fec: c.FEC, Tls: c.TLS,
+		CongestionControl: c.CongestionControl,
+		NoDelay:           machine.NoDelay(c.Tuning.NoDelay), MinRTO: c.Tuning.MinRTO, Interval: c.Tuning.Interval,
+		FastResend: c.Tuning.FastResend, FastResendLimit: c.Tuning.FastResendLimit, DeadLink: c.Tuning.DeadLink,
+		KeepAlive: c.KeepAlive, PeerTimeout: c.PeerTimeout, IdleTimeout: c.IdleTimeout, StallTimeout: c.StallTimeout,
+		Linger: c.Linger, MaxLinger: c.MaxLinger,
 	}
 }
 
@@ -338,7 +339,7 @@ func (c *Config) withDefaults() Config {
 	setDefault(&d.MTU, defaultConfigMTU)
 	setDefault(&d.SendWindow, machine.MostWindow)
 	setDefault(&d.ReceiveWindow, defaultWindow)
-	setDefault(&d.WriteBuffer, defaultWriteBuffer)
+	setDefault(&d.WriteBuffer, session.DefaultWriteBuffer)
 	setDefault(&d.Tuning.NoDelay, NoDelayOn)
 	setDefault(&d.Tuning.Interval, defaultVariance)
 	setDefault(&d.Tuning.FastResend, defaultFastResend)
@@ -350,7 +351,7 @@ func (c *Config) withDefaults() Config {
 	setDefault(&d.KeepAlive, defaultKeepAlive)
 	setDefault(&d.StallTimeout, defaultStallTimeout)
 	setDefault(&d.DialTimeout, defaultDialTimeout)
-	setDefault(&d.Linger, defaultLinger)
+	setDefault(&d.Linger, session.DefaultLinger)
 	setDefault(&d.Limits.MaxHalfOpen, defaultMaxHalfOpen)
 	setDefault(&d.Limits.MaxBuffered, defaultMaxBuffered)
 	setDefault(&d.Limits.Backlog, defaultBacklog)
@@ -360,7 +361,7 @@ func (c *Config) withDefaults() Config {
 	setDefault(&d.Limits.MaxStreams, defaultMaxStreams)
 	d.Limits.MaxStreams = max(d.Limits.MaxStreams, 0)
 	setDefault(&d.StreamReceiveBuffer, defaultStreamReceive)
-	setDefault(&d.StreamWriteBuffer, defaultStreamWrite)
+	setDefault(&d.StreamWriteBuffer, session.DefaultStreamWrite)
 	if d.Limits.MaxSessions >= minSharedSessions {
 		setDefault(&d.Limits.MaxSessionsPerAddress, d.Limits.MaxSessions/2)
 	}

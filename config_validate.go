@@ -8,6 +8,7 @@ import (
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/machine"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/wire"
 )
@@ -62,7 +63,7 @@ func (c *Config) Validate() error {
 	}
 	mtu := c.MTU
 	setDefault(&mtu, defaultConfigMTU)
-	if room := overheadOf(c.Cipher, c.TLS != nil, c.FEC).total; mtu-room < machine.MinMTU {
+	if room := session.OverheadOf(c.Cipher, c.TLS != nil, c.FEC).Total; mtu-room < machine.MinMTU {
 		return &ConfigError{"MTU", mtu, fmt.Sprintf("must leave at least %d bytes beside the %d that Cipher and FEC add", machine.MinMTU, room)}
 	}
 	if !(c.Redundancy >= 0 && c.Redundancy <= maxRedundancy) {
@@ -171,7 +172,7 @@ func (c *Config) validateRanges() error {
 		value    int
 		min, max int
 	}{
-		{"MTU", c.MTU, machine.MinMTU, maxUDPPayload},
+		{"MTU", c.MTU, machine.MinMTU, session.MaxUDPPayload},
 		{"SendWindow", c.SendWindow, 1, wire.MaxWindow},
 		{"ReceiveWindow", c.ReceiveWindow, 1, wire.MaxWindow},
 		{"WriteBuffer", c.WriteBuffer, minWriteBuffer, maxConfigWriteBuffer},
@@ -202,8 +203,8 @@ func (c *Config) validateRanges() error {
 			return &ConfigError{f.field, f.value, fmt.Sprintf("must be in [%v, %v], or 0 for the default", f.min, f.max)}
 		}
 	}
-	if c.MaxMTU > maxUDPPayload {
-		return &ConfigError{"MaxMTU", c.MaxMTU, fmt.Sprintf("must be at most %d", maxUDPPayload)}
+	if c.MaxMTU > session.MaxUDPPayload {
+		return &ConfigError{"MaxMTU", c.MaxMTU, fmt.Sprintf("must be at most %d", session.MaxUDPPayload)}
 	}
 	return nil
 }
@@ -259,7 +260,7 @@ func (o *StreamOptions) params() (p streams.Params, err error) {
 	}
 	return streams.Params{
 		Unordered: o.Unordered, Priority: int8(o.Priority),
-		Retransmits: transmissions(o.MaxRetransmits), Lifetime: lifetimeMillis(o.MaxLifetime),
+		Retransmits: session.Transmissions(o.MaxRetransmits), Lifetime: session.LifetimeMillis(o.MaxLifetime),
 	}, nil
 }
 
@@ -272,10 +273,10 @@ func (o *MessageOptions) check() error {
 }
 
 // call returns the call that writes b as a message with the options.
-func (o *MessageOptions) call(b []byte) writeCall {
-	w := writeCall{b: b, message: true, waits: o == nil || !o.NoWait}
+func (o *MessageOptions) call(b []byte) session.WriteCall {
+	w := session.WriteCall{B: b, Message: true, Waits: o == nil || !o.NoWait}
 	if o != nil && (o.Lifetime != 0 || o.MaxRetransmits != 0 || o.Done != nil) {
-		w.options = (*messageOptions)(o)
+		w.Options = (*session.MessageOptions)(o)
 	}
 	return w
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/machine"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/require"
@@ -137,7 +138,7 @@ func TestLongestTimeouts(t *testing.T) {
 		k := machine.New(1, func([]byte) {})
 		whole := config.withDefaults()
 		settled := whole.ofSessions()
-		settled.apply(k, 0)
+		settled.Apply(k, 0)
 		require.EqualValues(t, maxInt32, k.Inspect().DeadLink)
 		require.EqualValues(t, maxInt32, k.Inspect().FastResend)
 	})
@@ -328,14 +329,14 @@ func TestSettersCheck(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		cfg := &Config{Cipher: testAEAD(t), FEC: FEC{Data: 3, Parity: 1}}
 		a, b, _ := w.pair(cfg, cfg)
-		room := overheadOf(cfg.Cipher, cfg.TLS != nil, cfg.FEC).total
+		room := session.OverheadOf(cfg.Cipher, cfg.TLS != nil, cfg.FEC).Total
 		figures := func() machine.Settings {
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			return a.session.inside().machine().Inspect().Settings
+			return a.session.Inside().Machine().Inspect().Settings
 		}
 		config := figures()
-		for _, n := range []int{-1, 1, machine.MinMTU, room + machine.MinMTU - 1, maxUDPPayload + 1, math.MaxInt32, math.MinInt32} {
+		for _, n := range []int{-1, 1, machine.MinMTU, room + machine.MinMTU - 1, session.MaxUDPPayload + 1, math.MaxInt32, math.MinInt32} {
 			requireConfigError(t, "MTU", a.SetMTU(n))
 		}
 		for _, n := range []int{-1, wire.MaxWindow + 1, math.MaxInt32, math.MinInt32} {
@@ -353,7 +354,7 @@ func TestSettersCheck(t *testing.T) {
 			requireConfigError(t, "MaxRate", a.SetMaxRate(n))
 		}
 		require.Equal(t, config, figures())
-		require.False(t, a.session.inside().isRare())
+		require.False(t, a.session.Inside().IsRare())
 
 		require.NoError(t, a.SetMTU(room+machine.MinMTU))
 		require.NoError(t, a.SetWindow(1, 1))
@@ -362,7 +363,7 @@ func TestSettersCheck(t *testing.T) {
 		require.NoError(t, a.SetWriteBuffer(minWriteBuffer))
 		w.move(a, b, 1, 5000)
 		require.NoError(t, a.SetWindow(wire.MaxWindow, wire.MaxWindow))
-		require.NoError(t, a.SetMTU(maxUDPPayload))
+		require.NoError(t, a.SetMTU(session.MaxUDPPayload))
 		require.NoError(t, a.SetWriteBuffer(maxConfigWriteBuffer))
 		require.NoError(t, a.SetMaxRate(math.MaxInt))
 		w.move(a, b, 2, 200_000)
@@ -379,7 +380,7 @@ func TestSettersCheck(t *testing.T) {
 			require.ErrorIs(t, err, net.ErrClosed)
 		}
 		require.NoError(t, errors.Join(setters(b)...), "it has ended, and is not closed")
-		require.False(t, b.session.inside().hasSettings())
+		require.False(t, b.session.Inside().HasSettings())
 	})
 }
 
@@ -406,7 +407,7 @@ func TestSetMTU(t *testing.T) {
 		require.NoError(t, a.SetMTU(700))
 		receive(t, b, data)
 		require.LessOrEqual(t, tap.Largest(2, 1), 700, "no probe, either")
-		require.Equal(t, 700-datagramHeader, a.MaxDatagramSize())
+		require.Equal(t, 700-session.DatagramHeader, a.MaxDatagramSize())
 		require.NoError(t, a.SetMTU(1300))
 		w.move(a, b, 4, 1<<20)
 		require.Equal(t, 1300, tap.Largest(2, 1))
@@ -433,7 +434,7 @@ func TestSetReceiveWindow(t *testing.T) {
 		queued := func() int {
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			return b.session.inside().machine().Inspect().Queued
+			return b.session.Inside().Machine().Inspect().Queued
 		}
 		require.EqualValues(t, 128, queued())
 		require.Zero(t, a.Stats().RemoteWindow)

@@ -3,6 +3,7 @@ package kcp
 import (
 	"slices"
 
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -20,7 +21,7 @@ type sendBatch struct {
 // sessionWrite is what a session has in a sendBatch.
 type sessionWrite struct {
 	conn *Conn
-	written
+	session.Written
 }
 
 // sendBatchSize is from how many packets on a sendBatch is written.
@@ -36,15 +37,15 @@ func (b *sendBatch) add(c *Conn) {
 	}()
 	w := sessionWrite{conn: c}
 	c.mu.Lock()
-	c.session.nextWrite(&w.written, 0)
+	c.session.NextWrite(&w.Written, 0)
 	c.mu.Unlock()
-	if len(b.writes) > 0 && (b.ep != c.ep || b.shard != w.shard || len(b.batch) >= sendBatchSize) {
+	if len(b.writes) > 0 && (b.ep != c.ep || b.shard != w.Shard || len(b.batch) >= sendBatchSize) {
 		b.send()
 	}
-	b.ep, b.shard = c.ep, w.shard
-	c.session.encode(&w.written)
+	b.ep, b.shard = c.ep, w.Shard
+	c.session.Encode(&w.Written)
 	b.writes = append(b.writes, w)
-	b.batch = append(b.batch, w.datagrams...)
+	b.batch = append(b.batch, w.Datagrams...)
 	done = true
 }
 
@@ -66,10 +67,10 @@ func (b *sendBatch) noteRefused() {
 	rest := b.batch
 	for i := range b.writes {
 		w := &b.writes[i]
-		own := w.datagrams
+		own := w.Datagrams
 		copy(own, rest)
 		rest = rest[len(own):]
-		w.refused = slices.ContainsFunc(own, func(d udp.Datagram) bool { return d.TooLarge })
+		w.Refused = slices.ContainsFunc(own, func(d udp.Datagram) bool { return d.TooLarge })
 	}
 }
 
@@ -82,8 +83,8 @@ func (b *sendBatch) endBatches() {
 	for b.ended < len(b.writes) {
 		w := &b.writes[b.ended]
 		b.ended++
-		b.ep.recycle(w.packets)
-		w.conn.endBatch(&w.written)
+		b.ep.Recycle(w.Packets)
+		w.conn.endBatch(&w.Written)
 	}
 }
 
@@ -96,16 +97,16 @@ func (b *sendBatch) reset() {
 
 // endBatch locks c.mu, records that packets were written, and writes those that
 // were collected meanwhile. Then a session that has ended is retired.
-func (c *Conn) endBatch(w *written) {
+func (c *Conn) endBatch(w *session.Written) {
 	c.mu.Lock()
 	defer c.unlock()
-	c.session.wrote(w)
+	c.session.Wrote(w)
 }
 
 // writePackets encodes and writes the collected packets, and then retires a session that
 // has ended. The goroutine that has claimed them calls it, without c.mu.
 func (c *Conn) writePackets() {
-	var w written
+	var w session.Written
 	unwound := true
 	defer func() {
 		if unwound {
@@ -118,9 +119,9 @@ func (c *Conn) writePackets() {
 		if more, log = c.nextWrite(&w, round); !more {
 			break
 		}
-		c.session.encode(&w)
-		w.refused = c.ep.write(w.shard, w.datagrams)
-		c.ep.recycle(w.packets)
+		c.session.Encode(&w)
+		w.Refused = c.ep.write(w.Shard, w.Datagrams)
+		c.ep.Recycle(w.Packets)
 	}
 	if unwound = false; log != nil {
 		log()
@@ -130,11 +131,11 @@ func (c *Conn) writePackets() {
 // nextWrite locks c.mu, records that w was written, and takes what is to be written next.
 // It reports false if that is nothing: then a session that has ended was retired. log is
 // what tells the Logger so; nil: nothing does.
-func (c *Conn) nextWrite(w *written, round int) (more bool, log func()) {
+func (c *Conn) nextWrite(w *session.Written, round int) (more bool, log func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer c.letGoOn()
-	more, over := c.session.nextWrite(w, round)
+	more, over := c.session.NextWrite(w, round)
 	if over {
 		c.retire()
 		log = c.logEnd()
@@ -148,6 +149,6 @@ func (c *Conn) endUnsent() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer c.letGoOn()
-	c.session.wrote(nil)
+	c.session.Wrote(nil)
 	c.retire()
 }

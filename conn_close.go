@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"time"
+
+	"github.com/arqnet/kcp/internal/session"
 )
 
 // CloseWithError is Close with a reason. After the last byte the peer's Read returns a
@@ -13,7 +15,7 @@ import (
 // and is cut to 256 bytes, or to what fits into a packet. The reason is lost if the
 // session is aborted. Legacy peers do not learn it.
 func (c *Conn) CloseWithError(code uint64, text string) error {
-	return c.close(&closeCall{explained: true, code: code, text: text})
+	return c.close(&session.CloseCall{Explained: true, Code: code, Text: text})
 }
 
 // Close closes the session in both directions. Blocked calls return net.ErrClosed. Data
@@ -30,13 +32,13 @@ func (c *Conn) CloseWithError(code uint64, text string) error {
 // session had ended before and written data is lost, it returns the cause, unless Read or
 // Write has. A further Close returns net.ErrClosed. Without an error the peer has
 // acknowledged all that was written.
-func (c *Conn) Close() error { return c.close(new(closeCall)) }
+func (c *Conn) Close() error { return c.close(new(session.CloseCall)) }
 
 // close locks c.mu, and is Close.
-func (c *Conn) close(call *closeCall) error {
+func (c *Conn) close(call *session.CloseCall) error {
 	return c.await(blocking{op: "close"}, func() (p pause, err error) {
-		call.background = c.io.member != nil // its goroutine may serve many sessions, or read the socket
-		waits, err := c.session.close(call)
+		call.Background = c.io.member != nil // its goroutine may serve many sessions, or read the socket
+		waits, err := c.session.Close(call)
 		if waits {
 			p.on = &c.io.canWrite
 		}
@@ -55,7 +57,7 @@ func (c *Conn) close(call *closeCall) error {
 func (c *Conn) CloseWrite() error {
 	return c.await(blocking{op: "close"}, func() (p pause, err error) {
 		late := c.io.writeDeadline.expired()
-		waits, until, err := c.session.closeWrite(late)
+		waits, until, err := c.session.CloseWrite(late)
 		switch {
 		case waits && late:
 			return p, os.ErrDeadlineExceeded
@@ -72,19 +74,19 @@ func (c *Conn) CloseWrite() error {
 // CloseWithError. Abort waits until its packets have left, for a second at most. It
 // returns net.ErrClosed if Close or Abort was called before and the session has ended.
 func (c *Conn) Abort(code uint64, text string) error {
-	return c.abort(&closeCall{abrupt: true, explained: code != 0 || text != "", code: code, text: text})
+	return c.abort(&session.CloseCall{Abrupt: true, Explained: code != 0 || text != "", Code: code, Text: text})
 }
 
 // abort locks c.mu, and is Abort, which waits until what the session sends has left. What
 // is in a batch of several sessions leaves soon by itself, and may have to wait for the
 // caller.
-func (c *Conn) abort(call *closeCall) error {
+func (c *Conn) abort(call *session.CloseCall) error {
 	sending := false
 	err := func() error {
 		c.mu.Lock()
 		defer c.unlock()
-		_, err := c.session.close(call)
-		sending = c.session.state().sending
+		_, err := c.session.Close(call)
+		sending = c.session.State().Sending
 		return err
 	}()
 	if sending {
@@ -104,13 +106,13 @@ func (c *Conn) SetLinger(d time.Duration) error {
 	if d > maxTimeout {
 		return &ConfigError{"Linger", d, fmt.Sprintf("must be at most %v", maxTimeout)}
 	}
-	return c.set(&change{of: ofLinger, wait: d})
+	return c.set(&session.Change{Of: session.OfLinger, Wait: d})
 }
 
 // retire removes an ended session from the endpoint, which keeps its TIME-WAIT
 // entry (RFC 9293 §3.6.1). A call that returns finds the session gone from there.
 func (c *Conn) retire() {
-	if end, first := c.session.retire(); first {
+	if end, first := c.session.Retire(); first {
 		c.ep.remove(c, end)
 		c.calls.end()
 	}
@@ -118,9 +120,9 @@ func (c *Conn) retire() {
 
 // waitClosed locks c.mu and waits until the session has ended, or only the
 // answer to CLOSE is missing. It aborts the session if ctx ends first.
-func (c *Conn) waitClosed(ctx context.Context) (result shutResult) {
+func (c *Conn) waitClosed(ctx context.Context) (result session.ShutResult) {
 	_ = c.await(blocking{ctx: ctx}, func() (p pause, err error) {
-		if result = c.session.shut(ctx.Err() != nil); result == shutWaits {
+		if result = c.session.Shut(ctx.Err() != nil); result == session.ShutWaits {
 			p.on = &c.io.canWrite
 		}
 		return p, nil

@@ -5,6 +5,8 @@ import (
 	"net"
 	"os"
 	"sync"
+
+	"github.com/arqnet/kcp/internal/session"
 )
 
 // datagramHandler is a handler of datagrams. running is held while handle runs.
@@ -20,7 +22,7 @@ type datagramHandler struct {
 func (c *Conn) handleDatagrams(f func(b []byte)) {
 	c.mu.Lock()
 	defer c.unlock()
-	_ = c.session.set(&change{of: ofDatagrams, on: f != nil}) // which does not fail
+	_ = c.session.Set(&session.Change{Of: session.OfDatagrams, On: f != nil}) // which does not fail
 	if f != nil {
 		c.state().handler = &datagramHandler{handle: f}
 	} else if c.calls != nil {
@@ -47,7 +49,7 @@ func (c *Conn) handleDatagram(b []byte) {
 func (c *Conn) handlerOf(b []byte) *datagramHandler {
 	defer c.unlock()
 	h := c.state().handler
-	if !c.session.handed(len(b), h != nil) {
+	if !c.session.Handed(len(b), h != nil) {
 		return nil
 	}
 	return h
@@ -61,7 +63,7 @@ func (c *Conn) handlerOf(b []byte) *datagramHandler {
 func (c *Conn) MaxDatagramSize() int {
 	c.mu.Lock()
 	defer c.unlock()
-	return c.session.datagramSize()
+	return c.session.DatagramSize()
 }
 
 // SendDatagram sends a copy of b as one packet beside the byte stream: unreliable,
@@ -77,7 +79,7 @@ func (c *Conn) MaxDatagramSize() int {
 func (c *Conn) SendDatagram(b []byte) error {
 	c.mu.Lock()
 	defer c.unlock()
-	if err := c.session.sendDatagram(b); err != nil {
+	if err := c.session.SendDatagram(b); err != nil {
 		return c.opError("write", err)
 	}
 	return nil
@@ -90,9 +92,9 @@ func (c *Conn) SendDatagram(b []byte) error {
 // ended, ErrPeerClosed (not io.EOF) if the peer has closed it.
 func (c *Conn) ReceiveDatagram(ctx context.Context) (next []byte, err error) {
 	err = c.await(blocking{op: "read", ctx: ctx}, func() (pause, error) {
-		s := c.session.state()
+		s := c.session.State()
 		switch {
-		case s.left:
+		case s.Left:
 			return pause{}, net.ErrClosed
 		case c.io.member != nil:
 			return pause{}, errGrouped
@@ -101,12 +103,12 @@ func (c *Conn) ReceiveDatagram(ctx context.Context) (next []byte, err error) {
 		case c.io.readDeadline.expired():
 			return pause{}, os.ErrDeadlineExceeded
 		}
-		b, ok := c.session.receiveDatagram()
+		b, ok := c.session.ReceiveDatagram()
 		if ok {
 			next = b
 			return pause{}, nil
 		}
-		return pause{on: &c.io.canRead}, s.err
+		return pause{on: &c.io.canRead}, s.Err
 	}, nil)
 	return next, err
 }

@@ -4,6 +4,7 @@ import (
 	"net"
 
 	"github.com/arqnet/kcp/internal/container"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/streams"
 )
 
@@ -13,7 +14,7 @@ import (
 // is of streams and what is not take turns.
 func (c *Conn) takeEvent(m *groupMember, memory *groupMemory, e *Event) gotWhat {
 	*e = Event{Conn: c}
-	if c.session.state().left {
+	if c.session.State().Left {
 		return c.takeEnd(m, e, net.ErrClosed)
 	}
 	for range 2 {
@@ -33,10 +34,10 @@ func (c *Conn) takeEvent(m *groupMember, memory *groupMemory, e *Event) gotWhat 
 // takeArrived is takeEvent for what has arrived outside of streams. Datagrams and data
 // take turns.
 func (c *Conn) takeArrived(m *groupMember, memory *groupMemory, e *Event) gotWhat {
-	if w := c.session.waiting(); w.datagrams > 0 && !(m.datagram && w.data) {
+	if w := c.session.Waiting(); w.Datagrams > 0 && !(m.datagram && w.Data) {
 		m.datagram = true
 		e.Kind = EventDatagram
-		e.Data, _ = c.session.receiveDatagram()
+		e.Data, _ = c.session.ReceiveDatagram()
 		return gotEvent
 	}
 	return c.takeData(m, memory, e)
@@ -44,9 +45,9 @@ func (c *Conn) takeArrived(m *groupMember, memory *groupMemory, e *Event) gotWha
 
 // takeState is takeEvent for ends, and for room, after all that has arrived.
 func (c *Conn) takeState(m *groupMember, e *Event) gotWhat {
-	if err := c.session.readEnd(m.peerDone); err != nil && c.session.state().retired {
+	if err := c.session.ReadEnd(m.peerDone); err != nil && c.session.State().Retired {
 		return c.takeEnd(m, e, err)
-	} else if err != nil && !m.peerDone && c.session.waiting().eof {
+	} else if err != nil && !m.peerDone && c.session.Waiting().Eof {
 		m.peerDone = true
 		e.Kind, e.Err = EventEOF, c.opError("read", err)
 		return gotEvent
@@ -61,12 +62,12 @@ func (c *Conn) takeState(m *groupMember, e *Event) gotWhat {
 
 // takeData is takeEvent for messages and data of the stream.
 func (c *Conn) takeData(m *groupMember, memory *groupMemory, e *Event) gotWhat {
-	if !c.session.waiting().data {
+	if !c.session.Waiting().Data {
 		return gotNothing
 	}
 	n := 0
-	if c.session.state().message {
-		size := c.session.nextMessage()
+	if c.session.State().Message {
+		size := c.session.NextMessage()
 		if size < 0 {
 			return gotNothing
 		}
@@ -74,14 +75,14 @@ func (c *Conn) takeData(m *groupMember, memory *groupMemory, e *Event) gotWhat {
 		if free == nil && size > 0 {
 			return gotNoMemory
 		}
-		n, _ = c.session.readMessage(free) // the message is there, and fits
+		n, _ = c.session.ReadMessage(free) // the message is there, and fits
 		e.Kind = EventMessage
 	} else {
 		free := memory.free(leastRun, groupRun)
 		if free == nil {
 			return gotNoMemory
 		}
-		if n = c.session.read(free, 0); n == 0 {
+		if n = c.session.Read(free, 0); n == 0 {
 			return gotNothing // it went to a Read that has yet to return
 		}
 		e.Kind = EventData
@@ -101,15 +102,15 @@ func (c *Conn) takeEnd(m *groupMember, e *Event, err error) gotWhat {
 
 // hasEvent reports whether takeEvent may have an event for m.
 func (c *Conn) hasEvent(m *groupMember) bool {
-	s, w := c.session.state(), c.session.waiting()
-	return s.left || s.retired || w.data || w.datagrams > 0 || w.eof && !m.peerDone || c.writableLocked(m) ||
-		m.streams && (c.calls != nil && c.calls.ready.First() != nil || w.streams > 0)
+	s, w := c.session.State(), c.session.Waiting()
+	return s.Left || s.Retired || w.Data || w.Datagrams > 0 || w.Eof && !m.peerDone || c.writableLocked(m) ||
+		m.streams && (c.calls != nil && c.calls.ready.First() != nil || w.Streams > 0)
 }
 
 // writableLocked reports whether EventWritable is due for m. A write that came in the
 // middle of another would be refused again until that is done.
 func (c *Conn) writableLocked(m *groupMember) bool {
-	return m.wantsRoom && !m.refused && c.session.room() > 0
+	return m.wantsRoom && !m.refused && c.session.Room() > 0
 }
 
 // joinGroup makes m the session's place in a group. What streams have is there for
@@ -117,7 +118,7 @@ func (c *Conn) writableLocked(m *groupMember) bool {
 func (c *Conn) joinGroup(m *groupMember) {
 	c.io.member = m
 	if m.streams {
-		c.session.wakeStreams()
+		c.session.WakeStreams()
 	}
 }
 
@@ -150,7 +151,7 @@ func (c *Conn) endTurnsLocked() {
 // is to be an event of the group that the session joins next.
 func (s *Stream) endWaitsLocked() bool {
 	c := s.conn
-	return c.calls.reported && !c.session.state().left && !s.closed && !s.eof && s.state.Gone() && s.state.ReadEnd() != nil
+	return c.calls.reported && !c.session.State().Left && !s.closed && !s.eof && s.state.Gone() && s.state.ReadEnd() != nil
 }
 
 // reportsStreams reports whether a group has the events of the session's streams.
@@ -166,8 +167,8 @@ func (c *Conn) takeStream(m *groupMember, memory *groupMemory, e *Event) gotWhat
 	if !m.streams {
 		return gotNothing
 	}
-	if c.session.waiting().streams > 0 {
-		s, _ := c.session.acceptStream()
+	if c.session.Waiting().Streams > 0 {
+		s, _ := c.session.AcceptStream()
 		e.Kind, e.Stream = EventStream, streamOf(s)
 		return gotEvent
 	}
@@ -214,7 +215,7 @@ func (s *Stream) takeEventLocked(memory *groupMemory, e *Event) gotWhat {
 	}
 	if !s.eof && s.state.ReadEnd() != nil {
 		s.eof = true
-		err := s.conn.session.streamReadEnd(&s.state)
+		err := s.conn.session.StreamReadEnd(&s.state)
 		e.Kind, e.Stream, e.Err = EventEOF, s, s.conn.opError("read", err)
 		s.goOnLocked()
 		return gotEvent
@@ -222,11 +223,11 @@ func (s *Stream) takeEventLocked(memory *groupMemory, e *Event) gotWhat {
 	if s.writer == nil || s.refused {
 		return gotNothing
 	}
-	w := writeCall{stream: &s.state, late: s.writeDeadline.err(), closed: s.closed}
-	writable := s.conn.session.writable(&w)
+	w := session.WriteCall{Stream: &s.state, Late: s.writeDeadline.err(), Closed: s.closed}
+	writable := s.conn.session.Writable(&w)
 	s.stopAwaitingLocked()
 	if !writable {
-		s.awaitRoomLocked(w.half)
+		s.awaitRoomLocked(w.Half)
 		return gotNothing
 	}
 	e.Kind, e.Stream = EventWritable, s
@@ -240,19 +241,19 @@ func (s *Stream) takeDataLocked(memory *groupMemory, e *Event) gotWhat {
 		return gotNothing
 	}
 	n, kind := 0, EventData
-	if s.messages || s.conn.session.state().message {
+	if s.messages || s.conn.session.State().Message {
 		kind = EventMessage
 		free := memory.free(size, size)
 		if free == nil && size > 0 {
 			return gotNoMemory
 		}
-		n = s.conn.session.readStream(&s.state, free, 0, true)
+		n = s.conn.session.ReadStream(&s.state, free, 0, true)
 	} else {
 		free := memory.free(leastRun, groupRun)
 		if free == nil {
 			return gotNoMemory
 		}
-		if n = s.conn.session.readStream(&s.state, free, 0, false); n == 0 {
+		if n = s.conn.session.ReadStream(&s.state, free, 0, false); n == 0 {
 			return gotNothing // empty messages, and nothing else
 		}
 	}
@@ -316,20 +317,20 @@ func (c *Conn) tryQueue(o *Outgoing) (flush bool) {
 	what := batchedData
 	if o.Datagram && o.Stream == nil {
 		what = batchedDatagram
-		if o.Err = c.session.sendDatagram(o.Data); o.Err == nil {
+		if o.Err = c.session.SendDatagram(o.Data); o.Err == nil {
 			o.N = len(o.Data)
 		}
 	} else {
-		w := writeCall{b: o.Data, free: free, message: c.session.state().message || o.Stream != nil && o.Stream.messages, begun: c.ep.now()}
+		w := session.WriteCall{B: o.Data, Free: free, Message: c.session.State().Message || o.Stream != nil && o.Stream.messages, Begun: c.ep.now()}
 		if o.Lifetime != 0 {
 			options := &MessageOptions{Lifetime: o.Lifetime}
-			w.message, w.options = true, (*messageOptions)(options)
+			w.Message, w.Options = true, (*session.MessageOptions)(options)
 			o.Err = options.check()
 		}
 		if o.Err == nil {
 			o.Err = c.tryWrite(o.Stream, &w)
 		}
-		o.N = w.n
+		o.N = w.N
 	}
 	if o.Err != nil && o.Err != ErrWouldBlock {
 		o.Err = c.opError("write", o.Err)
@@ -348,7 +349,7 @@ func (c *Conn) flushBatched(b *sendBatch) {
 	defer c.unlockWith(b)
 	what := c.io.batched
 	c.io.batched = 0
-	if what&batchedData != 0 && !c.session.state().ended {
-		c.session.push()
+	if what&batchedData != 0 && !c.session.State().Ended {
+		c.session.Push()
 	}
 }

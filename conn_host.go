@@ -10,6 +10,7 @@ import (
 	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/wakeup"
 	"github.com/arqnet/kcp/internal/wire"
@@ -19,11 +20,11 @@ import (
 type sessionHost Conn
 
 // connOf returns the Conn of a session.
-func connOf(c *session) *Conn { return (*Conn)(c.owner().(*sessionHost)) }
+func connOf(c *session.Session) *Conn { return (*Conn)(c.Owner().(*sessionHost)) }
 
-func (h *sessionHost) now() time.Duration { return h.ep.now() }
+func (h *sessionHost) Now() time.Duration { return h.ep.now() }
 
-func (h *sessionHost) offer() (ok, none bool) {
+func (h *sessionHost) Offer() (ok, none bool) {
 	if h.ep.opens.N.Load() > 0 {
 		if expected, won := h.ep.opens.Offer((*Conn)(h)); expected {
 			return won, !won
@@ -40,46 +41,46 @@ func (h *sessionHost) offer() (ok, none bool) {
 	return ok, false
 }
 
-func (h *sessionHost) validated() bool { return h.ep.countValidated((*Conn)(h)) }
+func (h *sessionHost) Validated() bool { return h.ep.countValidated((*Conn)(h)) }
 
-func (h *sessionHost) move(to source) bool {
-	return h.ep.rekey((*Conn)(h), admission.MakeKey(to.addr, to.peer, (*Conn)(h).Conv()))
+func (h *sessionHost) Move(to session.Source) bool {
+	return h.ep.rekey((*Conn)(h), admission.MakeKey(to.Addr, to.Peer, (*Conn)(h).Conv()))
 }
 
-func (h *sessionHost) reply(to source, by protect.Protection, first wire.Header, signals ...wire.Signal) bool {
+func (h *sessionHost) Reply(to session.Source, by protect.Protection, first wire.Header, signals ...wire.Signal) bool {
 	return h.ep.reply(to, by, first, signals...)
 }
 
-func (h *sessionHost) pays(n int) bool {
-	key := h.session.place().Key()
+func (h *sessionHost) Pays(n int) bool {
+	key := h.session.Place().Key()
 	key.Conv = 0
 	return h.ep.opens.Take(key, n)
 }
 
-func (h *sessionHost) challenge(to source, token uint32, at time.Duration) wire.Signal {
+func (h *sessionHost) Challenge(to session.Source, token uint32, at time.Duration) wire.Signal {
 	return h.ep.challengeOf(to, (*Conn)(h).Conv(), token, at)
 }
 
-func (h *sessionHost) resetKey() *protect.ToldKey { return h.ep.resetKeyOf((*Conn)(h)) }
+func (h *sessionHost) ResetKey() *protect.ToldKey { return h.ep.resetKeyOf((*Conn)(h)) }
 
-// workTLS has the work done when it is the turn of its network.
-func (h *sessionHost) workTLS(from fair.Block, x *handshake.Exchange, work handshake.Work) {
+// WorkTLS has the work done when it is the turn of its network.
+func (h *sessionHost) WorkTLS(from fair.Block, x *handshake.Exchange, work handshake.Work) {
 	c, e := (*Conn)(h), h.ep
 	turn := e.handshakes.Go(from, func() {
-		e.env.Woken(nil, c.Conv(), wakeup.AtTLS)
+		e.Env.Woken(nil, c.Conv(), wakeup.AtTLS)
 		c.workTLS(x, work)
 	})
 	x.Cancel = turn.Cancel
 }
 
-func (h *sessionHost) arrived(shard int) uint32        { return h.ep.arrived(shard) }
-func (h *sessionHost) unread(shard int, n uint32) bool { return h.ep.unread(shard, n) }
-func (h *sessionHost) incast(shard int) *socketIncast  { return h.ep.incastOf(shard) }
-func (h *sessionHost) hand(shard int, b []byte) {
+func (h *sessionHost) Arrived(shard int) uint32               { return h.ep.arrived(shard) }
+func (h *sessionHost) Unread(shard int, n uint32) bool        { return h.ep.unread(shard, n) }
+func (h *sessionHost) Incast(shard int) *session.SocketIncast { return h.ep.incastOf(shard) }
+func (h *sessionHost) Hand(shard int, b []byte) {
 	h.ep.hand(shard, handedDatagram{(*Conn)(h), b})
 }
 
-func (h *sessionHost) newStream(p *streams.Params) *streams.Stream {
+func (h *sessionHost) NewStream(p *streams.Params) *streams.Stream {
 	c := (*Conn)(h)
 	c.state()
 	s := &Stream{conn: c, messages: p.Partial()}
@@ -89,68 +90,68 @@ func (h *sessionHost) newStream(p *streams.Params) *streams.Stream {
 	return &s.state
 }
 
-func (h *sessionHost) look()                     { h.ep.look(0) }
-func (h *sessionHost) looked() time.Duration     { return h.ep.looked() }
-func (h *sessionHost) keepsWhole(shard int) bool { return h.ep.keepsWhole(shard) }
-func (h *sessionHost) socketError(since time.Duration) error {
+func (h *sessionHost) Look()                     { h.ep.look(0) }
+func (h *sessionHost) Looked() time.Duration     { return h.ep.looked() }
+func (h *sessionHost) KeepsWhole(shard int) bool { return h.ep.keepsWhole(shard) }
+func (h *sessionHost) SocketError(since time.Duration) error {
 	return h.ep.socketErrorOf((*Conn)(h).RemoteAddr(), since)
 }
-func (h *sessionHost) publicError(err error) error { return publicError(err) }
+func (h *sessionHost) PublicError(err error) error { return publicError(err) }
 
-func (h *sessionHost) stopped() bool   { return h.ep.stopped() }
-func (h *sessionHost) ownSocket() bool { return h.ep.disposable() }
+func (h *sessionHost) Stopped() bool   { return h.ep.stopped() }
+func (h *sessionHost) OwnSocket() bool { return h.ep.disposable() }
 
 // takeGrant locks Conn.mu, and tells the peer of a session a window. It reports whether
 // the session goes on.
-func takeGrant(s *session, g incast.Grant, now time.Duration) bool {
+func takeGrant(s *session.Session, g incast.Grant, now time.Duration) bool {
 	c := connOf(s)
 	c.mu.Lock()
 	defer c.unlock()
-	return c.session.takeGrant(g, now, c.io.woken)
+	return c.session.TakeGrant(g, now, c.io.woken)
 }
 
 // letGoOn lets the calls, and whatever else, go on that a step has made ready.
 func (c *Conn) letGoOn() {
-	left := c.session.take()
-	if left.wakeAt > 0 {
-		c.ep.wakes.Set(c, left.wakeAt)
+	left := c.session.Take()
+	if left.WakeAt > 0 {
+		c.ep.wakes.Set(c, left.WakeAt)
 	}
-	if left.replied && c.io.reply == replyLeft {
+	if left.Replied && c.io.reply == replyLeft {
 		c.io.reply = noReply
 	}
-	ready := left.ready
-	if ready == 0 && left.failed == nil {
+	ready := left.Ready
+	if ready == 0 && left.Failed == nil {
 		return
 	}
-	if ready&stopped != 0 {
+	if ready&session.Stopped != 0 {
 		c.stopDeadlines()
 	}
-	if ready&readers != 0 {
+	if ready&session.Readers != 0 {
 		c.io.canRead.Broadcast()
 	}
-	if ready&writers != 0 {
+	if ready&session.Writers != 0 {
 		c.io.canWrite.Broadcast()
 	}
-	if ready&acceptors != 0 && c.calls != nil {
+	if ready&session.Acceptors != 0 && c.calls != nil {
 		c.calls.canAccept.Broadcast()
 		if c.reportsStreams() {
 			c.io.member.wake()
 		}
 	}
-	if ready&shaken != 0 {
+	if ready&session.Shaken != 0 {
 		c.ep.handshakeOver(c)
 	}
-	if ready&lingers != 0 && c.ep.disposable() {
+	if ready&session.Lingers != 0 && c.ep.disposable() {
 		c.ep.linger()
 	}
-	if left.failed != nil && !c.ep.opens.Fail(c, !c.session.halfOpen(), left.failed) {
-		c.ep.reportHandshake(c.RemoteAddr(), left.failed.(*HandshakeError))
+	if left.Failed != nil && !c.ep.opens.Fail(c, !c.session.HalfOpen(), left.Failed) {
+		c.ep.reportHandshake(c.RemoteAddr(), left.Failed.(*HandshakeError))
 	}
-	if ready&receivers != 0 && !c.io.receipts {
+	if ready&session.Receivers != 0 && !c.io.receipts {
 		c.io.receipts = true
 		go c.runReceipts()
 	}
-	if f := c.ep.compat.Validated; f != nil && ready&admitted != 0 {
+	if f := c.ep.Compat.Validated; f != nil && ready&session.Admitted != 0 {
 		go f(c)
 	}
 }
@@ -166,19 +167,19 @@ func (c *Conn) stopDeadlines() {
 
 // What package compat and benchmarks use, and no package of others can.
 var _ = opening.ConnectCompat(opening.CompatHooks{
-	Set:       func(endpoint any, o opening.Compat) { endpoint.(*Endpoint).compat = o },
-	Validated: func(conn any) bool { return !conn.(*Conn).session.halfOpen() },
+	Set:       func(endpoint any, o opening.Compat) { endpoint.(*Endpoint).Compat = o },
+	Validated: func(conn any) bool { return !conn.(*Conn).session.HalfOpen() },
 	Datagrams: func(conn any, f func([]byte)) { conn.(*Conn).handleDatagrams(f) },
-	Recovered: func(k any, packet []byte) error { return k.(*KCP).m.InputRecovered(packet) },
+	Recovered: func(k any, Packet []byte) error { return k.(*KCP).m.InputRecovered(Packet) },
 	Close: func(conn any) ([][]byte, error) {
-		call := &closeCall{keeps: true}
+		call := &session.CloseCall{Keeps: true}
 		err := conn.(*Conn).close(call)
-		return call.received, err
+		return call.Received, err
 	},
 	Machine: func(config, k any, alike bool) (mtu int) {
 		c := config.(*Config).withDefaults()
 		of := c.ofSessions()
-		if of.apply(k.(*machine.KCP), overheadOf(c.Cipher, c.TLS != nil, c.FEC).total); alike {
+		if of.Apply(k.(*machine.KCP), session.OverheadOf(c.Cipher, c.TLS != nil, c.FEC).Total); alike {
 			k.(*machine.KCP).Enable(machine.FeatureCopies | machine.FeatureInformed)
 		}
 		return c.MTU
@@ -187,45 +188,45 @@ var _ = opening.ConnectCompat(opening.CompatHooks{
 
 // What endpoints and timers have sessions do: lock, do it, and carry out the effects.
 
-func (c *Conn) do(f func(*session)) {
+func (c *Conn) do(f func(*session.Session)) {
 	c.mu.Lock()
 	defer c.unlock()
 	f(&c.session)
 }
 
-func (c *Conn) claims(q question, p *inPacket, now time.Duration) (mine, moved bool) {
+func (c *Conn) claims(q session.Question, p *session.InPacket, now time.Duration) (mine, moved bool) {
 	c.mu.Lock()
 	defer c.unlock()
-	return c.session.claims(q, p, now)
+	return c.session.Claims(q, p, now)
 }
 
 func (c *Conn) onWake() {
 	c.mu.Lock()
 	defer c.unlock()
-	c.session.onWake(c.io.woken)
+	c.session.OnWake(c.io.woken)
 }
 
 func (c *Conn) shedMemory() bool {
 	c.mu.Lock()
 	defer c.unlock()
-	return c.session.shedMemory()
+	return c.session.ShedMemory()
 }
 
-func (c *Conn) endFor(why cause, err error) {
+func (c *Conn) endFor(why session.Cause, err error) {
 	c.mu.Lock()
 	defer c.unlock()
-	c.session.endFor(why, err)
+	c.session.EndFor(why, err)
 }
 
-func (c *Conn) moveOpening(to source) bool {
+func (c *Conn) moveOpening(to session.Source) bool {
 	c.mu.Lock()
 	defer c.unlock()
-	return c.session.moveOpening(to)
+	return c.session.MoveOpening(to)
 }
 
 // lookAt locks c.mu, and returns what may be asked of the session.
-func (c *Conn) lookAt() sessionState {
+func (c *Conn) lookAt() session.State {
 	c.mu.Lock()
 	defer c.unlock()
-	return c.session.state()
+	return c.session.State()
 }

@@ -4,6 +4,8 @@ import (
 	"io"
 	"net"
 	"os"
+
+	"github.com/arqnet/kcp/internal/session"
 )
 
 // Read reads up to len(b) bytes, and waits until there are some. The rest of a message
@@ -18,7 +20,7 @@ func (c *Conn) Read(b []byte) (n int, err error) {
 	lent := false // the state machine copies what arrives straight into b
 	takeBack := func() int {
 		lent, c.io.filling = false, false
-		return len(b) - c.session.takeBack()
+		return len(b) - c.session.TakeBack()
 	}
 	err = c.await(blocking{op: "read"}, func() (pause, error) {
 		if lent {
@@ -29,19 +31,19 @@ func (c *Conn) Read(b []byte) (n int, err error) {
 				return pause{}, err
 			}
 		}
-		if n = c.session.read(b, n); n > 0 {
+		if n = c.session.Read(b, n); n > 0 {
 			return pause{}, nil
-		} else if err := c.session.readEnd(false); err != nil {
+		} else if err := c.session.ReadEnd(false); err != nil {
 			return pause{}, err
 		}
 		if !c.io.filling { // else another Read has lent its buffer, and comes first
 			lent, c.io.filling = true, true
-			c.session.lend(b)
+			c.session.Lend(b)
 		}
 		return pause{on: &c.io.canRead}, nil
 	}, func() {
 		if lent && takeBack() > 0 {
-			c.session.unwind() // what is in b is lost
+			c.session.Unwind() // what is in b is lost
 		}
 	})
 	return n, err
@@ -57,7 +59,7 @@ func (c *Conn) ReadMessage(b []byte) (n int, err error) {
 		if err := c.cannotRead(); err != nil {
 			return pause{}, err
 		}
-		size, err := c.session.readMessage(b)
+		size, err := c.session.ReadMessage(b)
 		switch err {
 		case nil:
 			n = size
@@ -65,21 +67,21 @@ func (c *Conn) ReadMessage(b []byte) (n int, err error) {
 		case io.ErrShortBuffer:
 			return pause{}, err
 		}
-		return pause{on: &c.io.canRead}, c.session.readEnd(false)
+		return pause{on: &c.io.canRead}, c.session.ReadEnd(false)
 	}, nil)
 	return n, err
 }
 
 // cannotRead returns why a Read fails even if data has arrived; nil if it does not.
 func (c *Conn) cannotRead() error {
-	s := c.session.state()
+	s := c.session.State()
 	switch {
-	case s.left:
+	case s.Left:
 		return net.ErrClosed
 	case c.io.member != nil:
 		return errGrouped
 	case c.io.readDeadline.expired():
-		if w := c.session.waiting(); !c.ep.compat.DataBeforeDeadline || !w.data && !w.all && s.err == nil {
+		if w := c.session.Waiting(); !c.ep.Compat.DataBeforeDeadline || !w.Data && !w.All && s.Err == nil {
 			return os.ErrDeadlineExceeded
 		}
 	}
@@ -96,14 +98,14 @@ func (c *Conn) cannotRead() error {
 //   - ErrPeerClosed when the peer has closed the session;
 //   - the error with which the session ended.
 func (c *Conn) Write(b []byte) (n int, err error) {
-	return c.write(nil, writeCall{b: b, waits: true})
+	return c.write(nil, session.WriteCall{B: b, Waits: true})
 }
 
 // write is all calls that write to s, or if that is nil to the session. It takes the
 // lock of those, writing, and c.mu.
-func (c *Conn) write(s *Stream, w writeCall) (int, error) {
-	if w.options != nil {
-		if err := (*MessageOptions)(w.options).check(); err != nil {
+func (c *Conn) write(s *Stream, w session.WriteCall) (int, error) {
+	if w.Options != nil {
+		if err := (*MessageOptions)(w.Options).check(); err != nil {
 			return 0, c.opError("write", err)
 		}
 	}
@@ -111,45 +113,45 @@ func (c *Conn) write(s *Stream, w writeCall) (int, error) {
 	if s != nil {
 		writing = &s.writing
 	}
-	if w.waits {
+	if w.Waits {
 		writing.Lock()
 	}
 	begun := false
 	err := c.await(blocking{op: "write", stream: s}, func() (p pause, err error) {
 		if !begun {
 			begun = true
-			w.free = w.waits || writing.TryLock() // after c.mu: the one that holds it sees a refusal
-			w.message = w.message || s == nil && !w.waits && c.session.state().message
-			if w.message {
-				w.begun = c.ep.now()
+			w.Free = w.Waits || writing.TryLock() // after c.mu: the one that holds it sees a refusal
+			w.Message = w.Message || s == nil && !w.Waits && c.session.State().Message
+			if w.Message {
+				w.Begun = c.ep.now()
 			}
 		}
-		if w.line != nil {
-			w.line.Done()
-			w.line = nil
+		if w.Line != nil {
+			w.Line.Done()
+			w.Line = nil
 		}
-		before := w.n
+		before := w.N
 		err, p.on = c.tryWrite(s, &w), &c.io.canWrite
 		if s != nil {
 			p.on = &s.canWrite
 		}
-		if w.n > before || w.message && err == nil {
-			c.session.push()
+		if w.N > before || w.Message && err == nil {
+			c.session.Push()
 		}
 		switch {
-		case err == nil && w.n < len(w.b):
+		case err == nil && w.N < len(w.B):
 			return pause{again: true}, nil // these segments are on their way before the next
-		case err != ErrWouldBlock || !w.waits:
+		case err != ErrWouldBlock || !w.Waits:
 			return pause{}, err
 		case s != nil:
-			w.line = s.state.Wait(w.half)
+			w.Line = s.state.Wait(w.Half)
 		}
 		return p, nil
 	}, func() {
-		if w.line != nil {
-			w.line.Done()
+		if w.Line != nil {
+			w.Line.Done()
 		}
-		if !w.free {
+		if !w.Free {
 			return
 		}
 		writing.Unlock()
@@ -162,22 +164,22 @@ func (c *Conn) write(s *Stream, w writeCall) (int, error) {
 			m.wake()
 		}
 	})
-	return w.n, err
+	return w.N, err
 }
 
 // tryWrite is session.write to s, or if that is nil to the session. What has to follow is
 // noted: EventWritable of a group.
-func (c *Conn) tryWrite(s *Stream, w *writeCall) error {
-	if w.late = c.io.writeDeadline.err(); s != nil {
-		w.late, w.stream, w.closed = s.writeDeadline.err(), &s.state, s.closed
+func (c *Conn) tryWrite(s *Stream, w *session.WriteCall) error {
+	if w.Late = c.io.writeDeadline.err(); s != nil {
+		w.Late, w.Stream, w.Closed = s.writeDeadline.err(), &s.state, s.closed
 	}
-	err := c.session.write(w)
-	if err == ErrWouldBlock && !w.waits {
+	err := c.session.Write(w)
+	if err == ErrWouldBlock && !w.Waits {
 		if m := c.io.member; s != nil {
-			s.refused = s.refused || !w.free
-			s.awaitRoomLocked(w.half)
+			s.refused = s.refused || !w.Free
+			s.awaitRoomLocked(w.Half)
 		} else if m != nil {
-			m.wantsRoom, m.refused = true, m.refused || !w.free
+			m.wantsRoom, m.refused = true, m.refused || !w.Free
 		}
 	}
 	return err
@@ -190,7 +192,7 @@ func (c *Conn) tryWrite(s *Stream, w *writeCall) error {
 func (c *Conn) MaxMessageSize() int {
 	c.mu.Lock()
 	defer c.unlock()
-	return c.session.maxMessage()
+	return c.session.MaxMessage()
 }
 
 // WriteMessage queues b as one message, which may be empty, of up to MaxMessageSize bytes.
@@ -214,7 +216,7 @@ func (c *Conn) WriteMessage(b []byte, options *MessageOptions) error {
 func (c *Conn) NextMessageSize() (size int, ok bool) {
 	c.mu.Lock()
 	defer c.unlock()
-	if size = c.session.nextMessage(); size < 0 || c.cannotRead() != nil {
+	if size = c.session.NextMessage(); size < 0 || c.cannotRead() != nil {
 		return 0, false
 	}
 	return size, true
@@ -226,7 +228,7 @@ func (c *Conn) NextMessageSize() (size int, ok bool) {
 // is no more room, or another goroutine is in a call that writes. Its other errors are as
 // for Write and WriteMessage. WriteReady waits for room; in a Group EventWritable follows.
 func (c *Conn) TryWrite(b []byte) (n int, err error) {
-	return c.write(nil, writeCall{b: b})
+	return c.write(nil, session.WriteCall{B: b})
 }
 
 // WriteReady returns a channel that is closed as soon as the write buffer has room, so
@@ -247,7 +249,7 @@ func (c *Conn) WriteReady() <-chan struct{} {
 
 // announceRoom closes the channel of WriteReady if a write would not wait.
 func (c *Conn) announceRoom(w *callState) {
-	if c.session.writable(&writeCall{late: c.io.writeDeadline.err()}) {
+	if c.session.Writable(&session.WriteCall{Late: c.io.writeDeadline.err()}) {
 		close(w.room)
 		w.room = nil
 	}

@@ -15,7 +15,7 @@ import (
 func (c *Conn) Peer() PeerInfo {
 	c.mu.Lock()
 	defer c.unlock()
-	info, _ := c.session.peer()
+	info, _ := c.session.Peer()
 	return PeerInfo(info)
 }
 
@@ -30,18 +30,18 @@ func (c *Conn) connect(ctx context.Context, called time.Duration) (err error) {
 	}
 	_ = c.await(blocking{ctx: ctx}, func() (pause, error) {
 		if !begun {
-			c.session.dial(as)
+			c.session.Dial(as)
 		}
 		begun = true
 		// A session that has failed may have to tell the peer why, which the caller's
 		// closing of the endpoint must not forestall.
-		late, s := c.ep.now() >= called+limit, c.session.state()
+		late, s := c.ep.now() >= called+limit, c.session.State()
 		switch {
 		case limit == 0:
-		case !s.reached && !s.retired && !late && ctx.Err() == nil:
+		case !s.Reached && !s.Retired && !late && ctx.Err() == nil:
 			return pause{on: &c.io.canWrite, until: called + limit}, nil
 		default:
-			err = c.session.dialled(func() error { return c.unanswered(ctx, called) })
+			err = c.session.Dialled(func() error { return c.unanswered(ctx, called) })
 		}
 		return pause{}, nil
 	}, nil)
@@ -64,9 +64,9 @@ func (c *Conn) begin(l *Listener, offered bool) bool {
 	c.mu.Lock()
 	defer c.unlock()
 	if !offered {
-		return c.session.begin(nil)
+		return c.session.Begin(nil)
 	}
-	return c.session.begin(func(validated bool) bool { return l.offer(c, validated) })
+	return c.session.Begin(func(validated bool) bool { return l.offer(c, validated) })
 }
 
 // ConnectionState is how a session is secured. It is a type of this package because
@@ -83,7 +83,7 @@ type ConnectionState struct {
 func (c *Conn) ConnectionState() ConnectionState {
 	c.mu.Lock()
 	defer c.unlock()
-	_, secured := c.session.peer()
+	_, secured := c.session.Peer()
 	return ConnectionState{TLS: secured}
 }
 
@@ -98,5 +98,5 @@ func (c *Conn) workTLS(x *handshake.Exchange, work handshake.Work) {
 	}
 	c.mu.Lock()
 	defer c.unlock()
-	c.session.workedTLS(x, s)
+	c.session.WorkedTLS(x, s)
 }

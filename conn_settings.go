@@ -6,14 +6,15 @@ import (
 
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/machine"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/wire"
 )
 
 // set locks c.mu, and changes settings.
-func (c *Conn) set(to *change) error {
+func (c *Conn) set(to *session.Change) error {
 	c.mu.Lock()
 	defer c.unlock()
-	if err := c.session.set(to); err != nil {
+	if err := c.session.Set(to); err != nil {
 		return c.opError("set", err)
 	}
 	return nil
@@ -25,11 +26,11 @@ func (c *Conn) set(to *change) error {
 // returns to Config.MTU, and to discovery. Errors are a *ConfigError for a size out of
 // range, which changes nothing, and net.ErrClosed after Close or Abort.
 func (c *Conn) SetMTU(n int) error {
-	room := c.ep.overhead.total
-	if least := room + machine.MinMTU; n != 0 && (n < least || n > maxUDPPayload) {
-		return &ConfigError{"MTU", n, fmt.Sprintf("must be in [%d, %d], or 0 for the value of Config", least, maxUDPPayload)}
+	room := c.ep.Overhead.Total
+	if least := room + machine.MinMTU; n != 0 && (n < least || n > session.MaxUDPPayload) {
+		return &ConfigError{"MTU", n, fmt.Sprintf("must be in [%d, %d], or 0 for the value of Config", least, session.MaxUDPPayload)}
 	}
-	return c.set(&change{of: ofMTU, n: n})
+	return c.set(&session.Change{Of: session.OfMTU, N: n})
 }
 
 // SetWindow sets the windows in segments, in place of Config.SendWindow and
@@ -44,7 +45,7 @@ func (c *Conn) SetWindow(send, receive int) error {
 			return &ConfigError{w.field, w.value, fmt.Sprintf("must be in [1, %d], or 0 to leave it", wire.MaxWindow)}
 		}
 	}
-	return c.set(&change{of: ofWindow, n: send, m: receive})
+	return c.set(&session.Change{Of: session.OfWindow, N: send, M: receive})
 }
 
 // SetNoDelay sets how segments are retransmitted, in place of these fields of Tuning.
@@ -59,7 +60,7 @@ func (c *Conn) SetNoDelay(mode NoDelay, interval time.Duration, fastResend int) 
 	if interval != 0 && (interval < least || interval > most) {
 		return &ConfigError{"Tuning.Interval", interval, fmt.Sprintf("must be in [%v, %v], or 0 to leave it", least, most)}
 	}
-	return c.set(&change{of: ofTuning, machine: machine.Settings{
+	return c.set(&session.Change{Of: session.OfTuning, Machine: machine.Settings{
 		NoDelay: machine.NoDelay(mode), MinRTO: int(c.ep.config.Tuning.MinRTO.Milliseconds()),
 		Interval: int(interval.Milliseconds()), FastResend: min(fastResend, maxInt32),
 	}})
@@ -74,7 +75,7 @@ func (c *Conn) SetCongestionControl(f func() congestion.Control) error {
 	if f == nil {
 		first = c.ep.config.CongestionControl
 	}
-	return c.set(&change{of: ofCongestion, control: f, first: first()})
+	return c.set(&session.Change{Of: session.OfCongestion, Control: f, First: first()})
 }
 
 // SetMessageMode sets whether Write and WriteMessage send messages, or a byte stream, in
@@ -82,7 +83,7 @@ func (c *Conn) SetCongestionControl(f func() congestion.Control) error {
 // reads does not change, but for the events of a Group. Streams are not concerned. The
 // error is net.ErrClosed after Close or Abort.
 func (c *Conn) SetMessageMode(on bool) error {
-	return c.set(&change{of: ofMessages, on: on})
+	return c.set(&session.Change{Of: session.OfMessages, On: on})
 }
 
 // SetWriteBuffer sets how many bytes may be written ahead of the peer's acknowledgements,
@@ -92,7 +93,7 @@ func (c *Conn) SetWriteBuffer(bytes int) error {
 	if bytes != 0 && (bytes < minWriteBuffer || bytes > maxConfigWriteBuffer) {
 		return &ConfigError{"WriteBuffer", bytes, fmt.Sprintf("must be in [%d, %d], or 0 for the value of Config", minWriteBuffer, maxConfigWriteBuffer)}
 	}
-	return c.set(&change{of: ofWriteBuffer, n: bytes})
+	return c.set(&session.Change{Of: session.OfWriteBuffer, N: bytes})
 }
 
 // SetMaxRate caps the rate at which the session sends from now on, in bytes a second, in
@@ -106,5 +107,5 @@ func (c *Conn) SetMaxRate(bytes int) error {
 	if err := validateRate(bytes); err != nil {
 		return err
 	}
-	return c.set(&change{of: ofRate, n: bytes})
+	return c.set(&session.Change{Of: session.OfRate, N: bytes})
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/container"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/stats"
 )
@@ -56,27 +57,27 @@ func (c *Conn) openStream(ctx context.Context, options *StreamOptions, waits boo
 	if err != nil {
 		return nil, c.opError("open", err)
 	}
-	call := openCall{params: params, waits: waits}
+	call := session.OpenCall{Params: params, Waits: waits}
 	var turn *notifier // on which the call waits for its turn
 	if waits {
 		turn = new(notifier)
 		turn.init(c)
-		call.wake = turn.Broadcast
+		call.Wake = turn.Broadcast
 	}
 	err = c.await(blocking{op: "open", ctx: ctx}, func() (pause, error) {
-		call.why = ctx.Err()
-		state, err := c.session.openStream(&call)
+		call.Why = ctx.Err()
+		state, err := c.session.OpenStream(&call)
 		switch {
 		case err != nil:
 			return pause{}, err
 		case state != nil:
 			s = streamOf(state)
 			return pause{}, nil
-		case call.inLine:
+		case call.InLine:
 			return pause{on: turn}, nil
 		}
-		return pause{on: &c.io.canWrite, until: call.until}, nil
-	}, func() { c.session.leaveLine(&call) })
+		return pause{on: &c.io.canWrite, until: call.Until}, nil
+	}, func() { c.session.LeaveLine(&call) })
 	return s, err
 }
 
@@ -95,14 +96,14 @@ func (c *Conn) AcceptStream(ctx context.Context) (s *Stream, err error) {
 	err = c.await(blocking{op: "accept", ctx: ctx}, func() (pause, error) {
 		calls := c.state()
 		switch {
-		case c.session.state().left:
+		case c.session.State().Left:
 			return pause{}, net.ErrClosed
 		case ctx.Err() != nil:
 			return pause{}, ctx.Err()
 		case c.reportsStreams():
 			return pause{}, errGrouped
 		}
-		next, err := c.session.acceptStream()
+		next, err := c.session.AcceptStream()
 		if next != nil {
 			s = streamOf(next)
 			return pause{}, nil
@@ -154,7 +155,7 @@ func (s *Stream) setDeadlines(t time.Time, read, write bool) error {
 	c := s.conn
 	c.mu.Lock()
 	defer c.unlock()
-	if s.closed || c.session.state().left {
+	if s.closed || c.session.State().Left {
 		return c.opError("set", net.ErrClosed)
 	}
 	if read {
@@ -185,7 +186,7 @@ func (s *Stream) Close() error {
 	s.canRead.Broadcast()
 	s.canWrite.Broadcast()
 	s.noteEndLocked()
-	return c.session.endStream(&s.state, closeStream, 0, false)
+	return c.session.EndStream(&s.state, session.CloseStream, 0, false)
 }
 
 // CloseWrite closes the stream for writing, without waiting: the peer reads io.EOF after
@@ -195,7 +196,7 @@ func (s *Stream) CloseWrite() error {
 	c := s.conn
 	c.mu.Lock()
 	defer c.unlock()
-	if err := c.session.endStream(&s.state, finishStream, 0, s.closed); err != nil {
+	if err := c.session.EndStream(&s.state, session.FinishStream, 0, s.closed); err != nil {
 		return c.opError("close", err)
 	}
 	s.canWrite.Broadcast()
@@ -215,7 +216,7 @@ func (s *Stream) Reset(code uint64) error {
 	}
 	s.closed = true
 	s.noEventsLocked()
-	err := c.session.endStream(&s.state, resetStream, code&maxStreamCode, false)
+	err := c.session.EndStream(&s.state, session.ResetStream, code&maxStreamCode, false)
 	s.canRead.Broadcast()
 	s.canWrite.Broadcast()
 	s.noteEndLocked()

@@ -2,6 +2,8 @@ package kcp
 
 import (
 	"net"
+
+	"github.com/arqnet/kcp/internal/session"
 )
 
 // streamWatch is of streams whose end the application has asked for; under Conn.mu.
@@ -74,7 +76,7 @@ func (s *Stream) endLocked() error {
 	if s.closed {
 		return net.ErrClosed
 	}
-	return s.conn.session.streamsEnd()
+	return s.conn.session.StreamsEnd()
 }
 
 // CancelRead ends reading, and does not wait. What was not read, and what still arrives,
@@ -83,7 +85,7 @@ func (s *Stream) endLocked() error {
 // this code, below 1<<62; higher bits are cleared. Writing goes on (compare STOP_SENDING,
 // RFC 9000 §3.5). It returns net.ErrClosed after Close, Reset or CancelRead.
 func (s *Stream) CancelRead(code uint64) error {
-	return s.end(stopReading, code)
+	return s.end(session.StopReading, code)
 }
 
 // CancelWrite ends writing at once, also after CloseWrite: what was not delivered is
@@ -93,15 +95,15 @@ func (s *Stream) CancelRead(code uint64) error {
 // net.ErrClosed after Close, Reset or CancelWrite, and after CloseWrite once all is
 // delivered, and otherwise the errors of Write.
 func (s *Stream) CancelWrite(code uint64) error {
-	return s.end(stopWriting, code)
+	return s.end(session.StopWriting, code)
 }
 
 // end ends one direction of the stream.
-func (s *Stream) end(how streamEnd, code uint64) error {
+func (s *Stream) end(how session.StreamEnd, code uint64) error {
 	c := s.conn
 	c.mu.Lock()
 	defer c.unlock()
-	if err := c.session.endStream(&s.state, how, code&maxStreamCode, s.closed); err != nil {
+	if err := c.session.EndStream(&s.state, how, code&maxStreamCode, s.closed); err != nil {
 		return c.opError("close", err)
 	}
 	return nil

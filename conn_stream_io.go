@@ -4,6 +4,8 @@ import (
 	"io"
 	"net"
 	"os"
+
+	"github.com/arqnet/kcp/internal/session"
 )
 
 // Write queues b, and sends at once as much as may leave. It blocks while
@@ -13,7 +15,7 @@ import (
 // Reset, a *StreamError if the stream was reset or the peer reads no more, ErrPeerClosed
 // when the peer has closed the session, and the error with which the session ended.
 func (s *Stream) Write(b []byte) (n int, err error) {
-	return s.conn.write(s, writeCall{b: b, message: s.messages, waits: true})
+	return s.conn.write(s, session.WriteCall{B: b, Message: s.messages, Waits: true})
 }
 
 // MaxMessageSize returns the largest message that WriteMessage takes, in bytes: what fits
@@ -39,7 +41,7 @@ func (s *Stream) WriteMessage(b []byte, options *MessageOptions) error {
 // cannotReadLocked returns why a call that reads fails at once; nil if it does not.
 func (s *Stream) cannotReadLocked() error {
 	switch {
-	case s.closed, s.conn.session.state().left:
+	case s.closed, s.conn.session.State().Left:
 		return net.ErrClosed
 	case s.conn.reportsStreams():
 		return errGrouped
@@ -56,7 +58,7 @@ func (s *Stream) readEndLocked() error {
 	if s.state.ReadEnd() != nil {
 		c.calls.ready.Remove(turnOf, s) // no group has to tell it
 	}
-	return c.session.streamReadEnd(&s.state)
+	return c.session.StreamReadEnd(&s.state)
 }
 
 // Read reads up to len(b) bytes, and waits until there are some, unless b is empty. The
@@ -80,7 +82,7 @@ func (s *Stream) Read(b []byte) (n int, err error) {
 				return pause{}, err
 			}
 		}
-		if n = s.conn.session.readStream(&s.state, b, n, false); n > 0 {
+		if n = s.conn.session.ReadStream(&s.state, b, n, false); n > 0 {
 			return pause{}, nil
 		} else if _, more := s.state.NextMessage(); more {
 			return pause{}, nil // b is empty
@@ -95,7 +97,7 @@ func (s *Stream) Read(b []byte) (n int, err error) {
 		return pause{on: &s.canRead}, nil
 	}, func() {
 		if lent && takeBack() > 0 {
-			s.conn.session.unwind() // what is in b is lost
+			s.conn.session.Unwind() // what is in b is lost
 		}
 	})
 	return n, err
@@ -117,7 +119,7 @@ func (s *Stream) ReadMessage(b []byte) (n int, err error) {
 		case size > len(b):
 			return pause{}, io.ErrShortBuffer
 		}
-		n = s.conn.session.readStream(&s.state, b, 0, true)
+		n = s.conn.session.ReadStream(&s.state, b, 0, true)
 		return pause{}, nil
 	}, nil)
 	return n, err
@@ -139,5 +141,5 @@ func (s *Stream) NextMessageSize() (size int, ok bool) {
 // is unordered or not reliable, b is one message, which is queued whole or not at all. The
 // errors are as for Conn.TryWrite and Write.
 func (s *Stream) TryWrite(b []byte) (n int, err error) {
-	return s.conn.write(s, writeCall{b: b, message: s.messages})
+	return s.conn.write(s, session.WriteCall{B: b, Message: s.messages})
 }

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/wakeup"
 )
 
@@ -138,8 +139,8 @@ func (c *Conn) await(call blocking, try func() (pause, error), end func()) error
 			p.on.cond.Wait()
 			p.on.waiting--
 			c.io.woken = false
-			if c.ep.env != nil {
-				c.ep.env.Woken(p.on.cond.L, c.Conv(), p.on.place(call.stream))
+			if c.ep.Env != nil {
+				c.ep.Env.Woken(p.on.cond.L, c.Conv(), p.on.place(call.stream))
 			}
 			if call.stream != nil {
 				c.calls.waiting--
@@ -179,10 +180,10 @@ func (c *Conn) beforeWait(p pause) (s *shard, wait bool) {
 	pending := c.io.reply == replyLeft
 	if pending {
 		c.io.reply = noReply
-		c.session.respond(c.ep.now(), c.io.woken)
+		c.session.Respond(c.ep.now(), c.io.woken)
 		c.letGoOn()
 	}
-	if pending || p.again || c.session.toWrite(nobody) {
+	if pending || p.again || c.session.ToWrite(session.Nobody) {
 		return nil, false
 	}
 	if s = c.ep.takeReadTurn(); s != nil {
@@ -227,7 +228,7 @@ func (c *Conn) readWhile(n *notifier, count uint32, s *shard) {
 func (c *Conn) afterReading(n *notifier, count uint32, s *shard, end bool) bool {
 	c.mu.Lock()
 	defer c.unlock()
-	follow := c.ep.single() && (c.calls == nil || c.calls.waiting == 0)
+	follow := c.ep.Single() && (c.calls == nil || c.calls.waiting == 0)
 	switch {
 	case end:
 		follow = false
@@ -236,7 +237,7 @@ func (c *Conn) afterReading(n *notifier, count uint32, s *shard, end bool) bool 
 	default:
 		if c.io.reply != noReply {
 			c.io.reply = noReply
-			c.session.respond(c.ep.now(), c.io.woken)
+			c.session.Respond(c.ep.now(), c.io.woken)
 		}
 		c.letGoOn()
 		if n.count == count {
@@ -244,7 +245,7 @@ func (c *Conn) afterReading(n *notifier, count uint32, s *shard, end bool) bool 
 			return false
 		}
 	}
-	c.endReading(s, follow && !c.session.state().ended)
+	c.endReading(s, follow && !c.session.State().Ended)
 	return true
 }
 
@@ -266,9 +267,9 @@ func (c *Conn) mayDeferReply(n *notifier) bool {
 	case c.othersWait() || c.io.member != nil:
 		return false
 	case n == &c.io.canRead:
-		return c.session.waiting().any
+		return c.session.Waiting().Any
 	}
-	return c.session.room() > 0
+	return c.session.Room() > 0
 }
 
 // othersWait reports whether calls wait besides the one that reads the socket.

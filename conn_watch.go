@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/container"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/stats"
 	"github.com/arqnet/kcp/trace"
 )
@@ -52,7 +53,7 @@ func (c *Conn) Done() <-chan struct{} {
 	w := c.state()
 	if w.done == nil {
 		w.done = make(chan struct{})
-		if c.session.state().retired {
+		if c.session.State().Retired {
 			w.end()
 		}
 	}
@@ -76,13 +77,13 @@ func (c *Conn) Done() <-chan struct{} {
 func (c *Conn) Err() error {
 	c.mu.Lock()
 	defer c.unlock()
-	s := c.session.state()
-	if s.ended && s.err == nil {
+	s := c.session.State()
+	if s.Ended && s.Err == nil {
 		return net.ErrClosed
-	} else if !s.ended {
+	} else if !s.Ended {
 		return nil
 	}
-	return s.err
+	return s.Err
 }
 
 // Endpoint returns the endpoint that carries the session. Dial makes one for the session
@@ -93,22 +94,22 @@ func (c *Conn) Endpoint() *Endpoint { return c.ep }
 func (c *Conn) Stats() stats.Conn {
 	c.mu.Lock()
 	defer c.unlock()
-	return c.session.stats()
+	return c.session.Stats()
 }
 
 // tally adds the figures of the session, which has ended, to t. Conn.mu and
 // Endpoint.mu are held.
 func (c *Conn) tally(t *sessionTally) {
-	s := c.session.state()
-	countEnd(&t.ended, s.err, s.offered)
-	c.session.addTo(&t.totals)
+	s := c.session.State()
+	countEnd(&t.ended, s.Err, s.Offered)
+	c.session.AddTo(&t.totals)
 }
 
 // total locks c.mu and adds the session's figures to t.
 func (c *Conn) total(t *stats.Totals) {
 	c.mu.Lock()
 	defer c.unlock()
-	c.session.addTo(t)
+	c.session.AddTo(t)
 }
 
 // startTrace gets the hooks of the session from Config.Tracer, and shows its
@@ -125,7 +126,7 @@ func (c *Conn) startTrace(first trace.SessionState) {
 	}
 	c.mu.Lock()
 	defer c.unlock()
-	c.session.startTrace(t, first)
+	c.session.StartTrace(t, first)
 }
 
 // logEnd returns what tells the Logger that the session has ended, with the cause and its
@@ -140,24 +141,24 @@ func (c *Conn) logEnd() func() {
 	if !ok {
 		return nil
 	}
-	n := c.session.report()
+	n := c.session.Report()
 	cause := "closed in order"
-	if n.err != nil {
-		cause = n.err.Error()
+	if n.Err != nil {
+		cause = n.Err.Error()
 	}
 	attrs := []slog.Attr{
 		slog.String("remote", c.RemoteAddr().String()),
 		convAttr(c.Conv()),
 		slog.String("cause", cause),
-		slog.Bool("undelivered", n.undelivered),
-		slog.Duration("age", n.age.Round(time.Millisecond)),
+		slog.Bool("undelivered", n.Undelivered),
+		slog.Duration("age", n.Age.Round(time.Millisecond)),
 		slog.Uint64("bytes_sent", n.BytesSent),
 		slog.Uint64("bytes_received", n.BytesReceived),
 		slog.Uint64("segments_sent", n.SegmentsSent),
 		slog.Uint64("retransmits", n.Retransmits()),
 		slog.Uint64("spurious", n.SpuriousRetransmits),
-		slog.Duration("rtt", n.rtt),
-		slog.Int("mtu", n.mtu),
+		slog.Duration("rtt", n.Rtt),
+		slog.Int("mtu", n.Mtu),
 		slog.Uint64("dropped", n.Dropped.Total()),
 	}
 	if left > 0 {
@@ -170,7 +171,7 @@ func (c *Conn) logEnd() func() {
 func (c *Conn) Dialled() bool {
 	c.mu.Lock()
 	defer c.unlock()
-	return c.session.state().dialled
+	return c.session.State().Dialled
 }
 
 // Flush waits until the peer's endpoint has acknowledged all that was written before the
@@ -185,13 +186,13 @@ func (c *Conn) Dialled() bool {
 //   - ErrPeerClosed if the peer has closed the session without taking the data;
 //   - the error with which the session ended; some of the data may have arrived.
 func (c *Conn) Flush(ctx context.Context) error {
-	var call flushCall
+	var call session.FlushCall
 	return c.await(blocking{op: "flush", ctx: ctx}, func() (pause, error) {
-		if done, err := c.session.delivered(&call, ctx.Err()); done || err != nil {
+		if done, err := c.session.Delivered(&call, ctx.Err()); done || err != nil {
 			return pause{}, err
 		}
 		return pause{on: &c.io.canWrite}, nil
-	}, func() { c.session.flushEnds(&call) })
+	}, func() { c.session.FlushEnds(&call) })
 }
 
 // Receipts: calls of MessageOptions.Done. They run on a goroutine of the session, one
@@ -202,7 +203,7 @@ func (c *Conn) Flush(ctx context.Context) error {
 func (c *Conn) runReceipts() {
 	for {
 		c.mu.Lock()
-		due := c.session.takeReceipts()
+		due := c.session.TakeReceipts()
 		if len(due) == 0 {
 			c.io.receipts = false
 			c.unlock()
@@ -223,12 +224,12 @@ func (c *Conn) runReceipts() {
 // Its errors are ctx.Err() when ctx is done; ErrLegacyPeer for a legacy peer;
 // net.ErrClosed after Close or Abort; and the error with which the session ended.
 func (c *Conn) Ping(ctx context.Context) (rtt time.Duration, err error) {
-	var call pingCall
+	var call session.PingCall
 	err = c.await(blocking{op: "ping", ctx: ctx}, func() (pause, error) {
-		if waits, err := c.session.measure(&call, ctx.Err()); !waits {
+		if waits, err := c.session.Measure(&call, ctx.Err()); !waits {
 			return pause{}, err
 		}
-		return pause{on: &c.io.canWrite, until: call.next}, nil
+		return pause{on: &c.io.canWrite, until: call.Next}, nil
 	}, nil)
-	return call.rtt, err
+	return call.Rtt, err
 }

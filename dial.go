@@ -16,6 +16,7 @@ import (
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/opening"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/internal/wire"
 )
@@ -183,7 +184,7 @@ func (c *Config) named(address string) *Config {
 	}
 	d := *c
 	d.TLS = c.TLS.Clone()
-	d.TLS.ServerName = serverName(address)
+	d.TLS.ServerName = session.ServerName(address)
 	return &d
 }
 
@@ -204,29 +205,29 @@ func checkNetwork(op, network string) error {
 }
 
 // simultaneousOpen is a call of Dial whose peer dials too (RFC 9293 §3.5).
-type simultaneousOpen = dialling.Open[sessionKey, *Conn]
+type simultaneousOpen = dialling.Open[session.Key, *Conn]
 
 // tieNumber returns the number of a TIEBREAKER.
 func tieNumber(s wire.Signal) uint64 { return uint64(s.TS)<<32 | uint64(s.SN) }
 
 // helloOf returns what a packet with TIEBREAKER says.
 func helloOf(p *admission.First) dialling.Hello {
-	h := dialling.Hello{Conv: p.Key.Conv, Token: p.Hello.TS, Tie: tieNumber(signalOf(p.Tie)), Size: p.Size}
+	h := dialling.Hello{Conv: p.Key.Conv, Token: p.Hello.TS, Tie: tieNumber(session.SignalOf(p.Tie)), Size: p.Size}
 	h.Opens, h.Asks = p.Hello.Code != 0, p.Request.Code == handshake.CodePing
 	return h
 }
 
 // pathChallenge returns the challenge of an address of a peer, at a time (RFC 9000
 // §8.2). Only what was sent there has it.
-func (e *Endpoint) pathChallenge(to source, at time.Duration) wire.Signal {
-	to.local = udp.Local{} // a probe leaves before anything has come
+func (e *Endpoint) pathChallenge(to session.Source, at time.Duration) wire.Signal {
+	to.Local = udp.Local{} // a probe leaves before anything has come
 	return e.challengeOf(to, 0, 0, at)
 }
 
 // answersPath reports whether a packet answers the challenge of the address that it comes
 // from.
-func (e *Endpoint) answersPath(first *admission.First, from source, now time.Duration) bool {
-	pong := signalOf(first.Pong)
+func (e *Endpoint) answersPath(first *admission.First, from session.Source, now time.Duration) bool {
+	pong := session.SignalOf(first.Pong)
 	return pong.Code != 0 && (pong == e.pathChallenge(from, now).Answer() || pong == e.pathChallenge(from, now-admission.CookieTime).Answer())
 }
 
@@ -249,14 +250,14 @@ func (e *Endpoint) checkSimultaneous(o *DialOptions) error {
 // Candidates that the socket cannot send to, or has itself, are left out: in another
 // network a host may have the same address. So are those that no single peer has, and
 // the addresses of open sessions: a peer may name addresses that are others'.
-func (e *Endpoint) peerAddrs(addr net.Addr, candidates []net.Addr) (sources []source, keys []sessionKey) {
+func (e *Endpoint) peerAddrs(addr net.Addr, candidates []net.Addr) (sources []session.Source, keys []session.Key) {
 	_, own := addressOf(e.LocalAddr())
 	for i, a := range append([]net.Addr{addr}, candidates...) {
 		if i > 0 && e.checkAddress(a) != nil {
 			continue
 		}
 		to, key := addressOf(a)
-		if i > 0 && (to.peer == nil && !isUnicast(to.addr) || key == own) || slices.Contains(keys, key) {
+		if i > 0 && (to.Peer == nil && !isUnicast(to.Addr) || key == own) || slices.Contains(keys, key) {
 			continue
 		}
 		sources, keys = append(sources, to), append(keys, key)
@@ -264,10 +265,10 @@ func (e *Endpoint) peerAddrs(addr net.Addr, candidates []net.Addr) (sources []so
 	e.mu.RLock()
 	defer e.mu.RUnlock()
 	for _, c := range e.table.Slots() {
-		if c == nil || c.session.halfOpen() {
+		if c == nil || c.session.HalfOpen() {
 			continue // anybody may have opened it in the name of that address
 		}
-		key := c.session.place().Key()
+		key := c.session.Place().Key()
 		key.Conv = 0
 		if i := slices.Index(keys, key); i > 0 {
 			sources, keys = slices.Delete(sources, i, i+1), slices.Delete(keys, i, i+1)
@@ -278,12 +279,12 @@ func (e *Endpoint) peerAddrs(addr net.Addr, candidates []net.Addr) (sources []so
 
 // addressOf returns an address as packets from there have it, and its key in a
 // simultaneous open.
-func addressOf(a net.Addr) (source, sessionKey) {
+func addressOf(a net.Addr) (session.Source, session.Key) {
 	ap, peer := udp.Split(a)
 	if peer == nil {
 		ap = udp.Unmap(ap)
 	}
-	return source{addr: ap, peer: peer}, admission.MakeKey(ap, peer, 0)
+	return session.Source{Addr: ap, Peer: peer}, admission.MakeKey(ap, peer, 0)
 }
 
 // isUnicast reports whether a single peer may have an address.
@@ -304,15 +305,15 @@ func (e *Endpoint) openSimultaneously(ctx context.Context, addr net.Addr, option
 	defer probes.Wait()
 	within, decided := context.WithCancel(ctx)
 	defer decided()
-	o, others := e.opens.Begin(keys, e.env.Uint32(), decided)
+	o, others := e.opens.Begin(keys, e.Env.Uint32(), decided)
 	if o == nil {
 		return nil, errOpening
 	}
 	defer o.End(dropLate)
-	each(others, func(c *Conn) { c.endFor(causeFailed, ErrReset) })
+	each(others, func(c *Conn) { c.endFor(session.CauseFailed, ErrReset) })
 	key, called, hellos := keys[0], e.now(), 0
 	for dials := 1; ; dials++ {
-		key.Conv = e.env.Uint32()
+		key.Conv = e.Env.Uint32()
 		c, err := e.openSession(key, addr, false)
 		if err != nil {
 			return nil, err
@@ -324,10 +325,10 @@ func (e *Endpoint) openSimultaneously(ctx context.Context, addr net.Addr, option
 		err = e.connect(within, c, false, called)
 		won, failed := o.Dialled(c, err == nil)
 		if err == nil && won != c {
-			c.endFor(causeDiscarded, ErrReset)
+			c.endFor(session.CauseDiscarded, ErrReset)
 			err = ErrReset
 		}
-		if hellos += c.lookAt().hellos; won == nil && failed == nil && err == ErrReset && dials < maxDraws {
+		if hellos += c.lookAt().Hellos; won == nil && failed == nil && err == ErrReset && dials < maxDraws {
 			if e.pauseUntil(within, called+opening.HelloTime(hellos)) {
 				continue
 			}
@@ -357,11 +358,11 @@ func (e *Endpoint) pauseUntil(ctx context.Context, at time.Duration) bool {
 }
 
 // tried returns err, which says what addresses were tried if it is a *NoAnswerError.
-func tried(err error, o *simultaneousOpen, sources []source) error {
+func tried(err error, o *simultaneousOpen, sources []session.Source) error {
 	if none, ok := err.(*NoAnswerError); ok {
 		for i, s := range sources {
 			if o.Has(i) {
-				none.Tried = append(none.Tried, s.netAddr())
+				none.Tried = append(none.Tried, s.NetAddr())
 			}
 		}
 	}
@@ -370,7 +371,7 @@ func tried(err error, o *simultaneousOpen, sources []source) error {
 
 // probeCandidates sends TIEBREAKER to the addresses of a peer until ctx is done: so NATs
 // at this end let in what comes from there, and the peer sees which paths work.
-func (e *Endpoint) probeCandidates(ctx context.Context, o *simultaneousOpen, to []source) {
+func (e *Endpoint) probeCandidates(ctx context.Context, o *simultaneousOpen, to []session.Source) {
 	for {
 		now := e.now()
 		probe, ask, aim, wait := o.Probe(now)
@@ -379,7 +380,7 @@ func (e *Endpoint) probeCandidates(ctx context.Context, o *simultaneousOpen, to 
 			e.sendReplies(0)
 		}
 		if c, _, _, ok := o.Dials(); ok && aim >= 0 {
-			c.do(func(s *session) { s.hasten(&to[aim], now) })
+			c.do(func(s *session.Session) { s.Hasten(&to[aim], now) })
 		}
 		select {
 		case <-ctx.Done():
@@ -392,16 +393,16 @@ func (e *Endpoint) probeCandidates(ctx context.Context, o *simultaneousOpen, to 
 // probe sends TIEBREAKER to an address of a peer, as far as the limit of replies allows:
 // with a challenge of the address if ask is set, and with the answer to the peer's,
 // unless its code is 0.
-func (e *Endpoint) probe(o *simultaneousOpen, to source, ask bool, answer wire.Signal, now time.Duration) {
+func (e *Endpoint) probe(o *simultaneousOpen, to session.Source, ask bool, answer wire.Signal, now time.Duration) {
 	_, conv, tie, ok := o.Dials()
 	if !ok {
 		return // no number is drawn
 	}
-	e.reply(to, e.outside, wire.Header{Conv: conv, Wnd: machine.MinRcvWnd}, e.probeSignals(to, tie, ask, answer, now)...)
+	e.reply(to, e.Outside, wire.Header{Conv: conv, Wnd: machine.MinRcvWnd}, e.probeSignals(to, tie, ask, answer, now)...)
 }
 
 // probeSignals returns the signals of probe.
-func (e *Endpoint) probeSignals(to source, tie uint64, ask bool, answer wire.Signal, now time.Duration) []wire.Signal {
+func (e *Endpoint) probeSignals(to session.Source, tie uint64, ask bool, answer wire.Signal, now time.Duration) []wire.Signal {
 	signals := []wire.Signal{{Code: wire.Tiebreak, SN: uint32(tie), TS: uint32(tie >> 32)}}
 	if answer.Code != 0 {
 		signals = append(signals, answer)
@@ -414,20 +415,20 @@ func (e *Endpoint) probeSignals(to source, tie uint64, ask bool, answer wire.Sig
 
 // tell is probe for the sender of a packet, as v says, if what has come from its address
 // pays for that.
-func (e *Endpoint) tell(v *dialling.Verdict[sessionKey, *Conn], first *admission.First, to source, now time.Duration) {
+func (e *Endpoint) tell(v *dialling.Verdict[session.Key, *Conn], first *admission.First, to session.Source, now time.Duration) {
 	if !v.Tell {
 		return
 	}
 	size, answer := wire.HeaderSize, wire.Signal{}
 	if first.Request.Code == handshake.CodePing {
-		size, answer = size+wire.HeaderSize, signalOf(first.Request).Answer()
+		size, answer = size+wire.HeaderSize, session.SignalOf(first.Request).Answer()
 	}
 	if v.Ask {
 		size += wire.HeaderSize
 	}
 	key := first.Key
 	key.Conv = 0
-	if head, tail := e.outside.Overhead(); e.opens.Take(key, head+size+tail) {
+	if head, tail := e.Outside.Overhead(); e.opens.Take(key, head+size+tail) {
 		e.probe(v.Open, to, v.Ask, answer, now)
 	}
 }
@@ -437,18 +438,18 @@ func (e *Endpoint) tell(v *dialling.Verdict[sessionKey, *Conn], first *admission
 func drawTie(o *simultaneousOpen, c *Conn, again bool) {
 	c.mu.Lock()
 	defer c.unlock()
-	tie := wire.Signal{Code: wire.Tiebreak, SN: c.ep.env.Uint32(), TS: c.ep.env.Uint32()}
+	tie := wire.Signal{Code: wire.Tiebreak, SN: c.ep.Env.Uint32(), TS: c.ep.Env.Uint32()}
 	if number, ok := o.Inherits(); ok {
 		tie.SN, tie.TS = uint32(number), uint32(number>>32)
 	}
-	c.session.dialAnother(tie, again)
+	c.session.DialAnother(tie, again)
 	o.Dial(c, c.Conv(), tieNumber(tie))
 }
 
 // dropLate ends sessions that have not come of a simultaneous open. One whose TLS
 // handshake has failed goes on to tell its peer for a while.
 func dropLate(conns []*Conn) {
-	each(conns, func(c *Conn) { c.endFor(causeLate, nil) })
+	each(conns, func(c *Conn) { c.endFor(session.CauseLate, nil) })
 }
 
 // maxDraws is how many sessions an end dials at most, one after the other, in a
@@ -458,38 +459,38 @@ const maxDraws = 16
 // meet handles a packet of no session while there are simultaneous opens. It returns the
 // session whose packet it is, as the peer has come by another path. done reports whether
 // there is nothing more to do; otherwise it may open a session for o.
-func (e *Endpoint) meet(first *admission.First, p *inPacket, now time.Duration) (c *Conn, o *simultaneousOpen, done bool) {
+func (e *Endpoint) meet(first *admission.First, p *session.InPacket, now time.Duration) (c *Conn, o *simultaneousOpen, done bool) {
 	key := first.Key
 	key.Conv = 0
 	if first.Tie.Code == 0 {
-		if first.Kind == parityPacket {
+		if first.Kind == session.ParityPacket {
 			return nil, nil, false // it names no conversation
 		}
-		v, mine := e.opens.Elsewhere(key, first.Key.Conv, p.size, now)
-		e.tell(&v, first, p.from, now)
-		if v.Do == dialling.Move && v.Session.moveOpening(p.from) {
+		v, mine := e.opens.Elsewhere(key, first.Key.Conv, p.Size, now)
+		e.tell(&v, first, p.From, now)
+		if v.Do == dialling.Move && v.Session.moveOpening(p.From) {
 			return v.Session, nil, true
 		}
 		return nil, nil, mine && v.Do != dialling.Move
 	}
 	h := helloOf(first)
-	h.Shows = e.answersPath(first, p.from, now)
+	h.Shows = e.answersPath(first, p.From, now)
 	v := e.opens.Judge(key, h, now)
-	e.tell(&v, first, p.from, now)
+	e.tell(&v, first, p.From, now)
 	switch v.Do {
 	case dialling.Greet:
-		var to *source
+		var to *session.Source
 		if v.Aim {
-			to = &p.from
+			to = &p.From
 		}
-		v.Session.do(func(s *session) { s.hasten(to, now) })
+		v.Session.do(func(s *session.Session) { s.Hasten(to, now) })
 	case dialling.Again:
-		v.Session.endFor(causeFailed, ErrReset)
+		v.Session.endFor(session.CauseFailed, ErrReset)
 	case dialling.Accept:
 		first.Expected, first.Crowded = true, v.Crowded
 		return nil, v.Open, false
 	case dialling.Move:
-		if v.Session.moveOpening(p.from) {
+		if v.Session.moveOpening(p.From) {
 			return v.Session, nil, true
 		}
 	case dialling.Ignore:

@@ -11,6 +11,7 @@ import (
 	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/neterr"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/internal/wakeup"
@@ -23,7 +24,7 @@ type Endpoint struct {
 	// Locks are taken in this order: Conn.writing, Conn.mu, Endpoint.mu, Listener.mu.
 	// Fields above mu are immutable or need no lock, unless their comments name one.
 
-	sharedState
+	session.Shared
 	config     Config // immutable
 	wakes      wakeup.Queues[*Conn]
 	handshakes *fair.Queue // work of TLS, fewer pieces at a time than processors; nil without TLS
@@ -34,7 +35,7 @@ type Endpoint struct {
 	feeding  wakeup.Batches[Group] // groups take the events of a batch together, after it
 	takeover takeoverState
 
-	opens    dialling.Table[sessionKey, *Conn] // calls of Dial whose peers dial too
+	opens    dialling.Table[session.Key, *Conn] // calls of Dial whose peers dial too
 	pressure pressure
 
 	mu       sync.RWMutex // guards the fields below
@@ -65,7 +66,7 @@ type socketState struct {
 // replyQueue holds the packets that are sent outside any session. Endpoint.mu guards it.
 type replyQueue struct {
 	queued    atomic.Bool          // packets has some; without Endpoint.mu
-	packets   []packet             // written by the next reader that calls sendReplies
+	packets   []session.Packet     // written by the next reader that calls sendReplies
 	datagrams []udp.Datagram       // parallel to packets
 	sealers   []protect.Protection // parallel to packets
 }
@@ -113,18 +114,18 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 // does not read before start. config is valid. owned sockets are closed by the endpoint.
 func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoint {
 	e := &Endpoint{
-		sharedState: sharedState{
-			fixedWriteBuffer: config != nil && config.WriteBuffer != 0,
-			fixedWindow:      config != nil && config.ReceiveWindow != 0,
-			mostStreamBuffer: maxStreamReceive,
-			epoch:            time.Now(),
+		Shared: session.Shared{
+			FixedWriteBuffer: config != nil && config.WriteBuffer != 0,
+			FixedWindow:      config != nil && config.ReceiveWindow != 0,
+			MostStreamBuffer: session.MaxStreamReceive,
+			Epoch:            time.Now(),
 		},
 		config: config.withDefaults(),
 		socket: socketState{owned: owned, done: make(chan struct{})},
 	}
-	e.sharedState.config = e.config.ofSessions()
+	e.Shared.Config = e.config.ofSessions()
 	if config != nil && config.StreamReceiveBuffer != 0 {
-		e.mostStreamBuffer = config.StreamReceiveBuffer
+		e.MostStreamBuffer = config.StreamReceiveBuffer
 	}
 	for _, pc := range sockets {
 		e.socket.shards = append(e.socket.shards, shard{foreign: !owned, in: readState{shard: len(e.socket.shards)}})
@@ -133,29 +134,29 @@ func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoi
 	procs := runtime.GOMAXPROCS(0)
 	var turn func() // of the wake-ups; nil: they need none
 	if r := e.config.Repetition; r != nil {
-		e.env, procs = r.Environment(), 1
-		turn = func() { e.env.Woken(nil, 0, wakeup.AtWakeUp) }
+		e.Env, procs = r.Environment(), 1
+		turn = func() { e.Env.Woken(nil, 0, wakeup.AtWakeUp) }
 	}
-	e.protection = protect.NewScheme(e.config.Cipher, e.config.TLS != nil, e.env.Nonces())
+	e.Protection = protect.NewScheme(e.config.Cipher, e.config.TLS != nil, e.Env.Nonces())
 	if e.config.TLS != nil {
 		e.handshakes = fair.NewQueue(max(1, runtime.GOMAXPROCS(0)-1), fair.Lease)
 	}
-	e.migrates = (e.protection.Authentic || e.protection.Derives) && !e.config.SharedConvs
-	e.outside, e.overhead = e.protection.Outside, overheadOf(e.config.Cipher, e.config.TLS != nil, e.config.FEC)
+	e.Migrates = (e.Protection.Authentic || e.Protection.Derives) && !e.config.SharedConvs
+	e.Outside, e.Overhead = e.Protection.Outside, session.OverheadOf(e.config.Cipher, e.config.TLS != nil, e.config.FEC)
 	e.initGate()
 	if c, ok := sockets[0].(net.Conn); ok && c.RemoteAddr() != nil {
 		procs = 1 // one peer, one wake queue
 	}
-	e.wakes.Init(procs, e.epoch, (*Conn).wakeIndex, (*Conn).wakeHash, turn, (*Conn).onWake, udp.Delayed)
+	e.wakes.Init(procs, e.Epoch, (*Conn).wakeIndex, (*Conn).wakeHash, turn, (*Conn).onWake, udp.Delayed)
 	for i := range e.socket.shards {
 		s := &e.socket.shards[i]
 		s.sock().OnRefusal(e.warnRefusal)
 		s.batch = make([]udp.Datagram, s.sock().BatchSize())
-		s.incast.Init((*session).sender, takeGrant, func() {
-			e.env.Woken(nil, 0, wakeup.AtIncast)
+		s.incast.Init((*session.Session).Sender, takeGrant, func() {
+			e.Env.Woken(nil, 0, wakeup.AtIncast)
 			e.advanceTurns(s)
 		})
-		if len(sockets) == 1 && e.env == nil && udp.IsInterruptible(s.conn()) {
+		if len(sockets) == 1 && e.Env == nil && udp.IsInterruptible(s.conn()) {
 			s.lead.Init()
 		}
 	}
@@ -182,7 +183,7 @@ func (e *Endpoint) stopped() bool {
 }
 
 // now returns the time since the endpoint's epoch, on the monotonic clock.
-func (e *Endpoint) now() time.Duration { return time.Since(e.epoch) }
+func (e *Endpoint) now() time.Duration { return time.Since(e.Epoch) }
 
 // LocalAddr returns the address of the socket, which all shards have in common. The
 // address of a socket of Dial changes when the host's does.
@@ -238,7 +239,7 @@ func (e *Endpoint) Close() error {
 	} else if ended && !inHandler() {
 		e.socket.readers.Wait()
 	}
-	e.env.Settle()
+	e.Env.Settle()
 	if !ended {
 		return opError("close", nil, e.LocalAddr(), net.ErrClosed)
 	}
@@ -279,8 +280,8 @@ func (e *Endpoint) shut(err error) bool {
 		e.wakes.Stop()
 		e.stopReaders()
 	}()
-	defer each(conns, func(c *Conn) { c.endFor(causeFailed, err) })
-	each(waits, func(c *Conn) { c.endFor(causeDiscarded, err) })
+	defer each(conns, func(c *Conn) { c.endFor(session.CauseFailed, err) })
+	each(waits, func(c *Conn) { c.endFor(session.CauseDiscarded, err) })
 	return true
 }
 
@@ -333,8 +334,8 @@ func (e *Endpoint) dropListener(l *Listener) {
 	}
 	e.mu.Unlock()
 	each(conns, func(c *Conn) {
-		if !c.lookAt().offered && !e.opens.Expects(c) {
-			c.endFor(causeDiscarded, ErrRefused)
+		if !c.lookAt().Offered && !e.opens.Expects(c) {
+			c.endFor(session.CauseDiscarded, ErrRefused)
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -25,7 +26,7 @@ type ownAddress struct {
 func (e *Endpoint) keepConnected(socket *net.UDPConn, local net.Addr) {
 	if k := udp.NewConnected(socket, local, e.config.Control); k != nil {
 		e.socket.own.Store(&ownAddress{socket: k})
-		e.looks = true
+		e.Looks = true
 	}
 }
 
@@ -81,7 +82,7 @@ func (e *Endpoint) lookNow(own *ownAddress) {
 		conns := e.table.Sessions()
 		e.mu.RUnlock()
 		for _, c := range conns {
-			c.do(func(s *session) { s.rerouted(moved) })
+			c.do(func(s *session.Session) { s.Rerouted(moved) })
 		}
 	}
 }
@@ -93,7 +94,7 @@ func (e *Endpoint) follow(own *ownAddress) (action udp.RouteOutcome, moved bool)
 	if err != nil {
 		return udp.RouteKept, false // it is closed
 	}
-	action = own.watch.Decide(socket, route, own.socket.Peer(), e.migrates && e.protection.Authentic, e.now())
+	action = own.watch.Decide(socket, route, own.socket.Peer(), e.Migrates && e.Protection.Authentic, e.now())
 	if action == udp.RouteMissing && route.Err != nil {
 		e.noteSocketError(route.Err)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/session"
 )
 
 // Admission: packets that belong to no session. Package admission decides on them; what
@@ -16,23 +17,23 @@ import (
 // initGate prepares the endpoint's gate.
 func (e *Endpoint) initGate() {
 	c, t := &e.config, &e.table
-	t.Init(func(c *Conn) *admission.Entry { return c.session.place() }, c.Limits.MaxSessionsPerAddress)
-	t.Cookies.Random = e.env
+	t.Init(func(c *Conn) *admission.Entry { return c.session.Place() }, c.Limits.MaxSessionsPerAddress)
+	t.Cookies.Random = e.Env
 	if t.ResetSecret = c.StatelessResetKey; len(t.ResetSecret) == 0 && c.TLS != nil {
 		t.ResetSecret = make([]byte, 32) // that only this endpoint knows
-		_, _ = e.env.Read(t.ResetSecret) // cannot fail
+		_, _ = e.Env.Read(t.ResetSecret) // cannot fail
 	}
 	t.Hooks = admission.Hooks[Conn]{
-		Extended: func(c *Conn) bool { return c.session.extended() },
-		Keys:     func(c *Conn) protect.Protection { return c.session.packetKeys() },
-		Look:     func(c *Conn, now time.Duration) fair.Look { return c.session.evictable(now) },
+		Extended: func(c *Conn) bool { return c.session.Extended() },
+		Keys:     func(c *Conn) protect.Protection { return c.session.PacketKeys() },
+		Look:     func(c *Conn, now time.Duration) fair.Look { return c.session.Evictable(now) },
 		Full:     func(privileged bool) bool { return e.listener.full(privileged) },
 	}
 	t.Rules = admission.Rules{
-		TLS: c.TLS != nil, Authentic: e.protection.Authentic, Migrates: e.migrates, SharedConvs: c.SharedConvs,
-		RefusesLegacy: refusesLegacy(c, e.protection), AlwaysValidate: c.AddressValidation == ValidateAlways,
+		TLS: c.TLS != nil, Authentic: e.Protection.Authentic, Migrates: e.Migrates, SharedConvs: c.SharedConvs,
+		RefusesLegacy: refusesLegacy(c, e.Protection), AlwaysValidate: c.AddressValidation == ValidateAlways,
 		MaxSessions: c.Limits.MaxSessions, MaxHalfOpen: c.Limits.MaxHalfOpen,
-		Protection: e.protection, Outside: e.outside, Info: handshakeSignal(e.infoSignal()), Random: e.env, Epoch: e.epoch,
+		Protection: e.Protection, Outside: e.Outside, Info: session.HandshakeSignal(e.InfoSignal()), Random: e.Env, Epoch: e.Epoch,
 	}
 }
 
@@ -52,8 +53,8 @@ func refusesLegacy(c *Config, scheme *protect.Scheme) bool {
 // admit handles a packet for which there is no session. It returns the session that the
 // packet has opened, or the one that has migrated to the packet's address. A packet is
 // judged three times at most.
-func (e *Endpoint) admit(key sessionKey, p *inPacket, now time.Duration) (c *Conn) {
-	first := e.table.Read(key, p.kind, &p.Packet, p.size)
+func (e *Endpoint) admit(key session.Key, p *session.InPacket, now time.Duration) (c *Conn) {
+	first := e.table.Read(key, p.Kind, &p.Packet, p.Size)
 	var o *simultaneousOpen // that the packet opens a session for; nil: none
 	if e.opens.N.Load() > 0 {
 		var done bool
@@ -66,16 +67,16 @@ func (e *Endpoint) admit(key sessionKey, p *inPacket, now time.Duration) (c *Con
 		l := e.listener
 		v := e.table.Judge(&first, admission.State{Listening: l != nil, Closed: e.closed}, now)
 		if a := &v.Answer; a.Size > 0 {
-			e.queueReplyLocked(p.from, a.By, a.Content[:a.Size])
+			e.queueReplyLocked(p.From, a.By, a.Content[:a.Size])
 		}
 		e.mu.Unlock()
 		if v.Drop|v.Note != 0 {
-			e.counters.count(v.Drop, v.Note)
+			e.Counters.Count(v.Drop, v.Note)
 		}
 		if v.Note == admission.ResetSent {
 			a := e.table.StatelessReset(&first, e.LocalAddr().String(), now)
 			e.mu.Lock()
-			e.queueReplyLocked(p.from, a.By, a.Content[:a.Size])
+			e.queueReplyLocked(p.From, a.By, a.Content[:a.Size])
 			e.mu.Unlock()
 		}
 		switch v.Do {
@@ -86,23 +87,23 @@ func (e *Endpoint) admit(key sessionKey, p *inPacket, now time.Duration) (c *Con
 			continue
 		case admission.Unseal:
 			if why, ok := first.Unseal(); !ok {
-				e.counters.count(why)
+				e.Counters.Count(why)
 				return nil
 			}
-			p.kind = first.Kind
+			p.Kind = first.Kind
 			continue
 		case admission.Open:
 			c = e.openAccepted(&v, &first, p, l, o, now)
 		}
 		if v.Unsealed {
-			e.counters.handshakeErrors.Add(1)
-			e.reportHandshake(p.from.netAddr(), &HandshakeError{Err: handshake.UnsealedError()})
+			e.Counters.HandshakeErrors.Add(1)
+			e.reportHandshake(p.From.NetAddr(), &HandshakeError{Err: handshake.UnsealedError()})
 		}
 		if v.Session != nil {
 			c = v.Session
 		}
 		if c == nil && v.Seen { // otherwise the session records it
-			e.outside.Fresh(&p.Packet, true)
+			e.Outside.Fresh(&p.Packet, true)
 		}
 		return c
 	}
@@ -115,7 +116,7 @@ func (e *Endpoint) admit(key sessionKey, p *inPacket, now time.Duration) (c *Con
 // A packet number identifies its session. Without one, a session that the peer has
 // abandoned would claim the packet: a peer whose address changes during the handshake
 // leaves such a session behind. So those with a number come first.
-func (e *Endpoint) ask(v *admission.Verdict[Conn], first *admission.First, p *inPacket, now time.Duration) (to *Conn, claimed bool) {
+func (e *Endpoint) ask(v *admission.Verdict[Conn], first *admission.First, p *session.InPacket, now time.Duration) (to *Conn, claimed bool) {
 	for _, numbered := range []bool{true, false} {
 		for _, c := range v.Asked {
 			if c == nil {
@@ -125,7 +126,7 @@ func (e *Endpoint) ask(v *admission.Verdict[Conn], first *admission.First, p *in
 			if v.Question == admission.AskSealed {
 				mine, moved = e.sealedFromNewAddress(c, p, now)
 			} else {
-				mine, moved = c.claims(question{v.Question, first, v.Shown, numbered}, p, now)
+				mine, moved = c.claims(session.Question{What: v.Question, First: first, Shown: v.Shown, Numbered: numbered}, p, now)
 			}
 			if moved {
 				return c, true
@@ -142,13 +143,13 @@ func (e *Endpoint) ask(v *admission.Verdict[Conn], first *admission.First, p *in
 
 // sealedFromNewAddress is claims for a packet under the application keys of
 // c, which it opens. mine reports whether it does open.
-func (e *Endpoint) sealedFromNewAddress(c *Conn, p *inPacket, now time.Duration) (mine, moved bool) {
+func (e *Endpoint) sealedFromNewAddress(c *Conn, p *session.InPacket, now time.Duration) (mine, moved bool) {
 	q := *p
 	q.Data = bytes.Clone(p.Data) // a packet that does not open is destroyed
-	if e.open(c.session.packetKeys(), &q) != nil || q.kind == sealedPacket {
+	if e.Open(c.session.PacketKeys(), &q) != nil || q.Kind == session.SealedPacket {
 		return false, false
 	}
-	if _, moved = c.claims(question{what: admission.AskPacket, numbered: true}, &q, now); moved {
+	if _, moved = c.claims(session.Question{What: admission.AskPacket, Numbered: true}, &q, now); moved {
 		*p = q
 	}
 	return true, moved
@@ -156,20 +157,20 @@ func (e *Endpoint) sealedFromNewAddress(c *Conn, p *inPacket, now time.Duration)
 
 // openAccepted opens a session for the first packet of a conversation, unless the
 // endpoint has changed since the verdict. It returns the session of the packet.
-func (e *Endpoint) openAccepted(v *admission.Verdict[Conn], first *admission.First, p *inPacket, l *Listener, o *simultaneousOpen, now time.Duration) *Conn {
+func (e *Endpoint) openAccepted(v *admission.Verdict[Conn], first *admission.First, p *session.InPacket, l *Listener, o *simultaneousOpen, now time.Duration) *Conn {
 	if v.Evicted != nil {
-		v.Evicted.endFor(causeEvicted, nil)
+		v.Evicted.endFor(session.CauseEvicted, nil)
 	}
 	var dropped *Conn
 	defer func() {
 		if dropped != nil {
-			dropped.endFor(causeFailed, ErrReset)
+			dropped.endFor(session.CauseFailed, ErrReset)
 		}
 	}()
 	// It calls Config.CongestionControl, the caller's own code: not under the lock.
-	remote := p.from.netAddr()
+	remote := p.From.NetAddr()
 	c := newConn(e, first.Key, remote, false)
-	c.session.accept(first, p, v.Validated)
+	c.session.Accept(first, p, v.Validated)
 	e.mu.Lock()
 	switch other := e.table.Get(first.Key); {
 	case other != nil: // another reader has opened the session first
@@ -188,7 +189,7 @@ func (e *Endpoint) openAccepted(v *admission.Verdict[Conn], first *admission.Fir
 		}
 	}
 	if !v.Validated {
-		e.load.halfOpen.Add(1)
+		e.Load.HalfOpen.Add(1)
 	} else {
 		e.table.SetValidated(c)
 	}

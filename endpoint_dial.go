@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/opening"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -57,12 +58,12 @@ func (e *Endpoint) Dial(ctx context.Context, addr net.Addr, options *DialOptions
 	}
 	_, key := addressOf(addr)
 	if e.opens.N.Load() > 0 {
-		each(e.opens.Claim(key), func(c *Conn) { c.endFor(causeFailed, ErrReset) })
+		each(e.opens.Claim(key), func(c *Conn) { c.endFor(session.CauseFailed, ErrReset) })
 	}
 	if o.Conv != nil {
 		key.Conv = *o.Conv
 	} else {
-		key.Conv = e.env.Uint32()
+		key.Conv = e.Env.Uint32()
 	}
 	c, err := e.dial(ctx, key, addr, o.Conv != nil, o.Quiet)
 	if err != nil {
@@ -119,7 +120,7 @@ const maxDials = 4
 // over if the peer has dropped the session meanwhile, as an outage of the path was
 // longer than a listener waits: with another conversation id, since the peer
 // ignores that one for a while.
-func (e *Endpoint) dial(ctx context.Context, key sessionKey, addr net.Addr, chosen, quiet bool) (*Conn, error) {
+func (e *Endpoint) dial(ctx context.Context, key session.Key, addr net.Addr, chosen, quiet bool) (*Conn, error) {
 	e.holdForDial(1)
 	defer e.holdForDial(-1)
 	called := e.now()
@@ -135,7 +136,7 @@ func (e *Endpoint) dial(ctx context.Context, key sessionKey, addr net.Addr, chos
 			return nil, err
 		}
 		if !chosen {
-			key.Conv = e.env.Uint32()
+			key.Conv = e.Env.Uint32()
 		}
 	}
 }
@@ -146,7 +147,7 @@ func (e *Endpoint) connect(ctx context.Context, c *Conn, quiet bool, called time
 	defer discardIfUnwound(&c)
 	e.debug("session dialled", c.RemoteAddr(), c.Conv())
 	if quiet {
-		c.do(func(s *session) { s.dial(opening.Quiet) })
+		c.do(func(s *session.Session) { s.Dial(opening.Quiet) })
 	} else {
 		err = c.connect(ctx, called)
 	}
@@ -158,7 +159,7 @@ func (e *Endpoint) connect(ctx context.Context, c *Conn, quiet bool, called time
 // that is nil, as code of the application's has panicked.
 func discardIfUnwound(c **Conn) {
 	if *c != nil {
-		(*c).endFor(causeDiscarded, errUnwound)
+		(*c).endFor(session.CauseDiscarded, errUnwound)
 	}
 }
 

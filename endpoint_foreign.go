@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/neterr"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/wakeup"
 )
 
@@ -68,7 +69,7 @@ func (e *Endpoint) survives(s *shard, err error) bool {
 		e.shut(errSocketClosed)
 		return false
 	}
-	e.counters.readErrors.Add(1)
+	e.Counters.ReadErrors.Add(1)
 	e.noteSocketError(err)
 	e.refused(err)
 	e.troubled(err)
@@ -103,7 +104,7 @@ func (e *Endpoint) refused(err error) {
 		waiting = e.table.Sessions()
 	}
 	e.mu.RUnlock()
-	each(waiting, func(c *Conn) { c.endFor(causeRefused, nil) })
+	each(waiting, func(c *Conn) { c.endFor(session.CauseRefused, nil) })
 }
 
 // stopReaders makes the readers end. It closes owned sockets, and sets a read

@@ -141,7 +141,7 @@ func (e leaver) Sockets() (all []syscall.Conn) {
 	return all
 }
 
-func (e leaver) Offer() *takeover.Offer { return e.config.offer(len(e.socket.shards), e.protection) }
+func (e leaver) Offer() *takeover.Offer { return e.config.offer(len(e.socket.shards), e.Protection) }
 
 // offer returns what must be the same in both processes. c has the defaults filled in.
 func (c *Config) offer(sockets int, scheme *protect.Scheme) *takeover.Offer {
@@ -190,7 +190,7 @@ func (e leaver) Leave(h *takeover.Handover) (notes []takeover.Note, err error) {
 }
 
 // mute reports whether another process has no keys of sessions of this one.
-func (e *Endpoint) mute() bool { return e.protection.Authentic || e.protection.Derives }
+func (e *Endpoint) mute() bool { return e.Protection.Authentic || e.Protection.Derives }
 
 // wantsPause returns the handover that the reader of s has to pause for, or nil.
 func (e *Endpoint) wantsPause(s *shard) *takeover.Handover {
@@ -248,7 +248,7 @@ type drainer struct {
 }
 
 func (e *drainer) Opening() bool {
-	e.opening = slices.DeleteFunc(e.opening, func(c *Conn) bool { s := c.lookAt(); return s.offered || s.ended })
+	e.opening = slices.DeleteFunc(e.opening, func(c *Conn) bool { s := c.lookAt(); return s.Offered || s.Ended })
 	return len(e.opening) > 0
 }
 

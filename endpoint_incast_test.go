@@ -14,6 +14,7 @@ import (
 
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/incast"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
@@ -208,7 +209,7 @@ func TestIncastGivesSharesBack(t *testing.T) {
 }
 
 // takeTurns has senders take turns for ever at the first socket of e.
-func takeTurns(e *Endpoint) *socketIncast {
+func takeTurns(e *Endpoint) *session.SocketIncast {
 	i := e.incastOf(0)
 	i.Set(16<<20, 1000, 1, 8<<20, true)
 	return i
@@ -224,13 +225,13 @@ func TestTurnsOfAnotherShard(t *testing.T) {
 		i := takeTurns(l.ep)
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.session.inside().sender().Segments(incast.Least)
+		c.session.Inside().Sender().Segments(incast.Least)
 		g, _ := i.Arrived(&c.session, 1, l.ep.now())
-		c.session.inside().limitWindow(g)
-		require.Zero(t, c.session.inside().machine().Inspect().Unused)
-		require.True(t, c.session.inside().changeShard(0))
-		require.Positive(t, c.session.inside().machine().Inspect().Unused)
-		require.True(t, c.session.inside().machine().WindowReopened(), "the peer is told")
-		require.False(t, c.session.inside().changeShard(0))
+		c.session.Inside().LimitWindow(g)
+		require.Zero(t, c.session.Inside().Machine().Inspect().Unused)
+		require.True(t, c.session.Inside().ChangeShard(0))
+		require.Positive(t, c.session.Inside().Machine().Inspect().Unused)
+		require.True(t, c.session.Inside().Machine().WindowReopened(), "the peer is told")
+		require.False(t, c.session.Inside().ChangeShard(0))
 	})
 }

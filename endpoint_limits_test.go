@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/require"
 )
@@ -31,13 +32,15 @@ var floods = []struct {
 	name string
 	make func(r *rand.Rand) []byte
 }{
-	{"hello", func(r *rand.Rand) []byte { return packetOf(r.Uint32(), hello(r.Uint32()), bytesOf(infoSignal())) }},
+	{"hello", func(r *rand.Rand) []byte {
+		return packetOf(r.Uint32(), hello(r.Uint32()), bytesOf(session.InfoSignal()))
+	}},
 	{"bare hello", func(r *rand.Rand) []byte { return packetOf(r.Uint32(), hello(r.Uint32())) }},
 	{"hello with data", func(r *rand.Rand) []byte {
-		return packetOf(r.Uint32(), hello(r.Uint32()), bytesOf(infoSignal()), push(0, 0, string(make([]byte, 500))))
+		return packetOf(r.Uint32(), hello(r.Uint32()), bytesOf(session.InfoSignal()), push(0, 0, string(make([]byte, 500))))
 	}},
 	{"hello with wrong cookie", func(r *rand.Rand) []byte {
-		return packetOf(r.Uint32(), hello(r.Uint32()), bytesOf(wire.Signal{Code: wire.Cookie, SN: r.Uint32(), TS: r.Uint32()}), bytesOf(infoSignal()))
+		return packetOf(r.Uint32(), hello(r.Uint32()), bytesOf(wire.Signal{Code: wire.Cookie, SN: r.Uint32(), TS: r.Uint32()}), bytesOf(session.InfoSignal()))
 	}},
 	{"push", func(r *rand.Rand) []byte { return packetOf(r.Uint32(), push(0, 0, string(make([]byte, 1300)))) }},
 	{"short push", func(r *rand.Rand) []byte { return packetOf(r.Uint32(), push(0, 0, "")) }},
@@ -116,7 +119,7 @@ func TestCookiesAtHalfOfMaxSessions(t *testing.T) {
 			w.dial(e)
 		}
 		for i := range 100 {
-			w.net.Inject(floodAddr(i), to, packetOf(uint32(i), hello(9), bytesOf(infoSignal())))
+			w.net.Inject(floodAddr(i), to, packetOf(uint32(i), hello(9), bytesOf(session.InfoSignal())))
 		}
 		synctest.Wait()
 		require.Equal(t, 4, l.Endpoint().Stats().Sessions)
@@ -157,7 +160,7 @@ func TestMaxHalfOpen(t *testing.T) {
 		require.Equal(t, 2*roundTrip, time.Since(start)) // with a cookie
 		require.Equal(t, limit+1, l.Endpoint().Stats().Sessions)
 
-		time.Sleep(evictAfter)
+		time.Sleep(session.EvictAfter)
 		flood(200, 3, func(int) []byte { return push(0, 0, "x") })
 		require.Equal(t, limit, l.Endpoint().Stats().HalfOpen)
 		require.EqualValues(t, 100-limit/2, l.Endpoint().Stats().DropHalfOpen)
@@ -254,7 +257,7 @@ func flood(w *world, config *Config, n int, make_ func(*rand.Rand) []byte) {
 	w.move(a, b, 2, 50000)
 	require.Equal(t, 1, l.Endpoint().Stats().Sessions)
 	require.Zero(t, l.Endpoint().Stats().HalfOpen)
-	time.Sleep(2 * compactAfter) // spare buffers count
+	time.Sleep(2 * session.CompactAfter) // spare buffers count
 	require.Zero(t, l.Endpoint().Stats().Buffered)
 	for i := range replied {
 		require.LessOrEqual(t, replied[i], 4*uint32(sent[i]), "in all to %d", i)
@@ -307,10 +310,10 @@ func TestTimeWaitEnds(t *testing.T) {
 			return e.table.TimeWaits.Len()
 		}
 		end(3)
-		time.Sleep(timeWaitTime - 20*time.Second)
+		time.Sleep(session.TimeWaitTime - 20*time.Second)
 		end(1)
 		require.Equal(t, 4, remembered())
-		time.Sleep(timeWaitTime - time.Second)
+		time.Sleep(session.TimeWaitTime - time.Second)
 		require.Equal(t, 1, remembered())
 		require.NoError(t, e.Close())
 		require.Zero(t, e.table.TimeWaits)

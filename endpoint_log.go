@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/fair"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -132,15 +133,15 @@ func (e *Endpoint) warnHandshake(remote net.Addr, err error) {
 // warnUnopened logs that a packet from an address did not open, and how many
 // did not since the last such record: at once for the first, and then every
 // unopenedLogEvery at most.
-func (e *Endpoint) warnUnopened(from source) {
+func (e *Endpoint) warnUnopened(from session.Source) {
 	if e.config.Logger == nil {
 		return
 	}
 	if _, ok := e.log.unopened.Allow(e.now(), unopenedLogEvery, 1); !ok {
 		return
 	}
-	total := e.counters.dropCipher.Load()
+	total := e.Counters.DropCipher.Load()
 	e.config.Logger.Warn("kcp: packets cannot be opened: keys or ciphers differ, or the packets are damaged or forged",
-		"local", e.LocalAddr().String(), "last_from", from.netAddr().String(),
+		"local", e.LocalAddr().String(), "last_from", from.NetAddr().String(),
 		"packets", total-e.log.unopenedBefore.Swap(total))
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/fair"
+	"github.com/arqnet/kcp/internal/session"
 )
 
 // Memory pressure (compare Linux tcp_mem). Limits.MaxBuffered bounds the memory
@@ -38,13 +39,13 @@ type pressure struct {
 // readers call it after each batch, with no lock held.
 func (e *Endpoint) relieve(now time.Duration) {
 	p := &e.pressure
-	over := e.overMemoryLimit()
+	over := e.OverMemoryLimit()
 	next := p.next.Load()
 	if over && int64(now) < next || next == never || !p.next.CompareAndSwap(next, never) {
 		return
 	}
 	if !over {
-		e.load.share.Store(0)
+		e.Load.Share.Store(0)
 		p.scan = nil
 		p.next.Store(next)
 		return
@@ -52,8 +53,8 @@ func (e *Endpoint) relieve(now time.Duration) {
 	var heavy [mostShed]*Conn
 	n, done := e.weigh(now, &heavy)
 	for _, c := range heavy[:n] {
-		if e.overMemoryLimit() && c.shedMemory() {
-			e.counters.endedForMemory.Add(1)
+		if e.OverMemoryLimit() && c.shedMemory() {
+			e.Counters.EndedForMemory.Add(1)
 			e.warn("session ended under memory pressure", ErrMemoryPressure)
 		}
 	}
@@ -69,12 +70,12 @@ func (e *Endpoint) relieve(now time.Duration) {
 func (e *Endpoint) weigh(now time.Duration, heavy *[mostShed]*Conn) (n int, done bool) {
 	p := &e.pressure
 	if p.scan == nil {
-		p.scan = fair.NewScan(leastShare)
+		p.scan = fair.NewScan(session.LeastShare)
 	}
-	over, margin := e.overload()
-	s, share, ratio := p.scan, max(e.load.share.Load(), leastShare), fair.LeastRatio(over, margin)
+	over, margin := e.Overload()
+	s, share, ratio := p.scan, max(e.Load.Share.Load(), session.LeastShare), fair.LeastRatio(over, margin)
 	// Sessions that anybody may have opened do not take the memory of others.
-	floods := e.load.halfOpenMemory() > int64(e.config.Limits.MaxBuffered)/4
+	floods := e.Load.HalfOpenMemory() > int64(e.config.Limits.MaxBuffered)/4
 	e.mu.RLock()
 	conns, last := e.table.Part(s.At, scanned)
 	looked := 0
@@ -83,7 +84,7 @@ func (e *Endpoint) weigh(now time.Duration, heavy *[mostShed]*Conn) (n int, done
 		if c == nil {
 			continue
 		}
-		if held, lately := c.session.weight(now); floods && c.session.halfOpen() || s.Pays(held, lately, share, ratio) {
+		if held, lately := c.session.Weight(now); floods && c.session.HalfOpen() || s.Pays(held, lately, share, ratio) {
 			heavy[n] = c
 			n++
 		}
@@ -92,8 +93,8 @@ func (e *Endpoint) weigh(now time.Duration, heavy *[mostShed]*Conn) (n int, done
 	done = last && looked == len(conns)
 	e.mu.RUnlock()
 	if done {
-		over, _ = e.overload()
-		e.load.share.Store(s.End(int64(e.config.Limits.MaxBuffered), over, ratio))
+		over, _ = e.Overload()
+		e.Load.Share.Store(s.End(int64(e.config.Limits.MaxBuffered), over, ratio))
 	}
 	return n, done
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/machine"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
@@ -86,7 +87,7 @@ func newMemoryWorld(w *world, config *Config) *memoryWorld {
 // hog opens n sessions, each of a peer of its own that is validated.
 func (m *memoryWorld) hog(n int) {
 	for i := range n {
-		m.net.Inject(floodAddr(i), m.to, packetOf(uint32(1000+i), hello(9), bytesOf(infoSignal())))
+		m.net.Inject(floodAddr(i), m.to, packetOf(uint32(1000+i), hello(9), bytesOf(session.InfoSignal())))
 	}
 	m.settle()
 	for i := range n {
@@ -197,12 +198,12 @@ func TestMemoryScansAreBounded(t *testing.T) {
 		e := l.ep
 		conns := make([]Conn, 10*scanned+7)
 		for i := range conns {
-			conns[i].session.inside().held().Store(int64(i % 1000))
-			conns[i].session.inside().entry().Conv = uint32(i)
+			conns[i].session.Inside().Held().Store(int64(i % 1000))
+			conns[i].session.Inside().Entry().Conv = uint32(i)
 			e.table.Add(&conns[i])
 		}
-		conns[7*scanned].session.inside().held().Store(1 << 20)
-		e.load.buffered.Store(2 << 20)
+		conns[7*scanned].session.Inside().Held().Store(1 << 20)
+		e.Load.Buffered.Store(2 << 20)
 		now := e.now()
 		var heavy [mostShed]*Conn
 		weigh := func(times int) (n int, done bool) {
@@ -225,10 +226,10 @@ func TestMemoryScansAreBounded(t *testing.T) {
 		require.Same(t, &conns[7*scanned], heavy[0])
 
 		for i := range conns {
-			conns[i].session.inside().held().Store(1 << 20)
+			conns[i].session.Inside().Held().Store(1 << 20)
 		}
 		for _, want := range []int{scanned, mostShed} {
-			*e.pressure.scan = *fair.NewScan(leastShare)
+			*e.pressure.scan = *fair.NewScan(session.LeastShare)
 			if want == mostShed {
 				e.pressure.scan.Line = 0
 			}
@@ -236,7 +237,7 @@ func TestMemoryScansAreBounded(t *testing.T) {
 			require.Equal(t, want, e.pressure.scan.At)
 			require.Equal(t, want == mostShed, n == mostShed)
 		}
-		e.load.buffered.Store(0)
+		e.Load.Buffered.Store(0)
 		e.initGate()
 	})
 }

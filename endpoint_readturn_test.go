@@ -138,7 +138,7 @@ func TestStreamCallsReadTheSocket(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 		}
 		b.mu.Lock()
-		held := b.session.inside().streams().Held()
+		held := b.session.Inside().Streams().Held()
 		b.mu.Unlock()
 		require.Zero(t, held)
 

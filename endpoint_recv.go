@@ -6,6 +6,7 @@ import (
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/incast"
 	"github.com/arqnet/kcp/internal/neterr"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/internal/wakeup"
@@ -25,7 +26,7 @@ func (e *Endpoint) readLoop(s *shard) {
 		if !ok {
 			return
 		}
-		if woke && s.lead.Possible() && e.single() && s.lead.HandOver() {
+		if woke && s.lead.Possible() && e.Single() && s.lead.HandOver() {
 			if c := s.lead.Await(); c != nil {
 				c.respond(e.now(), nil)
 			}
@@ -43,8 +44,8 @@ func (e *Endpoint) readOnce(s *shard, reading *Conn) (woke, ok bool) {
 	}
 	s.failures = neterr.Failures{}
 	s.in.size = n
-	if e.env != nil {
-		e.env.Woken(nil, uint32(s.in.shard), wakeup.AtReader)
+	if e.Env != nil {
+		e.Env.Woken(nil, uint32(s.in.shard), wakeup.AtReader)
 	}
 	if !e.stopped() { // else the reader ends only now, and what it has read is lost
 		grouped := reading == nil && e.feeding.Used.Load()
@@ -66,7 +67,7 @@ func (e *Endpoint) readOnce(s *shard, reading *Conn) (woke, ok bool) {
 // readState is the working memory of a socket's reader for one batch.
 type readState struct {
 	shard    int // index of the socket; immutable
-	packets  []inPacket
+	packets  []session.InPacket
 	to       []*Conn // their sessions
 	touched  []*Conn // sessions to call respond of after the batch
 	handed   []handedDatagram
@@ -78,7 +79,7 @@ type readState struct {
 
 	// The session of an earlier packet of the batch, and its source; nil: none.
 	last     *Conn
-	lastFrom source
+	lastFrom session.Source
 	lastConv uint32
 }
 
@@ -103,19 +104,19 @@ func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (wok
 	for i := range batch {
 		d := &batch[i]
 		bytes += len(d.Buf)
-		in.packets = append(in.packets, inPacket{})
+		in.packets = append(in.packets, session.InPacket{})
 		if c := e.receive(d, in, &in.packets[len(in.to)], now); c != nil {
 			in.to = append(in.to, c)
 		} else {
 			in.packets = in.packets[:len(in.to)]
 		}
 	}
-	several := e.several()
+	several := e.Several()
 	if several {
 		shard.observe(bytes, now)
 	}
-	e.counters.packetsReceived.Add(uint64(len(batch)))
-	e.counters.bytesReceived.Add(uint64(bytes))
+	e.Counters.PacketsReceived.Add(uint64(len(batch)))
+	e.Counters.BytesReceived.Add(uint64(bytes))
 	for first, end := 0, 0; first < len(in.packets); first = end {
 		c := in.to[first]
 		for end++; end < len(in.packets) && in.to[end] == c; {
@@ -137,7 +138,7 @@ func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (wok
 	if several {
 		shard.incast.Advance(now)
 	}
-	if e.overMemoryLimit() || e.load.share.Load() != 0 {
+	if e.OverMemoryLimit() || e.Load.Share.Load() != 0 {
 		e.relieve(now)
 	}
 	for i := range in.handed {
@@ -190,34 +191,34 @@ func (in *readState) respond(reading *Conn, now time.Duration) (woke bool) {
 
 // receive opens and classifies a datagram into p, and returns its session; nil if none
 // takes it, which is counted. A packet that only its session's keys open is opened last.
-func (e *Endpoint) receive(d *udp.Datagram, in *readState, p *inPacket, now time.Duration) *Conn {
-	p.Data, p.from, p.size = d.Buf, sourceOf(d), len(d.Buf)
+func (e *Endpoint) receive(d *udp.Datagram, in *readState, p *session.InPacket, now time.Duration) *Conn {
+	p.Data, p.From, p.Size = d.Buf, session.SourceOf(d), len(d.Buf)
 	if e.config.Cipher != nil && e.takeover.Before.Any() {
 		in.forwarder().Keep(d.Buf) // Open works in place
 	}
 	var why admission.Reason
-	p.kind, p.conv, why = e.table.Open(&p.Packet, admission.MakeKey(d.Addr, d.Peer, 0), &in.kept, e.mu.RLocker(), now)
-	if why == admission.Cipher && p.kind != plainPacket && e.takeover.Before.Any() && e.forward(admission.MakeKey(d.Addr, d.Peer, p.conv), d, p, in) {
+	p.Kind, p.Conv, why = e.table.Open(&p.Packet, admission.MakeKey(d.Addr, d.Peer, 0), &in.kept, e.mu.RLocker(), now)
+	if why == admission.Cipher && p.Kind != session.PlainPacket && e.takeover.Before.Any() && e.forward(admission.MakeKey(d.Addr, d.Peer, p.Conv), d, p, in) {
 		return nil
 	}
 	if why != admission.NoReason {
-		e.counters.count(why)
+		e.Counters.Count(why)
 		if why == admission.Cipher {
-			e.warnUnopened(p.from)
+			e.warnUnopened(p.From)
 		}
 		return nil
 	}
 	c := in.last
-	if c == nil || !p.kind.Alone() || p.conv != in.lastConv ||
-		p.from.addr != in.lastFrom.addr || p.from.peer != nil || in.lastFrom.peer != nil {
+	if c == nil || !p.Kind.Alone() || p.Conv != in.lastConv ||
+		p.From.Addr != in.lastFrom.Addr || p.From.Peer != nil || in.lastFrom.Peer != nil {
 		if c = e.demultiplex(d, p, in, now); c == nil {
 			return nil
 		}
-		if p.kind.Alone() {
-			in.last, in.lastFrom, in.lastConv = c, p.from, p.conv
+		if p.Kind.Alone() {
+			in.last, in.lastFrom, in.lastConv = c, p.From, p.Conv
 		}
 	}
-	if p.kind == sealedPacket && !e.openSealed(c, p, now) {
+	if p.Kind == session.SealedPacket && !e.openSealed(c, p, now) {
 		return nil
 	}
 	return c
@@ -226,24 +227,24 @@ func (e *Endpoint) receive(d *udp.Datagram, in *readState, p *inPacket, now time
 // demultiplex finds the session of a packet, or opens one if the listener
 // accepts it. It returns nil if no session takes the packet: it was dropped,
 // which is counted, answered outside any session, or forwarded to another process.
-func (e *Endpoint) demultiplex(d *udp.Datagram, p *inPacket, in *readState, now time.Duration) *Conn {
-	key := admission.MakeKey(d.Addr, d.Peer, p.conv)
+func (e *Endpoint) demultiplex(d *udp.Datagram, p *session.InPacket, in *readState, now time.Duration) *Conn {
+	key := admission.MakeKey(d.Addr, d.Peer, p.Conv)
 	c := e.table.Find(key)
-	if p.kind == parityPacket {
+	if p.Kind == session.ParityPacket {
 		c = e.table.OfParity(key)
 	} else if c == nil {
 		e.mu.RLock()
 		c = e.table.Get(key)
 		e.mu.RUnlock()
 	}
-	bound := c != nil && p.kind == fecPacket && e.table.Bound(c)
+	bound := c != nil && p.Kind == session.FecPacket && e.table.Bound(c)
 	if c == nil {
 		if e.takeover.Before.Any() && e.forward(key, d, p, in) {
 			return nil
 		}
 		c = e.admit(key, p, now)
 	}
-	if c != nil && p.kind == fecPacket && !bound {
+	if c != nil && p.Kind == session.FecPacket && !bound {
 		e.bindFEC(c)
 	}
 	return c

@@ -8,6 +8,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/neterr"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/internal/wire"
 )
@@ -20,14 +21,14 @@ func (e *Endpoint) write(shard int, batch []udp.Datagram) (refused bool) {
 	for rest := batch; len(rest) > 0; {
 		link := s.link.Load()
 		n, err := link.Packets.WriteBatch(rest)
-		e.counters.packetsSent.Add(uint64(n))
+		e.Counters.PacketsSent.Add(uint64(n))
 		switch {
 		case err == nil:
 			return refused
 		case link != s.link.Load():
 			rest = rest[n:] // the socket was handed over meanwhile
 		case neterr.Is(err, syscall.EMSGSIZE):
-			e.counters.tooLarge.Add(1)
+			e.Counters.TooLarge.Add(1)
 			rest[n].TooLarge, refused = true, true
 			rest = rest[n+1:]
 		case !e.writeFailed(err):
@@ -73,7 +74,7 @@ func (e *Endpoint) noteSocketError(err error) {
 // writeFailed handles a write error of a socket. It reports false if the socket
 // is closed.
 func (e *Endpoint) writeFailed(err error) bool {
-	e.counters.writeErrors.Add(1)
+	e.Counters.WriteErrors.Add(1)
 	if errors.Is(err, net.ErrClosed) {
 		return false
 	}
@@ -88,11 +89,11 @@ func (e *Endpoint) writeFailed(err error) bool {
 
 // reply sends three signals at most to an address that is not the peer's of a session,
 // which by seals. It reports whether the limit of the rate allows that.
-func (e *Endpoint) reply(to source, by protect.Protection, h wire.Header, signals ...wire.Signal) bool {
+func (e *Endpoint) reply(to session.Source, by protect.Protection, h wire.Header, signals ...wire.Signal) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !e.table.MayReply(e.now()) {
-		e.counters.dropReplies.Add(1)
+		e.Counters.DropReplies.Add(1)
 		return false
 	}
 	var content [3 * wire.HeaderSize]byte
@@ -105,14 +106,14 @@ func (e *Endpoint) reply(to source, by protect.Protection, h wire.Header, signal
 
 // queueReplyLocked queues a packet to the peer of a source, which by seals. It leaves
 // from the address that the source has sent to. Endpoint.mu is held.
-func (e *Endpoint) queueReplyLocked(to source, by protect.Protection, content []byte) {
+func (e *Endpoint) queueReplyLocked(to session.Source, by protect.Protection, content []byte) {
 	head, tail := by.Overhead()
-	p := e.packet(head + len(content) + tail)
-	copy(p.buf[head:], content)
+	p := e.Packet(head + len(content) + tail)
+	copy(p.Buf[head:], content)
 	e.replies.queued.Store(true)
 	e.replies.packets = append(e.replies.packets, p)
 	e.replies.sealers = append(e.replies.sealers, by)
-	e.replies.datagrams = append(e.replies.datagrams, to.datagram(p.buf))
+	e.replies.datagrams = append(e.replies.datagrams, to.Datagram(p.Buf))
 }
 
 // sendReplies encrypts and writes all queued replies. The readers call it after
@@ -133,5 +134,5 @@ func (e *Endpoint) sendReplies(shard int) {
 		}
 	}
 	e.write(shard, sealed)
-	e.recycle(packets)
+	e.Recycle(packets)
 }

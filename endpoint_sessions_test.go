@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/arqnet/kcp/stats"
@@ -107,7 +108,7 @@ func TestEndpointsDrawTheirOwn(t *testing.T) {
 		config := Config{Repetition: netsim.NewRepetition(1)}
 		a, _ := w.endpoint("10.0.0.2:0", &config)
 		b, _ := w.endpoint("10.0.0.3:0", &config)
-		require.NotEqual(t, a.env.Uint32(), b.env.Uint32())
+		require.NotEqual(t, a.Env.Uint32(), b.Env.Uint32())
 	})
 }
 
@@ -152,12 +153,12 @@ func TestMoveDoesNotCollide(t *testing.T) {
 		at := func(port int) net.Addr { return &net.UDPAddr{IP: net.IPv4(10, 0, 0, 2).To4(), Port: port} }
 		x, err := e.Dial(context.Background(), at(1), nil)
 		require.NoError(t, err)
-		key := x.session.inside().entry().Key()
+		key := x.session.Inside().Entry().Key()
 		key.Addr = netip.AddrPortFrom(key.Addr.Addr(), 2)
 		_, err = e.openSession(key, at(2), false)
 		require.NoError(t, err)
 		require.False(t, e.rekey(x, key))
-		require.Equal(t, x, e.table.Get(x.session.inside().entry().Key()))
+		require.Equal(t, x, e.table.Get(x.session.Inside().Entry().Key()))
 	})
 }
 
@@ -221,7 +222,7 @@ func TestReroutedSendsAtOnce(t *testing.T) {
 			down.Store(false)
 			again := time.Now()
 			if rerouted {
-				a.do(func(s *session) { s.rerouted(false) })
+				a.do(func(s *session.Session) { s.Rerouted(false) })
 			}
 			receive(t, b, []byte("in the outage"))
 			if took := time.Since(again); rerouted {
@@ -242,18 +243,18 @@ func TestReroutedBeginsPathAnew(t *testing.T) {
 		w.move(a, b, 1, 200_000)
 		w.settle()
 		cwnd := a.Stats().CongestionWindow
-		a.do(func(s *session) { s.rerouted(false) })
+		a.do(func(s *session.Session) { s.Rerouted(false) })
 		require.Equal(t, cwnd, a.Stats().CongestionWindow)
 		w.settle()
 		sent := a.ep.Stats().PacketsSent
-		a.do(func(s *session) { s.rerouted(true) })
+		a.do(func(s *session.Session) { s.Rerouted(true) })
 		require.Less(t, a.Stats().CongestionWindow, cwnd)
 		w.settle()
 		require.Greater(t, a.ep.Stats().PacketsSent, sent)
 		w.move(a, b, 2, 200_000)
 		require.NoError(t, a.Close())
 		sent = a.ep.Stats().PacketsSent
-		a.do(func(s *session) { s.rerouted(true) })
+		a.do(func(s *session.Session) { s.Rerouted(true) })
 		w.settle()
 		require.Equal(t, sent, a.ep.Stats().PacketsSent)
 	})
@@ -342,7 +343,7 @@ func TestGiveUp(t *testing.T) {
 		require.NoError(t, c.Close())
 		time.Sleep(500 * time.Millisecond)
 		c.mu.Lock()
-		require.Equal(t, closing.Draining, c.session.inside().closing().Phase)
+		require.Equal(t, closing.Draining, c.session.Inside().Closing().Phase)
 		c.mu.Unlock()
 		require.False(t, e.isClosed())
 		e.giveUp()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/closing"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/wakeup"
 )
 
@@ -54,14 +55,14 @@ func (e *Endpoint) Shutdown(ctx context.Context) error {
 		_ = listener.Close() // the application may have closed it
 	}
 	conns := slices.Collect(e.Sessions())
-	each(conns, func(c *Conn) { c.endFor(causeShutdown, nil) })
+	each(conns, func(c *Conn) { c.endFor(session.CauseShutdown, nil) })
 	failed := ShutdownError{}
 	for _, c := range conns {
 		switch c.waitClosed(ctx) {
-		case shutCut:
+		case session.ShutCut:
 			failed.Cut++
 			failed.Cause = ctx.Err()
-		case shutUndelivered:
+		case session.ShutUndelivered:
 			failed.Undelivered++
 		}
 	}

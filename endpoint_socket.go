@@ -8,6 +8,7 @@ import (
 	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/incast"
 	"github.com/arqnet/kcp/internal/neterr"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/internal/wakeup"
@@ -32,7 +33,7 @@ type shard struct {
 	failures neterr.Failures
 	parked   *takeover.Handover // the last one that the reader has paused for
 	queue    udp.Queue          // as of the last look
-	incast   socketIncast
+	incast   session.SocketIncast
 
 	drops atomic.Uint32 // what dropped returns once the socket is closed
 }
@@ -106,7 +107,7 @@ func (e *Endpoint) giveUp() {
 	conns := e.table.Sessions()
 	e.mu.RUnlock()
 	for _, c := range conns {
-		c.endFor(causeDrained, nil)
+		c.endFor(session.CauseDrained, nil)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/neterr"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/wakeup"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/assert"
@@ -160,7 +161,7 @@ func TestForeignDeadlines(t *testing.T) {
 		"close":    {(*Conn).Close, net.ErrClosed},
 		"abort":    {func(c *Conn) error { return c.Abort(0, "") }, net.ErrClosed},
 		"endpoint": {func(b *Conn) error { return b.ep.Close() }, net.ErrClosed},
-		"failure":  {func(b *Conn) error { b.endFor(causeFailed, ErrReset); return nil }, ErrReset},
+		"failure":  {func(b *Conn) error { b.endFor(session.CauseFailed, ErrReset); return nil }, ErrReset},
 	} {
 		for _, most := range []time.Duration{0, late} {
 			inWorld(t, 1, clean, func(t *testing.T, w *world) {
@@ -310,7 +311,7 @@ func TestShards(t *testing.T) {
 				_ = c.Close()
 			})
 			c.mu.Lock()
-			used[c.session.inside().shard()] = true
+			used[c.session.Inside().Shard()] = true
 			c.mu.Unlock()
 		}
 		running.Wait()

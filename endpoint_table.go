@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/stats"
 )
@@ -36,7 +37,7 @@ func (e *Endpoint) beginsNoMoreLocked() bool {
 // openSession adds a session that this endpoint dials. If the conversation id
 // of key is in use, or in TIME-WAIT, it draws another, or fails if that was
 // chosen. With Config.SharedConvs a chosen id may be in TIME-WAIT.
-func (e *Endpoint) openSession(key sessionKey, addr net.Addr, chosen bool) (*Conn, error) {
+func (e *Endpoint) openSession(key session.Key, addr net.Addr, chosen bool) (*Conn, error) {
 	c := newConn(e, key, addr, true) // not under the lock: it calls code of the caller's Config
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -51,8 +52,8 @@ func (e *Endpoint) openSession(key sessionKey, addr net.Addr, chosen bool) (*Con
 		if chosen {
 			return nil, errConvInUse
 		}
-		key.Conv = e.env.Uint32()
-		c.session.setConv(key.Conv)
+		key.Conv = e.Env.Uint32()
+		c.session.SetConv(key.Conv)
 	}
 	e.addLocked(c)
 	e.table.tally.dialled++
@@ -62,7 +63,7 @@ func (e *Endpoint) openSession(key sessionKey, addr net.Addr, chosen bool) (*Con
 // remove takes the ended session c out of the tables, and leaves end in its
 // place. Stragglers of it are recognised for a while, so that they do not open
 // a new session (TIME-WAIT, RFC 9293 §3.6.1). c.mu is held.
-func (e *Endpoint) remove(c *Conn, end sessionEnd) {
+func (e *Endpoint) remove(c *Conn, end session.End) {
 	e.wakes.Remove(c)
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -75,18 +76,18 @@ func (e *Endpoint) remove(c *Conn, end sessionEnd) {
 	}
 	c.tally(&e.table.tally)
 	if !e.closed {
-		e.rememberLocked(c.session.place().Key(), end.state, end.state.Token != 0)
+		e.rememberLocked(c.session.Place().Key(), end.State, end.State.Token != 0)
 	}
 	if e.takeover.leaving != nil || e.takeover.Gate.Load() != nil {
-		e.takeover.Tell(takeover.EndOf(c.session.place().Key(), end.state, e.mute()))
+		e.takeover.Tell(takeover.EndOf(c.session.Place().Key(), end.State, e.mute()))
 	}
-	e.socket.holdUntil = max(e.socket.holdUntil, e.now()+end.hold)
+	e.socket.holdUntil = max(e.socket.holdUntil, e.now()+end.Hold)
 	e.shutIfUnusedLocked()
 }
 
 // rememberLocked puts an ended session into TIME-WAIT. extended says whether its peer is
 // an extended one. Endpoint.mu is held.
-func (e *Endpoint) rememberLocked(key sessionKey, tw timeWait, extended bool) {
+func (e *Endpoint) rememberLocked(key session.Key, tw session.TimeWait, extended bool) {
 	e.table.Remember(key, tw, extended, e.now())
 	if e.table.expiry == nil {
 		e.table.expiry = time.AfterFunc(admission.TimeWait, e.expireTimeWaits)
@@ -105,7 +106,7 @@ func (e *Endpoint) expireTimeWaits() {
 	case empty:
 		e.table.forget()
 	default:
-		e.table.expiry.Reset(timeWaitTime)
+		e.table.expiry.Reset(session.TimeWaitTime)
 	}
 }
 
@@ -124,13 +125,13 @@ func (t *sessionTable) forget() {
 func (e *Endpoint) addLocked(c *Conn) {
 	e.table.Add(c)
 	e.table.tally.peak = max(e.table.tally.peak, e.table.Len())
-	e.load.sessions.Store(int32(e.table.Len()))
+	e.Load.Sessions.Store(int32(e.table.Len()))
 }
 
 // removeLocked removes a session from the tables. Endpoint.mu is held.
 func (e *Endpoint) removeLocked(c *Conn) {
 	e.table.Remove(c)
-	e.load.sessions.Store(int32(e.table.Len()))
+	e.Load.Sessions.Store(int32(e.table.Len()))
 }
 
 // handshakeOver records that the TLS handshake of c is not in progress any more, or that
@@ -158,10 +159,10 @@ func (e *Endpoint) bindFEC(c *Conn) {
 
 // rekey moves a session to the address of key. It reports false if another
 // session has that key, or c is not in the tables any more. c.mu is held.
-func (e *Endpoint) rekey(c *Conn, key sessionKey) bool {
+func (e *Endpoint) rekey(c *Conn, key session.Key) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	from := c.session.place().Key()
+	from := c.session.Place().Key()
 	if !e.table.Move(c, key) {
 		return false
 	}
@@ -179,7 +180,7 @@ func (e *Endpoint) Sessions() iter.Seq[*Conn] {
 		conns := e.table.Slots()
 		e.mu.RUnlock()
 		for _, c := range conns {
-			if c != nil && c.lookAt().offered && !yield(c) {
+			if c != nil && c.lookAt().Offered && !yield(c) {
 				return
 			}
 		}
@@ -209,38 +210,38 @@ func (e *Endpoint) Stats() stats.Endpoint {
 	tally := &e.table.tally
 	peak, dialled, accepted, ended := tally.peak, tally.dialled, tally.accepted, tally.ended
 	e.mu.RUnlock()
-	n := &e.counters
+	n := &e.Counters
 	s := stats.Endpoint{
 		Sessions:        sessions,
 		Peak:            peak,
 		Dialled:         dialled,
 		Accepted:        accepted,
 		Ended:           ended,
-		PacketsSent:     n.packetsSent.Load(),
-		PacketsReceived: n.packetsReceived.Load(),
-		BytesSent:       n.bytesSent.Load(),
-		BytesReceived:   n.bytesReceived.Load(),
-		ReadErrors:      n.readErrors.Load(),
-		WriteErrors:     n.writeErrors.Load(),
-		TooLarge:        n.tooLarge.Load(),
-		DropShort:       n.dropShort.Load(),
-		DropCipher:      n.dropCipher.Load(),
-		DropReplay:      n.dropReplay.Load(),
-		DropUnknown:     n.dropUnknown.Load(),
-		DropEnded:       n.dropEnded.Load(),
-		DropSessions:    n.dropSessions.Load(),
-		DropBacklog:     n.dropBacklog.Load(),
-		DropHalfOpen:    n.dropHalfOpen.Load(),
-		DropReplies:     n.dropReplies.Load(),
-		DropCredit:      n.dropCredit.Load(),
-		DropHandshake:   n.dropHandshake.Load(),
-		HandshakeErrors: n.handshakeErrors.Load(),
-		CookiesSent:     n.cookiesSent.Load(),
-		ResetsSent:      n.resetsSent.Load(),
-		HalfOpen:        int(e.load.halfOpen.Load()),
-		Buffered:        int(e.load.held()),
-		WriteBuffered:   int(e.load.written.Load()) * writeGrain,
-		EndedForMemory:  n.endedForMemory.Load(),
+		PacketsSent:     n.PacketsSent.Load(),
+		PacketsReceived: n.PacketsReceived.Load(),
+		BytesSent:       n.BytesSent.Load(),
+		BytesReceived:   n.BytesReceived.Load(),
+		ReadErrors:      n.ReadErrors.Load(),
+		WriteErrors:     n.WriteErrors.Load(),
+		TooLarge:        n.TooLarge.Load(),
+		DropShort:       n.DropShort.Load(),
+		DropCipher:      n.DropCipher.Load(),
+		DropReplay:      n.DropReplay.Load(),
+		DropUnknown:     n.DropUnknown.Load(),
+		DropEnded:       n.DropEnded.Load(),
+		DropSessions:    n.DropSessions.Load(),
+		DropBacklog:     n.DropBacklog.Load(),
+		DropHalfOpen:    n.DropHalfOpen.Load(),
+		DropReplies:     n.DropReplies.Load(),
+		DropCredit:      n.DropCredit.Load(),
+		DropHandshake:   n.DropHandshake.Load(),
+		HandshakeErrors: n.HandshakeErrors.Load(),
+		CookiesSent:     n.CookiesSent.Load(),
+		ResetsSent:      n.ResetsSent.Load(),
+		HalfOpen:        int(e.Load.HalfOpen.Load()),
+		Buffered:        int(e.Load.Held()),
+		WriteBuffered:   int(e.Load.Written.Load()) * session.WriteGrain,
+		EndedForMemory:  n.EndedForMemory.Load(),
 		Limits:          e.config.limits(),
 	}
 	before := &e.takeover.Before

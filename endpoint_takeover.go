@@ -5,6 +5,7 @@ import (
 	"net"
 
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/udp"
 )
@@ -88,19 +89,19 @@ func (e *Endpoint) inherit(n takeover.Note) {
 	case n.Kind == takeover.Used:
 		e.table.Used.Add(n.Conv)
 	case !e.closed:
-		key, ended := n.Remember(e.outside)
+		key, ended := n.Remember(e.Outside)
 		e.rememberLocked(key, ended, n.Extended)
 	}
 }
 
 // forward passes a packet on to the process before this one that has its session. It
 // reports false if there is none.
-func (e *Endpoint) forward(key sessionKey, d *udp.Datagram, p *inPacket, in *readState) bool {
+func (e *Endpoint) forward(key session.Key, d *udp.Datagram, p *session.InPacket, in *readState) bool {
 	if key.Peer != "" {
 		return false
 	}
-	packet := takeover.PacketOf(key, p.kind, p.Data, e.config.SharedConvs)
-	switch in.forwarder().Forward(&e.takeover.Before, d, packet) {
+	Packet := takeover.PacketOf(key, p.Kind, p.Data, e.config.SharedConvs)
+	switch in.forwarder().Forward(&e.takeover.Before, d, Packet) {
 	case takeover.Theirs:
 		return true
 	case takeover.Perhaps:

@@ -13,6 +13,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/neterr"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/streams"
 )
 
@@ -23,11 +24,11 @@ import (
 var (
 	// ErrNotDelivered is returned by Close if the peer did not acknowledge all written
 	// data in time, or closed the session without taking it.
-	ErrNotDelivered = errors.New("kcp: closed before all data was acknowledged")
+	ErrNotDelivered = session.ErrNotDelivered
 	// errNotMessageMode is the error of WriteMessage without Config.MessageMode.
-	errNotMessageMode error = &detailedError{"kcp: session is not in message mode (Config.MessageMode)", errors.ErrUnsupported}
+	errNotMessageMode = session.ErrNotMessageMode
 	// ErrDatagramTooLarge is returned by SendDatagram beyond what it takes.
-	ErrDatagramTooLarge = errors.New("kcp: datagram does not fit into a packet")
+	ErrDatagramTooLarge = session.ErrDatagramTooLarge
 	// ErrTooManySessions is returned by Dial at Limits.MaxSessions.
 	ErrTooManySessions = errors.New("kcp: too many sessions")
 	// ErrInUse means that something else uses what the call needs: a Group the session or
@@ -36,43 +37,43 @@ var (
 	// called for a session of another group, or of none. It wraps syscall.EADDRINUSE.
 	ErrInUse error = &neterr.Error{Text: "kcp: in use", Errno: syscall.EADDRINUSE}
 	// These are ErrInUse, with details.
-	errConvInUse error = &detailedError{"kcp: conversation id is in use", ErrInUse}
-	errGrouped   error = &detailedError{"kcp: session is in a Group; take its events instead of reading", ErrInUse}
+	errConvInUse error = &session.DetailedError{Text: "kcp: conversation id is in use", Is: ErrInUse}
+	errGrouped   error = &session.DetailedError{Text: "kcp: session is in a Group; take its events instead of reading", Is: ErrInUse}
 	// errGroupedBefore refuses a session or listener that is to be put into a second
 	// Group, or twice into one.
-	errGroupedBefore error = &detailedError{"kcp: already in a Group", ErrInUse}
-	errNotGrouped    error = &detailedError{"kcp: session is not in the Group", ErrInUse}
-	errGroupInUse    error = &detailedError{"kcp: events of the Group are being taken by another call", ErrInUse}
-	errReadPending   error = &detailedError{"kcp: net.PacketConn.ReadFrom did not return after its deadline", ErrInUse}
-	errListening     error = &detailedError{"kcp: endpoint already has a listener", ErrInUse}
+	errGroupedBefore error = &session.DetailedError{Text: "kcp: already in a Group", Is: ErrInUse}
+	errNotGrouped    error = &session.DetailedError{Text: "kcp: session is not in the Group", Is: ErrInUse}
+	errGroupInUse    error = &session.DetailedError{Text: "kcp: events of the Group are being taken by another call", Is: ErrInUse}
+	errReadPending   error = &session.DetailedError{Text: "kcp: net.PacketConn.ReadFrom did not return after its deadline", Is: ErrInUse}
+	errListening     error = &session.DetailedError{Text: "kcp: endpoint already has a listener", Is: ErrInUse}
 	// ErrRefused is returned by Dial if the peer, or its system, reports that no one
 	// accepts sessions there, or the peer that it has as many as Limits.MaxSessions or
 	// MaxSessionsPerAddress allow. It wraps syscall.ECONNREFUSED.
-	ErrRefused error = &neterr.Error{Text: "kcp: connection refused by the peer", Errno: syscall.ECONNREFUSED}
+	ErrRefused = session.ErrRefused
 	// ErrReset means that the peer has aborted the session, or ended it by one of its
 	// time-outs, or was restarted and no longer knows it. It wraps syscall.ECONNRESET.
-	ErrReset error = &neterr.Error{Text: "kcp: session reset by the peer", Errno: syscall.ECONNRESET}
+	ErrReset = session.ErrReset
 	// ErrPeerClosed is returned by Write if the peer has closed the session. It wraps
 	// syscall.EPIPE.
-	ErrPeerClosed error = &neterr.Error{Text: "kcp: session closed by the peer", Errno: syscall.EPIPE}
+	ErrPeerClosed = session.ErrPeerClosed
 	// ErrLegacyPeer is returned by CloseWrite, Ping and OpenStream for a legacy peer. It
 	// wraps errors.ErrUnsupported, as do the errors of OpenStream if an extended peer
 	// takes no streams, or this end does not, by its Limits.MaxStreams.
-	ErrLegacyPeer error = &detailedError{"kcp: not supported by the peer (kcp-go or C KCP)", errors.ErrUnsupported}
+	ErrLegacyPeer = session.ErrLegacyPeer
 	// ErrMemoryPressure means that the endpoint's sessions held more than
 	// Limits.MaxBuffered, and this one was ended to free memory. The peer gets ErrReset.
-	ErrMemoryPressure = errors.New("kcp: session ended under memory pressure")
+	ErrMemoryPressure = session.ErrMemoryPressure
 	// ErrWouldBlock is returned, unwrapped, by TryWrite, Group.Send and WriteMessage with
 	// NoWait if the write buffer has no room. Errors of TryOpenStream wrap it.
-	ErrWouldBlock = errors.New("kcp: no room in the write buffer")
+	ErrWouldBlock = session.ErrWouldBlock
 	// errNoTarget is the error of an Outgoing without Conn and Stream.
 	errNoTarget error = &neterr.Error{Text: "kcp: Outgoing has no Conn and no Stream", Errno: syscall.EINVAL}
 	// errOwnAddress is the error of a Dial whose packets come back.
-	errOwnAddress error = &net.AddrError{Err: "the endpoint's own address, or one that echoes what is sent there"}
+	errOwnAddress = session.ErrOwnAddress
 	// errBothDial ends a session with TLS that both ends have dialled.
-	errBothDial = errors.New("kcp: the peer dials this session too (both ends need DialOptions.SimultaneousOpen)")
+	errBothDial = session.ErrBothDial
 	// errOpening refuses a second simultaneous open with an address.
-	errOpening error = &detailedError{"kcp: a simultaneous open with this address is in progress", ErrInUse}
+	errOpening error = &session.DetailedError{Text: "kcp: a simultaneous open with this address is in progress", Is: ErrInUse}
 	// errNoHandler is the error of Group.Handle without a handler.
 	errNoHandler error = &neterr.Error{Text: "kcp: the handler is nil", Errno: syscall.EINVAL}
 	// errInHandler is the error of Endpoint.Shutdown in a handler.
@@ -80,7 +81,7 @@ var (
 	// errNoSocket is the error of NewEndpoint without a socket.
 	errNoSocket error = &neterr.Error{Text: "kcp: the socket is nil", Errno: syscall.EINVAL}
 	// errUnwound ends a session of which a callback has panicked.
-	errUnwound = errors.New("kcp: session ended: a callback of the application did not return")
+	errUnwound = session.ErrUnwound
 	// errSocketClosed is what calls return once the socket was closed under the endpoint.
 	errSocketClosed = fmt.Errorf("kcp: the socket of the endpoint: %w", net.ErrClosed)
 )
@@ -97,7 +98,7 @@ var (
 	errKeyUpdate = errors.New("kcp: the peer changes its TLS keys too fast")
 	// ErrTLSRequired is returned by Dial without Config.TLS if the peer accepts only
 	// sessions with TLS. It wraps syscall.ECONNREFUSED.
-	ErrTLSRequired error = &neterr.Error{Text: "kcp: the peer requires TLS", Errno: syscall.ECONNREFUSED}
+	ErrTLSRequired = session.ErrTLSRequired
 )
 
 // HandshakeError means that a TLS handshake has failed. It wraps what crypto/tls
@@ -111,7 +112,7 @@ type HandshakeError struct {
 
 // Error returns the text of the cause, which may have names of the peer in it, and is
 // quoted if it does not print on one line.
-func (e *HandshakeError) Error() string { return (*tlsError)(e).Error() }
+func (e *HandshakeError) Error() string { return (*session.TlsError)(e).Error() }
 
 func (e *HandshakeError) Unwrap() error { return e.Err }
 
@@ -125,7 +126,7 @@ type SizeError struct {
 }
 
 func (e *SizeError) Error() string {
-	return (&tooLargeError{e.Size, e.Limit, e.err, e.means}).Error()
+	return (&session.TooLargeError{Size: e.Size, Limit: e.Limit, Err: e.err, Means: e.means}).Error()
 }
 
 // Unwrap returns ErrMessageTooLarge or ErrDatagramTooLarge.
@@ -150,7 +151,7 @@ type PeerLostError struct {
 // Unwrap returns Socket.
 func (e *PeerLostError) Unwrap() error { return e.Socket }
 
-func (e *PeerLostError) Error() string { return (*lostError)(e).Error() }
+func (e *PeerLostError) Error() string { return (*session.LostError)(e).Error() }
 
 // SocketError means that the endpoint has ended, as its net.PacketConn returned
 // nothing but errors; see NewEndpoint. Read, Write and Accept return it. Later
@@ -177,7 +178,7 @@ type NoAnswerError struct {
 }
 
 func (e *NoAnswerError) Error() string {
-	return neterr.Unanswered(rounded(e.Waited), e.Tried, e.Socket)
+	return neterr.Unanswered(session.Rounded(e.Waited), e.Tried, e.Socket)
 }
 
 // Unwrap returns Socket.
@@ -251,14 +252,11 @@ const (
 // Errors of streams, besides *StreamError, *OptionError, errors of the session and
 // errors of package net.
 var (
-	// Why OpenStream opens none, and ErrWouldBlock of TryOpenStream with details.
-	errNoStreamsHere  error = &detailedError{"kcp: this end takes no streams: Limits.MaxStreams is negative", errors.ErrUnsupported}
-	errKindUnknown    error = &detailedError{"kcp: not known yet whether the peer takes streams", ErrWouldBlock}
-	errNoStreamYet    error = &detailedError{"kcp: the peer takes no more streams now: Limits.MaxStreams", ErrWouldBlock}
-	errNoStreamsThere error = &detailedError{"kcp: the peer takes no streams, as with a negative Limits.MaxStreams", errors.ErrUnsupported}
+	errKindUnknown = session.ErrKindUnknown
+	errNoStreamYet = session.ErrNoStreamYet
 	// ErrStreamClosed means that the peer has closed the stream, or reads no more, with
 	// code 0. A *StreamError wraps it. It wraps syscall.EPIPE.
-	ErrStreamClosed error = &neterr.Error{Text: "kcp: stream closed by the peer", Errno: syscall.EPIPE}
+	ErrStreamClosed = session.ErrStreamClosed
 	// ErrMessageAbandoned means that the lifetime or the retransmissions of a message
 	// were used up before the peer had all of it.
 	ErrMessageAbandoned = streams.ErrAbandoned
@@ -282,7 +280,7 @@ func (e *StreamError) Unwrap() error {
 }
 
 func (e *StreamError) Error() string {
-	return (&streamError{e.Code, e.Remote, e.closed}).Error()
+	return (&session.StreamError{Code: e.Code, Remote: e.Remote, Closed: e.closed}).Error()
 }
 
 // PeerCloseError means that the peer has closed the session with CloseWithError, or has
@@ -298,7 +296,7 @@ type PeerCloseError struct {
 }
 
 // Error returns code and text, which is quoted if it does not print on one line.
-func (e *PeerCloseError) Error() string { return (*reasonError)(e).Error() }
+func (e *PeerCloseError) Error() string { return (*session.ReasonError)(e).Error() }
 
 // Unwrap returns ErrPeerClosed, or ErrReset if Aborted is set.
 func (e *PeerCloseError) Unwrap() error {
@@ -312,15 +310,15 @@ func (e *PeerCloseError) Unwrap() error {
 // applications know.
 func publicError(err error) error {
 	switch e := err.(type) {
-	case *lostError:
+	case *session.LostError:
 		return (*PeerLostError)(e)
-	case *reasonError:
+	case *session.ReasonError:
 		return (*PeerCloseError)(e)
-	case *tlsError:
+	case *session.TlsError:
 		return (*HandshakeError)(e)
-	case *streamError:
+	case *session.StreamError:
 		return &StreamError{e.Code, e.Remote, e.Closed}
-	case *tooLargeError:
+	case *session.TooLargeError:
 		return &SizeError{e.Size, e.Limit, e.Err, e.Means}
 	}
 	return err

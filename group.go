@@ -124,7 +124,7 @@ func NewGroup() *Group {
 func (g *Group) Add(c *Conn) error {
 	c.mu.Lock()
 	defer c.unlock()
-	if c.session.state().left {
+	if c.session.State().Left {
 		return c.opError("add", net.ErrClosed)
 	}
 	if c.io.member != nil {
@@ -347,7 +347,7 @@ func (g *Group) dispatchInTurn() {
 // waitTurn waits for the turn of who takes events.
 func (g *Group) waitTurn() {
 	if m := g.set.First(); m != nil {
-		m.endpoint().env.Woken(nil, 0, wakeup.AtGroup)
+		m.endpoint().Env.Woken(nil, 0, wakeup.AtGroup)
 	}
 }
 

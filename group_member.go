@@ -3,6 +3,7 @@ package kcp
 import (
 	"net"
 
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/wakeup"
 )
 
@@ -114,7 +115,7 @@ func (m *groupMember) accept(hold bool) *groupMember {
 	}
 	of := m.group.adopt(c, hold)
 	if of == nil && !m.listener.putBack(c) {
-		c.endFor(causeDiscarded, net.ErrClosed)
+		c.endFor(session.CauseDiscarded, net.ErrClosed)
 	}
 	return of
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/require"
 )
@@ -126,7 +127,7 @@ func TestGroupWritableAfterAWrite(t *testing.T) {
 			}
 			return true
 		})
-		data := content(1, 2*writeBatch*(b.session.inside().machine().PacketSize()-wire.HeaderSize))
+		data := content(1, 2*session.WriteBatch*(b.session.Inside().Machine().PacketSize()-wire.HeaderSize))
 		writeAll(t, b, data)
 		require.Same(t, ErrWouldBlock, refused)
 		w.net.SetFilter(nil)

@@ -23,7 +23,7 @@ var (
 // Input processes one packet from the peer; it does not retain packet. An error says why
 // the packet, or the rest of it, was dropped; segments before the bad one have taken
 // effect.
-func (k *KCP) Input(packet []byte) error { return k.m.Input(packet) }
+func (k *KCP) Input(Packet []byte) error { return k.m.Input(Packet) }
 
 // Recv copies the next message to p and returns its size in bytes. The error is
 // ErrNoData if nothing has arrived, ErrPartialMessage if the message is not complete,

@@ -18,7 +18,7 @@ type KCP struct{ m *machine.KCP }
 // conversation conv with the reference's default settings. conv must be the same at
 // both ends. output is called with each packet to be sent, which is valid only during
 // the call. New panics if it is nil.
-func New(conv uint32, output func(packet []byte)) *KCP { return &KCP{machine.New(conv, output)} }
+func New(conv uint32, output func(Packet []byte)) *KCP { return &KCP{machine.New(conv, output)} }
 
 // Extend switches on what sessions have beyond the reference, as far as one end alone can:
 // RACK and tail loss probes (RFC 8985), delayed ACKs, bounded time-outs. It is called

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/internal/wakeup"
 )
@@ -143,7 +144,7 @@ func (l *Listener) AcceptKCP(ctx context.Context) (*Conn, error) {
 			return nil, opError("accept", nil, l.Addr(), net.ErrClosed)
 		}
 		l.changed.Wait()
-		l.ep.env.Woken(&l.mu, 0, wakeup.AtAccept)
+		l.ep.Env.Woken(&l.mu, 0, wakeup.AtAccept)
 	}
 }
 
@@ -249,7 +250,7 @@ func (l *Listener) Close() error {
 		return opError("close", nil, l.Addr(), net.ErrClosed)
 	}
 	for _, c := range waiting {
-		c.endFor(causeDiscarded, net.ErrClosed)
+		c.endFor(session.CauseDiscarded, net.ErrClosed)
 	}
 	l.ep.dropListener(l)
 	return nil

@@ -15,6 +15,7 @@ import (
 	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/recovery"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/require"
 )
@@ -67,14 +68,14 @@ func oob(b []byte) []byte {
 }
 
 // fecShard returns a packet in an FEC header, or parity where there is none.
-func fecShard(seqid uint32, packet []byte) []byte {
+func fecShard(seqid uint32, Packet []byte) []byte {
 	p := binary.LittleEndian.AppendUint32(nil, seqid)
-	if packet == nil {
+	if Packet == nil {
 		return append(binary.LittleEndian.AppendUint16(p, 0xf2), make([]byte, 1300)...)
 	}
 	p = binary.LittleEndian.AppendUint16(p, 0xf1)
-	p = binary.LittleEndian.AppendUint16(p, uint16(len(packet)+2))
-	return append(p, packet...)
+	p = binary.LittleEndian.AppendUint16(p, uint16(len(Packet)+2))
+	return append(p, Packet...)
 }
 
 // withConv sets the conversation of a packet.
@@ -99,11 +100,11 @@ func TestDeferredPacketIsCounted(t *testing.T) {
 		defer b.mu.Unlock()
 		const size = 1200
 		before := l.Endpoint().Stats().Buffered
-		b.session.inside().deferPacket(&inPacket{Packet: protect.Packet{Data: make([]byte, size)}}, 1, size)
-		b.session.inside().account()
+		b.session.Inside().DeferPacket(&session.InPacket{Packet: protect.Packet{Data: make([]byte, size)}}, 1, size)
+		b.session.Inside().Account()
 		require.GreaterOrEqual(t, l.Endpoint().Stats().Buffered-before, size)
-		b.session.inside().dropUnreliable()
-		b.session.inside().account()
+		b.session.Inside().DropUnreliable()
+		b.session.Inside().Account()
 		require.Less(t, l.Endpoint().Stats().Buffered-before, size)
 	})
 }
@@ -132,10 +133,10 @@ func TestReadingIsProgress(t *testing.T) {
 					_, err := a.Ping(context.Background()) // the peer is there
 					require.NoError(t, err)
 				}
-				h := b.session.inside()
-				require.Greater(t, h.held().Load(), int64(30_000))
-				rank := fair.RankOf(h.held().Load(), h.lately(l.ep.now()), false)
-				require.Equal(t, !reads, rank.Holds(4), "%s, %d of %d", kind, h.lately(l.ep.now()), h.held().Load())
+				h := b.session.Inside()
+				require.Greater(t, h.Held().Load(), int64(30_000))
+				rank := fair.RankOf(h.Held().Load(), h.Lately(l.ep.now()), false)
+				require.Equal(t, !reads, rank.Holds(4), "%s, %d of %d", kind, h.Lately(l.ep.now()), h.Held().Load())
 			})
 		}
 	}
@@ -177,10 +178,10 @@ func TestWhatWaitsForTheCapIsCounted(t *testing.T) {
 		}
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		a.session.inside().accountWrites()
-		counted := a.ep.load.written.Load()*writeGrain - int64(a.session.inside().machine().Load().Memory)
-		bytes := a.session.inside().datagramBytes()
-		require.Greater(t, bytes, 10*writeGrain)
+		a.session.Inside().AccountWrites()
+		counted := a.ep.Load.Written.Load()*session.WriteGrain - int64(a.session.Inside().Machine().Load().Memory)
+		bytes := a.session.Inside().DatagramBytes()
+		require.Greater(t, bytes, 10*session.WriteGrain)
 		require.InEpsilon(t, bytes, counted, 0.2)
 	})
 }
@@ -199,9 +200,9 @@ func (h *holder) held(w *world, l *Listener, n int, validated bool) (inUse, coun
 		}
 		return to.Addr().As4()[0] != 172
 	})
-	all := func(packet func(i int) []byte) {
+	all := func(Packet func(i int) []byte) {
 		for i := range n {
-			w.net.Inject(floodAddr(i), to, withConv(uint32(1000+i), packet(i)))
+			w.net.Inject(floodAddr(i), to, withConv(uint32(1000+i), Packet(i)))
 		}
 	}
 	all(func(int) []byte { return hello(9) })
@@ -241,7 +242,7 @@ func TestUnvalidatedPeersHoldLittle(t *testing.T) {
 			inWorld(t, 2, clean, func(t *testing.T, w *world) {
 				l := w.listen(&Config{ReceiveWindow: 65535, Limits: Limits{MaxHalfOpen: 4 * n, Backlog: 4 * n}})
 				inUse, counted := h.held(w, l, n, false)
-				require.LessOrEqual(t, counted, int64(machine.UnvalidatedBytes+halfOpenBytes))
+				require.LessOrEqual(t, counted, int64(machine.UnvalidatedBytes+session.HalfOpenBytes))
 				require.Less(t, inUse, int64(machine.UnvalidatedBytes)+8<<10)
 			})
 		})
@@ -284,7 +285,7 @@ func TestSpareMemoryIsReleased(t *testing.T) {
 		state := func() (sent, spare bool) {
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			return a.session.inside().machine().WaitSend() == 0, a.session.inside().machine().Inspect().Send > 0
+			return a.session.Inside().Machine().WaitSend() == 0, a.session.Inside().Machine().Inspect().Send > 0
 		}
 		for sent := false; !sent; time.Sleep(time.Millisecond) {
 			sent, _ = state()
@@ -300,7 +301,7 @@ func TestSpareMemoryIsReleased(t *testing.T) {
 // The write buffer has its size, or twice what is in flight, up to 32 MiB.
 func TestWriteBufferFollowsTheFlight(t *testing.T) {
 	for flying, want := range map[int]int{0: 4 << 20, 2<<20 + 1: 4<<20 + 2, 16<<20 - 1: 32<<20 - 2, 17 << 20: 32 << 20} {
-		require.Equal(t, want, writeBufferFor(flying), "%d in flight", flying)
+		require.Equal(t, want, session.WriteBufferFor(flying), "%d in flight", flying)
 	}
 }
 
@@ -313,7 +314,7 @@ func TestDroppedDataIsNoEnd(t *testing.T) {
 		require.NoError(t, a.CloseWrite())
 		time.Sleep(time.Second)
 		b.mu.Lock()
-		all := b.session.waiting().all
+		all := b.session.Waiting().All
 		b.mu.Unlock()
 		require.True(t, all)
 		require.True(t, b.shedMemory())

@@ -22,7 +22,7 @@ import (
 func progress(c *Conn) (next uint64, sends, heard bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n, ok := c.session.inside().protection().(interface {
+	n, ok := c.session.Inside().Protection().(interface {
 		Progress() (next uint64, sends, heard bool)
 	})
 	if !ok {
@@ -41,7 +41,7 @@ func TestNumbersDoNotRepeat(t *testing.T) {
 			_, sends, _ := progress(c)
 			require.True(t, sends)
 		}
-		a.session.inside().protection().(*protect.Numbered).Skip(1<<32-3, 0) // of 4 bytes, but for the last
+		a.session.Inside().Protection().(*protect.Numbered).Skip(1<<32-3, 0) // of 4 bytes, but for the last
 		for range 2 {
 			require.NoError(t, a.SendDatagram([]byte("numbered")))
 		}
@@ -83,8 +83,8 @@ func TestNothingCountsTwice(t *testing.T) {
 			before := []stats.Conn{a.Stats(), b.Stats()}
 			w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false }) // cut off
 			for range 3 {
-				l.ep.protection.Forget()
-				a.ep.protection.Forget()
+				l.ep.Protection.Forget()
+				a.ep.Protection.Forget()
 				for _, p := range kept {
 					w.net.Inject(p.from, p.to, p.data)
 					w.net.Inject(p.to, p.from, p.data) // and back
@@ -148,7 +148,7 @@ func TestKeyHolderDoesNotTakeOver(t *testing.T) {
 					return true
 				})
 				b.mu.Lock()
-				next, una := uint32(b.session.inside().machine().Position().Received), uint32(b.session.inside().machine().Position().Sent)
+				next, una := uint32(b.session.Inside().Machine().Position().Received), uint32(b.session.Inside().Machine().Position().Sent)
 				b.mu.Unlock()
 				order := segment(wire.CmdPush, 0, 0, next, una, "order of the attacker")
 				for range 20 {

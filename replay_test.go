@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/stretchr/testify/require"
 )
 
@@ -25,12 +26,12 @@ func (k keyID) Overhead() (head, tail int) {
 	return head + 8, tail
 }
 func (k keyID) Authenticated() bool { return true }
-func (k keyID) Open(packet []byte) ([]byte, error) {
-	return k.Cipher.Open(packet[min(8, len(packet)):])
+func (k keyID) Open(Packet []byte) ([]byte, error) {
+	return k.Cipher.Open(Packet[min(8, len(Packet)):])
 }
-func (k keyID) Seal(packet []byte) error {
-	copy(packet, "key no 1")
-	return k.Cipher.Seal(packet[8:])
+func (k keyID) Seal(Packet []byte) error {
+	copy(Packet, "key no 1")
+	return k.Cipher.Seal(Packet[8:])
 }
 
 // authenticCiphers returns ciphers of all kinds that authenticate.
@@ -146,9 +147,9 @@ func TestRecordedSessionDoesNothing(t *testing.T) {
 						w.command(client)
 						require.EqualValues(t, 3, server.Load())
 						kept := path.all(w)
-						for _, pause := range []time.Duration{0, 2 * timeWaitTime} {
+						for _, pause := range []time.Duration{0, 2 * session.TimeWaitTime} {
 							time.Sleep(pause)
-							l.ep.protection.Forget()
+							l.ep.Protection.Forget()
 							for _, to := range []string{serverAddr, "10.0.0.9:4000"} {
 								for _, from := range []netip.AddrPort{elsewhere, kept[0].from} {
 									for _, skip := range []int{2, 1, 0} { // what HELLO opens would take the others' packets

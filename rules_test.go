@@ -14,6 +14,7 @@ import (
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/rulebook"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/wire"
 )
 
@@ -37,27 +38,27 @@ func sessionFigures() []rulebook.Figure {
 		keepAlive = "| Keep-alive"
 	)
 	return []rulebook.Figure{
-		{"| RTO back-off", "5 s", sessionMaxRTO},
-		{"| Zero-window probe", "5 s", sessionMaxRTO},
+		{"| RTO back-off", "5 s", session.SessionMaxRTO},
+		{"| Zero-window probe", "5 s", session.SessionMaxRTO},
 		{"| Fast retransmit", "2 ACKs", defaultFastResend},
 		{"| Black hole (RFC", "3 losses", netpath.WatchedLosses},
-		{"| Write buffer, unless", "4 MiB", defaultWriteBuffer},
+		{"| Write buffer, unless", "4 MiB", session.DefaultWriteBuffer},
 		{"| Write buffer, unless", "64 bytes", machine.WriteCostPerSegment},
 		{"| Cap of the rate", "1000 bytes a second", minMaxRate},
-		{"| At the cap the write", "4 MiB", defaultWriteBuffer},
-		{writes, "64 MiB", writePressure * writeGrain},
-		{writes, "256 KiB", scarceWriteBuffer},
-		{writes, "4 MiB", defaultWriteBuffer},
-		{writes, "16 KiB", leastWriteBuffer},
-		{"| Write buffer of streams", "256 KiB", defaultStreamWrite},
+		{"| At the cap the write", "4 MiB", session.DefaultWriteBuffer},
+		{writes, "64 MiB", session.WritePressure * session.WriteGrain},
+		{writes, "256 KiB", session.ScarceWriteBuffer},
+		{writes, "4 MiB", session.DefaultWriteBuffer},
+		{writes, "16 KiB", session.LeastWriteBuffer},
+		{"| Write buffer of streams", "256 KiB", session.DefaultStreamWrite},
 		{"| Any segment", "256 of the peer", defaultMaxStreams},
 		{"| Credit of a stream", "1 MiB", defaultStreamReceive},
-		{"| Dynamic right-sizing", "16 MiB", maxStreamReceive},
-		{"| Priorities", "64 KiB", bulkAhead},
+		{"| Dynamic right-sizing", "16 MiB", session.MaxStreamReceive},
+		{"| Priorities", "64 KiB", session.BulkAhead},
 		{"| Partial reliability (RFC 3758)", "65534", maxRetransmitLimit},
-		{"| Half-open sessions", "10 s", handshakeTime},
-		{"| What sessions hold", "1 KiB", accountGrain},
-		{"| A batch has", "16 KiB", littleHeld},
+		{"| Half-open sessions", "10 s", session.HandshakeTime},
+		{"| What sessions hold", "1 KiB", session.AccountGrain},
+		{"| A batch has", "16 KiB", session.LittleHeld},
 		{dial, "200", int(opening.FirstHello / millis)},
 		{dial, "500 ms", opening.EagerWait},
 		{dial, "20th", opening.EagerHellos},
@@ -65,9 +66,9 @@ func sessionFigures() []rulebook.Figure {
 		{dial, "50 ms", opening.HelloGap},
 		{dial, "2 s", opening.MaxWait},
 		{dial, "10 s", defaultDialTimeout},
-		{legacy, "2 plain window updates", legacyAnswers},
-		{legacy, "8 HELLOs", helloTries},
-		{closing, "5 s", defaultLinger},
+		{legacy, "2 plain window updates", session.LegacyAnswers},
+		{legacy, "8 HELLOs", session.HelloTries},
+		{closing, "5 s", session.DefaultLinger},
 		{linger, "256 sockets", fair.MostLingering},
 		{linger, "an 8th", fair.LingeringPart},
 		{keepAlive, "25 s", defaultKeepAlive},
@@ -85,13 +86,13 @@ func endpointFigures() []rulebook.Figure {
 	)
 	return []rulebook.Figure{
 		{"| Half-open sessions", "1024", defaultMaxHalfOpen},
-		{"| Half-open sessions", "3 s", evictAfter},
-		{"| Above `MaxBuffered`", "64 KiB", leastShare},
+		{"| Half-open sessions", "3 s", session.EvictAfter},
+		{"| Above `MaxBuffered`", "64 KiB", session.LeastShare},
 		{pressure, "1024 sessions", scanned},
 		{pressure, "16 ended", mostShed},
-		{"| TIME-WAIT", "60 s", timeWaitTime},
-		{"| Time-outs that are due wait", "1 ms", holdTime},
-		{"| Time-outs that are due wait", "1 s", mostHold},
+		{"| TIME-WAIT", "60 s", session.TimeWaitTime},
+		{"| Time-outs that are due wait", "1 ms", session.HoldTime},
+		{"| Time-outs that are due wait", "1 s", session.MostHold},
 		{"| Packets of several sessions", "64", sendBatchSize},
 		{foreign, "1 s", closeWait},
 		{"| A dropped handshake", "3 times", maxDials - 1},
@@ -106,14 +107,14 @@ func endpointFigures() []rulebook.Figure {
 // wireFigures are those of the format, and of what WIRE.md says besides.
 func wireFigures() []rulebook.Figure {
 	const ( // rows and paragraphs
-		packet      = "A UDP payload is one packet"
+		Packet      = "A UDP payload is one packet"
 		command     = "| 4 | 1 | cmd |"
 		info        = "| 2 | INFO | WINS |"
 		unvalidated = "What is received is kept up to"
 	)
 	return []rulebook.Figure{
-		{packet, "24 bytes", wire.HeaderSize},
-		{packet, "default 1400", defaultConfigMTU},
+		{Packet, "24 bytes", wire.HeaderSize},
+		{Packet, "default 1400", defaultConfigMTU},
 		{command, "81 PUSH", wire.CmdPush},
 		{command, "82 ACK", wire.CmdAck},
 		{command, "83 WASK", wire.CmdWask},
@@ -121,18 +122,18 @@ func wireFigures() []rulebook.Figure {
 		{command, "85 PIECE", wire.CmdPiece},
 		{command, "86", wire.CmdStream},
 		{command, "87 STREAM", wire.CmdStreamPiece},
-		{info, "bit 1", bits.TrailingZeros(capTLS)},
-		{info, "bit 2", bits.TrailingZeros(capReason)},
-		{info, "bit 3", bits.TrailingZeros(capStreams)},
-		{info, "bit 7", bits.TrailingZeros(capCopies)},
-		{info, "bit 10", bits.TrailingZeros(capCounts)},
+		{info, "bit 1", bits.TrailingZeros(session.CapTLS)},
+		{info, "bit 2", bits.TrailingZeros(session.CapReason)},
+		{info, "bit 3", bits.TrailingZeros(session.CapStreams)},
+		{info, "bit 7", bits.TrailingZeros(session.CapCopies)},
+		{info, "bit 10", bits.TrailingZeros(session.CapCounts)},
 		{info, "bit 8", bits.TrailingZeros(protect.CapKeys)},
 		{info, "bit 9", bits.TrailingZeros(protect.CapChaCha)},
 		{info, "version, now 2", handshake.Version},
 		{"- CLOSE may carry why", "code 8", closing.ReasonCode},
 		{"Peers with signals are shown", "128 first", machine.MinRcvWnd},
 		{unvalidated, "16 KiB", machine.UnvalidatedBytes},
-		{"a dialler takes no first key", "30 s", resetKeyWithin},
-		{"| 0x00f3 | datagram", "conv 4", datagramHeader - fec.HeaderSize},
+		{"a dialler takes no first key", "30 s", session.ResetKeyWithin},
+		{"| 0x00f3 | datagram", "conv 4", session.DatagramHeader - fec.HeaderSize},
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/arqnet/kcp/internal/session"
 )
 
 // Conn is a session: a reliable, ordered connection with one peer. It implements net.Conn.
@@ -22,7 +24,7 @@ type Conn struct {
 	// methods require it, unless their comment says that they lock it or run
 	// without it.
 	mu      sync.Mutex
-	session session
+	session session.Session
 	io      ioState
 	calls   *callState // nil: nothing of it is needed
 
@@ -59,11 +61,11 @@ const (
 // newConn returns a session that is not yet in the endpoint's tables. dialled says that
 // this end opens it. It runs
 // without Conn.mu, as no other goroutine knows the session.
-func newConn(e *Endpoint, key sessionKey, remote net.Addr, dialled bool) *Conn {
+func newConn(e *Endpoint, key session.Key, remote net.Addr, dialled bool) *Conn {
 	c := &Conn{ep: e}
 	c.io.canRead.init(c)
 	c.io.canWrite.init(c)
-	c.session.init(&e.sharedState, (*sessionHost)(c), key, remote, dialled)
+	c.session.Init(&e.Shared, (*sessionHost)(c), key, remote, dialled)
 	return c
 }
 
@@ -71,15 +73,15 @@ func newConn(e *Endpoint, key sessionKey, remote net.Addr, dialled bool) *Conn {
 func (c *Conn) wakeIndex() *int32 { return &c.wakeAt }
 
 // wakeHash returns a random number of the session, which does not change.
-func (c *Conn) wakeHash() uint32 { return c.session.seed() }
+func (c *Conn) wakeHash() uint32 { return c.session.Seed() }
 
 // input locks c.mu and feeds packets to the state machine. It reports whether
 // the caller must call respond after the batch, at most once per batch.
-func (c *Conn) input(packets []inPacket, shard int, now time.Duration) bool {
+func (c *Conn) input(packets []session.InPacket, shard int, now time.Duration) bool {
 	c.mu.Lock()
 	defer c.unlock()
 	c.io.readerWaitsFor = nil
-	changed := c.session.feed(packets, shard, now)
+	changed := c.session.Feed(packets, shard, now)
 	c.letGoOn()
 	if !changed && !c.io.wokeWaiter || c.io.reply != noReply {
 		return false
@@ -96,7 +98,7 @@ func (c *Conn) respond(now time.Duration, b *sendBatch) bool {
 	defer c.unlockWith(b)
 	c.io.wakes |= holdWakes
 	c.io.reply = noReply
-	if !c.session.respond(now, c.io.woken) {
+	if !c.session.Respond(now, c.io.woken) {
 		return false
 	}
 	c.letGoOn()
@@ -114,7 +116,7 @@ func (c *Conn) respondLater() {
 		c.io.reply = noReply
 		c.io.canRead.Broadcast()
 		c.io.canWrite.Broadcast()
-		c.session.wake(c.ep.now())
+		c.session.Wake(c.ep.now())
 	}
 }
 
@@ -122,7 +124,7 @@ func (c *Conn) respondLater() {
 // released: see writePackets. Nothing lets go of c.mu in the middle but await.
 func (c *Conn) unlock() {
 	c.letGoOn()
-	held, writes := c.io.wakes, c.session.toWrite(caller)
+	held, writes := c.io.wakes, c.session.ToWrite(session.Caller)
 	c.io.wakes = 0
 	c.mu.Unlock()
 	if held&heldRead != 0 {
@@ -138,7 +140,7 @@ func (c *Conn) unlock() {
 
 // unlockWith is unlock, but leaves the packets to b, unless that is nil.
 func (c *Conn) unlockWith(b *sendBatch) {
-	writes := b != nil && c.session.toWrite(batcher)
+	writes := b != nil && c.session.ToWrite(session.Batcher)
 	c.unlock()
 	if writes {
 		b.add(c)
@@ -167,7 +169,7 @@ func each(conns []*Conn, f func(*Conn)) {
 func (c *Conn) LocalAddr() net.Addr {
 	socket := c.ep.LocalAddr()
 	at, ok := socket.(*net.UDPAddr)
-	if _, own := c.session.addresses(); ok && own.IsValid() {
+	if _, own := c.session.Addresses(); ok && own.IsValid() {
 		return net.UDPAddrFromAddrPort(netip.AddrPortFrom(own, at.AddrPort().Port()))
 	}
 	return socket
@@ -176,12 +178,12 @@ func (c *Conn) LocalAddr() net.Addr {
 // RemoteAddr returns the address of the peer. It changes when the peer migrates (RFC
 // 9000 §9), which needs TLS, or a Cipher that authenticates. So may LocalAddr.
 func (c *Conn) RemoteAddr() net.Addr {
-	remote, _ := c.session.addresses()
+	remote, _ := c.session.Addresses()
 	return remote
 }
 
 // Conv returns the conversation id, which never changes, and is the same at both ends.
-func (c *Conn) Conv() uint32 { return c.session.place().Conv }
+func (c *Conn) Conv() uint32 { return c.session.Place().Conv }
 
 // SetDeadline sets the read and the write deadline; see SetReadDeadline and
 // SetWriteDeadline.
@@ -201,7 +203,7 @@ func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t, fa
 func (c *Conn) setDeadlines(t time.Time, read, write bool) error {
 	c.mu.Lock()
 	defer c.unlock()
-	if c.session.state().left {
+	if c.session.State().Left {
 		return c.opError("set", net.ErrClosed)
 	}
 	if read {

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/require"
 )
@@ -303,7 +304,7 @@ func (s *stage) try(event func(*stage), config *Config, want string) {
 	s.net.SetFilter(nil)
 	start := time.Now()
 	event(s)
-	time.Sleep(max(allAtAnEnd(config), handshakeTime+time.Second))
+	time.Sleep(max(allAtAnEnd(config), session.HandshakeTime+time.Second))
 	stop()
 	for _, p := range parties {
 		if p.lives = p.c != nil && p.c.Err() == nil; p.lives {
@@ -379,8 +380,8 @@ func TestTimeWaitExpires(t *testing.T) {
 				answer, _ := h.Signal()
 				return answer.Code
 			}
-			require.Equal(t, want, answerAt(timeWaitTime-time.Second))
-			require.Equal(t, wire.Reset, answerAt(timeWaitTime+time.Second))
+			require.Equal(t, want, answerAt(session.TimeWaitTime-time.Second))
+			require.Equal(t, wire.Reset, answerAt(session.TimeWaitTime+time.Second))
 			require.Zero(t, l.Endpoint().Stats().Sessions)
 		})
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/opening"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/require"
 )
@@ -60,7 +61,7 @@ func TestCloseOfADeadPeer(t *testing.T) {
 					require.Zero(t, time.Since(start))
 				default:
 					require.NoError(t, err)
-					require.Equal(t, defaultLinger, time.Since(start))
+					require.Equal(t, session.DefaultLinger, time.Since(start))
 				}
 				time.Sleep(defaultPeerTimeout)
 				require.Zero(t, e.Stats().Sessions)
@@ -119,7 +120,7 @@ func TestCloseWriteOfAPeerNotYetKnown(t *testing.T) {
 		w.legacyPeer("10.0.0.2:5000", 77, []byte("hello"))
 		b := accepted(t, l)
 		require.ErrorIs(t, b.CloseWrite(), ErrLegacyPeer)
-		require.LessOrEqual(t, w.net.Elapsed(), helloAfterData+roundTrip)
+		require.LessOrEqual(t, w.net.Elapsed(), session.HelloAfterData+roundTrip)
 		receive(t, b, []byte("hello"))
 	})
 	inWorld(t, 9, clean, func(t *testing.T, w *world) { // nobody there
@@ -237,7 +238,7 @@ func TestDialledSocketIsHeldForThePeer(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "bye", string(got))
 		a.mu.Lock()
-		require.Equal(t, closing.DialledHold, a.session.inside().holdSocket())
+		require.Equal(t, closing.DialledHold, a.session.Inside().HoldSocket())
 		a.mu.Unlock()
 		require.NoError(t, a.Close())
 		require.NoError(t, <-closed)
@@ -344,8 +345,8 @@ func TestDroppedDialIsRefused(t *testing.T) {
 				l := w.owned(config)
 				client, _ := w.endpoint("10.0.0.2:5000", config)
 				heardFrom, ended := time.Now().Add(3*roundTrip+time.Millisecond), make(chan error, 1)
-				w.net.SetFilter(func(from, _ netip.AddrPort, packet []byte) bool {
-					return time.Now().After(heardFrom) || from.String() != serverAddr || len(packet) == wire.HeaderSize // a COOKIE
+				w.net.SetFilter(func(from, _ netip.AddrPort, Packet []byte) bool {
+					return time.Now().After(heardFrom) || from.String() != serverAddr || len(Packet) == wire.HeaderSize // a COOKIE
 				})
 				time.AfterFunc(3*roundTrip, func() { ended <- end(l) })
 				_, err := client.Dial(context.Background(), udpAddr(serverAddr), nil)
@@ -365,22 +366,22 @@ func TestStrangersHoldNoSocket(t *testing.T) {
 		inWorld(t, 21, clean, func(t *testing.T, w *world) {
 			l := w.owned(nil)
 			sent, got := map[netip.AddrPort]int{}, map[netip.AddrPort]int{}
-			w.net.SetFilter(func(from, to netip.AddrPort, packet []byte) bool {
+			w.net.SetFilter(func(from, to netip.AddrPort, Packet []byte) bool {
 				if from.String() == serverAddr {
-					got[to] += len(packet)
+					got[to] += len(Packet)
 				}
 				return true
 			})
 			stranger := func(i int, signals ...wire.Signal) {
-				packet := make([]byte, len(signals)*wire.HeaderSize)
+				Packet := make([]byte, len(signals)*wire.HeaderSize)
 				for n, s := range signals {
-					s.Encode(wire.Header{Conv: uint32(i + 1), Wnd: 128}, packet[n*wire.HeaderSize:])
+					s.Encode(wire.Header{Conv: uint32(i + 1), Wnd: 128}, Packet[n*wire.HeaderSize:])
 				}
-				sent[floodAddr(i)] += len(packet)
-				w.net.Inject(floodAddr(i), netip.MustParseAddrPort(serverAddr), packet)
+				sent[floodAddr(i)] += len(Packet)
+				w.net.Inject(floodAddr(i), netip.MustParseAddrPort(serverAddr), Packet)
 			}
 			for i := range 100 {
-				stranger(i, wire.Signal{Code: wire.Hello, SN: 0, TS: uint32(i + 1)}, infoSignal())
+				stranger(i, wire.Signal{Code: wire.Hello, SN: 0, TS: uint32(i + 1)}, session.InfoSignal())
 			}
 			time.Sleep(roundTrip)
 			require.Equal(t, 100, l.Endpoint().Stats().HalfOpen)
@@ -388,10 +389,10 @@ func TestStrangersHoldNoSocket(t *testing.T) {
 			ended := make(chan error, 1)
 			go func() { ended <- end(l) }()
 			for i := 0; time.Since(start) < 3*time.Second; i++ {
-				stranger(i%100, wire.Signal{Code: wire.Hello, SN: 0, TS: uint32(i%100 + 1)}, infoSignal())
+				stranger(i%100, wire.Signal{Code: wire.Hello, SN: 0, TS: uint32(i%100 + 1)}, session.InfoSignal())
 				stranger(i%100, wire.Signal{Code: wire.Ping, SN: 1, TS: 2})
 				stranger(i%100, wire.Signal{Code: wire.Confirm, SN: 1, TS: uint32(i%100 + 1)})
-				stranger(100+i, wire.Signal{Code: wire.Hello, SN: 0, TS: uint32(i + 1)}, infoSignal())
+				stranger(100+i, wire.Signal{Code: wire.Hello, SN: 0, TS: uint32(i + 1)}, session.InfoSignal())
 				time.Sleep(roundTrip)
 			}
 			require.NoError(t, <-ended)

@@ -32,7 +32,7 @@ func (v *attacked) addrOf(c *Conn) netip.AddrPort { return c.LocalAddr().(*net.U
 
 // attack lets forge make packets for either end, while a transfer goes on, and
 // requires that it has no effect; then both ends close in order.
-func (v *attacked) attack(forge func(to, from *Conn) (source netip.AddrPort, packet []byte)) {
+func (v *attacked) attack(forge func(to, from *Conn) (source netip.AddrPort, Packet []byte)) {
 	t := v.w.t
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -44,8 +44,8 @@ func (v *attacked) attack(forge func(to, from *Conn) (source netip.AddrPort, pac
 			case <-time.After(time.Millisecond):
 			}
 			for _, ends := range [][2]*Conn{{v.a, v.b}, {v.b, v.a}} {
-				source, packet := forge(ends[0], ends[1])
-				v.w.net.Inject(source, v.addrOf(ends[0]), packet)
+				source, Packet := forge(ends[0], ends[1])
+				v.w.net.Inject(source, v.addrOf(ends[0]), Packet)
 			}
 		}
 	}()
@@ -66,14 +66,14 @@ func (v *attacked) attack(forge func(to, from *Conn) (source netip.AddrPort, pac
 func (v *attacked) inside(c *Conn) [][]byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	in := c.session.inside()
-	k := in.machine()
-	ours, peers := in.tokens()
+	in := c.session.Inside()
+	k := in.Machine()
+	ours, peers := in.Tokens()
 	at := k.Position()
 	var all [][]byte
 	add := func(cmd uint8, sn, ts uint32, payload string) {
 		p := segment(cmd, 0, ts, sn, uint32(at.Sent), payload)
-		binary.LittleEndian.PutUint32(p, c.session.inside().entry().Conv)
+		binary.LittleEndian.PutUint32(p, c.session.Inside().Entry().Conv)
 		all = append(all, p)
 	}
 	add(wire.CmdPush, uint32(at.Received), 0, "forged")
@@ -82,16 +82,16 @@ func (v *attacked) inside(c *Conn) [][]byte {
 	add(wire.CmdAck, uint32(at.Sent)-1, 0, "")
 	add(wire.CmdWask, 0, 0, "")
 	shut := segment(wire.CmdWins, 0, 0, 0, uint32(at.Acked), "")
-	binary.LittleEndian.PutUint32(shut, c.session.inside().entry().Conv)
+	binary.LittleEndian.PutUint32(shut, c.session.Inside().Entry().Conv)
 	binary.LittleEndian.PutUint16(shut[6:], 0)
 	all = append(all, shut)
 	for _, s := range []wire.Signal{
 		{Code: wire.Hello, SN: 0, TS: peers}, {Code: wire.Hello, SN: 0, TS: 1}, {Code: wire.Hello | wire.Answer, SN: 1, TS: ours},
 		{Code: wire.Fin, SN: uint32(at.Received), TS: ours}, {Code: wire.Close, SN: uint32(at.Received), TS: ours},
-		{Code: wire.Abort, SN: ours, TS: 0}, {Code: wire.Reset, SN: in.opening().Of(opening.Ping).Signal.SN, TS: in.opening().Of(opening.Ping).Signal.TS},
+		{Code: wire.Abort, SN: ours, TS: 0}, {Code: wire.Reset, SN: in.Opening().Of(opening.Ping).Signal.SN, TS: in.Opening().Of(opening.Ping).Signal.TS},
 		{Code: wire.Close | wire.Answer, SN: uint32(k.Position().End), TS: peers},
 	} {
-		all = append(all, packetOf(c.session.inside().entry().Conv, bytesOf(s)))
+		all = append(all, packetOf(c.session.Inside().Entry().Conv, bytesOf(s)))
 	}
 	return all
 }
@@ -108,16 +108,16 @@ type forging struct {
 func forgings(t *testing.T) map[string]forging {
 	other, err := crypt.AESGCM(bytes.Repeat([]byte{2}, 16))
 	require.NoError(t, err)
-	inside := func(v *attacked, to *Conn) []byte {
+	Inside := func(v *attacked, to *Conn) []byte {
 		all := v.inside(to)
 		return all[v.random.IntN(len(all))]
 	}
 	return map[string]forging{
 		"clear": {true, func(v *attacked, _ [][]byte, to, from *Conn) (netip.AddrPort, []byte) {
-			return v.addrOf(from), inside(v, to)
+			return v.addrOf(from), Inside(v, to)
 		}},
 		"another key": {true, func(v *attacked, _ [][]byte, to, from *Conn) (netip.AddrPort, []byte) {
-			return v.addrOf(from), sealed(t, other, inside(v, to))
+			return v.addrOf(from), sealed(t, other, Inside(v, to))
 		}},
 		"damaged": {true, func(v *attacked, real [][]byte, _, from *Conn) (netip.AddrPort, []byte) {
 			p := bytes.Clone(real[v.random.IntN(len(real))])
@@ -128,12 +128,12 @@ func forgings(t *testing.T) map[string]forging {
 			return v.addrOf(from), real[v.random.IntN(len(real))]
 		}},
 		"another conversation": {false, func(v *attacked, _ [][]byte, to, from *Conn) (netip.AddrPort, []byte) {
-			p := inside(v, to)
+			p := Inside(v, to)
 			binary.LittleEndian.PutUint32(p, to.Conv()^1<<v.random.IntN(32))
 			return v.addrOf(from), p
 		}},
 		"another address": {false, func(v *attacked, _ [][]byte, to, from *Conn) (netip.AddrPort, []byte) {
-			return netip.AddrPortFrom(v.addrOf(from).Addr(), 9), inside(v, to)
+			return netip.AddrPortFrom(v.addrOf(from).Addr(), 9), Inside(v, to)
 		}},
 		"signals": {false, (*attacked).signals},
 	}
@@ -147,7 +147,7 @@ func (v *attacked) signals(_ [][]byte, to, from *Conn) (netip.AddrPort, []byte) 
 		code = wire.Code(r.Uint32()) | 1
 	}
 	to.mu.Lock()
-	una, final := to.session.inside().machine().Position().Acked, uint32(to.session.inside().machine().Position().Received)
+	una, final := to.session.Inside().Machine().Position().Acked, uint32(to.session.Inside().Machine().Position().Received)
 	to.mu.Unlock()
 	args := []uint32{0, 1, final, final + 1, final - 1, r.Uint32()}
 	p := make([]byte, wire.HeaderSize)
@@ -186,7 +186,7 @@ func TestForgedPackets(t *testing.T) {
 				v := &attacked{w, a, b, rand.New(rand.NewPCG(8, 8))}
 				v.attack(func(to, from *Conn) (netip.AddrPort, []byte) {
 					if f.aead {
-						to.ep.protection.Forget()
+						to.ep.Protection.Forget()
 					}
 					mu.Lock()
 					defer mu.Unlock()
@@ -212,12 +212,12 @@ func TestImpossibleFins(t *testing.T) {
 			w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(wire.Signal{Code: code, SN: final, TS: ourToken(b)})))
 			synctest.Wait()
 		}
-		next := uint32(b.session.inside().machine().Position().Received)
+		next := uint32(b.session.Inside().Machine().Position().Received)
 		for _, final := range []uint32{0, next - 1, next - 1<<30} {
 			fin(wire.Fin, final)
 			fin(wire.Close, final)
 		}
-		require.False(t, b.session.inside().closing().Read != closing.ReadOpen)
+		require.False(t, b.session.Inside().Closing().Read != closing.ReadOpen)
 		require.NoError(t, a.CloseWrite())
 		_, err := b.Read(make([]byte, 1))
 		require.Equal(t, io.EOF, err)

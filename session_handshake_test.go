@@ -13,6 +13,7 @@ import (
 	"github.com/arqnet/kcp/internal/liveness"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
@@ -118,7 +119,7 @@ func TestServerRestarted(t *testing.T) {
 // nothing of that, learns of it from the answer to its next packet.
 
 // outageTime is longer than a listener waits for a handshake to go on.
-const outageTime = handshakeTime + 2*time.Second
+const outageTime = session.HandshakeTime + 2*time.Second
 
 // outage drops everything between client and server from now on, but for the
 // first packets in each direction.
@@ -216,7 +217,7 @@ func TestDialBeginsAnewSometimes(t *testing.T) {
 		require.NoError(t, err)
 		defer pc.Close()
 		w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
-			f, _ := admission.Parse(plainPacket, p, wire.DecodeHeader(p).Conv)
+			f, _ := admission.Parse(session.PlainPacket, p, wire.DecodeHeader(p).Conv)
 			hellos++
 			abort := packetOf(wire.DecodeHeader(p).Conv, bytesOf(wire.Signal{Code: wire.Abort, SN: f.Hello.TS, TS: 0}))
 			time.AfterFunc(roundTrip, func() { w.net.Inject(to, from, abort) })

@@ -34,9 +34,9 @@ func hidingCiphers(t *testing.T) map[string]crypt.Cipher {
 
 // forgeries returns what an attacker could make of a recorded packet at best. What is
 // under the cipher alone he changes as he likes, and its CRC fits.
-func forgeries(t *testing.T, c crypt.Cipher, packet []byte, random *rand.Rand) (all [][]byte) {
+func forgeries(t *testing.T, c crypt.Cipher, Packet []byte, random *rand.Rand) (all [][]byte) {
 	t.Helper()
-	if content, err := c.Open(bytes.Clone(packet)); err == nil {
+	if content, err := c.Open(bytes.Clone(Packet)); err == nil {
 		for range 3 {
 			changed := bytes.Clone(content)
 			changed[random.IntN(len(changed))] ^= 1 << random.IntN(8)
@@ -44,12 +44,12 @@ func forgeries(t *testing.T, c crypt.Cipher, packet []byte, random *rand.Rand) (
 		}
 		return all
 	}
-	for _, i := range []int{0, 3, 4, 7, 8, len(packet) - 1, len(packet) - 16, random.IntN(len(packet))} {
-		changed := bytes.Clone(packet)
+	for _, i := range []int{0, 3, 4, 7, 8, len(Packet) - 1, len(Packet) - 16, random.IntN(len(Packet))} {
+		changed := bytes.Clone(Packet)
 		changed[i] ^= 1 << random.IntN(8)
 		all = append(all, changed)
 	}
-	return append(all, packet[:random.IntN(len(packet))], append(bytes.Clone(packet), packet...))
+	return append(all, Packet[:random.IntN(len(Packet))], append(bytes.Clone(Packet), Packet...))
 }
 
 // Once both ends have changed over to their keys, nothing counts under a cipher without
@@ -100,7 +100,7 @@ func attackKeyed(t *testing.T, w *world, a, b *Conn, c crypt.Cipher, recorded []
 	before := []stats.Conn{a.Stats(), b.Stats()}
 	random := rand.New(rand.NewPCG(12, 1))
 	a.mu.Lock()
-	next, una := uint32(a.session.inside().machine().Position().Received), uint32(a.session.inside().machine().Position().Sent)
+	next, una := uint32(a.session.Inside().Machine().Position().Received), uint32(a.session.Inside().Machine().Position().Sent)
 	a.mu.Unlock()
 	order := packetOf(a.Conv(), segment(wire.CmdPush, 0, 0, next, una, "order of the attacker"))
 	for _, p := range recorded {
@@ -179,7 +179,7 @@ func TestChangeOver(t *testing.T) {
 			l := w.listen(config)
 			e, _ := w.endpoint("10.0.0.2:5000", config)
 			for _, ep := range []*Endpoint{e, l.ep} {
-				ep.protection.Capabilities |= uint32(random.IntN(3) / 2 * protect.CapChaCha)
+				ep.Protection.Capabilities |= uint32(random.IntN(3) / 2 * protect.CapChaCha)
 			}
 			a := w.dial(e)
 			send(t, a, []byte{1})
@@ -221,13 +221,13 @@ func (w *world) removesKeys(seed uint64, cipher crypt.Cipher, toServer, toClient
 		}
 		content, found := withoutKeys(cipher, p)
 		changes := found && (to.String() == serverAddr && toServer || to.String() != serverAddr && toClient)
-		packet := bytes.Clone(p)
+		Packet := bytes.Clone(p)
 		if changes {
-			packet = sealed(w.t, cipher, content)
+			Packet = sealed(w.t, cipher, content)
 		}
-		kept = append(kept, keptPacket{from, to, packet})
+		kept = append(kept, keptPacket{from, to, Packet})
 		if changes && random.IntN(3) > 0 { // lost otherwise, as by any path
-			w.net.Inject(from, to, packet)
+			w.net.Inject(from, to, Packet)
 		}
 		return !changes
 	})
@@ -285,8 +285,8 @@ func TestRestartUnderKeys(t *testing.T) {
 
 // withoutKeys removes the capabilities that concern keys from a packet under the cipher.
 // It reports whether there was one.
-func withoutKeys(c crypt.Cipher, packet []byte) (content []byte, found bool) {
-	content, err := c.Open(bytes.Clone(packet))
+func withoutKeys(c crypt.Cipher, Packet []byte) (content []byte, found bool) {
+	content, err := c.Open(bytes.Clone(Packet))
 	for b := content; err == nil && len(b) >= wire.HeaderSize; {
 		h := wire.DecodeHeader(b)
 		payload, fits := h.Payload(b[wire.HeaderSize:])

@@ -82,14 +82,14 @@ func TestBadAbandonedSegments(t *testing.T) {
 			require.NoError(t, a.WriteMessage([]byte("before"), nil))
 			receive(t, b, []byte("before"))
 			b.mu.Lock()
-			h := wire.Header{Conv: b.Conv(), Cmd: wire.CmdStream, Wnd: 100, SN: b.session.inside().machine().Position().Received + v.sn, Una: b.session.inside().machine().Position().Acked, Len: uint32(len(v.payload))}
+			h := wire.Header{Conv: b.Conv(), Cmd: wire.CmdStream, Wnd: 100, SN: b.session.Inside().Machine().Position().Received + v.sn, Una: b.session.Inside().Machine().Position().Acked, Len: uint32(len(v.payload))}
 			p := make([]byte, wire.HeaderSize+len(v.payload))
 			h.Encode(p)
 			copy(p[wire.HeaderSize:], v.payload)
-			before := b.session.inside().machine().Counts().OutOfWindow
-			b.session.inside().packetDone(b.session.inside().machine().Input(p), len(p), b.ep.now())
-			require.Equal(t, v.beyond, b.session.inside().machine().Counts().OutOfWindow-before, v.name)
-			moved := b.session.inside().machine().Position().Received == h.SN+1
+			before := b.session.Inside().Machine().Counts().OutOfWindow
+			b.session.Inside().PacketDone(b.session.Inside().Machine().Input(p), len(p), b.ep.now())
+			require.Equal(t, v.beyond, b.session.Inside().Machine().Counts().OutOfWindow-before, v.name)
+			moved := b.session.Inside().Machine().Position().Received == h.SN+1
 			b.mu.Unlock()
 			require.Equal(t, v.want, b.Stats().Dropped, v.name)
 			require.Equal(t, v.beyond == 0 && v.want.Command == 0, moved, v.name)

@@ -77,14 +77,14 @@ type trappedCipher struct {
 	*trap
 }
 
-func (c trappedCipher) Seal(packet []byte) error {
+func (c trappedCipher) Seal(Packet []byte) error {
 	c.reached("Cipher.Seal")
-	return c.Cipher.Seal(packet)
+	return c.Cipher.Seal(Packet)
 }
 
-func (c trappedCipher) Open(packet []byte) ([]byte, error) {
+func (c trappedCipher) Open(Packet []byte) ([]byte, error) {
 	c.reached("Cipher.Open")
-	return c.Cipher.Open(packet)
+	return c.Cipher.Open(Packet)
 }
 
 // trappedSocket is a socket whose calls reach a trap.
@@ -250,7 +250,7 @@ func (w *panicWorld) requireUnlocked(t *testing.T) {
 	w.e.mu.Unlock()
 	w.c.mu.Lock()
 	defer w.c.mu.Unlock()
-	sending, _ := w.c.session.inside().writing()
+	sending, _ := w.c.session.Inside().Writing()
 	require.False(t, sending, "a writer that is gone")
 	require.False(t, w.c.io.filling || w.stream.filling && w.reads == nil, "a reader that is gone")
 	require.NotEqual(t, wakeup.Call, w.e.socket.shards[0].lead.Who(), "a call that is gone reads the socket")

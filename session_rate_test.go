@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/congestion"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
@@ -26,12 +27,12 @@ type meter struct {
 // meter returns a meter of what the client sends from now on.
 func (w *world) meter() *meter {
 	m := new(meter)
-	w.net.SetFilter(func(from, _ netip.AddrPort, packet []byte) bool {
+	w.net.SetFilter(func(from, _ netip.AddrPort, Packet []byte) bool {
 		if from.Addr() == netip.MustParseAddr("10.0.0.2") {
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			m.at = append(m.at, w.net.Elapsed())
-			m.sizes = append(m.sizes, len(packet))
+			m.sizes = append(m.sizes, len(Packet))
 		}
 		return true
 	})
@@ -119,7 +120,7 @@ func readAll(c *Conn) {
 // packet, whatever is sent, and lost.
 func TestMaxRate(t *testing.T) {
 	long(t)
-	const rate, packet = 125_000, 1400
+	const rate, Packet = 125_000, 1400
 	for name, test := range map[string]struct {
 		config    Config
 		streams   int
@@ -149,7 +150,7 @@ func TestMaxRate(t *testing.T) {
 				to := w.net.Elapsed()
 				sent := m.between(from, to)
 				require.InEpsilon(t, rate*10, sent, 0.02)
-				require.LessOrEqual(t, m.excess(from, to, rate), float64(packet+wire.HeaderSize+36+1), "in any time, but for signals")
+				require.LessOrEqual(t, m.excess(from, to, rate), float64(Packet+wire.HeaderSize+36+1), "in any time, but for signals")
 				require.InEpsilon(t, float64(sent)*(1-test.loss), l.Endpoint().Stats().BytesReceived-arrived, 0.03)
 				if test.loss == 0 {
 					require.Zero(t, a.Stats().FastRetransmits+a.Stats().TimeoutRetransmits)
@@ -157,7 +158,7 @@ func TestMaxRate(t *testing.T) {
 				if name == "CUBIC" || name == "TLS" { // a window that the cap leaves unused does not grow
 					require.Less(t, a.Stats().CongestionWindow, 32)
 					a.mu.Lock()
-					limited := a.session.inside().machine().Inspect().AppLimited
+					limited := a.session.Inside().Machine().Inspect().AppLimited
 					a.mu.Unlock()
 					require.True(t, limited)
 				}
@@ -197,7 +198,7 @@ func TestMaxRateIsShared(t *testing.T) {
 		keepBusy(t, a, 0, size*time.Second/(2*rate), size)
 		time.Sleep(seconds * time.Second)
 		s := a.Stats()
-		require.InEpsilon(t, rate/2*seconds, float64(s.Datagrams.Sent)*(size+datagramHeader), 0.05)
+		require.InEpsilon(t, rate/2*seconds, float64(s.Datagrams.Sent)*(size+session.DatagramHeader), 0.05)
 		require.InEpsilon(t, rate/2*seconds, s.BytesSent, 0.05)
 		require.NotZero(t, s.Datagrams.Unsent)
 	})
@@ -251,6 +252,6 @@ func TestMaxRateEndsWithTheSession(t *testing.T) {
 		require.EqualValues(t, 10, s.Sent+s.Unsent)
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		require.Zero(t, a.session.inside().waitsForCap())
+		require.Zero(t, a.session.Inside().WaitsForCap())
 	})
 }

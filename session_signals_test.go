@@ -15,6 +15,7 @@ import (
 	"github.com/arqnet/kcp/internal/closing"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/recovery"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/arqnet/kcp/stats"
@@ -99,9 +100,9 @@ func TestPacketsPerExchange(t *testing.T) {
 func TestOnlyExtendedPeersWaitForACKs(t *testing.T) {
 	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		a, b, l := w.pair(nil, nil)
-		for _, c := range []*Conn{a, b, newConn(l.ep, sessionKey{}, nil, false)} {
+		for _, c := range []*Conn{a, b, newConn(l.ep, session.Key{}, nil, false)} {
 			c.mu.Lock()
-			require.Equal(t, c == a || c == b, c.session.inside().machine().Inspect().Extensions.AwaitReplies)
+			require.Equal(t, c == a || c == b, c.session.Inside().Machine().Inspect().Extensions.AwaitReplies)
 			c.mu.Unlock()
 		}
 	})
@@ -115,25 +116,25 @@ func TestForgedCloseReasons(t *testing.T) {
 		b.mu.Lock()
 		defer func() { _ = a.Abort(0, "") }()
 		defer b.mu.Unlock()
-		token, next := ourToken(b), b.session.inside().machine().Position().Received
+		token, next := ourToken(b), b.session.Inside().Machine().Position().Received
 		forge := func(token uint32, payload []byte) {
 			p := make([]byte, wire.HeaderSize+len(payload))
 			wire.Signal{Code: wire.Close, SN: uint32(next), TS: token}.Encode(wire.Header{Conv: b.Conv(), Wnd: 128}, p)
 			wire.PutPayload(p, payload)
-			require.NoError(t, b.session.inside().machine().Input(p))
+			require.NoError(t, b.session.Inside().Machine().Input(p))
 		}
 		forge(token+1, content(1, closing.ReasonCode)) // with another token it is nothing
-		_, said := b.session.inside().reasons()
+		_, said := b.session.Inside().Reasons()
 		require.False(t, said)
-		require.False(t, b.session.inside().closing().Read == closing.ReadClosed)
+		require.False(t, b.session.Inside().Closing().Read == closing.ReadClosed)
 		forge(token, content(1, closing.ReasonCode-1))
 		forge(token, content(1, closing.ReasonCode+closing.MaxReasonText+1))
-		_, said = b.session.inside().reasons()
+		_, said = b.session.Inside().Reasons()
 		require.False(t, said)
-		require.True(t, b.session.inside().closing().Read == closing.ReadClosed)
+		require.True(t, b.session.Inside().Closing().Read == closing.ReadClosed)
 		forge(token, append(make([]byte, closing.ReasonCode), "first"...))
 		forge(token, append(make([]byte, closing.ReasonCode), "second"...))
-		text, _ := b.session.inside().reasons()
+		text, _ := b.session.Inside().Reasons()
 		require.Equal(t, "first", text)
 	})
 }
@@ -143,7 +144,7 @@ func TestCloseReasonOfEarlierPeer(t *testing.T) {
 	inWorld(t, 3, netsim.LinkConfig{Delay: 5 * time.Millisecond}, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		a.mu.Lock()
-		*a.session.inside().capabilities() &^= capReason
+		*a.session.Inside().Capabilities() &^= session.CapReason
 		a.mu.Unlock()
 		require.NoError(t, a.CloseWithError(9, "not for you"))
 		_, err := b.Read(make([]byte, 1))
@@ -203,8 +204,8 @@ func TestGoodPacketAfterABadOne(t *testing.T) {
 		synctest.Wait()
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		require.EqualValues(t, 1, a.session.inside().drops().Una)
-		require.Greater(t, a.session.inside().lastHeard(), time.Minute)
+		require.EqualValues(t, 1, a.session.Inside().Drops().Una)
+		require.Greater(t, a.session.Inside().LastHeard(), time.Minute)
 	})
 }
 
@@ -222,9 +223,9 @@ func TestResetOfPingAfterClose(t *testing.T) {
 		go func() { closed <- a.Close() }()
 		time.Sleep(2 * time.Second)
 		a.mu.Lock()
-		ping := a.session.inside().opening().Of(opening.Ping).Signal
-		require.True(t, a.session.inside().opening().Asked(opening.Ping))
-		require.NotZero(t, a.session.inside().opening().Unanswered&opening.Finish)
+		ping := a.session.Inside().Opening().Of(opening.Ping).Signal
+		require.True(t, a.session.Inside().Opening().Asked(opening.Ping))
+		require.NotZero(t, a.session.Inside().Opening().Unanswered&opening.Finish)
 		a.mu.Unlock()
 		w.net.SetFilter(nil)
 		w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(wire.Signal{Code: wire.Reset, SN: ping.SN, TS: ping.TS})))

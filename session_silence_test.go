@@ -12,6 +12,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/opening"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
@@ -35,13 +36,13 @@ func TestWhatWaitsIsNoSilence(t *testing.T) {
 		"other peer without signals": {config: Config{MaxRate: 1000}, open: func(_ *testing.T, a, b *Conn) (net.Conn, net.Conn) {
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			a.session.inside().opening().Peer = opening.Legacy
+			a.session.Inside().Opening().Peer = opening.Legacy
 			return a, b
 		}},
 		"zero window": {config: Config{WriteBuffer: 4096}, open: func(t *testing.T, a, b *Conn) (net.Conn, net.Conn) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			b.session.inside().machine().Configure(machine.Settings{ReceiveWindow: 2})
+			b.session.Inside().Machine().Configure(machine.Settings{ReceiveWindow: 2})
 			return a, b
 		}, pause: 30 * time.Second},
 	} {
@@ -141,8 +142,8 @@ func freeze(c *Conn, d time.Duration) {
 	c.mu.Lock()
 	e := c.ep
 	e.wakes.Remove(c)
-	e.epoch = e.epoch.Add(-d)
-	e.wakes.Init(1, e.epoch, (*Conn).wakeIndex, (*Conn).wakeHash, nil, (*Conn).onWake, nil)
+	e.Epoch = e.Epoch.Add(-d)
+	e.wakes.Init(1, e.Epoch, (*Conn).wakeIndex, (*Conn).wakeHash, nil, (*Conn).onWake, nil)
 	c.mu.Unlock()
 	c.onWake()
 }
@@ -209,7 +210,7 @@ func (w *world) counts(addr string, config *Config) *counted {
 	pc, err := w.net.Listen(addr)
 	require.NoError(w.t, err)
 	e := &counted{Endpoint: makeEndpoint(config, false, w.socket(pc))}
-	e.Endpoint.wakes.Init(1, e.epoch, (*Conn).wakeIndex, (*Conn).wakeHash, nil, func(c *Conn) {
+	e.Endpoint.wakes.Init(1, e.Epoch, (*Conn).wakeIndex, (*Conn).wakeHash, nil, func(c *Conn) {
 		e.wakes.Add(1)
 		c.onWake()
 	}, udp.Delayed)
@@ -222,9 +223,9 @@ func (w *world) counts(addr string, config *Config) *counted {
 const silentPeers = 50
 
 // flood opens sessions by packets from as many addresses.
-func (w *world) flood(packet func(conv uint32) []byte) {
+func (w *world) flood(Packet func(conv uint32) []byte) {
 	for i := range uint32(silentPeers) {
-		w.net.Inject(floodAddr(int(i)), netip.MustParseAddrPort("10.0.0.1:4000"), packet(1000+i))
+		w.net.Inject(floodAddr(int(i)), netip.MustParseAddrPort("10.0.0.1:4000"), Packet(1000+i))
 		synctest.Wait()
 	}
 }
@@ -252,28 +253,28 @@ func answersMore(t *testing.T, l *Listener, more int) {
 // states that may send nothing do not wake for more than what they send.
 func TestSilentSessionsSleep(t *testing.T) {
 	hello := func(conv uint32) []byte {
-		return packetOf(conv, segment(wire.CmdWask, byte(wire.Hello), conv, 0, 0, ""), segment(wire.CmdWins, byte(wire.Info), infoSignal().TS, infoSignal().SN, 0, ""))
+		return packetOf(conv, segment(wire.CmdWask, byte(wire.Hello), conv, 0, 0, ""), segment(wire.CmdWins, byte(wire.Info), session.InfoSignal().TS, session.InfoSignal().SN, 0, ""))
 	}
 	data := func(conv uint32) []byte { return packetOf(conv, push(0, 0, "x")) }
 	full := func(conv uint32) []byte { return packetOf(conv, push(0, 0, string(content(1, 500)))) }
 	for name, tc := range map[string]struct {
 		config Config
 		more   int // bytes that the application writes; negative: it does not accept
-		packet func(conv uint32) []byte
+		Packet func(conv uint32) []byte
 	}{
-		"data, not accepted":         {packet: data, more: -1},
-		"data, echoed":               {packet: data},
-		"data, echoed, no time-outs": {packet: data, config: Config{PeerTimeout: -1, KeepAlive: -1}},
-		"data, much more":            {packet: data, more: 100_000},
-		"full, much more":            {packet: full, more: 100_000},
-		"full, much more, no delay":  {packet: full, more: 100_000, config: LowLatency()},
-		"full, much more, classic":   {packet: full, more: 100_000, config: Classic()},
-		"full, much more, with FEC":  {packet: full, more: 100_000, config: Config{FEC: FEC{Data: 10, Parity: 3}}},
-		"full, much more, capped":    {packet: full, more: 100_000, config: Config{MaxRate: 1 << 20}},
-		"window of zero":             {packet: func(conv uint32) []byte { return packetOf(conv, zeroWindow(push(0, 0, string(content(1, 500))))) }, more: 10_000},
-		"HELLO":                      {packet: hello, more: -1},
-		"HELLO, cookies":             {packet: hello, more: -1, config: Config{AddressValidation: ValidateAlways}},
-		"HELLO and data":             {packet: func(conv uint32) []byte { return append(hello(conv), data(conv)...) }, more: -1},
+		"data, not accepted":         {Packet: data, more: -1},
+		"data, echoed":               {Packet: data},
+		"data, echoed, no time-outs": {Packet: data, config: Config{PeerTimeout: -1, KeepAlive: -1}},
+		"data, much more":            {Packet: data, more: 100_000},
+		"full, much more":            {Packet: full, more: 100_000},
+		"full, much more, no delay":  {Packet: full, more: 100_000, config: LowLatency()},
+		"full, much more, classic":   {Packet: full, more: 100_000, config: Classic()},
+		"full, much more, with FEC":  {Packet: full, more: 100_000, config: Config{FEC: FEC{Data: 10, Parity: 3}}},
+		"full, much more, capped":    {Packet: full, more: 100_000, config: Config{MaxRate: 1 << 20}},
+		"window of zero":             {Packet: func(conv uint32) []byte { return packetOf(conv, zeroWindow(push(0, 0, string(content(1, 500))))) }, more: 10_000},
+		"HELLO":                      {Packet: hello, more: -1},
+		"HELLO, cookies":             {Packet: hello, more: -1, config: Config{AddressValidation: ValidateAlways}},
+		"HELLO and data":             {Packet: func(conv uint32) []byte { return append(hello(conv), data(conv)...) }, more: -1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, 2, netsim.LinkConfig{}, func(t *testing.T, w *world) {
@@ -283,7 +284,7 @@ func TestSilentSessionsSleep(t *testing.T) {
 				if tc.more >= 0 {
 					answersMore(t, l, tc.more)
 				}
-				w.flood(tc.packet)
+				w.flood(tc.Packet)
 				time.Sleep(10 * time.Minute)
 				s := e.Stats()
 				t.Logf("%d wake-ups, %d packets", e.wakes.Load(), s.PacketsSent)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/machine"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/internal/wire"
@@ -115,7 +116,7 @@ func TestSizesRefusedByTheInterface(t *testing.T) {
 						mtu := a.Stats().PathMTU.MTU
 						require.LessOrEqual(t, mtu, face)
 						require.Greater(t, mtu, face-20)
-						require.Equal(t, mtu-datagramHeader-e.overhead.cipherHead-e.overhead.tail, a.MaxDatagramSize())
+						require.Equal(t, mtu-session.DatagramHeader-e.Overhead.CipherHead-e.Overhead.Tail, a.MaxDatagramSize())
 					}
 				}
 				cut, cutSmall, _ := s.counts()
@@ -246,7 +247,7 @@ func (w *world) takingPeer(addr string, conv uint32, say []byte, n int, got chan
 	start, to := time.Now(), net.Addr(udpAddr(serverAddr))
 	var k *machine.KCP
 	begin := func(conv uint32) {
-		k = machine.New(conv, func(packet []byte) { _, _ = pc.WriteTo(packet, to) })
+		k = machine.New(conv, func(Packet []byte) { _, _ = pc.WriteTo(Packet, to) })
 		if n > 0 {
 			k.SetStream(true)
 			_ = k.SetWindow(1024, 1024)
@@ -342,7 +343,7 @@ func TestEachSegmentPassesItsPath(t *testing.T) {
 		if seed%2 == 0 { // the first segment leaves in pieces, and so is 4 bytes larger than others
 			size = 1276 - random.IntN(int(seed%4*90)+1)
 		}
-		limit := max(min(1200, max(ends[0].MTU, ends[1].MTU)), size+beyond+overheadOf(ends[0].Cipher, ends[0].TLS != nil, ends[0].FEC).total)
+		limit := max(min(1200, max(ends[0].MTU, ends[1].MTU)), size+beyond+session.OverheadOf(ends[0].Cipher, ends[0].TLS != nil, ends[0].FEC).Total)
 		link := netsim.LinkConfig{Delay: 10 * time.Millisecond, MTU: limit}
 		inWorld(t, seed, link, func(t *testing.T, w *world) {
 			a, b, _ := w.pair(ends[0], ends[1])
@@ -395,20 +396,20 @@ func TestPathMTUAndSizes(t *testing.T) {
 		require.ErrorIs(t, write(longest+1), ErrMessageTooLarge)
 		require.NoError(t, write(longest))
 		time.Sleep(time.Second)
-		require.Equal(t, 1472-datagramHeader, a.MaxDatagramSize())
-		require.NoError(t, a.SendDatagram(make([]byte, 1472-datagramHeader)))
+		require.Equal(t, 1472-session.DatagramHeader, a.MaxDatagramSize())
+		require.NoError(t, a.SendDatagram(make([]byte, 1472-session.DatagramHeader)))
 		got, err := b.ReceiveDatagram(context.Background())
 		require.NoError(t, err)
-		require.Len(t, got, 1472-datagramHeader)
+		require.Len(t, got, 1472-session.DatagramHeader)
 
 		w.net.SetLink("", "", path(1200))
 		require.NoError(t, write(longest))
 		time.Sleep(time.Minute)
 		require.Equal(t, 1200, a.Stats().PathMTU.MTU)
-		require.Equal(t, 1200-datagramHeader, a.MaxDatagramSize())
-		err = a.SendDatagram(make([]byte, 1472-datagramHeader))
+		require.Equal(t, 1200-session.DatagramHeader, a.MaxDatagramSize())
+		err = a.SendDatagram(make([]byte, 1472-session.DatagramHeader))
 		require.ErrorIs(t, err, ErrDatagramTooLarge)
-		require.ErrorContains(t, err, fmt.Sprintf("kcp: datagram of %d bytes is larger than %d, what fits into a packet of 1200 bytes", 1472-datagramHeader, a.MaxDatagramSize()))
+		require.ErrorContains(t, err, fmt.Sprintf("kcp: datagram of %d bytes is larger than %d, what fits into a packet of 1200 bytes", 1472-session.DatagramHeader, a.MaxDatagramSize()))
 		require.NoError(t, write(longest))
 		longest = machine.MaxFragments * (1472 - wire.HeaderSize) // as was possible in between
 		require.Equal(t, longest, a.MaxMessageSize())

@@ -231,9 +231,9 @@ func (tc *badStreamCase) checkReset(t *testing.T, s, r *Stream) {
 func (c *Conn) sendRaw(payload []byte) {
 	c.mu.Lock()
 	defer c.unlock()
-	buf := c.session.inside().machine().NewBuffer(len(payload))
+	buf := c.session.Inside().Machine().NewBuffer(len(payload))
 	copy(buf[len(buf)-len(payload):], payload)
-	c.session.inside().machine().QueueStream(new(streams.Tag), buf)
-	c.session.streamTable() // which hears of the acknowledgement
-	c.session.push()
+	c.session.Inside().Machine().QueueStream(new(streams.Tag), buf)
+	c.session.StreamTable() // which hears of the acknowledgement
+	c.session.Push()
 }

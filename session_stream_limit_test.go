@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/opening"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -131,7 +132,7 @@ func TestStreamLifetimeWithoutCredit(t *testing.T) {
 					abandoned = append(abandoned, time.Since(begin))
 				}
 			}}))
-			require.LessOrEqual(t, time.Since(begin), lifetime+purgeInterval)
+			require.LessOrEqual(t, time.Since(begin), lifetime+session.PurgeInterval)
 		}
 		for s.WriteMessage(content(1, 10000), &MessageOptions{NoWait: true}) == nil {
 		}
@@ -139,13 +140,13 @@ func TestStreamLifetimeWithoutCredit(t *testing.T) {
 		for len(take(t, g)) == 0 {
 			time.Sleep(time.Millisecond)
 		}
-		require.LessOrEqual(t, time.Since(begin), lifetime+purgeInterval)
+		require.LessOrEqual(t, time.Since(begin), lifetime+session.PurgeInterval)
 		require.NoError(t, s.WriteMessage(content(1, 10000), &MessageOptions{NoWait: true}))
 		time.Sleep(time.Second)
 		require.Zero(t, s.Stats().WriteQueued)
 		require.Greater(t, len(abandoned), 50)
 		for _, age := range abandoned {
-			require.InDelta(t, lifetime+purgeInterval/2, age, float64(purgeInterval/2+time.Millisecond))
+			require.InDelta(t, lifetime+session.PurgeInterval/2, age, float64(session.PurgeInterval/2+time.Millisecond))
 		}
 
 		last := acceptStream(t, a) // which has all that it had credit for
@@ -229,13 +230,13 @@ type streamFigures struct{ streams, held, fromPeer, refused, ahead, awaited int 
 func figuresOf(c *Conn) streamFigures {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t := c.session.inside().streams()
+	t := c.session.Inside().Streams()
 	f := t.Figures()
 	return streamFigures{f.Streams, f.Held, f.FromPeer, f.Refused, f.IDs, receiptsToCome(c)}
 }
 
 // receiptsToCome returns how many messages await a receipt. c.mu is held.
-func receiptsToCome(c *Conn) (n int) { return c.session.inside().receipts() }
+func receiptsToCome(c *Conn) (n int) { return c.session.Inside().Receipts() }
 
 // wantReset checks that err says that the stream was reset.
 func wantReset(t *testing.T, err error, code uint64, remote bool) {
@@ -295,7 +296,7 @@ func TestPeersWithoutStreams(t *testing.T) {
 		require.ErrorContains(t, err, "kcp: the peer takes no streams, as with a negative Limits.MaxStreams")
 		bothWays(t, a, b, []byte("up"), []byte("down"))
 		a.mu.Lock()
-		a.session.inside().opening().Peer, *a.session.inside().capabilities(), *a.session.inside().version() = opening.Legacy, 0, 0
+		a.session.Inside().Opening().Peer, *a.session.Inside().Capabilities(), *a.session.Inside().Version() = opening.Legacy, 0, 0
 		a.mu.Unlock()
 		begin := time.Now()
 		_, err = a.OpenStream(context.Background(), nil)
@@ -407,8 +408,8 @@ func TestWriteBufferBesideStreams(t *testing.T) {
 		w.net.Cut("10.0.0.1", "")
 		n, err := a.TryWrite(make([]byte, 1<<20))
 		require.Same(t, ErrWouldBlock, err)
-		require.LessOrEqual(t, n, 3*bulkAhead) // a window of them has left
-		require.Greater(t, n, bulkAhead/2)
+		require.LessOrEqual(t, n, 3*session.BulkAhead) // a window of them has left
+		require.Greater(t, n, session.BulkAhead/2)
 		require.InDelta(t, n, a.Stats().WriteBufferUsed, float64(n)/10)
 	})
 }

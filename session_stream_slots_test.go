@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/arqnet/kcp/internal/machine"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/wire"
@@ -157,7 +158,7 @@ func blockedStreams(t *testing.T, a *Conn, n int, write func(s *Stream) error) i
 	wg.Wait()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.session.inside().streams().Queued()
+	return a.session.Inside().Streams().Queued()
 }
 
 // writerStack is the most that the stack of a goroutine takes that waits in Write. On
@@ -183,14 +184,14 @@ func TestStreamWriteBuffersAreBounded(t *testing.T) {
 			w.net.Cut("10.0.0.1", "10.0.0.2")
 			time.Sleep(time.Second)
 			a.mu.Lock()
-			at := a.session.inside().machine().Position()
+			at := a.session.Inside().Machine().Position()
 			shut := make([]byte, wire.HeaderSize) // as the peer has said last
 			(&wire.Header{Conv: a.Conv(), Cmd: wire.CmdWins, Una: at.Acked}).Encode(shut)
-			require.NoError(t, a.session.inside().machine().Input(shut))
+			require.NoError(t, a.session.Inside().Machine().Input(shut))
 			a.mu.Unlock()
-			all, size, others := &a.ep.load.written, defaultWriteBuffer, int64(0)
+			all, size, others := &a.ep.Load.Written, session.DefaultWriteBuffer, int64(0)
 			if pressed {
-				size, others = scarceWriteBuffer, writePressure+1
+				size, others = session.ScarceWriteBuffer, session.WritePressure+1
 			}
 			all.Add(others)
 			empty := memoryInUse()
@@ -200,11 +201,11 @@ func TestStreamWriteBuffersAreBounded(t *testing.T) {
 			require.Greater(t, held, size/2-last, tc.name)
 			require.Less(t, held, size+size/8+last, tc.name)                           // the segments of bytes take an eighth more than they count
 			require.Less(t, grown, int64(held+held/2+1<<20+many*writerStack), tc.name) // with the streams themselves
-			require.InDelta(t, held/writeGrain, all.Load()-others, 5)
-			require.EqualValues(t, all.Load()*writeGrain, a.Endpoint().Stats().WriteBuffered)
+			require.InDelta(t, held/session.WriteGrain, all.Load()-others, 5)
+			require.EqualValues(t, all.Load()*session.WriteGrain, a.Endpoint().Stats().WriteBuffered)
 			require.NoError(t, a.Abort(0, ""))
 			require.Equal(t, others, all.Load())
-			require.Zero(t, a.session.inside().streams().Queued())
+			require.Zero(t, a.session.Inside().Streams().Queued())
 		})
 	}
 }

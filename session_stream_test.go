@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
@@ -21,13 +22,13 @@ import (
 func TestStreamsDoNotGrowUnderPressure(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		_, b, l := w.pair(nil, nil)
-		load, pressure := &l.ep.load.buffered, 2*int64(l.ep.config.Limits.MaxBuffered)
+		load, pressure := &l.ep.Load.Buffered, 2*int64(l.ep.config.Limits.MaxBuffered)
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		load.Add(pressure)
-		require.True(t, b.session.inside().streamHost().MemoryIsShort())
+		require.True(t, b.session.Inside().StreamHost().MemoryIsShort())
 		load.Add(-pressure)
-		require.False(t, b.session.inside().streamHost().MemoryIsShort())
+		require.False(t, b.session.Inside().StreamHost().MemoryIsShort())
 	})
 }
 
@@ -55,9 +56,9 @@ func TestStreamIDsAfterForgedHello(t *testing.T) {
 		inWorld(t, 20, netsim.LinkConfig{}, func(t *testing.T, w *world) {
 			const conv = 5
 			greet := func(s wire.Signal, dialled bool) {
-				info := infoSignal()
-				if info.TS |= capStreams; dialled {
-					info.TS |= capDialled
+				info := session.InfoSignal()
+				if info.TS |= session.CapStreams; dialled {
+					info.TS |= session.CapDialled
 				}
 				w.net.Inject(server, client, packetOf(conv, bytesOf(s), bytesOf(info)))
 			}
@@ -101,7 +102,7 @@ func openStream(t *testing.T, c *Conn, options *StreamOptions) *Stream {
 func ignoreLimit(c *Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	*c.session.inside().capabilities() &= 1<<capLimitShift - 1
+	*c.session.Inside().Capabilities() &= 1<<session.CapLimitShift - 1
 }
 
 func acceptStream(t *testing.T, c *Conn) *Stream {
@@ -271,20 +272,20 @@ func TestTryOpenStreamOfFirstPacket(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		e := w.listen(nil).Endpoint()
 		remote := &net.UDPAddr{IP: net.IPv4(10, 0, 0, 2), Port: 1}
-		first := admission.First{Initial: admission.Initial{Hello: handshakeSignal(wire.Signal{Code: wire.Hello, SN: 0, TS: 7})}}
+		first := admission.First{Initial: admission.Initial{Hello: session.HandshakeSignal(wire.Signal{Code: wire.Hello, SN: 0, TS: 7})}}
 		accepted := func() *Conn {
 			c := newConn(e, first.Key, remote, false)
-			c.session.accept(&first, &inPacket{}, true)
+			c.session.Accept(&first, &session.InPacket{}, true)
 			return c
 		}
 		_, err := accepted().TryOpenStream(nil)
 		require.ErrorIs(t, err, errKindUnknown, "nothing says that the peer takes streams")
-		first.Info = handshakeSignal(e.infoSignal())
+		first.Info = session.HandshakeSignal(e.InfoSignal())
 		c := accepted()
 		s, err := c.TryOpenStream(nil)
 		require.NoError(t, err)
 		require.NoError(t, s.WriteMessage([]byte("state"), &MessageOptions{NoWait: true}))
-		first.Info.TS &^= capStreams
+		first.Info.TS &^= session.CapStreams
 		_, err = accepted().TryOpenStream(nil)
 		require.ErrorIs(t, err, errors.ErrUnsupported)
 	})

@@ -17,6 +17,7 @@ import (
 
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/machine"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/arqnet/kcp/stats"
@@ -43,7 +44,7 @@ func TestFlushReturnsWithTheAcknowledgement(t *testing.T) {
 func available(c *Conn) int {
 	c.mu.Lock()
 	defer c.unlock()
-	return c.session.inside().available(&writeCall{late: c.io.writeDeadline.err()})
+	return c.session.Inside().Available(&session.WriteCall{Late: c.io.writeDeadline.err()})
 }
 
 // isDone reports whether a channel of Done is closed.
@@ -73,7 +74,7 @@ func TestDoneErrAndTheirCount(t *testing.T) {
 		"endpoint": {&mortal, func(_ *world, a *Conn) error { return a.Endpoint().Close() }, net.ErrClosed, ErrReset, "Aborted", "Reset"},
 		"memory": {&mortal, func(_ *world, a *Conn) error {
 			a.mu.Lock()
-			a.session.inside().machine().Compact() // without spare memory there is nothing to give up
+			a.session.Inside().Machine().Compact() // without spare memory there is nothing to give up
 			a.mu.Unlock()
 			require.True(t, a.shedMemory())
 			return nil
@@ -308,12 +309,12 @@ func TestIdleSessionCostsNothing(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		for _, c := range []*Conn{a, b} {
 			c.mu.Lock()
-			require.Zero(t, c.session.inside().wakeAt())
-			inside := c.session.inside().machine().Inspect()
-			require.Zero(t, inside.Send+inside.Recv)
-			_, outbox := c.session.inside().writing()
+			require.Zero(t, c.session.Inside().WakeAt())
+			Inside := c.session.Inside().Machine().Inspect()
+			require.Zero(t, Inside.Send+Inside.Recv)
+			_, outbox := c.session.Inside().Writing()
 			require.False(t, outbox)
-			require.False(t, inside.Samples)
+			require.False(t, Inside.Samples)
 			c.mu.Unlock()
 			require.True(t, c.ep.wakes.Idle())
 		}
@@ -392,7 +393,7 @@ func TestSettingsTakeEffect(t *testing.T) {
 			CongestionControl: congestion.NewNone, MessageMode: true, Redundancy: 0.5,
 		}
 		a, _, _ := w.pair(cfg, nil)
-		k := a.session.inside().machine().Inspect()
+		k := a.session.Inside().Machine().Inspect()
 		require.EqualValues(t, 50, k.Extensions.Redundancy)
 		k.Extensions = machine.Extensions{}
 		require.Equal(t, machine.Settings{

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/assert"
@@ -179,7 +180,7 @@ func TestTLSAcceptGoesOn(t *testing.T) {
 		require.NoError(t, l.AcceptInto(nil))
 		c = w.dial(e)
 		require.Equal(t, c.Conv(), accepted(t, l).Conv())
-		time.Sleep(2 * failedTime)
+		time.Sleep(2 * session.FailedTime)
 		w.settle()
 		require.Len(t, alerts, 2*len(clients))
 		for _, err := range alerts {
@@ -248,17 +249,17 @@ func TestTLSMismatch(t *testing.T) {
 }
 
 // rewriter puts a relay on the way that changes packets.
-func (w *world) rewriter(change func(toServer bool, packet []byte) []byte) {
-	w.net.SetFilter(func(from, to netip.AddrPort, packet []byte) bool {
-		changed := change(to.String() == serverAddr, bytes.Clone(packet))
+func (w *world) rewriter(change func(toServer bool, Packet []byte) []byte) {
+	w.net.SetFilter(func(from, to netip.AddrPort, Packet []byte) bool {
+		changed := change(to.String() == serverAddr, bytes.Clone(Packet))
 		time.AfterFunc(10*time.Millisecond, func() { w.net.Inject(from, to, changed) })
 		return false
 	})
 }
 
 // withSignals calls change for each segment of a packet in the clear.
-func withSignals(packet []byte, change func(segment []byte)) []byte {
-	for rest := packet; len(rest) >= wire.HeaderSize; {
+func withSignals(Packet []byte, change func(segment []byte)) []byte {
+	for rest := Packet; len(rest) >= wire.HeaderSize; {
 		h := wire.DecodeHeader(rest)
 		if h.Cmd < wire.CmdPush || h.Cmd > wire.CmdPiece {
 			break // protected
@@ -266,7 +267,7 @@ func withSignals(packet []byte, change func(segment []byte)) []byte {
 		change(rest)
 		rest = rest[min(wire.HeaderSize+int(h.Len), len(rest)):]
 	}
-	return packet
+	return Packet
 }
 
 // Whatever is changed on the way in what the ends say in the clear, and sealed
@@ -291,10 +292,10 @@ func TestTLSDowngrade(t *testing.T) {
 		change   func(segment []byte)
 		want     error // of a *HandshakeError; nil: no answer
 	}{
-		{"capability of the client", true, set(tsAt, capPMTU), nil},
-		{"capability of the server", false, set(tsAt, capPMTU), handshake.ErrChanged},
-		{"path MTU of the client", true, set(tsAt, capTLS), handshake.ErrChanged},
-		{"path MTU of the server", false, set(tsAt, capTLS), handshake.ErrChanged},
+		{"capability of the client", true, set(tsAt, session.CapPMTU), nil},
+		{"capability of the server", false, set(tsAt, session.CapPMTU), handshake.ErrChanged},
+		{"path MTU of the client", true, set(tsAt, session.CapTLS), handshake.ErrChanged},
+		{"path MTU of the server", false, set(tsAt, session.CapTLS), handshake.ErrChanged},
 		{"version of the client", true, set(snAt, 7), handshake.ErrChanged},
 		{"version of the server", false, set(snAt, 0), handshake.ErrChanged},
 		{"INFO of the client", true, noInfo, nil},
@@ -308,11 +309,11 @@ func TestTLSDowngrade(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			inWorld(t, 0, clean, func(t *testing.T, w *world) {
-				w.rewriter(func(toServer bool, packet []byte) []byte {
+				w.rewriter(func(toServer bool, Packet []byte) []byte {
 					if toServer == test.toServer {
-						return resealed(t, packet, func(packet []byte) []byte { return withSignals(packet, test.change) })
+						return resealed(t, Packet, func(Packet []byte) []byte { return withSignals(Packet, test.change) })
 					}
-					return packet
+					return Packet
 				})
 				_, dialErr, acceptErr := w.dialTLS(secured(Config{}), secured(Config{}))
 				require.Error(t, acceptErr)
@@ -371,9 +372,9 @@ func TestTextsOfPeersAreCut(t *testing.T) {
 			&PeerCloseError{Code: 1, Text: long}, &HandshakeError{Err: errors.New(long)}, &HandshakeError{Err: errors.New(long), Remote: true},
 		} {
 			text := err.Error()
-			require.Less(t, len(text), 100+6*maxPrinted)
+			require.Less(t, len(text), 100+6*session.MaxPrinted)
 			require.False(t, strings.ContainsFunc(text, func(r rune) bool { return !strconv.IsPrint(r) }), text)
 		}
 	}
-	require.ErrorContains(t, &PeerCloseError{Text: strings.Repeat("a", maxPrinted)}, strings.Repeat("a", maxPrinted))
+	require.ErrorContains(t, &PeerCloseError{Text: strings.Repeat("a", session.MaxPrinted)}, strings.Repeat("a", session.MaxPrinted))
 }

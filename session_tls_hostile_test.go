@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/stretchr/testify/require"
 )
 
@@ -167,7 +168,7 @@ func TestTLSHostileRelay(t *testing.T) {
 					require.ErrorAs(t, err, &lost)
 				}
 			}
-			time.Sleep(2 * handshakeTime) // first packets that were repeated
+			time.Sleep(2 * session.HandshakeTime) // first packets that were repeated
 			require.Zero(t, l.Endpoint().Stats().Sessions)
 		})
 	}

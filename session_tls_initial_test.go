@@ -15,6 +15,7 @@ import (
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/arqnet/kcp/stats"
@@ -23,35 +24,35 @@ import (
 
 // resealed opens a packet in the clear, has change change it, and seals it again,
 // as anybody can who sees it. Other packets are changed as they are.
-func resealed(t *testing.T, packet []byte, change func(packet []byte) []byte) []byte {
+func resealed(t *testing.T, Packet []byte, change func(Packet []byte) []byte) []byte {
 	t.Helper()
-	if _, ok := handshake.InitialAt(packet); !ok || protect.LevelOf(packet) != protect.Clear {
-		return change(packet)
+	if _, ok := handshake.InitialAt(Packet); !ok || protect.LevelOf(Packet) != protect.Clear {
+		return change(Packet)
 	}
-	keys := func(packet []byte, seals bool) *protect.Initial {
-		m, _ := handshake.Parse(packet, binary.LittleEndian.Uint32(packet))
+	keys := func(Packet []byte, seals bool) *protect.Initial {
+		m, _ := handshake.Parse(Packet, binary.LittleEndian.Uint32(Packet))
 		dialled := m.Hello.Code != 0 // the packet is of the dialling end
-		return protect.NewInitial(binary.LittleEndian.Uint32(packet), m.Hello.TS|m.Welcome.TS, dialled == seals)
+		return protect.NewInitial(binary.LittleEndian.Uint32(Packet), m.Hello.TS|m.Welcome.TS, dialled == seals)
 	}
-	packet, err := handshake.OpenInitial(keys(packet, false), packet)
+	Packet, err := handshake.OpenInitial(keys(Packet, false), Packet)
 	require.NoError(t, err)
-	packet = change(packet)
-	at, ok := handshake.InitialAt(packet)
+	Packet = change(Packet)
+	at, ok := handshake.InitialAt(Packet)
 	if !ok {
-		return packet
+		return Packet
 	}
-	packet = append(packet, make([]byte, protect.InitialOverhead)...)
-	h := wire.DecodeHeader(packet[at-wire.HeaderSize:])
-	h.Len = uint32(len(packet) - at)
-	h.Encode(packet[at-wire.HeaderSize:])
-	keys(packet, true).Seal(packet, at)
-	return packet
+	Packet = append(Packet, make([]byte, protect.InitialOverhead)...)
+	h := wire.DecodeHeader(Packet[at-wire.HeaderSize:])
+	h.Len = uint32(len(Packet) - at)
+	h.Encode(Packet[at-wire.HeaderSize:])
+	keys(Packet, true).Seal(Packet, at)
+	return Packet
 }
 
 // flip changes 1 to 8 bits of a packet.
-func flip(random *rand.Rand, packet []byte) {
+func flip(random *rand.Rand, Packet []byte) {
 	for range 1 + random.IntN(8) {
-		packet[random.IntN(len(packet))] ^= 1 << random.IntN(8)
+		Packet[random.IntN(len(Packet))] ^= 1 << random.IntN(8)
 	}
 }
 
@@ -64,11 +65,11 @@ func TestTLSDamagedPacketsAreRepeated(t *testing.T) {
 			inWorld(t, seed, clean, func(t *testing.T, w *world) {
 				random := rand.New(rand.NewPCG(seed, uint64(at)))
 				seen := 0
-				w.rewriter(func(_ bool, packet []byte) []byte {
+				w.rewriter(func(_ bool, Packet []byte) []byte {
 					if seen++; seen-1 == at {
-						flip(random, packet)
+						flip(random, Packet)
 					}
-					return packet
+					return Packet
 				})
 				l := w.listen(secured(Config{}))
 				e, _ := w.endpoint("10.0.0.2:5000", secured(Config{}))
@@ -95,23 +96,23 @@ func TestTLSDamageLooksLikeAnother(t *testing.T) {
 		flips    map[int]byte
 	}{
 		"una":             {true, 2, map[int]byte{crypto + 16: 1}},
-		"without TLS":     {true, 2, map[int]byte{info + 8: capTLS}},
+		"without TLS":     {true, 2, map[int]byte{info + 8: session.CapTLS}},
 		"CONFIRM":         {true, 2, map[int]byte{5: byte(wire.Hello ^ wire.Confirm)}},
-		"a plain WELCOME": {false, 1, map[int]byte{info + 8: capTLS, crypto + 5: 1}},
+		"a plain WELCOME": {false, 1, map[int]byte{info + 8: session.CapTLS, crypto + 5: 1}},
 		"no INFO":         {false, 2, map[int]byte{info + 5: 4, crypto + 5: 1}},
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, 0, clean, func(t *testing.T, w *world) {
 				left := test.packets
-				w.rewriter(func(toServer bool, packet []byte) []byte {
+				w.rewriter(func(toServer bool, Packet []byte) []byte {
 					if toServer == test.toServer && left > 0 {
 						left--
 						for at, bits := range test.flips {
-							packet[at] ^= bits
+							Packet[at] ^= bits
 						}
 					}
-					return packet
+					return Packet
 				})
 				l := w.listen(secured(Config{}))
 				e, _ := w.endpoint("10.0.0.2:5000", secured(Config{}))
@@ -142,8 +143,8 @@ func TestTLSResumption(t *testing.T) {
 				for _, c := range []*Conn{a, b} {
 					require.Equal(t, i > 0, c.ConnectionState().TLS.DidResume)
 					c.mu.Lock()
-					require.Nil(t, c.session.inside().exchange())
-					require.Zero(t, c.session.inside().opening().Unanswered&opening.Hello)
+					require.Nil(t, c.session.Inside().Exchange())
+					require.Zero(t, c.session.Inside().Opening().Unanswered&opening.Hello)
 					c.mu.Unlock()
 				}
 			}
@@ -218,15 +219,15 @@ func TestTLSVersionBefore(t *testing.T) {
 		})
 		hello := bytesOf(wire.Signal{Code: wire.Crypto, SN: 0, TS: 1128})
 		binary.LittleEndian.PutUint32(hello[20:], 1128)
-		info := wire.Signal{Code: wire.Info, SN: handshake.VersionUnsealed, TS: capTLS | capPMTU}
+		info := wire.Signal{Code: wire.Info, SN: handshake.VersionUnsealed, TS: session.CapTLS | session.CapPMTU}
 		hello = packetOf(conv, bytesOf(wire.Signal{Code: wire.Hello, SN: 0, TS: token}), bytesOf(info), append(hello, content(1, 1128)...))
 		w.net.Inject(netip.MustParseAddrPort("10.0.0.2:5000"), netip.MustParseAddrPort(serverAddr), hello)
 		require.ErrorContains(t, <-failures, "the peer speaks version 1, this end 2")
 		w.settle()
 		require.Len(t, answers, 1)
 		require.EqualValues(t, token, answers[0].Welcome.TS)
-		require.NotZero(t, answers[0].Info.TS&capTLS)
-		require.Equal(t, wire.Signal{Code: wire.Alert, SN: alertProtocolVersion, TS: token}, signalOf(answers[0].Alert))
+		require.NotZero(t, answers[0].Info.TS&session.CapTLS)
+		require.Equal(t, wire.Signal{Code: wire.Alert, SN: alertProtocolVersion, TS: token}, session.SignalOf(answers[0].Alert))
 		require.EqualValues(t, 1, l.Endpoint().Stats().HandshakeErrors)
 		require.Zero(t, l.Endpoint().Stats().Sessions)
 	})
@@ -236,7 +237,7 @@ func TestTLSVersionBefore(t *testing.T) {
 func TestFirstPacketsAreReadAsWritten(t *testing.T) {
 	for n := range 256 {
 		cmd, code := uint8(n), wire.Code(n)
-		_, ok := admission.Parse(plainPacket, segment(cmd, 0, 0, 0, 0, ""), 7)
+		_, ok := admission.Parse(session.PlainPacket, segment(cmd, 0, 0, 0, 0, ""), 7)
 		require.Equal(t, wire.IsReference(cmd) || cmd == wire.CmdPiece || wire.IsStream(cmd), ok, cmd)
 		s := wire.Signal{Code: code, SN: 8, TS: 9}
 		for _, payload := range []string{"", "x"} {
@@ -246,11 +247,11 @@ func TestFirstPacketsAreReadAsWritten(t *testing.T) {
 			}
 			h := wire.Header{Cmd: cmd, Frg: uint8(code), SN: 8, TS: 9, Len: uint32(len(payload))}
 			read, is := h.Signal()
-			f, ok := admission.Parse(plainPacket, segment(cmd, uint8(code), 9, 8, 0, payload), 7)
+			f, ok := admission.Parse(session.PlainPacket, segment(cmd, uint8(code), 9, 8, 0, payload), 7)
 			require.True(t, ok)
 			require.Equal(t, is && s.Asks(), f.Request.Code != 0, code)
 			for code, of := range map[wire.Code]handshake.Signal{wire.Hello: f.Hello, wire.Cookie: f.Cookie, wire.Info: f.Info} {
-				require.Equal(t, is && s.Code == code, of == handshakeSignal(read) && is, code)
+				require.Equal(t, is && s.Code == code, of == session.HandshakeSignal(read) && is, code)
 			}
 		}
 	}

@@ -28,6 +28,7 @@ import (
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -77,7 +78,7 @@ func TestTLSCertificatesAreCounted(t *testing.T) {
 		w.settle()
 		require.Zero(t, l.Endpoint().Stats().Buffered)
 		require.Zero(t, a.Endpoint().Stats().Buffered)
-		tw, ok := l.Endpoint().table.TimeWaits.At(b.session.inside().entry().Key(), l.Endpoint().now())
+		tw, ok := l.Endpoint().table.TimeWaits.At(b.session.Inside().Entry().Key(), l.Endpoint().now())
 		require.True(t, ok)
 		require.NotEmpty(t, a.ConnectionState().TLS.PeerCertificates)
 		require.NotEmpty(t, b.ConnectionState().TLS.PeerCertificates)
@@ -146,16 +147,16 @@ func TestTLSUnvalidatedPeersHoldLittle(t *testing.T) {
 			c.mu.Lock()
 			unlock := sync.OnceFunc(c.mu.Unlock)
 			defer unlock()
-			x := c.session.inside().exchange()
+			x := c.session.Inside().Exchange()
 			require.Equal(t, packets == 2, x.Started)
 			if !x.Started {
-				c.session.inside().inputHandshake(cryptoOf(c, 16<<10-1, []byte{1}), c.ep.now())
+				c.session.Inside().InputHandshake(cryptoOf(c, 16<<10-1, []byte{1}), c.ep.now())
 				require.Positive(t, x.Received())
 				require.Less(t, x.Held(), 2<<10, "1 byte, far ahead")
 			}
 			for i := range 1000 {
-				c.session.inside().inputHandshake(cryptoOf(c, 2000+200*i, make([]byte, 100)), c.ep.now())
-				c.session.inside().inputHandshake(sealedJunk(c, 500+i), c.ep.now())
+				c.session.Inside().InputHandshake(cryptoOf(c, 2000+200*i, make([]byte, 100)), c.ep.now())
+				c.session.Inside().InputHandshake(sealedJunk(c, 500+i), c.ep.now())
 				require.LessOrEqual(t, x.Received(), machine.UnvalidatedBytes)
 			}
 			require.Equal(t, x.Started, len(x.Early()) > 0, "without a handshake there can be no keys")
@@ -165,13 +166,13 @@ func TestTLSUnvalidatedPeersHoldLittle(t *testing.T) {
 				require.GreaterOrEqual(t, x.Held(), held)
 			} else {
 				require.LessOrEqual(t, x.Held(), machine.UnvalidatedBytes)
-				c.session.inside().account()
+				c.session.Inside().Account()
 			}
 			unlock()
 			if !x.Started {
 				require.LessOrEqual(t, l.Endpoint().Stats().Buffered, machine.UnvalidatedBytes)
 			}
-			time.Sleep(handshakeTime + time.Second)
+			time.Sleep(session.HandshakeTime + time.Second)
 			require.Zero(t, l.Endpoint().Stats().Sessions)
 			require.Zero(t, l.Endpoint().Stats().Buffered)
 		})
@@ -180,18 +181,18 @@ func TestTLSUnvalidatedPeersHoldLittle(t *testing.T) {
 
 // cryptoOf returns a packet of the dialling end with bytes of the ClientHello, as
 // it is once opened.
-func cryptoOf(c *Conn, offset int, data []byte) *inPacket {
+func cryptoOf(c *Conn, offset int, data []byte) *session.InPacket {
 	h := wire.Header{Conv: c.Conv(), Cmd: wire.CmdWins, Frg: uint8(wire.Crypto), SN: machine.Seq(offset), TS: machine.Seq(len(data)), Len: uint32(len(data))}
 	b := packetOf(c.Conv(), bytesOf(wire.Signal{Code: wire.Hello, SN: 0, TS: peerToken(c)}), make([]byte, wire.HeaderSize))
 	h.Encode(b[wire.HeaderSize:])
-	return &inPacket{Packet: protect.Packet{Data: append(b, data...)}, conv: c.Conv(), kind: openedPacket}
+	return &session.InPacket{Packet: protect.Packet{Data: append(b, data...)}, Conv: c.Conv(), Kind: session.OpenedPacket}
 }
 
 // sealedJunk returns what looks like a packet under the application keys.
-func sealedJunk(c *Conn, n int) *inPacket {
+func sealedJunk(c *Conn, n int) *session.InPacket {
 	p := make([]byte, n)
 	p[4] = 0xa2
-	return &inPacket{Packet: protect.Packet{Data: p}, conv: c.Conv(), kind: sealedPacket}
+	return &session.InPacket{Packet: protect.Packet{Data: p}, Conv: c.Conv(), Kind: session.SealedPacket}
 }
 
 // The handshakes in progress with a network are limited, those that began with a
@@ -302,12 +303,12 @@ func TestTLSApplicationDataBeforeFinished(t *testing.T) {
 			if server == nil {
 				server = l.Endpoint().only(t)
 			}
-			b := make([]byte, protect.KeyedOverhead+datagramHeader+3)
+			b := make([]byte, protect.KeyedOverhead+session.DatagramHeader+3)
 			content := b[protect.HeaderSize:]
 			binary.LittleEndian.PutUint16(content[4:], fec.TypeOOB)
-			binary.LittleEndian.PutUint16(content[6:], datagramHeader+3-6)
+			binary.LittleEndian.PutUint16(content[6:], session.DatagramHeader+3-6)
 			binary.LittleEndian.PutUint32(content[8:], server.Conv())
-			if assert.NoError(t, server.session.inside().keys().Seal(b, nil)) {
+			if assert.NoError(t, server.session.Inside().Keys().Seal(b, nil)) {
 				forged++
 				w.net.Inject(from, to, b)
 			}
@@ -377,14 +378,14 @@ func TestTLSForgedInTimeWait(t *testing.T) {
 		require.NoError(t, b.Close())
 		w.settle()
 		e := l.Endpoint()
-		key, now := b.session.inside().entry().Key(), e.now()
-		packet := make([]byte, 200)
+		key, now := b.session.Inside().Entry().Key(), e.now()
+		Packet := make([]byte, 200)
 		for phase := range byte(2) {
 			allocations := testing.AllocsPerRun(100, func() {
-				clear(packet)
-				binary.LittleEndian.PutUint32(packet, key.Conv)
-				packet[4] = 0xa2 + phase
-				p := inPacket{Packet: protect.Packet{Data: packet}, conv: key.Conv, kind: sealedPacket, from: source{addr: key.Addr}, size: len(packet)}
+				clear(Packet)
+				binary.LittleEndian.PutUint32(Packet, key.Conv)
+				Packet[4] = 0xa2 + phase
+				p := session.InPacket{Packet: protect.Packet{Data: Packet}, Conv: key.Conv, Kind: session.SealedPacket, From: session.Source{Addr: key.Addr}, Size: len(Packet)}
 				require.Nil(t, e.admit(key, &p, now))
 			})
 			require.LessOrEqual(t, allocations, 1.0)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -136,7 +137,7 @@ func TestTLSForgottenSession(t *testing.T) {
 		_, err := b.Read(make([]byte, 1))
 		var lost *PeerLostError
 		require.ErrorAs(t, err, &lost)
-		time.Sleep(timeWaitTime + time.Second)
+		time.Sleep(session.TimeWaitTime + time.Second)
 		w.net.SetFilter(nil)
 		requireResetNow(t, a)
 	})
@@ -145,9 +146,9 @@ func TestTLSForgottenSession(t *testing.T) {
 // resetOf returns a stateless reset of a session under a key of the tests'
 // choice, made at a time in seconds after the key was told.
 func resetOf(k *protect.ToldKey, conv uint32, after int) []byte {
-	packet := make([]byte, protect.MaxReset)
-	k.Reset(rand.Reader, packet, conv, k.Since+uint32(after))
-	return packet
+	Packet := make([]byte, protect.MaxReset)
+	k.Reset(rand.Reader, Packet, conv, k.Since+uint32(after))
+	return Packet
 }
 
 // told returns the key that an end has told its peer, and known the one that it
@@ -155,10 +156,10 @@ func resetOf(k *protect.ToldKey, conv uint32, after int) []byte {
 func told(c *Conn) *protect.ToldKey {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.session.inside().resetKeys().Ours
+	return c.session.Inside().ResetKeys().Ours
 }
 
-func known(c *Conn) *protect.ToldKey { return c.session.inside().resetKeys().Theirs.Load() }
+func known(c *Conn) *protect.ToldKey { return c.session.Inside().ResetKeys().Theirs.Load() }
 
 // No reset ends a session but one of its peer's that was made while there was no
 // session.
@@ -240,7 +241,7 @@ func TestTLSForgedResets(t *testing.T) {
 		w.net.Inject(elsewhere, to, bytes.Clone(ask))
 		w.settle()
 		require.Zero(t, b.ep.Stats().ResetsSent)
-		time.Sleep(timeWaitTime)
+		time.Sleep(session.TimeWaitTime)
 		w.net.Inject(old, to, bytes.Clone(ask))
 		w.settle()
 		require.EqualValues(t, 1, b.ep.Stats().ResetsSent)
@@ -263,9 +264,9 @@ func TestTLSResetsAreBounded(t *testing.T) {
 		e, _ := w.endpoint("10.0.0.2:5000", config)
 		from, to := netip.MustParseAddrPort("10.0.0.2:5000"), netip.MustParseAddrPort(serverAddr)
 		for size := range 2 * protect.MaxReset {
-			packet := content(uint64(size), size)
+			Packet := content(uint64(size), size)
 			if size > 4 {
-				packet[4] = 0xa2 | byte(size)&1
+				Packet[4] = 0xa2 | byte(size)&1
 			}
 			sent, before := 0, l.Endpoint().Stats().ResetsSent
 			w.net.SetFilter(func(_, _ netip.AddrPort, p []byte) bool {
@@ -274,7 +275,7 @@ func TestTLSResetsAreBounded(t *testing.T) {
 				}
 				return true
 			})
-			w.net.Inject(from, to, packet)
+			w.net.Inject(from, to, Packet)
 			time.Sleep(time.Second)
 			require.Equal(t, size > protect.MaxReset, l.Endpoint().Stats().ResetsSent > before, "%d bytes", size)
 		}
@@ -286,9 +287,9 @@ func TestTLSResetsAreBounded(t *testing.T) {
 		s := l.Endpoint().Stats()
 		const flood = 2000
 		for i := range flood {
-			packet := content(uint64(i), 1200)
-			packet[4] = 0xa2
-			w.net.Inject(netip.AddrPortFrom(floodAddr(i).Addr(), 1), to, packet)
+			Packet := content(uint64(i), 1200)
+			Packet[4] = 0xa2
+			w.net.Inject(netip.AddrPortFrom(floodAddr(i).Addr(), 1), to, Packet)
 		}
 		w.settle()
 		n := l.Endpoint().Stats().ResetsSent - s.ResetsSent
@@ -333,20 +334,20 @@ func TestTLSResetKeyIsNotTold(t *testing.T) {
 		server := l.Endpoint()
 		server.mu.Lock()
 		for i := range admission.MaxTimeWaits + 1 {
-			server.table.TimeWaits.Add(sessionKey{Conv: uint32(i)}, timeWait{}, false, server.now())
+			server.table.TimeWaits.Add(session.Key{Conv: uint32(i)}, session.TimeWait{}, false, server.now())
 		}
 		server.mu.Unlock()
 		for _, want := range []bool{false, true} {
 			w.dial(e)
 			b := accepted(t, l)
-			time.Sleep(timeWaitTime)
+			time.Sleep(session.TimeWaitTime)
 			require.Equal(t, want, told(b) != nil)
 		}
 		keys := make(map[protect.ResetKey]bool)
 		for _, of := range []*Endpoint{e, server} {
 			for _, addr := range []string{"10.0.0.5:1", "10.0.0.6:1", "10.0.0.5:2"} {
 				for conv := range uint32(2) {
-					keys[sessionKey{Addr: netip.MustParseAddrPort(addr), Conv: conv}.ResetKey(of.table.ResetSecret, of.LocalAddr().String())] = true
+					keys[session.Key{Addr: netip.MustParseAddrPort(addr), Conv: conv}.ResetKey(of.table.ResetSecret, of.LocalAddr().String())] = true
 				}
 			}
 		}
@@ -357,7 +358,7 @@ func TestTLSResetKeyIsNotTold(t *testing.T) {
 		l := w.listen(config)
 		e, _ := w.endpoint("10.0.0.2:5000", config)
 		w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool { return from.String() != "10.0.0.2:5000" })
-		time.AfterFunc(resetKeyWithin, func() { w.net.SetFilter(nil) })
+		time.AfterFunc(session.ResetKeyWithin, func() { w.net.SetFilter(nil) })
 		a := w.dial(e)
 		b := accepted(t, l)
 		bothWays(t, a, b, []byte("up"), []byte("down"))

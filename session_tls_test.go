@@ -71,7 +71,7 @@ func echoServer(t *testing.T, config *Config) *Listener {
 			if err != nil {
 				return
 			}
-			c.session.inside().keys().Keys.SetUpdateAfter(20)
+			c.session.Inside().Keys().Keys.SetUpdateAfter(20)
 			c.handleDatagrams(func(b []byte) { _ = c.SendDatagram(b) })
 			go func() {
 				_, _ = io.Copy(c, c)
@@ -86,7 +86,7 @@ func echoServer(t *testing.T, config *Config) *Listener {
 func echoOver(t *testing.T, addr string, config *Config) {
 	c, err := Dial("udp", addr, config)
 	require.NoError(t, err)
-	c.session.inside().keys().Keys.SetUpdateAfter(20)
+	c.session.Inside().Keys().Keys.SetUpdateAfter(20)
 	want := content(1, 500_000)
 	go func() { _, _ = c.Write(want) }()
 	receive(t, c, want)
@@ -95,7 +95,7 @@ func echoOver(t *testing.T, addr string, config *Config) {
 	got, err := c.ReceiveDatagram(context.Background())
 	require.NoError(t, err)
 	require.Equal(t, datagram, got)
-	sent, received := c.session.inside().keys().Keys.Generations()
+	sent, received := c.session.Inside().Keys().Keys.Generations()
 	require.Greater(t, min(sent, received), uint64(3))
 	require.NoError(t, c.Close())
 }
@@ -169,18 +169,18 @@ func FuzzTLSContent(f *testing.F) {
 			}
 			client, server := pc.AddrPort(), netip.MustParseAddrPort(serverAddr)
 			for _, conv := range []bool{true, false} {
-				packet := make([]byte, protect.KeyedOverhead+len(content))
-				copy(packet[protect.HeaderSize:], content)
-				if inner := packet[protect.HeaderSize : protect.HeaderSize+len(content)]; conv && len(inner) >= wire.HeaderSize {
+				Packet := make([]byte, protect.KeyedOverhead+len(content))
+				copy(Packet[protect.HeaderSize:], content)
+				if inner := Packet[protect.HeaderSize : protect.HeaderSize+len(content)]; conv && len(inner) >= wire.HeaderSize {
 					h := wire.DecodeHeader(inner)
 					h.Conv = a.Conv()
 					h.Encode(inner)
 				}
-				require.NoError(t, from.session.inside().keys().Seal(packet, nil))
+				require.NoError(t, from.session.Inside().Keys().Seal(Packet, nil))
 				if fromServer {
-					w.net.Inject(server, client, packet)
+					w.net.Inject(server, client, Packet)
 				} else {
-					w.net.Inject(client, server, packet)
+					w.net.Inject(client, server, Packet)
 				}
 				time.Sleep(100 * time.Millisecond)
 			}
@@ -211,7 +211,7 @@ func TestTLSKeyUpdateTooFast(t *testing.T) {
 			return false
 		})
 		for range 2 {
-			require.NoError(t, a.session.inside().keys().Keys.Update())
+			require.NoError(t, a.session.Inside().Keys().Keys.Update())
 			require.NoError(t, a.SendDatagram([]byte("under new keys")))
 		}
 		require.Len(t, batch, 2)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/machine"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/arqnet/kcp/stats"
@@ -36,7 +37,7 @@ func TestTryWrite(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 10, n)
 		room := available(a)
-		require.Equal(t, minWriteBuffer-a.Stats().WriteBufferUsed, a.session.room())
+		require.Equal(t, minWriteBuffer-a.Stats().WriteBufferUsed, a.session.Room())
 		require.Greater(t, room, 2000)
 		m, err := a.TryWrite(data[n : n+room])
 		require.NoError(t, err, "of all that is available")
@@ -122,23 +123,23 @@ func TestTryWriteAfterTheEnd(t *testing.T) {
 // its path needs: 4 MiB at first. What sessions hold is counted, and released. What the
 // program has said counts.
 func TestWriteMemoryPressure(t *testing.T) {
-	full := content(1, defaultWriteBuffer+1)
+	full := content(1, session.DefaultWriteBuffer+1)
 	inWorld(t, 61, clean, func(t *testing.T, w *world) {
 		l := w.listen(nil)
-		const segment, stranger = defaultConfigMTU + machine.WriteCostPerSegment, writePressure + 1 // what other sessions hold
+		const segment, stranger = defaultConfigMTU + machine.WriteCostPerSegment, session.WritePressure + 1 // what other sessions hold
 		for i, test := range []struct {
 			config            Config
 			scarce, set, much int // 0: not tried
 		}{
-			{Config{SendWindow: 32}, scarceWriteBuffer, 0, defaultWriteBuffer},
+			{Config{SendWindow: 32}, session.ScarceWriteBuffer, 0, session.DefaultWriteBuffer},
 			{Config{WriteBuffer: 1 << 20}, 1 << 20, 2 << 20, 0},
-			{Config{CongestionControl: congestion.NewNone}, defaultWriteBuffer, 0, 0}, // its path takes much
+			{Config{CongestionControl: congestion.NewNone}, session.DefaultWriteBuffer, 0, 0}, // its path takes much
 		} {
 			e, _ := w.endpoint(fmt.Sprintf("10.0.0.%d:0", i+2), &test.config)
 			c := w.dial(e)
 			bothWays(t, c, accepted(t, l), []byte("here"), []byte("here"))
 			w.net.Cut("10.0.0.1", fmt.Sprint("10.0.0.", i+2))
-			held := &e.load.written
+			held := &e.Load.Written
 			fill := func(want int) { // writes until the buffer has no room
 				require.NoError(t, c.SetWriteDeadline(time.Now().Add(100*time.Millisecond)))
 				_, err := c.Write(full)
@@ -147,7 +148,7 @@ func TestWriteMemoryPressure(t *testing.T) {
 			}
 			account := func(want int) { // the account is within two grains of that
 				allocated := float64(want) * (1536 + 256) / segment
-				require.InDelta(t, allocated/writeGrain, held.Load(), allocated/writeGrain/40+3)
+				require.InDelta(t, allocated/session.WriteGrain, held.Load(), allocated/session.WriteGrain/40+3)
 			}
 			held.Add(stranger)
 			fill(test.scarce)
@@ -176,12 +177,12 @@ func TestWriteMemoryFollowsPressure(t *testing.T) {
 	inWorld(t, 61, clean, func(t *testing.T, w *world) {
 		a, _, _ := w.pair(&Config{SendWindow: 1}, nil)
 		for held, want := range map[int64]int{
-			64 << 20: defaultWriteBuffer, 64<<20 + writeGrain: 256 << 10, 128 << 20: 128 << 10, 512 << 20: 32 << 10, 1 << 30: 16 << 10, 1 << 40: 16 << 10,
+			64 << 20: session.DefaultWriteBuffer, 64<<20 + session.WriteGrain: 256 << 10, 128 << 20: 128 << 10, 512 << 20: 32 << 10, 1 << 30: 16 << 10, 1 << 40: 16 << 10,
 		} {
-			a.ep.load.written.Store(held / writeGrain)
-			require.InDelta(t, want, a.session.inside().writeBuffer(), 100)
+			a.ep.Load.Written.Store(held / session.WriteGrain)
+			require.InDelta(t, want, a.session.Inside().WriteBuffer(), 100)
 		}
-		a.ep.load.written.Store(0)
+		a.ep.Load.Written.Store(0)
 	})
 }
 
@@ -192,8 +193,8 @@ func TestWriteMemoryPressureEnds(t *testing.T) {
 		_, a, g := w.grouped(nil)
 		require.NoError(t, a.SetWindow(32, 0))
 		w.net.Cut("10.0.0.1", "10.0.0.2")
-		const stranger = writePressure + 1
-		a.ep.load.written.Add(stranger)
+		const stranger = session.WritePressure + 1
+		a.ep.Load.Written.Add(stranger)
 		done := make(chan error, 1)
 		go func() {
 			_, err := a.Write(make([]byte, 1<<20))
@@ -204,7 +205,7 @@ func TestWriteMemoryPressureEnds(t *testing.T) {
 		ready := a.WriteReady()
 		require.False(t, isDone(ready))
 		require.Zero(t, g.Send([]Outgoing{{Conn: a, Data: []byte("x")}}))
-		a.ep.load.written.Add(-stranger)
+		a.ep.Load.Written.Add(-stranger)
 		require.NoError(t, <-done)
 		<-ready
 		takeOne(t, g, EventWritable)

@@ -182,12 +182,12 @@ func id(conv uint32) *uint32 { return &conv }
 
 // ourToken returns the token that the peer's signals have to show.
 func ourToken(c *Conn) uint32 {
-	ours, _ := c.session.inside().tokens()
+	ours, _ := c.session.Inside().Tokens()
 	return ours
 }
 
 // peerToken returns the token of the peer.
 func peerToken(c *Conn) uint32 {
-	_, peers := c.session.inside().tokens()
+	_, peers := c.session.Inside().Tokens()
 	return peers
 }

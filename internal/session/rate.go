@@ -1,4 +1,4 @@
-package kcp
+package session
 
 import (
 	"iter"
@@ -17,15 +17,15 @@ const heldPacketBytes = 128
 // cappedOutput is the output side of a session with a cap of the rate.
 type cappedOutput struct {
 	rate      int // bytes a second
-	datagrams recovery.Held[packet]
-	parity    recovery.Held[packet]
+	datagrams recovery.Held[Packet]
+	parity    recovery.Held[Packet]
 }
 
 // waiting returns how many packets wait for the cap.
 func (s *cappedOutput) waiting() int { return s.datagrams.Len() + s.parity.Len() }
 
 // maxRate returns the cap in bytes a second; 0: there is none.
-func (c *session) maxRate() int {
+func (c *Session) maxRate() int {
 	if s := c.capped; s != nil {
 		return s.rate
 	}
@@ -34,15 +34,15 @@ func (c *session) maxRate() int {
 
 // capRate caps the rate, in bytes a second; 0: no cap. What waited for the cap that ends
 // leaves with the packets that are sent next.
-func (c *session) capRate(rate int) {
-	c.kcp.CapRate(int64(rate), c.shared.overhead.total)
+func (c *Session) capRate(rate int) {
+	c.KCP.CapRate(int64(rate), c.shared.Overhead.Total)
 	s := c.capped
 	switch {
 	case rate > 0 && s == nil:
 		s = new(cappedOutput)
 		c.capped = s
 	case rate == 0 && s != nil:
-		c.releaseHeld(s, c.host.now(), true)
+		c.releaseHeld(s, c.host.Now(), true)
 		c.capped = nil
 	}
 	if s != nil {
@@ -51,15 +51,15 @@ func (c *session) capRate(rate int) {
 }
 
 // holdDatagram sends a datagram if the cap allows it, or lets it wait.
-func (c *session) holdDatagram(s *cappedOutput, p packet, now time.Duration) {
+func (c *Session) holdDatagram(s *cappedOutput, p Packet, now time.Duration) {
 	c.setClock(now)
 	s.datagrams.Add(p, now)
-	c.releaseHeld(s, now, c.kcp.RateCap().DatagramsFirst())
+	c.releaseHeld(s, now, c.KCP.RateCap().DatagramsFirst())
 	c.schedule(now)
 }
 
 // dropDatagrams drops datagrams that have waited for the cap.
-func (c *session) dropDatagrams(dropped iter.Seq[packet]) {
+func (c *Session) dropDatagrams(dropped iter.Seq[Packet]) {
 	for p := range dropped {
 		size := c.payloadOf(p)
 		packetBuffers.Put(p.pooled)
@@ -69,11 +69,11 @@ func (c *session) dropDatagrams(dropped iter.Seq[packet]) {
 
 // holdParity lets parity wait that encode has left in the outbox. It is dropped if ACKs
 // exceed the cap, or that has ended meanwhile.
-func (c *session) holdParity() {
+func (c *Session) holdParity() {
 	o := &c.outgoing
 	if s := c.capped; s != nil && len(o.parity) > 0 {
-		most, now := recovery.MaxHeld, c.host.now()
-		if c.kcp.RateCap().Indebted() {
+		most, now := recovery.MaxHeld, c.host.Now()
+		if c.KCP.RateCap().Indebted() {
 			most = 0
 		}
 		for _, p := range o.parity {
@@ -89,7 +89,7 @@ func (c *session) holdParity() {
 }
 
 // countParity returns how many of packets are parity that has waited for the cap.
-func countParity(packets []packet) (n int) {
+func countParity(packets []Packet) (n int) {
 	for i := range packets {
 		if packets[i].parity {
 			n++
@@ -100,21 +100,21 @@ func countParity(packets []packet) (n int) {
 
 // releaseHeld adds to the packets to be sent what the cap allows of those that wait. With
 // datagrams these come first; otherwise they wait on.
-func (c *session) releaseHeld(s *cappedOutput, now time.Duration, datagrams bool) {
+func (c *Session) releaseHeld(s *cappedOutput, now time.Duration, datagrams bool) {
 	c.dropDatagrams(s.datagrams.Stale(now))
 	for datagrams && s.datagrams.Len() > 0 {
-		if !c.kcp.RateCap().Pass(len(s.datagrams.First().buf), true, c.kcp.Micros()) {
+		if !c.KCP.RateCap().Pass(len(s.datagrams.First().Buf), true, c.KCP.Micros()) {
 			return
 		}
 		c.addDatagram(s.datagrams.Take())
 	}
-	for s.parity.Len() > 0 && c.kcp.RateCap().Pass(len(s.parity.First().buf), false, c.kcp.Micros()) {
+	for s.parity.Len() > 0 && c.KCP.RateCap().Pass(len(s.parity.First().Buf), false, c.KCP.Micros()) {
 		c.outgoing.add(s.parity.Take())
 	}
 }
 
 // dropHeld drops the packets that wait for the cap, as the session has ended.
-func (c *session) dropHeld() {
+func (c *Session) dropHeld() {
 	if s := c.capped; s != nil {
 		c.dropDatagrams(s.datagrams.Beyond(0))
 		*s = cappedOutput{rate: s.rate}

@@ -1,4 +1,4 @@
-package kcp
+package session
 
 import (
 	"net"
@@ -22,17 +22,17 @@ import (
 	"github.com/arqnet/kcp/trace"
 )
 
-// session is a session as a state machine: what it knows of its peer, what it has to
+// Session is a session as a state machine: what it knows of its peer, what it has to
 // send, and what is due when. It has no lock, clock, goroutine, channel or socket. Its
 // caller keeps its methods apart, and carries out what they bring about: it writes the
 // packets of outgoing, lets the calls of ready go on, and removes a session that has
 // ended. What a session asks for, it asks its host.
-type session struct {
-	shared *sharedState // with the endpoint; the pointer is immutable
-	host   host         // immutable
+type Session struct {
+	shared *Shared // with the endpoint; the pointer is immutable
+	host   host    // immutable
 	ends   atomic.Pointer[pathEnds]
 
-	kcp      *machine.KCP // the state machine of the protocol; the pointer is immutable
+	KCP      *machine.KCP // the state machine of the protocol; the pointer is immutable
 	path     pathState
 	step     stepState
 	hs       handshakeState
@@ -43,9 +43,9 @@ type session struct {
 	in       inputState
 	tls      *tlsState // nil without TLS; the pointer is immutable
 	outgoing outgoing
-	streams  *sessionStreams // nil: there have been none
-	rare     *rareState      // nil: nothing of it is needed
-	capped   *cappedOutput   // nil: the rate is not capped
+	streams  *Streams      // nil: there have been none
+	rare     *rareState    // nil: nothing of it is needed
+	capped   *cappedOutput // nil: the rate is not capped
 	rtt      netpath.RTTEstimate
 	asked    *netpath.AskedPings  // PINGs that wait for their answers; nil: none
 	losses   *netpath.Losses      // nil: the ends have told each other nothing
@@ -60,58 +60,58 @@ type session struct {
 // host is what a session asks of its endpoint. The session's caller calls the session,
 // and the host may ask the session, but changes nothing of it.
 type host interface {
-	// now returns the time since the endpoint's epoch.
-	now() time.Duration
+	// Now returns the time since the endpoint's epoch.
+	Now() time.Duration
 
-	// offer puts an accepted session into the backlog of the listener. It reports false
+	// Offer puts an accepted session into the backlog of the listener. It reports false
 	// if that has no room, and with none whether there is no listener.
-	offer() (ok, none bool)
-	// validated counts a session whose peer's address is validated. It reports false if
+	Offer() (ok, none bool)
+	// Validated counts a session whose peer's address is validated. It reports false if
 	// the peer's network has more of them than it may.
-	validated() bool
-	// move changes the address in the session's key. It reports false if the endpoint
+	Validated() bool
+	// Move changes the address in the session's key. It reports false if the endpoint
 	// has another session there.
-	move(to source) bool
-	// reply sends signals to an address that is not the peer's, as far as the limit of
+	Move(to Source) bool
+	// Reply sends signals to an address that is not the peer's, as far as the limit of
 	// the rate allows, and reports whether it does.
-	reply(to source, by protect.Protection, h wire.Header, signals ...wire.Signal) bool
-	// pays takes n bytes from what has come from the peer's address in a simultaneous
+	Reply(to Source, by protect.Protection, h wire.Header, signals ...wire.Signal) bool
+	// Pays takes n bytes from what has come from the peer's address in a simultaneous
 	// open, and reports whether so many may leave for it.
-	pays(n int) bool
-	// challenge returns the challenge of an address.
-	challenge(to source, token uint32, at time.Duration) wire.Signal
-	// resetKey returns the key of stateless resets for the peer; nil: it gets none.
-	resetKey() *protect.ToldKey
+	Pays(n int) bool
+	// Challenge returns the challenge of an address.
+	Challenge(to Source, token uint32, at time.Duration) wire.Signal
+	// ResetKey returns the key of stateless resets for the peer; nil: it gets none.
+	ResetKey() *protect.ToldKey
 
-	// workTLS does work of a TLS handshake for a network, and calls workedTLS with
+	// WorkTLS does work of a TLS handshake for a network, and calls workedTLS with
 	// what it has come to.
-	workTLS(from fair.Block, x *handshake.Exchange, work handshake.Work)
+	WorkTLS(from fair.Block, x *handshake.Exchange, work handshake.Work)
 
-	// arrived and unread are about what waits at a socket; see Endpoint.arrived.
-	arrived(shard int) uint32
-	unread(shard int, n uint32) bool
-	// incast returns what a socket does against incast.
-	incast(shard int) *incast.Socket[session]
-	// hand leaves a datagram of the batch of input of a socket to the handler of datagrams.
-	hand(shard int, b []byte)
+	// Arrived and unread are about what waits at a socket; see Endpoint.arrived.
+	Arrived(shard int) uint32
+	Unread(shard int, n uint32) bool
+	// Incast returns what a socket does against incast.
+	Incast(shard int) *incast.Socket[Session]
+	// Hand leaves a datagram of the batch of input of a socket to the handler of datagrams.
+	Hand(shard int, b []byte)
 
-	// newStream makes a stream of the application's.
-	newStream(p *streams.Params) *streams.Stream
+	// NewStream makes a stream of the application's.
+	NewStream(p *streams.Params) *streams.Stream
 
-	// look has the route to the peer looked at; looked returns when it last was, if
+	// Look has the route to the peer looked at; looked returns when it last was, if
 	// shared.looks is set.
-	look()
-	looked() time.Duration
-	// keepsWhole reports whether what a socket sends is fragmented nowhere.
-	keepsWhole(shard int) bool
-	// socketError returns an error of the socket since a time; nil: there was none.
-	socketError(since time.Duration) error
-	// ownSocket reports whether the socket is the session's own.
-	ownSocket() bool
-	// publicError returns an error of this package as the type that applications know.
-	publicError(err error) error
-	// stopped reports whether the endpoint is closed.
-	stopped() bool
+	Look()
+	Looked() time.Duration
+	// KeepsWhole reports whether what a socket sends is fragmented nowhere.
+	KeepsWhole(shard int) bool
+	// SocketError returns an error of the socket since a time; nil: there was none.
+	SocketError(since time.Duration) error
+	// OwnSocket reports whether the socket is the session's own.
+	OwnSocket() bool
+	// PublicError returns an error of this package as the type that applications know.
+	PublicError(err error) error
+	// Stopped reports whether the endpoint is closed.
+	Stopped() bool
 }
 
 // stepState is about the step that is under way, and what it leaves for the next.
@@ -124,13 +124,13 @@ type stepState struct {
 	challenged bool        // the current packet has a PING, which may be a path challenge
 }
 
-// init sets up a new session with the peer of key. dialled says that this end opens it.
-func (c *session) init(e *sharedState, h host, key sessionKey, remote net.Addr, dialled bool) {
+// Init sets up a new session with the peer of key. dialled says that this end opens it.
+func (c *Session) Init(e *Shared, h host, key Key, remote net.Addr, dialled bool) {
 	c.shared, c.host = e, h
 	if dialled {
 		c.hs.Role = opening.Dialled
 	}
-	c.timers.clockBase = e.env.Uint32()
+	c.timers.clockBase = e.Env.Uint32()
 	c.ends.Store(&pathEnds{remote: remote})
 	c.entry.SetKey(key)
 	c.outgoing.init(e)
@@ -138,75 +138,75 @@ func (c *session) init(e *sharedState, h host, key sessionKey, remote net.Addr, 
 	switch {
 	case e.sealsFrom():
 		hooks.OutputInPlace, hooks.Headroom = c.queueSegment, wire.HeaderSize
-	case e.protection.None:
-		hooks.OutputInPlace, hooks.Headroom = c.queueSegment, int32(e.overhead.head+wire.HeaderSize)
+	case e.Protection.None:
+		hooks.OutputInPlace, hooks.Headroom = c.queueSegment, int32(e.Overhead.head+wire.HeaderSize)
 	}
-	c.kcp = machine.NewWith(key.Conv, hooks)
-	c.in.fixedWindow = e.fixedWindow
-	e.config.apply(c.kcp, e.overhead.total)
-	now := h.now()
+	c.KCP = machine.NewWith(key.Conv, hooks)
+	c.in.fixedWindow = e.FixedWindow
+	e.Config.Apply(c.KCP, e.Overhead.Total)
+	now := h.Now()
 	c.hs.born, c.step.inputAt, c.live = now, now, liveness.New(now)
-	c.closing.Linger = e.config.linger
+	c.closing.Linger = e.Config.Linger
 	c.protect()
 	c.setClock(now)
-	if e.config.maxRate > 0 {
-		c.capRate(e.config.maxRate)
+	if e.Config.MaxRate > 0 {
+		c.capRate(e.Config.MaxRate)
 	}
 }
 
-// startTrace has t called from now on, first with what the session begins as.
-func (c *session) startTrace(t *trace.Hooks, first trace.SessionState) {
+// StartTrace has t called from now on, first with what the session begins as.
+func (c *Session) StartTrace(t *trace.Hooks, first trace.SessionState) {
 	if c.closing.Phase >= closing.Ended {
 		return
 	}
-	c.kcp.SetTrace(t)
+	c.KCP.SetTrace(t)
 	c.traceState(first, nil)
 	if first == trace.SessionAccepted && !c.hs.unvalidated.Load() {
 		c.traceState(trace.SessionEstablished, nil)
 	}
 	if t.MTU != nil {
-		c.call(func() { t.MTU(c.kcp.PacketSize()) })
+		c.call(func() { t.MTU(c.KCP.PacketSize()) })
 	}
 }
 
 // traceState calls Trace.State.
-func (c *session) traceState(s trace.SessionState, err error) {
-	if t := c.kcp.Tracing(); t != nil && t.State != nil {
+func (c *Session) traceState(s trace.SessionState, err error) {
+	if t := c.KCP.Tracing(); t != nil && t.State != nil {
 		c.call(func() { t.State(s, err) })
 	}
 }
 
 // traceMoved calls Trace.Moved with the address that the peer now has.
-func (c *session) traceMoved() {
-	if t := c.kcp.Tracing(); t != nil && t.Moved != nil {
+func (c *Session) traceMoved() {
+	if t := c.KCP.Tracing(); t != nil && t.Moved != nil {
 		c.call(func() { t.Moved(c.ends.Load().remote.String()) })
 	}
 }
 
 // traceDropped calls Trace.Dropped.
-func (c *session) traceDropped(size int, reason error) {
-	if t := c.kcp.Tracing(); t != nil && t.Dropped != nil {
+func (c *Session) traceDropped(size int, reason error) {
+	if t := c.KCP.Tracing(); t != nil && t.Dropped != nil {
 		c.call(func() { t.Dropped(size, reason) })
 	}
 }
 
 // traceDatagram calls Trace.Datagram.
-func (c *session) traceDatagram(e trace.DatagramEvent, size int) {
-	if t := c.kcp.Tracing(); t != nil && t.Datagram != nil {
+func (c *Session) traceDatagram(e trace.DatagramEvent, size int) {
+	if t := c.KCP.Tracing(); t != nil && t.Datagram != nil {
 		c.call(func() { t.Datagram(e, size) })
 	}
 }
 
 // traceSignal calls Trace.Signal for a signal that does not pass the state machine.
-func (c *session) traceSignal(sent bool, code wire.Code) {
-	if t := c.kcp.Tracing(); t != nil && t.Signal != nil {
+func (c *Session) traceSignal(sent bool, code wire.Code) {
+	if t := c.KCP.Tracing(); t != nil && t.Signal != nil {
 		c.call(func() { t.Signal(sent, code.String()) })
 	}
 }
 
 // pathState is the network path to the peer.
 type pathState struct {
-	validation *netpath.Validation[inPacket] // nil: no packet has come from another address
+	validation *netpath.Validation[InPacket] // nil: no packet has come from another address
 	shard      uint16                        // index of the endpoint's socket that receives the peer's packets
 	moves      uint32                        // of this end's own address; see noteChallenge
 	challenge  uint32                        // the number of the last challenge
@@ -253,11 +253,11 @@ type inputState struct {
 }
 
 const (
-	// compactAfter is the idle time after which spare memory is released.
-	compactAfter = time.Second
-	// writeBatch is how many segments Write queues before each flush.
-	writeBatch = 64
-	// handshakeTime is how long a session that has not been offered to Accept
+	// CompactAfter is the idle time after which spare memory is released.
+	CompactAfter = time.Second
+	// WriteBatch is how many segments Write queues before each flush.
+	WriteBatch = 64
+	// HandshakeTime is how long a session that has not been offered to Accept
 	// may wait for address validation (RFC 9000 §8).
-	handshakeTime = 10 * time.Second
+	HandshakeTime = 10 * time.Second
 )

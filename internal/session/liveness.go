@@ -1,4 +1,4 @@
-package kcp
+package session
 
 import (
 	"time"
@@ -13,17 +13,17 @@ import (
 
 // liveness returns what else than c.live decides when the peer is asked for a sign of
 // life, and is lost.
-func (c *session) liveness() liveness.Session {
-	l, cfg := &c.hs, &c.shared.config
+func (c *Session) liveness() liveness.Session {
+	l, cfg := &c.hs, &c.shared.Config
 	s := liveness.Session{
-		KeepAlive: cfg.keepAlive, PeerTimeout: cfg.peerTimeout, IdleTimeout: cfg.idleTimeout, StallTimeout: cfg.stallTimeout,
+		KeepAlive: cfg.KeepAlive, PeerTimeout: cfg.PeerTimeout, IdleTimeout: cfg.IdleTimeout, StallTimeout: cfg.StallTimeout,
 		Begun:   c.hs.born,
 		Open:    c.closing.Phase < closing.Lingering,
 		Dialled: l.Role >= opening.Dialled, Dialling: l.Role == opening.Dialling,
 		Signals:     l.Peer >= opening.Extended,
 		Unvalidated: l.unvalidated.Load(),
-		Migrates:    c.shared.migrates && (*c.in.protection.Load()).Authentic(),
-		DeadLink:    cfg.deadLink > 0 && c.kcp.Sender().SilentTransmissions() >= cfg.deadLink,
+		Migrates:    c.shared.Migrates && (*c.in.protection.Load()).Authentic(),
+		DeadLink:    cfg.DeadLink > 0 && c.KCP.Sender().SilentTransmissions() >= cfg.DeadLink,
 	}
 	if c.closing.Phase > closing.Lingering {
 		return s
@@ -32,25 +32,25 @@ func (c *session) liveness() liveness.Session {
 	if s.Signals && l.Role < opening.Dialled && !l.Confirmed {
 		// A live peer repeats CONFIRM until it is answered, but the HELLO with the
 		// cookie may have been its last packet.
-		s.Confirm = handshakeTime
+		s.Confirm = HandshakeTime
 	}
-	if s.Looks = c.shared.looks; s.Looks {
-		s.Looked = c.host.looked()
-		s.RTO = time.Duration(c.kcp.Sender().RTO()) * time.Millisecond
+	if s.Looks = c.shared.Looks; s.Looks {
+		s.Looked = c.host.Looked()
+		s.RTO = time.Duration(c.KCP.Sender().RTO()) * time.Millisecond
 	}
 	return s
 }
 
 // lost returns an error if a time-out is due; nil: none is.
-func (c *session) lost(now time.Duration, due liveness.Due) error {
+func (c *Session) lost(now time.Duration, due liveness.Due) error {
 	silence := c.live.Silence(now, liveness.Lost)
 	switch {
 	case due&liveness.Idle != 0:
-		return c.host.publicError(&lostError{Silence: c.live.Silence(now, liveness.Idle), Idle: true})
+		return c.host.PublicError(&LostError{Silence: c.live.Silence(now, liveness.Idle), Idle: true})
 	case due&liveness.Stalled != 0:
-		return c.host.publicError(&lostError{Silence: silence, Stalled: c.live.Silence(now, liveness.Stalled)})
+		return c.host.PublicError(&LostError{Silence: silence, Stalled: c.live.Silence(now, liveness.Stalled)})
 	case due&liveness.Lost != 0:
-		return c.host.publicError(&lostError{Silence: silence, Socket: c.host.socketError(c.live.LastHeard())})
+		return c.host.PublicError(&LostError{Silence: silence, Socket: c.host.SocketError(c.live.LastHeard())})
 	}
 	return nil
 }
@@ -61,7 +61,7 @@ func asking(s *stats.Counters) uint64 {
 }
 
 // heard counts a valid packet from the peer, after the state machine has processed it.
-func (c *session) heard(now time.Duration) {
+func (c *Session) heard(now time.Duration) {
 	l := &c.hs
 	if waited := c.live.Heard(now); c.path.outage || waited >= leastOutage {
 		c.outageOver(waited, now)
@@ -78,29 +78,29 @@ func (c *session) heard(now time.Duration) {
 	case c.step.challenged && asked:
 		wait, _ := c.pingWait()
 		l.Again(opening.Ping, now, wait)
-	case l.Unanswered != 0 && (asked || !c.kcp.Position().Regressed):
+	case l.Unanswered != 0 && (asked || !c.KCP.Position().Regressed):
 		l.Unanswered &^= opening.Ping
 	}
 	c.step.challenged = false
 	if !l.Reached {
 		c.noteReached()
 	}
-	if l.Peer == opening.Unknown && l.Unanswered&opening.Hello != 0 && c.kcp.Counts().WindowUpdates >= legacyAnswers {
+	if l.Peer == opening.Unknown && l.Unanswered&opening.Hello != 0 && c.KCP.Counts().WindowUpdates >= LegacyAnswers {
 		l.Unanswered &^= opening.Hello
 		l.Peer = opening.Legacy
 	}
-	if l.Peer == opening.Unknown && l.Of(opening.Hello).Tries == 1 && c.kcp.Counts().WindowUpdates > 0 {
+	if l.Peer == opening.Unknown && l.Of(opening.Hello).Tries == 1 && c.KCP.Counts().WindowUpdates > 0 {
 		l.Hurry(opening.Hello, now) // it seems to be a legacy peer; a second answer shows it
 	}
 	if l.Peer < opening.Extended {
-		restarted, ask := c.live.Restarted(now, c.kcp.Position().Regressed && !l.unvalidated.Load(), asked)
+		restarted, ask := c.live.Restarted(now, c.KCP.Position().Regressed && !l.unvalidated.Load(), asked)
 		if restarted {
 			c.closing.ending = ErrReset
 		} else if ask > 0 && l.Unanswered&opening.Ping == 0 {
 			c.startPing(ask)
 		}
 	}
-	if l.unvalidated.Load() && c.kcp.Validation().Echoed() {
+	if l.unvalidated.Load() && c.KCP.Validation().Echoed() {
 		c.addressValidated()
 	}
 }
@@ -111,16 +111,16 @@ const leastOutage, ackDelay = 50 * time.Millisecond, 25 * time.Millisecond
 
 // outageAfter returns how long the peer may leave unanswered what it has to answer, before
 // that is an outage of the path: longer than its answers take.
-func (c *session) outageAfter() time.Duration {
+func (c *Session) outageAfter() time.Duration {
 	patience := c.rtt.Timeout()
 	if patience == 0 {
-		patience = time.Duration(c.kcp.Sender().RTO()) * time.Millisecond
+		patience = time.Duration(c.KCP.Sender().RTO()) * time.Millisecond
 	}
 	return max(patience+ackDelay, leastOutage)
 }
 
 // noteOutage finds out whether an outage has begun.
-func (c *session) noteOutage(now time.Duration) {
+func (c *Session) noteOutage(now time.Duration) {
 	if c.path.outage || c.closing.Phase >= closing.Ended {
 		return
 	}
@@ -135,7 +135,7 @@ func (c *session) noteOutage(now time.Duration) {
 
 // outageOver ends an outage, as a packet has come after the peer has answered nothing for
 // so long. The outage may be seen only now.
-func (c *session) outageOver(waited, now time.Duration) {
+func (c *Session) outageOver(waited, now time.Duration) {
 	if !c.path.outage && waited >= c.outageAfter() {
 		c.setOutage(true, now-waited)
 	}
@@ -146,7 +146,7 @@ func (c *session) outageOver(waited, now time.Duration) {
 
 // setOutage has the outage limit the session since a time, or no longer. A handshake that
 // has not ended limits it in any case.
-func (c *session) setOutage(on bool, since time.Duration) {
+func (c *Session) setOutage(on bool, since time.Duration) {
 	if c.hs.took == 0 {
 		return
 	}
@@ -155,11 +155,11 @@ func (c *session) setOutage(on bool, since time.Duration) {
 		c.limits = c.limitClock()
 		c.limits.Change(stats.LimitOutage, since)
 	}
-	c.kcp.SetOutage(on)
+	c.KCP.SetOutage(on)
 }
 
 // noteReached records that the peer has shown to be there. Dial waits for it.
-func (c *session) noteReached() {
+func (c *Session) noteReached() {
 	if c.hs.Reached {
 		return
 	}
@@ -169,29 +169,29 @@ func (c *session) noteReached() {
 		c.traceState(trace.SessionEstablished, nil)
 		c.live.MoreExpected(c.step.inputAt)
 	}
-	c.step.left.ready |= writers
+	c.step.left.Ready |= Writers
 }
 
 // startPing has a PING sent at a time, and repeated until it is answered.
-func (c *session) startPing(at time.Duration) {
+func (c *Session) startPing(at time.Duration) {
 	wait, _ := c.pingWait()
 	c.hs.Start(opening.Ping, wire.Signal{}, at, wait) // see newPing
 }
 
 // pingWait returns how long to wait for the answer to a PING before repeating
 // it, and the most to which that grows.
-func (c *session) pingWait() (wait, longest time.Duration) {
-	return liveness.PingWait(c.requestWait(), opening.MaxWait, c.shared.config.peerTimeout, c.hs.unvalidated.Load())
+func (c *Session) pingWait() (wait, longest time.Duration) {
+	return liveness.PingWait(c.requestWait(), opening.MaxWait, c.shared.Config.PeerTimeout, c.hs.unvalidated.Load())
 }
 
 // noteActivity tells c.live what the last step has brought about.
-func (c *session) noteActivity(now time.Duration) {
-	at := c.kcp.Position()
-	p := liveness.Progress{Received: c.kcp.Counts().BytesReceived, Next: uint32(at.Received), Una: uint32(at.Acked)}
+func (c *Session) noteActivity(now time.Duration) {
+	at := c.KCP.Position()
+	p := liveness.Progress{Received: c.KCP.Counts().BytesReceived, Next: uint32(at.Received), Una: uint32(at.Acked)}
 	if c.in.datagrams != nil {
 		p.Datagrams = c.in.datagrams.Moved
 	}
-	if !c.live.Progressed(now, p, c.kcp.WaitSend() > 0) {
+	if !c.live.Progressed(now, p, c.KCP.WaitSend() > 0) {
 		return
 	}
 	if c.plpmtu != nil {

@@ -1,4 +1,4 @@
-package kcp
+package session
 
 import (
 	"github.com/arqnet/kcp/internal/closing"
@@ -43,16 +43,16 @@ const (
 // outbox holds packets on their way to the socket.
 type outbox struct {
 	probe   []byte         // path MTU probe to send before the packets; nil: none
-	packets []packet       // collected, to be sent
-	spare   []packet       // empty, to collect the next packets in
+	packets []Packet       // collected, to be sent
+	spare   []Packet       // empty, to collect the next packets in
 	batch   []udp.Datagram // the encoded packets that are being written
 	whole   int            // bytes; larger packets may be fragmented
 	hold    bool           // encode leaves parity in parity: the rate is capped
-	parity  []packet       // that encode has left there
+	parity  []Packet       // that encode has left there
 }
 
 // add appends p to the packets to be sent.
-func (o *outgoing) add(p packet) {
+func (o *outgoing) add(p Packet) {
 	if o.outbox == nil {
 		o.outbox = new(outbox)
 	}
@@ -96,9 +96,9 @@ const (
 )
 
 // init sets up o for a session.
-func (o *outgoing) init(e *sharedState) {
+func (o *outgoing) init(e *Shared) {
 	o.askAt = netpath.AskAfter
-	if f := e.config.fec; f != (stats.Ratio{}) {
+	if f := e.Config.Fec; f != (stats.Ratio{}) {
 		// The ratio has passed Validate.
 		o.encoder, _ = fec.NewEncoder(f.Data, f.Parity)
 	}
@@ -116,27 +116,27 @@ func (o *outgoing) compact() {
 
 // packetBuffer is the state machine's hook that returns space for a packet of n
 // bytes, with headroom and tailroom for FEC and the cipher around it.
-func (c *session) packetBuffer(n int) []byte {
-	room := &c.shared.overhead
-	p := c.shared.packet(room.total + n)
+func (c *Session) packetBuffer(n int) []byte {
+	room := &c.shared.Overhead
+	p := c.shared.Packet(room.Total + n)
 	c.outgoing.current = p.pooled
-	return p.buf[room.head : room.head+n : room.head+n]
+	return p.Buf[room.head : room.head+n : room.head+n]
 }
 
 // collect is the state machine's output hook: it queues a packet to be sent.
-func (c *session) collect(data []byte) {
+func (c *Session) collect(data []byte) {
 	o := &c.outgoing
-	b, room := o.current, &c.shared.overhead
+	b, room := o.current, &c.shared.Overhead
 	o.current = nil
 	if c.hs.securing || c.hs.unvalidated.Load() && c.overdrawn() {
 		packetBuffers.Put(b)
 		return
 	}
-	size := room.total + len(data)
-	p := packet{buf: b.b[:min(size, cap(b.b))], pooled: b}
+	size := room.Total + len(data)
+	p := Packet{Buf: b.b[:min(size, cap(b.b))], pooled: b}
 	if &data[0] != &b.b[room.head] { // larger than the MTU: not in the space given
-		p = c.shared.packet(size)
-		copy(p.buf[room.head:], data)
+		p = c.shared.Packet(size)
+		copy(p.Buf[room.head:], data)
 	}
 	o.add(p)
 }
@@ -145,22 +145,22 @@ func (c *session) collect(data []byte) {
 // of its segment, without a copy. A cipher has to leave that as it is, since it
 // may have to be retransmitted: see Endpoint.sealsFrom. Sessions with other
 // ciphers do not use queueSegment.
-func (c *session) queueSegment(s *machine.Segment, data []byte) {
+func (c *Session) queueSegment(s *machine.Segment, data []byte) {
 	if c.hs.securing || c.hs.unvalidated.Load() && c.overdrawn() {
-		c.kcp.ReleaseSegment(s)
+		c.KCP.ReleaseSegment(s)
 		return
 	}
-	c.outgoing.add(packet{buf: data, segment: s})
+	c.outgoing.add(Packet{Buf: data, segment: s})
 }
 
 // overdrawn reports whether the packet that the state machine has just output
 // exceeds the anti-amplification limit (RFC 9000 §8.1), and counts it. The
 // state machine keeps the limit itself; this is a second line of defence.
-func (c *session) overdrawn() bool {
-	if !c.kcp.Validation().Overdrawn() {
+func (c *Session) overdrawn() bool {
+	if !c.KCP.Validation().Overdrawn() {
 		return false
 	}
-	c.shared.counters.dropCredit.Add(1)
+	c.shared.Counters.DropCredit.Add(1)
 	return true
 }
 
@@ -168,40 +168,40 @@ func (c *session) overdrawn() bool {
 type writeClaim uint8
 
 const (
-	nobody  writeClaim = iota
-	caller             // calls nextWrite, until that reports false
-	batcher            // calls nextWrite once, and wrote; a session that has ended is not for it
+	Nobody  writeClaim = iota
+	Caller             // calls nextWrite, until that reports false
+	Batcher            // calls nextWrite once, and wrote; a session that has ended is not for it
 )
 
-// toWrite reports whether packets wait, or a session that has ended is to be retired, and
+// ToWrite reports whether packets wait, or a session that has ended is to be retired, and
 // no goroutine writes. by is who does from now on.
-func (c *session) toWrite(by writeClaim) bool {
+func (c *Session) ToWrite(by writeClaim) bool {
 	o, waits := &c.outgoing, false
 	if o.outbox != nil {
-		waits = len(o.packets) > 0 && !(by == batcher && o.probe != nil)
+		waits = len(o.packets) > 0 && !(by == Batcher && o.probe != nil)
 	}
-	if o.sending || !waits && (by == batcher || c.closing.Phase < closing.Ended || c.closing.Phase == closing.Retired) {
+	if o.sending || !waits && (by == Batcher || c.closing.Phase < closing.Ended || c.closing.Phase == closing.Retired) {
 		return false
 	}
-	o.sending, o.batched = by != nobody, by == batcher
+	o.sending, o.batched = by != Nobody, by == Batcher
 	return true
 }
 
 // origin returns the addresses that packets of the peer have.
-func (c *session) origin() source {
+func (c *Session) origin() Source {
 	ends := c.ends.Load()
-	o := source{addr: c.entry.Addr, local: ends.local}
+	o := Source{Addr: c.entry.Addr, Local: ends.local}
 	if c.entry.Peer != "" {
-		o.peer = ends.remote
+		o.Peer = ends.remote
 	}
 	return o
 }
 
-// encode adds FEC to the packets of w and encrypts them into w.datagrams, with the
+// Encode adds FEC to the packets of w and encrypts them into w.datagrams, with the
 // parity packets between them. Those are appended to w.packets; with o.hold they are in
 // o.parity instead, and not encrypted. With an error there are no datagrams. The
 // goroutine that has claimed the write calls it, without Conn.mu.
-func (c *session) encode(w *written) {
+func (c *Session) Encode(w *Written) {
 	o := &c.outgoing
 	if w.probe != nil {
 		w.sealProbe()
@@ -210,15 +210,15 @@ func (c *session) encode(w *written) {
 	o.batch = o.batch[:0]
 	now := uint32(0)
 	if o.encoder != nil {
-		now = clock(c.host.now())
+		now = clock(c.host.Now())
 	}
-	n := len(w.packets)
+	n := len(w.Packets)
 	for i := 0; i < n && w.err == nil; i++ {
-		p := &w.packets[i]
+		p := &w.Packets[i]
 		var parity [][]byte
 		if !p.ready && !p.parity {
 			if o.fec == noFEC && !p.datagram {
-				p.buf = p.buf[c.shared.overhead.fecHead:]
+				p.Buf = p.Buf[c.shared.Overhead.fecHead:]
 			} else {
 				parity = c.addFEC(p, now)
 			}
@@ -230,21 +230,21 @@ func (c *session) encode(w *written) {
 	if w.err != nil {
 		o.batch = o.batch[:0]
 	}
-	w.datagrams = o.batch
+	w.Datagrams = o.batch
 }
 
 // encodeParity is encode for the parity packets of a group.
-func (c *session) encodeParity(w *written, parity [][]byte) {
+func (c *Session) encodeParity(w *Written, parity [][]byte) {
 	o := &c.outgoing
 	for _, shard := range parity {
-		q := c.shared.packet(c.shared.overhead.cipherHead + len(shard) + c.shared.overhead.tail)
-		copy(q.buf[c.shared.overhead.cipherHead:], shard)
+		q := c.shared.Packet(c.shared.Overhead.CipherHead + len(shard) + c.shared.Overhead.Tail)
+		copy(q.Buf[c.shared.Overhead.CipherHead:], shard)
 		if o.hold {
 			q.parity = true
 			o.parity = append(o.parity, q)
 			continue
 		}
-		w.packets = append(w.packets, q)
+		w.Packets = append(w.Packets, q)
 		if w.err = c.seal(&q, w); w.err != nil {
 			return
 		}
@@ -259,35 +259,35 @@ const repeatsWhole = 3
 // buffer of a segment that has to stay as it is goes to a buffer of its own, but the
 // segment has yet to be released. Packets of a handshake that leave again are not merged:
 // the system may not be able to. Like encode, it runs without c.mu.
-func (c *session) seal(p *packet, w *written) error {
+func (c *Session) seal(p *Packet, w *Written) error {
 	if !p.ready {
 		var content []byte
 		if p.segment != nil && c.shared.sealsFrom() {
-			content = p.buf
-			sealed := c.shared.packet(c.shared.overhead.total + len(content))
-			p.buf, p.pooled = sealed.buf, sealed.pooled
+			content = p.Buf
+			sealed := c.shared.Packet(c.shared.Overhead.Total + len(content))
+			p.Buf, p.pooled = sealed.Buf, sealed.pooled
 		}
-		if err := w.by.Seal(p.buf, content); err != nil {
+		if err := w.by.Seal(p.Buf, content); err != nil {
 			return err
 		}
 	}
 	o := &c.outgoing
-	d := w.to.datagram(p.buf)
-	d.Cut = len(p.buf) > o.whole || p.repeats >= repeatsWhole && len(p.buf) > netpath.FloorMTU
+	d := w.to.Datagram(p.Buf)
+	d.Cut = len(p.Buf) > o.whole || p.repeats >= repeatsWhole && len(p.Buf) > netpath.FloorMTU
 	d.Alone = p.repeats > 0
 	o.batch = append(o.batch, d)
 	return nil
 }
 
-// datagramHeader is the size of the header of an out-of-band datagram, between
+// DatagramHeader is the size of the header of an out-of-band datagram, between
 // cipher and payload: an FEC header and the conversation id.
-const datagramHeader = fec.HeaderSize + 4
+const DatagramHeader = fec.HeaderSize + 4
 
 // addFEC adds the FEC header to p, unless the batch has none. It returns the
 // parity packets if p completes a group; they are valid until the next call. now
 // is in milliseconds. Like encode, it runs without c.mu.
-func (c *session) addFEC(p *packet, now uint32) [][]byte {
-	inner := p.buf[c.shared.overhead.cipherHead : len(p.buf)-c.shared.overhead.tail]
+func (c *Session) addFEC(p *Packet, now uint32) [][]byte {
+	inner := p.Buf[c.shared.Overhead.CipherHead : len(p.Buf)-c.shared.Overhead.Tail]
 	switch {
 	case p.datagram:
 		fec.PutOOB(inner)
@@ -297,25 +297,25 @@ func (c *session) addFEC(p *packet, now uint32) [][]byte {
 	return nil
 }
 
-// written is packets of a session on their way to the socket. The goroutine that has
+// Written is packets of a session on their way to the socket. The goroutine that has
 // claimed the write has it.
-type written struct {
-	datagrams []udp.Datagram // the packets, encoded
-	shard     int            // the socket
-	refused   bool           // the system has refused some as too large
-	packets   []packet
+type Written struct {
+	Datagrams []udp.Datagram // the packets, encoded
+	Shard     int            // the socket
+	Refused   bool           // the system has refused some as too large
+	Packets   []Packet
 	data      int // of packets, those that are not parity
 	taken     int // of packets, without those that encode has added
-	to        source
+	to        Source
 	by        protect.Protection
 	err       error      // of encode
 	probe     *sentProbe // that leaves alone; nil: packets do
 }
 
-// nextWrite records that w was written, unless round is 0, and takes what is to be
+// NextWrite records that w was written, unless round is 0, and takes what is to be
 // written in this round. It reports false if that is nothing: then other goroutines may
 // write. over reports whether the session has ended then, and is to be retired.
-func (c *session) nextWrite(w *written, round int) (more, over bool) {
+func (c *Session) NextWrite(w *Written, round int) (more, over bool) {
 	if round > 0 {
 		c.endWrite(w)
 	}
@@ -325,7 +325,7 @@ func (c *session) nextWrite(w *written, round int) (more, over bool) {
 			c.beginWrite(w)
 			return true, false
 		}
-		c.wake(c.host.now())
+		c.Wake(c.host.Now())
 	}
 	if o.sending, o.batched = false, false; failed != nil {
 		c.end(failed)
@@ -333,16 +333,16 @@ func (c *session) nextWrite(w *written, round int) (more, over bool) {
 	return false, c.closing.Phase >= closing.Ended && c.closing.Phase != closing.Retired
 }
 
-// wrote records that w, which was written beside packets of other sessions, has left. w
+// Wrote records that w, which was written beside packets of other sessions, has left. w
 // is nil if code of the application's has panicked meanwhile.
-func (c *session) wrote(w *written) {
+func (c *Session) Wrote(w *Written) {
 	if w != nil {
 		c.endWrite(w)
 	}
 	c.outgoing.sending, c.outgoing.batched = false, false
 	switch {
 	case w == nil:
-		c.unwind()
+		c.Unwind()
 	case w.err != nil:
 		c.end(w.err)
 	}
@@ -350,14 +350,14 @@ func (c *session) wrote(w *written) {
 
 // beginWrite takes the collected packets, or the probe before them, to be encoded and
 // written.
-func (c *session) beginWrite(w *written) {
+func (c *Session) beginWrite(w *Written) {
 	o := &c.outgoing
-	*w = written{shard: int(c.path.shard), to: c.origin(), by: (*c.in.protection.Load()).Sender()}
+	*w = Written{Shard: int(c.path.shard), to: c.origin(), by: (*c.in.protection.Load()).Sender()}
 	if o.probe != nil {
 		w.probe = c.takeProbe()
 		return
 	}
-	w.packets, w.data, w.taken = o.packets, len(o.packets), len(o.packets)
+	w.Packets, w.data, w.taken = o.packets, len(o.packets), len(o.packets)
 	o.packets = o.spare[:0]
 	o.spare = nil
 	// A peer whose address is not validated gets the packet format that it
@@ -371,16 +371,16 @@ func (c *session) beginWrite(w *written) {
 		o.fec = withParity
 	}
 	o.hold = c.capped != nil
-	if o.whole = maxUDPPayload; c.plpmtu != nil {
-		o.whole = c.plpmtu.Whole(maxUDPPayload)
+	if o.whole = MaxUDPPayload; c.plpmtu != nil {
+		o.whole = c.plpmtu.Whole(MaxUDPPayload)
 	}
 	if o.encoder != nil {
-		w.data -= countParity(w.packets)
+		w.data -= countParity(w.Packets)
 	}
 }
 
 // endWrite records that w was written.
-func (c *session) endWrite(w *written) {
+func (c *Session) endWrite(w *Written) {
 	o := &c.outgoing
 	if w.probe != nil {
 		c.endProbe(w)
@@ -388,9 +388,9 @@ func (c *session) endWrite(w *written) {
 	}
 	if o.fec != noFEC {
 		o.fecData += uint64(w.data)
-		o.fecParity += uint64(len(w.packets) - w.data)
+		o.fecParity += uint64(len(w.Packets) - w.data)
 	}
-	o.sent += uint64(len(w.packets) - w.taken)
+	o.sent += uint64(len(w.Packets) - w.taken)
 	for i := range o.batch {
 		if o.batch[i].TooLarge {
 			o.sent--
@@ -398,17 +398,17 @@ func (c *session) endWrite(w *written) {
 			o.bytes += uint64(len(o.batch[i].Buf))
 		}
 	}
-	if w.refused {
+	if w.Refused {
 		c.sizeRefused(smallestRefused(o.batch))
 	}
 	clear(o.batch)
-	for i := range w.packets {
-		if s := w.packets[i].segment; s != nil {
-			c.kcp.ReleaseSegment(s)
+	for i := range w.Packets {
+		if s := w.Packets[i].segment; s != nil {
+			c.KCP.ReleaseSegment(s)
 		}
 	}
-	clear(w.packets)
-	o.spare = w.packets[:0]
+	clear(w.Packets)
+	o.spare = w.Packets[:0]
 	if o.hold {
 		c.holdParity()
 	}
@@ -417,7 +417,7 @@ func (c *session) endWrite(w *written) {
 // smallestRefused returns the size of the smallest datagram that the system has
 // refused as too large, in bytes.
 func smallestRefused(batch []udp.Datagram) int {
-	least := maxUDPPayload
+	least := MaxUDPPayload
 	for i := range batch {
 		if batch[i].TooLarge {
 			least = min(least, len(batch[i].Buf))

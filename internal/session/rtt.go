@@ -1,4 +1,4 @@
-package kcp
+package session
 
 import (
 	"cmp"
@@ -16,7 +16,7 @@ import (
 // measuredByData takes a sample of an ACK; 0 is none. If the application wants to know
 // the round-trip time, the next packet takes a PING along. After many packets, data or
 // ACKs, it takes COUNT along.
-func (c *session) measuredByData(sample, now time.Duration) {
+func (c *Session) measuredByData(sample, now time.Duration) {
 	if sample > 0 && c.rtt.ByData(sample, now) && c.mayPing(now) {
 		c.queuePing(now)
 	} else if c.outgoing.sent >= c.outgoing.askAt && c.losses.Due(now) {
@@ -27,31 +27,31 @@ func (c *session) measuredByData(sample, now time.Duration) {
 // prompted takes a sample of an answer that has left at once. It is the first one of the
 // state machine too: the first time-outs of data are those of the path, and an end that
 // only receives knows how often a round trip is.
-func (c *session) prompted(rtt time.Duration) {
+func (c *Session) prompted(rtt time.Duration) {
 	c.rtt.Prompted(rtt, c.step.inputAt)
-	c.kcp.SeedRTT(uint32((rtt + time.Millisecond - 1) / time.Millisecond))
+	c.KCP.SeedRTT(uint32((rtt + time.Millisecond - 1) / time.Millisecond))
 }
 
 // refreshRTT sends a PING with a datagram if the last sample is old: datagrams
 // are not acknowledged. Data that is on its way will be.
-func (c *session) refreshRTT(now time.Duration) {
-	if c.kcp.WaitSend() == 0 && !c.rtt.Recent(now) && c.mayPing(now) {
+func (c *Session) refreshRTT(now time.Duration) {
+	if c.KCP.WaitSend() == 0 && !c.rtt.Recent(now) && c.mayPing(now) {
 		c.noteOutage(now)
 		c.queuePing(now)
-		c.call(c.kcp.SendSignals)
+		c.call(c.KCP.SendSignals)
 	}
 }
 
 // measureOpening sends a PING if the opening has not shown the round-trip time: to an end
 // that accepts, or whose HELLO was repeated (Karn's algorithm, RFC 6298 §3).
-func (c *session) measureOpening() {
+func (c *Session) measureOpening() {
 	if c.rtt.At == 0 && c.mayPing(c.step.inputAt) {
 		c.queuePing(c.step.inputAt)
 	}
 }
 
 // mayPing reports whether the last sample is old enough for a PING the peer can answer.
-func (c *session) mayPing(now time.Duration) bool {
+func (c *Session) mayPing(now time.Duration) bool {
 	if c.hs.Peer < opening.Extended || c.hs.unvalidated.Load() || c.rtt.Prompt && now-c.rtt.At < netpath.RefreshAfter {
 		return false
 	}
@@ -61,24 +61,24 @@ func (c *session) mayPing(now time.Duration) bool {
 
 // queuePing queues a PING that measures the round-trip time. It is not repeated,
 // and nothing else depends on its answer.
-func (c *session) queuePing(now time.Duration) {
-	c.kcp.SignalQueue().Add(c.newPing(now))
+func (c *Session) queuePing(now time.Duration) {
+	c.KCP.SignalQueue().Add(c.newPing(now))
 	c.queueCount(now)
 }
 
 // newPing returns a PING that is sent now. Its numbers are its own, also if it repeats
 // another: the answer shows which of them it is to.
-func (c *session) newPing(now time.Duration) wire.Signal {
+func (c *Session) newPing(now time.Duration) wire.Signal {
 	if c.asked == nil {
 		c.asked = new(netpath.AskedPings)
 	}
-	ping := wire.Signal{Code: wire.Ping, SN: c.shared.env.Uint32(), TS: c.shared.env.Uint32()}
+	ping := wire.Signal{Code: wire.Ping, SN: c.shared.Env.Uint32(), TS: c.shared.Env.Uint32()}
 	c.asked.Sent(ping.SN, ping.TS, max(now, 1))
 	return ping
 }
 
 // pathLoss returns what the ends have told each other, which it allocates.
-func (c *session) pathLoss() *netpath.Losses {
+func (c *Session) pathLoss() *netpath.Losses {
 	if c.losses == nil {
 		c.losses = new(netpath.Losses)
 	}
@@ -87,8 +87,8 @@ func (c *session) pathLoss() *netpath.Losses {
 
 // queueCount queues COUNT, if the peer knows it. A PING that is queued just before is no
 // challenge then.
-func (c *session) queueCount(now time.Duration) {
-	if c.hs.capabilities&capCounts == 0 {
+func (c *Session) queueCount(now time.Duration) {
+	if c.hs.capabilities&CapCounts == 0 {
 		return
 	}
 	o := &c.outgoing
@@ -99,8 +99,8 @@ func (c *session) queueCount(now time.Duration) {
 
 // takeCount takes COUNT, or the answer to it. PROBEs are not counted, as they may be too
 // large for the path.
-func (c *session) takeCount(s wire.Signal) {
-	if c.hs.capabilities&capCounts == 0 {
+func (c *Session) takeCount(s wire.Signal) {
+	if c.hs.capabilities&CapCounts == 0 {
 		return
 	}
 	l, answers := c.pathLoss(), s.Code&wire.Answer != 0
@@ -110,14 +110,14 @@ func (c *session) takeCount(s wire.Signal) {
 	}
 	if c.step.ping.Code != 0 { // it was no challenge
 		c.step.ping, c.step.challenged = wire.Signal{}, false
-		c.kcp.SignalQueue().Take(wire.Signal{Code: wire.Token, SN: c.hs.peerToken, TS: c.hs.token})
+		c.KCP.SignalQueue().Take(wire.Signal{Code: wire.Token, SN: c.hs.peerToken, TS: c.hs.token})
 	}
 	sent, missing := l.Answer(c.outgoing.seen() + 1)
 	c.queueAnswer(wire.Signal{Code: wire.Count | wire.Answer, SN: sent, TS: missing})
 }
 
 // pongArrived takes the answer to a PING. It reports whether the PING was newPing's.
-func (c *session) pongArrived(s wire.Signal) bool {
+func (c *Session) pongArrived(s wire.Signal) bool {
 	sent, ok := c.asked.Answered(s.SN, s.TS)
 	if !ok {
 		return false
@@ -129,13 +129,13 @@ func (c *session) pongArrived(s wire.Signal) bool {
 	c.prompted(rtt)
 	if w := c.measurement(); w != nil {
 		w.pong, w.pinged = rtt, sent
-		c.step.left.ready |= writers
+		c.step.left.Ready |= Writers
 	}
 	return true
 }
 
 // cannotPing returns why Ping fails; nil if it does not.
-func (c *session) cannotPing() error {
+func (c *Session) cannotPing() error {
 	switch {
 	case c.closing.Caller != closing.Uses:
 		return net.ErrClosed
@@ -149,54 +149,54 @@ func (c *session) cannotPing() error {
 	return nil
 }
 
-// pingCall is a call of Ping.
-type pingCall struct {
-	rtt   time.Duration // once it is answered
+// PingCall is a call of Ping.
+type PingCall struct {
+	Rtt   time.Duration // once it is answered
 	begun bool
 	start time.Duration // since the epoch
-	next  time.Duration // when PING is repeated
+	Next  time.Duration // when PING is repeated
 	wait  time.Duration // how long after the last
 }
 
-// measure asks the peer for the round-trip time. It reports whether it waits for the
+// Measure asks the peer for the round-trip time. It reports whether it waits for the
 // answer; then it is to be called again at call.next. It fails with why if nothing else
 // speaks against it.
-func (c *session) measure(call *pingCall, why error) (waits bool, err error) {
-	w, now := c.measures(), c.host.now()
+func (c *Session) Measure(call *PingCall, why error) (waits bool, err error) {
+	w, now := c.measures(), c.host.Now()
 	if !call.begun {
 		call.begun, call.start = true, now
 	}
 	if w.pinged >= call.start {
-		call.rtt = w.pong
+		call.Rtt = w.pong
 		return false, nil
 	}
 	if err := cmp.Or(c.cannotPing(), why); err != nil {
 		return false, err
 	}
-	if now >= call.next {
+	if now >= call.Next {
 		call.wait = max(c.requestWait(), min(2*call.wait, opening.MaxWait))
-		call.next = now + call.wait
+		call.Next = now + call.wait
 		c.setClock(now)
 		c.queuePing(now)
-		c.call(c.kcp.SendSignals)
+		c.call(c.KCP.SendSignals)
 	}
 	return true, nil
 }
 
-// flushCall is a call of Flush.
-type flushCall struct {
+// FlushCall is a call of Flush.
+type FlushCall struct {
 	end *machine.Seq // of what was written before; nil: it has not begun
 }
 
-// delivered reports whether all has arrived that was written before a call of Flush. If
+// Delivered reports whether all has arrived that was written before a call of Flush. If
 // it may still, the call waits, unless why is an error, which it fails with.
-func (c *session) delivered(call *flushCall, why error) (bool, error) {
+func (c *Session) Delivered(call *FlushCall, why error) (bool, error) {
 	if call.end == nil {
-		call.end = c.measures().flushes.Begin(c.kcp.Position().End)
+		call.end = c.measures().flushes.Begin(c.KCP.Position().End)
 	}
 	// What the peer has not taken before its CLOSE is out of the queue, too.
 	discarded := c.closing.Read == closing.ReadClosed && c.closing.Undelivered()
-	if !discarded && (!c.kcp.Position().Acked.Before(*call.end) || c.kcp.WaitSend() == 0) {
+	if !discarded && (!c.KCP.Position().Acked.Before(*call.end) || c.KCP.WaitSend() == 0) {
 		return true, nil
 	}
 	if err := cmp.Or(c.cannotDeliver(), why); err != nil {
@@ -206,11 +206,11 @@ func (c *session) delivered(call *flushCall, why error) (bool, error) {
 	return false, nil
 }
 
-// flushEnds ends a call of Flush.
-func (c *session) flushEnds(call *flushCall) { c.rare.measure.flushes.End(call.end) }
+// FlushEnds ends a call of Flush.
+func (c *Session) FlushEnds(call *FlushCall) { c.rare.measure.flushes.End(call.end) }
 
 // cannotDeliver returns why what is not acknowledged will not be; nil if it may.
-func (c *session) cannotDeliver() error {
+func (c *Session) cannotDeliver() error {
 	switch {
 	case c.closing.Caller != closing.Uses:
 		return net.ErrClosed
@@ -232,7 +232,7 @@ type measurement struct {
 }
 
 // flushDelivers reports whether calls of Flush are to be woken.
-func (c *session) flushDelivers() bool {
+func (c *Session) flushDelivers() bool {
 	w := c.measurement()
-	return w != nil && w.flushes.Delivers(c.kcp.Position().Acked)
+	return w != nil && w.flushes.Delivers(c.KCP.Position().Acked)
 }

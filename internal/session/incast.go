@@ -1,4 +1,4 @@
-package kcp
+package session
 
 import (
 	"time"
@@ -13,18 +13,18 @@ import (
 // receive buffer, although each of them keeps to its window. The session advertises
 // the window that package incast gives it.
 
-// socketIncast is what one socket does against incast. Its present reader uses it,
+// SocketIncast is what one socket does against incast. Its present reader uses it,
 // also from Conn.input; Turns has a lock, which is taken after Conn.mu.
-type socketIncast = incast.Socket[session]
+type SocketIncast = incast.Socket[Session]
 
-// sender returns what the share of c depends on. Conn.mu guards it, except its turn.
-func (c *session) sender() *incast.Sender { return &c.in.sending }
+// Sender returns what the share of c depends on. Conn.mu guards it, except its turn.
+func (c *Session) Sender() *incast.Sender { return &c.in.sending }
 
 // takeShare counts what the peer sends, and bounds the window that the session
 // advertises by its share of the socket buffer. packets are a batch's, with
 // so many segments that had not arrived before. A peer of which all has come before
 // in an epoch is not a sender. The reader of the socket calls it.
-func (c *session) takeShare(packets []inPacket, segments int, i *socketIncast, now time.Duration) {
+func (c *Session) takeShare(packets []InPacket, segments int, i *SocketIncast, now time.Duration) {
 	s := &c.in.sending
 	s.Begin(&i.Budget)
 	if segments == 0 && s.Light == 0 {
@@ -32,10 +32,10 @@ func (c *session) takeShare(packets []inPacket, segments int, i *socketIncast, n
 	}
 	bytes := 0
 	for j := range packets {
-		bytes += s.Packet(packets[j].size)
+		bytes += s.Packet(packets[j].Size)
 	}
 	s.Segments(segments)
-	validated, several := !c.hs.unvalidated.Load(), c.shared.several()
+	validated, several := !c.hs.unvalidated.Load(), c.shared.Several()
 	if several {
 		i.Offered(s, bytes, validated)
 	}
@@ -44,39 +44,39 @@ func (c *session) takeShare(packets []inPacket, segments int, i *socketIncast, n
 
 // limitFirstWindow bounds the window that the session advertises before its peer
 // has sent data, if there are other senders.
-func (c *session) limitFirstWindow(i *socketIncast) {
+func (c *Session) limitFirstWindow(i *SocketIncast) {
 	c.limitWindow(incast.Grant{Window: i.Window(c.mtu(), true, !c.hs.unvalidated.Load())}, false)
 }
 
 // limitWindow bounds the window by what the session may have sent to it. With tell the
 // next flush tells the peer.
-func (c *session) limitWindow(g incast.Grant, tell bool) {
-	if (g.Window > 0 || g.Shut) && c.hs.Peer >= opening.Extended && c.kcp.Counts().PacketsSent == 0 {
+func (c *Session) limitWindow(g incast.Grant, tell bool) {
+	if (g.Window > 0 || g.Shut) && c.hs.Peer >= opening.Extended && c.KCP.Counts().PacketsSent == 0 {
 		// In message mode such a peer takes the largest window that it has seen
 		// for the limit of its messages.
 		g = incast.Grant{Window: max(g.Window, machine.MinRcvWnd)}
 	}
-	c.kcp.LimitWindow(g.Window, g.Shut, tell)
+	c.KCP.LimitWindow(g.Window, g.Shut, tell)
 }
 
 // changeShard records that the peer's packets arrive at another socket now. If
 // the window depended on turns of senders at the old one, the peer is to be told
 // another, and changeShard returns true.
-func (c *session) changeShard(shard uint16) bool {
-	took := c.host.incast(int(c.path.shard)).Forget(c)
+func (c *Session) changeShard(shard uint16) bool {
+	took := c.host.Incast(int(c.path.shard)).Forget(c)
 	c.path.shard = shard
 	c.timers.heldSince = 0 // what time-outs wait for arrives at the old one
-	c.kcp.Sender().HoldTimeouts(false)
+	c.KCP.Sender().HoldTimeouts(false)
 	if took {
-		i := c.host.incast(int(shard))
+		i := c.host.Incast(int(shard))
 		c.limitWindow(incast.Grant{Window: i.Window(c.in.sending.PacketSize(), false, !c.hs.unvalidated.Load())}, true)
 	}
 	return took
 }
 
-// takeGrant tells the peer a window. If the session has ended, it gives up its turn, and
+// TakeGrant tells the peer a window. If the session has ended, it gives up its turn, and
 // returns false.
-func (c *session) takeGrant(g incast.Grant, now time.Duration, woken bool) bool {
+func (c *Session) TakeGrant(g incast.Grant, now time.Duration, woken bool) bool {
 	if c.closing.Phase >= closing.Ended {
 		c.leaveTurn()
 		return false
@@ -90,4 +90,4 @@ func (c *session) takeGrant(g incast.Grant, now time.Duration, woken bool) bool 
 }
 
 // leaveTurn ends the session's turn, if it has one.
-func (c *session) leaveTurn() { c.host.incast(int(c.path.shard)).Leave(c) }
+func (c *Session) leaveTurn() { c.host.Incast(int(c.path.shard)).Leave(c) }

@@ -1,4 +1,4 @@
-package kcp
+package session
 
 import (
 	"cmp"
@@ -17,30 +17,30 @@ import (
 var _ life.End = (*machineEnd)(nil)
 
 // queue has w queued as far as there is room, and sends it.
-func (e *machineEnd) queue(w writeCall, id uint32) (n int, err error) {
+func (e *machineEnd) queue(w WriteCall, id uint32) (n int, err error) {
 	if s := e.streams[id]; id != 0 {
-		w.stream, w.closed = &s.state, s.closed
+		w.Stream, w.Closed = &s.state, s.closed
 	}
-	w.free, w.begun = true, e.w.now
-	if err = e.conn.write(&w); w.n > 0 || w.message && err == nil {
-		e.conn.push()
+	w.Free, w.Begun = true, e.w.now
+	if err = e.conn.Write(&w); w.N > 0 || w.Message && err == nil {
+		e.conn.Push()
 	}
 	e.carryOut()
-	return w.n, err
+	return w.N, err
 }
 
 func (e *machineEnd) Write(id uint32, b []byte, _ bool) (int, error) {
-	return e.queue(writeCall{b: b}, id)
+	return e.queue(WriteCall{B: b}, id)
 }
 
 func (e *machineEnd) SendMessage(id uint32, b []byte, o life.Options, _ bool) error {
-	options := &messageOptions{Lifetime: o.Step.Lifetime(), MaxRetransmits: o.Step.Retransmits(), Done: o.Done}
-	_, err := e.queue(writeCall{b: b, message: true, options: options}, id)
+	options := &MessageOptions{Lifetime: o.Step.Lifetime(), MaxRetransmits: o.Step.Retransmits(), Done: o.Done}
+	_, err := e.queue(WriteCall{B: b, Message: true, Options: options}, id)
 	return err
 }
 
 func (e *machineEnd) SendDatagram(b []byte) error {
-	err := e.conn.sendDatagram(b)
+	err := e.conn.SendDatagram(b)
 	e.carryOut()
 	return err
 }
@@ -49,10 +49,10 @@ func (e *machineEnd) Read(id uint32, b []byte, messages bool) (n int, err error)
 	c := e.conn
 	defer e.carryOut()
 	switch {
-	case c.state().left:
+	case c.State().Left:
 		return 0, net.ErrClosed
 	case id == life.Datagrams:
-		d, ok := c.receiveDatagram()
+		d, ok := c.ReceiveDatagram()
 		if !ok {
 			return 0, ErrWouldBlock
 		}
@@ -60,16 +60,16 @@ func (e *machineEnd) Read(id uint32, b []byte, messages bool) (n int, err error)
 	case id != 0:
 		return e.readStream(e.streams[id], b, messages)
 	case c.messageMode():
-		if c.nextMessage() >= 0 {
-			return c.readMessage(b)
+		if c.NextMessage() >= 0 {
+			return c.ReadMessage(b)
 		}
 	default:
-		n = c.read(b, 0)
+		n = c.Read(b, 0)
 	}
 	if n > 0 {
 		return n, nil
 	}
-	return 0, cmp.Or(c.readEnd(false), error(ErrWouldBlock))
+	return 0, cmp.Or(c.ReadEnd(false), error(ErrWouldBlock))
 }
 
 func (e *machineEnd) readStream(s *machineStream, b []byte, messages bool) (n int, err error) {
@@ -77,19 +77,19 @@ func (e *machineEnd) readStream(s *machineStream, b []byte, messages bool) (n in
 		return 0, net.ErrClosed
 	}
 	if size, more := s.state.NextMessage(); messages && more {
-		return e.conn.readStream(&s.state, b[:size], 0, true), nil
+		return e.conn.ReadStream(&s.state, b[:size], 0, true), nil
 	} else if !messages {
-		n = e.conn.readStream(&s.state, b, 0, false)
+		n = e.conn.ReadStream(&s.state, b, 0, false)
 	}
 	if n > 0 {
 		return n, nil
 	}
-	return 0, cmp.Or(e.conn.streamReadEnd(&s.state), error(ErrWouldBlock))
+	return 0, cmp.Or(e.conn.StreamReadEnd(&s.state), error(ErrWouldBlock))
 }
 
 // OpenStream is Conn.TryOpenStream.
 func (e *machineEnd) OpenStream(o life.StreamOptions, _ bool) (uint32, error) {
-	s, err := e.conn.openStream(&openCall{params: streams.Params{
+	s, err := e.conn.OpenStream(&OpenCall{Params: streams.Params{
 		Unordered: o.Unordered, Priority: int8(o.Priority), Retransmits: uint16(o.Retransmits), Lifetime: uint32(o.Lifetime.Milliseconds()),
 	}})
 	e.carryOut()
@@ -101,8 +101,8 @@ func (e *machineEnd) OpenStream(o life.StreamOptions, _ bool) (uint32, error) {
 
 // acceptStreams takes the streams that the peer has opened.
 func (e *machineEnd) acceptStreams(p *life.Party) {
-	for c := e.conn; !c.state().left && c.waiting().streams > 0; {
-		s, _ := c.acceptStream()
+	for c := e.conn; !c.State().Left && c.Waiting().Streams > 0; {
+		s, _ := c.AcceptStream()
 		o := s.Params()
 		p.Has(e.addStream(s), life.StreamOptions{
 			Unordered: o.Unordered, Priority: int(o.Priority), Retransmits: int(o.Retransmits), Lifetime: time.Duration(o.Lifetime) * time.Millisecond,
@@ -120,41 +120,41 @@ func (e *machineEnd) EndStream(id uint32, how life.Op, code uint64) error {
 	c, s := e.conn, e.streams[id]
 	defer e.carryOut()
 	if id == 0 {
-		waits, _, err := c.closeWrite(false)
+		waits, _, err := c.CloseWrite(false)
 		if waits {
 			err = ErrWouldBlock
 		}
 		return err
 	}
-	ways := map[life.Op]streamEnd{
-		life.Fin: finishStream, life.EndStream: closeStream, life.Reset: resetStream, life.StopRead: stopReading, life.StopWrite: stopWriting,
+	ways := map[life.Op]StreamEnd{
+		life.Fin: FinishStream, life.EndStream: CloseStream, life.Reset: ResetStream, life.StopRead: StopReading, life.StopWrite: StopWriting,
 	}
-	if how == life.EndStream && (s.closed || c.state().left) {
+	if how == life.EndStream && (s.closed || c.State().Left) {
 		return net.ErrClosed
 	}
-	err := c.endStream(&s.state, ways[how], code, s.closed)
+	err := c.EndStream(&s.state, ways[how], code, s.closed)
 	s.closed = s.closed || how == life.EndStream || how == life.Reset
 	return err
 }
 
 // Close is Conn.Close, which does not wait, or Conn.Abort.
 func (e *machineEnd) Close(how life.Op) error {
-	_, _ = e.conn.close(&closeCall{abrupt: how == life.Abort, background: how == life.Background})
+	_, _ = e.conn.Close(&CloseCall{Abrupt: how == life.Abort, Background: how == life.Background})
 	e.carryOut()
 	return nil
 }
 
 // Set is what changes settings of a session.
 func (e *machineEnd) Set(s life.Step) error {
-	to := map[life.Op]change{life.MTU: {of: ofMTU, n: s.N}, life.Window: {of: ofWindow, n: s.N, m: s.N * 4}, life.Rate: {of: ofRate, n: s.N}}[s.Op]
-	_ = e.conn.set(&to)
+	to := map[life.Op]Change{life.MTU: {Of: OfMTU, N: s.N}, life.Window: {Of: OfWindow, N: s.N, M: s.N * 4}, life.Rate: {Of: OfRate, N: s.N}}[s.Op]
+	_ = e.conn.Set(&to)
 	e.carryOut()
 	return nil
 }
 
 // Class implements life.End.
 func (e *machineEnd) Class(err error) (life.Class, uint64) {
-	var reset *streamError
+	var reset *StreamError
 	if errors.As(err, &reset) {
 		return life.StreamReset, reset.Code
 	}
@@ -163,7 +163,7 @@ func (e *machineEnd) Class(err error) (life.Class, uint64) {
 			return is, 0
 		}
 	}
-	if errors.As(err, new(*lostError)) {
+	if errors.As(err, new(*LostError)) {
 		return life.PeerLost, 0
 	}
 	return life.Unknown(err), 0

@@ -1,4 +1,4 @@
-package kcp
+package session
 
 import (
 	"time"
@@ -13,7 +13,7 @@ import (
 )
 
 // finishStep ends every step: it advances the state, accounts, and sets the wake-up.
-func (c *session) finishStep(now time.Duration) {
+func (c *Session) finishStep(now time.Duration) {
 	l, s := &c.hs, &c.closing
 	if c.tls != nil && c.tls.handshake != nil {
 		c.settleTLS()
@@ -31,7 +31,7 @@ func (c *session) finishStep(now time.Duration) {
 	if l.Reached {
 		requests &^= opening.Hello // which counts until anything arrives
 	}
-	waiting := c.kcp.WaitSend() > 0 || requests != 0 || c.streams != nil && c.streamsUnsent()
+	waiting := c.KCP.WaitSend() > 0 || requests != 0 || c.streams != nil && c.streamsUnsent()
 	c.live.Waits(now, waiting)
 	c.schedule(now)
 }
@@ -39,27 +39,27 @@ func (c *session) finishStep(now time.Duration) {
 // schedule sets a wake-up for the next timer of the session. One for a slightly earlier
 // time stays: to move it in every step would cost more than an onWake with nothing due.
 // A request of wake for a time that has come stays too.
-func (c *session) schedule(now time.Duration) {
+func (c *Session) schedule(now time.Duration) {
 	var next time.Duration
 	sooner := func(at time.Duration) {
 		if next == 0 || at < next {
 			next = max(at, 1)
 		}
 	}
-	if at, ok := c.kcp.NextFlush(); ok && !c.hs.securing {
+	if at, ok := c.KCP.NextFlush(); ok && !c.hs.securing {
 		// The state machine's clock counts whole milliseconds, so at is reached
 		// when its millisecond begins.
 		wait := time.Duration(machine.Seq(at).Diff(c.clock(now)))
 		sooner(now.Truncate(time.Millisecond) + wait*time.Millisecond)
 	}
 	if s := c.capped; s != nil && !c.hs.securing {
-		held := c.kcp.RateCap()
-		if wait := held.Wait(c.kcp.Micros()); s.waiting() > 0 || wait > 0 && held.Blocked() {
+		held := c.KCP.RateCap()
+		if wait := held.Wait(c.KCP.Micros()); s.waiting() > 0 || wait > 0 && held.Blocked() {
 			sooner(now + recovery.WakeAfter(s.rate, wait))
 		}
 	}
 	if c.timers.heldSince != 0 { // NextFlush leaves them out
-		sooner(now + max(holdTime, c.waited(now)))
+		sooner(now + max(HoldTime, c.waited(now)))
 	}
 	s := c.liveness()
 	if at, _ := c.live.Next(now, &s); at > 0 {
@@ -71,7 +71,7 @@ func (c *session) schedule(now time.Duration) {
 		}
 	}
 	if c.hs.unvalidated.Load() && c.hs.Role == opening.Accepted {
-		sooner(c.hs.born + handshakeTime)
+		sooner(c.hs.born + HandshakeTime)
 	}
 	if c.tls != nil {
 		if at := c.tlsExpires(); at > 0 {
@@ -103,7 +103,7 @@ func (c *session) schedule(now time.Duration) {
 		c.timers.dueAt = 0 // what it was for is in next, if it is still wanted
 	}
 	if next > 0 {
-		c.wake(max(next, now)) // not late before it was set
+		c.Wake(max(next, now)) // not late before it was set
 		if c.timers.wakeAt < c.timers.dueAt {
 			c.postpone(now)
 		}
@@ -113,15 +113,15 @@ func (c *session) schedule(now time.Duration) {
 // postpone moves a wake-up that comes much earlier than what is due. Else the timers of
 // many sessions fire all the time, each of which costs far more than a move. A session
 // in steady traffic moves its wake-up at most twice in the time until what is due.
-func (c *session) postpone(now time.Duration) {
+func (c *Session) postpone(now time.Duration) {
 	if t := &c.timers; t.wakeAt > now && t.wakeAt-now < (t.dueAt-now)/2 {
 		t.wakeAt = t.dueAt
-		c.step.left.wakeAt = t.dueAt
+		c.step.left.WakeAt = t.dueAt
 	}
 }
 
-// wake makes onWake be called at a time, unless something is due earlier.
-func (c *session) wake(at time.Duration) {
+// Wake makes onWake be called at a time, unless something is due earlier.
+func (c *Session) Wake(at time.Duration) {
 	t := &c.timers
 	if c.closing.Phase >= closing.Ended {
 		return
@@ -131,31 +131,31 @@ func (c *session) wake(at time.Duration) {
 	}
 	if t.wakeAt == 0 || at < t.wakeAt {
 		t.wakeAt = at
-		c.step.left.wakeAt = at
+		c.step.left.WakeAt = at
 	}
 }
 
-// onWake does what is due. The endpoint's timer calls it. Often that is nothing: the
+// OnWake does what is due. The endpoint's timer calls it. Often that is nothing: the
 // delayed ACK has left with an answer, or what was to be repeated was acknowledged. woken
 // says that a call was woken, and none has run since.
-func (c *session) onWake(woken bool) {
+func (c *Session) OnWake(woken bool) {
 	t := &c.timers
 	t.wakeAt, c.step.woken = 0, woken
 	if c.closing.Phase >= closing.Ended || t.dueAt == 0 {
 		return
 	}
-	now := c.host.now()
+	now := c.host.Now()
 	if t.dueAt > now {
-		c.wake(t.dueAt)
+		c.Wake(t.dueAt)
 		return
 	}
-	c.live.Thaw(now-t.dueAt, c.shared.config.peerTimeout)
+	c.live.Thaw(now-t.dueAt, c.shared.Config.PeerTimeout)
 	t.dueAt = 0
 	if c.closing.Phase == closing.Draining && c.closing.Late(now) {
 		c.end(nil)
 		return
 	}
-	if c.hs.unvalidated.Load() && c.hs.Role == opening.Accepted && now >= c.hs.born+handshakeTime {
+	if c.hs.unvalidated.Load() && c.hs.Role == opening.Accepted && now >= c.hs.born+HandshakeTime {
 		c.forget(ErrReset)
 		return
 	}
@@ -172,7 +172,7 @@ func (c *session) onWake(woken bool) {
 		return
 	}
 	if due&liveness.Look != 0 {
-		c.host.look()
+		c.host.Look()
 	}
 	c.setClock(now)
 	if c.timers.compactAt > 0 && now >= c.timers.compactAt {
@@ -186,8 +186,8 @@ func (c *session) onWake(woken bool) {
 	c.purgeStreams(now)
 	c.flushDue(now)
 	c.finishStep(now)
-	if c.room() > 0 { // perhaps since other sessions hold less; compare sk_stream_wait_memory of Linux
-		c.step.left.ready |= writers
+	if c.Room() > 0 { // perhaps since other sessions hold less; compare sk_stream_wait_memory of Linux
+		c.step.left.Ready |= Writers
 	}
 	if c.streams != nil {
 		c.streams.WakeWriter()
@@ -195,64 +195,64 @@ func (c *session) onWake(woken bool) {
 }
 
 // compact releases spare memory.
-func (c *session) compact() {
+func (c *Session) compact() {
 	c.timers.compactAt = 0
-	c.kcp.Compact()
+	c.KCP.Compact()
 	c.compactStreams()
 	c.outgoing.compact()
 	(*c.in.protection.Load()).Compact()
 	if c.in.decoder != nil {
 		c.in.decoder.Compact()
 	}
-	if v := c.path.validation; v != nil && v.Since(c.host.now()) >= compactAfter {
+	if v := c.path.validation; v != nil && v.Since(c.host.Now()) >= CompactAfter {
 		v.Drop()
 	}
 }
 
 // flush makes the state machine output all that it may send now.
-func (c *session) flush(now time.Duration) {
+func (c *Session) flush(now time.Duration) {
 	if c.hs.securing {
 		return
 	}
 	c.setClock(now)
-	if c.kcp.Sender().TimeoutDue(c.clock(now)) || c.timers.heldSince != 0 {
+	if c.KCP.Sender().TimeoutDue(c.clock(now)) || c.timers.heldSince != 0 {
 		c.holdTimeouts(now)
 	}
-	asked := asking(c.kcp.Counts())
+	asked := asking(c.KCP.Counts())
 	if s := c.capped; s != nil {
-		c.releaseHeld(s, now, c.kcp.RateCap().DatagramsFirst())
-		c.kcp.Flush()
+		c.releaseHeld(s, now, c.KCP.RateCap().DatagramsFirst())
+		c.KCP.Flush()
 		c.releaseHeld(s, now, true)
 	} else {
-		c.kcp.Flush()
+		c.KCP.Flush()
 	}
-	if asking(c.kcp.Counts()) != asked {
+	if asking(c.KCP.Counts()) != asked {
 		c.live.Asked(now)
 	}
-	if c.timers.compactAt == 0 || c.live.Silence(now, liveness.Idle) < compactAfter { // not if it only repeats
-		c.timers.compactAt = now + compactAfter
+	if c.timers.compactAt == 0 || c.live.Silence(now, liveness.Idle) < CompactAfter { // not if it only repeats
+		c.timers.compactAt = now + CompactAfter
 	}
 }
 
 const (
-	// holdTime is after what time at least a session looks again if time-outs have to
+	// HoldTime is after what time at least a session looks again if time-outs have to
 	// wait.
-	holdTime = time.Millisecond
-	// mostHold is how long they wait at most.
-	mostHold = time.Second
+	HoldTime = time.Millisecond
+	// MostHold is how long they wait at most.
+	MostHold = time.Second
 )
 
 // holdTimeouts lets time-outs that have come wait until the sessions have got what had
 // arrived at the socket by then. In a process that lacks processor time the ACKs are
 // among that, and to retransmit would be spurious.
-func (c *session) holdTimeouts(now time.Duration) {
+func (c *Session) holdTimeouts(now time.Duration) {
 	t, shard := &c.timers, int(c.path.shard)
-	ms, due := max(clock(now), 1), c.kcp.Sender().TimeoutDue(c.clock(now))
+	ms, due := max(clock(now), 1), c.KCP.Sender().TimeoutDue(c.clock(now))
 	if due && t.heldSince == 0 {
-		t.heldSince, t.heldFor = ms, c.host.arrived(shard)
+		t.heldSince, t.heldFor = ms, c.host.Arrived(shard)
 	}
-	hold := due && c.waited(now) < mostHold && c.host.unread(shard, t.heldFor)
-	c.kcp.Sender().HoldTimeouts(hold)
+	hold := due && c.waited(now) < MostHold && c.host.Unread(shard, t.heldFor)
+	c.KCP.Sender().HoldTimeouts(hold)
 	if !hold {
 		t.heldSince = 0
 	}
@@ -260,38 +260,38 @@ func (c *session) holdTimeouts(now time.Duration) {
 
 // waited returns for how long time-outs have waited, if they do. now may be a little
 // before they began to.
-func (c *session) waited(now time.Duration) time.Duration {
+func (c *Session) waited(now time.Duration) time.Duration {
 	ms := machine.Seq(clock(now)).Diff(machine.Seq(c.timers.heldSince))
 	return time.Duration(max(ms, 0)) * time.Millisecond
 }
 
 // flushDue flushes if signals are pending, packets wait for the cap, or a flush is due.
-func (c *session) flushDue(now time.Duration) {
+func (c *Session) flushDue(now time.Duration) {
 	if c.tls != nil && c.tls.handshake != nil {
 		c.sendFlight()
 	}
-	if c.step.woken && c.kcp.Receiver().AcksPending() {
-		c.kcp.Receiver().AwaitCall(c.clock(now), c.kcp.Sender())
+	if c.step.woken && c.KCP.Receiver().AcksPending() {
+		c.KCP.Receiver().AwaitCall(c.clock(now), c.KCP.Sender())
 	}
-	if at, ok := c.kcp.NextFlush(); len(*c.kcp.SignalQueue()) > 0 || c.timers.heldSince != 0 || c.capped != nil && c.capped.waiting() > 0 || ok && !machine.Seq(at).After(c.clock(now)) {
+	if at, ok := c.KCP.NextFlush(); len(*c.KCP.SignalQueue()) > 0 || c.timers.heldSince != 0 || c.capped != nil && c.capped.waiting() > 0 || ok && !machine.Seq(at).After(c.clock(now)) {
 		c.flush(now)
 	}
 }
 
 // setClock sets the state machine's clock to the time now, since the epoch.
-func (c *session) setClock(now time.Duration) {
-	c.kcp.SetClockMicros(uint64(c.timers.clockBase)*1000 + uint64(now.Microseconds()))
+func (c *Session) setClock(now time.Duration) {
+	c.KCP.SetClockMicros(uint64(c.timers.clockBase)*1000 + uint64(now.Microseconds()))
 }
 
 // clock returns the time now on the state machine's clock, in milliseconds.
-func (c *session) clock(now time.Duration) machine.Seq {
+func (c *Session) clock(now time.Duration) machine.Seq {
 	return machine.Seq(c.timers.clockBase + uint32(now.Milliseconds()))
 }
 
 // sendDueSignals starts the requests that have become due, sends those whose
 // time has come, and continues the search for the path MTU.
-func (c *session) sendDueSignals(now time.Duration) {
-	l, k := &c.hs, c.kcp
+func (c *Session) sendDueSignals(now time.Duration) {
+	l, k := &c.hs, c.KCP
 	if c.closing.Phase >= closing.Draining {
 		return
 	}
@@ -323,12 +323,12 @@ func (c *session) sendDueSignals(now time.Duration) {
 }
 
 // sendDueRequests queues the requests whose time has come.
-func (c *session) sendDueRequests(now time.Duration) {
+func (c *Session) sendDueRequests(now time.Duration) {
 	l := &c.hs
 	if l.Due(opening.Hello, now) {
 		if c.tls != nil {
 			c.repeatFlight(now)
-		} else if l.Reached && l.Of(opening.Hello).Tries >= helloTries && l.Peer == opening.Unknown {
+		} else if l.Reached && l.Of(opening.Hello).Tries >= HelloTries && l.Peer == opening.Unknown {
 			l.Unanswered &^= opening.Hello
 			l.Peer = opening.Legacy
 		} else { // repeated even if the peer is extended: a forged HELLO may have shown that
@@ -346,7 +346,7 @@ func (c *session) sendDueRequests(now time.Duration) {
 			l.Of(k).Signal = c.newPing(now)
 			_, most = c.pingWait()
 		}
-		c.kcp.SignalQueue().Add(l.Of(k).Signal)
+		c.KCP.SignalQueue().Add(l.Of(k).Signal)
 		c.live.Asked(now)
 		switch k {
 		case opening.Ping:

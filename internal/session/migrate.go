@@ -1,4 +1,4 @@
-package kcp
+package session
 
 import (
 	"bytes"
@@ -20,16 +20,16 @@ import (
 // shows. And the peer must get what is sent to the new address: it answers a challenge
 // from there. That is path validation (RFC 9000 §8.2, which has the reasons).
 
-// claims answers a question about p. mine reports whether the packet is of this session,
+// Claims answers a question about p. mine reports whether the packet is of this session,
 // moved whether that has migrated to where it comes from, and is to be fed it.
-func (c *session) claims(q question, p *inPacket, now time.Duration) (mine, moved bool) {
-	switch q.what {
+func (c *Session) Claims(q Question, p *InPacket, now time.Duration) (mine, moved bool) {
+	switch q.What {
 	case admission.AskPacket:
-		return c.packetFromNewAddress(p, q.numbered, now)
+		return c.packetFromNewAddress(p, q.Numbered, now)
 	case admission.AskWelcome:
-		return c.welcomeElsewhere(p, signalOf(q.first.Hello)), false
+		return c.welcomeElsewhere(p, SignalOf(q.First.Hello)), false
 	case admission.AskHello:
-		return c.helloFromNewAddress(q.first.Request.TS, p.from, q.shown, now)
+		return c.helloFromNewAddress(q.First.Request.TS, p.From, q.Shown, now)
 	case admission.AskHandshake:
 		return c.handshakeFromNewAddress(p, now)
 	}
@@ -40,15 +40,15 @@ func (c *session) claims(q question, p *inPacket, now time.Duration) (mine, move
 // address has changed during the handshake. It gets the WELCOME of the session that its
 // first HELLO has opened, confirms that, and migrates it. A second session would be
 // confused with it. welcomeElsewhere reports whether c is that session.
-func (c *session) welcomeElsewhere(p *inPacket, hello wire.Signal) bool {
+func (c *Session) welcomeElsewhere(p *InPacket, hello wire.Signal) bool {
 	if c.hs.Role >= opening.Dialled || c.closing.Phase >= closing.Ended || c.hs.Peer < opening.Extended || c.hs.peerToken != hello.TS {
 		return false
 	}
 	answer := []wire.Signal{{Code: wire.Hello | wire.Answer, SN: c.hs.token, TS: c.hs.peerToken}}
-	if data, _ := admission.Segments(p.kind, p.Data); len(data) >= 2*wire.HeaderSize {
+	if data, _ := admission.Segments(p.Kind, p.Data); len(data) >= 2*wire.HeaderSize {
 		answer = append(answer, c.infoSignal()) // so the answer is not larger than the packet
 	}
-	c.host.reply(p.from, c.shared.outside, c.kcp.AnswerHeader(), answer...)
+	c.host.Reply(p.From, c.shared.Outside, c.KCP.AnswerHeader(), answer...)
 	return true
 }
 
@@ -61,7 +61,7 @@ func (c *session) welcomeElsewhere(p *inPacket, hello wire.Signal) bool {
 // that address. mine reports whether it is of this session, and so opens none. moved
 // reports whether the session has migrated there. It does so until a packet under the
 // handshake keys has arrived: a HELLO after that is late, or forged.
-func (c *session) helloFromNewAddress(token uint32, from source, shown bool, now time.Duration) (mine, moved bool) {
+func (c *Session) helloFromNewAddress(token uint32, from Source, shown bool, now time.Duration) (mine, moved bool) {
 	if c.hs.Role >= opening.Dialled || c.closing.Phase >= closing.Ended || c.hs.peerToken != token {
 		return false, false
 	}
@@ -74,7 +74,7 @@ func (c *session) helloFromNewAddress(token uint32, from source, shown bool, now
 // reports whether it belongs to this session. moved reports whether it has answered
 // the challenge of its address, and the session has migrated there: the packet was
 // not taken then. Otherwise the address gets a challenge.
-func (c *session) handshakeFromNewAddress(p *inPacket, now time.Duration) (mine, moved bool) {
+func (c *Session) handshakeFromNewAddress(p *InPacket, now time.Duration) (mine, moved bool) {
 	x := c.tlsHandshake()
 	if x == nil || c.hs.Role >= opening.Dialled || c.closing.Phase >= closing.Ended {
 		return false, false
@@ -84,15 +84,15 @@ func (c *session) handshakeFromNewAddress(p *inPacket, now time.Duration) (mine,
 		return false, false
 	}
 	c.setClock(now)
-	to, answers := p.from, [2]handshake.Signal{}
+	to, answers := p.From, [2]handshake.Signal{}
 	for i, s := range c.challengeAnswers(to, now) {
-		answers[i] = handshakeSignal(s)
+		answers[i] = HandshakeSignal(s)
 	}
 	if x.Answers(content, answers) && c.moveHandshake(x, to, now) {
 		return true, true
 	}
 	if c.inputPacket(p, now) {
-		c.respond(now, c.step.woken)
+		c.Respond(now, c.step.woken)
 	}
 	if c.closing.Phase >= closing.Ended {
 		return true, false
@@ -101,14 +101,14 @@ func (c *session) handshakeFromNewAddress(p *inPacket, now time.Duration) (mine,
 	if !c.hs.securing {
 		by = *c.in.protection.Load() // the peer has these keys too
 	}
-	c.host.reply(to, by, c.kcp.AnswerHeader(), c.challengeOf(to, now))
+	c.host.Reply(to, by, c.KCP.AnswerHeader(), c.challengeOf(to, now))
 	return true, false
 }
 
 // moveHandshake moves a session within its TLS handshake to an address that the
 // peer has shown to be at. All that the peer lacks leaves again. It reports false
 // if the endpoint has another session there.
-func (c *session) moveHandshake(x *handshake.Exchange, to source, now time.Duration) bool {
+func (c *Session) moveHandshake(x *handshake.Exchange, to Source, now time.Duration) bool {
 	if !c.migrateTo(to) {
 		return false
 	}
@@ -124,7 +124,7 @@ func (c *session) moveHandshake(x *handshake.Exchange, to source, now time.Durat
 // not the peer's. mine reports whether it belongs to this session and is not a
 // replay. moved reports whether it has answered the challenge of the address,
 // and the session has migrated there. Otherwise the address gets a challenge.
-func (c *session) packetFromNewAddress(p *inPacket, numbered bool, now time.Duration) (mine, moved bool) {
+func (c *Session) packetFromNewAddress(p *InPacket, numbered bool, now time.Duration) (mine, moved bool) {
 	if c.closing.Phase >= closing.Ended || c.hs.Peer < opening.Extended || (*c.in.protection.Load()).Fresh(&p.Packet, false) != protect.New {
 		return false, false
 	}
@@ -135,7 +135,7 @@ func (c *session) packetFromNewAddress(p *inPacket, numbered bool, now time.Dura
 	if c.hs.unvalidated.Load() && !numbered {
 		return false, false // it need not come from the peer that has our WELCOME
 	}
-	to := p.from
+	to := p.From
 	switch answered, aborted := c.answersChallenge(p, to, now); {
 	case aborted:
 		c.closing.ending = ErrReset
@@ -155,24 +155,24 @@ func (c *session) packetFromNewAddress(p *inPacket, numbered bool, now time.Dura
 		c.live.Heard(now)
 	}
 	c.deferPacket(p, ask.SN)
-	if v.Due(ask.SN, now) && c.host.reply(to, (*c.in.protection.Load()).Sender(), c.kcp.AnswerHeader(), ask) {
+	if v.Due(ask.SN, now) && c.host.Reply(to, (*c.in.protection.Load()).Sender(), c.KCP.AnswerHeader(), ask) {
 		v.Sent(ask.SN, now)
 	}
 	return true, false
 }
 
 // validating returns the state of path validation, which it allocates.
-func (p *pathState) validating() *netpath.Validation[inPacket] {
+func (p *pathState) validating() *netpath.Validation[InPacket] {
 	if p.validation == nil {
-		p.validation = new(netpath.Validation[inPacket])
+		p.validation = new(netpath.Validation[InPacket])
 	}
 	return p.validation
 }
 
 // challengeOf returns the challenge of the session for an address. It is valid for
 // one migration.
-func (c *session) challengeOf(to source, at time.Duration) wire.Signal {
-	return c.host.challenge(to, c.hs.token+c.path.validation.Moves(), at)
+func (c *Session) challengeOf(to Source, at time.Duration) wire.Signal {
+	return c.host.Challenge(to, c.hs.token+c.path.validation.Moves(), at)
 }
 
 // answersChallenge reads a packet from another address. answered reports
@@ -180,7 +180,7 @@ func (c *session) challengeOf(to source, at time.Duration) wire.Signal {
 // tokens, which another holder of the key does not know. aborted reports
 // whether it has an ABORT of the peer, which counts from any address, with the reason
 // before it.
-func (c *session) answersChallenge(p *inPacket, from source, now time.Duration) (answered, aborted bool) {
+func (c *Session) answersChallenge(p *InPacket, from Source, now time.Duration) (answered, aborted bool) {
 	var answers [2]wire.Signal
 	l, shown := &c.hs, false
 	var reason []byte
@@ -207,17 +207,17 @@ func (c *session) answersChallenge(p *inPacket, from source, now time.Duration) 
 
 // challengeAnswers returns the answers to the challenges of an address that are
 // still valid.
-func (c *session) challengeAnswers(to source, now time.Duration) [2]wire.Signal {
+func (c *Session) challengeAnswers(to Source, now time.Duration) [2]wire.Signal {
 	return [2]wire.Signal{c.challengeOf(to, now).Answer(), c.challengeOf(to, now-admission.CookieTime).Answer()}
 }
 
 // migrateTo moves the session to a new address. It reports false if the endpoint has
 // another session there. Congestion control and MTU discovery start over.
-func (c *session) migrateTo(to source) bool {
-	if !c.host.move(to) {
+func (c *Session) migrateTo(to Source) bool {
+	if !c.host.Move(to) {
 		return false
 	}
-	c.ends.Store(&pathEnds{to.netAddr(), to.local})
+	c.ends.Store(&pathEnds{to.NetAddr(), to.Local})
 	c.beginPath()
 	c.path.validating().Moved()
 	if !c.hs.securing {
@@ -228,18 +228,18 @@ func (c *session) migrateTo(to source) bool {
 }
 
 // beginPath drops the measurements, which are of another path (RFC 9000 §9.4).
-func (c *session) beginPath() {
-	c.kcp.SetCongestionControl(c.newCongestionControl())
+func (c *Session) beginPath() {
+	c.KCP.SetCongestionControl(c.newCongestionControl())
 	c.restartMTUSearch()
 	c.rtt = netpath.RTTEstimate{}
 }
 
-// rerouted sends at once, without waiting for time-outs, as there is a
+// Rerouted sends at once, without waiting for time-outs, as there is a
 // route to the peer again. moved says that it is from another address of this end's: if
 // the peer knows the session by its packets, it migrates there (RFC 9000 §9.2). Otherwise
 // the answer to PING ends the session.
-func (c *session) rerouted(moved bool) {
-	l, now := &c.hs, c.host.now()
+func (c *Session) Rerouted(moved bool) {
+	l, now := &c.hs, c.host.Now()
 	if c.closing.Phase > closing.Lingering || l.silent() {
 		return
 	}
@@ -258,17 +258,17 @@ func (c *session) rerouted(moved bool) {
 	if l.Reached && l.Unanswered&opening.Ping == 0 && !(c.closing.Read != closing.ReadOpen && c.over()) {
 		l.Start(opening.Ping, wire.Signal{}, now, wait)
 	}
-	c.kcp.ProbePath()
+	c.KCP.ProbePath()
 	c.kick(now)
 }
 
 // noteChallenge takes a PING that came without COUNT. A peer that counts sends COUNT with
 // all but the challenge of an address (RFC 9000 §8.2), and with the PING beside a PROBE: so
 // packets of this end come to the peer from another address, its own or that of a NAT.
-func (c *session) noteChallenge() {
+func (c *Session) noteChallenge() {
 	p, ping := &c.path, c.step.ping
 	c.step.ping = wire.Signal{}
-	if !c.shared.migrates || !c.losses.Heard() || ping == probePing(ping.SN) || ping.SN == p.challenge {
+	if !c.shared.Migrates || !c.losses.Heard() || ping == probePing(ping.SN) || ping.SN == p.challenge {
 		return
 	}
 	if p.challenge = ping.SN; !p.rerouted {
@@ -279,14 +279,14 @@ func (c *session) noteChallenge() {
 
 // deferPacket keeps a copy of a packet until the challenge with the given sn is
 // answered, if none that is larger waits for that. Under memory pressure it keeps none.
-func (c *session) deferPacket(p *inPacket, challenge uint32) {
+func (c *Session) deferPacket(p *InPacket, challenge uint32) {
 	v := c.path.validation
 	if c.memoryPressure() != machine.PressureNone {
 		v.Drop()
-	} else if v.Defers(challenge, p.size) {
+	} else if v.Defers(challenge, p.Size) {
 		kept := *p
 		kept.Packet = p.Clone()
-		v.Defer(&kept, challenge, p.size)
+		v.Defer(&kept, challenge, p.Size)
 	}
 	c.account()
 }
@@ -294,7 +294,7 @@ func (c *session) deferPacket(p *inPacket, challenge uint32) {
 // inputDeferred feeds the packet to the state machine that has waited until the session
 // has migrated to the address that it came from. It reports whether that may have
 // changed anything.
-func (c *session) inputDeferred(now time.Duration) (changed bool) {
+func (c *Session) inputDeferred(now time.Duration) (changed bool) {
 	p := c.path.validation.First()
-	return p != nil && admission.MakeKey(p.from.addr, p.from.peer, p.conv) == c.entry.Key() && c.inputPacket(p, now)
+	return p != nil && admission.MakeKey(p.From.Addr, p.From.Peer, p.Conv) == c.entry.Key() && c.inputPacket(p, now)
 }

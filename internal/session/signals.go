@@ -1,4 +1,4 @@
-package kcp
+package session
 
 import (
 	"cmp"
@@ -14,7 +14,7 @@ import (
 // within the session: una and wnd of its segment are then ignored, and its packet is
 // not a sign of life. It may queue signals and call what else port.go permits to hooks.
 // payload is what the segment carries, and valid only during the call.
-func (c *session) OnSignal(s wire.Signal, payload []byte) bool {
+func (c *Session) OnSignal(s wire.Signal, payload []byte) bool {
 	if l := &c.hs; l.Role >= opening.Dialled && l.Peer == opening.Legacy { // too many of its answers were lost
 		l.Peer = opening.Unknown
 		l.Restart(c.step.inputAt)
@@ -32,11 +32,11 @@ func (c *session) OnSignal(s wire.Signal, payload []byte) bool {
 
 // takeSignal processes s. outside reports whether s is not from within the
 // session. A signal that ends the session takes effect at the end of the batch.
-func (c *session) takeSignal(s wire.Signal) (outside bool) {
+func (c *Session) takeSignal(s wire.Signal) (outside bool) {
 	switch s.Code {
 	case wire.Info:
 		c.onInfo(s)
-		if c.kcp.SignalQueue().Last().Code == wire.Hello|wire.Answer {
+		if c.KCP.SignalQueue().Last().Code == wire.Hello|wire.Answer {
 			c.queueAnswer(c.infoSignal()) // one INFO for one: the answer is not larger than HELLO and INFO
 		}
 	case wire.Cookie, wire.Reset, wire.Abort:
@@ -53,12 +53,12 @@ func (c *session) takeSignal(s wire.Signal) (outside bool) {
 
 // queueAnswer queues a for the next flush. It drops a if that is the last signal
 // queued, so repeated requests get one answer, or if maxSignals are queued.
-func (c *session) queueAnswer(a wire.Signal) {
-	c.kcp.SignalQueue().AddOnce(a, wire.MaxSignals)
+func (c *Session) queueAnswer(a wire.Signal) {
+	c.KCP.SignalQueue().AddOnce(a, wire.MaxSignals)
 }
 
 // takeRequest is takeSignal for a signal that asks for an answer.
-func (c *session) takeRequest(s wire.Signal) (outside bool) {
+func (c *Session) takeRequest(s wire.Signal) (outside bool) {
 	l := &c.hs
 	ours := l.Peer >= opening.Extended
 	switch s.Code {
@@ -78,7 +78,7 @@ func (c *session) takeRequest(s wire.Signal) (outside bool) {
 		if c.offer() { // else the peer repeats CONFIRM
 			c.addressValidated()
 			l.Confirmed = true
-			c.kcp.Enable(machine.FeatureInformed)
+			c.KCP.Enable(machine.FeatureInformed)
 			c.queueAnswer(s.Answer())
 			c.queueAnswer(c.infoSignal())
 			c.tellResetKey()
@@ -106,7 +106,7 @@ func (c *session) takeRequest(s wire.Signal) (outside bool) {
 		c.queueAnswer(s.Answer())
 		if ours && (*c.in.protection.Load()).Authentic() && !c.hs.unvalidated.Load() {
 			c.queueAnswer(wire.Signal{Code: wire.Token, SN: l.peerToken, TS: l.token}) // the PING may be a challenge
-			c.step.challenged, c.step.ping = c.shared.migrates, s
+			c.step.challenged, c.step.ping = c.shared.Migrates, s
 			if c.path.validation.Moves() > 0 {
 				c.tellResetKey() // for its new address; what told it before may be lost
 			}
@@ -123,7 +123,7 @@ func (c *session) takeRequest(s wire.Signal) (outside bool) {
 }
 
 // takeAnswer is takeSignal for the answer to a request.
-func (c *session) takeAnswer(s wire.Signal) (outside bool) {
+func (c *Session) takeAnswer(s wire.Signal) (outside bool) {
 	l := &c.hs
 	switch s.Code {
 	case wire.Hello | wire.Answer:
@@ -140,7 +140,7 @@ func (c *session) takeAnswer(s wire.Signal) (outside bool) {
 			l.Unanswered &^= opening.Hello
 			l.Peer, l.peerToken, l.Of(opening.Finish).Signal.TS = opening.Welcomed, s.SN, s.SN
 			c.hs.greeted.Store(true)
-			c.kcp.Enable(machine.FeatureInformed)
+			c.KCP.Enable(machine.FeatureInformed)
 			c.number(true)
 			l.Start(opening.Confirm, wire.Signal{Code: wire.Confirm, SN: l.peerToken, TS: l.token}, c.step.inputAt, c.requestWait())
 		}
@@ -156,7 +156,7 @@ func (c *session) takeAnswer(s wire.Signal) (outside bool) {
 		if l.Unanswered&opening.Finish != 0 && s == l.Of(opening.Finish).Signal.Answer() {
 			l.Unanswered &^= opening.Finish
 			c.closing.Answer()
-		} else if s == (wire.Signal{Code: wire.Fin | wire.Answer, SN: uint32(c.kcp.Position().End), TS: l.peerToken}) {
+		} else if s == (wire.Signal{Code: wire.Fin | wire.Answer, SN: uint32(c.KCP.Position().End), TS: l.peerToken}) {
 			c.closing.AnswerFin()
 		}
 	case wire.Ping | wire.Answer:
@@ -181,7 +181,7 @@ func (c *session) takeAnswer(s wire.Signal) (outside bool) {
 // The session does not end here. Otherwise one packet with forged tokens would
 // end a session with a legacy peer. Instead a PING is sent, and PeerTimeout
 // runs until a packet arrives.
-func (c *session) rejectToken(s wire.Signal) wire.Signal {
+func (c *Session) rejectToken(s wire.Signal) wire.Signal {
 	if l := &c.hs; l.Peer < opening.Extended && l.Unanswered&opening.Ping == 0 {
 		c.startPing(c.step.inputAt + c.requestWait()) // the peer gets RESET first
 	}
@@ -190,7 +190,7 @@ func (c *session) rejectToken(s wire.Signal) wire.Signal {
 
 // takeOutside takes a signal that an end without the session may send: COOKIE,
 // RESET or ABORT.
-func (c *session) takeOutside(s wire.Signal) {
+func (c *Session) takeOutside(s wire.Signal) {
 	l := &c.hs
 	switch s.Code {
 	case wire.Cookie:
@@ -214,7 +214,7 @@ func (c *session) takeOutside(s wire.Signal) {
 // takeHello takes the peer's token from its HELLO. It reports false for a HELLO
 // with another token than before, which is of another session, as after a
 // restart, and for our own. So it does for 0, which no end draws.
-func (c *session) takeHello(s wire.Signal) bool {
+func (c *Session) takeHello(s wire.Signal) bool {
 	l := &c.hs
 	if s.TS == 0 || l.peerToken != 0 && l.peerToken != s.TS {
 		return false
@@ -224,55 +224,55 @@ func (c *session) takeHello(s wire.Signal) bool {
 		return false
 	}
 	if l.token == 0 {
-		l.token = c.shared.env.Token()
+		l.token = c.shared.Env.Token()
 	}
 	l.peerToken, l.Peer = s.TS, max(l.Peer, opening.Extended)
 	c.hs.greeted.Store(true)
-	c.kcp.Validation().AcknowledgeAtOnce()
+	c.KCP.Validation().AcknowledgeAtOnce()
 	c.number(false)
 	return true
 }
 
 // infoSignal returns our INFO: the version of our signals, and our capabilities.
-func (c *session) infoSignal() wire.Signal {
-	s := c.shared.infoSignal()
+func (c *Session) infoSignal() wire.Signal {
+	s := c.shared.InfoSignal()
 	if c.hs.Role >= opening.Dialled {
-		s.TS |= capDialled
+		s.TS |= CapDialled
 	}
 	return s
 }
 
-// infoSignal returns the INFO that sessions of the endpoint send.
-func (e *sharedState) infoSignal() wire.Signal {
-	s := infoSignal()
-	s.TS |= e.protection.Capabilities
-	if n := e.config.maxStreams; n > 0 {
-		s.TS |= capStreams | capOwnOrder | uint32(min(n, streams.MostAtFirst))<<capLimitShift
+// InfoSignal returns the INFO that sessions of the endpoint send.
+func (e *Shared) InfoSignal() wire.Signal {
+	s := InfoSignal()
+	s.TS |= e.Protection.Capabilities
+	if n := e.Config.MaxStreams; n > 0 {
+		s.TS |= CapStreams | CapOwnOrder | uint32(min(n, streams.MostAtFirst))<<CapLimitShift
 	}
-	if e.config.tls != nil {
-		s.TS |= capTLS
+	if e.Config.Tls != nil {
+		s.TS |= CapTLS
 	}
 	return s
 }
 
-// infoSignal returns the INFO of an endpoint without streams and TLS.
-func infoSignal() wire.Signal {
-	return wire.Signal{Code: wire.Info, SN: signalVersion, TS: capPMTU | capReason | capAckDelay | capCopies | capCounts}
+// InfoSignal returns the INFO of an endpoint without streams and TLS.
+func InfoSignal() wire.Signal {
+	return wire.Signal{Code: wire.Info, SN: signalVersion, TS: CapPMTU | CapReason | capAckDelay | CapCopies | CapCounts}
 }
 
 // number starts packet numbers with the peer once both tokens are known. sends reports
 // whether the peer is known to have both too, so that ours may be numbered.
-func (c *session) number(sends bool) {
-	c.shared.protection.Number(&c.in.protection, c.entry.Conv, c.hs.token, c.hs.peerToken, c.hs.capabilities, sends)
+func (c *Session) number(sends bool) {
+	c.shared.Protection.Number(&c.in.protection, c.entry.Conv, c.hs.token, c.hs.peerToken, c.hs.capabilities, sends)
 }
 
 // repeatByCipher sends a request again, under the cipher: a peer that was restarted has
 // no keys, and answers that by RESET.
-func (c *session) repeatByCipher(s wire.Signal) {
-	head, tail := c.shared.outside.Overhead()
-	p := c.shared.packet(head + wire.HeaderSize + tail)
-	s.Encode(c.kcp.AnswerHeader(), p.buf[head:])
-	if p.ready = c.shared.outside.Seal(p.buf, nil) == nil; p.ready {
+func (c *Session) repeatByCipher(s wire.Signal) {
+	head, tail := c.shared.Outside.Overhead()
+	p := c.shared.Packet(head + wire.HeaderSize + tail)
+	s.Encode(c.KCP.AnswerHeader(), p.Buf[head:])
+	if p.ready = c.shared.Outside.Seal(p.Buf, nil) == nil; p.ready {
 		c.outgoing.add(p)
 	}
 }
@@ -280,7 +280,7 @@ func (c *session) repeatByCipher(s wire.Signal) {
 // takeResets takes the RESETs of a packet that is not numbered. They come from an
 // endpoint that does not know the session, and so cannot number them; takeReset accepts
 // those that echo a request of ours. It reports whether the packet has any.
-func (c *session) takeResets(p *inPacket) (found bool) {
+func (c *Session) takeResets(p *InPacket) (found bool) {
 	c.eachSignal(p, func(s wire.Signal, _ []byte) {
 		if s.Code == wire.Reset {
 			c.takeReset(s)
@@ -293,8 +293,8 @@ func (c *session) takeResets(p *inPacket) (found bool) {
 // eachSignal calls f for each signal in a packet, with its payload. It reports false,
 // possibly after some calls, if the packet is malformed or has a segment of another
 // conversation.
-func (c *session) eachSignal(p *inPacket, f func(s wire.Signal, payload []byte)) bool {
-	data, ok := admission.Segments(p.kind, p.Data)
+func (c *Session) eachSignal(p *InPacket, f func(s wire.Signal, payload []byte)) bool {
+	data, ok := admission.Segments(p.Kind, p.Data)
 	for ok && len(data) >= wire.HeaderSize {
 		h := wire.DecodeHeader(data)
 		payload, fits := h.Payload(data[wire.HeaderSize:])

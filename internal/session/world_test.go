@@ -1,4 +1,4 @@
-package kcp
+package session
 
 import (
 	"bytes"
@@ -41,11 +41,11 @@ type machineWorld struct {
 type machineEnd struct {
 	w       *machineWorld
 	side    int
-	shared  sharedState
-	gate    admission.Gate[session]
-	turns   socketIncast
+	shared  Shared
+	gate    admission.Gate[Session]
+	turns   SocketIncast
 	addr    netip.AddrPort // of its packets
-	conn    *session       // nil: there was none yet
+	conn    *Session       // nil: there was none yet
 	work    []func()       // of TLS, that waits
 	wakeAt  time.Duration  // when onWake is due; 0: never
 	limit   int            // largest packet that its interface takes; 0: any
@@ -81,7 +81,7 @@ func newMachineWorld(t testing.TB, seed uint64, configs ...*worldConfig) *machin
 
 // worldConfig is the settings of an end.
 type worldConfig struct {
-	sessionConfig
+	Config
 	cipher         crypt.Cipher // nil: none
 	alwaysValidate bool
 	fixedWrite     bool // writeBuffer is the application's
@@ -90,12 +90,12 @@ type worldConfig struct {
 
 // defaults returns the settings that sessions have if an application sets none.
 func defaults() *worldConfig {
-	return &worldConfig{sessionConfig: sessionConfig{
-		mtu: 1400, sendWindow: machine.MostWindow, receiveWindow: 2048, writeBuffer: defaultWriteBuffer,
-		maxBuffered: 1 << 30, maxStreams: 256, streamReceiveBuffer: 1 << 20, streamWriteBuffer: defaultStreamWrite,
-		noDelay: machine.NoDelayOn, interval: 30 * time.Millisecond, fastResend: 2, fastResendLimit: 5,
-		keepAlive: 25 * time.Second, peerTimeout: liveness.DefaultPeerTimeout, stallTimeout: 30 * time.Minute,
-		linger: defaultLinger, maxLinger: 128 * time.Second, congestionControl: congestion.NewBBR,
+	return &worldConfig{Config: Config{
+		Mtu: 1400, SendWindow: machine.MostWindow, ReceiveWindow: 2048, WriteBuffer: DefaultWriteBuffer,
+		MaxBuffered: 1 << 30, MaxStreams: 256, StreamReceiveBuffer: 1 << 20, StreamWriteBuffer: DefaultStreamWrite,
+		NoDelay: machine.NoDelayOn, Interval: 30 * time.Millisecond, FastResend: 2, FastResendLimit: 5,
+		KeepAlive: 25 * time.Second, PeerTimeout: liveness.DefaultPeerTimeout, StallTimeout: 30 * time.Minute,
+		Linger: DefaultLinger, MaxLinger: 128 * time.Second, CongestionControl: congestion.NewBBR,
 	}}
 }
 
@@ -105,33 +105,33 @@ func newMachineEnd(w *machineWorld, side int, config *worldConfig, env *wakeup.E
 		addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(side + 1)}), 4000),
 	}
 	s := &e.shared
-	s.config, s.env, s.mostStreamBuffer, s.epoch = config.sessionConfig, env, maxStreamReceive, time.Unix(1e9, 0)
-	s.fixedWriteBuffer = config.fixedWrite
+	s.Config, s.Env, s.MostStreamBuffer, s.Epoch = config.Config, env, MaxStreamReceive, time.Unix(1e9, 0)
+	s.FixedWriteBuffer = config.fixedWrite
 	if config.fixedRead {
-		s.mostStreamBuffer = config.streamReceiveBuffer
+		s.MostStreamBuffer = config.StreamReceiveBuffer
 	}
-	s.protection = protect.NewScheme(config.cipher, config.tls != nil, env.Nonces())
-	s.migrates = s.protection.Authentic
-	s.outside, s.overhead = s.protection.Outside, overheadOf(config.cipher, config.tls != nil, config.fec)
-	s.load.sessions.Store(1)
-	e.turns.Init((*session).sender, func(*session, incast.Grant, time.Duration) bool { return true }, func() {})
+	s.Protection = protect.NewScheme(config.cipher, config.Tls != nil, env.Nonces())
+	s.Migrates = s.Protection.Authentic
+	s.Outside, s.Overhead = s.Protection.Outside, OverheadOf(config.cipher, config.Tls != nil, config.Fec)
+	s.Load.Sessions.Store(1)
+	e.turns.Init((*Session).Sender, func(*Session, incast.Grant, time.Duration) bool { return true }, func() {})
 	g := &e.gate
-	g.Init((*session).place, 65536/2)
+	g.Init((*Session).Place, 65536/2)
 	g.Cookies.Random = env
-	if config.tls != nil {
+	if config.Tls != nil {
 		g.ResetSecret = make([]byte, 32)
 		_, _ = env.Read(g.ResetSecret) // cannot fail
 	}
-	g.Hooks = admission.Hooks[session]{
-		Extended: (*session).extended, Full: func(bool) bool { return e.backlog },
-		Look: func(*session, time.Duration) fair.Look { return fair.Young },
-		Keys: (*session).packetKeys,
+	g.Hooks = admission.Hooks[Session]{
+		Extended: (*Session).Extended, Full: func(bool) bool { return e.backlog },
+		Look: func(*Session, time.Duration) fair.Look { return fair.Young },
+		Keys: (*Session).PacketKeys,
 	}
 	g.Rules = admission.Rules{
-		TLS: config.tls != nil, Authentic: s.protection.Authentic, Migrates: s.migrates,
-		RefusesLegacy: s.protection.Authentic, AlwaysValidate: config.alwaysValidate,
+		TLS: config.Tls != nil, Authentic: s.Protection.Authentic, Migrates: s.Migrates,
+		RefusesLegacy: s.Protection.Authentic, AlwaysValidate: config.alwaysValidate,
 		MaxSessions: 65536, MaxHalfOpen: 1024,
-		Protection: s.protection, Outside: s.outside, Info: handshakeSignal(s.infoSignal()), Random: env, Epoch: s.epoch,
+		Protection: s.Protection, Outside: s.Outside, Info: HandshakeSignal(s.InfoSignal()), Random: env, Epoch: s.Epoch,
 	}
 	return e
 }
@@ -139,15 +139,15 @@ func newMachineEnd(w *machineWorld, side int, config *worldConfig, env *wakeup.E
 // dial begins the session of the first end.
 func (w *machineWorld) dial(conv uint32, quiet bool) {
 	e, to := w.ends[0], w.ends[1]
-	c := new(session)
-	c.init(&e.shared, e, admission.MakeKey(to.addr, nil, conv), net.UDPAddrFromAddrPort(to.addr), true)
+	c := new(Session)
+	c.Init(&e.shared, e, admission.MakeKey(to.addr, nil, conv), net.UDPAddrFromAddrPort(to.addr), true)
 	e.conn = c
 	e.gate.SetValidated(c)
 	e.gate.Add(c)
 	if quiet {
-		c.dial(opening.Quiet)
+		c.Dial(opening.Quiet)
 	} else {
-		c.dial(opening.Dialled)
+		c.Dial(opening.Dialled)
 	}
 	e.carryOut()
 }
@@ -158,55 +158,55 @@ func (e *machineEnd) carryOut() {
 	if c == nil {
 		return
 	}
-	var w written
+	var w Written
 	for round := 0; ; round++ {
-		more, over := c.nextWrite(&w, round)
+		more, over := c.NextWrite(&w, round)
 		if over {
 			e.retire()
 		}
 		if !more {
 			break
 		}
-		c.encode(&w)
-		w.refused = e.write(w.datagrams)
-		e.shared.recycle(w.packets)
+		c.Encode(&w)
+		w.Refused = e.write(w.Datagrams)
+		e.shared.Recycle(w.Packets)
 	}
-	done := c.take()
-	if done.wakeAt > 0 {
-		e.wakeAt = done.wakeAt
+	done := c.Take()
+	if done.WakeAt > 0 {
+		e.wakeAt = done.WakeAt
 	}
-	if done.ready&receivers != 0 {
-		for due := c.takeReceipts(); len(due) > 0; due = c.takeReceipts() {
+	if done.Ready&Receivers != 0 {
+		for due := c.TakeReceipts(); len(due) > 0; due = c.TakeReceipts() {
 			for _, r := range due {
 				r.Done(r.Err)
 			}
 		}
 	}
-	if done.ready&shaken != 0 {
+	if done.Ready&Shaken != 0 {
 		e.gate.SetShaking(c, false)
 	}
-	if done.failed != nil {
-		e.failed = done.failed
+	if done.Failed != nil {
+		e.failed = done.Failed
 	}
-	e.ready |= done.ready
+	e.ready |= done.Ready
 }
 
 // retire is Conn.retire.
 func (e *machineEnd) retire() {
 	c := e.conn
-	end, _ := c.retire()
+	end, _ := c.Retire()
 	e.wakeAt = 0
 	if !e.gate.Lists(c) {
 		return
 	}
-	key := c.place().Key()
+	key := c.Place().Key()
 	e.gate.Remove(c)
-	e.gate.Remember(key, end.state, end.state.Token != 0, e.w.now)
+	e.gate.Remember(key, end.State, end.State.Token != 0, e.w.now)
 }
 
 // write lets packets leave, and reports whether the interface has refused some.
 func (e *machineEnd) write(batch []udp.Datagram) (refused bool) {
-	if e.conn.state().retired {
+	if e.conn.State().Retired {
 		e.w.t.Fatalf("end %d sends after its end", e.side)
 	}
 	for i := range batch {
@@ -222,28 +222,28 @@ func (e *machineEnd) write(batch []udp.Datagram) (refused bool) {
 
 // receive takes a packet from an address. Of what it causes, replies are left to respond.
 func (e *machineEnd) receive(b []byte, from netip.AddrPort) {
-	p := &inPacket{from: source{addr: from}, size: len(b)}
+	p := &InPacket{From: Source{Addr: from}, Size: len(b)}
 	p.Data = bytes.Clone(b)
 	var why admission.Reason
-	if p.kind, p.conv, why = e.gate.Open(&p.Packet, admission.MakeKey(from, nil, 0), new([]byte), new(sync.Mutex), e.w.now); why != admission.NoReason {
+	if p.Kind, p.Conv, why = e.gate.Open(&p.Packet, admission.MakeKey(from, nil, 0), new([]byte), new(sync.Mutex), e.w.now); why != admission.NoReason {
 		return
 	}
-	key := admission.MakeKey(from, nil, p.conv)
+	key := admission.MakeKey(from, nil, p.Conv)
 	c := e.gate.Get(key)
-	if p.kind == parityPacket {
+	if p.Kind == ParityPacket {
 		c = e.gate.OfParity(key)
 	}
-	bound := c != nil && p.kind == fecPacket && e.gate.Bound(c)
+	bound := c != nil && p.Kind == FecPacket && e.gate.Bound(c)
 	if c == nil {
 		c = e.admit(key, p)
 	}
-	if c != nil && p.kind == fecPacket && !bound {
+	if c != nil && p.Kind == FecPacket && !bound {
 		e.gate.BindFEC(c)
 	}
-	if c != nil && (p.kind != sealedPacket || e.openSealed(p)) {
-		if changed := c.feed([]inPacket{*p}, 0, e.w.now); changed {
+	if c != nil && (p.Kind != SealedPacket || e.openSealed(p)) {
+		if changed := c.Feed([]InPacket{*p}, 0, e.w.now); changed {
 			e.owes = true
-		} else if p.kind == datagramPacket {
+		} else if p.Kind == datagramPacket {
 			e.stale = true
 		}
 	}
@@ -254,41 +254,41 @@ func (e *machineEnd) receive(b []byte, from netip.AddrPort) {
 func (e *machineEnd) respond() {
 	if c := e.conn; c != nil && e.owes {
 		e.owes = false
-		c.respond(e.w.now, false)
+		c.Respond(e.w.now, false)
 		e.stale = false
 		e.carryOut()
 	}
 }
 
 // openSealed is Endpoint.openSealed.
-func (e *machineEnd) openSealed(p *inPacket) bool {
+func (e *machineEnd) openSealed(p *InPacket) bool {
 	c, kept := e.conn, bytes.Clone(p.Data)
-	switch err := e.shared.open(c.packetKeys(), p); {
+	switch err := e.shared.Open(c.PacketKeys(), p); {
 	case err == nil:
 		return true
 	case errors.Is(err, protect.ErrExhausted):
-		c.endFor(causeFailed, crypt.ErrKeyExhausted)
+		c.EndFor(CauseFailed, crypt.ErrKeyExhausted)
 	case errors.Is(err, protect.ErrTooFast):
-		c.endFor(causeFailed, errors.New("keys change too fast"))
-	case c.resetBy(kept):
-		c.endFor(causeReset, nil)
+		c.EndFor(CauseFailed, errors.New("keys change too fast"))
+	case c.ResetBy(kept):
+		c.EndFor(CauseReset, nil)
 	}
 	return false
 }
 
 // admit is Endpoint.admit.
-func (e *machineEnd) admit(key sessionKey, p *inPacket) *session {
-	first, now := e.gate.Read(key, p.kind, &p.Packet, p.size), e.w.now
+func (e *machineEnd) admit(key Key, p *InPacket) *Session {
+	first, now := e.gate.Read(key, p.Kind, &p.Packet, p.Size), e.w.now
 	for {
 		v := e.gate.Judge(&first, admission.State{
 			Listening: e.side == 1 && e.conn == nil,
 		}, now)
 		if a := &v.Answer; a.Size > 0 {
-			e.answer(p.from, a.By, a.Content[:a.Size])
+			e.answer(p.From, a.By, a.Content[:a.Size])
 		}
 		if v.Note == admission.ResetSent {
 			a := e.gate.StatelessReset(&first, e.addr.String(), now)
-			e.answer(p.from, a.By, a.Content[:a.Size])
+			e.answer(p.From, a.By, a.Content[:a.Size])
 		}
 		switch v.Do {
 		case admission.Ask:
@@ -301,37 +301,37 @@ func (e *machineEnd) admit(key sessionKey, p *inPacket) *session {
 			if _, ok := first.Unseal(); !ok {
 				return nil
 			}
-			p.kind = first.Kind
+			p.Kind = first.Kind
 			continue
 		case admission.Open:
 			return e.accept(&first, p, v.Validated, v.Offers)
 		}
 		if v.Session == nil && v.Seen {
-			e.shared.outside.Fresh(&p.Packet, true)
+			e.shared.Outside.Fresh(&p.Packet, true)
 		}
 		return v.Session
 	}
 }
 
 // ask is Endpoint.ask.
-func (e *machineEnd) ask(v *admission.Verdict[session], first *admission.First, p *inPacket) (to *session, claimed bool) {
+func (e *machineEnd) ask(v *admission.Verdict[Session], first *admission.First, p *InPacket) (to *Session, claimed bool) {
 	c, now := v.Asked[0], e.w.now
 	var mine, moved bool
-	switch q := (question{v.Question, first, v.Shown, true}); q.what {
+	switch q := (Question{v.Question, first, v.Shown, true}); q.What {
 	case admission.AskSealed:
 		at := *p
 		at.Data = bytes.Clone(p.Data)
-		if e.shared.open(c.packetKeys(), &at) == nil && at.kind != sealedPacket {
-			q.what = admission.AskPacket
-			if _, moved = c.claims(q, &at, now); moved {
+		if e.shared.Open(c.PacketKeys(), &at) == nil && at.Kind != SealedPacket {
+			q.What = admission.AskPacket
+			if _, moved = c.Claims(q, &at, now); moved {
 				*p = at
 			}
 			mine = true
 		}
 	default:
-		if mine, moved = c.claims(q, p, now); !mine && q.what == admission.AskPacket {
-			q.numbered = false
-			mine, moved = c.claims(q, p, now)
+		if mine, moved = c.Claims(q, p, now); !mine && q.What == admission.AskPacket {
+			q.Numbered = false
+			mine, moved = c.Claims(q, p, now)
 		}
 	}
 	e.carryOut()
@@ -342,13 +342,13 @@ func (e *machineEnd) ask(v *admission.Verdict[session], first *admission.First, 
 }
 
 // accept is Endpoint.openAccepted.
-func (e *machineEnd) accept(first *admission.First, p *inPacket, validated, offers bool) *session {
-	c := new(session)
-	c.init(&e.shared, e, first.Key, p.from.netAddr(), false)
-	if c.accept(first, p, validated); validated {
+func (e *machineEnd) accept(first *admission.First, p *InPacket, validated, offers bool) *Session {
+	c := new(Session)
+	c.Init(&e.shared, e, first.Key, p.From.NetAddr(), false)
+	if c.Accept(first, p, validated); validated {
 		e.gate.SetValidated(c)
 	} else {
-		e.shared.load.halfOpen.Add(1)
+		e.shared.Load.HalfOpen.Add(1)
 	}
 	e.gate.SetShaking(c, first.Keys != nil)
 	e.gate.Add(c)
@@ -357,17 +357,17 @@ func (e *machineEnd) accept(first *admission.First, p *inPacket, validated, offe
 	if offers {
 		offer = func(bool) bool { return true }
 	}
-	c.begin(offer)
+	c.Begin(offer)
 	return c
 }
 
 // answer sends a packet that is of no session.
-func (e *machineEnd) answer(to source, by protect.Protection, content []byte) {
+func (e *machineEnd) answer(to Source, by protect.Protection, content []byte) {
 	head, tail := by.Overhead()
 	b := make([]byte, head+len(content)+tail)
 	copy(b[head:], content)
 	if by.Seal(b, nil) == nil {
-		d := to.datagram(b)
+		d := to.Datagram(b)
 		e.w.send(e, &d)
 	}
 }
@@ -376,7 +376,7 @@ func (e *machineEnd) answer(to source, by protect.Protection, content []byte) {
 func (e *machineEnd) wakes() {
 	if e.wakeAt > 0 && e.wakeAt <= e.w.now {
 		e.wakeAt, e.stale = 0, false
-		e.conn.onWake(false)
+		e.conn.OnWake(false)
 		e.carryOut()
 	}
 }
@@ -393,16 +393,16 @@ func (e *machineEnd) works() {
 
 // What a session asks of its host.
 
-func (e *machineEnd) now() time.Duration { return e.w.now }
+func (e *machineEnd) Now() time.Duration { return e.w.now }
 
-func (e *machineEnd) offer() (ok, none bool) { return !e.backlog, false }
-func (e *machineEnd) validated() bool        { return e.gate.SetValidated(e.conn) }
+func (e *machineEnd) Offer() (ok, none bool) { return !e.backlog, false }
+func (e *machineEnd) Validated() bool        { return e.gate.SetValidated(e.conn) }
 
-func (e *machineEnd) move(to source) bool {
-	return e.gate.Move(e.conn, admission.MakeKey(to.addr, to.peer, e.conn.entry.Conv))
+func (e *machineEnd) Move(to Source) bool {
+	return e.gate.Move(e.conn, admission.MakeKey(to.Addr, to.Peer, e.conn.entry.Conv))
 }
 
-func (e *machineEnd) reply(to source, by protect.Protection, h wire.Header, signals ...wire.Signal) bool {
+func (e *machineEnd) Reply(to Source, by protect.Protection, h wire.Header, signals ...wire.Signal) bool {
 	if !e.gate.MayReply(e.w.now) {
 		return false
 	}
@@ -414,46 +414,46 @@ func (e *machineEnd) reply(to source, by protect.Protection, h wire.Header, sign
 	return true
 }
 
-func (e *machineEnd) pays(int) bool { return true }
+func (e *machineEnd) Pays(int) bool { return true }
 
-func (e *machineEnd) challenge(to source, token uint32, at time.Duration) wire.Signal {
-	s := e.gate.Cookies.Challenge(admission.MakeKey(to.addr, to.peer, e.conn.entry.Conv), to.local.Addr(), token, at)
+func (e *machineEnd) Challenge(to Source, token uint32, at time.Duration) wire.Signal {
+	s := e.gate.Cookies.Challenge(admission.MakeKey(to.Addr, to.Peer, e.conn.entry.Conv), to.Local.Addr(), token, at)
 	return wire.Signal{Code: wire.Ping, SN: s[0], TS: s[1]}
 }
 
-func (e *machineEnd) resetKey() *protect.ToldKey {
+func (e *machineEnd) ResetKey() *protect.ToldKey {
 	key := e.conn.entry.Key()
-	return &protect.ToldKey{ResetKey: key.ResetKey(e.gate.ResetSecret, e.addr.String()), Since: uint32(e.shared.epoch.Add(e.w.now).Unix())}
+	return &protect.ToldKey{ResetKey: key.ResetKey(e.gate.ResetSecret, e.addr.String()), Since: uint32(e.shared.Epoch.Add(e.w.now).Unix())}
 }
 
-func (e *machineEnd) workTLS(_ fair.Block, x *handshake.Exchange, work handshake.Work) {
+func (e *machineEnd) WorkTLS(_ fair.Block, x *handshake.Exchange, work handshake.Work) {
 	e.work = append(e.work, func() {
 		var s handshake.Step
 		if !x.Over() {
 			s = work.Run()
 		}
-		e.conn.workedTLS(x, s)
+		e.conn.WorkedTLS(x, s)
 	})
 }
 
-func (e *machineEnd) arrived(int) uint32       { return 0 }
-func (e *machineEnd) unread(int, uint32) bool  { return e.delayed }
-func (e *machineEnd) incast(int) *socketIncast { return &e.turns }
-func (e *machineEnd) hand(int, []byte)         {}
+func (e *machineEnd) Arrived(int) uint32       { return 0 }
+func (e *machineEnd) Unread(int, uint32) bool  { return e.delayed }
+func (e *machineEnd) Incast(int) *SocketIncast { return &e.turns }
+func (e *machineEnd) Hand(int, []byte)         {}
 
-func (e *machineEnd) newStream(*streams.Params) *streams.Stream {
+func (e *machineEnd) NewStream(*streams.Params) *streams.Stream {
 	s := new(machineStream)
 	s.state.Owner = s
 	return &s.state
 }
 
-func (e *machineEnd) look()                 {}
-func (e *machineEnd) looked() time.Duration { return 0 }
-func (e *machineEnd) keepsWhole(int) bool   { return true }
-func (e *machineEnd) socketError(time.Duration) error {
+func (e *machineEnd) Look()                 {}
+func (e *machineEnd) Looked() time.Duration { return 0 }
+func (e *machineEnd) KeepsWhole(int) bool   { return true }
+func (e *machineEnd) SocketError(time.Duration) error {
 	return nil
 }
-func (e *machineEnd) ownSocket() bool { return false }
-func (e *machineEnd) stopped() bool   { return false }
+func (e *machineEnd) OwnSocket() bool { return false }
+func (e *machineEnd) Stopped() bool   { return false }
 
-func (e *machineEnd) publicError(err error) error { return err }
+func (e *machineEnd) PublicError(err error) error { return err }

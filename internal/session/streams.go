@@ -1,4 +1,4 @@
-package kcp
+package session
 
 import (
 	"net"
@@ -17,41 +17,41 @@ import (
 
 // Capabilities in INFO (WIRE.md §5).
 const (
-	capStreams    = 8  // the sender takes stream segments
-	capDialled    = 16 // it has dialled the session
-	capOwnOrder   = 64 // it takes DATA of stream 0, in the order of what the session writes
-	capLimitShift = 16 // from this bit on: how many streams it takes at first
+	CapStreams    = 8  // the sender takes stream segments
+	CapDialled    = 16 // it has dialled the session
+	CapOwnOrder   = 64 // it takes DATA of stream 0, in the order of what the session writes
+	CapLimitShift = 16 // from this bit on: how many streams it takes at first
 )
 
 const (
 	// openDelay is how long a new stream waits for its first message before the
 	// peer learns of it by a segment of its own.
 	openDelay = time.Millisecond
-	// purgeInterval is how often a session looks for messages without credit whose
+	// PurgeInterval is how often a session looks for messages without credit whose
 	// lifetime is over, and Close for all. That takes a look at each stream, which is not
 	// for each packet.
-	purgeInterval = 50 * time.Millisecond
-	// bulkAhead is how many bytes of the session itself may wait while there are
+	PurgeInterval = 50 * time.Millisecond
+	// BulkAhead is how many bytes of the session itself may wait while there are
 	// streams. What has been queued once has its place before them.
-	bulkAhead = 64 << 10
+	BulkAhead = 64 << 10
 )
 
-// sessionStreams is the streams of a session.
-type sessionStreams struct {
+// Streams is the streams of a session.
+type Streams struct {
 	streams.Table
 	openAt  time.Duration // when the peer learns of new streams; 0: it knows of all
 	purgeAt time.Duration // not before that messages whose lifetime is over are given up
 }
 
-// streamTable returns c.streams, which it makes: most sessions have no streams.
-func (c *session) streamTable() *sessionStreams {
+// StreamTable returns c.streams, which it makes: most sessions have no streams.
+func (c *Session) StreamTable() *Streams {
 	if c.streams == nil {
-		cfg := &c.shared.config
-		t := new(sessionStreams)
+		cfg := &c.shared.Config
+		t := new(Streams)
 		t.Init((*streamHost)(c), streams.Limits{
-			Streams: cfg.maxStreams, WriteBuffer: cfg.streamWriteBuffer,
-			ReceiveBuffer: cfg.streamReceiveBuffer, MostReceiveBuffer: c.shared.mostStreamBuffer,
-			MostShown: max(maxStreamReceive, cfg.streamReceiveBuffer, cfg.streamWriteBuffer),
+			Streams: cfg.MaxStreams, WriteBuffer: cfg.StreamWriteBuffer,
+			ReceiveBuffer: cfg.StreamReceiveBuffer, MostReceiveBuffer: c.shared.MostStreamBuffer,
+			MostShown: max(MaxStreamReceive, cfg.StreamReceiveBuffer, cfg.StreamWriteBuffer),
 		})
 		c.streams = t
 		c.startStreams()
@@ -61,26 +61,26 @@ func (c *session) streamTable() *sessionStreams {
 
 // startStreams tells the machine that there are streams. What the session itself writes
 // waits for none of their losses, if the peer can do so.
-func (c *session) startStreams() {
+func (c *Session) startStreams() {
 	f := machine.FeatureStreams
-	if c.TakesStreams() && c.hs.capabilities&capOwnOrder != 0 {
+	if c.TakesStreams() && c.hs.capabilities&CapOwnOrder != 0 {
 		f |= machine.FeatureOrder
 	}
-	c.kcp.Enable(f)
+	c.KCP.Enable(f)
 }
 
 // streamHost is a session as the streams.Host.
-type streamHost session
+type streamHost Session
 
-func (h *streamHost) NewSegment(n int) []byte { return h.kcp.NewBuffer(n) }
-func (h *streamHost) FreeSegment(buf []byte)  { h.kcp.SegmentBuffers().Put(buf) }
+func (h *streamHost) NewSegment(n int) []byte { return h.KCP.NewBuffer(n) }
+func (h *streamHost) FreeSegment(buf []byte)  { h.KCP.SegmentBuffers().Put(buf) }
 func (h *streamHost) GrowSegment(buf []byte, n int) []byte {
-	return h.kcp.SegmentBuffers().Grow(buf, n)
+	return h.KCP.SegmentBuffers().Grow(buf, n)
 }
 
-func (h *streamHost) SegmentPayload() int { return h.kcp.PacketSize() - wire.HeaderSize }
-func (h *streamHost) Now() int64          { return h.kcp.Micros() }
-func (h *streamHost) MemoryIsShort() bool { return h.shared.overMemoryLimit() }
+func (h *streamHost) SegmentPayload() int { return h.KCP.PacketSize() - wire.HeaderSize }
+func (h *streamHost) Now() int64          { return h.KCP.Micros() }
+func (h *streamHost) MemoryIsShort() bool { return h.shared.OverMemoryLimit() }
 
 func (h *streamHost) RoundTrip() (last, rtt time.Duration) {
 	return h.step.inputAt, time.Duration(h.rtt.Smoothed) * time.Microsecond
@@ -89,8 +89,8 @@ func (h *streamHost) RoundTrip() (last, rtt time.Duration) {
 // WriteBuffer returns the size of a write buffer, or of one of a stream if it is
 // larger, and was set or memory is not short.
 func (h *streamHost) WriteBuffer() int {
-	size, ofOne := (*session)(h).writeBuffer(), h.shared.config.streamWriteBuffer
-	if ofOne != defaultStreamWrite || h.shared.load.written.Load() <= writePressure {
+	size, ofOne := (*Session)(h).writeBuffer(), h.shared.Config.StreamWriteBuffer
+	if ofOne != DefaultStreamWrite || h.shared.Load.Written.Load() <= WritePressure {
 		return max(size, ofOne)
 	}
 	return size
@@ -101,7 +101,7 @@ func (h *streamHost) WriteBuffer() int {
 func (h *streamHost) FirstID() uint32 {
 	l := &h.hs
 	odd := l.Role >= opening.Dialled
-	if odd && l.capabilities&capDialled != 0 {
+	if odd && l.capabilities&CapDialled != 0 {
 		odd = l.token < l.peerToken
 	}
 	if odd {
@@ -111,32 +111,32 @@ func (h *streamHost) FirstID() uint32 {
 }
 
 func (h *streamHost) NewStream(p *streams.Params) *streams.Stream {
-	return h.host.newStream(p)
+	return h.host.NewStream(p)
 }
 
-func (h *streamHost) Opened() { h.step.left.ready |= acceptors }
+func (h *streamHost) Opened() { h.step.left.Ready |= Acceptors }
 
-func (h *streamHost) Dropped() { (*session)(h).drops().Stream++ }
+func (h *streamHost) Dropped() { (*Session)(h).drops().Stream++ }
 
 func (h *streamHost) Error(code uint64, remote bool) error {
-	return h.host.publicError(&streamError{Code: code, Remote: remote})
+	return h.host.PublicError(&StreamError{Code: code, Remote: remote})
 }
 
 func (h *streamHost) Closed() error {
-	return h.host.publicError(&streamError{Remote: true, Closed: true})
+	return h.host.PublicError(&StreamError{Remote: true, Closed: true})
 }
 
-func (h *streamHost) Finish(t *streams.Tag, err error)            { (*session)(h).finish(t, err) }
-func (h *streamHost) Fail(a *streams.Awaiting, f streams.Failure) { (*session)(h).failAll(a, f) }
+func (h *streamHost) Finish(t *streams.Tag, err error)            { (*Session)(h).finish(t, err) }
+func (h *streamHost) Fail(a *streams.Awaiting, f streams.Failure) { (*Session)(h).failAll(a, f) }
 
 // PeerLimit returns what the peer's INFO says.
-func (h *streamHost) PeerLimit() int { return int(h.hs.capabilities >> capLimitShift) }
+func (h *streamHost) PeerLimit() int { return int(h.hs.capabilities >> CapLimitShift) }
 
 // TakesStreams reports whether this end has told its peer that it takes stream
 // segments, and knows which end opens which streams. Until then the machine
 // drops and does not acknowledge them, so that the peer sends them again.
-func (c *session) TakesStreams() bool {
-	return c.hs.Peer >= opening.Extended && c.hs.tokensKnown() && c.shared.config.maxStreams > 0
+func (c *Session) TakesStreams() bool {
+	return c.hs.Peer >= opening.Extended && c.hs.tokensKnown() && c.shared.Config.MaxStreams > 0
 }
 
 // tokensKnown reports whether peerToken remains what it is, if the peer is
@@ -150,14 +150,14 @@ func (l *handshakeState) tokensKnown() bool {
 
 // OnStream is the state machine's hook for stream segments. Once the session closes,
 // the peer does not wait for them.
-func (c *session) OnStream(payload []byte) {
+func (c *Session) OnStream(payload []byte) {
 	if c.closing.Phase < closing.Lingering {
-		c.streamTable().Input(payload, c.closing.Caller != closing.Uses)
+		c.StreamTable().Input(payload, c.closing.Caller != closing.Uses)
 	}
 }
 
 // StreamsWait is the machine's hook for what waits. Nothing may follow CLOSE.
-func (c *session) StreamsWait() (w streams.Waiting) {
+func (c *Session) StreamsWait() (w streams.Waiting) {
 	if c.streams != nil && c.closing.Phase < closing.Lingering {
 		w = c.streams.Waits()
 	}
@@ -167,26 +167,26 @@ func (c *session) StreamsWait() (w streams.Waiting) {
 // Pull is the machine's hook for the segment that is sent next. After FIN, whose
 // final is known to the peer, nothing may come between what the session itself
 // has still to send.
-func (c *session) Pull(plain bool) (t *streams.Tag, buf []byte, ok bool) {
+func (c *Session) Pull(plain bool) (t *streams.Tag, buf []byte, ok bool) {
 	if plain && c.closing.Write != closing.WriteOpen || c.closing.Phase >= closing.Lingering {
 		return nil, nil, false
 	}
 	c.streams.openAt = 0
 	if t, buf, ok = c.streams.Pull(plain); ok && c.rare != nil && c.rare.measure != nil {
-		c.rare.measure.flushes.Overtaken(c.kcp.Position().Sent)
+		c.rare.measure.flushes.Overtaken(c.KCP.Position().Sent)
 	}
 	return t, buf, ok
 }
 
 // AbandonedUpTo is the machine's hook for how far the messages of a stream are
 // delivered or given up.
-func (c *session) AbandonedUpTo(t *streams.Tag) (mid machine.Seq, ok bool) {
+func (c *Session) AbandonedUpTo(t *streams.Tag) (mid machine.Seq, ok bool) {
 	return c.streams.AbandonedUpTo(t)
 }
 
 // SegmentAcked is the machine's hook for a segment with a tag that was
 // acknowledged.
-func (c *session) SegmentAcked(t *streams.Tag) {
+func (c *Session) SegmentAcked(t *streams.Tag) {
 	if t.OfSession {
 		c.messageAcked(t)
 	} else {
@@ -195,7 +195,7 @@ func (c *session) SegmentAcked(t *streams.Tag) {
 }
 
 // AbandonedMessage is the machine's hook for a message that is given up.
-func (c *session) AbandonedMessage(t *streams.Tag) {
+func (c *Session) AbandonedMessage(t *streams.Tag) {
 	if t.OfSession {
 		c.messageAbandoned(t)
 	} else {
@@ -206,7 +206,7 @@ func (c *session) AbandonedMessage(t *streams.Tag) {
 // streamMemory returns the bytes of memory that streams take because of the peer.
 // What the application still has of them once the session has ended is its own, except
 // what has arrived.
-func (c *session) streamMemory() int {
+func (c *Session) streamMemory() int {
 	if c.closing.Phase >= closing.Ended {
 		return c.streams.Held()
 	}
@@ -214,20 +214,20 @@ func (c *session) streamMemory() int {
 }
 
 // compactStreams releases spare memory of streams.
-func (c *session) compactStreams() {
+func (c *Session) compactStreams() {
 	if c.streams != nil {
 		c.streams.Compact()
 	}
 }
 
 // streamsUnsent reports whether messages of streams wait that the peer takes.
-func (c *session) streamsUnsent() bool {
+func (c *Session) streamsUnsent() bool {
 	return c.streams != nil && c.closing.Phase < closing.Lingering && c.streams.Busy()
 }
 
 // failStreams ends all streams with err, because the session has ended, or
 // delivers nothing more. What has arrived can still be read.
-func (c *session) failStreams(err error) {
+func (c *Session) failStreams(err error) {
 	t := c.streams
 	if t == nil || t.Failed() {
 		return
@@ -241,14 +241,14 @@ func (c *session) failStreams(err error) {
 
 // dropStreams drops what has arrived on streams and was not read. Calls that read
 // return err then.
-func (c *session) dropStreams(err error) {
+func (c *Session) dropStreams(err error) {
 	if c.streams != nil {
 		c.streams.DropUnread(err)
 	}
 }
 
-// wakeStreams wakes all calls that wait for streams, which then look why.
-func (c *session) wakeStreams() {
+// WakeStreams wakes all calls that wait for streams, which then look why.
+func (c *Session) WakeStreams() {
 	if c.streams != nil {
 		c.streams.Wake()
 	}
@@ -258,7 +258,7 @@ func (c *session) wakeStreams() {
 // whether some of them have more to send; advanceClose calls beginClose later then: CLOSE
 // says how many segments there are, so first all that waits on streams is given to the
 // machine.
-func (c *session) closeStreams(now time.Duration, whole bool) bool {
+func (c *Session) closeStreams(now time.Duration, whole bool) bool {
 	t := c.streams
 	if t == nil || t.Failed() {
 		return false
@@ -268,29 +268,29 @@ func (c *session) closeStreams(now time.Duration, whole bool) bool {
 	if t.Drained() {
 		return false
 	}
-	c.closing.Flush(now, c.kcp.Position().Acked)
+	c.closing.Flush(now, c.KCP.Position().Acked)
 	return true
 }
 
 // undelivered reports whether the peer lacks something of what was written. What
 // the application allowed to be given up does not count: messages whose lifetime or
 // retransmissions are used up, and streams that were reset.
-func (c *session) undelivered() bool {
+func (c *Session) undelivered() bool {
 	if c.streams != nil && c.streams.Owes() {
 		return true
 	}
-	l := c.kcp.Load()
+	l := c.KCP.Load()
 	return l.Segments > l.StreamSegments && l.Segments > l.StreamSegments+c.segmentsGivenUp()
 }
 
 // advanceClose goes on with Close once streams have nothing more to send, or have
 // made no progress for long enough.
-func (c *session) advanceClose(now time.Duration) {
+func (c *Session) advanceClose(now time.Duration) {
 	t := c.streams
 	if c.closing.Phase != closing.Flushing {
 		return
 	}
-	c.closing.Progress(now, c.kcp.Position().Acked, false)
+	c.closing.Progress(now, c.KCP.Position().Acked, false)
 	c.purgeStreams(now)
 	switch {
 	case t.Failed() || t.Drained():
@@ -302,11 +302,11 @@ func (c *session) advanceClose(now time.Duration) {
 		return
 	}
 	c.beginClose(now)
-	c.wake(now) // which sends CLOSE
+	c.Wake(now) // which sends CLOSE
 }
 
 // purgesAt returns when purgeStreams has something to do; 0: it has not.
-func (c *session) purgesAt() time.Duration {
+func (c *Session) purgesAt() time.Duration {
 	t := c.streams
 	switch {
 	case t == nil || t.Failed():
@@ -322,25 +322,25 @@ func (c *session) purgesAt() time.Duration {
 
 // purgeStreams gives up messages of streams whose lifetime is over, if it is time to. The
 // machine's clock is set.
-func (c *session) purgeStreams(now time.Duration) {
+func (c *Session) purgeStreams(now time.Duration) {
 	if at := c.purgesAt(); at > 0 && now >= at {
-		c.streams.purgeAt = now + purgeInterval
+		c.streams.purgeAt = now + PurgeInterval
 		c.streams.Purge()
 	}
 }
 
 // roomBesideStreams returns how much of room, the free bytes of the write buffer, may be
 // written by the session itself.
-func (c *session) roomBesideStreams(room int) int {
+func (c *Session) roomBesideStreams(room int) int {
 	if c.streams.Len() > 0 {
-		room = min(room, bulkAhead-c.kcp.Load().Unsent*(c.kcp.PacketSize()-wire.HeaderSize+machine.WriteCostPerSegment))
+		room = min(room, BulkAhead-c.KCP.Load().Unsent*(c.KCP.PacketSize()-wire.HeaderSize+machine.WriteCostPerSegment))
 	}
 	return room
 }
 
 // peerTakesStreams reports whether it is known if streams may be opened. The error is why
 // they may not.
-func (c *session) peerTakesStreams(now time.Duration) (known bool, err error) {
+func (c *Session) peerTakesStreams(now time.Duration) (known bool, err error) {
 	l := &c.hs
 	switch {
 	case c.closing.Caller != closing.Uses:
@@ -351,137 +351,137 @@ func (c *session) peerTakesStreams(now time.Duration) (known bool, err error) {
 		return true, c.reason(c.closing.err)
 	case c.closing.Write >= closing.CloseSent:
 		return true, net.ErrClosed
-	case c.shared.config.maxStreams == 0:
-		return true, errNoStreamsHere // nothing of the peer's answer would be taken
-	case l.tokensKnown() && l.capabilities&capStreams != 0:
+	case c.shared.Config.MaxStreams == 0:
+		return true, ErrNoStreamsHere // nothing of the peer's answer would be taken
+	case l.tokensKnown() && l.capabilities&CapStreams != 0:
 		return true, nil
 	case l.tokensKnown() && l.Peer >= opening.Extended && l.version != 0:
-		return true, errNoStreamsThere
-	case l.Peer == opening.Legacy, l.Peer == opening.Unknown && l.Role < opening.Dialled && now-l.born >= helloAfterData:
+		return true, ErrNoStreamsThere
+	case l.Peer == opening.Legacy, l.Peer == opening.Unknown && l.Role < opening.Dialled && now-l.born >= HelloAfterData:
 		return true, ErrLegacyPeer
 	}
 	return false, nil
 }
 
-// openCall is a call that opens a stream.
-type openCall struct {
-	params streams.Params
-	waits  bool
-	why    error           // it fails with that once nothing else speaks against it
-	wake   func()          // lets the call try again, once it is its turn
+// OpenCall is a call that opens a stream.
+type OpenCall struct {
+	Params streams.Params
+	Waits  bool
+	Why    error           // it fails with that once nothing else speaks against it
+	Wake   func()          // lets the call try again, once it is its turn
 	line   *streams.Opener // its place among the calls that wait; nil: it has none
-	inLine bool            // it waits for its turn, and not for the peer's kind
-	until  time.Duration   // then at most until that time, since the epoch; 0: however long
+	InLine bool            // it waits for its turn, and not for the peer's kind
+	Until  time.Duration   // then at most until that time, since the epoch; 0: however long
 }
 
-// openStream opens a stream. It returns none, and no error, if the call has to wait.
-func (c *session) openStream(call *openCall) (*streams.Stream, error) {
-	now := c.host.now()
-	call.inLine, call.until = false, 0
+// OpenStream opens a stream. It returns none, and no error, if the call has to wait.
+func (c *Session) OpenStream(call *OpenCall) (*streams.Stream, error) {
+	now := c.host.Now()
+	call.InLine, call.Until = false, 0
 	known, err := c.peerTakesStreams(now)
 	switch {
 	case err != nil:
 		return nil, err
-	case call.why != nil:
-		return nil, call.why
-	case !known && !call.waits:
-		return nil, errKindUnknown
+	case call.Why != nil:
+		return nil, call.Why
+	case !known && !call.Waits:
+		return nil, ErrKindUnknown
 	case !known:
-		call.until = c.awaitKind()
+		call.Until = c.awaitKind()
 		return nil, nil
 	}
-	t := c.streamTable()
+	t := c.StreamTable()
 	switch may := t.MayOpen(call.line); {
-	case !may && !call.waits:
-		return nil, errNoStreamYet
+	case !may && !call.Waits:
+		return nil, ErrNoStreamYet
 	case !may:
 		if call.line == nil {
-			call.line = &streams.Opener{Wake: call.wake}
+			call.line = &streams.Opener{Wake: call.Wake}
 		}
 		t.Await(call.line)
-		call.inLine = true
+		call.InLine = true
 		return nil, nil
 	}
-	s, err := t.Open(call.params)
+	s, err := t.Open(call.Params)
 	if err != nil {
 		return nil, err
 	}
 	if t.openAt == 0 {
 		t.openAt = now + openDelay
 	}
-	c.wake(t.openAt)
+	c.Wake(t.openAt)
 	return s, nil
 }
 
-// leaveLine ends the wait of a call for its turn to open a stream.
-func (c *session) leaveLine(call *openCall) {
+// LeaveLine ends the wait of a call for its turn to open a stream.
+func (c *Session) LeaveLine(call *OpenCall) {
 	if call.line != nil {
 		c.streams.Leave(call.line)
 	}
 }
 
-// acceptStream returns the next stream that the peer has opened; nil: there is none. The
+// AcceptStream returns the next stream that the peer has opened; nil: there is none. The
 // error is why there will be none.
-func (c *session) acceptStream() (*streams.Stream, error) {
-	if s := c.streamTable().Accept(); s != nil {
+func (c *Session) AcceptStream() (*streams.Stream, error) {
+	if s := c.StreamTable().Accept(); s != nil {
 		return s, nil
 	}
-	if c.closing.err == nil && c.shared.config.maxStreams == 0 {
-		return nil, errNoStreamsHere
+	if c.closing.err == nil && c.shared.Config.MaxStreams == 0 {
+		return nil, ErrNoStreamsHere
 	}
 	return nil, c.reason(c.closing.err)
 }
 
-// streamEnd is how an application ends a stream, or one direction of it.
-type streamEnd uint8
+// StreamEnd is how an application ends a stream, or one direction of it.
+type StreamEnd uint8
 
 const (
-	finishStream streamEnd = iota // CloseWrite
-	closeStream                   // Close
-	resetStream                   // Reset
-	stopReading                   // CancelRead
-	stopWriting                   // CancelWrite
+	FinishStream StreamEnd = iota // CloseWrite
+	CloseStream                   // Close
+	ResetStream                   // Reset
+	StopReading                   // CancelRead
+	StopWriting                   // CancelWrite
 )
 
-// endStream ends a stream, with a code for the peer. closed says that the application has
+// EndStream ends a stream, with a code for the peer. closed says that the application has
 // closed or reset it before.
-func (c *session) endStream(s *streams.Stream, how streamEnd, code uint64, closed bool) error {
+func (c *Session) EndStream(s *streams.Stream, how StreamEnd, code uint64, closed bool) error {
 	left := c.closing.Caller != closing.Uses
 	switch how {
-	case finishStream:
+	case FinishStream:
 		defer c.kickStreams() // the stream may be over
 		s.WriteDone()
 		answered := !left && s.NeedsNoFin()
-		if err := c.cannotWrite(&writeCall{stream: s}); closed {
+		if err := c.cannotWrite(&WriteCall{Stream: s}); closed {
 			return net.ErrClosed
 		} else if err != nil && !answered {
 			return err
 		}
 		s.Finish()
 		return nil
-	case closeStream:
+	case CloseStream:
 		s.StopReading(0)
 		s.Finish()
-	case resetStream:
+	case ResetStream:
 		s.Reset(code)
-	case stopReading:
+	case StopReading:
 		if closed || left || !s.StopReading(code) {
 			return net.ErrClosed
 		}
-	case stopWriting:
+	case StopWriting:
 		if closed || left {
 			return net.ErrClosed
 		} else if !s.CancelWrite(code) {
-			return c.cannotWrite(&writeCall{stream: s})
+			return c.cannotWrite(&WriteCall{Stream: s})
 		}
 	}
 	c.kickStreams()
 	return nil
 }
 
-// readStream reads into b, which has n bytes already, or a whole message, which is there
+// ReadStream reads into b, which has n bytes already, or a whole message, which is there
 // and fits. It returns how many bytes b has then.
-func (c *session) readStream(s *streams.Stream, b []byte, n int, message bool) int {
+func (c *Session) ReadStream(s *streams.Stream, b []byte, n int, message bool) int {
 	if message {
 		n = s.ReadMessage(b)
 	} else if n += s.Read(b[n:]); n == 0 {
@@ -489,14 +489,14 @@ func (c *session) readStream(s *streams.Stream, b []byte, n int, message bool) i
 	}
 	c.accountRead(n)
 	if s.CreditDue() && c.closing.Phase < closing.Lingering {
-		c.push()
+		c.Push()
 	}
 	return n
 }
 
-// streamReadEnd returns why nothing more can be read, once nothing can; nil if more may
+// StreamReadEnd returns why nothing more can be read, once nothing can; nil if more may
 // arrive.
-func (c *session) streamReadEnd(s *streams.Stream) error {
+func (c *Session) StreamReadEnd(s *streams.Stream) error {
 	if err := s.ReadEnd(); err != nil {
 		s.ReadDone()
 		c.kickStreams() // the stream may be over
@@ -508,8 +508,8 @@ func (c *session) streamReadEnd(s *streams.Stream) error {
 	return c.reason(c.closing.err)
 }
 
-// streamsEnd returns why the session has ended all streams; nil if it has not.
-func (c *session) streamsEnd() error {
+// StreamsEnd returns why the session has ended all streams; nil if it has not.
+func (c *Session) StreamsEnd() error {
 	switch {
 	case c.closing.err != nil:
 		return c.reason(c.closing.err)
@@ -523,10 +523,10 @@ func (c *session) streamsEnd() error {
 
 // kickStreams sends what the call of an application has made due, and accounts
 // what it has dropped.
-func (c *session) kickStreams() {
+func (c *Session) kickStreams() {
 	if c.closing.Phase >= closing.Ended {
 		c.account()
 		return
 	}
-	c.push()
+	c.Push()
 }

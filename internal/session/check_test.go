@@ -1,4 +1,4 @@
-package kcp
+package session
 
 import (
 	"bytes"
@@ -22,12 +22,12 @@ func (l *sessionLink) check(e *machineEnd) {
 	if c == nil {
 		return
 	}
-	t, state, load := l.t, c.closing.Phase, &c.shared.load
+	t, state, load := l.t, c.closing.Phase, &c.shared.Load
 	if state < l.seen[e.side] {
 		t.Fatalf("end %d was in state %d, and is in %d", e.side, l.seen[e.side], state)
 	}
 	l.seen[e.side] = state
-	if err := c.kcp.Audit(); err != nil {
+	if err := c.KCP.Audit(); err != nil {
 		t.Fatalf("end %d: %v", e.side, err)
 	}
 	held, counted := int64(c.held()), c.in.holding.bytes.Load()
@@ -35,17 +35,17 @@ func (l *sessionLink) check(e *machineEnd) {
 		held = counted // it is counted when TLS has done its work
 	}
 	exact := held == 0 || c.hs.unvalidated.Load() || c.hs.Role == opening.Accepted
-	if d := max(held-counted, counted-held); d > 0 && exact || d >= accountGrain+16*machine.SignalBytesHeld { // PING beside a datagram is not counted at once
+	if d := max(held-counted, counted-held); d > 0 && exact || d >= AccountGrain+16*machine.SignalBytesHeld { // PING beside a datagram is not counted at once
 		t.Fatalf("end %d holds %d, and has counted %d; state %d", e.side, held, counted, state)
 	}
-	if n := load.buffered.Load(); n != counted+e.others {
+	if n := load.Buffered.Load(); n != counted+e.others {
 		t.Fatalf("end %d: %d bytes of all sessions, %d of this one", e.side, n, counted)
 	}
 	halfOpen := int32(0)
 	if c.hs.unvalidated.Load() {
 		halfOpen = 1
 	}
-	if n := load.halfOpen.Load(); n != halfOpen {
+	if n := load.HalfOpen.Load(); n != halfOpen {
 		t.Fatalf("end %d: %d half-open sessions", e.side, n)
 	}
 	l.checkWrites(e)
@@ -55,19 +55,19 @@ func (l *sessionLink) check(e *machineEnd) {
 // checkWrites holds the account of write buffers against what they have.
 func (l *sessionLink) checkWrites(e *machineEnd) {
 	c := e.conn
-	used := c.kcp.Load().Memory
+	used := c.KCP.Load().Memory
 	if c.streams != nil {
 		used += c.streams.Queued()
 	}
 	if s := c.capped; s != nil {
-		used += s.waiting() * (c.shared.config.mtu + heldPacketBytes)
+		used += s.waiting() * (c.shared.Config.Mtu + heldPacketBytes)
 	}
 	if c.closing.Phase == closing.Retired {
 		used = 0
 	}
 	grains := int(c.outgoing.grains)
-	if n := int(c.shared.load.written.Load()); n != grains || used/writeGrain > grains+1 || used/writeGrain < grains-1 {
-		l.t.Fatalf("end %d holds %d bytes to be sent, and has counted %d, of all %d", e.side, used, grains*writeGrain, n*writeGrain)
+	if n := int(c.shared.Load.Written.Load()); n != grains || used/WriteGrain > grains+1 || used/WriteGrain < grains-1 {
+		l.t.Fatalf("end %d holds %d bytes to be sent, and has counted %d, of all %d", e.side, used, grains*WriteGrain, n*WriteGrain)
 	}
 }
 
@@ -97,9 +97,9 @@ func (l *sessionLink) finish() {
 	for i, e := range l.ends {
 		l.rests[i], l.late[i], l.slow[i] = false, 0, false
 		e.limit, e.backlog, e.delayed = 0, false, false
-		e.shared.load.buffered.Add(-e.others)
+		e.shared.Load.Buffered.Add(-e.others)
 		e.others = 0
-		e.shared.load.share.Store(0)
+		e.shared.Load.Share.Store(0)
 	}
 	l.await("all is delivered", 20*time.Minute, l.done)
 	l.run(time.Second) // what has no place in done
@@ -119,9 +119,9 @@ func (l *sessionLink) finish() {
 		}
 		l.receive(i)
 		l.check(e)
-		load := &e.shared.load
+		load := &e.shared.Load
 		require.Zero(l.t, e.conn.held(), "end %d", i)
-		require.Zero(l.t, load.buffered.Load()+load.written.Load()+int64(load.halfOpen.Load()), "end %d", i)
+		require.Zero(l.t, load.Buffered.Load()+load.Written.Load()+int64(load.HalfOpen.Load()), "end %d", i)
 	}
 	l.Check()
 }
@@ -157,7 +157,7 @@ func (l *sessionLink) done() bool {
 		case c == nil:
 			return false
 		case c.closing.Phase >= closing.Ended:
-		case c.kcp.WaitSend() > 0, c.streamsUnsent(), c.hs.Unanswered != 0, c.tls != nil && c.tls.handshake != nil:
+		case c.KCP.WaitSend() > 0, c.streamsUnsent(), c.hs.Unanswered != 0, c.tls != nil && c.tls.handshake != nil:
 			return false
 		}
 	}
@@ -218,9 +218,9 @@ func TestCreditOfDatagrams(t *testing.T) {
 	require.Equal(t, 5000, n)
 	before := sent
 	w.now += 10 * time.Millisecond
-	b := make([]byte, datagramHeader+1300)
+	b := make([]byte, DatagramHeader+1300)
 	fec.PutOOB(b)
-	binary.LittleEndian.PutUint32(b[datagramHeader-4:], conv)
+	binary.LittleEndian.PutUint32(b[DatagramHeader-4:], conv)
 	server.receive(b, from)
 	server.respond()
 	require.Greater(t, sent, before)
@@ -262,14 +262,14 @@ func TestHellosBeforeAnOutageEnds(t *testing.T) {
 }
 
 // hasSignal reports whether a packet in the clear has a signal.
-func hasSignal(packet []byte, code wire.Code) bool {
-	for len(packet) >= wire.HeaderSize {
-		h := wire.DecodeHeader(packet)
+func hasSignal(Packet []byte, code wire.Code) bool {
+	for len(Packet) >= wire.HeaderSize {
+		h := wire.DecodeHeader(Packet)
 		if s, is := h.Signal(); is && s.Code == code {
 			return true
 		}
-		payload, _ := h.Payload(packet[wire.HeaderSize:])
-		packet = packet[wire.HeaderSize+len(payload):]
+		payload, _ := h.Payload(Packet[wire.HeaderSize:])
+		Packet = Packet[wire.HeaderSize+len(payload):]
 	}
 	return false
 }

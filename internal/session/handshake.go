@@ -1,4 +1,4 @@
-package kcp
+package session
 
 import (
 	"net"
@@ -40,29 +40,29 @@ type handshakeState struct {
 const (
 	signalVersion = 2 // 1 did not seal the packets of a TLS handshake in the clear
 
-	// helloTries is how many HELLOs without a WELCOME show a legacy peer, if
+	// HelloTries is how many HELLOs without a WELCOME show a legacy peer, if
 	// other packets arrive from it.
-	helloTries = 8
-	// legacyAnswers is how many plain window updates show the same sooner. A
+	HelloTries = 8
+	// LegacyAnswers is how many plain window updates show the same sooner. A
 	// legacy peer takes HELLO for a window probe, and answers with one.
-	legacyAnswers = 2
+	LegacyAnswers = 2
 )
 
 // requestWait returns how long to wait for an answer before a request is repeated: the
 // machine's RTO within limits, and no less than what answers to signals have taken.
-func (c *session) requestWait() time.Duration {
-	rto := time.Duration(c.kcp.Sender().RTO()) * time.Millisecond
+func (c *Session) requestWait() time.Duration {
+	rto := time.Duration(c.KCP.Sender().RTO()) * time.Millisecond
 	return max(opening.MinWait, min(rto, opening.MaxWait), c.rtt.Timeout())
 }
 
-// dial begins a session that this end dials, unless it has ended, as a packet, or the
+// Dial begins a session that this end dials, unless it has ended, as a packet, or the
 // endpoint's end, was first. With opening.Dialling Dial waits for the peer's answer, with
 // opening.Dialled it does not, and with opening.Quiet nothing leaves before there is data.
-func (c *session) dial(as opening.Role) {
+func (c *Session) Dial(as opening.Role) {
 	if c.closing.Phase >= closing.Ended {
 		return
 	}
-	now := c.host.now()
+	now := c.host.Now()
 	if c.hs.Role = as; as == opening.Quiet {
 		c.schedule(now)
 	} else if c.beginOpening(now) {
@@ -70,12 +70,12 @@ func (c *session) dial(as opening.Role) {
 	}
 }
 
-// dialled ends the wait of Dial. If the peer has not answered, it ends the session, and
+// Dialled ends the wait of Dial. If the peer has not answered, it ends the session, and
 // returns why, which may be what unanswered returns.
-func (c *session) dialled(unanswered func() error) error {
+func (c *Session) Dialled(unanswered func() error) error {
 	c.hs.Role = opening.Dialled
 	if c.closing.Phase < closing.Ended {
-		c.schedule(c.host.now())
+		c.schedule(c.host.Now())
 	}
 	err := c.closing.err
 	switch {
@@ -90,36 +90,36 @@ func (c *session) dialled(unanswered func() error) error {
 	return err
 }
 
-// accept makes a new session one whose first packet is p, as first says. validated
+// Accept makes a new session one whose first packet is p, as first says. validated
 // reports whether the peer's address is validated. No other goroutine has c yet.
-func (c *session) accept(first *admission.First, p *inPacket, validated bool) {
-	c.ends.Store(&pathEnds{c.ends.Load().remote, p.from.local})
-	c.hs.openedFEC = p.kind == fecPacket
+func (c *Session) Accept(first *admission.First, p *InPacket, validated bool) {
+	c.ends.Store(&pathEnds{c.ends.Load().remote, p.From.Local})
+	c.hs.openedFEC = p.Kind == FecPacket
 	greets := first.Hello.Code != 0
 	if greets {
-		c.takeHello(signalOf(first.Hello))
+		c.takeHello(SignalOf(first.Hello))
 	}
 	if greets && first.Info.Code != 0 && first.Keys == nil {
-		c.onInfo(signalOf(first.Info)) // the session may be accepted, and used, before p is fed to it
+		c.onInfo(SignalOf(first.Info)) // the session may be accepted, and used, before p is fed to it
 	}
 	if first.Keys != nil {
-		c.tls.handshake.Accept(first.Keys, c.hs.token, c.hs.peerToken, handshakeSignal(c.infoSignal()))
+		c.tls.handshake.Accept(first.Keys, c.hs.token, c.hs.peerToken, HandshakeSignal(c.infoSignal()))
 	}
 	if validated {
 		return
 	}
 	c.hs.unvalidated.Store(true)
-	room := c.shared.overhead.total
+	room := c.shared.Overhead.Total
 	if !c.hs.openedFEC {
-		room -= c.shared.overhead.fecHead
+		room -= c.shared.Overhead.fecHead
 	}
-	c.kcp.LimitUnvalidated(room, !greets)
+	c.KCP.LimitUnvalidated(room, !greets)
 }
 
-// begin starts the timers of an accepted session. offer, unless it is nil, puts the
+// Begin starts the timers of an accepted session. offer, unless it is nil, puts the
 // session into the listener's backlog, which has room for it or not. begin reports false
 // if the session has ended, be it for that.
-func (c *session) begin(offer func(validated bool) bool) bool {
+func (c *Session) Begin(offer func(validated bool) bool) bool {
 	if c.closing.Phase >= closing.Ended {
 		return false
 	}
@@ -128,33 +128,33 @@ func (c *session) begin(offer func(validated bool) bool) bool {
 			c.hs.Role = opening.Offered
 		}
 		if c.hs.Role == opening.Accepted && c.hs.Peer < opening.Extended { // an extended peer repeats CONFIRM
-			c.shared.counters.dropBacklog.Add(1)
+			c.shared.Counters.DropBacklog.Add(1)
 			c.forget(ErrRefused)
 			return false
 		}
 	}
-	c.schedule(c.host.now())
+	c.schedule(c.host.Now())
 	return true
 }
 
-// setConv gives a new session, which is in no table yet, another conversation id.
-func (c *session) setConv(conv uint32) {
+// SetConv gives a new session, which is in no table yet, another conversation id.
+func (c *Session) SetConv(conv uint32) {
 	c.entry.Conv = conv
-	c.kcp.SetConv(conv)
+	c.KCP.SetConv(conv)
 	c.protect()
 }
 
-// dialAnother makes a new session one whose peer dials too: tie goes with HELLO. again
+// DialAnother makes a new session one whose peer dials too: tie goes with HELLO. again
 // says that this end has dialled another before.
-func (c *session) dialAnother(tie wire.Signal, again bool) {
+func (c *Session) DialAnother(tie wire.Signal, again bool) {
 	r := c.rarely()
 	r.tie, r.again = tie, again
 }
 
-// hasten sends HELLO again without waiting for its time-out, to another address unless to
+// Hasten sends HELLO again without waiting for its time-out, to another address unless to
 // is nil: the peer's packets have come from there, so a NAT at its end that has dropped
 // ours lets this one pass.
-func (c *session) hasten(to *source, now time.Duration) {
+func (c *Session) Hasten(to *Source, now time.Duration) {
 	l := &c.hs
 	if l.Reached || l.peerToken != 0 || c.closing.Phase >= closing.Ended || to != nil && !c.migrateTo(*to) {
 		return
@@ -166,24 +166,24 @@ func (c *session) hasten(to *source, now time.Duration) {
 	}
 }
 
-// moveOpening moves the session to an address of its peer, by which the opening goes on.
+// MoveOpening moves the session to an address of its peer, by which the opening goes on.
 // It reports whether packets that come from there are of the session.
-func (c *session) moveOpening(to source) bool {
+func (c *Session) MoveOpening(to Source) bool {
 	l := &c.hs
 	return c.closing.Phase < closing.Ended && (l.Role >= opening.Dialled && !l.Reached || l.unvalidated.Load()) && c.migrateTo(to)
 }
 
-// evictAfter is the age from which a session that is not established may be ended to make
+// EvictAfter is the age from which a session that is not established may be ended to make
 // room for one of a network that has as many.
-const evictAfter = 3 * time.Second
+const EvictAfter = 3 * time.Second
 
-// evictable reports whether the session may be ended to make room. A packet since
+// Evictable reports whether the session may be ended to make room. A packet since
 // the last call keeps it. Endpoint.mu is held; it needs no other lock.
-func (c *session) evictable(now time.Duration) fair.Look {
+func (c *Session) Evictable(now time.Duration) fair.Look {
 	switch {
-	case !c.entry.Validated() && !c.halfOpen(): // it is about to be counted
+	case !c.entry.Validated() && !c.HalfOpen(): // it is about to be counted
 		return fair.Stays
-	case now-c.hs.born < evictAfter:
+	case now-c.hs.born < EvictAfter:
 		return fair.Young
 	case c.hs.active.Swap(false):
 		return fair.Active
@@ -192,9 +192,9 @@ func (c *session) evictable(now time.Duration) fair.Look {
 }
 
 // beginOpening starts a HELLO and reports true, or with TLS begins the handshake.
-func (c *session) beginOpening(now time.Duration) bool {
+func (c *Session) beginOpening(now time.Duration) bool {
 	l := &c.hs
-	l.token = c.shared.env.Token()
+	l.token = c.shared.Env.Token()
 	if l.securing {
 		c.dialTLS()
 		return false
@@ -204,7 +204,7 @@ func (c *session) beginOpening(now time.Duration) bool {
 }
 
 // firstHello returns the time from the first HELLO to the second.
-func (c *session) firstHello() time.Duration {
+func (c *Session) firstHello() time.Duration {
 	if c.rare != nil && c.rare.again {
 		return opening.EagerWait // the rhythm of the one before goes on
 	}
@@ -215,22 +215,22 @@ func (c *session) firstHello() time.Duration {
 // In a simultaneous open the packet may be forged, and the address another's: what has
 // come from there has to pay for it, until the peer has shown that it is there (RFC 9000
 // §8.1).
-func (c *session) mayHasten() bool {
-	return !c.rare.simultaneous() || c.host.pays(c.helloSize())
+func (c *Session) mayHasten() bool {
+	return !c.rare.simultaneous() || c.host.Pays(c.helloSize())
 }
 
 // helloSize returns how many bytes HELLO has, in all its packets.
-func (c *session) helloSize() int {
+func (c *Session) helloSize() int {
 	if x := c.tlsHandshake(); x != nil {
 		return x.HelloSize()
 	}
-	return c.shared.overhead.total + 4*wire.HeaderSize // with INFO, TIEBREAKER and maybe a cookie
+	return c.shared.Overhead.Total + 4*wire.HeaderSize // with INFO, TIEBREAKER and maybe a cookie
 }
 
 // starved reports whether nothing may be sent to the peer before a packet comes from it
 // (anti-amplification limit, RFC 9000 §8.1).
-func (c *session) starved() bool {
-	v := c.kcp.Validation()
+func (c *Session) starved() bool {
+	v := c.KCP.Validation()
 	return v != nil && (c.path.blocked || !v.Allows(wire.HeaderSize, true))
 }
 
@@ -242,7 +242,7 @@ func (l *handshakeState) silent() bool {
 
 // breakSilence queues HELLO, to leave together with the first data. With TLS it
 // begins the handshake, and the data follows that.
-func (c *session) breakSilence(now time.Duration) {
+func (c *Session) breakSilence(now time.Duration) {
 	c.hs.born = now // the peer knows of nothing before
 	if c.beginOpening(now) {
 		c.setClock(now)
@@ -251,7 +251,7 @@ func (c *session) breakSilence(now time.Duration) {
 }
 
 // kick sends the signals that a call of the application has just made due.
-func (c *session) kick(now time.Duration) {
+func (c *Session) kick(now time.Duration) {
 	done := false
 	defer c.endIfUnwound(&done)
 	c.setClock(now)
@@ -262,8 +262,8 @@ func (c *session) kick(now time.Duration) {
 
 // queueHello queues HELLO for the next flush, with the cookie, if any, and
 // INFO, and TIEBREAKER.
-func (c *session) queueHello() {
-	l, k := &c.hs, c.kcp
+func (c *Session) queueHello() {
+	l, k := &c.hs, c.KCP
 	k.SignalQueue().Add(l.Of(opening.Hello).Signal)
 	if l.cookie.Code != 0 {
 		k.SignalQueue().Add(l.cookie)
@@ -275,18 +275,18 @@ func (c *session) queueHello() {
 // addressValidated marks the peer's address as validated (RFC 9000 §8), and
 // lifts the anti-amplification limit (RFC 9000 §8.1). It ends the session after
 // the batch if the peer's network exceeds Limits.MaxSessionsPerAddress.
-func (c *session) addressValidated() {
+func (c *Session) addressValidated() {
 	if !c.hs.unvalidated.CompareAndSwap(true, false) {
 		return
 	}
-	c.shared.load.halfOpen.Add(-1)
-	c.kcp.ValidateAddress()
+	c.shared.Load.HalfOpen.Add(-1)
+	c.KCP.ValidateAddress()
 	c.traceState(trace.SessionEstablished, nil)
-	c.step.left.ready |= admitted
+	c.step.left.Ready |= Admitted
 	if c.hs.Peer == opening.Unknown {
 		c.hs.Peer = opening.Legacy // a HELLO may still correct that
 	}
-	if !c.host.validated() {
+	if !c.host.Validated() {
 		c.closing.ending = ErrReset
 	}
 }
@@ -294,11 +294,11 @@ func (c *session) addressValidated() {
 // offer puts an accepted session into the listener's backlog, once. It reports
 // false if there is no room; without a listener, it also ends the session after
 // the batch.
-func (c *session) offer() bool {
+func (c *Session) offer() bool {
 	if c.hs.Role != opening.Accepted {
 		return true
 	}
-	ok, none := c.host.offer()
+	ok, none := c.host.Offer()
 	if none {
 		c.closing.ending, c.hs.dropped = ErrRefused, true
 	}

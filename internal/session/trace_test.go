@@ -1,4 +1,4 @@
-package kcp
+package session
 
 import (
 	"flag"
@@ -161,16 +161,16 @@ func (s *sessionTrace) begin(options []string) {
 		case "keepalive":
 			keepAlive = s.duration(value)
 		case "timeout":
-			config.peerTimeout = s.duration(value)
+			config.PeerTimeout = s.duration(value)
 		default:
 			s.t.Fatalf("unknown option %s", o)
 		}
 	}
 	switch {
 	case keepAlive != 0:
-		config.keepAlive = max(keepAlive, 0)
-	case config.peerTimeout < liveness.DefaultPeerTimeout:
-		config.keepAlive = max(config.peerTimeout/2, 500*time.Millisecond)
+		config.KeepAlive = max(keepAlive, 0)
+	case config.PeerTimeout < liveness.DefaultPeerTimeout:
+		config.KeepAlive = max(config.PeerTimeout/2, 500*time.Millisecond)
 	}
 	s.machineWorld = newMachineWorld(s.t, 1, config, config)
 	s.send = func(from *machineEnd, d *udp.Datagram) { s.put(from.side, d.Buf) }
@@ -198,12 +198,12 @@ func (s *sessionTrace) put(side int, data []byte) {
 }
 
 // traceSegments returns the segments of a packet as text.
-func traceSegments(t *testing.T, packet []byte) (texts []string) {
-	for len(packet) > 0 {
-		h := wire.DecodeHeader(packet)
-		payload, ok := h.Payload(packet[wire.HeaderSize:])
+func traceSegments(t *testing.T, Packet []byte) (texts []string) {
+	for len(Packet) > 0 {
+		h := wire.DecodeHeader(Packet)
+		payload, ok := h.Payload(Packet[wire.HeaderSize:])
 		require.True(t, ok)
-		packet = packet[wire.HeaderSize+len(payload):]
+		Packet = Packet[wire.HeaderSize+len(payload):]
 		text := ""
 		if sig, is := h.Signal(); is {
 			text = sig.Code.String()
@@ -425,7 +425,7 @@ func (s *sessionTrace) look() {
 			s.states[side] = state
 			s.say("%s is %s", traceSides[side], state)
 		}
-		if e.ready&readers != 0 && c.kcp.Receiver().Readable() {
+		if e.ready&Readers != 0 && c.KCP.Receiver().Readable() {
 			s.say("%s has something to read", traceSides[side])
 		}
 		e.ready = 0

@@ -1,4 +1,4 @@
-package kcp
+package session
 
 import (
 	"math"
@@ -15,18 +15,18 @@ import (
 
 // The figures of a session.
 
-// stats returns a snapshot.
-func (c *session) stats() stats.Conn {
-	k, now := c.kcp.Snapshot(), c.host.now()
+// Stats returns a snapshot.
+func (c *Session) Stats() stats.Conn {
+	k, now := c.KCP.Snapshot(), c.host.Now()
 	c.rtt.Ask(now)
 	var t stats.Totals
-	limit, open := c.addTo(&t), 0
+	limit, open := c.AddTo(&t), 0
 	t.Probes.MTU = c.mtu()
 	if c.streams != nil {
 		open = c.streams.Len()
 	}
 	s := stats.Conn{
-		Counters:         *c.kcp.Counts(),
+		Counters:         *c.KCP.Counts(),
 		LimitedBy:        limit,
 		Limited:          t.Limited,
 		Dropped:          t.Dropped,
@@ -39,8 +39,8 @@ func (c *session) stats() stats.Conn {
 		RTO:              time.Duration(k.RTO) * time.Millisecond,
 		InFlight:         k.InFlight,
 		Queued:           k.Queued,
-		WriteBuffered:    c.kcp.Load().Bytes,
-		WriteBufferUsed:  c.kcp.Load().Used,
+		WriteBuffered:    c.KCP.Load().Bytes,
+		WriteBufferUsed:  c.KCP.Load().Used,
 		ReadBuffered:     k.Readable,
 		RemoteWindow:     k.Window,
 		RemoteUnread:     k.Unread,
@@ -59,43 +59,43 @@ func (c *session) stats() stats.Conn {
 	return s
 }
 
-// sessionReport is what there is to say of a session at its end.
-type sessionReport struct {
+// Report is what there is to say of a session at its end.
+type Report struct {
 	stats.Totals
-	err         error // why it has ended
-	undelivered bool  // the peer lacks something of what was written
-	age, rtt    time.Duration
-	mtu         int
+	Err         error // why it has ended
+	Undelivered bool  // the peer lacks something of what was written
+	Age, Rtt    time.Duration
+	Mtu         int
 }
 
-// report returns what there is to say of the session at its end.
-func (c *session) report() sessionReport {
-	r := sessionReport{
-		err: c.closing.err, undelivered: c.closing.Undelivered(), mtu: c.mtu(),
-		age: c.host.now() - c.hs.born, rtt: time.Duration(c.kcp.Snapshot().SRTT) * time.Millisecond,
+// Report returns what there is to say of the session at its end.
+func (c *Session) Report() Report {
+	r := Report{
+		Err: c.closing.err, Undelivered: c.closing.Undelivered(), Mtu: c.mtu(),
+		Age: c.host.Now() - c.hs.born, Rtt: time.Duration(c.KCP.Snapshot().SRTT) * time.Millisecond,
 	}
-	c.addTo(&r.Totals)
+	c.AddTo(&r.Totals)
 	return r
 }
 
 // startLimits begins to count what limits the session, once the handshake does not.
-func (c *session) startLimits(now time.Duration) {
+func (c *Session) startLimits(now time.Duration) {
 	if l := &c.hs; !l.securing && !l.unvalidated.Load() && (l.Reached || l.Role < opening.Dialled) {
 		l.took = uint32(min(max((now-l.born).Milliseconds(), 1), math.MaxUint32))
-		c.LimitedBy(c.kcp.Snapshot().Limit)
+		c.LimitedBy(c.KCP.Snapshot().Limit)
 	}
 }
 
 // LimitedBy is the machine's hook for what limits it from now on.
-func (c *session) LimitedBy(l stats.Limit) {
+func (c *Session) LimitedBy(l stats.Limit) {
 	if c.hs.took > 0 && (c.limits != nil || l != stats.LimitApplication) {
 		c.limits = c.limitClock()
-		c.limits.Change(l, c.host.now())
+		c.limits.Change(l, c.host.Now())
 	}
 }
 
 // limitClock returns c.limits, or what it stands for; nil: the handshake limits.
-func (c *session) limitClock() *recovery.LimitClock {
+func (c *Session) limitClock() *recovery.LimitClock {
 	if l := &c.hs; c.limits == nil && l.took > 0 {
 		return recovery.NewLimitClock(l.born, l.born+time.Duration(l.took)*time.Millisecond, stats.LimitApplication)
 	}
@@ -103,7 +103,7 @@ func (c *session) limitClock() *recovery.LimitClock {
 }
 
 // fecStats returns what both directions of FEC have done. c.mu is held.
-func (c *session) fecStats() (s stats.FEC) {
+func (c *Session) fecStats() (s stats.FEC) {
 	s.DataSent, s.ParitySent = c.outgoing.fecData, c.outgoing.fecParity
 	var d *fec.DecoderStats
 	if c.in.decoder != nil {
@@ -120,11 +120,11 @@ func (c *session) fecStats() (s stats.FEC) {
 	return s
 }
 
-// addTo adds the session's figures to t, and returns what limits it. c.mu is held.
-func (c *session) addTo(t *stats.Totals) stats.Limit {
-	now := c.host.now()
+// AddTo adds the session's figures to t, and returns what limits it. c.mu is held.
+func (c *Session) AddTo(t *stats.Totals) stats.Limit {
+	now := c.host.Now()
 	c.noteOutage(now)
-	t.Counters.Add(c.kcp.Counts())
+	t.Counters.Add(c.KCP.Counts())
 	if c.rare != nil {
 		t.Dropped.Add(&c.rare.dropped)
 	}
@@ -148,8 +148,8 @@ func (c *session) addTo(t *stats.Totals) stats.Limit {
 	return c.limitClock().Add(&t.Limited, c.hs.born, now)
 }
 
-// countDrop counts one packet that the state machine has dropped with err.
-func countDrop(d *stats.Drops, err error) {
+// CountDrop counts one packet that the state machine has dropped with err.
+func CountDrop(d *stats.Drops, err error) {
 	switch err {
 	case machine.ErrPacketShort:
 		d.Short++

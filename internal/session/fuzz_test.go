@@ -1,4 +1,4 @@
-package kcp
+package session
 
 import (
 	"bytes"
@@ -69,34 +69,34 @@ func configOf(world uint32) *worldConfig {
 		}
 		return n != 0
 	}
-	choose(&c.sendWindow, 0, 8, 32, 1024)
-	choose(&c.receiveWindow, 0, 128, 256, 1024)
+	choose(&c.SendWindow, 0, 8, 32, 1024)
+	choose(&c.ReceiveWindow, 0, 128, 256, 1024)
 	if n := machine.NoDelay(shape&3) % (machine.NoDelayTurbo + 1); n != machine.NoDelayDefault {
-		c.noDelay = n
+		c.NoDelay = n
 	}
 	shape >>= 2
-	choose(&c.mtu, 0, 600, 0, 1300)
+	choose(&c.Mtu, 0, 600, 0, 1300)
 	shape = mode >> 3
-	c.fixedWrite = choose(&c.writeBuffer, 0, 0, 8192, 65536)
+	c.fixedWrite = choose(&c.WriteBuffer, 0, 0, 8192, 65536)
 	shape = byte(world)
-	c.messageMode, c.peerTimeout, c.maxBuffered = mode&4 > 0, 10*time.Minute, 1<<20
-	c.maxLinger = max(2*time.Minute, time.Duration(c.writeBuffer)*time.Second/(32<<10))
+	c.MessageMode, c.PeerTimeout, c.MaxBuffered = mode&4 > 0, 10*time.Minute, 1<<20
+	c.MaxLinger = max(2*time.Minute, time.Duration(c.WriteBuffer)*time.Second/(32<<10))
 	c.alwaysValidate = mode&32 > 0
 	if mode&64 > 0 {
-		c.maxRate = 50_000
+		c.MaxRate = 50_000
 	}
 	if c.fixedRead = mode&128 > 0; c.fixedRead {
-		c.redundancy, c.streamReceiveBuffer = 0.5, 64<<10
+		c.Redundancy, c.StreamReceiveBuffer = 0.5, 64<<10
 	}
 	var err error
 	switch mode & 3 {
 	case 1:
-		c.fec = stats.Ratio{Data: 3, Parity: 1 + int(shape&1)}
+		c.Fec = stats.Ratio{Data: 3, Parity: 1 + int(shape&1)}
 	case 2:
 		c.cipher, err = crypt.ChaCha20Poly1305(bytes.Repeat([]byte{7}, 32))
 	case 3:
-		if c.tls = minTLS(testenv.TLS()); c.mtu == 600 {
-			c.mtu = 1250
+		if c.Tls = minTLS(testenv.TLS()); c.Mtu == 600 {
+			c.Mtu = 1250
 		}
 	}
 	if err != nil {
@@ -112,9 +112,9 @@ func newSessionLink(t testing.TB, world uint32) *sessionLink {
 	l.send = l.put
 	l.Session = &life.Session{
 		Fail:  func(text string) { t.Fatal(text) },
-		Whole: true, Mode: config.messageMode, Mixed: true, Codes: []uint64{streams.Refused, streams.TooLarge},
+		Whole: true, Mode: config.MessageMode, Mixed: true, Codes: []uint64{streams.Refused, streams.TooLarge},
 	}
-	if config.cipher == nil && config.tls == nil {
+	if config.cipher == nil && config.Tls == nil {
 		l.Copies = len(l.past) * maxPast // packets have no numbers
 	}
 	l.Begin()
@@ -275,7 +275,7 @@ func (l *sessionLink) disturb(s life.Step) {
 	case life.Lose:
 		*wire = slices.Delete(*wire, k, k+1)
 	case life.Damage:
-		if !l.ends[0].shared.protection.None { // else it counts
+		if !l.ends[0].shared.Protection.None { // else it counts
 			p.data = bytes.Clone(p.data)
 			p.data[s.N*7%len(p.data)] ^= 1 << (s.How & 7)
 			(*wire)[k] = p
@@ -286,18 +286,18 @@ func (l *sessionLink) disturb(s life.Step) {
 // strain makes time or memory short, has the interface refuse packets, or moves an end.
 // It reports false if a step is none of that.
 func (l *sessionLink) strain(e *machineEnd, s life.Step) bool {
-	load := &e.shared.load
+	load := &e.shared.Load
 	switch s.Op {
 	case life.Rest:
 		l.rests[e.side] = s.How&3 > 0
 		l.receive(e.side)
 	case life.Full:
-		load.buffered.Add(-e.others)
-		e.others = int64(s.N/8) * int64(e.shared.config.maxBuffered) * 9 / 8
-		load.buffered.Add(e.others)
-		load.share.Store(int64(s.N/8) * leastShare)
+		load.Buffered.Add(-e.others)
+		e.others = int64(s.N/8) * int64(e.shared.Config.MaxBuffered) * 9 / 8
+		load.Buffered.Add(e.others)
+		load.Share.Store(int64(s.N/8) * LeastShare)
 	case life.Shed:
-		l.Broken = e.conn.shedMemory() || l.Broken
+		l.Broken = e.conn.ShedMemory() || l.Broken
 		e.carryOut()
 	case life.Small:
 		e.limit = s.N
@@ -306,11 +306,11 @@ func (l *sessionLink) strain(e *machineEnd, s life.Step) bool {
 	case life.Backlog:
 		e.backlog = !e.backlog
 	case life.Move:
-		if a := &l.ends[0].addr; l.ends[0].shared.migrates {
+		if a := &l.ends[0].addr; l.ends[0].shared.Migrates {
 			l.moved, *a = true, netip.AddrPortFrom(a.Addr(), a.Port()+1)
 		}
 	case life.Rerouted:
-		e.conn.rerouted(s.N&1 > 0)
+		e.conn.Rerouted(s.N&1 > 0)
 		e.carryOut()
 	case life.Late:
 		l.late[e.side] = time.Duration(s.N) * time.Millisecond

@@ -1,4 +1,4 @@
-package kcp
+package session
 
 import (
 	"errors"
@@ -11,13 +11,13 @@ import (
 // RFC 9000 §19.19): a number and a text that travel in the CLOSE signal
 // (WIRE.md §5.2).
 
-// capReason in INFO announces that the sender takes CLOSE with a reason.
-const capReason = 4
+// CapReason in INFO announces that the sender takes CLOSE with a reason.
+const CapReason = 4
 
 // closeReasons is why the two ends have closed the session.
 type closeReasons struct {
 	ours   []byte       // as the payload of CLOSE; nil: none
-	peer   *reasonError // nil: none
+	peer   *ReasonError // nil: none
 	said   error        // peer as applications see it
 	abrupt bool         // ours goes in front of ABORT
 }
@@ -32,12 +32,12 @@ func (r *closeReasons) read() (peer string, said bool) {
 }
 
 // say records what the peer has said.
-func (r *closeReasons) say(c *session, e reasonError) {
-	r.peer, r.said = &e, c.host.publicError(&e)
+func (r *closeReasons) say(c *Session, e ReasonError) {
+	r.peer, r.said = &e, c.host.PublicError(&e)
 }
 
 // closeReasons returns c.hs.reasons, which it makes if there is none.
-func (c *session) closeReasons() *closeReasons {
+func (c *Session) closeReasons() *closeReasons {
 	if c.hs.reasons == nil {
 		c.hs.reasons = new(closeReasons)
 	}
@@ -45,16 +45,16 @@ func (c *session) closeReasons() *closeReasons {
 }
 
 // encodeReason returns the payload of CLOSE, in a packet with so many bytes of headers.
-func (c *session) encodeReason(code uint64, text string, headers int) []byte {
-	return closing.EncodeReason(code, text, c.leastPMTU()-c.shared.overhead.total-headers)
+func (c *Session) encodeReason(code uint64, text string, headers int) []byte {
+	return closing.EncodeReason(code, text, c.leastPMTU()-c.shared.Overhead.Total-headers)
 }
 
 // SignalPayload is the state machine's hook for the payload of signals. The payload of
 // CLOSE shows why the application has closed the session, if it has said so and
 // the peer understands it.
-func (c *session) SignalPayload(code wire.Code) []byte {
+func (c *Session) SignalPayload(code wire.Code) []byte {
 	switch r := c.hs.reasons; {
-	case code == wire.Close && r != nil && c.hs.capabilities&capReason != 0:
+	case code == wire.Close && r != nil && c.hs.capabilities&CapReason != 0:
 		return r.ours
 	case code == wire.ResetKey:
 		return c.resetKeyPayload()
@@ -64,16 +64,16 @@ func (c *session) SignalPayload(code wire.Code) []byte {
 
 // noteReason takes the payload of the peer's CLOSE. The first that is not
 // malformed counts.
-func (c *session) noteReason(payload []byte) {
+func (c *Session) noteReason(payload []byte) {
 	code, text, ok := closing.DecodeReason(payload)
 	if ok && (c.hs.reasons == nil || c.hs.reasons.peer == nil) {
-		c.closeReasons().say(c, reasonError{Code: code, Text: text})
+		c.closeReasons().say(c, ReasonError{Code: code, Text: text})
 	}
 }
 
 // noteAbort records that ABORT has followed the peer's reason, if it has said one.
 // Calls may have returned the error as it was.
-func (c *session) noteAbort() {
+func (c *Session) noteAbort() {
 	if r := c.hs.reasons; r != nil && r.peer != nil {
 		aborted := *r.peer
 		aborted.Aborted = true
@@ -83,7 +83,7 @@ func (c *session) noteAbort() {
 
 // reason returns err, or in place of ErrPeerClosed why the peer has closed the
 // session, and in place of ErrReset why it has aborted it, if it has said so.
-func (c *session) reason(err error) error {
+func (c *Session) reason(err error) error {
 	if r := c.hs.reasons; r != nil && r.peer != nil && (errors.Is(err, ErrPeerClosed) || r.peer.Aborted && err == ErrReset) {
 		return r.said
 	}

@@ -1,4 +1,4 @@
-package kcp
+package session
 
 import (
 	"fmt"
@@ -31,15 +31,15 @@ func (h *holding) moved(n int64, now time.Duration) {
 	h.recent.Store(uint64(fair.Recent(h.recent.Load()).Add(n, now)))
 }
 
-// weight returns how many bytes the session holds because of its peer, and how many have
+// Weight returns how many bytes the session holds because of its peer, and how many have
 // arrived, or were read, in the last seconds. It needs no lock.
-func (c *session) weight(now time.Duration) (held, lately int64) {
+func (c *Session) Weight(now time.Duration) (held, lately int64) {
 	return c.in.holding.bytes.Load(), c.in.holding.lately(now)
 }
 
 // held returns the memory that the session holds because of its peer, in bytes.
-func (c *session) held() int {
-	n := c.kcp.Held()
+func (c *Session) held() int {
+	n := c.KCP.Held()
 	if c.in.datagrams != nil {
 		n += c.in.datagrams.Memory()
 	}
@@ -62,50 +62,50 @@ func (c *session) held() int {
 	return n
 }
 
-// halfOpenBytes is what a session itself takes, as far as anybody can make an endpoint
+// HalfOpenBytes is what a session itself takes, as far as anybody can make an endpoint
 // hold it: it is on the endpoint's account while the peer's address is not validated.
-const halfOpenBytes = 6 << 10
+const HalfOpenBytes = 6 << 10
 
-// accountGrain is by how many bytes holding.bytes may differ from held, while
+// AccountGrain is by how many bytes holding.bytes may differ from held, while
 // the session holds anything. So small messages that arrive and are read cost
 // no write to the counter that all sessions share.
-const accountGrain = 1 << 10
+const AccountGrain = 1 << 10
 
-// leastShare is the least share of a session, in bytes, whatever the others hold.
-const leastShare = 64 << 10
+// LeastShare is the least share of a session, in bytes, whatever the others hold.
+const LeastShare = 64 << 10
 
 // leastMargin is the least by which Limits.MaxBuffered may be exceeded before a session
 // is ended early: the size in buffers, in bytes, of the reference's longest message at
 // the default MTU. All of it has to be held before any can be read.
 const leastMargin = 256 << 10
 
-// littleHeld is how many bytes a session may hold for as long as it likes, unless
+// LittleHeld is how many bytes a session may hold for as long as it likes, unless
 // memory is shorter than by a margin.
-const littleHeld = 16 << 10
+const LittleHeld = 16 << 10
 
 // account updates holding, and with it the endpoint's total. Those are exact
 // for a session that was not offered to Accept, or whose peer's address is not
 // validated.
-func (c *session) account() {
+func (c *Session) account() {
 	h := &c.in.holding
 	n, old := int64(c.held()), h.bytes.Load()
-	if d := n - old; d != 0 && (n == 0 || d >= accountGrain || d <= -accountGrain || c.hs.unvalidated.Load() || c.hs.Role == opening.Accepted) {
-		c.shared.load.buffered.Add(d)
+	if d := n - old; d != 0 && (n == 0 || d >= AccountGrain || d <= -AccountGrain || c.hs.unvalidated.Load() || c.hs.Role == opening.Accepted) {
+		c.shared.Load.Buffered.Add(d)
 		h.bytes.Store(n)
 	}
-	if d := uint32(c.kcp.Counts().BytesReceived) - c.in.arrived; d >= accountGrain {
+	if d := uint32(c.KCP.Counts().BytesReceived) - c.in.arrived; d >= AccountGrain {
 		c.in.arrived += d
-		h.moved(int64(d), c.host.now())
+		h.moved(int64(d), c.host.Now())
 	}
 }
 
 // accountRead is account after the application has read n bytes. That is progress,
 // too: a peer that has sent all it has does not pay for a reader that takes its time.
 // Sessions that hold little do not pay in any case.
-func (c *session) accountRead(n int) {
+func (c *Session) accountRead(n int) {
 	h := &c.in.holding
-	if c.account(); h.bytes.Load() >= littleHeld {
-		h.moved(int64(n), c.host.now())
+	if c.account(); h.bytes.Load() >= LittleHeld {
+		h.moved(int64(n), c.host.Now())
 	}
 	c.growWindow(n)
 }
@@ -120,16 +120,16 @@ const meterGrain = 64 << 10
 // growWindow doubles the receive window if it limits the peer, or soon will, as the
 // application has read n bytes, or 0 if something has arrived behind a gap (dynamic
 // right-sizing). A window that was set stays as it is.
-func (c *session) growWindow(n int) {
+func (c *Session) growWindow(n int) {
 	in := &c.in
 	if in.unmetered += n; in.fixedWindow || n > 0 && in.unmetered < meterGrain {
 		return
 	}
-	size, used, largest := c.kcp.ReceiveWindow()
+	size, used, largest := c.KCP.ReceiveWindow()
 	if largest || c.closing.Caller != closing.Uses {
 		return
 	}
-	double, now, rtt := false, c.host.now(), time.Duration(c.rtt.Smoothed)*time.Microsecond
+	double, now, rtt := false, c.host.Now(), time.Duration(c.rtt.Smoothed)*time.Microsecond
 	if n > 0 {
 		double = in.meter.Read(in.unmetered, size, now, rtt)
 		in.unmetered = 0
@@ -139,8 +139,8 @@ func (c *session) growWindow(n int) {
 	if 4*in.holding.lately(now) > int64(size) && c.mayPing(now) {
 		c.queuePing(now) // an end that only receives learns of a longer path by that alone
 	}
-	if double && size <= int(mostWindowRate*rtt.Seconds()) && !c.shared.overMemoryLimit() {
-		c.kcp.DoubleWindow()
+	if double && size <= int(mostWindowRate*rtt.Seconds()) && !c.shared.OverMemoryLimit() {
+		c.KCP.DoubleWindow()
 	}
 }
 
@@ -149,34 +149,34 @@ func (c *session) growWindow(n int) {
 // what has arrived in the last two to four seconds, of which the rest has been
 // read then: many windows of its path, so that the path runs even if it loses
 // packets. That fades out as MaxBuffered is exceeded by two to four margins.
-func (c *session) overShare() bool {
-	over, margin := c.shared.overload()
+func (c *Session) overShare() bool {
+	over, margin := c.shared.Overload()
 	h := &c.in.holding
 	held := h.bytes.Load()
-	if over <= 0 || held <= max(c.shared.load.share.Load(), leastShare) {
+	if over <= 0 || held <= max(c.shared.Load.Share.Load(), LeastShare) {
 		return false
 	}
-	carried := min(h.lately(c.host.now())/4*3, math.MaxInt32)
+	carried := min(h.lately(c.host.Now())/4*3, math.MaxInt32)
 	return held > carried*min(max(4*margin-over, 0), 2*margin)/(2*margin)
 }
 
-// shedMemory releases what the session holds: spare memory, and
+// ShedMemory releases what the session holds: spare memory, and
 // what the peer does not rely on, as it may get lost on the way as well. If that
 // is not most of it, it ends the session with ErrMemoryPressure, and reports
 // true.
-func (c *session) shedMemory() bool {
+func (c *Session) ShedMemory() bool {
 	if c.closing.Phase >= closing.Ended {
 		return false
 	}
 	before := c.held()
-	c.kcp.Compact()
+	c.KCP.Compact()
 	c.compactStreams()
 	c.dropUnreliable()
 	c.accountWrites()
 	if c.account(); before > 0 && 2*c.held() <= before {
 		return false
 	}
-	c.kcp.CloseReceive()
+	c.KCP.CloseReceive()
 	c.dropStreams(c.reason(ErrMemoryPressure))
 	c.dropDecoder()
 	c.abort(ErrMemoryPressure)
@@ -185,7 +185,7 @@ func (c *session) shedMemory() bool {
 
 // dropUnreliable drops datagrams that were not read, what is kept for the
 // recovery of packets, and a packet of a path that is not validated.
-func (c *session) dropUnreliable() {
+func (c *Session) dropUnreliable() {
 	c.in.datagrams.Shed()
 	if c.in.decoder != nil {
 		c.in.decoder.Compact()
@@ -197,7 +197,7 @@ func (c *session) dropUnreliable() {
 
 // memoryPressure returns the memory pressure on the session, after Linux's
 // tcp_mem.
-func (c *session) memoryPressure() machine.Pressure {
+func (c *Session) memoryPressure() machine.Pressure {
 	switch {
 	case c.hs.unvalidated.Load() && c.hs.Role == opening.Accepted:
 		return machine.PressureReserved
@@ -214,87 +214,87 @@ func (c *session) memoryPressure() machine.Pressure {
 // little more.
 
 const (
-	// writeGrain is the unit of the account in bytes, so that few writes and
+	// WriteGrain is the unit of the account in bytes, so that few writes and
 	// few acknowledgements touch the counter that all sessions share.
-	writeGrain = 16 << 10
-	// writePressure is what the sessions of an endpoint may hold before room
+	WriteGrain = 16 << 10
+	// WritePressure is what the sessions of an endpoint may hold before room
 	// becomes scarce, in grains: 64 MiB.
-	writePressure = 64 << 20 / writeGrain
-	// scarceWriteBuffer is the write buffer when that is reached, in bytes, if
+	WritePressure = 64 << 20 / WriteGrain
+	// ScarceWriteBuffer is the write buffer when that is reached, in bytes, if
 	// the path needs less. It becomes smaller as they hold more, but not than
 	// leastWriteBuffer.
-	scarceWriteBuffer = 256 << 10
-	leastWriteBuffer  = 16 << 10
+	ScarceWriteBuffer = 256 << 10
+	LeastWriteBuffer  = 16 << 10
 )
 
 // accountWrites updates endpointLoad.written, which is exact to within a grain
 // of each session, either way.
-func (c *session) accountWrites() {
-	used, old := c.kcp.Load().Memory, int(c.outgoing.grains)
+func (c *Session) accountWrites() {
+	used, old := c.KCP.Load().Memory, int(c.outgoing.grains)
 	if c.streams != nil {
 		used += c.streams.Queued()
 	}
 	if s := c.capped; s != nil {
-		used += s.waiting() * (c.shared.config.mtu + heldPacketBytes)
+		used += s.waiting() * (c.shared.Config.Mtu + heldPacketBytes)
 	}
 	if c.closing.Phase == closing.Retired {
 		used = 0 // what was not delivered is garbage with the session
 	}
-	grains := used / writeGrain
+	grains := used / WriteGrain
 	if grains <= old && grains+1 >= old && (used > 0 || old == 0) {
 		return
 	}
-	c.shared.load.written.Add(int64(grains - old))
+	c.shared.Load.Written.Add(int64(grains - old))
 	c.outgoing.grains = uint32(grains)
 }
 
 // scarceWriteBuffer returns the size in bytes of a write buffer that has the
 // default size, while all together hold so much that memory is scarce. It is twice
 // what may be in flight, within bounds (compare tcp_sndbuf_expand of Linux).
-func (c *session) scarceWriteBuffer(all int64) int {
-	flight := int64(c.kcp.Snapshot().SendWindow) * int64(c.kcp.PacketSize()-wire.HeaderSize+machine.WriteCostPerSegment)
-	scarce := max(scarceWriteBuffer*writePressure/all, leastWriteBuffer)
-	return int(min(max(2*flight, scarce), defaultWriteBuffer))
+func (c *Session) scarceWriteBuffer(all int64) int {
+	flight := int64(c.KCP.Snapshot().SendWindow) * int64(c.KCP.PacketSize()-wire.HeaderSize+machine.WriteCostPerSegment)
+	scarce := max(ScarceWriteBuffer*WritePressure/all, LeastWriteBuffer)
+	return int(min(max(2*flight, scarce), DefaultWriteBuffer))
 }
 
-// read copies what has arrived into b, which has n bytes already. It returns how many it
+// Read copies what has arrived into b, which has n bytes already. It returns how many it
 // has then.
-func (c *session) read(b []byte, n int) int {
-	if n += c.kcp.RecvBytes(b[n:]); n > 0 {
+func (c *Session) Read(b []byte, n int) int {
+	if n += c.KCP.RecvBytes(b[n:]); n > 0 {
 		c.afterRead(n)
 	}
 	return n
 }
 
-// lend has what arrives copied straight into b, until takeBack.
-func (c *session) lend(b []byte) { c.kcp.Receiver().LendBuffer(b) }
+// Lend has what arrives copied straight into b, until takeBack.
+func (c *Session) Lend(b []byte) { c.KCP.Receiver().LendBuffer(b) }
 
-// takeBack ends what lend has begun. It returns how many bytes of b are not filled.
-func (c *session) takeBack() (left int) { return c.kcp.Receiver().TakeBuffer() }
+// TakeBack ends what lend has begun. It returns how many bytes of b are not filled.
+func (c *Session) TakeBack() (left int) { return c.KCP.Receiver().TakeBuffer() }
 
-// nextMessage returns the size of the next message; negative: none is complete.
-func (c *session) nextMessage() (size int) { return c.kcp.PeekSize() }
+// NextMessage returns the size of the next message; negative: none is complete.
+func (c *Session) NextMessage() (size int) { return c.KCP.PeekSize() }
 
-// readMessage copies the next message into b. Errors are those of KCP.Recv.
-func (c *session) readMessage(b []byte) (n int, err error) {
-	if n, err = c.kcp.Recv(b); err == nil {
+// ReadMessage copies the next message into b. Errors are those of KCP.Recv.
+func (c *Session) ReadMessage(b []byte) (n int, err error) {
+	if n, err = c.KCP.Recv(b); err == nil {
 		c.afterRead(n)
 	}
 	return n, err
 }
 
-// readEnd returns why nothing more can be read once the queue has no complete message:
+// ReadEnd returns why nothing more can be read once the queue has no complete message:
 // io.EOF once the peer has closed its side and all its data was read. nil: more may
 // arrive. told says that the application has been told of io.EOF: then it is why the
 // session has ended, once that is retired.
-func (c *session) readEnd(told bool) error {
+func (c *Session) ReadEnd(told bool) error {
 	s := &c.closing
 	if told && s.Phase == closing.Retired && s.err != nil && s.err != ErrPeerClosed {
 		s.reported = true
 		return s.err
 	}
-	if c.allReceived() && s.err != ErrMemoryPressure && s.err != errUnwound { // which drop what was not read
-		if c.kcp.Receiver().Queued() {
+	if c.allReceived() && s.err != ErrMemoryPressure && s.err != ErrUnwound { // which drop what was not read
+		if c.KCP.Receiver().Queued() {
 			return io.ErrUnexpectedEOF // a message without its end
 		}
 		if s.Read == closing.ReadClosed && c.hs.reasons != nil && c.hs.reasons.peer != nil {
@@ -306,60 +306,60 @@ func (c *session) readEnd(told bool) error {
 	return c.reason(s.err)
 }
 
-// maxMessage returns the largest message that may be written, in bytes; 0 outside of
+// MaxMessage returns the largest message that may be written, in bytes; 0 outside of
 // message mode.
-func (c *session) maxMessage() int {
+func (c *Session) MaxMessage() int {
 	if !c.messageMode() {
 		return 0
 	}
-	most, _ := c.kcp.MessageLimit()
+	most, _ := c.KCP.MessageLimit()
 	return most
 }
 
 // available returns how many bytes a call that writes would queue now.
-func (c *session) available(w *writeCall) int {
-	room := c.room()
+func (c *Session) available(w *WriteCall) int {
+	room := c.Room()
 	if room <= 0 || c.cannotWrite(w) != nil {
 		return 0
 	}
-	payload := c.kcp.Load().Payload
+	payload := c.KCP.Load().Payload
 	full, rest := room/(payload+machine.WriteCostPerSegment), room%(payload+machine.WriteCostPerSegment)
 	return max(full*payload+max(rest-machine.WriteCostPerSegment, 0), 1)
 }
 
 // afterRead follows a read of n bytes: it schedules the release of spare
 // memory, and sends a window update if the read has reopened a window of zero.
-func (c *session) afterRead(n int) {
+func (c *Session) afterRead(n int) {
 	if c.closing.Phase >= closing.Ended {
-		c.kcp.Compact()
+		c.KCP.Compact()
 	} else if c.timers.compactAt == 0 {
-		c.timers.compactAt = c.host.now() + compactAfter
-		c.wake(c.timers.compactAt)
+		c.timers.compactAt = c.host.Now() + CompactAfter
+		c.Wake(c.timers.compactAt)
 	}
 	c.accountRead(n)
-	if c.kcp.WindowReopened() && c.closing.Phase < closing.Ended {
-		c.push()
+	if c.KCP.WindowReopened() && c.closing.Phase < closing.Ended {
+		c.Push()
 	}
 }
 
 // sizeError returns err, or ErrMessageTooLarge with the size of the message.
-func (c *session) sizeError(err error, size int) error {
+func (c *Session) sizeError(err error, size int) error {
 	if err != machine.ErrMessageTooLarge {
 		return err
 	}
 	means := fmt.Sprintf("the most that %d segments take", machine.MaxFragments)
-	most, n := c.kcp.MessageLimit()
+	most, n := c.KCP.MessageLimit()
 	if n < machine.MaxFragments {
 		means = fmt.Sprintf("what fits into the peer's receive window of %d segments", n)
 	}
-	return c.host.publicError(&tooLargeError{size, most, err, means})
+	return c.host.PublicError(&TooLargeError{size, most, err, means})
 }
 
-// room returns how many bytes may be written, negative if the write buffer is overfull.
-func (c *session) room() int {
-	l := c.kcp.Load()
+// Room returns how many bytes may be written, negative if the write buffer is overfull.
+func (c *Session) Room() int {
+	l := c.KCP.Load()
 	room := c.writeBuffer() - l.Used
-	if c.shared.compat.SegmentBound {
+	if c.shared.Compat.SegmentBound {
 		const most = 1 << 14 // segments, so that an int holds their bytes
 		room = min(max(l.Window-l.Segments+l.StreamSegments, -most), most) * (l.Payload + machine.WriteCostPerSegment)
 	}
@@ -369,14 +369,14 @@ func (c *session) room() int {
 	return room
 }
 
-// push collects the packets of what is queued, as far as the windows allow, and of a
+// Push collects the packets of what is queued, as far as the windows allow, and of a
 // pending reply.
-func (c *session) push() {
+func (c *Session) Push() {
 	done := false
 	defer c.endIfUnwound(&done)
-	now := c.host.now()
-	c.step.left.replied = true // the flush sends the reply, too
-	if c.hs.Role == opening.Quiet && c.hs.silent() && c.kcp.WaitSend() > 0 {
+	now := c.host.Now()
+	c.step.left.Replied = true // the flush sends the reply, too
+	if c.hs.Role == opening.Quiet && c.hs.silent() && c.KCP.WaitSend() > 0 {
 		c.breakSilence(now)
 	}
 	c.flush(now)

@@ -1,4 +1,4 @@
-package kcp
+package session
 
 import (
 	"crypto/tls"
@@ -20,12 +20,12 @@ import (
 // internal/handshake exchanges HELLO, WELCOME and the bytes of the handshake beside
 // it. This file connects that to the session: its packets, timers and end.
 
-// capTLS in INFO announces that the sender speaks TLS, and nothing else.
-const capTLS = handshake.CapTLS
+// CapTLS in INFO announces that the sender speaks TLS, and nothing else.
+const CapTLS = handshake.CapTLS
 
-// failedTime is how long an accepted session goes on to tell its peer that the
+// FailedTime is how long an accepted session goes on to tell its peer that the
 // handshake has failed.
-const failedTime = 3 * time.Second
+const FailedTime = 3 * time.Second
 
 // tlsState is what a session with TLS has besides. Conn.mu guards it, except
 // reset.theirs, which is atomic.
@@ -48,18 +48,18 @@ type securedState struct {
 }
 
 // protect sets the protection that a session begins with. No other goroutine has c yet.
-func (c *session) protect() {
-	c.in.protection.Store(&c.shared.protection.Outside)
-	if p, app, keys := c.shared.protection.Session(c.entry.Conv); app != nil {
+func (c *Session) protect() {
+	c.in.protection.Store(&c.shared.Protection.Outside)
+	if p, app, keys := c.shared.Protection.Session(c.entry.Conv); app != nil {
 		c.in.protection.Store(&p)
-		c.tls = &tlsState{app: app, handshake: handshake.NewExchange(c.entry.Conv, c.shared.config.tls, app, keys)}
+		c.tls = &tlsState{app: app, handshake: handshake.NewExchange(c.entry.Conv, c.shared.Config.Tls, app, keys)}
 		c.hs.securing = true
 	}
 }
 
 // tlsHandshake returns the state of the handshake; nil without TLS, and once it
 // is settled.
-func (c *session) tlsHandshake() *handshake.Exchange {
+func (c *Session) tlsHandshake() *handshake.Exchange {
 	if c.tls == nil {
 		return nil
 	}
@@ -68,51 +68,51 @@ func (c *session) tlsHandshake() *handshake.Exchange {
 
 // dialTLS begins the handshake of a dialled session. HELLO leaves with what TLS
 // has to say.
-func (c *session) dialTLS() {
+func (c *Session) dialTLS() {
 	c.hs.Of(opening.Hello).Signal = wire.Signal{Code: wire.Hello, SN: 0, TS: c.hs.token} // the session is not silent any more
-	config := c.shared.config.tls
+	config := c.shared.Config.Tls
 	if config.ServerName == "" {
 		config = config.Clone()
-		config.ServerName = serverName(c.ends.Load().remote.String())
+		config.ServerName = ServerName(c.ends.Load().remote.String())
 	}
 	if c.rare != nil {
-		c.tls.handshake.Tie = handshakeSignal(c.rare.tie)
+		c.tls.handshake.Tie = HandshakeSignal(c.rare.tie)
 	}
-	c.tls.handshake.Dial(config, c.hs.token, handshakeSignal(c.infoSignal()))
+	c.tls.handshake.Dial(config, c.hs.token, HandshakeSignal(c.infoSignal()))
 	c.advanceTLS()
 }
 
-// serverName returns the host of an address, which a certificate has to name.
-func serverName(address string) string {
+// ServerName returns the host of an address, which a certificate has to name.
+func ServerName(address string) string {
 	if host, _, err := net.SplitHostPort(address); err == nil {
 		return host
 	}
 	return address
 }
 
-// handshakeSignal returns s as internal/handshake knows signals.
-func handshakeSignal(s wire.Signal) handshake.Signal {
+// HandshakeSignal returns s as internal/handshake knows signals.
+func HandshakeSignal(s wire.Signal) handshake.Signal {
 	return handshake.Signal{Code: uint8(s.Code), SN: s.SN, TS: s.TS}
 }
 
-// signalOf is the reverse of handshakeSignal.
-func signalOf(s handshake.Signal) wire.Signal {
+// SignalOf is the reverse of handshakeSignal.
+func SignalOf(s handshake.Signal) wire.Signal {
 	return wire.Signal{Code: wire.Code(s.Code), SN: s.SN, TS: s.TS}
 }
 
-// packetKeys returns what opens packets under keys of the session; nil: there are none.
+// PacketKeys returns what opens packets under keys of the session; nil: there are none.
 // It needs no lock.
-func (c *session) packetKeys() protect.Protection { return protect.KeysOf(*c.in.protection.Load()) }
+func (c *Session) PacketKeys() protect.Protection { return protect.KeysOf(*c.in.protection.Load()) }
 
-// resetBy reports whether a packet that did not open is a stateless reset of the
+// ResetBy reports whether a packet that did not open is a stateless reset of the
 // peer of a session with TLS. It needs no lock.
-func (c *session) resetBy(packet []byte) bool { return c.tls != nil && c.tls.reset.By(packet) }
+func (c *Session) ResetBy(Packet []byte) bool { return c.tls != nil && c.tls.reset.By(Packet) }
 
 // advanceTLS runs TLS if something has arrived for it. That may take milliseconds,
 // and calls callbacks of the application's tls.Config: so it is done on a goroutine
 // of its own, without locks, when it is the turn of the peer's network. Addresses that
 // are not validated share one turn, as anybody may have forged them.
-func (c *session) advanceTLS() {
+func (c *Session) advanceTLS() {
 	x := c.tlsHandshake()
 	if x == nil || c.closing.Phase >= closing.Ended {
 		return
@@ -124,13 +124,13 @@ func (c *session) advanceTLS() {
 		if !c.hs.unvalidated.Load() {
 			from = c.entry.Key().Block()
 		}
-		c.host.workTLS(from, x, work.For(from.Subnet, c.host.now(), &c.shared.dear))
+		c.host.WorkTLS(from, x, work.For(from.Subnet, c.host.Now(), &c.shared.dear))
 	}
 	c.tookHandshake(x, &r)
 }
 
-// workedTLS takes what work of TLS has come to.
-func (c *session) workedTLS(x *handshake.Exchange, s handshake.Step) {
+// WorkedTLS takes what work of TLS has come to.
+func (c *Session) WorkedTLS(x *handshake.Exchange, s handshake.Step) {
 	var r handshake.Result
 	if !x.Worked(s, &r) {
 		if c.closing.Phase < closing.Ended {
@@ -138,7 +138,7 @@ func (c *session) workedTLS(x *handshake.Exchange, s handshake.Step) {
 		}
 		return
 	}
-	now := c.host.now()
+	now := c.host.Now()
 	c.setClock(now)
 	c.tookHandshake(x, &r)
 	if l := &c.hs; !x.Failed && l.Unanswered&opening.Hello == 0 && x.Unacknowledged() {
@@ -151,16 +151,16 @@ func (c *session) workedTLS(x *handshake.Exchange, s handshake.Step) {
 	}
 	c.inputEarly(x, now)
 	c.advanceTLS()
-	c.respond(now, c.step.woken)
+	c.Respond(now, c.step.woken)
 }
 
 // inputHandshake takes a packet of the handshake, in the clear or under the
 // handshake keys, or one that came before its keys. It reports whether that may
 // have changed anything.
-func (c *session) inputHandshake(p *inPacket, now time.Duration) (changed bool) {
+func (c *Session) inputHandshake(p *InPacket, now time.Duration) (changed bool) {
 	x := c.tlsHandshake()
 	if x == nil {
-		c.shared.counters.dropHandshake.Add(1)
+		c.shared.Counters.DropHandshake.Add(1)
 		return false
 	}
 	c.step.inputAt = now
@@ -168,20 +168,20 @@ func (c *session) inputHandshake(p *inPacket, now time.Duration) (changed bool) 
 	peer := handshake.Peer{Waiting: c.hs.Unanswered&opening.Hello != 0, Unvalidated: c.hs.unvalidated.Load(), Room: machine.UnvalidatedBytes}
 	peer.Pressed = c.memoryPressure() == machine.PressureHigh
 	var r handshake.Result
-	changed = x.Input(handshake.Kind(p.kind-clearPacket), &p.Packet, peer, &r)
+	changed = x.Input(handshake.Kind(p.Kind-clearPacket), &p.Packet, peer, &r)
 	c.tookHandshake(x, &r)
 	c.advanceTLS()
 	return changed || credited // what waits for that may leave
 }
 
 // tookHandshake takes what a packet, or TLS, has brought about.
-func (c *session) tookHandshake(x *handshake.Exchange, r *handshake.Result) {
+func (c *Session) tookHandshake(x *handshake.Exchange, r *handshake.Result) {
 	l := &c.hs
 	if r.Dropped > 0 {
-		c.shared.counters.dropHandshake.Add(1)
+		c.shared.Counters.DropHandshake.Add(1)
 	}
 	if r.Damaged > 0 {
-		c.shared.counters.dropCipher.Add(1)
+		c.shared.Counters.DropCipher.Add(1)
 	}
 	if r.PeerToken != 0 {
 		l.peerToken = r.PeerToken
@@ -190,8 +190,8 @@ func (c *session) tookHandshake(x *handshake.Exchange, r *handshake.Result) {
 		c.addressValidated()
 	}
 	if r.Cookie.Code != 0 {
-		c.takeOutside(signalOf(r.Cookie))
-		x.Cookie = handshakeSignal(l.cookie)
+		c.takeOutside(SignalOf(r.Cookie))
+		x.Cookie = HandshakeSignal(l.cookie)
 	}
 	switch {
 	case r.End == handshake.Reset:
@@ -205,20 +205,20 @@ func (c *session) tookHandshake(x *handshake.Exchange, r *handshake.Result) {
 		c.closing.ending = c.rare.bothDial(false)
 	}
 	if r.Failed != nil {
-		c.failTLS(x, &tlsError{Remote: r.Remote, Err: r.Failed})
+		c.failTLS(x, &TlsError{Remote: r.Remote, Err: r.Failed})
 	}
 }
 
 // failTLS records that the handshake has failed: the peer gets an alert. A
 // dialled session ends. An accepted one goes on for some time to repeat the alert.
-func (c *session) failTLS(x *handshake.Exchange, failed *tlsError) {
-	err := c.host.publicError(failed)
-	c.shared.counters.handshakeErrors.Add(1)
-	x.FailedAt = c.host.now()
+func (c *Session) failTLS(x *handshake.Exchange, failed *TlsError) {
+	err := c.host.PublicError(failed)
+	c.shared.Counters.HandshakeErrors.Add(1)
+	x.FailedAt = c.host.Now()
 	c.sendFlight()
 	c.hs.Unanswered &^= opening.Hello
 	if c.hs.Role < opening.Dialled {
-		c.step.left.failed = err
+		c.step.left.Failed = err
 	}
 	if c.hs.Role >= opening.Dialled || failed.Remote {
 		c.closing.ending = err
@@ -227,21 +227,21 @@ func (c *session) failTLS(x *handshake.Exchange, failed *tlsError) {
 
 // securedTLS begins the session proper: TLS is done. The peer's INFO counts now,
 // and with it the window that every peer with signals has at least.
-func (c *session) securedTLS(by *handshake.Completed, now time.Duration) {
+func (c *Session) securedTLS(by *handshake.Completed, now time.Duration) {
 	c.tls.secured = &securedState{by.State, handshake.CertificateBytes(&by.State)}
 	c.hs.securing = false
 	c.live.Heard(now)
 	c.hs.Peer = max(c.hs.Peer, opening.Extended)
 	c.greetTLS(by.Asked, now)
 	b := make([]byte, wire.HeaderSize)
-	signalOf(by.Info).Encode(wire.Header{Conv: c.entry.Conv, Wnd: machine.MinRcvWnd}, b)
-	_, _ = c.kcp.Feed(b, machine.Arrival{}) // cannot fail: una is as in a session without data
+	SignalOf(by.Info).Encode(wire.Header{Conv: c.entry.Conv, Wnd: machine.MinRcvWnd}, b)
+	_, _ = c.KCP.Feed(b, machine.Arrival{}) // cannot fail: una is as in a session without data
 }
 
 // greetTLS takes the place of WELCOME and CONFIRM in the clear. The dialling end
 // asks the other to confirm the session. If that has asked for a certificate,
 // Dial waits until it has taken it. The listening end shows that it is there.
-func (c *session) greetTLS(asked bool, now time.Duration) {
+func (c *Session) greetTLS(asked bool, now time.Duration) {
 	l := &c.hs
 	l.greeted.Store(true)
 	if l.Role >= opening.Dialled {
@@ -257,12 +257,12 @@ func (c *session) greetTLS(asked bool, now time.Duration) {
 }
 
 // inputEarly inputs the packets whose keys have become known, and keeps the others.
-func (c *session) inputEarly(x *handshake.Exchange, now time.Duration) {
-	for _, packet := range x.Early() {
-		p := inPacket{Packet: protect.Packet{Data: packet}, from: c.origin(), conv: c.entry.Conv, kind: handshakePacket}
-		if protect.LevelOf(packet) == protect.Application {
-			p.kind = sealedPacket
-			if !c.hs.securing && c.shared.open(c.tls.app, &p) != nil {
+func (c *Session) inputEarly(x *handshake.Exchange, now time.Duration) {
+	for _, Packet := range x.Early() {
+		p := InPacket{Packet: protect.Packet{Data: Packet}, From: c.origin(), Conv: c.entry.Conv, Kind: handshakePacket}
+		if protect.LevelOf(Packet) == protect.Application {
+			p.Kind = SealedPacket
+			if !c.hs.securing && c.shared.Open(c.tls.app, &p) != nil {
 				continue
 			}
 		}
@@ -276,8 +276,8 @@ func (c *session) inputEarly(x *handshake.Exchange, now time.Duration) {
 
 // takeSecured records a packet under the application keys. It reports
 // whether the packet is of the handshake, and not for the state machine.
-func (c *session) takeSecured(p *inPacket) bool {
-	x, is := c.tls.handshake, p.kind == plainPacket && handshake.IsCrypto(p.Data)
+func (c *Session) takeSecured(p *InPacket) bool {
+	x, is := c.tls.handshake, p.Kind == PlainPacket && handshake.IsCrypto(p.Data)
 	switch {
 	case x != nil:
 		x.Prove()
@@ -288,9 +288,9 @@ func (c *session) takeSecured(p *inPacket) bool {
 			c.advanceTLS()
 		}
 	case is: // again: the acknowledgement was lost
-		if una, ok := handshake.TicketEnd(p.Data, p.conv); ok {
-			again := c.shared.packet(handshake.AckSize(c.tls.app))
-			c.queueFlight(again, handshake.PutAck(again.buf, c.tls.app, p.conv, una))
+		if una, ok := handshake.TicketEnd(p.Data, p.Conv); ok {
+			again := c.shared.Packet(handshake.AckSize(c.tls.app))
+			c.queueFlight(again, handshake.PutAck(again.Buf, c.tls.app, p.Conv, una))
 		}
 	}
 	return is
@@ -298,25 +298,25 @@ func (c *session) takeSecured(p *inPacket) bool {
 
 // sendFlight sends the packets of the handshake that wait, as far as the
 // anti-amplification limit permits.
-func (c *session) sendFlight() {
+func (c *Session) sendFlight() {
 	x := c.tls.handshake
 	for size := x.Pending(); size > 0; size = x.Pending() {
-		if !c.kcp.Validation().Take(size) {
+		if !c.KCP.Validation().Take(size) {
 			if !x.Skip() {
 				c.path.blocked = true
 				return
 			}
 			continue
 		}
-		p := c.shared.packet(size)
-		if !c.queueFlight(p, x.Put(p.buf)) {
+		p := c.shared.Packet(size)
+		if !c.queueFlight(p, x.Put(p.Buf)) {
 			return
 		}
 	}
 }
 
 // queueFlight queues a packet of the handshake for the socket if it was sealed.
-func (c *session) queueFlight(p packet, sealed bool) bool {
+func (c *Session) queueFlight(p Packet, sealed bool) bool {
 	if !sealed {
 		packetBuffers.Put(p.pooled)
 		return false
@@ -324,27 +324,27 @@ func (c *session) queueFlight(p packet, sealed bool) bool {
 	p.ready = true
 	p.repeats = max(c.hs.Of(opening.Hello).Tries, 1) - 1
 	c.outgoing.add(p)
-	c.kcp.RateCap().Charge(len(p.buf))
+	c.KCP.RateCap().Charge(len(p.Buf))
 	return true
 }
 
 // abortTLS sends ABORT under the handshake keys, as far as the anti-amplification limit
 // permits.
-func (c *session) abortTLS(abort wire.Signal) {
+func (c *Session) abortTLS(abort wire.Signal) {
 	x := c.tlsHandshake()
 	if x == nil || !x.Protection.Keys.Seals() {
 		return
 	}
 	head, tail := x.Protection.Overhead()
-	if size := head + wire.HeaderSize + tail; c.kcp.Validation().Take(size) {
-		p := c.shared.packet(size)
-		abort.Encode(wire.Header{Conv: c.entry.Conv, Wnd: machine.MinRcvWnd}, p.buf[head:])
-		c.queueFlight(p, x.Protection.Seal(p.buf, nil) == nil)
+	if size := head + wire.HeaderSize + tail; c.KCP.Validation().Take(size) {
+		p := c.shared.Packet(size)
+		abort.Encode(wire.Header{Conv: c.entry.Conv, Wnd: machine.MinRcvWnd}, p.Buf[head:])
+		c.queueFlight(p, x.Protection.Seal(p.Buf, nil) == nil)
 	}
 }
 
 // repeatFlight sends what is not acknowledged again.
-func (c *session) repeatFlight(now time.Duration) {
+func (c *Session) repeatFlight(now time.Duration) {
 	l, x := &c.hs, c.tlsHandshake()
 	if x == nil {
 		l.Unanswered &^= opening.Hello
@@ -360,7 +360,7 @@ func (c *session) repeatFlight(now time.Duration) {
 }
 
 // settleTLS drops the state of a handshake that is over.
-func (c *session) settleTLS() {
+func (c *Session) settleTLS() {
 	repeats, over := c.tls.handshake.Settle(c.hs.Confirmed)
 	if !repeats {
 		c.hs.Unanswered &^= opening.Hello
@@ -371,7 +371,7 @@ func (c *session) settleTLS() {
 }
 
 // closeTLS drops the state of the handshake, also of one that has not completed.
-func (c *session) closeTLS() {
+func (c *Session) closeTLS() {
 	t := c.tls
 	if t == nil {
 		return
@@ -390,20 +390,20 @@ func (c *session) closeTLS() {
 	if x != nil {
 		t.handshake = nil
 		x.Close()
-		c.step.left.ready |= shaken
+		c.step.left.Ready |= Shaken
 	}
 }
 
 // tlsExpires returns when a handshake is given up at this end; 0: never. Dial has
 // a time-out of its own.
-func (c *session) tlsExpires() time.Duration {
+func (c *Session) tlsExpires() time.Duration {
 	switch x := c.tlsHandshake(); {
 	case x == nil || c.hs.Role >= opening.Dialled:
 		return 0
 	case x.Failed:
-		return x.FailedAt + failedTime
+		return x.FailedAt + FailedTime
 	case !x.Done:
-		return c.hs.born + handshakeTime
+		return c.hs.born + HandshakeTime
 	}
 	return 0
 }
@@ -412,21 +412,21 @@ func (c *session) tlsExpires() time.Duration {
 // tells the other, under the application keys, how it will know a reset. How an
 // endpoint without the session makes one is in endpoint_tls.go.
 
-// resetKeyWithin is how soon after the begin of a dialled session the peer has to
+// ResetKeyWithin is how soon after the begin of a dialled session the peer has to
 // tell its key, or the key does not count. TIME-WAIT is longer. So an attacker
 // that holds back HELLO cannot have held a session of its own in its place, from
 // the same address and with the same conversation id, to learn the key.
-const resetKeyWithin = timeWaitTime / 2
+const ResetKeyWithin = TimeWaitTime / 2
 
 // tellResetKey queues RESETKEY, the key by which the peer knows a stateless reset
 // of this endpoint. It goes with CONFIRM and the answer to it, one of which is
 // repeated until it arrives.
-func (c *session) tellResetKey() {
+func (c *Session) tellResetKey() {
 	if c.tls == nil {
 		return
 	}
 	if c.tls.reset.Ours == nil {
-		c.tls.reset.Ours = c.host.resetKey()
+		c.tls.reset.Ours = c.host.ResetKey()
 	}
 	if k := c.tls.reset.Ours; k != nil {
 		c.queueAnswer(wire.Signal{Code: wire.ResetKey, SN: k.Since, TS: k.Mask})
@@ -434,7 +434,7 @@ func (c *session) tellResetKey() {
 }
 
 // resetKeyPayload returns the payload of RESETKEY.
-func (c *session) resetKeyPayload() []byte {
+func (c *Session) resetKeyPayload() []byte {
 	if c.tls == nil || c.tls.reset.Ours == nil {
 		return nil
 	}
@@ -442,7 +442,7 @@ func (c *session) resetKeyPayload() []byte {
 }
 
 // renewResetKey tells the peer another key, as keys depend on its address.
-func (c *session) renewResetKey() {
+func (c *Session) renewResetKey() {
 	if c.tls != nil {
 		c.tls.reset.Ours = nil
 		c.tellResetKey()
@@ -450,12 +450,12 @@ func (c *session) renewResetKey() {
 }
 
 // noteResetKey takes the peer's RESETKEY.
-func (c *session) noteResetKey(s wire.Signal, payload []byte) {
+func (c *Session) noteResetKey(s wire.Signal, payload []byte) {
 	if c.tls == nil || len(payload) != protect.ResetKeySize {
 		return
 	}
 	reset := &c.tls.reset
-	if c.hs.Role >= opening.Dialled && reset.Theirs.Load() == nil && c.step.inputAt-c.hs.born > resetKeyWithin {
+	if c.hs.Role >= opening.Dialled && reset.Theirs.Load() == nil && c.step.inputAt-c.hs.born > ResetKeyWithin {
 		return
 	}
 	k := &protect.ToldKey{Since: s.SN}

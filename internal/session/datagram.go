@@ -1,4 +1,4 @@
-package kcp
+package session
 
 import (
 	"encoding/binary"
@@ -16,10 +16,10 @@ import (
 // a copy of b for ReceiveDatagram. It drops b then, and counts
 // that, after Close, under memory pressure, and beyond unvalidatedBytes for a
 // peer whose address is not validated.
-func (c *session) takeDatagram(b []byte) {
+func (c *Session) takeDatagram(b []byte) {
 	q := c.datagramQueue()
 	if q.Handled && c.closing.Caller == closing.Uses {
-		c.host.hand(int(c.path.shard), b)
+		c.host.Hand(int(c.path.shard), b)
 		return
 	}
 	c.traceDatagram(trace.DatagramReceived, len(b))
@@ -33,13 +33,13 @@ func (c *session) takeDatagram(b []byte) {
 	}
 }
 
-// handed counts a datagram that was handed over. It reports false if it is
+// Handed counts a datagram that was handed over. It reports false if it is
 // dropped, as has is false: nobody takes it, or the session is closed.
-func (c *session) handed(size int, has bool) bool {
+func (c *Session) Handed(size int, has bool) bool {
 	q := c.datagramQueue()
 	q.Arrived(size)
 	c.traceDatagram(trace.DatagramReceived, size)
-	c.noteActivity(c.host.now())
+	c.noteActivity(c.host.Now())
 	if has && c.closing.Caller == closing.Uses {
 		return true
 	}
@@ -48,8 +48,8 @@ func (c *session) handed(size int, has bool) bool {
 	return false
 }
 
-// receiveDatagram returns the oldest datagram that waits, if there is one.
-func (c *session) receiveDatagram() (b []byte, ok bool) {
+// ReceiveDatagram returns the oldest datagram that waits, if there is one.
+func (c *Session) ReceiveDatagram() (b []byte, ok bool) {
 	q := c.datagramQueue()
 	if q.Len() == 0 {
 		return nil, false
@@ -59,8 +59,8 @@ func (c *session) receiveDatagram() (b []byte, ok bool) {
 	return b, true
 }
 
-// datagramSize is MaxDatagramSize.
-func (c *session) datagramSize() int {
+// DatagramSize is MaxDatagramSize.
+func (c *Session) DatagramSize() int {
 	if c.closing.Phase < closing.Ended {
 		c.wantMTU(0)
 	}
@@ -69,7 +69,7 @@ func (c *session) datagramSize() int {
 }
 
 // datagramQueue returns the queue, which it allocates: most sessions need none.
-func (c *session) datagramQueue() *streams.Datagrams {
+func (c *Session) datagramQueue() *streams.Datagrams {
 	if c.in.datagrams == nil {
 		c.in.datagrams = new(streams.Datagrams)
 	}
@@ -78,14 +78,14 @@ func (c *session) datagramQueue() *streams.Datagrams {
 
 // maxDatagramSize returns the largest datagram that is promised to arrive, and that is
 // taken, in bytes.
-func (c *session) maxDatagramSize() (promised, taken int) {
-	room := c.shared.overhead.cipherHead + c.shared.overhead.tail + datagramHeader
+func (c *Session) maxDatagramSize() (promised, taken int) {
+	room := c.shared.Overhead.CipherHead + c.shared.Overhead.Tail + DatagramHeader
 	promised, taken = c.datagramMTU()
 	return max(promised-room, 0), max(taken-room, 0)
 }
 
-// sendDatagram is SendDatagram without writing the packet.
-func (c *session) sendDatagram(b []byte) error {
+// SendDatagram is SendDatagram without writing the packet.
+func (c *Session) SendDatagram(b []byte) error {
 	switch _, most := c.maxDatagramSize(); {
 	case c.closing.Caller != closing.Uses:
 		return net.ErrClosed
@@ -93,20 +93,20 @@ func (c *session) sendDatagram(b []byte) error {
 		return c.reason(c.closing.err)
 	case len(b) > most:
 		_, size := c.datagramMTU()
-		return c.host.publicError(&tooLargeError{len(b), most, ErrDatagramTooLarge, fmt.Sprintf("what fits into a packet of %d bytes", size)})
+		return c.host.PublicError(&TooLargeError{len(b), most, ErrDatagramTooLarge, fmt.Sprintf("what fits into a packet of %d bytes", size)})
 	}
 	o := &c.outgoing
-	at := c.shared.overhead.cipherHead
-	if o.waiting() >= maxOutgoing || c.hs.securing || !c.kcp.Validation().Take(at+datagramHeader+len(b)+c.shared.overhead.tail) {
+	at := c.shared.Overhead.CipherHead
+	if o.waiting() >= maxOutgoing || c.hs.securing || !c.KCP.Validation().Take(at+DatagramHeader+len(b)+c.shared.Overhead.Tail) {
 		c.unsent(len(b))
 		return nil
 	}
-	p := c.shared.packet(at + datagramHeader + len(b) + c.shared.overhead.tail)
+	p := c.shared.Packet(at + DatagramHeader + len(b) + c.shared.Overhead.Tail)
 	p.datagram = true
-	binary.LittleEndian.PutUint32(p.buf[at+datagramHeader-4:], c.entry.Conv)
-	copy(p.buf[at+datagramHeader:], b)
-	c.wantMTU(len(p.buf))
-	now := c.host.now()
+	binary.LittleEndian.PutUint32(p.Buf[at+DatagramHeader-4:], c.entry.Conv)
+	copy(p.Buf[at+DatagramHeader:], b)
+	c.wantMTU(len(p.Buf))
+	now := c.host.Now()
 	if s := c.capped; s != nil {
 		c.holdDatagram(s, p, now)
 	} else {
@@ -118,19 +118,19 @@ func (c *session) sendDatagram(b []byte) error {
 }
 
 // unsent counts a datagram that is not sent, with so many bytes of payload.
-func (c *session) unsent(payload int) {
+func (c *Session) unsent(payload int) {
 	c.datagramQueue().Stats.Unsent++
 	c.traceDatagram(trace.DatagramUnsent, payload)
 }
 
 // addDatagram adds a datagram to the packets to be sent, and counts it.
-func (c *session) addDatagram(p packet) {
+func (c *Session) addDatagram(p Packet) {
 	c.outgoing.add(p)
 	c.datagramQueue().Sent(c.payloadOf(p))
 	c.traceDatagram(trace.DatagramSent, c.payloadOf(p))
 }
 
 // payloadOf returns how many bytes of payload the packet of a datagram has.
-func (c *session) payloadOf(p packet) int {
-	return len(p.buf) - c.shared.overhead.cipherHead - datagramHeader - c.shared.overhead.tail
+func (c *Session) payloadOf(p Packet) int {
+	return len(p.Buf) - c.shared.Overhead.CipherHead - DatagramHeader - c.shared.Overhead.Tail
 }
