@@ -53,8 +53,6 @@ func TestArchitectureFileMap(t *testing.T) {
 	doc := tableRows(t, "ARCHITECTURE.md")
 	layer := func(file string) string {
 		switch {
-		case strings.HasPrefix(file, "session_"), file == "shared.go":
-			return "Session"
 		case strings.HasPrefix(file, "conn"), file == "session.go":
 			return "Conn"
 		case strings.HasPrefix(file, "endpoint"):
@@ -63,7 +61,7 @@ func TestArchitectureFileMap(t *testing.T) {
 		return "Face"
 	}
 	mapped := make(map[string]bool)
-	for _, heading := range []string{"Session", "Conn", "Endpoint", "Face"} {
+	for _, heading := range []string{"Conn", "Endpoint", "Face"} {
 		assert.NotEmpty(t, doc[heading], "ARCHITECTURE.md has no files of layer %s", heading)
 		for _, row := range doc[heading] {
 			for _, file := range spans(row[0]) {
@@ -88,7 +86,7 @@ func TestArchitectureFileMap(t *testing.T) {
 var function = regexp.MustCompile(`(?m)^func (?:\([^)]*\) )?(\w+)[(\[]`)
 
 // functions returns the functions and methods of the repository, as pacing.Refill, or
-// flushLost for one of the root or the machine, and its tests. A test is true if it is more than one of
+// flushLost for one of the root, the machine or sessions, and its tests. A test is true if it is more than one of
 // programs, examples or pages.
 func functions(t *testing.T) (code, tests map[string]bool) {
 	t.Helper()
@@ -109,7 +107,7 @@ func functions(t *testing.T) (code, tests map[string]bool) {
 				tests[name] = tests[name] || top != "cmd" && top != "docs" && top != "examples"
 			} else {
 				code[of+name] = true
-				code[name] = code[name] || folder == "internal/machine"
+				code[name] = code[name] || folder == "internal/machine" || folder == "internal/session"
 			}
 		}
 		return err

@@ -157,7 +157,7 @@ func (s *Stream) endWaitsLocked() bool {
 // reportsStreams reports whether a group has the events of the session's streams.
 func (c *Conn) reportsStreams() bool { return c.io.member != nil && c.io.member.streams }
 
-// turnOf returns the place of a stream in sessionStreams.ready.
+// turnOf returns the place of a stream in Streams.ready.
 func turnOf(s *Stream) *container.Links[Stream] { return &s.turn }
 
 // takeStream is takeEvent for the streams of the session, if the group has their

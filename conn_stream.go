@@ -34,7 +34,7 @@ type Stream struct {
 	refused       bool         // a write did not wait for the one that holds writing
 	watch         *streamWatch // nil: neither Done nor Err was called
 
-	turn   container.Links[Stream] // in sessionStreams.ready
+	turn   container.Links[Stream] // in Streams.ready
 	writer *streams.Writer         // EventWritable of a group is due; nil: it is not
 	eof    bool                    // EventEOF was delivered
 }

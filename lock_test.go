@@ -3,14 +3,11 @@ package kcp
 import (
 	"fmt"
 	"go/ast"
-	"go/parser"
 	"go/token"
 	"go/types"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/stretchr/testify/require"
 )
 
 // Rules of locks that can be read off the source:
@@ -28,10 +25,10 @@ func TestLocksAreHeld(t *testing.T) {
 	ofSources(t)
 	findsAll(t, lockViolations,
 		"func (e *Endpoint) Bad1(c *Conn) { e.addLocked(c) }",
-		"func (c *Conn) Bad2() bool { return c.session.over() }",
+		"func (c *Conn) Bad2() bool { return c.session.Over() }",
 		"func (c *Conn) Bad3() bool { return c.io.filling }",
 		"func (c *Conn) bad4() { c.Stats() }",
-		"func (e *Endpoint) bad5(c *Conn) { c.session.end(nil) }",
+		"func (e *Endpoint) bad5(c *Conn) { c.session.End(nil) }",
 		"func (e *Endpoint) bad6(c *Conn) { c.stopDeadlines() }",
 	)
 }
@@ -39,16 +36,16 @@ func TestLocksAreHeld(t *testing.T) {
 // unguarded is what of a Conn, or of its session, may be used without Conn.mu: what does
 // not change, and what is atomic or has another lock.
 var unguarded = []string{"ep", "ends", "mu", "writing", "LocalAddr", "RemoteAddr", "Conv", "opError",
-	"wakeAt", "wakeIndex", "wakeHash", "seed", "init", "accept",
-	"extended", "halfOpen", "evictable", "packetKeys", "resetBy", "weight", "setConv", "addresses", "encode", "place"}
+	"wakeAt", "wakeIndex", "wakeHash", "Seed", "Init", "Accept",
+	"Extended", "HalfOpen", "Evictable", "PacketKeys", "ResetBy", "Weight", "SetConv", "Addresses", "Encode", "Place"}
 
 // lockExempt are functions that the rules do not see through.
 var lockExempt = []string{
 	"notifier.Broadcast",    // Conn.mu is held
 	"Conn.writePackets",     // Conn.mu is not held
-	"sessionHost.workTLS",   // entry.Conv does not change
+	"sessionHost.WorkTLS",   // entry.Conv does not change
 	".newConn",              // no other goroutine knows the session yet
-	"sessionHost.newStream", // Conn.mu is held, as for all of a sessionHost
+	"sessionHost.NewStream", // Conn.mu is held, as for all of a sessionHost
 	"streamOwner.Readable",  // the same
 	"streamOwner.Writable",  // the same
 	"Endpoint.remove",       // retire calls it, which holds Conn.mu
@@ -171,56 +168,4 @@ func (s *lockScan) check(f *ast.FuncDecl) {
 
 func (s *lockScan) report(at ast.Node, format string, args ...any) {
 	s.broken = append(s.broken, fmt.Sprintf("%v: %s", s.fset.Position(at.Pos()), fmt.Sprintf(format, args...)))
-}
-
-// The session has no lock, clock, goroutine, channel or socket.
-func TestSessionIsPure(t *testing.T) {
-	t.Parallel()
-	ofSources(t)
-	finds(t, sessionImpurities, `import "sync"`, `import "time"; var _ = time.Now()`, `import "net"; var _ = net.ListenPacket`,
-		"func (c *session) bad() { go c.compact() }", "func (c *session) bad() { select {} }", "type bad struct { c chan int }")
-}
-
-// impure are packages that no file of the session imports, and functions of those that it
-// imports for their types.
-var impure = []string{
-	`"context"`, `"log/slog"`, `"os"`, `"runtime"`, `"sync"`,
-	"time.Now", "time.Since", "time.Until", "time.After", "time.AfterFunc", "time.NewTimer", "time.NewTicker", "time.Sleep",
-	"net.Dial", "net.Listen", "net.ListenPacket", "net.ListenUDP", "net.DialUDP", "net.InterfaceByName", "net.Interfaces",
-}
-
-// sessionImpurities returns what of that a file of the session has, or more. The type
-// session is in files session_*.go, and shares shared.go with its endpoint.
-func sessionImpurities(t *testing.T, more string) (found []string) {
-	t.Helper()
-	fset := token.NewFileSet()
-	for _, name := range append(rootFiles(t), "more.go") {
-		var source any
-		switch {
-		case name == "more.go":
-			source = "package kcp\n" + more
-		case !strings.HasPrefix(name, "session_") && name != "shared.go":
-			continue
-		}
-		file, err := parser.ParseFile(fset, name, source, 0)
-		require.NoError(t, err)
-		ast.Inspect(file, func(n ast.Node) bool {
-			what := ""
-			switch n := n.(type) {
-			case *ast.GoStmt, *ast.SelectStmt, *ast.SendStmt, *ast.ChanType:
-				found = append(found, fmt.Sprintf("%v: concurrency", fset.Position(n.Pos())))
-			case *ast.ImportSpec:
-				what = n.Path.Value
-			case *ast.SelectorExpr:
-				if of, ok := n.X.(*ast.Ident); ok {
-					what = of.Name + "." + n.Sel.Name
-				}
-			}
-			if slices.Contains(impure, what) && !(what == `"sync"` && name == "shared.go") { // the pool of buffers
-				found = append(found, fmt.Sprintf("%v: %s", fset.Position(n.Pos()), what))
-			}
-			return true
-		})
-	}
-	return found
 }

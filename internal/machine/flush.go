@@ -437,7 +437,7 @@ func (k *KCP) sendSegment(s *Segment, h *wire.Header) {
 }
 
 // putSegment puts s into a packet, cuts it into several, or passes it to
-// outputInPlace as a packet of its own.
+// OutputInPlace as a packet of its own.
 func (k *KCP) putSegment(s *Segment, h *wire.Header) {
 	h.Cmd, h.Frg, h.TS, h.SN, h.Len = wire.CmdPush, s.frg, k.clock.now, s.sn, uint32(len(s.data))
 	if k.snd.validation != nil {
@@ -486,7 +486,7 @@ func (k *KCP) putSegment(s *Segment, h *wire.Header) {
 	k.packed(s)
 }
 
-// ReleaseSegment takes back a segment that outputInPlace has kept. The buffer
+// ReleaseSegment takes back a segment that OutputInPlace has kept. The buffer
 // is recycled if the segment was acknowledged meanwhile.
 func (k *KCP) ReleaseSegment(s *Segment) {
 	s.beingWritten = false

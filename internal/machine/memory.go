@@ -16,7 +16,7 @@ import (
 const (
 	// placeBytes is the size of a place of the receive queue, or of the ring.
 	placeBytes = 40
-	// ackBytesHeld and signalBytesHeld are the sizes of a waiting acknowledgement, and of
+	// ackBytesHeld and SignalBytesHeld are the sizes of a waiting acknowledgement, and of
 	// a waiting signal.
 	ackBytesHeld    = 8
 	SignalBytesHeld = 12
@@ -127,7 +127,7 @@ func (k *KCP) legacyLimit() int {
 // shortOfMemory reports whether segment sn is dropped because of memory
 // pressure. The next in-order segment is still accepted while the application
 // has nothing complete to read, or has little buffered, so the session cannot
-// stall. Under pressureReserved only the latter counts.
+// stall. Under PressureReserved only the latter counts.
 func (k *KCP) shortOfMemory(sn Seq) bool {
 	if k.rcv.pressure == PressureNone {
 		return false
@@ -160,8 +160,8 @@ type Segment struct {
 	fastDue      bool            // its next transmission is a fast retransmission (RFC 5681 §3.2)
 	early        bool            // resendTS is the time of a fast retransmission, not a time-out
 	repaired     bool            // its last retransmission was before its time-out
-	beingWritten bool            // outputInPlace has buf
-	orphaned     bool            // and the segment is of no more use; see releaseSegment
+	beingWritten bool            // OutputInPlace has buf
+	orphaned     bool            // and the segment is of no more use; see ReleaseSegment
 	cause        trace.LossCause // of the last loss, or of the one that early announces
 	repeats      uint8           // redundant copies since the last transmission; see flushRedundant
 	repeated     Seq             // when the last of them was sent
@@ -256,7 +256,7 @@ func (r *sendRing) at(sn Seq) *Segment {
 type Buffers = container.Pool[Segment]
 
 // recycle takes back s and its buffer. If the buffer is still being written
-// (hooks.outputInPlace), s is only marked, and releaseSegment recycles it.
+// (hooks.OutputInPlace), s is only marked, and ReleaseSegment recycles it.
 func (o *packetBuilder) recycle(s *Segment) {
 	if s.beingWritten {
 		s.orphaned = true

@@ -154,7 +154,7 @@ func (k *KCP) givenUp(t *streams.Tag) bool {
 // DropSpent gives up the message that waits first, if its lifetime is over, and
 // takes what of it was not sent out of the queue. If something of it was sent, one
 // segment stays, without content and as the last of the message: the receiver
-// would take what follows for the rest of it. dropSpent reports whether it has
+// would take what follows for the rest of it. DropSpent reports whether it has
 // taken something out.
 func (k *KCP) DropSpent() bool {
 	head := k.snd.queue.head

@@ -10,9 +10,9 @@ import (
 
 // Hooks are the functions that the machine calls. In a machine that stands
 // alone all but output are zero. No hook may call a method that changes the
-// machine, with two exceptions. outputInPlace may call releaseSegment. host.onSignal
-// may add to the signalQueue, and use the validation, and call validateAddress,
-// enable and resizePackets, and tell blackHole of a probe.
+// machine, with two exceptions. OutputInPlace may call ReleaseSegment. host.onSignal
+// may add to the Queue, and use the validation, and call ValidateAddress,
+// enable and ResizePackets, and tell blackHole of a probe.
 type Hooks struct {
 	Output       func(packet []byte) // sends a packet, which is valid only during the call
 	PacketBuffer func(n int) []byte  // returns space for the next packet; nil: the machine has its own
@@ -21,7 +21,7 @@ type Hooks struct {
 	// OutputInPlace sends a packet of one full segment from the segment's own
 	// buffer, which has headroom bytes in front of the payload, so that no copy
 	// is made for output. The packet is the headroom and the payload. It keeps the
-	// buffer until it calls releaseSegment.
+	// buffer until it calls ReleaseSegment.
 	OutputInPlace func(s *Segment, packet []byte)
 	Headroom      int32 // bytes
 

@@ -31,7 +31,7 @@ type Settings struct {
 	MTU                         int // bytes; messages are cut for it from then on
 	SendWindow, ReceiveWindow   int // segments
 	NoDelay                     NoDelay
-	MinRTO                      int // milliseconds; in place of noDelay's
+	MinRTO                      int // milliseconds; in place of NoDelay's
 	Interval                    int // milliseconds
 	FastResend, FastResendLimit int // negative: 0
 	DeadLink                    int // transmissions

@@ -36,7 +36,7 @@ type Host interface {
 	// TakesStreams reports whether the peer may send stream segments.
 	TakesStreams() bool
 	// Pull returns the segment that is sent next: its message, and its buffer, from
-	// newBuffer. ok is false if that is one of Send, of which plain says whether some
+	// NewBuffer. ok is false if that is one of Send, of which plain says whether some
 	// wait, or if there is none. It must not change the machine otherwise.
 	Pull(plain bool) (t *streams.Tag, buf []byte, ok bool)
 	// StreamsWait returns what waits on streams: Some says whether pull has a segment.
@@ -93,10 +93,10 @@ func (k *KCP) pull() {
 // are its last, at most segmentPayload.
 func (k *KCP) NewBuffer(n int) []byte { return k.out.buffers.Get(int(k.hooks.Headroom) + n) }
 
-// SegmentBuffers returns the pool of the buffers that newBuffer returns.
+// SegmentBuffers returns the pool of the buffers that NewBuffer returns.
 func (k *KCP) SegmentBuffers() *Buffers { return &k.out.buffers }
 
-// QueueStream queues a segment of t in front of all that wait. buf is from newBuffer.
+// QueueStream queues a segment of t in front of all that wait. buf is from NewBuffer.
 func (k *KCP) QueueStream(t *streams.Tag, buf []byte) {
 	s := k.out.buffers.New()
 	s.buf = buf

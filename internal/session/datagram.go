@@ -14,7 +14,7 @@ import (
 // takeDatagram leaves b, which lies in the memory of the batch, to the handler if
 // there is one: the reader of the batch calls handleDatagram. Otherwise it queues
 // a copy of b for ReceiveDatagram. It drops b then, and counts
-// that, after Close, under memory pressure, and beyond unvalidatedBytes for a
+// that, after Close, under memory pressure, and beyond UnvalidatedBytes for a
 // peer whose address is not validated.
 func (c *Session) takeDatagram(b []byte) {
 	q := c.datagramQueue()

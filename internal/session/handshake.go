@@ -30,7 +30,7 @@ type handshakeState struct {
 	token        uint32        // ours, which the peer's signals must show; 0: not drawn yet
 	peerToken    uint32        // the peer's, which our signals must show; 0: not known
 	version      uint32        // of the peer's signals; 0: not known
-	capabilities uint32        // of the peer, from its INFO: capPMTU, capReason
+	capabilities uint32        // of the peer, from its INFO: CapPMTU, CapReason
 	cookie       wire.Signal   // goes with our HELLO; code 0: none
 	born         time.Duration // when the session began
 	reasons      *closeReasons // why the ends have closed the session; nil: neither has said so

@@ -164,7 +164,7 @@ func (c *Session) noteReached() {
 		return
 	}
 	c.hs.Reached = true
-	c.hs.Of(opening.Hello).Tries = min(c.hs.Of(opening.Hello).Tries, 2) // an outage shows no legacy peer; see helloTries
+	c.hs.Of(opening.Hello).Tries = min(c.hs.Of(opening.Hello).Tries, 2) // an outage shows no legacy peer; see HelloTries
 	if c.hs.Role >= opening.Dialled {
 		c.traceState(trace.SessionEstablished, nil)
 		c.live.MoreExpected(c.step.inputAt)

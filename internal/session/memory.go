@@ -18,7 +18,7 @@ import (
 // peer. It is written with Conn.mu held. The endpoint reads the atomics without
 // it, and so needs no lock of a session to weigh all of them.
 type holding struct {
-	bytes  atomic.Int64  // the session's part of endpointLoad.buffered, within accountGrain
+	bytes  atomic.Int64  // the session's part of endpointLoad.buffered, within AccountGrain
 	recent atomic.Uint64 // fair.Recent of the payload that has arrived, each byte once, or was read
 }
 
@@ -222,7 +222,7 @@ const (
 	WritePressure = 64 << 20 / WriteGrain
 	// ScarceWriteBuffer is the write buffer when that is reached, in bytes, if
 	// the path needs less. It becomes smaller as they hold more, but not than
-	// leastWriteBuffer.
+	// LeastWriteBuffer.
 	ScarceWriteBuffer = 256 << 10
 	LeastWriteBuffer  = 16 << 10
 )

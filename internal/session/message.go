@@ -55,7 +55,7 @@ func (c *Session) cannotWrite(w *WriteCall) error {
 // Write queues as much of w.b as there is room for; a message whole, or not at all. It
 // does not wait: ErrWouldBlock means that there is no room, w.half in which half of a
 // stream's. Messages whose lifetime is over make room. If the call waits, one round is
-// queued, of at most writeBatch segments, so that it is on its way before the next. push
+// queued, of at most WriteBatch segments, so that it is on its way before the next. push
 // sends what is queued.
 func (c *Session) Write(w *WriteCall) error {
 	if w.Message && w.Stream == nil && !c.messageMode() {

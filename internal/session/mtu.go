@@ -22,7 +22,7 @@ import (
 const CapPMTU = 1
 
 // capAckDelay in INFO announces that the sender takes ACKs that have waited for data, and
-// that its own may (Extensions.AwaitReplies); capCopies, that segments may carry copies.
+// that its own may (Extensions.AwaitReplies); CapCopies, that segments may carry copies.
 const capAckDelay, CapCopies = 32, 128
 
 // CapCounts in INFO announces that the sender takes COUNT, and answers it beside PING.

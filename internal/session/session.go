@@ -83,7 +83,7 @@ type host interface {
 	// ResetKey returns the key of stateless resets for the peer; nil: it gets none.
 	ResetKey() *protect.ToldKey
 
-	// WorkTLS does work of a TLS handshake for a network, and calls workedTLS with
+	// WorkTLS does work of a TLS handshake for a network, and calls WorkedTLS with
 	// what it has come to.
 	WorkTLS(from fair.Block, x *handshake.Exchange, work handshake.Work)
 

@@ -44,8 +44,8 @@ type Shared struct {
 type endpointLoad struct {
 	HalfOpen atomic.Int32 // sessions whose peer's address is not validated (RFC 9000 §8)
 	Sessions atomic.Int32 // length of sessionTable.sessions
-	Buffered atomic.Int64 // bytes of memory that sessions hold because of their peers, without halfOpenMemory
-	Written  atomic.Int64 // what write buffers hold, in grains of writeGrain bytes
+	Buffered atomic.Int64 // bytes of memory that sessions hold because of their peers, without HalfOpenMemory
+	Written  atomic.Int64 // what write buffers hold, in grains of WriteGrain bytes
 	Share    atomic.Int64 // bytes that a session may hold; 0: memory is not short, or not scanned yet
 }
 
@@ -90,7 +90,7 @@ func (l *endpointLoad) Held() int64 { return l.Buffered.Load() + l.HalfOpenMemor
 // InPacket is an input packet: its conversation, and its kind.
 type InPacket struct {
 	protect.Packet
-	Conv uint32 // 0 for parityPacket without TLS
+	Conv uint32 // 0 for ParityPacket without TLS
 	Kind packetKind
 	From Source
 	Size int // of the UDP payload, in bytes
@@ -157,10 +157,10 @@ var packetBuffers sync.Pool // of *buffer
 // content is what the state machine or SendDatagram puts into it.
 type overhead struct {
 	CipherHead int // before all; 0 without a cipher
-	fecHead    int // between cipherHead and the content; 0 without FEC
+	fecHead    int // between CipherHead and the content; 0 without FEC
 	Tail       int // behind the content, for the cipher's tag
 
-	head  int // cipherHead and fecHead
+	head  int // CipherHead and fecHead
 	Total int // head and tail
 }
 
@@ -222,7 +222,7 @@ func (e *Shared) Recycle(packets []Packet) {
 }
 
 // Open opens a packet under the application keys of a session, and classifies it.
-// A packet whose keys are not known yet remains a sealedPacket. Other errors are
+// A packet whose keys are not known yet remains a SealedPacket. Other errors are
 // counted drops. It needs no lock of a session.
 func (e *Shared) Open(by protect.Protection, p *InPacket) error {
 	kind, why, err := admission.OpenSealed(by, &p.Packet, p.Conv)

@@ -95,7 +95,7 @@ func HandshakeSignal(s wire.Signal) handshake.Signal {
 	return handshake.Signal{Code: uint8(s.Code), SN: s.SN, TS: s.TS}
 }
 
-// SignalOf is the reverse of handshakeSignal.
+// SignalOf is the reverse of HandshakeSignal.
 func SignalOf(s handshake.Signal) wire.Signal {
 	return wire.Signal{Code: wire.Code(s.Code), SN: s.SN, TS: s.TS}
 }

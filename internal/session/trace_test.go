@@ -24,13 +24,13 @@ import (
 	"github.com/arqnet/kcp/internal/wire"
 )
 
-var rewriteTraces = flag.Bool("rewrite", false, "write what the traces of testdata/session come to")
+var rewriteTraces = flag.Bool("rewrite", false, "write what the traces of testdata come to")
 
-// Traces of sessions: the files of testdata/session have commands, each with all that
+// Traces of sessions: the files of testdata have commands, each with all that
 // follows from it. docs/walks.md says how to read them.
 func TestSessionTraces(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob("testdata/session/*.txt")
+	files, err := filepath.Glob("testdata/*.txt")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
 	for _, path := range files {
@@ -42,7 +42,7 @@ func TestSessionTraces(t *testing.T) {
 				require.NoError(t, os.WriteFile(path, []byte(got), 0o644))
 				return
 			}
-			require.Equal(t, strings.Split(string(want), "\n"), strings.Split(got, "\n"), "go test -run TestSessionTraces -rewrite . writes what is now")
+			require.Equal(t, strings.Split(string(want), "\n"), strings.Split(got, "\n"), "go test -run TestSessionTraces -rewrite ./internal/session writes what is now")
 		})
 	}
 }

@@ -85,7 +85,7 @@ type worldConfig struct {
 	cipher         crypt.Cipher // nil: none
 	alwaysValidate bool
 	fixedWrite     bool // writeBuffer is the application's
-	fixedRead      bool // the same of streamReceiveBuffer
+	fixedRead      bool // the same of StreamReceiveBuffer
 }
 
 // defaults returns the settings that sessions have if an application sets none.
