@@ -356,7 +356,7 @@ func TestTwoWindowUpdatesShowALegacyPeer(t *testing.T) {
 // Each error of a packet has a count of its own.
 func TestDropsByTheirErrors(t *testing.T) {
 	var d stats.Drops
-	for i, err := range []error{ErrPacketShort, ErrConv, ErrSegmentLength, ErrCommand, ErrForgedUna, ErrPiece, ErrRequests} {
+	for i, err := range []error{machine.ErrPacketShort, machine.ErrConv, machine.ErrSegmentLength, machine.ErrCommand, machine.ErrForgedUna, machine.ErrPiece, machine.ErrRequests} {
 		for range i + 1 {
 			session.CountDrop(&d, err)
 		}

@@ -2,32 +2,34 @@ package kcp
 
 import "github.com/arqnet/kcp/internal/machine"
 
-// Errors of the state machine. Input returns ErrPacketShort, ErrConv,
-// ErrSegmentLength, ErrCommand, ErrForgedUna, ErrPiece and ErrRequests. Each
-// says why the rest of a packet was dropped; segments before the offending one
-// have taken effect. Send returns ErrMessageTooLarge, Recv ErrNoData and
-// ErrPartialMessage.
-var (
-	ErrPacketShort     = machine.ErrPacketShort
-	ErrConv            = machine.ErrConv
-	ErrSegmentLength   = machine.ErrSegmentLength
-	ErrCommand         = machine.ErrCommand
-	ErrForgedUna       = machine.ErrForgedUna
-	ErrPiece           = machine.ErrPiece
-	ErrRequests        = machine.ErrRequests
-	ErrMessageTooLarge = machine.ErrMessageTooLarge
-	ErrNoData          = machine.ErrNoData
-	ErrPartialMessage  = machine.ErrPartialMessage
+// InputError is what KCP.Input returns: why the rest of a packet was dropped. A session
+// counts it in stats.Drops, and shows it to trace.Hooks.Dropped.
+type InputError = machine.InputError
+
+const (
+	InputShort    InputError = machine.ErrPacketShort   // shorter than a segment header
+	InputConv     InputError = machine.ErrConv          // a segment of another conversation
+	InputLength   InputError = machine.ErrSegmentLength // a segment longer than its packet
+	InputCommand  InputError = machine.ErrCommand       // an unknown command
+	InputUna      InputError = machine.ErrForgedUna     // acknowledges what was never sent
+	InputPiece    InputError = machine.ErrPiece         // a piece that does not fit its segment
+	InputRequests InputError = machine.ErrRequests      // too many requests at a time
 )
 
-// Input processes one packet from the peer; it does not retain packet. An error says why
-// the packet, or the rest of it, was dropped; segments before the bad one have taken
-// effect.
-func (k *KCP) Input(Packet []byte) error { return k.m.Input(Packet) }
+var (
+	// ErrMessageTooLarge is wrapped in a *SizeError, except by KCP.Send.
+	ErrMessageTooLarge = machine.ErrMessageTooLarge
+	// ErrNoData is returned by KCP.Recv if no message is complete.
+	ErrNoData = machine.ErrNoData
+)
 
-// Recv copies the next message to p and returns its size in bytes. The error is
-// ErrNoData if nothing has arrived, ErrPartialMessage if the message is not complete,
-// and io.ErrShortBuffer if it is larger than p; then nothing is taken (see PeekSize).
+// Input processes one packet from the peer, and does not retain it. An error is an
+// InputError; segments before the bad one have taken effect.
+func (k *KCP) Input(packet []byte) error { return k.m.Input(packet) }
+
+// Recv copies the next message to p and returns its size in bytes. The error is, or wraps,
+// ErrNoData if no message is complete, and is io.ErrShortBuffer if the message is larger
+// than p; then nothing is taken (see PeekSize).
 func (k *KCP) Recv(p []byte) (int, error) { return k.m.Recv(p) }
 
 // PeekSize returns the size in bytes of the next complete message, or -1 if

@@ -65,37 +65,5 @@ func (c *Config) limits() stats.Limits {
 	return stats.Limits{Sessions: c.Limits.MaxSessions, Backlog: c.Limits.Backlog, HalfOpen: c.Limits.MaxHalfOpen, Buffered: c.Limits.MaxBuffered}
 }
 
-// Counters counts what a state machine has done: go doc kcp/stats.Counters.
-type Counters = stats.Counters
-
-// Package trace describes what hooks see.
-
-type (
-	Trace         = trace.Hooks         // hooks of a session or state machine: go doc kcp/trace.Hooks
-	TraceMetrics  = trace.Metrics       // what determines how much may be sent: go doc kcp/trace.Metrics
-	LossCause     = trace.LossCause     // why a transmission was declared lost: go doc kcp/trace.LossCause
-	DatagramEvent = trace.DatagramEvent // as Trace.Datagram shows it: go doc kcp/trace.DatagramEvent
-	SessionState  = trace.SessionState  // as Trace.State shows it: go doc kcp/trace.SessionState
-)
-
-// Values of LossCause and SessionState.
-const (
-	LossFastRetransmit = trace.LossFastRetransmit
-	LossReordering     = trace.LossReordering
-	LossTailProbe      = trace.LossTailProbe
-	LossTimeout        = trace.LossTimeout
-	LossOutage         = trace.LossOutage
-	LossRefused        = trace.LossRefused
-
-	DatagramSent     = trace.DatagramSent
-	DatagramUnsent   = trace.DatagramUnsent
-	DatagramReceived = trace.DatagramReceived
-	DatagramDropped  = trace.DatagramDropped
-
-	SessionDialled     = trace.SessionDialled
-	SessionAccepted    = trace.SessionAccepted
-	SessionEstablished = trace.SessionEstablished
-	SessionClosing     = trace.SessionClosing
-	SessionDraining    = trace.SessionDraining
-	SessionEnded       = trace.SessionEnded
-)
+// Trace is the hooks of a session: go doc kcp/trace.Hooks.
+type Trace = trace.Hooks

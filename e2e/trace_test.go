@@ -185,7 +185,7 @@ func TestTracerShowsMovesAndDrops(t *testing.T) {
 		w.settle()
 		w.net.Inject(floodAddr(1), acceptorAddr, packetOf(7, segment(cmdAck, 0, 0, 0, 9, "")))
 		w.settle()
-		require.Equal(t, []error{kcp.ErrForgedUna}, sessions.all[0].dropped)
+		require.Equal(t, []error{kcp.InputUna}, sessions.all[0].dropped)
 		require.Equal(t, []trace.SessionState{trace.SessionAccepted}, sessions.all[0].states)
 	})
 }

@@ -58,15 +58,15 @@ const maxPuzzles = 1 << 20
 // piece is an Input of one PIECE. It returns how many segments that counts for.
 func (r *receiver) piece(s segment, recovered bool) (segments uint64, err error) {
 	if len(s.payload) < 5 {
-		return 0, kcp.ErrPiece
+		return 0, kcp.InputPiece
 	}
 	at, size, data := int(le.Uint16(s.payload)), int(le.Uint16(s.payload[2:])), s.payload[4:]
 	end := at + len(data)
 	if end > size {
-		return 0, kcp.ErrPiece
+		return 0, kcp.InputPiece
 	}
 	if unit := (size + 63) / 64; at%unit > 0 || end%unit > 0 && end < size {
-		return 0, kcp.ErrPiece
+		return 0, kcp.InputPiece
 	}
 	if _, early := r.early[s.sn]; early || ahead(s.sn, r.next) < 0 {
 		if at > 0 {
@@ -79,7 +79,7 @@ func (r *receiver) piece(s segment, recovered bool) (segments uint64, err error)
 	switch {
 	case p != nil && (len(p.data) != size || p.frg != s.frg):
 		r.drop(s.sn)
-		return 0, kcp.ErrPiece
+		return 0, kcp.InputPiece
 	case p == nil && (ahead(s.sn, r.next+uint32(r.window)) >= 0 || s.sn != r.next && r.held+size > maxPuzzles):
 		if at > 0 {
 			return 0, nil

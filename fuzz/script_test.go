@@ -87,20 +87,20 @@ type verdict struct {
 // that does, and may say that it is a bad piece: then its payload does not.
 func judge(packet []byte, conv, sndNxt uint32, pieces bool, take func(segment) error) (v verdict) {
 	if len(packet) < headerSize {
-		v.err = kcp.ErrPacketShort
+		v.err = kcp.InputShort
 		return v
 	}
 	for len(packet) >= headerSize {
 		s := parse(packet)
 		switch {
 		case s.conv != conv:
-			v.err = kcp.ErrConv
+			v.err = kcp.InputConv
 		case uint64(s.size) > uint64(len(packet)-headerSize):
-			v.err = kcp.ErrSegmentLength
+			v.err = kcp.InputLength
 		case s.cmd < cmdPush || s.cmd > cmdWins && !(pieces && s.cmd == cmdPiece):
-			v.err = kcp.ErrCommand
+			v.err = kcp.InputCommand
 		case ahead(s.una, sndNxt) > 0:
-			v.err = kcp.ErrForgedUna
+			v.err = kcp.InputUna
 		}
 		if v.err != nil {
 			return v

@@ -114,9 +114,9 @@ func inputCode(err error) int {
 	switch {
 	case err == nil:
 		return 0
-	case errors.Is(err, engine.ErrSegmentLength):
+	case errors.Is(err, engine.InputLength):
 		return -2
-	case errors.Is(err, engine.ErrCommand):
+	case errors.Is(err, engine.InputCommand):
 		return -3
 	}
 	return -1

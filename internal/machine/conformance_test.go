@@ -347,10 +347,8 @@ func code(n int, err error, codes map[error]int) string {
 	if err == nil {
 		return strconv.Itoa(n)
 	}
-	for sentinel, c := range codes {
-		if errors.Is(err, sentinel) {
-			return strconv.Itoa(c)
-		}
+	if c, ok := codes[err]; ok {
+		return strconv.Itoa(c)
 	}
 	return err.Error()
 }

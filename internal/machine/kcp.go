@@ -28,23 +28,44 @@ const (
 	clockJump = 10000
 )
 
-// Errors of the state machine. Input returns ErrPacketShort, ErrConv,
-// ErrSegmentLength, ErrCommand, ErrForgedUna, ErrPiece and ErrRequests. Each
-// says why the rest of a packet was dropped; segments before the offending one
-// have taken effect. Send returns ErrMessageTooLarge, Recv ErrNoData and
-// ErrPartialMessage.
+// InputError says why Input has dropped the rest of a packet. Segments before the bad one
+// have taken effect.
+type InputError uint8
+
+const (
+	ErrPacketShort InputError = iota + 1
+	ErrConv
+	ErrSegmentLength
+	ErrCommand
+	ErrForgedUna
+	ErrPiece
+	ErrRequests
+)
+
+func (e InputError) Error() string {
+	return "kcp: " + [...]string{
+		ErrPacketShort:   "packet shorter than a segment header",
+		ErrConv:          "segment of another conversation",
+		ErrSegmentLength: "segment longer than its packet",
+		ErrCommand:       "unknown segment command",
+		ErrForgedUna:     "acknowledges data that was never sent",
+		ErrPiece:         "piece does not fit into a segment",
+		ErrRequests:      "too many requests at a time",
+	}[e]
+}
+
+// Send returns ErrMessageTooLarge, Recv ErrNoData and ErrPartialMessage.
 var (
-	ErrPacketShort     = errors.New("kcp: packet shorter than a segment header")
-	ErrConv            = errors.New("kcp: segment of another conversation")
-	ErrSegmentLength   = errors.New("kcp: segment longer than its packet")
-	ErrCommand         = errors.New("kcp: unknown segment command")
-	ErrForgedUna       = errors.New("kcp: acknowledges data that was never sent")
-	ErrPiece           = errors.New("kcp: piece does not fit into a segment")
-	ErrRequests        = errors.New("kcp: too many requests at a time")
 	ErrMessageTooLarge = errors.New("kcp: message needs more than 127 fragments, or more than the peer can hold")
 	ErrNoData          = errors.New("kcp: nothing to receive")
-	ErrPartialMessage  = errors.New("kcp: message not yet complete")
+	ErrPartialMessage  = error(partialMessage{})
 )
+
+// partialMessage is ErrNoData of a message that has begun to arrive.
+type partialMessage struct{}
+
+func (partialMessage) Error() string { return "kcp: message not yet complete" }
+func (partialMessage) Unwrap() error { return ErrNoData }
 
 // Seq is a sequence number or a millisecond timestamp. Both live on a circle of
 // 2^32 values. A number from the network that is half the circle away counts as
