@@ -11,8 +11,8 @@ import (
 
 // Group is a set of sessions whose events one call returns: a poll group. Add puts a
 // session into a group, and Listener.AcceptInto all that a listener accepts. Wait returns
-// the next events; Serve calls a function for each, on the calling goroutine; or Handle
-// sets one that the goroutine that reads the socket calls.
+// the next events; or Handle sets a function that the goroutine that reads the socket
+// calls with them.
 //
 // A session is in one group at most. Meanwhile Read, ReadMessage and ReceiveDatagram
 // return ErrInUse at once, also those that were blocked. Writing works as ever. Close does
@@ -26,9 +26,8 @@ type Group struct {
 	streams atomic.Bool   // by ReportStreams
 	handler func([]Event) // of Handle; set under mu, before a goroutine may call it
 
-	mu      sync.Mutex     // guards the fields below; of the other locks only set's is taken under it
-	touched []*Conn        // for Send; nil while a Send uses it
-	spare   []*groupMemory // not in use
+	mu      sync.Mutex // guards the fields below; of the other locks only set's is taken under it
+	touched []*Conn    // for Send; nil while a Send uses it
 
 	// The goroutine of Wait, or the one that calls handler, uses these.
 	memory groupMemory
@@ -165,17 +164,14 @@ func (g *Group) Remove(c *Conn) error {
 // Len returns the number of sessions in the group.
 func (g *Group) Len() int { return g.set.Len() }
 
-// Close closes the group: calls of Wait and Serve return net.ErrClosed, and no handler
-// is called any more; one that runs goes on. Sessions and listeners go on by themselves,
-// as after Remove. On a closed group it returns net.ErrClosed.
+// Close closes the group: Wait returns net.ErrClosed, and no handler is called any more;
+// one that runs goes on. Sessions and listeners go on by themselves, as after Remove. On a
+// closed group it returns net.ErrClosed.
 func (g *Group) Close() error {
 	members, err := g.set.Close()
 	if err != nil {
 		return g.opError("close", err)
 	}
-	g.mu.Lock()
-	g.spare = nil
-	g.mu.Unlock()
 	for _, m := range members {
 		m.forget()
 	}
@@ -188,8 +184,8 @@ func (g *Group) opError(op string, err error) error { return opError(op, nil, ni
 // them. It returns how many; that is 0 only with an error, or if events is empty. Events
 // of one session are in order. Event.Data is valid until the next call. Events that are
 // there are returned even if ctx is done; without any the errors are ctx.Err() itself,
-// and net.ErrClosed when the group is closed. While another call of Wait or Serve runs,
-// and after Handle, it is ErrInUse.
+// and net.ErrClosed when the group is closed. While another call of Wait runs, and after
+// Handle, it is ErrInUse.
 func (g *Group) Wait(ctx context.Context, events []Event) (n int, err error) {
 	if err := g.enter("wait", wakeup.Waits); err != nil {
 		return 0, err
@@ -214,41 +210,14 @@ func (g *Group) fill(events []Event) (n int) {
 		if m == nil {
 			break
 		}
-		_, got := m.take(&g.memory, &events[n], false)
-		if got == gotNoMemory {
-			break
-		}
-		if got == gotEvent {
+		switch m.take(&g.memory, &events[n]) {
+		case gotNoMemory:
+			return n
+		case gotEvent:
 			n++
 		}
 	}
 	return n
-}
-
-// Serve calls handler for each event of the group's sessions, on the calling goroutine,
-// until ctx is done or the group is closed. It returns ctx.Err() itself, or net.ErrClosed,
-// and at once ErrInUse while a call of Wait runs, and after Handle, and syscall.EINVAL if
-// handler is nil. Several goroutines may call Serve at once. The events of one session are
-// in order, one call at a time. handler may block. If it panics, so does Serve.
-func (g *Group) Serve(ctx context.Context, handler func(Event)) error {
-	if handler == nil {
-		return g.opError("wait", errNoHandler)
-	} else if err := g.enter("wait", wakeup.Serves); err != nil {
-		return err
-	}
-	defer g.set.Leave()
-	memory := g.takeMemory()
-	defer g.returnMemory(memory)
-	for {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if m := g.set.Next(); m != nil {
-			m.handle(memory, handler)
-		} else if err := g.sleep(ctx); err != nil {
-			return err
-		}
-	}
 }
 
 // Handle makes handler be called with the events of the group's sessions, at most 64. A
@@ -260,9 +229,8 @@ func (g *Group) Serve(ctx context.Context, handler func(Event)) error {
 // While handler runs, nothing is read from the socket. It must not block, nor call what
 // may wait: Write, CloseWrite right after EventAccepted, Dial on the same endpoint, and
 // Shutdown. Send, SendDatagram, Close and Abort do not wait. If it panics, the program
-// ends. Handle fails with ErrInUse while a call of Wait or Serve runs, or if the group has
-// a handler, with net.ErrClosed if the group is closed, and with syscall.EINVAL if handler
-// is nil. The handler stays until the group is closed.
+// ends. Handle fails with ErrInUse while a call of Wait runs, or if the group has a handler,
+// with net.ErrClosed if the group is closed, and with syscall.EINVAL if handler is nil. The handler stays until the group is closed.
 func (g *Group) Handle(handler func(events []Event)) error {
 	if handler == nil {
 		return g.opError("handle", errNoHandler)

@@ -18,7 +18,7 @@ type groupMember struct {
 
 	// Conn.mu, or Listener.mu, guards the fields below.
 	ready     bool // in Group.set's queue, or just taken out of it
-	handled   bool // a handler runs: release looks for what has happened meanwhile
+	taking    bool // take looks for what has happened meanwhile
 	wantsRoom bool // EventWritable is due once there is room
 	refused   bool // and once the call that holds Conn.writing is done
 	peerDone  bool // EventEOF was delivered
@@ -29,10 +29,10 @@ type groupMember struct {
 // groupPlace returns the place of m in Group.set.
 func (m *groupMember) groupPlace() *wakeup.PollPlace[groupMember] { return &m.place }
 
-// wake puts m into the ready list, unless it is there or a handler runs for it.
+// wake puts m into the ready list, unless it is there or its event is being taken.
 // The lock of its session or listener is held.
 func (m *groupMember) wake() {
-	if !m.ready && !m.handled {
+	if !m.ready && !m.taking {
 		m.ready = true
 		m.group.push(m, false)
 	}
@@ -74,89 +74,63 @@ const (
 	gotNoMemory         // nothing, as the memory is full of earlier events
 )
 
-// take fills in the next event of m, which was just taken out of the ready
-// list. If hold is set, the session has no further event before release is
-// called for its member, which take returns.
-func (m *groupMember) take(memory *groupMemory, e *Event, hold bool) (of *groupMember, got gotWhat) {
+// take fills in the next event of m, which was just taken out of the ready list.
+func (m *groupMember) take(memory *groupMemory, e *Event) (got gotWhat) {
 	if m.listener != nil {
-		if of = m.accept(hold); of == nil {
-			return nil, gotNothing
+		c := m.accept()
+		if c == nil {
+			return gotNothing
 		}
-		*e = Event{Kind: EventAccepted, Conn: of.conn}
-		return of, gotEvent
+		*e = Event{Kind: EventAccepted, Conn: c}
+		return gotEvent
 	}
 	c := m.conn
 	c.mu.Lock()
 	defer c.unlock()
 	m.ready = false
 	if c.io.member != m {
-		return nil, gotNothing
+		return gotNothing
 	}
-	m.handled = true // afterRead releases Conn.mu
+	m.taking = true // takeEvent releases Conn.mu now and then
 	got = c.takeEvent(m, memory, e)
-	if m.handled = hold && got == gotEvent; m.handled || c.io.member != m {
-		return m, got
-	}
-	if got == gotNoMemory {
+	m.taking = false
+	switch {
+	case c.io.member != m:
+	case got == gotNoMemory:
 		m.ready = true
 		m.group.push(m, true)
-	} else if c.hasEvent(m) {
+	case c.hasEvent(m):
 		m.wake()
 	}
-	return m, got
+	return got
 }
 
 // accept takes the next session out of the backlog of the listener, and puts it
 // into the group. It returns nil if there is none.
-func (m *groupMember) accept(hold bool) *groupMember {
+func (m *groupMember) accept() *Conn {
 	c := m.listener.acceptFor(m)
-	if c == nil {
-		return nil
+	if c == nil || m.group.adopt(c) {
+		return c
 	}
-	of := m.group.adopt(c, hold)
-	if of == nil && !m.listener.putBack(c) {
+	if !m.listener.putBack(c) {
 		c.endFor(session.CauseDiscarded, net.ErrClosed)
 	}
-	return of
+	return nil
 }
 
-// adopt makes an accepted session a member. It returns nil if the group is
-// closed.
-func (g *Group) adopt(c *Conn, hold bool) *groupMember {
+// adopt makes an accepted session a member. It reports false if the group is closed.
+func (g *Group) adopt(c *Conn) bool {
 	c.mu.Lock()
 	defer c.unlock()
-	of := &groupMember{group: g, conn: c, streams: g.streams.Load(), handled: hold}
+	of := &groupMember{group: g, conn: c, streams: g.streams.Load()}
 	if !g.attach(of) {
-		return nil
+		return false
 	}
 	c.joinGroup(of)
-	if !hold && c.hasEvent(of) {
+	if c.hasEvent(of) {
 		of.wake()
 	}
-	return of
-}
-
-// release ends the handling of an event that take has returned with hold.
-func (m *groupMember) release() {
-	c := m.conn
-	c.mu.Lock()
-	defer c.unlock()
-	m.handled = false
-	if c.io.member == m && c.hasEvent(m) {
-		m.wake()
-	}
-}
-
-// handle calls handler for the next event of m, if it has one.
-func (m *groupMember) handle(memory *groupMemory, handler func(Event)) {
-	memory.used = 0
-	var e Event
-	of, got := m.take(memory, &e, true)
-	if got != gotEvent {
-		return
-	}
-	defer of.release() // even if handler panics
-	handler(e)
+	return true
 }
 
 const (
@@ -192,25 +166,4 @@ func (m *groupMemory) free(least, n int) []byte {
 func (m *groupMemory) take(n int) []byte {
 	m.used += n
 	return m.b[m.used-n : m.used : m.used]
-}
-
-// takeMemory returns memory for a call of Serve.
-func (g *Group) takeMemory() *groupMemory {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if n := len(g.spare); n > 0 {
-		m := g.spare[n-1]
-		g.spare = g.spare[:n-1]
-		return m
-	}
-	return new(groupMemory)
-}
-
-// returnMemory takes back what takeMemory has returned.
-func (g *Group) returnMemory(m *groupMemory) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !g.set.Closed() {
-		g.spare = append(g.spare, m)
-	}
 }

@@ -203,7 +203,6 @@ func TestGroupWait(t *testing.T) {
 		synctest.Wait()
 		_, err = g.Wait(done(), make([]Event, 1))
 		require.ErrorIs(t, err, errGroupInUse)
-		require.ErrorIs(t, g.Serve(done(), func(Event) {}), errGroupInUse)
 		writeAll(t, a, []byte("data"))
 		require.NoError(t, <-results)
 		require.Equal(t, "data", string(events[0].Data))
@@ -223,7 +222,6 @@ func TestGroupWait(t *testing.T) {
 		_, err = g.Wait(ctx, events)
 		require.ErrorIs(t, err, net.ErrClosed)
 		require.ErrorIs(t, g.Close(), net.ErrClosed)
-		require.ErrorIs(t, g.Serve(ctx, func(Event) {}), net.ErrClosed)
 		require.ErrorIs(t, g.Remove(b), errNotGrouped)
 		require.ErrorIs(t, g.Add(b), net.ErrClosed)
 		bothWays(t, a, b, []byte("on"), []byte("goes")) // without the group

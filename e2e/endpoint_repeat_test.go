@@ -141,11 +141,14 @@ func serveGroup(l *kcp.Listener, _ *sync.WaitGroup) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	_ = l.AcceptInto(g)
-	_ = g.Serve(ctx, func(e kcp.Event) {
-		if e.Kind == kcp.EventData {
+	for events := make([]kcp.Event, 1); ; {
+		if _, err := g.Wait(ctx, events); err != nil {
+			return
+		}
+		if e := &events[0]; e.Kind == kcp.EventData {
 			_, _ = e.Conn.TryWrite(e.Data)
 		}
-	})
+	}
 }
 
 // swallow is a writer without errors.

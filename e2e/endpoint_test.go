@@ -334,19 +334,15 @@ func TestShutdownInAHandler(t *testing.T) {
 	}
 }
 
-// Serve calls on goroutines of the application, where Shutdown works.
-func TestShutdownInServe(t *testing.T) {
+// Who takes events by Wait may call Shutdown.
+func TestShutdownAfterWait(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, l := w.pair(nil, nil)
 		g, result := kcp.NewGroup(), make(chan error, 1)
 		require.NoError(t, g.Add(b))
 		go func() {
-			_ = g.Serve(t.Context(), func(e kcp.Event) {
-				if e.Kind == kcp.EventDatagram {
-					result <- l.Endpoint().Shutdown(context.Background())
-					_ = g.Close()
-				}
-			})
+			_, err := g.Wait(t.Context(), make([]kcp.Event, 1))
+			result <- errors.Join(err, l.Endpoint().Shutdown(context.Background()))
 		}()
 		require.NoError(t, a.SendDatagram([]byte("shut down")))
 		require.NoError(t, <-result)

@@ -121,9 +121,18 @@ func TestConcurrentGroups(t *testing.T) {
 				}
 			}))
 		} else {
-			for range 3 {
-				workers.Go(func() { _ = g.Serve(ctx, echo) })
-			}
+			workers.Go(func() {
+				events := make([]kcp.Event, 8)
+				for {
+					n, err := g.Wait(ctx, events)
+					if err != nil {
+						return
+					}
+					for _, e := range events[:n] {
+						echo(e)
+					}
+				}
+			})
 		}
 		for i := range uint64(6) {
 			clients.Go(func() {

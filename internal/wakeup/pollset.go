@@ -10,8 +10,8 @@ import (
 )
 
 // PollSet keeps the members of a poll group, such as the sessions of one goroutine, and
-// gives those turns that may have events. It decides who takes the events: calls that
-// wait, or a handler. M is the type of members. Init must be called before the other
+// gives those turns that may have events. It decides who takes the events: a call that
+// waits, or a handler. M is the type of members. Init must be called before the other
 // methods, which are safe for concurrent use. They call nothing of the members', and take
 // no other lock.
 type PollSet[M any] struct {
@@ -23,9 +23,8 @@ type PollSet[M any] struct {
 	members  container.List[M]
 	ready    container.List[M] // members that may have an event, in the order of their turns
 	counted  int               // members, except for those with PollPlace.Uncounted
-	sleeping int               // calls that block in Sleep
+	sleeping bool              // a call blocks in Sleep
 	mode     PollMode
-	calls    int  // since Enter, without Leave
 	handling bool // a goroutine calls the handler, or is about to
 	closed   bool
 }
@@ -49,7 +48,6 @@ type PollMode uint8
 const (
 	Idle    PollMode = iota // not at the moment
 	Waits                   // by one call that waits
-	Serves                  // by several calls that wait
 	Handles                 // by a handler, for good
 )
 
@@ -115,13 +113,6 @@ func (s *PollSet[M]) Close() (members []*M, err error) {
 	return members, nil
 }
 
-// Closed reports whether Close was called.
-func (s *PollSet[M]) Closed() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.closed
-}
-
 // Enter begins to take events in a way. Its errors are net.ErrClosed and ErrInUse.
 func (s *PollSet[M]) Enter(mode PollMode) error {
 	s.mu.Lock()
@@ -129,11 +120,10 @@ func (s *PollSet[M]) Enter(mode PollMode) error {
 	if s.closed {
 		return net.ErrClosed
 	}
-	if s.mode != Idle && (s.mode != mode || mode != Serves) {
+	if s.mode != Idle {
 		return ErrInUse
 	}
 	s.mode = mode
-	s.calls++
 	return nil
 }
 
@@ -141,9 +131,7 @@ func (s *PollSet[M]) Enter(mode PollMode) error {
 func (s *PollSet[M]) Leave() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.calls--; s.calls == 0 {
-		s.mode = Idle
-	}
+	s.mode = Idle
 }
 
 // Push gives a member a turn: after the others, or as the next. It reports whether
@@ -155,7 +143,7 @@ func (s *PollSet[M]) Push(m *M, first bool) (attend bool) {
 		return false
 	}
 	s.ready.Add(s.inReady, m, first)
-	return s.sleeping > 0 || s.mode == Handles && !s.handling
+	return s.sleeping || s.mode == Handles && !s.handling
 }
 
 // Attend wakes a call in Sleep if there is something for it. It reports whether the
@@ -163,17 +151,13 @@ func (s *PollSet[M]) Push(m *M, first bool) (attend bool) {
 func (s *PollSet[M]) Attend() (handles bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.rouseLocked()
-	return s.mode == Handles
-}
-
-func (s *PollSet[M]) rouseLocked() {
-	if s.sleeping > 0 && s.ready.First() != nil {
+	if s.sleeping && s.ready.First() != nil {
 		select {
 		case s.wake <- struct{}{}:
 		default:
 		}
 	}
+	return s.mode == Handles
 }
 
 // First returns the member whose turn it is; nil: none.
@@ -190,7 +174,6 @@ func (s *PollSet[M]) Next() *M {
 	m := s.ready.First()
 	if m != nil {
 		s.ready.Remove(s.inReady, m)
-		s.rouseLocked()
 	}
 	return m
 }
@@ -209,7 +192,8 @@ func (s *PollSet[M]) Handling(goesOn bool) bool {
 
 // Sleep waits until there is a turn. It returns ctx.Err() if ctx is done first, and
 // net.ErrClosed if the set is closed; if it is closed meanwhile, the next call
-// does. woken, which may be nil, is called without any lock after the wait.
+// does. woken, which may be nil, is called without any lock after the wait. One call at
+// a time may sleep.
 func (s *PollSet[M]) Sleep(ctx context.Context, woken func()) error {
 	s.mu.Lock()
 	switch {
@@ -220,7 +204,7 @@ func (s *PollSet[M]) Sleep(ctx context.Context, woken func()) error {
 		s.mu.Unlock()
 		return nil
 	}
-	s.sleeping++
+	s.sleeping = true
 	s.mu.Unlock()
 	var err error
 	select {
@@ -234,9 +218,6 @@ func (s *PollSet[M]) Sleep(ctx context.Context, woken func()) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sleeping--
-	if err != nil {
-		s.rouseLocked() // what has roused this call may be for another
-	}
+	s.sleeping = false
 	return err
 }

@@ -48,14 +48,9 @@ func TestTurns(t *testing.T) {
 func TestModes(t *testing.T) {
 	s := newSet()
 	require.NoError(t, s.Enter(Waits))
-	for _, mode := range []PollMode{Waits, Serves, Handles} {
+	for _, mode := range []PollMode{Waits, Handles} {
 		require.Equal(t, ErrInUse, s.Enter(mode))
 	}
-	s.Leave()
-	require.NoError(t, s.Enter(Serves))
-	require.NoError(t, s.Enter(Serves))
-	s.Leave()
-	require.Equal(t, ErrInUse, s.Enter(Handles))
 	s.Leave()
 	require.NoError(t, s.Enter(Handles))
 	require.Equal(t, ErrInUse, s.Enter(Handles))
@@ -64,44 +59,38 @@ func TestModes(t *testing.T) {
 	require.Equal(t, net.ErrClosed, s.Enter(Waits))
 	_, err = s.Close()
 	require.Equal(t, net.ErrClosed, err)
-	require.True(t, s.Closed())
 	require.False(t, s.Add(new(member)))
 }
 
-// Each turn wakes one of the calls that sleep, also if the call that it has woken
-// ends by its context.
+// A turn wakes the call that sleeps; its context, or the end of the set, does too.
 func TestSleep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSet()
-		all := make([]member, 3)
+		all := make([]member, 2)
 		for i := range all {
 			s.Add(&all[i])
 		}
-		ended := make(chan error, 3)
-		ctx, cancel := context.WithCancel(t.Context())
-		for _, ctx := range []context.Context{t.Context(), t.Context(), ctx} {
+		ended := make(chan error, 1)
+		sleep := func(ctx context.Context) {
 			go func() { ended <- s.Sleep(ctx, nil) }()
+			synctest.Wait()
+			require.Empty(t, ended)
 		}
-		synctest.Wait()
-		require.Empty(t, ended)
+		ctx, cancel := context.WithCancel(t.Context())
+		sleep(ctx)
 		cancel()
 		require.Equal(t, context.Canceled, <-ended)
+		sleep(t.Context())
 		require.True(t, s.Push(&all[0], false))
 		require.False(t, s.Attend())
 		require.NoError(t, <-ended)
-		synctest.Wait()
-		require.Empty(t, ended)
 		require.NoError(t, s.Sleep(t.Context(), nil), "the turn was not taken")
-		s.Push(&all[1], false)
-		require.NotNil(t, s.Next(), "which wakes the other call, as there is another turn")
-		require.NoError(t, <-ended)
 
 		s.Next()
-		go func() { ended <- s.Sleep(t.Context(), nil) }()
-		synctest.Wait()
+		sleep(t.Context())
 		out, err := s.Close()
 		require.NoError(t, err)
-		require.Len(t, out, 3)
+		require.Len(t, out, 2)
 		require.NoError(t, <-ended)
 		require.Equal(t, net.ErrClosed, s.Sleep(t.Context(), nil))
 	})

@@ -33,9 +33,7 @@ type Way int
 // The ways.
 const (
 	ByWait Way = iota
-	ByServe
 	ByHandle
-	ByTurns // by Wait, or by several calls of Serve at once, which panic now and then
 	Ways
 )
 
@@ -48,51 +46,20 @@ func NewGroup(way Way, accept func(c *kcp.Conn) *App) *Group {
 		if err := g.Handle(func(events []kcp.Event) { g.handle(events, false) }); err != nil {
 			panic(err)
 		}
-	case ByServe:
-		g.taking.Go(func() { g.take(func(int) bool { return false }) })
 	case ByWait:
-		g.taking.Go(func() { g.take(func(int) bool { return true }) })
-	case ByTurns:
-		g.taking.Go(func() { g.take(func(n int) bool { return n%2 == 0 }) })
+		g.taking.Go(g.take)
 	}
 	return g
 }
 
 // take takes events until the group is closed.
-func (g *Group) take(waits func(n int) bool) {
+func (g *Group) take() {
 	events := make([]kcp.Event, 16)
-	for n := 0; !g.closed.Load(); n++ {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		if waits(n) {
-			if n, err := g.Wait(ctx, events); err == nil {
-				g.handle(events[:n], true)
-			}
-		} else {
-			var calls sync.WaitGroup
-			for range 1 + n%3 {
-				calls.Go(func() { g.serve(ctx) })
-			}
-			calls.Wait()
+	for !g.closed.Load() {
+		if n, err := g.Wait(context.Background(), events); err == nil {
+			g.handle(events[:n], true)
 		}
-		cancel()
 	}
-}
-
-// serve is a call of Serve, which now and then panics.
-func (g *Group) serve(ctx context.Context) {
-	const planned = "an event that a handler cannot bear"
-	defer func() {
-		if r := recover(); r != nil && r != planned {
-			panic(r)
-		}
-	}()
-	n := 0
-	_ = g.Serve(ctx, func(e kcp.Event) {
-		g.handle([]kcp.Event{e}, true)
-		if n++; n%97 == 0 {
-			panic(planned)
-		}
-	})
 }
 
 func (g *Group) handle(events []kcp.Event, mayWait bool) {
