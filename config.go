@@ -18,10 +18,9 @@ import (
 )
 
 // Config holds the settings of sessions. The zero value, and nil, mean the defaults,
-// which suit today's internet. Cipher and TLS must be the same at both ends, and a peer
-// must understand FEC if that is set; nothing else has to match. A Config may be shared,
-// but must not be changed while it is in use. docs/settings.md says what to change for
-// which traffic.
+// which suit today's internet. Cipher and TLS must be the same at both ends; nothing else
+// has to match. A Config may be shared, but must not be changed while it is in use. What
+// to change for which traffic: docs/settings.md.
 type Config struct {
 	// MessageMode preserves the boundaries of what WriteMessage sends; the default is a
 	// byte stream. Read and Write work in both modes, and with peers in either.
@@ -30,15 +29,14 @@ type Config struct {
 	Cipher crypt.Cipher
 	// TLS turns on TLS 1.3 in the packets (WIRE.md §8); nil means none. Both ends must
 	// have it, and Cipher must be nil. Dial verifies the peer as tls.Dial does; Listen
-	// needs Certificates, GetCertificate or GetConfigForClient. If one end has NextProtos,
-	// the other must have one of them too. There is no early data. MTU must be 1200 at
-	// least, and the peer may have ten certificates, with 64 KiB.
+	// needs Certificates, GetCertificate or GetConfigForClient. If one end has
+	// NextProtos, the other must have one of them too. MTU must be 1200 at least. The
+	// peer may have ten certificates, with 64 KiB.
 	TLS *tls.Config
 	// StatelessResetKey lets peers of sessions with TLS learn at once that this end was
 	// restarted (stateless reset, RFC 9000 §10.3): their calls return ErrReset. It is
-	// secret, of at least 16 bytes, must be the same after the restart, as must the
-	// address of the socket, and must not be shared by servers. nil, the default, means
-	// that they learn of sessions that were given up, but not of a restart.
+	// secret, of at least 16 bytes, the same after the restart, as must be the socket's
+	// address, and of this server alone. Default nil: none.
 	StatelessResetKey []byte
 	// FEC adds parity packets to what is sent; the zero value adds none. The peer must
 	// understand them: kcp-go does, the C reference does not. What the peer sends is
@@ -46,13 +44,13 @@ type Config struct {
 	FEC FEC
 
 	// MTU is the largest UDP payload sent, in bytes, with what Cipher and FEC add: 50 to
-	// 65507, default 1400. A session with a peer of this package discovers what the path
-	// takes (DPLPMTUD, RFC 8899). In a black hole MTU falls to 1200, with other peers for
-	// good. docs/settings.md says what is sent without DF.
+	// 65507, default 1400. Sessions with extended peers discover what the path takes
+	// (DPLPMTUD, RFC 8899). In a black hole MTU falls to 1200, with legacy peers for
+	// good.
 	MTU int
 	// MaxMTU is how far a session may raise its MTU, up to 65507 bytes, and never less
 	// than MTU; negative means not at all. The default is 1472 over IPv4 and 1452 over
-	// IPv6 with system sockets on Linux, and elsewhere MTU. With an explicit MaxMTU the
+	// IPv6 with system sockets on Linux, and elsewhere MTU. If it is set, the
 	// net.PacketConn must not fragment.
 	MaxMTU int
 	// SendWindow is the most segments in flight: 1 to 65535, default 16384. The peer's
@@ -63,9 +61,8 @@ type Config struct {
 	// as fast as that allows. It takes at most two windows of memory.
 	ReceiveWindow int
 	// WriteBuffer is how many bytes may be written ahead of the peer's acknowledgements
-	// before Write blocks: 4096 to 1 GiB. Each segment counts 64 more. The default is
-	// 4 MiB, or twice what is in flight, 32 MiB at most, and less while the sessions of
-	// the endpoint have more than 64 MiB written ahead (docs/settings.md).
+	// before Write blocks: 4096 to 1 GiB. Each segment counts 64 more. The default is 4
+	// MiB, or twice what is in flight, 32 MiB at most (docs/settings.md).
 	WriteBuffer int
 
 	// Tuning says when segments are retransmitted.
@@ -83,13 +80,12 @@ type Config struct {
 	MaxRate int
 
 	// PeerTimeout is how long a peer may send nothing at all after something was sent
-	// that it has to answer, before it is lost: Read and Write then return a
-	// *PeerLostError. 10 ms to a year (8760 h), default 30 s; negative means never.
+	// that it has to answer, before it is lost: 10 ms to a year (8760 h), default 30 s;
+	// negative means never. Read and Write then return a *PeerLostError.
 	PeerTimeout time.Duration
-	// KeepAlive is the silence after which the peer is asked for a sign of life
-	// (RFC 9293 §3.8.4); the accepting side waits 1.5 times as long. 10 ms to a year. The
-	// default is 25 s, or half of a PeerTimeout of less than 30 s, but then at least
-	// 500 ms; negative means never.
+	// KeepAlive is the silence after which the peer is asked for a sign of life (RFC 9293
+	// §3.8.4); the accepting side waits 1.5 times as long. 10 ms to a year, default 25 s,
+	// or half of a PeerTimeout of less than 30 s, at least 500 ms; negative means never.
 	KeepAlive time.Duration
 	// IdleTimeout, if positive, ends a session with a *PeerLostError if no data has
 	// passed over it for so long (RFC 9000 §10.1): 10 ms to a year. The other end gets
@@ -100,9 +96,8 @@ type Config struct {
 	// peer gets ErrReset. Default 30 min; negative means never.
 	StallTimeout time.Duration
 	// DialTimeout is how long Dial waits for the peer's answer, without the lookup of a
-	// name: 1 ms to a year, default 10 s. Negative means that Dial does not wait: a later
-	// Read or Write returns ErrRefused, ErrTLSRequired, ErrNoTLS or a *HandshakeError,
-	// and a *PeerLostError if the peer does not answer.
+	// name: 1 ms to a year, default 10 s. Negative means that Dial does not wait: later
+	// calls return its errors, and a *PeerLostError if the peer does not answer.
 	DialTimeout time.Duration
 	// Linger is how long Close waits for the peer to acknowledge more of the written
 	// data: 1 ms to a year, default 5 s. Negative means that Close does not wait;
@@ -129,12 +124,12 @@ type Config struct {
 	// reads it (SO_REUSEPORT): 1 to 256, default 1. Elsewhere than on Linux there is one.
 	Shards int
 	// Control, if not nil, is called for each socket that Dial and Listen open, as
-	// net.ListenConfig.Control is. If it returns an error, the socket is not opened. It
-	// is also called, at any time, for sockets that only ask for the route of a session.
+	// net.ListenConfig.Control is, and at any time for those that only ask for a route.
+	// If it returns an error, the socket is not opened.
 	Control func(network, address string, c syscall.RawConn) error
 	// SocketBuffer is the requested size of the receive and the send buffer of each
-	// socket that Dial or Listen opens, in bytes; if it is positive, also of a system
-	// socket of NewEndpoint. Default 4 MiB; negative leaves the system's default.
+	// socket, in bytes; of one given to NewEndpoint only if it is positive. Default 4
+	// MiB; negative leaves the system's default.
 	SocketBuffer int
 
 	// StreamReceiveBuffer is how many bytes of a stream may wait to be read, or for what
@@ -148,23 +143,22 @@ type Config struct {
 	StreamWriteBuffer int
 
 	// Logger, if not nil, receives debug records of every session that begins and ends,
-	// at most 100 a second, and warnings, at most one a second of each kind. It may be
-	// called from the goroutine that reads the socket, and must not block.
+	// at most 100 a second, and warnings, at most one a second of each kind. It must not
+	// block.
 	Logger *slog.Logger
 	// HandshakeFailed, if not nil, is called with the address of the peer, which may be
-	// forged, and a *HandshakeError when the TLS handshake of a session fails that a peer
-	// has opened. Calls run without locks, one after another, on a goroutine of their
-	// own. While 16 wait, further ones are left out.
+	// forged, and a *HandshakeError when the TLS handshake of an accepted session fails.
+	// Calls run without locks, one after another. While 16 wait, further ones are left
+	// out.
 	HandshakeFailed func(remote net.Addr, err error)
 	// Tracer, if not nil, is called once for every session, before it has sent or
 	// received anything, and returns its hooks; nil: none. It may call the methods of the
 	// Conn that do not wait; the hooks must not. Hooks of different sessions run at the
-	// same time. The last call is State with trace.SessionEnded.
+	// same time.
 	Tracer func(*Conn) *Trace
 
-	// Repetition, if not nil, makes runs of a test repeat: netsim.NewRepetition makes it,
-	// for tests in virtual time over package netsim alone. Whoever knows its seed can
-	// predict ids, tokens, cookies and secrets; TLS still draws from crypto/rand.
+	// Repetition, if not nil, makes runs of a test repeat: netsim.NewRepetition makes it.
+	// Whoever knows its seed can predict ids, tokens, cookies and secrets.
 	Repetition *wakeup.Run
 }
 
@@ -190,7 +184,7 @@ type Tuning struct {
 	DeadLink int
 }
 
-// Limits bounds what peers can cause. SECURITY.md says what follows at each limit.
+// Limits bounds what peers can cause; SECURITY.md says what follows at each.
 type Limits struct {
 	// Backlog is the most sessions waiting for Accept: default 128. While it is full no
 	// new ones are created, and Dial of their peers returns *NoAnswerError in the end.
@@ -198,22 +192,21 @@ type Limits struct {
 	// MaxSessions is the most sessions of one endpoint, dialled and accepted. Default
 	// 65536.
 	MaxSessions int
-	// MaxHalfOpen is the most accepted sessions whose peers have not yet validated
-	// their addresses (RFC 9000 §8), and besides the most TLS handshakes with others.
-	// Default 1024. Beyond it, the oldest of the network with most is evicted.
+	// MaxHalfOpen is the most accepted sessions whose peers have not yet validated their
+	// addresses (RFC 9000 §8), and besides the most TLS handshakes with others. Default
+	// 1024. Beyond it, the oldest of the network with most is evicted.
 	MaxHalfOpen int
 	// MaxSessionsPerAddress is the most sessions with one IPv4 address, or one IPv6
 	// network of 64 bits; peers behind a NAT share one. The default is half of
 	// MaxSessions if that is 64 or more, and otherwise no limit.
 	MaxSessionsPerAddress int
 	// MaxBuffered is how much memory, in bytes, all sessions together may hold because of
-	// what their peers have sent, as stats.Endpoint.Buffered counts it: 64 KiB to 2 GiB,
-	// default 1 GiB. Beyond it, sessions that hold most for each byte that has arrived
-	// lately are ended with ErrMemoryPressure.
+	// what their peers have sent: 64 KiB to 2 GiB, default 1 GiB. Beyond it, sessions
+	// that hold most for each byte that has arrived lately are ended with
+	// ErrMemoryPressure.
 	MaxBuffered int
 	// MaxStreams is the most streams that a peer may have in a session; its OpenStream
-	// waits for room. Default 256; negative means that the session takes and opens none:
-	// the error of OpenStream and AcceptStream then wraps errors.ErrUnsupported.
+	// waits for room. Default 256; negative means that the session takes and opens none.
 	MaxStreams int
 }
 
@@ -233,8 +226,8 @@ const (
 
 // LegacyPeers says whether legacy peers, such as kcp-go and the C reference, may open
 // sessions with an endpoint. Anyone can forge their first packets, unless Config.Cipher
-// authenticates them; then anyone who has recorded them can replay the session. Without
-// TLS legacy peers can be dialled, whatever this says: see docs/calls.md.
+// authenticates them; then anyone who has recorded them can replay the session. It does
+// not limit Dial.
 type LegacyPeers uint8
 
 const (
@@ -247,8 +240,7 @@ const (
 	LegacyRefuse
 )
 
-// FEC is a ratio of forward error correction: every Data packets are followed by Parity
-// packets. Its fields: go doc kcp/stats.Ratio.
+// FEC is a ratio: every Data packets are followed by Parity packets.
 type FEC = stats.Ratio
 
 // ofSessions returns what sessions have to know.
@@ -299,8 +291,7 @@ const (
 // LowLatency returns a Config for traffic that must arrive soon and is small compared
 // with the path's capacity: games, voice, remote control. It has no congestion control,
 // so it is not for bulk on shared links. At most SendWindow, 512 segments, are in flight.
-// NoDelay is NoDelayTurbo, Interval 10 ms, FastResend 1. On most paths the default Config
-// is as quick (docs/settings.md).
+// NoDelay is NoDelayTurbo, Interval 10 ms, FastResend 1.
 func LowLatency() Config {
 	return Config{
 		Tuning:            Tuning{NoDelay: NoDelayTurbo, Interval: 10 * time.Millisecond, FastResend: 1},
@@ -309,10 +300,9 @@ func LowLatency() Config {
 	}
 }
 
-// Classic returns a Config with the reference implementation's initial
-// settings, for comparisons and for peers on very slow paths: MessageMode,
-// NoDelayOff, an Interval of 100 ms, no fast retransmission, a SendWindow of 32 and a
-// ReceiveWindow of 128 segments, and the reference's congestion control.
+// Classic returns a Config with the reference implementation's initial settings:
+// MessageMode, NoDelayOff, an Interval of 100 ms, no fast retransmission, windows of 32
+// and 128 segments, and the reference's congestion control.
 func Classic() Config {
 	return Config{
 		MessageMode:   true,

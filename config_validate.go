@@ -13,8 +13,7 @@ import (
 	"github.com/arqnet/kcp/internal/wire"
 )
 
-// ConfigError reports an invalid setting, or with TakeOver and HandOver one of the new
-// process that differs from the old one's.
+// ConfigError reports an invalid setting, or with TakeOver and HandOver one that differs.
 type ConfigError struct {
 	Field  string // name of the field of Config, or as in TLS.MinVersion
 	Value  any    // its value
@@ -215,16 +214,16 @@ func (c *Config) validateRanges() error {
 type StreamOptions struct {
 	// Unordered delivers each message when it is complete, whatever is missing before it.
 	Unordered bool
-	// MaxLifetime, if positive, is how long after it was written a message may be sent,
-	// and sent again, in whole milliseconds, 1 ms to 49 days. After that it is given up:
-	// the peer never sees it, and what follows does not wait for it.
+	// MaxLifetime, if positive, is how long after it was written a message may be sent, 1
+	// ms to 49 days. Then it is given up: the peer never sees it, and what follows does
+	// not wait for it.
 	MaxLifetime time.Duration
 	// MaxRetransmits is how often each segment of a message may be sent again before the
-	// message is given up: up to 65534. 0 means any number, negative not at all.
+	// message is given up: up to 65534. 0 means any number, negative none.
 	MaxRetransmits int
-	// Priority is -8 to 7, default 0. Whatever a stream of higher priority has to send
-	// leaves first; streams of equal priority, and the bytes of the session itself, of 0,
-	// share what is left.
+	// Priority is -8 to 7, default 0, that of the session itself. Whatever a stream of
+	// higher priority has to send leaves first; streams of equal priority share what is
+	// left.
 	Priority int
 }
 
@@ -233,7 +232,7 @@ const (
 	maxRetransmitLimit = 1<<16 - 2
 )
 
-// OptionError means that an option of a stream, a message or Dial is not allowed.
+// OptionError means that an option of a stream, a message or Dial is wrong.
 type OptionError struct {
 	Option string // as in StreamOptions.Priority
 	Value  any    // its value
@@ -293,7 +292,7 @@ func checkLimits(lifetimeOf string, lifetime time.Duration, retransmitsOf string
 	return nil
 }
 
-// MessageOptions are the properties of one message, of a stream or of a session.
+// MessageOptions are the properties of one message of a stream or session.
 type MessageOptions struct {
 	// Lifetime and MaxRetransmits take the place of MaxLifetime and MaxRetransmits of the
 	// stream, if they are not 0. For a message of the session itself 0 means no limit.
@@ -302,12 +301,10 @@ type MessageOptions struct {
 	// NoWait makes WriteMessage return ErrWouldBlock, and queue nothing, if the write
 	// buffer has no room at all, or another goroutine is in a call that writes.
 	NoWait bool
-	// Done, if not nil, is called exactly once, if WriteMessage has returned nil: with nil
-	// when the peer's endpoint has acknowledged the whole message. Otherwise the argument
-	// says why that is not known: ErrMessageAbandoned, a *StreamError, or the error with
-	// which the session ended; the message may have arrived all the same.
-	//
-	// Done runs without locks on a goroutine of the session, after the receipts of
-	// messages that came to their end before: it may send, and wait.
+	// Done, if not nil, is called exactly once, if WriteMessage has returned nil: with
+	// nil when the peer's endpoint has acknowledged the whole message. Otherwise the
+	// argument says why that is not known: ErrMessageAbandoned, a *StreamError, or the
+	// error with which the session ended. It runs without locks on a goroutine of the
+	// session, one at a time: it may send, and wait.
 	Done func(err error)
 }

@@ -10,28 +10,23 @@ import (
 )
 
 // CloseWithError is Close with a reason. After the last byte the peer's Read returns a
-// *PeerCloseError with code and text in place of io.EOF, as do its other calls in place
-// of ErrPeerClosed. Code 0 with an empty text is a reason too. The text should be UTF-8,
-// and is cut to 256 bytes, or to what fits into a packet. The reason is lost if the
-// session is aborted. Legacy peers do not learn it.
+// *PeerCloseError with code and text in place of io.EOF, as do its other calls. Code 0
+// with an empty text is a reason too. The text should be UTF-8, and is cut to 256 bytes,
+// or to what fits into a packet. Legacy peers do not learn the reason.
 func (c *Conn) CloseWithError(code uint64, text string) error {
 	return c.close(&session.CloseCall{Explained: true, Code: code, Text: text})
 }
 
-// Close closes the session in both directions. Blocked calls return net.ErrClosed. Data
-// that has arrived but was not read is dropped. Close waits until the peer has
-// acknowledged all that was written and, if extended, the end: it reads io.EOF after the
-// last byte. In a Group Close does not wait.
+// Close closes the session in both directions. Blocked calls return net.ErrClosed, and
+// what was not read is dropped. Close waits until the peer has acknowledged all that was
+// written and, if extended, the end: it reads io.EOF after the last byte. In a Group it
+// does not wait. Streams that this end has not closed end as well. If it has written
+// nothing to one, or a call that writes was cut short, the peer reads ErrPeerClosed
+// there, not io.EOF.
 //
-// On a Stream the peer reads io.EOF if this end has called Close or CloseWrite, or has
-// written something and no call that writes was cut short. On others it reads
-// ErrPeerClosed, so that half an answer does not look whole.
-//
-// The session is aborted if nothing more is acknowledged for Config.Linger, or not all
-// within Config.MaxLinger. Close then returns ErrNotDelivered, or a *PeerLostError. If the
-// session had ended before and written data is lost, it returns the cause, unless Read or
-// Write has. A further Close returns net.ErrClosed. Without an error the peer has
-// acknowledged all that was written.
+// If nothing more is acknowledged for Config.Linger, or not all within Config.MaxLinger,
+// the session is aborted, and Close returns ErrNotDelivered or a *PeerLostError. If
+// written data was lost before, it returns the cause, unless Read or Write has.
 func (c *Conn) Close() error { return c.close(new(session.CloseCall)) }
 
 // close locks c.mu, and is Close.
@@ -47,13 +42,10 @@ func (c *Conn) close(call *session.CloseCall) error {
 }
 
 // CloseWrite closes the session for writing: the peer reads io.EOF after the last byte.
-// Reading goes on. It does not wait for an acknowledgement, but may wait until the session
-// knows whether the peer supports it, on an accepted session for 300 ms at most.
-//
-// Errors are net.ErrClosed after Close, Abort or CloseWrite; ErrLegacyPeer, after which
-// Write still works; os.ErrDeadlineExceeded when the write deadline passes; ErrPeerClosed
-// when the peer has closed the session, with a reason or before all was taken; and the
-// error with which the session ended.
+// Reading goes on. It waits at most until the session knows whether the peer supports it,
+// on an accepted session for 300 ms. Errors are ErrLegacyPeer, after which Write still
+// works, net.ErrClosed after CloseWrite, os.ErrDeadlineExceeded, and ErrPeerClosed when
+// the peer has closed the session.
 func (c *Conn) CloseWrite() error {
 	return c.await(blocking{op: "close"}, func() (p pause, err error) {
 		late := c.io.writeDeadline.expired()
@@ -72,7 +64,7 @@ func (c *Conn) CloseWrite() error {
 // delivered is lost. The calls of an extended peer fail with a *PeerCloseError that has
 // Aborted set, or with ErrReset if code is 0 and text empty. The text is as for
 // CloseWithError. Abort waits until its packets have left, for a second at most. It
-// returns net.ErrClosed if Close or Abort was called before and the session has ended.
+// returns net.ErrClosed if the session has ended after Close or Abort.
 func (c *Conn) Abort(code uint64, text string) error {
 	return c.abort(&session.CloseCall{Abrupt: true, Explained: code != 0 || text != "", Code: code, Text: text})
 }
@@ -98,10 +90,8 @@ func (c *Conn) abort(call *session.CloseCall) error {
 	return nil
 }
 
-// SetLinger sets how long Close waits for the next acknowledgement, in place of
-// Config.Linger. With d <= 0 Close does not wait, and delivery goes on in the
-// background, as Config.Linger says. Errors are a *ConfigError for more than a year
-// (8760 h), which changes nothing, and net.ErrClosed after Close or Abort.
+// SetLinger takes the place of Config.Linger: up to a year (8760 h). With d <= 0 Close
+// does not wait. A longer d is a *ConfigError, which changes nothing.
 func (c *Conn) SetLinger(d time.Duration) error {
 	if d > maxTimeout {
 		return &ConfigError{"Linger", d, fmt.Sprintf("must be at most %v", maxTimeout)}

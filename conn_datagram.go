@@ -55,27 +55,25 @@ func (c *Conn) handlerOf(b []byte) *datagramHandler {
 	return h
 }
 
-// MaxDatagramSize returns the size of the largest datagram that is known to pass, in
-// bytes: at first what fits into a UDP payload of 1200 bytes, or of Config.MTU if that is
-// smaller. The first call, or SendDatagram, has the path MTU confirmed by a probe, which
-// takes a round trip; then it is what fits into that, which may grow. It falls if large
-// datagrams do not pass. With a legacy peer it does not grow there.
+// MaxDatagramSize returns the size in bytes of the largest datagram that is known to
+// pass: at first what fits into 1200 bytes of UDP payload, or a smaller Config.MTU. The
+// first call, or SendDatagram, has the path MTU of an extended peer probed; then what
+// fits into that.
 func (c *Conn) MaxDatagramSize() int {
 	c.mu.Lock()
 	defer c.unlock()
 	return c.session.DatagramSize()
 }
 
-// SendDatagram sends a copy of b as one packet beside the byte stream: unreliable,
-// unordered, not protected by FEC, and not limited by the windows. It does not wait. The
-// peer gets b from ReceiveDatagram; kcp-go passes it to its OOB handler.
+// SendDatagram sends a copy of b as one packet beside the byte stream, for
+// ReceiveDatagram or kcp-go's OOB handler: unreliable, unordered, without FEC, and not
+// limited by the windows. It does not wait, and returns a *SizeError if b is too large.
+// Until the path MTU has been confirmed, and to a legacy peer, all is taken that fits
+// into stats.PathMTU.MTU.
 //
-// Until the path MTU has been confirmed, and to a legacy peer, all is taken that fits into
-// stats.PathMTU.MTU: it may be lost. b is dropped, and counted as stats.Datagrams.Unsent,
-// if 4096 packets of the session wait for the socket, or at the anti-amplification limit
-// (RFC 9000 §8.1). With a cap of the rate, up to 256 datagrams wait for it, for 100 ms at
-// most. The errors are ErrDatagramTooLarge, net.ErrClosed after Close or Abort, and the
-// error with which the session ended.
+// b is dropped, and counted as stats.Datagrams.Unsent, if 4096 packets of the session
+// wait for the socket, or at the anti-amplification limit (RFC 9000 §8.1). With a cap of
+// the rate, up to 256 datagrams wait for 100 ms.
 func (c *Conn) SendDatagram(b []byte) error {
 	c.mu.Lock()
 	defer c.unlock()
@@ -86,10 +84,9 @@ func (c *Conn) SendDatagram(b []byte) error {
 }
 
 // ReceiveDatagram waits for the next datagram of the peer and returns it. At most 256
-// wait for it; further ones push out the oldest. Its errors are ctx's when it is done,
-// os.ErrDeadlineExceeded when the read deadline has passed, net.ErrClosed after Close or
-// Abort, ErrInUse in a Group, and after the last datagram the error with which the session
-// ended, ErrPeerClosed (not io.EOF) if the peer has closed it.
+// wait for it; further ones push out the oldest. Errors are ctx.Err(),
+// os.ErrDeadlineExceeded when the read deadline has passed, ErrInUse in a Group, and
+// after the last datagram ErrPeerClosed, not io.EOF, if the peer has closed the session.
 func (c *Conn) ReceiveDatagram(ctx context.Context) (next []byte, err error) {
 	err = c.await(blocking{op: "read", ctx: ctx}, func() (pause, error) {
 		s := c.session.State()

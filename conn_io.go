@@ -9,13 +9,10 @@ import (
 )
 
 // Read reads up to len(b) bytes, and waits until there are some. The rest of a message
-// that does not fit into b is for the next Read. It fails at once with
-// os.ErrDeadlineExceeded when the read deadline has passed, ErrInUse in a Group, and
-// net.ErrClosed after Close or Abort. After all data that has arrived, it returns
-//   - io.EOF if the peer has closed the session, or its side of it;
-//   - io.ErrUnexpectedEOF if the peer has done so within a message;
-//   - otherwise the error with which the session ended, such as ErrReset or a
-//     *PeerLostError.
+// that does not fit into b is for the next Read. After all that has arrived it returns
+// io.EOF if the peer has closed the session, or its side of it, and io.ErrUnexpectedEOF
+// if it has done so within a message. Other errors are os.ErrDeadlineExceeded, also if
+// data is there, and ErrInUse in a Group.
 func (c *Conn) Read(b []byte) (n int, err error) {
 	lent := false // the state machine copies what arrives straight into b
 	takeBack := func() int {
@@ -50,10 +47,9 @@ func (c *Conn) Read(b []byte) (n int, err error) {
 }
 
 // ReadMessage reads the next message into b and returns its size in bytes, which may be
-// 0. Of a message that Read has begun it returns the rest. The peer's mode decides what
-// a message is: if it sends a byte stream, one segment, as it has cut it. The errors are
-// Read's, and io.ErrShortBuffer if b is too small; the message stays queued for a
-// larger b (see NextMessageSize).
+// 0. Of a message that Read has begun it returns the rest. The peer's mode decides what a
+// message is: if it sends a byte stream, one segment, as it has cut it. The errors are
+// Read's, and io.ErrShortBuffer if b is too small; then the message stays queued.
 func (c *Conn) ReadMessage(b []byte) (n int, err error) {
 	err = c.await(blocking{op: "read"}, func() (pause, error) {
 		if err := c.cannotRead(); err != nil {
@@ -89,14 +85,10 @@ func (c *Conn) cannotRead() error {
 }
 
 // Write queues b, and sends at once as much as the windows allow. It blocks while
-// Config.WriteBuffer is full, and returns when all of b is queued; the peer need not
-// have acknowledged it. In message mode each segment of b is a message; see WriteMessage.
-// Concurrent calls do not interleave. The write deadline bounds the wait for room, not the
-// time until delivery. If Write fails, n bytes were queued. Its errors are
-//   - os.ErrDeadlineExceeded when the write deadline has passed;
-//   - net.ErrClosed after Close, Abort or CloseWrite;
-//   - ErrPeerClosed when the peer has closed the session;
-//   - the error with which the session ended.
+// Config.WriteBuffer is full, and returns when all of b is queued; if it fails, n bytes
+// were. In message mode each segment of b is a message; see WriteMessage. Concurrent
+// calls do not interleave. Errors are os.ErrDeadlineExceeded, ErrPeerClosed when the peer
+// has closed the session, and net.ErrClosed after CloseWrite, too.
 func (c *Conn) Write(b []byte) (n int, err error) {
 	return c.write(nil, session.WriteCall{B: b, Waits: true})
 }
@@ -185,34 +177,30 @@ func (c *Conn) tryWrite(s *Stream, w *session.WriteCall) error {
 	return err
 }
 
-// MaxMessageSize returns the largest message that WriteMessage takes, in bytes; 0
-// without Config.MessageMode or SetMessageMode. It is 127 segments, or as many as the
-// largest receive window that the peer has shown. It grows with the path MTU, and does
-// not shrink with it.
+// MaxMessageSize returns the largest message that WriteMessage takes, in bytes: 127
+// segments, or as many as the largest receive window that the peer has shown. It grows
+// with the path MTU, and never shrinks. It is 0 without message mode.
 func (c *Conn) MaxMessageSize() int {
 	c.mu.Lock()
 	defer c.unlock()
 	return c.session.MaxMessage()
 }
 
-// WriteMessage queues b as one message, which may be empty, of up to MaxMessageSize bytes.
-// options nil means none: the message is delivered if the session lasts. One that is given
-// up is not delivered, unless all of it has arrived before; what follows does not wait for
-// it. A peer that takes no streams cannot be told that a message is given up of which
-// something was sent: docs/calls.md.
+// WriteMessage queues b as one message, which may be empty, of up to MaxMessageSize
+// bytes. options nil means none. What follows a message that is given up does not wait
+// for it. A peer that takes no streams cannot be told so of one that was partly sent:
+// docs/calls.md.
 //
-// WriteMessage blocks as Write does, which counts towards Lifetime. If it fails, nothing
-// was queued. Its errors are as for Write, errors.ErrUnsupported without message mode, a
-// *SizeError, an *OptionError, and ErrWouldBlock itself with MessageOptions.NoWait.
+// It blocks as Write does, which counts towards Lifetime. If it fails, nothing was
+// queued. Errors are Write's, a *SizeError, an *OptionError, errors.ErrUnsupported
+// without message mode, and ErrWouldBlock itself with MessageOptions.NoWait.
 func (c *Conn) WriteMessage(b []byte, options *MessageOptions) error {
 	_, err := c.write(nil, options.call(b))
 	return err
 }
 
-// NextMessageSize returns the size in bytes, which may be 0, of the message that
-// ReadMessage would return now. It does not wait: ok is false if ReadMessage would wait
-// or fail. The size serves to make a buffer after io.ErrShortBuffer, if no other call
-// reads in between.
+// NextMessageSize returns the size in bytes of the message that ReadMessage would return
+// now, such as after io.ErrShortBuffer. ok is false if ReadMessage would wait or fail.
 func (c *Conn) NextMessageSize() (size int, ok bool) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -224,17 +212,15 @@ func (c *Conn) NextMessageSize() (size int, ok bool) {
 
 // TryWrite is Write without waiting: it queues as much of b as the write buffer has room
 // for, and returns the number of bytes. In message mode b is one message, which is queued
-// whole or not at all. If not all of b is queued, the error is ErrWouldBlock itself: there
-// is no more room, or another goroutine is in a call that writes. Its other errors are as
-// for Write and WriteMessage. WriteReady waits for room; in a Group EventWritable follows.
+// whole or not at all. If not all of b is queued, the error is ErrWouldBlock itself:
+// there is no more room, or another goroutine is in a call that writes. WriteReady waits
+// for room; in a Group EventWritable follows.
 func (c *Conn) TryWrite(b []byte) (n int, err error) {
 	return c.write(nil, session.WriteCall{B: b})
 }
 
-// WriteReady returns a channel that is closed as soon as the write buffer has room, so
-// that TryWrite does not return ErrWouldBlock, or if nothing can be written any more.
-// Each call may return another channel; one that is closed stays so. A program with
-// thousands of sessions uses the events of a Group instead.
+// WriteReady returns a channel that is closed as soon as TryWrite would not return
+// ErrWouldBlock, or if nothing can be written any more. A call may return a new one.
 func (c *Conn) WriteReady() <-chan struct{} {
 	c.mu.Lock()
 	defer c.unlock()

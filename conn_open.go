@@ -10,8 +10,7 @@ import (
 	"github.com/arqnet/kcp/trace"
 )
 
-// Peer returns what kind of peer the session knows that it has now. RemoteAddr is its
-// address, ConnectionState its certificates.
+// Peer returns what kind of peer the session knows that it has now.
 func (c *Conn) Peer() PeerInfo {
 	c.mu.Lock()
 	defer c.unlock()
@@ -69,17 +68,15 @@ func (c *Conn) begin(l *Listener, offered bool) bool {
 	return c.session.Begin(func(validated bool) bool { return l.offer(c, validated) })
 }
 
-// ConnectionState is how a session is secured. It is a type of this package because
-// net/http takes every connection for TLS that has a method ConnectionState()
-// tls.ConnectionState.
+// ConnectionState is how a session is secured. Its type is not tls.ConnectionState, as
+// net/http would then take every session for TLS.
 type ConnectionState struct {
 	// TLS is what the TLS handshake has agreed on. It is nil without Config.TLS, and
 	// before the handshake is done.
 	TLS *tls.ConnectionState
 }
 
-// ConnectionState returns how the session is secured. Sessions from Accept, and
-// from a Dial that has waited, have completed their handshake.
+// ConnectionState returns how the session is secured.
 func (c *Conn) ConnectionState() ConnectionState {
 	c.mu.Lock()
 	defer c.unlock()

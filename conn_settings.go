@@ -20,11 +20,10 @@ func (c *Conn) set(to *session.Change) error {
 	return nil
 }
 
-// SetMTU sets the size of the largest UDP payload sent, in bytes, in place of
-// Config.MTU: 50 to 65507 with what Cipher and FEC add, which must leave 50 bytes. Path
-// MTU discovery does not exceed it; in a black hole packets still become smaller. 0
-// returns to Config.MTU, and to discovery. Errors are a *ConfigError for a size out of
-// range, which changes nothing, and net.ErrClosed after Close or Abort.
+// SetMTU takes the place of Config.MTU: 50 to 65507 bytes with what Cipher and FEC add,
+// which must leave 50 bytes. Path MTU discovery does not exceed it. 0 returns to
+// Config.MTU, and to discovery. A size out of range is a *ConfigError, which changes
+// nothing.
 func (c *Conn) SetMTU(n int) error {
 	room := c.ep.Overhead.Total
 	if least := room + machine.MinMTU; n != 0 && (n < least || n > session.MaxUDPPayload) {
@@ -33,9 +32,9 @@ func (c *Conn) SetMTU(n int) error {
 	return c.set(&session.Change{Of: session.OfMTU, N: n})
 }
 
-// SetWindow sets the windows in segments, in place of Config.SendWindow and
-// Config.ReceiveWindow: 1 to 65535 each, 0 leaves one as it is. A receive window below
-// 128 is raised to 128. Errors are as for SetMTU.
+// SetWindow takes the place of Config.SendWindow and Config.ReceiveWindow, in segments: 1
+// to 65535 each, 0 leaves one as it is. A receive window below 128 is raised to 128.
+// Errors are as for SetMTU.
 func (c *Conn) SetWindow(send, receive int) error {
 	for _, w := range []struct {
 		field string
@@ -48,10 +47,10 @@ func (c *Conn) SetWindow(send, receive int) error {
 	return c.set(&session.Change{Of: session.OfWindow, N: send, M: receive})
 }
 
-// SetNoDelay sets how segments are retransmitted, in place of these fields of Tuning.
-// NoDelayDefault leaves the mode as it is, and 0 the others. interval is 10 ms to 5 s, in
-// whole milliseconds; a negative fastResend means no fast retransmission. Another mode
-// also sets its minimum time-out, unless MinRTO is set. Errors are as for SetMTU.
+// SetNoDelay sets these fields of Tuning. NoDelayDefault leaves the mode as it is, and 0
+// the others. interval is 10 ms to 5 s; a negative fastResend means no fast
+// retransmission. Another mode also sets its minimum time-out, unless MinRTO is set.
+// Errors are as for SetMTU.
 func (c *Conn) SetNoDelay(mode NoDelay, interval time.Duration, fastResend int) error {
 	if mode > NoDelayTurbo {
 		return &ConfigError{"Tuning.NoDelay", mode, "must be one of the NoDelay modes"}
@@ -69,7 +68,7 @@ func (c *Conn) SetNoDelay(mode NoDelay, interval time.Duration, fastResend int) 
 // SetCongestionControl makes the session use the controller that f returns, in place of
 // Config.CongestionControl; nil returns to that. f is called now, and again with the
 // session's lock held if the session migrates. Neither f nor a controller may call the
-// Conn. The error is net.ErrClosed after Close or Abort.
+// Conn.
 func (c *Conn) SetCongestionControl(f func() congestion.Control) error {
 	first := f
 	if f == nil {
@@ -78,17 +77,15 @@ func (c *Conn) SetCongestionControl(f func() congestion.Control) error {
 	return c.set(&session.Change{Of: session.OfCongestion, Control: f, First: first()})
 }
 
-// SetMessageMode sets whether Write and WriteMessage send messages, or a byte stream, in
-// place of Config.MessageMode. The boundary behind the last message stays. How the session
-// reads does not change, but for the events of a Group. Streams are not concerned. The
-// error is net.ErrClosed after Close or Abort.
+// SetMessageMode sets whether Write and WriteMessage send messages or a byte stream, in
+// place of Config.MessageMode. How the session reads does not change, but for the events
+// of a Group. Streams are not concerned.
 func (c *Conn) SetMessageMode(on bool) error {
 	return c.set(&session.Change{Of: session.OfMessages, On: on})
 }
 
-// SetWriteBuffer sets how many bytes may be written ahead of the peer's acknowledgements,
-// in place of Config.WriteBuffer: 4096 to 1 GiB; 0 returns to that. Errors are as for
-// SetMTU.
+// SetWriteBuffer takes the place of Config.WriteBuffer: 4096 bytes to 1 GiB; 0 returns to
+// that. Errors are as for SetMTU.
 func (c *Conn) SetWriteBuffer(bytes int) error {
 	if bytes != 0 && (bytes < minWriteBuffer || bytes > maxConfigWriteBuffer) {
 		return &ConfigError{"WriteBuffer", bytes, fmt.Sprintf("must be in [%d, %d], or 0 for the value of Config", minWriteBuffer, maxConfigWriteBuffer)}
@@ -96,13 +93,12 @@ func (c *Conn) SetWriteBuffer(bytes int) error {
 	return c.set(&session.Change{Of: session.OfWriteBuffer, N: bytes})
 }
 
-// SetMaxRate caps the rate at which the session sends from now on, in bytes a second, in
-// place of Config.MaxRate: 1000 or more; 0, the default, means no cap. All bytes of UDP
-// payload count. In any time no more leaves than the rate allows and one packet, and above
-// 1 MB/s what it allows in 1 ms. ACKs, signals and probes do not wait; until they are paid
-// for, the rest has half of the rate. Datagrams leave before data, up to half of the rate.
-// The write buffer, unless its size is set, is what the rate carries in a second, at least
-// 64 KiB. Errors are as for SetMTU.
+// SetMaxRate takes the place of Config.MaxRate: 1000 bytes of UDP payload a second or
+// more; 0 means no cap. In any time no more leaves than the rate allows and one packet,
+// and above 1 MB/s what it allows in 1 ms. ACKs, signals and probes do not wait; until
+// they are paid for, the rest has half of the rate. Datagrams leave before data, up to
+// half of the rate. The write buffer, unless its size is set, is what the rate carries in
+// a second, at least 64 KiB. Errors are as for SetMTU.
 func (c *Conn) SetMaxRate(bytes int) error {
 	if err := validateRate(bytes); err != nil {
 		return err

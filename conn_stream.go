@@ -14,9 +14,13 @@ import (
 
 // Stream is one of several flows of a session (compare RFC 9000 §2). It implements
 // net.Conn, and keeps the boundaries of messages. What is lost on one stream delays no
-// other. Both applications have to close or reset it, or both to call CloseWrite and read
-// to the end: then it no longer counts for Limits.MaxStreams. Errors are of type
-// *net.OpError, except io.EOF. All methods are safe for concurrent use.
+// other. A stream counts for Limits.MaxStreams until both ends have closed or reset it,
+// or have called CloseWrite and read to the end.
+//
+// All methods are safe for concurrent use. Errors are of type *net.OpError, except
+// io.EOF. Calls that read or write return net.ErrClosed after Close or Reset of this end,
+// a *StreamError once the peer has reset the stream, and the error with which the session
+// ended. Those that write return ErrPeerClosed when the peer has closed the session.
 type Stream struct {
 	conn     *Conn // immutable
 	messages bool  // each Write is one; immutable once the stream is open
@@ -40,13 +44,12 @@ type Stream struct {
 }
 
 // OpenStream opens a stream. It waits until the first packets show whether the peer takes
-// streams, and while the peer has Limits.MaxStreams of them; calls open theirs in the
-// order in which they came. It does not wait for the peer to accept the stream. The peer
-// must go on to read the session's own bytes, whose receive window streams share.
+// streams, and while the peer has Limits.MaxStreams of them, but not for AcceptStream.
+// Calls open theirs in the order in which they came. The peer must go on to read the
+// session's bytes, whose receive window they share.
 //
-// Errors are an *OptionError for an option out of its range; errors.ErrUnsupported if this
-// end or the peer takes no streams, ErrLegacyPeer of a legacy one; the error of ctx when it
-// is done; net.ErrClosed after Close or Abort; and the error with which the session ended.
+// Errors are an *OptionError, ctx.Err(), and errors.ErrUnsupported if this end or the
+// peer takes no streams: ErrLegacyPeer of a legacy one.
 func (c *Conn) OpenStream(ctx context.Context, options *StreamOptions) (*Stream, error) {
 	return c.openStream(ctx, options, true)
 }
@@ -82,16 +85,14 @@ func (c *Conn) openStream(ctx context.Context, options *StreamOptions, waits boo
 }
 
 // TryOpenStream is OpenStream without waiting: where that would wait, it returns an error
-// that wraps ErrWouldBlock, and no EventWritable follows. What the peer takes is known
-// when Dial or Accept has returned, unless Config.DialTimeout is negative.
+// that wraps ErrWouldBlock. No EventWritable follows.
 func (c *Conn) TryOpenStream(options *StreamOptions) (*Stream, error) {
 	return c.openStream(context.Background(), options, false)
 }
 
-// AcceptStream waits for a stream that the peer has opened, and returns it. Its errors are
-// the error of ctx when it is done, net.ErrClosed after Close or Abort, ErrInUse in a group
-// with ReportStreams, errors.ErrUnsupported if Limits.MaxStreams of this end is negative,
-// and the error with which the session ended.
+// AcceptStream waits for a stream that the peer has opened. Errors are ctx.Err(),
+// ErrInUse in a group with ReportStreams, and errors.ErrUnsupported if Limits.MaxStreams
+// of this end is negative.
 func (c *Conn) AcceptStream(ctx context.Context) (s *Stream, err error) {
 	err = c.await(blocking{op: "accept", ctx: ctx}, func() (pause, error) {
 		calls := c.state()
@@ -113,8 +114,7 @@ func (c *Conn) AcceptStream(ctx context.Context) (s *Stream, err error) {
 	return s, err
 }
 
-// ID returns the number of the stream, the same at both ends: odd if the dialling end
-// has opened it.
+// ID returns the stream's number, the same at both ends: odd if the dialler's.
 func (s *Stream) ID() uint32 { return s.state.ID() }
 
 // Options returns the options with which the stream was opened, at either end.
@@ -143,12 +143,10 @@ func (s *Stream) RemoteAddr() net.Addr { return s.conn.RemoteAddr() }
 // SetDeadline sets the read and the write deadline.
 func (s *Stream) SetDeadline(t time.Time) error { return s.setDeadlines(t, true, true) }
 
-// SetReadDeadline sets the time after which Read and ReadMessage fail with
-// os.ErrDeadlineExceeded; the zero time means never.
+// SetReadDeadline is as Conn's, for Read and ReadMessage of the stream.
 func (s *Stream) SetReadDeadline(t time.Time) error { return s.setDeadlines(t, true, false) }
 
-// SetWriteDeadline sets the time after which Write and WriteMessage
-// fail with os.ErrDeadlineExceeded; the zero time means never.
+// SetWriteDeadline is as Conn's, for Write and WriteMessage of the stream.
 func (s *Stream) SetWriteDeadline(t time.Time) error { return s.setDeadlines(t, false, true) }
 
 func (s *Stream) setDeadlines(t time.Time, read, write bool) error {
@@ -167,11 +165,10 @@ func (s *Stream) setDeadlines(t time.Time, read, write bool) error {
 	return nil
 }
 
-// Close closes the stream in both directions, and does not wait. Blocked calls return
-// net.ErrClosed. What was written is still delivered, and the peer then reads io.EOF.
-// What was not read is dropped; unless the peer has closed its side, its calls that
-// write fail with a *StreamError that wraps ErrStreamClosed. A further Close returns
-// net.ErrClosed.
+// Close closes the stream in both directions, and does not wait. What was written is
+// still delivered, and the peer then reads io.EOF. What was not read is dropped; unless
+// the peer has closed its side, its calls that write fail with a *StreamError that wraps
+// ErrStreamClosed.
 func (s *Stream) Close() error {
 	c := s.conn
 	c.mu.Lock()
@@ -190,8 +187,7 @@ func (s *Stream) Close() error {
 }
 
 // CloseWrite closes the stream for writing, without waiting: the peer reads io.EOF after
-// the last byte. Errors are net.ErrClosed after Close or CloseWrite, and as for Write.
-// There is none if the peer has closed the stream after all that was written had left.
+// the last byte. A further call returns net.ErrClosed.
 func (s *Stream) CloseWrite() error {
 	c := s.conn
 	c.mu.Lock()
@@ -203,10 +199,10 @@ func (s *Stream) CloseWrite() error {
 	return nil
 }
 
-// Reset ends the stream at once in both directions: what was not delivered is dropped,
-// at both ends. The peer's calls fail with a *StreamError of this code, below 1<<62;
-// higher bits are cleared. This end's then return net.ErrClosed, as does a Reset after
-// Reset, or after Close once all is delivered.
+// Reset ends the stream at once in both directions: what was not delivered is dropped, at
+// both ends. The peer's calls fail with a *StreamError of this code, below 1<<62; higher
+// bits are cleared. After Reset, and after Close once all is delivered, it returns
+// net.ErrClosed.
 func (s *Stream) Reset(code uint64) error {
 	c := s.conn
 	c.mu.Lock()

@@ -12,12 +12,10 @@ type streamWatch struct {
 	err  error         // why it has ended; nil: it has not
 }
 
-// Done returns a channel that is closed when the stream has ended: no more can be
-// written, as the peer has reset or closed it, or reads no more, as this end has closed
-// or reset it, or as the session has ended, or was closed by either end. Err then says
-// why. CloseWrite of this end alone does not end the stream, nor does the peer's;
-// both together do, once all has arrived. What has arrived can still be read, unless
-// the stream was reset or this end has closed it.
+// Done returns a channel that is closed when the stream has ended, as Err says: nothing
+// more can be written. CloseWrite of one end alone does not end it; of both it does, once
+// all has arrived. What has arrived can still be read, unless the stream was reset or
+// closed here.
 func (s *Stream) Done() <-chan struct{} {
 	s.conn.mu.Lock()
 	defer s.conn.unlock()
@@ -36,12 +34,12 @@ func (s *Stream) Done() <-chan struct{} {
 	return w.done
 }
 
-// Err returns nil until the stream has ended, as Done says, and then always the same
-// cause, not wrapped in a *net.OpError:
+// Err returns nil until the stream has ended, and then always the same cause, not wrapped
+// in a *net.OpError:
 //   - a *StreamError if either end has reset the stream, or the peer has closed it or
 //     reads no more;
-//   - net.ErrClosed after Close, of the stream or of the session, and once both ends
-//     have ended their side by CloseWrite;
+//   - net.ErrClosed after Close, of the stream or session, and after both ends'
+//     CloseWrite;
 //   - ErrPeerClosed, or a *PeerCloseError, if the peer has closed the session;
 //   - the error with which the session ended.
 func (s *Stream) Err() error {
@@ -79,21 +77,18 @@ func (s *Stream) endLocked() error {
 	return s.conn.session.StreamsEnd()
 }
 
-// CancelRead ends reading, and does not wait. What was not read, and what still arrives,
-// is dropped, and calls that read return net.ErrClosed, unless the peer has reset the
-// stream. Unless all has arrived, the peer's calls that write fail with a *StreamError of
-// this code, below 1<<62; higher bits are cleared. Writing goes on (compare STOP_SENDING,
-// RFC 9000 §3.5). It returns net.ErrClosed after Close, Reset or CancelRead.
+// CancelRead ends reading, and does not wait (compare STOP_SENDING, RFC 9000 §3.5). What
+// was not read is dropped, and so is what still arrives. Calls that read return
+// net.ErrClosed. Unless all has arrived, the peer's calls that write fail with a
+// *StreamError of this code, below 1<<62; higher bits are cleared. Writing goes on.
 func (s *Stream) CancelRead(code uint64) error {
 	return s.end(session.StopReading, code)
 }
 
-// CancelWrite ends writing at once, also after CloseWrite: what was not delivered is
-// dropped, at both ends. The peer's calls that read fail with a *StreamError of this
-// code, below 1<<62; higher bits are cleared. Calls that write return net.ErrClosed, and
-// Done is closed, but reading goes on (compare RESET_STREAM, RFC 9000 §3.5). It returns
-// net.ErrClosed after Close, Reset or CancelWrite, and after CloseWrite once all is
-// delivered, and otherwise the errors of Write.
+// CancelWrite ends writing at once, also after CloseWrite (compare RESET_STREAM, RFC 9000
+// §3.5): what was not delivered is dropped, at both ends. The peer's calls that read fail
+// with a *StreamError of this code, below 1<<62; higher bits are cleared. Calls that
+// write return net.ErrClosed, as does CancelWrite once all is delivered. Reading goes on.
 func (s *Stream) CancelWrite(code uint64) error {
 	return s.end(session.StopWriting, code)
 }

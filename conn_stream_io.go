@@ -10,18 +10,16 @@ import (
 
 // Write queues b, and sends at once as much as may leave. It blocks while
 // Config.StreamWriteBuffer bytes of the stream wait to be sent. If the stream is
-// unordered or not reliable, each Write is one message. Errors are os.ErrDeadlineExceeded
-// when the write deadline has passed, net.ErrClosed after Close, CloseWrite, CancelWrite or
-// Reset, a *StreamError if the stream was reset or the peer reads no more, ErrPeerClosed
-// when the peer has closed the session, and the error with which the session ended.
+// unordered or not reliable, each Write is one message. Errors are
+// os.ErrDeadlineExceeded, net.ErrClosed after CloseWrite or CancelWrite, and a
+// *StreamError if the peer reads no more.
 func (s *Stream) Write(b []byte) (n int, err error) {
 	return s.conn.write(s, session.WriteCall{B: b, Message: s.messages, Waits: true})
 }
 
 // MaxMessageSize returns the largest message that WriteMessage takes, in bytes: what fits
 // into a Config.StreamReceiveBuffer like this end's, or into more, up to 16 MiB, if the
-// peer has shown that it has more. A peer with a smaller one resets the stream with
-// StreamTooLarge. It may change with the path MTU.
+// peer has shown more. A peer with less resets the stream with StreamTooLarge.
 func (s *Stream) MaxMessageSize() int {
 	s.conn.mu.Lock()
 	defer s.conn.unlock()
@@ -30,9 +28,8 @@ func (s *Stream) MaxMessageSize() int {
 
 // WriteMessage queues b as one message, which may be empty, of up to MaxMessageSize
 // bytes. options nil, and what they do not set, means the stream's own. It blocks and
-// fails as Write does, with an *OptionError for an option out of its range, a *SizeError
-// for a larger message, and ErrWouldBlock itself with MessageOptions.NoWait. Then nothing
-// was queued.
+// fails as Write does, with an *OptionError, a *SizeError, and ErrWouldBlock itself with
+// NoWait. Then nothing was queued.
 func (s *Stream) WriteMessage(b []byte, options *MessageOptions) error {
 	_, err := s.conn.write(s, options.call(b))
 	return err
@@ -61,12 +58,11 @@ func (s *Stream) readEndLocked() error {
 	return c.session.StreamReadEnd(&s.state)
 }
 
-// Read reads up to len(b) bytes, and waits until there are some, unless b is empty. The
-// rest of a message that does not fit into b is for the next Read. It fails at once with
-// os.ErrDeadlineExceeded when the read deadline has passed, and net.ErrClosed after
-// Close, CancelRead or Reset. After all that has arrived, it returns io.EOF if the peer
-// has closed its side, a *StreamError if the stream was reset, which also drops what was
-// not read, and otherwise the error with which the session ended: see Conn.Close.
+// Read reads up to len(b) bytes, and waits until there are some. The rest of a message
+// that does not fit into b is for the next Read. After all that has arrived it returns
+// io.EOF if the peer has closed its side. A reset also drops what was not read. Other
+// errors are os.ErrDeadlineExceeded, also if data is there, and net.ErrClosed after
+// CancelRead.
 func (s *Stream) Read(b []byte) (n int, err error) {
 	lent := false // what arrives may be copied straight into b
 	takeBack := func() int {
@@ -105,8 +101,8 @@ func (s *Stream) Read(b []byte) (n int, err error) {
 
 // ReadMessage reads the next message into b and returns its size in bytes, which may be
 // 0. Of a message that Read has begun, it returns the rest. A stream of bytes has no
-// boundaries. Errors are as for Read, and io.ErrShortBuffer if b is too small; the
-// message stays queued.
+// boundaries. Errors are Read's, and io.ErrShortBuffer if b is too small; the message
+// stays queued.
 func (s *Stream) ReadMessage(b []byte) (n int, err error) {
 	err = s.conn.await(blocking{op: "read", stream: s}, func() (pause, error) {
 		if err := s.cannotReadLocked(); err != nil {
@@ -125,8 +121,7 @@ func (s *Stream) ReadMessage(b []byte) (n int, err error) {
 	return n, err
 }
 
-// NextMessageSize is as Conn's, for the next message of the stream, or the
-// rest of one that Read has begun.
+// NextMessageSize is as Conn's, for the next message of the stream.
 func (s *Stream) NextMessageSize() (size int, ok bool) {
 	s.conn.mu.Lock()
 	defer s.conn.unlock()
@@ -136,10 +131,8 @@ func (s *Stream) NextMessageSize() (size int, ok bool) {
 	return s.state.NextMessage()
 }
 
-// TryWrite is Write without waiting: it queues as much of b as the write buffers of the
-// stream and of the session have room for, and returns the number of bytes. If the stream
-// is unordered or not reliable, b is one message, which is queued whole or not at all. The
-// errors are as for Conn.TryWrite and Write.
+// TryWrite is Write without waiting, as Conn.TryWrite is. If the stream is unordered or
+// not reliable, b is one message, which is queued whole or not at all.
 func (s *Stream) TryWrite(b []byte) (n int, err error) {
 	return s.conn.write(s, session.WriteCall{B: b, Message: s.messages})
 }

@@ -44,9 +44,9 @@ func (w *callState) end() {
 }
 
 // Done returns a channel that is closed when the session has ended, for whatever reason;
-// Err then returns it, and may do so a moment before. That may be after Close has
-// returned, while what was written is delivered in the background. Data that has arrived
-// before can still be read. A peer's CloseWrite does not end the session.
+// Err then returns it. After Close that may take as long as delivery in the background
+// does. What has arrived before can still be read. A peer's CloseWrite does not end the
+// session.
 func (c *Conn) Done() <-chan struct{} {
 	c.mu.Lock()
 	defer c.unlock()
@@ -62,18 +62,13 @@ func (c *Conn) Done() <-chan struct{} {
 
 // Err returns nil until the session has ended, and then always the same cause, not
 // wrapped in a *net.OpError:
-//   - net.ErrClosed after Close, once all was delivered; after Abort; and after
-//     Endpoint.Close;
-//   - ErrPeerClosed if the peer has closed the session, where Read returns io.EOF; a
-//     *PeerCloseError if it has said why;
-//   - ErrReset if the peer has aborted it;
-//   - ErrNotDelivered if Close has given up;
-//   - a *PeerLostError if the peer is gone;
-//   - after a Dial that did not wait, with a negative Config.DialTimeout, what it would
-//     have returned: ErrRefused, ErrTLSRequired, ErrNoTLS or a *HandshakeError;
-//   - a *SocketError if the endpoint has ended because its socket cannot be read;
-//   - with TLS, that the peer changes its keys too fast (RFC 9001 §6.2);
-//   - ErrMemoryPressure, or an error of the Cipher.
+//   - net.ErrClosed after Close, once all was delivered; after Abort or Endpoint.Close;
+//   - ErrPeerClosed, where Read returns io.EOF, or a *PeerCloseError with the peer's
+//     reason;
+//   - ErrReset, ErrNotDelivered, ErrMemoryPressure, a *PeerLostError, a *SocketError;
+//   - ErrRefused, ErrTLSRequired, ErrNoTLS, a *HandshakeError, if Dial did not wait;
+//   - with TLS, that the peer changes its keys too fast (RFC 9001 §6.2); an error of
+//     Cipher.
 func (c *Conn) Err() error {
 	c.mu.Lock()
 	defer c.unlock()
@@ -86,8 +81,7 @@ func (c *Conn) Err() error {
 	return s.Err
 }
 
-// Endpoint returns the endpoint that carries the session. Dial makes one for the session
-// alone.
+// Endpoint returns the endpoint that carries the session. Dial makes a new one.
 func (c *Conn) Endpoint() *Endpoint { return c.ep }
 
 // Stats returns a snapshot of the session.
@@ -167,7 +161,7 @@ func (c *Conn) logEnd() func() {
 	return func() { log.LogAttrs(context.Background(), slog.LevelDebug, "kcp: session ended", attrs...) }
 }
 
-// Dialled reports whether this end has opened the session: with TLS, it is the client.
+// Dialled reports whether this end has opened the session.
 func (c *Conn) Dialled() bool {
 	c.mu.Lock()
 	defer c.unlock()
@@ -175,16 +169,10 @@ func (c *Conn) Dialled() bool {
 }
 
 // Flush waits until the peer's endpoint has acknowledged all that was written before the
-// call; only a reply of the application shows that it has read it. It does not wait for
-// what streams send, and the write deadline does not matter. It must not be called from
-// a handler of Group.Handle.
-//
-// Flush returns nil if the data has arrived, even if the session has ended since.
-// Otherwise its errors are
-//   - ctx.Err() when ctx is done;
-//   - net.ErrClosed after Close or Abort at this end;
-//   - ErrPeerClosed if the peer has closed the session without taking the data;
-//   - the error with which the session ended; some of the data may have arrived.
+// call, but not what streams send. It returns nil if the data has arrived, even if the
+// session has ended since. Errors are ctx.Err(), and ErrPeerClosed if the peer has closed
+// the session without taking the data. It must not be called from a handler of
+// Group.Handle.
 func (c *Conn) Flush(ctx context.Context) error {
 	var call session.FlushCall
 	return c.await(blocking{op: "flush", ctx: ctx}, func() (pause, error) {
@@ -218,11 +206,8 @@ func (c *Conn) runReceipts() {
 
 // Ping sends a PING to the peer's endpoint, waits for the answer, and returns the time
 // between them. It repeats PING after a retransmission time-out, 50 ms at least, and then
-// at doubled distances up to 2 s; the answer to any of them counts. The peer's application has no part in it. Ping must not be called from a
-// handler of Group.Handle.
-//
-// Its errors are ctx.Err() when ctx is done; ErrLegacyPeer for a legacy peer;
-// net.ErrClosed after Close or Abort; and the error with which the session ended.
+// at doubled distances up to 2 s; the answer to any of them counts. Errors are ctx.Err(),
+// and ErrLegacyPeer. It must not be called from a handler of Group.Handle.
 func (c *Conn) Ping(ctx context.Context) (rtt time.Duration, err error) {
 	var call session.PingCall
 	err = c.await(blocking{op: "ping", ctx: ctx}, func() (pause, error) {

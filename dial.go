@@ -22,24 +22,24 @@ import (
 )
 
 // Dialer dials sessions, each from a socket of its own. The zero value is ready to use.
-// A Dialer is safe for concurrent use, as long as its fields do not change.
+// It is safe for concurrent use, as long as its fields do not change.
 type Dialer struct {
 	// Config holds the settings of the sessions; nil means the defaults. It
 	// must not be changed while a session uses it.
 	Config *Config
-	// LocalAddr is the local address to dial from, a *net.UDPAddr. nil lets the
-	// system choose, and so does an IP that is unspecified or missing. A session
-	// keeps an address that the caller has chosen, even if the host gets another.
+	// LocalAddr is the local address to dial from, a *net.UDPAddr. nil, or an unspecified
+	// IP, lets the system choose. A session keeps a chosen one, even if the host gets
+	// another.
 	LocalAddr net.Addr
 }
 
-// DialOptions are the options of Endpoint.Dial. The zero value, and nil, mean none.
+// DialOptions are the options of Endpoint.Dial; the zero value and nil: none.
 type DialOptions struct {
 	// Conv is the conversation id, for a peer that expects a certain one. nil draws one
-	// at random. The ids of the sessions with one peer must differ. Forgers guess more
-	// easily those that are not random; see also Config.SharedConvs.
+	// at random. The ids of the sessions with one peer must differ. Forgers guess others
+	// more easily.
 	Conv *uint32
-	// Quiet makes Dial return at once, and send nothing. HELLO leaves with the first
+	// Quiet makes Dial return at once, and send nothing: HELLO leaves with the first
 	// data, or with CloseWrite. A refusal is not an error: the session repeats its data
 	// until Config.PeerTimeout has passed.
 	Quiet bool
@@ -57,20 +57,19 @@ type DialOptions struct {
 // It waits for the peer's answer, and has the errors of Endpoint.Dial. Config.DialTimeout
 // does not bound the lookup of the name: the context of Dialer.DialContext does. The
 // addresses of a name are tried in turn, each 250 ms after the one before (RFC 8305). If
-// none answers, the error is the one of the first.
+// all fail, the error is that of the first.
 //
-// When the host's address or its route changes, the socket sends from the new address, on
-// Unix systems (docs/running.md). It outlives the session by up to seven seconds, to
-// answer retransmissions of the peer (docs/calls.md).
+// When the host's address or route changes, the socket sends from the new address, on
+// Unix systems. It outlives the session by up to seven seconds, to answer
+// retransmissions.
 func Dial(network, address string, config *Config) (*Conn, error) {
 	d := Dialer{Config: config}
 	return d.dial(context.Background(), network, address)
 }
 
 // DialContext opens a session as Dial does; the result is a *Conn. It fits where
-// net.Dialer's does, as in http.Transport.DialContext. Once it has returned, ctx has no
-// effect on the session. The networks "tcp", "tcp4" and "tcp6" mean the UDP network of
-// the same address family.
+// net.Dialer's does. Once it has returned, ctx has no effect on the session. The networks
+// "tcp", "tcp4" and "tcp6" mean UDP.
 func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	if network == "tcp" || network == "tcp4" || network == "tcp6" {
 		network = "udp" + network[len("tcp"):]

@@ -27,28 +27,22 @@
 // Set methods of a Conn change settings for one session, at any time.
 //
 // The peer reads io.EOF behind the last byte after Conn.CloseWrite or Conn.Close; Close
-// waits until everything is acknowledged. Conn.Abort ends a session at once. Keep-alives
-// detect a vanished peer: Read and Write then return a PeerLostError. With TLS, or an
-// AEAD as cipher, a session survives a change of its peer's address.
+// waits until everything is acknowledged. Keep-alives detect a vanished peer: Read and Write
+// then return a PeerLostError.
 //
 // Sessions interoperate with kcp-go, including its ciphers and FEC, and with the C
-// reference. Such a legacy peer learns nothing of CloseWrite, Close and Abort, and its
-// own end cannot be seen. Its sessions are accepted with their first data.
+// reference. Such a legacy peer learns nothing of CloseWrite, Close and Abort, and its own
+// end cannot be seen. Its sessions are accepted with their first data.
 //
-// Without Config.TLS and Config.Cipher, anyone who sees the packets can read, forge and
-// end a session. Between two endpoints of this package use Config.TLS.
-//
-// # Many sessions
-//
-// A server need not have a goroutine for each session. Group.Wait returns the next
-// events of any session of a Group: bytes, messages, datagrams, ends.
+// Without Config.TLS and Config.Cipher, anyone who sees the packets can read, forge and end
+// a session. Between two endpoints of this package use Config.TLS: the session then
+// survives a change of its peer's address, too.
 //
 // # Seeing what happens
 //
-// Conn.Stats, Endpoint.Stats, Endpoint.Totals and Endpoint.Sessions have the figures of
-// the moment, of package stats. Config.Tracer returns hooks of package trace that see
-// every transmission, loss and acknowledgement; package qlog writes those to a file. The
-// module observe makes metrics for Prometheus.
+// Conn.Stats, Endpoint.Stats, Endpoint.Totals and Endpoint.Sessions have the figures of the
+// moment, of package stats. Config.Tracer returns hooks of package trace; package qlog
+// writes what they see to a file. The module observe makes metrics for Prometheus.
 //
 // # The state machine
 //

@@ -73,9 +73,8 @@ type replyQueue struct {
 
 // NewEndpoint returns an endpoint that uses pc, which may be any net.PacketConn; nil is
 // an error that wraps syscall.EINVAL. config is as for Listen. Until Endpoint.Close
-// returns, the caller must not read from pc, nor set its read deadline. On Linux UDP_GRO,
-// IP_MTU_DISCOVER and IPV6_MTU_DISCOVER are set until then. The endpoint does not close
-// pc.
+// returns, the caller must not read from pc, nor set its read deadline. On Linux UDP_GRO
+// and the MTU discovery of the socket are set until then. The endpoint does not close pc.
 //
 // It ends when pc is closed (net.ErrClosed), and with a *SocketError when ReadFrom has
 // returned nothing but errors for 5 seconds, none of them a time-out or of the system.
@@ -185,8 +184,7 @@ func (e *Endpoint) stopped() bool {
 // now returns the time since the endpoint's epoch, on the monotonic clock.
 func (e *Endpoint) now() time.Duration { return time.Since(e.Epoch) }
 
-// LocalAddr returns the address of the socket, which all shards have in common. The
-// address of a socket of Dial changes when the host's does.
+// LocalAddr returns the address of the socket. It may change after Dial.
 func (e *Endpoint) LocalAddr() net.Addr {
 	if own := e.socket.own.Load(); own != nil {
 		return own.socket.LocalAddr()
@@ -194,9 +192,9 @@ func (e *Endpoint) LocalAddr() net.Addr {
 	return e.socket.shards[0].conn().LocalAddr()
 }
 
-// Listen lets peers open sessions. An endpoint has one listener at a time: it fails with
-// ErrInUse until that one is closed, with net.ErrClosed on a closed endpoint, and
-// with a *ConfigError if Config.TLS has no certificate.
+// Listen lets peers open sessions. It fails with ErrInUse while the endpoint has a
+// listener, with net.ErrClosed if it is closed, and with a *ConfigError if TLS has no
+// certificate.
 func (e *Endpoint) Listen() (*Listener, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -225,12 +223,9 @@ func (c *Config) listenable() error {
 }
 
 // Close ends the listener and all sessions at once: calls of them return net.ErrClosed,
-// and extended peers get ErrReset, as after Conn.Abort. It does not linger; Shutdown
-// does. It waits until the endpoint no longer uses the net.PacketConn, or returns
-// ErrInUse if a ReadFrom does not return within a second although its read
-// deadline has passed, as in a handler of Group.Handle. On an endpoint that was closed it
-// returns net.ErrClosed; one with a socket of its own that has closed itself, after the
-// listener and the last session, counts as open until then.
+// and extended peers get ErrReset. Shutdown waits for delivery instead. Close waits until
+// the net.PacketConn is no longer used, or returns ErrInUse if a ReadFrom does not return
+// within a second after its deadline. On a closed endpoint it returns net.ErrClosed.
 func (e *Endpoint) Close() error {
 	var err error
 	ended := e.shut(net.ErrClosed) || e.takeUnused()

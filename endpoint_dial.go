@@ -13,26 +13,24 @@ import (
 )
 
 // Dial opens a session with the peer at addr; options nil means none. It sends HELLO
-// (WIRE.md §5.1) and waits for any answer. Every KCP endpoint that accepts sessions
-// answers, extended or legacy. After Dial has returned, ctx has no effect on the session.
-// With a negative Config.DialTimeout it does not wait; see there.
+// (WIRE.md §5.1) and waits for any answer, unless Config.DialTimeout is negative. Every
+// KCP endpoint that accepts sessions answers. After Dial has returned, ctx has no effect
+// on the session.
 //
 // Errors are wrapped in a *net.OpError:
-//   - ErrRefused if the peer or its system reports that it accepts no sessions;
-//   - a *NoAnswerError if no answer arrived within Config.DialTimeout, or before the
-//     deadline of ctx; ctx.Err() if ctx is cancelled;
+//   - ErrRefused if the peer or its system says that it accepts no sessions;
+//   - a *NoAnswerError after Config.DialTimeout, or the deadline of ctx; ctx.Err() if ctx
+//     is cancelled;
 //   - ErrReset if the peer has dropped the session four times before its answer arrived,
 //     or once if options choose the id, without Config.SharedConvs;
-//   - with Config.TLS, ErrNoTLS if the peer has none, and a *HandshakeError if the
-//     handshake fails; without, ErrTLSRequired if the peer has it;
-//   - a *net.AddrError if a UDP socket cannot send to addr: it is nil or no *net.UDPAddr,
-//     or IPv6 and the socket is IPv4; or if addr is the endpoint's own;
-//   - net.ErrWriteToConnected if the UDP socket is connected to another address;
+//   - ErrNoTLS, ErrTLSRequired, a *HandshakeError;
+//   - a *net.AddrError if a UDP socket cannot send to addr, or that is the endpoint's
+//     own;
+//   - net.ErrWriteToConnected if the UDP socket is connected elsewhere;
 //   - ErrTooManySessions if the endpoint has Limits.MaxSessions already;
-//   - ErrInUse, which wraps syscall.EADDRINUSE, if the endpoint has a session of the
-//     chosen id with that peer or, without SharedConvs, had one within the last minute;
-//   - an *OptionError for options that do not go together;
-//   - net.ErrClosed if it is closed.
+//   - ErrInUse if the endpoint has a session of the chosen id with that peer or, without
+//     SharedConvs, had one within the last minute;
+//   - an *OptionError for options that exclude each other; net.ErrClosed.
 func (e *Endpoint) Dial(ctx context.Context, addr net.Addr, options *DialOptions) (*Conn, error) {
 	var o DialOptions
 	if options != nil {

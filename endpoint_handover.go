@@ -38,13 +38,13 @@ type takeoverState struct {
 // confirmed, all is as before; after that, the sessions go on until Endpoint.Close.
 //
 // If the successor dies before it has confirmed, refuses, is of another user, or does not
-// answer for 4 seconds, HandOver returns an error, and all is as before. The error wraps a
-// *ConfigError if the Config differs. If it dies later, this process reads the sockets
-// again for its own sessions, and HandOver may be called for another successor.
+// answer for 4 seconds, all is as before. The error wraps a *ConfigError if the Config
+// differs. If it dies later, this process reads the sockets again, and HandOver may be
+// called for another successor.
 //
-// It works on Linux, with UDP sockets; otherwise the error is errors.ErrUnsupported, and
-// net.ErrClosed if the listener is closed or was handed over. All come wrapped in a
-// *net.OpError. HandOver does not close conn.
+// It works on Linux, with UDP sockets; otherwise the error is errors.ErrUnsupported. It
+// is net.ErrClosed if the listener is closed or was handed over. HandOver does not close
+// conn.
 func (l *Listener) HandOver(ctx context.Context, conn *net.UnixConn) error {
 	e := l.ep
 	link, err := takeover.NewLink(ctx, conn, "the new process")

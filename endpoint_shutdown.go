@@ -17,18 +17,17 @@ func inHandler() bool { return wakeup.Within((*Group).dispatch, (*Conn).handleDa
 
 // Shutdown ends the endpoint in order: it stops accepting and dialling, closes all
 // sessions as Conn.Close does, all at the same time, and waits until their peers have all
-// that was written. Then it closes the endpoint. Blocked and future calls of the sessions
-// return net.ErrClosed. Peers that dial get ErrRefused.
+// that was written. Then it closes the endpoint. Calls of the sessions return
+// net.ErrClosed, and peers that dial get ErrRefused.
 //
 // When ctx is done, the sessions that have not ended are aborted. A *ShutdownError says
-// how many, and how many have ended before all was delivered: their peers were gone, or
-// accepted nothing for Config.Linger, or 5 seconds if that is negative. On an endpoint
-// that was closed, or that another call shuts down, the error is net.ErrClosed. All come
-// wrapped in a *net.OpError.
+// how many, and how many peers were gone, or accepted nothing for Config.Linger, or 5
+// seconds if that is negative. The error is net.ErrClosed if the endpoint is closed, or
+// being shut down. All come wrapped in a *net.OpError.
 //
-// Shutdown waits up to 6 seconds longer if the peer of an ended session may still need an
-// answer; the end of ctx cuts that short without an error. In a handler of Group.Handle it
-// does nothing, and fails with syscall.EDEADLK.
+// It waits up to 6 seconds longer if the peer of an ended session may still need an
+// answer; the end of ctx cuts that short without an error. In a handler of Group.Handle
+// it does nothing, and fails with syscall.EDEADLK.
 func (e *Endpoint) Shutdown(ctx context.Context) error {
 	if inHandler() {
 		return opError("shutdown", nil, e.LocalAddr(), errInHandler)

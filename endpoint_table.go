@@ -170,10 +170,9 @@ func (e *Endpoint) rekey(c *Conn, key session.Key) bool {
 	return true
 }
 
-// Sessions returns an iterator over the sessions that are open when the iteration
-// begins: those that were dialled, that Accept has returned, or that it could return.
-// Each is visited once; it may have ended by then. No lock is held while the body of the
-// loop runs. The iteration takes 8 bytes of memory for each session.
+// Sessions returns an iterator over the sessions that are open when the iteration begins:
+// those that were dialled, that Accept has returned, or that it could return. Each is
+// visited once, and may have ended. No lock is held while the body runs.
 func (e *Endpoint) Sessions() iter.Seq[*Conn] {
 	return func(yield func(*Conn) bool) {
 		e.mu.RLock()
@@ -188,9 +187,7 @@ func (e *Endpoint) Sessions() iter.Seq[*Conn] {
 }
 
 // Totals returns the sums over all sessions of the endpoint, those that have ended
-// included, so no figure ever falls. It takes the lock of each session for a moment, so
-// it is as costly as Conn.Stats of all of them. Stats has the figures of the endpoint
-// itself, and costs the same for any number of them.
+// included, so no figure ever falls. It takes the lock of each session.
 func (e *Endpoint) Totals() stats.Totals {
 	e.mu.RLock()
 	conns, totals := e.table.Slots(), e.table.tally.totals
@@ -203,7 +200,7 @@ func (e *Endpoint) Totals() stats.Totals {
 	return totals
 }
 
-// Stats returns a snapshot of the endpoint. Totals has the sums over its sessions.
+// Stats returns a snapshot of the endpoint. Its cost does not depend on the sessions.
 func (e *Endpoint) Stats() stats.Endpoint {
 	e.mu.RLock()
 	sessions, l := e.table.Len(), e.acceptorLocked()

@@ -15,16 +15,15 @@ import (
 
 // TakeOver takes over the sockets of the process at the other end of conn, a Unix stream
 // socket, where Listener.HandOver is called, and returns a listener on them. The sessions
-// stay in the other process; their packets are forwarded to it.
+// stay in the other process, which gets their packets.
 //
 // config must be as in the other process in Cipher, Shards, SharedConvs, whether TLS and
 // FEC are set, and whether legacy peers may open sessions. If it differs, the error wraps
-// a *ConfigError, and nothing has changed in the other process. SocketBuffer and Control
-// have no effect.
+// a *ConfigError, and nothing has changed there. SocketBuffer and Control have no effect.
 //
 // TakeOver gives up after 4 seconds, or with ctx.Err(). It works on Linux, between
-// processes of the same user or root; elsewhere the error is errors.ErrUnsupported. Errors
-// come wrapped in a *net.OpError. TakeOver does not close conn.
+// processes of the same user or root; elsewhere the error is errors.ErrUnsupported. It
+// does not close conn.
 func TakeOver(ctx context.Context, conn *net.UnixConn, config *Config) (*Listener, error) {
 	if err := config.validateFor(true); err != nil {
 		return nil, err

@@ -31,10 +31,9 @@ var (
 	ErrDatagramTooLarge = session.ErrDatagramTooLarge
 	// ErrTooManySessions is returned by Dial at Limits.MaxSessions.
 	ErrTooManySessions = errors.New("kcp: too many sessions")
-	// ErrInUse means that something else uses what the call needs: a Group the session or
-	// the listener, another call the events of the Group, a session the id that Dial was
-	// to use, a Listener the endpoint, a ReadFrom the net.PacketConn. Or Group.Remove was
-	// called for a session of another group, or of none. It wraps syscall.EADDRINUSE.
+	// ErrInUse means that something else uses what the call needs: a Group the session,
+	// another call the events of the Group, a session the id that Dial was to use, a
+	// Listener the endpoint, a ReadFrom the net.PacketConn. It wraps syscall.EADDRINUSE.
 	ErrInUse error = &neterr.Error{Text: "kcp: in use", Errno: syscall.EADDRINUSE}
 	// These are ErrInUse, with details.
 	errConvInUse error = &session.DetailedError{Text: "kcp: conversation id is in use", Is: ErrInUse}
@@ -47,8 +46,8 @@ var (
 	errReadPending   error = &session.DetailedError{Text: "kcp: net.PacketConn.ReadFrom did not return after its deadline", Is: ErrInUse}
 	errListening     error = &session.DetailedError{Text: "kcp: endpoint already has a listener", Is: ErrInUse}
 	// ErrRefused is returned by Dial if the peer, or its system, reports that no one
-	// accepts sessions there, or the peer that it has as many as Limits.MaxSessions or
-	// MaxSessionsPerAddress allow. It wraps syscall.ECONNREFUSED.
+	// accepts sessions there, or the peer that it has as many as its Limits allow. It
+	// wraps syscall.ECONNREFUSED.
 	ErrRefused = session.ErrRefused
 	// ErrReset means that the peer has aborted the session, or ended it by one of its
 	// time-outs, or was restarted and no longer knows it. It wraps syscall.ECONNRESET.
@@ -57,8 +56,7 @@ var (
 	// syscall.EPIPE.
 	ErrPeerClosed = session.ErrPeerClosed
 	// ErrLegacyPeer is returned by CloseWrite, Ping and OpenStream for a legacy peer. It
-	// wraps errors.ErrUnsupported, as do the errors of OpenStream if an extended peer
-	// takes no streams, or this end does not, by its Limits.MaxStreams.
+	// wraps errors.ErrUnsupported.
 	ErrLegacyPeer = session.ErrLegacyPeer
 	// ErrMemoryPressure means that the endpoint's sessions held more than
 	// Limits.MaxBuffered, and this one was ended to free memory. The peer gets ErrReset.
@@ -89,9 +87,8 @@ var (
 // Errors of TLS, besides *HandshakeError.
 var (
 	// ErrNoTLS means that the peer does not speak TLS, or that something on the way has
-	// made it look so. Nothing falls back to a session without TLS. An endpoint without
-	// Config.TLS refuses, and ErrNoTLS comes without a *HandshakeError. A legacy peer
-	// cannot say so: its answers are told by their form, and a *HandshakeError wraps it.
+	// made it look so. Nothing falls back to a session without TLS. Of a legacy peer a
+	// *HandshakeError wraps it.
 	ErrNoTLS = handshake.ErrNoTLS
 	// errKeyUpdate ends a session whose peer changes its TLS keys again before this end
 	// has followed (KEY_UPDATE_ERROR, RFC 9001 §6.2).
@@ -101,17 +98,15 @@ var (
 	ErrTLSRequired = session.ErrTLSRequired
 )
 
-// HandshakeError means that a TLS handshake has failed. It wraps what crypto/tls
-// returns, such as a *tls.CertificateVerificationError, together with a tls.AlertError;
-// or the tls.AlertError that the peer has sent; or that what the ends have said in the
-// clear was changed on the way; or ErrNoTLS, if a legacy peer answers.
+// HandshakeError means that a TLS handshake has failed. It wraps what crypto/tls returns,
+// together with a tls.AlertError; or the tls.AlertError that the peer has sent; or that
+// what the ends have said in the clear was changed on the way; or ErrNoTLS.
 type HandshakeError struct {
 	Remote bool  // the peer has refused the handshake
 	Err    error // the cause; see above
 }
 
-// Error returns the text of the cause, which may have names of the peer in it, and is
-// quoted if it does not print on one line.
+// Error returns the text of the cause, quoted if it is not plain text.
 func (e *HandshakeError) Error() string { return (*session.TlsError)(e).Error() }
 
 func (e *HandshakeError) Unwrap() error { return e.Err }
@@ -132,8 +127,8 @@ func (e *SizeError) Error() string {
 // Unwrap returns ErrMessageTooLarge or ErrDatagramTooLarge.
 func (e *SizeError) Unwrap() error { return e.err }
 
-// PeerLostError means that the peer is gone, unreachable, or idle or stalled for too
-// long. If the peer lives, its calls return ErrReset.
+// PeerLostError means that the peer is gone, or idle or stalled for too long. If it
+// lives, its calls return ErrReset.
 type PeerLostError struct {
 	// Silence is how long nothing had arrived from the peer or, if Idle is true, how long
 	// no data had been exchanged.
@@ -143,8 +138,8 @@ type PeerLostError struct {
 	// Stalled is how long the peer had accepted none of the data waiting for it, if
 	// Config.StallTimeout has passed, and otherwise 0.
 	Stalled time.Duration
-	// Socket is the last error of the socket during Silence, such as that there is no
-	// route to the peer; nil if there was none, or if Idle or Stalled say why.
+	// Socket is the last error of the socket during Silence; nil if there was none, or if
+	// Idle or Stalled say why.
 	Socket error
 }
 
@@ -165,14 +160,12 @@ func (e *SocketError) Error() string { return fmt.Sprintf("kcp: socket cannot be
 // Unwrap returns the last error of ReadFrom.
 func (e *SocketError) Unwrap() error { return e.Err }
 
-// NoAnswerError means that a peer did not answer Dial within Waited: it is absent, not
-// to be reached, has another key, or is full: Limits.Backlog sessions wait for Accept.
-// With DialOptions.SimultaneousOpen, the peer did not dial too, or a NAT or firewall lets
-// nothing pass.
+// NoAnswerError means that a peer did not answer Dial within Waited: it is absent, not to
+// be reached, has another key, or is full: Limits.Backlog sessions wait for Accept. With
+// DialOptions.SimultaneousOpen, the peer did not dial too, or a NAT lets nothing pass.
 type NoAnswerError struct {
 	Waited time.Duration // since Dial was called
-	// Socket is the last error of the endpoint's socket meanwhile, such as that
-	// there is no route; nil if there was none.
+	// Socket is the last error of the endpoint's socket meanwhile; nil if there was none.
 	Socket error
 	Tried  []net.Addr // all addresses, with DialOptions.SimultaneousOpen
 }
@@ -186,15 +179,14 @@ func (e *NoAnswerError) Unwrap() error { return e.Socket }
 
 func (e *NoAnswerError) Timeout() bool { return true }
 
-// Is makes the error match os.ErrDeadlineExceeded and context.DeadlineExceeded.
+// Is matches os.ErrDeadlineExceeded and context.DeadlineExceeded.
 func (e *NoAnswerError) Is(target error) bool {
 	return target == os.ErrDeadlineExceeded || target == context.DeadlineExceeded
 }
 
 func (e *NoAnswerError) Temporary() bool { return true }
 
-// ShutdownError is what Endpoint.Shutdown returns if not all that was written
-// was delivered.
+// ShutdownError is what Endpoint.Shutdown returns if not all was delivered.
 type ShutdownError struct {
 	Cut         int   // sessions that were aborted when the context ended
 	Undelivered int   // further sessions that have ended before their peers had all
@@ -216,7 +208,7 @@ func sessions(n int) string {
 	return strconv.Itoa(n) + " sessions"
 }
 
-// Unwrap returns Cause, or ErrNotDelivered if there is none.
+// Unwrap returns Cause, or ErrNotDelivered.
 func (e *ShutdownError) Unwrap() error {
 	if e.Cause == nil {
 		return ErrNotDelivered
@@ -234,8 +226,7 @@ func opError(op string, local, remote net.Addr, err error) error {
 	return &net.OpError{Op: op, Net: network, Source: local, Addr: remote, Err: err}
 }
 
-// Codes of a StreamError that this package gives. Applications' are
-// below 1<<62.
+// Codes of a StreamError that this package gives: 1<<62 and above.
 const (
 	// StreamRefused means that the peer closes, or has Limits.MaxStreams streams and
 	// tells no limit. Its application has seen nothing of this one.
@@ -271,7 +262,7 @@ type StreamError struct {
 	closed bool   // the peer reads no more, and has not reset it
 }
 
-// Unwrap returns ErrStreamClosed if the peer has closed the stream, and otherwise nil.
+// Unwrap returns ErrStreamClosed if the peer has closed the stream.
 func (e *StreamError) Unwrap() error {
 	if e.closed {
 		return ErrStreamClosed
@@ -284,8 +275,8 @@ func (e *StreamError) Error() string {
 }
 
 // PeerCloseError means that the peer has closed the session with CloseWithError, or has
-// ended it with Abort. After CloseWithError Read returns it after the last byte,
-// in place of io.EOF, and Write in place of ErrPeerClosed, which it wraps.
+// ended it with Abort. Read returns it after the last byte, in place of io.EOF. It wraps
+// ErrPeerClosed, or ErrReset if Aborted is set.
 type PeerCloseError struct {
 	Code uint64 // the peer's; the application gives it its meaning
 	Text string // valid UTF-8, which may have control characters; may be empty or cut
@@ -295,7 +286,7 @@ type PeerCloseError struct {
 	Aborted bool
 }
 
-// Error returns code and text, which is quoted if it does not print on one line.
+// Error returns code and text, quoted if it is not plain.
 func (e *PeerCloseError) Error() string { return (*session.ReasonError)(e).Error() }
 
 // Unwrap returns ErrPeerClosed, or ErrReset if Aborted is set.

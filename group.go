@@ -10,17 +10,16 @@ import (
 )
 
 // Group is a set of sessions whose events one call returns: a poll group. Add puts a
-// session into a group, and Listener.AcceptInto all that a listener accepts. Wait returns
-// the next events; or Handle sets a function that the goroutine that reads the socket
-// calls with them.
+// session into it, and Listener.AcceptInto all that a listener accepts. Wait returns the
+// next events; or Handle sets a function that the goroutine that reads the socket calls
+// with them.
 //
 // A session is in one group at most. Meanwhile Read, ReadMessage and ReceiveDatagram
-// return ErrInUse at once, also those that were blocked. Writing works as ever. Close does
-// not wait: delivery goes on in the background, as with a negative Config.Linger.
+// return ErrInUse at once. Writing works as ever. Close does not wait: delivery goes on
+// in the background, as with a negative Config.Linger.
 //
-// What is not taken stays in its session, and fills the receive window. At most 256
-// datagrams of a session wait. Sessions with events take turns, one event each. All
-// methods are safe for concurrent use.
+// What is not taken stays in its session, and fills the receive window. Sessions with
+// events take turns, one event each. All methods are safe for concurrent use.
 type Group struct {
 	set     wakeup.PollSet[groupMember]
 	streams atomic.Bool   // by ReportStreams
@@ -58,16 +57,15 @@ const (
 	// session can still be written to.
 	EventEOF
 	// EventEnded is the last event of a session, which is no longer in the group and
-	// should be closed: Close reports whether all was delivered. Err is what Read returns
-	// after the last byte or, if EventEOF came before, the error with which the session
-	// ended. It is the end of all streams of the session, too.
+	// should be closed. Err is what Read returns after the last byte or, if EventEOF came
+	// before, the error with which the session ended. It is the end of all its streams,
+	// too.
 	EventEnded
 	// EventStream is the first event of a stream that the peer has opened, after
-	// ReportStreams: as AcceptStream would return it. Other events of streams have the
-	// kinds above, and Event.Stream: EventData or EventMessage, EventWritable, and
-	// EventEOF. Its Err is io.EOF after the peer's last byte, a *StreamError if the
-	// stream was reset, or why what had arrived was dropped. The stream may still be
-	// written to, and is to be closed.
+	// ReportStreams. Further ones have the kinds above, and Event.Stream. Err of EventEOF
+	// is io.EOF after the peer's last byte, a *StreamError if the stream was reset, or
+	// why what had arrived was dropped. The stream may still be written to, and is to be
+	// closed.
 	EventStream
 )
 
@@ -98,12 +96,11 @@ func (k EventKind) String() string {
 type Event struct {
 	Kind EventKind // what has happened
 	Conn *Conn     // to which session
-	// Stream is the stream of the session to which it has happened; nil: to the session
+	// Stream is the stream of the session to which it has happened; nil: the session
 	// itself.
 	Stream *Stream
-	// Data is what has arrived: of EventData, EventMessage and EventDatagram. It is
-	// memory of the group, valid until the next call of Wait, or until the handler
-	// returns.
+	// Data is what has arrived: of EventData, EventMessage and EventDatagram. It is valid
+	// until the next call of Wait, or until the handler returns.
 	Data []byte
 	// Err is why the session, or the peer's data, has ended: of EventEOF and EventEnded.
 	Err error
@@ -116,10 +113,9 @@ func NewGroup() *Group {
 	return g
 }
 
-// Add puts a session into the group. What has arrived and was not read is for the group.
-// Calls of Read, ReadMessage and ReceiveDatagram that wait return ErrInUse, or what they
-// have received already. Add fails with ErrInUse if the session is in a group, and with
-// net.ErrClosed if the group or the session is closed.
+// Add puts a session into the group. What has arrived and was not read is for the group;
+// calls of Read that wait return ErrInUse. It fails with ErrInUse if the session is in a
+// group, and with net.ErrClosed if the group or the session is closed.
 func (g *Group) Add(c *Conn) error {
 	c.mu.Lock()
 	defer c.unlock()
@@ -139,16 +135,15 @@ func (g *Group) Add(c *Conn) error {
 }
 
 // ReportStreams makes the group have the events of streams, too, of all sessions that
-// join it afterwards; call it first. Read, ReadMessage and AcceptStream of those return
-// ErrInUse. What arrives on a stream is EventMessage if the stream is unordered or not
-// reliable, or the session has Config.MessageMode, else EventData. Messages of one stream
-// are in order. A stream that this end has opened has events, too, until it is closed or
-// reset here.
+// join it afterwards. Read, ReadMessage and AcceptStream of those return ErrInUse. What
+// arrives on a stream is EventMessage if the stream is unordered or not reliable, or the
+// session has Config.MessageMode, else EventData. A stream that this end has opened has
+// events until it is closed or reset here.
 func (g *Group) ReportStreams() { g.streams.Store(true) }
 
 // Remove takes a session out of the group: what was not taken is for Read, or for the
-// next group. A call of Wait that runs may still return events of the session. Remove
-// fails with ErrInUse if the session is not in this group.
+// next group. A call of Wait that runs may still return events of it. It fails with
+// ErrInUse if the session is not in this group.
 func (g *Group) Remove(c *Conn) error {
 	c.mu.Lock()
 	defer c.unlock()
@@ -165,8 +160,7 @@ func (g *Group) Remove(c *Conn) error {
 func (g *Group) Len() int { return g.set.Len() }
 
 // Close closes the group: Wait returns net.ErrClosed, and no handler is called any more;
-// one that runs goes on. Sessions and listeners go on by themselves, as after Remove. On a
-// closed group it returns net.ErrClosed.
+// one that runs goes on. Sessions and listeners go on by themselves.
 func (g *Group) Close() error {
 	members, err := g.set.Close()
 	if err != nil {
@@ -182,10 +176,9 @@ func (g *Group) opError(op string, err error) error { return opError(op, nil, ni
 
 // Wait waits for events of the group's sessions, and fills in at most len(events) of
 // them. It returns how many; that is 0 only with an error, or if events is empty. Events
-// of one session are in order. Event.Data is valid until the next call. Events that are
-// there are returned even if ctx is done; without any the errors are ctx.Err() itself,
-// and net.ErrClosed when the group is closed. While another call of Wait runs, and after
-// Handle, it is ErrInUse.
+// of one session are in order. Events that are there are returned even if ctx is done;
+// without any the errors are ctx.Err() itself, and net.ErrClosed when the group is
+// closed. While another call of Wait runs, and after Handle, it is ErrInUse.
 func (g *Group) Wait(ctx context.Context, events []Event) (n int, err error) {
 	if err := g.enter("wait", wakeup.Waits); err != nil {
 		return 0, err
@@ -222,15 +215,15 @@ func (g *Group) fill(events []Event) (n int) {
 
 // Handle makes handler be called with the events of the group's sessions, at most 64. A
 // batch of packets is first fed to all of its sessions; then the goroutine that has read
-// it calls handler, so that no other has to be woken. Other events are handled on a
-// goroutine of the group. Calls of handler do not overlap. The events, and their data, are
-// valid until it returns.
+// it calls handler. Other events are handled on a goroutine of the group. Calls do not
+// overlap. The events, and their data, are valid until it returns.
 //
 // While handler runs, nothing is read from the socket. It must not block, nor call what
 // may wait: Write, CloseWrite right after EventAccepted, Dial on the same endpoint, and
 // Shutdown. Send, SendDatagram, Close and Abort do not wait. If it panics, the program
-// ends. Handle fails with ErrInUse while a call of Wait runs, or if the group has a handler,
-// with net.ErrClosed if the group is closed, and with syscall.EINVAL if handler is nil. The handler stays until the group is closed.
+// ends. Handle fails with ErrInUse while a call of Wait runs, or if the group has a
+// handler, with net.ErrClosed if the group is closed, and with syscall.EINVAL if handler
+// is nil.
 func (g *Group) Handle(handler func(events []Event)) error {
 	if handler == nil {
 		return g.opError("handle", errNoHandler)

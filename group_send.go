@@ -12,29 +12,28 @@ type Outgoing struct {
 	// Stream, if not nil, is the stream to write to, of any session. Conn and Datagram
 	// are ignored then.
 	Stream *Stream
-	// Data is written to the session or stream. Send copies it. Data is one message,
-	// which may be empty, if the session has Config.MessageMode, Lifetime is set, or the
-	// stream is unordered or not reliable.
+	// Data is written to the session or stream. Send copies it. It is one message, which
+	// may be empty, if the session has Config.MessageMode, Lifetime is set, or the stream
+	// is unordered or not reliable.
 	Data []byte
 	// Datagram sends Data as an unreliable datagram; see Conn.SendDatagram.
 	Datagram bool
-	// Lifetime, if not 0, is MessageOptions.Lifetime of the message: it is given up when
-	// that is over. A session takes it only with Config.MessageMode; datagrams ignore it.
+	// Lifetime, if not 0, is MessageOptions.Lifetime of the message. A session takes it
+	// only with Config.MessageMode; datagrams ignore it.
 	Lifetime time.Duration
 
-	// N is set by Send: the number of bytes of Data that were queued. Of a message or a
-	// datagram it is all or none.
+	// N is set by Send: the number of bytes of Data that were queued; of a message or a
+	// datagram all or none.
 	N int
 	// Err is set by Send: why not all of Data was queued; nil if it was.
 	Err error
 }
 
 // Send writes to many sessions without waiting: it queues all elements of the batch, in
-// order, and then sends what was queued, each session's in as few packets as possible.
-// It sets N and Err of each element, and returns how many have a nil Err. Err is
-// ErrWouldBlock itself if there is no room, or a Write is not done; EventWritable follows
-// if the session is in the group. Other errors are as for WriteMessage, Write and
-// SendDatagram, and syscall.EINVAL without Conn and Stream. Send works after Close, too.
+// order, and then sends what was queued, each session's in as few packets as possible. It
+// sets N and Err of each element, and returns how many have a nil Err. Err is as for
+// WriteMessage with NoWait, Write and SendDatagram, and syscall.EINVAL without Conn and
+// Stream. After ErrWouldBlock EventWritable follows if the session is in the group.
 func (g *Group) Send(batch []Outgoing) (queued int) {
 	touched, out := g.takeTouched(), sendBatches.Get().(*sendBatch)
 	defer func() { // as the rest, even if code of the caller's panics

@@ -30,10 +30,9 @@ type Listener struct {
 }
 
 // Listen opens a UDP socket on address, or Config.Shards of them, and returns a listener
-// on it. network is as for Dial; with "udp" and an empty host it listens on IPv4 and IPv6.
-// Answers leave from the address that a peer has dialled. config may be nil, which means
-// the defaults; an invalid one is a *ConfigError. It must not be changed while the
-// listener or its sessions are in use.
+// on it. network is as for Dial; with "udp" and an empty host it listens on IPv4 and
+// IPv6. Answers leave from the address that a peer has dialled. config is as for Dial,
+// and must not be changed while the listener or its sessions are in use.
 func Listen(network, address string, config *Config) (*Listener, error) {
 	if err := config.validateFor(true); err != nil {
 		return nil, err
@@ -103,8 +102,7 @@ func (l *Listener) fullLocked(validated bool) bool {
 	return l.closed || len(l.backlog) >= limit
 }
 
-// Accept waits for the next session and returns it as a *Conn. It is AcceptKCP
-// without a context.
+// Accept is AcceptKCP without a context. The net.Conn is a *Conn.
 func (l *Listener) Accept() (net.Conn, error) {
 	c, err := l.AcceptKCP(context.Background())
 	if err != nil {
@@ -114,11 +112,9 @@ func (l *Listener) Accept() (net.Conn, error) {
 }
 
 // AcceptKCP waits for the next session: an extended peer's once its address is validated
-// (WIRE.md §5.1) and its TLS handshake done, a legacy peer's with its first data.
-//
-// It fails when ctx is done, with ctx.Err(); when a deadline of SetDeadline has passed,
-// with os.ErrDeadlineExceeded; when the listener is closed, with net.ErrClosed, or a
-// *SocketError; and in a Group, with ErrInUse. All come wrapped in a *net.OpError.
+// (WIRE.md §5.1) and its TLS handshake done, a legacy peer's with its first data. Errors,
+// in a *net.OpError, are ctx.Err(), os.ErrDeadlineExceeded after the time of SetDeadline,
+// net.ErrClosed or a *SocketError when the listener is closed, and ErrInUse in a Group.
 func (l *Listener) AcceptKCP(ctx context.Context) (*Conn, error) {
 	stop := context.AfterFunc(ctx, func() {
 		l.mu.Lock()
@@ -157,10 +153,11 @@ func (l *Listener) takeLocked() *Conn {
 }
 
 // AcceptInto makes sessions go into a group as soon as they can be accepted, with the
-// event EventAccepted first; sessions of the backlog, too. Calls of Accept return ErrInUse.
-// Limits.Backlog bounds the sessions whose EventAccepted was not taken. With a nil group,
-// or when the group is closed, sessions go to Accept again. AcceptInto fails with ErrInUse
-// if the listener has a group already, and with net.ErrClosed if either is closed.
+// event EventAccepted first; sessions of the backlog, too. Calls of Accept return
+// ErrInUse. Limits.Backlog bounds the sessions whose EventAccepted was not taken. With a
+// nil group, or when the group is closed, sessions go to Accept again. It fails with
+// ErrInUse if the listener has a group already, and with net.ErrClosed if either is
+// closed.
 func (l *Listener) AcceptInto(g *Group) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -221,8 +218,7 @@ func (l *Listener) putBack(c *Conn) bool {
 }
 
 // SetDeadline sets the time at which Accept and AcceptKCP fail with
-// os.ErrDeadlineExceeded. The zero time, the default, means never. On a closed listener
-// it returns net.ErrClosed.
+// os.ErrDeadlineExceeded. The zero time, the default, means never.
 func (l *Listener) SetDeadline(t time.Time) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -240,10 +236,9 @@ func (l *Listener) Addr() net.Addr { return l.ep.LocalAddr() }
 func (l *Listener) Endpoint() *Endpoint { return l.ep }
 
 // Close stops accepting: calls of Accept return net.ErrClosed. Accepted sessions go on;
-// those in the backlog, and those not validated yet, are ended. On a closed listener it
-// returns net.ErrClosed. A socket that Listen has opened is closed with its last
-// session, or up to three seconds later if a peer may still need an answer.
-// Endpoint.Close closes it at once.
+// those in the backlog, and those not validated yet, are ended. A socket that Listen has
+// opened is closed with its last session, or up to three seconds later if a peer may
+// still need an answer.
 func (l *Listener) Close() error {
 	waiting, ok := l.end(net.ErrClosed)
 	if !ok {

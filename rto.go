@@ -24,8 +24,7 @@ const (
 func (k *KCP) SetNoDelay(mode NoDelay) { k.m.SetNoDelay(machine.NoDelay(mode)) }
 
 // SetMinRTO sets the minimum retransmission time-out in milliseconds: 1 to 60000.
-// Outside that range it returns an error, and changes nothing. SetNoDelay sets it too,
-// so call SetMinRTO after it.
+// SetNoDelay sets it too, so call SetMinRTO after it.
 func (k *KCP) SetMinRTO(ms uint32) error { return k.m.SetMinRTO(ms) }
 
 // SetFastResend sets how many acknowledgements of later transmissions cause a fast

@@ -10,11 +10,16 @@ import (
 	"github.com/arqnet/kcp/internal/session"
 )
 
-// Conn is a session: a reliable, ordered connection with one peer. It implements net.Conn.
-// With Config.MessageMode it also keeps message boundaries. All methods are safe for
-// concurrent use. Errors are of type *net.OpError, except io.EOF and errors of Err; use
-// errors.Is and errors.As. An extended peer is an endpoint of this package, and a legacy
-// peer any other, such as kcp-go or the C reference.
+// Conn is a session: a reliable, ordered connection with one peer. It implements
+// net.Conn. All methods are safe for concurrent use.
+//
+// Errors are of type *net.OpError, except io.EOF and those of Err; use errors.Is and
+// errors.As. Methods return net.ErrClosed after Close or Abort of this end. Those that
+// read, write or wait return, once the session has ended, what Err does. Their comments
+// name further errors.
+//
+// An extended peer is an endpoint of this package, and a legacy peer any other, such as
+// kcp-go or the C reference.
 type Conn struct {
 	ep *Endpoint // immutable
 
@@ -162,10 +167,9 @@ func each(conns []*Conn, f func(*Conn)) {
 	}
 }
 
-// LocalAddr returns the address of the endpoint's socket. If that is bound to none, as
-// ":4000" is, an accepted session has the address that its peer sends to, with the port,
-// and the zone if it is link-local. Its packets leave from there, as long as the host
-// has that address. Only Linux, macOS and the BSDs tell it.
+// LocalAddr returns the address of the endpoint's socket. If that is bound to none, it is
+// the one that the peer of an accepted session sends to, where Linux, macOS and the BSDs
+// tell it.
 func (c *Conn) LocalAddr() net.Addr {
 	socket := c.ep.LocalAddr()
 	at, ok := socket.(*net.UDPAddr)
@@ -175,28 +179,25 @@ func (c *Conn) LocalAddr() net.Addr {
 	return socket
 }
 
-// RemoteAddr returns the address of the peer. It changes when the peer migrates (RFC
-// 9000 §9), which needs TLS, or a Cipher that authenticates. So may LocalAddr.
+// RemoteAddr returns the address of the peer. Like LocalAddr it may change when the peer
+// migrates (RFC 9000 §9), which needs TLS, or a Cipher that authenticates.
 func (c *Conn) RemoteAddr() net.Addr {
 	remote, _ := c.session.Addresses()
 	return remote
 }
 
-// Conv returns the conversation id, which never changes, and is the same at both ends.
+// Conv returns the conversation id, which is the same at both ends, for good.
 func (c *Conn) Conv() uint32 { return c.session.Place().Conv }
 
-// SetDeadline sets the read and the write deadline; see SetReadDeadline and
-// SetWriteDeadline.
+// SetDeadline sets the read and the write deadline.
 func (c *Conn) SetDeadline(t time.Time) error { return c.setDeadlines(t, true, true) }
 
 // SetReadDeadline sets the time after which Read, ReadMessage and ReceiveDatagram fail
-// with os.ErrDeadlineExceeded. The zero time means never. It returns net.ErrClosed after
-// Close or Abort.
+// with os.ErrDeadlineExceeded. The zero time means never.
 func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadlines(t, true, false) }
 
 // SetWriteDeadline sets the time after which calls that wait for room, and CloseWrite,
-// fail with os.ErrDeadlineExceeded. The zero time means never. It returns net.ErrClosed
-// after Close or Abort.
+// fail with os.ErrDeadlineExceeded. The zero time means never.
 func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t, false, true) }
 
 // setDeadlines locks c.mu.

@@ -14,9 +14,8 @@ type PeerInfo struct {
 	// Known reports whether the peer's packets have shown its kind. Until then the other
 	// fields are zero.
 	Known bool
-	// Legacy reports whether the peer is without this package's signals, such as kcp-go
-	// or the C reference. A session may take an extended peer for a legacy one until its
-	// first signal arrives.
+	// Legacy reports whether the peer is without this package's signals. An extended peer
+	// may count as a legacy one until its first signal arrives.
 	Legacy bool
 	// Version is the version of the peer's signals, now 2; 0 for a legacy peer, and
 	// before INFO has arrived (WIRE.md §5).
