@@ -27,8 +27,6 @@ var (
 	ErrNotDelivered = session.ErrNotDelivered
 	// errNotMessageMode is the error of WriteMessage without Config.MessageMode.
 	errNotMessageMode = session.ErrNotMessageMode
-	// ErrDatagramTooLarge is returned by SendDatagram beyond what it takes.
-	ErrDatagramTooLarge = session.ErrDatagramTooLarge
 	// ErrTooManySessions is returned by Dial at Limits.MaxSessions.
 	ErrTooManySessions = errors.New("kcp: too many sessions")
 	// ErrInUse means that something else uses what the call needs: a Group the session,
@@ -112,7 +110,7 @@ func (e *HandshakeError) Error() string { return (*session.TlsError)(e).Error() 
 func (e *HandshakeError) Unwrap() error { return e.Err }
 
 // SizeError means that a message is larger than MaxMessageSize, or a datagram than
-// MaxDatagramSize. It wraps ErrMessageTooLarge or ErrDatagramTooLarge.
+// MaxDatagramSize.
 type SizeError struct {
 	Size  int // bytes of the message
 	Limit int // the most that are taken now
@@ -124,8 +122,8 @@ func (e *SizeError) Error() string {
 	return (&session.TooLargeError{Size: e.Size, Limit: e.Limit, Err: e.err, Means: e.means}).Error()
 }
 
-// Unwrap returns ErrMessageTooLarge or ErrDatagramTooLarge.
-func (e *SizeError) Unwrap() error { return e.err }
+// Unwrap returns ErrMessageTooLarge.
+func (e *SizeError) Unwrap() error { return ErrMessageTooLarge }
 
 // PeerLostError means that the peer is gone, or idle or stalled for too long. If it
 // lives, its calls return ErrReset.

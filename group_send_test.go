@@ -81,7 +81,7 @@ func TestGroupSend(t *testing.T) {
 		for i, o := range batch {
 			switch {
 			case i == len(batch)-1:
-				require.ErrorIs(t, o.Err, ErrDatagramTooLarge)
+				require.ErrorIs(t, o.Err, ErrMessageTooLarge)
 				require.Zero(t, o.N)
 			case i == len(batch)-2:
 				require.ErrorIs(t, o.Err, syscall.EINVAL)

@@ -408,7 +408,7 @@ func TestPathMTUAndSizes(t *testing.T) {
 		require.Equal(t, 1200, a.Stats().PathMTU.MTU)
 		require.Equal(t, 1200-session.DatagramHeader, a.MaxDatagramSize())
 		err = a.SendDatagram(make([]byte, 1472-session.DatagramHeader))
-		require.ErrorIs(t, err, ErrDatagramTooLarge)
+		require.ErrorIs(t, err, ErrMessageTooLarge)
 		require.ErrorContains(t, err, fmt.Sprintf("kcp: datagram of %d bytes is larger than %d, what fits into a packet of 1200 bytes", 1472-session.DatagramHeader, a.MaxDatagramSize()))
 		require.NoError(t, write(longest))
 		longest = machine.MaxFragments * (1472 - wire.HeaderSize) // as was possible in between

@@ -59,7 +59,7 @@ func (s *UDPSession) SendOOB(data []byte) error {
 		return errNoFEC
 	}
 	err := s.conn.SendDatagram(data)
-	if errors.Is(err, engine.ErrDatagramTooLarge) {
+	if errors.Is(err, engine.ErrMessageTooLarge) {
 		return errLargeOOB
 	}
 	return sessionError(err)

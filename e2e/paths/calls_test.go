@@ -273,7 +273,7 @@ func sendsDatagrams(w *world) {
 		}()
 		w.call("ReceiveDatagram", 10*1400, func() error {
 			for {
-				if err := from.SendDatagram(numbered(from.MaxDatagramSize(), i)); err != nil && !errors.Is(err, kcp.ErrDatagramTooLarge) {
+				if err := from.SendDatagram(numbered(from.MaxDatagramSize(), i)); err != nil && !errors.Is(err, kcp.ErrMessageTooLarge) {
 					return err
 				}
 				select {
