@@ -2,7 +2,6 @@ package kcp
 
 import (
 	"context"
-	"crypto/tls"
 	"time"
 
 	"github.com/arqnet/kcp/internal/handshake"
@@ -10,12 +9,12 @@ import (
 	"github.com/arqnet/kcp/trace"
 )
 
-// Peer returns what kind of peer the session knows that it has now.
+// Peer returns what the session knows of its peer now.
 func (c *Conn) Peer() PeerInfo {
 	c.mu.Lock()
 	defer c.unlock()
-	info, _ := c.session.Peer()
-	return PeerInfo(info)
+	info, secured := c.session.Peer()
+	return PeerInfo{Known: info.Known, Legacy: info.Legacy, Version: info.Version, TLS: secured}
 }
 
 // connect locks c.mu, starts the handshake, and waits for the peer's answer as
@@ -66,22 +65,6 @@ func (c *Conn) begin(l *Listener, offered bool) bool {
 		return c.session.Begin(nil)
 	}
 	return c.session.Begin(func(validated bool) bool { return l.offer(c, validated) })
-}
-
-// ConnectionState is how a session is secured. Its type is not tls.ConnectionState, as
-// net/http would then take every session for TLS.
-type ConnectionState struct {
-	// TLS is what the TLS handshake has agreed on. It is nil without Config.TLS, and
-	// before the handshake is done.
-	TLS *tls.ConnectionState
-}
-
-// ConnectionState returns how the session is secured.
-func (c *Conn) ConnectionState() ConnectionState {
-	c.mu.Lock()
-	defer c.unlock()
-	_, secured := c.session.Peer()
-	return ConnectionState{TLS: secured}
 }
 
 // workTLS is the goroutine of advanceTLS. It locks c.mu, but not while TLS works.

@@ -139,9 +139,9 @@ func TestTLSResumption(t *testing.T) {
 				b := accepted(t, l)
 				bothWays(t, a, b, []byte("up"), []byte("down"))
 				time.Sleep(20 * time.Second)
-				require.NotEmpty(t, a.ConnectionState().TLS.PeerCertificates)
+				require.NotEmpty(t, a.Peer().TLS.PeerCertificates)
 				for _, c := range []*Conn{a, b} {
-					require.Equal(t, i > 0, c.ConnectionState().TLS.DidResume)
+					require.Equal(t, i > 0, c.Peer().TLS.DidResume)
 					c.mu.Lock()
 					require.Nil(t, c.session.Inside().Exchange())
 					require.Zero(t, c.session.Inside().Opening().Unanswered&opening.Hello)

@@ -80,9 +80,9 @@ func TestTLSCertificatesAreCounted(t *testing.T) {
 		require.Zero(t, a.Endpoint().Stats().Buffered)
 		tw, ok := l.Endpoint().table.TimeWaits.At(b.session.Inside().Entry().Key(), l.Endpoint().now())
 		require.True(t, ok)
-		require.NotEmpty(t, a.ConnectionState().TLS.PeerCertificates)
-		require.NotEmpty(t, b.ConnectionState().TLS.PeerCertificates)
-		cert := weak.Make(b.ConnectionState().TLS.PeerCertificates[0])
+		require.NotEmpty(t, a.Peer().TLS.PeerCertificates)
+		require.NotEmpty(t, b.Peer().TLS.PeerCertificates)
+		cert := weak.Make(b.Peer().TLS.PeerCertificates[0])
 		a, b = nil, nil
 		for range 5 {
 			runtime.GC()

@@ -2,6 +2,7 @@ package kcp
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 
@@ -11,8 +12,8 @@ import (
 
 // PeerInfo is what a session knows of its peer.
 type PeerInfo struct {
-	// Known reports whether the peer's packets have shown its kind. Until then the other
-	// fields are zero.
+	// Known reports whether the peer's packets have shown its kind. Until then Legacy and
+	// Version are zero.
 	Known bool
 	// Legacy reports whether the peer is without this package's signals. An extended peer
 	// may count as a legacy one until its first signal arrives.
@@ -20,6 +21,9 @@ type PeerInfo struct {
 	// Version is the version of the peer's signals, now 2; 0 for a legacy peer, and
 	// before INFO has arrived (WIRE.md §5).
 	Version int
+	// TLS is what the TLS handshake has agreed on, such as the peer's certificates. It is
+	// nil without Config.TLS, and before the handshake is done.
+	TLS *tls.ConnectionState
 }
 
 // countEnd counts a session that has ended with err. offered says whether it was

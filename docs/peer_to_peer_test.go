@@ -84,7 +84,7 @@ func TestPeerToPeerTLS(t *testing.T) {
 	require.NoError(t, errs[0])
 	require.NoError(t, errs[1])
 	for i, c := range conns {
-		state := c.ConnectionState().TLS
+		state := c.Peer().TLS
 		require.Equal(t, "file/1", state.NegotiatedProtocol)
 		require.Equal(t, keys[1-i], fingerprint(state.PeerCertificates[0]))
 	}

@@ -34,7 +34,7 @@ func _(addr string) error {
 func _(certs []tls.Certificate, pool *x509.CertPool) (*tls.ConnectionState, error) {
 	l, err := kcp.Listen("udp", ":4000", &kcp.Config{TLS: &tls.Config{Certificates: certs}})
 	conn, err := kcp.Dial("udp", "example.com:4000", &kcp.Config{TLS: &tls.Config{RootCAs: pool}})
-	state := conn.ConnectionState().TLS // certificates of the peer, application protocol
+	state := conn.Peer().TLS // certificates of the peer, application protocol
 	_ = l
 	return state, err
 }

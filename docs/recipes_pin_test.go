@@ -46,7 +46,7 @@ func TestPinned(t *testing.T) {
 	want := fingerprint(server.Certificates[0].Leaf)
 	conn, err := reconnectTo(t, server, pinned(want))
 	require.NoError(t, err)
-	require.Equal(t, want, fingerprint(conn.ConnectionState().TLS.PeerCertificates[0]))
+	require.Equal(t, want, fingerprint(conn.Peer().TLS.PeerCertificates[0]))
 	require.NoError(t, conn.Close())
 
 	_, err = reconnectTo(t, other, pinned(want))

@@ -210,18 +210,18 @@ func TestTLSEcho(t *testing.T) {
 			x, y := streamPair(t, a, b, nil)
 			bothWays(t, x, y, content(3, 50_000), content(4, 50_000))
 			bothWays(t, a, b, content(1, 100_000), content(2, 100_000))
-			state := a.ConnectionState().TLS
+			state := a.Peer().TLS
 			require.EqualValues(t, tls.VersionTLS13, state.Version)
 			require.NotEmpty(t, state.VerifiedChains)
 			require.Len(t, state.PeerCertificates, 1)
-			require.True(t, b.ConnectionState().TLS.HandshakeComplete)
+			require.True(t, b.Peer().TLS.HandshakeComplete)
 			require.NoError(t, a.Close())
 			require.NoError(t, b.Close())
 		})
 	}
 	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
-		require.Nil(t, a.ConnectionState().TLS)
-		require.Nil(t, b.ConnectionState().TLS)
+		require.Nil(t, a.Peer().TLS)
+		require.Nil(t, b.Peer().TLS)
 	})
 }

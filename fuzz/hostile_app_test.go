@@ -280,7 +280,7 @@ func (w *hostile) set(i int, c *kcp.Conn, r *rand.Rand) {
 		case "SetLinger":
 			_ = c.SetLinger(5 * time.Second)
 		case "Stats":
-			_, _, _ = c.Stats(), c.Peer(), c.ConnectionState()
+			_, _ = c.Stats(), c.Peer()
 			_, _ = c.Endpoint().Stats(), c.Endpoint().Totals()
 		case "Flush":
 			_ = c.Flush(ctx)

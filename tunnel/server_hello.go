@@ -128,7 +128,7 @@ func (s *Server) examine(ctx context.Context, conn *kcp.Conn, stream *kcp.Stream
 	}
 	who := &clientIdentity{name: h.User, password: digestOf(h.Password)}
 	if h.User == "" && h.Password == "" {
-		state := conn.ConnectionState().TLS
+		state := conn.Peer().TLS
 		if state == nil || len(state.VerifiedChains) == 0 {
 			return nil, away(helloNoName, "", "")
 		}

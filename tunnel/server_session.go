@@ -34,7 +34,7 @@ func (c *serverSession) certified() bool {
 	if !c.identity.certificate {
 		return true
 	}
-	state := c.conn.ConnectionState().TLS
+	state := c.conn.Peer().TLS
 	return authorized(state, c.server.clientCAs.Load(), time.Now())
 }
 

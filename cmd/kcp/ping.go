@@ -134,7 +134,7 @@ func (r *renewal) ping(ctx context.Context) (time.Duration, error) { return r.co
 
 // withTunnel reports whether the peer is a server of kcptunnel.
 func (r *renewal) withTunnel() bool {
-	state := r.conn.ConnectionState().TLS
+	state := r.conn.Peer().TLS
 	return state != nil && state.NegotiatedProtocol == tunnelProtocol
 }
 

@@ -181,7 +181,7 @@ func (t *Transport) accept() {
 
 // startLocked begins to take what arrives in a session.
 func (t *Transport) startLocked(p *peer, conn *kcp.Conn) {
-	p.conn, p.name = conn, conn.ConnectionState().TLS.PeerCertificates[0].Subject.CommonName
+	p.conn, p.name = conn, conn.Peer().TLS.PeerCertificates[0].Subject.CommonName
 	close(p.ready)
 	if t.closed {
 		_ = conn.Abort(0, "")

@@ -19,10 +19,10 @@ type sessionTLS struct{}
 // infoOf returns what TLS has agreed on for a session.
 func infoOf(c net.Conn) (credentials.TLSInfo, error) {
 	session, ok := c.(*kcp.Conn)
-	if !ok || session.ConnectionState().TLS == nil {
+	if !ok || session.Peer().TLS == nil {
 		return credentials.TLSInfo{}, errors.New("not a KCP session with TLS")
 	}
-	state := session.ConnectionState().TLS
+	state := session.Peer().TLS
 	if state.NegotiatedProtocol != protocol {
 		return credentials.TLSInfo{}, errors.New("the peer does not name " + protocol + " in ALPN")
 	}

@@ -39,7 +39,7 @@ func tlsOf(c net.Conn) *tls.ConnectionState {
 	if s, ok := c.(*kcp.Stream); ok {
 		c = s.Conn()
 	}
-	return c.(*kcp.Conn).ConnectionState().TLS
+	return c.(*kcp.Conn).Peer().TLS
 }
 
 // tlsKey is the key of the session's TLS in the context of a request.

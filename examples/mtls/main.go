@@ -113,7 +113,7 @@ func (b *bank) serve(l net.Listener) {
 // and verified.
 func (b *bank) session(conn *kcp.Conn) {
 	defer conn.Close()
-	name := conn.ConnectionState().TLS.PeerCertificates[0].Subject.CommonName
+	name := conn.Peer().TLS.PeerCertificates[0].Subject.CommonName
 	for {
 		var amount int
 		if _, err := fmt.Fscanln(conn, &amount); err != nil {

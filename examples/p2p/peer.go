@@ -156,7 +156,7 @@ func (n *node) open(ctx context.Context, me, peer *card) (*kcp.Conn, error) {
 	if err != nil {
 		return nil, explain(err, me, peer)
 	}
-	if conn.ConnectionState().TLS.NegotiatedProtocol != protoFile { // then VerifyConnection has not compared
+	if conn.Peer().TLS.NegotiatedProtocol != protoFile { // then VerifyConnection has not compared
 		_ = conn.Abort(0, "")
 		return nil, errors.New("the session is not with the peer")
 	}
