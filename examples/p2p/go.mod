@@ -5,7 +5,6 @@ go 1.25.0
 require (
 	github.com/arqnet/kcp v0.0.0-00010101000000-000000000000
 	github.com/pion/ice/v4 v4.4.9
-	github.com/pion/stun/v4 v4.0.1
 	github.com/stretchr/testify v1.12.1
 )
 
@@ -17,6 +16,7 @@ require (
 	github.com/pion/logging v0.2.4 // indirect
 	github.com/pion/mdns/v2 v2.2.2 // indirect
 	github.com/pion/randutil v0.1.0 // indirect
+	github.com/pion/stun/v4 v4.0.1 // indirect
 	github.com/pion/transport/v5 v5.0.1 // indirect
 	github.com/pion/turn/v5 v5.1.2 // indirect
 	github.com/wlynxg/anet v0.0.5 // indirect

@@ -5,11 +5,10 @@
 //	p2p get -server HOST:4000 CODE               on the other
 //
 // README.md has the rest. It is a module of its own, so that the package does not depend on
-// what it uses: STUN (pion/stun) and, in icepath, ICE (pion/ice).
+// what icepath uses: ICE (pion/ice).
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -46,9 +45,9 @@ func main() {
 
 // settings are the command line.
 type settings struct {
-	addr, stun, server, dir string
-	most                    int64
-	arg                     string // FILE or CODE
+	addr, server, dir string
+	most              int64
+	arg               string // FILE or CODE
 }
 
 // run is the program without its process.
@@ -64,12 +63,11 @@ func run(ctx context.Context, args []string, out, messages io.Writer) error {
 		flags.Usage()
 		return errors.New("no command")
 	}
-	command, local, stun := args[0], ":0", ""
+	command, local := args[0], ":0"
 	if command == "serve" {
-		local, stun = ":4000", ":4001"
+		local = ":4000"
 	}
 	flags.StringVar(&s.addr, "addr", local, "`address` of the socket")
-	flags.StringVar(&s.stun, "stun", stun, "`address` of a STUN server: where to serve, or whom to ask (default: port 4001 of the server)")
 	flags.StringVar(&s.server, "server", "", "rendezvous server of send and get, as `host:port`")
 	flags.StringVar(&s.dir, "dir", ".", "`directory` for the file that get gets")
 	flags.Int64Var(&s.most, "max-size", 64<<30, "the largest that get gets, in `bytes`")
@@ -91,12 +89,6 @@ func run(ctx context.Context, args []string, out, messages io.Writer) error {
 }
 
 func (s *settings) serve(ctx context.Context, out io.Writer, logger *log.Logger) error {
-	stun, err := net.ListenPacket("udp", s.stun)
-	if err != nil {
-		return err
-	}
-	defer stun.Close()
-	go serveSTUN(stun)
 	config, err := serverConfig()
 	if err != nil {
 		return err
@@ -105,21 +97,13 @@ func (s *settings) serve(ctx context.Context, out io.Writer, logger *log.Logger)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "serving on %s, STUN on %s\n", l.Addr(), stun.LocalAddr())
+	fmt.Fprintf(out, "serving on %s\n", l.Addr())
 	return (&server{log: logger, waiting: make(map[string]*guest)}).run(ctx, l)
 }
 
 // connect opens a session with the end that has the same code.
 func (s *settings) connect(ctx context.Context, role, code string, logger *log.Logger) (n *node, conn *kcp.Conn, err error) {
-	host, _, err := net.SplitHostPort(s.server)
-	if err != nil {
-		return nil, nil, err
-	}
 	server, err := net.ResolveUDPAddr("udp", s.server)
-	if err != nil {
-		return nil, nil, err
-	}
-	stun, err := net.ResolveUDPAddr("udp", cmp.Or(s.stun, net.JoinHostPort(host, "4001")))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -127,7 +111,7 @@ func (s *settings) connect(ctx context.Context, role, code string, logger *log.L
 	if err != nil {
 		return nil, nil, err
 	}
-	if n, err = newNode(ctx, pc, stun, role, code, logger); err != nil {
+	if n, err = newNode(pc, role, code, logger); err != nil {
 		_ = pc.Close()
 		return nil, nil, err
 	}

@@ -39,15 +39,13 @@ type node struct {
 	secret *secret
 	pc     net.PacketConn
 	ep     *kcp.Endpoint
-	key    string         // fingerprint of its own key
-	peer   atomic.Value   // a string: fingerprint of the peer's
-	mapped netip.AddrPort // where a STUN server sees the socket
+	key    string       // fingerprint of its own key
+	peer   atomic.Value // a string: fingerprint of the peer's
 	log    *log.Logger
 }
 
-// newNode returns an end at pc. It asks a STUN server first, as long as KCP does not read
-// from pc; nil means none.
-func newNode(ctx context.Context, pc net.PacketConn, stun net.Addr, role, code string, log *log.Logger) (*node, error) {
+// newNode returns an end at pc.
+func newNode(pc net.PacketConn, role, code string, log *log.Logger) (*node, error) {
 	s, err := newSecret(code)
 	if err != nil {
 		return nil, err
@@ -57,11 +55,6 @@ func newNode(ctx context.Context, pc net.PacketConn, stun net.Addr, role, code s
 		return nil, err
 	}
 	n := &node{role: role, secret: s, pc: pc, key: fingerprint(cert.Certificate[0]), log: log}
-	if stun != nil {
-		if n.mapped, err = mapped(ctx, pc, stun); err != nil {
-			log.Printf("%v: %v", stun, err)
-		}
-	}
 	n.ep, err = kcp.NewEndpoint(pc, &kcp.Config{TLS: n.tls(cert), PeerTimeout: peerTimeout, KeepAlive: keepAlive, Limits: kcp.Limits{MaxStreams: -1}})
 	return n, err
 }
@@ -115,8 +108,8 @@ func (n *node) meet(ctx context.Context, server net.Addr) (*kcp.Conn, error) {
 	if err := in.Decode(&g); err != nil {
 		return nil, fmt.Errorf("rendezvous server: %w", err)
 	}
-	me := &card{n.role, n.key, natKind(g.Observed, n.mapped), addresses(addrPort(n.pc.LocalAddr()), g.Observed, n.mapped)}
-	n.log.Printf("NAT: %s; addresses: %v", me.NAT, me.At)
+	me := &card{n.role, n.key, addresses(addrPort(n.pc.LocalAddr()))}
+	n.log.Printf("addresses: %v, and %v for the server", me.At, g.Observed)
 	mine, err := n.secret.seal(me)
 	if err != nil {
 		return nil, err
@@ -134,12 +127,12 @@ func (n *node) meet(ctx context.Context, server net.Addr) (*kcp.Conn, error) {
 		return nil, err
 	}
 	peer.At = append([]netip.AddrPort{m.Observed}, peer.At...)
-	return n.open(ctx, me, peer)
+	return n.open(ctx, peer)
 }
 
 // open opens the session with the peer. Both ends dial at the same time (simultaneous
 // open), so NATs at both let the packets in.
-func (n *node) open(ctx context.Context, me, peer *card) (*kcp.Conn, error) {
+func (n *node) open(ctx context.Context, peer *card) (*kcp.Conn, error) {
 	n.peer.Store(peer.Key)
 	var addrs []net.Addr
 	for i, a := range peer.At {
@@ -154,7 +147,7 @@ func (n *node) open(ctx context.Context, me, peer *card) (*kcp.Conn, error) {
 	n.log.Printf("dialling the peer at %v, as it dials this end", addrs)
 	conn, err := n.ep.Dial(ctx, addrs[0], &kcp.DialOptions{SimultaneousOpen: true, Candidates: addrs[1:]})
 	if err != nil {
-		return nil, explain(err, me, peer)
+		return nil, fmt.Errorf("the peer has gone, or a NAT or firewall lets nothing pass: %w", err)
 	}
 	if conn.Peer().TLS.NegotiatedProtocol != protoFile { // then VerifyConnection has not compared
 		_ = conn.Abort(0, "")
@@ -164,16 +157,31 @@ func (n *node) open(ctx context.Context, me, peer *card) (*kcp.Conn, error) {
 	return conn, nil
 }
 
-// explain adds to an error which end has a NAT that lets nothing pass.
-func explain(err error, me, peer *card) error {
-	var none *kcp.NoAnswerError
-	switch {
-	case !errors.As(err, &none):
-		return err
-	case me.NAT == natSymmetric:
-		return fmt.Errorf("this end is behind a symmetric NAT, which needs a relay: %w", err)
-	case peer.NAT == natSymmetric:
-		return fmt.Errorf("the peer is behind a symmetric NAT, which needs a relay: %w", err)
+// addresses returns the addresses of a socket on this host, at which a peer in the same
+// network may reach it.
+func addresses(socket netip.AddrPort) (all []netip.AddrPort) {
+	if !socket.Addr().IsUnspecified() {
+		return []netip.AddrPort{socket}
 	}
-	return fmt.Errorf("the peer has gone, or a NAT or firewall lets nothing pass: %w", err)
+	interfaces, _ := net.InterfaceAddrs() // without them what the server sees remains
+	for _, a := range interfaces {
+		n, ok := a.(*net.IPNet)
+		if !ok {
+			continue
+		}
+		ip, _ := netip.AddrFromSlice(n.IP)
+		if ip = ip.Unmap(); ip.IsGlobalUnicast() {
+			all = append(all, netip.AddrPortFrom(ip, socket.Port()))
+		}
+	}
+	return all
+}
+
+// addrPort returns a UDP address, an IPv4 address as such. It is not valid if a is none.
+func addrPort(a net.Addr) netip.AddrPort {
+	u, ok := a.(*net.UDPAddr)
+	if !ok {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(u.AddrPort().Addr().Unmap(), u.AddrPort().Port())
 }

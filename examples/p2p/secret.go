@@ -44,8 +44,7 @@ func newSecret(code string) (*secret, error) {
 type card struct {
 	Role string           // send or get
 	Key  string           // fingerprint of its public key
-	NAT  string           // see natKind
-	At   []netip.AddrPort // its addresses, the best first
+	At   []netip.AddrPort // its addresses on its host
 }
 
 // sealed is a card in JSON, with an authenticator under the secret.
