@@ -19,7 +19,7 @@ import (
 	"github.com/hashicorp/memberlist"
 	"github.com/stretchr/testify/require"
 
-	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/examples/internal/lab"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/netsim"
 )
@@ -154,10 +154,7 @@ func TestStrangers(t *testing.T) {
 			config, err := (&Config{Certificate: cert, CA: w.pool, Cluster: "nodes.test"}).kcpConfig()
 			require.NoError(w, err)
 			config.TLS.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil }
-			pc, err := w.net.Listen("10.0.0.9:0")
-			require.NoError(w, err)
-			e, err := kcp.NewEndpoint(pc, config)
-			require.NoError(w, err)
+			e, _ := lab.Endpoint(w, w.net, "10.0.0.9:0", config)
 			_, err = e.Dial(w.Context(), at, nil)
 			var alert tls.AlertError
 			require.Equal(w, i > 0, errors.As(err, &alert), err)

@@ -3,15 +3,13 @@ package main
 import (
 	"context"
 	"io"
-	"net"
-	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/examples/internal/lab"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/netsim"
 )
@@ -21,22 +19,16 @@ import (
 func TestGame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := netsim.NewNetwork(1, netsim.LinkConfig{Delay: 30 * time.Millisecond, Loss: 0.05})
-		endpoint := func(addr string) *kcp.Endpoint {
-			pc, err := n.Listen(addr)
-			require.NoError(t, err)
-			e, err := kcp.NewEndpoint(pc, config())
-			require.NoError(t, err)
-			t.Cleanup(func() { _ = e.Close(); _ = pc.Close() })
-			return e
-		}
-		l, err := endpoint("10.0.0.1:4000").Listen()
+		server, _ := lab.Endpoint(t, n, "10.0.0.1:4000", config())
+		l, err := server.Listen()
 		require.NoError(t, err)
 		ctx, stop := context.WithCancel(t.Context())
 		var served testenv.Records
 		ended := make(chan error, 1)
 		go func() { ended <- newServer(&served).run(ctx, l) }()
 		join := func(host, name string) (typed *io.PipeWriter, seen *testenv.Records, left chan error) {
-			conn, err := endpoint(host+":0").Dial(t.Context(), net.UDPAddrFromAddrPort(netip.MustParseAddrPort("10.0.0.1:4000")), nil)
+			e, _ := lab.Endpoint(t, n, host+":0", config())
+			conn, err := e.Dial(t.Context(), server.LocalAddr(), nil)
 			require.NoError(t, err)
 			in, typed := io.Pipe()
 			t.Cleanup(func() { _ = typed.Close() })

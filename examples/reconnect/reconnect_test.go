@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/examples/internal/lab"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/netsim"
 )
@@ -41,20 +42,9 @@ func inWorld(t *testing.T, test func(w *world)) {
 	})
 }
 
-// endpoint returns an endpoint, and what closes it as the end of a process does.
-func (w *world) endpoint(addr string, config *kcp.Config) (*kcp.Endpoint, func()) {
-	pc, err := w.net.Listen(addr)
-	require.NoError(w, err)
-	e, err := kcp.NewEndpoint(pc, config)
-	require.NoError(w, err)
-	end := func() { _ = pc.Close(); _ = e.Close() }
-	w.Cleanup(end)
-	return e, end
-}
-
 // serve starts the server.
 func (w *world) serve() {
-	e, end := w.endpoint(serverAddr.String(), serverConfig)
+	e, end := lab.Endpoint(w, w.net, serverAddr.String(), serverConfig)
 	l, err := e.Listen()
 	require.NoError(w, err)
 	s := &server{log: log.New(&w.printed, "", 0), inboxes: make(map[string]*inbox)}
@@ -66,7 +56,7 @@ func (w *world) serve() {
 // start starts a client on a host, which dials from a new socket each time.
 func (w *world) start(id, host string) (c *client, ended chan error) {
 	c = newClient(id, func(ctx context.Context) (*kcp.Conn, error) {
-		e, end := w.endpoint(host+":0", clientConfig)
+		e, end := lab.Endpoint(w, w.net, host+":0", clientConfig)
 		conn, err := e.Dial(ctx, serverAddr, nil)
 		if err != nil {
 			end()

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/examples/internal/lab"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/netsim"
 )
@@ -45,28 +46,17 @@ func inWorld(t *testing.T, test func(w *world)) {
 	})
 }
 
-// endpoint returns an endpoint that is closed after the test.
-func (w *world) endpoint(addr string) (*kcp.Endpoint, *netsim.PacketConn) {
-	pc, err := w.net.Listen(addr)
-	require.NoError(w, err)
-	e, err := kcp.NewEndpoint(pc, config)
-	require.NoError(w, err)
-	w.Cleanup(func() { e.Close(); pc.Close() })
-	return e, pc
-}
-
 // serve starts a server. kill ends it as a process that is killed: nobody is told.
 func (w *world) serve() (kill func()) {
 	root, err := os.OpenRoot(w.dir)
 	require.NoError(w, err)
-	e, pc := w.endpoint(serverAddr.String())
+	e, end := lab.Endpoint(w, w.net, serverAddr.String(), config)
 	l, err := e.Listen()
 	require.NoError(w, err)
 	var running sync.WaitGroup
 	running.Go(func() { _ = newServer(root, 1<<30, log.New(w.Output(), "server: ", 0)).run(w.Context(), l) })
 	kill = func() {
-		pc.Close()
-		e.Close()
+		end()
 		running.Wait()
 		root.Close()
 	}
@@ -76,7 +66,7 @@ func (w *world) serve() (kill func()) {
 
 // put sends the file.
 func (w *world) put() error {
-	e, _ := w.endpoint("10.0.0.2:0")
+	e, _ := lab.Endpoint(w, w.net, "10.0.0.2:0", config)
 	dial := func(ctx context.Context) (*kcp.Conn, error) { return e.Dial(ctx, serverAddr, nil) }
 	return (&client{dial, log.New(w.Output(), "client: ", 0)}).put(w.Context(), w.path)
 }
@@ -142,7 +132,7 @@ func TestLaterSessionWins(t *testing.T) {
 		ended := make(chan error)
 		go func() { ended <- w.put() }()
 		time.Sleep(2 * time.Second)
-		e, _ := w.endpoint("10.0.0.3:0")
+		e, _ := lab.Endpoint(w, w.net, "10.0.0.3:0", config)
 		later, err := e.Dial(w.Context(), serverAddr, nil)
 		require.NoError(w, err)
 		parts, err := filepath.Glob(filepath.Join(w.dir, partsDir, "*"))

@@ -64,6 +64,22 @@ func dialer(config *kcp.Config, to net.Addr) Dial {
 	}
 }
 
+// Endpoint opens an endpoint on a simulated network. end closes it as the end of a process
+// does: nobody is told. The test does so too.
+func Endpoint(t testing.TB, n *netsim.Network, addr string, config *kcp.Config) (e *kcp.Endpoint, end func()) {
+	t.Helper()
+	pc, err := n.Listen(addr)
+	require.NoError(t, err)
+	e, err = kcp.NewEndpoint(pc, config)
+	require.NoError(t, err)
+	end = func() {
+		_ = pc.Close()
+		_ = e.Close()
+	}
+	t.Cleanup(end)
+	return e, end
+}
+
 // bad is a network that loses a packet in ten, half of them in bursts. Bursts are of
 // packets, whenever they come: longer ones would outlast the few of an opening.
 var bad = netsim.LinkConfig{
@@ -74,14 +90,8 @@ var bad = netsim.LinkConfig{
 // lossy runs a test over a bad network in virtual time.
 func lossy(t *testing.T, seed uint64, config *kcp.Config, test func(t *testing.T, l net.Listener, dial Dial)) {
 	network := netsim.NewNetwork(seed, bad)
-	open := func(addr string) *kcp.Endpoint {
-		pc, err := network.Listen(addr)
-		require.NoError(t, err)
-		e, err := kcp.NewEndpoint(pc, config)
-		require.NoError(t, err)
-		return e
-	}
-	server, client := open("10.0.0.1:4000"), open("10.0.0.2:0")
+	server, _ := Endpoint(t, network, "10.0.0.1:4000", config)
+	client, _ := Endpoint(t, network, "10.0.0.2:0", config)
 	defer server.Close()
 	defer client.Close()
 	l, err := server.Listen()
