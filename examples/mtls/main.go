@@ -6,21 +6,16 @@
 package main
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"fmt"
 	"io"
 	"log"
-	"math/big"
 	"net"
 	"sync"
-	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/examples/internal/authority"
 )
 
 const (
@@ -28,10 +23,9 @@ const (
 	protocol   = "balance/1" // ALPN: both ends have to name it
 )
 
-// newAuthority makes a certificate that can sign others, and the pool that trusts it. A
-// real one is elsewhere, and its key never on a server.
+// newAuthority makes a certificate that can sign others, and the pool that trusts it.
 func newAuthority() (*tls.Certificate, *x509.CertPool, error) {
-	ca, err := issue(nil, "authority")
+	ca, err := authority.Issue(nil, "authority", "authority")
 	if err != nil {
 		return nil, nil, err
 	}
@@ -40,43 +34,11 @@ func newAuthority() (*tls.Certificate, *x509.CertPool, error) {
 	return ca, pool, nil
 }
 
-// issue returns a certificate for a name, signed by an authority; by itself if that is
-// nil.
-func issue(by *tls.Certificate, name string) (*tls.Certificate, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, err
-	}
-	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
-	if err != nil {
-		return nil, err
-	}
-	template := &x509.Certificate{
-		SerialNumber: serial,
-		Subject:      pkix.Name{CommonName: name},
-		DNSNames:     []string{name},
-		NotBefore:    time.Now().Add(-time.Hour),
-		NotAfter:     time.Now().Add(24 * time.Hour),
-	}
-	parent, signer := template, any(key)
-	if by == nil {
-		template.IsCA, template.BasicConstraintsValid = true, true
-	} else {
-		parent, signer = by.Leaf, by.PrivateKey
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
-	if err != nil {
-		return nil, err
-	}
-	leaf, err := x509.ParseCertificate(der)
-	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, err
-}
-
 // config returns the settings of the server, or of the client of that name, with a
 // certificate that an authority has issued. Only clients with one that the pool trusts get
 // to Accept.
 func config(ca *tls.Certificate, trusted *x509.CertPool, name string) (*kcp.Config, error) {
-	cert, err := issue(ca, name)
+	cert, err := authority.Issue(ca, name, name)
 	if err != nil {
 		return nil, err
 	}

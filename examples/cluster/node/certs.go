@@ -1,69 +1,37 @@
 package main
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/pem"
-	"fmt"
-	"math/big"
 	"os"
 	"path/filepath"
-	"time"
+
+	"github.com/arqnet/kcp/examples/internal/authority"
+	"github.com/arqnet/kcp/internal/identity"
 )
 
-const authority = "authority" // name of its files
+const authorityName = "authority" // of its files
 
 // certs makes an authority, and a certificate for each name, in files.
 func certs(dir, cluster string, names []string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	ca, err := issue(nil, authority, cluster)
+	ca, err := authority.Issue(nil, authorityName, cluster)
 	if err == nil {
-		err = save(dir, authority, ca)
+		err = save(dir, authorityName, ca)
 	}
 	for _, name := range names {
 		if err != nil {
 			return err
 		}
 		var c *tls.Certificate
-		if c, err = issue(ca, name, cluster); err == nil {
+		if c, err = authority.Issue(ca, name, cluster); err == nil {
 			err = save(dir, name, c)
 		}
 	}
 	return err
-}
-
-// issue returns a certificate for a node, signed by an authority; by itself if that is nil.
-func issue(by *tls.Certificate, node, cluster string) (*tls.Certificate, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, err
-	}
-	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
-	if err != nil {
-		return nil, err
-	}
-	template := &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: node}, DNSNames: []string{cluster},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(1, 0, 0), // clocks differ
-	}
-	parent, signer := template, any(key)
-	if by == nil {
-		template.IsCA, template.BasicConstraintsValid = true, true
-	} else {
-		parent, signer = by.Leaf, by.PrivateKey
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
-	if err != nil {
-		return nil, err
-	}
-	leaf, err := x509.ParseCertificate(der)
-	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, err
 }
 
 // save writes a certificate and its key to files.
@@ -87,10 +55,6 @@ func load(dir, node string) (tls.Certificate, *x509.CertPool, error) {
 	if err != nil {
 		return cert, nil, err
 	}
-	ca, err := os.ReadFile(filepath.Join(dir, authority+".crt"))
-	pool := x509.NewCertPool()
-	if err == nil && !pool.AppendCertsFromPEM(ca) {
-		err = fmt.Errorf("no certificate in %s.crt", authority)
-	}
+	pool, err := identity.LoadCAs(filepath.Join(dir, authorityName+".crt"))
 	return cert, pool, err
 }

@@ -5,8 +5,8 @@
 //	node run -dir certs -bind 127.0.0.1:7001 a
 //	node run -dir certs -bind 127.0.0.1:7002 -seeds 127.0.0.1:7001 b
 //
-// A line of its input goes to all members. "@b text" goes to b alone, "~text" to all as
-// a datagram. At the end of its input, and with an interrupt, the node leaves.
+// A line of its input goes to all members, "~text" as a datagram. At the end of its input,
+// and with an interrupt, the node leaves.
 package main
 
 import (
@@ -46,7 +46,6 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 	dir := flags.String("dir", "certs", "`folder` of the certificates")
 	name := flags.String("cluster", "nodes.example", "`name` that all certificates have")
 	bind := flags.String("bind", "127.0.0.1:0", "`address` to listen on")
-	advertise := flags.String("advertise", "", "IP `address` that the others are told (default: of -bind)")
 	seeds := flags.String("seeds", "", "`addresses` of some nodes, with commas between")
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
@@ -67,7 +66,6 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 	}
 	defer t.Shutdown()
 	c := t.Memberlist()
-	c.AdvertiseAddr = *advertise
 	n := &node{name: c.Name, out: log.New(out, "", 0)}
 	c.Events, c.Delegate, c.LogOutput = n, n, io.Discard
 	if n.list, err = memberlist.Create(c); err != nil {
@@ -75,11 +73,13 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 	}
 	defer n.list.Shutdown()
 	n.out.Printf("%s listens on %v", n.name, n.list.LocalNode().FullAddress().Addr)
+	if *seeds != "" {
+		if _, err := n.list.Join(strings.Split(*seeds, ",")); err != nil {
+			return err
+		}
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if *seeds != "" {
-		go n.join(ctx, strings.Split(*seeds, ","))
-	}
 	n.read(ctx, in)
 	return n.list.Leave(time.Second)
 }
@@ -89,23 +89,6 @@ type node struct {
 	name string
 	list *memberlist.Memberlist
 	out  *log.Logger
-}
-
-// join asks the seeds to let this node join, as long as it knows nobody. So two halves of
-// a network that was cut find each other again.
-func (n *node) join(ctx context.Context, seeds []string) {
-	retry := time.NewTicker(5 * time.Second)
-	defer retry.Stop()
-	for {
-		if n.list.NumMembers() == 1 {
-			_, _ = n.list.Join(seeds) // asked again
-		}
-		select {
-		case <-retry.C:
-		case <-ctx.Done():
-			return
-		}
-	}
 }
 
 // read sends lines of input until its end.
@@ -134,24 +117,19 @@ func (n *node) read(ctx context.Context, in io.Reader) {
 	}
 }
 
-// send sends a line to whom it is for. SendReliable uses a stream, SendBestEffort a
-// datagram.
+// send sends a line to all: by a stream, or one that begins with "~" by a datagram.
 func (n *node) send(line string) {
-	to, text, one := strings.Cut(strings.TrimPrefix(line, "@"), " ")
-	if one = one && strings.HasPrefix(line, "@"); !one {
-		text = strings.TrimPrefix(line, "~")
+	send := n.list.SendReliable
+	line, datagram := strings.CutPrefix(line, "~")
+	if datagram {
+		send = n.list.SendBestEffort
 	}
-	text = n.name + ": " + text
 	for _, m := range n.list.Members() {
-		if m.Name == n.name || one && m.Name != to {
+		if m.Name == n.name {
 			continue
 		}
-		send := n.list.SendReliable
-		if strings.HasPrefix(line, "~") {
-			send = n.list.SendBestEffort
-		}
 		go func() { // a member that is gone holds up no other
-			if err := send(m, []byte(text)); err != nil {
+			if err := send(m, []byte(n.name+": "+line)); err != nil {
 				n.out.Printf("not sent to %q: %v", m.Name, err)
 			}
 		}()
