@@ -1,14 +1,15 @@
-// Command p2p sends a file from one machine to another, directly, through NATs:
+// Command p2p is a pipe from one machine to another, directly, through NATs:
 //
 //	p2p serve                                    on a machine that both can reach
-//	p2p send -server HOST:4000 FILE              on one machine; it prints a code
-//	p2p get -server HOST:4000 CODE               on the other
+//	p2p send -server HOST:4000 <FILE             on one machine; it prints a code
+//	p2p get -server HOST:4000 CODE >FILE         on the other
 //
 // README.md has the rest. It is a module of its own, so that the package does not depend on
 // what icepath uses: ICE (pion/ice).
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -24,12 +25,12 @@ import (
 )
 
 const usage = `usage: p2p serve [flags]
-       p2p send [flags] FILE
+       p2p send [flags]
        p2p get [flags] CODE
 
   serve  introduces those who have the same code to each other, until it is interrupted
-  send   sends a file to the machine that gets the code that this prints
-  get    gets a file from the machine that has printed the code
+  send   sends its input to the machine that gets the code that this prints
+  get    prints what the machine sends that has printed the code
 
 flags:
 `
@@ -37,21 +38,17 @@ flags:
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil && !errors.Is(err, flag.ErrHelp) {
+	if err := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr); err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "p2p:", err)
 		os.Exit(1)
 	}
 }
 
 // settings are the command line.
-type settings struct {
-	addr, server, dir string
-	most              int64
-	arg               string // FILE or CODE
-}
+type settings struct{ addr, server string }
 
 // run is the program without its process.
-func run(ctx context.Context, args []string, out, messages io.Writer) error {
+func run(ctx context.Context, args []string, in io.Reader, out, messages io.Writer) error {
 	var s settings
 	flags := flag.NewFlagSet("p2p", flag.ContinueOnError)
 	flags.SetOutput(messages)
@@ -69,26 +66,25 @@ func run(ctx context.Context, args []string, out, messages io.Writer) error {
 	}
 	flags.StringVar(&s.addr, "addr", local, "`address` of the socket")
 	flags.StringVar(&s.server, "server", "", "rendezvous server of send and get, as `host:port`")
-	flags.StringVar(&s.dir, "dir", ".", "`directory` for the file that get gets")
-	flags.Int64Var(&s.most, "max-size", 64<<30, "the largest that get gets, in `bytes`")
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
 	}
-	s.arg = flags.Arg(0)
 	logger := log.New(messages, "", log.Ltime)
 	switch {
 	case command == "serve" && flags.NArg() == 0:
-		return s.serve(ctx, out, logger)
-	case command != "send" && command != "get" || flags.NArg() != 1:
-		flags.Usage()
-		return errors.New("one command, and one FILE or CODE")
-	case command == "send":
-		return s.send(ctx, out, logger)
+		return s.serve(ctx, logger)
+	case command == "send" && flags.NArg() == 0:
+		code := newCode()
+		logger.Print("the code is ", code)
+		return s.meet(ctx, roleSend, code, logger, func(conn *kcp.Conn) error { return send(conn, in) })
+	case command == "get" && flags.NArg() == 1:
+		return s.meet(ctx, roleGet, flags.Arg(0), logger, func(conn *kcp.Conn) error { return get(conn, out) })
 	}
-	return s.get(ctx, out, logger)
+	flags.Usage()
+	return errors.New("no such command")
 }
 
-func (s *settings) serve(ctx context.Context, out io.Writer, logger *log.Logger) error {
+func (s *settings) serve(ctx context.Context, logger *log.Logger) error {
 	config, err := serverConfig()
 	if err != nil {
 		return err
@@ -97,66 +93,54 @@ func (s *settings) serve(ctx context.Context, out io.Writer, logger *log.Logger)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "serving on %s\n", l.Addr())
+	logger.Print("serving on ", l.Addr())
 	return (&server{log: logger, waiting: make(map[string]*guest)}).run(ctx, l)
 }
 
-// connect opens a session with the end that has the same code.
-func (s *settings) connect(ctx context.Context, role, code string, logger *log.Logger) (n *node, conn *kcp.Conn, err error) {
+// meet uses a session with the end that has the same code.
+func (s *settings) meet(ctx context.Context, role, code string, logger *log.Logger, use func(conn *kcp.Conn) error) error {
 	server, err := net.ResolveUDPAddr("udp", s.server)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	pc, err := net.ListenPacket("udp", s.addr)
 	if err != nil {
-		return nil, nil, err
-	}
-	if n, err = newNode(pc, role, code, logger); err != nil {
-		_ = pc.Close()
-		return nil, nil, err
-	}
-	if conn, err = n.meet(ctx, server); err != nil {
-		n.close()
-	}
-	return n, conn, err
-}
-
-func (s *settings) send(ctx context.Context, out io.Writer, logger *log.Logger) error {
-	f, err := os.Open(s.arg)
-	if err != nil {
 		return err
 	}
-	defer f.Close()
-	code := newCode()
-	fmt.Fprintf(out, "the code is %s\n", code)
-	n, conn, err := s.connect(ctx, roleSend, code, logger)
+	defer pc.Close()
+	n, err := newNode(pc, role, code, logger)
 	if err != nil {
 		return err
 	}
 	defer n.close()
-	o, err := send(ctx, conn, f)
+	conn, err := n.meet(ctx, server)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "%s: %d bytes sent\n", o.Name, o.Size)
-	return nil
+	defer context.AfterFunc(ctx, func() { _ = conn.Abort(0, "") })()
+	return use(conn)
 }
 
-func (s *settings) get(ctx context.Context, out io.Writer, logger *log.Logger) error {
-	dir, err := os.OpenRoot(s.dir)
-	if err != nil {
+// send sends its input, and waits until the peer has it.
+func send(conn *kcp.Conn, in io.Reader) error {
+	defer conn.Abort(0, "") // after Close it does nothing
+	if _, err := io.Copy(conn, in); err != nil {
 		return err
 	}
-	defer dir.Close()
-	n, conn, err := s.connect(ctx, roleGet, s.arg, logger)
-	if err != nil {
+	if err := conn.CloseWrite(); err != nil {
 		return err
 	}
-	defer n.close()
-	o, err := receive(ctx, conn, dir, s.most)
-	if err != nil {
+	if _, err := conn.Read(make([]byte, 1)); err != io.EOF {
+		return cmp.Or(err, errors.New("the peer does not speak this protocol"))
+	}
+	return conn.Close()
+}
+
+// get prints what the peer sends. The peer learns that this end has it.
+func get(conn *kcp.Conn, out io.Writer) error {
+	defer conn.Abort(0, "") // after Close it does nothing
+	if _, err := io.Copy(out, conn); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "%s: %d bytes received\n", o.Name, o.Size)
-	return nil
+	return conn.Close()
 }

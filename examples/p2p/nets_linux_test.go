@@ -72,14 +72,14 @@ func home(t *testing.T, internet *testenv.Host, public string) (behind *testenv.
 	return behind
 }
 
-// A file goes through two routers that masquerade, whose hosts have the same address.
+// Data goes through two routers that masquerade, whose hosts have the same address.
 func TestBehindRouters(t *testing.T) {
 	t.Parallel()
 	server := host(t)
 	bridge(t, server, "203.0.113.10/24")
 	a, b := home(t, server, "203.0.113.1"), home(t, server, "203.0.113.2")
-	start(t, server, "serve").all.Find(t, "serving")
-	sender, getter := transfer(t, a, b, 5_000_000, "-server", "203.0.113.10:4000")
-	require.Contains(t, sender.all.String(), "session with the peer at 203.0.113.2:")
-	require.Contains(t, getter.all.String(), "session with the peer at 203.0.113.1:")
+	start(t, server, nil, "serve").log.Find(t, "serving")
+	sender, getter := transfer(t, a, b, "-server", "203.0.113.10:4000")
+	require.Contains(t, sender.log.String(), "session with the peer at 203.0.113.2:")
+	require.Contains(t, getter.log.String(), "session with the peer at 203.0.113.1:")
 }

@@ -1,15 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"io"
-	"io/fs"
 	"log"
 	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -32,13 +30,12 @@ var serverAddr = net.UDPAddrFromAddrPort(netip.MustParseAddrPort("198.51.100.1:4
 type world struct {
 	*testing.T
 	net *netsim.Network
-	dir string // of the end that gets
 	log testenv.Records
 }
 
 func inWorld(t *testing.T, test func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{T: t, dir: t.TempDir()}
+		w := &world{T: t}
 		w.net = netsim.NewNetwork(1, netsim.LinkConfig{Delay: 20 * time.Millisecond, Loss: 0.02})
 		config, err := serverConfig()
 		require.NoError(t, err)
@@ -66,34 +63,28 @@ func (w *world) node(host, role, code string) *node {
 	return n
 }
 
-// exchange sends a file from one host to another.
-func (w *world) exchange(sends, gets string, data []byte) (sent, got error) {
-	path := filepath.Join(w.TempDir(), "file")
-	require.NoError(w, os.WriteFile(path, data, 0o600))
-	f, err := os.Open(path)
-	require.NoError(w, err)
-	defer f.Close()
-	dir, err := os.OpenRoot(w.dir)
-	require.NoError(w, err)
-	defer dir.Close()
+// exchange sends data from one host to another.
+func (w *world) exchange(sends, gets string, data []byte) (all []byte, sent, got error) {
 	var both sync.WaitGroup
 	both.Go(func() {
 		var conn *kcp.Conn
 		if conn, sent = w.node(sends, roleSend, testCode).meet(w.Context(), serverAddr); sent == nil {
-			_, sent = send(w.Context(), conn, f)
+			sent = send(conn, bytes.NewReader(data))
 		}
 	})
 	both.Go(func() {
 		var conn *kcp.Conn
+		var out bytes.Buffer
 		if conn, got = w.node(gets, roleGet, testCode).meet(w.Context(), serverAddr); got == nil {
-			_, got = receive(w.Context(), conn, dir, 1<<30)
+			got = get(conn, &out)
 		}
+		all = out.Bytes()
 	})
 	both.Wait()
-	return sent, got
+	return all, sent, got
 }
 
-// A file goes from one end to the other, behind NATs that map independently of the
+// Data goes from one end to the other, behind NATs that map independently of the
 // destination. Nothing gets through a symmetric one.
 func TestThroughNATs(t *testing.T) {
 	const none, independent, symmetric = 0, 1, 2
@@ -114,7 +105,7 @@ func TestThroughNATs(t *testing.T) {
 			sends, gets := host(c.sends, "192.168.1.2", "203.0.113.1"), host(c.gets, "192.168.2.2", "203.0.113.2")
 			routed(w.net, routers...)
 			data := testenv.Content(1, 1_000_000)
-			sent, got := w.exchange(sends, gets, data)
+			all, sent, got := w.exchange(sends, gets, data)
 			if c.sends == symmetric {
 				var none *kcp.NoAnswerError
 				require.ErrorAs(w, sent, &none)
@@ -123,12 +114,7 @@ func TestThroughNATs(t *testing.T) {
 			}
 			require.NoError(w, sent, w.log.String())
 			require.NoError(w, got, w.log.String())
-			b, err := os.ReadFile(filepath.Join(w.dir, "file"))
-			require.NoError(w, err)
-			require.Equal(w, testenv.Sum(data), testenv.Sum(b))
-			sent, got = w.exchange("203.0.113.3", "203.0.113.4", data)
-			require.ErrorContains(w, sent, "has a file named")
-			require.ErrorIs(w, got, fs.ErrExist)
+			require.Equal(w, testenv.Sum(data), testenv.Sum(all))
 		})
 	}
 }
@@ -175,15 +161,4 @@ func TestServer(t *testing.T) {
 			require.Less(w, time.Since(begin), time.Second)
 		}
 	})
-}
-
-// What a sender offers is taken only under a plain name, and up to a size.
-func TestOffers(t *testing.T) {
-	require.NoError(t, check(&offer{"ü 1.txt", 100}, 100))
-	require.Error(t, check(&offer{"a", 101}, 100))
-	require.Error(t, check(&offer{"a", -1}, 100))
-	require.Error(t, check(nil, 100))
-	for _, name := range []string{"", ".a", "..", "a/b", "a\\b", "C:a", "a\nb", "\x1b[2J", "\u202egnp", strings.Repeat("a", 201)} {
-		require.Error(t, check(&offer{name, 1}, 100), name)
-	}
 }

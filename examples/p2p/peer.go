@@ -22,7 +22,7 @@ import (
 
 const (
 	// Application protocols (ALPN): with the rendezvous server, and with the peer.
-	protoMeet, protoFile = "p2p-meet/2", "p2p-file/2"
+	protoMeet, protoPipe = "p2p-meet/2", "p2p-pipe/1"
 
 	roleSend, roleGet = "send", "get"
 
@@ -64,7 +64,7 @@ func newNode(pc net.PacketConn, role, code string, log *log.Logger) (*node, erro
 func (n *node) tls(cert *tls.Certificate) *tls.Config {
 	return &tls.Config{
 		Certificates:           []tls.Certificate{*cert},
-		NextProtos:             []string{protoFile, protoMeet}, // the server has the second only
+		NextProtos:             []string{protoPipe, protoMeet}, // the server has the second only
 		ClientAuth:             tls.RequireAnyClientCert,
 		InsecureSkipVerify:     true, // VerifyConnection takes its place
 		SessionTicketsDisabled: true,
@@ -149,7 +149,7 @@ func (n *node) open(ctx context.Context, peer *card) (*kcp.Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the peer has gone, or a NAT or firewall lets nothing pass: %w", err)
 	}
-	if conn.Peer().TLS.NegotiatedProtocol != protoFile { // then VerifyConnection has not compared
+	if conn.Peer().TLS.NegotiatedProtocol != protoPipe { // then VerifyConnection has not compared
 		_ = conn.Abort(0, "")
 		return nil, errors.New("the session is not with the peer")
 	}

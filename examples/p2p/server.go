@@ -50,7 +50,7 @@ const (
 )
 
 // server introduces ends that know the same code to each other. It sees addresses, rooms
-// and fingerprints, and no file.
+// and fingerprints, and nothing that is sent.
 type server struct {
 	log *log.Logger
 
