@@ -1,11 +1,15 @@
 package kcp
 
 import (
+	"context"
 	"io"
 	"net"
 	"os"
+	"slices"
+	"sync"
 
 	"github.com/arqnet/kcp/internal/session"
+	"github.com/arqnet/kcp/internal/udp"
 )
 
 // Read reads up to len(b) bytes, and waits until there are some. The rest of a message
@@ -239,4 +243,251 @@ func (c *Conn) announceRoom(w *callState) {
 		close(w.room)
 		w.room = nil
 	}
+}
+
+// sendBatch is packets of several sessions that one call of the system writes to a
+// socket, which halves what a small packet costs. Each session has set
+// outgoing.sending until send has written its packets. One goroutine uses it.
+type sendBatch struct {
+	ep     *Endpoint
+	shard  int
+	writes []sessionWrite
+	batch  []udp.Datagram
+	ended  int // of writes, those whose sessions go on
+}
+
+// sessionWrite is what a session has in a sendBatch.
+type sessionWrite struct {
+	conn *Conn
+	session.Written
+}
+
+// sendBatchSize is from how many packets on a sendBatch is written.
+const sendBatchSize = 64
+
+// add takes the packets of c, which are for it. It runs without any lock.
+func (b *sendBatch) add(c *Conn) {
+	done := false
+	defer func() {
+		if !done {
+			c.endUnsent()
+		}
+	}()
+	w := sessionWrite{conn: c}
+	c.mu.Lock()
+	c.session.NextWrite(&w.Written, 0)
+	c.mu.Unlock()
+	if len(b.writes) > 0 && (b.ep != c.ep || b.shard != w.Shard || len(b.batch) >= sendBatchSize) {
+		b.send()
+	}
+	b.ep, b.shard = c.ep, w.Shard
+	c.session.Encode(&w.Written)
+	b.writes = append(b.writes, w)
+	b.batch = append(b.batch, w.Datagrams...)
+	done = true
+}
+
+// send writes the packets, without any lock, and lets the sessions go on, even if code
+// of the application's panics.
+func (b *sendBatch) send() {
+	if len(b.writes) == 0 {
+		return
+	}
+	defer b.reset()
+	defer b.endBatches()
+	if b.ep.write(b.shard, b.batch) {
+		b.noteRefused()
+	}
+}
+
+// noteRefused tells each session whether the system has refused packets as too large.
+func (b *sendBatch) noteRefused() {
+	rest := b.batch
+	for i := range b.writes {
+		w := &b.writes[i]
+		own := w.Datagrams
+		copy(own, rest)
+		rest = rest[len(own):]
+		w.Refused = slices.ContainsFunc(own, func(d udp.Datagram) bool { return d.TooLarge })
+	}
+}
+
+// endBatches lets the sessions go on that do not yet.
+func (b *sendBatch) endBatches() {
+	if b.ended == len(b.writes) {
+		return
+	}
+	defer b.endBatches() // of those behind one whose code panics
+	for b.ended < len(b.writes) {
+		w := &b.writes[b.ended]
+		b.ended++
+		b.ep.Recycle(w.Packets)
+		w.conn.endBatch(&w.Written)
+	}
+}
+
+// reset empties b.
+func (b *sendBatch) reset() {
+	clear(b.batch)
+	clear(b.writes)
+	b.ep, b.batch, b.writes, b.ended = nil, b.batch[:0], b.writes[:0], 0
+}
+
+// endBatch locks c.mu, records that packets were written, and writes those that
+// were collected meanwhile. Then a session that has ended is retired.
+func (c *Conn) endBatch(w *session.Written) {
+	c.mu.Lock()
+	defer c.unlock()
+	c.session.Wrote(w)
+}
+
+// writePackets encodes and writes the collected packets, and then retires a session that
+// has ended. The goroutine that has claimed them calls it, without c.mu.
+func (c *Conn) writePackets() {
+	var w session.Written
+	unwound := true
+	defer func() {
+		if unwound {
+			c.endUnsent()
+		}
+	}()
+	var log func()
+	for round := 0; ; round++ {
+		var more bool
+		if more, log = c.nextWrite(&w, round); !more {
+			break
+		}
+		c.session.Encode(&w)
+		w.Refused = c.ep.write(w.Shard, w.Datagrams)
+		c.ep.Recycle(w.Packets)
+	}
+	if unwound = false; log != nil {
+		log()
+	}
+}
+
+// nextWrite locks c.mu, records that w was written, and takes what is to be written next.
+// It reports false if that is nothing: then a session that has ended was retired. log is
+// what tells the Logger so; nil: nothing does.
+func (c *Conn) nextWrite(w *session.Written, round int) (more bool, log func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer c.letGoOn()
+	more, over := c.session.NextWrite(w, round)
+	if over {
+		c.retire()
+		log = c.logEnd()
+	}
+	return more, log
+}
+
+// endUnsent locks c.mu, and ends a session while whose packets were to be written code of
+// the application's has panicked.
+func (c *Conn) endUnsent() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer c.letGoOn()
+	c.session.Wrote(nil)
+	c.retire()
+}
+
+// datagramHandler is a handler of datagrams. running is held while handle runs.
+// It is locked before Conn.mu, and while no other lock is held. So calls do not
+// overlap, although two sockets may receive the session's packets.
+type datagramHandler struct {
+	running sync.Mutex
+	handle  func(b []byte)
+}
+
+// handleDatagrams makes f take the datagrams that arrive from now on, as
+// compat.HandleDatagrams says.
+func (c *Conn) handleDatagrams(f func(b []byte)) {
+	c.mu.Lock()
+	defer c.unlock()
+	_ = c.session.Set(&session.Change{Of: session.OfDatagrams, On: f != nil}) // which does not fail
+	if f != nil {
+		c.state().handler = &datagramHandler{handle: f}
+	} else if c.calls != nil {
+		c.calls.handler = nil
+	}
+}
+
+// handleDatagram locks c.mu to find the handler and count the datagram, and
+// passes b to it without a lock of the session. If the handler was removed, or
+// the session closed, within the batch, it drops b.
+func (c *Conn) handleDatagram(b []byte) {
+	c.mu.Lock()
+	h := c.handlerOf(b)
+	if h == nil {
+		return
+	}
+	h.running.Lock()
+	defer h.running.Unlock()
+	h.handle(b)
+}
+
+// handlerOf counts a datagram that has arrived, and returns the handler that takes it;
+// nil: it is dropped. It unlocks c.mu, also if a hook of the trace panics.
+func (c *Conn) handlerOf(b []byte) *datagramHandler {
+	defer c.unlock()
+	h := c.state().handler
+	if !c.session.Handed(len(b), h != nil) {
+		return nil
+	}
+	return h
+}
+
+// MaxDatagramSize returns the size in bytes of the largest datagram that is known to
+// pass: at first what fits into 1200 bytes of UDP payload, or a smaller Config.MTU. The
+// first call, or SendDatagram, has the path MTU of an extended peer probed; then what
+// fits into that.
+func (c *Conn) MaxDatagramSize() int {
+	c.mu.Lock()
+	defer c.unlock()
+	return c.session.DatagramSize()
+}
+
+// SendDatagram sends a copy of b as one packet beside the byte stream, for
+// ReceiveDatagram or kcp-go's OOB handler: unreliable, unordered, without FEC, and not
+// limited by the windows. It does not wait, and returns a *SizeError if b is too large.
+// Until the path MTU has been confirmed, and to a legacy peer, all is taken that fits
+// into stats.PathMTU.MTU.
+//
+// b is dropped, and counted as stats.Datagrams.Unsent, if 4096 packets of the session
+// wait for the socket, or at the anti-amplification limit (RFC 9000 §8.1). With a cap of
+// the rate, up to 256 datagrams wait for 100 ms.
+func (c *Conn) SendDatagram(b []byte) error {
+	c.mu.Lock()
+	defer c.unlock()
+	if err := c.session.SendDatagram(b); err != nil {
+		return c.opError("write", err)
+	}
+	return nil
+}
+
+// ReceiveDatagram waits for the next datagram of the peer and returns it. At most 256
+// wait for it; further ones push out the oldest. Errors are ctx.Err(),
+// os.ErrDeadlineExceeded when the read deadline has passed, ErrInUse in a Group, and
+// after the last datagram ErrPeerClosed, not io.EOF, if the peer has closed the session.
+func (c *Conn) ReceiveDatagram(ctx context.Context) (next []byte, err error) {
+	err = c.await(blocking{op: "read", ctx: ctx}, func() (pause, error) {
+		s := c.session.State()
+		switch {
+		case s.Left:
+			return pause{}, net.ErrClosed
+		case c.io.member != nil:
+			return pause{}, errGrouped
+		case ctx.Err() != nil:
+			return pause{}, ctx.Err()
+		case c.io.readDeadline.expired():
+			return pause{}, os.ErrDeadlineExceeded
+		}
+		b, ok := c.session.ReceiveDatagram()
+		if ok {
+			next = b
+			return pause{}, nil
+		}
+		return pause{on: &c.io.canRead}, s.Err
+	}, nil)
+	return next, err
 }

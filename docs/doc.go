@@ -1,4 +1,4 @@
-// Package docs tests the pages in this folder, README.md and doc.go: their Go
+// Package docs tests the pages in this folder, README.md and kcp.go: their Go
 // snippets compile, recipes do what they say, and the figures in tables are
 // measured.
 package docs
