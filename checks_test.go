@@ -73,8 +73,8 @@ func TestTLSHelloWithoutCrypto(t *testing.T) {
 		pc, err := w.net.Listen("10.0.0.9:9")
 		require.NoError(t, err)
 		defer pc.Close()
-		Packet := packetOf(77, segment(wire.CmdWask, 1, 12345, 0, 0, ""), segment(wire.CmdWins, 2, session.CapTLS, handshake.Version, 0, ""))
-		_, err = pc.WriteTo(Packet, l.Addr())
+		packet := packetOf(77, segment(wire.CmdWask, 1, 12345, 0, 0, ""), segment(wire.CmdWins, 2, session.CapTLS, handshake.Version, 0, ""))
+		_, err = pc.WriteTo(packet, l.Addr())
 		require.NoError(t, err)
 		time.Sleep(time.Second)
 		s := l.Endpoint().Stats()
@@ -227,9 +227,9 @@ func TestNoProbesToOthers(t *testing.T) {
 func TestNoAnswerToOldVersionWithoutListener(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		e, pc := w.endpoint("10.0.0.2:5000", &Config{TLS: testenv.TLS()})
-		Packet := packetOf(77, segment(wire.CmdWask, 1, 12345, 0, 0, ""), segment(wire.CmdWins, 2, session.CapTLS, 1, 0, ""), segment(wire.CmdWask, 0, 0, 0, 0, ""))
+		packet := packetOf(77, segment(wire.CmdWask, 1, 12345, 0, 0, ""), segment(wire.CmdWins, 2, session.CapTLS, 1, 0, ""), segment(wire.CmdWask, 0, 0, 0, 0, ""))
 		to := pc.LocalAddr().(*net.UDPAddr).AddrPort()
-		w.net.Inject(netip.MustParseAddrPort("10.0.0.9:9"), to, Packet)
+		w.net.Inject(netip.MustParseAddrPort("10.0.0.9:9"), to, packet)
 		time.Sleep(time.Second)
 		require.Zero(t, e.Stats().HandshakeErrors)
 	})
@@ -303,12 +303,12 @@ func TestTLSFlightIsWithinCredit(t *testing.T) {
 func TestPacketsOfNewAddresses(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
-		Packet := session.InPacket{Packet: protect.Packet{Data: packetOf(b.Conv(), segment(wire.CmdWins, 0, 0, 0, 0, ""))}}
+		packet := session.InPacket{Packet: protect.Packet{Data: packetOf(b.Conv(), segment(wire.CmdWins, 0, 0, 0, 0, ""))}}
 		for _, test := range []struct{ unvalidated, numbered, mine bool }{
 			{false, false, true}, {true, false, false}, {false, true, false},
 		} {
 			was := b.session.Inside().Unvalidated().Swap(test.unvalidated)
-			p := Packet
+			p := packet
 			p.From = session.Source{Addr: netip.MustParseAddrPort("10.0.0.9:9")}
 			mine, moved := b.claims(session.Question{What: admission.AskPacket, Numbered: test.numbered}, &p, b.ep.now())
 			b.session.Inside().Unvalidated().Store(was)

@@ -359,8 +359,8 @@ func (e *Endpoint) forward(key session.Key, d *udp.Datagram, p *session.InPacket
 	if key.Peer != "" {
 		return false
 	}
-	Packet := takeover.PacketOf(key, p.Kind, p.Data, e.config.SharedConvs)
-	switch in.forwarder().Forward(&e.takeover.Before, d, Packet) {
+	packet := takeover.PacketOf(key, p.Kind, p.Data, e.config.SharedConvs)
+	switch in.forwarder().Forward(&e.takeover.Before, d, packet) {
 	case takeover.Theirs:
 		return true
 	case takeover.Perhaps:

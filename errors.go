@@ -105,7 +105,7 @@ type HandshakeError struct {
 }
 
 // Error returns the text of the cause, quoted if it is not plain text.
-func (e *HandshakeError) Error() string { return (*session.TlsError)(e).Error() }
+func (e *HandshakeError) Error() string { return (*session.TLSError)(e).Error() }
 
 func (e *HandshakeError) Unwrap() error { return e.Err }
 
@@ -303,7 +303,7 @@ func publicError(err error) error {
 		return (*PeerLostError)(e)
 	case *session.ReasonError:
 		return (*PeerCloseError)(e)
-	case *session.TlsError:
+	case *session.TLSError:
 		return (*HandshakeError)(e)
 	case *session.StreamError:
 		return &StreamError{e.Code, e.Remote, e.Closed}

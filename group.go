@@ -331,7 +331,6 @@ type groupMember struct {
 
 	// Conn.mu, or Listener.mu, guards the fields below.
 	ready     bool // in Group.set's queue, or just taken out of it
-	taking    bool // take looks for what has happened meanwhile
 	wantsRoom bool // EventWritable is due once there is room
 	refused   bool // and once the call that holds Conn.writing is done
 	peerDone  bool // EventEOF was delivered
@@ -345,7 +344,7 @@ func (m *groupMember) groupPlace() *wakeup.PollPlace[groupMember] { return &m.pl
 // wake puts m into the ready list, unless it is there or its event is being taken.
 // The lock of its session or listener is held.
 func (m *groupMember) wake() {
-	if !m.ready && !m.taking {
+	if !m.ready {
 		m.ready = true
 		m.group.push(m, false)
 	}
@@ -400,13 +399,11 @@ func (m *groupMember) take(memory *groupMemory, e *Event) (got gotWhat) {
 	c := m.conn
 	c.mu.Lock()
 	defer c.unlock()
-	m.ready = false
 	if c.io.member != m {
 		return gotNothing
 	}
-	m.taking = true // takeEvent releases Conn.mu now and then
-	got = c.takeEvent(m, memory, e)
-	m.taking = false
+	got = c.takeEvent(m, memory, e) // may release Conn.mu for a moment
+	m.ready = false
 	switch {
 	case c.io.member != m:
 	case got == gotNoMemory:

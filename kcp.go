@@ -69,7 +69,7 @@ type KCP struct{ m *machine.KCP }
 // reference's settings. conv must be the same at both ends. output is called with each
 // packet to be sent, which is valid only during the call, and must not call the KCP's
 // methods. New panics if it is nil.
-func New(conv uint32, output func(Packet []byte)) *KCP { return &KCP{machine.New(conv, output)} }
+func New(conv uint32, output func(packet []byte)) *KCP { return &KCP{machine.New(conv, output)} }
 
 // Extend switches on what sessions have beyond the reference, as far as one end alone
 // can: RACK and tail loss probes (RFC 8985), delayed ACKs. Call it before the first

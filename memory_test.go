@@ -68,14 +68,14 @@ func oob(b []byte) []byte {
 }
 
 // fecShard returns a packet in an FEC header, or parity where there is none.
-func fecShard(seqid uint32, Packet []byte) []byte {
+func fecShard(seqid uint32, packet []byte) []byte {
 	p := binary.LittleEndian.AppendUint32(nil, seqid)
-	if Packet == nil {
+	if packet == nil {
 		return append(binary.LittleEndian.AppendUint16(p, 0xf2), make([]byte, 1300)...)
 	}
 	p = binary.LittleEndian.AppendUint16(p, 0xf1)
-	p = binary.LittleEndian.AppendUint16(p, uint16(len(Packet)+2))
-	return append(p, Packet...)
+	p = binary.LittleEndian.AppendUint16(p, uint16(len(packet)+2))
+	return append(p, packet...)
 }
 
 // withConv sets the conversation of a packet.
@@ -200,9 +200,9 @@ func (h *holder) held(w *world, l *Listener, n int, validated bool) (inUse, coun
 		}
 		return to.Addr().As4()[0] != 172
 	})
-	all := func(Packet func(i int) []byte) {
+	all := func(packet func(i int) []byte) {
 		for i := range n {
-			w.net.Inject(floodAddr(i), to, withConv(uint32(1000+i), Packet(i)))
+			w.net.Inject(floodAddr(i), to, withConv(uint32(1000+i), packet(i)))
 		}
 	}
 	all(func(int) []byte { return hello(9) })

@@ -26,12 +26,12 @@ func (k keyID) Overhead() (head, tail int) {
 	return head + 8, tail
 }
 func (k keyID) Authenticated() bool { return true }
-func (k keyID) Open(Packet []byte) ([]byte, error) {
-	return k.Cipher.Open(Packet[min(8, len(Packet)):])
+func (k keyID) Open(packet []byte) ([]byte, error) {
+	return k.Cipher.Open(packet[min(8, len(packet)):])
 }
-func (k keyID) Seal(Packet []byte) error {
-	copy(Packet, "key no 1")
-	return k.Cipher.Seal(Packet[8:])
+func (k keyID) Seal(packet []byte) error {
+	copy(packet, "key no 1")
+	return k.Cipher.Seal(packet[8:])
 }
 
 // authenticCiphers returns ciphers of all kinds that authenticate.

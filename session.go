@@ -389,7 +389,7 @@ var _ = opening.ConnectCompat(opening.CompatHooks{
 	Set:       func(endpoint any, o opening.Compat) { endpoint.(*Endpoint).Compat = o },
 	Validated: func(conn any) bool { return !conn.(*Conn).session.HalfOpen() },
 	Datagrams: func(conn any, f func([]byte)) { conn.(*Conn).handleDatagrams(f) },
-	Recovered: func(k any, Packet []byte) error { return k.(*KCP).m.InputRecovered(Packet) },
+	Recovered: func(k any, packet []byte) error { return k.(*KCP).m.InputRecovered(packet) },
 	Close: func(conn any) ([][]byte, error) {
 		call := &session.CloseCall{Keeps: true}
 		err := conn.(*Conn).close(call)

@@ -345,8 +345,8 @@ func TestDroppedDialIsRefused(t *testing.T) {
 				l := w.owned(config)
 				client, _ := w.endpoint("10.0.0.2:5000", config)
 				heardFrom, ended := time.Now().Add(3*roundTrip+time.Millisecond), make(chan error, 1)
-				w.net.SetFilter(func(from, _ netip.AddrPort, Packet []byte) bool {
-					return time.Now().After(heardFrom) || from.String() != serverAddr || len(Packet) == wire.HeaderSize // a COOKIE
+				w.net.SetFilter(func(from, _ netip.AddrPort, packet []byte) bool {
+					return time.Now().After(heardFrom) || from.String() != serverAddr || len(packet) == wire.HeaderSize // a COOKIE
 				})
 				time.AfterFunc(3*roundTrip, func() { ended <- end(l) })
 				_, err := client.Dial(context.Background(), udpAddr(serverAddr), nil)
@@ -366,19 +366,19 @@ func TestStrangersHoldNoSocket(t *testing.T) {
 		inWorld(t, 21, clean, func(t *testing.T, w *world) {
 			l := w.owned(nil)
 			sent, got := map[netip.AddrPort]int{}, map[netip.AddrPort]int{}
-			w.net.SetFilter(func(from, to netip.AddrPort, Packet []byte) bool {
+			w.net.SetFilter(func(from, to netip.AddrPort, packet []byte) bool {
 				if from.String() == serverAddr {
-					got[to] += len(Packet)
+					got[to] += len(packet)
 				}
 				return true
 			})
 			stranger := func(i int, signals ...wire.Signal) {
-				Packet := make([]byte, len(signals)*wire.HeaderSize)
+				packet := make([]byte, len(signals)*wire.HeaderSize)
 				for n, s := range signals {
-					s.Encode(wire.Header{Conv: uint32(i + 1), Wnd: 128}, Packet[n*wire.HeaderSize:])
+					s.Encode(wire.Header{Conv: uint32(i + 1), Wnd: 128}, packet[n*wire.HeaderSize:])
 				}
-				sent[floodAddr(i)] += len(Packet)
-				w.net.Inject(floodAddr(i), netip.MustParseAddrPort(serverAddr), Packet)
+				sent[floodAddr(i)] += len(packet)
+				w.net.Inject(floodAddr(i), netip.MustParseAddrPort(serverAddr), packet)
 			}
 			for i := range 100 {
 				stranger(i, wire.Signal{Code: wire.Hello, SN: 0, TS: uint32(i + 1)}, session.InfoSignal())

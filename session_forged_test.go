@@ -32,7 +32,7 @@ func (v *attacked) addrOf(c *Conn) netip.AddrPort { return c.LocalAddr().(*net.U
 
 // attack lets forge make packets for either end, while a transfer goes on, and
 // requires that it has no effect; then both ends close in order.
-func (v *attacked) attack(forge func(to, from *Conn) (source netip.AddrPort, Packet []byte)) {
+func (v *attacked) attack(forge func(to, from *Conn) (source netip.AddrPort, packet []byte)) {
 	t := v.w.t
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -44,8 +44,8 @@ func (v *attacked) attack(forge func(to, from *Conn) (source netip.AddrPort, Pac
 			case <-time.After(time.Millisecond):
 			}
 			for _, ends := range [][2]*Conn{{v.a, v.b}, {v.b, v.a}} {
-				source, Packet := forge(ends[0], ends[1])
-				v.w.net.Inject(source, v.addrOf(ends[0]), Packet)
+				source, packet := forge(ends[0], ends[1])
+				v.w.net.Inject(source, v.addrOf(ends[0]), packet)
 			}
 		}
 	}()
@@ -108,16 +108,16 @@ type forging struct {
 func forgings(t *testing.T) map[string]forging {
 	other, err := crypt.AESGCM(bytes.Repeat([]byte{2}, 16))
 	require.NoError(t, err)
-	Inside := func(v *attacked, to *Conn) []byte {
+	inside := func(v *attacked, to *Conn) []byte {
 		all := v.inside(to)
 		return all[v.random.IntN(len(all))]
 	}
 	return map[string]forging{
 		"clear": {true, func(v *attacked, _ [][]byte, to, from *Conn) (netip.AddrPort, []byte) {
-			return v.addrOf(from), Inside(v, to)
+			return v.addrOf(from), inside(v, to)
 		}},
 		"another key": {true, func(v *attacked, _ [][]byte, to, from *Conn) (netip.AddrPort, []byte) {
-			return v.addrOf(from), sealed(t, other, Inside(v, to))
+			return v.addrOf(from), sealed(t, other, inside(v, to))
 		}},
 		"damaged": {true, func(v *attacked, real [][]byte, _, from *Conn) (netip.AddrPort, []byte) {
 			p := bytes.Clone(real[v.random.IntN(len(real))])
@@ -128,12 +128,12 @@ func forgings(t *testing.T) map[string]forging {
 			return v.addrOf(from), real[v.random.IntN(len(real))]
 		}},
 		"another conversation": {false, func(v *attacked, _ [][]byte, to, from *Conn) (netip.AddrPort, []byte) {
-			p := Inside(v, to)
+			p := inside(v, to)
 			binary.LittleEndian.PutUint32(p, to.Conv()^1<<v.random.IntN(32))
 			return v.addrOf(from), p
 		}},
 		"another address": {false, func(v *attacked, _ [][]byte, to, from *Conn) (netip.AddrPort, []byte) {
-			return netip.AddrPortFrom(v.addrOf(from).Addr(), 9), Inside(v, to)
+			return netip.AddrPortFrom(v.addrOf(from).Addr(), 9), inside(v, to)
 		}},
 		"signals": {false, (*attacked).signals},
 	}

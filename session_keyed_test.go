@@ -34,9 +34,9 @@ func hidingCiphers(t *testing.T) map[string]crypt.Cipher {
 
 // forgeries returns what an attacker could make of a recorded packet at best. What is
 // under the cipher alone he changes as he likes, and its CRC fits.
-func forgeries(t *testing.T, c crypt.Cipher, Packet []byte, random *rand.Rand) (all [][]byte) {
+func forgeries(t *testing.T, c crypt.Cipher, packet []byte, random *rand.Rand) (all [][]byte) {
 	t.Helper()
-	if content, err := c.Open(bytes.Clone(Packet)); err == nil {
+	if content, err := c.Open(bytes.Clone(packet)); err == nil {
 		for range 3 {
 			changed := bytes.Clone(content)
 			changed[random.IntN(len(changed))] ^= 1 << random.IntN(8)
@@ -44,12 +44,12 @@ func forgeries(t *testing.T, c crypt.Cipher, Packet []byte, random *rand.Rand) (
 		}
 		return all
 	}
-	for _, i := range []int{0, 3, 4, 7, 8, len(Packet) - 1, len(Packet) - 16, random.IntN(len(Packet))} {
-		changed := bytes.Clone(Packet)
+	for _, i := range []int{0, 3, 4, 7, 8, len(packet) - 1, len(packet) - 16, random.IntN(len(packet))} {
+		changed := bytes.Clone(packet)
 		changed[i] ^= 1 << random.IntN(8)
 		all = append(all, changed)
 	}
-	return append(all, Packet[:random.IntN(len(Packet))], append(bytes.Clone(Packet), Packet...))
+	return append(all, packet[:random.IntN(len(packet))], append(bytes.Clone(packet), packet...))
 }
 
 // Once both ends have changed over to their keys, nothing counts under a cipher without
@@ -221,13 +221,13 @@ func (w *world) removesKeys(seed uint64, cipher crypt.Cipher, toServer, toClient
 		}
 		content, found := withoutKeys(cipher, p)
 		changes := found && (to.String() == serverAddr && toServer || to.String() != serverAddr && toClient)
-		Packet := bytes.Clone(p)
+		packet := bytes.Clone(p)
 		if changes {
-			Packet = sealed(w.t, cipher, content)
+			packet = sealed(w.t, cipher, content)
 		}
-		kept = append(kept, keptPacket{from, to, Packet})
+		kept = append(kept, keptPacket{from, to, packet})
 		if changes && random.IntN(3) > 0 { // lost otherwise, as by any path
-			w.net.Inject(from, to, Packet)
+			w.net.Inject(from, to, packet)
 		}
 		return !changes
 	})
@@ -285,8 +285,8 @@ func TestRestartUnderKeys(t *testing.T) {
 
 // withoutKeys removes the capabilities that concern keys from a packet under the cipher.
 // It reports whether there was one.
-func withoutKeys(c crypt.Cipher, Packet []byte) (content []byte, found bool) {
-	content, err := c.Open(bytes.Clone(Packet))
+func withoutKeys(c crypt.Cipher, packet []byte) (content []byte, found bool) {
+	content, err := c.Open(bytes.Clone(packet))
 	for b := content; err == nil && len(b) >= wire.HeaderSize; {
 		h := wire.DecodeHeader(b)
 		payload, fits := h.Payload(b[wire.HeaderSize:])

@@ -77,14 +77,14 @@ type trappedCipher struct {
 	*trap
 }
 
-func (c trappedCipher) Seal(Packet []byte) error {
+func (c trappedCipher) Seal(packet []byte) error {
 	c.reached("Cipher.Seal")
-	return c.Cipher.Seal(Packet)
+	return c.Cipher.Seal(packet)
 }
 
-func (c trappedCipher) Open(Packet []byte) ([]byte, error) {
+func (c trappedCipher) Open(packet []byte) ([]byte, error) {
 	c.reached("Cipher.Open")
-	return c.Cipher.Open(Packet)
+	return c.Cipher.Open(packet)
 }
 
 // trappedSocket is a socket whose calls reach a trap.

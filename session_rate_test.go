@@ -27,12 +27,12 @@ type meter struct {
 // meter returns a meter of what the client sends from now on.
 func (w *world) meter() *meter {
 	m := new(meter)
-	w.net.SetFilter(func(from, _ netip.AddrPort, Packet []byte) bool {
+	w.net.SetFilter(func(from, _ netip.AddrPort, packet []byte) bool {
 		if from.Addr() == netip.MustParseAddr("10.0.0.2") {
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			m.at = append(m.at, w.net.Elapsed())
-			m.sizes = append(m.sizes, len(Packet))
+			m.sizes = append(m.sizes, len(packet))
 		}
 		return true
 	})

@@ -223,9 +223,9 @@ func (w *world) counts(addr string, config *Config) *counted {
 const silentPeers = 50
 
 // flood opens sessions by packets from as many addresses.
-func (w *world) flood(Packet func(conv uint32) []byte) {
+func (w *world) flood(packet func(conv uint32) []byte) {
 	for i := range uint32(silentPeers) {
-		w.net.Inject(floodAddr(int(i)), netip.MustParseAddrPort("10.0.0.1:4000"), Packet(1000+i))
+		w.net.Inject(floodAddr(int(i)), netip.MustParseAddrPort("10.0.0.1:4000"), packet(1000+i))
 		synctest.Wait()
 	}
 }

@@ -247,7 +247,7 @@ func (w *world) takingPeer(addr string, conv uint32, say []byte, n int, got chan
 	start, to := time.Now(), net.Addr(udpAddr(serverAddr))
 	var k *machine.KCP
 	begin := func(conv uint32) {
-		k = machine.New(conv, func(Packet []byte) { _, _ = pc.WriteTo(Packet, to) })
+		k = machine.New(conv, func(packet []byte) { _, _ = pc.WriteTo(packet, to) })
 		if n > 0 {
 			k.SetStream(true)
 			_ = k.SetWindow(1024, 1024)

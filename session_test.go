@@ -310,11 +310,11 @@ func TestIdleSessionCostsNothing(t *testing.T) {
 		for _, c := range []*Conn{a, b} {
 			c.mu.Lock()
 			require.Zero(t, c.session.Inside().WakeAt())
-			Inside := c.session.Inside().Machine().Inspect()
-			require.Zero(t, Inside.Send+Inside.Recv)
+			inside := c.session.Inside().Machine().Inspect()
+			require.Zero(t, inside.Send+inside.Recv)
 			_, outbox := c.session.Inside().Writing()
 			require.False(t, outbox)
-			require.False(t, Inside.Samples)
+			require.False(t, inside.Samples)
 			c.mu.Unlock()
 			require.True(t, c.ep.wakes.Idle())
 		}

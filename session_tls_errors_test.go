@@ -249,17 +249,17 @@ func TestTLSMismatch(t *testing.T) {
 }
 
 // rewriter puts a relay on the way that changes packets.
-func (w *world) rewriter(change func(toServer bool, Packet []byte) []byte) {
-	w.net.SetFilter(func(from, to netip.AddrPort, Packet []byte) bool {
-		changed := change(to.String() == serverAddr, bytes.Clone(Packet))
+func (w *world) rewriter(change func(toServer bool, packet []byte) []byte) {
+	w.net.SetFilter(func(from, to netip.AddrPort, packet []byte) bool {
+		changed := change(to.String() == serverAddr, bytes.Clone(packet))
 		time.AfterFunc(10*time.Millisecond, func() { w.net.Inject(from, to, changed) })
 		return false
 	})
 }
 
 // withSignals calls change for each segment of a packet in the clear.
-func withSignals(Packet []byte, change func(segment []byte)) []byte {
-	for rest := Packet; len(rest) >= wire.HeaderSize; {
+func withSignals(packet []byte, change func(segment []byte)) []byte {
+	for rest := packet; len(rest) >= wire.HeaderSize; {
 		h := wire.DecodeHeader(rest)
 		if h.Cmd < wire.CmdPush || h.Cmd > wire.CmdPiece {
 			break // protected
@@ -267,7 +267,7 @@ func withSignals(Packet []byte, change func(segment []byte)) []byte {
 		change(rest)
 		rest = rest[min(wire.HeaderSize+int(h.Len), len(rest)):]
 	}
-	return Packet
+	return packet
 }
 
 // Whatever is changed on the way in what the ends say in the clear, and sealed
@@ -309,11 +309,11 @@ func TestTLSDowngrade(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			inWorld(t, 0, clean, func(t *testing.T, w *world) {
-				w.rewriter(func(toServer bool, Packet []byte) []byte {
+				w.rewriter(func(toServer bool, packet []byte) []byte {
 					if toServer == test.toServer {
-						return resealed(t, Packet, func(Packet []byte) []byte { return withSignals(Packet, test.change) })
+						return resealed(t, packet, func(packet []byte) []byte { return withSignals(packet, test.change) })
 					}
-					return Packet
+					return packet
 				})
 				_, dialErr, acceptErr := w.dialTLS(secured(Config{}), secured(Config{}))
 				require.Error(t, acceptErr)

@@ -24,35 +24,35 @@ import (
 
 // resealed opens a packet in the clear, has change change it, and seals it again,
 // as anybody can who sees it. Other packets are changed as they are.
-func resealed(t *testing.T, Packet []byte, change func(Packet []byte) []byte) []byte {
+func resealed(t *testing.T, packet []byte, change func(packet []byte) []byte) []byte {
 	t.Helper()
-	if _, ok := handshake.InitialAt(Packet); !ok || protect.LevelOf(Packet) != protect.Clear {
-		return change(Packet)
+	if _, ok := handshake.InitialAt(packet); !ok || protect.LevelOf(packet) != protect.Clear {
+		return change(packet)
 	}
-	keys := func(Packet []byte, seals bool) *protect.Initial {
-		m, _ := handshake.Parse(Packet, binary.LittleEndian.Uint32(Packet))
+	keys := func(packet []byte, seals bool) *protect.Initial {
+		m, _ := handshake.Parse(packet, binary.LittleEndian.Uint32(packet))
 		dialled := m.Hello.Code != 0 // the packet is of the dialling end
-		return protect.NewInitial(binary.LittleEndian.Uint32(Packet), m.Hello.TS|m.Welcome.TS, dialled == seals)
+		return protect.NewInitial(binary.LittleEndian.Uint32(packet), m.Hello.TS|m.Welcome.TS, dialled == seals)
 	}
-	Packet, err := handshake.OpenInitial(keys(Packet, false), Packet)
+	packet, err := handshake.OpenInitial(keys(packet, false), packet)
 	require.NoError(t, err)
-	Packet = change(Packet)
-	at, ok := handshake.InitialAt(Packet)
+	packet = change(packet)
+	at, ok := handshake.InitialAt(packet)
 	if !ok {
-		return Packet
+		return packet
 	}
-	Packet = append(Packet, make([]byte, protect.InitialOverhead)...)
-	h := wire.DecodeHeader(Packet[at-wire.HeaderSize:])
-	h.Len = uint32(len(Packet) - at)
-	h.Encode(Packet[at-wire.HeaderSize:])
-	keys(Packet, true).Seal(Packet, at)
-	return Packet
+	packet = append(packet, make([]byte, protect.InitialOverhead)...)
+	h := wire.DecodeHeader(packet[at-wire.HeaderSize:])
+	h.Len = uint32(len(packet) - at)
+	h.Encode(packet[at-wire.HeaderSize:])
+	keys(packet, true).Seal(packet, at)
+	return packet
 }
 
 // flip changes 1 to 8 bits of a packet.
-func flip(random *rand.Rand, Packet []byte) {
+func flip(random *rand.Rand, packet []byte) {
 	for range 1 + random.IntN(8) {
-		Packet[random.IntN(len(Packet))] ^= 1 << random.IntN(8)
+		packet[random.IntN(len(packet))] ^= 1 << random.IntN(8)
 	}
 }
 
@@ -65,11 +65,11 @@ func TestTLSDamagedPacketsAreRepeated(t *testing.T) {
 			inWorld(t, seed, clean, func(t *testing.T, w *world) {
 				random := rand.New(rand.NewPCG(seed, uint64(at)))
 				seen := 0
-				w.rewriter(func(_ bool, Packet []byte) []byte {
+				w.rewriter(func(_ bool, packet []byte) []byte {
 					if seen++; seen-1 == at {
-						flip(random, Packet)
+						flip(random, packet)
 					}
-					return Packet
+					return packet
 				})
 				l := w.listen(secured(Config{}))
 				e, _ := w.endpoint("10.0.0.2:5000", secured(Config{}))
@@ -105,14 +105,14 @@ func TestTLSDamageLooksLikeAnother(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, 0, clean, func(t *testing.T, w *world) {
 				left := test.packets
-				w.rewriter(func(toServer bool, Packet []byte) []byte {
+				w.rewriter(func(toServer bool, packet []byte) []byte {
 					if toServer == test.toServer && left > 0 {
 						left--
 						for at, bits := range test.flips {
-							Packet[at] ^= bits
+							packet[at] ^= bits
 						}
 					}
-					return Packet
+					return packet
 				})
 				l := w.listen(secured(Config{}))
 				e, _ := w.endpoint("10.0.0.2:5000", secured(Config{}))

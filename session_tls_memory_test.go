@@ -379,13 +379,13 @@ func TestTLSForgedInTimeWait(t *testing.T) {
 		w.settle()
 		e := l.Endpoint()
 		key, now := b.session.Inside().Entry().Key(), e.now()
-		Packet := make([]byte, 200)
+		packet := make([]byte, 200)
 		for phase := range byte(2) {
 			allocations := testing.AllocsPerRun(100, func() {
-				clear(Packet)
-				binary.LittleEndian.PutUint32(Packet, key.Conv)
-				Packet[4] = 0xa2 + phase
-				p := session.InPacket{Packet: protect.Packet{Data: Packet}, Conv: key.Conv, Kind: session.SealedPacket, From: session.Source{Addr: key.Addr}, Size: len(Packet)}
+				clear(packet)
+				binary.LittleEndian.PutUint32(packet, key.Conv)
+				packet[4] = 0xa2 + phase
+				p := session.InPacket{Packet: protect.Packet{Data: packet}, Conv: key.Conv, Kind: session.SealedPacket, From: session.Source{Addr: key.Addr}, Size: len(packet)}
 				require.Nil(t, e.admit(key, &p, now))
 			})
 			require.LessOrEqual(t, allocations, 1.0)

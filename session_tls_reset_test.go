@@ -146,9 +146,9 @@ func TestTLSForgottenSession(t *testing.T) {
 // resetOf returns a stateless reset of a session under a key of the tests'
 // choice, made at a time in seconds after the key was told.
 func resetOf(k *protect.ToldKey, conv uint32, after int) []byte {
-	Packet := make([]byte, protect.MaxReset)
-	k.Reset(rand.Reader, Packet, conv, k.Since+uint32(after))
-	return Packet
+	packet := make([]byte, protect.MaxReset)
+	k.Reset(rand.Reader, packet, conv, k.Since+uint32(after))
+	return packet
 }
 
 // told returns the key that an end has told its peer, and known the one that it
@@ -264,9 +264,9 @@ func TestTLSResetsAreBounded(t *testing.T) {
 		e, _ := w.endpoint("10.0.0.2:5000", config)
 		from, to := netip.MustParseAddrPort("10.0.0.2:5000"), netip.MustParseAddrPort(serverAddr)
 		for size := range 2 * protect.MaxReset {
-			Packet := content(uint64(size), size)
+			packet := content(uint64(size), size)
 			if size > 4 {
-				Packet[4] = 0xa2 | byte(size)&1
+				packet[4] = 0xa2 | byte(size)&1
 			}
 			sent, before := 0, l.Endpoint().Stats().ResetsSent
 			w.net.SetFilter(func(_, _ netip.AddrPort, p []byte) bool {
@@ -275,7 +275,7 @@ func TestTLSResetsAreBounded(t *testing.T) {
 				}
 				return true
 			})
-			w.net.Inject(from, to, Packet)
+			w.net.Inject(from, to, packet)
 			time.Sleep(time.Second)
 			require.Equal(t, size > protect.MaxReset, l.Endpoint().Stats().ResetsSent > before, "%d bytes", size)
 		}
@@ -287,9 +287,9 @@ func TestTLSResetsAreBounded(t *testing.T) {
 		s := l.Endpoint().Stats()
 		const flood = 2000
 		for i := range flood {
-			Packet := content(uint64(i), 1200)
-			Packet[4] = 0xa2
-			w.net.Inject(netip.AddrPortFrom(floodAddr(i).Addr(), 1), to, Packet)
+			packet := content(uint64(i), 1200)
+			packet[4] = 0xa2
+			w.net.Inject(netip.AddrPortFrom(floodAddr(i).Addr(), 1), to, packet)
 		}
 		w.settle()
 		n := l.Endpoint().Stats().ResetsSent - s.ResetsSent

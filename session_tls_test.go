@@ -169,18 +169,18 @@ func FuzzTLSContent(f *testing.F) {
 			}
 			client, server := pc.AddrPort(), netip.MustParseAddrPort(serverAddr)
 			for _, conv := range []bool{true, false} {
-				Packet := make([]byte, protect.KeyedOverhead+len(content))
-				copy(Packet[protect.HeaderSize:], content)
-				if inner := Packet[protect.HeaderSize : protect.HeaderSize+len(content)]; conv && len(inner) >= wire.HeaderSize {
+				packet := make([]byte, protect.KeyedOverhead+len(content))
+				copy(packet[protect.HeaderSize:], content)
+				if inner := packet[protect.HeaderSize : protect.HeaderSize+len(content)]; conv && len(inner) >= wire.HeaderSize {
 					h := wire.DecodeHeader(inner)
 					h.Conv = a.Conv()
 					h.Encode(inner)
 				}
-				require.NoError(t, from.session.Inside().Keys().Seal(Packet, nil))
+				require.NoError(t, from.session.Inside().Keys().Seal(packet, nil))
 				if fromServer {
-					w.net.Inject(server, client, Packet)
+					w.net.Inject(server, client, packet)
 				} else {
-					w.net.Inject(client, server, Packet)
+					w.net.Inject(client, server, packet)
 				}
 				time.Sleep(100 * time.Millisecond)
 			}

@@ -262,14 +262,14 @@ func TestHellosBeforeAnOutageEnds(t *testing.T) {
 }
 
 // hasSignal reports whether a packet in the clear has a signal.
-func hasSignal(Packet []byte, code wire.Code) bool {
-	for len(Packet) >= wire.HeaderSize {
-		h := wire.DecodeHeader(Packet)
+func hasSignal(packet []byte, code wire.Code) bool {
+	for len(packet) >= wire.HeaderSize {
+		h := wire.DecodeHeader(packet)
 		if s, is := h.Signal(); is && s.Code == code {
 			return true
 		}
-		payload, _ := h.Payload(Packet[wire.HeaderSize:])
-		Packet = Packet[wire.HeaderSize+len(payload):]
+		payload, _ := h.Payload(packet[wire.HeaderSize:])
+		packet = packet[wire.HeaderSize+len(payload):]
 	}
 	return false
 }

@@ -81,15 +81,15 @@ func (e *ReasonError) Error() string {
 	return text
 }
 
-// TlsError means that a TLS handshake has failed; see kcp.HandshakeError.
-type TlsError struct {
+// TLSError means that a TLS handshake has failed; see kcp.HandshakeError.
+type TLSError struct {
 	Remote bool
 	Err    error
 }
 
 // Error returns the text of the cause, which may have names of the peer in it, and is
 // quoted if it does not print on one line.
-func (e *TlsError) Error() string {
+func (e *TLSError) Error() string {
 	if e.Remote {
 		return "kcp: TLS handshake refused by the peer: " + printable(e.Err.Error())
 	}
@@ -178,7 +178,7 @@ func Rounded(d time.Duration) time.Duration {
 }
 
 func (e *LostError) Unwrap() error     { return e.Socket }
-func (e *TlsError) Unwrap() error      { return e.Err }
+func (e *TLSError) Unwrap() error      { return e.Err }
 func (e *TooLargeError) Unwrap() error { return e.Err }
 
 func (e *StreamError) Unwrap() error {

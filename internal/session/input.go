@@ -129,9 +129,9 @@ func (c *Session) decode(p InPacket, a machine.Arrival, now time.Duration) ([]by
 	}
 	recovered := a
 	recovered.Recovered = true
-	data, kind, err := c.in.decoder.Decode(p.Data, clock(now), func(Packet []byte) {
-		_, err := c.KCP.Feed(Packet, recovered)
-		c.packetDone(err, len(Packet), now)
+	data, kind, err := c.in.decoder.Decode(p.Data, clock(now), func(packet []byte) {
+		_, err := c.KCP.Feed(packet, recovered)
+		c.packetDone(err, len(packet), now)
 	})
 	if err != nil {
 		c.drops().FEC++

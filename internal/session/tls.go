@@ -106,7 +106,7 @@ func (c *Session) PacketKeys() protect.Protection { return protect.KeysOf(*c.in.
 
 // ResetBy reports whether a packet that did not open is a stateless reset of the
 // peer of a session with TLS. It needs no lock.
-func (c *Session) ResetBy(Packet []byte) bool { return c.tls != nil && c.tls.reset.By(Packet) }
+func (c *Session) ResetBy(packet []byte) bool { return c.tls != nil && c.tls.reset.By(packet) }
 
 // advanceTLS runs TLS if something has arrived for it. That may take milliseconds,
 // and calls callbacks of the application's tls.Config: so it is done on a goroutine
@@ -205,13 +205,13 @@ func (c *Session) tookHandshake(x *handshake.Exchange, r *handshake.Result) {
 		c.closing.ending = c.rare.bothDial(false)
 	}
 	if r.Failed != nil {
-		c.failTLS(x, &TlsError{Remote: r.Remote, Err: r.Failed})
+		c.failTLS(x, &TLSError{Remote: r.Remote, Err: r.Failed})
 	}
 }
 
 // failTLS records that the handshake has failed: the peer gets an alert. A
 // dialled session ends. An accepted one goes on for some time to repeat the alert.
-func (c *Session) failTLS(x *handshake.Exchange, failed *TlsError) {
+func (c *Session) failTLS(x *handshake.Exchange, failed *TLSError) {
 	err := c.host.PublicError(failed)
 	c.shared.Counters.HandshakeErrors.Add(1)
 	x.FailedAt = c.host.Now()
@@ -258,9 +258,9 @@ func (c *Session) greetTLS(asked bool, now time.Duration) {
 
 // inputEarly inputs the packets whose keys have become known, and keeps the others.
 func (c *Session) inputEarly(x *handshake.Exchange, now time.Duration) {
-	for _, Packet := range x.Early() {
-		p := InPacket{Packet: protect.Packet{Data: Packet}, From: c.origin(), Conv: c.entry.Conv, Kind: handshakePacket}
-		if protect.LevelOf(Packet) == protect.Application {
+	for _, packet := range x.Early() {
+		p := InPacket{Packet: protect.Packet{Data: packet}, From: c.origin(), Conv: c.entry.Conv, Kind: handshakePacket}
+		if protect.LevelOf(packet) == protect.Application {
 			p.Kind = SealedPacket
 			if !c.hs.securing && c.shared.Open(c.tls.app, &p) != nil {
 				continue

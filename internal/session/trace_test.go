@@ -198,12 +198,12 @@ func (s *sessionTrace) put(side int, data []byte) {
 }
 
 // traceSegments returns the segments of a packet as text.
-func traceSegments(t *testing.T, Packet []byte) (texts []string) {
-	for len(Packet) > 0 {
-		h := wire.DecodeHeader(Packet)
-		payload, ok := h.Payload(Packet[wire.HeaderSize:])
+func traceSegments(t *testing.T, packet []byte) (texts []string) {
+	for len(packet) > 0 {
+		h := wire.DecodeHeader(packet)
+		payload, ok := h.Payload(packet[wire.HeaderSize:])
 		require.True(t, ok)
-		Packet = Packet[wire.HeaderSize+len(payload):]
+		packet = packet[wire.HeaderSize+len(payload):]
 		text := ""
 		if sig, is := h.Signal(); is {
 			text = sig.Code.String()
