@@ -116,7 +116,7 @@ func TestBadShardsAreCounted(t *testing.T) {
 		a, b, _ := w.pair(nil, nil)
 		bad := []byte{1, 0, 0, 0, 0xf1, 0, 77, 0, 1, 2, 3}
 		b.mu.Lock()
-		ok := b.session.Inside().Decode(session.InPacket{Packet: protect.Packet{Data: bad}, Kind: session.FecPacket}, machine.Arrival{}, b.ep.now())
+		ok := b.session.Inside().Decode(session.InPacket{Packet: protect.Packet{Data: bad}, Kind: session.FECPacket}, machine.Arrival{}, b.ep.now())
 		b.mu.Unlock()
 		require.False(t, ok)
 		require.EqualValues(t, 1, b.Stats().Dropped.FEC)
@@ -244,7 +244,7 @@ func TestNoDecoderUnderPressure(t *testing.T) {
 		var decoders []bool
 		b.mu.Lock()
 		for _, short := range []bool{true, false} {
-			ok := b.session.Inside().Decode(session.InPacket{Packet: protect.Packet{Data: shard}, Kind: session.FecPacket}, machine.Arrival{Unvalidated: short}, b.ep.now())
+			ok := b.session.Inside().Decode(session.InPacket{Packet: protect.Packet{Data: shard}, Kind: session.FECPacket}, machine.Arrival{Unvalidated: short}, b.ep.now())
 			decoders = append(decoders, ok, b.session.Inside().Decodes())
 		}
 		b.mu.Unlock()

@@ -246,10 +246,10 @@ type FEC = stats.Ratio
 // ofSessions returns what sessions have to know.
 func (c *Config) ofSessions() session.Config {
 	return session.Config{
-		Mtu: c.MTU, MaxMTU: c.MaxMTU, SendWindow: c.SendWindow, ReceiveWindow: c.ReceiveWindow,
+		MTU: c.MTU, MaxMTU: c.MaxMTU, SendWindow: c.SendWindow, ReceiveWindow: c.ReceiveWindow,
 		WriteBuffer: c.WriteBuffer, MaxBuffered: c.Limits.MaxBuffered, MaxStreams: c.Limits.MaxStreams,
 		StreamReceiveBuffer: c.StreamReceiveBuffer, StreamWriteBuffer: c.StreamWriteBuffer,
-		MaxRate: c.MaxRate, MessageMode: c.MessageMode, Redundancy: c.Redundancy, Fec: c.FEC, Tls: c.TLS,
+		MaxRate: c.MaxRate, MessageMode: c.MessageMode, Redundancy: c.Redundancy, FEC: c.FEC, TLS: c.TLS,
 		CongestionControl: c.CongestionControl,
 		NoDelay:           machine.NoDelay(c.Tuning.NoDelay), MinRTO: c.Tuning.MinRTO, Interval: c.Tuning.Interval,
 		FastResend: c.Tuning.FastResend, FastResendLimit: c.Tuning.FastResendLimit, DeadLink: c.Tuning.DeadLink,

@@ -420,8 +420,8 @@ func (c *Conn) logEnd() func() {
 		slog.Uint64("segments_sent", n.SegmentsSent),
 		slog.Uint64("retransmits", n.Retransmits()),
 		slog.Uint64("spurious", n.SpuriousRetransmits),
-		slog.Duration("rtt", n.Rtt),
-		slog.Int("mtu", n.Mtu),
+		slog.Duration("rtt", n.RTT),
+		slog.Int("mtu", n.MTU),
 		slog.Uint64("dropped", n.Dropped.Total()),
 	}
 	if left > 0 {
@@ -485,7 +485,7 @@ func (c *Conn) Ping(ctx context.Context) (rtt time.Duration, err error) {
 		}
 		return pause{on: &c.io.canWrite, until: call.Next}, nil
 	}, nil)
-	return call.Rtt, err
+	return call.RTT, err
 }
 
 // deadline is a point in time after which calls fail. Its owner's lock guards

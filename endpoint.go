@@ -444,7 +444,7 @@ func (e *Endpoint) openSealed(c *Conn, p *session.InPacket, now time.Duration) b
 	}
 	switch err := e.Open(c.session.PacketKeys(), p); {
 	case err == nil:
-		if p.Kind == session.FecPacket && e.config.TLS == nil && !e.table.Bound(c) {
+		if p.Kind == session.FECPacket && e.config.TLS == nil && !e.table.Bound(c) {
 			e.bindFEC(c)
 		}
 		return true

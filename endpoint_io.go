@@ -242,14 +242,14 @@ func (e *Endpoint) demultiplex(d *udp.Datagram, p *session.InPacket, in *readSta
 		c = e.table.Get(key)
 		e.mu.RUnlock()
 	}
-	bound := c != nil && p.Kind == session.FecPacket && e.table.Bound(c)
+	bound := c != nil && p.Kind == session.FECPacket && e.table.Bound(c)
 	if c == nil {
 		if e.takeover.Before.Any() && e.forward(key, d, p, in) {
 			return nil
 		}
 		c = e.admit(key, p, now)
 	}
-	if c != nil && p.Kind == session.FecPacket && !bound {
+	if c != nil && p.Kind == session.FECPacket && !bound {
 		e.bindFEC(c)
 	}
 	return c

@@ -1,3 +1,6 @@
+// Package machine is the protocol's state machine, which package kcp exports as KCP and
+// sessions stand on. It is driven by calls alone: packets, data and the time come in by
+// methods, packets go out by Hooks. It has no lock, clock, goroutine, channel or socket.
 package machine
 
 import (

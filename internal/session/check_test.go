@@ -60,7 +60,7 @@ func (l *sessionLink) checkWrites(e *machineEnd) {
 		used += c.streams.Queued()
 	}
 	if s := c.capped; s != nil {
-		used += s.waiting() * (c.shared.Config.Mtu + heldPacketBytes)
+		used += s.waiting() * (c.shared.Config.MTU + heldPacketBytes)
 	}
 	if c.closing.Phase == closing.Retired {
 		used = 0

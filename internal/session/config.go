@@ -12,7 +12,7 @@ import (
 // Config is the settings of the sessions of an endpoint, all of which are valid. It
 // is what Config has of sessions, with the defaults in place of what is not set.
 type Config struct {
-	Mtu, MaxMTU                            int // bytes of UDP payload
+	MTU, MaxMTU                            int // bytes of UDP payload
 	SendWindow, ReceiveWindow              int // segments
 	WriteBuffer                            int // bytes
 	MaxBuffered                            int // bytes that all sessions hold
@@ -21,8 +21,8 @@ type Config struct {
 	MaxRate                                int // bytes a second; 0: no cap
 	MessageMode                            bool
 	Redundancy                             float64
-	Fec                                    stats.Ratio
-	Tls                                    *tls.Config // nil: none
+	FEC                                    stats.Ratio
+	TLS                                    *tls.Config // nil: none
 	CongestionControl                      func() congestion.Control
 
 	NoDelay                     machine.NoDelay

@@ -75,7 +75,7 @@ func configOf(world uint32) *worldConfig {
 		c.NoDelay = n
 	}
 	shape >>= 2
-	choose(&c.Mtu, 0, 600, 0, 1300)
+	choose(&c.MTU, 0, 600, 0, 1300)
 	shape = mode >> 3
 	c.fixedWrite = choose(&c.WriteBuffer, 0, 0, 8192, 65536)
 	shape = byte(world)
@@ -91,12 +91,12 @@ func configOf(world uint32) *worldConfig {
 	var err error
 	switch mode & 3 {
 	case 1:
-		c.Fec = stats.Ratio{Data: 3, Parity: 1 + int(shape&1)}
+		c.FEC = stats.Ratio{Data: 3, Parity: 1 + int(shape&1)}
 	case 2:
 		c.cipher, err = crypt.ChaCha20Poly1305(bytes.Repeat([]byte{7}, 32))
 	case 3:
-		if c.Tls = minTLS(testenv.TLS()); c.Mtu == 600 {
-			c.Mtu = 1250
+		if c.TLS = minTLS(testenv.TLS()); c.MTU == 600 {
+			c.MTU = 1250
 		}
 	}
 	if err != nil {
@@ -114,7 +114,7 @@ func newSessionLink(t testing.TB, world uint32) *sessionLink {
 		Fail:  func(text string) { t.Fatal(text) },
 		Whole: true, Mode: config.MessageMode, Mixed: true, Codes: []uint64{streams.Refused, streams.TooLarge},
 	}
-	if config.cipher == nil && config.Tls == nil {
+	if config.cipher == nil && config.TLS == nil {
 		l.Copies = len(l.past) * maxPast // packets have no numbers
 	}
 	l.Begin()

@@ -94,7 +94,7 @@ func (c *Session) Dialled(unanswered func() error) error {
 // reports whether the peer's address is validated. No other goroutine has c yet.
 func (c *Session) Accept(first *admission.First, p *InPacket, validated bool) {
 	c.ends.Store(&pathEnds{c.ends.Load().remote, p.From.Local})
-	c.hs.openedFEC = p.Kind == FecPacket
+	c.hs.openedFEC = p.Kind == FECPacket
 	greets := first.Hello.Code != 0
 	if greets {
 		c.takeHello(SignalOf(first.Hello))

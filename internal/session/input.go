@@ -146,7 +146,7 @@ func (c *Session) decodePlain(p InPacket) ([]byte, bool) {
 	if c.in.decoder != nil && c.in.decoder.Stats().Held > 0 {
 		c.in.decoder.Compact()
 	}
-	if p.Kind != FecPacket {
+	if p.Kind != FECPacket {
 		return nil, false
 	}
 	if int(binary.LittleEndian.Uint16(p.Data[fec.HeaderSize-2:])) != len(p.Data)-(fec.HeaderSize-2) {

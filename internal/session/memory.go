@@ -235,7 +235,7 @@ func (c *Session) accountWrites() {
 		used += c.streams.Queued()
 	}
 	if s := c.capped; s != nil {
-		used += s.waiting() * (c.shared.Config.Mtu + heldPacketBytes)
+		used += s.waiting() * (c.shared.Config.MTU + heldPacketBytes)
 	}
 	if c.closing.Phase == closing.Retired {
 		used = 0 // what was not delivered is garbage with the session

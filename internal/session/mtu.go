@@ -32,7 +32,7 @@ const CapCounts = 1 << 10
 // counts; a later one, which may be forged, does not.
 func (c *Session) onInfo(s wire.Signal) {
 	l := &c.hs
-	if l.Peer == opening.Unknown && s.TS&CapTLS != 0 && c.shared.Config.Tls == nil {
+	if l.Peer == opening.Unknown && s.TS&CapTLS != 0 && c.shared.Config.TLS == nil {
 		l.capabilities = CapTLS // why a RESET refuses the session
 	}
 	if l.version != 0 || l.Peer < opening.Extended {

@@ -151,7 +151,7 @@ func (c *Session) cannotPing() error {
 
 // PingCall is a call of Ping.
 type PingCall struct {
-	Rtt   time.Duration // once it is answered
+	RTT   time.Duration // once it is answered
 	begun bool
 	start time.Duration // since the epoch
 	Next  time.Duration // when PING is repeated
@@ -167,7 +167,7 @@ func (c *Session) Measure(call *PingCall, why error) (waits bool, err error) {
 		call.begun, call.start = true, now
 	}
 	if w.pinged >= call.start {
-		call.Rtt = w.pong
+		call.RTT = w.pong
 		return false, nil
 	}
 	if err := cmp.Or(c.cannotPing(), why); err != nil {

@@ -1,3 +1,7 @@
+// Package session is a session with one peer as a state machine: what it knows of the
+// peer, what it has to send, and what is due when. It has no lock, clock, goroutine,
+// channel or socket. A Host, which package kcp's Conn is, calls it, and carries out the
+// Effects that its steps leave.
 package session
 
 import (

@@ -217,7 +217,7 @@ func (c *Session) firstMTU() int {
 	if n := c.pinnedMTU(); n > 0 {
 		return n
 	}
-	return c.shared.Config.Mtu
+	return c.shared.Config.MTU
 }
 
 // newCongestionControl returns a controller of the kind that was set.
@@ -245,7 +245,7 @@ func (c *Config) Apply(k *machine.KCP, overhead int) {
 		data = machine.MessageData
 	}
 	k.Configure(machine.Settings{
-		MTU:        c.Mtu - overhead,
+		MTU:        c.MTU - overhead,
 		SendWindow: c.SendWindow, ReceiveWindow: c.ReceiveWindow,
 		NoDelay:    c.NoDelay,
 		MinRTO:     int(c.MinRTO.Milliseconds()),

@@ -125,7 +125,7 @@ type packetKind = admission.Kind
 
 const (
 	PlainPacket    = admission.Plain
-	FecPacket      = admission.FEC
+	FECPacket      = admission.FEC
 	ParityPacket   = admission.Parity
 	datagramPacket = admission.Datagram
 
@@ -203,7 +203,7 @@ func (e *Shared) Packet(n int) Packet {
 		b = new(buffer)
 	}
 	if cap(b.b) < n {
-		b.b = make([]byte, max(n, e.Config.Mtu))
+		b.b = make([]byte, max(n, e.Config.MTU))
 	}
 	return Packet{Buf: b.b[:n], pooled: b}
 }
@@ -238,7 +238,7 @@ func (e *Shared) Open(by protect.Protection, p *InPacket) error {
 // they are: the protection can, and there is no FEC, whose header would have to be
 // in the content.
 func (e *Shared) sealsFrom() bool {
-	return e.Protection.SealsFrom && e.Config.Fec == (stats.Ratio{})
+	return e.Protection.SealsFrom && e.Config.FEC == (stats.Ratio{})
 }
 
 // clock returns a time since the epoch in milliseconds, modulo 2^32.

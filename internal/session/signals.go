@@ -249,7 +249,7 @@ func (e *Shared) InfoSignal() wire.Signal {
 	if n := e.Config.MaxStreams; n > 0 {
 		s.TS |= CapStreams | CapOwnOrder | uint32(min(n, streams.MostAtFirst))<<CapLimitShift
 	}
-	if e.Config.Tls != nil {
+	if e.Config.TLS != nil {
 		s.TS |= CapTLS
 	}
 	return s

@@ -64,15 +64,15 @@ type Report struct {
 	stats.Totals
 	Err         error // why it has ended
 	Undelivered bool  // the peer lacks something of what was written
-	Age, Rtt    time.Duration
-	Mtu         int
+	Age, RTT    time.Duration
+	MTU         int
 }
 
 // Report returns what there is to say of the session at its end.
 func (c *Session) Report() Report {
 	r := Report{
-		Err: c.closing.err, Undelivered: c.closing.Undelivered(), Mtu: c.mtu(),
-		Age: c.host.Now() - c.hs.born, Rtt: time.Duration(c.KCP.Snapshot().SRTT) * time.Millisecond,
+		Err: c.closing.err, Undelivered: c.closing.Undelivered(), MTU: c.mtu(),
+		Age: c.host.Now() - c.hs.born, RTT: time.Duration(c.KCP.Snapshot().SRTT) * time.Millisecond,
 	}
 	c.AddTo(&r.Totals)
 	return r

@@ -52,7 +52,7 @@ func (c *Session) protect() {
 	c.in.protection.Store(&c.shared.Protection.Outside)
 	if p, app, keys := c.shared.Protection.Session(c.entry.Conv); app != nil {
 		c.in.protection.Store(&p)
-		c.tls = &tlsState{app: app, handshake: handshake.NewExchange(c.entry.Conv, c.shared.Config.Tls, app, keys)}
+		c.tls = &tlsState{app: app, handshake: handshake.NewExchange(c.entry.Conv, c.shared.Config.TLS, app, keys)}
 		c.hs.securing = true
 	}
 }
@@ -70,7 +70,7 @@ func (c *Session) tlsHandshake() *handshake.Exchange {
 // has to say.
 func (c *Session) dialTLS() {
 	c.hs.Of(opening.Hello).Signal = wire.Signal{Code: wire.Hello, SN: 0, TS: c.hs.token} // the session is not silent any more
-	config := c.shared.Config.Tls
+	config := c.shared.Config.TLS
 	if config.ServerName == "" {
 		config = config.Clone()
 		config.ServerName = ServerName(c.ends.Load().remote.String())

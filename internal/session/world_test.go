@@ -91,7 +91,7 @@ type worldConfig struct {
 // defaults returns the settings that sessions have if an application sets none.
 func defaults() *worldConfig {
 	return &worldConfig{Config: Config{
-		Mtu: 1400, SendWindow: machine.MostWindow, ReceiveWindow: 2048, WriteBuffer: DefaultWriteBuffer,
+		MTU: 1400, SendWindow: machine.MostWindow, ReceiveWindow: 2048, WriteBuffer: DefaultWriteBuffer,
 		MaxBuffered: 1 << 30, MaxStreams: 256, StreamReceiveBuffer: 1 << 20, StreamWriteBuffer: DefaultStreamWrite,
 		NoDelay: machine.NoDelayOn, Interval: 30 * time.Millisecond, FastResend: 2, FastResendLimit: 5,
 		KeepAlive: 25 * time.Second, PeerTimeout: liveness.DefaultPeerTimeout, StallTimeout: 30 * time.Minute,
@@ -110,15 +110,15 @@ func newMachineEnd(w *machineWorld, side int, config *worldConfig, env *wakeup.E
 	if config.fixedRead {
 		s.MostStreamBuffer = config.StreamReceiveBuffer
 	}
-	s.Protection = protect.NewScheme(config.cipher, config.Tls != nil, env.Nonces())
+	s.Protection = protect.NewScheme(config.cipher, config.TLS != nil, env.Nonces())
 	s.Migrates = s.Protection.Authentic
-	s.Outside, s.Overhead = s.Protection.Outside, OverheadOf(config.cipher, config.Tls != nil, config.Fec)
+	s.Outside, s.Overhead = s.Protection.Outside, OverheadOf(config.cipher, config.TLS != nil, config.FEC)
 	s.Load.Sessions.Store(1)
 	e.turns.Init((*Session).Sender, func(*Session, incast.Grant, time.Duration) bool { return true }, func() {})
 	g := &e.gate
 	g.Init((*Session).Place, 65536/2)
 	g.Cookies.Random = env
-	if config.Tls != nil {
+	if config.TLS != nil {
 		g.ResetSecret = make([]byte, 32)
 		_, _ = env.Read(g.ResetSecret) // cannot fail
 	}
@@ -128,7 +128,7 @@ func newMachineEnd(w *machineWorld, side int, config *worldConfig, env *wakeup.E
 		Keys: (*Session).PacketKeys,
 	}
 	g.Rules = admission.Rules{
-		TLS: config.Tls != nil, Authentic: s.Protection.Authentic, Migrates: s.Migrates,
+		TLS: config.TLS != nil, Authentic: s.Protection.Authentic, Migrates: s.Migrates,
 		RefusesLegacy: s.Protection.Authentic, AlwaysValidate: config.alwaysValidate,
 		MaxSessions: 65536, MaxHalfOpen: 1024,
 		Protection: s.Protection, Outside: s.Outside, Info: HandshakeSignal(s.InfoSignal()), Random: env, Epoch: s.Epoch,
@@ -233,11 +233,11 @@ func (e *machineEnd) receive(b []byte, from netip.AddrPort) {
 	if p.Kind == ParityPacket {
 		c = e.gate.OfParity(key)
 	}
-	bound := c != nil && p.Kind == FecPacket && e.gate.Bound(c)
+	bound := c != nil && p.Kind == FECPacket && e.gate.Bound(c)
 	if c == nil {
 		c = e.admit(key, p)
 	}
-	if c != nil && p.Kind == FecPacket && !bound {
+	if c != nil && p.Kind == FECPacket && !bound {
 		e.gate.BindFEC(c)
 	}
 	if c != nil && (p.Kind != SealedPacket || e.openSealed(p)) {

@@ -98,7 +98,7 @@ const (
 // init sets up o for a session.
 func (o *outgoing) init(e *Shared) {
 	o.askAt = netpath.AskAfter
-	if f := e.Config.Fec; f != (stats.Ratio{}) {
+	if f := e.Config.FEC; f != (stats.Ratio{}) {
 		// The ratio has passed Validate.
 		o.encoder, _ = fec.NewEncoder(f.Data, f.Parity)
 	}

@@ -1,3 +1,4 @@
+// Package wire has the format of segments and signals (WIRE.md §1 and §5).
 package wire
 
 import (
