@@ -43,7 +43,7 @@ func TestSnippets(t *testing.T) {
 	pages, err := filepath.Glob("*.md")
 	require.NoError(t, err)
 	require.NotEmpty(t, pages)
-	for _, page := range append(pages, "../README.md", "../doc.go") {
+	for _, page := range append(pages, "../README.md", "../kcp.go") {
 		text, err := os.ReadFile(page)
 		require.NoError(t, err)
 		snippets := markdownSnippets(string(text))
