@@ -49,7 +49,7 @@ func (c *Conn) takeArrived(m *groupMember, memory *groupMemory, e *Event) gotWha
 func (c *Conn) takeState(m *groupMember, e *Event) gotWhat {
 	if err := c.session.ReadEnd(m.peerDone); err != nil && c.session.State().Retired {
 		return c.takeEnd(m, e, err)
-	} else if err != nil && !m.peerDone && c.session.Waiting().Eof {
+	} else if err != nil && !m.peerDone && c.session.Waiting().EOF {
 		m.peerDone = true
 		e.Kind, e.Err = EventEOF, c.opError("read", err)
 		return gotEvent
@@ -105,7 +105,7 @@ func (c *Conn) takeEnd(m *groupMember, e *Event, err error) gotWhat {
 // hasEvent reports whether takeEvent may have an event for m.
 func (c *Conn) hasEvent(m *groupMember) bool {
 	s, w := c.session.State(), c.session.Waiting()
-	return s.Left || s.Retired || w.Data || w.Datagrams > 0 || w.Eof && !m.peerDone || c.writableLocked(m) ||
+	return s.Left || s.Retired || w.Data || w.Datagrams > 0 || w.EOF && !m.peerDone || c.writableLocked(m) ||
 		m.streams && (c.calls != nil && c.calls.ready.First() != nil || w.Streams > 0)
 }
 

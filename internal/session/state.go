@@ -47,7 +47,7 @@ type arrivals struct {
 	Any       bool // data, or the peer has announced its end
 	Data      bool // bytes of the session itself, or a part of a message
 	All       bool // all of the peer's data has arrived, up to its end
-	Eof       bool // the same, and the peer has not closed the session
+	EOF       bool // the same, and the peer has not closed the session
 	Datagrams int
 	Streams   int // that the peer has opened
 }
@@ -56,7 +56,7 @@ type arrivals struct {
 func (c *Session) Waiting() arrivals {
 	a := arrivals{Data: c.KCP.Receiver().Readable(), All: c.allReceived(), Datagrams: c.in.datagrams.Len()}
 	a.Any = a.Data || c.closing.Read != closing.ReadOpen
-	a.Eof = a.All && c.closing.Phase < closing.Lingering && c.closing.Read != closing.ReadClosed
+	a.EOF = a.All && c.closing.Phase < closing.Lingering && c.closing.Read != closing.ReadClosed
 	if c.streams != nil {
 		a.Streams = c.streams.Waiting()
 	}
