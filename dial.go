@@ -13,7 +13,6 @@ import (
 
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/dialling"
-	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/session"
@@ -211,8 +210,8 @@ func tieNumber(s wire.Signal) uint64 { return uint64(s.TS)<<32 | uint64(s.SN) }
 
 // helloOf returns what a packet with TIEBREAKER says.
 func helloOf(p *admission.First) dialling.Hello {
-	h := dialling.Hello{Conv: p.Key.Conv, Token: p.Hello.TS, Tie: tieNumber(session.SignalOf(p.Tie)), Size: p.Size}
-	h.Opens, h.Asks = p.Hello.Code != 0, p.Request.Code == handshake.CodePing
+	h := dialling.Hello{Conv: p.Key.Conv, Token: p.Hello.TS, Tie: tieNumber(p.Tie), Size: p.Size}
+	h.Opens, h.Asks = p.Hello.Code != 0, p.Request.Code == wire.Ping
 	return h
 }
 
@@ -226,7 +225,7 @@ func (e *Endpoint) pathChallenge(to session.Source, at time.Duration) wire.Signa
 // answersPath reports whether a packet answers the challenge of the address that it comes
 // from.
 func (e *Endpoint) answersPath(first *admission.First, from session.Source, now time.Duration) bool {
-	pong := session.SignalOf(first.Pong)
+	pong := first.Pong
 	return pong.Code != 0 && (pong == e.pathChallenge(from, now).Answer() || pong == e.pathChallenge(from, now-admission.CookieTime).Answer())
 }
 
@@ -419,8 +418,8 @@ func (e *Endpoint) tell(v *dialling.Verdict[session.Key, *Conn], first *admissio
 		return
 	}
 	size, answer := wire.HeaderSize, wire.Signal{}
-	if first.Request.Code == handshake.CodePing {
-		size, answer = size+wire.HeaderSize, session.SignalOf(first.Request).Answer()
+	if first.Request.Code == wire.Ping {
+		size, answer = size+wire.HeaderSize, first.Request.Answer()
 	}
 	if v.Ask {
 		size += wire.HeaderSize

@@ -68,7 +68,7 @@ func newMemoryWorld(w *world, config *Config) *memoryWorld {
 			return true
 		}
 		for _, s := range signalsOf(p) {
-			if s.Code == wire.Hello|wire.Answer {
+			if s.Code == wire.Welcome {
 				m.tokens[to] = s.SN
 			}
 		}

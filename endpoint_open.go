@@ -200,7 +200,7 @@ func (e *Endpoint) initGate() {
 		TLS: c.TLS != nil, Authentic: e.Protection.Authentic, Migrates: e.Migrates, SharedConvs: c.SharedConvs,
 		RefusesLegacy: refusesLegacy(c, e.Protection), AlwaysValidate: c.AddressValidation == ValidateAlways,
 		MaxSessions: c.Limits.MaxSessions, MaxHalfOpen: c.Limits.MaxHalfOpen,
-		Protection: e.Protection, Outside: e.Outside, Info: session.HandshakeSignal(e.InfoSignal()), Random: e.Env, Epoch: e.Epoch,
+		Protection: e.Protection, Outside: e.Outside, Info: e.InfoSignal(), Random: e.Env, Epoch: e.Epoch,
 	}
 }
 

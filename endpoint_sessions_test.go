@@ -28,7 +28,7 @@ func TestAnswersAreBounded(t *testing.T) {
 		var answered atomic.Int32
 		w.net.SetFilter(func(from, _ netip.AddrPort, p []byte) bool {
 			for ; from.Port() == 4000 && len(p) >= wire.HeaderSize; p = p[wire.HeaderSize:] {
-				if h := wire.DecodeHeader(p); h.Frg == uint8(wire.Ping|wire.Answer) {
+				if h := wire.DecodeHeader(p); h.Frg == uint8(wire.Pong) {
 					answered.Add(1)
 				}
 			}

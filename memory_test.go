@@ -194,7 +194,7 @@ func (h *holder) held(w *world, l *Listener, n int, validated bool) (inUse, coun
 	tokens := map[netip.AddrPort]uint32{}
 	w.net.SetFilter(func(_, to netip.AddrPort, p []byte) bool {
 		for _, s := range signalsOf(p) {
-			if s.Code == wire.Hello|wire.Answer {
+			if s.Code == wire.Welcome {
 				tokens[to] = s.SN
 			}
 		}

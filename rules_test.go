@@ -15,7 +15,6 @@ import (
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/rulebook"
 	"github.com/arqnet/kcp/internal/session"
-	"github.com/arqnet/kcp/internal/wire"
 )
 
 const millis = time.Millisecond
@@ -108,20 +107,11 @@ func endpointFigures() []rulebook.Figure {
 func wireFigures() []rulebook.Figure {
 	const ( // rows and paragraphs
 		Packet      = "A UDP payload is one packet"
-		command     = "| 4 | 1 | cmd |"
 		info        = "| 2 | INFO | WINS |"
 		unvalidated = "What is received is kept up to"
 	)
 	return []rulebook.Figure{
-		{Packet, "24 bytes", wire.HeaderSize},
 		{Packet, "default 1400", defaultConfigMTU},
-		{command, "81 PUSH", wire.CmdPush},
-		{command, "82 ACK", wire.CmdAck},
-		{command, "83 WASK", wire.CmdWask},
-		{command, "84 WINS", wire.CmdWins},
-		{command, "85 PIECE", wire.CmdPiece},
-		{command, "86", wire.CmdStream},
-		{command, "87 STREAM", wire.CmdStreamPiece},
 		{info, "bit 1", bits.TrailingZeros(session.CapTLS)},
 		{info, "bit 2", bits.TrailingZeros(session.CapReason)},
 		{info, "bit 3", bits.TrailingZeros(session.CapStreams)},

@@ -86,7 +86,7 @@ func (v *attacked) inside(c *Conn) [][]byte {
 	binary.LittleEndian.PutUint16(shut[6:], 0)
 	all = append(all, shut)
 	for _, s := range []wire.Signal{
-		{Code: wire.Hello, SN: 0, TS: peers}, {Code: wire.Hello, SN: 0, TS: 1}, {Code: wire.Hello | wire.Answer, SN: 1, TS: ours},
+		{Code: wire.Hello, SN: 0, TS: peers}, {Code: wire.Hello, SN: 0, TS: 1}, {Code: wire.Welcome, SN: 1, TS: ours},
 		{Code: wire.Fin, SN: uint32(at.Received), TS: ours}, {Code: wire.Close, SN: uint32(at.Received), TS: ours},
 		{Code: wire.Abort, SN: ours, TS: 0}, {Code: wire.Reset, SN: in.Opening().Of(opening.Ping).Signal.SN, TS: in.Opening().Of(opening.Ping).Signal.TS},
 		{Code: wire.Close | wire.Answer, SN: uint32(k.Position().End), TS: peers},
@@ -260,7 +260,7 @@ func TestConfirmShowsBothTokens(t *testing.T) {
 		welcome := ask(wire.Signal{Code: wire.Hello, SN: 0, TS: ours})
 		require.NotEmpty(t, welcome)
 		theirs := welcome[0].SN
-		require.Equal(t, wire.Signal{Code: wire.Hello | wire.Answer, SN: theirs, TS: ours}, welcome[0])
+		require.Equal(t, wire.Signal{Code: wire.Welcome, SN: theirs, TS: ours}, welcome[0])
 		reset := ask(wire.Signal{Code: wire.Confirm, SN: theirs + 1, TS: ours})
 		require.Len(t, reset, 1)
 		require.Equal(t, wire.Reset, reset[0].Code)

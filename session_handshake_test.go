@@ -317,7 +317,7 @@ func TestPingBeforeWelcome(t *testing.T) {
 				pings++
 			case wire.Hello:
 				return at < 100*time.Millisecond || at > 4*time.Second
-			case wire.Hello | wire.Answer:
+			case wire.Welcome:
 				return at > 4*time.Second
 			}
 			return true

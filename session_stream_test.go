@@ -74,7 +74,7 @@ func TestStreamIDsAfterForgedHello(t *testing.T) {
 			s, err := open()
 			require.Equal(t, tc.quiet, err == nil, "%s: before WELCOME", name)
 			if !tc.quiet {
-				greet(wire.Signal{Code: wire.Hello | wire.Answer, SN: tc.answer, TS: ourToken(c)}, tc.then)
+				greet(wire.Signal{Code: wire.Welcome, SN: tc.answer, TS: ourToken(c)}, tc.then)
 				s, err = open()
 			}
 			require.NoError(t, err)
@@ -272,7 +272,7 @@ func TestTryOpenStreamOfFirstPacket(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		e := w.listen(nil).Endpoint()
 		remote := &net.UDPAddr{IP: net.IPv4(10, 0, 0, 2), Port: 1}
-		first := admission.First{Initial: admission.Initial{Hello: session.HandshakeSignal(wire.Signal{Code: wire.Hello, SN: 0, TS: 7})}}
+		first := admission.First{Initial: admission.Initial{Hello: wire.Signal{Code: wire.Hello, SN: 0, TS: 7}}}
 		accepted := func() *Conn {
 			c := newConn(e, first.Key, remote, false)
 			c.session.Accept(&first, &session.InPacket{}, true)
@@ -280,7 +280,7 @@ func TestTryOpenStreamOfFirstPacket(t *testing.T) {
 		}
 		_, err := accepted().TryOpenStream(nil)
 		require.ErrorIs(t, err, errKindUnknown, "nothing says that the peer takes streams")
-		first.Info = session.HandshakeSignal(e.InfoSignal())
+		first.Info = e.InfoSignal()
 		c := accepted()
 		s, err := c.TryOpenStream(nil)
 		require.NoError(t, err)

@@ -227,7 +227,7 @@ func TestTLSVersionBefore(t *testing.T) {
 		require.Len(t, answers, 1)
 		require.EqualValues(t, token, answers[0].Welcome.TS)
 		require.NotZero(t, answers[0].Info.TS&session.CapTLS)
-		require.Equal(t, wire.Signal{Code: wire.Alert, SN: alertProtocolVersion, TS: token}, session.SignalOf(answers[0].Alert))
+		require.Equal(t, wire.Signal{Code: wire.Alert, SN: alertProtocolVersion, TS: token}, answers[0].Alert)
 		require.EqualValues(t, 1, l.Endpoint().Stats().HandshakeErrors)
 		require.Zero(t, l.Endpoint().Stats().Sessions)
 	})
@@ -250,8 +250,8 @@ func TestFirstPacketsAreReadAsWritten(t *testing.T) {
 			f, ok := admission.Parse(session.PlainPacket, segment(cmd, uint8(code), 9, 8, 0, payload), 7)
 			require.True(t, ok)
 			require.Equal(t, is && s.Asks(), f.Request.Code != 0, code)
-			for code, of := range map[wire.Code]handshake.Signal{wire.Hello: f.Hello, wire.Cookie: f.Cookie, wire.Info: f.Info} {
-				require.Equal(t, is && s.Code == code, of == session.HandshakeSignal(read) && is, code)
+			for code, of := range map[wire.Code]wire.Signal{wire.Hello: f.Hello, wire.Cookie: f.Cookie, wire.Info: f.Info} {
+				require.Equal(t, is && s.Code == code, of == read && is, code)
 			}
 		}
 	}

@@ -5,8 +5,10 @@ import (
 	"io"
 	"time"
 
+	"github.com/arqnet/kcp/internal/container"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // Limits of the answers outside any session, per second. Cookies have a limit of their
@@ -41,38 +43,44 @@ const amplification = 3
 // a session in TIME-WAIT that was closed with a reason repeats that.
 type Answer struct {
 	By      protect.Protection // seals the answer
-	Content [2*segmentSize + maxReason]byte
+	Content [2*wire.HeaderSize + maxReason]byte
 	Size    int // of Content, in bytes; 0: there is no answer
 }
 
 // answer returns an answer of signals, up to the first with code 0. Their other fields
-// are head's. None of them asks for an answer.
-func answer(by protect.Protection, head handshake.Segment, signals ...handshake.Signal) Answer {
+// are head's.
+func answer(by protect.Protection, head wire.Header, signals ...wire.Signal) Answer {
 	a := Answer{By: by}
 	for _, s := range signals {
 		if s.Code == 0 {
 			break
 		}
-		head.Cmd, head.Code, head.SN, head.TS = cmdWins, s.Code, s.SN, s.TS
-		head.Put(a.Content[a.Size:])
-		a.Size += segmentSize
+		a.add(head, s)
 	}
 	return a
 }
 
-// abort returns the ABORT of a peer's token, and reset the RESET that answers a request.
-func abort(token uint32) handshake.Signal {
-	return handshake.Signal{Code: handshake.CodeAbort, SN: token}
+// add appends a signal. It asks for no answer, as CLOSE does elsewhere.
+func (a *Answer) add(head wire.Header, s wire.Signal) {
+	head.Cmd, head.Frg = wire.CmdWins, uint8(s.Code)
+	head.SN, head.TS = container.Serial(s.SN), container.Serial(s.TS)
+	head.Encode(a.Content[a.Size:])
+	a.Size += wire.HeaderSize
 }
 
-func reset(request handshake.Signal) handshake.Signal {
-	return handshake.Signal{Code: handshake.CodeReset, SN: request.SN, TS: request.TS}
+// abort returns the ABORT of a peer's token, and reset the RESET that answers a request.
+func abort(token uint32) wire.Signal {
+	return wire.Signal{Code: wire.Abort, SN: token}
+}
+
+func reset(request wire.Signal) wire.Signal {
+	return wire.Signal{Code: wire.Reset, SN: request.SN, TS: request.TS}
 }
 
 // leastSize returns the size of a packet with one segment.
 func leastSize(by protect.Protection) int {
 	head, tail := by.Overhead()
-	return head + segmentSize + tail
+	return head + wire.HeaderSize + tail
 }
 
 // mayReply takes a token for one answer from b. Without one v says that there would have
@@ -90,9 +98,9 @@ func (g *Gate[S]) mayReply(b *Bucket, rate float64, now time.Duration, v *Verdic
 func (g *Gate[S]) MayReply(now time.Duration) bool { return g.replies.Take(now, ReplyRate) }
 
 // reply answers a packet in the clear, or without a session.
-func (g *Gate[S]) reply(p *First, now time.Duration, v *Verdict[S], signals ...handshake.Signal) {
+func (g *Gate[S]) reply(p *First, now time.Duration, v *Verdict[S], signals ...wire.Signal) {
 	if g.mayReply(&g.replies, ReplyRate, now, v) {
-		v.Answer = answer(g.Outside, handshake.Segment{Conv: p.Key.Conv}, signals...)
+		v.Answer = answer(g.Outside, wire.Header{Conv: p.Key.Conv}, signals...)
 	}
 }
 
@@ -101,7 +109,7 @@ func (g *Gate[S]) askCookie(p *First, token uint32, now time.Duration, v *Verdic
 	if g.mayReply(&g.cookies, CookieRate, now, v) { // before the cost of the MAC
 		v.Note = CookieSent
 		c := g.Cookies.Mint(p.Key, token, now)
-		v.Answer = answer(g.Outside, handshake.Segment{Conv: p.Key.Conv}, handshake.Signal{Code: handshake.CodeCookie, SN: c[0], TS: c[1]})
+		v.Answer = answer(g.Outside, wire.Header{Conv: p.Key.Conv}, wire.Signal{Code: wire.Cookie, SN: c[0], TS: c[1]})
 	}
 }
 
@@ -109,16 +117,16 @@ func (g *Gate[S]) askCookie(p *First, token uint32, now time.Duration, v *Verdic
 // a peer takes for the alert of a handshake.
 func (g *Gate[S]) refuseVersion(p *First, now time.Duration, v *Verdict[S]) {
 	v.Unsealed = true
-	if p.Size < maxSignals*segmentSize {
+	if p.Size < maxSignals*wire.HeaderSize {
 		return
 	}
-	welcome := handshake.Signal{Code: handshake.CodeWelcome, SN: g.random32(), TS: p.Hello.TS}
+	welcome := wire.Signal{Code: wire.Welcome, SN: g.random32(), TS: p.Hello.TS}
 	for welcome.SN == 0 {
 		welcome.SN = g.random32()
 	}
 	if g.mayReply(&g.replies, ReplyRate, now, v) {
-		alert := handshake.Signal{Code: handshake.CodeAlert, SN: handshake.AlertProtocolVersion, TS: p.Hello.TS}
-		v.Answer = answer(g.Outside, handshake.Segment{Conv: p.Key.Conv, Window: helloWindow}, welcome, g.Info, alert)
+		alert := wire.Signal{Code: wire.Alert, SN: handshake.AlertProtocolVersion, TS: p.Hello.TS}
+		v.Answer = answer(g.Outside, wire.Header{Conv: p.Key.Conv, Wnd: helloWindow}, welcome, g.Info, alert)
 	}
 }
 

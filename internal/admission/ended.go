@@ -7,6 +7,7 @@ import (
 	"github.com/arqnet/kcp/internal/container"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // Ended is a session in TIME-WAIT: as much as it takes to answer a peer that does not
@@ -54,9 +55,9 @@ func (e *Ended) shownBy(f *Initial) bool {
 		return false // this end had drawn none
 	}
 	switch f.Request.Code {
-	case handshake.CodeConfirm:
+	case wire.Confirm:
 		return f.Request.SN == e.Own
-	case handshake.CodeFin, handshake.CodeClose:
+	case wire.Fin, wire.Close:
 		return f.Request.TS == e.Own
 	}
 	return false
@@ -107,7 +108,7 @@ func (g *Gate[S]) judgeEnded(p *First, now time.Duration, v *Verdict[S]) {
 // itself.
 func (g *Gate[S]) abortHandshake(p *First, e *Ended, now time.Duration, v *Verdict[S]) {
 	if !p.state.Closed && g.mayReply(&g.replies, ReplyRate, now, v) {
-		v.Answer = answer(e.Protection, handshake.Segment{Conv: p.Key.Conv, Window: helloWindow}, abort(e.Token))
+		v.Answer = answer(e.Protection, wire.Header{Conv: p.Key.Conv, Wnd: helloWindow}, abort(e.Token))
 	}
 }
 
@@ -118,8 +119,8 @@ func (g *Gate[S]) abortHandshake(p *First, e *Ended, now time.Duration, v *Verdi
 // says that the session is not known any more.
 func (g *Gate[S]) answerEnded(p *First, now time.Duration, v *Verdict[S]) {
 	e, by := &p.ended, g.Outside
-	head := handshake.Segment{Conv: p.Key.Conv}
-	var words handshake.Signal
+	head := wire.Header{Conv: p.Key.Conv}
+	var words wire.Signal
 	switch f := &p.Initial; {
 	case f.Hello.Code != 0:
 		if !e.Aborted || !e.Dropped || e.Token != f.Hello.TS {
@@ -133,7 +134,7 @@ func (g *Gate[S]) answerEnded(p *First, now time.Duration, v *Verdict[S]) {
 	case g.SharedConvs && !e.Aborted && !e.shownBy(f):
 		return // it may be of a session that begins
 	default:
-		head.Una, by = e.Una, e.Protection.Sender()
+		head.Una, by = container.Serial(e.Una), e.Protection.Sender()
 		if words = g.lastWords(e, f); words.Code == 0 {
 			return
 		}
@@ -141,7 +142,7 @@ func (g *Gate[S]) answerEnded(p *First, now time.Duration, v *Verdict[S]) {
 	if !g.mayReply(&g.replies, ReplyRate, now, v) {
 		return
 	}
-	if e.Reason != nil && (words.Code == handshake.CodeAbort || words.Code == handshake.CodeClose) {
+	if e.Reason != nil && (words.Code == wire.Abort || words.Code == wire.Close) {
 		v.Answer = explained(by, head, e, p.Size)
 		return
 	}
@@ -151,39 +152,37 @@ func (g *Gate[S]) answerEnded(p *First, now time.Duration, v *Verdict[S]) {
 // explained returns the answer of a session that was closed with a reason: CLOSE, which
 // carries it, and ABORT behind that if it was aborted, as they left when it ended. The
 // text is cut so that the answer is at most three times the size of the request.
-func explained(by protect.Protection, head handshake.Segment, e *Ended, request int) Answer {
+func explained(by protect.Protection, head wire.Header, e *Ended, request int) Answer {
 	before, after := by.Overhead()
-	size := min(len(e.Reason), amplification*request-before-after-2*segmentSize)
+	size := min(len(e.Reason), amplification*request-before-after-2*wire.HeaderSize)
 	for size < len(e.Reason) && size > reasonCode && !utf8.RuneStart(e.Reason[size]) {
 		size--
 	}
-	a := Answer{By: by, Size: segmentSize + max(size, 0)}
-	head.Cmd, head.Code, head.SN, head.TS, head.Len = cmdWins, handshake.CodeClose, e.End, e.Token, uint32(a.Size-segmentSize)
-	head.Put(a.Content[:])
-	copy(a.Content[segmentSize:a.Size], e.Reason)
-	if !e.Aborted {
-		return a
+	reason := e.Reason[:max(size, 0)]
+	a := Answer{By: by}
+	head.Len = uint32(len(reason))
+	a.add(head, wire.Signal{Code: wire.Close, SN: e.End, TS: e.Token})
+	a.Size += copy(a.Content[a.Size:], reason)
+	if head.Len = 0; e.Aborted {
+		a.add(head, abort(e.Token))
 	}
-	head.Code, head.SN, head.TS, head.Len = handshake.CodeAbort, e.Token, 0, 0
-	head.Put(a.Content[a.Size:])
-	a.Size += segmentSize
 	return a
 }
 
 // lastWords returns what the peer of an ended session is answered; code 0: nothing.
-func (g *Gate[S]) lastWords(e *Ended, f *Initial) handshake.Signal {
+func (g *Gate[S]) lastWords(e *Ended, f *Initial) wire.Signal {
 	switch {
 	case e.Mute: // a peer that numbers its packets takes nothing else without number
 		if f.Request.Code != 0 {
 			return reset(f.Request)
 		}
-		return handshake.Signal{}
+		return wire.Signal{}
 	case e.Aborted:
 		return abort(e.Token)
-	case f.Request.Code == handshake.CodePing, f.Data && !f.Newest.Before(container.Serial(e.Una)):
+	case f.Request.Code == wire.Ping, f.Data && !f.Newest.Before(container.Serial(e.Una)):
 		// The peer does not know that nothing more of it is taken: this end may have
 		// ended once both had sent FIN, and the peer has a stream.
-		return handshake.Signal{Code: handshake.CodeClose, SN: e.End, TS: e.Token}
+		return wire.Signal{Code: wire.Close, SN: e.End, TS: e.Token}
 	case f.Request.Code == 0:
 		return g.Info // for its una
 	}

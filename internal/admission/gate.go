@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/fair"
-	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // Rules are an endpoint's rules for senders without a session.
@@ -22,7 +22,7 @@ type Rules struct {
 
 	Protection *protect.Scheme
 	Outside    protect.Protection // of packets of no session
-	Info       handshake.Signal   // this end's
+	Info       wire.Signal        // this end's
 	Random     io.Reader          // it must not fail, and is safe for concurrent use
 	Epoch      time.Time          // the origin of all times; stateless resets say when they were made
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // First is a packet of an unknown sender, as far as it was read and judged. The packet
@@ -113,7 +114,7 @@ func (g *Gate[S]) Judge(p *First, state State, now time.Duration) (v Verdict[S])
 		}
 	case late || !p.wellFormed || p.Tie.Code != 0 && p.Hello.Code == 0:
 		v.Drop = Unknown // a damaged HELLO may look like another request
-		if late && p.Request.Code == handshake.CodeHello {
+		if late && p.Request.Code == wire.Hello {
 			v.Do = Unseal
 		}
 	case p.Kind == Clear && state.Listening && !state.Closed && p.Hello.Code != 0 &&
@@ -139,7 +140,7 @@ func (g *Gate[S]) askElsewhere(p *First, now time.Duration, v *Verdict[S]) bool 
 		case p.Kind == Sealed:
 			p.ask = AskSealed
 		case !g.Authentic: // only the keys of a session show whose a packet is
-		case p.Kind == Clear && p.Crypto && p.Request.Code == handshake.CodeHello: // also if it acknowledges something
+		case p.Kind == Clear && p.Crypto && p.Request.Code == wire.Hello: // also if it acknowledges something
 			p.ask = AskHello
 		case p.Kind == Clear:
 		case p.Hello.Code == 0:

@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/arqnet/kcp/internal/fec"
-	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/require"
 )
 
@@ -15,25 +15,25 @@ import (
 // packets are judged three times at most, answers are within their limits, and a packet
 // opens a session only if a session may open.
 func FuzzJudge(f *testing.F) {
-	tie := signal(handshake.CodeTie, 5, 6)
-	for wire := range uint8(3) {
+	tie := signal(wire.Tiebreak, 5, 6)
+	for setup := range uint8(3) {
 		for _, seed := range [][]byte{
-			hello, first, later, ping, packetOf(hello, put(info(wire == 2))), initial(0, hello, put(info(true))),
+			hello, first, later, ping, packetOf(hello, put(info(setup == 2))), initial(0, hello, put(info(true))),
 			initial(1, hello, put(info(true))), sealedSeed(),
-			packetOf(hello, put(info(wire == 2)), tie), tie, initial(0, hello, put(info(true)), tie),
+			packetOf(hello, put(info(setup == 2)), tie), tie, initial(0, hello, put(info(true)), tie),
 		} {
-			f.Add(wire, uint32(0), seed)
-			f.Add(wire, uint32(0xffff), seed)
-			f.Add(wire, uint32(0x30b5), seed)
-			f.Add(wire, uint32(0x10001), seed)
-			f.Add(wire, uint32(0x30001), seed)
+			f.Add(setup, uint32(0), seed)
+			f.Add(setup, uint32(0xffff), seed)
+			f.Add(setup, uint32(0x30b5), seed)
+			f.Add(setup, uint32(0x10001), seed)
+			f.Add(setup, uint32(0x30001), seed)
 		}
 	}
-	f.Fuzz(func(t *testing.T, wire uint8, state uint32, packet []byte) {
+	f.Fuzz(func(t *testing.T, setup uint8, state uint32, packet []byte) {
 		if len(packet) > 4096 {
 			return
 		}
-		g := newGate(wires[wire%3], uint64(state))
+		g := newGate(wires[setup%3], uint64(state))
 		bit := func(n int) bool { return state>>n&1 != 0 }
 		g.state = State{Listening: !bit(0), Closed: bit(1)}
 		g.full, g.half, g.AlwaysValidate, g.RefusesLegacy = bit(2), bit(3), bit(4), bit(5)

@@ -13,10 +13,12 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/container"
 	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/rulebook"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/require"
 )
 
@@ -37,17 +39,17 @@ var wires = []string{"plain", "aead", "tls"}
 
 // newGate returns the gate of a listening endpoint. The seed is that of its random
 // numbers.
-func newGate(wire string, seed uint64) *gate {
+func newGate(setup string, seed uint64) *gate {
 	var cipher crypt.Cipher
-	if wire == "aead" {
+	if setup == "aead" {
 		cipher, _ = crypt.AESGCM(make([]byte, 16))
 	}
-	g := &gate{state: State{Listening: true}, now: time.Minute, scheme: protect.NewScheme(cipher, wire == "tls", nil)}
+	g := &gate{state: State{Listening: true}, now: time.Minute, scheme: protect.NewScheme(cipher, setup == "tls", nil)}
 	g.Init((*session).place, 4)
 	g.Rules = Rules{
-		TLS: wire == "tls", Authentic: g.scheme.Authentic, Migrates: g.scheme.Authentic, RefusesLegacy: g.scheme.Authentic,
+		TLS: setup == "tls", Authentic: g.scheme.Authentic, Migrates: g.scheme.Authentic, RefusesLegacy: g.scheme.Authentic,
 		MaxSessions: 8, MaxHalfOpen: 16, Outside: g.scheme.Outside,
-		Info: info(wire == "tls"), Random: rand.NewChaCha8([32]byte{byte(seed)}), Epoch: time.Unix(1e9, 0),
+		Info: info(setup == "tls"), Random: rand.NewChaCha8([32]byte{byte(seed)}), Epoch: time.Unix(1e9, 0),
 	}
 	g.Hooks = Hooks[session]{
 		Extended: func(s *session) bool { return s.look != Young },
@@ -103,29 +105,30 @@ func (g *gate) established(n int) {
 }
 
 // segment returns a segment of a packet.
-func segment(cmd, code uint8, sn, ts, una uint32, payload int) []byte {
-	b := make([]byte, segmentSize+payload)
-	handshake.Segment{Conv: conv, Cmd: cmd, Code: code, SN: sn, TS: ts, Una: una, Len: uint32(payload)}.Put(b)
+func segment(cmd uint8, code wire.Code, sn, ts, una container.Serial, payload int) []byte {
+	b := make([]byte, wire.HeaderSize+payload)
+	h := wire.Header{Conv: conv, Cmd: cmd, Frg: uint8(code), SN: sn, TS: ts, Una: una, Len: uint32(payload)}
+	h.Encode(b)
 	return b
 }
 
-func signal(code uint8, sn, ts uint32) []byte {
-	cmd := uint8(cmdWins)
-	if handshake.Asking>>code&1 != 0 {
-		cmd = cmdWask
-	}
-	return segment(cmd, code, sn, ts, 0, 0)
+func signal(code wire.Code, sn, ts uint32) []byte {
+	return put(wire.Signal{Code: code, SN: sn, TS: ts})
 }
 
-func info(tls bool) handshake.Signal {
-	s := handshake.Signal{Code: handshake.CodeInfo, SN: handshake.Version, TS: 1}
+func info(tls bool) wire.Signal {
+	s := wire.Signal{Code: wire.Info, SN: handshake.Version, TS: 1}
 	if tls {
 		s.TS |= handshake.CapTLS
 	}
 	return s
 }
 
-func put(s handshake.Signal) []byte { return signal(s.Code, s.SN, s.TS) }
+func put(s wire.Signal) []byte {
+	b := make([]byte, wire.HeaderSize)
+	s.Encode(wire.Header{Conv: conv}, b)
+	return b
+}
 
 func packetOf(segments ...[]byte) []byte { return slices.Concat(segments...) }
 
@@ -133,15 +136,15 @@ func packetOf(segments ...[]byte) []byte { return slices.Concat(segments...) }
 const token = 99
 
 var (
-	hello = signal(handshake.CodeHello, 0, token)
-	first = segment(cmdPush, 0, 0, 5, 0, 10)
-	later = segment(cmdPush, 0, 3, 5, 0, 10)
-	ping  = signal(handshake.CodePing, 11, 12)
+	hello = signal(wire.Hello, 0, token)
+	first = segment(wire.CmdPush, 0, 0, 5, 0, 10)
+	later = segment(wire.CmdPush, 0, 3, 5, 0, 10)
+	ping  = signal(wire.Ping, 11, 12)
 )
 
 // initial returns the first packet of a TLS handshake. una is that of its CRYPTO.
-func initial(una uint32, head ...[]byte) []byte {
-	b := packetOf(append(head, segment(cmdWins, handshake.CodeCrypto, 0, 4, una, 100+protect.InitialOverhead))...)
+func initial(una container.Serial, head ...[]byte) []byte {
+	b := packetOf(append(head, segment(wire.CmdWins, wire.Crypto, 0, 4, una, 100+protect.InitialOverhead))...)
 	protect.NewInitial(conv, token, true).Seal(b, len(b)-100-protect.InitialOverhead)
 	return b
 }
@@ -254,11 +257,11 @@ var (
 		Backlog: "backlog", HalfOpen: "half open", Shaking: "handshake", Limited: "limited", CookieSent: "a cookie", ResetSent: "a reset",
 	}
 	questions = [...]string{AskPacket: "packet", AskWelcome: "welcome", AskHello: "hello", AskHandshake: "handshake", AskSealed: "sealed"}
-	codes     = map[uint8]string{
-		handshake.CodeWelcome: "WELCOME", handshake.CodeInfo: "INFO", handshake.CodeCookie: "COOKIE", handshake.CodeReset: "RESET",
-		handshake.CodeAbort: "ABORT", handshake.CodeAlert: "ALERT", handshake.CodePong: "PONG", handshake.CodeToken: "TOKEN",
-		handshake.CodeFin | handshake.CodeAnswer: "FIN'", handshake.CodeConfirm | handshake.CodeAnswer: "CONFIRM'",
-		handshake.CodeClose: "CLOSE", handshake.CodeClose | handshake.CodeAnswer: "CLOSE'", handshake.CodeProbe | handshake.CodeAnswer: "PROBE'",
+	codes     = map[wire.Code]string{
+		wire.Welcome: "WELCOME", wire.Info: "INFO", wire.Cookie: "COOKIE", wire.Reset: "RESET",
+		wire.Abort: "ABORT", wire.Alert: "ALERT", wire.Pong: "PONG", wire.Token: "TOKEN",
+		wire.Fin | wire.Answer: "FIN'", wire.Confirm | wire.Answer: "CONFIRM'",
+		wire.Close: "CLOSE", wire.Close | wire.Answer: "CLOSE'", wire.Probe | wire.Answer: "PROBE'",
 	}
 )
 
@@ -274,20 +277,21 @@ func (g *gate) answered(t testing.TB, v *Verdict[session], p *First) string {
 	}
 	require.LessOrEqual(t, head+a.Size+tail, size)
 	var all []string
-	for at := 0; at < a.Size; at += segmentSize {
-		s := handshake.DecodeSegment(a.Content[at:])
-		require.Equal(t, uint8(cmdWins), s.Cmd, "an answer asks for nothing")
-		require.NotEmpty(t, codes[s.Code])
-		require.Equal(t, p.Key.Conv, s.Conv)
+	for at := 0; at < a.Size; at += wire.HeaderSize {
+		h := wire.DecodeHeader(a.Content[at:])
+		require.Equal(t, uint8(wire.CmdWins), h.Cmd, "an answer asks for nothing")
+		s, is := h.Signal()
+		require.True(t, is && codes[s.Code] != "", s)
+		require.Equal(t, p.Key.Conv, h.Conv)
 		switch s.Code {
-		case handshake.CodeReset, handshake.CodePong:
+		case wire.Reset, wire.Pong:
 			require.Equal(t, [2]uint32{p.Request.SN, p.Request.TS}, [2]uint32{s.SN, s.TS})
-		case handshake.CodeClose:
+		case wire.Close:
 			require.Equal(t, [2]uint32{p.ended.End, p.ended.Token}, [2]uint32{s.SN, s.TS})
 		}
 		name := codes[s.Code]
-		if s.Una != 0 {
-			name += fmt.Sprintf("@%d", s.Una)
+		if h.Una != 0 {
+			name += fmt.Sprintf("@%d", h.Una)
 		}
 		all = append(all, name)
 	}
@@ -306,7 +310,7 @@ func (g *gate) end(at netip.AddrPort, e Ended) {
 func TestVerdicts(t *testing.T) {
 	cookie := func(g *gate) []byte {
 		c := g.Cookies.Mint(keyOf(from), token, g.now)
-		return signal(handshake.CodeCookie, c[0], c[1])
+		return signal(wire.Cookie, c[0], c[1])
 	}
 	helloInfo := packetOf(hello, put(info(false)))
 	just := func(packet []byte) func(*gate) []byte { return func(*gate) []byte { return packet } }
@@ -326,19 +330,19 @@ func TestVerdicts(t *testing.T) {
 		{"parity", "plain", nil, func(*gate) []byte { return packetOf([]byte{0, 0, 0, 0, 0xf2, 0, 0, 0}, first) }, false, "unknown"},
 		{"datagram", "plain", nil, just([]byte{0, 0, 0, 0, 0xf3, 0, 6, 0, conv, 0, 0, 0}), false, "unknown"},
 		{"later data", "plain", nil, just(later), false, "unknown, seen"},
-		{"data that acknowledges", "plain", nil, func(*gate) []byte { return packetOf(first, segment(cmdAck, 0, 0, 0, 0, 0)) }, false, "unknown, seen"},
-		{"data with una", "plain", nil, func(*gate) []byte { return segment(cmdPush, 0, 0, 5, 1, 10) }, false, "unknown, seen"},
-		{"HELLO that acknowledges", "plain", nil, func(*gate) []byte { return packetOf(hello, segment(cmdAck, 0, 0, 0, 0, 0)) }, false, "unknown, RESET, seen"},
+		{"data that acknowledges", "plain", nil, func(*gate) []byte { return packetOf(first, segment(wire.CmdAck, 0, 0, 0, 0, 0)) }, false, "unknown, seen"},
+		{"data with una", "plain", nil, func(*gate) []byte { return segment(wire.CmdPush, 0, 0, 5, 1, 10) }, false, "unknown, seen"},
+		{"HELLO that acknowledges", "plain", nil, func(*gate) []byte { return packetOf(hello, segment(wire.CmdAck, 0, 0, 0, 0, 0)) }, false, "unknown, RESET, seen"},
 		{"PING", "plain aead", nil, just(ping), false, "unknown, RESET, seen"},
-		{"answer", "plain aead", nil, func(*gate) []byte { return signal(handshake.CodePong, 1, 2) }, false, "unknown, seen"},
+		{"answer", "plain aead", nil, func(*gate) []byte { return signal(wire.Pong, 1, 2) }, false, "unknown, seen"},
 		{"damaged", "plain", nil, func(*gate) []byte { return packetOf(hello, segment(200, 0, 0, 0, 0, 0)) }, false, "unknown"},
 		{"of two conversations", "plain", nil, func(*gate) []byte {
 			b := packetOf(hello, hello)
-			b[segmentSize]++
+			b[wire.HeaderSize]++
 			return b
 		}, false, "unknown"},
 		{"too short", "plain", nil, func(*gate) []byte { return hello[:23] }, false, "short"},
-		{"piece", "plain", nil, func(*gate) []byte { return segment(cmdPiece, 0, 0, 0, 0, 3) }, false, "unknown, seen"},
+		{"piece", "plain", nil, func(*gate) []byte { return segment(wire.CmdPiece, 0, 0, 0, 0, 3) }, false, "unknown, seen"},
 
 		{"HELLO, nothing listens", "plain aead", func(g *gate) { g.state.Listening = false }, just(helloInfo), false, "unknown, RESET, seen"},
 		{"first data, nothing listens", "plain", func(g *gate) { g.state.Listening = false }, just(first), false, "unknown, seen"},
@@ -353,7 +357,7 @@ func TestVerdicts(t *testing.T) {
 			g.now += 3 * CookieTime
 			return packetOf(hello, c)
 		}, false, "a cookie, COOKIE, seen"},
-		{"cookie that nobody wants", "plain", nil, func(*gate) []byte { return packetOf(hello, signal(handshake.CodeCookie, 1, 2)) }, false, "open"},
+		{"cookie that nobody wants", "plain", nil, func(*gate) []byte { return packetOf(hello, signal(wire.Cookie, 1, 2)) }, false, "open"},
 		{"half of the sessions", "plain", func(g *gate) { g.others(4) }, just(helloInfo), false, "a cookie, COOKIE, seen"},
 		{"as many of the network, no cookie", "plain", func(g *gate) { g.crowd(4, false); g.MaxSessions = 100 }, just(helloInfo), false, "a cookie, COOKIE, seen"},
 		{"half of the half-open", "plain", func(g *gate) { g.halves(8) }, just(helloInfo), false, "a cookie, COOKIE, seen"},
@@ -405,13 +409,13 @@ func TestVerdicts(t *testing.T) {
 		{"handshake that goes on, closed", "tls", func(g *gate) { g.state.Closed = true }, func(*gate) []byte { return initial(3, hello, put(info(true))) }, false, "unknown"},
 		{"CRYPTO without HELLO", "tls", nil, func(*gate) []byte { return initial(0, put(info(true))) }, false, "unknown"},
 		{"version 1", "tls", nil, func(*gate) []byte {
-			return packetOf(hello, signal(handshake.CodeInfo, handshake.VersionUnsealed, handshake.CapTLS), first)
+			return packetOf(hello, signal(wire.Info, handshake.VersionUnsealed, handshake.CapTLS), first)
 		}, false, "version, WELCOME+INFO+ALERT"},
 		{"short packet of version 1", "tls", nil, func(*gate) []byte {
-			return packetOf(hello, signal(handshake.CodeInfo, handshake.VersionUnsealed, handshake.CapTLS))
+			return packetOf(hello, signal(wire.Info, handshake.VersionUnsealed, handshake.CapTLS))
 		}, false, "version"},
 		{"version 1, nothing listens", "tls", func(g *gate) { g.state.Listening = false }, func(*gate) []byte {
-			return packetOf(hello, signal(handshake.CodeInfo, handshake.VersionUnsealed, handshake.CapTLS))
+			return packetOf(hello, signal(wire.Info, handshake.VersionUnsealed, handshake.CapTLS))
 		}, false, "unknown, RESET, seen"},
 		{"handshake from a new address", "tls", func(g *gate) { g.add(elsewhere, Idle) }, just(initial(0, hello, put(info(true)))), true, "ask hello, a cookie, COOKIE"},
 		{"handshake with its cookie", "tls", func(g *gate) { g.add(elsewhere, Idle) }, func(g *gate) []byte { return initial(0, hello, cookie(g), put(info(true))) }, true, "ask hello, handshake"},
@@ -430,21 +434,21 @@ func TestVerdicts(t *testing.T) {
 		{"sealed by nobody elsewhere", "tls", func(g *gate) { g.add(elsewhere, Idle) }, func(g *gate) []byte { _, k := g.pair(protect.Application); return sealed(k, later) }, false, "ask sealed, unknown"},
 		{"handshake keys from a new address", "tls", func(g *gate) { g.add(elsewhere, Idle) }, func(g *gate) []byte { _, k := g.pair(protect.Handshake); return sealed(k, later) }, true, "ask handshake"},
 	} {
-		for _, wire := range wires {
-			if test.wires != "" && !strings.Contains(test.wires, wire) {
+		for _, setup := range wires {
+			if test.wires != "" && !strings.Contains(test.wires, setup) {
 				continue
 			}
-			g := newGate(wire, 1)
+			g := newGate(setup, 1)
 			if test.set != nil {
 				test.set(g)
 			}
 			packet := test.packet(g)
-			if wire == "aead" {
+			if setup == "aead" {
 				packet = sealed(g.scheme.Outside, packet)
 				g.scheme.Forget() // that this end has sent it
 			}
 			got, _ := g.judged(t, packet, test.claims)
-			require.Equal(t, test.want, got, "%s, %s", test.name, wire)
+			require.Equal(t, test.want, got, "%s, %s", test.name, setup)
 		}
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/require"
 )
 
@@ -28,7 +28,7 @@ func TestReplayedFirstPackets(t *testing.T) {
 func TestVerdictsInTimeWait(t *testing.T) {
 	aborted := Ended{Token: token, Own: 5, Una: 9, Aborted: true}
 	orderly := Ended{Token: token, Own: 5, Una: 9}
-	fin := signal(handshake.CodeFin, 0, 5)
+	fin := signal(wire.Fin, 0, 5)
 	for _, test := range []struct {
 		name   string
 		wires  string
@@ -43,7 +43,7 @@ func TestVerdictsInTimeWait(t *testing.T) {
 		{"data of a legacy peer", "plain", Ended{}, from, false, later, "ended, seen"},
 		{"FIN", "plain aead", orderly, from, false, fin, "ended, FIN'@9, seen"},
 		{"PING", "plain aead", orderly, from, false, ping, "ended, CLOSE@9, seen"},
-		{"an answer", "plain aead", orderly, from, false, signal(handshake.CodePong, 1, 2), "ended, seen"},
+		{"an answer", "plain aead", orderly, from, false, signal(wire.Pong, 1, 2), "ended, seen"},
 		{"aborted", "plain aead", aborted, from, false, later, "ended, ABORT@9, seen"},
 		{"from elsewhere", "aead", orderly, elsewhere, false, fin, "ended, FIN'@9, seen"},
 		{"from elsewhere, plain", "plain", orderly, elsewhere, false, fin, "unknown, RESET, seen"},
@@ -57,23 +57,23 @@ func TestVerdictsInTimeWait(t *testing.T) {
 		{"shared, first data", "plain", Ended{}, from, true, first, "open, offered"},
 		{"shared, first data again", "plain", orderly, from, true, first, "ended, seen"},
 		{"shared, FIN that shows the token", "plain", orderly, from, true, fin, "ended, FIN'@9, seen"},
-		{"shared, CONFIRM that shows it", "plain", orderly, from, true, signal(handshake.CodeConfirm, 5, 0), "ended, CONFIRM'@9, seen"},
+		{"shared, CONFIRM that shows it", "plain", orderly, from, true, signal(wire.Confirm, 5, 0), "ended, CONFIRM'@9, seen"},
 		{"shared, FIN of another", "plain", Ended{Token: token, Own: 6}, from, true, fin, "ended, seen"},
 	} {
-		for _, wire := range strings.Fields(test.wires) {
-			g := newGate(wire, 1)
+		for _, setup := range strings.Fields(test.wires) {
+			g := newGate(setup, 1)
 			if g.SharedConvs = test.shared; test.shared {
 				g.Migrates = false
 			}
 			g.end(test.at, test.end)
 			packet := bytes.Clone(test.packet)
-			if wire == "aead" {
+			if setup == "aead" {
 				packet = sealed(g.scheme.Outside, packet)
 				g.scheme.Forget()
 			}
 			got, _ := g.judged(t, packet, false)
-			require.Equal(t, test.want, got, "%s, %s", test.name, wire)
-			if strings.Contains(got, "seen") && wire == "aead" && test.packet[5] != handshake.CodeHello {
+			require.Equal(t, test.want, got, "%s, %s", test.name, setup)
+			if strings.Contains(got, "seen") && setup == "aead" && wire.Code(test.packet[5]) != wire.Hello {
 				got, _ = g.judged(t, packet, false)
 				require.Equal(t, "replay", got[:6], "%s again", test.name)
 			}
@@ -87,7 +87,7 @@ func TestVerdictsInTimeWait(t *testing.T) {
 // Packets of ended sessions with TLS: under its keys, under those of its handshake, or
 // when another process had them.
 func TestVerdictsOfSealedInTimeWait(t *testing.T) {
-	crypto := segment(cmdWins, handshake.CodeCrypto, 0, 0, 0, 30)
+	crypto := segment(wire.CmdWins, wire.Crypto, 0, 0, 0, 30)
 	for _, test := range []struct {
 		name    string
 		level   protect.Level // of the keys that were left
@@ -108,7 +108,7 @@ func TestVerdictsOfSealedInTimeWait(t *testing.T) {
 		{"mute", protect.Application, protect.Application, later, func(e *Ended) { e.Mute = true }, false, "ended, a reset, stateless"},
 		{"within the handshake", protect.Handshake, protect.Handshake, crypto, nil, false, "ended, ABORT"},
 		{"damaged within the handshake", protect.Handshake, protect.Handshake, crypto, nil, true, "ended, cipher"},
-		{"an answer within the handshake", protect.Handshake, protect.Handshake, signal(handshake.CodeAbort, 1, 0), nil, false, "ended"},
+		{"an answer within the handshake", protect.Handshake, protect.Handshake, signal(wire.Abort, 1, 0), nil, false, "ended"},
 		{"data within the handshake", protect.Handshake, protect.Application, later, nil, false, "ended, ABORT"},
 		{"little data within the handshake", protect.Handshake, protect.Application, ping, nil, false, "ended"},
 	} {

@@ -18,8 +18,8 @@ import (
 	"github.com/arqnet/kcp/internal/container"
 	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/fec"
-	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // Kind is the kind of a packet that arrives (WIRE.md §4).
@@ -49,7 +49,7 @@ func (k Kind) Alone() bool { return k == Plain || k >= Clear }
 func Classify(data []byte, tls bool) (kind Kind, conv uint32, ok bool) {
 	switch {
 	case tls || !fec.IsFEC(data):
-		if len(data) < segmentSize {
+		if len(data) < wire.HeaderSize {
 			return Plain, 0, false
 		}
 		if tls {
@@ -66,26 +66,13 @@ func Classify(data []byte, tls bool) (kind Kind, conv uint32, ok bool) {
 		}
 		kind = Datagram
 	default:
-		if len(data) < fec.HeaderSize+segmentSize {
+		if len(data) < fec.HeaderSize+wire.HeaderSize {
 			return FEC, 0, false
 		}
 		kind = FEC
 	}
 	return kind, binary.LittleEndian.Uint32(data[fec.HeaderSize:]), true
 }
-
-// Commands of segments (WIRE.md §1, §5.6 and §5.9).
-const (
-	cmdPush        = 81
-	cmdAck         = 82
-	cmdWask        = 83
-	cmdWins        = 84
-	cmdPiece       = 85
-	cmdStream      = 86
-	cmdStreamPiece = 87
-)
-
-const segmentSize = handshake.SegmentSize
 
 // OpenSealed opens a packet of a conversation under the application keys of its session,
 // in place, and returns its kind. That remains Sealed if the keys are not known yet. A
@@ -191,12 +178,12 @@ type Initial struct {
 	Newest  container.Serial // for Data: the largest sn of those
 	Push    bool             // it contains the PUSH with sn 0, and acknowledges nothing
 	Crypto  bool             // it contains a CRYPTO segment, as first packets of peers with TLS do
-	Hello   handshake.Signal // code 0: none; the same below
-	Cookie  handshake.Signal
-	Info    handshake.Signal
-	Tie     handshake.Signal // TIEBREAKER: the sender expects that this end dials it
-	Pong    handshake.Signal // the answer to a challenge
-	Request handshake.Signal // the first signal that wants an answer
+	Hello   wire.Signal      // code 0: none; the same below
+	Cookie  wire.Signal
+	Info    wire.Signal
+	Tie     wire.Signal // TIEBREAKER: the sender expects that this end dials it
+	Pong    wire.Signal // the answer to a challenge
+	Request wire.Signal // the first signal that wants an answer
 }
 
 // Parse reads a packet of an unknown conversation. ok is false if the packet is not
@@ -211,47 +198,44 @@ func Parse(kind Kind, data []byte, conv uint32) (f Initial, ok bool) {
 		return f, false
 	}
 	old := false // it acknowledges something, so the conversation did not begin with it
-	for len(packet) >= segmentSize {
-		h := handshake.DecodeSegment(packet)
-		packet = packet[segmentSize:]
-		if uint64(h.Len) > uint64(len(packet)) || h.Conv != conv || h.Cmd < cmdPush || h.Cmd > cmdStreamPiece {
+	for len(packet) >= wire.HeaderSize {
+		h, crypto := wire.DecodeHeader(packet), wire.IsCrypto(packet)
+		payload, fits := h.Payload(packet[wire.HeaderSize:])
+		if !fits || h.Conv != conv || h.Cmd < wire.CmdPush || h.Cmd > wire.CmdStreamPiece {
 			return Initial{}, false
 		}
-		packet = packet[h.Len:]
-		old = old || h.Una != 0 || h.Cmd == cmdAck
-		if h.Cmd == cmdPush || h.Cmd >= cmdPiece {
-			if sn := container.Serial(h.SN); !f.Data || f.Newest.Before(sn) {
-				f.Newest = sn
+		packet = packet[wire.HeaderSize+len(payload):]
+		old = old || h.Una != 0 || h.Cmd == wire.CmdAck
+		if h.Cmd == wire.CmdPush || h.Cmd >= wire.CmdPiece {
+			if !f.Data || f.Newest.Before(h.SN) {
+				f.Newest = h.SN
 			}
 			f.Data = true
 		}
-		f.Push = f.Push || h.Cmd == cmdPush && h.SN == 0
-		f.Crypto = f.Crypto || h.Cmd == cmdWins && h.Code == handshake.CodeCrypto
-		if h.Cmd != cmdWask && h.Cmd != cmdWins || h.Len > 0 && h.Code != handshake.CodeProbe && h.Code != handshake.CodeClose {
-			continue // only PROBE, CLOSE and RESETKEY have payload
-		}
-		s := handshake.Signal{Code: h.Code, SN: h.SN, TS: h.TS} // code 0: a window probe or update
-		if s.Tokenless() {
+		f.Push = f.Push || h.Cmd == wire.CmdPush && h.SN == 0
+		f.Crypto = f.Crypto || crypto
+		s, is := h.Signal()
+		if !is || s.Tokenless() {
 			continue
 		}
 		switch {
-		case s.Code == handshake.CodeHello && f.Hello.Code == 0:
+		case s.Code == wire.Hello && f.Hello.Code == 0:
 			f.Hello = s
-		case s.Code == handshake.CodeCookie:
+		case s.Code == wire.Cookie:
 			f.Cookie = s
-		case s.Code == handshake.CodeInfo && f.Info.Code == 0:
+		case s.Code == wire.Info && f.Info.Code == 0:
 			f.Info = s
-		case s.Code == handshake.CodeTie:
+		case s.Code == wire.Tiebreak:
 			f.Tie = s
-		case s.Code == handshake.CodePong:
+		case s.Code == wire.Pong:
 			f.Pong = s
 		}
-		if f.Request.Code == 0 && handshake.Asking>>s.Code&1 != 0 {
+		if f.Request.Code == 0 && s.Asks() {
 			f.Request = s
 		}
 	}
 	if old {
-		f.Push, f.Hello = false, handshake.Signal{}
+		f.Push, f.Hello = false, wire.Signal{}
 	}
 	return f, true
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/require"
 )
 
@@ -49,11 +50,11 @@ func TestKindOfUnopened(t *testing.T) {
 // A HELLO or WELCOME that shows no token counts for nothing, and what is beside it does.
 func TestSignalsWithoutToken(t *testing.T) {
 	for _, token := range []uint32{0, 5} {
-		b := make([]byte, 3*segmentSize)
-		for i, s := range []handshake.Signal{
-			{Code: handshake.CodeHello, SN: 0, TS: token}, {Code: handshake.CodeInfo, SN: 2}, {Code: handshake.CodeWelcome, SN: token, TS: 9},
+		b := make([]byte, 3*wire.HeaderSize)
+		for i, s := range []wire.Signal{
+			{Code: wire.Hello, SN: 0, TS: token}, {Code: wire.Info, SN: 2}, {Code: wire.Welcome, SN: token, TS: 9},
 		} {
-			handshake.Segment{Conv: 7, Cmd: cmdWins, Code: s.Code, SN: s.SN, TS: s.TS}.Put(b[i*segmentSize:])
+			s.Encode(wire.Header{Conv: 7}, b[i*wire.HeaderSize:])
 		}
 		f, ok := Parse(Plain, b, 7)
 		require.True(t, ok)

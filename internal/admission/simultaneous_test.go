@@ -3,8 +3,8 @@ package admission
 import (
 	"testing"
 
-	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/require"
 )
 
@@ -13,32 +13,33 @@ import (
 // another one, or many, it needs a cookie. No session elsewhere is asked for it.
 func TestJudgeSimultaneousOpen(t *testing.T) {
 	t.Parallel()
-	for _, wire := range wires {
+	for _, setup := range wires {
 		for n := range 16 {
 			listens, expected, crowded, full := n&1 > 0, n&2 > 0, n&4 > 0, n&8 > 0
-			g := newGate(wire, 1)
+			g := newGate(setup, 1)
 			g.state.Listening = listens
 			g.add(elsewhere, Idle)
 			if full {
 				g.others(8)
 			}
-			v := g.judgeTie(t, wire, expected, crowded)
+			v := g.judgeTie(t, setup, expected, crowded)
 			if !expected {
-				require.Equal(t, Verdict[session]{Drop: Unknown, Seen: true}, v, "%s: no answer", wire)
+				require.Equal(t, Verdict[session]{Drop: Unknown, Seen: true}, v, "%s: no answer", setup)
 				continue
 			}
 			if crowded || full {
-				require.Equal(t, CookieSent, v.Note, "%s, %d", wire, n)
+				require.Equal(t, CookieSent, v.Note, "%s, %d", setup, n)
 				require.Equal(t, Done, v.Do)
-				c := handshake.DecodeSegment(v.Answer.Content[:])
-				require.Equal(t, uint8(handshake.CodeCookie), c.Code)
-				v = g.judgeTie(t, wire, true, crowded, signal(handshake.CodeCookie, c.SN, c.TS))
+				h := wire.DecodeHeader(v.Answer.Content[:])
+				c, _ := h.Signal()
+				require.Equal(t, wire.Cookie, c.Code)
+				v = g.judgeTie(t, setup, true, crowded, signal(wire.Cookie, c.SN, c.TS))
 				require.True(t, v.Validated)
 			}
-			require.Equal(t, Open, v.Do, "%s, %d", wire, n)
+			require.Equal(t, Open, v.Do, "%s, %d", setup, n)
 		}
 	}
-	tie := signal(handshake.CodeTie, 5, 6)
+	tie := signal(wire.Tiebreak, 5, 6)
 	g := newGate("plain", 1)
 	g.state.Listening = false
 	packet := packetOf(hello, put(info(false)), tie)
@@ -52,15 +53,15 @@ func TestJudgeSimultaneousOpen(t *testing.T) {
 }
 
 // judgeTie judges a HELLO with TIEBREAKER and what else it has.
-func (g *gate) judgeTie(t *testing.T, wire string, expected, crowded bool, more ...[]byte) Verdict[session] {
-	all := append([][]byte{hello, put(info(wire == "tls")), signal(handshake.CodeTie, 5, 6)}, more...)
+func (g *gate) judgeTie(t *testing.T, setup string, expected, crowded bool, more ...[]byte) Verdict[session] {
+	all := append([][]byte{hello, put(info(setup == "tls")), signal(wire.Tiebreak, 5, 6)}, more...)
 	packet, kind := packetOf(all...), Plain
-	if wire == "tls" {
+	if setup == "tls" {
 		packet, kind = initial(0, all...), Clear
 	}
 	p := &protect.Packet{Data: packet}
 	first := g.Read(keyOf(from), kind, p, len(packet))
-	require.Equal(t, handshake.Signal{Code: handshake.CodeTie, SN: 5, TS: 6}, first.Tie)
+	require.Equal(t, wire.Signal{Code: wire.Tiebreak, SN: 5, TS: 6}, first.Tie)
 	first.Expected, first.Crowded = expected, expected && crowded
 	v := g.Judge(&first, g.state, g.now)
 	if v.Do == Unseal {

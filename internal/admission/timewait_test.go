@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/require"
 )
 
@@ -123,9 +123,9 @@ func TestCookieClockDoesNotComeAround(t *testing.T) {
 // A session that had drawn no token is not known by 0.
 func TestNoTokenShowsNothing(t *testing.T) {
 	for _, own := range []uint32{0, 7} {
-		for _, code := range []uint8{handshake.CodeConfirm, handshake.CodeFin, handshake.CodeClose} {
+		for _, code := range []wire.Code{wire.Confirm, wire.Fin, wire.Close} {
 			e := Ended{Own: own}
-			require.Equal(t, own != 0, e.shownBy(&Initial{Request: handshake.Signal{Code: code, SN: own, TS: own}}))
+			require.Equal(t, own != 0, e.shownBy(&Initial{Request: wire.Signal{Code: code, SN: own, TS: own}}))
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/rulebook"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/require"
 )
 
@@ -43,7 +44,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{"out-of-band with a seqid", typed(data(10, 10), 7, TypeOOB), ErrSeqID},
 		{"out-of-band of a wrong size", typed(data(9, 10), oobSeqID, TypeOOB), ErrSize},
 		{"no type", typed(data(10, 10), 7, 0), ErrType},
-		{"bare KCP", typed(data(10, 24), 7, 81), ErrType},
+		{"bare KCP", typed(data(10, 24), 7, wire.CmdPush), ErrType},
 		{"high byte", typed(data(10, 10), 7, TypeData|0x100), ErrType},
 	} {
 		payload, kind, err := NewDecoder().Decode(c.packet, 0, nil)

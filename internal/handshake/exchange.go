@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 const (
@@ -44,18 +45,18 @@ type Exchange struct {
 
 	conv, token, peerToken uint32
 
-	info Signal // of this end
+	info wire.Signal // of this end
 
 	tls     *TLS             // nil before it has started
 	initial *protect.Initial // nil before the dialling end's token is known
 	app     *protect.TLS     // of the level Application
 	streams [Levels]Stream
 
-	peerInfo Signal   // the peer's INFO as it came in the clear
-	early    [][]byte // packets under keys that are not known yet
-	held     int      // bytes of early as allocated
-	alert    Signal   // tells the peer that the handshake has failed
-	pong     Signal   // answers a challenge of the address that packets leave from
+	peerInfo wire.Signal // the peer's INFO as it came in the clear
+	early    [][]byte    // packets under keys that are not known yet
+	held     int         // bytes of early as allocated
+	alert    wire.Signal // tells the peer that the handshake has failed
+	pong     wire.Signal // answers a challenge of the address that packets leave from
 	owes     owed
 	out      outgoing // the packet whose size Pending has returned
 
@@ -69,8 +70,8 @@ type Exchange struct {
 	// These are for the owner to set.
 	FailedAt time.Duration // when the handshake has failed
 	Cancel   func() bool   // takes back work that waits for its turn, and reports whether it could; nil: none waits
-	Cookie   Signal        // goes with HELLO; code 0: none
-	Tie      Signal        // the same
+	Cookie   wire.Signal   // goes with HELLO; code 0: none
+	Tie      wire.Signal   // the same
 
 	plain    uint8 // answers of a peer without TLS
 	working  bool  // TLS is at work
@@ -99,7 +100,7 @@ func NewExchange(conv uint32, config *tls.Config, app, keys *protect.TLS) *Excha
 }
 
 // Dial begins the handshake of the dialling end. info is its INFO.
-func (x *Exchange) Dial(config *tls.Config, token uint32, info Signal) {
+func (x *Exchange) Dial(config *tls.Config, token uint32, info wire.Signal) {
 	x.config, x.dialled, x.token, x.info = config, true, token, info
 	x.initial = protect.NewInitial(x.conv, token, true)
 	x.tls = Client(config, x.params().Encode())
@@ -107,7 +108,7 @@ func (x *Exchange) Dial(config *tls.Config, token uint32, info Signal) {
 
 // Accept begins the handshake of the listening end. initial has opened the packet
 // that HELLO came in.
-func (x *Exchange) Accept(initial *protect.Initial, token, peerToken uint32, info Signal) {
+func (x *Exchange) Accept(initial *protect.Initial, token, peerToken uint32, info wire.Signal) {
 	x.initial, x.token, x.peerToken, x.info = initial, token, peerToken, info
 }
 
@@ -256,8 +257,8 @@ func (x *Exchange) Over() bool { return x.Failed || x.closed }
 // Completed is what TLS has agreed on.
 type Completed struct {
 	State tls.ConnectionState
-	Info  Signal // the peer's
-	Asked bool   // the server has asked this client for a certificate, which it may refuse
+	Info  wire.Signal // the peer's
+	Asked bool        // the server has asked this client for a certificate, which it may refuse
 }
 
 // takeSecret sets keys by a secret of TLS.
@@ -317,7 +318,7 @@ func (x *Exchange) fail(r *Result, err error, remote bool) {
 	if err == ErrChanged {
 		code = alertChanged
 	}
-	x.Failed, x.alert = true, Signal{CodeAlert, code, x.peerToken}
+	x.Failed, x.alert = true, wire.Signal{Code: wire.Alert, SN: code, TS: x.peerToken}
 	x.drop()
 	if !remote && err != ErrNoTLS {
 		x.owes |= owesAlert

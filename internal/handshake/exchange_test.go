@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/require"
 )
 
@@ -37,7 +38,7 @@ func newParty(t *testing.T, config *tls.Config) *party {
 }
 
 // dialler returns the dialling end, which has begun.
-func dialler(t *testing.T, config *tls.Config, info Signal) *party {
+func dialler(t *testing.T, config *tls.Config, info wire.Signal) *party {
 	p := newParty(t, config)
 	p.x.Dial(config, tokenA, info)
 	p.work()
@@ -91,7 +92,7 @@ func (p *party) input(packet []byte) (r Result) {
 			return r
 		}
 		p.x.Prove()
-		require.True(p.t, IsCrypto(in.Data))
+		require.True(p.t, wire.IsCrypto(in.Data))
 		p.x.Ticket(in.Data, &r)
 	}
 	p.work()
@@ -102,8 +103,8 @@ func (p *party) input(packet []byte) (r Result) {
 }
 
 var (
-	clientInfo = Signal{CodeInfo, Version, CapTLS | 4}
-	serverInfo = Signal{CodeInfo, Version, CapTLS | 8}
+	clientInfo = wire.Signal{Code: wire.Info, SN: Version, TS: CapTLS | 4}
+	serverInfo = wire.Signal{Code: wire.Info, SN: Version, TS: CapTLS | 8}
 )
 
 // exchange exchanges packets over a path that damages, loses, repeats and reorders
@@ -171,7 +172,7 @@ func TestExchange(t *testing.T) {
 		in := protect.Packet{Data: packet}
 		require.NoError(t, b.app.Open(&in))
 		m, ok := Parse(in.Data, testConv)
-		require.True(t, ok && IsCrypto(in.Data))
+		require.True(t, ok && wire.IsCrypto(in.Data))
 		require.EqualValues(t, 7, m.Una)
 		_, again := TicketEnd(in.Data, testConv)
 		require.False(t, again)
@@ -192,7 +193,7 @@ func TestExchangeIsBound(t *testing.T) {
 			}
 			p, err := OpenInitial(protect.NewInitial(testConv, tokenA, !ofClient), p)
 			require.NoError(t, err)
-			p[SegmentSize+8] ^= 64 // capabilities
+			p[wire.HeaderSize+8] ^= 64 // capabilities
 			at, _ := InitialAt(p)
 			p = append(p, make([]byte, protect.InitialOverhead)...)
 			binary.LittleEndian.PutUint32(p[at-4:], uint32(len(p)-at))
@@ -253,21 +254,21 @@ func TestExchangeFailsMeanwhile(t *testing.T) {
 	require.Len(t, alert, 1)
 	m, ok := Parse(alert[0], testConv)
 	require.True(t, ok)
-	require.Equal(t, Signal{CodeAlert, alertInternalError, tokenB}, m.Alert, "in the clear: it has no keys")
+	require.Equal(t, wire.Signal{Code: wire.Alert, SN: alertInternalError, TS: tokenB}, m.Alert, "in the clear: it has no keys")
 	defer b.x.Close()
 	require.NoError(t, b.input(alert[0]).Failed, "it has keys, and nothing in the clear counts")
 }
 
 // What answers HELLO without a seal counts if it echoes the token.
 func TestExchangeUnsealed(t *testing.T) {
-	plain := func(signals ...Signal) []byte {
-		b := make([]byte, len(signals)*SegmentSize)
+	plain := func(signals ...wire.Signal) []byte {
+		b := make([]byte, len(signals)*wire.HeaderSize)
 		for i, s := range signals {
-			s.put(testConv, b[i*SegmentSize:])
+			s.Encode(wire.Header{Conv: testConv, Wnd: window}, b[i*wire.HeaderSize:])
 		}
 		return b
 	}
-	welcome, noTLS := Signal{CodeWelcome, 9, tokenA}, Signal{CodeInfo, Version, 1}
+	welcome, noTLS := wire.Signal{Code: wire.Welcome, SN: 9, TS: tokenA}, wire.Signal{Code: wire.Info, SN: Version, TS: 1}
 	for name, v := range map[string]struct {
 		answer []byte
 		times  int
@@ -275,15 +276,15 @@ func TestExchangeUnsealed(t *testing.T) {
 		failed error
 		sends  int // packets besides HELLO
 	}{
-		"reset":        {plain(Signal{CodeReset, 0, tokenA}), 1, Refused, nil, 0},
-		"no TLS":       {plain(noTLS, Signal{CodeReset, 0, tokenA}), 1, NoTLS, nil, 0},
-		"abort":        {plain(Signal{CodeAbort, tokenA, 0}), 1, Reset, nil, 0},
-		"other token":  {plain(Signal{CodeAbort, tokenA + 1, 0}), 5, GoesOn, nil, 0},
+		"reset":        {plain(wire.Signal{Code: wire.Reset, TS: tokenA}), 1, Refused, nil, 0},
+		"no TLS":       {plain(noTLS, wire.Signal{Code: wire.Reset, TS: tokenA}), 1, NoTLS, nil, 0},
+		"abort":        {plain(wire.Signal{Code: wire.Abort, SN: tokenA}), 1, Reset, nil, 0},
+		"other token":  {plain(wire.Signal{Code: wire.Abort, SN: tokenA + 1}), 5, GoesOn, nil, 0},
 		"once":         {plain(welcome, noTLS), 1, GoesOn, nil, 0},
 		"twice":        {plain(welcome, noTLS), 2, GoesOn, ErrNoTLS, 1},
-		"legacy":       {plain(Signal{}), 2, GoesOn, ErrNoTLS, 0},
-		"version 1":    {plain(welcome, Signal{CodeInfo, VersionUnsealed, CapTLS}), 1, GoesOn, tls.AlertError(AlertProtocolVersion), 1},
-		"wrong length": {append(plain(Signal{CodeAbort, tokenA, 0}), plain(Signal{1, 1, 1})[:20]...), 1, Reset, nil, 0},
+		"legacy":       {plain(wire.Signal{}), 2, GoesOn, ErrNoTLS, 0},
+		"version 1":    {plain(welcome, wire.Signal{Code: wire.Info, SN: VersionUnsealed, TS: CapTLS}), 1, GoesOn, tls.AlertError(AlertProtocolVersion), 1},
+		"wrong length": {append(plain(wire.Signal{Code: wire.Abort, SN: tokenA}), plain(wire.Signal{Code: wire.Hello, SN: 1, TS: 1})[:20]...), 1, Reset, nil, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client, _ := configs(t)
@@ -299,18 +300,18 @@ func TestExchangeUnsealed(t *testing.T) {
 			require.Equal(t, v.end, r.End)
 			require.ErrorIs(t, r.Failed, v.failed)
 			require.Len(t, a.packets(), v.sends)
-			a.input(plain(Signal{CodeCookie, 5, 6}))
+			a.input(plain(wire.Signal{Code: wire.Cookie, SN: 5, TS: 6}))
 		})
 	}
 	client, _ := configs(t)
 	a := dialler(t, client, clientInfo)
 	defer a.x.Close()
-	cookie := Signal{CodeCookie, 5, 6}
+	cookie := wire.Signal{Code: wire.Cookie, SN: 5, TS: 6}
 	require.Equal(t, cookie, a.input(plain(cookie)).Cookie)
 	a.x.Cookie = cookie
 	m, ok := Parse(a.packets()[0], testConv)
 	require.True(t, ok)
-	require.Equal(t, []Signal{cookie, {CodeHello, 0, tokenA}, clientInfo}, []Signal{m.Cookie, m.Hello, m.Info})
+	require.Equal(t, []wire.Signal{cookie, {Code: wire.Hello, TS: tokenA}, clientInfo}, []wire.Signal{m.Cookie, m.Hello, m.Info})
 }
 
 // The parameters travel as they are, may be longer, and not shorter.
@@ -464,8 +465,8 @@ func TestExchangeAnswersChallenges(t *testing.T) {
 	a.packets() // its last flight, which is lost
 	challenge := func(from *party) []byte {
 		head, tail := from.x.Protection.Overhead()
-		p := make([]byte, head+SegmentSize+tail)
-		Segment{Conv: testConv, Cmd: cmdWask, Code: CodePing, Window: window, SN: 7, TS: 9}.Put(p[head:])
+		p := make([]byte, head+wire.HeaderSize+tail)
+		wire.Signal{Code: wire.Ping, SN: 7, TS: 9}.Encode(wire.Header{Conv: testConv, Wnd: window}, p[head:])
 		require.NoError(t, from.x.Protection.Seal(p, nil))
 		return p
 	}
@@ -476,11 +477,11 @@ func TestExchangeAnswersChallenges(t *testing.T) {
 	require.Len(t, answers[0], len(challenge(b)))
 	content, _, err := b.x.Protection.Keys.Open(answers[0])
 	require.NoError(t, err)
-	pong := Signal{CodePong, 7, 9}
-	require.True(t, b.x.Answers(content, [2]Signal{{}, pong}))
-	require.True(t, b.x.Answers(content, [2]Signal{pong, {}}))
-	require.False(t, b.x.Answers(content, [2]Signal{{CodePong, 7, 8}, {}}))
-	require.False(t, b.x.Answers(content[:SegmentSize-1], [2]Signal{}), "no answer is none")
+	pong := wire.Signal{Code: wire.Pong, SN: 7, TS: 9}
+	require.True(t, b.x.Answers(content, [2]wire.Signal{{}, pong}))
+	require.True(t, b.x.Answers(content, [2]wire.Signal{pong, {}}))
+	require.False(t, b.x.Answers(content, [2]wire.Signal{{Code: wire.Pong, SN: 7, TS: 8}, {}}))
+	require.False(t, b.x.Answers(content[:wire.HeaderSize-1], [2]wire.Signal{}), "no answer is none")
 	b.packets()
 	b.input(challenge(a))
 	require.Empty(t, b.packets())

@@ -3,7 +3,9 @@ package handshake
 import (
 	"slices"
 
+	"github.com/arqnet/kcp/internal/container"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // The packets that an Exchange sends. Its owner asks for the size of the next one,
@@ -22,7 +24,7 @@ func (x *Exchange) Pending() int {
 type outgoing struct {
 	level   Level
 	plain   bool // as it is: to a peer that does not speak TLS
-	signals []Signal
+	signals []wire.Signal
 	crypto  bool // with a CRYPTO segment
 	n       int  // bytes of its payload
 	padding int  // and behind them
@@ -33,9 +35,9 @@ type outgoing struct {
 
 // size returns the size of the packet.
 func (p *outgoing) size() int {
-	n := p.head + len(p.signals)*SegmentSize + p.tail
+	n := p.head + len(p.signals)*wire.HeaderSize + p.tail
 	if p.crypto {
-		n += SegmentSize + p.n + p.padding
+		n += wire.HeaderSize + p.n + p.padding
 	}
 	return n
 }
@@ -48,7 +50,7 @@ func (x *Exchange) next() (p outgoing, ok bool) {
 	case x.initial == nil:
 		return p, false
 	case x.owes&owesPong != 0:
-		p = outgoing{level: Handshake, signals: []Signal{x.pong}, clears: owesPong}
+		p = outgoing{level: Handshake, signals: []wire.Signal{x.pong}, clears: owesPong}
 		p.head, p.tail = x.Protection.Overhead()
 		return p, true
 	}
@@ -74,12 +76,12 @@ func (x *Exchange) next() (p outgoing, ok bool) {
 func (x *Exchange) nextOwed() (p outgoing, ok bool) {
 	switch {
 	case x.owes&owesAlert != 0 && x.Protection.Keys.Seals():
-		p = outgoing{level: Handshake, signals: []Signal{x.alert}, clears: owesAlert}
+		p = outgoing{level: Handshake, signals: []wire.Signal{x.alert}, clears: owesAlert}
 		p.head, p.tail = x.Protection.Overhead()
 	case x.owes&owesAlert != 0 && !x.Protection.Keys.Opens() && x.initial != nil:
 		p = outgoing{signals: append(x.clearSignals(), x.alert), crypto: true, tail: protect.InitialOverhead, clears: owesAlert}
 	case x.owes&owesAbort != 0:
-		p = outgoing{plain: true, signals: []Signal{{CodeAbort, x.peerToken, 0}}, clears: owesAbort}
+		p = outgoing{plain: true, signals: []wire.Signal{{Code: wire.Abort, SN: x.peerToken}}, clears: owesAbort}
 	default:
 		return p, false
 	}
@@ -106,19 +108,19 @@ func (x *Exchange) flight(level Level) outgoing {
 
 // HelloSize returns how many bytes the packets of HELLO have together, at most.
 func (x *Exchange) HelloSize() int {
-	room := PacketSize - (len(x.clearSignals())+1)*SegmentSize - protect.InitialOverhead
+	room := PacketSize - (len(x.clearSignals())+1)*wire.HeaderSize - protect.InitialOverhead
 	return (len(x.streams[Initial].out) + room - 1) / room * PacketSize
 }
 
 // clearSignals returns the signals at the beginning of a packet in the clear.
-func (x *Exchange) clearSignals() []Signal {
+func (x *Exchange) clearSignals() []wire.Signal {
 	info := x.info
-	info.Code = CodeInfo
+	info.Code = wire.Info
 	if !x.dialled {
-		return []Signal{{CodeWelcome, x.token, x.peerToken}, info}
+		return []wire.Signal{{Code: wire.Welcome, SN: x.token, TS: x.peerToken}, info}
 	}
-	s := []Signal{{CodeHello, 0, x.token}, info}
-	for _, more := range []Signal{x.Cookie, x.Tie} {
+	s := []wire.Signal{{Code: wire.Hello, TS: x.token}, info}
+	for _, more := range []wire.Signal{x.Cookie, x.Tie} {
 		if more.Code != 0 {
 			s = append(s, more)
 		}
@@ -140,19 +142,22 @@ func (x *Exchange) Put(packet []byte) bool {
 	x.owes &^= p.clears
 	at := p.head
 	for _, s := range p.signals {
-		s.put(x.conv, packet[at:])
-		at += SegmentSize
+		s.Encode(wire.Header{Conv: x.conv, Wnd: window}, packet[at:])
+		at += wire.HeaderSize
 	}
 	s := &x.streams[p.level]
 	if p.crypto {
 		offset, data := s.Peek(p.n)
 		n := p.n + p.padding
-		c := Segment{Conv: x.conv, Cmd: cmdWins, Window: window, Code: CodeCrypto, SN: offset, TS: uint32(p.n), Una: s.Received(), Len: uint32(n)}
-		if p.level == Initial {
-			c.Len += protect.InitialOverhead
+		h := wire.Header{
+			Conv: x.conv, Cmd: wire.CmdWins, Frg: uint8(wire.Crypto), Wnd: window,
+			SN: container.Serial(offset), TS: container.Serial(p.n), Una: container.Serial(s.Received()), Len: uint32(n),
 		}
-		c.Put(packet[at:])
-		at += SegmentSize
+		if p.level == Initial {
+			h.Len += protect.InitialOverhead
+		}
+		h.Encode(packet[at:])
+		at += wire.HeaderSize
 		clear(packet[at+p.n : at+n])
 		copy(packet[at:], data)
 	}
@@ -183,7 +188,7 @@ func (x *Exchange) seal(level Level, packet []byte, at int) bool {
 
 // Answers reports whether an opened packet under the handshake keys has one of the
 // answers to a challenge.
-func (x *Exchange) Answers(packet []byte, answers [2]Signal) bool {
+func (x *Exchange) Answers(packet []byte, answers [2]wire.Signal) bool {
 	m, ok := Parse(packet, x.conv)
 	return ok && m.Pong.Code != 0 && slices.Contains(answers[:], m.Pong)
 }
@@ -208,12 +213,12 @@ func (x *Exchange) Repeat(tries int) bool {
 // AckSize is the size of the packet that PutAck makes.
 func AckSize(app *protect.TLS) int {
 	head, tail := app.Overhead()
-	return head + SegmentSize + tail
+	return head + wire.HeaderSize + tail
 }
 
 // PutAck makes a packet that acknowledges the ticket once more.
 func PutAck(packet []byte, app *protect.TLS, conv, una uint32) bool {
 	head, _ := app.Overhead()
-	Segment{Conv: conv, Cmd: cmdWins, Code: CodeCrypto, Window: window, Una: una}.Put(packet[head:])
+	wire.Signal{Code: wire.Crypto}.Encode(wire.Header{Conv: conv, Wnd: window, Una: container.Serial(una)}, packet[head:])
 	return app.Seal(packet, nil) == nil
 }

@@ -133,12 +133,6 @@ func TestRuleFigures(t *testing.T) {
 		{"A receiver keeps 16 KiB", "64 KiB", maxAheadOfTLS},
 		{"A receiver keeps 16 KiB", "64 KiB", maxHeld / 2},
 		{"A receiver keeps 16 KiB", "these are 32", maxEarly},
-		{"| 8 | RESET |", "8", CodeReset},
-		{"| 9 | ABORT |", "9", CodeAbort},
-		{"| 12 | CRYPTO |", "12", CodeCrypto},
-		{"| 13 | ALERT |", "13", CodeAlert},
-		{"A UDP payload is one packet", "24 bytes", SegmentSize},
-		{"| 4 | 1 | cmd |", "84 WINS", cmdWins},
 		{"quic_transport_parameters (57)", "4 bytes", paramsSize / 6},
 		{"| 20 | flags;", "bit 0", bits.TrailingZeros(paramTickets)},
 	})

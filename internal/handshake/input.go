@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // The packets that an Exchange takes.
@@ -15,13 +16,13 @@ type Result struct {
 	Dropped int // packets that count for nothing
 	Damaged int // packets that did not open
 
-	PeerToken uint32     // of the peer, once it is known; 0: it is not
-	Validated bool       // the peer's address is validated (RFC 9000 §8.1)
-	Cookie    Signal     // the peer asks for it; code 0: it does not
-	End       End        // the session ends
-	Failed    error      // the handshake has failed now; nil: it has not
-	Remote    bool       // the peer has said so
-	Completed *Completed // TLS is done now; nil: it is not
+	PeerToken uint32      // of the peer, once it is known; 0: it is not
+	Validated bool        // the peer's address is validated (RFC 9000 §8.1)
+	Cookie    wire.Signal // the peer asks for it; code 0: it does not
+	End       End         // the session ends
+	Failed    error       // the handshake has failed now; nil: it has not
+	Remote    bool        // the peer has said so
+	Completed *Completed  // TLS is done now; nil: it is not
 }
 
 // End is how a handshake ends without having failed.
@@ -63,7 +64,7 @@ func (x *Exchange) Input(kind Kind, p *protect.Packet, peer Peer, r *Result) (ch
 		x.keep(p.Data, peer, r)
 		return false
 	case InClear:
-		if len(p.Data) >= SegmentSize && p.Data[5] == CodeHello && x.bothDial(p.Data, r) {
+		if len(p.Data) >= wire.HeaderSize && wire.Code(p.Data[5]) == wire.Hello && x.bothDial(p.Data, r) {
 			r.End = BothDial
 			return true
 		}
@@ -168,9 +169,9 @@ func (x *Exchange) takeUnsealed(m *Message, r *Result) bool {
 	case m.Cookie.Code != 0:
 		r.Cookie = m.Cookie
 		return true
-	case m.Abort == (Signal{CodeAbort, x.token, 0}):
+	case m.Abort == (wire.Signal{Code: wire.Abort, SN: x.token}):
 		r.End = Reset // Dial starts over
-	case m.Reset == (Signal{CodeReset, 0, x.token}):
+	case m.Reset == (wire.Signal{Code: wire.Reset, TS: x.token}):
 		r.End = Refused
 		if m.Info.Code != 0 && m.Info.TS&CapTLS == 0 {
 			r.End = NoTLS
@@ -208,7 +209,7 @@ func (x *Exchange) takePlain(n int, token uint32, r *Result) {
 // take takes what is under the protection of its packet: the end of the session,
 // an alert, and bytes of the handshake.
 func (x *Exchange) take(level Level, m *Message, peer Peer, r *Result) {
-	if level == Handshake && m.Abort == (Signal{CodeAbort, x.token, 0}) {
+	if level == Handshake && m.Abort == (wire.Signal{Code: wire.Abort, SN: x.token}) {
 		r.End = Reset
 		return
 	}
@@ -222,7 +223,7 @@ func (x *Exchange) take(level Level, m *Message, peer Peer, r *Result) {
 		return
 	}
 	if level == Handshake && m.Ping.Code != 0 && x.dialled {
-		x.pong = Signal{CodePong, m.Ping.SN, m.Ping.TS}
+		x.pong = m.Ping.Answer()
 		x.owes |= owesPong
 	}
 	if !m.Crypto || x.Done && level != Application {
@@ -246,7 +247,7 @@ func (x *Exchange) take(level Level, m *Message, peer Peer, r *Result) {
 }
 
 // alerted ends the handshake because of the peer's alert.
-func (x *Exchange) alerted(s Signal, r *Result) {
+func (x *Exchange) alerted(s wire.Signal, r *Result) {
 	var err error = tls.AlertError(s.SN)
 	if s.SN == alertChanged {
 		err = ErrChanged
@@ -259,11 +260,8 @@ func (x *Exchange) alerted(s Signal, r *Result) {
 // Prove records that a packet under the application keys has arrived.
 func (x *Exchange) Prove() { x.proven = true }
 
-// IsCrypto reports whether a packet under the application keys is of the handshake:
-// it carries the ticket, or acknowledges it. It has a whole segment.
-func IsCrypto(packet []byte) bool { return packet[4] == cmdWins && packet[5] == CodeCrypto }
-
-// Ticket takes such a packet.
+// Ticket takes a packet under the application keys that carries the ticket, or
+// acknowledges it.
 func (x *Exchange) Ticket(packet []byte, r *Result) {
 	if m, ok := Parse(packet, x.conv); !ok || !m.Crypto {
 		r.Dropped++

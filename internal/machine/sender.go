@@ -5,7 +5,6 @@ import (
 	"github.com/arqnet/kcp/internal/netpath"
 	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/streams"
-	"github.com/arqnet/kcp/internal/wire"
 )
 
 // Sender is the sending side: what is in flight, in [una, nxt), and what waits.
@@ -396,7 +395,7 @@ func (k *KCP) firstSize(n int) int {
 	if v == nil || k.snd.una != k.snd.nxt {
 		return k.cfg.mss
 	}
-	return v.FirstSize(min(n, k.cfg.mss), wire.HeaderSize, k.holdsAcks())
+	return v.FirstSize(min(n, k.cfg.mss), k.holdsAcks())
 }
 
 // The cap of the rate at which a session sends, Config.MaxRate. It counts bytes of

@@ -110,7 +110,7 @@ func TestDiscardedIsNotAcknowledged(t *testing.T) {
 	require.NotNil(t, h.k.Tracing())
 }
 
-// Every signal, state and cause has a name of its own.
+// Every state and cause has a name of its own.
 func TestTraceNames(t *testing.T) {
 	seen := make(map[string]bool)
 	add := func(name string) {
@@ -118,20 +118,12 @@ func TestTraceNames(t *testing.T) {
 		require.False(t, seen[name], name)
 		seen[name] = true
 	}
-	for c := wire.Hello; c <= wire.Tiebreak; c++ {
-		add(c.String())
-		if (wire.Signal{Code: c}).Asks() {
-			add((c | wire.Answer).String())
-		}
-	}
 	for s := trace.SessionDialled; s <= trace.SessionEnded; s++ {
 		add(s.String())
 	}
 	for c := trace.LossFastRetransmit; c <= trace.LossOutage; c++ {
 		add(c.String())
 	}
-	require.Equal(t, "unknown signal", wire.Code(0x7f).String())
-	require.Equal(t, "unknown signal", wire.Code(0xff).String())
 	require.Equal(t, "unknown", trace.SessionState(0).String())
 	require.Equal(t, "unknown", trace.LossCause(0).String())
 }

@@ -1,6 +1,9 @@
 package netpath
 
-import "github.com/arqnet/kcp/internal/container"
+import (
+	"github.com/arqnet/kcp/internal/container"
+	"github.com/arqnet/kcp/internal/wire"
+)
 
 // The anti-amplification limit (RFC 9000 §8.1), and how the ACK of a segment lifts it.
 // Anyone can open a session with a forged source address. Until the peer has shown that
@@ -132,12 +135,12 @@ func (l *AmplificationLimit) MayBegin(n int, inFlight bool) bool {
 }
 
 // FirstSize returns the payload size of the first of the segments of which the first
-// could have n bytes, if nothing is in flight, and headers have so many bytes. It is
-// cut short if need be, so that it can be sent several times: the others may have to
-// wait for its ACK. While acknowledgements are withheld the peer keeps retransmitting,
-// and earns credit, so credit for two transmissions is enough.
-func (l *AmplificationLimit) FirstSize(n, header int, withheld bool) int {
-	header += l.overhead
+// could have n bytes, if nothing is in flight. It is cut short if need be, so that it can
+// be sent several times: the others may have to wait for its ACK. While acknowledgements
+// are withheld the peer keeps retransmitting, and earns credit, so credit for two
+// transmissions is enough.
+func (l *AmplificationLimit) FirstSize(n int, withheld bool) int {
+	header := l.overhead + wire.HeaderSize
 	if withheld && n <= l.credit/2-header {
 		return n
 	}

@@ -76,12 +76,12 @@ func TestMayBegin(t *testing.T) {
 func TestFirstSize(t *testing.T) {
 	l := NewAmplificationLimit(26, true, 0)
 	l.Received(100)
-	require.Equal(t, 1, l.FirstSize(1000, 24, false))
+	require.Equal(t, 1, l.FirstSize(1000, false))
 	l.Received(100)
-	require.Equal(t, 50, l.FirstSize(1000, 24, false))
-	require.Equal(t, 40, l.FirstSize(40, 24, false))
-	require.Equal(t, 250, l.FirstSize(250, 24, true))
-	require.Equal(t, 50, l.FirstSize(251, 24, true))
+	require.Equal(t, 50, l.FirstSize(1000, false))
+	require.Equal(t, 40, l.FirstSize(40, false))
+	require.Equal(t, 250, l.FirstSize(250, true))
+	require.Equal(t, 50, l.FirstSize(251, true))
 }
 
 // A legacy peer gets no ACK for 250 ms before it has sent 200 bytes, and none while data

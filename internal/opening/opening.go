@@ -7,6 +7,8 @@ package opening
 import (
 	"math/bits"
 	"time"
+
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 const (
@@ -41,9 +43,9 @@ const (
 var Kinds = [...]Kind{Hello, Confirm, Finish, Ping}
 
 // Request is one signal.
-type Request[S any] struct {
+type Request struct {
 	next   time.Duration // when it is sent next
-	Signal S             // also once it is answered
+	Signal wire.Signal   // also once it is answered
 	wait   uint16        // from the next transmission to the one after it, in milliseconds
 	Tries  uint8         // transmissions; stays at 255
 }
@@ -70,10 +72,9 @@ const (
 )
 
 // State is what the ends of a session know of each other, and the requests of this end.
-// S is the type of signals.
-type State[S any] struct {
+type State struct {
 	HelloAt    time.Duration // when HELLO was last sent
-	all        [len(Kinds)]Request[S]
+	all        [len(Kinds)]Request
 	Unanswered Kind  // the requests that are active: they wait for their answers, and end with them
 	cookies    uint8 // that were answered at once
 	Role       Role
@@ -83,24 +84,24 @@ type State[S any] struct {
 }
 
 // Of returns the request of a kind, which need not be active.
-func (l *State[S]) Of(k Kind) *Request[S] { return &l.all[bits.TrailingZeros8(uint8(k))] }
+func (l *State) Of(k Kind) *Request { return &l.all[bits.TrailingZeros8(uint8(k))] }
 
 // Start makes a request active. It is first sent at a time, and then after wait.
-func (l *State[S]) Start(k Kind, s S, at, wait time.Duration) {
-	*l.Of(k) = Request[S]{Signal: s, wait: uint16(wait.Milliseconds()), next: at}
+func (l *State) Start(k Kind, s wire.Signal, at, wait time.Duration) {
+	*l.Of(k) = Request{Signal: s, wait: uint16(wait.Milliseconds()), next: at}
 	l.Unanswered |= k
 }
 
 // Asked reports whether a request was sent, and waits for its answer.
-func (l *State[S]) Asked(k Kind) bool { return l.Unanswered&k != 0 && l.Of(k).Tries > 0 }
+func (l *State) Asked(k Kind) bool { return l.Unanswered&k != 0 && l.Of(k).Tries > 0 }
 
 // Due reports whether a request is to be sent.
-func (l *State[S]) Due(k Kind, now time.Duration) bool {
+func (l *State) Due(k Kind, now time.Duration) bool {
 	return l.Unanswered&k != 0 && now >= l.Of(k).next
 }
 
 // Next returns when the next request is to be sent; 0: none is active.
-func (l *State[S]) Next() (next time.Duration) {
+func (l *State) Next() (next time.Duration) {
 	for _, k := range Kinds {
 		if at := max(l.Of(k).next, 1); l.Unanswered&k != 0 && (next == 0 || at < next) {
 			next = at
@@ -111,7 +112,7 @@ func (l *State[S]) Next() (next time.Duration) {
 
 // Sent tells that a request is sent. It is sent again after its wait, which doubles up to
 // MaxWait, but after most at the latest.
-func (l *State[S]) Sent(k Kind, now, most time.Duration) {
+func (l *State) Sent(k Kind, now, most time.Duration) {
 	q := l.Of(k)
 	if k == Hello {
 		l.HelloAt = now
@@ -128,13 +129,13 @@ func (l *State[S]) Sent(k Kind, now, most time.Duration) {
 }
 
 // Again has a request that is active sent after wait, once more without back-off.
-func (l *State[S]) Again(k Kind, now, wait time.Duration) {
+func (l *State) Again(k Kind, now, wait time.Duration) {
 	q := l.Of(k)
 	q.next, q.wait = now+wait, uint16(wait.Milliseconds())
 }
 
 // Hurry has a request that is active sent at a time, in place of the one it is due at.
-func (l *State[S]) Hurry(k Kind, at time.Duration) { l.Of(k).next = at }
+func (l *State) Hurry(k Kind, at time.Duration) { l.Of(k).next = at }
 
 // HelloTime returns after what time a dial sends HELLO once more that it has sent n
 // times, while nothing arrives.
@@ -148,14 +149,14 @@ func HelloTime(n int) time.Duration {
 }
 
 // Restart makes HELLO active again, whose answers may be lost.
-func (l *State[S]) Restart(now time.Duration) {
+func (l *State) Restart(now time.Duration) {
 	l.Start(Hello, l.Of(Hello).Signal, max(now, l.HelloAt+HelloGap), FirstHello)
 }
 
 // Cookie tells that a cookie has arrived, which HELLO is to show. Some are answered at
 // once, and others after a time. If HELLO is large, forged cookies must not cause more of
 // it.
-func (l *State[S]) Cookie(now time.Duration, large bool) {
+func (l *State) Cookie(now time.Duration, large bool) {
 	gap := HelloGap
 	if large {
 		gap = EagerWait

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/arqnet/kcp/internal/container"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // Redundancy for thin streams: packets that leave anyway carry recent small segments that
@@ -24,17 +25,12 @@ const (
 	// MaxCopyPayload is the largest payload of a copy, in bytes.
 	MaxCopyPayload = 1<<13 - 1
 
-	headerSize = 24 // of a segment
-	sizeSize   = 2  // behind the copies that follow data: their size
-	baseSize   = 8  // in front of the copies in an ACK: sn and ts
+	sizeSize = 2 // behind the copies that follow data: their size
+	baseSize = 8 // in front of the copies in an ACK: sn and ts
 
 	long    = 0x80 // in the second byte of a copy: a third follows
 	stream  = 1    // in the third: a copy of a STREAM segment
 	withFrg = 2    // in the third: frg follows
-
-	cmdPush   = 81
-	cmdAck    = 82
-	cmdStream = 86
 )
 
 // Copy is a copy of a segment.
@@ -60,9 +56,9 @@ func (c *Copy) size() int {
 // Cmd returns the command of the segment.
 func (c *Copy) Cmd() uint8 {
 	if c.Stream {
-		return cmdStream
+		return wire.CmdStream
 	}
-	return cmdPush
+	return wire.CmdPush
 }
 
 // frg reports whether frg has to be told.
@@ -103,16 +99,17 @@ type CopyCarrier struct {
 // it can carry copies, and carries none. next is the base of those in an ACK.
 func (c *CopyCarrier) Find(packet []byte, next container.Serial) bool {
 	*c = CopyCarrier{}
-	for end := c.end(packet); end < len(packet); end = c.end(packet) {
-		c.at = end
+	for n := wire.Size(packet); c.at+n < len(packet); n = wire.Size(packet[c.at:]) {
+		c.at += n
 	}
-	c.base = container.Serial(binary.LittleEndian.Uint32(packet[c.at+12:]))
-	switch packet[c.at+4] {
-	case cmdAck:
+	h := wire.DecodeHeader(packet[c.at:])
+	c.base = h.SN
+	switch h.Cmd {
+	case wire.CmdAck:
 		c.base, c.ack = next, true
-		return len(packet) == c.at+headerSize
-	case cmdPush, cmdStream:
-		return packet[c.at+5]&CopiesFlag == 0
+		return h.Len == 0
+	case wire.CmdPush, wire.CmdStream:
+		return h.Frg&CopiesFlag == 0
 	}
 	return false
 }
@@ -144,18 +141,11 @@ func (c *CopyCarrier) Close() {
 	}
 }
 
-// end returns where c ends in its packet.
-func (c *CopyCarrier) end(packet []byte) int {
-	return c.at + headerSize + int(binary.LittleEndian.Uint32(packet[c.at+20:]))
-}
-
 // Append appends a copy to the packet, which has room for what it costs. now is the ts
 // of the packet.
 func (c *CopyCarrier) Append(packet []byte, of *Copy, now container.Serial) []byte {
-	h := packet[c.at:]
-	length := binary.LittleEndian.Uint32(h[20:])
-	n := c.Cost(of)
-	binary.LittleEndian.PutUint32(h[20:], length+uint32(n))
+	h := wire.DecodeHeader(packet[c.at:])
+	h.Len += uint32(c.Cost(of))
 	size := 0
 	switch {
 	case c.ack && c.n == 0:
@@ -163,11 +153,12 @@ func (c *CopyCarrier) Append(packet []byte, of *Copy, now container.Serial) []by
 		packet = binary.LittleEndian.AppendUint32(packet, uint32(now))
 	case c.ack:
 	case c.n == 0:
-		h[5] |= CopiesFlag
+		h.Frg |= CopiesFlag
 	default:
 		size = int(binary.LittleEndian.Uint16(packet[len(packet)-sizeSize:]))
 		packet = packet[:len(packet)-sizeSize]
 	}
+	h.Encode(packet[c.at:])
 	c.n++
 	packet = of.append(packet, c.base)
 	if !c.ack {

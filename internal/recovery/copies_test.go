@@ -10,11 +10,12 @@ import (
 
 	"github.com/arqnet/kcp/internal/container"
 	"github.com/arqnet/kcp/internal/rulebook"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // segment returns a segment.
 func segment(cmd, frg uint8, ts, sn uint32, data string) []byte {
-	b := make([]byte, headerSize, headerSize+len(data))
+	b := make([]byte, wire.HeaderSize, wire.HeaderSize+len(data))
 	b[4], b[5] = cmd, frg
 	binary.LittleEndian.PutUint32(b[8:], ts)
 	binary.LittleEndian.PutUint32(b[12:], sn)
@@ -26,9 +27,9 @@ func segment(cmd, frg uint8, ts, sn uint32, data string) []byte {
 func read(t *testing.T, packet []byte, at int) (data []byte, s CopySection, all []Copy) {
 	h := packet[at:]
 	cmd, length := h[4], binary.LittleEndian.Uint32(h[20:])
-	require.Len(t, h, headerSize+int(length), "the carrier is the end of the packet")
-	require.True(t, cmd == cmdAck && length > 0 || h[5]&CopiesFlag != 0)
-	data, s, ok := SplitCopies(cmd == cmdAck, h[headerSize:], container.Serial(binary.LittleEndian.Uint32(h[12:])), container.Serial(binary.LittleEndian.Uint32(h[8:])))
+	require.Len(t, h, wire.HeaderSize+int(length), "the carrier is the end of the packet")
+	require.True(t, cmd == wire.CmdAck && length > 0 || h[5]&CopiesFlag != 0)
+	data, s, ok := SplitCopies(cmd == wire.CmdAck, h[wire.HeaderSize:], container.Serial(binary.LittleEndian.Uint32(h[12:])), container.Serial(binary.LittleEndian.Uint32(h[8:])))
 	require.True(t, ok)
 	rest := s
 	for c, more := rest.Next(); more; c, more = rest.Next() {
@@ -45,21 +46,21 @@ func TestShortForm(t *testing.T) {
 		copy Copy
 		want string // what follows the header
 	}{
-		{"PUSH", segment(cmdPush, 0, 5, 9, "data"), Copy{SN: 7, Data: []byte("copy")}, "data\x02\x04copy\x06\x00"},
-		{"of a fragment", segment(cmdPush, 3, 5, 9, "d"), Copy{SN: 8, Frg: 4, Data: []byte("c")}, "d\x01\x81\x02\x04c\x05\x00"},
-		{"of a stream", segment(cmdStream, 0, 5, 9, "d"), Copy{SN: 8, Frg: 4, Stream: true, Data: []byte("c")}, "d\x01\x81\x01c\x04\x00"},
-		{"later than its carrier", segment(cmdPush, 0, 5, 9, ""), Copy{SN: 12}, "\xfd\x00\x02\x00"},
-		{"long", segment(cmdPush, 0, 5, 9, ""), Copy{SN: 8, Data: make([]byte, 256)}, "\x01\x80\x08" + string(make([]byte, 256)) + "\x03\x01"},
-		{"ACK", segment(cmdAck, 0, 5, 9, ""), Copy{SN: 300, Data: []byte("c")}, "\x2d\x01\x00\x00\x07\x00\x00\x00\x01\x01c"},
+		{"PUSH", segment(wire.CmdPush, 0, 5, 9, "data"), Copy{SN: 7, Data: []byte("copy")}, "data\x02\x04copy\x06\x00"},
+		{"of a fragment", segment(wire.CmdPush, 3, 5, 9, "d"), Copy{SN: 8, Frg: 4, Data: []byte("c")}, "d\x01\x81\x02\x04c\x05\x00"},
+		{"of a stream", segment(wire.CmdStream, 0, 5, 9, "d"), Copy{SN: 8, Frg: 4, Stream: true, Data: []byte("c")}, "d\x01\x81\x01c\x04\x00"},
+		{"later than its carrier", segment(wire.CmdPush, 0, 5, 9, ""), Copy{SN: 12}, "\xfd\x00\x02\x00"},
+		{"long", segment(wire.CmdPush, 0, 5, 9, ""), Copy{SN: 8, Data: make([]byte, 256)}, "\x01\x80\x08" + string(make([]byte, 256)) + "\x03\x01"},
+		{"ACK", segment(wire.CmdAck, 0, 5, 9, ""), Copy{SN: 300, Data: []byte("c")}, "\x2d\x01\x00\x00\x07\x00\x00\x00\x01\x01c"},
 	} {
 		var c CopyCarrier
-		packet := append(segment(cmdAck, 0, 1, 2, ""), test.last...)
+		packet := append(segment(wire.CmdAck, 0, 1, 2, ""), test.last...)
 		require.True(t, c.Find(packet, 301), test.name)
 		n := c.Cost(&test.copy)
 		got := c.Append(packet, &test.copy, 7)
-		require.Equal(t, test.want, string(got[2*headerSize:]), test.name)
+		require.Equal(t, test.want, string(got[2*wire.HeaderSize:]), test.name)
 		require.Len(t, got, len(packet)+n, test.name)
-		_, s, all := read(t, got, headerSize)
+		_, s, all := read(t, got, wire.HeaderSize)
 		require.Len(t, all, 1)
 		require.Equal(t, test.copy.SN, all[0].SN, test.name)
 		require.Equal(t, test.copy.Stream, all[0].Stream, test.name)
@@ -73,12 +74,12 @@ func TestRandomCopies(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 2000 {
 		sn, ts := random.Uint32(), random.Uint32()
-		carrier := []uint8{cmdPush, cmdStream, cmdAck}[random.IntN(3)]
+		carrier := []uint8{wire.CmdPush, wire.CmdStream, wire.CmdAck}[random.IntN(3)]
 		data, frg := "", uint8(random.IntN(CopiesFlag))
-		if carrier != cmdAck {
+		if carrier != wire.CmdAck {
 			data = string(make([]byte, random.IntN(100)))
 		}
-		first := segment(84, 2, 0, 0, "")
+		first := segment(wire.CmdWins, 2, 0, 0, "")
 		packet := append(bytes.Clone(first), segment(carrier, frg, ts, sn, data)...)
 		var c CopyCarrier
 		require.True(t, c.Find(packet, container.Serial(sn)))
@@ -113,15 +114,15 @@ func TestRandomCopies(t *testing.T) {
 // What cannot carry copies is not asked to.
 func TestCarriers(t *testing.T) {
 	for cmd := range uint8(90) {
-		want := cmd == cmdPush || cmd == cmdAck || cmd == cmdStream
+		want := cmd == wire.CmdPush || cmd == wire.CmdAck || cmd == wire.CmdStream
 		require.Equal(t, want, new(CopyCarrier).Find(segment(cmd, 0, 0, 0, ""), 0), cmd)
 	}
-	require.False(t, new(CopyCarrier).Find(segment(cmdAck, 0, 0, 0, "x"), 0))
+	require.False(t, new(CopyCarrier).Find(segment(wire.CmdAck, 0, 0, 0, "x"), 0))
 	var c *CopyCarrier
 	require.Zero(t, c.Cost(new(Copy)))
 	c.Close()
 	c = new(CopyCarrier)
-	packet := segment(cmdPush, 0, 0, 0, "x")
+	packet := segment(wire.CmdPush, 0, 0, 0, "x")
 	require.True(t, c.Find(packet, 0))
 	require.NotZero(t, c.Cost(new(Copy)))
 	c.Close()

@@ -6,12 +6,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp/internal/container"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 // ack returns a packet of one ACK.
 func ack() []byte {
-	b := make([]byte, headerSize)
-	b[4] = cmdAck
+	b := make([]byte, wire.HeaderSize)
+	b[4] = wire.CmdAck
 	return b
 }
 
@@ -36,7 +37,7 @@ func TestCopiesArePaidFor(t *testing.T) {
 	require.True(t, p.Pay(84))
 	require.False(t, p.Pay(1))
 	p.decide(50, 0)
-	require.Equal(t, (headerSize+28)/2, p.Credit)
+	require.Equal(t, (wire.HeaderSize+28)/2, p.Credit)
 	for range 100 {
 		p.decide(400, 0)
 	}

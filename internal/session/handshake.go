@@ -22,7 +22,7 @@ type handshakeState struct {
 	greeted     atomic.Bool // the peer is extended
 	took        uint32      // how long the handshake limited the session, in milliseconds; 0: it does still
 
-	opening.State[wire.Signal]
+	opening.State
 	kindAwaited  bool          // CloseWrite waits until Peer is known
 	dropped      bool          // ended by the listener's end, before the application had it
 	securing     bool          // with TLS: the machine's packets cannot be sent, as their keys are not agreed on
@@ -97,13 +97,13 @@ func (c *Session) Accept(first *admission.First, p *InPacket, validated bool) {
 	c.hs.openedFEC = p.Kind == FECPacket
 	greets := first.Hello.Code != 0
 	if greets {
-		c.takeHello(SignalOf(first.Hello))
+		c.takeHello(first.Hello)
 	}
 	if greets && first.Info.Code != 0 && first.Keys == nil {
-		c.onInfo(SignalOf(first.Info)) // the session may be accepted, and used, before p is fed to it
+		c.onInfo(first.Info) // the session may be accepted, and used, before p is fed to it
 	}
 	if first.Keys != nil {
-		c.tls.handshake.Accept(first.Keys, c.hs.token, c.hs.peerToken, HandshakeSignal(c.infoSignal()))
+		c.tls.handshake.Accept(first.Keys, c.hs.token, c.hs.peerToken, c.infoSignal())
 	}
 	if validated {
 		return

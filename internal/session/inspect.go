@@ -23,32 +23,32 @@ func (c *Session) Inside() Inside { return Inside{c} }
 
 // Parts of the session, which tests may change.
 
-func (i Inside) Machine() *machine.KCP                { return i.c.KCP }
-func (i Inside) Opening() *opening.State[wire.Signal] { return &i.c.hs.State }
-func (i Inside) Closing() *closing.State              { return &i.c.closing.State }
-func (i Inside) Entry() *admission.Entry              { return &i.c.entry }
-func (i Inside) Unvalidated() *atomic.Bool            { return &i.c.hs.unvalidated }
-func (i Inside) Capabilities() *uint32                { return &i.c.hs.capabilities }
-func (i Inside) Version() *uint32                     { return &i.c.hs.version }
-func (i Inside) Held() *atomic.Int64                  { return &i.c.in.holding.bytes }
-func (i Inside) Protection() protect.Protection       { return *i.c.in.protection.Load() }
-func (i Inside) Keys() *protect.TLS                   { return i.c.tls.app }
-func (i Inside) ResetKeys() *protect.ToldKeys         { return &i.c.tls.reset }
-func (i Inside) Exchange() *handshake.Exchange        { return i.c.tlsHandshake() }
-func (i Inside) Sender() *incast.Sender               { return &i.c.in.sending }
-func (i Inside) Reasons() (peer string, said bool)    { return i.c.hs.reasons.read() }
-func (i Inside) Tokens() (ours, peers uint32)         { return i.c.hs.token, i.c.hs.peerToken }
-func (i Inside) Shard() int                           { return int(i.c.path.shard) }
-func (i Inside) Lately(now time.Duration) int64       { return i.c.in.holding.lately(now) }
-func (i Inside) LastHeard() time.Duration             { return i.c.live.LastHeard() }
-func (i Inside) WakeAt() time.Duration                { return i.c.timers.wakeAt }
-func (i Inside) Datagrams() stats.Datagrams           { return i.c.in.datagrams.Stats }
-func (i Inside) Decodes() bool                        { return i.c.in.decoder != nil }
-func (i Inside) ProbesMTU() (may, begun bool)         { return i.c.mayProbeMTU(), i.c.plpmtu.Begun() }
-func (i Inside) MayProbeMTU() bool                    { return i.c.mayProbeMTU() }
-func (i Inside) Drops() stats.Drops                   { return i.c.rare.dropped }
-func (i Inside) IsRare() bool                         { return i.c.rare != nil }
-func (i Inside) HasSettings() bool                    { return i.c.settings() != nil }
+func (i Inside) Machine() *machine.KCP             { return i.c.KCP }
+func (i Inside) Opening() *opening.State           { return &i.c.hs.State }
+func (i Inside) Closing() *closing.State           { return &i.c.closing.State }
+func (i Inside) Entry() *admission.Entry           { return &i.c.entry }
+func (i Inside) Unvalidated() *atomic.Bool         { return &i.c.hs.unvalidated }
+func (i Inside) Capabilities() *uint32             { return &i.c.hs.capabilities }
+func (i Inside) Version() *uint32                  { return &i.c.hs.version }
+func (i Inside) Held() *atomic.Int64               { return &i.c.in.holding.bytes }
+func (i Inside) Protection() protect.Protection    { return *i.c.in.protection.Load() }
+func (i Inside) Keys() *protect.TLS                { return i.c.tls.app }
+func (i Inside) ResetKeys() *protect.ToldKeys      { return &i.c.tls.reset }
+func (i Inside) Exchange() *handshake.Exchange     { return i.c.tlsHandshake() }
+func (i Inside) Sender() *incast.Sender            { return &i.c.in.sending }
+func (i Inside) Reasons() (peer string, said bool) { return i.c.hs.reasons.read() }
+func (i Inside) Tokens() (ours, peers uint32)      { return i.c.hs.token, i.c.hs.peerToken }
+func (i Inside) Shard() int                        { return int(i.c.path.shard) }
+func (i Inside) Lately(now time.Duration) int64    { return i.c.in.holding.lately(now) }
+func (i Inside) LastHeard() time.Duration          { return i.c.live.LastHeard() }
+func (i Inside) WakeAt() time.Duration             { return i.c.timers.wakeAt }
+func (i Inside) Datagrams() stats.Datagrams        { return i.c.in.datagrams.Stats }
+func (i Inside) Decodes() bool                     { return i.c.in.decoder != nil }
+func (i Inside) ProbesMTU() (may, begun bool)      { return i.c.mayProbeMTU(), i.c.plpmtu.Begun() }
+func (i Inside) MayProbeMTU() bool                 { return i.c.mayProbeMTU() }
+func (i Inside) Drops() stats.Drops                { return i.c.rare.dropped }
+func (i Inside) IsRare() bool                      { return i.c.rare != nil }
+func (i Inside) HasSettings() bool                 { return i.c.settings() != nil }
 func (i Inside) Writing() (sending, outbox bool) {
 	return i.c.outgoing.sending, i.c.outgoing.outbox != nil
 }

@@ -27,7 +27,7 @@ func (c *Session) Claims(q Question, p *InPacket, now time.Duration) (mine, move
 	case admission.AskPacket:
 		return c.packetFromNewAddress(p, q.Numbered, now)
 	case admission.AskWelcome:
-		return c.welcomeElsewhere(p, SignalOf(q.First.Hello)), false
+		return c.welcomeElsewhere(p, q.First.Hello), false
 	case admission.AskHello:
 		return c.helloFromNewAddress(q.First.Request.TS, p.From, q.Shown, now)
 	case admission.AskHandshake:
@@ -44,7 +44,7 @@ func (c *Session) welcomeElsewhere(p *InPacket, hello wire.Signal) bool {
 	if c.hs.Role >= opening.Dialled || c.closing.Phase >= closing.Ended || c.hs.Peer < opening.Extended || c.hs.peerToken != hello.TS {
 		return false
 	}
-	answer := []wire.Signal{{Code: wire.Hello | wire.Answer, SN: c.hs.token, TS: c.hs.peerToken}}
+	answer := []wire.Signal{{Code: wire.Welcome, SN: c.hs.token, TS: c.hs.peerToken}}
 	if data, _ := admission.Segments(p.Kind, p.Data); len(data) >= 2*wire.HeaderSize {
 		answer = append(answer, c.infoSignal()) // so the answer is not larger than the packet
 	}
@@ -84,11 +84,8 @@ func (c *Session) handshakeFromNewAddress(p *InPacket, now time.Duration) (mine,
 		return false, false
 	}
 	c.setClock(now)
-	to, answers := p.From, [2]handshake.Signal{}
-	for i, s := range c.challengeAnswers(to, now) {
-		answers[i] = HandshakeSignal(s)
-	}
-	if x.Answers(content, answers) && c.moveHandshake(x, to, now) {
+	to := p.From
+	if x.Answers(content, c.challengeAnswers(to, now)) && c.moveHandshake(x, to, now) {
 		return true, true
 	}
 	if c.inputPacket(p, now) {
@@ -186,7 +183,7 @@ func (c *Session) answersChallenge(p *InPacket, from Source, now time.Duration) 
 	var reason []byte
 	ok := c.eachSignal(p, func(s wire.Signal, payload []byte) {
 		switch {
-		case s.Code == wire.Ping|wire.Answer:
+		case s.Code == wire.Pong:
 			if answers[0].Code == 0 {
 				answers = c.challengeAnswers(from, now)
 			}

@@ -36,7 +36,7 @@ func (c *Session) takeSignal(s wire.Signal) (outside bool) {
 	switch s.Code {
 	case wire.Info:
 		c.onInfo(s)
-		if c.KCP.SignalQueue().Last().Code == wire.Hello|wire.Answer {
+		if c.KCP.SignalQueue().Last().Code == wire.Welcome {
 			c.queueAnswer(c.infoSignal()) // one INFO for one: the answer is not larger than HELLO and INFO
 		}
 	case wire.Cookie, wire.Reset, wire.Abort:
@@ -66,7 +66,7 @@ func (c *Session) takeRequest(s wire.Signal) (outside bool) {
 		if !c.takeHello(s) {
 			return true
 		}
-		c.queueAnswer(wire.Signal{Code: wire.Hello | wire.Answer, SN: l.token, TS: l.peerToken})
+		c.queueAnswer(wire.Signal{Code: wire.Welcome, SN: l.token, TS: l.peerToken})
 	case wire.Confirm:
 		if s.SN != l.token {
 			c.queueAnswer(c.rejectToken(s))
@@ -126,7 +126,7 @@ func (c *Session) takeRequest(s wire.Signal) (outside bool) {
 func (c *Session) takeAnswer(s wire.Signal) (outside bool) {
 	l := &c.hs
 	switch s.Code {
-	case wire.Hello | wire.Answer:
+	case wire.Welcome:
 		if c.hs.Role < opening.Dialled || l.token == 0 || s.TS != l.token || s.SN == 0 {
 			return true
 		}
@@ -159,7 +159,7 @@ func (c *Session) takeAnswer(s wire.Signal) (outside bool) {
 		} else if s == (wire.Signal{Code: wire.Fin | wire.Answer, SN: uint32(c.KCP.Position().End), TS: l.peerToken}) {
 			c.closing.AnswerFin()
 		}
-	case wire.Ping | wire.Answer:
+	case wire.Pong:
 		if c.pongArrived(s) {
 			c.addressValidated()
 		}

@@ -76,9 +76,9 @@ func (c *Session) dialTLS() {
 		config.ServerName = ServerName(c.ends.Load().remote.String())
 	}
 	if c.rare != nil {
-		c.tls.handshake.Tie = HandshakeSignal(c.rare.tie)
+		c.tls.handshake.Tie = c.rare.tie
 	}
-	c.tls.handshake.Dial(config, c.hs.token, HandshakeSignal(c.infoSignal()))
+	c.tls.handshake.Dial(config, c.hs.token, c.infoSignal())
 	c.advanceTLS()
 }
 
@@ -88,16 +88,6 @@ func ServerName(address string) string {
 		return host
 	}
 	return address
-}
-
-// HandshakeSignal returns s as internal/handshake knows signals.
-func HandshakeSignal(s wire.Signal) handshake.Signal {
-	return handshake.Signal{Code: uint8(s.Code), SN: s.SN, TS: s.TS}
-}
-
-// SignalOf is the reverse of HandshakeSignal.
-func SignalOf(s handshake.Signal) wire.Signal {
-	return wire.Signal{Code: wire.Code(s.Code), SN: s.SN, TS: s.TS}
 }
 
 // PacketKeys returns what opens packets under keys of the session; nil: there are none.
@@ -190,8 +180,8 @@ func (c *Session) tookHandshake(x *handshake.Exchange, r *handshake.Result) {
 		c.addressValidated()
 	}
 	if r.Cookie.Code != 0 {
-		c.takeOutside(SignalOf(r.Cookie))
-		x.Cookie = HandshakeSignal(l.cookie)
+		c.takeOutside(r.Cookie)
+		x.Cookie = l.cookie
 	}
 	switch {
 	case r.End == handshake.Reset:
@@ -234,7 +224,7 @@ func (c *Session) securedTLS(by *handshake.Completed, now time.Duration) {
 	c.hs.Peer = max(c.hs.Peer, opening.Extended)
 	c.greetTLS(by.Asked, now)
 	b := make([]byte, wire.HeaderSize)
-	SignalOf(by.Info).Encode(wire.Header{Conv: c.entry.Conv, Wnd: machine.MinRcvWnd}, b)
+	by.Info.Encode(wire.Header{Conv: c.entry.Conv, Wnd: machine.MinRcvWnd}, b)
 	_, _ = c.KCP.Feed(b, machine.Arrival{}) // cannot fail: una is as in a session without data
 }
 
@@ -277,7 +267,7 @@ func (c *Session) inputEarly(x *handshake.Exchange, now time.Duration) {
 // takeSecured records a packet under the application keys. It reports
 // whether the packet is of the handshake, and not for the state machine.
 func (c *Session) takeSecured(p *InPacket) bool {
-	x, is := c.tls.handshake, p.Kind == PlainPacket && handshake.IsCrypto(p.Data)
+	x, is := c.tls.handshake, p.Kind == PlainPacket && wire.IsCrypto(p.Data)
 	switch {
 	case x != nil:
 		x.Prove()

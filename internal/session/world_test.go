@@ -131,7 +131,7 @@ func newMachineEnd(w *machineWorld, side int, config *worldConfig, env *wakeup.E
 		TLS: config.TLS != nil, Authentic: s.Protection.Authentic, Migrates: s.Migrates,
 		RefusesLegacy: s.Protection.Authentic, AlwaysValidate: config.alwaysValidate,
 		MaxSessions: 65536, MaxHalfOpen: 1024,
-		Protection: s.Protection, Outside: s.Outside, Info: HandshakeSignal(s.InfoSignal()), Random: env, Epoch: s.Epoch,
+		Protection: s.Protection, Outside: s.Outside, Info: s.InfoSignal(), Random: env, Epoch: s.Epoch,
 	}
 	return e
 }

@@ -5,6 +5,7 @@ import (
 	"net"
 
 	"github.com/arqnet/kcp/internal/container"
+	"github.com/arqnet/kcp/internal/wire"
 )
 
 const (
@@ -13,8 +14,6 @@ const (
 	SegmentCost = messageBytesHeld + fragmentBytesHeld
 	// InitialCredit is the credit of a new stream, in bytes.
 	InitialCredit = 64 << 10
-	// segmentHeader is the header of a segment in the state machine, in bytes.
-	segmentHeader = 24
 )
 
 // What a stream has to send besides data, as bits of sendSide.due.
@@ -440,7 +439,7 @@ func (s *Stream) put(m *message, h *Header, n int) []byte {
 func (s *Stream) sent(n int) {
 	s.out.inFlight++
 	s.in.stats.BytesSent += uint64(n)
-	s.out.deficit -= int32(n + segmentHeader)
+	s.out.deficit -= int32(n + wire.HeaderSize)
 }
 
 // controlMessage returns the message of segments without data.

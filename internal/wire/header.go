@@ -37,7 +37,7 @@ type Header struct {
 	Len  uint32
 }
 
-// DecodeHeader reads a header from b, which holds at least headerSize bytes.
+// DecodeHeader reads a header from b, which holds at least HeaderSize bytes.
 func DecodeHeader(b []byte) Header {
 	_ = b[HeaderSize-1]
 	return Header{
@@ -52,7 +52,7 @@ func DecodeHeader(b []byte) Header {
 	}
 }
 
-// Encode writes h to b, which holds at least headerSize bytes.
+// Encode writes h to b, which holds at least HeaderSize bytes.
 func (h *Header) Encode(b []byte) {
 	_ = b[HeaderSize-1]
 	binary.LittleEndian.PutUint32(b, h.Conv)
@@ -84,6 +84,10 @@ func (h *Header) Payload(rest []byte) ([]byte, bool) {
 	}
 	return rest[:h.Len], true
 }
+
+// Size returns the size of the segment that b begins with. It is of a packet that this
+// end has made.
+func Size(b []byte) int { return HeaderSize + int(binary.LittleEndian.Uint32(b[20:])) }
 
 // IsStream reports whether cmd is one of those that need a host.
 func IsStream(cmd uint8) bool { return cmd == CmdStream || cmd == CmdStreamPiece }

@@ -32,6 +32,9 @@ const (
 	// Answer is set in the code of an answer, which has sn and ts of the
 	// signal it answers. The answer to HELLO has the sender's token as sn.
 	Answer Code = 0x80
+
+	Welcome = Hello | Answer
+	Pong    = Ping | Answer
 )
 
 // MaxSignals is how many signals may wait for the next flush and a further
@@ -59,6 +62,12 @@ func (s Signal) Asks() bool {
 	return false
 }
 
+// Tokenless reports whether s should show the token of its sender, and does not: no end
+// draws 0. Such a signal counts for nothing.
+func (s Signal) Tokenless() bool {
+	return s.Code == Hello && s.TS == 0 || s.Code == Welcome && s.SN == 0
+}
+
 // Encode writes s to b. The other fields are h's.
 func (s Signal) Encode(h Header, b []byte) {
 	h.Cmd = CmdWins
@@ -78,6 +87,10 @@ func (h *Header) Signal() (s Signal, ok bool) {
 	return Signal{Code(h.Frg), uint32(h.SN), uint32(h.TS)}, true
 }
 
+// IsCrypto reports whether b, which holds at least HeaderSize bytes, begins with a CRYPTO
+// segment.
+func IsCrypto(b []byte) bool { return b[4] == CmdWins && Code(b[5]) == Crypto }
+
 // MayHavePayload reports whether signals with this code may have payload.
 func (c Code) MayHavePayload() bool {
 	return c == Probe || c == Close || c == ResetKey
@@ -85,7 +98,7 @@ func (c Code) MayHavePayload() bool {
 
 // String returns the name of the signal in WIRE.md §5.
 func (c Code) String() string {
-	if c == Hello|Answer {
+	if c == Welcome {
 		return "WELCOME"
 	}
 	names := [...]string{
