@@ -34,15 +34,15 @@ var (
 	// Listener the endpoint, a ReadFrom the net.PacketConn. It wraps syscall.EADDRINUSE.
 	ErrInUse error = &neterr.Error{Text: "kcp: in use", Errno: syscall.EADDRINUSE}
 	// These are ErrInUse, with details.
-	errConvInUse error = &session.DetailedError{Text: "kcp: conversation id is in use", Is: ErrInUse}
-	errGrouped   error = &session.DetailedError{Text: "kcp: session is in a Group; take its events instead of reading", Is: ErrInUse}
+	errConvInUse error = &session.DetailedError{Text: "kcp: conversation id is in use", Err: ErrInUse}
+	errGrouped   error = &session.DetailedError{Text: "kcp: session is in a Group; take its events instead of reading", Err: ErrInUse}
 	// errGroupedBefore refuses a session or listener that is to be put into a second
 	// Group, or twice into one.
-	errGroupedBefore error = &session.DetailedError{Text: "kcp: already in a Group", Is: ErrInUse}
-	errNotGrouped    error = &session.DetailedError{Text: "kcp: session is not in the Group", Is: ErrInUse}
-	errGroupInUse    error = &session.DetailedError{Text: "kcp: events of the Group are being taken by another call", Is: ErrInUse}
-	errReadPending   error = &session.DetailedError{Text: "kcp: net.PacketConn.ReadFrom did not return after its deadline", Is: ErrInUse}
-	errListening     error = &session.DetailedError{Text: "kcp: endpoint already has a listener", Is: ErrInUse}
+	errGroupedBefore error = &session.DetailedError{Text: "kcp: already in a Group", Err: ErrInUse}
+	errNotGrouped    error = &session.DetailedError{Text: "kcp: session is not in the Group", Err: ErrInUse}
+	errGroupInUse    error = &session.DetailedError{Text: "kcp: events of the Group are being taken by another call", Err: ErrInUse}
+	errReadPending   error = &session.DetailedError{Text: "kcp: net.PacketConn.ReadFrom did not return after its deadline", Err: ErrInUse}
+	errListening     error = &session.DetailedError{Text: "kcp: endpoint already has a listener", Err: ErrInUse}
 	// ErrRefused is returned by Dial if the peer, or its system, reports that no one
 	// accepts sessions there, or the peer that it has as many as its Limits allow. It
 	// wraps syscall.ECONNREFUSED.
@@ -69,7 +69,7 @@ var (
 	// errBothDial ends a session with TLS that both ends have dialled.
 	errBothDial = session.ErrBothDial
 	// errOpening refuses a second simultaneous open with an address.
-	errOpening error = &session.DetailedError{Text: "kcp: a simultaneous open with this address is in progress", Is: ErrInUse}
+	errOpening error = &session.DetailedError{Text: "kcp: a simultaneous open with this address is in progress", Err: ErrInUse}
 	// errNoHandler is the error of Group.Handle without a handler.
 	errNoHandler error = &neterr.Error{Text: "kcp: the handler is nil", Errno: syscall.EINVAL}
 	// errInHandler is the error of Endpoint.Shutdown in a handler.
@@ -105,7 +105,7 @@ type HandshakeError struct {
 }
 
 // Error returns the text of the cause, quoted if it is not plain text.
-func (e *HandshakeError) Error() string { return (*session.TLSError)(e).Error() }
+func (e *HandshakeError) Error() string { return (*session.HandshakeError)(e).Error() }
 
 func (e *HandshakeError) Unwrap() error { return e.Err }
 
@@ -119,7 +119,7 @@ type SizeError struct {
 }
 
 func (e *SizeError) Error() string {
-	return (&session.TooLargeError{Size: e.Size, Limit: e.Limit, Err: e.err, Means: e.means}).Error()
+	return (&session.SizeError{Size: e.Size, Limit: e.Limit, Err: e.err, Means: e.means}).Error()
 }
 
 // Unwrap returns ErrMessageTooLarge.
@@ -144,7 +144,7 @@ type PeerLostError struct {
 // Unwrap returns Socket.
 func (e *PeerLostError) Unwrap() error { return e.Socket }
 
-func (e *PeerLostError) Error() string { return (*session.LostError)(e).Error() }
+func (e *PeerLostError) Error() string { return (*session.PeerLostError)(e).Error() }
 
 // SocketError means that the endpoint has ended, as its net.PacketConn returned
 // nothing but errors; see NewEndpoint. Read, Write and Accept return it. Later
@@ -285,7 +285,7 @@ type PeerCloseError struct {
 }
 
 // Error returns code and text, quoted if it is not plain.
-func (e *PeerCloseError) Error() string { return (*session.ReasonError)(e).Error() }
+func (e *PeerCloseError) Error() string { return (*session.PeerCloseError)(e).Error() }
 
 // Unwrap returns ErrPeerClosed, or ErrReset if Aborted is set.
 func (e *PeerCloseError) Unwrap() error {
@@ -299,15 +299,15 @@ func (e *PeerCloseError) Unwrap() error {
 // applications know.
 func publicError(err error) error {
 	switch e := err.(type) {
-	case *session.LostError:
+	case *session.PeerLostError:
 		return (*PeerLostError)(e)
-	case *session.ReasonError:
+	case *session.PeerCloseError:
 		return (*PeerCloseError)(e)
-	case *session.TLSError:
+	case *session.HandshakeError:
 		return (*HandshakeError)(e)
 	case *session.StreamError:
 		return &StreamError{e.Code, e.Remote, e.Closed}
-	case *session.TooLargeError:
+	case *session.SizeError:
 		return &SizeError{e.Size, e.Limit, e.Err, e.Means}
 	}
 	return err

@@ -132,7 +132,7 @@ func (h *testHost) check() {
 	if held != 0 {
 		h.t.Fatalf("%d bytes of memory of segments too many", int32(held)*memoryGrain)
 	}
-	if l := k.Load(); flight != 0 || size != l.streamBytes || l.StreamSegments > l.Segments {
+	if l := k.Load(); flight != 0 || size != l.StreamBytes || l.StreamSegments > l.Segments {
 		h.t.Fatalf("%d segments too many, %d bytes; counted are %+v", flight, size, l)
 	}
 }

@@ -83,7 +83,7 @@ const WriteCostPerSegment = 64
 type Load struct {
 	Segments, Bytes             int // their payload
 	Unsent                      int // segments among them that wait for the first time
-	StreamSegments, streamBytes int // streams' among them
+	StreamSegments, StreamBytes int // streams' among them
 	Used                        int // bytes of the write buffer, without what streams hold
 	Memory                      int // bytes, with what is kept for reuse
 	Window                      int // the send window in segments
@@ -99,8 +99,8 @@ func (k *KCP) Load() Load {
 	}
 	l.Used = l.Bytes + l.Segments*WriteCostPerSegment
 	if k.rare != nil {
-		l.StreamSegments, l.streamBytes = k.rare.streamSegments, k.rare.streamBytes
-		l.Used -= l.streamBytes + l.StreamSegments*WriteCostPerSegment
+		l.StreamSegments, l.StreamBytes = k.rare.streamSegments, k.rare.streamBytes
+		l.Used -= l.StreamBytes + l.StreamSegments*WriteCostPerSegment
 		if k.rare.own.numbers && k.snd.validation == nil {
 			l.Payload -= streams.OwnHeader
 		}

@@ -35,15 +35,15 @@ type Settings struct {
 	Interval                    int // milliseconds
 	FastResend, FastResendLimit int // negative: 0
 	DeadLink                    int // transmissions
-	Data                        dataMode
+	Data                        DataMode
 	Extensions                  Extensions
 }
 
-// dataMode is what Send queues.
-type dataMode uint8
+// DataMode is what Send queues.
+type DataMode uint8
 
 const (
-	_ dataMode = iota
+	_ DataMode = iota
 	MessageData
 	StreamData
 )

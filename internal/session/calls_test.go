@@ -163,7 +163,7 @@ func (e *machineEnd) Class(err error) (life.Class, uint64) {
 			return is, 0
 		}
 	}
-	if errors.As(err, new(*LostError)) {
+	if errors.As(err, new(*PeerLostError)) {
 		return life.PeerLost, 0
 	}
 	return life.Unknown(err), 0

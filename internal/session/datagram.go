@@ -93,7 +93,7 @@ func (c *Session) SendDatagram(b []byte) error {
 		return c.reason(c.closing.err)
 	case len(b) > most:
 		_, size := c.datagramMTU()
-		return c.host.PublicError(&TooLargeError{len(b), most, ErrDatagramTooLarge, fmt.Sprintf("what fits into a packet of %d bytes", size)})
+		return c.host.PublicError(&SizeError{len(b), most, ErrDatagramTooLarge, fmt.Sprintf("what fits into a packet of %d bytes", size)})
 	}
 	o := &c.outgoing
 	at := c.shared.Overhead.CipherHead

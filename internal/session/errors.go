@@ -39,15 +39,15 @@ var (
 // Errors that a session makes. Its host turns them into the types that applications know,
 // which have the same fields.
 
-// LostError means that the peer is gone; see kcp.PeerLostError.
-type LostError struct {
+// PeerLostError means that the peer is gone; see kcp.PeerLostError.
+type PeerLostError struct {
 	Silence time.Duration
 	Idle    bool
 	Stalled time.Duration
 	Socket  error
 }
 
-func (e *LostError) Error() string {
+func (e *PeerLostError) Error() string {
 	if e.Idle {
 		return fmt.Sprintf("kcp: peer lost: no data exchanged for %v", Rounded(e.Silence))
 	}
@@ -61,15 +61,15 @@ func (e *LostError) Error() string {
 	return text
 }
 
-// ReasonError is why the peer has ended the session; see kcp.PeerCloseError.
-type ReasonError struct {
+// PeerCloseError is why the peer has ended the session; see kcp.PeerCloseError.
+type PeerCloseError struct {
 	Code    uint64
 	Text    string
 	Aborted bool
 }
 
 // Error returns code and text, which is quoted if it does not print on one line.
-func (e *ReasonError) Error() string {
+func (e *PeerCloseError) Error() string {
 	what := "closed"
 	if e.Aborted {
 		what = "aborted"
@@ -81,29 +81,29 @@ func (e *ReasonError) Error() string {
 	return text
 }
 
-// TLSError means that a TLS handshake has failed; see kcp.HandshakeError.
-type TLSError struct {
+// HandshakeError means that a TLS handshake has failed; see kcp.HandshakeError.
+type HandshakeError struct {
 	Remote bool
 	Err    error
 }
 
 // Error returns the text of the cause, which may have names of the peer in it, and is
 // quoted if it does not print on one line.
-func (e *TLSError) Error() string {
+func (e *HandshakeError) Error() string {
 	if e.Remote {
 		return "kcp: TLS handshake refused by the peer: " + printable(e.Err.Error())
 	}
 	return "kcp: TLS handshake: " + printable(e.Err.Error())
 }
 
-// TooLargeError means that a message or a datagram is too large; see kcp.SizeError.
-type TooLargeError struct {
+// SizeError means that a message or a datagram is too large; see kcp.SizeError.
+type SizeError struct {
 	Size, Limit int
 	Err         error
 	Means       string // what Limit is
 }
 
-func (e *TooLargeError) Error() string {
+func (e *SizeError) Error() string {
 	what := "message"
 	if e.Err == ErrDatagramTooLarge {
 		what = "datagram"
@@ -160,11 +160,11 @@ func printable(text string) string {
 // DetailedError is an error that counts as is, with a text that says more.
 type DetailedError struct {
 	Text string
-	Is   error
+	Err  error
 }
 
 func (e *DetailedError) Error() string { return e.Text }
-func (e *DetailedError) Unwrap() error { return e.Is }
+func (e *DetailedError) Unwrap() error { return e.Err }
 
 // Rounded returns d as people want to read it: to three digits or so.
 func Rounded(d time.Duration) time.Duration {
@@ -177,9 +177,9 @@ func Rounded(d time.Duration) time.Duration {
 	return d
 }
 
-func (e *LostError) Unwrap() error     { return e.Socket }
-func (e *TLSError) Unwrap() error      { return e.Err }
-func (e *TooLargeError) Unwrap() error { return e.Err }
+func (e *PeerLostError) Unwrap() error  { return e.Socket }
+func (e *HandshakeError) Unwrap() error { return e.Err }
+func (e *SizeError) Unwrap() error      { return e.Err }
 
 func (e *StreamError) Unwrap() error {
 	if e.Closed {
@@ -188,7 +188,7 @@ func (e *StreamError) Unwrap() error {
 	return nil
 }
 
-func (e *ReasonError) Unwrap() error {
+func (e *PeerCloseError) Unwrap() error {
 	if e.Aborted {
 		return ErrReset
 	}

@@ -53,7 +53,7 @@ func (i Inside) Writing() (sending, outbox bool) {
 	return i.c.outgoing.sending, i.c.outgoing.outbox != nil
 }
 func (i Inside) Streams() *Streams                              { return i.c.streams }
-func (i Inside) StreamHost() *streamHost                        { return (*streamHost)(i.c) }
+func (i Inside) StreamHost() *StreamHost                        { return (*StreamHost)(i.c) }
 func (i Inside) WaitsForCap() int                               { return i.c.capped.waiting() }
 func (i Inside) HoldSocket() time.Duration                      { return i.c.holdSocket() }
 func (i Inside) WriteBuffer() int                               { return i.c.writeBuffer() }

@@ -46,11 +46,11 @@ func (c *Session) lost(now time.Duration, due liveness.Due) error {
 	silence := c.live.Silence(now, liveness.Lost)
 	switch {
 	case due&liveness.Idle != 0:
-		return c.host.PublicError(&LostError{Silence: c.live.Silence(now, liveness.Idle), Idle: true})
+		return c.host.PublicError(&PeerLostError{Silence: c.live.Silence(now, liveness.Idle), Idle: true})
 	case due&liveness.Stalled != 0:
-		return c.host.PublicError(&LostError{Silence: silence, Stalled: c.live.Silence(now, liveness.Stalled)})
+		return c.host.PublicError(&PeerLostError{Silence: silence, Stalled: c.live.Silence(now, liveness.Stalled)})
 	case due&liveness.Lost != 0:
-		return c.host.PublicError(&LostError{Silence: silence, Socket: c.host.SocketError(c.live.LastHeard())})
+		return c.host.PublicError(&PeerLostError{Silence: silence, Socket: c.host.SocketError(c.live.LastHeard())})
 	}
 	return nil
 }

@@ -352,7 +352,7 @@ func (c *Session) sizeError(err error, size int) error {
 	if n < machine.MaxFragments {
 		means = fmt.Sprintf("what fits into the peer's receive window of %d segments", n)
 	}
-	return c.host.PublicError(&TooLargeError{size, most, err, means})
+	return c.host.PublicError(&SizeError{size, most, err, means})
 }
 
 // Room returns how many bytes may be written, negative if the write buffer is overfull.

@@ -207,7 +207,7 @@ func (c *Session) tooLargeFor(s *streams.Stream, n int) error {
 	if s.PeerTakesMore() {
 		means = "what fits into the peer's Config.StreamReceiveBuffer"
 	}
-	return c.host.PublicError(&TooLargeError{n, s.MaxMessage(), machine.ErrMessageTooLarge, means})
+	return c.host.PublicError(&SizeError{n, s.MaxMessage(), machine.ErrMessageTooLarge, means})
 }
 
 // deadlineLocked returns when the lifetime of a message ends, in milliseconds from

@@ -21,9 +21,9 @@ import (
 // CapPMTU in INFO announces that the sender answers PROBE and takes PIECE segments.
 const CapPMTU = 1
 
-// capAckDelay in INFO announces that the sender takes ACKs that have waited for data, and
+// CapAckDelay in INFO announces that the sender takes ACKs that have waited for data, and
 // that its own may (Extensions.AwaitReplies); CapCopies, that segments may carry copies.
-const capAckDelay, CapCopies = 32, 128
+const CapAckDelay, CapCopies = 32, 128
 
 // CapCounts in INFO announces that the sender takes COUNT, and answers it beside PING.
 const CapCounts = 1 << 10
@@ -40,7 +40,7 @@ func (c *Session) onInfo(s wire.Signal) {
 	}
 	l.version, l.capabilities = s.SN, s.TS
 	c.number(l.Peer == opening.Welcomed)
-	if s.TS&capAckDelay != 0 {
+	if s.TS&CapAckDelay != 0 {
 		c.KCP.Enable(machine.FeatureReplies)
 	}
 	if s.TS&CapCopies != 0 {

@@ -16,10 +16,10 @@ const CapReason = 4
 
 // closeReasons is why the two ends have closed the session.
 type closeReasons struct {
-	ours   []byte       // as the payload of CLOSE; nil: none
-	peer   *ReasonError // nil: none
-	said   error        // peer as applications see it
-	abrupt bool         // ours goes in front of ABORT
+	ours   []byte          // as the payload of CLOSE; nil: none
+	peer   *PeerCloseError // nil: none
+	said   error           // peer as applications see it
+	abrupt bool            // ours goes in front of ABORT
 }
 
 // read returns what the peer has said, and whether either end has said something. r may
@@ -32,7 +32,7 @@ func (r *closeReasons) read() (peer string, said bool) {
 }
 
 // say records what the peer has said.
-func (r *closeReasons) say(c *Session, e ReasonError) {
+func (r *closeReasons) say(c *Session, e PeerCloseError) {
 	r.peer, r.said = &e, c.host.PublicError(&e)
 }
 
@@ -67,7 +67,7 @@ func (c *Session) SignalPayload(code wire.Code) []byte {
 func (c *Session) noteReason(payload []byte) {
 	code, text, ok := closing.DecodeReason(payload)
 	if ok && (c.hs.reasons == nil || c.hs.reasons.peer == nil) {
-		c.closeReasons().say(c, ReasonError{Code: code, Text: text})
+		c.closeReasons().say(c, PeerCloseError{Code: code, Text: text})
 	}
 }
 

@@ -33,7 +33,7 @@ import (
 // ended. What a session asks for, it asks its host.
 type Session struct {
 	shared *Shared // with the endpoint; the pointer is immutable
-	host   host    // immutable
+	host   Host    // immutable
 	ends   atomic.Pointer[pathEnds]
 
 	KCP      *machine.KCP // the state machine of the protocol; the pointer is immutable
@@ -61,9 +61,9 @@ type Session struct {
 	entry admission.Entry
 }
 
-// host is what a session asks of its endpoint. The session's caller calls the session,
+// Host is what a session asks of its endpoint. The session's caller calls the session,
 // and the host may ask the session, but changes nothing of it.
-type host interface {
+type Host interface {
 	// Now returns the time since the endpoint's epoch.
 	Now() time.Duration
 
@@ -121,7 +121,7 @@ type host interface {
 // stepState is about the step that is under way, and what it leaves for the next.
 type stepState struct {
 	inputAt    time.Duration // arrival of the current batch of input, since the epoch
-	left       effects
+	left       Effects
 	woken      bool        // a call was woken, and none has run since
 	ping       wire.Signal // a PING in the current packet that may be a challenge; code 0: none
 	offPath    bool        // a signal of the current packet is not from within the session
@@ -129,7 +129,7 @@ type stepState struct {
 }
 
 // Init sets up a new session with the peer of key. dialled says that this end opens it.
-func (c *Session) Init(e *Shared, h host, key Key, remote net.Addr, dialled bool) {
+func (c *Session) Init(e *Shared, h Host, key Key, remote net.Addr, dialled bool) {
 	c.shared, c.host = e, h
 	if dialled {
 		c.hs.Role = opening.Dialled

@@ -73,11 +73,11 @@ func (c *Session) ownSettings() *connSettings {
 	return r.settings
 }
 
-// setting is what of a session's settings a call changes.
-type setting uint8
+// Setting is what of a session's settings a call changes.
+type Setting uint8
 
 const (
-	OfMTU         setting = iota // n bytes; 0: as in Config
+	OfMTU         Setting = iota // n bytes; 0: as in Config
 	OfWindow                     // n segments to send, m to receive; 0: as they are
 	OfTuning                     // machine
 	OfCongestion                 // control, of which first is the next; nil: as in Config
@@ -90,7 +90,7 @@ const (
 
 // Change is a call that changes settings.
 type Change struct {
-	Of      setting
+	Of      Setting
 	N, M    int
 	On      bool
 	Machine machine.Settings

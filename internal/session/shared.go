@@ -30,18 +30,18 @@ type Shared struct {
 	Epoch            time.Time           // origin of all times given as time.Duration; immutable
 	Protection       *protect.Scheme     // immutable
 	Outside          protect.Protection  // of packets of no session; immutable
-	Overhead         overhead            // of sessions; immutable
+	Overhead         Overhead            // of sessions; immutable
 	Migrates         bool                // a cipher authenticates packets, and the id shows whose they are; immutable
 	Looks            bool                // the socket is connected again when its route changes; set before the first session
 	Compat           opening.Compat      // set before the first session
-	Counters         endpointCounters
-	Load             endpointLoad
+	Counters         Counters
+	Load             Load
 	dear             handshake.Allowance // for clients whose signatures take long to check
 }
 
-// endpointLoad is the resources that all sessions together use. It needs no
+// Load is the resources that all sessions together use. It needs no
 // lock.
-type endpointLoad struct {
+type Load struct {
 	HalfOpen atomic.Int32 // sessions whose peer's address is not validated (RFC 9000 §8)
 	Sessions atomic.Int32 // length of sessionTable.sessions
 	Buffered atomic.Int64 // bytes of memory that sessions hold because of their peers, without HalfOpenMemory
@@ -49,8 +49,8 @@ type endpointLoad struct {
 	Share    atomic.Int64 // bytes that a session may hold; 0: memory is not short, or not scanned yet
 }
 
-// endpointCounters are the counters behind stats.Endpoint.
-type endpointCounters struct {
+// Counters are the counters behind stats.Endpoint.
+type Counters struct {
 	PacketsSent, PacketsReceived atomic.Uint64
 	BytesSent, BytesReceived     atomic.Uint64
 	ReadErrors, WriteErrors      atomic.Uint64
@@ -67,7 +67,7 @@ type endpointCounters struct {
 }
 
 // Count counts packets without a session, and the answers to them.
-func (n *endpointCounters) Count(what ...admission.Reason) {
+func (n *Counters) Count(what ...admission.Reason) {
 	counters := [...]*atomic.Uint64{
 		admission.Short: &n.DropShort, admission.Cipher: &n.DropCipher, admission.Replay: &n.DropReplay,
 		admission.Unknown: &n.DropUnknown, admission.EndedSession: &n.DropEnded, admission.Sessions: &n.DropSessions,
@@ -82,22 +82,22 @@ func (n *endpointCounters) Count(what ...admission.Reason) {
 }
 
 // HalfOpenMemory returns what half-open sessions themselves take, in bytes.
-func (l *endpointLoad) HalfOpenMemory() int64 { return int64(l.HalfOpen.Load()) * HalfOpenBytes }
+func (l *Load) HalfOpenMemory() int64 { return int64(l.HalfOpen.Load()) * HalfOpenBytes }
 
 // Held returns the bytes of memory that peers make the endpoint hold.
-func (l *endpointLoad) Held() int64 { return l.Buffered.Load() + l.HalfOpenMemory() }
+func (l *Load) Held() int64 { return l.Buffered.Load() + l.HalfOpenMemory() }
 
 // InPacket is an input packet: its conversation, and its kind.
 type InPacket struct {
 	protect.Packet
 	Conv uint32 // 0 for ParityPacket without TLS
-	Kind packetKind
+	Kind PacketKind
 	From Source
 	Size int // of the UDP payload, in bytes
 }
 
 // Source is the addresses of a packet that has come: the peer's, and the one of this
-// host that it was sent to. What is sent to the peer has both.
+// Host that it was sent to. What is sent to the peer has both.
 type Source struct {
 	Addr  netip.AddrPort
 	Peer  net.Addr  // nil if it is a UDP address, in addr
@@ -120,8 +120,8 @@ func (o Source) NetAddr() net.Addr {
 	return net.UDPAddrFromAddrPort(o.Addr)
 }
 
-// packetKind is the kind of an input packet (WIRE.md §4).
-type packetKind = admission.Kind
+// PacketKind is the kind of an input packet (WIRE.md §4).
+type PacketKind = admission.Kind
 
 const (
 	PlainPacket    = admission.Plain
@@ -153,9 +153,9 @@ type buffer struct{ b []byte }
 // packetBuffers has the buffers of all endpoints, as many have few packets each.
 var packetBuffers sync.Pool // of *buffer
 
-// overhead is the space that a packet needs around its content, in bytes. The
+// Overhead is the space that a packet needs around its content, in bytes. The
 // content is what the state machine or SendDatagram puts into it.
-type overhead struct {
+type Overhead struct {
 	CipherHead int // before all; 0 without a cipher
 	fecHead    int // between CipherHead and the content; 0 without FEC
 	Tail       int // behind the content, for the cipher's tag
@@ -165,7 +165,7 @@ type overhead struct {
 }
 
 // OverheadOf returns the overhead of packets under a cipher, or TLS, with FEC.
-func OverheadOf(c crypt.Cipher, tls bool, f stats.Ratio) (o overhead) {
+func OverheadOf(c crypt.Cipher, tls bool, f stats.Ratio) (o Overhead) {
 	o.CipherHead, o.Tail = protect.Overhead(c, tls)
 	if f != (stats.Ratio{}) {
 		o.fecHead = fec.HeaderSize

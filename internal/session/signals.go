@@ -257,7 +257,7 @@ func (e *Shared) InfoSignal() wire.Signal {
 
 // InfoSignal returns the INFO of an endpoint without streams and TLS.
 func InfoSignal() wire.Signal {
-	return wire.Signal{Code: wire.Info, SN: signalVersion, TS: CapPMTU | CapReason | capAckDelay | CapCopies | CapCounts}
+	return wire.Signal{Code: wire.Info, SN: signalVersion, TS: CapPMTU | CapReason | CapAckDelay | CapCopies | CapCounts}
 }
 
 // number starts packet numbers with the peer once both tokens are known. sends reports

@@ -42,8 +42,8 @@ func (c *Session) State() State {
 	return s
 }
 
-// arrivals is what of the peer's waits for the application.
-type arrivals struct {
+// Arrivals is what of the peer's waits for the application.
+type Arrivals struct {
 	Any       bool // data, or the peer has announced its end
 	Data      bool // bytes of the session itself, or a part of a message
 	All       bool // all of the peer's data has arrived, up to its end
@@ -53,8 +53,8 @@ type arrivals struct {
 }
 
 // Waiting returns what of the peer's waits for the application.
-func (c *Session) Waiting() arrivals {
-	a := arrivals{Data: c.KCP.Receiver().Readable(), All: c.allReceived(), Datagrams: c.in.datagrams.Len()}
+func (c *Session) Waiting() Arrivals {
+	a := Arrivals{Data: c.KCP.Receiver().Readable(), All: c.allReceived(), Datagrams: c.in.datagrams.Len()}
 	a.Any = a.Data || c.closing.Read != closing.ReadOpen
 	a.EOF = a.All && c.closing.Phase < closing.Lingering && c.closing.Read != closing.ReadClosed
 	if c.streams != nil {
@@ -63,18 +63,18 @@ func (c *Session) Waiting() arrivals {
 	return a
 }
 
-// effects is what steps have left to the session's caller.
-type effects struct {
-	Ready   ready
+// Effects is what steps have left to the session's caller.
+type Effects struct {
+	Ready   Ready
 	Replied bool          // what batches of input have made due has left
 	Failed  error         // why the TLS handshake of an accepted session has failed; nil: it has not
 	WakeAt  time.Duration // when onWake is to be called, in place of the time before, since the epoch; 0: that stays
 }
 
 // Take returns what steps have left to do since the last time.
-func (c *Session) Take() effects {
+func (c *Session) Take() Effects {
 	e := c.step.left
-	c.step.left = effects{}
+	c.step.left = Effects{}
 	return e
 }
 
@@ -92,11 +92,11 @@ type Question struct {
 	Numbered bool             // for AskPacket: a number shows whose it is
 }
 
-// ready is who can go on after a step, or has something to do.
-type ready uint8
+// Ready is who can go on after a step, or has something to do.
+type Ready uint8
 
 const (
-	Readers   ready = 1 << iota // calls that read
+	Readers   Ready = 1 << iota // calls that read
 	Writers                     // calls that write, or wait for a state of the session
 	Acceptors                   // calls of AcceptStream
 	Stopped                     // all calls fail from now on, and deadlines are void
@@ -120,7 +120,7 @@ func (c *Session) Addresses() (remote net.Addr, own netip.Addr) {
 }
 
 // Owner returns the host of the session. It needs no lock.
-func (c *Session) Owner() host { return c.host }
+func (c *Session) Owner() Host { return c.host }
 
 // Place returns the session's place in the endpoint's table. Endpoint.mu guards it.
 func (c *Session) Place() *admission.Entry { return &c.entry }
@@ -134,17 +134,17 @@ func (c *Session) Extended() bool { return c.hs.greeted.Load() }
 // HalfOpen reports whether the peer's address is not validated. It needs no lock.
 func (c *Session) HalfOpen() bool { return c.hs.unvalidated.Load() }
 
-// peerInfo is what is known of the peer; see kcp.PeerInfo.
-type peerInfo struct {
+// PeerInfo is what is known of the peer; see kcp.PeerInfo.
+type PeerInfo struct {
 	Known, Legacy bool
 	Version       int
 }
 
 // Peer returns what is known of the peer, and what the TLS handshake has agreed on; nil:
 // nothing yet.
-func (c *Session) Peer() (info peerInfo, secured *tls.ConnectionState) {
+func (c *Session) Peer() (info PeerInfo, secured *tls.ConnectionState) {
 	l := &c.hs
-	info = peerInfo{Known: l.Peer != opening.Unknown, Legacy: l.Peer == opening.Legacy, Version: int(min(l.version, math.MaxInt32))}
+	info = PeerInfo{Known: l.Peer != opening.Unknown, Legacy: l.Peer == opening.Legacy, Version: int(min(l.version, math.MaxInt32))}
 	if c.tls != nil && c.tls.secured != nil {
 		state := c.tls.secured.state
 		secured = &state

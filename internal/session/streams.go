@@ -48,7 +48,7 @@ func (c *Session) StreamTable() *Streams {
 	if c.streams == nil {
 		cfg := &c.shared.Config
 		t := new(Streams)
-		t.Init((*streamHost)(c), streams.Limits{
+		t.Init((*StreamHost)(c), streams.Limits{
 			Streams: cfg.MaxStreams, WriteBuffer: cfg.StreamWriteBuffer,
 			ReceiveBuffer: cfg.StreamReceiveBuffer, MostReceiveBuffer: c.shared.MostStreamBuffer,
 			MostShown: max(MaxStreamReceive, cfg.StreamReceiveBuffer, cfg.StreamWriteBuffer),
@@ -69,26 +69,26 @@ func (c *Session) startStreams() {
 	c.KCP.Enable(f)
 }
 
-// streamHost is a session as the streams.Host.
-type streamHost Session
+// StreamHost is a session as the streams.Host.
+type StreamHost Session
 
-func (h *streamHost) NewSegment(n int) []byte { return h.KCP.NewBuffer(n) }
-func (h *streamHost) FreeSegment(buf []byte)  { h.KCP.SegmentBuffers().Put(buf) }
-func (h *streamHost) GrowSegment(buf []byte, n int) []byte {
+func (h *StreamHost) NewSegment(n int) []byte { return h.KCP.NewBuffer(n) }
+func (h *StreamHost) FreeSegment(buf []byte)  { h.KCP.SegmentBuffers().Put(buf) }
+func (h *StreamHost) GrowSegment(buf []byte, n int) []byte {
 	return h.KCP.SegmentBuffers().Grow(buf, n)
 }
 
-func (h *streamHost) SegmentPayload() int { return h.KCP.PacketSize() - wire.HeaderSize }
-func (h *streamHost) Now() int64          { return h.KCP.Micros() }
-func (h *streamHost) MemoryIsShort() bool { return h.shared.OverMemoryLimit() }
+func (h *StreamHost) SegmentPayload() int { return h.KCP.PacketSize() - wire.HeaderSize }
+func (h *StreamHost) Now() int64          { return h.KCP.Micros() }
+func (h *StreamHost) MemoryIsShort() bool { return h.shared.OverMemoryLimit() }
 
-func (h *streamHost) RoundTrip() (last, rtt time.Duration) {
+func (h *StreamHost) RoundTrip() (last, rtt time.Duration) {
 	return h.step.inputAt, time.Duration(h.rtt.Smoothed) * time.Microsecond
 }
 
 // WriteBuffer returns the size of a write buffer, or of one of a stream if it is
 // larger, and was set or memory is not short.
-func (h *streamHost) WriteBuffer() int {
+func (h *StreamHost) WriteBuffer() int {
 	size, ofOne := (*Session)(h).writeBuffer(), h.shared.Config.StreamWriteBuffer
 	if ofOne != DefaultStreamWrite || h.shared.Load.Written.Load() <= WritePressure {
 		return max(size, ofOne)
@@ -98,7 +98,7 @@ func (h *streamHost) WriteBuffer() int {
 
 // FirstID returns the first id of this end's streams. The dialling end's
 // are odd. If both have dialled, the end's with the smaller token are.
-func (h *streamHost) FirstID() uint32 {
+func (h *StreamHost) FirstID() uint32 {
 	l := &h.hs
 	odd := l.Role >= opening.Dialled
 	if odd && l.capabilities&CapDialled != 0 {
@@ -110,27 +110,27 @@ func (h *streamHost) FirstID() uint32 {
 	return 2
 }
 
-func (h *streamHost) NewStream(p *streams.Params) *streams.Stream {
+func (h *StreamHost) NewStream(p *streams.Params) *streams.Stream {
 	return h.host.NewStream(p)
 }
 
-func (h *streamHost) Opened() { h.step.left.Ready |= Acceptors }
+func (h *StreamHost) Opened() { h.step.left.Ready |= Acceptors }
 
-func (h *streamHost) Dropped() { (*Session)(h).drops().Stream++ }
+func (h *StreamHost) Dropped() { (*Session)(h).drops().Stream++ }
 
-func (h *streamHost) Error(code uint64, remote bool) error {
+func (h *StreamHost) Error(code uint64, remote bool) error {
 	return h.host.PublicError(&StreamError{Code: code, Remote: remote})
 }
 
-func (h *streamHost) Closed() error {
+func (h *StreamHost) Closed() error {
 	return h.host.PublicError(&StreamError{Remote: true, Closed: true})
 }
 
-func (h *streamHost) Finish(t *streams.Tag, err error)            { (*Session)(h).finish(t, err) }
-func (h *streamHost) Fail(a *streams.Awaiting, f streams.Failure) { (*Session)(h).failAll(a, f) }
+func (h *StreamHost) Finish(t *streams.Tag, err error)            { (*Session)(h).finish(t, err) }
+func (h *StreamHost) Fail(a *streams.Awaiting, f streams.Failure) { (*Session)(h).failAll(a, f) }
 
 // PeerLimit returns what the peer's INFO says.
-func (h *streamHost) PeerLimit() int { return int(h.hs.capabilities >> CapLimitShift) }
+func (h *StreamHost) PeerLimit() int { return int(h.hs.capabilities >> CapLimitShift) }
 
 // TakesStreams reports whether this end has told its peer that it takes stream
 // segments, and knows which end opens which streams. Until then the machine

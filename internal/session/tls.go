@@ -195,13 +195,13 @@ func (c *Session) tookHandshake(x *handshake.Exchange, r *handshake.Result) {
 		c.closing.ending = c.rare.bothDial(false)
 	}
 	if r.Failed != nil {
-		c.failTLS(x, &TLSError{Remote: r.Remote, Err: r.Failed})
+		c.failTLS(x, &HandshakeError{Remote: r.Remote, Err: r.Failed})
 	}
 }
 
 // failTLS records that the handshake has failed: the peer gets an alert. A
 // dialled session ends. An accepted one goes on for some time to repeat the alert.
-func (c *Session) failTLS(x *handshake.Exchange, failed *TLSError) {
+func (c *Session) failTLS(x *handshake.Exchange, failed *HandshakeError) {
 	err := c.host.PublicError(failed)
 	c.shared.Counters.HandshakeErrors.Add(1)
 	x.FailedAt = c.host.Now()

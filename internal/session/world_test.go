@@ -53,7 +53,7 @@ type machineEnd struct {
 	delayed bool           // what has arrived at its socket was not read
 	owes    bool           // respond has something to do
 	stale   bool           // a datagram has answered a PING, whose timer goes on
-	ready   ready          // what its steps have brought about since somebody looked
+	ready   Ready          // what its steps have brought about since somebody looked
 	others  int64          // bytes that its other sessions hold
 	streams map[uint32]*machineStream
 	failed  error // why the TLS handshake has failed

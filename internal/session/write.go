@@ -164,18 +164,18 @@ func (c *Session) overdrawn() bool {
 	return true
 }
 
-// writeClaim is who writes the packets that wait.
-type writeClaim uint8
+// WriteClaim is who writes the packets that wait.
+type WriteClaim uint8
 
 const (
-	Nobody  writeClaim = iota
+	Nobody  WriteClaim = iota
 	Caller             // calls nextWrite, until that reports false
 	Batcher            // calls nextWrite once, and wrote; a session that has ended is not for it
 )
 
 // ToWrite reports whether packets wait, or a session that has ended is to be retired, and
 // no goroutine writes. by is who does from now on.
-func (c *Session) ToWrite(by writeClaim) bool {
+func (c *Session) ToWrite(by WriteClaim) bool {
 	o, waits := &c.outgoing, false
 	if o.outbox != nil {
 		waits = len(o.packets) > 0 && !(by == Batcher && o.probe != nil)
