@@ -150,9 +150,9 @@ func TestLargeStreamWriteBuffer(t *testing.T) {
 		w.listen(nil)
 		c := w.dial(e)
 		require.Equal(t, 8<<20, c.session.Inside().StreamHost().WriteBuffer())
-		e.Load.Written.Store(session.WritePressure + 1)
+		e.shared.Load.Written.Store(session.WritePressure + 1)
 		require.Equal(t, 8<<20, c.session.Inside().StreamHost().WriteBuffer(), "also when memory is short")
-		e.Load.Written.Store(0)
+		e.shared.Load.Written.Store(0)
 		require.NoError(t, c.Abort(0, ""))
 	})
 }

@@ -81,7 +81,7 @@ func (c *Conn) cannotRead() error {
 	case c.io.member != nil:
 		return errGrouped
 	case c.io.readDeadline.expired():
-		if w := c.session.Waiting(); !c.ep.Compat.DataBeforeDeadline || !w.Data && !w.All && s.Err == nil {
+		if w := c.session.Waiting(); !c.ep.shared.Compat.DataBeforeDeadline || !w.Data && !w.All && s.Err == nil {
 			return os.ErrDeadlineExceeded
 		}
 	}
@@ -321,7 +321,7 @@ func (b *sendBatch) endBatches() {
 	for b.ended < len(b.writes) {
 		w := &b.writes[b.ended]
 		b.ended++
-		b.ep.Recycle(w.Packets)
+		b.ep.shared.Recycle(w.Packets)
 		w.conn.endBatch(&w.Written)
 	}
 }
@@ -359,7 +359,7 @@ func (c *Conn) writePackets() {
 		}
 		c.session.Encode(&w)
 		w.Refused = c.ep.write(w.Shard, w.Datagrams)
-		c.ep.Recycle(w.Packets)
+		c.ep.shared.Recycle(w.Packets)
 	}
 	if unwound = false; log != nil {
 		log()

@@ -102,7 +102,7 @@ func (c *Conn) set(to *session.Change) error {
 // Config.MTU, and to discovery. A size out of range is a *ConfigError, which changes
 // nothing.
 func (c *Conn) SetMTU(n int) error {
-	room := c.ep.Overhead.Total
+	room := c.ep.shared.Overhead.Total
 	if least := room + machine.MinMTU; n != 0 && (n < least || n > session.MaxUDPPayload) {
 		return &ConfigError{"MTU", n, fmt.Sprintf("must be in [%d, %d], or 0 for the value of Config", least, session.MaxUDPPayload)}
 	}

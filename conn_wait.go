@@ -145,8 +145,8 @@ func (c *Conn) await(call blocking, try func() (pause, error), end func()) error
 			p.on.cond.Wait()
 			p.on.waiting--
 			c.io.woken = false
-			if c.ep.Env != nil {
-				c.ep.Env.Woken(p.on.cond.L, c.Conv(), p.on.place(call.stream))
+			if c.ep.shared.Env != nil {
+				c.ep.shared.Env.Woken(p.on.cond.L, c.Conv(), p.on.place(call.stream))
 			}
 			if call.stream != nil {
 				c.calls.waiting--
@@ -234,7 +234,7 @@ func (c *Conn) readWhile(n *notifier, count uint32, s *shard) {
 func (c *Conn) afterReading(n *notifier, count uint32, s *shard, end bool) bool {
 	c.mu.Lock()
 	defer c.unlock()
-	follow := c.ep.Single() && (c.calls == nil || c.calls.waiting == 0)
+	follow := c.ep.shared.Single() && (c.calls == nil || c.calls.waiting == 0)
 	switch {
 	case end:
 		follow = false

@@ -303,7 +303,7 @@ func (e *Endpoint) openSimultaneously(ctx context.Context, addr net.Addr, option
 	defer probes.Wait()
 	within, decided := context.WithCancel(ctx)
 	defer decided()
-	o, others := e.opens.Begin(keys, e.Env.Uint32(), decided)
+	o, others := e.opens.Begin(keys, e.shared.Env.Uint32(), decided)
 	if o == nil {
 		return nil, errOpening
 	}
@@ -311,7 +311,7 @@ func (e *Endpoint) openSimultaneously(ctx context.Context, addr net.Addr, option
 	each(others, func(c *Conn) { c.endFor(session.CauseFailed, ErrReset) })
 	key, called, hellos := keys[0], e.now(), 0
 	for dials := 1; ; dials++ {
-		key.Conv = e.Env.Uint32()
+		key.Conv = e.shared.Env.Uint32()
 		c, err := e.openSession(key, addr, false)
 		if err != nil {
 			return nil, err
@@ -396,7 +396,7 @@ func (e *Endpoint) probe(o *simultaneousOpen, to session.Source, ask bool, answe
 	if !ok {
 		return // no number is drawn
 	}
-	e.reply(to, e.Outside, wire.Header{Conv: conv, Wnd: machine.MinRcvWnd}, e.probeSignals(to, tie, ask, answer, now)...)
+	e.reply(to, e.shared.Outside, wire.Header{Conv: conv, Wnd: machine.MinRcvWnd}, e.probeSignals(to, tie, ask, answer, now)...)
 }
 
 // probeSignals returns the signals of probe.
@@ -426,7 +426,7 @@ func (e *Endpoint) tell(v *dialling.Verdict[session.Key, *Conn], first *admissio
 	}
 	key := first.Key
 	key.Conv = 0
-	if head, tail := e.Outside.Overhead(); e.opens.Take(key, head+size+tail) {
+	if head, tail := e.shared.Outside.Overhead(); e.opens.Take(key, head+size+tail) {
 		e.probe(v.Open, to, v.Ask, answer, now)
 	}
 }
@@ -436,7 +436,7 @@ func (e *Endpoint) tell(v *dialling.Verdict[session.Key, *Conn], first *admissio
 func drawTie(o *simultaneousOpen, c *Conn, again bool) {
 	c.mu.Lock()
 	defer c.unlock()
-	tie := wire.Signal{Code: wire.Tiebreak, SN: c.ep.Env.Uint32(), TS: c.ep.Env.Uint32()}
+	tie := wire.Signal{Code: wire.Tiebreak, SN: c.ep.shared.Env.Uint32(), TS: c.ep.shared.Env.Uint32()}
 	if number, ok := o.Inherits(); ok {
 		tie.SN, tie.TS = uint32(number), uint32(number>>32)
 	}

@@ -30,7 +30,7 @@ type Endpoint struct {
 	// Locks are taken in this order: Conn.writing, Conn.mu, Endpoint.mu, Listener.mu.
 	// Fields above mu are immutable or need no lock, unless their comments name one.
 
-	session.Shared
+	shared     session.Shared
 	config     Config // immutable
 	wakes      wakeup.Queues[*Conn]
 	handshakes *fair.Queue // work of TLS, fewer pieces at a time than processors; nil without TLS
@@ -119,7 +119,7 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 // does not read before start. config is valid. owned sockets are closed by the endpoint.
 func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoint {
 	e := &Endpoint{
-		Shared: session.Shared{
+		shared: session.Shared{
 			FixedWriteBuffer: config != nil && config.WriteBuffer != 0,
 			FixedWindow:      config != nil && config.ReceiveWindow != 0,
 			MostStreamBuffer: session.MaxStreamReceive,
@@ -128,9 +128,9 @@ func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoi
 		config: config.withDefaults(),
 		socket: socketState{owned: owned, done: make(chan struct{})},
 	}
-	e.Shared.Config = e.config.ofSessions()
+	e.shared.Config = e.config.ofSessions()
 	if config != nil && config.StreamReceiveBuffer != 0 {
-		e.MostStreamBuffer = config.StreamReceiveBuffer
+		e.shared.MostStreamBuffer = config.StreamReceiveBuffer
 	}
 	for _, pc := range sockets {
 		e.socket.shards = append(e.socket.shards, shard{foreign: !owned, in: readState{shard: len(e.socket.shards)}})
@@ -139,29 +139,29 @@ func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoi
 	procs := runtime.GOMAXPROCS(0)
 	var turn func() // of the wake-ups; nil: they need none
 	if r := e.config.Repetition; r != nil {
-		e.Env, procs = r.Environment(), 1
-		turn = func() { e.Env.Woken(nil, 0, wakeup.AtWakeUp) }
+		e.shared.Env, procs = r.Environment(), 1
+		turn = func() { e.shared.Env.Woken(nil, 0, wakeup.AtWakeUp) }
 	}
-	e.Protection = protect.NewScheme(e.config.Cipher, e.config.TLS != nil, e.Env.Nonces())
+	e.shared.Protection = protect.NewScheme(e.config.Cipher, e.config.TLS != nil, e.shared.Env.Nonces())
 	if e.config.TLS != nil {
 		e.handshakes = fair.NewQueue(max(1, runtime.GOMAXPROCS(0)-1), fair.Lease)
 	}
-	e.Migrates = (e.Protection.Authentic || e.Protection.Derives) && !e.config.SharedConvs
-	e.Outside, e.Overhead = e.Protection.Outside, session.OverheadOf(e.config.Cipher, e.config.TLS != nil, e.config.FEC)
+	e.shared.Migrates = (e.shared.Protection.Authentic || e.shared.Protection.Derives) && !e.config.SharedConvs
+	e.shared.Outside, e.shared.Overhead = e.shared.Protection.Outside, session.OverheadOf(e.config.Cipher, e.config.TLS != nil, e.config.FEC)
 	e.initGate()
 	if c, ok := sockets[0].(net.Conn); ok && c.RemoteAddr() != nil {
 		procs = 1 // one peer, one wake queue
 	}
-	e.wakes.Init(procs, e.Epoch, (*Conn).wakeIndex, (*Conn).wakeHash, turn, (*Conn).onWake, udp.Delayed)
+	e.wakes.Init(procs, e.shared.Epoch, (*Conn).wakeIndex, (*Conn).wakeHash, turn, (*Conn).onWake, udp.Delayed)
 	for i := range e.socket.shards {
 		s := &e.socket.shards[i]
 		s.sock().OnRefusal(e.warnRefusal)
 		s.batch = make([]udp.Datagram, s.sock().BatchSize())
 		s.incast.Init((*session.Session).Sender, takeGrant, func() {
-			e.Env.Woken(nil, 0, wakeup.AtIncast)
+			e.shared.Env.Woken(nil, 0, wakeup.AtIncast)
 			e.advanceTurns(s)
 		})
-		if len(sockets) == 1 && e.Env == nil && udp.IsInterruptible(s.conn()) {
+		if len(sockets) == 1 && e.shared.Env == nil && udp.IsInterruptible(s.conn()) {
 			s.lead.Init()
 		}
 	}
@@ -188,7 +188,7 @@ func (e *Endpoint) stopped() bool {
 }
 
 // now returns the time since the endpoint's epoch, on the monotonic clock.
-func (e *Endpoint) now() time.Duration { return time.Since(e.Epoch) }
+func (e *Endpoint) now() time.Duration { return time.Since(e.shared.Epoch) }
 
 // LocalAddr returns the address of the socket. It may change after Dial.
 func (e *Endpoint) LocalAddr() net.Addr {
@@ -240,7 +240,7 @@ func (e *Endpoint) Close() error {
 	} else if ended && !inHandler() {
 		e.socket.readers.Wait()
 	}
-	e.Env.Settle()
+	e.shared.Env.Settle()
 	if !ended {
 		return opError("close", nil, e.LocalAddr(), net.ErrClosed)
 	}
@@ -442,7 +442,7 @@ func (e *Endpoint) openSealed(c *Conn, p *session.InPacket, now time.Duration) b
 	if e.config.TLS != nil && len(p.Data) <= protect.MaxReset {
 		kept = bytes.Clone(p.Data) // no packet of segments is so small
 	}
-	switch err := e.Open(c.session.PacketKeys(), p); {
+	switch err := e.shared.Open(c.session.PacketKeys(), p); {
 	case err == nil:
 		if p.Kind == session.FECPacket && e.config.TLS == nil && !e.table.Bound(c) {
 			e.bindFEC(c)
@@ -482,5 +482,5 @@ func (e *Endpoint) resetKeyOf(c *Conn) *protect.ToldKey {
 	if !alone {
 		return nil
 	}
-	return &protect.ToldKey{ResetKey: key.ResetKey(e.table.ResetSecret, e.LocalAddr().String()), Since: uint32(e.Epoch.Add(now).Unix())}
+	return &protect.ToldKey{ResetKey: key.ResetKey(e.table.ResetSecret, e.LocalAddr().String()), Since: uint32(e.shared.Epoch.Add(now).Unix())}
 }

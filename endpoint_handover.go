@@ -142,7 +142,9 @@ func (e leaver) Sockets() (all []syscall.Conn) {
 	return all
 }
 
-func (e leaver) Offer() *takeover.Offer { return e.config.offer(len(e.socket.shards), e.Protection) }
+func (e leaver) Offer() *takeover.Offer {
+	return e.config.offer(len(e.socket.shards), e.shared.Protection)
+}
 
 // offer returns what must be the same in both processes. c has the defaults filled in.
 func (c *Config) offer(sockets int, scheme *protect.Scheme) *takeover.Offer {
@@ -191,7 +193,7 @@ func (e leaver) Leave(h *takeover.Handover) (notes []takeover.Note, err error) {
 }
 
 // mute reports whether another process has no keys of sessions of this one.
-func (e *Endpoint) mute() bool { return e.Protection.Authentic || e.Protection.Derives }
+func (e *Endpoint) mute() bool { return e.shared.Protection.Authentic || e.shared.Protection.Derives }
 
 // wantsPause returns the handover that the reader of s has to pause for, or nil.
 func (e *Endpoint) wantsPause(s *shard) *takeover.Handover {
@@ -348,7 +350,7 @@ func (e *Endpoint) inherit(n takeover.Note) {
 	case n.Kind == takeover.Used:
 		e.table.Used.Add(n.Conv)
 	case !e.closed:
-		key, ended := n.Remember(e.Outside)
+		key, ended := n.Remember(e.shared.Outside)
 		e.rememberLocked(key, ended, n.Extended)
 	}
 }

@@ -31,7 +31,7 @@ func (e *Endpoint) readLoop(s *shard) {
 		if !ok {
 			return
 		}
-		if woke && s.lead.Possible() && e.Single() && s.lead.HandOver() {
+		if woke && s.lead.Possible() && e.shared.Single() && s.lead.HandOver() {
 			if c := s.lead.Await(); c != nil {
 				c.respond(e.now(), nil)
 			}
@@ -49,8 +49,8 @@ func (e *Endpoint) readOnce(s *shard, reading *Conn) (woke, ok bool) {
 	}
 	s.failures = neterr.Failures{}
 	s.in.size = n
-	if e.Env != nil {
-		e.Env.Woken(nil, uint32(s.in.shard), wakeup.AtReader)
+	if e.shared.Env != nil {
+		e.shared.Env.Woken(nil, uint32(s.in.shard), wakeup.AtReader)
 	}
 	if !e.stopped() { // else the reader ends only now, and what it has read is lost
 		grouped := reading == nil && e.feeding.Used.Load()
@@ -116,12 +116,12 @@ func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (wok
 			in.packets = in.packets[:len(in.to)]
 		}
 	}
-	several := e.Several()
+	several := e.shared.Several()
 	if several {
 		shard.observe(bytes, now)
 	}
-	e.Counters.PacketsReceived.Add(uint64(len(batch)))
-	e.Counters.BytesReceived.Add(uint64(bytes))
+	e.shared.Counters.PacketsReceived.Add(uint64(len(batch)))
+	e.shared.Counters.BytesReceived.Add(uint64(bytes))
 	for first, end := 0, 0; first < len(in.packets); first = end {
 		c := in.to[first]
 		for end++; end < len(in.packets) && in.to[end] == c; {
@@ -143,7 +143,7 @@ func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (wok
 	if several {
 		shard.incast.Advance(now)
 	}
-	if e.OverMemoryLimit() || e.Load.Share.Load() != 0 {
+	if e.shared.OverMemoryLimit() || e.shared.Load.Share.Load() != 0 {
 		e.relieve(now)
 	}
 	for i := range in.handed {
@@ -207,7 +207,7 @@ func (e *Endpoint) receive(d *udp.Datagram, in *readState, p *session.InPacket, 
 		return nil
 	}
 	if why != admission.NoReason {
-		e.Counters.Count(why)
+		e.shared.Counters.Count(why)
 		if why == admission.Cipher {
 			e.warnUnopened(p.From)
 		}
@@ -263,14 +263,14 @@ func (e *Endpoint) write(shard int, batch []udp.Datagram) (refused bool) {
 	for rest := batch; len(rest) > 0; {
 		link := s.link.Load()
 		n, err := link.Packets.WriteBatch(rest)
-		e.Counters.PacketsSent.Add(uint64(n))
+		e.shared.Counters.PacketsSent.Add(uint64(n))
 		switch {
 		case err == nil:
 			return refused
 		case link != s.link.Load():
 			rest = rest[n:] // the socket was handed over meanwhile
 		case neterr.Is(err, syscall.EMSGSIZE):
-			e.Counters.TooLarge.Add(1)
+			e.shared.Counters.TooLarge.Add(1)
 			rest[n].TooLarge, refused = true, true
 			rest = rest[n+1:]
 		case !e.writeFailed(err):
@@ -316,7 +316,7 @@ func (e *Endpoint) noteSocketError(err error) {
 // writeFailed handles a write error of a socket. It reports false if the socket
 // is closed.
 func (e *Endpoint) writeFailed(err error) bool {
-	e.Counters.WriteErrors.Add(1)
+	e.shared.Counters.WriteErrors.Add(1)
 	if errors.Is(err, net.ErrClosed) {
 		return false
 	}
@@ -335,7 +335,7 @@ func (e *Endpoint) reply(to session.Source, by protect.Protection, h wire.Header
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !e.table.MayReply(e.now()) {
-		e.Counters.DropReplies.Add(1)
+		e.shared.Counters.DropReplies.Add(1)
 		return false
 	}
 	var content [3 * wire.HeaderSize]byte
@@ -350,7 +350,7 @@ func (e *Endpoint) reply(to session.Source, by protect.Protection, h wire.Header
 // from the address that the source has sent to. Endpoint.mu is held.
 func (e *Endpoint) queueReplyLocked(to session.Source, by protect.Protection, content []byte) {
 	head, tail := by.Overhead()
-	p := e.Packet(head + len(content) + tail)
+	p := e.shared.Packet(head + len(content) + tail)
 	copy(p.Buf[head:], content)
 	e.replies.queued.Store(true)
 	e.replies.packets = append(e.replies.packets, p)
@@ -376,5 +376,5 @@ func (e *Endpoint) sendReplies(shard int) {
 		}
 	}
 	e.write(shard, sealed)
-	e.Recycle(packets)
+	e.shared.Recycle(packets)
 }

@@ -73,7 +73,7 @@ func (s *starved) server(w *world, config *Config) *Listener {
 	e, _ := w.endpointOn(serverAddr, config, func(pc *netsim.PacketConn) net.PacketConn {
 		return &starvedSocket{PacketConn: pc, process: s}
 	})
-	e.wakes.Init(1, e.Epoch, (*Conn).wakeIndex, (*Conn).wakeHash, nil, func(c *Conn) {
+	e.wakes.Init(1, e.shared.Epoch, (*Conn).wakeIndex, (*Conn).wakeHash, nil, func(c *Conn) {
 		s.wait()
 		c.onWake()
 	}, nil)

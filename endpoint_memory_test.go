@@ -203,7 +203,7 @@ func TestMemoryScansAreBounded(t *testing.T) {
 			e.table.Add(&conns[i])
 		}
 		conns[7*scanned].session.Inside().Held().Store(1 << 20)
-		e.Load.Buffered.Store(2 << 20)
+		e.shared.Load.Buffered.Store(2 << 20)
 		now := e.now()
 		var heavy [mostShed]*Conn
 		weigh := func(times int) (n int, done bool) {
@@ -237,7 +237,7 @@ func TestMemoryScansAreBounded(t *testing.T) {
 			require.Equal(t, want, e.pressure.scan.At)
 			require.Equal(t, want == mostShed, n == mostShed)
 		}
-		e.Load.Buffered.Store(0)
+		e.shared.Load.Buffered.Store(0)
 		e.initGate()
 	})
 }

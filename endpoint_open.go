@@ -69,7 +69,7 @@ func (e *Endpoint) Dial(ctx context.Context, addr net.Addr, options *DialOptions
 	if o.Conv != nil {
 		key.Conv = *o.Conv
 	} else {
-		key.Conv = e.Env.Uint32()
+		key.Conv = e.shared.Env.Uint32()
 	}
 	c, err := e.dial(ctx, key, addr, o.Conv != nil, o.Quiet)
 	if err != nil {
@@ -142,7 +142,7 @@ func (e *Endpoint) dial(ctx context.Context, key session.Key, addr net.Addr, cho
 			return nil, err
 		}
 		if !chosen {
-			key.Conv = e.Env.Uint32()
+			key.Conv = e.shared.Env.Uint32()
 		}
 	}
 }
@@ -185,10 +185,10 @@ func (e *Endpoint) holdForDial(n int) {
 func (e *Endpoint) initGate() {
 	c, t := &e.config, &e.table
 	t.Init(func(c *Conn) *admission.Entry { return c.session.Place() }, c.Limits.MaxSessionsPerAddress)
-	t.Cookies.Random = e.Env
+	t.Cookies.Random = e.shared.Env
 	if t.ResetSecret = c.StatelessResetKey; len(t.ResetSecret) == 0 && c.TLS != nil {
-		t.ResetSecret = make([]byte, 32) // that only this endpoint knows
-		_, _ = e.Env.Read(t.ResetSecret) // cannot fail
+		t.ResetSecret = make([]byte, 32)        // that only this endpoint knows
+		_, _ = e.shared.Env.Read(t.ResetSecret) // cannot fail
 	}
 	t.Hooks = admission.Hooks[Conn]{
 		Extended: func(c *Conn) bool { return c.session.Extended() },
@@ -197,10 +197,10 @@ func (e *Endpoint) initGate() {
 		Full:     func(privileged bool) bool { return e.listener.full(privileged) },
 	}
 	t.Rules = admission.Rules{
-		TLS: c.TLS != nil, Authentic: e.Protection.Authentic, Migrates: e.Migrates, SharedConvs: c.SharedConvs,
-		RefusesLegacy: refusesLegacy(c, e.Protection), AlwaysValidate: c.AddressValidation == ValidateAlways,
+		TLS: c.TLS != nil, Authentic: e.shared.Protection.Authentic, Migrates: e.shared.Migrates, SharedConvs: c.SharedConvs,
+		RefusesLegacy: refusesLegacy(c, e.shared.Protection), AlwaysValidate: c.AddressValidation == ValidateAlways,
 		MaxSessions: c.Limits.MaxSessions, MaxHalfOpen: c.Limits.MaxHalfOpen,
-		Protection: e.Protection, Outside: e.Outside, Info: e.InfoSignal(), Random: e.Env, Epoch: e.Epoch,
+		Protection: e.shared.Protection, Outside: e.shared.Outside, Info: e.shared.InfoSignal(), Random: e.shared.Env, Epoch: e.shared.Epoch,
 	}
 }
 
@@ -238,7 +238,7 @@ func (e *Endpoint) admit(key session.Key, p *session.InPacket, now time.Duration
 		}
 		e.mu.Unlock()
 		if v.Drop|v.Note != 0 {
-			e.Counters.Count(v.Drop, v.Note)
+			e.shared.Counters.Count(v.Drop, v.Note)
 		}
 		if v.Note == admission.ResetSent {
 			a := e.table.StatelessReset(&first, e.LocalAddr().String(), now)
@@ -254,7 +254,7 @@ func (e *Endpoint) admit(key session.Key, p *session.InPacket, now time.Duration
 			continue
 		case admission.Unseal:
 			if why, ok := first.Unseal(); !ok {
-				e.Counters.Count(why)
+				e.shared.Counters.Count(why)
 				return nil
 			}
 			p.Kind = first.Kind
@@ -263,14 +263,14 @@ func (e *Endpoint) admit(key session.Key, p *session.InPacket, now time.Duration
 			c = e.openAccepted(&v, &first, p, l, o, now)
 		}
 		if v.Unsealed {
-			e.Counters.HandshakeErrors.Add(1)
+			e.shared.Counters.HandshakeErrors.Add(1)
 			e.reportHandshake(p.From.NetAddr(), &HandshakeError{Err: handshake.UnsealedError()})
 		}
 		if v.Session != nil {
 			c = v.Session
 		}
 		if c == nil && v.Seen { // otherwise the session records it
-			e.Outside.Fresh(&p.Packet, true)
+			e.shared.Outside.Fresh(&p.Packet, true)
 		}
 		return c
 	}
@@ -313,7 +313,7 @@ func (e *Endpoint) ask(v *admission.Verdict[Conn], first *admission.First, p *se
 func (e *Endpoint) sealedFromNewAddress(c *Conn, p *session.InPacket, now time.Duration) (mine, moved bool) {
 	q := *p
 	q.Data = bytes.Clone(p.Data) // a packet that does not open is destroyed
-	if e.Open(c.session.PacketKeys(), &q) != nil || q.Kind == session.SealedPacket {
+	if e.shared.Open(c.session.PacketKeys(), &q) != nil || q.Kind == session.SealedPacket {
 		return false, false
 	}
 	if _, moved = c.claims(session.Question{What: admission.AskPacket, Numbered: true}, &q, now); moved {
@@ -356,7 +356,7 @@ func (e *Endpoint) openAccepted(v *admission.Verdict[Conn], first *admission.Fir
 		}
 	}
 	if !v.Validated {
-		e.Load.HalfOpen.Add(1)
+		e.shared.Load.HalfOpen.Add(1)
 	} else {
 		e.table.SetValidated(c)
 	}
@@ -433,7 +433,7 @@ func (e *Endpoint) survives(s *shard, err error) bool {
 		e.shut(errSocketClosed)
 		return false
 	}
-	e.Counters.ReadErrors.Add(1)
+	e.shared.Counters.ReadErrors.Add(1)
 	e.noteSocketError(err)
 	e.refused(err)
 	e.troubled(err)

@@ -108,7 +108,7 @@ func TestEndpointsDrawTheirOwn(t *testing.T) {
 		config := Config{Repetition: netsim.NewRepetition(1)}
 		a, _ := w.endpoint("10.0.0.2:0", &config)
 		b, _ := w.endpoint("10.0.0.3:0", &config)
-		require.NotEqual(t, a.Env.Uint32(), b.Env.Uint32())
+		require.NotEqual(t, a.shared.Env.Uint32(), b.shared.Env.Uint32())
 	})
 }
 

@@ -148,7 +148,7 @@ type ownAddress struct {
 func (e *Endpoint) keepConnected(socket *net.UDPConn, local net.Addr) {
 	if k := udp.NewConnected(socket, local, e.config.Control); k != nil {
 		e.socket.own.Store(&ownAddress{socket: k})
-		e.Looks = true
+		e.shared.Looks = true
 	}
 }
 
@@ -216,7 +216,7 @@ func (e *Endpoint) follow(own *ownAddress) (action udp.RouteOutcome, moved bool)
 	if err != nil {
 		return udp.RouteKept, false // it is closed
 	}
-	action = own.watch.Decide(socket, route, own.socket.Peer(), e.Migrates && e.Protection.Authentic, e.now())
+	action = own.watch.Decide(socket, route, own.socket.Peer(), e.shared.Migrates && e.shared.Protection.Authentic, e.now())
 	if action == udp.RouteMissing && route.Err != nil {
 		e.noteSocketError(route.Err)
 	}

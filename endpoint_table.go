@@ -57,7 +57,7 @@ func (e *Endpoint) openSession(key session.Key, addr net.Addr, chosen bool) (*Co
 		if chosen {
 			return nil, errConvInUse
 		}
-		key.Conv = e.Env.Uint32()
+		key.Conv = e.shared.Env.Uint32()
 		c.session.SetConv(key.Conv)
 	}
 	e.addLocked(c)
@@ -130,13 +130,13 @@ func (t *sessionTable) forget() {
 func (e *Endpoint) addLocked(c *Conn) {
 	e.table.Add(c)
 	e.table.tally.peak = max(e.table.tally.peak, e.table.Len())
-	e.Load.Sessions.Store(int32(e.table.Len()))
+	e.shared.Load.Sessions.Store(int32(e.table.Len()))
 }
 
 // removeLocked removes a session from the tables. Endpoint.mu is held.
 func (e *Endpoint) removeLocked(c *Conn) {
 	e.table.Remove(c)
-	e.Load.Sessions.Store(int32(e.table.Len()))
+	e.shared.Load.Sessions.Store(int32(e.table.Len()))
 }
 
 // handshakeOver records that the TLS handshake of c is not in progress any more, or that
@@ -212,7 +212,7 @@ func (e *Endpoint) Stats() stats.Endpoint {
 	tally := &e.table.tally
 	peak, dialled, accepted, ended := tally.peak, tally.dialled, tally.accepted, tally.ended
 	e.mu.RUnlock()
-	n := &e.Counters
+	n := &e.shared.Counters
 	s := stats.Endpoint{
 		Sessions:        sessions,
 		Peak:            peak,
@@ -240,9 +240,9 @@ func (e *Endpoint) Stats() stats.Endpoint {
 		HandshakeErrors: n.HandshakeErrors.Load(),
 		CookiesSent:     n.CookiesSent.Load(),
 		ResetsSent:      n.ResetsSent.Load(),
-		HalfOpen:        int(e.Load.HalfOpen.Load()),
-		Buffered:        int(e.Load.Held()),
-		WriteBuffered:   int(e.Load.Written.Load()) * session.WriteGrain,
+		HalfOpen:        int(e.shared.Load.HalfOpen.Load()),
+		Buffered:        int(e.shared.Load.Held()),
+		WriteBuffered:   int(e.shared.Load.Written.Load()) * session.WriteGrain,
 		EndedForMemory:  n.EndedForMemory.Load(),
 		Limits:          e.config.limits(),
 	}
@@ -295,13 +295,13 @@ type pressure struct {
 // readers call it after each batch, with no lock held.
 func (e *Endpoint) relieve(now time.Duration) {
 	p := &e.pressure
-	over := e.OverMemoryLimit()
+	over := e.shared.OverMemoryLimit()
 	next := p.next.Load()
 	if over && int64(now) < next || next == never || !p.next.CompareAndSwap(next, never) {
 		return
 	}
 	if !over {
-		e.Load.Share.Store(0)
+		e.shared.Load.Share.Store(0)
 		p.scan = nil
 		p.next.Store(next)
 		return
@@ -309,8 +309,8 @@ func (e *Endpoint) relieve(now time.Duration) {
 	var heavy [mostShed]*Conn
 	n, done := e.weigh(now, &heavy)
 	for _, c := range heavy[:n] {
-		if e.OverMemoryLimit() && c.shedMemory() {
-			e.Counters.EndedForMemory.Add(1)
+		if e.shared.OverMemoryLimit() && c.shedMemory() {
+			e.shared.Counters.EndedForMemory.Add(1)
 			e.warn("session ended under memory pressure", ErrMemoryPressure)
 		}
 	}
@@ -328,10 +328,10 @@ func (e *Endpoint) weigh(now time.Duration, heavy *[mostShed]*Conn) (n int, done
 	if p.scan == nil {
 		p.scan = fair.NewScan(session.LeastShare)
 	}
-	over, margin := e.Overload()
-	s, share, ratio := p.scan, max(e.Load.Share.Load(), session.LeastShare), fair.LeastRatio(over, margin)
+	over, margin := e.shared.Overload()
+	s, share, ratio := p.scan, max(e.shared.Load.Share.Load(), session.LeastShare), fair.LeastRatio(over, margin)
 	// Sessions that anybody may have opened do not take the memory of others.
-	floods := e.Load.HalfOpenMemory() > int64(e.config.Limits.MaxBuffered)/4
+	floods := e.shared.Load.HalfOpenMemory() > int64(e.config.Limits.MaxBuffered)/4
 	e.mu.RLock()
 	conns, last := e.table.Part(s.At, scanned)
 	looked := 0
@@ -349,8 +349,8 @@ func (e *Endpoint) weigh(now time.Duration, heavy *[mostShed]*Conn) (n int, done
 	done = last && looked == len(conns)
 	e.mu.RUnlock()
 	if done {
-		over, _ = e.Overload()
-		e.Load.Share.Store(s.End(int64(e.config.Limits.MaxBuffered), over, ratio))
+		over, _ = e.shared.Overload()
+		e.shared.Load.Share.Store(s.End(int64(e.config.Limits.MaxBuffered), over, ratio))
 	}
 	return n, done
 }
@@ -410,7 +410,7 @@ func (e *Endpoint) incastOf(shard int) *session.SocketIncast { return &e.socket.
 // takeReadTurn returns the socket that a call which would block is to read in place of
 // the read goroutine, until endReadTurn; nil: the call waits.
 func (e *Endpoint) takeReadTurn() *shard {
-	if s := &e.socket.shards[0]; s.lead.Possible() && e.Single() && s.lead.Acquire() {
+	if s := &e.socket.shards[0]; s.lead.Possible() && e.shared.Single() && s.lead.Acquire() {
 		return s
 	}
 	return nil

@@ -309,7 +309,7 @@ func (g *Group) dispatchInTurn() {
 // waitTurn waits for the turn of who takes events.
 func (g *Group) waitTurn() {
 	if m := g.set.First(); m != nil {
-		m.endpoint().Env.Woken(nil, 0, wakeup.AtGroup)
+		m.endpoint().shared.Env.Woken(nil, 0, wakeup.AtGroup)
 	}
 }
 

@@ -140,7 +140,7 @@ func (l *Listener) AcceptKCP(ctx context.Context) (*Conn, error) {
 			return nil, opError("accept", nil, l.Addr(), net.ErrClosed)
 		}
 		l.changed.Wait()
-		l.ep.Env.Woken(&l.mu, 0, wakeup.AtAccept)
+		l.ep.shared.Env.Woken(&l.mu, 0, wakeup.AtAccept)
 	}
 }
 

@@ -179,7 +179,7 @@ func TestWhatWaitsForTheCapIsCounted(t *testing.T) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.session.Inside().AccountWrites()
-		counted := a.ep.Load.Written.Load()*session.WriteGrain - int64(a.session.Inside().Machine().Load().Memory)
+		counted := a.ep.shared.Load.Written.Load()*session.WriteGrain - int64(a.session.Inside().Machine().Load().Memory)
 		bytes := a.session.Inside().DatagramBytes()
 		require.Greater(t, bytes, 10*session.WriteGrain)
 		require.InEpsilon(t, bytes, counted, 0.2)

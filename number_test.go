@@ -83,8 +83,8 @@ func TestNothingCountsTwice(t *testing.T) {
 			before := []stats.Conn{a.Stats(), b.Stats()}
 			w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false }) // cut off
 			for range 3 {
-				l.ep.Protection.Forget()
-				a.ep.Protection.Forget()
+				l.ep.shared.Protection.Forget()
+				a.ep.shared.Protection.Forget()
 				for _, p := range kept {
 					w.net.Inject(p.from, p.to, p.data)
 					w.net.Inject(p.to, p.from, p.data) // and back

@@ -108,9 +108,9 @@ func (p *phone) sleep(d time.Duration, stands bool) {
 	p.slept, p.woke = true, time.Now()
 	if stands {
 		p.net.Heal("10.0.0.1", "10.0.0.2")
-		e.Epoch = e.Epoch.Add(d)
+		e.shared.Epoch = e.shared.Epoch.Add(d)
 	}
-	e.wakes.Init(1, e.Epoch, (*Conn).wakeIndex, (*Conn).wakeHash, nil, (*Conn).onWake, nil)
+	e.wakes.Init(1, e.shared.Epoch, (*Conn).wakeIndex, (*Conn).wakeHash, nil, (*Conn).onWake, nil)
 	close(awake)
 	c.onWake()
 }

@@ -149,7 +149,7 @@ func TestRecordedSessionDoesNothing(t *testing.T) {
 						kept := path.all(w)
 						for _, pause := range []time.Duration{0, 2 * session.TimeWaitTime} {
 							time.Sleep(pause)
-							l.ep.Protection.Forget()
+							l.ep.shared.Protection.Forget()
 							for _, to := range []string{serverAddr, "10.0.0.9:4000"} {
 								for _, from := range []netip.AddrPort{elsewhere, kept[0].from} {
 									for _, skip := range []int{2, 1, 0} { // what HELLO opens would take the others' packets

@@ -80,7 +80,7 @@ func newConn(e *Endpoint, key session.Key, remote net.Addr, dialled bool) *Conn 
 	c := &Conn{ep: e}
 	c.io.canRead.init(c)
 	c.io.canWrite.init(c)
-	c.session.Init(&e.Shared, (*sessionHost)(c), key, remote, dialled)
+	c.session.Init(&e.shared, (*sessionHost)(c), key, remote, dialled)
 	return c
 }
 
@@ -286,7 +286,7 @@ func (h *sessionHost) ResetKey() *protect.ToldKey { return h.ep.resetKeyOf((*Con
 func (h *sessionHost) WorkTLS(from fair.Block, x *handshake.Exchange, work handshake.Work) {
 	c, e := (*Conn)(h), h.ep
 	turn := e.handshakes.Go(from, func() {
-		e.Env.Woken(nil, c.Conv(), wakeup.AtTLS)
+		e.shared.Env.Woken(nil, c.Conv(), wakeup.AtTLS)
 		c.workTLS(x, work)
 	})
 	x.Cancel = turn.Cancel
@@ -370,7 +370,7 @@ func (c *Conn) letGoOn() {
 		c.io.receipts = true
 		go c.runReceipts()
 	}
-	if f := c.ep.Compat.Validated; f != nil && ready&session.Admitted != 0 {
+	if f := c.ep.shared.Compat.Validated; f != nil && ready&session.Admitted != 0 {
 		go f(c)
 	}
 }
@@ -386,7 +386,7 @@ func (c *Conn) stopDeadlines() {
 
 // What package compat and benchmarks use, and no package of others can.
 var _ = opening.ConnectCompat(opening.CompatHooks{
-	Set:       func(endpoint any, o opening.Compat) { endpoint.(*Endpoint).Compat = o },
+	Set:       func(endpoint any, o opening.Compat) { endpoint.(*Endpoint).shared.Compat = o },
 	Validated: func(conn any) bool { return !conn.(*Conn).session.HalfOpen() },
 	Datagrams: func(conn any, f func([]byte)) { conn.(*Conn).handleDatagrams(f) },
 	Recovered: func(k any, packet []byte) error { return k.(*KCP).m.InputRecovered(packet) },

@@ -186,7 +186,7 @@ func TestForgedPackets(t *testing.T) {
 				v := &attacked{w, a, b, rand.New(rand.NewPCG(8, 8))}
 				v.attack(func(to, from *Conn) (netip.AddrPort, []byte) {
 					if f.aead {
-						to.ep.Protection.Forget()
+						to.ep.shared.Protection.Forget()
 					}
 					mu.Lock()
 					defer mu.Unlock()

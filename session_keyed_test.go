@@ -179,7 +179,7 @@ func TestChangeOver(t *testing.T) {
 			l := w.listen(config)
 			e, _ := w.endpoint("10.0.0.2:5000", config)
 			for _, ep := range []*Endpoint{e, l.ep} {
-				ep.Protection.Capabilities |= uint32(random.IntN(3) / 2 * protect.CapChaCha)
+				ep.shared.Protection.Capabilities |= uint32(random.IntN(3) / 2 * protect.CapChaCha)
 			}
 			a := w.dial(e)
 			send(t, a, []byte{1})

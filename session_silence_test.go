@@ -142,8 +142,8 @@ func freeze(c *Conn, d time.Duration) {
 	c.mu.Lock()
 	e := c.ep
 	e.wakes.Remove(c)
-	e.Epoch = e.Epoch.Add(-d)
-	e.wakes.Init(1, e.Epoch, (*Conn).wakeIndex, (*Conn).wakeHash, nil, (*Conn).onWake, nil)
+	e.shared.Epoch = e.shared.Epoch.Add(-d)
+	e.wakes.Init(1, e.shared.Epoch, (*Conn).wakeIndex, (*Conn).wakeHash, nil, (*Conn).onWake, nil)
 	c.mu.Unlock()
 	c.onWake()
 }
@@ -210,7 +210,7 @@ func (w *world) counts(addr string, config *Config) *counted {
 	pc, err := w.net.Listen(addr)
 	require.NoError(w.t, err)
 	e := &counted{Endpoint: makeEndpoint(config, false, w.socket(pc))}
-	e.Endpoint.wakes.Init(1, e.Epoch, (*Conn).wakeIndex, (*Conn).wakeHash, nil, func(c *Conn) {
+	e.Endpoint.wakes.Init(1, e.shared.Epoch, (*Conn).wakeIndex, (*Conn).wakeHash, nil, func(c *Conn) {
 		e.wakes.Add(1)
 		c.onWake()
 	}, udp.Delayed)

@@ -116,7 +116,7 @@ func TestSizesRefusedByTheInterface(t *testing.T) {
 						mtu := a.Stats().PathMTU.MTU
 						require.LessOrEqual(t, mtu, face)
 						require.Greater(t, mtu, face-20)
-						require.Equal(t, mtu-session.DatagramHeader-e.Overhead.CipherHead-e.Overhead.Tail, a.MaxDatagramSize())
+						require.Equal(t, mtu-session.DatagramHeader-e.shared.Overhead.CipherHead-e.shared.Overhead.Tail, a.MaxDatagramSize())
 					}
 				}
 				cut, cutSmall, _ := s.counts()

@@ -189,7 +189,7 @@ func TestStreamWriteBuffersAreBounded(t *testing.T) {
 			(&wire.Header{Conv: a.Conv(), Cmd: wire.CmdWins, Una: at.Acked}).Encode(shut)
 			require.NoError(t, a.session.Inside().Machine().Input(shut))
 			a.mu.Unlock()
-			all, size, others := &a.ep.Load.Written, session.DefaultWriteBuffer, int64(0)
+			all, size, others := &a.ep.shared.Load.Written, session.DefaultWriteBuffer, int64(0)
 			if pressed {
 				size, others = session.ScarceWriteBuffer, session.WritePressure+1
 			}

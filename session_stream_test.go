@@ -22,7 +22,7 @@ import (
 func TestStreamsDoNotGrowUnderPressure(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		_, b, l := w.pair(nil, nil)
-		load, pressure := &l.ep.Load.Buffered, 2*int64(l.ep.config.Limits.MaxBuffered)
+		load, pressure := &l.ep.shared.Load.Buffered, 2*int64(l.ep.config.Limits.MaxBuffered)
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		load.Add(pressure)
@@ -280,7 +280,7 @@ func TestTryOpenStreamOfFirstPacket(t *testing.T) {
 		}
 		_, err := accepted().TryOpenStream(nil)
 		require.ErrorIs(t, err, errKindUnknown, "nothing says that the peer takes streams")
-		first.Info = e.InfoSignal()
+		first.Info = e.shared.InfoSignal()
 		c := accepted()
 		s, err := c.TryOpenStream(nil)
 		require.NoError(t, err)

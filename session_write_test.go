@@ -139,7 +139,7 @@ func TestWriteMemoryPressure(t *testing.T) {
 			c := w.dial(e)
 			bothWays(t, c, accepted(t, l), []byte("here"), []byte("here"))
 			w.net.Cut("10.0.0.1", fmt.Sprint("10.0.0.", i+2))
-			held := &e.Load.Written
+			held := &e.shared.Load.Written
 			fill := func(want int) { // writes until the buffer has no room
 				require.NoError(t, c.SetWriteDeadline(time.Now().Add(100*time.Millisecond)))
 				_, err := c.Write(full)
@@ -179,10 +179,10 @@ func TestWriteMemoryFollowsPressure(t *testing.T) {
 		for held, want := range map[int64]int{
 			64 << 20: session.DefaultWriteBuffer, 64<<20 + session.WriteGrain: 256 << 10, 128 << 20: 128 << 10, 512 << 20: 32 << 10, 1 << 30: 16 << 10, 1 << 40: 16 << 10,
 		} {
-			a.ep.Load.Written.Store(held / session.WriteGrain)
+			a.ep.shared.Load.Written.Store(held / session.WriteGrain)
 			require.InDelta(t, want, a.session.Inside().WriteBuffer(), 100)
 		}
-		a.ep.Load.Written.Store(0)
+		a.ep.shared.Load.Written.Store(0)
 	})
 }
 
@@ -194,7 +194,7 @@ func TestWriteMemoryPressureEnds(t *testing.T) {
 		require.NoError(t, a.SetWindow(32, 0))
 		w.net.Cut("10.0.0.1", "10.0.0.2")
 		const stranger = session.WritePressure + 1
-		a.ep.Load.Written.Add(stranger)
+		a.ep.shared.Load.Written.Add(stranger)
 		done := make(chan error, 1)
 		go func() {
 			_, err := a.Write(make([]byte, 1<<20))
@@ -205,7 +205,7 @@ func TestWriteMemoryPressureEnds(t *testing.T) {
 		ready := a.WriteReady()
 		require.False(t, isDone(ready))
 		require.Zero(t, g.Send([]Outgoing{{Conn: a, Data: []byte("x")}}))
-		a.ep.Load.Written.Add(-stranger)
+		a.ep.shared.Load.Written.Add(-stranger)
 		require.NoError(t, <-done)
 		<-ready
 		takeOne(t, g, EventWritable)

@@ -204,7 +204,7 @@ func (e *Endpoint) warnUnopened(from session.Source) {
 	if _, ok := e.log.unopened.Allow(e.now(), unopenedLogEvery, 1); !ok {
 		return
 	}
-	total := e.Counters.DropCipher.Load()
+	total := e.shared.Counters.DropCipher.Load()
 	e.config.Logger.Warn("kcp: packets cannot be opened: keys or ciphers differ, or the packets are damaged or forged",
 		"local", e.LocalAddr().String(), "last_from", from.NetAddr().String(),
 		"packets", total-e.log.unopenedBefore.Swap(total))
