@@ -162,3 +162,27 @@ func TestArchitectureRules(t *testing.T) {
 		}
 	}
 }
+
+// Session.Inside is for tests: no other code calls it.
+func TestArchitectureInside(t *testing.T) {
+	t.Parallel()
+	ofSources(t)
+	sequential(t)
+	tests := 0
+	require.NoError(t, filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || filepath.Ext(path) != ".go" {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		switch calls := strings.Contains(string(text), ".Inside()"); {
+		case strings.HasSuffix(path, "_test.go"):
+			if calls && filepath.Base(path) != "architecture_test.go" {
+				tests++
+			}
+		default:
+			assert.False(t, calls, "%s calls Inside", path)
+		}
+		return err
+	}))
+	require.Positive(t, tests, "no test calls Inside: has it another name?")
+}
