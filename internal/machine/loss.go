@@ -22,7 +22,7 @@ type lossDetector struct {
 	due      segmentList // declared lost the first time; likewise
 
 	collect bool       // counted is being collected
-	held    bool       // no time-out takes effect; see holdTimeouts
+	held    bool       // no time-out takes effect; see HoldTimeouts
 	back    bool       // the clock has gone back: ts does not grow along the lists
 	backEnd Seq        // it grows from this transmission on, by tx.Number
 	counted []*Segment // counted for the first time, and not often enough

@@ -9,10 +9,10 @@ import (
 )
 
 // Hooks are the functions that the machine calls. In a machine that stands
-// alone all but output are zero. No hook may call a method that changes the
-// machine, with two exceptions. OutputInPlace may call ReleaseSegment. host.onSignal
-// may add to the Queue, and use the validation, and call ValidateAddress,
-// enable and ResizePackets, and tell blackHole of a probe.
+// alone all but Output are zero. No hook may call a method that changes the
+// machine, with two exceptions. OutputInPlace may call ReleaseSegment. Host.OnSignal
+// may add to SignalQueue, and use Validation, and call ValidateAddress, Enable and
+// ResizePackets, and tell BlackHole of a probe.
 type Hooks struct {
 	Output       func(packet []byte) // sends a packet, which is valid only during the call
 	PacketBuffer func(n int) []byte  // returns space for the next packet; nil: the machine has its own

@@ -3,7 +3,7 @@ package machine
 import "github.com/arqnet/kcp/internal/wire"
 
 // mayAnswer reports whether a further request of the peer is looked at. An
-// unvalidated peer has maxSignals of them answered in a tenth of a second, whatever was
+// unvalidated peer has wire.MaxSignals of them answered in a tenth of a second, whatever was
 // sent meanwhile: such a peer has little to ask.
 func (k *KCP) mayAnswer() bool {
 	v := k.snd.validation

@@ -21,7 +21,7 @@ import (
 const pieceOfStream = 255
 
 // Host is the session as the machine sees it. What a method may call of
-// the machine is said there; see hooks for onSignal.
+// the machine is said there; see Hooks for OnSignal.
 type Host interface {
 	// OnSignal takes a signal, and what its segment carries. True means that
 	// nothing else in the segment counts.

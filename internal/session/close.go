@@ -61,7 +61,7 @@ func (c *Session) Close(call *CloseCall) (waits bool, err error) {
 	return false, ErrNotDelivered
 }
 
-// closeEnded is close for a session that has ended before. It returns why what was
+// closeEnded is Close for a session that has ended before. It returns why what was
 // written is lost, unless a call has returned it.
 func (c *Session) closeEnded() error {
 	c.dropReceived()
@@ -89,7 +89,7 @@ func (c *Session) closeAbruptly(call *CloseCall) error {
 	return nil
 }
 
-// CloseWrite is CloseWrite without waiting. It reports whether CloseWrite has to wait for
+// CloseWrite is Conn.CloseWrite without waiting. It reports whether CloseWrite has to wait for
 // the peer's kind, and until when: a time since the epoch, 0 for however long. late says
 // that its deadline has passed; then it does nothing for that.
 func (c *Session) CloseWrite(late bool) (waits bool, until time.Duration, err error) {

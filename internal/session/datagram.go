@@ -84,7 +84,7 @@ func (c *Session) maxDatagramSize() (promised, taken int) {
 	return max(promised-room, 0), max(taken-room, 0)
 }
 
-// SendDatagram is SendDatagram without writing the packet.
+// SendDatagram is Conn.SendDatagram without writing the packet.
 func (c *Session) SendDatagram(b []byte) error {
 	switch _, most := c.maxDatagramSize(); {
 	case c.closing.Caller != closing.Uses:

@@ -178,7 +178,7 @@ func (c *Session) packetDone(err error, size int, now time.Duration) {
 func (c *Session) drops() *stats.Drops { return &c.rarely().dropped }
 
 // Respond sends what a batch of input has caused, and lets calls go on that wait
-// for it. woken is as for onWake. It reports false if the session had ended.
+// for it. woken is as for OnWake. It reports false if the session had ended.
 func (c *Session) Respond(now time.Duration, woken bool) bool {
 	c.step.left.Replied, c.step.woken = true, woken
 	if c.closing.Phase >= closing.Ended {

@@ -18,7 +18,7 @@ import (
 // peer. It is written with Conn.mu held. The endpoint reads the atomics without
 // it, and so needs no lock of a session to weigh all of them.
 type holding struct {
-	bytes  atomic.Int64  // the session's part of endpointLoad.buffered, within AccountGrain
+	bytes  atomic.Int64  // the session's part of Load.Buffered, within AccountGrain
 	recent atomic.Uint64 // fair.Recent of the payload that has arrived, each byte once, or was read
 }
 
@@ -227,7 +227,7 @@ const (
 	LeastWriteBuffer  = 16 << 10
 )
 
-// accountWrites updates endpointLoad.written, which is exact to within a grain
+// accountWrites updates Load.Written, which is exact to within a grain
 // of each session, either way.
 func (c *Session) accountWrites() {
 	used, old := c.KCP.Load().Memory, int(c.outgoing.grains)
@@ -266,7 +266,7 @@ func (c *Session) Read(b []byte, n int) int {
 	return n
 }
 
-// Lend has what arrives copied straight into b, until takeBack.
+// Lend has what arrives copied straight into b, until TakeBack.
 func (c *Session) Lend(b []byte) { c.KCP.Receiver().LendBuffer(b) }
 
 // TakeBack ends what lend has begun. It returns how many bytes of b are not filled.

@@ -52,8 +52,8 @@ func (c *Session) cannotWrite(w *WriteCall) error {
 	return nil
 }
 
-// Write queues as much of w.b as there is room for; a message whole, or not at all. It
-// does not wait: ErrWouldBlock means that there is no room, w.half in which half of a
+// Write queues as much of w.B as there is room for; a message whole, or not at all. It
+// does not wait: ErrWouldBlock means that there is no room, w.Half in which half of a
 // stream's. Messages whose lifetime is over make room. If the call waits, one round is
 // queued, of at most WriteBatch segments, so that it is on its way before the next. push
 // sends what is queued.
@@ -74,7 +74,7 @@ func (c *Session) Write(w *WriteCall) error {
 	return err
 }
 
-// queue is write for a session, or stream, that may be written to.
+// queue is Write for a session, or stream, that may be written to.
 func (c *Session) queue(w *WriteCall) error {
 	least := 1
 	if s := w.Stream; w.Message {
@@ -115,7 +115,7 @@ func (w *WriteCall) goesOn(segmentBound bool) bool {
 	return segmentBound && w.Stream == nil && w.Waits && w.N > 0
 }
 
-// queueBytes queues bytes of w.b to the session itself, which has room bytes free. In
+// queueBytes queues bytes of w.B to the session itself, which has room bytes free. In
 // message mode each segment is a message.
 func (c *Session) queueBytes(w *WriteCall, room int) error {
 	payload := c.KCP.Load().Payload
@@ -137,7 +137,7 @@ func (c *Session) queueBytes(w *WriteCall, room int) error {
 	return nil
 }
 
-// queueMessage queues w.b as one message, for which there is room.
+// queueMessage queues w.B as one message, for which there is room.
 func (c *Session) queueMessage(w *WriteCall) (err error) {
 	var p streams.Params // of the stream, except for the options
 	var done func(error)
@@ -180,7 +180,7 @@ func (c *Session) queueMessage(w *WriteCall) (err error) {
 }
 
 // Writable reports whether a write of a byte would not wait. If one to a stream would,
-// w.half is for which half of its room.
+// w.Half is for which half of its room.
 func (c *Session) Writable(w *WriteCall) bool {
 	room := 0
 	if w.Stream == nil {

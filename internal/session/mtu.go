@@ -277,7 +277,7 @@ func (c *Session) takeProbe() *sentProbe {
 	return p
 }
 
-// sealProbe is encode for a probe.
+// sealProbe is Encode for a probe.
 func (w *Written) sealProbe() {
 	if w.err = w.by.Seal(w.probe.buf, nil); w.err == nil {
 		w.Packets = []Packet{{Buf: w.probe.buf}}

@@ -67,7 +67,7 @@ func (c *Session) dropDatagrams(dropped iter.Seq[Packet]) {
 	}
 }
 
-// holdParity lets parity wait that encode has left in the outbox. It is dropped if ACKs
+// holdParity lets parity wait that Encode has left in the outbox. It is dropped if ACKs
 // exceed the cap, or that has ended meanwhile.
 func (c *Session) holdParity() {
 	o := &c.outgoing

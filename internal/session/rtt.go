@@ -159,7 +159,7 @@ type PingCall struct {
 }
 
 // Measure asks the peer for the round-trip time. It reports whether it waits for the
-// answer; then it is to be called again at call.next. It fails with why if nothing else
+// answer; then it is to be called again at call.Next. It fails with why if nothing else
 // speaks against it.
 func (c *Session) Measure(call *PingCall, why error) (waits bool, err error) {
 	w, now := c.measures(), c.host.Now()

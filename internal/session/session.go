@@ -91,7 +91,7 @@ type Host interface {
 	// what it has come to.
 	WorkTLS(from fair.Block, x *handshake.Exchange, work handshake.Work)
 
-	// Arrived and unread are about what waits at a socket; see Endpoint.arrived.
+	// Arrived and Unread are about what waits at a socket; see Endpoint.arrived.
 	Arrived(shard int) uint32
 	Unread(shard int, n uint32) bool
 	// Incast returns what a socket does against incast.
@@ -102,8 +102,8 @@ type Host interface {
 	// NewStream makes a stream of the application's.
 	NewStream(p *streams.Params) *streams.Stream
 
-	// Look has the route to the peer looked at; looked returns when it last was, if
-	// shared.looks is set.
+	// Look has the route to the peer looked at. Looked returns when it last was, if
+	// Shared.Looks is set.
 	Look()
 	Looked() time.Duration
 	// KeepsWhole reports whether what a socket sends is fragmented nowhere.

@@ -117,7 +117,7 @@ func (c *Session) Set(to *Change) error {
 	return nil
 }
 
-// change is set for a session that goes on.
+// change is Set for a session that goes on.
 func (c *Session) change(to *Change) {
 	switch to.Of {
 	case OfMTU:

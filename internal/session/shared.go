@@ -20,7 +20,9 @@ import (
 	"github.com/arqnet/kcp/stats"
 )
 
-// Shared is what an endpoint has in common with its sessions. It needs no lock.
+// Shared is what an endpoint has in common with its sessions. It needs no lock. The
+// endpoint sets all fields before its first session. After that only what Counters, Load
+// and dear have changes, which is atomic, or has a lock of its own.
 type Shared struct {
 	Config           Config              // immutable
 	Env              *wakeup.Environment // immutable
@@ -34,9 +36,9 @@ type Shared struct {
 	Migrates         bool                // a cipher authenticates packets, and the id shows whose they are; immutable
 	Looks            bool                // the socket is connected again when its route changes; set before the first session
 	Compat           opening.Compat      // set before the first session
-	Counters         Counters
-	Load             Load
-	dear             handshake.Allowance // for clients whose signatures take long to check
+	Counters         Counters            // atomic
+	Load             Load                // atomic
+	dear             handshake.Allowance // for clients whose signatures take long to check; has a lock
 }
 
 // Load is the resources that all sessions together use. It needs no

@@ -52,7 +52,7 @@ func (c *Session) takeSignal(s wire.Signal) (outside bool) {
 }
 
 // queueAnswer queues a for the next flush. It drops a if that is the last signal
-// queued, so repeated requests get one answer, or if maxSignals are queued.
+// queued, so repeated requests get one answer, or if wire.MaxSignals are queued.
 func (c *Session) queueAnswer(a wire.Signal) {
 	c.KCP.SignalQueue().AddOnce(a, wire.MaxSignals)
 }

@@ -68,7 +68,7 @@ type Effects struct {
 	Ready   Ready
 	Replied bool          // what batches of input have made due has left
 	Failed  error         // why the TLS handshake of an accepted session has failed; nil: it has not
-	WakeAt  time.Duration // when onWake is to be called, in place of the time before, since the epoch; 0: that stays
+	WakeAt  time.Duration // when OnWake is to be called, in place of the time before, since the epoch; 0: that stays
 }
 
 // Take returns what steps have left to do since the last time.

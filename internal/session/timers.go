@@ -37,7 +37,7 @@ func (c *Session) finishStep(now time.Duration) {
 }
 
 // schedule sets a wake-up for the next timer of the session. One for a slightly earlier
-// time stays: to move it in every step would cost more than an onWake with nothing due.
+// time stays: to move it in every step would cost more than an OnWake with nothing due.
 // A request of wake for a time that has come stays too.
 func (c *Session) schedule(now time.Duration) {
 	var next time.Duration
@@ -120,7 +120,7 @@ func (c *Session) postpone(now time.Duration) {
 	}
 }
 
-// Wake makes onWake be called at a time, unless something is due earlier.
+// Wake makes OnWake be called at a time, unless something is due earlier.
 func (c *Session) Wake(at time.Duration) {
 	t := &c.timers
 	if c.closing.Phase >= closing.Ended {

@@ -21,7 +21,7 @@ type outgoing struct {
 	sending bool         // a goroutine is writing packets
 	batched bool         // they are in a sendBatch
 	fec     fecUse       // of this batch
-	grains  uint32       // the session's part of endpointLoad.written
+	grains  uint32       // the session's part of Load.Written
 	*outbox              // nil until the first packet, and once compacted
 
 	sent, bytes uint64 // packets, but for probes of the MTU, and bytes of all
@@ -47,8 +47,8 @@ type outbox struct {
 	spare   []Packet       // empty, to collect the next packets in
 	batch   []udp.Datagram // the encoded packets that are being written
 	whole   int            // bytes; larger packets may be fragmented
-	hold    bool           // encode leaves parity in parity: the rate is capped
-	parity  []Packet       // that encode has left there
+	hold    bool           // Encode leaves parity in parity: the rate is capped
+	parity  []Packet       // that Encode has left there
 }
 
 // add appends p to the packets to be sent.
@@ -143,7 +143,7 @@ func (c *Session) collect(data []byte) {
 
 // queueSegment is the state machine's hook that queues a packet in the buffer
 // of its segment, without a copy. A cipher has to leave that as it is, since it
-// may have to be retransmitted: see Endpoint.sealsFrom. Sessions with other
+// may have to be retransmitted: see Shared.sealsFrom. Sessions with other
 // ciphers do not use queueSegment.
 func (c *Session) queueSegment(s *machine.Segment, data []byte) {
 	if c.hs.securing || c.hs.unvalidated.Load() && c.overdrawn() {
@@ -169,8 +169,8 @@ type WriteClaim uint8
 
 const (
 	Nobody  WriteClaim = iota
-	Caller             // calls nextWrite, until that reports false
-	Batcher            // calls nextWrite once, and wrote; a session that has ended is not for it
+	Caller             // calls NextWrite, until that reports false
+	Batcher            // calls NextWrite once, and Wrote; a session that has ended is not for it
 )
 
 // ToWrite reports whether packets wait, or a session that has ended is to be retired, and
@@ -197,8 +197,8 @@ func (c *Session) origin() Source {
 	return o
 }
 
-// Encode adds FEC to the packets of w and encrypts them into w.datagrams, with the
-// parity packets between them. Those are appended to w.packets; with o.hold they are in
+// Encode adds FEC to the packets of w and encrypts them into w.Datagrams, with the
+// parity packets between them. Those are appended to w.Packets; with o.hold they are in
 // o.parity instead, and not encrypted. With an error there are no datagrams. The
 // goroutine that has claimed the write calls it, without Conn.mu.
 func (c *Session) Encode(w *Written) {
@@ -233,7 +233,7 @@ func (c *Session) Encode(w *Written) {
 	w.Datagrams = o.batch
 }
 
-// encodeParity is encode for the parity packets of a group.
+// encodeParity is Encode for the parity packets of a group.
 func (c *Session) encodeParity(w *Written, parity [][]byte) {
 	o := &c.outgoing
 	for _, shard := range parity {
@@ -258,7 +258,7 @@ const repeatsWhole = 3
 // seal encrypts p, unless that was done, and appends it to the batch. Content in the
 // buffer of a segment that has to stay as it is goes to a buffer of its own, but the
 // segment has yet to be released. Packets of a handshake that leave again are not merged:
-// the system may not be able to. Like encode, it runs without c.mu.
+// the system may not be able to. Like Encode, it runs without c.mu.
 func (c *Session) seal(p *Packet, w *Written) error {
 	if !p.ready {
 		var content []byte
@@ -285,7 +285,7 @@ const DatagramHeader = fec.HeaderSize + 4
 
 // addFEC adds the FEC header to p, unless the batch has none. It returns the
 // parity packets if p completes a group; they are valid until the next call. now
-// is in milliseconds. Like encode, it runs without c.mu.
+// is in milliseconds. Like Encode, it runs without c.mu.
 func (c *Session) addFEC(p *Packet, now uint32) [][]byte {
 	inner := p.Buf[c.shared.Overhead.CipherHead : len(p.Buf)-c.shared.Overhead.Tail]
 	switch {
@@ -305,10 +305,10 @@ type Written struct {
 	Refused   bool           // the system has refused some as too large
 	Packets   []Packet
 	data      int // of packets, those that are not parity
-	taken     int // of packets, without those that encode has added
+	taken     int // of packets, without those that Encode has added
 	to        Source
 	by        protect.Protection
-	err       error      // of encode
+	err       error      // of Encode
 	probe     *sentProbe // that leaves alone; nil: packets do
 }
 
