@@ -40,18 +40,18 @@ func TestPublicErrors(t *testing.T) {
 		text         string
 		is           error // nil: it wraps nothing
 	}{
-		{&session.LostError{Silence: 40500123456, Socket: broken}, &PeerLostError{Silence: 40500123456, Socket: broken},
+		{&session.PeerLostError{Silence: 40500123456, Socket: broken}, &PeerLostError{Silence: 40500123456, Socket: broken},
 			"kcp: peer lost: nothing received for 40.5s: no route", broken},
-		{&session.LostError{Silence: time.Minute, Idle: true}, &PeerLostError{Silence: time.Minute, Idle: true},
+		{&session.PeerLostError{Silence: time.Minute, Idle: true}, &PeerLostError{Silence: time.Minute, Idle: true},
 			"kcp: peer lost: no data exchanged for 1m0s", nil},
-		{&session.LostError{Silence: 1, Stalled: 2 * time.Second}, &PeerLostError{Silence: 1, Stalled: 2 * time.Second},
+		{&session.PeerLostError{Silence: 1, Stalled: 2 * time.Second}, &PeerLostError{Silence: 1, Stalled: 2 * time.Second},
 			"kcp: peer lost: no data accepted for 2s", nil},
-		{&session.ReasonError{Code: 7, Text: "done"}, &PeerCloseError{Code: 7, Text: "done"},
+		{&session.PeerCloseError{Code: 7, Text: "done"}, &PeerCloseError{Code: 7, Text: "done"},
 			"kcp: session closed by the peer with code 7: done", syscall.EPIPE},
-		{&session.ReasonError{Code: 7, Aborted: true}, &PeerCloseError{Code: 7, Aborted: true},
+		{&session.PeerCloseError{Code: 7, Aborted: true}, &PeerCloseError{Code: 7, Aborted: true},
 			"kcp: session aborted by the peer with code 7", syscall.ECONNRESET},
-		{&session.TLSError{Err: alert}, &HandshakeError{Err: alert}, `kcp: TLS handshake: "bad\ncertificate"`, alert},
-		{&session.TLSError{Remote: true, Err: broken}, &HandshakeError{Remote: true, Err: broken},
+		{&session.HandshakeError{Err: alert}, &HandshakeError{Err: alert}, `kcp: TLS handshake: "bad\ncertificate"`, alert},
+		{&session.HandshakeError{Remote: true, Err: broken}, &HandshakeError{Remote: true, Err: broken},
 			"kcp: TLS handshake refused by the peer: no route", broken},
 		{&session.StreamError{Code: 7, Remote: true}, &StreamError{Code: 7, Remote: true},
 			"kcp: stream reset by the peer with code 7", nil},
@@ -59,9 +59,9 @@ func TestPublicErrors(t *testing.T) {
 			"kcp: stream closed by the peer", ErrStreamClosed},
 		{&session.StreamError{Code: StreamTooLarge}, &StreamError{Code: StreamTooLarge},
 			"kcp: stream reset locally: message larger than the receive buffer", nil},
-		{&session.TooLargeError{Size: 3, Limit: 2, Err: machine.ErrMessageTooLarge}, &SizeError{3, 2, ErrMessageTooLarge, ""},
+		{&session.SizeError{Size: 3, Limit: 2, Err: machine.ErrMessageTooLarge}, &SizeError{3, 2, ErrMessageTooLarge, ""},
 			"kcp: message of 3 bytes is larger than 2", ErrMessageTooLarge},
-		{&session.TooLargeError{Size: 3, Limit: 2, Err: session.ErrDatagramTooLarge, Means: "what fits"}, &SizeError{3, 2, session.ErrDatagramTooLarge, "what fits"},
+		{&session.SizeError{Size: 3, Limit: 2, Err: session.ErrDatagramTooLarge, Means: "what fits"}, &SizeError{3, 2, session.ErrDatagramTooLarge, "what fits"},
 			"kcp: datagram of 3 bytes is larger than 2, what fits", ErrMessageTooLarge},
 	} {
 		err := publicError(c.inside)
