@@ -66,8 +66,6 @@ var (
 	errNoTarget error = &neterr.Error{Text: "kcp: Outgoing has no Conn and no Stream", Errno: syscall.EINVAL}
 	// errOwnAddress is the error of a Dial whose packets come back.
 	errOwnAddress = session.ErrOwnAddress
-	// errBothDial ends a session with TLS that both ends have dialled.
-	errBothDial = session.ErrBothDial
 	// errOpening refuses a second simultaneous open with an address.
 	errOpening error = &session.DetailedError{Text: "kcp: a simultaneous open with this address is in progress", Err: ErrInUse}
 	// errNoHandler is the error of Group.Handle without a handler.
@@ -241,8 +239,6 @@ const (
 // Errors of streams, besides *StreamError, *OptionError, errors of the session and
 // errors of package net.
 var (
-	errKindUnknown = session.ErrKindUnknown
-	errNoStreamYet = session.ErrNoStreamYet
 	// ErrStreamClosed means that the peer has closed the stream, or reads no more, with
 	// code 0. A *StreamError wraps it. It wraps syscall.EPIPE.
 	ErrStreamClosed = session.ErrStreamClosed

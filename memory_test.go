@@ -2,13 +2,12 @@ package kcp
 
 import (
 	"context"
-	"encoding/binary"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
-	"runtime"
+	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/arqnet/kcp/internal/fair"
@@ -16,80 +15,235 @@ import (
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/session"
+	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/wire"
+	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
 
-// holder is a way of a peer to have memory held with little traffic.
-type holder struct {
+// memoryHog is a way to hold memory of an endpoint without progress.
+type memoryHog struct {
 	name string
+	n    int                // packets
 	make func(i int) []byte // the i-th packet
+	lean bool               // the endpoint drops it without ending the session
 }
 
-var holders = []holder{
-	{"empty in order", func(i int) []byte { return manyPushes(uint32(i*50), 50, "") }},
-	{"one byte in order", func(i int) []byte { return manyPushes(uint32(i*50), 50, "x") }},
-	{"full in order", func(i int) []byte { return push(uint32(i), 0, string(make([]byte, 1300))) }},
-	{"empty behind a gap", func(i int) []byte { return manyPushes(uint32(1+i*50), 50, "") }},
-	{"one byte behind a gap", func(i int) []byte { return manyPushes(uint32(1+i*50), 50, "x") }},
-	{"129 bytes behind a gap", func(i int) []byte { return manyPushes(uint32(1+i*8), 8, string(make([]byte, 129))) }},
-	{"513 bytes behind a gap", func(i int) []byte { return push(uint32(1+i), 0, string(make([]byte, 513))) }},
-	{"full behind a gap", func(i int) []byte { return push(uint32(1+i), 0, string(make([]byte, 1537))) }},
-	{"the end of the window", func(i int) []byte { return push(2047, 0, "x") }},
-	{"broken messages", func(i int) []byte { return manyPushes(uint32(i*50), 50, "x", 3, 9) }},
-	{"endless message", func(i int) []byte { return push(uint32(i), uint8(255-i), string(make([]byte, 1300))) }},
-	{"datagrams", func(i int) []byte { return oob(make([]byte, 1300)) }},
-	{"small datagrams", func(i int) []byte { return oob([]byte{1}) }},
-	{"large datagrams", func(i int) []byte { return oob(make([]byte, 60000)) }},
-	{"pieces", func(i int) []byte { return piece(uint32(i), 0, 4032, 4033, "x") }},
-	{"pieces of large segments", func(i int) []byte { return piece(uint32(i), 0, 64512, 65535, string(make([]byte, 1023))) }},
-	{"shards", func(i int) []byte { return fecShard(uint32(i), push(uint32(i), 0, string(make([]byte, 1200)))) }},
-	{"parity", func(i int) []byte { return fecShard(uint32(i), nil) }},
-	{"duplicates", func(i int) []byte { return manyPushes(0, 50, "x", 0, 0) }},
-	{"pings", func(i int) []byte { return bytesOf(wire.Signal{Code: wire.Ping, SN: uint32(i), TS: 1}) }},
-}
-
-// manyPushes returns a packet of n segments from sn on, whose frg are those given
-// in turn; 0 if there are none.
-func manyPushes(sn uint32, n int, payload string, frgs ...uint8) (p []byte) {
-	frgs = append(frgs, 0)[:max(len(frgs), 1)]
+// streamMessages returns n messages of a stream of the peer, from first on,
+// each of size bytes, as segments from sn on. Message 0 opens the stream.
+func streamMessages(id, sn uint32, first, n, size int) (p []byte) {
 	for i := range n {
-		p = append(p, push(sn+uint32(i), frgs[i%len(frgs)], payload)...)
+		h := streams.Header{ID: id, Kind: streams.Data, End: true, Opens: true, MID: machine.Seq(first + i)}
+		p = append(p, segment(wire.CmdStream, 0, 0, sn+uint32(i), 0, string(h.Append(nil))+string(make([]byte, size)))...)
 	}
 	return p
 }
 
-// oob returns a datagram of conversation 7.
-func oob(b []byte) []byte {
-	p := binary.LittleEndian.AppendUint32(nil, 0xffffffff)
-	p = binary.LittleEndian.AppendUint16(p, 0xf3)
-	p = binary.LittleEndian.AppendUint16(p, uint16(len(b)+6))
-	return append(binary.LittleEndian.AppendUint32(p, 7), b...)
+// memoryHogs are peers each of which holds more than 70 KB.
+var memoryHogs = []memoryHog{
+	{name: "early segments", n: 60, make: func(i int) []byte { return push(uint32(1+i), 0, string(make([]byte, 1300))) }},
+	{name: "small early segments", n: 30, make: func(i int) []byte { return manyPushes(uint32(1+i*30), 30, "x") }},
+	{name: "unread data", n: 60, make: func(i int) []byte { return push(uint32(i), 0, string(make([]byte, 1300))) }},
+	{name: "endless message", n: 60, make: func(i int) []byte { return push(uint32(i), uint8(255-i), string(make([]byte, 1300))) }},
+	{name: "stream messages behind a missing one", n: 60, make: func(i int) []byte {
+		return streamMessages(uint32(1+i%2*2), uint32(i), 1+i/2, 1, 1300)
+	}},
+	{name: "unread stream messages", n: 60, make: func(i int) []byte { return streamMessages(uint32(1+i%2*2), uint32(i), i/2, 1, 1300) }},
+	{name: "unread datagrams", n: 60, make: func(i int) []byte { return oob(make([]byte, 1300)) }, lean: true},
+	{name: "FEC", n: 200, make: func(i int) []byte { return fecShard(uint32(2*i), push(0, 0, string(make([]byte, 1300)))) }, lean: true},
 }
 
-// fecShard returns a packet in an FEC header, or parity where there is none.
-func fecShard(seqid uint32, packet []byte) []byte {
-	p := binary.LittleEndian.AppendUint32(nil, seqid)
-	if packet == nil {
-		return append(binary.LittleEndian.AppendUint16(p, 0xf2), make([]byte, 1300)...)
-	}
-	p = binary.LittleEndian.AppendUint16(p, 0xf1)
-	p = binary.LittleEndian.AppendUint16(p, uint16(len(packet)+2))
-	return append(p, packet...)
+// memoryWorld is a server that is short of memory.
+type memoryWorld struct {
+	*world
+	l        *Listener
+	to       netip.AddrPort
+	mu       sync.Mutex
+	tokens   map[netip.AddrPort]uint32
+	accepted map[string]*Conn
 }
 
-// withConv sets the conversation of a packet.
-func withConv(conv uint32, p []byte) []byte {
-	switch binary.LittleEndian.Uint16(p[4:]) {
-	case 0xf1:
-		copy(p[8:], packetOf(conv, p[8:]))
-	case 0xf3:
-		binary.LittleEndian.PutUint32(p[8:], conv)
-	case 0xf2:
-	default:
-		p = packetOf(conv, p)
+// newMemoryWorld starts a server whose application reads nothing by itself.
+func newMemoryWorld(w *world, config *Config) *memoryWorld {
+	m := &memoryWorld{world: w, l: w.listen(config), tokens: map[netip.AddrPort]uint32{}, accepted: map[string]*Conn{}}
+	m.to = m.l.Addr().(*net.UDPAddr).AddrPort()
+	w.net.SetFilter(func(_, to netip.AddrPort, p []byte) bool {
+		if to.Addr().As4()[0] != 172 {
+			return true
+		}
+		for _, s := range signalsOf(p) {
+			if s.Code == wire.Welcome {
+				m.tokens[to] = s.SN
+			}
+		}
+		return false
+	})
+	go func() {
+		for c, err := m.l.AcceptKCP(context.Background()); err == nil; c, err = m.l.AcceptKCP(context.Background()) {
+			m.mu.Lock()
+			m.accepted[c.RemoteAddr().String()] = c
+			m.mu.Unlock()
+		}
+	}()
+	return m
+}
+
+// hog opens n sessions, each of a peer of its own that is validated.
+func (m *memoryWorld) hog(n int) {
+	for i := range n {
+		m.net.Inject(floodAddr(i), m.to, packetOf(uint32(1000+i), hello(9), bytesOf(session.InfoSignal())))
 	}
-	return p
+	m.settle()
+	for i := range n {
+		m.net.Inject(floodAddr(i), m.to, packetOf(uint32(1000+i), bytesOf(wire.Signal{Code: wire.Confirm, SN: m.tokens[floodAddr(i)], TS: 9})))
+	}
+	m.settle()
+}
+
+// feed has each of n hogs send what it holds.
+func (m *memoryWorld) feed(n int, h *memoryHog) {
+	for j := range h.n {
+		for i := range n {
+			m.net.Inject(floodAddr(i), m.to, withConv(uint32(1000+i), h.make(j)))
+		}
+		time.Sleep(time.Millisecond)
+	}
+	m.settle()
+}
+
+// session returns both ends of a session with an honest peer.
+func (m *memoryWorld) session(addr string, config *Config) (a, b *Conn) {
+	e, _ := m.endpoint(addr, config)
+	a = m.dial(e)
+	send(m.t, a, []byte("here"))
+	for b == nil {
+		time.Sleep(time.Millisecond)
+		m.mu.Lock()
+		b = m.accepted[a.LocalAddr().String()]
+		m.mu.Unlock()
+	}
+	receive(m.t, b, []byte("here"))
+	return a, b
+}
+
+// beside returns the rate of an upload, in bytes a second, over a path with
+// losses beside hogs that hold more than the endpoint may.
+func (m *memoryWorld) beside(h *memoryHog, hogs, size int) (rate float64) {
+	t, limit := m.t, m.l.ep.config.Limits.MaxBuffered
+	a, b := m.session("10.0.0.2:5000", nil)
+	slowly, slow := m.session("10.0.0.3:5000", &Config{MTU: 150, MaxMTU: 150})
+	calm, idle := m.session("10.0.0.4:5000", nil)
+	require.NoError(t, slow.SetWindow(0, 128)) // segments of 168 bytes, with their places
+	send(t, slowly, make([]byte, 1<<20))
+	send(t, calm, make([]byte, 4000))
+	go func() {
+		for err := error(nil); err == nil; _, err = slow.Read(make([]byte, 2000)) {
+			select {
+			case <-time.After(time.Second):
+			case <-slow.Done():
+			}
+		}
+	}()
+	time.Sleep(5 * time.Second)
+	if h != nil {
+		m.hog(hogs)
+		m.feed(hogs, h)
+		require.Greater(t, m.l.Endpoint().Stats().Buffered, limit*7/8) // some may have been ended
+	}
+	want := content(1, size)
+	start := time.Now()
+	send(t, a, want)
+	receive(t, b, want)
+	rate = float64(size) / time.Since(start).Seconds()
+	time.Sleep(30 * time.Second)
+	require.LessOrEqual(t, m.l.Endpoint().Stats().Buffered, limit)
+	require.NoError(t, slow.Err())
+	require.InDelta(t, 20<<10, slow.Stats().Held, 4<<10, "below the share of a session")
+	require.NoError(t, idle.Err())
+	receive(t, idle, make([]byte, 4000))
+	if ended := m.l.Endpoint().Stats().EndedForMemory; h == nil || h.lean {
+		require.Zero(t, ended)
+	} else {
+		require.Positive(t, ended)
+		require.Less(t, ended, uint64(hogs), "no more than are in the way")
+	}
+	return rate
+}
+
+// Who holds memory without progress, of whatever kind, pays first, and from
+// MaxBuffered on: an upload over a path with losses goes on beside them nearly
+// as if it were alone. Nobody else pays: not an application that reads slowly,
+// nor one that leaves a little unread for long.
+func TestHoldersWithoutProgressPay(t *testing.T) {
+	t.Parallel()
+	long(t)
+	const hogs, limit = 64, 4 << 20
+	link := netsim.LinkConfig{Delay: 25 * time.Millisecond, Rate: 4 << 20, Queue: 1 << 20, Loss: 0.01}
+	upload := func(t *testing.T, h *memoryHog) (rate float64) {
+		inWorld(t, 60, clean, func(t *testing.T, w *world) {
+			w.net.SetLink("10.0.0.2", "10.0.0.1", link)
+			w.net.SetLink("10.0.0.1", "10.0.0.2", link)
+			rate = newMemoryWorld(w, &Config{Limits: Limits{MaxBuffered: limit, Backlog: 2 * hogs}}).beside(h, hogs, 6<<20)
+			t.Logf("%.0f kB/s", rate/1000)
+		})
+		return rate
+	}
+	alone := upload(t, nil)
+	for _, h := range memoryHogs {
+		t.Run(h.name, func(t *testing.T) { require.Greater(t, upload(t, &h), 0.7*alone) })
+	}
+}
+
+// However many sessions there are, a batch of packets causes few of them to be
+// looked at, and fewer to be ended; and all of them get their turn.
+func TestMemoryScansAreBounded(t *testing.T) {
+	inWorld(t, 62, clean, func(t *testing.T, w *world) {
+		l := w.listen(&Config{Limits: Limits{MaxBuffered: 1 << 20}})
+		e := l.Endpoint()
+		conns := make([]Conn, 10*scanned+7)
+		for i := range conns {
+			conns[i].session.Inside().Held().Store(int64(i % 1000))
+			conns[i].session.Inside().Entry().Conv = uint32(i)
+			e.table.Add(&conns[i])
+		}
+		conns[7*scanned].session.Inside().Held().Store(1 << 20)
+		e.shared.Load.Buffered.Store(2 << 20)
+		now := e.now()
+		var heavy [mostShed]*Conn
+		weigh := func(times int) (n int, done bool) {
+			for range times {
+				require.Zero(t, n)
+				n, done = e.weigh(now, &heavy)
+			}
+			return n, done
+		}
+		for range 10 {
+			_, done := weigh(1)
+			require.False(t, done)
+			require.Zero(t, e.pressure.scan.At%scanned)
+		}
+		n, done := weigh(1)
+		require.Zero(t, n)
+		require.True(t, done)
+		n, _ = weigh(8)
+		require.Equal(t, 1, n)
+		require.Same(t, &conns[7*scanned], heavy[0])
+
+		for i := range conns {
+			conns[i].session.Inside().Held().Store(1 << 20)
+		}
+		for _, want := range []int{scanned, mostShed} {
+			*e.pressure.scan = *fair.NewScan(session.LeastShare)
+			if want == mostShed {
+				e.pressure.scan.Line = 0
+			}
+			n, _ = e.weigh(now, &heavy)
+			require.Equal(t, want, e.pressure.scan.At)
+			require.Equal(t, want == mostShed, n == mostShed)
+		}
+		e.shared.Load.Buffered.Store(0)
+		e.initGate()
+	})
 }
 
 // What waits until a peer's new address is validated counts, and no longer.
@@ -142,32 +296,6 @@ func TestReadingIsProgress(t *testing.T) {
 	}
 }
 
-// Who is ended for want of memory is told, on both sides, and what it held is
-// free.
-func TestEndedForMemory(t *testing.T) {
-	inWorld(t, 1, clean, func(t *testing.T, w *world) {
-		l := w.listen(&Config{Limits: Limits{MaxBuffered: minMaxBuffered}})
-		e, _ := w.endpoint("10.0.0.2:5000", nil)
-		a := w.dial(e)
-		w.net.SetFilter(func(_, _ netip.AddrPort, p []byte) bool {
-			h := wire.DecodeHeader(p)
-			return !carriesData(&h) || h.SN != 0
-		})
-		b := accepted(t, l)
-		go func() { _, _ = a.Write(make([]byte, 1<<20)) }()
-		time.Sleep(20 * time.Second)
-		_, err := b.Read(make([]byte, 1))
-		require.ErrorIs(t, err, ErrMemoryPressure)
-		_, err = a.Read(make([]byte, 1))
-		require.ErrorIs(t, err, ErrReset)
-		require.Zero(t, l.Endpoint().Stats().Buffered)
-		require.EqualValues(t, 1, l.Endpoint().Stats().EndedForMemory)
-	})
-}
-
-// carriesData reports whether a segment is one of data, or a piece of one.
-func carriesData(h *wire.Header) bool { return h.Cmd == wire.CmdPush || h.Cmd == wire.CmdPiece }
-
 // Datagrams that wait for the cap of the rate are on the account of what waits to be
 // sent.
 func TestWhatWaitsForTheCapIsCounted(t *testing.T) {
@@ -184,94 +312,6 @@ func TestWhatWaitsForTheCapIsCounted(t *testing.T) {
 		require.Greater(t, bytes, 10*session.WriteGrain)
 		require.InEpsilon(t, bytes, counted, 0.2)
 	})
-}
-
-// held has n peers hold memory, each in a session of its own, validated or not. It returns
-// what is in use for one, and what is counted.
-func (h *holder) held(w *world, l *Listener, n int, validated bool) (inUse, counted int64) {
-	const packets = 60
-	to := l.Addr().(*net.UDPAddr).AddrPort()
-	tokens := map[netip.AddrPort]uint32{}
-	w.net.SetFilter(func(_, to netip.AddrPort, p []byte) bool {
-		for _, s := range signalsOf(p) {
-			if s.Code == wire.Welcome {
-				tokens[to] = s.SN
-			}
-		}
-		return to.Addr().As4()[0] != 172
-	})
-	all := func(packet func(i int) []byte) {
-		for i := range n {
-			w.net.Inject(floodAddr(i), to, withConv(uint32(1000+i), packet(i)))
-		}
-	}
-	all(func(int) []byte { return hello(9) })
-	synctest.Wait()
-	if validated {
-		all(func(i int) []byte { return bytesOf(wire.Signal{Code: wire.Confirm, SN: tokens[floodAddr(i)], TS: 9}) })
-		synctest.Wait()
-		require.Equal(w.t, n, l.Endpoint().Stats().Backlog)
-	}
-	empty := memoryInUse()
-	for j := range packets {
-		all(func(int) []byte { return h.make(j) })
-		time.Sleep(time.Millisecond)
-	}
-	synctest.Wait()
-	inUse, counted = (memoryInUse()-empty)/int64(n), int64(l.Endpoint().Stats().Buffered/n)
-	w.t.Logf("a session holds %d, counted %d", inUse, counted)
-	if !validated {
-		require.Equal(w.t, n, l.Endpoint().Stats().HalfOpen)
-	}
-	runtime.KeepAlive(l)
-	return inUse, counted
-}
-
-// Whatever unvalidated peers send, each holds no more than 16 KiB beside its
-// session, of the heap and not only by count.
-func TestUnvalidatedPeersHoldLittle(t *testing.T) {
-	t.Parallel()
-	sequential(t)
-	long(t)
-	if !alone(t) {
-		return
-	}
-	const n = 64
-	for _, h := range holders {
-		t.Run(h.name, func(t *testing.T) {
-			inWorld(t, 2, clean, func(t *testing.T, w *world) {
-				l := w.listen(&Config{ReceiveWindow: 65535, Limits: Limits{MaxHalfOpen: 4 * n, Backlog: 4 * n}})
-				inUse, counted := h.held(w, l, n, false)
-				require.LessOrEqual(t, counted, int64(machine.UnvalidatedBytes+session.HalfOpenBytes))
-				require.Less(t, inUse, int64(machine.UnvalidatedBytes)+8<<10)
-			})
-		})
-	}
-}
-
-// What proven peers have held is counted: no more is in use than that, but for sessions
-// themselves, and not much less. What earlier tests have left on the heap may be freed at
-// any time, so each is tried three times at most.
-func TestHeldIsCounted(t *testing.T) {
-	t.Parallel()
-	long(t)
-	if !alone(t) {
-		return
-	}
-	const n, tries = 32, 3
-	for _, h := range holders {
-		t.Run(h.name, func(t *testing.T) {
-			for try, good := 1, false; !good; try++ {
-				inWorld(t, 2, clean, func(t *testing.T, w *world) {
-					l := w.listen(&Config{ReceiveWindow: 65535, Limits: Limits{Backlog: 4 * n}})
-					inUse, counted := h.held(w, l, n, true)
-					most, least := counted+counted/2+12<<10, (counted-8<<10)/2
-					good = inUse < most && inUse > least
-					require.True(t, good || try < tries, "%d in use, not between %d and %d", inUse, least, most)
-				})
-			}
-		})
-	}
 }
 
 // A session that nothing new moves over releases its spare memory after a second, and not
@@ -295,14 +335,18 @@ func TestSpareMemoryIsReleased(t *testing.T) {
 			_, spare = state()
 		}
 		require.InDelta(t, time.Second, time.Since(moved), float64(50*time.Millisecond))
+		time.Sleep(10 * time.Second)
+		for _, c := range []*Conn{a, b} {
+			c.mu.Lock()
+			inside := c.session.Inside()
+			held, wakeAt := inside.Machine().Inspect(), inside.WakeAt()
+			_, outbox := inside.Writing()
+			c.mu.Unlock()
+			require.Zero(t, held.Send+held.Recv)
+			require.False(t, held.Samples || outbox)
+			require.Zero(t, wakeAt)
+		}
 	})
-}
-
-// The write buffer has its size, or twice what is in flight, up to 32 MiB.
-func TestWriteBufferFollowsTheFlight(t *testing.T) {
-	for flying, want := range map[int]int{0: 4 << 20, 2<<20 + 1: 4<<20 + 2, 16<<20 - 1: 32<<20 - 2, 17 << 20: 32 << 20} {
-		require.Equal(t, want, session.WriteBufferFor(flying), "%d in flight", flying)
-	}
 }
 
 // A session that was ended for want of memory has dropped what was not read. A call that
@@ -322,4 +366,128 @@ func TestDroppedDataIsNoEnd(t *testing.T) {
 		require.Zero(t, n)
 		require.ErrorIs(t, err, ErrMemoryPressure)
 	})
+}
+
+// bytesOf returns the segment of a signal.
+func bytesOf(s wire.Signal) []byte {
+	b := make([]byte, wire.HeaderSize)
+	s.Encode(wire.Header{Conv: 7, Wnd: 128}, b)
+	return b
+}
+
+func hello(token uint32) []byte { return bytesOf(wire.Signal{Code: wire.Hello, SN: 0, TS: token}) }
+
+// Limits on what unknown senders and peers can cause.
+
+// The table of TIME-WAIT forgets entries in their time also while new ones come, and all of
+// them when the endpoint closes. With none, there is no memory and no timer for them.
+func TestTimeWaitEnds(t *testing.T) {
+	inWorld(t, 2, clean, func(t *testing.T, w *world) {
+		l := w.listen(nil)
+		e, _ := w.endpoint("10.0.0.2:0", nil)
+		end := func(n int) {
+			var conns []*Conn
+			for range n {
+				conns = append(conns, w.dial(e))
+				accepted(t, l)
+			}
+			for _, c := range conns { // at one time
+				require.NoError(t, c.Abort(0, ""))
+			}
+		}
+		remembered := func() int {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			return e.table.TimeWaits.Len()
+		}
+		end(3)
+		time.Sleep(session.TimeWaitTime - 20*time.Second)
+		end(1)
+		require.Equal(t, 4, remembered())
+		time.Sleep(session.TimeWaitTime - time.Second)
+		require.Equal(t, 1, remembered())
+		require.NoError(t, e.Close())
+		require.Zero(t, e.table.TimeWaits)
+		require.Nil(t, e.table.expiry)
+	})
+}
+
+// Who makes room where tables are full: strangers of one site end each other's sessions,
+// and not those of others, who get in at once.
+
+// strangers dial without end from many networks, 51 times a second, and leave each
+// handshake unfinished, until stop is called.
+func (w *world) strangers(l *Listener, config *Config, networks int, addr func(i int) string) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var all []*Endpoint
+	theirs := make(map[netip.Addr]bool)
+	for i := range networks {
+		e, _ := w.endpoint(addr(i), config)
+		all = append(all, e)
+		theirs[e.LocalAddr().(*net.UDPAddr).AddrPort().Addr()] = true
+	}
+	w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
+		return p[4] != 0xa1 || !theirs[from.Addr()] && !theirs[to.Addr()] // under the handshake keys
+	})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for i := 0; ctx.Err() == nil; i++ {
+			go func() { _, _ = all[i%networks].Dial(ctx, l.Addr(), nil) }()
+			time.Sleep(time.Second / 51)
+		}
+	}()
+	return func() {
+		cancel()
+		<-ended
+	}
+}
+
+// All dials of others succeed within 2 s while strangers of one site, in as many subnets
+// as they like, fill the table of handshakes, or that of all sessions; and so do dials
+// from the strangers' own site while the strangers have one subnet.
+func TestStrangersOfOneSite(t *testing.T) {
+	t.Parallel()
+	long(t)
+	v6 := func(i int) string { return fmt.Sprintf("[2001:db8:1:%x::1]:0", i) }
+	for name, test := range map[string]struct {
+		config   Config
+		networks int
+		filling  time.Duration
+		addr     func(i int) string
+		honest   string
+		shaking  int // handshakes in the full table
+	}{
+		"600 networks of a /48": {Config{Limits: Limits{MaxHalfOpen: 256}}, 600, 6 * time.Second, v6, "192.0.%d.1:0", 256},
+		"behind cookies":        {Config{Limits: Limits{MaxHalfOpen: 64}, AddressValidation: ValidateAlways}, 100, 2 * time.Second, v6, "[2001:db9:%x::1]:0", 64},
+		"addresses of a /24":    {Config{Limits: Limits{MaxHalfOpen: 64}}, 100, 2 * time.Second, func(i int) string { return fmt.Sprintf("172.16.0.%d:0", i+1) }, "192.0.%d.1:0", 64},
+		"MaxSessions":           {Config{Limits: Limits{MaxSessions: 64, MaxHalfOpen: 1000}}, 100, 2 * time.Second, v6, "192.0.%d.1:0", 63},
+		"their own /24":         {Config{Limits: Limits{MaxHalfOpen: 64}}, 6, 4 * time.Second, func(i int) string { return fmt.Sprintf("172.16.0.%d:0", i+1) }, "172.16.0.%d:7", 60},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if testing.Short() && test.networks == 600 {
+				t.Skip("the others show the same")
+			}
+			inWorld(t, 1, clean, func(t *testing.T, w *world) {
+				config := secured(test.config)
+				l := w.listen(config)
+				stop := w.strangers(l, config, test.networks, test.addr)
+				defer stop()
+				time.Sleep(test.filling)
+				for i := range 20 {
+					e, _ := w.endpoint(fmt.Sprintf(test.honest, i+10), config)
+					ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+					c, err := e.Dial(ctx, l.Addr(), nil)
+					cancel()
+					require.NoError(t, err, "dial %d", i)
+					bothWays(t, c, accepted(t, l), []byte("up"), []byte("down"))
+					e.mu.RLock()
+					require.GreaterOrEqual(t, l.ep.table.Shaking(), test.shaking*3/4, "there is no attack")
+					e.mu.RUnlock()
+					require.NoError(t, c.Close())
+					time.Sleep(100 * time.Millisecond)
+				}
+			})
+		})
+	}
 }

@@ -3,26 +3,27 @@ package kcp
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/netip"
 	"reflect"
 	"slices"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/arqnet/kcp/congestion"
+	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/machine"
+	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/session"
+	"github.com/arqnet/kcp/internal/takeover"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/arqnet/kcp/stats"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/net/nettest"
 )
 
 // Flush takes a round trip, and no longer: the acknowledgement wakes it, also if
@@ -137,27 +138,6 @@ func checkEnds(t *testing.T, e *Endpoint, counter string) {
 	require.Zero(t, s.Sessions)
 }
 
-// Sessions that Dial does not return are counted as well.
-func TestEndsOfDial(t *testing.T) {
-	for name, counter := range map[string]string{"refused": "Refused", "silent": "NoAnswer", "cancelled": "Aborted"} {
-		inWorld(t, 1, clean, func(t *testing.T, w *world) {
-			if name == "refused" {
-				w.endpoint(serverAddr, nil)
-			}
-			e, _ := w.endpoint("10.0.0.2:0", nil)
-			ctx, cancel := context.WithCancel(context.Background())
-			defer cancel()
-			if name == "cancelled" {
-				time.AfterFunc(time.Second, cancel)
-			}
-			_, err := e.Dial(ctx, udpAddr(serverAddr), nil)
-			require.Error(t, err)
-			synctest.Wait()
-			checkEnds(t, e, counter)
-		})
-	}
-}
-
 // The handler of a session in a group comes before the group's events.
 func TestHandlerInGroup(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
@@ -185,144 +165,6 @@ func TestHandlerOfClosedSession(t *testing.T) {
 		require.NoError(t, b.Abort(0, ""))
 		b.handleDatagram([]byte("x"))
 		require.Equal(t, stats.Datagrams{Received: 1, Dropped: 1}, b.Stats().Datagrams)
-	})
-}
-
-// loopbackPair returns the two ends of a session over sockets of the system.
-func loopbackPair(config *Config, address string) (a, b *Conn, stop func(), err error) {
-	l, err := Listen("udp", address, config)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	a, err = Dial("udp", l.Addr().String(), config)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	if b, err = l.AcceptKCP(context.Background()); err != nil {
-		return nil, nil, nil, err
-	}
-	stop = func() {
-		var wg sync.WaitGroup
-		for _, c := range []*Conn{a, b} {
-			wg.Go(func() { _ = c.Close() }) // most cases leave data unread
-		}
-		wg.Wait()
-		_ = l.Close()
-	}
-	return a, b, stop, nil
-}
-
-// The judge of net.Conn, for sessions and streams, with what changes a packet's way.
-func TestNetConn(t *testing.T) { // by itself: nettest ends each case after a minute
-	var wg sync.WaitGroup // all at once, as the cases mostly wait
-	for _, v := range []struct {
-		name, address string
-		stream        bool
-		config        Config
-	}{
-		{"session", "127.0.0.1:0", false, Config{}},
-		{"session, tls+fec+message", "[::1]:0", false, *secured(Config{FEC: FEC{Data: 10, Parity: 3}, MessageMode: true})},
-		{"session, fec+aead", "127.0.0.1:0", false, Config{Cipher: testAEAD(t), FEC: FEC{Data: 10, Parity: 3}}},
-		{"stream", "127.0.0.1:0", true, Config{}},
-		{"stream, tls", "127.0.0.1:0", true, *secured(Config{})},
-	} {
-		if repeated() && v.config.TLS == nil {
-			continue
-		}
-		v.config.Linger = 2 * time.Second // one case closes while nobody reads
-		wg.Go(func() {
-			t.Run(v.name, func(t *testing.T) {
-				nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) {
-					a, b, stop, err := loopbackPair(&v.config, v.address)
-					if err != nil || !v.stream {
-						return a, b, stop, err
-					}
-					s, err := a.OpenStream(context.Background(), nil)
-					if err != nil {
-						return nil, nil, nil, err
-					}
-					r, err := b.AcceptStream(context.Background())
-					return s, r, stop, err
-				})
-			})
-		})
-	}
-	wg.Wait()
-}
-
-// While the peer's window is zero it is probed after 200 ms, and then at intervals
-// that grow by half each time, up to 5 s or a quarter of PeerTimeout.
-func TestZeroWindowProbes(t *testing.T) {
-	long(t)
-	for _, limit := range []time.Duration{5 * time.Second, time.Second} {
-		inWorld(t, 2, clean, func(t *testing.T, w *world) {
-			a, b, _ := w.pair(&Config{PeerTimeout: 4 * limit, KeepAlive: -1}, &Config{ReceiveWindow: machine.MinRcvWnd, KeepAlive: -1})
-			closed := make(chan time.Time, 1) // when the window of zero arrives
-			var mu sync.Mutex
-			var probes []time.Time
-			from := a.LocalAddr().(*net.UDPAddr).AddrPort()
-			w.net.SetFilter(func(src, _ netip.AddrPort, p []byte) bool {
-				mu.Lock()
-				defer mu.Unlock()
-				for rest := p; len(rest) >= wire.HeaderSize; {
-					h := wire.DecodeHeader(rest)
-					switch {
-					case src == from && h.Cmd == wire.CmdWask && h.Frg == 0:
-						probes = append(probes, time.Now())
-					case src != from && h.Wnd == 0:
-						select {
-						case closed <- time.Now().Add(clean.Delay):
-						default:
-						}
-					}
-					rest = rest[wire.HeaderSize+int(h.Len):]
-				}
-				return true
-			})
-			want := content(1, 1<<20) // more than the window
-			send(t, a, want)
-			time.Sleep(time.Minute)
-			last, interval := <-closed, 200*time.Millisecond
-			mu.Lock()
-			seen := slices.Clone(probes)
-			mu.Unlock()
-			require.Greater(t, len(seen), 10)
-			for i, at := range seen {
-				require.InDelta(t, interval, at.Sub(last), float64(5*time.Millisecond), "probe %d", i)
-				last, interval = at, min(interval*3/2, limit)
-			}
-			require.Equal(t, limit, interval)
-			receive(t, b, want)
-		})
-	}
-}
-
-// An idle session does nothing at all: no packet, no wake-up, spare memory
-// given back; and it works when it is needed again.
-func TestIdleSessionCostsNothing(t *testing.T) {
-	long(t)
-	inWorld(t, 3, clean, func(t *testing.T, w *world) {
-		a, b, l := w.pair(&Config{KeepAlive: -1}, &Config{KeepAlive: -1})
-		want := content(3, 1<<20)
-		send(t, a, want)
-		receive(t, b, want)
-		time.Sleep(10 * time.Second)
-		for _, c := range []*Conn{a, b} {
-			c.mu.Lock()
-			require.Zero(t, c.session.Inside().WakeAt())
-			inside := c.session.Inside().Machine().Inspect()
-			require.Zero(t, inside.Send+inside.Recv)
-			_, outbox := c.session.Inside().Writing()
-			require.False(t, outbox)
-			require.False(t, inside.Samples)
-			c.mu.Unlock()
-			require.True(t, c.ep.wakes.Idle())
-		}
-		sent := l.Endpoint().Stats().PacketsSent
-		time.Sleep(24 * time.Hour)
-		require.Equal(t, sent, l.Endpoint().Stats().PacketsSent)
-		send(t, b, want)
-		receive(t, a, want)
 	})
 }
 
@@ -356,33 +198,10 @@ func TestListener(t *testing.T) {
 		want := content(3, 10000)
 		send(t, a, want)
 		receive(t, b, want)
-		again, err := b.ep.Listen()
+		again, err := b.Endpoint().Listen()
 		require.NoError(t, err)
 		require.NoError(t, again.Close())
 	})
-}
-
-// A dialled session owns its socket, a listener shares it with what it has
-// accepted; sockets close with the last use.
-func TestSocketsCloseWithTheirLastUse(t *testing.T) {
-	t.Parallel()
-	l, err := Listen("udp", "127.0.0.1:0", nil)
-	require.NoError(t, err)
-	c, err := (&Dialer{LocalAddr: &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}}).
-		DialContext(context.Background(), "tcp", l.Addr().String())
-	require.NoError(t, err)
-	require.Equal(t, l.Addr().String(), c.RemoteAddr().String())
-	writeAll(t, c, []byte("x"))
-	s, err := l.Accept()
-	require.NoError(t, err)
-	receive(t, s, []byte("x"))
-	require.NoError(t, l.Close())
-	require.NoError(t, c.Close())
-	require.NoError(t, s.Close())
-	c.(*Conn).ep.socket.readers.Wait()
-	s.(*Conn).ep.socket.readers.Wait()
-	require.True(t, c.(*Conn).ep.closed)
-	require.True(t, s.(*Conn).ep.closed)
 }
 
 // Every field of Config has an effect on the session that it is given to.
@@ -404,22 +223,6 @@ func TestSettingsTakeEffect(t *testing.T) {
 	})
 }
 
-// A network that is not of UDP is refused with the error of package net, but for
-// the TCP names in Dialer.DialContext, which takes the place of that of a net.Dialer.
-func TestOtherNetworksAreRefused(t *testing.T) {
-	t.Parallel()
-	for _, network := range []string{"", "tcp", "tcp4", "tcp6", "tcp5", "ip", "unix", "udp5"} {
-		_, dialled := Dial(network, "127.0.0.1:1", nil)
-		_, listened := Listen(network, "127.0.0.1:0", nil)
-		for op, err := range map[string]error{"dial": dialled, "listen": listened} {
-			require.Equal(t, &net.OpError{Op: op, Net: network, Err: net.UnknownNetworkError(network)}, err)
-			require.EqualError(t, err, strings.TrimSpace(op+" "+network)+": unknown network "+network)
-		}
-	}
-	_, err := new(Dialer).DialContext(t.Context(), "tcp5", "127.0.0.1:1")
-	require.ErrorIs(t, err, net.UnknownNetworkError("tcp5"))
-}
-
 // What is nil and cannot be does harm where it is given, and not at the first packet.
 func TestNilIsFoundWhereItIsGiven(t *testing.T) {
 	require.PanicsWithValue(t, "kcp: New: nil output", func() { machine.New(1, nil) })
@@ -428,4 +231,273 @@ func TestNilIsFoundWhereItIsGiven(t *testing.T) {
 	require.ErrorIs(t, err, errNoHandler)
 	require.ErrorIs(t, err, syscall.EINVAL)
 	require.NoError(t, g.Close())
+}
+
+// Checks of rules that the larger tests would not miss: each brings about what one of
+// them refuses.
+
+// Only ECONNREFUSED says that nobody listens. Other errors of a read end no session.
+func TestOtherErrorsRefuseNobody(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		e, _ := w.endpoint("10.0.0.2:0", nil)
+		e.socket.connected = true
+		failed := make(chan error)
+		go func() {
+			_, err := e.Dial(context.Background(), udpAddr("10.0.0.9:9"), nil)
+			failed <- err
+		}()
+		time.Sleep(time.Second)
+		e.refused(io.ErrUnexpectedEOF)
+		time.Sleep(time.Second)
+		require.Equal(t, 1, e.Stats().Sessions)
+		e.refused(syscall.ECONNREFUSED)
+		require.ErrorIs(t, <-failed, ErrRefused)
+	})
+}
+
+// What a session seals has to be of its own conversation inside, too.
+func TestTLSOtherConversationInside(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		config := &Config{TLS: testenv.TLS(), KeepAlive: -1}
+		a, b, l := w.pair(config, config)
+		time.Sleep(time.Second)
+		inject := func(conv uint32) {
+			a.mu.Lock()
+			head, tail := a.session.Inside().Keys().Overhead()
+			content := packetOf(conv, segment(wire.CmdWins, 0, 0, 0, 0, ""))
+			p := append(make([]byte, head), content...)
+			p = append(p, make([]byte, tail)...)
+			require.NoError(t, a.session.Inside().Keys().Seal(p, nil))
+			a.mu.Unlock()
+			w.net.Inject(a.LocalAddr().(*net.UDPAddr).AddrPort(), b.LocalAddr().(*net.UDPAddr).AddrPort(), p)
+			time.Sleep(100 * time.Millisecond)
+		}
+		was := b.Stats().PacketsReceived
+		inject(a.Conv())
+		require.Equal(t, was+1, b.Stats().PacketsReceived)
+		require.Zero(t, l.Endpoint().Stats().DropUnknown)
+		inject(a.Conv() + 1)
+		require.Equal(t, was+1, b.Stats().PacketsReceived)
+		require.EqualValues(t, 1, l.Endpoint().Stats().DropUnknown)
+		require.NoError(t, a.Close())
+	})
+}
+
+// What is not in the format of FEC is dropped, and counted.
+func TestBadShardsAreCounted(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(nil, nil)
+		bad := []byte{1, 0, 0, 0, 0xf1, 0, 77, 0, 1, 2, 3}
+		b.mu.Lock()
+		ok := b.session.Inside().Decode(session.InPacket{Packet: protect.Packet{Data: bad}, Kind: session.FECPacket}, machine.Arrival{}, b.ep.now())
+		b.mu.Unlock()
+		require.False(t, ok)
+		require.EqualValues(t, 1, b.Stats().Dropped.FEC)
+		require.NoError(t, a.Abort(0, ""))
+		require.ErrorIs(t, a.Abort(0, ""), net.ErrClosed, "it was ended before")
+	})
+}
+
+// Datagrams that come after Close are dropped, and counted.
+func TestDatagramsAfterClose(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(nil, nil)
+		b.mu.Lock()
+		b.session.Inside().TakeDatagram([]byte{1})
+		was := *b.session.Inside().Closing()
+		b.session.Inside().Closing().Stop()
+		b.session.Inside().TakeDatagram([]byte{2})
+		s := b.session.Inside().Datagrams()
+		*b.session.Inside().Closing() = was
+		b.mu.Unlock()
+		require.EqualValues(t, []uint64{2, 1}, []uint64{s.Received, s.Dropped})
+		require.NoError(t, a.Abort(0, ""))
+	})
+}
+
+// A write buffer of streams that was set to more than the session's counts for all
+// streams together.
+func TestLargeStreamWriteBuffer(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		e, _ := w.endpoint("10.0.0.2:0", &Config{StreamWriteBuffer: 8 << 20})
+		w.listen(nil)
+		c := w.dial(e)
+		require.Equal(t, 8<<20, c.session.Inside().StreamHost().WriteBuffer())
+		e.shared.Load.Written.Store(session.WritePressure + 1)
+		require.Equal(t, 8<<20, c.session.Inside().StreamHost().WriteBuffer(), "also when memory is short")
+		e.shared.Load.Written.Store(0)
+		require.NoError(t, c.Abort(0, ""))
+	})
+}
+
+// With streams, too, there is one end of the session's own data: FIN names it, and
+// only CLOSE may name a later one.
+func TestSecondFinBesideStreams(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(nil, nil)
+		s := openStream(t, a, nil)
+		writeAll(t, s, []byte("x"))
+		time.Sleep(time.Second)
+		b.mu.Lock()
+		next := uint32(b.session.Inside().Machine().Position().Received)
+		require.True(t, b.session.Inside().TakeFin(wire.Signal{Code: wire.Fin, SN: next + 5, TS: 0}))
+		require.True(t, b.session.Inside().TakeFin(wire.Signal{Code: wire.Fin, SN: next + 5, TS: 0}), "again")
+		require.False(t, b.session.Inside().TakeFin(wire.Signal{Code: wire.Fin, SN: next + 6, TS: 0}))
+		require.False(t, b.session.Inside().TakeFin(wire.Signal{Code: wire.Close, SN: next + 4, TS: 0}))
+		require.True(t, b.session.Inside().TakeFin(wire.Signal{Code: wire.Close, SN: next + 6, TS: 0}))
+		b.mu.Unlock()
+		require.NoError(t, a.Abort(0, ""))
+	})
+}
+
+// A peer that has not announced that it answers PROBE is sent none.
+func TestNoProbesToOthers(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(nil, nil)
+		require.True(t, a.session.Inside().MayProbeMTU())
+		a.mu.Lock()
+		*a.session.Inside().Capabilities() &^= session.CapPMTU
+		a.mu.Unlock()
+		go io.Copy(io.Discard, b)
+		writeAll(t, a, make([]byte, 1<<20))
+		time.Sleep(time.Minute)
+		_, begun := a.session.Inside().ProbesMTU()
+		require.False(t, begun)
+		require.NoError(t, a.Abort(0, ""))
+	})
+}
+
+// While memory is short, or the address is not validated, nothing is kept for the
+// recovery of packets.
+func TestNoDecoderUnderPressure(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(nil, nil)
+		shard := fecShard(0, packetOf(b.Conv(), segment(wire.CmdWins, 0, 0, 0, 0, "")))
+		var decoders []bool
+		b.mu.Lock()
+		for _, short := range []bool{true, false} {
+			ok := b.session.Inside().Decode(session.InPacket{Packet: protect.Packet{Data: shard}, Kind: session.FECPacket}, machine.Arrival{Unvalidated: short}, b.ep.now())
+			decoders = append(decoders, ok, b.session.Inside().Decodes())
+		}
+		b.mu.Unlock()
+		require.Equal(t, []bool{true, false, true, true}, decoders)
+		require.NoError(t, a.Abort(0, ""))
+	})
+}
+
+// The ends of sessions count in the limit of records, too.
+func TestEndsAreLoggedWithinTheLimit(t *testing.T) {
+	for _, used := range []bool{false, true} {
+		inWorld(t, 1, clean, func(t *testing.T, w *world) {
+			var records testenv.Records
+			a, _, _ := w.pair(&Config{Logger: records.Logger()}, nil)
+			for ok := used; ok; {
+				_, ok = a.ep.mayLogSession()
+			}
+			was := len(records.Of("kcp"))
+			require.NoError(t, a.Abort(0, ""))
+			require.Equal(t, used, len(records.Of("kcp")) == was)
+		})
+	}
+}
+
+// A packet from another address counts only if it is numbered as the session's are,
+// and while the peer's address is not validated, only if it is numbered at all.
+func TestPacketsOfNewAddresses(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(nil, nil)
+		packet := session.InPacket{Packet: protect.Packet{Data: packetOf(b.Conv(), segment(wire.CmdWins, 0, 0, 0, 0, ""))}}
+		for _, test := range []struct{ unvalidated, numbered, mine bool }{
+			{false, false, true}, {true, false, false}, {false, true, false},
+		} {
+			was := b.session.Inside().Unvalidated().Swap(test.unvalidated)
+			p := packet
+			p.From = session.Source{Addr: netip.MustParseAddrPort("10.0.0.9:9")}
+			mine, moved := b.claims(session.Question{What: admission.AskPacket, Numbered: test.numbered}, &p, b.ep.now())
+			b.session.Inside().Unvalidated().Store(was)
+			require.Equal(t, test.mine, mine, "%+v", test)
+			require.False(t, moved)
+		}
+		require.NoError(t, a.Abort(0, ""))
+	})
+}
+
+// A conversation id that another process has used counts as used after a takeover.
+func TestUsedConvsAreInherited(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		e, _ := w.endpoint(serverAddr, nil)
+		e.inherit(takeover.Note{Kind: takeover.Used, Conv: 7})
+		require.True(t, e.table.Used.Has(7))
+		require.False(t, e.table.Used.Has(8))
+	})
+}
+
+// Figures of rules, as RULES.md has them: these tests spell the figures, and do not
+// use the constants.
+
+// While a woken call has not run, an ACK waits for it, for 25 ms and half of a round trip
+// in all.
+func TestAckAwaitsCall(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		inWorld(t, 1, netsim.LinkConfig{Delay: 20 * time.Millisecond}, func(t *testing.T, w *world) {
+			l := w.listen(nil)
+			e, _ := w.endpoint("10.0.0.2:0", nil)
+			a := w.dial(e)
+			b := accepted(t, l)
+			bothWays(t, a, b, []byte("here"), []byte("here"))
+			time.Sleep(time.Second)
+			sent := make(chan time.Duration, 10)
+			begin := time.Now()
+			w.net.SetFilter(func(from, _ netip.AddrPort, p []byte) bool {
+				if from == netip.MustParseAddrPort(serverAddr) {
+					sent <- time.Since(begin)
+				}
+				return true
+			})
+			if late {
+				b.mu.Lock()
+				b.io.woken = true // as nothing waits, no call takes it back
+				b.unlock()
+			}
+			writeAll(t, a, []byte("x"))
+			time.Sleep(500 * time.Millisecond)
+			require.Len(t, sent, 1)
+			waited := <-sent - 20*time.Millisecond
+			if late {
+				require.InDelta(t, 45, waited.Milliseconds(), 2)
+			} else {
+				require.InDelta(t, 10, waited.Milliseconds(), 2)
+			}
+			require.Zero(t, a.Stats().SpuriousRetransmits)
+			require.Zero(t, a.Stats().TimeoutRetransmits)
+		})
+	}
+}
+
+// A peer that does not take DATA of stream 0 gets PUSH.
+func TestOwnSegmentsNeedThePeer(t *testing.T) {
+	for _, takes := range []bool{true, false} {
+		inWorld(t, 3, netsim.LinkConfig{Loss: 0.1}, func(t *testing.T, w *world) {
+			a, b, _ := w.pair(nil, nil)
+			for _, c := range []*Conn{a, b} {
+				c.mu.Lock()
+				require.NotZero(t, *c.session.Inside().Capabilities()&session.CapOwnOrder)
+				if !takes {
+					*c.session.Inside().Capabilities() &^= session.CapOwnOrder
+				}
+				c.mu.Unlock()
+			}
+			writeAll(t, a, content(1, 5000))
+			s := openStream(t, a, nil)
+			send(t, s, content(2, 50_000))
+			writeAll(t, a, content(3, 5000))
+			r, err := b.AcceptStream(t.Context())
+			require.NoError(t, err)
+			receive(t, b, slices.Concat(content(1, 5000), content(3, 5000)))
+			receive(t, r, content(2, 50_000))
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			require.Equal(t, takes, a.session.Inside().Machine().Load().Payload < a.session.Inside().Machine().PacketSize()-wire.HeaderSize)
+		})
+	}
 }

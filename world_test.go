@@ -33,24 +33,25 @@ var (
 	lossy, clean   = testenv.Lossy(), testenv.Clean()
 
 	segment   = testenv.Segment
-	piece     = testenv.Piece
 	push      = testenv.Push
-	ack       = testenv.Ack
-	concat    = testenv.Concat
 	packetOf  = testenv.PacketOf
 	floodAddr = testenv.FloodAddr
 
+	manyPushes       = testenv.ManyPushes
+	oob              = testenv.OutOfBand
+	fecShard         = testenv.FECShard
+	withConv         = testenv.WithConv
+	sealed           = testenv.Sealed
+	hidingCiphers    = testenv.HidingCiphers
+	authenticCiphers = testenv.AuthenticCiphers
+	longChain        = testenv.LongChain
+	writeAll         = testenv.WriteAll
+
 	bubbleTime  = testenv.BubbleTime()
-	certificate = testenv.Certificate
 	testTLS     = sync.OnceValue(testenv.TLS) // all tests share the key
 	testCiphers = testenv.Ciphers
 	testAEAD    = testenv.AEAD
 )
-
-const raceEnabled = testenv.RaceEnabled
-
-// records keeps what is logged.
-type records = testenv.Records
 
 // leadable is a socket that calls may read.
 type leadable = testenv.Leadable

@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/internal/opening"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -267,5 +270,151 @@ func TestLingerWaitsForTheSearch(t *testing.T) {
 		receive(t, a, content(2, 17000))
 		require.NoError(t, <-closed)
 		require.Greater(t, b.Stats().PathMTU.Sent, sent)
+	})
+}
+
+// What Close could not tell the peer in its time is told in the background, so
+// the peer reads io.EOF and no error.
+func TestCloseTellsThePeerLater(t *testing.T) {
+	inWorld(t, 6, clean, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(nil, nil)
+		time.Sleep(time.Second)
+		w.net.Cut("10.0.0.1", "10.0.0.2")
+		require.NoError(t, a.Close())
+		w.net.Heal("10.0.0.1", "10.0.0.2")
+		_, err := b.Read(make([]byte, 1))
+		require.Equal(t, io.EOF, err)
+		require.NoError(t, b.Close())
+		time.Sleep(time.Minute)
+		require.Zero(t, a.Endpoint().Stats().Sessions)
+		require.Zero(t, b.Endpoint().Stats().Sessions)
+	})
+}
+
+// CloseWrite says of a peer whether it can be told, however early it is asked; a
+// peer that cannot be is written to as before.
+func TestCloseWriteOfAPeerNotYetKnown(t *testing.T) {
+	for _, dialTimeout := range []time.Duration{0, -1} {
+		for _, pause := range []time.Duration{0, 50 * time.Millisecond, time.Second} {
+			inWorld(t, 9, clean, func(t *testing.T, w *world) {
+				w.legacyPeer(serverAddr, 0, nil)
+				e, _ := w.endpoint("10.0.0.2:5000", &kcp.Config{DialTimeout: dialTimeout})
+				a := w.dial(e)
+				time.Sleep(pause)
+				require.ErrorIs(t, a.CloseWrite(), kcp.ErrLegacyPeer)
+				require.LessOrEqual(t, w.net.Elapsed(), max(pause, 3*roundTrip)+opening.FirstHello)
+				writeAll(t, a, []byte("still"))
+				require.NoError(t, a.Close())
+			})
+			inWorld(t, 9, clean, func(t *testing.T, w *world) {
+				l := w.listen(nil)
+				e, _ := w.endpoint("10.0.0.2:5000", &kcp.Config{DialTimeout: dialTimeout})
+				a := w.dial(e)
+				time.Sleep(pause)
+				require.NoError(t, a.CloseWrite())
+				b := accepted(t, l)
+				_, err := b.Read(make([]byte, 1))
+				require.Equal(t, io.EOF, err)
+			})
+		}
+	}
+	inWorld(t, 9, clean, func(t *testing.T, w *world) { // accepted
+		l := w.listen(nil)
+		w.legacyPeer("10.0.0.2:5000", 77, []byte("hello"))
+		b := accepted(t, l)
+		require.ErrorIs(t, b.CloseWrite(), kcp.ErrLegacyPeer)
+		require.LessOrEqual(t, w.net.Elapsed(), session.HelloAfterData+roundTrip)
+		receive(t, b, []byte("hello"))
+	})
+	inWorld(t, 9, clean, func(t *testing.T, w *world) { // nobody there
+		e, _ := w.endpoint("10.0.0.2:5000", &kcp.Config{DialTimeout: -1})
+		a := w.dial(e)
+		require.NoError(t, a.SetWriteDeadline(time.Now().Add(time.Second)))
+		requireTimeout(t, a.CloseWrite())
+		require.Equal(t, time.Second, w.net.Elapsed())
+	})
+}
+
+// A short session with a peer that knows no signals does not wait for what it
+// will not say.
+func TestCloseOfAShortLegacySession(t *testing.T) {
+	inWorld(t, 9, clean, func(t *testing.T, w *world) {
+		w.legacyPeer(serverAddr, 0, nil)
+		e, _ := w.endpoint("10.0.0.2:5000", nil)
+		a := w.dial(e)
+		writeAll(t, a, []byte("x"))
+		require.NoError(t, a.Close())
+		require.LessOrEqual(t, w.net.Elapsed(), 2*roundTrip)
+	})
+}
+
+// A session over which nothing new goes is idle, whatever its peer sends.
+func TestIdleMeansNoNewData(t *testing.T) {
+	empty := func(sn uint32) []byte { return push(sn, 0, "") }
+	for name, next := range map[string]func(i uint32) []byte{
+		"old":              func(uint32) []byte { return empty(0) },
+		"empty":            func(i uint32) []byte { return empty(1 + i) },
+		"beyond":           func(uint32) []byte { return push(1<<30, 0, "x") },
+		"early":            func(i uint32) []byte { return push(100+i, 0, "x") },
+		"empty datagram":   func(uint32) []byte { return []byte{0, 0, 0, 0, byte(fec.TypeOOB), fec.TypeOOB >> 8, 6, 0, 7, 0, 0, 0} },
+		"acknowledgements": func(i uint32) []byte { return ack(i, 0, 0) },
+	} {
+		inWorld(t, 15, clean, func(t *testing.T, w *world) {
+			l := w.listen(&kcp.Config{IdleTimeout: time.Minute})
+			from, to := netip.MustParseAddrPort("10.0.0.2:5000"), netip.MustParseAddrPort(serverAddr)
+			w.net.Inject(from, to, push(0, 0, "x"))
+			b := accepted(t, l)
+			receive(t, b, []byte("x"))
+			for i := uint32(0); i < 20; i++ {
+				w.net.At(time.Duration(10+20*i)*time.Second, func() { w.net.Inject(from, to, next(i)) })
+			}
+			var lost *kcp.PeerLostError
+			_, err := b.Read(make([]byte, 1))
+			require.ErrorAs(t, err, &lost, name)
+			require.True(t, lost.Idle, name)
+			require.InDelta(t, time.Minute, w.net.Elapsed(), float64(time.Second), name)
+		})
+	}
+	inWorld(t, 15, clean, func(t *testing.T, w *world) { // what is new does count, in each direction
+		cfg := &kcp.Config{IdleTimeout: time.Minute}
+		a, b, _ := w.pair(cfg, cfg)
+		for _, send := range []func(){
+			func() { _, _ = a.Write([]byte("x")) }, func() { _, _ = b.Write([]byte("x")) },
+			func() { _ = a.SendDatagram([]byte("x")) }, func() { _ = b.SendDatagram([]byte("x")) },
+		} {
+			time.Sleep(50 * time.Second)
+			send()
+		}
+		time.Sleep(50 * time.Second)
+		for _, c := range []*kcp.Conn{a, b} {
+			require.Equal(t, 1, c.Endpoint().Stats().Sessions)
+		}
+	})
+}
+
+// A peer that takes nothing of what waits for it has its time, however often it
+// says that it is there; one that reads again before has more.
+func TestStalledPeerHasItsTime(t *testing.T) {
+	t.Parallel()
+	long(t)
+	inWorld(t, 15, clean, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(nil, &kcp.Config{ReceiveWindow: 128})
+		wrote := make(chan error, 1)
+		go func() {
+			_, err := a.Write(make([]byte, 16<<20))
+			wrote <- err
+		}()
+		time.Sleep(20 * time.Minute)
+		_, err := b.Read(make([]byte, 1<<20))
+		require.NoError(t, err)
+		for range 100 {
+			_, err := b.Read(make([]byte, 1<<20))
+			require.NoError(t, err)
+		}
+		start := time.Now()
+		var lost *kcp.PeerLostError
+		require.ErrorAs(t, <-wrote, &lost)
+		require.GreaterOrEqual(t, lost.Stalled, 30*time.Minute)
+		require.InDelta(t, 30*time.Minute, time.Since(start), float64(10*time.Second))
 	})
 }

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -134,4 +135,50 @@ func TestHandleDatagrams(t *testing.T) {
 			})
 		}
 	}
+}
+
+// done is a context that has ended: with it Wait does not block.
+func done() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
+
+// took is an event with its own copy of the data.
+type took struct {
+	kcp.Event
+	data []byte
+}
+
+// take returns all events that are there.
+func take(t *testing.T, g *kcp.Group) (all []took) {
+	t.Helper()
+	events := make([]kcp.Event, 4)
+	for {
+		n, err := g.Wait(done(), events)
+		if n == 0 {
+			require.ErrorIs(t, err, context.Canceled)
+			return all
+		}
+		require.NoError(t, err)
+		for _, e := range events[:n] {
+			all = append(all, took{e, bytes.Clone(e.Data)})
+		}
+	}
+}
+
+// kinds returns the kinds of events.
+func kinds(events []took) (all []kcp.EventKind) {
+	for _, e := range events {
+		all = append(all, e.Kind)
+	}
+	return all
+}
+
+// takeOne returns the only event that is there.
+func takeOne(t *testing.T, g *kcp.Group, kind kcp.EventKind) took {
+	t.Helper()
+	all := take(t, g)
+	require.Equal(t, []kcp.EventKind{kind}, kinds(all))
+	return all[0]
 }

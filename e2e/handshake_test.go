@@ -15,7 +15,12 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/liveness"
+	"github.com/arqnet/kcp/internal/opening"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/testenv"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -223,5 +228,196 @@ func TestTLSEcho(t *testing.T) {
 		a, b, _ := w.pair(nil, nil)
 		require.Nil(t, a.Peer().TLS)
 		require.Nil(t, b.Peer().TLS)
+	})
+}
+
+// Close says that what was written is lost, where nothing else has.
+func TestCloseAfterTheEnd(t *testing.T) {
+	for _, restarted := range []bool{true, false} {
+		for _, told := range []bool{true, false} {
+			inWorld(t, 21, clean, func(t *testing.T, w *world) {
+				a, pc := w.firstLife(5000, true)
+				require.NoError(t, pc.Close())
+				if restarted {
+					w.listen(nil)
+				}
+				_, err := a.Write(content(2, 10000))
+				require.NoError(t, err)
+				time.Sleep(time.Minute)
+				if told {
+					_, err = a.Read(make([]byte, 1))
+					require.NoError(t, a.Close())
+				} else {
+					err = a.Close()
+				}
+				if restarted {
+					require.ErrorIs(t, err, kcp.ErrReset)
+				} else {
+					require.ErrorAs(t, err, new(*kcp.PeerLostError))
+				}
+				require.ErrorIs(t, a.Close(), net.ErrClosed)
+			})
+		}
+	}
+}
+
+// restarted replaces the server's endpoint by another on the same port, which
+// knows nothing.
+func (w *world) restarted(pc *netsim.PacketConn, config *kcp.Config) *kcp.Listener {
+	require.NoError(w.t, pc.Close())
+	return w.listen(config)
+}
+
+// firstLife opens a server that is going to be restarted, and a session with it
+// that has moved n bytes up and one down if answers is true.
+func (w *world) firstLife(n int, answers bool) (a *kcp.Conn, pc *netsim.PacketConn) {
+	l, pc := w.server(nil)
+	e, _ := w.endpoint("10.0.0.2:5000", nil)
+	a = w.dial(e)
+	data := content(1, n)
+	send(w.t, a, data)
+	b, err := l.AcceptKCP(context.Background())
+	require.NoError(w.t, err)
+	receive(w.t, b, data)
+	if answers {
+		send(w.t, b, []byte("x"))
+		receive(w.t, a, []byte("x"))
+	}
+	time.Sleep(time.Second)
+	return a, pc
+}
+
+// The server is restarted on its port. A client that writes learns of it soon,
+// however little the old server has said, and nothing of the old session is
+// taken for a new one.
+func TestServerRestarted(t *testing.T) {
+	t.Parallel()
+	for _, answers := range []bool{true, false} {
+		for _, n := range []int{1, 50_000} {
+			for _, closes := range []bool{false, true} {
+				inWorld(t, 22, clean, func(t *testing.T, w *world) {
+					a, pc := w.firstLife(n, answers)
+					l := w.restarted(pc, nil)
+					start := time.Now()
+					_, err := a.Write(content(2, 10000))
+					require.NoError(t, err)
+					if closes {
+						require.ErrorIs(t, a.Close(), kcp.ErrReset)
+						require.Equal(t, roundTrip, time.Since(start))
+					} else {
+						require.Equal(t, liveness.ProbeAfter+roundTrip, wantReadErr(t, a, kcp.ErrReset))
+					}
+					ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+					defer cancel()
+					_, err = l.AcceptKCP(ctx)
+					require.ErrorIs(t, err, context.DeadlineExceeded)
+					require.Zero(t, l.Endpoint().Stats().Sessions)
+				})
+			}
+		}
+	}
+}
+
+// outageTime is longer than a listener waits for a handshake to go on.
+const outageTime = session.HandshakeTime + 2*time.Second
+
+// outage drops everything between client and server from now on, but for the
+// first packets in each direction.
+func (w *world) outage(up, down int) {
+	server := netip.MustParseAddrPort(serverAddr)
+	w.net.SetFilter(func(_, to netip.AddrPort, _ []byte) bool {
+		passes := &down
+		if to == server {
+			passes = &up
+		}
+		*passes--
+		return *passes >= 0
+	})
+}
+
+// outageConfigs are the settings with which a session survives an outage or
+// not, whatever they are.
+func outageConfigs(t *testing.T, f func(t *testing.T, config *kcp.Config)) {
+	for name, config := range map[string]*kcp.Config{
+		"no key of resets": secured(kcp.Config{}),
+		"key of resets":    resettable(kcp.Config{}),
+	} {
+		config.DialTimeout = 25 * time.Second
+		t.Run(name, func(t *testing.T) { f(t, config) })
+	}
+}
+
+// A Dial with a conversation id of the caller's choice cannot begin anew with
+// another: it fails as soon as the path works. With Config.SharedConvs the server
+// takes the id again.
+func TestDialOfChosenConvInOutage(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		inWorld(t, 1, clean, func(t *testing.T, w *world) {
+			config := &kcp.Config{DialTimeout: 25 * time.Second, SharedConvs: shared}
+			w.listen(config)
+			e, _ := w.endpoint("10.0.0.2:5000", config)
+			w.outage(1, 0)
+			time.AfterFunc(outageTime, func() { w.net.SetFilter(nil) })
+			start := time.Now()
+			_, err := e.Dial(context.Background(), udpAddr(serverAddr), &kcp.DialOptions{Conv: id(7)})
+			if shared {
+				require.NoError(t, err)
+			} else {
+				require.ErrorIs(t, err, kcp.ErrReset)
+			}
+			require.Less(t, time.Since(start), outageTime+opening.MaxWait+roundTrip)
+		})
+	}
+}
+
+// A server that always drops what is dialled does not keep a Dial busy.
+func TestDialBeginsAnewSometimes(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		hellos := 0
+		pc, err := w.net.Listen(serverAddr)
+		require.NoError(t, err)
+		defer pc.Close()
+		w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
+			f, _ := admission.Parse(session.PlainPacket, p, wire.DecodeHeader(p).Conv)
+			hellos++
+			abort := packetOf(wire.DecodeHeader(p).Conv, segmentOf(wire.Signal{Code: wire.Abort, SN: f.Hello.TS, TS: 0}))
+			time.AfterFunc(roundTrip, func() { w.net.Inject(to, from, abort) })
+			return false
+		})
+		e, _ := w.endpoint("10.0.0.2:5000", nil)
+		_, err = e.Dial(context.Background(), udpAddr(serverAddr), nil)
+		require.ErrorIs(t, err, kcp.ErrReset)
+		require.Equal(t, 4, hellos)
+		require.Zero(t, e.Stats().Sessions)
+	})
+}
+
+// A PING that arrives before the WELCOME, since all of those were lost, does not make
+// Dial return: the session would take its peer for a legacy one, and not tell it of Close.
+func TestPingBeforeWelcome(t *testing.T) {
+	inWorld(t, 475, clean, func(t *testing.T, w *world) {
+		start, pings := time.Now(), 0
+		w.net.SetFilter(func(_, _ netip.AddrPort, p []byte) bool {
+			at := time.Since(start)
+			switch h := wire.DecodeHeader(p); wire.Code(h.Frg) {
+			case wire.Ping:
+				pings++
+			case wire.Hello:
+				return at < 100*time.Millisecond || at > 4*time.Second
+			case wire.Welcome:
+				return at > 4*time.Second
+			}
+			return true
+		})
+		l := w.listen(&kcp.Config{KeepAlive: time.Second})
+		e, _ := w.endpoint("10.0.0.2:5000", &kcp.Config{DialTimeout: 20 * time.Second})
+		a := w.dial(e)
+		require.Positive(t, pings)
+		require.True(t, a.Peer().Known)
+		b, err := l.AcceptKCP(context.Background())
+		require.NoError(t, err)
+		require.NoError(t, a.Close())
+		_, err = b.Read(make([]byte, 1))
+		require.Equal(t, io.EOF, err)
 	})
 }

@@ -1,14 +1,21 @@
 package e2e
 
 import (
+	"bytes"
+	"context"
 	"fmt"
+	"math/rand/v2"
+	"net"
 	"testing"
 	"time"
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/congestion"
+	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/netpath"
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/testenv"
+	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/arqnet/kcp/stats"
 	"github.com/stretchr/testify/require"
@@ -209,4 +216,153 @@ func TestPathBelowTheBase(t *testing.T) {
 			}
 		}
 	}
+}
+
+// takingPeer is a legacyPeer that reads, and tells of the first n bytes, if n is not 0.
+func (w *world) takingPeer(addr string, conv uint32, say []byte, n int, got chan<- []byte) *netsim.PacketConn {
+	pc, err := w.net.Listen(addr)
+	require.NoError(w.t, err)
+	start, to := time.Now(), net.Addr(udpAddr(serverAddr))
+	var k *machine.KCP
+	begin := func(conv uint32) {
+		k = machine.New(conv, func(packet []byte) { _, _ = pc.WriteTo(packet, to) })
+		if n > 0 {
+			k.SetStream(true)
+			_ = k.SetWindow(1024, 1024)
+		}
+		k.Update(1)
+	}
+	if say != nil {
+		begin(conv)
+		_, err = k.Send(say)
+		require.NoError(w.t, err)
+		k.Flush()
+	}
+	done := make(chan bool)
+	w.t.Cleanup(func() {
+		_ = pc.Close()
+		<-done
+	})
+	go func() {
+		defer close(done)
+		var taken []byte
+		for buf, read := make([]byte, 2000), make([]byte, 1<<16); ; {
+			size, from, err := pc.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			if to = from; k == nil {
+				begin(wire.DecodeHeader(buf).Conv)
+			}
+			k.SetClock(uint32(time.Since(start).Milliseconds()))
+			_ = k.Input(buf[:size])
+			for m := 0; n > 0 && err == nil; {
+				if m, err = k.Recv(read); err == nil {
+					if taken = append(taken, read[:m]...); len(taken) == n {
+						got <- taken
+					}
+				}
+			}
+			k.Flush()
+		}
+	}()
+	return pc
+}
+
+// Whatever is added to a segment, it gets through any path that takes the size
+// to fall back to: nothing is retransmitted for ever in packets larger than those
+// that have arrived.
+func TestEachSegmentPassesItsPath(t *testing.T) {
+	t.Parallel()
+	mtus := []int{1300, 1400, 1400, 576, 1200, 1201, 1228, 1472}
+	for seed := range fewer(400) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		var ends [2]*kcp.Config
+		protection, messages := random.IntN(5), random.IntN(2) == 0
+		for i := range ends {
+			c := &kcp.Config{MTU: mtus[random.IntN(len(mtus))], MessageMode: messages, PeerTimeout: 30 * time.Second}
+			switch protection {
+			case 1:
+				c.FEC = kcp.FEC{Data: 3, Parity: 1}
+			case 2:
+				c.Cipher = testAEAD(t)
+			case 3:
+				c.Cipher, c.FEC = testAEAD(t), kcp.FEC{Data: 10, Parity: 3}
+			case 4:
+				c.TLS, c.MTU = testTLS(), max(c.MTU, 1200)
+			}
+			ends[i] = c
+		}
+		size, count, beyond := 1+random.IntN(1500), 1+random.IntN(20), random.IntN(49)-8
+		if seed%2 == 0 { // the first segment leaves in pieces, and so is 4 bytes larger than others
+			size = 1276 - random.IntN(int(seed%4*90)+1)
+		}
+		limit := max(min(1200, max(ends[0].MTU, ends[1].MTU)), size+beyond+session.OverheadOf(ends[0].Cipher, ends[0].TLS != nil, ends[0].FEC).Total)
+		link := netsim.LinkConfig{Delay: 10 * time.Millisecond, MTU: limit}
+		inWorld(t, seed, link, func(t *testing.T, w *world) {
+			a, b, _ := w.pair(ends[0], ends[1])
+			start := time.Now()
+			for _, to := range [][2]*kcp.Conn{{a, b}, {b, a}} {
+				for range count {
+					writeAll(t, to[0], content(seed, size))
+				}
+				for range count {
+					receive(t, to[1], content(seed, size))
+				}
+			}
+			require.Less(t, time.Since(start), 12*time.Second, "seed %d", seed)
+		})
+	}
+}
+
+// Datagrams may be as large as the path takes, and messages as before.
+func TestPathMTUAndSizes(t *testing.T) {
+	long(t)
+	inWorld(t, 1, path(1472), func(t *testing.T, w *world) {
+		cfg := &kcp.Config{MessageMode: true, MaxMTU: 1472, MTU: 1300}
+		a, b, _ := w.pair(cfg, cfg)
+		longest := machine.MaxFragments * (1300 - wire.HeaderSize)
+		write := func(n int) error {
+			want := content(uint64(n), n)
+			if err := a.WriteMessage(want, nil); err != nil {
+				return err
+			}
+			got := make([]byte, n)
+			m, err := b.ReadMessage(got)
+			require.NoError(t, err)
+			require.True(t, m == n && bytes.Equal(got, want))
+			return nil
+		}
+		require.Equal(t, longest, a.MaxMessageSize())
+		require.ErrorIs(t, write(longest+1), kcp.ErrMessageTooLarge)
+		require.NoError(t, write(longest))
+		time.Sleep(time.Second)
+		require.Equal(t, 1472-session.DatagramHeader, a.MaxDatagramSize())
+		require.NoError(t, a.SendDatagram(make([]byte, 1472-session.DatagramHeader)))
+		got, err := b.ReceiveDatagram(context.Background())
+		require.NoError(t, err)
+		require.Len(t, got, 1472-session.DatagramHeader)
+
+		w.net.SetLink("", "", path(1200))
+		require.NoError(t, write(longest))
+		time.Sleep(time.Minute)
+		require.Equal(t, 1200, a.Stats().PathMTU.MTU)
+		require.Equal(t, 1200-session.DatagramHeader, a.MaxDatagramSize())
+		err = a.SendDatagram(make([]byte, 1472-session.DatagramHeader))
+		require.ErrorIs(t, err, kcp.ErrMessageTooLarge)
+		require.ErrorContains(t, err, fmt.Sprintf("kcp: datagram of %d bytes is larger than %d, what fits into a packet of 1200 bytes", 1472-session.DatagramHeader, a.MaxDatagramSize()))
+		require.NoError(t, write(longest))
+		longest = machine.MaxFragments * (1472 - wire.HeaderSize) // as was possible in between
+		require.Equal(t, longest, a.MaxMessageSize())
+		require.NoError(t, write(longest))
+		require.ErrorIs(t, write(longest+1), kcp.ErrMessageTooLarge)
+		require.NoError(t, a.Close())
+	})
+}
+
+// legacyPeer is one that knows no signals and acknowledges what it gets. It begins
+// a session with the server if it has something to say; else it takes the first
+// that comes.
+func (w *world) legacyPeer(addr string, conv uint32, say []byte) *netsim.PacketConn {
+	return w.takingPeer(addr, conv, say, 0, nil)
 }

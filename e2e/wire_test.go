@@ -2,10 +2,20 @@ package e2e
 
 import (
 	"encoding/binary"
+	"fmt"
+	"io"
 	"iter"
+	"net"
+	"testing"
 	"time"
 
+	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/recovery"
+	"github.com/arqnet/kcp/internal/wire"
+	"github.com/arqnet/kcp/netsim"
+	"github.com/arqnet/kcp/stats"
+	"github.com/stretchr/testify/require"
 )
 
 // The segments of WIRE.md §1 and the signals of §5, written down once more: who
@@ -119,4 +129,150 @@ func signals(p []byte, code signalCode) (n int) {
 		}
 	}
 	return n
+}
+
+// echoAfter answers each message of b, after a time, until the session ends.
+func echoAfter(b *kcp.Conn, think time.Duration) {
+	buf := make([]byte, 64)
+	for {
+		if _, err := io.ReadFull(b, buf); err != nil {
+			return
+		}
+		time.Sleep(think)
+		if _, err := b.Write(buf); err != nil {
+			return
+		}
+	}
+}
+
+// exchange sends n messages, each a while after the answer to the one before has
+// come.
+func exchange(t *testing.T, a *kcp.Conn, n int, pause time.Duration) {
+	buf := make([]byte, 64)
+	for range n {
+		writeAll(t, a, buf)
+		_, err := io.ReadFull(a, buf)
+		require.NoError(t, err)
+		time.Sleep(pause)
+	}
+}
+
+// An exchange takes two packets, as ACKs ride with the answer and with the next
+// message, but for the few ACKs that do not wait. One that leaves alone is of a
+// side that says nothing for longer than an ACK may wait. Round-trip samples stay
+// those of the path.
+func TestPacketsPerExchange(t *testing.T) {
+	const ms = time.Millisecond
+	const n = 2 * recovery.UndelayedShare // exchanges
+	cases := []struct {
+		oneWay, think, pause time.Duration
+		client, server       uint64 // packets in n exchanges
+	}{
+		{0, 0, 0, n, n},
+		{50 * time.Microsecond, 0, 0, n, n},
+		{50 * time.Microsecond, 5 * ms, 0, n, n + 2},
+		{ms, 15 * ms, 0, n, n + 2},
+		{ms, 0, 15 * ms, n + 2, n},
+		{ms, 10 * ms, 10 * ms, n + 2, n + 2},
+		{20 * ms, 0, 0, n, n},
+		{20 * ms, 15 * ms, 0, n, n + 2},
+		{20 * ms, 0, 16 * ms, n + 2, n},
+		{50 * time.Microsecond, 0, 50 * ms, n + 2, n}, // 20 messages a second
+		{ms, 20 * ms, 50 * ms, n + 2, n + 2},
+		{40 * ms, 50 * ms, 80 * ms, n + 2, n + 2},
+		{ms, 110 * ms, 110 * ms, 2 * n, 2 * n},
+	}
+	for i, c := range cases {
+		config := kcp.Config{}
+		if i%2 == 1 {
+			config = kcp.LowLatency()
+		}
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			inWorld(t, uint64(i/2), netsim.LinkConfig{Delay: c.oneWay}, func(t *testing.T, w *world) {
+				a, b, _ := w.pair(&config, &config)
+				go echoAfter(b, c.think)
+				exchange(t, a, recovery.FirstReplies+5, c.pause)
+				before, answered := a.Stats().PacketsSent, b.Stats().PacketsSent
+				exchange(t, a, n, c.pause)
+				require.Equal(t, c.client, a.Stats().PacketsSent-before)
+				require.Equal(t, c.server, b.Stats().PacketsSent-answered)
+				for _, s := range []stats.Conn{a.Stats(), b.Stats()} {
+					require.Zero(t, s.Retransmits()+s.Repeats)
+					most := 2*c.oneWay + min(recovery.MaxAckDelay*ms, max(recovery.MinAckDelay*ms, c.oneWay)) + ms
+					require.LessOrEqual(t, s.RTT, most)
+				}
+			})
+		})
+	}
+}
+
+// No text of a peer brings control characters into the text of an error, where it
+// would pass for lines of a log. What prints is left as it is.
+func TestTextsOfPeersPrint(t *testing.T) {
+	for text, shown := range map[string]string{
+		"going down: back at 9 o'clock, 3 °C": "going down: back at 9 o'clock, 3 °C",
+		"bye\nlevel=ERROR msg=forged":         `"bye\nlevel=ERROR msg=forged"`,
+		"\x1b[2J\u202egpj.exe":                `"\x1b[2J\u202egpj.exe"`,
+	} {
+		inWorld(t, 0, clean, func(t *testing.T, w *world) {
+			a, b, _ := w.pair(nil, nil)
+			require.NoError(t, a.CloseWithError(9, text))
+			_, err := b.Read(make([]byte, 1))
+			var reason *kcp.PeerCloseError
+			require.ErrorAs(t, err, &reason)
+			require.Equal(t, kcp.PeerCloseError{Code: 9, Text: text}, *reason)
+			require.ErrorIs(t, err, kcp.ErrPeerClosed)
+			require.ErrorContains(t, err, "kcp: session closed by the peer with code 9: "+shown)
+			require.NoError(t, b.Close())
+		})
+	}
+}
+
+// signalsOf returns the signals of a packet.
+func signalsOf(p []byte) (all []wire.Signal) {
+	for len(p) >= wire.HeaderSize {
+		h := wire.DecodeHeader(p)
+		if s, ok := h.Signal(); ok {
+			all = append(all, s)
+		}
+		p = p[wire.HeaderSize+int(h.Len):]
+	}
+	return all
+}
+
+// AbortWithError ends the session at the peer on the way of one packet, with the reason,
+// whatever waits to be delivered; also while Close lingers. Old data is read before.
+func TestAbortWithError(t *testing.T) {
+	for _, lingers := range []bool{false, true} {
+		inWorld(t, 1, slow, func(t *testing.T, w *world) {
+			a, b, _ := w.pair(nil, nil)
+			_, err := a.Write(content(1, 3<<20)) // more than the receive window
+			require.NoError(t, err)
+			time.Sleep(time.Second)
+			if lingers {
+				go func() { _ = a.Close() }()
+				time.Sleep(time.Second)
+			}
+			begin := time.Now()
+			require.NoError(t, a.Abort(7, "full"))
+			<-b.Done()
+			require.LessOrEqual(t, time.Since(begin), slowWay+slowWay/4)
+			want := &kcp.PeerCloseError{Code: 7, Text: "full", Aborted: true}
+			require.Equal(t, want, b.Err())
+			require.ErrorIs(t, b.Err(), kcp.ErrReset)
+			require.NotErrorIs(t, b.Err(), kcp.ErrPeerClosed)
+			require.EqualError(t, b.Err(), "kcp: session aborted by the peer with code 7: full")
+			_, err = b.Write([]byte("late"))
+			var reason *kcp.PeerCloseError
+			require.ErrorAs(t, err, &reason)
+			require.Equal(t, want, reason)
+			got, err := io.ReadAll(b)
+			require.ErrorAs(t, err, &reason)
+			require.Equal(t, want, reason)
+			require.NotEmpty(t, got)
+			require.Less(t, len(got), 3<<20)
+			require.Equal(t, net.ErrClosed, a.Err())
+			require.ErrorIs(t, a.Abort(8, ""), net.ErrClosed)
+		})
+	}
 }

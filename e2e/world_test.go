@@ -20,10 +20,14 @@ import (
 
 // What tests of all packages share, under short names.
 var (
+	repeated       = testenv.Repeated
 	fewer          = testenv.Fewer
 	long           = testenv.Long
 	inFull         = testenv.InFull
 	simulated      = testenv.Simulated
+	sequential     = testenv.Sequential
+	alone          = testenv.Alone
+	memoryInUse    = testenv.MemoryInUse
 	randomLink     = testenv.RandomLink
 	content        = testenv.Content
 	send           = testenv.Send
@@ -34,10 +38,21 @@ var (
 	lossy, clean   = testenv.Lossy(), testenv.Clean()
 
 	segment   = testenv.Segment
+	piece     = testenv.Piece
 	push      = testenv.Push
 	ack       = testenv.Ack
 	packetOf  = testenv.PacketOf
 	floodAddr = testenv.FloodAddr
+
+	manyPushes       = testenv.ManyPushes
+	oob              = testenv.OutOfBand
+	fecShard         = testenv.FECShard
+	withConv         = testenv.WithConv
+	sealed           = testenv.Sealed
+	hidingCiphers    = testenv.HidingCiphers
+	authenticCiphers = testenv.AuthenticCiphers
+	longChain        = testenv.LongChain
+	writeAll         = testenv.WriteAll
 
 	serve      = ends.Serve
 	accepted   = ends.Accepted
@@ -47,7 +62,10 @@ var (
 	testTLS     = sync.OnceValue(testenv.TLS) // all tests share the key
 	testCiphers = testenv.Ciphers
 	testAEAD    = testenv.AEAD
+	certificate = testenv.Certificate
 )
+
+const raceEnabled = testenv.RaceEnabled
 
 // some returns n if all is to run, and otherwise a few.
 func some(n, few uint64) uint64 {
@@ -111,16 +129,26 @@ func (w *world) heal() { w.net.Heal("10.0.0.1", "10.0.0.2") }
 // after calls f when so much more time has passed.
 func (w *world) after(d time.Duration, f func()) { w.net.At(w.net.Elapsed()+d, f) }
 
+// socket returns pc as an endpoint of w is to have it.
+func (w *world) socket(pc *netsim.PacketConn) net.PacketConn {
+	if w.leads {
+		return leadable{PacketConn: pc}
+	}
+	return pc
+}
+
 // endpoint opens a socket at addr with an endpoint on it.
 func (w *world) endpoint(addr string, config *kcp.Config) (*kcp.Endpoint, *netsim.PacketConn) {
 	w.t.Helper()
+	return w.endpointOn(addr, config, w.socket)
+}
+
+// endpointOn is endpoint on what wrap makes of the socket.
+func (w *world) endpointOn(addr string, config *kcp.Config, wrap func(*netsim.PacketConn) net.PacketConn) (*kcp.Endpoint, *netsim.PacketConn) {
+	w.t.Helper()
 	pc, err := w.net.Listen(addr)
 	require.NoError(w.t, err)
-	socket := net.PacketConn(pc)
-	if w.leads {
-		socket = leadable{PacketConn: pc}
-	}
-	e, err := kcp.NewEndpoint(socket, config)
+	e, err := kcp.NewEndpoint(wrap(pc), config)
 	require.NoError(w.t, err)
 	w.t.Cleanup(func() {
 		_, _ = e.Close(), pc.Close() // a test may have closed them
@@ -146,7 +174,13 @@ func (w *world) listen(config *kcp.Config) *kcp.Listener {
 // has been killed: it says nothing to its peers.
 func (w *world) server(config *kcp.Config) (*kcp.Listener, *netsim.PacketConn) {
 	w.t.Helper()
-	e, pc := w.endpoint(serverAddr, config)
+	return w.serverOn(config, w.socket)
+}
+
+// serverOn opens the server on what wrap makes of its socket.
+func (w *world) serverOn(config *kcp.Config, wrap func(*netsim.PacketConn) net.PacketConn) (*kcp.Listener, *netsim.PacketConn) {
+	w.t.Helper()
+	e, pc := w.endpointOn(serverAddr, config, wrap)
 	l, err := e.Listen()
 	require.NoError(w.t, err)
 	return l, pc

@@ -261,3 +261,10 @@ func LeastTime(tries int, enough time.Duration, measure func() time.Duration) ti
 	}
 	return least
 }
+
+// WriteAll writes data.
+func WriteAll(t *testing.T, c io.Writer, data []byte) {
+	t.Helper()
+	_, err := c.Write(data)
+	require.NoError(t, err)
+}
