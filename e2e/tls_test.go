@@ -227,19 +227,19 @@ func resealed(t *testing.T, packet []byte, change func(packet []byte) []byte) []
 		dialled := m.Hello.Code != 0 // the packet is of the dialling end
 		return protect.NewInitial(binary.LittleEndian.Uint32(packet), m.Hello.TS|m.Welcome.TS, dialled == seals)
 	}
-	Packet, err := handshake.OpenInitial(keys(packet, false), packet)
+	packet, err := handshake.OpenInitial(keys(packet, false), packet)
 	require.NoError(t, err)
-	packet = change(Packet)
-	at, ok := handshake.InitialAt(Packet)
+	packet = change(packet)
+	at, ok := handshake.InitialAt(packet)
 	if !ok {
-		return Packet
+		return packet
 	}
 	packet = append(packet, make([]byte, protect.InitialOverhead)...)
 	h := wire.DecodeHeader(packet[at-wire.HeaderSize:])
 	h.Len = uint32(len(packet) - at)
 	h.Encode(packet[at-wire.HeaderSize:])
-	keys(Packet, true).Seal(packet, at)
-	return Packet
+	keys(packet, true).Seal(packet, at)
+	return packet
 }
 
 // flip changes 1 to 8 bits of a packet.
