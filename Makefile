@@ -11,7 +11,7 @@ STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.7.0
 GOVULNCHECK = golang.org/x/vuln/cmd/govulncheck@v1.9.0
 
 # Fuzz targets as package:name, and how long each runs in `make fuzz`.
-FUZZ     = ./internal/machine:FuzzSegment ./internal/streams:FuzzStreams ./internal/streams:FuzzStreamPairs ./internal/session:FuzzSessions .:FuzzTLSHandshake .:FuzzTLSContent \
+FUZZ     = ./internal/machine:FuzzSegment ./internal/streams:FuzzStreams ./internal/streams:FuzzStreamPairs ./internal/session:FuzzSessions ./e2e:FuzzTLSHandshake .:FuzzTLSContent \
            ./internal/protect:FuzzOpen ./internal/protect:FuzzProtection ./internal/handshake:FuzzExchange ./internal/admission:FuzzJudge \
            ./fuzz:FuzzInput \
            ./crypt:FuzzOpen ./crypt:FuzzSeal ./internal/fec:FuzzDecode ./internal/fec:FuzzRoundTrip \
