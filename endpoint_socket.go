@@ -152,7 +152,7 @@ func (e *Endpoint) keepConnected(socket *net.UDPConn, local net.Addr) {
 	}
 }
 
-// looked returns when the route was looked at last, if looks is set.
+// looked returns when the route was looked at last, if Shared.Looks is set.
 func (e *Endpoint) looked() time.Duration { return time.Duration(e.socket.own.Load().looked.Load()) }
 
 // look has the route looked at, on a goroutine that ends with that, unless this is about

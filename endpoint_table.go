@@ -285,7 +285,7 @@ const (
 	never = math.MaxInt64
 )
 
-// pressure is the state of an endpoint's memory pressure, besides endpointLoad.share.
+// pressure is the state of an endpoint's memory pressure, besides session.Load.Share.
 type pressure struct {
 	next atomic.Int64 // time of the next part of a scan, as time.Duration since the epoch; never: it is under way
 	scan *fair.Scan   // of the reader that has set next to never; nil: none has begun

@@ -100,7 +100,7 @@ const (
 type endpointLog struct {
 	warnings, sessions, handshakes, unopened fair.Limit
 
-	unopenedBefore atomic.Uint64 // endpointCounters.DropCipher as of the last record of unopened
+	unopenedBefore atomic.Uint64 // session.Counters.DropCipher as of the last record of unopened
 
 	begun    bool     // the endpoint has started; immutable then
 	refusals []error  // until then: what the system refuses

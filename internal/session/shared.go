@@ -45,7 +45,7 @@ type Shared struct {
 // lock.
 type Load struct {
 	HalfOpen atomic.Int32 // sessions whose peer's address is not validated (RFC 9000 §8)
-	Sessions atomic.Int32 // length of sessionTable.sessions
+	Sessions atomic.Int32 // in the table of the endpoint
 	Buffered atomic.Int64 // bytes of memory that sessions hold because of their peers, without HalfOpenMemory
 	Written  atomic.Int64 // what write buffers hold, in grains of WriteGrain bytes
 	Share    atomic.Int64 // bytes that a session may hold; 0: memory is not short, or not scanned yet

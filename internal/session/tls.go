@@ -28,7 +28,7 @@ const CapTLS = handshake.CapTLS
 const FailedTime = 3 * time.Second
 
 // tlsState is what a session with TLS has besides. Conn.mu guards it, except
-// reset.theirs, which is atomic.
+// reset.Theirs, which is atomic.
 type tlsState struct {
 	app       *protect.TLS        // of the session's packets; immutable
 	handshake *handshake.Exchange // nil once the handshake is over and settled
