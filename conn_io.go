@@ -163,8 +163,8 @@ func (c *Conn) write(s *Stream, w session.WriteCall) (int, error) {
 	return w.N, err
 }
 
-// tryWrite is session.write to s, or if that is nil to the session. What has to follow is
-// noted: EventWritable of a group.
+// tryWrite is session.Session.Write to s, or if that is nil to the session. What has to
+// follow is noted: EventWritable of a group.
 func (c *Conn) tryWrite(s *Stream, w *session.WriteCall) error {
 	if w.Late = c.io.writeDeadline.err(); s != nil {
 		w.Late, w.Stream, w.Closed = s.writeDeadline.err(), &s.state, s.closed

@@ -17,7 +17,7 @@ import (
 
 // notifier is what the calls of a session wait on: a condition variable with
 // Conn.mu as its lock, whose Broadcast also reaches the call that reads the
-// socket (see package readturn). Conn.mu guards it.
+// socket (see wakeup.ReadTurn). Conn.mu guards it.
 type notifier struct {
 	cond    sync.Cond // L is the *connLock of the session
 	count   uint32    // broadcasts, modulo 2^32

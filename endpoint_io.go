@@ -21,7 +21,7 @@ import (
 // input the reverse. Each step works in the packet's own buffer, with space for headers
 // in front and for the cipher's tag behind. WIRE.md §4 has the layout.
 
-// readLoop reads a socket except during the turns of calls (see package readturn).
+// readLoop reads a socket except during the turns of calls (see wakeup.ReadTurn).
 func (e *Endpoint) readLoop(s *shard) {
 	for {
 		if h := e.wantsPause(s); h != nil && !udp.HasReceived(s.sock()) {

@@ -423,8 +423,8 @@ func (e *Endpoint) interrupted(s *shard, err error) bool {
 // survives handles a read error, and reports whether the socket can still be
 // read. Most errors concern one packet, such as an ICMP message about one sent
 // before. A closed socket is final. So are errors of a net.PacketConn that last
-// for lastingErrors, unless the system reports them. From manyFailures errors in
-// a row on it pauses, 1 ms at first and up to 100 ms.
+// for neterr.LastingErrors, unless the system reports them. From neterr.ManyFailures
+// errors in a row on it pauses, 1 ms at first and up to 100 ms.
 func (e *Endpoint) survives(s *shard, err error) bool {
 	if e.stopped() {
 		return false

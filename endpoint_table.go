@@ -263,8 +263,6 @@ func (e *Endpoint) Stats() stats.Endpoint {
 	return s
 }
 
-// Stats returns a snapshot of the listener's endpoint.
-
 // Memory pressure (compare Linux tcp_mem). Limits.MaxBuffered bounds the memory
 // that all sessions hold because of their peers. Beyond it, a session goes on
 // unimpeded that holds no more than its share, or than what its path has

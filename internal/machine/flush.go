@@ -208,7 +208,8 @@ func (k *KCP) flushAcks(h *wire.Header) {
 }
 
 // putAck puts an acknowledgement into a packet, unless the anti-amplification
-// limit forbids it (RFC 9000 §8.1). frg is 0 except for putReplyAck.
+// limit forbids it (RFC 9000 §8.1). frg is 0, or what
+// recovery.DelayedAck.Announce returns.
 func (k *KCP) putAck(h *wire.Header, a recovery.Ack, frg uint8) {
 	if k.snd.validation != nil && !k.maySend(wire.HeaderSize) {
 		return // the peer retransmits, and is acknowledged then

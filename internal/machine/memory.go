@@ -179,7 +179,7 @@ type Segment struct {
 	group *timeoutGroup // of equal resendTS, see rto.go; nil: no timer runs
 	timer link          // in group
 	order link          // in list
-	list  *segmentList  // sender.queue, one of lossDetector's, or nil
+	list  *segmentList  // Sender.queue, one of lossDetector's, or nil
 }
 
 // size returns the bytes of s on the wire.
@@ -256,7 +256,7 @@ func (r *sendRing) at(sn Seq) *Segment {
 type Buffers = container.Pool[Segment]
 
 // recycle takes back s and its buffer. If the buffer is still being written
-// (hooks.OutputInPlace), s is only marked, and ReleaseSegment recycles it.
+// (Hooks.OutputInPlace), s is only marked, and ReleaseSegment recycles it.
 func (o *packetBuilder) recycle(s *Segment) {
 	if s.beingWritten {
 		s.orphaned = true

@@ -186,7 +186,7 @@ func (k *KCP) Tracing() *trace.Hooks {
 	return k.cfg.trace.hooks
 }
 
-// Stats is the part of ConnStats that comes from the machine.
+// Stats is what the statistics of a session have from the machine.
 type Stats struct {
 	SRTT, RTTVar, RTO int32 // milliseconds
 	InFlight, Queued  int   // segments

@@ -120,8 +120,8 @@ const (
 )
 
 // Extensions are behaviours beyond the reference. The zero value is the reference's
-// behaviour: all are off. They are for programs that drive a bare KCP. Sessions have a
-// set of their own, which no Config changes.
+// behaviour: all are off. Sessions have those of SessionExtensions, and so has a
+// machine after Extend.
 type Extensions struct {
 	// StrictRTT takes round-trip samples only from ACKs of segments in flight. The
 	// reference takes one from every ACK, duplicates and forgeries included.

@@ -2,9 +2,9 @@ package machine
 
 import "github.com/arqnet/kcp/internal/wire"
 
-// mayAnswer reports whether a further request of the peer is looked at. An
-// unvalidated peer has wire.MaxSignals of them answered in a tenth of a second, whatever was
-// sent meanwhile: such a peer has little to ask.
+// mayAnswer reports whether a further request of the peer is looked at. An unvalidated
+// peer has wire.MaxSignals of them answered in a tenth of a second, whatever was sent
+// meanwhile: such a peer has little to ask.
 func (k *KCP) mayAnswer() bool {
 	v := k.snd.validation
 	return len(k.signals) < wire.MaxSignals && (v == nil || v.MayAnswer(k.clock.now, wire.MaxSignals))

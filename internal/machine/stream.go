@@ -39,7 +39,7 @@ type Host interface {
 	// NewBuffer. ok is false if that is one of Send, of which plain says whether some
 	// wait, or if there is none. It must not change the machine otherwise.
 	Pull(plain bool) (t *streams.Tag, buf []byte, ok bool)
-	// StreamsWait returns what waits on streams: Some says whether pull has a segment.
+	// StreamsWait returns what waits on streams: Some says whether Pull has a segment.
 	StreamsWait() streams.Waiting
 	// GivingUp reports what may become of a message of Send that is given up:
 	// whether what of it was not sent may be taken out of the queue, and whether
@@ -90,7 +90,7 @@ func (k *KCP) pull() {
 }
 
 // NewBuffer returns the buffer of a stream segment with a payload of n bytes, which
-// are its last, at most segmentPayload.
+// are its last, at most what fits into a packet of PacketSize.
 func (k *KCP) NewBuffer(n int) []byte { return k.out.buffers.Get(int(k.hooks.Headroom) + n) }
 
 // SegmentBuffers returns the pool of the buffers that NewBuffer returns.

@@ -19,7 +19,7 @@ type CloseCall struct {
 	Explained  bool // the peer gets code and text
 	Code       uint64
 	Text       string
-	Keeps      bool     // Close leaves in received what could be read
+	Keeps      bool     // Close leaves in Received what could be read
 	Received   [][]byte // messages
 	begun      bool
 }

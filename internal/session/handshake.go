@@ -36,7 +36,7 @@ type handshakeState struct {
 	reasons      *closeReasons // why the ends have closed the session; nil: neither has said so
 }
 
-// The version of the signals, and how often they are sent.
+// The version of the signals, and what shows a legacy peer.
 const (
 	signalVersion = 2 // 1 did not seal the packets of a TLS handshake in the clear
 
@@ -117,7 +117,7 @@ func (c *Session) Accept(first *admission.First, p *InPacket, validated bool) {
 }
 
 // Begin starts the timers of an accepted session. offer, unless it is nil, puts the
-// session into the listener's backlog, which has room for it or not. begin reports false
+// session into the listener's backlog, which has room for it or not. Begin reports false
 // if the session has ended, be it for that.
 func (c *Session) Begin(offer func(validated bool) bool) bool {
 	if c.closing.Phase >= closing.Ended {

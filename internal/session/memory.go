@@ -269,7 +269,7 @@ func (c *Session) Read(b []byte, n int) int {
 // Lend has what arrives copied straight into b, until TakeBack.
 func (c *Session) Lend(b []byte) { c.KCP.Receiver().LendBuffer(b) }
 
-// TakeBack ends what lend has begun. It returns how many bytes of b are not filled.
+// TakeBack ends what Lend has begun. It returns how many bytes of b are not filled.
 func (c *Session) TakeBack() (left int) { return c.KCP.Receiver().TakeBuffer() }
 
 // NextMessage returns the size of the next message; negative: none is complete.

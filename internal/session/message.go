@@ -14,8 +14,8 @@ import (
 type WriteCall struct {
 	Stream  *streams.Stream // nil: the session itself
 	B       []byte
-	N       int             // queued of b
-	Message bool            // b is one message, which is queued whole or not at all
+	N       int             // queued of B
+	Message bool            // B is one message, which is queued whole or not at all
 	Options *MessageOptions // of the message; nil: none
 	Waits   bool            // for other calls that write, and for room
 	Free    bool            // no other call writes; if one does, there is no room
@@ -55,7 +55,7 @@ func (c *Session) cannotWrite(w *WriteCall) error {
 // Write queues as much of w.B as there is room for; a message whole, or not at all. It
 // does not wait: ErrWouldBlock means that there is no room, w.Half in which half of a
 // stream's. Messages whose lifetime is over make room. If the call waits, one round is
-// queued, of at most WriteBatch segments, so that it is on its way before the next. push
+// queued, of at most WriteBatch segments, so that it is on its way before the next. Push
 // sends what is queued.
 func (c *Session) Write(w *WriteCall) error {
 	if w.Message && w.Stream == nil && !c.messageMode() {

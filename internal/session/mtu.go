@@ -14,7 +14,7 @@ import (
 )
 
 // Path MTU discovery of a session (DPLPMTUD, RFC 8899; WIRE.md §5.5).
-// netpath.Search decides; this file sends its probes and sets the MTU that it
+// netpath.PathMTU decides; this file sends its probes and sets the MTU that it
 // finds. It requires a peer that answers PROBE. With other peers the MTU is
 // Config's until a black hole shows, or the system refuses the size.
 

@@ -8,8 +8,8 @@ import (
 )
 
 // The cap of the rate at which a session sends. The state machine counts the bytes and
-// lets its segments wait; see sender.go. Datagrams and parity do not pass through it,
-// and wait here.
+// lets its segments wait; see machine/sender.go. Datagrams and parity do not pass
+// through it, and wait here.
 
 // heldPacketBytes is what a packet that waits takes in memory beside its buffer.
 const heldPacketBytes = 128

@@ -102,7 +102,7 @@ type InPacket struct {
 // Host that it was sent to. What is sent to the peer has both.
 type Source struct {
 	Addr  netip.AddrPort
-	Peer  net.Addr  // nil if it is a UDP address, in addr
+	Peer  net.Addr  // nil if it is a UDP address, in Addr
 	Local udp.Local // none: the socket is bound to an address, or the system does not tell
 }
 

@@ -12,7 +12,7 @@ import (
 
 // OnSignal is the state machine's hook for signals. It reports true if s is not from
 // within the session: una and wnd of its segment are then ignored, and its packet is
-// not a sign of life. It may queue signals and call what else port.go permits to hooks.
+// not a sign of life. It may queue signals and call what else machine.Hooks permits.
 // payload is what the segment carries, and valid only during the call.
 func (c *Session) OnSignal(s wire.Signal, payload []byte) bool {
 	if l := &c.hs; l.Role >= opening.Dialled && l.Peer == opening.Legacy { // too many of its answers were lost

@@ -102,7 +102,7 @@ func (c *Session) limitClock() *recovery.LimitClock {
 	return c.limits
 }
 
-// fecStats returns what both directions of FEC have done. c.mu is held.
+// fecStats returns what both directions of FEC have done.
 func (c *Session) fecStats() (s stats.FEC) {
 	s.DataSent, s.ParitySent = c.outgoing.fecData, c.outgoing.fecParity
 	var d *fec.DecoderStats
@@ -120,7 +120,7 @@ func (c *Session) fecStats() (s stats.FEC) {
 	return s
 }
 
-// AddTo adds the session's figures to t, and returns what limits it. c.mu is held.
+// AddTo adds the session's figures to t, and returns what limits it.
 func (c *Session) AddTo(t *stats.Totals) stats.Limit {
 	now := c.host.Now()
 	c.noteOutage(now)

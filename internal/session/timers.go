@@ -38,7 +38,7 @@ func (c *Session) finishStep(now time.Duration) {
 
 // schedule sets a wake-up for the next timer of the session. One for a slightly earlier
 // time stays: to move it in every step would cost more than an OnWake with nothing due.
-// A request of wake for a time that has come stays too.
+// A request of Wake for a time that has come stays too.
 func (c *Session) schedule(now time.Duration) {
 	var next time.Duration
 	sooner := func(at time.Duration) {

@@ -400,7 +400,7 @@ func (c *Session) tlsExpires() time.Duration {
 
 // Stateless reset of sessions with TLS (RFC 9000 §10.3, WIRE.md §8.6): each end
 // tells the other, under the application keys, how it will know a reset. How an
-// endpoint without the session makes one is in endpoint.go.
+// endpoint without the session makes one is in admission/answer.go.
 
 // ResetKeyWithin is how soon after the begin of a dialled session the peer has to
 // tell its key, or the key does not count. TIME-WAIT is longer. So an attacker

@@ -258,7 +258,7 @@ const repeatsWhole = 3
 // seal encrypts p, unless that was done, and appends it to the batch. Content in the
 // buffer of a segment that has to stay as it is goes to a buffer of its own, but the
 // segment has yet to be released. Packets of a handshake that leave again are not merged:
-// the system may not be able to. Like Encode, it runs without c.mu.
+// the system may not be able to. Like Encode, it runs without Conn.mu.
 func (c *Session) seal(p *Packet, w *Written) error {
 	if !p.ready {
 		var content []byte
@@ -285,7 +285,7 @@ const DatagramHeader = fec.HeaderSize + 4
 
 // addFEC adds the FEC header to p, unless the batch has none. It returns the
 // parity packets if p completes a group; they are valid until the next call. now
-// is in milliseconds. Like Encode, it runs without c.mu.
+// is in milliseconds. Like Encode, it runs without Conn.mu.
 func (c *Session) addFEC(p *Packet, now uint32) [][]byte {
 	inner := p.Buf[c.shared.Overhead.CipherHead : len(p.Buf)-c.shared.Overhead.Tail]
 	switch {
@@ -304,8 +304,8 @@ type Written struct {
 	Shard     int            // the socket
 	Refused   bool           // the system has refused some as too large
 	Packets   []Packet
-	data      int // of packets, those that are not parity
-	taken     int // of packets, without those that Encode has added
+	data      int // of Packets, those that are not parity
+	taken     int // of Packets, without those that Encode has added
 	to        Source
 	by        protect.Protection
 	err       error      // of Encode
