@@ -27,7 +27,7 @@ func (l *sessionLink) check(e *machineEnd) {
 		t.Fatalf("end %d was in state %d, and is in %d", e.side, l.seen[e.side], state)
 	}
 	l.seen[e.side] = state
-	if err := c.KCP.Audit(); err != nil {
+	if err := c.kcp.Audit(); err != nil {
 		t.Fatalf("end %d: %v", e.side, err)
 	}
 	held, counted := int64(c.held()), c.in.holding.bytes.Load()
@@ -55,7 +55,7 @@ func (l *sessionLink) check(e *machineEnd) {
 // checkWrites holds the account of write buffers against what they have.
 func (l *sessionLink) checkWrites(e *machineEnd) {
 	c := e.conn
-	used := c.KCP.Load().Memory
+	used := c.kcp.Load().Memory
 	if c.streams != nil {
 		used += c.streams.Queued()
 	}
@@ -157,7 +157,7 @@ func (l *sessionLink) done() bool {
 		case c == nil:
 			return false
 		case c.closing.Phase >= closing.Ended:
-		case c.KCP.WaitSend() > 0, c.streamsUnsent(), c.hs.Unanswered != 0, c.tls != nil && c.tls.handshake != nil:
+		case c.kcp.WaitSend() > 0, c.streamsUnsent(), c.hs.Unanswered != 0, c.tls != nil && c.tls.handshake != nil:
 			return false
 		}
 	}

@@ -33,9 +33,9 @@ func (c *Session) Close(call *CloseCall) (waits bool, err error) {
 		return false, c.closeAbruptly(call)
 	case !call.begun:
 		call.begun = true
-		for size := c.KCP.PeekSize(); call.Keeps && size >= 0; size = c.KCP.PeekSize() {
+		for size := c.kcp.PeekSize(); call.Keeps && size >= 0; size = c.kcp.PeekSize() {
 			b := make([]byte, size)
-			_, _ = c.KCP.Recv(b) // it is there, and fits
+			_, _ = c.kcp.Recv(b) // it is there, and fits
 			call.Received = append(call.Received, b)
 		}
 		if s.Caller != closing.Uses {
@@ -65,7 +65,7 @@ func (c *Session) Close(call *CloseCall) (waits bool, err error) {
 // written is lost, unless a call has returned it.
 func (c *Session) closeEnded() error {
 	c.dropReceived()
-	c.KCP.Compact()
+	c.kcp.Compact()
 	c.account()
 	switch s := &c.closing; {
 	case s.Undelivered() && s.Read == closing.ReadClosed:
@@ -151,7 +151,7 @@ func (c *Session) beginClose(now time.Duration) {
 	with := c.closingSession()
 	c.closing.Close(now, &with)
 	c.hs.Unanswered &^= opening.Finish // CLOSE takes the place of FIN
-	if c.KCP.Receiver().AckAgain() {
+	if c.kcp.Receiver().AckAgain() {
 		c.flush(now) // in front of CLOSE, by which the peer judges what was delivered
 	}
 	c.dropReceived()
@@ -162,8 +162,8 @@ func (c *Session) beginClose(now time.Duration) {
 func (c *Session) closingSession() closing.Session {
 	l := &c.hs
 	s := closing.Session{
-		Next: c.KCP.Position().Received, Una: c.KCP.Position().Acked,
-		Unsent:  c.KCP.WaitSend() > 0,
+		Next: c.kcp.Position().Received, Una: c.kcp.Position().Acked,
+		Unsent:  c.kcp.WaitSend() > 0,
 		Streams: c.streams != nil,
 		Signals: l.Peer >= opening.Extended,
 	}
@@ -186,7 +186,7 @@ func (c *Session) giveUp(now time.Duration) {
 
 // dropReceived drops what the application will not read, and takes no more data.
 func (c *Session) dropReceived() {
-	c.KCP.CloseReceive()
+	c.kcp.CloseReceive()
 	if q := c.in.datagrams; q != nil {
 		q.Clear()
 	}
@@ -207,11 +207,11 @@ const HelloAfterData = opening.FirstHello + 100*time.Millisecond
 // leave ends a closed session in order. For a legacy peer that has sent data,
 // it drains: the peer's retransmissions are acknowledged for some time.
 func (c *Session) leave(now time.Duration) {
-	if c.hs.Peer >= opening.Extended || c.KCP.Counts().SegmentsReceived == 0 {
+	if c.hs.Peer >= opening.Extended || c.kcp.Counts().SegmentsReceived == 0 {
 		c.end(nil)
 		return
 	}
-	c.closing.Drain(now, time.Duration(c.KCP.Sender().RTO())*time.Millisecond)
+	c.closing.Drain(now, time.Duration(c.kcp.Sender().RTO())*time.Millisecond)
 	c.traceState(trace.SessionDraining, nil)
 	c.step.left.Ready |= Lingers
 	c.wakeAll()
@@ -231,14 +231,14 @@ func (c *Session) abort(err error) {
 	if l := &c.hs; l.Peer >= opening.Extended && !c.over() && (closed || !c.hs.unvalidated.Load()) {
 		abort := wire.Signal{Code: wire.Abort, SN: l.peerToken, TS: 0}
 		if r := l.reasons; r != nil && r.abrupt && l.capabilities&CapReason != 0 {
-			c.KCP.SignalQueue().Replace(wire.Signal{Code: wire.Close, SN: uint32(c.KCP.Position().End), TS: l.peerToken}, abort)
+			c.kcp.SignalQueue().Replace(wire.Signal{Code: wire.Close, SN: uint32(c.kcp.Position().End), TS: l.peerToken}, abort)
 		} else {
-			c.KCP.SignalQueue().Replace(abort)
+			c.kcp.SignalQueue().Replace(abort)
 		}
 		if c.hs.securing && closed {
 			c.abortTLS(abort)
 		} else {
-			c.KCP.SendSignals()
+			c.kcp.SendSignals()
 		}
 	}
 	c.end(err)
@@ -252,7 +252,7 @@ func (c *Session) end(err error) {
 	if c.closing.Phase >= closing.Ended {
 		return
 	}
-	if (err == nil || err == ErrPeerClosed) && c.KCP.Receiver().AcksPending() {
+	if (err == nil || err == ErrPeerClosed) && c.kcp.Receiver().AcksPending() {
 		c.flush(c.host.Now()) // the ACKs cannot wait any longer
 	}
 	c.closing.End()
@@ -269,7 +269,7 @@ func (c *Session) end(err error) {
 		c.account()
 	}
 	c.traceState(trace.SessionEnded, err)
-	c.KCP.SetTrace(nil)
+	c.kcp.SetTrace(nil)
 }
 
 // Retire gives up what an ended session holds, and returns what the endpoint keeps of
@@ -283,9 +283,9 @@ func (c *Session) Retire() (end End, first bool) {
 		c.shared.Load.HalfOpen.Add(-1)
 	}
 	c.closeTLS()
-	c.KCP.Receiver().DropAcks()
-	c.KCP.SignalQueue().Drop()
-	c.KCP.Compact()
+	c.kcp.Receiver().DropAcks()
+	c.kcp.SignalQueue().Drop()
+	c.kcp.Compact()
 	if c.path.validation != nil {
 		c.path.validation.Drop()
 	}
@@ -302,7 +302,7 @@ func (c *Session) Retire() (end End, first bool) {
 // timeWaitState returns the state to remember of a session that has ended.
 func (c *Session) timeWaitState() TimeWait {
 	l := &c.hs
-	tw := TimeWait{Una: uint32(c.KCP.Position().Received), Protection: *c.in.protection.Load()}
+	tw := TimeWait{Una: uint32(c.kcp.Position().Received), Protection: *c.in.protection.Load()}
 	if t := c.tls; t != nil && t.ended != nil {
 		tw.Protection, tw.Shaking = t.ended, true
 	}
@@ -310,7 +310,7 @@ func (c *Session) timeWaitState() TimeWait {
 		tw.Token, tw.Own = l.peerToken, l.token
 		tw.Aborted = c.closing.err != nil && c.closing.err != ErrPeerClosed
 		tw.Dropped = l.Role == opening.Accepted || c.hs.dropped
-		tw.End = uint32(c.KCP.Position().End)
+		tw.End = uint32(c.kcp.Position().End)
 		if r := l.reasons; r != nil && l.capabilities&CapReason != 0 {
 			tw.Reason = r.ours
 		}
@@ -349,8 +349,8 @@ func (c *Session) holdSocket() time.Duration {
 	if c.host.OwnSocket() {
 		return closing.DialledHold
 	}
-	n := c.KCP.Counts()
-	return closing.AnswerFor(time.Duration(c.KCP.Sender().RTO())*time.Millisecond, n.Retransmits()+n.Duplicates > 0)
+	n := c.kcp.Counts()
+	return closing.AnswerFor(time.Duration(c.kcp.Sender().RTO())*time.Millisecond, n.Retransmits()+n.Duplicates > 0)
 }
 
 // progress advances the session's state after input, an application's call or a timer.
@@ -358,19 +358,19 @@ func (c *Session) progress(now time.Duration) {
 	if c.closing.Phase >= closing.Draining {
 		return
 	}
-	if c.closing.Read == closing.ReadClosed && (c.KCP.WaitSend() > 0 || c.streams != nil) {
+	if c.closing.Read == closing.ReadClosed && (c.kcp.WaitSend() > 0 || c.streams != nil) {
 		// The una of the peer's CLOSE covers all that it ever took.
 		if c.undelivered() {
 			c.closing.Lacks()
 		}
 		c.failMessages(c.reason(ErrPeerClosed))
 		c.failStreams(c.reason(ErrPeerClosed))
-		c.KCP.DiscardSend()
+		c.kcp.DiscardSend()
 		c.step.left.Ready |= Writers
 	}
 	c.advanceClose(now)
 	if c.closing.Phase == closing.Lingering {
-		c.closing.Progress(now, c.KCP.Position().Acked, c.confirmingMTU(now))
+		c.closing.Progress(now, c.kcp.Position().Acked, c.confirmingMTU(now))
 	}
 	if c.hs.kindAwaited && c.hs.Peer != opening.Unknown {
 		c.hs.kindAwaited = false
@@ -400,7 +400,7 @@ func (c *Session) over() bool {
 
 // allReceived reports whether all of the peer's data up to its FIN or CLOSE has
 // arrived.
-func (c *Session) allReceived() bool { return c.closing.AllReceived(c.KCP.Position().Received) }
+func (c *Session) allReceived() bool { return c.closing.AllReceived(c.kcp.Position().Received) }
 
 // takeFin takes the end of the peer's data from a FIN or CLOSE. It reports
 // false if that end is impossible.
@@ -443,7 +443,7 @@ func (c *Session) forgotten(k opening.Kind) {
 	if k == opening.Ping && l.Asked(opening.Finish) {
 		k = opening.Finish // is unanswered as well
 	}
-	if k == opening.Finish && c.KCP.WaitSend() == 0 {
+	if k == opening.Finish && c.kcp.WaitSend() == 0 {
 		// The peer had all data, and has forgotten the session since.
 		c.closing.ending = nil
 		l.Unanswered &^= opening.Finish
@@ -495,7 +495,7 @@ func (c *Session) Shut(cut bool) ShutResult {
 
 // shutting reports whether Shutdown has to wait for the session.
 func (c *Session) shutting() bool {
-	given := c.closing.Caller == closing.Leaves && c.closing.Phase == closing.Lingering && c.KCP.WaitSend() == 0
+	given := c.closing.Caller == closing.Leaves && c.closing.Phase == closing.Lingering && c.kcp.WaitSend() == 0
 	return c.closing.Phase != closing.Retired && !given
 }
 
@@ -551,7 +551,7 @@ func (c *Session) unreachable() {
 	switch {
 	case !c.hs.Reached && c.hs.Unanswered&opening.Hello != 0 && c.hs.Role != opening.Quiet && !c.rare.simultaneous():
 		c.end(ErrRefused)
-	case c.closing.Phase == closing.Lingering && c.KCP.WaitSend() == 0:
+	case c.closing.Phase == closing.Lingering && c.kcp.WaitSend() == 0:
 		c.end(nil)
 	}
 }

@@ -97,7 +97,7 @@ func (c *Session) SendDatagram(b []byte) error {
 	}
 	o := &c.outgoing
 	at := c.shared.Overhead.CipherHead
-	if o.waiting() >= maxOutgoing || c.hs.securing || !c.KCP.Validation().Take(at+DatagramHeader+len(b)+c.shared.Overhead.Tail) {
+	if o.waiting() >= maxOutgoing || c.hs.securing || !c.kcp.Validation().Take(at+DatagramHeader+len(b)+c.shared.Overhead.Tail) {
 		c.unsent(len(b))
 		return nil
 	}

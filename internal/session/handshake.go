@@ -51,7 +51,7 @@ const (
 // requestWait returns how long to wait for an answer before a request is repeated: the
 // machine's RTO within limits, and no less than what answers to signals have taken.
 func (c *Session) requestWait() time.Duration {
-	rto := time.Duration(c.KCP.Sender().RTO()) * time.Millisecond
+	rto := time.Duration(c.kcp.Sender().RTO()) * time.Millisecond
 	return max(opening.MinWait, min(rto, opening.MaxWait), c.rtt.Timeout())
 }
 
@@ -113,7 +113,7 @@ func (c *Session) Accept(first *admission.First, p *InPacket, validated bool) {
 	if !c.hs.openedFEC {
 		room -= c.shared.Overhead.fecHead
 	}
-	c.KCP.LimitUnvalidated(room, !greets)
+	c.kcp.LimitUnvalidated(room, !greets)
 }
 
 // Begin starts the timers of an accepted session. offer, unless it is nil, puts the
@@ -140,7 +140,7 @@ func (c *Session) Begin(offer func(validated bool) bool) bool {
 // SetConv gives a new session, which is in no table yet, another conversation id.
 func (c *Session) SetConv(conv uint32) {
 	c.entry.Conv = conv
-	c.KCP.SetConv(conv)
+	c.kcp.SetConv(conv)
 	c.protect()
 }
 
@@ -230,7 +230,7 @@ func (c *Session) helloSize() int {
 // starved reports whether nothing may be sent to the peer before a packet comes from it
 // (anti-amplification limit, RFC 9000 §8.1).
 func (c *Session) starved() bool {
-	v := c.KCP.Validation()
+	v := c.kcp.Validation()
 	return v != nil && (c.path.blocked || !v.Allows(wire.HeaderSize, true))
 }
 
@@ -263,7 +263,7 @@ func (c *Session) kick(now time.Duration) {
 // queueHello queues HELLO for the next flush, with the cookie, if any, and
 // INFO, and TIEBREAKER.
 func (c *Session) queueHello() {
-	l, k := &c.hs, c.KCP
+	l, k := &c.hs, c.kcp
 	k.SignalQueue().Add(l.Of(opening.Hello).Signal)
 	if l.cookie.Code != 0 {
 		k.SignalQueue().Add(l.cookie)
@@ -280,7 +280,7 @@ func (c *Session) addressValidated() {
 		return
 	}
 	c.shared.Load.HalfOpen.Add(-1)
-	c.KCP.ValidateAddress()
+	c.kcp.ValidateAddress()
 	c.traceState(trace.SessionEstablished, nil)
 	c.step.left.Ready |= Admitted
 	if c.hs.Peer == opening.Unknown {

@@ -51,12 +51,12 @@ func (c *Session) limitFirstWindow(i *SocketIncast) {
 // limitWindow bounds the window by what the session may have sent to it. With tell the
 // next flush tells the peer.
 func (c *Session) limitWindow(g incast.Grant, tell bool) {
-	if (g.Window > 0 || g.Shut) && c.hs.Peer >= opening.Extended && c.KCP.Counts().PacketsSent == 0 {
+	if (g.Window > 0 || g.Shut) && c.hs.Peer >= opening.Extended && c.kcp.Counts().PacketsSent == 0 {
 		// In message mode such a peer takes the largest window that it has seen
 		// for the limit of its messages.
 		g = incast.Grant{Window: max(g.Window, machine.MinRcvWnd)}
 	}
-	c.KCP.LimitWindow(g.Window, g.Shut, tell)
+	c.kcp.LimitWindow(g.Window, g.Shut, tell)
 }
 
 // changeShard records that the peer's packets arrive at another socket now. If
@@ -66,7 +66,7 @@ func (c *Session) changeShard(shard uint16) bool {
 	took := c.host.Incast(int(c.path.shard)).Forget(c)
 	c.path.shard = shard
 	c.timers.heldSince = 0 // what time-outs wait for arrives at the old one
-	c.KCP.Sender().HoldTimeouts(false)
+	c.kcp.Sender().HoldTimeouts(false)
 	if took {
 		i := c.host.Incast(int(shard))
 		c.limitWindow(incast.Grant{Window: i.Window(c.in.sending.PacketSize(), false, !c.hs.unvalidated.Load())}, true)

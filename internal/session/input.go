@@ -24,10 +24,10 @@ func (c *Session) Feed(packets []InPacket, shard int, now time.Duration) (change
 	defer c.endIfUnwound(&done)
 	c.setClock(now)
 	changed = c.path.shard != uint16(shard) && c.changeShard(uint16(shard))
-	segments, fresh := c.KCP.Counts().SegmentsReceived, uint64(0)
+	segments, fresh := c.kcp.Counts().SegmentsReceived, uint64(0)
 	beside := c.shared.Several() || c.in.sending != (incast.Sender{}) // other sessions, now or lately
 	if beside {
-		fresh = machine.NewSegments(c.KCP.Counts())
+		fresh = machine.NewSegments(c.kcp.Counts())
 	}
 	if c.path.validation != nil {
 		changed = c.inputDeferred(now) || changed
@@ -40,12 +40,12 @@ func (c *Session) Feed(packets []InPacket, shard int, now time.Duration) (change
 		}
 		changed = c.inputPacket(p, now) || changed
 	}
-	if n := c.KCP.Counts().SegmentsReceived - segments; n > 0 {
+	if n := c.kcp.Counts().SegmentsReceived - segments; n > 0 {
 		c.live.MoreExpected(now)
 		if beside {
-			c.takeShare(packets, int(machine.NewSegments(c.KCP.Counts())-fresh), c.host.Incast(shard), now)
+			c.takeShare(packets, int(machine.NewSegments(c.kcp.Counts())-fresh), c.host.Incast(shard), now)
 		}
-	} else if beside && c.KCP.Counts().PacketsSent == 0 {
+	} else if beside && c.kcp.Counts().PacketsSent == 0 {
 		c.limitFirstWindow(c.host.Incast(shard))
 	}
 	if !changed {
@@ -88,9 +88,9 @@ func (c *Session) inputPacket(p *InPacket, now time.Duration) (changed bool) {
 			return p.Kind != datagramPacket || credited // parity may have recovered something
 		}
 	}
-	rtt, err := c.KCP.Feed(data, a)
+	rtt, err := c.kcp.Feed(data, a)
 	c.packetDone(err, len(data), now)
-	if c.KCP.Receiver().Gapped() {
+	if c.kcp.Receiver().Gapped() {
 		c.growWindow(0)
 	}
 	c.measuredByData(time.Duration(rtt)*time.Microsecond, now)
@@ -100,7 +100,7 @@ func (c *Session) inputPacket(p *InPacket, now time.Duration) (changed bool) {
 // credit adds a packet to what may be sent to the peer's address, if that is not
 // validated and the packet comes from there (RFC 9000 §8.1). It reports whether it does.
 func (c *Session) credit(p *InPacket) bool {
-	v := c.KCP.Validation()
+	v := c.kcp.Validation()
 	if v == nil || admission.MakeKey(p.From.Addr, p.From.Peer, c.entry.Conv) != c.entry.Key() {
 		return false
 	}
@@ -130,7 +130,7 @@ func (c *Session) decode(p InPacket, a machine.Arrival, now time.Duration) ([]by
 	recovered := a
 	recovered.Recovered = true
 	data, kind, err := c.in.decoder.Decode(p.Data, clock(now), func(packet []byte) {
-		_, err := c.KCP.Feed(packet, recovered)
+		_, err := c.kcp.Feed(packet, recovered)
 		c.packetDone(err, len(packet), now)
 	})
 	if err != nil {
@@ -184,7 +184,7 @@ func (c *Session) Respond(now time.Duration, woken bool) bool {
 	if c.closing.Phase >= closing.Ended {
 		return false
 	}
-	if c.KCP.Receiver().Readable() || c.closing.Read != closing.ReadOpen {
+	if c.kcp.Receiver().Readable() || c.closing.Read != closing.ReadOpen {
 		c.step.left.Ready |= Readers
 	}
 	done := false
@@ -192,7 +192,7 @@ func (c *Session) Respond(now time.Duration, woken bool) bool {
 	c.sendDueSignals(now)
 	c.flushDue(now)
 	c.finishStep(now)
-	if c.KCP.WaitSend() == 0 || c.Room() > 0 || c.flushDelivers() {
+	if c.kcp.WaitSend() == 0 || c.Room() > 0 || c.flushDelivers() {
 		c.step.left.Ready |= Writers
 	}
 	done = true
@@ -206,7 +206,7 @@ func (c *Session) endIfUnwound(done *bool) {
 	if *done {
 		return
 	}
-	c.KCP.SetTrace(nil)
+	c.kcp.SetTrace(nil)
 	if c.outgoing.outbox != nil {
 		c.outgoing.probe, c.outgoing.packets = nil, nil
 	}

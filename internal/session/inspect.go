@@ -23,7 +23,7 @@ func (c *Session) Inside() Inside { return Inside{c} }
 
 // Parts of the session, which tests may change.
 
-func (i Inside) Machine() *machine.KCP             { return i.c.KCP }
+func (i Inside) Machine() *machine.KCP             { return i.c.kcp }
 func (i Inside) Opening() *opening.State           { return &i.c.hs.State }
 func (i Inside) Closing() *closing.State           { return &i.c.closing.State }
 func (i Inside) Entry() *admission.Entry           { return &i.c.entry }

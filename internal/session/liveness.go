@@ -23,7 +23,7 @@ func (c *Session) liveness() liveness.Session {
 		Signals:     l.Peer >= opening.Extended,
 		Unvalidated: l.unvalidated.Load(),
 		Migrates:    c.shared.Migrates && (*c.in.protection.Load()).Authentic(),
-		DeadLink:    cfg.DeadLink > 0 && c.KCP.Sender().SilentTransmissions() >= cfg.DeadLink,
+		DeadLink:    cfg.DeadLink > 0 && c.kcp.Sender().SilentTransmissions() >= cfg.DeadLink,
 	}
 	if c.closing.Phase > closing.Lingering {
 		return s
@@ -36,7 +36,7 @@ func (c *Session) liveness() liveness.Session {
 	}
 	if s.Looks = c.shared.Looks; s.Looks {
 		s.Looked = c.host.Looked()
-		s.RTO = time.Duration(c.KCP.Sender().RTO()) * time.Millisecond
+		s.RTO = time.Duration(c.kcp.Sender().RTO()) * time.Millisecond
 	}
 	return s
 }
@@ -78,29 +78,29 @@ func (c *Session) heard(now time.Duration) {
 	case c.step.challenged && asked:
 		wait, _ := c.pingWait()
 		l.Again(opening.Ping, now, wait)
-	case l.Unanswered != 0 && (asked || !c.KCP.Position().Regressed):
+	case l.Unanswered != 0 && (asked || !c.kcp.Position().Regressed):
 		l.Unanswered &^= opening.Ping
 	}
 	c.step.challenged = false
 	if !l.Reached {
 		c.noteReached()
 	}
-	if l.Peer == opening.Unknown && l.Unanswered&opening.Hello != 0 && c.KCP.Counts().WindowUpdates >= LegacyAnswers {
+	if l.Peer == opening.Unknown && l.Unanswered&opening.Hello != 0 && c.kcp.Counts().WindowUpdates >= LegacyAnswers {
 		l.Unanswered &^= opening.Hello
 		l.Peer = opening.Legacy
 	}
-	if l.Peer == opening.Unknown && l.Of(opening.Hello).Tries == 1 && c.KCP.Counts().WindowUpdates > 0 {
+	if l.Peer == opening.Unknown && l.Of(opening.Hello).Tries == 1 && c.kcp.Counts().WindowUpdates > 0 {
 		l.Hurry(opening.Hello, now) // it seems to be a legacy peer; a second answer shows it
 	}
 	if l.Peer < opening.Extended {
-		restarted, ask := c.live.Restarted(now, c.KCP.Position().Regressed && !l.unvalidated.Load(), asked)
+		restarted, ask := c.live.Restarted(now, c.kcp.Position().Regressed && !l.unvalidated.Load(), asked)
 		if restarted {
 			c.closing.ending = ErrReset
 		} else if ask > 0 && l.Unanswered&opening.Ping == 0 {
 			c.startPing(ask)
 		}
 	}
-	if l.unvalidated.Load() && c.KCP.Validation().Echoed() {
+	if l.unvalidated.Load() && c.kcp.Validation().Echoed() {
 		c.addressValidated()
 	}
 }
@@ -114,7 +114,7 @@ const leastOutage, ackDelay = 50 * time.Millisecond, 25 * time.Millisecond
 func (c *Session) outageAfter() time.Duration {
 	patience := c.rtt.Timeout()
 	if patience == 0 {
-		patience = time.Duration(c.KCP.Sender().RTO()) * time.Millisecond
+		patience = time.Duration(c.kcp.Sender().RTO()) * time.Millisecond
 	}
 	return max(patience+ackDelay, leastOutage)
 }
@@ -155,7 +155,7 @@ func (c *Session) setOutage(on bool, since time.Duration) {
 		c.limits = c.limitClock()
 		c.limits.Change(stats.LimitOutage, since)
 	}
-	c.KCP.SetOutage(on)
+	c.kcp.SetOutage(on)
 }
 
 // noteReached records that the peer has shown to be there. Dial waits for it.
@@ -186,12 +186,12 @@ func (c *Session) pingWait() (wait, longest time.Duration) {
 
 // noteActivity tells c.live what the last step has brought about.
 func (c *Session) noteActivity(now time.Duration) {
-	at := c.KCP.Position()
-	p := liveness.Progress{Received: c.KCP.Counts().BytesReceived, Next: uint32(at.Received), Una: uint32(at.Acked)}
+	at := c.kcp.Position()
+	p := liveness.Progress{Received: c.kcp.Counts().BytesReceived, Next: uint32(at.Received), Una: uint32(at.Acked)}
 	if c.in.datagrams != nil {
 		p.Datagrams = c.in.datagrams.Moved
 	}
-	if !c.live.Progressed(now, p, c.KCP.WaitSend() > 0) {
+	if !c.live.Progressed(now, p, c.kcp.WaitSend() > 0) {
 		return
 	}
 	if c.plpmtu != nil {

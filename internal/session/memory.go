@@ -39,7 +39,7 @@ func (c *Session) Weight(now time.Duration) (held, lately int64) {
 
 // held returns the memory that the session holds because of its peer, in bytes.
 func (c *Session) held() int {
-	n := c.KCP.Held()
+	n := c.kcp.Held()
 	if c.in.datagrams != nil {
 		n += c.in.datagrams.Memory()
 	}
@@ -93,7 +93,7 @@ func (c *Session) account() {
 		c.shared.Load.Buffered.Add(d)
 		h.bytes.Store(n)
 	}
-	if d := uint32(c.KCP.Counts().BytesReceived) - c.in.arrived; d >= AccountGrain {
+	if d := uint32(c.kcp.Counts().BytesReceived) - c.in.arrived; d >= AccountGrain {
 		c.in.arrived += d
 		h.moved(int64(d), c.host.Now())
 	}
@@ -125,7 +125,7 @@ func (c *Session) growWindow(n int) {
 	if in.unmetered += n; in.fixedWindow || n > 0 && in.unmetered < meterGrain {
 		return
 	}
-	size, used, largest := c.KCP.ReceiveWindow()
+	size, used, largest := c.kcp.ReceiveWindow()
 	if largest || c.closing.Caller != closing.Uses {
 		return
 	}
@@ -140,7 +140,7 @@ func (c *Session) growWindow(n int) {
 		c.queuePing(now) // an end that only receives learns of a longer path by that alone
 	}
 	if double && size <= int(mostWindowRate*rtt.Seconds()) && !c.shared.OverMemoryLimit() {
-		c.KCP.DoubleWindow()
+		c.kcp.DoubleWindow()
 	}
 }
 
@@ -169,14 +169,14 @@ func (c *Session) ShedMemory() bool {
 		return false
 	}
 	before := c.held()
-	c.KCP.Compact()
+	c.kcp.Compact()
 	c.compactStreams()
 	c.dropUnreliable()
 	c.accountWrites()
 	if c.account(); before > 0 && 2*c.held() <= before {
 		return false
 	}
-	c.KCP.CloseReceive()
+	c.kcp.CloseReceive()
 	c.dropStreams(c.reason(ErrMemoryPressure))
 	c.dropDecoder()
 	c.abort(ErrMemoryPressure)
@@ -230,7 +230,7 @@ const (
 // accountWrites updates Load.Written, which is exact to within a grain
 // of each session, either way.
 func (c *Session) accountWrites() {
-	used, old := c.KCP.Load().Memory, int(c.outgoing.grains)
+	used, old := c.kcp.Load().Memory, int(c.outgoing.grains)
 	if c.streams != nil {
 		used += c.streams.Queued()
 	}
@@ -252,7 +252,7 @@ func (c *Session) accountWrites() {
 // default size, while all together hold so much that memory is scarce. It is twice
 // what may be in flight, within bounds (compare tcp_sndbuf_expand of Linux).
 func (c *Session) scarceWriteBuffer(all int64) int {
-	flight := int64(c.KCP.Snapshot().SendWindow) * int64(c.KCP.PacketSize()-wire.HeaderSize+machine.WriteCostPerSegment)
+	flight := int64(c.kcp.Snapshot().SendWindow) * int64(c.kcp.PacketSize()-wire.HeaderSize+machine.WriteCostPerSegment)
 	scarce := max(ScarceWriteBuffer*WritePressure/all, LeastWriteBuffer)
 	return int(min(max(2*flight, scarce), DefaultWriteBuffer))
 }
@@ -260,24 +260,24 @@ func (c *Session) scarceWriteBuffer(all int64) int {
 // Read copies what has arrived into b, which has n bytes already. It returns how many it
 // has then.
 func (c *Session) Read(b []byte, n int) int {
-	if n += c.KCP.RecvBytes(b[n:]); n > 0 {
+	if n += c.kcp.RecvBytes(b[n:]); n > 0 {
 		c.afterRead(n)
 	}
 	return n
 }
 
 // Lend has what arrives copied straight into b, until TakeBack.
-func (c *Session) Lend(b []byte) { c.KCP.Receiver().LendBuffer(b) }
+func (c *Session) Lend(b []byte) { c.kcp.Receiver().LendBuffer(b) }
 
 // TakeBack ends what Lend has begun. It returns how many bytes of b are not filled.
-func (c *Session) TakeBack() (left int) { return c.KCP.Receiver().TakeBuffer() }
+func (c *Session) TakeBack() (left int) { return c.kcp.Receiver().TakeBuffer() }
 
 // NextMessage returns the size of the next message; negative: none is complete.
-func (c *Session) NextMessage() (size int) { return c.KCP.PeekSize() }
+func (c *Session) NextMessage() (size int) { return c.kcp.PeekSize() }
 
 // ReadMessage copies the next message into b. Errors are those of KCP.Recv.
 func (c *Session) ReadMessage(b []byte) (n int, err error) {
-	if n, err = c.KCP.Recv(b); err == nil {
+	if n, err = c.kcp.Recv(b); err == nil {
 		c.afterRead(n)
 	}
 	return n, err
@@ -294,7 +294,7 @@ func (c *Session) ReadEnd(told bool) error {
 		return s.err
 	}
 	if c.allReceived() && s.err != ErrMemoryPressure && s.err != ErrUnwound { // which drop what was not read
-		if c.KCP.Receiver().Queued() {
+		if c.kcp.Receiver().Queued() {
 			return io.ErrUnexpectedEOF // a message without its end
 		}
 		if s.Read == closing.ReadClosed && c.hs.reasons != nil && c.hs.reasons.peer != nil {
@@ -312,7 +312,7 @@ func (c *Session) MaxMessage() int {
 	if !c.messageMode() {
 		return 0
 	}
-	most, _ := c.KCP.MessageLimit()
+	most, _ := c.kcp.MessageLimit()
 	return most
 }
 
@@ -322,7 +322,7 @@ func (c *Session) available(w *WriteCall) int {
 	if room <= 0 || c.cannotWrite(w) != nil {
 		return 0
 	}
-	payload := c.KCP.Load().Payload
+	payload := c.kcp.Load().Payload
 	full, rest := room/(payload+machine.WriteCostPerSegment), room%(payload+machine.WriteCostPerSegment)
 	return max(full*payload+max(rest-machine.WriteCostPerSegment, 0), 1)
 }
@@ -331,13 +331,13 @@ func (c *Session) available(w *WriteCall) int {
 // memory, and sends a window update if the read has reopened a window of zero.
 func (c *Session) afterRead(n int) {
 	if c.closing.Phase >= closing.Ended {
-		c.KCP.Compact()
+		c.kcp.Compact()
 	} else if c.timers.compactAt == 0 {
 		c.timers.compactAt = c.host.Now() + CompactAfter
 		c.Wake(c.timers.compactAt)
 	}
 	c.accountRead(n)
-	if c.KCP.WindowReopened() && c.closing.Phase < closing.Ended {
+	if c.kcp.WindowReopened() && c.closing.Phase < closing.Ended {
 		c.Push()
 	}
 }
@@ -348,7 +348,7 @@ func (c *Session) sizeError(err error, size int) error {
 		return err
 	}
 	means := fmt.Sprintf("the most that %d segments take", machine.MaxFragments)
-	most, n := c.KCP.MessageLimit()
+	most, n := c.kcp.MessageLimit()
 	if n < machine.MaxFragments {
 		means = fmt.Sprintf("what fits into the peer's receive window of %d segments", n)
 	}
@@ -357,7 +357,7 @@ func (c *Session) sizeError(err error, size int) error {
 
 // Room returns how many bytes may be written, negative if the write buffer is overfull.
 func (c *Session) Room() int {
-	l := c.KCP.Load()
+	l := c.kcp.Load()
 	room := c.writeBuffer() - l.Used
 	if c.shared.Compat.SegmentBound {
 		const most = 1 << 14 // segments, so that an int holds their bytes
@@ -376,7 +376,7 @@ func (c *Session) Push() {
 	defer c.endIfUnwound(&done)
 	now := c.host.Now()
 	c.step.left.Replied = true // the flush sends the reply, too
-	if c.hs.Role == opening.Quiet && c.hs.silent() && c.KCP.WaitSend() > 0 {
+	if c.hs.Role == opening.Quiet && c.hs.silent() && c.kcp.WaitSend() > 0 {
 		c.breakSilence(now)
 	}
 	c.flush(now)

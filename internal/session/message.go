@@ -93,7 +93,7 @@ func (c *Session) queue(w *WriteCall) error {
 		var err error
 		switch {
 		case (room <= 0 || !w.Free) && !w.goesOn(c.shared.Compat.SegmentBound):
-			c.KCP.Refuse()
+			c.kcp.Refuse()
 			return ErrWouldBlock
 		case w.Message:
 			err = c.queueMessage(w)
@@ -118,7 +118,7 @@ func (w *WriteCall) goesOn(segmentBound bool) bool {
 // queueBytes queues bytes of w.B to the session itself, which has room bytes free. In
 // message mode each segment is a message.
 func (c *Session) queueBytes(w *WriteCall, room int) error {
-	payload := c.KCP.Load().Payload
+	payload := c.kcp.Load().Payload
 	segments := min(max(room/(payload+machine.WriteCostPerSegment), 1), WriteBatch)
 	if c.shared.Compat.SegmentBound {
 		segments = WriteBatch
@@ -129,7 +129,7 @@ func (c *Session) queueBytes(w *WriteCall, room int) error {
 		if c.messageMode() {
 			piece = piece[:min(len(piece), payload)]
 		}
-		n, err := c.KCP.Send(piece)
+		n, err := c.kcp.Send(piece)
 		if w.N += n; err != nil {
 			return err
 		}
@@ -161,10 +161,10 @@ func (c *Session) queueMessage(w *WriteCall) (err error) {
 	case w.Stream != nil:
 		w.Stream.Send(w.B, uint32(p.Retransmits), deadline, done)
 	case w.Options == nil:
-		_, err = c.KCP.Send(w.B)
+		_, err = c.kcp.Send(w.B)
 	default:
 		t := &streams.Tag{Limit: uint32(p.Retransmits), Deadline: deadline}
-		if err = c.KCP.SendMessage(w.B, t); err == nil {
+		if err = c.kcp.SendMessage(w.B, t); err == nil {
 			c.rarely().messages = true
 			if done != nil {
 				c.rare.awaiting.Add(t, done)
@@ -215,7 +215,7 @@ func (c *Session) tooLargeFor(s *streams.Stream, n int) error {
 func (c *Session) deadlineLocked(lifetime uint32, begun time.Duration) int64 {
 	left := time.Duration(lifetime)*time.Millisecond - (c.host.Now() - begun)
 	c.setClock(c.host.Now())
-	return c.KCP.Micros() + left.Microseconds()
+	return c.kcp.Micros() + left.Microseconds()
 }
 
 // usesMessages reports whether WriteMessage was called with options.
@@ -228,7 +228,7 @@ func (c *Session) dropSpentMessages() {
 		return
 	}
 	c.setClock(c.host.Now())
-	for c.KCP.DropSpent() {
+	for c.kcp.DropSpent() {
 	}
 }
 
@@ -272,7 +272,7 @@ func (c *Session) failMessages(err error) {
 // and need not have.
 func (c *Session) segmentsGivenUp() int {
 	if c.usesMessages() {
-		return c.KCP.SegmentsGivenUp()
+		return c.kcp.SegmentsGivenUp()
 	}
 	return 0
 }
@@ -298,7 +298,7 @@ func (c *Session) TakeReceipts() []streams.Receipt {
 // empties it.
 func (c *Session) failAll(a *streams.Awaiting, f streams.Failure) {
 	if !a.Empty() {
-		f.At = c.KCP.Micros()
+		f.At = c.kcp.Micros()
 		c.rarely().receipts.Fail(a, f)
 		c.step.left.Ready |= Receivers
 	}

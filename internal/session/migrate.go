@@ -48,7 +48,7 @@ func (c *Session) welcomeElsewhere(p *InPacket, hello wire.Signal) bool {
 	if data, _ := admission.Segments(p.Kind, p.Data); len(data) >= 2*wire.HeaderSize {
 		answer = append(answer, c.infoSignal()) // so the answer is not larger than the packet
 	}
-	c.host.Reply(p.From, c.shared.Outside, c.KCP.AnswerHeader(), answer...)
+	c.host.Reply(p.From, c.shared.Outside, c.kcp.AnswerHeader(), answer...)
 	return true
 }
 
@@ -98,7 +98,7 @@ func (c *Session) handshakeFromNewAddress(p *InPacket, now time.Duration) (mine,
 	if !c.hs.securing {
 		by = *c.in.protection.Load() // the peer has these keys too
 	}
-	c.host.Reply(to, by, c.KCP.AnswerHeader(), c.challengeOf(to, now))
+	c.host.Reply(to, by, c.kcp.AnswerHeader(), c.challengeOf(to, now))
 	return true, false
 }
 
@@ -152,7 +152,7 @@ func (c *Session) packetFromNewAddress(p *InPacket, numbered bool, now time.Dura
 		c.live.Heard(now)
 	}
 	c.deferPacket(p, ask.SN)
-	if v.Due(ask.SN, now) && c.host.Reply(to, (*c.in.protection.Load()).Sender(), c.KCP.AnswerHeader(), ask) {
+	if v.Due(ask.SN, now) && c.host.Reply(to, (*c.in.protection.Load()).Sender(), c.kcp.AnswerHeader(), ask) {
 		v.Sent(ask.SN, now)
 	}
 	return true, false
@@ -226,7 +226,7 @@ func (c *Session) migrateTo(to Source) bool {
 
 // beginPath drops the measurements, which are of another path (RFC 9000 §9.4).
 func (c *Session) beginPath() {
-	c.KCP.SetCongestionControl(c.newCongestionControl())
+	c.kcp.SetCongestionControl(c.newCongestionControl())
 	c.restartMTUSearch()
 	c.rtt = netpath.RTTEstimate{}
 }
@@ -255,7 +255,7 @@ func (c *Session) Rerouted(moved bool) {
 	if l.Reached && l.Unanswered&opening.Ping == 0 && !(c.closing.Read != closing.ReadOpen && c.over()) {
 		l.Start(opening.Ping, wire.Signal{}, now, wait)
 	}
-	c.KCP.ProbePath()
+	c.kcp.ProbePath()
 	c.kick(now)
 }
 

@@ -41,10 +41,10 @@ func (c *Session) onInfo(s wire.Signal) {
 	l.version, l.capabilities = s.SN, s.TS
 	c.number(l.Peer == opening.Welcomed)
 	if s.TS&CapAckDelay != 0 {
-		c.KCP.Enable(machine.FeatureReplies)
+		c.kcp.Enable(machine.FeatureReplies)
 	}
 	if s.TS&CapCopies != 0 {
-		c.KCP.Enable(machine.FeatureCopies)
+		c.kcp.Enable(machine.FeatureCopies)
 	}
 	if c.hs.kindAwaited {
 		c.step.left.Ready |= Writers // OpenStream may wait for it
@@ -59,7 +59,7 @@ func (c *Session) onInfo(s wire.Signal) {
 
 // enablePieces lets segments leave in pieces.
 func (c *Session) enablePieces() {
-	c.KCP.Enable(machine.FeaturePieces)
+	c.kcp.Enable(machine.FeaturePieces)
 	c.watchSizes()
 	if c.plpmtu != nil {
 		c.plpmtu.Restart() // what it knows is from losses
@@ -70,7 +70,7 @@ func (c *Session) enablePieces() {
 // arrive; packets of the base size [BASE_PLPMTU] if the path has shown it.
 func (c *Session) watchSizes() {
 	room := c.shared.Overhead.Total
-	c.KCP.BlackHole().Watch(c.leastPMTU()-room, netpath.FloorMTU-room, netpath.BaseMTU-room)
+	c.kcp.BlackHole().Watch(c.leastPMTU()-room, netpath.FloorMTU-room, netpath.BaseMTU-room)
 }
 
 // leastPMTU returns the UDP payload to fall back to at last, in bytes
@@ -80,7 +80,7 @@ func (c *Session) leastPMTU() int {
 }
 
 // mtu returns the largest UDP payload that is sent, in bytes.
-func (c *Session) mtu() int { return c.KCP.PacketSize() + c.shared.Overhead.Total }
+func (c *Session) mtu() int { return c.kcp.PacketSize() + c.shared.Overhead.Total }
 
 // sizes returns what is known of the sizes that the path takes. It begins a search, from
 // the current MTU, if there has been none.
@@ -156,10 +156,10 @@ func (c *Session) advanceMTU(now time.Duration) {
 	if !probes {
 		c.watchSizes()
 	}
-	w := c.KCP.WatchedSizes()
+	w := c.kcp.WatchedSizes()
 	wanted := probes && c.plpmtu != nil && c.plpmtu.Wanted()
 	if wanted {
-		w.Recent = c.KCP.BlackHole().TakeRecent() + c.shared.Overhead.Total
+		w.Recent = c.kcp.BlackHole().TakeRecent() + c.shared.Overhead.Total
 	}
 	if w.Suspect || w.BySize || wanted || probes && w.Full >= netpath.SearchAfter || c.plpmtu != nil && c.plpmtu.Begun() {
 		w.Heard, w.Probes = c.live.LastHeard(), probes
@@ -170,10 +170,10 @@ func (c *Session) advanceMTU(now time.Duration) {
 // followMTU does what c.plpmtu has decided, and sets the size that it has found.
 func (c *Session) followMTU(do netpath.Do, now time.Duration) {
 	if do&netpath.Forget != 0 {
-		c.KCP.BlackHole().Forget()
+		c.kcp.BlackHole().Forget()
 	}
 	if do&netpath.Watch != 0 {
-		c.KCP.BlackHole().Restart()
+		c.kcp.BlackHole().Restart()
 	}
 	if n := c.plpmtu.Size(); n != c.mtu() {
 		c.useMTU(n)
@@ -190,7 +190,7 @@ func (c *Session) followMTU(do netpath.Do, now time.Duration) {
 // large packets are lost, while the peer gives signs of life. Then the path may
 // be why the peer acknowledges nothing, so Close waits on.
 func (c *Session) confirmingMTU(now time.Duration) bool {
-	return c.plpmtu.Confirming() && now-c.live.LastHeard() < max(netpath.MaxWait, c.requestWait()) && c.KCP.WatchedSizes().Lost > 0
+	return c.plpmtu.Confirming() && now-c.live.LastHeard() < max(netpath.MaxWait, c.requestWait()) && c.kcp.WatchedSizes().Lost > 0
 }
 
 // sizeRefused is called when the system does not send packets of size bytes to the
@@ -205,21 +205,21 @@ func (c *Session) sizeRefused(size int) {
 	c.followMTU(do, now)
 	if do&netpath.Resend != 0 {
 		c.setClock(now)
-		c.KCP.PacketsRefused(size - c.shared.Overhead.Total)
+		c.kcp.PacketsRefused(size - c.shared.Overhead.Total)
 	}
 	c.schedule(now)
 }
 
 // useMTU sets the largest UDP payload that is sent from now on, in bytes.
 func (c *Session) useMTU(size int) {
-	c.call(func() { c.KCP.ResizePackets(size - c.shared.Overhead.Total) })
+	c.call(func() { c.kcp.ResizePackets(size - c.shared.Overhead.Total) })
 }
 
 // sendMTUProbe sends a probe, and a PING in a packet of its own. The answer to
 // the PING distinguishes a path that drops the probe for its size from one that
 // drops everything.
 func (c *Session) sendMTUProbe(now time.Duration) {
-	k, p, room, nonce := c.KCP, c.plpmtu, &c.shared.Overhead, c.shared.Env.Uint32()
+	k, p, room, nonce := c.kcp, c.plpmtu, &c.shared.Overhead, c.shared.Env.Uint32()
 	p.Sent(nonce, now, c.requestWait())
 	k.SignalQueue().Add(probePing(nonce))
 	k.SendSignals()
@@ -249,7 +249,7 @@ func (c *Session) pingAnswered(s wire.Signal) {
 // probeAnswered takes the answer to a probe: packets of its size arrive.
 func (c *Session) probeAnswered(s wire.Signal) {
 	if c.mayProbeMTU() && c.plpmtu.Answered(s.SN, int(s.TS), c.step.inputAt) {
-		c.KCP.BlackHole().Probed(int(s.TS) - c.shared.Overhead.Total) // losses were by chance, or of other sizes
+		c.kcp.BlackHole().Probed(int(s.TS) - c.shared.Overhead.Total) // losses were by chance, or of other sizes
 		c.followMTU(0, c.step.inputAt)
 	}
 }
@@ -259,7 +259,7 @@ func (c *Session) probeAnswered(s wire.Signal) {
 func (c *Session) restartMTUSearch() {
 	c.plpmtu.Restart()
 	c.outgoing.dropProbe()
-	c.KCP.BlackHole().Restart()
+	c.kcp.BlackHole().Restart()
 	c.useMTU(c.firstMTU())
 }
 

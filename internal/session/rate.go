@@ -35,7 +35,7 @@ func (c *Session) maxRate() int {
 // capRate caps the rate, in bytes a second; 0: no cap. What waited for the cap that ends
 // leaves with the packets that are sent next.
 func (c *Session) capRate(rate int) {
-	c.KCP.CapRate(int64(rate), c.shared.Overhead.Total)
+	c.kcp.CapRate(int64(rate), c.shared.Overhead.Total)
 	s := c.capped
 	switch {
 	case rate > 0 && s == nil:
@@ -54,7 +54,7 @@ func (c *Session) capRate(rate int) {
 func (c *Session) holdDatagram(s *cappedOutput, p Packet, now time.Duration) {
 	c.setClock(now)
 	s.datagrams.Add(p, now)
-	c.releaseHeld(s, now, c.KCP.RateCap().DatagramsFirst())
+	c.releaseHeld(s, now, c.kcp.RateCap().DatagramsFirst())
 	c.schedule(now)
 }
 
@@ -73,7 +73,7 @@ func (c *Session) holdParity() {
 	o := &c.outgoing
 	if s := c.capped; s != nil && len(o.parity) > 0 {
 		most, now := recovery.MaxHeld, c.host.Now()
-		if c.KCP.RateCap().Indebted() {
+		if c.kcp.RateCap().Indebted() {
 			most = 0
 		}
 		for _, p := range o.parity {
@@ -103,12 +103,12 @@ func countParity(packets []Packet) (n int) {
 func (c *Session) releaseHeld(s *cappedOutput, now time.Duration, datagrams bool) {
 	c.dropDatagrams(s.datagrams.Stale(now))
 	for datagrams && s.datagrams.Len() > 0 {
-		if !c.KCP.RateCap().Pass(len(s.datagrams.First().Buf), true, c.KCP.Micros()) {
+		if !c.kcp.RateCap().Pass(len(s.datagrams.First().Buf), true, c.kcp.Micros()) {
 			return
 		}
 		c.addDatagram(s.datagrams.Take())
 	}
-	for s.parity.Len() > 0 && c.KCP.RateCap().Pass(len(s.parity.First().Buf), false, c.KCP.Micros()) {
+	for s.parity.Len() > 0 && c.kcp.RateCap().Pass(len(s.parity.First().Buf), false, c.kcp.Micros()) {
 		c.outgoing.add(s.parity.Take())
 	}
 }

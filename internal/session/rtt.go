@@ -29,16 +29,16 @@ func (c *Session) measuredByData(sample, now time.Duration) {
 // only receives knows how often a round trip is.
 func (c *Session) prompted(rtt time.Duration) {
 	c.rtt.Prompted(rtt, c.step.inputAt)
-	c.KCP.SeedRTT(uint32((rtt + time.Millisecond - 1) / time.Millisecond))
+	c.kcp.SeedRTT(uint32((rtt + time.Millisecond - 1) / time.Millisecond))
 }
 
 // refreshRTT sends a PING with a datagram if the last sample is old: datagrams
 // are not acknowledged. Data that is on its way will be.
 func (c *Session) refreshRTT(now time.Duration) {
-	if c.KCP.WaitSend() == 0 && !c.rtt.Recent(now) && c.mayPing(now) {
+	if c.kcp.WaitSend() == 0 && !c.rtt.Recent(now) && c.mayPing(now) {
 		c.noteOutage(now)
 		c.queuePing(now)
-		c.call(c.KCP.SendSignals)
+		c.call(c.kcp.SendSignals)
 	}
 }
 
@@ -62,7 +62,7 @@ func (c *Session) mayPing(now time.Duration) bool {
 // queuePing queues a PING that measures the round-trip time. It is not repeated,
 // and nothing else depends on its answer.
 func (c *Session) queuePing(now time.Duration) {
-	c.KCP.SignalQueue().Add(c.newPing(now))
+	c.kcp.SignalQueue().Add(c.newPing(now))
 	c.queueCount(now)
 }
 
@@ -110,7 +110,7 @@ func (c *Session) takeCount(s wire.Signal) {
 	}
 	if c.step.ping.Code != 0 { // it was no challenge
 		c.step.ping, c.step.challenged = wire.Signal{}, false
-		c.KCP.SignalQueue().Take(wire.Signal{Code: wire.Token, SN: c.hs.peerToken, TS: c.hs.token})
+		c.kcp.SignalQueue().Take(wire.Signal{Code: wire.Token, SN: c.hs.peerToken, TS: c.hs.token})
 	}
 	sent, missing := l.Answer(c.outgoing.seen() + 1)
 	c.queueAnswer(wire.Signal{Code: wire.Count | wire.Answer, SN: sent, TS: missing})
@@ -178,7 +178,7 @@ func (c *Session) Measure(call *PingCall, why error) (waits bool, err error) {
 		call.Next = now + call.wait
 		c.setClock(now)
 		c.queuePing(now)
-		c.call(c.KCP.SendSignals)
+		c.call(c.kcp.SendSignals)
 	}
 	return true, nil
 }
@@ -192,11 +192,11 @@ type FlushCall struct {
 // it may still, the call waits, unless why is an error, which it fails with.
 func (c *Session) Delivered(call *FlushCall, why error) (bool, error) {
 	if call.end == nil {
-		call.end = c.measures().flushes.Begin(c.KCP.Position().End)
+		call.end = c.measures().flushes.Begin(c.kcp.Position().End)
 	}
 	// What the peer has not taken before its CLOSE is out of the queue, too.
 	discarded := c.closing.Read == closing.ReadClosed && c.closing.Undelivered()
-	if !discarded && (!c.KCP.Position().Acked.Before(*call.end) || c.KCP.WaitSend() == 0) {
+	if !discarded && (!c.kcp.Position().Acked.Before(*call.end) || c.kcp.WaitSend() == 0) {
 		return true, nil
 	}
 	if err := cmp.Or(c.cannotDeliver(), why); err != nil {
@@ -234,5 +234,5 @@ type measurement struct {
 // flushDelivers reports whether calls of Flush are to be woken.
 func (c *Session) flushDelivers() bool {
 	w := c.measurement()
-	return w != nil && w.flushes.Delivers(c.KCP.Position().Acked)
+	return w != nil && w.flushes.Delivers(c.kcp.Position().Acked)
 }

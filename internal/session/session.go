@@ -36,7 +36,7 @@ type Session struct {
 	host   Host    // immutable
 	ends   atomic.Pointer[pathEnds]
 
-	KCP      *machine.KCP // the state machine of the protocol; the pointer is immutable
+	kcp      *machine.KCP // the state machine of the protocol; the pointer is immutable
 	path     pathState
 	step     stepState
 	hs       handshakeState
@@ -145,9 +145,9 @@ func (c *Session) Init(e *Shared, h Host, key Key, remote net.Addr, dialled bool
 	case e.Protection.None:
 		hooks.OutputInPlace, hooks.Headroom = c.queueSegment, int32(e.Overhead.head+wire.HeaderSize)
 	}
-	c.KCP = machine.NewWith(key.Conv, hooks)
+	c.kcp = machine.NewWith(key.Conv, hooks)
 	c.in.fixedWindow = e.FixedWindow
-	e.Config.Apply(c.KCP, e.Overhead.Total)
+	e.Config.Apply(c.kcp, e.Overhead.Total)
 	now := h.Now()
 	c.hs.born, c.step.inputAt, c.live = now, now, liveness.New(now)
 	c.closing.Linger = e.Config.Linger
@@ -163,47 +163,47 @@ func (c *Session) StartTrace(t *trace.Hooks, first trace.SessionState) {
 	if c.closing.Phase >= closing.Ended {
 		return
 	}
-	c.KCP.SetTrace(t)
+	c.kcp.SetTrace(t)
 	c.traceState(first, nil)
 	if first == trace.SessionAccepted && !c.hs.unvalidated.Load() {
 		c.traceState(trace.SessionEstablished, nil)
 	}
 	if t.MTU != nil {
-		c.call(func() { t.MTU(c.KCP.PacketSize()) })
+		c.call(func() { t.MTU(c.kcp.PacketSize()) })
 	}
 }
 
 // traceState calls Trace.State.
 func (c *Session) traceState(s trace.SessionState, err error) {
-	if t := c.KCP.Tracing(); t != nil && t.State != nil {
+	if t := c.kcp.Tracing(); t != nil && t.State != nil {
 		c.call(func() { t.State(s, err) })
 	}
 }
 
 // traceMoved calls Trace.Moved with the address that the peer now has.
 func (c *Session) traceMoved() {
-	if t := c.KCP.Tracing(); t != nil && t.Moved != nil {
+	if t := c.kcp.Tracing(); t != nil && t.Moved != nil {
 		c.call(func() { t.Moved(c.ends.Load().remote.String()) })
 	}
 }
 
 // traceDropped calls Trace.Dropped.
 func (c *Session) traceDropped(size int, reason error) {
-	if t := c.KCP.Tracing(); t != nil && t.Dropped != nil {
+	if t := c.kcp.Tracing(); t != nil && t.Dropped != nil {
 		c.call(func() { t.Dropped(size, reason) })
 	}
 }
 
 // traceDatagram calls Trace.Datagram.
 func (c *Session) traceDatagram(e trace.DatagramEvent, size int) {
-	if t := c.KCP.Tracing(); t != nil && t.Datagram != nil {
+	if t := c.kcp.Tracing(); t != nil && t.Datagram != nil {
 		c.call(func() { t.Datagram(e, size) })
 	}
 }
 
 // traceSignal calls Trace.Signal for a signal that does not pass the state machine.
 func (c *Session) traceSignal(sent bool, code wire.Code) {
-	if t := c.KCP.Tracing(); t != nil && t.Signal != nil {
+	if t := c.kcp.Tracing(); t != nil && t.Signal != nil {
 		c.call(func() { t.Signal(sent, code.String()) })
 	}
 }

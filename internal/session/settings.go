@@ -124,24 +124,24 @@ func (c *Session) change(to *Change) {
 		c.ownSettings().mtu = to.N
 		c.plpmtu.Restart()
 		c.outgoing.dropProbe()
-		c.KCP.Configure(machine.Settings{MTU: c.firstMTU() - c.shared.Overhead.Total})
+		c.kcp.Configure(machine.Settings{MTU: c.firstMTU() - c.shared.Overhead.Total})
 		if c.hs.capabilities&CapPMTU != 0 {
 			c.enablePieces()
 		}
 		c.schedule(c.host.Now())
 	case OfWindow:
 		c.in.fixedWindow = c.in.fixedWindow || to.M != 0
-		c.KCP.Configure(machine.Settings{SendWindow: to.N, ReceiveWindow: to.M})
+		c.kcp.Configure(machine.Settings{SendWindow: to.N, ReceiveWindow: to.M})
 		if c.Waiting().Any {
 			c.step.left.Ready |= Readers // a message that the old window could not hold
 		}
 		c.step.left.Ready |= Writers
 		c.Push() // what the new windows allow, or a window update
 	case OfTuning:
-		c.KCP.Configure(to.Machine)
+		c.kcp.Configure(to.Machine)
 	case OfCongestion:
 		c.ownSettings().congestion = to.Control
-		c.call(func() { c.KCP.SetCongestionControl(to.First) })
+		c.call(func() { c.kcp.SetCongestionControl(to.First) })
 		c.Push()
 	case OfMessages:
 		data := machine.StreamData
@@ -150,7 +150,7 @@ func (c *Session) change(to *Change) {
 		}
 		if to.On != c.messageMode() {
 			c.ownSettings().messageMode = to.On
-			c.KCP.Configure(machine.Settings{Data: data})
+			c.kcp.Configure(machine.Settings{Data: data})
 		}
 	case OfWriteBuffer:
 		c.ownSettings().writeBuffer = to.N
@@ -190,7 +190,7 @@ func (c *Session) writeBuffer() int {
 	if c.shared.FixedWriteBuffer {
 		return c.shared.Config.WriteBuffer
 	}
-	size := WriteBufferFor(c.KCP.Sender().Flying())
+	size := WriteBufferFor(c.kcp.Sender().Flying())
 	if all := c.shared.Load.Written.Load(); all > WritePressure {
 		size = c.scarceWriteBuffer(all)
 	}

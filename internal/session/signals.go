@@ -36,7 +36,7 @@ func (c *Session) takeSignal(s wire.Signal) (outside bool) {
 	switch s.Code {
 	case wire.Info:
 		c.onInfo(s)
-		if c.KCP.SignalQueue().Last().Code == wire.Welcome {
+		if c.kcp.SignalQueue().Last().Code == wire.Welcome {
 			c.queueAnswer(c.infoSignal()) // one INFO for one: the answer is not larger than HELLO and INFO
 		}
 	case wire.Cookie, wire.Reset, wire.Abort:
@@ -54,7 +54,7 @@ func (c *Session) takeSignal(s wire.Signal) (outside bool) {
 // queueAnswer queues a for the next flush. It drops a if that is the last signal
 // queued, so repeated requests get one answer, or if wire.MaxSignals are queued.
 func (c *Session) queueAnswer(a wire.Signal) {
-	c.KCP.SignalQueue().AddOnce(a, wire.MaxSignals)
+	c.kcp.SignalQueue().AddOnce(a, wire.MaxSignals)
 }
 
 // takeRequest is takeSignal for a signal that asks for an answer.
@@ -78,7 +78,7 @@ func (c *Session) takeRequest(s wire.Signal) (outside bool) {
 		if c.offer() { // else the peer repeats CONFIRM
 			c.addressValidated()
 			l.Confirmed = true
-			c.KCP.Enable(machine.FeatureInformed)
+			c.kcp.Enable(machine.FeatureInformed)
 			c.queueAnswer(s.Answer())
 			c.queueAnswer(c.infoSignal())
 			c.tellResetKey()
@@ -140,7 +140,7 @@ func (c *Session) takeAnswer(s wire.Signal) (outside bool) {
 			l.Unanswered &^= opening.Hello
 			l.Peer, l.peerToken, l.Of(opening.Finish).Signal.TS = opening.Welcomed, s.SN, s.SN
 			c.hs.greeted.Store(true)
-			c.KCP.Enable(machine.FeatureInformed)
+			c.kcp.Enable(machine.FeatureInformed)
 			c.number(true)
 			l.Start(opening.Confirm, wire.Signal{Code: wire.Confirm, SN: l.peerToken, TS: l.token}, c.step.inputAt, c.requestWait())
 		}
@@ -156,7 +156,7 @@ func (c *Session) takeAnswer(s wire.Signal) (outside bool) {
 		if l.Unanswered&opening.Finish != 0 && s == l.Of(opening.Finish).Signal.Answer() {
 			l.Unanswered &^= opening.Finish
 			c.closing.Answer()
-		} else if s == (wire.Signal{Code: wire.Fin | wire.Answer, SN: uint32(c.KCP.Position().End), TS: l.peerToken}) {
+		} else if s == (wire.Signal{Code: wire.Fin | wire.Answer, SN: uint32(c.kcp.Position().End), TS: l.peerToken}) {
 			c.closing.AnswerFin()
 		}
 	case wire.Pong:
@@ -228,7 +228,7 @@ func (c *Session) takeHello(s wire.Signal) bool {
 	}
 	l.peerToken, l.Peer = s.TS, max(l.Peer, opening.Extended)
 	c.hs.greeted.Store(true)
-	c.KCP.Validation().AcknowledgeAtOnce()
+	c.kcp.Validation().AcknowledgeAtOnce()
 	c.number(false)
 	return true
 }
@@ -271,7 +271,7 @@ func (c *Session) number(sends bool) {
 func (c *Session) repeatByCipher(s wire.Signal) {
 	head, tail := c.shared.Outside.Overhead()
 	p := c.shared.Packet(head + wire.HeaderSize + tail)
-	s.Encode(c.KCP.AnswerHeader(), p.Buf[head:])
+	s.Encode(c.kcp.AnswerHeader(), p.Buf[head:])
 	if p.ready = c.shared.Outside.Seal(p.Buf, nil) == nil; p.ready {
 		c.outgoing.add(p)
 	}

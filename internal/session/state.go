@@ -54,7 +54,7 @@ type Arrivals struct {
 
 // Waiting returns what of the peer's waits for the application.
 func (c *Session) Waiting() Arrivals {
-	a := Arrivals{Data: c.KCP.Receiver().Readable(), All: c.allReceived(), Datagrams: c.in.datagrams.Len()}
+	a := Arrivals{Data: c.kcp.Receiver().Readable(), All: c.allReceived(), Datagrams: c.in.datagrams.Len()}
 	a.Any = a.Data || c.closing.Read != closing.ReadOpen
 	a.EOF = a.All && c.closing.Phase < closing.Lingering && c.closing.Read != closing.ReadClosed
 	if c.streams != nil {

@@ -17,7 +17,7 @@ import (
 
 // Stats returns a snapshot.
 func (c *Session) Stats() stats.Conn {
-	k, now := c.KCP.Snapshot(), c.host.Now()
+	k, now := c.kcp.Snapshot(), c.host.Now()
 	c.rtt.Ask(now)
 	var t stats.Totals
 	limit, open := c.AddTo(&t), 0
@@ -26,7 +26,7 @@ func (c *Session) Stats() stats.Conn {
 		open = c.streams.Len()
 	}
 	s := stats.Conn{
-		Counters:         *c.KCP.Counts(),
+		Counters:         *c.kcp.Counts(),
 		LimitedBy:        limit,
 		Limited:          t.Limited,
 		Dropped:          t.Dropped,
@@ -39,8 +39,8 @@ func (c *Session) Stats() stats.Conn {
 		RTO:              time.Duration(k.RTO) * time.Millisecond,
 		InFlight:         k.InFlight,
 		Queued:           k.Queued,
-		WriteBuffered:    c.KCP.Load().Bytes,
-		WriteBufferUsed:  c.KCP.Load().Used,
+		WriteBuffered:    c.kcp.Load().Bytes,
+		WriteBufferUsed:  c.kcp.Load().Used,
 		ReadBuffered:     k.Readable,
 		RemoteWindow:     k.Window,
 		RemoteUnread:     k.Unread,
@@ -72,7 +72,7 @@ type Report struct {
 func (c *Session) Report() Report {
 	r := Report{
 		Err: c.closing.err, Undelivered: c.closing.Undelivered(), MTU: c.mtu(),
-		Age: c.host.Now() - c.hs.born, RTT: time.Duration(c.KCP.Snapshot().SRTT) * time.Millisecond,
+		Age: c.host.Now() - c.hs.born, RTT: time.Duration(c.kcp.Snapshot().SRTT) * time.Millisecond,
 	}
 	c.AddTo(&r.Totals)
 	return r
@@ -82,7 +82,7 @@ func (c *Session) Report() Report {
 func (c *Session) startLimits(now time.Duration) {
 	if l := &c.hs; !l.securing && !l.unvalidated.Load() && (l.Reached || l.Role < opening.Dialled) {
 		l.took = uint32(min(max((now-l.born).Milliseconds(), 1), math.MaxUint32))
-		c.LimitedBy(c.KCP.Snapshot().Limit)
+		c.LimitedBy(c.kcp.Snapshot().Limit)
 	}
 }
 
@@ -124,7 +124,7 @@ func (c *Session) fecStats() (s stats.FEC) {
 func (c *Session) AddTo(t *stats.Totals) stats.Limit {
 	now := c.host.Now()
 	c.noteOutage(now)
-	t.Counters.Add(c.KCP.Counts())
+	t.Counters.Add(c.kcp.Counts())
 	if c.rare != nil {
 		t.Dropped.Add(&c.rare.dropped)
 	}

@@ -66,20 +66,20 @@ func (c *Session) startStreams() {
 	if c.TakesStreams() && c.hs.capabilities&CapOwnOrder != 0 {
 		f |= machine.FeatureOrder
 	}
-	c.KCP.Enable(f)
+	c.kcp.Enable(f)
 }
 
 // StreamHost is a session as the streams.Host.
 type StreamHost Session
 
-func (h *StreamHost) NewSegment(n int) []byte { return h.KCP.NewBuffer(n) }
-func (h *StreamHost) FreeSegment(buf []byte)  { h.KCP.SegmentBuffers().Put(buf) }
+func (h *StreamHost) NewSegment(n int) []byte { return h.kcp.NewBuffer(n) }
+func (h *StreamHost) FreeSegment(buf []byte)  { h.kcp.SegmentBuffers().Put(buf) }
 func (h *StreamHost) GrowSegment(buf []byte, n int) []byte {
-	return h.KCP.SegmentBuffers().Grow(buf, n)
+	return h.kcp.SegmentBuffers().Grow(buf, n)
 }
 
-func (h *StreamHost) SegmentPayload() int { return h.KCP.PacketSize() - wire.HeaderSize }
-func (h *StreamHost) Now() int64          { return h.KCP.Micros() }
+func (h *StreamHost) SegmentPayload() int { return h.kcp.PacketSize() - wire.HeaderSize }
+func (h *StreamHost) Now() int64          { return h.kcp.Micros() }
 func (h *StreamHost) MemoryIsShort() bool { return h.shared.OverMemoryLimit() }
 
 func (h *StreamHost) RoundTrip() (last, rtt time.Duration) {
@@ -173,7 +173,7 @@ func (c *Session) Pull(plain bool) (t *streams.Tag, buf []byte, ok bool) {
 	}
 	c.streams.openAt = 0
 	if t, buf, ok = c.streams.Pull(plain); ok && c.rare != nil && c.rare.measure != nil {
-		c.rare.measure.flushes.Overtaken(c.KCP.Position().Sent)
+		c.rare.measure.flushes.Overtaken(c.kcp.Position().Sent)
 	}
 	return t, buf, ok
 }
@@ -268,7 +268,7 @@ func (c *Session) closeStreams(now time.Duration, whole bool) bool {
 	if t.Drained() {
 		return false
 	}
-	c.closing.Flush(now, c.KCP.Position().Acked)
+	c.closing.Flush(now, c.kcp.Position().Acked)
 	return true
 }
 
@@ -279,7 +279,7 @@ func (c *Session) undelivered() bool {
 	if c.streams != nil && c.streams.Owes() {
 		return true
 	}
-	l := c.KCP.Load()
+	l := c.kcp.Load()
 	return l.Segments > l.StreamSegments && l.Segments > l.StreamSegments+c.segmentsGivenUp()
 }
 
@@ -290,7 +290,7 @@ func (c *Session) advanceClose(now time.Duration) {
 	if c.closing.Phase != closing.Flushing {
 		return
 	}
-	c.closing.Progress(now, c.KCP.Position().Acked, false)
+	c.closing.Progress(now, c.kcp.Position().Acked, false)
 	c.purgeStreams(now)
 	switch {
 	case t.Failed() || t.Drained():
@@ -333,7 +333,7 @@ func (c *Session) purgeStreams(now time.Duration) {
 // written by the session itself.
 func (c *Session) roomBesideStreams(room int) int {
 	if c.streams.Len() > 0 {
-		room = min(room, BulkAhead-c.KCP.Load().Unsent*(c.KCP.PacketSize()-wire.HeaderSize+machine.WriteCostPerSegment))
+		room = min(room, BulkAhead-c.kcp.Load().Unsent*(c.kcp.PacketSize()-wire.HeaderSize+machine.WriteCostPerSegment))
 	}
 	return room
 }

@@ -31,7 +31,7 @@ func (c *Session) finishStep(now time.Duration) {
 	if l.Reached {
 		requests &^= opening.Hello // which counts until anything arrives
 	}
-	waiting := c.KCP.WaitSend() > 0 || requests != 0 || c.streams != nil && c.streamsUnsent()
+	waiting := c.kcp.WaitSend() > 0 || requests != 0 || c.streams != nil && c.streamsUnsent()
 	c.live.Waits(now, waiting)
 	c.schedule(now)
 }
@@ -46,15 +46,15 @@ func (c *Session) schedule(now time.Duration) {
 			next = max(at, 1)
 		}
 	}
-	if at, ok := c.KCP.NextFlush(); ok && !c.hs.securing {
+	if at, ok := c.kcp.NextFlush(); ok && !c.hs.securing {
 		// The state machine's clock counts whole milliseconds, so at is reached
 		// when its millisecond begins.
 		wait := time.Duration(machine.Seq(at).Diff(c.clock(now)))
 		sooner(now.Truncate(time.Millisecond) + wait*time.Millisecond)
 	}
 	if s := c.capped; s != nil && !c.hs.securing {
-		held := c.KCP.RateCap()
-		if wait := held.Wait(c.KCP.Micros()); s.waiting() > 0 || wait > 0 && held.Blocked() {
+		held := c.kcp.RateCap()
+		if wait := held.Wait(c.kcp.Micros()); s.waiting() > 0 || wait > 0 && held.Blocked() {
 			sooner(now + recovery.WakeAfter(s.rate, wait))
 		}
 	}
@@ -197,7 +197,7 @@ func (c *Session) OnWake(woken bool) {
 // compact releases spare memory.
 func (c *Session) compact() {
 	c.timers.compactAt = 0
-	c.KCP.Compact()
+	c.kcp.Compact()
 	c.compactStreams()
 	c.outgoing.compact()
 	(*c.in.protection.Load()).Compact()
@@ -215,18 +215,18 @@ func (c *Session) flush(now time.Duration) {
 		return
 	}
 	c.setClock(now)
-	if c.KCP.Sender().TimeoutDue(c.clock(now)) || c.timers.heldSince != 0 {
+	if c.kcp.Sender().TimeoutDue(c.clock(now)) || c.timers.heldSince != 0 {
 		c.holdTimeouts(now)
 	}
-	asked := asking(c.KCP.Counts())
+	asked := asking(c.kcp.Counts())
 	if s := c.capped; s != nil {
-		c.releaseHeld(s, now, c.KCP.RateCap().DatagramsFirst())
-		c.KCP.Flush()
+		c.releaseHeld(s, now, c.kcp.RateCap().DatagramsFirst())
+		c.kcp.Flush()
 		c.releaseHeld(s, now, true)
 	} else {
-		c.KCP.Flush()
+		c.kcp.Flush()
 	}
-	if asking(c.KCP.Counts()) != asked {
+	if asking(c.kcp.Counts()) != asked {
 		c.live.Asked(now)
 	}
 	if c.timers.compactAt == 0 || c.live.Silence(now, liveness.Idle) < CompactAfter { // not if it only repeats
@@ -247,12 +247,12 @@ const (
 // among that, and to retransmit would be spurious.
 func (c *Session) holdTimeouts(now time.Duration) {
 	t, shard := &c.timers, int(c.path.shard)
-	ms, due := max(clock(now), 1), c.KCP.Sender().TimeoutDue(c.clock(now))
+	ms, due := max(clock(now), 1), c.kcp.Sender().TimeoutDue(c.clock(now))
 	if due && t.heldSince == 0 {
 		t.heldSince, t.heldFor = ms, c.host.Arrived(shard)
 	}
 	hold := due && c.waited(now) < MostHold && c.host.Unread(shard, t.heldFor)
-	c.KCP.Sender().HoldTimeouts(hold)
+	c.kcp.Sender().HoldTimeouts(hold)
 	if !hold {
 		t.heldSince = 0
 	}
@@ -270,17 +270,17 @@ func (c *Session) flushDue(now time.Duration) {
 	if c.tls != nil && c.tls.handshake != nil {
 		c.sendFlight()
 	}
-	if c.step.woken && c.KCP.Receiver().AcksPending() {
-		c.KCP.Receiver().AwaitCall(c.clock(now), c.KCP.Sender())
+	if c.step.woken && c.kcp.Receiver().AcksPending() {
+		c.kcp.Receiver().AwaitCall(c.clock(now), c.kcp.Sender())
 	}
-	if at, ok := c.KCP.NextFlush(); len(*c.KCP.SignalQueue()) > 0 || c.timers.heldSince != 0 || c.capped != nil && c.capped.waiting() > 0 || ok && !machine.Seq(at).After(c.clock(now)) {
+	if at, ok := c.kcp.NextFlush(); len(*c.kcp.SignalQueue()) > 0 || c.timers.heldSince != 0 || c.capped != nil && c.capped.waiting() > 0 || ok && !machine.Seq(at).After(c.clock(now)) {
 		c.flush(now)
 	}
 }
 
 // setClock sets the state machine's clock to the time now, since the epoch.
 func (c *Session) setClock(now time.Duration) {
-	c.KCP.SetClockMicros(uint64(c.timers.clockBase)*1000 + uint64(now.Microseconds()))
+	c.kcp.SetClockMicros(uint64(c.timers.clockBase)*1000 + uint64(now.Microseconds()))
 }
 
 // clock returns the time now on the state machine's clock, in milliseconds.
@@ -291,7 +291,7 @@ func (c *Session) clock(now time.Duration) machine.Seq {
 // sendDueSignals starts the requests that have become due, sends those whose
 // time has come, and continues the search for the path MTU.
 func (c *Session) sendDueSignals(now time.Duration) {
-	l, k := &c.hs, c.KCP
+	l, k := &c.hs, c.kcp
 	if c.closing.Phase >= closing.Draining {
 		return
 	}
@@ -346,7 +346,7 @@ func (c *Session) sendDueRequests(now time.Duration) {
 			l.Of(k).Signal = c.newPing(now)
 			_, most = c.pingWait()
 		}
-		c.KCP.SignalQueue().Add(l.Of(k).Signal)
+		c.kcp.SignalQueue().Add(l.Of(k).Signal)
 		c.live.Asked(now)
 		switch k {
 		case opening.Ping:

@@ -225,7 +225,7 @@ func (c *Session) securedTLS(by *handshake.Completed, now time.Duration) {
 	c.greetTLS(by.Asked, now)
 	b := make([]byte, wire.HeaderSize)
 	by.Info.Encode(wire.Header{Conv: c.entry.Conv, Wnd: machine.MinRcvWnd}, b)
-	_, _ = c.KCP.Feed(b, machine.Arrival{}) // cannot fail: una is as in a session without data
+	_, _ = c.kcp.Feed(b, machine.Arrival{}) // cannot fail: una is as in a session without data
 }
 
 // greetTLS takes the place of WELCOME and CONFIRM in the clear. The dialling end
@@ -291,7 +291,7 @@ func (c *Session) takeSecured(p *InPacket) bool {
 func (c *Session) sendFlight() {
 	x := c.tls.handshake
 	for size := x.Pending(); size > 0; size = x.Pending() {
-		if !c.KCP.Validation().Take(size) {
+		if !c.kcp.Validation().Take(size) {
 			if !x.Skip() {
 				c.path.blocked = true
 				return
@@ -314,7 +314,7 @@ func (c *Session) queueFlight(p Packet, sealed bool) bool {
 	p.ready = true
 	p.repeats = max(c.hs.Of(opening.Hello).Tries, 1) - 1
 	c.outgoing.add(p)
-	c.KCP.RateCap().Charge(len(p.Buf))
+	c.kcp.RateCap().Charge(len(p.Buf))
 	return true
 }
 
@@ -326,7 +326,7 @@ func (c *Session) abortTLS(abort wire.Signal) {
 		return
 	}
 	head, tail := x.Protection.Overhead()
-	if size := head + wire.HeaderSize + tail; c.KCP.Validation().Take(size) {
+	if size := head + wire.HeaderSize + tail; c.kcp.Validation().Take(size) {
 		p := c.shared.Packet(size)
 		abort.Encode(wire.Header{Conv: c.entry.Conv, Wnd: machine.MinRcvWnd}, p.Buf[head:])
 		c.queueFlight(p, x.Protection.Seal(p.Buf, nil) == nil)

@@ -425,7 +425,7 @@ func (s *sessionTrace) look() {
 			s.states[side] = state
 			s.say("%s is %s", traceSides[side], state)
 		}
-		if e.ready&Readers != 0 && c.KCP.Receiver().Readable() {
+		if e.ready&Readers != 0 && c.kcp.Receiver().Readable() {
 			s.say("%s has something to read", traceSides[side])
 		}
 		e.ready = 0

@@ -147,7 +147,7 @@ func (c *Session) collect(data []byte) {
 // ciphers do not use queueSegment.
 func (c *Session) queueSegment(s *machine.Segment, data []byte) {
 	if c.hs.securing || c.hs.unvalidated.Load() && c.overdrawn() {
-		c.KCP.ReleaseSegment(s)
+		c.kcp.ReleaseSegment(s)
 		return
 	}
 	c.outgoing.add(Packet{Buf: data, segment: s})
@@ -157,7 +157,7 @@ func (c *Session) queueSegment(s *machine.Segment, data []byte) {
 // exceeds the anti-amplification limit (RFC 9000 §8.1), and counts it. The
 // state machine keeps the limit itself; this is a second line of defence.
 func (c *Session) overdrawn() bool {
-	if !c.KCP.Validation().Overdrawn() {
+	if !c.kcp.Validation().Overdrawn() {
 		return false
 	}
 	c.shared.Counters.DropCredit.Add(1)
@@ -404,7 +404,7 @@ func (c *Session) endWrite(w *Written) {
 	clear(o.batch)
 	for i := range w.Packets {
 		if s := w.Packets[i].segment; s != nil {
-			c.KCP.ReleaseSegment(s)
+			c.kcp.ReleaseSegment(s)
 		}
 	}
 	clear(w.Packets)
