@@ -18,6 +18,7 @@ import (
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/session"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
@@ -331,18 +332,6 @@ func TestCloseReasonOfEarlierPeer(t *testing.T) {
 	})
 }
 
-// signalsOf returns the signals of a packet.
-func signalsOf(p []byte) (all []wire.Signal) {
-	for len(p) >= wire.HeaderSize {
-		h := wire.DecodeHeader(p)
-		if s, ok := h.Signal(); ok {
-			all = append(all, s)
-		}
-		p = p[wire.HeaderSize+int(h.Len):]
-	}
-	return all
-}
-
 // A bad packet that begins with a signal from outside says nothing of the good
 // one that comes after it.
 func TestGoodPacketAfterABadOne(t *testing.T) {
@@ -384,7 +373,7 @@ func TestResetOfPingAfterClose(t *testing.T) {
 		require.NotZero(t, a.session.Inside().Opening().Unanswered&opening.Finish)
 		a.mu.Unlock()
 		w.net.SetFilter(nil)
-		w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(wire.Signal{Code: wire.Reset, SN: ping.SN, TS: ping.TS})))
+		w.net.Inject(from, to, packetOf(a.Conv(), testenv.SegmentOf(wire.Signal{Code: wire.Reset, SN: ping.SN, TS: ping.TS})))
 		synctest.Wait()
 		require.NoError(t, <-closed)
 		require.ErrorIs(t, a.Err(), net.ErrClosed)
@@ -406,20 +395,6 @@ func udpAddr(s string) *net.UDPAddr { return net.UDPAddrFromAddrPort(netip.MustP
 // outageTime is longer than a listener waits for a handshake to go on.
 const outageTime = session.HandshakeTime + 2*time.Second
 
-// outage drops everything between client and server from now on, but for the
-// first packets in each direction.
-func (w *world) outage(up, down int) {
-	server := netip.MustParseAddrPort(serverAddr)
-	w.net.SetFilter(func(_, to netip.AddrPort, _ []byte) bool {
-		passes := &down
-		if to == server {
-			passes = &up
-		}
-		*passes--
-		return *passes >= 0
-	})
-}
-
 // An outage within Dial is over before Dial gives up: it succeeds, whatever had
 // arrived before. Or it has succeeded by then, and the session learns of its end.
 func TestDialOutlivesOutage(t *testing.T) {
@@ -440,7 +415,7 @@ func TestDialOutlivesOutage(t *testing.T) {
 					require.NoError(t, err)
 					e := newEndpoint(config, true, w.socket(pc)) // which it closes once it has no session
 					defer e.Close()
-					w.outage(up, down)
+					testenv.Outage(w.net, serverAddr, up, down)
 					time.AfterFunc(outageTime, func() { w.net.SetFilter(nil) })
 					start := time.Now()
 					a, err := e.Dial(context.Background(), udpAddr(serverAddr), nil)
@@ -466,11 +441,11 @@ func TestForgedEndsOfHandshakes(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) { // not in the clear, once there are keys; nor under others
 		l := w.listen(secured(Config{}))
 		e, _ := w.endpoint("10.0.0.2:5000", secured(Config{}))
-		w.outage(2, 1000)
+		testenv.Outage(w.net, serverAddr, 2, 1000)
 		a := w.dial(e)
 		for _, s := range []wire.Signal{{Code: wire.Abort, SN: ourToken(a), TS: 0}, {Code: wire.Reset, SN: 0, TS: ourToken(a)}, {Code: wire.Alert, SN: 40, TS: ourToken(a)}} {
 			for _, under := range []byte{0, 0xa1, 0xa2, 0xa3} {
-				p := packetOf(a.Conv(), bytesOf(s))
+				p := packetOf(a.Conv(), testenv.SegmentOf(s))
 				if under != 0 {
 					p = append(append(make([]byte, protect.HeaderSize), p...), make([]byte, protect.TagSize)...)
 					copy(p, p[protect.HeaderSize:][:4])
@@ -490,7 +465,7 @@ func TestForgedEndsOfHandshakes(t *testing.T) {
 			w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
 				if from == client {
 					for token := range uint32(100) {
-						w.net.Inject(to, from, packetOf(wire.DecodeHeader(p).Conv, bytesOf(wire.Signal{Code: wire.Abort, SN: token, TS: 0})))
+						w.net.Inject(to, from, packetOf(wire.DecodeHeader(p).Conv, testenv.SegmentOf(wire.Signal{Code: wire.Abort, SN: token, TS: 0})))
 					}
 				}
 				return true
@@ -503,7 +478,7 @@ func TestForgedEndsOfHandshakes(t *testing.T) {
 	inWorld(t, 3, clean, func(t *testing.T, w *world) {
 		l := w.listen(secured(Config{}))
 		e, _ := w.endpoint("10.0.0.2:5000", secured(Config{}))
-		w.outage(2, 1000)
+		testenv.Outage(w.net, serverAddr, 2, 1000)
 		a := w.dial(e)
 		time.Sleep(outageTime)
 		var answers [][]byte

@@ -12,6 +12,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/session"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/arqnet/kcp/trace"
 	"github.com/stretchr/testify/assert"
@@ -140,7 +141,7 @@ func TestErrorsThatApplicationsGet(t *testing.T) {
 	}{
 		{"closed with a reason", func(_ *world, b *Conn, _ *Stream) { go b.CloseWithError(7, "done") }, new(*PeerCloseError)},
 		{"aborted with a reason", func(_ *world, b *Conn, _ *Stream) { _ = b.Abort(7, "done") }, new(*PeerCloseError)},
-		{"lost", func(w *world, _ *Conn, _ *Stream) { w.outage(0, 0) }, new(*PeerLostError)},
+		{"lost", func(w *world, _ *Conn, _ *Stream) { testenv.Outage(w.net, serverAddr, 0, 0) }, new(*PeerLostError)},
 		{"stream reset", func(_ *world, b *Conn, s *Stream) { _ = s.Reset(7); time.Sleep(time.Second); _ = b.Abort(0, "") }, new(*StreamError)},
 		{"stream closed", func(_ *world, b *Conn, s *Stream) { _ = s.CancelRead(0); time.Sleep(time.Second); _ = b.Abort(0, "") }, new(*StreamError)},
 	} {
@@ -168,7 +169,7 @@ func TestErrorsThatApplicationsGet(t *testing.T) {
 			_, err = theirs.Write(make([]byte, 1))
 			require.NoError(t, err)
 			done := make(chan error, 1)
-			w.outage(0, 1<<30)
+			testenv.Outage(w.net, serverAddr, 0, 1<<30)
 			require.NoError(t, a.WriteMessage([]byte{1}, &MessageOptions{Done: func(err error) { done <- err }}))
 			c.end(w, b, theirs)
 			<-a.Done()

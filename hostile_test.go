@@ -17,6 +17,7 @@ import (
 	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/streams"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/stats"
 	"github.com/stretchr/testify/require"
@@ -320,7 +321,7 @@ func (v *attacked) inside(c *Conn) [][]byte {
 		{Code: wire.Abort, SN: ours, TS: 0}, {Code: wire.Reset, SN: in.Opening().Of(opening.Ping).Signal.SN, TS: in.Opening().Of(opening.Ping).Signal.TS},
 		{Code: wire.Close | wire.Answer, SN: uint32(k.Position().End), TS: peers},
 	} {
-		all = append(all, packetOf(c.session.Inside().Entry().Conv, bytesOf(s)))
+		all = append(all, packetOf(c.session.Inside().Entry().Conv, testenv.SegmentOf(s)))
 	}
 	return all
 }
@@ -438,7 +439,7 @@ func TestImpossibleFins(t *testing.T) {
 		time.Sleep(time.Second)
 		from, to := a.LocalAddr().(*net.UDPAddr).AddrPort(), b.LocalAddr().(*net.UDPAddr).AddrPort()
 		fin := func(code wire.Code, final uint32) {
-			w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(wire.Signal{Code: code, SN: final, TS: ourToken(b)})))
+			w.net.Inject(from, to, packetOf(a.Conv(), testenv.SegmentOf(wire.Signal{Code: code, SN: final, TS: ourToken(b)})))
 			synctest.Wait()
 		}
 		next := uint32(b.session.Inside().Machine().Position().Received)
@@ -458,7 +459,7 @@ func TestImpossibleFins(t *testing.T) {
 		a, b, l := w.pair(nil, nil)
 		from, to := a.LocalAddr().(*net.UDPAddr).AddrPort(), l.Addr().(*net.UDPAddr).AddrPort()
 		w.net.Inject(from, to, packetOf(a.Conv(), push(3, 0, "late"), push(2, 0, "y")))
-		w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(wire.Signal{Code: wire.Fin, SN: 2, TS: ourToken(b)})))
+		w.net.Inject(from, to, packetOf(a.Conv(), testenv.SegmentOf(wire.Signal{Code: wire.Fin, SN: 2, TS: ourToken(b)})))
 		w.net.Inject(from, to, packetOf(a.Conv(), push(1, 0, "x")))
 		require.NoError(t, b.SetReadDeadline(time.Now().Add(time.Minute)))
 		all, err := io.ReadAll(b)

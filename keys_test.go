@@ -17,6 +17,7 @@ import (
 
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
@@ -327,9 +328,9 @@ func echoOver(t *testing.T, addr string, config *Config) {
 // else suffers.
 func FuzzTLSContent(f *testing.F) {
 	f.Add([]byte("content"), false)
-	f.Add(bytesOf(wire.Signal{Code: wire.Ping, SN: 1, TS: 2}), true)
+	f.Add(testenv.SegmentOf(wire.Signal{Code: wire.Ping, SN: 1, TS: 2}), true)
 	f.Add(packetOf(0, push(0, 0, "x"), push(1, 0, "y")), false)
-	f.Add(append(bytesOf(wire.Signal{Code: wire.Crypto, SN: 0, TS: 0}), 1, 2, 3), true)
+	f.Add(append(testenv.SegmentOf(wire.Signal{Code: wire.Crypto, SN: 0, TS: 0}), 1, 2, 3), true)
 	f.Add([]byte{0, 0, 0, 0, 0xf1, 0, 30, 0, 1, 2, 3, 4}, false)
 	f.Add([]byte{0, 0, 0, 0, 0xf2, 0, 30, 0, 1, 2, 3, 4}, true)
 	f.Fuzz(func(t *testing.T, content []byte, fromServer bool) {

@@ -16,6 +16,7 @@ import (
 	"github.com/arqnet/kcp/internal/recovery"
 	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/streams"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
@@ -71,7 +72,7 @@ func newMemoryWorld(w *world, config *Config) *memoryWorld {
 		if to.Addr().As4()[0] != 172 {
 			return true
 		}
-		for _, s := range signalsOf(p) {
+		for _, s := range testenv.SignalsOf(p) {
 			if s.Code == wire.Welcome {
 				m.tokens[to] = s.SN
 			}
@@ -91,11 +92,11 @@ func newMemoryWorld(w *world, config *Config) *memoryWorld {
 // hog opens n sessions, each of a peer of its own that is validated.
 func (m *memoryWorld) hog(n int) {
 	for i := range n {
-		m.net.Inject(floodAddr(i), m.to, packetOf(uint32(1000+i), hello(9), bytesOf(session.InfoSignal())))
+		m.net.Inject(floodAddr(i), m.to, packetOf(uint32(1000+i), hello(9), testenv.SegmentOf(session.InfoSignal())))
 	}
 	m.settle()
 	for i := range n {
-		m.net.Inject(floodAddr(i), m.to, packetOf(uint32(1000+i), bytesOf(wire.Signal{Code: wire.Confirm, SN: m.tokens[floodAddr(i)], TS: 9})))
+		m.net.Inject(floodAddr(i), m.to, packetOf(uint32(1000+i), testenv.SegmentOf(wire.Signal{Code: wire.Confirm, SN: m.tokens[floodAddr(i)], TS: 9})))
 	}
 	m.settle()
 }
@@ -368,14 +369,9 @@ func TestDroppedDataIsNoEnd(t *testing.T) {
 	})
 }
 
-// bytesOf returns the segment of a signal.
-func bytesOf(s wire.Signal) []byte {
-	b := make([]byte, wire.HeaderSize)
-	s.Encode(wire.Header{Conv: 7, Wnd: 128}, b)
-	return b
+func hello(token uint32) []byte {
+	return testenv.SegmentOf(wire.Signal{Code: wire.Hello, SN: 0, TS: token})
 }
-
-func hello(token uint32) []byte { return bytesOf(wire.Signal{Code: wire.Hello, SN: 0, TS: token}) }
 
 // Limits on what unknown senders and peers can cause.
 

@@ -17,6 +17,7 @@ import (
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/session"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/stats"
 	"github.com/stretchr/testify/require"
@@ -269,7 +270,7 @@ func TestKeyHolderDoesNotTakeOver(t *testing.T) {
 						require.NoError(t, err)
 						h := wire.DecodeHeader(p)
 						if s, ok := h.Signal(); ok && s.Code == wire.Ping {
-							answer := append(bytesOf(s.Answer()), bytesOf(wire.Signal{Code: wire.Token, SN: random.Uint32(), TS: random.Uint32()})...)
+							answer := append(testenv.SegmentOf(s.Answer()), testenv.SegmentOf(wire.Signal{Code: wire.Token, SN: random.Uint32(), TS: random.Uint32()})...)
 							w.net.Inject(elsewhere, netip.MustParseAddrPort(serverAddr), sealed(t, aead, packetOf(b.Conv(), answer)))
 						}
 					}

@@ -65,7 +65,7 @@ func TestStreamIDsAfterForgedHello(t *testing.T) {
 				if info.TS |= session.CapStreams; dialled {
 					info.TS |= session.CapDialled
 				}
-				w.net.Inject(server, client, packetOf(conv, bytesOf(s), bytesOf(info)))
+				w.net.Inject(server, client, packetOf(conv, testenv.SegmentOf(s), testenv.SegmentOf(info)))
 			}
 			e, _ := w.endpoint("10.0.0.2:5000", nil)
 			time.AfterFunc(time.Millisecond, func() { greet(wire.Signal{Code: wire.Hello, SN: 0, TS: tc.hello}, tc.first) })

@@ -20,6 +20,7 @@ import (
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/session"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/assert"
@@ -171,7 +172,7 @@ func TestTLSUnvalidatedPeersHoldLittle(t *testing.T) {
 // it is once opened.
 func cryptoOf(c *Conn, offset int, data []byte) *session.InPacket {
 	h := wire.Header{Conv: c.Conv(), Cmd: wire.CmdWins, Frg: uint8(wire.Crypto), SN: machine.Seq(offset), TS: machine.Seq(len(data)), Len: uint32(len(data))}
-	b := packetOf(c.Conv(), bytesOf(wire.Signal{Code: wire.Hello, SN: 0, TS: peerToken(c)}), make([]byte, wire.HeaderSize))
+	b := packetOf(c.Conv(), testenv.SegmentOf(wire.Signal{Code: wire.Hello, SN: 0, TS: peerToken(c)}), make([]byte, wire.HeaderSize))
 	h.Encode(b[wire.HeaderSize:])
 	return &session.InPacket{Packet: protect.Packet{Data: append(b, data...)}, Conv: c.Conv(), Kind: session.OpenedPacket}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/session"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/require"
 )
@@ -107,7 +108,7 @@ func (s *stage) deaf() {
 
 // first opens a session of which only the first packets arrive, up and down.
 func (s *stage) first(up, down int) {
-	s.outage(up, down)
+	testenv.Outage(s.net, serverAddr, up, down)
 	s.dialler.c = s.dial(s.dialler.e)
 	time.Sleep(100 * time.Millisecond)
 }
@@ -373,7 +374,7 @@ func TestTimeWaitExpires(t *testing.T) {
 			answerAt := func(at time.Duration) wire.Code {
 				time.Sleep(at - time.Since(start))
 				seen := w.watched()
-				w.net.Inject(pc.AddrPort(), netip.MustParseAddrPort(serverAddr), packetOf(a.Conv(), segmentOf(wire.Signal{Code: wire.Ping, SN: 1, TS: 2})))
+				w.net.Inject(pc.AddrPort(), netip.MustParseAddrPort(serverAddr), packetOf(a.Conv(), testenv.SegmentOf(wire.Signal{Code: wire.Ping, SN: 1, TS: 2})))
 				w.settle()
 				answers := seen.all(w)
 				require.Len(t, answers, 1)

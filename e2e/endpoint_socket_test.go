@@ -18,6 +18,7 @@ import (
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/neterr"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/arqnet/kcp/stats"
@@ -389,7 +390,7 @@ func TestAnswersAreBounded(t *testing.T) {
 		})
 		var questions []byte
 		for i := range uint32(2000) {
-			questions = append(questions, packetOf(a.Conv(), segmentOf(wire.Signal{Code: wire.Ping, SN: i, TS: i}))...)
+			questions = append(questions, packetOf(a.Conv(), testenv.SegmentOf(wire.Signal{Code: wire.Ping, SN: i, TS: i}))...)
 		}
 		from, to := a.LocalAddr().(*net.UDPAddr).AddrPort(), l.Addr().(*net.UDPAddr).AddrPort()
 		before := b.Stats().ProbesReceived

@@ -321,20 +321,6 @@ func TestServerRestarted(t *testing.T) {
 // outageTime is longer than a listener waits for a handshake to go on.
 const outageTime = session.HandshakeTime + 2*time.Second
 
-// outage drops everything between client and server from now on, but for the
-// first packets in each direction.
-func (w *world) outage(up, down int) {
-	server := netip.MustParseAddrPort(serverAddr)
-	w.net.SetFilter(func(_, to netip.AddrPort, _ []byte) bool {
-		passes := &down
-		if to == server {
-			passes = &up
-		}
-		*passes--
-		return *passes >= 0
-	})
-}
-
 // outageConfigs are the settings with which a session survives an outage or
 // not, whatever they are.
 func outageConfigs(t *testing.T, f func(t *testing.T, config *kcp.Config)) {
@@ -356,7 +342,7 @@ func TestDialOfChosenConvInOutage(t *testing.T) {
 			config := &kcp.Config{DialTimeout: 25 * time.Second, SharedConvs: shared}
 			w.listen(config)
 			e, _ := w.endpoint("10.0.0.2:5000", config)
-			w.outage(1, 0)
+			testenv.Outage(w.net, serverAddr, 1, 0)
 			time.AfterFunc(outageTime, func() { w.net.SetFilter(nil) })
 			start := time.Now()
 			_, err := e.Dial(context.Background(), udpAddr(serverAddr), &kcp.DialOptions{Conv: id(7)})
@@ -380,7 +366,7 @@ func TestDialBeginsAnewSometimes(t *testing.T) {
 		w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
 			f, _ := admission.Parse(session.PlainPacket, p, wire.DecodeHeader(p).Conv)
 			hellos++
-			abort := packetOf(wire.DecodeHeader(p).Conv, segmentOf(wire.Signal{Code: wire.Abort, SN: f.Hello.TS, TS: 0}))
+			abort := packetOf(wire.DecodeHeader(p).Conv, testenv.SegmentOf(wire.Signal{Code: wire.Abort, SN: f.Hello.TS, TS: 0}))
 			time.AfterFunc(roundTrip, func() { w.net.Inject(to, from, abort) })
 			return false
 		})

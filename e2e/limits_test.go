@@ -17,6 +17,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/session"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/arqnet/kcp/stats"
@@ -172,14 +173,14 @@ var floods = []struct {
 	make func(r *rand.Rand) []byte
 }{
 	{"hello", func(r *rand.Rand) []byte {
-		return packetOf(r.Uint32(), helloSegment(r.Uint32()), segmentOf(session.InfoSignal()))
+		return packetOf(r.Uint32(), helloSegment(r.Uint32()), testenv.SegmentOf(session.InfoSignal()))
 	}},
 	{"bare hello", func(r *rand.Rand) []byte { return packetOf(r.Uint32(), helloSegment(r.Uint32())) }},
 	{"hello with data", func(r *rand.Rand) []byte {
-		return packetOf(r.Uint32(), helloSegment(r.Uint32()), segmentOf(session.InfoSignal()), push(0, 0, string(make([]byte, 500))))
+		return packetOf(r.Uint32(), helloSegment(r.Uint32()), testenv.SegmentOf(session.InfoSignal()), push(0, 0, string(make([]byte, 500))))
 	}},
 	{"hello with wrong cookie", func(r *rand.Rand) []byte {
-		return packetOf(r.Uint32(), helloSegment(r.Uint32()), segmentOf(wire.Signal{Code: wire.Cookie, SN: r.Uint32(), TS: r.Uint32()}), segmentOf(session.InfoSignal()))
+		return packetOf(r.Uint32(), helloSegment(r.Uint32()), testenv.SegmentOf(wire.Signal{Code: wire.Cookie, SN: r.Uint32(), TS: r.Uint32()}), testenv.SegmentOf(session.InfoSignal()))
 	}},
 	{"push", func(r *rand.Rand) []byte { return packetOf(r.Uint32(), push(0, 0, string(make([]byte, 1300)))) }},
 	{"short push", func(r *rand.Rand) []byte { return packetOf(r.Uint32(), push(0, 0, "")) }},
@@ -192,12 +193,12 @@ var floods = []struct {
 	}},
 	{"wask", func(r *rand.Rand) []byte { return packetOf(r.Uint32(), segment(wire.CmdWask, 0, 0, 0, 0, "")) }},
 	{"signal", func(r *rand.Rand) []byte {
-		return packetOf(r.Uint32(), segmentOf(wire.Signal{Code: wire.Code(1 + r.IntN(255)), SN: r.Uint32(), TS: r.Uint32()}))
+		return packetOf(r.Uint32(), testenv.SegmentOf(wire.Signal{Code: wire.Code(1 + r.IntN(255)), SN: r.Uint32(), TS: r.Uint32()}))
 	}},
 	{"signals", func(r *rand.Rand) []byte {
 		p := []byte(nil)
 		for range 40 {
-			p = append(p, segmentOf(wire.Signal{Code: wire.Code(1 + r.IntN(9)), SN: r.Uint32() * uint32(r.IntN(2)), TS: r.Uint32()})...)
+			p = append(p, testenv.SegmentOf(wire.Signal{Code: wire.Code(1 + r.IntN(9)), SN: r.Uint32() * uint32(r.IntN(2)), TS: r.Uint32()})...)
 		}
 		return packetOf(r.Uint32(), p)
 	}},
@@ -256,7 +257,7 @@ func TestCookiesAtHalfOfMaxSessions(t *testing.T) {
 			w.dial(e)
 		}
 		for i := range 100 {
-			w.net.Inject(floodAddr(i), to, packetOf(uint32(i), helloSegment(9), segmentOf(session.InfoSignal())))
+			w.net.Inject(floodAddr(i), to, packetOf(uint32(i), helloSegment(9), testenv.SegmentOf(session.InfoSignal())))
 		}
 		synctest.Wait()
 		require.Equal(t, 4, l.Endpoint().Stats().Sessions)
@@ -425,13 +426,6 @@ func TestMaxSessionsPerAddress(t *testing.T) {
 	}
 }
 
-// segmentOf returns the segment of a signal.
-func segmentOf(s wire.Signal) []byte {
-	b := make([]byte, wire.HeaderSize)
-	s.Encode(wire.Header{Conv: 7, Wnd: 128}, b)
-	return b
-}
-
 func helloSegment(token uint32) []byte {
-	return segmentOf(wire.Signal{Code: wire.Hello, SN: 0, TS: token})
+	return testenv.SegmentOf(wire.Signal{Code: wire.Hello, SN: 0, TS: token})
 }

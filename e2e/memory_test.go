@@ -11,6 +11,7 @@ import (
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/session"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/stretchr/testify/require"
 )
@@ -41,7 +42,7 @@ var holders = []holder{
 	{"shards", func(i int) []byte { return fecShard(uint32(i), push(uint32(i), 0, string(make([]byte, 1200)))) }},
 	{"parity", func(i int) []byte { return fecShard(uint32(i), nil) }},
 	{"duplicates", func(i int) []byte { return manyPushes(0, 50, "x", 0, 0) }},
-	{"pings", func(i int) []byte { return segmentOf(wire.Signal{Code: wire.Ping, SN: uint32(i), TS: 1}) }},
+	{"pings", func(i int) []byte { return testenv.SegmentOf(wire.Signal{Code: wire.Ping, SN: uint32(i), TS: 1}) }},
 }
 
 // Who is ended for want of memory is told, on both sides, and what it held is
@@ -77,7 +78,7 @@ func (h *holder) held(w *world, l *kcp.Listener, n int, validated bool) (inUse, 
 	to := l.Addr().(*net.UDPAddr).AddrPort()
 	tokens := map[netip.AddrPort]uint32{}
 	w.net.SetFilter(func(_, to netip.AddrPort, p []byte) bool {
-		for _, s := range signalsOf(p) {
+		for _, s := range testenv.SignalsOf(p) {
 			if s.Code == wire.Welcome {
 				tokens[to] = s.SN
 			}
@@ -92,7 +93,9 @@ func (h *holder) held(w *world, l *kcp.Listener, n int, validated bool) (inUse, 
 	all(func(int) []byte { return helloSegment(9) })
 	synctest.Wait()
 	if validated {
-		all(func(i int) []byte { return segmentOf(wire.Signal{Code: wire.Confirm, SN: tokens[floodAddr(i)], TS: 9}) })
+		all(func(i int) []byte {
+			return testenv.SegmentOf(wire.Signal{Code: wire.Confirm, SN: tokens[floodAddr(i)], TS: 9})
+		})
 		synctest.Wait()
 		require.Equal(w.t, n, l.Endpoint().Stats().Backlog)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
@@ -182,13 +183,13 @@ func TestConfirmShowsBothTokens(t *testing.T) {
 		from, to := netip.MustParseAddrPort("10.0.0.9:9"), netip.MustParseAddrPort(serverAddr)
 		var answers []wire.Signal
 		w.net.SetFilter(func(_, _ netip.AddrPort, p []byte) bool {
-			answers = append(answers, signalsOf(p)...)
+			answers = append(answers, testenv.SignalsOf(p)...)
 			return true
 		})
 		const ours = 12345
 		ask := func(s wire.Signal) []wire.Signal {
 			answers = nil
-			w.net.Inject(from, to, packetOf(77, segmentOf(s)))
+			w.net.Inject(from, to, packetOf(77, testenv.SegmentOf(s)))
 			time.Sleep(50 * time.Millisecond)
 			return answers
 		}

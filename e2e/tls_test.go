@@ -18,6 +18,7 @@ import (
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/session"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/stats"
 	"github.com/stretchr/testify/require"
@@ -382,10 +383,10 @@ func TestTLSVersionBefore(t *testing.T) {
 			answers = append(answers, m)
 			return true
 		})
-		hello := segmentOf(wire.Signal{Code: wire.Crypto, SN: 0, TS: 1128})
+		hello := testenv.SegmentOf(wire.Signal{Code: wire.Crypto, SN: 0, TS: 1128})
 		binary.LittleEndian.PutUint32(hello[20:], 1128)
 		info := wire.Signal{Code: wire.Info, SN: handshake.VersionUnsealed, TS: session.CapTLS | session.CapPMTU}
-		hello = packetOf(conv, segmentOf(wire.Signal{Code: wire.Hello, SN: 0, TS: token}), segmentOf(info), append(hello, content(1, 1128)...))
+		hello = packetOf(conv, testenv.SegmentOf(wire.Signal{Code: wire.Hello, SN: 0, TS: token}), testenv.SegmentOf(info), append(hello, content(1, 1128)...))
 		w.net.Inject(netip.MustParseAddrPort("10.0.0.2:5000"), netip.MustParseAddrPort(serverAddr), hello)
 		require.ErrorContains(t, <-failures, "the peer speaks version 1, this end 2")
 		w.settle()

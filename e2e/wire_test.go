@@ -12,7 +12,6 @@ import (
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/recovery"
-	"github.com/arqnet/kcp/internal/wire"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/arqnet/kcp/stats"
 	"github.com/stretchr/testify/require"
@@ -226,18 +225,6 @@ func TestTextsOfPeersPrint(t *testing.T) {
 			require.NoError(t, b.Close())
 		})
 	}
-}
-
-// signalsOf returns the signals of a packet.
-func signalsOf(p []byte) (all []wire.Signal) {
-	for len(p) >= wire.HeaderSize {
-		h := wire.DecodeHeader(p)
-		if s, ok := h.Signal(); ok {
-			all = append(all, s)
-		}
-		p = p[wire.HeaderSize+int(h.Len):]
-	}
-	return all
 }
 
 // AbortWithError ends the session at the peer on the way of one packet, with the reason,

@@ -2,9 +2,12 @@ package testenv
 
 import (
 	"encoding/binary"
+	"net/netip"
 	"testing"
 
 	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/wire"
+	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
 
@@ -58,4 +61,37 @@ func Sealed(t *testing.T, c crypt.Cipher, content []byte) []byte {
 	p = append(p, make([]byte, tail)...)
 	require.NoError(t, c.Seal(p))
 	return p
+}
+
+// SegmentOf returns the segment of a signal, of conversation 7.
+func SegmentOf(s wire.Signal) []byte {
+	b := make([]byte, wire.HeaderSize)
+	s.Encode(wire.Header{Conv: 7, Wnd: 128}, b)
+	return b
+}
+
+// SignalsOf returns the signals of a packet.
+func SignalsOf(p []byte) (all []wire.Signal) {
+	for len(p) >= wire.HeaderSize {
+		h := wire.DecodeHeader(p)
+		if s, ok := h.Signal(); ok {
+			all = append(all, s)
+		}
+		p = p[wire.HeaderSize+int(h.Len):]
+	}
+	return all
+}
+
+// Outage drops everything from now on between a server, at an address with a port, and its
+// clients, but for the first packets to it, up, and from it, down.
+func Outage(network *netsim.Network, server string, up, down int) {
+	at := netip.MustParseAddrPort(server)
+	network.SetFilter(func(_, to netip.AddrPort, _ []byte) bool {
+		passes := &down
+		if to == at {
+			passes = &up
+		}
+		*passes--
+		return *passes >= 0
+	})
 }
