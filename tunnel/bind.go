@@ -7,6 +7,7 @@ import (
 	"net/netip"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/tunnel/internal/carrier"
 )
 
 // way is one way to a server: its address, and where the packets leave.
@@ -49,13 +50,13 @@ func parseBind(text string) (netip.Addr, error) {
 
 // dialWay dials a session on a way. The interfaces are looked at each time, as
 // their addresses change.
-func (c *Client) dialWay(ctx context.Context, w way) (*kcp.Conn, error) {
+func (c *Client) dialWay(ctx context.Context, w way) (carrier.Conn, error) {
 	if w.bind == "" {
 		conn, err := (&kcp.Dialer{Config: c.settings}).DialContext(ctx, "udp", w.server)
 		if err != nil {
 			return nil, err
 		}
-		return conn.(*kcp.Conn), nil
+		return carrier.KCP{Conn: conn.(*kcp.Conn)}, nil
 	}
 	addr, err := parseBind(w.bind)
 	if err != nil {
@@ -78,7 +79,7 @@ func (c *Client) dialWay(ctx context.Context, w way) (*kcp.Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("from %s: %w", w.bind, err)
 	}
-	return conn.(*kcp.Conn), nil
+	return carrier.KCP{Conn: conn.(*kcp.Conn)}, nil
 }
 
 // interfaceAddr returns an address of an interface, of IPv4 if it has one.

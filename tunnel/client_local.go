@@ -10,7 +10,7 @@ import (
 	"net/netip"
 	"sync"
 
-	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/tunnel/internal/carrier"
 )
 
 // local is a remote for which the client listens.
@@ -84,7 +84,7 @@ func (c *Client) serve(ctx context.Context, l *local) {
 }
 
 // openAny is the openFunc of a client. What is UDP does not wait for a session.
-func (c *Client) openAny(ctx context.Context, k kind, target string) (*session, *kcp.Stream, error) {
+func (c *Client) openAny(ctx context.Context, k kind, target string) (*session, carrier.Stream, error) {
 	if k.packets() {
 		return c.openNow(ctx, opening{kind: k, target: target})
 	}
@@ -93,7 +93,7 @@ func (c *Client) openAny(ctx context.Context, k kind, target string) (*session, 
 
 // open opens a stream on the session that has least to do. It waits for a session
 // if there is none.
-func (c *Client) open(ctx context.Context, o opening) (*session, *kcp.Stream, error) {
+func (c *Client) open(ctx context.Context, o opening) (*session, carrier.Stream, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.config.OpenTimeout, errors.New("no session with a server"))
 	defer cancel()
 	var failed []*clientSession
@@ -111,7 +111,7 @@ func (c *Client) open(ctx context.Context, o opening) (*session, *kcp.Stream, er
 }
 
 // openNow is open for UDP, which does not wait for a session.
-func (c *Client) openNow(ctx context.Context, o opening) (*session, *kcp.Stream, error) {
+func (c *Client) openNow(ctx context.Context, o opening) (*session, carrier.Stream, error) {
 	now, cancel := context.WithCancel(ctx)
 	cancel()
 	s, err := c.pool.pick(now, nil)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/tunnel/internal/carrier"
 	"github.com/cenkalti/backoff/v5"
 )
 
@@ -196,7 +197,9 @@ var errLeaving = errors.New("the server was upgraded")
 // run serves the session to its end.
 func (s *clientSession) run(ctx context.Context) error {
 	if f := s.client.config.Observe; f != nil {
-		defer f(s.way.String(), s.conn.Endpoint())()
+		if conn, ok := s.conn.(carrier.KCP); ok {
+			defer f(s.way.String(), conn.Endpoint())()
+		}
 	}
 	return s.serve(ctx, func(ctx context.Context) {
 		for _, r := range s.client.config.Remotes {
@@ -215,7 +218,7 @@ func (s *clientSession) leave() bool {
 }
 
 // listen refuses to listen: a client does for itself alone.
-func (s *clientSession) listen(_ context.Context, stream *kcp.Stream, o opening) {
+func (s *clientSession) listen(_ context.Context, stream carrier.Stream, o opening) {
 	s.refuse(stream, o, refusal(codeForbidden))
 }
 
@@ -271,7 +274,7 @@ func (s *clientSession) idle() bool {
 }
 
 // hello says who the client is, and waits for the answer.
-func (c *Client) hello(ctx context.Context, conn *kcp.Conn) error {
+func (c *Client) hello(ctx context.Context, conn carrier.Conn) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.config.OpenTimeout, errors.New("the server does not answer the hello"))
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Abort(0, "") })

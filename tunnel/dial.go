@@ -5,14 +5,14 @@ import (
 	"net"
 	"net/netip"
 
-	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/tunnel/internal/carrier"
 )
 
 // dial connects with what the opening of a stream asks for, if that is allowed. It ends
 // with the stream: a peer that resets streams has nothing dialled for them
 // (CVE-2023-44487). It sets the target of the opening to what it dials: the target of a
 // reverse remote is not in what the peer has sent.
-func (s *session) dial(ctx context.Context, stream *kcp.Stream, network string, o *opening) (net.Conn, error) {
+func (s *session) dial(ctx context.Context, stream carrier.Stream, network string, o *opening) (net.Conn, error) {
 	target, err := s.role.admit(*o)
 	if err != nil {
 		return nil, err
@@ -56,7 +56,7 @@ func (s *session) connectAny(ctx context.Context, network string, all []string) 
 }
 
 // whileStream calls f with a context that ends with ctx, and with the stream.
-func whileStream[T any](ctx context.Context, stream *kcp.Stream, f func(context.Context) (T, error)) (T, error) {
+func whileStream[T any](ctx context.Context, stream carrier.Stream, f func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	done := stream.Done()

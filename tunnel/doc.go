@@ -49,3 +49,4 @@ package tunnel
 //	upgrade.go         another process takes over; control_linux.go, control_other.go what
 //	                   the two tell each other
 //	figures.go         counts; records.go the log
+//	internal/carrier   what sessions run over

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/require"
 )
@@ -88,7 +89,7 @@ func TestResetOfStuckConnection(t *testing.T) {
 		for each := range s.sessions {
 			each.session.mu.Lock()
 			for stream := range each.carry {
-				all = all && stream.Stats().ReadBuffered > 0
+				all = all && stream.(*kcp.Stream).Stats().ReadBuffered > 0
 			}
 			each.session.mu.Unlock()
 		}

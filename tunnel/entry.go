@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/tunnel/internal/carrier"
 	"github.com/arqnet/kcp/tunnel/internal/tcp"
 )
 
@@ -61,7 +61,7 @@ func addressOf(s socket) (at net.Addr, port int) {
 
 // openFunc opens a stream to a target, which is empty if the peer knows it. The kind is
 // one of kindTCP, kindUDP, kindSocksTCP and kindSocksUDP.
-type openFunc func(ctx context.Context, k kind, target string) (*session, *kcp.Stream, error)
+type openFunc func(ctx context.Context, k kind, target string) (*session, carrier.Stream, error)
 
 // entry is where an end listens, for a remote of its own or of its peer, and has what it
 // accepts carried to the other end.
@@ -84,7 +84,7 @@ func (e *entry) serve(ctx context.Context, s socket) {
 		defer handling.Wait()
 		tcp.Accept(s, e.log, func(conn *net.TCPConn) { handling.Go(func() { e.accepted(ctx, conn) }) })
 	case *net.UDPConn:
-		f := front{pc: s, log: e.log, limited: e.limited, open: func(string) (*session, *kcp.Stream, error) {
+		f := front{pc: s, log: e.log, limited: e.limited, open: func(string) (*session, carrier.Stream, error) {
 			return e.open(ctx, kindUDP, e.target)
 		}}
 		f.serve()

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/tunnel/internal/carrier"
 )
 
 // Figures are what the users of a server do, and have done since it began.
@@ -109,7 +110,7 @@ type tallies struct {
 	users      map[string]*tally
 	strangers  tally
 	turnedAway map[string]uint64
-	names      map[*kcp.Conn]string // of the users of sessions
+	names      map[carrier.Conn]string // of the users of sessions
 }
 
 // keep has a tally for each of the users, and for others only while they have sessions.
@@ -129,7 +130,7 @@ func (t *tallies) keep(users *Users) {
 }
 
 // begin counts a session of a user.
-func (t *tallies) begin(conn *kcp.Conn, name string) *tally {
+func (t *tallies) begin(conn carrier.Conn, name string) *tally {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	one := t.users[name]
@@ -139,14 +140,14 @@ func (t *tallies) begin(conn *kcp.Conn, name string) *tally {
 	one.sessions.Add(1)
 	one.logins.Add(1)
 	if t.names == nil {
-		t.names = make(map[*kcp.Conn]string)
+		t.names = make(map[carrier.Conn]string)
 	}
 	t.names[conn] = name
 	return one
 }
 
 // end takes a session of begin back.
-func (t *tallies) end(conn *kcp.Conn, one *tally) {
+func (t *tallies) end(conn carrier.Conn, one *tally) {
 	one.sessions.Add(-1)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -206,5 +207,5 @@ func (s *Server) Figures() Figures {
 func (s *Server) UserOf(conn *kcp.Conn) string {
 	s.tallies.mu.Lock()
 	defer s.tallies.mu.Unlock()
-	return s.tallies.names[conn]
+	return s.tallies.names[carrier.KCP{Conn: conn}]
 }

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/tunnel/internal/carrier"
 	"github.com/stretchr/testify/require"
 	"github.com/things-go/go-socks5/statute"
 )
@@ -53,7 +53,7 @@ func FuzzSocks(f *testing.F) {
 		}
 		conn := &script{in: bytes.NewReader(b)}
 		asked := 0
-		serveSocks(context.Background(), conn, slog.New(slog.DiscardHandler), nil, func(_ context.Context, k kind, target string) (*session, *kcp.Stream, error) {
+		serveSocks(context.Background(), conn, slog.New(slog.DiscardHandler), nil, func(_ context.Context, k kind, target string) (*session, carrier.Stream, error) {
 			asked++
 			require.Equal(t, kindSocksTCP, k)
 			again, err := canonicalTarget(target)

@@ -16,6 +16,7 @@ import (
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/neterr"
 	"github.com/arqnet/kcp/internal/testenv"
+	"github.com/arqnet/kcp/tunnel/internal/carrier"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -231,7 +232,7 @@ func login(t *testing.T, s *testServer, user, password string) *kcp.Conn {
 }
 
 // refusalOf returns why the peer refuses a stream.
-func refusalOf(t *testing.T, stream *kcp.Stream) refusal {
+func refusalOf(t *testing.T, stream carrier.Stream) refusal {
 	t.Helper()
 	var why refusal
 	require.ErrorAs(t, awaitOpen(stream), &why)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/testenv"
+	"github.com/arqnet/kcp/tunnel/internal/carrier"
 	"github.com/arqnet/kcp/tunnel/internal/flowtable"
 	"github.com/stretchr/testify/require"
 	"github.com/things-go/go-socks5/statute"
@@ -83,7 +84,7 @@ func TestDialsEndWithTheirStreams(t *testing.T) {
 		{&client, &attacker.session, opening{kind: kindReverseTCP, listener: listener}},
 	} {
 		for range 10 {
-			var streams []*kcp.Stream
+			var streams []carrier.Stream
 			for range 20 {
 				stream, err := side.s.open(context.Background(), side.o)
 				require.NoError(t, err)
@@ -170,7 +171,7 @@ func TestConnectionsOfAClientAreLimited(t *testing.T) {
 	for o.listener = range victim.reverse {
 	}
 	victim.mu.Unlock()
-	ask := func() (*kcp.Stream, error) {
+	ask := func() (carrier.Stream, error) {
 		stream, err := hostile.session.open(t.Context(), o)
 		require.NoError(t, err)
 		defer hostile.release(stream)

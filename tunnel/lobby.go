@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/tunnel/internal/carrier"
 )
 
 const (
@@ -23,7 +23,7 @@ func (s *Server) warn(text string, args ...any) { s.lobby.Warn(s.log, text, args
 // expectNothing ends a session if the client opens a further stream before stop is
 // called: it has to wait for the answer to its hello, and could make the session hold
 // much until then.
-func expectNothing(ctx context.Context, conn *kcp.Conn) (stop func()) {
+func expectNothing(ctx context.Context, conn carrier.Conn) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"sync"
-	"time"
 )
 
 // pool holds the sessions of a client, at most one with each server.
@@ -120,11 +119,7 @@ func (s *clientSession) rank() int {
 	return 2
 }
 
-// unanswered is how long a server may leave data unanswered and count as healthy.
-const unanswered = 3 * time.Second
-
 // healthy reports whether the server answers.
 func (s *clientSession) healthy() bool {
-	stats := s.conn.Stats()
-	return s.conn.Err() == nil && (stats.InFlight == 0 || stats.RTTAge < max(unanswered, 4*stats.RTO))
+	return s.conn.Err() == nil && !s.conn.Figures().Unanswered
 }

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/tunnel/internal/carrier"
 	"github.com/arqnet/kcp/tunnel/internal/tcp"
 )
 
@@ -72,7 +72,7 @@ const probeInterval = 2 * time.Second
 // which nobody would see if the connection takes nothing.
 type watchfulWriter struct {
 	local  localConn
-	stream *kcp.Stream
+	stream carrier.Stream
 }
 
 func (w *watchfulWriter) Write(b []byte) (n int, err error) {
@@ -94,7 +94,7 @@ func (w *watchfulWriter) Write(b []byte) (n int, err error) {
 
 // awaitOpen waits for the answer to the opening of a stream of bytes. Its errors
 // are the refusal of the peer, or errors of the stream.
-func awaitOpen(stream *kcp.Stream) error {
+func awaitOpen(stream carrier.Stream) error {
 	var status [1]byte
 	if _, err := io.ReadFull(stream, status[:]); err != nil {
 		if errors.Is(err, io.EOF) {
@@ -112,7 +112,7 @@ func awaitOpen(stream *kcp.Stream) error {
 // ended, each by itself, or one has failed, which resets both. With awaiting, the
 // peer's answer to the opening comes first in the stream. It releases the stream, and
 // returns why it failed.
-func (s *session) relay(local localConn, stream *kcp.Stream, awaiting bool) error {
+func (s *session) relay(local localConn, stream carrier.Stream, awaiting bool) error {
 	s.active.Add(1)
 	defer s.active.Add(-1)
 	defer s.tally.connection()()

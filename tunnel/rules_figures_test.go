@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/arqnet/kcp/internal/rulebook"
+	"github.com/arqnet/kcp/tunnel/internal/carrier"
 	"github.com/arqnet/kcp/tunnel/internal/lobby"
 )
 
@@ -22,7 +23,7 @@ func TestRuleFigures(t *testing.T) {
 		{"| Lock-out", "65536", guardEntries},
 		{"| A user has", "256 dials", maxDials},
 		{"| Passwords", "72 bytes", maxHashed},
-		{"| Pool", "3 s", unanswered},
+		{"| Pool", "3 s", carrier.Unanswered},
 		{"| Tunnel's UDP", "64 packets", flowQueue},
 		{"| Tunnel's UDP", "1536", maxFlows},
 		{"| Tunnel's UDP", "256 flows", maxEnding},

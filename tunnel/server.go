@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/tunnel/internal/carrier"
 	"github.com/arqnet/kcp/tunnel/internal/lobby"
 )
 
@@ -303,15 +304,15 @@ type Status struct {
 
 // add adds what a session has.
 func (t *Status) add(s *session) {
-	stats := s.conn.Stats()
+	f := s.conn.Figures()
 	t.Sessions++
 	t.Connections += int(s.active.Load())
 	t.Opened += int(s.opened.Load())
 	t.Evicted += int(s.evicted.Load())
-	t.Sent += stats.BytesAcked
-	t.Received += stats.BytesReceived
-	if t.RTT == 0 || stats.RTT > 0 && stats.RTT < t.RTT {
-		t.RTT = stats.RTT
+	t.Sent += f.Sent
+	t.Received += f.Received
+	if t.RTT == 0 || f.RTT > 0 && f.RTT < t.RTT {
+		t.RTT = f.RTT
 	}
 }
 
@@ -345,7 +346,7 @@ func (s *Server) Serve(ctx context.Context) error {
 		if conn, err = s.listener.AcceptKCP(ctx); err != nil {
 			break
 		}
-		sessions.Go(func() { s.serveConn(ctx, conn) })
+		sessions.Go(func() { s.serveConn(ctx, carrier.KCP{Conn: conn}) })
 	}
 	left := ctx.Err() == nil && s.passed.Load() && errors.Is(err, net.ErrClosed)
 	if left {
@@ -367,7 +368,7 @@ func (s *Server) Serve(ctx context.Context) error {
 }
 
 // serveConn serves a session from its beginning to its end.
-func (s *Server) serveConn(ctx context.Context, conn *kcp.Conn) {
+func (s *Server) serveConn(ctx context.Context, conn carrier.Conn) {
 	addr := conn.RemoteAddr()
 	log := s.log.With("client", addr.String())
 	visitor := s.lobby.Enter(addr, func() { _ = conn.Abort(closeRoom, errFull.Error()) })

@@ -8,8 +8,8 @@ import (
 	"net"
 	"time"
 
-	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/fair"
+	"github.com/arqnet/kcp/tunnel/internal/carrier"
 )
 
 // clientIdentity is who a client has shown to be.
@@ -61,7 +61,7 @@ func (t *turnedAway) Error() string {
 
 // welcome takes the hello of a client, and answers it. If there is an error, the
 // session has ended.
-func (s *Server) welcome(ctx context.Context, conn *kcp.Conn) (*clientIdentity, error) {
+func (s *Server) welcome(ctx context.Context, conn carrier.Conn) (*clientIdentity, error) {
 	limited, cancel := context.WithTimeout(ctx, openDeadline)
 	defer cancel()
 	stop := context.AfterFunc(limited, func() { _ = conn.Abort(0, "") })
@@ -111,7 +111,7 @@ func readHello(r io.Reader) (h hello, err error) {
 }
 
 // examine reads a hello and says whose it is.
-func (s *Server) examine(ctx context.Context, conn *kcp.Conn, stream *kcp.Stream) (*clientIdentity, error) {
+func (s *Server) examine(ctx context.Context, conn carrier.Conn, stream carrier.Stream) (*clientIdentity, error) {
 	away := func(code helloCode, user, value string) error {
 		return &turnedAway{welcome{code, value}, user}
 	}
@@ -128,7 +128,7 @@ func (s *Server) examine(ctx context.Context, conn *kcp.Conn, stream *kcp.Stream
 	}
 	who := &clientIdentity{name: h.User, password: digestOf(h.Password)}
 	if h.User == "" && h.Password == "" {
-		state := conn.Peer().TLS
+		state := conn.TLS()
 		if state == nil || len(state.VerifiedChains) == 0 {
 			return nil, away(helloNoName, "", "")
 		}
@@ -161,7 +161,7 @@ func (s *Server) examine(ctx context.Context, conn *kcp.Conn, stream *kcp.Stream
 
 // turnAway tells a client why it is not let in. What was a guess is answered late. The
 // log has it before the client does.
-func (s *Server) turnAway(ctx context.Context, conn *kcp.Conn, stream *kcp.Stream, away *turnedAway) {
+func (s *Server) turnAway(ctx context.Context, conn carrier.Conn, stream carrier.Stream, away *turnedAway) {
 	if away.Code == helloWrong || away.Code == helloNoRules {
 		select {
 		case <-time.After(s.config.failureDelay):

@@ -13,8 +13,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/neterr"
+	"github.com/arqnet/kcp/tunnel/internal/carrier"
 )
 
 // serverSession is the session of a client at the server.
@@ -34,7 +34,7 @@ func (c *serverSession) certified() bool {
 	if !c.identity.certificate {
 		return true
 	}
-	state := c.conn.Peer().TLS
+	state := c.conn.TLS()
 	return authorized(state, c.server.clientCAs.Load(), time.Now())
 }
 
@@ -95,7 +95,7 @@ func (c *serverSession) allowed(o opening, canonical func(string) (string, error
 
 // listen listens for the client, until that ends the stream, or another session of the
 // same user takes over.
-func (c *serverSession) listen(ctx context.Context, stream *kcp.Stream, o opening) {
+func (c *serverSession) listen(ctx context.Context, stream carrier.Stream, o opening) {
 	target, err := c.allowed(o, canonicalListen)
 	if err != nil {
 		c.refuse(stream, o, err)
@@ -134,7 +134,7 @@ func (c *serverSession) listen(ctx context.Context, stream *kcp.Stream, o openin
 		log.Info("no longer listening")
 	})
 	e := entry{log: log, failed: slog.LevelDebug, socks: o.kind == kindListenSocks, limited: true, of: c.account}
-	e.open = func(ctx context.Context, k kind, target string) (*session, *kcp.Stream, error) {
+	e.open = func(ctx context.Context, k kind, target string) (*session, carrier.Stream, error) {
 		back := opening{kind: kindReverseTCP, listener: stream.ID(), target: target}
 		if k.packets() {
 			back.kind = kindReverseUDP
@@ -147,7 +147,7 @@ func (c *serverSession) listen(ctx context.Context, stream *kcp.Stream, o openin
 
 // listenUntil tells the client the port, and waits until it ends the stream, or ctx is
 // done.
-func (c *serverSession) listenUntil(ctx context.Context, stream *kcp.Stream, port int) {
+func (c *serverSession) listenUntil(ctx context.Context, stream carrier.Stream, port int) {
 	stop := context.AfterFunc(ctx, func() { _ = stream.Reset(uint64(endOf(ctx))) })
 	defer stop()
 	answer := binary.BigEndian.AppendUint16([]byte{statusOpen}, uint16(port))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/neterr"
+	"github.com/arqnet/kcp/tunnel/internal/carrier"
 	"github.com/arqnet/kcp/tunnel/internal/tcp"
 )
 
@@ -22,7 +23,7 @@ type role interface {
 	// admit says what to dial for an opening of the peer, or refuses it.
 	admit(o opening) (target string, err error)
 	// listen carries out an opening that asks to listen, or refuses it.
-	listen(ctx context.Context, stream *kcp.Stream, o opening)
+	listen(ctx context.Context, stream carrier.Stream, o opening)
 	// leave begins another session, as the peer has asked. It reports whether this end
 	// does that.
 	leave() bool
@@ -33,7 +34,7 @@ type role interface {
 // ends listens, and the other dials.
 type session struct {
 	role role
-	conn *kcp.Conn
+	conn carrier.Conn
 	log  *slog.Logger
 	// tally counts what is carried, by the user; at a client nobody asks for it.
 	tally       *tally
@@ -54,9 +55,9 @@ type session struct {
 	beginning chan struct{} // has an element for each stream that begins; serve has it
 
 	mu    sync.Mutex
-	over  bool                      // resetAll was called
-	carry map[*kcp.Stream]io.Closer // connections, by their streams; nil: there is none yet, or a flow
-	flows map[uint32]*flow          // by the number of the stream
+	over  bool                         // resetAll was called
+	carry map[carrier.Stream]io.Closer // connections, by their streams; nil: there is none yet, or a flow
+	flows map[uint32]*flow             // by the number of the stream
 
 	outgoing *packetQueue // of flows; set with the first one
 }
@@ -100,7 +101,7 @@ var errShutdown = errors.New("this end is shutting down")
 const maxBeginning = 512
 
 // begin carries out what a stream of the peer asks for, when its turn comes.
-func (s *session) begin(ctx context.Context, stream *kcp.Stream) {
+func (s *session) begin(ctx context.Context, stream carrier.Stream) {
 	if s.beginning == nil {
 		s.beginning = make(chan struct{}, maxBeginning)
 	}
@@ -141,7 +142,7 @@ func (s *session) resetAll() {
 }
 
 // cut resets a stream, and the connection that it carries, if there is one.
-func cut(stream *kcp.Stream, local io.Closer) {
+func cut(stream carrier.Stream, local io.Closer) {
 	_ = stream.Reset(uint64(codeShutdown))
 	if local != nil {
 		tcp.Abort(local)
@@ -150,7 +151,7 @@ func cut(stream *kcp.Stream, local io.Closer) {
 
 // register has resetAll reset the stream, and local if it is not nil, until release is
 // called. That has to be before anything is sent on the stream.
-func (s *session) register(stream *kcp.Stream, local io.Closer) {
+func (s *session) register(stream carrier.Stream, local io.Closer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.over {
@@ -158,13 +159,13 @@ func (s *session) register(stream *kcp.Stream, local io.Closer) {
 		return
 	}
 	if s.carry == nil {
-		s.carry = make(map[*kcp.Stream]io.Closer)
+		s.carry = make(map[carrier.Stream]io.Closer)
 	}
 	s.carry[stream] = local
 }
 
 // release takes back register: the stream has ended.
-func (s *session) release(stream *kcp.Stream) {
+func (s *session) release(stream carrier.Stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.carry, stream)
@@ -181,7 +182,7 @@ const (
 )
 
 // open opens a stream for o. The caller has to release it.
-func (s *session) open(ctx context.Context, o opening) (*kcp.Stream, error) {
+func (s *session) open(ctx context.Context, o opening) (carrier.Stream, error) {
 	stream, err := s.conn.OpenStream(ctx, &kcp.StreamOptions{Unordered: o.kind.packets(), Priority: o.priority()})
 	if err != nil {
 		return nil, err
@@ -224,7 +225,7 @@ func (o opening) priority() int {
 
 // handle carries out the opening of a stream of the peer. It calls begun when that is
 // done, and what the stream asks for goes on.
-func (s *session) handle(ctx context.Context, stream *kcp.Stream, begun func()) {
+func (s *session) handle(ctx context.Context, stream carrier.Stream, begun func()) {
 	if stream.Options().Unordered {
 		s.handleFlow(ctx, stream)
 		return
@@ -277,7 +278,7 @@ func (s *session) handle(ctx context.Context, stream *kcp.Stream, begun func()) 
 }
 
 // refuse resets a stream with the reason in err.
-func (s *session) refuse(stream *kcp.Stream, o opening, err error) {
+func (s *session) refuse(stream carrier.Stream, o opening, err error) {
 	s.tally.refuse(err)
 	level := slog.LevelDebug
 	var dialling *dialError

@@ -10,7 +10,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/tunnel/internal/carrier"
 	"github.com/arqnet/kcp/tunnel/internal/tcp"
 	"github.com/things-go/go-socks5"
 	"github.com/things-go/go-socks5/statute"
@@ -105,7 +105,7 @@ func socksConnect(ctx context.Context, conn socksConn, r *socks5.Request, open o
 
 // awaitOpenFor is awaitOpen for a connection from which r reads. If that ends meanwhile
 // the stream is reset: nobody waits for what is being dialled.
-func awaitOpenFor(conn net.Conn, r io.Reader, stream *kcp.Stream) error {
+func awaitOpenFor(conn net.Conn, r io.Reader, stream carrier.Stream) error {
 	ahead, ok := r.(interface{ Peek(n int) ([]byte, error) })
 	if !ok {
 		return awaitOpen(stream)
@@ -192,7 +192,7 @@ func socksAssociate(ctx context.Context, conn socksConn, r *socks5.Request, log 
 	owner := conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
 	f := front{
 		pc: pc, log: log, lean: true,
-		open: func(target string) (*session, *kcp.Stream, error) { return open(ctx, kindSocksUDP, target) },
+		open: func(target string) (*session, carrier.Stream, error) { return open(ctx, kindSocksUDP, target) },
 		split: func(from netip.AddrPort, packet []byte) (string, []byte, bool) {
 			if from.Addr().Unmap() != owner {
 				return "", nil, false

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/tunnel/internal/carrier"
 	"github.com/arqnet/kcp/tunnel/internal/flowtable"
 	"github.com/arqnet/kcp/tunnel/internal/replylimit"
 )
@@ -47,7 +48,7 @@ const (
 // for the socket.
 type flow struct {
 	s       *session
-	stream  *kcp.Stream
+	stream  carrier.Stream
 	deliver func(packet []byte)   // must not wait
 	begun   bool                  // at this end, which waits for an answer
 	replies *replylimit.Limit     // what the sender may be sent; nil: there is no limit
@@ -63,7 +64,7 @@ type flow struct {
 
 // newFlow returns the flow of a stream, which is known to datagrams from now on. With
 // begun this end has opened it.
-func (s *session) newFlow(stream *kcp.Stream, begun bool, deliver func([]byte)) *flow {
+func (s *session) newFlow(stream carrier.Stream, begun bool, deliver func([]byte)) *flow {
 	f := &flow{s: s, stream: stream, begun: begun, deliver: deliver}
 	f.place.Owner = f
 	s.mu.Lock()
@@ -215,7 +216,7 @@ var messages = sync.Pool{New: func() any { return new([maxPacket + 1]byte) }}
 
 // readMessage waits for a message without a buffer, and reads it into one that
 // returnMessage takes back.
-func readMessage(stream *kcp.Stream) ([]byte, error) {
+func readMessage(stream carrier.Stream) ([]byte, error) {
 	for {
 		_, err := stream.ReadMessage(nil)
 		if !errors.Is(err, io.ErrShortBuffer) {
@@ -274,7 +275,7 @@ func (s *session) receiveDatagrams(ctx context.Context) {
 
 // handleFlow carries out the opening of a flow of the peer. Messages are not in
 // order: what overtakes the opening waits for it.
-func (s *session) handleFlow(ctx context.Context, stream *kcp.Stream) {
+func (s *session) handleFlow(ctx context.Context, stream carrier.Stream) {
 	o, early, err := s.readFlowOpening(stream)
 	defer func() {
 		for _, packet := range early {
@@ -325,7 +326,7 @@ func (f *flow) carry(conn *net.UDPConn) error {
 
 // readFlowOpening reads the messages of a flow up to the opening. It returns the
 // packets before it, which are on the account.
-func (s *session) readFlowOpening(stream *kcp.Stream) (o opening, early [][]byte, err error) {
+func (s *session) readFlowOpening(stream carrier.Stream) (o opening, early [][]byte, err error) {
 	_ = stream.SetReadDeadline(time.Now().Add(openDeadline))
 	defer stream.SetReadDeadline(time.Time{})
 	for {

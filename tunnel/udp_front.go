@@ -11,9 +11,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/udp"
+	"github.com/arqnet/kcp/tunnel/internal/carrier"
 	"github.com/arqnet/kcp/tunnel/internal/replylimit"
 )
 
@@ -37,7 +37,7 @@ type flowKey struct {
 type front struct {
 	pc *net.UDPConn
 	// open opens the stream of a new flow.
-	open func(target string) (*session, *kcp.Stream, error)
+	open func(target string) (*session, carrier.Stream, error)
 	// split returns where a packet is to go, and its payload; nil: all of it to
 	// the one target that open knows.
 	split func(from netip.AddrPort, packet []byte) (target string, payload []byte, ok bool)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/tunnel/internal/carrier"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -96,7 +97,7 @@ func TestForgedAskerGetsThreeTimes(t *testing.T) {
 			one := startClient(t, clientConfig(t, s, fmt.Sprintf(c.remote, at)))
 			_, port, err := net.SplitHostPort(one.address(t))
 			require.NoError(t, err)
-			opener.Store(openerOf(t, s, one, c.remote).conn)
+			opener.Store(openerOf(t, s, one, c.remote).conn.(carrier.KCP).Conn)
 			asker, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 			require.NoError(t, err)
 			defer asker.Close()

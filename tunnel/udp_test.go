@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/testenv"
+	"github.com/arqnet/kcp/tunnel/internal/carrier"
 	"github.com/stretchr/testify/require"
 )
 
@@ -33,7 +34,7 @@ func TestUDP(t *testing.T) {
 		waitFor(t, func() bool { return c.Status().Sessions == 1 })
 		testenv.ExchangePackets(t, conn, 1, 100, 1200, 1400, 20_000, 60_000, 1, 0)
 	}
-	require.Positive(t, c.pool.all()[0].conn.Stats().Datagrams.Sent)
+	require.Positive(t, c.pool.all()[0].conn.(carrier.KCP).Stats().Datagrams.Sent)
 	waitFor(t, func() bool { return c.Status().Connections == 0 && s.Status().Connections == 0 })
 	require.GreaterOrEqual(t, s.Status().Opened, 3)
 }
