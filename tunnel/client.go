@@ -216,11 +216,11 @@ func (c *Client) Status() Status {
 }
 
 // Run carries out the remotes until ctx is done, which is not an error. It reaches
-// servers again that are lost. Other errors are errors of listening; the last
-// server's, if none is left to try: it turns the client away, or is not the one that
-// it should be, at the first attempt, or MaxRetries is reached; and what stdio has
-// ended with. When Run returns, everything has ended that it has begun, except for a
-// Read of Stdin.
+// servers again that are lost, that turn it away, or that are not the ones that they
+// should be. Other errors are errors of listening; the last server's, if MaxRetries is
+// reached, or, with stdio, it is turned away at the first attempt; and what stdio has
+// ended with. When Run returns, everything has ended that it has begun, except for a Read
+// of Stdin.
 func (c *Client) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	locals, err := c.listenAll(ctx)

@@ -7,10 +7,10 @@ import (
 )
 
 const (
-	// awayRetry is how long a client waits, at first, that a server has turned away whom
-	// it has let in before: its password was changed, or a rule. It doubles up to
-	// maxAwayRetry. Trying more often would only have the server count attempts, also
-	// other clients' of that name behind the same NAT.
+	// awayRetry is how long a client waits, at first, that a server has turned away: its
+	// password is another, or a rule is missing. It doubles up to maxAwayRetry. Trying more
+	// often would only have the server count attempts, also other clients' of that name
+	// behind the same NAT.
 	awayRetry    = time.Minute
 	maxAwayRetry = 5 * time.Minute
 )
@@ -31,7 +31,7 @@ func leavePause(lived, retryAfter time.Duration) time.Duration {
 }
 
 // awayPause returns how long to wait at the least after err, the n-th in a row, with
-// which a server has ended a session. It is up to a half less or more at random.
+// which there was no session, or it has ended. It is up to a half less or more at random.
 func awayPause(err error, n int) time.Duration {
 	var away *HelloError
 	if !errors.As(err, &away) || helloCode(away.Code) == helloAttempts { // those do not count

@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -72,7 +73,8 @@ type clientSession struct {
 	reverse   map[uint32]Remote // by the number of the stream that asked to listen
 }
 
-// keep keeps a session on a way, until ctx is done, or the server is given up.
+// keep keeps a session on a way, until ctx is done, or the server is given up: MaxRetries
+// is reached, or the client has stdio, and the server turns it away before it has let it in.
 func (c *Client) keep(ctx context.Context, w way) error {
 	wait := c.backOff()
 	log := c.log.With("server", w)
@@ -95,7 +97,7 @@ func (c *Client) keep(ctx context.Context, w way) error {
 		}
 		failed++
 		switch {
-		case !known && permanent(err):
+		case !known && c.attended() && permanent(err):
 			return fmt.Errorf("%v: %w", w, err)
 		case c.config.MaxRetries > 0 && failed > c.config.MaxRetries:
 			retries := "1 retry"
@@ -105,11 +107,14 @@ func (c *Client) keep(ctx context.Context, w way) error {
 			return fmt.Errorf("%v: given up after %s: %w", w, retries, err)
 		}
 		pause := max(wait.NextBackOff(), awayPause(err, failed))
-		what := "no session, trying again"
-		if lost {
+		what, level := "no session, trying again", slog.LevelWarn
+		switch {
+		case lost:
 			what = "session lost, reconnecting"
+		case TurnedAway(err): // until somebody changes something
+			level = slog.LevelError
 		}
-		log.Warn(what, "error", err, "retry", pause.Round(time.Millisecond))
+		log.Log(ctx, level, what, "error", err, "retry", pause.Round(time.Millisecond))
 		select {
 		case <-ctx.Done():
 			return nil
@@ -118,7 +123,12 @@ func (c *Client) keep(ctx context.Context, w way) error {
 	}
 }
 
-// permanent reports whether it makes no sense to try again after err.
+// attended reports whether somebody waits for the client: it has stdio.
+func (c *Client) attended() bool {
+	return slices.ContainsFunc(c.config.Remotes, func(r Remote) bool { return r.Stdio })
+}
+
+// permanent reports whether err lasts until somebody changes something.
 func permanent(err error) bool {
 	var hello *HelloError
 	var address *net.AddrError

@@ -29,6 +29,14 @@ func run(t *testing.T, config *ClientConfig) error {
 	return c.err
 }
 
+// runAttended runs a client to its end that ends when it is turned away: one with stdio.
+func runAttended(t *testing.T, config *ClientConfig) error {
+	t.Helper()
+	config.Remotes = append(config.Remotes, Remote{Stdio: true, Target: "host:80"})
+	config.Stdin, config.Stdout = strings.NewReader(""), io.Discard
+	return run(t, config)
+}
+
 // Whoever is not who it says is turned away, and learns why. The log of the server
 // has the address and the name, and no password.
 func TestTurnedAway(t *testing.T) {
@@ -48,7 +56,7 @@ func TestTurnedAway(t *testing.T) {
 	} {
 		config := clientConfig(t, s, c.remote)
 		config.User, config.Password = c.user, c.password
-		err := run(t, config)
+		err := runAttended(t, config)
 		var away *HelloError
 		require.ErrorAs(t, err, &away)
 		require.True(t, TurnedAway(err), "for good")
@@ -63,7 +71,7 @@ func TestTurnedAway(t *testing.T) {
 
 	config := clientConfig(t, s, "0:host:80")
 	config.User = strings.Repeat("\x7f", 60000)
-	require.ErrorContains(t, run(t, config), "wrong user or password")
+	require.ErrorContains(t, runAttended(t, config), "wrong user or password")
 	require.Less(t, len(s.log.String())-len(log), 10*loggedSize)
 
 	// Their sessions end in order, and count as no reset.
@@ -78,12 +86,12 @@ func TestTurnedAway(t *testing.T) {
 func TestAttemptsAreLimited(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, everything, nil)
-	config := clientConfig(t, s, "0:host:80")
-	config.Password = "wrong"
 	for range guardAttempts {
-		require.ErrorContains(t, run(t, config), "wrong user")
+		config := clientConfig(t, s, "0:host:80")
+		config.Password = "wrong"
+		require.ErrorContains(t, runAttended(t, config), "wrong user")
 	}
-	config = clientConfig(t, s, "0:host:80")
+	config := clientConfig(t, s, "0:host:80")
 	config.MaxRetries = 1
 	require.ErrorContains(t, run(t, config), "too many failed attempts")
 	require.Zero(t, s.Status().Sessions)
@@ -101,7 +109,7 @@ func TestWrongFingerprint(t *testing.T) {
 	s := startServer(t, everything, nil)
 	config := clientConfig(t, s, "0:host:80")
 	config.Fingerprints = []string{"SHA256:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}
-	err := run(t, config)
+	err := runAttended(t, config)
 	var wrong *FingerprintError
 	require.ErrorAs(t, err, &wrong)
 	require.Equal(t, s.Fingerprint(), wrong.Got)
@@ -109,10 +117,23 @@ func TestWrongFingerprint(t *testing.T) {
 	config = clientConfig(t, s, "0:host:80")
 	config.Fingerprints = nil // an authority of the system
 	var unknown *tls.CertificateVerificationError
-	err = run(t, config)
+	err = runAttended(t, config)
 	require.ErrorAs(t, err, &unknown)
 	require.True(t, TurnedAway(err), "for good")
 	require.NotContains(t, s.log.String(), "secret")
+
+	// A client without stdio says so, and goes on trying: the key may come back.
+	config = clientConfig(t, s, "0:"+testenv.Target(t, testenv.Echo))
+	right := s.config.Certificate
+	require.NoError(t, s.SetCertificate(key(t)))
+	c := startClient(t, config)
+	waitFor(t, func() bool { return strings.Count(c.log.String(), "level=ERROR msg=\"no session, trying again\"") > 1 })
+	require.NoError(t, s.SetCertificate(right))
+	exchange(t, dial(t, c.address(t)), 1000)
+	config.Fingerprints, config.MaxRetries = []string{wrong.Want[0]}, 1
+	err = run(t, config)
+	require.ErrorContains(t, err, "given up after 1 retry")
+	require.True(t, TurnedAway(err))
 }
 
 // authority is one that signs certificates for tests.
@@ -151,17 +172,17 @@ func TestCertificates(t *testing.T) {
 	exchange(t, dial(t, c.address(t)), 1000)
 	waitFor(t, func() bool { return strings.Contains(s.log.String(), "user=laptop") })
 
-	err := run(t, with(clients.issue(t, "stranger", time.Hour)))
+	err := runAttended(t, with(clients.issue(t, "stranger", time.Hour)))
 	require.ErrorContains(t, err, "knows no user stranger")
-	err = run(t, with(clients.issue(t, "me", time.Hour)))
+	err = runAttended(t, with(clients.issue(t, "me", time.Hour)))
 	require.ErrorContains(t, err, "knows no user me", "a user with a password is no owner of a certificate")
-	require.ErrorContains(t, run(t, with(nil)), "wants a user and a password, or a client certificate")
-	require.Error(t, run(t, with(others.issue(t, "laptop", time.Hour))))
+	require.ErrorContains(t, runAttended(t, with(nil)), "wants a user and a password, or a client certificate")
+	require.Error(t, runAttended(t, with(others.issue(t, "laptop", time.Hour))))
 
 	config := with(clients.issue(t, "laptop", time.Hour))
 	config.ServerName = "other.example"
 	var name x509.HostnameError
-	require.ErrorAs(t, run(t, config), &name)
+	require.ErrorAs(t, runAttended(t, config), &name)
 }
 
 // raw opens a session with a server, as an attacker does that has read this package.

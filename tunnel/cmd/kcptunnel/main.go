@@ -28,7 +28,7 @@ const (
 	exitOK     = 0 // ended by a signal, or what stdio was connected with has ended
 	exitFailed = 1
 	exitUsage  = 2 // a mistake on the command line, or in a file that it names
-	exitAway   = 3 // turned away by the server, or it is not the one it should be
+	exitAway   = 3 // a client with -max-retries or stdio: the server turns it away, or is another one
 )
 
 func main() {
@@ -99,8 +99,9 @@ func (p *program) commands() *cli.Command {
 		Name:  "kcptunnel",
 		Usage: "carry TCP and UDP over bad paths",
 		Description: "The exit code is 0 when a signal ended the program, 1 when something failed, 2 for a\n" +
-			"mistake on the command line or in a file, and 3 if the server turned the client\n" +
-			"away, or is not the one that it should be.",
+			"mistake on the command line or in a file. A client goes on trying whatever the\n" +
+			"server says. With -max-retries or stdio the code is 3 if the server turned it away,\n" +
+			"or is not the one that it should be.",
 		Version:               identity.VersionLine(),
 		EnableShellCompletion: true,
 		ConfigureShellCompletionCommand: func(c *cli.Command) {

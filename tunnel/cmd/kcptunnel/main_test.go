@@ -244,10 +244,11 @@ func TestFailures(t *testing.T) {
 		{exitFailed, []string{"client", "-auth", "me:secret", "-max-retries", "1", "no-such-name.invalid:4000", "0:127.0.0.1:80"}, []string{"no-such-name.invalid"}},
 		{exitFailed, []string{"kcptun-client", "-l", taken.Addr().String()}, []string{taken.Addr().String(), inUse}},
 		{exitFailed, []string{"kcptun-server", "-l", s.address}, []string{s.address, inUse}},
-		{exitAway, s.client("me:wrong", "0:127.0.0.1:80"), []string{"wrong user or password"}},
-		{exitAway, other.client("me:secret", "0:127.0.0.1:80"), []string{other.fingerprint, s.fingerprint}},
-		{exitAway, []string{"client", "-auth", "me:secret", s.address, "0:127.0.0.1:80"}, []string{"certificate"}},
-		{exitAway, s.client("me:secret", "0:127.0.0.1:81"), []string{"127.0.0.1:81", "not allow"}},
+		{exitAway, s.client("me:wrong", "stdio:127.0.0.1:80"), []string{"wrong user or password"}},
+		{exitAway, other.client("me:secret", "0:127.0.0.1:80", "stdio:127.0.0.1:80"), []string{other.fingerprint, s.fingerprint}},
+		{exitAway, []string{"client", "-auth", "me:secret", s.address, "stdio:127.0.0.1:80"}, []string{"certificate"}},
+		{exitAway, s.client("me:secret", "stdio:127.0.0.1:81"), []string{"127.0.0.1:81", "not allow"}},
+		{exitAway, append([]string{"client", "-max-retries", "1"}, other.client("me:secret", "0:127.0.0.1:80")[1:]...), []string{"given up after 1 retry", s.fingerprint}},
 	} {
 		code, said := exit(t, c.args...)
 		require.Equal(t, c.code, code, "%q: %s", c.args, said)

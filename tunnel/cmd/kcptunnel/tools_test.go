@@ -270,7 +270,7 @@ func TestMetrics(t *testing.T) {
 	s := serve(t, `{"me:secret": [""], "you:x": [""]}`, "-debug", "127.0.0.1:0")
 	c, local := s.connect(t, "0:"+at, "-debug", "127.0.0.1:0")
 	says(t, local)
-	code, _ := exit(t, s.client("you:wrong", "0:"+at)...)
+	code, _ := exit(t, s.client("you:wrong", "stdio:"+at)...)
 	require.Equal(t, exitAway, code)
 	for _, want := range []string{
 		`kcptunnel_sessions{user="me"} 1`, `kcptunnel_sessions{user="you"} 0`, `kcptunnel_connections_opened_total{user="me"} 1`,
