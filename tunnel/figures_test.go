@@ -28,7 +28,7 @@ func TestFiguresByUser(t *testing.T) {
 	t.Parallel()
 	refusing := testenv.FreeAddress(t)
 	at, packets := testenv.Target(t, testenv.Echo), udpTarget(t)
-	rules := fmt.Sprintf(`["^%s$", "^%s/udp$", "^R:127", "^%s$", "socks-none"]`, at, packets, refusing)
+	rules := fmt.Sprintf(`["^%s$", "^%s/udp$", "^R:127.*$", "^%s$", "^socks-none$"]`, at, packets, refusing)
 	s := startServer(t, fmt.Sprintf(`{"me:secret": %s, "you:secret": [""]}`, rules), nil)
 	config := clientConfig(t, s, "0:"+at, "R:127.0.0.1:0:"+at, "0:"+packets+"/udp", "0:"+refusing, "0:socks")
 	c := startClient(t, config)

@@ -15,7 +15,9 @@ import (
 // not about it. The zone of [fe80::1%e10.0.1] is no address of IPv4 either.
 type rule struct {
 	re          *regexp.Regexp
-	names, ipv6 bool // it may match names, addresses of IPv6
+	names, ipv6 bool  // it may match names, addresses of IPv6
+	open        error // it matches within the text; nil: it has anchors
+	looseDot    bool  // it has a dot that any character matches
 }
 
 // parseRule parses a rule. One with an alternative about addresses of IPv4 may have none
@@ -23,13 +25,13 @@ type rule struct {
 func parseRule(text string) (rule, error) {
 	re, err := regexp.Compile(text)
 	if err != nil {
-		return rule{}, err
+		return rule{}, fmt.Errorf("%q: %w", text, err)
 	}
 	tree, err := syntax.Parse(text, syntax.Perl)
 	if err != nil {
 		return rule{}, err
 	}
-	r := rule{re: re}
+	r := rule{re: re, open: unanchored(text, re, tree), looseDot: looseDot(tree)}
 	var ipv4, loose, bare, brackets bool
 	for about := range hostsOf(tree, map[hostText]bool{{}: true}) {
 		switch {

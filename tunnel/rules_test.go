@@ -1,6 +1,9 @@
 package tunnel
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"testing"
 
@@ -99,7 +102,51 @@ func TestRulesOfTwoKindsAreRefused(t *testing.T) {
 		require.ErrorContains(t, err, "write two rules", text)
 	}
 	_, err := ParseUsers([]byte(`{"me:secret": ["^(127\\.0\\.0\\.1|localhost):80$"]}`))
-	require.ErrorContains(t, err, `user "me": "^(127\\.0\\.0\\.1|localhost):80$" is about`)
+	require.ErrorContains(t, err, `user "me": rule "^(127\\.0\\.0\\.1|localhost):80$" is about`)
+}
+
+// A rule matches all that is asked for, and what it lets through besides is in the error,
+// with the rule that may be meant.
+func TestRulesHaveAnchors(t *testing.T) {
+	for text, want := range map[string]string{ // the rule that is meant; empty: it is taken
+		``: ``, `^10\.0\..*$`: ``, `\A10\.0\.0\.1:80\z`: ``, `^a:1$|^b:1$`: ``, `^(a|b):1$`: ``, `(^a:1$)`: ``, `(?i)^a:1$`: ``, `^(?:a:1$|b:1$)`: ``, `(^a:1$)+`: ``,
+		`127.0.0.1:80`:         `^127\.0\.0\.1:80$`,
+		`^R:0\.0\.0\.0:22`:     `^R:0\.0\.0\.0:22$`,
+		`^10\.0\.`:             `^10\.0\..*$`,
+		`:80$`:                 `^.*:80$`,
+		`\.evil\.example:443$`: `^.*\.evil\.example:443$`,
+		`/udp$`:                `^.*/udp$`,
+		`socks`:                `^socks$`,
+		`^R:`:                  `^R:.*$`,
+		`^a:1$|b:1`:            `^(?:a:1$|b:1)$`,
+		`^a:1$|^b:1`:           `^(?:a:1$|^b:1)$`,
+		`^(a:1$|b:1)`:          `^(?:(a:1$|b:1))$`,
+		`(^a:1$)?`:             `^(^a:1$)?.*$`,
+		`(?m)^a:1$`:            `^(?:(?m)^a:1)$`,
+		`^R:127`:               `^R:127.*$`,
+		`.*`:                   `^.*$`,
+	} {
+		one, err := parseRule(text)
+		require.NoError(t, err)
+		if want == "" {
+			require.NoError(t, one.open, text)
+			continue
+		}
+		require.ErrorContains(t, one.open, fmt.Sprintf("write %q", want))
+		meant, err := parseRule(want)
+		require.NoError(t, err)
+		require.NoError(t, meant.open, want)
+	}
+	_, err := ParseUsers([]byte("{\"me:secret\": [\"\"],\n\"you:x\": [\"127.0.0.1:80\"],\n\"we:x\": [\"^(\"]}"))
+	require.ErrorContains(t, err, `line 2: user "you": rule "127.0.0.1:80" has no anchors and also allows "127.0.0.1:8099": write "^127\\.0\\.0\\.1:80$"`)
+	require.ErrorContains(t, err, `line 3: user "we": rule "^("`)
+	path := filepath.Join(t.TempDir(), "chisel.json")
+	require.NoError(t, os.WriteFile(path, []byte(`{"me:x": ["127.0.0.1:80", "^10.0.0.1:80$", "^.*:80$"]}`), 0o600))
+	_, err = LoadUsers(path)
+	require.ErrorContains(t, err, path+":1: ")
+	_, err = LoadUnanchoredUsers(path)
+	require.NoError(t, err)
+	require.Equal(t, []string{`user "me": rule "^10.0.0.1:80$": a dot matches any character: write \\. for a dot`}, parsed(t, `{"me:x": ["^10.0.0.1:80$", "^.*:80$"]}`).Warnings())
 }
 
 // For addresses a rule is its expression, and for names it matches no more than that.

@@ -156,7 +156,7 @@ func TestZonesDoNotPassRules(t *testing.T) {
 	t.Parallel()
 	at := testenv.Target(t, testenv.Echo)
 	_, port, _ := net.SplitHostPort(at)
-	s := startServer(t, `{"me:secret": ["10\\.0\\.", "10\\.0\\.0\\.[0-9]+.*:`+port+`$", "^R:.*10\\.0\\."]}`, nil)
+	s := startServer(t, `{"me:secret": ["^.*10\\.0\\..*$", "^.*10\\.0\\.0\\.[0-9]+.*:`+port+`$", "^R:.*10\\.0\\..*$"]}`, nil)
 	conn := login(t, s, "me", "secret")
 	for _, host := range []string{"[::1%1.10.0.0.1]", "[fe80::1%1.10.0.0.1]", "[::1%e10.0.0.1]", "[fe80::1%e10.0.0.1]", "[2001:db8::1%10.0.0.1]", "[::ffff:127.0.0.1%10.0.0.1]"} {
 		for _, k := range []kind{kindTCP, kindSocksTCP, kindListenTCP, kindListenSocks} {

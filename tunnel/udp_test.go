@@ -24,7 +24,7 @@ func udpTarget(t *testing.T) string {
 // the flow has an end.
 func TestUDP(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, `{"me:secret": ["/udp$"]}`, nil)
+	s := startServer(t, `{"me:secret": ["^.*/udp$"]}`, nil)
 	config := clientConfig(t, s, "0:"+udpTarget(t)+"/udp")
 	config.UDPTimeout = 200 * time.Millisecond
 	c := startClient(t, config)

@@ -31,11 +31,11 @@ import (
 //	R:host:port/udp  the same for UDP
 //	socks            anything by SOCKS5; a target that is allowed by itself needs no more
 //
-// As in chisel, "" and "*" allow everything. An expression matches anywhere in the
-// text unless it begins with ^ and ends with $. Addresses have one spelling only:
+// As in chisel, "" and "*" allow everything. Each alternative of another expression has to
+// begin with ^ and end with $, as ^10\.0\..*$ does. Addresses have one spelling only:
 // IPv6 in brackets and as short as can be, IPv4 within IPv6 as IPv4, names in lower
 // case, no leading zeros. A rule that allows a name allows whatever the name
-// resolves to at the server. A rule of digits and dots, such as ^10\.0\., is about
+// resolves to at the server. A rule of digits and dots, such as ^10\.0\..*$, is about
 // addresses of IPv4 alone: it does not match the name 10.0.evil.example. Link-local
 // addresses have a zone, which is the name of an interface of the server:
 // [fe80::1%eth0]:80. No other address has one.
@@ -44,6 +44,7 @@ type Users struct {
 	key    []byte // of the hashes of passwords; drawn for this Users alone
 	// highestCost is the highest cost of the hashes of bcrypt; 0: there are none.
 	highestCost int
+	warnings    []string
 }
 
 // user is one of Users.
@@ -55,64 +56,91 @@ type user struct {
 }
 
 // LoadUsers reads a file of users, of which there has to be one.
-func LoadUsers(path string) (*Users, error) {
+func LoadUsers(path string) (*Users, error) { return loadUsers(path, false) }
+
+// LoadUnanchoredUsers is LoadUsers for files of chisel, whose expressions match anywhere
+// in the text unless they begin with ^ and end with $.
+func LoadUnanchoredUsers(path string) (*Users, error) { return loadUsers(path, true) }
+
+func loadUsers(path string, open bool) (*Users, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
-	users, err := ParseUsers(text)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+	users, err := parseUsers(text, path+":%d: %w", open)
+	if err == nil && users.Len() == 0 {
+		err = fmt.Errorf("%s: the file has no users", path)
 	}
-	if users.Len() == 0 {
-		return nil, fmt.Errorf("%s: the file has no users", path)
+	if err != nil {
+		return nil, err
 	}
 	return users, nil
 }
 
-// ParseUsers parses the text of a file of users. Passwords do not appear in its
-// errors.
-func ParseUsers(text []byte) (*Users, error) {
+// ParseUsers parses the text of a file of users. Passwords do not appear in its errors,
+// which are joined.
+func ParseUsers(text []byte) (*Users, error) { return parseUsers(text, "line %d: %w", false) }
+
+// parseUsers is ParseUsers with a format of errors, with their line. Rules may be open if
+// open is set.
+func parseUsers(text []byte, format string, open bool) (*Users, error) {
 	u := &Users{byName: make(map[string]*user), key: make([]byte, sha256.Size)}
 	rand.Read(u.key)
+	at := func(offset int64, err error) error {
+		return fmt.Errorf(format, 1+bytes.Count(text[:offset], []byte("\n")), err)
+	}
 	if err := json.Unmarshal(text, new(any)); len(text) > 0 && err != nil { // all of it
-		return nil, fmt.Errorf("invalid JSON: %w", err)
+		var place *json.SyntaxError
+		if !errors.As(err, &place) { // a number that is too large
+			place = new(json.SyntaxError)
+		}
+		return nil, at(place.Offset, fmt.Errorf("invalid JSON: %w", err))
 	}
 	dec := json.NewDecoder(bytes.NewReader(text))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
-		return nil, errors.New(`want an object such as {"name:password": ["^127\\.0\\.0\\.1:80$"]}`)
+		return nil, at(0, errors.New(`want an object such as {"name:password": ["^127\\.0\\.0\\.1:80$"]}`))
 	}
+	var mistakes []error
 	for dec.More() {
 		key, err := dec.Token()
+		line := dec.InputOffset()
 		if err != nil {
-			return nil, err
+			return nil, at(line, err)
 		}
 		var rules []*string
-		name, _, _ := strings.Cut(key.(string), ":")
-		if err := dec.Decode(&rules); err != nil {
-			return nil, fmt.Errorf("user %q: want a list of regular expressions: %w", name, err)
+		if err = dec.Decode(&rules); err != nil {
+			err = fmt.Errorf("want a list of regular expressions: %w", err)
+		} else {
+			err = u.add(key.(string), rules, open)
 		}
-		if err := u.add(key.(string), rules); err != nil {
-			return nil, err
+		if err != nil {
+			name, _, _ := strings.Cut(key.(string), ":")
+			mistakes = append(mistakes, at(line, fmt.Errorf("user %q: %w", name, err)))
 		}
+	}
+	if len(mistakes) > 0 {
+		return nil, errors.Join(mistakes...)
 	}
 	return u, nil
 }
 
+// Warnings returns what may not be meant in the rules.
+func (u *Users) Warnings() []string { return u.warnings }
+
 // add adds the user of a key.
-func (u *Users) add(key string, rules []*string) error {
+func (u *Users) add(key string, rules []*string, open bool) error {
 	name, password, byPassword := strings.Cut(key, ":")
 	added := &user{name: name}
 	hashed, err := isHash(password)
 	switch {
 	case name == "":
-		return errors.New("a user has no name")
+		return errors.New("no name")
 	case u.byName[name] != nil:
-		return fmt.Errorf("user %q is given twice", name)
+		return errors.New("given twice")
 	case byPassword && password == "":
-		return fmt.Errorf("user %q has an empty password; without the colon it is a user with a certificate", name)
+		return errors.New("an empty password; without the colon it is a user with a certificate")
 	case err != nil:
-		return fmt.Errorf("user %q: %w", name, err)
+		return err
 	case hashed:
 		cost, _ := bcrypt.Cost([]byte(password)) // isHash has looked at it
 		added.password, added.hash, u.highestCost = []byte(password), password, max(u.highestCost, cost)
@@ -120,19 +148,24 @@ func (u *Users) add(key string, rules []*string) error {
 		added.password = u.hash(digestOf(password))
 	}
 	if rules == nil {
-		return fmt.Errorf("user %q: want a list of regular expressions, not null", name)
+		return errors.New("want a list of regular expressions, not null")
 	}
 	for _, rule := range rules {
 		if rule == nil {
-			return fmt.Errorf("user %q: null is not a regular expression", name)
+			return errors.New("null is not a regular expression")
 		}
 		text := *rule
 		if text == "*" {
 			text = ""
 		}
 		one, err := parseRule(text)
-		if err != nil {
-			return fmt.Errorf("user %q: %w", name, err)
+		switch {
+		case err != nil:
+			return fmt.Errorf("rule %w", err)
+		case one.open != nil && !open:
+			return fmt.Errorf("rule %w", one.open)
+		case one.looseDot && !open:
+			u.warnings = append(u.warnings, fmt.Sprintf(`user %q: rule %q: a dot matches any character: write \\. for a dot`, name, text))
 		}
 		added.rules = append(added.rules, one)
 	}

@@ -194,6 +194,8 @@ func TestMistakes(t *testing.T) {
 		{[]string{"server", "-auth", users, "-key", filepath.Join(t.TempDir(), "k"), "-client-ca", users, ":1"}, "-client-ca"},
 		{[]string{"server", "-auth", users, "4000"}, `"4000" is not an address`},
 		{[]string{"server", "-auth", file(t, "empty", "{}"), ":1"}, "empty: the file has no users"},
+		{[]string{"server", "-auth", file(t, "open", `{"me:x": ["80"]}`), ":1"}, "open:1: user \"me\": rule \"80\" has no anchors"},
+		{[]string{"server", "-unanchored-rules", "-auth", file(t, "chisel", `{"me:x": ["80"]}`), "-key", "", ":1"}, "-key is empty"},
 		{[]string{"server", "-auth", users, "-key", "", ":1"}, "-key is empty"},
 		{[]string{"server", "-auth", users, "-cert", users, ":1"}, "-cert"},
 		{[]string{"server", "-config", file(t, "y", "config: x"), ":1"}, `unknown key "config": keys`},
@@ -269,6 +271,7 @@ func TestReload(t *testing.T) {
 	for _, bad := range []struct{ users, why string }{
 		{`{"me:secret": [""`, "users.json"},
 		{`{"me": [""]}`, "no authority"}, // which the start refuses, too
+		{`{"me:secret": ["127.0.0.1:80"]}`, "users.json:1: .*no anchors"},
 	} {
 		require.NoError(t, os.WriteFile(s.users, []byte(bad.users), 0o600))
 		reload <- syscall.SIGHUP

@@ -53,8 +53,9 @@ func inBackground(f func(quit <-chan struct{})) (stop func()) {
 // What cannot be read, or would be refused at the start, stays as it was.
 func reloadServer(s *tunnel.Server, c *cli.Command, log *slog.Logger) {
 	warnOfMode(log, "auth", c.String("auth"), true)
-	users, err := tunnel.LoadUsers(c.String("auth"))
+	users, err := loadUsers(c)
 	if err == nil {
+		warnOfRules(log, users)
 		err = s.SetUsers(users)
 	}
 	logReload(log, err, "users", "users reloaded", "users", users.Len())

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"slices"
 	"strconv"
@@ -25,10 +26,11 @@ func (p *program) server() *cli.Command {
 			"version by then, without losing a connection (Linux).\n\n" +
 			"The file of -auth is a JSON object as for chisel,\n" +
 			"{\"user:password\": [\"^127\\\\.0\\\\.0\\\\.1:80$\", \"^R:0\\\\.0\\\\.0\\\\.0:2222$\"]}, with\n" +
-			"regular expressions for what each user may reach.",
+			"regular expressions for what each user may reach, from ^ to $.",
 		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "listen", Usage: "UDP `ADDR` to listen on, in place of the argument"},
 			&cli.StringFlag{Name: "auth", Usage: "`FILE` of users and what each may reach"},
+			&cli.BoolFlag{Name: "unanchored-rules", Usage: "take rules without ^ and $, which match anywhere in what is asked for: files of chisel"},
 			&cli.StringFlag{Name: "key", Value: "server.pem", Usage: "`FILE` of the private key, which is made if the file does not exist"},
 			&cli.StringFlag{Name: "cert", Usage: "`FILE` of a certificate for the key that an authority has signed"},
 			&cli.StringFlag{Name: "client-ca", Usage: "`FILE` of the authorities that sign client certificates, which replace passwords"},
@@ -56,6 +58,7 @@ func (p *program) runServer(ctx context.Context, c *cli.Command) error {
 	config.Logger = log
 	warnOfMode(log, "auth", c.String("auth"), true)
 	warnOfMode(log, "key", c.String("key"), true)
+	warnOfRules(log, config.Users)
 	up, err := newUpgrader(log, p.args, config)
 	if err != nil {
 		return err
@@ -114,7 +117,7 @@ func serverConfig(c *cli.Command) (*tunnel.ServerConfig, error) {
 		Drain: c.Duration("drain"), KCP: sessionConfig(c),
 	}
 	var err error
-	if config.Users, err = tunnel.LoadUsers(c.String("auth")); err != nil {
+	if config.Users, err = loadUsers(c); err != nil {
 		return nil, wrong(c, "-auth: %w", err)
 	}
 	if config.Certificate, err = serverCertificate(c); err != nil {
@@ -126,6 +129,21 @@ func serverConfig(c *cli.Command) (*tunnel.ServerConfig, error) {
 		}
 	}
 	return config, nil
+}
+
+// loadUsers reads the file of users.
+func loadUsers(c *cli.Command) (*tunnel.Users, error) {
+	if c.Bool("unanchored-rules") {
+		return tunnel.LoadUnanchoredUsers(c.String("auth"))
+	}
+	return tunnel.LoadUsers(c.String("auth"))
+}
+
+// warnOfRules warns of what may not be meant in the file of users.
+func warnOfRules(log *slog.Logger, users *tunnel.Users) {
+	for _, text := range users.Warnings() {
+		log.Warn("a rule may not be what is meant", "flag", "auth", "rule", text)
+	}
 }
 
 // serverCertificate returns what the server is to show.
