@@ -6,6 +6,7 @@ import (
 	"crypto/sha1"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"net/netip"
 	"strings"
@@ -36,6 +37,8 @@ type Config struct {
 	Mode                                    string
 	NoDelay, Interval, Resend, NoCongestion int
 
+	// RateLimit is how many bytes a session sends in a second at most; 0: any number.
+	RateLimit int
 	// MTU is the size of the largest packet in bytes of UDP payload, 256 to 1500.
 	MTU int
 	// SndWnd and RcvWnd are the windows in packets.
@@ -224,6 +227,8 @@ func (c *Config) prepare() error {
 		return mistake("the key is empty")
 	case c.MTU < 256 || c.MTU > 1500:
 		return mistake("mtu %d is not from 256 to 1500", c.MTU)
+	case c.RateLimit < 0 || int64(c.RateLimit) > math.MaxUint32:
+		return mistake("ratelimit %d is not from 0 to %d", c.RateLimit, uint32(math.MaxUint32))
 	case c.SndWnd < 1 || c.RcvWnd < 1:
 		return mistake("windows of %d and %d packets: want 1 at least", c.SndWnd, c.RcvWnd)
 	case c.DataShard < 0 || c.ParityShard < 0 || c.DataShard+c.ParityShard > 256:
@@ -261,6 +266,7 @@ func (c *Config) tune(s *kcp.UDPSession) {
 	s.SetNoDelay(c.NoDelay, c.Interval, c.Resend, c.NoCongestion)
 	s.SetWindowSize(c.SndWnd, c.RcvWnd)
 	s.SetMtu(c.MTU)
+	s.SetRateLimit(uint32(c.RateLimit))
 }
 
 // tuneSocket applies the settings to the socket of a session or a listener. A system

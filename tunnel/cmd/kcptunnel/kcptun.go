@@ -54,7 +54,6 @@ func notOurs() []cli.Flag {
 	return []cli.Flag{
 		&cli.BoolFlag{Name: "acknodelay", Hidden: true},
 		&cli.BoolFlag{Name: "pprof", Hidden: true},
-		&cli.StringFlag{Name: "ratelimit", Hidden: true},
 		&cli.StringFlag{Name: "qpp-count", Aliases: []string{"QPPCount"}, Hidden: true},
 	}
 }
@@ -81,6 +80,7 @@ func kcptunFlags(d *kcptun.Config) []cli.Flag {
 		number(&d.Interval, "interval", "flush interval in milliseconds"),
 		number(&d.Resend, "resend", "later acknowledgements after which a packet is sent again; 0: off"),
 		number(&d.NoCongestion, "nc", "1 turns congestion control off"),
+		number(&d.RateLimit, "ratelimit", "most bytes that a session sends in a second; 0: any number"),
 		number(&d.MTU, "mtu", "size of the largest packet in bytes"),
 		number(&d.SndWnd, "sndwnd", "send window in packets"),
 		number(&d.RcvWnd, "rcvwnd", "receive window in packets"),

@@ -36,7 +36,7 @@ func TestFilesOfKcptun(t *testing.T) {
 			"mode": "fast3", "mtu": 1400, "ratelimit": 1048576, "sndwnd": 128, "rcvwnd": 1024, "datashard": 10, "parityshard": 3, "dscp": 46,
 			"nocomp": true, "acknodelay": false, "nodelay": 1, "interval": 40, "resend": 2, "nc": 1, "sockbuf": 16777217, "smuxver": 2,
 			"smuxbuf": 16777217, "streambuf": 2097152, "keepalive": 10, "autoexpire": 300, "quiet": false, "tcp": false}`,
-			`settings="qpp-count, ratelimit"`,
+			`settings=qpp-count`,
 		},
 		"null, twice, and something behind": {
 			`{"listen": ":1", "listen": ":@port", "target": "@target", "key": "k", "mode": null, "snmplog": null, "comment": {"by": ["panel", 1]}} trailing`,

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"math"
 	"strconv"
@@ -18,6 +18,7 @@ const (
 	peerTimeoutFlag = "peer-timeout"
 	idleTimeoutFlag = "idle-timeout"
 	maxMemoryFlag   = "max-memory"
+	maxRateFlag     = "max-rate"
 	maxSessionsFlag = "max-sessions"
 	maxEachFlag     = "max-sessions-per-address"
 )
@@ -29,6 +30,7 @@ func sessionFlags() []cli.Flag {
 		&cli.DurationFlag{Name: peerTimeoutFlag, Usage: "end the session if the other end does not answer for this time; 0: never (default: 30s)", Validator: sessionTime, HideDefault: true},
 		&cli.DurationFlag{Name: idleTimeoutFlag, Usage: "end a session after this time without data (default: never)", Validator: sessionTime, HideDefault: true},
 		&cli.StringFlag{Name: maxMemoryFlag, Usage: "most memory that received data may take, a `SIZE` such as 256MiB (default: 1GiB)", Validator: memoryText},
+		&cli.StringFlag{Name: maxRateFlag, Usage: "most that a session sends, a `RATE` in bytes a second such as 1.2MB, somewhat below what a narrow uplink carries (default: any)", Validator: rateText},
 	}
 }
 
@@ -62,8 +64,25 @@ func memoryText(s string) error {
 	return err
 }
 
-// memorySize returns a number of bytes, which may have a unit.
-func memorySize(s string) (int, error) {
+// rateText checks what -max-rate takes.
+func rateText(s string) error {
+	_, err := byteRate(s)
+	return err
+}
+
+// memorySize returns a number of bytes of memory, which may have a unit.
+func memorySize(s string) (int, error) { return sizeWithin(s, 64<<10, "64KiB") }
+
+// byteRate returns a number of bytes a second, which may have a unit; 0: any.
+func byteRate(s string) (int, error) {
+	if s == "0" {
+		return 0, nil
+	}
+	return sizeWithin(strings.TrimSuffix(s, "/s"), 1000, "1KB")
+}
+
+// sizeWithin returns a number of bytes from least on, which may have a unit.
+func sizeWithin(s string, least float64, leastText string) (int, error) {
 	digits, factor := s, 1.0
 	for _, unit := range []struct {
 		name   string
@@ -78,8 +97,8 @@ func memorySize(s string) (int, error) {
 	if err != nil || n != n {
 		return 0, fmt.Errorf("%q is not a size: want a number of bytes, or one with a unit, such as 256MiB", s)
 	}
-	if n *= factor; n < 64<<10 || n > 2<<30-1 {
-		return 0, errors.New("want from 64KiB to less than 2GiB")
+	if n *= factor; n < least || n > 2<<30-1 {
+		return 0, fmt.Errorf("want from %s to less than 2GiB", leastText)
 	}
 	return int(n), nil
 }
@@ -100,5 +119,6 @@ func sessionConfig(c *cli.Command) *kcp.Config {
 	if s := c.String(maxMemoryFlag); s != "" {
 		config.Limits.MaxBuffered, _ = memorySize(s) // the flag has looked at it
 	}
+	config.MaxRate, _ = byteRate(cmp.Or(c.String(maxRateFlag), "0"))
 	return config
 }

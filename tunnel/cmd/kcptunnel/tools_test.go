@@ -209,9 +209,9 @@ func TestWarningOfPublicKey(t *testing.T) {
 // Flags, and keys of the file, set what sessions are like.
 func TestSessionFlags(t *testing.T) {
 	flags := map[string]string{
-		"keepalive": "7s", "peer-timeout": "20s", "idle-timeout": "1h", "max-memory": "32MiB", "max-sessions": "100", "max-sessions-per-address": "8",
+		"keepalive": "7s", "peer-timeout": "20s", "idle-timeout": "1h", "max-memory": "32MiB", "max-rate": "1.2MB/s", "max-sessions": "100", "max-sessions-per-address": "8",
 	}
-	want := &kcp.Config{KeepAlive: 7 * time.Second, PeerTimeout: 20 * time.Second, IdleTimeout: time.Hour, Limits: kcp.Limits{MaxBuffered: 32 << 20, MaxSessions: 100, MaxSessionsPerAddress: 8}}
+	want := &kcp.Config{KeepAlive: 7 * time.Second, PeerTimeout: 20 * time.Second, IdleTimeout: time.Hour, MaxRate: 1_200_000, Limits: kcp.Limits{MaxBuffered: 32 << 20, MaxSessions: 100, MaxSessionsPerAddress: 8}}
 	configOf := func(args ...string) (got *kcp.Config) {
 		p := &program{stdout: io.Discard, stderr: io.Discard}
 		root := p.commands()
@@ -234,7 +234,7 @@ func TestSessionFlags(t *testing.T) {
 	require.Equal(t, want, configOf(args...))
 	require.Equal(t, want, configOf("server", "-config", file(t, "server.yaml", text)))
 	require.Equal(t, &kcp.Config{}, configOf("client"))
-	require.Equal(t, &kcp.Config{KeepAlive: -1, PeerTimeout: -1}, configOf("client", "-keepalive", "0", "-peer-timeout", "0", "-idle-timeout", "0"))
+	require.Equal(t, &kcp.Config{KeepAlive: -1, PeerTimeout: -1}, configOf("client", "-keepalive", "0", "-peer-timeout", "0", "-idle-timeout", "0", "-max-rate", "0"))
 	require.NoError(t, want.Validate())
 
 	for text, size := range map[string]int{"65536": 65536, "64KiB": 65536, "64 KiB": 65536, "1MB": 1e6, "1.5M": 3 << 19, "1GiB": 1 << 30, "100000B": 100000} {
@@ -243,7 +243,7 @@ func TestSessionFlags(t *testing.T) {
 		require.Equal(t, size, n)
 	}
 	for _, bad := range [][]string{
-		{"-max-memory", "1KiB"}, {"-max-memory", "2GiB"}, {"-max-memory", "x"}, {"-max-memory", "NaN"}, {"-keepalive", "1ms"}, {"-keepalive", "-1s"}, {"-peer-timeout", "9000h"},
+		{"-max-memory", "1KiB"}, {"-max-memory", "2GiB"}, {"-max-rate", "999"}, {"-max-rate", "1Mbit"}, {"-max-memory", "x"}, {"-max-memory", "NaN"}, {"-keepalive", "1ms"}, {"-keepalive", "-1s"}, {"-peer-timeout", "9000h"},
 		{"-max-sessions", "0"}, {"-max-sessions-per-address", "-1"},
 	} {
 		code, _, said := piped(t, "", append([]string{"server"}, bad...)...)
