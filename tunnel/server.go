@@ -110,32 +110,7 @@ type shown struct {
 
 // Listen opens the socket of a server. Clients are answered by Serve.
 func Listen(config *ServerConfig) (*Server, error) {
-	s := &Server{
-		config: *config, log: config.Logger, guard: guard{now: time.Now}, verifier: newVerifier(),
-		lobby: lobby.New(maxUnknown, maxUnknownEach),
-		left:  make(chan struct{}), sessions: make(map[*serverSession]bool),
-	}
-	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
-	}
-	if err := config.checkUsers(config.Users); err != nil {
-		return nil, err
-	}
-	s.users.Store(config.Users)
-	s.tallies.keep(config.Users)
-	setDefault(&s.config.DialTimeout, defaultDialTimeout)
-	setDefault(&s.config.UDPTimeout, defaultUDPTimeout)
-	setDefault(&s.config.failureDelay, time.Second)
-	setDefault(&s.config.shutdown, shutdownTime)
-	setDefault(&s.config.aliveWait, aliveWait)
-	s.accounts.udpTimeout = s.config.UDPTimeout
-	if err := checkTimes(times{"DialTimeout": s.config.DialTimeout, "UDPTimeout": s.config.UDPTimeout, "Drain": s.config.Drain}); err != nil {
-		return nil, err
-	}
-	if err := s.SetCertificate(config.Certificate); err != nil {
-		return nil, err
-	}
-	settings, err := s.settings()
+	s, settings, err := newServer(config)
 	if err != nil {
 		return nil, err
 	}
@@ -146,6 +121,46 @@ func Listen(config *ServerConfig) (*Server, error) {
 		s.before = newControl(config.TakeOver.Control)
 	}
 	return s, nil
+}
+
+// Validate returns why Listen would refuse the settings, without opening a socket.
+func (c *ServerConfig) Validate() error {
+	_, _, err := newServer(c)
+	return err
+}
+
+// newServer returns a server without a socket, and the settings of its sessions.
+func newServer(config *ServerConfig) (*Server, *kcp.Config, error) {
+	s := &Server{
+		config: *config, log: config.Logger, guard: guard{now: time.Now}, verifier: newVerifier(),
+		lobby: lobby.New(maxUnknown, maxUnknownEach),
+		left:  make(chan struct{}), sessions: make(map[*serverSession]bool),
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if err := config.checkUsers(config.Users); err != nil {
+		return nil, nil, err
+	}
+	s.users.Store(config.Users)
+	s.tallies.keep(config.Users)
+	setDefault(&s.config.DialTimeout, defaultDialTimeout)
+	setDefault(&s.config.UDPTimeout, defaultUDPTimeout)
+	setDefault(&s.config.failureDelay, time.Second)
+	setDefault(&s.config.shutdown, shutdownTime)
+	setDefault(&s.config.aliveWait, aliveWait)
+	s.accounts.udpTimeout = s.config.UDPTimeout
+	if err := checkTimes(times{"DialTimeout": s.config.DialTimeout, "UDPTimeout": s.config.UDPTimeout, "Drain": s.config.Drain}); err != nil {
+		return nil, nil, err
+	}
+	if err := s.SetCertificate(config.Certificate); err != nil {
+		return nil, nil, err
+	}
+	settings, err := s.settings()
+	if err == nil {
+		err = settings.Validate()
+	}
+	return s, settings, err
 }
 
 // checkUsers returns why nobody could connect.

@@ -178,6 +178,12 @@ func mistake(format string, args ...any) error {
 	return &SettingError{fmt.Sprintf(format, args...)}
 }
 
+// CheckServer returns what Serve would find wrong in the settings.
+func CheckServer(c Config) error { return c.prepareServer() }
+
+// CheckClient returns what Run would find wrong in the settings.
+func CheckClient(c Config) error { return c.prepareClient() }
+
 // prepareServer is prepare for a server.
 func (c *Config) prepareServer() (err error) {
 	if c.server, err = parsePorts(c.Listen); err != nil {

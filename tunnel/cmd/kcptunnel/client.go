@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -54,6 +55,10 @@ func (p *program) runClient(ctx context.Context, c *cli.Command) error {
 	}
 	config.Logger, config.Stdin, config.Stdout = log, p.stdin, p.stdout
 	warnOfMode(log, "tls-key", c.String("tls-key"), true)
+	if c.Bool(checkFlag) {
+		_, err := tunnel.NewClient(config)
+		return p.checked(c, "", err)
+	}
 	endpoints, stop, err := serveDebug(c.String("debug"), log)
 	if err != nil {
 		return err
@@ -90,25 +95,26 @@ func clientConfig(c *cli.Command) (*tunnel.ClientConfig, error) {
 			remotes = args[1:]
 		}
 	}
+	var mistakes []error
 	for _, s := range config.Servers {
 		if !validAddress(s, 1) || strings.HasPrefix(s, ":") {
-			return nil, wrong(c, "server %q: want HOST:PORT, such as example.com:4000", s)
+			mistakes = append(mistakes, wrong(c, "server %q: want HOST:PORT, such as example.com:4000", s))
 		}
 	}
 	for _, text := range remotes {
 		r, err := tunnel.ParseRemote(text)
 		if err != nil {
-			return nil, &usageError{c.FullName(), err}
+			mistakes = append(mistakes, &usageError{c.FullName(), err})
 		}
 		config.Remotes = append(config.Remotes, r)
 	}
 	switch {
 	case len(config.Servers) == 0:
-		return nil, wrong(c, "want a server, such as example.com:4000")
+		mistakes = append(mistakes, wrong(c, "want a server, such as example.com:4000"))
 	case len(config.Remotes) == 0:
-		return nil, wrong(c, "want a remote, such as 8080:intranet:80")
+		mistakes = append(mistakes, wrong(c, "want a remote, such as 8080:intranet:80"))
 	}
-	return config, clientIdentity(c, config)
+	return config, errors.Join(append(mistakes, clientIdentity(c, config))...)
 }
 
 // clientIdentity sets who the client is, and whom it trusts.

@@ -37,17 +37,17 @@ func applyFile(c *cli.Command, path string) error {
 	}
 	pairs := doc.Content[0].Content
 	var seen []string
+	var mistakes []error
 	for i := 0; i+1 < len(pairs); i += 2 {
 		key, value := pairs[i], pairs[i+1]
 		if slices.Contains(seen, key.Value) {
-			return wrong(c, "%s:%d: the key %q is given twice", path, key.Line, key.Value)
+			mistakes = append(mistakes, wrong(c, "%s:%d: the key %q is given twice", path, key.Line, key.Value))
+		} else if err := applyKey(c, key.Value, value); err != nil {
+			mistakes = append(mistakes, wrong(c, "%s:%d: %w", path, key.Line, err))
 		}
 		seen = append(seen, key.Value)
-		if err := applyKey(c, key.Value, value); err != nil {
-			return wrong(c, "%s:%d: %w", path, key.Line, err)
-		}
 	}
-	return nil
+	return errors.Join(mistakes...)
 }
 
 // readFile reads a file that is not too large to be a configuration.

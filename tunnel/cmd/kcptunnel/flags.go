@@ -14,9 +14,12 @@ import (
 // configFlag is the flag that names the file.
 const configFlag = "config"
 
+// checkFlag is the flag that starts nothing.
+const checkFlag = "check"
+
 // commonFlags returns the flags that all commands have.
 func commonFlags() []cli.Flag {
-	return append(logFlags(), debugFlag(),
+	return append(logFlags(), debugFlag(), checkingFlag(),
 		&cli.StringFlag{Name: configFlag, Usage: "read flags from a YAML or JSON `FILE` whose keys are the names of flags; the command line has precedence"},
 	)
 }
@@ -24,6 +27,20 @@ func commonFlags() []cli.Flag {
 // debugFlag returns the flag that all commands that run have.
 func debugFlag() cli.Flag {
 	return &cli.StringFlag{Name: "debug", Usage: "serve a live page, and metrics for Prometheus under /metrics, over HTTP at `ADDR`, such as 127.0.0.1:6060, without a password", Validator: hostPort}
+}
+
+// checkingFlag returns the flag that starts nothing.
+func checkingFlag() cli.Flag {
+	return &cli.BoolFlag{Name: checkFlag, Usage: "start nothing: read all files that a start would read, print ok, or each mistake with its place, and exit with 0 or 2"}
+}
+
+// checked says what -check has found, which is nothing if err is nil.
+func (p *program) checked(c *cli.Command, note string, err error) error {
+	if err != nil {
+		return &usageError{c.FullName(), err}
+	}
+	_, err = fmt.Fprintln(p.stdout, "ok"+note)
+	return err
 }
 
 // logFlags returns the flags of what a command says.

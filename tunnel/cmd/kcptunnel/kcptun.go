@@ -20,7 +20,7 @@ import (
 // kcptunServer returns the command kcptun-server.
 func (p *program) kcptunServer() *cli.Command {
 	d := kcptun.ServerDefaults()
-	return p.kcptunCommand("kcptun-server", "accept clients of the program kcptun", &d, kcptun.Serve,
+	return p.kcptunCommand("kcptun-server", "accept clients of the program kcptun", &d, kcptun.Serve, kcptun.CheckServer,
 		&cli.StringFlag{Name: "listen", Aliases: []string{"l"}, Value: d.Listen, Destination: &d.Listen, Usage: "UDP `ADDR` to listen on; a range of ports as in :3000-3009"},
 		&cli.StringFlag{Name: "target", Aliases: []string{"t"}, Value: d.Target, Destination: &d.Target, Usage: "TCP `ADDR`, or path of a Unix socket, that connections are forwarded to"},
 	)
@@ -29,7 +29,7 @@ func (p *program) kcptunServer() *cli.Command {
 // kcptunClient returns the command kcptun-client.
 func (p *program) kcptunClient() *cli.Command {
 	d := kcptun.ClientDefaults()
-	return p.kcptunCommand("kcptun-client", "carry connections to a server of the program kcptun", &d, kcptun.Run,
+	return p.kcptunCommand("kcptun-client", "carry connections to a server of the program kcptun", &d, kcptun.Run, kcptun.CheckClient,
 		&cli.StringFlag{Name: "localaddr", Aliases: []string{"l"}, Value: d.Listen, Destination: &d.Listen, Usage: "TCP `ADDR` to listen on"},
 		&cli.StringFlag{Name: "remoteaddr", Aliases: []string{"r"}, Value: d.Target, Destination: &d.Target, Usage: "`ADDR` of the server; a range of ports as in host:3000-3009"},
 		&cli.IntFlag{Name: "conn", Value: d.Conn, Destination: &d.Conn, Usage: "number of sessions with the server"},
@@ -39,10 +39,10 @@ func (p *program) kcptunClient() *cli.Command {
 }
 
 // kcptunCommand returns a command with flags of its own, which set d.
-func (p *program) kcptunCommand(name, usage string, d *kcptun.Config, run func(context.Context, kcptun.Config) error, flags ...cli.Flag) *cli.Command {
+func (p *program) kcptunCommand(name, usage string, d *kcptun.Config, run func(context.Context, kcptun.Config) error, check func(kcptun.Config) error, flags ...cli.Flag) *cli.Command {
 	return &cli.Command{
 		Name: name, Usage: usage, Description: kcptunText, Flags: append(flags, kcptunFlags(d)...),
-		Action: func(ctx context.Context, c *cli.Command) error { return p.runKcptun(ctx, c, d, run) },
+		Action: func(ctx context.Context, c *cli.Command) error { return p.runKcptun(ctx, c, d, run, check) },
 	}
 }
 
@@ -99,7 +99,7 @@ func kcptunFlags(d *kcptun.Config) []cli.Flag {
 		&cli.BoolFlag{Name: "quiet", Destination: &d.QuietConnections, Usage: "do not log connections"},
 		&cli.StringFlag{Name: "snmplog", Usage: "`FILE` for a table of counters; its name may contain a date, as in snmp-20060102.log"},
 		number(&period, "snmpperiod", "seconds between rows of the table"),
-		debugFlag(),
+		debugFlag(), checkingFlag(),
 		&cli.StringFlag{Name: "c", Usage: "JSON `FILE`, which has precedence over the command line"},
 	}
 	flags = append(flags, notOurs()...)
@@ -119,7 +119,7 @@ func inSeconds(n int) time.Duration {
 }
 
 // runKcptun runs a command with what the flags and the file say.
-func (p *program) runKcptun(ctx context.Context, c *cli.Command, config *kcptun.Config, run func(context.Context, kcptun.Config) error) error {
+func (p *program) runKcptun(ctx context.Context, c *cli.Command, config *kcptun.Config, run func(context.Context, kcptun.Config) error, check func(kcptun.Config) error) error {
 	var idle []string
 	path, given := c.String("c"), c.String("key")
 	if path != "" {
@@ -136,6 +136,13 @@ func (p *program) runKcptun(ctx context.Context, c *cli.Command, config *kcptun.
 			return wrong(c, "-%s: %s", name, why)
 		}
 	}
+	config.KeepAlive, config.CloseWait = inSeconds(c.Int("keepalive")), inSeconds(c.Int("closewait"))
+	if c.Name == "kcptun-client" {
+		config.AutoExpire, config.ScavengeTTL = inSeconds(max(c.Int("autoexpire"), 0)), inSeconds(c.Int("scavengettl"))
+	}
+	if c.Bool(checkFlag) {
+		return p.checked(c, "", check(*config))
+	}
 	log, closeLog, err := p.kcptunLog(c)
 	if err != nil {
 		return err
@@ -149,10 +156,6 @@ func (p *program) runKcptun(ctx context.Context, c *cli.Command, config *kcptun.
 	}
 	if idle = withoutEffect(c, idle); len(idle) > 0 {
 		log.Warn("settings without effect", "settings", strings.Join(idle, ", "))
-	}
-	config.KeepAlive, config.CloseWait = inSeconds(c.Int("keepalive")), inSeconds(c.Int("closewait"))
-	if c.Name == "kcptun-client" {
-		config.AutoExpire, config.ScavengeTTL = inSeconds(max(c.Int("autoexpire"), 0)), inSeconds(c.Int("scavengettl"))
 	}
 	config.Logger = log
 	endpoints, stop, err := serveDebug(c.String("debug"), log, snmpCollector{})

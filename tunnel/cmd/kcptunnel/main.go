@@ -75,7 +75,10 @@ func (p *program) run(ctx context.Context, args []string) int {
 	case err == nil:
 		return exitOK
 	case errors.As(err, &usage):
-		fmt.Fprintf(p.stderr, "%s: %v\nRun '%s -h' for usage.\n", usage.command, err, usage.command)
+		for _, one := range each(err) {
+			fmt.Fprintf(p.stderr, "%s: %v\n", usage.command, one)
+		}
+		fmt.Fprintf(p.stderr, "Run '%s -h' for usage.\n", usage.command)
 		return exitUsage
 	case errors.As(err, &exit): // of the library: such as the help of what is not there
 		fmt.Fprintf(p.stderr, "kcptunnel: %v\n", err)
@@ -83,6 +86,20 @@ func (p *program) run(ctx context.Context, args []string) int {
 	}
 	fmt.Fprintf(p.stderr, "kcptunnel: %v\n", err)
 	return exitCode(err)
+}
+
+// each returns the errors that are joined in err.
+func each(err error) (all []error) {
+	switch e := err.(type) {
+	case *usageError:
+		return each(e.err)
+	case interface{ Unwrap() []error }:
+		for _, one := range e.Unwrap() {
+			all = append(all, each(one)...)
+		}
+		return all
+	}
+	return []error{err}
 }
 
 // exitCode returns the exit code for what has failed.

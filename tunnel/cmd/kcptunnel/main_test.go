@@ -189,7 +189,7 @@ func TestMistakes(t *testing.T) {
 		{[]string{"serve"}, `unknown command "serve"`},
 		{[]string{"server"}, "want an address"},
 		{[]string{"server", ":1"}, "want -auth"},
-		{[]string{"server", "-auth", file(t, "u", "{"), ":1"}, "-auth"},
+		{[]string{"server", "-auth", file(t, "u", "\n{"), ":1"}, "u:2: invalid JSON"},
 		{[]string{"server", "-auth", users, "-key", file(t, "k", "no key"), ":1"}, "-key"},
 		{[]string{"server", "-auth", users, "-key", filepath.Join(t.TempDir(), "k"), "-client-ca", users, ":1"}, "-client-ca"},
 		{[]string{"server", "-auth", users, "4000"}, `"4000" is not an address`},
@@ -221,6 +221,44 @@ func TestMistakes(t *testing.T) {
 		require.Contains(t, said, c.want, "%q", c.args)
 		require.Contains(t, said, "-h' for usage")
 	}
+}
+
+// -check finds what a start would, all of it, and starts nothing.
+func TestCheck(t *testing.T) {
+	users := file(t, "users.json", everyone)
+	key := filepath.Join(t.TempDir(), "server.pem")
+	config := file(t, "server.yaml", "listen: 127.0.0.1:0\nauth: "+users+"\nkey: "+key+"\n")
+	code, out, said := piped(t, "", "server", "-check", "-config", config)
+	require.Equal(t, exitOK, code, said)
+	require.Equal(t, "ok: a start makes the key "+key+"\n", out)
+	require.NoFileExists(t, key)
+	for _, args := range [][]string{
+		{"server", "-check", "-auth", users, "-key", serve(t, everyone).key, ":1"},
+		{"client", "-check", "-auth", "me:x", "a:1", "80"},
+		{"kcptun-client", "-check", "-key", "x"},
+		{"kcptun-server", "-check", "-key", "x"},
+	} {
+		code, out, said = piped(t, "", args...)
+		require.Equal(t, exitOK, code, "%q: %s", args, said)
+		require.Equal(t, "ok\n", out)
+	}
+	bad := file(t, "bad.json", "{\"me:secret\": [\"(\"],\n\"you:x\": [\"80\"]}")
+	for _, c := range []struct{ args, want []string }{
+		{[]string{"server", "-check", "-auth", bad, "-key", users, "-client-ca", users, ":1"}, []string{bad + ":1: ", bad + ":2: ", "-key: " + users, "-client-ca: " + users}},
+		{[]string{"server", "-check", "-auth", file(t, "certified.json", `{"me": [""]}`), "-key", key, ":1"}, []string{"no authority"}},
+		{[]string{"server", "-check", "-config", file(t, "two.yaml", "usres: x\nlisten: :1\nshards: -1\n")}, []string{"two.yaml:1: ", "two.yaml:3: "}},
+		{[]string{"client", "-check", "a", "b:", "8080:x"}, []string{`server "a"`, `"b:"`, `"8080:x"`, "want -auth"}},
+		{[]string{"client", "-check", "-auth", "me:x", "-fingerprint", "x", "a:1", "80"}, []string{`"x" is not a fingerprint`}},
+		{[]string{"kcptun-server", "-check", "-mtu", "9000"}, []string{"9000"}},
+	} {
+		code, out, said := piped(t, "", c.args...)
+		require.Equal(t, exitUsage, code, "%q", c.args)
+		require.Empty(t, out)
+		for _, want := range c.want {
+			require.Contains(t, said, want)
+		}
+	}
+	require.NoFileExists(t, key)
 }
 
 // What the network refuses is a failure, with the address in it.

@@ -76,7 +76,9 @@ func reloadServer(s *tunnel.Server, c *cli.Command, log *slog.Logger) {
 // logReload says what was reloaded, or that something stays as it was because of err.
 func logReload(log *slog.Logger, err error, old, text string, attrs ...any) {
 	if err != nil {
-		log.Error("reload failed, keeping the old "+old, "error", err)
+		for _, one := range each(err) {
+			log.Error("reload failed, keeping the old "+old, "error", one)
+		}
 		return
 	}
 	log.Info(text, attrs...)

@@ -5,8 +5,11 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
@@ -59,6 +62,18 @@ func (p *program) runServer(ctx context.Context, c *cli.Command) error {
 	warnOfMode(log, "auth", c.String("auth"), true)
 	warnOfMode(log, "key", c.String("key"), true)
 	warnOfRules(log, config.Users)
+	if c.Bool(checkFlag) {
+		note := ""
+		if _, err := os.Stat(c.String("key")); err != nil {
+			note = ": a start makes the key " + c.String("key")
+		}
+		return p.checked(c, note, config.Validate())
+	}
+	quiet := *config
+	quiet.Logger = nil // tunnel.Listen has the warnings
+	if err := quiet.Validate(); err != nil {
+		return &usageError{c.FullName(), err}
+	}
 	up, err := newUpgrader(log, p.args, config)
 	if err != nil {
 		return err
@@ -116,17 +131,16 @@ func serverConfig(c *cli.Command) (*tunnel.ServerConfig, error) {
 		Addr: addr, DialTimeout: c.Duration("dial-timeout"), UDPTimeout: c.Duration("udp-timeout"),
 		Drain: c.Duration("drain"), KCP: sessionConfig(c),
 	}
-	var err error
-	if config.Users, err = loadUsers(c); err != nil {
-		return nil, wrong(c, "-auth: %w", err)
-	}
-	if config.Certificate, err = serverCertificate(c); err != nil {
-		return nil, &usageError{c.FullName(), err}
-	}
+	var mistakes [3]error
+	config.Users, mistakes[0] = loadUsers(c)
+	config.Certificate, mistakes[1] = serverCertificate(c)
 	if path := c.String("client-ca"); path != "" {
-		if config.ClientCAs, err = identity.LoadCAs(path); err != nil {
-			return nil, wrong(c, "-client-ca: %w", err)
+		if config.ClientCAs, mistakes[2] = identity.LoadCAs(path); mistakes[2] != nil {
+			mistakes[2] = fmt.Errorf("-client-ca: %w", mistakes[2])
 		}
+	}
+	if err := errors.Join(mistakes[:]...); err != nil {
+		return nil, &usageError{c.FullName(), err}
 	}
 	return config, nil
 }
@@ -158,11 +172,30 @@ func serverCertificate(c *cli.Command) (tls.Certificate, error) {
 	if c.String("key") == "" {
 		return tls.Certificate{}, errors.New("-key is empty: want a FILE")
 	}
-	key, err := tunnel.LoadKey(c.String("key"))
+	load := tunnel.LoadKey
+	if c.Bool(checkFlag) {
+		load = checkKey
+	}
+	key, err := load(c.String("key"))
 	if err != nil {
 		return key, fmt.Errorf("-key: %w", err)
 	}
 	return key, nil
+}
+
+// checkKey is tunnel.LoadKey, and makes no file.
+func checkKey(path string) (tls.Certificate, error) {
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		return tunnel.LoadKey(path)
+	}
+	if _, err := os.Stat(filepath.Dir(path)); err != nil { // where it is to be made
+		return tls.Certificate{}, err
+	}
+	some, _, err := identity.SelfSigned("kcptunnel")
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	return *some, nil
 }
 
 // validAddress reports whether addr is host:port, with a port of least or more.
