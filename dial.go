@@ -135,8 +135,7 @@ func (d *Dialer) resolve(ctx context.Context, network, address string) (addrs []
 	return dialling.Interleave(addrs), port, nil
 }
 
-// dialOne dials one address, or the first of a name for which a socket can be
-// opened.
+// dialOne dials one address, or the first of a name for which a socket can be opened.
 func (d *Dialer) dialOne(ctx context.Context, config *Config, network, address string) (*Conn, error) {
 	nd := net.Dialer{LocalAddr: d.LocalAddr}
 	if config != nil {

@@ -300,10 +300,9 @@ func awaitWrites(conns []*Conn) {
 	}
 }
 
-// shutIfUnusedLocked closes owned sockets after their last use. While a peer of
-// an ended session may still need an answer, it closes them later (see
-// holdSocket of session.Session). After a handover drain closes the endpoint.
-// Endpoint.mu is held.
+// shutIfUnusedLocked closes owned sockets after their last use. While a peer of an ended
+// session may still need an answer, it closes them later (see holdSocket of
+// session.Session). After a handover drain closes the endpoint. Endpoint.mu is held.
 func (e *Endpoint) shutIfUnusedLocked() {
 	if !e.socket.owned || e.closed || e.takeover.leaving != nil || e.listener != nil || e.table.Len() > 0 || e.socket.dials > 0 {
 		return

@@ -268,8 +268,7 @@ func (g *Group) enter(op string, mode wakeup.PollMode) error {
 	return nil
 }
 
-// sleep waits until a member may have an event. It returns nil, or why no call
-// may wait.
+// sleep waits until a member may have an event. It returns nil, or why no call may wait.
 func (g *Group) sleep(ctx context.Context) error {
 	err := g.set.Sleep(ctx, g.waitTurn)
 	if err == net.ErrClosed {

@@ -135,8 +135,7 @@ func (c *Conn) leaveGroup() {
 	c.endTurnsLocked()
 }
 
-// endTurnsLocked ends the turns of all streams, except ends that wait for the next
-// group.
+// endTurnsLocked ends the turns of all streams, except ends that wait for the next group.
 func (c *Conn) endTurnsLocked() {
 	t := c.calls
 	var ended container.List[Stream]
