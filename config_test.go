@@ -210,9 +210,17 @@ func TestSettersCheck(t *testing.T) {
 		for _, n := range []int{-1, 1, minMaxRate - 1, math.MinInt32} {
 			requireConfigError(t, "MaxRate", a.SetMaxRate(n))
 		}
+		for _, d := range []time.Duration{1, minSilence - 1, maxTimeout + 1, math.MaxInt64} {
+			requireConfigError(t, "KeepAlive", a.SetKeepAlive(d))
+			requireConfigError(t, "PeerTimeout", a.SetPeerTimeout(d))
+		}
 		require.Equal(t, config, figures())
 		require.False(t, a.session.Inside().IsRare())
 
+		require.NoError(t, a.SetPeerTimeout(2*time.Second))
+		require.EqualValues(t, 500, figures().Extensions.MaxRTO, "the peer is asked often enough")
+		require.NoError(t, a.SetPeerTimeout(0))
+		require.Equal(t, config, figures())
 		require.NoError(t, a.SetMTU(room+machine.MinMTU))
 		require.NoError(t, a.SetWindow(1, 1))
 		require.NoError(t, a.SetNoDelay(NoDelayTurbo, 5*time.Second, math.MaxInt32))
@@ -230,6 +238,7 @@ func TestSettersCheck(t *testing.T) {
 			return []error{
 				c.SetMTU(1000), c.SetWindow(5, 5), c.SetNoDelay(NoDelayOn, 0, 0),
 				c.SetCongestionControl(nil), c.SetMessageMode(true), c.SetWriteBuffer(0), c.SetMaxRate(5000),
+				c.SetKeepAlive(time.Second), c.SetPeerTimeout(time.Second),
 			}
 		}
 		require.NoError(t, a.Close())

@@ -119,12 +119,21 @@ func (c *Config) validateTimeouts() error {
 		{"Linger", c.Linger, minWait},
 		{"MaxLinger", c.MaxLinger, minWait},
 	} {
-		if f.value > 0 && f.value < f.min {
-			return &ConfigError{f.field, f.value, fmt.Sprintf("must be at least %v, negative to turn it off, or 0 for the default", f.min)}
+		if err := validateTimeout(f.field, f.value, f.min); err != nil {
+			return err
 		}
-		if f.value > maxTimeout {
-			return &ConfigError{f.field, f.value, fmt.Sprintf("must be at most %v, negative to turn it off, or 0 for the default", maxTimeout)}
-		}
+	}
+	return nil
+}
+
+// validateTimeout returns a *ConfigError if d cannot be such a time-out.
+func validateTimeout(field string, d, least time.Duration) error {
+	const or = "negative to turn it off, or 0 for the default"
+	switch {
+	case d > 0 && d < least:
+		return &ConfigError{field, d, fmt.Sprintf("must be at least %v, %s", least, or)}
+	case d > maxTimeout:
+		return &ConfigError{field, d, fmt.Sprintf("must be at most %v, %s", maxTimeout, or)}
 	}
 	return nil
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/arqnet/kcp/internal/opening"
 	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/wire"
-	"github.com/arqnet/kcp/trace"
 )
 
 // Peer returns what the session knows of its peer now.
@@ -27,7 +26,7 @@ func (c *Conn) Peer() PeerInfo {
 // Endpoint.Dial documents, which was called at a time since the epoch. If it returns an
 // error, the session has ended. ErrReset means that the peer has dropped it.
 func (c *Conn) connect(ctx context.Context, called time.Duration) (err error) {
-	c.startTrace(trace.SessionDialled)
+	c.startTrace()
 	begun, limit, as := false, c.ep.config.DialTimeout, opening.Dialled
 	if limit > 0 {
 		as = opening.Dialling
@@ -64,7 +63,7 @@ func (c *Conn) unanswered(ctx context.Context, called time.Duration) error {
 // puts the session into l's backlog. It reports false if the session has ended,
 // be it because the backlog is full.
 func (c *Conn) begin(l *Listener, offered bool) bool {
-	c.startTrace(trace.SessionAccepted)
+	c.startTrace()
 	c.mu.Lock()
 	defer c.unlock()
 	if !offered {
@@ -181,6 +180,50 @@ func (c *Conn) SetMaxRate(bytes int) error {
 		return err
 	}
 	return c.set(&session.Change{Of: session.OfRate, N: bytes})
+}
+
+// SetKeepAlive takes the place of Config.KeepAlive: 10 ms to a year, 0 returns to that,
+// negative means never. It counts from what has arrived last. Errors are as for SetMTU.
+func (c *Conn) SetKeepAlive(d time.Duration) error {
+	return c.setSilence(session.OfKeepAlive, "KeepAlive", d)
+}
+
+// SetPeerTimeout is SetKeepAlive for Config.PeerTimeout. A peer that has been silent for
+// longer than d is lost at once. Config.KeepAlive stays: set both for an end that seldom
+// writes.
+func (c *Conn) SetPeerTimeout(d time.Duration) error {
+	return c.setSilence(session.OfPeerTimeout, "PeerTimeout", d)
+}
+
+// setSilence locks c.mu, and sets one of the time-outs above.
+func (c *Conn) setSilence(of session.Setting, field string, d time.Duration) error {
+	if err := validateTimeout(field, d, minSilence); err != nil {
+		return err
+	}
+	return c.set(&session.Change{Of: of, Wait: d})
+}
+
+// SetTrace has the hooks of t called from now on, in place of those of Config.Tracer or
+// of the last call; nil means none. They are first shown the states that the session has
+// been through. When SetTrace returns, the hooks before have returned, and are not called
+// any more, with Stopped the last. No hook may call it.
+func (c *Conn) SetTrace(t *Trace) {
+	c.mu.Lock()
+	defer c.unlock()
+	c.session.SetTrace(t)
+}
+
+// SetValue keeps a value of the application's with the session, which Value returns; nil
+// at first. Both lock nothing, and work after the session has ended: the value lives as
+// long as the Conn is referenced.
+func (c *Conn) SetValue(v any) { c.value.Store(&v) }
+
+// Value returns what SetValue was last called with.
+func (c *Conn) Value() any {
+	if v := c.value.Load(); v != nil {
+		return *v
+	}
+	return nil
 }
 
 // CloseWithError is Close with a reason. After the last byte the peer's Read returns a

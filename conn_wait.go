@@ -12,7 +12,6 @@ import (
 	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/wakeup"
 	"github.com/arqnet/kcp/stats"
-	"github.com/arqnet/kcp/trace"
 )
 
 // notifier is what the calls of a session wait on: a condition variable with
@@ -265,9 +264,8 @@ func (c *Conn) endReading(s *shard, follow bool) {
 	}
 }
 
-// mayDeferReply reports whether the reply to what has arrived may be left to
-// the call that waits for n: it can go on, and no other call waits, be it for
-// the session's Group.
+// mayDeferReply reports whether the reply to what has arrived may be left to the call
+// that waits for n: it can go on, and no other call waits, be it for the session's Group.
 func (c *Conn) mayDeferReply(n *notifier) bool {
 	switch {
 	case c.othersWait() || c.io.member != nil:
@@ -375,21 +373,14 @@ func (c *Conn) total(t *stats.Totals) {
 	c.session.AddTo(t)
 }
 
-// startTrace gets the hooks of the session from Config.Tracer, and shows its
-// first state. It locks c.mu, but not while it calls the application's code. No
-// hook of the session is called before.
-func (c *Conn) startTrace(first trace.SessionState) {
-	tracer := c.ep.config.Tracer
-	if tracer == nil {
-		return
+// startTrace gets the hooks of the session from Config.Tracer. It locks c.mu, but not while
+// it calls the application's code.
+func (c *Conn) startTrace() {
+	if tracer := c.ep.config.Tracer; tracer != nil {
+		if t := tracer(c); t != nil {
+			c.SetTrace(t)
+		}
 	}
-	t := tracer(c)
-	if t == nil {
-		return
-	}
-	c.mu.Lock()
-	defer c.unlock()
-	c.session.StartTrace(t, first)
 }
 
 // logEnd returns what tells the Logger that the session has ended, with the cause and its
@@ -453,8 +444,7 @@ func (c *Conn) Flush(ctx context.Context) error {
 }
 
 // Receipts: calls of MessageOptions.Done. They run on a goroutine of the session, one
-// after another and without locks, so that the application may do in them what it
-// likes.
+// after another and without locks, so that the application may do in them what it likes.
 
 // runReceipts calls the receipts that are due. It locks c.mu, but not while it calls one.
 func (c *Conn) runReceipts() {

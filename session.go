@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
@@ -43,7 +44,8 @@ type Conn struct {
 	io      ioState
 	calls   *callState // nil: nothing of it is needed
 
-	wakeAt int32 // position in its queue of Endpoint.wakes, from 1; 0: not queued; guarded by its lock
+	value  atomic.Pointer[any] // of SetValue; not guarded
+	wakeAt int32               // position in its queue of Endpoint.wakes, from 1; 0: not queued; guarded by its lock
 }
 
 // ioState is the state of the application's calls: what they wait for.
@@ -74,8 +76,7 @@ const (
 )
 
 // newConn returns a session that is not yet in the endpoint's tables. dialled says that
-// this end opens it. It runs
-// without Conn.mu, as no other goroutine knows the session.
+// this end opens it. It runs without Conn.mu, as no other goroutine knows the session.
 func newConn(e *Endpoint, key session.Key, remote net.Addr, dialled bool) *Conn {
 	c := &Conn{ep: e}
 	c.io.canRead.init(c)

@@ -64,9 +64,9 @@ func NewDir(path string, opts *DirOptions) *Dir {
 }
 
 // Trace returns the hooks that write the trace of a session to a new file, for
-// Config.Tracer. It returns nil, so that the session is not traced, if there are
-// as many files as may be, if the file cannot be created, and after Close. The
-// file is complete when the session has ended.
+// Config.Tracer or Conn.SetTrace. It returns nil, so that the session is not traced, if
+// there are as many files as may be, if the file cannot be created, and after Close. The
+// file is complete when the session has ended, or SetTrace has other hooks called.
 func (d *Dir) Trace(c *kcp.Conn) *kcp.Trace {
 	if !d.allowed() {
 		return nil

@@ -26,6 +26,7 @@ func (t *Writer) Trace() *kcp.Trace {
 		State:           t.sessionState,
 		Moved:           t.moved,
 		Dropped:         t.dropped,
+		Stopped:         t.stopped,
 	}
 }
 
@@ -199,6 +200,11 @@ func (t *Writer) sessionState(s trace.SessionState, err error) {
 		}
 		return b
 	})
+	t.stopped()
+}
+
+// stopped ends the trace. It does not wait until all is written.
+func (t *Writer) stopped() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.closeLocked()

@@ -1,5 +1,6 @@
 // Package trace has the hooks that show what sessions and state machines of package
-// kcp do, and the names that they use. Config.Tracer and KCP.SetTrace install them.
+// kcp do, and the names that they use. Config.Tracer, Conn.SetTrace and
+// KCP.SetTrace install them.
 // Package qlog writes what they see to a file. kcp.Trace is Hooks.
 package trace
 
@@ -67,6 +68,9 @@ type Hooks struct {
 	// Dropped is called for every packet of the peer, or forged in its name,
 	// that the session refuses from some segment on. size is in bytes.
 	Dropped func(size int, reason error)
+	// Stopped is called when Conn.SetTrace has put others in the place of these hooks,
+	// or was given them after the session had ended. No hook is called after it.
+	Stopped func()
 }
 
 // Metrics are the figures that determine how much may be sent.

@@ -37,6 +37,7 @@ type Settings struct {
 	DeadLink                    int // transmissions
 	Data                        DataMode
 	Extensions                  Extensions
+	MaxRTO                      int // milliseconds; in place of that of Extensions
 }
 
 // DataMode is what Send queues.
@@ -99,6 +100,9 @@ func (k *KCP) Configure(s Settings) {
 	}
 	if s.Extensions != (Extensions{}) {
 		k.cfg.ext = s.Extensions
+	}
+	if s.MaxRTO != 0 {
+		k.cfg.ext.bound(uint32(s.MaxRTO))
 	}
 }
 
@@ -204,7 +208,7 @@ const zeroWindowProbeWait = 200
 // SessionExtensions returns the extensions of sessions. longest bounds the time-outs of
 // segments, in milliseconds; redundancy is Extensions.Redundancy.
 func SessionExtensions(longest, redundancy uint32) Extensions {
-	return Extensions{
+	e := Extensions{
 		StrictRTT:         true,
 		FreshFastAck:      true,
 		FreshWindow:       true,
@@ -214,17 +218,22 @@ func SessionExtensions(longest, redundancy uint32) Extensions {
 		RepeatAcks:        true,
 		LimitToPeerWindow: true,
 		SparseAcks:        true,
-		MaxRTO:            longest,
-		ProbeWait:         min(zeroWindowProbeWait, longest),
-		MaxProbeWait:      longest,
 		ThinAcks:          true,
 		EarlyRetransmit:   true,
 		TailProbe:         true,
 		EarlyRepair:       true,
-		OutageProbe:       min(zeroWindowProbeWait, longest),
 		Redundancy:        redundancy,
 		TakePieces:        true,
 	}
+	e.bound(longest)
+	return e
+}
+
+// bound sets the longest waits for the peer, in milliseconds.
+func (e *Extensions) bound(longest uint32) {
+	e.MaxRTO, e.MaxProbeWait = longest, longest
+	e.ProbeWait = min(zeroWindowProbeWait, longest)
+	e.OutageProbe = e.ProbeWait
 }
 
 // Extend is SetExtensions for a bare machine, with what needs nothing of the peer.

@@ -25,6 +25,9 @@ func (c *Session) liveness() liveness.Session {
 		Migrates:    c.shared.Migrates && (*c.in.protection.Load()).Authentic(),
 		DeadLink:    cfg.DeadLink > 0 && c.kcp.Sender().SilentTransmissions() >= cfg.DeadLink,
 	}
+	if r := c.rare; r != nil && r.settings != nil {
+		s.KeepAlive, s.PeerTimeout = r.settings.keepAlive, r.settings.peerTimeout
+	}
 	if c.closing.Phase > closing.Lingering {
 		return s
 	}
@@ -181,7 +184,7 @@ func (c *Session) startPing(at time.Duration) {
 // pingWait returns how long to wait for the answer to a PING before repeating
 // it, and the most to which that grows.
 func (c *Session) pingWait() (wait, longest time.Duration) {
-	return liveness.PingWait(c.requestWait(), opening.MaxWait, c.shared.Config.PeerTimeout, c.hs.unvalidated.Load())
+	return liveness.PingWait(c.requestWait(), opening.MaxWait, c.peerTimeout(), c.hs.unvalidated.Load())
 }
 
 // noteActivity tells c.live what the last step has brought about.

@@ -158,15 +158,33 @@ func (c *Session) Init(e *Shared, h Host, key Key, remote net.Addr, dialled bool
 	}
 }
 
-// StartTrace has t called from now on, first with what the session begins as.
-func (c *Session) StartTrace(t *trace.Hooks, first trace.SessionState) {
+// SetTrace has t called from now on in place of the hooks before, first with how far the
+// session is; nil: none.
+func (c *Session) SetTrace(t *trace.Hooks) {
+	old := c.kcp.Tracing()
 	if c.closing.Phase >= closing.Ended {
-		return
+		old, t = t, nil
 	}
 	c.kcp.SetTrace(t)
+	if old != nil && old.Stopped != nil {
+		c.call(old.Stopped)
+	}
+	if t == nil {
+		return
+	}
+	first, established := trace.SessionAccepted, !c.hs.unvalidated.Load()
+	if c.hs.Role >= opening.Dialled {
+		first, established = trace.SessionDialled, c.hs.Reached
+	}
 	c.traceState(first, nil)
-	if first == trace.SessionAccepted && !c.hs.unvalidated.Load() {
+	if established {
 		c.traceState(trace.SessionEstablished, nil)
+	}
+	switch c.closing.Phase {
+	case closing.Lingering:
+		c.traceState(trace.SessionClosing, nil)
+	case closing.Draining:
+		c.traceState(trace.SessionDraining, nil)
 	}
 	if t.MTU != nil {
 		c.call(func() { t.MTU(c.kcp.PacketSize()) })

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"net"
 	"time"
 
@@ -60,6 +61,8 @@ type connSettings struct {
 	writeBuffer int                       // bytes; 0: not set
 	mtu         int                       // bytes, the envelope included; 0: Config.MTU, and discovery goes on
 	congestion  func() congestion.Control // nil: Config.CongestionControl
+	keepAlive   time.Duration             // negative: off
+	peerTimeout time.Duration             // negative: off
 }
 
 // ownSettings returns the session's own settings. At first they equal
@@ -68,7 +71,7 @@ func (c *Session) ownSettings() *connSettings {
 	r := c.rarely()
 	if r.settings == nil {
 		cfg := &c.shared.Config
-		r.settings = &connSettings{messageMode: cfg.MessageMode}
+		r.settings = &connSettings{messageMode: cfg.MessageMode, keepAlive: cfg.KeepAlive, peerTimeout: cfg.PeerTimeout}
 	}
 	return r.settings
 }
@@ -85,6 +88,8 @@ const (
 	OfWriteBuffer                // n bytes; 0: as in Config
 	OfRate                       // n bytes a second; 0: none
 	OfLinger                     // wait
+	OfKeepAlive                  // wait; negative: never, 0: as in Config
+	OfPeerTimeout                // likewise
 	OfDatagrams                  // on: those that arrive are handed over; also of a session that was closed
 )
 
@@ -163,7 +168,23 @@ func (c *Session) change(to *Change) {
 			c.streams.WakeWriter()
 		}
 		c.Push()
+	case OfKeepAlive:
+		c.ownSettings().keepAlive = cmp.Or(to.Wait, c.shared.Config.KeepAlive)
+		c.schedule(c.host.Now())
+	case OfPeerTimeout:
+		d := cmp.Or(to.Wait, c.shared.Config.PeerTimeout)
+		c.ownSettings().peerTimeout = d
+		c.kcp.Configure(machine.Settings{MaxRTO: longestRTO(d)})
+		c.schedule(c.host.Now())
 	}
+}
+
+// peerTimeout returns the user time-out; not positive: none.
+func (c *Session) peerTimeout() time.Duration {
+	if s := c.settings(); s != nil {
+		return s.peerTimeout
+	}
+	return c.shared.Config.PeerTimeout
 }
 
 // settings returns the session's own settings; nil if it has none.
@@ -231,12 +252,6 @@ func (c *Session) newCongestionControl() congestion.Control {
 // Apply configures a session's state machine, which is new. The settings have passed
 // Validate.
 func (c *Config) Apply(k *machine.KCP, overhead int) {
-	// While the peer is silent it must be asked several times within
-	// PeerTimeout, or its silence would mean nothing.
-	longest := SessionMaxRTO
-	if c.PeerTimeout > 0 {
-		longest = max(min(longest, c.PeerTimeout/4), time.Millisecond)
-	}
 	limit, data := c.FastResendLimit, machine.StreamData
 	if limit == 0 {
 		limit = -1
@@ -253,7 +268,18 @@ func (c *Config) Apply(k *machine.KCP, overhead int) {
 		FastResend: c.FastResend, FastResendLimit: limit,
 		DeadLink:   c.DeadLink,
 		Data:       data,
-		Extensions: machine.SessionExtensions(uint32(longest.Milliseconds()), uint32(c.Redundancy*100)),
+		Extensions: machine.SessionExtensions(uint32(longestRTO(c.PeerTimeout)), uint32(c.Redundancy*100)),
 	})
 	k.SetCongestionControl(c.CongestionControl())
+}
+
+// longestRTO returns the longest time-out of a segment in milliseconds. While the peer is
+// silent it must be asked several times within the user time-out, or its silence would
+// mean nothing.
+func longestRTO(peerTimeout time.Duration) int {
+	longest := SessionMaxRTO
+	if peerTimeout > 0 {
+		longest = max(min(longest, peerTimeout/4), time.Millisecond)
+	}
+	return int(longest.Milliseconds())
 }

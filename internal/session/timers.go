@@ -149,7 +149,7 @@ func (c *Session) OnWake(woken bool) {
 		c.Wake(t.dueAt)
 		return
 	}
-	c.live.Thaw(now-t.dueAt, c.shared.Config.PeerTimeout)
+	c.live.Thaw(now-t.dueAt, c.peerTimeout())
 	t.dueAt = 0
 	if c.closing.Phase == closing.Draining && c.closing.Late(now) {
 		c.end(nil)
