@@ -9,7 +9,7 @@ import (
 	"net"
 	"time"
 
-	"github.com/arqnet/kcp/internal/identity"
+	"github.com/arqnet/kcp/identity"
 	"github.com/quic-go/quic-go"
 )
 
@@ -80,16 +80,16 @@ func newQUICPeer(s settings) (*quicPeer, error) {
 // selfSigned returns the TLS settings of both ends with a certificate for this
 // one measurement.
 func selfSigned() (server, client *tls.Config, err error) {
-	certificate, roots, err := identity.SelfSigned("bench")
+	certificate, err := identity.New("bench")
 	if err != nil {
 		return nil, nil, err
 	}
 	server = &tls.Config{
-		Certificates: []tls.Certificate{*certificate},
+		Certificates: []tls.Certificate{certificate},
 		NextProtos:   quicProtocols,
 		MinVersion:   tls.VersionTLS13,
 	}
-	return server, trusting(roots), nil
+	return server, trusting(identity.Pool(certificate)), nil
 }
 
 var quicProtocols = []string{"bench"}

@@ -3,11 +3,11 @@ package docs
 import (
 	"context"
 	"crypto/tls"
-	"fmt"
 	"net"
 	"testing"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/identity"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -40,10 +40,7 @@ func peerTLS(cert tls.Certificate, server string, peer func() string) *tls.Confi
 			if state.NegotiatedProtocol == "file/1" {
 				want = peer()
 			}
-			if got := fingerprint(state.PeerCertificates[0]); got != want {
-				return fmt.Errorf("the other end's key has the fingerprint %s, not %s", got, want)
-			}
-			return nil
+			return identity.Verify(state, want)
 		},
 	}
 }
@@ -75,7 +72,7 @@ func TestPeerToPeerTLS(t *testing.T) {
 	var keys [3]string
 	for i := range certs {
 		certs[i] = testenv.TLS().Certificates[0]
-		keys[i] = fingerprint(certs[i].Leaf)
+		keys[i] = identity.Fingerprint(certs[i].Leaf)
 	}
 	config := func(own, peer int) *kcp.Config {
 		return &kcp.Config{TLS: peerTLS(certs[own], "", func() string { return keys[peer] })}
@@ -86,7 +83,7 @@ func TestPeerToPeerTLS(t *testing.T) {
 	for i, c := range conns {
 		state := c.Peer().TLS
 		require.Equal(t, "file/1", state.NegotiatedProtocol)
-		require.Equal(t, keys[1-i], fingerprint(state.PeerCertificates[0]))
+		require.Equal(t, keys[1-i], identity.Fingerprint(state.PeerCertificates[0]))
 	}
 	testenv.BothWays(t, conns[0], conns[1], []byte("here"), []byte("there"))
 

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/identity"
+	"github.com/arqnet/kcp/identity"
 )
 
 // ClientConfig holds the settings of a Client.

@@ -21,7 +21,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/crypt"
-	"github.com/arqnet/kcp/internal/identity"
+	"github.com/arqnet/kcp/identity"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
@@ -246,10 +246,10 @@ func (w *world) everything() {
 	w.streams()
 
 	// TLS: a handshake that completes, and one that fails.
-	certificate, roots, err := identity.SelfSigned("localhost")
+	certificate, err := identity.New("localhost")
 	require.NoError(t, err)
-	server := &tls.Config{Certificates: []tls.Certificate{*certificate}}
-	client := &tls.Config{RootCAs: roots, ServerName: "localhost"}
+	server := &tls.Config{Certificates: []tls.Certificate{certificate}}
+	client := &tls.Config{RootCAs: identity.Pool(certificate), ServerName: "localhost"}
 	a, b = w.pair(&kcp.Config{TLS: client}, &kcp.Config{TLS: server})
 	_, _ = a.Close(), b.Close()
 	server, client = server.Clone(), client.Clone()

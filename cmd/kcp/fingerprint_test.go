@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/identity"
+	"github.com/arqnet/kcp/identity"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/require"
 )

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/identity"
+	"github.com/arqnet/kcp/identity"
 )
 
 // tlsFlags are the flags of TLS. Which of them a subcommand has depends on its
@@ -138,9 +138,9 @@ func demoTLS() setting {
 			return err
 		}
 		const name = "demo"
-		cert, roots, err := identity.SelfSigned(name)
+		cert, err := identity.New(name)
 		if err == nil {
-			c.TLS = &tls.Config{Certificates: []tls.Certificate{*cert}, RootCAs: roots, ServerName: name}
+			c.TLS = &tls.Config{Certificates: []tls.Certificate{cert}, RootCAs: identity.Pool(cert), ServerName: name}
 		}
 		return err
 	}}

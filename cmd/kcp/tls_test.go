@@ -9,14 +9,14 @@ import (
 	"testing"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/identity"
+	"github.com/arqnet/kcp/identity"
 	"github.com/stretchr/testify/require"
 )
 
 // writeTLS writes the files of a certificate for a host.
 func writeTLS(t *testing.T, host string) (cert, key string) {
 	t.Helper()
-	c, _, err := identity.SelfSigned(host)
+	c, err := identity.New(host)
 	require.NoError(t, err)
 	der, err := x509.MarshalPKCS8PrivateKey(c.PrivateKey)
 	require.NoError(t, err)

@@ -11,8 +11,6 @@ package cluster
 
 import (
 	"context"
-	"crypto/hkdf"
-	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -26,6 +24,7 @@ import (
 	"github.com/hashicorp/memberlist"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/identity"
 )
 
 const (
@@ -126,13 +125,6 @@ func (c *Config) kcpConfig() (*kcp.Config, error) {
 	if c.CA == nil || c.Cluster == "" {
 		return nil, errors.New("cluster: CA and Cluster must be set")
 	}
-	key, err := x509.MarshalPKCS8PrivateKey(c.Certificate.PrivateKey)
-	if err != nil {
-		return nil, err
-	}
-	// It is the same after a restart, so that others learn at once that their sessions
-	// with this node are gone.
-	reset, err := hkdf.Key(sha256.New, key, nil, "cluster stateless reset", 32)
 	return &kcp.Config{
 		TLS: &tls.Config{
 			Certificates: []tls.Certificate{c.Certificate},
@@ -142,9 +134,9 @@ func (c *Config) kcpConfig() (*kcp.Config, error) {
 				return s.PeerCertificates[0].VerifyHostname(c.Cluster)
 			},
 		},
-		StatelessResetKey: reset, Limits: kcp.Limits{MaxStreams: 64, MaxBuffered: 256 << 20},
+		StatelessResetKey: identity.ResetKey(c.Certificate, "cluster"), Limits: kcp.Limits{MaxStreams: 64, MaxBuffered: 256 << 20},
 		PeerTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
-	}, err
+	}, nil
 }
 
 // nameIn returns the name of the node in a certificate.

@@ -33,7 +33,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/identity"
+	"github.com/arqnet/kcp/identity"
 )
 
 const (
@@ -85,20 +85,20 @@ func newClient(dial func(ctx context.Context) (net.Conn, error)) (*grpc.ClientCo
 // which trust each other. Real programs load them from files: examples/mtls has an
 // authority that issues them.
 func identities(client string) (forServer, forClient *tls.Config, err error) {
-	serverCert, servers, err := identity.SelfSigned(serverName)
+	serverCert, err := identity.New(serverName)
 	if err != nil {
 		return nil, nil, err
 	}
-	clientCert, clients, err := identity.SelfSigned(client)
+	clientCert, err := identity.New(client)
 	if err != nil {
 		return nil, nil, err
 	}
 	return &tls.Config{
-			Certificates: []tls.Certificate{*serverCert}, NextProtos: []string{protocol},
-			ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients,
+			Certificates: []tls.Certificate{serverCert}, NextProtos: []string{protocol},
+			ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: identity.Pool(clientCert),
 		}, &tls.Config{
-			Certificates: []tls.Certificate{*clientCert}, NextProtos: []string{protocol},
-			RootCAs: servers, ServerName: serverName,
+			Certificates: []tls.Certificate{clientCert}, NextProtos: []string{protocol},
+			RootCAs: identity.Pool(serverCert), ServerName: serverName,
 		}, nil
 }
 

@@ -22,7 +22,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/identity"
+	"github.com/arqnet/kcp/identity"
 )
 
 const serverName = "kcp.example"
@@ -145,17 +145,18 @@ func echo(ctx context.Context, c *http.Client, scheme string, data []byte) ([]by
 // show starts a server and sends it a request.
 func show(ctx context.Context, http2 bool) error {
 	// Real programs load certificates from files: examples/mtls has an authority.
-	cert, roots, err := identity.SelfSigned(serverName)
+	cert, err := identity.New(serverName)
 	if err != nil {
 		return err
 	}
+	roots := identity.Pool(cert)
 	protocol := map[bool]string{false: "http/1.1", true: "h2"}[http2]
 	server := &tls.Config{
-		Certificates: []tls.Certificate{*cert}, NextProtos: []string{"h2", "http/1.1"},
+		Certificates: []tls.Certificate{cert}, NextProtos: []string{"h2", "http/1.1"},
 		ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: roots,
 	}
 	client := &tls.Config{
-		Certificates: []tls.Certificate{*cert}, NextProtos: []string{protocol},
+		Certificates: []tls.Certificate{cert}, NextProtos: []string{protocol},
 		RootCAs: roots, ServerName: serverName,
 	}
 	l, err := kcp.Listen("udp", "127.0.0.1:0", settings(server))

@@ -16,6 +16,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/examples/internal/authority"
+	"github.com/arqnet/kcp/identity"
 )
 
 const (
@@ -29,9 +30,7 @@ func newAuthority() (*tls.Certificate, *x509.CertPool, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	pool := x509.NewCertPool()
-	pool.AddCert(ca.Leaf)
-	return ca, pool, nil
+	return ca, identity.Pool(*ca), nil
 }
 
 // config returns the settings of the server, or of the client of that name, with a

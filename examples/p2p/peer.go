@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,7 +15,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/identity"
+	"github.com/arqnet/kcp/identity"
 )
 
 const (
@@ -50,20 +48,20 @@ func newNode(pc net.PacketConn, role, code string, log *log.Logger) (*node, erro
 	if err != nil {
 		return nil, err
 	}
-	cert, _, err := identity.SelfSigned("p2p")
+	cert, err := identity.New("p2p")
 	if err != nil {
 		return nil, err
 	}
-	n := &node{role: role, secret: s, pc: pc, key: fingerprint(cert.Certificate[0]), log: log}
+	n := &node{role: role, secret: s, pc: pc, key: identity.Fingerprint(cert.Leaf), log: log}
 	n.ep, err = kcp.NewEndpoint(pc, &kcp.Config{TLS: n.tls(cert), PeerTimeout: peerTimeout, KeepAlive: keepAlive, Limits: kcp.Limits{MaxStreams: -1}})
 	return n, err
 }
 
 // tls returns the settings of an end that may become the client or the server of the
 // session with its peer. ALPN tells the peer from the rendezvous server.
-func (n *node) tls(cert *tls.Certificate) *tls.Config {
+func (n *node) tls(cert tls.Certificate) *tls.Config {
 	return &tls.Config{
-		Certificates:           []tls.Certificate{*cert},
+		Certificates:           []tls.Certificate{cert},
 		NextProtos:             []string{protoPipe, protoMeet}, // the server has the second only
 		ClientAuth:             tls.RequireAnyClientCert,
 		InsecureSkipVerify:     true, // VerifyConnection takes its place
@@ -72,19 +70,10 @@ func (n *node) tls(cert *tls.Certificate) *tls.Config {
 			if state.NegotiatedProtocol == protoMeet {
 				return nil
 			}
-			if got := fingerprint(state.PeerCertificates[0].Raw); got != n.peer.Load() {
-				return fmt.Errorf("the peer has the fingerprint %s, which its card does not name", got)
-			}
-			return nil
+			key, _ := n.peer.Load().(string)
+			return identity.Verify(state, key)
 		},
 	}
-}
-
-// fingerprint returns the SHA-256 of a certificate, which is made for one use of the
-// program.
-func fingerprint(cert []byte) string {
-	sum := sha256.Sum256(cert)
-	return base64.RawStdEncoding.EncodeToString(sum[:])
 }
 
 // close ends the sessions, once their peers have all, and the socket.

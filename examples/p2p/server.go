@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/identity"
+	"github.com/arqnet/kcp/identity"
 )
 
 // The protocol of the rendezvous, in JSON:
@@ -68,12 +68,12 @@ type guest struct {
 // serverConfig returns the settings of the server's sessions. Its key is a new one each
 // time: what has to be authentic is so under the code.
 func serverConfig() (*kcp.Config, error) {
-	cert, _, err := identity.SelfSigned("p2p")
+	cert, err := identity.New("p2p")
 	if err != nil {
 		return nil, err
 	}
 	return &kcp.Config{
-		TLS:         &tls.Config{Certificates: []tls.Certificate{*cert}, NextProtos: []string{protoMeet}},
+		TLS:         &tls.Config{Certificates: []tls.Certificate{cert}, NextProtos: []string{protoMeet}},
 		Limits:      kcp.Limits{MaxSessions: 4096, MaxSessionsPerAddress: 64, MaxStreams: -1, MaxBuffered: 64 << 20},
 		PeerTimeout: peerTimeout, KeepAlive: keepAlive,
 	}, nil

@@ -15,7 +15,7 @@ import (
 	"net"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/identity"
+	"github.com/arqnet/kcp/identity"
 )
 
 const serverName = "kcp.example"
@@ -61,7 +61,7 @@ func exchange(session net.Conn, config *tls.Config, data []byte) ([]byte, error)
 
 func main() {
 	// A real program would load a certificate from a file.
-	cert, roots, err := identity.SelfSigned(serverName)
+	cert, err := identity.New(serverName)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -70,14 +70,14 @@ func main() {
 		log.Fatal(err)
 	}
 	defer l.Close()
-	go serve(tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{*cert}}))
+	go serve(tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{cert}}))
 
 	session, err := kcp.Dial("udp", l.Addr().String(), nil)
 	if err != nil {
 		log.Fatal(err)
 	}
 	question := bytes.Repeat([]byte("over TLS over KCP. "), 50_000)
-	answer, err := exchange(session, &tls.Config{RootCAs: roots, ServerName: serverName}, question)
+	answer, err := exchange(session, &tls.Config{RootCAs: identity.Pool(cert), ServerName: serverName}, question)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -8,17 +8,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/arqnet/kcp/internal/identity"
+	"github.com/arqnet/kcp/identity"
 	"github.com/arqnet/kcp/internal/rulebook"
 	"github.com/stretchr/testify/require"
 )
 
 // configs returns those of a client and a server that trust each other.
 func configs(t testing.TB) (client, server *tls.Config) {
-	cert, roots, err := identity.SelfSigned("test")
+	cert, err := identity.New("test")
 	require.NoError(t, err)
-	return &tls.Config{RootCAs: roots, ServerName: "test", MinVersion: tls.VersionTLS13},
-		&tls.Config{Certificates: []tls.Certificate{*cert}, MinVersion: tls.VersionTLS13}
+	return &tls.Config{RootCAs: identity.Pool(cert), ServerName: "test", MinVersion: tls.VersionTLS13},
+		&tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13}
 }
 
 // end is one end of a handshake, and what it has brought about.

@@ -1,3 +1,4 @@
+// Package identity has the version of the build, as programs print it.
 package identity
 
 import (

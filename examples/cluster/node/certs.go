@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/arqnet/kcp/examples/internal/authority"
-	"github.com/arqnet/kcp/internal/identity"
+	"github.com/arqnet/kcp/identity"
 )
 
 const authorityName = "authority" // of its files

@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/identity"
+	"github.com/arqnet/kcp/identity"
 	"github.com/arqnet/kcp/netsim"
 )
 
@@ -71,9 +71,9 @@ func read(t *testing.T) {
 
 // dial counts a Dial with TLS, at both ends, to its return and Accept's.
 func dial(t *testing.T) {
-	certificate, roots, err := identity.SelfSigned("server")
+	certificate, err := identity.New("server")
 	require.NoError(t, err)
-	config := &tls.Config{Certificates: []tls.Certificate{*certificate}, RootCAs: roots, ServerName: "server"}
+	config := &tls.Config{Certificates: []tls.Certificate{certificate}, RootCAs: identity.Pool(certificate), ServerName: "server"}
 	counted(t, func() { open(t, &kcp.Config{TLS: config}) })
 }
 

@@ -14,10 +14,9 @@ import (
 
 // A fingerprint is the SHA-256 of the key, and a pin wants one of those given.
 func TestPin(t *testing.T) {
-	pair, roots, err := SelfSigned("test")
+	pair, err := New("test")
 	require.NoError(t, err)
-	cert, err := x509.ParseCertificate(pair.Certificate[0])
-	require.NoError(t, err)
+	cert := pair.Leaf
 	mine, other := Fingerprint(cert), "SHA256:"+strings.Repeat("A", 43)
 	require.NoError(t, Check(mine))
 	require.NoError(t, Check(other))
@@ -25,9 +24,10 @@ func TestPin(t *testing.T) {
 		require.ErrorContains(t, Check(bad), "43 characters")
 	}
 	state := tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}
-	for _, c := range []*tls.Config{{}, {RootCAs: roots}} {
+	for _, c := range []*tls.Config{{}, {RootCAs: Pool(pair)}} {
 		Pin(c, other, mine)
 		require.Equal(t, c.RootCAs == nil, c.InsecureSkipVerify)
+		require.Equal(t, tls.RequireAnyClientCert, c.ClientAuth)
 		require.NoError(t, c.VerifyConnection(state))
 		require.Error(t, c.VerifyConnection(tls.ConnectionState{}))
 		Pin(c, other)
@@ -36,8 +36,33 @@ func TestPin(t *testing.T) {
 	require.Equal(t, "SHA256:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU", Fingerprint(new(x509.Certificate)), "of nothing")
 }
 
+// A key stays in its file, readable by nobody else. What follows from it alone is the same
+// for each process, and differs for each service.
+func TestLoad(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "server.pem")
+	first, err := Load(path, "one")
+	require.NoError(t, err)
+	second, err := Load(path, "two")
+	require.NoError(t, err)
+	require.Equal(t, Fingerprint(first.Leaf), Fingerprint(second.Leaf))
+	require.Equal(t, []string{"two"}, second.Leaf.DNSNames)
+	require.Len(t, ResetKey(first, "a"), 32)
+	require.Equal(t, ResetKey(first, "a"), ResetKey(second, "a"))
+	require.NotEqual(t, ResetKey(first, "a"), ResetKey(first, "b"))
+	require.Nil(t, ResetKey(tls.Certificate{PrivateKey: "in hardware"}, "a"))
+	files, err := os.ReadDir(filepath.Dir(path))
+	require.NoError(t, err)
+	require.Len(t, files, 1)
+	info, err := files[0].Info()
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	require.NoError(t, os.WriteFile(path, []byte("x"), 0o600))
+	_, err = Load(path, "one")
+	require.ErrorContains(t, err, path)
+}
+
 func TestFiles(t *testing.T) {
-	pair, _, err := SelfSigned("test")
+	pair, err := New("test")
 	require.NoError(t, err)
 	dir := t.TempDir()
 	cert, empty := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "empty.pem")

@@ -1,6 +1,3 @@
-// Package identity has what programs say of themselves, and show and check of peers:
-// fingerprints of public keys, pins of them, files of certificates, and the version of
-// the build. For demonstrations it makes certificates.
 package identity
 
 import (
@@ -36,29 +33,44 @@ func Check(s string) error {
 	return nil
 }
 
-// FingerprintError means that a server has another key than it should.
+// FingerprintError means that the peer has another key than it should.
 type FingerprintError struct {
-	Got  string   // the fingerprint of the server's key
-	Want []string // those that the client knows
+	Got  string   // the fingerprint of the peer's key
+	Want []string // those that this end knows
 }
 
 func (e *FingerprintError) Error() string {
-	return fmt.Sprintf("the server's key has the fingerprint %s, not %s", e.Got, strings.Join(e.Want, " or "))
+	return fmt.Sprintf("the peer's key has the fingerprint %s, not %s", e.Got, strings.Join(e.Want, " or "))
 }
 
-// Pin has c want a server whose key has one of the fingerprints, instead of a certificate
-// of an authority unless c has some.
+// Pin has c want a peer whose key has one of the fingerprints, at either end. Neither an
+// authority nor a name counts for it, unless c has RootCAs, or the ClientAuth of those.
 func Pin(c *tls.Config, want ...string) {
 	c.InsecureSkipVerify = c.RootCAs == nil
-	c.VerifyConnection = func(state tls.ConnectionState) error {
-		if len(state.PeerCertificates) == 0 {
-			return errors.New("the server did not present a certificate")
-		}
-		if got := Fingerprint(state.PeerCertificates[0]); !slices.Contains(want, got) {
-			return &FingerprintError{got, want}
-		}
-		return nil
+	c.ClientAuth = max(c.ClientAuth, tls.RequireAnyClientCert)
+	c.VerifyConnection = func(state tls.ConnectionState) error { return Verify(state, want...) }
+}
+
+// Verify returns an error unless the peer's key has one of the fingerprints. It is for a
+// tls.Config.VerifyConnection that Pin does not fit.
+func Verify(state tls.ConnectionState, want ...string) error {
+	if len(state.PeerCertificates) == 0 {
+		return errors.New("the peer did not present a certificate")
 	}
+	if got := Fingerprint(state.PeerCertificates[0]); !slices.Contains(want, got) {
+		return &FingerprintError{got, want}
+	}
+	return nil
+}
+
+// Pool returns the pool that trusts certificates alone, for tls.Config.RootCAs and
+// ClientCAs.
+func Pool(certs ...tls.Certificate) *x509.CertPool {
+	pool := x509.NewCertPool()
+	for _, c := range certs {
+		pool.AddCert(c.Leaf)
+	}
+	return pool
 }
 
 // LoadCAs reads the certificates of authorities from a file of PEM.
