@@ -27,14 +27,13 @@ import (
 
 // TestSnippets checks that every piece of Go in the pages, in README and in the
 // package's documentation stands in the code of this folder or in the programs of
-// examples/echo, examples/http and examples/transfer, line by line, so that it
-// compiles. A line of three dots stands for what is left out.
+// examples/echo, grpc, http and transfer, line by line, so that it compiles. A line of three dots stands for what is left out.
 func TestSnippets(t *testing.T) {
 	var code strings.Builder
 	sources, err := filepath.Glob("*_test.go")
 	require.NoError(t, err)
 	sources = append(sources, "../examples/echo/server/main.go", "../examples/echo/client/main.go",
-		"../examples/http/main.go", "../examples/transfer/owners.go")
+		"../examples/http/main.go", "../examples/transfer/owners.go", "../examples/grpc/main.go", "../examples/grpc/credentials.go")
 	for _, source := range sources {
 		text, err := os.ReadFile(source)
 		require.NoError(t, err)

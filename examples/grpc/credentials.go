@@ -16,42 +16,27 @@ import (
 // per-call credentials that demand a secure transport work.
 type sessionTLS struct{}
 
-// infoOf returns what TLS has agreed on for a session.
-func infoOf(c net.Conn) (credentials.TLSInfo, error) {
-	session, ok := c.(*kcp.Conn)
-	if !ok || session.Peer().TLS == nil {
-		return credentials.TLSInfo{}, errors.New("not a KCP session with TLS")
+func (sessionTLS) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	state := c.(*kcp.Conn).Peer().TLS
+	if state == nil || state.NegotiatedProtocol != protocol {
+		return nil, nil, errors.New("not a session with TLS and ALPN " + protocol)
 	}
-	state := session.Peer().TLS
-	if state.NegotiatedProtocol != protocol {
-		return credentials.TLSInfo{}, errors.New("the peer does not name " + protocol + " in ALPN")
-	}
-	return credentials.TLSInfo{
-		State:          *state,
-		CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity},
-	}, nil
+	level := credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}
+	return c, credentials.TLSInfo{State: *state, CommonAuthInfo: level}, nil
 }
 
 // ClientHandshake checks that the certificate is for the server that the calls name.
 // Dial has verified it for the ServerName of its own settings, which may be another.
-func (sessionTLS) ClientHandshake(_ context.Context, authority string, c net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	info, err := infoOf(c)
+func (s sessionTLS) ClientHandshake(_ context.Context, authority string, c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	_, info, err := s.ServerHandshake(c)
 	if err == nil {
-		err = info.ValidateAuthority(authority)
+		err = info.(credentials.TLSInfo).ValidateAuthority(authority)
 	}
-	return c, info, err
-}
-
-func (sessionTLS) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	info, err := infoOf(c)
 	return c, info, err
 }
 
 func (sessionTLS) Info() credentials.ProtocolInfo {
 	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
 }
-
 func (s sessionTLS) Clone() credentials.TransportCredentials { return s }
-
-// OverrideServerName is deprecated, and not called: use grpc.WithAuthority.
-func (sessionTLS) OverrideServerName(string) error { return errors.New("use grpc.WithAuthority") }
+func (sessionTLS) OverrideServerName(string) error           { return errors.ErrUnsupported }

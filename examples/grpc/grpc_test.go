@@ -4,7 +4,10 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"net/netip"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
@@ -14,6 +17,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/examples/internal/lab"
+	"github.com/arqnet/kcp/netsim"
 )
 
 // both returns settings with TLS and certificates that serve either end.
@@ -73,4 +77,40 @@ func TestInsecureSessionsAreRefused(t *testing.T) {
 			require.ErrorContains(t, err, map[bool]string{true: "with TLS", false: "other.example"}[config == nil])
 		})
 	}
+}
+
+// A server is killed, and started again, at once or a little later. No call fails, and each
+// is answered within a second.
+func TestKilledServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := netsim.NewNetwork(1, netsim.LinkConfig{Delay: 20 * time.Millisecond})
+		config := settings(both(t))
+		ends := make(chan func(), 1)
+		start := func() {
+			server, end := lab.Endpoint(t, network, "10.0.0.1:4000", config)
+			l, err := server.Listen()
+			require.NoError(t, err)
+			go newServer().Serve(l)
+			ends <- end
+		}
+		start()
+		e, _ := lab.Endpoint(t, network, "10.0.0.2:0", config)
+		at := net.UDPAddrFromAddrPort(netip.MustParseAddrPort("10.0.0.1:4000"))
+		c, err := newClient(func(ctx context.Context) (net.Conn, error) { return e.Dial(ctx, at, nil) })
+		require.NoError(t, err)
+		defer c.Close()
+		for _, late := range []time.Duration{0, 0, 0, 100 * time.Millisecond, time.Second} {
+			there := time.Now()
+			_, _, err := check(t.Context(), c)
+			require.NoError(t, err)
+			time.Sleep(5 * time.Second)
+			(<-ends)()
+			there = time.Now().Add(late)
+			time.AfterFunc(late, start)
+			_, name, err := check(t.Context(), c)
+			require.NoError(t, err)
+			require.Equal(t, "alice", name)
+			require.Less(t, time.Since(there), time.Second)
+		}
+	})
 }

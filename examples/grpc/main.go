@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
@@ -44,7 +45,20 @@ const (
 // settings returns the settings of the sessions. gRPC closes them on goroutines that
 // serve others too, so Close must not wait for the peer's answer: written data, and
 // the end, are delivered in the background.
-func settings(config *tls.Config) *kcp.Config { return &kcp.Config{TLS: config, Linger: -1} }
+func settings(config *tls.Config) *kcp.Config {
+	c := &kcp.Config{TLS: config, Linger: -1}
+	if config != nil {
+		c.StatelessResetKey = identity.ResetKey(config.Certificates[0], "grpc")
+	}
+	return c
+}
+
+// calls are the settings of all calls. A killed server is Unavailable, or not there yet:
+// each call is made again. So this is for calls that may be repeated; name those in
+// methodConfig otherwise.
+const calls = `{"methodConfig": [{"name": [{}], "waitForReady": true, "retryPolicy": {
+	"maxAttempts": 5, "initialBackoff": "0.05s", "maxBackoff": "0.5s", "backoffMultiplier": 2,
+	"retryableStatusCodes": ["UNAVAILABLE"]}}]}`
 
 // newServer returns a server of gRPC's health service. Its Serve takes a *kcp.Listener
 // with kcp.Config.TLS. See shutdown for its end.
@@ -73,12 +87,16 @@ func shutdown(ctx context.Context, s *grpc.Server, l *kcp.Listener) error {
 	return l.Endpoint().Shutdown(ctx)
 }
 
+// redial is how long a client waits between dials.
+var redial = backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second}
+
 // newClient returns a client of the server that dial opens sessions with. It dials with
 // the first call, and again after a session has ended.
 func newClient(dial func(ctx context.Context) (net.Conn, error)) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///"+serverName,
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return dial(ctx) }),
-		grpc.WithTransportCredentials(sessionTLS{}), grpc.WithAuthority(serverName))
+		grpc.WithTransportCredentials(sessionTLS{}), grpc.WithAuthority(serverName), grpc.WithDefaultServiceConfig(calls),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: redial, MinConnectTimeout: 10 * time.Second}))
 }
 
 // identities makes certificates, and returns the settings of a server and of a client,

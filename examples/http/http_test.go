@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -19,6 +20,8 @@ import (
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/examples/internal/lab"
 	"github.com/arqnet/kcp/internal/testenv"
+	"github.com/arqnet/kcp/kcphttp"
+	"github.com/arqnet/kcp/netsim"
 )
 
 // both returns settings with TLS that serve either end, and a client certificate.
@@ -51,7 +54,7 @@ type streamListener struct {
 func (l *streamListener) Accept() (net.Conn, error) { return l.conn.AcceptStream(context.Background()) }
 func (l *streamListener) Close() error              { return l.conn.Close() }
 
-// With newServer and newClient net/http has of a session with TLS, or of its streams, what
+// With NewServer and NewTransport net/http has of a session with TLS, or of its streams, what
 // it has of TLS over TCP: Request.TLS, and with HTTP/2 one connection for all.
 func TestServer(t *testing.T) {
 	for i := range 8 {
@@ -65,14 +68,14 @@ func TestServer(t *testing.T) {
 				if stream {
 					l, dial = overStreams(t, l, dial)
 				}
-				server := newServer(http.HandlerFunc(echoHandler))
+				server := kcphttp.NewServer(http.HandlerFunc(echoHandler))
 				defer server.Close()
 				go server.Serve(l)
 				var conns atomic.Int64
-				client := newClient(func(ctx context.Context) (net.Conn, error) {
+				client := &http.Client{Transport: kcphttp.NewTransport(func(ctx context.Context) (net.Conn, error) {
 					conns.Add(1)
 					return dial(ctx)
-				}, http2)
+				}, http2)}
 				defer client.CloseIdleConnections()
 				request := func(content []byte) {
 					answer, header, err := echo(t.Context(), client, scheme, content)
@@ -101,23 +104,23 @@ func TestServer(t *testing.T) {
 	}
 }
 
-// A request in progress is answered, and the answer delivered, before shutdown
+// A request in progress is answered, and the answer delivered, before Shutdown
 // returns. Others are not taken.
 func TestShutdown(t *testing.T) {
 	lab.Run(t, settings(both(t)), func(t *testing.T, l net.Listener, dial lab.Dial) {
 		content := testenv.Content(1, 300_000)
 		started, stopping, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-		server := newServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		server := kcphttp.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			close(started)
 			<-stopping
 			_, _ = w.Write(content)
 		}))
 		server.RegisterOnShutdown(func() { close(stopping) })
 		go server.Serve(l)
-		client := newClient(dialFunc(dial), true)
+		client := &http.Client{Transport: kcphttp.NewTransport(dial, true)}
 		go func() {
 			<-started
-			ended <- shutdown(t.Context(), server, l.(*kcp.Listener))
+			ended <- kcphttp.Shutdown(t.Context(), server, l.(*kcp.Listener))
 		}()
 		response, err := client.Get("https://" + serverName + "/")
 		require.NoError(t, err)
@@ -133,6 +136,52 @@ func TestShutdown(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
 		_, _, err = echo(ctx, client, "https", nil)
-		require.Error(t, err, "a request after shutdown")
+		require.Error(t, err, "a request after Shutdown")
+	})
+}
+
+// A server is killed, and started again some time later. No request fails, and each is
+// answered within a second.
+func TestKilledServer(t *testing.T) {
+	for _, http2 := range []bool{false, true} {
+		for _, late := range []time.Duration{0, time.Second, 200 * time.Millisecond} {
+			t.Run(fmt.Sprint(http2, late), func(t *testing.T) { killed(t, http2, late) })
+		}
+	}
+}
+
+// killed asks a server, and again when that is killed. The next one is there later.
+func killed(t *testing.T, http2 bool, late time.Duration) {
+	synctest.Test(t, func(t *testing.T) {
+		network := netsim.NewNetwork(1, netsim.LinkConfig{Delay: 20 * time.Millisecond})
+		config := settings(both(t))
+		ends := make(chan func(), 1)
+		start := func() {
+			server, end := lab.Endpoint(t, network, "10.0.0.1:4000", config)
+			l, err := server.Listen()
+			require.NoError(t, err)
+			go kcphttp.NewServer(http.HandlerFunc(echoHandler)).Serve(l)
+			ends <- end
+		}
+		start()
+		at, err := net.ResolveUDPAddr("udp", "10.0.0.1:4000")
+		require.NoError(t, err)
+		e, _ := lab.Endpoint(t, network, "10.0.0.2:0", config)
+		client := &http.Client{Transport: kcphttp.NewTransport(func(ctx context.Context) (net.Conn, error) { return e.Dial(ctx, at, nil) }, http2)}
+		defer client.CloseIdleConnections()
+		for i := range uint64(4) {
+			there := time.Now()
+			if i > 0 {
+				time.Sleep(5 * time.Second)
+				(<-ends)()
+				there = time.Now().Add(late)
+				time.AfterFunc(late, start)
+			}
+			content := testenv.Content(i, 3000)
+			answer, _, err := echo(t.Context(), client, "https", content)
+			require.NoError(t, err)
+			require.True(t, bytes.Equal(content, answer))
+			require.Less(t, time.Since(there), time.Second)
+		}
 	})
 }
