@@ -228,6 +228,10 @@ func (e *Endpoint) answersPath(first *admission.First, from session.Source, now 
 	return pong.Code != 0 && (pong == e.pathChallenge(from, now).Answer() || pong == e.pathChallenge(from, now-admission.CookieTime).Answer())
 }
 
+// helloSignals is how many signals a HELLO with TIEBREAKER has at most: INFO and COOKIE,
+// too. Without TIEBREAKER in its packet it would be that of any other dial.
+const helloSignals = 4
+
 // checkSimultaneous returns an error if SimultaneousOpen does not go with the other
 // options, or the endpoint's Config.
 func (e *Endpoint) checkSimultaneous(o *DialOptions) error {
@@ -239,6 +243,9 @@ func (e *Endpoint) checkSimultaneous(o *DialOptions) error {
 	}
 	if n := len(o.Candidates); n > dialling.MaxCandidates {
 		return &OptionError{"DialOptions.Candidates", n, fmt.Sprintf("must be at most %d", dialling.MaxCandidates)}
+	}
+	if most, least := e.config.MTU, e.shared.Overhead.Total+helloSignals*wire.HeaderSize; most < least {
+		return &OptionError{"DialOptions.SimultaneousOpen", true, fmt.Sprintf("needs a Config.MTU of at least %d, so that one packet has all that goes with HELLO", least)}
 	}
 	return e.config.listenable()
 }

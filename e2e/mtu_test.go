@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -365,4 +366,24 @@ func TestPathMTUAndSizes(t *testing.T) {
 // that comes.
 func (w *world) legacyPeer(addr string, conv uint32, say []byte) *netsim.PacketConn {
 	return w.takingPeer(addr, conv, say, 0, nil)
+}
+
+// With the least MTU a HELLO that shows a cookie is still one of a peer that dials too, and
+// goes to no listener.
+func TestSimultaneousOpenSmallMTU(t *testing.T) {
+	inWorld(t, 1, netsim.LinkConfig{Delay: 50 * time.Millisecond}, func(t *testing.T, w *world) {
+		addrs := [2]netip.AddrPort{netip.MustParseAddrPort(peerA), netip.MustParseAddrPort(peerB)}
+		var ends [2]*kcp.Endpoint
+		for i := range ends {
+			ends[i], _ = w.endpoint(addrs[i].String(), &kcp.Config{MTU: 4 * wire.HeaderSize})
+			_, err := ends[i].Listen()
+			require.NoError(t, err)
+			w.net.At(10*time.Millisecond, func() { // half open: the next HELLO needs a cookie
+				w.net.Inject(addrs[1-i], addrs[i], packetOf(7, segment(83, 1, 7, 0, 0, ""), segment(84, 15, 1<<32-1, 1<<32-1, 0, "")))
+			})
+		}
+		x, y := openBoth(ends[0], ends[1], []string{peerA}, []string{peerB}, 0)
+		requireOneSession(t, ends[0], ends[1], x, y)
+		require.NotZero(t, ends[0].Stats().CookiesSent+ends[1].Stats().CookiesSent)
+	})
 }

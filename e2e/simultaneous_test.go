@@ -188,6 +188,8 @@ func TestSimultaneousOpenErrors(t *testing.T) {
 		require.ErrorIs(t, <-first, context.Canceled)
 		e, _ = w.endpoint("203.0.113.3:4000", &kcp.Config{DialTimeout: -1})
 		require.ErrorAs(t, open(e, kcp.DialOptions{}), &option)
+		e, _ = w.endpoint("203.0.113.4:4000", &kcp.Config{MTU: 95}) // four segments have 96
+		require.ErrorAs(t, open(e, kcp.DialOptions{}), &option)
 	})
 }
 

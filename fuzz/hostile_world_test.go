@@ -102,7 +102,7 @@ func (w *hostile) protect(who ability) (known wire) {
 // settings sets what does not concern the protection.
 func (w *hostile) settings(c *kcp.Config) {
 	r := w.random
-	c.MTU, c.MaxMTU = one(r, 0, 0, 100, 300, 576, 1200, 9000), one(r, 0, -1, 1472, 9000)
+	c.MTU, c.MaxMTU = one(r, 0, 0, 130, 300, 576, 1200, 9000), one(r, 0, -1, 1472, 9000)
 	c.SendWindow, c.ReceiveWindow = one(r, 0, 1, 2, 16, 1024), one(r, 0, 1, 128, 200, 65535)
 	c.WriteBuffer, c.Limits.MaxStreams = one(r, 0, 4096, 1<<16), one(r, 0, 1, 4)
 	c.StreamReceiveBuffer, c.StreamWriteBuffer = one(r, 0, 1<<16, 100000), one(r, 0, 4096)
