@@ -191,11 +191,7 @@ func checkKey(path string) (tls.Certificate, error) {
 	if _, err := os.Stat(filepath.Dir(path)); err != nil { // where it is to be made
 		return tls.Certificate{}, err
 	}
-	some, _, err := identity.SelfSigned("kcptunnel")
-	if err != nil {
-		return tls.Certificate{}, err
-	}
-	return *some, nil
+	return identity.New("kcptunnel")
 }
 
 // validAddress reports whether addr is host:port, with a port of least or more.
