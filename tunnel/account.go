@@ -45,6 +45,8 @@ type account struct {
 	packets atomic.Int64  // bytes of UDP packets that wait
 	records fair.Records
 
+	saidSlow, saidFailed fair.Limit // of records of targets
+
 	sessions int // guarded by accounts.mu
 
 	mu       sync.Mutex

@@ -87,7 +87,10 @@ type Client struct {
 	settings *kcp.Config
 	pool     pool
 	account  *account
-	serving  sync.WaitGroup // sessions of Run
+	tally    tally
+	dials    dialTally
+	attempts map[string]*attemptTally // by server
+	serving  sync.WaitGroup           // sessions of Run
 	// listening counts the sessions through which servers listen.
 	listening map[listened]*atomic.Int32
 
@@ -152,8 +155,12 @@ func NewClient(config *ClientConfig) (*Client, error) {
 	}
 	c.account = newAccount(c.config.UDPTimeout)
 	c.log = c.account.records.Limited(c.log)
-	c.listening = make(map[listened]*atomic.Int32)
+	for _, r := range c.config.Remotes {
+		c.tally.addLocked(r.name())
+	}
+	c.listening, c.attempts = make(map[listened]*atomic.Int32), make(map[string]*attemptTally)
 	for _, server := range c.config.Servers {
+		c.attempts[server] = new(attemptTally)
 		for _, r := range c.config.Remotes {
 			c.listening[listened{server, r}] = new(atomic.Int32)
 		}

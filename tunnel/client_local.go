@@ -70,7 +70,7 @@ func withZone(at net.Addr, asked string) net.Addr {
 
 // entry returns the entry of a remote.
 func (c *Client) entry(r Remote) *entry {
-	return &entry{log: c.log.With(text("target", r.Target)), failed: slog.LevelWarn, socks: r.Socks, target: r.Target, open: c.openAny}
+	return &entry{log: c.log.With(text("target", r.Target)), failed: slog.LevelWarn, socks: r.Socks, target: r.Target, remote: r.name(), open: c.openAny}
 }
 
 // serve carries what arrives, until the socket is closed.

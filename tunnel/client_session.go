@@ -81,7 +81,7 @@ func (c *Client) keep(ctx context.Context, w way) error {
 	known := false
 	for failed := 0; ; {
 		lost, began := false, time.Now()
-		err := c.connect(ctx, w, func() {
+		err := c.attempt(ctx, w, func() {
 			known, lost, failed, began = true, true, 0, time.Now()
 			wait.Reset()
 		})
@@ -180,7 +180,7 @@ func (c *Client) connect(ctx context.Context, w way, welcomed func()) error {
 	welcomed()
 	s := &clientSession{client: c, way: w, leaving: make(chan struct{}), reverse: make(map[uint32]Remote)}
 	s.session = session{
-		role: s, conn: conn, log: c.log.With("server", w), tally: new(tally),
+		role: s, conn: conn, log: c.log.With("server", w), begun: time.Now(), tally: &c.tally, dials: &c.dials,
 		account: c.account, dialTimeout: c.config.DialTimeout, shutdown: c.config.shutdown, connect: c.config.connect, failed: slog.LevelWarn,
 	}
 	s.log.Info("session begun", "address", conn.RemoteAddr())
@@ -285,7 +285,7 @@ func (s *clientSession) idle() bool {
 
 // hello says who the client is, and waits for the answer.
 func (c *Client) hello(ctx context.Context, conn carrier.Conn) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, c.config.OpenTimeout, errors.New("the server does not answer the hello"))
+	ctx, cancel := context.WithTimeoutCause(ctx, c.config.OpenTimeout, errNoWelcome)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Abort(0, "") })
 	defer stop()
@@ -337,6 +337,16 @@ func (s *clientSession) admit(o opening) (string, error) {
 		return targetHere(r.Target)
 	}
 	return "", refusal(codeForbidden)
+}
+
+// remote returns the remote for which the server has accepted something.
+func (s *clientSession) remote(o opening) string {
+	s.reverseMu.Lock()
+	defer s.reverseMu.Unlock()
+	if r, ok := s.reverse[o.listener]; ok {
+		return r.name()
+	}
+	return otherRemote
 }
 
 // targetHere is zoneHere with an error for the peer.

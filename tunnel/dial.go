@@ -2,8 +2,11 @@ package tunnel
 
 import (
 	"context"
+	"errors"
 	"net"
+	"net/http/httptrace"
 	"net/netip"
+	"time"
 
 	"github.com/arqnet/kcp/tunnel/internal/carrier"
 )
@@ -30,6 +33,9 @@ func (s *session) dial(ctx context.Context, stream carrier.Stream, network strin
 	conn, err := whileStream(ctx, stream, func(ctx context.Context) (net.Conn, error) {
 		return s.connectAny(ctx, network, addresses(target))
 	})
+	if errors.Is(err, context.Canceled) { // nobody waits for it any more
+		return nil, context.Canceled
+	}
 	if err != nil {
 		return nil, &dialError{dialRefusal(err), err}
 	}
@@ -47,12 +53,17 @@ func (s *session) connectAny(ctx context.Context, network string, all []string) 
 	if connect == nil {
 		connect = new(net.Dialer).DialContext
 	}
+	began, resolve := time.Now(), time.Duration(0)
+	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{ // package net calls it, of names alone
+		DNSDone: func(httptrace.DNSDoneInfo) { resolve = time.Since(began) },
+	})
 	for _, at := range all {
-		if conn, err = connect(ctx, network, at); err == nil {
-			return conn, nil
+		if conn, err = connect(traced, network, at); err == nil {
+			break
 		}
 	}
-	return nil, err
+	s.dialled(network, all[0], resolve, time.Since(began)-resolve, err)
+	return conn, err
 }
 
 // whileStream calls f with a context that ends with ctx, and with the stream.

@@ -71,6 +71,7 @@ type entry struct {
 	socks   bool       // connections speak SOCKS5
 	limited bool       // as front has it
 	target  string     // what the peer is asked for
+	remote  string     // what it counts for
 	of      *account   // that connections count for; nil: none
 	open    openFunc
 }
@@ -84,7 +85,7 @@ func (e *entry) serve(ctx context.Context, s socket) {
 		defer handling.Wait()
 		tcp.Accept(s, e.log, func(conn *net.TCPConn) { handling.Go(func() { e.accepted(ctx, conn) }) })
 	case *net.UDPConn:
-		f := front{pc: s, log: e.log, limited: e.limited, open: func(string) (*session, carrier.Stream, error) {
+		f := front{pc: s, log: e.log, limited: e.limited, remote: e.remote, open: func(string) (*session, carrier.Stream, error) {
 			return e.open(ctx, kindUDP, e.target)
 		}}
 		f.serve()
@@ -103,7 +104,7 @@ func (e *entry) accepted(ctx context.Context, conn *net.TCPConn) {
 		defer e.of.removeConn()
 	}
 	if e.socks {
-		serveSocks(ctx, conn, e.log, e.of, e.open)
+		serveSocks(ctx, conn, e.log, e.of, e.remote, e.open)
 		return
 	}
 	began := time.Now()
@@ -123,5 +124,5 @@ func (e *entry) carry(ctx context.Context, conn localConn) error {
 		tcp.Abort(conn)
 		return err
 	}
-	return s.relay(conn, stream, true)
+	return s.relay(conn, stream, true, subject{remote: e.remote, target: e.target})
 }

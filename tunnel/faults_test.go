@@ -57,7 +57,7 @@ func TestReverseAddresses(t *testing.T) {
 		}
 		b, _ := tryHello(t, "127.0.0.1:"+p)
 		if !strings.Contains(string(b), "hello") {
-			waitFor(t, func() bool { return strings.Contains(c.log.String(), "level=WARN msg=refused") })
+			waitFor(t, func() bool { return strings.Contains(c.log.String(), `level=WARN msg="target failed"`) })
 			require.Contains(t, c.log.String(), refused.Error())
 		}
 	}

@@ -24,6 +24,7 @@ type Figures struct {
 	// "malformed", "no-hello", "full" if too many had not shown who they are, and "left"
 	// if it has left without a word.
 	TurnedAway map[string]uint64
+	Carried
 }
 
 // UserFigures are the figures of one user.
@@ -56,30 +57,13 @@ type tally struct {
 	sessions, connections, flows                            atomic.Int64
 	logins, connectionsOpened, flowsOpened, sent, received  atomic.Uint64
 	flowsEvicted, refused, failed, wrongPasswords, lockouts atomic.Uint64
-}
 
-// connection counts a connection, until the function that it returns is called.
-func (t *tally) connection() (ended func()) {
-	t.connections.Add(1)
-	t.connectionsOpened.Add(1)
-	return func() { t.connections.Add(-1) }
-}
-
-// flow counts a flow, until the function that it returns is called.
-func (t *tally) flow() (ended func()) {
-	t.flows.Add(1)
-	t.flowsOpened.Add(1)
-	return func() { t.flows.Add(-1) }
+	mu      sync.Mutex
+	remotes map[string]*remoteTally
 }
 
 // evict counts a flow that was ended to make room.
 func (t *tally) evict() { t.flowsEvicted.Add(1) }
-
-// send counts bytes that go to the peer.
-func (t *tally) send(n int) { t.sent.Add(uint64(n)) }
-
-// receive counts bytes that come from the peer.
-func (t *tally) receive(n int) { t.received.Add(uint64(n)) }
 
 // refuse counts an opening that was not carried out because of err.
 func (t *tally) refuse(err error) {
@@ -191,12 +175,14 @@ func (t *tallies) away(err error) (name string, left bool) {
 
 // Figures returns what the users do now and have done.
 func (s *Server) Figures() Figures {
+	carried := s.dials.carriedBy(s.present())
 	t := &s.tallies
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	f := Figures{TurnedAway: maps.Clone(t.turnedAway), Users: []UserFigures{t.strangers.figures("")}}
+	f := Figures{TurnedAway: maps.Clone(t.turnedAway), Users: []UserFigures{t.strangers.figures("")}, Carried: carried}
 	for name, one := range t.users {
 		f.Users = append(f.Users, one.figures(name))
+		f.Remotes = one.appendRemotes(f.Remotes, name)
 	}
 	slices.SortFunc(f.Users, func(a, b UserFigures) int { return cmp.Compare(a.User, b.User) })
 	return f
@@ -208,4 +194,22 @@ func (s *Server) UserOf(conn *kcp.Conn) string {
 	s.tallies.mu.Lock()
 	defer s.tallies.mu.Unlock()
 	return s.tallies.names[carrier.KCP{Conn: conn}]
+}
+
+// present returns the sessions that there are.
+func (s *Server) present() (all []*session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.sessions {
+		all = append(all, &c.session)
+	}
+	return all
+}
+
+// Peers returns the sessions that there are.
+func (s *Server) Peers() (all []Peer) {
+	for _, one := range s.present() {
+		all = append(all, one.peer(one.role.(*serverSession).identity.name, s.passed.Load()))
+	}
+	return all
 }

@@ -53,7 +53,7 @@ func FuzzSocks(f *testing.F) {
 		}
 		conn := &script{in: bytes.NewReader(b)}
 		asked := 0
-		serveSocks(context.Background(), conn, slog.New(slog.DiscardHandler), nil, func(_ context.Context, k kind, target string) (*session, carrier.Stream, error) {
+		serveSocks(context.Background(), conn, slog.New(slog.DiscardHandler), nil, "socks", func(_ context.Context, k kind, target string) (*session, carrier.Stream, error) {
 			asked++
 			require.Equal(t, kindSocksTCP, k)
 			again, err := canonicalTarget(target)

@@ -112,10 +112,9 @@ func awaitOpen(stream carrier.Stream) error {
 // ended, each by itself, or one has failed, which resets both. With awaiting, the
 // peer's answer to the opening comes first in the stream. It releases the stream, and
 // returns why it failed.
-func (s *session) relay(local localConn, stream carrier.Stream, awaiting bool) error {
-	s.active.Add(1)
-	defer s.active.Add(-1)
-	defer s.tally.connection()()
+func (s *session) relay(local localConn, stream carrier.Stream, awaiting bool, about subject) error {
+	c := s.carries(about, false)
+	defer c.ended()
 	tcp.EndsByReset(local, true)
 	s.register(stream, local)
 	defer s.release(stream)
@@ -130,7 +129,7 @@ func (s *session) relay(local localConn, stream carrier.Stream, awaiting bool) e
 	}
 	var sending sync.WaitGroup
 	sending.Go(func() {
-		err := pump(stream, local, s.tally.send)
+		err := pump(blockable{stream, &c.out, c.began}, local, c.send)
 		if err == nil {
 			err = stream.CloseWrite()
 		}
@@ -140,10 +139,12 @@ func (s *session) relay(local localConn, stream carrier.Stream, awaiting bool) e
 	})
 	err := error(nil)
 	if awaiting {
+		c.awaiting.Store(true)
 		err = awaitOpen(stream)
+		c.awaiting.Store(false)
 	}
 	if err == nil {
-		err = pump(&watchfulWriter{local, stream}, stream, s.tally.receive)
+		err = pump(blockable{&watchfulWriter{local, stream}, &c.in, c.began}, stream, c.receive)
 	}
 	if err == nil {
 		err = local.CloseWrite()

@@ -206,6 +206,14 @@ func (r Remote) opening() opening {
 	return opening{kind: kindTCP, target: r.Target}
 }
 
+// name returns the remote as figures name it, the same at both ends.
+func (r Remote) name() string {
+	if r.Socks && !r.Reverse {
+		return "socks"
+	}
+	return r.opening().rule()
+}
+
 // network returns the network of where to listen.
 func (r Remote) network() string {
 	if r.UDP {

@@ -86,6 +86,7 @@ type Server struct {
 	lobby       *lobby.Lobby // of clients that have not shown an identity
 	verifier    *verifier
 	tallies     tallies
+	dials       dialTally
 	accounts    accounts
 	users       atomic.Pointer[Users]
 	certificate atomic.Pointer[shown]
@@ -404,7 +405,7 @@ func (s *Server) serveConn(ctx context.Context, conn carrier.Conn) {
 	defer s.accounts.leave(identity.name)
 	c := &serverSession{server: s, identity: identity}
 	c.session = session{
-		role: c, conn: conn, log: account.records.Limited(log.With("user", identity.name)), tally: s.tallies.begin(conn, identity.name),
+		role: c, conn: conn, log: account.records.Limited(log.With("user", identity.name)), begun: time.Now(), tally: s.tallies.begin(conn, identity.name), dials: &s.dials,
 		account: account, dialTimeout: s.config.DialTimeout, shutdown: s.config.shutdown, connect: s.config.connect, failed: slog.LevelDebug,
 	}
 	s.mu.Lock()

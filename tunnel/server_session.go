@@ -68,6 +68,14 @@ func authorized(state *tls.ConnectionState, authorities *x509.CertPool, now time
 // leave does nothing: a server cannot begin a session.
 func (c *serverSession) leave() bool { return false }
 
+// remote returns what an opening counts for: SOCKS5 as a whole.
+func (c *serverSession) remote(o opening) string {
+	if o.kind == kindSocksTCP || o.kind == kindSocksUDP {
+		return "socks"
+	}
+	return o.rule()
+}
+
 // admit says what to dial for the client.
 func (c *serverSession) admit(o opening) (string, error) {
 	switch o.kind {
@@ -133,7 +141,7 @@ func (c *serverSession) listen(ctx context.Context, stream carrier.Stream, o ope
 		c.server.claims.release(mine)
 		log.Info("no longer listening")
 	})
-	e := entry{log: log, failed: slog.LevelDebug, socks: o.kind == kindListenSocks, limited: true, of: c.account}
+	e := entry{log: log, failed: slog.LevelDebug, socks: o.kind == kindListenSocks, limited: true, of: c.account, remote: o.rule()}
 	e.open = func(ctx context.Context, k kind, target string) (*session, carrier.Stream, error) {
 		back := opening{kind: kindReverseTCP, listener: stream.ID(), target: target}
 		if k.packets() {

@@ -22,6 +22,8 @@ import (
 type role interface {
 	// admit says what to dial for an opening of the peer, or refuses it.
 	admit(o opening) (target string, err error)
+	// remote returns what an opening of the peer counts for.
+	remote(o opening) string
 	// listen carries out an opening that asks to listen, or refuses it.
 	listen(ctx context.Context, stream carrier.Stream, o opening)
 	// leave begins another session, as the peer has asked. It reports whether this end
@@ -33,11 +35,12 @@ type role interface {
 // the session, a client, says nothing about its streams: for each remote one of the two
 // ends listens, and the other dials.
 type session struct {
-	role role
-	conn carrier.Conn
-	log  *slog.Logger
-	// tally counts what is carried, by the user; at a client nobody asks for it.
-	tally       *tally
+	role        role
+	conn        carrier.Conn
+	log         *slog.Logger
+	begun       time.Time
+	tally       *tally     // counts what is carried, by the user
+	dials       *dialTally // counts what is dialled, for all sessions
 	dialTimeout time.Duration
 	shutdown    time.Duration // how long the end may take
 	// connect dials targets; nil: net.Dialer does.
@@ -58,6 +61,7 @@ type session struct {
 	over  bool                         // resetAll was called
 	carry map[carrier.Stream]io.Closer // connections, by their streams; nil: there is none yet, or a flow
 	flows map[uint32]*flow             // by the number of the stream
+	all   map[*carried]struct{}        // connections and flows
 
 	outgoing *packetQueue // of flows; set with the first one
 }
@@ -273,14 +277,14 @@ func (s *session) handle(ctx context.Context, stream carrier.Stream, begun func(
 	}
 	begun()
 	s.opened.Add(1)
-	err = s.relay(local.(*net.TCPConn), stream, false)
+	err = s.relay(local.(*net.TCPConn), stream, false, subject{s.role.remote(o), o.target, true})
 	s.log.Debug("connection ended", "kind", o.kind, "target", o.target, since(began), cause(err))
 }
 
 // refuse resets a stream with the reason in err.
 func (s *session) refuse(stream carrier.Stream, o opening, err error) {
 	s.tally.refuse(err)
-	level := slog.LevelDebug
+	what, why, level := "refused", "", slog.LevelDebug
 	var dialling *dialError
 	switch {
 	case errors.Is(err, context.Canceled): // the peer does not want it any more
@@ -288,12 +292,26 @@ func (s *session) refuse(stream carrier.Stream, o opening, err error) {
 		level = slog.LevelInfo
 	case errors.As(err, &dialling):
 		level = s.failed
+		if !o.kind.serves() {
+			what, level = "target failed", s.failedLevel()
+		}
 		if dialling.refusal == codeFailed { // the peer learns no more than that
 			level = slog.LevelWarn
 		}
 	}
-	s.log.Log(context.Background(), level, "refused", "kind", o.kind, text("target", o.target), "error", err)
+	if !o.kind.serves() {
+		why = s.dials.fail(err)
+	}
+	s.log.Log(context.Background(), level, what, "kind", o.kind, text("target", o.target), text("cause", why), "error", err)
 	_ = stream.Reset(uint64(codeOf(err)))
+}
+
+// failedLevel returns the level of a record of a target that cannot be dialled.
+func (s *session) failedLevel() slog.Level {
+	if _, say := s.account.saidFailed.Allow(s.account.now(), saidEvery, saidAtOnce); say && s.failed < slog.LevelInfo {
+		return slog.LevelInfo
+	}
+	return s.failed
 }
 
 // addresses returns what to dial for a target. The name localhost is the loopback

@@ -25,19 +25,19 @@ type socksConn interface {
 
 // serveSocks speaks SOCKS5 on a connection: CONNECT and UDP ASSOCIATE, without
 // identity. Names go to the other end as they are. What it opens here is counted for a
-// user, unless that is nil.
-func serveSocks(ctx context.Context, conn socksConn, log *slog.Logger, of *account, open openFunc) {
+// user, unless that is nil, and in figures for a remote.
+func serveSocks(ctx context.Context, conn socksConn, log *slog.Logger, of *account, remote string, open openFunc) {
 	stop := context.AfterFunc(ctx, func() { tcp.Abort(conn) })
 	defer stop()
 	server := socks5.NewServer(
 		socks5.WithResolver(noResolver{}),
 		socks5.WithConnectHandle(func(_ context.Context, _ io.Writer, r *socks5.Request) error {
 			_ = conn.SetReadDeadline(time.Time{})
-			return socksConnect(ctx, conn, r, open)
+			return socksConnect(ctx, conn, r, remote, open)
 		}),
 		socks5.WithAssociateHandle(func(_ context.Context, _ io.Writer, r *socks5.Request) error {
 			_ = conn.SetReadDeadline(time.Time{})
-			return socksAssociate(ctx, conn, r, log, of, open)
+			return socksAssociate(ctx, conn, r, log, of, remote, open)
 		}),
 	)
 	_ = conn.SetReadDeadline(time.Now().Add(openDeadline))
@@ -74,7 +74,7 @@ type bufferedConn struct {
 func (c bufferedConn) Read(b []byte) (int, error) { return c.r.Read(b) }
 
 // socksConnect carries out CONNECT.
-func socksConnect(ctx context.Context, conn socksConn, r *socks5.Request, open openFunc) error {
+func socksConnect(ctx context.Context, conn socksConn, r *socks5.Request, remote string, open openFunc) error {
 	target, err := socksTarget(r.RawDestAddr)
 	if err != nil {
 		_ = socks5.SendReply(conn, statute.RepAddrTypeNotSupported, nil)
@@ -97,7 +97,7 @@ func socksConnect(ctx context.Context, conn socksConn, r *socks5.Request, open o
 		return err
 	}
 	began := time.Now()
-	if err = s.relay(bufferedConn{conn, r.Reader}, stream, false); err == nil {
+	if err = s.relay(bufferedConn{conn, r.Reader}, stream, false, subject{remote: remote, target: target}); err == nil {
 		s.log.Debug("connection ended", "kind", kindSocksTCP, "target", target, "from", conn.RemoteAddr(), since(began))
 	}
 	return err
@@ -175,7 +175,7 @@ func socksWrap(target string, payload []byte) []byte {
 // socksAssociate carries out UDP ASSOCIATE: a socket for packets of the host that
 // has asked, until its connection ends. Each target has a flow. The connection has shown
 // that the host has its address, so what it is sent has no limit.
-func socksAssociate(ctx context.Context, conn socksConn, r *socks5.Request, log *slog.Logger, of *account, open openFunc) error {
+func socksAssociate(ctx context.Context, conn socksConn, r *socks5.Request, log *slog.Logger, of *account, remote string, open openFunc) error {
 	if of != nil {
 		if !of.addConn() {
 			_ = socks5.SendReply(conn, statute.RepServerFailure, nil)
@@ -191,7 +191,7 @@ func socksAssociate(ctx context.Context, conn socksConn, r *socks5.Request, log 
 	}
 	owner := conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
 	f := front{
-		pc: pc, log: log, lean: true,
+		pc: pc, log: log, lean: true, remote: remote,
 		open: func(target string) (*session, carrier.Stream, error) { return open(ctx, kindSocksUDP, target) },
 		split: func(from netip.AddrPort, packet []byte) (string, []byte, bool) {
 			if from.Addr().Unmap() != owner {

@@ -55,7 +55,7 @@ type flow struct {
 	place   flowtable.Entry[flow] // guarded by account.mu
 	known   atomic.Bool           // the peer knows the flow: datagrams will find it
 	sending sync.WaitGroup        // sendWaiting
-	uncount func()                // of the tally
+	carried *carried
 
 	mu      sync.Mutex
 	ended   bool
@@ -64,8 +64,8 @@ type flow struct {
 
 // newFlow returns the flow of a stream, which is known to datagrams from now on. With
 // begun this end has opened it.
-func (s *session) newFlow(stream carrier.Stream, begun bool, deliver func([]byte)) *flow {
-	f := &flow{s: s, stream: stream, begun: begun, deliver: deliver}
+func (s *session) newFlow(stream carrier.Stream, begun bool, about subject, deliver func([]byte)) *flow {
+	f := &flow{s: s, stream: stream, begun: begun, deliver: deliver, carried: s.carries(about, true)}
 	f.place.Owner = f
 	s.mu.Lock()
 	if s.flows == nil {
@@ -84,8 +84,6 @@ func (s *session) newFlow(stream carrier.Stream, begun bool, deliver func([]byte
 	if over {
 		f.end(codeShutdown)
 	}
-	s.active.Add(1)
-	f.uncount = s.tally.flow()
 	return f
 }
 
@@ -114,7 +112,7 @@ func (f *flow) transmit(frame, packet []byte) []byte {
 	if f.known.Load() && 4+len(packet) <= f.s.conn.MaxDatagramSize() {
 		frame = append(binary.BigEndian.AppendUint32(frame[:0], f.stream.ID()), packet...)
 		if f.s.conn.SendDatagram(frame) == nil {
-			f.s.tally.send(len(packet))
+			f.carried.send(len(packet))
 			return frame // it may have become too large meanwhile
 		}
 	}
@@ -123,7 +121,7 @@ func (f *flow) transmit(frame, packet []byte) []byte {
 	if errors.Is(err, kcp.ErrWouldBlock) {
 		f.wait(bytes.Clone(frame))
 	} else if err == nil {
-		f.s.tally.send(len(packet))
+		f.carried.send(len(packet))
 	}
 	if cap(frame) > largeRead {
 		return nil
@@ -151,7 +149,7 @@ func (f *flow) sendWaiting() {
 		message := f.waiting[0]
 		f.mu.Unlock()
 		if err := f.stream.WriteMessage(message, &kcp.MessageOptions{Lifetime: packetLifetime}); err == nil {
-			f.s.tally.send(len(message) - 1)
+			f.carried.send(len(message) - 1)
 		}
 		f.s.account.dropPacket(len(message))
 		f.mu.Lock()
@@ -176,8 +174,7 @@ func (f *flow) run() error {
 	f.s.mu.Lock()
 	delete(f.s.flows, f.stream.ID())
 	f.s.mu.Unlock()
-	f.s.active.Add(-1)
-	f.uncount()
+	f.carried.ended()
 	return err
 }
 
@@ -207,7 +204,7 @@ func (f *flow) take(message []byte) {
 // arrived passes on a packet of the other end.
 func (f *flow) arrived(packet []byte) {
 	f.s.account.pass(f, f.begun)
-	f.s.tally.receive(len(packet))
+	f.carried.receive(len(packet))
 	f.deliver(packet)
 }
 
@@ -294,13 +291,13 @@ func (s *session) handleFlow(ctx context.Context, stream carrier.Stream) {
 		s.refuse(stream, o, err)
 		return
 	}
-	f := s.newFlow(stream, false, func(packet []byte) { _, _ = conn.Write(packet) })
+	f := s.newFlow(stream, false, subject{s.role.remote(o), o.target, true}, func(packet []byte) { _, _ = conn.Write(packet) })
 	f.known.Store(true) // the opener knows its own flow
 	if err := stream.WriteMessage([]byte{messageControl, statusOpen}, nil); err != nil {
 		f.end(codeFailed)
 	}
 	for _, packet := range early {
-		s.tally.receive(len(packet))
+		f.carried.receive(len(packet))
 		f.deliver(packet)
 		s.account.dropPacket(len(packet))
 	}

@@ -44,6 +44,8 @@ type front struct {
 	// wrap returns the packet for the sender; nil: the payload.
 	wrap func(target string, payload []byte) []byte
 	log  *slog.Logger
+	// remote is what the flows count for.
+	remote string
 	// lean has the socket, which is bound to one address, read without a buffer of its
 	// own, so that there may be many of them.
 	lean bool
@@ -146,7 +148,7 @@ func (fr *front) take(key flowKey, payload []byte) {
 		replies = new(replylimit.Limit)
 		replies.Received(len(payload))
 	}
-	f = s.newFlow(stream, true, func(packet []byte) {
+	f = s.newFlow(stream, true, subject{remote: fr.remote, target: key.target}, func(packet []byte) {
 		if !replies.Take(len(packet)) {
 			fr.notSent(key)
 			return

@@ -1,0 +1,149 @@
+package tunnel
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"sync"
+	"syscall"
+
+	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/neterr"
+)
+
+// ClientFigures are what a client does, and has done since it began.
+type ClientFigures struct {
+	Servers []ServerFigures // in the order of ClientConfig.Servers
+	Carried
+}
+
+// ServerFigures are a client's attempts to have a session with a server.
+type ServerFigures struct {
+	Server    string `json:"server"`
+	Transport string `json:"transport"` // "udp"
+	Connected bool   `json:"connected"` // there is a session
+	Attempts  uint64 `json:"attempts"`
+	// Failed is how many have failed, by cause: "no-answer", "resolve", "unreachable",
+	// "certificate", "lost" of sessions that had begun, what HelloError.Code is, and "other".
+	Failed map[string]uint64 `json:"failed"`
+	// Cause is why the last attempt has failed, or the last session has ended; empty: it
+	// has not.
+	Cause string `json:"cause,omitempty"`
+}
+
+// transportUDP is the transport of sessions.
+const transportUDP = "udp"
+
+// attemptTally is ServerFigures while they change.
+type attemptTally struct {
+	mu     sync.Mutex
+	begun  uint64
+	failed map[string]uint64
+	cause  string
+}
+
+// attemptCauses are the keys of ServerFigures.Failed.
+func attemptCauses() []string {
+	return []string{
+		"no-answer", "resolve", "unreachable", "certificate", string(helloVersion), string(helloMalformed), string(helloNoName),
+		string(helloWrong), string(helloNoRules), string(helloForbidden), string(helloAttempts), "lost", "other",
+	}
+}
+
+// errNoWelcome is why an attempt fails whose hello is not answered.
+var errNoWelcome = errors.New("the server does not answer the hello")
+
+// attemptCause returns why an attempt has failed, or a session was lost.
+func attemptCause(err error, lost bool) string {
+	var hello *HelloError
+	var dns *net.DNSError
+	var handshake *kcp.HandshakeError
+	var unanswered *kcp.NoAnswerError
+	switch {
+	case lost:
+		return "lost"
+	case errors.As(err, &hello) && slices.Contains(attemptCauses(), hello.Code):
+		return hello.Code
+	case errors.As(err, &dns):
+		return "resolve"
+	case errors.As(err, &handshake):
+		return "certificate"
+	case errors.Is(err, kcp.ErrRefused), neterr.Is(err, syscall.ENETUNREACH), neterr.Is(err, syscall.EHOSTUNREACH):
+		return "unreachable"
+	case errors.As(err, &unanswered), errors.Is(err, errNoWelcome):
+		return "no-answer"
+	}
+	return "other"
+}
+
+// begin counts an attempt.
+func (a *attemptTally) begin() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.begun++
+}
+
+// end notes how an attempt, or a session, has ended: nil: the session has begun.
+func (a *attemptTally) end(err error, lost bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.cause = ""; err == nil {
+		return
+	}
+	a.cause = err.Error()
+	if a.failed == nil {
+		a.failed = make(map[string]uint64)
+	}
+	a.failed[attemptCause(err, lost)]++
+}
+
+// figures returns the counts.
+func (a *attemptTally) figures(server string, connected bool) ServerFigures {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	f := ServerFigures{Server: server, Transport: transportUDP, Connected: connected, Attempts: a.begun, Failed: make(map[string]uint64), Cause: a.cause}
+	for _, cause := range attemptCauses() {
+		f.Failed[cause] = a.failed[cause]
+	}
+	return f
+}
+
+// Figures returns what the client does now and has done.
+func (c *Client) Figures() ClientFigures {
+	connected := make(map[string]bool)
+	var sessions []*session
+	for _, s := range c.pool.all() {
+		connected[s.way.server] = connected[s.way.server] || s.conn.Err() == nil
+		sessions = append(sessions, &s.session)
+	}
+	f := ClientFigures{Carried: c.dials.carriedBy(sessions)}
+	f.Remotes = c.tally.appendRemotes(nil, c.config.User)
+	for _, server := range slices.Compact(slices.Clone(c.config.Servers)) {
+		f.Servers = append(f.Servers, c.attempts[server].figures(server, connected[server]))
+	}
+	return f
+}
+
+// Peers returns the sessions that there are.
+func (c *Client) Peers() (all []Peer) {
+	for _, s := range c.pool.all() {
+		all = append(all, s.peer(s.way.String(), s.isLeaving()))
+	}
+	return all
+}
+
+// attempt is connect, and counts how it goes.
+func (c *Client) attempt(ctx context.Context, w way, welcomed func()) error {
+	lost, of := false, c.attempts[w.server]
+	of.begin()
+	err := c.connect(ctx, w, func() {
+		lost = true
+		of.end(nil, false)
+		welcomed()
+	})
+	if ctx.Err() == nil && !errors.Is(err, errLeaving) {
+		of.end(err, lost)
+	}
+	return err
+}
