@@ -9,6 +9,7 @@ import (
 
 	"github.com/arqnet/kcp/identity"
 	"github.com/arqnet/kcp/tunnel"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/urfave/cli/v3"
 )
 
@@ -38,6 +39,7 @@ func (p *program) client() *cli.Command {
 			&cli.IntFlag{Name: "max-retries", Usage: "give up after this many tries in a row (default: never)", Validator: notNegative[int], HideDefault: true},
 			&cli.DurationFlag{Name: "max-retry-interval", Usage: "longest wait between tries (default: 30s)", Validator: notNegative[time.Duration], HideDefault: true},
 			&cli.DurationFlag{Name: "open-timeout", Usage: "how long connections wait for a session with a server (default: 10s)", Validator: notNegative[time.Duration], HideDefault: true},
+			statusDirFlag(),
 		}, slices.Concat(timeFlags(), sessionFlags(), commonFlags())...),
 		Action: p.runClient,
 	}
@@ -59,21 +61,29 @@ func (p *program) runClient(ctx context.Context, c *cli.Command) error {
 		_, err := tunnel.NewClient(config)
 		return p.checked(c, "", err)
 	}
-	endpoints, stop, err := serveDebug(c.String("debug"), log)
-	if err != nil {
-		return err
-	}
-	defer stop()
-	config.Observe = endpoints.Add
+	begun, read := time.Now(), newReloads()
+	seen := &look{log: log}
+	config.Observe = seen.endpoints.Add
 	client, err := tunnel.NewClient(config)
 	if err != nil {
 		return &usageError{c.FullName(), err}
 	}
+	seen.collectors = []prometheus.Collector{clientCollector{client.Figures}, read}
+	seen.status = func() *processStatus {
+		one := newProcessStatus("client", begun, client.Peers())
+		one.Servers, one.Address = client.Figures().Servers, strings.Join(config.Servers, ",")
+		return one
+	}
+	_, stop, err := seen.serve(c)
+	if err != nil {
+		return err
+	}
+	defer stop()
 	if slices.ContainsFunc(config.Remotes, func(r tunnel.Remote) bool { return r.Stdio }) {
 		screen.terminal = false // ssh writes there
 		ctx, stop = p.endsWithHangUp(ctx)
 	} else {
-		ctx, stop = p.survivesHangUp(ctx, func() { reloadClient(client, c, log) })
+		ctx, stop = p.survivesHangUp(ctx, func() { read.note(reloadClient(client, c, log)) })
 	}
 	defer stop()
 	defer screen.watch(client.Status)()

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/tunnel/kcptun"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/urfave/cli/v3"
 )
 
@@ -158,12 +159,13 @@ func (p *program) runKcptun(ctx context.Context, c *cli.Command, config *kcptun.
 		log.Warn("settings without effect", "settings", strings.Join(idle, ", "))
 	}
 	config.Logger = log
-	endpoints, stop, err := serveDebug(c.String("debug"), log, snmpCollector{})
+	seen := &look{log: log, collectors: []prometheus.Collector{snmpCollector{}}}
+	_, stop, err := seen.serve(c)
 	if err != nil {
 		return err
 	}
 	defer stop()
-	config.Observe = endpoints.Add
+	config.Observe = seen.endpoints.Add
 	ctx, cancel := context.WithCancel(ctx)
 	var writing sync.WaitGroup
 	defer func() {

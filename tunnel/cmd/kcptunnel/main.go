@@ -128,7 +128,7 @@ func (p *program) commands() *cli.Command {
 		HideHelpCommand: true,
 		Suggest:         true,
 		Commands: []*cli.Command{
-			p.server(), p.client(), p.kcptunServer(), p.kcptunClient(), p.hash(), p.fingerprint(), p.version(), p.man(),
+			p.server(), p.client(), p.kcptunServer(), p.kcptunClient(), p.statusCommand(), p.hash(), p.fingerprint(), p.version(), p.man(),
 		},
 		Writer:         p.stdout,
 		ErrWriter:      p.stderr,

@@ -24,7 +24,16 @@ func TestMain(m *testing.M) {
 	if os.Getenv("KCPTUNNEL_TEST_MAIN") != "" {
 		main()
 	}
-	os.Exit(m.Run())
+	dir, err := os.MkdirTemp("", "kcptunnel") // for sockets of the command status
+	if err == nil {
+		err = os.Setenv("XDG_RUNTIME_DIR", dir)
+	}
+	if err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(dir)
+	os.Exit(code)
 }
 
 // started is a command that runs.

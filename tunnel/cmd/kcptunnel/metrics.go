@@ -62,6 +62,7 @@ func (userCollector) Describe(to chan<- *prometheus.Desc) {
 		to <- m.desc()
 	}
 	to <- turnedAwayDesc()
+	carriedMetrics(nil, to, nil)
 }
 
 // Collect implements prometheus.Collector.
@@ -82,6 +83,7 @@ func (c userCollector) Collect(to chan<- prometheus.Metric) {
 	for _, reason := range reasons {
 		to <- prometheus.MustNewConstMetric(turnedAwayDesc(), prometheus.CounterValue, float64(f.TurnedAway[reason]), reason)
 	}
+	carriedMetrics(&f.Carried, nil, to)
 }
 
 // processCollectors show the process: its processor time, memory and descriptors, what

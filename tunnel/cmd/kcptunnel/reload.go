@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"time"
 
 	"github.com/arqnet/kcp/identity"
 	"github.com/arqnet/kcp/tunnel"
@@ -50,52 +49,56 @@ func inBackground(f func(quit <-chan struct{})) (stop func()) {
 }
 
 // reloadServer reads the files of users and authorities, and of the certificate again.
-// What cannot be read, or would be refused at the start, stays as it was.
-func reloadServer(s *tunnel.Server, c *cli.Command, log *slog.Logger) {
+// What cannot be read, or would be refused at the start, stays as it was. It reports
+// whether all could.
+func reloadServer(s *tunnel.Server, c *cli.Command, log *slog.Logger) (ok bool) {
 	warnOfMode(log, "auth", c.String("auth"), true)
 	users, err := loadUsers(c)
 	if err == nil {
 		warnOfRules(log, users)
 		err = s.SetUsers(users)
 	}
-	logReload(log, err, "users", "users reloaded", "users", users.Len())
+	ok = logReload(log, err, "users", "users reloaded", "users", users.Len())
 	if path := c.String("client-ca"); path != "" {
 		cas, err := identity.LoadCAs(path)
 		if err == nil {
 			err = s.SetClientCAs(cas)
 		}
-		logReload(log, err, "authorities", "authorities of clients reloaded")
+		ok = logReload(log, err, "authorities", "authorities of clients reloaded") && ok
 	}
 	cert, err := serverCertificate(c)
 	if err == nil {
 		err = s.SetCertificate(cert)
 	}
-	logReload(log, err, "certificate", "certificate reloaded", "fingerprint", s.Fingerprint())
+	return logReload(log, err, "certificate", "certificate reloaded", "fingerprint", s.Fingerprint()) && ok
 }
 
-// logReload says what was reloaded, or that something stays as it was because of err.
-func logReload(log *slog.Logger, err error, old, text string, attrs ...any) {
+// logReload says what was reloaded, or that something stays as it was because of err. It
+// reports whether there is none.
+func logReload(log *slog.Logger, err error, old, text string, attrs ...any) (ok bool) {
 	if err != nil {
 		for _, one := range each(err) {
 			log.Error("reload failed, keeping the old "+old, "error", one)
 		}
-		return
+		return false
 	}
 	log.Info(text, attrs...)
+	return true
 }
 
-// reloadClient reads the client's certificate again, if it has one.
-func reloadClient(client *tunnel.Client, c *cli.Command, log *slog.Logger) {
+// reloadClient reads the client's certificate again, if it has one, and reports
+// whether it could.
+func reloadClient(client *tunnel.Client, c *cli.Command, log *slog.Logger) (ok bool) {
 	cert := c.String("tls-cert")
 	if cert == "" {
 		log.Info("nothing to reload: a client has no files but -tls-cert and -tls-key")
-		return
+		return true
 	}
 	pair, err := identity.LoadPair(cert, c.String("tls-key"))
 	if err == nil {
 		err = client.SetCertificate(&pair)
 	}
-	logReload(log, err, "certificate", "certificate reloaded")
+	return logReload(log, err, "certificate", "certificate reloaded")
 }
 
 // survivesHangUp has the process not end with SIGHUP, for which it calls reload. It still
@@ -136,32 +139,4 @@ func hasTerminal() bool {
 		_ = f.Close()
 	}
 	return err == nil
-}
-
-// serveDebugLater is serveDebug for a process that has taken over from one that still
-// serves there: it tries for a while. add is called with the endpoints.
-func serveDebugLater(addr string, log *slog.Logger, serve func() (stop func(), err error)) (stop func()) {
-	end := func() {} // of what serves; not the result, which the return sets
-	quit := inBackground(func(quit <-chan struct{}) {
-		tick := time.NewTicker(100 * time.Millisecond)
-		defer tick.Stop()
-		var err error
-		for range 100 {
-			var served func()
-			if served, err = serve(); err == nil {
-				end = served
-				return
-			}
-			select {
-			case <-quit:
-				return
-			case <-tick.C:
-			}
-		}
-		log.Error("cannot serve the live page", "address", addr, "error", err)
-	})
-	return func() {
-		quit()
-		end()
-	}
 }

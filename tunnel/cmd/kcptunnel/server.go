@@ -12,11 +12,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/arqnet/kcp/identity"
 	"github.com/arqnet/kcp/tunnel"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/urfave/cli/v3"
 )
 
@@ -39,6 +39,7 @@ func (p *program) server() *cli.Command {
 			&cli.StringFlag{Name: "client-ca", Usage: "`FILE` of the authorities that sign client certificates, which replace passwords"},
 			&cli.DurationFlag{Name: "drain", Usage: "how long a process that SIGUSR2 has replaced keeps its connections (default: until the last has ended)", Validator: notNegative[time.Duration], HideDefault: true},
 			&cli.IntFlag{Name: "shards", Usage: "sockets on the port, each with its own reader, for many processors (Linux)", Validator: notNegative[int], HideDefault: true},
+			statusDirFlag(),
 		}, slices.Concat(timeFlags(), sessionFlags(), serverSessionFlags(), commonFlags())...),
 		Action: p.runServer,
 	}
@@ -74,33 +75,32 @@ func (p *program) runServer(ctx context.Context, c *cli.Command) error {
 	if err := quiet.Validate(); err != nil {
 		return &usageError{c.FullName(), err}
 	}
-	up, err := newUpgrader(log, p.args, config)
+	begun, read := time.Now(), newReloads()
+	seen := &look{log: log}
+	up, err := newUpgrader(log, p.args, config, seen, c.String("debug"))
 	if err != nil {
 		return err
 	}
 	var s *tunnel.Server
-	config.Reload = func() { reloadServer(s, c, log) }
+	config.Reload = func() { read.note(reloadServer(s, c, log)) }
 	if s, err = tunnel.Listen(config); err != nil {
 		return fmt.Errorf("cannot listen on %s: %w", config.Addr, err)
 	}
-	serve := func() (func(), error) {
-		endpoints, stop, err := serveDebug(c.String("debug"), log, userCollector{s.Figures})
-		if err != nil {
-			return nil, err
-		}
-		forget := endpoints.Add("server", s.Endpoint())
-		endpoints.NameSessions(s.UserOf)
-		return func() { forget(); stop() }, nil
+	seen.endpoints.Add("server", s.Endpoint())
+	seen.endpoints.NameSessions(s.UserOf)
+	seen.collectors = []prometheus.Collector{userCollector{s.Figures}, read}
+	seen.status = func() *processStatus {
+		one := newProcessStatus("server", begun, s.Peers())
+		one.Address = s.Addr().String()
+		return one
 	}
-	var stop func()
-	if up.inherited() {
-		stop = serveDebugLater(c.String("debug"), log, serve)
-	} else if stop, err = serve(); err != nil {
+	hide, stop, err := seen.serve(c)
+	if err != nil {
 		_ = s.Close()
 		return err
 	}
-	up.after = sync.OnceFunc(stop)
-	defer up.after()
+	defer stop()
+	up.after = hide
 	fmt.Fprintf(p.stdout, "fingerprint %s\n", s.Fingerprint())
 	log.Info("listening", "address", s.Addr(), "users", config.Users.Len(), "fingerprint", s.Fingerprint())
 	defer screen.watch(s.Status)()

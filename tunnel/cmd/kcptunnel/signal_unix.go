@@ -20,5 +20,11 @@ func signalReload(c chan<- os.Signal) {
 // output or standard error has ended.
 func outliveReaders() { signal.Ignore(syscall.SIGPIPE) }
 
+// ownedBySelf reports whether a file is of the user of this process.
+func ownedBySelf(info os.FileInfo) bool {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(stat.Uid) == os.Getuid()
+}
+
 // signalUpgrade sends SIGUSR2 to c.
 func signalUpgrade(c chan<- os.Signal) { signal.Notify(c, syscall.SIGUSR2) }

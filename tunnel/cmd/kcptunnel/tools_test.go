@@ -294,13 +294,15 @@ func TestMetrics(t *testing.T) {
 	require.Contains(t, string(body), `"name":"me"`)
 }
 
-// The rules of Prometheus for the tunnel are about series that a server shows, with labels
+// The rules of Prometheus for the tunnel are about series that a server and a client show, with labels
 // that they have.
 func TestRulesOfTheTunnel(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("some series are of Linux")
 	}
-	shown := scrape(t, serve(t, everyone, "-debug", "127.0.0.1:0").started)
+	s := serve(t, everyone, "-debug", "127.0.0.1:0")
+	c, _ := s.connect(t, "-debug", "127.0.0.1:0", "0:127.0.0.1:1")
+	shown := scrape(t, s.started) + scrape(t, c)
 	text, err := os.ReadFile("../../../observe/prometheus/kcptunnel.rules.yml")
 	require.NoError(t, err)
 	all := regexp.MustCompile(`((?:kcptunnel|process)_\w+)(?:\{(\w+)(!?=)"([^"]*)"\})?`).FindAllStringSubmatch(string(text), -1)

@@ -17,8 +17,8 @@ import (
 	"github.com/arqnet/kcp/tunnel"
 )
 
-// inheritEnv is set in a process that takes the place of its parent. It has three files
-// of that: two ends of tunnel.Handover, and a pipe to say how far it is.
+// inheritEnv is set in a process that takes the place of its parent. It has files of
+// that: two ends of tunnel.Handover, a pipe to say how far it is, and what look passes.
 const inheritEnv = "KCPTUNNEL_INHERIT"
 
 // What a new process says through the pipe.
@@ -43,7 +43,8 @@ type upgrader struct {
 	exe   string // the file of the program, or of its next version
 	args  []string
 	pipe  *os.File // to the process before; nil: there is none
-	after func()   // called when another process serves
+	seen  *look
+	after func() // called when another process serves
 
 	starting chan launched    // has how the start of a process went; nil: none starts
 	missed   []os.Signal      // that it may have to learn of, each kind once
@@ -54,13 +55,14 @@ type upgrader struct {
 }
 
 // newUpgrader returns the upgrader of a process with these arguments. It sets where the
-// server's socket comes from, if it comes from another process or from systemd.
-func newUpgrader(log *slog.Logger, args []string, config *tunnel.ServerConfig) (*upgrader, error) {
+// server's socket comes from, if it comes from another process or from systemd, and what
+// seen inherits that is to be served at an address.
+func newUpgrader(log *slog.Logger, args []string, config *tunnel.ServerConfig, seen *look, debug string) (*upgrader, error) {
 	exe, err := ownFile(args[0])
 	if err != nil {
 		return nil, err
 	}
-	u := &upgrader{log: log, exe: exe, args: args, after: func() {}, wait: retryTime}
+	u := &upgrader{log: log, exe: exe, args: args, seen: seen, after: func() {}, wait: retryTime}
 	if os.Getenv(inheritEnv) == "" {
 		config.Socket, err = activatedSocket()
 		return u, err
@@ -73,6 +75,7 @@ func newUpgrader(log *slog.Logger, args []string, config *tunnel.ServerConfig) (
 		return nil, fmt.Errorf("%s is set, but nothing can be inherited: %w", inheritEnv, err)
 	}
 	syscall.CloseOnExec(5)
+	seen.inherit(6, debug)
 	u.pipe = os.NewFile(5, "progress")
 	_, err = u.pipe.Write([]byte{wantsSocket})
 	return u, err
@@ -139,10 +142,6 @@ func activatedSocket() (net.PacketConn, error) {
 	}
 	return pc, nil
 }
-
-// inherited reports whether the process has taken over from another one, which still has
-// what is not passed on.
-func (u *upgrader) inherited() bool { return u.pipe != nil }
 
 // ready says that the server serves: to systemd, and then to the process before, which
 // may end at once.
@@ -284,10 +283,19 @@ func (u *upgrader) launch(ctx context.Context, s *tunnel.Server) launched {
 		return launched{err: err}
 	}
 	defer read.Close()
+	env, debug, err := u.seen.pass()
+	if err != nil {
+		_, _ = control.Close(), write.Close()
+		return launched{err: err}
+	}
 	cmd := exec.Command(u.exe, u.args[1:]...)
-	cmd.Env = append(os.Environ(), inheritEnv+"=1")
+	cmd.Env = append(append(os.Environ(), inheritEnv+"=1"), env...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.ExtraFiles = []*os.File{theirSockets, theirControl, write}
+	if debug != nil {
+		cmd.ExtraFiles = append(cmd.ExtraFiles, debug)
+		defer debug.Close()
+	}
 	err = cmd.Start()
 	_ = write.Close()
 	if err != nil {

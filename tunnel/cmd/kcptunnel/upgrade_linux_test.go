@@ -27,6 +27,14 @@ func TestUpgrades(t *testing.T) {
 	t.Parallel()
 	debug := testenv.FreeAddress(t)
 	u := newUnit(t, "", "-debug", debug)
+	metrics := func() string {
+		r, err := http.Get("http://" + debug + "/metrics")
+		require.NoError(t, err) // at no time
+		defer r.Body.Close()
+		b, err := io.ReadAll(r.Body)
+		require.NoError(t, err)
+		return string(b)
+	}
 	require.Equal(t, u.cmd.Process.Pid, u.pids[0])
 	c, local := u.connect(t, "0:"+testenv.Target(t, testenv.Echo))
 	conns := []net.Conn{open(t, local)}
@@ -37,14 +45,14 @@ func TestUpgrades(t *testing.T) {
 		for _, conn := range conns {
 			require.NoError(t, echoes(conn))
 		}
-		testenv.Await(t, func() bool {
-			r, err := http.Get("http://" + debug + "/metrics")
-			if err != nil {
-				return false
+		testenv.Await(t, func() bool { // of all processes
+			text := metrics()
+			for _, pid := range u.pids[:n+1] {
+				if !strings.Contains(text, fmt.Sprintf(`kcptunnel_sessions{before="%d",user="me"} 1`, pid)) {
+					return false
+				}
 			}
-			defer r.Body.Close()
-			b, err := io.ReadAll(r.Body)
-			return err == nil && strings.Contains(string(b), "kcp_sessions")
+			return strings.Contains(text, "\nkcptunnel_sessions{user=\"me\"} 1")
 		})
 	}
 	if !signal.Ignored(syscall.SIGHUP) {

@@ -13,11 +13,9 @@ import (
 // upgrader is what it is on Linux. Elsewhere a process does not replace another one.
 type upgrader struct{ after func() }
 
-func newUpgrader(*slog.Logger, []string, *tunnel.ServerConfig) (*upgrader, error) {
+func newUpgrader(*slog.Logger, []string, *tunnel.ServerConfig, *look, string) (*upgrader, error) {
 	return new(upgrader), nil
 }
-
-func (u *upgrader) inherited() bool { return false }
 
 func (u *upgrader) ready(*tunnel.Server) {}
 
