@@ -73,6 +73,10 @@ func TestDashboard(t *testing.T) {
 		for i, q := range p.Targets {
 			require.Equal(t, string(rune('A'+i)), q.RefID, p.Title)
 			require.NotEmpty(t, q.LegendFormat, p.Title)
+			if n := strings.Count(q.Expr, "kcptunnel_"); n > 0 { // whose names the tunnel's tests know
+				require.Equal(t, n, strings.Count(q.Expr, `{job=~"$job",instance=~"$instance"}`), "%s: %s", p.Title, q.Expr)
+				continue
+			}
 			for _, name := range live.requireKnown(t, p.Title, q.Expr, nil) {
 				shown[name] = true
 			}

@@ -294,7 +294,7 @@ func TestMetrics(t *testing.T) {
 	require.Contains(t, string(body), `"name":"me"`)
 }
 
-// The rules of Prometheus for the tunnel are about series that a server and a client show, with labels
+// The rules of Prometheus for the tunnel, and the dashboard, are about series that a server and a client show, with labels
 // that they have.
 func TestRulesOfTheTunnel(t *testing.T) {
 	if runtime.GOOS != "linux" {
@@ -305,6 +305,9 @@ func TestRulesOfTheTunnel(t *testing.T) {
 	shown := scrape(t, s.started) + scrape(t, c)
 	text, err := os.ReadFile("../../../observe/prometheus/kcptunnel.rules.yml")
 	require.NoError(t, err)
+	dashboard, err := os.ReadFile("../../../observe/grafana/kcp.json")
+	require.NoError(t, err)
+	text = append(text, dashboard...)
 	all := regexp.MustCompile(`((?:kcptunnel|process)_\w+)(?:\{(\w+)(!?=)"([^"]*)"\})?`).FindAllStringSubmatch(string(text), -1)
 	require.NotEmpty(t, all)
 	for _, m := range all {
