@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"cmp"
 	"io"
 	"maps"
 	"slices"
@@ -13,10 +14,9 @@ import (
 
 // Carried are figures that both ends have, of what they carry.
 type Carried struct {
-	// Remotes has an element for each remote of a user. At a client, and of a user of a
-	// server while there are at most 32, they have names as in the file of users:
-	// "intranet:80", "R:0.0.0.0:2222", "1.1.1.1:53/udp", "socks". Further ones of a server
-	// are "other" together.
+	// Remotes has an element for each remote of a user, with a name as in the file of
+	// users: "intranet:80", "R:0.0.0.0:2222", "1.1.1.1:53/udp", "socks". Beyond 32 of a user
+	// they are "other" together.
 	Remotes []RemoteFigures
 	// Resolve and Connect are how long it has taken to look targets' names up, and to
 	// connect with targets of TCP. Failed ones count.
@@ -52,27 +52,17 @@ const (
 	otherRemote = "other"
 )
 
-// remote returns the tally of a remote.
+// remote returns the tally of a remote, which begins if there is room.
 func (t *tally) remote(name string) *remoteTally {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	one := t.remotes[name]
-	if one == nil && len(t.remotes) >= maxRemotes {
+	if t.remotes[name] == nil && len(t.remotes) >= maxRemotes {
 		name = otherRemote
-		one = t.remotes[name]
 	}
-	if one == nil {
-		one = t.addLocked(name)
-	}
-	return one
-}
-
-// addLocked adds a tally of a remote.
-func (t *tally) addLocked(name string) *remoteTally {
 	if t.remotes == nil {
 		t.remotes = make(map[string]*remoteTally)
 	}
-	t.remotes[name] = new(remoteTally)
+	t.remotes[name] = cmp.Or(t.remotes[name], new(remoteTally))
 	return t.remotes[name]
 }
 
@@ -181,7 +171,7 @@ const waitsAfter = time.Second
 
 // waits returns what the connection waits for, and for how long it has. Nothing: it goes
 // on, or nobody sends.
-func (c *carried) waits() (for_ string, since time.Duration) {
+func (c *carried) waits() (what string, since time.Duration) {
 	age := time.Since(c.began)
 	held := func(w *oneWay) time.Duration {
 		if at := w.blocked.Load(); at != 0 {
@@ -192,18 +182,18 @@ func (c *carried) waits() (for_ string, since time.Duration) {
 	out, in := held(&c.out), held(&c.in)
 	switch {
 	case c.awaiting.Load():
-		for_, since = "answer", age
+		what, since = "answer", age
 	case out > in:
-		for_, since = "path", out
+		what, since = "path", out
 	case c.dialled:
-		for_, since = "target", in
+		what, since = "target", in
 	default:
-		for_, since = "application", in
+		what, since = "application", in
 	}
 	if since < waitsAfter {
 		return "", 0
 	}
-	return for_, since
+	return what, since
 }
 
 // carriedNow returns what the session carries.
@@ -213,15 +203,9 @@ func (s *session) carriedNow() []*carried {
 	return slices.Collect(maps.Keys(s.all))
 }
 
-// waitingFor are the keys of Carried.Waiting.
-func waitingFor() []string { return []string{"target", "application", "path", "answer"} }
-
 // carriedBy returns the figures of an end with these sessions, but for its remotes.
 func (d *dialTally) carriedBy(sessions []*session) Carried {
-	f := Carried{Resolve: d.resolve.figures(), Connect: d.connect.figures(), TargetsFailed: d.failures(), Waiting: make(map[string]int)}
-	for _, key := range waitingFor() {
-		f.Waiting[key] = 0
-	}
+	f := Carried{Resolve: d.resolve.figures(), Connect: d.connect.figures(), TargetsFailed: d.failures(), Waiting: map[string]int{"target": 0, "application": 0, "path": 0, "answer": 0}}
 	for _, s := range sessions {
 		for _, c := range s.carriedNow() {
 			if key, _ := c.waits(); key != "" {

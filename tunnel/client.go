@@ -156,11 +156,11 @@ func NewClient(config *ClientConfig) (*Client, error) {
 	c.account = newAccount(c.config.UDPTimeout)
 	c.log = c.account.records.Limited(c.log)
 	for _, r := range c.config.Remotes {
-		c.tally.addLocked(r.name())
+		c.tally.remote(r.name())
 	}
 	c.listening, c.attempts = make(map[listened]*atomic.Int32), make(map[string]*attemptTally)
 	for _, server := range c.config.Servers {
-		c.attempts[server] = new(attemptTally)
+		c.attempts[server] = newAttemptTally(server)
 		for _, r := range c.config.Remotes {
 			c.listening[listened{server, r}] = new(atomic.Int32)
 		}

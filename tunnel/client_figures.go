@@ -3,6 +3,7 @@ package tunnel
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -14,7 +15,7 @@ import (
 
 // ClientFigures are what a client does, and has done since it began.
 type ClientFigures struct {
-	Servers []ServerFigures // in the order of ClientConfig.Servers
+	Servers []ServerFigures // in the order of their addresses
 	Carried
 }
 
@@ -30,17 +31,6 @@ type ServerFigures struct {
 	// Cause is why the last attempt has failed, or the last session has ended; empty: it
 	// has not.
 	Cause string `json:"cause,omitempty"`
-}
-
-// transportUDP is the transport of sessions.
-const transportUDP = "udp"
-
-// attemptTally is ServerFigures while they change.
-type attemptTally struct {
-	mu     sync.Mutex
-	begun  uint64
-	failed map[string]uint64
-	cause  string
 }
 
 // attemptCauses are the keys of ServerFigures.Failed.
@@ -77,35 +67,42 @@ func attemptCause(err error, lost bool) string {
 	return "other"
 }
 
-// begin counts an attempt.
-func (a *attemptTally) begin() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.begun++
+// attemptTally is ServerFigures while they change.
+type attemptTally struct {
+	mu sync.Mutex
+	f  ServerFigures
 }
 
-// end notes how an attempt, or a session, has ended: nil: the session has begun.
+// newAttemptTally returns the tally of a server.
+func newAttemptTally(server string) *attemptTally {
+	a := &attemptTally{f: ServerFigures{Server: server, Transport: "udp", Failed: make(map[string]uint64)}}
+	for _, cause := range attemptCauses() {
+		a.f.Failed[cause] = 0
+	}
+	return a
+}
+
+// end notes how an attempt, or a session, has ended; nil: the session has begun.
 func (a *attemptTally) end(err error, lost bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.cause = ""; err == nil {
+	if a.f.Cause = ""; err == nil {
+		a.f.Attempts++
 		return
 	}
-	a.cause = err.Error()
-	if a.failed == nil {
-		a.failed = make(map[string]uint64)
+	if !lost {
+		a.f.Attempts++
 	}
-	a.failed[attemptCause(err, lost)]++
+	a.f.Cause = err.Error()
+	a.f.Failed[attemptCause(err, lost)]++
 }
 
 // figures returns the counts.
-func (a *attemptTally) figures(server string, connected bool) ServerFigures {
+func (a *attemptTally) figures(connected bool) ServerFigures {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	f := ServerFigures{Server: server, Transport: transportUDP, Connected: connected, Attempts: a.begun, Failed: make(map[string]uint64), Cause: a.cause}
-	for _, cause := range attemptCauses() {
-		f.Failed[cause] = a.failed[cause]
-	}
+	f := a.f
+	f.Connected, f.Failed = connected, maps.Clone(f.Failed)
 	return f
 }
 
@@ -119,8 +116,8 @@ func (c *Client) Figures() ClientFigures {
 	}
 	f := ClientFigures{Carried: c.dials.carriedBy(sessions)}
 	f.Remotes = c.tally.appendRemotes(nil, c.config.User)
-	for _, server := range slices.Compact(slices.Clone(c.config.Servers)) {
-		f.Servers = append(f.Servers, c.attempts[server].figures(server, connected[server]))
+	for _, server := range slices.Sorted(maps.Keys(c.attempts)) {
+		f.Servers = append(f.Servers, c.attempts[server].figures(connected[server]))
 	}
 	return f
 }
@@ -136,7 +133,6 @@ func (c *Client) Peers() (all []Peer) {
 // attempt is connect, and counts how it goes.
 func (c *Client) attempt(ctx context.Context, w way, welcomed func()) error {
 	lost, of := false, c.attempts[w.server]
-	of.begin()
 	err := c.connect(ctx, w, func() {
 		lost = true
 		of.end(nil, false)

@@ -3,8 +3,10 @@ package tunnel
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -53,20 +55,17 @@ func (h *histogram) figures() Histogram {
 // dialTally counts what an end dials for its peers.
 type dialTally struct {
 	resolve, connect histogram
-	failed           [7]atomic.Uint64 // by dialCauses
-}
 
-// dialCauses are the keys of Carried.TargetsFailed.
-func dialCauses() []string {
-	return []string{"forbidden", "refused", "timeout", "unreachable", "resolve", "descriptors", "other"}
+	mu     sync.Mutex
+	failed map[string]uint64 // by cause
 }
 
 // failures returns the counts by cause.
 func (d *dialTally) failures() map[string]uint64 {
-	all := make(map[string]uint64)
-	for i, name := range dialCauses() {
-		all[name] = d.failed[i].Load()
-	}
+	all := map[string]uint64{"forbidden": 0, "refused": 0, "timeout": 0, "unreachable": 0, "resolve": 0, "descriptors": 0, "other": 0}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	maps.Copy(all, d.failed)
 	return all
 }
 
@@ -92,7 +91,12 @@ func (d *dialTally) fail(err error) (cause string) {
 	default:
 		cause = "other"
 	}
-	d.failed[slices.Index(dialCauses(), cause)].Add(1)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.failed == nil {
+		d.failed = make(map[string]uint64)
+	}
+	d.failed[cause]++
 	return cause
 }
 
