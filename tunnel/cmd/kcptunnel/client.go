@@ -61,14 +61,15 @@ func (p *program) runClient(ctx context.Context, c *cli.Command) error {
 		_, err := tunnel.NewClient(config)
 		return p.checked(c, "", err)
 	}
-	begun, read := time.Now(), newReloads()
+	begun, read := time.Now(), new(lastRead)
+	read.note(true)
 	seen := &look{log: log}
 	config.Observe = seen.endpoints.Add
 	client, err := tunnel.NewClient(config)
 	if err != nil {
 		return &usageError{c.FullName(), err}
 	}
-	seen.collectors = []prometheus.Collector{clientCollector{client.Figures}, read}
+	seen.collectors = []prometheus.Collector{collector(func(s series) { s.client(client.Figures()) }), collector(read.collect)}
 	seen.status = func() *processStatus {
 		one := newProcessStatus("client", begun, client.Peers())
 		one.Servers, one.Address = client.Figures().Servers, strings.Join(config.Servers, ",")

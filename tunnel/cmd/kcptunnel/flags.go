@@ -26,7 +26,7 @@ func commonFlags() []cli.Flag {
 
 // debugFlag returns the flag that all commands that run have.
 func debugFlag() cli.Flag {
-	return &cli.StringFlag{Name: "debug", Usage: "serve a live page, and metrics for Prometheus under /metrics, over HTTP at `ADDR`, such as 127.0.0.1:6060, without a password", Validator: hostPort}
+	return &cli.StringFlag{Name: "debug", Usage: "serve a live page, /metrics for Prometheus, and of a server or client /status and /healthz, over HTTP at `ADDR`, such as 127.0.0.1:6060, without a password", Validator: hostPort}
 }
 
 // checkingFlag returns the flag that starts nothing.

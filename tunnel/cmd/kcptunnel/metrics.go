@@ -3,7 +3,6 @@ package main
 import (
 	"maps"
 	"runtime"
-	"slices"
 
 	"github.com/arqnet/kcp/internal/identity"
 	"github.com/arqnet/kcp/tunnel"
@@ -38,52 +37,30 @@ func userMetrics() []userMetric {
 	}
 }
 
-func (m *userMetric) desc() *prometheus.Desc {
-	return prometheus.NewDesc("kcptunnel_"+m.name, m.help+" By user. The empty name stands for clients that named no user of the file.", []string{"user"}, nil)
-}
-
-func turnedAwayDesc() *prometheus.Desc {
-	return prometheus.NewDesc("kcptunnel_clients_turned_away_total", "Clients that were not let in, by reason.", []string{"reason"}, nil)
-}
-
 // turnedAwayReasons are those that are there from the beginning, as a rate needs a first
 // value.
 func turnedAwayReasons() []string {
 	return []string{"wrong-identity", "attempts", "forbidden", "unknown-certificate", "no-identity", "version", "malformed", "no-hello", "full", "left"}
 }
 
-// userCollector shows the figures of a server to Prometheus. How many series it has
-// depends on the file of users alone.
-type userCollector struct{ figures func() tunnel.Figures }
-
-// Describe implements prometheus.Collector.
-func (userCollector) Describe(to chan<- *prometheus.Desc) {
+// server writes what a server does. How many series that are depends on the file of users
+// alone.
+func (s series) server(f tunnel.Figures) {
 	for _, m := range userMetrics() {
-		to <- m.desc()
-	}
-	to <- turnedAwayDesc()
-	carriedMetrics(nil, to, nil)
-}
-
-// Collect implements prometheus.Collector.
-func (c userCollector) Collect(to chan<- prometheus.Metric) {
-	f := c.figures()
-	for _, m := range userMetrics() {
-		desc := m.desc()
 		for i := range f.Users {
-			to <- prometheus.MustNewConstMetric(desc, m.kind, m.of(&f.Users[i]), f.Users[i].User)
+			d, values := s.desc(m.name, m.help+" By user. The empty name stands for clients that named no user of the file.", []string{"user", f.Users[i].User})
+			s <- prometheus.MustNewConstMetric(d, m.kind, m.of(&f.Users[i]), values...)
 		}
 	}
-	reasons := turnedAwayReasons()
-	for _, reason := range slices.Sorted(maps.Keys(f.TurnedAway)) {
-		if !slices.Contains(reasons, reason) {
-			reasons = append(reasons, reason)
-		}
+	away := make(map[string]uint64)
+	for _, reason := range turnedAwayReasons() {
+		away[reason] = 0
 	}
-	for _, reason := range reasons {
-		to <- prometheus.MustNewConstMetric(turnedAwayDesc(), prometheus.CounterValue, float64(f.TurnedAway[reason]), reason)
+	maps.Copy(away, f.TurnedAway)
+	for reason, n := range away {
+		s.counter("clients_turned_away_total", "Clients that were not let in, by reason.", n, "reason", reason)
 	}
-	carriedMetrics(&f.Carried, nil, to)
+	s.carried(&f.Carried)
 }
 
 // processCollectors show the process: its processor time, memory and descriptors, what

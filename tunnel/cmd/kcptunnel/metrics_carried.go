@@ -17,133 +17,105 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// desc returns the description of a metric of the tunnel.
-func desc(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc("kcptunnel_"+name, help, labels, nil)
-}
-
-// value writes a value of a metric of the tunnel, with the values of its labels.
-func value[T int | uint64 | int64](to chan<- prometheus.Metric, d *prometheus.Desc, kind prometheus.ValueType, n T, labels ...string) {
-	to <- prometheus.MustNewConstMetric(d, kind, float64(n), labels...)
-}
-
-// carriedMetrics writes the descriptions of what both ends carry, or the values.
-func carriedMetrics(f *tunnel.Carried, descs chan<- *prometheus.Desc, to chan<- prometheus.Metric) {
-	const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
-	sent := desc("remote_sent_bytes_total", "Bytes sent to the other end, by user and remote.", "user", "remote")
-	received := desc("remote_received_bytes_total", "Bytes received from the other end, by user and remote.", "user", "remote")
-	open := desc("remote_connections", "Open connections and flows of UDP, by user and remote.", "user", "remote")
-	opened := desc("remote_connections_opened_total", "Connections and flows of UDP opened, by user and remote.", "user", "remote")
-	failed := desc("targets_failed_total", "Targets that could not be dialled here, by cause.", "cause")
-	waiting := desc("waiting", "Connections that have not gone on for a second, by what they wait for: the target or application takes no data, or the path or the other end, or the opening is not answered.", "for")
-	resolve := desc("resolve_seconds", "How long it took to look up the names of targets.")
-	connect := desc("connect_seconds", "How long it took to connect with targets of TCP, without looking them up.")
-	if f == nil {
-		for _, d := range []*prometheus.Desc{sent, received, open, opened, failed, waiting, resolve, connect} {
-			descs <- d
-		}
-		return
-	}
-	for _, r := range f.Remotes {
-		value(to, sent, counter, r.Sent, r.User, r.Remote)
-		value(to, received, counter, r.Received, r.User, r.Remote)
-		value(to, open, gauge, r.Connections, r.User, r.Remote)
-		value(to, opened, counter, r.Opened, r.User, r.Remote)
-	}
-	for cause, n := range f.TargetsFailed {
-		value(to, failed, counter, n, cause)
-	}
-	for reason, n := range f.Waiting {
-		value(to, waiting, gauge, n, reason)
-	}
-	for d, h := range map[*prometheus.Desc]tunnel.Histogram{resolve: f.Resolve, connect: f.Connect} {
-		buckets := make(map[float64]uint64)
-		for i, n := range h.Counts {
-			buckets[h.Bounds[i]] = n
-		}
-		to <- prometheus.MustNewConstHistogram(d, h.Count, h.Sum, buckets)
-	}
-}
-
-// clientCollector shows the figures of a client to Prometheus. How many series it has
-// depends on its command line alone.
-type clientCollector struct{ figures func() tunnel.ClientFigures }
-
-func (clientCollector) descs() (connected, attempts, failed *prometheus.Desc) {
-	return desc("connected", "1 if there is a session with the server, by server and transport.", "server", "transport"),
-		desc("attempts_total", "Attempts to have a session, by server and transport.", "server", "transport"),
-		desc("attempts_failed_total", "Attempts that failed, and sessions that were lost, by server, transport and cause.", "server", "transport", "cause")
-}
+// collector shows figures to Prometheus. It says only then which series there are.
+type collector func(s series)
 
 // Describe implements prometheus.Collector.
-func (c clientCollector) Describe(to chan<- *prometheus.Desc) {
-	connected, attempts, failed := c.descs()
-	to <- connected
-	to <- attempts
-	to <- failed
-	carriedMetrics(nil, to, nil)
-}
+func (collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
-func (c clientCollector) Collect(to chan<- prometheus.Metric) {
-	f := c.figures()
-	connected, attempts, failed := c.descs()
-	for _, s := range f.Servers {
-		there := 0
-		if s.Connected {
-			there = 1
-		}
-		value(to, connected, prometheus.GaugeValue, there, s.Server, s.Transport)
-		value(to, attempts, prometheus.CounterValue, s.Attempts, s.Server, s.Transport)
-		for cause, n := range s.Failed {
-			value(to, failed, prometheus.CounterValue, n, s.Server, s.Transport, cause)
-		}
+func (c collector) Collect(to chan<- prometheus.Metric) { c(to) }
+
+// series are where a collector writes values, with pairs of labels and their values.
+type series chan<- prometheus.Metric
+
+// desc returns the description of a metric, and the values of its labels.
+func (s series) desc(name, help string, pairs []string) (d *prometheus.Desc, values []string) {
+	var labels []string
+	for pair := range slices.Chunk(pairs, 2) {
+		labels, values = append(labels, pair[0]), append(values, strings.ToValidUTF8(pair[1], "?"))
 	}
-	carriedMetrics(&f.Carried, nil, to)
+	return prometheus.NewDesc("kcptunnel_"+name, help, labels, nil), values
 }
 
-// reloads says how the files were read: at the start, and later.
-type reloads struct {
+func (s series) gauge(name, help string, n int, pairs ...string) {
+	d, values := s.desc(name, help, pairs)
+	s <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), values...)
+}
+
+func (s series) counter(name, help string, n uint64, pairs ...string) {
+	d, values := s.desc(name, help, pairs)
+	s <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), values...)
+}
+
+func (s series) histogram(name, help string, h tunnel.Histogram) {
+	buckets := make(map[float64]uint64)
+	for i, n := range h.Counts {
+		buckets[h.Bounds[i]] = n
+	}
+	d, _ := s.desc(name, help, nil)
+	s <- prometheus.MustNewConstHistogram(d, h.Count, h.Sum, buckets)
+}
+
+// carried writes what both ends carry.
+func (s series) carried(f *tunnel.Carried) {
+	for _, r := range f.Remotes {
+		of := []string{"user", r.User, "remote", r.Remote}
+		s.counter("remote_sent_bytes_total", "Bytes sent to the other end, by user and remote.", r.Sent, of...)
+		s.counter("remote_received_bytes_total", "Bytes received from the other end, by user and remote.", r.Received, of...)
+		s.gauge("remote_connections", "Open connections and flows of UDP, by user and remote.", r.Connections, of...)
+		s.counter("remote_connections_opened_total", "Connections and flows of UDP opened, by user and remote.", r.Opened, of...)
+	}
+	for cause, n := range f.TargetsFailed {
+		s.counter("targets_failed_total", "Targets that could not be dialled here, by cause.", n, "cause", cause)
+	}
+	for what, n := range f.Waiting {
+		s.gauge("waiting", "Connections that have not gone on for a second, by what they wait for: the target or application takes no data, the path or the other end takes none, or the opening is not answered.", n, "for", what)
+	}
+	s.histogram("resolve_seconds", "How long it took to look up the names of targets.", f.Resolve)
+	s.histogram("connect_seconds", "How long it took to connect with targets of TCP, without looking them up.", f.Connect)
+}
+
+// client writes what a client does. How many series that are depends on its command line
+// alone.
+func (s series) client(f tunnel.ClientFigures) {
+	for _, one := range f.Servers {
+		of := []string{"server", one.Server, "transport", one.Transport}
+		s.gauge("connected", "1 if there is a session with the server, by server and transport.", number(one.Connected), of...)
+		s.counter("attempts_total", "Attempts to have a session, by server and transport.", one.Attempts, of...)
+		for cause, n := range one.Failed {
+			s.counter("attempts_failed_total", "Attempts that failed, and sessions that were lost, by server, transport and cause.", n, append(of, "cause", cause)...)
+		}
+	}
+	s.carried(&f.Carried)
+}
+
+// number returns 1 if yes is true, or 0.
+func number(yes bool) int {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// lastRead says how the files were read: at the start, and later.
+type lastRead struct {
 	failed atomic.Bool
 	read   atomic.Int64 // seconds since 1970, of the last time that it went well
 }
 
-// newReloads returns the reloads of a process that has just read its files.
-func newReloads() *reloads {
-	r := new(reloads)
-	r.note(true)
-	return r
-}
-
-// note notes how a reload went.
-func (r *reloads) note(ok bool) {
+// note notes how it went.
+func (r *lastRead) note(ok bool) {
 	r.failed.Store(!ok)
 	if ok {
 		r.read.Store(time.Now().Unix())
 	}
 }
 
-func (*reloads) descs() (ok, at *prometheus.Desc) {
-	return desc("config_last_reload_successful", "1 if the files could be read when they were read last."),
-		desc("config_last_reload_success_timestamp_seconds", "When the files were read last, in seconds since 1970.")
-}
-
-// Describe implements prometheus.Collector.
-func (r *reloads) Describe(to chan<- *prometheus.Desc) {
-	ok, at := r.descs()
-	to <- ok
-	to <- at
-}
-
-// Collect implements prometheus.Collector.
-func (r *reloads) Collect(to chan<- prometheus.Metric) {
-	ok, at := r.descs()
-	good := 1
-	if r.failed.Load() {
-		good = 0
-	}
-	value(to, ok, prometheus.GaugeValue, good)
-	value(to, at, prometheus.GaugeValue, r.read.Load())
+// collect writes how it went.
+func (r *lastRead) collect(s series) {
+	s.gauge("config_last_reload_successful", "1 if the files could be read when they were read last.", number(!r.failed.Load()))
+	s.gauge("config_last_reload_success_timestamp_seconds", "When the files were read last, in seconds since 1970.", int(r.read.Load()))
 }
 
 // gatherBefore returns the metrics of the process before this one, while it has sessions,
@@ -160,8 +132,7 @@ func (l *look) gatherBefore() (all []*dto.MetricFamily, err error) {
 	}
 	parser := expfmt.NewTextParser(model.LegacyValidation)
 	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
-	pid := strings.TrimSuffix(filepath.Base(l.before), ".sock")
-	label := "before"
+	label, pid := "before", strings.TrimSuffix(filepath.Base(l.before), ".sock")
 	for name, family := range families {
 		if !strings.HasPrefix(name, "kcp") {
 			continue // of the process itself

@@ -75,7 +75,8 @@ func (p *program) runServer(ctx context.Context, c *cli.Command) error {
 	if err := quiet.Validate(); err != nil {
 		return &usageError{c.FullName(), err}
 	}
-	begun, read := time.Now(), newReloads()
+	begun, read := time.Now(), new(lastRead)
+	read.note(true)
 	seen := &look{log: log}
 	up, err := newUpgrader(log, p.args, config, seen, c.String("debug"))
 	if err != nil {
@@ -88,7 +89,7 @@ func (p *program) runServer(ctx context.Context, c *cli.Command) error {
 	}
 	seen.endpoints.Add("server", s.Endpoint())
 	seen.endpoints.NameSessions(s.UserOf)
-	seen.collectors = []prometheus.Collector{userCollector{s.Figures}, read}
+	seen.collectors = []prometheus.Collector{collector(func(to series) { to.server(s.Figures()) }), collector(read.collect)}
 	seen.status = func() *processStatus {
 		one := newProcessStatus("server", begun, s.Peers())
 		one.Address = s.Addr().String()

@@ -169,7 +169,7 @@ func (l *look) serveStatus(dir string, handler http.Handler) (stop func(), err e
 	case err != nil && dir != "":
 		return nil, fmt.Errorf("-status: %w", err)
 	case err != nil:
-		l.log.Warn("the command status does not show this process", "error", err)
+		l.log.Info("the command status does not show this process", "error", err)
 		return func() {}, nil
 	}
 	l.socket = path
@@ -220,8 +220,8 @@ func ownDir(dir string) error {
 	return nil
 }
 
-// systemDir is where the unit has its sockets. Only root can make it.
-const systemDir = "/run/kcptunnel"
+// systemDirs is how the directories of the units begin. Only root can make such.
+const systemDirs = "/run/kcptunnel"
 
 // statusDirs returns where sockets may be. A process has its own in the first.
 func statusDirs() (all []string) {
@@ -231,16 +231,18 @@ func statusDirs() (all []string) {
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
 		all = append(all, filepath.Join(dir, "kcptunnel"))
 	}
-	return append(all, filepath.Join(os.TempDir(), "kcptunnel-"+strconv.Itoa(os.Getuid())), systemDir)
+	all = append(all, filepath.Join(os.TempDir(), "kcptunnel-"+strconv.Itoa(os.Getuid())))
+	system, _ := filepath.Glob(systemDirs + "*")
+	return append(all, slices.DeleteFunc(system, func(dir string) bool { return dir == all[0] })...)
 }
 
 // findStatus returns the sockets in directories, and why there are none in those that
 // this user may not look into.
 func findStatus(dirs []string) (sockets []string, err error) {
 	var failed []error
-	for _, dir := range slices.Compact(dirs) {
+	for _, dir := range dirs {
 		_, err := os.ReadDir(dir)
-		if err == nil && dir != systemDir {
+		if err == nil && !strings.HasPrefix(dir, systemDirs) {
 			err = ownDir(dir)
 		}
 		if err != nil {

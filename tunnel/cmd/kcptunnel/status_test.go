@@ -15,6 +15,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/tunnel"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 )
 
@@ -169,4 +170,13 @@ func TestReloadIsSeen(t *testing.T) {
 			return strings.Contains(scrape(t, s.started), "\nkcptunnel_config_last_reload_successful "+want)
 		})
 	}
+}
+
+// A name that is not UTF-8, such as of a user on the command line, ends no process.
+func TestLabelsAreText(t *testing.T) {
+	r := prometheus.NewRegistry()
+	require.NoError(t, r.Register(collector(func(s series) { s.gauge("x", "y", 1, "user", "m\xff") })))
+	all, err := r.Gather()
+	require.NoError(t, err)
+	require.Equal(t, "m?", all[0].Metric[0].Label[0].GetValue())
 }
