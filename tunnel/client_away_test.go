@@ -58,7 +58,7 @@ func TestStaleClientIsSlow(t *testing.T) {
 	waitFor(t, func() bool { return c.Status().Sessions == 1 })
 	s.SetUsers(parsed(t, `{"me:new": [""]}`))
 	fresh := startClient(t, clientConfig(t, s, "0:host:80"))
-	away := regexp.MustCompile(`wrong user or password".* retry=(\S+)`)
+	away := regexp.MustCompile(`wrong user or password.* retry=(\S+)`)
 	for _, stale := range []*testClient{c, fresh} {
 		var found []string
 		waitFor(t, func() bool {

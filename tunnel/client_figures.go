@@ -133,11 +133,11 @@ func (c *Client) Peers() (all []Peer) {
 // attempt is connect, and counts how it goes.
 func (c *Client) attempt(ctx context.Context, w way, welcomed func()) error {
 	lost, of := false, c.attempts[w.server]
-	err := c.connect(ctx, w, func() {
+	err := explain(w.server, c.connect(ctx, w, func() {
 		lost = true
 		of.end(nil, false)
 		welcomed()
-	})
+	}))
 	if ctx.Err() == nil && !errors.Is(err, errLeaving) {
 		of.end(err, lost)
 	}

@@ -38,7 +38,7 @@ func (c *Client) listenAll(ctx context.Context) (all []*local, err error) {
 		}
 		s, err := listenOn(ctx, r.network(), r.Listen)
 		if err != nil {
-			return all, fmt.Errorf("remote %v: %w", r, err)
+			return all, fmt.Errorf("remote %v: %w", r, hint(err))
 		}
 		all = append(all, &local{r, s})
 		at, _ := addressOf(s)

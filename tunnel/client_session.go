@@ -2,8 +2,6 @@ package tunnel
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -19,32 +17,6 @@ import (
 	"github.com/arqnet/kcp/tunnel/internal/carrier"
 	"github.com/cenkalti/backoff/v5"
 )
-
-// HelloError means that a server has turned the client away.
-type HelloError struct {
-	Code  string // as the protocol has it, such as "forbidden"
-	Value string // what the code is about, such as the remote
-}
-
-func (e *HelloError) Error() string {
-	switch helloCode(e.Code) {
-	case helloVersion:
-		return fmt.Sprintf("the server speaks version %s of the protocol, and the client %d", printable(e.Value), wireVersion)
-	case helloMalformed:
-		return "the server does not understand the client"
-	case helloNoName:
-		return "the server wants a user and a password, or a client certificate"
-	case helloWrong:
-		return "wrong user or password"
-	case helloNoRules:
-		return fmt.Sprintf("the server knows no user %s, the common name of the certificate", printable(e.Value))
-	case helloForbidden:
-		return fmt.Sprintf("the server does not allow %s", printable(e.Value))
-	case helloAttempts:
-		return fmt.Sprintf("too many failed attempts of this user from this address: try again in %s", printable(e.Value))
-	}
-	return fmt.Sprintf("the server refused the client (%s)", printable(e.Code))
-}
 
 // maxPrinted is how many bytes of what a peer has said are printed: any remote.
 const maxPrinted = 2 * maxTarget
@@ -97,7 +69,7 @@ func (c *Client) keep(ctx context.Context, w way) error {
 		}
 		failed++
 		switch {
-		case !known && c.attended() && permanent(err):
+		case !known && c.attended() && TurnedAway(err):
 			return fmt.Errorf("%v: %w", w, err)
 		case c.config.MaxRetries > 0 && failed > c.config.MaxRetries:
 			retries := "1 retry"
@@ -126,39 +98,6 @@ func (c *Client) keep(ctx context.Context, w way) error {
 // attended reports whether somebody waits for the client: it has stdio.
 func (c *Client) attended() bool {
 	return slices.ContainsFunc(c.config.Remotes, func(r Remote) bool { return r.Stdio })
-}
-
-// permanent reports whether err lasts until somebody changes something.
-func permanent(err error) bool {
-	var hello *HelloError
-	var address *net.AddrError
-	if errors.As(err, &hello) {
-		return helloCode(hello.Code) != helloAttempts
-	}
-	return TurnedAway(err) || errors.As(err, &address)
-}
-
-// TurnedAway reports whether Run has ended with err because the server has turned the
-// client away, or is not the one that it should be. A certificate that is not valid yet,
-// or no longer, does not count: the clock of either end may be wrong, or somebody forgot
-// to renew it.
-func TurnedAway(err error) bool {
-	var hello *HelloError
-	var handshake *kcp.HandshakeError
-	return errors.As(err, &hello) || errors.As(err, &handshake) && !outOfTime(handshake)
-}
-
-// alertCertificateExpired is what a server says of a client's certificate that is not
-// valid at the moment (RFC 8446 §6.2).
-const alertCertificateExpired = tls.AlertError(45)
-
-// outOfTime reports whether a handshake has failed because a certificate is not valid at
-// the moment.
-func outOfTime(err *kcp.HandshakeError) bool {
-	var invalid x509.CertificateInvalidError
-	var alert tls.AlertError
-	return errors.As(err, &invalid) && invalid.Reason == x509.Expired ||
-		err.Remote && errors.As(err, &alert) && alert == alertCertificateExpired
 }
 
 // connect opens a session on a way, and serves it to its end. It calls welcomed once

@@ -176,7 +176,7 @@ func TestCertificates(t *testing.T) {
 	require.ErrorContains(t, err, "knows no user stranger")
 	err = runAttended(t, with(clients.issue(t, "me", time.Hour)))
 	require.ErrorContains(t, err, "knows no user me", "a user with a password is no owner of a certificate")
-	require.ErrorContains(t, runAttended(t, with(nil)), "wants a user and a password, or a client certificate")
+	require.ErrorContains(t, runAttended(t, with(nil)), "wants a user and a password (-auth), or a client certificate")
 	require.Error(t, runAttended(t, with(others.issue(t, "laptop", time.Hour))))
 
 	config := with(clients.issue(t, "laptop", time.Hour))

@@ -10,9 +10,11 @@ import (
 
 var (
 	// midway is the beginning of a rule that is about less than a host.
-	midway = regexp.MustCompile(`^([:/.]|\\\.)`)
+	midway = regexp.MustCompile(`^(\[\.\]|[:/.])`)
 	// whole is the end of a rule that says all that is asked for.
 	whole = regexp.MustCompile(`(^socks|[^R]:[0-9]+|/udp)$`)
+	// unslashed makes a rule of a target without a backslash, which JSON and logs double.
+	unslashed = strings.NewReplacer(`\.`, "[.]", ".", "[.]", "[", "[[]", "]", "[]]")
 )
 
 // unanchored returns why a rule matches within the text, with the rule that may be meant,
@@ -22,26 +24,18 @@ func unanchored(text string, re *regexp.Regexp, tree *syntax.Regexp) error {
 	if text == "" || begins && ends {
 		return nil
 	}
-	what := "no anchors"
-	switch {
-	case begins:
-		what = "no $ at its end"
-	case ends:
-		what = "no ^ at its beginning"
-	}
 	bare := strings.TrimSuffix(strings.TrimPrefix(text, "^"), "$")
-	plain := strings.ReplaceAll(bare, `\`, "")
-	for _, more := range []string{plain + "99", "x." + plain} {
-		if re.MatchString(more) {
-			what += fmt.Sprintf(" and also allows %q", more)
-			break
+	plain, more := strings.ReplaceAll(bare, `\`, ""), ""
+	for _, other := range []string{plain + "99", "x." + plain} {
+		if more == "" && re.MatchString(other) {
+			more = fmt.Sprintf(" and also allows %q", other)
 		}
 	}
-	switch host := strings.ReplaceAll(bare, ".", ""); {
-	case strings.Contains(bare, "|") || strings.Contains(bare, "(?"):
-		return fmt.Errorf("%q has %s: write %q, or start with -unanchored-rules", text, what, "^(?:"+bare+")$")
-	case regexp.QuoteMeta(host) == host:
-		bare = regexp.QuoteMeta(bare) // the dots
+	if host := strings.ReplaceAll(plain, ".", ""); regexp.QuoteMeta(host) == host {
+		bare = unslashed.Replace(bare)
+	}
+	if strings.Contains(bare, "|") || strings.Contains(bare, "(?") {
+		begins, ends, bare = true, true, "(?:"+bare+")"
 	}
 	if !begins && midway.MatchString(bare) {
 		bare = ".*" + strings.TrimPrefix(bare, ".*")
@@ -49,7 +43,7 @@ func unanchored(text string, re *regexp.Regexp, tree *syntax.Regexp) error {
 	if !ends && !whole.MatchString(bare) {
 		bare = strings.TrimSuffix(bare, ".*") + ".*"
 	}
-	return fmt.Errorf("%q has %s: write %q, or start with -unanchored-rules", text, what, "^"+bare+"$")
+	return fmt.Errorf("%q has no anchors%s: write %q, or start with -unanchored-rules", text, more, "^"+bare+"$")
 }
 
 // anchored reports whether all that an expression matches begins, or ends, where the text

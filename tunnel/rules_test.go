@@ -110,11 +110,12 @@ func TestRulesOfTwoKindsAreRefused(t *testing.T) {
 func TestRulesHaveAnchors(t *testing.T) {
 	for text, want := range map[string]string{ // the rule that is meant; empty: it is taken
 		``: ``, `^10\.0\..*$`: ``, `\A10\.0\.0\.1:80\z`: ``, `^a:1$|^b:1$`: ``, `^(a|b):1$`: ``, `(^a:1$)`: ``, `(?i)^a:1$`: ``, `^(?:a:1$|b:1$)`: ``, `(^a:1$)+`: ``,
-		`127.0.0.1:80`:         `^127\.0\.0\.1:80$`,
-		`^R:0\.0\.0\.0:22`:     `^R:0\.0\.0\.0:22$`,
-		`^10\.0\.`:             `^10\.0\..*$`,
+		`127.0.0.1:80`:         `^127[.]0[.]0[.]1:80$`,
+		`^R:0\.0\.0\.0:22`:     `^R:0[.]0[.]0[.]0:22$`,
+		`^10\.0\.`:             `^10[.]0[.].*$`,
 		`:80$`:                 `^.*:80$`,
-		`\.evil\.example:443$`: `^.*\.evil\.example:443$`,
+		`\.evil\.example:443$`: `^.*[.]evil[.]example:443$`,
+		`^\[::1\]:80`:          `^\[::1\]:80$`,
 		`/udp$`:                `^.*/udp$`,
 		`socks`:                `^socks$`,
 		`^R:`:                  `^R:.*$`,
@@ -138,7 +139,7 @@ func TestRulesHaveAnchors(t *testing.T) {
 		require.NoError(t, meant.open, want)
 	}
 	_, err := ParseUsers([]byte("{\"me:secret\": [\"\"],\n\"you:x\": [\"127.0.0.1:80\"],\n\"we:x\": [\"^(\"]}"))
-	require.ErrorContains(t, err, `line 2: user "you": rule "127.0.0.1:80" has no anchors and also allows "127.0.0.1:8099": write "^127\\.0\\.0\\.1:80$"`)
+	require.ErrorContains(t, err, `line 2: user "you": rule "127.0.0.1:80" has no anchors and also allows "127.0.0.1:8099": write "^127[.]0[.]0[.]1:80$"`)
 	require.ErrorContains(t, err, `line 3: user "we": rule "^("`)
 	path := filepath.Join(t.TempDir(), "chisel.json")
 	require.NoError(t, os.WriteFile(path, []byte(`{"me:x": ["127.0.0.1:80", "^10.0.0.1:80$", "^.*:80$"]}`), 0o600))

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/tunnel/internal/carrier"
 	"github.com/arqnet/kcp/tunnel/internal/lobby"
 )
@@ -116,7 +117,7 @@ func Listen(config *ServerConfig) (*Server, error) {
 		return nil, err
 	}
 	if s.listener, err = config.open(settings); err != nil {
-		return nil, err
+		return nil, hint(err)
 	}
 	if config.TakeOver.Control != nil {
 		s.before = newControl(config.TakeOver.Control)
@@ -235,8 +236,17 @@ func (s *Server) settings() (*kcp.Config, error) {
 		}
 		c.StatelessResetKey = key
 	}
+	if log := new(fair.Records).Limited(s.log); c.Tracer == nil {
+		c.Tracer = func(conn *kcp.Conn) *kcp.Trace {
+			from := conn.RemoteAddr().String()
+			return &kcp.Trace{Moved: func(to string) {
+				log.Info("client moved", text("user", s.UserOf(conn)), "from", from, "to", to)
+				from = to
+			}}
+		}
+	}
 	c.HandshakeFailed = func(remote net.Addr, err error) {
-		s.warn("handshake failed", "client", remote, "error", err)
+		s.warn("handshake failed", "client", remote, "error", explain(theClient, err))
 	}
 	return c, nil
 }
@@ -302,8 +312,9 @@ func (s *Server) SetUsers(users *Users) error {
 // endIfRevoked ends the session if its identity is no longer valid.
 func (c *serverSession) endIfRevoked() {
 	if c.user() == nil || !c.certified() {
-		c.log.Info("session revoked: the identity is no longer valid")
-		go c.close(closeRevoked, "the identity is no longer valid")
+		const why = "the identity is no longer valid: the user was taken from the file of users, or has another password or authority"
+		c.log.Info("session revoked", "reason", why)
+		go c.close(closeRevoked, why)
 	}
 }
 
@@ -426,5 +437,5 @@ func (s *Server) serveConn(ctx context.Context, conn carrier.Conn) {
 		delete(s.sessions, c)
 		s.mu.Unlock()
 	})
-	c.log.Info("session ended", "connections", c.opened.Load(), "reason", err)
+	c.log.Info("session ended", "connections", c.opened.Load(), "reason", explain(theClient, err))
 }

@@ -54,6 +54,7 @@ type session struct {
 	evicted atomic.Int64 // flows that were ended to make room
 	handled atomic.Int64 // streams of the peer that are being handled
 	serving sync.WaitGroup
+	closed  atomic.Pointer[string] // why this end has closed the session; nil: it has not
 
 	beginning chan struct{} // has an element for each stream that begins; serve has it
 
@@ -83,13 +84,16 @@ func (s *session) serve(ctx context.Context, begun func(context.Context), ended 
 			if parent.Err() != nil {
 				err = errShutdown
 				_ = s.conn.SetLinger(s.shutdown)
-				s.close(closeShutdown, "shut down")
+				s.close(closeShutdown, "its program ends")
 			}
 			s.resetAll()
 			_ = s.conn.Close()
 			s.serving.Wait()
 			if cause := s.conn.Err(); cause != nil && !errors.Is(cause, net.ErrClosed) {
 				return cause
+			}
+			if why := s.closed.Load(); why != nil {
+				return errors.New(*why)
 			}
 			return err
 		}
@@ -126,6 +130,7 @@ func (s *session) begin(ctx context.Context, stream carrier.Stream) {
 
 // close ends the session, and what it carries with resets.
 func (s *session) close(code uint64, text string) {
+	s.closed.CompareAndSwap(nil, &text)
 	s.resetAll()
 	_ = s.conn.CloseWithError(code, text)
 }
@@ -331,7 +336,7 @@ type dialError struct {
 	cause error
 }
 
-func (e *dialError) Error() string { return e.cause.Error() }
+func (e *dialError) Error() string { return hint(e.cause).Error() }
 
 func (e *dialError) Unwrap() error { return e.refusal }
 

@@ -65,6 +65,7 @@ func (p *program) runClient(ctx context.Context, c *cli.Command) error {
 	read.note(true)
 	seen := &look{log: log}
 	config.Observe = seen.endpoints.Add
+	defer sayEnd(ctx, log)()
 	client, err := tunnel.NewClient(config)
 	if err != nil {
 		return &usageError{c.FullName(), err}

@@ -166,6 +166,7 @@ func (p *program) runKcptun(ctx context.Context, c *cli.Command, config *kcptun.
 	}
 	defer stop()
 	config.Observe = seen.endpoints.Add
+	defer sayEnd(ctx, log)()
 	ctx, cancel := context.WithCancel(ctx)
 	var writing sync.WaitGroup
 	defer func() {

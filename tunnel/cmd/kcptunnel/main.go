@@ -32,12 +32,15 @@ const (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	ctx, end := context.WithCancelCause(context.Background())
+	ends, ignore := signals(func(c chan<- os.Signal) { signal.Notify(c, os.Interrupt, syscall.SIGTERM) })
+	go func() {
+		s := <-ends
+		ignore() // a second signal ends the process at once
+		end(fmt.Errorf("signal %q", s))
+	}()
 	p := &program{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, notify: signalReload}
-	code := p.run(ctx, os.Args)
-	stop()
-	os.Exit(code)
+	os.Exit(p.run(ctx, os.Args))
 }
 
 // program is one run of the command.

@@ -35,6 +35,19 @@ func onSignal(signals <-chan os.Signal, f func(os.Signal)) (stop func()) {
 	})
 }
 
+// sayEnd logs why ctx has ended, if it has when stop is called.
+func sayEnd(ctx context.Context, log *slog.Logger) (stop func()) {
+	return inBackground(func(quit <-chan struct{}) {
+		select {
+		case <-ctx.Done():
+		case <-quit:
+		}
+		if ctx.Err() != nil {
+			log.Info("the program ends", "reason", context.Cause(ctx))
+		}
+	})
+}
+
 // inBackground runs f until stop is called, which closes quit and waits for the end of f.
 func inBackground(f func(quit <-chan struct{})) (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})

@@ -104,6 +104,7 @@ func (p *program) runServer(ctx context.Context, c *cli.Command) error {
 	up.after = hide
 	fmt.Fprintf(p.stdout, "fingerprint %s\n", s.Fingerprint())
 	log.Info("listening", "address", s.Addr(), "users", config.Users.Len(), "fingerprint", s.Fingerprint())
+	defer sayEnd(ctx, log)()
 	defer screen.watch(s.Status)()
 	up.ready(s)
 	return up.serve(ctx, s, upgrades, reloads)

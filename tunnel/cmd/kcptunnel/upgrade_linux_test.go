@@ -256,11 +256,11 @@ func TestHangUpOfClients(t *testing.T) {
 	ssh.cmd.Stdin, ssh.cmd.Stderr = r, ssh.err
 	ssh.start(t, nil)
 	ssh.err.Find(t, `session begun`)
-	before := strings.Count(u.err.String(), "closed by the peer")
+	before := strings.Count(u.err.String(), "its program ends")
 	require.NoError(t, ssh.cmd.Process.Signal(syscall.SIGHUP))
 	<-ssh.ended
 	require.Zero(t, ssh.cmd.ProcessState.ExitCode(), "in order, so that the server knows")
-	testenv.Await(t, func() bool { return strings.Count(u.err.String(), "closed by the peer") > before })
+	testenv.Await(t, func() bool { return strings.Count(u.err.String(), "its program ends") > before })
 }
 
 // Whoever reads what the program writes may go away: a server, whose log that is, serves
@@ -309,7 +309,7 @@ func TestReadersThatEnd(t *testing.T) {
 	require.NoError(t, err)
 	<-ssh.ended
 	require.Equal(t, exitFailed, ssh.cmd.ProcessState.ExitCode())
-	require.Contains(t, line("session ended"), "closed by the peer")
+	require.Contains(t, line("session ended"), "its program ends")
 
 	require.NoError(t, logs.Close())
 	for range 20 {
