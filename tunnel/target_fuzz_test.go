@@ -30,7 +30,7 @@ func clientWith(t *testing.T, text string) *serverSession {
 
 // dialled returns what is dialled for a target that was admitted.
 func dialled(t *testing.T, target string) (all []string) {
-	s := &session{account: newAccount(time.Minute), connect: func(_ context.Context, _, at string) (net.Conn, error) {
+	s := &session{account: newAccount(time.Minute), dials: new(dialTally), connect: func(_ context.Context, _, at string) (net.Conn, error) {
 		all = append(all, at)
 		return nil, errors.New("nobody")
 	}}
