@@ -48,7 +48,10 @@ func (p *program) kcptunCommand(name, usage string, d *kcptun.Config, run func(c
 }
 
 const kcptunText = "Flags, defaults and file are as in kcptun. Between two kcptunnel use the commands\n" +
-	"server and client, which are safer."
+	"server and client, which are safer, and have neither of two faults of these: with\n" +
+	"-smuxver 1 a reader that stops holds up all connections of its session (give\n" +
+	"-smuxver 2 at both ends), and all modes but -mode manual -nc 0 have no congestion\n" +
+	"control, so that they flood a narrow uplink."
 
 // notOurs are flags and keys of kcptun that do nothing here.
 func notOurs() []cli.Flag {
@@ -152,12 +155,7 @@ func (p *program) runKcptun(ctx context.Context, c *cli.Command, config *kcptun.
 	if path != "" {
 		warnOfMode(log, "c", path, c.String("key") != given)
 	}
-	if c.String("key") == kcptun.PublicKey && !slices.Contains([]string{"null", "none"}, c.String("crypt")) {
-		log.Warn("the key is the default of kcptun, which everybody knows: give both ends another one", "flag", "key")
-	}
-	if idle = withoutEffect(c, idle); len(idle) > 0 {
-		log.Warn("settings without effect", "settings", strings.Join(idle, ", "))
-	}
+	warnOfKcptun(c, log, idle)
 	config.Logger = log
 	seen := &look{log: log, collectors: []prometheus.Collector{snmpCollector{}}}
 	_, stop, err := seen.serve(c)
@@ -186,6 +184,22 @@ func (p *program) runKcptun(ctx context.Context, c *cli.Command, config *kcptun.
 		return &usageError{c.FullName(), err}
 	}
 	return err
+}
+
+// warnOfKcptun logs what the settings do that may not be meant. Those of idle do nothing.
+func warnOfKcptun(c *cli.Command, log *slog.Logger, idle []string) {
+	if c.String("key") == kcptun.PublicKey && !slices.Contains([]string{"null", "none"}, c.String("crypt")) {
+		log.Warn("the key is the default of kcptun, which everybody knows: give both ends another one", "flag", "key")
+	}
+	if c.Int("smuxver") == 1 {
+		log.Info("a reader that stops holds up all connections of its session", "better", "-smuxver 2 at both ends, or the commands server and client")
+	}
+	if c.String("mode") != "manual" || c.Int("nc") == 1 {
+		log.Info("there is no congestion control: a narrow uplink is flooded", "better", "-mode manual -nc 0, or the commands server and client")
+	}
+	if idle = withoutEffect(c, idle); len(idle) > 0 {
+		log.Warn("settings without effect", "settings", strings.Join(idle, ", "))
+	}
 }
 
 // kcptunLog returns the log of a command, and a function that closes its file.

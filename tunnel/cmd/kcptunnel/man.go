@@ -140,8 +140,8 @@ func manFlag(f cli.Flag) string {
 	if arg != "" {
 		head += ` \fI` + roff(arg) + `\fR`
 	}
-	if value := doc.GetDefaultText(); doc.IsDefaultVisible() && doc.TakesValue() && value != "" && value != `""` {
-		usage = strings.TrimSpace(usage + " (default: " + strings.Trim(value, `"`) + ")")
+	if value := doc.GetValue(); doc.IsDefaultVisible() && doc.TakesValue() && value != "" && value != "[]" {
+		usage = strings.TrimSpace(usage + " (default: " + value + ")")
 	}
 	if usage == "" {
 		usage = "a number of kcptun"

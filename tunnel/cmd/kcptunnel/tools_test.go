@@ -56,6 +56,7 @@ func TestMan(t *testing.T) {
 			}
 		}
 	}
+	require.Contains(t, page, `does not exist (default: "server.pem")`)
 	for _, r := range page {
 		require.Less(t, r, rune(0x80), "not ASCII")
 	}
