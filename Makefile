@@ -20,7 +20,7 @@ FUZZ     = ./internal/machine:FuzzSegment ./internal/streams:FuzzStreams ./inter
 FUZZ_TUNNEL = .:FuzzSocks .:FuzzSocksPacket .:FuzzHello .:FuzzUsers .:FuzzRules ./kcptun:FuzzCompressed ./cmd/kcptunnel:FuzzFileOfKcptun ./cmd/kcptunnel:FuzzConfigFile
 FUZZTIME ?= 10m
 
-PLATFORMS = windows/amd64 darwin/arm64 freebsd/amd64 linux/s390x
+PLATFORMS = windows/amd64 darwin/arm64 freebsd/amd64 linux/s390x android/arm64
 
 # Cgo needs a C compiler, and the race detector needs cgo, except on macOS.
 # Without a compiler everything else is built without cgo.
