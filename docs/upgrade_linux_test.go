@@ -2,10 +2,16 @@ package docs
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -109,4 +115,41 @@ func TestSpawn(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "the new process", string(got))
 	require.NoError(t, cmd.Wait())
+}
+
+// serveMetrics serves the figures of this process on a port of its own, which it names in
+// a file of the folder, until ctx ends.
+func serveMetrics(ctx context.Context, folder, host string, handler http.Handler) error {
+	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
+	file := filepath.Join(folder, fmt.Sprintf("%d.json", os.Getpid()))
+	if err := os.WriteFile(file, fmt.Appendf(nil, `[{"targets": [%q]}]`, l.Addr()), 0o644); err != nil {
+		return errors.Join(err, l.Close())
+	}
+	defer os.Remove(file)
+	return http.Serve(l, handler)
+}
+
+// TestServeMetrics finds the figures of a process as Prometheus does.
+func TestServeMetrics(t *testing.T) {
+	folder, ended := t.TempDir(), make(chan error)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { ended <- serveMetrics(ctx, folder, "127.0.0.1", http.NotFoundHandler()) }()
+	var found []struct{ Targets []string }
+	testenv.Await(t, func() bool {
+		files, _ := filepath.Glob(filepath.Join(folder, "*.json"))
+		text, err := os.ReadFile(strings.Join(files, ""))
+		return err == nil && json.Unmarshal(text, &found) == nil
+	})
+	response, err := http.Get("http://" + found[0].Targets[0])
+	require.NoError(t, err)
+	require.Equal(t, http.StatusNotFound, response.StatusCode)
+	cancel()
+	require.ErrorIs(t, <-ended, net.ErrClosed)
+	files, err := os.ReadDir(folder)
+	require.NoError(t, err)
+	require.Empty(t, files)
 }
