@@ -128,12 +128,8 @@ func (c *Config) validateTimeouts() error {
 
 // validateTimeout returns a *ConfigError if d cannot be such a time-out.
 func validateTimeout(field string, d, least time.Duration) error {
-	const or = "negative to turn it off, or 0 for the default"
-	switch {
-	case d > 0 && d < least:
-		return &ConfigError{field, d, fmt.Sprintf("must be at least %v, %s", least, or)}
-	case d > maxTimeout:
-		return &ConfigError{field, d, fmt.Sprintf("must be at most %v, %s", maxTimeout, or)}
+	if d > 0 && d < least || d > maxTimeout {
+		return &ConfigError{field, d, fmt.Sprintf("must be in [%v, %v], negative to turn it off, or 0 for the default", least, maxTimeout)}
 	}
 	return nil
 }

@@ -17,10 +17,9 @@ import (
 	"github.com/arqnet/kcp/internal/streams"
 )
 
-// Errors of sessions. They are wrapped in a *net.OpError; use errors.Is and
-// errors.As. Besides them sessions return os.ErrDeadlineExceeded after a
-// deadline has passed, net.ErrClosed for a Conn, Listener or Endpoint that was
-// closed, and *PeerLostError.
+// Errors of sessions. They are wrapped in a *net.OpError; use errors.Is and errors.As.
+// Besides them sessions return os.ErrDeadlineExceeded after a deadline has passed,
+// net.ErrClosed for a Conn, Listener or Endpoint that was closed, and *PeerLostError.
 var (
 	// ErrNotDelivered is returned by Close if the peer did not acknowledge all written
 	// data in time, or closed the session without taking it.

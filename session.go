@@ -36,9 +36,8 @@ type Conn struct {
 
 	writing sync.Mutex // held for a whole Write or WriteMessage; locked before mu
 
-	// mu guards the fields below, unless their comment says otherwise. Unexported
-	// methods require it, unless their comment says that they lock it or run
-	// without it.
+	// mu guards the fields below, unless their comment says otherwise. Unexported methods
+	// require it, unless their comment says that they lock it or run without it.
 	mu      sync.Mutex
 	session session.Session
 	io      ioState

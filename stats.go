@@ -88,11 +88,9 @@ const (
 	// sessionLogRate is the most records of sessions a second, begins and ends
 	// together, and as many may come at once.
 	sessionLogRate = 100
-	// handshakeLogEvery is the least time between two records of failed
-	// handshakes.
+	// handshakeLogEvery is the least time between two records of failed handshakes.
 	handshakeLogEvery = time.Second
-	// unopenedLogEvery is the least time between two records of packets that do
-	// not open.
+	// unopenedLogEvery is the least time between two records of packets that do not open.
 	unopenedLogEvery = 10 * time.Second
 )
 

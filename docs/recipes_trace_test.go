@@ -27,14 +27,13 @@ func TestRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := session(t, nil)
 		traces := qlog.NewDir(folder, nil)
-		move := func() { testenv.BothWays(t, a, b, []byte("before"), []byte("and after")) }
-		move()
+		testenv.BothWays(t, a, b, testenv.Content(1, 100_000), []byte("before"))
 		ctx, cancel := context.WithCancel(t.Context())
 		record(ctx, a, traces)
 		testenv.BothWays(t, a, b, testenv.Content(1, 10_000), testenv.Content(2, 5000))
 		cancel()
 		synctest.Wait()
-		move()
+		testenv.BothWays(t, a, b, testenv.Content(1, 100_000), []byte("after"))
 		require.NoError(t, traces.Close())
 	})
 	files, err := filepath.Glob(filepath.Join(folder, "*-client.sqlog"))
@@ -43,18 +42,14 @@ func TestRecord(t *testing.T) {
 	f, err := os.Open(files[0])
 	require.NoError(t, err)
 	defer f.Close()
-	seen, sent, bytes := make(map[string]int), make(map[uint32]int64), int64(0)
+	seen := make(map[string]int)
 	_, err = qlog.Read(f, func(e qlog.Event) error {
-		if seen[e.Name]++; e.Name == "quic:packet_sent" {
-			sent[e.Data.Header.PacketNumber] = e.Data.Raw.PayloadLength
-		}
+		seen[e.Name]++
 		return nil
 	})
 	require.NoError(t, err)
 	require.Equal(t, 1, seen["quic:connection_started"])
 	require.Zero(t, seen["quic:connection_closed"])
-	for _, n := range sent {
-		bytes += n
-	}
-	require.EqualValues(t, 10_000, bytes)
+	require.GreaterOrEqual(t, seen["quic:packet_sent"], 8)
+	require.Less(t, seen["quic:packet_sent"], 20)
 }

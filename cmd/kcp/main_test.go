@@ -50,7 +50,7 @@ func TestUsageErrors(t *testing.T) {
 		"demo -frob":                          "-frob",
 		"demo -mtu 10":                        "-mtu: want a whole number from 50 to 65507",
 		"demo -sndwnd 0":                      "-sndwnd: want a whole number from 1 to 65535",
-		"demo -keepalive 1us":                 "-keepalive is 1µs: it must be at least 10ms, or 0 to turn it off\n",
+		"demo -keepalive 1us":                 "-keepalive is 1µs: it must be in [10ms, 8760h0m0s], or 0 to turn it off\n",
 		"demo -cipher rot13":                  "want aes-256-gcm",
 		"demo -cipher aes -key x -tls":        "-cipher and TLS exclude each other",
 		"dial 127.0.0.1:9 -mtu 1000 -tls":     "-mtu is 1000: it must be at least 1200 with TLS",
