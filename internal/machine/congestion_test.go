@@ -248,6 +248,9 @@ func TestOnRecovered(t *testing.T) {
 		{"una, either", 85, [][]byte{segment(wire.CmdWins, 0, 0, 0, 3, "")}, []bool{false}},
 		{"una, and the first", 85, [][]byte{ack(1, 1080, 3)}, []bool{true}},
 		{"una, and the second", 85, [][]byte{ack(1, 1160, 3)}, []bool{false}},
+		{"first of three", 1385, [][]byte{ack(1, 1080, 1), ack(3, 1080, 1)}, []bool{true}},
+		{"una, and the first of three", 1385, [][]byte{ack(1, 1080, 4)}, []bool{true}},
+		{"una, and the second of three", 1385, [][]byte{ack(1, 1160, 4)}, []bool{false}},
 		{"nothing of it", 5, [][]byte{ack(3, 1080, 1)}, nil},
 	} {
 		cc := &recoveries{Control: congestion.NewNone()}
@@ -258,6 +261,12 @@ func TestOnRecovered(t *testing.T) {
 		h.input(ack(2, 1080, 1))
 		h.advance(0)
 		h.want(`push 1 frg=0 "a"`)
+		if test.late > 1300 { // than the time-out
+			h.later(1300)
+			h.advance(0)
+			h.want(`push 1 frg=0 "a"`, `push 3 frg=0 "c"`)
+			test.late -= 1300
+		}
 		h.later(test.late)
 		h.input(test.acks...)
 		require.Equal(t, test.want, cc.told, test.name)

@@ -212,13 +212,16 @@ func (k *KCP) inputAck(h *wire.Header, una Seq, recovered bool) {
 	}
 	if s == nil {
 		k.matchLateAck(h.SN, h.TS)
+		if isNew {
+			k.snd.recovery.Episode.Echoed(h.TS)
+		}
 		return
 	}
 	switch {
 	case s.xmit == 1:
 	// An earlier transmission has arrived (Eifel detection, RFC 3522).
 	case h.TS.Before(s.ts):
-		k.snd.recovery.Episode.Count(s.xmit == 2)
+		k.snd.recovery.Episode.Count(s.xmit == 2 || k.snd.recovery.Episode.First(h.TS))
 		k.onSpurious(s.repaired)
 		k.cfg.trace.spurious(s.sn)
 	default:
@@ -255,7 +258,7 @@ func (k *KCP) matchLateAck(sn, ts Seq) {
 			r.Reordering.Genuine()
 			k.snd.rate.OnDelivered(&p.Tx, k.clock.micros-p.Tx.At)
 		case ts.Before(p.TS):
-			r.Episode.Resolve(p.Second)
+			r.Episode.Resolve(p.Second || r.Episode.First(ts))
 			k.onSpurious(p.Early)
 			k.cfg.trace.spurious(sn)
 		}

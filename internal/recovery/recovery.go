@@ -132,9 +132,24 @@ func (r *Reordering) Window(srtt uint32) container.Serial {
 // Episode is the present loss episode: until all of the segments that were declared lost
 // are acknowledged.
 type Episode struct {
-	Lost              int // segments declared lost
-	Spurious, genuine int // of those, how many are acknowledged
-	Ambiguous         int // acknowledged by the present input, without showing which transmission arrived
+	Lost              int              // segments declared lost
+	Spurious, genuine int              // of those, how many are acknowledged
+	Ambiguous         int              // acknowledged by the present input, without showing which transmission arrived
+	since             container.Serial // when the first of them was declared lost
+	echo              container.Serial // newest transmission that the present input shows
+	echoed            bool             // it shows one
+}
+
+// First reports whether a transmission at a time was the first of its segment.
+func (e *Episode) First(at container.Serial) bool { return e.Lost > 0 && at.Before(e.since) }
+
+// Echoed records the ACK, as sent at a time, of a segment that una has acknowledged in the
+// present input. What arrived with it left no later: if none of the ambiguous ones had left
+// again by then, they were not lost (Eifel detection, RFC 3522).
+func (e *Episode) Echoed(at container.Serial) {
+	if e.Ambiguous > 0 && (!e.echoed || at.After(e.echo)) {
+		e.echo, e.echoed = at, true
+	}
 }
 
 // Resolve counts a segment that the present input acknowledged ambiguously.
@@ -159,8 +174,12 @@ func (e *Episode) Count(spurious bool) {
 // flight, and reports whether it does. spurious says that no retransmission was
 // necessary.
 func (e *Episode) End() (spurious, ok bool) {
-	e.genuine += e.Ambiguous
-	e.Ambiguous = 0
+	if e.echoed && e.echo.Before(e.since) {
+		e.Spurious += e.Ambiguous
+	} else {
+		e.genuine += e.Ambiguous
+	}
+	e.Ambiguous, e.echoed = 0, false
 	if e.Lost == 0 || e.Spurious+e.genuine < e.Lost {
 		return false, false
 	}
@@ -315,7 +334,11 @@ type State struct {
 // are in milliseconds.
 func (s *State) Lost(now, srtt container.Serial, first bool) {
 	s.Reordering.Decay(now, srtt)
-	if first {
-		s.Episode.Lost++
+	if !first {
+		return
 	}
+	if s.Episode.Lost == 0 {
+		s.Episode.since = now
+	}
+	s.Episode.Lost++
 }

@@ -73,7 +73,8 @@ func TestReorderingDominates(t *testing.T) {
 }
 
 // An episode ends when all that was declared lost is acknowledged. It was spurious if no
-// retransmission was necessary; what is ambiguous counts as genuine.
+// retransmission was necessary; what is ambiguous counts as genuine, unless the same input
+// has only ACKs of what had left before.
 func TestEpisode(t *testing.T) {
 	for name, test := range map[string]struct {
 		acked    func(e *Episode)
@@ -83,8 +84,11 @@ func TestEpisode(t *testing.T) {
 		"genuine":   {func(e *Episode) { e.Count(true); e.Count(false) }, false},
 		"ambiguous": {func(e *Episode) { e.Count(true); e.Ambiguous++ }, false},
 		"resolved":  {func(e *Episode) { e.Count(true); e.Ambiguous++; e.Resolve(true) }, true},
+		"before":    {func(e *Episode) { e.Ambiguous += 2; e.Echoed(99) }, true},
+		"after":     {func(e *Episode) { e.Ambiguous += 2; e.Echoed(99); e.Echoed(100) }, false},
+		"long ago":  {func(e *Episode) { e.Echoed(99); e.Ambiguous += 2 }, false},
 	} {
-		e := Episode{Lost: 2}
+		e := Episode{Lost: 2, since: 100}
 		e.Resolve(true) // nothing is ambiguous
 		_, ok := e.End()
 		require.False(t, ok, name)
