@@ -47,7 +47,7 @@ const (
 // the end, are delivered in the background.
 func settings(config *tls.Config) *kcp.Config {
 	c := &kcp.Config{TLS: config, Linger: -1}
-	if config != nil {
+	if config != nil && len(config.Certificates) > 0 {
 		c.StatelessResetKey = identity.ResetKey(config.Certificates[0], "grpc")
 	}
 	return c

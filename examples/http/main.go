@@ -27,7 +27,7 @@ const serverName = "kcp.example"
 // settings returns the settings of the sessions, with TLS if it is not nil.
 func settings(config *tls.Config) *kcp.Config {
 	c := &kcp.Config{Linger: -1, TLS: config}
-	if config != nil {
+	if config != nil && len(config.Certificates) > 0 {
 		c.StatelessResetKey = identity.ResetKey(config.Certificates[0], "http")
 	}
 	return c

@@ -41,7 +41,8 @@ func config(ca *tls.Certificate, trusted *x509.CertPool, name string) (*kcp.Conf
 	if err != nil {
 		return nil, err
 	}
-	return &kcp.Config{TLS: &tls.Config{
+	reset := identity.ResetKey(*cert, "bank") // for a key that is kept
+	return &kcp.Config{StatelessResetKey: reset, TLS: &tls.Config{
 		Certificates: []tls.Certificate{*cert},
 		NextProtos:   []string{protocol},
 		// Of a server:
