@@ -185,22 +185,20 @@ func (c *Conn) SetMaxRate(bytes int) error {
 // SetKeepAlive takes the place of Config.KeepAlive: 10 ms to a year, 0 returns to that,
 // negative means never. It counts from what has arrived last. Errors are as for SetMTU.
 func (c *Conn) SetKeepAlive(d time.Duration) error {
-	return c.setSilence(session.OfKeepAlive, "KeepAlive", d)
+	if err := validateTimeout("KeepAlive", d, minSilence); err != nil {
+		return err
+	}
+	return c.set(&session.Change{Of: session.OfKeepAlive, Wait: d})
 }
 
 // SetPeerTimeout is SetKeepAlive for Config.PeerTimeout. A peer that has been silent for
 // longer than d is lost at once. Config.KeepAlive stays: set both for an end that seldom
 // writes.
 func (c *Conn) SetPeerTimeout(d time.Duration) error {
-	return c.setSilence(session.OfPeerTimeout, "PeerTimeout", d)
-}
-
-// setSilence locks c.mu, and sets one of the time-outs above.
-func (c *Conn) setSilence(of session.Setting, field string, d time.Duration) error {
-	if err := validateTimeout(field, d, minSilence); err != nil {
+	if err := validateTimeout("PeerTimeout", d, minSilence); err != nil {
 		return err
 	}
-	return c.set(&session.Change{Of: of, Wait: d})
+	return c.set(&session.Change{Of: session.OfPeerTimeout, Wait: d})
 }
 
 // SetTrace has the hooks of t called from now on, in place of those of Config.Tracer or
