@@ -28,6 +28,9 @@ func TestRuleFigures(t *testing.T) {
 		{"| Tunnel's UDP", "1536", maxFlows},
 		{"| Tunnel's UDP", "256 flows", maxEnding},
 		{"| Tunnel's UDP", "lasts 30 s", unansweredTimeout},
+		{"| Figures of", "32 remotes", maxRemotes},
+		{"| Figures of", "3 records", saidAtOnce},
+		{"| Figures of", "20 s", saidEvery},
 		{"| A remote goes", "3 s", aliveWait},
 		{"| Each direction", "2 s", probeInterval},
 	})

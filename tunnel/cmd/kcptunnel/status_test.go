@@ -43,11 +43,15 @@ func TestStatus(t *testing.T) {
 	defer conn.Close()
 	testenv.Exchange(t, conn, 1000)
 	for i, want := range []string{"server " + s.address, "  me 127.0.0.1:", "client " + s.address, "  " + s.address + " 127.0.0.1:"} {
-		code, out, said := piped(t, "", "status", "-status", dirs[i/2])
-		require.Equal(t, exitOK, code, said)
+		out := ""
+		testenv.Await(t, func() bool { // bytes count after they have gone
+			code, text, said := piped(t, "", "status", "-status", dirs[i/2])
+			require.Equal(t, exitOK, code, said)
+			out = text
+			return strings.Contains(out, ", sent 1 KB, received 1 KB\n")
+		})
 		require.Contains(t, out, want)
 		require.Contains(t, out, "- "+at+", for ")
-		require.Contains(t, out, ", sent 1 KB, received 1 KB\n")
 	}
 	_, out, _ := piped(t, "", "status", "-status", dirs[1], "-json")
 	var p processStatus
