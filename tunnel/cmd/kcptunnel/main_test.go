@@ -189,6 +189,7 @@ func TestConfigFile(t *testing.T) {
 
 // Mistakes are named, with the value, and a code of their own.
 func TestMistakes(t *testing.T) {
+	t.Chdir(t.TempDir()) // for server.pem
 	users := file(t, "users.json", everyone)
 	for _, c := range []struct {
 		args []string
