@@ -46,7 +46,7 @@ type clientSession struct {
 }
 
 // keep keeps a session on a way, until ctx is done, or the server is given up: MaxRetries
-// is reached, or the client has stdio, and the server turns it away before it has let it in.
+// is reached, or a client with stdio is turned away before it was let in.
 func (c *Client) keep(ctx context.Context, w way) error {
 	wait := c.backOff()
 	log := c.log.With("server", w)

@@ -31,8 +31,8 @@ import (
 //	R:host:port/udp  the same for UDP
 //	socks            anything by SOCKS5; a target that is allowed by itself needs no more
 //
-// As in chisel, "" and "*" allow everything. Each alternative of another expression has to
-// begin with ^ and end with $, as ^10\.0\..*$ does. Addresses have one spelling only:
+// As in chisel, "" and "*" allow everything. Each alternative of another expression begins
+// with ^ and ends with $, as in ^10\.0\..*$. Addresses have one spelling only:
 // IPv6 in brackets and as short as can be, IPv4 within IPv6 as IPv4, names in lower
 // case, no leading zeros. A rule that allows a name allows whatever the name
 // resolves to at the server. A rule of digits and dots, such as ^10\.0\..*$, is about
