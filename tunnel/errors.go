@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"syscall"
 	"time"
 
@@ -69,22 +70,29 @@ func explain(peer string, err error) error {
 		text       string
 	)
 	_, port, _ := net.SplitHostPort(peer)
+	or := func(socket error, likely string) string {
+		if socket != nil {
+			return hint(socket).Error()
+		}
+		return likely
+	}
 	switch {
 	case err == nil || errors.As(err, &away):
 		return err
+	case errors.Is(err, kcp.ErrNoTLS):
+		text = "the other end is no kcptunnel: it does not use TLS"
 	case errors.As(err, &handshake):
 		text = handshakeText(peer, handshake)
-	case errors.As(err, &unanswered) && unanswered.Socket == nil:
-		text = fmt.Sprintf("no answer from %s in %v: is UDP port %s open in the firewalls between, and does the server run?",
-			peer, unanswered.Waited.Round(100*time.Millisecond), port)
+	case errors.As(err, &unanswered):
+		text = fmt.Sprintf("no answer from %s in %v: %s", peer, unanswered.Waited.Round(100*time.Millisecond),
+			or(unanswered.Socket, "is UDP port "+port+" open in the firewalls between, and does the server run?"))
 	case errors.As(err, &lost) && lost.Idle:
 		text = fmt.Sprintf("no data for %v, which is -idle-timeout of this end", lost.Silence.Round(time.Second))
-	case errors.As(err, &lost) && lost.Socket == nil:
-		text = fmt.Sprintf("no sign of life from %s for %v (-peer-timeout): its machine or the network is away", peer, lost.Silence.Round(time.Second))
+	case errors.As(err, &lost):
+		text = fmt.Sprintf("no sign of life from %s for %v (-peer-timeout): %s", peer, lost.Silence.Round(time.Second),
+			or(lost.Socket, "its machine or the network is away"))
 	case errors.As(err, &closed) && closed.Text != "":
 		text = fmt.Sprintf("the other end has ended the session: %s", printable(closed.Text))
-	case errors.Is(err, kcp.ErrNoTLS):
-		text = "what answers is no server of kcptunnel: it does not use TLS"
 	case errors.Is(err, kcp.ErrRefused):
 		text = fmt.Sprintf("%s refuses sessions: does the server run, on UDP port %s? If it does, it has as many as -max-sessions and -max-sessions-per-address allow", peer, port)
 	case errors.Is(err, kcp.ErrReset):
@@ -98,7 +106,7 @@ func explain(peer string, err error) error {
 	default:
 		text = hint(err).Error()
 	}
-	return &explained{text, err}
+	return &explained{strings.TrimPrefix(text, "kcp: "), err}
 }
 
 // handshakeText says why a handshake has failed.
@@ -111,8 +119,6 @@ func handshakeText(peer string, err *kcp.HandshakeError) string {
 	switch {
 	case errors.As(err, &key):
 		return key.Error() + " (-fingerprint): if the server was given another key, give this one; if not, another machine answers there"
-	case errors.Is(err, kcp.ErrNoTLS):
-		return "what answers is no kcptunnel: it does not use TLS"
 	case outOfTime(err):
 		return "a certificate is not valid now: renew it, or set the clocks of both ends: " + cause
 	case errors.As(err, &unknown) && peer == theClient:

@@ -24,6 +24,8 @@ func TestExplained(t *testing.T) {
 	bind := &net.OpError{Op: "listen", Err: syscall.EADDRINUSE}
 	for want, err := range map[string]error{
 		"no answer from a:4000 in 10s: is UDP port 4000 open in the firewalls": &kcp.NoAnswerError{Waited: 10 * time.Second},
+		"in 1s: network is unreachable: is the network up":                     &net.OpError{Op: "dial", Err: &kcp.NoAnswerError{Waited: time.Second, Socket: syscall.ENETUNREACH}},
+		"session closed by the peer with code 9":                               &kcp.PeerCloseError{Code: 9},
 		"does the server run, on UDP port 4000":                                &net.OpError{Op: "dial", Err: kcp.ErrRefused},
 		"for 30s (-peer-timeout)":                                              &kcp.PeerLostError{Silence: 30 * time.Second},
 		"-idle-timeout":                                                        &kcp.PeerLostError{Idle: true},
