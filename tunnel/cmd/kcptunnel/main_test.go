@@ -231,6 +231,7 @@ func TestMistakes(t *testing.T) {
 		require.Contains(t, said, c.want, "%q", c.args)
 		require.Contains(t, said, "-h' for usage")
 	}
+	require.NoFileExists(t, "server.pem", "a start that fails makes no key")
 }
 
 // -check finds what a start would, all of it, and starts nothing.

@@ -79,7 +79,7 @@ func reloadServer(s *tunnel.Server, c *cli.Command, log *slog.Logger) (ok bool) 
 		}
 		ok = logReload(log, err, "authorities", "authorities of clients reloaded") && ok
 	}
-	cert, err := serverCertificate(c)
+	cert, err := serverCertificate(c, tunnel.LoadKey)
 	if err == nil {
 		err = s.SetCertificate(cert)
 	}

@@ -135,12 +135,16 @@ func serverConfig(c *cli.Command) (*tunnel.ServerConfig, error) {
 	}
 	var mistakes [3]error
 	config.Users, mistakes[0] = loadUsers(c)
-	config.Certificate, mistakes[1] = serverCertificate(c)
 	if path := c.String("client-ca"); path != "" {
-		if config.ClientCAs, mistakes[2] = identity.LoadCAs(path); mistakes[2] != nil {
-			mistakes[2] = fmt.Errorf("-client-ca: %w", mistakes[2])
+		if config.ClientCAs, mistakes[1] = identity.LoadCAs(path); mistakes[1] != nil {
+			mistakes[1] = fmt.Errorf("-client-ca: %w", mistakes[1])
 		}
 	}
+	load := tunnel.LoadKey
+	if c.Bool(checkFlag) || errors.Join(mistakes[:]...) != nil { // nothing starts
+		load = checkKey
+	}
+	config.Certificate, mistakes[2] = serverCertificate(c, load)
 	if err := errors.Join(mistakes[:]...); err != nil {
 		return nil, &usageError{c.FullName(), err}
 	}
@@ -162,8 +166,8 @@ func warnOfRules(log *slog.Logger, users *tunnel.Users) {
 	}
 }
 
-// serverCertificate returns what the server is to show.
-func serverCertificate(c *cli.Command) (tls.Certificate, error) {
+// serverCertificate returns what the server is to show; load reads its key, if that is all.
+func serverCertificate(c *cli.Command, load func(path string) (tls.Certificate, error)) (tls.Certificate, error) {
 	if cert := c.String("cert"); cert != "" {
 		pair, err := identity.LoadPair(cert, c.String("key"))
 		if err != nil {
@@ -173,10 +177,6 @@ func serverCertificate(c *cli.Command) (tls.Certificate, error) {
 	}
 	if c.String("key") == "" {
 		return tls.Certificate{}, errors.New("-key is empty: want a FILE")
-	}
-	load := tunnel.LoadKey
-	if c.Bool(checkFlag) {
-		load = checkKey
 	}
 	key, err := load(c.String("key"))
 	if err != nil {
