@@ -264,7 +264,6 @@ var unguarded = []string{"ep", "ends", "mu", "writing", "LocalAddr", "RemoteAddr
 var lockExempt = []string{
 	"notifier.Broadcast",    // Conn.mu is held
 	"Conn.writePackets",     // Conn.mu is not held
-	"Conn.startTrace",       // the same
 	"sessionHost.WorkTLS",   // entry.Conv does not change
 	".newConn",              // no other goroutine knows the session yet
 	"sessionHost.NewStream", // Conn.mu is held, as for all of a sessionHost

@@ -376,10 +376,14 @@ func (c *Conn) total(t *stats.Totals) {
 // startTrace gets the hooks of the session from Config.Tracer. It locks c.mu, but not while
 // it calls the application's code.
 func (c *Conn) startTrace() {
-	if tracer := c.ep.config.Tracer; tracer != nil {
-		if t := tracer(c); t != nil {
-			c.SetTrace(t)
-		}
+	tracer := c.ep.config.Tracer
+	if tracer == nil {
+		return
+	}
+	if t := tracer(c); t != nil {
+		c.mu.Lock()
+		defer c.unlock()
+		c.session.SetTrace(t)
 	}
 }
 

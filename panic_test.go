@@ -322,6 +322,7 @@ func panicCalls() map[string]func(w *panicWorld) {
 		"Stream.Reset":         func(w *panicWorld) { _ = w.stream.Reset(7) },
 		"SetMTU":               func(w *panicWorld) { _ = w.c.SetMTU(700) },
 		"SetCongestionControl": func(w *panicWorld) { _ = w.c.SetCongestionControl(nil) },
+		"SetTrace":             func(w *panicWorld) { w.c.SetTrace(nil) },
 		"Dial": func(w *panicWorld) {
 			if c, err := w.e.Dial(ctx, udpAddr(serverAddr), nil); err == nil {
 				_ = c.Abort(0, "")

@@ -260,7 +260,7 @@ const maxPause = 500 * time.Millisecond
 
 // set changes or asks something of a session.
 func (w *hostile) set(i int, c *kcp.Conn, r *rand.Rand) {
-	name := one(r, "SetMTU", "SetWindow", "SetNoDelay", "SetWriteBuffer", "SetMaxRate", "SetCongestionControl", "SetLinger", "Stats", "Flush", "Ping")
+	name := one(r, "SetMTU", "SetWindow", "SetNoDelay", "SetWriteBuffer", "SetMaxRate", "SetCongestionControl", "SetLinger", "SetKeepAlive", "SetPeerTimeout", "SetTrace", "Stats", "Flush", "Ping")
 	w.call(i, maxPause, name, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), maxPause)
 		defer cancel()
@@ -279,6 +279,12 @@ func (w *hostile) set(i int, c *kcp.Conn, r *rand.Rand) {
 			_ = c.SetCongestionControl(func() congestion.Control { w.step(i, false); return congestion.NewCubic() })
 		case "SetLinger":
 			_ = c.SetLinger(5 * time.Second)
+		case "SetKeepAlive":
+			_ = c.SetKeepAlive(one(r, -1, 0, time.Second))
+		case "SetPeerTimeout":
+			_ = c.SetPeerTimeout(one(r, -1, 0, time.Minute))
+		case "SetTrace":
+			c.SetTrace(one(r, nil, &kcp.Trace{Sent: func(uint32, int, int, uint32) { w.step(i, false) }}))
 		case "Stats":
 			_, _ = c.Stats(), c.Peer()
 			_, _ = c.Endpoint().Stats(), c.Endpoint().Totals()
