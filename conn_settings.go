@@ -191,8 +191,8 @@ func (c *Conn) SetKeepAlive(d time.Duration) error {
 	return c.set(&session.Change{Of: session.OfKeepAlive, Wait: d})
 }
 
-// SetPeerTimeout is SetKeepAlive for Config.PeerTimeout. A peer that has been silent for
-// longer than d is lost at once. Config.KeepAlive stays: set both for an end that seldom
+// SetPeerTimeout is SetKeepAlive for Config.PeerTimeout. A peer that has answered nothing
+// for longer than d is lost at once. The keep-alive stays: set both for an end that seldom
 // writes.
 func (c *Conn) SetPeerTimeout(d time.Duration) error {
 	if err := validateTimeout("PeerTimeout", d, minSilence); err != nil {
