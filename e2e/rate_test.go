@@ -137,6 +137,47 @@ func TestMaxRateIsShared(t *testing.T) {
 	})
 }
 
+// Streams share the cap whatever the sizes of their writes, and one that is idle but for a
+// few bytes does not wait for room that the others take.
+func TestMaxRateOfStreams(t *testing.T) {
+	const rate, seconds = 250_000, 30
+	inWorld(t, 1, netsim.LinkConfig{Delay: 500 * time.Microsecond}, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(&kcp.Config{MaxRate: rate}, nil)
+		var passed [3]atomic.Int64
+		for i, size := range []int{1000, 32 << 10, 1 << 20} {
+			s, r := streamPair(t, a, b, nil)
+			go func() {
+				for _, err := s.Write(make([]byte, size)); err == nil; {
+					_, err = s.Write(make([]byte, size))
+				}
+			}()
+			go func() {
+				for p := make([]byte, 64<<10); ; {
+					n, err := r.Read(p)
+					if err != nil {
+						return
+					}
+					passed[i].Add(int64(n))
+				}
+			}()
+		}
+		s, r := streamPair(t, a, b, nil)
+		go func() { _, _ = io.Copy(r, r) }()
+		for range seconds * 8 {
+			begun := time.Now()
+			_, err := s.Write([]byte("hello"))
+			require.NoError(t, err)
+			_, err = io.ReadFull(s, make([]byte, 5))
+			require.NoError(t, err)
+			require.Less(t, time.Since(begun), 8*time.Second*1500/rate) // of one segment of each, twice
+			time.Sleep(time.Second/8 - time.Since(begun))
+		}
+		for i := range passed {
+			require.InEpsilon(t, rate*seconds/3, passed[i].Load(), 0.1)
+		}
+	})
+}
+
 // ACKs do not wait for the cap of a receiver, so its peer is as fast as it was. Nor do
 // they take all of it from what the receiver sends. Their parity does not leave.
 func TestMaxRateOfReceiver(t *testing.T) {

@@ -5,7 +5,9 @@ import "github.com/arqnet/kcp/internal/container"
 // What waits in streams is bounded for all streams of a session together. Half of
 // that room is for anything. The other half is for what the peer has given credit
 // for: that leaves as the session goes on. So streams that nobody reads do not keep
-// the others from writing.
+// the others from writing. The first half is exceeded by a quarter of all room at most, unless
+// a message is larger. A stream of which nothing waits may queue a segment while there is any
+// room: what says little does not wait for those that say much.
 
 const (
 	// MessageBytesQueued is what a waiting message takes in memory beside its
@@ -32,6 +34,7 @@ const (
 type Writer struct {
 	stream *Stream
 	half   Half
+	place  uint64 // in the order in which calls have begun to wait
 	links  container.Links[Writer]
 }
 
@@ -78,14 +81,21 @@ func (t *Table) roomOf(half Half) int {
 }
 
 // Room returns how many bytes of a message of n may be written to s now. If that
-// is not positive, it returns what there has to be room for.
+// is not positive, it returns what there has to be room for. While calls wait, room is no
+// more than there is, so that they take it in turns whatever they write.
 func (s *Stream) Room(n int) (room int, half Half) {
 	t := s.table
 	own := t.limits.WriteBuffer - s.out.queued
-	if own <= 0 || t.roomOf(ForAny) > 0 {
-		return own, ForAny
+	if room := t.roomOf(ForAny); own <= 0 || room > 0 {
+		if t.blocked == 0 {
+			room += t.host.WriteBuffer() / 4 // one wake-up for many segments
+		}
+		return min(own, max(room, n)), ForAny
 	}
 	credit := s.out.credit() - s.out.queued
+	if segment := t.host.SegmentPayload() - MaxHeader; s.out.queued == 0 && n <= min(segment, credit) && t.queued < t.host.WriteBuffer() {
+		return min(segment, credit), ForAny
+	}
 	if credit < max(min(n, own, mostCreditNeeded), 1) {
 		return 0, ForAny
 	}
@@ -96,8 +106,9 @@ func (s *Stream) Room(n int) (room int, half Half) {
 // what the call waits for: the stream itself is full then. Owner.Writable is called
 // when there may be room.
 func (s *Stream) Wait(half Half) *Writer {
-	w := &Writer{stream: s, half: half}
 	t := s.table
+	t.waits++
+	w := &Writer{stream: s, half: half, place: t.waits}
 	t.blocked++
 	s.out.blocked++
 	if t.roomOf(half) <= 0 {
@@ -116,15 +127,19 @@ func (w *Writer) Done() {
 	t.WakeWriter()
 }
 
-// WakeWriter wakes the call that has waited longest for room of the session, if
-// there is some.
+// WakeWriter wakes the call that has waited longest for room of the session, if there is
+// some, and no other: both halves may be the same room, of which the one that runs first
+// would take all.
 func (t *Table) WakeWriter() {
+	var next *Writer
 	for half := range halves {
-		waiting := &t.writers[half]
-		if first := waiting.First(); first != nil && t.roomOf(half) > 0 {
-			waiting.Remove(linksOf, first)
-			first.stream.Owner.Writable()
-			return
+		first := t.writers[half].First()
+		if first != nil && t.roomOf(half) > 0 && (next == nil || first.place < next.place) {
+			next = first
 		}
+	}
+	if next != nil {
+		t.writers[next.half].Remove(linksOf, next)
+		next.stream.Owner.Writable()
 	}
 }

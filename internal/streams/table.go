@@ -54,6 +54,7 @@ type Table struct {
 	ready    int                            // part of queued: of streams that have credit for some
 	writers  [halves]container.List[Writer] // calls that wait for room of the session, oldest first
 	blocked  int                            // calls that wait for room, of the session or of a stream
+	waits    uint64                         // calls that have waited
 	shown    int                            // bytes of the largest credit that the peer has given
 	headroom int                            // bytes in front of the header of a segment
 	failed   bool                           // the session has ended, or delivers nothing more
