@@ -2,6 +2,7 @@ package docs
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -66,4 +67,50 @@ func TestPinned(t *testing.T) {
 	out, err := cmd.Output()
 	require.NoError(t, err)
 	require.Equal(t, want, strings.TrimSpace(string(out)))
+}
+
+// members returns the settings of a server for clients with certificates.
+func members(cert tls.Certificate, authorities *x509.CertPool) *kcp.Config {
+	return &kcp.Config{
+		TLS: &tls.Config{
+			Certificates: []tls.Certificate{cert},
+			ClientAuth:   tls.RequireAndVerifyClientCert,
+			ClientCAs:    authorities,
+		},
+		StatelessResetKey: identity.ResetKey(cert, "members"),
+	}
+}
+
+// member returns the name of a client, which its certificate has.
+func member(conn *kcp.Conn) string {
+	return conn.Peer().TLS.PeerCertificates[0].Subject.CommonName
+}
+
+// TestMembers lets in a client with a certificate of an authority, and no other one.
+func TestMembers(t *testing.T) {
+	server := testenv.TLS().Certificates[0]
+	ca := testenv.Certificate(t, nil, true, "authority")
+	l, err := kcp.Listen("udp", "127.0.0.1:0", members(server, identity.Pool(ca)))
+	require.NoError(t, err)
+	defer l.Endpoint().Close()
+	for name, by := range map[string]*tls.Certificate{"alice": &ca, "bob": &ca, "eve": nil} {
+		client := &tls.Config{
+			Certificates: []tls.Certificate{testenv.Certificate(t, by, false, name)},
+			RootCAs:      identity.Pool(server), ServerName: "test",
+		}
+		client.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return &client.Certificates[0], nil // even if the server names other authorities
+		}
+		_, err := kcp.Dial("udp", l.Addr().String(), &kcp.Config{TLS: client})
+		if by == nil {
+			var handshake *kcp.HandshakeError
+			require.ErrorAs(t, err, &handshake)
+			require.True(t, handshake.Remote)
+			continue
+		}
+		require.NoError(t, err)
+		conn, err := l.Accept()
+		require.NoError(t, err)
+		require.Equal(t, name, member(conn.(*kcp.Conn)))
+	}
 }

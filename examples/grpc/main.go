@@ -100,8 +100,7 @@ func newClient(dial func(ctx context.Context) (net.Conn, error)) (*grpc.ClientCo
 }
 
 // identities makes certificates, and returns the settings of a server and of a client,
-// which trust each other. Real programs load them from files: examples/mtls has an
-// authority that issues them.
+// which trust each other. Real programs load them from files (identity.LoadPair, LoadCAs).
 func identities(client string) (forServer, forClient *tls.Config, err error) {
 	serverCert, err := identity.New(serverName)
 	if err != nil {

@@ -68,7 +68,7 @@ func echo(ctx context.Context, c *http.Client, scheme string, data []byte) ([]by
 
 // show starts a server and sends it a request.
 func show(ctx context.Context, http2 bool) error {
-	// Real programs load certificates from files: examples/mtls has an authority.
+	// Real programs load certificates from files (identity.LoadPair, identity.LoadCAs).
 	cert, err := identity.New(serverName)
 	if err != nil {
 		return err

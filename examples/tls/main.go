@@ -1,7 +1,7 @@
 // Command tls is an echo service over TLS on top of KCP sessions, for programs
 // that have their own TLS over any net.Conn. It protects what is written; to
-// protect the packets of the session as well, use kcp.Config.TLS, as
-// examples/mtls does. To crypto/tls a KCP session is a net.Conn like any other.
+// protect the packets of the session as well, use kcp.Config.TLS. To crypto/tls a KCP
+// session is a net.Conn like any other.
 //
 //	go run ./examples/tls
 package main

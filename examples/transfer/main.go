@@ -13,7 +13,7 @@
 // the later session takes over from the earlier one (see owners.take), which does not
 // write any more once the later one knows how much there is.
 //
-// Anybody may send files: examples/mtls shows how to let in those with certificates.
+// Anybody may send files. docs/recipes.md lets in clients with certificates alone.
 package main
 
 import (

@@ -1,24 +1,29 @@
 package main
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/pem"
 	"os"
 	"path/filepath"
+	"time"
 
-	"github.com/arqnet/kcp/examples/internal/authority"
 	"github.com/arqnet/kcp/identity"
 )
 
 const authorityName = "authority" // of its files
 
-// certs makes an authority, and a certificate for each name, in files.
+// certs makes an authority, and a certificate for each name, in files. A real authority is
+// elsewhere, and its key never on a node.
 func certs(dir, cluster string, names []string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	ca, err := authority.Issue(nil, authorityName, cluster)
+	ca, err := issue(nil, authorityName, cluster)
 	if err == nil {
 		err = save(dir, authorityName, ca)
 	}
@@ -27,11 +32,38 @@ func certs(dir, cluster string, names []string) error {
 			return err
 		}
 		var c *tls.Certificate
-		if c, err = authority.Issue(ca, name, cluster); err == nil {
+		if c, err = issue(ca, name, cluster); err == nil {
 			err = save(dir, name, c)
 		}
 	}
 	return err
+}
+
+// issue returns a certificate for a common name and a DNS name, signed by an authority. If
+// that is nil it is signed by itself, and can sign others.
+func issue(by *tls.Certificate, name, dnsName string) (*tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	template := &x509.Certificate{ // the serial number is random
+		Subject:   pkix.Name{CommonName: name},
+		DNSNames:  []string{dnsName},
+		NotBefore: time.Now().Add(-time.Hour), // clocks differ
+		NotAfter:  time.Now().AddDate(1, 0, 0),
+	}
+	parent, signer := template, any(key)
+	if by == nil {
+		template.IsCA, template.BasicConstraintsValid = true, true
+	} else {
+		parent, signer = by.Leaf, by.PrivateKey
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
+	if err != nil {
+		return nil, err
+	}
+	leaf, err := x509.ParseCertificate(der)
+	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, err
 }
 
 // save writes a certificate and its key to files.
