@@ -320,27 +320,18 @@ func (c *serverSession) endIfRevoked() {
 
 // Status is what there is at an end of a tunnel at one moment.
 type Status struct {
-	Sessions    int           // established
-	Connections int           // connections and flows that are open
-	Opened      int           // connections and flows there have been
-	Evicted     int           // flows that were ended to make room, as a user had too many
-	Sent        uint64        // bytes of payload, of sessions that are open
-	Received    uint64        // the same
-	RTT         time.Duration // of the session with the shortest; 0: not known
+	Sessions    int // established
+	Connections int // connections and flows that are open
+	Opened      int // connections and flows there have been
+	Evicted     int // flows that were ended to make room, as a user had too many
 }
 
 // add adds what a session has.
 func (t *Status) add(s *session) {
-	f := s.conn.Figures()
 	t.Sessions++
 	t.Connections += int(s.active.Load())
 	t.Opened += int(s.opened.Load())
 	t.Evicted += int(s.evicted.Load())
-	t.Sent += f.Sent
-	t.Received += f.Received
-	if t.RTT == 0 || f.RTT > 0 && f.RTT < t.RTT {
-		t.RTT = f.RTT
-	}
 }
 
 // Status returns what there is now.

@@ -47,7 +47,7 @@ func (p *program) client() *cli.Command {
 
 // runClient runs a client until ctx is done, or it has ended by itself.
 func (p *program) runClient(ctx context.Context, c *cli.Command) error {
-	screen, log, err := p.begin(c)
+	log, err := p.begin(c)
 	if err != nil {
 		return err
 	}
@@ -82,13 +82,11 @@ func (p *program) runClient(ctx context.Context, c *cli.Command) error {
 	}
 	defer stop()
 	if slices.ContainsFunc(config.Remotes, func(r tunnel.Remote) bool { return r.Stdio }) {
-		screen.terminal = false // ssh writes there
 		ctx, stop = p.endsWithHangUp(ctx)
 	} else {
 		ctx, stop = p.survivesHangUp(ctx, func() { read.note(reloadClient(client, c, log)) })
 	}
 	defer stop()
-	defer screen.watch(client.Status)()
 	notifySystemd("READY=1")
 	return client.Run(ctx)
 }

@@ -87,21 +87,20 @@ func notNegative[T int | ~int64](n T) error {
 	return nil
 }
 
-// begin reads the file of -config, and returns the screen and the log of a command.
-func (p *program) begin(c *cli.Command) (*screen, *slog.Logger, error) {
+// begin reads the file of -config, and returns the log of a command.
+func (p *program) begin(c *cli.Command) (*slog.Logger, error) {
 	path, given := c.String(configFlag), c.IsSet("auth")
 	if path != "" {
 		if err := applyFile(c, path); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
 	outliveReaders()
-	s := newScreen(p.stderr)
-	log := s.logger(c.String("log-format"), c.Bool("v"))
+	log := patient(p.stderr).logger(c.String("log-format"), c.Bool("v"))
 	if path != "" { // -auth of a server is the name of a file
 		warnOfMode(log, configFlag, path, c.Name == "client" && !given && c.IsSet("auth"))
 	}
-	return s, log, nil
+	return log, nil
 }
 
 // splitUser splits what -auth of the client takes.

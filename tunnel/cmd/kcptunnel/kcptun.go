@@ -205,17 +205,17 @@ func warnOfKcptun(c *cli.Command, log *slog.Logger, idle []string) {
 // kcptunLog returns the log of a command, and a function that closes its file.
 func (p *program) kcptunLog(c *cli.Command) (log *slog.Logger, closeLog func(), err error) {
 	outliveReaders()
-	s, closeLog := newScreen(p.stderr), func() {}
+	w, closeLog := patient(p.stderr), func() {}
 	if path := c.String("log"); path != "" {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 		if err != nil {
 			return nil, nil, fmt.Errorf("-log: %w", err)
 		}
-		s = newScreen(f)
+		w = patient(f)
 		closeLog = func() {
-			s.log.flush(flushTime)
+			w.flush(flushTime)
 			_ = f.Close()
 		}
 	}
-	return s.logger(c.String("log-format"), c.Bool("v")), closeLog, nil
+	return w.logger(c.String("log-format"), c.Bool("v")), closeLog, nil
 }

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/testenv"
-	"github.com/arqnet/kcp/tunnel"
 	"github.com/stretchr/testify/require"
 )
 
@@ -362,22 +361,6 @@ func TestCompletionOfFlags(t *testing.T) {
 		require.Equal(t, exitOK, code)
 		require.Contains(t, said, "--tls-name\n", "%q", args)
 	}
-}
-
-func TestStatusLine(t *testing.T) {
-	last := tunnel.Status{Sessions: 1, Connections: 2, Opened: 5, Sent: 1000, Received: 2_000_000, RTT: 50 * time.Millisecond}
-	now := last
-	now.Sent, now.Received = 2500, 1
-	require.Equal(t, "1 session | 2 connections, 5 in all | out 1.5 KB/s | in 0 B/s | rtt 50ms", statusLine(last, now, time.Second))
-
-	var w strings.Builder
-	s := &screen{w: &w}
-	s.show("status")
-	_, err := s.Write([]byte("record\n"))
-	require.NoError(t, err)
-	s.show("")
-	line := "\x1b[?7lstatus\x1b[?7h"
-	require.Equal(t, clear+line+clear+"record\n"+line+clear, w.String())
 }
 
 // Seconds that no time can hold are the longest that one can.

@@ -81,13 +81,6 @@ func (p *patientWriter) write() {
 	}
 }
 
-// busy reports whether something waits.
-func (p *patientWriter) busy() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.idle != nil
-}
-
 // flush waits until all is written, for so long at most.
 func (p *patientWriter) flush(limit time.Duration) {
 	p.mu.Lock()

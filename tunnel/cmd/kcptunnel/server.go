@@ -51,7 +51,7 @@ func (p *program) runServer(ctx context.Context, c *cli.Command) error {
 	defer ignoreReloads()
 	upgrades, ignoreUpgrades := signals(signalUpgrade)
 	defer ignoreUpgrades()
-	screen, log, err := p.begin(c)
+	log, err := p.begin(c)
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,6 @@ func (p *program) runServer(ctx context.Context, c *cli.Command) error {
 	fmt.Fprintf(p.stdout, "fingerprint %s\n", s.Fingerprint())
 	log.Info("listening", "address", s.Addr(), "users", config.Users.Len(), "fingerprint", s.Fingerprint())
 	defer sayEnd(ctx, log)()
-	defer screen.watch(s.Status)()
 	up.ready(s)
 	return up.serve(ctx, s, upgrades, reloads)
 }

@@ -218,7 +218,7 @@ func TestSessionFlags(t *testing.T) {
 		root := p.commands()
 		for _, c := range root.Commands {
 			c.Action = func(_ context.Context, c *cli.Command) error {
-				if _, _, err := p.begin(c); err != nil {
+				if _, err := p.begin(c); err != nil {
 					return err
 				}
 				got = sessionConfig(c)
@@ -327,7 +327,7 @@ func TestRulesOfTheTunnel(t *testing.T) {
 func TestRecordsAreText(t *testing.T) {
 	for _, format := range []string{"json", "text"} {
 		var w testenv.Records
-		newScreen(&w).logger(format, true).Warn("x", "retry", 1500*time.Millisecond, "error", nil)
+		patient(&w).logger(format, true).Warn("x", "retry", 1500*time.Millisecond, "error", nil)
 		w.Find(t, `retry"?[:=]"?1\.5s`)
 		require.NotContains(t, w.String(), "error")
 	}
