@@ -23,7 +23,7 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/arqnet/kcp/internal/identity"
+	"github.com/arqnet/kcp/internal/version"
 )
 
 // Exit codes.
@@ -149,7 +149,7 @@ func runVersion(_ context.Context, std streams, args []string) error {
 	if _, err := o.parse(std, args, 0); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintln(std.out, "kcp "+identity.VersionLine())
+	_, err := fmt.Fprintln(std.out, "kcp "+version.Line())
 	return err
 }
 

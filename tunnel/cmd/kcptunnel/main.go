@@ -18,7 +18,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/arqnet/kcp/internal/identity"
+	"github.com/arqnet/kcp/internal/version"
 	"github.com/arqnet/kcp/tunnel"
 	"github.com/urfave/cli/v3"
 )
@@ -122,7 +122,7 @@ func (p *program) commands() *cli.Command {
 			"mistake on the command line or in a file. A client goes on trying whatever the\n" +
 			"server says. With -max-retries or stdio the code is 3 if the server turned it away,\n" +
 			"or is not the one that it should be.",
-		Version:               identity.VersionLine(),
+		Version:               version.Line(),
 		EnableShellCompletion: true,
 		ConfigureShellCompletionCommand: func(c *cli.Command) {
 			c.Hidden, c.Writer = false, p.stdout

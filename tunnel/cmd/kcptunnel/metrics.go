@@ -4,7 +4,7 @@ import (
 	"maps"
 	"runtime"
 
-	"github.com/arqnet/kcp/internal/identity"
+	"github.com/arqnet/kcp/internal/version"
 	"github.com/arqnet/kcp/tunnel"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -68,7 +68,7 @@ func (s series) server(f tunnel.Figures) {
 func processCollectors() []prometheus.Collector {
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "kcptunnel_build_info", Help: "1, with the version of the program as a label.",
-		ConstLabels: prometheus.Labels{"version": identity.Version(), "goversion": runtime.Version()},
+		ConstLabels: prometheus.Labels{"version": version.Number(), "goversion": runtime.Version()},
 	})
 	build.Set(1)
 	return []prometheus.Collector{collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewGoCollector(), build}

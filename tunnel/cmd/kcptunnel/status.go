@@ -19,8 +19,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/arqnet/kcp/internal/identity"
 	"github.com/arqnet/kcp/internal/neterr"
+	"github.com/arqnet/kcp/internal/version"
 	"github.com/arqnet/kcp/tunnel"
 	"github.com/urfave/cli/v3"
 )
@@ -58,7 +58,7 @@ type processStatus struct {
 
 // newProcessStatus returns the status of this process.
 func newProcessStatus(command string, begun time.Time, peers []tunnel.Peer) *processStatus {
-	return &processStatus{PID: os.Getpid(), Command: command, Version: identity.Version(), Age: time.Since(begun).Seconds(), Peers: peers}
+	return &processStatus{PID: os.Getpid(), Command: command, Version: version.Number(), Age: time.Since(begun).Seconds(), Peers: peers}
 }
 
 // unhealthy returns why a client has no session with any server; empty: it has one, or is

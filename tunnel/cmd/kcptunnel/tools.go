@@ -15,7 +15,7 @@ import (
 	"runtime"
 	"strings"
 
-	"github.com/arqnet/kcp/internal/identity"
+	"github.com/arqnet/kcp/internal/version"
 	"github.com/arqnet/kcp/tunnel"
 	"github.com/urfave/cli/v3"
 	"golang.org/x/term"
@@ -194,7 +194,7 @@ func (p *program) version() *cli.Command {
 			if c.Args().Present() {
 				return wrong(c, "want no arguments, not %q", c.Args().First())
 			}
-			_, err := fmt.Fprintln(p.stdout, "kcptunnel version "+identity.VersionLine())
+			_, err := fmt.Fprintln(p.stdout, "kcptunnel version "+version.Line())
 			return err
 		},
 	}

@@ -1,4 +1,4 @@
-package identity
+package version
 
 import (
 	"runtime/debug"
@@ -7,11 +7,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestVersionLine(t *testing.T) {
+func TestLine(t *testing.T) {
 	info := &debug.BuildInfo{Main: debug.Module{Version: "v1.2.3"}, Settings: []debug.BuildSetting{
 		{Key: "vcs.revision", Value: "0123456789abcdef"}, {Key: "vcs.modified", Value: "true"},
 	}}
-	require.Contains(t, lineOf(info), "v1.2.3 (revision 0123456789ab, modified), go")
-	require.Contains(t, lineOf(&debug.BuildInfo{}), "(devel), go")
-	require.Contains(t, VersionLine(), Version())
+	require.Contains(t, line(info), "v1.2.3 (revision 0123456789ab, modified), go")
+	require.Contains(t, line(&debug.BuildInfo{}), "(devel), go")
+	require.Contains(t, Line(), Number())
 }
