@@ -24,8 +24,6 @@ var (
 	// ErrNotDelivered is returned by Close if the peer did not acknowledge all written
 	// data in time, or closed the session without taking it.
 	ErrNotDelivered = session.ErrNotDelivered
-	// errNotMessageMode is the error of WriteMessage without Config.MessageMode.
-	errNotMessageMode = session.ErrNotMessageMode
 	// ErrTooManySessions is returned by Dial at Limits.MaxSessions.
 	ErrTooManySessions = errors.New("kcp: too many sessions")
 	// ErrInUse means that something else uses what the call needs: a Group the session,

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/arqnet/kcp/internal/session"
 	"github.com/stretchr/testify/require"
 )
 
@@ -308,7 +309,7 @@ func TestGroupSendToStreams(t *testing.T) {
 		require.Equal(t, 4, g.Send(batch))
 		require.EqualValues(t, 1, b.ep.Stats().PacketsSent-before)
 		requireOption(t, OptionError{"MessageOptions.Lifetime", time.Duration(-1), "must be in [0s, 1193h2m47.295s]"}, batch[4].Err)
-		require.ErrorIs(t, batch[5].Err, errNotMessageMode)
+		require.ErrorIs(t, batch[5].Err, session.ErrNotMessageMode)
 		receive(t, a, []byte("d"))
 		receive(t, acceptStream(t, a), []byte("ab"))
 		toLimited := acceptStream(t, a)
