@@ -11,6 +11,7 @@ require (
 )
 
 require (
+	github.com/emmansun/gmsm v0.41.1 // indirect
 	github.com/klauspost/cpuid/v2 v2.3.0 // indirect
 	github.com/klauspost/reedsolomon v1.14.2 // indirect
 	github.com/pkg/errors v0.9.1 // indirect

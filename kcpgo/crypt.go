@@ -8,6 +8,7 @@ import (
 	"crypto/sha1"
 	"crypto/subtle"
 
+	"github.com/emmansun/gmsm/sm4"
 	"golang.org/x/crypto/blowfish"
 	"golang.org/x/crypto/cast5"
 	"golang.org/x/crypto/salsa20"
@@ -38,7 +39,7 @@ func NewAESBlockCrypt(key []byte) (BlockCrypt, error) { return newCFB(aes.NewCip
 
 // NewSM4BlockCrypt returns SM4 (GB/T 32907-2016) in cipher feedback mode. The
 // key has 16 bytes.
-func NewSM4BlockCrypt(key []byte) (BlockCrypt, error) { return newCFB(newSM4(key)) }
+func NewSM4BlockCrypt(key []byte) (BlockCrypt, error) { return newCFB(sm4.NewCipher(key)) }
 
 // NewTwofishBlockCrypt returns Twofish in cipher feedback mode. The key has 16,
 // 24 or 32 bytes.

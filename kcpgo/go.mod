@@ -4,6 +4,7 @@ go 1.25.0
 
 require (
 	github.com/arqnet/kcp v0.0.0
+	github.com/emmansun/gmsm v0.41.1
 	golang.org/x/crypto v0.54.0
 	golang.org/x/net v0.56.0
 )
