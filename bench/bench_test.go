@@ -137,15 +137,6 @@ func TestRope(t *testing.T) {
 }
 
 func TestUnknownNames(t *testing.T) {
-	for _, name := range suiteNames() {
-		s := suites[name]
-		if _, err := s.measure("no such case", s.impls[0], time.Millisecond); err == nil {
-			t.Errorf("%s measures an unknown case", name)
-		}
-		if _, err := s.measure(s.cases[0], "no such implementation", time.Millisecond); err == nil {
-			t.Errorf("%s measures an unknown implementation", name)
-		}
-	}
 	for _, args := range [][]string{
 		{"-suite", "nope"}, {"-suite", ","}, {"-suite", "core", "-cases", "nope"},
 		{"-suite", "core", "-peers", "nope"}, {"-rounds", "0"}, {"-d", "-1s"}, {"core"},

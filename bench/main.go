@@ -17,7 +17,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime/pprof"
 	"strings"
 	"time"
 )
@@ -44,8 +43,6 @@ type options struct {
 	json, check          bool
 	duration             time.Duration
 	rounds               int
-	timeout              time.Duration
-	profile              string
 	out                  string
 	seed                 uint64
 	recordings           string
@@ -63,13 +60,6 @@ func run(args []string, stdout, stderr io.Writer) (err error) {
 	selected, err := selectSuites(o.suites)
 	if err != nil {
 		return err
-	}
-	if o.profile != "" {
-		stop, err := startProfile(o.profile)
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, stop()) }()
 	}
 	streamsSeed = o.seed
 	if !o.json {
@@ -114,8 +104,6 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.BoolVar(&o.check, "check", false, "compare with the goals of the suite, on standard error; one that is missed makes the exit status 2")
 	f.DurationVar(&o.duration, "d", 0, "duration of one measurement; 0 means the suite's default")
 	f.IntVar(&o.rounds, "rounds", 3, "measurements of each figure, of which the median is printed; one in virtual time")
-	f.DurationVar(&o.timeout, "timeout", 5*time.Minute, "give up when a measurement takes so much longer than -d, or in virtual time 12 times that; 0 means never")
-	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile to this file")
 	f.StringVar(&o.out, "out", "", "also write a table in Markdown to this folder")
 	f.Uint64Var(&o.seed, "seed", streamsSeed, "seed of the losses in streams")
 	f.StringVar(&o.recordings, "recordings", "", "files of recorded links for the suite paths, comma-separated: how many packets of 1500 bytes could leave in each 20 ms")
@@ -131,18 +119,12 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	return o, nil
 }
 
-// virtualPatience is how many times longer a measurement in virtual time may take: a
-// minute of processor, and on a busy machine many of waiting for one. It waits for
-// nothing else.
-const virtualPatience = 12
-
 // runSuite measures s and prints the result, in Markdown too where table is not
 // nil.
 func runSuite(w, table io.Writer, s *suite, o *options) (results map[string]series, err error) {
-	p := plan{duration: cmp.Or(o.duration, s.duration, defaultDuration), rounds: o.rounds, timeout: o.timeout}
+	p := plan{duration: cmp.Or(o.duration, s.duration, defaultDuration), rounds: o.rounds}
 	if s.virtual {
 		p.rounds = 1
-		p.timeout *= virtualPatience
 	}
 	if p.cases, err = restrict(s.cases, o.cases, "case"); err != nil {
 		return nil, err
@@ -162,19 +144,4 @@ func runSuite(w, table io.Writer, s *suite, o *options) (results map[string]seri
 		err = writeTable(w, s, p, results)
 	}
 	return results, err
-}
-
-// startProfile writes a CPU profile to the named file until stop is called.
-func startProfile(name string) (stop func() error, err error) {
-	f, err := os.Create(name)
-	if err != nil {
-		return nil, err
-	}
-	if err := pprof.StartCPUProfile(f); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return func() error {
-		pprof.StopCPUProfile()
-		return f.Close()
-	}, nil
 }

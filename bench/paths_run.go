@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"encoding/binary"
-	"fmt"
 	"io"
 	"math"
 	"slices"
@@ -36,12 +35,6 @@ type pathTransfer struct {
 // measurePath returns the figures of one row.
 func measurePath(name, impl string, d time.Duration) (f figures, err error) {
 	row := pathRows[name]
-	if row == nil {
-		return nil, fmt.Errorf("no case %q", name)
-	}
-	if !slices.Contains(suites["paths"].impls, impl) {
-		return nil, fmt.Errorf("no implementation %q", impl)
-	}
 	err = frozen(func() error {
 		r := &pathRun{world: newWorld(1, netsim.LinkConfig{}), row: row, quick: d < quickRun}
 		defer r.close()

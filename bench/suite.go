@@ -112,7 +112,6 @@ type plan struct {
 	impls    []string
 	duration time.Duration // of one measurement
 	rounds   int
-	timeout  time.Duration // of one measurement, beyond its duration; 0 is none
 }
 
 // series holds the figures of all rounds of one case, by implementation.
@@ -135,7 +134,7 @@ func (s *suite) run(p plan) (map[string]series, error) {
 					continue
 				}
 				runtime.GC()
-				f, err := s.guarded(c, impl, p)
+				f, err := s.measure(c, impl, p.duration)
 				if err != nil {
 					return nil, fmt.Errorf("%s: %s: %s: %w", s.name, c, impl, err)
 				}
@@ -144,30 +143,6 @@ func (s *suite) run(p plan) (map[string]series, error) {
 		}
 	}
 	return results, nil
-}
-
-// guarded measures once, and fails where that takes far too long: any
-// implementation may hang. What hangs is left behind, so that no measurement
-// after it means anything.
-func (s *suite) guarded(c, impl string, p plan) (figures, error) {
-	if p.timeout <= 0 {
-		return s.measure(c, impl, p.duration)
-	}
-	type result struct {
-		f   figures
-		err error
-	}
-	done := make(chan result, 1)
-	go func() {
-		f, err := s.measure(c, impl, p.duration)
-		done <- result{f, err}
-	}()
-	select {
-	case r := <-done:
-		return r.f, r.err
-	case <-time.After(p.duration + p.timeout):
-		return nil, fmt.Errorf("hangs: no result after %v", p.duration+p.timeout)
-	}
 }
 
 // values returns the figures of one metric, a value for each round that has
