@@ -360,7 +360,7 @@ func TestGoodPacketAfterABadOne(t *testing.T) {
 func TestResetOfPingAfterClose(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
-		readAll(b)
+		go func() { _, _ = io.Copy(io.Discard, b) }()
 		time.Sleep(time.Second) // until all is acknowledged
 		from, to := b.LocalAddr().(*net.UDPAddr).AddrPort(), a.LocalAddr().(*net.UDPAddr).AddrPort()
 		w.net.SetFilter(func(_, at netip.AddrPort, _ []byte) bool { return at != to })

@@ -4,17 +4,14 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"io"
 	"net"
 	"net/netip"
 	"os"
 	"sync"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/machine"
 	"github.com/arqnet/kcp/internal/session"
 	"github.com/arqnet/kcp/internal/takeover"
@@ -346,161 +343,6 @@ func TestSizesRefusedForGood(t *testing.T) {
 // that comes.
 func (w *world) legacyPeer(addr string, conv uint32, say []byte) *netsim.PacketConn {
 	return w.takingPeer(addr, conv, say, 0, nil)
-}
-
-// meter notes when packets leave a host, and of what size.
-type meter struct {
-	mu    sync.Mutex
-	at    []time.Duration
-	sizes []int
-}
-
-// meter returns a meter of what the client sends from now on.
-func (w *world) meter() *meter {
-	m := new(meter)
-	w.net.SetFilter(func(from, _ netip.AddrPort, packet []byte) bool {
-		if from.Addr() == netip.MustParseAddr("10.0.0.2") {
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			m.at = append(m.at, w.net.Elapsed())
-			m.sizes = append(m.sizes, len(packet))
-		}
-		return true
-	})
-	return m
-}
-
-// between returns the bytes that left in [from, to).
-func (m *meter) between(from, to time.Duration) (n int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for i, at := range m.at {
-		if at >= from && at < to {
-			n += m.sizes[i]
-		}
-	}
-	return n
-}
-
-// excess returns by how many bytes more left than rate allows, in the time within
-// [from, to) in which that is most.
-func (m *meter) excess(from, to time.Duration, rate int) (most float64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	now, last := 0.0, from
-	for i, at := range m.at {
-		if at >= from && at < to {
-			now = max(now-float64(rate)*(at-last).Seconds(), 0) + float64(m.sizes[i])
-			most, last = max(most, now), at
-		}
-	}
-	return most
-}
-
-// keepBusy keeps the session and streams of it busy, and sends a datagram every
-// interval, if that is not 0, until the session ends.
-func keepBusy(t *testing.T, c *Conn, streams int, interval time.Duration, size int) {
-	t.Helper()
-	endless := func(w io.Writer) {
-		data := content(1, 50_000)
-		for {
-			if _, err := w.Write(data); err != nil {
-				return
-			}
-		}
-	}
-	go endless(c)
-	for range streams {
-		s := openStream(t, c, nil)
-		go endless(s)
-	}
-	if interval > 0 {
-		go func() {
-			for c.SendDatagram(make([]byte, size)) == nil {
-				select {
-				case <-time.After(interval):
-				case <-c.Done():
-				}
-			}
-		}()
-	}
-}
-
-// readAll reads all that arrives until the session ends.
-func readAll(c *Conn) {
-	go func() { _, _ = io.Copy(io.Discard, c) }()
-	go func() {
-		for {
-			s, err := c.AcceptStream(context.Background())
-			if err != nil {
-				return
-			}
-			go func() { _, _ = io.Copy(io.Discard, s) }()
-		}
-	}()
-	go func() {
-		for {
-			if _, err := c.ReceiveDatagram(context.Background()); err != nil {
-				return
-			}
-		}
-	}()
-}
-
-// A cap of 1 Mbit/s is kept to within 2 % over 10 s, and in any time to within one
-// packet, whatever is sent, and lost.
-func TestMaxRate(t *testing.T) {
-	long(t)
-	const rate, packet = 125_000, 1400
-	for name, test := range map[string]struct {
-		config    Config
-		streams   int
-		datagrams time.Duration
-		loss      float64
-	}{
-		"stream of bytes": {loss: 0.05},
-		"TLS":             {config: Config{TLS: testTLS()}},
-		"CUBIC":           {config: Config{CongestionControl: congestion.NewCubic}},
-		"no control":      {config: Config{CongestionControl: congestion.NewNone, Redundancy: 1}, streams: 1, loss: 0.05},
-		"all":             {config: Config{Cipher: testAEAD(t), FEC: FEC{Data: 5, Parity: 5}}, streams: 3, datagrams: 15 * time.Millisecond},
-	} {
-		t.Run(name, func(t *testing.T) {
-			link := netsim.LinkConfig{Delay: 20 * time.Millisecond, Loss: test.loss}
-			inWorld(t, 1, link, func(t *testing.T, w *world) {
-				client, server := test.config, test.config
-				client.MaxRate = rate
-				a, b, l := w.pair(&client, &server)
-				require.Equal(t, rate, a.Stats().MaxRate)
-				require.Zero(t, b.Stats().MaxRate)
-				readAll(b)
-				m := w.meter()
-				arrived, from := l.Endpoint().Stats().BytesReceived, w.net.Elapsed()
-				keepBusy(t, a, test.streams, test.datagrams, 300)
-				time.Sleep(10 * time.Second)
-				synctest.Wait()
-				to := w.net.Elapsed()
-				sent := m.between(from, to)
-				require.InEpsilon(t, rate*10, sent, 0.02)
-				require.LessOrEqual(t, m.excess(from, to, rate), float64(packet+wire.HeaderSize+36+1), "in any time, but for signals")
-				require.InEpsilon(t, float64(sent)*(1-test.loss), l.Endpoint().Stats().BytesReceived-arrived, 0.03)
-				if test.loss == 0 {
-					require.Zero(t, a.Stats().FastRetransmits+a.Stats().TimeoutRetransmits)
-				}
-				if name == "CUBIC" || name == "TLS" { // a window that the cap leaves unused does not grow
-					require.Less(t, a.Stats().CongestionWindow, 32)
-					a.mu.Lock()
-					limited := a.session.Inside().Machine().Inspect().AppLimited
-					a.mu.Unlock()
-					require.True(t, limited)
-				}
-				if test.datagrams > 0 {
-					require.Zero(t, a.Stats().Datagrams.Unsent, "they take less than half")
-					require.Greater(t, a.Stats().Datagrams.Sent, uint64(600))
-				}
-				require.NoError(t, errors.Join(a.Abort(0, ""), b.Abort(0, "")))
-			})
-		})
-	}
 }
 
 // Packets that wait for the cap are dropped with the session.

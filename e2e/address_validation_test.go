@@ -187,11 +187,15 @@ func checkAmplification(t *testing.T, config kcp.Config, name string, forge func
 	})
 }
 
-// legacyPeer is a peer without signals.
+// legacyPeer is a peer without signals. It begins a session of conversation 77 with to, or
+// with nil takes the first that comes.
 type legacyPeer struct {
 	*ends.Bare
 	got []byte
 }
+
+// legacyThinks is longer than it takes such a peer to answer.
+const legacyThinks = time.Millisecond
 
 func newLegacyPeer(w *world, addr string, to net.Addr, fecs bool) *legacyPeer {
 	pc, err := w.net.Listen(addr)

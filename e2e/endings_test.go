@@ -297,12 +297,12 @@ func TestCloseWriteOfAPeerNotYetKnown(t *testing.T) {
 	for _, dialTimeout := range []time.Duration{0, -1} {
 		for _, pause := range []time.Duration{0, 50 * time.Millisecond, time.Second} {
 			inWorld(t, 9, clean, func(t *testing.T, w *world) {
-				w.legacyPeer(serverAddr, 0, nil)
+				newLegacyPeer(w, serverAddr, nil, false)
 				e, _ := w.endpoint("10.0.0.2:5000", &kcp.Config{DialTimeout: dialTimeout})
 				a := w.dial(e)
 				time.Sleep(pause)
 				require.ErrorIs(t, a.CloseWrite(), kcp.ErrLegacyPeer)
-				require.LessOrEqual(t, w.net.Elapsed(), max(pause, 3*roundTrip)+opening.FirstHello)
+				require.LessOrEqual(t, w.net.Elapsed(), max(pause, 3*roundTrip)+opening.FirstHello+legacyThinks)
 				writeAll(t, a, []byte("still"))
 				require.NoError(t, a.Close())
 			})
@@ -320,10 +320,10 @@ func TestCloseWriteOfAPeerNotYetKnown(t *testing.T) {
 	}
 	inWorld(t, 9, clean, func(t *testing.T, w *world) { // accepted
 		l := w.listen(nil)
-		w.legacyPeer("10.0.0.2:5000", 77, []byte("hello"))
+		newLegacyPeer(w, "10.0.0.2:5000", l.Addr(), false).write([]byte("hello"))
 		b := accepted(t, l)
 		require.ErrorIs(t, b.CloseWrite(), kcp.ErrLegacyPeer)
-		require.LessOrEqual(t, w.net.Elapsed(), session.HelloAfterData+roundTrip)
+		require.LessOrEqual(t, w.net.Elapsed(), session.HelloAfterData+roundTrip+legacyThinks)
 		receive(t, b, []byte("hello"))
 	})
 	inWorld(t, 9, clean, func(t *testing.T, w *world) { // nobody there
@@ -339,12 +339,12 @@ func TestCloseWriteOfAPeerNotYetKnown(t *testing.T) {
 // will not say.
 func TestCloseOfAShortLegacySession(t *testing.T) {
 	inWorld(t, 9, clean, func(t *testing.T, w *world) {
-		w.legacyPeer(serverAddr, 0, nil)
+		newLegacyPeer(w, serverAddr, nil, false)
 		e, _ := w.endpoint("10.0.0.2:5000", nil)
 		a := w.dial(e)
 		writeAll(t, a, []byte("x"))
 		require.NoError(t, a.Close())
-		require.LessOrEqual(t, w.net.Elapsed(), 2*roundTrip)
+		require.LessOrEqual(t, w.net.Elapsed(), 2*roundTrip+legacyThinks)
 	})
 }
 

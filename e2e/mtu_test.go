@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/netip"
 	"testing"
 	"time"
@@ -219,57 +218,6 @@ func TestPathBelowTheBase(t *testing.T) {
 	}
 }
 
-// takingPeer is a legacyPeer that reads, and tells of the first n bytes, if n is not 0.
-func (w *world) takingPeer(addr string, conv uint32, say []byte, n int, got chan<- []byte) *netsim.PacketConn {
-	pc, err := w.net.Listen(addr)
-	require.NoError(w.t, err)
-	start, to := time.Now(), net.Addr(udpAddr(serverAddr))
-	var k *machine.KCP
-	begin := func(conv uint32) {
-		k = machine.New(conv, func(packet []byte) { _, _ = pc.WriteTo(packet, to) })
-		if n > 0 {
-			k.SetStream(true)
-			_ = k.SetWindow(1024, 1024)
-		}
-		k.Update(1)
-	}
-	if say != nil {
-		begin(conv)
-		_, err = k.Send(say)
-		require.NoError(w.t, err)
-		k.Flush()
-	}
-	done := make(chan bool)
-	w.t.Cleanup(func() {
-		_ = pc.Close()
-		<-done
-	})
-	go func() {
-		defer close(done)
-		var taken []byte
-		for buf, read := make([]byte, 2000), make([]byte, 1<<16); ; {
-			size, from, err := pc.ReadFrom(buf)
-			if err != nil {
-				return
-			}
-			if to = from; k == nil {
-				begin(wire.DecodeHeader(buf).Conv)
-			}
-			k.SetClock(uint32(time.Since(start).Milliseconds()))
-			_ = k.Input(buf[:size])
-			for m := 0; n > 0 && err == nil; {
-				if m, err = k.Recv(read); err == nil {
-					if taken = append(taken, read[:m]...); len(taken) == n {
-						got <- taken
-					}
-				}
-			}
-			k.Flush()
-		}
-	}()
-	return pc
-}
-
 // Whatever is added to a segment, it gets through any path that takes the size
 // to fall back to: nothing is retransmitted for ever in packets larger than those
 // that have arrived.
@@ -359,13 +307,6 @@ func TestPathMTUAndSizes(t *testing.T) {
 		require.ErrorIs(t, write(longest+1), kcp.ErrMessageTooLarge)
 		require.NoError(t, a.Close())
 	})
-}
-
-// legacyPeer is one that knows no signals and acknowledges what it gets. It begins
-// a session with the server if it has something to say; else it takes the first
-// that comes.
-func (w *world) legacyPeer(addr string, conv uint32, say []byte) *netsim.PacketConn {
-	return w.takingPeer(addr, conv, say, 0, nil)
 }
 
 // With the least MTU a HELLO that shows a cookie is still one of a peer that dials too, and
