@@ -1,7 +1,9 @@
 package kcp
 
 import (
+	"reflect"
 	"strconv"
+	"strings"
 	"sync/atomic"
 
 	"github.com/arqnet/kcp/stats"
@@ -54,41 +56,21 @@ type snmpColumn struct {
 	value *uint64
 }
 
-// columns returns the fields in the order of reports, which is not the order of the
-// struct. The name of FECFullShardSet differs from the field's, as in kcp-go.
-func (s *Snmp) columns() []snmpColumn {
-	return []snmpColumn{
-		{"BytesSent", &s.BytesSent},
-		{"BytesReceived", &s.BytesReceived},
-		{"MaxConn", &s.MaxConn},
-		{"ActiveOpens", &s.ActiveOpens},
-		{"PassiveOpens", &s.PassiveOpens},
-		{"CurrEstab", &s.CurrEstab},
-		{"InErrs", &s.InErrs},
-		{"InCsumErrors", &s.InCsumErrors},
-		{"KCPInErrors", &s.KCPInErrors},
-		{"InPkts", &s.InPkts},
-		{"OutPkts", &s.OutPkts},
-		{"InSegs", &s.InSegs},
-		{"OutSegs", &s.OutSegs},
-		{"InBytes", &s.InBytes},
-		{"OutBytes", &s.OutBytes},
-		{"RetransSegs", &s.RetransSegs},
-		{"FastRetransSegs", &s.FastRetransSegs},
-		{"EarlyRetransSegs", &s.EarlyRetransSegs},
-		{"LostSegs", &s.LostSegs},
-		{"RepeatSegs", &s.RepeatSegs},
-		{"FECFullShards", &s.FECFullShardSet},
-		{"FECParityShards", &s.FECParityShards},
-		{"FECErrs", &s.FECErrs},
-		{"FECRecovered", &s.FECRecovered},
-		{"FECShardSet", &s.FECShardSet},
-		{"FECShardMin", &s.FECShardMin},
-		{"RingBufferSndQueue", &s.RingBufferSndQueue},
-		{"RingBufferRcvQueue", &s.RingBufferRcvQueue},
-		{"RingBufferSndBuffer", &s.RingBufferSndBuffer},
-		{"OOBPackets", &s.OOBPackets},
+// snmpFields are the fields in the order of reports, which is not that of the struct.
+var snmpFields = strings.Fields(`
+	BytesSent BytesReceived MaxConn ActiveOpens PassiveOpens CurrEstab InErrs InCsumErrors
+	KCPInErrors InPkts OutPkts InSegs OutSegs InBytes OutBytes RetransSegs FastRetransSegs
+	EarlyRetransSegs LostSegs RepeatSegs FECFullShardSet FECParityShards FECErrs FECRecovered
+	FECShardSet FECShardMin RingBufferSndQueue RingBufferRcvQueue RingBufferSndBuffer OOBPackets`)
+
+// columns returns the fields in the order of reports. The name of FECFullShardSet differs
+// from the field's, as in kcp-go.
+func (s *Snmp) columns() (all []snmpColumn) {
+	for _, name := range snmpFields {
+		value := reflect.ValueOf(s).Elem().FieldByName(name).Addr().Interface().(*uint64)
+		all = append(all, snmpColumn{strings.Replace(name, "FECFullShardSet", "FECFullShards", 1), value})
 	}
+	return all
 }
 
 // Header returns the names of the counters, in the order of ToSlice.

@@ -106,20 +106,13 @@ func (k *KCP) Configure(s Settings) {
 	}
 }
 
-// NoDelay selects how the retransmission time-out is bounded and backed off.
+// NoDelay is kcp.NoDelay, which says what its values mean.
 type NoDelay uint8
 
 const (
-	// NoDelayDefault is NoDelayOff for a KCP and NoDelayOn for a session.
 	NoDelayDefault NoDelay = iota
-	// NoDelayOff bounds the time-out to at least 100 ms and doubles it at each time-out
-	// of a segment. First transmissions wait an eighth longer. The reference's nodelay 0.
 	NoDelayOff
-	// NoDelayOn bounds the time-out to at least 30 ms and multiplies it by 1.5 at each
-	// time-out of a segment. The reference's nodelay 1.
 	NoDelayOn
-	// NoDelayTurbo bounds the time-out to at least 30 ms. Each time-out of a segment adds
-	// half of the connection's present RTO. The reference's nodelay 2.
 	NoDelayTurbo
 )
 
