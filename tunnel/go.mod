@@ -7,6 +7,7 @@ require (
 	github.com/arqnet/kcp/kcpgo v0.0.0-00010101000000-000000000000
 	github.com/cenkalti/backoff/v5 v5.0.3
 	github.com/golang/snappy v1.0.0
+	github.com/hashicorp/yamux v0.1.2
 	github.com/prometheus/client_model v0.6.2
 	github.com/prometheus/common v0.66.1
 	github.com/stretchr/testify v1.11.1
@@ -14,6 +15,7 @@ require (
 	github.com/xtaci/smux v1.5.58
 	go.yaml.in/yaml/v3 v3.0.4
 	golang.org/x/crypto v0.54.0
+	golang.org/x/net v0.56.0
 )
 
 require (
@@ -23,7 +25,6 @@ require (
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/prometheus/procfs v0.16.1 // indirect
 	go.yaml.in/yaml/v2 v2.4.2 // indirect
-	golang.org/x/net v0.56.0 // indirect
 	google.golang.org/protobuf v1.36.8 // indirect
 )
 

@@ -1,4 +1,23 @@
-// Package carrier has what sessions of the tunnel run over, behind one interface.
+// Package carrier has what sessions of the tunnel run over, behind one interface: KCP,
+// which is UDP, and TLS over TCP for paths that let no UDP pass.
+//
+// Over TCP the wire is this. The ends speak TLS 1.3 with the same ALPN id, certificates
+// and keys as over UDP. The first stream of a session, on which the client says who it is,
+// is the bare TLS connection: until the client is known nothing else is there that could
+// grow. Then yamux begins (github.com/hashicorp/yamux, spec.md), with the dialler as its
+// client. The first stream of yamux, number 1, has records, each with a type of 1 byte:
+//
+//	0 reset  number of a stream (4 bytes), code (8): it ends at once at both ends
+//	1 close  code (8), length (2), text of at most 256 bytes: the session ends
+//
+// Each other stream is a sequence of frames: kind (1), length (3), and that many bytes.
+//
+//	0 bytes    of a stream of bytes
+//	1 message  a whole one; the first frame says which of the two a stream is
+//	2 end      nothing follows in this direction, of length 0
+//
+// What ends without such an end was cut off, whatever yamux says of it. Numbers are in
+// network byte order. A keep-alive is a ping of yamux.
 package carrier
 
 import (
@@ -15,9 +34,6 @@ import (
 type Conn interface {
 	OpenStream(ctx context.Context, options *kcp.StreamOptions) (Stream, error)
 	AcceptStream(ctx context.Context) (Stream, error)
-	MaxDatagramSize() int // 0: there are no datagrams
-	SendDatagram(b []byte) error
-	ReceiveDatagram(ctx context.Context) ([]byte, error)
 	Ping(ctx context.Context) (rtt time.Duration, err error)
 	RemoteAddr() net.Addr
 	TLS() *tls.ConnectionState // nil: there is none
@@ -29,6 +45,13 @@ type Conn interface {
 	Close() error
 	CloseWithError(code uint64, text string) error
 	Abort(code uint64, text string) error
+}
+
+// Datagrams is what a Conn has that can send packets beside its streams.
+type Datagrams interface {
+	MaxDatagramSize() int
+	SendDatagram(b []byte) error
+	ReceiveDatagram(ctx context.Context) ([]byte, error)
 }
 
 // Stream is a stream of a session. What the methods do is as in *kcp.Stream, which is one.
