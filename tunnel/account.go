@@ -9,6 +9,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/fair"
 	"github.com/arqnet/kcp/internal/udp"
+	"github.com/arqnet/kcp/tunnel/internal/carrier"
 	"github.com/arqnet/kcp/tunnel/internal/flowtable"
 )
 
@@ -43,6 +44,7 @@ type account struct {
 	conns   atomic.Int64  // dialled connections, and those that were accepted for the user
 	most    int64         // of conns
 	packets atomic.Int64  // bytes of UDP packets that wait
+	unread  carrier.Account
 	records fair.Records
 
 	saidSlow, saidFailed fair.Limit // of records of targets

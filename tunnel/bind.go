@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"syscall"
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/tunnel/internal/carrier"
@@ -48,38 +49,49 @@ func parseBind(text string) (netip.Addr, error) {
 	return netip.Addr{}, nil
 }
 
-// dialWay dials a session on a way. The interfaces are looked at each time, as
-// their addresses change.
-func (c *Client) dialWay(ctx context.Context, w way) (carrier.Conn, error) {
-	if w.bind == "" {
-		conn, err := (&kcp.Dialer{Config: c.settings}).DialContext(ctx, "udp", w.server)
-		if err != nil {
-			return nil, err
-		}
-		return carrier.KCP{Conn: conn.(*kcp.Conn)}, nil
+// dialUDP dials a session on a way over UDP.
+func (c *Client) dialUDP(ctx context.Context, w way) (carrier.Conn, error) {
+	settings := *c.settings
+	d := kcp.Dialer{Config: &settings}
+	from, control, err := w.leaves()
+	if from.IsValid() {
+		d.LocalAddr = net.UDPAddrFromAddrPort(from)
 	}
-	addr, err := parseBind(w.bind)
+	if control != nil {
+		settings.Control = control
+	}
 	if err != nil {
 		return nil, err
 	}
-	settings := *c.settings
-	d := kcp.Dialer{Config: &settings}
-	switch {
-	case addr.IsValid():
-		d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 0))
-	case deviceControl(w.bind) != nil:
-		settings.Control = deviceControl(w.bind)
-	default:
-		if addr, err = interfaceAddr(w.bind); err != nil {
-			return nil, err
-		}
-		d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 0))
-	}
 	conn, err := d.DialContext(ctx, "udp", w.server)
 	if err != nil {
-		return nil, fmt.Errorf("from %s: %w", w.bind, err)
+		return nil, w.dialError(err)
 	}
 	return carrier.KCP{Conn: conn.(*kcp.Conn)}, nil
+}
+
+// leaves returns where what is dialled on a way leaves: an address, or what binds a socket
+// to an interface. Interfaces are looked at each time, as their addresses change.
+func (w way) leaves() (from netip.AddrPort, control func(network, address string, c syscall.RawConn) error, err error) {
+	if w.bind == "" {
+		return from, nil, nil
+	}
+	addr, err := parseBind(w.bind)
+	if err == nil && !addr.IsValid() {
+		if control = deviceControl(w.bind); control != nil {
+			return from, control, nil
+		}
+		addr, err = interfaceAddr(w.bind)
+	}
+	return netip.AddrPortFrom(addr, 0), nil, err
+}
+
+// dialError returns an error of dialling on a way.
+func (w way) dialError(err error) error {
+	if w.bind == "" {
+		return err
+	}
+	return fmt.Errorf("from %s: %w", w.bind, err)
 }
 
 // interfaceAddr returns an address of an interface, of IPv4 if it has one.

@@ -10,12 +10,14 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/url"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/identity"
+	"github.com/arqnet/kcp/tunnel/internal/carrier"
 )
 
 // ClientConfig holds the settings of a Client.
@@ -39,6 +41,12 @@ type ClientConfig struct {
 	// RootCAs are the authorities of servers' certificates. nil means the authorities of
 	// the system, or none if there are Fingerprints.
 	RootCAs *x509.CertPool
+	// TCPPort is the port of servers for TLS over TCP, which takes the place of UDP on
+	// ways that let none pass. 0 means the port of UDP; negative: there is no TCP.
+	TCPPort int
+	// Proxy, if not nil, is through which servers are reached over TCP: http, https or
+	// socks5, with a port, and the user and the password if it wants them.
+	Proxy *url.URL
 	// ServerName is the name that a server's certificate must have. Default: the
 	// host of its address.
 	ServerName string
@@ -76,6 +84,7 @@ type ClientConfig struct {
 
 	shutdown   time.Duration // how long ends in order may take; 0: shutdownTime
 	maxLeaving int           // 0: maxLeaving
+	tcpOnly    bool          // UDP is not tried
 	connect    func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
@@ -89,8 +98,8 @@ type Client struct {
 	account  *account
 	tally    tally
 	dials    dialTally
-	attempts map[string]*attemptTally // by server
-	serving  sync.WaitGroup           // sessions of Run
+	attempts map[attemptsOf]*attemptTally
+	serving  sync.WaitGroup // sessions of Run
 	// listening counts the sessions through which servers listen.
 	listening map[listened]*atomic.Int32
 
@@ -118,6 +127,11 @@ func NewClient(config *ClientConfig) (*Client, error) {
 	for _, b := range config.Binds {
 		if _, err := parseBind(b); err != nil {
 			return nil, fmt.Errorf("tunnel: %w", err)
+		}
+	}
+	if config.Proxy != nil {
+		if err := carrier.CheckProxy(config.Proxy); err != nil {
+			return nil, fmt.Errorf("tunnel: proxy: %w", err)
 		}
 	}
 	for _, f := range config.Fingerprints {
@@ -158,9 +172,12 @@ func NewClient(config *ClientConfig) (*Client, error) {
 	for _, r := range c.config.Remotes {
 		c.tally.remote(r.name())
 	}
-	c.listening, c.attempts = make(map[listened]*atomic.Int32), make(map[string]*attemptTally)
+	c.listening, c.attempts = make(map[listened]*atomic.Int32), make(map[attemptsOf]*attemptTally)
 	for _, server := range c.config.Servers {
-		c.attempts[server] = newAttemptTally(server)
+		for _, transport := range c.transports() {
+			of := attemptsOf{server, transport}
+			c.attempts[of] = newAttemptTally(of)
+		}
 		for _, r := range c.config.Remotes {
 			c.listening[listened{server, r}] = new(atomic.Int32)
 		}
@@ -239,7 +256,7 @@ func (c *Client) Run(ctx context.Context) error {
 	ways := c.ways()
 	failed := make(chan error, len(ways))
 	for _, w := range ways {
-		running.Go(func() { failed <- c.keep(ctx, w) })
+		running.Go(func() { failed <- c.keepWay(ctx, w) })
 	}
 	piped := make(chan error, 1)
 	for _, l := range locals {

@@ -22,7 +22,7 @@ type ClientFigures struct {
 // ServerFigures are a client's attempts to have a session with a server.
 type ServerFigures struct {
 	Server    string `json:"server"`
-	Transport string `json:"transport"` // "udp"
+	Transport string `json:"transport"` // "udp" or "tcp"
 	Connected bool   `json:"connected"` // there is a session
 	Attempts  uint64 `json:"attempts"`
 	// Failed is how many have failed, by cause: "no-answer", "resolve", "unreachable",
@@ -59,9 +59,9 @@ func attemptCause(err error, lost bool) string {
 		return "resolve"
 	case errors.As(err, &handshake):
 		return "certificate"
-	case errors.Is(err, kcp.ErrRefused), neterr.Is(err, syscall.ENETUNREACH), neterr.Is(err, syscall.EHOSTUNREACH):
+	case errors.Is(err, kcp.ErrRefused), neterr.Is(err, syscall.ECONNREFUSED), neterr.Is(err, syscall.ENETUNREACH), neterr.Is(err, syscall.EHOSTUNREACH):
 		return "unreachable"
-	case errors.As(err, &unanswered), errors.Is(err, errNoWelcome):
+	case errors.As(err, &unanswered), errors.Is(err, errNoWelcome), errors.Is(err, context.DeadlineExceeded):
 		return "no-answer"
 	}
 	return "other"
@@ -73,9 +73,20 @@ type attemptTally struct {
 	f  ServerFigures
 }
 
-// newAttemptTally returns the tally of a server.
-func newAttemptTally(server string) *attemptTally {
-	a := &attemptTally{f: ServerFigures{Server: server, Transport: "udp", Failed: make(map[string]uint64)}}
+// attemptsOf is what attempts are counted by.
+type attemptsOf struct{ server, transport string }
+
+// transports returns what a client goes over: first what it prefers.
+func (c *Client) transports() []string {
+	if c.config.TCPPort < 0 {
+		return []string{"udp"}
+	}
+	return []string{"udp", "tcp"}
+}
+
+// newAttemptTally returns the tally of a server over a transport.
+func newAttemptTally(of attemptsOf) *attemptTally {
+	a := &attemptTally{f: ServerFigures{Server: of.server, Transport: of.transport, Failed: make(map[string]uint64)}}
 	for _, cause := range attemptCauses() {
 		a.f.Failed[cause] = 0
 	}
@@ -108,16 +119,20 @@ func (a *attemptTally) figures(connected bool) ServerFigures {
 
 // Figures returns what the client does now and has done.
 func (c *Client) Figures() ClientFigures {
-	connected := make(map[string]bool)
+	connected := make(map[attemptsOf]bool)
 	var sessions []*session
 	for _, s := range c.pool.all() {
-		connected[s.way.server] = connected[s.way.server] || s.conn.Err() == nil
+		of := attemptsOf{s.way.server, s.transport()}
+		connected[of] = connected[of] || s.conn.Err() == nil
 		sessions = append(sessions, &s.session)
 	}
 	f := ClientFigures{Carried: c.dials.carriedBy(sessions)}
 	f.Remotes = c.tally.appendRemotes(nil, c.config.User)
-	for _, server := range slices.Sorted(maps.Keys(c.attempts)) {
-		f.Servers = append(f.Servers, c.attempts[server].figures(connected[server]))
+	for _, server := range slices.Compact(slices.Sorted(slices.Values(c.config.Servers))) {
+		for _, transport := range c.transports() {
+			of := attemptsOf{server, transport}
+			f.Servers = append(f.Servers, c.attempts[of].figures(connected[of]))
+		}
 	}
 	return f
 }
@@ -130,10 +145,13 @@ func (c *Client) Peers() (all []Peer) {
 	return all
 }
 
-// attempt is connect, and counts how it goes.
-func (c *Client) attempt(ctx context.Context, w way, welcomed func()) error {
-	lost, of := false, c.attempts[w.server]
-	err := explain(w.server, c.connect(ctx, w, func() {
+// attempt is connect over a transport, and counts how it goes.
+func (c *Client) attempt(ctx context.Context, w way, transport string, welcomed func()) error {
+	lost, of, dial := false, c.attempts[attemptsOf{w.server, transport}], c.dialUDP
+	if transport == "tcp" {
+		dial = c.dialTCP
+	}
+	err := explain(w.server, c.connect(ctx, w, dial, func() {
 		lost = true
 		of.end(nil, false)
 		welcomed()

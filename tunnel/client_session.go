@@ -45,16 +45,16 @@ type clientSession struct {
 	reverse   map[uint32]Remote // by the number of the stream that asked to listen
 }
 
-// keep keeps a session on a way, until ctx is done, or the server is given up: MaxRetries
-// is reached, or a client with stdio is turned away before it was let in.
-func (c *Client) keep(ctx context.Context, w way) error {
+// keep keeps a session over UDP on a way, until ctx is done, or the server is given up:
+// MaxRetries is reached, or a client with stdio is turned away before it was let in.
+func (c *Client) keep(ctx context.Context, w way, shared *keepers) error {
 	wait := c.backOff()
 	log := c.log.With("server", w)
-	known := false
 	for failed := 0; ; {
 		lost, began := false, time.Now()
-		err := c.attempt(ctx, w, func() {
-			known, lost, failed, began = true, true, 0, time.Now()
+		err := c.attempt(ctx, w, "udp", func() {
+			shared.known.Store(true)
+			lost, failed, began = true, 0, time.Now()
 			wait.Reset()
 		})
 		if ctx.Err() != nil {
@@ -68,10 +68,11 @@ func (c *Client) keep(ctx context.Context, w way) error {
 			continue
 		}
 		failed++
+		shared.answered.Store(answered(err))
 		switch {
-		case !known && c.attended() && TurnedAway(err):
+		case !shared.known.Load() && c.attended() && TurnedAway(err):
 			return fmt.Errorf("%v: %w", w, err)
-		case c.config.MaxRetries > 0 && failed > c.config.MaxRetries:
+		case c.config.MaxRetries > 0 && failed > c.config.MaxRetries && (answered(err) || shared.noTCP.Load()):
 			retries := "1 retry"
 			if c.config.MaxRetries != 1 {
 				retries = fmt.Sprintf("%d retries", c.config.MaxRetries)
@@ -85,6 +86,9 @@ func (c *Client) keep(ctx context.Context, w way) error {
 			what = "session lost, reconnecting"
 		case TurnedAway(err): // until somebody changes something
 			level = slog.LevelError
+		}
+		if there, _ := c.pool.over(w, "tcp"); there {
+			level = slog.LevelDebug
 		}
 		log.Log(ctx, level, what, "error", err, "retry", pause.Round(time.Millisecond))
 		select {
@@ -102,8 +106,8 @@ func (c *Client) attended() bool {
 
 // connect opens a session on a way, and serves it to its end. It calls welcomed once
 // the server has let the client in.
-func (c *Client) connect(ctx context.Context, w way, welcomed func()) error {
-	conn, err := c.dialWay(ctx, w)
+func (c *Client) connect(ctx context.Context, w way, dial func(context.Context, way) (carrier.Conn, error), welcomed func()) error {
+	conn, err := dial(ctx, w)
 	if err != nil {
 		return err
 	}
@@ -122,7 +126,10 @@ func (c *Client) connect(ctx context.Context, w way, welcomed func()) error {
 		role: s, conn: conn, log: c.log.With("server", w), begun: time.Now(), tally: &c.tally, dials: &c.dials,
 		account: c.account, dialTimeout: c.config.DialTimeout, shutdown: c.config.shutdown, connect: c.config.connect, failed: slog.LevelWarn,
 	}
-	s.log.Info("session begun", "address", conn.RemoteAddr())
+	if over, ok := conn.(*carrier.TCP); ok {
+		over.CountFor(&c.account.unread)
+	}
+	s.log.Info("session begun", "address", conn.RemoteAddr(), "transport", s.transport())
 	c.pool.add(s)
 	ended := make(chan error, 1)
 	c.serving.Go(func() { ended <- s.run(ctx) })
@@ -130,7 +137,11 @@ func (c *Client) connect(ctx context.Context, w way, welcomed func()) error {
 	case err := <-ended:
 		return err
 	case <-s.leaving:
-		s.log.Info("the server was upgraded: another session begins, and this one ends with its last connection")
+		if _, direct := c.pool.over(w, "udp"); direct && s.transport() == "tcp" {
+			s.log.Info("UDP passes: new connections go over it, and the session over TCP ends with its last connection")
+		} else {
+			s.log.Info("the server was upgraded: another session begins, and this one ends with its last connection")
+		}
 		if oldest := c.pool.surplus(s, c.config.maxLeaving); oldest != nil {
 			oldest.log.Warn("too many sessions wait for their last connections: the oldest is ended")
 			_ = oldest.conn.SetLinger(c.config.shutdown)
@@ -141,7 +152,7 @@ func (c *Client) connect(ctx context.Context, w way, welcomed func()) error {
 }
 
 // errLeaving is why a client begins another session while there is one.
-var errLeaving = errors.New("the server was upgraded")
+var errLeaving = errors.New("the session leaves")
 
 // run serves the session to its end.
 func (s *clientSession) run(ctx context.Context) error {
@@ -157,6 +168,9 @@ func (s *clientSession) run(ctx context.Context) error {
 			}
 		}
 		s.serving.Go(func() { s.retire(ctx) })
+		if s.transport() == "tcp" {
+			s.serving.Go(func() { s.yield(ctx) })
+		}
 	}, func() { s.client.pool.remove(s) })
 }
 

@@ -67,8 +67,13 @@ func startServer(t *testing.T, users string, edit func(*ServerConfig)) *testServ
 	if config.Logger == nil {
 		config.Logger = s.log.Logger()
 	}
-	s.Server, err = Listen(config)
-	require.NoError(t, err)
+	for s.Server == nil || overTCP(t) && s.tcp == nil && config.TakeOver.Control == nil { // another program has the port of TCP
+		if s.Server != nil {
+			require.NoError(t, s.Close())
+		}
+		s.Server, err = Listen(config)
+		require.NoError(t, err)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(ctx) }()
@@ -100,7 +105,7 @@ func clientConfig(t *testing.T, s *testServer, remotes ...string) *ClientConfig 
 	t.Helper()
 	config := &ClientConfig{
 		Servers: []string{s.Addr().String()}, Fingerprints: []string{s.Fingerprint()}, User: "me", Password: "secret",
-		shutdown: shortly, RetryAfter: 20 * time.Millisecond, MaxRetryAfter: 100 * time.Millisecond,
+		tcpOnly: overTCP(t), shutdown: shortly, RetryAfter: 20 * time.Millisecond, MaxRetryAfter: 100 * time.Millisecond,
 	}
 	for _, text := range remotes {
 		r, err := ParseRemote(text)
@@ -109,6 +114,9 @@ func clientConfig(t *testing.T, s *testServer, remotes ...string) *ClientConfig 
 	}
 	return config
 }
+
+// overTCP reports whether clients of a test run over TCP.
+func overTCP(t *testing.T) bool { return strings.HasPrefix(t.Name(), "TestOverTCP/") }
 
 // startClient runs a client.
 func startClient(t *testing.T, config *ClientConfig) *testClient {

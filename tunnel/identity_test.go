@@ -75,6 +75,9 @@ func TestTurnedAway(t *testing.T) {
 	require.Less(t, len(s.log.String())-len(log), 10*loggedSize)
 
 	// Their sessions end in order, and count as no reset.
+	if overTCP(t) {
+		return // no session has an endpoint
+	}
 	waitFor(t, func() bool { return s.Endpoint().Stats().Sessions == 0 })
 	ended := s.Endpoint().Stats().Ended
 	require.Zero(t, ended.Reset, "%+v", ended)

@@ -96,7 +96,7 @@ func (p *pool) best(not []*clientSession) *clientSession {
 		if slices.Contains(not, s) {
 			continue
 		}
-		rank := 2
+		rank := 3
 		if len(p.sessions) > 1 {
 			rank = s.rank()
 		}
@@ -107,16 +107,31 @@ func (p *pool) best(not []*clientSession) *clientSession {
 	return best
 }
 
-// rank returns how willingly a session is taken: not if the server does not answer, and
-// rather another one than what the server wants to end.
+// rank returns how willingly a session is taken: not if the server does not answer, rather
+// another one than what is to end, and rather one over UDP than one over TCP.
 func (s *clientSession) rank() int {
 	switch {
 	case !s.healthy():
 		return 0
 	case s.isLeaving():
 		return 1
+	case s.transport() == "tcp":
+		return 2
 	}
-	return 2
+	return 3
+}
+
+// over reports whether there is a session on a way over a transport, and whether the
+// server answers on one of them.
+func (p *pool) over(w way, transport string) (there, healthy bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range p.sessions {
+		if s.way == w && s.transport() == transport {
+			there, healthy = true, healthy || s.healthy()
+		}
+	}
+	return there, healthy
 }
 
 // healthy reports whether the server answers.

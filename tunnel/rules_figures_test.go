@@ -32,6 +32,7 @@ func TestRuleFigures(t *testing.T) {
 		{"| Figures of", "3 records", saidAtOnce},
 		{"| Figures of", "20 s", saidEvery},
 		{"| A remote goes", "3 s", aliveWait},
+		{"| TCP is tried", "1 s", tcpAfter},
 		{"| Each direction", "2 s", probeInterval},
 	})
 }

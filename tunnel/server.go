@@ -28,6 +28,13 @@ type ServerConfig struct {
 	// Socket, if not nil, is the socket to use in place of Addr, such as one of
 	// systemd's. The server does not close it.
 	Socket net.PacketConn
+	// TCP is where to listen for TLS over TCP as well, as host:port, for clients that no
+	// UDP reaches. Empty means the address of UDP if nobody else listens there, or
+	// nowhere with Socket; "none" means nowhere.
+	TCP string
+	// TCPSocket, if not nil, is the socket to use in place of TCP, such as one of
+	// systemd's.
+	TCPSocket net.Listener
 	// TakeOver, if it is set, is how the server takes over the socket of another
 	// process, which calls HandOver, in place of Addr. KCP has to be as there.
 	TakeOver Handover
@@ -83,6 +90,9 @@ type Server struct {
 	config      ServerConfig
 	log         *slog.Logger
 	listener    *kcp.Listener
+	session     *kcp.Config  // settings
+	tcp         net.Listener // nil: there is none
+	tcpAt       string       // its address, as configured
 	guard       guard
 	lobby       *lobby.Lobby // of clients that have not shown an identity
 	verifier    *verifier
@@ -96,6 +106,7 @@ type Server struct {
 	before      *control      // of the server before this one; nil: there is none
 	passed      atomic.Bool   // HandOver was called
 	left        chan struct{} // closed when no more sessions begin here after that
+	ended       chan struct{} // closed when Serve has no more sessions
 	superseded  atomic.Bool   // the server behind this one was replaced as well
 
 	mu       sync.Mutex
@@ -122,6 +133,11 @@ func Listen(config *ServerConfig) (*Server, error) {
 	if config.TakeOver.Control != nil {
 		s.before = newControl(config.TakeOver.Control)
 	}
+	s.session = settings
+	if err := s.listenTCP(); err != nil {
+		_ = s.Close()
+		return nil, hint(err)
+	}
 	return s, nil
 }
 
@@ -136,7 +152,7 @@ func newServer(config *ServerConfig) (*Server, *kcp.Config, error) {
 	s := &Server{
 		config: *config, log: config.Logger, guard: guard{now: time.Now}, verifier: newVerifier(),
 		lobby: lobby.New(maxUnknown, maxUnknownEach),
-		left:  make(chan struct{}), sessions: make(map[*serverSession]bool),
+		left:  make(chan struct{}), ended: make(chan struct{}), sessions: make(map[*serverSession]bool),
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -254,6 +270,14 @@ func (s *Server) settings() (*kcp.Config, error) {
 // Addr returns the address of the server's socket.
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 
+// TCPAddr returns the address for TLS over TCP, or nil.
+func (s *Server) TCPAddr() net.Addr {
+	if s.tcp == nil {
+		return nil
+	}
+	return s.tcp.Addr()
+}
+
 // Fingerprint returns the fingerprint of the server's key, for
 // ClientConfig.Fingerprints.
 func (s *Server) Fingerprint() string { return s.certificate.Load().fingerprint }
@@ -345,8 +369,11 @@ func (s *Server) Status() Status {
 	return t
 }
 
-// Close closes the socket of a server on which Serve was not called.
-func (s *Server) Close() error { return s.listener.Endpoint().Close() }
+// Close closes the sockets of a server on which Serve was not called.
+func (s *Server) Close() error {
+	s.closeTCP()
+	return s.listener.Endpoint().Close()
+}
 
 // Serve answers clients until ctx is done, and closes the socket then. After HandOver it
 // goes on until the last session here has ended. It returns nil then, and if ctx is done,
@@ -358,6 +385,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	s.cancel = cancel
 	s.mu.Unlock()
 	var sessions sync.WaitGroup
+	s.serveTCP(ctx, &sessions)
 	var err error
 	for {
 		var conn *kcp.Conn
@@ -368,6 +396,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	}
 	left := ctx.Err() == nil && s.passed.Load() && errors.Is(err, net.ErrClosed)
 	if left {
+		s.keepTCPFor(controlWait)
 		s.await(ctx, &sessions)
 	}
 	ended := ctx.Err() != nil
@@ -376,6 +405,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	}
 	cancel()
 	sessions.Wait()
+	close(s.ended)
 	limit, stop := context.WithTimeout(context.Background(), s.config.shutdown)
 	defer stop()
 	_ = s.listener.Endpoint().Shutdown(limit)
@@ -399,12 +429,26 @@ func (s *Server) serveConn(ctx context.Context, conn carrier.Conn) {
 	if visitor.Ended() {
 		err = errFull
 	}
+	var handshake *kcp.HandshakeError
+	if errors.As(err, &handshake) {
+		s.warn("handshake failed", "client", addr, "error", handshake)
+		return
+	}
 	if err != nil {
 		s.recordAway(addr, err)
 		return
 	}
 	account := s.accounts.enter(identity.name)
 	defer s.accounts.leave(identity.name)
+	if over, ok := conn.(*carrier.TCP); ok { // it has a descriptor, and yamux no bound for all streams
+		if !account.addConn() {
+			log.Info("session refused", "user", identity.name, "error", errTooMany)
+			_ = conn.Abort(0, "")
+			return
+		}
+		defer account.removeConn()
+		over.CountFor(&account.unread)
+	}
 	c := &serverSession{server: s, identity: identity}
 	c.session = session{
 		role: c, conn: conn, log: account.records.Limited(log.With("user", identity.name)), begun: time.Now(), tally: s.tallies.begin(conn, identity.name), dials: &s.dials,
@@ -416,7 +460,7 @@ func (s *Server) serveConn(ctx context.Context, conn carrier.Conn) {
 	s.sessions[c] = true
 	s.mu.Unlock()
 	defer s.tallies.end(conn, c.tally)
-	c.log.Info("session begun")
+	c.log.Info("session begun", "transport", conn.Transport())
 	c.endIfRevoked() // the users may have changed meanwhile
 	select {
 	case <-s.left: // it has waited while another server took over

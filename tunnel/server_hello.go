@@ -170,7 +170,6 @@ func (s *Server) turnAway(ctx context.Context, conn carrier.Conn, stream carrier
 	}
 	s.recordAway(conn.RemoteAddr(), away)
 	_ = writeJSON(stream, away.welcome)
-	_ = stream.Close()
 	_ = conn.SetLinger(s.config.shutdown)
 	_ = conn.CloseWithError(closeRefused, string(away.Code))
 }

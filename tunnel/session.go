@@ -74,7 +74,9 @@ type session struct {
 func (s *session) serve(ctx context.Context, begun func(context.Context), ended func()) error {
 	parent := ctx
 	ctx, cancel := context.WithCancel(ctx)
-	s.serving.Go(func() { s.receiveDatagrams(ctx) })
+	if d, ok := s.conn.(carrier.Datagrams); ok {
+		s.serving.Go(func() { s.receiveDatagrams(ctx, d) })
+	}
 	begun(ctx)
 	for {
 		stream, err := s.conn.AcceptStream(ctx)

@@ -109,9 +109,9 @@ func (f *flow) send(packet []byte) {
 // transmit sends a packet as a datagram if it can, else as a message. It returns frame,
 // which is memory for it.
 func (f *flow) transmit(frame, packet []byte) []byte {
-	if f.known.Load() && 4+len(packet) <= f.s.conn.MaxDatagramSize() {
+	if d, ok := f.s.conn.(carrier.Datagrams); ok && f.known.Load() && 4+len(packet) <= d.MaxDatagramSize() {
 		frame = append(binary.BigEndian.AppendUint32(frame[:0], f.stream.ID()), packet...)
-		if f.s.conn.SendDatagram(frame) == nil {
+		if d.SendDatagram(frame) == nil {
 			f.carried.send(len(packet))
 			return frame // it may have become too large meanwhile
 		}
@@ -252,9 +252,9 @@ func returnMessage(message []byte) {
 }
 
 // receiveDatagrams passes on the datagrams of the session.
-func (s *session) receiveDatagrams(ctx context.Context) {
+func (s *session) receiveDatagrams(ctx context.Context, of carrier.Datagrams) {
 	for {
-		b, err := s.conn.ReceiveDatagram(ctx)
+		b, err := of.ReceiveDatagram(ctx)
 		if err != nil {
 			return
 		}

@@ -38,6 +38,11 @@ func (s *Server) HandOver(ctx context.Context, h Handover) error {
 	if err := s.listener.HandOver(ctx, h.Sockets); err != nil {
 		return err
 	}
+	select { // sessions over TCP may be left
+	case <-s.ended:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	s.before.wait(ctx)
 	return nil
 }
@@ -116,6 +121,7 @@ type request struct {
 const (
 	wantReload  = "reload"  // read the files again
 	wantRelease = "release" // listen no longer for Key
+	wantTCP     = "tcp"     // listen no longer on TCP, at the address of Key
 	wantEnd     = "end"     // end, as by a signal
 	tellPassed  = "passed"  // know that this one was replaced as well
 )
@@ -198,6 +204,8 @@ func (s *Server) serveControl(conn *net.UnixConn) {
 			s.reloadHere()
 		case wantRelease:
 			socket = s.claims.give(r.Key)
+		case wantTCP:
+			socket = s.giveTCP(r.Key.Address)
 		case wantEnd:
 			s.end()
 		case tellPassed:

@@ -56,7 +56,7 @@ func run(ctx context.Context, losses []string, each time.Duration) (string, erro
 	}
 	defer l.close()
 	text := fmt.Sprintf(about, linkRate, linkRTT, runtime.NumCPU(), runtime.Version(), each, manyConn)
-	text += fmt.Sprintf("%6s  %-10s %9s %9s %9s %9s %8s %9s %9s\n", "loss", "tunnel", "1 Mbit/s", "10 Mbit/s", "p50 ms", "p99 ms", "s/GB", "idle MB", "busy MB")
+	text += fmt.Sprintf("%6s  %-18s %9s %9s %9s %9s %8s %9s %9s\n", "loss", "tunnel", "1 Mbit/s", "10 Mbit/s", "p50 ms", "p99 ms", "s/GB", "idle MB", "busy MB")
 	fmt.Print(text)
 	for _, loss := range losses {
 		percent, err := strconv.ParseFloat(loss, 64)
@@ -73,7 +73,7 @@ func run(ctx context.Context, losses []string, each time.Duration) (string, erro
 			if err != nil {
 				fmt.Fprintf(os.Stderr, "%s at %s %%: %v\n", p.name, loss, err)
 			}
-			row := fmt.Sprintf("%4s %%  %-10s", loss, p.name)
+			row := fmt.Sprintf("%4s %%  %-18s", loss, p.name)
 			for i, n := range []float64{r.one, r.ten, r.p50, r.p99, r.cpu, r.idle, r.busy} {
 				width := 10
 				if i == 4 {

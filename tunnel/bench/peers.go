@@ -42,6 +42,13 @@ func (l *lab) peers() []peer {
 				exec DIR/kcptunnel client -fingerprint $(cat DIR/print) -auth me:secret ` + serverAddr + " " + forward,
 		},
 		{
+			// UDP goes nowhere: the client has another address of the server for it.
+			"kcptunnel over TCP", "true",
+			"exec DIR/kcptunnel server -auth DIR/users.json -key DIR/server.pem -tcp :4000 :4001",
+			`until DIR/kcptunnel fingerprint DIR/server.pem > DIR/print; do sleep .1; done
+				exec DIR/kcptunnel client -fingerprint $(cat DIR/print) -auth me:secret ` + serverAddr + " " + forward,
+		},
+		{
 			"kcptun", "which kcptun-server kcptun-client",
 			"exec kcptun-server --quiet -l :4000 -t " + targetAddr,
 			"exec kcptun-client --quiet -l " + localAddr + " -r " + serverAddr,

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -36,6 +37,8 @@ func (p *program) client() *cli.Command {
 			&cli.StringFlag{Name: "tls-cert", Usage: "`FILE` of a client certificate, in place of a password"},
 			&cli.StringFlag{Name: "tls-key", Usage: "`FILE` of its key"},
 			&cli.StringSliceFlag{Name: "bind", Usage: "local `ADDRESSES` or interfaces, such as wlan0,eth0; each has a session of its own"},
+			&cli.IntFlag{Name: "tcp-port", Usage: "`PORT` of servers for TLS over TCP, which is used where UDP does not pass; 0: never (default: that of UDP)", Validator: port, HideDefault: true},
+			&cli.StringFlag{Name: "proxy", Usage: "`URL` of a proxy for TCP: http://, https:// or socks5://[USER:PASSWORD@]HOST:PORT", Sources: cli.EnvVars("KCPTUNNEL_PROXY")},
 			&cli.IntFlag{Name: "max-retries", Usage: "give up after this many tries in a row (default: never)", Validator: notNegative[int], HideDefault: true},
 			&cli.DurationFlag{Name: "max-retry-interval", Usage: "longest wait between tries (default: 30s)", Validator: notNegative[time.Duration], HideDefault: true},
 			&cli.DurationFlag{Name: "open-timeout", Usage: "how long connections wait for a session with a server (default: 10s)", Validator: notNegative[time.Duration], HideDefault: true},
@@ -97,6 +100,15 @@ func clientConfig(c *cli.Command) (*tunnel.ClientConfig, error) {
 		Servers: c.StringSlice("server"), Fingerprints: c.StringSlice("fingerprint"), Binds: c.StringSlice("bind"), ServerName: c.String("tls-name"),
 		MaxRetries: c.Int("max-retries"), MaxRetryAfter: c.Duration("max-retry-interval"), OpenTimeout: c.Duration("open-timeout"),
 		DialTimeout: c.Duration("dial-timeout"), UDPTimeout: c.Duration("udp-timeout"), KCP: sessionConfig(c),
+	}
+	if config.TCPPort = c.Int("tcp-port"); config.TCPPort == 0 && c.IsSet("tcp-port") {
+		config.TCPPort = -1
+	}
+	if text := c.String("proxy"); text != "" {
+		var err error
+		if config.Proxy, err = url.Parse(text); err != nil { // it has the password
+			return nil, wrong(c, "-proxy: not a URL such as http://proxy.example:3128")
+		}
 	}
 	remotes := c.StringSlice("remote")
 	if args := c.Args().Slice(); len(args) > 0 {

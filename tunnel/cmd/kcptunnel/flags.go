@@ -79,6 +79,14 @@ func hostPort(s string) error {
 	return nil
 }
 
+// port checks a port, or 0.
+func port(n int) error {
+	if n < 0 || n > 65535 {
+		return fmt.Errorf("%d is not a port", n)
+	}
+	return nil
+}
+
 // notNegative checks a number or a time.
 func notNegative[T int | ~int64](n T) error {
 	if n < 0 {

@@ -32,6 +32,7 @@ func (p *program) server() *cli.Command {
 			"regular expressions for what each user may reach, from ^ to $.",
 		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "listen", Usage: "UDP `ADDR` to listen on, in place of the argument"},
+			&cli.StringFlag{Name: "tcp", Usage: "`ADDR` for TLS over TCP, for clients that UDP does not reach; none: nowhere (default: the address for UDP, if it is free)", Validator: tcpAddress},
 			&cli.StringFlag{Name: "auth", Usage: "`FILE` of users and what each may reach"},
 			&cli.BoolFlag{Name: "unanchored-rules", Usage: "take rules without ^ and $, which match anywhere in what is asked for: files of chisel"},
 			&cli.StringFlag{Name: "key", Value: "server.pem", Usage: "`FILE` of the private key, which is made if the file does not exist"},
@@ -103,7 +104,7 @@ func (p *program) runServer(ctx context.Context, c *cli.Command) error {
 	defer stop()
 	up.after = hide
 	fmt.Fprintf(p.stdout, "fingerprint %s\n", s.Fingerprint())
-	log.Info("listening", "address", s.Addr(), "users", config.Users.Len(), "fingerprint", s.Fingerprint())
+	log.Info("listening", "address", s.Addr(), "tcp", s.TCPAddr(), "users", config.Users.Len(), "fingerprint", s.Fingerprint())
 	defer sayEnd(ctx, log)()
 	up.ready(s)
 	return up.serve(ctx, s, upgrades, reloads)
@@ -129,7 +130,7 @@ func serverConfig(c *cli.Command) (*tunnel.ServerConfig, error) {
 		return nil, wrong(c, "want -auth FILE: who may connect, and what each may reach")
 	}
 	config := &tunnel.ServerConfig{
-		Addr: addr, DialTimeout: c.Duration("dial-timeout"), UDPTimeout: c.Duration("udp-timeout"),
+		Addr: addr, TCP: c.String("tcp"), DialTimeout: c.Duration("dial-timeout"), UDPTimeout: c.Duration("udp-timeout"),
 		Drain: c.Duration("drain"), KCP: sessionConfig(c),
 	}
 	var mistakes [3]error
@@ -193,6 +194,14 @@ func checkKey(path string) (tls.Certificate, error) {
 		return tls.Certificate{}, err
 	}
 	return identity.New("kcptunnel")
+}
+
+// tcpAddress checks what -tcp takes.
+func tcpAddress(s string) error {
+	if s != "none" && !validAddress(s, 0) {
+		return fmt.Errorf("%q is not an address: want [HOST]:PORT, or none", s)
+	}
+	return nil
 }
 
 // validAddress reports whether addr is host:port, with a port of least or more.

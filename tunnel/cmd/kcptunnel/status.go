@@ -99,7 +99,7 @@ func (p *processStatus) sort(all bool) {
 func (p *processStatus) write(w io.Writer) {
 	fmt.Fprintf(w, "%s %s, process %d, for %v, version %s\n", printable(p.Command), printable(p.Address), p.PID, lasted(p.Age), printable(p.Version))
 	for _, s := range p.Servers {
-		if !s.Connected {
+		if !s.Connected && (s.Transport == "udp" || s.Cause != "") { // TCP is for want of UDP
 			fmt.Fprintf(w, "  no session with %s (%s): %s\n", printable(s.Server), printable(s.Transport), printable(cmp.Or(s.Cause, "no answer yet")))
 		}
 	}

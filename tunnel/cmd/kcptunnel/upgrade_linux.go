@@ -64,7 +64,7 @@ func newUpgrader(log *slog.Logger, args []string, config *tunnel.ServerConfig, s
 	}
 	u := &upgrader{log: log, exe: exe, args: args, seen: seen, after: func() {}, wait: retryTime}
 	if os.Getenv(inheritEnv) == "" {
-		config.Socket, err = activatedSocket()
+		config.Socket, config.TCPSocket, err = activatedSockets()
 		return u, err
 	}
 	_ = os.Unsetenv(inheritEnv)
@@ -121,26 +121,35 @@ func inheritedConn(fd uintptr) (*net.UnixConn, error) {
 	return unix, nil
 }
 
-// activatedSocket returns the socket that systemd has opened for the process, or nil
-// (sd_listen_fds(3)).
-func activatedSocket() (net.PacketConn, error) {
+// activatedSockets returns the sockets that systemd has opened for the process, for UDP and
+// for TCP, or nil (sd_listen_fds(3)).
+func activatedSockets() (pc net.PacketConn, l net.Listener, err error) {
 	n, pid := os.Getenv("LISTEN_FDS"), os.Getenv("LISTEN_PID")
 	if n == "" || pid != strconv.Itoa(os.Getpid()) {
-		return nil, nil
+		return nil, nil, nil
 	}
 	for _, name := range []string{"LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"} {
 		_ = os.Unsetenv(name)
 	}
-	if n != "1" {
-		return nil, fmt.Errorf("systemd passes %s sockets: want one, with ListenDatagram", n)
+	if n != "1" && n != "2" {
+		return nil, nil, fmt.Errorf("systemd passes %s sockets: want one with ListenDatagram, and at most one with ListenStream", n)
 	}
-	file := os.NewFile(3, "systemd")
-	defer file.Close()
-	pc, err := net.FilePacketConn(file)
-	if err != nil {
-		return nil, fmt.Errorf("the socket of systemd: %w", err)
+	for fd := range uintptr(n[0] - '0') {
+		file := os.NewFile(3+fd, "systemd")
+		defer file.Close()
+		if l == nil {
+			if l, err = net.FileListener(file); err == nil {
+				continue
+			}
+		}
+		if pc, err = net.FilePacketConn(file); err != nil {
+			return nil, nil, fmt.Errorf("the socket of systemd: %w", err)
+		}
 	}
-	return pc, nil
+	if pc == nil {
+		return nil, nil, errors.New("systemd passes no socket with ListenDatagram")
+	}
+	return pc, l, nil
 }
 
 // ready says that the server serves: to systemd, and then to the process before, which

@@ -200,7 +200,7 @@ func TestLastProcessIsKilled(t *testing.T) {
 	u.err.Find(t, "this one has no socket")
 }
 
-// A socket of systemd's is used in place of the address.
+// Sockets of systemd's are used in place of the address.
 func TestSocketActivation(t *testing.T) {
 	t.Parallel()
 	pc, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -210,18 +210,28 @@ func TestSocketActivation(t *testing.T) {
 	defer socket.Close()
 	address := pc.LocalAddr().String()
 	require.NoError(t, pc.Close())
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	stream, err := l.(*net.TCPListener).File()
+	require.NoError(t, err)
+	defer stream.Close()
+	require.NoError(t, l.Close())
 	u := prepare(t)
 	// The number of a process is known to itself alone before it runs.
 	args := append([]string{"-c", `LISTEN_PID=$$ exec "$0" "$@"`, os.Args[0]}, u.args()...)
 	u.process = &process{cmd: exec.Command("sh", args...), out: new(testenv.Records), err: new(testenv.Records)}
-	u.cmd.Stdout, u.cmd.Stderr, u.cmd.ExtraFiles = u.out, u.err, []*os.File{socket}
-	u.start(t, append(u.env(), "LISTEN_FDS=1"))
+	u.cmd.Stdout, u.cmd.Stderr, u.cmd.ExtraFiles = u.out, u.err, []*os.File{stream, socket}
+	u.start(t, append(u.env(), "LISTEN_FDS=2"))
 	u.ready()
 	require.Equal(t, address, u.address)
+	require.Equal(t, l.Addr().String(), u.err.Find(t, `listening address=\S+ tcp=(\S+)`))
 	_, local := u.connect(t, "0:"+testenv.Target(t, testenv.Echo))
 	exchange(t, local, 1000)
 	u.upgrade()
 	u.gone(0)
+	exchange(t, local, 1000)
+	u.served.address = l.Addr().String() // the next process has the socket of TCP as well
+	_, local = u.connect(t, "0:"+testenv.Target(t, testenv.Echo))
 	exchange(t, local, 1000)
 	require.True(t, lives(u.pids[1]))
 }
