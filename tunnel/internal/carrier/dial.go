@@ -111,8 +111,8 @@ func ask(conn net.Conn, request *http.Request) error {
 	if err := request.Write(conn); err != nil {
 		return err
 	}
-	answer := bufio.NewReader(io.LimitReader(conn, maxAnswer))
-	response, err := http.ReadResponse(answer, request)
+	// What is read ahead is nothing: the server waits for the client's first words.
+	response, err := http.ReadResponse(bufio.NewReader(io.LimitReader(conn, maxAnswer)), request)
 	switch {
 	case err != nil:
 		return fmt.Errorf("no answer of HTTP: %w", err)
@@ -120,8 +120,6 @@ func ask(conn net.Conn, request *http.Request) error {
 		return errors.New("it wants another user and password: -proxy http://USER:PASSWORD@HOST:PORT")
 	case response.StatusCode != http.StatusOK:
 		return fmt.Errorf("it refuses %s with status %d; many let port 443 pass alone (-tcp-port)", request.Host, response.StatusCode)
-	case answer.Buffered() > 0:
-		return errors.New("it sends what nobody has asked for")
 	}
 	return nil
 }

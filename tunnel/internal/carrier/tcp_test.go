@@ -49,7 +49,13 @@ func settings(t *testing.T) *kcp.Config {
 // connect returns a session whose first stream was used and closed.
 func connect(t *testing.T) *ends {
 	t.Helper()
-	e := unused(t, settings(t))
+	return begun(t, settings(t))
+}
+
+// begun is connect with settings.
+func begun(t *testing.T, config *kcp.Config) *ends {
+	t.Helper()
+	e := unused(t, config)
 	one, err := e.client.OpenStream(t.Context(), nil)
 	require.NoError(t, err)
 	go func() { _, _ = io.WriteString(one, "hello") }()
@@ -186,6 +192,44 @@ func TestResetPastAFullWindow(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A peer that is silent is asked, counts as one that does not answer, and then as lost. A
+// reset ends a Read without it.
+func TestSilentPeer(t *testing.T) {
+	config := settings(t)
+	config.PeerTimeout = 5 * time.Second
+	e := begun(t, config)
+	one, _ := e.stream(t, e.client, e.server, "x")
+	rtt, err := e.client.Ping(t.Context())
+	require.NoError(t, err)
+	require.Positive(t, rtt)
+	require.False(t, e.client.Figures().Unanswered)
+	e.server.mu.Lock() // its reader stops at what arrives next
+	defer e.server.mu.Unlock()
+	_, err = io.WriteString(one, "x")
+	require.NoError(t, err)
+	testenv.Await(t, func() bool { return e.client.Figures().Unanswered })
+	require.NoError(t, e.client.Err())
+	read := make(chan error, 1)
+	go func() {
+		_, err := one.Read(make([]byte, 1))
+		read <- err
+	}()
+	testenv.Await(t, func() bool { // it waits
+		free := one.(*stream).reading.TryLock()
+		if free {
+			one.(*stream).reading.Unlock()
+		}
+		return !free
+	})
+	require.NoError(t, one.Reset(1))
+	require.ErrorIs(t, <-read, net.ErrClosed)
+	require.NoError(t, e.client.Err())
+	<-e.client.Done()
+	var lost *kcp.PeerLostError
+	require.ErrorAs(t, e.client.Err(), &lost)
+	require.False(t, lost.Idle)
 }
 
 // A connection that is cut ends streams with errors, not as if all had arrived.
