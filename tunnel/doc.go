@@ -1,6 +1,6 @@
 // Package tunnel carries TCP connections and UDP packets over one KCP session with
-// TLS 1.3, as ssh -L, -R and -D do over one TCP connection. The program kcptunnel
-// is made of it.
+// TLS 1.3, or over TCP where UDP is closed, as ssh -L, -R and -D do over one TCP
+// connection. The program kcptunnel is made of it.
 //
 // A Server says who may connect, and what each may reach:
 //
@@ -49,4 +49,5 @@ package tunnel
 //	upgrade.go         another process takes over; control_linux.go, control_other.go what
 //	                   the two tell each other
 //	figures.go         counts; records.go the log
-//	internal/carrier   what sessions run over
+//	internal/carrier   what sessions run over: UDP, or TCP in its place, which client_tcp.go
+//	                   turns to, and server_tcp.go listens for

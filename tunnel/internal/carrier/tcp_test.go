@@ -197,6 +197,7 @@ func TestResetPastAFullWindow(t *testing.T) {
 // A peer that is silent is asked, counts as one that does not answer, and then as lost. A
 // reset ends a Read without it.
 func TestSilentPeer(t *testing.T) {
+	t.Parallel()
 	config := settings(t)
 	config.PeerTimeout = 5 * time.Second
 	e := begun(t, config)
