@@ -70,8 +70,8 @@ func (c *Client) dialUDP(ctx context.Context, w way) (carrier.Conn, error) {
 	return carrier.KCP{Conn: conn.(*kcp.Conn)}, nil
 }
 
-// leaves returns where what is dialled on a way leaves: an address, or what binds a socket
-// to an interface. Interfaces are looked at each time, as their addresses change.
+// leaves returns where what is dialled on a way leaves: an address, or what binds a
+// socket to an interface. Interfaces are looked at each time, as their addresses change.
 func (w way) leaves() (from netip.AddrPort, control func(network, address string, c syscall.RawConn) error, err error) {
 	if w.bind == "" {
 		return from, nil, nil

@@ -23,8 +23,8 @@ const (
 	tcpLook = 250 * time.Millisecond
 )
 
-// keepers is what those know of each other who keep the sessions of one way: over UDP, and
-// over TCP.
+// keepers is what those know of each other who keep the sessions of one way: over UDP,
+// and over TCP.
 type keepers struct {
 	known    atomic.Bool // the server has let the client in
 	answered atomic.Bool // the last attempt over UDP has got an answer
@@ -62,8 +62,8 @@ func answered(err error) bool {
 }
 
 // keepTCP keeps a session over TCP on a way while UDP does not pass there, until ctx is
-// done, or the server turns the client away. Other failures are no reason to give up: what
-// answers over TCP may be a portal of the network.
+// done, or the server turns the client away. Other failures are no reason to give up:
+// what answers over TCP may be a portal of the network.
 func (c *Client) keepTCP(ctx context.Context, w way, shared *keepers) error {
 	wait, log := c.backOff(), c.log.With("server", w, "transport", "tcp")
 	without, said := time.Now(), c.config.tcpOnly // since when no session over UDP was there

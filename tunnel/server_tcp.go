@@ -74,6 +74,6 @@ func (s *Server) giveTCP(address string) *os.File {
 	return file
 }
 
-// keepTCPFor closes the socket for TCP after the time within which the next server asks for
-// it.
+// keepTCPFor closes the socket for TCP after the time within which the next server asks
+// for it.
 func (s *Server) keepTCPFor(wait time.Duration) { time.AfterFunc(wait, s.closeTCP) }

@@ -2,10 +2,11 @@
 // which is UDP, and TLS over TCP for paths that let no UDP pass.
 //
 // Over TCP the wire is this. The ends speak TLS 1.3 with the same ALPN id, certificates
-// and keys as over UDP. The first stream of a session, on which the client says who it is,
-// is the bare TLS connection: until the client is known nothing else is there that could
-// grow. Then yamux begins (github.com/hashicorp/yamux, spec.md), with the dialler as its
-// client. The first stream of yamux, number 1, has records, each with a type of 1 byte:
+// and keys as over UDP. The first stream of a session, on which the client says who it
+// is, is the bare TLS connection: until the client is known nothing else is there that
+// could grow. Then yamux begins (github.com/hashicorp/yamux, spec.md), with the dialler
+// as its client. The first stream of yamux, number 1, has records, each with a type of 1
+// byte:
 //
 //	0 reset  number of a stream (4 bytes), code (8): it ends at once at both ends
 //	1 close  code (8), length (2), text of at most 256 bytes: the session ends
@@ -54,7 +55,8 @@ type Datagrams interface {
 	ReceiveDatagram(ctx context.Context) ([]byte, error)
 }
 
-// Stream is a stream of a session. What the methods do is as in *kcp.Stream, which is one.
+// Stream is a stream of a session. What the methods do is as in *kcp.Stream, which is
+// one.
 type Stream interface {
 	io.ReadWriteCloser
 	ID() uint32

@@ -214,8 +214,8 @@ func (s *stream) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// WriteMessage writes a message. It waits for room, whatever the options say: what is sent
-// waits for the connection, as all others do.
+// WriteMessage writes a message. It waits for room, whatever the options say: what is
+// sent waits for the connection, as all others do.
 func (s *stream) WriteMessage(b []byte, _ *kcp.MessageOptions) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()

@@ -323,7 +323,8 @@ func (c *TCP) sendRecords(y *yamux.Stream) {
 	}
 }
 
-// readRecords carries out the records of the peer until the session ends, and returns why.
+// readRecords carries out the records of the peer until the session ends, and returns
+// why.
 func (c *TCP) readRecords(r io.Reader) error {
 	for {
 		var b [13]byte
@@ -381,7 +382,8 @@ func (c *TCP) tellLocked(record []byte) error {
 	return nil
 }
 
-// hold counts n more bytes that wait to be read. It reports an error if there are too many.
+// hold counts n more bytes that wait to be read. It reports an error if there are too
+// many.
 func (c *TCP) hold(n int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -427,7 +429,8 @@ func (c *TCP) end(err error) {
 	}()
 }
 
-// CloseWithError ends the session with a reason, and waits for a while until the peer knows.
+// CloseWithError ends the session with a reason, and waits for a while until the peer
+// knows.
 func (c *TCP) CloseWithError(code uint64, text string) error {
 	text = text[:min(len(text), maxText)]
 	record := binary.BigEndian.AppendUint64([]byte{recordClose}, code)
@@ -504,8 +507,8 @@ func (c *TCP) unansweredFor() time.Duration {
 	return c.wire.now() - time.Duration(max(asked, c.wire.arrived.Load()))
 }
 
-// watch asks the peer for a sign of life after a silence, and ends the session if there is
-// none.
+// watch asks the peer for a sign of life after a silence, and ends the session if there
+// is none.
 func (c *TCP) watch() {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()

@@ -154,8 +154,8 @@ func (c *TCP) held() int {
 	return len(c.streams) + int(c.unread)
 }
 
-// A reset reaches a peer that does not read, with its code, past all that fills the window,
-// and ends the calls of both ends that wait.
+// A reset reaches a peer that does not read, with its code, past all that fills the
+// window, and ends the calls of both ends that wait.
 func TestResetPastAFullWindow(t *testing.T) {
 	both(t, func(t *testing.T, e *ends, one, other Stream) {
 		for i, code := range []uint64{1, 13, 1<<62 - 1} {
@@ -304,8 +304,8 @@ func TestReasonOfTheEnd(t *testing.T) {
 	})
 }
 
-// Before the first stream is closed, nothing else is there; and what another protocol says
-// ends the session.
+// Before the first stream is closed, nothing else is there; and what another protocol
+// says ends the session.
 func TestFirstStreamIsAlone(t *testing.T) {
 	config := settings(t)
 	e := unused(t, config)
@@ -333,8 +333,8 @@ func TestFirstStreamIsAlone(t *testing.T) {
 	require.ErrorAs(t, err, &handshake)
 }
 
-// A peer with keys cannot make this end hold more than its account has room for, nor begin
-// goroutines without limit.
+// A peer with keys cannot make this end hold more than its account has room for, nor
+// begin goroutines without limit.
 func TestHostilePeer(t *testing.T) {
 	const most = 32 << 20
 	for name, attack := range map[string]func(t *testing.T, mux *yamux.Session, raw io.Writer){
