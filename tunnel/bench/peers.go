@@ -42,7 +42,7 @@ func (l *lab) peers() []peer {
 				exec DIR/kcptunnel client -fingerprint $(cat DIR/print) -auth me:secret ` + serverAddr + " " + forward,
 		},
 		{
-			// UDP goes nowhere: the client has another address of the server for it.
+			// At this port the server listens on TCP alone.
 			"kcptunnel over TCP", "true",
 			"exec DIR/kcptunnel server -auth DIR/users.json -key DIR/server.pem -tcp :4000 :4001",
 			`until DIR/kcptunnel fingerprint DIR/server.pem > DIR/print; do sleep .1; done
