@@ -40,3 +40,20 @@ func TestPortOfTCP(t *testing.T) {
 	_, _ = io.ReadAll(silent) // it makes room for the last one
 	require.LessOrEqual(t, s.lobby.Len(), maxUnknownEach)
 }
+
+// Attempts over TCP count for the same address, as over UDP.
+func TestAttemptsOverTCP(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, everything, func(c *ServerConfig) { c.TCP = "127.0.0.1:0" })
+	config := clientConfig(t, s, "0:host:80")
+	config.Servers, config.Password = []string{s.TCPAddr().String()}, "wrong"
+	c, err := NewClient(config)
+	require.NoError(t, err)
+	for range guardAttempts + 1 {
+		conn, dialled := c.dialTCP(t.Context(), c.ways()[0])
+		require.NoError(t, dialled)
+		err = c.hello(t.Context(), conn)
+		_ = conn.Close()
+	}
+	require.ErrorContains(t, err, "too many failed attempts")
+}

@@ -38,7 +38,7 @@ func BlockOf(addr netip.Addr, text string) Block {
 // BlockOfAddr returns the block of an address of package net.
 func BlockOfAddr(addr net.Addr) Block {
 	switch a := addr.(type) {
-	case *net.UDPAddr:
+	case interface{ AddrPort() netip.AddrPort }: // of UDP or TCP
 		return BlockOf(a.AddrPort().Addr(), "")
 	case nil:
 		return Block{}

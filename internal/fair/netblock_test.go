@@ -45,6 +45,7 @@ func TestBlockOfAddr(t *testing.T) {
 	udp := func(s string) net.Addr { return net.UDPAddrFromAddrPort(netip.MustParseAddrPort(s)) }
 	require.Equal(t, BlockOf(netip.MustParseAddr("10.0.0.1"), ""), BlockOfAddr(udp("[::ffff:10.0.0.1]:7")))
 	require.Equal(t, BlockOfAddr(udp("10.0.0.1:1")), BlockOfAddr(udp("10.0.0.1:2")))
+	require.Equal(t, BlockOfAddr(udp("10.0.0.1:1")), BlockOfAddr(&net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 2}))
 	unix := func(name string) net.Addr { return &net.UnixAddr{Name: name, Net: "unixgram"} }
 	require.Equal(t, BlockOfAddr(unix("/a")), BlockOfAddr(unix("/a")))
 	require.NotEqual(t, BlockOfAddr(unix("/a")), BlockOfAddr(unix("/b")))
