@@ -237,7 +237,7 @@ func (s *stream) frame(kind byte, b []byte) error {
 		return s.cause(err)
 	}
 	s.c.sent.Add(uint64(len(b)))
-	return nil
+	return s.failed() // a reset may have made room
 }
 
 // CloseWrite sends the end, behind what was written.
