@@ -317,7 +317,9 @@ func (s *stream) end(err error) bool {
 // bury ends the stream of yamux, drops what still arrives, so that it is not held, and
 // forgets the stream when the peer has ended it as well.
 func (s *stream) bury() {
+	s.writing.Lock() // nothing follows the end: yamux would drop it uncounted
 	_ = s.y.Close()
+	s.writing.Unlock()
 	s.reading.Lock()
 	defer s.reading.Unlock()
 	_ = s.y.SetReadDeadline(time.Time{})

@@ -28,9 +28,11 @@ const (
 	defaultMaxBuffered = 1 << 30
 	// maxRecords is how many bytes of records may wait for the peer to take them.
 	maxRecords = 1 << 20
-	// closeWait is how long a peer may take to end its side of a stream that has ended
-	// here, and to send the beginning of one.
+	// closeWait is how long a peer may take to send the beginning of a stream, and to take
+	// the end of one.
 	closeWait = 10 * time.Second
+	// endWait is how long a peer may go on to send on a stream that has ended here.
+	endWait = time.Minute
 	// recordWait is how long a record may come after the end that it explains.
 	recordWait = time.Second
 	// defaultLinger is how long Close waits for the peer.
@@ -159,7 +161,7 @@ func (c *TCP) start() {
 	_ = c.tls.SetDeadline(time.Time{})
 	config := &yamux.Config{
 		AcceptBacklog: backlog, KeepAliveInterval: time.Second, ConnectionWriteTimeout: c.peerTimeout(),
-		MaxStreamWindowSize: window, StreamCloseTimeout: closeWait, LogOutput: io.Discard,
+		MaxStreamWindowSize: window, StreamCloseTimeout: endWait, LogOutput: io.Discard,
 	}
 	role := yamux.Server
 	if c.dialled {
