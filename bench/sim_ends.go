@@ -182,7 +182,7 @@ func (e *tickEnd) backlog() int { return e.WaitSend() }
 // reason to, acknowledgements wait for the timer, and that runs again after
 // what flush returns, an interval at most. It has to run inside frozen.
 type kcpGoSessionEnd struct {
-	*kcpgo.KCP
+	kcpGoEnd
 	segment int
 	timer   time.Duration
 }
@@ -202,15 +202,15 @@ func newKCPGoImpl(nodelay, interval, resend, nc, window, copies int) simImpl {
 		k.NoDelay(nodelay, interval, resend, nc)
 		k.WndSize(window, window)
 		k.SetMtu(coreMTU)
-		return &kcpGoSessionEnd{KCP: k, segment: coreMTU - 24}, nil
+		return &kcpGoSessionEnd{kcpGoEnd: kcpGoEnd{k}, segment: coreMTU - 24}, nil
 	}
 }
 
 func (e *kcpGoSessionEnd) write(now time.Duration, p []byte) error {
 	for len(p) > 0 {
 		n := min(len(p), e.segment)
-		if code := e.Send(p[:n]); code < 0 {
-			return fmt.Errorf("kcp-go: Send returns %d", code)
+		if err := e.Send(p[:n]); err != nil {
+			return err
 		}
 		p = p[n:]
 	}
@@ -221,10 +221,7 @@ func (e *kcpGoSessionEnd) write(now time.Duration, p []byte) error {
 
 func (e *kcpGoSessionEnd) input(now time.Duration, packet []byte) error {
 	setKCPGoClock(simClock(now))
-	if code := e.Input(packet, kcpgo.IKCP_PACKET_REGULAR, false); code < 0 {
-		return fmt.Errorf("kcp-go: Input returns %d", code)
-	}
-	return nil
+	return e.Input(packet)
 }
 
 func (e *kcpGoSessionEnd) answer(time.Duration) {}
@@ -237,7 +234,7 @@ func (e *kcpGoSessionEnd) wake(now time.Duration) {
 func (e *kcpGoSessionEnd) next(time.Duration) (time.Duration, bool) { return e.timer, true }
 
 func (e *kcpGoSessionEnd) read(_ time.Duration, p []byte) (int, error) {
-	return readMessages(kcpGoEnd{e.KCP}, p)
+	return readMessages(e, p)
 }
 
 func (e *kcpGoSessionEnd) backlog() int { return e.WaitSnd() }

@@ -156,12 +156,14 @@ func TestSegmentsCostTheSame(t *testing.T) {
 	for name, prepare := range segmentCosts {
 		t.Run(name, func(t *testing.T) {
 			cost := func(n, tries int, enough time.Duration) time.Duration {
-				return testenv.LeastTime(tries, enough, func() time.Duration {
+				least := time.Hour // other programs only make work seem dearer
+				for ; tries > 0 && least >= enough; tries-- {
 					bring := prepare(&hostile{t, newHost(2, limits)}, n)
 					begin := time.Now()
 					bring()
-					return time.Since(begin)
-				})
+					least = min(least, time.Since(begin))
+				}
+				return least
 			}
 			a := cost(few, 5, 0)
 			limit := 4 * max(a, 20*time.Microsecond)

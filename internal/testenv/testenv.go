@@ -251,17 +251,6 @@ type Leadable struct {
 	udp.Interruptible
 }
 
-// LeastTime returns the least time that measure returns in a number of tries; it stops as
-// soon as a time is below enough. Other programs only make work seem dearer: what is too
-// dear is so in each try, however many there are.
-func LeastTime(tries int, enough time.Duration, measure func() time.Duration) time.Duration {
-	least := measure()
-	for n := 1; n < tries && least >= enough; n++ {
-		least = min(least, measure())
-	}
-	return least
-}
-
 // WriteAll writes data.
 func WriteAll(t *testing.T, c io.Writer, data []byte) {
 	t.Helper()
