@@ -29,7 +29,11 @@ func TestLibraries(t *testing.T) {
 	server := rpc.NewServer()
 	require.NoError(t, server.Register(Doubler{}))
 	config := testenv.TLS()
-	go server.Accept(tls.NewListener(l, config))
+	go func() {
+		if conn, err := tls.NewListener(l, config).Accept(); err == nil {
+			server.ServeConn(conn)
+		}
+	}()
 	conn, err := kcp.Dial("udp", l.Addr().String(), nil)
 	require.NoError(t, err)
 	client := rpc.NewClient(tls.Client(conn, config))

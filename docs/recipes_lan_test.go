@@ -1,6 +1,7 @@
 package docs
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"net"
@@ -78,15 +79,36 @@ func TestDiscover(t *testing.T) {
 	require.ErrorIs(t, <-ended, net.ErrClosed)
 }
 
+// unread is a net.Conn whose Write does not wait until the peer reads.
+type unread struct {
+	net.Conn
+	sent chan []byte
+}
+
+func (u unread) Write(b []byte) (int, error) {
+	select {
+	case u.sent <- bytes.Clone(b):
+	default: // lost
+	}
+	return len(b), nil
+}
+
 // TestPackets has a session over a net.Conn.
 func TestPackets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ends [2]*kcp.Endpoint
 		near, far := net.Pipe()
 		for i, c := range []net.Conn{near, far} {
+			u := unread{c, make(chan []byte, 100)}
+			go func() {
+				for b := range u.sent {
+					_, _ = c.Write(b)
+				}
+			}()
 			var err error
-			ends[i], err = kcp.NewEndpoint(packets{c}, nil)
+			ends[i], err = kcp.NewEndpoint(packets{u}, nil)
 			require.NoError(t, err)
+			defer close(u.sent) // the last
 			defer c.Close()
 			defer ends[i].Close()
 		}
