@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -19,23 +18,11 @@ import (
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 )
 
 // unixPair returns the two ends of a Unix stream socket.
 func unixPair(t *testing.T) (a, b *net.UnixConn) {
-	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	require.NoError(t, err)
-	var ends [2]*net.UnixConn
-	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "")
-		c, err := net.FileConn(f)
-		require.NoError(t, err)
-		require.NoError(t, f.Close())
-		ends[i] = c.(*net.UnixConn)
-		t.Cleanup(func() { _ = c.Close() })
-	}
+	ends := testenv.UnixPair(t)
 	return ends[0], ends[1]
 }
 

@@ -4,10 +4,8 @@ import (
 	"context"
 	"io"
 	"net"
-	"os"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -18,18 +16,7 @@ import (
 
 // unixPair returns the ends of a pair of sockets.
 func unixPair(t *testing.T) (a, b *net.UnixConn) {
-	t.Helper()
-	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	require.NoError(t, err)
-	var ends [2]*net.UnixConn
-	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "pair")
-		c, err := net.FileConn(f)
-		require.NoError(t, err)
-		require.NoError(t, f.Close())
-		ends[i] = c.(*net.UnixConn)
-		t.Cleanup(func() { _ = c.Close() })
-	}
+	ends := testenv.UnixPair(t)
 	return ends[0], ends[1]
 }
 
