@@ -194,12 +194,11 @@ func TestResetPastAFullWindow(t *testing.T) {
 	})
 }
 
-// A peer that is silent is asked, counts as one that does not answer, and then as lost. A
-// reset ends a Read without it.
-func TestSilentPeer(t *testing.T) {
+// silent returns a session whose server reads no more, and a stream of it.
+func silent(t *testing.T, peerTimeout time.Duration) (*ends, Stream) {
 	t.Parallel()
 	config := settings(t)
-	config.PeerTimeout = 5 * time.Second
+	config.PeerTimeout = peerTimeout
 	e := begun(t, config)
 	one, _ := e.stream(t, e.client, e.server, "x")
 	rtt, err := e.client.Ping(t.Context())
@@ -207,11 +206,17 @@ func TestSilentPeer(t *testing.T) {
 	require.Positive(t, rtt)
 	require.False(t, e.client.Figures().Unanswered)
 	e.server.mu.Lock() // its reader stops at what arrives next
-	defer e.server.mu.Unlock()
+	t.Cleanup(e.server.mu.Unlock)
 	_, err = io.WriteString(one, "x")
 	require.NoError(t, err)
+	return e, one
+}
+
+// A peer that is silent is asked, and counts as one that does not answer. A reset ends a
+// Read without it.
+func TestSilentPeer(t *testing.T) {
+	e, one := silent(t, time.Hour)
 	testenv.Await(t, func() bool { return e.client.Figures().Unanswered })
-	require.NoError(t, e.client.Err())
 	read := make(chan error, 1)
 	go func() {
 		_, err := one.Read(make([]byte, 1))
@@ -227,6 +232,11 @@ func TestSilentPeer(t *testing.T) {
 	require.NoError(t, one.Reset(1))
 	require.ErrorIs(t, <-read, net.ErrClosed)
 	require.NoError(t, e.client.Err())
+}
+
+// A peer that is silent for the time of -peer-timeout is lost.
+func TestLostPeer(t *testing.T) {
+	e, _ := silent(t, 3*time.Second)
 	<-e.client.Done()
 	var lost *kcp.PeerLostError
 	require.ErrorAs(t, e.client.Err(), &lost)
