@@ -45,7 +45,7 @@ type sentCount struct{ first, again uint64 }
 type lossCount struct {
 	sending int
 	above   []int
-	out, in []int // by what the ends have told each other, of all packets
+	out, in []int // by what the ends have told each other, of all packets; of each scrape
 }
 
 // of returns how many sessions of an endpoint lose much.
@@ -70,15 +70,29 @@ func (l *losses) of(e *kcp.Endpoint) lossCount {
 		of.at = now
 		of.take(e)
 	}
+	of.look(e)
 	return of.found
+}
+
+// look counts the sessions that lose much by what the ends have told each other.
+func (of *endpointLosses) look(e *kcp.Endpoint) {
+	n, looked := len(lossShares()), 0
+	of.found.out, of.found.in = make([]int, n), make([]int, n)
+	for c := range e.Sessions() {
+		if looked++; looked > maxRTTs {
+			break
+		}
+		st := c.Stats()
+		countLoss(of.found.out, st.Sent.Loss)
+		countLoss(of.found.in, st.Received.Loss)
+	}
 }
 
 // take counts the sessions that lose much, and keeps what they have sent for next time.
 func (of *endpointLosses) take(e *kcp.Endpoint) {
 	before := of.count
 	of.count = make(map[weak.Pointer[kcp.Conn]]sentCount)
-	n := len(lossShares())
-	of.found = lossCount{above: make([]int, n), out: make([]int, n), in: make([]int, n)}
+	of.found = lossCount{above: make([]int, len(lossShares()))}
 	for c := range e.Sessions() {
 		if len(of.count) == maxRTTs {
 			break
@@ -86,8 +100,6 @@ func (of *endpointLosses) take(e *kcp.Endpoint) {
 		st, key := c.Stats(), weak.Make(c)
 		now := sentCount{st.SegmentsSent, st.Retransmits() - min(st.SpuriousRetransmits, st.Retransmits())}
 		of.count[key] = now
-		countLoss(of.found.out, st.Sent.Loss)
-		countLoss(of.found.in, st.Received.Loss)
 		if before != nil {
 			of.found.add(before[key], now)
 		}

@@ -224,8 +224,9 @@ type Peer struct {
 	Leaving      bool         `json:"leaving,omitempty"` // it ends with its last connection
 	Age          float64      `json:"age_seconds"`
 	RTT          float64      `json:"rtt_seconds"`
-	Silence      float64      `json:"silence_seconds"` // since the last sign of life
-	LossSent     float64      `json:"loss_sent"`       // share of packets, lately
+	LeastRTT     float64      `json:"least_rtt_seconds"` // so far; 0: not known
+	Silence      float64      `json:"silence_seconds"`   // since the last sign of life
+	LossSent     float64      `json:"loss_sent"`         // share of packets, lately
 	LossReceived float64      `json:"loss_received"`
 	Queued       int          `json:"queued_bytes"` // not acknowledged, or not sent
 	LimitedBy    string       `json:"limited_by"`   // what keeps it from sending more
@@ -255,6 +256,7 @@ func (s *session) peer(name string, leaving bool) Peer {
 	fullThere := false // the other end does not read
 	if conn, ok := s.conn.(carrier.KCP); ok {
 		st := conn.Stats()
+		p.LeastRTT = st.RTTMin.Seconds()
 		p.Silence, p.LossSent, p.LossReceived = st.Silence.Seconds(), st.Sent.RecentShare(), st.Received.RecentShare()
 		p.Queued, p.LimitedBy, fullThere = st.WriteBuffered, st.LimitedBy.String(), st.LimitedBy == stats.LimitPeerWindow
 	}

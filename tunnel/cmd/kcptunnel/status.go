@@ -104,13 +104,16 @@ func (p *processStatus) write(w io.Writer) {
 		}
 	}
 	for _, peer := range p.Peers {
-		leaving := ""
+		leaving, least := "", ""
 		if peer.Leaving {
 			leaving = ", ends with its last connection"
 		}
+		if peer.LeastRTT > 0 {
+			least = fmt.Sprintf(" (least %v)", lasted(peer.LeastRTT))
+		}
 		fmt.Fprintf(w, "  %s %s %s, for %v%s\n", printable(peer.Name), printable(peer.Address), printable(peer.Transport), lasted(peer.Age), leaving)
-		fmt.Fprintf(w, "    round trip %v, heard %v ago, loss %.1f%% out %.1f%% in, queue %s (limit: %s), sent %s, received %s\n",
-			lasted(peer.RTT), lasted(peer.Silence), 100*peer.LossSent, 100*peer.LossReceived, bytesText(float64(peer.Queued)), printable(peer.LimitedBy),
+		fmt.Fprintf(w, "    round trip %v%s, heard %v ago, loss %.1f%% out %.1f%% in, queue %s (limit: %s), sent %s, received %s\n",
+			lasted(peer.RTT), least, lasted(peer.Silence), 100*peer.LossSent, 100*peer.LossReceived, bytesText(float64(peer.Queued)), printable(peer.LimitedBy),
 			bytesText(float64(peer.Sent)), bytesText(float64(peer.Received)))
 		for _, c := range peer.Connections {
 			about, waits := printable(c.Remote), ""
