@@ -108,7 +108,7 @@ func (p *processStatus) write(w io.Writer) {
 		if peer.Leaving {
 			leaving = ", ends with its last connection"
 		}
-		if peer.LeastRTT > 0 {
+		if peer.LeastRTT >= 50e-6 { // what lasted rounds to more than 0
 			least = fmt.Sprintf(" (least %v)", lasted(peer.LeastRTT))
 		}
 		fmt.Fprintf(w, "  %s %s %s, for %v%s\n", printable(peer.Name), printable(peer.Address), printable(peer.Transport), lasted(peer.Age), leaving)
