@@ -112,9 +112,12 @@ func (p *processStatus) write(w io.Writer) {
 			least = fmt.Sprintf(" (least %v)", lasted(peer.LeastRTT))
 		}
 		fmt.Fprintf(w, "  %s %s %s, for %v%s\n", printable(peer.Name), printable(peer.Address), printable(peer.Transport), lasted(peer.Age), leaving)
-		fmt.Fprintf(w, "    round trip %v%s, heard %v ago, loss %.1f%% out %.1f%% in, queue %s (limit: %s), sent %s, received %s\n",
-			lasted(peer.RTT), least, lasted(peer.Silence), 100*peer.LossSent, 100*peer.LossReceived, bytesText(float64(peer.Queued)), printable(peer.LimitedBy),
-			bytesText(float64(peer.Sent)), bytesText(float64(peer.Received)))
+		udp := ""
+		if peer.Transport == "udp" {
+			udp = fmt.Sprintf(", heard %v ago, loss %.1f%% out %.1f%% in, queue %s (limit: %s)", lasted(peer.Silence),
+				100*peer.LossSent, 100*peer.LossReceived, bytesText(float64(peer.Queued)), printable(peer.LimitedBy))
+		}
+		fmt.Fprintf(w, "    round trip %v%s%s, sent %s, received %s\n", lasted(peer.RTT), least, udp, bytesText(float64(peer.Sent)), bytesText(float64(peer.Received)))
 		for _, c := range peer.Connections {
 			about, waits := printable(c.Remote), ""
 			if c.Target != "" && c.Target != c.Remote {
