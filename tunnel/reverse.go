@@ -89,7 +89,8 @@ func (c *serverSession) answers(ctx context.Context) bool {
 // claim returns the claim of what the client asks for. A session of the same user that
 // has begun earlier loses it, as does a later one that does not answer: the client was
 // begun again, or has another way to this server. claim waits until that has stopped
-// listening. end ends the claim; the caller has to call release.
+// listening. end ends the claim; the caller has to call release. A session over another
+// transport, whose client may be this one, goes on without the claim.
 func (c *serverSession) claim(ctx context.Context, asked opening, end context.CancelCauseFunc) (*claim, error) {
 	s := &c.server.claims
 	network := "tcp"
@@ -115,7 +116,9 @@ func (c *serverSession) claim(ctx context.Context, asked opening, end context.Ca
 		c.log.Info("takes over", "kind", asked.kind, "address", asked.target, "from", before.of.conn.RemoteAddr())
 		mine.inherit(s.copyOf(before))
 		before.end(codeTaken)
-		c.serving.Go(func() { before.of.endIfDead(ctx) })
+		if before.of.conn.Transport() == c.conn.Transport() { // else UDP may pass again
+			c.serving.Go(func() { before.of.endIfDead(ctx) })
+		}
 		select {
 		case <-before.closed:
 		case <-ctx.Done():

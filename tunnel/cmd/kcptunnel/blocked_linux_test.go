@@ -20,6 +20,9 @@ type blocked struct {
 	local          string
 }
 
+// reverseAt is where the server listens for the client.
+const reverseAt = "127.0.0.1:4001"
+
 // newBlocked begins both, with more flags of the client. The rule of nftables is there from
 // the beginning.
 func newBlocked(t *testing.T, rule string, flags ...string) *blocked {
@@ -48,7 +51,7 @@ func newBlocked(t *testing.T, rule string, flags ...string) *blocked {
 	print := b.server.out.Find(t, `fingerprint (SHA256:\S+)\n`)
 	b.server.err.Find(t, `listening address=(\S+)`)
 	args := append([]string{"client", "-v", "-fingerprint", print, "-auth", "me:secret", "-max-retry-interval", "1s"}, flags...)
-	b.client = program(append(args, at, "0:"+target.Addr().String())...)
+	b.client = program(append(args, at, "0:"+target.Addr().String(), "R:"+reverseAt+":"+target.Addr().String())...)
 	b.local = b.client.err.Find(t, `msg=listening .*address=(\S+)`)
 	return b
 }
@@ -63,9 +66,9 @@ func (b *blocked) firewall(t *testing.T, rule string) {
 }
 
 // dial opens a connection, with which it exchanges a byte within a second.
-func (b *blocked) dial() (conn net.Conn, err error) {
+func (b *blocked) dial(at string) (conn net.Conn, err error) {
 	err = b.Do(func() error {
-		conn, err = net.Dial("tcp", b.local)
+		conn, err = net.Dial("tcp", at)
 		return err
 	})
 	if err != nil {
@@ -80,12 +83,17 @@ func (b *blocked) dial() (conn net.Conn, err error) {
 }
 
 // served waits for a connection, and logs how long there was none.
-func (b *blocked) served(t *testing.T, what string) (conn net.Conn) {
+func (b *blocked) served(t *testing.T, what string) net.Conn {
+	t.Helper()
+	return b.servedAt(t, b.local, what)
+}
+
+func (b *blocked) servedAt(t *testing.T, at, what string) (conn net.Conn) {
 	t.Helper()
 	began := time.Now()
 	testenv.Await(t, func() (ok bool) {
 		var err error
-		conn, err = b.dial()
+		conn, err = b.dial(at)
 		return err == nil
 	})
 	t.Logf("%s: served after %v", what, time.Since(began).Round(10*time.Millisecond))
@@ -124,14 +132,17 @@ func TestUDPIsClosed(t *testing.T) {
 // when it is back. Then new ones take UDP again.
 func TestUDPIsCut(t *testing.T) {
 	b := newBlocked(t, "")
-	before := b.served(t, "UDP")
+	before, back := b.served(t, "UDP"), b.servedAt(t, reverseAt, "reverse over UDP")
 	b.says(t, "transport=udp", 1)
 	b.firewall(t, "drop")
 	b.served(t, "UDP is cut")
+	b.servedAt(t, reverseAt, "reverse, UDP is cut")
 	b.says(t, "UDP is closed on this path", 1)
+	time.Sleep(5 * time.Second) // in which the server would end the session over UDP
 	b.firewall(t, "")
 	began := time.Now()
 	require.NoError(t, echoes(before), "the session over UDP has lived")
+	require.NoError(t, echoes(back), "for the remote at the server, too")
 	t.Logf("a connection over UDP: served %v after UDP is back", time.Since(began).Round(10*time.Millisecond))
 	b.says(t, "UDP passes", 1)
 	b.served(t, "UDP is back")
