@@ -213,20 +213,21 @@ func (c *TCP) accept() {
 		}
 		go c.control(control)
 	}
-	for {
+	for last := uint32(0); ; {
 		select {
 		case c.slots <- struct{}{}:
 		case <-c.done:
 			return
 		}
 		y, err := c.mux.AcceptStream()
-		if err == nil && (y.StreamID()%2 == 1) == c.dialled {
-			err = errViolation
+		if err == nil && ((y.StreamID()%2 == 1) == c.dialled || y.StreamID() <= last) {
+			err = errViolation // of this end, or a number again
 		}
 		if err != nil {
 			c.end(err)
 			return
 		}
+		last = y.StreamID()
 		go c.add(y, false).arrive()
 	}
 }

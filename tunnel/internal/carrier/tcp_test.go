@@ -343,6 +343,43 @@ func TestFirstStreamIsAlone(t *testing.T) {
 	require.ErrorAs(t, err, &handshake)
 }
 
+// hostile returns a session whose client is a connection of TLS, past the first stream.
+func hostile(t *testing.T, config *kcp.Config) (*ends, *tls.Conn) {
+	t.Helper()
+	e := unused(t, config)
+	conn := tls.Client(e.cable, config.TLS)
+	go func() { _ = conn.Handshake() }()
+	hello, err := e.server.AcceptStream(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, hello.Close())
+	return e, conn
+}
+
+const update, reset = 1, 8 // a type of frame, and a flag
+
+// muxFrame returns a frame of yamux.
+func muxFrame(kind byte, flags uint16, id uint32, body string) []byte {
+	b := binary.BigEndian.AppendUint16([]byte{0, kind}, flags)
+	b = binary.BigEndian.AppendUint32(b, id)
+	return append(binary.BigEndian.AppendUint32(b, uint32(len(body))), body...)
+}
+
+// A number that comes again ends the session: the end of the stream that had it first
+// would make this end forget the other one.
+func TestNumberComesAgain(t *testing.T) {
+	e, conn := hostile(t, settings(t))
+	for _, part := range [][]byte{muxFrame(update, flagSYN, 1, ""), muxFrame(update, flagSYN, 3, ""), muxFrame(typeData, 0, 3, "\x00\x00\x00\x01x")} {
+		_, err := conn.Write(part)
+		require.NoError(t, err)
+	}
+	_, err := e.server.AcceptStream(t.Context())
+	require.NoError(t, err)
+	_, err = conn.Write(append(muxFrame(update, reset, 3, ""), muxFrame(update, flagSYN, 3, "")...))
+	require.NoError(t, err)
+	<-e.server.Done()
+	require.ErrorIs(t, e.server.Err(), errViolation)
+}
+
 // A peer with keys cannot make this end hold more than its account has room for, nor
 // begin goroutines without limit.
 func TestHostilePeer(t *testing.T) {
@@ -377,13 +414,8 @@ func TestHostilePeer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			config := settings(t)
 			config.Limits.MaxStreams, config.Limits.MaxBuffered = 1024, unreadShare*most
-			e := unused(t, config)
+			e, conn := hostile(t, config)
 			account := e.accounts[1]
-			conn := tls.Client(e.cable, config.TLS)
-			go func() { _ = conn.Handshake() }()
-			hello, err := e.server.AcceptStream(t.Context())
-			require.NoError(t, err)
-			require.NoError(t, hello.Close())
 			quiet := yamux.DefaultConfig()
 			quiet.LogOutput, quiet.MaxStreamWindowSize = io.Discard, window
 			mux, err := yamux.Client(conn, quiet)
