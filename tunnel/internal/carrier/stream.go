@@ -234,7 +234,9 @@ func (s *stream) frame(kind byte, b []byte) error {
 	defer frames.Put(buf)
 	whole := binary.BigEndian.AppendUint32(buf[:0], uint32(kind)<<24|uint32(len(b)))
 	if _, err := s.y.Write(append(whole, b...)); err != nil {
-		return s.cause(err)
+		err = s.cause(err)
+		_ = s.Reset(0) // what followed would be taken for the rest of the frame
+		return err
 	}
 	s.c.sent.Add(uint64(len(b)))
 	return s.failed() // a reset may have made room

@@ -13,6 +13,7 @@ import (
 	"io"
 	"math/big"
 	"net"
+	"os"
 	"testing"
 	"time"
 
@@ -378,6 +379,17 @@ func TestNumberComesAgain(t *testing.T) {
 	require.NoError(t, err)
 	<-e.server.Done()
 	require.ErrorIs(t, e.server.Err(), errViolation)
+}
+
+// Nothing follows a frame that was cut, as the peer would take it for the rest.
+func TestCutFrameEndsTheStream(t *testing.T) {
+	both(t, func(t *testing.T, e *ends, one, other Stream) {
+		require.NoError(t, one.(*stream).y.SetWriteDeadline(time.Unix(1, 0)))
+		_, err := one.Write(make([]byte, 2*window))
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+		<-one.Done()
+		<-other.Done()
+	})
 }
 
 // A peer with keys cannot make this end hold more than its account has room for, nor
