@@ -21,8 +21,6 @@ const (
 	frameHead = 4
 	// maxFrame is how many bytes of a stream of bytes one frame has at most.
 	maxFrame = 32 << 10
-	// keptBuffer is after how many bytes yamux gives a buffer back that is empty.
-	keptBuffer = 64 << 10
 )
 
 var frames = sync.Pool{New: func() any { return new([frameHead + maxFrame]byte) }}
@@ -44,7 +42,6 @@ type stream struct {
 	kind    byte // of the frame that is being read
 	left    int  // bytes of it
 	ended   bool // the end has arrived
-	since   int  // bytes read since yamux was asked to give a buffer back
 
 	mu     sync.Mutex
 	err    error // why the stream has ended; nil: it has not, or both ends in order
@@ -113,7 +110,6 @@ func (s *stream) cause(err error) error {
 func (s *stream) take(b []byte) (int, error) {
 	n, err := s.y.Read(b)
 	_ = s.c.hold(-n)
-	s.since += n
 	if n > 0 || err == nil {
 		return n, nil
 	}
@@ -128,10 +124,6 @@ func (s *stream) next() error {
 		}
 		if s.ended {
 			return io.EOF
-		}
-		if s.since >= keptBuffer {
-			s.y.Shrink() // it has grown, and may be empty for long
-			s.since = 0
 		}
 		for s.got < frameHead {
 			n, err := s.take(s.head[s.got:])
@@ -325,16 +317,21 @@ func (s *stream) bury() {
 	s.reading.Lock()
 	defer s.reading.Unlock()
 	_ = s.y.SetReadDeadline(time.Time{})
-	buf := frames.Get().(*[frameHead + maxFrame]byte)
-	defer frames.Put(buf)
-	for {
-		n, err := s.y.Read(buf[:])
-		_ = s.c.hold(-n)
-		if err != nil {
-			break
-		}
+	for s.drop() == nil {
 	}
 	s.c.forget(s)
+}
+
+// drop waits, without a buffer, and drops something of what has arrived.
+func (s *stream) drop() error {
+	if _, err := s.y.Read(nil); err != nil {
+		return err
+	}
+	buf := frames.Get().(*[frameHead + maxFrame]byte)
+	defer frames.Put(buf)
+	n, err := s.y.Read(buf[:])
+	_ = s.c.hold(-n)
+	return err
 }
 
 // rawStream is the first stream: the connection itself, until it is closed.

@@ -305,7 +305,31 @@ func (c *TCP) AcceptStream(ctx context.Context) (Stream, error) {
 // control reads the records of the peer, and sends those of this end.
 func (c *TCP) control(y *yamux.Stream) {
 	go c.sendRecords(y)
+	go c.tidy(y)
 	c.end(c.readRecords(countedReader{c, y}))
+}
+
+// tidy has yamux give empty buffers back, which may have the size of a window. It waits
+// while the rest of a frame is to come, so it has a goroutine.
+func (c *TCP) tidy(control *yamux.Stream) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-c.done:
+			return
+		case <-tick.C:
+		}
+		all := []*yamux.Stream{control}
+		c.mu.Lock()
+		for _, s := range c.streams {
+			all = append(all, s.y)
+		}
+		c.mu.Unlock()
+		for _, y := range all {
+			y.Shrink()
+		}
+	}
 }
 
 func (c *TCP) sendRecords(y *yamux.Stream) {

@@ -14,6 +14,8 @@ import (
 	"math/big"
 	"net"
 	"os"
+	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -379,6 +381,47 @@ func TestNumberComesAgain(t *testing.T) {
 	require.NoError(t, err)
 	<-e.server.Done()
 	require.ErrorIs(t, e.server.Err(), errViolation)
+}
+
+// Buffers of a window, which were filled once, and those of streams whose end the peer
+// does not answer, do not stay.
+func TestBuffersAreGivenBack(t *testing.T) {
+	const streams, each = 64, window / 4
+	config := settings(t)
+	config.Limits.MaxStreams = 2 * streams
+	e, conn := hostile(t, config)
+	go func() { _, _ = io.Copy(io.Discard, conn) }()
+	used := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC() // of sync.Pool as well
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := used()
+	send := func(b []byte) {
+		_, err := conn.Write(b)
+		require.NoError(t, err)
+	}
+	send(muxFrame(update, flagSYN, 1, ""))
+	for id := uint32(3); id < 3+4*streams; id += 4 {
+		for _, id := range []uint32{id, id + 2} {
+			send(muxFrame(update, flagSYN, id, ""))
+			send(muxFrame(typeData, 0, id, "\x00\xff\xff\xffx")) // of a large frame, of which a part arrives
+		}
+		for range 2 {
+			s, err := e.server.AcceptStream(t.Context())
+			require.NoError(t, err)
+			if s.ID() == id {
+				require.NoError(t, s.Reset(0))
+			} else {
+				go func() { _, _ = io.Copy(io.Discard, s) }()
+			}
+		}
+		send(muxFrame(typeData, 0, id+2, strings.Repeat("x", each)))
+	}
+	testenv.Await(t, func() bool { return used()-before < 2<<20 })
+	require.NoError(t, e.server.Err())
 }
 
 // Nothing follows a frame that was cut, as the peer would take it for the rest.

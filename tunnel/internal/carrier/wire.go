@@ -47,7 +47,7 @@ func (w *wire) Read(b []byte) (int, error) {
 	for rest := b[:n]; len(rest) > 0; {
 		if w.body > 0 {
 			k := min(w.body, len(rest))
-			data, w.body, rest = data+k, w.body-k, rest[k:]
+			w.body, rest = w.body-k, rest[k:]
 			continue
 		}
 		k := copy(w.header[w.got:], rest)
@@ -59,6 +59,7 @@ func (w *wire) Read(b []byte) (int, error) {
 		switch kind, flags := w.header[1], binary.BigEndian.Uint16(w.header[2:]); {
 		case kind == typeData:
 			w.body = int(binary.BigEndian.Uint32(w.header[8:]))
+			data += w.body // yamux has a buffer for all of it at once
 		case kind == typePing && flags&flagSYN != 0:
 			if _, ok := w.pings.Allow(w.now(), pingEvery, pingBurst); !ok {
 				w.c.end(errViolation)
