@@ -575,6 +575,8 @@ func (c *TCP) ask() <-chan time.Duration {
 			c.rtt.Store(int64(rtt))
 			c.asked.Store(0)
 			answered <- rtt
+		} else if asked := c.asked.Load(); c.wire.arrived.Load() > asked {
+			c.asked.CompareAndSwap(asked, 0) // the peer is there: it is asked again
 		}
 	}()
 	return answered
