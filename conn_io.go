@@ -140,7 +140,7 @@ func (c *Conn) write(s *Stream, w session.WriteCall) (int, error) {
 		case err != ErrWouldBlock || !w.Waits:
 			return pause{}, err
 		case s != nil:
-			w.Line = s.state.Wait(w.Half)
+			w.Line = s.state.Wait(w.Half, false)
 		}
 		return p, nil
 	}, func() {

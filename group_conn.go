@@ -275,7 +275,7 @@ func (s *Stream) goOnLocked() {
 // the events of streams.
 func (s *Stream) awaitRoomLocked(half streams.Half) {
 	if s.writer == nil && s.conn.reportsStreams() {
-		s.writer = s.state.Wait(half)
+		s.writer = s.state.Wait(half, true)
 	}
 }
 

@@ -3,6 +3,7 @@ package kcp
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"testing"
 	"testing/synctest"
@@ -234,6 +235,30 @@ func TestGroupStreamsAreFair(t *testing.T) {
 		}
 		require.Equal(t, 4, own)
 		require.Equal(t, bytes.Repeat([]byte{1, 3, 5}, 4), streams)
+	})
+}
+
+// A call that writes goes on while nobody takes the events that other streams have room.
+func TestGroupLeavesRoomToCalls(t *testing.T) {
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
+		a, b, g := w.withStreams(&Config{WriteBuffer: 4096, StreamWriteBuffer: 4096})
+		go func() {
+			for s, err := a.AcceptStream(t.Context()); err == nil; s, err = a.AcceptStream(t.Context()) {
+				go func() { _, _ = io.Copy(io.Discard, s) }()
+			}
+		}()
+		const streams = 12
+		for range streams {
+			s := openStream(t, b, nil)
+			for err := error(nil); !errors.Is(err, ErrWouldBlock); {
+				_, err = s.TryWrite(make([]byte, 3000))
+			}
+		}
+		begun := time.Now()
+		_, err := openStream(t, b, nil).Write(make([]byte, 100_000))
+		require.NoError(t, err)
+		require.Less(t, time.Since(begun), 5*time.Second)
+		require.Len(t, take(t, g), streams)
 	})
 }
 

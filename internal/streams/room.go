@@ -28,12 +28,14 @@ const (
 	ForAny    Half = iota // the half for anything
 	ForCredit             // the half for what there is credit for
 	halves
+	queues = 2 * halves // of calls, and then of events
 )
 
 // Writer is a call that waits for room.
 type Writer struct {
 	stream *Stream
 	half   Half
+	event  bool   // an event says that there is room
 	place  uint64 // in the order in which calls have begun to wait
 	links  container.Links[Writer]
 }
@@ -102,19 +104,27 @@ func (s *Stream) Room(n int) (room int, half Half) {
 	return min(own, credit, t.roomOf(ForCredit)), ForCredit
 }
 
-// Wait puts a call for room of s in line, until Done. A half that has room is not
-// what the call waits for: the stream itself is full then. Owner.Writable is called
-// when there may be room.
-func (s *Stream) Wait(half Half) *Writer {
+// Wait puts a call for room of s in line, until Done, or an event that says so. A half
+// that has room is not what the call waits for: the stream itself is full then.
+// Owner.Writable is called when there may be room.
+func (s *Stream) Wait(half Half, event bool) *Writer {
 	t := s.table
 	t.waits++
-	w := &Writer{stream: s, half: half, place: t.waits}
+	w := &Writer{stream: s, half: half, event: event, place: t.waits}
 	t.blocked++
 	s.out.blocked++
 	if t.roomOf(half) <= 0 {
-		t.writers[half].Add(linksOf, w, false)
+		t.queue(w).Add(linksOf, w, false)
 	}
 	return w
+}
+
+// queue returns the queue of w.
+func (t *Table) queue(w *Writer) *container.List[Writer] {
+	if w.event {
+		return &t.writers[halves+w.half]
+	}
+	return &t.writers[w.half]
 }
 
 // Done takes the call out of the line. The next in turn is woken if there is room
@@ -123,23 +133,32 @@ func (w *Writer) Done() {
 	t := w.stream.table
 	t.blocked--
 	w.stream.out.blocked--
-	t.writers[w.half].Remove(linksOf, w) // unless WakeWriter has
+	t.queue(w).Remove(linksOf, w) // unless WakeWriter has
 	t.WakeWriter()
 }
 
 // WakeWriter wakes the call that has waited longest for room of the session, if there is
 // some, and no other: both halves may be the same room, of which the one that runs first
-// would take all.
+// would take all. After an event it wakes a call as well: nobody may take the event until
+// that has returned.
 func (t *Table) WakeWriter() {
-	var next *Writer
-	for half := range halves {
-		first := t.writers[half].First()
-		if first != nil && t.roomOf(half) > 0 && (next == nil || first.place < next.place) {
+	next := t.wake(t.writers[:])
+	if next != nil && next.event {
+		t.wake(t.writers[:halves])
+	}
+}
+
+// wake wakes what has waited longest in some queues, if there is room for it.
+func (t *Table) wake(among []container.List[Writer]) (next *Writer) {
+	for i := range among {
+		first := among[i].First()
+		if first != nil && t.roomOf(first.half) > 0 && (next == nil || first.place < next.place) {
 			next = first
 		}
 	}
 	if next != nil {
-		t.writers[next.half].Remove(linksOf, next)
+		t.queue(next).Remove(linksOf, next)
 		next.stream.Owner.Writable()
 	}
+	return next
 }

@@ -52,7 +52,7 @@ type Table struct {
 	grown    int                            // bytes of receive buffers beyond Limits.ReceiveBuffer
 	queued   int                            // bytes of memory of messages that wait to be sent
 	ready    int                            // part of queued: of streams that have credit for some
-	writers  [halves]container.List[Writer] // calls that wait for room of the session, oldest first
+	writers  [queues]container.List[Writer] // calls that wait for room of the session, oldest first
 	blocked  int                            // calls that wait for room, of the session or of a stream
 	waits    uint64                         // calls that have waited
 	shown    int                            // bytes of the largest credit that the peer has given
