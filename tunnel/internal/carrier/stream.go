@@ -317,7 +317,7 @@ func (s *stream) bury() {
 	s.reading.Lock()
 	defer s.reading.Unlock()
 	_ = s.y.SetReadDeadline(time.Time{})
-	for s.drop() == nil {
+	for s.c.Err() == nil && s.drop() == nil {
 	}
 	s.c.forget(s)
 }

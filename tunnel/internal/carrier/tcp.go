@@ -434,7 +434,7 @@ func (c *TCP) end(err error) {
 	}
 	if c.closing {
 		err = net.ErrClosed
-	} else if errors.Is(err, io.EOF) {
+	} else if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		err = kcp.ErrReset // streams would take it for their end
 	}
 	c.err = err
@@ -447,9 +447,11 @@ func (c *TCP) end(err error) {
 	close(c.done)
 	for _, s := range streams {
 		s.end(err)
+		_ = s.y.SetReadDeadline(time.Unix(1, 0)) // of bury, too: yamux would have it spin
 	}
 	go func() { // it waits for what is being written
 		if mux != nil {
+			_ = c.wire.Close()
 			_ = mux.Close()
 		}
 		_ = c.tls.Close()

@@ -93,6 +93,10 @@ func (w *wire) Write(b []byte) (int, error) {
 	return w.Conn.Write(b)
 }
 
+// Close closes the connection without a word of TLS: calls of yamux that wait spin until
+// that is done.
+func (w *wire) Close() error { return w.c.tls.NetConn().Close() }
+
 // countedReader reads the stream of records.
 type countedReader struct {
 	c *TCP
