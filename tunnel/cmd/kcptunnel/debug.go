@@ -47,7 +47,7 @@ func (l *look) serve(c *cli.Command) (hide, stop func(), err error) {
 				return nil, nil, fmt.Errorf("-debug: %w", err)
 			}
 		}
-		hidden, closed = serveHTTP(l.listener, &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute})
+		hidden, closed = serveHTTP(l.listener, &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: time.Minute, IdleTimeout: time.Minute})
 		l.log.Info("live page", "url", fmt.Sprintf("http://%v/", l.listener.Addr()), "metrics", fmt.Sprintf("http://%v/metrics", l.listener.Addr()))
 	}
 	if l.status != nil {
