@@ -66,39 +66,36 @@ func (l *losses) of(e *kcp.Endpoint) lossCount {
 		of = new(endpointLosses)
 		l.each[key] = of
 	}
-	if now := time.Now(); of.count == nil || now.Sub(of.at) >= lossWindow {
+	now := time.Now()
+	due := of.count == nil || now.Sub(of.at) >= lossWindow
+	if due {
 		of.at = now
-		of.take(e)
 	}
-	of.look(e)
+	of.take(e, due)
 	return of.found
 }
 
-// look counts the sessions that lose much by what the ends have told each other.
-func (of *endpointLosses) look(e *kcp.Endpoint) {
-	n, looked := len(lossShares()), 0
+// take counts the sessions that lose much. If the time is over, it counts what had to be sent
+// again meanwhile, and keeps what they have sent for next time.
+func (of *endpointLosses) take(e *kcp.Endpoint, due bool) {
+	n, looked, before := len(lossShares()), 0, of.count
 	of.found.out, of.found.in = make([]int, n), make([]int, n)
+	if due {
+		of.count = make(map[weak.Pointer[kcp.Conn]]sentCount)
+		of.found.sending, of.found.above = 0, make([]int, n)
+	}
 	for c := range e.Sessions() {
-		if looked++; looked > maxRTTs {
+		if looked == maxRTTs {
 			break
 		}
+		looked++
 		st := c.Stats()
 		countLoss(of.found.out, st.Sent.Loss)
 		countLoss(of.found.in, st.Received.Loss)
-	}
-}
-
-// take counts the sessions that lose much, and keeps what they have sent for next time.
-func (of *endpointLosses) take(e *kcp.Endpoint) {
-	before := of.count
-	of.count = make(map[weak.Pointer[kcp.Conn]]sentCount)
-	of.found = lossCount{above: make([]int, len(lossShares()))}
-	for c := range e.Sessions() {
-		if len(of.count) == maxRTTs {
-			break
+		if !due {
+			continue
 		}
-		st, key := c.Stats(), weak.Make(c)
-		now := sentCount{st.SegmentsSent, st.Retransmits() - min(st.SpuriousRetransmits, st.Retransmits())}
+		key, now := weak.Make(c), sentCount{st.SegmentsSent, st.Retransmits() - min(st.SpuriousRetransmits, st.Retransmits())}
 		of.count[key] = now
 		if before != nil {
 			of.found.add(before[key], now)
