@@ -62,6 +62,29 @@ func TestLossySessions(t *testing.T) {
 	})
 }
 
+// What the ends have told each other shows at the next scrape.
+func TestLosingIsOfEachScrape(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := netsim.NewNetwork(1, netsim.LinkConfig{Delay: 10 * time.Millisecond, Loss: 0.1})
+		server, client := endpoint(t, network, "10.0.0.1:4000"), endpoint(t, network, "10.0.0.2:5000")
+		_, err := server.Listen()
+		require.NoError(t, err)
+		c, err := client.Dial(context.Background(), server.LocalAddr(), nil)
+		require.NoError(t, err)
+		var s Endpoints
+		s.Add("client", client)
+		has(t, text(t, &s), `kcp_sessions_losing{above="0.02",direction="sent",endpoint="client"} 0`)
+		for range 50 {
+			_, err := c.Write(make([]byte, 20_000))
+			require.NoError(t, err)
+			time.Sleep(100 * time.Millisecond)
+		}
+		out := text(t, &s)
+		has(t, out, `kcp_sessions_losing{above="0.02",direction="sent",endpoint="client"} 1`)
+		has(t, out, `kcp_sessions_sending{endpoint="client"} 0`) // of longer ago
+	})
+}
+
 // What a path takes longer than it can is in a metric of its own.
 func TestQueueing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
