@@ -10,33 +10,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// userMetric is a metric with a value for each user.
-type userMetric struct {
-	name, help string
-	kind       prometheus.ValueType
-	of         func(u *tunnel.UserFigures) float64
-}
-
-// userMetrics returns all of them.
-func userMetrics() []userMetric {
-	const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
-	return []userMetric{
-		{"sessions", "Open sessions.", gauge, func(u *tunnel.UserFigures) float64 { return float64(u.Sessions) }},
-		{"connections", "Open connections of TCP.", gauge, func(u *tunnel.UserFigures) float64 { return float64(u.Connections) }},
-		{"flows", "Open flows of UDP.", gauge, func(u *tunnel.UserFigures) float64 { return float64(u.Flows) }},
-		{"logins_total", "Sessions opened.", counter, func(u *tunnel.UserFigures) float64 { return float64(u.Logins) }},
-		{"connections_opened_total", "Connections of TCP opened.", counter, func(u *tunnel.UserFigures) float64 { return float64(u.ConnectionsOpened) }},
-		{"flows_opened_total", "Flows of UDP opened.", counter, func(u *tunnel.UserFigures) float64 { return float64(u.FlowsOpened) }},
-		{"flows_evicted_total", "Flows of UDP ended to make room, as the user had too many.", counter, func(u *tunnel.UserFigures) float64 { return float64(u.FlowsEvicted) }},
-		{"sent_bytes_total", "Bytes of connections and flows sent to clients.", counter, func(u *tunnel.UserFigures) float64 { return float64(u.Sent) }},
-		{"received_bytes_total", "Bytes of connections and flows received from clients.", counter, func(u *tunnel.UserFigures) float64 { return float64(u.Received) }},
-		{"refused_total", "Targets, and addresses to listen on, that were asked for and are not allowed.", counter, func(u *tunnel.UserFigures) float64 { return float64(u.Refused) }},
-		{"failed_total", "Targets that could not be reached, and addresses that could not be listened on.", counter, func(u *tunnel.UserFigures) float64 { return float64(u.Failed) }},
-		{"wrong_passwords_total", "Clients turned away with a wrong password or certificate.", counter, func(u *tunnel.UserFigures) float64 { return float64(u.WrongPasswords) }},
-		{"lockouts_total", "Clients turned away without checking the password, because too many attempts had failed.", counter, func(u *tunnel.UserFigures) float64 { return float64(u.Lockouts) }},
-	}
-}
-
 // turnedAwayReasons are those that are there from the beginning, as a rate needs a first
 // value.
 func turnedAwayReasons() []string {
@@ -46,11 +19,22 @@ func turnedAwayReasons() []string {
 // server writes what a server does. How many series that are depends on the file of users
 // alone.
 func (s series) server(f tunnel.Figures) {
-	for _, m := range userMetrics() {
-		for i := range f.Users {
-			d, values := s.desc(m.name, m.help+" By user. The empty name stands for clients that named no user of the file.", []string{"user", f.Users[i].User})
-			s <- prometheus.MustNewConstMetric(d, m.kind, m.of(&f.Users[i]), values...)
-		}
+	const byUser = " By user. The empty name stands for clients that named no user of the file."
+	for _, u := range f.Users {
+		of := []string{"user", u.User}
+		s.gauge("sessions", "Open sessions."+byUser, u.Sessions, of...)
+		s.gauge("connections", "Open connections of TCP."+byUser, u.Connections, of...)
+		s.gauge("flows", "Open flows of UDP."+byUser, u.Flows, of...)
+		s.counter("logins_total", "Sessions opened."+byUser, u.Logins, of...)
+		s.counter("connections_opened_total", "Connections of TCP opened."+byUser, u.ConnectionsOpened, of...)
+		s.counter("flows_opened_total", "Flows of UDP opened."+byUser, u.FlowsOpened, of...)
+		s.counter("flows_evicted_total", "Flows of UDP ended to make room, as the user had too many."+byUser, u.FlowsEvicted, of...)
+		s.counter("sent_bytes_total", "Bytes of connections and flows sent to clients."+byUser, u.Sent, of...)
+		s.counter("received_bytes_total", "Bytes of connections and flows received from clients."+byUser, u.Received, of...)
+		s.counter("refused_total", "Targets, and addresses to listen on, that were asked for and are not allowed."+byUser, u.Refused, of...)
+		s.counter("failed_total", "Targets that could not be reached, and addresses that could not be listened on."+byUser, u.Failed, of...)
+		s.counter("wrong_passwords_total", "Clients turned away with a wrong password or certificate."+byUser, u.WrongPasswords, of...)
+		s.counter("lockouts_total", "Clients turned away without checking the password, because too many attempts had failed."+byUser, u.Lockouts, of...)
 	}
 	away := make(map[string]uint64)
 	for _, reason := range turnedAwayReasons() {
