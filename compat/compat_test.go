@@ -22,7 +22,8 @@ const delay = 10 * time.Millisecond
 func pair(t *testing.T, config *kcp.Config, o compat.Options, f func(t *testing.T, a, b *kcp.Conn)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		n := netsim.NewNetwork(1, netsim.LinkConfig{Delay: delay})
+		// With a rate packets arrive one after another: what follows one is over before the next.
+		n := netsim.NewNetwork(1, netsim.LinkConfig{Delay: delay, Rate: 10_000_000})
 		var ends [2]*kcp.Endpoint
 		for i, addr := range []string{"10.0.0.1:1", "10.0.0.2:2"} {
 			pc, err := n.Listen(addr)
